@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every file may use: checked arithmetic, small macros, and the way to fail. No data.
+ */
+#ifndef NIB_BASE_H
+#define NIB_BASE_H
+
+#include "nibble.h"
+
+#include <string.h>
+
+#if defined(__GNUC__)
+#define NIB_INLINE static inline __attribute__((always_inline, unused))
+#define NIB_RESTRICT __restrict
+#else
+#define NIB_INLINE static inline
+#define NIB_RESTRICT
+#endif
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* Returns from the calling function when the call fails. */
+#define NIB_TRY(call)                                                                              \
+    do {                                                                                           \
+        const nib_status nib_try_status = (call);                                                  \
+        if (nib_try_status != NIB_OK)                                                              \
+            return nib_try_status;                                                                 \
+    } while (0)
+
+/* Fills err (NULL allowed) with a printf sentence and returns status, so that a failure is one line:
+ * return nib__fail(err, NIB_BAD_INPUT, "%s: header is %" PRIu64 " bytes, over ...", ...). */
+nib_status nib__fail(nib_err *err, nib_status status, const char *format, ...) NIB_PRINTF(3, 4);
+nib_status nib__fail_memory(nib_err *err, size_t bytes, const char *what);
+/* Puts "prefix: " before the sentence that err already holds; returns status. */
+nib_status nib__fail_in(nib_err *err, nib_status status, const char *prefix);
+
+NIB_INLINE int64_t nib__min(int64_t a, int64_t b) { return a < b ? a : b; }
+NIB_INLINE int64_t nib__max(int64_t a, int64_t b) { return a > b ? a : b; }
+/* For a >= 0 and b > 0, as all dimensions are. */
+NIB_INLINE int64_t nib__ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+NIB_INLINE int64_t nib__round_up(int64_t a, int64_t b) { return nib__ceil_div(a, b) * b; }
+
+/* Sizes that come from input: false means that the result does not fit; *out is then untouched. */
+NIB_INLINE bool nib__mul(uint64_t *out, uint64_t a, uint64_t b)
+{
+    if (b != 0 && a > UINT64_MAX / b)
+        return false;
+    *out = a * b;
+    return true;
+}
+
+NIB_INLINE bool nib__add(uint64_t *out, uint64_t a, uint64_t b)
+{
+    if (a > UINT64_MAX - b)
+        return false;
+    *out = a + b;
+    return true;
+}
+
+#endif

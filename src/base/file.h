@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files: read-only maps, whole small files, outputs that appear complete or not at all.
+ */
+#ifndef NIB_FILE_H
+#define NIB_FILE_H
+
+#include "memory.h"
+
+typedef struct nib_map {
+    const uint8_t *at;
+    uint64_t size;
+} nib_map;
+
+/* Maps a regular file (a FIFO, directory or device is an error). An empty file gives size 0, at NULL. */
+nib_status nib__map_open(nib_map *out, const char *path, nib_err *err);
+void nib__map_close(nib_map *map);
+/* Tells the system that these bytes will not be read again soon; whole pages inside only. */
+void nib__map_release(const void *at, uint64_t size);
+
+/* A whole file, NUL-terminated past *size, at most `limit` bytes. Freed with nib__release. */
+nib_status nib__file_read(char **out, size_t *size, const char *path, size_t limit,
+                          const nib_allocator *a, nib_err *err);
+
+typedef enum nib_path_kind { NIB_PATH_NONE, NIB_PATH_FILE, NIB_PATH_DIRECTORY, NIB_PATH_OTHER } nib_path_kind;
+nib_path_kind nib__path_kind(const char *path);
+/* directory + "/" + name in the arena; NULL: no memory. */
+char *nib__path_join(nib_arena *arena, const char *directory, const char *name);
+const char *nib__path_name(const char *path); /* past the last slash */
+/* Removes a file, or a directory with the plain files in it (one level deep). */
+nib_status nib__path_remove(const char *path, nib_err *err);
+
+/* ---- one output file: buffered, short writes and EINTR handled ---- */
+
+typedef struct nib_output nib_output;
+
+/* Creates path (which must not exist) for writing. */
+nib_status nib__output_open(nib_output **out, const char *path, const nib_allocator *a, nib_err *err);
+nib_status nib__output_write(nib_output *output, const void *bytes, size_t size, nib_err *err);
+/* Overwrites bytes already written, at an offset (headers with sizes known last). */
+nib_status nib__output_patch(nib_output *output, uint64_t offset, const void *bytes, size_t size, nib_err *err);
+uint64_t nib__output_offset(const nib_output *output);
+/* Flushes, fsyncs and closes; frees output whatever happens. */
+nib_status nib__output_finish(nib_output *output, nib_err *err);
+/* Closes without a promise; frees output. The file stays for nib__path_remove. */
+void nib__output_abandon(nib_output *output);
+
+/* rename(from, to), then fsync of the directory that holds `to`. With replace, an existing file or one-level
+ * directory `to` is removed first (a directory by renaming it aside, so that a kill leaves old or new). */
+nib_status nib__publish(const char *from, const char *to, bool replace, nib_err *err);
+
+#endif

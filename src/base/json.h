@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads JSON (RFC 8259) as a stream of events, with budgets and without a tree; and writes it. The input
+ * stays in the caller's buffer, which need not end in a NUL. No recursion: depth costs one bit.
+ */
+#ifndef NIB_JSON_H
+#define NIB_JSON_H
+
+#include "text.h"
+
+typedef enum nib_json_event {
+    NIB_JSON_ERROR, /* err holds the sentence; every later call gives ERROR again */
+    NIB_JSON_OBJECT,
+    NIB_JSON_OBJECT_END,
+    NIB_JSON_ARRAY,
+    NIB_JSON_ARRAY_END,
+    NIB_JSON_KEY,
+    NIB_JSON_STRING,
+    NIB_JSON_NUMBER,
+    NIB_JSON_TRUE,
+    NIB_JSON_FALSE,
+    NIB_JSON_NULL,
+    NIB_JSON_END /* the value is complete and nothing but white space follows */
+} nib_json_event;
+
+enum { NIB_JSON_DEPTH = 512 };
+
+typedef struct nib_json_limits {
+    int depth;       /* 0: 64; at most NIB_JSON_DEPTH */
+    uint64_t events; /* 0: no limit */
+    bool literals;   /* accept NaN, Infinity and -Infinity as numbers, as Python writes them */
+} nib_json_limits;
+
+typedef struct nib_json {
+    const char *name; /* of the file, for messages */
+    const char *start, *at, *end;
+    nib_json_limits limits;
+    uint64_t events;
+    int depth;
+    uint8_t is_object[NIB_JSON_DEPTH / 8]; /* a bit per open container */
+    int state;                             /* what may come next; private */
+    nib_json_event event;                  /* the last one */
+    const char *token; /* KEY, STRING: the raw text between the quotes; NUMBER: its text */
+    size_t token_size;
+    bool escaped; /* the raw text holds a backslash */
+    nib_err err;
+} nib_json;
+
+/* A leading UTF-8 byte order mark is skipped. The text is checked for valid UTF-8 as it is read. */
+void nib__json_init(nib_json *json, const char *name, const char *text, size_t size,
+                    const nib_json_limits *limits);
+nib_json_event nib__json_next(nib_json *json);
+/* Skips the value whose first event was just read (or, after KEY, the value that follows). */
+bool nib__json_skip(nib_json *json);
+
+/* The KEY or STRING just read, decoded and NUL-terminated (the size may count NULs inside); a lone
+ * surrogate escape is an error. Memory comes from the arena. NULL: json->err says why. */
+char *nib__json_string(nib_json *json, nib_arena *arena, size_t *size);
+/* True if the KEY or STRING just read equals the C string. */
+bool nib__json_is(const nib_json *json, const char *text);
+/* The NUMBER just read. int64 takes only the integer form without fraction or exponent. */
+bool nib__json_int64(nib_json *json, int64_t *out);
+bool nib__json_double(nib_json *json, double *out); /* correctly rounded, in any locale */
+
+/* Sets json->err to "NAME: line L, column C: <sentence>" and gives NIB_JSON_ERROR from then on. */
+void nib__json_fail(nib_json *json, const char *format, ...) NIB_PRINTF(2, 3);
+/* The error as a status: copies json->err to err. */
+nib_status nib__json_status(const nib_json *json, nib_err *err);
+
+/* ---- reading helpers: the event must match, else json->err says what was found ---- */
+
+bool nib__json_expect(nib_json *json, nib_json_event event);
+bool nib__json_read_int64(nib_json *json, int64_t min, int64_t max, int64_t *out);
+bool nib__json_read_double(nib_json *json, double *out);
+bool nib__json_read_bool(nib_json *json, bool *out);
+char *nib__json_read_string(nib_json *json, nib_arena *arena, size_t *size);
+
+/* ---- writer: commas, escapes and indentation; failure is the text's ---- */
+
+typedef struct nib_jsonw {
+    nib_text *text;
+    int indent; /* spaces per level; 0: one line */
+    int depth;
+    bool need_comma, after_key;
+} nib_jsonw;
+
+void nib__jsonw_init(nib_jsonw *w, nib_text *text, int indent);
+void nib__jsonw_object(nib_jsonw *w);
+void nib__jsonw_object_end(nib_jsonw *w);
+void nib__jsonw_array(nib_jsonw *w);
+void nib__jsonw_array_end(nib_jsonw *w);
+void nib__jsonw_key(nib_jsonw *w, const char *key);
+void nib__jsonw_string(nib_jsonw *w, const char *string); /* bad UTF-8 becomes U+FFFD */
+void nib__jsonw_string_n(nib_jsonw *w, const char *string, size_t size);
+void nib__jsonw_int(nib_jsonw *w, int64_t value);
+void nib__jsonw_double(nib_jsonw *w, double value); /* NaN and infinities become null */
+void nib__jsonw_bool(nib_jsonw *w, bool value);
+void nib__jsonw_null(nib_jsonw *w);
+/* key and value in one line of code */
+void nib__jsonw_pair_string(nib_jsonw *w, const char *key, const char *value); /* NULL: null */
+void nib__jsonw_pair_int(nib_jsonw *w, const char *key, int64_t value);
+void nib__jsonw_pair_double(nib_jsonw *w, const char *key, double value);
+void nib__jsonw_pair_bool(nib_jsonw *w, const char *key, bool value);
+
+#endif

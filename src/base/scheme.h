@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A scheme says how the weights of a layer are coded and how its activations are: what a recipe asks,
+ * a checkpoint holds, a kernel takes. nib_weight is one such weight, plain, as files mean it.
+ */
+#ifndef NIB_SCHEME_H
+#define NIB_SCHEME_H
+
+#include "text.h"
+#include "type.h"
+
+/* How weights are coded. Order is part of the kernel table's key, not of any file. */
+typedef enum nib_code {
+    NIB_CODE_F32,
+    NIB_CODE_F16,
+    NIB_CODE_BF16,
+    NIB_CODE_I8,
+    NIB_CODE_I4,
+    NIB_CODE_E4M3,
+    NIB_CODE_E5M2,
+    NIB_CODE_MX8, /* e4m3 in blocks of 32 with an e8m0 scale */
+    NIB_CODE_MX4, /* e2m1 in blocks of 32 with an e8m0 scale */
+    NIB_CODE_NV4, /* e2m1 in blocks of 16 with an e4m3 scale and a tensor scale */
+    NIB_CODE_COUNT
+} nib_code;
+
+/* How the activations of a linear layer are coded. FLOAT: not quantized (weight-only). */
+typedef enum nib_act {
+    NIB_ACT_FLOAT,
+    NIB_ACT_I8_TOKEN,  /* int8, one dynamic scale per token */
+    NIB_ACT_I8_STATIC, /* int8, one fixed scale per tensor */
+    NIB_ACT_I4_TOKEN,  /* -8..7 or 0..15, one dynamic scale per token */
+    NIB_ACT_E4M3_TOKEN,
+    NIB_ACT_MX8, /* e4m3 in blocks of 32 along k */
+    NIB_ACT_COUNT
+} nib_act;
+
+typedef enum nib_zero { NIB_ZERO_NONE, NIB_ZERO_INT, NIB_ZERO_FLOAT } nib_zero;
+
+/* Which published formula chooses scales. */
+typedef enum nib_formula {
+    NIB_FORMULA_TORCHAO,   /* 0.18: eps is the smallest normal of the weight's type */
+    NIB_FORMULA_AO017,     /* 0.17 and older: eps is the type's epsilon */
+    NIB_FORMULA_TINYGEMM,  /* float zero, range without 0: (q-8)*scale+zero */
+} nib_formula;
+
+enum { NIB_GROUP_ROW = 0, NIB_GROUP_TENSOR = -1 };
+
+typedef struct nib_scheme {
+    nib_code code;
+    int64_t group;  /* elements of k per scale; NIB_GROUP_ROW, NIB_GROUP_TENSOR */
+    bool symmetric; /* the weight's mapping */
+    nib_zero zero;
+    nib_act act;
+    bool act_symmetric;
+    bool mx_floor; /* MX scale rounding: floor instead of rceil */
+    nib_formula formula;
+} nib_scheme;
+
+bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b);
+bool nib__scheme_is_quantized(const nib_scheme *s); /* code is no float type */
+/* The scheme in recipe grammar ("8da4w-g32", "bf16"), canonical: parse(name(s)) == s. */
+const char *nib__scheme_name(char out[64], const nib_scheme *s);
+/* base[-gN|-row|-tensor][-sym|-asym]...: the part of a recipe before any '+'. Also "f32", "f16", "bf16". */
+nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib_err *err);
+/* Groups along k, 1 for row and tensor. */
+int64_t nib__scheme_groups(const nib_scheme *s, int64_t k);
+/* Elements per group: k for row and tensor. */
+int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k);
+
+/* How the codes of a nib_weight lie in memory. */
+typedef enum nib_store {
+    NIB_STORE_FLOAT,  /* [n][k] of the code's float type */
+    NIB_STORE_BYTE,   /* [n][k] one code per byte: i8 for I8 and I4, the bit pattern for E4M3, E5M2, MX8 */
+    NIB_STORE_NIBBLE, /* [n][ceil(k/2)] low nibble first: two's complement for I4, bit pattern for MX4, NV4 */
+} nib_store;
+
+/* One linear weight, plain. Pointers belong to the checkpoint (or the quantizer's buffer) and may be
+ * unaligned. The value of element (i, j) of group g:
+ *   ZERO_NONE  code * scale      ZERO_INT  (code - zero) * scale      ZERO_FLOAT  code * scale + zero
+ * (for tinygemm files the loader has already taken 8 off the unsigned code). */
+typedef struct nib_weight {
+    nib_scheme scheme;
+    int64_t n, k;
+    nib_store store;
+    const void *codes;
+    const void *scales; /* scale (i, g) at element i * scale_stride_n + g * scale_stride_g; NULL for float codes */
+    nib_type scale_type; /* F32 F16 BF16 F64, E8M0 for MX */
+    int64_t scale_stride_n, scale_stride_g; /* 0 and 0 for one tensor scale */
+    const void *zeros;  /* strided as scales; NULL for ZERO_NONE */
+    nib_type zero_type; /* I8 or I32 for ZERO_INT, a float type for ZERO_FLOAT */
+    const void *bias;   /* [n] or NULL */
+    nib_type bias_type;
+    const float *act_scale; /* one value, NIB_ACT_I8_STATIC only */
+    const int32_t *act_zero; /* likewise; NULL when symmetric */
+} nib_weight;
+
+/* Codes k0..k0+count of row i as int8 (I8, I4) or raw bytes (E4M3, E5M2, MX8; MX4 and NV4 one per byte). */
+void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out);
+float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g);
+float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g); /* 0 for ZERO_NONE */
+/* Row i dequantized to f32 [k], by the formula above in f32 (no fma). */
+void nib__weight_row(const nib_weight *w, int64_t i, float *out);
+/* Bytes of codes, scales and zeros. */
+uint64_t nib__weight_bytes(const nib_weight *w);
+
+#endif

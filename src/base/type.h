@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Stored element types and the number formats behind them.
+ */
+#ifndef NIB_TYPE_H
+#define NIB_TYPE_H
+
+#include "base.h"
+
+/* X(id, safetensors name, our name, bits) */
+#define NIB_TYPES(X)                                                                               \
+    X(NONE, "", "none", 0)                                                                         \
+    X(BOOL, "BOOL", "bool", 8)                                                                     \
+    X(U8, "U8", "u8", 8)                                                                           \
+    X(I8, "I8", "i8", 8)                                                                           \
+    X(U16, "U16", "u16", 16)                                                                       \
+    X(I16, "I16", "i16", 16)                                                                       \
+    X(U32, "U32", "u32", 32)                                                                       \
+    X(I32, "I32", "i32", 32)                                                                       \
+    X(U64, "U64", "u64", 64)                                                                       \
+    X(I64, "I64", "i64", 64)                                                                       \
+    X(F16, "F16", "f16", 16)                                                                       \
+    X(BF16, "BF16", "bf16", 16)                                                                    \
+    X(F32, "F32", "f32", 32)                                                                       \
+    X(F64, "F64", "f64", 64)                                                                       \
+    X(C64, "C64", "c64", 64)                                                                       \
+    X(E4M3, "F8_E4M3", "e4m3", 8)                                                                  \
+    X(E5M2, "F8_E5M2", "e5m2", 8)                                                                  \
+    X(E8M0, "F8_E8M0", "e8m0", 8)                                                                  \
+    X(E4M3FNUZ, "F8_E4M3FNUZ", "e4m3fnuz", 8)                                                      \
+    X(E5M2FNUZ, "F8_E5M2FNUZ", "e5m2fnuz", 8)                                                      \
+    X(E2M3, "F6_E2M3", "e2m3", 6)                                                                  \
+    X(E3M2, "F6_E3M2", "e3m2", 6)                                                                  \
+    X(E2M1, "F4", "e2m1", 4)
+
+#define X(id, stored, name, bits) NIB_TYPE_##id,
+typedef enum nib_type { NIB_TYPES(X) NIB_TYPE_COUNT } nib_type;
+#undef X
+
+const char *nib__type_name(nib_type type);
+const char *nib__type_stored_name(nib_type type); /* as in safetensors */
+int nib__type_bits(nib_type type);
+nib_type nib__type_find(const char *stored_name, size_t size); /* NIB_TYPE_NONE: unknown */
+bool nib__type_is_float(nib_type type); /* F16 BF16 F32 F64 */
+
+/* ---- one value. To f32 is exact for all but F64; from f32 rounds to nearest, ties to even ---- */
+
+float nib__f16_to_f32(uint16_t h);
+uint16_t nib__f32_to_f16(float f); /* overflow to infinity, NaN kept quiet */
+float nib__bf16_to_f32(uint16_t h);
+uint16_t nib__f32_to_bf16(float f); /* as PyTorch: NaN becomes 0x7fc0 with the sign kept */
+float nib__e4m3_to_f32(uint8_t code); /* e4m3fn: no infinity, 0x7f and 0xff are NaN */
+uint8_t nib__f32_to_e4m3(float f);    /* as PyTorch's cast: over 448 after rounding becomes NaN */
+uint8_t nib__f32_to_e4m3_saturated(float f); /* clamped to +-448 first; NaN stays NaN */
+float nib__e5m2_to_f32(uint8_t code);
+uint8_t nib__f32_to_e5m2(float f); /* overflow to infinity */
+uint8_t nib__f32_to_e5m2_saturated(float f); /* clamped to +-57344 first */
+float nib__e8m0_to_f32(uint8_t code); /* 2^(code-127); 255 is NaN; code 0 is the denormal 2^-127 */
+float nib__e2m1_to_f32(uint8_t code); /* low 4 bits */
+uint8_t nib__f32_to_e2m1(float f); /* saturating, -0 kept; NaN becomes +6, as the format has none */
+
+/* ---- arrays. Strides are elements; from may be unaligned ---- */
+
+/* count values of `type` (BOOL to F64, E4M3, E5M2, E8M0; not the sub-byte types) as f32. */
+void nib__to_f32(float *out, const void *from, nib_type type, int64_t count);
+/* Rounds to `type` (F16, BF16, F32, E4M3 or E5M2 unsaturated). */
+void nib__from_f32(void *out, nib_type type, const float *from, int64_t count);
+/* Largest |x - f32(x)| / |x| over F64 values, for the ledger; 0 for other types. */
+double nib__f64_change(const void *from, int64_t count);
+
+/* int4 two per byte, low nibble first, signed -8..7; count codes from code index `first`. */
+void nib__unpack_i4(int8_t *out, const uint8_t *bytes, int64_t first, int64_t count);
+void nib__pack_i4(uint8_t *bytes, const int8_t *codes, int64_t count);
+
+#endif
