@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Facts: all that a kernel may ask of a layer, a device, a build or a phase; and conditions over them.
+ * One list gives the enum, the names, the words and the documentation. A query is one array of int64.
+ */
+#ifndef NIB_FACT_H
+#define NIB_FACT_H
+
+#include "scheme.h"
+
+typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG } nib_kind;
+
+typedef enum nib_op {
+    NIB_OP_LINEAR,    /* y = x W^T + bias */
+    NIB_OP_LINEAR_DX, /* dx = dy W */
+    NIB_OP_LINEAR_DW, /* dW = dy^T x */
+    NIB_OP_LINEAR_EXPERTS,
+    NIB_OP_QUANT, /* activations into the form a linear row takes */
+    NIB_OP_DEQUANT,
+    NIB_OP_PACK,
+    NIB_OP_EMBED,
+    NIB_OP_ATTN,
+    NIB_OP_NORM,
+    NIB_OP_ROPE,
+    NIB_OP_SWIGLU,
+    NIB_OP_ADD,
+    NIB_OP_COPY, /* keys and values into the cache */
+    NIB_OP_COUNT
+} nib_op;
+
+typedef enum nib_device_kind { NIB_DEVICE_CPU, NIB_DEVICE_OPENCL, NIB_DEVICE_CUDA, NIB_DEVICE_METAL, NIB_DEVICE_COUNT } nib_device_kind;
+
+/* Who made the device: kernels of other engines ask it. */
+typedef enum nib_maker { NIB_MAKER_X86, NIB_MAKER_ARM, NIB_MAKER_NVIDIA, NIB_MAKER_AMD, NIB_MAKER_APPLE, NIB_MAKER_INTEL, NIB_MAKER_COUNT } nib_maker;
+
+typedef enum nib_phase { NIB_PHASE_INFER, NIB_PHASE_FORWARD, NIB_PHASE_BACKWARD, NIB_PHASE_COUNT } nib_phase;
+
+enum { /* bits of the isa fact */
+    NIB_ISA_AVX2 = 1 << 0, /* with fma, f16c, bmi2 */
+    NIB_ISA_AVX512 = 1 << 1, /* f, bw, dq, vl */
+    NIB_ISA_AVX512VNNI = 1 << 2,
+    NIB_ISA_AVX512BF16 = 1 << 3,
+    NIB_ISA_NEON = 1 << 4,
+    NIB_ISA_DOTPROD = 1 << 5,
+    NIB_ISA_I8MM = 1 << 6,
+};
+
+/* Packed layouts that a recipe of another engine may ask for by name. */
+typedef enum nib_wish { NIB_WISH_NONE, NIB_WISH_PLAIN, NIB_WISH_CUTLASS_INT4, NIB_WISH_TILE_PACKED, NIB_WISH_MARLIN, NIB_WISH_OPAQUE, NIB_WISH_OTHER, NIB_WISH_COUNT } nib_wish;
+
+/* X(id, kind, key, noun, unit-less names or NULL) */
+#define NIB_FACTS(X)                                                                               \
+    X(OP, ENUM, "op", "the operation", nib__op_names)                                              \
+    X(CODE, ENUM, "weight", "the weight's code", nib__code_names)                                  \
+    X(ACT, ENUM, "act", "the activation's code", nib__act_names)                                   \
+    X(INPUT, ENUM, "input", "the activation type", nib__type_names)                                \
+    X(DEVICE, ENUM, "device", "the device", nib__device_names)                                     \
+    X(MAKER, ENUM, "maker", "the device's maker", nib__maker_names)                                \
+    X(ISA, SET, "isa", "the instruction set", nib__isa_names)                                      \
+    X(SM, INT, "sm", "the compute capability", NULL)                                               \
+    X(CDNA, INT, "cdna", "the CDNA generation", NULL)                                              \
+    X(DOT4, FLAG, "dot4", "a 4-bit dot product", NULL)                                             \
+    X(DOT8, FLAG, "dot8", "an 8-bit dot product", NULL)                                            \
+    X(MATRIX_UNIT, FLAG, "matrix_unit", "a matrix unit", NULL)                                     \
+    X(FP8_UNIT, FLAG, "fp8_unit", "an fp8 matrix unit", NULL)                                      \
+    X(MX_UNIT, FLAG, "mx_unit", "a block-scaled matrix unit", NULL)                                \
+    X(DRIVER, INT, "driver", "the driver version", NULL)                                           \
+    X(N, INT, "n", "the output width n", NULL)                                                     \
+    X(K, INT, "k", "the input width k", NULL)                                                      \
+    X(M, INT, "m", "the number of tokens m", NULL)                                                 \
+    X(GROUP, INT, "group", "the group size", NULL)                                                 \
+    X(SYMMETRIC, FLAG, "symmetric", "symmetric weights", NULL)                                     \
+    X(ACT_SYMMETRIC, FLAG, "act_symmetric", "symmetric activations", NULL)                         \
+    X(SCALE_TYPE, ENUM, "scale_type", "the scale type", nib__type_names)                           \
+    X(ZERO, ENUM, "zero", "the zero point", nib__zero_names)                                       \
+    X(ZERO_TYPE, ENUM, "zero_type", "the zero point type", nib__type_names)                        \
+    X(ACT_SCALE_TYPE, ENUM, "act_scale_type", "the activation's scale type", nib__type_names)      \
+    X(BIAS, FLAG, "bias", "a bias", NULL)                                                          \
+    X(WISH, ENUM, "layout", "the requested layout", nib__wish_names)                               \
+    X(PHASE, ENUM, "phase", "the phase", nib__phase_names)                                         \
+    X(BUILT, FLAG, "built", "built into this program", NULL)
+
+#define X(id, kind, key, noun, names) NIB_FACT_##id,
+typedef enum nib_fact { NIB_FACTS(X) NIB_FACT_COUNT } nib_fact;
+#undef X
+
+typedef struct nib_fact_info {
+    nib_kind kind;
+    const char *key, *noun;
+    const char *const *names; /* ENUM: by value; SET: by bit; ends in NULL */
+} nib_fact_info;
+
+extern const nib_fact_info nib__fact_info[NIB_FACT_COUNT];
+extern const char *const nib__op_names[], *const nib__code_names[], *const nib__act_names[],
+    *const nib__type_names[], *const nib__device_names[], *const nib__maker_names[],
+    *const nib__isa_names[], *const nib__zero_names[], *const nib__wish_names[],
+    *const nib__phase_names[];
+
+/* What is known of one product on one device. */
+typedef struct nib_query {
+    int64_t fact[NIB_FACT_COUNT];
+} nib_query;
+
+/* ---- conditions ---------------------------------------------------------------------------------- */
+
+typedef enum nib_relation {
+    NIB_REL_END,
+    NIB_REL_IS,
+    NIB_REL_ONE_OF,   /* arg: bits of allowed values */
+    NIB_REL_MIN,
+    NIB_REL_MAX,
+    NIB_REL_MULTIPLE, /* fact % arg == 0 */
+    NIB_REL_DIVIDES,  /* fact divides the fact `arg`; a group of a row or tensor always does */
+    NIB_REL_HAS,      /* all bits of arg */
+} nib_relation;
+
+typedef struct nib_cond {
+    nib_relation relation;
+    nib_fact fact;
+    int64_t arg;
+    const char *why; /* ends the sentence; NULL: none */
+} nib_cond;
+
+#define NIB_IS(f, x, why)       {NIB_REL_IS, NIB_FACT_##f, (x), why}
+#define NIB_ONE_OF(f, set, why) {NIB_REL_ONE_OF, NIB_FACT_##f, (set), why}
+#define NIB_AT_LEAST(f, x, why) {NIB_REL_MIN, NIB_FACT_##f, (x), why}
+#define NIB_AT_MOST(f, x, why)  {NIB_REL_MAX, NIB_FACT_##f, (x), why}
+#define NIB_MULTIPLE(f, x, why) {NIB_REL_MULTIPLE, NIB_FACT_##f, (x), why}
+#define NIB_DIVIDES(f, g, why)  {NIB_REL_DIVIDES, NIB_FACT_##f, NIB_FACT_##g, why}
+#define NIB_HAS(f, set, why)    {NIB_REL_HAS, NIB_FACT_##f, (set), why}
+#define NIB_BIT(x)              (INT64_C(1) << (x))
+#define NIB_CONDS(...)          (const nib_cond[]){__VA_ARGS__, {NIB_REL_END, NIB_FACT_OP, 0, NULL}}
+#define NIB_NO_CONDS            (const nib_cond[]){{NIB_REL_END, NIB_FACT_OP, 0, NULL}}
+
+bool nib__cond_holds(const nib_cond *cond, const nib_query *query);
+/* The stable code: "n%128", "sm>=80", "group|k", "scale_type:f32,bf16", "isa+avx2", "symmetric=yes". */
+void nib__cond_code(const nib_cond *cond, nib_text *out);
+/* The sentence of a condition that does not hold: what is, what was wanted, the least change that would
+ * do, and why the kernel asks. */
+void nib__cond_say(const nib_cond *cond, const nib_query *query, nib_text *out);
+/* What the condition asks, without a query: for the kernel documentation. */
+void nib__cond_describe(const nib_cond *cond, nib_text *out);
+void nib__fact_say(nib_fact fact, int64_t value, nib_text *out);
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * THE table: a row per kernel, on every build and every machine. A row that this build lacks has no run
+ * and the fact `built` is 0. Rows of other engines describe why those ran or refused; they never run.
+ */
+#ifndef NIB_KERNEL_H
+#define NIB_KERNEL_H
+
+#include "fact.h"
+#include "ops.h"
+
+/* The arithmetic contract. Rows of one contract give the same bits; a plan mixes only such rows in a layer. */
+typedef enum nib_numbers {
+    NIB_NUMBERS_F32,   /* f32 fused multiply-adds, k ascending */
+    NIB_NUMBERS_BF16,  /* per pair of k: odd then even fused multiply-add, as vdpbf16ps */
+    NIB_NUMBERS_I32,   /* exact integer dot per group, then f32 per group ascending */
+    NIB_NUMBERS_LANES, /* 16 lanes and one tree: norms, softmax, attention */
+    NIB_NUMBERS_EXACT, /* no rounding beyond the operation's own: copies, casts, element-wise */
+    NIB_NUMBERS_OTHER, /* a device's own, within the row's tolerance */
+    NIB_NUMBERS_COUNT
+} nib_numbers;
+
+/* Which rate of a machine bounds the arithmetic. */
+typedef enum nib_unit { NIB_UNIT_F32, NIB_UNIT_BF16, NIB_UNIT_I8, NIB_UNIT_FP8, NIB_UNIT_MX8, NIB_UNIT_SCALAR, NIB_UNIT_COUNT } nib_unit;
+
+/* A packed layout. bytes and pack are NULL for a row that reads the plain weight. */
+typedef struct nib_packing {
+    const char *name;
+    int64_t step; /* pack() parts begin at multiples of it */
+    uint64_t (*bytes)(const nib_weight *w);
+    void (*pack)(const nib_weight *w, void *out, int64_t n0, int64_t n1); /* out: start of the whole block */
+} nib_packing;
+
+typedef union nib_run {
+    void (*any)(void); /* to ask whether there is one */
+    void (*quant)(const nib_quant *a, int64_t m0, int64_t m1);
+    /* scratch: nib_kernel.scratch(a) bytes for this worker alone, 64-byte aligned */
+    void (*linear)(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+    void (*embed)(const nib_embed *a, int64_t m0, int64_t m1);
+    void (*norm)(const nib_norm *a, int64_t row0, int64_t row1);
+    void (*rope)(const nib_rope *a, int64_t m0, int64_t m1);
+    void (*store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1);
+    /* items: slot * heads + head */
+    void (*attn)(const nib_attn *a, int64_t item0, int64_t item1, void *scratch);
+    void (*swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1);
+    void (*add)(const nib_add *a, int64_t m0, int64_t m1);
+} nib_run;
+
+typedef struct nib_peer {
+    const char *engine, *version, *source; /* "torchao", "0.10", "commit:path" */
+} nib_peer;
+
+enum { NIB_ANY = -1 }; /* in a row's key: whatever it is */
+
+typedef struct nib_kernel {
+    const char *name;
+    nib_op op;
+    int64_t code, act, input, device; /* the key, NIB_ANY where it does not matter */
+    const nib_cond *conds;
+    nib_numbers numbers;
+    const char *reference; /* the row that it is checked against; NULL for a __ref row */
+    int rank;              /* lower runs first among rows whose conditions hold */
+    nib_unit unit;
+    int64_t n_step;        /* linear parts begin at multiples of it */
+    int64_t m_best;        /* m from which the row outdoes lower ranks; 0: always (a heuristic, no condition) */
+    const nib_packing *packing;
+    size_t (*scratch)(const void *args); /* NULL: none */
+    nib_run run;
+    const nib_peer *peer; /* NULL: Nibble's own */
+    const char *note;     /* one line for the documentation */
+} nib_kernel;
+
+/* All rows, Nibble's first. */
+size_t nib__kernel_count(void);
+const nib_kernel *nib__kernel_at(size_t i);
+const nib_kernel *nib__kernel_find(const char *name); /* may be NULL */
+bool nib__kernel_built(const nib_kernel *kernel);
+
+/* Does the key match? Only such rows are candidates. */
+bool nib__kernel_keyed(const nib_kernel *kernel, const nib_query *query);
+/* All conditions hold (with ask_built false, `built` is not asked: a machine that is not here). */
+bool nib__kernel_holds(const nib_kernel *kernel, const nib_query *query, bool ask_built);
+
+/* The families: each .c under cpu/ defines its rows beside its code and exports one array, which table.c
+ * lists. A family is declared here so that table.c needs no other header. */
+typedef struct nib_family {
+    const nib_kernel *rows;
+    size_t count;
+} nib_family;
+
+extern const nib_family nib__family_linear_int;   /* int8 activations: linear_int.c */
+extern const nib_family nib__family_quant;        /* activation quantizers: quant_rows.c */
+extern const nib_family nib__family_linear_float; /* float activations: linear_float.c */
+extern const nib_family nib__family_linear_fp8;   /* fp8 and MX activations: linear_fp8.c */
+extern const nib_family nib__family_token;        /* embed, norm, rope, swiglu, add, cache: token_rows.c */
+extern const nib_family nib__family_attn;         /* attention: attn_rows.c */
+extern const nib_family nib__family_declared;     /* not built here: GPU, backward: declared.c */
+extern const nib_family nib__family_peers;        /* other engines: peers.c */
+
+#endif
