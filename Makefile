@@ -43,7 +43,7 @@ UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
 LIB      := $(BUILD)/libnibble.a
 PROGRAM  := $(BUILD)/nibble
 
-all: $(LIB) $(PROGRAM)
+all: $(LIB) $(if $(CLI_SRC),$(PROGRAM))
 
 # A kernel file names what it needs: linear_a8t_w4g__avx512vnni.c is compiled for that and nothing more.
 $(BUILD)/src/kernel/cpu/%__avx2.o:       ISA = -mavx2 -mfma -mf16c -mbmi2

@@ -41,6 +41,8 @@ size_t nib__utf8_check(const char *s, size_t size);
 
 /* Decimal, in any locale: shortest form that reads back equal (%.9g or less for floats). */
 void nib__text_double(nib_text *text, double value);
+/* The same, but a value that is a float, too, reads back equal as a double (0.1f as 0.10000000149011612). */
+void nib__text_double_exact(nib_text *text, double value);
 
 /* Up to three of `names` nearest to `wanted` (edit distance), as "a, b or c"; empty if none is near. */
 void nib__near_names(nib_text *out, const char *wanted, const char *const *names, size_t count);

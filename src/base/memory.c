@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The default allocator, checked arrays over any allocator, arenas, and anonymous maps. The only file
+ * that calls malloc.
+ *
+ * An arena is a chain of blocks, newest first; pieces are cut from the newest. A piece too large for the
+ * space that is left gets a block of its own behind the newest, so that the rest of it stays in use.
+ */
+#include "memory.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ONE_PIECE_PER_BLOCK true
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define ONE_PIECE_PER_BLOCK true
+#endif
+#ifndef ONE_PIECE_PER_BLOCK
+/* Under ASan each arena piece is an allocation of exactly its size, so that a write past it is seen. */
+#define ONE_PIECE_PER_BLOCK false
+#endif
+
+#if !defined(MAP_ANONYMOUS)
+#define MAP_ANONYMOUS MAP_ANON
+#endif
+
+enum {
+    ALIGN = 16,
+    FIRST_BLOCK = 4096,
+    LARGEST_BLOCK = 1 << 20,
+    HUGE_PAGE = 2 << 20, /* of x86-64 and of aarch64 with 4 KiB pages */
+};
+
+static void *default_resize(void *ctx, void *old, size_t size)
+{
+    (void)ctx;
+    if (size == 0) {
+        free(old);
+        return NULL;
+    }
+    return realloc(old, size);
+}
+
+nib_allocator nib__allocator_default(void)
+{
+    return (nib_allocator){default_resize, NULL};
+}
+
+void *nib__calloc(const nib_allocator *a, size_t count, size_t size)
+{
+    if (size != 0 && count > SIZE_MAX / size)
+        return NULL;
+    size_t bytes = count * size;
+    if (bytes == 0)
+        bytes = 1; /* so that NULL means one thing only */
+    void *p = a->resize(a->ctx, NULL, bytes);
+    if (p != NULL)
+        memset(p, 0, bytes);
+    return p;
+}
+
+bool nib__reserve(const nib_allocator *a, void **array, size_t *capacity, size_t want, size_t size)
+{
+    if (want <= *capacity)
+        return true;
+    const size_t most = SIZE_MAX / 2 / (size == 0 ? 1 : size);
+    if (want > most)
+        return false;
+    size_t count = *capacity < 8 ? 8 : *capacity > most / 2 ? most : 2 * *capacity;
+    if (count > most)
+        count = most;
+    if (count < want)
+        count = want;
+    /* *array is in truth a pointer to some other type: moved as bytes, no aliasing rule is broken. */
+    void *old;
+    memcpy(&old, array, sizeof old);
+    void *grown = a->resize(a->ctx, old, count * (size == 0 ? 1 : size));
+    if (grown == NULL)
+        return false;
+    memcpy(array, &grown, sizeof grown);
+    *capacity = count;
+    return true;
+}
+
+void nib__release(const nib_allocator *a, void *p)
+{
+    if (p != NULL)
+        a->resize(a->ctx, p, 0);
+}
+
+/* ---- arena ---- */
+
+struct nib_arena_block {
+    _Alignas(ALIGN) nib_arena_block *previous;
+    /* the pieces follow */
+};
+
+void nib__arena_init(nib_arena *arena, const nib_allocator *a, size_t limit)
+{
+    *arena = (nib_arena){.allocator = a, .limit = limit};
+}
+
+void nib__arena_free(nib_arena *arena)
+{
+    nib_arena_block *block = arena->last;
+    while (block != NULL) {
+        nib_arena_block *previous = block->previous;
+        nib__release(arena->allocator, block);
+        block = previous;
+    }
+    nib__arena_init(arena, arena->allocator, arena->limit);
+}
+
+static nib_arena_block *block_make(const nib_arena *arena, size_t bytes)
+{
+    if (bytes > SIZE_MAX / 2)
+        return NULL;
+    return arena->allocator->resize(arena->allocator->ctx, NULL, sizeof(nib_arena_block) + bytes);
+}
+
+/* A block for one piece, behind the newest. */
+static void *take_alone(nib_arena *arena, size_t bytes)
+{
+    nib_arena_block *block = block_make(arena, bytes);
+    if (block == NULL)
+        return NULL;
+    if (arena->last == NULL) {
+        block->previous = NULL;
+        arena->last = block;
+        arena->used = arena->size = 0;
+    } else {
+        block->previous = arena->last->previous;
+        arena->last->previous = block;
+    }
+    return block + 1;
+}
+
+static void *take_shared(nib_arena *arena, size_t bytes)
+{
+    if (bytes > arena->size - arena->used) {
+        size_t size = arena->size == 0 ? FIRST_BLOCK : 2 * arena->size;
+        if (size > LARGEST_BLOCK)
+            size = LARGEST_BLOCK;
+        nib_arena_block *block = block_make(arena, size);
+        if (block == NULL)
+            return NULL;
+        block->previous = arena->last;
+        arena->last = block;
+        arena->used = 0;
+        arena->size = size;
+    }
+    char *piece = (char *)(arena->last + 1) + arena->used;
+    arena->used += bytes;
+    return piece;
+}
+
+void *nib__arena_take(nib_arena *arena, size_t count, size_t size)
+{
+    if (size != 0 && count > (SIZE_MAX / 2) / size)
+        return NULL;
+    const size_t exact = count * size == 0 ? 1 : count * size;
+    const size_t rounded = (exact + ALIGN - 1) / ALIGN * ALIGN;
+    if (arena->limit != 0 && (arena->total > arena->limit || rounded > arena->limit - arena->total))
+        return NULL;
+    const bool fits = rounded <= arena->size - arena->used;
+    void *piece;
+    if (ONE_PIECE_PER_BLOCK || (!fits && rounded > FIRST_BLOCK / 4))
+        piece = take_alone(arena, exact);
+    else
+        piece = take_shared(arena, rounded);
+    if (piece == NULL)
+        return NULL;
+    arena->total += rounded;
+    memset(piece, 0, exact);
+    return piece;
+}
+
+char *nib__arena_copy(nib_arena *arena, const char *text, size_t size)
+{
+    if (size > SIZE_MAX / 2)
+        return NULL;
+    char *copy = nib__arena_take(arena, size + 1, 1);
+    if (copy != NULL && size != 0)
+        memcpy(copy, text, size);
+    return copy;
+}
+
+/* ---- blocks ---- */
+
+static size_t whole_pages(size_t bytes)
+{
+    const long known = sysconf(_SC_PAGESIZE);
+    const size_t page = known > 0 ? (size_t)known : 4096;
+    return bytes == 0 ? page : (bytes + page - 1) / page * page;
+}
+
+void *nib__block_take(size_t bytes)
+{
+    if (bytes > SIZE_MAX / 2)
+        return NULL;
+    const size_t size = whole_pages(bytes);
+    /* Large blocks start on a huge page's boundary; what the mapping has too much is given back. */
+    const size_t extra = size >= HUGE_PAGE ? HUGE_PAGE : 0;
+    char *base = mmap(NULL, size + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return NULL;
+    if (extra == 0)
+        return base;
+    const size_t before = (HUGE_PAGE - (uintptr_t)base % HUGE_PAGE) % HUGE_PAGE;
+    if (before != 0)
+        munmap(base, before);
+    if (extra != before)
+        munmap(base + before + size, extra - before);
+#if defined(MADV_HUGEPAGE)
+    /* A hint: where it is refused, small pages serve. */
+    (void)madvise(base + before, size, MADV_HUGEPAGE);
+#endif
+    return base + before;
+}
+
+void nib__block_free(void *p, size_t bytes)
+{
+    if (p != NULL)
+        munmap(p, whole_pages(bytes));
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Status names, the version, and the way to fail with a sentence. Owns the table made from
+ * NIB_STATUS_LIST and nothing else.
+ */
+#include "text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static const struct {
+    const char *name, *text;
+    int exit;
+} statuses[] = {
+#define X(name, text, code) {#name, text, code},
+    NIB_STATUS_LIST(X)
+#undef X
+};
+
+static bool is_status(nib_status status)
+{
+    return (int)status >= 0 && (int)status < (int)NIB_STATUS_COUNT;
+}
+
+const char *nib_status_name(nib_status status)
+{
+    return is_status(status) ? statuses[status].name : "UNKNOWN";
+}
+
+const char *nib_status_text(nib_status status)
+{
+    return is_status(status) ? statuses[status].text : "an unknown status";
+}
+
+int nib_status_exit(nib_status status)
+{
+    return is_status(status) ? statuses[status].exit : statuses[NIB_FAILED].exit;
+}
+
+const char *nib_version(void)
+{
+    return NIB_VERSION;
+}
+
+/* Stores a sentence that may have been cut: a code point cut in half goes, and "..." says so. */
+static void keep(nib_err *err, nib_status status, const char *text, int length)
+{
+    size_t size = length < 0 ? 0 : (size_t)length;
+    const bool cut = size >= sizeof err->text;
+    if (cut) {
+        size = sizeof err->text - sizeof "...";
+        while (size > 0 && ((unsigned char)text[size] & 0xc0) == 0x80)
+            size--;
+    }
+    memcpy(err->text, text, size);
+    memcpy(err->text + size, "...", sizeof "...");
+    if (!cut)
+        err->text[size] = 0;
+    err->status = status;
+}
+
+nib_status nib__fail(nib_err *err, nib_status status, const char *format, ...)
+{
+    if (err == NULL)
+        return status;
+    /* Not straight into err->text: an argument may well be that text. */
+    char text[sizeof err->text];
+    va_list args;
+    va_start(args, format);
+    const int length = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    keep(err, status, text, length);
+    return status;
+}
+
+nib_status nib__fail_memory(nib_err *err, size_t bytes, const char *what)
+{
+    char size[32];
+    return nib__fail(err, NIB_NO_MEMORY, "memory ran out: %s needs %s more", what,
+                     nib__say_bytes(size, bytes));
+}
+
+nib_status nib__fail_in(nib_err *err, nib_status status, const char *prefix)
+{
+    return nib__fail(err, status, "%s: %s", prefix, err == NULL ? "" : err->text);
+}
