@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The ledger: for every layer and tensor what was asked and what is done, and the reasons where the two
+ * differ. One shape for plan, quantize, convert, generate, train and serve; rendered as text or JSON.
+ * Everything lies in the ledger's own arena.
+ */
+#ifndef NIB_LEDGER_H
+#define NIB_LEDGER_H
+
+#include "json.h"
+
+/* Substitutions, from the mildest on. */
+typedef enum nib_rung { NIB_RUNG_NONE, NIB_RUNG_KERNEL, NIB_RUNG_DEVICE, NIB_RUNG_DEQUANT, NIB_RUNG_UNQUANTIZED, NIB_RUNG_COUNT } nib_rung;
+extern const char *const nib__rung_names[]; /* "none", "kernel", ... */
+
+typedef struct nib_reason {
+    const char *code, *text; /* "n%128" and the sentence */
+} nib_reason;
+
+typedef struct nib_ledger_use {
+    const char *phase; /* "infer", "forward", "backward" */
+    int64_t m_min, m_max; /* m_max 0: no limit */
+    const char *kernel, *device;
+    double predicted_us;
+} nib_ledger_use;
+
+typedef enum nib_verdict { NIB_VERDICT_RUNS, NIB_VERDICT_COULD, NIB_VERDICT_NO } nib_verdict;
+
+typedef struct nib_candidate {
+    const char *kernel;
+    nib_verdict verdict;
+    nib_reason *reasons; /* all failed conditions; for COULD the rank, as one reason */
+    size_t reason_count;
+} nib_candidate;
+
+typedef struct nib_ledger_layer {
+    const char *name, *role, *asked, *done; /* scheme@device */
+    const char *rule;    /* which rule decided: "recipe", "--skip lm_head", "mxfp8 keeps the output layer" */
+    const char *allowed; /* what allowed the rung; NULL: none needed, or denied */
+    nib_rung rung;
+    bool denied;         /* no allowed way */
+    int64_t n, k;
+    bool bias;
+    uint64_t bytes;
+    double sqnr_db; /* NaN: not measured */
+    nib_reason *reasons;
+    size_t reason_count;
+    nib_ledger_use *uses;
+    size_t use_count;
+    nib_candidate *candidates; /* only with --layer */
+    size_t candidate_count;
+    nib_reason *advice; /* planned again with one thing changed: code is the option, text what it brings */
+    size_t advice_count;
+} nib_ledger_layer;
+
+typedef struct nib_ledger_tensor {
+    const char *name, *asked, *done, *reason;
+    double max_rel_change;
+} nib_ledger_tensor;
+
+typedef struct nib_ledger {
+    nib_arena arena;
+    nib_ledger_layer *layers;
+    size_t layer_count, layer_capacity;
+    nib_ledger_tensor *tensors;
+    size_t tensor_count, tensor_capacity;
+    nib_reason *notes; /* about the whole run: predicted speed, memory, what was ignored and why */
+    size_t note_count, note_capacity;
+    bool failed; /* memory ran out while filling */
+} nib_ledger;
+
+void nib__ledger_init(nib_ledger *ledger, const nib_allocator *a);
+void nib__ledger_free(nib_ledger *ledger);
+/* A zeroed line; NULL when memory ran out (then `failed` is set, and the writers say so). Strings given to a
+ * ledger are copied into its arena by nib__ledger_text. */
+nib_ledger_layer *nib__ledger_add_layer(nib_ledger *ledger, const char *name);
+nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name);
+void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *format, ...) NIB_PRINTF(3, 4);
+const char *nib__ledger_text(nib_ledger *ledger, const char *format, ...) NIB_PRINTF(2, 3);
+void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const char *code, const char *text);
+
+/* asked = done: neither rung nor denial. */
+size_t nib__ledger_substituted(const nib_ledger *ledger);
+size_t nib__ledger_denied(const nib_ledger *ledger);
+
+/* Members "layers", "tensors", "notes", "counts" into the open JSON object of w. */
+void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w);
+/* The table: layers of equal fate folded into one line with a count; then every substitution in full. */
+void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out);
+/* "225 linear layers: 225 asked 8da4w-g32, 225 done on cpu/avx512vnni, 0 substituted" */
+void nib__ledger_summary(const nib_ledger *ledger, nib_text *out);
+
+#endif

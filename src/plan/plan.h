@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The planner: layers x machine x policy -> which row runs each layer, why not another, at what cost.
+ * A plan is data; making one runs nothing and opens no file. What it says is what the runner executes:
+ * the runner takes rows only from here.
+ */
+#ifndef NIB_PLAN_H
+#define NIB_PLAN_H
+
+#include "kernel.h"
+#include "ledger.h"
+#include "machine.h"
+#include "recipe.h"
+
+/* One linear layer (or embedding), as the planner is told of it. */
+typedef struct nib_layer {
+    const char *name; /* module name, without .weight */
+    nib_role role;
+    int64_t n, k;
+    nib_scheme stored; /* as the checkpoint has it */
+    nib_scheme asked;  /* after the recipe; equal to stored where it is kept */
+    const char *rule;  /* which rule decided */
+    bool bias;
+    nib_type scale_type, zero_type; /* as stored, or as the quantizer will store them */
+    nib_type act_scale_type;        /* F32; what a founding case turned into F64 */
+    nib_wish wish;
+    const char *wish_text; /* as written in the recipe; NULL */
+} nib_layer;
+
+typedef struct nib_policy {
+    nib_type dtype; /* F32, F16, BF16: activations */
+    nib_strings allow, kernel, place;
+    bool strict;
+    const char *engine;  /* explain against this peer; NULL */
+    const char *detail;  /* pattern of layers that get every candidate; NULL: none */
+    bool training;       /* plan forward and backward with m exact */
+    int64_t m;           /* training: tokens per micro-batch */
+    bool declared;       /* a machine that is not here: plan rows that are not built */
+} nib_policy;
+
+enum { NIB_USES_MAX = 3 };
+
+typedef struct nib_use {
+    nib_phase phase;
+    nib_op op;
+    int64_t m_min, m_max;    /* m_max 0: no limit */
+    const nib_kernel *quant; /* makes the input's form; NULL: none needed */
+    const nib_kernel *kernel;
+    double predicted_s;      /* at m_min */
+    uint64_t bytes;
+} nib_use;
+
+typedef struct nib_layer_plan {
+    const nib_layer *layer;
+    nib_scheme done;
+    nib_rung rung;
+    bool denied;
+    nib_use uses[NIB_USES_MAX];
+    int use_count;
+} nib_layer_plan;
+
+typedef struct nib_layers_plan {
+    const nib_machine *machine;
+    nib_type dtype;
+    nib_layer_plan *layers; /* [count], in the given order; in the ledger's arena */
+    size_t count;
+    nib_ledger ledger;
+    nib_err denied; /* status NIB_NOT_AS_ASKED and the sentence if a layer has no allowed way, else NIB_OK */
+    double predicted_token_s;         /* one decode step, linear layers only */
+    double predicted_bf16_token_s;    /* the same layers unquantized */
+    double predicted_prefill_s;       /* 512 tokens */
+} nib_layers_plan;
+
+/* layers and machine must outlive the plan. Errors only for wrong patterns, names, memory. */
+nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_t count,
+                            const nib_machine *machine, const nib_policy *policy,
+                            const nib_allocator *a, nib_err *err);
+void nib__plan_layers_free(nib_layers_plan *plan);
+
+/* The best built row of an op without weights (norm, attn, ...) on this machine. */
+const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine);
+
+/* Facts of one layer on one machine for `op` at m: what every row is asked. */
+void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *scheme,
+                     const nib_machine *machine, const nib_policy *policy, nib_op op, nib_phase phase,
+                     int64_t m);
+
+/* Text of the plan for people: header with machine and totals, the layers (folded, or one with every candidate),
+ * advice, cost. JSON members likewise come from the ledger. */
+void nib__plan_render(const nib_layers_plan *plan, const nib_policy *policy, nib_text *out);
+
+#endif
