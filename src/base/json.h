@@ -34,6 +34,7 @@ typedef struct nib_json_limits {
 typedef struct nib_json {
     const char *name; /* of the file, for messages */
     const char *start, *at, *end;
+    const char *from; /* where the last event began: the place that an error names */
     nib_json_limits limits;
     uint64_t events;
     int depth;
@@ -67,7 +68,10 @@ void nib__json_fail(nib_json *json, const char *format, ...) NIB_PRINTF(2, 3);
 /* The error as a status: copies json->err to err. */
 nib_status nib__json_status(const nib_json *json, nib_err *err);
 
-/* ---- reading helpers: the event must match, else json->err says what was found ---- */
+/* For json_value.c: the same with NIB_NO_MEMORY. */
+void nib__json_fail_memory(nib_json *json, size_t bytes);
+
+/* ---- reading helpers: each reads the next event, which must match, else json->err says what was found ---- */
 
 bool nib__json_expect(nib_json *json, nib_json_event event);
 bool nib__json_read_int64(nib_json *json, int64_t min, int64_t max, int64_t *out);
