@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names and sizes of stored element types, packing of int4, and what an f64 loses as f32.
+ * The arithmetic of the number formats is in numbers.c.
+ */
+#include "type.h"
+
+#include <math.h>
+
+typedef struct type_row {
+    const char *name, *stored;
+    int bits;
+} type_row;
+
+#define X(id, stored, name, bits) {name, stored, bits},
+static const type_row types[NIB_TYPE_COUNT] = {NIB_TYPES(X)};
+#undef X
+
+static const type_row *row_of(nib_type type)
+{
+    const size_t at = (size_t)type;
+    return &types[at < NIB_TYPE_COUNT ? at : NIB_TYPE_NONE];
+}
+
+const char *nib__type_name(nib_type type) { return row_of(type)->name; }
+
+const char *nib__type_stored_name(nib_type type) { return row_of(type)->stored; }
+
+int nib__type_bits(nib_type type) { return row_of(type)->bits; }
+
+nib_type nib__type_find(const char *stored_name, size_t size)
+{
+    for (int i = NIB_TYPE_NONE + 1; i < NIB_TYPE_COUNT; i++)
+        if (strlen(types[i].stored) == size && memcmp(types[i].stored, stored_name, size) == 0)
+            return (nib_type)i;
+    return NIB_TYPE_NONE;
+}
+
+bool nib__type_is_float(nib_type type)
+{
+    return type == NIB_TYPE_F16 || type == NIB_TYPE_BF16 || type == NIB_TYPE_F32 || type == NIB_TYPE_F64;
+}
+
+double nib__f64_change(const void *from, int64_t count)
+{
+    const char *at = from;
+    double worst = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double x;
+        memcpy(&x, at + i * (int64_t)sizeof x, sizeof x);
+        const double change = fabs(x - (double)(float)x) / fabs(x);
+        if (change > worst) /* false for 0/0 and for NaN and infinities, which stay what they are */
+            worst = change;
+    }
+    return worst;
+}
+
+NIB_INLINE int8_t sign_extend_4(unsigned nibble) { return (int8_t)((int)(nibble ^ 8U) - 8); }
+
+void nib__unpack_i4(int8_t *out, const uint8_t *bytes, int64_t first, int64_t count)
+{
+    const uint8_t *at = bytes + first / 2;
+    int64_t i = 0;
+    if (first % 2 != 0 && count > 0)
+        out[i++] = sign_extend_4((unsigned)*at++ >> 4);
+    for (; i + 2 <= count; i += 2, at++) {
+        out[i] = sign_extend_4(*at & 15U);
+        out[i + 1] = sign_extend_4((unsigned)*at >> 4);
+    }
+    if (i < count)
+        out[i] = sign_extend_4(*at & 15U);
+}
+
+void nib__pack_i4(uint8_t *bytes, const int8_t *codes, int64_t count)
+{
+    for (int64_t i = 0; i + 2 <= count; i += 2)
+        bytes[i / 2] = (uint8_t)(((unsigned)codes[i] & 15U) | ((unsigned)codes[i + 1] & 15U) << 4);
+    if (count % 2 != 0)
+        bytes[count / 2] = (uint8_t)((unsigned)codes[count - 1] & 15U);
+}
