@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Schemes: their grammar and names, and reading one plain quantized weight. What each base means is the table
+ * `bases` below; how its scales are chosen is quantize_rows.c and docs/quantization.md.
+ */
+#include "scheme.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+/* ---- the grammar ---- */
+
+enum { GROUP_MAX = 1 << 30 };
+
+/* Bits of base_row.takes, in the order in which names are written; the order of `modifiers`. */
+enum {
+    M_GROUP = 1 << 0,
+    M_ROW = 1 << 1,
+    M_TENSOR = 1 << 2,
+    M_SYM = 1 << 3,
+    M_ASYM = 1 << 4,
+    M_ACTSYM = 1 << 5,
+    M_ACTASYM = 1 << 6,
+    M_STATIC = 1 << 7,
+    M_RCEIL = 1 << 8,
+    M_FLOOR = 1 << 9,
+    M_AO017 = 1 << 10,
+    M_TINYGEMM = 1 << 11,
+    M_SIZES = M_GROUP | M_ROW | M_TENSOR,
+    M_MAPPINGS = M_SYM | M_ASYM,
+    M_ACTS = M_ACTSYM | M_ACTASYM,
+    M_ROUNDINGS = M_RCEIL | M_FLOOR,
+    M_FORMULAS = M_AO017 | M_TINYGEMM,
+    M_DYNAMIC = M_ACTS | M_STATIC | M_AO017,
+};
+
+static const char *const modifiers[] = {"gN",     "row",    "tensor", "sym",   "asym",  "actsym",
+                                        "actasym", "static", "rceil",  "floor", "ao017", "tinygemm"};
+
+/* At most one of each of these. */
+static const unsigned exclusive[] = {M_SIZES, M_MAPPINGS, M_ACTS, M_ROUNDINGS, M_FORMULAS};
+
+typedef struct base_row {
+    const char *name;
+    nib_scheme scheme; /* what the bare name means */
+    nib_zero asym_zero; /* the zero of the asymmetric mapping */
+    unsigned takes;
+} base_row;
+
+/* One row per base. Activations of fp8dq have a scale per token in both granularities of the weight: a scale
+ * over the whole batch would make a token's result depend on its neighbours. Symmetric int4 and every
+ * grouped or asymmetric int8 weight follow torchao's Intx formulas, symmetric int8 rows and tensors its
+ * Int8Tensor, asymmetric int4 its Int4Tensor (float zero, range over the group itself) or tinygemm. */
+static const base_row bases[] = {
+    {"f32", {.code = NIB_CODE_F32, .symmetric = true}, NIB_ZERO_NONE, 0},
+    {"f16", {.code = NIB_CODE_F16, .symmetric = true}, NIB_ZERO_NONE, 0},
+    {"bf16", {.code = NIB_CODE_BF16, .symmetric = true}, NIB_ZERO_NONE, 0},
+    {"int8wo", {.code = NIB_CODE_I8, .symmetric = true}, NIB_ZERO_INT, M_SIZES | M_MAPPINGS | M_AO017},
+    {"int8dq",
+     {.code = NIB_CODE_I8, .symmetric = true, .act = NIB_ACT_I8_TOKEN, .act_symmetric = true},
+     NIB_ZERO_INT,
+     M_SIZES | M_SYM | M_DYNAMIC},
+    {"int4wo",
+     {.code = NIB_CODE_I4, .group = 32, .zero = NIB_ZERO_FLOAT},
+     NIB_ZERO_FLOAT,
+     M_GROUP | M_ROW | M_MAPPINGS | M_FORMULAS},
+    {"8da4w",
+     {.code = NIB_CODE_I4, .group = 32, .symmetric = true, .act = NIB_ACT_I8_TOKEN},
+     NIB_ZERO_INT,
+     M_GROUP | M_ROW | M_MAPPINGS | M_DYNAMIC},
+    {"4da4w",
+     {.code = NIB_CODE_I4, .group = 32, .symmetric = true, .act = NIB_ACT_I4_TOKEN},
+     NIB_ZERO_INT,
+     M_GROUP | M_ROW | M_MAPPINGS | M_ACTS},
+    {"fp8wo", {.code = NIB_CODE_E4M3, .symmetric = true}, NIB_ZERO_NONE, M_ROW | M_TENSOR},
+    {"fp8dq",
+     {.code = NIB_CODE_E4M3, .symmetric = true, .act = NIB_ACT_E4M3_TOKEN, .act_symmetric = true},
+     NIB_ZERO_NONE,
+     M_ROW | M_TENSOR},
+    {"mxfp8",
+     {.code = NIB_CODE_MX8, .group = 32, .symmetric = true, .act = NIB_ACT_MX8, .act_symmetric = true},
+     NIB_ZERO_NONE,
+     M_ROUNDINGS},
+    /* Known to checkpoints and kernels; parse refuses them. */
+    {"mxfp4",
+     {.code = NIB_CODE_MX4, .group = 32, .symmetric = true, .act = NIB_ACT_MX8, .act_symmetric = true},
+     NIB_ZERO_NONE,
+     0},
+    {"nvfp4",
+     {.code = NIB_CODE_NV4, .group = 16, .symmetric = true, .act = NIB_ACT_FLOAT},
+     NIB_ZERO_NONE,
+     0},
+};
+
+enum { UNQUANTIZED_YET = 2 /* the last rows of bases */ };
+
+static bool is_int(nib_code code) { return code == NIB_CODE_I8 || code == NIB_CODE_I4; }
+static bool is_mx(nib_code code) { return code == NIB_CODE_MX8 || code == NIB_CODE_MX4; }
+
+static bool act_is_int(nib_act act)
+{
+    return act == NIB_ACT_I8_TOKEN || act == NIB_ACT_I8_STATIC || act == NIB_ACT_I4_TOKEN;
+}
+
+bool nib__scheme_is_quantized(const nib_scheme *s) { return s->code > NIB_CODE_BF16; }
+
+bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b)
+{
+    if (a->code != b->code || a->act != b->act)
+        return false;
+    if (!nib__scheme_is_quantized(a))
+        return true;
+    if (a->group != b->group || a->zero != b->zero)
+        return false;
+    if (is_int(a->code) && (a->symmetric != b->symmetric || a->formula != b->formula))
+        return false;
+    if (act_is_int(a->act) && a->act_symmetric != b->act_symmetric)
+        return false;
+    return !is_mx(a->code) || a->mx_floor == b->mx_floor;
+}
+
+int64_t nib__scheme_groups(const nib_scheme *s, int64_t k)
+{
+    return s->group > 0 && k > 0 ? nib__ceil_div(k, s->group) : 1;
+}
+
+int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k) { return s->group > 0 ? s->group : k; }
+
+/* ---- names ---- */
+
+static const char *const code_names[NIB_CODE_COUNT] = {"f32",  "f16",  "bf16", "i8",  "i4",
+                                                       "e4m3", "e5m2", "mx8",  "mx4", "nv4"};
+static const char *const act_names[NIB_ACT_COUNT] = {"float", "a8t", "a8s", "a4t", "e4m3t", "mx8"};
+
+static const base_row *base_of(const nib_scheme *s)
+{
+    const nib_act act = s->act == NIB_ACT_I8_STATIC ? NIB_ACT_I8_TOKEN : s->act;
+    for (size_t i = 0; i < COUNT(bases); i++)
+        if (bases[i].scheme.code == s->code && bases[i].scheme.act == act)
+            return &bases[i];
+    return NULL;
+}
+
+typedef struct name_buffer {
+    char *at;
+    size_t used;
+} name_buffer;
+
+static void put(name_buffer *name, const char *text)
+{
+    const size_t size = strlen(text);
+    if (name->used + size < 64) {
+        memcpy(name->at + name->used, text, size + 1);
+        name->used += size;
+    }
+}
+
+static void put_size(name_buffer *name, const nib_scheme *s, const base_row *base)
+{
+    char group[32];
+    if (s->group > 0 && !is_mx(s->code) && s->code != NIB_CODE_NV4) {
+        snprintf(group, sizeof group, "-g%" PRId64, s->group);
+        put(name, group);
+    } else if (s->group == NIB_GROUP_TENSOR) {
+        put(name, "-tensor");
+    } else if (s->group == NIB_GROUP_ROW && base->scheme.group != NIB_GROUP_ROW) {
+        put(name, "-row");
+    }
+}
+
+const char *nib__scheme_name(char out[64], const nib_scheme *s)
+{
+    name_buffer name = {out, 0};
+    const base_row *base = base_of(s);
+    const base_row other = {.scheme = {.symmetric = true}, .asym_zero = NIB_ZERO_INT};
+    out[0] = 0;
+    put(&name, base != NULL ? base->name : code_names[s->code]);
+    if (!nib__scheme_is_quantized(s) && base != NULL)
+        return out;
+    if (base == NULL) { /* no recipe makes it, but a checkpoint may hold it */
+        put(&name, "+");
+        put(&name, act_names[s->act]);
+        base = &other;
+    }
+    put_size(&name, s, base);
+    if (is_int(s->code)) {
+        if (s->symmetric != base->scheme.symmetric)
+            put(&name, s->symmetric ? "-sym" : "-asym");
+        const nib_zero implied = s->symmetric ? NIB_ZERO_NONE : base->asym_zero;
+        if (s->zero != implied)
+            put(&name, s->zero == NIB_ZERO_NONE  ? "-nozero"
+                       : s->zero == NIB_ZERO_INT ? "-intzero"
+                                                 : "-floatzero");
+    }
+    if (act_is_int(s->act) && s->act_symmetric != base->scheme.act_symmetric)
+        put(&name, s->act_symmetric ? "-actsym" : "-actasym");
+    if (s->act == NIB_ACT_I8_STATIC)
+        put(&name, "-static");
+    if (is_mx(s->code) && s->mx_floor)
+        put(&name, "-floor");
+    if (is_int(s->code) && s->formula != NIB_FORMULA_TORCHAO)
+        put(&name, s->formula == NIB_FORMULA_AO017 ? "-ao017" : "-tinygemm");
+    return out;
+}
+
+/* ---- parsing ---- */
+
+/* "-gN, -row and -sym" */
+static const char *say_modifiers(char out[128], unsigned takes)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (size_t i = 0; i < COUNT(modifiers); i++) {
+        if ((takes & 1U << i) == 0)
+            continue;
+        const unsigned after = takes >> i >> 1;
+        const char *before = used == 0 ? "" : after == 0 ? " and " : ", ";
+        used += (size_t)snprintf(out + used, 128 - used, "%s-%s", before, modifiers[i]);
+    }
+    return out;
+}
+
+static nib_status refuse(nib_err *err, const char *whole, const base_row *base, const char *text, size_t size)
+{
+    char name[128], part[64], all[128];
+    nib__say_name(name, sizeof name, whole, strlen(whole));
+    nib__say_name(part, sizeof part, text, size);
+    if (base->takes == 0)
+        return nib__fail(err, NIB_USAGE, "scheme \"%s\": -%s does not apply to %s, which takes no modifier",
+                         name, part, base->name);
+    return nib__fail(err, NIB_USAGE, "scheme \"%s\": -%s does not apply to %s, which takes %s", name, part,
+                     base->name, say_modifiers(all, base->takes));
+}
+
+static nib_status unknown_base(nib_err *err, const char *whole, const char *text, size_t size)
+{
+    const nib_allocator a = nib__allocator_default();
+    const char *names[COUNT(bases)];
+    char wanted[64], shown[80];
+    nib_text near;
+    nib_text list;
+    nib__text_init(&near, &a);
+    nib__text_init(&list, &a);
+    snprintf(wanted, sizeof wanted, "%.*s", (int)nib__min((int64_t)size, 63), text);
+    for (size_t i = 0; i < COUNT(bases); i++) {
+        names[i] = bases[i].name;
+        if (i < COUNT(bases) - UNQUANTIZED_YET)
+            nib__text_format(&list, "%s%s", i == 0 ? "" : ", ", names[i]);
+    }
+    nib__near_names(&near, wanted, names, COUNT(bases) - UNQUANTIZED_YET);
+    nib__say_name(shown, sizeof shown, whole, strlen(whole));
+    const bool is_near = near.size > 0 && !near.failed;
+    const nib_status status =
+        nib__fail(err, NIB_USAGE, "scheme \"%s\": unknown name; %s %s", shown,
+                  is_near ? "did you mean" : "the names are", is_near ? near.at : list.failed ? "" : list.at);
+    nib__text_free(&near);
+    nib__text_free(&list);
+    return status;
+}
+
+static nib_status parse_group(nib_scheme *out, const char *text, size_t size, const char *whole, nib_err *err)
+{
+    int64_t value = 0;
+    for (size_t i = 1; i < size; i++) {
+        if (text[i] < '0' || text[i] > '9' || value > GROUP_MAX)
+            value = GROUP_MAX + 1LL;
+        else
+            value = value * 10 + (text[i] - '0');
+    }
+    if (value < 1 || value > GROUP_MAX) {
+        char name[128];
+        return nib__fail(err, NIB_USAGE,
+                         "scheme \"%s\": the group in -%.*s is not a whole number from 1 to %d",
+                         nib__say_name(name, sizeof name, whole, strlen(whole)),
+                         (int)nib__min((int64_t)size, 32), text, GROUP_MAX);
+    }
+    out->group = value;
+    return NIB_OK;
+}
+
+/* The bit of one modifier, 0 if there is no such. "g" and digits is M_GROUP. */
+static unsigned modifier_of(const char *text, size_t size)
+{
+    if (size >= 2 && text[0] == 'g' && text[1] >= '0' && text[1] <= '9')
+        return M_GROUP;
+    for (unsigned i = 1; i < COUNT(modifiers); i++)
+        if (strlen(modifiers[i]) == size && memcmp(modifiers[i], text, size) == 0)
+            return 1U << i;
+    return 0;
+}
+
+static void apply(nib_scheme *s, const base_row *base, unsigned given)
+{
+    if (given & M_ROW)
+        s->group = NIB_GROUP_ROW;
+    if (given & M_TENSOR)
+        s->group = NIB_GROUP_TENSOR;
+    if (given & M_MAPPINGS) {
+        s->symmetric = (given & M_SYM) != 0;
+        s->zero = s->symmetric ? NIB_ZERO_NONE : base->asym_zero;
+    }
+    if (given & M_ACTS)
+        s->act_symmetric = (given & M_ACTSYM) != 0;
+    if (given & M_STATIC)
+        s->act = NIB_ACT_I8_STATIC;
+    s->mx_floor = (given & M_FLOOR) != 0;
+    if (given & M_AO017)
+        s->formula = NIB_FORMULA_AO017;
+    if (given & M_TINYGEMM)
+        s->formula = NIB_FORMULA_TINYGEMM;
+}
+
+/* The two formulas have their own conditions. */
+static nib_status check_formula(const nib_scheme *s, const char *whole, nib_err *err)
+{
+    char name[128];
+    nib__say_name(name, sizeof name, whole, strlen(whole));
+    if (s->formula == NIB_FORMULA_TINYGEMM && s->symmetric)
+        return nib__fail(err, NIB_USAGE, "scheme \"%s\": -tinygemm is asymmetric; leave out -sym", name);
+    if (s->formula != NIB_FORMULA_AO017)
+        return NIB_OK;
+    if (s->zero == NIB_ZERO_FLOAT)
+        return nib__fail(err, NIB_USAGE,
+                         "scheme \"%s\": -ao017 does not change int4 with a float zero, whose smallest scale is "
+                         "the same in every torchao; leave it out, or add -sym",
+                         name);
+    if (s->code == NIB_CODE_I8 && s->symmetric && s->group <= 0)
+        return nib__fail(err, NIB_USAGE,
+                         "scheme \"%s\": -ao017 does not change int8 rows and tensors, whose smallest scale is "
+                         "the same in every torchao; leave it out, or give a group",
+                         name);
+    return NIB_OK;
+}
+
+static nib_status parse_modifiers(nib_scheme *s, const base_row *base, const char *whole, const char *at,
+                                  const char *end, nib_err *err)
+{
+    unsigned given = 0;
+    while (at < end) {
+        const char *text = ++at; /* past the '-' */
+        while (at < end && *at != '-')
+            at++;
+        const size_t size = (size_t)(at - text);
+        const unsigned bit = modifier_of(text, size);
+        if ((bit & base->takes) == 0)
+            return refuse(err, whole, base, text, size);
+        for (size_t i = 0; i < COUNT(exclusive); i++)
+            if ((given & bit) != 0 || ((bit & exclusive[i]) != 0 && (given & exclusive[i]) != 0)) {
+                char name[128];
+                return nib__fail(err, NIB_USAGE, "scheme \"%s\": -%.*s repeats or contradicts an earlier modifier",
+                                 nib__say_name(name, sizeof name, whole, strlen(whole)), (int)size, text);
+            }
+        given |= bit;
+        if (bit == M_GROUP)
+            NIB_TRY(parse_group(s, text, size, whole, err));
+    }
+    apply(s, base, given);
+    return check_formula(s, whole, err);
+}
+
+nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib_err *err)
+{
+    char whole[128]; /* for messages */
+    snprintf(whole, sizeof whole, "%.*s", (int)nib__min((int64_t)size, sizeof whole - 1), name);
+    size_t base_size = 0;
+    while (base_size < size && name[base_size] != '-')
+        base_size++;
+    for (size_t i = 0; i < COUNT(bases); i++) {
+        const base_row *base = &bases[i];
+        if (strlen(base->name) != base_size || memcmp(base->name, name, base_size) != 0)
+            continue;
+        if (i >= COUNT(bases) - UNQUANTIZED_YET)
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "scheme \"%s\": weights are not quantized to %s yet; mxfp8, int4wo and 8da4w are "
+                             "what comes nearest",
+                             whole, base->name);
+        nib_scheme s = base->scheme;
+        NIB_TRY(parse_modifiers(&s, base, whole, name + base_size, name + size, err));
+        *out = s;
+        return NIB_OK;
+    }
+    return unknown_base(err, whole, name, base_size);
+}
+
+/* ---- one weight ---- */
+
+void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out)
+{
+    const uint8_t *bytes = w->codes;
+    if (w->store != NIB_STORE_NIBBLE) {
+        memcpy(out, bytes + i * w->k + k0, (size_t)count);
+        return;
+    }
+    const uint8_t *row = bytes + i * nib__ceil_div(w->k, 2);
+    nib__unpack_i4(out, row, k0, count);
+    if (w->scheme.code != NIB_CODE_I4)
+        for (int64_t j = 0; j < count; j++)
+            out[j] = (int8_t)(out[j] & 15);
+}
+
+static float element(const void *from, nib_type type, int64_t at)
+{
+    float value;
+    nib__to_f32(&value, (const char *)from + at * (nib__type_bits(type) / 8), type, 1);
+    return value;
+}
+
+float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g)
+{
+    return element(w->scales, w->scale_type, i * w->scale_stride_n + g * w->scale_stride_g);
+}
+
+float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g)
+{
+    if (w->scheme.zero == NIB_ZERO_NONE)
+        return 0;
+    return element(w->zeros, w->zero_type, i * w->scale_stride_n + g * w->scale_stride_g);
+}
+
+static float code_value(nib_code code, int8_t c)
+{
+    switch (code) {
+    case NIB_CODE_E4M3:
+    case NIB_CODE_MX8: return nib__e4m3_to_f32((uint8_t)c);
+    case NIB_CODE_E5M2: return nib__e5m2_to_f32((uint8_t)c);
+    case NIB_CODE_MX4:
+    case NIB_CODE_NV4: return nib__e2m1_to_f32((uint8_t)c);
+    default: return (float)c;
+    }
+}
+
+void nib__weight_row(const nib_weight *w, int64_t i, float *out)
+{
+    static const nib_type float_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
+    if (w->store == NIB_STORE_FLOAT) {
+        const nib_type type = float_types[w->scheme.code];
+        nib__to_f32(out, (const char *)w->codes + i * w->k * (nib__type_bits(type) / 8), type, w->k);
+        return;
+    }
+    enum { PIECE = 256 };
+    int8_t codes[PIECE];
+    const int64_t size = nib__scheme_group_size(&w->scheme, w->k);
+    for (int64_t k0 = 0, g = 0; k0 < w->k; k0 += size, g++) {
+        const float scale = nib__weight_scale(w, i, g), zero = nib__weight_zero(w, i, g);
+        const int64_t end = nib__min(k0 + size, w->k);
+        for (int64_t at = k0; at < end; at += PIECE) {
+            const int64_t count = nib__min(PIECE, end - at);
+            nib__weight_codes(w, i, at, count, codes);
+            for (int64_t j = 0; j < count; j++) {
+                const float c = code_value(w->scheme.code, codes[j]);
+                out[at + j] = w->scheme.zero == NIB_ZERO_INT     ? (c - zero) * scale
+                              : w->scheme.zero == NIB_ZERO_FLOAT ? c * scale + zero
+                                                                 : c * scale;
+            }
+        }
+    }
+}
+
+uint64_t nib__weight_bytes(const nib_weight *w)
+{
+    const uint64_t n = (uint64_t)w->n, k = (uint64_t)w->k;
+    if (w->store == NIB_STORE_FLOAT)
+        return n * k * (w->scheme.code == NIB_CODE_F32 ? 4 : 2);
+    const uint64_t codes = w->store == NIB_STORE_NIBBLE ? n * ((k + 1) / 2) : n * k;
+    const bool one = w->scheme.group == NIB_GROUP_TENSOR;
+    const uint64_t scales = one ? 1 : n * (uint64_t)nib__scheme_groups(&w->scheme, w->k);
+    const uint64_t scale_bits = (uint64_t)nib__type_bits(w->scale_type);
+    const uint64_t zero_bits = w->scheme.zero == NIB_ZERO_NONE ? 0 : (uint64_t)nib__type_bits(w->zero_type);
+    return codes + scales * (scale_bits + zero_bits) / 8;
+}

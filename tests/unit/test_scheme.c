@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Schemes: every name of the grammar parses to what the design says and is printed back in its canonical
+ * form; what does not apply is refused by name. Plain weights in every store, and ONNX's DequantizeLinear.
+ */
+#include "onnx_tensor.h"
+#include "scheme.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static nib_scheme parsed(const char *name)
+{
+    nib_scheme s;
+    nib_err err = {0};
+    if (nib__scheme_parse(&s, name, strlen(name), &err) != NIB_OK)
+        fail_msg("%s: %s", name, err.text);
+    return s;
+}
+
+static void test_canonical_names(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"f32", "f32"},
+        {"f16", "f16"},
+        {"bf16", "bf16"},
+        {"int8wo", "int8wo"},
+        {"int8wo-row", "int8wo"},
+        {"int8wo-sym", "int8wo"},
+        {"int8wo-g64", "int8wo-g64"},
+        {"int8wo-tensor", "int8wo-tensor"},
+        {"int8wo-asym", "int8wo-asym"},
+        {"int8wo-g32-ao017", "int8wo-g32-ao017"},
+        {"int8wo-ao017-asym", "int8wo-asym-ao017"},
+        {"int8dq", "int8dq"},
+        {"int8dq-actsym", "int8dq"},
+        {"int8dq-actasym-tensor", "int8dq-tensor-actasym"},
+        {"int8dq-static", "int8dq-static"},
+        {"int8dq-static-g128", "int8dq-g128-static"},
+        {"int4wo", "int4wo-g32"},
+        {"int4wo-asym", "int4wo-g32"},
+        {"int4wo-row", "int4wo-row"},
+        {"int4wo-g128-sym", "int4wo-g128-sym"},
+        {"int4wo-sym-ao017", "int4wo-g32-sym-ao017"},
+        {"int4wo-tinygemm", "int4wo-g32-tinygemm"},
+        {"8da4w", "8da4w-g32"},
+        {"8da4w-g7", "8da4w-g7"},
+        {"8da4w-actsym", "8da4w-g32-actsym"},
+        {"8da4w-asym-actsym-static-ao017-row", "8da4w-row-asym-actsym-static-ao017"},
+        {"4da4w", "4da4w-g32"},
+        {"4da4w-actsym-g64", "4da4w-g64-actsym"},
+        {"fp8wo", "fp8wo"},
+        {"fp8wo-tensor", "fp8wo-tensor"},
+        {"fp8dq-row", "fp8dq"},
+        {"fp8dq-tensor", "fp8dq-tensor"},
+        {"mxfp8", "mxfp8"},
+        {"mxfp8-rceil", "mxfp8"},
+        {"mxfp8-floor", "mxfp8-floor"},
+        {"int4wo-g1073741824", "int4wo-g1073741824"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char name[64];
+        const nib_scheme s = parsed(cases[i][0]);
+        assert_string_equal(nib__scheme_name(name, &s), cases[i][1]);
+        const nib_scheme again = parsed(name);
+        assert_true(nib__scheme_equal(&s, &again));
+        for (size_t j = 0; j < COUNT(cases); j++) {
+            const nib_scheme other = parsed(cases[j][0]);
+            assert_int_equal(nib__scheme_equal(&s, &other), strcmp(cases[i][1], cases[j][1]) == 0);
+        }
+    }
+}
+
+static void test_meanings(void **state)
+{
+    (void)state;
+    const nib_scheme bare = parsed("8da4w");
+    assert_int_equal(bare.code, NIB_CODE_I4);
+    assert_int_equal(bare.group, 32);
+    assert_true(bare.symmetric && bare.zero == NIB_ZERO_NONE);
+    assert_true(bare.act == NIB_ACT_I8_TOKEN && !bare.act_symmetric);
+    const nib_scheme int4 = parsed("int4wo");
+    assert_true(!int4.symmetric && int4.zero == NIB_ZERO_FLOAT && int4.act == NIB_ACT_FLOAT);
+    assert_int_equal(parsed("int4wo-sym").zero, NIB_ZERO_NONE);
+    assert_int_equal(parsed("int8wo-asym").zero, NIB_ZERO_INT);
+    assert_int_equal(parsed("8da4w-asym").zero, NIB_ZERO_INT);
+    const nib_scheme static8 = parsed("8da4w-static");
+    assert_true(static8.act == NIB_ACT_I8_STATIC && !static8.act_symmetric);
+    assert_true(parsed("int8dq-static").act_symmetric);
+    assert_true(parsed("int8dq").act_symmetric && parsed("int8dq").group == NIB_GROUP_ROW);
+    assert_int_equal(parsed("4da4w").act, NIB_ACT_I4_TOKEN);
+    assert_int_equal(parsed("fp8dq-tensor").act, NIB_ACT_E4M3_TOKEN);
+    assert_int_equal(parsed("fp8dq-tensor").group, NIB_GROUP_TENSOR);
+    assert_true(parsed("mxfp8").group == 32 && !parsed("mxfp8").mx_floor && parsed("mxfp8-floor").mx_floor);
+    assert_true(!nib__scheme_is_quantized(&(nib_scheme){.code = NIB_CODE_BF16}));
+    assert_true(nib__scheme_is_quantized(&bare));
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        nib_status status;
+        const char *says;
+    } cases[] = {
+        {"8da4x", NIB_USAGE, "8da4w"},
+        {"banana", NIB_USAGE, "the names are f32, f16"},
+        {"", NIB_USAGE, "unknown name"},
+        {"-g32", NIB_USAGE, "unknown name"},
+        {"8da4w-tinygemm", NIB_USAGE, "-tinygemm does not apply to 8da4w, which takes -gN, -row, -sym, -asym"},
+        {"int8dq-asym", NIB_USAGE, "-asym does not apply to int8dq, which takes -gN, -row, -tensor, -sym"},
+        {"fp8wo-g32", NIB_USAGE, "-g32 does not apply to fp8wo, which takes -row and -tensor"},
+        {"mxfp8-g64", NIB_USAGE, "which takes -rceil and -floor"},
+        {"bf16-g32", NIB_USAGE, "bf16, which takes no modifier"},
+        {"int4wo-tensor", NIB_USAGE, "-tensor does not apply to int4wo"},
+        {"int4wo-gx", NIB_USAGE, "-gx does not apply to int4wo"},
+        {"int4wo-", NIB_USAGE, "does not apply"},
+        {"int4wo--sym", NIB_USAGE, "does not apply"},
+        {"4da4w-static", NIB_USAGE, "-static does not apply to 4da4w"},
+        {"int4wo-g0", NIB_USAGE, "from 1 to 1073741824"},
+        {"int4wo-g1073741825", NIB_USAGE, "from 1 to 1073741824"},
+        {"int4wo-g99999999999999999999999999", NIB_USAGE, "from 1 to 1073741824"},
+        {"int4wo-g3x", NIB_USAGE, "from 1 to 1073741824"},
+        {"int4wo-sym-asym", NIB_USAGE, "-asym repeats or contradicts"},
+        {"int4wo-g32-row", NIB_USAGE, "-row repeats or contradicts"},
+        {"int4wo-g32-g32", NIB_USAGE, "-g32 repeats or contradicts"},
+        {"8da4w-static-static", NIB_USAGE, "-static repeats or contradicts"},
+        {"int4wo-sym-tinygemm", NIB_USAGE, "leave out -sym"},
+        {"int4wo-ao017", NIB_USAGE, "or add -sym"},
+        {"int8wo-ao017", NIB_USAGE, "or give a group"},
+        {"mxfp4", NIB_UNSUPPORTED, "not quantized to mxfp4 yet"},
+        {"nvfp4-g16", NIB_UNSUPPORTED, "not quantized to nvfp4 yet"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_scheme s = {.group = 77};
+        nib_err err = {0};
+        const nib_status status = nib__scheme_parse(&s, cases[i].name, strlen(cases[i].name), &err);
+        if (status != cases[i].status || strstr(err.text, cases[i].says) == NULL)
+            fail_msg("\"%s\" gave %d: %s", cases[i].name, (int)status, err.text);
+        assert_int_equal(s.group, 77); /* untouched */
+    }
+    nib_scheme s;
+    assert_int_equal(nib__scheme_parse(&s, "int4wo-g32+head", 10, NULL), NIB_OK); /* only `size` bytes */
+    assert_int_equal(nib__scheme_parse(&s, "nope", 4, NULL), NIB_USAGE);
+}
+
+/* What no recipe makes has a name too, within its 64 bytes. */
+static void test_other_names(void **state)
+{
+    (void)state;
+    char name[64];
+    const nib_scheme e5m2 = {.code = NIB_CODE_E5M2, .symmetric = true};
+    assert_string_equal(nib__scheme_name(name, &e5m2), "e5m2+float");
+    const nib_scheme intzero = {.code = NIB_CODE_I4, .group = 64, .zero = NIB_ZERO_INT};
+    assert_string_equal(nib__scheme_name(name, &intzero), "int4wo-g64-intzero");
+    const nib_scheme odd = {.code = NIB_CODE_I8, .group = 1 << 30, .zero = NIB_ZERO_FLOAT,
+                            .act = NIB_ACT_E4M3_TOKEN, .formula = NIB_FORMULA_AO017};
+    assert_string_equal(nib__scheme_name(name, &odd), "i8+e4m3t-g1073741824-asym-floatzero-ao017");
+    const nib_scheme mx4 = {.code = NIB_CODE_MX4, .group = 32, .act = NIB_ACT_MX8};
+    assert_string_equal(nib__scheme_name(name, &mx4), "mxfp4");
+}
+
+static void test_groups(void **state)
+{
+    (void)state;
+    const nib_scheme g = {.code = NIB_CODE_I4, .group = 32};
+    assert_int_equal(nib__scheme_groups(&g, 96), 3);
+    assert_int_equal(nib__scheme_groups(&g, 97), 4);
+    assert_int_equal(nib__scheme_groups(&g, 1), 1);
+    assert_int_equal(nib__scheme_group_size(&g, 96), 32);
+    const nib_scheme row = {.code = NIB_CODE_I8, .group = NIB_GROUP_ROW};
+    assert_int_equal(nib__scheme_groups(&row, 97), 1);
+    assert_int_equal(nib__scheme_group_size(&row, 97), 97);
+    const nib_scheme tensor = {.code = NIB_CODE_I8, .group = NIB_GROUP_TENSOR};
+    assert_int_equal(nib__scheme_groups(&tensor, 97), 1);
+}
+
+/* 2 rows of 5 in groups of 2 (the last of 1), unaligned, scales transposed as torchao's Int4Tensor. */
+static void test_weight_nibbles(void **state)
+{
+    (void)state;
+    const int8_t codes[2][5] = {{-8, 7, 0, 1, -1}, {2, 3, -4, 5, -6}};
+    uint8_t bytes[1 + 6], scales[1 + 24], zeros[1 + 24];
+    const float scale[3][2] = {{1, 2}, {0.5f, 4}, {8, 0.25f}}, zero[3][2] = {{0, 1}, {2, 3}, {4, 5}};
+    nib__pack_i4(bytes + 1, codes[0], 5);
+    nib__pack_i4(bytes + 4, codes[1], 5);
+    memcpy(scales + 1, scale, sizeof scale);
+    memcpy(zeros + 1, zero, sizeof zero);
+    nib_weight w = {
+        .scheme = {.code = NIB_CODE_I4, .group = 2, .zero = NIB_ZERO_FLOAT},
+        .n = 2,
+        .k = 5,
+        .store = NIB_STORE_NIBBLE,
+        .codes = bytes + 1,
+        .scales = scales + 1,
+        .scale_type = NIB_TYPE_F32,
+        .scale_stride_n = 1,
+        .scale_stride_g = 2,
+        .zeros = zeros + 1,
+        .zero_type = NIB_TYPE_F32,
+    };
+    float row[5];
+    int8_t some[4];
+    nib__weight_codes(&w, 1, 1, 4, some);
+    assert_memory_equal(some, codes[1] + 1, 4);
+    for (int64_t i = 0; i < 2; i++) {
+        nib__weight_row(&w, i, row);
+        for (int64_t j = 0; j < 5; j++)
+            assert_true(row[j] == (float)codes[i][j] * scale[j / 2][i] + zero[j / 2][i]);
+    }
+    assert_int_equal(nib__weight_bytes(&w), 6 + 6 * 8);
+    w.scheme.zero = NIB_ZERO_INT;
+    nib__weight_row(&w, 1, row);
+    assert_true(row[2] == (-4.0f - 3) * 4);
+    w.scheme.zero = NIB_ZERO_NONE;
+    nib__weight_row(&w, 1, row);
+    assert_true(row[4] == -6 * 0.25f && nib__weight_zero(&w, 1, 0) == 0);
+    assert_int_equal(nib__weight_bytes(&w), 6 + 6 * 4);
+}
+
+static void test_weight_bytes_and_floats(void **state)
+{
+    (void)state;
+    const uint8_t codes[] = {0x38, 0xb8, 0x7e, 0x01, 0, 0x40};
+    const double scale = 2;
+    nib_weight w = {.scheme = {.code = NIB_CODE_E4M3, .group = NIB_GROUP_TENSOR, .symmetric = true},
+                    .n = 2,
+                    .k = 3,
+                    .store = NIB_STORE_BYTE,
+                    .codes = codes,
+                    .scales = &scale,
+                    .scale_type = NIB_TYPE_F64};
+    float row[300];
+    nib__weight_row(&w, 0, row);
+    assert_true(row[0] == 2 && row[1] == -2 && row[2] == 896);
+    nib__weight_row(&w, 1, row);
+    assert_true(row[0] == 2 * 0x1p-9f && row[1] == 0 && row[2] == 4);
+    assert_int_equal(nib__weight_bytes(&w), 6 + 8);
+
+    const uint8_t e8m0[] = {127, 126};
+    const uint8_t mx4[] = {0x21, 0x0f, 0x43, 0x08}; /* 2 rows of 3: .5 1 -6, 1.5 2 -0 */
+    w = (nib_weight){.scheme = {.code = NIB_CODE_MX4, .group = 32, .symmetric = true},
+                     .n = 2,
+                     .k = 3,
+                     .store = NIB_STORE_NIBBLE,
+                     .codes = mx4,
+                     .scales = e8m0,
+                     .scale_type = NIB_TYPE_E8M0,
+                     .scale_stride_n = 1,
+                     .scale_stride_g = 1};
+    nib__weight_row(&w, 0, row);
+    assert_true(row[0] == 0.5f && row[1] == 1 && row[2] == -6);
+    nib__weight_row(&w, 1, row);
+    assert_true(row[0] == 0.75f && row[1] == 1 && row[2] == 0);
+
+    const uint16_t bf16[] = {0x3f80, 0xc000};
+    w = (nib_weight){.scheme = {.code = NIB_CODE_BF16}, .n = 1, .k = 2, .store = NIB_STORE_FLOAT, .codes = bf16};
+    nib__weight_row(&w, 0, row);
+    assert_true(row[0] == 1 && row[1] == -2);
+    assert_int_equal(nib__weight_bytes(&w), 4);
+
+    int8_t many[300];
+    const float one = 1;
+    for (int i = 0; i < 300; i++)
+        many[i] = (int8_t)(i % 256 - 128);
+    w = (nib_weight){.scheme = {.code = NIB_CODE_I8, .symmetric = true},
+                     .n = 1,
+                     .k = 300,
+                     .store = NIB_STORE_BYTE,
+                     .codes = many,
+                     .scales = &one,
+                     .scale_type = NIB_TYPE_F32,
+                     .scale_stride_n = 1,
+                     .scale_stride_g = 1};
+    nib__weight_row(&w, 0, row); /* longer than one piece */
+    for (int i = 0; i < 300; i++)
+        assert_true(row[i] == (float)many[i]);
+}
+
+static bool has_data(const char **data, const char *name)
+{
+    *data = getenv("NIBBLE_TEST_DATA");
+    if (*data == NULL)
+        print_message("skipped: %s\n", name);
+    return *data != NULL;
+}
+
+/* x is [1][4][3][2], blocks of 2 along the axis of 4, uint8: as int8 (both less 128) it is 6 rows of 4. */
+static void test_onnx_dequantize_blocked(void **state)
+{
+    (void)state;
+    static onnx_tensor x, scale, zero, out;
+    const char *data, *name = "test_dequantizelinear_blocked";
+    if (!has_data(&data, "onnx dequantize blocked"))
+        return;
+    assert_true(onnx_read(&x, data, name, "input_0") && onnx_read(&scale, data, name, "input_1") &&
+                onnx_read(&zero, data, name, "input_2") && onnx_read(&out, data, name, "output_0"));
+    assert_true(x.count == 24 && scale.count == 12 && zero.count == 12 && out.count == 24);
+    int8_t codes[6][4], zeros[2][6];
+    for (int i = 0; i < 24; i++)
+        codes[i % 6][i / 6] = (int8_t)(x.bytes[i] - 128);
+    for (int i = 0; i < 12; i++)
+        zeros[i / 6][i % 6] = (int8_t)(zero.bytes[i] - 128);
+    const nib_weight w = {.scheme = {.code = NIB_CODE_I8, .group = 2, .zero = NIB_ZERO_INT},
+                          .n = 6,
+                          .k = 4,
+                          .store = NIB_STORE_BYTE,
+                          .codes = codes,
+                          .scales = scale.bytes, /* [2][6] */
+                          .scale_type = NIB_TYPE_F32,
+                          .scale_stride_n = 1,
+                          .scale_stride_g = 6,
+                          .zeros = zeros,
+                          .zero_type = NIB_TYPE_I8};
+    for (int64_t i = 0; i < 6; i++) {
+        float row[4], want[24];
+        memcpy(want, out.bytes, sizeof want);
+        nib__weight_row(&w, i, row);
+        for (int64_t j = 0; j < 4; j++)
+            assert_true(row[j] == want[j * 6 + i]);
+    }
+}
+
+static void test_onnx_dequantize_int4(void **state)
+{
+    (void)state;
+    static onnx_tensor x, scale, zero, out;
+    const char *data, *name = "test_dequantizelinear_int4";
+    if (!has_data(&data, "onnx dequantize int4"))
+        return;
+    assert_true(onnx_read(&x, data, name, "input_0") && onnx_read(&scale, data, name, "input_1") &&
+                onnx_read(&zero, data, name, "input_2") && onnx_read(&out, data, name, "output_0"));
+    assert_true(x.type == ONNX_INT4 && scale.count == 1 && out.count == x.count && x.count <= 64);
+    int8_t zero_point;
+    nib__unpack_i4(&zero_point, zero.bytes, 0, 1);
+    const nib_weight w = {.scheme = {.code = NIB_CODE_I4, .group = NIB_GROUP_TENSOR, .zero = NIB_ZERO_INT},
+                          .n = 1,
+                          .k = x.count,
+                          .store = NIB_STORE_NIBBLE,
+                          .codes = x.bytes,
+                          .scales = scale.bytes,
+                          .scale_type = NIB_TYPE_F32,
+                          .zeros = &zero_point,
+                          .zero_type = NIB_TYPE_I8};
+    float row[64], want[64];
+    nib__weight_row(&w, 0, row);
+    memcpy(want, out.bytes, (size_t)out.count * sizeof *want);
+    for (int64_t j = 0; j < x.count; j++)
+        assert_true(row[j] == want[j]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_canonical_names),
+        cmocka_unit_test(test_meanings),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_other_names),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_weight_nibbles),
+        cmocka_unit_test(test_weight_bytes_and_floats),
+        cmocka_unit_test(test_onnx_dequantize_blocked),
+        cmocka_unit_test(test_onnx_dequantize_int4),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
