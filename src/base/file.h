@@ -5,7 +5,7 @@
 #ifndef NIB_FILE_H
 #define NIB_FILE_H
 
-#include "memory.h"
+#include "text.h"
 
 typedef struct nib_map {
     const uint8_t *at;
@@ -27,8 +27,13 @@ nib_path_kind nib__path_kind(const char *path);
 /* directory + "/" + name in the arena; NULL: no memory. */
 char *nib__path_join(nib_arena *arena, const char *directory, const char *name);
 const char *nib__path_name(const char *path); /* past the last slash */
-/* Removes a file, or a directory with the plain files in it (one level deep). */
+/* Removes a file, or a directory with the plain files in it (one level deep; with a directory in it nothing
+ * is removed). Nothing there is no error. */
 nib_status nib__path_remove(const char *path, nib_err *err);
+nib_status nib__path_removable(const char *path, nib_err *err); /* would it be, as far as can be seen? */
+
+/* NIB_IO with "PATH: cannot ACTION: <errno's text>". */
+nib_status nib__file_fail(nib_err *err, const char *path, const char *action);
 
 /* ---- one output file: buffered, short writes and EINTR handled ---- */
 
@@ -46,7 +51,10 @@ nib_status nib__output_finish(nib_output *output, nib_err *err);
 void nib__output_abandon(nib_output *output);
 
 /* rename(from, to), then fsync of the directory that holds `to`. With replace, an existing file or one-level
- * directory `to` is removed first (a directory by renaming it aside, so that a kill leaves old or new). */
+ * directory `to` gives way: a kill at any moment leaves the old or the new one under the name. */
 nib_status nib__publish(const char *from, const char *to, bool replace, nib_err *err);
+/* What publish does with directories where names cannot be exchanged in one step: the old one is renamed to
+ * TO.old first, so that a kill may leave it there. */
+nib_status nib__publish_aside(const char *from, const char *to, nib_err *err);
 
 #endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading files: maps and whole small files; paths. Writing is output.c.
+ *
+ * A map of a file that another process shortens raises SIGBUS when the lost pages are read; checkpoints
+ * are replaced by rename, never in place, so that this does not happen by our own doing.
+ */
+#include "file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+nib_status nib__file_fail(nib_err *err, const char *path, const char *action)
+{
+    const int code = errno;
+    char buffer[128];
+#if defined(__GLIBC__)
+    const char *reason = strerror_r(code, buffer, sizeof buffer);
+#else
+    const char *reason = strerror_r(code, buffer, sizeof buffer) == 0 ? buffer : "unknown reason";
+#endif
+    const char *remedy = code == ENOSPC ? "; free some space there, or write to another disk" : "";
+    return nib__fail(err, NIB_IO, "%s: cannot %s: %s%s", path, action, reason, remedy);
+}
+
+/* Opens a regular file. O_NONBLOCK, because opening a FIFO would wait for its writer. */
+static nib_status open_regular(int *out, uint64_t *size, const char *path, nib_err *err)
+{
+    int fd;
+    do {
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    } while (fd < 0 && errno == EINTR);
+    if (fd < 0)
+        return nib__file_fail(err, path, "open it");
+    struct stat st;
+    if (fstat(fd, &st) != 0) {
+        const nib_status status = nib__file_fail(err, path, "read its size");
+        close(fd);
+        return status;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
+        return nib__fail(err, NIB_IO, "%s: is %s, not a regular file", path,
+                         S_ISDIR(st.st_mode)    ? "a directory"
+                         : S_ISFIFO(st.st_mode) ? "a pipe"
+                                                : "a device or socket");
+    }
+    *out = fd;
+    *size = (uint64_t)st.st_size;
+    return NIB_OK;
+}
+
+nib_status nib__map_open(nib_map *out, const char *path, nib_err *err)
+{
+    int fd;
+    uint64_t size;
+    NIB_TRY(open_regular(&fd, &size, path, err));
+    nib_status status = NIB_OK;
+    void *at = NULL;
+    if (size > SIZE_MAX / 2) {
+        status = nib__fail(err, NIB_UNSUPPORTED, "%s: is larger than this machine's address space", path);
+    } else if (size != 0) {
+        at = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (at == MAP_FAILED)
+            status = nib__file_fail(err, path, "map it into memory");
+    }
+    close(fd);
+    if (status == NIB_OK)
+        *out = (nib_map){at, size};
+    return status;
+}
+
+void nib__map_close(nib_map *map)
+{
+    if (map->at != NULL)
+        munmap((void *)(uintptr_t)map->at, (size_t)map->size);
+    *map = (nib_map){NULL, 0};
+}
+
+void nib__map_release(const void *at, uint64_t size)
+{
+    const long known = sysconf(_SC_PAGESIZE);
+    const uintptr_t page = known > 0 ? (uintptr_t)known : 4096;
+    const uintptr_t end = ((uintptr_t)at + (uintptr_t)size) / page * page;
+    const uintptr_t begin = ((uintptr_t)at + page - 1) / page * page;
+    if (begin < end)
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED); /* only a hint */
+}
+
+/* Reads until the end or until `want` bytes; *got counts them. */
+static bool read_all(int fd, char *to, size_t want, size_t *got)
+{
+    while (*got < want) {
+        const ssize_t n = read(fd, to + *got, want - *got);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n == 0;
+        *got += (size_t)n;
+    }
+    return true;
+}
+
+nib_status nib__file_read(char **out, size_t *size, const char *path, size_t limit, const nib_allocator *a,
+                          nib_err *err)
+{
+    int fd;
+    uint64_t stated;
+    NIB_TRY(open_regular(&fd, &stated, path, err));
+    nib_status status = NIB_OK;
+    void *text = NULL;
+    size_t capacity = 0, got = 0;
+    /* The size may be wrong (files of /proc say 0), so reading goes on until the end is seen. */
+    if (limit > SIZE_MAX / 2)
+        limit = SIZE_MAX / 2;
+    size_t want = stated < limit ? (size_t)stated + 1 : limit + 1;
+    for (;;) {
+        if (!nib__reserve(a, &text, &capacity, want + 1, 1))
+            status = nib__fail_memory(err, want, path);
+        else if (!read_all(fd, text, want, &got))
+            status = nib__file_fail(err, path, "read it");
+        else if (got > limit)
+            status = nib__fail(err, NIB_BAD_INPUT, "%s: is %llu bytes or more, over the limit of %llu", path,
+                               (unsigned long long)nib__max((int64_t)stated, (int64_t)got),
+                               (unsigned long long)limit);
+        if (status != NIB_OK || got < want)
+            break;
+        want = got < limit / 2 ? 2 * got : limit + 1;
+    }
+    close(fd);
+    if (status != NIB_OK) {
+        nib__release(a, text);
+        return status;
+    }
+    ((char *)text)[got] = 0;
+    *out = text;
+    *size = got;
+    return NIB_OK;
+}
+
+/* ---- paths ---- */
+
+nib_path_kind nib__path_kind(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return errno == ENOENT || errno == ENOTDIR ? NIB_PATH_NONE : NIB_PATH_OTHER;
+    return S_ISREG(st.st_mode) ? NIB_PATH_FILE : S_ISDIR(st.st_mode) ? NIB_PATH_DIRECTORY : NIB_PATH_OTHER;
+}
+
+char *nib__path_join(nib_arena *arena, const char *directory, const char *name)
+{
+    const size_t head = strlen(directory), tail = strlen(name);
+    const size_t slash = head != 0 && directory[head - 1] != '/';
+    char *path = nib__arena_take(arena, head + slash + tail + 1, 1);
+    if (path == NULL)
+        return NULL;
+    memcpy(path, directory, head);
+    if (slash)
+        path[head] = '/';
+    memcpy(path + head + slash, name, tail);
+    return path;
+}
+
+const char *nib__path_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+/* Visits the entries of an open directory: finds a directory among them, or unlinks them all. */
+static nib_status each_entry(DIR *directory, const char *path, bool unlink_them, nib_err *err)
+{
+    rewinddir(directory);
+    for (;;) {
+        errno = 0;
+        const struct dirent *entry = readdir(directory);
+        if (entry == NULL)
+            return errno == 0 ? NIB_OK : nib__file_fail(err, path, "list it");
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (unlink_them) {
+            if (unlinkat(dirfd(directory), entry->d_name, 0) != 0)
+                return nib__file_fail(err, path, "remove a file in it");
+            continue;
+        }
+        struct stat st;
+        if (fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+            return nib__file_fail(err, path, "look at a file in it");
+        if (S_ISDIR(st.st_mode)) {
+            char safe[128];
+            return nib__fail(err, NIB_IO, "%s: holds the directory %s, so it is not removed; remove it by hand",
+                             path, nib__say_name(safe, sizeof safe, entry->d_name, strlen(entry->d_name)));
+        }
+    }
+}
+
+static nib_status visit(const char *path, bool unlink_them, nib_err *err)
+{
+    DIR *directory = opendir(path);
+    if (directory == NULL)
+        return nib__file_fail(err, path, "open it");
+    nib_status status = each_entry(directory, path, false, err);
+    if (status == NIB_OK && unlink_them)
+        status = each_entry(directory, path, true, err);
+    closedir(directory);
+    return status;
+}
+
+nib_status nib__path_removable(const char *path, nib_err *err)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return errno == ENOENT ? NIB_OK : nib__file_fail(err, path, "look at it");
+    return S_ISDIR(st.st_mode) ? visit(path, false, err) : NIB_OK;
+}
+
+nib_status nib__path_remove(const char *path, nib_err *err)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return errno == ENOENT ? NIB_OK : nib__file_fail(err, path, "look at it");
+    if (S_ISDIR(st.st_mode)) {
+        NIB_TRY(visit(path, true, err));
+        return rmdir(path) == 0 ? NIB_OK : nib__file_fail(err, path, "remove it");
+    }
+    return unlink(path) == 0 ? NIB_OK : nib__file_fail(err, path, "remove it");
+}

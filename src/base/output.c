@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writing files: one buffered output, and publishing, which makes a finished file or directory appear
+ * under its name at once. Reading and paths are file.c.
+ */
+#include "file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BUFFER = 1 << 20, LARGEST_WRITE = 1 << 30 };
+
+struct nib_output {
+    nib_allocator allocator;
+    char *path;
+    uint8_t *buffer; /* [BUFFER] */
+    size_t used;
+    uint64_t written; /* bytes given to the system */
+    int fd;
+    bool failed; /* a lost write cannot be made good: finish fails, too */
+};
+
+static void output_free(nib_output *output)
+{
+    const nib_allocator a = output->allocator;
+    nib__release(&a, output->path);
+    nib__release(&a, output->buffer);
+    nib__release(&a, output);
+}
+
+nib_status nib__output_open(nib_output **out, const char *path, const nib_allocator *a, nib_err *err)
+{
+    nib_output *output = nib__calloc(a, 1, sizeof *output);
+    if (output == NULL)
+        return nib__fail_memory(err, sizeof *output, path);
+    const size_t path_size = strlen(path) + 1;
+    output->allocator = *a;
+    output->path = nib__calloc(a, path_size, 1);
+    output->buffer = nib__calloc(a, BUFFER, 1);
+    if (output->path == NULL || output->buffer == NULL) {
+        output_free(output);
+        return nib__fail_memory(err, path_size + BUFFER, path);
+    }
+    memcpy(output->path, path, path_size);
+    do {
+        output->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (output->fd < 0 && errno == EINTR);
+    if (output->fd < 0) {
+        const nib_status status = errno == EEXIST ? nib__fail(err, NIB_EXISTS, "%s: exists already", path)
+                                                  : nib__file_fail(err, path, "create it");
+        output_free(output);
+        return status;
+    }
+    *out = output;
+    return NIB_OK;
+}
+
+static nib_status fail_write(nib_output *output, nib_err *err)
+{
+    output->failed = true;
+    return nib__file_fail(err, output->path, "write to it");
+}
+
+/* All bytes at an offset, in as many calls as it takes. */
+static nib_status write_at(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size, nib_err *err)
+{
+    while (size > 0) {
+        const size_t piece = size < LARGEST_WRITE ? size : LARGEST_WRITE;
+        const ssize_t n = pwrite(output->fd, bytes, piece, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
+            errno = ENOSPC; /* no progress and no error: nothing else explains it */
+        if (n <= 0)
+            return fail_write(output, err);
+        bytes += n;
+        offset += (uint64_t)n;
+        size -= (size_t)n;
+    }
+    return NIB_OK;
+}
+
+static nib_status flush(nib_output *output, nib_err *err)
+{
+    NIB_TRY(write_at(output, output->written, output->buffer, output->used, err));
+    output->written += output->used;
+    output->used = 0;
+    return NIB_OK;
+}
+
+nib_status nib__output_write(nib_output *output, const void *bytes, size_t size, nib_err *err)
+{
+    if (output->failed)
+        return nib__fail(err, NIB_IO, "%s: an earlier write failed", output->path);
+    if (size > BUFFER - output->used)
+        NIB_TRY(flush(output, err));
+    if (size >= BUFFER) {
+        NIB_TRY(write_at(output, output->written, bytes, size, err));
+        output->written += size;
+        return NIB_OK;
+    }
+    if (size != 0)
+        memcpy(output->buffer + output->used, bytes, size);
+    output->used += size;
+    return NIB_OK;
+}
+
+nib_status nib__output_patch(nib_output *output, uint64_t offset, const void *bytes, size_t size, nib_err *err)
+{
+    const uint64_t end = nib__output_offset(output);
+    if (output->failed)
+        return nib__fail(err, NIB_IO, "%s: an earlier write failed", output->path);
+    if (offset > end || size > end - offset)
+        return nib__fail(err, NIB_FAILED, "%s: %llu bytes at %llu lie beyond the %llu written so far",
+                         output->path, (unsigned long long)size, (unsigned long long)offset,
+                         (unsigned long long)end);
+    NIB_TRY(flush(output, err));
+    return write_at(output, offset, bytes, size, err);
+}
+
+uint64_t nib__output_offset(const nib_output *output)
+{
+    return output->written + output->used;
+}
+
+/* To the disk itself. Some file systems have nothing to synchronize and say EINVAL. */
+static bool sync_fd(int fd)
+{
+#if defined(F_FULLFSYNC)
+    if (fcntl(fd, F_FULLFSYNC) == 0)
+        return true;
+#endif
+    int result;
+    do {
+        result = fsync(fd);
+    } while (result != 0 && errno == EINTR);
+    return result == 0 || errno == EINVAL || errno == ENOTSUP;
+}
+
+nib_status nib__output_finish(nib_output *output, nib_err *err)
+{
+    nib_status status = NIB_OK;
+    if (output->failed)
+        status = nib__fail(err, NIB_IO, "%s: an earlier write failed", output->path);
+    else
+        status = flush(output, err);
+    if (status == NIB_OK && !sync_fd(output->fd))
+        status = fail_write(output, err);
+    /* After EINTR the descriptor is closed on Linux and may not be tried again. */
+    if (close(output->fd) != 0 && errno != EINTR && status == NIB_OK)
+        status = nib__file_fail(err, output->path, "close it");
+    output_free(output);
+    return status;
+}
+
+void nib__output_abandon(nib_output *output)
+{
+    if (output == NULL)
+        return;
+    close(output->fd);
+    output_free(output);
+}
+
+/* ---- publishing ---- */
+
+static nib_status sync_directory(const char *path, nib_err *err)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return nib__file_fail(err, path, "open it");
+    const bool synced = sync_fd(fd);
+    const nib_status status = synced ? NIB_OK : nib__file_fail(err, path, "write it to the disk");
+    close(fd);
+    return status;
+}
+
+/* Past the last character of the directory part; trailing slashes do not count. */
+static nib_status sync_parent(const char *path, nib_err *err)
+{
+    char parent[4096];
+    size_t size = strlen(path);
+    while (size > 1 && path[size - 1] == '/')
+        size--;
+    while (size > 0 && path[size - 1] != '/')
+        size--;
+    while (size > 1 && path[size - 1] == '/')
+        size--;
+    if (size >= sizeof parent)
+        return nib__fail(err, NIB_IO, "%s: the path is too long", path);
+    memcpy(parent, path, size);
+    parent[size] = 0;
+    return sync_directory(size == 0 ? "." : parent, err);
+}
+
+nib_status nib__publish_aside(const char *from, const char *to, nib_err *err)
+{
+    char aside[4096];
+    const int length = snprintf(aside, sizeof aside, "%s.old", to);
+    if (length < 0 || (size_t)length >= sizeof aside)
+        return nib__fail(err, NIB_IO, "%s: the path is too long", to);
+    NIB_TRY(nib__path_remove(aside, err)); /* what a killed run left */
+    if (rename(to, aside) != 0)
+        return nib__file_fail(err, to, "rename it");
+    if (rename(from, to) != 0) {
+        const nib_status status = nib__file_fail(err, from, "rename it");
+        (void)rename(aside, to); /* as it was */
+        return status;
+    }
+    NIB_TRY(sync_parent(to, err));
+    return nib__path_remove(aside, err);
+}
+
+/* Swaps two names in one step, where the system and the file system can. */
+static bool exchange(const char *a, const char *b)
+{
+#if defined(RENAME_EXCHANGE)
+    return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) == 0;
+#elif defined(RENAME_SWAP)
+    return renamex_np(a, b, RENAME_SWAP) == 0;
+#else
+    (void)a;
+    (void)b;
+    return false;
+#endif
+}
+
+/* rename, but an existing `to` is an error even if it appears at this very moment. */
+static bool rename_new(const char *from, const char *to)
+{
+#if defined(RENAME_NOREPLACE)
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+        return true;
+    if (errno != ENOSYS && errno != EINVAL)
+        return false;
+#endif
+    return rename(from, to) == 0;
+}
+
+nib_status nib__publish(const char *from, const char *to, bool replace, nib_err *err)
+{
+    struct stat source, target;
+    if (lstat(from, &source) != 0)
+        return nib__file_fail(err, from, "look at it");
+    const bool exists = lstat(to, &target) == 0;
+    if (!exists && errno != ENOENT)
+        return nib__file_fail(err, to, "look at it");
+    if (exists && !replace)
+        return nib__fail(err, NIB_EXISTS, "%s: exists already", to);
+    if (S_ISDIR(source.st_mode))
+        NIB_TRY(sync_directory(from, err)); /* its names must be on the disk before its own is */
+    if (!exists) {
+        if (!rename_new(from, to))
+            return errno == EEXIST ? nib__fail(err, NIB_EXISTS, "%s: exists already", to)
+                                   : nib__file_fail(err, from, "rename it");
+        return sync_parent(to, err);
+    }
+    if (!S_ISDIR(source.st_mode) && !S_ISDIR(target.st_mode)) {
+        if (rename(from, to) != 0)
+            return nib__file_fail(err, from, "rename it");
+        return sync_parent(to, err);
+    }
+    NIB_TRY(nib__path_removable(to, err)); /* before anything has moved */
+    if (!exchange(from, to))
+        return nib__publish_aside(from, to, err);
+    NIB_TRY(sync_parent(to, err));
+    return nib__path_remove(from, err);
+}
