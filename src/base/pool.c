@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The thread pool. Owns the workers, their cores, the hand-out of parts and the floating-point control word.
+ *
+ * One 64-bit word, the gate, says everything about the current job: its number, whether it may still be
+ * joined, and how many workers are inside. A worker joins by adding itself to an open gate; the caller takes
+ * parts like everyone, closes the gate when none is left, and waits only for those inside. So a worker that
+ * wakes up late costs nobody anything. Job fields are written while the gate is closed and empty.
+ *
+ *   gate = number << 17 | open << 16 | workers inside
+ */
+#include "pool.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+enum {
+    MOST_THREADS = 1024,
+    PARTS_PER_THREAD = 8, /* few enough that the counter is not busy, many enough to even out the ends */
+    SPIN_NS = 30000,      /* a decode step hands out its next job within this time; sleeping costs more */
+    SPIN_TRIES = 32,      /* between looks at the clock */
+    LINE = 64,
+};
+
+static const uint64_t INSIDE = 0xffff, OPEN = 1u << 16, NUMBER = 1u << 17;
+
+typedef struct worker {
+    nib_pool *pool;
+    int index;
+    pthread_t thread;
+} worker;
+
+struct nib_pool {
+    nib_allocator allocator;
+    worker *workers; /* [threads]; 0 is the caller */
+    int threads;
+    bool spin, pinned;
+    /* The job. Paddings keep what is written often on lines of their own. */
+    nib_pool_job job;
+    void *ctx;
+    int64_t count, part, parts; /* part: elements in each */
+    bool flush, each;
+    char pad0[LINE];
+    atomic_uint_fast64_t gate;
+    char pad1[LINE];
+    atomic_int_fast64_t next; /* part */
+    char pad2[LINE];
+    atomic_uint_fast64_t pieces; /* finished by workers, in nib__pool_each */
+    char pad3[LINE];
+    atomic_uint_fast64_t phase; /* of the barrier */
+    atomic_int waiting;         /* in the barrier */
+    char pad4[LINE];
+    atomic_int sleepers;
+    atomic_bool stop;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+};
+
+uint64_t nib__now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- control word ---- */
+
+static nib_float_mode mode_get(void)
+{
+    nib_float_mode mode = {0};
+#if defined(__SSE2__)
+    mode.word = _mm_getcsr();
+#elif defined(__aarch64__)
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode.word));
+#endif
+    return mode;
+}
+
+void nib__float_mode_restore(nib_float_mode old)
+{
+#if defined(__SSE2__)
+    _mm_setcsr((unsigned)old.word);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"(old.word));
+#else
+    (void)old;
+#endif
+}
+
+/* Round to nearest, no trap; denormals flushed on both sides or kept. */
+static nib_float_mode mode_of(bool flush)
+{
+#if defined(__SSE2__)
+    return (nib_float_mode){flush ? 0x1f80ul | 0x8040ul : 0x1f80ul}; /* masks | FTZ, DAZ */
+#elif defined(__aarch64__)
+    return (nib_float_mode){flush ? 1ul << 24 : 0};
+#else
+    (void)flush;
+    return (nib_float_mode){0};
+#endif
+}
+
+nib_float_mode nib__float_mode_flush(void)
+{
+    const nib_float_mode old = mode_get();
+    nib__float_mode_restore(mode_of(true));
+    return old;
+}
+
+/* ---- waiting ---- */
+
+static inline void relax(void)
+{
+#if defined(__SSE2__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Returns once *word differs from `old`: spins a little, then sleeps. The sleeper counts itself before it
+ * looks at the word for the last time, and who changes the word looks at the count afterwards (all in one
+ * order, memory_order_seq_cst), so that one of the two sees the other. */
+static void wait_change(nib_pool *pool, atomic_uint_fast64_t *word, uint64_t old)
+{
+    if (pool->spin) {
+        const uint64_t start = nib__now_ns();
+        do {
+            for (int i = 0; i < SPIN_TRIES; i++) {
+                if (atomic_load_explicit(word, memory_order_acquire) != old)
+                    return;
+                relax();
+            }
+        } while (nib__now_ns() - start < SPIN_NS);
+    }
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add(&pool->sleepers, 1);
+    while (atomic_load(word) == old)
+        pthread_cond_wait(&pool->changed, &pool->lock);
+    atomic_fetch_sub(&pool->sleepers, 1);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* After a word was changed (memory_order_seq_cst). */
+static void wake(nib_pool *pool)
+{
+    if (atomic_load(&pool->sleepers) == 0)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_broadcast(&pool->changed);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* ---- jobs ---- */
+
+static void work(nib_pool *pool, int index)
+{
+    if (pool->each) {
+        pool->job(pool->ctx, index, index, index + 1);
+        return;
+    }
+    for (;;) {
+        const int64_t i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
+        if (i >= pool->parts)
+            return;
+        const int64_t begin = i * pool->part;
+        pool->job(pool->ctx, index, begin, i + 1 == pool->parts ? pool->count : begin + pool->part);
+    }
+}
+
+static void *worker_main(void *arg)
+{
+    const worker *self = arg;
+    nib_pool *pool = self->pool;
+    uint64_t seen = 0; /* the number of the last job joined */
+    while (!atomic_load(&pool->stop)) {
+        uint64_t gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
+        if (!(gate & OPEN) || gate / NUMBER == seen) {
+            if (!atomic_load(&pool->stop))
+                wait_change(pool, &pool->gate, gate);
+            continue;
+        }
+        if (!atomic_compare_exchange_weak_explicit(&pool->gate, &gate, gate + 1, memory_order_acquire,
+                                                   memory_order_relaxed))
+            continue;
+        seen = gate / NUMBER;
+        nib__float_mode_restore(mode_of(pool->flush));
+        work(pool, self->index);
+        if (pool->each && (int)atomic_fetch_add(&pool->pieces, 1) + 1 == pool->threads - 1)
+            wake(pool);
+        if ((atomic_fetch_sub(&pool->gate, 1) & (INSIDE | OPEN)) == 1)
+            wake(pool); /* the last one out of a closed gate */
+    }
+    return NULL;
+}
+
+static void run_job(nib_pool *pool, bool each)
+{
+    const nib_float_mode old = mode_get();
+    nib__float_mode_restore(mode_of(pool->flush));
+    pool->each = each;
+    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->pieces, 0, memory_order_relaxed);
+    uint64_t gate = atomic_load_explicit(&pool->gate, memory_order_relaxed);
+    atomic_store(&pool->gate, (gate / NUMBER + 1) * NUMBER | OPEN);
+    wake(pool);
+    work(pool, 0);
+    if (each) {
+        uint64_t pieces;
+        while ((pieces = atomic_load(&pool->pieces)) != (uint64_t)pool->threads - 1)
+            wait_change(pool, &pool->pieces, pieces);
+    }
+    gate = atomic_fetch_and(&pool->gate, ~OPEN) & ~OPEN;
+    while (gate & INSIDE) {
+        wait_change(pool, &pool->gate, gate);
+        gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
+    }
+    nib__float_mode_restore(old);
+}
+
+void nib__pool_run(nib_pool *pool, int64_t count, int64_t grain, bool flush_denormals, nib_pool_job job, void *ctx)
+{
+    if (count <= 0)
+        return;
+    const int64_t grains = nib__ceil_div(count, grain < 1 ? 1 : grain);
+    if (pool->threads == 1 || grains == 1) {
+        const nib_float_mode old = mode_get();
+        nib__float_mode_restore(mode_of(flush_denormals));
+        job(ctx, 0, 0, count);
+        nib__float_mode_restore(old);
+        return;
+    }
+    const int64_t grains_per_part = nib__max(1, grains / ((int64_t)pool->threads * PARTS_PER_THREAD));
+    pool->job = job;
+    pool->ctx = ctx;
+    pool->count = count;
+    pool->part = grains_per_part * (grain < 1 ? 1 : grain);
+    pool->parts = nib__ceil_div(grains, grains_per_part);
+    pool->flush = flush_denormals;
+    run_job(pool, false);
+}
+
+void nib__pool_each(nib_pool *pool, bool flush_denormals, nib_pool_job job, void *ctx)
+{
+    if (pool->threads == 1) {
+        nib__pool_run(pool, 1, 1, flush_denormals, job, ctx);
+        return;
+    }
+    pool->job = job;
+    pool->ctx = ctx;
+    pool->flush = flush_denormals;
+    run_job(pool, true);
+}
+
+void nib__pool_barrier(nib_pool *pool)
+{
+    if (pool->threads == 1)
+        return;
+    const uint64_t phase = atomic_load(&pool->phase);
+    if (atomic_fetch_add(&pool->waiting, 1) + 1 < pool->threads) {
+        while (atomic_load(&pool->phase) == phase)
+            wait_change(pool, &pool->phase, phase);
+        return;
+    }
+    atomic_store(&pool->waiting, 0);
+    atomic_store(&pool->phase, phase + 1);
+    wake(pool);
+}
+
+/* ---- cores ---- */
+
+#if defined(__linux__)
+enum { SETS = 16 }; /* of 1,024 cores each */
+
+int nib__cores_allowed(void)
+{
+    cpu_set_t mask[SETS];
+    if (sched_getaffinity(0, sizeof mask, mask) == 0) {
+        const int count = CPU_COUNT_S(sizeof mask, mask);
+        if (count > 0)
+            return count;
+    }
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
+}
+
+/* One core of the caller's mask for each worker. The core on which the caller is now stays free for it: the
+ * caller's own mask is not ours to change. */
+static bool pin_workers(nib_pool *pool)
+{
+    cpu_set_t allowed[SETS], one[SETS];
+    if (sched_getaffinity(0, sizeof allowed, allowed) != 0)
+        return false;
+    const int callers = sched_getcpu();
+    int index = 1;
+    for (size_t cpu = 0; cpu < SETS * CPU_SETSIZE && index < pool->threads; cpu++) {
+        if ((int)cpu == callers || !CPU_ISSET_S(cpu, sizeof allowed, allowed))
+            continue;
+        CPU_ZERO_S(sizeof one, one);
+        CPU_SET_S(cpu, sizeof one, one);
+        if (pthread_setaffinity_np(pool->workers[index].thread, sizeof one, one) != 0)
+            return false;
+        index++;
+    }
+    return index == pool->threads;
+}
+#else
+int nib__cores_allowed(void)
+{
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
+}
+
+static bool pin_workers(nib_pool *pool)
+{
+    (void)pool;
+    return false;
+}
+#endif
+
+/* ---- life ---- */
+
+/* Ends and frees; `started` workers run, the caller included. */
+static void end(nib_pool *pool, int started)
+{
+    atomic_store(&pool->stop, true);
+    atomic_fetch_add(&pool->gate, NUMBER); /* closed, but changed: whoever waits looks again */
+    wake(pool);
+    for (int i = 1; i < started; i++)
+        pthread_join(pool->workers[i].thread, NULL);
+    pthread_cond_destroy(&pool->changed);
+    pthread_mutex_destroy(&pool->lock);
+    const nib_allocator a = pool->allocator;
+    nib__release(&a, pool->workers);
+    nib__release(&a, pool);
+}
+
+/* Starts the workers with all signals blocked: signals are for the program's own threads. */
+static int start_workers(nib_pool *pool)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int started = 1;
+    while (started < pool->threads) {
+        worker *w = &pool->workers[started];
+        *w = (worker){.pool = pool, .index = started};
+        if (pthread_create(&w->thread, NULL, worker_main, w) != 0)
+            break;
+        started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return started;
+}
+
+nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, nib_err *err)
+{
+    const int cores = nib__cores_allowed();
+    if (threads < 0 || threads > MOST_THREADS)
+        return nib__fail(err, NIB_USAGE, "%d threads: the number must be from 0 (all cores) to %d", threads,
+                         MOST_THREADS);
+    if (threads == 0)
+        threads = (int)nib__min(cores, MOST_THREADS);
+    nib_pool *pool = nib__calloc(a, 1, sizeof *pool);
+    worker *workers = nib__calloc(a, (size_t)threads, sizeof *workers);
+    if (pool == NULL || workers == NULL) {
+        nib__release(a, pool);
+        nib__release(a, workers);
+        return nib__fail_memory(err, sizeof *pool, "the thread pool");
+    }
+    pool->allocator = *a;
+    pool->workers = workers;
+    pool->threads = threads;
+    pool->spin = threads <= cores;
+    atomic_init(&pool->gate, NUMBER); /* job 1 has been, so that a worker that has seen 0 is not confused */
+    atomic_init(&pool->next, 0);
+    atomic_init(&pool->pieces, 0);
+    atomic_init(&pool->phase, 0);
+    atomic_init(&pool->waiting, 0);
+    atomic_init(&pool->sleepers, 0);
+    atomic_init(&pool->stop, false);
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->changed, NULL);
+    const int started = start_workers(pool);
+    if (started < threads) {
+        end(pool, started);
+        return nib__fail(err, NIB_NO_MEMORY, "the system starts only %d of %d threads; ask for fewer", started,
+                         threads);
+    }
+    pool->pinned = pool->spin && threads > 1 && pin_workers(pool);
+    *out = pool;
+    return NIB_OK;
+}
+
+void nib__pool_close(nib_pool *pool)
+{
+    if (pool != NULL)
+        end(pool, pool->threads);
+}
+
+int nib__pool_threads(const nib_pool *pool)
+{
+    return pool->threads;
+}
+
+bool nib__pool_pinned(const nib_pool *pool)
+{
+    return pool->pinned;
+}
