@@ -48,45 +48,45 @@ enum { /* bits of the isa fact */
 /* Packed layouts that a recipe of another engine may ask for by name. */
 typedef enum nib_wish { NIB_WISH_NONE, NIB_WISH_PLAIN, NIB_WISH_CUTLASS_INT4, NIB_WISH_TILE_PACKED, NIB_WISH_MARLIN, NIB_WISH_OPAQUE, NIB_WISH_OTHER, NIB_WISH_COUNT } nib_wish;
 
-/* X(id, kind, key, noun, unit-less names or NULL) */
+/* X(id, kind, key, whose it is, noun, names of its values or NULL) */
 #define NIB_FACTS(X)                                                                               \
-    X(OP, ENUM, "op", "the operation", nib__op_names)                                              \
-    X(CODE, ENUM, "weight", "the weight's code", nib__code_names)                                  \
-    X(ACT, ENUM, "act", "the activation's code", nib__act_names)                                   \
-    X(INPUT, ENUM, "input", "the activation type", nib__type_names)                                \
-    X(DEVICE, ENUM, "device", "the device", nib__device_names)                                     \
-    X(MAKER, ENUM, "maker", "the device's maker", nib__maker_names)                                \
-    X(ISA, SET, "isa", "the instruction set", nib__isa_names)                                      \
-    X(SM, INT, "sm", "the compute capability", NULL)                                               \
-    X(CDNA, INT, "cdna", "the CDNA generation", NULL)                                              \
-    X(DOT4, FLAG, "dot4", "a 4-bit dot product", NULL)                                             \
-    X(DOT8, FLAG, "dot8", "an 8-bit dot product", NULL)                                            \
-    X(MATRIX_UNIT, FLAG, "matrix_unit", "a matrix unit", NULL)                                     \
-    X(FP8_UNIT, FLAG, "fp8_unit", "an fp8 matrix unit", NULL)                                      \
-    X(MX_UNIT, FLAG, "mx_unit", "a block-scaled matrix unit", NULL)                                \
-    X(DRIVER, INT, "driver", "the driver version", NULL)                                           \
-    X(N, INT, "n", "the output width n", NULL)                                                     \
-    X(K, INT, "k", "the input width k", NULL)                                                      \
-    X(M, INT, "m", "the number of tokens m", NULL)                                                 \
-    X(GROUP, INT, "group", "the group size", NULL)                                                 \
-    X(SYMMETRIC, FLAG, "symmetric", "symmetric weights", NULL)                                     \
-    X(ACT_SYMMETRIC, FLAG, "act_symmetric", "symmetric activations", NULL)                         \
-    X(SCALE_TYPE, ENUM, "scale_type", "the scale type", nib__type_names)                           \
-    X(ZERO, ENUM, "zero", "the zero point", nib__zero_names)                                       \
-    X(ZERO_TYPE, ENUM, "zero_type", "the zero point type", nib__type_names)                        \
-    X(ACT_SCALE_TYPE, ENUM, "act_scale_type", "the activation's scale type", nib__type_names)      \
-    X(BIAS, FLAG, "bias", "a bias", NULL)                                                          \
-    X(WISH, ENUM, "layout", "the requested layout", nib__wish_names)                               \
-    X(PHASE, ENUM, "phase", "the phase", nib__phase_names)                                         \
-    X(BUILT, FLAG, "built", "built into this program", NULL)
+    X(OP, ENUM, "op", "the layer", "the operation", nib__op_names)                                 \
+    X(CODE, ENUM, "weight", "the layer", "the weight's code", nib__code_names)                     \
+    X(ACT, ENUM, "act", "the layer", "the activation's code", nib__act_names)                      \
+    X(INPUT, ENUM, "input", "the layer", "the activation type", nib__type_names)                   \
+    X(DEVICE, ENUM, "device", "the device", "the device", nib__device_names)                       \
+    X(MAKER, ENUM, "maker", "the device", "the device's maker", nib__maker_names)                  \
+    X(ISA, SET, "isa", "the device", "the instruction set", nib__isa_names)                        \
+    X(SM, INT, "sm", "the device", "the compute capability", NULL)                                 \
+    X(CDNA, INT, "cdna", "the device", "the CDNA generation", NULL)                                \
+    X(DOT4, FLAG, "dot4", "the device", "a 4-bit dot product", NULL)                               \
+    X(DOT8, FLAG, "dot8", "the device", "an 8-bit dot product", NULL)                              \
+    X(MATRIX_UNIT, FLAG, "matrix_unit", "the device", "a matrix unit", NULL)                       \
+    X(FP8_UNIT, FLAG, "fp8_unit", "the device", "an fp8 matrix unit", NULL)                        \
+    X(MX_UNIT, FLAG, "mx_unit", "the device", "a block-scaled matrix unit", NULL)                  \
+    X(DRIVER, INT, "driver", "the device", "the driver version", NULL)                             \
+    X(N, INT, "n", "the layer", "the output width n", NULL)                                        \
+    X(K, INT, "k", "the layer", "the input width k", NULL)                                         \
+    X(M, INT, "m", "the layer", "the number of tokens m", NULL)                                    \
+    X(GROUP, INT, "group", "the layer", "the group size", NULL)                                    \
+    X(SYMMETRIC, FLAG, "symmetric", "the layer", "symmetric weights", NULL)                        \
+    X(ACT_SYMMETRIC, FLAG, "act_symmetric", "the layer", "symmetric activations", NULL)            \
+    X(SCALE_TYPE, ENUM, "scale_type", "the layer", "the scale type", nib__type_names)              \
+    X(ZERO, ENUM, "zero", "the layer", "the zero point", nib__zero_names)                          \
+    X(ZERO_TYPE, ENUM, "zero_type", "the layer", "the zero point type", nib__type_names)           \
+    X(ACT_SCALE_TYPE, ENUM, "act_scale_type", "the layer", "the activation's scale type", nib__type_names)\
+    X(BIAS, FLAG, "bias", "the layer", "a bias", NULL)                                             \
+    X(WISH, ENUM, "layout", "the layer", "the requested layout", nib__wish_names)                  \
+    X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
+    X(BUILT, FLAG, "built", "this program", "this kernel", NULL)
 
-#define X(id, kind, key, noun, names) NIB_FACT_##id,
+#define X(id, kind, key, owner, noun, names) NIB_FACT_##id,
 typedef enum nib_fact { NIB_FACTS(X) NIB_FACT_COUNT } nib_fact;
 #undef X
 
 typedef struct nib_fact_info {
     nib_kind kind;
-    const char *key, *noun;
+    const char *key, *owner, *noun;
     const char *const *names; /* ENUM: by value; SET: by bit; ends in NULL */
 } nib_fact_info;
 
@@ -106,10 +106,10 @@ typedef struct nib_query {
 typedef enum nib_relation {
     NIB_REL_END,
     NIB_REL_IS,
-    NIB_REL_ONE_OF,   /* arg: bits of allowed values */
+    NIB_REL_ONE_OF,   /* arg: ENUM: bits of the allowed values; INT: the allowed powers of two, or-ed */
     NIB_REL_MIN,
     NIB_REL_MAX,
-    NIB_REL_MULTIPLE, /* fact % arg == 0 */
+    NIB_REL_MULTIPLE, /* fact % arg == 0; a group of a row or tensor always is */
     NIB_REL_DIVIDES,  /* fact divides the fact `arg`; a group of a row or tensor always does */
     NIB_REL_HAS,      /* all bits of arg */
 } nib_relation;

@@ -80,6 +80,15 @@ bool nib__kernel_built(const nib_kernel *kernel);
 bool nib__kernel_keyed(const nib_kernel *kernel, const nib_query *query);
 /* All conditions hold (with ask_built false, `built` is not asked: a machine that is not here). */
 bool nib__kernel_holds(const nib_kernel *kernel, const nib_query *query, bool ask_built);
+/* The conditions that do not hold, `built` first, at most `room` of them; returns how many there are. */
+size_t nib__kernel_failed(const nib_kernel *kernel, const nib_query *query, bool ask_built,
+                          const nib_cond **failed, size_t room);
+/* A __ref row of Nibble's own: plain C, every shape. */
+bool nib__kernel_is_ref(const nib_kernel *kernel);
+
+enum { NIB_KEY_CONDS = 5 };
+/* The row's key as conditions, so that a row asked for by name can say why it is no candidate. */
+int nib__kernel_key_conds(const nib_kernel *kernel, nib_cond conds[NIB_KEY_CONDS]);
 
 /* The families: each .c under cpu/ defines its rows beside its code and exports one array, which table.c
  * lists. A family is declared here so that table.c needs no other header. */

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * THE table: every family of rows, Nibble's first, other engines' last; and the questions put to a row.
+ * The rows lie beside their code; this file only lists the families.
+ */
+#include "kernel.h"
+
+static const nib_family *const families[] = {
+    &nib__family_declared,
+    &nib__family_peers,
+};
+
+size_t nib__kernel_count(void)
+{
+    size_t count = 0;
+    for (size_t f = 0; f < COUNT(families); f++)
+        count += families[f]->count;
+    return count;
+}
+
+const nib_kernel *nib__kernel_at(size_t i)
+{
+    for (size_t f = 0; f < COUNT(families); f++) {
+        if (i < families[f]->count)
+            return &families[f]->rows[i];
+        i -= families[f]->count;
+    }
+    return NULL;
+}
+
+const nib_kernel *nib__kernel_find(const char *name)
+{
+    for (size_t f = 0; f < COUNT(families); f++)
+        for (size_t i = 0; i < families[f]->count; i++)
+            if (strcmp(families[f]->rows[i].name, name) == 0)
+                return &families[f]->rows[i];
+    return NULL;
+}
+
+bool nib__kernel_built(const nib_kernel *kernel)
+{
+    return kernel->peer == NULL && kernel->run.any != NULL;
+}
+
+bool nib__kernel_is_ref(const nib_kernel *kernel)
+{
+    return kernel->peer == NULL && kernel->reference == NULL;
+}
+
+static bool keyed_by(int64_t key, int64_t fact)
+{
+    return key == NIB_ANY || key == fact;
+}
+
+bool nib__kernel_keyed(const nib_kernel *kernel, const nib_query *query)
+{
+    return kernel->op == (nib_op)query->fact[NIB_FACT_OP] &&
+           keyed_by(kernel->code, query->fact[NIB_FACT_CODE]) &&
+           keyed_by(kernel->act, query->fact[NIB_FACT_ACT]) &&
+           keyed_by(kernel->input, query->fact[NIB_FACT_INPUT]) &&
+           keyed_by(kernel->device, query->fact[NIB_FACT_DEVICE]);
+}
+
+/* Whether a row is built is no fact of the query but of the row: the condition is asked of every row. */
+static const nib_cond built_cond = NIB_IS(BUILT, 1, "it is declared, not built");
+
+size_t nib__kernel_failed(const nib_kernel *kernel, const nib_query *query, bool ask_built,
+                          const nib_cond **failed, size_t room)
+{
+    size_t count = 0;
+    if (ask_built && kernel->peer == NULL && !nib__kernel_built(kernel)) {
+        if (count < room)
+            failed[count] = &built_cond;
+        count++;
+    }
+    for (const nib_cond *c = kernel->conds; c->relation != NIB_REL_END; c++) {
+        if (nib__cond_holds(c, query))
+            continue;
+        if (count < room)
+            failed[count] = c;
+        count++;
+    }
+    return count;
+}
+
+bool nib__kernel_holds(const nib_kernel *kernel, const nib_query *query, bool ask_built)
+{
+    return nib__kernel_failed(kernel, query, ask_built, NULL, 0) == 0;
+}
+
+int nib__kernel_key_conds(const nib_kernel *kernel, nib_cond conds[NIB_KEY_CONDS])
+{
+    static const nib_fact facts[] = {NIB_FACT_CODE, NIB_FACT_ACT, NIB_FACT_INPUT, NIB_FACT_DEVICE};
+    const int64_t key[COUNT(facts)] = {kernel->code, kernel->act, kernel->input, kernel->device};
+    int count = 0;
+    conds[count++] = (nib_cond){NIB_REL_IS, NIB_FACT_OP, kernel->op, NULL};
+    for (size_t i = 0; i < COUNT(facts); i++)
+        if (key[i] != NIB_ANY)
+            conds[count++] = (nib_cond){NIB_REL_IS, facts[i], key[i], NULL};
+    return count;
+}
