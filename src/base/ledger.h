@@ -21,6 +21,7 @@ typedef struct nib_ledger_use {
     const char *phase; /* "infer", "forward", "backward" */
     int64_t m_min, m_max; /* m_max 0: no limit */
     const char *kernel, *device;
+    const char *quant; /* the row that makes the input's form; NULL: none needed */
     double predicted_us;
 } nib_ledger_use;
 
@@ -31,6 +32,10 @@ typedef struct nib_candidate {
     nib_verdict verdict;
     nib_reason *reasons; /* all failed conditions; for COULD the rank, as one reason */
     size_t reason_count;
+    const char *phase;       /* of the product that it was asked for */
+    const char *engine;      /* another engine's kernel: whose, "torchao 0.10"; NULL: Nibble's own */
+    const char *consequence; /* what that engine then does; NULL */
+    const char *source;      /* "commit:path" of it; NULL */
 } nib_candidate;
 
 typedef struct nib_ledger_layer {
@@ -61,11 +66,11 @@ typedef struct nib_ledger_tensor {
 typedef struct nib_ledger {
     nib_arena arena;
     nib_ledger_layer *layers;
-    size_t layer_count, layer_capacity;
+    size_t layer_count;
     nib_ledger_tensor *tensors;
-    size_t tensor_count, tensor_capacity;
+    size_t tensor_count;
     nib_reason *notes; /* about the whole run: predicted speed, memory, what was ignored and why */
-    size_t note_count, note_capacity;
+    size_t note_count;
     bool failed; /* memory ran out while filling */
 } nib_ledger;
 
@@ -77,7 +82,13 @@ nib_ledger_layer *nib__ledger_add_layer(nib_ledger *ledger, const char *name);
 nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name);
 void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *format, ...) NIB_PRINTF(3, 4);
 const char *nib__ledger_text(nib_ledger *ledger, const char *format, ...) NIB_PRINTF(2, 3);
+/* The arrays of a line grow in the arena; code and text must already be the ledger's or constants. */
 void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const char *code, const char *text);
+void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer, const char *code, const char *text);
+/* NULL when memory ran out. */
+nib_candidate *nib__ledger_add_candidate(nib_ledger *ledger, nib_ledger_layer *layer);
+void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candidate, const char *code,
+                                      const char *text);
 
 /* asked = done: neither rung nor denial. */
 size_t nib__ledger_substituted(const nib_ledger *ledger);
@@ -87,6 +98,11 @@ size_t nib__ledger_denied(const nib_ledger *ledger);
 void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w);
 /* The table: layers of equal fate folded into one line with a count; then every substitution in full. */
 void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out);
+/* "model.layers.*.mlp.up_proj": a name with its numbers replaced; two layers fold if these are equal. */
+const char *nib__ledger_fold_name(char *out, size_t size, const char *name);
+/* Words of a sentence onto lines of at most `width` columns; the first line begins with `first`, the others
+ * with `rest`. */
+void nib__ledger_wrap(nib_text *out, const char *first, const char *rest, int width, const char *words);
 /* "225 linear layers: 225 asked 8da4w-g32, 225 done on cpu/avx512vnni, 0 substituted" */
 void nib__ledger_summary(const nib_ledger *ledger, nib_text *out);
 

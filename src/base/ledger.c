@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The ledger's lines: adding, counting, JSON. Its words for people are in ledger_text.c.
+ */
+#include "ledger.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+const char *const nib__rung_names[] = {"none", "kernel", "device", "dequant", "unquantized", NULL};
+
+static const char *const verdict_names[] = {"runs", "could", "no"};
+
+void nib__ledger_init(nib_ledger *ledger, const nib_allocator *a)
+{
+    *ledger = (nib_ledger){.layers = NULL};
+    nib__arena_init(&ledger->arena, a, 0);
+}
+
+void nib__ledger_free(nib_ledger *ledger)
+{
+    const nib_allocator *a = ledger->arena.allocator;
+    nib__arena_free(&ledger->arena);
+    nib__ledger_init(ledger, a);
+}
+
+/* Room for one more element behind `count`; arrays double inside the arena, which keeps the old ones too:
+ * at most twice the memory, and no frees. Capacity is the next power of two, so it needs no field. */
+static void *grow(nib_ledger *ledger, void *array, size_t count, size_t size)
+{
+    if (count != 0 && (count & (count - 1)) != 0)
+        return array;
+    const size_t capacity = count == 0 ? 1 : 2 * count;
+    void *grown = nib__arena_take(&ledger->arena, capacity, size);
+    if (grown == NULL) {
+        ledger->failed = true;
+        return NULL;
+    }
+    if (count != 0)
+        memcpy(grown, array, count * size);
+    return grown;
+}
+
+nib_ledger_layer *nib__ledger_add_layer(nib_ledger *ledger, const char *name)
+{
+    nib_ledger_layer *layers = grow(ledger, ledger->layers, ledger->layer_count, sizeof *layers);
+    const char *copy = nib__ledger_text(ledger, "%s", name);
+    if (layers == NULL || ledger->failed)
+        return NULL;
+    ledger->layers = layers;
+    nib_ledger_layer *layer = &layers[ledger->layer_count++];
+    *layer = (nib_ledger_layer){.name = copy, .sqnr_db = NAN};
+    return layer;
+}
+
+nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name)
+{
+    nib_ledger_tensor *tensors = grow(ledger, ledger->tensors, ledger->tensor_count, sizeof *tensors);
+    const char *copy = nib__ledger_text(ledger, "%s", name);
+    if (tensors == NULL || ledger->failed)
+        return NULL;
+    ledger->tensors = tensors;
+    nib_ledger_tensor *tensor = &tensors[ledger->tensor_count++];
+    *tensor = (nib_ledger_tensor){.name = copy};
+    return tensor;
+}
+
+static const char *text_v(nib_ledger *ledger, const char *format, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    const int length = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    char *text = length < 0 ? NULL : nib__arena_take(&ledger->arena, (size_t)length + 1, 1);
+    if (text == NULL) {
+        ledger->failed = true;
+        return "";
+    }
+    vsnprintf(text, (size_t)length + 1, format, args);
+    return text;
+}
+
+const char *nib__ledger_text(nib_ledger *ledger, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const char *text = text_v(ledger, format, args);
+    va_end(args);
+    return text;
+}
+
+static void add_reason(nib_ledger *ledger, nib_reason **reasons, size_t *count, const char *code,
+                       const char *text)
+{
+    nib_reason *grown = grow(ledger, *reasons, *count, sizeof *grown);
+    if (grown == NULL)
+        return;
+    *reasons = grown;
+    grown[(*count)++] = (nib_reason){code, text};
+}
+
+void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const char *text = text_v(ledger, format, args);
+    va_end(args);
+    add_reason(ledger, &ledger->notes, &ledger->note_count, code, text);
+}
+
+void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const char *code, const char *text)
+{
+    add_reason(ledger, &layer->reasons, &layer->reason_count, code, text);
+}
+
+void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer, const char *code, const char *text)
+{
+    add_reason(ledger, &layer->advice, &layer->advice_count, code, text);
+}
+
+nib_candidate *nib__ledger_add_candidate(nib_ledger *ledger, nib_ledger_layer *layer)
+{
+    nib_candidate *grown = grow(ledger, layer->candidates, layer->candidate_count, sizeof *grown);
+    if (grown == NULL)
+        return NULL;
+    layer->candidates = grown;
+    nib_candidate *candidate = &grown[layer->candidate_count++];
+    *candidate = (nib_candidate){.kernel = NULL};
+    return candidate;
+}
+
+void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candidate, const char *code,
+                                      const char *text)
+{
+    add_reason(ledger, &candidate->reasons, &candidate->reason_count, code, text);
+}
+
+size_t nib__ledger_substituted(const nib_ledger *ledger)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < ledger->layer_count; i++)
+        count += ledger->layers[i].rung != NIB_RUNG_NONE && !ledger->layers[i].denied;
+    return count;
+}
+
+size_t nib__ledger_denied(const nib_ledger *ledger)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < ledger->layer_count; i++)
+        count += ledger->layers[i].denied;
+    return count;
+}
+
+/* ---- JSON ---- */
+
+static void json_reasons(nib_jsonw *w, const char *key, const nib_reason *reasons, size_t count)
+{
+    nib__jsonw_key(w, key);
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < count; i++) {
+        nib__jsonw_object(w);
+        nib__jsonw_pair_string(w, "code", reasons[i].code);
+        nib__jsonw_pair_string(w, "text", reasons[i].text);
+        nib__jsonw_object_end(w);
+    }
+    nib__jsonw_array_end(w);
+}
+
+static void json_candidates(nib_jsonw *w, const nib_ledger_layer *layer)
+{
+    nib__jsonw_key(w, "candidates");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < layer->candidate_count; i++) {
+        const nib_candidate *c = &layer->candidates[i];
+        nib__jsonw_object(w);
+        nib__jsonw_pair_string(w, "kernel", c->kernel);
+        nib__jsonw_pair_string(w, "phase", c->phase);
+        nib__jsonw_pair_string(w, "verdict", verdict_names[c->verdict]);
+        if (c->engine != NULL) {
+            nib__jsonw_pair_string(w, "engine", c->engine);
+            nib__jsonw_pair_string(w, "consequence", c->consequence);
+            nib__jsonw_pair_string(w, "source", c->source);
+        }
+        json_reasons(w, "reasons", c->reasons, c->reason_count);
+        nib__jsonw_object_end(w);
+    }
+    nib__jsonw_array_end(w);
+}
+
+static void json_uses(nib_jsonw *w, const nib_ledger_layer *layer)
+{
+    nib__jsonw_key(w, "uses");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < layer->use_count; i++) {
+        const nib_ledger_use *use = &layer->uses[i];
+        nib__jsonw_object(w);
+        nib__jsonw_pair_string(w, "phase", use->phase);
+        nib__jsonw_pair_int(w, "m_min", use->m_min);
+        nib__jsonw_key(w, "m_max");
+        if (use->m_max == 0)
+            nib__jsonw_null(w);
+        else
+            nib__jsonw_int(w, use->m_max);
+        nib__jsonw_pair_string(w, "kernel", use->kernel);
+        nib__jsonw_pair_string(w, "quant", use->quant);
+        nib__jsonw_pair_string(w, "device", use->device);
+        nib__jsonw_pair_double(w, "predicted_us", use->predicted_us);
+        nib__jsonw_object_end(w);
+    }
+    nib__jsonw_array_end(w);
+}
+
+static void json_layer(nib_jsonw *w, const nib_ledger_layer *layer)
+{
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "name", layer->name);
+    nib__jsonw_pair_string(w, "role", layer->role);
+    nib__jsonw_pair_int(w, "n", layer->n);
+    nib__jsonw_pair_int(w, "k", layer->k);
+    nib__jsonw_pair_bool(w, "bias", layer->bias);
+    nib__jsonw_pair_string(w, "asked", layer->asked);
+    nib__jsonw_pair_string(w, "done", layer->denied ? NULL : layer->done);
+    nib__jsonw_pair_string(w, "rung", nib__rung_names[layer->rung]);
+    nib__jsonw_pair_string(w, "rule", layer->rule);
+    nib__jsonw_pair_string(w, "allowed", layer->allowed);
+    nib__jsonw_pair_bool(w, "denied", layer->denied);
+    nib__jsonw_pair_int(w, "bytes", (int64_t)layer->bytes);
+    if (!isnan(layer->sqnr_db))
+        nib__jsonw_pair_double(w, "sqnr_db", layer->sqnr_db);
+    json_reasons(w, "reasons", layer->reasons, layer->reason_count);
+    if (layer->candidate_count != 0)
+        json_candidates(w, layer);
+    json_uses(w, layer);
+    if (layer->advice_count != 0)
+        json_reasons(w, "advice", layer->advice, layer->advice_count);
+    nib__jsonw_object_end(w);
+}
+
+static void json_tensor(nib_jsonw *w, const nib_ledger_tensor *tensor)
+{
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "name", tensor->name);
+    nib__jsonw_pair_string(w, "asked", tensor->asked);
+    nib__jsonw_pair_string(w, "done", tensor->done);
+    nib__jsonw_pair_string(w, "reason", tensor->reason);
+    nib__jsonw_pair_double(w, "max_rel_change", tensor->max_rel_change);
+    nib__jsonw_object_end(w);
+}
+
+void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w)
+{
+    if (ledger->failed)
+        w->text->failed = true;
+    nib__jsonw_key(w, "layers");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < ledger->layer_count; i++)
+        json_layer(w, &ledger->layers[i]);
+    nib__jsonw_array_end(w);
+    nib__jsonw_key(w, "tensors");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < ledger->tensor_count; i++)
+        json_tensor(w, &ledger->tensors[i]);
+    nib__jsonw_array_end(w);
+    json_reasons(w, "notes", ledger->notes, ledger->note_count);
+    const size_t substituted = nib__ledger_substituted(ledger), denied = nib__ledger_denied(ledger);
+    nib__jsonw_key(w, "counts");
+    nib__jsonw_object(w);
+    nib__jsonw_pair_int(w, "asked", (int64_t)ledger->layer_count);
+    nib__jsonw_pair_int(w, "done", (int64_t)(ledger->layer_count - substituted - denied));
+    nib__jsonw_pair_int(w, "substituted", (int64_t)substituted);
+    nib__jsonw_pair_int(w, "denied", (int64_t)denied);
+    nib__jsonw_object_end(w);
+}

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The ledger's words for people: one table line for all layers of equal fate, every substitution and
+ * denial in full below it, and the one-line summary that ends every run.
+ */
+#include "ledger.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+enum { WIDTH = 100, NAME_WIDTH = 40, NAME_ROOM = 256 };
+
+const char *nib__ledger_fold_name(char *out, size_t size, const char *name)
+{
+    size_t at = 0;
+    bool start = true; /* of a dotted part */
+    while (*name != 0 && at + 1 < size) {
+        const size_t digits = start ? strspn(name, "0123456789") : 0;
+        if (digits != 0 && (name[digits] == 0 || name[digits] == '.')) {
+            out[at++] = '*';
+            name += digits;
+            start = false;
+            continue;
+        }
+        start = *name == '.';
+        out[at++] = *name++;
+    }
+    out[at] = 0;
+    return out;
+}
+
+void nib__ledger_wrap(nib_text *out, const char *first, const char *rest, int width, const char *words)
+{
+    int column = (int)strlen(first);
+    bool line_start = true;
+    nib__text_str(out, first);
+    while (*words != 0) {
+        const size_t length = strcspn(words, " ");
+        if (!line_start && column + 1 + (int)length > width) {
+            nib__text_format(out, "\n%s", rest);
+            column = (int)strlen(rest);
+            line_start = true;
+        }
+        if (!line_start) {
+            nib__text_str(out, " ");
+            column++;
+        }
+        nib__text_put(out, words, length);
+        column += (int)length;
+        line_start = false;
+        words += length;
+        words += strspn(words, " ");
+    }
+    nib__text_str(out, "\n");
+}
+
+/* ---- which layers share a line ---- */
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+static bool same_reasons(const nib_reason *a, size_t a_count, const nib_reason *b, size_t b_count)
+{
+    if (a_count != b_count)
+        return false;
+    for (size_t i = 0; i < a_count; i++)
+        if (!same_text(a[i].code, b[i].code) || !same_text(a[i].text, b[i].text))
+            return false;
+    return true;
+}
+
+static bool same_fate(const nib_ledger_layer *a, const nib_ledger_layer *b)
+{
+    char a_name[NAME_ROOM], b_name[NAME_ROOM];
+    if (a->n != b->n || a->k != b->k || a->bias != b->bias || a->rung != b->rung ||
+        a->denied != b->denied || a->use_count != b->use_count || !same_text(a->asked, b->asked) ||
+        !same_text(a->done, b->done) || !same_text(a->rule, b->rule) ||
+        !same_text(a->allowed, b->allowed))
+        return false;
+    for (size_t i = 0; i < a->use_count; i++)
+        if (!same_text(a->uses[i].kernel, b->uses[i].kernel))
+            return false;
+    return same_reasons(a->reasons, a->reason_count, b->reasons, b->reason_count) &&
+           strcmp(nib__ledger_fold_name(a_name, sizeof a_name, a->name),
+                  nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
+}
+
+/* Layers in one line of the table: the first, how many, and what they sum to. */
+typedef struct line {
+    const nib_ledger_layer *layer;
+    size_t count;
+    uint64_t bytes;
+    double sqnr_db; /* the lowest; NaN: not measured */
+    char name[NAME_ROOM];
+} line;
+
+/* The line that begins with layer i; false if an earlier line has it. */
+static bool line_at(const nib_ledger *ledger, size_t i, bool fold, line *out)
+{
+    const nib_ledger_layer *layer = &ledger->layers[i];
+    for (size_t j = 0; fold && j < i; j++)
+        if (same_fate(layer, &ledger->layers[j]))
+            return false;
+    *out = (line){.layer = layer, .sqnr_db = NAN};
+    for (size_t j = i; j < (fold ? ledger->layer_count : i + 1); j++) {
+        const nib_ledger_layer *other = &ledger->layers[j];
+        if (j != i && !same_fate(layer, other))
+            continue;
+        out->count++;
+        out->bytes += other->bytes;
+        if (!isnan(other->sqnr_db) && !(other->sqnr_db >= out->sqnr_db))
+            out->sqnr_db = other->sqnr_db;
+    }
+    if (out->count > 1)
+        nib__ledger_fold_name(out->name, sizeof out->name, layer->name);
+    else
+        snprintf(out->name, sizeof out->name, "%s", layer->name);
+    return true;
+}
+
+/* ---- the table ---- */
+
+static bool as_asked(const nib_ledger_layer *layer)
+{
+    return !layer->denied && layer->rung == NIB_RUNG_NONE;
+}
+
+static void table_line(const line *l, int name_width, nib_text *out)
+{
+    char shape[48], bytes[32], name[NAME_ROOM];
+    const nib_ledger_layer *layer = l->layer;
+    snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "%s", layer->n, layer->k, layer->bias ? " +b" : "");
+    nib__say_name(name, sizeof name, l->name, strlen(l->name));
+    nib__text_format(out, "%7zu  %-*s", l->count, name_width, name);
+    if ((int)strlen(name) > name_width)
+        nib__text_format(out, "\n%9s%-*s", "", name_width, "");
+    nib__text_format(out, "  %-13s %9s  %-17s  ", shape, nib__say_bytes(bytes, l->bytes), layer->asked);
+    if (layer->denied)
+        nib__text_str(out, "no allowed way");
+    else if (as_asked(layer))
+        nib__text_str(out, "as asked");
+    else if (same_text(layer->asked, layer->done))
+        nib__text_format(out, "rung %s", nib__rung_names[layer->rung]);
+    else
+        nib__text_format(out, "%s", layer->done);
+    if (!isnan(l->sqnr_db))
+        nib__text_format(out, " %.1f dB", l->sqnr_db);
+    nib__text_str(out, "\n");
+}
+
+static void table(const nib_ledger *ledger, bool fold, nib_text *out)
+{
+    int width = 5;
+    line l;
+    for (size_t i = 0; i < ledger->layer_count; i++) {
+        char folded[NAME_ROOM];
+        const char *name = ledger->layers[i].name;
+        const int length =
+            (int)strlen(fold ? nib__ledger_fold_name(folded, sizeof folded, name) : name);
+        if (length > width)
+            width = length > NAME_WIDTH ? NAME_WIDTH : length;
+    }
+    nib__text_format(out, "%7s  %-*s  %-13s %9s  %-17s  %s\n", "count", width, "layer", "n x k", "bytes",
+                     "asked", "done");
+    for (size_t i = 0; i < ledger->layer_count; i++)
+        if (line_at(ledger, i, fold, &l))
+            table_line(&l, width, out);
+}
+
+/* ---- what differs, in full ---- */
+
+static void say_difference(const line *l, nib_text *out)
+{
+    char head[1024];
+    const nib_ledger_layer *layer = l->layer;
+    const char *what = layer->denied ? "denied" : "substituted";
+    int at = snprintf(head, sizeof head, "%s, %" PRId64 "x%" PRId64 "%s: asked %s", l->name, layer->n, layer->k,
+                      layer->bias ? " with a bias" : "", layer->asked);
+    if (l->count > 1 && at > 0 && (size_t)at < sizeof head)
+        at += snprintf(head + at, sizeof head - (size_t)at, " (%zu layers)", l->count);
+    if (at > 0 && (size_t)at < sizeof head) {
+        if (layer->denied)
+            snprintf(head + at, sizeof head - (size_t)at, "; no allowed way");
+        else
+            snprintf(head + at, sizeof head - (size_t)at, "; done %s, rung %s, allowed %s", layer->done,
+                     nib__rung_names[layer->rung], layer->allowed != NULL ? layer->allowed : "by nothing");
+    }
+    nib__text_format(out, "\n%s: ", what);
+    nib__ledger_wrap(out, "", "    ", WIDTH - 14, head);
+    for (size_t i = 0; i < layer->reason_count; i++)
+        nib__ledger_wrap(out, "  - ", "    ", WIDTH, layer->reasons[i].text);
+    for (size_t i = 0; i < layer->advice_count; i++) {
+        snprintf(head, sizeof head, "%s: %s", layer->advice[i].code, layer->advice[i].text);
+        nib__ledger_wrap(out, "  > ", "    ", WIDTH, head);
+    }
+}
+
+static void differences(const nib_ledger *ledger, bool fold, nib_text *out)
+{
+    line l;
+    for (size_t i = 0; i < ledger->layer_count; i++) {
+        const nib_ledger_layer *layer = &ledger->layers[i];
+        if ((!as_asked(layer) || layer->advice_count != 0) && line_at(ledger, i, fold, &l)) {
+            if (!as_asked(layer)) {
+                say_difference(&l, out);
+                continue;
+            }
+            nib__text_format(out, "\n%s: as asked, but\n", l.name);
+            for (size_t j = 0; j < layer->advice_count; j++) {
+                char words[1024];
+                snprintf(words, sizeof words, "%s: %s", layer->advice[j].code, layer->advice[j].text);
+                nib__ledger_wrap(out, "  > ", "    ", WIDTH, words);
+            }
+        }
+    }
+}
+
+/* ---- tensors whose type changes on the way ---- */
+
+static bool same_tensor(const nib_ledger_tensor *a, const nib_ledger_tensor *b)
+{
+    char a_name[NAME_ROOM], b_name[NAME_ROOM];
+    return same_text(a->asked, b->asked) && same_text(a->done, b->done) && same_text(a->reason, b->reason) &&
+           strcmp(nib__ledger_fold_name(a_name, sizeof a_name, a->name),
+                  nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
+}
+
+static void tensor_lines(const nib_ledger *ledger, bool fold, nib_text *out)
+{
+    for (size_t i = 0; i < ledger->tensor_count; i++) {
+        const nib_ledger_tensor *tensor = &ledger->tensors[i];
+        bool seen = false;
+        for (size_t j = 0; fold && j < i && !seen; j++)
+            seen = same_tensor(tensor, &ledger->tensors[j]);
+        if (seen)
+            continue;
+        size_t count = 1;
+        double change = tensor->max_rel_change;
+        for (size_t j = i + 1; fold && j < ledger->tensor_count; j++) {
+            if (!same_tensor(tensor, &ledger->tensors[j]))
+                continue;
+            count++;
+            change = fmax(change, ledger->tensors[j].max_rel_change);
+        }
+        char name[NAME_ROOM], words[1024];
+        nib__ledger_fold_name(name, sizeof name, tensor->name);
+        snprintf(words, sizeof words, "%zu x %s: %s -> %s, largest relative change %.2g%s%s", count,
+                 count > 1 ? name : tensor->name, tensor->asked, tensor->done, change,
+                 tensor->reason != NULL ? ": " : "", tensor->reason != NULL ? tensor->reason : "");
+        nib__ledger_wrap(out, i == 0 ? "\ntensor: " : "tensor: ", "    ", WIDTH, words);
+    }
+}
+
+void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out)
+{
+    if (ledger->failed)
+        out->failed = true;
+    if (ledger->layer_count != 0)
+        table(ledger, fold, out);
+    differences(ledger, fold, out);
+    tensor_lines(ledger, fold, out);
+    for (size_t i = 0; i < ledger->note_count; i++)
+        nib__ledger_wrap(out, i == 0 ? "\nnote: " : "note: ", "    ", WIDTH, ledger->notes[i].text);
+}
+
+/* ---- the summary ---- */
+
+/* The scheme of "8da4w-g32@cpu". */
+static size_t scheme_length(const char *asked)
+{
+    return asked == NULL ? 0 : strcspn(asked, "@");
+}
+
+static bool same_scheme(const char *a, const char *b)
+{
+    const size_t length = scheme_length(a);
+    return length == scheme_length(b) && (length == 0 || memcmp(a, b, length) == 0);
+}
+
+static bool is_linear(const nib_ledger_layer *layer)
+{
+    return layer->role == NULL || strcmp(layer->role, "embed") != 0;
+}
+
+/* "avx512vnni" of "linear_a8t_w4g_f32__avx512vnni_6x32", "ocl_gfx90a" likewise: up to a part that begins with
+ * a digit. */
+static size_t target_of(const char *kernel, const char **target)
+{
+    const char *at = kernel == NULL ? NULL : strstr(kernel, "__");
+    *target = at == NULL ? "" : at + 2;
+    size_t length = strcspn(*target, "_");
+    while ((*target)[length] == '_' && !((*target)[length + 1] >= '0' && (*target)[length + 1] <= '9'))
+        length += 1 + strcspn(*target + length + 1, "_");
+    return length;
+}
+
+static const char *where_done(char out[96], const nib_ledger_layer *layer)
+{
+    if (layer->use_count == 0)
+        return "";
+    const char *target;
+    const size_t length = target_of(layer->uses[0].kernel, &target);
+    snprintf(out, 96, "%s/%.*s", layer->uses[0].device, (int)length, target);
+    return out;
+}
+
+static void count_asked(const nib_ledger *ledger, nib_text *out)
+{
+    for (size_t i = 0; i < ledger->layer_count; i++) {
+        const nib_ledger_layer *layer = &ledger->layers[i];
+        size_t count = 0, before = 0;
+        if (!is_linear(layer))
+            continue;
+        for (size_t j = 0; j < ledger->layer_count; j++) {
+            if (!is_linear(&ledger->layers[j]) || !same_scheme(ledger->layers[j].asked, layer->asked))
+                continue;
+            before += j < i;
+            count++;
+        }
+        if (before == 0)
+            nib__text_format(out, ", %zu asked %.*s", count, (int)scheme_length(layer->asked), layer->asked);
+    }
+}
+
+static void count_done(const nib_ledger *ledger, nib_text *out)
+{
+    char here[96], there[96];
+    for (size_t i = 0; i < ledger->layer_count; i++) {
+        const nib_ledger_layer *layer = &ledger->layers[i];
+        size_t count = 0, before = 0;
+        if (!is_linear(layer) || !as_asked(layer))
+            continue;
+        const char *where = where_done(here, layer);
+        for (size_t j = 0; j < ledger->layer_count; j++) {
+            const nib_ledger_layer *other = &ledger->layers[j];
+            if (!is_linear(other) || !as_asked(other) || strcmp(where, where_done(there, other)) != 0)
+                continue;
+            before += j < i;
+            count++;
+        }
+        if (before == 0)
+            nib__text_format(out, ", %zu done%s%s", count, *where != 0 ? " on " : "", where);
+    }
+}
+
+void nib__ledger_summary(const nib_ledger *ledger, nib_text *out)
+{
+    size_t linear = 0;
+    if (ledger->failed)
+        out->failed = true;
+    for (size_t i = 0; i < ledger->layer_count; i++)
+        linear += is_linear(&ledger->layers[i]);
+    nib__text_format(out, "%zu linear layer%s:", linear, linear == 1 ? "" : "s");
+    const size_t start = out->size;
+    count_asked(ledger, out);
+    count_done(ledger, out);
+    /* ":, 225 asked" -> ": 225 asked" */
+    if (!out->failed && out->size > start && out->at[start] == ',') {
+        memmove(out->at + start, out->at + start + 1, out->size - start);
+        out->size--;
+    }
+    nib__text_format(out, "%s %zu substituted", linear != 0 ? "," : "", nib__ledger_substituted(ledger));
+    const size_t denied = nib__ledger_denied(ledger);
+    if (denied != 0)
+        nib__text_format(out, ", %zu denied", denied);
+}

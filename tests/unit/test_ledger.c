@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The ledger: lines grow, equal fates fold, counts and the summary add up, JSON holds the pinned names, words
+ * wrap, and a failing allocator is said and never crashes.
+ */
+#include "ledger.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static nib_allocator allocator;
+
+static void add(nib_ledger *ledger, const char *name, int64_t n, nib_rung rung, bool denied)
+{
+    static const nib_ledger_use use = {
+        "infer", 1, 0, "linear_a8t_w4g_f32__avx512vnni_6x32", "cpu", "quant_f32_a8t__ref", 12.5};
+    nib_ledger_layer *layer = nib__ledger_add_layer(ledger, name);
+    assert_non_null(layer);
+    layer->role = "up";
+    layer->asked = "8da4w-g32@cpu";
+    layer->done = rung == NIB_RUNG_UNQUANTIZED ? "bf16@cpu" : "8da4w-g32@cpu";
+    layer->rule = "recipe";
+    layer->rung = rung;
+    layer->denied = denied;
+    layer->allowed = rung != NIB_RUNG_NONE && !denied ? "--allow unquantized" : NULL;
+    layer->n = n;
+    layer->k = 224;
+    layer->bytes = 1000;
+    layer->uses = nib__arena_take(&ledger->arena, 1, sizeof use);
+    layer->uses[0] = use;
+    layer->use_count = denied ? 0 : 1;
+    if (rung != NIB_RUNG_NONE || denied)
+        nib__ledger_add_reason(ledger, layer, "k%128", "the input width k is 224, not a multiple of 128");
+}
+
+static void sample(nib_ledger *ledger)
+{
+    nib__ledger_init(ledger, &allocator);
+    for (int i = 0; i < 12; i++)
+        add(ledger, nib__ledger_text(ledger, "model.layers.%d.mlp.up_proj", i), 608, NIB_RUNG_NONE, false);
+    add(ledger, "lm_head", 2256, NIB_RUNG_UNQUANTIZED, false);
+    add(ledger, "odd_head", 7, NIB_RUNG_NONE, true);
+    assert_false(ledger->failed);
+}
+
+static void counts_and_summary(void **state)
+{
+    (void)state;
+    nib_ledger ledger;
+    nib_text text;
+    sample(&ledger);
+    nib__text_init(&text, &allocator);
+    assert_int_equal(nib__ledger_substituted(&ledger), 1);
+    assert_int_equal(nib__ledger_denied(&ledger), 1);
+    nib__ledger_summary(&ledger, &text);
+    assert_string_equal(text.at, "14 linear layers: 14 asked 8da4w-g32, 12 done on cpu/avx512vnni, "
+                                 "1 substituted, 1 denied");
+    nib__text_free(&text);
+    nib__ledger_free(&ledger);
+}
+
+static void an_empty_ledger_has_a_summary(void **state)
+{
+    (void)state;
+    nib_ledger ledger;
+    nib_text text;
+    nib__ledger_init(&ledger, &allocator);
+    nib__text_init(&text, &allocator);
+    nib__ledger_summary(&ledger, &text);
+    assert_string_equal(text.at, "0 linear layers: 0 substituted");
+    nib__text_free(&text);
+    nib__ledger_free(&ledger);
+}
+
+static void equal_fates_fold(void **state)
+{
+    (void)state;
+    nib_ledger ledger;
+    nib_text text;
+    sample(&ledger);
+    nib__text_init(&text, &allocator);
+    nib__ledger_render(&ledger, true, &text);
+    assert_non_null(strstr(text.at, "     12  model.layers.*.mlp.up_proj"));
+    assert_non_null(strstr(text.at, "12.0 kB"));
+    assert_null(strstr(text.at, "model.layers.3."));
+    assert_non_null(strstr(text.at, "substituted: lm_head, 2256x224: asked 8da4w-g32@cpu; done bf16@cpu, rung "
+                                    "unquantized,"));
+    assert_non_null(strstr(text.at, "denied: odd_head, 7x224"));
+    assert_non_null(strstr(text.at, "  - the input width k is 224, not a multiple of 128"));
+    nib__text_clear(&text);
+    nib__ledger_render(&ledger, false, &text);
+    assert_non_null(strstr(text.at, "model.layers.3.mlp.up_proj"));
+    for (const char *line = text.at; *line != 0; line = strchr(line, '\n') + 1)
+        assert_true(strcspn(line, "\n") <= 100);
+    nib__text_free(&text);
+    nib__ledger_free(&ledger);
+}
+
+static void names_fold_whole_parts_only(void **state)
+{
+    (void)state;
+    char out[64];
+    assert_string_equal(nib__ledger_fold_name(out, sizeof out, "a.0.b.12"), "a.*.b.*");
+    assert_string_equal(nib__ledger_fold_name(out, sizeof out, "fc1.w2x.3x"), "fc1.w2x.3x");
+    assert_string_equal(nib__ledger_fold_name(out, 5, "abcdefgh"), "abcd");
+    assert_string_equal(nib__ledger_fold_name(out, sizeof out, ""), "");
+}
+
+static void words_wrap(void **state)
+{
+    (void)state;
+    nib_text text;
+    nib__text_init(&text, &allocator);
+    nib__ledger_wrap(&text, "- ", "  ", 10, "aaa bbb ccc dddddddddddd e");
+    assert_string_equal(text.at, "- aaa bbb\n  ccc\n  dddddddddddd\n  e\n");
+    nib__text_free(&text);
+}
+
+static void json_holds_the_pinned_names(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {
+        "\"name\":\"lm_head\"", "\"role\":\"up\"", "\"rung\":\"unquantized\"", "\"rule\":\"recipe\"",
+        "\"bytes\":1000", "\"code\":\"k%128\"", "\"phase\":\"infer\"", "\"m_min\":1", "\"m_max\":null",
+        "\"kernel\":\"linear_a8t_w4g_f32__avx512vnni_6x32\"", "\"predicted_us\":12.5",
+        "\"counts\":{\"asked\":14,\"done\":12,\"substituted\":1,\"denied\":1}",
+        "\"tensors\":[{\"name\":\"a.scale\",\"asked\":\"f64\",\"done\":\"f32\"", "\"max_rel_change\":0.25",
+    };
+    nib_ledger ledger;
+    nib_text text;
+    nib_jsonw w;
+    sample(&ledger);
+    nib_ledger_tensor *tensor = nib__ledger_add_tensor(&ledger, "a.scale");
+    tensor->asked = "f64", tensor->done = "f32", tensor->max_rel_change = 0.25;
+    nib__text_init(&text, &allocator);
+    nib__jsonw_init(&w, &text, 0);
+    nib__jsonw_object(&w);
+    nib__ledger_json(&ledger, &w);
+    nib__jsonw_object_end(&w);
+    for (size_t i = 0; i < COUNT(expected); i++) {
+        /* whatever spaces the writer puts */
+        char *plain = malloc(text.size + 1), *to = plain;
+        for (const char *from = text.at; *from != 0; from++)
+            if (*from != ' ' || (from[-1] != ':' && from[-1] != ','))
+                *to++ = *from;
+        *to = 0;
+        if (strstr(plain, expected[i]) == NULL)
+            fail_msg("%s is not in %s", expected[i], plain);
+        free(plain);
+    }
+    nib__text_free(&text);
+    nib__ledger_free(&ledger);
+}
+
+/* ---- memory that runs out ---- */
+
+static void *failing_resize(void *ctx, void *old, size_t size)
+{
+    int *left = ctx;
+    if (size == 0) {
+        free(old);
+        return NULL;
+    }
+    return --*left < 0 ? NULL : realloc(old, size);
+}
+
+static void a_failing_allocator_is_said(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 12; n++) {
+        int left = n;
+        const nib_allocator failing = {failing_resize, &left};
+        nib_ledger ledger;
+        nib_text text;
+        nib__ledger_init(&ledger, &failing);
+        for (int i = 0; i < 2000 && !ledger.failed; i++) {
+            nib_ledger_layer *layer = nib__ledger_add_layer(&ledger, "x");
+            if (layer != NULL)
+                nib__ledger_add_reason(&ledger, layer, "code", "text");
+        }
+        assert_true(ledger.failed || n > 4);
+        nib__text_init(&text, &allocator);
+        nib__ledger_summary(&ledger, &text);
+        assert_int_equal(text.failed, ledger.failed);
+        nib__text_free(&text);
+        nib__ledger_free(&ledger);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_and_summary),
+        cmocka_unit_test(an_empty_ledger_has_a_summary),
+        cmocka_unit_test(equal_fates_fold),
+        cmocka_unit_test(names_fold_whole_parts_only),
+        cmocka_unit_test(words_wrap),
+        cmocka_unit_test(json_holds_the_pinned_names),
+        cmocka_unit_test(a_failing_allocator_is_said),
+    };
+    allocator = nib__allocator_default();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
