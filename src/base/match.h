@@ -16,4 +16,7 @@ const char *nib__pattern_text(const nib_pattern *pattern);
 /* A pattern too costly on this name counts as no match and sets *err (NULL allowed). */
 bool nib__pattern_matches(const nib_pattern *pattern, const char *name, nib_err *err);
 
+/* Starts Oniguruma once in this process, from whichever thread comes first: before any onig_new. */
+void nib__regex_start(void);
+
 #endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Name patterns. Owns the compiled form of one pattern; the regular expressions are Oniguruma's.
+ *
+ * Patterns may come from a recipe file that somebody else wrote: length, nesting and steps are limited, and
+ * limits are given per match, so that the library's global ones stay as the program has them.
+ */
+#include "match.h"
+
+#include <oniguruma.h>
+#include <pthread.h>
+#include <stdio.h>
+
+enum {
+    MOST_BYTES = 4096,
+    MOST_BRACKETS = 256, /* Oniguruma's parser recurses on them */
+    MOST_STACK = 100000, /* entries of Oniguruma's match stack */
+    MOST_RETRIES = 1000000,
+    MOST_STEPS = 1 << 24, /* of a glob */
+};
+
+#if defined(ONIG_SYNTAX_PYTHON)
+#define SYNTAX ONIG_SYNTAX_PYTHON
+#else
+#define SYNTAX ONIG_SYNTAX_PERL_NT
+#endif
+
+typedef enum kind { EXACT, GLOB, REGEX } kind;
+
+struct nib_pattern {
+    nib_allocator allocator;
+    kind kind;
+    OnigRegex regex;
+    char text[]; /* as given */
+};
+
+static void start(void)
+{
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    (void)onig_initialize(encodings, 1); /* a failure shows at the first onig_new */
+}
+
+void nib__regex_start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT; /* guards Oniguruma's global tables, which are not ours */
+    (void)pthread_once(&once, start);
+}
+
+/* Compiles head + text + tail; Oniguruma's code. */
+static int compile_between(OnigRegex *out, const char *head, const char *text, const char *tail, OnigErrorInfo *info)
+{
+    char whole[MOST_BYTES + 32];
+    const int size = snprintf(whole, sizeof whole, "%s%s%s", head, text, tail);
+    const OnigUChar *begin = (const OnigUChar *)whole;
+    const int code =
+        onig_new(out, begin, begin + size, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, SYNTAX, info);
+    if (code != ONIG_NORMAL)
+        *out = NULL;
+    return code;
+}
+
+/* A match must cover the name, so that nothing may follow the expression (\z is not in every syntax). It is compiled alone first, or `a)|(b`
+ * would close the group around it. A comment at its end, under (?x), would hide the bracket: then a line
+ * break goes before that, which means nothing under (?x). */
+static int compile_whole(OnigRegex *out, const char *text, OnigErrorInfo *info)
+{
+    const int code = compile_between(out, "", text, "", info);
+    if (code != ONIG_NORMAL)
+        return code;
+    onig_free(*out);
+    if (compile_between(out, "(?:", text, ")(?![\\s\\S])", info) == ONIG_NORMAL)
+        return ONIG_NORMAL;
+    return compile_between(out, "(?:", text, "\n)(?![\\s\\S])", info);
+}
+
+static nib_status compile(nib_pattern *pattern, const char *text, nib_err *err)
+{
+    char safe[96];
+    int brackets = 0;
+    for (const char *c = text; *c != 0; c++)
+        brackets += *c == '(' || *c == '[';
+    if (brackets > MOST_BRACKETS)
+        return nib__fail(err, NIB_BAD_INPUT, "pattern `%s` has %d brackets, over the limit of %d",
+                         nib__say_name(safe, sizeof safe, pattern->text, strlen(pattern->text)), brackets,
+                         MOST_BRACKETS);
+    nib__regex_start();
+    OnigErrorInfo info;
+    const int code = compile_whole(&pattern->regex, text, &info);
+    if (code == ONIG_NORMAL)
+        return NIB_OK;
+    OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN + 1] = {0};
+    onig_error_code_to_str(reason, code, &info);
+    return nib__fail(err, code == ONIGERR_MEMORY ? NIB_NO_MEMORY : NIB_BAD_INPUT, "pattern `%s`: %s",
+                     nib__say_name(safe, sizeof safe, pattern->text, strlen(pattern->text)), (char *)reason);
+}
+
+nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allocator *a, nib_err *err)
+{
+    const size_t size = strlen(text);
+    char safe[96];
+    if (size == 0)
+        return nib__fail(err, NIB_BAD_INPUT, "a pattern may not be empty; `*` matches every name");
+    if (size > MOST_BYTES)
+        return nib__fail(err, NIB_BAD_INPUT, "pattern `%s` is %llu bytes, over the limit of %d",
+                         nib__say_name(safe, sizeof safe, text, size), (unsigned long long)size, MOST_BYTES);
+    if (nib__utf8_check(text, size) != size)
+        return nib__fail(err, NIB_BAD_INPUT, "pattern `%s` is not valid UTF-8",
+                         nib__say_name(safe, sizeof safe, text, size));
+    nib_pattern *pattern = nib__calloc(a, 1, sizeof *pattern + size + 1);
+    if (pattern == NULL)
+        return nib__fail_memory(err, sizeof *pattern + size + 1, "a pattern");
+    pattern->allocator = *a;
+    memcpy(pattern->text, text, size + 1);
+    pattern->kind = strncmp(text, "re:", 3) == 0 ? REGEX : strpbrk(text, "*?") != NULL ? GLOB : EXACT;
+    if (pattern->kind == REGEX) {
+        const nib_status status = compile(pattern, pattern->text + 3, err);
+        if (status != NIB_OK) {
+            nib__pattern_free(pattern);
+            return status;
+        }
+    }
+    *out = pattern;
+    return NIB_OK;
+}
+
+void nib__pattern_free(nib_pattern *pattern)
+{
+    if (pattern == NULL)
+        return;
+    if (pattern->regex != NULL)
+        onig_free(pattern->regex);
+    const nib_allocator a = pattern->allocator;
+    nib__release(&a, pattern);
+}
+
+const char *nib__pattern_text(const nib_pattern *pattern)
+{
+    return pattern->text;
+}
+
+static bool fail_match(const nib_pattern *pattern, const char *name, nib_err *err, nib_status status,
+                       const char *reason)
+{
+    char safe_name[96], safe_text[96];
+    (void)nib__fail(err, status, "pattern `%s` on the name `%s`: %s",
+                    nib__say_name(safe_text, sizeof safe_text, pattern->text, strlen(pattern->text)),
+                    nib__say_name(safe_name, sizeof safe_name, name, strlen(name)), reason);
+    return false;
+}
+
+/* One star at a time is enough to go back to: what an earlier star could take, the latest can, too. */
+static bool match_glob(const nib_pattern *pattern, const char *name, nib_err *err)
+{
+    const char *p = pattern->text, *n = name;
+    const char *star = NULL, *star_name = NULL;
+    const char *const end = name + strlen(name);
+    for (int steps = 0; steps < MOST_STEPS; steps++) {
+        if (*p == '*') {
+            star = ++p;
+            star_name = n;
+        } else if (n < end && *p == '?') {
+            const int length = nib__utf8_length(n, (size_t)(end - n));
+            n += length == 0 ? 1 : length;
+            p++;
+        } else if (n < end && *p == *n) {
+            p++;
+            n++;
+        } else if (n == end && *p == 0) {
+            return true;
+        } else if (star != NULL && star_name < end) {
+            p = star;
+            n = ++star_name;
+        } else {
+            return false;
+        }
+    }
+    return fail_match(pattern, name, err, NIB_BAD_INPUT, "this takes too many steps; use fewer `*`");
+}
+
+static bool match_regex(const nib_pattern *pattern, const char *name, nib_err *err)
+{
+    const size_t size = strlen(name);
+    if (nib__utf8_check(name, size) != size)
+        return fail_match(pattern, name, err, NIB_BAD_INPUT, "the name is not valid UTF-8");
+    OnigMatchParam *limits = onig_new_match_param();
+    if (limits == NULL)
+        return fail_match(pattern, name, err, NIB_NO_MEMORY, "memory ran out");
+    onig_initialize_match_param(limits);
+    onig_set_match_stack_limit_size_of_match_param(limits, MOST_STACK);
+    onig_set_retry_limit_in_match_of_match_param(limits, MOST_RETRIES);
+    onig_set_retry_limit_in_search_of_match_param(limits, MOST_RETRIES);
+    const OnigUChar *begin = (const OnigUChar *)name, *end = begin + size;
+    const int length =
+        onig_match_with_param(pattern->regex, begin, end, begin, NULL, ONIG_OPTION_NONE, limits);
+    onig_free_match_param(limits);
+    if (length >= 0)
+        return (size_t)length == size;
+    if (length == ONIG_MISMATCH)
+        return false;
+    OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN + 1] = {0};
+    onig_error_code_to_str(reason, length);
+    const nib_status status = length == ONIGERR_MEMORY ? NIB_NO_MEMORY : NIB_BAD_INPUT;
+    return fail_match(pattern, name, err, status, (const char *)reason);
+}
+
+bool nib__pattern_matches(const nib_pattern *pattern, const char *name, nib_err *err)
+{
+    switch (pattern->kind) {
+    case EXACT:
+        return strcmp(pattern->text, name) == 0;
+    case GLOB:
+        return match_glob(pattern, name, err);
+    default:
+        return match_regex(pattern, name, err);
+    }
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Patterns: exact names, globs, whole-name regular expressions, and what hostile ones may cost.
+ */
+#include "match.h"
+
+#include <stdlib.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static nib_pattern *make(const char *text)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_pattern *pattern = NULL;
+    nib_err err = {0};
+    if (nib__pattern_make(&pattern, text, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_string_equal(nib__pattern_text(pattern), text);
+    return pattern;
+}
+
+static bool matches(const char *text, const char *name)
+{
+    nib_pattern *pattern = make(text);
+    nib_err err = {0};
+    const bool result = nib__pattern_matches(pattern, name, &err);
+    assert_int_equal(err.status, NIB_OK);
+    nib__pattern_free(pattern);
+    return result;
+}
+
+static void test_exact(void **state)
+{
+    (void)state;
+    assert_true(matches("lm_head", "lm_head"));
+    assert_false(matches("lm_head", "lm_head.weight"));
+    assert_false(matches("lm_head", "xlm_head"));
+    assert_false(matches("lm_head", ""));
+    assert_true(matches("model.layers.0", "model.layers.0"));
+    assert_false(matches("model.layers.0", "model_layers_0")); /* a dot is a dot */
+}
+
+static void test_glob(void **state)
+{
+    (void)state;
+    assert_true(matches("*", ""));
+    assert_true(matches("*", "a.b.c"));
+    assert_true(matches("*.q_proj", "model.layers.3.self_attn.q_proj"));
+    assert_false(matches("*.q_proj", "q_proj"));
+    assert_true(matches("model.layers.?.*", "model.layers.3.mlp"));
+    assert_false(matches("model.layers.?.*", "model.layers.13.mlp"));
+    assert_true(matches("*a*b*c*", "xxaxxbxxcxx"));
+    assert_false(matches("*a*b*c*", "xxaxxcxxbxx"));
+    assert_true(matches("a**b", "ab"));
+    assert_true(matches("*ab", "aab"));
+    assert_true(matches("*.*.weight", "a.b.weight.weight"));
+    assert_false(matches("?", ""));
+    assert_false(matches("a?", "a"));
+    assert_true(matches("?", "\xc3\xa9")); /* one character of two bytes */
+    assert_true(matches("x?y", "x\xf0\x9f\x98\x80y"));
+    assert_true(matches("?", "\xff")); /* a bad byte counts as one */
+    assert_false(matches("(a|b)*", "ab"));
+    assert_true(matches("(a|b)*", "(a|b) and more"));
+}
+
+static void test_regex(void **state)
+{
+    (void)state;
+    assert_true(matches("re:lm_head", "lm_head"));
+    assert_false(matches("re:lm_head", "lm_head.weight"));
+    assert_false(matches("re:head", "lm_head"));
+    assert_true(matches("re:a|ab", "ab")); /* the whole name, though `a` would match first */
+    assert_true(matches("re:(a|ab)(c|bcd)(d*)", "abcd"));
+    assert_true(matches("re:a*?", "aaaa"));
+    assert_true(matches("re:model\\.layers\\.(0|1[0-9])\\..*", "model.layers.12.mlp.up_proj"));
+    assert_false(matches("re:model\\.layers\\.(0|1[0-9])\\..*", "model.layers.2.mlp.up_proj"));
+    assert_true(matches("re:.*(?<!lm)_proj", "a.q_proj"));
+    assert_true(matches("re:(?i)LM_HEAD", "lm_head"));
+    assert_true(matches("re:(?x) a b # comment", "ab"));
+    assert_true(matches("re:caf.", "caf\xc3\xa9"));
+    assert_true(matches("re:", ""));
+    assert_false(matches("re:", "a"));
+    assert_true(matches("re:\\d+", "123"));
+    assert_true(matches("re:^a$", "a"));
+    assert_false(matches("re:a$", "a\n"));
+}
+
+static void refused(const char *text, const char *part)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_pattern *pattern = NULL;
+    nib_err err = {0};
+    assert_int_equal(nib__pattern_make(&pattern, text, &a, &err), NIB_BAD_INPUT);
+    assert_null(pattern);
+    if (strstr(err.text, part) == NULL)
+        fail_msg("`%s` does not say `%s`", err.text, part);
+    assert_int_equal(nib__pattern_make(&pattern, text, &a, NULL), NIB_BAD_INPUT);
+}
+
+static void test_bad(void **state)
+{
+    (void)state;
+    refused("", "may not be empty");
+    refused("re:(a", "parenthesis");
+    refused("re:a)|(b", "parenthesis");
+    refused("re:[", "char-class");
+    refused("re:*", "repeat");
+    refused("a\xff*", "not valid UTF-8");
+    refused("re:\xc3", "not valid UTF-8");
+    char text[6000];
+    memset(text, 'a', sizeof text);
+    text[4097] = 0;
+    refused(text, "4097 bytes");
+    memset(text, '(', sizeof text);
+    memcpy(text, "re:", 3);
+    text[1003] = 0;
+    refused(text, "1000 brackets");
+}
+
+static void test_costly(void **state)
+{
+    (void)state;
+    char name[2001];
+    nib_err err = {0};
+    memset(name, 'a', 2000);
+    name[2000] = 0;
+    static const char *const costly[] = {"re:(a*)*b", "re:(a|a)*b", "re:(a+)+b", "re:(a|aa)+b", "re:(.*)(.*)(.*)(.*)(.*)b"};
+    for (size_t i = 0; i < COUNT(costly); i++) {
+        nib_pattern *pattern = make(costly[i]);
+        assert_false(nib__pattern_matches(pattern, name, &err)); /* in time, with a sentence or without */
+        assert_false(nib__pattern_matches(pattern, name, NULL));
+        nib__pattern_free(pattern);
+    }
+    assert_int_equal(err.status, NIB_BAD_INPUT);
+    assert_non_null(strstr(err.text, "limit"));
+
+    err = (nib_err){0};
+    nib_pattern *pattern = make("re:a*");
+    name[1999] = (char)0xff;
+    assert_false(nib__pattern_matches(pattern, name, &err));
+    assert_non_null(strstr(err.text, "not valid UTF-8"));
+    nib__pattern_free(pattern);
+}
+
+static void test_costly_glob(void **state)
+{
+    (void)state;
+    enum { SIZE = 100000 };
+    char *name = malloc(SIZE + 1);
+    assert_non_null(name);
+    memset(name, 'a', SIZE);
+    name[SIZE] = 0;
+    char text[2003];
+    memset(text, 'a', sizeof text);
+    text[0] = '*';
+    memcpy(text + 2000, "b*", 3);
+    nib_pattern *pattern = make(text);
+    nib_err err = {0};
+    assert_false(nib__pattern_matches(pattern, name, &err));
+    assert_non_null(strstr(err.text, "too many steps"));
+    nib__pattern_free(pattern);
+    free(name);
+}
+
+/* Deep nesting without brackets, and sizes that multiply. */
+static void test_heavy_to_compile(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    char text[4097] = "re:a";
+    size_t size = 4;
+    while (size + 3 < sizeof text) {
+        memcpy(text + size, "{2}", 4);
+        size += 3;
+    }
+    static const char *const more[] = {"re:((a{1,1000}){1,1000}){1,1000}", "re:(((a{99999}){99999}){99999}){99999}",
+                                       "re:(?:(?:a?){1000}){1000}", "re:\\g<0>a", "re:(?<x>a\\g<x>?)"};
+    for (size_t i = 0; i <= COUNT(more); i++) {
+        nib_pattern *pattern = NULL;
+        nib_err err = {0};
+        if (nib__pattern_make(&pattern, i == COUNT(more) ? text : more[i], &a, &err) == NIB_OK) {
+            (void)nib__pattern_matches(pattern, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", &err);
+            nib__pattern_free(pattern);
+        } else {
+            assert_true(err.text[0] != 0);
+        }
+    }
+}
+
+static void *fail_resize(void *ctx, void *old, size_t size)
+{
+    (void)ctx;
+    if (size == 0)
+        free(old);
+    return NULL;
+}
+
+static void test_memory_fails(void **state)
+{
+    (void)state;
+    const nib_allocator a = {fail_resize, NULL};
+    nib_pattern *pattern = NULL;
+    nib_err err = {0};
+    assert_int_equal(nib__pattern_make(&pattern, "re:a", &a, &err), NIB_NO_MEMORY);
+    assert_null(pattern);
+    nib__pattern_free(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exact),       cmocka_unit_test(test_glob),
+        cmocka_unit_test(test_regex),       cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_costly),      cmocka_unit_test(test_costly_glob),
+        cmocka_unit_test(test_heavy_to_compile), cmocka_unit_test(test_memory_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
