@@ -2,6 +2,7 @@
  *
  * Patterns: exact names, globs, whole-name regular expressions, and what hostile ones may cost.
  */
+#include "failing.h"
 #include "match.h"
 
 #include <stdlib.h>
@@ -190,22 +191,18 @@ static void test_heavy_to_compile(void **state)
     }
 }
 
-static void *fail_resize(void *ctx, void *old, size_t size)
-{
-    (void)ctx;
-    if (size == 0)
-        free(old);
-    return NULL;
-}
-
 static void test_memory_fails(void **state)
 {
     (void)state;
-    const nib_allocator a = {fail_resize, NULL};
+    failing f = {0};
+    const nib_allocator a = failing_allocator(&f);
     nib_pattern *pattern = NULL;
     nib_err err = {0};
     assert_int_equal(nib__pattern_make(&pattern, "re:a", &a, &err), NIB_NO_MEMORY);
     assert_null(pattern);
+    f.left = 1;
+    assert_int_equal(nib__pattern_make(&pattern, "re:(a", &a, &err), NIB_BAD_INPUT);
+    assert_int_equal(f.live, 0); /* a pattern that does not compile leaves nothing behind */
     nib__pattern_free(NULL);
 }
 

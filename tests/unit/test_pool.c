@@ -3,6 +3,7 @@
  * The pool: every index once, ascending, barriers, control words, sleep and wake, cores. The latency of an
  * empty job is printed, not asserted: it is the machine's.
  */
+#include "failing.h"
 #include "pool.h"
 
 #include <pthread.h>
@@ -254,28 +255,20 @@ static void test_open(void **state)
     nib__pool_close(NULL);
 }
 
-static void *fail_resize(void *ctx, void *old, size_t size)
-{
-    int *left = ctx;
-    if (size == 0) {
-        free(old);
-        return NULL;
-    }
-    return (*left)-- > 0 ? realloc(old, size) : NULL;
-}
-
 static void test_memory_fails(void **state)
 {
     (void)state;
     for (int n = 0;; n++) {
-        int left = n;
-        const nib_allocator a = {fail_resize, &left};
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
         nib_pool *pool = NULL;
         nib_err err = {0};
         const nib_status status = nib__pool_open(&pool, 2, &a, &err);
+        if (status == NIB_OK)
+            nib__pool_close(pool);
+        assert_int_equal(f.live, 0);
         if (status == NIB_OK) {
             assert_true(n > 0);
-            nib__pool_close(pool);
             return;
         }
         assert_int_equal(status, NIB_NO_MEMORY);
