@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weight quantizers: codes, scales and zeros equal torchao's bit for bit (tests/golden/quant_torchao.txt);
+ * what torchao has not (short last groups, fp8 zero rows, hostile values) by properties and by hand.
+ */
+#include "quantizer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+enum { ROWS_MAX = 16, K_MAX = 128, CELLS = ROWS_MAX * K_MAX };
+
+typedef struct input {
+    char name[32];
+    nib_type type;
+    int n, k;
+    float x[CELLS];
+} input;
+
+/* One quantized weight, with room for anything these tests make. */
+typedef struct result {
+    nib_quantizer q;
+    int8_t codes[CELLS];
+    uint8_t scales[4 * CELLS], zeros[4 * CELLS];
+    double signal, error;
+    nib_weight w;
+} result;
+
+static nib_scheme parsed(const char *name)
+{
+    nib_scheme s;
+    nib_err err = {0};
+    if (nib__scheme_parse(&s, name, strlen(name), &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return s;
+}
+
+/* Quantizes in blocks of `block` rows. */
+static nib_status quantize(result *r, const char *scheme, nib_type source, const float *x, int64_t n, int64_t k,
+                           int64_t block, nib_err *err)
+{
+    const nib_scheme s = parsed(scheme);
+    memset(r, 0x5a, sizeof *r);
+    r->signal = r->error = 0;
+    NIB_TRY(nib__quantizer_init(&r->q, &s, source, k, err));
+    if (nib__quantizer_needs_scan(&r->q)) {
+        float range[2] = {0, 0};
+        NIB_TRY(nib__quantizer_scan(&r->q, x, 0, n, range, err));
+        NIB_TRY(nib__quantizer_range(&r->q, range, err));
+        nib__quantizer_tensor(&r->q, r->scales, r->zeros);
+    }
+    const int64_t scale_row = r->q.groups * nib__type_bits(r->q.scale_type) / 8;
+    const int64_t zero_row = r->q.groups * nib__type_bits(r->q.zero_type) / 8;
+    for (int64_t i = 0; i < n; i += block) {
+        nib_quantized out = {r->codes + i * k, r->scales + i * scale_row, r->zeros + i * zero_row, r->signal,
+                             r->error};
+        NIB_TRY(nib__quantizer_rows(&r->q, x + i * k, i, nib__min(block, n - i), &out, err));
+        r->signal = out.signal;
+        r->error = out.error;
+    }
+    nib__quantizer_weight(&r->w, &r->q, n, r->codes, r->scales, r->zeros);
+    return NIB_OK;
+}
+
+static int unhex(uint8_t *out, size_t room, const char *hex)
+{
+    size_t count = 0;
+    unsigned byte;
+    while (count < room && sscanf(hex + 2 * count, "%2x", &byte) == 1)
+        out[count++] = (uint8_t)byte;
+    return (int)count;
+}
+
+static void read_input(input *in, const char *line, char *hex)
+{
+    char type[8];
+    assert_int_equal(sscanf(line, "input %31s %7s %d %d %s", in->name, type, &in->n, &in->k, hex), 5);
+    in->type = strcmp(type, "f32") == 0 ? NIB_TYPE_F32 : strcmp(type, "f16") == 0 ? NIB_TYPE_F16 : NIB_TYPE_BF16;
+    static uint8_t bytes[4 * CELLS];
+    assert_true(in->n * in->k <= CELLS);
+    assert_int_equal(unhex(bytes, sizeof bytes, hex), in->n * in->k * nib__type_bits(in->type) / 8);
+    nib__to_f32(in->x, bytes, in->type, in->n * in->k);
+}
+
+static void compare(const char *scheme, const char *name, const char *what, const void *got, const char *hex)
+{
+    static uint8_t want[4 * CELLS];
+    const int count = unhex(want, sizeof want, hex);
+    const uint8_t *bytes = got;
+    for (int i = 0; i < count; i++)
+        if (bytes[i] != want[i])
+            fail_msg("%s of %s: byte %d of the %s is %02x, torchao's is %02x", scheme, name, i, what, bytes[i],
+                     want[i]);
+}
+
+static void test_equal_to_torchao(void **state)
+{
+    (void)state;
+    static char line[1 << 16], part[4][1 << 15];
+    static input inputs[16];
+    static result r;
+    int input_count = 0, cases = 0;
+    FILE *file = fopen("tests/golden/quant_torchao.txt", "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        char scheme[64], name[32];
+        if (strncmp(line, "input", 5) == 0)
+            read_input(&inputs[input_count++], line, part[0]);
+        if (strncmp(line, "case", 4) != 0)
+            continue;
+        assert_int_equal(sscanf(line, "case %63s %31s %s %s %s", scheme, name, part[0], part[1], part[2]), 5);
+        const input *in = &inputs[input_count - 1];
+        assert_string_equal(name, in->name);
+        for (int64_t block = 1; block <= 4; block += 3) {
+            nib_err err = {0};
+            if (quantize(&r, scheme, in->type, in->x, in->n, in->k, block, &err) != NIB_OK)
+                fail_msg("%s of %s: %s", scheme, name, err.text);
+            compare(scheme, name, "codes", r.codes, part[0]);
+            compare(scheme, name, "scales", r.scales, part[1]);
+            if (part[2][0] != '-')
+                compare(scheme, name, "zeros", r.zeros, part[2]);
+            assert_int_equal(part[2][0] == '-', r.q.zero_type == NIB_TYPE_NONE);
+        }
+        cases++;
+    }
+    fclose(file);
+    assert_true(cases > 100);
+}
+
+static const char *const all_schemes[] = {
+    "int8wo", "int8wo-tensor", "int8wo-g32", "int8wo-g7-asym", "int8wo-tensor-asym", "int8dq-g16",
+    "int4wo-g32", "int4wo-row", "int4wo-g5", "int4wo-sym", "int4wo-g5-tinygemm", "8da4w-g32",
+    "8da4w-g7-asym", "8da4w-row", "8da4w-ao017", "4da4w-g16", "fp8wo", "fp8dq-tensor", "mxfp8", "mxfp8-floor",
+};
+
+static void fill(float *x, int64_t count, uint32_t seed)
+{
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 1664525U + 1013904223U;
+        x[i] = ((float)(seed >> 8) / 0x1p24f - 0.5f) * 0.3f;
+    }
+}
+
+/* Odd n, odd k, short last groups: every piece alone gives the same codes; dequantized values are within
+ * half a step (one and a half where the range is clipped) and the error sums are theirs. */
+static void test_any_shape(void **state)
+{
+    (void)state;
+    static result whole, piece;
+    static float x[CELLS], row[K_MAX];
+    fill(x, CELLS, 7);
+    for (size_t c = 0; c < COUNT(all_schemes); c++)
+        for (int64_t k = 1; k <= 97; k += 8) {
+            const int64_t n = 3;
+            nib_err err = {0};
+            if (quantize(&whole, all_schemes[c], NIB_TYPE_F32, x, n, k, n, &err) != NIB_OK)
+                fail_msg("%s: %s", all_schemes[c], err.text);
+            double signal = 0, error = 0;
+            for (int64_t i = 0; i < n; i++) {
+                nib__weight_row(&whole.w, i, row);
+                for (int64_t j = 0; j < k; j++) {
+                    const double was = (double)x[i * k + j], lost = was - (double)row[j];
+                    signal += was * was;
+                    error += lost * lost;
+                }
+            }
+            assert_true(fabs(signal - whole.signal) <= 1e-12 * signal);
+            assert_true(fabs(error - whole.error) <= 1e-9 * signal);
+            assert_true(k < 8 || nib__sqnr_db(signal, error) > 15);
+            const int64_t group = whole.q.scheme.group, last = k - k % nib__max(group, 1);
+            if (group <= 0 || last == k || last == 0)
+                continue;
+            for (int64_t i = 0; i < n; i++) { /* the short group is a group of its own */
+                assert_int_equal(quantize(&piece, all_schemes[c], NIB_TYPE_F32, x + i * k + last, 1, k - last, 1,
+                                          &err),
+                                 NIB_OK);
+                assert_memory_equal(piece.codes, whole.codes + i * k + last, (size_t)(k - last));
+                assert_true(nib__weight_scale(&piece.w, 0, 0) ==
+                            nib__weight_scale(&whole.w, i, whole.q.groups - 1));
+            }
+        }
+}
+
+static void test_zero_and_constant(void **state)
+{
+    (void)state;
+    static result r;
+    static float x[2 * 33], row[33];
+    for (size_t c = 0; c < COUNT(all_schemes); c++)
+        for (int source = 0; source < 3; source++) {
+            static const nib_type sources[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
+            if (source == 2 && strncmp(all_schemes[c], "mx", 2) == 0)
+                continue;
+            for (int v = 0; v < 3; v++) {
+                const float value = v == 0 ? 0 : v == 1 ? 1.5f : -0.625f;
+                for (int j = 0; j < 2 * 33; j++)
+                    x[j] = value;
+                nib_err err = {0};
+                assert_int_equal(quantize(&r, all_schemes[c], sources[source], x, 2, 33, 1, &err), NIB_OK);
+                for (int64_t i = 0; i < 2; i++) {
+                    nib__weight_row(&r.w, i, row);
+                    for (int j = 0; j < 33; j++)
+                        if (!(fabsf(row[j] - value) <= fabsf(value) * 0.071f + 1e-7f)) /* int4 clips 7.5 to 7 */
+                            fail_msg("%s: %g became %g", all_schemes[c], (double)value, (double)row[j]);
+                }
+            }
+        }
+}
+
+static void test_fp8_zero_row(void **state)
+{
+    (void)state;
+    static result r;
+    const float x[] = {0, -0.0f, 0, 1, -2, 3, 1e-44f, -1e-44f, 0};
+    nib_err err = {0};
+    assert_int_equal(quantize(&r, "fp8wo", NIB_TYPE_F32, x, 3, 3, 3, &err), NIB_OK);
+    assert_true(nib__weight_scale(&r.w, 0, 0) == 1 && nib__weight_scale(&r.w, 2, 0) == 1);
+    for (int j = 0; j < 3; j++)
+        assert_true(r.codes[j] == 0 && r.codes[6 + j] == 0);
+    assert_int_equal((uint8_t)r.codes[5], 0x7e);
+    const float zeros[] = {0, -0.0f};
+    assert_int_equal(quantize(&r, "fp8wo-tensor", NIB_TYPE_F32, zeros, 1, 2, 1, &err), NIB_OK);
+    assert_true(nib__weight_scale(&r.w, 0, 0) == 1 && r.codes[0] == 0 && r.codes[1] == 0);
+}
+
+/* The exact power of two also where a float log2 rounds it away. */
+static void test_mx_scales(void **state)
+{
+    (void)state;
+    static result r;
+    const float amax[] = {448, nextafterf(448, 500), 448 * 0x1p100f, nextafterf(448 * 0x1p100f, INFINITY), 3e38f};
+    const int rceil[] = {127, 128, 227, 228, 247}, floor_[] = {127, 127, 227, 227, 246};
+    for (size_t i = 0; i < COUNT(amax); i++) {
+        nib_err err = {0};
+        assert_int_equal(quantize(&r, "mxfp8", NIB_TYPE_F32, &amax[i], 1, 1, 1, &err), NIB_OK);
+        assert_int_equal(r.scales[0], rceil[i]);
+        assert_int_equal(quantize(&r, "mxfp8-floor", NIB_TYPE_F32, &amax[i], 1, 1, 1, &err), NIB_OK);
+        assert_int_equal(r.scales[0], floor_[i]);
+    }
+}
+
+static void test_hostile_values(void **state)
+{
+    (void)state;
+    static result r;
+    static float x[5 * 40];
+    for (size_t c = 0; c < COUNT(all_schemes); c++) {
+        static const float bad[] = {NAN, INFINITY, -INFINITY};
+        static const char *const says[] = {"row 3, column 37 is nan", "row 3, column 37 is inf",
+                                           "row 3, column 37 is -inf"};
+        for (size_t b = 0; b < COUNT(bad); b++) {
+            nib_err err = {0};
+            fill(x, COUNT(x), 3);
+            x[3 * 40 + 37] = bad[b];
+            assert_int_equal(quantize(&r, all_schemes[c], NIB_TYPE_F32, x, 5, 40, 2, &err), NIB_BAD_INPUT);
+            if (strstr(err.text, says[b]) == NULL)
+                fail_msg("%s: %s", all_schemes[c], err.text);
+        }
+        nib_err err = {0};
+        fill(x, COUNT(x), 3);
+        x[40] = 3.4e38f;
+        x[41] = -3.4e38f;
+        const nib_scheme s = parsed(all_schemes[c]);
+        const nib_status status = quantize(&r, all_schemes[c], NIB_TYPE_F32, x, 5, 40, 2, &err);
+        assert_int_equal(status, s.symmetric ? NIB_OK : NIB_BAD_INPUT);
+        if (!s.symmetric)
+            assert_non_null(strstr(err.text, "-3.39999995e+38 to 3.39999995e+38 span more than f32"));
+    }
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    nib_quantizer q;
+    nib_err err = {0};
+    const nib_scheme floats = {.code = NIB_CODE_BF16}, nv4 = {.code = NIB_CODE_NV4, .group = 16};
+    const nib_scheme int8 = parsed("int8wo");
+    assert_int_equal(nib__quantizer_init(&q, &floats, NIB_TYPE_F32, 8, &err), NIB_UNSUPPORTED);
+    assert_string_equal(err.text, "there is no quantizer for bf16");
+    assert_int_equal(nib__quantizer_init(&q, &nv4, NIB_TYPE_F32, 8, &err), NIB_UNSUPPORTED);
+    assert_int_equal(nib__quantizer_init(&q, &int8, NIB_TYPE_I8, 8, &err), NIB_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "type i8"));
+    assert_true(isinf(nib__sqnr_db(1, 0)) && nib__sqnr_db(100, 1) == 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_equal_to_torchao), cmocka_unit_test(test_any_shape),
+        cmocka_unit_test(test_zero_and_constant), cmocka_unit_test(test_fp8_zero_row),
+        cmocka_unit_test(test_mx_scales),         cmocka_unit_test(test_hostile_values),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

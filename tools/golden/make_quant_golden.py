@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Codes and scales of torchao 0.18 for small weights, as tests/golden/quant_torchao.txt.
+
+Usage: python3 tools/golden/make_quant_golden.py > tests/golden/quant_torchao.txt
+Needs: torch, torchao==0.18.0. Runs on the CPU.
+
+Lines:  input NAME TYPE N K HEX             values, little endian
+        case SCHEME INPUT CODES SCALES ZEROS   hex; codes one byte each, scales and zeros in their own
+                                             type, [n][groups]; "-" for no zeros
+What torchao does not run on a CPU is computed here by its formula: int4wo (MSLK's int4_row_quantize_zp, which
+Int4Tensor calls). -ao017 is 0.18 called with the eps that 0.17 took by default. Where torchao's fp8 scale is 0
+its codes are NaN: there the codes are 0 and the scale 1.
+"""
+import sys
+
+import torch
+import torchao
+from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
+from torchao.quantization import (
+    Int8DynamicActivationInt8WeightConfig,
+    Int8DynamicActivationIntxWeightConfig,
+    Int8WeightOnlyConfig,
+    IntxWeightOnlyConfig,
+    PerAxis,
+    PerGroup,
+    PerRow,
+    PerTensor,
+    quantize_,
+)
+from torchao.quantization.quant_primitives import (
+    MappingType,
+    _choose_qparams_affine_tinygemm,
+    _quantize_affine_tinygemm,
+    choose_qparams_affine,
+    quantize_affine,
+)
+from torchao.quantization.quantize_.workflows import Float8Tensor
+
+SEED = 20261120
+SYM, ASYM = MappingType.SYMMETRIC, MappingType.ASYMMETRIC
+NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+
+def hexed(t):
+    return t.contiguous().view(torch.uint8).flatten().numpy().tobytes().hex()
+
+
+def special(dtype):
+    """Rows of 64 = two groups of 32 that reach the corners of the formulas."""
+    g = torch.Generator().manual_seed(SEED + 1)
+    noise = torch.randn(10, 64, generator=g)
+    w = noise.clone()
+    w[0] = 0
+    w[1] = 0.37
+    w[2] = -2
+    w[3] = noise[3] * 1e-3  # bf16 scales under 0.17's eps
+    w[4, 17] = 6e4 if dtype == torch.float16 else 3e38
+    w[5] = noise[5] * (3e-7 if dtype == torch.float16 else 1e-40)  # denormals
+    w[6, :32] = 0
+    w[7] = torch.where(noise[7] > 0, 0.0, -0.0)
+    w[8] = 1 + noise[8].abs() * 0.01  # one-sided, far from 0
+    w[9] = -noise[9].abs()
+    return w.to(dtype)
+
+
+def linear(w):
+    layer = torch.nn.Linear(w.shape[1], w.shape[0], bias=False, dtype=w.dtype)
+    layer.weight = torch.nn.Parameter(w.clone(), requires_grad=False)
+    return layer
+
+
+def by_config(config):
+    def run(w):
+        layer = linear(w)
+        quantize_(layer, config)
+        q = layer.weight
+        return q.qdata, q.scale, getattr(q, "zero_point", None)
+
+    return run
+
+
+def intx(bits, group, mapping):
+    granularity = PerGroup(group) if group else PerAxis(0)
+    return by_config(
+        IntxWeightOnlyConfig(getattr(torch, f"int{bits}"), granularity, mapping)
+    )
+
+
+def da_intx(bits, group, mapping):
+    granularity = PerGroup(group) if group else PerAxis(0)
+    return by_config(
+        Int8DynamicActivationIntxWeightConfig(
+            getattr(torch, f"int{bits}"), granularity, mapping
+        )
+    )
+
+
+def old_eps(bits, group, mapping):
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+    def run(w):
+        block = (1, group or w.shape[1])
+        scale, zero = choose_qparams_affine(
+            w, mapping, block, torch.int8, low, high, eps=torch.finfo(w.dtype).eps,
+            zero_point_dtype=torch.int8, keepdim=True,
+        )
+        return quantize_affine(w, block, scale, zero, torch.int8, low, high), scale, zero
+
+    return run
+
+
+def int4_plain(group):
+    def run(w):
+        x = w.reshape(-1, group or w.shape[1]).float()
+        most, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
+        scale = (most - least).clamp(min=1e-6) / 15
+        zero = least + scale * 8
+        codes = ((x - least) / scale).round().clamp(0, 15) - 8
+        shape = (w.shape[0], -1)
+        return codes.to(torch.int8), scale.to(w.dtype).view(shape), zero.to(w.dtype).view(shape)
+
+    return run
+
+
+def tinygemm(group):
+    def run(w):
+        block = (1, group)
+        scale, zero = _choose_qparams_affine_tinygemm(
+            w, ASYM, block, torch.int32, 0, 15, scale_dtype=w.dtype, zero_point_dtype=w.dtype
+        )
+        q = _quantize_affine_tinygemm(w, block, scale, zero, torch.int32, 0, 15)
+        return (q - 8).to(torch.int8), scale, zero
+
+    return run
+
+
+def fp8(granularity):
+    def run(w):
+        q = Float8Tensor.from_hp(w, granularity=granularity)
+        scale, codes = q.scale.clone(), q.qdata.view(torch.uint8).clone()
+        codes[(scale == 0).expand(codes.shape)] = 0
+        scale[scale == 0] = 1
+        return codes, scale, None
+
+    return run
+
+
+def mx(mode):
+    def run(w):
+        scale, codes = to_mx(w, torch.float8_e4m3fn, 32, mode)
+        return codes.view(torch.uint8), scale.view(torch.uint8), None
+
+    return run
+
+
+# scheme, how, whether its zeros are written
+CASES = [
+    ("int8wo", by_config(Int8WeightOnlyConfig(granularity=PerRow())), False),
+    ("int8wo-tensor", by_config(Int8WeightOnlyConfig(granularity=PerTensor())), False),
+    ("int8dq", by_config(Int8DynamicActivationInt8WeightConfig(granularity=PerRow())), False),
+    ("int8dq-tensor", by_config(Int8DynamicActivationInt8WeightConfig(granularity=PerTensor())), False),
+    ("int8wo-g32", intx(8, 32, SYM), False),
+    ("int8wo-g32-asym", intx(8, 32, ASYM), True),
+    ("int8wo-asym", intx(8, 0, ASYM), True),
+    ("int8wo-g32-ao017", old_eps(8, 32, SYM), False),
+    ("int8dq-g32-actasym", da_intx(8, 32, SYM), False),
+    ("int4wo-g32-sym", intx(4, 32, SYM), False),
+    ("int4wo-row-sym", intx(4, 0, SYM), False),
+    ("int4wo-g32-sym-ao017", old_eps(4, 32, SYM), False),
+    ("8da4w-g32", da_intx(4, 32, SYM), False),
+    ("8da4w-g16", da_intx(4, 16, SYM), False),
+    ("8da4w-row", da_intx(4, 0, SYM), False),
+    ("8da4w-g32-asym", da_intx(4, 32, ASYM), True),
+    ("8da4w-g32-ao017", old_eps(4, 32, SYM), False),
+    ("8da4w-g32-asym-ao017", old_eps(4, 32, ASYM), True),
+    ("4da4w-g32", da_intx(4, 32, SYM), False),
+    ("int4wo-g32", int4_plain(32), True),
+    ("int4wo-row", int4_plain(0), True),
+    ("int4wo-g32-tinygemm", tinygemm(32), True),
+    ("fp8wo", fp8(PerRow()), False),
+    ("fp8wo-tensor", fp8(PerTensor()), False),
+    ("fp8dq", fp8(PerRow()), False),
+    ("mxfp8", mx(ScaleCalculationMode.RCEIL), False),
+    ("mxfp8-floor", mx(ScaleCalculationMode.FLOOR), False),
+]
+
+
+def wanted(scheme, name, dtype):
+    """The whole table on small f32 and bf16 inputs; elsewhere what can differ there."""
+    if dtype == torch.float16:  # torchao has no mx of f16
+        return scheme.startswith(("8da4w-g32", "int8wo-g32", "fp8wo")) or scheme == "int4wo-g32"
+    if name == "small":
+        return True
+    if scheme in ("int8dq", "int8dq-tensor", "int8dq-g32-actasym", "4da4w-g32", "fp8dq", "int4wo-g32-sym"):
+        return False  # the same weights as others
+    return name == "special" or (scheme != "8da4w-g16" and "ao017" not in scheme)
+
+
+def main():
+    if torchao.__version__ != "0.18.0":
+        sys.exit(f"torchao is {torchao.__version__}, not 0.18.0")
+    g = torch.Generator().manual_seed(SEED)
+    small, wide = torch.randn(3, 64, generator=g), torch.randn(5, 96, generator=g) * 0.05
+    print(f"# torchao {torchao.__version__}, torch {torch.__version__.split('+')[0]}, seed {SEED},"
+          " python3 tools/golden/make_quant_golden.py; int4wo, -ao017 and zero fp8 scales: see there")
+    for name, make, dtypes in (
+        ("small", lambda d: small.to(d), (torch.float32, torch.bfloat16, torch.float16)),
+        ("wide", lambda d: wide.to(d), (torch.bfloat16,)),
+        ("special", special, (torch.float32, torch.bfloat16, torch.float16)),
+    ):
+        for dtype in dtypes:
+            w = make(dtype)
+            title = f"{name}_{NAMES[dtype]}"
+            print("input", title, NAMES[dtype], *w.shape, hexed(w))
+            for scheme, run, has_zeros in CASES:
+                if not wanted(scheme, name, dtype):
+                    continue
+                codes, scales, zeros = run(w)
+                print("case", scheme, title, hexed(codes), hexed(scales),
+                      hexed(zeros) if has_zeros else "-")
+
+
+main()
