@@ -53,9 +53,9 @@ static void keep(nib_err *err, nib_status status, const char *text, int length)
             size--;
     }
     memcpy(err->text, text, size);
-    memcpy(err->text + size, "...", sizeof "...");
-    if (!cut)
-        err->text[size] = 0;
+    err->text[size] = 0;
+    if (cut)
+        memcpy(err->text + size, "...", sizeof "...");
     err->status = status;
 }
 
