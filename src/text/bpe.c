@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Byte pair encoding of one word: characters to symbols, then the merge of least rank again and again
+ * until none is left, as Hugging Face's tokenizers does it, expired candidates included.
+ *
+ * A heap holds the candidate merges. Each of n symbols is in at most one pair at the start, and each merge
+ * takes one symbol away and makes at most two new pairs, so a word of n bytes costs less than 3 n steps,
+ * whatever it holds. Short words that come again are answered from a table of recent ones.
+ */
+#include "tokenizer_parts.h"
+
+#include <xxhash.h>
+
+enum {
+    LONGEST_RUN = 1024, /* as in vocab.c */
+    WORD_BYTES = 56,
+    WORD_IDS = 16,
+    MOST_WORDS = 8192,  /* 1 MiB of them */
+    BYTES_PER_WORD = 64 /* a table for every so many bytes of text */
+};
+
+#define MERGED UINT32_MAX
+
+/* U+2581, which stands for a space in SentencePiece's vocabularies. */
+static const char META[] = "\xe2\x96\x81";
+enum { META_SIZE = 3 };
+
+struct nib_word {
+    uint32_t hash;
+    uint8_t size, count; /* size 0: empty */
+    char text[WORD_BYTES];
+    int32_t ids[WORD_IDS];
+};
+
+/* ---- the table of merges ---- */
+
+static size_t merge_slot(const nib_bpe *b, uint32_t left, uint32_t right)
+{
+    const uint64_t key = (uint64_t)left << 32 | right;
+    return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> (64 - b->bits));
+}
+
+/* The merge of a pair; NULL: none. */
+static const nib_merge *find_merge(const nib_bpe *b, uint32_t left, uint32_t right)
+{
+    const size_t mask = ((size_t)1 << b->bits) - 1;
+    for (size_t at = merge_slot(b, left, right);; at = (at + 1) & mask) {
+        const nib_merge *m = &b->slots[at];
+        if (m->left == left && m->right == right)
+            return m;
+        if (m->left == UINT32_MAX)
+            return NULL;
+    }
+}
+
+static nib_status fill_merges(nib_bpe *b, const nib_merge *list, size_t count, nib_err *err)
+{
+    const size_t mask = ((size_t)1 << b->bits) - 1;
+    memset(b->slots, 0xff, (mask + 1) * sizeof *b->slots);
+    for (size_t i = 0; i < count; i++) {
+        size_t at = merge_slot(b, list[i].left, list[i].right);
+        int run = 0;
+        while (b->slots[at].left != UINT32_MAX &&
+               (b->slots[at].left != list[i].left || b->slots[at].right != list[i].right)) {
+            at = (at + 1) & mask;
+            if (++run == LONGEST_RUN)
+                return nib__fail(err, NIB_UNSUPPORTED,
+                                 "%d merges have the hash of merge %zu; these merges are made to be slow",
+                                 LONGEST_RUN, i);
+        }
+        b->slots[at] = list[i];
+    }
+    return NIB_OK;
+}
+
+/* True if U+2581 comes after another character somewhere in the text. */
+static bool joins_words(const char *text, size_t size)
+{
+    for (size_t i = 1; i + META_SIZE <= size; i++)
+        if (memcmp(text + i, META, META_SIZE) == 0 &&
+            (i < META_SIZE || memcmp(text + i - META_SIZE, META, META_SIZE) != 0))
+            return true;
+    return false;
+}
+
+static void fill_characters(nib_bpe *b, const nib_vocab *v)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    char bytes[4];
+    for (uint32_t point = 0; point < COUNT(b->characters); point++) {
+        const int size = nib__utf8_put(bytes, point);
+        b->characters[point] = nib__vocab_find(v, &v->model, bytes, (size_t)size);
+    }
+    for (unsigned i = 0; i < 256; i++) {
+        const char name[6] = {'<', '0', 'x', digits[i >> 4], digits[i & 15], '>'};
+        b->bytes[i] = nib__vocab_find(v, &v->model, name, sizeof name);
+    }
+}
+
+nib_status nib__bpe_build(nib_bpe *b, const nib_vocab *v, const nib_merge *list, size_t count,
+                          const nib_allocator *a, nib_err *err)
+{
+    b->bits = 4;
+    while (((size_t)1 << b->bits) / 3 * 2 < count)
+        b->bits++;
+    b->slots = nib__calloc(a, (size_t)1 << b->bits, sizeof *b->slots);
+    if (b->slots == NULL)
+        return nib__fail_memory(err, sizeof *b->slots << b->bits, "the table of merges");
+    NIB_TRY(fill_merges(b, list, count, err));
+    b->cut = nib__vocab_find(v, &v->model, META, META_SIZE) >= 0;
+    b->makes_special = false;
+    for (size_t i = 0; i < count; i++) {
+        size_t size;
+        const char *text = nib__vocab_text(v, list[i].id, &size);
+        b->cut = b->cut && !joins_words(text, size);
+        b->makes_special = b->makes_special || nib__vocab_special(v, list[i].id);
+    }
+    fill_characters(b, v);
+    return NIB_OK;
+}
+
+void nib__bpe_free(nib_bpe *b, const nib_allocator *a)
+{
+    nib__release(a, b->slots);
+    b->slots = NULL;
+}
+
+/* ---- characters to symbols ---- */
+
+/* Room is there: split_characters sees to it. */
+static void add_symbol(nib_encoder *e, int32_t id)
+{
+    const int32_t at = (int32_t)e->symbol_count++;
+    e->symbols[at] = (nib_symbol){(uint32_t)id, at - 1, at + 1};
+}
+
+static int32_t find_character(const nib_tokenizer *t, const char *text, size_t size)
+{
+    if (size <= 2) {
+        const unsigned char first = (unsigned char)text[0];
+        return t->bpe.characters[size == 1 ? first : (first & 0x1fu) << 6 | ((unsigned char)text[1] & 0x3fu)];
+    }
+    return nib__vocab_find(&t->vocab, &t->vocab.model, text, size);
+}
+
+/* Adds the character as bytes; false: the vocabulary lacks one of them. */
+static bool add_bytes(nib_encoder *e, const char *text, size_t size)
+{
+    const nib_bpe *b = &e->t->bpe;
+    for (size_t i = 0; i < size; i++)
+        if (b->bytes[(unsigned char)text[i]] < 0)
+            return false;
+    for (size_t i = 0; i < size; i++)
+        add_symbol(e, b->bytes[(unsigned char)text[i]]);
+    return true;
+}
+
+static nib_status fail_unknown(nib_encoder *e, const char *text)
+{
+    const char *at = text;
+    return nib__fail(e->err, NIB_BAD_INPUT,
+                     "the tokenizer has no token for U+%04X, no bytes to write it with and no unk_token; "
+                     "leave the character out, or use the tokenizer of a model that knows it",
+                     nib__utf8_next(&at));
+}
+
+/* An unknown character waits until a known one comes, so that the next can join it where fuse_unk says so;
+ * bytes do not count as known here, as in Hugging Face's tokenizers. */
+static nib_status split_characters(nib_encoder *e, const char *text, size_t size)
+{
+    const nib_bpe *b = &e->t->bpe;
+    bool waiting = false;
+    e->symbol_count = 0;
+    if (size >= INT32_MAX)
+        return nib__fail(e->err, NIB_NO_MEMORY, "a word of the text has %zu bytes; the limit is %d", size,
+                         INT32_MAX - 1);
+    /* A character gives at most a symbol for each of its bytes. */
+    if (!nib__reserve(&e->t->allocator, (void **)&e->symbols, &e->symbol_capacity, size, sizeof *e->symbols))
+        return nib__fail_memory(e->err, size * sizeof *e->symbols, "the tokenizer");
+    for (size_t i = 0; i < size;) {
+        const size_t length = (size_t)nib__utf8_length(text + i, size - i);
+        const int32_t id = find_character(e->t, text + i, length);
+        if (id >= 0) {
+            if (waiting)
+                add_symbol(e, b->unk);
+            waiting = false;
+            add_symbol(e, id);
+        } else if (!b->byte_fallback || !add_bytes(e, text + i, length)) {
+            if (b->unk < 0)
+                return fail_unknown(e, text + i);
+            if (waiting && !b->fuse_unk)
+                add_symbol(e, b->unk);
+            waiting = true;
+        }
+        i += length;
+    }
+    if (waiting)
+        add_symbol(e, b->unk);
+    return NIB_OK;
+}
+
+/* ---- merging ---- */
+
+static void sift_down(nib_candidate *heap, size_t count, size_t at)
+{
+    const nib_candidate moved = heap[at];
+    for (;;) {
+        size_t child = 2 * at + 1;
+        if (child >= count)
+            break;
+        child += child + 1 < count && heap[child + 1].key < heap[child].key;
+        if (heap[child].key >= moved.key)
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = moved;
+}
+
+static nib_candidate pop(nib_encoder *e)
+{
+    const nib_candidate top = e->heap[0];
+    e->heap[0] = e->heap[--e->heap_count];
+    if (e->heap_count != 0)
+        sift_down(e->heap, e->heap_count, 0);
+    return top;
+}
+
+static void push(nib_candidate *heap, size_t at, nib_candidate candidate)
+{
+    while (at != 0 && heap[(at - 1) / 2].key > candidate.key) {
+        heap[at] = heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    heap[at] = candidate;
+}
+
+/* The merge of the symbol at `left` with the one after it, if this call may use it. */
+static const nib_merge *merge_at(const nib_encoder *e, int32_t left)
+{
+    const int32_t right = e->symbols[left].next;
+    if (right >= (int32_t)e->symbol_count)
+        return NULL;
+    const nib_merge *m = find_merge(&e->t->bpe, e->symbols[left].id, e->symbols[right].id);
+    /* Merges must not make a special token of a user's words. */
+    if (m != NULL && e->t->bpe.makes_special && !e->parse_special && nib__vocab_special(&e->t->vocab, m->id))
+        return NULL;
+    return m;
+}
+
+static nib_candidate candidate_of(const nib_merge *m, int32_t at)
+{
+    return (nib_candidate){(uint64_t)m->rank << 32 | (uint32_t)at, m->id};
+}
+
+static void push_pair(nib_encoder *e, int32_t left)
+{
+    const nib_merge *m = left < 0 ? NULL : merge_at(e, left);
+    if (m != NULL)
+        push(e->heap, e->heap_count++, candidate_of(m, left));
+}
+
+static void merge_pair(nib_encoder *e, int32_t left, uint32_t id)
+{
+    nib_symbol *symbol = &e->symbols[left];
+    const int32_t gone = symbol->next, next = e->symbols[gone].next;
+    symbol->id = id;
+    symbol->next = next;
+    e->symbols[gone].id = MERGED;
+    if (next < (int32_t)e->symbol_count)
+        e->symbols[next].previous = left;
+    push_pair(e, symbol->previous);
+    push_pair(e, left);
+}
+
+static nib_status merge_symbols(nib_encoder *e)
+{
+    const size_t n = e->symbol_count;
+    /* n pairs at first, and each of n merges takes one candidate away and adds up to two. */
+    if (!nib__reserve(&e->t->allocator, (void **)&e->heap, &e->heap_capacity, 2 * n + 2, sizeof *e->heap))
+        return nib__fail_memory(e->err, 2 * n * sizeof *e->heap, "the tokenizer");
+    e->heap_count = 0;
+    for (int32_t i = 0; i + 1 < (int32_t)n; i++) {
+        const nib_merge *m = merge_at(e, i);
+        if (m != NULL)
+            e->heap[e->heap_count++] = candidate_of(m, i);
+    }
+    for (size_t i = e->heap_count / 2; i-- > 0;)
+        sift_down(e->heap, e->heap_count, i);
+    while (e->heap_count != 0) {
+        const nib_candidate top = pop(e);
+        const int32_t at = (int32_t)(top.key & UINT32_MAX);
+        e->steps++;
+        if (e->symbols[at].id == MERGED)
+            continue;
+        /* Since the candidate was made its symbols may have changed; it holds if they still give its id. */
+        const nib_merge *m = merge_at(e, at);
+        if (m != NULL && m->id == top.id)
+            merge_pair(e, at, top.id);
+    }
+    return NIB_OK;
+}
+
+static nib_status encode_word(nib_encoder *e, const char *text, size_t size)
+{
+    NIB_TRY(split_characters(e, text, size));
+    if (e->symbol_count > 1)
+        NIB_TRY(merge_symbols(e));
+    for (size_t i = 0; i < e->symbol_count; i = (size_t)e->symbols[i].next)
+        NIB_TRY(nib__encoder_id(e, e->symbols[i].id));
+    return NIB_OK;
+}
+
+/* ---- words seen before ---- */
+
+nib_status nib__bpe_cache_open(nib_encoder *e, size_t text_size)
+{
+    size_t count = 1;
+    while (count < MOST_WORDS && count * BYTES_PER_WORD < text_size)
+        count *= 2;
+    if (count < 16)
+        return NIB_OK;
+    e->words = nib__calloc(&e->t->allocator, count, sizeof *e->words);
+    if (e->words == NULL)
+        return nib__fail_memory(e->err, count * sizeof *e->words, "the tokenizer");
+    e->word_count = count;
+    return NIB_OK;
+}
+
+static nib_status encode_cached(nib_encoder *e, const char *text, size_t size)
+{
+    if (e->word_count == 0 || size > WORD_BYTES || size == 0)
+        return encode_word(e, text, size);
+    const uint32_t hash = (uint32_t)XXH3_64bits(text, size);
+    nib_word *word = &e->words[hash & (e->word_count - 1)];
+    if (word->hash == hash && word->size == size && memcmp(word->text, text, size) == 0) {
+        for (int i = 0; i < word->count; i++)
+            NIB_TRY(nib__encoder_id(e, word->ids[i]));
+        return NIB_OK;
+    }
+    const size_t before = e->count;
+    NIB_TRY(encode_word(e, text, size));
+    const size_t made = e->count - before;
+    if (made > WORD_IDS)
+        return NIB_OK;
+    word->hash = hash;
+    word->size = (uint8_t)size;
+    word->count = (uint8_t)made;
+    memcpy(word->text, text, size);
+    if (made != 0)
+        memcpy(word->ids, e->ids + before, made * sizeof *word->ids);
+    return NIB_OK;
+}
+
+/* ---- one word of the pre-tokenizer ---- */
+
+/* The next place at or after `from` where U+2581 comes after another character; or size. */
+static size_t next_cut(const char *text, size_t size, size_t from)
+{
+    while (from < size) {
+        const char *found = memchr(text + from, META[0], size - from);
+        if (found == NULL)
+            return size;
+        const size_t at = (size_t)(found - text);
+        if (size - at >= META_SIZE && memcmp(found, META, META_SIZE) == 0 &&
+            (at < META_SIZE || memcmp(found - META_SIZE, META, META_SIZE) != 0))
+            return at;
+        from = at + 1;
+    }
+    return size;
+}
+
+nib_status nib__bpe_word(nib_encoder *e, const char *text, size_t size)
+{
+    const nib_tokenizer *t = e->t;
+    if (t->bpe.ignore_merges) {
+        const int32_t id = nib__vocab_find(&t->vocab, &t->vocab.model, text, size);
+        if (id >= 0 && (e->parse_special || !nib__vocab_special(&t->vocab, id)))
+            return nib__encoder_id(e, id);
+    }
+    if (!t->bpe.cut)
+        return encode_cached(e, text, size);
+    for (size_t start = 0; start < size;) {
+        const size_t end = next_cut(text, size, start + 1);
+        NIB_TRY(encode_cached(e, text + start, end - start));
+        start = end;
+    }
+    return NIB_OK;
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Normalizers, one after the other over a text, and the alphabet of byte-level tokenizers.
+ *
+ * Canonical ordering is our own: utf8proc sorts a run of combining marks in quadratic time, and a text may
+ * be nothing else. Decomposition and composition are utf8proc's.
+ */
+#include "tokenizer_parts.h"
+
+#include <utf8proc.h>
+
+/* ---- Unicode normalization forms ---- */
+
+typedef struct points {
+    const nib_allocator *allocator;
+    int32_t *at, *sorted;
+    size_t count, capacity, sorted_capacity;
+} points;
+
+static bool decompose(points *p, const char *text, size_t size, utf8proc_option_t options)
+{
+    enum { LONGEST = 32 }; /* U+FDFA decomposes to 18 */
+    const char *const end = text + size;
+    int boundary = 0;
+    p->count = 0;
+    while (text < end) {
+        const utf8proc_int32_t point = (utf8proc_int32_t)nib__utf8_next(&text);
+        if (!nib__reserve(p->allocator, (void **)&p->at, &p->capacity, p->count + LONGEST, sizeof *p->at))
+            return false;
+        const utf8proc_ssize_t made =
+            utf8proc_decompose_char(point, p->at + p->count, LONGEST, options, &boundary);
+        if (made < 0 || made > LONGEST)
+            p->at[p->count++] = point; /* not assigned in utf8proc's Unicode: stays */
+        else
+            p->count += (size_t)made;
+    }
+    return true;
+}
+
+static unsigned combining_class(int32_t point)
+{
+    return point < 0x300 ? 0 : (unsigned)utf8proc_get_property(point)->combining_class;
+}
+
+/* Sorts marks by class, those of one class staying in order: counting, so that n marks cost n steps. */
+static bool sort_marks(points *p, size_t start, size_t count)
+{
+    size_t places[257] = {0};
+    if (!nib__reserve(p->allocator, (void **)&p->sorted, &p->sorted_capacity, count, sizeof *p->sorted))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        places[(combining_class(p->at[start + i]) & 255) + 1]++;
+    for (size_t c = 1; c < COUNT(places); c++)
+        places[c] += places[c - 1];
+    for (size_t i = 0; i < count; i++)
+        p->sorted[places[combining_class(p->at[start + i]) & 255]++] = p->at[start + i];
+    memcpy(p->at + start, p->sorted, count * sizeof *p->at);
+    return true;
+}
+
+static bool order_marks(points *p)
+{
+    for (size_t i = 0; i < p->count;) {
+        size_t end = i;
+        bool sorted = true;
+        unsigned last = 0;
+        for (unsigned class; end < p->count && (class = combining_class(p->at[end])) != 0; end++) {
+            sorted = sorted && class >= last;
+            last = class;
+        }
+        if (!sorted && !sort_marks(p, i, end - i))
+            return false;
+        i = end == i ? i + 1 : end;
+    }
+    return true;
+}
+
+static bool normalize_part(points *p, const char *text, size_t size, utf8proc_option_t options, nib_text *out)
+{
+    if (!decompose(p, text, size, options) || !order_marks(p))
+        return false;
+    size_t count = p->count;
+    if (options & UTF8PROC_COMPOSE) {
+        const utf8proc_ssize_t left =
+            utf8proc_normalize_utf32(p->at, (utf8proc_ssize_t)count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        count = left < 0 ? count : (size_t)left;
+    }
+    for (size_t i = 0; i < count; i++) {
+        char bytes[4];
+        nib__text_put(out, bytes, (size_t)nib__utf8_put(bytes, (uint32_t)p->at[i]));
+    }
+    return true;
+}
+
+/* Runs of characters below `plain` stay as they are; the last one before another may compose with it. */
+static bool normalize_form(const nib_allocator *a, const char *text, size_t size, utf8proc_option_t options,
+                           uint32_t plain, nib_text *out)
+{
+    points p = {.allocator = a};
+    const char *at = text, *const end = text + size, *start = text, *last = text;
+    bool done = true;
+    while (at < end && done) {
+        const char *const here = at;
+        if (nib__utf8_next(&at) < plain) {
+            last = here;
+            continue;
+        }
+        while (at < end) {
+            const char *next = at;
+            if (nib__utf8_next(&next) < plain)
+                break;
+            at = next;
+        }
+        nib__text_put(out, start, (size_t)(last - start));
+        done = normalize_part(&p, last, (size_t)(at - last), options, out);
+        start = last = at;
+    }
+    nib__text_put(out, start, (size_t)(end - start));
+    nib__release(a, p.at);
+    nib__release(a, p.sorted);
+    return done;
+}
+
+/* ---- the alphabet of byte-level tokenizers ---- */
+
+/* Bytes that are printable Latin-1 stand for themselves; the rest take U+0100 and up, in order. */
+static bool stands_for_itself(unsigned byte)
+{
+    return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad);
+}
+
+static uint32_t point_of_byte(unsigned byte)
+{
+    if (stands_for_itself(byte))
+        return byte;
+    if (byte <= 0x20)
+        return 0x100 + byte;
+    return byte == 0xad ? 0x143 : 0x121 + (byte - 0x7f);
+}
+
+int nib__byte_level_byte(uint32_t point)
+{
+    if (point < 0x100)
+        return stands_for_itself(point) ? (int)point : -1;
+    if (point <= 0x120)
+        return (int)point - 0x100;
+    if (point <= 0x142)
+        return (int)point - 0x121 + 0x7f;
+    return point == 0x143 ? 0xad : -1;
+}
+
+void nib__byte_level_put(nib_text *out, const char *text, size_t size)
+{
+    char bytes[128];
+    size_t used = 0;
+    for (size_t i = 0; i < size; i++) {
+        if (used > sizeof bytes - 4) {
+            nib__text_put(out, bytes, used);
+            used = 0;
+        }
+        used += (size_t)nib__utf8_put(bytes + used, point_of_byte((unsigned char)text[i]));
+    }
+    nib__text_put(out, bytes, used);
+}
+
+/* ---- the others ---- */
+
+static void lowercase(const char *text, size_t size, nib_text *out)
+{
+    for (const char *const end = text + size; text < end;) {
+        char bytes[4];
+        const uint32_t point = nib__utf8_next(&text);
+        if (point == 0x130) {
+            nib__text_put(out, "i\xcc\x87", 3); /* the only one whose lower case is two code points */
+            continue;
+        }
+        const uint32_t lower = (uint32_t)utf8proc_tolower((utf8proc_int32_t)point);
+        nib__text_put(out, bytes, (size_t)nib__utf8_put(bytes, lower));
+    }
+}
+
+static void strip_accents(const char *text, size_t size, nib_text *out)
+{
+    for (const char *const end = text + size; text < end;) {
+        const char *const start = text;
+        const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)nib__utf8_next(&text));
+        if (category < UTF8PROC_CATEGORY_MN || category > UTF8PROC_CATEGORY_ME)
+            nib__text_put(out, start, (size_t)(text - start));
+    }
+}
+
+static void strip(const nib_normalizer *n, const char *text, size_t size, nib_text *out)
+{
+    const char *end = text + size;
+    while (n->left && text < end) {
+        const char *next = text;
+        if (!nib__is_space(nib__utf8_next(&next)))
+            break;
+        text = next;
+    }
+    while (n->right && text < end) {
+        const char *last = end - 1;
+        while (((unsigned char)*last & 0xc0) == 0x80)
+            last--;
+        const char *at = last;
+        if (!nib__is_space(nib__utf8_next(&at)))
+            break;
+        end = last;
+    }
+    nib__text_put(out, text, (size_t)(end - text));
+}
+
+static nib_status replace(nib_encoder *e, const nib_normalizer *n, const char *text, size_t size, nib_text *out)
+{
+    size_t from = 0, last = SIZE_MAX, copied = 0;
+    for (;;) {
+        nib_match match;
+        bool found;
+        NIB_TRY(nib__find_next(&n->finder, &e->run, text, size, &from, &last, &match, &found, e->err));
+        if (!found)
+            break;
+        nib__text_put(out, text + copied, match.start - copied);
+        nib__text_put(out, n->content, n->content_size);
+        copied = match.end;
+        NIB_TRY(nib__encoder_made(e, out, n->content_size, "Replace"));
+    }
+    nib__text_put(out, text + copied, size - copied);
+    return NIB_OK;
+}
+
+static nib_status run_form(nib_encoder *e, const nib_normalizer *n, const char *text, size_t size, nib_text *out)
+{
+    static const utf8proc_option_t options[] = {
+        [NIB_NORMAL_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+        [NIB_NORMAL_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+        [NIB_NORMAL_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
+        [NIB_NORMAL_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
+    };
+    /* No character below U+0300 changes under NFC, nor one of ASCII under the others. */
+    const uint32_t plain = n->kind == NIB_NORMAL_NFC ? 0x300 : 0x80;
+    if (!normalize_form(&e->t->allocator, text, size, options[n->kind], plain, out))
+        return nib__fail_memory(e->err, 4 * size, "a normalizer");
+    return NIB_OK;
+}
+
+static nib_status run_normalizer(nib_encoder *e, const nib_normalizer *n, const char *text, size_t size,
+                                 nib_text *out)
+{
+    switch (n->kind) {
+    case NIB_NORMAL_LOWERCASE:
+        lowercase(text, size, out);
+        return NIB_OK;
+    case NIB_NORMAL_STRIP:
+        strip(n, text, size, out);
+        return NIB_OK;
+    case NIB_NORMAL_STRIP_ACCENTS:
+        strip_accents(text, size, out);
+        return NIB_OK;
+    case NIB_NORMAL_PREPEND:
+        nib__text_put(out, n->content, size == 0 ? 0 : n->content_size);
+        nib__text_put(out, text, size);
+        return NIB_OK;
+    case NIB_NORMAL_REPLACE:
+        return replace(e, n, text, size, out);
+    case NIB_NORMAL_BYTES:
+        nib__byte_level_put(out, text, size);
+        return NIB_OK;
+    default:
+        return run_form(e, n, text, size, out);
+    }
+}
+
+nib_status nib__normalize(nib_encoder *e, const char *text, size_t size, const char **out, size_t *out_size)
+{
+    for (size_t i = 0; i < e->t->normalizer_count; i++) {
+        nib_text *made = &e->normal[i % 2];
+        nib__text_clear(made);
+        NIB_TRY(run_normalizer(e, &e->t->normalizers[i], text, size, made));
+        NIB_TRY(nib__encoder_made(e, made, made->size, "the normalizers"));
+        text = made->at == NULL ? "" : made->at;
+        size = made->size;
+    }
+    *out = text;
+    *out_size = size;
+    return NIB_OK;
+}

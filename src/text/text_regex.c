@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Finding: regular expressions (Oniguruma, whose dialect tokenizer.json files are written in), strings, and
+ * classes of characters, all as a walk over matches.
+ *
+ * A regular expression comes from a file and the text from anybody, so steps back are counted. Oniguruma
+ * can stop after a number of them but does not say how many it took; so a search begins with few, and is
+ * begun again with more, which the budget of the whole call pays for. What the patterns of real tokenizers
+ * need for a word stays within the first few; a long run of spaces takes one step a byte.
+ */
+#include "tokenizer_parts.h"
+
+#include <utf8proc.h>
+
+enum {
+    FIRST_STEPS = 512,
+    MORE = 16,                     /* times as many in the next try */
+    BUDGET = 32 * 1024 * 1024,     /* steps, whatever the text */
+    BUDGET_PER_BYTE = 256,
+    STACK = 8 * 1024 * 1024,       /* entries: one for each place to step back to */
+    DEEPEST = 100,                 /* brackets inside brackets: Oniguruma's parser recurses */
+};
+
+/* ---- regular expressions ---- */
+
+/* Oniguruma recurses on brackets; its own limit is a global of 4,096. */
+static bool nests_too_deep(const char *pattern, size_t size)
+{
+    int depth = 0;
+    for (size_t i = 0; i < size; i++) {
+        if (pattern[i] == '\\')
+            i++;
+        else if (pattern[i] == '(' || pattern[i] == '[')
+            depth++;
+        else if ((pattern[i] == ')' || pattern[i] == ']') && depth > 0)
+            depth--;
+        if (depth > DEEPEST)
+            return true;
+    }
+    return false;
+}
+
+nib_status nib__text_regex_open(nib_text_regex *out, const char *pattern, size_t size, nib_arena *arena,
+                                nib_err *err)
+{
+    char name[200];
+    if (size > NIB_TOKENIZER_PATTERN)
+        return nib__fail(err, NIB_UNSUPPORTED, "a regular expression has %zu bytes; the limit is %d", size,
+                         NIB_TOKENIZER_PATTERN);
+    if (nests_too_deep(pattern, size))
+        return nib__fail(err, NIB_UNSUPPORTED, "a regular expression nests brackets deeper than %d", DEEPEST);
+    nib_text_regex regex = {NULL, nib__arena_copy(arena, pattern, size)};
+    if (regex.pattern == NULL)
+        return nib__fail_memory(err, size, "a regular expression");
+    OnigErrorInfo info;
+    const OnigUChar *bytes = (const OnigUChar *)regex.pattern;
+    const int result = onig_new(&regex.compiled, bytes, bytes + size, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
+                                ONIG_SYNTAX_ONIGURUMA, &info);
+    if (result == ONIG_NORMAL) {
+        *out = regex;
+        return NIB_OK;
+    }
+    OnigUChar words[ONIG_MAX_ERROR_MESSAGE_LEN];
+    onig_error_code_to_str(words, result, &info);
+    return nib__fail(err, result == ONIGERR_MEMORY ? NIB_NO_MEMORY : NIB_BAD_INPUT,
+                     "the regular expression \"%s\" is not valid: %s",
+                     nib__say_name(name, sizeof name, pattern, size), (const char *)words);
+}
+
+void nib__text_regex_close(nib_text_regex *regex)
+{
+    if (regex->compiled != NULL)
+        onig_free(regex->compiled);
+    regex->compiled = NULL;
+}
+
+nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, nib_err *err)
+{
+    run->budget = BUDGET + (uint64_t)text_size * BUDGET_PER_BYTE;
+    run->region = onig_region_new();
+    run->param = onig_new_match_param();
+    if (run->region == NULL || run->param == NULL) {
+        nib__regex_run_close(run);
+        return nib__fail_memory(err, sizeof(OnigRegion), "a regular expression");
+    }
+    onig_initialize_match_param(run->param);
+    onig_set_match_stack_limit_size_of_match_param(run->param, STACK);
+    return NIB_OK;
+}
+
+void nib__regex_run_close(nib_regex_run *run)
+{
+    if (run->region != NULL)
+        onig_region_free(run->region, 1);
+    if (run->param != NULL)
+        onig_free_match_param(run->param);
+    *run = (nib_regex_run){0};
+}
+
+static nib_status fail_search(const nib_finder *finder, int result, nib_err *err)
+{
+    char name[200];
+    const char *pattern = nib__say_name(name, sizeof name, finder->regex.pattern, strlen(finder->regex.pattern));
+    if (result == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || result == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "the tokenizer's regular expression \"%s\" takes too many steps on this text; "
+                         "it is made to be slow, so use another tokenizer.json",
+                         pattern);
+    if (result == ONIGERR_MATCH_STACK_LIMIT_OVER)
+        return nib__fail(err, NIB_NO_MEMORY,
+                         "the tokenizer's regular expression \"%s\" remembers more than %d places of this "
+                         "text; split the text",
+                         pattern, STACK);
+    if (result == ONIGERR_MEMORY)
+        return nib__fail_memory(err, 0, "a regular expression");
+    OnigUChar words[ONIG_MAX_ERROR_MESSAGE_LEN];
+    onig_error_code_to_str(words, result);
+    return nib__fail(err, NIB_FAILED, "the tokenizer's regular expression \"%s\" failed: %s", pattern,
+                     (const char *)words);
+}
+
+static nib_status find_regex(const nib_finder *finder, nib_regex_run *run, const char *text, size_t size,
+                             size_t from, nib_match *match, bool *found, nib_err *err)
+{
+    const OnigUChar *bytes = (const OnigUChar *)text, *end = bytes + size;
+    uint64_t steps = FIRST_STEPS;
+    for (;;) {
+        onig_set_retry_limit_in_match_of_match_param(run->param, (unsigned long)steps);
+        onig_set_retry_limit_in_search_of_match_param(run->param, (unsigned long)steps);
+        const int result = onig_search_with_param(finder->regex.compiled, bytes, end, bytes + from, end,
+                                                  run->region, ONIG_OPTION_NONE, run->param);
+        *found = result >= 0;
+        if (result >= 0)
+            *match = (nib_match){(size_t)run->region->beg[0], (size_t)run->region->end[0]};
+        if (result >= 0 || result == ONIG_MISMATCH)
+            return NIB_OK;
+        const bool more = result == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || result == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+        if (!more || run->budget <= steps)
+            return fail_search(finder, result, err);
+        run->budget -= steps;
+        steps *= MORE;
+        if (steps > run->budget)
+            steps = run->budget;
+    }
+}
+
+/* ---- classes of characters ---- */
+
+bool nib__is_space(uint32_t point)
+{
+    if (point < 0x80)
+        return point == ' ' || (point >= 9 && point <= 13);
+    return point == 0x85 || point == 0xa0 || point == 0x1680 || (point >= 0x2000 && point <= 0x200a) ||
+           point == 0x2028 || point == 0x2029 || point == 0x202f || point == 0x205f || point == 0x3000;
+}
+
+bool nib__is_word_char(uint32_t point)
+{
+    if (point < 0x80)
+        return (point >= '0' && point <= '9') || ((point | 32) >= 'a' && (point | 32) <= 'z') || point == '_';
+    /* Oniguruma's class lacks the two joiners. */
+    return point == 0x200c || point == 0x200d || ONIGENC_IS_CODE_WORD(ONIG_ENCODING_UTF8, point);
+}
+
+static bool is_punctuation(uint32_t point)
+{
+    if (point < 0x80)
+        return (point >= '!' && point <= '/') || (point >= ':' && point <= '@') ||
+               (point >= '[' && point <= '`') || (point >= '{' && point <= '~');
+    const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)point);
+    return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
+}
+
+static bool is_numeric(uint32_t point)
+{
+    if (point < 0x80)
+        return point >= '0' && point <= '9';
+    const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)point);
+    return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
+}
+
+static bool in_class(nib_finder_kind kind, uint32_t point)
+{
+    switch (kind) {
+    case NIB_FIND_NUMERIC:
+        return is_numeric(point);
+    case NIB_FIND_PUNCTUATION:
+        return is_punctuation(point);
+    case NIB_FIND_SPACE:
+        return nib__is_space(point);
+    default:
+        return !nib__is_space(point); /* WORDS: where a run begins */
+    }
+}
+
+static bool find_class(nib_finder_kind kind, const char *text, size_t size, size_t from, nib_match *match)
+{
+    const char *at = text + from, *const end = text + size;
+    while (at < end) {
+        const char *const start = at;
+        const uint32_t point = nib__utf8_next(&at);
+        if (!in_class(kind, point))
+            continue;
+        const bool word = nib__is_word_char(point);
+        while (kind == NIB_FIND_WORDS && at < end) {
+            const char *next = at;
+            const uint32_t other = nib__utf8_next(&next);
+            if (nib__is_word_char(other) != word || (!word && nib__is_space(other)))
+                break;
+            at = next;
+        }
+        *match = (nib_match){(size_t)(start - text), (size_t)(at - text)};
+        return true;
+    }
+    return false;
+}
+
+static bool find_string(const char *string, size_t string_size, const char *text, size_t size, size_t from,
+                        nib_match *match)
+{
+    const char *found = from >= size ? NULL : memmem(text + from, size - from, string, string_size);
+    if (found == NULL)
+        return false;
+    *match = (nib_match){(size_t)(found - text), (size_t)(found - text) + string_size};
+    return true;
+}
+
+/* ---- the walk ---- */
+
+nib_status nib__find_next(const nib_finder *finder, nib_regex_run *run, const char *text, size_t size,
+                          size_t *from, size_t *last, nib_match *match, bool *found, nib_err *err)
+{
+    *found = false;
+    while (*from <= size) {
+        if (finder->kind == NIB_FIND_REGEX)
+            NIB_TRY(find_regex(finder, run, text, size, *from, match, found, err));
+        else if (finder->kind == NIB_FIND_STRING)
+            *found = find_string(finder->string, finder->size, text, size, *from, match);
+        else
+            *found = find_class(finder->kind, text, size, *from, match);
+        if (!*found)
+            return NIB_OK;
+        if (match->end > match->start || match->end != *last) {
+            *from = *last = match->end;
+            return NIB_OK;
+        }
+        /* An empty match where the last one ended: on by one character. */
+        *from += *from < size ? (size_t)nib__utf8_length(text + *from, size - *from) : 1;
+        *found = false;
+    }
+    return NIB_OK;
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A tokenizer that is open: its accessors, and encoding from text to ids. Loading is tokenizer_load.c,
+ * decoding detokenize.c.
+ */
+#include "tokenizer_parts.h"
+
+enum {
+    /* Bytes that normalizers and stages may write for a byte of text, and for an empty one. Real
+     * tokenizers write 7 at most; a hostile one could double the text in each of 64 stages. */
+    MADE_PER_BYTE = 64,
+    MADE = 64 * 1024,
+};
+
+/* ---- accessors ---- */
+
+int64_t nib__tokenizer_vocab_size(const nib_tokenizer *t)
+{
+    return (int64_t)t->vocab.text_count;
+}
+
+int32_t nib__tokenizer_bos(const nib_tokenizer *t)
+{
+    return t->bos;
+}
+
+int32_t nib__tokenizer_eos(const nib_tokenizer *t)
+{
+    return t->eos;
+}
+
+bool nib__tokenizer_adds_bos(const nib_tokenizer *t)
+{
+    return t->bos >= 0 && t->before_count != 0 && t->before[0] == t->bos;
+}
+
+int32_t nib__tokenizer_find(const nib_tokenizer *t, const char *token, size_t size)
+{
+    const int32_t id = nib__vocab_find(&t->vocab, &t->vocab.added, token, size);
+    return id >= 0 ? id : nib__vocab_find(&t->vocab, &t->vocab.model, token, size);
+}
+
+const char *nib__tokenizer_token(const nib_tokenizer *t, int32_t id, size_t *size)
+{
+    return nib__vocab_text(&t->vocab, id, size);
+}
+
+bool nib__tokenizer_is_special(const nib_tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < nib__tokenizer_vocab_size(t) && nib__vocab_special(&t->vocab, id);
+}
+
+/* ---- the state of one call ---- */
+
+nib_status nib__encoder_open(nib_encoder *e, const nib_tokenizer *t, size_t text_size, nib_err *err)
+{
+    memset(e, 0, sizeof *e);
+    e->t = t;
+    e->err = err;
+    e->made_limit = MADE + (uint64_t)text_size * MADE_PER_BYTE;
+    nib__text_init(&e->normal[0], &t->allocator);
+    nib__text_init(&e->normal[1], &t->allocator);
+    for (size_t i = 0; i < t->stage_count; i++)
+        nib__text_init(&e->stage[i], &t->allocator);
+    return nib__regex_run_open(&e->run, text_size, err);
+}
+
+void nib__encoder_close(nib_encoder *e)
+{
+    const nib_allocator *a = &e->t->allocator;
+    nib__regex_run_close(&e->run);
+    nib__text_free(&e->normal[0]);
+    nib__text_free(&e->normal[1]);
+    for (size_t i = 0; i < e->t->stage_count; i++)
+        nib__text_free(&e->stage[i]);
+    nib__release(a, e->ids);
+    nib__release(a, e->symbols);
+    nib__release(a, e->heap);
+    nib__release(a, e->words);
+}
+
+nib_status nib__encoder_id(nib_encoder *e, int64_t id)
+{
+    if (e->count == e->capacity && !nib__reserve(&e->t->allocator, (void **)&e->ids, &e->capacity,
+                                                 e->count + 1, sizeof *e->ids))
+        return nib__fail_memory(e->err, 2 * e->count * sizeof *e->ids, "the token ids");
+    e->ids[e->count++] = (int32_t)id;
+    return NIB_OK;
+}
+
+nib_status nib__encoder_made(nib_encoder *e, const nib_text *text, size_t size, const char *what)
+{
+    if (text->failed)
+        return nib__fail_memory(e->err, text->size, what);
+    e->made += size;
+    if (e->made > e->made_limit)
+        return nib__fail(e->err, NIB_BAD_INPUT,
+                         "%s of the tokenizer make more than %d bytes for each byte of the text; "
+                         "they are made to be slow, so use another tokenizer.json",
+                         what, MADE_PER_BYTE);
+    return NIB_OK;
+}
+
+/* ---- encoding ---- */
+
+/* A piece without tokens that are looked for before the normalizer. */
+static nib_status encode_piece(nib_encoder *e, const char *piece, size_t piece_size, bool at_start)
+{
+    const nib_tokenizer *t = e->t;
+    const char *text;
+    size_t size, from = 0, done = 0;
+    nib_match match;
+    NIB_TRY(nib__normalize(e, piece, piece_size, &text, &size));
+    for (int64_t found; (found = nib__added_next(t, &t->normal, text, size, e->parse_special, done, &from,
+                                                 &match)) >= 0;) {
+        if (done < match.start)
+            NIB_TRY(nib__pretokenize(e, text + done, match.start - done, at_start && done == 0));
+        NIB_TRY(nib__encoder_id(e, t->added[found].id));
+        done = match.end;
+    }
+    return done < size ? nib__pretokenize(e, text + done, size - done, at_start && done == 0) : NIB_OK;
+}
+
+static nib_status encode_text(nib_encoder *e, const char *text, size_t size)
+{
+    const nib_tokenizer *t = e->t;
+    size_t from = 0, done = 0;
+    nib_match match;
+    for (int64_t found;
+         (found = nib__added_next(t, &t->plain, text, size, e->parse_special, done, &from, &match)) >= 0;) {
+        if (done < match.start)
+            NIB_TRY(encode_piece(e, text + done, match.start - done, done == 0));
+        NIB_TRY(nib__encoder_id(e, t->added[found].id));
+        done = match.end;
+    }
+    return done < size ? encode_piece(e, text + done, size - done, done == 0) : NIB_OK;
+}
+
+static nib_status encode_around(nib_encoder *e, const char *text, size_t size, bool add_special)
+{
+    const nib_tokenizer *t = e->t;
+    for (size_t i = 0; add_special && i < t->before_count; i++)
+        NIB_TRY(nib__encoder_id(e, t->before[i]));
+    NIB_TRY(encode_text(e, text, size));
+    for (size_t i = 0; add_special && i < t->after_count; i++)
+        NIB_TRY(nib__encoder_id(e, t->after[i]));
+    return NIB_OK;
+}
+
+nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text, size_t size, unsigned flags,
+                                       int32_t **ids, size_t *count, uint64_t *steps, nib_err *err)
+{
+    nib_encoder e;
+    const size_t valid = nib__utf8_check(text, size);
+    if (valid != size)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "the text is not valid UTF-8: byte 0x%02x at offset %zu; convert it to UTF-8 first",
+                         (unsigned)(unsigned char)text[valid], valid);
+    nib_status status = nib__encoder_open(&e, t, size, err);
+    e.parse_special = (flags & NIB_ENCODE_PARSE_SPECIAL) != 0;
+    if (status == NIB_OK)
+        status = nib__bpe_cache_open(&e, size);
+    if (status == NIB_OK)
+        status = encode_around(&e, text, size, (flags & NIB_ENCODE_ADD_SPECIAL) != 0);
+    if (status == NIB_OK) {
+        *ids = e.ids;
+        *count = e.count;
+        if (steps != NULL)
+            *steps = e.steps;
+        e.ids = NULL;
+    }
+    nib__encoder_close(&e);
+    return status;
+}
+
+nib_status nib__tokenizer_encode(const nib_tokenizer *t, const char *text, size_t size, unsigned flags,
+                                 int32_t **ids, size_t *count, nib_err *err)
+{
+    return nib__tokenizer_encode_steps(t, text, size, flags, ids, count, NULL, err);
+}
+
+void nib__tokenizer_ids_free(const nib_tokenizer *t, int32_t *ids)
+{
+    nib__release(&t->allocator, ids);
+}

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Builds tokenizer.json files that may not be redistributed from data that lies beside the project.
+
+    make_tokenizers.py DATA OUT
+
+DATA is the folder that NIBBLE_TEST_DATA names; OUT, outside the tree, gets llama-bpe/tokenizer.json (Llama
+3's vocabulary), qwen2/tokenizer.json and llama2/tokenizer.json (the file in DATA with three merges that
+contain spaces written as pairs, so that Hugging Face's tokenizers accepts it). test_tokenizer reads OUT
+through NIBBLE_TOKENIZERS. The standard library is enough.
+"""
+import json
+import pathlib
+import sys
+
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3_NAMED = {4: "finetune_right_pad_id", 6: "start_header_id", 7: "end_header_id", 8: "eom_id", 9: "eot_id",
+                10: "python_tag"}
+
+
+def added(token_id, content, special=True):
+    return {"id": token_id, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": False, "special": special}
+
+
+def byte_level():
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+
+def tokenizer(vocab, merges, pattern, added_tokens, normalizer, processor, ignore_merges):
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added_tokens,
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level()]},
+        "post_processor": processor, "decoder": byte_level(),
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                  "ignore_merges": ignore_merges, "vocab": vocab, "merges": merges},
+    }
+
+
+def read_merges(path):
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [line for line in lines if line and not line.startswith("#version")]
+
+
+def llama3(data):
+    vocab = json.loads((data / "llama3/encoder.json").read_text(encoding="utf-8"))
+    vocab = {token: i for token, i in vocab.items() if i < 128000}
+    reserved = iter(range(256))
+    names = ["begin_of_text", "end_of_text"]
+    names += [LLAMA3_NAMED.get(i) or f"reserved_special_token_{next(reserved)}" for i in range(2, 256)]
+    specials = [added(128000 + i, f"<|{name}|>") for i, name in enumerate(names)]
+    bos = {"SpecialToken": {"id": "<|begin_of_text|>", "type_id": 0}}
+    template = {
+        "type": "TemplateProcessing", "single": [bos, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
+        "special_tokens": {"<|begin_of_text|>": {"id": "<|begin_of_text|>", "ids": [128000],
+                                                 "tokens": ["<|begin_of_text|>"]}},
+    }
+    template["pair"] = template["single"] + [{"Sequence": {"id": "B", "type_id": 1}}]
+    pattern = CONTRACTIONS + r"\p{N}{1,3}" + REST
+    merges = read_merges(data / "llama3/vocab.bpe")
+    return tokenizer(vocab, merges, pattern, specials, None,
+                     {"type": "Sequence", "processors": [byte_level(), template]}, True)
+
+
+def qwen2(data):
+    vocab = json.loads((data / "qwen2/vocab.json").read_text(encoding="utf-8"))
+    config = json.loads((data / "qwen2/qwen2.5_tokenizer_config.json").read_text(encoding="utf-8"))
+    specials = [added(int(i), t["content"], t["special"]) for i, t in config["added_tokens_decoder"].items()]
+    pattern = CONTRACTIONS + r"\p{N}" + REST
+    merges = read_merges(data / "qwen2/merges.txt")
+    return tokenizer(vocab, merges, pattern, specials, {"type": "NFC"}, byte_level(), False)
+
+
+def llama2(data):
+    whole = json.loads((data / "llama2/hf/tokenizer.json").read_text(encoding="utf-8"))
+    vocab = whole["model"]["vocab"]
+
+    def pair(merge):
+        cuts = [k for k, c in enumerate(merge) if c == " " and merge[:k] in vocab and merge[k + 1:] in vocab
+                and merge[:k] + merge[k + 1:] in vocab]
+        assert len(cuts) == 1, merge
+        return [merge[:cuts[0]], merge[cuts[0] + 1:]]
+
+    whole["model"]["merges"] = [pair(merge) for merge in whole["model"]["merges"]]
+    return whole
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    data, out = pathlib.Path(sys.argv[1]) / "tokenizers", pathlib.Path(sys.argv[2])
+    for name, build in (("llama-bpe", llama3), ("qwen2", qwen2), ("llama2", llama2)):
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(build(data), ensure_ascii=False, indent=2)
+        (folder / "tokenizer.json").write_text(text + "\n", encoding="utf-8")
+        print(folder / "tokenizer.json")
+
+
+if __name__ == "__main__":
+    main()
