@@ -52,6 +52,9 @@ nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkp
 /* Every module that has a weight of rank 2, in file order: for recipes and info. */
 size_t nib__checkpoint_module_count(const nib_checkpoint *cp);
 const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i);
+/* What open noticed and did not refuse, as sentences: a total_size that lies, two formats side by side. */
+size_t nib__checkpoint_note_count(const nib_checkpoint *cp);
+const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i);
 /* "safetensors", "torchao", "nibble": which dialect stores the module's weight. */
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module);
 
