@@ -305,10 +305,13 @@ static nib_status check_version(nib_checkpoint *cp, nib_err *err)
 static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
 {
     cp->path = nib__arena_copy(&cp->arena, path, strlen(path));
-    cp->copies = nib__arena_take(&cp->arena, 1, sizeof *cp->copies);
-    if (cp->path == NULL || cp->copies == NULL)
+    if (cp->path == NULL)
         return no_memory(err, path);
     NIB_TRY(open_path(cp, err));
+    cp->copies = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copies);
+    cp->copy_arena = &cp->arena;
+    if (cp->copies == NULL)
+        return no_memory(err, path);
     NIB_TRY(check_version(cp, err));
     return list_modules(cp, err);
 }

@@ -9,15 +9,6 @@
 #include "checkpoint.h"
 #include "names.h"
 
-/* A buffer that replaces stored bytes where a view cannot serve: swizzled scales in rows, f64 weights as
- * f32, scalars aligned. Made once per key and kept, so that asking again costs nothing. */
-typedef struct nib_copy {
-    const void *key; /* the stored bytes it stands for */
-    void *bytes;
-    size_t size;
-    struct nib_copy *next;
-} nib_copy;
-
 struct nib_checkpoint {
     nib_allocator allocator;
     nib_arena arena;
@@ -36,8 +27,11 @@ struct nib_checkpoint {
     const char **notes; /* [note_count] */
     size_t note_count, note_capacity;
     uint64_t bytes;
-    bool nibble;      /* __metadata__ says that the file is of our own dialect */
-    nib_copy **copies; /* the list's head, reachable through a const checkpoint */
+    bool nibble; /* __metadata__ says that the file is of our own dialect */
+    /* Buffers that replace stored bytes where a view cannot serve (swizzled scales in rows, f64 weights as
+     * f32, scalars aligned): [count] by tensor, made once and kept. Reachable through a const checkpoint. */
+    void **copies;
+    nib_arena *copy_arena;
 };
 
 /* ---- shared by the dialects ---- */
@@ -65,13 +59,16 @@ nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix, con
 /* A ledger line about a part, if there is a ledger. */
 void nib__weight_say(const nib_weight_query *q, const char *suffix, const char *asked, const char *done,
                      double max_rel_change, const char *reason);
-/* `size` zeroed bytes, or those made before for this key (*fresh = false). NULL: memory ran out. */
-void *nib__checkpoint_copy(const nib_checkpoint *cp, const void *key, size_t size, bool *fresh);
+/* `size` zeroed bytes that replace the tensor's, or those made before (*fresh = false). NULL: no memory. */
+void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, size_t size, bool *fresh);
 
-/* Checks and takes scales that were placed in out->scales and their strides: float type, finite in f32;
- * an f64 scale is a ledger line. Likewise zeros; integer zeros that are all 0 become NIB_ZERO_NONE. */
-nib_status nib__weight_take_scales(const nib_weight_query *q, const char *suffix);
-nib_status nib__weight_take_zeros(const nib_weight_query *q, const char *suffix);
+/* Checks the scales and zeros that a dialect has placed in out with their strides: float types, finite in
+ * f32; integer zeros within the codes' range. f64 scales become a ledger line; integer zeros that are all 0
+ * become NIB_ZERO_NONE. The suffixes name the tensors in messages. */
+nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffix);
+nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix);
+/* input_scale and its zero as aligned values: one finite, positive scale. zero may be NULL. */
+nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale, const char *zero);
 
 nib_status nib__weight_torchao(const nib_weight_query *q, const char *description);
 nib_status nib__weight_nibble(const nib_weight_query *q, const char *description);
