@@ -333,22 +333,22 @@ static nib_status fail_missing(const nib_weight_query *q)
 static nib_status take_weight(const nib_weight_query *q, bool *found)
 {
     const nib_meta *description;
-    const dialect dialect = dialect_of(q->cp, q->module, &description);
+    const dialect which = dialect_of(q->cp, q->module, &description);
     const nib_tensor *plain = nib__weight_part(q, ".weight");
-    if (plain != NULL && dialect != PLAIN)
+    if (plain != NULL && which != PLAIN)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "is stored twice, plain and as _weight_qdata");
-    if (plain == NULL && dialect == PLAIN) {
+    if (plain == NULL && which == PLAIN) {
         if (found != NULL) {
             *found = false;
             return NIB_OK;
         }
         return fail_missing(q);
     }
-    if (dialect == PLAIN)
+    if (which == PLAIN)
         return take_plain(q, plain);
     if (description == NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, "._weight_qdata", "no __metadata__ entry describes these codes");
-    return dialect == NIBBLE ? nib__weight_nibble(q, description->value) : nib__weight_torchao(q, description->value);
+    return which == NIBBLE ? nib__weight_nibble(q, description->value) : nib__weight_torchao(q, description->value);
 }
 
 /* ---- bias ---- */
