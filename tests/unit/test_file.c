@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Maps, whole files, outputs and publishing, in a fresh directory under $TMPDIR or /tmp.
+ */
+#include "failing.h"
+#include "file.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static nib_allocator heap;
+static char root[512];
+
+static int setup(void **state)
+{
+    (void)state;
+    heap = nib__allocator_default();
+    const char *tmp = getenv("TMPDIR");
+    snprintf(root, sizeof root, "%s/nibble-test-file-XXXXXX", tmp == NULL ? "/tmp" : tmp);
+    return mkdtemp(root) == NULL;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return nib__path_remove(root, NULL) != NIB_OK; /* which also says that every test cleaned up */
+}
+
+/* root/name; four at a time. */
+static const char *at(const char *name)
+{
+    static char paths[4][700];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", root, name);
+    return path;
+}
+
+static void put(const char *path, const void *bytes, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+}
+
+static bool holds(const char *path, const char *text)
+{
+    char *got = NULL;
+    size_t size = 0;
+    nib_err err = {0};
+    if (nib__file_read(&got, &size, path, 1 << 20, &heap, &err) != NIB_OK)
+        return false;
+    const bool same = strcmp(got, text) == 0 && size == strlen(text);
+    nib__release(&heap, got);
+    return same;
+}
+
+static void removed(const char *path)
+{
+    nib_err err = {0};
+    if (nib__path_remove(path, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(nib__path_kind(path), NIB_PATH_NONE);
+}
+
+/* ---- reading ---- */
+
+static void test_map(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    nib_map map = {(const uint8_t *)"x", 1};
+    put(at("m"), "hello", 5);
+    assert_int_equal(nib__map_open(&map, at("m"), &err), NIB_OK);
+    assert_int_equal(map.size, 5);
+    assert_memory_equal(map.at, "hello", 5);
+    nib__map_close(&map);
+    assert_null(map.at);
+    nib__map_close(&map);
+    put(at("m"), "", 0);
+    assert_int_equal(nib__map_open(&map, at("m"), &err), NIB_OK);
+    assert_null(map.at);
+    assert_int_equal(map.size, 0);
+    nib__map_close(&map);
+    removed(at("m"));
+}
+
+static void test_map_release(void **state)
+{
+    (void)state;
+    enum { SIZE = 100000 };
+    nib_err err = {0};
+    uint8_t *bytes = malloc(SIZE);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < SIZE; i++)
+        bytes[i] = (uint8_t)(i * 7);
+    put(at("m"), bytes, SIZE);
+    nib_map map;
+    assert_int_equal(nib__map_open(&map, at("m"), &err), NIB_OK);
+    nib__map_release(map.at + 1, SIZE - 2);
+    nib__map_release(map.at + 5, 3); /* no whole page */
+    nib__map_release(map.at, 0);
+    assert_memory_equal(map.at, bytes, SIZE); /* still there, read anew */
+    nib__map_close(&map);
+    free(bytes);
+    removed(at("m"));
+}
+
+static void test_not_regular(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    nib_map map = {NULL, 77};
+    char *text = NULL;
+    size_t size = 0;
+    assert_int_equal(nib__map_open(&map, at("none"), &err), NIB_IO);
+    assert_non_null(strstr(err.text, "none: cannot open it: "));
+    assert_int_equal(nib__map_open(&map, root, &err), NIB_IO);
+    assert_non_null(strstr(err.text, "is a directory, not a regular file"));
+    assert_int_equal(mkfifo(at("fifo"), 0600), 0);
+    assert_int_equal(nib__map_open(&map, at("fifo"), &err), NIB_IO); /* at once, without a writer */
+    assert_non_null(strstr(err.text, "is a pipe"));
+    assert_int_equal(nib__file_read(&text, &size, at("fifo"), 10, &heap, &err), NIB_IO);
+    assert_int_equal(nib__map_open(&map, "/dev/zero", &err), NIB_IO);
+    assert_int_equal(map.size, 77); /* untouched */
+    assert_null(text);
+    assert_int_equal(nib__path_kind(at("fifo")), NIB_PATH_OTHER);
+    removed(at("fifo"));
+}
+
+static void test_read(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    char *text = NULL;
+    size_t size = 99;
+    put(at("r"), "a\0bc", 4);
+    assert_int_equal(nib__file_read(&text, &size, at("r"), 4, &heap, &err), NIB_OK);
+    assert_int_equal(size, 4);
+    assert_memory_equal(text, "a\0bc", 5);
+    nib__release(&heap, text);
+    text = NULL;
+    assert_int_equal(nib__file_read(&text, &size, at("r"), 3, &heap, &err), NIB_BAD_INPUT);
+    assert_non_null(strstr(err.text, "4 bytes"));
+    assert_non_null(strstr(err.text, "limit of 3"));
+    assert_null(text);
+    assert_int_equal(nib__file_read(&text, &size, at("r"), SIZE_MAX, &heap, &err), NIB_OK);
+    nib__release(&heap, text);
+    put(at("r"), "", 0);
+    assert_int_equal(nib__file_read(&text, &size, at("r"), 0, &heap, &err), NIB_OK);
+    assert_int_equal(size, 0);
+    assert_string_equal(text, "");
+    nib__release(&heap, text);
+    failing f = {0};
+    const nib_allocator a = failing_allocator(&f);
+    assert_int_equal(nib__file_read(&text, &size, at("r"), 10, &a, &err), NIB_NO_MEMORY);
+    removed(at("r"));
+}
+
+/* A file whose stated size is 0 and which has bytes all the same. */
+static void test_read_unknown_size(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t size = 0;
+    nib_err err = {0};
+    if (access("/proc/self/maps", R_OK) != 0) {
+        print_message("skipped: file_unknown_size\n");
+        return;
+    }
+    assert_int_equal(nib__file_read(&text, &size, "/proc/self/maps", 1 << 22, &heap, &err), NIB_OK);
+    assert_true(size > 100);
+    assert_int_equal(strlen(text), size);
+    nib__release(&heap, text);
+    assert_int_equal(nib__file_read(&text, &size, "/proc/self/maps", 64, &heap, &err), NIB_BAD_INPUT);
+}
+
+/* ---- paths ---- */
+
+static void test_paths(void **state)
+{
+    (void)state;
+    nib_arena arena;
+    nib__arena_init(&arena, &heap, 0);
+    assert_string_equal(nib__path_join(&arena, "a", "b"), "a/b");
+    assert_string_equal(nib__path_join(&arena, "a/", "b"), "a/b");
+    assert_string_equal(nib__path_join(&arena, "/", "b"), "/b");
+    assert_string_equal(nib__path_join(&arena, "", "b"), "b");
+    nib__arena_free(&arena);
+    nib__arena_init(&arena, &heap, 8);
+    assert_null(nib__path_join(&arena, "long enough", "to fail"));
+    nib__arena_free(&arena);
+    assert_string_equal(nib__path_name("/x/y.json"), "y.json");
+    assert_string_equal(nib__path_name("y.json"), "y.json");
+    assert_string_equal(nib__path_name("x/"), "");
+    assert_int_equal(nib__path_kind(root), NIB_PATH_DIRECTORY);
+    assert_int_equal(nib__path_kind(at("none")), NIB_PATH_NONE);
+    put(at("file"), "", 0);
+    assert_int_equal(nib__path_kind(at("file")), NIB_PATH_FILE);
+    assert_int_equal(nib__path_kind(at("file/below")), NIB_PATH_NONE);
+    removed(at("file"));
+}
+
+static void make_directory(const char *name, const char *content)
+{
+    char file[800];
+    assert_int_equal(mkdir(at(name), 0700), 0);
+    snprintf(file, sizeof file, "%s/x", at(name));
+    put(file, content, strlen(content));
+    snprintf(file, sizeof file, "%s/y", at(name));
+    put(file, "y", 1);
+}
+
+static void test_remove(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    assert_int_equal(nib__path_remove(at("none"), &err), NIB_OK);
+    make_directory("d", "1");
+    assert_int_equal(symlink(root, at("d/link")), 0);
+    removed(at("d"));
+    assert_int_equal(nib__path_kind(root), NIB_PATH_DIRECTORY); /* a link's target stays */
+    make_directory("d", "1");
+    assert_int_equal(mkdir(at("d/below"), 0700), 0);
+    assert_int_equal(nib__path_removable(at("d"), &err), NIB_IO);
+    assert_int_equal(nib__path_remove(at("d"), &err), NIB_IO);
+    assert_non_null(strstr(err.text, "holds the directory below"));
+    assert_true(holds(at("d/x"), "1") && holds(at("d/y"), "y")); /* nothing was touched */
+    removed(at("d/below"));
+    assert_int_equal(nib__path_removable(at("d"), &err), NIB_OK);
+    removed(at("d"));
+    assert_int_equal(nib__path_removable(at("d"), &err), NIB_OK);
+}
+
+/* ---- writing ---- */
+
+static nib_output *output_at(const char *name)
+{
+    nib_output *output = NULL;
+    nib_err err = {0};
+    if (nib__output_open(&output, at(name), &heap, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return output;
+}
+
+static void test_output(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    nib_output *output = output_at("o");
+    assert_int_equal(nib__output_write(output, NULL, 0, &err), NIB_OK);
+    assert_int_equal(nib__output_write(output, "hello ", 6, &err), NIB_OK);
+    assert_int_equal(nib__output_write(output, "world", 5, &err), NIB_OK);
+    assert_int_equal(nib__output_offset(output), 11);
+    assert_int_equal(nib__output_patch(output, 0, "J", 1, &err), NIB_OK);
+    assert_int_equal(nib__output_patch(output, 10, "D", 1, &err), NIB_OK);
+    assert_int_equal(nib__output_patch(output, 11, "x", 1, &err), NIB_FAILED);
+    assert_int_equal(nib__output_patch(output, UINT64_MAX, "x", 1, &err), NIB_FAILED);
+    assert_int_equal(nib__output_write(output, "!", 1, &err), NIB_OK);
+    assert_int_equal(nib__output_finish(output, &err), NIB_OK);
+    assert_true(holds(at("o"), "Jello worlD!"));
+    output = NULL;
+    assert_int_equal(nib__output_open(&output, at("o"), &heap, &err), NIB_EXISTS);
+    assert_null(output);
+    assert_int_equal(nib__output_open(&output, at("none/o"), &heap, &err), NIB_IO);
+    removed(at("o"));
+}
+
+/* Sizes around the buffer's, mixed, against the same bytes written at once. */
+static void test_output_sizes(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {1, (1 << 20) - 1, 1, 5, 1 << 20, (1 << 20) + 1, 3, 3000000, 7, (1 << 20) - 5};
+    nib_err err = {0};
+    size_t total = 0;
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        total += sizes[i];
+    uint8_t *bytes = malloc(total);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < total; i++)
+        bytes[i] = (uint8_t)(i ^ i >> 8 ^ i >> 16);
+    nib_output *output = output_at("o");
+    size_t offset = 0;
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        assert_int_equal(nib__output_write(output, bytes + offset, sizes[i], &err), NIB_OK);
+        offset += sizes[i];
+        assert_int_equal(nib__output_offset(output), offset);
+    }
+    assert_int_equal(nib__output_finish(output, &err), NIB_OK);
+    nib_map map;
+    assert_int_equal(nib__map_open(&map, at("o"), &err), NIB_OK);
+    assert_int_equal(map.size, total);
+    assert_memory_equal(map.at, bytes, total);
+    nib__map_close(&map);
+    free(bytes);
+    removed(at("o"));
+}
+
+static void test_abandon(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    nib_output *output = output_at("o");
+    assert_int_equal(nib__output_write(output, "x", 1, &err), NIB_OK);
+    nib__output_abandon(output);
+    nib__output_abandon(NULL);
+    assert_int_equal(nib__path_kind(at("o")), NIB_PATH_FILE);
+    removed(at("o"));
+}
+
+/* A write that fails midway (here by the limit on file sizes, as a full disk would) is told with the path,
+ * and not forgotten until finish. */
+static void test_failed_write(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    struct rlimit old;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    nib_output *output = output_at("o");
+    const struct rlimit limit = {4096, old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    uint8_t *bytes = calloc(1, 3 << 20);
+    assert_non_null(bytes);
+    const nib_status first = nib__output_write(output, bytes, 3 << 20, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    signal(SIGXFSZ, handler);
+    assert_int_equal(first, NIB_IO);
+    assert_non_null(strstr(err.text, "/o: cannot write to it: "));
+    assert_int_equal(nib__output_write(output, "x", 1, &err), NIB_IO);
+    assert_int_equal(nib__output_patch(output, 0, "x", 1, &err), NIB_IO);
+    assert_int_equal(nib__output_finish(output, &err), NIB_IO);
+    assert_non_null(strstr(err.text, "an earlier write failed"));
+    free(bytes);
+    removed(at("o"));
+    errno = ENOSPC;
+    assert_int_equal(nib__file_fail(&err, "/disk/o", "write to it"), NIB_IO);
+    assert_non_null(strstr(err.text, "/disk/o: cannot write to it: "));
+    assert_non_null(strstr(err.text, "free some space"));
+}
+
+static void test_output_without_memory(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 3; n++) {
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
+        nib_output *output = NULL;
+        nib_err err = {0};
+        assert_int_equal(nib__output_open(&output, at("o"), &a, &err), NIB_NO_MEMORY);
+        assert_null(output);
+        assert_int_equal(f.live, 0);
+        assert_int_equal(nib__path_kind(at("o")), NIB_PATH_NONE);
+    }
+}
+
+/* ---- publishing ---- */
+
+static void publishes(const char *from, const char *to, bool replace)
+{
+    nib_err err = {0};
+    if (nib__publish(at(from), at(to), replace, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(nib__path_kind(at(from)), NIB_PATH_NONE);
+}
+
+static void test_publish_file(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    put(at("new"), "1", 1);
+    publishes("new", "to", false);
+    assert_true(holds(at("to"), "1"));
+    put(at("new"), "2", 1);
+    assert_int_equal(nib__publish(at("new"), at("to"), false, &err), NIB_EXISTS);
+    assert_true(holds(at("to"), "1") && holds(at("new"), "2"));
+    publishes("new", "to", true);
+    assert_true(holds(at("to"), "2"));
+    assert_int_equal(nib__publish(at("none"), at("to"), true, &err), NIB_IO);
+    assert_true(holds(at("to"), "2"));
+    put(at("new"), "3", 1);
+    assert_int_equal(nib__publish(at("new"), at("none/to"), true, &err), NIB_IO);
+    removed(at("new"));
+    removed(at("to"));
+}
+
+static void test_publish_directory(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    make_directory("new", "1");
+    publishes("new", "to", false);
+    assert_true(holds(at("to/x"), "1"));
+    make_directory("new", "2");
+    assert_int_equal(nib__publish(at("new"), at("to"), false, &err), NIB_EXISTS);
+    publishes("new", "to", true);
+    assert_true(holds(at("to/x"), "2"));
+    assert_int_equal(nib__path_kind(at("to.old")), NIB_PATH_NONE);
+    /* What cannot be removed is not moved either. */
+    assert_int_equal(mkdir(at("to/below"), 0700), 0);
+    make_directory("new", "3");
+    assert_int_equal(nib__publish(at("new"), at("to"), true, &err), NIB_IO);
+    assert_true(holds(at("to/x"), "2") && holds(at("new/x"), "3"));
+    removed(at("to/below"));
+    publishes("new", "to", true);
+    removed(at("to"));
+}
+
+static void test_publish_mixed(void **state)
+{
+    (void)state;
+    make_directory("new", "1");
+    put(at("to"), "file", 4);
+    publishes("new", "to", true);
+    assert_true(holds(at("to/x"), "1"));
+    put(at("new"), "file", 4);
+    publishes("new", "to", true);
+    assert_true(holds(at("to"), "file"));
+    removed(at("to"));
+}
+
+static void test_publish_aside(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    make_directory("to", "1");
+    make_directory("new", "2");
+    make_directory("to.old", "left by a killed run");
+    assert_int_equal(nib__publish_aside(at("new"), at("to"), &err), NIB_OK);
+    assert_true(holds(at("to/x"), "2"));
+    assert_int_equal(nib__path_kind(at("to.old")), NIB_PATH_NONE);
+    assert_int_equal(nib__path_kind(at("new")), NIB_PATH_NONE);
+    assert_int_equal(nib__publish_aside(at("new"), at("to"), &err), NIB_IO); /* nothing to publish */
+    assert_true(holds(at("to/x"), "2"));
+    assert_int_equal(nib__path_kind(at("to.old")), NIB_PATH_NONE);
+    removed(at("to"));
+}
+
+/* Names without a directory part, and with trailing slashes. */
+static void test_publish_relative(void **state)
+{
+    (void)state;
+    char before[1024];
+    nib_err err = {0};
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir(root), 0);
+    put("new", "1", 1);
+    assert_int_equal(nib__publish("new", "to", false, &err), NIB_OK);
+    assert_true(holds("to", "1"));
+    removed("to");
+    make_directory("new", "2");
+    assert_int_equal(nib__publish("new/", "to/", false, &err), NIB_OK);
+    assert_true(holds("to/x", "2"));
+    removed("to");
+    assert_int_equal(chdir(before), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_map),          cmocka_unit_test(test_map_release),
+        cmocka_unit_test(test_not_regular),  cmocka_unit_test(test_read),
+        cmocka_unit_test(test_read_unknown_size), cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_remove),       cmocka_unit_test(test_output),
+        cmocka_unit_test(test_output_sizes), cmocka_unit_test(test_abandon),
+        cmocka_unit_test(test_failed_write),     cmocka_unit_test(test_output_without_memory),
+        cmocka_unit_test(test_publish_file), cmocka_unit_test(test_publish_directory),
+        cmocka_unit_test(test_publish_mixed), cmocka_unit_test(test_publish_aside),
+        cmocka_unit_test(test_publish_relative),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
