@@ -49,9 +49,16 @@ const nib_meta *nib__checkpoint_alias(const nib_checkpoint *cp, const char *name
  * name the tensor. NIB_BAD_INPUT if it is absent; *found = false instead when found is not NULL. */
 nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkpoint *cp, const char *module,
                                   nib_ledger *ledger, nib_err *err);
+/* Codes stored one per byte that are outside of their range (an int4 code of 9) are NIB_BAD_INPUT with tensor,
+ * index and value. Reads every code, so it is not part of the call above: whoever packs or runs a weight
+ * calls it once. Other codes have no bad values. */
+nib_status nib__weight_check_codes(const nib_weight *w, const char *module, nib_err *err);
 /* Every module that has a weight of rank 2, in file order: for recipes and info. */
 size_t nib__checkpoint_module_count(const nib_checkpoint *cp);
 const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i);
+/* What open noticed and did not refuse, as sentences: a total_size that lies, two formats side by side. */
+size_t nib__checkpoint_note_count(const nib_checkpoint *cp);
+const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i);
 /* "safetensors", "torchao", "nibble": which dialect stores the module's weight. */
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module);
 

@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights as torchao 0.18 stores them in safetensors: tensors M._weight_qdata, M._weight_scale,
+ * M._weight_zero_point, and a JSON description of the subclass in __metadata__ under M.weight.
+ *
+ * class                     qdata                      scale                    zero_point
+ * Int8Tensor                I8 [n][k]                  F32 [n][1] or [1][1]     I8 as scale, or none
+ * IntxUnpackedToInt8Tensor  I8 [n][k] one code a byte  float [n][k/g]           I8 or float [n][k/g]
+ * Int4Tensor                I8 [n][k/2] low first      float [k/g][n]           float [k/g][n]
+ * Float8Tensor              F8 [n][k]                  F32 [n][1] or [1][1]     -
+ * MXTensor                  F8 [n][k] or U8 [n][k/2]   E8M0 [n][k/32], or in    -
+ *                                                      tiles of 128 x 4
+ */
+#include "checkpoint_inside.h"
+#include "fields.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+typedef struct description {
+    char type[NIB_FIELD_TEXT];
+    int64_t block[2]; /* elements of n and of k that share a scale */
+    int64_t shape[2]; /* Int4Tensor: of the unpacked weight */
+    char target[NIB_FIELD_TEXT], elem[NIB_FIELD_TEXT];
+    char act[NIB_FIELD_TEXT];      /* class of act_quant_kwargs; empty: none */
+    char act_size[NIB_FIELD_TEXT]; /* PerRow, PerTensor */
+    char act_mapping[NIB_FIELD_TEXT], act_elem[NIB_FIELD_TEXT], act_rounding[NIB_FIELD_TEXT];
+    char act_name[NIB_FIELD_TEXT];  /* IntxUnpackedToInt8Tensor: "int8_asym_per_token" */
+    char act_float[NIB_FIELD_TEXT]; /* Int4Tensor: the type that activations are multiplied in */
+    bool act_reduced, swizzled;
+    int64_t mx_block, act_block;
+    char names[8][NIB_FIELD_TEXT]; /* of the stored tensors */
+} description;
+
+#define AT(member) offsetof(description, member)
+#define ACT "_data.act_quant_kwargs."
+
+static const nib_field fields[] = {
+    {"_type", NIB_FIELD_STRING, AT(type)},
+    {"_tensor_data_names[0]", NIB_FIELD_STRING, AT(names[0])},
+    {"_tensor_data_names[1]", NIB_FIELD_STRING, AT(names[1])},
+    {"_tensor_data_names[2]", NIB_FIELD_STRING, AT(names[2])},
+    {"_tensor_data_names[3]", NIB_FIELD_STRING, AT(names[3])},
+    {"_tensor_data_names[4]", NIB_FIELD_STRING, AT(names[4])},
+    {"_tensor_data_names[5]", NIB_FIELD_STRING, AT(names[5])},
+    {"_tensor_data_names[6]", NIB_FIELD_STRING, AT(names[6])},
+    {"_tensor_data_names[7]", NIB_FIELD_STRING, AT(names[7])},
+    {"_data.block_size[0]", NIB_FIELD_INT, AT(block[0])},
+    {"_data.block_size[1]", NIB_FIELD_INT, AT(block[1])},
+    {"_data.block_size", NIB_FIELD_INT, AT(mx_block)},
+    {"_data.shape[0]", NIB_FIELD_INT, AT(shape[0])},
+    {"_data.shape[1]", NIB_FIELD_INT, AT(shape[1])},
+    {"_data.target_dtype._type", NIB_FIELD_ANY, 0},
+    {"_data.target_dtype._data", NIB_FIELD_STRING, AT(target)},
+    {"_data.elem_dtype._type", NIB_FIELD_ANY, 0},
+    {"_data.elem_dtype._data", NIB_FIELD_STRING, AT(elem)},
+    /* The type that a peer would give results in, and which of its kernels it would prefer. */
+    {"_data.dtype._type", NIB_FIELD_ANY, 0},
+    {"_data.dtype._data", NIB_FIELD_ANY, 0},
+    {"_data.orig_dtype._type", NIB_FIELD_ANY, 0},
+    {"_data.orig_dtype._data", NIB_FIELD_ANY, 0},
+    {"_data.kernel_preference._type", NIB_FIELD_ANY, 0},
+    {"_data.kernel_preference._data", NIB_FIELD_ANY, 0},
+    {"_data.mm_config._type", NIB_FIELD_ANY, 0},
+    {"_data.mm_config._data.emulate", NIB_FIELD_ANY, 0},
+    {"_data.mm_config._data.use_fast_accum", NIB_FIELD_ANY, 0},
+    {"_data.mm_config._data.pad_inner_dim", NIB_FIELD_ANY, 0},
+    {"_data.reduce_range", NIB_FIELD_ANY, 0}, /* the stored codes show it */
+    {"_data.is_swizzled_scales", NIB_FIELD_BOOL, AT(swizzled)},
+    {"_data.activation_quantization", NIB_FIELD_STRING, AT(act_name)},
+    {"_data.activation_dtype._type", NIB_FIELD_ANY, 0},
+    {"_data.activation_dtype._data", NIB_FIELD_STRING, AT(act_float)},
+    {ACT "_type", NIB_FIELD_STRING, AT(act)},
+    {ACT "_data.granularity._type", NIB_FIELD_STRING, AT(act_size)},
+    {ACT "_data.granularity._data.dim", NIB_FIELD_ANY, 0},
+    {ACT "_data.mapping_type._type", NIB_FIELD_ANY, 0},
+    {ACT "_data.mapping_type._data", NIB_FIELD_STRING, AT(act_mapping)},
+    {ACT "_data.reduce_range", NIB_FIELD_BOOL, AT(act_reduced)},
+    {ACT "_data.float8_dtype._type", NIB_FIELD_ANY, 0},
+    {ACT "_data.float8_dtype._data", NIB_FIELD_STRING, AT(act_elem)},
+    {ACT "_data.float8_packing_format._type", NIB_FIELD_ANY, 0},
+    {ACT "_data.float8_packing_format._data", NIB_FIELD_ANY, 0},
+    {ACT "_data.mm_config._type", NIB_FIELD_ANY, 0},
+    {ACT "_data.mm_config._data.emulate", NIB_FIELD_ANY, 0},
+    {ACT "_data.mm_config._data.use_fast_accum", NIB_FIELD_ANY, 0},
+    {ACT "_data.mm_config._data.pad_inner_dim", NIB_FIELD_ANY, 0},
+    {ACT "_data.kernel_preference._type", NIB_FIELD_ANY, 0},
+    {ACT "_data.kernel_preference._data", NIB_FIELD_ANY, 0},
+    {ACT "_data.elem_dtype._type", NIB_FIELD_ANY, 0},
+    {ACT "_data.elem_dtype._data", NIB_FIELD_STRING, AT(act_elem)},
+    {ACT "_data.block_size", NIB_FIELD_INT, AT(act_block)},
+    {ACT "_data.scaling_mode._type", NIB_FIELD_ANY, 0},
+    {ACT "_data.scaling_mode._data", NIB_FIELD_STRING, AT(act_rounding)},
+    {ACT "_data.is_swizzled_scales", NIB_FIELD_ANY, 0},
+};
+
+static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale", zero_point[] = "._weight_zero_point";
+
+/* ---- sizes ---- */
+
+static bool is(const char *a, const char *b)
+{
+    return strcmp(a, b) == 0;
+}
+
+/* n and k of codes stored one per byte. */
+static nib_status take_codes(const nib_weight_query *q, nib_type type)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *codes = nib__weight_part(q, qdata);
+    if (codes == NULL || codes->rank != 2 || codes->shape[0] == 0 || codes->shape[1] == 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, qdata, "is missing, empty or has not two dimensions");
+    NIB_TRY(nib__weight_expect(q, qdata, codes, type, 2, codes->shape));
+    w->n = codes->shape[0];
+    w->k = codes->shape[1];
+    w->store = NIB_STORE_BYTE;
+    w->codes = codes->data;
+    return NIB_OK;
+}
+
+/* The group from block_size: [n, k] one scale, [1, k] one per row, [1, g] groups. */
+static nib_status take_group(const nib_weight_query *q, const description *d)
+{
+    nib_weight *w = q->out;
+    const int64_t rows = d->block[0], g = d->block[1];
+    if (rows == w->n && g == w->k && w->n > 1)
+        w->scheme.group = NIB_GROUP_TENSOR;
+    else if (rows != 1 || g < 1 || g > w->k)
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "has blocks of %" PRId64 " x %" PRId64 " per scale; known "
+                                "are one row, a part of a row, and the whole tensor", rows, g);
+    else if (w->k % g != 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "groups of %" PRId64 " do not divide k = %" PRId64
+                                ", which torchao never writes", g, w->k);
+    else
+        /* Rows as short as usual groups cannot be told from one group per row; both mean the same. */
+        w->scheme.group = g == w->k && (g > 256 || w->scheme.code != NIB_CODE_I4) ? NIB_GROUP_ROW : g;
+    return NIB_OK;
+}
+
+/* Scales, and zeros if stored, both [n][groups], or of one element for a tensor. */
+static nib_status take_scales(const nib_weight_query *q, bool zero_needed)
+{
+    nib_weight *w = q->out;
+    const bool one = w->scheme.group == NIB_GROUP_TENSOR;
+    const int64_t shape[2] = {one ? 1 : w->n, nib__scheme_groups(&w->scheme, w->k)};
+    const nib_tensor *scales = nib__weight_part(q, scale), *zeros = nib__weight_part(q, zero_point);
+    const bool flat = scales != NULL && shape[1] == 1 && scales->rank == 1; /* [n] for [n][1] */
+    NIB_TRY(nib__weight_expect(q, scale, scales, NIB_TYPE_NONE, flat ? 1 : 2, shape));
+    w->scales = scales->data;
+    w->scale_type = scales->type;
+    w->scale_stride_n = one ? 0 : shape[1];
+    w->scale_stride_g = one ? 0 : 1;
+    NIB_TRY(nib__weight_check_scales(q, scale));
+    w->scheme.symmetric = zeros == NULL;
+    if (zeros == NULL)
+        return zero_needed ? nib__weight_fail(q, NIB_BAD_INPUT, zero_point, "the tensor is missing") : NIB_OK;
+    NIB_TRY(nib__weight_expect(q, zero_point, zeros, NIB_TYPE_NONE, zeros->rank == 1 && flat ? 1 : 2, shape));
+    w->zeros = zeros->data;
+    w->zero_type = zeros->type;
+    w->scheme.zero = NIB_ZERO_INT;
+    return nib__weight_check_zeros(q, zero_point);
+}
+
+/* ---- activations ---- */
+
+/* A scale over the whole batch would make a token's result depend on its neighbours: never done here. */
+static void say_per_tensor(const nib_weight_query *q, const description *d, const char *type)
+{
+    char asked[64], done[64];
+    if (!is(d->act_size, "PerTensor"))
+        return;
+    snprintf(asked, sizeof asked, "%s activations per tensor", type);
+    snprintf(done, sizeof done, "%s activations per token", type);
+    nib__weight_say(q, ".weight", asked, done, 0,
+                    "one scale for the whole batch would make a token's result depend on its neighbours");
+}
+
+static nib_status take_int8_act(const nib_weight_query *q, const description *d)
+{
+    nib_weight *w = q->out;
+    if (nib__weight_part(q, "._weight_act_quant_scale") != NULL) {
+        w->scheme.act = NIB_ACT_I8_STATIC;
+        NIB_TRY(nib__weight_take_static(q, "._weight_act_quant_scale", "._weight_act_quant_zero_point"));
+        w->scheme.act_symmetric = w->act_zero == NULL || *w->act_zero == 0;
+        if (w->scheme.act_symmetric)
+            w->act_zero = NULL;
+        return NIB_OK;
+    }
+    if (d->act[0] == 0)
+        return NIB_OK;
+    if (!is(d->act, "QuantizeTensorToInt8Kwargs") || d->act_reduced || !(is(d->act_size, "PerRow") || is(d->act_size, "PerTensor")))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "asks for activations as %s%s %s; int8 per token is known",
+                                d->act, d->act_reduced ? " with reduced range" : "", d->act_size);
+    w->scheme.act = NIB_ACT_I8_TOKEN;
+    w->scheme.act_symmetric = !is(d->act_mapping, "ASYMMETRIC");
+    say_per_tensor(q, d, "int8");
+    return NIB_OK;
+}
+
+static nib_status take_fp8_act(const nib_weight_query *q, const description *d)
+{
+    nib_weight *w = q->out;
+    if (d->act[0] == 0)
+        return NIB_OK;
+    if (!is(d->act, "QuantizeTensorToFloat8Kwargs") || !is(d->act_elem, "float8_e4m3fn") ||
+        !(is(d->act_size, "PerRow") || is(d->act_size, "PerTensor")))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "asks for activations as %s %s %s; e4m3 per token is known",
+                                d->act, d->act_elem, d->act_size);
+    w->scheme.act = NIB_ACT_E4M3_TOKEN;
+    w->scheme.act_symmetric = true;
+    say_per_tensor(q, d, "e4m3");
+    return NIB_OK;
+}
+
+static nib_status take_mx_act(const nib_weight_query *q, const description *d)
+{
+    nib_weight *w = q->out;
+    const bool same = is(d->act_elem, d->elem) && d->act_block == 32;
+    if (d->act[0] == 0)
+        return NIB_OK;
+    if (!is(d->act, "QuantizeTensorToMXKwargs") || !same || w->scheme.code != NIB_CODE_MX8 ||
+        !(is(d->act_rounding, "RCEIL") || is(d->act_rounding, "FLOOR")))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "asks for activations as %s %s %s in blocks of %" PRId64
+                                "; mxfp8 with RCEIL or FLOOR is known", d->act, d->act_elem, d->act_rounding, d->act_block);
+    w->scheme.act = NIB_ACT_MX8;
+    w->scheme.act_symmetric = true;
+    w->scheme.mx_floor = is(d->act_rounding, "FLOOR");
+    return NIB_OK;
+}
+
+/* ---- classes ---- */
+
+static nib_status take_int8(const nib_weight_query *q, const description *d)
+{
+    q->out->scheme.code = NIB_CODE_I8;
+    NIB_TRY(take_codes(q, NIB_TYPE_I8));
+    NIB_TRY(take_group(q, d));
+    NIB_TRY(take_scales(q, false));
+    return take_int8_act(q, d);
+}
+
+static nib_status take_intx(const nib_weight_query *q, const description *d)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *zeros = nib__weight_part(q, zero_point);
+    if (!is(d->target, "int4") && !is(d->target, "int8"))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "has %s codes; int4 and int8 are known", d->target);
+    if (zeros != NULL && nib__type_is_float(zeros->type))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, zero_point, "is %s in an IntxUnpackedToInt8Tensor; integer zero "
+                                "points are known", nib__type_stored_name(zeros->type));
+    w->scheme.code = is(d->target, "int4") ? NIB_CODE_I4 : NIB_CODE_I8;
+    NIB_TRY(take_codes(q, NIB_TYPE_I8));
+    NIB_TRY(take_group(q, d));
+    NIB_TRY(take_scales(q, true));
+    if (d->act_name[0] == 0)
+        return NIB_OK;
+    if (!is(d->act_name, "int8_asym_per_token"))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "asks for activations as %s; int8_asym_per_token is known",
+                                d->act_name);
+    w->scheme.act = NIB_ACT_I8_TOKEN;
+    return NIB_OK;
+}
+
+static nib_status take_int4(const nib_weight_query *q, const description *d)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *codes = nib__weight_part(q, qdata), *scales = nib__weight_part(q, scale);
+    const nib_tensor *zeros = nib__weight_part(q, zero_point);
+    const int64_t k = d->shape[1], g = d->block[1];
+    if (d->shape[0] < 1 || k < 1 || d->block[0] != 1 || g < 1 || k % g != 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "is %" PRId64 " x %" PRId64 " in blocks of %" PRId64 " x %" PRId64
+                                ", which no Int4Tensor can be", d->shape[0], k, d->block[0], g);
+    if (d->act_float[0] != 0 && !is(d->act_float, "bfloat16"))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "asks for %s activations; bfloat16 (not quantized) is known",
+                                d->act_float);
+    const int64_t packed[2] = {d->shape[0], nib__ceil_div(k, 2)}, groups[2] = {k / g, d->shape[0]};
+    NIB_TRY(nib__weight_expect(q, qdata, codes, codes != NULL && codes->type == NIB_TYPE_U8 ? NIB_TYPE_U8 : NIB_TYPE_I8, 2, packed));
+    NIB_TRY(nib__weight_expect(q, scale, scales, NIB_TYPE_NONE, 2, groups));
+    NIB_TRY(nib__weight_expect(q, zero_point, zeros, NIB_TYPE_NONE, 2, groups));
+    w->scheme = (nib_scheme){.code = NIB_CODE_I4, .group = g, .zero = NIB_ZERO_FLOAT};
+    w->n = d->shape[0];
+    w->k = k;
+    w->store = NIB_STORE_NIBBLE;
+    w->codes = codes->data;
+    w->scales = scales->data;
+    w->scale_type = scales->type;
+    w->scale_stride_n = 1;
+    w->scale_stride_g = w->n;
+    w->zeros = zeros->data;
+    w->zero_type = zeros->type;
+    NIB_TRY(nib__weight_check_scales(q, scale));
+    return nib__weight_check_zeros(q, zero_point);
+}
+
+static nib_status take_float8(const nib_weight_query *q, const description *d)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *codes = nib__weight_part(q, qdata);
+    const bool e5m2 = codes != NULL && codes->type == NIB_TYPE_E5M2;
+    w->scheme.code = e5m2 ? NIB_CODE_E5M2 : NIB_CODE_E4M3;
+    NIB_TRY(take_codes(q, e5m2 ? NIB_TYPE_E5M2 : NIB_TYPE_E4M3));
+    NIB_TRY(take_group(q, d));
+    NIB_TRY(take_scales(q, false));
+    return take_fp8_act(q, d);
+}
+
+/* Scales in tiles of 128 rows x 4 groups, the order of NVIDIA's block-scaled products, into rows: byte
+ * (r % 32) * 16 + (r / 32) * 4 + c of tile (row / 128, group / 4). */
+static void unswizzle(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups)
+{
+    const int64_t across = nib__ceil_div(groups, 4);
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t *tiles = from + (i / 128) * across * 512 + (i % 32) * 16 + (i % 128 / 32) * 4;
+        for (int64_t g = 0; g < groups; g++)
+            to[i * groups + g] = tiles[g / 4 * 512 + g % 4];
+    }
+}
+
+static nib_status take_mx_scales(const nib_weight_query *q, const description *d)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *scales = nib__weight_part(q, scale);
+    const int64_t groups = w->k / 32;
+    const int64_t rows[2] = {w->n, groups}, tiles[2] = {nib__ceil_div(w->n, 128) * 32, nib__ceil_div(groups, 4) * 16};
+    bool fresh;
+    NIB_TRY(nib__weight_expect(q, scale, scales, NIB_TYPE_E8M0, 2, d->swizzled ? tiles : rows));
+    w->scales = scales->data;
+    w->scale_type = NIB_TYPE_E8M0;
+    w->scale_stride_n = groups;
+    w->scale_stride_g = 1;
+    if (d->swizzled) {
+        uint8_t *in_rows = nib__checkpoint_copy(q->cp, scales, (size_t)(w->n * groups), &fresh);
+        if (in_rows == NULL)
+            return nib__fail_memory(q->err, (size_t)(w->n * groups), scales->name);
+        if (fresh)
+            unswizzle(in_rows, scales->data, w->n, groups);
+        w->scales = in_rows;
+    }
+    return nib__weight_check_scales(q, scale);
+}
+
+static nib_status take_mx(const nib_weight_query *q, const description *d)
+{
+    nib_weight *w = q->out;
+    const bool fp4 = is(d->elem, "float4_e2m1fn_x2");
+    if (!fp4 && !is(d->elem, "float8_e4m3fn"))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "is MX of %s; float8_e4m3fn and float4_e2m1fn_x2 are known",
+                                d->elem);
+    if (d->mx_block != 32)
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "is MX in blocks of %" PRId64 "; 32 are known", d->mx_block);
+    NIB_TRY(take_codes(q, fp4 ? NIB_TYPE_U8 : NIB_TYPE_E4M3));
+    if (fp4 && w->k > INT64_MAX / 2)
+        return nib__weight_fail(q, NIB_BAD_INPUT, qdata, "has rows of %" PRId64 " bytes", w->k);
+    w->k *= fp4 ? 2 : 1;
+    w->store = fp4 ? NIB_STORE_NIBBLE : NIB_STORE_BYTE;
+    w->scheme = (nib_scheme){.code = fp4 ? NIB_CODE_MX4 : NIB_CODE_MX8, .group = 32, .symmetric = true};
+    if (w->k % 32 != 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, qdata, "k = %" PRId64 " is no multiple of the block of 32, which torchao "
+                                "never writes", w->k);
+    NIB_TRY(take_mx_scales(q, d));
+    return take_mx_act(q, d);
+}
+
+/* ---- the class ---- */
+
+typedef struct class_row {
+    const char *name;
+    nib_status (*take)(const nib_weight_query *q, const description *d);
+    const char *why; /* for what is not read */
+} class_row;
+
+static const class_row classes[] = {
+    {"Int8Tensor", take_int8, NULL},
+    {"IntxUnpackedToInt8Tensor", take_intx, NULL},
+    {"Int4Tensor", take_int4, NULL},
+    {"Float8Tensor", take_float8, NULL},
+    {"MXTensor", take_mx, NULL},
+    {"Int4TilePackedTo4dTensor", NULL, "is packed for CUDA's tensor cores"},
+    {"Int4PlainInt32Tensor", NULL, "is packed for XPU or NPU"},
+    {"NVFP4Tensor", NULL, "is NVFP4, which this version does not read"},
+};
+
+/* Every tensor that the description lists is there and has a meaning here. */
+static nib_status check_names(const nib_weight_query *q, const description *d)
+{
+    static const char *const known[] = {"qdata", "scale", "zero_point", "act_quant_scale", "act_quant_zero_point"};
+    char suffix[NIB_FIELD_TEXT + 16];
+    for (size_t i = 0; i < COUNT(d->names) && d->names[i][0] != 0; i++) {
+        size_t at = 0;
+        while (at < COUNT(known) && !is(d->names[i], known[at]))
+            at++;
+        snprintf(suffix, sizeof suffix, "._weight_%s", d->names[i]);
+        if (at == COUNT(known))
+            return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "is described with a tensor \"%s\", whose meaning is not "
+                                    "known here", d->names[i]);
+        if (nib__weight_part(q, suffix) == NULL)
+            return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "the description lists this tensor, but it is missing");
+    }
+    return nib__weight_part(q, "._weight_act_pre_scale") == NULL
+               ? NIB_OK
+               : nib__weight_fail(q, NIB_UNSUPPORTED, "._weight_act_pre_scale", "scales of inputs (AWQ, SmoothQuant) are "
+                                  "not read by this version");
+}
+
+nib_status nib__weight_torchao(const nib_weight_query *q, const char *text)
+{
+    description d = {.mx_block = 0};
+    char name[NIB_SHOWN + 40], shown[NIB_FIELD_TEXT + 40];
+    snprintf(name, sizeof name, "__metadata__ of %s.weight", q->shown);
+    NIB_TRY(nib__fields_read(&d, fields, COUNT(fields), name, text, q->err));
+    for (size_t i = 0; i < COUNT(classes); i++) {
+        if (!is(d.type, classes[i].name))
+            continue;
+        if (classes[i].take == NULL)
+            return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "%s (%s); quantize the original checkpoint instead",
+                                    classes[i].why, d.type);
+        NIB_TRY(check_names(q, &d));
+        return classes[i].take(q, &d);
+    }
+    return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "is a \"%s\"; Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, "
+                            "Float8Tensor and MXTensor are known", nib__say_name(shown, sizeof shown, d.type, strlen(d.type)));
+}

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The weight of a module: finds which dialect stores it, checks what is common to all of them, and adds
+ * the bias. Conversions are told to the ledger; nothing is dropped without a word.
+ */
+#include "checkpoint_inside.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { PIECE = 256 };
+
+/* ---- names ---- */
+
+static const nib_tensor *find_part(const nib_checkpoint *cp, const char *module, const char *suffix)
+{
+    char name[512];
+    const int size = snprintf(name, sizeof name, "%s%s", module, suffix);
+    if (size < 0 || (size_t)size >= sizeof name)
+        return NULL;
+    const size_t i = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, name);
+    return i == SIZE_MAX ? NULL : cp->tensors[i];
+}
+
+static const nib_meta *find_meta(const nib_checkpoint *cp, const char *module, const char *suffix)
+{
+    char name[512];
+    const int size = snprintf(name, sizeof name, "%s%s", module, suffix);
+    if (size < 0 || (size_t)size >= sizeof name)
+        return NULL;
+    const size_t i = nib__names_find(&cp->by_key, (const void *const *)cp->metas, name);
+    return i == SIZE_MAX ? NULL : cp->metas[i];
+}
+
+const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix)
+{
+    return find_part(q->cp, q->module, suffix);
+}
+
+nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const char *suffix, const char *format, ...)
+{
+    char sentence[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    return nib__fail(q->err, status, "%s%s: %s", q->shown, suffix, sentence);
+}
+
+static const char *say_shape(char out[200], const int64_t *shape, int rank)
+{
+    size_t used = 1;
+    memcpy(out, "[", 2);
+    for (int i = 0; i < rank; i++)
+        used += (size_t)snprintf(out + used, 200 - used, "%s%" PRId64, i == 0 ? "" : ", ", shape[i]);
+    snprintf(out + used, 200 - used, "]");
+    return out;
+}
+
+nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix, const nib_tensor *tensor, nib_type type,
+                              int rank, const int64_t *shape)
+{
+    char found[200], wanted[200];
+    if (tensor == NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "the tensor is missing");
+    if (type != NIB_TYPE_NONE && tensor->type != type)
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s, expected %s", nib__type_stored_name(tensor->type),
+                                nib__type_stored_name(type));
+    bool same = tensor->rank == rank;
+    for (int i = 0; same && i < rank; i++)
+        same = tensor->shape[i] == shape[i];
+    if (same)
+        return NIB_OK;
+    return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "has shape %s, expected %s",
+                            say_shape(found, tensor->shape, tensor->rank), say_shape(wanted, shape, rank));
+}
+
+void nib__weight_say(const nib_weight_query *q, const char *suffix, const char *asked, const char *done,
+                     double max_rel_change, const char *reason)
+{
+    nib_ledger *ledger = q->ledger;
+    if (ledger == NULL)
+        return;
+    nib_ledger_tensor *line = nib__ledger_add_tensor(ledger, nib__ledger_text(ledger, "%s%s", q->module, suffix));
+    if (line == NULL)
+        return;
+    line->asked = nib__ledger_text(ledger, "%s", asked);
+    line->done = nib__ledger_text(ledger, "%s", done);
+    line->reason = nib__ledger_text(ledger, "%s", reason);
+    line->max_rel_change = max_rel_change;
+}
+
+void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, size_t size, bool *fresh)
+{
+    const size_t i = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, tensor->name);
+    *fresh = cp->copies[i] == NULL;
+    if (*fresh)
+        cp->copies[i] = nib__arena_take(cp->copy_arena, size, 1);
+    return cp->copies[i];
+}
+
+/* ---- scales and zeros ---- */
+
+static int64_t scale_count(const nib_weight *w)
+{
+    return w->scheme.group == NIB_GROUP_TENSOR ? 1 : w->n * nib__scheme_groups(&w->scheme, w->k);
+}
+
+/* "row 3, group 5" of element i in memory order, which a transposed layout changes. */
+static const char *say_place(char out[64], const nib_weight *w, int64_t i)
+{
+    const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
+    const bool transposed = w->scale_stride_g > 1;
+    if (w->scheme.group == NIB_GROUP_TENSOR)
+        snprintf(out, 64, "index 0");
+    else
+        snprintf(out, 64, "row %" PRId64 ", group %" PRId64, transposed ? i % w->n : i / groups,
+                 transposed ? i / w->n : i % groups);
+    return out;
+}
+
+static const char *say_value(char out[32], const nib_weight_query *q, double value)
+{
+    nib_text text;
+    nib__text_init(&text, &q->cp->allocator);
+    nib__text_double(&text, value);
+    snprintf(out, 32, "%s", text.failed ? "?" : text.at);
+    nib__text_free(&text);
+    return out;
+}
+
+/* All values finite once they are f32. `what` is "scale", "zero" or "bias". */
+static nib_status check_finite(const nib_weight_query *q, const char *suffix, const void *values, nib_type type,
+                               int64_t count, const char *what)
+{
+    float piece[PIECE];
+    char place[64], value[32];
+    const int64_t bytes = nib__type_bits(type) / 8;
+    for (int64_t at = 0; at < count; at += PIECE) {
+        const int64_t some = nib__min(PIECE, count - at);
+        nib__to_f32(piece, (const uint8_t *)values + at * bytes, type, some);
+        for (int64_t i = 0; i < some; i++) {
+            if (isfinite(piece[i]))
+                continue;
+            if (strcmp(what, "bias") == 0)
+                snprintf(place, sizeof place, "index %" PRId64, at + i);
+            else
+                say_place(place, q->out, at + i);
+            return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "%s at %s is %s in f32; no result would be a number",
+                                    what, place, say_value(value, q, (double)piece[i]));
+        }
+    }
+    return NIB_OK;
+}
+
+static void say_f64(const nib_weight_query *q, const char *suffix, const void *values, int64_t count)
+{
+    const double change = nib__f64_change(values, count);
+    nib__weight_say(q, suffix, "f64", "f32", change, "every product here is computed in f32");
+}
+
+nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffix)
+{
+    const nib_weight *w = q->out;
+    const bool mx = w->scheme.code == NIB_CODE_MX8 || w->scheme.code == NIB_CODE_MX4;
+    if (mx ? w->scale_type != NIB_TYPE_E8M0 : !nib__type_is_float(w->scale_type))
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s; scales are %s", nib__type_stored_name(w->scale_type),
+                                mx ? "F8_E8M0" : "F32, F16, BF16 or F64");
+    NIB_TRY(check_finite(q, suffix, w->scales, w->scale_type, scale_count(w), "scale"));
+    if (w->scale_type == NIB_TYPE_F64)
+        say_f64(q, suffix, w->scales, scale_count(w));
+    return NIB_OK;
+}
+
+/* An integer zero is a code, and a code's range is what torchao clamps it to. */
+static nib_status check_int_zeros(const nib_weight_query *q, const char *suffix)
+{
+    nib_weight *w = q->out;
+    char place[64];
+    const int64_t count = scale_count(w), bytes = nib__type_bits(w->zero_type) / 8;
+    const float low = w->scheme.code == NIB_CODE_I4 ? -8 : -128, high = w->scheme.code == NIB_CODE_I4 ? 7 : 127;
+    bool any = false;
+    for (int64_t at = 0; at < count; at += PIECE) {
+        float piece[PIECE];
+        const int64_t some = nib__min(PIECE, count - at);
+        nib__to_f32(piece, (const uint8_t *)w->zeros + at * bytes, w->zero_type, some);
+        for (int64_t i = 0; i < some; i++) {
+            any = any || piece[i] != 0;
+            if (piece[i] < low || piece[i] > high)
+                return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "zero point at %s is %.0f, outside of %.0f to %.0f",
+                                        say_place(place, w, at + i), (double)piece[i], (double)low, (double)high);
+        }
+    }
+    if (!any) {
+        w->scheme.zero = NIB_ZERO_NONE;
+        w->scheme.symmetric = true;
+        w->zeros = NULL;
+        w->zero_type = NIB_TYPE_NONE;
+    }
+    return NIB_OK;
+}
+
+nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix)
+{
+    const nib_weight *w = q->out;
+    if (w->scheme.zero == NIB_ZERO_NONE)
+        return NIB_OK;
+    if (w->scheme.zero == NIB_ZERO_INT) {
+        if (w->zero_type != NIB_TYPE_I8 && w->zero_type != NIB_TYPE_I32)
+            return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s; integer zero points are I8 or I32",
+                                    nib__type_stored_name(w->zero_type));
+        return check_int_zeros(q, suffix);
+    }
+    if (!nib__type_is_float(w->zero_type))
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s; float zero points are F32, F16, BF16 or F64",
+                                nib__type_stored_name(w->zero_type));
+    NIB_TRY(check_finite(q, suffix, w->zeros, w->zero_type, scale_count(w), "zero point"));
+    if (w->zero_type == NIB_TYPE_F64)
+        say_f64(q, suffix, w->zeros, scale_count(w));
+    return NIB_OK;
+}
+
+nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale, const char *zero)
+{
+    const nib_tensor *s = nib__weight_part(q, scale), *z = zero == NULL ? NULL : nib__weight_part(q, zero);
+    bool fresh;
+    char value[32];
+    if (s == NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, scale, "the tensor is missing");
+    if (!nib__type_is_float(s->type) || s->bytes != (uint64_t)nib__type_bits(s->type) / 8)
+        return nib__weight_fail(q, NIB_BAD_INPUT, scale, "is no single float value");
+    float *to = nib__checkpoint_copy(q->cp, s, sizeof *to, &fresh);
+    if (to == NULL)
+        return nib__fail_memory(q->err, sizeof *to, s->name);
+    nib__to_f32(to, s->data, s->type, 1);
+    if (!isfinite(*to) || *to <= 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, scale, "is %s; an activation's scale is finite and positive",
+                                say_value(value, q, (double)*to));
+    q->out->act_scale = to;
+    if (z == NULL)
+        return NIB_OK;
+    if ((z->type != NIB_TYPE_I8 && z->type != NIB_TYPE_I32) || z->bytes != (uint64_t)nib__type_bits(z->type) / 8)
+        return nib__weight_fail(q, NIB_BAD_INPUT, zero, "is no single I8 or I32 value");
+    int32_t *whole = nib__checkpoint_copy(q->cp, z, sizeof *whole, &fresh);
+    if (whole == NULL)
+        return nib__fail_memory(q->err, sizeof *whole, z->name);
+    if (z->type == NIB_TYPE_I8)
+        *whole = (int8_t)z->data[0];
+    else
+        memcpy(whole, z->data, sizeof *whole);
+    if (*whole < -128 || *whole > 127)
+        return nib__weight_fail(q, NIB_BAD_INPUT, zero, "is %" PRId32 ", outside of -128 to 127", *whole);
+    q->out->act_zero = whole;
+    return NIB_OK;
+}
+
+/* ---- plain weights ---- */
+
+/* No code is f64: the weight is rounded once and kept. */
+static nib_status take_f64(const nib_weight_query *q, const nib_tensor *tensor)
+{
+    const int64_t count = tensor->shape[0] * tensor->shape[1];
+    bool fresh;
+    float *values = nib__checkpoint_copy(q->cp, tensor, (size_t)tensor->bytes / 2, &fresh);
+    if (values == NULL)
+        return nib__fail_memory(q->err, (size_t)tensor->bytes / 2, tensor->name);
+    if (fresh)
+        nib__to_f32(values, tensor->data, NIB_TYPE_F64, count);
+    say_f64(q, ".weight", tensor->data, count);
+    q->out->codes = values;
+    return NIB_OK;
+}
+
+static nib_status take_plain(const nib_weight_query *q, const nib_tensor *tensor)
+{
+    nib_weight *w = q->out;
+    char shape[200];
+    if (tensor->rank != 2)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "has shape %s; a linear weight has two dimensions",
+                                say_shape(shape, tensor->shape, tensor->rank));
+    w->n = tensor->shape[0];
+    w->k = tensor->shape[1];
+    w->store = NIB_STORE_FLOAT;
+    w->scheme = (nib_scheme){.symmetric = true};
+    w->codes = tensor->data;
+    switch (tensor->type) {
+    case NIB_TYPE_F64: NIB_TRY(take_f64(q, tensor)); break;
+    case NIB_TYPE_F32: w->scheme.code = NIB_CODE_F32; break;
+    case NIB_TYPE_F16: w->scheme.code = NIB_CODE_F16; break;
+    case NIB_TYPE_BF16: w->scheme.code = NIB_CODE_BF16; break;
+    default:
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "is %s without a description that says how to read it; known are F32, F16, BF16, F64, "
+                                "and torchao's and nibble's quantized weights",
+                                nib__type_stored_name(tensor->type));
+    }
+    return NIB_OK;
+}
+
+/* ---- which dialect ---- */
+
+typedef enum dialect { PLAIN, TORCHAO, NIBBLE } dialect;
+
+static dialect dialect_of(const nib_checkpoint *cp, const char *module, const nib_meta **description)
+{
+    const nib_meta *meta = find_meta(cp, module, ".weight");
+    const bool codes = find_part(cp, module, "._weight_qdata") != NULL;
+    *description = meta;
+    /* torchao describes plain tensors, too: {"_type": "Tensor"}. */
+    if (!codes && (meta == NULL || find_part(cp, module, ".weight") != NULL))
+        return PLAIN;
+    return cp->nibble ? NIBBLE : TORCHAO;
+}
+
+/* What other quantizers leave in a file: named, so that the answer is not only "missing". */
+static nib_status fail_missing(const nib_weight_query *q)
+{
+    static const struct {
+        const char *suffix, *made_by;
+    } others[] = {
+        {".weight_packed", "compressed-tensors"}, {".qweight", "GPTQ or AWQ"},
+        {".weight.absmax", "bitsandbytes"},       {".weight_blocks", "gpt-oss's MXFP4"},
+    };
+    for (size_t i = 0; i < COUNT(others); i++)
+        if (nib__weight_part(q, others[i].suffix) != NULL)
+            return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "is stored as %s does (%s); quantize the original "
+                                    "checkpoint with nibble instead", others[i].made_by, others[i].suffix + 1);
+    return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "the checkpoint has no such tensor");
+}
+
+static nib_status take_weight(const nib_weight_query *q, bool *found)
+{
+    const nib_meta *description;
+    const dialect which = dialect_of(q->cp, q->module, &description);
+    const nib_tensor *plain = nib__weight_part(q, ".weight");
+    if (plain != NULL && which != PLAIN)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "is stored twice, plain and as _weight_qdata");
+    if (plain == NULL && which == PLAIN) {
+        if (found != NULL) {
+            *found = false;
+            return NIB_OK;
+        }
+        return fail_missing(q);
+    }
+    if (which == PLAIN)
+        return take_plain(q, plain);
+    if (description == NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, "._weight_qdata", "no __metadata__ entry describes these codes");
+    return which == NIBBLE ? nib__weight_nibble(q, description->value) : nib__weight_torchao(q, description->value);
+}
+
+/* ---- bias ---- */
+
+static nib_status take_bias(const nib_weight_query *q)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *bias = nib__weight_part(q, ".bias");
+    if (nib__weight_part(q, "._bias_qdata") != NULL || nib__weight_part(q, ".bias_scale") != NULL)
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".bias", "is quantized, which this version does not read; it is "
+                                "not dropped: store it as floats");
+    if (bias == NULL)
+        return NIB_OK;
+    if (!nib__type_is_float(bias->type))
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".bias", "is %s; a bias is F32, F16, BF16 or F64",
+                                nib__type_stored_name(bias->type));
+    NIB_TRY(nib__weight_expect(q, ".bias", bias, NIB_TYPE_NONE, 1, &w->n));
+    NIB_TRY(check_finite(q, ".bias", bias->data, bias->type, w->n, "bias"));
+    if (bias->type == NIB_TYPE_F64)
+        say_f64(q, ".bias", bias->data, w->n);
+    w->bias = bias->data;
+    w->bias_type = bias->type;
+    return NIB_OK;
+}
+
+/* ---- the interface ---- */
+
+/* The module that stores the weight: the asked one, or the one its alias names. */
+static const char *storing_module(nib_weight_query *q, char *storage, size_t size)
+{
+    static const char end[] = ".weight";
+    char name[512], reason[400], target[NIB_SHOWN];
+    if (snprintf(name, sizeof name, "%s%s", q->module, end) >= (int)sizeof name)
+        return q->module;
+    const nib_meta *alias = nib__checkpoint_alias(q->cp, name);
+    const size_t length = alias == NULL ? 0 : strlen(alias->value);
+    if (length < sizeof end || length - (sizeof end - 1) >= size || strcmp(alias->value + length - 7, end) != 0)
+        return q->module;
+    memcpy(storage, alias->value, length - 7);
+    storage[length - 7] = 0;
+    nib__say_name(target, sizeof target, alias->value, length);
+    snprintf(reason, sizeof reason, "stored once: __metadata__ says that it is %s", target);
+    nib__weight_say(q, end, name, alias->value, 0, reason);
+    return storage;
+}
+
+nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkpoint *cp, const char *module,
+                                  nib_ledger *ledger, nib_err *err)
+{
+    nib_weight w = {.bias_type = NIB_TYPE_NONE};
+    char storage[512];
+    nib_weight_query q = {.cp = cp, .module = module, .out = &w, .ledger = ledger, .err = err};
+    nib__say_name(q.shown, sizeof q.shown, module, strlen(module));
+    nib_weight_query stored = q;
+    stored.module = storing_module(&q, storage, sizeof storage);
+    nib__say_name(stored.shown, sizeof stored.shown, stored.module, strlen(stored.module));
+    bool there = true;
+    NIB_TRY(take_weight(&stored, found == NULL ? NULL : &there));
+    if (found != NULL)
+        *found = there;
+    if (!there)
+        return NIB_OK;
+    if (w.n <= 0 || w.k <= 0)
+        return nib__weight_fail(&q, NIB_BAD_INPUT, ".weight", "has no elements");
+    NIB_TRY(take_bias(&q));
+    *out = w;
+    return NIB_OK;
+}
+
+const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module)
+{
+    static const char *const names[] = {"safetensors", "torchao", "nibble"};
+    const nib_meta *description;
+    return names[dialect_of(cp, module, &description)];
+}
+
+nib_status nib__weight_check_codes(const nib_weight *w, const char *module, nib_err *err)
+{
+    char shown[NIB_SHOWN];
+    if (w->scheme.code != NIB_CODE_I4 || w->store != NIB_STORE_BYTE)
+        return NIB_OK;
+    const int8_t *codes = w->codes;
+    for (int64_t i = 0; i < w->n; i++) {
+        const int8_t *row = codes + i * w->k;
+        unsigned high = 0; /* bits beyond 0..15 of any code + 8 */
+        for (int64_t j = 0; j < w->k; j++)
+            high |= (uint8_t)(row[j] + 8) & 0xf0u;
+        for (int64_t j = 0; high != 0 && j < w->k; j++)
+            if (row[j] < -8 || row[j] > 7)
+                return nib__fail(err, NIB_BAD_INPUT, "%s.weight: code at row %" PRId64 ", column %" PRId64 " is %d, "
+                                 "outside of -8 to 7 for int4", nib__say_name(shown, sizeof shown, module,
+                                 strlen(module)), i, j, row[j]);
+    }
+    return NIB_OK;
+}

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening files, directories and sharded sets: what is found, what is said, what is refused.
+ */
+#include "checkpoint.h"
+#include "failing.h"
+#include "safetensors_build.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static nib_allocator heap(void)
+{
+    return nib__allocator_default();
+}
+
+#define U8(name, offsets) "\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" offsets "]}"
+#define F32_2X2(name) "\"" name "\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}"
+
+/* The path inside the directory. */
+static const char *in(char out[512], const char *directory, const char *name)
+{
+    snprintf(out, 512, "%s/%s", directory, name);
+    return out;
+}
+
+static void expect_refused(const char *path, nib_status status, const char *fragment)
+{
+    const nib_allocator a = heap();
+    nib_checkpoint *cp = NULL;
+    nib_err err = {NIB_OK, ""};
+    const nib_status got = nib__checkpoint_open(&cp, path, &a, &err);
+    if (got != status || strstr(err.text, fragment) == NULL)
+        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment, nib_status_name(got), err.text);
+    assert_null(cp);
+}
+
+static nib_checkpoint *open_ok(const char *path)
+{
+    const nib_allocator a = heap();
+    nib_checkpoint *cp = NULL;
+    nib_err err = {NIB_OK, ""};
+    if (nib__checkpoint_open(&cp, path, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return cp;
+}
+
+/* ---- one file ---- */
+
+static void test_file(void **state)
+{
+    (void)state;
+    char dir[256], path[512];
+    make_directory(dir);
+    write_safetensors(dir, "x.safetensors",
+                      "{\"__metadata__\":{\"format\":\"pt\",\"embed.weight\":\"head.weight\",\"gone.weight\":\"nowhere.weight\","
+                      "\"head.weight\":\"head.weight\"},\"head.weight\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]},"
+                      "\"norm.weight\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[16,24]}}", NULL, 24);
+    nib_checkpoint *cp = open_ok(in(path, dir, "x.safetensors"));
+    assert_string_equal(nib__checkpoint_path(cp), path);
+    assert_null(nib__checkpoint_directory(cp));
+    assert_int_equal(nib__checkpoint_count(cp), 2);
+    assert_string_equal(nib__checkpoint_at(cp, 1)->name, "norm.weight");
+    assert_int_equal(nib__checkpoint_meta_count(cp), 4);
+    assert_null(nib__checkpoint_find(cp, "nothing"));
+    /* An alias stands for a stored tensor; one that names nothing, or a stored name, is none. */
+    assert_ptr_equal(nib__checkpoint_find(cp, "embed.weight"), nib__checkpoint_find(cp, "head.weight"));
+    assert_string_equal(nib__checkpoint_alias(cp, "embed.weight")->value, "head.weight");
+    assert_null(nib__checkpoint_find(cp, "gone.weight"));
+    assert_null(nib__checkpoint_alias(cp, "gone.weight"));
+    assert_null(nib__checkpoint_alias(cp, "head.weight"));
+    assert_int_equal(nib__checkpoint_module_count(cp), 1);
+    assert_string_equal(nib__checkpoint_module(cp, 0), "head");
+    nib__checkpoint_close(cp);
+    /* With a config.json beside it the directory is known. */
+    write_text(dir, "config.json", "{}");
+    cp = open_ok(path);
+    assert_non_null(nib__checkpoint_directory(cp));
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+    nib__checkpoint_close(NULL);
+}
+
+static void test_other_formats(void **state)
+{
+    (void)state;
+    char dir[256], path[512];
+    make_directory(dir);
+    expect_refused(in(path, dir, "absent"), NIB_IO, "no such file");
+    write_text(dir, "a.gguf", "GGUF\3\0\0\0");
+    expect_refused(in(path, dir, "a.gguf"), NIB_UNSUPPORTED, "GGUF");
+    write_bytes(in(path, dir, "b.pt"), "PK\003\004 and more", 13);
+    expect_refused(path, NIB_UNSUPPORTED, "zip");
+    write_bytes(in(path, dir, "c.bin"), "\x80\002ctorch", 8);
+    expect_refused(path, NIB_UNSUPPORTED, "pickle");
+    write_text(dir, "empty", "");
+    expect_refused(in(path, dir, "empty"), NIB_BAD_INPUT, "too few");
+    assert_int_equal(mkfifo(in(path, dir, "fifo"), 0600), 0);
+    expect_refused(path, NIB_IO, "pipe");
+    expect_refused("/dev/zero", NIB_IO, "not a regular file");
+    drop_directory(dir);
+}
+
+static void test_sparse_file(void **state)
+{
+    (void)state;
+    char dir[256], path[512];
+    make_directory(dir);
+    write_safetensors(dir, "big.safetensors", "{" U8("a", "0,1") "}", NULL, 1);
+    if (truncate(in(path, dir, "big.safetensors"), (off_t)1 << 42) == 0) /* 4 TiB of nothing */
+        expect_refused(path, NIB_BAD_INPUT, "behind the last tensor");
+    drop_directory(dir);
+}
+
+/* ---- directories ---- */
+
+static void test_directory(void **state)
+{
+    (void)state;
+    char dir[256], path[512];
+    make_directory(dir);
+    expect_refused(dir, NIB_BAD_INPUT, "neither model.safetensors nor");
+    write_text(dir, "pytorch_model.bin", "");
+    expect_refused(dir, NIB_BAD_INPUT, "pickle");
+    write_safetensors(dir, "model.safetensors", "{" F32_2X2("a.weight") "}", NULL, 16);
+    nib_checkpoint *cp = open_ok(dir);
+    assert_string_equal(nib__checkpoint_directory(cp), dir);
+    assert_int_equal(nib__checkpoint_note_count(cp), 1);
+    assert_non_null(strstr(nib__checkpoint_note(cp, 0), "pytorch_model.bin"));
+    nib__checkpoint_close(cp);
+    write_text(dir, "model.safetensors.index.json", "{\"weight_map\":{\"b\":\"../b\"}}"); /* not read */
+    write_text(dir, "config.json", "{}");
+    cp = open_ok(in(path, dir, "config.json"));
+    assert_int_equal(nib__checkpoint_note_count(cp), 2);
+    assert_non_null(strstr(nib__checkpoint_note(cp, 1), "single file"));
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+}
+
+static const char index_name[] = "model.safetensors.index.json";
+
+static void write_shards(const char *dir)
+{
+    write_safetensors(dir, "s1.safetensors", "{\"__metadata__\":{\"format\":\"pt\"}," U8("b", "1,2") "," U8("a", "0,1") "}", "xy", 2);
+    write_safetensors(dir, "s2.safetensors", "{\"__metadata__\":{\"format\":\"pt\",\"c.alias\":\"a\"}," U8("c", "0,1") "}", "z", 1);
+}
+
+static void test_shards(void **state)
+{
+    (void)state;
+    char dir[256], path[512];
+    make_directory(dir);
+    write_shards(dir);
+    write_text(dir, index_name, "{\"metadata\":{\"total_size\":3,\"x\":[1]},\"weight_map\":{\"c\":\"s2.safetensors\","
+                                "\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"},\"more\":{}}");
+    nib_checkpoint *cp = open_ok(dir);
+    assert_int_equal(nib__checkpoint_count(cp), 3);
+    assert_string_equal(nib__checkpoint_at(cp, 0)->name, "a");
+    assert_string_equal(nib__checkpoint_at(cp, 2)->name, "c");
+    assert_int_equal(nib__checkpoint_at(cp, 2)->file, 1);
+    assert_int_equal(nib__checkpoint_find(cp, "b")->data[0], 'y');
+    assert_ptr_equal(nib__checkpoint_find(cp, "c.alias"), nib__checkpoint_find(cp, "a")); /* across files */
+    assert_int_equal(nib__checkpoint_meta_count(cp), 2);
+    assert_int_equal(nib__checkpoint_note_count(cp), 0);
+    nib__checkpoint_close(cp);
+    cp = open_ok(in(path, dir, index_name)); /* the index itself */
+    assert_int_equal(nib__checkpoint_count(cp), 3);
+    nib__checkpoint_close(cp);
+    write_text(dir, index_name, "\xef\xbb\xbf{\"metadata\":{\"total_size\":4},\r\n\"weight_map\":{\"c\":\"s2.safetensors\","
+                                "\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"}}");
+    cp = open_ok(dir);
+    assert_int_equal(nib__checkpoint_note_count(cp), 1);
+    assert_non_null(strstr(nib__checkpoint_note(cp, 0), "total_size 4, the tensors have 3 bytes"));
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+}
+
+static void test_bad_indexes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *index;
+        nib_status status;
+        const char *fragment;
+    } cases[] = {
+        {"", NIB_BAD_INPUT, "expected"},
+        {"[]", NIB_BAD_INPUT, "expected an object"},
+        {"{}", NIB_BAD_INPUT, "no weight_map"},
+        {"{\"weight_map\":{}}", NIB_BAD_INPUT, "empty one"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\"},\"weight_map\":{\"b\":\"s1.safetensors\"}}", NIB_BAD_INPUT, "comes twice"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT, "\"a\" comes twice"},
+        {"{\"weight_map\":{\"a\":1}}", NIB_BAD_INPUT, "expected a string"},
+        {"{\"weight_map\":{\"a\":\"../s1.safetensors\"}}", NIB_BAD_INPUT, "\"../s1.safetensors\" is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", NIB_BAD_INPUT, "\"/etc/passwd\" is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"x/s1.safetensors\"}}", NIB_BAD_INPUT, "is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"..\\\\s1.safetensors\"}}", NIB_BAD_INPUT, "is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"..\"}}", NIB_BAD_INPUT, "is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"\"}}", NIB_BAD_INPUT, "is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"s1.safe\\u0000tensors\"}}", NIB_BAD_INPUT, "NUL"},
+        {"{\"metadata\":{\"total_size\":1e999},\"weight_map\":{}}", NIB_BAD_INPUT, "too large"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"s3.safetensors\"}}", NIB_BAD_INPUT,
+         "shard \"s3.safetensors\" is missing; model.safetensors.index.json places 1 tensors in it"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT, "s1.safetensors: tensor \"b\" is not in the weight_map"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\",\"c\":\"s2.safetensors\"}}", NIB_BAD_INPUT,
+         "tensor \"b\" is stored here, but the weight_map places it in \"s2.safetensors\""},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"d\":\"s1.safetensors\"}}", NIB_BAD_INPUT,
+         "s1.safetensors: tensor \"d\" is missing"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"twice.safetensors\"}}", NIB_BAD_INPUT,
+         "tensor \"a\" is stored twice, in s1.safetensors and in twice.safetensors"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"cut.safetensors\"}}", NIB_BAD_INPUT,
+         "cut.safetensors: header"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"sub\"}}", NIB_IO, "directory"},
+    };
+    char dir[256], path[512];
+    make_directory(dir);
+    write_shards(dir);
+    write_safetensors(dir, "twice.safetensors", "{" U8("a", "0,1") "," U8("c", "1,2") "}", NULL, 2);
+    write_safetensors(dir, "cut.safetensors", "{" U8("c", "0,1") "}", NULL, 0);
+    assert_int_equal(mkdir(in(path, dir, "sub"), 0700), 0);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        write_text(dir, index_name, cases[i].index);
+        expect_refused(dir, cases[i].status, cases[i].fragment);
+    }
+    assert_int_equal(rmdir(path), 0);
+    drop_directory(dir);
+}
+
+/* Every allocation fails once; nothing leaks and nothing is open afterwards. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    char dir[256];
+    make_directory(dir);
+    write_shards(dir);
+    write_text(dir, "pytorch_model.bin", "");
+    write_text(dir, index_name, "{\"metadata\":{\"total_size\":4},\"weight_map\":{\"c\":\"s2.safetensors\","
+                                "\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"}}");
+    nib_status status = NIB_NO_MEMORY;
+    for (int n = 0; status != NIB_OK; n++) {
+        failing f = {n, 0};
+        const nib_allocator a = failing_allocator(&f);
+        nib_checkpoint *cp = NULL;
+        nib_err err = {NIB_OK, ""};
+        status = nib__checkpoint_open(&cp, dir, &a, &err);
+        if (status != NIB_OK && status != NIB_NO_MEMORY)
+            fail_msg("allocation %d: %s: %s", n, nib_status_name(status), err.text);
+        assert_true((status == NIB_OK) == (cp != NULL));
+        nib__checkpoint_close(cp);
+        assert_int_equal(f.live, 0);
+        assert_true(n < 1000);
+    }
+    drop_directory(dir);
+}
+
+/* ---- real files ---- */
+
+static const char *test_data(const char *test)
+{
+    const char *data = getenv("NIBBLE_TEST_DATA");
+    if (data == NULL)
+        printf("skipped: %s\n", test);
+    return data;
+}
+
+static void test_tinystories(void **state)
+{
+    (void)state;
+    const char *data = test_data("test_checkpoint tinystories");
+    char path[512];
+    if (data == NULL)
+        return;
+    nib_checkpoint *f32 = open_ok(in(path, data, "weights/TinyStories-656K/hf-f32"));
+    nib_checkpoint *bf16 = open_ok(in(path, data, "weights/TinyStories-656K/hf-bf16"));
+    /* One table under two names in the F32 directory, whatever its config says. */
+    const nib_meta *alias = nib__checkpoint_alias(f32, "model.embed_tokens.weight");
+    assert_non_null(alias);
+    assert_string_equal(alias->value, "lm_head.weight");
+    assert_null(nib__checkpoint_alias(bf16, "model.embed_tokens.weight"));
+    assert_int_equal(nib__checkpoint_module_count(f32), 15);
+    assert_int_equal(nib__checkpoint_module_count(bf16), 15);
+    nib__checkpoint_close(f32);
+    nib__checkpoint_close(bf16);
+}
+
+static void test_robustness_files(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"robustness/modelaudit/safe_model.safetensors",
+                                       "robustness/modelaudit/obfuscated_metadata.safetensors"};
+    const char *data = test_data("test_checkpoint robustness files");
+    char path[512];
+    if (data == NULL)
+        return;
+    for (size_t i = 0; i < COUNT(good); i++)
+        nib__checkpoint_close(open_ok(in(path, data, good[i])));
+    /* Its author's writer left 5 bytes too many; safetensors' own reader refuses it likewise. */
+    expect_refused(in(path, data, "robustness/las7/tiny.safetensors"), NIB_BAD_INPUT, "5 bytes behind the last tensor");
+    expect_refused(in(path, data, "robustness/las7/tiny.gguf"), NIB_UNSUPPORTED, "GGUF");
+}
+
+/* Vectors in hexadecimal with an expected class: "semantic" is well-formed. */
+static void test_planner_vectors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t zeros;
+        nib_status status;
+        const char *fragment;
+    } cases[] = {
+        {"safetensors-header-only", 0, NIB_OK, NULL},
+        {"safetensors-two-tensors", 0, NIB_OK, NULL},
+        {"safetensors-fp8-te137-canonical-member-units", 589824, NIB_OK, NULL},
+        {"safetensors-fp8-flux2-worker-output", 23592960, NIB_OK, NULL},
+        {"raw-empty", 0, NIB_BAD_INPUT, "too few"},
+        {"raw-small", 0, NIB_BAD_INPUT, "header"},
+        {"safetensors-unknown-dtype", 0, NIB_BAD_INPUT, "F128"},
+        {"safetensors-gap", 0, NIB_BAD_INPUT, "hole"},
+        {"gguf-v2-f32", 0, NIB_UNSUPPORTED, "GGUF"},
+        {"gguf-v3-q4-0", 0, NIB_UNSUPPORTED, "GGUF"},
+        {"gguf-unsupported-version", 0, NIB_UNSUPPORTED, "GGUF"},
+        {"gguf-unknown-type", 0, NIB_UNSUPPORTED, "GGUF"},
+    };
+    const char *data = test_data("test_checkpoint planner vectors");
+    char dir[256], path[512];
+    if (data == NULL)
+        return;
+    make_directory(dir);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const nib_allocator a = heap();
+        char *hex;
+        size_t size;
+        snprintf(path, sizeof path, "%s/robustness/planner-vectors/fixtures/%s.hex", data, cases[i].name);
+        assert_int_equal(nib__file_read(&hex, &size, path, 1 << 20, &a, NULL), NIB_OK);
+        const size_t bytes = size / 2;
+        uint8_t *file = calloc(1, bytes + cases[i].zeros + 1);
+        for (size_t b = 0; b < bytes; b++)
+            sscanf(hex + 2 * b, "%2hhx", &file[b]);
+        write_bytes(in(path, dir, "v"), file, bytes + cases[i].zeros);
+        if (cases[i].status == NIB_OK)
+            nib__checkpoint_close(open_ok(path));
+        else
+            expect_refused(path, cases[i].status, cases[i].fragment);
+        free(file);
+        nib__release(&a, hex);
+    }
+    drop_directory(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_file),        cmocka_unit_test(test_other_formats),
+        cmocka_unit_test(test_sparse_file), cmocka_unit_test(test_directory),
+        cmocka_unit_test(test_shards),      cmocka_unit_test(test_bad_indexes),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_tinystories),
+        cmocka_unit_test(test_robustness_files), cmocka_unit_test(test_planner_vectors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
