@@ -2,8 +2,9 @@
  *
  * Reading files: maps and whole small files; paths. Writing is output.c.
  *
- * A map of a file that another process shortens raises SIGBUS when the lost pages are read; checkpoints
- * are replaced by rename, never in place, so that this does not happen by our own doing.
+ * A map of a file that another process shortens raises SIGBUS when the lost pages are read;
+ * checkpoints are replaced by rename, never in place, so that this does not happen by our own
+ * doing.
  */
 #include "file.h"
 
@@ -63,7 +64,8 @@ nib_status nib__map_open(nib_map *out, const char *path, nib_err *err)
     nib_status status = NIB_OK;
     void *at = NULL;
     if (size > SIZE_MAX / 2) {
-        status = nib__fail(err, NIB_UNSUPPORTED, "%s: is larger than this machine's address space", path);
+        status = nib__fail(err, NIB_UNSUPPORTED, "%s: is larger than this machine's address space",
+                           path);
     } else if (size != 0) {
         at = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (at == MAP_FAILED)
@@ -106,8 +108,8 @@ static bool read_all(int fd, char *to, size_t want, size_t *got)
     return true;
 }
 
-nib_status nib__file_read(char **out, size_t *size, const char *path, size_t limit, const nib_allocator *a,
-                          nib_err *err)
+nib_status nib__file_read(char **out, size_t *size, const char *path, size_t limit,
+                          const nib_allocator *a, nib_err *err)
 {
     int fd;
     uint64_t stated;
@@ -125,9 +127,10 @@ nib_status nib__file_read(char **out, size_t *size, const char *path, size_t lim
         else if (!read_all(fd, text, want, &got))
             status = nib__file_fail(err, path, "read it");
         else if (got > limit)
-            status = nib__fail(err, NIB_BAD_INPUT, "%s: is %llu bytes or more, over the limit of %llu", path,
-                               (unsigned long long)nib__max((int64_t)stated, (int64_t)got),
-                               (unsigned long long)limit);
+            status =
+                nib__fail(err, NIB_BAD_INPUT, "%s: is %llu bytes or more, over the limit of %llu",
+                          path, (unsigned long long)nib__max((int64_t)stated, (int64_t)got),
+                          (unsigned long long)limit);
         if (status != NIB_OK || got < want)
             break;
         want = got < limit / 2 ? 2 * got : limit + 1;
@@ -150,7 +153,9 @@ nib_path_kind nib__path_kind(const char *path)
     struct stat st;
     if (stat(path, &st) != 0)
         return errno == ENOENT || errno == ENOTDIR ? NIB_PATH_NONE : NIB_PATH_OTHER;
-    return S_ISREG(st.st_mode) ? NIB_PATH_FILE : S_ISDIR(st.st_mode) ? NIB_PATH_DIRECTORY : NIB_PATH_OTHER;
+    return S_ISREG(st.st_mode)   ? NIB_PATH_FILE
+           : S_ISDIR(st.st_mode) ? NIB_PATH_DIRECTORY
+                                 : NIB_PATH_OTHER;
 }
 
 char *nib__path_join(nib_arena *arena, const char *directory, const char *name)
@@ -194,8 +199,9 @@ static nib_status each_entry(DIR *directory, const char *path, bool unlink_them,
             return nib__file_fail(err, path, "look at a file in it");
         if (S_ISDIR(st.st_mode)) {
             char safe[128];
-            return nib__fail(err, NIB_IO, "%s: holds the directory %s, so it is not removed; remove it by hand",
-                             path, nib__say_name(safe, sizeof safe, entry->d_name, strlen(entry->d_name)));
+            return nib__fail(
+                err, NIB_IO, "%s: holds the directory %s, so it is not removed; remove it by hand",
+                path, nib__say_name(safe, sizeof safe, entry->d_name, strlen(entry->d_name)));
         }
     }
 }

@@ -67,8 +67,8 @@ nib_hasher *nib__hasher_open(void)
 
 void nib__hasher_add(nib_hasher *hasher, const void *bytes, size_t size)
 {
-    if (size != 0)
-        (void)XXH3_128bits_update((XXH3_state_t *)hasher, bytes, size); /* fails for NULL bytes only */
+    if (size != 0) /* fails for NULL bytes only */
+        (void)XXH3_128bits_update((XXH3_state_t *)hasher, bytes, size);
 }
 
 nib_hash nib__hasher_finish(nib_hasher *hasher)

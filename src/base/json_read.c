@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The JSON reader: text to events. Owns the grammar, the budgets and the place of an error; what a token
- * means (numbers, decoded strings) is json_value.c.
+ * The JSON reader: text to events. Owns the grammar, the budgets and the place of an error; what a
+ * token means (numbers, decoded strings) is json_value.c.
  *
- * One bit per open container is all that depth costs. A key's colon is read with the key, so that after
- * every event one state says what may come next.
+ * One bit per open container is all that depth costs. A key's colon is read with the key, so that
+ * after every event one state says what may come next.
  */
 #include "json.h"
 
@@ -60,8 +60,9 @@ static void set_error(nib_json *json, nib_status status, const char *sentence)
             line_start = c + 1;
         }
     }
-    nib__fail(&json->err, status, "%s: line %llu, column %llu: %s", json->name, (unsigned long long)line,
-              (unsigned long long)(json->from - line_start) + 1, sentence);
+    nib__fail(&json->err, status, "%s: line %llu, column %llu: %s", json->name,
+              (unsigned long long)line, (unsigned long long)(json->from - line_start) + 1,
+              sentence);
     json->state = AT_ERROR;
     json->event = NIB_JSON_ERROR;
 }
@@ -83,7 +84,8 @@ void nib__json_fail_memory(nib_json *json, size_t bytes)
     char sentence[96], size[32];
     if (json->state == AT_ERROR)
         return;
-    snprintf(sentence, sizeof sentence, "memory ran out: a string needs %s more", nib__say_bytes(size, bytes));
+    snprintf(sentence, sizeof sentence, "memory ran out: a string needs %s more",
+             nib__say_bytes(size, bytes));
     set_error(json, NIB_NO_MEMORY, sentence);
 }
 
@@ -131,8 +133,8 @@ static const char *skip_plain(const char *at, const char *end)
     uint64_t eight;
     while (end - at >= (ptrdiff_t)sizeof eight) {
         memcpy(&eight, at, sizeof eight);
-        /* The high bit of a byte of (x - ones * c) & ~x is set if the byte is below c, and of the lowest
-         * one only if it is: enough to know whether there is any. */
+        /* The high bit of a byte of (x - ones * c) & ~x is set if the byte is below c, and of the
+         * lowest one only if it is: enough to know whether there is any. */
         const uint64_t quote = eight ^ (ones * '"'), slash = eight ^ (ones * '\\');
         const uint64_t found = ((eight - ones * 0x20) & ~eight) | ((quote - ones) & ~quote) |
                                ((slash - ones) & ~slash) | eight;
@@ -140,7 +142,8 @@ static const char *skip_plain(const char *at, const char *end)
             break;
         at += sizeof eight;
     }
-    while (at < end && (unsigned char)*at >= 0x20 && (unsigned char)*at < 0x80 && *at != '"' && *at != '\\')
+    while (at < end && (unsigned char)*at >= 0x20 && (unsigned char)*at < 0x80 && *at != '"' &&
+           *at != '\\')
         at++;
     return at;
 }
@@ -164,7 +167,9 @@ static const char *skip_escape(const char *at, const char *end)
     case 't':
         return at + 2;
     case 'u':
-        return end - at >= 6 && is_hex(at[2]) && is_hex(at[3]) && is_hex(at[4]) && is_hex(at[5]) ? at + 6 : NULL;
+        return end - at >= 6 && is_hex(at[2]) && is_hex(at[3]) && is_hex(at[4]) && is_hex(at[5])
+                   ? at + 6
+                   : NULL;
     default:
         return NULL;
     }
@@ -186,7 +191,8 @@ static bool read_string(nib_json *json, const char *at)
         if (*at == '\\') {
             const char *past = skip_escape(at, end);
             if (past == NULL) {
-                fail_at(json, at, "this escape is none of JSON's: \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX");
+                fail_at(json, at,
+                        "this escape is none of JSON's: \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX");
                 return false;
             }
             escaped = true;
@@ -381,7 +387,8 @@ nib_json_event nib__json_next(nib_json *json)
     case AT_FIRST_KEY:
         return at < json->end && *at == '}' ? close_container(json, at, true) : read_key(json, at);
     case AT_FIRST_ITEM:
-        return at < json->end && *at == ']' ? close_container(json, at, false) : read_value(json, at);
+        return at < json->end && *at == ']' ? close_container(json, at, false)
+                                            : read_value(json, at);
     case AT_NEXT:
         return read_next(json, at);
     default:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the reader's tokens mean: decoded strings, exact numbers, and the helpers that read one value of an
- * expected kind. Stateless; the grammar has been checked by json_read.c.
+ * What the reader's tokens mean: decoded strings, exact numbers, and the helpers that read one
+ * value of an expected kind. Stateless; the grammar has been checked by json_read.c.
  */
 #include "json.h"
 
@@ -128,7 +128,8 @@ bool nib__json_is(const nib_json *json, const char *text)
 static void fail_number(nib_json *json, const char *problem)
 {
     char shown[48];
-    nib__json_fail(json, "%s %s", nib__say_name(shown, sizeof shown, json->token, json->token_size), problem);
+    nib__json_fail(json, "%s %s", nib__say_name(shown, sizeof shown, json->token, json->token_size),
+                   problem);
 }
 
 static bool is_number(nib_json *json)
@@ -164,9 +165,11 @@ bool nib__json_int64(nib_json *json, int64_t *out)
     return true;
 }
 
-/* The digits of a number without sign, point and leading zeros, as a whole number times 10^exponent. */
-enum { MOST_DIGITS = 800 }; /* 768 decide the rounding of any double; what follows only breaks ties */
+/* 768 digits decide the rounding of any double; what follows them only breaks ties. */
+enum { MOST_DIGITS = 800 };
 
+/* A number without sign: the whole number that its digits make, without leading zeros, times
+ * 10^exponent. */
 typedef struct decimal {
     char digits[MOST_DIGITS + 16]; /* and room for the exponent's text */
     int count;
@@ -207,12 +210,14 @@ static void scan_decimal(decimal *d, const char *at, const char *end)
     d->exponent += negative ? -written : written;
 }
 
-/* Correctly rounded. Few digits and a small power of ten are both exact in a double, so that one product
- * or quotient rounds once; else strtod, which reads whole digits and an exponent alike in any locale. */
+/* Correctly rounded. Few digits and a small power of ten are both exact in a double, so that one
+ * product or quotient rounds once; else strtod, which reads whole digits and an exponent alike in
+ * any locale. */
 static double decimal_value(decimal *d)
 {
-    static const double tens[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
-                                  1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+    static const double tens[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                  1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                  1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
     if (d->count == 0)
         return 0;
     if (d->count <= 15 && d->exponent >= -22 && d->exponent <= 22) {
@@ -299,7 +304,8 @@ bool nib__json_read_int64(nib_json *json, int64_t min, int64_t max, int64_t *out
     if (!nib__json_expect(json, NIB_JSON_NUMBER) || !nib__json_int64(json, &value))
         return false;
     if (value < min || value > max) {
-        nib__json_fail(json, "%lld is outside of %lld to %lld", (long long)value, (long long)min, (long long)max);
+        nib__json_fail(json, "%lld is outside of %lld to %lld", (long long)value, (long long)min,
+                       (long long)max);
         return false;
     }
     *out = value;

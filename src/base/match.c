@@ -2,8 +2,9 @@
  *
  * Name patterns. Owns the compiled form of one pattern; the regular expressions are Oniguruma's.
  *
- * Patterns may come from a recipe file that somebody else wrote: length, nesting and steps are limited, and
- * limits are given per match, so that the library's global ones stay as the program has them.
+ * Patterns may come from a recipe file that somebody else wrote: length, nesting and steps are
+ * limited, and limits are given per match, so that the library's global ones stay as the program
+ * has them.
  */
 #include "match.h"
 
@@ -42,12 +43,14 @@ static void start(void)
 
 void nib__regex_start(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT; /* guards Oniguruma's global tables, which are not ours */
+    static pthread_once_t once =
+        PTHREAD_ONCE_INIT; /* guards Oniguruma's global tables, which are not ours */
     (void)pthread_once(&once, start);
 }
 
 /* Compiles head + text + tail; Oniguruma's code. */
-static int compile_between(OnigRegex *out, const char *head, const char *text, const char *tail, OnigErrorInfo *info)
+static int compile_between(OnigRegex *out, const char *head, const char *text, const char *tail,
+                           OnigErrorInfo *info)
 {
     char whole[MOST_BYTES + 32];
     const int size = snprintf(whole, sizeof whole, "%s%s%s", head, text, tail);
@@ -59,9 +62,10 @@ static int compile_between(OnigRegex *out, const char *head, const char *text, c
     return code;
 }
 
-/* A match must cover the name, so that nothing may follow the expression (\z is not in every syntax). It is compiled alone first, or `a)|(b`
- * would close the group around it. A comment at its end, under (?x), would hide the bracket: then a line
- * break goes before that, which means nothing under (?x). */
+/* A match must cover the name, so that nothing may follow the expression (\z is not in every
+ * syntax). It is compiled alone first, or `a)|(b` would close the group around it. A comment at its
+ * end, under (?x), would hide the bracket: then a line break goes before that, which means nothing
+ * under (?x). */
 static int compile_whole(OnigRegex *out, const char *text, OnigErrorInfo *info)
 {
     const int code = compile_between(out, "", text, "", info);
@@ -81,8 +85,8 @@ static nib_status compile(nib_pattern *pattern, const char *text, nib_err *err)
         brackets += *c == '(' || *c == '[';
     if (brackets > MOST_BRACKETS)
         return nib__fail(err, NIB_BAD_INPUT, "pattern `%s` has %d brackets, over the limit of %d",
-                         nib__say_name(safe, sizeof safe, pattern->text, strlen(pattern->text)), brackets,
-                         MOST_BRACKETS);
+                         nib__say_name(safe, sizeof safe, pattern->text, strlen(pattern->text)),
+                         brackets, MOST_BRACKETS);
     nib__regex_start();
     OnigErrorInfo info;
     const int code = compile_whole(&pattern->regex, text, &info);
@@ -90,11 +94,13 @@ static nib_status compile(nib_pattern *pattern, const char *text, nib_err *err)
         return NIB_OK;
     OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN + 1] = {0};
     onig_error_code_to_str(reason, code, &info);
-    return nib__fail(err, code == ONIGERR_MEMORY ? NIB_NO_MEMORY : NIB_BAD_INPUT, "pattern `%s`: %s",
-                     nib__say_name(safe, sizeof safe, pattern->text, strlen(pattern->text)), (char *)reason);
+    return nib__fail(
+        err, code == ONIGERR_MEMORY ? NIB_NO_MEMORY : NIB_BAD_INPUT, "pattern `%s`: %s",
+        nib__say_name(safe, sizeof safe, pattern->text, strlen(pattern->text)), (char *)reason);
 }
 
-nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allocator *a, nib_err *err)
+nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allocator *a,
+                             nib_err *err)
 {
     const size_t size = strlen(text);
     char safe[96];
@@ -102,7 +108,8 @@ nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allo
         return nib__fail(err, NIB_BAD_INPUT, "a pattern may not be empty; `*` matches every name");
     if (size > MOST_BYTES)
         return nib__fail(err, NIB_BAD_INPUT, "pattern `%s` is %llu bytes, over the limit of %d",
-                         nib__say_name(safe, sizeof safe, text, size), (unsigned long long)size, MOST_BYTES);
+                         nib__say_name(safe, sizeof safe, text, size), (unsigned long long)size,
+                         MOST_BYTES);
     if (nib__utf8_check(text, size) != size)
         return nib__fail(err, NIB_BAD_INPUT, "pattern `%s` is not valid UTF-8",
                          nib__say_name(safe, sizeof safe, text, size));
@@ -111,7 +118,9 @@ nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allo
         return nib__fail_memory(err, sizeof *pattern + size + 1, "a pattern");
     pattern->allocator = *a;
     memcpy(pattern->text, text, size + 1);
-    pattern->kind = strncmp(text, "re:", 3) == 0 ? REGEX : strpbrk(text, "*?") != NULL ? GLOB : EXACT;
+    pattern->kind = strncmp(text, "re:", 3) == 0  ? REGEX
+                    : strpbrk(text, "*?") != NULL ? GLOB
+                                                  : EXACT;
     if (pattern->kind == REGEX) {
         const nib_status status = compile(pattern, pattern->text + 3, err);
         if (status != NIB_OK) {
@@ -138,17 +147,19 @@ const char *nib__pattern_text(const nib_pattern *pattern)
     return pattern->text;
 }
 
-static bool fail_match(const nib_pattern *pattern, const char *name, nib_err *err, nib_status status,
-                       const char *reason)
+static bool fail_match(const nib_pattern *pattern, const char *name, nib_err *err,
+                       nib_status status, const char *reason)
 {
     char safe_name[96], safe_text[96];
-    (void)nib__fail(err, status, "pattern `%s` on the name `%s`: %s",
-                    nib__say_name(safe_text, sizeof safe_text, pattern->text, strlen(pattern->text)),
-                    nib__say_name(safe_name, sizeof safe_name, name, strlen(name)), reason);
+    (void)nib__fail(
+        err, status, "pattern `%s` on the name `%s`: %s",
+        nib__say_name(safe_text, sizeof safe_text, pattern->text, strlen(pattern->text)),
+        nib__say_name(safe_name, sizeof safe_name, name, strlen(name)), reason);
     return false;
 }
 
-/* One star at a time is enough to go back to: what an earlier star could take, the latest can, too. */
+/* One star at a time is enough to go back to: what an earlier star could take, the latest can, too.
+ */
 static bool match_glob(const nib_pattern *pattern, const char *name, nib_err *err)
 {
     const char *p = pattern->text, *n = name;
@@ -174,7 +185,8 @@ static bool match_glob(const nib_pattern *pattern, const char *name, nib_err *er
             return false;
         }
     }
-    return fail_match(pattern, name, err, NIB_BAD_INPUT, "this takes too many steps; use fewer `*`");
+    return fail_match(pattern, name, err, NIB_BAD_INPUT,
+                      "this takes too many steps; use fewer `*`");
 }
 
 static bool match_regex(const nib_pattern *pattern, const char *name, nib_err *err)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The default allocator, checked arrays over any allocator, arenas, and anonymous maps. The only file
- * that calls malloc.
+ * The default allocator, checked arrays over any allocator, arenas, and anonymous maps. The only
+ * file that calls malloc.
  *
- * An arena is a chain of blocks, newest first; pieces are cut from the newest. A piece too large for the
- * space that is left gets a block of its own behind the newest, so that the rest of it stays in use.
+ * An arena is a chain of blocks, newest first; pieces are cut from the newest. A piece too large
+ * for the space that is left gets a block of its own behind the newest, so that the rest of it
+ * stays in use.
  */
 #include "memory.h"
 
@@ -21,7 +22,8 @@
 #define ONE_PIECE_PER_BLOCK true
 #endif
 #ifndef ONE_PIECE_PER_BLOCK
-/* Under ASan each arena piece is an allocation of exactly its size, so that a write past it is seen. */
+/* Under ASan each arena piece is an allocation of exactly its size, so that a write past it is
+ * seen. */
 #define ONE_PIECE_PER_BLOCK false
 #endif
 
@@ -76,7 +78,8 @@ bool nib__reserve(const nib_allocator *a, void **array, size_t *capacity, size_t
         count = most;
     if (count < want)
         count = want;
-    /* *array is in truth a pointer to some other type: moved as bytes, no aliasing rule is broken. */
+    /* *array is in truth a pointer to some other type: moved as bytes, no aliasing rule is broken.
+     */
     void *old;
     memcpy(&old, array, sizeof old);
     void *grown = a->resize(a->ctx, old, count * (size == 0 ? 1 : size));
@@ -206,7 +209,8 @@ void *nib__block_take(size_t bytes)
     const size_t size = whole_pages(bytes);
     /* Large blocks start on a huge page's boundary; what the mapping has too much is given back. */
     const size_t extra = size >= HUGE_PAGE ? HUGE_PAGE : 0;
-    char *base = mmap(NULL, size + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *base =
+        mmap(NULL, size + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return NULL;
     if (extra == 0)

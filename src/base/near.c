@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Near names: what a user may have meant by a name that is not there. Stateless and without allocation;
- * names longer than LONGEST are left out, so a hostile file cannot make a message expensive.
+ * Near names: what a user may have meant by a name that is not there. Stateless and without
+ * allocation; names longer than LONGEST are left out, so a hostile file cannot make a message
+ * expensive.
  */
 #include "text.h"
 
@@ -30,8 +31,8 @@ static int cap_of(size_t length)
     return length < 3 ? 0 : length < 6 ? 1 : length < 12 ? 2 : 3;
 }
 
-/* Insertions, deletions, changes and swaps of neighbours that make b of a, case ignored; FAR if more
- * than `cap`. Only the band of cells that can stay within the cap is computed. */
+/* Insertions, deletions, changes and swaps of neighbours that make b of a, case ignored; FAR if
+ * more than `cap`. Only the band of cells that can stay within the cap is computed. */
 static int distance(const char *a, size_t a_size, const char *b, size_t b_size, int cap)
 {
     const int n = (int)a_size, m = (int)b_size;
@@ -52,7 +53,8 @@ static int distance(const char *a, size_t a_size, const char *b, size_t b_size, 
             d = least(d, row[j - 1] + 1);
             if (j < i + cap)
                 d = least(d, above[j] + 1);
-            if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) && lower(a[i - 2]) == lower(b[j - 1]))
+            if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
+                lower(a[i - 2]) == lower(b[j - 1]))
                 d = least(d, above2[j - 2] + 1);
             row[j] = d;
             best = least(best, d);
@@ -88,14 +90,17 @@ static int score(const char *wanted, size_t wanted_size, const char *name, size_
     const int whole = distance(wanted, wanted_size, name, size, cap_of(wanted_size));
     if (whole < FAR)
         return whole;
-    const char *wanted_last = last_component(wanted, wanted_size), *last = last_component(name, size);
+    const char *wanted_last = last_component(wanted, wanted_size),
+               *last = last_component(name, size);
     const size_t wanted_last_size = wanted_size - (size_t)(wanted_last - wanted);
     const size_t last_size = size - (size_t)(last - name);
-    const int of_last = distance(wanted_last, wanted_last_size, last, last_size, cap_of(wanted_last_size));
+    const int of_last =
+        distance(wanted_last, wanted_last_size, last, last_size, cap_of(wanted_last_size));
     if (of_last < FAR && last_size != 0)
         return OF_LAST + of_last;
     const size_t shorter = wanted_size < size ? wanted_size : size;
-    if (shorter >= 3 && (contains(name, size, wanted, wanted_size) || contains(wanted, wanted_size, name, size)))
+    if (shorter >= 3 &&
+        (contains(name, size, wanted, wanted_size) || contains(wanted, wanted_size, name, size)))
         return OF_PART + (int)(wanted_size + size - 2 * shorter);
     return FAR;
 }
@@ -132,6 +137,7 @@ void nib__near_names(nib_text *out, const char *wanted, const char *const *names
         char safe[LONGEST + 1];
         if (k > 0)
             nib__text_str(out, k + 1 == found ? " or " : ", ");
-        nib__text_str(out, nib__say_name(safe, sizeof safe, names[best[k]], strlen(names[best[k]])));
+        nib__text_str(out,
+                      nib__say_name(safe, sizeof safe, names[best[k]], strlen(names[best[k]])));
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing files: one buffered output, and publishing, which makes a finished file or directory appear
- * under its name at once. Reading and paths are file.c.
+ * Writing files: one buffered output, and publishing, which makes a finished file or directory
+ * appear under its name at once. Reading and paths are file.c.
  */
 #include "file.h"
 
@@ -31,7 +31,8 @@ static void output_free(nib_output *output)
     nib__release(&a, output);
 }
 
-nib_status nib__output_open(nib_output **out, const char *path, const nib_allocator *a, nib_err *err)
+nib_status nib__output_open(nib_output **out, const char *path, const nib_allocator *a,
+                            nib_err *err)
 {
     nib_output *output = nib__calloc(a, 1, sizeof *output);
     if (output == NULL)
@@ -49,8 +50,9 @@ nib_status nib__output_open(nib_output **out, const char *path, const nib_alloca
         output->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (output->fd < 0 && errno == EINTR);
     if (output->fd < 0) {
-        const nib_status status = errno == EEXIST ? nib__fail(err, NIB_EXISTS, "%s: exists already", path)
-                                                  : nib__file_fail(err, path, "create it");
+        const nib_status status = errno == EEXIST
+                                      ? nib__fail(err, NIB_EXISTS, "%s: exists already", path)
+                                      : nib__file_fail(err, path, "create it");
         output_free(output);
         return status;
     }
@@ -65,7 +67,8 @@ static nib_status fail_write(nib_output *output, nib_err *err)
 }
 
 /* All bytes at an offset, in as many calls as it takes. */
-static nib_status write_at(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size, nib_err *err)
+static nib_status write_at(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size,
+                           nib_err *err)
 {
     while (size > 0) {
         const size_t piece = size < LARGEST_WRITE ? size : LARGEST_WRITE;
@@ -108,14 +111,16 @@ nib_status nib__output_write(nib_output *output, const void *bytes, size_t size,
     return NIB_OK;
 }
 
-nib_status nib__output_patch(nib_output *output, uint64_t offset, const void *bytes, size_t size, nib_err *err)
+nib_status nib__output_patch(nib_output *output, uint64_t offset, const void *bytes, size_t size,
+                             nib_err *err)
 {
     const uint64_t end = nib__output_offset(output);
     if (output->failed)
         return nib__fail(err, NIB_IO, "%s: an earlier write failed", output->path);
     if (offset > end || size > end - offset)
-        return nib__fail(err, NIB_FAILED, "%s: %llu bytes at %llu lie beyond the %llu written so far",
-                         output->path, (unsigned long long)size, (unsigned long long)offset,
+        return nib__fail(err, NIB_FAILED,
+                         "%s: %llu bytes at %llu lie beyond the %llu written so far", output->path,
+                         (unsigned long long)size, (unsigned long long)offset,
                          (unsigned long long)end);
     NIB_TRY(flush(output, err));
     return write_at(output, offset, bytes, size, err);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The thread pool. Owns the workers, their cores, the hand-out of parts and the floating-point control word.
+ * The thread pool. Owns the workers, their cores, the hand-out of parts and the floating-point
+ * control word.
  *
- * One 64-bit word, the gate, says everything about the current job: its number, whether it may still be
- * joined, and how many workers are inside. A worker joins by adding itself to an open gate; the caller takes
- * parts like everyone, closes the gate when none is left, and waits only for those inside. So a worker that
- * wakes up late costs nobody anything. Job fields are written while the gate is closed and empty.
+ * One 64-bit word, the gate, says everything about the current job: its number, whether it may
+ * still be joined, and how many workers are inside. A worker joins by adding itself to an open
+ * gate; the caller takes parts like everyone, closes the gate when none is left, and waits only for
+ * those inside. So a worker that wakes up late costs nobody anything. Job fields are written while
+ * the gate is closed and empty.
  *
  *   gate = number << 17 | open << 16 | workers inside
  */
@@ -27,9 +29,11 @@
 
 enum {
     MOST_THREADS = 1024,
-    PARTS_PER_THREAD = 8, /* few enough that the counter is not busy, many enough to even out the ends */
-    SPIN_NS = 30000,      /* a decode step hands out its next job within this time; sleeping costs more */
-    SPIN_TRIES = 32,      /* between looks at the clock */
+    PARTS_PER_THREAD =
+        8, /* few enough that the counter is not busy, many enough to even out the ends */
+    SPIN_NS =
+        30000, /* a decode step hands out its next job within this time; sleeping costs more */
+    SPIN_TRIES = 32, /* between looks at the clock */
     LINE = 64,
 };
 
@@ -129,9 +133,9 @@ static inline void relax(void)
 #endif
 }
 
-/* Returns once *word differs from `old`: spins a little, then sleeps. The sleeper counts itself before it
- * looks at the word for the last time, and who changes the word looks at the count afterwards (all in one
- * order, memory_order_seq_cst), so that one of the two sees the other. */
+/* Returns once *word differs from `old`: spins a little, then sleeps. The sleeper counts itself
+ * before it looks at the word for the last time, and who changes the word looks at the count
+ * afterwards (all in one order, memory_order_seq_cst), so that one of the two sees the other. */
 static void wait_change(nib_pool *pool, atomic_uint_fast64_t *word, uint64_t old)
 {
     if (pool->spin) {
@@ -191,8 +195,8 @@ static void *worker_main(void *arg)
                 wait_change(pool, &pool->gate, gate);
             continue;
         }
-        if (!atomic_compare_exchange_weak_explicit(&pool->gate, &gate, gate + 1, memory_order_acquire,
-                                                   memory_order_relaxed))
+        if (!atomic_compare_exchange_weak_explicit(&pool->gate, &gate, gate + 1,
+                                                   memory_order_acquire, memory_order_relaxed))
             continue;
         seen = gate / NUMBER;
         nib__float_mode_restore(mode_of(pool->flush));
@@ -229,7 +233,8 @@ static void run_job(nib_pool *pool, bool each)
     nib__float_mode_restore(old);
 }
 
-void nib__pool_run(nib_pool *pool, int64_t count, int64_t grain, bool flush_denormals, nib_pool_job job, void *ctx)
+void nib__pool_run(nib_pool *pool, int64_t count, int64_t grain, bool flush_denormals,
+                   nib_pool_job job, void *ctx)
 {
     if (count <= 0)
         return;
@@ -241,7 +246,8 @@ void nib__pool_run(nib_pool *pool, int64_t count, int64_t grain, bool flush_deno
         nib__float_mode_restore(old);
         return;
     }
-    const int64_t grains_per_part = nib__max(1, grains / ((int64_t)pool->threads * PARTS_PER_THREAD));
+    const int64_t grains_per_part =
+        nib__max(1, grains / ((int64_t)pool->threads * PARTS_PER_THREAD));
     pool->job = job;
     pool->ctx = ctx;
     pool->count = count;
@@ -295,8 +301,8 @@ int nib__cores_allowed(void)
     return online > 0 ? (int)online : 1;
 }
 
-/* One core of the caller's mask for each worker. The core on which the caller is now stays free for it: the
- * caller's own mask is not ours to change. */
+/* One core of the caller's mask for each worker. The core on which the caller is now stays free for
+ * it: the caller's own mask is not ours to change. */
 static bool pin_workers(nib_pool *pool)
 {
     cpu_set_t allowed[SETS], one[SETS];
@@ -368,8 +374,8 @@ nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, n
 {
     const int cores = nib__cores_allowed();
     if (threads < 0 || threads > MOST_THREADS)
-        return nib__fail(err, NIB_USAGE, "%d threads: the number must be from 0 (all cores) to %d", threads,
-                         MOST_THREADS);
+        return nib__fail(err, NIB_USAGE, "%d threads: the number must be from 0 (all cores) to %d",
+                         threads, MOST_THREADS);
     if (threads == 0)
         threads = (int)nib__min(cores, MOST_THREADS);
     nib_pool *pool = nib__calloc(a, 1, sizeof *pool);
@@ -383,7 +389,8 @@ nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, n
     pool->workers = workers;
     pool->threads = threads;
     pool->spin = threads <= cores;
-    atomic_init(&pool->gate, NUMBER); /* job 1 has been, so that a worker that has seen 0 is not confused */
+    atomic_init(&pool->gate,
+                NUMBER); /* job 1 has been, so that a worker that has seen 0 is not confused */
     atomic_init(&pool->next, 0);
     atomic_init(&pool->pieces, 0);
     atomic_init(&pool->phase, 0);
@@ -395,7 +402,8 @@ nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, n
     const int started = start_workers(pool);
     if (started < threads) {
         end(pool, started);
-        return nib__fail(err, NIB_NO_MEMORY, "the system starts only %d of %d threads; ask for fewer", started,
+        return nib__fail(err, NIB_NO_MEMORY,
+                         "the system starts only %d of %d threads; ask for fewer", started,
                          threads);
     }
     pool->pinned = pool->spin && threads > 1 && pin_workers(pool);

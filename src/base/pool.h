@@ -5,7 +5,10 @@
  * Workers spin for a few microseconds after a job, then sleep. If there are more threads than cores in the
  * process's affinity mask, nothing spins and nothing is pinned. While a job runs, every worker has the
  * floating-point control word of linear and attention rows (round to nearest, denormals flushed) if the job
- * asks for it; the caller's own word is restored before nib__pool_run returns.
+ * asks for it, else the default one (nothing flushed); the caller's own word is restored before
+ * nib__pool_run returns. One thread at a time may hand a pool its jobs, and no job may hand it another.
+ * Workers are pinned to the cores of the mask but the one where the caller was at nib__pool_open; the
+ * caller's thread is left as it is.
  */
 #ifndef NIB_POOL_H
 #define NIB_POOL_H

@@ -120,7 +120,8 @@ const char *nib__say_bytes(char out[32], uint64_t bytes)
         snprintf(out, 32, "%d B", (int)bytes);
         return out;
     }
-    /* In integers, to the nearest tenth: no locale has a say, and 999,999 is 1.0 MB, not 1000.0 kB. */
+    /* In integers, to the nearest tenth: no locale has a say, and 999,999 is 1.0 MB, not 1000.0 kB.
+     */
     uint64_t tenth = 100;
     size_t unit = 0;
     while (unit + 1 < COUNT(units) && bytes / tenth + (bytes % tenth >= tenth / 2) >= 10000) {
@@ -132,9 +133,9 @@ const char *nib__say_bytes(char out[32], uint64_t bytes)
     return out;
 }
 
-/* Fewest digits that read back equal. Up to `safe` digits any decimal survives the way to binary and
- * back, so that %g with `safe` digits, which drops zeros, already is the shortest if it fits at all.
- * Denormals have fewer good digits: there the search starts at one. */
+/* Fewest digits that read back equal. Up to `safe` digits any decimal survives the way to binary
+ * and back, so that %g with `safe` digits, which drops zeros, already is the shortest if it fits at
+ * all. Denormals have fewer good digits: there the search starts at one. */
 static void shortest(char out[32], double value, bool as_float)
 {
     const int safe = as_float ? 6 : 15, most = as_float ? 9 : 17;
@@ -185,8 +186,8 @@ void nib__text_double_exact(nib_text *text, double value)
 
 /* ---- names ---- */
 
-/* What may go to a terminal as it is. Direction marks and line separators could make a message read as
- * something else, so they are escaped as controls are. */
+/* What may go to a terminal as it is. Direction marks and line separators could make a message read
+ * as something else, so they are escaped as controls are. */
 static bool is_plain(uint32_t point)
 {
     if (point < 0x20 || point == '"' || point == '\'' || point == '`')

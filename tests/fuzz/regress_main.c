@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a fuzz target without a fuzzer, with any compiler: every file of the given directories, every
- * truncation of it, and a fixed number of single-byte changes, the same ones each time.
+ * Runs a fuzz target without a fuzzer, with any compiler: every file of the given directories,
+ * every truncation of it, and a fixed number of single-byte changes, the same ones each time.
  *
  *   regress_<target> DIRECTORY...
  */
@@ -45,7 +45,8 @@ static void run_variants(uint8_t *data, size_t size)
     for (size_t i = 0; i < TRUNCATIONS && i < size; i++)
         run(data, size <= TRUNCATIONS ? i : size / TRUNCATIONS * i);
     /* Bytes that mean something to some format come before arbitrary ones. */
-    static const uint8_t special[] = {0, 0xff, 0x7f, 0x80, '"', '\\', '{', '}', '[', ']', ',', ':', '-', '0', '9', ' '};
+    static const uint8_t special[] = {0,   0xff, 0x7f, 0x80, '"', '\\', '{', '}',
+                                      '[', ']',  ',',  ':',  '-', '0',  '9', ' '};
     uint64_t random = size;
     for (size_t i = 0; i < MUTATIONS && size != 0; i++) {
         const size_t at = size <= MUTATIONS / 4 ? i % size : next_random(&random) % size;

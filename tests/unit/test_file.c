@@ -182,7 +182,8 @@ static void test_read_unknown_size(void **state)
     assert_true(size > 100);
     assert_int_equal(strlen(text), size);
     nib__release(&heap, text);
-    assert_int_equal(nib__file_read(&text, &size, "/proc/self/maps", 64, &heap, &err), NIB_BAD_INPUT);
+    assert_int_equal(nib__file_read(&text, &size, "/proc/self/maps", 64, &heap, &err),
+                     NIB_BAD_INPUT);
 }
 
 /* ---- paths ---- */
@@ -280,7 +281,8 @@ static void test_output(void **state)
 static void test_output_sizes(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {1, (1 << 20) - 1, 1, 5, 1 << 20, (1 << 20) + 1, 3, 3000000, 7, (1 << 20) - 5};
+    static const size_t sizes[] = {1, (1 << 20) - 1, 1, 5, 1 << 20, (1 << 20) + 1, 3, 3000000,
+                                   7, (1 << 20) - 5};
     nib_err err = {0};
     size_t total = 0;
     for (size_t i = 0; i < COUNT(sizes); i++)
@@ -318,8 +320,8 @@ static void test_abandon(void **state)
     removed(at("o"));
 }
 
-/* A write that fails midway (here by the limit on file sizes, as a full disk would) is told with the path,
- * and not forgotten until finish. */
+/* A write that fails midway (here by the limit on file sizes, as a full disk would) is told with
+ * the path, and not forgotten until finish. */
 static void test_failed_write(void **state)
 {
     (void)state;
@@ -440,7 +442,8 @@ static void test_publish_aside(void **state)
     assert_true(holds(at("to/x"), "2"));
     assert_int_equal(nib__path_kind(at("to.old")), NIB_PATH_NONE);
     assert_int_equal(nib__path_kind(at("new")), NIB_PATH_NONE);
-    assert_int_equal(nib__publish_aside(at("new"), at("to"), &err), NIB_IO); /* nothing to publish */
+    assert_int_equal(nib__publish_aside(at("new"), at("to"), &err),
+                     NIB_IO); /* nothing to publish */
     assert_true(holds(at("to/x"), "2"));
     assert_int_equal(nib__path_kind(at("to.old")), NIB_PATH_NONE);
     removed(at("to"));
@@ -468,14 +471,22 @@ static void test_publish_relative(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_map),          cmocka_unit_test(test_map_release),
-        cmocka_unit_test(test_not_regular),  cmocka_unit_test(test_read),
-        cmocka_unit_test(test_read_unknown_size), cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_remove),       cmocka_unit_test(test_output),
-        cmocka_unit_test(test_output_sizes), cmocka_unit_test(test_abandon),
-        cmocka_unit_test(test_failed_write),     cmocka_unit_test(test_output_without_memory),
-        cmocka_unit_test(test_publish_file), cmocka_unit_test(test_publish_directory),
-        cmocka_unit_test(test_publish_mixed), cmocka_unit_test(test_publish_aside),
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_map_release),
+        cmocka_unit_test(test_not_regular),
+        cmocka_unit_test(test_read),
+        cmocka_unit_test(test_read_unknown_size),
+        cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_remove),
+        cmocka_unit_test(test_output),
+        cmocka_unit_test(test_output_sizes),
+        cmocka_unit_test(test_abandon),
+        cmocka_unit_test(test_failed_write),
+        cmocka_unit_test(test_output_without_memory),
+        cmocka_unit_test(test_publish_file),
+        cmocka_unit_test(test_publish_directory),
+        cmocka_unit_test(test_publish_mixed),
+        cmocka_unit_test(test_publish_aside),
         cmocka_unit_test(test_publish_relative),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

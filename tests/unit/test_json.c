@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The JSON reader and writer: the grammar (with JSONTestSuite where it is present), budgets, places of
- * errors, strings and numbers exactly, and reading back what was written.
+ * The JSON reader and writer: the grammar (with JSONTestSuite where it is present), budgets, places
+ * of errors, strings and numbers exactly, and reading back what was written.
  */
 #include "failing.h"
 #include "json.h"
@@ -36,7 +36,8 @@ static char *exact(const char *text, size_t size)
 }
 
 /* One letter per event: { } [ ] k s n t f 0 and . at the end, ! for an error. */
-static void trace(char *out, size_t out_size, const char *text, size_t size, const nib_json_limits *limits, nib_err *err)
+static void trace(char *out, size_t out_size, const char *text, size_t size,
+                  const nib_json_limits *limits, nib_err *err)
 {
     static const char letters[] = "!{}[]ksntf0.";
     char *copy = exact(text, size);
@@ -107,8 +108,11 @@ static void test_events(void **state)
 
 static void test_numbers_grammar(void **state)
 {
-    static const char *const good[] = {"0", "-0", "1", "10", "-1.5", "1e5", "1E+5", "1e-5", "0.0e0", "123456789012345678901234567890"};
-    static const char *const bad[] = {"-", "+1", ".5", "1.", "1.e5", "1e", "1e+", "0x1", "NaN", "Infinity", "-Infinity", "-x", "1_0"};
+    static const char *const good[] = {
+        "0",   "-0",   "1",    "10",    "-1.5",
+        "1e5", "1E+5", "1e-5", "0.0e0", "123456789012345678901234567890"};
+    static const char *const bad[] = {"-",   "+1",  ".5",       "1.",        "1.e5", "1e", "1e+",
+                                      "0x1", "NaN", "Infinity", "-Infinity", "-x",   "1_0"};
     (void)state;
     for (size_t i = 0; i < COUNT(good); i++)
         expect(good[i], "n.");
@@ -146,8 +150,8 @@ static void test_literals(void **state)
     assert_string_equal(out, "!");
 }
 
-/* Strings of every length around the eight bytes that are looked at together, with each thing that ends
- * or breaks a string at each place. */
+/* Strings of every length around the eight bytes that are looked at together, with each thing that
+ * ends or breaks a string at each place. */
 static void test_string_scan(void **state)
 {
     (void)state;
@@ -157,9 +161,9 @@ static void test_string_scan(void **state)
             static const struct {
                 char byte;
                 const char *events;
-            } cases[] = {{'a', "s."},    {'\x7f', "s."}, {0, "!"},           {'\x1f', "!"}, {'\n', "!"},
-                         {' ', "s."},    {'!', "s."},    {'#', "s."},        {'[', "s."},   {']', "s."},
-                         {'\\', "!"},    {'\x80', "!"},  {(char)0xff, "!"}};
+            } cases[] = {{'a', "s."}, {'\x7f', "s."}, {0, "!"},         {'\x1f', "!"}, {'\n', "!"},
+                         {' ', "s."}, {'!', "s."},    {'#', "s."},      {'[', "s."},   {']', "s."},
+                         {'\\', "!"}, {'\x80', "!"},  {(char)0xff, "!"}};
             for (size_t c = 0; c < COUNT(cases); c++) {
                 memset(text, 'x', sizeof text);
                 text[0] = '"';
@@ -168,7 +172,8 @@ static void test_string_scan(void **state)
                 trace(out, sizeof out, text, size + 3, NULL, NULL);
                 assert_string_equal(out, cases[c].events);
                 if (cases[c].events[0] == 's') {
-                    trace(out, sizeof out, text, size + 2, NULL, NULL); /* without its closing quote */
+                    trace(out, sizeof out, text, size + 2, NULL,
+                          NULL); /* without its closing quote */
                     assert_string_equal(out, "!");
                 }
             }
@@ -180,10 +185,13 @@ static void test_places(void **state)
 {
     (void)state;
     expect_error("[1,\n 2,\n  x]", "test: line 3, column 3: expected a value, found `x`");
-    expect_error("{\"a\":1", "test: line 1, column 7: expected `,` or `}`, found the end of the text");
+    expect_error("{\"a\":1",
+                 "test: line 1, column 7: expected `,` or `}`, found the end of the text");
     expect_error("[\"abc", "test: line 1, column 2: this string has no closing quote");
-    expect_error("[\"a\x01\"]", "test: line 1, column 4: a control character must be escaped inside a string");
-    expect_error("[\"a\\x\"]", "test: line 1, column 4: this escape is none of JSON's: \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX");
+    expect_error("[\"a\x01\"]",
+                 "test: line 1, column 4: a control character must be escaped inside a string");
+    expect_error("[\"a\\x\"]", "test: line 1, column 4: this escape is none of JSON's: \\\" \\\\ "
+                               "\\/ \\b \\f \\n \\r \\t \\uXXXX");
     expect_error("[\"\xff\"]", "test: line 1, column 3: this byte is not valid UTF-8");
     expect_error("1 1", "test: line 1, column 3: expected nothing after the value, found `1`");
     expect_error("[-]", "test: line 1, column 3: expected a digit, found `]`");
@@ -313,8 +321,13 @@ static void test_strings(void **state)
 
 static void test_surrogates(void **state)
 {
-    static const char *const lone[] = {"\"\\ud800\"", "\"\\udc00\"", "\"\\ud800x\"", "\"\\ud800\\n\"",
-                                       "\"\\ud800\\u0041\"", "\"\\udc00\\ud800\"", "\"ab\\ud83d\\ud83d\\ude00\""};
+    static const char *const lone[] = {"\"\\ud800\"",
+                                       "\"\\udc00\"",
+                                       "\"\\ud800x\"",
+                                       "\"\\ud800\\n\"",
+                                       "\"\\ud800\\u0041\"",
+                                       "\"\\udc00\\ud800\"",
+                                       "\"ab\\ud83d\\ud83d\\ude00\""};
     (void)state;
     for (size_t i = 0; i < COUNT(lone); i++) {
         nib_json json;
@@ -410,9 +423,10 @@ static void test_doubles(void **state)
     assert_true(read_double("1e22") == 1e22);
     assert_true(read_double("1e23") == 1e23);
     assert_true(read_double("123456789012345678") == 123456789012345678.0);
-    assert_true(read_double("9007199254740993") == 9007199254740992.0);           /* a tie, to even */
+    assert_true(read_double("9007199254740993") == 9007199254740992.0); /* a tie, to even */
     assert_true(read_double("9007199254740993.00000000000000000001") == 9007199254740994.0);
-    assert_true(read_double("2.2250738585072011e-308") == 0x0.fffffffffffffp-1022); /* a famous one */
+    assert_true(read_double("2.2250738585072011e-308") ==
+                0x0.fffffffffffffp-1022); /* a famous one */
     assert_true(read_double("4.9406564584124654e-324") == 0x1p-1074);
     assert_true(read_double("2e-324") == 0);
     assert_true(read_double("1e-400") == 0);
@@ -483,7 +497,8 @@ static void test_doubles_random(void **state)
 
 static void test_locale(void **state)
 {
-    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL && setlocale(LC_NUMERIC, "fr_FR.UTF-8") == NULL) {
+    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL &&
+        setlocale(LC_NUMERIC, "fr_FR.UTF-8") == NULL) {
         print_message("skipped: json_locale\n");
         return;
     }
@@ -513,7 +528,8 @@ static void test_helpers(void **state)
     assert_true(nib__json_read_bool(&json, &flag) && flag);
     assert_true(nib__json_read_bool(&json, &flag) && !flag);
     assert_false(nib__json_read_bool(&json, &flag));
-    assert_string_equal(json.err.text, "x: line 1, column 13: expected true or false, found a number");
+    assert_string_equal(json.err.text,
+                        "x: line 1, column 13: expected true or false, found a number");
     nib__json_fail(&json, "later");
     assert_int_equal(nib__json_status(&json, &err), NIB_BAD_INPUT);
     assert_null(strstr(err.text, "later")); /* the first error stays */
@@ -577,9 +593,10 @@ static void test_writer(void **state)
     nib__text_init(&text, &heap);
     nib__jsonw_init(&w, &text, 0);
     write_sample(&w);
-    assert_string_equal(text.at, "{\"name\": \"a\\\"b\\\\c\\n\\u0001\\u007f\xc3\xa9\xef\xbf\xbd\", \"none\": null, "
-                                 "\"min\": -9223372036854775808, \"pi\": 3.25, \"nan\": null, \"yes\": true, "
-                                 "\"empty\": [], \"list\": [1, null, {}, \"\\u0000x\", false]}");
+    assert_string_equal(
+        text.at, "{\"name\": \"a\\\"b\\\\c\\n\\u0001\\u007f\xc3\xa9\xef\xbf\xbd\", \"none\": null, "
+                 "\"min\": -9223372036854775808, \"pi\": 3.25, \"nan\": null, \"yes\": true, "
+                 "\"empty\": [], \"list\": [1, null, {}, \"\\u0000x\", false]}");
     nib__text_clear(&text);
     nib__jsonw_init(&w, &text, 2);
     nib__jsonw_object(&w);
@@ -690,7 +707,8 @@ static void test_suite(void **state)
     (void)state;
     const char *data = getenv("NIBBLE_TEST_DATA");
     char folder[1024], path[1400];
-    snprintf(folder, sizeof folder, "%s/robustness/JSONTestSuite/test_parsing", data == NULL ? "" : data);
+    snprintf(folder, sizeof folder, "%s/robustness/JSONTestSuite/test_parsing",
+             data == NULL ? "" : data);
     DIR *files = data == NULL ? NULL : opendir(folder);
     if (files == NULL) {
         print_message("skipped: json_suite\n");
@@ -717,22 +735,33 @@ static void test_suite(void **state)
         counts[name[0] & 127]++;
     }
     closedir(files);
-    assert_true(counts['y'] >= 90 && counts['n'] >= 180 && counts['i'] >= 30); /* it was the suite */
+    assert_true(counts['y'] >= 90 && counts['n'] >= 180 &&
+                counts['i'] >= 30); /* it was the suite */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_events),      cmocka_unit_test(test_numbers_grammar),
-        cmocka_unit_test(test_literals),    cmocka_unit_test(test_string_scan),
-        cmocka_unit_test(test_places),      cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_budget),      cmocka_unit_test(test_skip),
-        cmocka_unit_test(test_strings),     cmocka_unit_test(test_surrogates),
-        cmocka_unit_test(test_strings_without_memory), cmocka_unit_test(test_int64),
-        cmocka_unit_test(test_doubles),     cmocka_unit_test(test_long_doubles),
-        cmocka_unit_test(test_doubles_random), cmocka_unit_test(test_locale),
-        cmocka_unit_test(test_helpers),     cmocka_unit_test(test_writer),
-        cmocka_unit_test(test_written_is_read), cmocka_unit_test(test_writer_without_memory),
+        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_numbers_grammar),
+        cmocka_unit_test(test_literals),
+        cmocka_unit_test(test_string_scan),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_skip),
+        cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_surrogates),
+        cmocka_unit_test(test_strings_without_memory),
+        cmocka_unit_test(test_int64),
+        cmocka_unit_test(test_doubles),
+        cmocka_unit_test(test_long_doubles),
+        cmocka_unit_test(test_doubles_random),
+        cmocka_unit_test(test_locale),
+        cmocka_unit_test(test_helpers),
+        cmocka_unit_test(test_writer),
+        cmocka_unit_test(test_written_is_read),
+        cmocka_unit_test(test_writer_without_memory),
         cmocka_unit_test(test_suite),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -128,10 +128,12 @@ static void test_costly(void **state)
     nib_err err = {0};
     memset(name, 'a', 2000);
     name[2000] = 0;
-    static const char *const costly[] = {"re:(a*)*b", "re:(a|a)*b", "re:(a+)+b", "re:(a|aa)+b", "re:(.*)(.*)(.*)(.*)(.*)b"};
+    static const char *const costly[] = {"re:(a*)*b", "re:(a|a)*b", "re:(a+)+b", "re:(a|aa)+b",
+                                         "re:(.*)(.*)(.*)(.*)(.*)b"};
     for (size_t i = 0; i < COUNT(costly); i++) {
         nib_pattern *pattern = make(costly[i]);
-        assert_false(nib__pattern_matches(pattern, name, &err)); /* in time, with a sentence or without */
+        assert_false(
+            nib__pattern_matches(pattern, name, &err)); /* in time, with a sentence or without */
         assert_false(nib__pattern_matches(pattern, name, NULL));
         nib__pattern_free(pattern);
     }
@@ -177,8 +179,9 @@ static void test_heavy_to_compile(void **state)
         memcpy(text + size, "{2}", 4);
         size += 3;
     }
-    static const char *const more[] = {"re:((a{1,1000}){1,1000}){1,1000}", "re:(((a{99999}){99999}){99999}){99999}",
-                                       "re:(?:(?:a?){1000}){1000}", "re:\\g<0>a", "re:(?<x>a\\g<x>?)"};
+    static const char *const more[] = {
+        "re:((a{1,1000}){1,1000}){1,1000}", "re:(((a{99999}){99999}){99999}){99999}",
+        "re:(?:(?:a?){1000}){1000}", "re:\\g<0>a", "re:(?<x>a\\g<x>?)"};
     for (size_t i = 0; i <= COUNT(more); i++) {
         nib_pattern *pattern = NULL;
         nib_err err = {0};
@@ -209,10 +212,14 @@ static void test_memory_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact),       cmocka_unit_test(test_glob),
-        cmocka_unit_test(test_regex),       cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_costly),      cmocka_unit_test(test_costly_glob),
-        cmocka_unit_test(test_heavy_to_compile), cmocka_unit_test(test_memory_fails),
+        cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_glob),
+        cmocka_unit_test(test_regex),
+        cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_costly),
+        cmocka_unit_test(test_costly_glob),
+        cmocka_unit_test(test_heavy_to_compile),
+        cmocka_unit_test(test_memory_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,8 @@ static void test_arena(void **state)
     unsigned char *pieces[PIECES];
     size_t sizes[PIECES], total = 0;
     for (size_t i = 0; i < PIECES; i++) {
-        sizes[i] = i % 97 == 0 ? i * 11 : i % 50; /* small ones, empty ones, and some with their own block */
+        sizes[i] = i % 97 == 0 ? i * 11
+                               : i % 50; /* small ones, empty ones, and some with their own block */
         pieces[i] = nib__arena_take(&arena, sizes[i], 1);
         assert_non_null(pieces[i]);
         assert_int_equal((uintptr_t)pieces[i] % 16, 0);
@@ -174,7 +175,8 @@ static void test_arena_fails(void **state)
 static void test_blocks(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {0, 1, 4096, 100000, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, 9000000};
+    static const size_t sizes[] = {0,      1, 4096, 100000, (2 << 20) - 1, 2 << 20, (2 << 20) + 1,
+                                   9000000};
     for (size_t i = 0; i < COUNT(sizes); i++) {
         unsigned char *p = nib__block_take(sizes[i]);
         assert_non_null(p);

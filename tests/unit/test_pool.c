@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pool: every index once, ascending, barriers, control words, sleep and wake, cores. The latency of an
- * empty job is printed, not asserted: it is the machine's.
+ * The pool: every index once, ascending, barriers, control words, sleep and wake, cores. The
+ * latency of an empty job is printed, not asserted: it is the machine's.
  */
 #include "failing.h"
 #include "pool.h"
@@ -46,8 +46,9 @@ typedef struct cover {
 static void mark(void *ctx, int worker, int64_t begin, int64_t end)
 {
     cover *c = ctx;
-    if (worker < 0 || worker >= c->threads || begin >= end || end > c->count || begin % c->grain != 0 ||
-        (end % c->grain != 0 && end != c->count) || begin <= c->last[worker]) {
+    if (worker < 0 || worker >= c->threads || begin >= end || end > c->count ||
+        begin % c->grain != 0 || (end % c->grain != 0 && end != c->count) ||
+        begin <= c->last[worker]) {
         atomic_store(&c->bad, true);
         return;
     }
@@ -58,7 +59,8 @@ static void mark(void *ctx, int worker, int64_t begin, int64_t end)
 
 static void test_every_index_once(void **state)
 {
-    static const int64_t counts[] = {0, 1, 2, 3, 7, 8, 64, 65, 1000, 4999}, grains[] = {1, 2, 7, 64, 5000};
+    static const int64_t counts[] = {0, 1, 2, 3, 7, 8, 64, 65, 1000, 4999},
+                         grains[] = {1, 2, 7, 64, 5000};
     (void)state;
     for (int threads = 1; threads <= THREADS; threads += threads < 4 ? 1 : 5) {
         nib_pool *pool = open_pool(threads);
@@ -113,7 +115,8 @@ static void add(void *ctx, int worker, int64_t begin, int64_t end)
 static void test_many_jobs(void **state)
 {
     (void)state;
-    for (int threads = 2; threads <= 6; threads += 2) { /* more threads than cores, too: nothing spins then */
+    for (int threads = 2; threads <= 6;
+         threads += 2) { /* more threads than cores, too: nothing spins then */
         nib_pool *pool = open_pool(threads);
         atomic_llong sum = 0;
         for (int i = 0; i < 2000; i++)
@@ -196,7 +199,8 @@ static void halve(void *ctx, int worker, int64_t begin, int64_t end)
     volatile float smallest = 0x1p-126f;
     volatile float half = smallest * 0.5f;
     atomic_fetch_add(half == 0 ? &h->flushed : &h->kept, 1);
-    nib_float_mode ignored = nib__float_mode_flush(); /* what a job leaves behind is not the caller's */
+    nib_float_mode ignored =
+        nib__float_mode_flush(); /* what a job leaves behind is not the caller's */
     (void)ignored;
 }
 
@@ -305,7 +309,8 @@ static void test_latency(void **state)
             nib__pool_each(pool, true, nothing, NULL);
         best_each = nib__min(best_each, (int64_t)(nib__now_ns() - start) / 200);
     }
-    print_message("an empty job of 2 threads: run %d ns, each %d ns\n", (int)best_run, (int)best_each);
+    print_message("an empty job of 2 threads: run %d ns, each %d ns\n", (int)best_run,
+                  (int)best_each);
     nib__pool_close(pool);
 }
 

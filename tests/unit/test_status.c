@@ -59,7 +59,8 @@ static void test_fail_with_itself(void **state)
     (void)state;
     nib_err err = {0};
     (void)nib__fail(&err, NIB_IO, "inner");
-    assert_int_equal(nib__fail(&err, NIB_BAD_INPUT, "outer: %s and %s", err.text, err.text), NIB_BAD_INPUT);
+    assert_int_equal(nib__fail(&err, NIB_BAD_INPUT, "outer: %s and %s", err.text, err.text),
+                     NIB_BAD_INPUT);
     assert_string_equal(err.text, "outer: inner and inner");
     assert_int_equal(nib__fail_in(&err, NIB_BAD_INPUT, "model"), NIB_BAD_INPUT);
     assert_string_equal(err.text, "model: outer: inner and inner");
@@ -126,9 +127,9 @@ static void test_arithmetic(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),   cmocka_unit_test(test_outside),
-        cmocka_unit_test(test_version), cmocka_unit_test(test_fail),
-        cmocka_unit_test(test_cut),     cmocka_unit_test(test_fail_with_itself),
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_outside),
+        cmocka_unit_test(test_version),     cmocka_unit_test(test_fail),
+        cmocka_unit_test(test_cut),         cmocka_unit_test(test_fail_with_itself),
         cmocka_unit_test(test_fail_memory), cmocka_unit_test(test_arithmetic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -144,9 +144,17 @@ static void test_say_bytes(void **state)
         uint64_t bytes;
         const char *text;
     } cases[] = {
-        {0, "0 B"},           {999, "999 B"},         {1000, "1.0 kB"},        {1049, "1.0 kB"},
-        {1050, "1.1 kB"},     {999949, "999.9 kB"},   {999950, "1.0 MB"},      {1234567890, "1.2 GB"},
-        {999999999, "1.0 GB"}, {1500000000000, "1.5 TB"}, {UINT64_C(2) * 1000000000000000, "2.0 PB"},
+        {0, "0 B"},
+        {999, "999 B"},
+        {1000, "1.0 kB"},
+        {1049, "1.0 kB"},
+        {1050, "1.1 kB"},
+        {999949, "999.9 kB"},
+        {999950, "1.0 MB"},
+        {1234567890, "1.2 GB"},
+        {999999999, "1.0 GB"},
+        {1500000000000, "1.5 TB"},
+        {UINT64_C(2) * 1000000000000000, "2.0 PB"},
         {UINT64_MAX, "18.4 EB"},
     };
     char out[32];
@@ -172,9 +180,9 @@ static void test_say_name(void **state)
     expect_name("\\x22\\x27\\x60", "\"'`", 3, 64);
     expect_name("\xc3\xa9\xe2\x82\xac", "\xc3\xa9\xe2\x82\xac", 5, 64);
     expect_name("\\xff\\xc3(", "\xff\xc3(", 3, 64);
-    expect_name("\\xc2\\x9b", "\xc2\x9b", 2, 64);                 /* a control beyond ASCII */
-    expect_name("\\xe2\\x80\\xae", "\xe2\x80\xae", 3, 64);         /* turns the direction of writing */
-    expect_name("abcdefg", "abcdefg", 7, 8);                       /* just fits */
+    expect_name("\\xc2\\x9b", "\xc2\x9b", 2, 64);          /* a control beyond ASCII */
+    expect_name("\\xe2\\x80\\xae", "\xe2\x80\xae", 3, 64); /* turns the direction of writing */
+    expect_name("abcdefg", "abcdefg", 7, 8);               /* just fits */
     expect_name("abcd...", "abcdefgh", 8, 8);
     expect_name("abc...", "abc\ndefgh", 9, 8); /* an escape is not cut in half */
     expect_name("ab...", "ab\xe2\x82\xac\xe2\x82\xac", 8, 8);
@@ -217,9 +225,11 @@ static void test_utf8_pairs(void **state)
                 want = 1;
             else if (a >= 0xc2 && a <= 0xdf && b >= 0x80 && b <= 0xbf)
                 want = 2;
-            else if (a >= 0xe0 && a <= 0xef && b >= (a == 0xe0 ? 0xa0 : 0x80) && b <= (a == 0xed ? 0x9f : 0xbf))
+            else if (a >= 0xe0 && a <= 0xef && b >= (a == 0xe0 ? 0xa0 : 0x80) &&
+                     b <= (a == 0xed ? 0x9f : 0xbf))
                 want = 3;
-            else if (a >= 0xf0 && a <= 0xf4 && b >= (a == 0xf0 ? 0x90 : 0x80) && b <= (a == 0xf4 ? 0x8f : 0xbf))
+            else if (a >= 0xf0 && a <= 0xf4 && b >= (a == 0xf0 ? 0x90 : 0x80) &&
+                     b <= (a == 0xf4 ? 0x8f : 0xbf))
                 want = 4;
             assert_int_equal(nib__utf8_length(s, 4), want);
         }
@@ -346,7 +356,8 @@ static void test_double_round_trip(void **state)
 static void test_double_locale(void **state)
 {
     (void)state;
-    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL && setlocale(LC_NUMERIC, "fr_FR.UTF-8") == NULL) {
+    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL &&
+        setlocale(LC_NUMERIC, "fr_FR.UTF-8") == NULL) {
         print_message("skipped: text_double_locale\n");
         return;
     }
@@ -387,7 +398,8 @@ static void test_near(void **state)
     expect_near("lmhead", "lm_head");
     expect_near("model.norn", "model.norm");
     expect_near("model.layers.0.self_atn.q_proj",
-                "model.layers.0.self_attn.q_proj, model.layers.0.self_attn.k_proj or model.layers.1.self_attn.q_proj");
+                "model.layers.0.self_attn.q_proj, model.layers.0.self_attn.k_proj or "
+                "model.layers.1.self_attn.q_proj");
     expect_near("q_prj", "model.layers.0.self_attn.q_proj or model.layers.1.self_attn.q_proj");
     expect_near("layers.0.feed_forward.gate_proj", "model.layers.1.mlp.gate_proj");
     expect_near("embed", "model.embed_tokens"); /* a part of it */
@@ -423,13 +435,20 @@ static void test_near_hostile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put),           cmocka_unit_test(test_flush),
-        cmocka_unit_test(test_memory_fails),  cmocka_unit_test(test_say_count),
-        cmocka_unit_test(test_say_bytes),     cmocka_unit_test(test_say_name),
-        cmocka_unit_test(test_utf8_all),      cmocka_unit_test(test_utf8_pairs),
-        cmocka_unit_test(test_utf8_check),    cmocka_unit_test(test_double),
-        cmocka_unit_test(test_double_round_trip), cmocka_unit_test(test_double_locale),
-        cmocka_unit_test(test_near),          cmocka_unit_test(test_near_hostile),
+        cmocka_unit_test(test_put),
+        cmocka_unit_test(test_flush),
+        cmocka_unit_test(test_memory_fails),
+        cmocka_unit_test(test_say_count),
+        cmocka_unit_test(test_say_bytes),
+        cmocka_unit_test(test_say_name),
+        cmocka_unit_test(test_utf8_all),
+        cmocka_unit_test(test_utf8_pairs),
+        cmocka_unit_test(test_utf8_check),
+        cmocka_unit_test(test_double),
+        cmocka_unit_test(test_double_round_trip),
+        cmocka_unit_test(test_double_locale),
+        cmocka_unit_test(test_near),
+        cmocka_unit_test(test_near_hostile),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
