@@ -203,18 +203,23 @@ static nib_status open_index(nib_checkpoint *cp, const char *path, const char *d
     return status == NIB_OK ? open_shards(cp, &index, directory, err) : status;
 }
 
-static bool has_file(nib_checkpoint *cp, const char *directory, const char *name)
+static nib_status look_for(nib_checkpoint *cp, bool *there, const char *directory, const char *name, nib_err *err)
 {
     const char *path = nib__path_join(&cp->arena, directory, name);
-    return path != NULL && nib__path_kind(path) == NIB_PATH_FILE;
+    if (path == NULL)
+        return no_memory(err, directory);
+    *there = nib__path_kind(path) == NIB_PATH_FILE;
+    return NIB_OK;
 }
 
 static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_err *err)
 {
+    static const char pickle_name[] = "pytorch_model.bin";
     char a[NIB_SHOWN];
-    const bool single = has_file(cp, directory, single_name), index = has_file(cp, directory, index_name);
-    const bool pickle = has_file(cp, directory, "pytorch_model.bin") ||
-                        has_file(cp, directory, "pytorch_model.bin.index.json");
+    bool single, index, pickle;
+    NIB_TRY(look_for(cp, &single, directory, single_name, err));
+    NIB_TRY(look_for(cp, &index, directory, index_name, err));
+    NIB_TRY(look_for(cp, &pickle, directory, pickle_name, err));
     cp->directory = directory;
     if (!single && !index)
         return nib__fail(err, NIB_BAD_INPUT, "%s: neither %s nor %s is there%s", shown(a, directory), single_name,
@@ -251,7 +256,9 @@ static nib_status open_path(nib_checkpoint *cp, nib_err *err)
         return no_memory(err, path);
     if (strcmp(name, "config.json") == 0)
         return open_directory(cp, directory, err);
-    if (has_file(cp, directory, "config.json"))
+    bool config;
+    NIB_TRY(look_for(cp, &config, directory, "config.json", err));
+    if (config)
         cp->directory = directory;
     return ends_with(name, ".index.json") ? open_index(cp, path, directory, err) : open_single(cp, path, err);
 }

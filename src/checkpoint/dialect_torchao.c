@@ -215,13 +215,18 @@ static nib_status take_fp8_act(const nib_weight_query *q, const description *d)
 static nib_status take_mx_act(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
-    const bool same = is(d->act_elem, d->elem) && d->act_block == 32;
     if (d->act[0] == 0)
         return NIB_OK;
-    if (!is(d->act, "QuantizeTensorToMXKwargs") || !same || w->scheme.code != NIB_CODE_MX8 ||
+    if (!is(d->act, "QuantizeTensorToMXKwargs") || !is(d->act_elem, d->elem) || d->act_block != 32 ||
         !(is(d->act_rounding, "RCEIL") || is(d->act_rounding, "FLOOR")))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "asks for activations as %s %s %s in blocks of %" PRId64
-                                "; mxfp8 with RCEIL or FLOOR is known", d->act, d->act_elem, d->act_rounding, d->act_block);
+                                "; the weight's own type with RCEIL or FLOOR is known", d->act, d->act_elem,
+                                d->act_rounding, d->act_block);
+    if (w->scheme.code == NIB_CODE_MX4) {
+        nib__weight_say(q, ".weight", "mxfp4 activations", "float activations", 0,
+                        "no kernel here multiplies 4-bit activations");
+        return NIB_OK;
+    }
     w->scheme.act = NIB_ACT_MX8;
     w->scheme.act_symmetric = true;
     w->scheme.mx_floor = is(d->act_rounding, "FLOOR");

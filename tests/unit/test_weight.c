@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights of a module: torchao's own files give torchao's values; plain and nibble weights; biases; what is
+ * converted is told, and what is wrong is named.
+ */
+#include "checkpoint.h"
+#include "dialects.h"
+#include "safetensors_build.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+/* ---- files made here ---- */
+
+typedef struct part {
+    const char *name, *type;
+    int rank;
+    int64_t shape[3];
+    const void *data; /* NULL: zeros */
+} part;
+
+typedef struct made {
+    char dir[256], path[512];
+    nib_allocator allocator;
+    nib_checkpoint *cp;
+} made;
+
+static size_t part_bytes(const part *p)
+{
+    const nib_type type = nib__type_find(p->type, strlen(p->type));
+    size_t bits = (size_t)nib__type_bits(type);
+    for (int i = 0; i < p->rank; i++)
+        bits *= (size_t)p->shape[i];
+    return bits / 8;
+}
+
+/* metadata: the members of __metadata__, or "". */
+static void make(made *m, const char *metadata, const part *parts, size_t count)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_text header;
+    uint8_t data[8192] = {0};
+    size_t at = 0;
+    nib_err err = {NIB_OK, ""};
+    nib__text_init(&header, &a);
+    nib__text_format(&header, "{\"__metadata__\":{%s}", metadata);
+    for (size_t i = 0; i < count; i++) {
+        nib__text_format(&header, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", parts[i].name, parts[i].type);
+        for (int d = 0; d < parts[i].rank; d++)
+            nib__text_format(&header, "%s%d", d == 0 ? "" : ",", (int)parts[i].shape[d]);
+        const size_t bytes = part_bytes(&parts[i]);
+        nib__text_format(&header, "],\"data_offsets\":[%zu,%zu]}", at, at + bytes);
+        assert_true(at + bytes <= sizeof data);
+        if (parts[i].data != NULL)
+            memcpy(data + at, parts[i].data, bytes);
+        at += bytes;
+    }
+    nib__text_str(&header, "}");
+    make_directory(m->dir);
+    write_safetensors(m->dir, "x.safetensors", header.at, data, at);
+    snprintf(m->path, sizeof m->path, "%s/x.safetensors", m->dir);
+    nib__text_free(&header);
+    m->allocator = a;
+    if (nib__checkpoint_open(&m->cp, m->path, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
+static void drop(made *m)
+{
+    nib__checkpoint_close(m->cp);
+    drop_directory(m->dir);
+}
+
+static void expect_weight(const made *m, nib_status status, const char *fragment)
+{
+    nib_weight w = {.n = -7};
+    nib_err err = {NIB_OK, ""};
+    const nib_status got = nib__checkpoint_weight(&w, NULL, m->cp, "m", NULL, &err);
+    if (got != status || (fragment != NULL && strstr(err.text, fragment) == NULL))
+        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment == NULL ? "" : fragment,
+                 nib_status_name(got), err.text);
+    if (got != NIB_OK)
+        assert_int_equal(w.n, -7); /* untouched */
+}
+
+/* ---- torchao's own files ---- */
+
+static void test_torchao_golden(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_checkpoint *cp;
+    nib_err err;
+    size_t seen = 0;
+    if (nib__checkpoint_open(&cp, "tests/golden/torchao_weights.safetensors", &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < nib__checkpoint_module_count(cp); i++) {
+        const char *module = nib__checkpoint_module(cp, i);
+        char name[200], scheme[64], wanted[64];
+        nib_weight w;
+        float row[160];
+        if (nib__checkpoint_weight(&w, NULL, cp, module, NULL, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        assert_string_equal(nib__checkpoint_dialect(cp, module), "torchao");
+        assert_int_equal(w.n, 3);
+        assert_int_equal(w.k, 160);
+        assert_non_null(w.bias);
+        assert_int_equal(nib__weight_check_codes(&w, module, &err), NIB_OK);
+        /* The scheme is the one that the generator named; 4-bit activations are not done here. */
+        snprintf(wanted, sizeof wanted, "%.*s", (int)(strrchr(module, '.') - module), module);
+        nib__scheme_name(scheme, &w.scheme);
+        if (strcmp(wanted, "8da4w-row") == 0)
+            snprintf(wanted, sizeof wanted, "8da4w-g160"); /* a row of 160 is one group of 160 */
+        if (strcmp(wanted, "mxfp4") == 0)
+            snprintf(wanted, sizeof wanted, "mx4+float");
+        assert_string_equal(scheme, wanted);
+        snprintf(name, sizeof name, "%s.dequantized", module);
+        const nib_tensor *values = nib__checkpoint_find(cp, name);
+        assert_non_null(values);
+        for (int64_t r = 0; r < w.n; r++) {
+            nib__weight_row(&w, r, row);
+            if (memcmp(row, values->data + (size_t)r * sizeof row, sizeof row) != 0)
+                fail_msg("%s: row %d is not torchao's", module, (int)r);
+        }
+        seen++;
+    }
+    assert_int_equal(seen, 38);
+    nib__checkpoint_close(cp);
+}
+
+/* ---- plain weights and biases ---- */
+
+static void test_plain(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type;
+        nib_code code;
+    } types[] = {{"F32", NIB_CODE_F32}, {"F16", NIB_CODE_F16}, {"BF16", NIB_CODE_BF16}};
+    for (size_t i = 0; i < COUNT(types); i++) {
+        const part parts[] = {{"m.weight", types[i].type, 2, {2, 3}, NULL}, {"m.bias", "F32", 1, {2}, NULL}};
+        made m;
+        nib_weight w;
+        make(&m, "", parts, 2);
+        assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
+        assert_int_equal(w.scheme.code, types[i].code);
+        assert_int_equal(w.store, NIB_STORE_FLOAT);
+        assert_int_equal(w.n, 2);
+        assert_int_equal(w.k, 3);
+        assert_int_equal(w.bias_type, NIB_TYPE_F32);
+        assert_string_equal(nib__checkpoint_dialect(m.cp, "m"), "safetensors");
+        bool found = true;
+        assert_int_equal(nib__checkpoint_weight(&w, &found, m.cp, "other", NULL, NULL), NIB_OK);
+        assert_false(found);
+        drop(&m);
+    }
+}
+
+/* f64 is rounded once, and said with the largest change. */
+static void test_f64(void **state)
+{
+    (void)state;
+    const double values[] = {0.5, 0.1, -1.0 / 3, 2, 1e-300, 7};
+    const part parts[] = {{"m.weight", "F64", 2, {2, 3}, values}, {"m.bias", "F64", 1, {2}, values}};
+    made m;
+    nib_weight w, again;
+    nib_ledger ledger;
+    make(&m, "", parts, 2);
+    nib__ledger_init(&ledger, &m.allocator);
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", &ledger, NULL), NIB_OK);
+    float row[3];
+    nib__weight_row(&w, 0, row);
+    assert_true(row[1] == 0.1f && row[2] == -1.0f / 3);
+    assert_int_equal(ledger.tensor_count, 2);
+    assert_string_equal(ledger.tensors[0].name, "m.weight");
+    assert_string_equal(ledger.tensors[0].asked, "f64");
+    assert_string_equal(ledger.tensors[0].done, "f32");
+    assert_true(ledger.tensors[0].max_rel_change == 1); /* 1e-300 became 0 */
+    assert_string_equal(ledger.tensors[1].name, "m.bias");
+    assert_true(ledger.tensors[1].max_rel_change > 1e-9 && ledger.tensors[1].max_rel_change < 6e-8);
+    assert_int_equal(nib__checkpoint_weight(&again, NULL, m.cp, "m", NULL, NULL), NIB_OK);
+    assert_ptr_equal(again.codes, w.codes); /* converted once */
+    nib__ledger_free(&ledger);
+    drop(&m);
+}
+
+static void test_alias(void **state)
+{
+    (void)state;
+    const part parts[] = {{"head.weight", "F32", 2, {2, 3}, NULL}};
+    made m;
+    nib_weight w, head;
+    nib_ledger ledger;
+    make(&m, "\"m.weight\":\"head.weight\"", parts, 1);
+    nib__ledger_init(&ledger, &m.allocator);
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", &ledger, NULL), NIB_OK);
+    assert_int_equal(nib__checkpoint_weight(&head, NULL, m.cp, "head", NULL, NULL), NIB_OK);
+    assert_ptr_equal(w.codes, head.codes);
+    assert_int_equal(ledger.tensor_count, 1);
+    assert_string_equal(ledger.tensors[0].done, "head.weight");
+    nib__ledger_free(&ledger);
+    drop(&m);
+}
+
+static void test_bad_plain(void **state)
+{
+    (void)state;
+    const float nan_bias[] = {1, NAN}, inf_bias[] = {INFINITY, 0};
+    const double huge[] = {0, 1e300};
+    const struct {
+        part parts[3];
+        size_t count;
+        nib_status status;
+        const char *fragment;
+    } cases[] = {
+        {{{"x", "U8", 1, {1}, NULL}}, 1, NIB_BAD_INPUT, "m.weight: the checkpoint has no such tensor"},
+        {{{"m.weight", "F32", 1, {4}, NULL}}, 1, NIB_BAD_INPUT, "m.weight: has shape [4]"},
+        {{{"m.weight", "F32", 3, {1, 2, 2}, NULL}}, 1, NIB_BAD_INPUT, "m.weight: has shape [1, 2, 2]"},
+        {{{"m.weight", "F32", 2, {0, 2}, NULL}}, 1, NIB_BAD_INPUT, "no elements"},
+        {{{"m.weight", "I8", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED, "m.weight: is I8 without a description"},
+        {{{"m.weight", "F8_E4M3", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED, "m.weight: is F8_E4M3 without"},
+        {{{"m.weight_packed", "I32", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED, "compressed-tensors"},
+        {{{"m.qweight", "I32", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED, "GPTQ or AWQ"},
+        {{{"m._weight_qdata", "I8", 2, {2, 2}, NULL}}, 1, NIB_BAD_INPUT, "no __metadata__ entry describes"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m._weight_qdata", "I8", 2, {2, 2}, NULL}}, 2, NIB_BAD_INPUT, "stored twice"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "I32", 1, {2}, NULL}}, 2, NIB_BAD_INPUT, "m.bias: is I32"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {3}, NULL}}, 2, NIB_BAD_INPUT, "m.bias: has shape [3], expected [2]"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 2, {1, 2}, NULL}}, 2, NIB_BAD_INPUT, "m.bias: has shape [1, 2], expected [2]"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {2}, nan_bias}}, 2, NIB_BAD_INPUT, "m.bias: bias at index 1 is nan"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {2}, inf_bias}}, 2, NIB_BAD_INPUT, "m.bias: bias at index 0 is inf"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F64", 1, {2}, huge}}, 2, NIB_BAD_INPUT, "m.bias: bias at index 1 is inf in f32"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m._bias_qdata", "I8", 1, {2}, NULL}}, 2, NIB_UNSUPPORTED, "it is not dropped"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        made m;
+        make(&m, "", cases[i].parts, cases[i].count);
+        expect_weight(&m, cases[i].status, cases[i].fragment);
+        drop(&m);
+    }
+}
+
+/* ---- torchao: what may differ and what may not ---- */
+
+#define DTYPE(t) "{\\\"_type\\\":\\\"torch.dtype\\\",\\\"_data\\\":\\\"" t "\\\"}"
+#define DESCRIBED(class, data, names)                                                              \
+    "\"m.weight\":\"{\\\"_type\\\":\\\"" class "\\\",\\\"_data\\\":{" data "},\\\"_tensor_data_names\\\":[" names "]}\""
+#define INTX(target, block, act)                                                                   \
+    DESCRIBED("IntxUnpackedToInt8Tensor", "\\\"target_dtype\\\":" DTYPE(target) ",\\\"block_size\\\":" block         \
+              ",\\\"dtype\\\":" DTYPE("float32") ",\\\"activation_quantization\\\":" act,          \
+              "\\\"qdata\\\",\\\"scale\\\",\\\"zero_point\\\"")
+#define INT8(data) DESCRIBED("Int8Tensor", "\\\"block_size\\\":[1,4],\\\"dtype\\\":" DTYPE("float32") data, "\\\"qdata\\\",\\\"scale\\\"")
+#define MX(data) DESCRIBED("MXTensor", "\\\"elem_dtype\\\":" DTYPE("float8_e4m3fn") data, "\\\"qdata\\\",\\\"scale\\\"")
+
+static const float ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+
+static void test_torchao_scales(void **state)
+{
+    (void)state;
+    const double f64_scales[] = {0.1, 0.25, 1, 2};
+    const part parts[] = {{"m._weight_qdata", "I8", 2, {2, 4}, NULL},
+                          {"m._weight_scale", "F64", 2, {2, 2}, f64_scales},
+                          {"m._weight_zero_point", "I8", 2, {2, 2}, "\0\1\0\0"}};
+    made m;
+    nib_weight w;
+    nib_ledger ledger;
+    make(&m, INTX("int4", "[1,2]", "\\\"int8_asym_per_token\\\""), parts, 3);
+    nib__ledger_init(&ledger, &m.allocator);
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", &ledger, NULL), NIB_OK);
+    /* One zero point that is not 0 makes the weight asymmetric. */
+    assert_int_equal(w.scheme.zero, NIB_ZERO_INT);
+    assert_false(w.scheme.symmetric);
+    assert_int_equal(w.scheme.act, NIB_ACT_I8_TOKEN);
+    assert_int_equal(w.scheme.group, 2);
+    assert_true(nib__weight_scale(&w, 1, 1) == 2 && nib__weight_scale(&w, 0, 0) == 0.1f);
+    assert_true(nib__weight_zero(&w, 0, 1) == 1);
+    assert_int_equal(ledger.tensor_count, 1);
+    assert_string_equal(ledger.tensors[0].name, "m._weight_scale");
+    assert_true(ledger.tensors[0].max_rel_change > 1e-9);
+    nib__ledger_free(&ledger);
+    drop(&m);
+}
+
+static void test_static(void **state)
+{
+    (void)state;
+    const part parts[] = {{"m.bias", "F32", 1, {2}, NULL},
+                          {"m._weight_qdata", "I8", 2, {2, 4}, NULL},
+                          {"odd", "U8", 1, {1}, NULL}, /* what follows lies unaligned */
+                          {"m._weight_scale", "F32", 2, {2, 1}, ones},
+                          {"m._weight_act_quant_scale", "F32", 2, {1, 1}, ones},
+                          {"m._weight_act_quant_zero_point", "I8", 2, {1, 1}, "\xfd"}};
+    made m;
+    nib_weight w;
+    make(&m, INT8(""), parts, 6);
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
+    assert_int_equal(w.scheme.act, NIB_ACT_I8_STATIC);
+    assert_false(w.scheme.act_symmetric);
+    assert_true(*w.act_scale == 1);
+    assert_int_equal(*w.act_zero, -3);
+    assert_int_equal((uintptr_t)w.act_scale % sizeof(float), 0);
+    drop(&m);
+}
+
+static void test_bad_torchao(void **state)
+{
+    (void)state;
+    const float nan_scale[] = {1, 1, NAN, 1}, inf_scale[] = {1, 1, 1, -INFINITY};
+    const double wide[] = {1, 1e39, 1, 1};
+    const part q = {"m._weight_qdata", "I8", 2, {2, 4}, NULL}, z = {"m._weight_zero_point", "I8", 2, {2, 2}, NULL};
+    const part s = {"m._weight_scale", "F32", 2, {2, 2}, ones}, row = {"m._weight_scale", "F32", 2, {2, 1}, ones};
+    const part mx = {"m._weight_qdata", "F8_E4M3", 2, {1, 64}, NULL};
+    const char *g2 = INTX("int4", "[1,2]", "null");
+    const struct {
+        const char *metadata;
+        part parts[4];
+        size_t count;
+        nib_status status;
+        const char *fragment;
+    } cases[] = {
+        {g2, {q, s, z}, 3, NIB_OK, NULL},
+        {g2, {q, {"m._weight_scale", "F32", 2, {2, 2}, nan_scale}, z}, 3, NIB_BAD_INPUT, "m._weight_scale: scale at row 1, group 0 is nan"},
+        {g2, {q, {"m._weight_scale", "F32", 2, {2, 2}, inf_scale}, z}, 3, NIB_BAD_INPUT, "scale at row 1, group 1 is -inf"},
+        {g2, {q, {"m._weight_scale", "F64", 2, {2, 2}, wide}, z}, 3, NIB_BAD_INPUT, "scale at row 0, group 1 is inf in f32"},
+        {g2, {q, {"m._weight_scale", "I32", 2, {2, 2}, NULL}, z}, 3, NIB_BAD_INPUT, "m._weight_scale: is I32"},
+        {g2, {q, {"m._weight_scale", "F8_E4M3", 2, {2, 2}, NULL}, z}, 3, NIB_BAD_INPUT, "m._weight_scale: is F8_E4M3"},
+        {g2, {q, {"m._weight_scale", "F32", 2, {2, 1}, NULL}, z}, 3, NIB_BAD_INPUT, "has shape [2, 1], expected [2, 2]"},
+        {g2, {q, {"m._weight_scale", "F32", 1, {4}, NULL}, z}, 3, NIB_BAD_INPUT, "has shape [4], expected [2, 2]"},
+        {g2, {q, s}, 2, NIB_BAD_INPUT, "m._weight_zero_point: the description lists this tensor"},
+        {g2, {s, z, {"m._weight_qdata", "I8", 2, {0, 4}, NULL}}, 3, NIB_BAD_INPUT, "missing, empty"},
+        {g2, {q, s, {"m._weight_zero_point", "I8", 2, {2, 2}, "\0\0\x08\0"}}, 3, NIB_BAD_INPUT, "zero point at row 1, group 0 is 8, outside of -8 to 7"},
+        {g2, {q, s, {"m._weight_zero_point", "I16", 2, {2, 2}, NULL}}, 3, NIB_BAD_INPUT, "is I16; integer zero points"},
+        {g2, {q, s, {"m._weight_zero_point", "F32", 2, {2, 2}, NULL}}, 3, NIB_UNSUPPORTED, "integer zero points are known"},
+        {g2, {q, s, z, {"m._weight_act_pre_scale", "F32", 1, {4}, NULL}}, 4, NIB_UNSUPPORTED, "AWQ"},
+        {g2, {{"m._weight_qdata", "F32", 2, {2, 4}, NULL}, s, z}, 3, NIB_BAD_INPUT, "is F32, expected I8"},
+        {INTX("int4", "[1,3]", "null"), {q, s, z}, 3, NIB_BAD_INPUT, "groups of 3 do not divide k = 4"},
+        {INTX("int4", "[1,0]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "blocks of 1 x 0"},
+        {INTX("int4", "[2,2]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "blocks of 2 x 2"},
+        {INTX("int4", "[1,-2]", "null"), {q, s, z}, 3, NIB_BAD_INPUT, "negative"},
+        {INTX("int3", "[1,2]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "int3"},
+        {INTX("int4", "[1,2]", "\\\"int4_sym\\\""), {q, s, z}, 3, NIB_UNSUPPORTED, "int4_sym"},
+        {INTX("int4", "[1,2]", "null,\\\"new\\\":1"), {q, s, z}, 3, NIB_BAD_INPUT, "the meaning of \"_data.new\""},
+        {"\"m.weight\":\"[]\"", {q, s, z}, 3, NIB_UNSUPPORTED, "is a \"\""},
+        {"\"m.weight\":\"{\"", {q, s, z}, 3, NIB_BAD_INPUT, "__metadata__ of m.weight"},
+        {DESCRIBED("Int2Tensor", "", ""), {q, s, z}, 3, NIB_UNSUPPORTED, "is a \"Int2Tensor\""},
+        {DESCRIBED("Int4TilePackedTo4dTensor", "", ""), {q, s, z}, 3, NIB_UNSUPPORTED, "packed for CUDA"},
+        {INT8(""), {q, row}, 2, NIB_OK, NULL},
+        {INT8(""), {q, {"m._weight_scale", "F32", 1, {2}, ones}}, 2, NIB_OK, NULL}, /* [n] for [n, 1] */
+        {INT8(""), {q, {"m._weight_scale", "F32", 2, {1, 2}, ones}}, 2, NIB_BAD_INPUT, "has shape [1, 2], expected [2, 1]"},
+        {INT8(""), {q, row, {"m._weight_act_quant_scale", "F32", 1, {2}, ones}}, 3, NIB_BAD_INPUT, "no single float value"},
+        {INT8(""), {q, row, {"m._weight_act_quant_scale", "F32", 1, {1}, NULL}}, 3, NIB_BAD_INPUT, "finite and positive"},
+        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"), {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, NULL}}, 2, NIB_OK, NULL},
+        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"), {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, "\1\xff"}}, 2, NIB_BAD_INPUT, "scale at row 0, group 1 is nan"},
+        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"), {mx, {"m._weight_scale", "U8", 2, {1, 2}, NULL}}, 2, NIB_BAD_INPUT, "is U8, expected F8_E8M0"},
+        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":true"), {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, NULL}}, 2, NIB_BAD_INPUT, "expected [32, 16]"},
+        {MX(",\\\"block_size\\\":16,\\\"is_swizzled_scales\\\":false"), {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 4}, NULL}}, 2, NIB_UNSUPPORTED, "blocks of 16"},
+        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,2],\\\"shape\\\":[2,8]", "\\\"qdata\\\""), {q, {"m._weight_scale", "F32", 2, {4, 2}, ones}, {"m._weight_zero_point", "F32", 2, {4, 2}, NULL}}, 3, NIB_OK, NULL},
+        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,2],\\\"shape\\\":[2,4]", "\\\"qdata\\\""), {q, {"m._weight_scale", "F32", 2, {2, 2}, ones}, z}, 3, NIB_BAD_INPUT, "has shape [2, 4], expected [2, 2]"},
+        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,2],\\\"shape\\\":[9223372036854775807,9223372036854775807]", "\\\"qdata\\\""), {q, s, z}, 3, NIB_BAD_INPUT, "Int4Tensor can be"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        made m;
+        make(&m, cases[i].metadata, cases[i].parts, cases[i].count);
+        expect_weight(&m, cases[i].status, cases[i].fragment);
+        drop(&m);
+    }
+}
+
+static void test_codes_out_of_range(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        const char *fragment;
+    } cases[] = {{"\1\7\xf8\0\1\2\3\4", NULL},
+                 {"\1\7\xf8\0\1\2\3\x09", "row 1, column 3 is 9"},
+                 {"\1\7\xf7\0\1\2\3\4", "row 0, column 2 is -9"},
+                 {"\x80\7\xf8\0\1\2\3\4", "row 0, column 0 is -128"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const part parts[] = {{"m._weight_qdata", "I8", 2, {2, 4}, cases[i].bytes},
+                              {"m._weight_scale", "F32", 2, {2, 2}, ones},
+                              {"m._weight_zero_point", "I8", 2, {2, 2}, NULL}};
+        made m;
+        nib_weight w;
+        nib_err err = {NIB_OK, ""};
+        make(&m, INTX("int4", "[1,2]", "null"), parts, 3);
+        assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
+        assert_int_equal(nib__weight_check_codes(&w, "m", &err), cases[i].fragment == NULL ? NIB_OK : NIB_BAD_INPUT);
+        if (cases[i].fragment != NULL)
+            assert_non_null(strstr(err.text, cases[i].fragment));
+        drop(&m);
+    }
+}
+
+/* ---- nibble ---- */
+
+/* The description of a scheme, escaped as a member of __metadata__. */
+static void describe(char out[1024], const char *scheme, int64_t n, int64_t k)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_scheme s;
+    nib_text text, member;
+    nib_jsonw w;
+    nib__text_init(&text, &a);
+    nib__text_init(&member, &a);
+    assert_int_equal(nib__scheme_parse(&s, scheme, strlen(scheme), NULL), NIB_OK);
+    nib__nibble_describe(&text, &s, n, k);
+    nib__jsonw_init(&w, &member, 0);
+    nib__jsonw_string(&w, text.at);
+    snprintf(out, 1024, "\"nibble\":\"1\",\"m.weight\":%s", member.at);
+    nib__text_free(&text);
+    nib__text_free(&member);
+}
+
+static void test_nibble(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *scheme, *codes;
+        int64_t row_bytes;
+        const char *scales;
+        int64_t groups;
+        const char *zeros;
+    } cases[] = {
+        {"8da4w-g32-actsym", "U8", 18, "BF16", 2, NULL}, /* 35 = 32 + 3: odd k, a short last group */
+        {"8da4w-g32-asym", "U8", 18, "F32", 2, "I8"},
+        {"4da4w-g64", "U8", 18, "F32", 1, NULL},
+        {"int4wo-g32", "U8", 18, "F32", 2, "F32"},
+        {"int4wo-row-tinygemm", "U8", 18, "F32", 1, "F32"},
+        {"int8dq-g32", "I8", 35, "F32", 2, NULL},
+        {"int8wo-tensor", "I8", 35, "F32", 1, NULL},
+        {"8da4w-g32-static", "U8", 18, "F32", 2, NULL},
+        {"fp8wo", "F8_E4M3", 35, "F32", 1, NULL},
+        {"mxfp8-floor", "F8_E4M3", 35, "F8_E8M0", 2, NULL},
+        {"8da4w-g32-ao017", "U8", 18, "F32", 2, NULL},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char metadata[1024], name[64];
+        uint8_t scales[64];
+        memset(scales, 1, sizeof scales);
+        const bool one = strstr(cases[i].scheme, "-tensor") != NULL;
+        part parts[5] = {{"m._weight_scale", cases[i].scales, 2, {one ? 1 : 2, cases[i].groups}, scales},
+                         {"m._weight_qdata", cases[i].codes, 2, {2, cases[i].row_bytes}, "\x21\x43\xf8"},
+                         {"m.input_scale", "F32", 1, {1}, ones},
+                         {"m.input_zero_point", "I32", 1, {1}, NULL}};
+        uint8_t codes[80] = {0x21, 0x43, 0xf8};
+        parts[1].data = codes;
+        const float float_zeros[4] = {1, 2, 3, 4};
+        if (cases[i].zeros != NULL)
+            parts[4] = (part){"m._weight_zero_point", cases[i].zeros, 2, {2, cases[i].groups},
+                              cases[i].zeros[0] == 'F' ? (const void *)float_zeros : (const void *)"\1\2\3\4"};
+        made m;
+        nib_weight w;
+        nib_err err = {NIB_OK, ""};
+        describe(metadata, cases[i].scheme, 2, 35);
+        make(&m, metadata, parts, cases[i].zeros == NULL ? 4 : 5);
+        if (nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err) != NIB_OK)
+            fail_msg("%s: %s", cases[i].scheme, err.text);
+        assert_string_equal(nib__scheme_name(name, &w.scheme), cases[i].scheme);
+        assert_string_equal(nib__checkpoint_dialect(m.cp, "m"), "nibble");
+        assert_int_equal(w.k, 35);
+        int8_t first[4];
+        nib__weight_codes(&w, 0, 0, 4, first);
+        if (cases[i].row_bytes == 18) { /* the low nibble first */
+            assert_int_equal(first[0], 1);
+            assert_int_equal(first[1], 2);
+            assert_int_equal(first[3], 4);
+        }
+        assert_true((w.act_scale != NULL) == (w.scheme.act == NIB_ACT_I8_STATIC));
+        drop(&m);
+    }
+}
+
+static void test_bad_nibble(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *fragment;
+    } cases[] = {
+        {"\\\"i4\\\"", "\\\"i5\\\"", "has code \"i5\""},
+        {"\\\"i4\\\"", "\\\"nv4\\\"", "not read as codes"},
+        {"\\\"group\\\": 32", "\\\"group\\\": 0", "do not go together"},
+        {"\\\"none\\\"", "\\\"int\\\"", "_weight_zero_point: the tensor is missing"},
+        {"[2, 35]", "[2, 37]", "m._weight_qdata"},
+        {"[2, 35]", "[0, 35]", "has shape [0, 35]"},
+        {"[2, 35]", "[2, 9223372036854775807]", "expected [2,"},
+        {"\\\"act\\\"", "\\\"acts\\\"", "the meaning of"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char metadata[1024], changed[1100];
+        const part parts[] = {{"m._weight_scale", "F32", 2, {2, 2}, ones}, {"m._weight_qdata", "U8", 2, {2, 18}, NULL}};
+        made m;
+        describe(metadata, "8da4w-g32-actsym", 2, 35);
+        const char *at = strstr(metadata, cases[i].from);
+        assert_non_null(at);
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - metadata), metadata, cases[i].to, at + strlen(cases[i].from));
+        make(&m, changed, parts, 2);
+        nib_weight w;
+        nib_err err = {NIB_OK, ""};
+        const nib_status got = nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err);
+        assert_true(got == NIB_BAD_INPUT || got == NIB_UNSUPPORTED);
+        if (strstr(err.text, cases[i].fragment) == NULL)
+            fail_msg("wanted \"%s\", got %s", cases[i].fragment, err.text);
+        drop(&m);
+    }
+}
+
+static void test_nibble_version(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    char dir[256], path[300];
+    nib_checkpoint *cp;
+    nib_err err;
+    make_directory(dir);
+    write_safetensors(dir, "x", "{\"__metadata__\":{\"nibble\":\"2\"}}", NULL, 0);
+    snprintf(path, sizeof path, "%s/x", dir);
+    assert_int_equal(nib__checkpoint_open(&cp, path, &a, &err), NIB_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "version \"2\""));
+    drop_directory(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_torchao_golden), cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_f64),            cmocka_unit_test(test_alias),
+        cmocka_unit_test(test_bad_plain),      cmocka_unit_test(test_torchao_scales),
+        cmocka_unit_test(test_static),         cmocka_unit_test(test_bad_torchao),
+        cmocka_unit_test(test_codes_out_of_range), cmocka_unit_test(test_nibble),
+        cmocka_unit_test(test_bad_nibble),     cmocka_unit_test(test_nibble_version),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
