@@ -221,6 +221,20 @@ static const char *say_modifiers(char out[128], unsigned takes)
     return out;
 }
 
+const char *nib__scheme_base(size_t i)
+{
+    return i < COUNT(bases) - UNQUANTIZED_YET ? bases[i].name : NULL;
+}
+
+const char *nib__scheme_takes(char out[128], const char *base)
+{
+    out[0] = 0;
+    for (size_t i = 0; i < COUNT(bases); i++)
+        if (strcmp(bases[i].name, base) == 0)
+            return say_modifiers(out, bases[i].takes);
+    return out;
+}
+
 static nib_status refuse(nib_err *err, const char *whole, const base_row *base, const char *text, size_t size)
 {
     char name[128], part[64], all[128];

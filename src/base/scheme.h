@@ -63,6 +63,10 @@ bool nib__scheme_is_quantized(const nib_scheme *s); /* code is no float type */
 const char *nib__scheme_name(char out[64], const nib_scheme *s);
 /* base[-gN|-row|-tensor][-sym|-asym]...: the part of a recipe before any '+'. Also "f32", "f16", "bf16". */
 nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib_err *err);
+/* The base names that parse takes, in their order; NULL past the last. */
+const char *nib__scheme_base(size_t i);
+/* What may follow a base: "-gN, -row and -sym"; empty if nothing may. */
+const char *nib__scheme_takes(char out[128], const char *base);
 /* Groups along k, 1 for row and tensor. */
 int64_t nib__scheme_groups(const nib_scheme *s, int64_t k);
 /* Elements per group: k for row and tensor. */

@@ -164,6 +164,21 @@ static void test_other_names(void **state)
     assert_string_equal(nib__scheme_name(name, &mx4), "mxfp4");
 }
 
+static void test_bases(void **state)
+{
+    (void)state;
+    char takes[128];
+    size_t count = 0;
+    for (; nib__scheme_base(count) != NULL; count++)
+        (void)parsed(nib__scheme_base(count));
+    assert_int_equal(count, 11);
+    assert_string_equal(nib__scheme_takes(takes, "fp8wo"), "-row and -tensor");
+    assert_string_equal(nib__scheme_takes(takes, "int8dq"),
+                        "-gN, -row, -tensor, -sym, -actsym, -actasym, -static and -ao017");
+    assert_string_equal(nib__scheme_takes(takes, "bf16"), "");
+    assert_string_equal(nib__scheme_takes(takes, "none such"), "");
+}
+
 static void test_groups(void **state)
 {
     (void)state;
@@ -360,6 +375,7 @@ int main(void)
         cmocka_unit_test(test_meanings),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_other_names),
+        cmocka_unit_test(test_bases),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_weight_nibbles),
         cmocka_unit_test(test_weight_bytes_and_floats),

@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A recipe's rules: adding them, reading a recipe's name, checking patterns against the layers, resolving a
+ * layer. The JSON forms are read in recipe_json.c, recipe_torchchat.c and recipe_torchao.c.
+ */
+#include "recipe_rules.h"
+
+#include "alias.h"
+#include "file.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { SAY_MAX = 512, NAME_MAX_BYTES = 1024, FILE_MAX = 16 << 20, ARENA_MAX = 64 << 20 };
+
+/* ---- roles ---- */
+
+static const char *const role_names[NIB_ROLE_COUNT] = {"q",  "k",    "v",    "o",     "gate",
+                                                       "up", "down", "head", "embed", "other"};
+
+const char *nib__role_name(nib_role role)
+{
+    return (size_t)role < NIB_ROLE_COUNT ? role_names[role] : "other";
+}
+
+nib_role nib__role_of(const char *module)
+{
+    static const char *const last[] = {"q_proj",  "k_proj",    "v_proj",  "o_proj",       "gate_proj",
+                                       "up_proj", "down_proj", "lm_head", "embed_tokens"};
+    char name[NAME_MAX_BYTES];
+    if (!nib__alias_from_meta(name, sizeof name, module))
+        snprintf(name, sizeof name, "%s", module);
+    const char *dot = strrchr(name, '.');
+    const char *component = dot == NULL ? name : dot + 1;
+    for (size_t i = 0; i < COUNT(last); i++)
+        if (strcmp(component, last[i]) == 0)
+            return (nib_role)i;
+    return NIB_ROLE_OTHER;
+}
+
+/* ---- building ---- */
+
+const char *nib__recipe_say(nib_recipe *r, const char *format, ...)
+{
+    char text[SAY_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return nib__arena_copy(&r->arena, text, strlen(text));
+}
+
+nib_status nib__recipe_add_note(nib_recipe *r, nib_err *err, const char *format, ...)
+{
+    char text[SAY_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    void *notes = r->notes;
+    if (!nib__reserve(&r->allocator, &notes, &r->note_capacity, r->note_count + 1, sizeof *r->notes))
+        return nib__fail_memory(err, sizeof *r->notes, "a note");
+    r->notes = notes;
+    const char *copy = nib__arena_copy(&r->arena, text, strlen(text));
+    if (copy == NULL)
+        return nib__fail_memory(err, strlen(text), "a note");
+    r->notes[r->note_count++] = copy;
+    return NIB_OK;
+}
+
+nib_status nib__recipe_add_rule(nib_recipe *r, const nib_rule *rule, nib_err *err)
+{
+    void *rules = r->rules;
+    if (rule->words == NULL ||
+        !nib__reserve(&r->allocator, &rules, &r->rule_capacity, r->rule_count + 1, sizeof *rule))
+        return nib__fail_memory(err, sizeof *rule, "a rule");
+    r->rules = rules;
+    nib_rule *added = &r->rules[r->rule_count];
+    *added = *rule;
+    if (rule->match == NIB_MATCH_NAME || rule->match == NIB_MATCH_MODULE || rule->match == NIB_MATCH_PARAMETER) {
+        NIB_TRY(nib__pattern_make(&added->pattern, rule->text, &r->allocator, err));
+        added->exact = strncmp(rule->text, "re:", 3) != 0 && strpbrk(rule->text, "*?") == NULL;
+    }
+    r->rule_count++;
+    return NIB_OK;
+}
+
+nib_status nib__recipe_add_only(nib_recipe *r, const char *text, nib_err *err)
+{
+    void *only = r->only;
+    if (!nib__reserve(&r->allocator, &only, &r->only_capacity, r->only_count + 1, sizeof *r->only))
+        return nib__fail_memory(err, sizeof *r->only, "a pattern");
+    r->only = only;
+    nib_only *added = &r->only[r->only_count];
+    added->text = nib__arena_copy(&r->arena, text, strlen(text));
+    if (added->text == NULL)
+        return nib__fail_memory(err, strlen(text), "a pattern");
+    NIB_TRY(nib__pattern_make(&added->pattern, text, &r->allocator, err));
+    r->only_count++;
+    return NIB_OK;
+}
+
+nib_status nib__recipe_add_tail(nib_recipe *r, nib_err *err)
+{
+    NIB_TRY(nib__recipe_add_rule(r,
+                                 &(nib_rule){.match = NIB_MATCH_ALL,
+                                             .reach = NIB_REACH_TIED,
+                                             .keep = true,
+                                             .words = "a tied output is kept without +head"},
+                                 err));
+    return nib__recipe_add_rule(r,
+                                &(nib_rule){.match = NIB_MATCH_ALL,
+                                            .reach = NIB_REACH_EMBED,
+                                            .keep = true,
+                                            .words = "the embedding is kept without +embed"},
+                                err);
+}
+
+/* An embedding is looked up: what it has of a scheme is the weight's half. */
+static nib_scheme without_activations(nib_scheme s)
+{
+    if (s.code == NIB_CODE_MX8)
+        return s; /* its name says both */
+    s.act = NIB_ACT_FLOAT;
+    s.act_symmetric = false;
+    return s;
+}
+
+/* "+head" or "+embed", with "-SCHEME" or without. */
+static nib_status add_extra(nib_recipe *r, const char *part, size_t size, const nib_scheme *own, unsigned seen,
+                            unsigned *reach, nib_err *err)
+{
+    static const struct {
+        const char *word;
+        unsigned reach;
+    } extras[] = {{"head", NIB_REACH_HEAD | NIB_REACH_TIED}, {"embed", NIB_REACH_EMBED}};
+    for (size_t i = 0; i < COUNT(extras); i++) {
+        const size_t length = strlen(extras[i].word);
+        if (size < length || memcmp(part, extras[i].word, length) != 0 || (size > length && part[length] != '-'))
+            continue;
+        if (seen & extras[i].reach)
+            return nib__fail(err, NIB_USAGE, "recipe \"%s\": +%s is given twice", r->text, extras[i].word);
+        nib_rule rule = {.match = NIB_MATCH_ALL, .reach = extras[i].reach, .scheme = *own};
+        if (size > length)
+            NIB_TRY(nib__scheme_parse(&rule.scheme, part + length + 1, size - length - 1, err));
+        rule.words = nib__recipe_say(r, "+%s", extras[i].word);
+        *reach = rule.reach;
+        return nib__recipe_add_rule(r, &rule, err);
+    }
+    char shown[64];
+    return nib__fail(err, NIB_USAGE, "recipe \"%s\": +%s is unknown; +head and +embed are what can be added",
+                     r->text, nib__say_name(shown, sizeof shown, part, size));
+}
+
+nib_status nib__recipe_add_named(nib_recipe *r, const char *name, nib_err *err)
+{
+    const size_t base = strcspn(name, "+");
+    unsigned seen = 0;
+    nib_scheme own;
+    NIB_TRY(nib__scheme_parse(&own, name, base, err));
+    for (const char *part = name + base; *part == '+';) {
+        part++;
+        const size_t size = strcspn(part, "+");
+        unsigned reach = 0;
+        NIB_TRY(add_extra(r, part, size, &own, seen, &reach, err));
+        seen |= reach;
+        part += size;
+    }
+    if (own.code == NIB_CODE_MX8)
+        NIB_TRY(nib__recipe_add_rule(r,
+                                     &(nib_rule){.match = NIB_MATCH_ALL,
+                                                 .reach = NIB_REACH_HEAD,
+                                                 .keep = true,
+                                                 .words = "mxfp8 keeps the output layer"},
+                                     err));
+    return nib__recipe_add_rule(
+        r,
+        &(nib_rule){.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR, .scheme = own, .words = "recipe"}, err);
+}
+
+const char *nib__recipe_suggest(nib_recipe *r, const char *wanted, const char *kind, const char *const *names,
+                                size_t count)
+{
+    nib_text near;
+    nib__text_init(&near, &r->allocator);
+    nib__near_names(&near, wanted, names, count);
+    const char *said;
+    if (near.size > 0 && !near.failed) {
+        said = nib__recipe_say(r, "; did you mean %s", near.at);
+    } else {
+        nib__text_clear(&near);
+        for (size_t i = 0; i < count && i < 24; i++)
+            nib__text_format(&near, "%s%s", i == 0 ? "" : ", ", names[i]);
+        said = count == 0 || near.failed ? "" : nib__recipe_say(r, "; the %s are %s", kind, near.at);
+    }
+    nib__text_free(&near);
+    return said == NULL ? "" : said;
+}
+
+nib_status nib__recipe_fail(nib_json *json, nib_status status, nib_err *err, const char *format, ...)
+{
+    char text[sizeof json->err.text];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    nib__json_fail(json, "%s", text);
+    (void)nib__json_status(json, err);
+    if (err != NULL)
+        err->status = status;
+    return status;
+}
+
+/* ---- matching ---- */
+
+static unsigned reach_of(const nib_recipe_layer *layer)
+{
+    if (layer->role == NIB_ROLE_EMBED)
+        return NIB_REACH_EMBED;
+    if (layer->role != NIB_ROLE_HEAD)
+        return NIB_REACH_BODY;
+    return layer->tied ? NIB_REACH_TIED : NIB_REACH_HEAD;
+}
+
+/* The pattern against one spelling of a module: alone, and with ".weight" behind it. */
+static bool spelling_matches(const nib_pattern *pattern, nib_match match, const char *name, nib_err *err)
+{
+    char parameter[NAME_MAX_BYTES + 8];
+    if (match != NIB_MATCH_PARAMETER && nib__pattern_matches(pattern, name, err))
+        return true;
+    if (match == NIB_MATCH_MODULE || strlen(name) > NAME_MAX_BYTES)
+        return false;
+    snprintf(parameter, sizeof parameter, "%s.weight", name);
+    return nib__pattern_matches(pattern, parameter, err);
+}
+
+static bool pattern_matches(const nib_pattern *pattern, nib_match match, const char *name, nib_err *err)
+{
+    char meta[NAME_MAX_BYTES];
+    return spelling_matches(pattern, match, name, err) ||
+           (nib__alias_to_meta(meta, sizeof meta, name) && spelling_matches(pattern, match, meta, err));
+}
+
+static bool rule_names(const nib_recipe *r, const nib_rule *rule, const nib_recipe_layer *layer, nib_err *err)
+{
+    char meta[NAME_MAX_BYTES];
+    switch (rule->match) {
+    case NIB_MATCH_ALL: return true;
+    case NIB_MATCH_NAME:
+    case NIB_MATCH_MODULE:
+    case NIB_MATCH_PARAMETER: return pattern_matches(rule->pattern, rule->match, layer->name, err);
+    case NIB_MATCH_SUBSTRING:
+        return strstr(layer->name, rule->text) != NULL ||
+               (nib__alias_to_meta(meta, sizeof meta, layer->name) && strstr(meta, rule->text) != NULL);
+    case NIB_MATCH_NONE_OF:
+        for (size_t i = 0; i < r->only_count; i++)
+            if (pattern_matches(r->only[i].pattern, NIB_MATCH_NAME, layer->name, err))
+                return false;
+        return true;
+    }
+    return false;
+}
+
+void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_recipe_layer *layer)
+{
+    const unsigned reach = reach_of(layer);
+    *out = (nib_choice){.keep = true, .rule = "no rule names it"};
+    for (size_t i = 0; i < recipe->rule_count; i++) {
+        const nib_rule *rule = &recipe->rules[i];
+        if ((rule->reach & reach) == 0 || !rule_names(recipe, rule, layer, NULL))
+            continue;
+        *out = (nib_choice){.keep = rule->keep,
+                            .rule = rule->words,
+                            .wish = rule->wish,
+                            .wish_text = rule->wish_text};
+        if (!rule->keep)
+            out->scheme = reach == NIB_REACH_EMBED ? without_activations(rule->scheme) : rule->scheme;
+        return;
+    }
+}
+
+/* ---- checking against the layers ---- */
+
+static nib_status matches_nothing(nib_recipe *r, const nib_recipe_input *in, const char *text, nib_err *err)
+{
+    const bool meta = strncmp(text, "layers.", 7) == 0;
+    const char **names = nib__calloc(&r->allocator, in->count, sizeof *names);
+    if (names == NULL)
+        return nib__fail_memory(err, in->count * sizeof *names, "layer names");
+    for (size_t i = 0; i < in->count; i++) {
+        char other[NAME_MAX_BYTES];
+        names[i] = in->layers[i].name;
+        if (meta && nib__alias_to_meta(other, sizeof other, names[i]))
+            names[i] = nib__recipe_say(r, "%s", other);
+        if (names[i] == NULL)
+            names[i] = "";
+    }
+    nib_text near;
+    nib__text_init(&near, &r->allocator);
+    nib__near_names(&near, text, names, in->count);
+    char shown[160], first[160];
+    nib__say_name(shown, sizeof shown, text, strlen(text));
+    if (near.size > 0 && !near.failed)
+        (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no layer; did you mean %s", shown, near.at);
+    else
+        (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no layer; names look like %s", shown,
+                        nib__say_name(first, sizeof first, names[0], strlen(names[0])));
+    nib__text_free(&near);
+    nib__release(&r->allocator, names);
+    return NIB_USAGE;
+}
+
+/* What rule i matches: bits of reach. */
+static nib_status reach_matched(const nib_recipe *r, const nib_rule *rule, const nib_recipe_input *in,
+                                unsigned *out, nib_err *err)
+{
+    *out = 0;
+    for (size_t i = 0; i < in->count; i++) {
+        nib_err costly = {0};
+        if (rule_names(r, rule, &in->layers[i], &costly))
+            *out |= reach_of(&in->layers[i]);
+        if (costly.status != NIB_OK) {
+            if (err != NULL)
+                *err = costly;
+            return costly.status;
+        }
+    }
+    return NIB_OK;
+}
+
+static nib_status check_rules(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
+{
+    bool *hit = nib__calloc(&r->allocator, (size_t)r->sources + 1, sizeof *hit);
+    if (hit == NULL)
+        return nib__fail_memory(err, (size_t)r->sources + 1, "patterns");
+    nib_status status = NIB_OK;
+    for (size_t i = 0; i < r->rule_count && status == NIB_OK; i++) {
+        nib_rule *rule = &r->rules[i];
+        unsigned matched;
+        status = reach_matched(r, rule, in, &matched, err);
+        if (rule->pattern != NULL && !rule->exact && !rule->keep && (matched & NIB_REACH_LINEAR) != 0)
+            rule->reach &= NIB_REACH_LINEAR;
+        hit[rule->source] |= matched != 0;
+    }
+    for (size_t i = 0; i < r->rule_count && status == NIB_OK; i++) {
+        const nib_rule *rule = &r->rules[i];
+        if (rule->source == 0 || hit[rule->source])
+            continue;
+        hit[rule->source] = true; /* once is enough */
+        if (rule->may_miss)
+            status = nib__recipe_add_note(r, err, "%s matches no layer", rule->words);
+        else
+            status = matches_nothing(r, in, rule->text, err);
+    }
+    nib__release(&r->allocator, hit);
+    return status;
+}
+
+static nib_status check_only(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
+{
+    for (size_t p = 0; p < r->only_count; p++) {
+        bool hit = false;
+        for (size_t i = 0; i < in->count && !hit; i++) {
+            nib_err costly = {0};
+            hit = pattern_matches(r->only[p].pattern, NIB_MATCH_NAME, in->layers[i].name, &costly);
+            if (costly.status != NIB_OK) {
+                if (err != NULL)
+                    *err = costly;
+                return costly.status;
+            }
+        }
+        if (!hit)
+            return matches_nothing(r, in, r->only[p].text, err);
+    }
+    return NIB_OK;
+}
+
+/* ---- loading ---- */
+
+static nib_status add_skips(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
+{
+    for (size_t i = 0; i < in->skip.count; i++) {
+        const char *text = in->skip.items[i];
+        nib_rule rule = {.match = NIB_MATCH_NAME, .reach = NIB_REACH_ANY, .keep = true, .source = ++r->sources};
+        rule.text = nib__arena_copy(&r->arena, text, strlen(text));
+        rule.words = nib__recipe_say(r, "--skip %s", text);
+        if (rule.text == NULL)
+            return nib__fail_memory(err, strlen(text), "a pattern");
+        NIB_TRY(nib__recipe_add_rule(r, &rule, err));
+    }
+    for (size_t i = 0; i < in->only.count; i++)
+        NIB_TRY(nib__recipe_add_only(r, in->only.items[i], err));
+    return NIB_OK;
+}
+
+/* Comes after --skip and before every other rule, also when a file adds the patterns. */
+static nib_status add_none_of(nib_recipe *r, nib_err *err)
+{
+    return nib__recipe_add_rule(r,
+                                &(nib_rule){.match = NIB_MATCH_NONE_OF,
+                                            .reach = 0, /* until there is an --only */
+                                            .keep = true,
+                                            .words = "not named by --only"},
+                                err);
+}
+
+static nib_status read_file(nib_recipe *r, const char *path, nib_err *err)
+{
+    char *text;
+    size_t size;
+    NIB_TRY(nib__file_read(&text, &size, path, FILE_MAX, &r->allocator, err));
+    const nib_status status = nib__recipe_read_json(r, path, text, size, err);
+    nib__release(&r->allocator, text);
+    return status;
+}
+
+static nib_status read_text(nib_recipe *r, const char *text, nib_err *err)
+{
+    const char *first = text + strspn(text, " \t\r\n");
+    const size_t size = strlen(text);
+    if (*first == '{' || *first == '[')
+        return nib__recipe_read_json(r, "recipe", text, size, err);
+    if (strchr(text, '/') != NULL || (size > 5 && strcmp(text + size - 5, ".json") == 0))
+        return read_file(r, text, err);
+    NIB_TRY(nib__recipe_add_named(r, text, err));
+    return nib__recipe_add_tail(r, err);
+}
+
+static nib_status load(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
+{
+    r->text = in->text == NULL ? "as stored" : nib__recipe_say(r, "%s", in->text);
+    if (r->text == NULL)
+        return nib__fail_memory(err, SAY_MAX, "a recipe");
+    NIB_TRY(add_skips(r, in, err));
+    const size_t none_of = r->rule_count;
+    NIB_TRY(add_none_of(r, err));
+    if (in->text == NULL)
+        NIB_TRY(nib__recipe_add_rule(r,
+                                     &(nib_rule){.match = NIB_MATCH_ALL,
+                                                 .reach = NIB_REACH_ANY,
+                                                 .keep = true,
+                                                 .words = "as stored"},
+                                     err));
+    else
+        NIB_TRY(read_text(r, in->text, err));
+    if (r->only_count > 0)
+        r->rules[none_of].reach = NIB_REACH_ANY;
+    if (in->count == 0)
+        return NIB_OK;
+    NIB_TRY(check_rules(r, in, err));
+    return check_only(r, in, err);
+}
+
+nib_status nib__recipe_load(nib_recipe **out, const nib_recipe_input *input, const nib_allocator *a, nib_err *err)
+{
+    nib_recipe *r = nib__calloc(a, 1, sizeof *r);
+    if (r == NULL)
+        return nib__fail_memory(err, sizeof *r, "a recipe");
+    r->allocator = *a;
+    nib__arena_init(&r->arena, &r->allocator, ARENA_MAX);
+    const nib_status status = load(r, input, err);
+    if (status != NIB_OK) {
+        nib__recipe_free(r);
+        return status;
+    }
+    *out = r;
+    return NIB_OK;
+}
+
+void nib__recipe_free(nib_recipe *recipe)
+{
+    if (recipe == NULL)
+        return;
+    for (size_t i = 0; i < recipe->rule_count; i++)
+        nib__pattern_free(recipe->rules[i].pattern);
+    for (size_t i = 0; i < recipe->only_count; i++)
+        nib__pattern_free(recipe->only[i].pattern);
+    const nib_allocator a = recipe->allocator;
+    nib__release(&a, recipe->rules);
+    nib__release(&a, recipe->only);
+    nib__release(&a, recipe->notes);
+    nib__arena_free(&recipe->arena);
+    nib__release(&a, recipe);
+}
+
+const char *nib__recipe_text(const nib_recipe *recipe) { return recipe->text; }
+const char *nib__recipe_dtype(const nib_recipe *recipe) { return recipe->dtype; }
+const char *nib__recipe_device(const nib_recipe *recipe) { return recipe->device; }
+size_t nib__recipe_note_count(const nib_recipe *recipe) { return recipe->note_count; }
+const char *nib__recipe_note(const nib_recipe *recipe, size_t i) { return recipe->notes[i]; }
+
+bool nib__recipe_needs_calibration(const nib_recipe *recipe)
+{
+    for (size_t i = 0; i < recipe->rule_count; i++)
+        if (!recipe->rules[i].keep && recipe->rules[i].scheme.act == NIB_ACT_I8_STATIC)
+            return true;
+    return false;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * torchao's configs as recipes: one for all linear layers, many by name in FqnToConfig, or either inside of Hugging
+ * Face's quantization_config ({"quant_type": {"default": ...}, "modules_to_not_convert": ...}).
+ */
+#include "torchao_config.h"
+
+/* ---- FqnToConfig ---- */
+
+/* torchao's precedence, one pass each; a plain name is a parameter's if it ends in ".weight". */
+typedef enum fqn_pass { FQN_EXACT_PARAMETER, FQN_EXACT_MODULE, FQN_REGEX_PARAMETER, FQN_REGEX_MODULE, FQN_DEFAULT, FQN_PASSES } fqn_pass;
+
+static bool in_pass(const char *name, fqn_pass pass, nib_match *match)
+{
+    static const char suffix[] = ".weight";
+    const size_t size = strlen(name), end = sizeof suffix - 1;
+    const bool regex = strncmp(name, "re:", 3) == 0, rest = strcmp(name, "_default") == 0;
+    const bool parameter = size > end && strcmp(name + size - end, suffix) == 0;
+    *match = rest                                                              ? NIB_MATCH_ALL
+             : pass == FQN_EXACT_PARAMETER || pass == FQN_REGEX_PARAMETER ? NIB_MATCH_PARAMETER
+                                                                               : NIB_MATCH_MODULE;
+    switch (pass) {
+    case FQN_EXACT_PARAMETER: return !regex && !rest && parameter;
+    case FQN_EXACT_MODULE: return !regex && !rest && !parameter;
+    case FQN_REGEX_PARAMETER:
+    case FQN_REGEX_MODULE: return regex;
+    default: return rest;
+    }
+}
+
+/* One pass over the map at `json`, a copy. Rule sources are numbered by position, so that the two rules of one
+ * regex are one pattern. */
+static nib_status read_map_pass(nib_recipe *r, nib_json json, fqn_pass pass, int first_source, int *count,
+                                nib_err *err)
+{
+    if (!nib__json_expect(&json, NIB_JSON_OBJECT))
+        return nib__json_status(&json, err);
+    for (*count = 0; nib__json_next(&json) == NIB_JSON_KEY; ++*count) {
+        const char *name = nib__recipe_key(r, &json);
+        nib_rule rule = {.reach = NIB_REACH_ANY, .text = name, .source = first_source + *count};
+        if (name == NULL)
+            return nib__json_status(&json, err);
+        if (!in_pass(name, pass, &rule.match)) {
+            if (!nib__json_skip(&json))
+                return nib__json_status(&json, err);
+            continue;
+        }
+        nib_ao_config c;
+        nib_json data;
+        if (nib__json_next(&json) == NIB_JSON_ERROR)
+            return nib__json_status(&json, err);
+        NIB_TRY(nib__ao_read(&c, r, &json, &data, err));
+        NIB_TRY(nib__ao_fill_rule(r, &c, &data, &rule, err));
+        rule.may_miss = rule.keep; /* norms are often named so: they are no layers here */
+        if (pass == FQN_DEFAULT) {
+            rule.reach = NIB_REACH_LINEAR;
+            rule.source = 0;
+        }
+        rule.words = nib__recipe_say(r, "FqnToConfig \"%s\"", name);
+        nib_err inner = {0};
+        const nib_status status = nib__recipe_add_rule(r, &rule, &inner);
+        if (status != NIB_OK)
+            return nib__recipe_fail(&json, status, err, "%s", inner.text);
+    }
+    return json.event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(&json, err);
+}
+
+static nib_status read_map(nib_recipe *r, nib_json json, nib_err *err)
+{
+    const int first = r->sources + 1;
+    int count = 0;
+    for (int pass = 0; pass < FQN_PASSES; pass++)
+        NIB_TRY(read_map_pass(r, json, (fqn_pass)pass, first, &count, err));
+    r->sources += count;
+    return nib__recipe_add_rule(
+        r,
+        &(nib_rule){.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR, .keep = true, .words = "FqnToConfig"}, err);
+}
+
+/* "_data" of FqnToConfig holds the map; the older key repeats it. */
+static nib_status read_fqn_config(nib_recipe *r, nib_json *data, nib_err *err)
+{
+    nib_json map, older;
+    bool has_map = false, has_older = false;
+    if (!nib__json_expect(data, NIB_JSON_OBJECT))
+        return nib__json_status(data, err);
+    while (nib__json_next(data) == NIB_JSON_KEY) {
+        if (nib__json_is(data, "fqn_to_config")) {
+            has_map = true;
+            map = *data;
+        } else if (nib__json_is(data, "module_fqn_to_config")) {
+            has_older = true;
+            older = *data;
+        } else if (!nib__json_is(data, "version")) {
+            const char *key = nib__recipe_key(r, data);
+            return nib__recipe_fail(data, NIB_BAD_INPUT, err, "FqnToConfig has no setting \"%s\"",
+                                    key == NULL ? "" : key);
+        }
+        if (!nib__json_skip(data))
+            return nib__json_status(data, err);
+    }
+    if (data->event != NIB_JSON_OBJECT_END)
+        return nib__json_status(data, err);
+    if (!has_map && !has_older)
+        return nib__recipe_fail(data, NIB_BAD_INPUT, err, "FqnToConfig lacks \"fqn_to_config\"");
+    return read_map(r, has_map ? map : older, err);
+}
+
+/* A config by itself, its first event just read: all linear layers, or a map of names. */
+static nib_status read_whole(nib_recipe *r, nib_json *json, nib_err *err)
+{
+    nib_ao_config c;
+    nib_json data;
+    NIB_TRY(nib__ao_read(&c, r, json, &data, err));
+    if (c.type == NULL)
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "the config is null, so nothing is asked for");
+    if (strcmp(c.type, "FqnToConfig") == 0 || strcmp(c.type, "ModuleFqnToConfig") == 0)
+        return read_fqn_config(r, &data, err);
+    nib_rule rule = {.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR};
+    NIB_TRY(nib__ao_fill_rule(r, &c, &data, &rule, err));
+    rule.words = nib__recipe_say(r, "torchao %s", c.type);
+    return nib__recipe_add_rule(r, &rule, err);
+}
+
+/* ---- Hugging Face's object around it ---- */
+
+typedef struct hf_config {
+    nib_json type, keep; /* at their keys */
+    bool has_type, has_keep, embeddings;
+} hf_config;
+
+static nib_status scan_hf(nib_json *json, hf_config *hf, nib_err *err)
+{
+    if (!nib__json_expect(json, NIB_JSON_OBJECT))
+        return nib__json_status(json, err);
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        if (nib__json_is(json, "quant_type")) {
+            hf->has_type = true;
+            hf->type = *json;
+        } else if (nib__json_is(json, "modules_to_not_convert")) {
+            nib_json value = *json;
+            hf->has_keep = nib__json_next(&value) == NIB_JSON_ARRAY;
+            hf->keep = *json;
+        } else if (nib__json_is(json, "include_input_output_embeddings")) {
+            nib_json value = *json;
+            hf->embeddings = nib__json_next(&value) == NIB_JSON_TRUE;
+        } else if (nib__json_is(json, "quant_method")) {
+            nib_json value = *json;
+            if (nib__json_next(&value) == NIB_JSON_STRING && !nib__json_is(&value, "torchao"))
+                return nib__recipe_fail(&value, NIB_UNSUPPORTED, err,
+                                        "quant_method \"%.*s\" is not torchao, the one that can be a recipe",
+                                        (int)nib__min((int64_t)value.token_size, 40), value.token);
+        }
+        if (!nib__json_skip(json))
+            return nib__json_status(json, err);
+    }
+    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
+}
+
+/* Hugging Face keeps a module if an entry, as a regular expression, matches the beginning of its name up to a
+ * dot or the end, or if the name ends in the entry. */
+static nib_status keep_module(nib_recipe *r, nib_json *json, unsigned reach, const char *entry, nib_err *err)
+{
+    const int source = ++r->sources;
+    nib_rule rule = {.match = NIB_MATCH_MODULE, .reach = reach, .keep = true, .may_miss = true, .source = source};
+    rule.words = nib__recipe_say(r, "modules_to_not_convert \"%s\"", entry);
+    rule.text = nib__recipe_say(r, "re:(?:%s)(?:(?<=\\.).*|\\..*)?", entry);
+    if (rule.text == NULL)
+        return nib__fail_memory(err, strlen(entry), "a pattern");
+    nib_err inner = {0};
+    nib_status status = nib__recipe_add_rule(r, &rule, &inner);
+    if (status == NIB_OK && strpbrk(entry, "*?") == NULL) {
+        rule.text = nib__recipe_say(r, "*%s", entry);
+        status = rule.text == NULL ? NIB_NO_MEMORY : nib__recipe_add_rule(r, &rule, &inner);
+    }
+    return status == NIB_OK ? NIB_OK : nib__recipe_fail(json, status, err, "%s", inner.text);
+}
+
+static nib_status read_kept(nib_recipe *r, nib_json json, unsigned reach, nib_err *err)
+{
+    if (!nib__json_expect(&json, NIB_JSON_ARRAY))
+        return nib__json_status(&json, err);
+    while (nib__json_next(&json) != NIB_JSON_ARRAY_END) {
+        const char *entry = json.event == NIB_JSON_STRING ? nib__recipe_string(r, &json) : NULL;
+        if (entry == NULL || entry[0] == 0) {
+            nib__json_fail(&json, "modules_to_not_convert holds something that is not a name");
+            return nib__json_status(&json, err);
+        }
+        NIB_TRY(keep_module(r, &json, reach, entry, err));
+    }
+    return NIB_OK;
+}
+
+static nib_status read_hf(nib_recipe *r, nib_json *json, nib_err *err)
+{
+    hf_config hf = {0};
+    NIB_TRY(scan_hf(json, &hf, err));
+    if (!hf.has_type)
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "quantization_config lacks \"quant_type\"");
+    if (hf.has_keep)
+        NIB_TRY(read_kept(r, hf.keep, hf.embeddings ? NIB_REACH_BODY : NIB_REACH_ANY, err));
+    else if (!hf.embeddings)
+        NIB_TRY(nib__recipe_add_rule(r,
+                                     &(nib_rule){.match = NIB_MATCH_ALL,
+                                                 .reach = NIB_REACH_HEAD,
+                                                 .keep = true,
+                                                 .words = "transformers keeps the output layer unless "
+                                                          "modules_to_not_convert is given"},
+                                     err));
+    nib_json type = hf.type;
+    if (nib__json_next(&type) == NIB_JSON_STRING)
+        return nib__recipe_fail(&type, NIB_UNSUPPORTED, err,
+                                "quant_type \"%.*s\" is a name that transformers no longer reads; give torchao's "
+                                "config, or a recipe of Nibble's",
+                                (int)nib__min((int64_t)type.token_size, 64), type.token);
+    if (type.event != NIB_JSON_OBJECT || !nib__json_expect(&type, NIB_JSON_KEY) ||
+        !nib__json_is(&type, "default"))
+        return nib__recipe_fail(&type, NIB_BAD_INPUT, err, "quant_type is not {\"default\": CONFIG}");
+    if (nib__json_next(&type) == NIB_JSON_ERROR)
+        return nib__json_status(&type, err);
+    const size_t from = r->rule_count;
+    NIB_TRY(read_whole(r, &type, err));
+    for (size_t i = from; hf.embeddings && i < r->rule_count; i++)
+        if (r->rules[i].match == NIB_MATCH_ALL)
+            r->rules[i].reach = NIB_REACH_ANY;
+    return NIB_OK;
+}
+
+nib_status nib__recipe_read_torchao(nib_recipe *r, nib_json *json, bool hf, nib_err *err)
+{
+    if (hf)
+        return read_hf(r, json, err);
+    if (nib__json_next(json) == NIB_JSON_ERROR)
+        return nib__json_status(json, err);
+    return read_whole(r, json, err);
+}

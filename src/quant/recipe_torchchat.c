@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * torchchat's quantization JSON: an ordered object of quantizers with their arguments, of which the first that
+ * reaches a layer has it. torchchat prints and ignores what it does not know; here that is an error.
+ */
+#include "recipe_rules.h"
+
+#include <stdio.h>
+
+/* Arguments, as bits of quantizer_row.takes. */
+enum {
+    A_BITWIDTH = 1 << 0,
+    A_GROUPSIZE = 1 << 1,
+    A_NODE_TYPE = 1 << 2,
+    A_ZEROS = 1 << 3,
+    A_DTYPE = 1 << 4,
+    A_ACCELERATOR = 1 << 5,
+};
+
+static const char *const arguments[] = {"bitwidth", "groupsize", "node_type", "has_weight_zeros", "dtype",
+                                        "accelerator"};
+
+/* Values of one quantizer's arguments; groupsize 0: per row. */
+typedef struct values {
+    int64_t bitwidth, groupsize;
+    bool zeros;
+    const char *node_type, *dtype, *accelerator;
+} values;
+
+typedef enum quantizer { EMBEDDING, EMBEDDING_WX, INT8, INT4, A8W4DQ, A8WXDQ, AFPWX, PRECISION, EXECUTOR } quantizer;
+
+typedef struct quantizer_row {
+    const char *name;
+    unsigned takes;
+    int64_t bitwidth; /* default; 0: it must be given */
+    bool zeros;       /* default */
+} quantizer_row;
+
+static const quantizer_row quantizers[] = {
+    [EMBEDDING] = {"embedding", A_BITWIDTH | A_GROUPSIZE, 8, false},
+    [EMBEDDING_WX] = {"embedding:wx", A_BITWIDTH | A_GROUPSIZE | A_ZEROS, 0, true},
+    [INT8] = {"linear:int8", A_BITWIDTH | A_GROUPSIZE | A_NODE_TYPE, 8, false},
+    [INT4] = {"linear:int4", A_GROUPSIZE, 4, true},
+    [A8W4DQ] = {"linear:a8w4dq", A_GROUPSIZE, 4, false},
+    [A8WXDQ] = {"linear:a8wxdq", A_BITWIDTH | A_GROUPSIZE | A_ZEROS, 0, false},
+    [AFPWX] = {"linear:afpwx", A_BITWIDTH | A_GROUPSIZE, 0, true},
+    [PRECISION] = {"precision", A_DTYPE, 0, false},
+    [EXECUTOR] = {"executor", A_ACCELERATOR, 0, false},
+};
+
+/* ---- reading ---- */
+
+static nib_status read_value(nib_recipe *r, nib_json *json, unsigned argument, values *v, nib_err *err)
+{
+    const nib_json_event event = nib__json_next(json);
+    if (event == NIB_JSON_NULL) /* as if it were not there */
+        return NIB_OK;
+    if (argument == A_ZEROS && (event == NIB_JSON_TRUE || event == NIB_JSON_FALSE)) {
+        v->zeros = event == NIB_JSON_TRUE;
+        return NIB_OK;
+    }
+    if ((argument & (A_BITWIDTH | A_GROUPSIZE)) != 0 && event == NIB_JSON_NUMBER) {
+        int64_t *to = argument == A_BITWIDTH ? &v->bitwidth : &v->groupsize;
+        return nib__json_int64(json, to) ? NIB_OK : nib__json_status(json, err);
+    }
+    if ((argument & (A_NODE_TYPE | A_DTYPE | A_ACCELERATOR)) != 0 && event == NIB_JSON_STRING) {
+        const char **to = argument == A_NODE_TYPE ? &v->node_type
+                          : argument == A_DTYPE   ? &v->dtype
+                                                  : &v->accelerator;
+        *to = nib__recipe_string(r, json);
+        return *to == NULL ? nib__json_status(json, err) : NIB_OK;
+    }
+    nib__json_fail(json, "this argument has a value of the wrong kind");
+    return nib__json_status(json, err);
+}
+
+static nib_status read_values(nib_recipe *r, nib_json *json, const quantizer_row *row, values *v, nib_err *err)
+{
+    const char *taken[COUNT(arguments)];
+    size_t count = 0;
+    for (size_t i = 0; i < COUNT(arguments); i++)
+        if (row->takes & 1U << i)
+            taken[count++] = arguments[i];
+    if (!nib__json_expect(json, NIB_JSON_OBJECT))
+        return nib__json_status(json, err);
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        unsigned argument = 0;
+        for (size_t i = 0; i < COUNT(arguments); i++)
+            if ((row->takes & 1U << i) != 0 && nib__json_is(json, arguments[i]))
+                argument = 1U << i;
+        if (argument == 0) {
+            const char *key = nib__recipe_key(r, json);
+            if (key == NULL)
+                return nib__json_status(json, err);
+            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s has no argument \"%s\"%s", row->name, key,
+                                    nib__recipe_suggest(r, key, "arguments", taken, count));
+        }
+        NIB_TRY(read_value(r, json, argument, v, err));
+    }
+    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
+}
+
+/* ---- meaning ---- */
+
+static nib_status no_width(nib_json *json, const quantizer_row *row, int64_t bits, nib_err *err)
+{
+    return nib__recipe_fail(json, NIB_UNSUPPORTED, err,
+                            "%s with %lld bits has no scheme here; 4 and 8 bits have", row->name, (long long)bits);
+}
+
+/* The scheme's name without its size, as what the quantizer means; NULL: none. */
+static const char *scheme_of(quantizer q, const values *v)
+{
+    const bool four = v->bitwidth == 4;
+    switch (q) {
+    case EMBEDDING:
+    case INT8: return four ? "int4wo-sym" : "int8wo";
+    case EMBEDDING_WX: return four ? (v->zeros ? "int4wo" : "int4wo-sym") : v->zeros ? "int8wo-asym" : "int8wo";
+    case INT4: return "int4wo-tinygemm";
+    case A8W4DQ: return "8da4w";
+    case A8WXDQ: return four ? (v->zeros ? "8da4w-asym" : "8da4w") : v->zeros ? NULL : "int8dq-actasym";
+    case AFPWX: return "int4wo";
+    default: return NULL;
+    }
+}
+
+static nib_status read_precision(nib_recipe *r, nib_json *json, const char *dtype, nib_err *err)
+{
+    static const struct {
+        const char *theirs, *ours;
+    } names[] = {
+        {"fp32", "f32"},  {"float32", "f32"},  {"float", "f32"},     {"fp16", "f16"}, {"float16", "f16"},
+        {"half", "f16"},  {"bf16", "bf16"},    {"bfloat16", "bf16"}, {"fast", "bf16"}, {"fast16", "bf16"},
+    };
+    const char *known[COUNT(names)];
+    for (size_t i = 0; i < COUNT(names); i++) {
+        known[i] = names[i].theirs;
+        if (dtype != NULL && strcmp(dtype, names[i].theirs) == 0) {
+            r->dtype = names[i].ours;
+            return NIB_OK;
+        }
+    }
+    if (dtype == NULL)
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "precision lacks \"dtype\"");
+    return nib__recipe_fail(json, NIB_BAD_INPUT, err, "precision has no dtype \"%s\"%s", dtype,
+                            nib__recipe_suggest(r, dtype, "names", known, COUNT(known)));
+}
+
+static nib_status add_quantizer(nib_recipe *r, nib_json *json, quantizer q, const values *v, nib_err *err)
+{
+    const quantizer_row *row = &quantizers[q];
+    char name[64];
+    if ((row->takes & A_BITWIDTH) != 0 && row->bitwidth == 0 && v->bitwidth == 0)
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s lacks \"bitwidth\"", row->name);
+    if (v->bitwidth != 4 && v->bitwidth != 8)
+        return no_width(json, row, v->bitwidth, err);
+    if (q == AFPWX && v->bitwidth == 8)
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "linear:afpwx takes 1 to 7 bits, not 8");
+    const char *base = scheme_of(q, v);
+    if (base == NULL)
+        return nib__recipe_fail(json, NIB_UNSUPPORTED, err,
+                                "%s with 8 bits and has_weight_zeros has no scheme here; set has_weight_zeros to "
+                                "false",
+                                row->name);
+    if (v->groupsize < -1 || v->groupsize > 1 << 30)
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s: groupsize %lld is not -1, 0 or a group", row->name,
+                                (long long)v->groupsize);
+    if ((q == INT4 || q == A8W4DQ) && v->groupsize <= 0)
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s lacks a positive \"groupsize\"", row->name);
+    /* The modifiers of a name may stand in any order. */
+    if (v->groupsize > 0)
+        snprintf(name, sizeof name, "%s-g%lld", base, (long long)v->groupsize);
+    else
+        snprintf(name, sizeof name, "%s-row", base);
+    nib_rule rule = {.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR};
+    NIB_TRY(nib__scheme_parse(&rule.scheme, name, strlen(name), err));
+    if (q == EMBEDDING || q == EMBEDDING_WX)
+        rule.reach = NIB_REACH_EMBED;
+    const char *node = v->node_type == NULL ? "*" : v->node_type;
+    if (strcmp(node, "output") == 0)
+        rule.reach = NIB_REACH_HEAD | NIB_REACH_TIED;
+    else if (strcmp(node, "!output") == 0)
+        rule.reach = NIB_REACH_BODY;
+    else if (strcmp(node, "*") != 0)
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err,
+                                "linear:int8 has no node_type \"%s\"; there are *, output and !output", node);
+    rule.words = nib__recipe_say(r, "%s", row->name);
+    return nib__recipe_add_rule(r, &rule, err);
+}
+
+static nib_status read_quantizer(nib_recipe *r, nib_json *json, quantizer q, nib_err *err)
+{
+    values v = {.bitwidth = quantizers[q].bitwidth, .zeros = quantizers[q].zeros};
+    NIB_TRY(read_values(r, json, &quantizers[q], &v, err));
+    if (q == PRECISION)
+        return read_precision(r, json, v.dtype, err);
+    if (q == EXECUTOR) {
+        if (v.accelerator == NULL)
+            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "executor lacks \"accelerator\"");
+        r->device = strcmp(v.accelerator, "fast") == 0 ? NULL : v.accelerator;
+        return NIB_OK;
+    }
+    return add_quantizer(r, json, q, &v, err);
+}
+
+nib_status nib__recipe_read_torchchat(nib_recipe *r, nib_json *json, nib_err *err)
+{
+    unsigned seen = 0;
+    const char *names[COUNT(quantizers)];
+    for (size_t i = 0; i < COUNT(quantizers); i++)
+        names[i] = quantizers[i].name;
+    if (!nib__json_expect(json, NIB_JSON_OBJECT))
+        return nib__json_status(json, err);
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        size_t q = 0;
+        while (q < COUNT(quantizers) && !nib__json_is(json, names[q]))
+            q++;
+        if (q == COUNT(quantizers)) {
+            const char *key = nib__recipe_key(r, json);
+            if (key == NULL)
+                return nib__json_status(json, err);
+            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "torchchat has no quantizer \"%s\"%s", key,
+                                    nib__recipe_suggest(r, key, "quantizers", names, COUNT(names)));
+        }
+        if (seen & 1U << q)
+            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s is given twice", names[q]);
+        seen |= 1U << q;
+        NIB_TRY(read_quantizer(r, json, (quantizer)q, err));
+    }
+    if (json->event != NIB_JSON_OBJECT_END)
+        return nib__json_status(json, err);
+    return nib__recipe_add_rule(
+        r,
+        &(nib_rule){.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR, .keep = true, .words = "no quantizer"}, err);
+}

@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What torchao's configs mean: a config is read into a flat list of fields, and one function per type says which
+ * scheme that is. The table `types` below lists the types with the settings they take.
+ */
+#include "torchao_config.h"
+
+#include <stdio.h>
+
+/* What a config means. */
+typedef struct meaning {
+    char name[64]; /* of a scheme */
+    nib_wish wish;
+    const char *wish_text;
+} meaning;
+
+nib_wish nib__recipe_wish(const char *layout)
+{
+    static const struct {
+        const char *part;
+        nib_wish wish;
+    } known[] = {
+        {"CutlassInt4Packed", NIB_WISH_CUTLASS_INT4},
+        {"CutlassSemiSparse", NIB_WISH_OTHER},
+        {"TensorCoreTiled", NIB_WISH_TILE_PACKED},
+        {"TILE_PACKED", NIB_WISH_TILE_PACKED},
+        {"tile_packed", NIB_WISH_TILE_PACKED},
+        {"Marlin", NIB_WISH_MARLIN},
+        {"MARLIN", NIB_WISH_MARLIN},
+        {"marlin", NIB_WISH_MARLIN},
+        {"PackedLinearInt8DynamicActivation", NIB_WISH_OPAQUE},
+        {"OPAQUE", NIB_WISH_OPAQUE},
+        {"opaque", NIB_WISH_OPAQUE},
+        {"UNPACKED_TO_INT8", NIB_WISH_NONE},
+        {"unpacked_to_int8", NIB_WISH_NONE},
+        {"PlainLayout", NIB_WISH_NONE},
+    };
+    if (strcmp(layout, "PLAIN") == 0 || strcmp(layout, "plain") == 0)
+        return NIB_WISH_NONE;
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (strstr(layout, known[i].part) != NULL)
+            return known[i].wish;
+    return NIB_WISH_OTHER;
+}
+
+/* ---- reading one config ---- */
+
+/* The members of an object inside of a field, its OBJECT just read. */
+static nib_status read_nested(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
+{
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        const bool is_type = nib__json_is(json, "_type"), is_data = nib__json_is(json, "_data");
+        if (!is_type && !is_data) {
+            if (!nib__json_skip(json))
+                break;
+            continue;
+        }
+        const nib_json_event event = nib__json_next(json);
+        if (event == NIB_JSON_STRING) {
+            const char *text = nib__recipe_string(r, json);
+            if (text == NULL)
+                return nib__json_status(json, err);
+            if (is_type)
+                f->type = text;
+            else
+                f->text = text;
+        } else if (is_data && event == NIB_JSON_OBJECT) {
+            while (nib__json_next(json) == NIB_JSON_KEY) /* the first number is what it is about */
+                if (nib__json_next(json) == NIB_JSON_NUMBER && !f->has_number)
+                    f->has_number = nib__json_int64(json, &f->number);
+                else if (!nib__json_skip(json))
+                    return nib__json_status(json, err);
+            if (json->event != NIB_JSON_OBJECT_END)
+                return nib__json_status(json, err);
+        } else if (!nib__json_skip(json)) {
+            break;
+        }
+    }
+    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
+}
+
+/* A value whose first event was just read; lists are read by read_field. */
+static nib_status read_one(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
+{
+    switch (json->event) {
+    case NIB_JSON_NULL: f->is_null = true; return NIB_OK;
+    case NIB_JSON_TRUE: f->is_true = true; return NIB_OK;
+    case NIB_JSON_FALSE: return NIB_OK;
+    case NIB_JSON_STRING:
+        f->text = nib__recipe_string(r, json);
+        return f->text == NULL ? nib__json_status(json, err) : NIB_OK;
+    case NIB_JSON_OBJECT: return read_nested(r, json, f, err);
+    case NIB_JSON_NUMBER: {
+        double value;
+        if (!nib__json_double(json, &value))
+            return nib__json_status(json, err);
+        f->has_number = value >= -0x1p62 && value <= 0x1p62;
+        f->number = f->has_number ? (int64_t)value : 0;
+        return NIB_OK;
+    }
+    default: return nib__json_skip(json) ? NIB_OK : nib__json_status(json, err);
+    }
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+static nib_status read_field(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
+{
+    if (nib__json_next(json) == NIB_JSON_ERROR)
+        return nib__json_status(json, err);
+    if (json->event != NIB_JSON_ARRAY)
+        return read_one(r, json, f, err);
+    for (int i = 0; nib__json_next(json) != NIB_JSON_ARRAY_END; i++) {
+        nib_ao_field item = {.key = f->key};
+        NIB_TRY(read_one(r, json, &item, err));
+        if (json->event == NIB_JSON_ERROR)
+            return nib__json_status(json, err);
+        if (i == 0)
+            *f = item;
+        else if (!same_text(f->type, item.type) || !same_text(f->text, item.text) || f->number != item.number)
+            f->differs = true;
+    }
+    return NIB_OK;
+}
+
+static nib_status read_data(nib_recipe *r, nib_json *json, nib_ao_config *c, nib_err *err)
+{
+    if (!nib__json_expect(json, NIB_JSON_OBJECT))
+        return nib__json_status(json, err);
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        if (c->count == NIB_AO_FIELDS_MAX)
+            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a config has more than %d settings", NIB_AO_FIELDS_MAX);
+        nib_ao_field *f = &c->fields[c->count++];
+        *f = (nib_ao_field){.key = nib__recipe_key(r, json)};
+        if (f->key == NULL)
+            return nib__json_status(json, err);
+        NIB_TRY(read_field(r, json, f, err));
+    }
+    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
+}
+
+/* ---- fields ---- */
+
+static const nib_ao_field *find(const nib_ao_config *c, const char *key)
+{
+    for (size_t i = 0; i < c->count; i++)
+        if (strcmp(c->fields[i].key, key) == 0)
+            return c->fields[i].is_null ? NULL : &c->fields[i];
+    return NULL;
+}
+
+static const char *text_of(const nib_ao_config *c, const char *key, const char *otherwise)
+{
+    const nib_ao_field *f = find(c, key);
+    return f == NULL || f->text == NULL ? otherwise : f->text;
+}
+
+static bool is(const nib_ao_config *c, const char *key, const char *otherwise, const char *value)
+{
+    return strcmp(text_of(c, key, otherwise), value) == 0;
+}
+
+static nib_status no_meaning(nib_ao_config *c, nib_err *err, const char *setting)
+{
+    return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "%s: %s has no scheme here", c->type, setting);
+}
+
+/* "-gN", "-row" or "-tensor" of a granularity; a number alone is a group size. */
+static nib_status size_of(nib_ao_config *c, const char *key, const char *otherwise, char out[32], nib_err *err)
+{
+    const nib_ao_field *f = find(c, key);
+    if (f == NULL) {
+        snprintf(out, 32, "%s", otherwise);
+        return NIB_OK;
+    }
+    const bool group = f->type == NULL || strcmp(f->type, "PerGroup") == 0;
+    if (f->differs)
+        return no_meaning(c, err, "a granularity that differs between weights and activations");
+    if (group && f->has_number && f->number > 0)
+        snprintf(out, 32, "-g%lld", (long long)f->number);
+    else if (group && f->has_number) /* torchao's -1 */
+        snprintf(out, 32, "-row");
+    else if (f->type != NULL && (strcmp(f->type, "PerRow") == 0 || strcmp(f->type, "PerAxis") == 0))
+        snprintf(out, 32, "-row");
+    else if (f->type != NULL && strcmp(f->type, "PerTensor") == 0)
+        snprintf(out, 32, "-tensor");
+    else
+        return no_meaning(c, err, f->type != NULL ? f->type : key);
+    return NIB_OK;
+}
+
+static const char *mapping(const nib_ao_config *c, const char *key, const char *otherwise, const char *symmetric,
+                           const char *asymmetric)
+{
+    return is(c, key, otherwise, "ASYMMETRIC") ? asymmetric : symmetric;
+}
+
+/* A layout that the config asks for by name. */
+static void note_wish(const nib_ao_config *c, meaning *m)
+{
+    static const char *const fields[] = {"layout", "int4_packing_format", "intx_packing_format",
+                                         "packing_format"};
+    for (size_t i = 0; i < COUNT(fields); i++) {
+        const nib_ao_field *f = find(c, fields[i]);
+        const char *text = f == NULL ? NULL : f->text != NULL ? f->text : f->type;
+        if (text != NULL && nib__recipe_wish(text) != NIB_WISH_NONE) {
+            m->wish = nib__recipe_wish(text);
+            m->wish_text = text;
+        }
+    }
+}
+
+/* Settings that change numbers in a way that no scheme here has. */
+static nib_status check_common(nib_ao_config *c, nib_err *err)
+{
+    static const char *const mappings[] = {"weight_mapping_type", "mapping_type", "act_mapping_type"};
+    static const char *const algorithms[] = {"intx_choose_qparams_algorithm", "int4_choose_qparams_algorithm"};
+    for (size_t i = 0; i < COUNT(mappings); i++)
+        if (is(c, mappings[i], "", "SYMMETRIC_NO_CLIPPING_ERR"))
+            return no_meaning(c, err, "SYMMETRIC_NO_CLIPPING_ERR");
+    for (size_t i = 0; i < COUNT(algorithms); i++) {
+        const char *text = text_of(c, algorithms[i], "AFFINE");
+        if (strcmp(text, "AFFINE") != 0 && strcmp(text, "TINYGEMM") != 0)
+            return no_meaning(c, err, text);
+    }
+    static const char *const flags[] = {"use_hqq", "reduce_range", "weight_only_decode"};
+    for (size_t i = 0; i < COUNT(flags); i++) {
+        const nib_ao_field *f = find(c, flags[i]);
+        if (f != NULL && f->is_true)
+            return no_meaning(c, err, flags[i]);
+    }
+    if (find(c, "activation_value_lb") != NULL || find(c, "activation_value_ub") != NULL)
+        return no_meaning(c, err, "a bound on activations");
+    return NIB_OK;
+}
+
+/* ---- one function per type ---- */
+
+typedef nib_status (*meaning_of)(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err);
+
+static nib_status int8_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    (void)r;
+    char size[32], old[32];
+    NIB_TRY(size_of(c, "group_size", "", old, err));
+    NIB_TRY(size_of(c, "granularity", old[0] != 0 ? old : "-row", size, err));
+    snprintf(m->name, sizeof m->name, "int8wo%s", size);
+    return NIB_OK;
+}
+
+static nib_status one_scale_per_token(nib_recipe *r, const nib_ao_config *c, const char *size, nib_err *err)
+{
+    if (strcmp(size, "-tensor") != 0)
+        return NIB_OK;
+    return nib__recipe_add_note(r, err,
+                                "%s, PerTensor: weights have one scale, activations one per token, so that a "
+                                "token's result does not depend on its batch",
+                                c->type);
+}
+
+static nib_status int8_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    char size[32];
+    NIB_TRY(size_of(c, "granularity", "-row", size, err));
+    NIB_TRY(one_scale_per_token(r, c, size, err));
+    snprintf(m->name, sizeof m->name, "int8dq%s%s", size,
+             mapping(c, "act_mapping_type", "SYMMETRIC", "", "-actasym"));
+    return NIB_OK;
+}
+
+static nib_status int8_static(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    (void)r;
+    char size[32];
+    NIB_TRY(size_of(c, "granularity", "-row", size, err));
+    snprintf(m->name, sizeof m->name, "int8dq%s%s-static", size,
+             mapping(c, "act_mapping_type", "SYMMETRIC", "", "-actasym"));
+    return NIB_OK;
+}
+
+static nib_status check_scale_type(nib_recipe *r, const nib_ao_config *c, const char *key, nib_err *err)
+{
+    if (find(c, key) == NULL)
+        return NIB_OK;
+    return nib__recipe_add_note(r, err, "%s, %s %s: scales are stored in the weight's own type", c->type, key,
+                                text_of(c, key, ""));
+}
+
+static nib_status int8_dynamic_intx(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    char size[32];
+    NIB_TRY(size_of(c, "weight_granularity", "-g32", size, err));
+    NIB_TRY(check_scale_type(r, c, "weight_scale_dtype", err));
+    const char *asym = mapping(c, "weight_mapping_type", "SYMMETRIC", "", "-asym");
+    const char *act = mapping(c, "act_mapping_type", "ASYMMETRIC", "-actsym", "-actasym");
+    if (is(c, "weight_dtype", "int8", "int4"))
+        snprintf(m->name, sizeof m->name, "8da4w%s%s%s", size, asym, act);
+    else if (is(c, "weight_dtype", "int8", "int8") && asym[0] == 0)
+        snprintf(m->name, sizeof m->name, "int8dq%s%s", size, act);
+    else
+        return no_meaning(c, err, asym[0] != 0 ? "asymmetric int8" : text_of(c, "weight_dtype", ""));
+    return NIB_OK;
+}
+
+/* The 8da4w of torchao up to 0.15. */
+static nib_status int8_dynamic_int4(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    (void)r;
+    char size[32];
+    const bool null_group = find(c, "group_size") == NULL;
+    bool given = false;
+    for (size_t i = 0; i < c->count; i++)
+        given |= strcmp(c->fields[i].key, "group_size") == 0;
+    NIB_TRY(size_of(c, "group_size", null_group && given ? "-row" : "-g32", size, err));
+    snprintf(m->name, sizeof m->name, "8da4w%s%s%s", size, mapping(c, "mapping_type", "SYMMETRIC", "", "-asym"),
+             mapping(c, "act_mapping_type", "ASYMMETRIC", "-actsym", "-actasym"));
+    return NIB_OK;
+}
+
+static nib_status int4_dynamic_int4(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    (void)r;
+    (void)err;
+    snprintf(m->name, sizeof m->name, "4da4w-row%s%s", mapping(c, "mapping_type", "SYMMETRIC", "", "-asym"),
+             mapping(c, "act_mapping_type", "SYMMETRIC", "-actsym", "-actasym"));
+    return NIB_OK;
+}
+
+static nib_status int4_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    (void)r;
+    char size[32];
+    NIB_TRY(size_of(c, "group_size", "-g128", size, err));
+    const bool tiled = c->version == 1 || nib__recipe_wish(text_of(c, "int4_packing_format", "PLAIN")) ==
+                                              NIB_WISH_TILE_PACKED;
+    snprintf(m->name, sizeof m->name, "int4wo%s%s", size, tiled ? "-tinygemm" : "");
+    return NIB_OK;
+}
+
+static nib_status intx_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    char size[32];
+    NIB_TRY(size_of(c, "granularity", "-row", size, err));
+    NIB_TRY(check_scale_type(r, c, "scale_dtype", err));
+    const char *map = mapping(c, "mapping_type", "SYMMETRIC", "-sym", "-asym");
+    if (is(c, "weight_dtype", "int8", "int4"))
+        snprintf(m->name, sizeof m->name, "int4wo%s%s", size, map);
+    else if (is(c, "weight_dtype", "int8", "int8"))
+        snprintf(m->name, sizeof m->name, "int8wo%s%s", size, map);
+    else
+        return no_meaning(c, err, text_of(c, "weight_dtype", ""));
+    if (m->name[3] == '4' && strcmp(map, "-asym") == 0)
+        return nib__recipe_add_note(r, err, "%s, ASYMMETRIC: int4wo has float zeros, not integer ones", c->type);
+    return NIB_OK;
+}
+
+static nib_status check_e4m3(nib_ao_config *c, const char *key, nib_err *err)
+{
+    const char *type = text_of(c, key, "float8_e4m3fn");
+    return strcmp(type, "float8_e4m3fn") == 0 ? NIB_OK : no_meaning(c, err, type);
+}
+
+static nib_status fp8_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    (void)r;
+    char size[32];
+    NIB_TRY(check_e4m3(c, "weight_dtype", err));
+    NIB_TRY(size_of(c, "granularity", "-row", size, err));
+    snprintf(m->name, sizeof m->name, "fp8wo%s", size);
+    return NIB_OK;
+}
+
+static nib_status fp8_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    char size[32];
+    NIB_TRY(check_e4m3(c, "weight_dtype", err));
+    NIB_TRY(check_e4m3(c, "activation_dtype", err));
+    NIB_TRY(size_of(c, "granularity", "-tensor", size, err));
+    NIB_TRY(one_scale_per_token(r, c, size, err));
+    snprintf(m->name, sizeof m->name, "fp8dq%s", size);
+    return NIB_OK;
+}
+
+static nib_status mx_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    (void)r;
+    const nib_ao_field *block = find(c, "block_size");
+    NIB_TRY(check_e4m3(c, "weight_dtype", err));
+    NIB_TRY(check_e4m3(c, "activation_dtype", err));
+    if (block != NULL && block->number != 32)
+        return no_meaning(c, err, "a block_size other than 32");
+    const char *mode = text_of(c, "scaling_mode", "RCEIL");
+    if (strcmp(mode, "RCEIL") != 0 && strcmp(mode, "FLOOR") != 0 && strcmp(mode, "rceil") != 0 &&
+        strcmp(mode, "floor") != 0)
+        return no_meaning(c, err, mode);
+    snprintf(m->name, sizeof m->name, "mxfp8%s", mode[0] == 'F' || mode[0] == 'f' ? "-floor" : "");
+    return NIB_OK;
+}
+
+/* Settings that say how torchao's own kernels run. */
+#define ANY "set_inductor_config", "version"
+
+static const struct {
+    const char *type;
+    meaning_of read;
+    const char *takes[14];
+} types[] = {
+    {"Int8WeightOnlyConfig", int8_weight_only, {ANY, "group_size", "granularity"}},
+    {"Int8DynamicActivationInt8WeightConfig",
+     int8_dynamic,
+     {ANY, "layout", "act_mapping_type", "weight_only_decode", "granularity", "reduce_range"}},
+    {"Int8StaticActivationInt8WeightConfig",
+     int8_static,
+     {ANY, "act_quant_scale", "act_quant_zero_point", "granularity", "act_mapping_type", "reduce_range"}},
+    {"Int8DynamicActivationIntxWeightConfig",
+     int8_dynamic_intx,
+     {ANY, "weight_dtype", "weight_granularity", "weight_mapping_type", "weight_scale_dtype", "act_mapping_type",
+      "intx_packing_format", "intx_choose_qparams_algorithm", "layout", "packing_format"}},
+    {"Int8DynamicActivationInt4WeightConfig",
+     int8_dynamic_int4,
+     {ANY, "group_size", "layout", "mapping_type", "act_mapping_type"}},
+    {"Int4DynamicActivationInt4WeightConfig",
+     int4_dynamic_int4,
+     {ANY, "layout", "mapping_type", "act_mapping_type"}},
+    {"Int4WeightOnlyConfig",
+     int4_weight_only,
+     {ANY, "group_size", "layout", "use_hqq", "zero_point_domain", "preserve_zero", "packing_format",
+      "int4_packing_format", "int4_choose_qparams_algorithm", "int4_tile_packed_ntile"}},
+    {"IntxWeightOnlyConfig",
+     intx_weight_only,
+     {ANY, "weight_dtype", "granularity", "mapping_type", "scale_dtype", "layout", "packing_format",
+      "intx_packing_format", "intx_choose_qparams_algorithm"}},
+    {"Float8WeightOnlyConfig", fp8_weight_only, {ANY, "weight_dtype", "granularity"}},
+    {"Float8DynamicActivationFloat8WeightConfig",
+     fp8_dynamic,
+     {ANY, "activation_dtype", "weight_dtype", "granularity", "packing_format", "mm_config",
+      "activation_value_lb", "activation_value_ub", "kernel_preference", "alg_id"}},
+    {"MXDynamicActivationMXWeightConfig",
+     mx_dynamic,
+     {ANY, "block_size", "activation_dtype", "weight_dtype", "kernel_preference", "gemm_kernel_choice",
+      "scaling_mode"}},
+};
+
+/* torchao's other configs, so that they are told from misspelt ones. */
+static const char *const no_scheme[] = {
+    "Float8DynamicActivationInt4WeightConfig", "Float8StaticActivationFloat8WeightConfig",
+    "NVFP4DynamicActivationNVFP4WeightConfig", "NVFP4WeightOnlyConfig",
+    "UIntXWeightOnlyConfig",                   "UIntxWeightOnlyConfig",
+    "Int8DynamicActivationUIntxWeightConfig",  "GemliteUIntXWeightOnlyConfig",
+    "FPXWeightOnlyConfig",                     "GPTQConfig",
+    "AWQConfig",                               "SmoothQuantConfig",
+    "QATConfig",                               "CodebookWeightOnlyConfig",
+    "GroupwiseLutWeightConfig",                "GGUFWeightOnlyConfig",
+    "NF4WeightOnlyConfig",                     "PrototypeInt4WeightOnlyConfig",
+};
+
+static nib_status check_fields(nib_recipe *r, nib_ao_config *c, const char *const *takes, nib_err *err)
+{
+    size_t count = 0;
+    while (count < COUNT(types[0].takes) && takes[count] != NULL)
+        count++;
+    for (size_t i = 0; i < c->count; i++) {
+        size_t t = 0;
+        while (t < count && strcmp(c->fields[i].key, takes[t]) != 0)
+            t++;
+        if (t == count)
+            return nib__recipe_fail(&c->at, NIB_BAD_INPUT, err, "%s has no setting \"%s\"%s", c->type,
+                                    c->fields[i].key,
+                                    nib__recipe_suggest(r, c->fields[i].key, "settings", takes, count));
+    }
+    return NIB_OK;
+}
+
+static nib_status mean(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning *m, nib_err *err)
+{
+    const char *names[COUNT(types)];
+    *m = (meaning){.wish = NIB_WISH_NONE};
+    for (size_t i = 0; i < COUNT(types); i++) {
+        names[i] = types[i].type;
+        if (strcmp(c->type, types[i].type) != 0)
+            continue;
+        NIB_TRY(read_data(r, data, c, err));
+        NIB_TRY(check_fields(r, c, types[i].takes, err));
+        NIB_TRY(check_common(c, err));
+        NIB_TRY(types[i].read(r, c, m, err));
+        note_wish(c, m);
+        return NIB_OK;
+    }
+    for (size_t i = 0; i < COUNT(no_scheme); i++)
+        if (strcmp(c->type, no_scheme[i]) == 0)
+            return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "torchao's %s has no scheme here", c->type);
+    return nib__recipe_fail(&c->at, NIB_BAD_INPUT, err, "torchao has no config \"%s\"%s", c->type,
+                            nib__recipe_suggest(r, c->type, "configs", names, COUNT(names)));
+}
+
+/* ---- the interface ---- */
+
+nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_json *data, nib_err *err)
+{
+    nib_ao_config *const c = out;
+    bool has_data = false;
+    *c = (nib_ao_config){.version = 1, .at = *json};
+    if (json->event == NIB_JSON_NULL)
+        return NIB_OK;
+    if (json->event != NIB_JSON_OBJECT) {
+        nib__json_fail(json, "a config is neither an object nor null");
+        return nib__json_status(json, err);
+    }
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        if (nib__json_is(json, "_type")) {
+            c->type = nib__json_expect(json, NIB_JSON_STRING) ? nib__recipe_string(r, json) : NULL;
+            if (c->type == NULL)
+                return nib__json_status(json, err);
+        } else if (nib__json_is(json, "_version")) {
+            if (!nib__json_read_int64(json, 0, INT64_MAX, &c->version))
+                return nib__json_status(json, err);
+        } else {
+            has_data |= nib__json_is(json, "_data");
+            if (nib__json_is(json, "_data"))
+                *data = *json;
+            if (!nib__json_skip(json))
+                return nib__json_status(json, err);
+        }
+    }
+    if (json->event != NIB_JSON_OBJECT_END)
+        return nib__json_status(json, err);
+    if (c->type == NULL || !has_data)
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a torchao config lacks \"%s\"",
+                                c->type == NULL ? "_type" : "_data");
+    return NIB_OK;
+}
+
+nib_status nib__ao_fill_rule(nib_recipe *r, nib_ao_config *c, nib_json *data, nib_rule *rule, nib_err *err)
+{
+    meaning m;
+    nib_err inner = {0};
+    rule->keep = c->type == NULL;
+    if (rule->keep)
+        return NIB_OK;
+    NIB_TRY(mean(r, c, data, &m, err));
+    const nib_status status = nib__scheme_parse(&rule->scheme, m.name, strlen(m.name), &inner);
+    if (status != NIB_OK)
+        return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "%s means %s, but %s", c->type, m.name, inner.text);
+    rule->wish = m.wish;
+    rule->wish_text = m.wish_text;
+    return NIB_OK;
+}
