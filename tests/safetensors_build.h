@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: safetensors files from a header's text, in memory and on disk, and directories that vanish
- * at the end. Written here and not by our writer, so that reader and writer do not share an error.
+ * Test helper: safetensors files from a header's text, in memory and on disk, and directories that
+ * vanish at the end. Written here and not by our writer, so that reader and writer do not share an
+ * error.
  */
 #ifndef NIB_SAFETENSORS_BUILD_H
 #define NIB_SAFETENSORS_BUILD_H
@@ -15,9 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Eight bytes of size, the header as it is, then `data_size` bytes of data (zeros for NULL). Freed by free. */
-static inline uint8_t *build_file(const char *header, size_t header_size, const void *data, size_t data_size,
-                                  size_t *size)
+/* Eight bytes of size, the header as it is, then `data_size` bytes of data (zeros for NULL). Freed
+ * by free. */
+static inline uint8_t *build_file(const char *header, size_t header_size, const void *data,
+                                  size_t data_size, size_t *size)
 {
     uint8_t *file = malloc(8 + header_size + data_size + 1);
     for (int i = 0; i < 8; i++)
@@ -45,8 +47,8 @@ static inline void write_text(const char *directory, const char *name, const cha
     write_bytes(path, text, strlen(text));
 }
 
-static inline void write_safetensors(const char *directory, const char *name, const char *header, const void *data,
-                                     size_t data_size)
+static inline void write_safetensors(const char *directory, const char *name, const char *header,
+                                     const void *data, size_t data_size)
 {
     char path[512];
     size_t size;

@@ -11,11 +11,12 @@
 #include <stdio.h>
 
 enum {
-    INDEX_MAX = 100000000,    /* bytes of an index file, as of a header */
-    MEMORY_FREE = 64 << 20,   /* bytes that a checkpoint of any size may cost */
+    INDEX_MAX = 100000000,  /* bytes of an index file, as of a header */
+    MEMORY_FREE = 64 << 20, /* bytes that a checkpoint of any size may cost */
 };
 
-static const char single_name[] = "model.safetensors", index_name[] = "model.safetensors.index.json";
+static const char single_name[] = "model.safetensors",
+                  index_name[] = "model.safetensors.index.json";
 
 /* A name or path in a message: shown(a, name) with char a[NIB_SHOWN]. */
 static const char *shown(char out[NIB_SHOWN], const char *name)
@@ -27,8 +28,8 @@ static nib_status add_note(nib_checkpoint *cp, const char *note, nib_err *err)
 {
     void *notes = (void *)cp->notes;
     char *copy = nib__arena_copy(&cp->arena, note, strlen(note));
-    if (copy == NULL ||
-        !nib__reserve(&cp->allocator, &notes, &cp->note_capacity, cp->note_count + 1, sizeof *cp->notes))
+    if (copy == NULL || !nib__reserve(&cp->allocator, &notes, &cp->note_capacity,
+                                      cp->note_count + 1, sizeof *cp->notes))
         return nib__fail_memory(err, strlen(note), "a note");
     cp->notes = notes;
     cp->notes[cp->note_count++] = copy;
@@ -40,7 +41,8 @@ static nib_status add_note(nib_checkpoint *cp, const char *note, nib_err *err)
 static nib_status no_memory(nib_err *err, const char *path)
 {
     char a[NIB_SHOWN];
-    return nib__fail(err, NIB_NO_MEMORY, "%s: memory ran out, or the header asks for more than twice the file",
+    return nib__fail(err, NIB_NO_MEMORY,
+                     "%s: memory ran out, or the header asks for more than twice the file",
                      shown(a, path));
 }
 
@@ -57,8 +59,10 @@ static nib_status check_magic(const nib_map *map, const char *path, nib_err *err
     static const struct {
         const char *magic, *says;
     } others[] = {
-        {"GGUF", "is a GGUF file; this version reads safetensors: give the Hugging Face directory it was made from"},
-        {"PK\003\004", "is a zip file, as PyTorch writes; save it as safetensors (save_pretrained does)"},
+        {"GGUF", "is a GGUF file; this version reads safetensors: give the Hugging Face directory "
+                 "it was made from"},
+        {"PK\003\004",
+         "is a zip file, as PyTorch writes; save it as safetensors (save_pretrained does)"},
         {"\x80\002", "is a pickle, which can run code and is never read; save it as safetensors"},
     };
     char a[NIB_SHOWN];
@@ -70,7 +74,8 @@ static nib_status check_magic(const nib_map *map, const char *path, nib_err *err
     return NIB_OK;
 }
 
-static nib_status open_file(nib_checkpoint *cp, nib_safetensors *parsed, const char *path, nib_err *err)
+static nib_status open_file(nib_checkpoint *cp, nib_safetensors *parsed, const char *path,
+                            nib_err *err)
 {
     nib_map *map = &cp->maps[cp->file_count];
     NIB_TRY(nib__map_open(map, path, err));
@@ -86,32 +91,38 @@ static nib_status open_file(nib_checkpoint *cp, nib_safetensors *parsed, const c
 /* ---- one list of all files' tensors ---- */
 
 /* A tensor of a shard against the index. */
-static nib_status check_entry(nib_shards *index, const nib_checkpoint *cp, const nib_tensor *tensor, nib_err *err)
+static nib_status check_entry(nib_shards *index, const nib_checkpoint *cp, const nib_tensor *tensor,
+                              nib_err *err)
 {
     char a[NIB_SHOWN], b[NIB_SHOWN], c[NIB_SHOWN];
     const char *file = nib__path_name(cp->files[tensor->file]);
-    const size_t i = nib__names_find(&index->by_tensor, (const void *const *)index->entries, tensor->name);
+    const size_t i =
+        nib__names_find(&index->by_tensor, (const void *const *)index->entries, tensor->name);
     if (i == SIZE_MAX)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: tensor \"%s\" is not in the weight_map of %s", shown(a, file),
-                         shown(b, tensor->name), index_name);
+        return nib__fail(err, NIB_BAD_INPUT, "%s: tensor \"%s\" is not in the weight_map of %s",
+                         shown(a, file), shown(b, tensor->name), index_name);
     nib_shard_entry *entry = index->entries[i];
     if (strcmp(entry->shard->name, file) != 0)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: tensor \"%s\" is stored here, but the weight_map places it in \"%s\"",
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: tensor \"%s\" is stored here, but the weight_map places it in \"%s\"",
                          shown(a, file), shown(b, tensor->name), shown(c, entry->shard->name));
     entry->found = true;
     return NIB_OK;
 }
 
-static nib_status add_tensors(nib_checkpoint *cp, const nib_safetensors *parsed, nib_shards *index, nib_err *err)
+static nib_status add_tensors(nib_checkpoint *cp, const nib_safetensors *parsed, nib_shards *index,
+                              nib_err *err)
 {
     char a[NIB_SHOWN], b[NIB_SHOWN], c[NIB_SHOWN];
     for (size_t i = 0; i < parsed->count; i++) {
         const nib_tensor *tensor = parsed->tensors[i];
         cp->tensors[cp->count] = tensor;
-        const nib_tensor *same = nib__names_add(&cp->by_name, (const void *const *)cp->tensors, cp->count);
+        const nib_tensor *same =
+            nib__names_add(&cp->by_name, (const void *const *)cp->tensors, cp->count);
         if (same != NULL)
             return nib__fail(err, NIB_BAD_INPUT, "tensor \"%s\" is stored twice, in %s and in %s",
-                             shown(a, tensor->name), shown(b, nib__path_name(cp->files[same->file])),
+                             shown(a, tensor->name),
+                             shown(b, nib__path_name(cp->files[same->file])),
                              shown(c, nib__path_name(cp->files[tensor->file])));
         cp->count++;
         if (index != NULL)
@@ -125,7 +136,8 @@ static nib_status add_tensors(nib_checkpoint *cp, const nib_safetensors *parsed,
     return NIB_OK;
 }
 
-static nib_status merge(nib_checkpoint *cp, const nib_safetensors *parsed, nib_shards *index, nib_err *err)
+static nib_status merge(nib_checkpoint *cp, const nib_safetensors *parsed, nib_shards *index,
+                        nib_err *err)
 {
     size_t tensors = 0, metas = 0;
     for (int f = 0; f < cp->file_count; f++) {
@@ -134,7 +146,8 @@ static nib_status merge(nib_checkpoint *cp, const nib_safetensors *parsed, nib_s
     }
     cp->tensors = nib__arena_take(&cp->arena, tensors, sizeof *cp->tensors);
     cp->metas = nib__arena_take(&cp->arena, metas, sizeof *cp->metas);
-    if (cp->tensors == NULL || cp->metas == NULL || !nib__names_init(&cp->by_name, &cp->arena, tensors) ||
+    if (cp->tensors == NULL || cp->metas == NULL ||
+        !nib__names_init(&cp->by_name, &cp->arena, tensors) ||
         !nib__names_init(&cp->by_key, &cp->arena, metas))
         return no_memory(err, cp->path);
     for (int f = 0; f < cp->file_count; f++)
@@ -159,18 +172,22 @@ static nib_status check_index(nib_checkpoint *cp, const nib_shards *index, nib_e
     uint64_t total = 0;
     for (size_t i = 0; i < index->count; i++)
         if (!index->entries[i]->found)
-            return nib__fail(err, NIB_BAD_INPUT, "%s: tensor \"%s\" is missing, though the weight_map places it here",
-                             shown(a, index->entries[i]->shard->name), shown(b, index->entries[i]->tensor));
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: tensor \"%s\" is missing, though the weight_map places it here",
+                             shown(a, index->entries[i]->shard->name),
+                             shown(b, index->entries[i]->tensor));
     for (size_t i = 0; i < cp->count; i++)
         total += cp->tensors[i]->bytes;
     if (!index->has_total || index->total_size == (double)total)
         return NIB_OK;
-    snprintf(note, sizeof note, "%s says total_size %.0f, the tensors have %" PRIu64 " bytes; total_size is not used",
+    snprintf(note, sizeof note,
+             "%s says total_size %.0f, the tensors have %" PRIu64 " bytes; total_size is not used",
              index_name, index->total_size, total);
     return add_note(cp, note, err);
 }
 
-static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const char *directory, nib_err *err)
+static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const char *directory,
+                              nib_err *err)
 {
     nib_shards index = *read;
     char a[NIB_SHOWN], b[NIB_SHOWN];
@@ -183,27 +200,32 @@ static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const 
         if (path == NULL)
             return no_memory(err, cp->path);
         if (nib__path_kind(path) == NIB_PATH_NONE)
-            return nib__fail(err, NIB_BAD_INPUT, "%s: shard \"%s\" is missing; %s places %" PRId64 " tensors in it",
-                             shown(a, directory), shown(b, index.shards[i]->name), index_name, index.shards[i]->tensors);
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: shard \"%s\" is missing; %s places %" PRId64 " tensors in it",
+                             shown(a, directory), shown(b, index.shards[i]->name), index_name,
+                             index.shards[i]->tensors);
         NIB_TRY(open_file(cp, &parsed[i], path, err));
     }
     NIB_TRY(merge(cp, parsed, &index, err));
     return check_index(cp, &index, err);
 }
 
-static nib_status open_index(nib_checkpoint *cp, const char *path, const char *directory, nib_err *err)
+static nib_status open_index(nib_checkpoint *cp, const char *path, const char *directory,
+                             nib_err *err)
 {
     char *text = NULL, a[NIB_SHOWN];
     size_t size = 0;
     nib_shards index;
     NIB_TRY(nib__file_read(&text, &size, path, INDEX_MAX, &cp->allocator, err));
     cp->arena.limit += 2 * size;
-    const nib_status status = nib__shards_parse(&index, text, size, shown(a, path), &cp->arena, err);
+    const nib_status status =
+        nib__shards_parse(&index, text, size, shown(a, path), &cp->arena, err);
     nib__release(&cp->allocator, text);
     return status == NIB_OK ? open_shards(cp, &index, directory, err) : status;
 }
 
-static nib_status look_for(nib_checkpoint *cp, bool *there, const char *directory, const char *name, nib_err *err)
+static nib_status look_for(nib_checkpoint *cp, bool *there, const char *directory, const char *name,
+                           nib_err *err)
 {
     const char *path = nib__path_join(&cp->arena, directory, name);
     if (path == NULL)
@@ -222,14 +244,21 @@ static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_
     NIB_TRY(look_for(cp, &pickle, directory, pickle_name, err));
     cp->directory = directory;
     if (!single && !index)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: neither %s nor %s is there%s", shown(a, directory), single_name,
-                         index_name, pickle ? "; pytorch_model.bin is a pickle, which can run code and is never read: "
-                                              "save the model as safetensors" : "");
+        return nib__fail(
+            err, NIB_BAD_INPUT, "%s: neither %s nor %s is there%s", shown(a, directory),
+            single_name, index_name,
+            pickle ? "; pytorch_model.bin is a pickle, which can run code and is never read: "
+                     "save the model as safetensors"
+                   : "");
     if (pickle)
-        NIB_TRY(add_note(cp, "pytorch_model.bin is beside the safetensors file and is not read", err));
+        NIB_TRY(
+            add_note(cp, "pytorch_model.bin is beside the safetensors file and is not read", err));
     if (single && index)
-        NIB_TRY(add_note(cp, "model.safetensors and model.safetensors.index.json are both there; the single file is "
-                             "read, the index and its shards are not", err));
+        NIB_TRY(add_note(
+            cp,
+            "model.safetensors and model.safetensors.index.json are both there; the single file is "
+            "read, the index and its shards are not",
+            err));
     const char *path = nib__path_join(&cp->arena, directory, single ? single_name : index_name);
     if (path == NULL)
         return no_memory(err, directory);
@@ -251,7 +280,8 @@ static nib_status open_path(nib_checkpoint *cp, nib_err *err)
         return nib__fail(err, NIB_IO, "%s: there is no such file or directory", shown(a, path));
     if (kind == NIB_PATH_DIRECTORY)
         return open_directory(cp, path, err);
-    const char *directory = name == path ? "." : nib__arena_copy(&cp->arena, path, (size_t)(name - path));
+    const char *directory =
+        name == path ? "." : nib__arena_copy(&cp->arena, path, (size_t)(name - path));
     if (directory == NULL)
         return no_memory(err, path);
     if (strcmp(name, "config.json") == 0)
@@ -260,7 +290,8 @@ static nib_status open_path(nib_checkpoint *cp, nib_err *err)
     NIB_TRY(look_for(cp, &config, directory, "config.json", err));
     if (config)
         cp->directory = directory;
-    return ends_with(name, ".index.json") ? open_index(cp, path, directory, err) : open_single(cp, path, err);
+    return ends_with(name, ".index.json") ? open_index(cp, path, directory, err)
+                                          : open_single(cp, path, err);
 }
 
 /* ---- modules ---- */
@@ -303,7 +334,8 @@ static nib_status check_version(nib_checkpoint *cp, nib_err *err)
     cp->nibble = true;
     if (strcmp(cp->metas[i]->value, "1") == 0)
         return NIB_OK;
-    return nib__fail(err, NIB_UNSUPPORTED, "%s: written in version \"%s\" of the nibble dialect; this program reads 1",
+    return nib__fail(err, NIB_UNSUPPORTED,
+                     "%s: written in version \"%s\" of the nibble dialect; this program reads 1",
                      shown(a, cp->path), shown(b, cp->metas[i]->value));
 }
 
@@ -323,7 +355,8 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     return list_modules(cp, err);
 }
 
-nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a, nib_err *err)
+nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a,
+                                nib_err *err)
 {
     nib_checkpoint *cp = nib__calloc(a, 1, sizeof *cp);
     if (cp == NULL)
@@ -350,30 +383,15 @@ void nib__checkpoint_close(nib_checkpoint *cp)
     nib__release(&allocator, cp);
 }
 
-const char *nib__checkpoint_path(const nib_checkpoint *cp)
-{
-    return cp->path;
-}
+const char *nib__checkpoint_path(const nib_checkpoint *cp) { return cp->path; }
 
-const char *nib__checkpoint_directory(const nib_checkpoint *cp)
-{
-    return cp->directory;
-}
+const char *nib__checkpoint_directory(const nib_checkpoint *cp) { return cp->directory; }
 
-uint64_t nib__checkpoint_bytes(const nib_checkpoint *cp)
-{
-    return cp->bytes;
-}
+uint64_t nib__checkpoint_bytes(const nib_checkpoint *cp) { return cp->bytes; }
 
-size_t nib__checkpoint_count(const nib_checkpoint *cp)
-{
-    return cp->count;
-}
+size_t nib__checkpoint_count(const nib_checkpoint *cp) { return cp->count; }
 
-const nib_tensor *nib__checkpoint_at(const nib_checkpoint *cp, size_t i)
-{
-    return cp->tensors[i];
-}
+const nib_tensor *nib__checkpoint_at(const nib_checkpoint *cp, size_t i) { return cp->tensors[i]; }
 
 static const nib_tensor *find_stored(const nib_checkpoint *cp, const char *name)
 {
@@ -384,7 +402,8 @@ static const nib_tensor *find_stored(const nib_checkpoint *cp, const char *name)
 const nib_meta *nib__checkpoint_alias(const nib_checkpoint *cp, const char *name)
 {
     const size_t i = nib__names_find(&cp->by_key, (const void *const *)cp->metas, name);
-    if (i == SIZE_MAX || find_stored(cp, name) != NULL || find_stored(cp, cp->metas[i]->value) == NULL)
+    if (i == SIZE_MAX || find_stored(cp, name) != NULL ||
+        find_stored(cp, cp->metas[i]->value) == NULL)
         return NULL;
     return cp->metas[i];
 }
@@ -398,32 +417,14 @@ const nib_tensor *nib__checkpoint_find(const nib_checkpoint *cp, const char *nam
     return alias == NULL ? NULL : find_stored(cp, alias->value);
 }
 
-size_t nib__checkpoint_meta_count(const nib_checkpoint *cp)
-{
-    return cp->meta_count;
-}
+size_t nib__checkpoint_meta_count(const nib_checkpoint *cp) { return cp->meta_count; }
 
-const nib_meta *nib__checkpoint_meta_at(const nib_checkpoint *cp, size_t i)
-{
-    return cp->metas[i];
-}
+const nib_meta *nib__checkpoint_meta_at(const nib_checkpoint *cp, size_t i) { return cp->metas[i]; }
 
-size_t nib__checkpoint_module_count(const nib_checkpoint *cp)
-{
-    return cp->module_count;
-}
+size_t nib__checkpoint_module_count(const nib_checkpoint *cp) { return cp->module_count; }
 
-const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i)
-{
-    return cp->modules[i];
-}
+const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return cp->modules[i]; }
 
-size_t nib__checkpoint_note_count(const nib_checkpoint *cp)
-{
-    return cp->note_count;
-}
+size_t nib__checkpoint_note_count(const nib_checkpoint *cp) { return cp->note_count; }
 
-const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i)
-{
-    return cp->notes[i];
-}
+const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i) { return cp->notes[i]; }

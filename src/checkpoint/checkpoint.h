@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Checkpoints: files <-> named tensor views. A safetensors file, a sharded set with an index, or a
- * Hugging Face directory, mapped read-only; every rule of the format is enforced before open returns.
- * Also finds the plain or prequantized weight of a module, whatever dialect stores it.
+ * Hugging Face directory, mapped read-only; every rule of the format is enforced before open
+ * returns. Also finds the plain or prequantized weight of a module, whatever dialect stores it.
  */
 #ifndef NIB_CHECKPOINT_H
 #define NIB_CHECKPOINT_H
@@ -31,35 +31,40 @@ typedef struct nib_meta {
 
 typedef struct nib_checkpoint nib_checkpoint;
 
-nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a, nib_err *err);
+nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a,
+                                nib_err *err);
 void nib__checkpoint_close(nib_checkpoint *cp);
 
-const char *nib__checkpoint_path(const nib_checkpoint *cp);      /* as given */
-const char *nib__checkpoint_directory(const nib_checkpoint *cp); /* that holds config.json; NULL for a lone file without one */
+const char *nib__checkpoint_path(const nib_checkpoint *cp); /* as given */
+const char *nib__checkpoint_directory(
+    const nib_checkpoint *cp); /* that holds config.json; NULL for a lone file without one */
 uint64_t nib__checkpoint_bytes(const nib_checkpoint *cp);
 size_t nib__checkpoint_count(const nib_checkpoint *cp);
 const nib_tensor *nib__checkpoint_at(const nib_checkpoint *cp, size_t i); /* in file order */
-const nib_tensor *nib__checkpoint_find(const nib_checkpoint *cp, const char *name); /* follows aliases; may be NULL */
+const nib_tensor *nib__checkpoint_find(const nib_checkpoint *cp,
+                                       const char *name); /* follows aliases; may be NULL */
 size_t nib__checkpoint_meta_count(const nib_checkpoint *cp);
 const nib_meta *nib__checkpoint_meta_at(const nib_checkpoint *cp, size_t i);
 const nib_meta *nib__checkpoint_alias(const nib_checkpoint *cp, const char *name); /* NULL: none */
 
-/* The weight of linear (or embedding) `module` ("model.layers.0.self_attn.q_proj"), with bias if stored. Conversions that
- * change values are said in `ledger` (NULL allowed). Names, lengths, types and ranges are checked here and errors
- * name the tensor. NIB_BAD_INPUT if it is absent; *found = false instead when found is not NULL. */
-nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkpoint *cp, const char *module,
-                                  nib_ledger *ledger, nib_err *err);
-/* Codes stored one per byte that are outside of their range (an int4 code of 9) are NIB_BAD_INPUT with tensor,
- * index and value. Reads every code, so it is not part of the call above: whoever packs or runs a weight
- * calls it once. Other codes have no bad values. */
+/* The weight of linear (or embedding) `module` ("model.layers.0.self_attn.q_proj"), with bias if
+ * stored. Conversions that change values are said in `ledger` (NULL allowed). Names, lengths, types
+ * and ranges are checked here and errors name the tensor. NIB_BAD_INPUT if it is absent; *found =
+ * false instead when found is not NULL. */
+nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkpoint *cp,
+                                  const char *module, nib_ledger *ledger, nib_err *err);
+/* Codes stored one per byte that are outside of their range (an int4 code of 9) are NIB_BAD_INPUT
+ * with tensor, index and value. Reads every code, so it is not part of the call above: whoever
+ * packs or runs a weight calls it once. Other codes have no bad values. */
 nib_status nib__weight_check_codes(const nib_weight *w, const char *module, nib_err *err);
 /* Every module that has a weight of rank 2, in file order: for recipes and info. */
 size_t nib__checkpoint_module_count(const nib_checkpoint *cp);
 const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i);
-/* What open noticed and did not refuse, as sentences: a total_size that lies, two formats side by side. */
+/* What open noticed and did not refuse, as sentences: a total_size that lies, two formats side by
+ * side. */
 size_t nib__checkpoint_note_count(const nib_checkpoint *cp);
 const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i);
-/* "safetensors", "torchao", "nibble": which dialect stores the module's weight. */
+/* "safetensors", "torchao", "nibble": which dialect stores the module's weight; NULL: none does. */
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an open checkpoint is inside, for the files of this folder: checkpoint.c fills it, weight.c and
- * the dialects read it.
+ * What an open checkpoint is inside, for the files of this folder: checkpoint.c fills it, weight.c
+ * and the dialects read it.
  */
 #ifndef NIB_CHECKPOINT_INSIDE_H
 #define NIB_CHECKPOINT_INSIDE_H
@@ -13,7 +13,7 @@ struct nib_checkpoint {
     nib_allocator allocator;
     nib_arena arena;
     const char *path, *directory;
-    nib_map *maps; /* [file_count] */
+    nib_map *maps;      /* [file_count] */
     const char **files; /* [file_count] paths */
     int file_count;
     const nib_tensor **tensors; /* [count], by file, then by place */
@@ -28,8 +28,9 @@ struct nib_checkpoint {
     size_t note_count, note_capacity;
     uint64_t bytes;
     bool nibble; /* __metadata__ says that the file is of our own dialect */
-    /* Buffers that replace stored bytes where a view cannot serve (swizzled scales in rows, f64 weights as
-     * f32, scalars aligned): [count] by tensor, made once and kept. Reachable through a const checkpoint. */
+    /* Buffers that replace stored bytes where a view cannot serve (swizzled scales in rows, f64
+     * weights as f32, scalars aligned): [count] by tensor, made once and kept. Reachable through a
+     * const checkpoint. */
     void **copies;
     nib_arena *copy_arena;
 };
@@ -51,20 +52,23 @@ typedef struct nib_weight_query {
 /* The stored tensor module + suffix, or NULL. */
 const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix);
 /* "module.suffix: sentence". */
-nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const char *suffix, const char *format, ...)
-    NIB_PRINTF(4, 5);
+nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const char *suffix,
+                            const char *format, ...) NIB_PRINTF(4, 5);
 /* Fails unless the tensor has this type (NONE: any) and shape. suffix names it in messages. */
-nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix, const nib_tensor *tensor, nib_type type,
-                              int rank, const int64_t *shape);
+nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix,
+                              const nib_tensor *tensor, nib_type type, int rank,
+                              const int64_t *shape);
 /* A ledger line about a part, if there is a ledger. */
-void nib__weight_say(const nib_weight_query *q, const char *suffix, const char *asked, const char *done,
-                     double max_rel_change, const char *reason);
-/* `size` zeroed bytes that replace the tensor's, or those made before (*fresh = false). NULL: no memory. */
-void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, size_t size, bool *fresh);
+void nib__weight_say(const nib_weight_query *q, const char *suffix, const char *asked,
+                     const char *done, double max_rel_change, const char *reason);
+/* `size` zeroed bytes that replace the tensor's, or those made before (*fresh = false). NULL: no
+ * memory. */
+void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, size_t size,
+                           bool *fresh);
 
-/* Checks the scales and zeros that a dialect has placed in out with their strides: float types, finite in
- * f32; integer zeros within the codes' range. f64 scales become a ledger line; integer zeros that are all 0
- * become NIB_ZERO_NONE. The suffixes name the tensors in messages. */
+/* Checks the scales and zeros that a dialect has placed in out with their strides: float types,
+ * finite in f32; integer zeros within the codes' range. f64 scales become a ledger line; integer
+ * zeros that are all 0 become NIB_ZERO_NONE. The suffixes name the tensors in messages. */
 nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffix);
 nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix);
 /* input_scale and its zero as aligned values: one finite, positive scale. zero may be NULL. */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Our own dialect, version 1: safetensors that hold every scheme. `__metadata__` has "nibble": "1" and under
- * M.weight a JSON description with every field of the scheme, so that no later change of names or defaults
- * can change what a file means. Tensors are named as torchao names them:
+ * Our own dialect, version 1: safetensors that hold every scheme. `__metadata__` has "nibble": "1"
+ * and under M.weight a JSON description with every field of the scheme, so that no later change of
+ * names or defaults can change what a file means. Tensors are named as torchao names them:
  *
- * M._weight_qdata       I8, F8_E4M3 or F8_E5M2 [n][k]; U8 [n][ceil(k/2)] for 4 bits, low nibble first
- * M._weight_scale       float or F8_E8M0 [n][ceil(k/g)]; [1][1] for one scale per tensor
- * M._weight_zero_point  as the scales: I8, or a float type where the zero is a float; absent for none
- * M.input_scale         F32 [1], M.input_zero_point I32 [1]: static activations
+ * M._weight_qdata       I8, F8_E4M3 or F8_E5M2 [n][k]; U8 [n][ceil(k/2)] for 4 bits, low nibble
+ * first M._weight_scale       float or F8_E8M0 [n][ceil(k/g)]; [1][1] for one scale per tensor
+ * M._weight_zero_point  as the scales: I8, or a float type where the zero is a float; absent for
+ * none M.input_scale         F32 [1], M.input_zero_point I32 [1]: static activations
  */
 #include "checkpoint_inside.h"
 #include "dialects.h"
@@ -16,8 +16,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static const char *const codes[NIB_CODE_COUNT] = {"f32", "f16", "bf16", "i8", "i4", "e4m3", "e5m2", "mx8", "mx4", "nv4"};
-static const char *const acts[NIB_ACT_COUNT] = {"float", "i8_token", "i8_static", "i4_token", "e4m3_token", "mx8"};
+static const char *const codes[NIB_CODE_COUNT] = {"f32",  "f16",  "bf16", "i8",  "i4",
+                                                  "e4m3", "e5m2", "mx8",  "mx4", "nv4"};
+static const char *const acts[NIB_ACT_COUNT] = {"float",    "i8_token",   "i8_static",
+                                                "i4_token", "e4m3_token", "mx8"};
 static const char *const zeros[] = {"none", "int", "float"};
 static const char *const formulas[] = {"torchao", "ao017", "tinygemm"};
 static const char *const roundings[] = {"rceil", "floor"};
@@ -55,7 +57,10 @@ void nib__nibble_describe(nib_text *out, const nib_scheme *s, int64_t n, int64_t
     nib__jsonw_object(&w);
     nib__jsonw_pair_string(&w, "scheme", nib__scheme_name(name, s));
     nib__jsonw_pair_string(&w, "code", codes[s->code]);
-    nib__jsonw_pair_string(&w, "granularity", sizes[s->group > 0 ? 0 : s->group == NIB_GROUP_ROW ? 1 : 2]);
+    nib__jsonw_pair_string(&w, "granularity",
+                           sizes[s->group > 0                ? 0
+                                 : s->group == NIB_GROUP_ROW ? 1
+                                                             : 2]);
     if (s->group > 0)
         nib__jsonw_pair_int(&w, "group", s->group);
     nib__jsonw_pair_bool(&w, "symmetric", s->symmetric);
@@ -84,8 +89,10 @@ static nib_status choose(const nib_weight_query *q, int *out, const char *member
             *out = (int)i;
             return NIB_OK;
         }
-    return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "has %s \"%s\", which version 1 of the nibble dialect does not "
-                            "know", member, nib__say_name(shown, sizeof shown, word, strlen(word)));
+    return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                            "has %s \"%s\", which version 1 of the nibble dialect does not "
+                            "know",
+                            member, nib__say_name(shown, sizeof shown, word, strlen(word)));
 }
 
 static nib_status take_scheme(const nib_weight_query *q, const description *d)
@@ -98,22 +105,32 @@ static nib_status take_scheme(const nib_weight_query *q, const description *d)
     NIB_TRY(choose(q, &act, "act", d->act, acts, COUNT(acts)));
     NIB_TRY(choose(q, &rounding, "rounding", d->rounding, roundings, COUNT(roundings)));
     NIB_TRY(choose(q, &formula, "formula", d->formula, formulas, COUNT(formulas)));
-    *s = (nib_scheme){.code = (nib_code)code, .zero = (nib_zero)zero, .act = (nib_act)act, .mx_floor = rounding == 1,
-                      .formula = (nib_formula)formula, .symmetric = d->symmetric, .act_symmetric = d->act_symmetric};
+    *s = (nib_scheme){.code = (nib_code)code,
+                      .zero = (nib_zero)zero,
+                      .act = (nib_act)act,
+                      .mx_floor = rounding == 1,
+                      .formula = (nib_formula)formula,
+                      .symmetric = d->symmetric,
+                      .act_symmetric = d->act_symmetric};
     s->group = size == 0 ? d->group : size == 1 ? NIB_GROUP_ROW : NIB_GROUP_TENSOR;
     const bool mx = s->code == NIB_CODE_MX8 || s->code == NIB_CODE_MX4;
     const bool is_int = s->code == NIB_CODE_I8 || s->code == NIB_CODE_I4;
     if (!nib__scheme_is_quantized(s) || s->code == NIB_CODE_NV4)
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "has code \"%s\", which is not read as codes", d->code);
-    if ((size == 0 && d->group < 1) || (mx && s->group != 32) || (!is_int && s->zero != NIB_ZERO_NONE))
-        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "has code \"%s\", zero \"%s\" and groups of %" PRId64
-                                ", which do not go together", d->code, d->zero, d->group);
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "has code \"%s\", which is not read as codes", d->code);
+    if ((size == 0 && d->group < 1) || (mx && s->group != 32) ||
+        (!is_int && s->zero != NIB_ZERO_NONE))
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "has code \"%s\", zero \"%s\" and groups of %" PRId64
+                                ", which do not go together",
+                                d->code, d->zero, d->group);
     return NIB_OK;
 }
 
 nib_store nib__nibble_store(nib_code code)
 {
-    return code == NIB_CODE_I4 || code == NIB_CODE_MX4 || code == NIB_CODE_NV4 ? NIB_STORE_NIBBLE : NIB_STORE_BYTE;
+    return code == NIB_CODE_I4 || code == NIB_CODE_MX4 || code == NIB_CODE_NV4 ? NIB_STORE_NIBBLE
+                                                                               : NIB_STORE_BYTE;
 }
 
 nib_type nib__code_type(nib_code code)
@@ -132,14 +149,16 @@ nib_type nib__code_type(nib_code code)
 
 static nib_status take_parts(const nib_weight_query *q)
 {
-    static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale", zero_point[] = "._weight_zero_point";
+    static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
+                      zero_point[] = "._weight_zero_point";
     nib_weight *w = q->out;
     const nib_tensor *c = nib__weight_part(q, qdata), *s = nib__weight_part(q, scale);
     const nib_tensor *z = nib__weight_part(q, zero_point);
     const bool one = w->scheme.group == NIB_GROUP_TENSOR;
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
     w->store = nib__nibble_store(w->scheme.code);
-    const int64_t code_shape[2] = {w->n, w->store == NIB_STORE_NIBBLE ? nib__ceil_div(w->k, 2) : w->k};
+    const int64_t code_shape[2] = {w->n,
+                                   w->store == NIB_STORE_NIBBLE ? nib__ceil_div(w->k, 2) : w->k};
     const int64_t scale_shape[2] = {one ? 1 : w->n, groups};
     NIB_TRY(nib__weight_expect(q, qdata, c, nib__code_type(w->scheme.code), 2, code_shape));
     NIB_TRY(nib__weight_expect(q, scale, s, NIB_TYPE_NONE, 2, scale_shape));
@@ -150,8 +169,10 @@ static nib_status take_parts(const nib_weight_query *q)
     w->scale_stride_g = one ? 0 : 1;
     NIB_TRY(nib__weight_check_scales(q, scale));
     if ((w->scheme.zero == NIB_ZERO_NONE) != (z == NULL))
-        return nib__weight_fail(q, NIB_BAD_INPUT, zero_point, "%s", z == NULL ? "the tensor is missing"
-                                : "is stored for a weight whose description says that it has none");
+        return nib__weight_fail(
+            q, NIB_BAD_INPUT, zero_point, "%s",
+            z == NULL ? "the tensor is missing"
+                      : "is stored for a weight whose description says that it has none");
     if (z == NULL)
         return NIB_OK;
     NIB_TRY(nib__weight_expect(q, zero_point, z, NIB_TYPE_NONE, 2, scale_shape));
@@ -171,11 +192,13 @@ nib_status nib__weight_nibble(const nib_weight_query *q, const char *text)
     w->n = d.shape[0];
     w->k = d.shape[1];
     if (w->n < 1 || w->k < 1)
-        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "has shape [%" PRId64 ", %" PRId64 "]", w->n, w->k);
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "has shape [%" PRId64 ", %" PRId64 "]",
+                                w->n, w->k);
     NIB_TRY(take_parts(q));
     if (w->scheme.act != NIB_ACT_I8_STATIC)
         return NIB_OK;
-    NIB_TRY(nib__weight_take_static(q, ".input_scale", w->scheme.act_symmetric ? NULL : ".input_zero_point"));
+    NIB_TRY(nib__weight_take_static(q, ".input_scale",
+                                    w->scheme.act_symmetric ? NULL : ".input_zero_point"));
     if (!w->scheme.act_symmetric && w->act_zero == NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".input_zero_point", "the tensor is missing");
     return NIB_OK;

@@ -4,12 +4,11 @@
  * M._weight_zero_point, and a JSON description of the subclass in __metadata__ under M.weight.
  *
  * class                     qdata                      scale                    zero_point
- * Int8Tensor                I8 [n][k]                  F32 [n][1] or [1][1]     I8 as scale, or none
- * IntxUnpackedToInt8Tensor  I8 [n][k] one code a byte  float [n][k/g]           I8 or float [n][k/g]
- * Int4Tensor                I8 [n][k/2] low first      float [k/g][n]           float [k/g][n]
- * Float8Tensor              F8 [n][k]                  F32 [n][1] or [1][1]     -
- * MXTensor                  F8 [n][k] or U8 [n][k/2]   E8M0 [n][k/32], or in    -
- *                                                      tiles of 128 x 4
+ * Int8Tensor                I8 [n][k]                  F32 [n][1] or [1][1]     I8 as scale, or
+ * none IntxUnpackedToInt8Tensor  I8 [n][k] one code a byte  float [n][k/g]           I8 or float
+ * [n][k/g] Int4Tensor                I8 [n][k/2] low first      float [k/g][n]           float
+ * [k/g][n] Float8Tensor              F8 [n][k]                  F32 [n][1] or [1][1]     - MXTensor
+ * F8 [n][k] or U8 [n][k/2]   E8M0 [n][k/32], or in    - tiles of 128 x 4
  */
 #include "checkpoint_inside.h"
 #include "fields.h"
@@ -94,14 +93,12 @@ static const nib_field fields[] = {
     {ACT "_data.is_swizzled_scales", NIB_FIELD_ANY, 0},
 };
 
-static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale", zero_point[] = "._weight_zero_point";
+static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
+                  zero_point[] = "._weight_zero_point";
 
 /* ---- sizes ---- */
 
-static bool is(const char *a, const char *b)
-{
-    return strcmp(a, b) == 0;
-}
+static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
 
 /* n and k of codes stored one per byte. */
 static nib_status take_codes(const nib_weight_query *q, nib_type type)
@@ -109,7 +106,8 @@ static nib_status take_codes(const nib_weight_query *q, nib_type type)
     nib_weight *w = q->out;
     const nib_tensor *codes = nib__weight_part(q, qdata);
     if (codes == NULL || codes->rank != 2 || codes->shape[0] == 0 || codes->shape[1] == 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, qdata, "is missing, empty or has not two dimensions");
+        return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
+                                "is missing, empty or has not two dimensions");
     NIB_TRY(nib__weight_expect(q, qdata, codes, type, 2, codes->shape));
     w->n = codes->shape[0];
     w->k = codes->shape[1];
@@ -126,14 +124,20 @@ static nib_status take_group(const nib_weight_query *q, const description *d)
     if (rows == w->n && g == w->k && w->n > 1)
         w->scheme.group = NIB_GROUP_TENSOR;
     else if (rows != 1 || g < 1 || g > w->k)
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "has blocks of %" PRId64 " x %" PRId64 " per scale; known "
-                                "are one row, a part of a row, and the whole tensor", rows, g);
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "has blocks of %" PRId64 " x %" PRId64 " per scale; known "
+                                "are one row, a part of a row, and the whole tensor",
+                                rows, g);
     else if (w->k % g != 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "groups of %" PRId64 " do not divide k = %" PRId64
-                                ", which torchao never writes", g, w->k);
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "groups of %" PRId64 " do not divide k = %" PRId64
+                                ", which torchao never writes",
+                                g, w->k);
     else
-        /* Rows as short as usual groups cannot be told from one group per row; both mean the same. */
-        w->scheme.group = g == w->k && (g > 256 || w->scheme.code != NIB_CODE_I4) ? NIB_GROUP_ROW : g;
+        /* Rows as short as usual groups cannot be told from one group per row; both mean the same.
+         */
+        w->scheme.group =
+            g == w->k && (g > 256 || w->scheme.code != NIB_CODE_I4) ? NIB_GROUP_ROW : g;
     return NIB_OK;
 }
 
@@ -153,8 +157,10 @@ static nib_status take_scales(const nib_weight_query *q, bool zero_needed)
     NIB_TRY(nib__weight_check_scales(q, scale));
     w->scheme.symmetric = zeros == NULL;
     if (zeros == NULL)
-        return zero_needed ? nib__weight_fail(q, NIB_BAD_INPUT, zero_point, "the tensor is missing") : NIB_OK;
-    NIB_TRY(nib__weight_expect(q, zero_point, zeros, NIB_TYPE_NONE, zeros->rank == 1 && flat ? 1 : 2, shape));
+        return zero_needed ? nib__weight_fail(q, NIB_BAD_INPUT, zero_point, "the tensor is missing")
+                           : NIB_OK;
+    NIB_TRY(nib__weight_expect(q, zero_point, zeros, NIB_TYPE_NONE,
+                               zeros->rank == 1 && flat ? 1 : 2, shape));
     w->zeros = zeros->data;
     w->zero_type = zeros->type;
     w->scheme.zero = NIB_ZERO_INT;
@@ -163,7 +169,8 @@ static nib_status take_scales(const nib_weight_query *q, bool zero_needed)
 
 /* ---- activations ---- */
 
-/* A scale over the whole batch would make a token's result depend on its neighbours: never done here. */
+/* A scale over the whole batch would make a token's result depend on its neighbours: never done
+ * here. */
 static void say_per_tensor(const nib_weight_query *q, const description *d, const char *type)
 {
     char asked[64], done[64];
@@ -171,8 +178,9 @@ static void say_per_tensor(const nib_weight_query *q, const description *d, cons
         return;
     snprintf(asked, sizeof asked, "%s activations per tensor", type);
     snprintf(done, sizeof done, "%s activations per token", type);
-    nib__weight_say(q, ".weight", asked, done, 0,
-                    "one scale for the whole batch would make a token's result depend on its neighbours");
+    nib__weight_say(
+        q, ".weight", asked, done, 0,
+        "one scale for the whole batch would make a token's result depend on its neighbours");
 }
 
 static nib_status take_int8_act(const nib_weight_query *q, const description *d)
@@ -180,7 +188,8 @@ static nib_status take_int8_act(const nib_weight_query *q, const description *d)
     nib_weight *w = q->out;
     if (nib__weight_part(q, "._weight_act_quant_scale") != NULL) {
         w->scheme.act = NIB_ACT_I8_STATIC;
-        NIB_TRY(nib__weight_take_static(q, "._weight_act_quant_scale", "._weight_act_quant_zero_point"));
+        NIB_TRY(nib__weight_take_static(q, "._weight_act_quant_scale",
+                                        "._weight_act_quant_zero_point"));
         w->scheme.act_symmetric = w->act_zero == NULL || *w->act_zero == 0;
         if (w->scheme.act_symmetric)
             w->act_zero = NULL;
@@ -188,9 +197,11 @@ static nib_status take_int8_act(const nib_weight_query *q, const description *d)
     }
     if (d->act[0] == 0)
         return NIB_OK;
-    if (!is(d->act, "QuantizeTensorToInt8Kwargs") || d->act_reduced || !(is(d->act_size, "PerRow") || is(d->act_size, "PerTensor")))
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "asks for activations as %s%s %s; int8 per token is known",
-                                d->act, d->act_reduced ? " with reduced range" : "", d->act_size);
+    if (!is(d->act, "QuantizeTensorToInt8Kwargs") || d->act_reduced ||
+        !(is(d->act_size, "PerRow") || is(d->act_size, "PerTensor")))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "asks for activations as %s%s %s; int8 per token is known", d->act,
+                                d->act_reduced ? " with reduced range" : "", d->act_size);
     w->scheme.act = NIB_ACT_I8_TOKEN;
     w->scheme.act_symmetric = !is(d->act_mapping, "ASYMMETRIC");
     say_per_tensor(q, d, "int8");
@@ -204,8 +215,9 @@ static nib_status take_fp8_act(const nib_weight_query *q, const description *d)
         return NIB_OK;
     if (!is(d->act, "QuantizeTensorToFloat8Kwargs") || !is(d->act_elem, "float8_e4m3fn") ||
         !(is(d->act_size, "PerRow") || is(d->act_size, "PerTensor")))
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "asks for activations as %s %s %s; e4m3 per token is known",
-                                d->act, d->act_elem, d->act_size);
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "asks for activations as %s %s %s; e4m3 per token is known", d->act,
+                                d->act_elem, d->act_size);
     w->scheme.act = NIB_ACT_E4M3_TOKEN;
     w->scheme.act_symmetric = true;
     say_per_tensor(q, d, "e4m3");
@@ -217,11 +229,12 @@ static nib_status take_mx_act(const nib_weight_query *q, const description *d)
     nib_weight *w = q->out;
     if (d->act[0] == 0)
         return NIB_OK;
-    if (!is(d->act, "QuantizeTensorToMXKwargs") || !is(d->act_elem, d->elem) || d->act_block != 32 ||
-        !(is(d->act_rounding, "RCEIL") || is(d->act_rounding, "FLOOR")))
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "asks for activations as %s %s %s in blocks of %" PRId64
-                                "; the weight's own type with RCEIL or FLOOR is known", d->act, d->act_elem,
-                                d->act_rounding, d->act_block);
+    if (!is(d->act, "QuantizeTensorToMXKwargs") || !is(d->act_elem, d->elem) ||
+        d->act_block != 32 || !(is(d->act_rounding, "RCEIL") || is(d->act_rounding, "FLOOR")))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "asks for activations as %s %s %s in blocks of %" PRId64
+                                "; the weight's own type with RCEIL or FLOOR is known",
+                                d->act, d->act_elem, d->act_rounding, d->act_block);
     if (w->scheme.code == NIB_CODE_MX4) {
         nib__weight_say(q, ".weight", "mxfp4 activations", "float activations", 0,
                         "no kernel here multiplies 4-bit activations");
@@ -249,10 +262,13 @@ static nib_status take_intx(const nib_weight_query *q, const description *d)
     nib_weight *w = q->out;
     const nib_tensor *zeros = nib__weight_part(q, zero_point);
     if (!is(d->target, "int4") && !is(d->target, "int8"))
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "has %s codes; int4 and int8 are known", d->target);
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "has %s codes; int4 and int8 are known", d->target);
     if (zeros != NULL && nib__type_is_float(zeros->type))
-        return nib__weight_fail(q, NIB_UNSUPPORTED, zero_point, "is %s in an IntxUnpackedToInt8Tensor; integer zero "
-                                "points are known", nib__type_stored_name(zeros->type));
+        return nib__weight_fail(q, NIB_UNSUPPORTED, zero_point,
+                                "is %s in an IntxUnpackedToInt8Tensor; integer zero "
+                                "points are known",
+                                nib__type_stored_name(zeros->type));
     w->scheme.code = is(d->target, "int4") ? NIB_CODE_I4 : NIB_CODE_I8;
     NIB_TRY(take_codes(q, NIB_TYPE_I8));
     NIB_TRY(take_group(q, d));
@@ -260,7 +276,8 @@ static nib_status take_intx(const nib_weight_query *q, const description *d)
     if (d->act_name[0] == 0)
         return NIB_OK;
     if (!is(d->act_name, "int8_asym_per_token"))
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "asks for activations as %s; int8_asym_per_token is known",
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "asks for activations as %s; int8_asym_per_token is known",
                                 d->act_name);
     w->scheme.act = NIB_ACT_I8_TOKEN;
     return NIB_OK;
@@ -273,13 +290,18 @@ static nib_status take_int4(const nib_weight_query *q, const description *d)
     const nib_tensor *zeros = nib__weight_part(q, zero_point);
     const int64_t k = d->shape[1], g = d->block[1];
     if (d->shape[0] < 1 || k < 1 || d->block[0] != 1 || g < 1 || k % g != 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "is %" PRId64 " x %" PRId64 " in blocks of %" PRId64 " x %" PRId64
-                                ", which no Int4Tensor can be", d->shape[0], k, d->block[0], g);
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "is %" PRId64 " x %" PRId64 " in blocks of %" PRId64 " x %" PRId64
+                                ", which no Int4Tensor can be",
+                                d->shape[0], k, d->block[0], g);
     if (d->act_float[0] != 0 && !is(d->act_float, "bfloat16"))
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "asks for %s activations; bfloat16 (not quantized) is known",
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "asks for %s activations; bfloat16 (not quantized) is known",
                                 d->act_float);
     const int64_t packed[2] = {d->shape[0], nib__ceil_div(k, 2)}, groups[2] = {k / g, d->shape[0]};
-    NIB_TRY(nib__weight_expect(q, qdata, codes, codes != NULL && codes->type == NIB_TYPE_U8 ? NIB_TYPE_U8 : NIB_TYPE_I8, 2, packed));
+    NIB_TRY(nib__weight_expect(
+        q, qdata, codes, codes != NULL && codes->type == NIB_TYPE_U8 ? NIB_TYPE_U8 : NIB_TYPE_I8, 2,
+        packed));
     NIB_TRY(nib__weight_expect(q, scale, scales, NIB_TYPE_NONE, 2, groups));
     NIB_TRY(nib__weight_expect(q, zero_point, zeros, NIB_TYPE_NONE, 2, groups));
     w->scheme = (nib_scheme){.code = NIB_CODE_I4, .group = g, .zero = NIB_ZERO_FLOAT};
@@ -309,8 +331,8 @@ static nib_status take_float8(const nib_weight_query *q, const description *d)
     return take_fp8_act(q, d);
 }
 
-/* Scales in tiles of 128 rows x 4 groups, the order of NVIDIA's block-scaled products, into rows: byte
- * (r % 32) * 16 + (r / 32) * 4 + c of tile (row / 128, group / 4). */
+/* Scales in tiles of 128 rows x 4 groups, the order of NVIDIA's block-scaled products, into rows:
+ * byte (r % 32) * 16 + (r / 32) * 4 + c of tile (row / 128, group / 4). */
 static void unswizzle(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups)
 {
     const int64_t across = nib__ceil_div(groups, 4);
@@ -326,7 +348,8 @@ static nib_status take_mx_scales(const nib_weight_query *q, const description *d
     nib_weight *w = q->out;
     const nib_tensor *scales = nib__weight_part(q, scale);
     const int64_t groups = w->k / 32;
-    const int64_t rows[2] = {w->n, groups}, tiles[2] = {nib__ceil_div(w->n, 128) * 32, nib__ceil_div(groups, 4) * 16};
+    const int64_t rows[2] = {w->n, groups},
+                  tiles[2] = {nib__ceil_div(w->n, 128) * 32, nib__ceil_div(groups, 4) * 16};
     bool fresh;
     NIB_TRY(nib__weight_expect(q, scale, scales, NIB_TYPE_E8M0, 2, d->swizzled ? tiles : rows));
     w->scales = scales->data;
@@ -349,19 +372,24 @@ static nib_status take_mx(const nib_weight_query *q, const description *d)
     nib_weight *w = q->out;
     const bool fp4 = is(d->elem, "float4_e2m1fn_x2");
     if (!fp4 && !is(d->elem, "float8_e4m3fn"))
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "is MX of %s; float8_e4m3fn and float4_e2m1fn_x2 are known",
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "is MX of %s; float8_e4m3fn and float4_e2m1fn_x2 are known",
                                 d->elem);
     if (d->mx_block != 32)
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "is MX in blocks of %" PRId64 "; 32 are known", d->mx_block);
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "is MX in blocks of %" PRId64 "; 32 are known", d->mx_block);
     NIB_TRY(take_codes(q, fp4 ? NIB_TYPE_U8 : NIB_TYPE_E4M3));
     if (fp4 && w->k > INT64_MAX / 2)
         return nib__weight_fail(q, NIB_BAD_INPUT, qdata, "has rows of %" PRId64 " bytes", w->k);
     w->k *= fp4 ? 2 : 1;
     w->store = fp4 ? NIB_STORE_NIBBLE : NIB_STORE_BYTE;
-    w->scheme = (nib_scheme){.code = fp4 ? NIB_CODE_MX4 : NIB_CODE_MX8, .group = 32, .symmetric = true};
+    w->scheme =
+        (nib_scheme){.code = fp4 ? NIB_CODE_MX4 : NIB_CODE_MX8, .group = 32, .symmetric = true};
     if (w->k % 32 != 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, qdata, "k = %" PRId64 " is no multiple of the block of 32, which torchao "
-                                "never writes", w->k);
+        return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
+                                "k = %" PRId64 " is no multiple of the block of 32, which torchao "
+                                "never writes",
+                                w->k);
     NIB_TRY(take_mx_scales(q, d));
     return take_mx_act(q, d);
 }
@@ -388,7 +416,8 @@ static const class_row classes[] = {
 /* Every tensor that the description lists is there and has a meaning here. */
 static nib_status check_names(const nib_weight_query *q, const description *d)
 {
-    static const char *const known[] = {"qdata", "scale", "zero_point", "act_quant_scale", "act_quant_zero_point"};
+    static const char *const known[] = {"qdata", "scale", "zero_point", "act_quant_scale",
+                                        "act_quant_zero_point"};
     char suffix[NIB_FIELD_TEXT + 16];
     for (size_t i = 0; i < COUNT(d->names) && d->names[i][0] != 0; i++) {
         size_t at = 0;
@@ -396,14 +425,18 @@ static nib_status check_names(const nib_weight_query *q, const description *d)
             at++;
         snprintf(suffix, sizeof suffix, "._weight_%s", d->names[i]);
         if (at == COUNT(known))
-            return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "is described with a tensor \"%s\", whose meaning is not "
-                                    "known here", d->names[i]);
+            return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                    "is described with a tensor \"%s\", whose meaning is not "
+                                    "known here",
+                                    d->names[i]);
         if (nib__weight_part(q, suffix) == NULL)
-            return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "the description lists this tensor, but it is missing");
+            return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                    "the description lists this tensor, but it is missing");
     }
     return nib__weight_part(q, "._weight_act_pre_scale") == NULL
                ? NIB_OK
-               : nib__weight_fail(q, NIB_UNSUPPORTED, "._weight_act_pre_scale", "scales of inputs (AWQ, SmoothQuant) are "
+               : nib__weight_fail(q, NIB_UNSUPPORTED, "._weight_act_pre_scale",
+                                  "scales of inputs (AWQ, SmoothQuant) are "
                                   "not read by this version");
 }
 
@@ -417,11 +450,14 @@ nib_status nib__weight_torchao(const nib_weight_query *q, const char *text)
         if (!is(d.type, classes[i].name))
             continue;
         if (classes[i].take == NULL)
-            return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "%s (%s); quantize the original checkpoint instead",
+            return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                    "%s (%s); quantize the original checkpoint instead",
                                     classes[i].why, d.type);
         NIB_TRY(check_names(q, &d));
         return classes[i].take(q, &d);
     }
-    return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "is a \"%s\"; Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, "
-                            "Float8Tensor and MXTensor are known", nib__say_name(shown, sizeof shown, d.type, strlen(d.type)));
+    return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                            "is a \"%s\"; Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, "
+                            "Float8Tensor and MXTensor are known",
+                            nib__say_name(shown, sizeof shown, d.type, strlen(d.type)));
 }

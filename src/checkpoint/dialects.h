@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a quantized weight is stored: the tensors a dialect needs for a scheme, and their descriptions. Used
- * by the streaming writer; reading is dialect_*.c behind nib__checkpoint_weight.
+ * How a quantized weight is stored: the tensors a dialect needs for a scheme, and their
+ * descriptions. Used by the streaming writer; reading is dialect_*.c behind nib__checkpoint_weight.
  */
 #ifndef NIB_DIALECTS_H
 #define NIB_DIALECTS_H

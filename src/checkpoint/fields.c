@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The walk over a description: events to paths to fields. Depth and path length are bounded; no memory is
- * taken.
+ * The walk over a description: events to paths to fields. Depth and path length are bounded; no
+ * memory is taken.
  */
 #include "fields.h"
 
@@ -12,8 +12,8 @@ enum { DEPTH = 8, PATH = 200 };
 typedef struct walk {
     nib_json json;
     char path[PATH];
-    size_t size;            /* of path */
-    size_t start[DEPTH + 1]; /* [depth]: size of path before the container's own members */
+    size_t size;              /* of path */
+    size_t start[DEPTH + 1];  /* [depth]: size of path before the container's own members */
     int64_t index[DEPTH + 1]; /* next item of an open array; -1: an object */
 } walk;
 
@@ -31,7 +31,8 @@ static void push(walk *w, const char *text, size_t size)
 /* The path of the value whose first event was just read, if it is an array's item. */
 static void begin_item(walk *w)
 {
-    const int depth = w->json.depth - (w->json.event == NIB_JSON_OBJECT || w->json.event == NIB_JSON_ARRAY);
+    const int depth =
+        w->json.depth - (w->json.event == NIB_JSON_OBJECT || w->json.event == NIB_JSON_ARRAY);
     if (depth < 0 || w->index[depth] < 0)
         return;
     char item[32];
@@ -56,8 +57,10 @@ static void open_container(walk *w)
 
 static void set_string(walk *w, char *out)
 {
-    if (w->json.event != NIB_JSON_STRING || w->json.escaped || w->json.token_size >= NIB_FIELD_TEXT) {
-        nib__json_fail(&w->json, "%s must be a plain string of at most %d bytes", w->path, NIB_FIELD_TEXT - 1);
+    if (w->json.event != NIB_JSON_STRING || w->json.escaped ||
+        w->json.token_size >= NIB_FIELD_TEXT) {
+        nib__json_fail(&w->json, "%s must be a plain string of at most %d bytes", w->path,
+                       NIB_FIELD_TEXT - 1);
         return;
     }
     memcpy(out, w->json.token, w->json.token_size);
@@ -101,25 +104,22 @@ static void set_field(walk *w, char *out, const nib_field *fields, size_t count)
     }
 }
 
-nib_status nib__fields_read(void *out, const nib_field *fields, size_t count, const char *name, const char *text,
-                            nib_err *err)
+nib_status nib__fields_read(void *out, const nib_field *fields, size_t count, const char *name,
+                            const char *text, nib_err *err)
 {
     static const nib_json_limits limits = {.depth = DEPTH, .events = 1000};
     walk w = {.index = {-1}};
     nib__json_init(&w.json, name, text, strlen(text), &limits);
     for (;;) {
         switch (nib__json_next(&w.json)) {
-        case NIB_JSON_KEY:
-            begin_key(&w);
-            break;
+        case NIB_JSON_KEY: begin_key(&w); break;
         case NIB_JSON_OBJECT:
         case NIB_JSON_ARRAY:
             begin_item(&w);
             open_container(&w);
             break;
         case NIB_JSON_OBJECT_END:
-        case NIB_JSON_ARRAY_END:
-            break;
+        case NIB_JSON_ARRAY_END: break;
         case NIB_JSON_STRING:
         case NIB_JSON_NUMBER:
         case NIB_JSON_TRUE:
@@ -129,8 +129,7 @@ nib_status nib__fields_read(void *out, const nib_field *fields, size_t count, co
             set_field(&w, out, fields, count);
             break;
         case NIB_JSON_ERROR:
-        case NIB_JSON_END:
-            return nib__json_status(&w.json, err);
+        case NIB_JSON_END: return nib__json_status(&w.json, err);
         }
     }
 }

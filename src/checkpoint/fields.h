@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads a small JSON description into named fields. A member's path is its keys joined by dots, items of
- * arrays with [i]: "_data.act_quant_kwargs._data.granularity._type". Every scalar that the description
- * holds must have a field, so that nothing which changes a weight's meaning is passed over.
+ * Reads a small JSON description into named fields. A member's path is its keys joined by dots,
+ * items of arrays with [i]: "_data.act_quant_kwargs._data.granularity._type". Every scalar that the
+ * description holds must have a field, so that nothing which changes a weight's meaning is passed
+ * over.
  */
 #ifndef NIB_FIELDS_H
 #define NIB_FIELDS_H
@@ -25,7 +26,7 @@ typedef struct nib_field {
 } nib_field;
 
 /* Fills the members of `out`; a field that is absent or null stays as it is. err: where, what. */
-nib_status nib__fields_read(void *out, const nib_field *fields, size_t count, const char *name, const char *text,
-                            nib_err *err);
+nib_status nib__fields_read(void *out, const nib_field *fields, size_t count, const char *name,
+                            const char *text, nib_err *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds a name among many in constant time: open addressing over pointers to structs whose first member
- * is the name. Owns its slots only.
+ * Finds a name among many in constant time: open addressing over pointers to structs whose first
+ * member is the name. Owns its slots only.
  */
 #ifndef NIB_NAMES_H
 #define NIB_NAMES_H

@@ -99,7 +99,8 @@ static bool read_entry(nib_json *json, nib_tensor *tensor, int64_t offsets[2])
         if (member == COUNT(members) || seen[member]) {
             nib__json_fail(json, "member \"%s\" of a tensor %s",
                            nib__say_name(shown, sizeof shown, json->token, json->token_size),
-                           member == COUNT(members) ? "is none of dtype, shape and data_offsets" : "comes twice");
+                           member == COUNT(members) ? "is none of dtype, shape and data_offsets"
+                                                    : "comes twice");
             return false;
         }
         seen[member] = true;
@@ -124,16 +125,23 @@ static void place(parser *p, nib_tensor *tensor, const int64_t offsets[2])
     const uint64_t begin = (uint64_t)offsets[0], end = (uint64_t)offsets[1];
     nib__say_name(name, sizeof name, tensor->name, strlen(tensor->name));
     if (!nib__tensor_bytes(&bytes, tensor->type, tensor->shape, tensor->rank))
-        nib__json_fail(json, "tensor \"%s\": shape times %d bits of %s overflows, or is no whole number of bytes",
-                       name, nib__type_bits(tensor->type), nib__type_stored_name(tensor->type));
+        nib__json_fail(
+            json,
+            "tensor \"%s\": shape times %d bits of %s overflows, or is no whole number of bytes",
+            name, nib__type_bits(tensor->type), nib__type_stored_name(tensor->type));
     else if (end < begin)
-        nib__json_fail(json, "tensor \"%s\": data_offsets end at %" PRIu64 ", before they begin at %" PRIu64,
-                       name, end, begin);
+        nib__json_fail(
+            json, "tensor \"%s\": data_offsets end at %" PRIu64 ", before they begin at %" PRIu64,
+            name, end, begin);
     else if (end > p->data_size)
-        nib__json_fail(json, "tensor \"%s\": data_offsets end at %" PRIu64 ", the data at %" PRIu64
-                       ": the file is cut short or its header lies", name, end, p->data_size);
+        nib__json_fail(json,
+                       "tensor \"%s\": data_offsets end at %" PRIu64 ", the data at %" PRIu64
+                       ": the file is cut short or its header lies",
+                       name, end, p->data_size);
     else if (bytes != end - begin)
-        nib__json_fail(json, "tensor \"%s\": %s and its shape need %" PRIu64 " bytes, data_offsets span %" PRIu64,
+        nib__json_fail(json,
+                       "tensor \"%s\": %s and its shape need %" PRIu64
+                       " bytes, data_offsets span %" PRIu64,
                        name, nib__type_stored_name(tensor->type), bytes, end - begin);
     else {
         tensor->data = p->data + begin;
@@ -240,7 +248,8 @@ static nib_status check_padding(const parser *p, nib_err *err)
 {
     for (const char *at = p->json.at; at < p->json.end; at++)
         if (*at != ' ')
-            return nib__fail(err, NIB_BAD_INPUT, "%s: byte 0x%02x behind the header's JSON; only spaces may pad it",
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: byte 0x%02x behind the header's JSON; only spaces may pad it",
                              p->name, (unsigned)(unsigned char)*at);
     return NIB_OK;
 }
@@ -253,7 +262,8 @@ static nib_status read_header(parser *p, nib_err *err)
         return nib__fail_in(err, status, p->name);
     p->out->tensors = take_items(p->arena, tensors, sizeof(nib_tensor));
     p->out->metas = take_items(p->arena, metas, sizeof(nib_meta));
-    if (p->out->tensors == NULL || p->out->metas == NULL || !nib__names_init(&p->tensors, p->arena, tensors) ||
+    if (p->out->tensors == NULL || p->out->metas == NULL ||
+        !nib__names_init(&p->tensors, p->arena, tensors) ||
         !nib__names_init(&p->metas, p->arena, metas))
         return nib__fail_memory(err, (tensors + metas) * sizeof(nib_tensor), p->name);
     nib__json_expect(&p->json, NIB_JSON_OBJECT);
@@ -291,7 +301,8 @@ static bool sort_by_place(nib_tensor **items, size_t count, nib_arena *arena)
             const size_t end = middle + width < count ? middle + width : count;
             size_t a = start, b = middle;
             for (size_t i = start; i < end; i++)
-                to[i] = a < middle && (b == end || !comes_before(from[b], from[a])) ? from[a++] : from[b++];
+                to[i] = a < middle && (b == end || !comes_before(from[b], from[a])) ? from[a++]
+                                                                                    : from[b++];
         }
         nib_tensor **swap = from;
         from = to;
@@ -313,38 +324,50 @@ static nib_status check_cover(const parser *p, nib_err *err)
         const uint64_t begin = (uint64_t)(tensor->data - p->data);
         nib__say_name(name, sizeof name, tensor->name, strlen(tensor->name));
         if (begin > at)
-            return nib__fail(err, NIB_BAD_INPUT, "%s: bytes %" PRIu64 " to %" PRIu64
-                             " of the data belong to no tensor (a hole before \"%s\")", p->name, at, begin, name);
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: bytes %" PRIu64 " to %" PRIu64
+                             " of the data belong to no tensor (a hole before \"%s\")",
+                             p->name, at, begin, name);
         if (begin < at)
-            return nib__fail(err, NIB_BAD_INPUT, "%s: tensor \"%s\" begins at byte %" PRIu64
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: tensor \"%s\" begins at byte %" PRIu64
                              " of the data, inside the tensor before it, which ends at %" PRIu64,
                              p->name, name, begin, at);
         at = begin + tensor->bytes;
     }
     if (at != p->data_size)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: %" PRIu64 " bytes behind the last tensor belong to none",
-                         p->name, p->data_size - at);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %" PRIu64 " bytes behind the last tensor belong to none", p->name,
+                         p->data_size - at);
     return NIB_OK;
 }
 
 /* ---- the file ---- */
 
-static nib_status check_prefix(const uint8_t *bytes, uint64_t size, const char *name, uint64_t *header, nib_err *err)
+static nib_status check_prefix(const uint8_t *bytes, uint64_t size, const char *name,
+                               uint64_t *header, nib_err *err)
 {
     uint64_t n = 0;
     if (size < PREFIX)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: %" PRIu64 " bytes are too few for a safetensors file, which "
-                         "begins with 8 bytes of header size", name, size);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %" PRIu64 " bytes are too few for a safetensors file, which "
+                         "begins with 8 bytes of header size",
+                         name, size);
     for (int i = PREFIX; i-- > 0;)
         n = n << 8 | bytes[i];
     if (n > NIB_SAFETENSORS_HEADER_MAX)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: header of %" PRIu64 " bytes, over the format's %d: not a safetensors "
-                         "file, or damaged", name, n, NIB_SAFETENSORS_HEADER_MAX);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: header of %" PRIu64 " bytes, over the format's %d: not a safetensors "
+                         "file, or damaged",
+                         name, n, NIB_SAFETENSORS_HEADER_MAX);
     if (n > size - PREFIX)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: header of %" PRIu64 " bytes in a file of %" PRIu64
-                         ": the file is cut short", name, n, size);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: header of %" PRIu64 " bytes in a file of %" PRIu64
+                         ": the file is cut short",
+                         name, n, size);
     if (n < 2 || bytes[PREFIX] != '{')
-        return nib__fail(err, NIB_BAD_INPUT, "%s: header of %" PRIu64 " bytes does not begin with {", name, n);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: header of %" PRIu64 " bytes does not begin with {", name, n);
     *header = n;
     return NIB_OK;
 }

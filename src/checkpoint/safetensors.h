@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One safetensors file: eight bytes of little-endian header size n, n bytes of JSON, the data. Reading
- * checks every rule of the format: the data is covered exactly, nothing overlaps, no name comes twice.
- * Owns no file and no memory: views point into the caller's bytes, names lie in the caller's arena.
+ * One safetensors file: eight bytes of little-endian header size n, n bytes of JSON, the data.
+ * Reading checks every rule of the format: the data is covered exactly, nothing overlaps, no name
+ * comes twice. Owns no file and no memory: views point into the caller's bytes, names lie in the
+ * caller's arena.
  */
 #ifndef NIB_SAFETENSORS_H
 #define NIB_SAFETENSORS_H
@@ -11,8 +12,8 @@
 
 enum {
     NIB_SAFETENSORS_HEADER_MAX = 100000000, /* bytes, as the format says */
-    NIB_SAFETENSORS_ENTRY_MAX = 1 << 20,    /* tensors, and as many metadata entries: ours, so that a
-                                               hostile header cannot cost more than twice its size */
+    NIB_SAFETENSORS_ENTRY_MAX = 1 << 20, /* tensors, and as many metadata entries: ours, so that a
+                                            hostile header cannot cost more than twice its size */
 };
 
 typedef struct nib_safetensors {
@@ -26,8 +27,8 @@ typedef struct nib_safetensors {
 nib_status nib__safetensors_parse(nib_safetensors *out, const uint8_t *bytes, uint64_t size,
                                   const char *name, int file, nib_arena *arena, nib_err *err);
 
-/* Bytes of a tensor of this type and shape. False: the product overflows, or the elements (types of less
- * than 8 bits) do not fill whole bytes. */
+/* Bytes of a tensor of this type and shape. False: the product overflows, or the elements (types of
+ * less than 8 bits) do not fill whole bytes. */
 bool nib__tensor_bytes(uint64_t *out, nib_type type, const int64_t *shape, int rank);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the index of a sharded checkpoint: {"metadata": {"total_size": ...}, "weight_map": {tensor: shard}}.
- * A shard is a plain file name: what would lead out of the directory is refused.
+ * Reads the index of a sharded checkpoint: {"metadata": {"total_size": ...}, "weight_map": {tensor:
+ * shard}}. A shard is a plain file name: what would lead out of the directory is refused.
  */
 #include "shards.h"
 
@@ -34,8 +34,10 @@ static nib_shard *find_shard(parser *p, const char *name)
 {
     nib_shards *out = p->out;
     char shown[SHOWN];
-    if (name[0] == 0 || strpbrk(name, "/\\") != NULL || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
-        nib__json_fail(&p->json, "shard \"%s\" is not the name of a file in the index's own directory",
+    if (name[0] == 0 || strpbrk(name, "/\\") != NULL || strcmp(name, ".") == 0 ||
+        strcmp(name, "..") == 0) {
+        nib__json_fail(&p->json,
+                       "shard \"%s\" is not the name of a file in the index's own directory",
                        nib__say_name(shown, sizeof shown, name, strlen(name)));
         return NULL;
     }
@@ -74,8 +76,9 @@ static void read_map(parser *p)
         if (entry->tensor == NULL)
             return;
         if (nib__names_add(&out->by_tensor, (const void *const *)out->entries, out->count) != NULL)
-            nib__json_fail(json, "tensor \"%s\" comes twice",
-                           nib__say_name(shown, sizeof shown, entry->tensor, strlen(entry->tensor)));
+            nib__json_fail(
+                json, "tensor \"%s\" comes twice",
+                nib__say_name(shown, sizeof shown, entry->tensor, strlen(entry->tensor)));
         const char *name = nib__json_expect(json, NIB_JSON_STRING) ? take_string(p) : NULL;
         nib_shard *shard = name == NULL ? NULL : find_shard(p, name);
         if (shard == NULL)
@@ -146,8 +149,8 @@ static bool take_room(parser *p, size_t count)
            nib__names_init(&p->by_shard, p->arena, NIB_SHARD_MAX);
 }
 
-nib_status nib__shards_parse(nib_shards *out, const char *text, size_t size, const char *name, nib_arena *arena,
-                             nib_err *err)
+nib_status nib__shards_parse(nib_shards *out, const char *text, size_t size, const char *name,
+                             nib_arena *arena, nib_err *err)
 {
     static const nib_json_limits limits = {.depth = 16};
     nib_shards result = {0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * model.safetensors.index.json: which shard holds which tensor. Opens no shard; what it says is compared
- * with them by checkpoint.c.
+ * model.safetensors.index.json: which shard holds which tensor. Opens no shard; what it says is
+ * compared with them by checkpoint.c.
  */
 #ifndef NIB_SHARDS_H
 #define NIB_SHARDS_H
@@ -31,7 +31,7 @@ typedef struct nib_shards {
     double total_size; /* as the metadata say */
 } nib_shards;
 
-nib_status nib__shards_parse(nib_shards *out, const char *text, size_t size, const char *name, nib_arena *arena,
-                             nib_err *err);
+nib_status nib__shards_parse(nib_shards *out, const char *text, size_t size, const char *name,
+                             nib_arena *arena, nib_err *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The weight of a module: finds which dialect stores it, checks what is common to all of them, and adds
- * the bias. Conversions are told to the ledger; nothing is dropped without a word.
+ * The weight of a module: finds which dialect stores it, checks what is common to all of them, and
+ * adds the bias. Conversions are told to the ledger; nothing is dropped without a word.
  */
 #include "checkpoint_inside.h"
 
@@ -39,7 +39,8 @@ const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix
     return find_part(q->cp, q->module, suffix);
 }
 
-nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const char *suffix, const char *format, ...)
+nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const char *suffix,
+                            const char *format, ...)
 {
     char sentence[512];
     va_list args;
@@ -54,36 +55,40 @@ static const char *say_shape(char out[200], const int64_t *shape, int rank)
     size_t used = 1;
     memcpy(out, "[", 2);
     for (int i = 0; i < rank; i++)
-        used += (size_t)snprintf(out + used, 200 - used, "%s%" PRId64, i == 0 ? "" : ", ", shape[i]);
+        used +=
+            (size_t)snprintf(out + used, 200 - used, "%s%" PRId64, i == 0 ? "" : ", ", shape[i]);
     snprintf(out + used, 200 - used, "]");
     return out;
 }
 
-nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix, const nib_tensor *tensor, nib_type type,
-                              int rank, const int64_t *shape)
+nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix,
+                              const nib_tensor *tensor, nib_type type, int rank,
+                              const int64_t *shape)
 {
     char found[200], wanted[200];
     if (tensor == NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "the tensor is missing");
     if (type != NIB_TYPE_NONE && tensor->type != type)
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s, expected %s", nib__type_stored_name(tensor->type),
-                                nib__type_stored_name(type));
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s, expected %s",
+                                nib__type_stored_name(tensor->type), nib__type_stored_name(type));
     bool same = tensor->rank == rank;
     for (int i = 0; same && i < rank; i++)
         same = tensor->shape[i] == shape[i];
     if (same)
         return NIB_OK;
     return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "has shape %s, expected %s",
-                            say_shape(found, tensor->shape, tensor->rank), say_shape(wanted, shape, rank));
+                            say_shape(found, tensor->shape, tensor->rank),
+                            say_shape(wanted, shape, rank));
 }
 
-void nib__weight_say(const nib_weight_query *q, const char *suffix, const char *asked, const char *done,
-                     double max_rel_change, const char *reason)
+void nib__weight_say(const nib_weight_query *q, const char *suffix, const char *asked,
+                     const char *done, double max_rel_change, const char *reason)
 {
     nib_ledger *ledger = q->ledger;
     if (ledger == NULL)
         return;
-    nib_ledger_tensor *line = nib__ledger_add_tensor(ledger, nib__ledger_text(ledger, "%s%s", q->module, suffix));
+    nib_ledger_tensor *line =
+        nib__ledger_add_tensor(ledger, nib__ledger_text(ledger, "%s%s", q->module, suffix));
     if (line == NULL)
         return;
     line->asked = nib__ledger_text(ledger, "%s", asked);
@@ -92,7 +97,8 @@ void nib__weight_say(const nib_weight_query *q, const char *suffix, const char *
     line->max_rel_change = max_rel_change;
 }
 
-void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, size_t size, bool *fresh)
+void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, size_t size,
+                           bool *fresh)
 {
     const size_t i = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, tensor->name);
     *fresh = cp->copies[i] == NULL;
@@ -132,8 +138,8 @@ static const char *say_value(char out[32], const nib_weight_query *q, double val
 }
 
 /* All values finite once they are f32. `what` is "scale", "zero" or "bias". */
-static nib_status check_finite(const nib_weight_query *q, const char *suffix, const void *values, nib_type type,
-                               int64_t count, const char *what)
+static nib_status check_finite(const nib_weight_query *q, const char *suffix, const void *values,
+                               nib_type type, int64_t count, const char *what)
 {
     float piece[PIECE];
     char place[64], value[32];
@@ -148,14 +154,16 @@ static nib_status check_finite(const nib_weight_query *q, const char *suffix, co
                 snprintf(place, sizeof place, "index %" PRId64, at + i);
             else
                 say_place(place, q->out, at + i);
-            return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "%s at %s is %s in f32; no result would be a number",
-                                    what, place, say_value(value, q, (double)piece[i]));
+            return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                    "%s at %s is %s in f32; no result would be a number", what,
+                                    place, say_value(value, q, (double)piece[i]));
         }
     }
     return NIB_OK;
 }
 
-static void say_f64(const nib_weight_query *q, const char *suffix, const void *values, int64_t count)
+static void say_f64(const nib_weight_query *q, const char *suffix, const void *values,
+                    int64_t count)
 {
     const double change = nib__f64_change(values, count);
     nib__weight_say(q, suffix, "f64", "f32", change, "every product here is computed in f32");
@@ -166,7 +174,8 @@ nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffi
     const nib_weight *w = q->out;
     const bool mx = w->scheme.code == NIB_CODE_MX8 || w->scheme.code == NIB_CODE_MX4;
     if (mx ? w->scale_type != NIB_TYPE_E8M0 : !nib__type_is_float(w->scale_type))
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s; scales are %s", nib__type_stored_name(w->scale_type),
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s; scales are %s",
+                                nib__type_stored_name(w->scale_type),
                                 mx ? "F8_E8M0" : "F32, F16, BF16 or F64");
     NIB_TRY(check_finite(q, suffix, w->scales, w->scale_type, scale_count(w), "scale"));
     if (w->scale_type == NIB_TYPE_F64)
@@ -180,7 +189,8 @@ static nib_status check_int_zeros(const nib_weight_query *q, const char *suffix)
     nib_weight *w = q->out;
     char place[64];
     const int64_t count = scale_count(w), bytes = nib__type_bits(w->zero_type) / 8;
-    const float low = w->scheme.code == NIB_CODE_I4 ? -8 : -128, high = w->scheme.code == NIB_CODE_I4 ? 7 : 127;
+    const float low = w->scheme.code == NIB_CODE_I4 ? -8 : -128,
+                high = w->scheme.code == NIB_CODE_I4 ? 7 : 127;
     bool any = false;
     for (int64_t at = 0; at < count; at += PIECE) {
         float piece[PIECE];
@@ -189,8 +199,9 @@ static nib_status check_int_zeros(const nib_weight_query *q, const char *suffix)
         for (int64_t i = 0; i < some; i++) {
             any = any || piece[i] != 0;
             if (piece[i] < low || piece[i] > high)
-                return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "zero point at %s is %.0f, outside of %.0f to %.0f",
-                                        say_place(place, w, at + i), (double)piece[i], (double)low, (double)high);
+                return nib__weight_fail(
+                    q, NIB_BAD_INPUT, suffix, "zero point at %s is %.0f, outside of %.0f to %.0f",
+                    say_place(place, w, at + i), (double)piece[i], (double)low, (double)high);
         }
     }
     if (!any) {
@@ -209,12 +220,14 @@ nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix
         return NIB_OK;
     if (w->scheme.zero == NIB_ZERO_INT) {
         if (w->zero_type != NIB_TYPE_I8 && w->zero_type != NIB_TYPE_I32)
-            return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s; integer zero points are I8 or I32",
+            return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                    "is %s; integer zero points are I8 or I32",
                                     nib__type_stored_name(w->zero_type));
         return check_int_zeros(q, suffix);
     }
     if (!nib__type_is_float(w->zero_type))
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s; float zero points are F32, F16, BF16 or F64",
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                "is %s; float zero points are F32, F16, BF16 or F64",
                                 nib__type_stored_name(w->zero_type));
     NIB_TRY(check_finite(q, suffix, w->zeros, w->zero_type, scale_count(w), "zero point"));
     if (w->zero_type == NIB_TYPE_F64)
@@ -224,7 +237,8 @@ nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix
 
 nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale, const char *zero)
 {
-    const nib_tensor *s = nib__weight_part(q, scale), *z = zero == NULL ? NULL : nib__weight_part(q, zero);
+    const nib_tensor *s = nib__weight_part(q, scale),
+                     *z = zero == NULL ? NULL : nib__weight_part(q, zero);
     bool fresh;
     char value[32];
     if (s == NULL)
@@ -236,12 +250,14 @@ nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale,
         return nib__fail_memory(q->err, sizeof *to, s->name);
     nib__to_f32(to, s->data, s->type, 1);
     if (!isfinite(*to) || *to <= 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, scale, "is %s; an activation's scale is finite and positive",
+        return nib__weight_fail(q, NIB_BAD_INPUT, scale,
+                                "is %s; an activation's scale is finite and positive",
                                 say_value(value, q, (double)*to));
     q->out->act_scale = to;
     if (z == NULL)
         return NIB_OK;
-    if ((z->type != NIB_TYPE_I8 && z->type != NIB_TYPE_I32) || z->bytes != (uint64_t)nib__type_bits(z->type) / 8)
+    if ((z->type != NIB_TYPE_I8 && z->type != NIB_TYPE_I32) ||
+        z->bytes != (uint64_t)nib__type_bits(z->type) / 8)
         return nib__weight_fail(q, NIB_BAD_INPUT, zero, "is no single I8 or I32 value");
     int32_t *whole = nib__checkpoint_copy(q->cp, z, sizeof *whole, &fresh);
     if (whole == NULL)
@@ -251,7 +267,8 @@ nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale,
     else
         memcpy(whole, z->data, sizeof *whole);
     if (*whole < -128 || *whole > 127)
-        return nib__weight_fail(q, NIB_BAD_INPUT, zero, "is %" PRId32 ", outside of -128 to 127", *whole);
+        return nib__weight_fail(q, NIB_BAD_INPUT, zero, "is %" PRId32 ", outside of -128 to 127",
+                                *whole);
     q->out->act_zero = whole;
     return NIB_OK;
 }
@@ -278,7 +295,8 @@ static nib_status take_plain(const nib_weight_query *q, const nib_tensor *tensor
     nib_weight *w = q->out;
     char shape[200];
     if (tensor->rank != 2)
-        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "has shape %s; a linear weight has two dimensions",
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "has shape %s; a linear weight has two dimensions",
                                 say_shape(shape, tensor->shape, tensor->rank));
     w->n = tensor->shape[0];
     w->k = tensor->shape[1];
@@ -291,10 +309,11 @@ static nib_status take_plain(const nib_weight_query *q, const nib_tensor *tensor
     case NIB_TYPE_F16: w->scheme.code = NIB_CODE_F16; break;
     case NIB_TYPE_BF16: w->scheme.code = NIB_CODE_BF16; break;
     default:
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "is %s without a description that says how to read it; known are F32, F16, BF16, F64, "
-                                "and torchao's and nibble's quantized weights",
-                                nib__type_stored_name(tensor->type));
+        return nib__weight_fail(
+            q, NIB_UNSUPPORTED, ".weight",
+            "is %s without a description that says how to read it; known are F32, F16, BF16, F64, "
+            "and torchao's and nibble's quantized weights",
+            nib__type_stored_name(tensor->type));
     }
     return NIB_OK;
 }
@@ -303,7 +322,8 @@ static nib_status take_plain(const nib_weight_query *q, const nib_tensor *tensor
 
 typedef enum dialect { PLAIN, TORCHAO, NIBBLE } dialect;
 
-static dialect dialect_of(const nib_checkpoint *cp, const char *module, const nib_meta **description)
+static dialect dialect_of(const nib_checkpoint *cp, const char *module,
+                          const nib_meta **description)
 {
     const nib_meta *meta = find_meta(cp, module, ".weight");
     const bool codes = find_part(cp, module, "._weight_qdata") != NULL;
@@ -320,13 +340,17 @@ static nib_status fail_missing(const nib_weight_query *q)
     static const struct {
         const char *suffix, *made_by;
     } others[] = {
-        {".weight_packed", "compressed-tensors"}, {".qweight", "GPTQ or AWQ"},
-        {".weight.absmax", "bitsandbytes"},       {".weight_blocks", "gpt-oss's MXFP4"},
+        {".weight_packed", "compressed-tensors"},
+        {".qweight", "GPTQ or AWQ"},
+        {".weight.absmax", "bitsandbytes"},
+        {".weight_blocks", "gpt-oss's MXFP4"},
     };
     for (size_t i = 0; i < COUNT(others); i++)
         if (nib__weight_part(q, others[i].suffix) != NULL)
-            return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight", "is stored as %s does (%s); quantize the original "
-                                    "checkpoint with nibble instead", others[i].made_by, others[i].suffix + 1);
+            return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                    "is stored as %s does (%s); quantize the original "
+                                    "checkpoint with nibble instead",
+                                    others[i].made_by, others[i].suffix + 1);
     return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "the checkpoint has no such tensor");
 }
 
@@ -336,7 +360,8 @@ static nib_status take_weight(const nib_weight_query *q, bool *found)
     const dialect which = dialect_of(q->cp, q->module, &description);
     const nib_tensor *plain = nib__weight_part(q, ".weight");
     if (plain != NULL && which != PLAIN)
-        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "is stored twice, plain and as _weight_qdata");
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "is stored twice, plain and as _weight_qdata");
     if (plain == NULL && which == PLAIN) {
         if (found != NULL) {
             *found = false;
@@ -347,8 +372,10 @@ static nib_status take_weight(const nib_weight_query *q, bool *found)
     if (which == PLAIN)
         return take_plain(q, plain);
     if (description == NULL)
-        return nib__weight_fail(q, NIB_BAD_INPUT, "._weight_qdata", "no __metadata__ entry describes these codes");
-    return which == NIBBLE ? nib__weight_nibble(q, description->value) : nib__weight_torchao(q, description->value);
+        return nib__weight_fail(q, NIB_BAD_INPUT, "._weight_qdata",
+                                "no __metadata__ entry describes these codes");
+    return which == NIBBLE ? nib__weight_nibble(q, description->value)
+                           : nib__weight_torchao(q, description->value);
 }
 
 /* ---- bias ---- */
@@ -358,7 +385,8 @@ static nib_status take_bias(const nib_weight_query *q)
     nib_weight *w = q->out;
     const nib_tensor *bias = nib__weight_part(q, ".bias");
     if (nib__weight_part(q, "._bias_qdata") != NULL || nib__weight_part(q, ".bias_scale") != NULL)
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".bias", "is quantized, which this version does not read; it is "
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".bias",
+                                "is quantized, which this version does not read; it is "
                                 "not dropped: store it as floats");
     if (bias == NULL)
         return NIB_OK;
@@ -385,7 +413,8 @@ static const char *storing_module(nib_weight_query *q, char *storage, size_t siz
         return q->module;
     const nib_meta *alias = nib__checkpoint_alias(q->cp, name);
     const size_t length = alias == NULL ? 0 : strlen(alias->value);
-    if (length < sizeof end || length - (sizeof end - 1) >= size || strcmp(alias->value + length - 7, end) != 0)
+    if (length < sizeof end || length - (sizeof end - 1) >= size ||
+        strcmp(alias->value + length - 7, end) != 0)
         return q->module;
     memcpy(storage, alias->value, length - 7);
     storage[length - 7] = 0;
@@ -395,8 +424,8 @@ static const char *storing_module(nib_weight_query *q, char *storage, size_t siz
     return storage;
 }
 
-nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkpoint *cp, const char *module,
-                                  nib_ledger *ledger, nib_err *err)
+nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkpoint *cp,
+                                  const char *module, nib_ledger *ledger, nib_err *err)
 {
     nib_weight w = {.bias_type = NIB_TYPE_NONE};
     char storage[512];
@@ -422,7 +451,12 @@ const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module
 {
     static const char *const names[] = {"safetensors", "torchao", "nibble"};
     const nib_meta *description;
-    return names[dialect_of(cp, module, &description)];
+    char name[512];
+    const dialect which = dialect_of(cp, module, &description);
+    if (which == PLAIN && (snprintf(name, sizeof name, "%s.weight", module) >= (int)sizeof name ||
+                           nib__checkpoint_find(cp, name) == NULL))
+        return NULL;
+    return names[which];
 }
 
 nib_status nib__weight_check_codes(const nib_weight *w, const char *module, nib_err *err)
@@ -438,9 +472,11 @@ nib_status nib__weight_check_codes(const nib_weight *w, const char *module, nib_
             high |= (uint8_t)(row[j] + 8) & 0xf0u;
         for (int64_t j = 0; high != 0 && j < w->k; j++)
             if (row[j] < -8 || row[j] > 7)
-                return nib__fail(err, NIB_BAD_INPUT, "%s.weight: code at row %" PRId64 ", column %" PRId64 " is %d, "
-                                 "outside of -8 to 7 for int4", nib__say_name(shown, sizeof shown, module,
-                                 strlen(module)), i, j, row[j]);
+                return nib__fail(err, NIB_BAD_INPUT,
+                                 "%s.weight: code at row %" PRId64 ", column %" PRId64 " is %d, "
+                                 "outside of -8 to 7 for int4",
+                                 nib__say_name(shown, sizeof shown, module, strlen(module)), i, j,
+                                 row[j]);
     }
     return NIB_OK;
 }

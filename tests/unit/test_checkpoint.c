@@ -10,12 +10,10 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-static nib_allocator heap(void)
-{
-    return nib__allocator_default();
-}
+static nib_allocator heap(void) { return nib__allocator_default(); }
 
-#define U8(name, offsets) "\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" offsets "]}"
+#define U8(name, offsets)                                                                          \
+    "\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" offsets "]}"
 #define F32_2X2(name) "\"" name "\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}"
 
 /* The path inside the directory. */
@@ -32,7 +30,8 @@ static void expect_refused(const char *path, nib_status status, const char *frag
     nib_err err = {NIB_OK, ""};
     const nib_status got = nib__checkpoint_open(&cp, path, &a, &err);
     if (got != status || strstr(err.text, fragment) == NULL)
-        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment, nib_status_name(got), err.text);
+        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
+                 nib_status_name(got), err.text);
     assert_null(cp);
 }
 
@@ -54,9 +53,12 @@ static void test_file(void **state)
     char dir[256], path[512];
     make_directory(dir);
     write_safetensors(dir, "x.safetensors",
-                      "{\"__metadata__\":{\"format\":\"pt\",\"embed.weight\":\"head.weight\",\"gone.weight\":\"nowhere.weight\","
-                      "\"head.weight\":\"head.weight\"},\"head.weight\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]},"
-                      "\"norm.weight\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[16,24]}}", NULL, 24);
+                      "{\"__metadata__\":{\"format\":\"pt\",\"embed.weight\":\"head.weight\","
+                      "\"gone.weight\":\"nowhere.weight\","
+                      "\"head.weight\":\"head.weight\"},\"head.weight\":{\"dtype\":\"F32\","
+                      "\"shape\":[2,2],\"data_offsets\":[0,16]},"
+                      "\"norm.weight\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[16,24]}}",
+                      NULL, 24);
     nib_checkpoint *cp = open_ok(in(path, dir, "x.safetensors"));
     assert_string_equal(nib__checkpoint_path(cp), path);
     assert_null(nib__checkpoint_directory(cp));
@@ -65,7 +67,8 @@ static void test_file(void **state)
     assert_int_equal(nib__checkpoint_meta_count(cp), 4);
     assert_null(nib__checkpoint_find(cp, "nothing"));
     /* An alias stands for a stored tensor; one that names nothing, or a stored name, is none. */
-    assert_ptr_equal(nib__checkpoint_find(cp, "embed.weight"), nib__checkpoint_find(cp, "head.weight"));
+    assert_ptr_equal(nib__checkpoint_find(cp, "embed.weight"),
+                     nib__checkpoint_find(cp, "head.weight"));
     assert_string_equal(nib__checkpoint_alias(cp, "embed.weight")->value, "head.weight");
     assert_null(nib__checkpoint_find(cp, "gone.weight"));
     assert_null(nib__checkpoint_alias(cp, "gone.weight"));
@@ -129,7 +132,8 @@ static void test_directory(void **state)
     assert_int_equal(nib__checkpoint_note_count(cp), 1);
     assert_non_null(strstr(nib__checkpoint_note(cp, 0), "pytorch_model.bin"));
     nib__checkpoint_close(cp);
-    write_text(dir, "model.safetensors.index.json", "{\"weight_map\":{\"b\":\"../b\"}}"); /* not read */
+    write_text(dir, "model.safetensors.index.json",
+               "{\"weight_map\":{\"b\":\"../b\"}}"); /* not read */
     write_text(dir, "config.json", "{}");
     cp = open_ok(in(path, dir, "config.json"));
     assert_int_equal(nib__checkpoint_note_count(cp), 2);
@@ -142,8 +146,12 @@ static const char index_name[] = "model.safetensors.index.json";
 
 static void write_shards(const char *dir)
 {
-    write_safetensors(dir, "s1.safetensors", "{\"__metadata__\":{\"format\":\"pt\"}," U8("b", "1,2") "," U8("a", "0,1") "}", "xy", 2);
-    write_safetensors(dir, "s2.safetensors", "{\"__metadata__\":{\"format\":\"pt\",\"c.alias\":\"a\"}," U8("c", "0,1") "}", "z", 1);
+    write_safetensors(
+        dir, "s1.safetensors",
+        "{\"__metadata__\":{\"format\":\"pt\"}," U8("b", "1,2") "," U8("a", "0,1") "}", "xy", 2);
+    write_safetensors(dir, "s2.safetensors",
+                      "{\"__metadata__\":{\"format\":\"pt\",\"c.alias\":\"a\"}," U8("c", "0,1") "}",
+                      "z", 1);
 }
 
 static void test_shards(void **state)
@@ -152,23 +160,28 @@ static void test_shards(void **state)
     char dir[256], path[512];
     make_directory(dir);
     write_shards(dir);
-    write_text(dir, index_name, "{\"metadata\":{\"total_size\":3,\"x\":[1]},\"weight_map\":{\"c\":\"s2.safetensors\","
-                                "\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"},\"more\":{}}");
+    write_text(
+        dir, index_name,
+        "{\"metadata\":{\"total_size\":3,\"x\":[1]},\"weight_map\":{\"c\":\"s2.safetensors\","
+        "\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"},\"more\":{}}");
     nib_checkpoint *cp = open_ok(dir);
     assert_int_equal(nib__checkpoint_count(cp), 3);
     assert_string_equal(nib__checkpoint_at(cp, 0)->name, "a");
     assert_string_equal(nib__checkpoint_at(cp, 2)->name, "c");
     assert_int_equal(nib__checkpoint_at(cp, 2)->file, 1);
     assert_int_equal(nib__checkpoint_find(cp, "b")->data[0], 'y');
-    assert_ptr_equal(nib__checkpoint_find(cp, "c.alias"), nib__checkpoint_find(cp, "a")); /* across files */
+    assert_ptr_equal(nib__checkpoint_find(cp, "c.alias"),
+                     nib__checkpoint_find(cp, "a")); /* across files */
     assert_int_equal(nib__checkpoint_meta_count(cp), 2);
     assert_int_equal(nib__checkpoint_note_count(cp), 0);
     nib__checkpoint_close(cp);
     cp = open_ok(in(path, dir, index_name)); /* the index itself */
     assert_int_equal(nib__checkpoint_count(cp), 3);
     nib__checkpoint_close(cp);
-    write_text(dir, index_name, "\xef\xbb\xbf{\"metadata\":{\"total_size\":4},\r\n\"weight_map\":{\"c\":\"s2.safetensors\","
-                                "\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"}}");
+    write_text(
+        dir, index_name,
+        "\xef\xbb\xbf{\"metadata\":{\"total_size\":4},\r\n\"weight_map\":{\"c\":\"s2.safetensors\","
+        "\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"}}");
     cp = open_ok(dir);
     assert_int_equal(nib__checkpoint_note_count(cp), 1);
     assert_non_null(strstr(nib__checkpoint_note(cp, 0), "total_size 4, the tensors have 3 bytes"));
@@ -188,29 +201,45 @@ static void test_bad_indexes(void **state)
         {"[]", NIB_BAD_INPUT, "expected an object"},
         {"{}", NIB_BAD_INPUT, "no weight_map"},
         {"{\"weight_map\":{}}", NIB_BAD_INPUT, "empty one"},
-        {"{\"weight_map\":{\"a\":\"s1.safetensors\"},\"weight_map\":{\"b\":\"s1.safetensors\"}}", NIB_BAD_INPUT, "comes twice"},
-        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT, "\"a\" comes twice"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\"},\"weight_map\":{\"b\":\"s1.safetensors\"}}",
+         NIB_BAD_INPUT, "comes twice"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT,
+         "\"a\" comes twice"},
         {"{\"weight_map\":{\"a\":1}}", NIB_BAD_INPUT, "expected a string"},
-        {"{\"weight_map\":{\"a\":\"../s1.safetensors\"}}", NIB_BAD_INPUT, "\"../s1.safetensors\" is not the name of a file"},
-        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", NIB_BAD_INPUT, "\"/etc/passwd\" is not the name of a file"},
-        {"{\"weight_map\":{\"a\":\"x/s1.safetensors\"}}", NIB_BAD_INPUT, "is not the name of a file"},
-        {"{\"weight_map\":{\"a\":\"..\\\\s1.safetensors\"}}", NIB_BAD_INPUT, "is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"../s1.safetensors\"}}", NIB_BAD_INPUT,
+         "\"../s1.safetensors\" is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", NIB_BAD_INPUT,
+         "\"/etc/passwd\" is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"x/s1.safetensors\"}}", NIB_BAD_INPUT,
+         "is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"..\\\\s1.safetensors\"}}", NIB_BAD_INPUT,
+         "is not the name of a file"},
         {"{\"weight_map\":{\"a\":\"..\"}}", NIB_BAD_INPUT, "is not the name of a file"},
         {"{\"weight_map\":{\"a\":\"\"}}", NIB_BAD_INPUT, "is not the name of a file"},
         {"{\"weight_map\":{\"a\":\"s1.safe\\u0000tensors\"}}", NIB_BAD_INPUT, "NUL"},
         {"{\"metadata\":{\"total_size\":1e999},\"weight_map\":{}}", NIB_BAD_INPUT, "too large"},
-        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"s3.safetensors\"}}", NIB_BAD_INPUT,
-         "shard \"s3.safetensors\" is missing; model.safetensors.index.json places 1 tensors in it"},
-        {"{\"weight_map\":{\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT, "s1.safetensors: tensor \"b\" is not in the weight_map"},
-        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\",\"c\":\"s2.safetensors\"}}", NIB_BAD_INPUT,
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"s3."
+         "safetensors\"}}",
+         NIB_BAD_INPUT,
+         "shard \"s3.safetensors\" is missing; model.safetensors.index.json places 1 tensors in "
+         "it"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT,
+         "s1.safetensors: tensor \"b\" is not in the weight_map"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\",\"c\":\"s2."
+         "safetensors\"}}",
+         NIB_BAD_INPUT,
          "tensor \"b\" is stored here, but the weight_map places it in \"s2.safetensors\""},
-        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"d\":\"s1.safetensors\"}}", NIB_BAD_INPUT,
-         "s1.safetensors: tensor \"d\" is missing"},
-        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"twice.safetensors\"}}", NIB_BAD_INPUT,
-         "tensor \"a\" is stored twice, in s1.safetensors and in twice.safetensors"},
-        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"cut.safetensors\"}}", NIB_BAD_INPUT,
-         "cut.safetensors: header"},
-        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"sub\"}}", NIB_IO, "directory"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"d\":\"s1."
+         "safetensors\"}}",
+         NIB_BAD_INPUT, "s1.safetensors: tensor \"d\" is missing"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"twice."
+         "safetensors\"}}",
+         NIB_BAD_INPUT, "tensor \"a\" is stored twice, in s1.safetensors and in twice.safetensors"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"cut."
+         "safetensors\"}}",
+         NIB_BAD_INPUT, "cut.safetensors: header"},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"sub\"}}",
+         NIB_IO, "directory"},
     };
     char dir[256], path[512];
     make_directory(dir);
@@ -234,8 +263,9 @@ static void test_no_memory(void **state)
     make_directory(dir);
     write_shards(dir);
     write_text(dir, "pytorch_model.bin", "");
-    write_text(dir, index_name, "{\"metadata\":{\"total_size\":4},\"weight_map\":{\"c\":\"s2.safetensors\","
-                                "\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"}}");
+    write_text(dir, index_name,
+               "{\"metadata\":{\"total_size\":4},\"weight_map\":{\"c\":\"s2.safetensors\","
+               "\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"}}");
     nib_status status = NIB_NO_MEMORY;
     for (int n = 0; status != NIB_OK; n++) {
         failing f = {n, 0};
@@ -295,7 +325,8 @@ static void test_robustness_files(void **state)
     for (size_t i = 0; i < COUNT(good); i++)
         nib__checkpoint_close(open_ok(in(path, data, good[i])));
     /* Its author's writer left 5 bytes too many; safetensors' own reader refuses it likewise. */
-    expect_refused(in(path, data, "robustness/las7/tiny.safetensors"), NIB_BAD_INPUT, "5 bytes behind the last tensor");
+    expect_refused(in(path, data, "robustness/las7/tiny.safetensors"), NIB_BAD_INPUT,
+                   "5 bytes behind the last tensor");
     expect_refused(in(path, data, "robustness/las7/tiny.gguf"), NIB_UNSUPPORTED, "GGUF");
 }
 
@@ -331,7 +362,8 @@ static void test_planner_vectors(void **state)
         const nib_allocator a = heap();
         char *hex;
         size_t size;
-        snprintf(path, sizeof path, "%s/robustness/planner-vectors/fixtures/%s.hex", data, cases[i].name);
+        snprintf(path, sizeof path, "%s/robustness/planner-vectors/fixtures/%s.hex", data,
+                 cases[i].name);
         assert_int_equal(nib__file_read(&hex, &size, path, 1 << 20, &a, NULL), NIB_OK);
         const size_t bytes = size / 2;
         uint8_t *file = calloc(1, bytes + cases[i].zeros + 1);
@@ -351,11 +383,16 @@ static void test_planner_vectors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_file),        cmocka_unit_test(test_other_formats),
-        cmocka_unit_test(test_sparse_file), cmocka_unit_test(test_directory),
-        cmocka_unit_test(test_shards),      cmocka_unit_test(test_bad_indexes),
-        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_tinystories),
-        cmocka_unit_test(test_robustness_files), cmocka_unit_test(test_planner_vectors),
+        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_other_formats),
+        cmocka_unit_test(test_sparse_file),
+        cmocka_unit_test(test_directory),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_bad_indexes),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_tinystories),
+        cmocka_unit_test(test_robustness_files),
+        cmocka_unit_test(test_planner_vectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The safetensors format, rule by rule: what is legal is read as it stands, what is not is refused with a
- * sentence that names the place.
+ * The safetensors format, rule by rule: what is legal is read as it stands, what is not is refused
+ * with a sentence that names the place.
  */
 #include "failing.h"
 #include "pool.h"
@@ -47,8 +47,8 @@ static void drop(parsed *p)
 static void expect_error(parsed *p, nib_status status, const char *fragment)
 {
     if (p->status != status || strstr(p->err.text, fragment) == NULL)
-        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment, nib_status_name(p->status),
-                 p->err.text);
+        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
+                 nib_status_name(p->status), p->err.text);
     assert_int_equal(p->err.status, status);
     assert_null(p->st.tensors);
     drop(p);
@@ -61,9 +61,11 @@ static void test_two_tensors(void **state)
     (void)state;
     parsed p;
     /* The header's order is not the data's; spaces may pad it. */
-    parse(&p, "{\"b\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[12,17]},"
-              "\"__metadata__\":{\"format\":\"pt\",\"k\\u00e9y\":\"v\\\"\"},"
-              "\"a\":{\"data_offsets\":[0,12],\"shape\":[2,3],\"dtype\":\"BF16\"}}    ", 17);
+    parse(&p,
+          "{\"b\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[12,17]},"
+          "\"__metadata__\":{\"format\":\"pt\",\"k\\u00e9y\":\"v\\\"\"},"
+          "\"a\":{\"data_offsets\":[0,12],\"shape\":[2,3],\"dtype\":\"BF16\"}}    ",
+          17);
     assert_int_equal(p.status, NIB_OK);
     assert_int_equal(p.st.count, 2);
     const nib_tensor *a = p.st.tensors[0], *b = p.st.tensors[1];
@@ -92,14 +94,17 @@ static void test_legal(void **state)
     } cases[] = {
         {"{}", 0},
         {"{\"__metadata__\":{}}", 0},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4},          /* a scalar */
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[0,0]}}", 0},       /* no element */
-        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"F32\",\"shape\":[0],"
-         "\"data_offsets\":[0,0]},\"c\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[1,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4},    /* a scalar */
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[0,0]}}", 0}, /* no element */
+        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"F32\","
+         "\"shape\":[0],"
+         "\"data_offsets\":[0,0]},\"c\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[1,1]}}",
+         1},
         {"{\"a\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[0,2]}}", 2},
         {"{\"a\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[0,3]}}", 3},
         {"{\"o\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-         "\"a\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[1,5]}}", 5},         /* an odd address */
+         "\"a\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[1,5]}}",
+         5}, /* an odd address */
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1},
         {"{\"\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1},
     };
@@ -125,7 +130,8 @@ static void test_every_type(void **state)
     for (size_t i = 1; i < COUNT(types); i++) {
         char header[200];
         parsed p;
-        snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"%s\",\"shape\":[8],\"data_offsets\":[0,%d]}}",
+        snprintf(header, sizeof header,
+                 "{\"a\":{\"dtype\":\"%s\",\"shape\":[8],\"data_offsets\":[0,%d]}}",
                  types[i].stored, types[i].bits);
         parse(&p, header, (size_t)types[i].bits);
         assert_int_equal(p.status, NIB_OK);
@@ -167,7 +173,8 @@ static void test_prefix(void **state)
     }
 }
 
-#define U8(name, offsets) "\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" offsets "]}"
+#define U8(name, offsets)                                                                          \
+    "\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" offsets "]}"
 
 static void test_headers(void **state)
 {
@@ -202,44 +209,61 @@ static void test_headers(void **state)
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "no data_offsets"},
         {"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "no shape"},
         {"{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "no dtype"},
-        {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "\"dtype\" of a tensor comes twice"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, "\"x\" of a tensor is none of"},
+        {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+         "\"dtype\" of a tensor comes twice"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1,
+         "\"x\" of a tensor is none of"},
         {"{" U8("a", "0,1") "," U8("a", "1,2") "}", 2, "tensor \"a\" comes twice"},
         {"{" U8("a", "0,1") "," U8("\\u0061", "1,2") "}", 2, "tensor \"a\" comes twice"},
         /* types */
-        {"{\"a\":{\"dtype\":\"F128\",\"shape\":[1],\"data_offsets\":[0,16]}}", 16, "dtype \"F128\""},
-        {"{\"a\":{\"dtype\":\"F8_E3M4\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "dtype \"F8_E3M4\""},
+        {"{\"a\":{\"dtype\":\"F128\",\"shape\":[1],\"data_offsets\":[0,16]}}", 16,
+         "dtype \"F128\""},
+        {"{\"a\":{\"dtype\":\"F8_E3M4\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+         "dtype \"F8_E3M4\""},
         {"{\"a\":{\"dtype\":\"bf16\",\"shape\":[1],\"data_offsets\":[0,2]}}", 2, "dtype \"bf16\""},
         {"{\"a\":{\"dtype\":\"\",\"shape\":[1],\"data_offsets\":[0,2]}}", 2, "dtype \"\""},
         {"{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,2]}}", 2, "dtype must be a string"},
         /* shapes */
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, "negative"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-0],\"data_offsets\":[0,0]}}", 0, "negative"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[0,1]}}", 1, "not a whole number"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1e3],\"data_offsets\":[0,1000]}}", 1000, "not a whole number"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[0,1]}}", 1,
+         "not a whole number"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1e3],\"data_offsets\":[0,1000]}}", 1000,
+         "not a whole number"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[01],\"data_offsets\":[0,1]}}", 1, "begin with 0"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[+1],\"data_offsets\":[0,1]}}", 1, "expected"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[18446744073709551616],\"data_offsets\":[0,1]}}", 1, "64-bit"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[\"1\"],\"data_offsets\":[0,1]}}", 1, "expected a number"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[18446744073709551616],\"data_offsets\":[0,1]}}", 1,
+         "64-bit"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[\"1\"],\"data_offsets\":[0,1]}}", 1,
+         "expected a number"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1, "expected an array"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1, "more than 8 dimensions"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,1]}}", 1, "overflows"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2097152,2097152,2097152],\"data_offsets\":[0,1]}}", 1, "overflows"},
-        {"{\"a\":{\"dtype\":\"F64\",\"shape\":[288230376151711744],\"data_offsets\":[0,1]}}", 1, "overflows"},
-        {"{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2, "no whole number of bytes"},
-        {"{\"a\":{\"dtype\":\"F6_E3M2\",\"shape\":[3],\"data_offsets\":[0,3]}}", 3, "no whole number of bytes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1,
+         "more than 8 dimensions"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,1]}}", 1,
+         "overflows"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2097152,2097152,2097152],\"data_offsets\":[0,1]}}", 1,
+         "overflows"},
+        {"{\"a\":{\"dtype\":\"F64\",\"shape\":[288230376151711744],\"data_offsets\":[0,1]}}", 1,
+         "overflows"},
+        {"{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2,
+         "no whole number of bytes"},
+        {"{\"a\":{\"dtype\":\"F6_E3M2\",\"shape\":[3],\"data_offsets\":[0,3]}}", 3,
+         "no whole number of bytes"},
         /* offsets */
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, "before they begin"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", 1, "expected a number"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1, "expected the end"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1,
+         "expected the end"},
         {"{" U8("a", "0,2") "}", 2, "need 1 bytes, data_offsets span 2"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "need 8 bytes, data_offsets span 4"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4,
+         "need 8 bytes, data_offsets span 4"},
         {"{" U8("a", "0,1") "}", 0, "the file is cut short"},
         {"{" U8("a", "9223372036854775806,9223372036854775807") "}", 1, "the file is cut short"},
         {"{" U8("a", "1,2") "}", 2, "a hole before \"a\""},
         {"{" U8("a", "0,1") "," U8("b", "2,3") "}", 3, "a hole before \"b\""},
         {"{" U8("a", "0,1") "," U8("b", "0,1") "}", 1, "inside the tensor before it"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}," U8("b", "2,3") "}", 4, "inside the tensor before it"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}," U8("b", "2,3") "}", 4,
+         "inside the tensor before it"},
         {"{" U8("a", "0,1") "}", 2, "1 bytes behind the last tensor"},
         {"{}", 1, "1 bytes behind the last tensor"},
     };
@@ -284,7 +308,8 @@ static void test_long_name(void **state)
         header[0] = '{';
         header[1] = '"';
         memset(header + 2, 'n', length);
-        snprintf(header + 2 + length, 190, "\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,1]}}", 2 - good);
+        snprintf(header + 2 + length, 190,
+                 "\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,1]}}", 2 - good);
         parse(&p, header, 1);
         if (good) {
             assert_int_equal(p.status, NIB_OK);
@@ -317,8 +342,9 @@ static void test_depth(void **state)
 static void test_truncation(void **state)
 {
     (void)state;
-    static const char header[] = "{\"__metadata__\":{\"k\":\"v\"}," U8("a", "0,1") ",\"b\":{\"dtype\":\"F32\",\"shape\":[2,1],"
-                                 "\"data_offsets\":[1,9]}}  ";
+    static const char header[] = "{\"__metadata__\":{\"k\":\"v\"}," U8(
+        "a", "0,1") ",\"b\":{\"dtype\":\"F32\",\"shape\":[2,1],"
+                    "\"data_offsets\":[1,9]}}  ";
     size_t size;
     uint8_t *file = build_file(header, sizeof header - 1, NULL, 9, &size);
     for (size_t cut = 0; cut < size; cut++) {
@@ -336,8 +362,9 @@ static void test_truncation(void **state)
 static void test_mutation(void **state)
 {
     (void)state;
-    static const char header[] = "{\"__metadata__\":{\"k\":\"v\"}," U8("a", "0,1") ",\"b\":{\"dtype\":\"F32\",\"shape\":[2,1],"
-                                 "\"data_offsets\":[1,9]}}  ";
+    static const char header[] = "{\"__metadata__\":{\"k\":\"v\"}," U8(
+        "a", "0,1") ",\"b\":{\"dtype\":\"F32\",\"shape\":[2,1],"
+                    "\"data_offsets\":[1,9]}}  ";
     static const char others[] = "0 9-\"{}[],:\\\x7f";
     for (size_t at = 0; at < sizeof header - 1; at++)
         for (size_t o = 0; o < sizeof others; o++) {
@@ -390,8 +417,10 @@ static void test_many(void **state)
         size_t size = 0;
         header[size++] = '{';
         for (size_t i = 0; i < counts[c]; i++)
-            size += (size_t)snprintf(header + size, 64, "%s\"%zx\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
-                                     i == 0 ? "" : ",", i);
+            size += (size_t)snprintf(
+                header + size, 64,
+                "%s\"%zx\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+                i == 0 ? "" : ",", i);
         header[size++] = '}';
         meter m = {0, 0};
         const nib_allocator a = {metered_resize, &m};
@@ -402,7 +431,8 @@ static void test_many(void **state)
         uint8_t *file = build_file(header, size, NULL, 0, &file_size);
         nib__arena_init(&arena, &a, 0);
         const uint64_t start = nib__now_ns();
-        const nib_status status = nib__safetensors_parse(&st, file, file_size, "x", 0, &arena, &err);
+        const nib_status status =
+            nib__safetensors_parse(&st, file, file_size, "x", 0, &arena, &err);
         assert_true(nib__now_ns() - start < UINT64_C(5000000000));
         assert_true(m.most < 2 * file_size + (64 << 20));
         if (c == 0) {
@@ -423,7 +453,8 @@ static void test_no_memory(void **state)
 {
     (void)state;
     size_t size;
-    static const char header[] = "{\"__metadata__\":{\"k\":\"v\"}," U8("b", "1,2") "," U8("a", "0,1") "}";
+    static const char header[] =
+        "{\"__metadata__\":{\"k\":\"v\"}," U8("b", "1,2") "," U8("a", "0,1") "}";
     uint8_t *file = build_file(header, sizeof header - 1, NULL, 2, &size);
     nib_status status = NIB_NO_MEMORY;
     for (int n = 0; status != NIB_OK; n++) {
@@ -445,12 +476,18 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_tensors), cmocka_unit_test(test_legal),
-        cmocka_unit_test(test_every_type),  cmocka_unit_test(test_prefix),
-        cmocka_unit_test(test_headers),     cmocka_unit_test(test_nul_padding),
-        cmocka_unit_test(test_names_are_escaped), cmocka_unit_test(test_long_name),
-        cmocka_unit_test(test_depth),       cmocka_unit_test(test_truncation),
-        cmocka_unit_test(test_mutation),    cmocka_unit_test(test_many),
+        cmocka_unit_test(test_two_tensors),
+        cmocka_unit_test(test_legal),
+        cmocka_unit_test(test_every_type),
+        cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_nul_padding),
+        cmocka_unit_test(test_names_are_escaped),
+        cmocka_unit_test(test_long_name),
+        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_mutation),
+        cmocka_unit_test(test_many),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

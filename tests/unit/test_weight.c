@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of a module: torchao's own files give torchao's values; plain and nibble weights; biases; what is
- * converted is told, and what is wrong is named.
+ * Weights of a module: torchao's own files give torchao's values; plain and nibble weights; biases;
+ * what is converted is told, and what is wrong is named.
  */
 #include "checkpoint.h"
 #include "dialects.h"
@@ -47,7 +47,8 @@ static void make(made *m, const char *metadata, const part *parts, size_t count)
     nib__text_init(&header, &a);
     nib__text_format(&header, "{\"__metadata__\":{%s}", metadata);
     for (size_t i = 0; i < count; i++) {
-        nib__text_format(&header, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", parts[i].name, parts[i].type);
+        nib__text_format(&header, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", parts[i].name,
+                         parts[i].type);
         for (int d = 0; d < parts[i].rank; d++)
             nib__text_format(&header, "%s%d", d == 0 ? "" : ",", (int)parts[i].shape[d]);
         const size_t bytes = part_bytes(&parts[i]);
@@ -79,8 +80,8 @@ static void expect_weight(const made *m, nib_status status, const char *fragment
     nib_err err = {NIB_OK, ""};
     const nib_status got = nib__checkpoint_weight(&w, NULL, m->cp, "m", NULL, &err);
     if (got != status || (fragment != NULL && strstr(err.text, fragment) == NULL))
-        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment == NULL ? "" : fragment,
-                 nib_status_name(got), err.text);
+        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status),
+                 fragment == NULL ? "" : fragment, nib_status_name(got), err.text);
     if (got != NIB_OK)
         assert_int_equal(w.n, -7); /* untouched */
 }
@@ -140,7 +141,8 @@ static void test_plain(void **state)
         nib_code code;
     } types[] = {{"F32", NIB_CODE_F32}, {"F16", NIB_CODE_F16}, {"BF16", NIB_CODE_BF16}};
     for (size_t i = 0; i < COUNT(types); i++) {
-        const part parts[] = {{"m.weight", types[i].type, 2, {2, 3}, NULL}, {"m.bias", "F32", 1, {2}, NULL}};
+        const part parts[] = {{"m.weight", types[i].type, 2, {2, 3}, NULL},
+                              {"m.bias", "F32", 1, {2}, NULL}};
         made m;
         nib_weight w;
         make(&m, "", parts, 2);
@@ -154,6 +156,7 @@ static void test_plain(void **state)
         bool found = true;
         assert_int_equal(nib__checkpoint_weight(&w, &found, m.cp, "other", NULL, NULL), NIB_OK);
         assert_false(found);
+        assert_null(nib__checkpoint_dialect(m.cp, "other"));
         drop(&m);
     }
 }
@@ -163,7 +166,8 @@ static void test_f64(void **state)
 {
     (void)state;
     const double values[] = {0.5, 0.1, -1.0 / 3, 2, 1e-300, 7};
-    const part parts[] = {{"m.weight", "F64", 2, {2, 3}, values}, {"m.bias", "F64", 1, {2}, values}};
+    const part parts[] = {{"m.weight", "F64", 2, {2, 3}, values},
+                          {"m.bias", "F64", 1, {2}, values}};
     made m;
     nib_weight w, again;
     nib_ledger ledger;
@@ -215,23 +219,62 @@ static void test_bad_plain(void **state)
         nib_status status;
         const char *fragment;
     } cases[] = {
-        {{{"x", "U8", 1, {1}, NULL}}, 1, NIB_BAD_INPUT, "m.weight: the checkpoint has no such tensor"},
+        {{{"x", "U8", 1, {1}, NULL}},
+         1,
+         NIB_BAD_INPUT,
+         "m.weight: the checkpoint has no such tensor"},
         {{{"m.weight", "F32", 1, {4}, NULL}}, 1, NIB_BAD_INPUT, "m.weight: has shape [4]"},
-        {{{"m.weight", "F32", 3, {1, 2, 2}, NULL}}, 1, NIB_BAD_INPUT, "m.weight: has shape [1, 2, 2]"},
+        {{{"m.weight", "F32", 3, {1, 2, 2}, NULL}},
+         1,
+         NIB_BAD_INPUT,
+         "m.weight: has shape [1, 2, 2]"},
         {{{"m.weight", "F32", 2, {0, 2}, NULL}}, 1, NIB_BAD_INPUT, "no elements"},
-        {{{"m.weight", "I8", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED, "m.weight: is I8 without a description"},
-        {{{"m.weight", "F8_E4M3", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED, "m.weight: is F8_E4M3 without"},
+        {{{"m.weight", "I8", 2, {2, 2}, NULL}},
+         1,
+         NIB_UNSUPPORTED,
+         "m.weight: is I8 without a description"},
+        {{{"m.weight", "F8_E4M3", 2, {2, 2}, NULL}},
+         1,
+         NIB_UNSUPPORTED,
+         "m.weight: is F8_E4M3 without"},
         {{{"m.weight_packed", "I32", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED, "compressed-tensors"},
         {{{"m.qweight", "I32", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED, "GPTQ or AWQ"},
-        {{{"m._weight_qdata", "I8", 2, {2, 2}, NULL}}, 1, NIB_BAD_INPUT, "no __metadata__ entry describes"},
-        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m._weight_qdata", "I8", 2, {2, 2}, NULL}}, 2, NIB_BAD_INPUT, "stored twice"},
-        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "I32", 1, {2}, NULL}}, 2, NIB_BAD_INPUT, "m.bias: is I32"},
-        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {3}, NULL}}, 2, NIB_BAD_INPUT, "m.bias: has shape [3], expected [2]"},
-        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 2, {1, 2}, NULL}}, 2, NIB_BAD_INPUT, "m.bias: has shape [1, 2], expected [2]"},
-        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {2}, nan_bias}}, 2, NIB_BAD_INPUT, "m.bias: bias at index 1 is nan"},
-        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {2}, inf_bias}}, 2, NIB_BAD_INPUT, "m.bias: bias at index 0 is inf"},
-        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F64", 1, {2}, huge}}, 2, NIB_BAD_INPUT, "m.bias: bias at index 1 is inf in f32"},
-        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m._bias_qdata", "I8", 1, {2}, NULL}}, 2, NIB_UNSUPPORTED, "it is not dropped"},
+        {{{"m._weight_qdata", "I8", 2, {2, 2}, NULL}},
+         1,
+         NIB_BAD_INPUT,
+         "no __metadata__ entry describes"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m._weight_qdata", "I8", 2, {2, 2}, NULL}},
+         2,
+         NIB_BAD_INPUT,
+         "stored twice"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "I32", 1, {2}, NULL}},
+         2,
+         NIB_BAD_INPUT,
+         "m.bias: is I32"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {3}, NULL}},
+         2,
+         NIB_BAD_INPUT,
+         "m.bias: has shape [3], expected [2]"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 2, {1, 2}, NULL}},
+         2,
+         NIB_BAD_INPUT,
+         "m.bias: has shape [1, 2], expected [2]"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {2}, nan_bias}},
+         2,
+         NIB_BAD_INPUT,
+         "m.bias: bias at index 1 is nan"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {2}, inf_bias}},
+         2,
+         NIB_BAD_INPUT,
+         "m.bias: bias at index 0 is inf"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F64", 1, {2}, huge}},
+         2,
+         NIB_BAD_INPUT,
+         "m.bias: bias at index 1 is inf in f32"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m._bias_qdata", "I8", 1, {2}, NULL}},
+         2,
+         NIB_UNSUPPORTED,
+         "it is not dropped"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         made m;
@@ -245,13 +288,21 @@ static void test_bad_plain(void **state)
 
 #define DTYPE(t) "{\\\"_type\\\":\\\"torch.dtype\\\",\\\"_data\\\":\\\"" t "\\\"}"
 #define DESCRIBED(class, data, names)                                                              \
-    "\"m.weight\":\"{\\\"_type\\\":\\\"" class "\\\",\\\"_data\\\":{" data "},\\\"_tensor_data_names\\\":[" names "]}\""
+    "\"m.weight\":\"{\\\"_type\\\":\\\"" class "\\\",\\\"_data\\\":{" data                         \
+                                               "},\\\"_tensor_data_names\\\":[" names "]}\""
 #define INTX(target, block, act)                                                                   \
-    DESCRIBED("IntxUnpackedToInt8Tensor", "\\\"target_dtype\\\":" DTYPE(target) ",\\\"block_size\\\":" block         \
-              ",\\\"dtype\\\":" DTYPE("float32") ",\\\"activation_quantization\\\":" act,          \
-              "\\\"qdata\\\",\\\"scale\\\",\\\"zero_point\\\"")
-#define INT8(data) DESCRIBED("Int8Tensor", "\\\"block_size\\\":[1,4],\\\"dtype\\\":" DTYPE("float32") data, "\\\"qdata\\\",\\\"scale\\\"")
-#define MX(data) DESCRIBED("MXTensor", "\\\"elem_dtype\\\":" DTYPE("float8_e4m3fn") data, "\\\"qdata\\\",\\\"scale\\\"")
+    DESCRIBED(                                                                                     \
+        "IntxUnpackedToInt8Tensor",                                                                \
+        "\\\"target_dtype\\\":" DTYPE(                                                             \
+            target) ",\\\"block_size\\\":" block                                                   \
+                    ",\\\"dtype\\\":" DTYPE("float32") ",\\\"activation_quantization\\\":" act,    \
+        "\\\"qdata\\\",\\\"scale\\\",\\\"zero_point\\\"")
+#define INT8(data)                                                                                 \
+    DESCRIBED("Int8Tensor", "\\\"block_size\\\":[1,4],\\\"dtype\\\":" DTYPE("float32") data,       \
+              "\\\"qdata\\\",\\\"scale\\\"")
+#define MX(data)                                                                                   \
+    DESCRIBED("MXTensor", "\\\"elem_dtype\\\":" DTYPE("float8_e4m3fn") data,                       \
+              "\\\"qdata\\\",\\\"scale\\\"")
 
 static const float ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
@@ -308,8 +359,10 @@ static void test_bad_torchao(void **state)
     (void)state;
     const float nan_scale[] = {1, 1, NAN, 1}, inf_scale[] = {1, 1, 1, -INFINITY};
     const double wide[] = {1, 1e39, 1, 1};
-    const part q = {"m._weight_qdata", "I8", 2, {2, 4}, NULL}, z = {"m._weight_zero_point", "I8", 2, {2, 2}, NULL};
-    const part s = {"m._weight_scale", "F32", 2, {2, 2}, ones}, row = {"m._weight_scale", "F32", 2, {2, 1}, ones};
+    const part q = {"m._weight_qdata", "I8", 2, {2, 4}, NULL},
+               z = {"m._weight_zero_point", "I8", 2, {2, 2}, NULL};
+    const part s = {"m._weight_scale", "F32", 2, {2, 2}, ones},
+               row = {"m._weight_scale", "F32", 2, {2, 1}, ones};
     const part mx = {"m._weight_qdata", "F8_E4M3", 2, {1, 64}, NULL};
     const char *g2 = INTX("int4", "[1,2]", "null");
     const struct {
@@ -320,44 +373,161 @@ static void test_bad_torchao(void **state)
         const char *fragment;
     } cases[] = {
         {g2, {q, s, z}, 3, NIB_OK, NULL},
-        {g2, {q, {"m._weight_scale", "F32", 2, {2, 2}, nan_scale}, z}, 3, NIB_BAD_INPUT, "m._weight_scale: scale at row 1, group 0 is nan"},
-        {g2, {q, {"m._weight_scale", "F32", 2, {2, 2}, inf_scale}, z}, 3, NIB_BAD_INPUT, "scale at row 1, group 1 is -inf"},
-        {g2, {q, {"m._weight_scale", "F64", 2, {2, 2}, wide}, z}, 3, NIB_BAD_INPUT, "scale at row 0, group 1 is inf in f32"},
-        {g2, {q, {"m._weight_scale", "I32", 2, {2, 2}, NULL}, z}, 3, NIB_BAD_INPUT, "m._weight_scale: is I32"},
-        {g2, {q, {"m._weight_scale", "F8_E4M3", 2, {2, 2}, NULL}, z}, 3, NIB_BAD_INPUT, "m._weight_scale: is F8_E4M3"},
-        {g2, {q, {"m._weight_scale", "F32", 2, {2, 1}, NULL}, z}, 3, NIB_BAD_INPUT, "has shape [2, 1], expected [2, 2]"},
-        {g2, {q, {"m._weight_scale", "F32", 1, {4}, NULL}, z}, 3, NIB_BAD_INPUT, "has shape [4], expected [2, 2]"},
+        {g2,
+         {q, {"m._weight_scale", "F32", 2, {2, 2}, nan_scale}, z},
+         3,
+         NIB_BAD_INPUT,
+         "m._weight_scale: scale at row 1, group 0 is nan"},
+        {g2,
+         {q, {"m._weight_scale", "F32", 2, {2, 2}, inf_scale}, z},
+         3,
+         NIB_BAD_INPUT,
+         "scale at row 1, group 1 is -inf"},
+        {g2,
+         {q, {"m._weight_scale", "F64", 2, {2, 2}, wide}, z},
+         3,
+         NIB_BAD_INPUT,
+         "scale at row 0, group 1 is inf in f32"},
+        {g2,
+         {q, {"m._weight_scale", "I32", 2, {2, 2}, NULL}, z},
+         3,
+         NIB_BAD_INPUT,
+         "m._weight_scale: is I32"},
+        {g2,
+         {q, {"m._weight_scale", "F8_E4M3", 2, {2, 2}, NULL}, z},
+         3,
+         NIB_BAD_INPUT,
+         "m._weight_scale: is F8_E4M3"},
+        {g2,
+         {q, {"m._weight_scale", "F32", 2, {2, 1}, NULL}, z},
+         3,
+         NIB_BAD_INPUT,
+         "has shape [2, 1], expected [2, 2]"},
+        {g2,
+         {q, {"m._weight_scale", "F32", 1, {4}, NULL}, z},
+         3,
+         NIB_BAD_INPUT,
+         "has shape [4], expected [2, 2]"},
         {g2, {q, s}, 2, NIB_BAD_INPUT, "m._weight_zero_point: the description lists this tensor"},
-        {g2, {s, z, {"m._weight_qdata", "I8", 2, {0, 4}, NULL}}, 3, NIB_BAD_INPUT, "missing, empty"},
-        {g2, {q, s, {"m._weight_zero_point", "I8", 2, {2, 2}, "\0\0\x08\0"}}, 3, NIB_BAD_INPUT, "zero point at row 1, group 0 is 8, outside of -8 to 7"},
-        {g2, {q, s, {"m._weight_zero_point", "I16", 2, {2, 2}, NULL}}, 3, NIB_BAD_INPUT, "is I16; integer zero points"},
-        {g2, {q, s, {"m._weight_zero_point", "F32", 2, {2, 2}, NULL}}, 3, NIB_UNSUPPORTED, "integer zero points are known"},
-        {g2, {q, s, z, {"m._weight_act_pre_scale", "F32", 1, {4}, NULL}}, 4, NIB_UNSUPPORTED, "AWQ"},
-        {g2, {{"m._weight_qdata", "F32", 2, {2, 4}, NULL}, s, z}, 3, NIB_BAD_INPUT, "is F32, expected I8"},
-        {INTX("int4", "[1,3]", "null"), {q, s, z}, 3, NIB_BAD_INPUT, "groups of 3 do not divide k = 4"},
+        {g2,
+         {s, z, {"m._weight_qdata", "I8", 2, {0, 4}, NULL}},
+         3,
+         NIB_BAD_INPUT,
+         "missing, empty"},
+        {g2,
+         {q, s, {"m._weight_zero_point", "I8", 2, {2, 2}, "\0\0\x08\0"}},
+         3,
+         NIB_BAD_INPUT,
+         "zero point at row 1, group 0 is 8, outside of -8 to 7"},
+        {g2,
+         {q, s, {"m._weight_zero_point", "I16", 2, {2, 2}, NULL}},
+         3,
+         NIB_BAD_INPUT,
+         "is I16; integer zero points"},
+        {g2,
+         {q, s, {"m._weight_zero_point", "F32", 2, {2, 2}, NULL}},
+         3,
+         NIB_UNSUPPORTED,
+         "integer zero points are known"},
+        {g2,
+         {q, s, z, {"m._weight_act_pre_scale", "F32", 1, {4}, NULL}},
+         4,
+         NIB_UNSUPPORTED,
+         "AWQ"},
+        {g2,
+         {{"m._weight_qdata", "F32", 2, {2, 4}, NULL}, s, z},
+         3,
+         NIB_BAD_INPUT,
+         "is F32, expected I8"},
+        {INTX("int4", "[1,3]", "null"),
+         {q, s, z},
+         3,
+         NIB_BAD_INPUT,
+         "groups of 3 do not divide k = 4"},
         {INTX("int4", "[1,0]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "blocks of 1 x 0"},
         {INTX("int4", "[2,2]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "blocks of 2 x 2"},
         {INTX("int4", "[1,-2]", "null"), {q, s, z}, 3, NIB_BAD_INPUT, "negative"},
         {INTX("int3", "[1,2]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "int3"},
         {INTX("int4", "[1,2]", "\\\"int4_sym\\\""), {q, s, z}, 3, NIB_UNSUPPORTED, "int4_sym"},
-        {INTX("int4", "[1,2]", "null,\\\"new\\\":1"), {q, s, z}, 3, NIB_BAD_INPUT, "the meaning of \"_data.new\""},
+        {INTX("int4", "[1,2]", "null,\\\"new\\\":1"),
+         {q, s, z},
+         3,
+         NIB_BAD_INPUT,
+         "the meaning of \"_data.new\""},
         {"\"m.weight\":\"[]\"", {q, s, z}, 3, NIB_UNSUPPORTED, "is a \"\""},
         {"\"m.weight\":\"{\"", {q, s, z}, 3, NIB_BAD_INPUT, "__metadata__ of m.weight"},
         {DESCRIBED("Int2Tensor", "", ""), {q, s, z}, 3, NIB_UNSUPPORTED, "is a \"Int2Tensor\""},
-        {DESCRIBED("Int4TilePackedTo4dTensor", "", ""), {q, s, z}, 3, NIB_UNSUPPORTED, "packed for CUDA"},
+        {DESCRIBED("Int4TilePackedTo4dTensor", "", ""),
+         {q, s, z},
+         3,
+         NIB_UNSUPPORTED,
+         "packed for CUDA"},
         {INT8(""), {q, row}, 2, NIB_OK, NULL},
-        {INT8(""), {q, {"m._weight_scale", "F32", 1, {2}, ones}}, 2, NIB_OK, NULL}, /* [n] for [n, 1] */
-        {INT8(""), {q, {"m._weight_scale", "F32", 2, {1, 2}, ones}}, 2, NIB_BAD_INPUT, "has shape [1, 2], expected [2, 1]"},
-        {INT8(""), {q, row, {"m._weight_act_quant_scale", "F32", 1, {2}, ones}}, 3, NIB_BAD_INPUT, "no single float value"},
-        {INT8(""), {q, row, {"m._weight_act_quant_scale", "F32", 1, {1}, NULL}}, 3, NIB_BAD_INPUT, "finite and positive"},
-        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"), {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, NULL}}, 2, NIB_OK, NULL},
-        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"), {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, "\1\xff"}}, 2, NIB_BAD_INPUT, "scale at row 0, group 1 is nan"},
-        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"), {mx, {"m._weight_scale", "U8", 2, {1, 2}, NULL}}, 2, NIB_BAD_INPUT, "is U8, expected F8_E8M0"},
-        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":true"), {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, NULL}}, 2, NIB_BAD_INPUT, "expected [32, 16]"},
-        {MX(",\\\"block_size\\\":16,\\\"is_swizzled_scales\\\":false"), {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 4}, NULL}}, 2, NIB_UNSUPPORTED, "blocks of 16"},
-        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,2],\\\"shape\\\":[2,8]", "\\\"qdata\\\""), {q, {"m._weight_scale", "F32", 2, {4, 2}, ones}, {"m._weight_zero_point", "F32", 2, {4, 2}, NULL}}, 3, NIB_OK, NULL},
-        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,2],\\\"shape\\\":[2,4]", "\\\"qdata\\\""), {q, {"m._weight_scale", "F32", 2, {2, 2}, ones}, z}, 3, NIB_BAD_INPUT, "has shape [2, 4], expected [2, 2]"},
-        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,2],\\\"shape\\\":[9223372036854775807,9223372036854775807]", "\\\"qdata\\\""), {q, s, z}, 3, NIB_BAD_INPUT, "Int4Tensor can be"},
+        {INT8(""),
+         {q, {"m._weight_scale", "F32", 1, {2}, ones}},
+         2,
+         NIB_OK,
+         NULL}, /* [n] for [n, 1] */
+        {INT8(""),
+         {q, {"m._weight_scale", "F32", 2, {1, 2}, ones}},
+         2,
+         NIB_BAD_INPUT,
+         "has shape [1, 2], expected [2, 1]"},
+        {INT8(""),
+         {q, row, {"m._weight_act_quant_scale", "F32", 1, {2}, ones}},
+         3,
+         NIB_BAD_INPUT,
+         "no single float value"},
+        {INT8(""),
+         {q, row, {"m._weight_act_quant_scale", "F32", 1, {1}, NULL}},
+         3,
+         NIB_BAD_INPUT,
+         "finite and positive"},
+        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"),
+         {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, NULL}},
+         2,
+         NIB_OK,
+         NULL},
+        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"),
+         {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, "\1\xff"}},
+         2,
+         NIB_BAD_INPUT,
+         "scale at row 0, group 1 is nan"},
+        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"),
+         {mx, {"m._weight_scale", "U8", 2, {1, 2}, NULL}},
+         2,
+         NIB_BAD_INPUT,
+         "is U8, expected F8_E8M0"},
+        {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":true"),
+         {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, NULL}},
+         2,
+         NIB_BAD_INPUT,
+         "expected [32, 16]"},
+        {MX(",\\\"block_size\\\":16,\\\"is_swizzled_scales\\\":false"),
+         {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 4}, NULL}},
+         2,
+         NIB_UNSUPPORTED,
+         "blocks of 16"},
+        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,2],\\\"shape\\\":[2,8]", "\\\"qdata\\\""),
+         {q,
+          {"m._weight_scale", "F32", 2, {4, 2}, ones},
+          {"m._weight_zero_point", "F32", 2, {4, 2}, NULL}},
+         3,
+         NIB_OK,
+         NULL},
+        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,2],\\\"shape\\\":[2,4]", "\\\"qdata\\\""),
+         {q, {"m._weight_scale", "F32", 2, {2, 2}, ones}, z},
+         3,
+         NIB_BAD_INPUT,
+         "has shape [2, 4], expected [2, 2]"},
+        {DESCRIBED(
+             "Int4Tensor",
+             "\\\"block_size\\\":[1,2],\\\"shape\\\":[9223372036854775807,9223372036854775807]",
+             "\\\"qdata\\\""),
+         {q, s, z},
+         3,
+         NIB_BAD_INPUT,
+         "Int4Tensor can be"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         made m;
@@ -386,7 +556,8 @@ static void test_codes_out_of_range(void **state)
         nib_err err = {NIB_OK, ""};
         make(&m, INTX("int4", "[1,2]", "null"), parts, 3);
         assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
-        assert_int_equal(nib__weight_check_codes(&w, "m", &err), cases[i].fragment == NULL ? NIB_OK : NIB_BAD_INPUT);
+        assert_int_equal(nib__weight_check_codes(&w, "m", &err),
+                         cases[i].fragment == NULL ? NIB_OK : NIB_BAD_INPUT);
         if (cases[i].fragment != NULL)
             assert_non_null(strstr(err.text, cases[i].fragment));
         drop(&m);
@@ -423,7 +594,8 @@ static void test_nibble(void **state)
         int64_t groups;
         const char *zeros;
     } cases[] = {
-        {"8da4w-g32-actsym", "U8", 18, "BF16", 2, NULL}, /* 35 = 32 + 3: odd k, a short last group */
+        {"8da4w-g32-actsym", "U8", 18, "BF16", 2,
+         NULL}, /* 35 = 32 + 3: odd k, a short last group */
         {"8da4w-g32-asym", "U8", 18, "F32", 2, "I8"},
         {"4da4w-g64", "U8", 18, "F32", 1, NULL},
         {"int4wo-g32", "U8", 18, "F32", 2, "F32"},
@@ -440,16 +612,21 @@ static void test_nibble(void **state)
         uint8_t scales[64];
         memset(scales, 1, sizeof scales);
         const bool one = strstr(cases[i].scheme, "-tensor") != NULL;
-        part parts[5] = {{"m._weight_scale", cases[i].scales, 2, {one ? 1 : 2, cases[i].groups}, scales},
-                         {"m._weight_qdata", cases[i].codes, 2, {2, cases[i].row_bytes}, "\x21\x43\xf8"},
-                         {"m.input_scale", "F32", 1, {1}, ones},
-                         {"m.input_zero_point", "I32", 1, {1}, NULL}};
+        part parts[5] = {
+            {"m._weight_scale", cases[i].scales, 2, {one ? 1 : 2, cases[i].groups}, scales},
+            {"m._weight_qdata", cases[i].codes, 2, {2, cases[i].row_bytes}, "\x21\x43\xf8"},
+            {"m.input_scale", "F32", 1, {1}, ones},
+            {"m.input_zero_point", "I32", 1, {1}, NULL}};
         uint8_t codes[80] = {0x21, 0x43, 0xf8};
         parts[1].data = codes;
         const float float_zeros[4] = {1, 2, 3, 4};
         if (cases[i].zeros != NULL)
-            parts[4] = (part){"m._weight_zero_point", cases[i].zeros, 2, {2, cases[i].groups},
-                              cases[i].zeros[0] == 'F' ? (const void *)float_zeros : (const void *)"\1\2\3\4"};
+            parts[4] = (part){"m._weight_zero_point",
+                              cases[i].zeros,
+                              2,
+                              {2, cases[i].groups},
+                              cases[i].zeros[0] == 'F' ? (const void *)float_zeros
+                                                       : (const void *)"\1\2\3\4"};
         made m;
         nib_weight w;
         nib_err err = {NIB_OK, ""};
@@ -489,12 +666,14 @@ static void test_bad_nibble(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char metadata[1024], changed[1100];
-        const part parts[] = {{"m._weight_scale", "F32", 2, {2, 2}, ones}, {"m._weight_qdata", "U8", 2, {2, 18}, NULL}};
+        const part parts[] = {{"m._weight_scale", "F32", 2, {2, 2}, ones},
+                              {"m._weight_qdata", "U8", 2, {2, 18}, NULL}};
         made m;
         describe(metadata, "8da4w-g32-actsym", 2, 35);
         const char *at = strstr(metadata, cases[i].from);
         assert_non_null(at);
-        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - metadata), metadata, cases[i].to, at + strlen(cases[i].from));
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - metadata), metadata, cases[i].to,
+                 at + strlen(cases[i].from));
         make(&m, changed, parts, 2);
         nib_weight w;
         nib_err err = {NIB_OK, ""};
@@ -524,12 +703,18 @@ static void test_nibble_version(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_torchao_golden), cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_f64),            cmocka_unit_test(test_alias),
-        cmocka_unit_test(test_bad_plain),      cmocka_unit_test(test_torchao_scales),
-        cmocka_unit_test(test_static),         cmocka_unit_test(test_bad_torchao),
-        cmocka_unit_test(test_codes_out_of_range), cmocka_unit_test(test_nibble),
-        cmocka_unit_test(test_bad_nibble),     cmocka_unit_test(test_nibble_version),
+        cmocka_unit_test(test_torchao_golden),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_f64),
+        cmocka_unit_test(test_alias),
+        cmocka_unit_test(test_bad_plain),
+        cmocka_unit_test(test_torchao_scales),
+        cmocka_unit_test(test_static),
+        cmocka_unit_test(test_bad_torchao),
+        cmocka_unit_test(test_codes_out_of_range),
+        cmocka_unit_test(test_nibble),
+        cmocka_unit_test(test_bad_nibble),
+        cmocka_unit_test(test_nibble_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
