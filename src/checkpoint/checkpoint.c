@@ -238,7 +238,7 @@ static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_
 {
     static const char pickle_name[] = "pytorch_model.bin";
     char a[NIB_SHOWN];
-    bool single, index, pickle;
+    bool single = false, index = false, pickle = false;
     NIB_TRY(look_for(cp, &single, directory, single_name, err));
     NIB_TRY(look_for(cp, &index, directory, index_name, err));
     NIB_TRY(look_for(cp, &pickle, directory, pickle_name, err));
@@ -286,7 +286,7 @@ static nib_status open_path(nib_checkpoint *cp, nib_err *err)
         return no_memory(err, path);
     if (strcmp(name, "config.json") == 0)
         return open_directory(cp, directory, err);
-    bool config;
+    bool config = false;
     NIB_TRY(look_for(cp, &config, directory, "config.json", err));
     if (config)
         cp->directory = directory;

@@ -50,7 +50,7 @@ static nib_shard *find_shard(parser *p, const char *name)
     }
     nib_shard *shard = nib__arena_take(p->arena, 1, sizeof *shard);
     if (shard == NULL) {
-        nib__json_fail(&p->json, "memory ran out");
+        nib__json_fail_memory(&p->json, sizeof *shard);
         return NULL;
     }
     shard->name = name;
