@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the tensors of ONNX's node test cases (TensorProto in protobuf), for tests only: dims, data_type,
- * and the values as raw little-endian bytes, whichever of raw_data, int32_data and float_data holds them.
+ * Reads the tensors of ONNX's node test cases (TensorProto in protobuf), for tests only: dims,
+ * data_type, and the values as raw little-endian bytes, whichever of raw_data, int32_data and
+ * float_data holds them.
  */
 #ifndef NIB_TESTS_ONNX_TENSOR_H
 #define NIB_TESTS_ONNX_TENSOR_H
@@ -12,7 +13,14 @@
 #include <stdlib.h>
 
 enum { ONNX_FLOAT = 1, ONNX_UINT8 = 2, ONNX_INT8 = 3, ONNX_FLOAT16 = 10, ONNX_DOUBLE = 11 };
-enum { ONNX_BFLOAT16 = 16, ONNX_E4M3FN = 17, ONNX_E5M2 = 19, ONNX_INT4 = 22, ONNX_E2M1 = 23, ONNX_E8M0 = 24 };
+enum {
+    ONNX_BFLOAT16 = 16,
+    ONNX_E4M3FN = 17,
+    ONNX_E5M2 = 19,
+    ONNX_INT4 = 22,
+    ONNX_E2M1 = 23,
+    ONNX_E8M0 = 24
+};
 
 typedef struct onnx_tensor {
     int64_t dims[8];
@@ -65,8 +73,8 @@ static inline bool onnx_put_int32(onnx_tensor *t, uint64_t value)
     return true;
 }
 
-static inline bool onnx_field(onnx_tensor *t, int field, const uint8_t *at, size_t size, uint64_t value,
-                              bool packed)
+static inline bool onnx_field(onnx_tensor *t, int field, const uint8_t *at, size_t size,
+                              uint64_t value, bool packed)
 {
     const uint8_t *end = at + size;
     if (field == 1 && !packed && t->rank < 8)
@@ -104,7 +112,8 @@ static inline bool onnx_parse(onnx_tensor *t, const uint8_t *at, const uint8_t *
             size = 4;
         else if (!onnx_varint(&at, end, packed ? &size : &value))
             return false;
-        if (size > (uint64_t)(end - at) || !onnx_field(t, (int)(tag >> 3), at, (size_t)size, value, packed))
+        if (size > (uint64_t)(end - at) ||
+            !onnx_field(t, (int)(tag >> 3), at, (size_t)size, value, packed))
             return false;
         at += size;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The two spellings of module names. Owns the table of pairs; a name is a stem, or "layers.N." and a part.
+ * The two spellings of module names. Owns the table of pairs; a name is a stem, or "layers.N." and
+ * a part.
  */
 #include "alias.h"
 
@@ -15,16 +16,11 @@ static const pair stems[] = {
 };
 
 static const pair parts[] = {
-    {"self_attn.q_proj", "attention.wq"},
-    {"self_attn.k_proj", "attention.wk"},
-    {"self_attn.v_proj", "attention.wv"},
-    {"self_attn.o_proj", "attention.wo"},
-    {"self_attn.q_norm", "attention.q_norm"},
-    {"self_attn.k_norm", "attention.k_norm"},
-    {"mlp.gate_proj", "feed_forward.w1"},
-    {"mlp.down_proj", "feed_forward.w2"},
-    {"mlp.up_proj", "feed_forward.w3"},
-    {"input_layernorm", "attention_norm"},
+    {"self_attn.q_proj", "attention.wq"},     {"self_attn.k_proj", "attention.wk"},
+    {"self_attn.v_proj", "attention.wv"},     {"self_attn.o_proj", "attention.wo"},
+    {"self_attn.q_norm", "attention.q_norm"}, {"self_attn.k_norm", "attention.k_norm"},
+    {"mlp.gate_proj", "feed_forward.w1"},     {"mlp.down_proj", "feed_forward.w2"},
+    {"mlp.up_proj", "feed_forward.w3"},       {"input_layernorm", "attention_norm"},
     {"post_attention_layernorm", "ffn_norm"},
 };
 
@@ -58,7 +54,8 @@ static bool translate(char *out, size_t size, const char *name, bool to_meta)
         if (rest != NULL)
             return join(out, size, to_meta ? stems[i].meta : stems[i].ours, "", 0, "", rest);
     }
-    const char *from = to_meta ? "model.layers." : "layers.", *to = to_meta ? "layers." : "model.layers.";
+    const char *from = to_meta ? "model.layers." : "layers.",
+               *to = to_meta ? "layers." : "model.layers.";
     if (strncmp(name, from, strlen(from)) != 0)
         return false;
     const char *number = name + strlen(from), *part = number;
@@ -76,7 +73,10 @@ static bool translate(char *out, size_t size, const char *name, bool to_meta)
     return false;
 }
 
-bool nib__alias_to_meta(char *out, size_t size, const char *name) { return translate(out, size, name, true); }
+bool nib__alias_to_meta(char *out, size_t size, const char *name)
+{
+    return translate(out, size, name, true);
+}
 
 bool nib__alias_from_meta(char *out, size_t size, const char *name)
 {

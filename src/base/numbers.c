@@ -3,10 +3,10 @@
  * The arithmetic of the number formats: one value and whole arrays, to f32 (exact) and from f32 (to
  * nearest, ties to even). Owns no data.
  *
- * All small formats here are sign, exponent, mantissa with the exponent's bias at the middle, so one pair of
- * functions serves them, called with constants. Nothing depends on denormal f32 inputs or results of an
- * instruction: kernels that flush denormals decode the same values. (Encoding denormal f32 values into bf16
- * is integer arithmetic; in the other formats they round to zero.)
+ * All small formats here are sign, exponent, mantissa with the exponent's bias at the middle, so
+ * one pair of functions serves them, called with constants. Nothing depends on denormal f32 inputs
+ * or results of an instruction: kernels that flush denormals decode the same values. (Encoding
+ * denormal f32 values into bf16 is integer arithmetic; in the other formats they round to zero.)
  */
 #include "type.h"
 
@@ -30,7 +30,10 @@ NIB_INLINE float float_of(uint32_t u)
 }
 
 /* 2^power as f32, for normal results. */
-NIB_INLINE float power_of_two(int power) { return float_of((uint32_t)(power + F32_BIAS) << F32_MANTISSA); }
+NIB_INLINE float power_of_two(int power)
+{
+    return float_of((uint32_t)(power + F32_BIAS) << F32_MANTISSA);
+}
 
 /* The value of a magnitude (no sign) with `mantissa` bits; `top` (the largest exponent field) means
  * infinity and NaN, or nothing special where top is 0. */
@@ -46,8 +49,9 @@ NIB_INLINE float widen(uint32_t magnitude, int mantissa, int bias, uint32_t top)
     return float_of(top != 0 && exponent == top ? special : value);
 }
 
-/* The magnitude code nearest to |f|, ties to even, with an unbounded exponent: the caller caps it. Below the
- * smallest normal the addition of a power of two whose last place is the format's smallest step rounds. */
+/* The magnitude code nearest to |f|, ties to even, with an unbounded exponent: the caller caps it.
+ * Below the smallest normal the addition of a power of two whose last place is the format's
+ * smallest step rounds. */
 NIB_INLINE uint32_t narrow(uint32_t magnitude, int mantissa, int bias)
 {
     const int shift = F32_MANTISSA - mantissa;
@@ -142,7 +146,8 @@ uint8_t nib__f32_to_e8m0_up(float f)
     const uint32_t exponent = bits >> F32_MANTISSA, mantissa = bits & 0x7fffffU;
     if (exponent == 255)
         return mantissa != 0 ? 255 : 254;
-    /* 2^-127 is the denormal with only the top mantissa bit: larger denormals round up to 2^-126. */
+    /* 2^-127 is the denormal with only the top mantissa bit: larger denormals round up to 2^-126.
+     */
     const uint32_t up = exponent == 0 ? mantissa > 0x400000U : mantissa != 0;
     return (uint8_t)nib__min(exponent + up, 254);
 }
@@ -258,7 +263,8 @@ void nib__to_f32(float *out, const void *from, nib_type type, int64_t count)
     }
 }
 
-static void f32_to_16(uint8_t *NIB_RESTRICT out, nib_type type, const float *NIB_RESTRICT from, int64_t count)
+static void f32_to_16(uint8_t *NIB_RESTRICT out, nib_type type, const float *NIB_RESTRICT from,
+                      int64_t count)
 {
     if (type == NIB_TYPE_F16)
         for (int64_t i = 0; i < count; i++) {

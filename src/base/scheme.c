@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Schemes: their grammar and names, and reading one plain quantized weight. What each base means is the table
- * `bases` below; how its scales are chosen is quantize_rows.c and docs/quantization.md.
+ * Schemes: their grammar and names, and reading one plain quantized weight. What each base means is
+ * the table `bases` below; how its scales are chosen is quantize_rows.c and docs/quantization.md.
  */
 #include "scheme.h"
 
@@ -35,28 +35,33 @@ enum {
     M_DYNAMIC = M_ACTS | M_STATIC | M_AO017,
 };
 
-static const char *const modifiers[] = {"gN",     "row",    "tensor", "sym",   "asym",  "actsym",
-                                        "actasym", "static", "rceil",  "floor", "ao017", "tinygemm"};
+static const char *const modifiers[] = {"gN",    "row",    "tensor",  "sym",
+                                        "asym",  "actsym", "actasym", "static",
+                                        "rceil", "floor",  "ao017",   "tinygemm"};
 
 /* At most one of each of these. */
 static const unsigned exclusive[] = {M_SIZES, M_MAPPINGS, M_ACTS, M_ROUNDINGS, M_FORMULAS};
 
 typedef struct base_row {
     const char *name;
-    nib_scheme scheme; /* what the bare name means */
+    nib_scheme scheme;  /* what the bare name means */
     nib_zero asym_zero; /* the zero of the asymmetric mapping */
     unsigned takes;
 } base_row;
 
-/* One row per base. Activations of fp8dq have a scale per token in both granularities of the weight: a scale
- * over the whole batch would make a token's result depend on its neighbours. Symmetric int4 and every
- * grouped or asymmetric int8 weight follow torchao's Intx formulas, symmetric int8 rows and tensors its
- * Int8Tensor, asymmetric int4 its Int4Tensor (float zero, range over the group itself) or tinygemm. */
+/* One row per base. Activations of fp8dq have a scale per token in both granularities of the
+ * weight: a scale over the whole batch would make a token's result depend on its neighbours.
+ * Symmetric int4 and every grouped or asymmetric int8 weight follow torchao's Intx formulas,
+ * symmetric int8 rows and tensors its Int8Tensor, asymmetric int4 its Int4Tensor (float zero, range
+ * over the group itself) or tinygemm. */
 static const base_row bases[] = {
     {"f32", {.code = NIB_CODE_F32, .symmetric = true}, NIB_ZERO_NONE, 0},
     {"f16", {.code = NIB_CODE_F16, .symmetric = true}, NIB_ZERO_NONE, 0},
     {"bf16", {.code = NIB_CODE_BF16, .symmetric = true}, NIB_ZERO_NONE, 0},
-    {"int8wo", {.code = NIB_CODE_I8, .symmetric = true}, NIB_ZERO_INT, M_SIZES | M_MAPPINGS | M_AO017},
+    {"int8wo",
+     {.code = NIB_CODE_I8, .symmetric = true},
+     NIB_ZERO_INT,
+     M_SIZES | M_MAPPINGS | M_AO017},
     {"int8dq",
      {.code = NIB_CODE_I8, .symmetric = true, .act = NIB_ACT_I8_TOKEN, .act_symmetric = true},
      NIB_ZERO_INT,
@@ -79,12 +84,20 @@ static const base_row bases[] = {
      NIB_ZERO_NONE,
      M_ROW | M_TENSOR},
     {"mxfp8",
-     {.code = NIB_CODE_MX8, .group = 32, .symmetric = true, .act = NIB_ACT_MX8, .act_symmetric = true},
+     {.code = NIB_CODE_MX8,
+      .group = 32,
+      .symmetric = true,
+      .act = NIB_ACT_MX8,
+      .act_symmetric = true},
      NIB_ZERO_NONE,
      M_ROUNDINGS},
     /* Known to checkpoints and kernels; parse refuses them. */
     {"mxfp4",
-     {.code = NIB_CODE_MX4, .group = 32, .symmetric = true, .act = NIB_ACT_MX8, .act_symmetric = true},
+     {.code = NIB_CODE_MX4,
+      .group = 32,
+      .symmetric = true,
+      .act = NIB_ACT_MX8,
+      .act_symmetric = true},
      NIB_ZERO_NONE,
      0},
     {"nvfp4",
@@ -125,7 +138,10 @@ int64_t nib__scheme_groups(const nib_scheme *s, int64_t k)
     return s->group > 0 && k > 0 ? nib__ceil_div(k, s->group) : 1;
 }
 
-int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k) { return s->group > 0 ? s->group : k; }
+int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k)
+{
+    return s->group > 0 ? s->group : k;
+}
 
 /* ---- names ---- */
 
@@ -235,16 +251,18 @@ const char *nib__scheme_takes(char out[128], const char *base)
     return out;
 }
 
-static nib_status refuse(nib_err *err, const char *whole, const base_row *base, const char *text, size_t size)
+static nib_status refuse(nib_err *err, const char *whole, const base_row *base, const char *text,
+                         size_t size)
 {
     char name[128], part[64], all[128];
     nib__say_name(name, sizeof name, whole, strlen(whole));
     nib__say_name(part, sizeof part, text, size);
     if (base->takes == 0)
-        return nib__fail(err, NIB_USAGE, "scheme \"%s\": -%s does not apply to %s, which takes no modifier",
-                         name, part, base->name);
-    return nib__fail(err, NIB_USAGE, "scheme \"%s\": -%s does not apply to %s, which takes %s", name, part,
-                     base->name, say_modifiers(all, base->takes));
+        return nib__fail(err, NIB_USAGE,
+                         "scheme \"%s\": -%s does not apply to %s, which takes no modifier", name,
+                         part, base->name);
+    return nib__fail(err, NIB_USAGE, "scheme \"%s\": -%s does not apply to %s, which takes %s",
+                     name, part, base->name, say_modifiers(all, base->takes));
 }
 
 static nib_status unknown_base(nib_err *err, const char *whole, const char *text, size_t size)
@@ -265,15 +283,18 @@ static nib_status unknown_base(nib_err *err, const char *whole, const char *text
     nib__near_names(&near, wanted, names, COUNT(bases) - UNQUANTIZED_YET);
     nib__say_name(shown, sizeof shown, whole, strlen(whole));
     const bool is_near = near.size > 0 && !near.failed;
-    const nib_status status =
-        nib__fail(err, NIB_USAGE, "scheme \"%s\": unknown name; %s %s", shown,
-                  is_near ? "did you mean" : "the names are", is_near ? near.at : list.failed ? "" : list.at);
+    const nib_status status = nib__fail(err, NIB_USAGE, "scheme \"%s\": unknown name; %s %s", shown,
+                                        is_near ? "did you mean" : "the names are",
+                                        is_near       ? near.at
+                                        : list.failed ? ""
+                                                      : list.at);
     nib__text_free(&near);
     nib__text_free(&list);
     return status;
 }
 
-static nib_status parse_group(nib_scheme *out, const char *text, size_t size, const char *whole, nib_err *err)
+static nib_status parse_group(nib_scheme *out, const char *text, size_t size, const char *whole,
+                              nib_err *err)
 {
     int64_t value = 0;
     for (size_t i = 1; i < size; i++) {
@@ -331,24 +352,27 @@ static nib_status check_formula(const nib_scheme *s, const char *whole, nib_err 
     char name[128];
     nib__say_name(name, sizeof name, whole, strlen(whole));
     if (s->formula == NIB_FORMULA_TINYGEMM && s->symmetric)
-        return nib__fail(err, NIB_USAGE, "scheme \"%s\": -tinygemm is asymmetric; leave out -sym", name);
+        return nib__fail(err, NIB_USAGE, "scheme \"%s\": -tinygemm is asymmetric; leave out -sym",
+                         name);
     if (s->formula != NIB_FORMULA_AO017)
         return NIB_OK;
     if (s->zero == NIB_ZERO_FLOAT)
-        return nib__fail(err, NIB_USAGE,
-                         "scheme \"%s\": -ao017 does not change int4 with a float zero, whose smallest scale is "
-                         "the same in every torchao; leave it out, or add -sym",
-                         name);
+        return nib__fail(
+            err, NIB_USAGE,
+            "scheme \"%s\": -ao017 does not change int4 with a float zero, whose smallest scale is "
+            "the same in every torchao; leave it out, or add -sym",
+            name);
     if (s->code == NIB_CODE_I8 && s->symmetric && s->group <= 0)
-        return nib__fail(err, NIB_USAGE,
-                         "scheme \"%s\": -ao017 does not change int8 rows and tensors, whose smallest scale is "
-                         "the same in every torchao; leave it out, or give a group",
-                         name);
+        return nib__fail(
+            err, NIB_USAGE,
+            "scheme \"%s\": -ao017 does not change int8 rows and tensors, whose smallest scale is "
+            "the same in every torchao; leave it out, or give a group",
+            name);
     return NIB_OK;
 }
 
-static nib_status parse_modifiers(nib_scheme *s, const base_row *base, const char *whole, const char *at,
-                                  const char *end, nib_err *err)
+static nib_status parse_modifiers(nib_scheme *s, const base_row *base, const char *whole,
+                                  const char *at, const char *end, nib_err *err)
 {
     unsigned given = 0;
     while (at < end) {
@@ -362,8 +386,10 @@ static nib_status parse_modifiers(nib_scheme *s, const base_row *base, const cha
         for (size_t i = 0; i < COUNT(exclusive); i++)
             if ((given & bit) != 0 || ((bit & exclusive[i]) != 0 && (given & exclusive[i]) != 0)) {
                 char name[128];
-                return nib__fail(err, NIB_USAGE, "scheme \"%s\": -%.*s repeats or contradicts an earlier modifier",
-                                 nib__say_name(name, sizeof name, whole, strlen(whole)), (int)size, text);
+                return nib__fail(err, NIB_USAGE,
+                                 "scheme \"%s\": -%.*s repeats or contradicts an earlier modifier",
+                                 nib__say_name(name, sizeof name, whole, strlen(whole)), (int)size,
+                                 text);
             }
         given |= bit;
         if (bit == M_GROUP)
@@ -385,10 +411,11 @@ nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib
         if (strlen(base->name) != base_size || memcmp(base->name, name, base_size) != 0)
             continue;
         if (i >= COUNT(bases) - UNQUANTIZED_YET)
-            return nib__fail(err, NIB_UNSUPPORTED,
-                             "scheme \"%s\": weights are not quantized to %s yet; mxfp8, int4wo and 8da4w are "
-                             "what comes nearest",
-                             whole, base->name);
+            return nib__fail(
+                err, NIB_UNSUPPORTED,
+                "scheme \"%s\": weights are not quantized to %s yet; mxfp8, int4wo and 8da4w are "
+                "what comes nearest",
+                whole, base->name);
         nib_scheme s = base->scheme;
         NIB_TRY(parse_modifiers(&s, base, whole, name + base_size, name + size, err));
         *out = s;
@@ -449,7 +476,8 @@ void nib__weight_row(const nib_weight *w, int64_t i, float *out)
     static const nib_type float_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
     if (w->store == NIB_STORE_FLOAT) {
         const nib_type type = float_types[w->scheme.code];
-        nib__to_f32(out, (const char *)w->codes + i * w->k * (nib__type_bits(type) / 8), type, w->k);
+        nib__to_f32(out, (const char *)w->codes + i * w->k * (nib__type_bits(type) / 8), type,
+                    w->k);
         return;
     }
     enum { PIECE = 256 };
@@ -480,6 +508,7 @@ uint64_t nib__weight_bytes(const nib_weight *w)
     const bool one = w->scheme.group == NIB_GROUP_TENSOR;
     const uint64_t scales = one ? 1 : n * (uint64_t)nib__scheme_groups(&w->scheme, w->k);
     const uint64_t scale_bits = (uint64_t)nib__type_bits(w->scale_type);
-    const uint64_t zero_bits = w->scheme.zero == NIB_ZERO_NONE ? 0 : (uint64_t)nib__type_bits(w->zero_type);
+    const uint64_t zero_bits =
+        w->scheme.zero == NIB_ZERO_NONE ? 0 : (uint64_t)nib__type_bits(w->zero_type);
     return codes + scales * (scale_bits + zero_bits) / 8;
 }

@@ -38,7 +38,8 @@ nib_type nib__type_find(const char *stored_name, size_t size)
 
 bool nib__type_is_float(nib_type type)
 {
-    return type == NIB_TYPE_F16 || type == NIB_TYPE_BF16 || type == NIB_TYPE_F32 || type == NIB_TYPE_F64;
+    return type == NIB_TYPE_F16 || type == NIB_TYPE_BF16 || type == NIB_TYPE_F32 ||
+           type == NIB_TYPE_F64;
 }
 
 double nib__f64_change(const void *from, int64_t count)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weight quantizers. Owns the formulas; docs/quantization.md states them with their sources. Every step that
- * torchao computes in a bf16 or f16 tensor is rounded to that type here too (round_to), so that codes and
- * scales equal torchao's bit for bit.
+ * Weight quantizers. Owns the formulas; docs/quantization.md states them with their sources. Every
+ * step that torchao computes in a bf16 or f16 tensor is rounded to that type here too (round_to),
+ * so that codes and scales equal torchao's bit for bit.
  *
- * Rounding to integers adds and takes away 1.5 * 2^23, after clamping: the order does not matter, as the bounds
- * are integers, and it keeps the loops in vector registers. Denormals must not be flushed.
+ * Rounding to integers adds and takes away 1.5 * 2^23, after clamping: the order does not matter,
+ * as the bounds are integers, and it keeps the loops in vector registers. Denormals must not be
+ * flushed.
  */
 #include "quantizer.h"
 
@@ -52,7 +53,10 @@ NIB_INLINE float round_to(nib_type type, float x)
     return type == NIB_TYPE_F16 ? nib__f16_to_f32(nib__f32_to_f16(x)) : x;
 }
 
-NIB_INLINE float clamp(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+NIB_INLINE float clamp(float x, float low, float high)
+{
+    return x < low ? low : x > high ? high : x;
+}
 
 NIB_INLINE float round_even(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 
@@ -114,7 +118,8 @@ static params tinygemm_params(const nib_quantizer *q, float low, float high)
     const float smallest = smallest_scale(t, NIB_FORMULA_TORCHAO);
     const float scale = at_least(round_to(t, round_to(t, high - low) / 15), smallest);
     const float half = round_to(t, scale * 8), zero = round_to(t, low + half);
-    return (params){.scale = scale, .zero = zero, .factor = scale, .base = round_to(t, zero - half)};
+    return (params){
+        .scale = scale, .zero = zero, .factor = scale, .base = round_to(t, zero - half)};
 }
 
 static params fp8_params(const nib_quantizer *q, float low, float high)
@@ -162,8 +167,8 @@ static params params_of(const nib_quantizer *q, float low, float high)
 /* ---- codes ---- */
 
 /* clamp(round(x * factor) + zero), the product rounded to `type`. */
-NIB_INLINE void product_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x, int64_t count, params p,
-                              float qmin, float qmax, nib_type type)
+NIB_INLINE void product_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x,
+                              int64_t count, params p, float qmin, float qmax, nib_type type)
 {
     const float low = qmin - p.zero, high = qmax - p.zero;
     for (int64_t j = 0; j < count; j++) {
@@ -173,8 +178,8 @@ NIB_INLINE void product_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTR
 }
 
 /* clamp(round((x - base) / factor), 0, 15) - 8, each step rounded to `type`. */
-NIB_INLINE void quotient_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x, int64_t count, params p,
-                               nib_type type)
+NIB_INLINE void quotient_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x,
+                               int64_t count, params p, nib_type type)
 {
     for (int64_t j = 0; j < count; j++) {
         const float v = round_to(type, round_to(type, x[j] - p.base) / p.factor);
@@ -182,7 +187,8 @@ NIB_INLINE void quotient_codes(int8_t *NIB_RESTRICT codes, const float *NIB_REST
     }
 }
 
-static void integer_codes(int8_t *codes, const float *x, int64_t count, params p, nib_code code, nib_type type)
+static void integer_codes(int8_t *codes, const float *x, int64_t count, params p, nib_code code,
+                          nib_type type)
 {
     const float qmin = code == NIB_CODE_I8 ? -128 : -8, qmax = code == NIB_CODE_I8 ? 127 : 7;
     if (type == NIB_TYPE_BF16)
@@ -227,8 +233,8 @@ static void codes_of(const nib_quantizer *q, int8_t *codes, const float *x, int6
 }
 
 /* Adds to the sums what the codes lose; the value of a code is scheme.h's. */
-static void add_error(const nib_quantizer *q, nib_quantized *out, const int8_t *codes, const float *x,
-                      int64_t count, params p)
+static void add_error(const nib_quantizer *q, nib_quantized *out, const int8_t *codes,
+                      const float *x, int64_t count, params p)
 {
     const bool e4m3 = q->scheme.code == NIB_CODE_E4M3 || q->scheme.code == NIB_CODE_MX8;
     const float before = q->scheme.zero == NIB_ZERO_INT ? p.zero : 0;
@@ -236,7 +242,8 @@ static void add_error(const nib_quantizer *q, nib_quantized *out, const int8_t *
     double signal = 0, error = 0;
     for (int64_t j = 0; j < count; j++) {
         const float code = e4m3 ? nib__e4m3_to_f32((uint8_t)codes[j]) : (float)codes[j];
-        const double value = (double)x[j], lost = value - (double)((code - before) * p.scale + after);
+        const double value = (double)x[j],
+                     lost = value - (double)((code - before) * p.scale + after);
         signal += value * value;
         error += lost * lost;
     }
@@ -250,7 +257,8 @@ static void add_error(const nib_quantizer *q, nib_quantized *out, const int8_t *
 static bool range_of(const float *x, int64_t count, float *low, float *high)
 {
     float least = x[0], most = x[0];
-    int32_t largest = 0; /* bits of a magnitude order as integers, NaN above infinity above the finite */
+    int32_t largest =
+        0; /* bits of a magnitude order as integers, NaN above infinity above the finite */
     for (int64_t j = 0; j < count; j++) {
         int32_t bits;
         memcpy(&bits, &x[j], sizeof bits);
@@ -271,9 +279,13 @@ static nib_status not_finite(nib_err *err, const float *x, int64_t row, int64_t 
         column++;
     }
     return nib__fail(err, NIB_BAD_INPUT,
-                     "row %" PRId64 ", column %" PRId64 " is %s, which no scale can cover; repair the weight, or "
+                     "row %" PRId64 ", column %" PRId64
+                     " is %s, which no scale can cover; repair the weight, or "
                      "leave the layer out with --skip",
-                     row, column, isnan(*x) ? "nan" : *x < 0 ? "-inf" : "inf");
+                     row, column,
+                     isnan(*x) ? "nan"
+                     : *x < 0  ? "-inf"
+                               : "inf");
 }
 
 /* row -1: the whole tensor. */
@@ -282,28 +294,31 @@ static nib_status too_wide(const nib_quantizer *q, nib_err *err, int64_t row, fl
     char where[32] = "the tensor";
     if (row >= 0)
         snprintf(where, sizeof where, "row %" PRId64, row);
-    return nib__fail(err, NIB_BAD_INPUT,
-                     "%s: weights from %.9g to %.9g span more than %s can hold, so they have no scale; use a "
-                     "symmetric scheme, or leave the layer out with --skip",
-                     where, (double)low, (double)high, nib__type_name(q->source));
+    return nib__fail(
+        err, NIB_BAD_INPUT,
+        "%s: weights from %.9g to %.9g span more than %s can hold, so they have no scale; use a "
+        "symmetric scheme, or leave the layer out with --skip",
+        where, (double)low, (double)high, nib__type_name(q->source));
 }
 
 /* ---- the interface ---- */
 
-nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib_type source, int64_t k,
-                               nib_err *err)
+nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib_type source,
+                               int64_t k, nib_err *err)
 {
     char name[64];
     const nib_code code = scheme->code;
     if (code != NIB_CODE_I8 && code != NIB_CODE_I4 && code != NIB_CODE_E4M3 && code != NIB_CODE_MX8)
-        return nib__fail(err, NIB_UNSUPPORTED, "there is no quantizer for %s", nib__scheme_name(name, scheme));
+        return nib__fail(err, NIB_UNSUPPORTED, "there is no quantizer for %s",
+                         nib__scheme_name(name, scheme));
     if (source != NIB_TYPE_F32 && source != NIB_TYPE_BF16 && source != NIB_TYPE_F16)
-        return nib__fail(err, NIB_UNSUPPORTED, "weights of type %s are not quantized; only f32, bf16 and f16 are",
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "weights of type %s are not quantized; only f32, bf16 and f16 are",
                          nib__type_name(source));
     const family f = family_of(scheme);
     *out = (nib_quantizer){.scheme = *scheme, .source = source, .k = k};
     out->groups = nib__scheme_groups(scheme, k);
-    out->scale_type = f == FAMILY_MX                       ? NIB_TYPE_E8M0
+    out->scale_type = f == FAMILY_MX                        ? NIB_TYPE_E8M0
                       : f == FAMILY_INT8 || f == FAMILY_FP8 ? NIB_TYPE_F32
                                                             : source;
     out->zero_type = scheme->zero == NIB_ZERO_NONE  ? NIB_TYPE_NONE
@@ -312,10 +327,13 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
     return NIB_OK;
 }
 
-bool nib__quantizer_needs_scan(const nib_quantizer *q) { return q->scheme.group == NIB_GROUP_TENSOR; }
+bool nib__quantizer_needs_scan(const nib_quantizer *q)
+{
+    return q->scheme.group == NIB_GROUP_TENSOR;
+}
 
-nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first, int64_t count,
-                               float range[2], nib_err *err)
+nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first,
+                               int64_t count, float range[2], nib_err *err)
 {
     for (int64_t i = 0; i < count; i++) {
         float low, high;
@@ -381,8 +399,8 @@ static nib_status quantize_row(const nib_quantizer *q, const float *x, int64_t r
     return NIB_OK;
 }
 
-nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_t first, int64_t count,
-                               nib_quantized *out, nib_err *err)
+nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_t first,
+                               int64_t count, nib_quantized *out, nib_err *err)
 {
     for (int64_t i = 0; i < count; i++)
         NIB_TRY(quantize_row(q, rows + i * q->k, first + i, i, out, err));

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weight quantizers, round to nearest: rows of f32 in, codes, scales and zeros out, a block of rows at a
- * time and in any order, so that a checkpoint streams through on all cores. The formulas are torchao 0.18's
- * (docs/quantization.md lists them), which computes in the weight's own type: `source`.
+ * Weight quantizers, round to nearest: rows of f32 in, codes, scales and zeros out, a block of rows
+ * at a time and in any order, so that a checkpoint streams through on all cores. The formulas are
+ * torchao 0.18's (docs/quantization.md lists them), which computes in the weight's own type:
+ * `source`.
  */
 #ifndef NIB_QUANTIZER_H
 #define NIB_QUANTIZER_H
@@ -11,39 +12,40 @@
 
 typedef struct nib_quantizer {
     nib_scheme scheme;
-    nib_type source; /* F32, BF16 or F16: what the rows were stored as, and what scales are rounded to */
+    nib_type
+        source; /* F32, BF16 or F16: what the rows were stored as, and what scales are rounded to */
     int64_t k;
-    int64_t groups;       /* scales per row; 1 for row and tensor */
-    nib_type scale_type;  /* of the scales that rows() writes */
-    nib_type zero_type;   /* NONE: no zeros */
+    int64_t groups;            /* scales per row; 1 for row and tensor */
+    nib_type scale_type;       /* of the scales that rows() writes */
+    nib_type zero_type;        /* NONE: no zeros */
     float scale, zero, factor; /* of the whole tensor, after nib__quantizer_range */
 } nib_quantizer;
 
 /* Where a block of rows goes. */
 typedef struct nib_quantized {
-    int8_t *codes; /* [rows][k] one per byte: integers, or e4m3 bit patterns */
-    void *scales;  /* [rows][groups] of scale_type; untouched with one scale per tensor */
-    void *zeros;   /* likewise, of zero_type; NULL without zeros */
+    int8_t *codes;        /* [rows][k] one per byte: integers, or e4m3 bit patterns */
+    void *scales;         /* [rows][groups] of scale_type; untouched with one scale per tensor */
+    void *zeros;          /* likewise, of zero_type; NULL without zeros */
     double signal, error; /* added to: sums of x^2 and of (x - dequantized x)^2 */
 } nib_quantized;
 
 /* NIB_UNSUPPORTED for schemes without a quantizer (floats, e5m2, mx4, nv4). k >= 1. */
-nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib_type source, int64_t k,
-                               nib_err *err);
+nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib_type source,
+                               int64_t k, nib_err *err);
 
-/* One scale per tensor needs its range first: scan every row (widening range, which starts as {0, 0}), then fix
- * it. Ranges of several threads are merged by the smaller and the larger. */
+/* One scale per tensor needs its range first: scan every row (widening range, which starts as {0,
+ * 0}), then fix it. Ranges of several threads are merged by the smaller and the larger. */
 bool nib__quantizer_needs_scan(const nib_quantizer *q);
-nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first, int64_t count,
-                               float range[2], nib_err *err);
+nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first,
+                               int64_t count, float range[2], nib_err *err);
 nib_status nib__quantizer_range(nib_quantizer *q, const float range[2], nib_err *err);
 /* The one scale and zero of the tensor, in scale_type and zero_type. */
 void nib__quantizer_tensor(const nib_quantizer *q, void *scale, void *zero);
 
-/* rows: [count][k], each value exact in `source`; first: index of the first, for messages. A NaN or infinity is
- * NIB_BAD_INPUT, naming row and column. */
-nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_t first, int64_t count,
-                               nib_quantized *out, nib_err *err);
+/* rows: [count][k], each value exact in `source`; first: index of the first, for messages. A NaN or
+ * infinity is NIB_BAD_INPUT, naming row and column. */
+nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_t first,
+                               int64_t count, nib_quantized *out, nib_err *err);
 
 /* The result as a weight, over the buffers that rows() filled for all n rows. */
 void nib__quantizer_weight(nib_weight *out, const nib_quantizer *q, int64_t n, const void *codes,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A recipe's rules: adding them, reading a recipe's name, checking patterns against the layers, resolving a
- * layer. The JSON forms are read in recipe_json.c, recipe_torchchat.c and recipe_torchao.c.
+ * A recipe's rules: adding them, reading a recipe's name, checking patterns against the layers,
+ * resolving a layer. The JSON forms are read in recipe_json.c, recipe_torchchat.c and
+ * recipe_torchao.c.
  */
 #include "recipe_rules.h"
 
@@ -25,8 +26,9 @@ const char *nib__role_name(nib_role role)
 
 nib_role nib__role_of(const char *module)
 {
-    static const char *const last[] = {"q_proj",  "k_proj",    "v_proj",  "o_proj",       "gate_proj",
-                                       "up_proj", "down_proj", "lm_head", "embed_tokens"};
+    static const char *const last[] = {"q_proj",    "k_proj",    "v_proj",
+                                       "o_proj",    "gate_proj", "up_proj",
+                                       "down_proj", "lm_head",   "embed_tokens"};
     char name[NAME_MAX_BYTES];
     if (!nib__alias_from_meta(name, sizeof name, module))
         snprintf(name, sizeof name, "%s", module);
@@ -58,7 +60,8 @@ nib_status nib__recipe_add_note(nib_recipe *r, nib_err *err, const char *format,
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     void *notes = r->notes;
-    if (!nib__reserve(&r->allocator, &notes, &r->note_capacity, r->note_count + 1, sizeof *r->notes))
+    if (!nib__reserve(&r->allocator, &notes, &r->note_capacity, r->note_count + 1,
+                      sizeof *r->notes))
         return nib__fail_memory(err, sizeof *r->notes, "a note");
     r->notes = notes;
     const char *copy = nib__arena_copy(&r->arena, text, strlen(text));
@@ -77,7 +80,8 @@ nib_status nib__recipe_add_rule(nib_recipe *r, const nib_rule *rule, nib_err *er
     r->rules = rules;
     nib_rule *added = &r->rules[r->rule_count];
     *added = *rule;
-    if (rule->match == NIB_MATCH_NAME || rule->match == NIB_MATCH_MODULE || rule->match == NIB_MATCH_PARAMETER) {
+    if (rule->match == NIB_MATCH_NAME || rule->match == NIB_MATCH_MODULE ||
+        rule->match == NIB_MATCH_PARAMETER) {
         NIB_TRY(nib__pattern_make(&added->pattern, rule->text, &r->allocator, err));
         added->exact = strncmp(rule->text, "re:", 3) != 0 && strpbrk(rule->text, "*?") == NULL;
     }
@@ -127,8 +131,8 @@ static nib_scheme without_activations(nib_scheme s)
 }
 
 /* "+head" or "+embed", with "-SCHEME" or without. */
-static nib_status add_extra(nib_recipe *r, const char *part, size_t size, const nib_scheme *own, unsigned seen,
-                            unsigned *reach, nib_err *err)
+static nib_status add_extra(nib_recipe *r, const char *part, size_t size, const nib_scheme *own,
+                            unsigned seen, unsigned *reach, nib_err *err)
 {
     static const struct {
         const char *word;
@@ -136,10 +140,12 @@ static nib_status add_extra(nib_recipe *r, const char *part, size_t size, const 
     } extras[] = {{"head", NIB_REACH_HEAD | NIB_REACH_TIED}, {"embed", NIB_REACH_EMBED}};
     for (size_t i = 0; i < COUNT(extras); i++) {
         const size_t length = strlen(extras[i].word);
-        if (size < length || memcmp(part, extras[i].word, length) != 0 || (size > length && part[length] != '-'))
+        if (size < length || memcmp(part, extras[i].word, length) != 0 ||
+            (size > length && part[length] != '-'))
             continue;
         if (seen & extras[i].reach)
-            return nib__fail(err, NIB_USAGE, "recipe \"%s\": +%s is given twice", r->text, extras[i].word);
+            return nib__fail(err, NIB_USAGE, "recipe \"%s\": +%s is given twice", r->text,
+                             extras[i].word);
         nib_rule rule = {.match = NIB_MATCH_ALL, .reach = extras[i].reach, .scheme = *own};
         if (size > length)
             NIB_TRY(nib__scheme_parse(&rule.scheme, part + length + 1, size - length - 1, err));
@@ -148,7 +154,8 @@ static nib_status add_extra(nib_recipe *r, const char *part, size_t size, const 
         return nib__recipe_add_rule(r, &rule, err);
     }
     char shown[64];
-    return nib__fail(err, NIB_USAGE, "recipe \"%s\": +%s is unknown; +head and +embed are what can be added",
+    return nib__fail(err, NIB_USAGE,
+                     "recipe \"%s\": +%s is unknown; +head and +embed are what can be added",
                      r->text, nib__say_name(shown, sizeof shown, part, size));
 }
 
@@ -175,11 +182,13 @@ nib_status nib__recipe_add_named(nib_recipe *r, const char *name, nib_err *err)
                                      err));
     return nib__recipe_add_rule(
         r,
-        &(nib_rule){.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR, .scheme = own, .words = "recipe"}, err);
+        &(nib_rule){
+            .match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR, .scheme = own, .words = "recipe"},
+        err);
 }
 
-const char *nib__recipe_suggest(nib_recipe *r, const char *wanted, const char *kind, const char *const *names,
-                                size_t count)
+const char *nib__recipe_suggest(nib_recipe *r, const char *wanted, const char *kind,
+                                const char *const *names, size_t count)
 {
     nib_text near;
     nib__text_init(&near, &r->allocator);
@@ -191,13 +200,15 @@ const char *nib__recipe_suggest(nib_recipe *r, const char *wanted, const char *k
         nib__text_clear(&near);
         for (size_t i = 0; i < count && i < 24; i++)
             nib__text_format(&near, "%s%s", i == 0 ? "" : ", ", names[i]);
-        said = count == 0 || near.failed ? "" : nib__recipe_say(r, "; the %s are %s", kind, near.at);
+        said =
+            count == 0 || near.failed ? "" : nib__recipe_say(r, "; the %s are %s", kind, near.at);
     }
     nib__text_free(&near);
     return said == NULL ? "" : said;
 }
 
-nib_status nib__recipe_fail(nib_json *json, nib_status status, nib_err *err, const char *format, ...)
+nib_status nib__recipe_fail(nib_json *json, nib_status status, nib_err *err, const char *format,
+                            ...)
 {
     char text[sizeof json->err.text];
     va_list args;
@@ -223,7 +234,8 @@ static unsigned reach_of(const nib_recipe_layer *layer)
 }
 
 /* The pattern against one spelling of a module: alone, and with ".weight" behind it. */
-static bool spelling_matches(const nib_pattern *pattern, nib_match match, const char *name, nib_err *err)
+static bool spelling_matches(const nib_pattern *pattern, nib_match match, const char *name,
+                             nib_err *err)
 {
     char parameter[NAME_MAX_BYTES + 8];
     if (match != NIB_MATCH_PARAMETER && nib__pattern_matches(pattern, name, err))
@@ -234,14 +246,17 @@ static bool spelling_matches(const nib_pattern *pattern, nib_match match, const 
     return nib__pattern_matches(pattern, parameter, err);
 }
 
-static bool pattern_matches(const nib_pattern *pattern, nib_match match, const char *name, nib_err *err)
+static bool pattern_matches(const nib_pattern *pattern, nib_match match, const char *name,
+                            nib_err *err)
 {
     char meta[NAME_MAX_BYTES];
     return spelling_matches(pattern, match, name, err) ||
-           (nib__alias_to_meta(meta, sizeof meta, name) && spelling_matches(pattern, match, meta, err));
+           (nib__alias_to_meta(meta, sizeof meta, name) &&
+            spelling_matches(pattern, match, meta, err));
 }
 
-static bool rule_names(const nib_recipe *r, const nib_rule *rule, const nib_recipe_layer *layer, nib_err *err)
+static bool rule_names(const nib_recipe *r, const nib_rule *rule, const nib_recipe_layer *layer,
+                       nib_err *err)
 {
     char meta[NAME_MAX_BYTES];
     switch (rule->match) {
@@ -251,7 +266,8 @@ static bool rule_names(const nib_recipe *r, const nib_rule *rule, const nib_reci
     case NIB_MATCH_PARAMETER: return pattern_matches(rule->pattern, rule->match, layer->name, err);
     case NIB_MATCH_SUBSTRING:
         return strstr(layer->name, rule->text) != NULL ||
-               (nib__alias_to_meta(meta, sizeof meta, layer->name) && strstr(meta, rule->text) != NULL);
+               (nib__alias_to_meta(meta, sizeof meta, layer->name) &&
+                strstr(meta, rule->text) != NULL);
     case NIB_MATCH_NONE_OF:
         for (size_t i = 0; i < r->only_count; i++)
             if (pattern_matches(r->only[i].pattern, NIB_MATCH_NAME, layer->name, err))
@@ -274,14 +290,16 @@ void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_re
                             .wish = rule->wish,
                             .wish_text = rule->wish_text};
         if (!rule->keep)
-            out->scheme = reach == NIB_REACH_EMBED ? without_activations(rule->scheme) : rule->scheme;
+            out->scheme =
+                reach == NIB_REACH_EMBED ? without_activations(rule->scheme) : rule->scheme;
         return;
     }
 }
 
 /* ---- checking against the layers ---- */
 
-static nib_status matches_nothing(nib_recipe *r, const nib_recipe_input *in, const char *text, nib_err *err)
+static nib_status matches_nothing(nib_recipe *r, const nib_recipe_input *in, const char *text,
+                                  nib_err *err)
 {
     const bool meta = strncmp(text, "layers.", 7) == 0;
     const char **names = nib__calloc(&r->allocator, in->count, sizeof *names);
@@ -301,18 +319,19 @@ static nib_status matches_nothing(nib_recipe *r, const nib_recipe_input *in, con
     char shown[160], first[160];
     nib__say_name(shown, sizeof shown, text, strlen(text));
     if (near.size > 0 && !near.failed)
-        (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no layer; did you mean %s", shown, near.at);
+        (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no layer; did you mean %s", shown,
+                        near.at);
     else
-        (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no layer; names look like %s", shown,
-                        nib__say_name(first, sizeof first, names[0], strlen(names[0])));
+        (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no layer; names look like %s",
+                        shown, nib__say_name(first, sizeof first, names[0], strlen(names[0])));
     nib__text_free(&near);
     nib__release(&r->allocator, names);
     return NIB_USAGE;
 }
 
 /* What rule i matches: bits of reach. */
-static nib_status reach_matched(const nib_recipe *r, const nib_rule *rule, const nib_recipe_input *in,
-                                unsigned *out, nib_err *err)
+static nib_status reach_matched(const nib_recipe *r, const nib_rule *rule,
+                                const nib_recipe_input *in, unsigned *out, nib_err *err)
 {
     *out = 0;
     for (size_t i = 0; i < in->count; i++) {
@@ -338,7 +357,8 @@ static nib_status check_rules(nib_recipe *r, const nib_recipe_input *in, nib_err
         nib_rule *rule = &r->rules[i];
         unsigned matched;
         status = reach_matched(r, rule, in, &matched, err);
-        if (rule->pattern != NULL && !rule->exact && !rule->keep && (matched & NIB_REACH_LINEAR) != 0)
+        if (rule->pattern != NULL && !rule->exact && !rule->keep &&
+            (matched & NIB_REACH_LINEAR) != 0)
             rule->reach &= NIB_REACH_LINEAR;
         hit[rule->source] |= matched != 0;
     }
@@ -381,7 +401,8 @@ static nib_status add_skips(nib_recipe *r, const nib_recipe_input *in, nib_err *
 {
     for (size_t i = 0; i < in->skip.count; i++) {
         const char *text = in->skip.items[i];
-        nib_rule rule = {.match = NIB_MATCH_NAME, .reach = NIB_REACH_ANY, .keep = true, .source = ++r->sources};
+        nib_rule rule = {
+            .match = NIB_MATCH_NAME, .reach = NIB_REACH_ANY, .keep = true, .source = ++r->sources};
         rule.text = nib__arena_copy(&r->arena, text, strlen(text));
         rule.words = nib__recipe_say(r, "--skip %s", text);
         if (rule.text == NULL)
@@ -435,12 +456,11 @@ static nib_status load(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
     const size_t none_of = r->rule_count;
     NIB_TRY(add_none_of(r, err));
     if (in->text == NULL)
-        NIB_TRY(nib__recipe_add_rule(r,
-                                     &(nib_rule){.match = NIB_MATCH_ALL,
-                                                 .reach = NIB_REACH_ANY,
-                                                 .keep = true,
-                                                 .words = "as stored"},
-                                     err));
+        NIB_TRY(nib__recipe_add_rule(
+            r,
+            &(nib_rule){
+                .match = NIB_MATCH_ALL, .reach = NIB_REACH_ANY, .keep = true, .words = "as stored"},
+            err));
     else
         NIB_TRY(read_text(r, in->text, err));
     if (r->only_count > 0)
@@ -451,7 +471,8 @@ static nib_status load(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
     return check_only(r, in, err);
 }
 
-nib_status nib__recipe_load(nib_recipe **out, const nib_recipe_input *input, const nib_allocator *a, nib_err *err)
+nib_status nib__recipe_load(nib_recipe **out, const nib_recipe_input *input, const nib_allocator *a,
+                            nib_err *err)
 {
     nib_recipe *r = nib__calloc(a, 1, sizeof *r);
     if (r == NULL)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Recipes: which scheme each layer gets, and which rule says so. A recipe is a list of rules, first match
- * wins; a name ("8da4w-g64+head"), a file of rules, torchchat's JSON and torchao's config all become one.
- * Every pattern that a user wrote must match a layer. Nothing here looks at a weight.
+ * Recipes: which scheme each layer gets, and which rule says so. A recipe is a list of rules, first
+ * match wins; a name ("8da4w-g64+head"), a file of rules, torchchat's JSON and torchao's config all
+ * become one. Every pattern that a user wrote must match a layer. Nothing here looks at a weight.
  */
 #ifndef NIB_RECIPE_H
 #define NIB_RECIPE_H
@@ -37,26 +37,27 @@ typedef struct nib_recipe_layer {
 } nib_recipe_layer;
 
 typedef struct nib_recipe_input {
-    const char *text;       /* a recipe name, the path of a JSON file, or JSON text; NULL: all as stored */
-    nib_strings skip, only; /* patterns: keep these; keep all others */
+    const char
+        *text; /* a recipe name, the path of a JSON file, or JSON text; NULL: all as stored */
+    nib_strings skip, only;         /* patterns: keep these; keep all others */
     const nib_recipe_layer *layers; /* every linear layer and the embedding */
     size_t count;
 } nib_recipe_input;
 
 typedef struct nib_recipe nib_recipe;
 
-/* Reads and checks a recipe against the layers. A name or option that is wrong gives NIB_USAGE, a file
- * NIB_BAD_INPUT; a foreign setting whose meaning is not available NIB_UNSUPPORTED. */
+/* Reads and checks a recipe against the layers. A name or option that is wrong gives NIB_USAGE, a
+ * file NIB_BAD_INPUT; a foreign setting whose meaning is not available NIB_UNSUPPORTED. */
 nib_status nib__recipe_load(nib_recipe **out, const nib_recipe_input *input, const nib_allocator *a,
                             nib_err *err);
 void nib__recipe_free(nib_recipe *recipe);
 
 /* What a layer is asked to be. The texts live as long as the recipe. */
 typedef struct nib_choice {
-    bool keep;         /* as stored; scheme is then not set */
-    nib_scheme scheme; /* of an embedding: without activations, which it has none of */
-    const char *rule;  /* "recipe", "+head", "--skip lm_head", "rules[2] \"*.mlp.*\"" */
-    nib_wish wish;     /* a layout that a foreign recipe asks for: the planner answers it */
+    bool keep;             /* as stored; scheme is then not set */
+    nib_scheme scheme;     /* of an embedding: without activations, which it has none of */
+    const char *rule;      /* "recipe", "+head", "--skip lm_head", "rules[2] \"*.mlp.*\"" */
+    nib_wish wish;         /* a layout that a foreign recipe asks for: the planner answers it */
     const char *wish_text; /* as written there; NULL: none */
 } nib_choice;
 
@@ -64,7 +65,8 @@ void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_re
 
 /* As given: the name, or the file's path; "as stored" without one. */
 const char *nib__recipe_text(const nib_recipe *recipe);
-/* What torchchat's JSON sets besides: "f32", "f16" or "bf16", and a device as written there; NULL: nothing. */
+/* What torchchat's JSON sets besides: "f32", "f16" or "bf16", and a device as written there; NULL:
+ * nothing. */
 const char *nib__recipe_dtype(const nib_recipe *recipe);
 const char *nib__recipe_device(const nib_recipe *recipe);
 /* Sentences for the ledger: where a foreign recipe's setting is met in another way. */
@@ -74,6 +76,7 @@ const char *nib__recipe_note(const nib_recipe *recipe, size_t i);
 bool nib__recipe_needs_calibration(const nib_recipe *recipe);
 
 /* What each bare name means: formula, default group, source. */
-nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_sink *sink, nib_err *err);
+nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_sink *sink,
+                              nib_err *err);
 
 #endif

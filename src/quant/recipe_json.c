@@ -6,8 +6,9 @@
  *    "rules": [{"match": PATTERN, "scheme": SCHEME | "keep", "layout": NAME}],
  *    "else": SCHEME | "keep"}        or "recipe": NAME instead of "else"
  *
- * and torchtitan's {"recipe_name": ..., "filter_fqns": [...]} or {"fqns": [...]}, by themselves or in the sections
- * that its configs put around them. Filters and skips go before rules, wherever they stand.
+ * and torchtitan's {"recipe_name": ..., "filter_fqns": [...]} or {"fqns": [...]}, by themselves or
+ * in the sections that its configs put around them. Filters and skips go before rules, wherever
+ * they stand.
  */
 #include "recipe_rules.h"
 
@@ -62,10 +63,7 @@ char *nib__recipe_string(nib_recipe *r, nib_json *json)
     return text;
 }
 
-char *nib__recipe_key(nib_recipe *r, nib_json *json)
-{
-    return nib__recipe_string(r, json);
-}
+char *nib__recipe_key(nib_recipe *r, nib_json *json) { return nib__recipe_string(r, json); }
 
 /* ---- Nibble's own form ---- */
 
@@ -83,11 +81,13 @@ static nib_status read_scheme(nib_recipe *r, nib_json *json, nib_rule *rule, nib
         return NIB_OK;
     const nib_status status = nib__scheme_parse(&rule->scheme, name, strlen(name), &inner);
     if (status != NIB_OK)
-        return nib__recipe_fail(json, status == NIB_USAGE ? NIB_BAD_INPUT : status, err, "%s", inner.text);
+        return nib__recipe_fail(json, status == NIB_USAGE ? NIB_BAD_INPUT : status, err, "%s",
+                                inner.text);
     return NIB_OK;
 }
 
-static nib_status add_pattern_rule(nib_recipe *r, nib_json *json, const nib_rule *rule, nib_err *err)
+static nib_status add_pattern_rule(nib_recipe *r, nib_json *json, const nib_rule *rule,
+                                   nib_err *err)
 {
     nib_err inner = {0};
     const nib_status status = nib__recipe_add_rule(r, rule, &inner);
@@ -104,17 +104,20 @@ static nib_status read_rule(nib_recipe *r, nib_json *json, int index, nib_err *e
         const size_t which = index_of(json, members, COUNT(members));
         if (which == COUNT(members)) {
             const char *key = nib__recipe_key(r, json);
-            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a rule has no key \"%s\"%s", key == NULL ? "" : key,
-                                    nib__recipe_suggest(r, key == NULL ? "" : key, "keys", members, COUNT(members)));
+            return nib__recipe_fail(
+                json, NIB_BAD_INPUT, err, "a rule has no key \"%s\"%s", key == NULL ? "" : key,
+                nib__recipe_suggest(r, key == NULL ? "" : key, "keys", members, COUNT(members)));
         }
         if (seen & 1U << which)
-            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "\"%s\" is given twice in a rule", members[which]);
+            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "\"%s\" is given twice in a rule",
+                                    members[which]);
         seen |= 1U << which;
         if (which == 1) {
             NIB_TRY(read_scheme(r, json, &rule, err));
             continue;
         }
-        const char *text = nib__json_expect(json, NIB_JSON_STRING) ? nib__recipe_string(r, json) : NULL;
+        const char *text =
+            nib__json_expect(json, NIB_JSON_STRING) ? nib__recipe_string(r, json) : NULL;
         if (text == NULL)
             return nib__json_status(json, err);
         if (which == 0)
@@ -146,21 +149,24 @@ static nib_status read_rules(nib_recipe *r, nib_json *json, nib_err *err)
 }
 
 /* One string of "skip", "only", "filter_fqns" or "fqns". */
-static nib_status add_listed(nib_recipe *r, nib_json *json, unsigned key, const char *name, const char *text,
-                             const nib_scheme *scheme, nib_err *err)
+static nib_status add_listed(nib_recipe *r, nib_json *json, unsigned key, const char *name,
+                             const char *text, const nib_scheme *scheme, nib_err *err)
 {
-    nib_rule rule = {.match = NIB_MATCH_SUBSTRING, .reach = NIB_REACH_ANY, .text = text, .keep = true};
+    nib_rule rule = {
+        .match = NIB_MATCH_SUBSTRING, .reach = NIB_REACH_ANY, .text = text, .keep = true};
     if (key == K_ONLY) {
         nib_err inner = {0};
         const nib_status status = nib__recipe_add_only(r, text, &inner);
         return status == NIB_OK ? NIB_OK : nib__recipe_fail(json, status, err, "%s", inner.text);
     }
     if (strcmp(text, "auto_filter_small_kn") == 0)
-        return nib__recipe_fail(json, NIB_UNSUPPORTED, err,
-                                "auto_filter_small_kn filters by speeds measured on an H100; name the layers "
-                                "to keep instead");
+        return nib__recipe_fail(
+            json, NIB_UNSUPPORTED, err,
+            "auto_filter_small_kn filters by speeds measured on an H100; name the layers "
+            "to keep instead");
     if (text[0] == 0)
-        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "an empty string in \"%s\" is part of every name", name);
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err,
+                                "an empty string in \"%s\" is part of every name", name);
     if (key == K_SKIP)
         rule.match = NIB_MATCH_NAME;
     if (key == K_FQNS) {
@@ -197,10 +203,12 @@ static nib_status torchtitan_scheme(nib_recipe *r, nib_json *json, nib_scheme *o
     static const struct {
         const char *name, *scheme;
     } known[] = {
-        {"mxfp8", "mxfp8-floor"},         {"mxfp8_cublas", "mxfp8-floor"}, {"mxfp8_emulated", "mxfp8-floor"},
-        {"mxfp8_cublas_rceil", "mxfp8"}, {"mxfp8_rceil", "mxfp8"},        {"rowwise", "fp8dq"},
+        {"mxfp8", "mxfp8-floor"},          {"mxfp8_cublas", "mxfp8-floor"},
+        {"mxfp8_emulated", "mxfp8-floor"}, {"mxfp8_cublas_rceil", "mxfp8"},
+        {"mxfp8_rceil", "mxfp8"},          {"rowwise", "fp8dq"},
     };
-    static const char *const names[] = {"mxfp8", "mxfp8_cublas", "mxfp8_cublas_rceil", "mxfp8_rceil", "rowwise"};
+    static const char *const names[] = {"mxfp8", "mxfp8_cublas", "mxfp8_cublas_rceil",
+                                        "mxfp8_rceil", "rowwise"};
     const char *name = nib__json_expect(json, NIB_JSON_STRING) ? nib__recipe_string(r, json) : NULL;
     if (name == NULL)
         return nib__json_status(json, err);
@@ -208,14 +216,17 @@ static nib_status torchtitan_scheme(nib_recipe *r, nib_json *json, nib_scheme *o
         if (strcmp(name, known[i].name) == 0)
             return nib__scheme_parse(out, known[i].scheme, strlen(known[i].scheme), err);
     if (strcmp(name, "tensorwise") == 0)
-        return nib__recipe_fail(json, NIB_UNSUPPORTED, err,
-                                "tensorwise gives the activations of a whole batch one scale, so that a token's "
-                                "result depends on its neighbours; use rowwise, or \"recipe\": \"fp8dq-tensor\"");
+        return nib__recipe_fail(
+            json, NIB_UNSUPPORTED, err,
+            "tensorwise gives the activations of a whole batch one scale, so that a token's "
+            "result depends on its neighbours; use rowwise, or \"recipe\": \"fp8dq-tensor\"");
     if (strcmp(name, "rowwise_with_gw_hp") == 0)
-        return nib__recipe_fail(json, NIB_UNSUPPORTED, err,
-                                "rowwise_with_gw_hp computes weight gradients in high precision, which fp8dq has "
-                                "no setting for; use rowwise");
-    return nib__recipe_fail(json, NIB_BAD_INPUT, err, "torchtitan's recipe_name \"%s\" is unknown%s", name,
+        return nib__recipe_fail(
+            json, NIB_UNSUPPORTED, err,
+            "rowwise_with_gw_hp computes weight gradients in high precision, which fp8dq has "
+            "no setting for; use rowwise");
+    return nib__recipe_fail(json, NIB_BAD_INPUT, err,
+                            "torchtitan's recipe_name \"%s\" is unknown%s", name,
                             nib__recipe_suggest(r, name, "names", names, COUNT(names)));
 }
 
@@ -234,14 +245,16 @@ static nib_status unknown_key(nib_recipe *r, nib_json *json, nib_err *err)
     if (key == NULL)
         return nib__json_status(json, err);
     if (index_of(json, torchtitan_only, COUNT(torchtitan_only)) < COUNT(torchtitan_only)) {
-        NIB_TRY(nib__recipe_add_note(r, err, "%s is about torchtitan's own kernels and changes nothing here", key));
+        NIB_TRY(nib__recipe_add_note(
+            r, err, "%s is about torchtitan's own kernels and changes nothing here", key));
         return nib__json_skip(json) ? NIB_OK : nib__json_status(json, err);
     }
     return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a recipe has no key \"%s\"%s", key,
                             nib__recipe_suggest(r, key, "keys", keys, COUNT(keys)));
 }
 
-static nib_status read_member(nib_recipe *r, nib_json *json, unsigned key, own_form *form, nib_err *err)
+static nib_status read_member(nib_recipe *r, nib_json *json, unsigned key, own_form *form,
+                              nib_err *err)
 {
     int64_t schema;
     size_t count;
@@ -250,7 +263,8 @@ static nib_status read_member(nib_recipe *r, nib_json *json, unsigned key, own_f
         if (!nib__json_read_int64(json, 0, INT64_MAX, &schema))
             return nib__json_status(json, err);
         if (schema != 1)
-            return nib__recipe_fail(json, NIB_UNSUPPORTED, err, "schema %lld is not 1, the one this version reads",
+            return nib__recipe_fail(json, NIB_UNSUPPORTED, err,
+                                    "schema %lld is not 1, the one this version reads",
                                     (long long)schema);
         return NIB_OK;
     case K_RULES: return read_rules(r, json, err);
@@ -266,8 +280,10 @@ static nib_status read_member(nib_recipe *r, nib_json *json, unsigned key, own_f
     }
 }
 
-/* Reads the members in `wanted` of the object at `json`, which is a copy; the first pass checks all keys. */
-static nib_status read_pass(nib_recipe *r, nib_json json, unsigned wanted, own_form *form, nib_err *err)
+/* Reads the members in `wanted` of the object at `json`, which is a copy; the first pass checks all
+ * keys. */
+static nib_status read_pass(nib_recipe *r, nib_json json, unsigned wanted, own_form *form,
+                            nib_err *err)
 {
     const bool first = form->seen == 0;
     if (!nib__json_expect(&json, NIB_JSON_OBJECT))
@@ -280,7 +296,8 @@ static nib_status read_pass(nib_recipe *r, nib_json json, unsigned wanted, own_f
         }
         const unsigned key = which < COUNT(keys) ? 1U << which : 0;
         if (first && (form->seen & key) != 0)
-            return nib__recipe_fail(&json, NIB_BAD_INPUT, err, "\"%s\" is given twice", keys[which]);
+            return nib__recipe_fail(&json, NIB_BAD_INPUT, err, "\"%s\" is given twice",
+                                    keys[which]);
         if (first)
             form->seen |= key;
         if ((key & wanted) != 0)
@@ -297,7 +314,8 @@ static nib_status add_named_within(nib_recipe *r, nib_json *json, const char *na
     const nib_status status = nib__recipe_add_named(r, name, &inner);
     if (status == NIB_OK)
         return NIB_OK;
-    return nib__recipe_fail(json, status == NIB_USAGE ? NIB_BAD_INPUT : status, err, "%s", inner.text);
+    return nib__recipe_fail(json, status == NIB_USAGE ? NIB_BAD_INPUT : status, err, "%s",
+                            inner.text);
 }
 
 /* The last rule: what the layers get that no other names. */
@@ -308,7 +326,8 @@ static nib_status add_rest(nib_recipe *r, nib_json *json, own_form *form, nib_er
         return add_named_within(r, json, form->recipe, err);
     if ((form->seen & K_RECIPE_NAME) != 0) {
         const unsigned filters = K_FILTER | K_FQNS;
-        if (form->scheme.code == NIB_CODE_MX8 && (form->seen & filters) == 0) /* torchtitan's default filter */
+        if (form->scheme.code == NIB_CODE_MX8 &&
+            (form->seen & filters) == 0) /* torchtitan's default filter */
             NIB_TRY(nib__recipe_add_rule(r,
                                          &(nib_rule){.match = NIB_MATCH_ALL,
                                                      .reach = NIB_REACH_HEAD,
@@ -332,13 +351,16 @@ static nib_status read_own(nib_recipe *r, nib_json *json, nib_err *err)
     NIB_TRY(read_pass(r, *json, K_SCHEMA | K_SKIP | K_ONLY | K_FILTER | K_RECIPE_NAME, &form, err));
     const unsigned ends = form.seen & (K_ELSE | K_RECIPE | K_RECIPE_NAME);
     if ((ends & (ends - 1)) != 0)
-        return nib__recipe_fail(json, NIB_BAD_INPUT, err,
-                                "\"else\", \"recipe\" and \"recipe_name\" all say what the rest gets; keep one");
+        return nib__recipe_fail(
+            json, NIB_BAD_INPUT, err,
+            "\"else\", \"recipe\" and \"recipe_name\" all say what the rest gets; keep one");
     if ((form.seen & K_FQNS) != 0 && (form.seen & K_RECIPE_NAME) == 0)
-        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "\"fqns\" needs torchtitan's \"recipe_name\" beside it");
-    if ((form.seen & (K_RULES | K_ELSE | K_RECIPE | K_RECIPE_NAME)) == 0)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err,
-                                "nothing is asked for: \"rules\", \"recipe\" or \"recipe_name\" is missing");
+                                "\"fqns\" needs torchtitan's \"recipe_name\" beside it");
+    if ((form.seen & (K_RULES | K_ELSE | K_RECIPE | K_RECIPE_NAME)) == 0)
+        return nib__recipe_fail(
+            json, NIB_BAD_INPUT, err,
+            "nothing is asked for: \"rules\", \"recipe\" or \"recipe_name\" is missing");
     NIB_TRY(read_pass(r, *json, K_FQNS | K_RULES | K_ELSE | K_RECIPE, &form, err));
     return add_rest(r, json, &form, err);
 }
@@ -389,13 +411,15 @@ static nib_status find_form(nib_json *json, json_form *form, nib_err *err)
         *json = inside;
     }
     if (*form == FORM_UNKNOWN)
-        return nib__recipe_fail(json, NIB_BAD_INPUT, err,
-                                "this is no recipe: Nibble's has \"rules\" or \"recipe\", torchao's \"_type\" or "
-                                "\"quant_type\", torchchat's keys such as \"linear:int8\"");
+        return nib__recipe_fail(
+            json, NIB_BAD_INPUT, err,
+            "this is no recipe: Nibble's has \"rules\" or \"recipe\", torchao's \"_type\" or "
+            "\"quant_type\", torchchat's keys such as \"linear:int8\"");
     return NIB_OK;
 }
 
-nib_status nib__recipe_read_json(nib_recipe *r, const char *name, const char *text, size_t size, nib_err *err)
+nib_status nib__recipe_read_json(nib_recipe *r, const char *name, const char *text, size_t size,
+                                 nib_err *err)
 {
     nib_json json;
     json_form form;

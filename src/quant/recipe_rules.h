@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside of a recipe, shared by its readers: a list of rules, the first that matches wins, and what the
- * readers add to it. Strings and patterns belong to the recipe.
+ * Inside of a recipe, shared by its readers: a list of rules, the first that matches wins, and what
+ * the readers add to it. Strings and patterns belong to the recipe.
  */
 #ifndef NIB_RECIPE_RULES_H
 #define NIB_RECIPE_RULES_H
@@ -32,8 +32,8 @@ typedef enum nib_match {
 typedef struct nib_rule {
     nib_match match;
     unsigned reach;
-    bool exact;           /* narrowed after reading: a pattern reaches an embedding or a tied output only if it
-                             is exact or matches nothing else */
+    bool exact; /* narrowed after reading: a pattern reaches an embedding or a tied output only if
+                   it is exact or matches nothing else */
     const char *text;     /* of the pattern or substring */
     nib_pattern *pattern; /* NULL for ALL and SUBSTRING */
     bool keep;
@@ -42,7 +42,8 @@ typedef struct nib_rule {
     nib_wish wish;
     const char *wish_text;
     bool may_miss; /* matching no layer is worth a note, not an error */
-    int source;    /* rules of one number are one pattern of the user's: one of them has to match; 0: none of his */
+    int source; /* rules of one number are one pattern of the user's: one of them has to match; 0:
+                   none of his */
 } nib_rule;
 
 typedef struct nib_only {
@@ -65,8 +66,10 @@ struct nib_recipe {
 
 /* A formatted copy in the recipe's arena, cut at 511 bytes; NULL: no memory. */
 const char *nib__recipe_say(nib_recipe *r, const char *format, ...) NIB_PRINTF(2, 3);
-nib_status nib__recipe_add_note(nib_recipe *r, nib_err *err, const char *format, ...) NIB_PRINTF(3, 4);
-/* Adds a rule; a NAME, MODULE or PARAMETER rule has its pattern made from text. words NULL: no memory was left. */
+nib_status nib__recipe_add_note(nib_recipe *r, nib_err *err, const char *format, ...)
+    NIB_PRINTF(3, 4);
+/* Adds a rule; a NAME, MODULE or PARAMETER rule has its pattern made from text. words NULL: no
+ * memory was left. */
 nib_status nib__recipe_add_rule(nib_recipe *r, const nib_rule *rule, nib_err *err);
 nib_status nib__recipe_add_only(nib_recipe *r, const char *text, nib_err *err);
 /* The rules of a name: BASE[+head[-SCHEME]][+embed[-SCHEME]]. */
@@ -75,22 +78,24 @@ nib_status nib__recipe_add_named(nib_recipe *r, const char *name, nib_err *err);
 nib_status nib__recipe_add_tail(nib_recipe *r, nib_err *err);
 
 /* The readers of JSON: our own form with torchtitan's filters, torchchat's, torchao's. */
-nib_status nib__recipe_read_json(nib_recipe *r, const char *name, const char *text, size_t size, nib_err *err);
+nib_status nib__recipe_read_json(nib_recipe *r, const char *name, const char *text, size_t size,
+                                 nib_err *err);
 nib_status nib__recipe_read_torchchat(nib_recipe *r, nib_json *json, nib_err *err);
 /* hf: the object is Hugging Face's quantization_config, else torchao's {"_type", "_data"}. */
 nib_status nib__recipe_read_torchao(nib_recipe *r, nib_json *json, bool hf, nib_err *err);
 
-/* Which layout a name of torchao's asks for: NONE for its plain ones, OTHER for one that Nibble has no word for. */
+/* Which layout a name of torchao's asks for: NONE for its plain ones, OTHER for one that Nibble has
+ * no word for. */
 nib_wish nib__recipe_wish(const char *layout);
 /* The KEY just read, as a name without NULs; NULL: json->err says why. */
 char *nib__recipe_key(nib_recipe *r, nib_json *json);
 char *nib__recipe_string(nib_recipe *r, nib_json *json); /* likewise the STRING just read */
 
 /* A failure at the reader's place, with a status of its own. */
-nib_status nib__recipe_fail(nib_json *json, nib_status status, nib_err *err, const char *format, ...)
-    NIB_PRINTF(4, 5);
+nib_status nib__recipe_fail(nib_json *json, nib_status status, nib_err *err, const char *format,
+                            ...) NIB_PRINTF(4, 5);
 /* "; did you mean X", or "; the KIND are A, B, C": the end of a sentence about an unknown name. */
-const char *nib__recipe_suggest(nib_recipe *r, const char *wanted, const char *kind, const char *const *names,
-                                size_t count);
+const char *nib__recipe_suggest(nib_recipe *r, const char *wanted, const char *kind,
+                                const char *const *names, size_t count);
 
 #endif

@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * torchao's configs as recipes: one for all linear layers, many by name in FqnToConfig, or either inside of Hugging
- * Face's quantization_config ({"quant_type": {"default": ...}, "modules_to_not_convert": ...}).
+ * torchao's configs as recipes: one for all linear layers, many by name in FqnToConfig, or either
+ * inside of Hugging Face's quantization_config ({"quant_type": {"default": ...},
+ * "modules_to_not_convert": ...}).
  */
 #include "torchao_config.h"
 
 /* ---- FqnToConfig ---- */
 
 /* torchao's precedence, one pass each; a plain name is a parameter's if it ends in ".weight". */
-typedef enum fqn_pass { FQN_EXACT_PARAMETER, FQN_EXACT_MODULE, FQN_REGEX_PARAMETER, FQN_REGEX_MODULE, FQN_DEFAULT, FQN_PASSES } fqn_pass;
+typedef enum fqn_pass {
+    FQN_EXACT_PARAMETER,
+    FQN_EXACT_MODULE,
+    FQN_REGEX_PARAMETER,
+    FQN_REGEX_MODULE,
+    FQN_DEFAULT,
+    FQN_PASSES
+} fqn_pass;
 
 static bool in_pass(const char *name, fqn_pass pass, nib_match *match)
 {
@@ -16,9 +24,9 @@ static bool in_pass(const char *name, fqn_pass pass, nib_match *match)
     const size_t size = strlen(name), end = sizeof suffix - 1;
     const bool regex = strncmp(name, "re:", 3) == 0, rest = strcmp(name, "_default") == 0;
     const bool parameter = size > end && strcmp(name + size - end, suffix) == 0;
-    *match = rest                                                              ? NIB_MATCH_ALL
+    *match = rest                                                         ? NIB_MATCH_ALL
              : pass == FQN_EXACT_PARAMETER || pass == FQN_REGEX_PARAMETER ? NIB_MATCH_PARAMETER
-                                                                               : NIB_MATCH_MODULE;
+                                                                          : NIB_MATCH_MODULE;
     switch (pass) {
     case FQN_EXACT_PARAMETER: return !regex && !rest && parameter;
     case FQN_EXACT_MODULE: return !regex && !rest && !parameter;
@@ -28,10 +36,10 @@ static bool in_pass(const char *name, fqn_pass pass, nib_match *match)
     }
 }
 
-/* One pass over the map at `json`, a copy. Rule sources are numbered by position, so that the two rules of one
- * regex are one pattern. */
-static nib_status read_map_pass(nib_recipe *r, nib_json json, fqn_pass pass, int first_source, int *count,
-                                nib_err *err)
+/* One pass over the map at `json`, a copy. Rule sources are numbered by position, so that the two
+ * rules of one regex are one pattern. */
+static nib_status read_map_pass(nib_recipe *r, nib_json json, fqn_pass pass, int first_source,
+                                int *count, nib_err *err)
 {
     if (!nib__json_expect(&json, NIB_JSON_OBJECT))
         return nib__json_status(&json, err);
@@ -72,9 +80,12 @@ static nib_status read_map(nib_recipe *r, nib_json json, nib_err *err)
     for (int pass = 0; pass < FQN_PASSES; pass++)
         NIB_TRY(read_map_pass(r, json, (fqn_pass)pass, first, &count, err));
     r->sources += count;
-    return nib__recipe_add_rule(
-        r,
-        &(nib_rule){.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR, .keep = true, .words = "FqnToConfig"}, err);
+    return nib__recipe_add_rule(r,
+                                &(nib_rule){.match = NIB_MATCH_ALL,
+                                            .reach = NIB_REACH_LINEAR,
+                                            .keep = true,
+                                            .words = "FqnToConfig"},
+                                err);
 }
 
 /* "_data" of FqnToConfig holds the map; the older key repeats it. */
@@ -113,7 +124,8 @@ static nib_status read_whole(nib_recipe *r, nib_json *json, nib_err *err)
     nib_json data;
     NIB_TRY(nib__ao_read(&c, r, json, &data, err));
     if (c.type == NULL)
-        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "the config is null, so nothing is asked for");
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err,
+                                "the config is null, so nothing is asked for");
     if (strcmp(c.type, "FqnToConfig") == 0 || strcmp(c.type, "ModuleFqnToConfig") == 0)
         return read_fqn_config(r, &data, err);
     nib_rule rule = {.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR};
@@ -147,9 +159,10 @@ static nib_status scan_hf(nib_json *json, hf_config *hf, nib_err *err)
         } else if (nib__json_is(json, "quant_method")) {
             nib_json value = *json;
             if (nib__json_next(&value) == NIB_JSON_STRING && !nib__json_is(&value, "torchao"))
-                return nib__recipe_fail(&value, NIB_UNSUPPORTED, err,
-                                        "quant_method \"%.*s\" is not torchao, the one that can be a recipe",
-                                        (int)nib__min((int64_t)value.token_size, 40), value.token);
+                return nib__recipe_fail(
+                    &value, NIB_UNSUPPORTED, err,
+                    "quant_method \"%.*s\" is not torchao, the one that can be a recipe",
+                    (int)nib__min((int64_t)value.token_size, 40), value.token);
         }
         if (!nib__json_skip(json))
             return nib__json_status(json, err);
@@ -157,12 +170,17 @@ static nib_status scan_hf(nib_json *json, hf_config *hf, nib_err *err)
     return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
 }
 
-/* Hugging Face keeps a module if an entry, as a regular expression, matches the beginning of its name up to a
- * dot or the end, or if the name ends in the entry. */
-static nib_status keep_module(nib_recipe *r, nib_json *json, unsigned reach, const char *entry, nib_err *err)
+/* Hugging Face keeps a module if an entry, as a regular expression, matches the beginning of its
+ * name up to a dot or the end, or if the name ends in the entry. */
+static nib_status keep_module(nib_recipe *r, nib_json *json, unsigned reach, const char *entry,
+                              nib_err *err)
 {
     const int source = ++r->sources;
-    nib_rule rule = {.match = NIB_MATCH_MODULE, .reach = reach, .keep = true, .may_miss = true, .source = source};
+    nib_rule rule = {.match = NIB_MATCH_MODULE,
+                     .reach = reach,
+                     .keep = true,
+                     .may_miss = true,
+                     .source = source};
     rule.words = nib__recipe_say(r, "modules_to_not_convert \"%s\"", entry);
     rule.text = nib__recipe_say(r, "re:(?:%s)(?:(?<=\\.).*|\\..*)?", entry);
     if (rule.text == NULL)
@@ -196,26 +214,30 @@ static nib_status read_hf(nib_recipe *r, nib_json *json, nib_err *err)
     hf_config hf = {0};
     NIB_TRY(scan_hf(json, &hf, err));
     if (!hf.has_type)
-        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "quantization_config lacks \"quant_type\"");
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err,
+                                "quantization_config lacks \"quant_type\"");
     if (hf.has_keep)
         NIB_TRY(read_kept(r, hf.keep, hf.embeddings ? NIB_REACH_BODY : NIB_REACH_ANY, err));
     else if (!hf.embeddings)
-        NIB_TRY(nib__recipe_add_rule(r,
-                                     &(nib_rule){.match = NIB_MATCH_ALL,
-                                                 .reach = NIB_REACH_HEAD,
-                                                 .keep = true,
-                                                 .words = "transformers keeps the output layer unless "
-                                                          "modules_to_not_convert is given"},
-                                     err));
+        NIB_TRY(
+            nib__recipe_add_rule(r,
+                                 &(nib_rule){.match = NIB_MATCH_ALL,
+                                             .reach = NIB_REACH_HEAD,
+                                             .keep = true,
+                                             .words = "transformers keeps the output layer unless "
+                                                      "modules_to_not_convert is given"},
+                                 err));
     nib_json type = hf.type;
     if (nib__json_next(&type) == NIB_JSON_STRING)
-        return nib__recipe_fail(&type, NIB_UNSUPPORTED, err,
-                                "quant_type \"%.*s\" is a name that transformers no longer reads; give torchao's "
-                                "config, or a recipe of Nibble's",
-                                (int)nib__min((int64_t)type.token_size, 64), type.token);
+        return nib__recipe_fail(
+            &type, NIB_UNSUPPORTED, err,
+            "quant_type \"%.*s\" is a name that transformers no longer reads; give torchao's "
+            "config, or a recipe of Nibble's",
+            (int)nib__min((int64_t)type.token_size, 64), type.token);
     if (type.event != NIB_JSON_OBJECT || !nib__json_expect(&type, NIB_JSON_KEY) ||
         !nib__json_is(&type, "default"))
-        return nib__recipe_fail(&type, NIB_BAD_INPUT, err, "quant_type is not {\"default\": CONFIG}");
+        return nib__recipe_fail(&type, NIB_BAD_INPUT, err,
+                                "quant_type is not {\"default\": CONFIG}");
     if (nib__json_next(&type) == NIB_JSON_ERROR)
         return nib__json_status(&type, err);
     const size_t from = r->rule_count;

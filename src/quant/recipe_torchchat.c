@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * torchchat's quantization JSON: an ordered object of quantizers with their arguments, of which the first that
- * reaches a layer has it. torchchat prints and ignores what it does not know; here that is an error.
+ * torchchat's quantization JSON: an ordered object of quantizers with their arguments, of which the
+ * first that reaches a layer has it. torchchat prints and ignores what it does not know; here that
+ * is an error.
  */
 #include "recipe_rules.h"
 
@@ -17,8 +18,8 @@ enum {
     A_ACCELERATOR = 1 << 5,
 };
 
-static const char *const arguments[] = {"bitwidth", "groupsize", "node_type", "has_weight_zeros", "dtype",
-                                        "accelerator"};
+static const char *const arguments[] = {"bitwidth",         "groupsize", "node_type",
+                                        "has_weight_zeros", "dtype",     "accelerator"};
 
 /* Values of one quantizer's arguments; groupsize 0: per row. */
 typedef struct values {
@@ -27,7 +28,17 @@ typedef struct values {
     const char *node_type, *dtype, *accelerator;
 } values;
 
-typedef enum quantizer { EMBEDDING, EMBEDDING_WX, INT8, INT4, A8W4DQ, A8WXDQ, AFPWX, PRECISION, EXECUTOR } quantizer;
+typedef enum quantizer {
+    EMBEDDING,
+    EMBEDDING_WX,
+    INT8,
+    INT4,
+    A8W4DQ,
+    A8WXDQ,
+    AFPWX,
+    PRECISION,
+    EXECUTOR
+} quantizer;
 
 typedef struct quantizer_row {
     const char *name;
@@ -50,7 +61,8 @@ static const quantizer_row quantizers[] = {
 
 /* ---- reading ---- */
 
-static nib_status read_value(nib_recipe *r, nib_json *json, unsigned argument, values *v, nib_err *err)
+static nib_status read_value(nib_recipe *r, nib_json *json, unsigned argument, values *v,
+                             nib_err *err)
 {
     const nib_json_event event = nib__json_next(json);
     if (event == NIB_JSON_NULL) /* as if it were not there */
@@ -74,7 +86,8 @@ static nib_status read_value(nib_recipe *r, nib_json *json, unsigned argument, v
     return nib__json_status(json, err);
 }
 
-static nib_status read_values(nib_recipe *r, nib_json *json, const quantizer_row *row, values *v, nib_err *err)
+static nib_status read_values(nib_recipe *r, nib_json *json, const quantizer_row *row, values *v,
+                              nib_err *err)
 {
     const char *taken[COUNT(arguments)];
     size_t count = 0;
@@ -92,7 +105,8 @@ static nib_status read_values(nib_recipe *r, nib_json *json, const quantizer_row
             const char *key = nib__recipe_key(r, json);
             if (key == NULL)
                 return nib__json_status(json, err);
-            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s has no argument \"%s\"%s", row->name, key,
+            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s has no argument \"%s\"%s",
+                                    row->name, key,
                                     nib__recipe_suggest(r, key, "arguments", taken, count));
         }
         NIB_TRY(read_value(r, json, argument, v, err));
@@ -105,7 +119,8 @@ static nib_status read_values(nib_recipe *r, nib_json *json, const quantizer_row
 static nib_status no_width(nib_json *json, const quantizer_row *row, int64_t bits, nib_err *err)
 {
     return nib__recipe_fail(json, NIB_UNSUPPORTED, err,
-                            "%s with %lld bits has no scheme here; 4 and 8 bits have", row->name, (long long)bits);
+                            "%s with %lld bits has no scheme here; 4 and 8 bits have", row->name,
+                            (long long)bits);
 }
 
 /* The scheme's name without its size, as what the quantizer means; NULL: none. */
@@ -115,10 +130,12 @@ static const char *scheme_of(quantizer q, const values *v)
     switch (q) {
     case EMBEDDING:
     case INT8: return four ? "int4wo-sym" : "int8wo";
-    case EMBEDDING_WX: return four ? (v->zeros ? "int4wo" : "int4wo-sym") : v->zeros ? "int8wo-asym" : "int8wo";
+    case EMBEDDING_WX:
+        return four ? (v->zeros ? "int4wo" : "int4wo-sym") : v->zeros ? "int8wo-asym" : "int8wo";
     case INT4: return "int4wo-tinygemm";
     case A8W4DQ: return "8da4w";
-    case A8WXDQ: return four ? (v->zeros ? "8da4w-asym" : "8da4w") : v->zeros ? NULL : "int8dq-actasym";
+    case A8WXDQ:
+        return four ? (v->zeros ? "8da4w-asym" : "8da4w") : v->zeros ? NULL : "int8dq-actasym";
     case AFPWX: return "int4wo";
     default: return NULL;
     }
@@ -129,8 +146,9 @@ static nib_status read_precision(nib_recipe *r, nib_json *json, const char *dtyp
     static const struct {
         const char *theirs, *ours;
     } names[] = {
-        {"fp32", "f32"},  {"float32", "f32"},  {"float", "f32"},     {"fp16", "f16"}, {"float16", "f16"},
-        {"half", "f16"},  {"bf16", "bf16"},    {"bfloat16", "bf16"}, {"fast", "bf16"}, {"fast16", "bf16"},
+        {"fp32", "f32"},    {"float32", "f32"}, {"float", "f32"}, {"fp16", "f16"},
+        {"float16", "f16"}, {"half", "f16"},    {"bf16", "bf16"}, {"bfloat16", "bf16"},
+        {"fast", "bf16"},   {"fast16", "bf16"},
     };
     const char *known[COUNT(names)];
     for (size_t i = 0; i < COUNT(names); i++) {
@@ -146,7 +164,8 @@ static nib_status read_precision(nib_recipe *r, nib_json *json, const char *dtyp
                             nib__recipe_suggest(r, dtype, "names", known, COUNT(known)));
 }
 
-static nib_status add_quantizer(nib_recipe *r, nib_json *json, quantizer q, const values *v, nib_err *err)
+static nib_status add_quantizer(nib_recipe *r, nib_json *json, quantizer q, const values *v,
+                                nib_err *err)
 {
     const quantizer_row *row = &quantizers[q];
     char name[64];
@@ -158,15 +177,18 @@ static nib_status add_quantizer(nib_recipe *r, nib_json *json, quantizer q, cons
         return nib__recipe_fail(json, NIB_BAD_INPUT, err, "linear:afpwx takes 1 to 7 bits, not 8");
     const char *base = scheme_of(q, v);
     if (base == NULL)
-        return nib__recipe_fail(json, NIB_UNSUPPORTED, err,
-                                "%s with 8 bits and has_weight_zeros has no scheme here; set has_weight_zeros to "
-                                "false",
-                                row->name);
+        return nib__recipe_fail(
+            json, NIB_UNSUPPORTED, err,
+            "%s with 8 bits and has_weight_zeros has no scheme here; set has_weight_zeros to "
+            "false",
+            row->name);
     if (v->groupsize < -1 || v->groupsize > 1 << 30)
-        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s: groupsize %lld is not -1, 0 or a group", row->name,
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err,
+                                "%s: groupsize %lld is not -1, 0 or a group", row->name,
                                 (long long)v->groupsize);
     if ((q == INT4 || q == A8W4DQ) && v->groupsize <= 0)
-        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s lacks a positive \"groupsize\"", row->name);
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s lacks a positive \"groupsize\"",
+                                row->name);
     /* The modifiers of a name may stand in any order. */
     if (v->groupsize > 0)
         snprintf(name, sizeof name, "%s-g%lld", base, (long long)v->groupsize);
@@ -182,8 +204,9 @@ static nib_status add_quantizer(nib_recipe *r, nib_json *json, quantizer q, cons
     else if (strcmp(node, "!output") == 0)
         rule.reach = NIB_REACH_BODY;
     else if (strcmp(node, "*") != 0)
-        return nib__recipe_fail(json, NIB_BAD_INPUT, err,
-                                "linear:int8 has no node_type \"%s\"; there are *, output and !output", node);
+        return nib__recipe_fail(
+            json, NIB_BAD_INPUT, err,
+            "linear:int8 has no node_type \"%s\"; there are *, output and !output", node);
     rule.words = nib__recipe_say(r, "%s", row->name);
     return nib__recipe_add_rule(r, &rule, err);
 }
@@ -219,7 +242,8 @@ nib_status nib__recipe_read_torchchat(nib_recipe *r, nib_json *json, nib_err *er
             const char *key = nib__recipe_key(r, json);
             if (key == NULL)
                 return nib__json_status(json, err);
-            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "torchchat has no quantizer \"%s\"%s", key,
+            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "torchchat has no quantizer \"%s\"%s",
+                                    key,
                                     nib__recipe_suggest(r, key, "quantizers", names, COUNT(names)));
         }
         if (seen & 1U << q)
@@ -229,7 +253,10 @@ nib_status nib__recipe_read_torchchat(nib_recipe *r, nib_json *json, nib_err *er
     }
     if (json->event != NIB_JSON_OBJECT_END)
         return nib__json_status(json, err);
-    return nib__recipe_add_rule(
-        r,
-        &(nib_rule){.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR, .keep = true, .words = "no quantizer"}, err);
+    return nib__recipe_add_rule(r,
+                                &(nib_rule){.match = NIB_MATCH_ALL,
+                                            .reach = NIB_REACH_LINEAR,
+                                            .keep = true,
+                                            .words = "no quantizer"},
+                                err);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each bare recipe name means, in words: text, JSON and Markdown from one table. The formulas are those of
- * quantizer.c and of the activation quantizers; docs/quantization.md gives them with their sources.
+ * What each bare recipe name means, in words: text, JSON and Markdown from one table. The formulas
+ * are those of quantizer.c and of the activation quantizers; docs/quantization.md gives them with
+ * their sources.
  */
 #include "recipe_rules.h"
 
@@ -9,36 +10,32 @@ typedef struct words {
     const char *base, *weights, *activations, *source;
 } words;
 
-/* In the formulas: amax, min and max are over a group, eps is the smallest normal number of the weight's type
- * (of f32 for activations), round goes to the nearest, ties to even. */
+/* In the formulas: amax, min and max are over a group, eps is the smallest normal number of the
+ * weight's type (of f32 for activations), round goes to the nearest, ties to even. */
 static const words rows[] = {
     {"f32", "f32, not quantized", "float", "-"},
     {"f16", "f16, not quantized", "float", "-"},
     {"bf16", "bf16, not quantized", "float", "-"},
     {"int8wo",
      "int8, symmetric: s = max(amax/127.5, 2^-23), q = clamp(round(w*(1/s)), -128, 127), w = q*s",
-     "float",
-     "torchao Int8WeightOnlyConfig"},
-    {"int8dq",
-     "int8, symmetric, as int8wo",
+     "float", "torchao Int8WeightOnlyConfig"},
+    {"int8dq", "int8, symmetric, as int8wo",
      "int8 per token, symmetric: s = max(amax/127.5, 2^-23)",
      "torchao Int8DynamicActivationInt8WeightConfig"},
     {"int4wo",
-     "int4, float zero: s = max(max-min, 1e-6)/15, z = min + 8*s, q = clamp(round((w-min)/s), 0, 15) - 8, w = q*s + z",
-     "float",
-     "torchao Int4WeightOnlyConfig"},
-    {"8da4w",
-     "int4, symmetric: s = max(amax/7.5, eps), q = clamp(round(w*(1/s)), -8, 7), w = q*s",
-     "int8 per token, asymmetric: s = max((max-min)/255, eps), z = clamp(-128 - round(min/s), -128, 127)",
+     "int4, float zero: s = max(max-min, 1e-6)/15, z = min + 8*s, q = clamp(round((w-min)/s), 0, "
+     "15) - 8, w = q*s + z",
+     "float", "torchao Int4WeightOnlyConfig"},
+    {"8da4w", "int4, symmetric: s = max(amax/7.5, eps), q = clamp(round(w*(1/s)), -8, 7), w = q*s",
+     "int8 per token, asymmetric: s = max((max-min)/255, eps), z = clamp(-128 - round(min/s), "
+     "-128, 127)",
      "torchao Int8DynamicActivationIntxWeightConfig"},
-    {"4da4w",
-     "int4, symmetric, as 8da4w",
+    {"4da4w", "int4, symmetric, as 8da4w",
      "int4 per token, asymmetric: s = max((max-min)/15, eps), z = clamp(-8 - round(min/s), -8, 7)",
      "Nibble"},
-    {"fp8wo", "e4m3: s = amax/448, q = e4m3(w/s), w = q*s", "float", "torchao Float8WeightOnlyConfig"},
-    {"fp8dq",
-     "e4m3, as fp8wo",
-     "e4m3 per token: s = amax/448",
+    {"fp8wo", "e4m3: s = amax/448, q = e4m3(w/s), w = q*s", "float",
+     "torchao Float8WeightOnlyConfig"},
+    {"fp8dq", "e4m3, as fp8wo", "e4m3 per token: s = amax/448",
      "torchao Float8DynamicActivationFloat8WeightConfig"},
     {"mxfp8",
      "e4m3 in blocks: s = 2^ceil(log2(amax/448)), q = e4m3(w/s), w = q*s; the output layer is kept",
@@ -59,7 +56,8 @@ static const char *size_of(char out[32], const nib_scheme *s)
 static void write_text(nib_text *text, const words *w, const nib_scheme *s)
 {
     char size[32], takes[128];
-    nib__text_format(text, "%s\n  weights      %s\n  activations  %s\n", w->base, w->weights, w->activations);
+    nib__text_format(text, "%s\n  weights      %s\n  activations  %s\n", w->base, w->weights,
+                     w->activations);
     if (nib__scheme_is_quantized(s))
         nib__text_format(text, "  one scale    per %s%s by default; takes %s\n", size_of(size, s),
                          s->group > 0 ? " inputs" : "", nib__scheme_takes(takes, w->base));
@@ -69,8 +67,9 @@ static void write_text(nib_text *text, const words *w, const nib_scheme *s)
 static void write_markdown(nib_text *text, const words *w, const nib_scheme *s)
 {
     char size[32], takes[128];
-    nib__text_format(text, "| `%s` | %s | %s | %s | %s | %s |\n", w->base, w->weights, w->activations,
-                     size_of(size, s), nib__scheme_takes(takes, w->base), w->source);
+    nib__text_format(text, "| `%s` | %s | %s | %s | %s | %s |\n", w->base, w->weights,
+                     w->activations, size_of(size, s), nib__scheme_takes(takes, w->base),
+                     w->source);
 }
 
 static void write_json(nib_jsonw *out, const words *w, const nib_scheme *s)
@@ -86,15 +85,17 @@ static void write_json(nib_jsonw *out, const words *w, const nib_scheme *s)
     nib__jsonw_object_end(out);
 }
 
-nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_sink *sink, nib_err *err)
+nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_sink *sink,
+                              nib_err *err)
 {
     nib_text text;
     nib_jsonw json;
     nib__text_init(&text, a);
     nib__jsonw_init(&json, &text, 2);
     if (form == NIB_FORM_MARKDOWN)
-        nib__text_str(&text, "| recipe | weights | activations | inputs per scale | takes | source |\n"
-                             "|---|---|---|---|---|---|\n");
+        nib__text_str(&text,
+                      "| recipe | weights | activations | inputs per scale | takes | source |\n"
+                      "|---|---|---|---|---|---|\n");
     if (form == NIB_FORM_JSON) {
         nib__jsonw_object(&json);
         nib__jsonw_pair_int(&json, "schema", 1);
@@ -120,8 +121,10 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
         nib__jsonw_object_end(&json);
         nib__text_str(&text, "\n");
     } else if (form == NIB_FORM_TEXT) {
-        nib__text_str(&text, "\nA recipe is one of these names, what it takes, and +head[-SCHEME] or +embed[-SCHEME].\n"
-                             "-ao017 and -tinygemm are torchao's other formulas; eps is the smallest normal number.\n");
+        nib__text_str(&text, "\nA recipe is one of these names, what it takes, and +head[-SCHEME] "
+                             "or +embed[-SCHEME].\n"
+                             "-ao017 and -tinygemm are torchao's other formulas; eps is the "
+                             "smallest normal number.\n");
     }
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What torchao's configs mean: a config is read into a flat list of fields, and one function per type says which
- * scheme that is. The table `types` below lists the types with the settings they take.
+ * What torchao's configs mean: a config is read into a flat list of fields, and one function per
+ * type says which scheme that is. The table `types` below lists the types with the settings they
+ * take.
  */
 #include "torchao_config.h"
 
@@ -102,27 +103,22 @@ static nib_status read_one(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_e
     }
 }
 
-static bool same_text(const char *a, const char *b)
-{
-    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
-}
-
 static nib_status read_field(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
 {
     if (nib__json_next(json) == NIB_JSON_ERROR)
         return nib__json_status(json, err);
     if (json->event != NIB_JSON_ARRAY)
         return read_one(r, json, f, err);
+    const char *first = NULL;
     for (int i = 0; nib__json_next(json) != NIB_JSON_ARRAY_END; i++) {
-        nib_ao_field item = {.key = f->key};
-        NIB_TRY(read_one(r, json, &item, err));
+        *f = (nib_ao_field){.key = f->key};
+        NIB_TRY(read_one(r, json, f, err));
         if (json->event == NIB_JSON_ERROR)
             return nib__json_status(json, err);
         if (i == 0)
-            *f = item;
-        else if (!same_text(f->type, item.type) || !same_text(f->text, item.text) || f->number != item.number)
-            f->differs = true;
+            first = f->type;
     }
+    f->first_type = first;
     return NIB_OK;
 }
 
@@ -132,7 +128,8 @@ static nib_status read_data(nib_recipe *r, nib_json *json, nib_ao_config *c, nib
         return nib__json_status(json, err);
     while (nib__json_next(json) == NIB_JSON_KEY) {
         if (c->count == NIB_AO_FIELDS_MAX)
-            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a config has more than %d settings", NIB_AO_FIELDS_MAX);
+            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a config has more than %d settings",
+                                    NIB_AO_FIELDS_MAX);
         nib_ao_field *f = &c->fields[c->count++];
         *f = (nib_ao_field){.key = nib__recipe_key(r, json)};
         if (f->key == NULL)
@@ -165,11 +162,13 @@ static bool is(const nib_ao_config *c, const char *key, const char *otherwise, c
 
 static nib_status no_meaning(nib_ao_config *c, nib_err *err, const char *setting)
 {
-    return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "%s: %s has no scheme here", c->type, setting);
+    return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "%s: %s has no scheme here", c->type,
+                            setting);
 }
 
 /* "-gN", "-row" or "-tensor" of a granularity; a number alone is a group size. */
-static nib_status size_of(nib_ao_config *c, const char *key, const char *otherwise, char out[32], nib_err *err)
+static nib_status size_of(nib_ao_config *c, const char *key, const char *otherwise, char out[32],
+                          nib_err *err)
 {
     const nib_ao_field *f = find(c, key);
     if (f == NULL) {
@@ -177,8 +176,9 @@ static nib_status size_of(nib_ao_config *c, const char *key, const char *otherwi
         return NIB_OK;
     }
     const bool group = f->type == NULL || strcmp(f->type, "PerGroup") == 0;
-    if (f->differs)
-        return no_meaning(c, err, "a granularity that differs between weights and activations");
+    if (f->first_type != NULL && strcmp(f->first_type, "PerRow") != 0 &&
+        strcmp(f->first_type, "PerTensor") != 0)
+        return no_meaning(c, err, f->first_type);
     if (group && f->has_number && f->number > 0)
         snprintf(out, 32, "-g%lld", (long long)f->number);
     else if (group && f->has_number) /* torchao's -1 */
@@ -192,8 +192,8 @@ static nib_status size_of(nib_ao_config *c, const char *key, const char *otherwi
     return NIB_OK;
 }
 
-static const char *mapping(const nib_ao_config *c, const char *key, const char *otherwise, const char *symmetric,
-                           const char *asymmetric)
+static const char *mapping(const nib_ao_config *c, const char *key, const char *otherwise,
+                           const char *symmetric, const char *asymmetric)
 {
     return is(c, key, otherwise, "ASYMMETRIC") ? asymmetric : symmetric;
 }
@@ -216,8 +216,10 @@ static void note_wish(const nib_ao_config *c, meaning *m)
 /* Settings that change numbers in a way that no scheme here has. */
 static nib_status check_common(nib_ao_config *c, nib_err *err)
 {
-    static const char *const mappings[] = {"weight_mapping_type", "mapping_type", "act_mapping_type"};
-    static const char *const algorithms[] = {"intx_choose_qparams_algorithm", "int4_choose_qparams_algorithm"};
+    static const char *const mappings[] = {"weight_mapping_type", "mapping_type",
+                                           "act_mapping_type"};
+    static const char *const algorithms[] = {"intx_choose_qparams_algorithm",
+                                             "int4_choose_qparams_algorithm"};
     for (size_t i = 0; i < COUNT(mappings); i++)
         if (is(c, mappings[i], "", "SYMMETRIC_NO_CLIPPING_ERR"))
             return no_meaning(c, err, "SYMMETRIC_NO_CLIPPING_ERR");
@@ -251,21 +253,26 @@ static nib_status int8_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, 
     return NIB_OK;
 }
 
-static nib_status one_scale_per_token(nib_recipe *r, const nib_ao_config *c, const char *size, nib_err *err)
+/* otherwise: the type of a granularity that is not given. */
+static nib_status one_scale_per_token(nib_recipe *r, const nib_ao_config *c, const char *otherwise,
+                                      nib_err *err)
 {
-    if (strcmp(size, "-tensor") != 0)
+    const nib_ao_field *f = find(c, "granularity");
+    const char *type = f == NULL ? otherwise : f->first_type != NULL ? f->first_type : f->type;
+    if (type == NULL || strcmp(type, "PerTensor") != 0)
         return NIB_OK;
-    return nib__recipe_add_note(r, err,
-                                "%s, PerTensor: weights have one scale, activations one per token, so that a "
-                                "token's result does not depend on its batch",
-                                c->type);
+    return nib__recipe_add_note(
+        r, err,
+        "%s, PerTensor: activations have one scale per token, so that a token's result "
+        "does not depend on its batch",
+        c->type);
 }
 
 static nib_status int8_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
     char size[32];
     NIB_TRY(size_of(c, "granularity", "-row", size, err));
-    NIB_TRY(one_scale_per_token(r, c, size, err));
+    NIB_TRY(one_scale_per_token(r, c, "PerRow", err));
     snprintf(m->name, sizeof m->name, "int8dq%s%s", size,
              mapping(c, "act_mapping_type", "SYMMETRIC", "", "-actasym"));
     return NIB_OK;
@@ -281,12 +288,13 @@ static nib_status int8_static(nib_recipe *r, nib_ao_config *c, meaning *m, nib_e
     return NIB_OK;
 }
 
-static nib_status check_scale_type(nib_recipe *r, const nib_ao_config *c, const char *key, nib_err *err)
+static nib_status check_scale_type(nib_recipe *r, const nib_ao_config *c, const char *key,
+                                   nib_err *err)
 {
     if (find(c, key) == NULL)
         return NIB_OK;
-    return nib__recipe_add_note(r, err, "%s, %s %s: scales are stored in the weight's own type", c->type, key,
-                                text_of(c, key, ""));
+    return nib__recipe_add_note(r, err, "%s, %s %s: scales are stored in the weight's own type",
+                                c->type, key, text_of(c, key, ""));
 }
 
 static nib_status int8_dynamic_intx(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
@@ -301,7 +309,8 @@ static nib_status int8_dynamic_intx(nib_recipe *r, nib_ao_config *c, meaning *m,
     else if (is(c, "weight_dtype", "int8", "int8") && asym[0] == 0)
         snprintf(m->name, sizeof m->name, "int8dq%s%s", size, act);
     else
-        return no_meaning(c, err, asym[0] != 0 ? "asymmetric int8" : text_of(c, "weight_dtype", ""));
+        return no_meaning(c, err,
+                          asym[0] != 0 ? "asymmetric int8" : text_of(c, "weight_dtype", ""));
     return NIB_OK;
 }
 
@@ -315,7 +324,8 @@ static nib_status int8_dynamic_int4(nib_recipe *r, nib_ao_config *c, meaning *m,
     for (size_t i = 0; i < c->count; i++)
         given |= strcmp(c->fields[i].key, "group_size") == 0;
     NIB_TRY(size_of(c, "group_size", null_group && given ? "-row" : "-g32", size, err));
-    snprintf(m->name, sizeof m->name, "8da4w%s%s%s", size, mapping(c, "mapping_type", "SYMMETRIC", "", "-asym"),
+    snprintf(m->name, sizeof m->name, "8da4w%s%s%s", size,
+             mapping(c, "mapping_type", "SYMMETRIC", "", "-asym"),
              mapping(c, "act_mapping_type", "ASYMMETRIC", "-actsym", "-actasym"));
     return NIB_OK;
 }
@@ -324,7 +334,8 @@ static nib_status int4_dynamic_int4(nib_recipe *r, nib_ao_config *c, meaning *m,
 {
     (void)r;
     (void)err;
-    snprintf(m->name, sizeof m->name, "4da4w-row%s%s", mapping(c, "mapping_type", "SYMMETRIC", "", "-asym"),
+    snprintf(m->name, sizeof m->name, "4da4w-row%s%s",
+             mapping(c, "mapping_type", "SYMMETRIC", "", "-asym"),
              mapping(c, "act_mapping_type", "SYMMETRIC", "-actsym", "-actasym"));
     return NIB_OK;
 }
@@ -334,8 +345,9 @@ static nib_status int4_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, 
     (void)r;
     char size[32];
     NIB_TRY(size_of(c, "group_size", "-g128", size, err));
-    const bool tiled = c->version == 1 || nib__recipe_wish(text_of(c, "int4_packing_format", "PLAIN")) ==
-                                              NIB_WISH_TILE_PACKED;
+    const bool tiled =
+        c->version == 1 ||
+        nib__recipe_wish(text_of(c, "int4_packing_format", "PLAIN")) == NIB_WISH_TILE_PACKED;
     snprintf(m->name, sizeof m->name, "int4wo%s%s", size, tiled ? "-tinygemm" : "");
     return NIB_OK;
 }
@@ -353,7 +365,8 @@ static nib_status intx_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, 
     else
         return no_meaning(c, err, text_of(c, "weight_dtype", ""));
     if (m->name[3] == '4' && strcmp(map, "-asym") == 0)
-        return nib__recipe_add_note(r, err, "%s, ASYMMETRIC: int4wo has float zeros, not integer ones", c->type);
+        return nib__recipe_add_note(
+            r, err, "%s, ASYMMETRIC: int4wo has float zeros, not integer ones", c->type);
     return NIB_OK;
 }
 
@@ -379,7 +392,7 @@ static nib_status fp8_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_e
     NIB_TRY(check_e4m3(c, "weight_dtype", err));
     NIB_TRY(check_e4m3(c, "activation_dtype", err));
     NIB_TRY(size_of(c, "granularity", "-tensor", size, err));
-    NIB_TRY(one_scale_per_token(r, c, size, err));
+    NIB_TRY(one_scale_per_token(r, c, "PerTensor", err));
     snprintf(m->name, sizeof m->name, "fp8dq%s", size);
     return NIB_OK;
 }
@@ -414,11 +427,13 @@ static const struct {
      {ANY, "layout", "act_mapping_type", "weight_only_decode", "granularity", "reduce_range"}},
     {"Int8StaticActivationInt8WeightConfig",
      int8_static,
-     {ANY, "act_quant_scale", "act_quant_zero_point", "granularity", "act_mapping_type", "reduce_range"}},
+     {ANY, "act_quant_scale", "act_quant_zero_point", "granularity", "act_mapping_type",
+      "reduce_range"}},
     {"Int8DynamicActivationIntxWeightConfig",
      int8_dynamic_intx,
-     {ANY, "weight_dtype", "weight_granularity", "weight_mapping_type", "weight_scale_dtype", "act_mapping_type",
-      "intx_packing_format", "intx_choose_qparams_algorithm", "layout", "packing_format"}},
+     {ANY, "weight_dtype", "weight_granularity", "weight_mapping_type", "weight_scale_dtype",
+      "act_mapping_type", "intx_packing_format", "intx_choose_qparams_algorithm", "layout",
+      "packing_format"}},
     {"Int8DynamicActivationInt4WeightConfig",
      int8_dynamic_int4,
      {ANY, "group_size", "layout", "mapping_type", "act_mapping_type"}},
@@ -427,8 +442,9 @@ static const struct {
      {ANY, "layout", "mapping_type", "act_mapping_type"}},
     {"Int4WeightOnlyConfig",
      int4_weight_only,
-     {ANY, "group_size", "layout", "use_hqq", "zero_point_domain", "preserve_zero", "packing_format",
-      "int4_packing_format", "int4_choose_qparams_algorithm", "int4_tile_packed_ntile"}},
+     {ANY, "group_size", "layout", "use_hqq", "zero_point_domain", "preserve_zero",
+      "packing_format", "int4_packing_format", "int4_choose_qparams_algorithm",
+      "int4_tile_packed_ntile"}},
     {"IntxWeightOnlyConfig",
      intx_weight_only,
      {ANY, "weight_dtype", "granularity", "mapping_type", "scale_dtype", "layout", "packing_format",
@@ -440,24 +456,34 @@ static const struct {
       "activation_value_lb", "activation_value_ub", "kernel_preference", "alg_id"}},
     {"MXDynamicActivationMXWeightConfig",
      mx_dynamic,
-     {ANY, "block_size", "activation_dtype", "weight_dtype", "kernel_preference", "gemm_kernel_choice",
-      "scaling_mode"}},
+     {ANY, "block_size", "activation_dtype", "weight_dtype", "kernel_preference",
+      "gemm_kernel_choice", "scaling_mode"}},
 };
 
 /* torchao's other configs, so that they are told from misspelt ones. */
 static const char *const no_scheme[] = {
-    "Float8DynamicActivationInt4WeightConfig", "Float8StaticActivationFloat8WeightConfig",
-    "NVFP4DynamicActivationNVFP4WeightConfig", "NVFP4WeightOnlyConfig",
-    "UIntXWeightOnlyConfig",                   "UIntxWeightOnlyConfig",
-    "Int8DynamicActivationUIntxWeightConfig",  "GemliteUIntXWeightOnlyConfig",
-    "FPXWeightOnlyConfig",                     "GPTQConfig",
-    "AWQConfig",                               "SmoothQuantConfig",
-    "QATConfig",                               "CodebookWeightOnlyConfig",
-    "GroupwiseLutWeightConfig",                "GGUFWeightOnlyConfig",
-    "NF4WeightOnlyConfig",                     "PrototypeInt4WeightOnlyConfig",
+    "Float8DynamicActivationInt4WeightConfig",
+    "Float8StaticActivationFloat8WeightConfig",
+    "NVFP4DynamicActivationNVFP4WeightConfig",
+    "NVFP4WeightOnlyConfig",
+    "UIntXWeightOnlyConfig",
+    "UIntxWeightOnlyConfig",
+    "Int8DynamicActivationUIntxWeightConfig",
+    "GemliteUIntXWeightOnlyConfig",
+    "FPXWeightOnlyConfig",
+    "GPTQConfig",
+    "AWQConfig",
+    "SmoothQuantConfig",
+    "QATConfig",
+    "CodebookWeightOnlyConfig",
+    "GroupwiseLutWeightConfig",
+    "GGUFWeightOnlyConfig",
+    "NF4WeightOnlyConfig",
+    "PrototypeInt4WeightOnlyConfig",
 };
 
-static nib_status check_fields(nib_recipe *r, nib_ao_config *c, const char *const *takes, nib_err *err)
+static nib_status check_fields(nib_recipe *r, nib_ao_config *c, const char *const *takes,
+                               nib_err *err)
 {
     size_t count = 0;
     while (count < COUNT(types[0].takes) && takes[count] != NULL)
@@ -467,9 +493,9 @@ static nib_status check_fields(nib_recipe *r, nib_ao_config *c, const char *cons
         while (t < count && strcmp(c->fields[i].key, takes[t]) != 0)
             t++;
         if (t == count)
-            return nib__recipe_fail(&c->at, NIB_BAD_INPUT, err, "%s has no setting \"%s\"%s", c->type,
-                                    c->fields[i].key,
-                                    nib__recipe_suggest(r, c->fields[i].key, "settings", takes, count));
+            return nib__recipe_fail(
+                &c->at, NIB_BAD_INPUT, err, "%s has no setting \"%s\"%s", c->type, c->fields[i].key,
+                nib__recipe_suggest(r, c->fields[i].key, "settings", takes, count));
     }
     return NIB_OK;
 }
@@ -491,14 +517,16 @@ static nib_status mean(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning 
     }
     for (size_t i = 0; i < COUNT(no_scheme); i++)
         if (strcmp(c->type, no_scheme[i]) == 0)
-            return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "torchao's %s has no scheme here", c->type);
+            return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "torchao's %s has no scheme here",
+                                    c->type);
     return nib__recipe_fail(&c->at, NIB_BAD_INPUT, err, "torchao has no config \"%s\"%s", c->type,
                             nib__recipe_suggest(r, c->type, "configs", names, COUNT(names)));
 }
 
 /* ---- the interface ---- */
 
-nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_json *data, nib_err *err)
+nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_json *data,
+                        nib_err *err)
 {
     nib_ao_config *const c = out;
     bool has_data = false;
@@ -533,7 +561,8 @@ nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_j
     return NIB_OK;
 }
 
-nib_status nib__ao_fill_rule(nib_recipe *r, nib_ao_config *c, nib_json *data, nib_rule *rule, nib_err *err)
+nib_status nib__ao_fill_rule(nib_recipe *r, nib_ao_config *c, nib_json *data, nib_rule *rule,
+                             nib_err *err)
 {
     meaning m;
     nib_err inner = {0};
@@ -543,7 +572,8 @@ nib_status nib__ao_fill_rule(nib_recipe *r, nib_ao_config *c, nib_json *data, ni
     NIB_TRY(mean(r, c, data, &m, err));
     const nib_status status = nib__scheme_parse(&rule->scheme, m.name, strlen(m.name), &inner);
     if (status != NIB_OK)
-        return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "%s means %s, but %s", c->type, m.name, inner.text);
+        return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "%s means %s, but %s", c->type,
+                                m.name, inner.text);
     rule->wish = m.wish;
     rule->wish_text = m.wish_text;
     return NIB_OK;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One torchao config as JSON, {"_type", "_version", "_data"}: its fields as a flat list, and the scheme it means.
+ * One torchao config as JSON, {"_type", "_version", "_data"}: its fields as a flat list, and the
+ * scheme it means.
  */
 #ifndef NIB_TORCHAO_CONFIG_H
 #define NIB_TORCHAO_CONFIG_H
@@ -9,11 +10,13 @@
 
 enum { NIB_AO_FIELDS_MAX = 24 };
 
-/* One member of "_data". An object {"_type", "_data"} gives its type, and its text or its number. */
+/* One member of "_data". An object {"_type", "_data"} gives its type, and its text or its number; a
+ * list is its last item (a granularity's is the weight's) and the type of its first (the
+ * activation's). */
 typedef struct nib_ao_field {
-    const char *key, *type, *text;
+    const char *key, *type, *text, *first_type;
     int64_t number;
-    bool has_number, is_null, is_true, differs; /* differs: a list of unlike things */
+    bool has_number, is_null, is_true;
 } nib_ao_field;
 
 typedef struct nib_ao_config {
@@ -24,9 +27,12 @@ typedef struct nib_ao_config {
     nib_json at; /* where it stands, for messages */
 } nib_ao_config;
 
-/* Reads the config whose first event was just read: an object, or null. *data is where "_data" begins. */
-nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_json *data, nib_err *err);
+/* Reads the config whose first event was just read: an object, or null. *data is where "_data"
+ * begins. */
+nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_json *data,
+                        nib_err *err);
 /* Fills what the rule gives: keep for null, else the config's scheme and wish. */
-nib_status nib__ao_fill_rule(nib_recipe *r, nib_ao_config *c, nib_json *data, nib_rule *rule, nib_err *err);
+nib_status nib__ao_fill_rule(nib_recipe *r, nib_ao_config *c, nib_json *data, nib_rule *rule,
+                             nib_err *err);
 
 #endif

@@ -41,9 +41,15 @@ static void test_pairs(void **state)
 static void test_others_have_none(void **state)
 {
     (void)state;
-    static const char *const names[] = {"",         "model",          "lm_headx", "layers.0.attention.wq",
-                                        "outputs",  "model.layers.",  "model.layers.x.mlp.up_proj",
-                                        "model.layers.1.mlp.up_projx", "model.layers.1"};
+    static const char *const names[] = {"",
+                                        "model",
+                                        "lm_headx",
+                                        "layers.0.attention.wq",
+                                        "outputs",
+                                        "model.layers.",
+                                        "model.layers.x.mlp.up_proj",
+                                        "model.layers.1.mlp.up_projx",
+                                        "model.layers.1"};
     for (size_t i = 0; i < COUNT(names); i++) {
         char name[64] = "untouched";
         assert_false(nib__alias_to_meta(name, sizeof name, names[i]));
@@ -56,6 +62,7 @@ static void test_others_have_none(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs), cmocka_unit_test(test_others_have_none)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs),
+                                       cmocka_unit_test(test_others_have_none)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Number formats: every code decoded against a definition by ldexp; encoding at every boundary (each value,
- * each midpoint and its two neighbours, overflow, subnormals, NaN) and at a sample of all f32; ONNX's casts.
+ * Number formats: every code decoded against a definition by ldexp; encoding at every boundary
+ * (each value, each midpoint and its two neighbours, overflow, subnormals, NaN) and at a sample of
+ * all f32; ONNX's casts.
  */
 #include "onnx_tensor.h"
 
@@ -25,13 +26,13 @@ static float float_of(uint32_t u)
     return f;
 }
 
-/* The definition of a small float: sign, exponent, mantissa. `top` is the exponent of infinity and NaN, or
- * 0 where all codes but `nan` are finite. */
+/* The definition of a small float: sign, exponent, mantissa. `top` is the exponent of infinity and
+ * NaN, or 0 where all codes but `nan` are finite. */
 typedef struct format {
     const char *name;
     int bits, mantissa, bias;
-    uint32_t top, nan;     /* nan: the one magnitude that is NaN if top is 0; 0: none */
-    uint32_t largest;      /* magnitude of the largest finite value */
+    uint32_t top, nan;             /* nan: the one magnitude that is NaN if top is 0; 0: none */
+    uint32_t largest;              /* magnitude of the largest finite value */
     uint32_t over, over_saturated; /* what a larger value becomes */
     float (*decode)(uint32_t code);
     uint32_t (*encode)(float f);
@@ -61,8 +62,10 @@ static const format formats[] = {
 
 static double defined(const format *f, uint32_t magnitude)
 {
-    const uint32_t exponent = magnitude >> f->mantissa, mantissa = magnitude & ((1U << f->mantissa) - 1);
-    if ((f->top != 0 && exponent == f->top && mantissa != 0) || (f->nan != 0 && magnitude == f->nan))
+    const uint32_t exponent = magnitude >> f->mantissa,
+                   mantissa = magnitude & ((1U << f->mantissa) - 1);
+    if ((f->top != 0 && exponent == f->top && mantissa != 0) ||
+        (f->nan != 0 && magnitude == f->nan))
         return NAN;
     if (f->top != 0 && exponent == f->top)
         return INFINITY;
@@ -99,8 +102,8 @@ static void check_encode(const format *f, float x, uint32_t want, uint32_t want_
         if (f->encode(y) != (want | s))
             fail_msg("%s: %a became 0x%x, not 0x%x", f->name, (double)y, f->encode(y), want | s);
         if (f->encode_saturated != NULL && f->encode_saturated(y) != (want_saturated | s))
-            fail_msg("%s saturated: %a became 0x%x, not 0x%x", f->name, (double)y, f->encode_saturated(y),
-                     want_saturated | s);
+            fail_msg("%s saturated: %a became 0x%x, not 0x%x", f->name, (double)y,
+                     f->encode_saturated(y), want_saturated | s);
     }
 }
 
@@ -143,7 +146,8 @@ static uint32_t nearest(const format *f, double x)
             high = middle - 1;
     }
     if (low == f->largest)
-        return x - defined(f, low) >= (defined(f, low) - defined(f, low - 1)) / 2 ? UINT32_MAX : low;
+        return x - defined(f, low) >= (defined(f, low) - defined(f, low - 1)) / 2 ? UINT32_MAX
+                                                                                  : low;
     const double below = x - defined(f, low), above = defined(f, low + 1) - x;
     return below < above || (below == above && low % 2 == 0) ? low : low + 1;
 }
@@ -188,7 +192,8 @@ static void test_e8m0(void **state)
         assert_true((double)value == ldexp(1, code - 127));
         assert_int_equal(nib__f32_to_e8m0_up(value), code);
         assert_int_equal(nib__f32_to_e8m0_up(-value), code);
-        assert_int_equal(nib__f32_to_e8m0_up(nextafterf(value, INFINITY)), code < 254 ? code + 1 : 254);
+        assert_int_equal(nib__f32_to_e8m0_up(nextafterf(value, INFINITY)),
+                         code < 254 ? code + 1 : 254);
         assert_int_equal(nib__f32_to_e8m0_up(nextafterf(value, 0)), code);
     }
     assert_true(isnan(nib__e8m0_to_f32(255)));
@@ -201,7 +206,8 @@ static void test_arrays(void **state)
 {
     (void)state;
     enum { N = 256 };
-    static const nib_type types[] = {NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_E4M3, NIB_TYPE_E5M2, NIB_TYPE_F32};
+    static const nib_type types[] = {NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_E4M3, NIB_TYPE_E5M2,
+                                     NIB_TYPE_F32};
     float from[N];
     uint8_t bytes[4 * N + 1];
     float back[N];
@@ -213,11 +219,12 @@ static void test_arrays(void **state)
             nib__to_f32(back, bytes + 1, types[t], count);
             for (int64_t i = 0; i < count; i++) {
                 const float x = from[i];
-                const float want = types[t] == NIB_TYPE_F16    ? nib__f16_to_f32(nib__f32_to_f16(x))
-                                   : types[t] == NIB_TYPE_BF16 ? nib__bf16_to_f32(nib__f32_to_bf16(x))
-                                   : types[t] == NIB_TYPE_E4M3 ? nib__e4m3_to_f32(nib__f32_to_e4m3(x))
-                                   : types[t] == NIB_TYPE_E5M2 ? nib__e5m2_to_f32(nib__f32_to_e5m2(x))
-                                                               : x;
+                const float want =
+                    types[t] == NIB_TYPE_F16    ? nib__f16_to_f32(nib__f32_to_f16(x))
+                    : types[t] == NIB_TYPE_BF16 ? nib__bf16_to_f32(nib__f32_to_bf16(x))
+                    : types[t] == NIB_TYPE_E4M3 ? nib__e4m3_to_f32(nib__f32_to_e4m3(x))
+                    : types[t] == NIB_TYPE_E5M2 ? nib__e5m2_to_f32(nib__f32_to_e5m2(x))
+                                                : x;
                 assert_int_equal(bits_of(back[i]), bits_of(want));
             }
         }
@@ -393,7 +400,8 @@ static int check_onnx(const char *name, const onnx_tensor *want, const float *x,
         } else if (is_nan_code(want->type, code)) {
             assert_true(is_nan_code(want->type, got));
         } else if (got != code) {
-            fail_msg("%s: value %d (%a) became 0x%x, not 0x%x", name, (int)i, (double)x[i], got, code);
+            fail_msg("%s: value %d (%a) became 0x%x, not 0x%x", name, (int)i, (double)x[i], got,
+                     code);
         }
     }
     return 1;
@@ -403,15 +411,37 @@ static void test_onnx_casts(void **state)
 {
     (void)state;
     static const char *const cases[] = {
-        "BFLOAT16_to_FLOAT", "DOUBLE_to_FLOAT", "DOUBLE_to_FLOAT16", "FLOAT16_to_FLOAT",
-        "FLOAT16_to_FLOAT4E2M1", "FLOAT16_to_FLOAT8E4M3FN", "FLOAT16_to_FLOAT8E5M2", "FLOAT16_to_INT4",
-        "FLOAT4E2M1_to_FLOAT", "FLOAT4E2M1_to_FLOAT16", "FLOAT8E4M3FN_to_FLOAT", "FLOAT8E4M3FN_to_FLOAT16",
-        "FLOAT8E5M2_to_FLOAT", "FLOAT8E5M2_to_FLOAT16", "FLOAT_to_BFLOAT16", "FLOAT_to_FLOAT16",
-        "FLOAT_to_FLOAT4E2M1", "FLOAT_to_FLOAT8E4M3FN", "FLOAT_to_FLOAT8E5M2", "FLOAT_to_INT4",
-        "INT4_to_FLOAT", "INT4_to_FLOAT16", "INT4_to_INT8", "e8m0_FLOAT16_to_FLOAT8E8M0",
-        "e8m0_FLOAT8E8M0_to_FLOAT", "e8m0_FLOAT8E8M0_to_FLOAT16", "e8m0_FLOAT_to_FLOAT8E8M0",
-        "no_saturate_FLOAT16_to_FLOAT8E4M3FN", "no_saturate_FLOAT16_to_FLOAT8E5M2",
-        "no_saturate_FLOAT_to_FLOAT8E4M3FN", "no_saturate_FLOAT_to_FLOAT8E5M2",
+        "BFLOAT16_to_FLOAT",
+        "DOUBLE_to_FLOAT",
+        "DOUBLE_to_FLOAT16",
+        "FLOAT16_to_FLOAT",
+        "FLOAT16_to_FLOAT4E2M1",
+        "FLOAT16_to_FLOAT8E4M3FN",
+        "FLOAT16_to_FLOAT8E5M2",
+        "FLOAT16_to_INT4",
+        "FLOAT4E2M1_to_FLOAT",
+        "FLOAT4E2M1_to_FLOAT16",
+        "FLOAT8E4M3FN_to_FLOAT",
+        "FLOAT8E4M3FN_to_FLOAT16",
+        "FLOAT8E5M2_to_FLOAT",
+        "FLOAT8E5M2_to_FLOAT16",
+        "FLOAT_to_BFLOAT16",
+        "FLOAT_to_FLOAT16",
+        "FLOAT_to_FLOAT4E2M1",
+        "FLOAT_to_FLOAT8E4M3FN",
+        "FLOAT_to_FLOAT8E5M2",
+        "FLOAT_to_INT4",
+        "INT4_to_FLOAT",
+        "INT4_to_FLOAT16",
+        "INT4_to_INT8",
+        "e8m0_FLOAT16_to_FLOAT8E8M0",
+        "e8m0_FLOAT8E8M0_to_FLOAT",
+        "e8m0_FLOAT8E8M0_to_FLOAT16",
+        "e8m0_FLOAT_to_FLOAT8E8M0",
+        "no_saturate_FLOAT16_to_FLOAT8E4M3FN",
+        "no_saturate_FLOAT16_to_FLOAT8E5M2",
+        "no_saturate_FLOAT_to_FLOAT8E4M3FN",
+        "no_saturate_FLOAT_to_FLOAT8E5M2",
     };
     const char *data = getenv("NIBBLE_TEST_DATA");
     if (data == NULL) {
@@ -424,7 +454,8 @@ static void test_onnx_casts(void **state)
         static onnx_tensor in, out;
         float x[256];
         snprintf(name, sizeof name, "test_cast_%s", cases[i]);
-        assert_true(onnx_read(&in, data, name, "input_0") && onnx_read(&out, data, name, "output_0"));
+        assert_true(onnx_read(&in, data, name, "input_0") &&
+                    onnx_read(&out, data, name, "output_0"));
         assert_true(in.count == out.count && in.count > 0 && in.count <= 256);
         onnx_values(x, &in);
         done += check_onnx(name, &out, x, strncmp(cases[i], "no_saturate", 11) != 0);
@@ -437,9 +468,10 @@ static void test_onnx_quantize_linear(void **state)
 {
     (void)state;
     static const char *const cases[] = {
-        "quantizelinear_e4m3fn", "quantizelinear_e5m2", "quantizelinear_float4e2m1",
-        "dequantizelinear_e4m3fn", "dequantizelinear_e4m3fn_float16", "dequantizelinear_e4m3fn_zero_point",
-        "dequantizelinear_e5m2", "dequantizelinear_float4e2m1",
+        "quantizelinear_e4m3fn",           "quantizelinear_e5m2",
+        "quantizelinear_float4e2m1",       "dequantizelinear_e4m3fn",
+        "dequantizelinear_e4m3fn_float16", "dequantizelinear_e4m3fn_zero_point",
+        "dequantizelinear_e5m2",           "dequantizelinear_float4e2m1",
     };
     const char *data = getenv("NIBBLE_TEST_DATA");
     if (data == NULL) {
@@ -451,7 +483,8 @@ static void test_onnx_quantize_linear(void **state)
         static onnx_tensor in, scale, out;
         float x[256], s[256];
         snprintf(name, sizeof name, "test_%s", cases[i]);
-        assert_true(onnx_read(&in, data, name, "input_0") && onnx_read(&scale, data, name, "input_1"));
+        assert_true(onnx_read(&in, data, name, "input_0") &&
+                    onnx_read(&scale, data, name, "input_1"));
         assert_true(onnx_read(&out, data, name, "output_0"));
         assert_true(in.count == out.count && in.count > 0 && scale.count > 0);
         onnx_values(x, &in);

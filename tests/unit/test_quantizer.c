@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weight quantizers: codes, scales and zeros equal torchao's bit for bit (tests/golden/quant_torchao.txt);
- * what torchao has not (short last groups, fp8 zero rows, hostile values) by properties and by hand.
+ * Weight quantizers: codes, scales and zeros equal torchao's bit for bit
+ * (tests/golden/quant_torchao.txt); what torchao has not (short last groups, fp8 zero rows, hostile
+ * values) by properties and by hand.
  */
 #include "quantizer.h"
 
@@ -41,8 +42,8 @@ static nib_scheme parsed(const char *name)
 }
 
 /* Quantizes in blocks of `block` rows. */
-static nib_status quantize(result *r, const char *scheme, nib_type source, const float *x, int64_t n, int64_t k,
-                           int64_t block, nib_err *err)
+static nib_status quantize(result *r, const char *scheme, nib_type source, const float *x,
+                           int64_t n, int64_t k, int64_t block, nib_err *err)
 {
     const nib_scheme s = parsed(scheme);
     memset(r, 0x5a, sizeof *r);
@@ -57,8 +58,8 @@ static nib_status quantize(result *r, const char *scheme, nib_type source, const
     const int64_t scale_row = r->q.groups * nib__type_bits(r->q.scale_type) / 8;
     const int64_t zero_row = r->q.groups * nib__type_bits(r->q.zero_type) / 8;
     for (int64_t i = 0; i < n; i += block) {
-        nib_quantized out = {r->codes + i * k, r->scales + i * scale_row, r->zeros + i * zero_row, r->signal,
-                             r->error};
+        nib_quantized out = {r->codes + i * k, r->scales + i * scale_row, r->zeros + i * zero_row,
+                             r->signal, r->error};
         NIB_TRY(nib__quantizer_rows(&r->q, x + i * k, i, nib__min(block, n - i), &out, err));
         r->signal = out.signal;
         r->error = out.error;
@@ -79,23 +80,27 @@ static int unhex(uint8_t *out, size_t room, const char *hex)
 static void read_input(input *in, const char *line, char *hex)
 {
     char type[8];
-    assert_int_equal(sscanf(line, "input %31s %7s %d %d %s", in->name, type, &in->n, &in->k, hex), 5);
-    in->type = strcmp(type, "f32") == 0 ? NIB_TYPE_F32 : strcmp(type, "f16") == 0 ? NIB_TYPE_F16 : NIB_TYPE_BF16;
+    assert_int_equal(sscanf(line, "input %31s %7s %d %d %s", in->name, type, &in->n, &in->k, hex),
+                     5);
+    in->type = strcmp(type, "f32") == 0   ? NIB_TYPE_F32
+               : strcmp(type, "f16") == 0 ? NIB_TYPE_F16
+                                          : NIB_TYPE_BF16;
     static uint8_t bytes[4 * CELLS];
     assert_true(in->n * in->k <= CELLS);
     assert_int_equal(unhex(bytes, sizeof bytes, hex), in->n * in->k * nib__type_bits(in->type) / 8);
     nib__to_f32(in->x, bytes, in->type, in->n * in->k);
 }
 
-static void compare(const char *scheme, const char *name, const char *what, const void *got, const char *hex)
+static void compare(const char *scheme, const char *name, const char *what, const void *got,
+                    const char *hex)
 {
     static uint8_t want[4 * CELLS];
     const int count = unhex(want, sizeof want, hex);
     const uint8_t *bytes = got;
     for (int i = 0; i < count; i++)
         if (bytes[i] != want[i])
-            fail_msg("%s of %s: byte %d of the %s is %02x, torchao's is %02x", scheme, name, i, what, bytes[i],
-                     want[i]);
+            fail_msg("%s of %s: byte %d of the %s is %02x, torchao's is %02x", scheme, name, i,
+                     what, bytes[i], want[i]);
 }
 
 static void test_equal_to_torchao(void **state)
@@ -113,7 +118,8 @@ static void test_equal_to_torchao(void **state)
             read_input(&inputs[input_count++], line, part[0]);
         if (strncmp(line, "case", 4) != 0)
             continue;
-        assert_int_equal(sscanf(line, "case %63s %31s %s %s %s", scheme, name, part[0], part[1], part[2]), 5);
+        assert_int_equal(
+            sscanf(line, "case %63s %31s %s %s %s", scheme, name, part[0], part[1], part[2]), 5);
         const input *in = &inputs[input_count - 1];
         assert_string_equal(name, in->name);
         for (int64_t block = 1; block <= 4; block += 3) {
@@ -133,9 +139,26 @@ static void test_equal_to_torchao(void **state)
 }
 
 static const char *const all_schemes[] = {
-    "int8wo", "int8wo-tensor", "int8wo-g32", "int8wo-g7-asym", "int8wo-tensor-asym", "int8dq-g16",
-    "int4wo-g32", "int4wo-row", "int4wo-g5", "int4wo-sym", "int4wo-g5-tinygemm", "8da4w-g32",
-    "8da4w-g7-asym", "8da4w-row", "8da4w-ao017", "4da4w-g16", "fp8wo", "fp8dq-tensor", "mxfp8", "mxfp8-floor",
+    "int8wo",
+    "int8wo-tensor",
+    "int8wo-g32",
+    "int8wo-g7-asym",
+    "int8wo-tensor-asym",
+    "int8dq-g16",
+    "int4wo-g32",
+    "int4wo-row",
+    "int4wo-g5",
+    "int4wo-sym",
+    "int4wo-g5-tinygemm",
+    "8da4w-g32",
+    "8da4w-g7-asym",
+    "8da4w-row",
+    "8da4w-ao017",
+    "4da4w-g16",
+    "fp8wo",
+    "fp8dq-tensor",
+    "mxfp8",
+    "mxfp8-floor",
 };
 
 static void fill(float *x, int64_t count, uint32_t seed)
@@ -146,8 +169,8 @@ static void fill(float *x, int64_t count, uint32_t seed)
     }
 }
 
-/* Odd n, odd k, short last groups: every piece alone gives the same codes; dequantized values are within
- * half a step (one and a half where the range is clipped) and the error sums are theirs. */
+/* Odd n, odd k, short last groups: every piece alone gives the same codes; dequantized values are
+ * within half a step (one and a half where the range is clipped) and the error sums are theirs. */
 static void test_any_shape(void **state)
 {
     (void)state;
@@ -176,8 +199,8 @@ static void test_any_shape(void **state)
             if (group <= 0 || last == k || last == 0)
                 continue;
             for (int64_t i = 0; i < n; i++) { /* the short group is a group of its own */
-                assert_int_equal(quantize(&piece, all_schemes[c], NIB_TYPE_F32, x + i * k + last, 1, k - last, 1,
-                                          &err),
+                assert_int_equal(quantize(&piece, all_schemes[c], NIB_TYPE_F32, x + i * k + last, 1,
+                                          k - last, 1, &err),
                                  NIB_OK);
                 assert_memory_equal(piece.codes, whole.codes + i * k + last, (size_t)(k - last));
                 assert_true(nib__weight_scale(&piece.w, 0, 0) ==
@@ -201,12 +224,15 @@ static void test_zero_and_constant(void **state)
                 for (int j = 0; j < 2 * 33; j++)
                     x[j] = value;
                 nib_err err = {0};
-                assert_int_equal(quantize(&r, all_schemes[c], sources[source], x, 2, 33, 1, &err), NIB_OK);
+                assert_int_equal(quantize(&r, all_schemes[c], sources[source], x, 2, 33, 1, &err),
+                                 NIB_OK);
                 for (int64_t i = 0; i < 2; i++) {
                     nib__weight_row(&r.w, i, row);
                     for (int j = 0; j < 33; j++)
-                        if (!(fabsf(row[j] - value) <= fabsf(value) * 0.071f + 1e-7f)) /* int4 clips 7.5 to 7 */
-                            fail_msg("%s: %g became %g", all_schemes[c], (double)value, (double)row[j]);
+                        if (!(fabsf(row[j] - value) <=
+                              fabsf(value) * 0.071f + 1e-7f)) /* int4 clips 7.5 to 7 */
+                            fail_msg("%s: %g became %g", all_schemes[c], (double)value,
+                                     (double)row[j]);
                 }
             }
         }
@@ -233,13 +259,15 @@ static void test_mx_scales(void **state)
 {
     (void)state;
     static result r;
-    const float amax[] = {448, nextafterf(448, 500), 448 * 0x1p100f, nextafterf(448 * 0x1p100f, INFINITY), 3e38f};
+    const float amax[] = {448, nextafterf(448, 500), 448 * 0x1p100f,
+                          nextafterf(448 * 0x1p100f, INFINITY), 3e38f};
     const int rceil[] = {127, 128, 227, 228, 247}, floor_[] = {127, 127, 227, 227, 246};
     for (size_t i = 0; i < COUNT(amax); i++) {
         nib_err err = {0};
         assert_int_equal(quantize(&r, "mxfp8", NIB_TYPE_F32, &amax[i], 1, 1, 1, &err), NIB_OK);
         assert_int_equal(r.scales[0], rceil[i]);
-        assert_int_equal(quantize(&r, "mxfp8-floor", NIB_TYPE_F32, &amax[i], 1, 1, 1, &err), NIB_OK);
+        assert_int_equal(quantize(&r, "mxfp8-floor", NIB_TYPE_F32, &amax[i], 1, 1, 1, &err),
+                         NIB_OK);
         assert_int_equal(r.scales[0], floor_[i]);
     }
 }
@@ -257,7 +285,8 @@ static void test_hostile_values(void **state)
             nib_err err = {0};
             fill(x, COUNT(x), 3);
             x[3 * 40 + 37] = bad[b];
-            assert_int_equal(quantize(&r, all_schemes[c], NIB_TYPE_F32, x, 5, 40, 2, &err), NIB_BAD_INPUT);
+            assert_int_equal(quantize(&r, all_schemes[c], NIB_TYPE_F32, x, 5, 40, 2, &err),
+                             NIB_BAD_INPUT);
             if (strstr(err.text, says[b]) == NULL)
                 fail_msg("%s: %s", all_schemes[c], err.text);
         }
@@ -269,7 +298,8 @@ static void test_hostile_values(void **state)
         const nib_status status = quantize(&r, all_schemes[c], NIB_TYPE_F32, x, 5, 40, 2, &err);
         assert_int_equal(status, s.symmetric ? NIB_OK : NIB_BAD_INPUT);
         if (!s.symmetric)
-            assert_non_null(strstr(err.text, "-3.39999995e+38 to 3.39999995e+38 span more than f32"));
+            assert_non_null(
+                strstr(err.text, "-3.39999995e+38 to 3.39999995e+38 span more than f32"));
     }
 }
 
@@ -291,7 +321,7 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_to_torchao), cmocka_unit_test(test_any_shape),
+        cmocka_unit_test(test_equal_to_torchao),  cmocka_unit_test(test_any_shape),
         cmocka_unit_test(test_zero_and_constant), cmocka_unit_test(test_fp8_zero_row),
         cmocka_unit_test(test_mx_scales),         cmocka_unit_test(test_hostile_values),
         cmocka_unit_test(test_refusals),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Schemes: every name of the grammar parses to what the design says and is printed back in its canonical
- * form; what does not apply is refused by name. Plain weights in every store, and ONNX's DequantizeLinear.
+ * Schemes: every name of the grammar parses to what the design says and is printed back in its
+ * canonical form; what does not apply is refused by name. Plain weights in every store, and ONNX's
+ * DequantizeLinear.
  */
 #include "onnx_tensor.h"
 #include "scheme.h"
@@ -94,7 +95,8 @@ static void test_meanings(void **state)
     assert_int_equal(parsed("4da4w").act, NIB_ACT_I4_TOKEN);
     assert_int_equal(parsed("fp8dq-tensor").act, NIB_ACT_E4M3_TOKEN);
     assert_int_equal(parsed("fp8dq-tensor").group, NIB_GROUP_TENSOR);
-    assert_true(parsed("mxfp8").group == 32 && !parsed("mxfp8").mx_floor && parsed("mxfp8-floor").mx_floor);
+    assert_true(parsed("mxfp8").group == 32 && !parsed("mxfp8").mx_floor &&
+                parsed("mxfp8-floor").mx_floor);
     assert_true(!nib__scheme_is_quantized(&(nib_scheme){.code = NIB_CODE_BF16}));
     assert_true(nib__scheme_is_quantized(&bare));
 }
@@ -111,8 +113,10 @@ static void test_refusals(void **state)
         {"banana", NIB_USAGE, "the names are f32, f16"},
         {"", NIB_USAGE, "unknown name"},
         {"-g32", NIB_USAGE, "unknown name"},
-        {"8da4w-tinygemm", NIB_USAGE, "-tinygemm does not apply to 8da4w, which takes -gN, -row, -sym, -asym"},
-        {"int8dq-asym", NIB_USAGE, "-asym does not apply to int8dq, which takes -gN, -row, -tensor, -sym"},
+        {"8da4w-tinygemm", NIB_USAGE,
+         "-tinygemm does not apply to 8da4w, which takes -gN, -row, -sym, -asym"},
+        {"int8dq-asym", NIB_USAGE,
+         "-asym does not apply to int8dq, which takes -gN, -row, -tensor, -sym"},
         {"fp8wo-g32", NIB_USAGE, "-g32 does not apply to fp8wo, which takes -row and -tensor"},
         {"mxfp8-g64", NIB_USAGE, "which takes -rceil and -floor"},
         {"bf16-g32", NIB_USAGE, "bf16, which takes no modifier"},
@@ -144,7 +148,8 @@ static void test_refusals(void **state)
         assert_int_equal(s.group, 77); /* untouched */
     }
     nib_scheme s;
-    assert_int_equal(nib__scheme_parse(&s, "int4wo-g32+head", 10, NULL), NIB_OK); /* only `size` bytes */
+    assert_int_equal(nib__scheme_parse(&s, "int4wo-g32+head", 10, NULL),
+                     NIB_OK); /* only `size` bytes */
     assert_int_equal(nib__scheme_parse(&s, "nope", 4, NULL), NIB_USAGE);
 }
 
@@ -157,8 +162,11 @@ static void test_other_names(void **state)
     assert_string_equal(nib__scheme_name(name, &e5m2), "e5m2+float");
     const nib_scheme intzero = {.code = NIB_CODE_I4, .group = 64, .zero = NIB_ZERO_INT};
     assert_string_equal(nib__scheme_name(name, &intzero), "int4wo-g64-intzero");
-    const nib_scheme odd = {.code = NIB_CODE_I8, .group = 1 << 30, .zero = NIB_ZERO_FLOAT,
-                            .act = NIB_ACT_E4M3_TOKEN, .formula = NIB_FORMULA_AO017};
+    const nib_scheme odd = {.code = NIB_CODE_I8,
+                            .group = 1 << 30,
+                            .zero = NIB_ZERO_FLOAT,
+                            .act = NIB_ACT_E4M3_TOKEN,
+                            .formula = NIB_FORMULA_AO017};
     assert_string_equal(nib__scheme_name(name, &odd), "i8+e4m3t-g1073741824-asym-floatzero-ao017");
     const nib_scheme mx4 = {.code = NIB_CODE_MX4, .group = 32, .act = NIB_ACT_MX8};
     assert_string_equal(nib__scheme_name(name, &mx4), "mxfp4");
@@ -194,13 +202,15 @@ static void test_groups(void **state)
     assert_int_equal(nib__scheme_groups(&tensor, 97), 1);
 }
 
-/* 2 rows of 5 in groups of 2 (the last of 1), unaligned, scales transposed as torchao's Int4Tensor. */
+/* 2 rows of 5 in groups of 2 (the last of 1), unaligned, scales transposed as torchao's Int4Tensor.
+ */
 static void test_weight_nibbles(void **state)
 {
     (void)state;
     const int8_t codes[2][5] = {{-8, 7, 0, 1, -1}, {2, 3, -4, 5, -6}};
     uint8_t bytes[1 + 6], scales[1 + 24], zeros[1 + 24];
-    const float scale[3][2] = {{1, 2}, {0.5f, 4}, {8, 0.25f}}, zero[3][2] = {{0, 1}, {2, 3}, {4, 5}};
+    const float scale[3][2] = {{1, 2}, {0.5f, 4}, {8, 0.25f}},
+                zero[3][2] = {{0, 1}, {2, 3}, {4, 5}};
     nib__pack_i4(bytes + 1, codes[0], 5);
     nib__pack_i4(bytes + 4, codes[1], 5);
     memcpy(scales + 1, scale, sizeof scale);
@@ -273,7 +283,8 @@ static void test_weight_bytes_and_floats(void **state)
     assert_true(row[0] == 0.75f && row[1] == 1 && row[2] == 0);
 
     const uint16_t bf16[] = {0x3f80, 0xc000};
-    w = (nib_weight){.scheme = {.code = NIB_CODE_BF16}, .n = 1, .k = 2, .store = NIB_STORE_FLOAT, .codes = bf16};
+    w = (nib_weight){
+        .scheme = {.code = NIB_CODE_BF16}, .n = 1, .k = 2, .store = NIB_STORE_FLOAT, .codes = bf16};
     nib__weight_row(&w, 0, row);
     assert_true(row[0] == 1 && row[1] == -2);
     assert_int_equal(nib__weight_bytes(&w), 4);
@@ -304,7 +315,8 @@ static bool has_data(const char **data, const char *name)
     return *data != NULL;
 }
 
-/* x is [1][4][3][2], blocks of 2 along the axis of 4, uint8: as int8 (both less 128) it is 6 rows of 4. */
+/* x is [1][4][3][2], blocks of 2 along the axis of 4, uint8: as int8 (both less 128) it is 6 rows
+ * of 4. */
 static void test_onnx_dequantize_blocked(void **state)
 {
     (void)state;
@@ -352,15 +364,16 @@ static void test_onnx_dequantize_int4(void **state)
     assert_true(x.type == ONNX_INT4 && scale.count == 1 && out.count == x.count && x.count <= 64);
     int8_t zero_point;
     nib__unpack_i4(&zero_point, zero.bytes, 0, 1);
-    const nib_weight w = {.scheme = {.code = NIB_CODE_I4, .group = NIB_GROUP_TENSOR, .zero = NIB_ZERO_INT},
-                          .n = 1,
-                          .k = x.count,
-                          .store = NIB_STORE_NIBBLE,
-                          .codes = x.bytes,
-                          .scales = scale.bytes,
-                          .scale_type = NIB_TYPE_F32,
-                          .zeros = &zero_point,
-                          .zero_type = NIB_TYPE_I8};
+    const nib_weight w = {
+        .scheme = {.code = NIB_CODE_I4, .group = NIB_GROUP_TENSOR, .zero = NIB_ZERO_INT},
+        .n = 1,
+        .k = x.count,
+        .store = NIB_STORE_NIBBLE,
+        .codes = x.bytes,
+        .scales = scale.bytes,
+        .scale_type = NIB_TYPE_F32,
+        .zeros = &zero_point,
+        .zero_type = NIB_TYPE_I8};
     float row[64], want[64];
     nib__weight_row(&w, 0, row);
     memcpy(want, out.bytes, (size_t)out.count * sizeof *want);
