@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear rows with integer activations: their reference in plain C and the list of all rows. Packing is
+ * linear_int_pack.c, the x86 code linear_int_*.h and linear_a8t_*__*.c.
+ *
+ * The arithmetic of every row here, NIB_NUMBERS_I32, for token r and output i:
+ *   dot_g   = sum over k of group g of (code - zero_g) * (x - z_r)      an exact integer
+ *   sum     = fma(scale_g, float(dot_g), sum)                           groups ascending
+ *   total   = total + sum, sum = 0                                      after each block of per_block groups
+ *   y       = bias + (s_r * total), or s_r * total without a bias       a product, then a sum: no fma
+ * per_block is the number of groups in NIB_SUM_BLOCK elements, 1 for larger groups, for rows and for tensors;
+ * the first block's sum is the first total. float(dot_g) rounds once, to nearest even. A float zero, for which
+ * only the reference has code, adds fma(zero_g, float(sum of x - z_r over the group), sum) after each group.
+ * The order does not depend on m, n, threads or the instruction set, so all rows give the same bits.
+ * A token that the quantizer marked with a scale of NaN (it held NaN or infinity) gives NaN in every output.
+ *
+ * Checked when a checkpoint is loaded, not here: int4 codes lie in -8..7, activation zeros in -128..127.
+ */
+#include "linear_int.h"
+
+#include <math.h>
+
+/* ---- reference ---- */
+
+/* A group of one output's weights. */
+typedef struct ref_group {
+    int64_t zero;  /* integer zero point */
+    int64_t sum;   /* of code - zero */
+    float scale, float_zero;
+} ref_group;
+
+static size_t ref_scratch(const void *args)
+{
+    const nib_linear *a = args;
+    const size_t groups = (size_t)nib__scheme_groups(&a->w->scheme, a->w->k);
+    return (size_t)nib__round_up(a->w->k, 64) + groups * sizeof(ref_group);
+}
+
+/* Exact: a piece of 2^15 products of at most 2^14 fits 32 bits. */
+static int64_t ref_dot(const int8_t *codes, const int8_t *x, int64_t count)
+{
+    enum { PIECE = 1 << 15 };
+    int64_t dot = 0;
+    for (int64_t at = 0; at < count; at += PIECE) {
+        const int64_t end = nib__min(at + PIECE, count);
+        int32_t piece = 0;
+        for (int64_t j = at; j < end; j++)
+            piece += codes[j] * x[j];
+        dot += piece;
+    }
+    return dot;
+}
+
+/* Row i of the weight into codes [k] and groups. */
+static void ref_weight(const nib_weight *w, int64_t i, int8_t *codes, ref_group *groups)
+{
+    const int64_t size = nib__scheme_group_size(&w->scheme, w->k);
+    nib__weight_codes(w, i, 0, w->k, codes);
+    for (int64_t g = 0, k0 = 0; k0 < w->k; g++, k0 += size) {
+        const int64_t count = nib__min(size, w->k - k0);
+        const bool is_float = w->scheme.zero == NIB_ZERO_FLOAT;
+        ref_group *to = &groups[g];
+        to->scale = nib__weight_scale(w, i, g);
+        to->float_zero = is_float ? nib__weight_zero(w, i, g) : 0;
+        to->zero = is_float ? 0 : nib__weight_int_zero(w, i, g);
+        to->sum = -to->zero * count;
+        for (int64_t j = 0; j < count; j++)
+            to->sum += codes[k0 + j];
+    }
+}
+
+/* One output of one token, before the token's scale. */
+static float ref_total(const nib_linear *a, int64_t r, const int8_t *codes, const ref_group *groups)
+{
+    const int64_t k = a->w->k, size = nib__scheme_group_size(&a->w->scheme, k);
+    const int64_t per_block = nib__max(1, NIB_SUM_BLOCK / size);
+    const int64_t count = nib__scheme_groups(&a->w->scheme, k);
+    const int64_t z = a->x.zero[r];
+    const int8_t *x = a->x.codes + r * a->x.ld;
+    const bool has_float_zero = a->w->scheme.zero == NIB_ZERO_FLOAT;
+    float total = 0, sum = 0;
+    for (int64_t g = 0; g < count; g++) {
+        const ref_group *group = &groups[g];
+        const int64_t k0 = g * size, n = nib__min(size, k - k0);
+        const int64_t x_sum = a->x.sums[r * a->x.groups + g];
+        const int64_t dot = ref_dot(codes + k0, x + k0, n) - group->zero * x_sum - z * group->sum;
+        sum = fmaf(group->scale, (float)dot, sum);
+        if (has_float_zero)
+            sum = fmaf(group->float_zero, (float)(x_sum - z * n), sum);
+        if ((g + 1) % per_block == 0 || g + 1 == count) {
+            total = g < per_block ? sum : total + sum;
+            sum = 0;
+        }
+    }
+    return total;
+}
+
+static void linear_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    int8_t *codes = scratch;
+    ref_group *groups = (ref_group *)((char *)scratch + nib__round_up(a->w->k, 64));
+    for (int64_t i = n0; i < n1; i++) {
+        ref_weight(a->w, i, codes, groups);
+        for (int64_t r = 0; r < a->x.m; r++) {
+            const float scaled = a->x.scale[r] * ref_total(a, r, codes, groups);
+            a->y[r * a->ldy + i] = a->bias != NULL ? a->bias[i] + scaled : scaled;
+        }
+    }
+}
+
+/* ---- rows ---- */
+
+/* The bits of one row's sums, 128 * 255 * 2^16 < 2^31. */
+enum { K_MAX = 1 << 16 };
+#define FAST_CONDS(isa)                                                                            \
+    NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                             \
+              NIB_MULTIPLE(GROUP, NIB_UNIT, "32 inputs at a time are multiplied under one scale"), \
+              NIB_AT_MOST(K, K_MAX, "sums are held in 32 bits"),                                   \
+              NIB_ONE_OF(SCALE_TYPE,                                                               \
+                         NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16),   \
+                         "scales are packed as they are stored"),                                  \
+              NIB_ONE_OF(ZERO, NIB_BIT(NIB_ZERO_NONE) | NIB_BIT(NIB_ZERO_INT),                     \
+                         "zero points enter an integer sum"),                                      \
+              NIB_ONE_OF(ZERO_TYPE, NIB_BIT(NIB_TYPE_NONE) | NIB_BIT(NIB_TYPE_I8),                 \
+                         "zero points are packed in 16 bits"))
+
+#define REF(type, code_, act_)                                                                     \
+    {                                                                                              \
+        .name = "linear_" type "_f32__ref", .op = NIB_OP_LINEAR, .code = NIB_CODE_##code_,         \
+        .act = NIB_ACT_##act_, .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = NIB_NO_CONDS,  \
+        .numbers = NIB_NUMBERS_I32, .rank = 90, .unit = NIB_UNIT_SCALAR, .n_step = 1,              \
+        .scratch = ref_scratch, .run = {.linear = linear_ref},                                     \
+        .note = "plain C, any shape, group, scale and zero point"                                  \
+    }
+#define FAST(type, code_, act_, target, tile, isa, rank_, layout, words)                           \
+    {                                                                                              \
+        .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
+        .code = NIB_CODE_##code_, .act = NIB_ACT_##act_, .input = NIB_ANY,                         \
+        .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa), .numbers = NIB_NUMBERS_I32,            \
+        .reference = "linear_" type "_f32__ref", .rank = rank_, .unit = NIB_UNIT_I8,               \
+        .n_step = NIB_PANEL, .packing = &nib__packing_##layout,                                    \
+        .scratch = NIB_X86(nib__linear_int_scratch_##target),                                      \
+        .run = {.linear = NIB_X86(nib__linear_##layout##_##target)}, .note = words                 \
+    }
+#define VNNI(type, code, act, layout)                                                              \
+    FAST(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 10, layout,     \
+         "vpdpbusd on unsigned codes; one stream of panels of 32 outputs")
+#define AVX2(type, code, act, layout, tile)                                                        \
+    FAST(type, code, act, avx2, tile, NIB_ISA_AVX2, 20, layout, "16-bit products of the same panels")
+
+static const nib_kernel rows[] = {
+    VNNI("a8t_w4g", I4, I8_TOKEN, w4),
+    VNNI("a8s_w4g", I4, I8_STATIC, w4),
+    VNNI("a4t_w4g", I4, I4_TOKEN, w4),
+    VNNI("a8t_w8g", I8, I8_TOKEN, w8),
+    VNNI("a8s_w8g", I8, I8_STATIC, w8),
+    VNNI("a4t_w8g", I8, I4_TOKEN, w8),
+    AVX2("a8t_w4g", I4, I8_TOKEN, w4, "4x8"),
+    AVX2("a8s_w4g", I4, I8_STATIC, w4, "4x8"),
+    AVX2("a4t_w4g", I4, I4_TOKEN, w4, "4x8"),
+    AVX2("a8t_w8g", I8, I8_TOKEN, w8, "4x8"),
+    AVX2("a8s_w8g", I8, I8_STATIC, w8, "4x8"),
+    AVX2("a4t_w8g", I8, I4_TOKEN, w8, "4x8"),
+    REF("a8t_w4g", I4, I8_TOKEN),
+    REF("a8s_w4g", I4, I8_STATIC),
+    REF("a4t_w4g", I4, I4_TOKEN),
+    REF("a8t_w8g", I8, I8_TOKEN),
+    REF("a8s_w8g", I8, I8_STATIC),
+    REF("a4t_w8g", I8, I4_TOKEN),
+};
+
+const nib_family nib__family_linear_int = {rows, COUNT(rows)};

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The packed layout of the int4 and int8 linear rows, and what their files share. The layout is the same for
+ * every instruction set; the arithmetic contract stands at the top of linear_int.c.
+ *
+ * A panel is 32 outputs. It holds its groups of k in ascending order, each as
+ *   scales   [32] f32, f16 or bf16, as stored
+ *   offsets  [32] i16, only with ZERO_INT: what was added to a code, plus its zero point
+ *   codes    units of 32 k; the last unit of a row is filled up with zero bytes
+ * A unit of int8 is [8 quads][32 outputs][4 k] bytes, code + 128. A unit of int4 is [4][32 outputs][4] bytes of
+ * two unsigned nibbles, code + 8: the low ones are quad 2q, the high ones quad 2q + 1. So 64 bytes are 16
+ * outputs by 4 consecutive k, what one vpdpbusd takes, and a part is one contiguous stream.
+ */
+#ifndef NIB_LINEAR_INT_H
+#define NIB_LINEAR_INT_H
+
+#include "kernel.h"
+#include "x86.h"
+
+enum {
+    NIB_PANEL = 32,      /* outputs per panel */
+    NIB_UNIT = 32,       /* k per unit */
+    NIB_PAIR_GROUP = 128 /* up to here a group's sums fit 16 bits: 255 * 128 < 2^15 */
+};
+
+typedef struct nib_int_layout {
+    int64_t group, groups;     /* elements of k per group (the last may have fewer) and their number */
+    int64_t units, last_units; /* of a group, of the last */
+    int64_t per_block;         /* groups per block of the float sum */
+    size_t scale_bytes;        /* of one scale */
+    size_t header;             /* bytes before the codes of a group */
+    size_t unit_bytes;         /* 512 or 1024 */
+    size_t group_bytes, panel_bytes;
+    int offset;                /* 8 or 128: a stored code is code + offset */
+    bool has_zeros;
+    nib_type scale_type;
+} nib_int_layout;
+
+nib_int_layout nib__int_layout(const nib_weight *w);
+extern const nib_packing nib__packing_w4, nib__packing_w8;
+
+/* The zero point of a ZERO_INT weight, exactly; 0 for others. */
+int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g);
+
+/* The bytes of unit `unit` of group g in a panel. */
+NIB_INLINE size_t nib__int_unit(const nib_int_layout *l, int64_t g, int64_t unit)
+{
+    return (size_t)g * l->group_bytes + l->header + (size_t)unit * l->unit_bytes;
+}
+
+/* Codes of k in group g. */
+NIB_INLINE int64_t nib__int_count(const nib_int_layout *l, int64_t g, int64_t k)
+{
+    return nib__min(l->group, k - g * l->group);
+}
+
+/* How the zero points of a call enter a group's sum; the same value by the cheapest way. */
+typedef enum nib_int_kind {
+    NIB_INT_PLAIN, /* no zero point but 0: the sum starts at -offset * (sum of the activation codes) */
+    NIB_INT_PAIR,  /* groups of at most NIB_PAIR_GROUP: both corrections are one 16-bit pair product */
+    NIB_INT_WIDE,  /* 32-bit products */
+} nib_int_kind;
+
+nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l);
+/* terms[rows][groups] for rows r0..r0+rows: what each kind needs of a row's group. With T the sum of
+ * (code - zero) of the activations, PLAIN: -offset * T; PAIR: -zero in the low half, -T in the high half;
+ * WIDE: -T. */
+void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0, int64_t rows,
+                    int32_t *terms);
+
+/* Rows of activations that are worked on together: their codes stay in the second-level cache. */
+int64_t nib__int_row_block(int64_t m, int64_t k);
+
+/* The runs of the x86 rows. */
+void nib__linear_w4_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w8_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w4_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w8_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+size_t nib__linear_int_scratch_avx2(const void *args);
+size_t nib__linear_int_scratch_avx512vnni(const void *args);
+
+#endif

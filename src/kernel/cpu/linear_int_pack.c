@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packs int4 and int8 weights into the panels of linear_int.h, and works out what a call's zero points add to
+ * each group. Owns the two packed layouts.
+ */
+#include "linear_int.h"
+
+enum { SPAN = 1024 /* codes of one output that are fetched at a time */ };
+
+nib_int_layout nib__int_layout(const nib_weight *w)
+{
+    nib_int_layout l;
+    const bool is_int4 = w->scheme.code == NIB_CODE_I4;
+    l.group = nib__scheme_group_size(&w->scheme, w->k);
+    l.groups = nib__scheme_groups(&w->scheme, w->k);
+    l.units = nib__ceil_div(nib__min(l.group, w->k), NIB_UNIT);
+    l.last_units = nib__ceil_div(w->k - (l.groups - 1) * l.group, NIB_UNIT);
+    l.per_block = nib__max(1, NIB_SUM_BLOCK / l.group);
+    l.scale_type = w->scale_type;
+    l.scale_bytes = w->scale_type == NIB_TYPE_F32 ? 4 : 2;
+    l.has_zeros = w->scheme.zero == NIB_ZERO_INT;
+    l.header = NIB_PANEL * (l.scale_bytes + (l.has_zeros ? sizeof(int16_t) : 0));
+    l.unit_bytes = NIB_PANEL * NIB_UNIT / (is_int4 ? 2 : 1);
+    l.group_bytes = l.header + (size_t)l.units * l.unit_bytes;
+    l.panel_bytes = (size_t)(l.groups - 1) * l.group_bytes + l.header + (size_t)l.last_units * l.unit_bytes;
+    l.offset = is_int4 ? 8 : 128;
+    return l;
+}
+
+static uint64_t packed_bytes(const nib_weight *w)
+{
+    const nib_int_layout l = nib__int_layout(w);
+    uint64_t bytes;
+    return nib__mul(&bytes, (uint64_t)nib__ceil_div(w->n, NIB_PANEL), l.panel_bytes) ? bytes : UINT64_MAX;
+}
+
+/* ---- packing ---- */
+
+/* Scales and offsets of output i in column `column` of a panel. */
+static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column, uint8_t *panel)
+{
+    for (int64_t g = 0; g < l->groups; g++) {
+        uint8_t *header = panel + (size_t)g * l->group_bytes;
+        const int64_t at = i * w->scale_stride_n + g * w->scale_stride_g;
+        memcpy(header + (size_t)column * l->scale_bytes,
+               (const uint8_t *)w->scales + (size_t)at * l->scale_bytes, l->scale_bytes);
+        if (l->has_zeros) {
+            const int16_t offset = (int16_t)(l->offset + nib__weight_int_zero(w, i, g));
+            memcpy(header + NIB_PANEL * l->scale_bytes + (size_t)column * sizeof offset, &offset, sizeof offset);
+        }
+    }
+}
+
+/* 32 codes, already unsigned, into one column of a unit. */
+static void put_bytes(const uint8_t *codes, uint8_t *column)
+{
+    for (int q = 0; q < 8; q++)
+        memcpy(column + q * 4 * NIB_PANEL, codes + 4 * q, 4);
+}
+
+static void put_nibbles(const uint8_t *codes, uint8_t *column)
+{
+    for (int q = 0; q < 4; q++) {
+        uint32_t low, high;
+        memcpy(&low, codes + 8 * q, 4);
+        memcpy(&high, codes + 8 * q + 4, 4);
+        low |= high << 4;
+        memcpy(column + q * 4 * NIB_PANEL, &low, 4);
+    }
+}
+
+/* Output i into column `column`. Bytes past a group's or the row's end stay 0, which adds nothing to a sum. */
+static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column, uint8_t *panel)
+{
+    uint8_t codes[SPAN];
+    const bool is_int4 = w->scheme.code == NIB_CODE_I4;
+    const int mask = is_int4 ? 15 : 255;
+    const int64_t span = l->group <= SPAN ? SPAN / l->group * l->group : SPAN;
+    for (int64_t k0 = 0; k0 < w->k; k0 += span) {
+        const int64_t count = nib__min(span, w->k - k0);
+        nib__weight_codes(w, i, k0, count, (int8_t *)codes);
+        for (int64_t j = 0; j < count; j++)
+            codes[j] = (uint8_t)(((int8_t)codes[j] + l->offset) & mask);
+        memset(codes + count, 0, (size_t)(nib__round_up(count, NIB_UNIT) - count));
+        for (int64_t j = 0; j < count; j += NIB_UNIT) {
+            const int64_t g = (k0 + j) / l->group, unit = (k0 + j) % l->group / NIB_UNIT;
+            uint8_t *to = panel + nib__int_unit(l, g, unit) + 4 * column;
+            if (is_int4)
+                put_nibbles(codes + j, to);
+            else
+                put_bytes(codes + j, to);
+        }
+    }
+}
+
+static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
+{
+    const nib_int_layout l = nib__int_layout(w);
+    for (int64_t i0 = n0; i0 < n1; i0 += NIB_PANEL) {
+        uint8_t *panel = (uint8_t *)out + (size_t)(i0 / NIB_PANEL) * l.panel_bytes;
+        const int64_t columns = nib__min(NIB_PANEL, n1 - i0);
+        if (columns < NIB_PANEL)
+            memset(panel, 0, l.panel_bytes);
+        for (int64_t column = 0; column < columns; column++) {
+            pack_headers(w, &l, i0 + column, column, panel);
+            pack_codes(w, &l, i0 + column, column, panel);
+        }
+    }
+}
+
+const nib_packing nib__packing_w4 = {"n32k8-i4", NIB_PANEL, packed_bytes, pack};
+const nib_packing nib__packing_w8 = {"n32k4-i8", NIB_PANEL, packed_bytes, pack};
+
+int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g)
+{
+    if (w->scheme.zero != NIB_ZERO_INT)
+        return 0;
+    const int64_t at = i * w->scale_stride_n + g * w->scale_stride_g;
+    if (w->zero_type == NIB_TYPE_I8)
+        return ((const int8_t *)w->zeros)[at];
+    int32_t zero;
+    memcpy(&zero, (const uint8_t *)w->zeros + (size_t)at * sizeof zero, sizeof zero);
+    return zero;
+}
+
+/* ---- what zero points add ---- */
+
+nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l)
+{
+    bool plain = !l->has_zeros;
+    for (int64_t r = 0; r < a->x.m && plain; r++)
+        plain = a->x.zero[r] == 0;
+    return plain ? NIB_INT_PLAIN : l->group <= NIB_PAIR_GROUP ? NIB_INT_PAIR : NIB_INT_WIDE;
+}
+
+NIB_INLINE int32_t term(int32_t t, int32_t z, nib_int_kind kind, int offset)
+{
+    switch (kind) {
+    case NIB_INT_PLAIN: return -offset * t;
+    case NIB_INT_PAIR: return (int32_t)((uint32_t)-t << 16 | ((uint32_t)-z & 0xffffU));
+    case NIB_INT_WIDE: break;
+    }
+    return -t;
+}
+
+void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0, int64_t rows,
+                    int32_t *terms)
+{
+    const int64_t last = l->groups - 1;
+    for (int64_t r = 0; r < rows; r++) {
+        const int32_t *sums = a->x.sums + (r0 + r) * a->x.groups;
+        const int32_t z = a->x.zero[r0 + r];
+        const int32_t whole = z * (int32_t)nib__int_count(l, 0, a->w->k);
+        const int32_t rest = z * (int32_t)nib__int_count(l, last, a->w->k);
+        int32_t *to = terms + r * l->groups;
+        for (int64_t g = 0; g < last; g++)
+            to[g] = term(sums[g] - whole, z, kind, l->offset);
+        to[last] = term(sums[last] - rest, z, kind, l->offset);
+    }
+}
+
+int64_t nib__int_row_block(int64_t m, int64_t k)
+{
+    enum { CACHED = 1 << 20, LEAST = 48, MOST = 240, TILE = 6 };
+    const int64_t fit = CACHED / nib__max(1, k) / TILE * TILE;
+    return nib__min(nib__max(LEAST, nib__min(fit, MOST)), nib__round_up(m, TILE));
+}

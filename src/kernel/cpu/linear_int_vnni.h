@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * AVX-512 VNNI code of the int4 and int8 linear rows, for linear_a8t_w4g__avx512vnni.c and
+ * linear_a8t_w8__avx512vnni.c. Layout: linear_int.h. Arithmetic: linear_int.c.
+ *
+ * Weights stay unsigned in vpdpbusd; activations are broadcasts of 4 codes from memory, without shuffles. A
+ * group's sum starts at a value that takes the offset and the zero points out again (terms), so they cost
+ * nothing, or one vpdpwssd per 16 outputs.
+ *
+ * Here: what is inlined with bits = 4 or 8, and products of up to 6 tokens (decode), which run straight over a
+ * panel, from memory once. More tokens (prefill): linear_int__avx512vnni.c.
+ */
+#ifndef NIB_LINEAR_INT_VNNI_H
+#define NIB_LINEAR_INT_VNNI_H
+
+#include "linear_int.h"
+
+#include <immintrin.h>
+
+enum {
+    TILE = 6,    /* tokens per tile */
+    AHEAD = 4096 /* bytes between the loads and the prefetches of decode */
+};
+
+void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t n0,
+                                 int64_t n1, void *scratch);
+
+NIB_INLINE __m512i broadcast4(const void *p)
+{
+    int32_t value;
+    memcpy(&value, p, sizeof value);
+    return _mm512_set1_epi32(value);
+}
+
+NIB_INLINE __m512 load_scales(const uint8_t *p, nib_type type)
+{
+    if (type == NIB_TYPE_F32)
+        return _mm512_loadu_ps((const float *)p);
+    const __m256i half = _mm256_loadu_si256((const __m256i *)p);
+    if (type == NIB_TYPE_F16)
+        return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* Code sums and offsets as the 16-bit pairs of NIB_INT_PAIR. */
+NIB_INLINE __m512i pair_fix(__m512i sum, __m512i offset) { return _mm512_or_si512(sum, _mm512_slli_epi32(offset, 16)); }
+
+/* Offsets of column vector c (0 or 1) of a group. */
+NIB_INLINE __m512i load_offsets(const nib_int_layout *l, const uint8_t *group, int c)
+{
+    if (!l->has_zeros)
+        return _mm512_set1_epi32(l->offset);
+    const uint8_t *p = group + NIB_PANEL * l->scale_bytes + 32 * c;
+    return _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p));
+}
+
+/* The next 8 k of 16 outputs as two vectors of quads. */
+NIB_INLINE void load_quads(const uint8_t *at, int bits, __m512i *even, __m512i *odd)
+{
+    const __m512i v = _mm512_loadu_si512(at);
+    if (bits == 8) {
+        *even = v;
+        *odd = _mm512_loadu_si512(at + 4 * NIB_PANEL);
+    } else {
+        const __m512i low = _mm512_set1_epi8(15);
+        *even = _mm512_and_si512(v, low);
+        *odd = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+    }
+}
+
+/* y[r][n0..n0+32) from totals of the same row. */
+NIB_INLINE void store_row(const nib_linear *a, int64_t r, int64_t n0, __m512 t0, __m512 t1)
+{
+    const int64_t columns = nib__min(NIB_PANEL, a->w->n - n0);
+    const uint32_t mask = columns == NIB_PANEL ? UINT32_MAX : (1U << columns) - 1;
+    const __mmask16 m0 = (__mmask16)mask, m1 = (__mmask16)(mask >> 16);
+    const __m512 s = _mm512_set1_ps(a->x.scale[r]);
+    float *y = a->y + r * a->ldy + n0;
+    t0 = _mm512_mul_ps(s, t0);
+    t1 = _mm512_mul_ps(s, t1);
+    if (a->bias != NULL) {
+        t0 = _mm512_add_ps(_mm512_maskz_loadu_ps(m0, a->bias + n0), t0);
+        t1 = _mm512_add_ps(_mm512_maskz_loadu_ps(m1, a->bias + n0 + 16), t1);
+    }
+    _mm512_mask_storeu_ps(y, m0, t0);
+    _mm512_mask_storeu_ps(y + 16, m1, t1);
+}
+
+/* ---- decode: up to TILE tokens over a whole panel ---- */
+
+typedef struct int_panel {
+    const nib_linear *a;
+    const nib_int_layout *l;
+    const uint8_t *at;    /* the panel */
+    const int32_t *terms; /* [m][groups] */
+    int64_t n0;
+} int_panel;
+
+/* One group of `units` units for `m` tokens: sums f[m][2] += scale * dot. */
+NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group, int64_t g, int64_t units,
+                                       const int8_t **x, __m512 f[][2], int m, bool plain, int bits)
+{
+    const nib_int_layout *l = p->l;
+    const __m512i ones = _mm512_set1_epi8(1);
+    const uint8_t *codes = group + l->header;
+    __m512i dots[TILE][2], sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+#pragma GCC unroll 6
+    for (int r = 0; r < m; r++)
+        dots[r][0] = dots[r][1] = plain ? broadcast4(p->terms + r * l->groups + g) : _mm512_setzero_si512();
+    for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes) {
+        const size_t step = bits == 8 ? 8 * NIB_PANEL : 4 * NIB_PANEL;
+        if (m <= 2)
+#pragma GCC unroll 16
+            for (int line = 0; line < 2 * bits; line++)
+                _mm_prefetch((const char *)codes + AHEAD + 64 * line, _MM_HINT_T0);
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; q++) {
+            __m512i even[2], odd[2];
+            load_quads(codes + (size_t)q * step, bits, &even[0], &odd[0]);
+            load_quads(codes + (size_t)q * step + 64, bits, &even[1], &odd[1]);
+            if (!plain)
+                for (int c = 0; c < 2; c++)
+                    sums[c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums[c], even[c], ones), odd[c], ones);
+#pragma GCC unroll 6
+            for (int r = 0; r < m; r++) {
+                const __m512i x0 = broadcast4(x[r] + 8 * q), x1 = broadcast4(x[r] + 8 * q + 4);
+                for (int c = 0; c < 2; c++)
+                    dots[r][c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(dots[r][c], even[c], x0), odd[c], x1);
+            }
+        }
+#pragma GCC unroll 6
+        for (int r = 0; r < m; r++)
+            x[r] += NIB_UNIT;
+    }
+    for (int c = 0; c < 2; c++) {
+        const __m512 scale = load_scales(group + (size_t)c * 16 * l->scale_bytes, l->scale_type);
+        const __m512i offset = load_offsets(l, group, c), pair = pair_fix(sums[c], offset);
+        const bool is_pair = l->group <= NIB_PAIR_GROUP;
+#pragma GCC unroll 6
+        for (int r = 0; r < m; r++) {
+            if (!plain) {
+                const __m512i term = broadcast4(p->terms + r * l->groups + g);
+                if (is_pair)
+                    dots[r][c] = _mm512_dpwssd_epi32(dots[r][c], pair, term);
+                else
+                    dots[r][c] = _mm512_add_epi32(
+                        _mm512_sub_epi32(dots[r][c],
+                                         _mm512_mullo_epi32(sums[c], _mm512_set1_epi32(p->a->x.zero[r]))),
+                        _mm512_mullo_epi32(offset, term));
+            }
+            f[r][c] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dots[r][c]), f[r][c]);
+        }
+    }
+    return codes;
+}
+
+NIB_INLINE void decode_panel(const int_panel *p, int m, bool plain, int bits)
+{
+    const nib_int_layout *l = p->l;
+    const uint8_t *at = p->at;
+    const int8_t *x[TILE];
+    __m512 total[TILE][2];
+#pragma GCC unroll 6
+    for (int r = 0; r < m; r++) {
+        x[r] = p->a->x.codes + r * p->a->x.ld;
+        total[r][0] = total[r][1] = _mm512_setzero_ps();
+    }
+    for (int64_t g = 0; g < l->groups;) {
+        __m512 f[TILE][2];
+        const int64_t begin = g, end = nib__min(g + l->per_block, l->groups);
+#pragma GCC unroll 6
+        for (int r = 0; r < m; r++)
+            f[r][0] = f[r][1] = _mm512_setzero_ps();
+        for (; g < end; g++)
+            at = decode_group(p, at, g, g + 1 == l->groups ? l->last_units : l->units, x, f, m, plain, bits);
+#pragma GCC unroll 6
+        for (int r = 0; r < m; r++)
+            for (int c = 0; c < 2; c++)
+                total[r][c] = begin == 0 ? f[r][c] : _mm512_add_ps(total[r][c], f[r][c]);
+    }
+    for (int r = 0; r < m; r++)
+        store_row(p->a, r, p->n0, total[r][0], total[r][1]);
+}
+
+NIB_INLINE void decode_panel_m(const int_panel *p, bool plain, int bits)
+{
+    switch (p->a->x.m) {
+    case 1: decode_panel(p, 1, plain, bits); break;
+    case 2: decode_panel(p, 2, plain, bits); break;
+    case 3: decode_panel(p, 3, plain, bits); break;
+    case 4: decode_panel(p, 4, plain, bits); break;
+    case 5: decode_panel(p, 5, plain, bits); break;
+    default: decode_panel(p, 6, plain, bits); break;
+    }
+}
+
+/* terms: scratch of the row. */
+NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
+{
+    const nib_int_layout l = nib__int_layout(a->w);
+    const nib_int_kind kind = nib__int_kind(a, &l);
+    if (a->x.m > TILE) {
+        nib__int_prefill_avx512vnni(a, &l, kind, n0, n1, scratch);
+        return;
+    }
+    nib__int_terms(a, &l, kind, 0, a->x.m, scratch);
+    for (int64_t i = n0; i < n1; i += NIB_PANEL) {
+        const uint8_t *panel = (const uint8_t *)a->packed + (size_t)(i / NIB_PANEL) * l.panel_bytes;
+        const int_panel p = {a, &l, panel, scratch, i};
+        if (kind == NIB_INT_PLAIN)
+            decode_panel_m(&p, true, bits);
+        else
+            decode_panel_m(&p, false, bits);
+    }
+}
+
+#endif
