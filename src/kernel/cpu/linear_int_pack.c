@@ -165,3 +165,12 @@ int64_t nib__int_row_block(int64_t m, int64_t k)
     const int64_t fit = CACHED / nib__max(1, k) / TILE * TILE;
     return nib__min(nib__max(LEAST, nib__min(fit, MOST)), nib__round_up(m, TILE));
 }
+
+size_t nib__linear_int_scratch_avx2(const void *args)
+{
+    const nib_linear *a = args;
+    const size_t rows = (size_t)nib__int_row_block(a->x.m, a->w->k);
+    const size_t terms = rows * (size_t)nib__scheme_groups(&a->w->scheme, a->w->k) * sizeof(int32_t);
+    const size_t wide = rows * (size_t)nib__round_up(a->w->k, NIB_CODES_PAD) * sizeof(int16_t);
+    return (size_t)nib__round_up((int64_t)terms, 64) + (a->w->scheme.code == NIB_CODE_I8 ? wide : 0);
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear row with integer activations and int8 weights, AVX2: see linear_int_avx2.h.
+ */
+#include "linear_int.h"
+
+#if NIB_BUILT_X86
+#include "linear_int_avx2.h"
+
+void nib__linear_w8_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    run_linear(a, n0, n1, scratch, 8);
+}
+
+#endif

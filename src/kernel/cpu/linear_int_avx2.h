@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * AVX2 code of the int4 and int8 linear rows, inlined with bits = 4 or 8 by linear_a8t_w4g__avx2.c and
+ * linear_a8t_w8__avx2.c. Layout: linear_int.h. Arithmetic: linear_int.c.
+ *
+ * Without VNNI: int4 codes are unsigned in vpmaddubsw, whose pairs of 15 * 128 add up exactly over the 8 quads
+ * of a unit (30,720 < 2^15) before they widen. int8 codes would saturate there, so their even and odd bytes
+ * are multiplied as 16-bit values (vpmaddwd) with activations that the scratch holds as (x0, x2), (x1, x3).
+ * A tile is m tokens x c vectors of 8 outputs, m * c = 4: 4 x 8, 2 x 16 or 1 x 32.
+ */
+#ifndef NIB_LINEAR_INT_AVX2_H
+#define NIB_LINEAR_INT_AVX2_H
+
+#include "linear_int.h"
+
+#include <immintrin.h>
+
+enum { TILE = 4, LANES = 8 };
+
+/* A row block on one panel. */
+typedef struct int_block {
+    const nib_linear *a;
+    const nib_int_layout *l;
+    nib_int_kind kind;
+    int64_t r0, rows;
+    const int32_t *terms; /* [rows][groups] */
+    const int16_t *wide;  /* int8: [rows][ld], each 4 codes in the order 0, 2, 1, 3 */
+} int_block;
+
+NIB_INLINE __m256i load8(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+
+NIB_INLINE __m256i broadcast4(const void *p)
+{
+    int32_t value;
+    memcpy(&value, p, sizeof value);
+    return _mm256_set1_epi32(value);
+}
+
+/* Scales of 8 outputs, from output `first` of the panel. */
+NIB_INLINE __m256 load_scales(const nib_int_layout *l, const uint8_t *group, int first)
+{
+    const uint8_t *p = group + (size_t)first * l->scale_bytes;
+    if (l->scale_type == NIB_TYPE_F32)
+        return _mm256_loadu_ps((const float *)p);
+    const __m128i half = _mm_loadu_si128((const __m128i *)p);
+    if (l->scale_type == NIB_TYPE_F16)
+        return _mm256_cvtph_ps(half);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+NIB_INLINE __m256i load_offsets(const nib_int_layout *l, const uint8_t *group, int first)
+{
+    if (!l->has_zeros)
+        return _mm256_set1_epi32(l->offset);
+    const uint8_t *p = group + NIB_PANEL * l->scale_bytes + (size_t)first * sizeof(int16_t);
+    return _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+
+/* One unit of int4: codes from vector c0 of the panel on, x[r] + k on. */
+NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, __m256i dots[][4], __m256i *sums, int m,
+                      int columns, bool plain)
+{
+    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1), zero = _mm256_setzero_si256();
+    __m256i pairs[TILE][4], bytes[4];
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; c++) {
+        bytes[c] = zero;
+#pragma GCC unroll 4
+        for (int r = 0; r < m; r++)
+            pairs[r][c] = zero;
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++)
+#pragma GCC unroll 4
+        for (int c = 0; c < columns; c++) {
+            const __m256i v = load8(codes + q * 4 * NIB_PANEL + 32 * c);
+            const __m256i even = _mm256_and_si256(v, low), odd = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+            if (!plain)
+                bytes[c] = _mm256_add_epi8(_mm256_add_epi8(bytes[c], even), odd);
+#pragma GCC unroll 4
+            for (int r = 0; r < m; r++) {
+                const __m256i p0 = _mm256_maddubs_epi16(even, broadcast4(x[r] + k + 8 * q));
+                const __m256i p1 = _mm256_maddubs_epi16(odd, broadcast4(x[r] + k + 8 * q + 4));
+                pairs[r][c] = _mm256_add_epi16(pairs[r][c], _mm256_add_epi16(p0, p1));
+            }
+        }
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; c++) {
+        if (!plain)
+            sums[c] = _mm256_add_epi32(
+                sums[c], _mm256_madd_epi16(_mm256_maddubs_epi16(bytes[c], _mm256_set1_epi8(1)), ones));
+#pragma GCC unroll 4
+        for (int r = 0; r < m; r++)
+            dots[r][c] = _mm256_add_epi32(dots[r][c], _mm256_madd_epi16(pairs[r][c], ones));
+    }
+}
+
+NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, __m256i dots[][4], __m256i *sums, int m,
+                      int columns, bool plain)
+{
+    const __m256i low = _mm256_set1_epi16(255), ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+    for (int q = 0; q < 8; q++)
+#pragma GCC unroll 4
+        for (int c = 0; c < columns; c++) {
+            const __m256i v = load8(codes + q * 4 * NIB_PANEL + 32 * c);
+            const __m256i even = _mm256_and_si256(v, low), odd = _mm256_srli_epi16(v, 8);
+            if (!plain)
+                sums[c] = _mm256_add_epi32(sums[c], _mm256_madd_epi16(_mm256_add_epi16(even, odd), ones));
+#pragma GCC unroll 4
+            for (int r = 0; r < m; r++) {
+                const __m256i p0 = _mm256_madd_epi16(even, broadcast4(x[r] + k + 4 * q));
+                const __m256i p1 = _mm256_madd_epi16(odd, broadcast4(x[r] + k + 4 * q + 2));
+                dots[r][c] = _mm256_add_epi32(dots[r][c], _mm256_add_epi32(p0, p1));
+            }
+        }
+}
+
+/* What the offset and the zero points add to the dot of a group. */
+NIB_INLINE __m256i correct(const int_block *b, __m256i dot, __m256i sum, __m256i offset, int64_t row, int64_t g)
+{
+    const __m256i term = broadcast4(b->terms + row * b->l->groups + g);
+    switch (b->kind) {
+    case NIB_INT_PLAIN: return _mm256_add_epi32(dot, term);
+    case NIB_INT_PAIR:
+        sum = _mm256_or_si256(sum, _mm256_slli_epi32(offset, 16));
+        return _mm256_add_epi32(dot, _mm256_madd_epi16(sum, term));
+    case NIB_INT_WIDE: break;
+    }
+    sum = _mm256_mullo_epi32(sum, _mm256_set1_epi32(b->a->x.zero[b->r0 + row]));
+    return _mm256_sub_epi32(_mm256_add_epi32(dot, _mm256_mullo_epi32(offset, term)), sum);
+}
+
+NIB_INLINE void store8(const nib_linear *a, int64_t r, int64_t n, __m256 total)
+{
+    const float s = a->x.scale[r];
+    float *y = a->y + r * a->ldy + n;
+    if (n + LANES <= a->w->n) {
+        total = _mm256_mul_ps(_mm256_set1_ps(s), total);
+        if (a->bias != NULL)
+            total = _mm256_add_ps(_mm256_loadu_ps(a->bias + n), total);
+        _mm256_storeu_ps(y, total);
+        return;
+    }
+    float last[LANES];
+    _mm256_storeu_ps(last, total);
+    for (int64_t i = 0; n + i < a->w->n; i++) {
+        const float scaled = s * last[i];
+        y[i] = a->bias != NULL ? a->bias[n + i] + scaled : scaled;
+    }
+}
+
+/* Tokens row..row+m of the block by `columns` vectors from c0 on, over a whole panel whose outputs begin at n. */
+NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_t row, int c0, int m, int columns,
+                     bool plain, int bits)
+{
+    const nib_int_layout *l = b->l;
+    const nib_input *in = &b->a->x;
+    const int8_t *x[TILE];
+    const int16_t *wide[TILE];
+    __m256 sum[TILE][4], total[TILE][4];
+    const uint8_t *group = panel;
+    int64_t k = 0;
+#pragma GCC unroll 4
+    for (int r = 0; r < m; r++) {
+        x[r] = in->codes + (b->r0 + row + r) * in->ld;
+        wide[r] = b->wide + (row + r) * in->ld;
+#pragma GCC unroll 4
+        for (int c = 0; c < columns; c++)
+            sum[r][c] = total[r][c] = _mm256_setzero_ps();
+    }
+    for (int64_t g = 0; g < l->groups; g++) {
+        const int64_t units = g + 1 == l->groups ? l->last_units : l->units;
+        const uint8_t *codes = group + l->header + 32 * c0;
+        __m256i dots[TILE][4], sums[4];
+#pragma GCC unroll 4
+        for (int c = 0; c < columns; c++) {
+            sums[c] = _mm256_setzero_si256();
+#pragma GCC unroll 4
+            for (int r = 0; r < m; r++)
+                dots[r][c] = _mm256_setzero_si256();
+        }
+        for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes, k += NIB_UNIT) {
+            if (bits == 4)
+                unit4(codes, x, k, dots, sums, m, columns, plain);
+            else
+                unit8(codes, wide, k, dots, sums, m, columns, plain);
+        }
+        const bool is_end = (g + 1) % l->per_block == 0 || g + 1 == l->groups;
+#pragma GCC unroll 4
+        for (int c = 0; c < columns; c++) {
+            const __m256 scale = load_scales(l, group, LANES * (c0 + c));
+            const __m256i offset = load_offsets(l, group, LANES * (c0 + c));
+#pragma GCC unroll 4
+            for (int r = 0; r < m; r++) {
+                const __m256i dot = correct(b, dots[r][c], sums[c], offset, row + r, g);
+                sum[r][c] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), sum[r][c]);
+                if (is_end) {
+                    total[r][c] = g < l->per_block ? sum[r][c] : _mm256_add_ps(total[r][c], sum[r][c]);
+                    sum[r][c] = _mm256_setzero_ps();
+                }
+            }
+        }
+        group += l->group_bytes;
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < m; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < columns; c++)
+            if (n + LANES * (c0 + c) < b->a->w->n)
+                store8(b->a, b->r0 + row + r, n + LANES * (c0 + c), total[r][c]);
+}
+
+/* All tokens of the block. */
+NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, bool plain, int bits)
+{
+    int64_t row = 0;
+    for (; row + 4 <= b->rows; row += 4)
+        for (int c0 = 0; c0 < 4; c0++)
+            tile(b, panel, n, row, c0, 4, 1, plain, bits);
+    for (; row + 2 <= b->rows; row += 2)
+        for (int c0 = 0; c0 < 4; c0 += 2)
+            tile(b, panel, n, row, c0, 2, 2, plain, bits);
+    if (row < b->rows)
+        tile(b, panel, n, row, 0, 1, 4, plain, bits);
+}
+
+/* The block's codes as 16 bits, each 4 as 0, 2, 1, 3. */
+NIB_INLINE void widen(const int_block *b, int16_t *out)
+{
+    const nib_input *in = &b->a->x;
+    const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+    for (int64_t r = 0; r < b->rows; r++)
+        for (int64_t j = 0; j < in->ld; j += 16) {
+            const __m128i v = _mm_loadu_si128((const __m128i *)(in->codes + (b->r0 + r) * in->ld + j));
+            _mm256_storeu_si256((__m256i *)(out + r * in->ld + j), _mm256_cvtepi8_epi16(_mm_shuffle_epi8(v, order)));
+        }
+}
+
+/* Scratch: terms [rows][groups], then for int8 codes [rows][ld]. */
+NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
+{
+    const nib_int_layout l = nib__int_layout(a->w);
+    const nib_int_kind kind = nib__int_kind(a, &l);
+    const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
+    int32_t *terms = scratch;
+    int16_t *wide = (int16_t *)((char *)scratch + nib__round_up(rows * l.groups * (int64_t)sizeof *terms, 64));
+    for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
+        const int_block b = {a, &l, kind, r0, nib__min(rows, a->x.m - r0), terms, wide};
+        nib__int_terms(a, &l, kind, r0, b.rows, terms);
+        if (bits == 8)
+            widen(&b, wide);
+        for (int64_t n = n0; n < n1; n += NIB_PANEL) {
+            const uint8_t *panel = (const uint8_t *)a->packed + (size_t)(n / NIB_PANEL) * l.panel_bytes;
+            if (kind == NIB_INT_PLAIN)
+                run_panel(&b, panel, n, true, bits);
+            else
+                run_panel(&b, panel, n, false, bits);
+        }
+    }
+}
+
+#endif
