@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of more than 6 tokens with int4 and int8 panels (prefill), AVX-512 VNNI.
+ * Products of many tokens with int4 and int8 panels (prefill), AVX-512 VNNI.
  *
- * A chunk of up to 1,024 k of one panel becomes bytes, f32 scales and corrections, 36 KB that stay in the
+ * A chunk of up to 512 k of one panel becomes bytes, f32 scales and corrections, 22 KB that stay in the
  * first-level cache while all tokens of a row block pass it in tiles of 6 tokens x 32 outputs: 12 float sums, 12
  * integer sums and 3 other registers. A group larger than a chunk keeps integer sums between its chunks.
  */
@@ -10,22 +10,28 @@
 
 #if NIB_BUILT_X86
 
-enum { CHUNK_UNITS = 32 /* of 32 k */ };
+enum { CHUNK_UNITS = 16 /* of 32 k */ };
+
+/* Of one group. fix: PAIR: code sum | offset << 16, unused; WIDE: code sum, offset. */
+typedef struct int_head {
+    float scale[NIB_PANEL];
+    int32_t fix[2][NIB_PANEL];
+} int_head;
 
 /* A chunk of one panel, ready to multiply. */
 typedef struct int_chunk {
+    const uint8_t *packed; /* where it lies in the panel, `bytes` long */
+    size_t bytes;
     const uint8_t *codes; /* [groups][units][8 quads][32][4], groups `stride` bytes apart */
     size_t stride;
     int64_t groups, units;
-    const float *scales;  /* [groups][32] */
-    const int32_t *fixes; /* PAIR [groups][32]: code sum, offset << 16; WIDE [groups][2][32]: code sum, offset */
+    const int_head *heads; /* [groups] */
 } int_chunk;
 
 /* Scratch of one worker. */
 typedef struct int_scratch {
     uint8_t codes[CHUNK_UNITS * NIB_UNIT * NIB_PANEL];
-    float scales[CHUNK_UNITS * NIB_PANEL];
-    int32_t fixes[CHUNK_UNITS * 2 * NIB_PANEL];
+    int_head heads[CHUNK_UNITS];
     /* then, for `rows` tokens: float sums [rows][32], float totals [rows][32], int32 terms [rows][groups] */
 } int_scratch;
 
@@ -53,36 +59,36 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
                 }
             }
             const __m512i offset = load_offsets(l, group, c);
-            int32_t *fix = s->fixes + i * (kind == NIB_INT_WIDE ? 2 : 1) * NIB_PANEL + 16 * c;
+            int_head *head = &s->heads[i];
             if (kind == NIB_INT_PAIR) {
-                _mm512_storeu_si512(fix, pair_fix(sum, offset));
+                _mm512_storeu_si512(head->fix[0] + 16 * c, pair_fix(sum, offset));
             } else if (kind == NIB_INT_WIDE) {
                 if (unit0 > 0)
-                    sum = _mm512_add_epi32(sum, _mm512_loadu_si512(fix));
-                _mm512_storeu_si512(fix, sum);
-                _mm512_storeu_si512(fix + NIB_PANEL, offset);
+                    sum = _mm512_add_epi32(sum, _mm512_loadu_si512(head->fix[0] + 16 * c));
+                _mm512_storeu_si512(head->fix[0] + 16 * c, sum);
+                _mm512_storeu_si512(head->fix[1] + 16 * c, offset);
             }
-            _mm512_storeu_ps(s->scales + i * NIB_PANEL + 16 * c,
+            _mm512_storeu_ps(head->scale + 16 * c,
                              load_scales(group + (size_t)c * 16 * l->scale_bytes, l->scale_type));
         }
     }
     const uint8_t *direct = panel + nib__int_unit(l, g, unit0);
-    return bits == 8 ? (int_chunk){direct, l->group_bytes, groups, units, s->scales, s->fixes}
-                     : (int_chunk){s->codes, bytes, groups, units, s->scales, s->fixes};
+    const size_t packed = (size_t)(groups - 1) * l->group_bytes + (size_t)units * l->unit_bytes;
+    return bits == 8 ? (int_chunk){direct, packed, direct, l->group_bytes, groups, units, s->heads}
+                     : (int_chunk){direct, packed, s->codes, bytes, groups, units, s->heads};
 }
 
-/* `units` units of m tokens, x[r] + k on, into dots. */
-NIB_INLINE void tile_dots(const uint8_t *codes, int64_t units, const int8_t *const *x, int64_t k,
-                          __m512i dots[][2], int m)
+/* `units` units of m tokens, x + r * ld on, into dots. */
+NIB_INLINE void tile_dots(const uint8_t *codes, int64_t units, const int8_t *x, int64_t ld, __m512i dots[][2], int m)
 {
-    for (int64_t unit = 0; unit < units; unit++, codes += NIB_UNIT * NIB_PANEL, k += NIB_UNIT) {
+    for (int64_t unit = 0; unit < units; unit++, codes += NIB_UNIT * NIB_PANEL, x += NIB_UNIT) {
 #pragma GCC unroll 8
         for (int q = 0; q < 8; q++) {
             const __m512i w0 = _mm512_loadu_si512(codes + q * 4 * NIB_PANEL);
             const __m512i w1 = _mm512_loadu_si512(codes + q * 4 * NIB_PANEL + 64);
 #pragma GCC unroll 6
             for (int r = 0; r < m; r++) {
-                const __m512i b = broadcast4(x[r] + k + 4 * q);
+                const __m512i b = broadcast4(x + r * ld + 4 * q);
                 dots[r][0] = _mm512_dpbusd_epi32(dots[r][0], w0, b);
                 dots[r][1] = _mm512_dpbusd_epi32(dots[r][1], w1, b);
             }
@@ -102,45 +108,45 @@ typedef struct int_tile {
 } int_tile;
 
 /* All whole groups of a chunk: sums += scale * dot. */
-NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, nib_int_kind kind)
+NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, nib_int_kind kind, int64_t units)
 {
-    const int8_t *x[TILE];
-    const int32_t *terms[TILE];
+    const int8_t *x = t->x;
+    const int32_t *terms = t->terms;
+    const uint8_t *codes = chunk->codes;
+    const int_head *end = chunk->heads + chunk->groups;
     __m512 f[TILE][2];
 #pragma GCC unroll 6
-    for (int r = 0; r < m; r++) {
-        x[r] = t->x + r * t->ld;
-        terms[r] = t->terms + r * t->terms_ld;
+    for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
             f[r][c] = t->is_first ? _mm512_setzero_ps() : _mm512_loadu_ps(t->sums + r * NIB_PANEL + 16 * c);
-    }
-    for (int64_t g = 0; g < chunk->groups; g++) {
+    for (const int_head *head = chunk->heads; head < end; head++) {
         __m512i dots[TILE][2];
-        const int32_t *fix = chunk->fixes + g * (kind == NIB_INT_WIDE ? 2 : 1) * NIB_PANEL;
         for (int c = 0; c < 2; c++) {
-            const __m512i sum = kind == NIB_INT_PLAIN ? _mm512_setzero_si512() : _mm512_loadu_si512(fix + 16 * c);
+            const __m512i sum = kind == NIB_INT_PLAIN ? _mm512_setzero_si512() : _mm512_loadu_si512(head->fix[0] + 16 * c);
             const __m512i offset =
-                kind == NIB_INT_WIDE ? _mm512_loadu_si512(fix + NIB_PANEL + 16 * c) : _mm512_setzero_si512();
+                kind == NIB_INT_WIDE ? _mm512_loadu_si512(head->fix[1] + 16 * c) : _mm512_setzero_si512();
 #pragma GCC unroll 6
             for (int r = 0; r < m; r++) {
-                const __m512i term = broadcast4(terms[r] + g);
+                const __m512i term = broadcast4(terms + r * t->terms_ld);
                 if (kind == NIB_INT_PLAIN)
                     dots[r][c] = term;
                 else if (kind == NIB_INT_PAIR)
-                    dots[r][c] = _mm512_dpwssd_epi32(_mm512_setzero_si512(), sum, term);
+                    dots[r][c] = _mm512_madd_epi16(sum, term);
                 else
                     dots[r][c] = _mm512_sub_epi32(_mm512_mullo_epi32(offset, term),
                                                   _mm512_mullo_epi32(sum, _mm512_set1_epi32(t->zero[r])));
             }
         }
-        tile_dots(chunk->codes + (size_t)g * chunk->stride, chunk->units, x, g * chunk->units * NIB_UNIT, dots, m);
-        const __m512 s0 = _mm512_loadu_ps(chunk->scales + g * NIB_PANEL);
-        const __m512 s1 = _mm512_loadu_ps(chunk->scales + g * NIB_PANEL + 16);
+        tile_dots(codes, units, x, t->ld, dots, m);
+        const __m512 s0 = _mm512_loadu_ps(head->scale), s1 = _mm512_loadu_ps(head->scale + 16);
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++) {
             f[r][0] = _mm512_fmadd_ps(s0, _mm512_cvtepi32_ps(dots[r][0]), f[r][0]);
             f[r][1] = _mm512_fmadd_ps(s1, _mm512_cvtepi32_ps(dots[r][1]), f[r][1]);
         }
+        x += units * NIB_UNIT;
+        terms++;
+        codes += chunk->stride;
     }
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
@@ -151,15 +157,12 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, ni
 /* A part of one group that is larger than a chunk: integer sums += dot, kept in the place of the float sums. */
 NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
 {
-    const int8_t *x[TILE];
     __m512i dots[TILE][2];
 #pragma GCC unroll 6
-    for (int r = 0; r < m; r++) {
-        x[r] = t->x + r * t->ld;
+    for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
             dots[r][c] = t->is_first ? _mm512_setzero_si512() : _mm512_loadu_si512(t->sums + r * NIB_PANEL + 16 * c);
-    }
-    tile_dots(chunk->codes, chunk->units, x, 0, dots, m);
+    tile_dots(chunk->codes, chunk->units, t->x, t->ld, dots, m);
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
@@ -170,8 +173,10 @@ NIB_INLINE void run_tile(const int_chunk *chunk, const int_tile *t, int m, nib_i
 {
     if (is_part)
         tile_part(chunk, t, m);
+    else if (chunk->units == 1 && kind != NIB_INT_WIDE)
+        tile_groups(chunk, t, m, kind, 1);
     else
-        tile_groups(chunk, t, m, kind);
+        tile_groups(chunk, t, m, kind, chunk->units);
 }
 
 NIB_INLINE void run_tile_m(const int_chunk *chunk, const int_tile *t, int64_t m, nib_int_kind kind, bool is_part)
@@ -210,14 +215,26 @@ static int_chunk load(const int_block *b, const uint8_t *panel, int64_t g, int64
                              : load_chunk(b->l, panel, g, groups, unit0, units, b->kind, 8, b->scratch);
 }
 
+/* Lines of the packed bytes that follow a chunk: its share of them is fetched during each tile. Behind the
+ * last panel this touches nothing: a prefetch cannot fault. */
+static void fetch_next(const int_chunk *chunk, int64_t tile, int64_t tiles)
+{
+    const char *next = (const char *)chunk->packed + chunk->bytes;
+    const int64_t lines = (int64_t)chunk->bytes / 64 + 1;
+    for (int64_t i = lines * tile / tiles; i < lines * (tile + 1) / tiles; i++)
+        _mm_prefetch(next + 64 * i, _MM_HINT_T1);
+}
+
 /* All tokens of the block over one chunk that begins with group g, at k0. */
 static void multiply(const int_block *b, const int_chunk *chunk, int64_t g, int64_t k0, bool is_first, bool is_part)
 {
     const nib_input *in = &b->a->x;
+    const int64_t tiles = nib__ceil_div(b->rows, TILE);
     for (int64_t r = 0; r < b->rows; r += TILE) {
         const int_tile t = {in->codes + (b->r0 + r) * in->ld + k0, in->ld, b->terms + r * b->l->groups + g,
                             b->l->groups, in->zero + b->r0 + r, b->sums + r * NIB_PANEL, is_first};
         const int64_t m = nib__min(TILE, b->rows - r);
+        fetch_next(chunk, r / TILE, tiles);
         if (is_part)
             tile_parts(chunk, &t, m);
         else if (b->kind == NIB_INT_PLAIN)
@@ -250,12 +267,12 @@ static void finish_parts(const int_block *b, const int_chunk *chunk, int64_t g)
             if (b->kind == NIB_INT_PLAIN) {
                 dot = _mm512_add_epi32(dot, term);
             } else {
-                const __m512i sum = _mm512_loadu_si512(chunk->fixes + 16 * c);
-                const __m512i offset = _mm512_loadu_si512(chunk->fixes + NIB_PANEL + 16 * c);
+                const __m512i sum = _mm512_loadu_si512(chunk->heads[0].fix[0] + 16 * c);
+                const __m512i offset = _mm512_loadu_si512(chunk->heads[0].fix[1] + 16 * c);
                 dot = _mm512_sub_epi32(_mm512_add_epi32(dot, _mm512_mullo_epi32(offset, term)),
                                        _mm512_mullo_epi32(sum, zero));
             }
-            const __m512 scale = _mm512_loadu_ps(chunk->scales + 16 * c);
+            const __m512 scale = _mm512_loadu_ps(chunk->heads[0].scale + 16 * c);
             _mm512_storeu_ps(at, _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot), _mm512_setzero_ps()));
         }
     }
@@ -326,8 +343,9 @@ void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, n
 size_t nib__linear_int_scratch_avx512vnni(const void *args)
 {
     const nib_linear *a = args;
-    const size_t groups = (size_t)nib__scheme_groups(&a->w->scheme, a->w->k);
-    if (a->x.m <= TILE)
+    const nib_int_layout l = nib__int_layout(a->w);
+    const size_t groups = (size_t)l.groups;
+    if (a->x.m <= nib__int_direct(&l))
         return (size_t)a->x.m * groups * sizeof(int32_t);
     const size_t rows = (size_t)nib__int_row_block(a->x.m, a->w->k);
     return sizeof(int_scratch) + rows * (2 * NIB_PANEL * sizeof(float) + groups * sizeof(int32_t));

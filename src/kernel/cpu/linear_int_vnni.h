@@ -7,7 +7,7 @@
  * group's sum starts at a value that takes the offset and the zero points out again (terms), so they cost
  * nothing, or one vpdpwssd per 16 outputs.
  *
- * Here: what is inlined with bits = 4 or 8, and products of up to 6 tokens (decode), which run straight over a
+ * Here: what is inlined with bits = 4 or 8, and products of few tokens (decode), which run straight over a
  * panel, from memory once. More tokens (prefill): linear_int__avx512vnni.c.
  */
 #ifndef NIB_LINEAR_INT_VNNI_H
@@ -18,9 +18,13 @@
 #include <immintrin.h>
 
 enum {
-    TILE = 6,    /* tokens per tile */
+    TILE = 6,         /* tokens per tile */
+    DIRECT_INT4 = 12, /* up to here unpacking a chunk costs more than unpacking each tile's weights */
+    DIRECT_INT8 = 18,
     AHEAD = 4096 /* bytes between the loads and the prefetches of decode */
 };
+
+NIB_INLINE int64_t nib__int_direct(const nib_int_layout *l) { return l->offset == 8 ? DIRECT_INT4 : DIRECT_INT8; }
 
 void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t n0,
                                  int64_t n1, void *scratch);
@@ -86,7 +90,7 @@ NIB_INLINE void store_row(const nib_linear *a, int64_t r, int64_t n0, __m512 t0,
     _mm512_mask_storeu_ps(y + 16, m1, t1);
 }
 
-/* ---- decode: up to TILE tokens over a whole panel ---- */
+/* ---- decode: tiles of up to TILE tokens over a whole panel ---- */
 
 typedef struct int_panel {
     const nib_linear *a;
@@ -98,21 +102,21 @@ typedef struct int_panel {
 
 /* One group of `units` units for `m` tokens: sums f[m][2] += scale * dot. */
 NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group, int64_t g, int64_t units,
-                                       const int8_t **x, __m512 f[][2], int m, bool plain, int bits)
+                                       int64_t r0, const int8_t **x, __m512 f[][2], int m, bool plain, int bits)
 {
     const nib_int_layout *l = p->l;
     const __m512i ones = _mm512_set1_epi8(1);
     const uint8_t *codes = group + l->header;
+    const int32_t *terms = p->terms + r0 * l->groups + g;
     __m512i dots[TILE][2], sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
-        dots[r][0] = dots[r][1] = plain ? broadcast4(p->terms + r * l->groups + g) : _mm512_setzero_si512();
+        dots[r][0] = dots[r][1] = plain ? broadcast4(terms + r * l->groups) : _mm512_setzero_si512();
     for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes) {
         const size_t step = bits == 8 ? 8 * NIB_PANEL : 4 * NIB_PANEL;
-        if (m <= 2)
 #pragma GCC unroll 16
-            for (int line = 0; line < 2 * bits; line++)
-                _mm_prefetch((const char *)codes + AHEAD + 64 * line, _MM_HINT_T0);
+        for (int line = 0; line < 2 * bits; line++)
+            _mm_prefetch((const char *)codes + AHEAD + 64 * line, _MM_HINT_T0);
 #pragma GCC unroll 4
         for (int q = 0; q < 4; q++) {
             __m512i even[2], odd[2];
@@ -139,13 +143,13 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++) {
             if (!plain) {
-                const __m512i term = broadcast4(p->terms + r * l->groups + g);
+                const __m512i term = broadcast4(terms + r * l->groups);
                 if (is_pair)
                     dots[r][c] = _mm512_dpwssd_epi32(dots[r][c], pair, term);
                 else
                     dots[r][c] = _mm512_add_epi32(
                         _mm512_sub_epi32(dots[r][c],
-                                         _mm512_mullo_epi32(sums[c], _mm512_set1_epi32(p->a->x.zero[r]))),
+                                         _mm512_mullo_epi32(sums[c], _mm512_set1_epi32(p->a->x.zero[r0 + r]))),
                         _mm512_mullo_epi32(offset, term));
             }
             f[r][c] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dots[r][c]), f[r][c]);
@@ -154,7 +158,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     return codes;
 }
 
-NIB_INLINE void decode_panel(const int_panel *p, int m, bool plain, int bits)
+NIB_INLINE void decode_panel(const int_panel *p, int64_t r0, int m, bool plain, int bits)
 {
     const nib_int_layout *l = p->l;
     const uint8_t *at = p->at;
@@ -162,7 +166,7 @@ NIB_INLINE void decode_panel(const int_panel *p, int m, bool plain, int bits)
     __m512 total[TILE][2];
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++) {
-        x[r] = p->a->x.codes + r * p->a->x.ld;
+        x[r] = p->a->x.codes + (r0 + r) * p->a->x.ld;
         total[r][0] = total[r][1] = _mm512_setzero_ps();
     }
     for (int64_t g = 0; g < l->groups;) {
@@ -172,45 +176,47 @@ NIB_INLINE void decode_panel(const int_panel *p, int m, bool plain, int bits)
         for (int r = 0; r < m; r++)
             f[r][0] = f[r][1] = _mm512_setzero_ps();
         for (; g < end; g++)
-            at = decode_group(p, at, g, g + 1 == l->groups ? l->last_units : l->units, x, f, m, plain, bits);
+            at = decode_group(p, at, g, g + 1 == l->groups ? l->last_units : l->units, r0, x, f, m, plain, bits);
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++)
             for (int c = 0; c < 2; c++)
                 total[r][c] = begin == 0 ? f[r][c] : _mm512_add_ps(total[r][c], f[r][c]);
     }
     for (int r = 0; r < m; r++)
-        store_row(p->a, r, p->n0, total[r][0], total[r][1]);
+        store_row(p->a, r0 + r, p->n0, total[r][0], total[r][1]);
 }
 
-NIB_INLINE void decode_panel_m(const int_panel *p, bool plain, int bits)
+NIB_INLINE void decode_panel_m(const int_panel *p, int64_t r0, int64_t m, bool plain, int bits)
 {
-    switch (p->a->x.m) {
-    case 1: decode_panel(p, 1, plain, bits); break;
-    case 2: decode_panel(p, 2, plain, bits); break;
-    case 3: decode_panel(p, 3, plain, bits); break;
-    case 4: decode_panel(p, 4, plain, bits); break;
-    case 5: decode_panel(p, 5, plain, bits); break;
-    default: decode_panel(p, 6, plain, bits); break;
+    switch (m) {
+    case 1: decode_panel(p, r0, 1, plain, bits); break;
+    case 2: decode_panel(p, r0, 2, plain, bits); break;
+    case 3: decode_panel(p, r0, 3, plain, bits); break;
+    case 4: decode_panel(p, r0, 4, plain, bits); break;
+    case 5: decode_panel(p, r0, 5, plain, bits); break;
+    default: decode_panel(p, r0, TILE, plain, bits); break;
     }
 }
 
-/* terms: scratch of the row. */
+/* scratch: terms [m][groups], or prefill's. */
 NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
 {
     const nib_int_layout l = nib__int_layout(a->w);
     const nib_int_kind kind = nib__int_kind(a, &l);
-    if (a->x.m > TILE) {
+    const int64_t m = a->x.m, tiles = nib__ceil_div(m, TILE), tile = nib__ceil_div(m, tiles);
+    if (m > nib__int_direct(&l)) {
         nib__int_prefill_avx512vnni(a, &l, kind, n0, n1, scratch);
         return;
     }
-    nib__int_terms(a, &l, kind, 0, a->x.m, scratch);
+    nib__int_terms(a, &l, kind, 0, m, scratch);
     for (int64_t i = n0; i < n1; i += NIB_PANEL) {
         const uint8_t *panel = (const uint8_t *)a->packed + (size_t)(i / NIB_PANEL) * l.panel_bytes;
         const int_panel p = {a, &l, panel, scratch, i};
-        if (kind == NIB_INT_PLAIN)
-            decode_panel_m(&p, true, bits);
-        else
-            decode_panel_m(&p, false, bits);
+        for (int64_t r = 0; r < m; r += tile)
+            if (kind == NIB_INT_PLAIN)
+                decode_panel_m(&p, r, nib__min(tile, m - r), true, bits);
+            else
+                decode_panel_m(&p, r, nib__min(tile, m - r), false, bits);
     }
 }
 
