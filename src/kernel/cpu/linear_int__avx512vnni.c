@@ -10,8 +10,6 @@
 
 #if NIB_BUILT_X86
 
-enum { CHUNK_UNITS = 16 /* of 32 k */ };
-
 /* Of one group. fix: PAIR: code sum | offset << 16, unused; WIDE: code sum, offset. */
 typedef struct int_head {
     float scale[NIB_PANEL];
@@ -344,11 +342,9 @@ size_t nib__linear_int_scratch_avx512vnni(const void *args)
 {
     const nib_linear *a = args;
     const nib_int_layout l = nib__int_layout(a->w);
-    const size_t groups = (size_t)l.groups;
-    if (a->x.m <= nib__int_direct(&l))
-        return (size_t)a->x.m * groups * sizeof(int32_t);
     const size_t rows = (size_t)nib__int_row_block(a->x.m, a->w->k);
-    return sizeof(int_scratch) + rows * (2 * NIB_PANEL * sizeof(float) + groups * sizeof(int32_t));
+    const size_t terms = rows * (size_t)l.groups * sizeof(int32_t);
+    return is_direct(&l, a->x.m) ? terms : sizeof(int_scratch) + rows * 2 * NIB_PANEL * sizeof(float) + terms;
 }
 
 #endif

@@ -18,13 +18,18 @@
 #include <immintrin.h>
 
 enum {
-    TILE = 6,         /* tokens per tile */
-    DIRECT_INT4 = 12, /* up to here unpacking a chunk costs more than unpacking each tile's weights */
-    DIRECT_INT8 = 18,
-    AHEAD = 4096 /* bytes between the loads and the prefetches of decode */
+    TILE = 6,          /* tokens per tile */
+    CHUNK_UNITS = 16,  /* of 32 k, in prefill */
+    DIRECT_INT4 = 12,  /* tokens up to which unpacking a chunk costs more than unpacking for each tile */
+    DIRECT_INT8 = 24,
+    AHEAD = 4096       /* bytes between the loads and the prefetches of decode */
 };
 
-NIB_INLINE int64_t nib__int_direct(const nib_int_layout *l) { return l->offset == 8 ? DIRECT_INT4 : DIRECT_INT8; }
+/* Does decode take m tokens? Of int8 in large groups any number: there is nothing to unpack. */
+NIB_INLINE bool is_direct(const nib_int_layout *l, int64_t m)
+{
+    return l->offset == 8 ? m <= DIRECT_INT4 : m <= DIRECT_INT8 || l->units > CHUNK_UNITS;
+}
 
 void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t n0,
                                  int64_t n1, void *scratch);
@@ -96,7 +101,7 @@ typedef struct int_panel {
     const nib_linear *a;
     const nib_int_layout *l;
     const uint8_t *at;    /* the panel */
-    const int32_t *terms; /* [m][groups] */
+    const int32_t *terms; /* [tokens of the tile][groups] */
     int64_t n0;
 } int_panel;
 
@@ -107,7 +112,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     const nib_int_layout *l = p->l;
     const __m512i ones = _mm512_set1_epi8(1);
     const uint8_t *codes = group + l->header;
-    const int32_t *terms = p->terms + r0 * l->groups + g;
+    const int32_t *terms = p->terms + g;
     __m512i dots[TILE][2], sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
@@ -198,25 +203,37 @@ NIB_INLINE void decode_panel_m(const int_panel *p, int64_t r0, int64_t m, bool p
     }
 }
 
-/* scratch: terms [m][groups], or prefill's. */
+/* Tokens r0..r0+rows, which have `terms`. */
+NIB_INLINE void decode(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0, int64_t rows,
+                       const int32_t *terms, int64_t n0, int64_t n1, int bits)
+{
+    const int64_t tile = nib__ceil_div(rows, nib__ceil_div(rows, TILE)), end = r0 + rows;
+    for (int64_t i = n0; i < n1; i += NIB_PANEL) {
+        const uint8_t *panel = (const uint8_t *)a->packed + (size_t)(i / NIB_PANEL) * l->panel_bytes;
+        for (int64_t r = r0; r < end; r += tile) {
+            const int_panel p = {a, l, panel, terms + (r - r0) * l->groups, i};
+            if (kind == NIB_INT_PLAIN)
+                decode_panel_m(&p, r, nib__min(tile, end - r), true, bits);
+            else
+                decode_panel_m(&p, r, nib__min(tile, end - r), false, bits);
+        }
+    }
+}
+
+/* scratch: terms [rows][groups], or prefill's. */
 NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
 {
     const nib_int_layout l = nib__int_layout(a->w);
     const nib_int_kind kind = nib__int_kind(a, &l);
-    const int64_t m = a->x.m, tiles = nib__ceil_div(m, TILE), tile = nib__ceil_div(m, tiles);
-    if (m > nib__int_direct(&l)) {
+    const int64_t block = nib__int_row_block(a->x.m, a->w->k);
+    if (!is_direct(&l, a->x.m)) {
         nib__int_prefill_avx512vnni(a, &l, kind, n0, n1, scratch);
         return;
     }
-    nib__int_terms(a, &l, kind, 0, m, scratch);
-    for (int64_t i = n0; i < n1; i += NIB_PANEL) {
-        const uint8_t *panel = (const uint8_t *)a->packed + (size_t)(i / NIB_PANEL) * l.panel_bytes;
-        const int_panel p = {a, &l, panel, scratch, i};
-        for (int64_t r = 0; r < m; r += tile)
-            if (kind == NIB_INT_PLAIN)
-                decode_panel_m(&p, r, nib__min(tile, m - r), true, bits);
-            else
-                decode_panel_m(&p, r, nib__min(tile, m - r), false, bits);
+    for (int64_t r0 = 0; r0 < a->x.m; r0 += block) {
+        const int64_t rows = nib__min(block, a->x.m - r0);
+        nib__int_terms(a, &l, kind, r0, rows, scratch);
+        decode(a, &l, kind, r0, rows, scratch, n0, n1, bits);
     }
 }
 
