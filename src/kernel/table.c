@@ -6,6 +6,7 @@
 #include "kernel.h"
 
 static const nib_family *const families[] = {
+    &nib__family_linear_int,
     &nib__family_declared,
     &nib__family_peers,
 };
