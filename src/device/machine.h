@@ -17,12 +17,16 @@ typedef struct nib_fact_source {
 typedef struct nib_machine {
     const char *name, *title;
     bool here;
+    char cpu[64]; /* this machine: the processor's own name */
+    int threads;  /* this machine: of the pool */
+    const struct nib_machine *host; /* the CPU beside this device, where work may go if allowed; NULL */
     nib_query facts; /* the device facts only */
     double bytes_per_s;
     double rate[NIB_UNIT_COUNT]; /* operations per second (a multiply-add is two); 0: has no such unit */
     double launch_s;             /* per operation */
     uint64_t memory;             /* bytes */
     bool measured;               /* rates were measured here, not published */
+    char measured_on[16];        /* "2026-11-20" */
     const nib_fact_source *sources;
     size_t source_count;
 } nib_machine;
@@ -33,10 +37,10 @@ const nib_machine *nib__machine_find(const char *name);
 
 /* cpuid and the operating system's word; the bits of NIB_FACT_ISA. */
 int64_t nib__cpu_isa(void);
-/* Bits up to and including the named level; NIB_BAD... NIB_USAGE for an unknown name, with the known ones.
- * Asking for a level that this CPU lacks is NIB_NOT_AS_ASKED. NULL: all. */
+/* Bits up to and including the named level; an unknown name is NIB_USAGE, with the known ones. Asking for a
+ * level that this CPU lacks is NIB_NOT_AS_ASKED. NULL: all. */
 nib_status nib__cpu_isa_mask(int64_t *out, const char *level, nib_err *err);
-const char *nib__cpu_isa_name(int64_t isa); /* of the highest level: "avx512vnni" */
+const char *nib__cpu_isa_name(int64_t isa); /* of the highest level: "avx512vnni"; "ref" for none */
 
 /* This machine with `isa` and `threads`; rates are cautious defaults until measured. */
 void nib__machine_here(nib_machine *out, int64_t isa, int threads);

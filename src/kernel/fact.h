@@ -129,8 +129,9 @@ typedef struct nib_cond {
 #define NIB_DIVIDES(f, g, why)  {NIB_REL_DIVIDES, NIB_FACT_##f, NIB_FACT_##g, why}
 #define NIB_HAS(f, set, why)    {NIB_REL_HAS, NIB_FACT_##f, (set), why}
 #define NIB_BIT(x)              (INT64_C(1) << (x))
-#define NIB_CONDS(...)          (const nib_cond[]){__VA_ARGS__, {NIB_REL_END, NIB_FACT_OP, 0, NULL}}
-#define NIB_NO_CONDS            (const nib_cond[]){{NIB_REL_END, NIB_FACT_OP, 0, NULL}}
+#define NIB_COND_END            {NIB_REL_END, NIB_FACT_OP, 0, NULL}
+#define NIB_CONDS(...)          (const nib_cond[]){__VA_ARGS__, NIB_COND_END}
+#define NIB_NO_CONDS            (const nib_cond[]){NIB_COND_END}
 
 bool nib__cond_holds(const nib_cond *cond, const nib_query *query);
 /* The stable code: "n%128", "sm>=80", "group|k", "scale_type:f32,bf16", "isa+avx2", "symmetric=yes". */

@@ -67,7 +67,7 @@ typedef struct nib_kernel {
     size_t (*scratch)(const void *args); /* NULL: none */
     nib_run run;
     const nib_peer *peer; /* NULL: Nibble's own */
-    const char *note;     /* one line for the documentation */
+    const char *note;     /* one line for the documentation; of a peer: what its engine does when it refuses */
 } nib_kernel;
 
 /* All rows, Nibble's first. */
@@ -89,6 +89,11 @@ bool nib__kernel_is_ref(const nib_kernel *kernel);
 enum { NIB_KEY_CONDS = 5 };
 /* The row's key as conditions, so that a row asked for by name can say why it is no candidate. */
 int nib__kernel_key_conds(const nib_kernel *kernel, nib_cond conds[NIB_KEY_CONDS]);
+
+/* The engines that `plan --engine` knows, in order; NULL past the last. An engine uses its own peer rows and
+ * those of the libraries below it. */
+const char *nib__engine_at(size_t i);
+bool nib__engine_uses(const char *engine, const nib_kernel *kernel);
 
 /* The families: each .c under cpu/ defines its rows beside its code and exports one array, which table.c
  * lists. A family is declared here so that table.c needs no other header. */

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rows of linear products with float activations. Their sums are defined in linear_float_ref.c, their
+ * packed layout in linear_float.h; f16 activations are f32 values that were rounded to f16.
+ *
+ * bf16 activations with f32 or f16 weights have F32 sums: such weights are not exact in bf16.
+ */
+#include "linear_float.h"
+
+/* Tokens that a fast row stages, and k that it unpacks, at a time: see linear_float_body.h. */
+size_t nib__linear_float_scratch(const void *args)
+{
+    enum { ROWS = 12, PANELS = 4, PAIR_BYTES = 8, NATIVE_BYTES = 4 };
+    const nib_linear *a = args;
+    const int64_t k = nib__round_up(nib__min(a->w->k, NIB_SUM_BLOCK), NIB__STEP);
+    const int64_t unpacked = NIB__CHUNK_F32 * NIB__PANEL * k * NATIVE_BYTES;
+    const int64_t sums = ROWS * PANELS * NIB__PANEL * (int64_t)sizeof(float);
+    return (size_t)(sums + ROWS * STAGE_PAIRS * PAIR_BYTES + unpacked);
+}
+
+/* f32, f16 and bf16 weights have no group; the conditions then hold. */
+#define FAST_CONDS(isa)                                                                            \
+    NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                             \
+              NIB_MULTIPLE(GROUP, NIB__STEP, "weights are decoded 8 inputs at a time"),            \
+              NIB_AT_MOST(GROUP, NIB_SUM_BLOCK, "a group lies within one block of a sum"),         \
+              NIB_ONE_OF(ZERO_TYPE,                                                                \
+                         NIB_BIT(NIB_TYPE_NONE) | NIB_BIT(NIB_TYPE_I8) | NIB_BIT(NIB_TYPE_F32) |   \
+                             NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16) |                      \
+                             NIB_BIT(NIB_TYPE_F64),                                                \
+                         "integer zero points are packed as int8"))
+
+#define REF(in, IN, word, CODE, NUMBERS, function)                                                 \
+    {                                                                                              \
+        .name = "linear_" in "_" word "_f32__ref", .op = NIB_OP_LINEAR, .code = NIB_CODE_##CODE,   \
+        .act = NIB_ACT_FLOAT, .input = NIB_TYPE_##IN, .device = NIB_DEVICE_CPU,                    \
+        .conds = NIB_NO_CONDS, .numbers = NIB_NUMBERS_##NUMBERS, .rank = 90,                       \
+        .unit = NIB_UNIT_SCALAR, .n_step = 1, .scratch = nib__linear_float_ref_scratch,            \
+        .run = {.linear = nib__linear_##function##_ref},                                           \
+        .note = "plain C, any shape, group, scale and zero point"                                  \
+    }
+
+#define FAST(in, IN, word, CODE, NUMBERS, target, tile, isa, rank_, unit_, function, words)        \
+    {                                                                                              \
+        .name = "linear_" in "_" word "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,              \
+        .code = NIB_CODE_##CODE, .act = NIB_ACT_FLOAT, .input = NIB_TYPE_##IN,                     \
+        .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa), .numbers = NIB_NUMBERS_##NUMBERS,      \
+        .reference = "linear_" in "_" word "_f32__ref", .rank = rank_, .unit = NIB_UNIT_##unit_,   \
+        .n_step = 2 * NIB__PANEL, .packing = &nib__pack_n16, .scratch = nib__linear_float_scratch,     \
+        .run = {.linear = NIB_X86(nib__linear_##function##_##target)}, .note = words               \
+    }
+
+#define AVX2(in, IN, word, CODE, NUMBERS, function)                                                \
+    FAST(in, IN, word, CODE, NUMBERS, avx2, "6x16", NIB_ISA_AVX2, 30, F32, function,               \
+         "f32 multiply-adds, 16 outputs in two registers")
+#define AVX512(in, IN, word, CODE, NUMBERS, function)                                              \
+    FAST(in, IN, word, CODE, NUMBERS, avx512, "12x32", NIB_ISA_AVX512, 20, F32, function,          \
+         "f32 multiply-adds, 16 outputs in a register")
+#define BF16(word, CODE, function)                                                                 \
+    FAST("bf16", BF16, word, CODE, BF16, avx512bf16, "12x32", NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, \
+         10, BF16, function, "vdpbf16ps on pairs of k, 16 outputs in a register")
+
+/* Every row of one input type and code but the BF16 ones. */
+#define ROWS(in, IN, word, CODE, NUMBERS, sums, code)                                              \
+    AVX512(in, IN, word, CODE, NUMBERS, sums##_##code), AVX2(in, IN, word, CODE, NUMBERS,          \
+                                                             sums##_##code),                       \
+        REF(in, IN, word, CODE, NUMBERS, sums)
+
+static const nib_kernel rows[] = {
+    ROWS("f32", F32, "f32", F32, F32, f32, f32),
+    ROWS("f32", F32, "f16", F16, F32, f32, f16),
+    ROWS("f32", F32, "bf16", BF16, F32, f32, bf16),
+    ROWS("f32", F32, "w8g", I8, F32, f32, i8),
+    ROWS("f32", F32, "w4g", I4, F32, f32, i4),
+    ROWS("f32", F32, "e4m3c", E4M3, F32, f32, e4m3),
+    ROWS("f32", F32, "e5m2c", E5M2, F32, f32, e5m2),
+    ROWS("f32", F32, "mx8", MX8, F32, f32, e4m3),
+    REF("f32", F32, "mx4", MX4, F32, f32),
+    REF("f32", F32, "nv4", NV4, F32, f32),
+
+    ROWS("f16", F16, "f32", F32, F32, f32, f32),
+    ROWS("f16", F16, "f16", F16, F32, f32, f16),
+    ROWS("f16", F16, "bf16", BF16, F32, f32, bf16),
+    ROWS("f16", F16, "w8g", I8, F32, f32, i8),
+    ROWS("f16", F16, "w4g", I4, F32, f32, i4),
+    ROWS("f16", F16, "e4m3c", E4M3, F32, f32, e4m3),
+    ROWS("f16", F16, "e5m2c", E5M2, F32, f32, e5m2),
+    ROWS("f16", F16, "mx8", MX8, F32, f32, e4m3),
+    REF("f16", F16, "mx4", MX4, F32, f32),
+    REF("f16", F16, "nv4", NV4, F32, f32),
+
+    ROWS("bf16", BF16, "f32", F32, F32, f32, f32),
+    ROWS("bf16", BF16, "f16", F16, F32, f32, f16),
+    BF16("bf16", BF16, bf16_bf16),
+    ROWS("bf16", BF16, "bf16", BF16, BF16, bf16, bf16),
+    BF16("w8g", I8, bf16_i8),
+    ROWS("bf16", BF16, "w8g", I8, BF16, bf16, i8),
+    BF16("w4g", I4, bf16_i4),
+    ROWS("bf16", BF16, "w4g", I4, BF16, bf16, i4),
+    BF16("e4m3c", E4M3, bf16_e4m3),
+    ROWS("bf16", BF16, "e4m3c", E4M3, BF16, bf16, e4m3),
+    BF16("e5m2c", E5M2, bf16_e5m2),
+    ROWS("bf16", BF16, "e5m2c", E5M2, BF16, bf16, e5m2),
+    BF16("mx8", MX8, bf16_e4m3),
+    ROWS("bf16", BF16, "mx8", MX8, BF16, bf16, e4m3),
+    REF("bf16", BF16, "mx4", MX4, BF16, bf16),
+    REF("bf16", BF16, "nv4", NV4, BF16, bf16),
+};
+
+const nib_family nib__family_linear_float = {rows, COUNT(rows)};

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the linear rows with float accumulators share: the packed layout "n16" and the functions behind
+ * the rows. Activations are float, e4m3 per token, or MX; the sums are those of linear_float_ref.c.
+ *
+ * The layout. Outputs are cut into panels of 16, the last one padded with zeros; k is padded with zero
+ * codes to a multiple of 8. All panels have the same size and begin at a multiple of 64 bytes:
+ *
+ *   scales [groups][16]   f32, or bf16 / f16 / e8m0 as stored (f64 becomes f32)
+ *   zeros  [groups][16]   as the scales for float zeros, int8 for integer zeros
+ *   codes, in steps of 8 k:
+ *     f32, f16   [8][16]
+ *     bf16       [4][16][2]           a pair of k in one 32-bit lane, as vdpbf16ps takes it
+ *     int8       [8][16]
+ *     f8         [4][16][2]           bytes recoded by nib__f8_recode
+ *     int4       [16] 32-bit words    k = 2i in bits 4i.., k = 2i + 1 in bits 16 + 4i..
+ *
+ * A row or tensor scale is one group. So a panel is one ascending stream, and the same packed bytes serve
+ * every instruction set.
+ */
+#ifndef NIB_LINEAR_FLOAT_H
+#define NIB_LINEAR_FLOAT_H
+
+#include "kernel.h"
+#include "x86.h"
+
+enum {
+    NIB__PANEL = 16, /* outputs */
+    NIB__STEP = 8,   /* k */
+};
+
+typedef struct nib__panels {
+    int64_t count;  /* panels */
+    int64_t group;  /* elements of k per scale, multiple of NIB__STEP; 0: one scale or none */
+    int64_t groups;
+    int64_t k_steps;
+    size_t scale_at, zero_at, code_at, bytes; /* offsets in a panel, size of a panel */
+    size_t step_bytes; /* codes of NIB__STEP k */
+    nib_type scale_type; /* as packed: F32, BF16, F16, E8M0; NONE: no scales */
+    nib_type zero_type;  /* F32, BF16, F16 or I8; NONE: no zeros */
+} nib__panels;
+
+nib__panels nib__panels_of(const nib_weight *w);
+/* Bytes of a packed scale or zero. */
+NIB_INLINE size_t nib__value_size(nib_type type)
+{
+    return type == NIB_TYPE_F32 ? 4 : type == NIB_TYPE_I8 || type == NIB_TYPE_E8M0 ? 1 : 2;
+}
+/* ---- the reference and the runs ---- */
+
+/* Elements of k after which float sums restart. */
+int64_t nib__sum_block(const nib_weight *w);
+
+extern const nib_packing nib__pack_n16;
+
+/* Bytes of f8 weights as packed: the sign moves to bit 0 and the codes that are no normal number come
+ * together as 0..15, so that a decoder is a shift, an addition and one table of 16 entries.
+ *   e4m3: exponent in bits 4..7; 0 is zero, 1 is NaN, 2m + sign a subnormal (minus zero becomes zero)
+ *   e5m2: (exponent + 1) mod 32 in bits 3..7; 0..7 infinity and NaN, 8..15 zero and subnormals */
+uint8_t nib__f8_recode(nib_code code, uint8_t byte);
+/* bf16 of the recoded bytes 0..15, twice (a table of 32 words). */
+extern const uint16_t nib__e4m3_small[32], nib__e5m2_small[32];
+
+size_t nib__linear_float_ref_scratch(const void *args);
+void nib__linear_f32_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);  /* F32 sums */
+void nib__linear_bf16_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch); /* BF16 sums */
+
+/* Scratch of the packed rows, whatever the instruction set. */
+size_t nib__linear_float_scratch(const void *args);
+
+/* linear_float__<isa>.c. _f32_: F32 sums; _bf16_: BF16 sums. The last word is how weights are coded. */
+#define NIB__LINEAR_RUN(name) void name(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+NIB__LINEAR_RUN(nib__linear_f32_f32_avx2);
+NIB__LINEAR_RUN(nib__linear_f32_f16_avx2);
+NIB__LINEAR_RUN(nib__linear_f32_bf16_avx2);
+NIB__LINEAR_RUN(nib__linear_f32_i8_avx2);
+NIB__LINEAR_RUN(nib__linear_f32_i4_avx2);
+NIB__LINEAR_RUN(nib__linear_f32_e4m3_avx2);
+NIB__LINEAR_RUN(nib__linear_f32_e5m2_avx2);
+NIB__LINEAR_RUN(nib__linear_bf16_bf16_avx2);
+NIB__LINEAR_RUN(nib__linear_bf16_i8_avx2);
+NIB__LINEAR_RUN(nib__linear_bf16_i4_avx2);
+NIB__LINEAR_RUN(nib__linear_bf16_e4m3_avx2);
+NIB__LINEAR_RUN(nib__linear_bf16_e5m2_avx2);
+NIB__LINEAR_RUN(nib__linear_f32_f32_avx512);
+NIB__LINEAR_RUN(nib__linear_f32_f16_avx512);
+NIB__LINEAR_RUN(nib__linear_f32_bf16_avx512);
+NIB__LINEAR_RUN(nib__linear_f32_i8_avx512);
+NIB__LINEAR_RUN(nib__linear_f32_i4_avx512);
+NIB__LINEAR_RUN(nib__linear_f32_e4m3_avx512);
+NIB__LINEAR_RUN(nib__linear_f32_e5m2_avx512);
+NIB__LINEAR_RUN(nib__linear_bf16_bf16_avx512);
+NIB__LINEAR_RUN(nib__linear_bf16_i8_avx512);
+NIB__LINEAR_RUN(nib__linear_bf16_i4_avx512);
+NIB__LINEAR_RUN(nib__linear_bf16_e4m3_avx512);
+NIB__LINEAR_RUN(nib__linear_bf16_e5m2_avx512);
+NIB__LINEAR_RUN(nib__linear_bf16_bf16_avx512bf16);
+NIB__LINEAR_RUN(nib__linear_bf16_i8_avx512bf16);
+NIB__LINEAR_RUN(nib__linear_bf16_i4_avx512bf16);
+NIB__LINEAR_RUN(nib__linear_bf16_e4m3_avx512bf16);
+NIB__LINEAR_RUN(nib__linear_bf16_e5m2_avx512bf16);
+
+/* ---- for linear_float_body.h and the files that include it ---- */
+
+/* How codes lie in a panel. */
+typedef enum form { FORM_F32, FORM_F16, FORM_BF16, FORM_I8, FORM_I4, FORM_E4M3, FORM_E5M2 } form;
+
+NIB_INLINE size_t form_step(form f)
+{
+    switch (f) {
+    case FORM_F32: return NIB__PANEL * NIB__STEP * 4;
+    case FORM_F16:
+    case FORM_BF16: return NIB__PANEL * NIB__STEP * 2;
+    case FORM_I4: return NIB__PANEL * NIB__STEP / 2;
+    default: return NIB__PANEL * NIB__STEP;
+    }
+}
+
+enum {
+    /* Pairs of k from one staged row to the next: more than a block, so that rows do not fall on the same
+     * cache sets. */
+    STAGE_PAIRS = NIB_SUM_BLOCK / 2 + 16,
+    /* Panels that are unpacked at a time: half a MiB of scratch for a block of k. */
+    NIB__CHUNK_BF16 = 8,
+    NIB__CHUNK_F32 = 4,
+};
+
+/* e4m3 to the bits of f32. */
+NIB_INLINE uint32_t nib__e4m3_bits(uint8_t code)
+{
+    const uint32_t magnitude = code & 0x7fU, sign = (uint32_t)(code & 0x80U) << 24;
+    const float small = (float)(int32_t)magnitude * 0x1p-9F;
+    uint32_t small_bits;
+    memcpy(&small_bits, &small, sizeof small_bits);
+    const uint32_t normal = (magnitude << 20) + (120U << 23);
+    const uint32_t bits = magnitude < 8 ? small_bits : normal;
+    return (magnitude == 0x7f ? 0x7fc00000U : bits) | sign;
+}
+
+#endif

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear rows with float accumulators for AVX2: 16 lanes are two registers.
+ */
+#include "linear_float.h"
+
+#if NIB_BUILT_X86
+
+#include <immintrin.h>
+
+#define NATIVE FORM_F32
+#define TILE_M 6
+enum { TILE_P = 1, WIDE_M = 2, WIDE_P = 2, CHUNK = NIB__CHUNK_F32, SWAPS = true };
+
+typedef struct vec {
+    __m256 low, high;
+} vec;
+
+typedef struct ivec {
+    __m256i low, high;
+} ivec;
+
+typedef ivec raw;
+
+/* In the order of the sum: even k first for F32 sums, odd k first for BF16 sums. */
+typedef struct pair {
+    vec first, second;
+} pair;
+
+typedef struct x_pair {
+    float first, second;
+} x_pair;
+
+typedef struct x_value {
+    __m256 first, second;
+} x_value;
+
+NIB_INLINE vec vec_zero(void) { return (vec){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+NIB_INLINE vec vec_set(float x) { return (vec){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+NIB_INLINE vec vec_load(const float *p) { return (vec){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+
+NIB_INLINE void vec_store(float *p, vec a)
+{
+    _mm256_storeu_ps(p, a.low);
+    _mm256_storeu_ps(p + 8, a.high);
+}
+
+NIB_INLINE vec vec_add(vec a, vec b)
+{
+    return (vec){_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+}
+
+NIB_INLINE vec vec_mul(vec a, vec b)
+{
+    return (vec){_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+}
+
+NIB_INLINE vec vec_fma(vec a, vec b, vec c)
+{
+    return (vec){_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+
+/* The first lanes of 16. */
+NIB_INLINE ivec lane_mask(int count)
+{
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return (ivec){_mm256_cmpgt_epi32(_mm256_set1_epi32(count), lanes),
+                  _mm256_cmpgt_epi32(_mm256_set1_epi32(count - 8), lanes)};
+}
+
+NIB_INLINE vec vec_load_part(const float *p, int count)
+{
+    if (count == NIB__PANEL)
+        return vec_load(p);
+    const ivec mask = lane_mask(count);
+    return (vec){_mm256_maskload_ps(p, mask.low), _mm256_maskload_ps(p + 8, mask.high)};
+}
+
+NIB_INLINE void vec_store_part(float *p, vec a, int count)
+{
+    const ivec mask = lane_mask(count);
+    _mm256_maskstore_ps(p, mask.low, a.low);
+    _mm256_maskstore_ps(p + 8, mask.high, a.high);
+}
+
+/* e8m0 code 0 is 2^-127, a denormal: 0 here, as everywhere in linear rows. */
+NIB_INLINE __m256 e8m0_values(const uint8_t *p)
+{
+    const __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
+    const __m256i nan = _mm256_cmpeq_epi32(codes, _mm256_set1_epi32(255));
+    const __m256i bits = _mm256_slli_epi32(codes, 23);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(bits, _mm256_set1_epi32(0x7fc00000), nan));
+}
+
+NIB_INLINE __m256 f16_values(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p)); }
+
+NIB_INLINE __m256 bf16_values(const uint8_t *p)
+{
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
+{
+    switch (type) {
+    case NIB_TYPE_F32: return vec_load((const float *)(const void *)p);
+    case NIB_TYPE_E8M0: return (vec){e8m0_values(p), e8m0_values(p + 8)};
+    case NIB_TYPE_F16: return (vec){f16_values(p), f16_values(p + 16)};
+    default: return (vec){bf16_values(p), bf16_values(p + 16)};
+    }
+}
+
+/* 16 int8; NULL: zeros. */
+NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
+{
+    if (p == NULL)
+        return (ivec){_mm256_setzero_si256(), _mm256_setzero_si256()};
+    return (ivec){_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)),
+                  _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(p + 8)))};
+}
+
+NIB_INLINE raw raw_load(const form f, const uint8_t *p)
+{
+    if (f != FORM_I4)
+        return (raw){_mm256_setzero_si256(), _mm256_setzero_si256()};
+    return (raw){_mm256_loadu_si256((const void *)p), _mm256_loadu_si256((const void *)(p + 32))};
+}
+
+/* 16 recoded f8 codes (see nib__f8_recode) as bf16: 8 outputs by 2 k. */
+NIB_INLINE __m256i f8_words(const form f, const uint8_t *p)
+{
+    const bool is_e4m3 = f == FORM_E4M3;
+    const uint16_t *table = is_e4m3 ? nib__e4m3_small : nib__e5m2_small;
+    const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p));
+    const __m256i shifted = is_e4m3 ? _mm256_slli_epi16(code, 3) : _mm256_slli_epi16(code, 4);
+    const __m256i biased = _mm256_add_epi16(shifted, _mm256_set1_epi16(is_e4m3 ? 120 << 7 : 111 << 7));
+    const __m256i keep = _mm256_set1_epi16(is_e4m3 ? ~(1 << 3) : ~(1 << 4));
+    const __m256i normal = _mm256_or_si256(_mm256_and_si256(biased, keep), _mm256_slli_epi16(code, 15));
+    /* The table's 16 words as 16 low and 16 high bytes, for vpshufb. */
+    const __m256i words = _mm256_loadu_si256((const void *)table);
+    const __m256i split = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10,
+                                           12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m256i bytes = _mm256_shuffle_epi8(words, split);
+    const __m256i low = _mm256_permute4x64_epi64(bytes, 0x88), high = _mm256_permute4x64_epi64(bytes, 0xdd);
+    const __m256i index = _mm256_and_si256(code, _mm256_set1_epi16(15));
+    const __m256i low_bytes = _mm256_and_si256(_mm256_shuffle_epi8(low, index), _mm256_set1_epi16(255));
+    const __m256i high_bytes = _mm256_slli_epi16(_mm256_shuffle_epi8(high, index), 8);
+    const __m256i upper = _mm256_and_si256(code, _mm256_set1_epi16(0xf0));
+    const __m256i small = _mm256_cmpeq_epi16(upper, _mm256_setzero_si256());
+    return _mm256_blendv_epi8(normal, _mm256_or_si256(low_bytes, high_bytes), small);
+}
+
+NIB_INLINE __m256 even_values(__m256i words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
+
+NIB_INLINE __m256 odd_values(__m256i words)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
+}
+
+NIB_INLINE pair pair_of_bf16(__m256i low, __m256i high)
+{
+    return (pair){{even_values(low), even_values(high)}, {odd_values(low), odd_values(high)}};
+}
+
+NIB_INLINE vec i8_values(const uint8_t *p, ivec zero, const bool shifted)
+{
+    ivec code = ivec_load_i8(p);
+    if (shifted)
+        code = (ivec){_mm256_sub_epi32(code.low, zero.low), _mm256_sub_epi32(code.high, zero.high)};
+    return (vec){_mm256_cvtepi32_ps(code.low), _mm256_cvtepi32_ps(code.high)};
+}
+
+NIB_INLINE __m256 i4_half(__m256i held, const int left, __m256i zero)
+{
+    const __m256i code = _mm256_srai_epi32(_mm256_slli_epi32(held, left), 28);
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(code, zero));
+}
+
+NIB_INLINE vec i4_values(raw held, const int i, const int odd, ivec zero)
+{
+    const int left = 28 - 16 * odd - 4 * i;
+    return (vec){i4_half(held.low, left, zero.low), i4_half(held.high, left, zero.high)};
+}
+
+NIB_INLINE vec f16_vec(const uint8_t *p) { return (vec){f16_values(p), f16_values(p + 16)}; }
+
+/* Even k, odd k. */
+NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, raw held, const int i, ivec zero)
+{
+    const float *floats = (const float *)(const void *)p + 32 * i;
+    switch (f) {
+    case FORM_F32: return (pair){vec_load(floats), vec_load(floats + 16)};
+    case FORM_F16: return (pair){f16_vec(p + 64 * i), f16_vec(p + 64 * i + 32)};
+    case FORM_BF16:
+        return pair_of_bf16(_mm256_loadu_si256((const void *)(p + 64 * i)),
+                            _mm256_loadu_si256((const void *)(p + 64 * i + 32)));
+    case FORM_I8:
+        return (pair){i8_values(p + 32 * i, zero, shifted), i8_values(p + 32 * i + 16, zero, shifted)};
+    case FORM_I4: return (pair){i4_values(held, i, 0, zero), i4_values(held, i, 1, zero)};
+    default: return pair_of_bf16(f8_words(f, p + 32 * i), f8_words(f, p + 32 * i + 16));
+    }
+}
+
+NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p, raw held,
+                         const int i, ivec zero)
+{
+    const pair w = pair_decode(f, shifted, p, held, i, zero);
+    return swap ? (pair){w.second, w.first} : w;
+}
+
+NIB_INLINE void pair_store(uint8_t *p, pair w)
+{
+    float *out = (float *)(void *)p;
+    vec_store(out, w.first);
+    vec_store(out + NIB__PANEL, w.second);
+}
+
+NIB_INLINE pair pair_native(const uint8_t *p)
+{
+    const float *in = (const float *)(const void *)p;
+    return (pair){vec_load(in), vec_load(in + NIB__PANEL)};
+}
+
+NIB_INLINE x_value x_get(const x_pair *x)
+{
+    return (x_value){_mm256_set1_ps(x->first), _mm256_set1_ps(x->second)};
+}
+
+NIB_INLINE vec half_fma(vec w, __m256 x, vec sum)
+{
+    return (vec){_mm256_fmadd_ps(x, w.low, sum.low), _mm256_fmadd_ps(x, w.high, sum.high)};
+}
+
+NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
+{
+    return half_fma(w.second, x.second, half_fma(w.first, x.first, sum));
+}
+
+#include "linear_float_stage.h"
+#include "linear_float_body.h"
+
+NIB__LINEAR_RUN(nib__linear_f32_f32_avx2) { run(a, n0, n1, scratch, FORM_F32, false); }
+NIB__LINEAR_RUN(nib__linear_f32_f16_avx2) { run(a, n0, n1, scratch, FORM_F16, false); }
+NIB__LINEAR_RUN(nib__linear_f32_bf16_avx2) { run(a, n0, n1, scratch, FORM_BF16, false); }
+NIB__LINEAR_RUN(nib__linear_f32_i8_avx2) { run(a, n0, n1, scratch, FORM_I8, false); }
+NIB__LINEAR_RUN(nib__linear_f32_i4_avx2) { run(a, n0, n1, scratch, FORM_I4, false); }
+NIB__LINEAR_RUN(nib__linear_f32_e4m3_avx2) { run(a, n0, n1, scratch, FORM_E4M3, false); }
+NIB__LINEAR_RUN(nib__linear_f32_e5m2_avx2) { run(a, n0, n1, scratch, FORM_E5M2, false); }
+NIB__LINEAR_RUN(nib__linear_bf16_bf16_avx2) { run(a, n0, n1, scratch, FORM_BF16, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_i8_avx2) { run(a, n0, n1, scratch, FORM_I8, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_i4_avx2) { run(a, n0, n1, scratch, FORM_I4, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_e4m3_avx2) { run(a, n0, n1, scratch, FORM_E4M3, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_e5m2_avx2) { run(a, n0, n1, scratch, FORM_E5M2, true); }
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear rows with float accumulators for AVX-512: one f32 fused multiply-add per weight. Also the BF16 sums
+ * for processors without vdpbf16ps, and for one token where decoding to f32 is cheaper.
+ */
+#include "linear_float.h"
+
+#if NIB_BUILT_X86
+
+#include "linear_float_x512.h"
+
+#define NATIVE FORM_F32
+#define TILE_M 12
+enum { TILE_P = 2, WIDE_M = 4, WIDE_P = 4, CHUNK = NIB__CHUNK_F32, SWAPS = true };
+
+/* In the order of the sum: even k first for F32 sums, odd k first for BF16 sums. */
+typedef struct pair {
+    vec first, second;
+} pair;
+
+typedef struct x_pair {
+    float first, second;
+} x_pair;
+
+typedef pair x_value;
+
+NIB_INLINE pair pair_of_bf16(__m512i words)
+{
+    const __m512i high = _mm512_set1_epi32((int)0xffff0000);
+    return (pair){_mm512_castsi512_ps(_mm512_slli_epi32(words, 16)),
+                  _mm512_castsi512_ps(_mm512_and_si512(words, high))};
+}
+
+NIB_INLINE vec f16_values(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+}
+
+NIB_INLINE pair i4_pair(const bool shifted, raw held, const int i, ivec zero)
+{
+    if (shifted)
+        return (pair){i4_shifted_values(held, i, 0, zero), i4_shifted_values(held, i, 1, zero)};
+    const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    return (pair){_mm512_permutexvar_ps(_mm512_srli_epi32(held, (unsigned)(4 * i)), table),
+                  _mm512_permutexvar_ps(_mm512_srli_epi32(held, (unsigned)(4 * i + 16)), table)};
+}
+
+/* Even k, odd k. */
+NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, raw held, const int i, ivec zero)
+{
+    switch (f) {
+    case FORM_F32: return (pair){_mm512_loadu_ps(p + 128 * i), _mm512_loadu_ps(p + 128 * i + 64)};
+    case FORM_F16: return (pair){f16_values(p + 64 * i), f16_values(p + 64 * i + 32)};
+    case FORM_BF16: return pair_of_bf16(_mm512_loadu_si512(p + 64 * i));
+    case FORM_I8:
+        return (pair){i8_values(p + 32 * i, zero, shifted), i8_values(p + 32 * i + 16, zero, shifted)};
+    case FORM_I4: return i4_pair(shifted, held, i, zero);
+    default: return pair_of_bf16(f8_words(f, p + 32 * i));
+    }
+}
+
+NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p, raw held,
+                         const int i, ivec zero)
+{
+    const pair w = pair_decode(f, shifted, p, held, i, zero);
+    return swap ? (pair){w.second, w.first} : w;
+}
+
+NIB_INLINE void pair_store(uint8_t *p, pair w)
+{
+    _mm512_storeu_ps(p, w.first);
+    _mm512_storeu_ps(p + 64, w.second);
+}
+
+NIB_INLINE pair pair_native(const uint8_t *p) { return (pair){_mm512_loadu_ps(p), _mm512_loadu_ps(p + 64)}; }
+
+NIB_INLINE x_value x_get(const x_pair *x) { return (x_value){vec_set(x->first), vec_set(x->second)}; }
+
+NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
+{
+    return vec_fma(x.second, w.second, vec_fma(x.first, w.first, sum));
+}
+
+#include "linear_float_stage.h"
+#include "linear_float_body.h"
+
+NIB__LINEAR_RUN(nib__linear_f32_f32_avx512) { run(a, n0, n1, scratch, FORM_F32, false); }
+NIB__LINEAR_RUN(nib__linear_f32_f16_avx512) { run(a, n0, n1, scratch, FORM_F16, false); }
+NIB__LINEAR_RUN(nib__linear_f32_bf16_avx512) { run(a, n0, n1, scratch, FORM_BF16, false); }
+NIB__LINEAR_RUN(nib__linear_f32_i8_avx512) { run(a, n0, n1, scratch, FORM_I8, false); }
+NIB__LINEAR_RUN(nib__linear_f32_i4_avx512) { run(a, n0, n1, scratch, FORM_I4, false); }
+NIB__LINEAR_RUN(nib__linear_f32_e4m3_avx512) { run(a, n0, n1, scratch, FORM_E4M3, false); }
+NIB__LINEAR_RUN(nib__linear_f32_e5m2_avx512) { run(a, n0, n1, scratch, FORM_E5M2, false); }
+NIB__LINEAR_RUN(nib__linear_bf16_bf16_avx512) { run(a, n0, n1, scratch, FORM_BF16, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_i8_avx512) { run(a, n0, n1, scratch, FORM_I8, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_i4_avx512) { run(a, n0, n1, scratch, FORM_I4, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_e4m3_avx512) { run(a, n0, n1, scratch, FORM_E4M3, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_e5m2_avx512) { run(a, n0, n1, scratch, FORM_E5M2, true); }
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear rows with BF16 sums for AVX-512 BF16: one vdpbf16ps per two weights. It flushes denormals and rounds
+ * to nearest whatever the control word says, odd k first (tests/unit/test_linear_float.c checks the
+ * processor).
+ */
+#include "linear_float.h"
+
+#if NIB_BUILT_X86
+
+#include "linear_float_x512.h"
+
+#define NATIVE FORM_BF16
+#define TILE_M 12
+enum { TILE_P = 2, WIDE_M = 4, WIDE_P = 4, CHUNK = NIB__CHUNK_BF16, SWAPS = false };
+
+typedef __m512i pair;
+
+typedef union x_pair {
+    uint16_t half[2];
+    int32_t both;
+} x_pair;
+
+typedef __m512i x_value;
+
+/* f32 that are exact in bf16, as pairs. */
+NIB_INLINE pair pair_of_values(vec even, vec odd)
+{
+    const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
+    return _mm512_or_si512(low, _mm512_castps_si512(odd));
+}
+
+NIB_INLINE pair i4_pair(const bool shifted, raw held, const int i, ivec zero)
+{
+    if (shifted)
+        return pair_of_values(i4_shifted_values(held, i, 0, zero), i4_shifted_values(held, i, 1, zero));
+    /* bf16 of 0..7, -8..-1, twice: vpermw looks at five bits, of which four are the code. */
+    const __m512i table = _mm512_set_epi32(
+        (int)0xbf80c000, (int)0xc040c080, (int)0xc0a0c0c0, (int)0xc0e0c100, 0x40e040c0, 0x40a04080, 0x40404000,
+        0x3f800000, (int)0xbf80c000, (int)0xc040c080, (int)0xc0a0c0c0, (int)0xc0e0c100, 0x40e040c0, 0x40a04080,
+        0x40404000, 0x3f800000);
+    return _mm512_permutexvar_epi16(_mm512_srli_epi16(held, (unsigned)(4 * i)), table);
+}
+
+NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p, raw held,
+                         const int i, ivec zero)
+{
+    (void)swap;
+    switch (f) {
+    case FORM_BF16: return _mm512_loadu_si512(p + 64 * i);
+    case FORM_I8:
+        return pair_of_values(i8_values(p + 32 * i, zero, shifted), i8_values(p + 32 * i + 16, zero, shifted));
+    case FORM_I4: return i4_pair(shifted, held, i, zero);
+    default: return f8_words(f, p + 32 * i);
+    }
+}
+
+NIB_INLINE void pair_store(uint8_t *p, pair w) { _mm512_storeu_si512(p, w); }
+
+NIB_INLINE pair pair_native(const uint8_t *p) { return _mm512_loadu_si512(p); }
+
+NIB_INLINE x_value x_get(const x_pair *x) { return _mm512_set1_epi32(x->both); }
+
+NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
+{
+    return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x);
+}
+
+NIB_INLINE void x_put_bf16(x_pair *out, const uint16_t *x, int64_t count)
+{
+    memcpy(out, x, (size_t)count * sizeof *x);
+}
+
+NIB_INLINE void x_put_half(x_pair *out, int64_t at, uint16_t half)
+{
+    memcpy((uint8_t *)out + (size_t)at * sizeof half, &half, sizeof half);
+}
+
+NIB_INLINE void x_put_e4m3(x_pair *out, const uint8_t *codes, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        x_put_half(out, i, (uint16_t)(nib__e4m3_bits(codes[i]) >> 16));
+}
+
+/* Not asked: f32 activations have F32 sums. */
+NIB_INLINE void x_put_f32(x_pair *out, const float *x, int64_t count)
+{
+    (void)out, (void)x, (void)count;
+}
+
+NIB_INLINE void x_clear(x_pair *out, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to; i++)
+        x_put_half(out, i, 0);
+}
+
+NIB_INLINE void x_swap(x_pair *out, int64_t count) { (void)out, (void)count; }
+
+#include "linear_float_body.h"
+
+NIB__LINEAR_RUN(nib__linear_bf16_bf16_avx512bf16) { run(a, n0, n1, scratch, FORM_BF16, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_i8_avx512bf16) { run(a, n0, n1, scratch, FORM_I8, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_i4_avx512bf16) { run(a, n0, n1, scratch, FORM_I4, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_e4m3_avx512bf16) { run(a, n0, n1, scratch, FORM_E4M3, true); }
+NIB__LINEAR_RUN(nib__linear_bf16_e5m2_avx512bf16) { run(a, n0, n1, scratch, FORM_E5M2, true); }
+
+#endif

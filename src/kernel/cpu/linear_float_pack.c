@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packs weights of any code into the panels of linear_float.h.
+ */
+#include "linear_float.h"
+
+enum { SPAN = 512 /* codes of one output that are fetched at a time: a panel's span stays in the cache */ };
+
+static size_t step_bytes(nib_code code)
+{
+    switch (code) {
+    case NIB_CODE_F32: return NIB__PANEL * NIB__STEP * 4;
+    case NIB_CODE_F16:
+    case NIB_CODE_BF16: return NIB__PANEL * NIB__STEP * 2;
+    case NIB_CODE_I4: return NIB__PANEL * NIB__STEP / 2;
+    default: return NIB__PANEL * NIB__STEP;
+    }
+}
+
+static nib_type packed_type(nib_type stored)
+{
+    return stored == NIB_TYPE_F64 ? NIB_TYPE_F32 : stored;
+}
+
+nib__panels nib__panels_of(const nib_weight *w)
+{
+    const bool scaled = nib__scheme_is_quantized(&w->scheme);
+    nib__panels l = {0};
+    l.count = nib__ceil_div(w->n, NIB__PANEL);
+    l.group = scaled && w->scheme.group > 0 ? w->scheme.group : 0;
+    l.groups = l.group > 0 ? nib__ceil_div(w->k, l.group) : scaled;
+    l.k_steps = nib__ceil_div(w->k, NIB__STEP);
+    l.scale_type = scaled ? packed_type(w->scale_type) : NIB_TYPE_NONE;
+    l.zero_type = scaled && w->scheme.zero != NIB_ZERO_NONE ? packed_type(w->zero_type) : NIB_TYPE_NONE;
+    const size_t values = (size_t)l.groups * NIB__PANEL;
+    l.zero_at = values * (size_t)nib__type_bits(l.scale_type) / 8;
+    l.code_at = l.zero_at + values * (size_t)nib__type_bits(l.zero_type) / 8;
+    l.code_at = (size_t)nib__round_up((int64_t)l.code_at, 64);
+    l.step_bytes = step_bytes(w->scheme.code);
+    l.bytes = l.code_at + (size_t)l.k_steps * l.step_bytes;
+    return l;
+}
+
+static uint64_t packed_bytes(const nib_weight *w)
+{
+    const nib__panels l = nib__panels_of(w);
+    uint64_t bytes;
+    return nib__mul(&bytes, (uint64_t)l.count, l.bytes) ? bytes : UINT64_MAX;
+}
+
+/* ---- codes ---- */
+
+uint8_t nib__f8_recode(nib_code code, uint8_t byte)
+{
+    const unsigned magnitude = byte & 0x7fU, sign = byte >> 7;
+    if (code == NIB_CODE_E5M2) {
+        const unsigned exponent = ((magnitude >> 2) + 1) & 31U;
+        return (uint8_t)(exponent << 3 | (magnitude & 3U) << 1 | sign);
+    }
+    if (magnitude == 0x7f)
+        return 1;
+    return magnitude == 0 ? 0 : (uint8_t)(magnitude << 1 | sign);
+}
+
+#define TWICE(...) {__VA_ARGS__, __VA_ARGS__}
+const uint16_t nib__e4m3_small[32] =
+    TWICE(0, 0x7fc0, 0x3b00, 0xbb00, 0x3b80, 0xbb80, 0x3bc0, 0xbbc0, /* 1/512, 2/512, 3/512 */
+          0x3c00, 0xbc00, 0x3c20, 0xbc20, 0x3c40, 0xbc40, 0x3c60, 0xbc60);
+const uint16_t nib__e5m2_small[32] =
+    TWICE(0x7f80, 0xff80, 0x7fc0, 0xffc0, 0x7fc0, 0xffc0, 0x7fc0, 0xffc0, /* infinity, NaN */
+          0, 0x8000, 0x3780, 0xb780, 0x3800, 0xb800, 0x3840, 0xb840);     /* 0, 1, 2, 3 * 2^-16 */
+
+/* Codes of up to SPAN consecutive k of one output, zeros up to a whole step. */
+typedef union span {
+    uint8_t bytes[SPAN];
+    uint16_t halves[SPAN];
+    uint32_t words[SPAN];
+} span;
+
+static void fetch(const nib_weight *w, int64_t i, int64_t k0, int64_t count, const uint8_t *recode, span *out)
+{
+    const size_t size = w->store != NIB_STORE_FLOAT ? 1 : w->scheme.code == NIB_CODE_F32 ? 4 : 2;
+    if (w->store == NIB_STORE_FLOAT)
+        memcpy(out, (const uint8_t *)w->codes + (size_t)(i * w->k + k0) * size, (size_t)count * size);
+    else
+        nib__weight_codes(w, i, k0, count, (int8_t *)out->bytes);
+    const int64_t padded = nib__round_up(count, NIB__STEP);
+    memset(out->bytes + (size_t)count * size, 0, (size_t)(padded - count) * size);
+    if (recode != NULL)
+        for (int64_t j = 0; j < padded; j++)
+            out->bytes[j] = recode[out->bytes[j]];
+}
+
+/* Eight int4 codes, one per byte, as a word: even k in the low half. */
+static uint32_t int4_word(const uint8_t *codes)
+{
+    uint64_t all = 0;
+    for (int j = 0; j < 8; j++)
+        all |= (uint64_t)codes[j] << (8 * j);
+    uint32_t halves[2];
+    for (int odd = 0; odd < 2; odd++) {
+        uint64_t x = all >> (8 * odd) & UINT64_C(0x000f000f000f000f);
+        x = (x | x >> 12) & UINT64_C(0x000000ff000000ff);
+        halves[odd] = (uint32_t)((x | x >> 24) & 0xffff);
+    }
+    return halves[0] | halves[1] << 16;
+}
+
+/* A span of one output into its column of the panel's steps. */
+static void put(nib_code code, const span *from, int64_t padded, int64_t column, uint8_t *steps)
+{
+    uint16_t *halves = (uint16_t *)steps;
+    uint32_t *words = (uint32_t *)steps;
+    switch (code) {
+    case NIB_CODE_F32:
+        for (int64_t j = 0; j < padded; j++)
+            words[j * NIB__PANEL + column] = from->words[j];
+        break;
+    case NIB_CODE_F16:
+        for (int64_t j = 0; j < padded; j++)
+            halves[j * NIB__PANEL + column] = from->halves[j];
+        break;
+    case NIB_CODE_BF16:
+        for (int64_t j = 0; j < padded / 2; j++)
+            memcpy(&words[j * NIB__PANEL + column], &from->halves[2 * j], 4);
+        break;
+    case NIB_CODE_I4:
+        for (int64_t j = 0; j < padded / NIB__STEP; j++)
+            words[j * NIB__PANEL + column] = int4_word(from->bytes + j * NIB__STEP);
+        break;
+    case NIB_CODE_I8:
+        for (int64_t j = 0; j < padded; j++)
+            steps[j * NIB__PANEL + column] = from->bytes[j];
+        break;
+    default:
+        for (int64_t j = 0; j < padded / 2; j++)
+            memcpy(&halves[j * NIB__PANEL + column], &from->bytes[2 * j], 2);
+        break;
+    }
+}
+
+/* ---- scales and zeros ---- */
+
+/* Value (i, g) of a strided array into its place; f64 becomes f32. */
+static void put_value(const void *from, nib_type type, int64_t at, uint8_t *to, int64_t place)
+{
+    const size_t size = (size_t)nib__type_bits(type) / 8;
+    const uint8_t *value = (const uint8_t *)from + (size_t)at * size;
+    if (type == NIB_TYPE_F64)
+        nib__to_f32((float *)(void *)(to + place * 4), value, type, 1);
+    else
+        memcpy(to + (size_t)place * size, value, size);
+}
+
+static void put_header(const nib_weight *w, const nib__panels *l, int64_t i, int64_t column, uint8_t *panel)
+{
+    for (int64_t g = 0; g < l->groups; g++) {
+        const int64_t at = i * w->scale_stride_n + g * w->scale_stride_g, place = g * NIB__PANEL + column;
+        put_value(w->scales, w->scale_type, at, panel, place);
+        if (l->zero_type != NIB_TYPE_NONE)
+            put_value(w->zeros, w->zero_type, at, panel + l->zero_at, place);
+    }
+}
+
+static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
+{
+    const nib__panels l = nib__panels_of(w);
+    const nib_code code = w->scheme.code;
+    const bool is_f8 = code == NIB_CODE_E4M3 || code == NIB_CODE_E5M2 || code == NIB_CODE_MX8;
+    uint8_t recode[256];
+    for (int b = 0; b < 256; b++)
+        recode[b] = nib__f8_recode(code, (uint8_t)b);
+    for (int64_t i0 = n0; i0 < n1; i0 += NIB__PANEL) {
+        uint8_t *panel = (uint8_t *)out + (size_t)(i0 / NIB__PANEL) * l.bytes;
+        const int64_t columns = nib__min(NIB__PANEL, n1 - i0);
+        if (columns < NIB__PANEL)
+            memset(panel, 0, l.bytes);
+        for (int64_t column = 0; column < columns; column++)
+            put_header(w, &l, i0 + column, column, panel);
+        for (int64_t k0 = 0; k0 < w->k; k0 += SPAN) {
+            const int64_t count = nib__min(SPAN, w->k - k0);
+            uint8_t *steps = panel + l.code_at + (size_t)(k0 / NIB__STEP) * l.step_bytes;
+            for (int64_t column = 0; column < columns; column++) {
+                span codes;
+                fetch(w, i0 + column, k0, count, is_f8 ? recode : NULL, &codes);
+                put(code, &codes, nib__round_up(count, NIB__STEP), column, steps);
+            }
+        }
+    }
+}
+
+const nib_packing nib__pack_n16 = {"n16", NIB__PANEL, packed_bytes, pack};

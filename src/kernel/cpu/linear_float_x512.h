@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The AVX-512 operations of linear_float_body.h that do not depend on how products are formed.
+ */
+#include <immintrin.h>
+
+typedef __m512 vec;
+typedef __m512i ivec;
+typedef __m512i raw;
+
+NIB_INLINE vec vec_zero(void) { return _mm512_setzero_ps(); }
+NIB_INLINE vec vec_set(float x) { return _mm512_set1_ps(x); }
+NIB_INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
+NIB_INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+NIB_INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+
+NIB_INLINE vec vec_load(const float *p) { return _mm512_loadu_ps(p); }
+NIB_INLINE void vec_store(float *p, vec a) { _mm512_storeu_ps(p, a); }
+
+NIB_INLINE vec vec_load_part(const float *p, int count)
+{
+    return _mm512_maskz_loadu_ps((__mmask16)((1U << count) - 1), p);
+}
+
+NIB_INLINE void vec_store_part(float *p, vec a, int count)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)((1U << count) - 1), a);
+}
+
+/* e8m0 code 0 is 2^-127, a denormal: 0 here, as everywhere in linear rows. */
+NIB_INLINE vec e8m0_values(const uint8_t *p)
+{
+    const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
+    const __mmask16 nan = _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(255));
+    const __m512i bits = _mm512_slli_epi32(codes, 23);
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, nan, _mm512_set1_epi32(0x7fc00000)));
+}
+
+NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
+{
+    if (type == NIB_TYPE_F32)
+        return _mm512_loadu_ps(p);
+    if (type == NIB_TYPE_E8M0)
+        return e8m0_values(p);
+    const __m256i halves = _mm256_loadu_si256((const void *)p);
+    if (type == NIB_TYPE_F16)
+        return _mm512_cvtph_ps(halves);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+/* 16 int8; NULL: zeros. */
+NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
+{
+    return p != NULL ? _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)) : _mm512_setzero_si512();
+}
+
+NIB_INLINE raw raw_load(const form f, const uint8_t *p)
+{
+    return f == FORM_I4 ? _mm512_loadu_si512(p) : _mm512_setzero_si512();
+}
+
+/* 32 recoded f8 codes (see nib__f8_recode) as bf16. */
+NIB_INLINE __m512i f8_words(const form f, const uint8_t *p)
+{
+    const bool is_e4m3 = f == FORM_E4M3;
+    const __m512i code = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)p));
+    const __m512i sign = _mm512_slli_epi16(code, 15);
+    const __m512i shifted = is_e4m3 ? _mm512_slli_epi16(code, 3) : _mm512_slli_epi16(code, 4);
+    const __m512i biased = _mm512_add_epi16(shifted, _mm512_set1_epi16(is_e4m3 ? 120 << 7 : 111 << 7));
+    /* (biased & ~stray sign bit) | sign */
+    const __m512i keep = _mm512_set1_epi16(is_e4m3 ? ~(1 << 3) : ~(1 << 4));
+    const __m512i normal = _mm512_ternarylogic_epi32(biased, keep, sign, 0xea);
+    const __mmask32 small = _mm512_testn_epi16_mask(code, _mm512_set1_epi16(0xf0));
+    const __m512i table = _mm512_loadu_si512(is_e4m3 ? nib__e4m3_small : nib__e5m2_small);
+    return _mm512_mask_permutexvar_epi16(normal, small, code, table);
+}
+
+/* int8, or int4 of a step (k = 2i, 2i + 1), less their zero points, as f32. */
+NIB_INLINE vec i8_values(const uint8_t *p, ivec zero, const bool shifted)
+{
+    const __m512i code = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p));
+    return _mm512_cvtepi32_ps(shifted ? _mm512_sub_epi32(code, zero) : code);
+}
+
+NIB_INLINE vec i4_shifted_values(raw held, const int i, const int odd, ivec zero)
+{
+    const __m512i top = _mm512_slli_epi32(held, (unsigned)(28 - 16 * odd - 4 * i));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srai_epi32(top, 28), zero));
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Predicted time: a product reads its weights and activations and writes its outputs, and does 2 m n k
+ * operations; it takes the longer of the two at the machine's rates, and a launch.
+ */
+#include "way.h"
+
+#include <math.h>
+#include <stdio.h>
+
+nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme)
+{
+    /* Sizes depend on shapes and types, never on what is stored: the address only says that there is some. */
+    static const char stored = 0;
+    const bool quantized = nib__scheme_is_quantized(scheme);
+    const bool is_mx = scheme->code == NIB_CODE_MX8 || scheme->code == NIB_CODE_MX4;
+    const bool two_per_byte = scheme->code == NIB_CODE_MX4 || scheme->code == NIB_CODE_NV4;
+    const int64_t groups = nib__scheme_groups(scheme, layer->k);
+    const bool has_float_scale = nib__type_is_float(layer->scale_type);
+    const bool has_float_zero = nib__type_is_float(layer->zero_type);
+    nib_weight w = {.scheme = *scheme, .n = layer->n, .k = layer->k, .codes = &stored};
+    w.store = !quantized ? NIB_STORE_FLOAT : two_per_byte ? NIB_STORE_NIBBLE : NIB_STORE_BYTE;
+    if (quantized) {
+        w.scales = &stored;
+        w.scale_type = is_mx                          ? NIB_TYPE_E8M0
+                       : scheme->code == NIB_CODE_NV4 ? NIB_TYPE_E4M3
+                       : has_float_scale              ? layer->scale_type
+                                                      : NIB_TYPE_F32;
+        w.scale_stride_n = scheme->group == NIB_GROUP_TENSOR ? 0 : groups;
+        w.scale_stride_g = scheme->group == NIB_GROUP_TENSOR ? 0 : 1;
+    }
+    if (scheme->zero != NIB_ZERO_NONE) {
+        w.zeros = &stored;
+        w.zero_type = scheme->zero == NIB_ZERO_INT ? NIB_TYPE_I8
+                      : has_float_zero             ? layer->zero_type
+                                                   : w.scale_type;
+    }
+    if (scheme->zero == NIB_ZERO_INT && layer->zero_type == NIB_TYPE_I32)
+        w.zero_type = NIB_TYPE_I32;
+    return w;
+}
+
+uint64_t nib__row_bytes(const nib_kernel *kernel, const nib_layer *layer, const nib_scheme *scheme)
+{
+    const nib_weight w = nib__layer_weight(layer, scheme);
+    if (kernel->packing != NULL && kernel->packing->bytes != NULL)
+        return kernel->packing->bytes(&w);
+    return nib__weight_bytes(&w);
+}
+
+static double rate_of(const nib_machine *machine, nib_unit unit)
+{
+    if (machine->rate[unit] > 0)
+        return machine->rate[unit];
+    /* A unit that the machine lacks is made of a wider one. */
+    return machine->rate[NIB_UNIT_F32] > 0 ? machine->rate[NIB_UNIT_F32] : 1e9;
+}
+
+static double bytes_per_input(nib_act act, int64_t dtype)
+{
+    if (act != NIB_ACT_FLOAT)
+        return act == NIB_ACT_E4M3_TOKEN ? 2 : 1;
+    return dtype == NIB_TYPE_F32 ? 4 : 2;
+}
+
+static double longer(double bytes, double operations, const nib_machine *machine, nib_unit unit)
+{
+    return fmax(bytes / machine->bytes_per_s, operations / rate_of(machine, unit)) + machine->launch_s;
+}
+
+double nib__use_seconds(const nib_use *use, const nib_layer *layer, const nib_scheme *scheme,
+                        const nib_machine *machine, int64_t m)
+{
+    const double n = (double)layer->n, k = (double)layer->k, tokens = (double)m;
+    if (use->op == NIB_OP_EMBED) {
+        const double row = (double)nib__row_bytes(use->kernel, layer, scheme) / fmax(n, 1);
+        return longer(tokens * (row + 4 * k), tokens * k, machine, use->kernel->unit);
+    }
+    const double in = bytes_per_input(scheme->act, use->kernel->input == NIB_ANY ? NIB_TYPE_F32 : use->kernel->input);
+    const double weights = use->op == NIB_OP_LINEAR_DW
+                               ? 4 * n * k /* written */
+                               : (double)nib__row_bytes(use->kernel, layer, scheme);
+    const double bytes = weights + tokens * k * in + tokens * n * 4;
+    double seconds = longer(bytes, 2 * tokens * n * k, machine, use->kernel->unit);
+    if (use->quant != NULL)
+        seconds += longer(tokens * k * (4 + in), 8 * tokens * k, machine, use->quant->unit);
+    return seconds;
+}
+
+double nib__way_seconds(const nib_way *way, const nib_layer *layer, const nib_policy *policy, int64_t m)
+{
+    double sum = 0;
+    if (!way->runs)
+        return NAN;
+    for (int i = 0; i < way->use_count; i++) {
+        const nib_use *use = &way->uses[i];
+        const bool in_range = m >= use->m_min && (use->m_max == 0 || m <= use->m_max);
+        if (policy->training || in_range)
+            sum += nib__use_seconds(use, layer, &way->scheme, way->machine, m);
+    }
+    return sum;
+}
+
+double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine, const nib_policy *policy,
+                         int64_t m)
+{
+    const nib_scheme bf16 = {.code = NIB_CODE_BF16, .symmetric = true};
+    nib_policy own = *policy;
+    nib_way way;
+    own.dtype = NIB_TYPE_BF16;
+    nib__way_find(&way, layer, &bf16, machine, &own, NULL);
+    return nib__way_seconds(&way, layer, &own, m);
+}
+
+const char *nib__say_seconds(char out[32], double seconds)
+{
+    if (isnan(seconds))
+        snprintf(out, 32, "unknown");
+    else if (seconds < 1e-3)
+        snprintf(out, 32, "%.3g us", seconds * 1e6);
+    else if (seconds < 1)
+        snprintf(out, 32, "%.3g ms", seconds * 1e3);
+    else
+        snprintf(out, 32, "%.3g s", seconds);
+    return out;
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reasons: failed conditions as ledger lines, the candidates of a layer with their verdicts, and what another
+ * engine's kernels would have said to it.
+ */
+#include "way.h"
+
+static const char *const numbers_names[NIB_NUMBERS_COUNT] = {"f32", "bf16", "i32", "lanes", "exact", "other"};
+
+static const char *const packing_phase = "pack";
+
+/* The code and the sentence of one condition, in the ledger. */
+static nib_reason reason_of(nib_ledger *ledger, const nib_cond *cond, const nib_query *query)
+{
+    nib_text text;
+    nib_reason reason;
+    nib__text_init(&text, ledger->arena.allocator);
+    nib__cond_code(cond, &text);
+    reason.code = nib__ledger_text(ledger, "%s", text.at != NULL ? text.at : "");
+    nib__text_clear(&text);
+    nib__cond_say(cond, query, &text);
+    reason.text = nib__ledger_text(ledger, "%s", text.at != NULL ? text.at : "");
+    if (text.failed)
+        ledger->failed = true;
+    nib__text_free(&text);
+    return reason;
+}
+
+enum { CONDS_MAX = 32 };
+
+/* The conditions that refuse a row: of its key, too, when it was asked for by name. */
+static size_t refusals(const nib_kernel *kernel, const nib_query *query, bool ask_built, bool ask_key,
+                       nib_cond out[CONDS_MAX])
+{
+    const nib_cond *failed[CONDS_MAX];
+    nib_cond key[NIB_KEY_CONDS];
+    size_t count = 0;
+    const int keys = ask_key ? nib__kernel_key_conds(kernel, key) : 0;
+    for (int i = 0; i < keys; i++)
+        if (!nib__cond_holds(&key[i], query))
+            out[count++] = key[i];
+    size_t more = nib__kernel_failed(kernel, query, ask_built, failed, CONDS_MAX);
+    if (more > CONDS_MAX - count)
+        more = CONDS_MAX - count;
+    for (size_t i = 0; i < more; i++)
+        out[count++] = *failed[i];
+    return count;
+}
+
+void nib__explain_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kernel *kernel,
+                      const nib_query *query, bool ask_built)
+{
+    nib_cond conds[CONDS_MAX];
+    const size_t count = refusals(kernel, query, ask_built, true, conds);
+    for (size_t i = 0; i < count; i++) {
+        const nib_reason reason = reason_of(ledger, &conds[i], query);
+        nib__ledger_add_reason(ledger, line, reason.code,
+                               nib__ledger_text(ledger, "%s: %s", kernel->name, reason.text));
+    }
+}
+
+/* There is not even a candidate: what was looked for. */
+static void explain_no_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_query *query)
+{
+    nib_text text;
+    nib__text_init(&text, ledger->arena.allocator);
+    nib__text_str(&text, "no kernel: the table has no ");
+    nib__fact_say(NIB_FACT_OP, query->fact[NIB_FACT_OP], &text);
+    nib__text_str(&text, " for ");
+    nib__fact_say(NIB_FACT_CODE, query->fact[NIB_FACT_CODE], &text);
+    nib__text_str(&text, " weights and ");
+    nib__fact_say(NIB_FACT_ACT, query->fact[NIB_FACT_ACT], &text);
+    nib__text_str(&text, " activations (");
+    nib__fact_say(NIB_FACT_INPUT, query->fact[NIB_FACT_INPUT], &text);
+    nib__text_str(&text, ") on ");
+    nib__fact_say(NIB_FACT_DEVICE, query->fact[NIB_FACT_DEVICE], &text);
+    nib__ledger_add_reason(ledger, line, "no-row",
+                           nib__ledger_text(ledger, "%s", text.at != NULL ? text.at : ""));
+    if (text.failed)
+        ledger->failed = true;
+    nib__text_free(&text);
+}
+
+void nib__explain_missing(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
+                          const nib_layer *layer, const nib_policy *policy)
+{
+    const nib_use *use = &way->uses[way->missing];
+    const nib_op op = way->no_quant ? NIB_OP_QUANT : use->op;
+    nib_query query;
+    bool any = false;
+    if (way->no_common) {
+        nib__ledger_add_reason(ledger, line, "numbers",
+                               "no one arithmetic contract has kernels for every number of tokens and phase");
+        return;
+    }
+    nib__plan_query(&query, layer, &way->scheme, way->machine, policy, op, use->phase, use->m_min);
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        if (row->peer != NULL || !nib__kernel_keyed(row, &query))
+            continue;
+        any = true;
+        nib__explain_row(ledger, line, row, &query, !policy->declared);
+    }
+    if (!any)
+        explain_no_row(ledger, line, &query);
+}
+
+/* ---- every candidate ---- */
+
+typedef struct asked_row {
+    nib_op op;
+    nib_phase phase;
+    const nib_kernel *row;
+} asked_row;
+
+static bool is_chosen(const nib_way *way, const nib_kernel *row)
+{
+    for (int i = 0; way->runs && i < way->use_count; i++)
+        if (way->uses[i].kernel == row || way->uses[i].quant == row)
+            return true;
+    return false;
+}
+
+/* Why a row that could run is not the one that does. */
+static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib_way *way,
+                         const nib_kernel *row)
+{
+    const nib_kernel *chosen = row->op == NIB_OP_QUANT ? way->uses[0].quant : NULL;
+    for (int i = 0; i < way->use_count; i++)
+        if (way->uses[i].op == row->op)
+            chosen = way->uses[i].kernel;
+    if (!way->runs || chosen == NULL) {
+        nib__ledger_add_candidate_reason(ledger, candidate, "alone", "another product of the layer has no kernel");
+        return;
+    }
+    if (row->op != NIB_OP_QUANT && row->numbers != chosen->numbers)
+        nib__ledger_add_candidate_reason(
+            ledger, candidate, "numbers",
+            nib__ledger_text(ledger, "its arithmetic is of contract %s, the layer's of %s",
+                             numbers_names[row->numbers], numbers_names[chosen->numbers]));
+    else
+        nib__ledger_add_candidate_reason(ledger, candidate, "rank",
+                                         nib__ledger_text(ledger, "ranks below %s", chosen->name));
+}
+
+static void add_candidate(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
+                          const nib_policy *policy, const asked_row *asked, const nib_query *query)
+{
+    nib_cond conds[CONDS_MAX];
+    const nib_kernel *row = asked->row;
+    nib_candidate *candidate = nib__ledger_add_candidate(ledger, line);
+    if (candidate == NULL)
+        return;
+    const size_t failed = refusals(row, query, !policy->declared, false, conds);
+    candidate->kernel = row->name;
+    candidate->phase = nib__phase_names[asked->phase];
+    if (is_chosen(way, row)) {
+        candidate->verdict = NIB_VERDICT_RUNS;
+        if (!nib__kernel_built(row))
+            nib__ledger_add_candidate_reason(ledger, candidate, "declared", "declared, not built");
+        return;
+    }
+    candidate->verdict = failed == 0 ? NIB_VERDICT_COULD : NIB_VERDICT_NO;
+    for (size_t i = 0; i < failed; i++) {
+        const nib_reason reason = reason_of(ledger, &conds[i], query);
+        nib__ledger_add_candidate_reason(ledger, candidate, reason.code, reason.text);
+    }
+    if (failed == 0)
+        explain_rank(ledger, candidate, way, row);
+}
+
+/* The rows of one operation, the chosen one first, then by rank. */
+static void candidates_of(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
+                          const nib_layer *layer, const nib_policy *policy, const nib_use *use, nib_op op)
+{
+    nib_query query;
+    nib__plan_query(&query, layer, &way->scheme, way->machine, policy, op, use->phase, use->m_min);
+    int last_rank = -1;
+    for (bool chosen = true;; chosen = false) {
+        int rank = INT32_MAX; /* the next one */
+        for (size_t i = 0; !chosen && i < nib__kernel_count(); i++) {
+            const nib_kernel *row = nib__kernel_at(i);
+            if (row->peer == NULL && row->rank > last_rank && row->rank < rank && nib__kernel_keyed(row, &query))
+                rank = row->rank;
+        }
+        if (!chosen && rank == INT32_MAX)
+            return;
+        for (size_t i = 0; i < nib__kernel_count(); i++) {
+            const asked_row asked = {op, use->phase, nib__kernel_at(i)};
+            if (asked.row->peer == NULL && nib__kernel_keyed(asked.row, &query) &&
+                is_chosen(way, asked.row) == chosen && (chosen || asked.row->rank == rank))
+                add_candidate(ledger, line, way, policy, &asked, &query);
+        }
+        if (!chosen)
+            last_rank = rank;
+    }
+}
+
+void nib__explain_candidates(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
+                             const nib_layer *layer, const nib_policy *policy)
+{
+    for (int i = 0; i < way->use_count; i++)
+        if (i == 0 || way->uses[i].op != way->uses[i - 1].op)
+            candidates_of(ledger, line, way, layer, policy, &way->uses[i], way->uses[i].op);
+    if (way->uses[0].op != NIB_OP_EMBED)
+        candidates_of(ledger, line, way, layer, policy, &way->uses[0], NIB_OP_QUANT);
+}
+
+/* ---- another engine ---- */
+
+static void engine_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kernel *row,
+                       const nib_query *query)
+{
+    nib_cond conds[CONDS_MAX];
+    nib_candidate *candidate = nib__ledger_add_candidate(ledger, line);
+    if (candidate == NULL)
+        return;
+    const size_t failed = refusals(row, query, false, false, conds);
+    candidate->kernel = row->name;
+    candidate->phase =
+        row->op == NIB_OP_PACK ? packing_phase : nib__phase_names[query->fact[NIB_FACT_PHASE]];
+    candidate->verdict = failed == 0 ? NIB_VERDICT_RUNS : NIB_VERDICT_NO;
+    candidate->engine = nib__ledger_text(ledger, "%s %s", row->peer->engine, row->peer->version);
+    candidate->consequence = row->note;
+    candidate->source = row->peer->source;
+    for (size_t i = 0; i < failed; i++) {
+        const nib_reason reason = reason_of(ledger, &conds[i], query);
+        nib__ledger_add_candidate_reason(ledger, candidate, reason.code, reason.text);
+    }
+}
+
+void nib__explain_engine(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
+                         const nib_layer *layer, const nib_policy *policy)
+{
+    static const nib_op ops[] = {NIB_OP_PACK, NIB_OP_LINEAR, NIB_OP_LINEAR_DX, NIB_OP_LINEAR_DW};
+    if (layer->role == NIB_ROLE_EMBED)
+        return;
+    for (size_t o = 0; o < COUNT(ops); o++) {
+        const bool backward = ops[o] == NIB_OP_LINEAR_DX || ops[o] == NIB_OP_LINEAR_DW;
+        nib_query query;
+        if (backward && !policy->training)
+            continue;
+        nib__plan_query(&query, layer, &way->scheme, way->machine, policy, ops[o],
+                        backward           ? NIB_PHASE_BACKWARD
+                        : policy->training ? NIB_PHASE_FORWARD
+                                           : NIB_PHASE_INFER,
+                        policy->training ? nib__max(policy->m, 1) : 1);
+        for (size_t i = 0; i < nib__kernel_count(); i++) {
+            const nib_kernel *row = nib__kernel_at(i);
+            if (nib__engine_uses(policy->engine, row) && nib__kernel_keyed(row, &query))
+                engine_row(ledger, line, row, &query);
+        }
+    }
+}

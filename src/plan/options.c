@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The options --allow, --kernel and --place. A value or pattern that means nothing is an error with the
+ * known values or near names: an option that silently does nothing is what Nibble is against.
+ */
+#include "options.h"
+
+typedef struct reader {
+    const char *option; /* "--allow" */
+    const nib_machine *machine;
+    const nib_layer *layers;
+    size_t count;
+    const nib_allocator *a;
+    nib_err *err;
+} reader;
+
+/* ---- values ---- */
+
+static nib_status read_rung(const reader *r, nib_plan_option *out, const char *value)
+{
+    for (int rung = NIB_RUNG_KERNEL; rung < NIB_RUNG_COUNT; rung++) {
+        if (strcmp(value, nib__rung_names[rung]) == 0) {
+            out->rung = (nib_rung)rung;
+            return NIB_OK;
+        }
+    }
+    return nib__fail(r->err, NIB_USAGE,
+                     "%s %s: no such rung; known are kernel, device, dequant and unquantized", r->option,
+                     out->text);
+}
+
+static nib_status unknown_kernel(const reader *r, const char *text, const char *value)
+{
+    const size_t count = nib__kernel_count();
+    const char **names = nib__calloc(r->a, count, sizeof *names);
+    nib_text near;
+    if (names == NULL)
+        return nib__fail_memory(r->err, count * sizeof *names, "the kernels' names");
+    for (size_t i = 0; i < count; i++)
+        names[i] = nib__kernel_at(i)->name;
+    nib__text_init(&near, r->a);
+    nib__near_names(&near, value, names, count);
+    const bool some = near.at != NULL && near.size != 0;
+    const nib_status status =
+        nib__fail(r->err, NIB_USAGE, "%s %s: no kernel of that name%s%s; `nibble kernels` lists them", r->option,
+                  text, some ? "; near are " : "", some ? near.at : "");
+    nib__text_free(&near);
+    nib__release(r->a, names);
+    return status;
+}
+
+static nib_status read_kernel(const reader *r, nib_plan_option *out, const char *value)
+{
+    out->kernel = nib__kernel_find(value);
+    if (out->kernel == NULL)
+        return unknown_kernel(r, out->text, value);
+    if (out->kernel->peer != NULL)
+        return nib__fail(r->err, NIB_USAGE,
+                         "%s %s: that row describes a kernel of %s and never runs; see --engine", r->option,
+                         out->text, out->kernel->peer->engine);
+    switch (out->kernel->op) {
+    case NIB_OP_LINEAR:
+    case NIB_OP_LINEAR_DX:
+    case NIB_OP_LINEAR_DW:
+    case NIB_OP_EMBED: return NIB_OK;
+    default: break;
+    }
+    return nib__fail(r->err, NIB_USAGE,
+                     "%s %s: that is a kernel of %s; only those of linear layers and embeddings can be asked for",
+                     r->option, out->text, nib__op_names[out->kernel->op]);
+}
+
+static nib_status read_place(const reader *r, nib_plan_option *out, const char *value)
+{
+    const nib_machine *m = r->machine;
+    const char *kind = nib__device_names[m->facts.fact[NIB_FACT_DEVICE]];
+    if (strcmp(value, m->name) == 0 || strcmp(value, kind) == 0) {
+        out->machine = m;
+        return NIB_OK;
+    }
+    if (m->host != NULL && (strcmp(value, m->host->name) == 0 || strcmp(value, "cpu") == 0)) {
+        out->machine = m->host;
+        return NIB_OK;
+    }
+    return nib__fail(r->err, NIB_USAGE, "%s %s: this plan has the device %s%s%s and no other", r->option,
+                     out->text, m->name, m->host != NULL ? " and its host " : "",
+                     m->host != NULL ? m->host->name : "");
+}
+
+/* ---- patterns ---- */
+
+static nib_status no_match(const reader *r, const char *pattern)
+{
+    const char **names = nib__calloc(r->a, r->count, sizeof *names);
+    nib_text near;
+    if (names == NULL)
+        return nib__fail_memory(r->err, r->count * sizeof *names, "the layers' names");
+    for (size_t i = 0; i < r->count; i++)
+        names[i] = r->layers[i].name;
+    nib__text_init(&near, r->a);
+    nib__near_names(&near, pattern, names, r->count);
+    const bool some = near.at != NULL && near.size != 0;
+    char shown[128];
+    const nib_status status = nib__fail(r->err, NIB_USAGE, "%s %s: no layer matches%s%s", r->option,
+                                        nib__say_name(shown, sizeof shown, pattern, strlen(pattern)),
+                                        some ? "; near are " : "", some ? near.at : "");
+    nib__text_free(&near);
+    nib__release(r->a, names);
+    return status;
+}
+
+static nib_status check_matches(const reader *r, const nib_pattern *pattern)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        nib_err err = {NIB_OK, ""};
+        if (nib__pattern_matches(pattern, r->layers[i].name, &err))
+            return NIB_OK;
+        if (err.status != NIB_OK)
+            return nib__fail(r->err, err.status, "%s: %s", r->option, err.text);
+    }
+    return no_match(r, nib__pattern_text(pattern));
+}
+
+/* The pattern before the last '=': values hold none. */
+static nib_status read_pattern(const reader *r, nib_plan_option *out, const char **value)
+{
+    const char *equals = strrchr(out->text, '=');
+    *value = equals == NULL ? out->text : equals + 1;
+    if (equals == NULL)
+        return NIB_OK;
+    if (equals == out->text)
+        return nib__fail(r->err, NIB_USAGE, "%s %s: the pattern before = is empty", r->option, out->text);
+    const size_t size = (size_t)(equals - out->text);
+    char *text = nib__calloc(r->a, size + 1, 1);
+    if (text == NULL)
+        return nib__fail_memory(r->err, size + 1, "a pattern");
+    memcpy(text, out->text, size);
+    nib_status status = nib__pattern_make(&out->pattern, text, r->a, r->err);
+    nib__release(r->a, text);
+    if (status != NIB_OK)
+        return status;
+    return check_matches(r, out->pattern);
+}
+
+typedef nib_status (*read_value)(const reader *r, nib_plan_option *out, const char *value);
+
+static nib_status read_list(reader *r, const char *option, const nib_strings *strings, read_value read,
+                            nib_plan_option **list, size_t *count)
+{
+    r->option = option;
+    if (strings->count == 0)
+        return NIB_OK;
+    *list = nib__calloc(r->a, strings->count, sizeof **list);
+    if (*list == NULL)
+        return nib__fail_memory(r->err, strings->count * sizeof **list, "options");
+    for (size_t i = 0; i < strings->count; i++) {
+        nib_plan_option *item = &(*list)[i];
+        const char *value;
+        item->text = strings->items[i];
+        *count = i + 1;
+        NIB_TRY(read_pattern(r, item, &value));
+        NIB_TRY(read(r, item, value));
+    }
+    return NIB_OK;
+}
+
+static nib_status read_all(reader *r, nib_plan_options *out, const nib_policy *policy)
+{
+    NIB_TRY(read_list(r, "--allow", &policy->allow, read_rung, &out->allow, &out->allow_count));
+    NIB_TRY(read_list(r, "--kernel", &policy->kernel, read_kernel, &out->kernel, &out->kernel_count));
+    NIB_TRY(read_list(r, "--place", &policy->place, read_place, &out->place, &out->place_count));
+    r->option = "--layer";
+    if (policy->detail == NULL)
+        return NIB_OK;
+    NIB_TRY(nib__pattern_make(&out->detail, policy->detail, r->a, r->err));
+    return check_matches(r, out->detail);
+}
+
+static nib_status check_engine(const char *engine, nib_err *err)
+{
+    if (engine == NULL)
+        return NIB_OK;
+    for (size_t i = 0; nib__engine_at(i) != NULL; i++)
+        if (strcmp(engine, nib__engine_at(i)) == 0)
+            return NIB_OK;
+    char shown[64];
+    return nib__fail(err, NIB_USAGE,
+                     "--engine %s: no such engine; known are %s, %s, %s, %s and %s",
+                     nib__say_name(shown, sizeof shown, engine, strlen(engine)), nib__engine_at(0),
+                     nib__engine_at(1), nib__engine_at(2), nib__engine_at(3), nib__engine_at(4));
+}
+
+nib_status nib__plan_options_read(nib_plan_options *out, const nib_policy *policy,
+                                  const nib_machine *machine, const nib_layer *layers, size_t count,
+                                  const nib_allocator *a, nib_err *err)
+{
+    reader r = {.machine = machine, .layers = layers, .count = count, .a = a, .err = err};
+    *out = (nib_plan_options){.allocator = a};
+    NIB_TRY(check_engine(policy->engine, err));
+    const nib_status status = read_all(&r, out, policy);
+    if (status != NIB_OK)
+        nib__plan_options_free(out);
+    return status;
+}
+
+static void free_list(const nib_allocator *a, nib_plan_option *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        nib__pattern_free(list[i].pattern);
+    nib__release(a, list);
+}
+
+void nib__plan_options_free(nib_plan_options *options)
+{
+    free_list(options->allocator, options->allow, options->allow_count);
+    free_list(options->allocator, options->kernel, options->kernel_count);
+    free_list(options->allocator, options->place, options->place_count);
+    nib__pattern_free(options->detail);
+    *options = (nib_plan_options){.allocator = options->allocator};
+}
+
+const nib_plan_option *nib__plan_option_find(const nib_plan_option *options, size_t count,
+                                             const char *layer)
+{
+    for (size_t i = 0; i < count; i++)
+        if (options[i].pattern == NULL || nib__pattern_matches(options[i].pattern, layer, NULL))
+            return &options[i];
+    return NULL;
+}

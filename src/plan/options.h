@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside the planner: the options --allow, --kernel and --place, each [PATTERN=]VALUE, read and checked.
+ */
+#ifndef NIB_PLAN_OPTIONS_H
+#define NIB_PLAN_OPTIONS_H
+
+#include "plan.h"
+
+typedef struct nib_plan_option {
+    nib_pattern *pattern; /* NULL: every layer */
+    const char *text;     /* as given */
+    nib_rung rung;              /* --allow */
+    const nib_kernel *kernel;   /* --kernel */
+    const nib_machine *machine; /* --place */
+} nib_plan_option;
+
+typedef struct nib_plan_options {
+    nib_plan_option *allow, *kernel, *place;
+    size_t allow_count, kernel_count, place_count;
+    nib_pattern *detail;
+    const nib_allocator *allocator;
+} nib_plan_options;
+
+/* Every pattern must match a layer, every value be known. On failure nothing is held. */
+nib_status nib__plan_options_read(nib_plan_options *out, const nib_policy *policy,
+                                  const nib_machine *machine, const nib_layer *layers, size_t count,
+                                  const nib_allocator *a, nib_err *err);
+void nib__plan_options_free(nib_plan_options *options);
+
+/* The first option that speaks of the layer; NULL: none. */
+const nib_plan_option *nib__plan_option_find(const nib_plan_option *options, size_t count,
+                                             const char *layer);
+
+#endif

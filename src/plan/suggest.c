@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Advice: the layer planned again with one thing changed. Only what is then done as asked is offered, with
+ * its predicted speed, the fastest first.
+ */
+#include "way.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+enum { OFFERS_MAX = 4, CHANGES_MAX = 40 };
+
+/* One thing changed. */
+typedef struct change {
+    char what[96]; /* the option, or what to do to the layer */
+    nib_layer layer;
+    nib_scheme scheme;
+    nib_type dtype;
+    double seconds;
+    const char *kernel;
+} change;
+
+typedef struct search {
+    const nib_layer *layer;
+    const nib_machine *machine;
+    const nib_policy *policy;
+    double now; /* seconds of one token as it stands; NaN: it does not run */
+    int64_t m;
+    change found[OFFERS_MAX]; /* ascending in seconds */
+    int count;
+} search;
+
+/* As asked, with a row that no other refused: a plan without a rung. */
+static bool works(const search *s, change *c)
+{
+    nib_way way;
+    nib_policy policy = *s->policy;
+    policy.dtype = c->dtype;
+    nib__way_find(&way, &c->layer, &c->scheme, s->machine, &policy, NULL);
+    if (!way.runs)
+        return false;
+    for (int i = 0; i < way.use_count; i++)
+        if (nib__way_refused(&way, &c->layer, &policy, i) != NULL)
+            return false;
+    c->seconds = nib__way_seconds(&way, &c->layer, &policy, s->m);
+    c->kernel = way.uses[0].kernel->name;
+    return isnan(s->now) || c->seconds < 0.95 * s->now;
+}
+
+static void try_change(search *s, change *c)
+{
+    if (!works(s, c))
+        return;
+    int at = s->count;
+    while (at > 0 && s->found[at - 1].seconds > c->seconds)
+        at--;
+    if (at == OFFERS_MAX)
+        return;
+    const int moved = (s->count < OFFERS_MAX ? s->count : OFFERS_MAX - 1) - at;
+    memmove(&s->found[at + 1], &s->found[at], (size_t)moved * sizeof s->found[0]);
+    s->found[at] = *c;
+    if (s->count < OFFERS_MAX)
+        s->count++;
+}
+
+static change unchanged(const search *s)
+{
+    change c = {.layer = *s->layer, .scheme = s->layer->asked, .dtype = s->policy->dtype};
+    c.layer.wish = NIB_WISH_NONE;
+    return c;
+}
+
+static void name_recipe(change *c)
+{
+    char name[64];
+    snprintf(c->what, sizeof c->what, "--recipe %s", nib__scheme_name(name, &c->scheme));
+}
+
+static void try_groups(search *s)
+{
+    static const int64_t groups[] = {32, 64, 128, 256, NIB_GROUP_ROW};
+    const nib_code code = s->layer->asked.code;
+    for (size_t i = 0; i < COUNT(groups); i++) {
+        change c = unchanged(s);
+        if ((code != NIB_CODE_I4 && code != NIB_CODE_I8) || c.scheme.group == groups[i])
+            continue;
+        c.scheme.group = groups[i];
+        name_recipe(&c);
+        try_change(s, &c);
+    }
+}
+
+static void try_mapping(search *s)
+{
+    change c = unchanged(s);
+    if (c.scheme.code != NIB_CODE_I4 && c.scheme.code != NIB_CODE_I8)
+        return;
+    c.scheme.symmetric = !c.scheme.symmetric;
+    c.scheme.zero = c.scheme.symmetric                ? NIB_ZERO_NONE
+                    : c.scheme.act == NIB_ACT_FLOAT ? NIB_ZERO_FLOAT
+                                                      : NIB_ZERO_INT;
+    name_recipe(&c);
+    try_change(s, &c);
+}
+
+static void try_dtypes(search *s)
+{
+    static const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
+    for (size_t i = 0; i < COUNT(types); i++) {
+        change c = unchanged(s);
+        if (types[i] == c.dtype)
+            continue;
+        c.dtype = types[i];
+        snprintf(c.what, sizeof c.what, "--dtype %s", nib__type_name(types[i]));
+        try_change(s, &c);
+    }
+}
+
+static void try_recipes(search *s)
+{
+    static const char *const recipes[] = {"8da4w", "int4wo", "int8dq", "int8wo", "fp8dq", "fp8wo", "mxfp8"};
+    for (size_t i = 0; i < COUNT(recipes); i++) {
+        change c = unchanged(s);
+        if (nib__scheme_parse(&c.scheme, recipes[i], strlen(recipes[i]), NULL) != NIB_OK ||
+            nib__scheme_equal(&c.scheme, &s->layer->asked))
+            continue;
+        name_recipe(&c);
+        try_change(s, &c);
+    }
+}
+
+static void try_pads(search *s)
+{
+    static const int64_t steps[] = {2, 4, 8, 16, 32, 64, 128};
+    for (size_t i = 0; i < 2 * COUNT(steps); i++) {
+        change c = unchanged(s);
+        const bool is_n = i % 2 == 0;
+        int64_t *dimension = is_n ? &c.layer.n : &c.layer.k;
+        const int64_t from = *dimension, to = nib__round_up(from, steps[i / 2]);
+        if (to == from)
+            continue;
+        *dimension = to;
+        snprintf(c.what, sizeof c.what, "pad %s from %" PRId64 " to %" PRId64 " with zeros", is_n ? "n" : "k", from,
+                 to);
+        const int before = s->count;
+        try_change(s, &c);
+        if (s->count != before)
+            return; /* the least padding that does it */
+    }
+}
+
+static void offer(nib_ledger *ledger, nib_ledger_layer *line, const search *s, const change *c)
+{
+    char then[32], now[32], bf16[32];
+    const double own = nib__bf16_seconds(s->layer, s->machine, s->policy, s->m);
+    const char *unit = s->policy->training ? "micro-batch" : "token";
+    nib__say_seconds(then, c->seconds);
+    const char *is_now = isnan(s->now) ? "not at all" : nib__say_seconds(now, s->now);
+    nib__ledger_add_advice(
+        ledger, line, nib__ledger_text(ledger, "%s", c->what),
+        nib__ledger_text(ledger, "%s, %s per %s predicted; now %s; in bf16 %s", c->kernel, then, unit, is_now,
+                         nib__say_seconds(bf16, own)));
+}
+
+void nib__suggest(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer *layer,
+                  const nib_machine *machine, const nib_policy *policy, double now)
+{
+    search s = {.layer = layer, .machine = machine, .policy = policy, .now = now};
+    s.m = policy->training ? nib__max(policy->m, 1) : 1;
+    try_groups(&s);
+    try_mapping(&s);
+    try_dtypes(&s);
+    try_pads(&s);
+    try_recipes(&s);
+    for (int i = 0; i < s.count; i++)
+        offer(ledger, line, &s, &s.found[i]);
+}

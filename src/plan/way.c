@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which rows do a layer in one scheme on one machine: the query, the choice per bucket of m or phase, and
+ * the arithmetic contract that all of them share.
+ */
+#include "way.h"
+
+/* ---- the query ---- */
+
+static nib_type scale_type_of(const nib_layer *layer, const nib_scheme *scheme)
+{
+    if (!nib__scheme_is_quantized(scheme))
+        return NIB_TYPE_NONE;
+    if (scheme->code == NIB_CODE_MX8 || scheme->code == NIB_CODE_MX4)
+        return NIB_TYPE_E8M0;
+    if (scheme->code == NIB_CODE_NV4)
+        return NIB_TYPE_E4M3;
+    return nib__type_is_float(layer->scale_type) ? layer->scale_type : NIB_TYPE_F32;
+}
+
+static nib_type zero_type_of(const nib_layer *layer, const nib_scheme *scheme)
+{
+    const bool is_float = nib__type_is_float(layer->zero_type);
+    switch (scheme->zero) {
+    case NIB_ZERO_NONE: break;
+    case NIB_ZERO_INT:
+        return is_float || layer->zero_type == NIB_TYPE_NONE ? NIB_TYPE_I8 : layer->zero_type;
+    case NIB_ZERO_FLOAT: return is_float ? layer->zero_type : scale_type_of(layer, scheme);
+    }
+    return NIB_TYPE_NONE;
+}
+
+void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *scheme,
+                     const nib_machine *machine, const nib_policy *policy, nib_op op, nib_phase phase,
+                     int64_t m)
+{
+    *out = machine->facts;
+    int64_t *fact = out->fact;
+    fact[NIB_FACT_OP] = op;
+    fact[NIB_FACT_CODE] = scheme->code;
+    fact[NIB_FACT_ACT] = op == NIB_OP_EMBED ? NIB_ACT_FLOAT : scheme->act;
+    fact[NIB_FACT_INPUT] = policy->dtype;
+    fact[NIB_FACT_N] = layer->n;
+    fact[NIB_FACT_K] = layer->k;
+    fact[NIB_FACT_M] = m;
+    fact[NIB_FACT_GROUP] = nib__scheme_is_quantized(scheme) ? scheme->group : NIB_GROUP_ROW;
+    fact[NIB_FACT_SYMMETRIC] = scheme->symmetric;
+    fact[NIB_FACT_ACT_SYMMETRIC] = scheme->act_symmetric;
+    fact[NIB_FACT_SCALE_TYPE] = scale_type_of(layer, scheme);
+    fact[NIB_FACT_ZERO] = scheme->zero;
+    fact[NIB_FACT_ZERO_TYPE] = zero_type_of(layer, scheme);
+    fact[NIB_FACT_ACT_SCALE_TYPE] =
+        fact[NIB_FACT_ACT] == NIB_ACT_FLOAT                    ? NIB_TYPE_NONE
+        : layer->act_scale_type == NIB_TYPE_NONE               ? NIB_TYPE_F32
+                                                               : layer->act_scale_type;
+    fact[NIB_FACT_BIAS] = layer->bias;
+    fact[NIB_FACT_WISH] = layer->wish;
+    fact[NIB_FACT_PHASE] = phase;
+    fact[NIB_FACT_BUILT] = 1;
+}
+
+/* ---- the choice ---- */
+
+/* Rows that pay off at this m go before those that do not; then rank; then the table's order. */
+static bool goes_before(const nib_kernel *a, const nib_kernel *b, int64_t m)
+{
+    const bool a_pays = m >= a->m_best, b_pays = m >= b->m_best;
+    if (a_pays != b_pays)
+        return a_pays;
+    return a->rank < b->rank;
+}
+
+enum { ANY_NUMBERS = -1 };
+
+static const nib_kernel *best_row(const nib_query *query, bool ask_built, int numbers,
+                                  const nib_kernel *bound)
+{
+    const nib_kernel *best = NULL;
+    const int64_t m = query->fact[NIB_FACT_M];
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        if (row->peer != NULL || (bound != NULL && bound->op == row->op && bound != row))
+            continue;
+        if (numbers != ANY_NUMBERS && row->numbers != (nib_numbers)numbers)
+            continue;
+        if (!nib__kernel_keyed(row, query) || !nib__kernel_holds(row, query, ask_built))
+            continue;
+        if (best == NULL || goes_before(row, best, m))
+            best = row;
+    }
+    return best;
+}
+
+static void set_uses(nib_way *way, const nib_layer *layer, const nib_policy *policy)
+{
+    static const int64_t buckets[][2] = {{1, 1}, {2, 16}, {17, 0}};
+    const bool is_embed = layer->role == NIB_ROLE_EMBED;
+    const nib_op forward = is_embed ? NIB_OP_EMBED : NIB_OP_LINEAR;
+    if (!policy->training) {
+        for (size_t i = 0; i < COUNT(buckets); i++)
+            way->uses[i] = (nib_use){.phase = NIB_PHASE_INFER,
+                                     .op = forward,
+                                     .m_min = buckets[i][0],
+                                     .m_max = buckets[i][1]};
+        way->use_count = COUNT(buckets);
+        return;
+    }
+    const int64_t m = nib__max(policy->m, 1);
+    way->uses[0] = (nib_use){.phase = NIB_PHASE_FORWARD, .op = forward, .m_min = m, .m_max = m};
+    way->uses[1] = (nib_use){.phase = NIB_PHASE_BACKWARD, .op = NIB_OP_LINEAR_DX, .m_min = m, .m_max = m};
+    way->uses[2] = (nib_use){.phase = NIB_PHASE_BACKWARD, .op = NIB_OP_LINEAR_DW, .m_min = m, .m_max = m};
+    way->use_count = is_embed ? 1 : 3;
+}
+
+static void use_query(nib_query *query, const nib_way *way, const nib_layer *layer,
+                      const nib_policy *policy, const nib_use *use, nib_op op)
+{
+    nib__plan_query(query, layer, &way->scheme, way->machine, policy, op, use->phase, use->m_min);
+}
+
+/* Rows of one contract for all uses; false, and which use lacks one. */
+static bool find_rows(nib_way *way, const nib_layer *layer, const nib_policy *policy, int numbers,
+                      const nib_kernel *bound)
+{
+    const bool ask_built = !policy->declared;
+    for (int i = 0; i < way->use_count; i++) {
+        nib_query query;
+        use_query(&query, way, layer, policy, &way->uses[i], way->uses[i].op);
+        way->uses[i].kernel = best_row(&query, ask_built, numbers, bound);
+        if (way->uses[i].kernel == NULL) {
+            way->missing = i;
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The row that brings activations into the form. Float activations may need none. */
+static bool find_quants(nib_way *way, const nib_layer *layer, const nib_policy *policy)
+{
+    for (int i = 0; i < way->use_count; i++) {
+        nib_use *use = &way->uses[i];
+        nib_query query;
+        if (use->op == NIB_OP_EMBED)
+            continue;
+        use_query(&query, way, layer, policy, use, NIB_OP_QUANT);
+        use->quant = best_row(&query, !policy->declared, ANY_NUMBERS, NULL);
+        if (use->quant == NULL && way->scheme.act != NIB_ACT_FLOAT) {
+            way->missing = i;
+            way->no_quant = true;
+            return false;
+        }
+    }
+    return true;
+}
+
+void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *scheme,
+                   const nib_machine *machine, const nib_policy *policy, const nib_kernel *bound)
+{
+    *way = (nib_way){.scheme = *scheme, .machine = machine};
+    set_uses(way, layer, policy);
+    if (!find_rows(way, layer, policy, ANY_NUMBERS, bound))
+        return;
+    const int first = (int)way->uses[0].kernel->numbers;
+    bool found = find_rows(way, layer, policy, first, bound);
+    for (int numbers = 0; !found && numbers < NIB_NUMBERS_COUNT; numbers++)
+        found = find_rows(way, layer, policy, numbers, bound);
+    if (!found) {
+        way->no_common = true;
+        return;
+    }
+    if (!find_quants(way, layer, policy))
+        return;
+    way->runs = true;
+    for (int i = 0; i < way->use_count; i++) {
+        nib_use *use = &way->uses[i];
+        use->predicted_s = nib__use_seconds(use, layer, scheme, machine, use->m_min);
+        use->bytes = nib__row_bytes(use->kernel, layer, scheme);
+    }
+}
+
+static bool device_conds_hold(const nib_kernel *row, const nib_query *query)
+{
+    for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++) {
+        const bool of_device = c->fact >= NIB_FACT_DEVICE && c->fact <= NIB_FACT_DRIVER;
+        if (of_device && !nib__cond_holds(c, query))
+            return false;
+    }
+    return true;
+}
+
+const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer, const nib_policy *policy,
+                                   int use)
+{
+    const nib_kernel *chosen = way->uses[use].kernel, *best = NULL;
+    nib_query query;
+    use_query(&query, way, layer, policy, &way->uses[use], way->uses[use].op);
+    for (size_t i = 0; nib__kernel_is_ref(chosen) && i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        if (row->peer != NULL || row->rank >= chosen->rank || !nib__kernel_keyed(row, &query))
+            continue;
+        if ((!policy->declared && !nib__kernel_built(row)) || !device_conds_hold(row, &query))
+            continue;
+        if (best == NULL || goes_before(row, best, query.fact[NIB_FACT_M]))
+            best = row;
+    }
+    return best;
+}
+
+const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine)
+{
+    nib_query query = machine->facts;
+    query.fact[NIB_FACT_OP] = op;
+    query.fact[NIB_FACT_INPUT] = input;
+    query.fact[NIB_FACT_M] = 1;
+    query.fact[NIB_FACT_BUILT] = 1;
+    return best_row(&query, true, ANY_NUMBERS, NULL);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside the planner: one way of doing a layer (a scheme on a machine), its rows and its cost.
+ */
+#ifndef NIB_WAY_H
+#define NIB_WAY_H
+
+#include "plan.h"
+
+/* A scheme on a machine: rows for every bucket or phase, or the first that has none. */
+typedef struct nib_way {
+    nib_scheme scheme;
+    const nib_machine *machine;
+    nib_use uses[NIB_USES_MAX];
+    int use_count;
+    bool runs;      /* every use has its rows */
+    int missing;    /* the use that has none, if it does not run */
+    bool no_quant;  /* there, the activation quantizer is what is missing */
+    bool no_common; /* every use has a row, but none of one arithmetic contract */
+} nib_way;
+
+/* bound: the only row for its operation; NULL: the best. */
+void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *scheme,
+                   const nib_machine *machine, const nib_policy *policy, const nib_kernel *bound);
+
+/* The row at `use` that would run if not for its conditions: built (or declared), keyed, faster than the one
+ * chosen, its instruction set present. NULL: the chosen row is as good as any here. */
+const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer, const nib_policy *policy,
+                                   int use);
+
+/* ---- costs ---- */
+
+/* The weight as it would lie in memory: shapes and types, no data. */
+nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme);
+/* Weight bytes in the row's layout. */
+uint64_t nib__row_bytes(const nib_kernel *kernel, const nib_layer *layer, const nib_scheme *scheme);
+/* Predicted seconds of a use with m tokens: the larger of bytes / bandwidth and operations / rate, and a
+ * launch; the activation quantizer included. */
+double nib__use_seconds(const nib_use *use, const nib_layer *layer, const nib_scheme *scheme,
+                        const nib_machine *machine, int64_t m);
+/* Seconds with m tokens by the use that has m in its range; all phases together in training. */
+double nib__way_seconds(const nib_way *way, const nib_layer *layer, const nib_policy *policy, int64_t m);
+/* The same of the layer's own bf16, unquantized; NaN: no row has it on this machine. */
+double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine, const nib_policy *policy,
+                         int64_t m);
+/* "12.3 us", "4.56 ms" */
+const char *nib__say_seconds(char out[32], double seconds);
+
+/* ---- words ---- */
+
+/* Why the way does not run, or why a better row was refused: one reason per condition and row. */
+void nib__explain_missing(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
+                          const nib_layer *layer, const nib_policy *policy);
+/* The failed conditions of one row, as reasons; its name is said first. */
+void nib__explain_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kernel *kernel,
+                      const nib_query *query, bool ask_built);
+/* Every candidate row of the way, chosen or not. */
+void nib__explain_candidates(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
+                             const nib_layer *layer, const nib_policy *policy);
+/* The rows of policy->engine that the layer would have met there. */
+void nib__explain_engine(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
+                         const nib_layer *layer, const nib_policy *policy);
+
+/* Plans the layer again with one thing changed, and adds what then works as advice, fastest first. `now` is
+ * the predicted seconds of one token as it stands, NaN if it does not run. */
+void nib__suggest(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer *layer,
+                  const nib_machine *machine, const nib_policy *policy, double now);
+
+#endif
