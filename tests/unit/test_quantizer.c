@@ -103,14 +103,28 @@ static void compare(const char *scheme, const char *name, const char *what, cons
                      what, bytes[i], want[i]);
 }
 
-static void test_equal_to_torchao(void **state)
+/* The scheme whose weights are quantized as these activations are; NULL: none. */
+static const char *weights_like(const char *activations)
 {
-    (void)state;
+    static const char *const pairs[][2] = {
+        {"8da4w", "int8wo-asym"},    {"8da4w-ao017", "int8wo-asym-ao017"}, {"int8dq", "int8wo"},
+        {"4da4w", "8da4w-row-asym"}, {"4da4w-actsym", "8da4w-row"},        {"fp8dq", "fp8wo"},
+        {"mxfp8", "mxfp8"},          {"mxfp8-floor", "mxfp8-floor"},
+    };
+    for (size_t i = 0; i < COUNT(pairs); i++)
+        if (strcmp(pairs[i][0], activations) == 0)
+            return pairs[i][1];
+    return NULL;
+}
+
+/* All cases of a file; returns how many there were. */
+static int compare_file(const char *path, bool activations)
+{
     static char line[1 << 16], part[4][1 << 15];
     static input inputs[16];
     static result r;
     int input_count = 0, cases = 0;
-    FILE *file = fopen("tests/golden/quant_torchao.txt", "r");
+    FILE *file = fopen(path, "r");
     assert_non_null(file);
     while (fgets(line, sizeof line, file) != NULL) {
         char scheme[64], name[32];
@@ -121,21 +135,37 @@ static void test_equal_to_torchao(void **state)
         assert_int_equal(
             sscanf(line, "case %63s %31s %s %s %s", scheme, name, part[0], part[1], part[2]), 5);
         const input *in = &inputs[input_count - 1];
+        const char *as = activations ? weights_like(scheme) : scheme;
+        if (as == NULL)
+            continue;
         assert_string_equal(name, in->name);
         for (int64_t block = 1; block <= 4; block += 3) {
             nib_err err = {0};
-            if (quantize(&r, scheme, in->type, in->x, in->n, in->k, block, &err) != NIB_OK)
+            if (quantize(&r, as, in->type, in->x, in->n, in->k, block, &err) != NIB_OK)
                 fail_msg("%s of %s: %s", scheme, name, err.text);
             compare(scheme, name, "codes", r.codes, part[0]);
             compare(scheme, name, "scales", r.scales, part[1]);
-            if (part[2][0] != '-')
+            if (part[2][0] != '-' && r.q.zero_type != NIB_TYPE_NONE)
                 compare(scheme, name, "zeros", r.zeros, part[2]);
-            assert_int_equal(part[2][0] == '-', r.q.zero_type == NIB_TYPE_NONE);
+            assert_true(activations || (part[2][0] == '-') == (r.q.zero_type == NIB_TYPE_NONE));
         }
         cases++;
     }
     fclose(file);
-    assert_true(cases > 100);
+    return cases;
+}
+
+static void test_equal_to_torchao(void **state)
+{
+    (void)state;
+    assert_int_equal(compare_file("tests/golden/quant_torchao.txt", false), 132);
+}
+
+/* Activations are rows of f32 quantized by the formulas of weights. */
+static void test_activation_formulas(void **state)
+{
+    (void)state;
+    assert_int_equal(compare_file("tests/golden/quant_activations.txt", true), 16);
 }
 
 static const char *const all_schemes[] = {
@@ -321,10 +351,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_to_torchao),  cmocka_unit_test(test_any_shape),
-        cmocka_unit_test(test_zero_and_constant), cmocka_unit_test(test_fp8_zero_row),
-        cmocka_unit_test(test_mx_scales),         cmocka_unit_test(test_hostile_values),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_equal_to_torchao), cmocka_unit_test(test_activation_formulas),
+        cmocka_unit_test(test_any_shape),        cmocka_unit_test(test_zero_and_constant),
+        cmocka_unit_test(test_fp8_zero_row),     cmocka_unit_test(test_mx_scales),
+        cmocka_unit_test(test_hostile_values),   cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

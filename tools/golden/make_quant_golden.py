@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Codes and scales of torchao 0.18 for small weights, as tests/golden/quant_torchao.txt.
+"""Codes and scales of torchao 0.18 for small weights, as tests/golden/quant_torchao.txt; with
+--activations those of f32 activations, as tests/golden/quant_activations.txt.
 
 Usage: python3 tools/golden/make_quant_golden.py > tests/golden/quant_torchao.txt
+       python3 tools/golden/make_quant_golden.py --activations > tests/golden/quant_activations.txt
 Needs: torch, torchao==0.18.0. Runs on the CPU.
 
 Lines:  input NAME TYPE N K HEX             values, little endian
         case SCHEME INPUT CODES SCALES ZEROS   hex; codes one byte each, scales and zeros in their own
                                              type, [n][groups]; "-" for no zeros
 What torchao does not run on a CPU is computed here by its formula: int4wo (MSLK's int4_row_quantize_zp, which
-Int4Tensor calls). -ao017 is 0.18 called with the eps that 0.17 took by default. Where torchao's fp8 scale is 0
+Int4Tensor calls). -ao017 is 0.18 called with the eps that 0.17 took by default; compared with 0.17.0
+itself on 2026-11-20 (22 cases, all equal). 4-bit activations are Nibble's: torchao's formula at 4 bits. Where torchao's fp8 scale is 0
 its codes are NaN: there the codes are 0 and the scale 1.
 """
 import sys
@@ -186,6 +189,51 @@ CASES = [
 ]
 
 
+def per_token(bits, mapping, eps=None):
+    """torchao's dynamic activations: IntxUnpackedToInt8Tensor's without eps, Int8Tensor's with f32's."""
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+    def run(x):
+        scale, zero = choose_qparams_affine(
+            x, mapping, (1, x.shape[1]), torch.int8, low, high, eps=eps, zero_point_dtype=torch.int8,
+            keepdim=True,
+        )
+        codes = quantize_affine(x, (1, x.shape[1]), scale, zero, torch.int8, low, high)
+        return codes, scale, zero
+
+    return run
+
+
+F32_EPS = torch.finfo(torch.float32).eps
+
+ACTIVATIONS = [
+    ("8da4w", per_token(8, ASYM)),
+    ("8da4w-actsym", per_token(8, SYM)),
+    ("8da4w-ao017", per_token(8, ASYM, F32_EPS)),
+    ("8da4w-actsym-ao017", per_token(8, SYM, F32_EPS)),
+    ("int8dq", per_token(8, SYM, F32_EPS)),
+    ("int8dq-actasym", per_token(8, ASYM, F32_EPS)),
+    ("4da4w", per_token(4, ASYM)),
+    ("4da4w-actsym", per_token(4, SYM)),
+    ("fp8dq", fp8(PerRow())),
+    ("mxfp8", mx(ScaleCalculationMode.RCEIL)),
+    ("mxfp8-floor", mx(ScaleCalculationMode.FLOOR)),
+]
+
+
+def activations():
+    g = torch.Generator().manual_seed(SEED + 2)
+    wide = torch.randn(4, 96, generator=g) * torch.tensor([[1e-3], [1.0], [30.0], [1e-20]])
+    print(f"# torchao {torchao.__version__}, torch {torch.__version__.split('+')[0]}, seed {SEED},"
+          " python3 tools/golden/make_quant_golden.py --activations")
+    for title, x in (("wide", wide), ("special", special(torch.float32))):
+        print("input", title, "f32", *x.shape, hexed(x))
+        for scheme, run in ACTIVATIONS:
+            codes, scales, zeros = run(x)
+            print("case", scheme, title, hexed(codes), hexed(scales),
+                  "-" if zeros is None else hexed(zeros))
+
+
 def wanted(scheme, name, dtype):
     """The whole table on small f32 and bf16 inputs; elsewhere what can differ there."""
     if dtype == torch.float16:  # torchao has no mx of f16
@@ -200,6 +248,8 @@ def wanted(scheme, name, dtype):
 def main():
     if torchao.__version__ != "0.18.0":
         sys.exit(f"torchao is {torchao.__version__}, not 0.18.0")
+    if sys.argv[1:] == ["--activations"]:
+        return activations()
     g = torch.Generator().manual_seed(SEED)
     small, wide = torch.randn(3, 64, generator=g), torch.randn(5, 96, generator=g) * 0.05
     print(f"# torchao {torchao.__version__}, torch {torch.__version__.split('+')[0]}, seed {SEED},"
