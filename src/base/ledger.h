@@ -34,7 +34,7 @@ typedef struct nib_candidate {
     size_t reason_count;
     const char *phase;       /* of the product that it was asked for */
     const char *engine;      /* another engine's kernel: whose, "torchao 0.10"; NULL: Nibble's own */
-    const char *consequence; /* what that engine then does; NULL */
+    const char *consequence; /* what that engine then does, refused or not; NULL */
     const char *source;      /* "commit:path" of it; NULL */
 } nib_candidate;
 
@@ -52,8 +52,9 @@ typedef struct nib_ledger_layer {
     size_t reason_count;
     nib_ledger_use *uses;
     size_t use_count;
-    nib_candidate *candidates; /* only with --layer */
+    nib_candidate *candidates; /* only with --layer and --engine */
     size_t candidate_count;
+    bool detailed; /* asked for by --layer */
     nib_reason *advice; /* planned again with one thing changed: code is the option, text what it brings */
     size_t advice_count;
 } nib_ledger_layer;

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { WIDTH = 100, NAME_WIDTH = 40, NAME_ROOM = 256 };
+enum { WIDTH = 100, NAME_WIDTH = 38, ASKED_WIDTH = 22, NAME_ROOM = 256 };
 
 const char *nib__ledger_fold_name(char *out, size_t size, const char *name)
 {
@@ -128,16 +128,27 @@ static bool as_asked(const nib_ledger_layer *layer)
     return !layer->denied && layer->rung == NIB_RUNG_NONE;
 }
 
-static void table_line(const line *l, int name_width, nib_text *out)
+static const char *say_shape(char out[48], const nib_ledger_layer *layer)
+{
+    snprintf(out, 48, "%" PRId64 "x%" PRId64 "%s", layer->n, layer->k, layer->bias ? " +b" : "");
+    return out;
+}
+
+typedef struct widths {
+    int name, asked;
+} widths;
+
+static void table_line(const line *l, widths w, nib_text *out)
 {
     char shape[48], bytes[32], name[NAME_ROOM];
     const nib_ledger_layer *layer = l->layer;
-    snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "%s", layer->n, layer->k, layer->bias ? " +b" : "");
+    say_shape(shape, layer);
     nib__say_name(name, sizeof name, l->name, strlen(l->name));
-    nib__text_format(out, "%7zu  %-*s", l->count, name_width, name);
-    if ((int)strlen(name) > name_width)
-        nib__text_format(out, "\n%9s%-*s", "", name_width, "");
-    nib__text_format(out, "  %-13s %9s  %-17s  ", shape, nib__say_bytes(bytes, l->bytes), layer->asked);
+    nib__text_format(out, "%7zu  %-*s", l->count, w.name, name);
+    if ((int)strlen(name) > w.name)
+        nib__text_format(out, "\n%9s%-*s", "", w.name, "");
+    nib__text_format(out, "  %-13s %9s  %-*s  ", shape, nib__say_bytes(bytes, l->bytes), w.asked,
+                     layer->asked);
     if (layer->denied)
         nib__text_str(out, "no allowed way");
     else if (as_asked(layer))
@@ -151,70 +162,82 @@ static void table_line(const line *l, int name_width, nib_text *out)
     nib__text_str(out, "\n");
 }
 
+static int widen(int width, const char *text, int most)
+{
+    const int length = text == NULL ? 0 : (int)strlen(text);
+    return length <= width ? width : length < most ? length : most;
+}
+
 static void table(const nib_ledger *ledger, bool fold, nib_text *out)
 {
-    int width = 5;
+    widths w = {5, 5};
     line l;
     for (size_t i = 0; i < ledger->layer_count; i++) {
         char folded[NAME_ROOM];
         const char *name = ledger->layers[i].name;
-        const int length =
-            (int)strlen(fold ? nib__ledger_fold_name(folded, sizeof folded, name) : name);
-        if (length > width)
-            width = length > NAME_WIDTH ? NAME_WIDTH : length;
+        w.name = widen(w.name, fold ? nib__ledger_fold_name(folded, sizeof folded, name) : name,
+                       NAME_WIDTH);
+        w.asked = widen(w.asked, ledger->layers[i].asked, ASKED_WIDTH);
     }
-    nib__text_format(out, "%7s  %-*s  %-13s %9s  %-17s  %s\n", "count", width, "layer", "n x k", "bytes",
-                     "asked", "done");
+    nib__text_format(out, "%7s  %-*s  %-13s %9s  %-*s  %s\n", "count", w.name, "layer", "n x k", "bytes",
+                     w.asked, "asked", "done");
     for (size_t i = 0; i < ledger->layer_count; i++)
         if (line_at(ledger, i, fold, &l))
-            table_line(&l, width, out);
+            table_line(&l, w, out);
 }
 
 /* ---- what differs, in full ---- */
 
-static void say_difference(const line *l, nib_text *out)
+/* Layers that differ in the same way, for the same reasons, whatever their names. */
+static bool same_difference(const nib_ledger_layer *a, const nib_ledger_layer *b)
 {
-    char head[1024];
-    const nib_ledger_layer *layer = l->layer;
-    const char *what = layer->denied ? "denied" : "substituted";
-    int at = snprintf(head, sizeof head, "%s, %" PRId64 "x%" PRId64 "%s: asked %s", l->name, layer->n, layer->k,
-                      layer->bias ? " with a bias" : "", layer->asked);
-    if (l->count > 1 && at > 0 && (size_t)at < sizeof head)
-        at += snprintf(head + at, sizeof head - (size_t)at, " (%zu layers)", l->count);
-    if (at > 0 && (size_t)at < sizeof head) {
-        if (layer->denied)
-            snprintf(head + at, sizeof head - (size_t)at, "; no allowed way");
-        else
-            snprintf(head + at, sizeof head - (size_t)at, "; done %s, rung %s, allowed %s", layer->done,
-                     nib__rung_names[layer->rung], layer->allowed != NULL ? layer->allowed : "by nothing");
-    }
-    nib__text_format(out, "\n%s: ", what);
-    nib__ledger_wrap(out, "", "    ", WIDTH - 14, head);
-    for (size_t i = 0; i < layer->reason_count; i++)
-        nib__ledger_wrap(out, "  - ", "    ", WIDTH, layer->reasons[i].text);
+    return a->rung == b->rung && a->denied == b->denied && same_text(a->asked, b->asked) &&
+           same_text(a->done, b->done) && same_text(a->allowed, b->allowed) &&
+           (a->advice_count != 0) == (b->advice_count != 0) &&
+           same_reasons(a->reasons, a->reason_count, b->reasons, b->reason_count);
+}
+
+static void say_advice(const nib_ledger_layer *layer, nib_text *out)
+{
+    char words[1024];
     for (size_t i = 0; i < layer->advice_count; i++) {
-        snprintf(head, sizeof head, "%s: %s", layer->advice[i].code, layer->advice[i].text);
-        nib__ledger_wrap(out, "  > ", "    ", WIDTH, head);
+        snprintf(words, sizeof words, "%s: %s", layer->advice[i].code, layer->advice[i].text);
+        nib__ledger_wrap(out, "  > ", "    ", WIDTH, words);
     }
 }
 
+static void say_difference(const nib_ledger_layer *layer, nib_text *out)
+{
+    if (layer->denied)
+        nib__text_format(out, "\ndenied: asked %s, no allowed way\n", layer->asked);
+    else if (layer->rung == NIB_RUNG_NONE)
+        nib__text_format(out, "\nas asked, %s, but\n", layer->asked);
+    else
+        nib__text_format(out, "\nsubstituted: asked %s, done %s; rung %s, allowed %s\n", layer->asked,
+                         layer->done, nib__rung_names[layer->rung],
+                         layer->allowed != NULL ? layer->allowed : "by nothing");
+}
+
+/* Every kind of difference once: its layers, its reasons, what would do. */
 static void differences(const nib_ledger *ledger, bool fold, nib_text *out)
 {
-    line l;
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];
-        if ((!as_asked(layer) || layer->advice_count != 0) && line_at(ledger, i, fold, &l)) {
-            if (!as_asked(layer)) {
-                say_difference(&l, out);
-                continue;
-            }
-            nib__text_format(out, "\n%s: as asked, but\n", l.name);
-            for (size_t j = 0; j < layer->advice_count; j++) {
-                char words[1024];
-                snprintf(words, sizeof words, "%s: %s", layer->advice[j].code, layer->advice[j].text);
-                nib__ledger_wrap(out, "  > ", "    ", WIDTH, words);
-            }
+        bool seen = as_asked(layer) && layer->advice_count == 0;
+        for (size_t j = 0; j < i && !seen; j++)
+            seen = same_difference(layer, &ledger->layers[j]);
+        if (seen)
+            continue;
+        say_difference(layer, out);
+        for (size_t j = i; j < ledger->layer_count; j++) {
+            char shape[48];
+            line l;
+            if (same_difference(layer, &ledger->layers[j]) && line_at(ledger, j, fold, &l))
+                nib__text_format(out, "  %5zu  %s  %s\n", l.count, l.name, say_shape(shape, l.layer));
         }
+        for (size_t r = 0; r < layer->reason_count; r++)
+            nib__ledger_wrap(out, "  - ", "    ", WIDTH, layer->reasons[r].text);
+        say_advice(layer, out);
     }
 }
 

@@ -71,9 +71,9 @@ static const nib_cond smmla[] = {
 #define BACKWARD(op_, name_, types, code_, act_, input_, numbers_)                                 \
     DECLARED(name_ types "_f32__ref", op_, code_, act_, input_, CPU, any_device, numbers_, NULL, 90, SCALAR, \
              "plain C, any shape, short last blocks")
-#define BACKWARD_CUDA(op_, name_, types, target, code_, act_, input_, conds_, unit_)               \
+#define BACKWARD_CUDA(op_, name_, types, target, code_, act_, input_, conds_, rank_, unit_)               \
     DECLARED(name_ types "_f32__" target, op_, code_, act_, input_, CUDA, conds_, OTHER,           \
-             name_ types "_f32__ref", 30, unit_, "tensor cores; short last blocks are padded in shared memory")
+             name_ types "_f32__ref", rank_, unit_, "tensor cores; short last blocks are padded in shared memory")
 
 static const nib_kernel rows[] = {
     /* ---- linear on GPUs ---- */
@@ -143,14 +143,14 @@ static const nib_kernel rows[] = {
     BACKWARD(LINEAR_DW, "linear_dw_", "bf16_bf16", CODE(BF16), ACT(FLOAT), TYPE(BF16), BF16),
     BACKWARD(LINEAR_DW, "linear_dw_", "e4m3t_e4m3c", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, BF16),
     BACKWARD(LINEAR_DW, "linear_dw_", "mx8_mx8", CODE(MX8), ACT(MX8), NIB_ANY, BF16),
-    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16), sm80, BF16),
-    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16), sm80, BF16),
-    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "e4m3t_e4m3c", "sm90", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, sm90, FP8),
-    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "e4m3t_e4m3c", "sm90", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, sm90, FP8),
-    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "mx8_mx8", "sm80", CODE(MX8), ACT(MX8), NIB_ANY, sm80, BF16),
-    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "mx8_mx8", "sm80", CODE(MX8), ACT(MX8), NIB_ANY, sm80, BF16),
-    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "mx8_mx8", "sm100", CODE(MX8), ACT(MX8), NIB_ANY, sm100, MX8),
-    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "mx8_mx8", "sm100", CODE(MX8), ACT(MX8), NIB_ANY, sm100, MX8),
+    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16), sm80, 30, BF16),
+    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16), sm80, 30, BF16),
+    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "e4m3t_e4m3c", "sm90", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, sm90, 20, FP8),
+    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "e4m3t_e4m3c", "sm90", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, sm90, 20, FP8),
+    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "mx8_mx8", "sm80", CODE(MX8), ACT(MX8), NIB_ANY, sm80, 30, BF16),
+    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "mx8_mx8", "sm80", CODE(MX8), ACT(MX8), NIB_ANY, sm80, 30, BF16),
+    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "mx8_mx8", "sm100", CODE(MX8), ACT(MX8), NIB_ANY, sm100, 10, MX8),
+    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "mx8_mx8", "sm100", CODE(MX8), ACT(MX8), NIB_ANY, sm100, 10, MX8),
 };
 
 const nib_family nib__family_declared = {rows, COUNT(rows)};

@@ -48,6 +48,7 @@ typedef union nib_run {
 
 typedef struct nib_peer {
     const char *engine, *version, *source; /* "torchao", "0.10", "commit:path" */
+    const char *result; /* what its engine does where it accepts, if that needs words; NULL */
 } nib_peer;
 
 enum { NIB_ANY = -1 }; /* in a row's key: whatever it is */

@@ -14,11 +14,11 @@
 #define ET_BIAS "b9e9abd006c0cf63c2a0cea4935d5dbf7e32b228"
 #define ET_2026 "cff6f4dd"
 
-#define PEER(name_, op_, code_, act_, engine_, version_, source_, conds_, note_)                   \
+#define PEER(name_, op_, code_, act_, engine_, version_, source_, conds_, note_, result_)                   \
     {                                                                                              \
         .name = name_, .op = NIB_OP_##op_, .code = NIB_CODE_##code_, .act = NIB_ACT_##act_,        \
         .input = NIB_ANY, .device = NIB_ANY, .conds = conds_, .numbers = NIB_NUMBERS_OTHER,        \
-        .peer = &(const nib_peer){engine_, version_, source_}, .note = note_                       \
+        .peer = &(const nib_peer){engine_, version_, source_, result_}, .note = note_                       \
     }
 
 #define HALF_TYPES (NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16))
@@ -54,36 +54,37 @@ static const nib_cond pack_cuda[] = {
 static const nib_kernel rows[] = {
     /* ---- torchao 0.10: int4 weights with quantized activations ---- */
     PEER("torchao-0.10.cutlass_s8s4", LINEAR, I4, I8_TOKEN, "torchao", "0.10 (2025-04-02)",
-         AO_010 ":torchao/dtypes/uintx/cutlass_int4_packed_layout.py", cutlass, CUTLASS_NOTE),
+         AO_010 ":torchao/dtypes/uintx/cutlass_int4_packed_layout.py", cutlass, CUTLASS_NOTE, NULL),
     PEER("torchao-0.10.cutlass_s4s4", LINEAR, I4, I4_TOKEN, "torchao", "0.10 (2025-04-02)",
-         AO_010 ":torchao/dtypes/uintx/cutlass_int4_packed_layout.py", cutlass, CUTLASS_NOTE),
+         AO_010 ":torchao/dtypes/uintx/cutlass_int4_packed_layout.py", cutlass, CUTLASS_NOTE, NULL),
     PEER("torchao.8da4w_unpacked", LINEAR, I4, I8_TOKEN, "torchao", "0.18 (2026-07-31)",
          AO_2026 ":torchao/quantization/quant_api.py",
          NIB_CONDS(NIB_DIVIDES(GROUP, K, "the tensor asserts it")),
-         "runs anywhere, but as floating point: the weight is dequantized whole in each call; an "
-         "AssertionError where the group does not divide k"),
+         "an AssertionError",
+         "it runs as floating point: the weight is dequantized whole in each call"),
     PEER("torchao.8da4w_opaque", LINEAR, I4, I8_TOKEN, "torchao", "0.18 (2026-07-31)",
          AO_2026 ":torchao/csrc/cpu/torch_free_kernels/fallback/linear/"
                  "channelwise_8bit_activation_groupwise_lowbit_weight.h",
          NIB_CONDS(NIB_ONE_OF(MAKER, ARM_MAKERS, "its kernels are NEON's"),
                    NIB_MULTIPLE(GROUP, 16, "a kernel step has 16 inputs"),
                    NIB_DIVIDES(GROUP, K, "the tensor asserts it")),
-         "on x86 packing succeeds and the first product throws \"Linear execution requires ARM NEON\""),
+         "on x86 packing succeeds and the first product throws \"Linear execution requires ARM NEON\"", NULL),
     PEER("torchao.da8w4_x86", LINEAR, I4, I8_TOKEN, "torchao", "0.18 prototype (2026-07-31)",
          AO_2026 ":torchao/prototype/quantization/int4/int4_opaque_tensor.py",
          NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_X86, "its kernels are AVX-512's and AMX's"),
                    NIB_MULTIPLE(N, 32, "a block has 32 outputs"), NIB_MULTIPLE(K, 2, "two codes to a byte"),
                    NIB_ONE_OF(GROUP, 32 | 64 | 128, "the product is compiled for these")),
-         "logs at info level, which is not shown by default, and leaves the layer in floating point"),
+         "logs at info level, which is not shown by default, and leaves the layer in floating point", NULL),
     PEER("torchao-0.9.prequantized_8da4w", LINEAR, I4, I8_TOKEN, "torchao", "0.9 (2025-02-20)",
          AO_BIAS "~1:torchao/quantization/GPTQ.py",
          NIB_CONDS(NIB_IS(BIAS, 0, "the filter asks bias None"),
                    NIB_DIVIDES(GROUP, K, "the scales are [n][k/group]")),
-         "the layer stays a float nn.Linear without a message; a prequantized checkpoint of it cannot be loaded"),
+         "the layer stays a float nn.Linear without a message; a prequantized checkpoint of it cannot be loaded", NULL),
     PEER("torchao-0.10.prequantized_8da4w", LINEAR, I4, I8_TOKEN, "torchao", "0.10 (2025-04-02)",
          AO_BIAS ":torchao/quantization/GPTQ.py",
          NIB_CONDS(NIB_DIVIDES(GROUP, K, "the scales are [n][k/group]")),
-         "a warning, and the layer stays float; a bias is kept in floating point since its PR 1845"),
+         "a warning, and the layer stays float",
+         "a bias is kept, in floating point, since PR 1845"),
 
     /* ---- torchao: weight-only and fp8 ---- */
     PEER("torchao.int4_weight_only", LINEAR, I4, FLOAT, "torchao", "0.18 (2026-07-31)",
@@ -92,30 +93,30 @@ static const nib_kernel rows[] = {
                    NIB_IS(MAKER, NIB_MAKER_NVIDIA, "the default packing format needs mslk, which is for CUDA"),
                    NIB_AT_LEAST(SM, 90, "its product is compiled for sm_90")),
          "a group that does not divide k is logged at info level and the layer stays bf16; elsewhere "
-         "\"cutlass cannot initialize\" or an ImportError"),
+         "\"cutlass cannot initialize\" or an ImportError", NULL),
     PEER("torchao.fp8dq", LINEAR, E4M3, E4M3_TOKEN, "torchao", "0.18 (2026-07-31)",
          AO_2026 ":torchao/quantization/quant_api.py",
          NIB_CONDS(NIB_MULTIPLE(N, 16, "the guard asks it of both sizes"),
                    NIB_MULTIPLE(K, 16, "the guard asks it of both sizes"),
                    NIB_IS(FP8_UNIT, 1, "it asserts compute capability 8.9, MI300 or XPU")),
-         "logs at info level and returns the weight unquantized (its own comment: this should throw)"),
+         "logs at info level and returns the weight unquantized (its own comment: this should throw)", NULL),
 
     /* ---- PyTorch: packing of int4 weights ---- */
     PEER("pytorch-2.3.int4pack_cuda", PACK, I4, FLOAT, "pytorch", "2.3 (2024-04-24)",
          "pytorch#117475:aten/src/ATen/native/cuda/int4mm.cu", pack_cuda,
          "NotImplementedError: aten::_convert_weight_to_int4pack is not implemented for the device; with "
-         "PYTORCH_ENABLE_MPS_FALLBACK=1 it moves to the CPU instead"),
+         "PYTORCH_ENABLE_MPS_FALLBACK=1 it moves to the CPU instead", NULL),
     PEER("pytorch-2.3.int4pack_cpu", PACK, I4, FLOAT, "pytorch", "2.3 (2024-04-24)",
          "pytorch#117475:aten/src/ATen/native/LinearAlgebra.cpp",
          NIB_CONDS(NIB_ONE_OF(MAKER, CPU_MAKERS, "it is the CPU's"),
                    NIB_ONE_OF(INPUT, HALF_TYPES, "\"expect A to be float16 or bfloat16 tensor\""),
                    NIB_MULTIPLE(N, 16, "a block has 16 outputs"), NIB_MULTIPLE(K, 2, "two codes to a byte"),
                    NIB_ONE_OF(GROUP, GROUPS_TO_256, "the product is compiled for these")),
-         "an error from TORCH_CHECK; the packed bytes differ with the packing CPU's instruction set"),
+         "an error from TORCH_CHECK; the packed bytes differ with the packing CPU's instruction set", NULL),
     PEER("pytorch-2.5.int4pack_cuda", PACK, I4, FLOAT, "pytorch", "2.5 (2024-10-17)",
          "pytorch#129940:aten/src/ATen/native/cuda/int4mm.cu", pack_cuda,
          "an error from TORCH_CHECK; another device has its own packing, and packed weights of one are "
-         "garbage on another"),
+         "garbage on another", NULL),
     PEER("pytorch-2.5.int4pack_rocm", PACK, I4, FLOAT, "pytorch", "2.5 (2024-10-17)",
          "pytorch#129710:aten/src/ATen/native/cuda/int4mm.cu",
          NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_AMD, "it is the build for ROCm"),
@@ -124,14 +125,16 @@ static const nib_kernel rows[] = {
                    NIB_ONE_OF(GROUP, GROUPS_TO_256, "the product is compiled for these"),
                    NIB_MULTIPLE(N, 16, "a tile has 16 outputs"),
                    NIB_MULTIPLE(K, 128, "8 inner tiles of 16 inputs are packed together")),
-         "since 2024-07-10 it runs, slower than bf16: Llama-2-7B on MI300X 74.23 tokens/s against 198.38 "
-         "(compiled, its PR); before that, packing had no kernel for ROCm"),
+         "\"only supported on AMD gpu arch greater than or equal to CDNA2\"",
+         "it runs since 2024-07-10 (before, packing had no kernel for ROCm), and slower than bf16: "
+         "Llama-2-7B on MI300X 74.23 tokens/s against 198.38 (compiled, its own PR)"),
     PEER("pytorch-2.5.int4pack_mps", PACK, I4, FLOAT, "pytorch", "2.5 (2024-10-17)",
          "pytorch#128965:aten/src/ATen/native/mps/operations/Quantized.mm",
          NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_APPLE, "it is Metal's"),
                    NIB_ONE_OF(GROUP, GROUPS_TO_256, "the product is compiled for these"),
                    NIB_MULTIPLE(K, 2, "two codes to a byte")),
-         "an error from TORCH_CHECK; before 2024-06-26 packing had no kernel for mps"),
+         "an error from TORCH_CHECK",
+         "it packs since 2024-06-26; before, packing had no kernel for mps"),
 
     /* ---- gpt-fast and torchchat on top of it ---- */
     PEER("gpt-fast.int4", LINEAR, I4, FLOAT, "gpt-fast", "2024-04",
@@ -141,46 +144,47 @@ static const nib_kernel rows[] = {
                    NIB_ONE_OF(GROUP, GROUPS_TO_256, "the product is compiled for these"),
                    NIB_DIVIDES(GROUP, K, "a group may not cross a row"),
                    NIB_MULTIPLE(K, 128, "8 inner tiles of 16 inputs")),
-         "an assertion; where only k fails, k is padded to a multiple of 1024 and nothing in the file says so"),
+         "an assertion; where only k fails, k is padded to a multiple of 1024 and nothing in the file says so", NULL),
     PEER("torchchat.linear_int4", LINEAR, I4, FLOAT, "torchchat", "2024-05",
          "a1a7f370:torchchat/utils/quantize.py",
          NIB_CONDS(NIB_DIVIDES(GROUP, K, "torchao skips it otherwise"),
                    NIB_IS(BIAS, 0, "the quantizer collects layers without a bias")),
-         "the layer is left as it is; nothing is shown at the default log level"),
+         "the layer is left as it is; nothing is shown at the default log level", NULL),
     PEER("torchchat.linear_a8w4dq", LINEAR, I4, I8_TOKEN, "torchchat", "2024-05",
          "a1a7f370:torchchat/utils/quantize.py",
          NIB_CONDS(NIB_DIVIDES(GROUP, K, "padding was removed from the quantizer"),
                    NIB_IS(BIAS, 0, "the quantizer collects layers without a bias")),
-         "the layer is left as it is; in eager mode the others are dequantized in each call"),
+         "the layer is left as it is; nothing is shown at the default log level",
+         "in eager mode it runs as floating point: the weight is dequantized in each call"),
 
     /* ---- torchtitan and torchao: MXFP8 training ---- */
     PEER("torchtitan.mx_filter", LINEAR, MX8, MX8, "torchtitan", "2025-05-19",
          TITAN ":torchtitan/components/quantization/utils.py",
          NIB_CONDS(NIB_MULTIPLE(N, 16, "the filter asks it of both sizes"),
                    NIB_MULTIPLE(K, 16, "the filter asks it of both sizes")),
-         "the layer is skipped and stays bf16, without a message; a layer that passes is converted, whatever "
-         "the kernels of its backward products ask"),
+         "the layer is skipped and stays bf16, without a message",
+         "the layer is converted, whatever the kernels of its backward products ask"),
     PEER("torchtitan.mx_converter", LINEAR, MX8, MX8, "torchtitan", "2025-05-19",
          TITAN ":torchtitan/components/quantization/mx.py",
          NIB_CONDS(NIB_AT_LEAST(SM, 100, "\"MXFP8 is only supported on SM100\"")),
-         "an AssertionError before the first step; an emulation exists in torchao and is not offered"),
-    PEER("torchao.to_mx_dim0", LINEAR, MX8, MX8, "torchao-mx", "0.12.dev (2025-05-19)",
+         "an AssertionError before the first step; an emulation exists in torchao and is not offered", NULL),
+    PEER("torchao.to_mx_dim0", LINEAR, MX8, MX8, "torchao", "0.12.dev (2025-05-19)",
          AO_2025 ":torchao/prototype/mx_formats/mx_tensor.py",
          NIB_CONDS(NIB_MULTIPLE(K, 32, "a block has 32 inputs")),
-         "an AssertionError in the forward product"),
-    PEER("torchao.to_mxfp8_dim1_of_weight", LINEAR_DX, MX8, MX8, "torchao-mx", "0.12.dev (2025-05-19)",
+         "an AssertionError in the forward product", NULL),
+    PEER("torchao.to_mxfp8_dim1_of_weight", LINEAR_DX, MX8, MX8, "torchao", "0.12.dev (2025-05-19)",
          AO_2025 ":torchao/prototype/mx_formats/kernels.py",
          NIB_CONDS(NIB_MULTIPLE(N, 128, "the cast's row tile is 128 and is not masked"),
                    NIB_MULTIPLE(K, 128, "the cast's column tile is 128 and is not masked"),
                    NIB_IS(INPUT, NIB_TYPE_BF16, "it asserts bf16"), NIB_AT_LEAST(SM, 100, "Triton's cast is for sm_100")),
-         "AssertionError: \"unsupported\" in loss.backward(), which names neither the layer nor the rule"),
-    PEER("torchao.to_mxfp8_dim1_of_gradient", LINEAR_DW, MX8, MX8, "torchao-mx", "0.12.dev (2025-05-19)",
+         "AssertionError: \"unsupported\" in loss.backward(), which names neither the layer nor the rule", NULL),
+    PEER("torchao.to_mxfp8_dim1_of_gradient", LINEAR_DW, MX8, MX8, "torchao", "0.12.dev (2025-05-19)",
          AO_2025 ":torchao/prototype/mx_formats/kernels.py",
          NIB_CONDS(NIB_MULTIPLE(M, 128, "the cast's row tile is 128 and is not masked"),
                    NIB_MULTIPLE(N, 128, "the cast's column tile is 128 and is not masked"),
                    NIB_MULTIPLE(K, 128, "so is that of the input"),
                    NIB_IS(INPUT, NIB_TYPE_BF16, "it asserts bf16"), NIB_AT_LEAST(SM, 100, "Triton's cast is for sm_100")),
-         "AssertionError: \"unsupported\" in loss.backward(), which names neither the layer nor the rule"),
+         "AssertionError: \"unsupported\" in loss.backward(), which names neither the layer nor the rule", NULL),
 
     /* ---- ExecuTorch: 8da4w ---- */
     PEER("executorch-0.5.prequantized_8da4w", LINEAR, I4, I8_TOKEN, "executorch", "0.5 (before 2025-03-20)",
@@ -188,17 +192,17 @@ static const nib_kernel rows[] = {
          NIB_CONDS(NIB_ONE_OF(GROUP, GROUPS_TO_256, "it raises ValueError otherwise"),
                    NIB_DIVIDES(GROUP, K, "it asserts it"),
                    NIB_IS(BIAS, 0, "the module is made with bias=False")),
-         "the stored bias is dropped without a message: load_state_dict(strict=False) ignores its key"),
+         "the stored bias is dropped without a message: load_state_dict(strict=False) ignores its key", NULL),
     PEER("executorch.prequantized_8da4w", LINEAR, I4, I8_TOKEN, "executorch", "2026-08",
          ET_2026 ":examples/models/llama/source_transformation/pre_quantization.py",
          NIB_CONDS(NIB_ONE_OF(GROUP, GROUPS_TO_256, "it raises ValueError otherwise"),
                    NIB_DIVIDES(GROUP, K, "it asserts it")),
-         "ValueError or AssertionError while loading"),
+         "ValueError or AssertionError while loading", NULL),
     PEER("executorch.quantize_8da4w", LINEAR, I4, I8_TOKEN, "executorch", "2026-08",
          ET_2026 ":examples/models/llama/source_transformation/quantize.py",
          NIB_CONDS(NIB_DIVIDES(GROUP, K, "the filter asks it")),
          "the layer is skipped and stays float, without a message (a SmolLM2-135M file of 475.7 MB instead of "
-         "101.8 MB)"),
+         "101.8 MB)", NULL),
 };
 
 const nib_family nib__family_peers = {rows, COUNT(rows)};
@@ -207,13 +211,16 @@ const nib_family nib__family_peers = {rows, COUNT(rows)};
 
 static const struct engine {
     const char *name;
-    const char *uses[4];
+    struct {
+        const char *engine;
+        int64_t code; /* only rows of this code; NIB_ANY */
+    } uses[3];
 } engines[] = {
-    {"torchao", {"torchao", "torchao-mx", NULL}},
-    {"gpt-fast", {"gpt-fast", "pytorch", NULL}},
-    {"torchchat", {"torchchat", "pytorch", NULL}},
-    {"torchtitan", {"torchtitan", "torchao-mx", NULL}},
-    {"executorch", {"executorch", NULL}},
+    {"torchao", {{"torchao", NIB_ANY}}},
+    {"gpt-fast", {{"gpt-fast", NIB_ANY}, {"pytorch", NIB_ANY}}},
+    {"torchchat", {{"torchchat", NIB_ANY}, {"pytorch", NIB_ANY}}},
+    {"torchtitan", {{"torchtitan", NIB_ANY}, {"torchao", NIB_CODE_MX8}}},
+    {"executorch", {{"executorch", NIB_ANY}}},
 };
 
 const char *nib__engine_at(size_t i)
@@ -228,8 +235,9 @@ bool nib__engine_uses(const char *engine, const nib_kernel *kernel)
     for (size_t i = 0; i < COUNT(engines); i++) {
         if (strcmp(engines[i].name, engine) != 0)
             continue;
-        for (size_t j = 0; engines[i].uses[j] != NULL; j++)
-            if (strcmp(engines[i].uses[j], kernel->peer->engine) == 0)
+        for (size_t j = 0; j < COUNT(engines[i].uses) && engines[i].uses[j].engine != NULL; j++)
+            if (strcmp(engines[i].uses[j].engine, kernel->peer->engine) == 0 &&
+                (engines[i].uses[j].code == NIB_ANY || engines[i].uses[j].code == kernel->code))
                 return true;
     }
     return false;

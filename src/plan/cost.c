@@ -14,7 +14,8 @@ nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme)
     static const char stored = 0;
     const bool quantized = nib__scheme_is_quantized(scheme);
     const bool is_mx = scheme->code == NIB_CODE_MX8 || scheme->code == NIB_CODE_MX4;
-    const bool two_per_byte = scheme->code == NIB_CODE_MX4 || scheme->code == NIB_CODE_NV4;
+    const bool two_per_byte =
+        scheme->code == NIB_CODE_I4 || scheme->code == NIB_CODE_MX4 || scheme->code == NIB_CODE_NV4;
     const int64_t groups = nib__scheme_groups(scheme, layer->k);
     const bool has_float_scale = nib__type_is_float(layer->scale_type);
     const bool has_float_zero = nib__type_is_float(layer->zero_type);

@@ -221,7 +221,7 @@ static void engine_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_ker
         row->op == NIB_OP_PACK ? packing_phase : nib__phase_names[query->fact[NIB_FACT_PHASE]];
     candidate->verdict = failed == 0 ? NIB_VERDICT_RUNS : NIB_VERDICT_NO;
     candidate->engine = nib__ledger_text(ledger, "%s %s", row->peer->engine, row->peer->version);
-    candidate->consequence = row->note;
+    candidate->consequence = failed == 0 ? row->peer->result : row->note;
     candidate->source = row->peer->source;
     for (size_t i = 0; i < failed; i++) {
         const nib_reason reason = reason_of(ledger, &conds[i], query);

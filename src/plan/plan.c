@@ -18,7 +18,8 @@ typedef struct planner {
     const nib_allocator *a;
     double bf16_prefill_s;
     size_t slow_decode, slow_prefill; /* quantized layers that own bf16 outdoes */
-    const char *slow_decode_name, *slow_prefill_name;
+    double slow_loss_s; /* the largest loss of one of them, and whose */
+    size_t slowest;
 } planner;
 
 /* What is decided of one layer, before it is written down. */
@@ -33,7 +34,7 @@ typedef struct decision {
     const char *allowed;
 } decision;
 
-enum { PREFILL_TOKENS = 512 };
+enum { PREFILL_TOKENS = 512, NAME_ROOM = 256 };
 
 /* ---- words ---- */
 
@@ -100,20 +101,51 @@ static bool rung_way(const planner *p, const decision *d, nib_rung rung, nib_way
     return way->runs;
 }
 
-/* A rung that would do, and the option that allows it. */
+/* A rung that would do. Its option is written when all layers are planned: with a pattern if few need it. */
 static void advise_rung(const planner *p, nib_ledger_layer *line, const decision *d, nib_rung rung,
                         const nib_way *way)
 {
     char then[32], bf16[32];
     nib_ledger *ledger = &p->out->ledger;
     const int64_t m = decode_m(p->policy);
+    const double own = nib__bf16_seconds(d->layer, d->machine, p->policy, m);
     nib__say_seconds(then, nib__way_seconds(way, d->layer, p->policy, m));
-    nib__say_seconds(bf16, nib__bf16_seconds(d->layer, d->machine, p->policy, m));
     nib__ledger_add_advice(
-        ledger, line, nib__ledger_text(ledger, "--allow '%s=%s'", d->layer->name, nib__rung_names[rung]),
-        nib__ledger_text(ledger, "done %s, %s per %s predicted; in bf16 on %s %s",
+        ledger, line, nib__rung_names[rung],
+        nib__ledger_text(ledger, "done %s, %s per %s predicted; %s %s%s",
                          say_done(ledger, &way->scheme, way->machine), then, per(p->policy), d->machine->name,
-                         bf16));
+                         isnan(own) ? "cannot do bf16 either" : "in bf16 ",
+                         isnan(own) ? "" : nib__say_seconds(bf16, own)));
+}
+
+/* "device" -> "--allow 'lm_head=device'", or "--allow device" where layers of several names need it. */
+static void write_rung_options(planner *p)
+{
+    nib_ledger *ledger = &p->out->ledger;
+    for (int rung = NIB_RUNG_DEVICE; rung < NIB_RUNG_COUNT; rung++) {
+        char first[NAME_ROOM] = "", name[NAME_ROOM];
+        size_t lines = 0, names = 0;
+        for (int pass = 0; pass < 2; pass++) {
+            for (size_t i = 0; i < ledger->layer_count; i++) {
+                nib_ledger_layer *line = &ledger->layers[i];
+                for (size_t j = 0; j < line->advice_count; j++) {
+                    if (line->advice[j].code != nib__rung_names[rung])
+                        continue;
+                    nib__ledger_fold_name(name, sizeof name, line->name);
+                    if (pass == 0) {
+                        lines++;
+                        names += names == 0 || strcmp(name, first) != 0;
+                        snprintf(first, sizeof first, "%s", name);
+                        continue;
+                    }
+                    line->advice[j].code =
+                        names > 1 ? nib__ledger_text(ledger, "--allow %s", nib__rung_names[rung])
+                                  : nib__ledger_text(ledger, "--allow '%s=%s'", lines > 1 ? name : line->name,
+                                                     nib__rung_names[rung]);
+                }
+            }
+        }
+    }
 }
 
 static void climb(const planner *p, nib_ledger_layer *line, decision *d)
@@ -269,7 +301,7 @@ static void write_uses(planner *p, nib_ledger_layer *line, const nib_way *way)
             .device = way->machine->name,
             .predicted_us = use->predicted_s * 1e6,
         };
-        line->bytes = line->bytes > use->bytes ? line->bytes : use->bytes;
+        line->bytes = i == 0 || line->bytes < use->bytes ? use->bytes : line->bytes;
     }
     line->use_count = (size_t)way->use_count;
 }
@@ -291,23 +323,42 @@ static void note_speed(planner *p, const decision *d)
     p->bf16_prefill_s += bf16_prefill_s;
     if (d->denied || !nib__scheme_is_quantized(&d->done.scheme))
         return;
-    if (decode_s > bf16_s && p->slow_decode++ == 0)
-        p->slow_decode_name = layer->name;
-    if (prefill_s > bf16_prefill_s && p->slow_prefill++ == 0)
-        p->slow_prefill_name = layer->name;
+    p->slow_prefill += prefill_s > bf16_prefill_s;
+    p->slow_decode += decode_s > bf16_s;
+    if (decode_s - bf16_s > p->slow_loss_s) {
+        p->slow_loss_s = decode_s - bf16_s;
+        p->slowest = out->ledger.layer_count - 1;
+    }
 }
 
-/* Advice where the layer is not done as asked with the best row, or own bf16 outdoes it. */
+/* Advice where the layer is not done as asked with the best row. */
 static void advise(planner *p, nib_ledger_layer *line, const decision *d)
 {
     const int64_t m = decode_m(p->policy);
     const double now = d->denied ? NAN : nib__way_seconds(&d->done, d->layer, p->policy, m);
-    const double bf16 = nib__bf16_seconds(d->layer, d->machine, p->policy, m);
-    const bool is_quantized = nib__scheme_is_quantized(&d->layer->asked);
-    const bool is_slow = is_quantized && !d->denied && now > bf16;
-    if (d->layer->role == NIB_ROLE_EMBED || (d->rung == NIB_RUNG_NONE && !d->denied && !is_slow))
+    if (d->layer->role != NIB_ROLE_EMBED && (d->rung != NIB_RUNG_NONE || d->denied))
+        nib__suggest(&p->out->ledger, line, d->layer, d->machine, p->policy, now);
+}
+
+/* As asked, but own bf16 is faster: said once, of the layer that loses most. */
+static void advise_slowest(planner *p)
+{
+    char now[32], bf16[32];
+    nib_ledger *ledger = &p->out->ledger;
+    if (p->slow_loss_s <= 0)
         return;
-    nib__suggest(&p->out->ledger, line, d->layer, d->machine, p->policy, now);
+    nib_ledger_layer *line = &ledger->layers[p->slowest];
+    const nib_layer_plan *plan = &p->out->layers[p->slowest];
+    const int64_t m = decode_m(p->policy);
+    nib_way way = {.scheme = plan->done, .machine = p->machine, .use_count = plan->use_count, .runs = true};
+    memcpy(way.uses, plan->uses, sizeof way.uses);
+    const double seconds = nib__way_seconds(&way, plan->layer, p->policy, m);
+    nib__say_seconds(now, seconds);
+    nib__say_seconds(bf16, nib__bf16_seconds(plan->layer, p->machine, p->policy, m));
+    nib__ledger_add_advice(ledger, line, "slower than bf16",
+                           nib__ledger_text(ledger, "%s per %s predicted, in bf16 %s", now, per(p->policy), bf16));
+    if (line->advice_count == 1)
+        nib__suggest(ledger, line, plan->layer, p->machine, p->policy, seconds);
 }
 
 static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
@@ -332,12 +383,17 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     line->denied = d.denied;
     line->allowed = d.denied ? NULL : d.allowed;
     line->done = d.denied ? NULL : say_done(ledger, &way->scheme, way->machine);
+    const nib_weight weight = nib__layer_weight(layer, &way->scheme);
+    line->bytes = nib__weight_bytes(&weight);
     if (!d.denied)
         write_uses(p, line, way);
     advise(p, line, &d);
     note_speed(p, &d);
-    if (p->options.detail != NULL && nib__pattern_matches(p->options.detail, layer->name, NULL))
+    line->detailed = p->options.detail != NULL && nib__pattern_matches(p->options.detail, layer->name, NULL);
+    if (line->detailed)
         nib__explain_candidates(ledger, line, &d.asked, layer, p->policy);
+    if (line->detailed && d.rung > NIB_RUNG_KERNEL)
+        nib__explain_candidates(ledger, line, &d.done, layer, p->policy);
     if (p->policy->engine != NULL)
         nib__explain_engine(ledger, line, &d.asked, layer, p->policy);
     *out = (nib_layer_plan){.layer = layer, .done = way->scheme, .rung = d.rung, .denied = d.denied};
@@ -368,13 +424,12 @@ static void add_notes(planner *p)
                              source, time, bf16, prefill, PREFILL_TOKENS, bf16_prefill);
     if (p->slow_decode != 0)
         nib__ledger_add_note(&out->ledger, "slower-than-bf16",
-                             "slower than bf16 per %s: %zu quantized layer%s, first %s", per(p->policy),
-                             p->slow_decode, p->slow_decode == 1 ? "" : "s", p->slow_decode_name);
+                             "slower than bf16 per %s: %zu quantized layer%s", per(p->policy), p->slow_decode,
+                             p->slow_decode == 1 ? "" : "s");
     if (p->slow_prefill != 0 && !p->policy->training)
         nib__ledger_add_note(&out->ledger, "slower-than-bf16",
-                             "slower than bf16 in a prompt of %d tokens: %zu quantized layer%s, first %s",
-                             PREFILL_TOKENS, p->slow_prefill, p->slow_prefill == 1 ? "" : "s",
-                             p->slow_prefill_name);
+                             "slower than bf16 in a prompt of %d tokens: %zu quantized layer%s", PREFILL_TOKENS,
+                             p->slow_prefill, p->slow_prefill == 1 ? "" : "s");
     if (p->policy->declared)
         nib__ledger_add_note(&out->ledger, "declared",
                              "%s is not here: kernels that are not built are planned as if they were",
@@ -427,8 +482,11 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
         out->ledger.failed = true;
     for (size_t i = 0; i < count && !out->ledger.failed; i++)
         plan_layer(&p, &layers[i], &out->layers[i]);
-    if (!out->ledger.failed)
+    if (!out->ledger.failed) {
+        advise_slowest(&p);
+        write_rung_options(&p);
         add_notes(&p);
+    }
     nib__plan_options_free(&p.options);
     if (out->ledger.failed) {
         nib__plan_layers_free(out);

@@ -20,9 +20,13 @@ static bool same_text(const char *a, const char *b)
 
 static void say_rate(nib_text *out, const char *name, double rate)
 {
-    if (rate >= 1e12)
+    if (rate <= 0)
+        nib__text_format(out, ", %s none", name);
+    else if (rate >= 1e15)
+        nib__text_format(out, ", %s %.2f P", name, rate / 1e15);
+    else if (rate >= 1e12)
         nib__text_format(out, ", %s %.3g T", name, rate / 1e12);
-    else if (rate > 0)
+    else
         nib__text_format(out, ", %s %.3g G", name, rate / 1e9);
 }
 
@@ -36,11 +40,8 @@ static void render_machine(const nib_machine *m, nib_text *out)
         nib__text_format(out, ", %d thread%s", m->threads, m->threads == 1 ? "" : "s");
     else
         nib__text_str(out, " (not here)");
-    nib__text_format(out, "\nrates    %.3g GB/s; operations per second: int8 ", m->bytes_per_s / 1e9);
-    if (m->rate[NIB_UNIT_I8] > 0)
-        nib__text_format(out, "%.3g G", m->rate[NIB_UNIT_I8] / 1e9);
-    else
-        nib__text_str(out, "none");
+    nib__text_format(out, "\nrates    %.*f GB/s", m->bytes_per_s < 100e9 ? 1 : 0, m->bytes_per_s / 1e9);
+    say_rate(out, "int8", m->rate[NIB_UNIT_I8]);
     say_rate(out, "bf16", m->rate[NIB_UNIT_BF16]);
     say_rate(out, "f32", m->rate[NIB_UNIT_F32]);
     if (!is_cpu) {
@@ -48,9 +49,9 @@ static void render_machine(const nib_machine *m, nib_text *out)
         say_rate(out, "mx8", m->rate[NIB_UNIT_MX8]);
     }
     if (m->measured)
-        nib__text_format(out, " (measured here, %s)\n", m->measured_on);
+        nib__text_format(out, " operations/s (measured here, %s)\n", m->measured_on);
     else
-        nib__text_str(out, m->here ? " (cautious, not measured)\n" : " (published peaks)\n");
+        nib__text_format(out, " operations/s (%s)\n", m->here ? "cautious, not measured" : "published peaks");
 }
 
 static void render_totals(const nib_layers_plan *plan, const nib_policy *policy, nib_text *out)
@@ -159,17 +160,17 @@ static void render_reasons(const nib_candidate *c, const char *first, const char
 {
     for (size_t i = 0; i < c->reason_count; i++)
         nib__ledger_wrap(out, i == 0 ? first : rest, rest, WIDTH, c->reasons[i].text);
-    if (c->reason_count == 0)
+    if (c->reason_count == 0 && *first != 0)
         nib__text_format(out, "%s\n", first);
 }
 
-static void render_candidate(const nib_candidate *c, int width, nib_text *out)
+static void render_candidate(const nib_candidate *c, int width, bool with_source, nib_text *out)
 {
     char first[128], rest[128];
     snprintf(rest, sizeof rest, "  %-5s  %-*s  ", "", width, "");
     if ((int)strlen(c->kernel) > width) {
         nib__text_format(out, "  %-5s  %s\n", verdicts[c->verdict], c->kernel);
-        render_reasons(c, rest, rest, out);
+        render_reasons(c, c->reason_count == 0 ? "" : rest, rest, out);
     } else {
         snprintf(first, sizeof first, "  %-5s  %-*s  ", verdicts[c->verdict], width, c->kernel);
         render_reasons(c, first, rest, out);
@@ -177,12 +178,12 @@ static void render_candidate(const nib_candidate *c, int width, nib_text *out)
     if (c->engine == NULL)
         return;
     char words[512];
-    if (c->verdict == NIB_VERDICT_NO && c->consequence != NULL) {
-        snprintf(words, sizeof words, "then %s", c->consequence);
+    if (c->consequence != NULL) {
+        snprintf(words, sizeof words, "%s%s", c->verdict == NIB_VERDICT_NO ? "then " : "", c->consequence);
         nib__ledger_wrap(out, "         ", "         ", WIDTH, words);
     }
-    snprintf(words, sizeof words, "%s, %s", c->engine, c->source);
-    nib__text_format(out, "         (%s)\n", words);
+    if (with_source)
+        nib__text_format(out, "         %s, %s\n", c->engine, c->source);
 }
 
 static void trim_line_ends(nib_text *out, size_t from)
@@ -200,10 +201,11 @@ static void trim_line_ends(nib_text *out, size_t from)
     out->at[to] = 0;
 }
 
-static void render_candidates(const nib_ledger_layer *layer, bool of_engine, nib_text *out)
+static void render_candidates(const nib_ledger_layer *layer, bool of_engine, bool with_source,
+                              nib_text *out)
 {
     const size_t start = out->size;
-    const int narrow = 30;
+    const int narrow = 34;
     int width = 10;
     for (size_t i = 0; i < layer->candidate_count; i++) {
         const int length = (int)strlen(layer->candidates[i].kernel);
@@ -214,7 +216,7 @@ static void render_candidates(const nib_ledger_layer *layer, bool of_engine, nib
         width = narrow;
     for (size_t i = 0; i < layer->candidate_count; i++)
         if ((layer->candidates[i].engine != NULL) == of_engine)
-            render_candidate(&layer->candidates[i], width, out);
+            render_candidate(&layer->candidates[i], width, with_source, out);
     trim_line_ends(out, start);
 }
 
@@ -243,7 +245,7 @@ static void render_detail(const nib_ledger_layer *layer, const char *engine, nib
     else
         nib__text_format(out, "done %s, rung %s, allowed %s\n", layer->done, nib__rung_names[layer->rung],
                          layer->allowed);
-    render_candidates(layer, false, out);
+    render_candidates(layer, false, false, out);
     render_uses(layer, out);
     for (size_t i = 0; layer->rung != NIB_RUNG_NONE && i < layer->reason_count; i++)
         nib__ledger_wrap(out, "  - ", "    ", WIDTH, layer->reasons[i].text);
@@ -254,7 +256,7 @@ static void render_detail(const nib_ledger_layer *layer, const char *engine, nib
     }
     if (engine != NULL) {
         nib__text_format(out, "  %s:\n", engine);
-        render_candidates(layer, true, out);
+        render_candidates(layer, true, true, out);
     }
     nib__text_str(out, "\n");
 }
@@ -263,9 +265,7 @@ static void render_detail(const nib_ledger_layer *layer, const char *engine, nib
 
 static bool same_verdicts(const nib_ledger_layer *a, const nib_ledger_layer *b)
 {
-    char a_name[NAME_ROOM], b_name[NAME_ROOM];
-    if (a->n != b->n || a->k != b->k || a->bias != b->bias || !same_text(a->asked, b->asked) ||
-        a->candidate_count != b->candidate_count)
+    if (!same_text(a->asked, b->asked) || a->candidate_count != b->candidate_count)
         return false;
     for (size_t i = 0; i < a->candidate_count; i++) {
         const nib_candidate *x = &a->candidates[i], *y = &b->candidates[i];
@@ -275,7 +275,14 @@ static bool same_verdicts(const nib_ledger_layer *a, const nib_ledger_layer *b)
             if (!same_text(x->reasons[j].text, y->reasons[j].text))
                 return false;
     }
-    return strcmp(nib__ledger_fold_name(a_name, sizeof a_name, a->name),
+    return true;
+}
+
+static bool same_line(const nib_ledger_layer *a, const nib_ledger_layer *b)
+{
+    char a_name[NAME_ROOM], b_name[NAME_ROOM];
+    return a->n == b->n && a->k == b->k && a->bias == b->bias &&
+           strcmp(nib__ledger_fold_name(a_name, sizeof a_name, a->name),
                   nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
 }
 
@@ -287,31 +294,44 @@ static bool has_engine(const nib_ledger_layer *layer)
     return false;
 }
 
+/* The layers that share the verdicts of layer i, folded by name. */
+static void render_layers_like(const nib_ledger *ledger, size_t i, nib_text *out)
+{
+    for (size_t j = i; j < ledger->layer_count; j++) {
+        const nib_ledger_layer *layer = &ledger->layers[j];
+        char name[NAME_ROOM];
+        size_t count = 0;
+        bool seen = !same_verdicts(&ledger->layers[i], layer);
+        for (size_t l = i; l < ledger->layer_count && !seen; l++) {
+            const nib_ledger_layer *other = &ledger->layers[l];
+            const bool same = same_line(layer, other) && same_verdicts(layer, other);
+            seen = same && l < j;
+            count += same;
+        }
+        if (seen)
+            continue;
+        nib__ledger_fold_name(name, sizeof name, layer->name);
+        nib__text_format(out, "%7zu  %s  %" PRId64 "x%" PRId64 "%s\n", count, count > 1 ? name : layer->name,
+                         layer->n, layer->k, layer->bias ? " +b" : "");
+    }
+}
+
 static void render_engine(const nib_ledger *ledger, const char *engine, nib_text *out)
 {
     bool any = false;
     nib__text_format(out, "\n%s, the same layers\n", engine);
     for (size_t i = 0; i < ledger->layer_count; i++) {
-        const nib_ledger_layer *layer = &ledger->layers[i];
-        char name[NAME_ROOM];
-        size_t count = 0;
-        bool seen = !has_engine(layer);
-        for (size_t j = 0; j < ledger->layer_count && !seen; j++) {
-            const bool same = same_verdicts(layer, &ledger->layers[j]);
-            seen = same && j < i;
-            count += same;
-        }
+        bool seen = !has_engine(&ledger->layers[i]);
+        for (size_t j = 0; j < i && !seen; j++)
+            seen = same_verdicts(&ledger->layers[i], &ledger->layers[j]);
         if (seen)
             continue;
         any = true;
-        nib__ledger_fold_name(name, sizeof name, layer->name);
-        nib__text_format(out, "%7zu  %s  %" PRId64 "x%" PRId64 "%s, %s\n", count,
-                         count > 1 ? name : layer->name, layer->n, layer->k, layer->bias ? " +b" : "",
-                         layer->asked);
-        render_candidates(layer, true, out);
+        render_layers_like(ledger, i, out);
+        render_candidates(&ledger->layers[i], true, false, out);
     }
     if (!any)
-        nib__text_str(out, "  its kernels are described for int4 and mxfp8 layers; none is asked here\n");
+        nib__text_str(out, "  its kernels are described for int4, fp8 and mxfp8 layers; none is asked here\n");
 }
 
 void nib__plan_render(const nib_layers_plan *plan, const nib_policy *policy, nib_text *out)
@@ -325,12 +345,7 @@ void nib__plan_render(const nib_layers_plan *plan, const nib_policy *policy, nib
             render_engine(&plan->ledger, policy->engine, out);
         return;
     }
-    for (size_t i = 0; i < plan->ledger.layer_count; i++) {
-        const nib_ledger_layer *layer = &plan->ledger.layers[i];
-        bool own = false;
-        for (size_t j = 0; j < layer->candidate_count; j++)
-            own = own || layer->candidates[j].engine == NULL;
-        if (own)
-            render_detail(layer, policy->engine, out);
-    }
+    for (size_t i = 0; i < plan->ledger.layer_count; i++)
+        if (plan->ledger.layers[i].detailed)
+            render_detail(&plan->ledger.layers[i], policy->engine, out);
 }

@@ -86,9 +86,9 @@ static void equal_fates_fold(void **state)
     assert_non_null(strstr(text.at, "     12  model.layers.*.mlp.up_proj"));
     assert_non_null(strstr(text.at, "12.0 kB"));
     assert_null(strstr(text.at, "model.layers.3."));
-    assert_non_null(strstr(text.at, "substituted: lm_head, 2256x224: asked 8da4w-g32@cpu; done bf16@cpu, rung "
-                                    "unquantized,"));
-    assert_non_null(strstr(text.at, "denied: odd_head, 7x224"));
+    assert_non_null(strstr(text.at, "substituted: asked 8da4w-g32@cpu, done bf16@cpu; rung unquantized, "
+                                    "allowed --allow unquantized\n      1  lm_head  2256x224\n"));
+    assert_non_null(strstr(text.at, "denied: asked 8da4w-g32@cpu, no allowed way\n      1  odd_head  7x224\n"));
     assert_non_null(strstr(text.at, "  - the input width k is 224, not a multiple of 128"));
     nib__text_clear(&text);
     nib__ledger_render(&ledger, false, &text);
