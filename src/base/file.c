@@ -178,6 +178,66 @@ const char *nib__path_name(const char *path)
     return slash == NULL ? path : slash + 1;
 }
 
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+bool nib__path_same(const char *a, const char *b)
+{
+    struct stat a_stat, b_stat;
+    return stat(a, &a_stat) == 0 && stat(b, &b_stat) == 0 && same_file(&a_stat, &b_stat);
+}
+
+/* Cuts the last component off: "a/b/" becomes "a", "a" becomes "."; false for "/" and ".". */
+static bool cut_component(char *path)
+{
+    size_t size = strlen(path);
+    while (size > 1 && path[size - 1] == '/')
+        size--;
+    while (size > 0 && path[size - 1] != '/')
+        size--;
+    while (size > 1 && path[size - 1] == '/')
+        size--;
+    if (size == 0) {
+        const bool was_dot = strcmp(path, ".") == 0;
+        memcpy(path, ".", 2);
+        return !was_dot;
+    }
+    const bool shorter = path[size] != 0;
+    path[size] = 0;
+    return shorter;
+}
+
+bool nib__path_within(const char *path, const char *directory)
+{
+    char at[4096];
+    struct stat here, above, wanted;
+    const size_t size = strlen(path);
+    if (size >= sizeof at || stat(directory, &wanted) != 0)
+        return false;
+    memcpy(at, path, size + 1);
+    while (stat(at, &here) != 0 || !S_ISDIR(here.st_mode))
+        if (!cut_component(at))
+            return false;
+    for (;;) {
+        if (same_file(&here, &wanted))
+            return true;
+        const size_t used = strlen(at);
+        if (used + sizeof "/.." > sizeof at)
+            return false;
+        memcpy(at + used, "/..", sizeof "/..");
+        if (stat(at, &above) != 0 || same_file(&above, &here))
+            return false; /* the root */
+        here = above;
+    }
+}
+
+nib_status nib__directory_make(const char *path, nib_err *err)
+{
+    return mkdir(path, 0777) == 0 ? NIB_OK : nib__file_fail(err, path, "create it");
+}
+
 /* Visits the entries of an open directory: finds a directory among them, or unlinks them all. */
 static nib_status each_entry(DIR *directory, const char *path, bool unlink_them, nib_err *err)
 {

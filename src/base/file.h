@@ -12,7 +12,8 @@ typedef struct nib_map {
     uint64_t size;
 } nib_map;
 
-/* Maps a regular file (a FIFO, directory or device is an error). An empty file gives size 0, at NULL. */
+/* Maps a regular file (a FIFO, directory or device is an error). An empty file gives size 0, at
+ * NULL. */
 nib_status nib__map_open(nib_map *out, const char *path, nib_err *err);
 void nib__map_close(nib_map *map);
 /* Tells the system that these bytes will not be read again soon; whole pages inside only. */
@@ -22,15 +23,26 @@ void nib__map_release(const void *at, uint64_t size);
 nib_status nib__file_read(char **out, size_t *size, const char *path, size_t limit,
                           const nib_allocator *a, nib_err *err);
 
-typedef enum nib_path_kind { NIB_PATH_NONE, NIB_PATH_FILE, NIB_PATH_DIRECTORY, NIB_PATH_OTHER } nib_path_kind;
+typedef enum nib_path_kind {
+    NIB_PATH_NONE,
+    NIB_PATH_FILE,
+    NIB_PATH_DIRECTORY,
+    NIB_PATH_OTHER
+} nib_path_kind;
 nib_path_kind nib__path_kind(const char *path);
 /* directory + "/" + name in the arena; NULL: no memory. */
 char *nib__path_join(nib_arena *arena, const char *directory, const char *name);
 const char *nib__path_name(const char *path); /* past the last slash */
-/* Removes a file, or a directory with the plain files in it (one level deep; with a directory in it nothing
- * is removed). Nothing there is no error. */
+/* Both exist and are one file, through links, too. */
+bool nib__path_same(const char *a, const char *b);
+/* True if path, which need not exist yet, is the directory or would lie anywhere inside it. */
+bool nib__path_within(const char *path, const char *directory);
+nib_status nib__directory_make(const char *path, nib_err *err);
+/* Removes a file, or a directory with the plain files in it (one level deep; with a directory in it
+ * nothing is removed). Nothing there is no error. */
 nib_status nib__path_remove(const char *path, nib_err *err);
-nib_status nib__path_removable(const char *path, nib_err *err); /* would it be, as far as can be seen? */
+nib_status nib__path_removable(const char *path,
+                               nib_err *err); /* would it be, as far as can be seen? */
 
 /* NIB_IO with "PATH: cannot ACTION: <errno's text>". */
 nib_status nib__file_fail(nib_err *err, const char *path, const char *action);
@@ -40,21 +52,27 @@ nib_status nib__file_fail(nib_err *err, const char *path, const char *action);
 typedef struct nib_output nib_output;
 
 /* Creates path (which must not exist) for writing. */
-nib_status nib__output_open(nib_output **out, const char *path, const nib_allocator *a, nib_err *err);
+nib_status nib__output_open(nib_output **out, const char *path, const nib_allocator *a,
+                            nib_err *err);
 nib_status nib__output_write(nib_output *output, const void *bytes, size_t size, nib_err *err);
 /* Overwrites bytes already written, at an offset (headers with sizes known last). */
-nib_status nib__output_patch(nib_output *output, uint64_t offset, const void *bytes, size_t size, nib_err *err);
+nib_status nib__output_patch(nib_output *output, uint64_t offset, const void *bytes, size_t size,
+                             nib_err *err);
+/* Makes the file `size` bytes long, so that any part of it can be patched in. The space is taken
+ * now where the file system can, so that a full disk is seen before the work is done. */
+nib_status nib__output_extend(nib_output *output, uint64_t size, nib_err *err);
 uint64_t nib__output_offset(const nib_output *output);
 /* Flushes, fsyncs and closes; frees output whatever happens. */
 nib_status nib__output_finish(nib_output *output, nib_err *err);
 /* Closes without a promise; frees output. The file stays for nib__path_remove. */
 void nib__output_abandon(nib_output *output);
 
-/* rename(from, to), then fsync of the directory that holds `to`. With replace, an existing file or one-level
- * directory `to` gives way: a kill at any moment leaves the old or the new one under the name. */
+/* rename(from, to), then fsync of the directory that holds `to`. With replace, an existing file or
+ * one-level directory `to` gives way: a kill at any moment leaves the old or the new one under the
+ * name. */
 nib_status nib__publish(const char *from, const char *to, bool replace, nib_err *err);
-/* What publish does with directories where names cannot be exchanged in one step: the old one is renamed to
- * TO.old first, so that a kill may leave it there. */
+/* What publish does with directories where names cannot be exchanged in one step: the old one is
+ * renamed to TO.old first, so that a kill may leave it there. */
 nib_status nib__publish_aside(const char *from, const char *to, nib_err *err);
 
 #endif

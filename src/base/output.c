@@ -126,10 +126,34 @@ nib_status nib__output_patch(nib_output *output, uint64_t offset, const void *by
     return write_at(output, offset, bytes, size, err);
 }
 
-uint64_t nib__output_offset(const nib_output *output)
+/* Takes the space of a file; false with errno where it cannot be had. */
+static bool allocate(int fd, uint64_t size)
 {
-    return output->written + output->used;
+#if defined(__linux__)
+    int result;
+    do {
+        result = fallocate(fd, 0, 0, (off_t)size);
+    } while (result != 0 && errno == EINTR);
+    if (result == 0 || (errno != EOPNOTSUPP && errno != ENOSYS))
+        return result == 0;
+#endif
+    return ftruncate(fd, (off_t)size) == 0;
 }
+
+nib_status nib__output_extend(nib_output *output, uint64_t size, nib_err *err)
+{
+    if (output->failed)
+        return nib__fail(err, NIB_IO, "%s: an earlier write failed", output->path);
+    NIB_TRY(flush(output, err));
+    if (size <= output->written)
+        return NIB_OK;
+    if (size > INT64_MAX || !allocate(output->fd, size))
+        return fail_write(output, err);
+    output->written = size;
+    return NIB_OK;
+}
+
+uint64_t nib__output_offset(const nib_output *output) { return output->written + output->used; }
 
 /* To the disk itself. Some file systems have nothing to synchronize and say EINVAL. */
 static bool sync_fd(int fd)

@@ -277,6 +277,65 @@ static void test_output(void **state)
     removed(at("o"));
 }
 
+/* A file made as long as it will be takes its parts in any order. */
+static void test_output_extend(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    nib_output *output = output_at("o");
+    assert_int_equal(nib__output_write(output, "ab", 2, &err), NIB_OK);
+    assert_int_equal(nib__output_extend(output, 6, &err), NIB_OK);
+    assert_int_equal(nib__output_offset(output), 6);
+    assert_int_equal(nib__output_extend(output, 3, &err), NIB_OK); /* never shorter */
+    assert_int_equal(nib__output_patch(output, 4, "ef", 2, &err), NIB_OK);
+    assert_int_equal(nib__output_patch(output, 2, "cd", 2, &err), NIB_OK);
+    assert_int_equal(nib__output_patch(output, 5, "xy", 2, &err), NIB_FAILED);
+    assert_int_equal(nib__output_finish(output, &err), NIB_OK);
+    assert_true(holds(at("o"), "abcdef"));
+    removed(at("o"));
+    output = output_at("o");
+    assert_int_equal(nib__output_extend(output, UINT64_C(1) << 62, &err), NIB_IO);
+    assert_int_equal(nib__output_write(output, "x", 1, &err), NIB_IO); /* once failed, always */
+    nib__output_abandon(output);
+    removed(at("o"));
+}
+
+static void test_within(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *directory;
+        bool within;
+    } cases[] = {
+        {"d", "d", true},       {"d/", "d", true},          {"d/x", "d", true},
+        {"d/new", "d", true},   {"d/new/newer", "d", true}, {"d/below/../new", "d", true},
+        {"d/below", "d", true}, {"link", "d", true},        {"link/new", "d", true},
+        {"new", "d", false},    {"", "d", false},           {"d", "d/below", false},
+        {"dd/new", "d", false}, {"d/x", "none", false},     {"d/../new", "d", false},
+    };
+    make_directory("d", "1");
+    assert_int_equal(mkdir(at("d/below"), 0700), 0);
+    char target[512];
+    snprintf(target, sizeof target, "%s", at("d"));
+    assert_int_equal(symlink(target, at("link")), 0);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s", at(cases[i].path));
+        if (nib__path_within(path, at(cases[i].directory)) != cases[i].within)
+            fail_msg("%s in %s", cases[i].path, cases[i].directory);
+    }
+    assert_true(nib__path_within("new", "."));
+    assert_true(nib__path_same(target, at("link")));
+    assert_false(nib__path_same(target, at("none")));
+    removed(at("link"));
+    removed(at("d/below"));
+    removed(at("d"));
+    nib_err err = {0};
+    assert_int_equal(nib__directory_make(at("made"), &err), NIB_OK);
+    assert_int_equal(nib__directory_make(at("made"), &err), NIB_IO);
+    removed(at("made"));
+}
+
 /* Sizes around the buffer's, mixed, against the same bytes written at once. */
 static void test_output_sizes(void **state)
 {
@@ -479,6 +538,8 @@ int main(void)
         cmocka_unit_test(test_paths),
         cmocka_unit_test(test_remove),
         cmocka_unit_test(test_output),
+        cmocka_unit_test(test_output_extend),
+        cmocka_unit_test(test_within),
         cmocka_unit_test(test_output_sizes),
         cmocka_unit_test(test_abandon),
         cmocka_unit_test(test_failed_write),
