@@ -67,6 +67,10 @@ nib_status nib__output_finish(nib_output *output, nib_err *err);
 /* Closes without a promise; frees output. The file stays for nib__path_remove. */
 void nib__output_abandon(nib_output *output);
 
+/* A whole new file, on the disk when this returns. */
+nib_status nib__file_write(const char *path, const void *bytes, size_t size, const nib_allocator *a,
+                           nib_err *err);
+
 /* rename(from, to), then fsync of the directory that holds `to`. With replace, an existing file or
  * one-level directory `to` gives way: a kill at any moment leaves the old or the new one under the
  * name. */

@@ -193,6 +193,18 @@ void nib__output_abandon(nib_output *output)
     output_free(output);
 }
 
+nib_status nib__file_write(const char *path, const void *bytes, size_t size, const nib_allocator *a,
+                           nib_err *err)
+{
+    nib_output *output;
+    NIB_TRY(nib__output_open(&output, path, a, err));
+    const nib_status status = nib__output_write(output, bytes, size, err);
+    if (status == NIB_OK)
+        return nib__output_finish(output, err);
+    nib__output_abandon(output);
+    return status;
+}
+
 /* ---- publishing ---- */
 
 static nib_status sync_directory(const char *path, nib_err *err)

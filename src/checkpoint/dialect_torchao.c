@@ -11,6 +11,7 @@
  * F8 [n][k] or U8 [n][k/2]   E8M0 [n][k/32], or in    - tiles of 128 x 4
  */
 #include "checkpoint_inside.h"
+#include "dialects.h"
 #include "fields.h"
 
 #include <inttypes.h>
@@ -331,18 +332,6 @@ static nib_status take_float8(const nib_weight_query *q, const description *d)
     return take_fp8_act(q, d);
 }
 
-/* Scales in tiles of 128 rows x 4 groups, the order of NVIDIA's block-scaled products, into rows:
- * byte (r % 32) * 16 + (r / 32) * 4 + c of tile (row / 128, group / 4). */
-static void unswizzle(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups)
-{
-    const int64_t across = nib__ceil_div(groups, 4);
-    for (int64_t i = 0; i < n; i++) {
-        const uint8_t *tiles = from + (i / 128) * across * 512 + (i % 32) * 16 + (i % 128 / 32) * 4;
-        for (int64_t g = 0; g < groups; g++)
-            to[i * groups + g] = tiles[g / 4 * 512 + g % 4];
-    }
-}
-
 static nib_status take_mx_scales(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
@@ -361,7 +350,7 @@ static nib_status take_mx_scales(const nib_weight_query *q, const description *d
         if (in_rows == NULL)
             return nib__fail_memory(q->err, (size_t)(w->n * groups), scales->name);
         if (fresh)
-            unswizzle(in_rows, scales->data, w->n, groups);
+            nib__untile_scales(in_rows, scales->data, w->n, groups);
         w->scales = in_rows;
     }
     return nib__weight_check_scales(q, scale);

@@ -277,6 +277,16 @@ static void test_output(void **state)
     removed(at("o"));
 }
 
+static void test_file_write(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    assert_int_equal(nib__file_write(at("o"), "whole", 5, &heap, &err), NIB_OK);
+    assert_true(holds(at("o"), "whole"));
+    assert_int_equal(nib__file_write(at("o"), "more", 4, &heap, &err), NIB_EXISTS);
+    removed(at("o"));
+}
+
 /* A file made as long as it will be takes its parts in any order. */
 static void test_output_extend(void **state)
 {
@@ -538,6 +548,7 @@ int main(void)
         cmocka_unit_test(test_paths),
         cmocka_unit_test(test_remove),
         cmocka_unit_test(test_output),
+        cmocka_unit_test(test_file_write),
         cmocka_unit_test(test_output_extend),
         cmocka_unit_test(test_within),
         cmocka_unit_test(test_output_sizes),

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The streaming writer. In a file, tensors with wider elements come first, so that each lies
+ * aligned to its own size without holes, which the format forbids; among equals they keep the order
+ * in which they were added. Every shard carries all metadata: a shard then means the same alone.
+ */
+#include "writer.h"
+
+#include "names.h"
+#include "safetensors.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+typedef struct entry {
+    const char *name;
+    nib_type type;
+    int rank;
+    int64_t shape[NIB_RANK_MAX];
+    size_t unit, shard;
+    uint64_t bytes, done;
+    uint64_t offset;    /* in the file */
+    nib_hasher *hasher; /* while bytes are missing */
+    nib_hash hash;
+} entry;
+
+typedef struct shard {
+    nib_text header; /* with the eight bytes of its size, padded to a multiple of 8 */
+    uint64_t data;   /* bytes behind it */
+    char name[64];
+    nib_output *output;
+} shard;
+
+struct nib_writer {
+    nib_allocator allocator;
+    nib_arena arena;
+    nib_meta *metas;
+    entry *entries;
+    shard *shards;
+    size_t meta_count, meta_capacity, count, capacity, shard_count;
+    const char *directory; /* NULL: one file */
+    bool failed;           /* memory ran out while adding */
+};
+
+nib_status nib__writer_make(nib_writer **out, const nib_allocator *a, nib_err *err)
+{
+    nib_writer *w = nib__calloc(a, 1, sizeof *w);
+    if (w == NULL)
+        return nib__fail_memory(err, sizeof *w, "a writer");
+    w->allocator = *a;
+    nib__arena_init(&w->arena, &w->allocator, 0);
+    *out = w;
+    return NIB_OK;
+}
+
+void nib__writer_free(nib_writer *w)
+{
+    if (w == NULL)
+        return;
+    const nib_allocator a = w->allocator;
+    for (size_t i = 0; i < w->shard_count; i++) {
+        nib__output_abandon(w->shards[i].output);
+        nib__text_free(&w->shards[i].header);
+    }
+    for (size_t i = 0; i < w->count; i++)
+        if (w->entries[i].hasher != NULL)
+            (void)nib__hasher_finish(w->entries[i].hasher);
+    nib__release(&a, w->metas);
+    nib__release(&a, w->entries);
+    nib__arena_free(&w->arena);
+    nib__release(&a, w);
+}
+
+/* ---- what there is to write ---- */
+
+void nib__writer_add_meta(nib_writer *w, const char *key, const char *value)
+{
+    void *metas = w->metas;
+    const nib_meta meta = {nib__arena_copy(&w->arena, key, strlen(key)),
+                           nib__arena_copy(&w->arena, value, strlen(value))};
+    if (meta.key == NULL || meta.value == NULL ||
+        !nib__reserve(&w->allocator, &metas, &w->meta_capacity, w->meta_count + 1, sizeof meta)) {
+        w->failed = true;
+        return;
+    }
+    w->metas = metas;
+    w->metas[w->meta_count++] = meta;
+}
+
+size_t nib__writer_add_tensor(nib_writer *w, const char *name, nib_type type, const int64_t *shape,
+                              int rank, size_t unit)
+{
+    void *entries = w->entries;
+    entry e = {.type = type, .rank = rank, .unit = unit};
+    e.name = nib__arena_copy(&w->arena, name, strlen(name));
+    for (int i = 0; i < rank; i++)
+        e.shape[i] = shape[i];
+    if (e.name == NULL || !nib__tensor_bytes(&e.bytes, type, shape, rank) ||
+        !nib__reserve(&w->allocator, &entries, &w->capacity, w->count + 1, sizeof e)) {
+        w->failed = true;
+        return w->count;
+    }
+    w->entries = entries;
+    w->entries[w->count] = e;
+    return w->count++;
+}
+
+/* ---- places ---- */
+
+/* Gives every entry its shard; a new one begins between units where the limit would be passed. */
+static size_t cut_shards(nib_writer *w, uint64_t limit)
+{
+    uint64_t used = 0;
+    size_t shards = 0;
+    for (size_t i = 0; i < w->count;) {
+        uint64_t unit = 0;
+        size_t end = i;
+        for (; end < w->count && w->entries[end].unit == w->entries[i].unit; end++)
+            unit += w->entries[end].bytes;
+        if (used != 0 && limit != 0 && unit > limit - (used < limit ? used : limit)) {
+            shards++;
+            used = 0;
+        }
+        used += unit;
+        for (; i < end; i++)
+            w->entries[i].shard = shards;
+    }
+    return shards + 1;
+}
+
+static void put_entry(nib_jsonw *json, const entry *e, uint64_t begin)
+{
+    nib__jsonw_key(json, e->name);
+    nib__jsonw_object(json);
+    nib__jsonw_pair_string(json, "dtype", nib__type_stored_name(e->type));
+    nib__jsonw_key(json, "shape");
+    nib__jsonw_array(json);
+    for (int i = 0; i < e->rank; i++)
+        nib__jsonw_int(json, e->shape[i]);
+    nib__jsonw_array_end(json);
+    nib__jsonw_key(json, "data_offsets");
+    nib__jsonw_array(json);
+    nib__jsonw_int(json, (int64_t)begin);
+    nib__jsonw_int(json, (int64_t)(begin + e->bytes));
+    nib__jsonw_array_end(json);
+    nib__jsonw_object_end(json);
+}
+
+/* Header and data offsets of one shard. */
+static void lay_out(nib_writer *w, size_t s)
+{
+    static const int widths[] = {64, 32, 16, 8, 6, 4};
+    shard *to = &w->shards[s];
+    nib_jsonw json;
+    nib__text_init(&to->header, &w->allocator);
+    nib__text_put(&to->header, "\0\0\0\0\0\0\0\0", 8);
+    nib__jsonw_init(&json, &to->header, 0);
+    nib__jsonw_object(&json);
+    nib__jsonw_key(&json, "__metadata__");
+    nib__jsonw_object(&json);
+    for (size_t i = 0; i < w->meta_count; i++)
+        nib__jsonw_pair_string(&json, w->metas[i].key, w->metas[i].value);
+    nib__jsonw_object_end(&json);
+    for (size_t b = 0; b < COUNT(widths); b++)
+        for (size_t i = 0; i < w->count; i++) {
+            entry *e = &w->entries[i];
+            if (e->shard != s || nib__type_bits(e->type) != widths[b])
+                continue;
+            put_entry(&json, e, to->data);
+            e->offset = to->data;
+            to->data += e->bytes;
+        }
+    nib__jsonw_object_end(&json);
+    while (!to->header.failed && to->header.size % 8 != 0)
+        nib__text_put(&to->header, " ", 1);
+}
+
+static nib_status check_header(nib_writer *w, shard *s, nib_err *err)
+{
+    if (s->header.failed)
+        return nib__fail_memory(err, s->header.size, "a header");
+    uint64_t size = s->header.size - 8;
+    if (size > NIB_SAFETENSORS_HEADER_MAX)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "a header of %" PRIu64 " bytes is over the format's %d", size,
+                         NIB_SAFETENSORS_HEADER_MAX);
+    for (int i = 0; i < 8; i++, size >>= 8)
+        s->header.at[i] = (char)(size & 0xff);
+    for (size_t i = 0; i < w->count; i++)
+        if (&w->shards[w->entries[i].shard] == s)
+            w->entries[i].offset += s->header.size;
+    return NIB_OK;
+}
+
+/* The strict reader would refuse a file with two tensors of one name. */
+static nib_status check_names(nib_writer *w, nib_err *err)
+{
+    char shown[160];
+    nib_names names;
+    const void **items = nib__arena_take(&w->arena, w->count, sizeof *items);
+    if (items == NULL || !nib__names_init(&names, &w->arena, w->count))
+        return nib__fail_memory(err, w->count * sizeof *items, "the list of tensors");
+    for (size_t i = 0; i < w->count; i++) {
+        const char *name = w->entries[i].name;
+        items[i] = &w->entries[i];
+        if (nib__names_add(&names, items, i) != NULL || strcmp(name, "__metadata__") == 0)
+            return nib__fail(err, NIB_BAD_INPUT, "two tensors would be written as \"%s\"",
+                             nib__say_name(shown, sizeof shown, name, strlen(name)));
+    }
+    return NIB_OK;
+}
+
+nib_status nib__writer_layout(nib_writer *w, uint64_t shard_limit, nib_err *err)
+{
+    if (w->failed)
+        return nib__fail_memory(err, w->count * sizeof *w->entries, "the list of tensors");
+    NIB_TRY(check_names(w, err));
+    const size_t count = cut_shards(w, shard_limit);
+    w->shards = nib__arena_take(&w->arena, count, sizeof *w->shards);
+    if (w->shards == NULL)
+        return nib__fail_memory(err, count * sizeof *w->shards, "the list of shards");
+    w->shard_count = count;
+    for (size_t s = 0; s < count; s++) {
+        lay_out(w, s);
+        if (count == 1)
+            snprintf(w->shards[s].name, sizeof w->shards[s].name, "model.safetensors");
+        else
+            snprintf(w->shards[s].name, sizeof w->shards[s].name,
+                     "model-%05zu-of-%05zu.safetensors", s + 1, count);
+        NIB_TRY(check_header(w, &w->shards[s], err));
+    }
+    return NIB_OK;
+}
+
+size_t nib__writer_file_count(const nib_writer *w) { return w->shard_count; }
+
+uint64_t nib__writer_bytes(const nib_writer *w)
+{
+    uint64_t total = 0;
+    for (size_t s = 0; s < w->shard_count; s++)
+        total += w->shards[s].header.size + w->shards[s].data;
+    return total;
+}
+
+/* ---- bytes ---- */
+
+nib_status nib__writer_begin(nib_writer *w, const char *directory, const char *file, nib_err *err)
+{
+    w->directory =
+        directory == NULL ? NULL : nib__arena_copy(&w->arena, directory, strlen(directory));
+    if (directory != NULL && w->directory == NULL)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    for (size_t i = 0; i < w->shard_count; i++) {
+        shard *s = &w->shards[i];
+        const char *path = file != NULL ? file : nib__path_join(&w->arena, directory, s->name);
+        if (path == NULL)
+            return nib__fail_memory(err, strlen(s->name), "a path");
+        NIB_TRY(nib__output_open(&s->output, path, &w->allocator, err));
+        NIB_TRY(nib__output_write(s->output, s->header.at, s->header.size, err));
+        NIB_TRY(nib__output_extend(s->output, s->header.size + s->data, err));
+    }
+    return NIB_OK;
+}
+
+nib_status nib__writer_put(nib_writer *w, size_t tensor, const void *bytes, size_t size,
+                           nib_err *err)
+{
+    entry *e = &w->entries[tensor];
+    if (size > e->bytes - e->done)
+        return nib__fail(err, NIB_FAILED, "%s: more bytes than its shape has", e->name);
+    if (e->hasher == NULL && e->done == 0)
+        e->hasher = nib__hasher_open();
+    if (e->hasher == NULL)
+        return nib__fail_memory(err, 1024, "a hash");
+    nib__hasher_add(e->hasher, bytes, size);
+    NIB_TRY(nib__output_patch(w->shards[e->shard].output, e->offset + e->done, bytes, size, err));
+    e->done += size;
+    if (e->done == e->bytes) {
+        e->hash = nib__hasher_finish(e->hasher);
+        e->hasher = NULL;
+    }
+    return NIB_OK;
+}
+
+static nib_status write_index(nib_writer *w, nib_err *err)
+{
+    nib_text text;
+    nib_jsonw json;
+    uint64_t total = 0;
+    const char *path = nib__path_join(&w->arena, w->directory, "model.safetensors.index.json");
+    if (path == NULL)
+        return nib__fail_memory(err, strlen(w->directory), "a path");
+    for (size_t i = 0; i < w->count; i++)
+        total += w->entries[i].bytes;
+    nib__text_init(&text, &w->allocator);
+    nib__jsonw_init(&json, &text, 2);
+    nib__jsonw_object(&json);
+    nib__jsonw_key(&json, "metadata");
+    nib__jsonw_object(&json);
+    nib__jsonw_pair_int(&json, "total_size", (int64_t)total);
+    nib__jsonw_object_end(&json);
+    nib__jsonw_key(&json, "weight_map");
+    nib__jsonw_object(&json);
+    for (size_t i = 0; i < w->count; i++)
+        nib__jsonw_pair_string(&json, w->entries[i].name, w->shards[w->entries[i].shard].name);
+    nib__jsonw_object_end(&json);
+    nib__jsonw_object_end(&json);
+    nib__text_str(&text, "\n");
+    const nib_status status = text.failed
+                                  ? nib__fail_memory(err, text.size, path)
+                                  : nib__file_write(path, text.at, text.size, &w->allocator, err);
+    nib__text_free(&text);
+    return status;
+}
+
+nib_status nib__writer_finish(nib_writer *w, nib_err *err)
+{
+    for (size_t i = 0; i < w->count; i++) {
+        entry *e = &w->entries[i];
+        if (e->bytes == 0)
+            e->hash = nib__hash_bytes("", 0);
+        else if (e->done != e->bytes)
+            return nib__fail(err, NIB_FAILED, "%s: %" PRIu64 " of %" PRIu64 " bytes were written",
+                             e->name, e->done, e->bytes);
+    }
+    for (size_t s = 0; s < w->shard_count; s++) {
+        nib_output *output = w->shards[s].output;
+        w->shards[s].output = NULL;
+        NIB_TRY(nib__output_finish(output, err));
+    }
+    return w->shard_count > 1 ? write_index(w, err) : NIB_OK;
+}
+
+size_t nib__writer_count(const nib_writer *w) { return w->count; }
+
+const char *nib__writer_name(const nib_writer *w, size_t tensor) { return w->entries[tensor].name; }
+
+nib_hash nib__writer_hash(const nib_writer *w, size_t tensor) { return w->entries[tensor].hash; }

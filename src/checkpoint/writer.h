@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writes safetensors as a stream: names, types and shapes first, then the bytes of each tensor in
+ * ascending pieces, tensors in any order. One file, or shards with an index where a directory would
+ * get a file over the limit. Owns its open outputs; the caller owns the directory and makes it
+ * appear (nib__publish).
+ */
+#ifndef NIB_WRITER_H
+#define NIB_WRITER_H
+
+#include "checkpoint.h"
+#include "hash.h"
+
+typedef struct nib_writer nib_writer;
+
+nib_status nib__writer_make(nib_writer **out, const nib_allocator *a, nib_err *err);
+/* Abandons what is open; frees. */
+void nib__writer_free(nib_writer *writer);
+
+/* All entries and tensors are added before nib__writer_layout. Tensors of one unit (a module's
+ * codes and scales) stay in one shard. Strings are copied. A failure of memory is kept and told by
+ * the layout. */
+void nib__writer_add_meta(nib_writer *writer, const char *key, const char *value);
+size_t nib__writer_add_tensor(nib_writer *writer, const char *name, nib_type type,
+                              const int64_t *shape, int rank, size_t unit);
+
+/* Fixes places and headers. shard_limit: bytes of a file; 0: one file. Afterwards sizes are known.
+ */
+nib_status nib__writer_layout(nib_writer *writer, uint64_t shard_limit, nib_err *err);
+size_t nib__writer_file_count(const nib_writer *writer);
+uint64_t nib__writer_bytes(const nib_writer *writer); /* of all files, headers included */
+
+/* Creates the files: `file` itself, or in `directory` model.safetensors, or its shards and index.
+ */
+nib_status nib__writer_begin(nib_writer *writer, const char *directory, const char *file,
+                             nib_err *err);
+/* The next `size` bytes of a tensor. */
+nib_status nib__writer_put(nib_writer *writer, size_t tensor, const void *bytes, size_t size,
+                           nib_err *err);
+/* Every tensor must be whole by now. */
+nib_status nib__writer_finish(nib_writer *writer, nib_err *err);
+
+size_t nib__writer_count(const nib_writer *writer);
+const char *nib__writer_name(const nib_writer *writer, size_t tensor);
+nib_hash nib__writer_hash(const nib_writer *writer, size_t tensor); /* of a whole tensor */
+
+#endif

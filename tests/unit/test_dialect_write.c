@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * torchao's words: descriptions, configs, names, types and shapes equal those that torchao itself
+ * wrote; what it cannot hold is refused with the reason.
+ */
+#include "dialects.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static const char golden[] = "tests/golden/torchao_weights.safetensors";
+
+static nib_checkpoint *open_golden(void)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_checkpoint *cp = NULL;
+    nib_err err;
+    if (nib__checkpoint_open(&cp, golden, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return cp;
+}
+
+static nib_scheme scheme_named(const char *name, size_t size)
+{
+    nib_scheme scheme = {0};
+    nib_err err;
+    if (nib__scheme_parse(&scheme, name, size, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return scheme;
+}
+
+/* What the quantizer would say of a golden module: "int8wo-g32.bf16". */
+static bool stored_named(nib_stored *out, const char *module)
+{
+    const size_t size = (size_t)(strrchr(module, '.') - module);
+    if (strncmp(module, "mxfp4", 5) == 0)
+        return false; /* read here, not written */
+    *out = (nib_stored){.scheme = scheme_named(module, size), .n = 3, .k = 160};
+    out->source = strcmp(module + size, ".f32") == 0 ? NIB_TYPE_F32 : NIB_TYPE_BF16;
+    const nib_scheme *s = &out->scheme;
+    const bool f32_scales =
+        (s->code == NIB_CODE_I8 && s->group <= 0 && s->symmetric) || s->code == NIB_CODE_E4M3;
+    out->scale_type = s->code == NIB_CODE_MX8 ? NIB_TYPE_E8M0
+                      : f32_scales            ? NIB_TYPE_F32
+                                              : out->source;
+    out->zero_type = s->zero == NIB_ZERO_INT     ? NIB_TYPE_I8
+                     : s->zero == NIB_ZERO_FLOAT ? out->source
+                                                 : NIB_TYPE_NONE;
+    return true;
+}
+
+static const char *meta_value(const nib_checkpoint *cp, const char *key)
+{
+    for (size_t i = 0; i < nib__checkpoint_meta_count(cp); i++)
+        if (strcmp(nib__checkpoint_meta_at(cp, i)->key, key) == 0)
+            return nib__checkpoint_meta_at(cp, i)->value;
+    return "";
+}
+
+static void test_descriptions(void **state)
+{
+    (void)state;
+    nib_checkpoint *cp = open_golden();
+    const nib_allocator a = nib__allocator_default();
+    size_t seen = 0;
+    for (size_t i = 0; i < nib__checkpoint_module_count(cp); i++) {
+        const char *module = nib__checkpoint_module(cp, i);
+        char key[100], why[160];
+        nib_stored stored;
+        nib_text text;
+        if (!stored_named(&stored, module))
+            continue;
+        assert_null(nib__torchao_refuses(why, &stored));
+        nib__text_init(&text, &a);
+        nib__torchao_describe(&text, &stored);
+        snprintf(key, sizeof key, "%s.weight", module);
+        assert_string_equal(text.at, meta_value(cp, key));
+        nib__text_free(&text);
+        seen++;
+    }
+    assert_int_equal(seen, 36);
+    nib__checkpoint_close(cp);
+}
+
+static void expect_part(const nib_checkpoint *cp, const char *module, const nib_stored_part *part)
+{
+    char name[100];
+    snprintf(name, sizeof name, "%s%s", module, part->suffix);
+    const nib_tensor *tensor = nib__checkpoint_find(cp, name);
+    if (tensor == NULL)
+        fail_msg("torchao has no %s", name);
+    assert_string_equal(nib__type_stored_name(tensor->type), nib__type_stored_name(part->type));
+    assert_int_equal(tensor->rank, part->rank);
+    assert_int_equal(tensor->shape[0], part->shape[0]);
+    assert_int_equal(tensor->shape[1], part->shape[1]);
+}
+
+static void test_layouts(void **state)
+{
+    (void)state;
+    nib_checkpoint *cp = open_golden();
+    for (size_t i = 0; i < nib__checkpoint_module_count(cp); i++) {
+        const char *module = nib__checkpoint_module(cp, i);
+        char name[100];
+        nib_stored stored;
+        nib_storage storage;
+        if (!stored_named(&stored, module))
+            continue;
+        nib__storage_of(&storage, NIB_DIALECT_TORCHAO, &stored);
+        expect_part(cp, module, &storage.codes);
+        expect_part(cp, module, &storage.scales);
+        snprintf(name, sizeof name, "%s._weight_zero_point", module);
+        if (storage.zeros.suffix != NULL)
+            expect_part(cp, module, &storage.zeros);
+        else
+            assert_null(nib__checkpoint_find(cp, name));
+    }
+    nib__checkpoint_close(cp);
+}
+
+static void test_configs(void **state)
+{
+    (void)state;
+    char line[4000];
+    size_t seen = 0;
+    const nib_allocator a = nib__allocator_default();
+    FILE *file = fopen("tests/golden/torchao_configs.txt", "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        char *tab = strchr(line, '\t');
+        if (tab == NULL || strncmp(line, "mxfp4\t", 6) == 0)
+            continue;
+        line[strcspn(line, "\n")] = 0;
+        const nib_scheme scheme = scheme_named(line, (size_t)(tab - line));
+        nib_text text;
+        nib_jsonw w;
+        nib__text_init(&text, &a);
+        nib__jsonw_init(&w, &text, 0);
+        nib__torchao_config(&w, &scheme);
+        assert_string_equal(text.at, tab + 1);
+        nib__text_free(&text);
+        seen++;
+    }
+    fclose(file);
+    assert_int_equal(seen, 18);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *scheme;
+        int64_t k;
+        const char *why;
+    } cases[] = {
+        {"8da4w-g32", 172, "k = 172 is no multiple of the group of 32"},
+        {"mxfp8", 48, "k = 48 is no multiple of the group of 32"},
+        {"int4wo-g5", 35, "k = 35 is odd"},
+        {"int4wo-row", 64, "groups only"},
+        {"int8wo-tensor-asym", 64, "per row or group"},
+        {"8da4w-g32-actsym", 64, "asymmetric activations only"},
+        {"8da4w-g32-static", 64, "static"},
+        {"int8dq-static", 64, "static"},
+        {"int8dq-g32", 64, "one scale per row or tensor"},
+        {"4da4w-g32", 64, "4-bit activations"},
+        {"8da4w-g32-ao017", 64, "0.17's formula"},
+        {"fp8dq-tensor", 64, "per tensor, too"},
+        {"int8wo-g32-ao017", 64, NULL},
+        {"int4wo-g32-tinygemm", 64, NULL},
+        {"int8wo", 35, NULL},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char why[160];
+        const nib_stored stored = {.scheme = scheme_named(cases[i].scheme, strlen(cases[i].scheme)),
+                                   .n = 3,
+                                   .k = cases[i].k};
+        const char *said = nib__torchao_refuses(why, &stored);
+        if ((said == NULL) != (cases[i].why == NULL) ||
+            (said != NULL && strstr(said, cases[i].why) == NULL))
+            fail_msg("%s: %s", cases[i].scheme, said == NULL ? "held" : said);
+    }
+}
+
+static void test_tiles(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][2] = {{1, 1}, {3, 5}, {128, 4}, {129, 4}, {300, 9}};
+    for (size_t c = 0; c < COUNT(shapes); c++) {
+        const int64_t n = shapes[c][0], groups = shapes[c][1];
+        const size_t plain = (size_t)(n * groups);
+        const size_t tiled = (size_t)(nib__ceil_div(n, 128) * nib__ceil_div(groups, 4)) * 512;
+        uint8_t *from = malloc(plain), *tiles = calloc(1, tiled), *back = malloc(plain);
+        for (size_t i = 0; i < plain; i++)
+            from[i] = (uint8_t)(1 + i % 251);
+        nib__tile_scales(tiles, from, n, groups);
+        nib__untile_scales(back, tiles, n, groups);
+        assert_memory_equal(from, back, plain);
+        size_t used = 0;
+        for (size_t i = 0; i < tiled; i++)
+            used += tiles[i] != 0;
+        assert_int_equal(used, plain);
+        free(from);
+        free(tiles);
+        free(back);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_descriptions), cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_configs),      cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_tiles),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
