@@ -4,6 +4,8 @@
  * canonical form; what does not apply is refused by name. Plain weights in every store, and ONNX's
  * DequantizeLinear.
  */
+#include "file.h"
+#include "json.h"
 #include "onnx_tensor.h"
 #include "scheme.h"
 
@@ -381,6 +383,61 @@ static void test_onnx_dequantize_int4(void **state)
         assert_true(row[j] == want[j]);
 }
 
+/* All numbers of the file, in order: 64 packed bytes, 4 scales, 128 values. */
+static int read_numbers(double *out, int room, const char *path)
+{
+    const nib_allocator a = nib__allocator_default();
+    char *text;
+    size_t size;
+    nib_json json;
+    int count = 0;
+    assert_int_equal(nib__file_read(&text, &size, path, 1 << 20, &a, NULL), NIB_OK);
+    nib__json_init(&json, path, text, size, NULL);
+    for (;;) {
+        const nib_json_event event = nib__json_next(&json);
+        assert_int_not_equal(event, NIB_JSON_ERROR);
+        if (event == NIB_JSON_END)
+            break;
+        if (event == NIB_JSON_NUMBER && count < room)
+            assert_true(nib__json_double(&json, &out[count++]));
+    }
+    nib__release(&a, text);
+    return count;
+}
+
+/* compressed-tensors' MXFP4, as torchtitan keeps it: 2 rows of 64. */
+static void test_mxfp4_reference(void **state)
+{
+    (void)state;
+    const char *data;
+    char path[1024];
+    double numbers[256];
+    uint8_t packed[2][32], scales[2][2];
+    if (!has_data(&data, "mxfp4 reference"))
+        return;
+    snprintf(path, sizeof path, "%s/quant/mxfp4-reference.json", data);
+    assert_int_equal(read_numbers(numbers, 256, path), 64 + 4 + 128);
+    for (int i = 0; i < 64; i++)
+        packed[i / 32][i % 32] = (uint8_t)numbers[i];
+    for (int i = 0; i < 4; i++)
+        scales[i / 2][i % 2] = (uint8_t)numbers[64 + i];
+    const nib_weight w = {.scheme = {.code = NIB_CODE_MX4, .group = 32, .symmetric = true},
+                          .n = 2,
+                          .k = 64,
+                          .store = NIB_STORE_NIBBLE,
+                          .codes = packed,
+                          .scales = scales,
+                          .scale_type = NIB_TYPE_E8M0,
+                          .scale_stride_n = 2,
+                          .scale_stride_g = 1};
+    for (int64_t i = 0; i < 2; i++) {
+        float row[64];
+        nib__weight_row(&w, i, row);
+        for (int64_t j = 0; j < 64; j++)
+            assert_true((double)row[j] == numbers[68 + i * 64 + j]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -394,6 +451,7 @@ int main(void)
         cmocka_unit_test(test_weight_bytes_and_floats),
         cmocka_unit_test(test_onnx_dequantize_blocked),
         cmocka_unit_test(test_onnx_dequantize_int4),
+        cmocka_unit_test(test_mxfp4_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
