@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention for avx2; attn_body.h is the code, attn_rows.c the table.
+ */
+#include "x86.h"
+
+#if NIB_BUILT_X86
+#include "token_rows.h"
+
+#define NIB_ATTN nib__attn__avx2
+#include "attn_body.h"
+#endif

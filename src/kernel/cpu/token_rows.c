@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of the operations that work token by token: embedding look-up, norm, rope, swiglu, residual add, and
+ * storing keys and values. The plain C of norm, rope, swiglu and add is token_body.h, as for every other
+ * instruction set; look-up and store move data and have one version.
+ */
+#include "token_rows.h"
+
+#include "x86.h"
+
+#define NIB_TOKEN(name) nib__token_##name##__ref
+#include "token_body.h"
+
+static void embed_ref(const nib_embed *a, int64_t m0, int64_t m1)
+{
+    for (int64_t m = m0; m < m1; m++)
+        nib__weight_row(a->table, a->ids[m], a->out + m * a->table->k);
+}
+
+static void store_row(const nib_cache *c, void *cache, const float *from, int64_t at)
+{
+    switch (c->type) {
+    case NIB_TYPE_F32: nib__from_f32((float *)cache + at, NIB_TYPE_F32, from, c->head_dim); break;
+    default: nib__from_f32((uint16_t *)cache + at, c->type, from, c->head_dim); break;
+    }
+}
+
+static void store_kv_ref(const nib_store_kv *a, int64_t m0, int64_t m1)
+{
+    const nib_cache *c = &a->cache;
+    for (int64_t m = m0; m < m1; m++) {
+        const int64_t position = a->position[m];
+        const int64_t block = c->tables[a->sequence[m] * c->table_ld + position / NIB_CACHE_BLOCK];
+        for (int64_t h = 0; h < c->kv_heads; h++) {
+            const int64_t at = ((block * c->kv_heads + h) * NIB_CACHE_BLOCK + position % NIB_CACHE_BLOCK) * c->head_dim;
+            store_row(c, c->keys, a->k + m * a->ld + h * c->head_dim, at);
+            store_row(c, c->values, a->v + m * a->ld + h * c->head_dim, at);
+        }
+    }
+}
+
+#define ROW(kernel, operation, target, rank_, conditions, ref, member, function, words)            \
+    {                                                                                              \
+        .name = #kernel "__" #target, .op = NIB_OP_##operation, .code = NIB_ANY, .act = NIB_ANY,   \
+        .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = conditions,                           \
+        .numbers = NIB_NUMBERS_LANES, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32,       \
+        .run = {.member = function}, .note = words                                                 \
+    }
+
+#define NEEDS_AVX2   NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL))
+#define NEEDS_AVX512 NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL))
+#define AVX512(kernel, operation, member, words)                                                   \
+    ROW(kernel, operation, avx512, 10, NEEDS_AVX512, #kernel "__ref", member,                      \
+        NIB_X86(nib__token_##member##__avx512), words)
+#define AVX2(kernel, operation, member, words)                                                     \
+    ROW(kernel, operation, avx2, 20, NEEDS_AVX2, #kernel "__ref", member,                          \
+        NIB_X86(nib__token_##member##__avx2), words)
+#define REF(kernel, operation, member, words)                                                      \
+    ROW(kernel, operation, ref, 90, NIB_NO_CONDS, NULL, member, nib__token_##member##__ref, words)
+
+static const nib_kernel rows[] = {
+    AVX512(norm_f32, NORM, norm, "root mean square norm, 16 lanes and one tree"),
+    AVX2(norm_f32, NORM, norm, "the same, two vectors of 8 lanes"),
+    REF(norm_f32, NORM, norm, "the same in plain C"),
+    AVX512(rope_f32, ROPE, rope, "rotates pairs (i, i + dims/2) of each head"),
+    AVX2(rope_f32, ROPE, rope, "the same"),
+    REF(rope_f32, ROPE, rope, "the same in plain C"),
+    AVX512(swiglu_f32, SWIGLU, swiglu, "silu(gate) * up, with the library's own exp"),
+    AVX2(swiglu_f32, SWIGLU, swiglu, "the same"),
+    REF(swiglu_f32, SWIGLU, swiglu, "the same in plain C"),
+    AVX512(add_f32, ADD, add, "adds into the residual"),
+    AVX2(add_f32, ADD, add, "the same"),
+    REF(add_f32, ADD, add, "the same in plain C"),
+    ROW(embed_f32, EMBED, ref, 90, NIB_NO_CONDS, NULL, embed, embed_ref, "copies rows of the table, dequantized to f32"),
+    ROW(copy_f32, COPY, ref, 90, NIB_NO_CONDS, NULL, store_kv, store_kv_ref, "rounds keys and values into the cache"),
+};
+
+const nib_family nib__family_token = {rows, COUNT(rows)};

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the token and attention tables take from the files compiled per instruction set.
+ */
+#ifndef NIB_TOKEN_ROWS_H
+#define NIB_TOKEN_ROWS_H
+
+#include "kernel.h"
+
+#define NIB_TOKEN_FUNCTIONS(isa)                                                                   \
+    void nib__token_norm__##isa(const nib_norm *a, int64_t row0, int64_t row1);                    \
+    void nib__token_rope__##isa(const nib_rope *a, int64_t m0, int64_t m1);                        \
+    void nib__token_swiglu__##isa(const nib_swiglu *a, int64_t m0, int64_t m1);                    \
+    void nib__token_add__##isa(const nib_add *a, int64_t m0, int64_t m1);                          \
+    void nib__attn__##isa(const nib_attn *a, int64_t item0, int64_t item1, void *scratch)
+
+NIB_TOKEN_FUNCTIONS(ref);
+NIB_TOKEN_FUNCTIONS(avx2);
+NIB_TOKEN_FUNCTIONS(avx512);
+
+#endif
