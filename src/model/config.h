@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config.json and generation_config.json of a Hugging Face model: the architecture as numbers. A key that
+ * would change the result in a way not built is an error that names it; a key not known is a note.
+ */
+#ifndef NIB_CONFIG_H
+#define NIB_CONFIG_H
+
+#include "ledger.h"
+#include "type.h"
+
+typedef enum nib_arch { NIB_ARCH_LLAMA, NIB_ARCH_MISTRAL, NIB_ARCH_QWEN2, NIB_ARCH_QWEN3 } nib_arch;
+
+typedef enum nib_rope_kind { NIB_ROPE_PLAIN, NIB_ROPE_LLAMA3, NIB_ROPE_LINEAR } nib_rope_kind;
+
+enum { NIB_EOS_MAX = 16 };
+
+typedef struct nib_config {
+    nib_arch arch;
+    int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, context;
+    double norm_eps, rope_theta;
+    nib_rope_kind rope;
+    double rope_factor, rope_low, rope_high; /* llama3: factor, low and high frequency factors */
+    int64_t rope_original;                   /* llama3: original context */
+    bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
+    nib_type dtype; /* torch_dtype; NONE if absent */
+    int32_t bos, eos[NIB_EOS_MAX];
+    int eos_count;  /* bos -1: none */
+    char *quantization; /* the text of quantization_config, or NULL; in the caller's arena */
+} nib_config;
+
+/* Sampling defaults of generation_config.json; negative or 0 count: not given. */
+typedef struct nib_generation {
+    double temperature, top_p, min_p, repeat_penalty;
+    int64_t top_k;
+    bool do_sample, do_sample_given;
+    int32_t eos[NIB_EOS_MAX];
+    int eos_count;
+} nib_generation;
+
+/* name is for messages; notes go to ledger (NULL allowed). */
+nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
+                             nib_arena *arena, nib_ledger *ledger, nib_err *err);
+nib_status nib__generation_parse(nib_generation *out, const char *name, const char *text, size_t size,
+                                 nib_arena *arena, nib_err *err);
+const char *nib__arch_name(nib_arch arch); /* "llama" */
+
+/* Cosines and sines of positions 0..count-1: [count][head_dim], cosines first. */
+void nib__rope_table(float *out, const nib_config *config, int64_t count);
+
+#endif
