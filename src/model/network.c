@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opens a network and checks that the checkpoint holds what config.json implies.
+ */
+#include "network.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { CONFIG_LIMIT = 16 << 20 };
+
+static const struct {
+    const char *name;
+    nib_role role;
+} site_names[NIB_SITE_COUNT] = {
+    [NIB_SITE_Q] = {"self_attn.q_proj", NIB_ROLE_Q},   [NIB_SITE_K] = {"self_attn.k_proj", NIB_ROLE_K},
+    [NIB_SITE_V] = {"self_attn.v_proj", NIB_ROLE_V},   [NIB_SITE_O] = {"self_attn.o_proj", NIB_ROLE_O},
+    [NIB_SITE_GATE] = {"mlp.gate_proj", NIB_ROLE_GATE}, [NIB_SITE_UP] = {"mlp.up_proj", NIB_ROLE_UP},
+    [NIB_SITE_DOWN] = {"mlp.down_proj", NIB_ROLE_DOWN},
+};
+
+static void site_shape(const nib_config *c, int site, nib_site *out)
+{
+    const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    switch (site) {
+    case NIB_SITE_Q: out->n = q, out->k = c->width, out->bias = c->qkv_bias; break;
+    case NIB_SITE_K:
+    case NIB_SITE_V: out->n = kv, out->k = c->width, out->bias = c->qkv_bias; break;
+    case NIB_SITE_O: out->n = c->width, out->k = q, out->bias = c->o_bias; break;
+    case NIB_SITE_DOWN: out->n = c->width, out->k = c->ffn, out->bias = c->mlp_bias; break;
+    default: out->n = c->ffn, out->k = c->width, out->bias = c->mlp_bias; break;
+    }
+}
+
+static nib_scheme float_scheme(nib_type type)
+{
+    const nib_code code = type == NIB_TYPE_F16 ? NIB_CODE_F16 : type == NIB_TYPE_BF16 ? NIB_CODE_BF16 : NIB_CODE_F32;
+    return (nib_scheme){.code = code, .symmetric = true, .act_symmetric = true};
+}
+
+/* What config.json implies: shapes, biases, float weights of torch_dtype. */
+static nib_status list_sites(nib_network *net, nib_err *err)
+{
+    const nib_config *c = &net->config;
+    net->site_count = (size_t)(2 + c->layers * NIB_SITE_COUNT);
+    net->sites = nib__arena_take(&net->arena, net->site_count, sizeof *net->sites);
+    if (!net->sites)
+        return nib__fail_memory(err, net->site_count * sizeof *net->sites, "the list of layers");
+    for (size_t i = 0; i < net->site_count; i++) {
+        nib_site *s = &net->sites[i];
+        char name[96];
+        if (i == 0 || i == net->site_count - 1) {
+            snprintf(name, sizeof name, "%s", i == 0 ? "model.embed_tokens" : "lm_head");
+            s->role = i == 0 ? NIB_ROLE_EMBED : NIB_ROLE_HEAD;
+            s->n = c->vocab, s->k = c->width;
+        } else {
+            const int64_t layer = (int64_t)(i - 1) / NIB_SITE_COUNT;
+            const int site = (int)((i - 1) % NIB_SITE_COUNT);
+            snprintf(name, sizeof name, "model.layers.%" PRId64 ".%s", layer, site_names[site].name);
+            s->role = site_names[site].role;
+            site_shape(c, site, s);
+        }
+        s->name = nib__arena_copy(&net->arena, name, strlen(name));
+        if (!s->name)
+            return nib__fail_memory(err, strlen(name), "a layer's name");
+        s->stored = float_scheme(c->dtype);
+        s->scale_type = s->zero_type = NIB_TYPE_NONE;
+        s->act_scale_type = NIB_TYPE_F32;
+    }
+    net->tied = c->tied;
+    return NIB_OK;
+}
+
+/* One stored tensor under both names is a tied head, whatever the config says. */
+static void find_tie(nib_network *net)
+{
+    const nib_tensor *embed = nib__checkpoint_find(net->checkpoint, "model.embed_tokens.weight");
+    const nib_tensor *head = nib__checkpoint_find(net->checkpoint, "lm_head.weight");
+    const bool quantized_head = nib__checkpoint_dialect(net->checkpoint, "lm_head") != NULL && !head;
+    const bool tied = !quantized_head && (!head || head == embed);
+    if (tied != net->config.tied)
+        nib__ledger_add_note(&net->notes, "tie",
+                             "config.json says tie_word_embeddings %s, but the head and the embedding are %s; "
+                             "what is stored counts",
+                             net->config.tied ? "true" : "false",
+                             tied ? "one stored tensor" : "two stored tensors");
+    net->tied = tied;
+}
+
+/* Shapes and biases of the stored weights against the config. */
+static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
+{
+    nib_weight w;
+    const bool head_by_embed = s->role == NIB_ROLE_HEAD && net->tied;
+    const char *module = head_by_embed ? "model.embed_tokens" : s->name;
+    NIB_TRY(nib__checkpoint_weight(&w, NULL, net->checkpoint, module, head_by_embed ? NULL : &net->notes, err));
+    if (w.k != s->k || (s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD ? w.n < s->n : w.n != s->n))
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %s.weight is [%" PRId64 "][%" PRId64 "], but config.json implies [%" PRId64 "][%" PRId64 "]",
+                         nib__checkpoint_path(net->checkpoint), module, w.n, w.k, s->n, s->k);
+    if (s->bias && !w.bias)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %s.bias is missing; config.json (%s) implies a bias of %" PRId64 " values",
+                         nib__checkpoint_path(net->checkpoint), module, nib__arch_name(net->config.arch), s->n);
+    if (!s->bias && w.bias)
+        nib__ledger_add_note(&net->notes, "bias", "%s has a bias that config.json does not imply; it is applied", module);
+    s->n = w.n;
+    s->bias = w.bias != NULL;
+    s->stored = w.scheme;
+    s->scale_type = w.scales ? w.scale_type : NIB_TYPE_NONE;
+    s->zero_type = w.zeros ? w.zero_type : NIB_TYPE_NONE;
+    return NIB_OK;
+}
+
+static nib_status read_config(nib_network *net, const char *directory, nib_err *err)
+{
+    const nib_allocator *a = &net->engine->allocator;
+    char *text, *path = nib__path_join(&net->arena, directory, "config.json");
+    size_t size;
+    if (!path)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
+    nib_status status = nib__config_parse(&net->config, path, text, size, &net->arena, &net->notes, err);
+    nib__release(a, text);
+    NIB_TRY(status);
+    path = nib__path_join(&net->arena, directory, "generation_config.json");
+    static const char nothing[] = "{}";
+    if (!path || nib__path_kind(path) != NIB_PATH_FILE)
+        return nib__generation_parse(&net->generation, "(none)", nothing, 2, &net->arena, err);
+    NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
+    status = nib__generation_parse(&net->generation, path, text, size, &net->arena, err);
+    nib__release(a, text);
+    return status;
+}
+
+/* The directory that holds config.json: the path itself, or where the file lies. */
+static const char *directory_of(nib_network *net, const char *path)
+{
+    if (nib__path_kind(path) == NIB_PATH_DIRECTORY)
+        return nib__arena_copy(&net->arena, path, strlen(path));
+    const size_t size = (size_t)(nib__path_name(path) - path);
+    return size == 0 ? "." : nib__arena_copy(&net->arena, path, size);
+}
+
+static nib_status open_parts(nib_network *net, const char *path, bool config_only, nib_err *err)
+{
+    net->directory = directory_of(net, path);
+    if (!net->directory)
+        return nib__fail_memory(err, strlen(path), "a path");
+    NIB_TRY(read_config(net, net->directory, err));
+    NIB_TRY(list_sites(net, err));
+    const size_t length = strlen(path);
+    const bool names_config = length >= 5 && strcmp(path + length - 5, ".json") == 0;
+    if (config_only || names_config)
+        return NIB_OK;
+    NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
+    find_tie(net);
+    for (size_t i = 0; i < net->site_count; i++)
+        NIB_TRY(check_site(net, &net->sites[i], err));
+    return NIB_OK;
+}
+
+nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path, bool config_only, nib_err *err)
+{
+    *out = (nib_network){.engine = engine};
+    nib__arena_init(&out->arena, &engine->allocator, 0);
+    nib__ledger_init(&out->notes, &engine->allocator);
+    const nib_status status = open_parts(out, path, config_only, err);
+    if (status != NIB_OK)
+        nib__network_close(out);
+    return status;
+}
+
+void nib__network_close(nib_network *network)
+{
+    nib__checkpoint_close(network->checkpoint);
+    nib__ledger_free(&network->notes);
+    nib__arena_free(&network->arena);
+    *network = (nib_network){0};
+}
+
+const char *nib__network_norm_name(char out[96], int64_t layer, const char *part)
+{
+    if (layer < 0)
+        snprintf(out, 96, "model.norm.weight");
+    else
+        snprintf(out, 96, "model.layers.%" PRId64 ".%s.weight", layer, part);
+    return out;
+}
+
+nib_status nib__network_norm(float *out, const nib_network *net, int64_t layer, const char *part, int64_t width, nib_err *err)
+{
+    char name[96];
+    nib__network_norm_name(name, layer, part);
+    const char *path = nib__checkpoint_path(net->checkpoint);
+    const nib_tensor *t = nib__checkpoint_find(net->checkpoint, name);
+    if (!t)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing", path, name);
+    if (t->rank != 1 || t->shape[0] != width || !nib__type_is_float(t->type))
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %s of rank %d; %" PRId64 " float values are wanted", path, name,
+                         nib__type_name(t->type), t->rank, width);
+    nib__to_f32(out, t->data, t->type, width);
+    return NIB_OK;
+}
