@@ -5,7 +5,8 @@
  */
 #include "config.h"
 
-#include <math.h>
+#include "precise.h"
+
 #include <inttypes.h>
 
 enum { SIZE_LIMIT = 1 << 24, LAYER_LIMIT = 4096 };
@@ -423,7 +424,7 @@ nib_status nib__generation_parse(nib_generation *out, const char *name, const ch
 static double rope_frequency(const nib_config *c, int64_t pair)
 {
     const double pi = 3.14159265358979323846;
-    const double f = pow(c->rope_theta, -2.0 * (double)pair / (double)c->head_dim);
+    const double f = nib__exp(nib__log(c->rope_theta) * (-2.0 * (double)pair / (double)c->head_dim));
     if (c->rope == NIB_ROPE_LINEAR)
         return f / c->rope_factor;
     if (c->rope == NIB_ROPE_PLAIN)
@@ -444,8 +445,8 @@ void nib__rope_table(float *out, const nib_config *config, int64_t count)
         const float frequency = (float)rope_frequency(config, i);
         for (int64_t p = 0; p < count; p++) {
             const double angle = (double)((float)p * frequency);
-            out[p * config->head_dim + i] = (float)cos(angle);
-            out[p * config->head_dim + half + i] = (float)sin(angle);
+            out[p * config->head_dim + i] = (float)nib__cos(angle);
+            out[p * config->head_dim + half + i] = (float)nib__sin(angle);
         }
     }
 }

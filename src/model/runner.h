@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The runner: holds packed weights, buffers and the cache, and loops over the lowered operations for a ragged
+ * batch of (sequence, position, token).
+ */
+#ifndef NIB_RUNNER_H
+#define NIB_RUNNER_H
+
+#include "cache.h"
+#include "lower.h"
+#include "weights.h"
+
+enum { NIB_CHUNK = 512 /* slots per pass; more are run in several, with the same bits */ };
+
+typedef struct nib_runner {
+    const nib_network *net;
+    const nib_layers_plan *plan;
+    nib_engine *engine;
+    nib_arena arena;
+    nib_lowered ops;
+    nib_loaded *weights; /* [site_count] */
+    nib_kv kv;
+    char *block;         /* buffers of one pass, then a scratch per worker */
+    uint64_t block_bytes;
+    char *at[NIB_BUFFER_COUNT];
+    char *scratch;
+    uint64_t scratch_bytes; /* per worker */
+    float *rope;            /* [context][head_dim] */
+    uint64_t rope_bytes;
+    int32_t *ids, *sequences, *positions; /* [NIB_CHUNK] */
+    float *logits;          /* [wanted][vocab] of the last step */
+    size_t logits_capacity; /* rows */
+    uint64_t weight_bytes;  /* read per token */
+} nib_runner;
+
+nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan, int64_t sequences,
+                            int64_t context, nib_err *err);
+void nib__runner_close(nib_runner *runner);
+nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t count, const float **logits, nib_err *err);
+
+#endif
