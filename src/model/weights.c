@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads one weight: block of rows by block of rows it is converted if the plan says so, packed for every row
+ * that will run, and its pages are given back; so that loading needs little more than what is kept.
+ */
+#include "weights.h"
+
+#include "quantizer.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+
+enum { BLOCK_ROWS = 4096 /* a multiple of every packing's step; 4096 x 2048 bytes of codes are 8 MB */ };
+
+typedef struct loading {
+    nib_loaded *out;
+    const nib_network *net;
+    const nib_layer_plan *plan;
+    nib_weight from; /* as stored */
+    bool convert;    /* from -> out->w goes through f32 rows */
+    nib_quantizer quantizer;
+    float *rows;     /* [threads][k] */
+    _Atomic int failed; /* the first worker that fails sets it and then writes err */
+    nib_err err;
+    int64_t first;   /* row of the block at hand */
+    nib_pack *pack;
+} loading;
+
+/* ---- what is needed ---- */
+
+static bool reads_plain(const nib_layer_plan *plan)
+{
+    for (int i = 0; i < plan->use_count; i++)
+        if (plan->uses[i].kernel && !plan->uses[i].kernel->packing)
+            return true;
+    return plan->use_count == 0; /* the embedding: rows are looked up */
+}
+
+static nib_type float_of(nib_code code)
+{
+    return code == NIB_CODE_F32 ? NIB_TYPE_F32 : code == NIB_CODE_F16 ? NIB_TYPE_F16 : NIB_TYPE_BF16;
+}
+
+/* Room for the converted weight. Pages are touched as rows are written. */
+static nib_status open_converted(loading *l, nib_err *err)
+{
+    nib_loaded *out = l->out;
+    const nib_scheme *to = &l->plan->done;
+    const int64_t n = l->from.n, k = l->from.k;
+    const bool quantize = nib__scheme_is_quantized(to);
+    if (quantize && nib__scheme_is_quantized(&l->from.scheme))
+        return nib__fail(err, NIB_UNSUPPORTED, "%s is already quantized; quantize from the float checkpoint instead",
+                         "the weight");
+    if (to->act == NIB_ACT_I8_STATIC && quantize)
+        return nib__fail(err, NIB_USAGE, "static activation scales need a calibration text; run nibble quantize --calibrate TEXT first");
+    uint64_t scale_bytes = 0, zero_bytes = 0, code_bytes = (uint64_t)n * (uint64_t)k;
+    if (quantize) {
+        NIB_TRY(nib__quantizer_init(&l->quantizer, to, float_of(l->from.scheme.code), k, err));
+        const uint64_t scales = (uint64_t)n * (uint64_t)l->quantizer.groups;
+        scale_bytes = scales * (uint64_t)nib__type_bits(l->quantizer.scale_type) / 8;
+        zero_bytes = scales * (uint64_t)nib__type_bits(l->quantizer.zero_type) / 8;
+    } else {
+        code_bytes *= (uint64_t)nib__type_bits(float_of(to->code)) / 8;
+    }
+    const uint64_t codes = (code_bytes + 63) & ~UINT64_C(63), scales = (scale_bytes + 63) & ~UINT64_C(63);
+    out->owned_bytes = codes + scales + zero_bytes + 64;
+    out->owned = nib__block_take((size_t)out->owned_bytes);
+    if (!out->owned)
+        return nib__fail_memory(err, (size_t)out->owned_bytes, "a weight");
+    if (quantize) {
+        nib__quantizer_weight(&out->w, &l->quantizer, n, out->owned, out->owned + codes,
+                              zero_bytes ? out->owned + codes + scales : NULL);
+    } else {
+        out->w = (nib_weight){.scheme = *to, .n = n, .k = k, .store = NIB_STORE_FLOAT, .codes = out->owned};
+    }
+    out->w.bias = l->from.bias;
+    out->w.bias_type = l->from.bias_type;
+    l->convert = true;
+    return NIB_OK;
+}
+
+static nib_status open_packs(loading *l, nib_err *err)
+{
+    nib_loaded *out = l->out;
+    for (int i = 0; i < l->plan->use_count; i++) {
+        const nib_packing *packing = l->plan->uses[i].kernel ? l->plan->uses[i].kernel->packing : NULL;
+        bool known = !packing;
+        for (int j = 0; j < out->pack_count; j++)
+            known |= out->packs[j].packing == packing;
+        if (known)
+            continue;
+        nib_pack *pack = &out->packs[out->pack_count++];
+        *pack = (nib_pack){.packing = packing, .bytes = packing->bytes(&out->w)};
+        pack->at = nib__block_take((size_t)pack->bytes);
+        if (!pack->at)
+            return nib__fail_memory(err, (size_t)pack->bytes, "a packed weight");
+    }
+    return NIB_OK;
+}
+
+static nib_status open_bias(nib_loaded *out, const nib_allocator *a, nib_err *err)
+{
+    if (!out->w.bias)
+        return NIB_OK;
+    out->bias = nib__calloc(a, (size_t)out->w.n, sizeof *out->bias);
+    if (!out->bias)
+        return nib__fail_memory(err, (size_t)out->w.n * sizeof *out->bias, "a bias");
+    nib__to_f32(out->bias, out->w.bias, out->w.bias_type, out->w.n);
+    return NIB_OK;
+}
+
+/* ---- the work, in parts ---- */
+
+static void job_failed(loading *l, const nib_err *err)
+{
+    int none = 0;
+    if (atomic_compare_exchange_strong(&l->failed, &none, 1))
+        l->err = *err;
+}
+
+static void job_convert(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    loading *l = ctx;
+    const nib_weight *w = &l->out->w;
+    float *row = l->rows + (int64_t)worker * w->k;
+    const int scale_bytes = w->scales ? nib__type_bits(w->scale_type) / 8 : 0;
+    const int zero_bytes = w->zeros ? nib__type_bits(w->zero_type) / 8 : 0;
+    for (int64_t i = l->first + begin; i < l->first + end; i++) {
+        nib__weight_row(&l->from, i, row);
+        if (!nib__scheme_is_quantized(&w->scheme)) {
+            const nib_type type = float_of(w->scheme.code);
+            nib__from_f32(l->out->owned + i * w->k * (nib__type_bits(type) / 8), type, row, w->k);
+            continue;
+        }
+        nib_quantized to = {.codes = (int8_t *)l->out->owned + i * w->k};
+        if (w->scales)
+            to.scales = (char *)(uintptr_t)w->scales + i * w->scale_stride_n * scale_bytes;
+        if (w->zeros)
+            to.zeros = (char *)(uintptr_t)w->zeros + i * w->scale_stride_n * zero_bytes;
+        nib_err err;
+        if (nib__quantizer_rows(&l->quantizer, row, i, 1, &to, &err) != NIB_OK) {
+            job_failed(l, &err);
+            return;
+        }
+    }
+}
+
+static void job_pack(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    loading *l = ctx;
+    const int64_t step = l->pack->packing->step;
+    (void)worker;
+    l->pack->packing->pack(&l->out->w, l->pack->at, l->first + begin * step, nib__min(l->first + end * step, l->out->w.n));
+}
+
+static void release_rows(const nib_weight *w, int64_t first, int64_t count)
+{
+    uint64_t row_bits = (uint64_t)w->k * 8;
+    if (w->store == NIB_STORE_FLOAT)
+        row_bits = (uint64_t)w->k * (uint64_t)nib__type_bits(float_of(w->scheme.code));
+    else if (w->store == NIB_STORE_NIBBLE)
+        row_bits = (uint64_t)nib__ceil_div(w->k, 2) * 8;
+    nib__map_release((const char *)w->codes + (uint64_t)first * (row_bits / 8), (uint64_t)count * (row_bits / 8));
+}
+
+static nib_status scan_tensor(loading *l, nib_err *err)
+{
+    float range[2] = {0.0f, 0.0f};
+    for (int64_t i = 0; i < l->from.n; i++) {
+        nib__weight_row(&l->from, i, l->rows);
+        NIB_TRY(nib__quantizer_scan(&l->quantizer, l->rows, i, 1, range, err));
+    }
+    NIB_TRY(nib__quantizer_range(&l->quantizer, range, err));
+    nib__quantizer_tensor(&l->quantizer, (void *)(uintptr_t)l->out->w.scales, (void *)(uintptr_t)l->out->w.zeros);
+    return NIB_OK;
+}
+
+static nib_status run_blocks(loading *l, bool keep, nib_err *err)
+{
+    nib_pool *pool = l->net->engine->pool;
+    const nib_weight *w = &l->out->w;
+    for (l->first = 0; l->first < w->n; l->first += BLOCK_ROWS) {
+        const int64_t rows = nib__min(BLOCK_ROWS, w->n - l->first);
+        if (l->convert) {
+            nib__pool_run(pool, rows, 16, false, job_convert, l);
+            if (l->failed)
+                return nib__fail(err, l->err.status, "%s", l->err.text);
+            release_rows(&l->from, l->first, rows);
+        }
+        for (int i = 0; i < l->out->pack_count; i++) {
+            l->pack = &l->out->packs[i];
+            nib__pool_run(pool, nib__ceil_div(rows, l->pack->packing->step), 1, false, job_pack, l);
+        }
+        if (!keep)
+            release_rows(w, l->first, rows);
+    }
+    return NIB_OK;
+}
+
+static nib_status load(loading *l, size_t site, nib_err *err)
+{
+    const nib_network *net = l->net;
+    const nib_allocator *a = &net->engine->allocator;
+    const bool tied_head = site == net->site_count - 1 && net->tied;
+    NIB_TRY(nib__checkpoint_weight(&l->from, NULL, net->checkpoint, net->sites[tied_head ? 0 : site].name, NULL, err));
+    l->out->w = l->from;
+    if (!nib__scheme_equal(&l->from.scheme, &l->plan->done))
+        NIB_TRY(open_converted(l, err));
+    NIB_TRY(open_packs(l, err));
+    NIB_TRY(open_bias(l->out, a, err));
+    if (l->convert) {
+        const size_t threads = (size_t)nib__pool_threads(net->engine->pool);
+        l->rows = nib__calloc(a, threads * (size_t)l->from.k, sizeof *l->rows);
+        if (!l->rows)
+            return nib__fail_memory(err, threads * (size_t)l->from.k * sizeof *l->rows, "rows of a weight");
+        if (nib__scheme_is_quantized(&l->plan->done) && nib__quantizer_needs_scan(&l->quantizer))
+            NIB_TRY(scan_tensor(l, err));
+    }
+    return run_blocks(l, reads_plain(l->plan), err);
+}
+
+nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan, size_t site, nib_err *err)
+{
+    loading l = {.out = out, .net = net, .plan = plan};
+    *out = (nib_loaded){0};
+    nib_status status = load(&l, site, err);
+    nib__release(&net->engine->allocator, l.rows);
+    if (status != NIB_OK) {
+        nib__weight_unload(out, &net->engine->allocator);
+        return nib__fail_in(err, status, net->sites[site].name);
+    }
+    out->bytes = out->pack_count > 0 ? out->packs[0].bytes : nib__weight_bytes(&out->w);
+    return NIB_OK;
+}
+
+void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a)
+{
+    for (int i = 0; i < loaded->pack_count; i++)
+        nib__block_free(loaded->packs[i].at, (size_t)loaded->packs[i].bytes);
+    nib__block_free(loaded->owned, (size_t)loaded->owned_bytes);
+    nib__release(a, loaded->bias);
+    *loaded = (nib_loaded){0};
+}
+
+const void *nib__weight_packed(const nib_loaded *loaded, const nib_kernel *row)
+{
+    for (int i = 0; row->packing && i < loaded->pack_count; i++)
+        if (loaded->packs[i].packing == row->packing)
+            return loaded->packs[i].at;
+    return NULL;
+}

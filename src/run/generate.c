@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Text from a prompt: prefill, then one token at a time; streamed as whole code points, with stop strings
+ * held back until it is sure that they do not begin.
+ */
+#include "library.h"
+#include "sample.h"
+
+#include <inttypes.h>
+
+typedef struct writer {
+    const nib_generate_options *options;
+    const nib_sink *sink;
+    nib_detok detok;
+    nib_text held; /* decoded, not yet written: may be the start of a stop string */
+    bool stopped;
+} writer;
+
+typedef struct generation {
+    nib_session *session;
+    const nib_generate_options *options;
+    nib_sampling sampling;
+    const nib_tokenizer *tokenizer;
+    nib_sampler sampler;
+    int32_t *ids; /* prompt and new tokens */
+    size_t count, capacity;
+    writer writer;
+    nib_generate_stats *stats;
+} generation;
+
+/* ---- output ---- */
+
+/* The longest end of `text` that begins one of the stop strings; *at is where a whole one stands, or -1. */
+static size_t stop_scan(const writer *w, int64_t *at)
+{
+    size_t keep = 0;
+    *at = -1;
+    for (size_t s = 0; s < w->options->stop.count; s++) {
+        const char *stop = w->options->stop.items[s];
+        const size_t size = strlen(stop);
+        for (size_t i = 0; size > 0 && i < w->held.size; i++) {
+            const size_t left = w->held.size - i, common = left < size ? left : size;
+            if (memcmp(w->held.at + i, stop, common) != 0)
+                continue;
+            if (common == size) {
+                if (*at < 0 || (int64_t)i < *at)
+                    *at = (int64_t)i;
+            } else if (left > keep) {
+                keep = left;
+            }
+            break;
+        }
+    }
+    return keep;
+}
+
+static nib_status write_held(writer *w, bool all, nib_err *err)
+{
+    if (w->held.failed)
+        return nib__fail_memory(err, w->held.size, "generated text");
+    if (w->held.size == 0)
+        return NIB_OK;
+    int64_t at;
+    const size_t keep = stop_scan(w, &at);
+    size_t ready = all ? w->held.size : w->held.size - keep;
+    if (at >= 0) {
+        ready = (size_t)at;
+        w->stopped = true;
+    }
+    if (ready > 0) {
+        const nib_status status = w->sink->write(w->sink->ctx, w->held.at, ready);
+        if (status != NIB_OK)
+            return nib__fail(err, status, "the generated text could not be written");
+        memmove(w->held.at, w->held.at + ready, w->held.size - ready);
+        w->held.size -= ready;
+    }
+    return NIB_OK;
+}
+
+/* ---- options ---- */
+
+static double choose(double option, double file, double fallback)
+{
+    return option >= 0 ? option : file >= 0 ? file : fallback;
+}
+
+static void choose_sampling(generation *g)
+{
+    const nib_generate_options *o = g->options;
+    const nib_generation *f = &g->session->model->net.generation;
+    /* do_sample false in the file means greedy, unless an option says otherwise */
+    const double file_temperature = f->do_sample_given && !f->do_sample ? 0.0 : f->temperature;
+    g->sampling = (nib_sampling){
+        .temperature = choose(o->temperature, file_temperature, 0.8),
+        .top_p = choose(o->top_p, f->top_p, 0.95),
+        .min_p = choose(o->min_p, f->min_p, 0.05),
+        .repeat_penalty = choose(o->repeat_penalty, f->repeat_penalty, 1.0),
+        .top_k = o->top_k >= 0 ? o->top_k : f->top_k >= 0 ? f->top_k : 40,
+        .seed = o->seed,
+    };
+}
+
+static bool ends(const generation *g, int32_t id)
+{
+    const nib_config *c = &g->session->model->net.config;
+    const nib_generation *f = &g->session->model->net.generation;
+    if (g->options->ignore_eos)
+        return false;
+    const int32_t *list = f->eos_count > 0 ? f->eos : c->eos;
+    const int count = f->eos_count > 0 ? f->eos_count : c->eos_count;
+    for (int i = 0; i < count; i++)
+        if (list[i] == id)
+            return true;
+    return count == 0 && id == nib__tokenizer_eos(g->tokenizer);
+}
+
+/* ---- steps ---- */
+
+static nib_status keep_id(generation *g, int32_t id, nib_err *err)
+{
+    void *ids = g->ids;
+    if (!nib__reserve(&g->session->model->engine->allocator, &ids, &g->capacity, g->count + 1, sizeof *g->ids))
+        return nib__fail_memory(err, (g->count + 1) * sizeof *g->ids, "token ids");
+    g->ids = ids;
+    g->ids[g->count++] = id;
+    return NIB_OK;
+}
+
+/* Runs ids[from..count) and gives the logits of the last. Long prompts go in chunks, so that they can be
+ * cancelled between. */
+static nib_status forward(generation *g, size_t from, const float **logits, nib_err *err)
+{
+    enum { CHUNK = NIB_CHUNK };
+    nib_slot slots[CHUNK];
+    while (from < g->count) {
+        const size_t part = g->count - from < CHUNK ? g->count - from : CHUNK;
+        for (size_t i = 0; i < part; i++)
+            slots[i] = (nib_slot){.sequence = 0, .position = (int32_t)(from + i), .token = g->ids[from + i],
+                                  .logits = from + i + 1 == g->count};
+        if (!nib__engine_progress(g->session->model->engine, "prompt", from, g->count))
+            return nib__fail(err, NIB_CANCELLED, "cancelled while reading the prompt");
+        NIB_TRY(nib__runner_step(&g->session->runner, slots, part, logits, err));
+        from += part;
+    }
+    return NIB_OK;
+}
+
+static nib_status read_prompt(generation *g, nib_err *err)
+{
+    int32_t *ids;
+    size_t count;
+    const char *prompt = g->options->prompt ? g->options->prompt : "";
+    NIB_TRY(nib__tokenizer_encode(g->tokenizer, prompt, strlen(prompt), NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL, &ids,
+                                  &count, err));
+    nib_status status = NIB_OK;
+    for (size_t i = 0; i < count && status == NIB_OK; i++)
+        status = keep_id(g, ids[i], err);
+    nib__tokenizer_ids_free(g->tokenizer, ids);
+    NIB_TRY(status);
+    const nib_config *c = &g->session->model->net.config;
+    if (g->count == 0 && c->bos >= 0)
+        NIB_TRY(keep_id(g, c->bos, err));
+    if (g->count == 0)
+        return nib__fail(err, NIB_USAGE, "the prompt is empty and the model has no BOS token to start from; give a prompt with -p");
+    const int64_t context = g->session->plan->context;
+    if ((int64_t)g->count > context)
+        return nib__fail(err, NIB_USAGE, "the prompt has %zu tokens, but the context is %" PRId64 "; shorten it or raise --context",
+                         g->count, context);
+    g->stats->prompt_tokens = (int64_t)g->count;
+    return NIB_OK;
+}
+
+static nib_status put_token(generation *g, int32_t id, nib_err *err)
+{
+    nib__detok_put(&g->writer.detok, id, &g->writer.held);
+    return write_held(&g->writer, false, err);
+}
+
+/* The loop: sample, write, step. */
+static nib_status run(generation *g, nib_err *err)
+{
+    const int64_t context = g->session->plan->context;
+    const uint64_t start = nib__now_ns();
+    const float *logits;
+    NIB_TRY(forward(g, 0, &logits, err));
+    const uint64_t prefilled = nib__now_ns();
+    g->stats->prefill_s = (double)(prefilled - start) * 1e-9;
+    g->stats->finish = NIB_FINISH_LENGTH;
+    for (;;) {
+        int32_t id;
+        NIB_TRY(nib__sample(&id, &g->sampler, logits, &g->sampling, g->ids, g->count, 0, (int64_t)g->count, err));
+        if (g->stats->new_tokens == 0)
+            g->stats->first_token_s = (double)(nib__now_ns() - start) * 1e-9;
+        if (ends(g, id)) {
+            g->stats->finish = NIB_FINISH_STOP;
+            break;
+        }
+        g->stats->new_tokens++;
+        NIB_TRY(keep_id(g, id, err));
+        NIB_TRY(put_token(g, id, err));
+        if (g->writer.stopped) {
+            g->stats->finish = NIB_FINISH_STOP;
+            break;
+        }
+        if ((g->options->max_tokens > 0 && g->stats->new_tokens >= g->options->max_tokens) || (int64_t)g->count > context - 1)
+            break;
+        if (!nib__engine_progress(g->session->model->engine, "generate", (uint64_t)g->stats->new_tokens,
+                                  (uint64_t)g->options->max_tokens)) {
+            g->stats->finish = NIB_FINISH_CANCELLED;
+            break;
+        }
+        NIB_TRY(forward(g, g->count - 1, &logits, err));
+    }
+    g->stats->decode_s = (double)(nib__now_ns() - prefilled) * 1e-9;
+    if (!g->writer.stopped) {
+        nib__detok_finish(&g->writer.detok, &g->writer.held);
+        NIB_TRY(write_held(&g->writer, true, err));
+    }
+    return NIB_OK;
+}
+
+static void fill_stats(generation *g)
+{
+    nib_generate_stats *s = g->stats;
+    const nib_runner *r = &g->session->runner;
+    s->weight_bytes = r->weight_bytes;
+    s->cache_bytes = nib__kv_used_bytes(&r->kv);
+    s->peak_bytes = nib__peak_bytes();
+    /* the first token comes out of the prefill: steps are one fewer than tokens */
+    const double steps = (double)nib__max(0, s->new_tokens - 1);
+    const double bytes = steps * ((double)s->weight_bytes + (double)s->cache_bytes / 2);
+    s->decode_gb_per_s = s->decode_s > 0 ? bytes / s->decode_s * 1e-9 : 0;
+    s->temperature = g->sampling.temperature, s->top_p = g->sampling.top_p, s->min_p = g->sampling.min_p;
+    s->repeat_penalty = g->sampling.repeat_penalty, s->top_k = g->sampling.top_k, s->seed = g->sampling.seed;
+}
+
+nib_status nib_generate(nib_session *session, const nib_generate_options *options, const nib_sink *sink,
+                        nib_generate_stats *stats, nib_err *err)
+{
+    const nib_allocator *a = &session->model->engine->allocator;
+    nib_generate_stats unused;
+    generation g = {.session = session, .options = options, .stats = stats ? stats : &unused};
+    *g.stats = (nib_generate_stats){0};
+    NIB_TRY(nib__model_tokenizer(session->model, &g.tokenizer, err));
+    choose_sampling(&g);
+    NIB_TRY(nib__sampling_check(&g.sampling, err));
+    NIB_TRY(nib__sampler_open(&g.sampler, nib_session_vocab(session), a, err));
+    g.writer = (writer){.options = options, .sink = sink};
+    nib__detok_init(&g.writer.detok, g.tokenizer, true);
+    nib__text_init(&g.writer.held, a);
+    nib__kv_truncate(&session->runner.kv, 0, 0);
+    nib_status status = read_prompt(&g, err);
+    if (status == NIB_OK)
+        status = run(&g, err);
+    fill_stats(&g);
+    nib__release(a, g.ids);
+    nib__text_free(&g.writer.held);
+    nib__detok_free(&g.writer.detok);
+    nib__sampler_close(&g.sampler);
+    return status;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The public handles behind nibble.h: what a model, a plan and a session hold.
+ */
+#ifndef NIB_LIBRARY_H
+#define NIB_LIBRARY_H
+
+#include "network.h"
+#include "plan.h"
+#include "runner.h"
+#include "tokenizer.h"
+
+struct nib_model {
+    nib_engine *engine;
+    nib_network net;
+    nib_tokenizer *tokenizer; /* NULL until it is needed */
+    char *tokenizer_path;     /* as given; NULL: beside the weights */
+};
+
+struct nib_plan {
+    nib_model *model;
+    nib_arena arena;       /* copies of the request's strings, layers */
+    nib_request request;
+    nib_recipe *recipe;
+    nib_machine machine;   /* the one planned for */
+    nib_policy policy;
+    nib_layer *layers;     /* [net.site_count], in the order of the sites */
+    nib_layers_plan plan;
+    int64_t context;
+    uint64_t weight_bytes, cache_bytes; /* predicted */
+};
+
+struct nib_session {
+    nib_model *model;
+    const nib_plan *plan;
+    nib_runner runner;
+};
+
+/* Opens the tokenizer when first asked for. */
+nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
+
+/* Highest memory use of this process so far. */
+uint64_t nib__peak_bytes(void);
+
+#endif
