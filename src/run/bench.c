@@ -58,11 +58,12 @@ static nib_status decode(nib_session *s, int64_t count, double *seconds, nib_err
     return NIB_OK;
 }
 
-/* Multiply-adds of all linear layers for one token, counted as two operations. */
+/* Multiply-adds of a prompt token, counted as two operations: all linear layers but the head, which only the last
+ * token of a prompt goes through. */
 static double operations(const nib_session *s)
 {
     double sum = 0.0;
-    for (size_t i = 1; i < s->model->net.site_count; i++)
+    for (size_t i = 1; i < s->model->net.site_count - 1; i++)
         sum += 2.0 * (double)s->model->net.sites[i].n * (double)s->model->net.sites[i].k;
     return sum;
 }

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans of the public interface: what was asked in a request, as layers, machine and policy for the planner; and
+ * the plan's rendering.
+ */
+#include "library.h"
+#include "quantizer.h"
+
+#include <inttypes.h>
+
+/* ---- copying the request: it need not live as long as the plan ---- */
+
+static bool copy_string(nib_arena *arena, const char **string)
+{
+    return !*string || (*string = nib__arena_copy(arena, *string, strlen(*string))) != NULL;
+}
+
+static bool copy_strings(nib_arena *arena, nib_strings *strings)
+{
+    const char **items = nib__arena_take(arena, strings->count + 1, sizeof *items);
+    for (size_t i = 0; items && i < strings->count; i++) {
+        items[i] = strings->items[i];
+        if (!copy_string(arena, &items[i]))
+            return false;
+    }
+    strings->items = items;
+    return items != NULL;
+}
+
+static nib_status copy_request(nib_plan *p, const nib_request *request, nib_err *err)
+{
+    nib_request *r = &p->request;
+    *r = *request;
+    nib_arena *a = &p->arena;
+    const bool ok = copy_string(a, &r->recipe) && copy_string(a, &r->device) && copy_string(a, &r->dtype) &&
+                    copy_string(a, &r->engine) && copy_string(a, &r->layer) && copy_string(a, &r->bias) &&
+                    copy_strings(a, &r->skip) && copy_strings(a, &r->only) && copy_strings(a, &r->allow) &&
+                    copy_strings(a, &r->kernel) && copy_strings(a, &r->place);
+    return ok ? NIB_OK : nib__fail_memory(err, sizeof *request, "the request");
+}
+
+/* ---- recipe, dtype, machine, layers ---- */
+
+static nib_status load_recipe(nib_plan *p, nib_err *err)
+{
+    const nib_network *net = &p->model->net;
+    nib_recipe_layer *layers = nib__arena_take(&p->arena, net->site_count, sizeof *layers);
+    if (!layers)
+        return nib__fail_memory(err, net->site_count * sizeof *layers, "the recipe's layers");
+    for (size_t i = 0; i < net->site_count; i++) {
+        const nib_site *s = &net->sites[i];
+        const bool table = s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD;
+        layers[i] = (nib_recipe_layer){.name = s->name, .role = s->role, .tied = table && net->tied};
+    }
+    const nib_recipe_input input = {.text = p->request.recipe, .skip = p->request.skip, .only = p->request.only,
+                                    .layers = layers, .count = net->site_count};
+    NIB_TRY(nib__recipe_load(&p->recipe, &input, &p->model->engine->allocator, err));
+    p->layers = nib__arena_take(&p->arena, net->site_count, sizeof *p->layers);
+    if (!p->layers)
+        return nib__fail_memory(err, net->site_count * sizeof *p->layers, "the layers");
+    for (size_t i = 0; i < net->site_count; i++) {
+        const nib_site *s = &net->sites[i];
+        nib_choice choice;
+        nib__recipe_resolve(&choice, p->recipe, &layers[i]);
+        nib_layer *l = &p->layers[i];
+        *l = (nib_layer){.name = s->name, .role = s->role, .n = s->n, .k = s->k, .stored = s->stored,
+                         .asked = choice.keep ? s->stored : choice.scheme, .rule = choice.rule, .bias = s->bias,
+                         .scale_type = s->scale_type, .zero_type = s->zero_type, .act_scale_type = s->act_scale_type,
+                         .wish = choice.wish, .wish_text = choice.wish_text};
+        if (nib__scheme_equal(&l->asked, &l->stored) || !nib__scheme_is_quantized(&l->asked))
+            continue;
+        nib_quantizer q;
+        const nib_type source = s->stored.code == NIB_CODE_F32   ? NIB_TYPE_F32
+                                : s->stored.code == NIB_CODE_F16 ? NIB_TYPE_F16
+                                                                 : NIB_TYPE_BF16;
+        NIB_TRY(nib__quantizer_init(&q, &l->asked, source, s->k, err));
+        l->scale_type = q.scale_type;
+        l->zero_type = q.zero_type;
+    }
+    return NIB_OK;
+}
+
+/* Of most linear weights, as stored; where they are codes, the config's torch_dtype. */
+static nib_type stored_dtype(const nib_network *net)
+{
+    for (size_t i = 1; i < net->site_count - 1; i++) {
+        switch (net->sites[i].stored.code) {
+        case NIB_CODE_F32: return NIB_TYPE_F32;
+        case NIB_CODE_F16: return NIB_TYPE_F16;
+        case NIB_CODE_BF16: return NIB_TYPE_BF16;
+        default: break;
+        }
+    }
+    return net->config.dtype == NIB_TYPE_NONE ? NIB_TYPE_F32 : net->config.dtype;
+}
+
+static nib_status choose_dtype(nib_plan *p, nib_err *err)
+{
+    const char *name = p->request.dtype ? p->request.dtype : nib__recipe_dtype(p->recipe);
+    const nib_type names[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
+    p->policy.dtype = NIB_TYPE_NONE;
+    if (!name)
+        p->policy.dtype = stored_dtype(&p->model->net);
+    for (size_t i = 0; name && i < COUNT(names); i++)
+        if (strcmp(name, nib__type_name(names[i])) == 0)
+            p->policy.dtype = names[i];
+    if (p->policy.dtype == NIB_TYPE_NONE)
+        return nib__fail(err, NIB_USAGE, "dtype \"%s\" is none of f32, f16, bf16", name);
+    return NIB_OK;
+}
+
+static nib_status choose_machine(nib_plan *p, nib_err *err)
+{
+    nib_engine *engine = p->model->engine;
+    const char *name = p->request.device ? p->request.device : nib__recipe_device(p->recipe);
+    if (!name || strcmp(name, engine->here.name) == 0) {
+        NIB_TRY(nib__engine_measure(engine, err));
+        p->machine = engine->here;
+        return NIB_OK;
+    }
+    const nib_machine *machine = nib__machine_find(name);
+    if (machine) {
+        p->machine = *machine;
+        p->policy.declared = true;
+        return NIB_OK;
+    }
+    nib_text near;
+    nib__text_init(&near, &engine->allocator);
+    const char *names[64];
+    size_t count = 0;
+    names[count++] = engine->here.name;
+    for (size_t i = 0; i < nib__machine_count() && count < COUNT(names); i++)
+        names[count++] = nib__machine_at(i)->name;
+    nib__near_names(&near, name, names, count);
+    const nib_status status = nib__fail(err, NIB_USAGE, "device \"%s\" is not known%s%s; `nibble devices` lists them", name,
+                                        near.size ? "; near: " : "", near.size ? near.at : "");
+    nib__text_free(&near);
+    return status;
+}
+
+static nib_status choose_context(nib_plan *p, nib_err *err)
+{
+    const int64_t most = p->model->net.config.context;
+    p->context = p->request.context > 0 ? p->request.context : nib__min(most, 4096);
+    if (p->context > most)
+        return nib__fail(err, NIB_USAGE, "a context of %" PRId64 " is over the model's %" PRId64, p->context, most);
+    return NIB_OK;
+}
+
+/* ---- what is said besides the layers ---- */
+
+static void add_notes(nib_plan *p)
+{
+    const nib_network *net = &p->model->net;
+    nib_ledger *to = &p->plan.ledger;
+    for (size_t i = 0; i < net->notes.note_count; i++)
+        nib__ledger_add_note(to, net->notes.notes[i].code, "%s", net->notes.notes[i].text);
+    for (size_t i = 0; i < net->notes.tensor_count; i++) {
+        nib_ledger_tensor *t = nib__ledger_add_tensor(to, net->notes.tensors[i].name);
+        if (t)
+            *t = net->notes.tensors[i];
+    }
+    for (size_t i = 0; i < nib__recipe_note_count(p->recipe); i++)
+        nib__ledger_add_note(to, "recipe", "%s", nib__recipe_note(p->recipe, i));
+    if (!p->request.dtype && net->config.dtype != NIB_TYPE_NONE && net->config.dtype != p->policy.dtype)
+        nib__ledger_add_note(to, "dtype", "config.json says torch_dtype %s, but the linear weights are stored as %s; activations are %s",
+                             nib__type_name(net->config.dtype), nib__type_name(p->policy.dtype), nib__type_name(p->policy.dtype));
+}
+
+static void predict_memory(nib_plan *p)
+{
+    const nib_config *c = &p->model->net.config;
+    for (size_t i = 0; i < p->plan.count; i++)
+        p->weight_bytes += p->plan.ledger.layers[i].bytes;
+    const uint64_t element = p->policy.dtype == NIB_TYPE_F32 ? 4 : 2;
+    p->cache_bytes = (uint64_t)(2 * c->layers * c->kv_heads * c->head_dim * nib__round_up(p->context, NIB_CACHE_BLOCK)) * element;
+    char weights[32], cache[32], context[32];
+    nib__ledger_add_note(&p->plan.ledger, "memory", "weights %s, keys and values of %s positions %s",
+                         nib__say_bytes(weights, p->weight_bytes), nib__say_count(context, (uint64_t)p->context),
+                         nib__say_bytes(cache, p->cache_bytes));
+}
+
+static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
+{
+    NIB_TRY(copy_request(p, request, err));
+    const nib_request *r = &p->request;
+    if (r->bias && strcmp(r->bias, "float") != 0)
+        return nib__fail(err, NIB_UNSUPPORTED, "bias \"%s\" is not built; float is", r->bias);
+    NIB_TRY(load_recipe(p, err));
+    NIB_TRY(choose_dtype(p, err));
+    NIB_TRY(choose_machine(p, err));
+    NIB_TRY(choose_context(p, err));
+    p->policy.allow = r->allow, p->policy.kernel = r->kernel, p->policy.place = r->place;
+    p->policy.strict = r->strict, p->policy.engine = r->engine, p->policy.detail = r->layer;
+    NIB_TRY(nib__plan_layers(&p->plan, p->layers, p->model->net.site_count, &p->machine, &p->policy,
+                             &p->model->engine->allocator, err));
+    add_notes(p);
+    predict_memory(p);
+    return NIB_OK;
+}
+
+nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *request, nib_err *err)
+{
+    const nib_request none = {0};
+    const nib_allocator *a = &model->engine->allocator;
+    nib_plan *p = nib__calloc(a, 1, sizeof *p);
+    if (!p)
+        return nib__fail_memory(err, sizeof *p, "the plan");
+    p->model = model;
+    nib__arena_init(&p->arena, a, 0);
+    const nib_status status = make(p, request ? request : &none, err);
+    if (status != NIB_OK) {
+        nib_plan_free(p);
+        return status;
+    }
+    *out = p;
+    return NIB_OK;
+}
+
+void nib_plan_free(nib_plan *plan)
+{
+    if (!plan)
+        return;
+    nib__plan_layers_free(&plan->plan);
+    nib__recipe_free(plan->recipe);
+    nib__arena_free(&plan->arena);
+    nib__release(&plan->model->engine->allocator, plan);
+}
+
+nib_status nib_plan_status(const nib_plan *plan, nib_err *err)
+{
+    const nib_err *denied = &plan->plan.denied;
+    return denied->status == NIB_OK ? NIB_OK : nib__fail(err, denied->status, "%s", denied->text);
+}
+
+static void write_json(const nib_plan *p, nib_text *text)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, text, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_pair_string(&w, "model", p->model->net.directory);
+    nib__jsonw_pair_string(&w, "recipe", nib__recipe_text(p->recipe));
+    nib__jsonw_pair_string(&w, "device", p->machine.name);
+    nib__jsonw_pair_string(&w, "dtype", nib__type_name(p->policy.dtype));
+    nib__jsonw_pair_int(&w, "context", p->context);
+    nib__jsonw_pair_int(&w, "weight_bytes", (int64_t)p->weight_bytes);
+    nib__jsonw_pair_int(&w, "cache_bytes", (int64_t)p->cache_bytes);
+    nib__jsonw_pair_double(&w, "predicted_token_s", p->plan.predicted_token_s);
+    nib__jsonw_pair_double(&w, "predicted_bf16_token_s", p->plan.predicted_bf16_token_s);
+    nib__jsonw_pair_double(&w, "predicted_prefill_s", p->plan.predicted_prefill_s);
+    nib__ledger_json(&p->plan.ledger, &w);
+    nib__jsonw_object_end(&w);
+    nib__text_str(text, "\n");
+}
+
+nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, &plan->model->engine->allocator);
+    if (form == NIB_FORM_JSON)
+        write_json(plan, &text);
+    else
+        nib__plan_render(&plan->plan, &plan->policy, &text);
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
+
+nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, &plan->model->engine->allocator);
+    nib__ledger_summary(&plan->plan.ledger, &text);
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
