@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The program: it sees nibble.h only. One table of options gives parsing, --help, manual pages and completions.
+ * Results go to stdout, everything else to stderr; progress bars only to a terminal.
+ */
+#ifndef NIB_CLI_H
+#define NIB_CLI_H
+
+#include "nibble.h"
+
+#include <stdio.h>
+
+typedef struct list {
+    const char **items;
+    size_t count, capacity;
+} list;
+
+/* Every option of every command. */
+typedef struct settings {
+    list arguments; /* MODEL, OUT, ... */
+    const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method, *calibrate, *against, *prompt,
+        *prompt_file, *text, *tokenizer, *isa;
+    list skip, only, allow, kernel, place, stop;
+    long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats;
+    double temperature, top_p, min_p, repeat_penalty;
+    bool json, markdown, quiet, no_color, strict, force, dry_run, ignore_eos, kernels, help;
+} settings;
+
+typedef struct command {
+    const char *name, *arguments, *summary, *description;
+    int least, most; /* arguments */
+    int (*run)(const settings *s);
+} command;
+
+extern const command commands[];
+extern const size_t command_count;
+
+/* ---- options.c ---- */
+
+/* Parses argv[0..argc) for a command. 0, or the exit status after the sentence was printed. */
+int parse_options(settings *out, const command *c, int argc, char **argv);
+void free_settings(settings *s);
+void print_help(FILE *to, const command *c); /* NULL: of the program */
+int print_manual(const char *name);          /* troff of nibble(1) or nibble-NAME(1) */
+int print_completion(const char *shell);
+/* The names nearest to a wrong one, or an empty string. */
+const char *nearest(char out[128], const char *wrong, const char *const *names, size_t count);
+
+/* ---- terminal.c ---- */
+
+/* "nibble: sentence" on stderr; the exit status that belongs to it. */
+int fail(const nib_err *err);
+int fail_usage(const char *format, ...) NIB_PRINTF(1, 2);
+nib_sink stdout_sink(void);
+nib_sink stderr_sink(void);
+/* 0, or 6 when stdout could not be written. */
+int finish_stdout(int status);
+void watch_interrupts(void);
+nib_callbacks terminal_callbacks(const settings *s); /* progress bar, log, Ctrl-C */
+void clear_progress(void);
+
+/* ---- shared by commands ---- */
+
+/* Engine and model as the settings say; the sentence is printed on failure. */
+int open_engine(nib_engine **out, const settings *s);
+int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path, bool config_only);
+nib_request request_of(const settings *s);
+nib_form form_of(const settings *s);
+const char *model_path(const settings *s); /* -m, or the first argument */
+
+int run_info(const settings *s);
+int run_verify(const settings *s);
+int run_devices(const settings *s);
+int run_kernels(const settings *s);
+int run_recipes(const settings *s);
+int run_plan(const settings *s);
+int run_quantize(const settings *s);
+int run_generate(const settings *s);
+int run_eval(const settings *s);
+int run_bench(const settings *s);
+int run_manual(const settings *s);
+int run_completion(const settings *s);
+
+#endif

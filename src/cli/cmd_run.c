@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nibble generate, eval, bench: commands that run a model. Each ends with the ledger's line.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A model ready to run. */
+typedef struct ready {
+    nib_model *model;
+    nib_plan *plan;
+    nib_session *session;
+} ready;
+
+static void close_ready(ready *r)
+{
+    nib_session_close(r->session);
+    nib_plan_free(r->plan);
+    nib_model_close(r->model);
+}
+
+static int open_ready(ready *out, nib_engine *engine, const settings *s, const char *path, const nib_request *request)
+{
+    *out = (ready){0};
+    int status = open_model(&out->model, engine, s, path, false);
+    nib_err err;
+    if (status == 0 && (nib_plan_make(&out->plan, out->model, request, &err) != NIB_OK ||
+                        nib_session_open(&out->session, out->model, out->plan, 1, &err) != NIB_OK))
+        status = fail(&err);
+    if (status)
+        close_ready(out);
+    return status;
+}
+
+static int summarize(const ready *r, const settings *s)
+{
+    nib_err err;
+    const nib_sink sink = stderr_sink();
+    return s->quiet || nib_plan_summary(r->plan, &sink, &err) == NIB_OK ? 0 : fail(&err);
+}
+
+/* ---- generate ---- */
+
+static const char *finish_word(nib_finish f)
+{
+    return f == NIB_FINISH_STOP ? "stop" : f == NIB_FINISH_LENGTH ? "length" : "cancelled";
+}
+
+static void print_generate_stats(const nib_generate_stats *t)
+{
+    const double steps = t->new_tokens > 1 ? (double)(t->new_tokens - 1) : 0;
+    fprintf(stderr,
+            "\nprompt      %" PRId64 " tokens, %.1f tokens/s, first token after %.3f s\n"
+            "generated   %" PRId64 " tokens, %.1f tokens/s, %.1f GB/s, ended with %s\n"
+            "memory      %.1f MB weights, %.1f MB keys and values, %.1f MB at most\n"
+            "sampling    temp %g, top-k %" PRId64 ", top-p %g, min-p %g, repeat-penalty %g, seed %" PRIu64 "\n",
+            t->prompt_tokens, t->prefill_s > 0 ? (double)t->prompt_tokens / t->prefill_s : 0, t->first_token_s, t->new_tokens,
+            t->decode_s > 0 ? steps / t->decode_s : 0, t->decode_gb_per_s, finish_word(t->finish), (double)t->weight_bytes * 1e-6,
+            (double)t->cache_bytes * 1e-6, (double)t->peak_bytes * 1e-6, t->temperature, t->top_k, t->top_p, t->min_p,
+            t->repeat_penalty, t->seed);
+}
+
+/* The whole of a file, NUL-terminated; NULL after the sentence was printed. */
+static char *read_prompt(const char *path)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    char *text = NULL;
+    size_t size = 0, capacity = 0;
+    while (file) {
+        if (size + 1 >= capacity) {
+            capacity = capacity ? 2 * capacity : 4096;
+            char *more = realloc(text, capacity);
+            if (!more)
+                break;
+            text = more;
+        }
+        const size_t got = fread(text + size, 1, capacity - size - 1, file);
+        size += got;
+        if (got == 0)
+            break;
+    }
+    const bool ok = file && !ferror(file) && text;
+    if (file && file != stdin)
+        fclose(file);
+    if (!ok || memchr(text, '\0', size)) {
+        nib_err err = {.status = NIB_IO};
+        snprintf(err.text, sizeof err.text, "%s: the prompt could not be read%s", path, ok ? ": it holds a NUL byte" : "");
+        fail(&err);
+        free(text);
+        return NULL;
+    }
+    text[size] = '\0';
+    return text;
+}
+
+static void print_generate_json(const nib_generate_stats *t, FILE *to)
+{
+    fprintf(to,
+            "{\"schema\": 1, \"prompt_tokens\": %" PRId64 ", \"new_tokens\": %" PRId64 ", \"finish\": \"%s\", "
+            "\"first_token_s\": %.6f, \"prefill_s\": %.6f, \"decode_s\": %.6f, \"seed\": %" PRIu64 "}\n",
+            t->prompt_tokens, t->new_tokens, finish_word(t->finish), t->first_token_s, t->prefill_s, t->decode_s, t->seed);
+}
+
+static int generate(const ready *r, const settings *s, const char *prompt)
+{
+    const nib_generate_options options = {
+        .prompt = prompt, .max_tokens = s->max_tokens, .temperature = s->temperature, .top_k = s->top_k, .top_p = s->top_p,
+        .min_p = s->min_p, .repeat_penalty = s->repeat_penalty, .seed = (uint64_t)s->seed, .ignore_eos = s->ignore_eos,
+        .stop = {.items = s->stop.items, .count = s->stop.count},
+    };
+    nib_generate_stats stats;
+    nib_err err;
+    const nib_sink sink = stdout_sink();
+    const nib_status status = nib_generate(r->session, &options, &sink, &stats, &err);
+    if (status != NIB_OK)
+        return fail(&err);
+    fputc('\n', stdout);
+    if (s->json)
+        print_generate_json(&stats, stderr);
+    else if (!s->quiet)
+        print_generate_stats(&stats);
+    const int summary = summarize(r, s);
+    return finish_stdout(stats.finish == NIB_FINISH_CANCELLED ? nib_status_exit(NIB_CANCELLED) : summary);
+}
+
+int run_generate(const settings *s)
+{
+    const char *path = model_path(s);
+    if (!path)
+        return fail_usage("`nibble generate` wants MODEL");
+    if (s->prompt && s->prompt_file)
+        return fail_usage("--prompt and --file both give the prompt; choose one");
+    char *text = s->prompt_file ? read_prompt(s->prompt_file) : NULL;
+    if (s->prompt_file && !text)
+        return nib_status_exit(NIB_IO);
+    nib_engine *engine;
+    int status = open_engine(&engine, s);
+    if (status == 0) {
+        ready r;
+        const nib_request request = request_of(s);
+        status = open_ready(&r, engine, s, path, &request);
+        if (status == 0) {
+            status = generate(&r, s, text ? text : s->prompt ? s->prompt : "");
+            close_ready(&r);
+        }
+        nib_engine_close(engine);
+    }
+    free(text);
+    return status;
+}
+
+/* ---- eval ---- */
+
+static void print_eval(const nib_eval_result *e, bool against, bool json)
+{
+    if (json) {
+        printf("{\"schema\": 1, \"loss\": %.9g, \"perplexity\": %.9g, \"predicted\": %" PRId64, e->loss, e->perplexity, e->predicted);
+        if (against)
+            printf(", \"kl\": %.9g, \"top1_agreement\": %.9g", e->kl, e->top1_agreement);
+        puts("}");
+        return;
+    }
+    printf("loss        %.4f nats per token\nperplexity  %.4f\npredicted   %" PRId64 " tokens in %.1f s\n", e->loss, e->perplexity,
+           e->predicted, e->seconds);
+    if (against)
+        printf("KL          %.6f nats per token\nagreement   %.2f %% of likeliest tokens\n", e->kl, 100 * e->top1_agreement);
+}
+
+static int evaluate(const ready *r, const ready *other, const settings *s)
+{
+    const nib_eval_options options = {.text_path = s->text, .window = s->window};
+    nib_eval_result result;
+    nib_err err;
+    if (nib_eval(r->session, other ? other->session : NULL, &options, &result, &err) != NIB_OK)
+        return fail(&err);
+    print_eval(&result, other != NULL, s->json);
+    return finish_stdout(summarize(r, s));
+}
+
+int run_eval(const settings *s)
+{
+    const char *path = model_path(s);
+    if (!path || !s->text)
+        return fail_usage("`nibble eval` wants MODEL and --text FILE");
+    nib_engine *engine;
+    int status = open_engine(&engine, s);
+    if (status)
+        return status;
+    ready r, other;
+    const nib_request request = request_of(s);
+    status = open_ready(&r, engine, s, path, &request);
+    if (status == 0) {
+        if (!s->against) {
+            status = evaluate(&r, NULL, s);
+        } else {
+            /* the other model runs as stored, with the same activations */
+            const nib_request plain = {.dtype = s->dtype, .context = s->context};
+            status = open_ready(&other, engine, s, s->against, &plain);
+            if (status == 0) {
+                status = evaluate(&r, &other, s);
+                close_ready(&other);
+            }
+        }
+        close_ready(&r);
+    }
+    nib_engine_close(engine);
+    return status;
+}
+
+/* ---- bench ---- */
+
+static void print_bench(const nib_bench_result *b, bool json)
+{
+    if (json) {
+        printf("{\"schema\": 1, \"prefill_tokens_per_s\": %.6g, \"decode_tokens_per_s\": %.6g, \"peak_bytes\": %" PRIu64
+               ", \"bandwidth_share\": %.4g, \"arithmetic_share\": %.4g, \"weight_bytes\": %" PRIu64
+               ", \"read_gb_per_s\": %.4g, \"peak_gop_per_s\": %.4g}\n",
+               b->prefill_tokens_per_s, b->decode_tokens_per_s, b->peak_bytes, b->bandwidth_share, b->arithmetic_share, b->weight_bytes,
+               b->copy_gb_per_s, b->peak_gop_per_s);
+        return;
+    }
+    printf("prefill     %.1f tokens/s, %.0f %% of %.0f GOP/s\ndecode      %.1f tokens/s, %.0f %% of %.1f GB/s\n"
+           "memory      %.1f MB weights, %.1f MB at most\n",
+           b->prefill_tokens_per_s, 100 * b->arithmetic_share, b->peak_gop_per_s, b->decode_tokens_per_s, 100 * b->bandwidth_share,
+           b->copy_gb_per_s, (double)b->weight_bytes * 1e-6, (double)b->peak_bytes * 1e-6);
+}
+
+static int bench_model(nib_engine *engine, const settings *s, const char *path)
+{
+    ready r;
+    const nib_request request = request_of(s);
+    const int status = open_ready(&r, engine, s, path, &request);
+    if (status)
+        return status;
+    const nib_bench_options options = {.prompt_tokens = s->prompt_tokens, .new_tokens = s->max_tokens, .repeats = (int)s->repeats};
+    nib_bench_result result;
+    nib_err err;
+    int end;
+    if (nib_bench(r.session, &options, &result, &err) != NIB_OK) {
+        end = fail(&err);
+    } else {
+        print_bench(&result, s->json);
+        end = finish_stdout(summarize(&r, s));
+    }
+    close_ready(&r);
+    return end;
+}
+
+int run_bench(const settings *s)
+{
+    const char *path = model_path(s);
+    if (!path && !s->kernels)
+        return fail_usage("`nibble bench` wants MODEL, or --kernels");
+    nib_engine *engine;
+    int status = open_engine(&engine, s);
+    if (status)
+        return status;
+    nib_err err;
+    const nib_sink sink = stdout_sink();
+    if (s->kernels)
+        status = nib_bench_kernels(engine, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0) : fail(&err);
+    if (status == 0 && path)
+        status = bench_model(engine, s, path);
+    nib_engine_close(engine);
+    return status;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nibble devices, kernels, recipes: what needs no model.
+ */
+#include "cli.h"
+
+typedef nib_status (*writer)(nib_engine *, nib_form, const nib_sink *, nib_err *);
+
+static int write_table(const settings *s, writer write)
+{
+    nib_engine *engine;
+    const int status = open_engine(&engine, s);
+    if (status)
+        return status;
+    nib_err err;
+    const nib_sink sink = stdout_sink();
+    const nib_status written = write(engine, form_of(s), &sink, &err);
+    nib_engine_close(engine);
+    return written == NIB_OK ? finish_stdout(0) : fail(&err);
+}
+
+int run_devices(const settings *s) { return write_table(s, nib_devices_write); }
+int run_kernels(const settings *s) { return write_table(s, nib_kernels_write); }
+int run_recipes(const settings *s) { return write_table(s, nib_recipes_write); }

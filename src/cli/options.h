@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One row per option, for the files that read or print the table.
+ */
+#ifndef NIB_OPTIONS_H
+#define NIB_OPTIONS_H
+
+#include "cli.h"
+
+typedef enum option_kind { KIND_FLAG, KIND_TEXT, KIND_LIST, KIND_INT, KIND_DOUBLE } option_kind;
+
+/* Bits in the order of `commands`. */
+enum {
+    ON_INFO = 1 << 0,
+    ON_PLAN = 1 << 1,
+    ON_QUANTIZE = 1 << 2,
+    ON_GENERATE = 1 << 3,
+    ON_EVAL = 1 << 4,
+    ON_VERIFY = 1 << 5,
+    ON_BENCH = 1 << 6,
+    ON_DEVICES = 1 << 7,
+    ON_KERNELS = 1 << 8,
+    ON_RECIPES = 1 << 9,
+    ON_TABLES = ON_DEVICES | ON_KERNELS | ON_RECIPES,
+    ON_RUN = ON_PLAN | ON_GENERATE | ON_EVAL | ON_BENCH,
+    ON_MODEL = ON_RUN | ON_INFO | ON_VERIFY | ON_QUANTIZE,
+    ON_ALL = ON_MODEL | ON_TABLES,
+};
+
+typedef struct option {
+    const char *name;
+    char letter; /* 0: none */
+    option_kind kind;
+    size_t offset;     /* in settings */
+    const char *value; /* what to write, in help; NULL for a flag */
+    const char *help;
+    unsigned on; /* commands */
+} option;
+
+extern const option option_table[];
+extern const size_t option_count;
+unsigned command_bit(const command *c);
+
+#endif

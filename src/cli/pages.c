@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Manual pages and shell completions, from the option table.
+ */
+#include "options.h"
+
+#include <string.h>
+
+/* troff: a leading dot or quote would be a request, and a backslash an escape. */
+static void put_troff(const char *text)
+{
+    if (*text == '.' || *text == '\'')
+        fputs("\\&", stdout);
+    for (; *text; text++) {
+        if (*text == '\\')
+            fputs("\\e", stdout);
+        else if (*text == '-')
+            fputs("\\-", stdout);
+        else
+            fputc(*text, stdout);
+    }
+}
+
+static void put_line(const char *before, const char *text)
+{
+    fputs(before, stdout);
+    put_troff(text);
+    fputc('\n', stdout);
+}
+
+static void print_program_page(void)
+{
+    printf(".TH NIBBLE 1 \"\" \"nibble %s\"\n.SH NAME\nnibble \\- low\\-bit language models that say what they do\n", nib_version());
+    printf(".SH SYNOPSIS\n.B nibble\n.I COMMAND\n[arguments] [options]\n.SH COMMANDS\n");
+    for (size_t i = 0; i < command_count; i++) {
+        printf(".TP\n.BR nibble\\-%s (1)\n", commands[i].name);
+        put_line("", commands[i].summary);
+    }
+    printf(".SH EXIT STATUS\n0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done or no allowed way, 5 resources,\n"
+           "6 input/output, 8 check failed, 130 interrupted.\n");
+}
+
+static void print_command_page(const command *c)
+{
+    printf(".TH NIBBLE\\-%s 1 \"\" \"nibble %s\"\n.SH NAME\nnibble\\-%s \\- ", c->name, nib_version(), c->name);
+    put_line("", c->summary);
+    printf(".SH SYNOPSIS\n.B nibble %s\n", c->name);
+    put_line(".I ", *c->arguments ? c->arguments : " ");
+    puts("[options]\n.SH DESCRIPTION");
+    put_line("", c->description);
+    puts(".SH OPTIONS");
+    for (size_t i = 0; i < option_count; i++) {
+        const option *o = &option_table[i];
+        if (!(o->on & command_bit(c)))
+            continue;
+        printf(".TP\n.B ");
+        if (o->letter)
+            printf("\\-%c, ", o->letter);
+        fputs("\\-\\-", stdout);
+        put_troff(o->name);
+        if (o->value)
+            printf(" \\fI%s\\fR", o->value);
+        put_line("\n", o->help);
+    }
+    puts(".SH SEE ALSO\n.BR nibble (1)");
+}
+
+int print_manual(const char *name)
+{
+    if (!name || strcmp(name, "nibble") == 0) {
+        print_program_page();
+        return finish_stdout(0);
+    }
+    for (size_t i = 0; i < command_count; i++) {
+        if (strcmp(commands[i].name, name) == 0) {
+            print_command_page(&commands[i]);
+            return finish_stdout(0);
+        }
+    }
+    return fail_usage("there is no manual page for \"%s\"; nibble or the name of a command is wanted", name);
+}
+
+/* ---- completions ---- */
+
+static void print_words(const command *c)
+{
+    for (size_t i = 0; i < option_count; i++)
+        if (option_table[i].on & command_bit(c))
+            printf(" --%s", option_table[i].name);
+}
+
+static void print_bash(void)
+{
+    puts("_nibble()\n{\n    local current=${COMP_WORDS[COMP_CWORD]} words=\n    case ${COMP_WORDS[1]} in");
+    for (size_t i = 0; i < command_count; i++) {
+        printf("    %s) words=\"", commands[i].name);
+        print_words(&commands[i]);
+        puts("\" ;;");
+    }
+    fputs("    esac\n    [ \"$COMP_CWORD\" = 1 ] && words=\"", stdout);
+    for (size_t i = 0; i < command_count; i++)
+        printf("%s ", commands[i].name);
+    puts("\"\n    if [[ $current == -* || $COMP_CWORD == 1 ]]; then\n        COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
+         "    else\n        COMPREPLY=($(compgen -f -- \"$current\"))\n    fi\n}\ncomplete -o filenames -F _nibble nibble");
+}
+
+static void print_zsh(void)
+{
+    puts("#compdef nibble\nautoload -U bashcompinit && bashcompinit");
+    print_bash();
+}
+
+static void print_fish(void)
+{
+    for (size_t i = 0; i < command_count; i++) {
+        const command *c = &commands[i];
+        printf("complete -c nibble -n __fish_use_subcommand -a %s -d '%s'\n", c->name, c->summary);
+        for (size_t j = 0; j < option_count; j++) {
+            const option *o = &option_table[j];
+            if (!(o->on & command_bit(c)))
+                continue;
+            printf("complete -c nibble -n '__fish_seen_subcommand_from %s' -l %s%s", c->name, o->name, o->value ? " -r" : "");
+            if (o->letter)
+                printf(" -s %c", o->letter);
+            printf(" -d '");
+            for (const char *p = o->help; *p; p++)
+                if (*p != '\'')
+                    putchar(*p);
+            puts("'");
+        }
+    }
+}
+
+int print_completion(const char *shell)
+{
+    if (strcmp(shell, "bash") == 0)
+        print_bash();
+    else if (strcmp(shell, "zsh") == 0)
+        print_zsh();
+    else if (strcmp(shell, "fish") == 0)
+        print_fish();
+    else
+        return fail_usage("there are completions for bash, zsh and fish, not for \"%s\"", shell);
+    return finish_stdout(0);
+}
