@@ -74,19 +74,89 @@ $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/regress_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $(LDFLAGS) $(filter %.c,$^) -o $@ $(LIB) $(LDLIBS)
 
+KERNEL_CHECK := $(patsubst tests/kernel/%.c,$(BUILD)/tests/%,$(wildcard tests/kernel/check_kernels.c))
+
+$(BUILD)/tests/%: tests/kernel/%.c $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) $< -o $@ $(LIB) $(LDLIBS)
+
 unit: $(UNIT_BIN)
 
-# Runs one unit test after the other; each is a cmocka program.
+# ---- what a person types ----
+
+demo: setup
+	@$(MAKE) -s all
+	@tools/demo $(PROGRAM)
+
+test: setup-test
+	@$(MAKE) -s all test-programs
+	@$(MAKE) -s test-programs SAN=address,undefined
+	@tests/run $(BUILD) build/san-address-undefined
+
+setup:
+	@tools/setup
+setup-test:
+	@tools/setup test
+
+test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK)
+
+# One after the other, stopping at the first that fails.
 test-unit: $(UNIT_BIN)
 	@for t in $(UNIT_BIN); do echo "== $${t##*/}"; $$t || exit 1; done
-
-# Each fuzz target over its corpus, cut and changed in fixed ways: no fuzzer is needed.
 test-fuzz: $(FUZZ_BIN)
 	@for t in $(FUZZ_BIN); do n=$${t##*/fuzz_}; echo "== fuzz_$$n"; $$t tests/fuzz/corpus/$$n || exit 1; done
+check-kernels: $(KERNEL_CHECK)
+	$(KERNEL_CHECK)
+
+lint: all
+	tools/lint $(BUILD)
+
+# Pages that are printed by the program; `make lint` compares them.
+docs: all
+	$(PROGRAM) kernels --markdown > docs/kernels.md
+	$(PROGRAM) recipes --markdown > docs/recipes.md
+
+bench: all
+	$(PROGRAM) bench --kernels
+
+# These need Python packages from PyPI (tools/golden/requirements.txt); the documentation says when they last ran.
+golden:
+	tools/golden/run
+oracle: all
+	tools/oracle/run $(PROGRAM)
+
+# ---- installing ----
+
+$(BUILD)/nibble.pc: include/nibble.h
+	@mkdir -p $(@D)
+	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: nibble' \
+	    'Description: low-bit language models that say what they do' 'Version: $(VERSION)' \
+	    'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lnibble' 'Libs.private: -pthread -lm -ldl' \
+	    'Cflags: -I$${includedir}' > $@
+
+MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan quantize generate eval verify bench \
+           devices kernels recipes manual completion)))
+$(BUILD)/man/nibble.1: $(PROGRAM)
+	@mkdir -p $(@D)
+	$(PROGRAM) manual > $@
+$(BUILD)/man/nibble-%.1: $(PROGRAM)
+	@mkdir -p $(@D)
+	$(PROGRAM) manual $* > $@
+
+install: all $(BUILD)/nibble.pc $(MANUALS)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \
+	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/nibble
+	install -m 644 $(LIB) $(DESTDIR)$(PREFIX)/lib/libnibble.a
+	install -m 644 include/nibble.h $(DESTDIR)$(PREFIX)/include/nibble.h
+	install -m 644 $(BUILD)/nibble.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/nibble.pc
+	install -m 644 $(MANUALS) $(DESTDIR)$(PREFIX)/share/man/man1
+	$(PROGRAM) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/nibble
 
 clean:
 	rm -rf build
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
-.PHONY: all unit test-unit test-fuzz clean
+.PHONY: all unit demo test setup setup-test test-programs test-unit test-fuzz check-kernels lint docs bench golden oracle \
+        install clean
