@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Continues a prompt, greedily, and prints the ledger's line.
+ * cc generate.c -o generate $(pkg-config --cflags --libs --static nibble) && ./generate MODEL PROMPT
+ */
+#include <nibble.h>
+#include <stdio.h>
+
+static nib_status print(void *ctx, const char *bytes, size_t size)
+{
+    return fwrite(bytes, 1, size, ctx) == size ? NIB_OK : NIB_IO;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        fprintf(stderr, "usage: generate MODEL PROMPT\n");
+        return 2;
+    }
+    nib_err err = {NIB_OK, ""};
+    nib_engine *engine = NULL;
+    nib_model *model = NULL;
+    nib_plan *plan = NULL;
+    nib_session *session = NULL;
+    const nib_generate_options options = {.prompt = argv[2], .max_tokens = 40, .temperature = 0, .top_k = -1, .top_p = -1,
+                                          .min_p = -1, .repeat_penalty = -1};
+    const nib_sink text = {print, stdout}, messages = {print, stderr};
+    nib_generate_stats stats;
+    if (nib_engine_open(&engine, NULL, &err) != NIB_OK || nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
+        nib_plan_make(&plan, model, NULL, &err) != NIB_OK || nib_session_open(&session, model, plan, 1, &err) != NIB_OK ||
+        nib_generate(session, &options, &text, &stats, &err) != NIB_OK || nib_plan_summary(plan, &messages, &err) != NIB_OK)
+        fprintf(stderr, "%s\n", err.text);
+    else
+        printf("\n");
+    nib_session_close(session);
+    nib_plan_free(plan);
+    nib_model_close(model);
+    nib_engine_close(engine);
+    return nib_status_exit(err.status);
+}
