@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Continues a prompt, greedily, and prints the ledger's line.
- * cc generate.c -o generate $(pkg-config --cflags --libs --static nibble) && ./generate MODEL PROMPT
+ * cc generate.c -o generate $(pkg-config --cflags --libs --static nibble) && ./generate MODEL
+ * PROMPT
  */
 #include <nibble.h>
 #include <stdio.h>
@@ -22,13 +23,21 @@ int main(int argc, char **argv)
     nib_model *model = NULL;
     nib_plan *plan = NULL;
     nib_session *session = NULL;
-    const nib_generate_options options = {.prompt = argv[2], .max_tokens = 40, .temperature = 0, .top_k = -1, .top_p = -1,
-                                          .min_p = -1, .repeat_penalty = -1};
+    const nib_generate_options options = {.prompt = argv[2],
+                                          .max_tokens = 40,
+                                          .temperature = 0,
+                                          .top_k = -1,
+                                          .top_p = -1,
+                                          .min_p = -1,
+                                          .repeat_penalty = -1};
     const nib_sink text = {print, stdout}, messages = {print, stderr};
     nib_generate_stats stats;
-    if (nib_engine_open(&engine, NULL, &err) != NIB_OK || nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
-        nib_plan_make(&plan, model, NULL, &err) != NIB_OK || nib_session_open(&session, model, plan, 1, &err) != NIB_OK ||
-        nib_generate(session, &options, &text, &stats, &err) != NIB_OK || nib_plan_summary(plan, &messages, &err) != NIB_OK)
+    if (nib_engine_open(&engine, NULL, &err) != NIB_OK ||
+        nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
+        nib_plan_make(&plan, model, NULL, &err) != NIB_OK ||
+        nib_session_open(&session, model, plan, 1, &err) != NIB_OK ||
+        nib_generate(session, &options, &text, &stats, &err) != NIB_OK ||
+        nib_plan_summary(plan, &messages, &err) != NIB_OK)
         fprintf(stderr, "%s\n", err.text);
     else
         printf("\n");

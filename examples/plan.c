@@ -23,8 +23,10 @@ int main(int argc, char **argv)
     nib_plan *plan = NULL;
     const nib_request request = {.recipe = argv[2]};
     const nib_sink sink = {print, stdout};
-    if (nib_engine_open(&engine, NULL, &err) != NIB_OK || nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
-        nib_plan_make(&plan, model, &request, &err) != NIB_OK || nib_plan_write(plan, NIB_FORM_TEXT, &sink, &err) != NIB_OK ||
+    if (nib_engine_open(&engine, NULL, &err) != NIB_OK ||
+        nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
+        nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
+        nib_plan_write(plan, NIB_FORM_TEXT, &sink, &err) != NIB_OK ||
         nib_plan_status(plan, &err) != NIB_OK)
         fprintf(stderr, "%s\n", err.text);
     nib_plan_free(plan);

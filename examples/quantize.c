@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Quantizes a checkpoint and prints the ledger.
- * cc quantize.c -o quantize $(pkg-config --cflags --libs --static nibble) && ./quantize MODEL OUT RECIPE
+ * cc quantize.c -o quantize $(pkg-config --cflags --libs --static nibble) && ./quantize MODEL OUT
+ * RECIPE
  */
 #include <nibble.h>
 #include <stdio.h>
@@ -20,9 +21,11 @@ int main(int argc, char **argv)
     nib_err err = {NIB_OK, ""};
     nib_engine *engine = NULL;
     nib_model *model = NULL;
-    const nib_quantize_options options = {.request = {.recipe = argv[3]}, .out = argv[2], .force = true};
+    const nib_quantize_options options = {
+        .request = {.recipe = argv[3]}, .out = argv[2], .force = true};
     const nib_sink sink = {print, stdout};
-    if (nib_engine_open(&engine, NULL, &err) != NIB_OK || nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
+    if (nib_engine_open(&engine, NULL, &err) != NIB_OK ||
+        nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
         nib_quantize(model, &options, NIB_FORM_TEXT, &sink, &err) != NIB_OK)
         fprintf(stderr, "%s\n", err.text);
     nib_model_close(model);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The program: it sees nibble.h only. One table of options gives parsing, --help, manual pages and completions.
- * Results go to stdout, everything else to stderr; progress bars only to a terminal.
+ * The program: it sees nibble.h only. One table of options gives parsing, --help, manual pages and
+ * completions. Results go to stdout, everything else to stderr; progress bars only to a terminal.
  */
 #ifndef NIB_CLI_H
 #define NIB_CLI_H
@@ -18,8 +18,8 @@ typedef struct list {
 /* Every option of every command. */
 typedef struct settings {
     list arguments; /* MODEL, OUT, ... */
-    const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method, *calibrate, *against, *prompt,
-        *prompt_file, *text, *tokenizer, *isa;
+    const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
+        *calibrate, *against, *prompt, *prompt_file, *text, *tokenizer, *isa;
     list skip, only, allow, kernel, place, stop;
     long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats;
     double temperature, top_p, min_p, repeat_penalty;
@@ -63,7 +63,8 @@ void clear_progress(void);
 
 /* Engine and model as the settings say; the sentence is printed on failure. */
 int open_engine(nib_engine **out, const settings *s);
-int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path, bool config_only);
+int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path,
+               bool config_only);
 nib_request request_of(const settings *s);
 nib_form form_of(const settings *s);
 const char *model_path(const settings *s); /* -m, or the first argument */

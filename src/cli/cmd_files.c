@@ -20,7 +20,8 @@ int run_info(const settings *s)
     const nib_sink sink = stdout_sink();
     status = open_model(&model, engine, s, path, false);
     if (status == 0)
-        status = nib_info_write(model, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0) : fail(&err);
+        status = nib_info_write(model, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
+                                                                          : fail(&err);
     nib_model_close(model);
     nib_engine_close(engine);
     return status;
@@ -42,7 +43,8 @@ int run_verify(const settings *s)
     if (status == 0 && s->against)
         status = open_model(&against, engine, s, s->against, false);
     if (status == 0)
-        status = nib_verify(model, against, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0) : fail(&err);
+        status = nib_verify(model, against, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
+                                                                               : fail(&err);
     nib_model_close(against);
     nib_model_close(model);
     nib_engine_close(engine);
@@ -51,7 +53,8 @@ int run_verify(const settings *s)
 
 int run_quantize(const settings *s)
 {
-    const char *path = model_path(s), *out = s->arguments.count > 0 ? s->arguments.items[s->arguments.count - 1] : NULL;
+    const char *path = model_path(s),
+               *out = s->arguments.count > 0 ? s->arguments.items[s->arguments.count - 1] : NULL;
     if (!path || !out || (!s->model && s->arguments.count < 2))
         return fail_usage("`nibble quantize` wants MODEL and OUT");
     if (!s->recipe)
@@ -67,9 +70,14 @@ int run_quantize(const settings *s)
     const nib_sink sink = stdout_sink();
     status = open_model(&model, engine, s, path, false);
     if (status == 0) {
-        const nib_quantize_options options = {.request = request_of(s), .out = out, .format = s->format, .calibrate = s->calibrate,
-                                              .force = s->force, .dry_run = s->dry_run};
-        status = nib_quantize(model, &options, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0) : fail(&err);
+        const nib_quantize_options options = {.request = request_of(s),
+                                              .out = out,
+                                              .format = s->format,
+                                              .calibrate = s->calibrate,
+                                              .force = s->force,
+                                              .dry_run = s->dry_run};
+        status = nib_quantize(model, &options, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
+                                                                                  : fail(&err);
         clear_progress();
     }
     nib_model_close(model);

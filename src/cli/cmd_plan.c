@@ -22,7 +22,8 @@ int run_plan(const settings *s)
 {
     const char *path = model_path(s);
     if (!path)
-        return fail_usage("`nibble plan` wants MODEL: a directory, a config.json or a .safetensors file");
+        return fail_usage(
+            "`nibble plan` wants MODEL: a directory, a config.json or a .safetensors file");
     nib_engine *engine;
     int status = open_engine(&engine, s);
     if (status)
@@ -33,7 +34,8 @@ int run_plan(const settings *s)
     if (status == 0) {
         const nib_request request = request_of(s);
         nib_err err;
-        status = nib_plan_make(&plan, model, &request, &err) == NIB_OK ? write_plan(plan, s) : fail(&err);
+        status = nib_plan_make(&plan, model, &request, &err) == NIB_OK ? write_plan(plan, s)
+                                                                       : fail(&err);
     }
     nib_plan_free(plan);
     nib_model_close(model);

@@ -22,7 +22,8 @@ static void close_ready(ready *r)
     nib_model_close(r->model);
 }
 
-static int open_ready(ready *out, nib_engine *engine, const settings *s, const char *path, const nib_request *request)
+static int open_ready(ready *out, nib_engine *engine, const settings *s, const char *path,
+                      const nib_request *request)
 {
     *out = (ready){0};
     int status = open_model(&out->model, engine, s, path, false);
@@ -56,11 +57,13 @@ static void print_generate_stats(const nib_generate_stats *t)
             "\nprompt      %" PRId64 " tokens, %.1f tokens/s, first token after %.3f s\n"
             "generated   %" PRId64 " tokens, %.1f tokens/s, %.1f GB/s, ended with %s\n"
             "memory      %.1f MB weights, %.1f MB keys and values, %.1f MB at most\n"
-            "sampling    temp %g, top-k %" PRId64 ", top-p %g, min-p %g, repeat-penalty %g, seed %" PRIu64 "\n",
-            t->prompt_tokens, t->prefill_s > 0 ? (double)t->prompt_tokens / t->prefill_s : 0, t->first_token_s, t->new_tokens,
-            t->decode_s > 0 ? steps / t->decode_s : 0, t->decode_gb_per_s, finish_word(t->finish), (double)t->weight_bytes * 1e-6,
-            (double)t->cache_bytes * 1e-6, (double)t->peak_bytes * 1e-6, t->temperature, t->top_k, t->top_p, t->min_p,
-            t->repeat_penalty, t->seed);
+            "sampling    temp %g, top-k %" PRId64
+            ", top-p %g, min-p %g, repeat-penalty %g, seed %" PRIu64 "\n",
+            t->prompt_tokens, t->prefill_s > 0 ? (double)t->prompt_tokens / t->prefill_s : 0,
+            t->first_token_s, t->new_tokens, t->decode_s > 0 ? steps / t->decode_s : 0,
+            t->decode_gb_per_s, finish_word(t->finish), (double)t->weight_bytes * 1e-6,
+            (double)t->cache_bytes * 1e-6, (double)t->peak_bytes * 1e-6, t->temperature, t->top_k,
+            t->top_p, t->min_p, t->repeat_penalty, t->seed);
 }
 
 /* The whole of a file, NUL-terminated; NULL after the sentence was printed. */
@@ -87,7 +90,8 @@ static char *read_prompt(const char *path)
         fclose(file);
     if (!ok || memchr(text, '\0', size)) {
         nib_err err = {.status = NIB_IO};
-        snprintf(err.text, sizeof err.text, "%s: the prompt could not be read%s", path, ok ? ": it holds a NUL byte" : "");
+        snprintf(err.text, sizeof err.text, "%s: the prompt could not be read%s", path,
+                 ok ? ": it holds a NUL byte" : "");
         fail(&err);
         free(text);
         return NULL;
@@ -99,16 +103,26 @@ static char *read_prompt(const char *path)
 static void print_generate_json(const nib_generate_stats *t, FILE *to)
 {
     fprintf(to,
-            "{\"schema\": 1, \"prompt_tokens\": %" PRId64 ", \"new_tokens\": %" PRId64 ", \"finish\": \"%s\", "
-            "\"first_token_s\": %.6f, \"prefill_s\": %.6f, \"decode_s\": %.6f, \"seed\": %" PRIu64 "}\n",
-            t->prompt_tokens, t->new_tokens, finish_word(t->finish), t->first_token_s, t->prefill_s, t->decode_s, t->seed);
+            "{\"schema\": 1, \"prompt_tokens\": %" PRId64 ", \"new_tokens\": %" PRId64
+            ", \"finish\": \"%s\", "
+            "\"first_token_s\": %.6f, \"prefill_s\": %.6f, \"decode_s\": %.6f, \"seed\": %" PRIu64
+            "}\n",
+            t->prompt_tokens, t->new_tokens, finish_word(t->finish), t->first_token_s, t->prefill_s,
+            t->decode_s, t->seed);
 }
 
 static int generate(const ready *r, const settings *s, const char *prompt)
 {
     const nib_generate_options options = {
-        .prompt = prompt, .max_tokens = s->max_tokens, .temperature = s->temperature, .top_k = s->top_k, .top_p = s->top_p,
-        .min_p = s->min_p, .repeat_penalty = s->repeat_penalty, .seed = (uint64_t)s->seed, .ignore_eos = s->ignore_eos,
+        .prompt = prompt,
+        .max_tokens = s->max_tokens,
+        .temperature = s->temperature,
+        .top_k = s->top_k,
+        .top_p = s->top_p,
+        .min_p = s->min_p,
+        .repeat_penalty = s->repeat_penalty,
+        .seed = (uint64_t)s->seed,
+        .ignore_eos = s->ignore_eos,
         .stop = {.items = s->stop.items, .count = s->stop.count},
     };
     nib_generate_stats stats;
@@ -123,7 +137,8 @@ static int generate(const ready *r, const settings *s, const char *prompt)
     else if (!s->quiet)
         print_generate_stats(&stats);
     const int summary = summarize(r, s);
-    return finish_stdout(stats.finish == NIB_FINISH_CANCELLED ? nib_status_exit(NIB_CANCELLED) : summary);
+    return finish_stdout(stats.finish == NIB_FINISH_CANCELLED ? nib_status_exit(NIB_CANCELLED)
+                                                              : summary);
 }
 
 int run_generate(const settings *s)
@@ -157,16 +172,19 @@ int run_generate(const settings *s)
 static void print_eval(const nib_eval_result *e, bool against, bool json)
 {
     if (json) {
-        printf("{\"schema\": 1, \"loss\": %.9g, \"perplexity\": %.9g, \"predicted\": %" PRId64, e->loss, e->perplexity, e->predicted);
+        printf("{\"schema\": 1, \"loss\": %.9g, \"perplexity\": %.9g, \"predicted\": %" PRId64,
+               e->loss, e->perplexity, e->predicted);
         if (against)
             printf(", \"kl\": %.9g, \"top1_agreement\": %.9g", e->kl, e->top1_agreement);
         puts("}");
         return;
     }
-    printf("loss        %.4f nats per token\nperplexity  %.4f\npredicted   %" PRId64 " tokens in %.1f s\n", e->loss, e->perplexity,
-           e->predicted, e->seconds);
+    printf("loss        %.4f nats per token\nperplexity  %.4f\npredicted   %" PRId64
+           " tokens in %.1f s\n",
+           e->loss, e->perplexity, e->predicted, e->seconds);
     if (against)
-        printf("KL          %.6f nats per token\nagreement   %.2f %% of likeliest tokens\n", e->kl, 100 * e->top1_agreement);
+        printf("KL          %.6f nats per token\nagreement   %.2f %% of likeliest tokens\n", e->kl,
+               100 * e->top1_agreement);
 }
 
 static int evaluate(const ready *r, const ready *other, const settings *s)
@@ -215,17 +233,20 @@ int run_eval(const settings *s)
 static void print_bench(const nib_bench_result *b, bool json)
 {
     if (json) {
-        printf("{\"schema\": 1, \"prefill_tokens_per_s\": %.6g, \"decode_tokens_per_s\": %.6g, \"peak_bytes\": %" PRIu64
+        printf("{\"schema\": 1, \"prefill_tokens_per_s\": %.6g, \"decode_tokens_per_s\": %.6g, "
+               "\"peak_bytes\": %" PRIu64
                ", \"bandwidth_share\": %.4g, \"arithmetic_share\": %.4g, \"weight_bytes\": %" PRIu64
                ", \"read_gb_per_s\": %.4g, \"peak_gop_per_s\": %.4g}\n",
-               b->prefill_tokens_per_s, b->decode_tokens_per_s, b->peak_bytes, b->bandwidth_share, b->arithmetic_share, b->weight_bytes,
-               b->copy_gb_per_s, b->peak_gop_per_s);
+               b->prefill_tokens_per_s, b->decode_tokens_per_s, b->peak_bytes, b->bandwidth_share,
+               b->arithmetic_share, b->weight_bytes, b->copy_gb_per_s, b->peak_gop_per_s);
         return;
     }
-    printf("prefill     %.1f tokens/s, %.0f %% of %.0f GOP/s\ndecode      %.1f tokens/s, %.0f %% of %.1f GB/s\n"
+    printf("prefill     %.1f tokens/s, %.0f %% of %.0f GOP/s\ndecode      %.1f tokens/s, %.0f %% "
+           "of %.1f GB/s\n"
            "memory      %.1f MB weights, %.1f MB at most\n",
-           b->prefill_tokens_per_s, 100 * b->arithmetic_share, b->peak_gop_per_s, b->decode_tokens_per_s, 100 * b->bandwidth_share,
-           b->copy_gb_per_s, (double)b->weight_bytes * 1e-6, (double)b->peak_bytes * 1e-6);
+           b->prefill_tokens_per_s, 100 * b->arithmetic_share, b->peak_gop_per_s,
+           b->decode_tokens_per_s, 100 * b->bandwidth_share, b->copy_gb_per_s,
+           (double)b->weight_bytes * 1e-6, (double)b->peak_bytes * 1e-6);
 }
 
 static int bench_model(nib_engine *engine, const settings *s, const char *path)
@@ -235,7 +256,8 @@ static int bench_model(nib_engine *engine, const settings *s, const char *path)
     const int status = open_ready(&r, engine, s, path, &request);
     if (status)
         return status;
-    const nib_bench_options options = {.prompt_tokens = s->prompt_tokens, .new_tokens = s->max_tokens, .repeats = (int)s->repeats};
+    const nib_bench_options options = {
+        .prompt_tokens = s->prompt_tokens, .new_tokens = s->max_tokens, .repeats = (int)s->repeats};
     nib_bench_result result;
     nib_err err;
     int end;
@@ -261,7 +283,8 @@ int run_bench(const settings *s)
     nib_err err;
     const nib_sink sink = stdout_sink();
     if (s->kernels)
-        status = nib_bench_kernels(engine, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0) : fail(&err);
+        status = nib_bench_kernels(engine, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
+                                                                              : fail(&err);
     if (status == 0 && path)
         status = bench_model(engine, s, path);
     nib_engine_close(engine);

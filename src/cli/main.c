@@ -13,31 +13,42 @@ const command commands[] = {
     {"info", "MODEL", "show what a checkpoint holds",
      "Shows every tensor with shape, format, scheme, group, bias and bytes.", 0, 1, run_info},
     {"plan", "MODEL", "say for every layer what will run, why not otherwise, and what it costs",
-     "Plans a model for a recipe and a machine, present or not, without running anything. MODEL may be a bare config.json. "
+     "Plans a model for a recipe and a machine, present or not, without running anything. MODEL "
+     "may be a bare config.json. "
      "Exits 4 if a layer has no allowed way, after printing everything.",
      0, 1, run_plan},
     {"quantize", "MODEL OUT", "write a quantized checkpoint",
-     "Streams MODEL through a recipe into OUT: a directory for a directory, else a file. OUT appears complete or not at all. "
+     "Streams MODEL through a recipe into OUT: a directory for a directory, else a file. OUT "
+     "appears complete or not at all. "
      "What cannot be done as asked is a line of the ledger or an error.",
      1, 2, run_quantize},
     {"generate", "MODEL", "write text",
-     "Continues a prompt. Text goes to stdout; statistics and the ledger's line go to stderr.", 0, 1, run_generate},
+     "Continues a prompt. Text goes to stdout; statistics and the ledger's line go to stderr.", 0,
+     1, run_generate},
     {"eval", "MODEL", "measure loss and perplexity of a text",
-     "Measures loss (nats per predicted token) and perplexity, and with --against the distance to another model.", 0, 1, run_eval},
+     "Measures loss (nats per predicted token) and perplexity, and with --against the distance to "
+     "another model.",
+     0, 1, run_eval},
     {"verify", "MODEL", "check a checkpoint",
-     "Checks hashes against the manifest, ranges, NaN and Inf by tensor and index, and that everything that config.json implies "
+     "Checks hashes against the manifest, ranges, NaN and Inf by tensor and index, and that "
+     "everything that config.json implies "
      "is there exactly once. Exits 8 if something is found.",
      0, 1, run_verify},
     {"bench", "[MODEL]", "measure tokens per second, and shares of the machine's limits",
-     "Medians of prefill and decode, with the bandwidth and the arithmetic rate measured in the same run.", 0, 1, run_bench},
+     "Medians of prefill and decode, with the bandwidth and the arithmetic rate measured in the "
+     "same run.",
+     0, 1, run_bench},
     {"devices", "", "list this machine and the machines known by name",
      "Shows each device with its facts, their date and source.", 0, 0, run_devices},
     {"kernels", "", "list every kernel and its conditions",
-     "Shows the table of kernels: those of this build, those declared for other devices, and those of other engines.", 0, 0,
-     run_kernels},
-    {"recipes", "", "explain what each recipe name means", "Shows formula, default group and source of each recipe.", 0, 0, run_recipes},
-    {"manual", "[COMMAND]", "print a manual page", "Prints nibble(1), or the page of a command, as troff: nibble manual plan | man -l -.",
-     0, 1, run_manual},
+     "Shows the table of kernels: those of this build, those declared for other devices, and those "
+     "of other engines.",
+     0, 0, run_kernels},
+    {"recipes", "", "explain what each recipe name means",
+     "Shows formula, default group and source of each recipe.", 0, 0, run_recipes},
+    {"manual", "[COMMAND]", "print a manual page",
+     "Prints nibble(1), or the page of a command, as troff: nibble manual plan | man -l -.", 0, 1,
+     run_manual},
     {"completion", "SHELL", "print completions for bash, zsh or fish",
      "Prints completions: source <(nibble completion bash).", 1, 1, run_completion},
 };
@@ -53,14 +64,27 @@ nib_form form_of(const settings *s)
     return s->json ? NIB_FORM_JSON : s->markdown ? NIB_FORM_MARKDOWN : NIB_FORM_TEXT;
 }
 
-static nib_strings strings_of(const list *l) { return (nib_strings){.items = l->items, .count = l->count}; }
+static nib_strings strings_of(const list *l)
+{
+    return (nib_strings){.items = l->items, .count = l->count};
+}
 
 nib_request request_of(const settings *s)
 {
     return (nib_request){
-        .recipe = s->recipe, .skip = strings_of(&s->skip), .only = strings_of(&s->only), .device = s->device, .dtype = s->dtype,
-        .allow = strings_of(&s->allow), .kernel = strings_of(&s->kernel), .place = strings_of(&s->place), .strict = s->strict,
-        .engine = s->engine, .layer = s->layer, .bias = s->bias, .context = s->context,
+        .recipe = s->recipe,
+        .skip = strings_of(&s->skip),
+        .only = strings_of(&s->only),
+        .device = s->device,
+        .dtype = s->dtype,
+        .allow = strings_of(&s->allow),
+        .kernel = strings_of(&s->kernel),
+        .place = strings_of(&s->place),
+        .strict = s->strict,
+        .engine = s->engine,
+        .layer = s->layer,
+        .bias = s->bias,
+        .context = s->context,
     };
 }
 
@@ -77,7 +101,8 @@ static const char *cache_path(char *out, size_t size)
         return NULL;
     if (length < 0 || (size_t)length + sizeof "/machine.json" > size)
         return NULL;
-    /* both levels: a fresh account has neither. That they cannot be made only costs a measurement each time. */
+    /* both levels: a fresh account has neither. That they cannot be made only costs a measurement
+     * each time. */
     char *slash = strrchr(out, '/');
     *slash = '\0';
     mkdir(out, 0700);
@@ -90,20 +115,26 @@ static const char *cache_path(char *out, size_t size)
 int open_engine(nib_engine **out, const settings *s)
 {
     char cache[4096];
-    const nib_engine_options options = {.threads = (int)(s->threads > 4096 ? 4096 : s->threads), .isa = s->isa,
-                                        .callbacks = terminal_callbacks(s), .cache_path = cache_path(cache, sizeof cache)};
+    const nib_engine_options options = {.threads = (int)(s->threads > 4096 ? 4096 : s->threads),
+                                        .isa = s->isa,
+                                        .callbacks = terminal_callbacks(s),
+                                        .cache_path = cache_path(cache, sizeof cache)};
     nib_err err;
     return nib_engine_open(out, &options, &err) == NIB_OK ? 0 : fail(&err);
 }
 
-int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path, bool config_only)
+int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path,
+               bool config_only)
 {
     const nib_model_options options = {.tokenizer = s->tokenizer, .config_only = config_only};
     nib_err err;
     return nib_model_open(out, engine, path, &options, &err) == NIB_OK ? 0 : fail(&err);
 }
 
-int run_manual(const settings *s) { return print_manual(s->arguments.count > 0 ? s->arguments.items[0] : NULL); }
+int run_manual(const settings *s)
+{
+    return print_manual(s->arguments.count > 0 ? s->arguments.items[0] : NULL);
+}
 int run_completion(const settings *s) { return print_completion(s->arguments.items[0]); }
 
 static int unknown_command(const char *word)
@@ -112,7 +143,8 @@ static int unknown_command(const char *word)
     for (size_t i = 0; i < command_count; i++)
         names[i] = commands[i].name;
     char near[128];
-    return fail_usage("unknown command \"%s\"%s; `nibble --help` lists them", word, nearest(near, word, names, command_count));
+    return fail_usage("unknown command \"%s\"%s; `nibble --help` lists them", word,
+                      nearest(near, word, names, command_count));
 }
 
 static int run_command(const command *c, int argc, char **argv)
@@ -124,8 +156,9 @@ static int run_command(const command *c, int argc, char **argv)
         print_help(stdout, c);
         status = finish_stdout(0);
     } else if (status == 0 && given > c->most) {
-        status = fail_usage("`nibble %s` takes at most %d argument%s (%s); \"%s\" is one too many", c->name, c->most,
-                            c->most == 1 ? "" : "s", c->arguments, s.arguments.items[s.arguments.count - 1]);
+        status = fail_usage("`nibble %s` takes at most %d argument%s (%s); \"%s\" is one too many",
+                            c->name, c->most, c->most == 1 ? "" : "s", c->arguments,
+                            s.arguments.items[s.arguments.count - 1]);
     } else if (status == 0 && given < c->least) {
         status = fail_usage("`nibble %s` wants %s", c->name, c->arguments);
     } else if (status == 0) {

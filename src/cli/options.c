@@ -14,48 +14,77 @@
 
 /* In the order in which help lists them. */
 const option option_table[] = {
-    {"model", 'm', KIND_TEXT, AT(model), "MODEL", "the model, instead of the first argument", ON_MODEL},
+    {"model", 'm', KIND_TEXT, AT(model), "MODEL", "the model, instead of the first argument",
+     ON_MODEL},
     {"recipe", 'r', KIND_TEXT, AT(recipe), "RECIPE",
-     "how to quantize: a name (see `nibble recipes`) or a rule file; without it, as stored", ON_RUN | ON_QUANTIZE},
-    {"skip", 0, KIND_LIST, AT(skip), "PATTERN", "keep these layers as they are; may be repeated", ON_RUN | ON_QUANTIZE},
-    {"only", 0, KIND_LIST, AT(only), "PATTERN", "quantize nothing but these layers; may be repeated", ON_RUN | ON_QUANTIZE},
-    {"device", 0, KIND_TEXT, AT(device), "DEVICE", "where to run, or what to plan for: a name of `nibble devices`", ON_RUN},
-    {"dtype", 0, KIND_TEXT, AT(dtype), "TYPE", "activations: f32, f16 or bf16; default the stored type of the weights", ON_RUN},
-    {"engine", 0, KIND_TEXT, AT(engine), "PEER", "explain what another engine does with the model", ON_PLAN},
-    {"layer", 0, KIND_TEXT, AT(layer), "NAME", "show every candidate and every reason for layers of this name or pattern", ON_PLAN},
-    {"allow", 0, KIND_LIST, AT(allow), "[PATTERN=]RUNG", "allow a substitution: device, dequant, unquantized", ON_RUN | ON_QUANTIZE},
-    {"kernel", 0, KIND_LIST, AT(kernel), "[PATTERN=]NAME", "bind a kernel; if it cannot be given, exit 4", ON_RUN},
+     "how to quantize: a name (see `nibble recipes`) or a rule file; without it, as stored",
+     ON_RUN | ON_QUANTIZE},
+    {"skip", 0, KIND_LIST, AT(skip), "PATTERN", "keep these layers as they are; may be repeated",
+     ON_RUN | ON_QUANTIZE},
+    {"only", 0, KIND_LIST, AT(only), "PATTERN",
+     "quantize nothing but these layers; may be repeated", ON_RUN | ON_QUANTIZE},
+    {"device", 0, KIND_TEXT, AT(device), "DEVICE",
+     "where to run, or what to plan for: a name of `nibble devices`", ON_RUN},
+    {"dtype", 0, KIND_TEXT, AT(dtype), "TYPE",
+     "activations: f32, f16 or bf16; default the stored type of the weights", ON_RUN},
+    {"engine", 0, KIND_TEXT, AT(engine), "PEER", "explain what another engine does with the model",
+     ON_PLAN},
+    {"layer", 0, KIND_TEXT, AT(layer), "NAME",
+     "show every candidate and every reason for layers of this name or pattern", ON_PLAN},
+    {"allow", 0, KIND_LIST, AT(allow), "[PATTERN=]RUNG",
+     "allow a substitution: device, dequant, unquantized", ON_RUN | ON_QUANTIZE},
+    {"kernel", 0, KIND_LIST, AT(kernel), "[PATTERN=]NAME",
+     "bind a kernel; if it cannot be given, exit 4", ON_RUN},
     {"place", 0, KIND_LIST, AT(place), "[PATTERN=]DEVICE", "put layers on a device", ON_RUN},
-    {"strict", 0, KIND_FLAG, AT(strict), NULL, "any substitution is an error", ON_RUN | ON_QUANTIZE},
-    {"format", 0, KIND_TEXT, AT(format), "FORMAT", "torchao or nibble; default torchao where it can hold the result", ON_QUANTIZE},
+    {"strict", 0, KIND_FLAG, AT(strict), NULL, "any substitution is an error",
+     ON_RUN | ON_QUANTIZE},
+    {"format", 0, KIND_TEXT, AT(format), "FORMAT",
+     "torchao or nibble; default torchao where it can hold the result", ON_QUANTIZE},
     {"method", 0, KIND_TEXT, AT(method), "METHOD", "rtn: round to nearest", ON_QUANTIZE},
-    {"calibrate", 0, KIND_TEXT, AT(calibrate), "TEXT", "text file for the activation scales of -static recipes", ON_QUANTIZE},
+    {"calibrate", 0, KIND_TEXT, AT(calibrate), "TEXT",
+     "text file for the activation scales of -static recipes", ON_QUANTIZE},
     {"force", 'f', KIND_FLAG, AT(force), NULL, "replace OUT if it exists", ON_QUANTIZE},
-    {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "say sizes and the ledger, write nothing", ON_QUANTIZE},
+    {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "say sizes and the ledger, write nothing",
+     ON_QUANTIZE},
     {"against", 0, KIND_TEXT, AT(against), "MODEL", "compare with this model", ON_EVAL | ON_VERIFY},
     {"prompt", 'p', KIND_TEXT, AT(prompt), "TEXT", "where the text begins", ON_GENERATE},
     {"file", 0, KIND_TEXT, AT(prompt_file), "FILE", "read the prompt from a file", ON_GENERATE},
-    {"max-tokens", 'n', KIND_INT, AT(max_tokens), "N", "new tokens at most; default until the context is full", ON_GENERATE | ON_BENCH},
-    {"temp", 0, KIND_DOUBLE, AT(temperature), "T", "temperature; 0 always takes the likeliest token", ON_GENERATE},
+    {"max-tokens", 'n', KIND_INT, AT(max_tokens), "N",
+     "new tokens at most; default until the context is full", ON_GENERATE | ON_BENCH},
+    {"temp", 0, KIND_DOUBLE, AT(temperature), "T",
+     "temperature; 0 always takes the likeliest token", ON_GENERATE},
     {"top-k", 0, KIND_INT, AT(top_k), "K", "consider the K likeliest tokens; 0: all", ON_GENERATE},
-    {"top-p", 0, KIND_DOUBLE, AT(top_p), "P", "consider the likeliest tokens up to this probability", ON_GENERATE},
-    {"min-p", 0, KIND_DOUBLE, AT(min_p), "P", "drop tokens less likely than P times the likeliest", ON_GENERATE},
-    {"repeat-penalty", 0, KIND_DOUBLE, AT(repeat_penalty), "R", "make tokens that were there less likely; 1: off", ON_GENERATE},
+    {"top-p", 0, KIND_DOUBLE, AT(top_p), "P",
+     "consider the likeliest tokens up to this probability", ON_GENERATE},
+    {"min-p", 0, KIND_DOUBLE, AT(min_p), "P", "drop tokens less likely than P times the likeliest",
+     ON_GENERATE},
+    {"repeat-penalty", 0, KIND_DOUBLE, AT(repeat_penalty), "R",
+     "make tokens that were there less likely; 1: off", ON_GENERATE},
     {"seed", 's', KIND_INT, AT(seed), "S", "of the random numbers; default 0", ON_GENERATE},
     {"stop", 0, KIND_LIST, AT(stop), "TEXT", "end before this text; may be repeated", ON_GENERATE},
-    {"ignore-eos", 0, KIND_FLAG, AT(ignore_eos), NULL, "go on after an end-of-text token", ON_GENERATE},
-    {"text", 0, KIND_TEXT, AT(text), "FILE", "a text, or JSON lines with a `text` key (.jsonl)", ON_EVAL},
-    {"window", 0, KIND_INT, AT(window), "N", "tokens per window; default the smaller of the context and 4096", ON_EVAL},
-    {"prompt-tokens", 0, KIND_INT, AT(prompt_tokens), "N", "length of the prompt to time; default 512", ON_BENCH},
+    {"ignore-eos", 0, KIND_FLAG, AT(ignore_eos), NULL, "go on after an end-of-text token",
+     ON_GENERATE},
+    {"text", 0, KIND_TEXT, AT(text), "FILE", "a text, or JSON lines with a `text` key (.jsonl)",
+     ON_EVAL},
+    {"window", 0, KIND_INT, AT(window), "N",
+     "tokens per window; default the smaller of the context and 4096", ON_EVAL},
+    {"prompt-tokens", 0, KIND_INT, AT(prompt_tokens), "N",
+     "length of the prompt to time; default 512", ON_BENCH},
     {"repeats", 0, KIND_INT, AT(repeats), "N", "runs to take the median of; default 5", ON_BENCH},
-    {"kernels", 0, KIND_FLAG, AT(kernels), NULL, "time every kernel that runs here, without a model", ON_BENCH},
-    {"context", 'c', KIND_INT, AT(context), "N", "tokens per sequence; default the smaller of the model's and 4096", ON_RUN},
-    {"tokenizer", 0, KIND_TEXT, AT(tokenizer), "PATH", "tokenizer.json or its directory; default beside the model", ON_RUN | ON_QUANTIZE},
-    {"threads", 't', KIND_INT, AT(threads), "N", "threads; default as many as this process may run on", ON_ALL},
-    {"isa", 0, KIND_TEXT, AT(isa), "LEVEL", "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16", ON_ALL},
+    {"kernels", 0, KIND_FLAG, AT(kernels), NULL,
+     "time every kernel that runs here, without a model", ON_BENCH},
+    {"context", 'c', KIND_INT, AT(context), "N",
+     "tokens per sequence; default the smaller of the model's and 4096", ON_RUN},
+    {"tokenizer", 0, KIND_TEXT, AT(tokenizer), "PATH",
+     "tokenizer.json or its directory; default beside the model", ON_RUN | ON_QUANTIZE},
+    {"threads", 't', KIND_INT, AT(threads), "N",
+     "threads; default as many as this process may run on", ON_ALL},
+    {"isa", 0, KIND_TEXT, AT(isa), "LEVEL",
+     "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16", ON_ALL},
     {"json", 'j', KIND_FLAG, AT(json), NULL, "machine-readable output (\"schema\": 1)", ON_ALL},
     {"markdown", 0, KIND_FLAG, AT(markdown), NULL, "as in the documentation", ON_TABLES},
-    {"quiet", 'q', KIND_FLAG, AT(quiet), NULL, "no progress, statistics or summary on stderr", ON_ALL},
+    {"quiet", 'q', KIND_FLAG, AT(quiet), NULL, "no progress, statistics or summary on stderr",
+     ON_ALL},
     {"no-color", 0, KIND_FLAG, AT(no_color), NULL, "no colours", ON_ALL},
     {"help", 'h', KIND_FLAG, AT(help), NULL, "this text", ON_ALL},
 };
@@ -129,7 +158,9 @@ static int set_value(settings *s, const option *o, const char *value)
     case KIND_FLAG: *(bool *)at = true; return 0;
     case KIND_TEXT: memcpy(at, &value, sizeof value); return 0;
     case KIND_LIST:
-        return append((list *)(void *)at, value) ? 0 : fail(&(nib_err){NIB_NO_MEMORY, "memory ran out while reading options"});
+        return append((list *)(void *)at, value)
+                   ? 0
+                   : fail(&(nib_err){NIB_NO_MEMORY, "memory ran out while reading options"});
     case KIND_INT: {
         const long long n = strtoll(value, &end, 10);
         if (errno || end == value || *end || n < 0)
@@ -159,7 +190,9 @@ static int unknown_option(const command *c, const char *word)
     const char *wrong = word[0] == '-' && word[1] == '-' ? word + 2 : word;
     for (size_t i = 0; i < option_count; i++)
         if (strcmp(option_table[i].name, wrong) == 0)
-            return fail_usage("--%s is not an option of `nibble %s`; `nibble %s --help` lists those", wrong, c->name, c->name);
+            return fail_usage(
+                "--%s is not an option of `nibble %s`; `nibble %s --help` lists those", wrong,
+                c->name, c->name);
     return fail_usage("unknown option %s%s", word, nearest(near, wrong, names, count));
 }
 
@@ -184,7 +217,8 @@ static const option *find_option(const command *c, const char *word, const char 
 
 int parse_options(settings *out, const command *c, int argc, char **argv)
 {
-    *out = (settings){.temperature = -1, .top_p = -1, .min_p = -1, .repeat_penalty = -1, .top_k = -1};
+    *out =
+        (settings){.temperature = -1, .top_p = -1, .min_p = -1, .repeat_penalty = -1, .top_k = -1};
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i], *value;
@@ -216,7 +250,8 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
 
 void free_settings(settings *s)
 {
-    list *const lists[] = {&s->arguments, &s->skip, &s->only, &s->allow, &s->kernel, &s->place, &s->stop};
+    list *const lists[] = {&s->arguments, &s->skip,  &s->only, &s->allow,
+                           &s->kernel,    &s->place, &s->stop};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free((void *)lists[i]->items);
 }
@@ -245,8 +280,10 @@ static void print_option(FILE *to, const option *o)
 {
     enum { COLUMN = 30 };
     char left[64];
-    const int size = o->letter ? snprintf(left, sizeof left, "  -%c, --%s %s", o->letter, o->name, o->value ? o->value : "")
-                               : snprintf(left, sizeof left, "      --%s %s", o->name, o->value ? o->value : "");
+    const int size =
+        o->letter ? snprintf(left, sizeof left, "  -%c, --%s %s", o->letter, o->name,
+                             o->value ? o->value : "")
+                  : snprintf(left, sizeof left, "      --%s %s", o->name, o->value ? o->value : "");
     fprintf(to, "%-*s", COLUMN, left);
     if (size >= COLUMN)
         fprintf(to, "\n%*s", COLUMN, "");
@@ -256,7 +293,8 @@ static void print_option(FILE *to, const option *o)
 void print_help(FILE *to, const command *c)
 {
     if (c) {
-        fprintf(to, "usage: nibble %s %s%s[options]\n\n", c->name, c->arguments, *c->arguments ? " " : "");
+        fprintf(to, "usage: nibble %s %s%s[options]\n\n", c->name, c->arguments,
+                *c->arguments ? " " : "");
         print_wrapped(to, c->description, 0);
         fputs("\n", to);
         for (size_t i = 0; i < option_count; i++)
@@ -264,11 +302,15 @@ void print_help(FILE *to, const command *c)
                 print_option(to, &option_table[i]);
         return;
     }
-    fputs("Nibble: low-bit language models that say what they do.\n\nusage: nibble COMMAND [arguments] [options]\n\n", to);
+    fputs("Nibble: low-bit language models that say what they do.\n\nusage: nibble COMMAND "
+          "[arguments] [options]\n\n",
+          to);
     for (size_t i = 0; i < command_count; i++)
         fprintf(to, "  %-12s%s\n", commands[i].name, commands[i].summary);
-    fputs("\n`nibble COMMAND --help` lists a command's options; `nibble --version` says which version this is.\n"
-          "Exit status: 0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done, 5 resources,\n"
+    fputs("\n`nibble COMMAND --help` lists a command's options; `nibble --version` says which "
+          "version this is.\n"
+          "Exit status: 0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done, 5 "
+          "resources,\n"
           "6 input/output, 8 check failed, 130 interrupted.\n",
           to);
 }

@@ -30,19 +30,23 @@ static void put_line(const char *before, const char *text)
 
 static void print_program_page(void)
 {
-    printf(".TH NIBBLE 1 \"\" \"nibble %s\"\n.SH NAME\nnibble \\- low\\-bit language models that say what they do\n", nib_version());
+    printf(".TH NIBBLE 1 \"\" \"nibble %s\"\n.SH NAME\nnibble \\- low\\-bit language models that "
+           "say what they do\n",
+           nib_version());
     printf(".SH SYNOPSIS\n.B nibble\n.I COMMAND\n[arguments] [options]\n.SH COMMANDS\n");
     for (size_t i = 0; i < command_count; i++) {
         printf(".TP\n.BR nibble\\-%s (1)\n", commands[i].name);
         put_line("", commands[i].summary);
     }
-    printf(".SH EXIT STATUS\n0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done or no allowed way, 5 resources,\n"
+    printf(".SH EXIT STATUS\n0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done or no "
+           "allowed way, 5 resources,\n"
            "6 input/output, 8 check failed, 130 interrupted.\n");
 }
 
 static void print_command_page(const command *c)
 {
-    printf(".TH NIBBLE\\-%s 1 \"\" \"nibble %s\"\n.SH NAME\nnibble\\-%s \\- ", c->name, nib_version(), c->name);
+    printf(".TH NIBBLE\\-%s 1 \"\" \"nibble %s\"\n.SH NAME\nnibble\\-%s \\- ", c->name,
+           nib_version(), c->name);
     put_line("", c->summary);
     printf(".SH SYNOPSIS\n.B nibble %s\n", c->name);
     put_line(".I ", *c->arguments ? c->arguments : " ");
@@ -77,7 +81,8 @@ int print_manual(const char *name)
             return finish_stdout(0);
         }
     }
-    return fail_usage("there is no manual page for \"%s\"; nibble or the name of a command is wanted", name);
+    return fail_usage(
+        "there is no manual page for \"%s\"; nibble or the name of a command is wanted", name);
 }
 
 /* ---- completions ---- */
@@ -91,7 +96,8 @@ static void print_words(const command *c)
 
 static void print_bash(void)
 {
-    puts("_nibble()\n{\n    local current=${COMP_WORDS[COMP_CWORD]} words=\n    case ${COMP_WORDS[1]} in");
+    puts("_nibble()\n{\n    local current=${COMP_WORDS[COMP_CWORD]} words=\n    case "
+         "${COMP_WORDS[1]} in");
     for (size_t i = 0; i < command_count; i++) {
         printf("    %s) words=\"", commands[i].name);
         print_words(&commands[i]);
@@ -100,8 +106,10 @@ static void print_bash(void)
     fputs("    esac\n    [ \"$COMP_CWORD\" = 1 ] && words=\"", stdout);
     for (size_t i = 0; i < command_count; i++)
         printf("%s ", commands[i].name);
-    puts("\"\n    if [[ $current == -* || $COMP_CWORD == 1 ]]; then\n        COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
-         "    else\n        COMPREPLY=($(compgen -f -- \"$current\"))\n    fi\n}\ncomplete -o filenames -F _nibble nibble");
+    puts("\"\n    if [[ $current == -* || $COMP_CWORD == 1 ]]; then\n        COMPREPLY=($(compgen "
+         "-W \"$words\" -- \"$current\"))\n"
+         "    else\n        COMPREPLY=($(compgen -f -- \"$current\"))\n    fi\n}\ncomplete -o "
+         "filenames -F _nibble nibble");
 }
 
 static void print_zsh(void)
@@ -119,7 +127,8 @@ static void print_fish(void)
             const option *o = &option_table[j];
             if (!(o->on & command_bit(c)))
                 continue;
-            printf("complete -c nibble -n '__fish_seen_subcommand_from %s' -l %s%s", c->name, o->name, o->value ? " -r" : "");
+            printf("complete -c nibble -n '__fish_seen_subcommand_from %s' -l %s%s", c->name,
+                   o->name, o->value ? " -r" : "");
             if (o->letter)
                 printf(" -s %c", o->letter);
             printf(" -d '");

@@ -25,7 +25,9 @@ nib_status nib_engine_open(nib_engine **out, const nib_engine_options *options, 
     const nib_engine_options *o = options ? options : &none;
     const nib_allocator a = o->allocator ? *o->allocator : nib__allocator_default();
     if (o->threads < 0)
-        return nib__fail(err, NIB_USAGE, "%d threads were asked for; 0 means as many as there are cores", o->threads);
+        return nib__fail(err, NIB_USAGE,
+                         "%d threads were asked for; 0 means as many as there are cores",
+                         o->threads);
     nib_engine *e = nib__calloc(&a, 1, sizeof *e);
     if (!e)
         return nib__fail_memory(err, sizeof *e, "the engine");
@@ -55,7 +57,8 @@ nib_status nib__engine_measure(nib_engine *engine, nib_err *err)
 {
     if (engine->measured)
         return NIB_OK;
-    NIB_TRY(nib__machine_measure(&engine->here, engine->pool, engine->cache_path, &engine->allocator, err));
+    NIB_TRY(nib__machine_measure(&engine->here, engine->pool, engine->cache_path,
+                                 &engine->allocator, err));
     engine->measured = true;
     return NIB_OK;
 }

@@ -21,6 +21,7 @@ struct nib_engine {
 /* Measures this machine once; later calls cost nothing. */
 nib_status nib__engine_measure(nib_engine *engine, nib_err *err);
 /* False: the user wants to stop. */
-bool nib__engine_progress(const nib_engine *engine, const char *what, uint64_t done, uint64_t total);
+bool nib__engine_progress(const nib_engine *engine, const char *what, uint64_t done,
+                          uint64_t total);
 
 #endif

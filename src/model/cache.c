@@ -10,25 +10,35 @@ static nib_status size_of(nib_kv *kv, nib_err *err)
 {
     uint64_t side = 0;
     const uint64_t element = kv->type == NIB_TYPE_F32 ? 4 : 2;
-    if (!nib__mul(&side, (uint64_t)kv->blocks, (uint64_t)kv->kv_heads) || !nib__mul(&side, side, NIB_CACHE_BLOCK) ||
-        !nib__mul(&side, side, (uint64_t)kv->head_dim) || !nib__mul(&side, side, element) ||
-        !nib__mul(&kv->block_bytes, side, (uint64_t)(2 * kv->layers)) || kv->block_bytes > SIZE_MAX / 2)
+    if (!nib__mul(&side, (uint64_t)kv->blocks, (uint64_t)kv->kv_heads) ||
+        !nib__mul(&side, side, NIB_CACHE_BLOCK) || !nib__mul(&side, side, (uint64_t)kv->head_dim) ||
+        !nib__mul(&side, side, element) ||
+        !nib__mul(&kv->block_bytes, side, (uint64_t)(2 * kv->layers)) ||
+        kv->block_bytes > SIZE_MAX / 2)
         return nib__fail(err, NIB_NO_MEMORY,
-                         "a cache for %" PRId64 " sequences of %" PRId64 " positions does not fit; ask for a shorter context",
+                         "a cache for %" PRId64 " sequences of %" PRId64
+                         " positions does not fit; ask for a shorter context",
                          kv->sequences, kv->context);
     kv->side_bytes = side;
     return NIB_OK;
 }
 
-nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t sequences,
-                        int64_t context, nib_type type, const nib_allocator *a, nib_err *err)
+nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t head_dim,
+                        int64_t sequences, int64_t context, nib_type type, const nib_allocator *a,
+                        nib_err *err)
 {
-    nib_kv kv = {.allocator = a, .layers = layers, .kv_heads = kv_heads, .head_dim = head_dim,
-                 .sequences = sequences, .context = context, .type = type};
+    nib_kv kv = {.allocator = a,
+                 .layers = layers,
+                 .kv_heads = kv_heads,
+                 .head_dim = head_dim,
+                 .sequences = sequences,
+                 .context = context,
+                 .type = type};
     kv.table_ld = nib__ceil_div(context, NIB_CACHE_BLOCK);
     kv.blocks = kv.table_ld * sequences;
     if (kv.blocks > INT32_MAX)
-        return nib__fail(err, NIB_NO_MEMORY, "%" PRId64 " cache blocks are over the limit of %d", kv.blocks, INT32_MAX);
+        return nib__fail(err, NIB_NO_MEMORY, "%" PRId64 " cache blocks are over the limit of %d",
+                         kv.blocks, INT32_MAX);
     NIB_TRY(size_of(&kv, err));
     kv.tables = nib__calloc(a, (size_t)kv.blocks, sizeof *kv.tables);
     kv.free = nib__calloc(a, (size_t)kv.blocks, sizeof *kv.free);
@@ -36,7 +46,8 @@ nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t h
     kv.block = nib__block_take((size_t)kv.block_bytes);
     if (!kv.tables || !kv.free || !kv.lengths || !kv.block) {
         nib__kv_close(&kv);
-        return nib__fail_memory(err, (size_t)kv.block_bytes, "the cache of keys and values; ask for a shorter context");
+        return nib__fail_memory(err, (size_t)kv.block_bytes,
+                                "the cache of keys and values; ask for a shorter context");
     }
     for (int64_t i = 0; i < kv.blocks; i++) {
         kv.tables[i] = -1;
@@ -59,13 +70,17 @@ void nib__kv_close(nib_kv *kv)
 nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_err *err)
 {
     if (sequence < 0 || sequence >= kv->sequences)
-        return nib__fail(err, NIB_USAGE, "sequence %" PRId64 " is not one of the %" PRId64 " that were opened", sequence,
-                         kv->sequences);
+        return nib__fail(err, NIB_USAGE,
+                         "sequence %" PRId64 " is not one of the %" PRId64 " that were opened",
+                         sequence, kv->sequences);
     if (position != kv->lengths[sequence])
-        return nib__fail(err, NIB_USAGE, "position %" PRId64 " of sequence %" PRId64 " is not its next, %d", position, sequence,
-                         kv->lengths[sequence]);
+        return nib__fail(err, NIB_USAGE,
+                         "position %" PRId64 " of sequence %" PRId64 " is not its next, %d",
+                         position, sequence, kv->lengths[sequence]);
     if (position >= kv->context)
-        return nib__fail(err, NIB_NO_MEMORY, "position %" PRId64 " of sequence %" PRId64 " is past the context of %" PRId64,
+        return nib__fail(err, NIB_NO_MEMORY,
+                         "position %" PRId64 " of sequence %" PRId64
+                         " is past the context of %" PRId64,
                          position, sequence, kv->context);
     int32_t *entry = &kv->tables[sequence * kv->table_ld + position / NIB_CACHE_BLOCK];
     if (*entry < 0)
@@ -79,7 +94,8 @@ void nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position)
     if (position >= kv->lengths[sequence])
         return;
     int32_t *table = kv->tables + sequence * kv->table_ld;
-    for (int64_t i = nib__ceil_div(position, NIB_CACHE_BLOCK); i < kv->table_ld && table[i] >= 0; i++) {
+    for (int64_t i = nib__ceil_div(position, NIB_CACHE_BLOCK); i < kv->table_ld && table[i] >= 0;
+         i++) {
         kv->free[kv->free_count++] = table[i];
         table[i] = -1;
     }
@@ -89,8 +105,13 @@ void nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position)
 nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer)
 {
     char *keys = kv->block + (uint64_t)(2 * layer) * kv->side_bytes;
-    return (nib_cache){.keys = keys, .values = keys + kv->side_bytes, .type = kv->type, .tables = kv->tables,
-                       .table_ld = kv->table_ld, .kv_heads = kv->kv_heads, .head_dim = kv->head_dim};
+    return (nib_cache){.keys = keys,
+                       .values = keys + kv->side_bytes,
+                       .type = kv->type,
+                       .tables = kv->tables,
+                       .table_ld = kv->table_ld,
+                       .kv_heads = kv->kv_heads,
+                       .head_dim = kv->head_dim};
 }
 
 uint64_t nib__kv_used_bytes(const nib_kv *kv)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The block-table cache of keys and values: blocks of NIB_CACHE_BLOCK positions, taken as sequences grow and
- * given back when they are cut. All layers share one table. Pages are not touched before they are used.
+ * The block-table cache of keys and values: blocks of NIB_CACHE_BLOCK positions, taken as sequences
+ * grow and given back when they are cut. All layers share one table. Pages are not touched before
+ * they are used.
  */
 #ifndef NIB_CACHE_H
 #define NIB_CACHE_H
@@ -17,13 +18,14 @@ typedef struct nib_kv {
     uint64_t side_bytes;  /* keys, or values, of one layer */
     int32_t *tables;      /* [sequences][table_ld]; -1: no block */
     int64_t table_ld;
-    int32_t *free;        /* [blocks] stack */
+    int32_t *free; /* [blocks] stack */
     int64_t free_count, blocks;
-    int32_t *lengths;     /* [sequences] positions held */
+    int32_t *lengths; /* [sequences] positions held */
 } nib_kv;
 
-nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t sequences,
-                        int64_t context, nib_type type, const nib_allocator *a, nib_err *err);
+nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t head_dim,
+                        int64_t sequences, int64_t context, nib_type type, const nib_allocator *a,
+                        nib_err *err);
 void nib__kv_close(nib_kv *kv);
 /* Makes room for position `position` of a sequence, which must be its next. */
 nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_err *err);

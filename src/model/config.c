@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads config.json by one table of keys. Ranges are checked once at the end, where the sentence can name
- * two values that disagree.
+ * Reads config.json by one table of keys. Ranges are checked once at the end, where the sentence
+ * can name two values that disagree.
  */
 #include "config.h"
 
@@ -29,11 +29,38 @@ typedef struct reader {
 
 /* Keys that cannot change what a forward step gives: how the file was made, or training only. */
 static const char *const harmless[] = {
-    "_name_or_path", "architectures", "attention_dropout", "bos_token_id", "eos_token_id", "hidden_dropout",
-    "id2label", "initializer_range", "label2id", "max_window_layers", "output_attentions", "output_hidden_states", "pad_token_id",
-    "pretraining_tp", "residual_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "transformers_version", "unk_token_id",
-    "use_cache", "return_dict", "torchscript", "use_bfloat16", "is_encoder_decoder", "chunk_size_feed_forward",
-    "rope_ratio", "model_max_length", "problem_type", "task_specific_params", "dtype", "torch_dtype",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "bos_token_id",
+    "eos_token_id",
+    "hidden_dropout",
+    "id2label",
+    "initializer_range",
+    "label2id",
+    "max_window_layers",
+    "output_attentions",
+    "output_hidden_states",
+    "pad_token_id",
+    "pretraining_tp",
+    "residual_dropout",
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "transformers_version",
+    "unk_token_id",
+    "use_cache",
+    "return_dict",
+    "torchscript",
+    "use_bfloat16",
+    "is_encoder_decoder",
+    "chunk_size_feed_forward",
+    "rope_ratio",
+    "model_max_length",
+    "problem_type",
+    "task_specific_params",
+    "dtype",
+    "torch_dtype",
 };
 
 /* Keys that name code to run. They are never followed, and the ledger says so. */
@@ -48,19 +75,27 @@ static bool listed(const nib_json *json, const char *const *names, size_t count)
     return false;
 }
 
+/* True if the event just read is this one; else the sentence is set. */
+static bool is_now(nib_json *json, nib_json_event event)
+{
+    if (json->event != event && json->event != NIB_JSON_ERROR)
+        nib__json_fail(json, "another kind of value is wanted here");
+    return json->event == event;
+}
+
 /* A number, or null for "not given" (out untouched). */
 static bool read_number(nib_json *json, double *out)
 {
     if (nib__json_next(json) == NIB_JSON_NULL)
         return true;
-    return nib__json_expect(json, NIB_JSON_NUMBER) && nib__json_double(json, out);
+    return is_now(json, NIB_JSON_NUMBER) && nib__json_double(json, out);
 }
 
 static bool read_size(nib_json *json, int64_t *out)
 {
     if (nib__json_next(json) == NIB_JSON_NULL)
         return true;
-    if (!nib__json_expect(json, NIB_JSON_NUMBER) || !nib__json_int64(json, out))
+    if (!is_now(json, NIB_JSON_NUMBER) || !nib__json_int64(json, out))
         return false;
     if (*out < 0)
         nib__json_fail(json, "%" PRId64 " is negative", *out);
@@ -85,7 +120,7 @@ static bool read_text(reader *r, char **out)
     const nib_json_event event = nib__json_next(&r->json);
     if (event == NIB_JSON_NULL)
         return true;
-    if (!nib__json_expect(&r->json, NIB_JSON_STRING))
+    if (!is_now(&r->json, NIB_JSON_STRING))
         return false;
     *out = nib__json_string(&r->json, r->arena, NULL);
     return *out != NULL;
@@ -127,14 +162,15 @@ static bool read_ids(nib_json *json, int32_t *ids, int *count)
         if (!nib__json_int64(json, &id))
             return false;
         if (id < 0 || id > INT32_MAX || *count == NIB_EOS_MAX) {
-            nib__json_fail(json, "at most %d token ids from 0 to %d are wanted here", NIB_EOS_MAX, INT32_MAX);
+            nib__json_fail(json, "at most %d token ids from 0 to %d are wanted here", NIB_EOS_MAX,
+                           INT32_MAX);
             return false;
         }
         ids[(*count)++] = (int32_t)id;
         if (!list)
             return true;
     }
-    return nib__json_expect(json, NIB_JSON_ARRAY_END);
+    return is_now(json, NIB_JSON_ARRAY_END);
 }
 
 /* ---- objects inside ---- */
@@ -144,7 +180,7 @@ static bool read_rope(reader *r)
     nib_config *c = r->c;
     if (nib__json_next(&r->json) == NIB_JSON_NULL)
         return true;
-    if (!nib__json_expect(&r->json, NIB_JSON_OBJECT))
+    if (!is_now(&r->json, NIB_JSON_OBJECT))
         return false;
     while (nib__json_next(&r->json) == NIB_JSON_KEY) {
         bool ok;
@@ -164,13 +200,15 @@ static bool read_rope(reader *r)
             ok = read_number(&r->json, &r->partial_rotary);
         else {
             char *key = nib__json_string(&r->json, r->arena, NULL);
-            nib__json_fail(&r->json, "the rope scaling key \"%s\" changes the result and is not known", key ? key : "?");
+            nib__json_fail(&r->json,
+                           "the rope scaling key \"%s\" changes the result and is not known",
+                           key ? key : "?");
             ok = false;
         }
         if (!ok)
             return false;
     }
-    return nib__json_expect(&r->json, NIB_JSON_OBJECT_END);
+    return is_now(&r->json, NIB_JSON_OBJECT_END);
 }
 
 /* layer_types: every layer must attend to all positions. */
@@ -178,11 +216,11 @@ static bool read_layer_types(reader *r)
 {
     if (nib__json_next(&r->json) == NIB_JSON_NULL)
         return true;
-    if (!nib__json_expect(&r->json, NIB_JSON_ARRAY))
+    if (!is_now(&r->json, NIB_JSON_ARRAY))
         return false;
     while (nib__json_next(&r->json) == NIB_JSON_STRING)
         r->windowed_layer |= !nib__json_is(&r->json, "full_attention");
-    return nib__json_expect(&r->json, NIB_JSON_ARRAY_END);
+    return is_now(&r->json, NIB_JSON_ARRAY_END);
 }
 
 static bool read_quantization(reader *r)
@@ -190,7 +228,8 @@ static bool read_quantization(reader *r)
     const char *start = r->json.at;
     if (!nib__json_skip(&r->json))
         return false;
-    while (start < r->json.at && (*start == ':' || *start == ' ' || *start == '\n' || *start == '\t' || *start == '\r'))
+    while (start < r->json.at &&
+           (*start == ':' || *start == ' ' || *start == '\n' || *start == '\t' || *start == '\r'))
         start++;
     if (r->json.event == NIB_JSON_NULL)
         return true;
@@ -206,9 +245,11 @@ static bool read_unknown(reader *r, bool code)
     if (!key)
         return false;
     if (r->ledger && code)
-        nib__ledger_add_note(r->ledger, "config-code", "config.json: \"%s\" names code; it is not followed", key);
+        nib__ledger_add_note(r->ledger, "config-code",
+                             "config.json: \"%s\" names code; it is not followed", key);
     else if (r->ledger)
-        nib__ledger_add_note(r->ledger, "config-key", "config.json: \"%s\" is not known here and has no effect", key);
+        nib__ledger_add_note(r->ledger, "config-key",
+                             "config.json: \"%s\" is not known here and has no effect", key);
     return nib__json_skip(&r->json);
 }
 
@@ -221,10 +262,14 @@ static bool read_key(reader *r)
         const char *key;
         int64_t *out;
     } sizes[] = {
-        {"hidden_size", &c->width},          {"intermediate_size", &c->ffn},
-        {"num_hidden_layers", &c->layers},   {"num_attention_heads", &c->heads},
-        {"num_key_value_heads", &c->kv_heads}, {"head_dim", &c->head_dim},
-        {"vocab_size", &c->vocab},           {"max_position_embeddings", &c->context},
+        {"hidden_size", &c->width},
+        {"intermediate_size", &c->ffn},
+        {"num_hidden_layers", &c->layers},
+        {"num_attention_heads", &c->heads},
+        {"num_key_value_heads", &c->kv_heads},
+        {"head_dim", &c->head_dim},
+        {"vocab_size", &c->vocab},
+        {"max_position_embeddings", &c->context},
         {"sliding_window", &r->sliding_window},
     };
     for (size_t i = 0; i < COUNT(sizes); i++)
@@ -273,15 +318,17 @@ static bool read_key(reader *r)
 static nib_status check_arch(reader *r, const char *name, nib_err *err)
 {
     if (!r->model_type)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: \"model_type\" is missing; it names the architecture", name);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: \"model_type\" is missing; it names the architecture", name);
     size_t i = 0;
     while (i < COUNT(arch_names) && strcmp(arch_names[i], r->model_type) != 0)
         i++;
     char shown[64];
     if (i == COUNT(arch_names))
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: the architecture \"%s\" is not supported; llama, mistral, qwen2 and qwen3 are", name,
-                         nib__say_name(shown, sizeof shown, r->model_type, strlen(r->model_type)));
+        return nib__fail(
+            err, NIB_UNSUPPORTED,
+            "%s: the architecture \"%s\" is not supported; llama, mistral, qwen2 and qwen3 are",
+            name, nib__say_name(shown, sizeof shown, r->model_type, strlen(r->model_type)));
     nib_config *c = r->c;
     c->arch = (nib_arch)i;
     c->qk_norm = c->arch == NIB_ARCH_QWEN3;
@@ -291,10 +338,11 @@ static nib_status check_arch(reader *r, const char *name, nib_err *err)
         return nib__fail(err, NIB_UNSUPPORTED, "%s: hidden_act is \"%s\"; only silu is built", name,
                          nib__say_name(shown, sizeof shown, r->act, strlen(r->act)));
     if (r->partial_rotary != 1.0)
-        return nib__fail(err, NIB_UNSUPPORTED, "%s: partial_rotary_factor is %g; only 1 is built", name,
-                         r->partial_rotary);
-    const bool window = c->arch == NIB_ARCH_MISTRAL ? r->sliding_window > 0
-                                                    : r->use_sliding_window && r->sliding_window > 0;
+        return nib__fail(err, NIB_UNSUPPORTED, "%s: partial_rotary_factor is %g; only 1 is built",
+                         name, r->partial_rotary);
+    const bool window = c->arch == NIB_ARCH_MISTRAL
+                            ? r->sliding_window > 0
+                            : r->use_sliding_window && r->sliding_window > 0;
     if (r->windowed_layer || (window && r->sliding_window < c->context))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: attention is limited to a sliding window of %" PRId64
@@ -316,14 +364,18 @@ static nib_status check_rope(reader *r, const char *name, nib_err *err)
     else if (strcmp(type, "linear") == 0)
         c->rope = NIB_ROPE_LINEAR;
     else
-        return nib__fail(err, NIB_UNSUPPORTED, "%s: the rope scaling \"%s\" is not built; default, linear and llama3 are",
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: the rope scaling \"%s\" is not built; default, linear and llama3 are",
                          name, nib__say_name(shown, sizeof shown, type, strlen(type)));
     if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
-        return nib__fail(err, NIB_BAD_INPUT, "%s: rope_theta is %g; a positive number is wanted", name, c->rope_theta);
+        return nib__fail(err, NIB_BAD_INPUT, "%s: rope_theta is %g; a positive number is wanted",
+                         name, c->rope_theta);
     if (c->rope != NIB_ROPE_PLAIN && !(c->rope_factor >= 1.0 && c->rope_factor < 1e9))
-        return nib__fail(err, NIB_BAD_INPUT, "%s: the rope scaling needs a factor of at least 1, not %g", name,
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: the rope scaling needs a factor of at least 1, not %g", name,
                          c->rope_factor);
-    if (c->rope == NIB_ROPE_LLAMA3 && !(c->rope_low > 0 && c->rope_high > c->rope_low && c->rope_original > 0))
+    if (c->rope == NIB_ROPE_LLAMA3 &&
+        !(c->rope_low > 0 && c->rope_high > c->rope_low && c->rope_original > 0))
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: llama3 rope scaling needs low_freq_factor < high_freq_factor and "
                          "original_max_position_embeddings; they are %g, %g and %" PRId64,
@@ -337,23 +389,32 @@ static nib_status check_sizes(nib_config *c, const char *name, nib_err *err)
         const char *key;
         int64_t value, limit;
     } sizes[] = {
-        {"hidden_size", c->width, SIZE_LIMIT},      {"intermediate_size", c->ffn, SIZE_LIMIT},
-        {"num_hidden_layers", c->layers, LAYER_LIMIT}, {"num_attention_heads", c->heads, 65536},
-        {"num_key_value_heads", c->kv_heads, 65536}, {"head_dim", c->head_dim, 65536},
-        {"vocab_size", c->vocab, SIZE_LIMIT},       {"max_position_embeddings", c->context, 1 << 30},
+        {"hidden_size", c->width, SIZE_LIMIT},
+        {"intermediate_size", c->ffn, SIZE_LIMIT},
+        {"num_hidden_layers", c->layers, LAYER_LIMIT},
+        {"num_attention_heads", c->heads, 65536},
+        {"num_key_value_heads", c->kv_heads, 65536},
+        {"head_dim", c->head_dim, 65536},
+        {"vocab_size", c->vocab, SIZE_LIMIT},
+        {"max_position_embeddings", c->context, 1 << 30},
     };
     for (size_t i = 0; i < COUNT(sizes); i++)
         if (sizes[i].value < 1 || sizes[i].value > sizes[i].limit)
-            return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 1 to %" PRId64 " is wanted", name, sizes[i].key,
-                             sizes[i].value, sizes[i].limit);
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: %s is %" PRId64 "; 1 to %" PRId64 " is wanted", name,
+                             sizes[i].key, sizes[i].value, sizes[i].limit);
     if (c->heads % c->kv_heads != 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: num_attention_heads %" PRId64 " is no multiple of num_key_value_heads %" PRId64, name,
-                         c->heads, c->kv_heads);
+                         "%s: num_attention_heads %" PRId64
+                         " is no multiple of num_key_value_heads %" PRId64,
+                         name, c->heads, c->kv_heads);
     if (c->head_dim % 2 != 0)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: head_dim %" PRId64 " is odd; rotation needs pairs", name, c->head_dim);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: head_dim %" PRId64 " is odd; rotation needs pairs", name,
+                         c->head_dim);
     if (!(c->norm_eps > 0 && c->norm_eps < 1))
-        return nib__fail(err, NIB_BAD_INPUT, "%s: rms_norm_eps is %g; a number between 0 and 1 is wanted", name,
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: rms_norm_eps is %g; a number between 0 and 1 is wanted", name,
                          c->norm_eps);
     return NIB_OK;
 }
@@ -362,21 +423,26 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     *out = (nib_config){.rope_theta = 10000.0, .norm_eps = 1e-6, .bos = -1, .context = 2048};
-    reader r = {.c = out, .arena = arena, .ledger = ledger, .sliding_window = -1, .attention_bias = -1, .partial_rotary = 1.0};
+    reader r = {.c = out,
+                .arena = arena,
+                .ledger = ledger,
+                .sliding_window = -1,
+                .attention_bias = -1,
+                .partial_rotary = 1.0};
     const nib_json_limits limits = {.literals = true};
     nib__json_init(&r.json, name, text, size, &limits);
-    nib__json_next(&r.json);
     bool ok = nib__json_expect(&r.json, NIB_JSON_OBJECT);
     while (ok && nib__json_next(&r.json) == NIB_JSON_KEY)
         ok = read_key(&r);
-    if (!ok || !nib__json_expect(&r.json, NIB_JSON_OBJECT_END) || nib__json_next(&r.json) != NIB_JSON_END)
+    if (!ok || !is_now(&r.json, NIB_JSON_OBJECT_END) || nib__json_next(&r.json) != NIB_JSON_END)
         return nib__json_status(&r.json, err);
     if (out->kv_heads == 0)
         out->kv_heads = out->heads;
     if (out->head_dim == 0 && out->heads > 0) {
         if (out->width % out->heads != 0)
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: hidden_size %" PRId64 " is no multiple of num_attention_heads %" PRId64
+                             "%s: hidden_size %" PRId64
+                             " is no multiple of num_attention_heads %" PRId64
                              ", and head_dim is not given",
                              name, out->width, out->heads);
         out->head_dim = out->width / out->heads;
@@ -386,15 +452,15 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     return check_rope(&r, name, err);
 }
 
-nib_status nib__generation_parse(nib_generation *out, const char *name, const char *text, size_t size,
-                                 nib_arena *arena, nib_err *err)
+nib_status nib__generation_parse(nib_generation *out, const char *name, const char *text,
+                                 size_t size, nib_arena *arena, nib_err *err)
 {
     (void)arena;
-    *out = (nib_generation){.temperature = -1, .top_p = -1, .min_p = -1, .repeat_penalty = -1, .top_k = -1};
+    *out = (nib_generation){
+        .temperature = -1, .top_p = -1, .min_p = -1, .repeat_penalty = -1, .top_k = -1};
     nib_json json;
     const nib_json_limits limits = {.literals = true};
     nib__json_init(&json, name, text, size, &limits);
-    nib__json_next(&json);
     bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
     while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
         if (nib__json_is(&json, "temperature"))
@@ -414,17 +480,18 @@ nib_status nib__generation_parse(nib_generation *out, const char *name, const ch
         else
             ok = nib__json_skip(&json);
     }
-    if (!ok || !nib__json_expect(&json, NIB_JSON_OBJECT_END) || nib__json_next(&json) != NIB_JSON_END)
+    if (!ok || !is_now(&json, NIB_JSON_OBJECT_END) || nib__json_next(&json) != NIB_JSON_END)
         return nib__json_status(&json, err);
     return NIB_OK;
 }
 
-/* Frequency of pair i before scaling is theta^(-2i/d). llama3 keeps high frequencies, divides low ones by the
- * factor and blends between (Llama 3.1's published rule, in wavelengths). */
+/* Frequency of pair i before scaling is theta^(-2i/d). llama3 keeps high frequencies, divides low
+ * ones by the factor and blends between (Llama 3.1's published rule, in wavelengths). */
 static double rope_frequency(const nib_config *c, int64_t pair)
 {
     const double pi = 3.14159265358979323846;
-    const double f = nib__exp(nib__log(c->rope_theta) * (-2.0 * (double)pair / (double)c->head_dim));
+    const double f =
+        nib__exp(nib__log(c->rope_theta) * (-2.0 * (double)pair / (double)c->head_dim));
     if (c->rope == NIB_ROPE_LINEAR)
         return f / c->rope_factor;
     if (c->rope == NIB_ROPE_PLAIN)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config.json and generation_config.json of a Hugging Face model: the architecture as numbers. A key that
- * would change the result in a way not built is an error that names it; a key not known is a note.
+ * config.json and generation_config.json of a Hugging Face model: the architecture as numbers. A
+ * key that would change the result in a way not built is an error that names it; a key not known is
+ * a note.
  */
 #ifndef NIB_CONFIG_H
 #define NIB_CONFIG_H
@@ -25,7 +26,7 @@ typedef struct nib_config {
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
     nib_type dtype; /* torch_dtype; NONE if absent */
     int32_t bos, eos[NIB_EOS_MAX];
-    int eos_count;  /* bos -1: none */
+    int eos_count;      /* bos -1: none */
     char *quantization; /* the text of quantization_config, or NULL; in the caller's arena */
 } nib_config;
 
@@ -41,8 +42,8 @@ typedef struct nib_generation {
 /* name is for messages; notes go to ledger (NULL allowed). */
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err);
-nib_status nib__generation_parse(nib_generation *out, const char *name, const char *text, size_t size,
-                                 nib_arena *arena, nib_err *err);
+nib_status nib__generation_parse(nib_generation *out, const char *name, const char *text,
+                                 size_t size, nib_arena *arena, nib_err *err);
 const char *nib__arch_name(nib_arch arch); /* "llama" */
 
 /* Cosines and sines of positions 0..count-1: [count][head_dim], cosines first. */

@@ -30,12 +30,17 @@ static void *carve(char *base, uint64_t *used, uint64_t bytes)
     return p;
 }
 
-void nib__input_place(nib_input *out, const nib_scheme *scheme, nib_type input, int64_t m, int64_t k, char *at, uint64_t *bytes)
+void nib__input_place(nib_input *out, const nib_scheme *scheme, nib_type input, int64_t m,
+                      int64_t k, char *at, uint64_t *bytes)
 {
     uint64_t used = 0;
     const uint64_t groups = (uint64_t)nib__scheme_groups(scheme, k), tokens = (uint64_t)m;
     const int64_t padded = nib__round_up(k, NIB_CODES_PAD);
-    *out = (nib_input){.m = m, .k = k, .ld = padded, .groups = (int64_t)groups, .group = nib__scheme_group_size(scheme, k)};
+    *out = (nib_input){.m = m,
+                       .k = k,
+                       .ld = padded,
+                       .groups = (int64_t)groups,
+                       .group = nib__scheme_group_size(scheme, k)};
     switch (scheme->act) {
     case NIB_ACT_FLOAT:
         if (input == NIB_TYPE_BF16)
@@ -78,12 +83,13 @@ static nib_status add_op(lowering *l, nib_node node)
 {
     node.row = nib__plan_op(node.op, NIB_TYPE_F32, l->plan->machine);
     if (!node.row)
-        return nib__fail(l->err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s", nib__op_names[node.op],
-                         l->plan->machine->name);
+        return nib__fail(l->err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
+                         nib__op_names[node.op], l->plan->machine->name);
     return add(l, node);
 }
 
-static nib_status add_norm(lowering *l, int64_t layer, const char *part, nib_node node, int64_t width)
+static nib_status add_norm(lowering *l, int64_t layer, const char *part, nib_node node,
+                           int64_t width)
 {
     float *weight = nib__arena_take(l->arena, (size_t)width, sizeof *weight);
     if (!weight)
@@ -104,8 +110,8 @@ static bool same_form(const nib_layer_plan *a, const nib_layer_plan *b)
     return a->done.act != NIB_ACT_I8_STATIC && a->layer->k == b->layer->k;
 }
 
-/* A linear layer, and before it the quantizer, unless the previous layer left the same form of the same
- * buffer: q, k and v share one, gate and up another. */
+/* A linear layer, and before it the quantizer, unless the previous layer left the same form of the
+ * same buffer: q, k and v share one, gate and up another. */
 static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buffer to, bool shares)
 {
     const nib_layer_plan *uses = &l->plan->layers[site];
@@ -116,52 +122,85 @@ static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buff
         l->out->token_bytes[NIB_BUFFER_INPUT] = bytes;
     const nib_node *last = &l->out->nodes[l->out->count - 1];
     if (!shares || !same_form(last->uses, uses))
-        NIB_TRY(add(l, (nib_node){.op = NIB_OP_QUANT, .uses = uses, .site = site, .from = from, .to = NIB_BUFFER_INPUT}));
-    return add(l, (nib_node){.op = NIB_OP_LINEAR, .uses = uses, .site = site, .from = from, .to = to});
+        NIB_TRY(add(l, (nib_node){.op = NIB_OP_QUANT,
+                                  .uses = uses,
+                                  .site = site,
+                                  .from = from,
+                                  .to = NIB_BUFFER_INPUT}));
+    return add(l,
+               (nib_node){.op = NIB_OP_LINEAR, .uses = uses, .site = site, .from = from, .to = to});
 }
 
 static nib_status lower_attention(lowering *l, int64_t layer)
 {
     const nib_config *c = &l->net->config;
     const size_t first = (size_t)(1 + layer * NIB_SITE_COUNT);
-    NIB_TRY(add_norm(l, layer, "input_layernorm", (nib_node){.from = NIB_BUFFER_RESIDUAL, .to = NIB_BUFFER_NORMED, .rows_per_token = 1},
-                     c->width));
+    NIB_TRY(add_norm(
+        l, layer, "input_layernorm",
+        (nib_node){.from = NIB_BUFFER_RESIDUAL, .to = NIB_BUFFER_NORMED, .rows_per_token = 1},
+        c->width));
     NIB_TRY(add_linear(l, first + NIB_SITE_Q, NIB_BUFFER_NORMED, NIB_BUFFER_Q, false));
     NIB_TRY(add_linear(l, first + NIB_SITE_K, NIB_BUFFER_NORMED, NIB_BUFFER_K, true));
     NIB_TRY(add_linear(l, first + NIB_SITE_V, NIB_BUFFER_NORMED, NIB_BUFFER_V, true));
     if (c->qk_norm) {
-        NIB_TRY(add_norm(l, layer, "self_attn.q_norm",
-                         (nib_node){.from = NIB_BUFFER_Q, .to = NIB_BUFFER_Q, .rows_per_token = c->heads}, c->head_dim));
-        NIB_TRY(add_norm(l, layer, "self_attn.k_norm",
-                         (nib_node){.from = NIB_BUFFER_K, .to = NIB_BUFFER_K, .rows_per_token = c->kv_heads}, c->head_dim));
+        NIB_TRY(add_norm(
+            l, layer, "self_attn.q_norm",
+            (nib_node){.from = NIB_BUFFER_Q, .to = NIB_BUFFER_Q, .rows_per_token = c->heads},
+            c->head_dim));
+        NIB_TRY(add_norm(
+            l, layer, "self_attn.k_norm",
+            (nib_node){.from = NIB_BUFFER_K, .to = NIB_BUFFER_K, .rows_per_token = c->kv_heads},
+            c->head_dim));
     }
     NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_ROPE, .to = NIB_BUFFER_Q, .width = c->heads}));
     NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_ROPE, .to = NIB_BUFFER_K, .width = c->kv_heads}));
-    NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_COPY, .from = NIB_BUFFER_K, .other = NIB_BUFFER_V, .layer = layer}));
-    NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_ATTN, .from = NIB_BUFFER_Q, .to = NIB_BUFFER_ATTN, .layer = layer}));
+    NIB_TRY(add_op(
+        l, (nib_node){
+               .op = NIB_OP_COPY, .from = NIB_BUFFER_K, .other = NIB_BUFFER_V, .layer = layer}));
+    NIB_TRY(add_op(
+        l, (nib_node){
+               .op = NIB_OP_ATTN, .from = NIB_BUFFER_Q, .to = NIB_BUFFER_ATTN, .layer = layer}));
     NIB_TRY(add_linear(l, first + NIB_SITE_O, NIB_BUFFER_ATTN, NIB_BUFFER_NORMED, false));
-    return add_op(l, (nib_node){.op = NIB_OP_ADD, .from = NIB_BUFFER_NORMED, .to = NIB_BUFFER_RESIDUAL, .width = c->width});
+    return add_op(l, (nib_node){.op = NIB_OP_ADD,
+                                .from = NIB_BUFFER_NORMED,
+                                .to = NIB_BUFFER_RESIDUAL,
+                                .width = c->width});
 }
 
 static nib_status lower_mlp(lowering *l, int64_t layer)
 {
     const nib_config *c = &l->net->config;
     const size_t first = (size_t)(1 + layer * NIB_SITE_COUNT);
-    NIB_TRY(add_norm(l, layer, "post_attention_layernorm",
-                     (nib_node){.from = NIB_BUFFER_RESIDUAL, .to = NIB_BUFFER_NORMED, .rows_per_token = 1}, c->width));
+    NIB_TRY(add_norm(
+        l, layer, "post_attention_layernorm",
+        (nib_node){.from = NIB_BUFFER_RESIDUAL, .to = NIB_BUFFER_NORMED, .rows_per_token = 1},
+        c->width));
     NIB_TRY(add_linear(l, first + NIB_SITE_GATE, NIB_BUFFER_NORMED, NIB_BUFFER_GATE, false));
     NIB_TRY(add_linear(l, first + NIB_SITE_UP, NIB_BUFFER_NORMED, NIB_BUFFER_UP, true));
-    NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_SWIGLU, .from = NIB_BUFFER_GATE, .other = NIB_BUFFER_UP, .to = NIB_BUFFER_GATE, .width = c->ffn}));
+    NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_SWIGLU,
+                                 .from = NIB_BUFFER_GATE,
+                                 .other = NIB_BUFFER_UP,
+                                 .to = NIB_BUFFER_GATE,
+                                 .width = c->ffn}));
     NIB_TRY(add_linear(l, first + NIB_SITE_DOWN, NIB_BUFFER_GATE, NIB_BUFFER_NORMED, false));
-    return add_op(l, (nib_node){.op = NIB_OP_ADD, .from = NIB_BUFFER_NORMED, .to = NIB_BUFFER_RESIDUAL, .width = c->width});
+    return add_op(l, (nib_node){.op = NIB_OP_ADD,
+                                .from = NIB_BUFFER_NORMED,
+                                .to = NIB_BUFFER_RESIDUAL,
+                                .width = c->width});
 }
 
 static void size_buffers(nib_lowered *out, const nib_config *c, int64_t vocab)
 {
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     const int64_t columns[NIB_BUFFER_COUNT] = {
-        [NIB_BUFFER_RESIDUAL] = c->width, [NIB_BUFFER_NORMED] = c->width, [NIB_BUFFER_Q] = q, [NIB_BUFFER_K] = kv,
-        [NIB_BUFFER_V] = kv, [NIB_BUFFER_ATTN] = q, [NIB_BUFFER_GATE] = c->ffn, [NIB_BUFFER_UP] = c->ffn,
+        [NIB_BUFFER_RESIDUAL] = c->width,
+        [NIB_BUFFER_NORMED] = c->width,
+        [NIB_BUFFER_Q] = q,
+        [NIB_BUFFER_K] = kv,
+        [NIB_BUFFER_V] = kv,
+        [NIB_BUFFER_ATTN] = q,
+        [NIB_BUFFER_GATE] = c->ffn,
+        [NIB_BUFFER_UP] = c->ffn,
         [NIB_BUFFER_LOGITS] = vocab,
     };
     for (int i = 0; i < NIB_BUFFER_COUNT; i++) {
@@ -170,7 +209,8 @@ static void size_buffers(nib_lowered *out, const nib_config *c, int64_t vocab)
     }
 }
 
-nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan, nib_arena *arena, nib_err *err)
+nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan,
+                      nib_arena *arena, nib_err *err)
 {
     const nib_config *c = &net->config;
     lowering l = {.net = net, .plan = plan, .arena = arena, .out = out, .err = err};
@@ -185,7 +225,11 @@ nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers
         NIB_TRY(lower_attention(&l, i));
         NIB_TRY(lower_mlp(&l, i));
     }
-    NIB_TRY(add_norm(&l, -1, "", (nib_node){.from = NIB_BUFFER_RESIDUAL, .to = NIB_BUFFER_NORMED, .rows_per_token = 1, .wanted_only = true},
+    NIB_TRY(add_norm(&l, -1, "",
+                     (nib_node){.from = NIB_BUFFER_RESIDUAL,
+                                .to = NIB_BUFFER_NORMED,
+                                .rows_per_token = 1,
+                                .wanted_only = true},
                      c->width));
     return add_linear(&l, net->site_count - 1, NIB_BUFFER_NORMED, NIB_BUFFER_LOGITS, false);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lowering: network + plan -> a flat list of operations on numbered buffers. The runner loops over the list and
- * takes rows only from it, so that what the plan explains is what runs.
+ * Lowering: network + plan -> a flat list of operations on numbered buffers. The runner loops over
+ * the list and takes rows only from it, so that what the plan explains is what runs.
  */
 #ifndef NIB_LOWER_H
 #define NIB_LOWER_H
@@ -26,21 +26,21 @@ typedef enum nib_buffer {
 
 typedef struct nib_node {
     nib_op op;
-    const nib_kernel *row;       /* all but LINEAR and QUANT */
-    const nib_layer_plan *uses;  /* LINEAR, QUANT: rows by m */
-    size_t site;                 /* LINEAR, QUANT: whose weight; also EMBED */
-    int64_t layer;               /* decoder layer: cache, norm */
+    const nib_kernel *row;      /* all but LINEAR and QUANT */
+    const nib_layer_plan *uses; /* LINEAR, QUANT: rows by m */
+    size_t site;                /* LINEAR, QUANT: whose weight; also EMBED */
+    int64_t layer;              /* decoder layer: cache, norm */
     nib_buffer from, other, to;
-    int64_t width;               /* NORM: of a row; ROPE: heads; ADD, SWIGLU: columns */
-    int64_t rows_per_token;      /* NORM: heads for q and k norms, else 1 */
-    const float *weight;         /* NORM */
-    bool wanted_only;            /* only slots whose logits are wanted, from here on */
+    int64_t width;          /* NORM: of a row; ROPE: heads; ADD, SWIGLU: columns */
+    int64_t rows_per_token; /* NORM: heads for q and k norms, else 1 */
+    const float *weight;    /* NORM */
+    bool wanted_only;       /* only slots whose logits are wanted, from here on */
 } nib_node;
 
 typedef struct nib_lowered {
     nib_node *nodes;
     size_t count;
-    int64_t ld[NIB_BUFFER_COUNT];            /* elements per token */
+    int64_t ld[NIB_BUFFER_COUNT]; /* elements per token */
     uint64_t token_bytes[NIB_BUFFER_COUNT];
 } nib_lowered;
 
@@ -48,9 +48,12 @@ typedef struct nib_lowered {
 const nib_use *nib__use_at(const nib_layer_plan *plan, int64_t m);
 
 /* Everything lies in the arena. norms: f32, read from the checkpoint here. */
-nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan, nib_arena *arena, nib_err *err);
+nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan,
+                      nib_arena *arena, nib_err *err);
 
-/* Sets the pointers of an input form inside `at`; *bytes (NULL allowed) says how many m tokens need. */
-void nib__input_place(nib_input *out, const nib_scheme *scheme, nib_type input, int64_t m, int64_t k, char *at, uint64_t *bytes);
+/* Sets the pointers of an input form inside `at`; *bytes (NULL allowed) says how many m tokens
+ * need. */
+void nib__input_place(nib_input *out, const nib_scheme *scheme, nib_type input, int64_t m,
+                      int64_t k, char *at, uint64_t *bytes);
 
 #endif

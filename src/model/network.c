@@ -13,9 +13,12 @@ static const struct {
     const char *name;
     nib_role role;
 } site_names[NIB_SITE_COUNT] = {
-    [NIB_SITE_Q] = {"self_attn.q_proj", NIB_ROLE_Q},   [NIB_SITE_K] = {"self_attn.k_proj", NIB_ROLE_K},
-    [NIB_SITE_V] = {"self_attn.v_proj", NIB_ROLE_V},   [NIB_SITE_O] = {"self_attn.o_proj", NIB_ROLE_O},
-    [NIB_SITE_GATE] = {"mlp.gate_proj", NIB_ROLE_GATE}, [NIB_SITE_UP] = {"mlp.up_proj", NIB_ROLE_UP},
+    [NIB_SITE_Q] = {"self_attn.q_proj", NIB_ROLE_Q},
+    [NIB_SITE_K] = {"self_attn.k_proj", NIB_ROLE_K},
+    [NIB_SITE_V] = {"self_attn.v_proj", NIB_ROLE_V},
+    [NIB_SITE_O] = {"self_attn.o_proj", NIB_ROLE_O},
+    [NIB_SITE_GATE] = {"mlp.gate_proj", NIB_ROLE_GATE},
+    [NIB_SITE_UP] = {"mlp.up_proj", NIB_ROLE_UP},
     [NIB_SITE_DOWN] = {"mlp.down_proj", NIB_ROLE_DOWN},
 };
 
@@ -34,7 +37,9 @@ static void site_shape(const nib_config *c, int site, nib_site *out)
 
 static nib_scheme float_scheme(nib_type type)
 {
-    const nib_code code = type == NIB_TYPE_F16 ? NIB_CODE_F16 : type == NIB_TYPE_BF16 ? NIB_CODE_BF16 : NIB_CODE_F32;
+    const nib_code code = type == NIB_TYPE_F16    ? NIB_CODE_F16
+                          : type == NIB_TYPE_BF16 ? NIB_CODE_BF16
+                                                  : NIB_CODE_F32;
     return (nib_scheme){.code = code, .symmetric = true, .act_symmetric = true};
 }
 
@@ -56,7 +61,8 @@ static nib_status list_sites(nib_network *net, nib_err *err)
         } else {
             const int64_t layer = (int64_t)(i - 1) / NIB_SITE_COUNT;
             const int site = (int)((i - 1) % NIB_SITE_COUNT);
-            snprintf(name, sizeof name, "model.layers.%" PRId64 ".%s", layer, site_names[site].name);
+            snprintf(name, sizeof name, "model.layers.%" PRId64 ".%s", layer,
+                     site_names[site].name);
             s->role = site_names[site].role;
             site_shape(c, site, s);
         }
@@ -76,14 +82,15 @@ static void find_tie(nib_network *net)
 {
     const nib_tensor *embed = nib__checkpoint_find(net->checkpoint, "model.embed_tokens.weight");
     const nib_tensor *head = nib__checkpoint_find(net->checkpoint, "lm_head.weight");
-    const bool quantized_head = nib__checkpoint_dialect(net->checkpoint, "lm_head") != NULL && !head;
+    const bool quantized_head =
+        nib__checkpoint_dialect(net->checkpoint, "lm_head") != NULL && !head;
     const bool tied = !quantized_head && (!head || head == embed);
     if (tied != net->config.tied)
-        nib__ledger_add_note(&net->notes, "tie",
-                             "config.json says tie_word_embeddings %s, but the head and the embedding are %s; "
-                             "what is stored counts",
-                             net->config.tied ? "true" : "false",
-                             tied ? "one stored tensor" : "two stored tensors");
+        nib__ledger_add_note(
+            &net->notes, "tie",
+            "config.json says tie_word_embeddings %s, but the head and the embedding are %s; "
+            "what is stored counts",
+            net->config.tied ? "true" : "false", tied ? "one stored tensor" : "two stored tensors");
     net->tied = tied;
 }
 
@@ -93,17 +100,23 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
     nib_weight w;
     const bool head_by_embed = s->role == NIB_ROLE_HEAD && net->tied;
     const char *module = head_by_embed ? "model.embed_tokens" : s->name;
-    NIB_TRY(nib__checkpoint_weight(&w, NULL, net->checkpoint, module, head_by_embed ? NULL : &net->notes, err));
-    if (w.k != s->k || (s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD ? w.n < s->n : w.n != s->n))
+    NIB_TRY(nib__checkpoint_weight(&w, NULL, net->checkpoint, module,
+                                   head_by_embed ? NULL : &net->notes, err));
+    if (w.k != s->k ||
+        (s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD ? w.n < s->n : w.n != s->n))
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s.weight is [%" PRId64 "][%" PRId64 "], but config.json implies [%" PRId64 "][%" PRId64 "]",
+                         "%s: %s.weight is [%" PRId64 "][%" PRId64
+                         "], but config.json implies [%" PRId64 "][%" PRId64 "]",
                          nib__checkpoint_path(net->checkpoint), module, w.n, w.k, s->n, s->k);
     if (s->bias && !w.bias)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s.bias is missing; config.json (%s) implies a bias of %" PRId64 " values",
-                         nib__checkpoint_path(net->checkpoint), module, nib__arch_name(net->config.arch), s->n);
+        return nib__fail(
+            err, NIB_BAD_INPUT,
+            "%s: %s.bias is missing; config.json (%s) implies a bias of %" PRId64 " values",
+            nib__checkpoint_path(net->checkpoint), module, nib__arch_name(net->config.arch), s->n);
     if (!s->bias && w.bias)
-        nib__ledger_add_note(&net->notes, "bias", "%s has a bias that config.json does not imply; it is applied", module);
+        nib__ledger_add_note(&net->notes, "bias",
+                             "%s has a bias that config.json does not imply; it is applied",
+                             module);
     s->n = w.n;
     s->bias = w.bias != NULL;
     s->stored = w.scheme;
@@ -120,7 +133,8 @@ static nib_status read_config(nib_network *net, const char *directory, nib_err *
     if (!path)
         return nib__fail_memory(err, strlen(directory), "a path");
     NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
-    nib_status status = nib__config_parse(&net->config, path, text, size, &net->arena, &net->notes, err);
+    nib_status status =
+        nib__config_parse(&net->config, path, text, size, &net->arena, &net->notes, err);
     nib__release(a, text);
     NIB_TRY(status);
     path = nib__path_join(&net->arena, directory, "generation_config.json");
@@ -160,7 +174,8 @@ static nib_status open_parts(nib_network *net, const char *path, bool config_onl
     return NIB_OK;
 }
 
-nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path, bool config_only, nib_err *err)
+nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,
+                             bool config_only, nib_err *err)
 {
     *out = (nib_network){.engine = engine};
     nib__arena_init(&out->arena, &engine->allocator, 0);
@@ -188,7 +203,8 @@ const char *nib__network_norm_name(char out[96], int64_t layer, const char *part
     return out;
 }
 
-nib_status nib__network_norm(float *out, const nib_network *net, int64_t layer, const char *part, int64_t width, nib_err *err)
+nib_status nib__network_norm(float *out, const nib_network *net, int64_t layer, const char *part,
+                             int64_t width, nib_err *err)
 {
     char name[96];
     nib__network_norm_name(name, layer, part);
@@ -197,7 +213,8 @@ nib_status nib__network_norm(float *out, const nib_network *net, int64_t layer, 
     if (!t)
         return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing", path, name);
     if (t->rank != 1 || t->shape[0] != width || !nib__type_is_float(t->type))
-        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %s of rank %d; %" PRId64 " float values are wanted", path, name,
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %s is %s of rank %d; %" PRId64 " float values are wanted", path, name,
                          nib__type_name(t->type), t->rank, width);
     nib__to_f32(out, t->data, t->type, width);
     return NIB_OK;

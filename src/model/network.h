@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A network: config.json plus, unless only the config is at hand, the checkpoint; and the list of its linear
- * layers and other weights by name. It runs nothing: plan and runner work from it.
+ * A network: config.json plus, unless only the config is at hand, the checkpoint; and the list of
+ * its linear layers and other weights by name. It runs nothing: plan and runner work from it.
  */
 #ifndef NIB_NETWORK_H
 #define NIB_NETWORK_H
@@ -12,13 +12,22 @@
 #include "recipe.h"
 
 /* The linear layers of one decoder layer, in the order in which they run. */
-enum { NIB_SITE_Q, NIB_SITE_K, NIB_SITE_V, NIB_SITE_O, NIB_SITE_GATE, NIB_SITE_UP, NIB_SITE_DOWN, NIB_SITE_COUNT };
+enum {
+    NIB_SITE_Q,
+    NIB_SITE_K,
+    NIB_SITE_V,
+    NIB_SITE_O,
+    NIB_SITE_GATE,
+    NIB_SITE_UP,
+    NIB_SITE_DOWN,
+    NIB_SITE_COUNT
+};
 
 typedef struct nib_site {
     const char *name; /* module, without .weight */
     nib_role role;
     int64_t n, k;
-    bool bias;         /* what config.json implies; for a checkpoint, what is stored */
+    bool bias; /* what config.json implies; for a checkpoint, what is stored */
     nib_scheme stored;
     nib_type scale_type, zero_type, act_scale_type;
 } nib_site;
@@ -31,26 +40,31 @@ typedef struct nib_network {
     nib_generation generation;
     nib_checkpoint *checkpoint; /* NULL: config only */
     const char *directory;      /* of config.json */
-    nib_site *sites;            /* [site_count]: embedding, then NIB_SITE_COUNT per layer, then the head */
+    nib_site *sites; /* [site_count]: embedding, then NIB_SITE_COUNT per layer, then the head */
     size_t site_count;
     bool tied; /* the head is the embedding's stored tensor */
 } nib_network;
 
 /* path: a directory, a config.json, or a .safetensors file beside a config.json. */
-nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path, bool config_only, nib_err *err);
+nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,
+                             bool config_only, nib_err *err);
 void nib__network_close(nib_network *network);
 
 NIB_INLINE const nib_site *nib__network_embed(const nib_network *net) { return &net->sites[0]; }
-NIB_INLINE const nib_site *nib__network_head(const nib_network *net) { return &net->sites[net->site_count - 1]; }
+NIB_INLINE const nib_site *nib__network_head(const nib_network *net)
+{
+    return &net->sites[net->site_count - 1];
+}
 NIB_INLINE const nib_site *nib__network_site(const nib_network *net, int64_t layer, int site)
 {
     return &net->sites[1 + layer * NIB_SITE_COUNT + site];
 }
 
-/* The stored name of a norm weight: "input_layernorm", "post_attention_layernorm", "self_attn.q_norm" or
- * "self_attn.k_norm" of a layer; layer -1: the last norm. */
+/* The stored name of a norm weight: "input_layernorm", "post_attention_layernorm",
+ * "self_attn.q_norm" or "self_attn.k_norm" of a layer; layer -1: the last norm. */
 const char *nib__network_norm_name(char out[96], int64_t layer, const char *part);
 /* Reads a norm weight into f32 [width]; checks name, length and type. */
-nib_status nib__network_norm(float *out, const nib_network *net, int64_t layer, const char *part, int64_t width, nib_err *err);
+nib_status nib__network_norm(float *out, const nib_network *net, int64_t layer, const char *part,
+                             int64_t width, nib_err *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a forward step: for each operation fills in pointers and sizes, and shares its parts among the threads.
+ * Runs a forward step: for each operation fills in pointers and sizes, and shares its parts among
+ * the threads.
  */
 #include "runner.h"
 
@@ -19,13 +20,15 @@ static uint64_t scratch_of(const nib_runner *r)
         const nib_node *node = &r->ops.nodes[i];
         uint64_t want = 0;
         if (node->op == NIB_OP_ATTN && node->row->scratch) {
-            const nib_attn args = {.cache = nib__kv_layer(&r->kv, 0), .heads = r->net->config.heads};
+            const nib_attn args = {.cache = nib__kv_layer(&r->kv, 0),
+                                   .heads = r->net->config.heads};
             want = node->row->scratch(&args);
         }
         for (int u = 0; node->op == NIB_OP_LINEAR && u < node->uses->use_count; u++) {
             const nib_kernel *row = node->uses->uses[u].kernel;
             nib_linear args = {.w = &r->weights[node->site].w};
-            nib__input_place(&args.x, &args.w->scheme, r->plan->dtype, NIB_CHUNK, args.w->k, NULL, NULL);
+            nib__input_place(&args.x, &args.w->scheme, r->plan->dtype, NIB_CHUNK, args.w->k, NULL,
+                             NULL);
             if (row->scratch)
                 want = (uint64_t)nib__max((int64_t)want, (int64_t)row->scratch(&args));
         }
@@ -43,16 +46,19 @@ static nib_status open_buffers(nib_runner *r, int64_t context, nib_err *err)
             total += aligned(r->ops.token_bytes[i] * NIB_CHUNK);
     }
     r->scratch_bytes = scratch_of(r);
-    r->block_bytes = total + r->scratch_bytes * (uint64_t)nib__pool_threads(r->engine->pool) + 3 * NIB_CHUNK * sizeof(int32_t);
+    r->block_bytes = total + r->scratch_bytes * (uint64_t)nib__pool_threads(r->engine->pool) +
+                     3 * NIB_CHUNK * sizeof(int32_t);
     r->block = nib__block_take((size_t)r->block_bytes);
     r->rope_bytes = (uint64_t)context * (uint64_t)r->net->config.head_dim * sizeof *r->rope;
     r->rope = nib__block_take((size_t)r->rope_bytes);
     if (!r->block || !r->rope)
-        return nib__fail_memory(err, (size_t)(r->block_bytes + r->rope_bytes), "the buffers of a step");
+        return nib__fail_memory(err, (size_t)(r->block_bytes + r->rope_bytes),
+                                "the buffers of a step");
     for (int i = 0; i < NIB_BUFFER_COUNT; i++)
         r->at[i] = r->block + offset[i];
     r->scratch = r->block + total;
-    r->ids = (int32_t *)(void *)(r->scratch + r->scratch_bytes * (uint64_t)nib__pool_threads(r->engine->pool));
+    r->ids = (int32_t *)(void *)(r->scratch +
+                                 r->scratch_bytes * (uint64_t)nib__pool_threads(r->engine->pool));
     r->sequences = r->ids + NIB_CHUNK;
     r->positions = r->sequences + NIB_CHUNK;
     nib__rope_table(r->rope, &r->net->config, context);
@@ -81,13 +87,13 @@ static nib_status open_parts(nib_runner *r, int64_t sequences, int64_t context, 
     const nib_config *c = &r->net->config;
     NIB_TRY(load_weights(r, err));
     NIB_TRY(nib__lower(&r->ops, r->net, r->plan, &r->arena, err));
-    NIB_TRY(nib__kv_open(&r->kv, c->layers, c->kv_heads, c->head_dim, sequences, context, r->plan->dtype,
-                         &r->engine->allocator, err));
+    NIB_TRY(nib__kv_open(&r->kv, c->layers, c->kv_heads, c->head_dim, sequences, context,
+                         r->plan->dtype, &r->engine->allocator, err));
     return open_buffers(r, context, err);
 }
 
-nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan, int64_t sequences,
-                            int64_t context, nib_err *err)
+nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan,
+                            int64_t sequences, int64_t context, nib_err *err)
 {
     *out = (nib_runner){.net = net, .plan = plan, .engine = net->engine};
     nib__arena_init(&out->arena, &net->engine->allocator, 0);
@@ -124,7 +130,8 @@ typedef struct part {
 static void job_linear(void *ctx, int worker, int64_t begin, int64_t end)
 {
     const part *p = ctx;
-    p->row->run.linear(p->args, begin * p->step, nib__min(end * p->step, p->end), p->scratch + (uint64_t)worker * p->scratch_bytes);
+    p->row->run.linear(p->args, begin * p->step, nib__min(end * p->step, p->end),
+                       p->scratch + (uint64_t)worker * p->scratch_bytes);
 }
 
 static void job_attn(void *ctx, int worker, int64_t begin, int64_t end)
@@ -160,7 +167,8 @@ enum { PARTS_PER_WORKER = 4 };
 
 static int64_t grain_for(const nib_runner *r, int64_t count)
 {
-    return nib__max(1, nib__ceil_div(count, (int64_t)nib__pool_threads(r->engine->pool) * PARTS_PER_WORKER));
+    return nib__max(
+        1, nib__ceil_div(count, (int64_t)nib__pool_threads(r->engine->pool) * PARTS_PER_WORKER));
 }
 
 static void run_rows(nib_runner *r, const nib_kernel *row, const void *args, int64_t count)
@@ -192,9 +200,14 @@ static void run_quant(nib_runner *r, const nib_node *node, int64_t m)
     if (!row)
         return;
     const nib_weight *w = &r->weights[node->site].w;
-    const nib_quant args = {.x = values(r, node->from), .ldx = r->ops.ld[node->from], .out = input_of(r, node, m),
-                            .symmetric = w->scheme.act_symmetric, .mx_floor = w->scheme.mx_floor,
-                            .formula = w->scheme.formula, .static_scale = w->act_scale, .static_zero = w->act_zero};
+    const nib_quant args = {.x = values(r, node->from),
+                            .ldx = r->ops.ld[node->from],
+                            .out = input_of(r, node, m),
+                            .symmetric = w->scheme.act_symmetric,
+                            .mx_floor = w->scheme.mx_floor,
+                            .formula = w->scheme.formula,
+                            .static_scale = w->act_scale,
+                            .static_zero = w->act_zero};
     part p = {.row = row, .args = &args};
     nib__pool_run(r->engine->pool, m, grain_for(r, m), false, job_quant, &p);
 }
@@ -204,22 +217,38 @@ static void run_linear(nib_runner *r, const nib_node *node, int64_t m)
     const nib_kernel *row = nib__use_at(node->uses, m)->kernel;
     const nib_loaded *loaded = &r->weights[node->site];
     const bool head = node->to == NIB_BUFFER_LOGITS;
-    const nib_linear args = {.w = &loaded->w, .packed = nib__weight_packed(loaded, row), .x = input_of(r, node, m),
-                             .y = head ? (float *)(void *)r->at[NIB_BUFFER_LOGITS] : values(r, node->to),
-                             .ldy = r->ops.ld[node->to], .bias = loaded->bias};
+    const nib_linear args = {.w = &loaded->w,
+                             .packed = nib__weight_packed(loaded, row),
+                             .x = input_of(r, node, m),
+                             .y = head ? (float *)(void *)r->at[NIB_BUFFER_LOGITS]
+                                       : values(r, node->to),
+                             .ldy = r->ops.ld[node->to],
+                             .bias = loaded->bias};
     const int64_t step = nib__max(1, row->n_step), count = nib__ceil_div(loaded->w.n, step);
-    part p = {.row = row, .args = &args, .step = step, .end = loaded->w.n, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
+    part p = {.row = row,
+              .args = &args,
+              .step = step,
+              .end = loaded->w.n,
+              .scratch = r->scratch,
+              .scratch_bytes = r->scratch_bytes};
     nib__pool_run(r->engine->pool, count, grain_for(r, count), true, job_linear, &p);
 }
 
 static void run_attn(nib_runner *r, const nib_node *node, int64_t m)
 {
     const nib_config *c = &r->net->config;
-    const nib_attn args = {.q = values(r, node->from), .out = values(r, node->to), .ldq = r->ops.ld[node->from],
-                           .ldo = r->ops.ld[node->to], .m = m, .heads = c->heads, .sequence = r->sequences,
-                           .position = r->positions, .cache = nib__kv_layer(&r->kv, node->layer),
+    const nib_attn args = {.q = values(r, node->from),
+                           .out = values(r, node->to),
+                           .ldq = r->ops.ld[node->from],
+                           .ldo = r->ops.ld[node->to],
+                           .m = m,
+                           .heads = c->heads,
+                           .sequence = r->sequences,
+                           .position = r->positions,
+                           .cache = nib__kv_layer(&r->kv, node->layer),
                            .scale = 1.0f / sqrtf((float)c->head_dim)};
-    part p = {.row = node->row, .args = &args, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
+    part p = {
+        .row = node->row, .args = &args, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
     /* heads that share keys stay together */
     const int64_t share = c->heads / c->kv_heads;
     const int64_t grain = nib__round_up(grain_for(r, m * c->heads), share);
@@ -232,39 +261,65 @@ static void run_node(nib_runner *r, const nib_node *node, int64_t m)
     const int64_t *ld = r->ops.ld;
     switch (node->op) {
     case NIB_OP_EMBED: {
-        const nib_embed args = {.table = &r->weights[0].w, .ids = r->ids, .out = values(r, node->to), .m = m};
+        const nib_embed args = {
+            .table = &r->weights[0].w, .ids = r->ids, .out = values(r, node->to), .m = m};
         run_rows(r, node->row, &args, m);
         break;
     }
     case NIB_OP_NORM: {
         const int64_t rows = m * node->rows_per_token, ldx = ld[node->from] / node->rows_per_token;
-        const nib_norm args = {.x = values(r, node->from), .out = values(r, node->to), .weight = node->weight, .rows = rows,
-                               .width = node->width, .ldx = ldx, .ldo = ld[node->to] / node->rows_per_token,
+        const nib_norm args = {.x = values(r, node->from),
+                               .out = values(r, node->to),
+                               .weight = node->weight,
+                               .rows = rows,
+                               .width = node->width,
+                               .ldx = ldx,
+                               .ldo = ld[node->to] / node->rows_per_token,
                                .eps = (float)c->norm_eps};
         run_rows(r, node->row, &args, rows);
         break;
     }
     case NIB_OP_ROPE: {
-        const nib_rope args = {.x = values(r, node->to), .position = r->positions, .cos_sin = r->rope, .m = m,
-                               .heads = node->width, .head_dim = c->head_dim, .dims = c->head_dim, .ldx = ld[node->to]};
+        const nib_rope args = {.x = values(r, node->to),
+                               .position = r->positions,
+                               .cos_sin = r->rope,
+                               .m = m,
+                               .heads = node->width,
+                               .head_dim = c->head_dim,
+                               .dims = c->head_dim,
+                               .ldx = ld[node->to]};
         run_rows(r, node->row, &args, m);
         break;
     }
     case NIB_OP_COPY: {
-        const nib_store_kv args = {.k = values(r, node->from), .v = values(r, node->other), .ld = ld[node->from], .m = m,
-                                   .sequence = r->sequences, .position = r->positions, .cache = nib__kv_layer(&r->kv, node->layer)};
+        const nib_store_kv args = {.k = values(r, node->from),
+                                   .v = values(r, node->other),
+                                   .ld = ld[node->from],
+                                   .m = m,
+                                   .sequence = r->sequences,
+                                   .position = r->positions,
+                                   .cache = nib__kv_layer(&r->kv, node->layer)};
         run_rows(r, node->row, &args, m);
         break;
     }
     case NIB_OP_SWIGLU: {
-        const nib_swiglu args = {.gate = values(r, node->from), .up = values(r, node->other), .out = values(r, node->to), .m = m,
-                                 .width = node->width, .ld = ld[node->from], .ldo = ld[node->to]};
+        const nib_swiglu args = {.gate = values(r, node->from),
+                                 .up = values(r, node->other),
+                                 .out = values(r, node->to),
+                                 .m = m,
+                                 .width = node->width,
+                                 .ld = ld[node->from],
+                                 .ldo = ld[node->to]};
         run_rows(r, node->row, &args, m);
         break;
     }
     case NIB_OP_ADD: {
-        const nib_add args = {.x = values(r, node->from), .y = values(r, node->to), .m = m, .width = node->width,
-                              .ldx = ld[node->from], .ldy = ld[node->to]};
+        const nib_add args = {.x = values(r, node->from),
+                              .y = values(r, node->to),
+                              .m = m,
+                              .width = node->width,
+                              .ldx = ld[node->from],
+                              .ldy = ld[node->to]};
         run_rows(r, node->row, &args, m);
         break;
     }
@@ -293,7 +348,8 @@ static int64_t keep_wanted(nib_runner *r, const nib_slot *slots, int64_t count)
     return kept;
 }
 
-/* Runs up to NIB_CHUNK slots; logits of the wanted ones go to `logits`. Gives how many those were. */
+/* Runs up to NIB_CHUNK slots; logits of the wanted ones go to `logits`. Gives how many those were.
+ */
 static int64_t run_chunk(nib_runner *r, const nib_slot *slots, int64_t count, float *logits)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -317,33 +373,39 @@ static int64_t run_chunk(nib_runner *r, const nib_slot *slots, int64_t count, fl
     return m;
 }
 
-static nib_status check_slots(nib_runner *r, const nib_slot *slots, size_t count, size_t *wanted, nib_err *err)
+static nib_status check_slots(nib_runner *r, const nib_slot *slots, size_t count, size_t *wanted,
+                              nib_err *err)
 {
     const int64_t vocab = nib__network_embed(r->net)->n;
     *wanted = 0;
     for (size_t i = 0; i < count; i++) {
         if (slots[i].token < 0 || slots[i].token >= vocab)
-            return nib__fail(err, NIB_BAD_INPUT, "token %d is not one of the model's %" PRId64 "; is the tokenizer another model's?",
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "token %d is not one of the model's %" PRId64
+                             "; is the tokenizer another model's?",
                              slots[i].token, vocab);
         *wanted += slots[i].logits;
     }
     return NIB_OK;
 }
 
-nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count, const float **logits, nib_err *err)
+nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
+                            const float **logits, nib_err *err)
 {
     const int64_t vocab = r->ops.ld[NIB_BUFFER_LOGITS];
     size_t wanted;
     NIB_TRY(check_slots(r, slots, count, &wanted, err));
     void *rows = r->logits;
-    if (!nib__reserve(&r->engine->allocator, &rows, &r->logits_capacity, wanted, (size_t)vocab * sizeof(float)))
+    if (!nib__reserve(&r->engine->allocator, &rows, &r->logits_capacity, wanted,
+                      (size_t)vocab * sizeof(float)))
         return nib__fail_memory(err, wanted * (size_t)vocab * sizeof(float), "logits");
     r->logits = rows;
     float *to = r->logits;
     for (size_t done = 0; done < count; done += NIB_CHUNK) {
         const int64_t part_count = nib__min((int64_t)(count - done), NIB_CHUNK);
         for (int64_t i = 0; i < part_count; i++)
-            NIB_TRY(nib__kv_extend(&r->kv, slots[done + (size_t)i].sequence, slots[done + (size_t)i].position, err));
+            NIB_TRY(nib__kv_extend(&r->kv, slots[done + (size_t)i].sequence,
+                                   slots[done + (size_t)i].position, err));
         to += run_chunk(r, slots + done, part_count, to) * vocab;
     }
     *logits = r->logits;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The runner: holds packed weights, buffers and the cache, and loops over the lowered operations for a ragged
- * batch of (sequence, position, token).
+ * The runner: holds packed weights, buffers and the cache, and loops over the lowered operations
+ * for a ragged batch of (sequence, position, token).
  */
 #ifndef NIB_RUNNER_H
 #define NIB_RUNNER_H
@@ -20,7 +20,7 @@ typedef struct nib_runner {
     nib_lowered ops;
     nib_loaded *weights; /* [site_count] */
     nib_kv kv;
-    char *block;         /* buffers of one pass, then a scratch per worker */
+    char *block; /* buffers of one pass, then a scratch per worker */
     uint64_t block_bytes;
     char *at[NIB_BUFFER_COUNT];
     char *scratch;
@@ -28,14 +28,15 @@ typedef struct nib_runner {
     float *rope;            /* [context][head_dim] */
     uint64_t rope_bytes;
     int32_t *ids, *sequences, *positions; /* [NIB_CHUNK] */
-    float *logits;          /* [wanted][vocab] of the last step */
-    size_t logits_capacity; /* rows */
-    uint64_t weight_bytes;  /* read per token */
+    float *logits;                        /* [wanted][vocab] of the last step */
+    size_t logits_capacity;               /* rows */
+    uint64_t weight_bytes;                /* read per token */
 } nib_runner;
 
-nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan, int64_t sequences,
-                            int64_t context, nib_err *err);
+nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan,
+                            int64_t sequences, int64_t context, nib_err *err);
 void nib__runner_close(nib_runner *runner);
-nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t count, const float **logits, nib_err *err);
+nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t count,
+                            const float **logits, nib_err *err);
 
 #endif

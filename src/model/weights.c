@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads one weight: block of rows by block of rows it is converted if the plan says so, packed for every row
- * that will run, and its pages are given back; so that loading needs little more than what is kept.
+ * Loads one weight: block of rows by block of rows it is converted if the plan says so, packed for
+ * every row that will run, and its pages are given back; so that loading needs little more than
+ * what is kept.
  */
 #include "weights.h"
 
@@ -10,7 +11,9 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 
-enum { BLOCK_ROWS = 4096 /* a multiple of every packing's step; 4096 x 2048 bytes of codes are 8 MB */ };
+enum {
+    BLOCK_ROWS = 4096 /* a multiple of every packing's step; 4096 x 2048 bytes of codes are 8 MB */
+};
 
 typedef struct loading {
     nib_loaded *out;
@@ -19,10 +22,10 @@ typedef struct loading {
     nib_weight from; /* as stored */
     bool convert;    /* from -> out->w goes through f32 rows */
     nib_quantizer quantizer;
-    float *rows;     /* [threads][k] */
+    float *rows;        /* [threads][k] */
     _Atomic int failed; /* the first worker that fails sets it and then writes err */
     nib_err err;
-    int64_t first;   /* row of the block at hand */
+    int64_t first; /* row of the block at hand */
     nib_pack *pack;
 } loading;
 
@@ -38,7 +41,9 @@ static bool reads_plain(const nib_layer_plan *plan)
 
 static nib_type float_of(nib_code code)
 {
-    return code == NIB_CODE_F32 ? NIB_TYPE_F32 : code == NIB_CODE_F16 ? NIB_TYPE_F16 : NIB_TYPE_BF16;
+    return code == NIB_CODE_F32   ? NIB_TYPE_F32
+           : code == NIB_CODE_F16 ? NIB_TYPE_F16
+                                  : NIB_TYPE_BF16;
 }
 
 /* Room for the converted weight. Pages are touched as rows are written. */
@@ -49,10 +54,13 @@ static nib_status open_converted(loading *l, nib_err *err)
     const int64_t n = l->from.n, k = l->from.k;
     const bool quantize = nib__scheme_is_quantized(to);
     if (quantize && nib__scheme_is_quantized(&l->from.scheme))
-        return nib__fail(err, NIB_UNSUPPORTED, "%s is already quantized; quantize from the float checkpoint instead",
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s is already quantized; quantize from the float checkpoint instead",
                          "the weight");
     if (to->act == NIB_ACT_I8_STATIC && quantize)
-        return nib__fail(err, NIB_USAGE, "static activation scales need a calibration text; run nibble quantize --calibrate TEXT first");
+        return nib__fail(err, NIB_USAGE,
+                         "static activation scales need a calibration text; run nibble quantize "
+                         "--calibrate TEXT first");
     uint64_t scale_bytes = 0, zero_bytes = 0, code_bytes = (uint64_t)n * (uint64_t)k;
     if (quantize) {
         NIB_TRY(nib__quantizer_init(&l->quantizer, to, float_of(l->from.scheme.code), k, err));
@@ -62,7 +70,8 @@ static nib_status open_converted(loading *l, nib_err *err)
     } else {
         code_bytes *= (uint64_t)nib__type_bits(float_of(to->code)) / 8;
     }
-    const uint64_t codes = (code_bytes + 63) & ~UINT64_C(63), scales = (scale_bytes + 63) & ~UINT64_C(63);
+    const uint64_t codes = (code_bytes + 63) & ~UINT64_C(63),
+                   scales = (scale_bytes + 63) & ~UINT64_C(63);
     out->owned_bytes = codes + scales + zero_bytes + 64;
     out->owned = nib__block_take((size_t)out->owned_bytes);
     if (!out->owned)
@@ -71,7 +80,8 @@ static nib_status open_converted(loading *l, nib_err *err)
         nib__quantizer_weight(&out->w, &l->quantizer, n, out->owned, out->owned + codes,
                               zero_bytes ? out->owned + codes + scales : NULL);
     } else {
-        out->w = (nib_weight){.scheme = *to, .n = n, .k = k, .store = NIB_STORE_FLOAT, .codes = out->owned};
+        out->w = (nib_weight){
+            .scheme = *to, .n = n, .k = k, .store = NIB_STORE_FLOAT, .codes = out->owned};
     }
     out->w.bias = l->from.bias;
     out->w.bias_type = l->from.bias_type;
@@ -83,7 +93,8 @@ static nib_status open_packs(loading *l, nib_err *err)
 {
     nib_loaded *out = l->out;
     for (int i = 0; i < l->plan->use_count; i++) {
-        const nib_packing *packing = l->plan->uses[i].kernel ? l->plan->uses[i].kernel->packing : NULL;
+        const nib_packing *packing =
+            l->plan->uses[i].kernel ? l->plan->uses[i].kernel->packing : NULL;
         bool known = !packing;
         for (int j = 0; j < out->pack_count; j++)
             known |= out->packs[j].packing == packing;
@@ -150,7 +161,8 @@ static void job_pack(void *ctx, int worker, int64_t begin, int64_t end)
     loading *l = ctx;
     const int64_t step = l->pack->packing->step;
     (void)worker;
-    l->pack->packing->pack(&l->out->w, l->pack->at, l->first + begin * step, nib__min(l->first + end * step, l->out->w.n));
+    l->pack->packing->pack(&l->out->w, l->pack->at, l->first + begin * step,
+                           nib__min(l->first + end * step, l->out->w.n));
 }
 
 static void release_rows(const nib_weight *w, int64_t first, int64_t count)
@@ -160,7 +172,8 @@ static void release_rows(const nib_weight *w, int64_t first, int64_t count)
         row_bits = (uint64_t)w->k * (uint64_t)nib__type_bits(float_of(w->scheme.code));
     else if (w->store == NIB_STORE_NIBBLE)
         row_bits = (uint64_t)nib__ceil_div(w->k, 2) * 8;
-    nib__map_release((const char *)w->codes + (uint64_t)first * (row_bits / 8), (uint64_t)count * (row_bits / 8));
+    nib__map_release((const char *)w->codes + (uint64_t)first * (row_bits / 8),
+                     (uint64_t)count * (row_bits / 8));
 }
 
 static nib_status scan_tensor(loading *l, nib_err *err)
@@ -171,7 +184,8 @@ static nib_status scan_tensor(loading *l, nib_err *err)
         NIB_TRY(nib__quantizer_scan(&l->quantizer, l->rows, i, 1, range, err));
     }
     NIB_TRY(nib__quantizer_range(&l->quantizer, range, err));
-    nib__quantizer_tensor(&l->quantizer, (void *)(uintptr_t)l->out->w.scales, (void *)(uintptr_t)l->out->w.zeros);
+    nib__quantizer_tensor(&l->quantizer, (void *)(uintptr_t)l->out->w.scales,
+                          (void *)(uintptr_t)l->out->w.zeros);
     return NIB_OK;
 }
 
@@ -202,7 +216,8 @@ static nib_status load(loading *l, size_t site, nib_err *err)
     const nib_network *net = l->net;
     const nib_allocator *a = &net->engine->allocator;
     const bool tied_head = site == net->site_count - 1 && net->tied;
-    NIB_TRY(nib__checkpoint_weight(&l->from, NULL, net->checkpoint, net->sites[tied_head ? 0 : site].name, NULL, err));
+    NIB_TRY(nib__checkpoint_weight(&l->from, NULL, net->checkpoint,
+                                   net->sites[tied_head ? 0 : site].name, NULL, err));
     l->out->w = l->from;
     if (!nib__scheme_equal(&l->from.scheme, &l->plan->done))
         NIB_TRY(open_converted(l, err));
@@ -212,14 +227,16 @@ static nib_status load(loading *l, size_t site, nib_err *err)
         const size_t threads = (size_t)nib__pool_threads(net->engine->pool);
         l->rows = nib__calloc(a, threads * (size_t)l->from.k, sizeof *l->rows);
         if (!l->rows)
-            return nib__fail_memory(err, threads * (size_t)l->from.k * sizeof *l->rows, "rows of a weight");
+            return nib__fail_memory(err, threads * (size_t)l->from.k * sizeof *l->rows,
+                                    "rows of a weight");
         if (nib__scheme_is_quantized(&l->plan->done) && nib__quantizer_needs_scan(&l->quantizer))
             NIB_TRY(scan_tensor(l, err));
     }
     return run_blocks(l, reads_plain(l->plan), err);
 }
 
-nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan, size_t site, nib_err *err)
+nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan,
+                            size_t site, nib_err *err)
 {
     loading l = {.out = out, .net = net, .plan = plan};
     *out = (nib_loaded){0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights as the plan wants them: quantized or dequantized at load where that was asked, packed for the rows
- * that run, the pages they came from released.
+ * Weights as the plan wants them: quantized or dequantized at load where that was asked, packed for
+ * the rows that run, the pages they came from released.
  */
 #ifndef NIB_WEIGHTS_H
 #define NIB_WEIGHTS_H
@@ -16,17 +16,18 @@ typedef struct nib_pack {
 } nib_pack;
 
 typedef struct nib_loaded {
-    nib_weight w;      /* shape and scheme; codes only while a row reads them plain */
-    char *owned;       /* what w points into, when it was made here */
+    nib_weight w; /* shape and scheme; codes only while a row reads them plain */
+    char *owned;  /* what w points into, when it was made here */
     uint64_t owned_bytes;
     nib_pack packs[NIB_USES_MAX];
     int pack_count;
-    float *bias;       /* [n] or NULL */
-    uint64_t bytes;    /* read for one token */
+    float *bias;    /* [n] or NULL */
+    uint64_t bytes; /* read for one token */
 } nib_loaded;
 
 /* Loads the weight of one site for its planned uses. */
-nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan, size_t site, nib_err *err);
+nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan,
+                            size_t site, nib_err *err);
 void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a);
 /* The block in the row's layout; NULL for a row that reads the plain weight. */
 const void *nib__weight_packed(const nib_loaded *loaded, const nib_kernel *row);

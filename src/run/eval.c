@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loss and perplexity of a text, and the distance between two models on it. A text is cut into windows that do
- * not overlap; JSON lines are documents. Every id but the first of a window is predicted.
+ * Loss and perplexity of a text, and the distance between two models on it. A text is cut into
+ * windows that do not overlap; JSON lines are documents. Every id but the first of a window is
+ * predicted.
  */
 #include "library.h"
 #include "precise.h"
@@ -75,12 +76,13 @@ static void job_score(void *ctx, int worker, int64_t begin, int64_t end)
     }
 }
 
-static nib_status step(nib_session *session, const int32_t *ids, int64_t first, int64_t count, int64_t last,
-                       const float **logits, nib_err *err)
+static nib_status step(nib_session *session, const int32_t *ids, int64_t first, int64_t count,
+                       int64_t last, const float **logits, nib_err *err)
 {
     nib_slot slots[NIB_CHUNK];
     for (int64_t i = 0; i < count; i++)
-        slots[i] = (nib_slot){.position = (int32_t)(first + i), .token = ids[first + i], .logits = first + i < last};
+        slots[i] = (nib_slot){
+            .position = (int32_t)(first + i), .token = ids[first + i], .logits = first + i < last};
     return nib__runner_step(&session->runner, slots, (size_t)count, logits, err);
 }
 
@@ -93,7 +95,8 @@ static nib_status eval_window(evaluation *e, const int32_t *ids, int64_t count)
     if (e->against)
         nib__kv_truncate(&e->against->runner.kv, 0, 0);
     for (int64_t first = 0; first < count - 1; first += chunk) {
-        const int64_t part = nib__min(chunk, count - first), scored = nib__min(part, count - 1 - first);
+        const int64_t part = nib__min(chunk, count - first),
+                      scored = nib__min(part, count - 1 - first);
         scoring s = {.vocab = vocab, .targets = ids + first + 1, .scores = e->scores};
         NIB_TRY(step(e->session, ids, first, part, count - 1, &s.logits, e->err));
         if (e->against)
@@ -102,7 +105,8 @@ static nib_status eval_window(evaluation *e, const int32_t *ids, int64_t count)
         for (int64_t i = 0; i < scored; i++) {
             if (s.scores[i].bad)
                 return nib__fail(e->err, NIB_CHECK_FAILED,
-                                 "the loss of predicted token %" PRId64 " is not finite; `nibble verify` finds the tensor "
+                                 "the loss of predicted token %" PRId64
+                                 " is not finite; `nibble verify` finds the tensor "
                                  "that holds NaN or Inf",
                                  e->predicted + i);
             e->loss += s.scores[i].loss;
@@ -128,7 +132,8 @@ static nib_status eval_ids(evaluation *e, const int32_t *ids, int64_t count, boo
     for (int64_t at = 0; at < count && status == NIB_OK; at += body) {
         const int64_t part = nib__min(body, count - at);
         memcpy(window + bos, ids + at, (size_t)part * sizeof *ids);
-        if (!nib__engine_progress(e->session->model->engine, "evaluate", e->done + (one_window ? 0 : (uint64_t)at),
+        if (!nib__engine_progress(e->session->model->engine, "evaluate",
+                                  e->done + (one_window ? 0 : (uint64_t)at),
                                   one_window ? e->total : (uint64_t)count))
             status = nib__fail(e->err, NIB_CANCELLED, "the evaluation was cancelled");
         else
@@ -151,7 +156,8 @@ static nib_status eval_text(evaluation *e, const char *text, size_t size, bool d
 }
 
 /* The `text` member of one JSON line. */
-static nib_status eval_line(evaluation *e, const char *name, const char *line, size_t size, int64_t number)
+static nib_status eval_line(evaluation *e, const char *name, const char *line, size_t size,
+                            int64_t number)
 {
     nib_arena arena;
     nib__arena_init(&arena, &e->session->model->engine->allocator, 0);
@@ -159,7 +165,6 @@ static nib_status eval_line(evaluation *e, const char *name, const char *line, s
     nib__json_init(&json, name, line, size, NULL);
     char *text = NULL;
     size_t text_size = 0;
-    nib__json_next(&json);
     bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
     while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
         if (nib__json_is(&json, "text"))
@@ -167,12 +172,13 @@ static nib_status eval_line(evaluation *e, const char *name, const char *line, s
         else
             ok = nib__json_skip(&json);
     }
-    ok = ok && nib__json_expect(&json, NIB_JSON_OBJECT_END) && nib__json_next(&json) == NIB_JSON_END;
+    ok = ok && json.event == NIB_JSON_OBJECT_END && nib__json_next(&json) == NIB_JSON_END;
     nib_status status;
     if (!ok)
         status = nib__json_status(&json, e->err);
     else if (!text)
-        status = nib__fail(e->err, NIB_BAD_INPUT, "%s: line %" PRId64 " has no \"text\"", name, number);
+        status =
+            nib__fail(e->err, NIB_BAD_INPUT, "%s: line %" PRId64 " has no \"text\"", name, number);
     else
         status = eval_text(e, text, text_size, true);
     nib__arena_free(&arena);
@@ -204,7 +210,9 @@ static nib_status eval_file(evaluation *e)
     }
     nib__release(a, text);
     if (status == NIB_OK && e->predicted == 0)
-        return nib__fail(e->err, NIB_BAD_INPUT, "%s: the text is too short: nothing is predicted; two tokens are the least", path);
+        return nib__fail(
+            e->err, NIB_BAD_INPUT,
+            "%s: the text is too short: nothing is predicted; two tokens are the least", path);
     return status;
 }
 
@@ -213,18 +221,23 @@ static nib_status check_options(evaluation *e)
     const int64_t context = e->session->plan->context;
     e->window = e->options->window > 0 ? e->options->window : nib__min(context, 4096);
     if (e->window < 2 || e->window > context)
-        return nib__fail(e->err, NIB_USAGE, "a window of %" PRId64 " is not between 2 and the context of %" PRId64, e->window, context);
+        return nib__fail(e->err, NIB_USAGE,
+                         "a window of %" PRId64 " is not between 2 and the context of %" PRId64,
+                         e->window, context);
     if (e->against && nib_session_vocab(e->against) != nib_session_vocab(e->session))
-        return nib__fail(e->err, NIB_USAGE, "the two models cannot be compared: they have %" PRId64 " and %" PRId64 " tokens",
+        return nib__fail(e->err, NIB_USAGE,
+                         "the two models cannot be compared: they have %" PRId64 " and %" PRId64
+                         " tokens",
                          nib_session_vocab(e->session), nib_session_vocab(e->against));
     if (e->against && e->against->plan->context < e->window)
-        return nib__fail(e->err, NIB_USAGE, "a window of %" PRId64 " is over the other model's context of %" PRId64, e->window,
-                         e->against->plan->context);
+        return nib__fail(e->err, NIB_USAGE,
+                         "a window of %" PRId64 " is over the other model's context of %" PRId64,
+                         e->window, e->against->plan->context);
     return NIB_OK;
 }
 
-nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_options *options, nib_eval_result *result,
-                    nib_err *err)
+nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_options *options,
+                    nib_eval_result *result, nib_err *err)
 {
     evaluation e = {.session = session, .against = against, .options = options, .err = err};
     const nib_allocator *a = &session->model->engine->allocator;
@@ -238,7 +251,9 @@ nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_o
     nib__release(a, e.scores);
     NIB_TRY(status);
     const double count = (double)e.predicted;
-    *result = (nib_eval_result){.loss = e.loss / count, .perplexity = nib__exp(e.loss / count), .predicted = e.predicted,
+    *result = (nib_eval_result){.loss = e.loss / count,
+                                .perplexity = nib__exp(e.loss / count),
+                                .predicted = e.predicted,
                                 .seconds = (double)(nib__now_ns() - start) * 1e-9};
     if (against) {
         result->kl = e.kl / count;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text from a prompt: prefill, then one token at a time; streamed as whole code points, with stop strings
- * held back until it is sure that they do not begin.
+ * Text from a prompt: prefill, then one token at a time; streamed as whole code points, with stop
+ * strings held back until it is sure that they do not begin.
  */
 #include "library.h"
 #include "sample.h"
@@ -30,7 +30,8 @@ typedef struct generation {
 
 /* ---- output ---- */
 
-/* The longest end of `text` that begins one of the stop strings; *at is where a whole one stands, or -1. */
+/* The longest end of `text` that begins one of the stop strings; *at is where a whole one stands,
+ * or -1. */
 static size_t stop_scan(const writer *w, int64_t *at)
 {
     size_t keep = 0;
@@ -95,7 +96,9 @@ static void choose_sampling(generation *g)
         .top_p = choose(o->top_p, f->top_p, 0.95),
         .min_p = choose(o->min_p, f->min_p, 0.05),
         .repeat_penalty = choose(o->repeat_penalty, f->repeat_penalty, 1.0),
-        .top_k = o->top_k >= 0 ? o->top_k : f->top_k >= 0 ? f->top_k : 40,
+        .top_k = o->top_k >= 0   ? o->top_k
+                 : f->top_k >= 0 ? f->top_k
+                                 : 40,
         .seed = o->seed,
     };
 }
@@ -119,15 +122,16 @@ static bool ends(const generation *g, int32_t id)
 static nib_status keep_id(generation *g, int32_t id, nib_err *err)
 {
     void *ids = g->ids;
-    if (!nib__reserve(&g->session->model->engine->allocator, &ids, &g->capacity, g->count + 1, sizeof *g->ids))
+    if (!nib__reserve(&g->session->model->engine->allocator, &ids, &g->capacity, g->count + 1,
+                      sizeof *g->ids))
         return nib__fail_memory(err, (g->count + 1) * sizeof *g->ids, "token ids");
     g->ids = ids;
     g->ids[g->count++] = id;
     return NIB_OK;
 }
 
-/* Runs ids[from..count) and gives the logits of the last. Long prompts go in chunks, so that they can be
- * cancelled between. */
+/* Runs ids[from..count) and gives the logits of the last. Long prompts go in chunks, so that they
+ * can be cancelled between. */
 static nib_status forward(generation *g, size_t from, const float **logits, nib_err *err)
 {
     enum { CHUNK = NIB_CHUNK };
@@ -135,7 +139,9 @@ static nib_status forward(generation *g, size_t from, const float **logits, nib_
     while (from < g->count) {
         const size_t part = g->count - from < CHUNK ? g->count - from : CHUNK;
         for (size_t i = 0; i < part; i++)
-            slots[i] = (nib_slot){.sequence = 0, .position = (int32_t)(from + i), .token = g->ids[from + i],
+            slots[i] = (nib_slot){.sequence = 0,
+                                  .position = (int32_t)(from + i),
+                                  .token = g->ids[from + i],
                                   .logits = from + i + 1 == g->count};
         if (!nib__engine_progress(g->session->model->engine, "prompt", from, g->count))
             return nib__fail(err, NIB_CANCELLED, "cancelled while reading the prompt");
@@ -150,8 +156,9 @@ static nib_status read_prompt(generation *g, nib_err *err)
     int32_t *ids;
     size_t count;
     const char *prompt = g->options->prompt ? g->options->prompt : "";
-    NIB_TRY(nib__tokenizer_encode(g->tokenizer, prompt, strlen(prompt), NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL, &ids,
-                                  &count, err));
+    NIB_TRY(nib__tokenizer_encode(g->tokenizer, prompt, strlen(prompt),
+                                  NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL, &ids, &count,
+                                  err));
     nib_status status = NIB_OK;
     for (size_t i = 0; i < count && status == NIB_OK; i++)
         status = keep_id(g, ids[i], err);
@@ -161,10 +168,14 @@ static nib_status read_prompt(generation *g, nib_err *err)
     if (g->count == 0 && c->bos >= 0)
         NIB_TRY(keep_id(g, c->bos, err));
     if (g->count == 0)
-        return nib__fail(err, NIB_USAGE, "the prompt is empty and the model has no BOS token to start from; give a prompt with -p");
+        return nib__fail(err, NIB_USAGE,
+                         "the prompt is empty and the model has no BOS token to start from; give a "
+                         "prompt with -p");
     const int64_t context = g->session->plan->context;
     if ((int64_t)g->count > context)
-        return nib__fail(err, NIB_USAGE, "the prompt has %zu tokens, but the context is %" PRId64 "; shorten it or raise --context",
+        return nib__fail(err, NIB_USAGE,
+                         "the prompt has %zu tokens, but the context is %" PRId64
+                         "; shorten it or raise --context",
                          g->count, context);
     g->stats->prompt_tokens = (int64_t)g->count;
     return NIB_OK;
@@ -188,7 +199,8 @@ static nib_status run(generation *g, nib_err *err)
     g->stats->finish = NIB_FINISH_LENGTH;
     for (;;) {
         int32_t id;
-        NIB_TRY(nib__sample(&id, &g->sampler, logits, &g->sampling, g->ids, g->count, 0, (int64_t)g->count, err));
+        NIB_TRY(nib__sample(&id, &g->sampler, logits, &g->sampling, g->ids, g->count, 0,
+                            (int64_t)g->count, err));
         if (g->stats->new_tokens == 0)
             g->stats->first_token_s = (double)(nib__now_ns() - start) * 1e-9;
         if (ends(g, id)) {
@@ -202,9 +214,11 @@ static nib_status run(generation *g, nib_err *err)
             g->stats->finish = NIB_FINISH_STOP;
             break;
         }
-        if ((g->options->max_tokens > 0 && g->stats->new_tokens >= g->options->max_tokens) || (int64_t)g->count > context - 1)
+        if ((g->options->max_tokens > 0 && g->stats->new_tokens >= g->options->max_tokens) ||
+            (int64_t)g->count > context - 1)
             break;
-        if (!nib__engine_progress(g->session->model->engine, "generate", (uint64_t)g->stats->new_tokens,
+        if (!nib__engine_progress(g->session->model->engine, "generate",
+                                  (uint64_t)g->stats->new_tokens,
                                   (uint64_t)g->options->max_tokens)) {
             g->stats->finish = NIB_FINISH_CANCELLED;
             break;
@@ -230,12 +244,14 @@ static void fill_stats(generation *g)
     const double steps = (double)nib__max(0, s->new_tokens - 1);
     const double bytes = steps * ((double)s->weight_bytes + (double)s->cache_bytes / 2);
     s->decode_gb_per_s = s->decode_s > 0 ? bytes / s->decode_s * 1e-9 : 0;
-    s->temperature = g->sampling.temperature, s->top_p = g->sampling.top_p, s->min_p = g->sampling.min_p;
-    s->repeat_penalty = g->sampling.repeat_penalty, s->top_k = g->sampling.top_k, s->seed = g->sampling.seed;
+    s->temperature = g->sampling.temperature, s->top_p = g->sampling.top_p,
+    s->min_p = g->sampling.min_p;
+    s->repeat_penalty = g->sampling.repeat_penalty, s->top_k = g->sampling.top_k,
+    s->seed = g->sampling.seed;
 }
 
-nib_status nib_generate(nib_session *session, const nib_generate_options *options, const nib_sink *sink,
-                        nib_generate_stats *stats, nib_err *err)
+nib_status nib_generate(nib_session *session, const nib_generate_options *options,
+                        const nib_sink *sink, nib_generate_stats *stats, nib_err *err)
 {
     const nib_allocator *a = &session->model->engine->allocator;
     nib_generate_stats unused;

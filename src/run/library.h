@@ -19,12 +19,12 @@ struct nib_model {
 
 struct nib_plan {
     nib_model *model;
-    nib_arena arena;       /* copies of the request's strings, layers */
+    nib_arena arena; /* copies of the request's strings, layers */
     nib_request request;
     nib_recipe *recipe;
-    nib_machine machine;   /* the one planned for */
+    nib_machine machine; /* the one planned for */
     nib_policy policy;
-    nib_layer *layers;     /* [net.site_count], in the order of the sites */
+    nib_layer *layers; /* [net.site_count], in the order of the sites */
     nib_layers_plan plan;
     int64_t context;
     uint64_t weight_bytes, cache_bytes; /* predicted */

@@ -7,8 +7,8 @@
 #include <inttypes.h>
 #include <sys/resource.h>
 
-nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path, const nib_model_options *options,
-                          nib_err *err)
+nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
+                          const nib_model_options *options, nib_err *err)
 {
     const nib_model_options none = {0};
     const nib_model_options *o = options ? options : &none;
@@ -48,20 +48,25 @@ nib_status nib__model_tokenizer(nib_model *m, const nib_tokenizer **out, nib_err
         const char *at = m->tokenizer_path ? m->tokenizer_path : m->net.directory;
         const bool directory = nib__path_kind(at) == NIB_PATH_DIRECTORY;
         const char *file = directory ? nib__path_join(&m->net.arena, at, "tokenizer.json") : at;
-        const char *config = directory ? nib__path_join(&m->net.arena, at, "tokenizer_config.json") : NULL;
+        const char *config =
+            directory ? nib__path_join(&m->net.arena, at, "tokenizer_config.json") : NULL;
         if (!file || (directory && !config))
             return nib__fail_memory(err, strlen(at), "a path");
         if (nib__path_kind(file) == NIB_PATH_NONE)
-            return nib__fail(err, NIB_IO, "%s: there is no tokenizer; name one with --tokenizer FILE or DIR", file);
+            return nib__fail(err, NIB_IO,
+                             "%s: there is no tokenizer; name one with --tokenizer FILE or DIR",
+                             file);
         if (config && nib__path_kind(config) != NIB_PATH_FILE)
             config = NULL;
         NIB_TRY(nib__tokenizer_open(&m->tokenizer, file, config, &m->engine->allocator, err));
-        const int64_t ids = nib__tokenizer_vocab_size(m->tokenizer), rows = nib__network_embed(&m->net)->n;
+        const int64_t ids = nib__tokenizer_vocab_size(m->tokenizer),
+                      rows = nib__network_embed(&m->net)->n;
         if (ids > rows) {
             nib__tokenizer_close(m->tokenizer);
             m->tokenizer = NULL;
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: the tokenizer has ids up to %" PRId64 ", but the model's embedding has %" PRId64
+                             "%s: the tokenizer has ids up to %" PRId64
+                             ", but the model's embedding has %" PRId64
                              " rows; is it another model's?",
                              file, ids - 1, rows);
         }
@@ -70,17 +75,22 @@ nib_status nib__model_tokenizer(nib_model *m, const nib_tokenizer **out, nib_err
     return NIB_OK;
 }
 
-nib_status nib_tokenize(nib_model *model, const char *text, size_t size, bool add_special, int32_t **ids, size_t *count,
-                        nib_err *err)
+nib_status nib_tokenize(nib_model *model, const char *text, size_t size, bool add_special,
+                        int32_t **ids, size_t *count, nib_err *err)
 {
     const nib_tokenizer *t;
     NIB_TRY(nib__model_tokenizer(model, &t, err));
-    return nib__tokenizer_encode(t, text, size, add_special ? NIB_ENCODE_ADD_SPECIAL : 0, ids, count, err);
+    return nib__tokenizer_encode(t, text, size, add_special ? NIB_ENCODE_ADD_SPECIAL : 0, ids,
+                                 count, err);
 }
 
-void nib_tokens_free(nib_model *model, int32_t *ids) { nib__tokenizer_ids_free(model->tokenizer, ids); }
+void nib_tokens_free(nib_model *model, int32_t *ids)
+{
+    nib__tokenizer_ids_free(model->tokenizer, ids);
+}
 
-nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count, const nib_sink *sink, nib_err *err)
+nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count, const nib_sink *sink,
+                          nib_err *err)
 {
     const nib_tokenizer *t;
     NIB_TRY(nib__model_tokenizer(model, &t, err));
@@ -93,23 +103,30 @@ nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count, co
     return status;
 }
 
-nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan, int sequences, nib_err *err)
+nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan,
+                            int sequences, nib_err *err)
 {
     NIB_TRY(nib_plan_status(plan, err));
     if (!model->net.checkpoint)
-        return nib__fail(err, NIB_USAGE, "%s holds a config and no weights; a plan is all that it allows", model->net.directory);
+        return nib__fail(err, NIB_USAGE,
+                         "%s holds a config and no weights; a plan is all that it allows",
+                         model->net.directory);
     if (!plan->machine.here)
-        return nib__fail(err, NIB_NOT_AS_ASKED, "the plan is for %s, which is not this machine; plan and explain are all that it allows",
+        return nib__fail(err, NIB_NOT_AS_ASKED,
+                         "the plan is for %s, which is not this machine; plan and explain are all "
+                         "that it allows",
                          plan->machine.name);
     if (sequences < 1)
-        return nib__fail(err, NIB_USAGE, "%d sequences were asked for; at least 1 is wanted", sequences);
+        return nib__fail(err, NIB_USAGE, "%d sequences were asked for; at least 1 is wanted",
+                         sequences);
     const nib_allocator *a = &model->engine->allocator;
     nib_session *s = nib__calloc(a, 1, sizeof *s);
     if (!s)
         return nib__fail_memory(err, sizeof *s, "the session");
     s->model = model;
     s->plan = plan;
-    const nib_status status = nib__runner_open(&s->runner, &model->net, &plan->plan, sequences, plan->context, err);
+    const nib_status status =
+        nib__runner_open(&s->runner, &model->net, &plan->plan, sequences, plan->context, err);
     if (status != NIB_OK) {
         nib__release(a, s);
         return status;
@@ -126,21 +143,28 @@ void nib_session_close(nib_session *session)
     nib__release(&session->model->engine->allocator, session);
 }
 
-nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count, const float **logits, nib_err *err)
+nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
+                            const float **logits, nib_err *err)
 {
     return nib__runner_step(&session->runner, slots, count, logits, err);
 }
 
-nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t position, nib_err *err)
+nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t position,
+                                nib_err *err)
 {
     if (sequence < 0 || sequence >= session->runner.kv.sequences || position < 0)
-        return nib__fail(err, NIB_USAGE, "sequence %d at position %d is not one of the %" PRId64 " that were opened", sequence,
-                         position, session->runner.kv.sequences);
+        return nib__fail(err, NIB_USAGE,
+                         "sequence %d at position %d is not one of the %" PRId64
+                         " that were opened",
+                         sequence, position, session->runner.kv.sequences);
     nib__kv_truncate(&session->runner.kv, sequence, position);
     return NIB_OK;
 }
 
-int64_t nib_session_vocab(const nib_session *session) { return session->runner.ops.ld[NIB_BUFFER_LOGITS]; }
+int64_t nib_session_vocab(const nib_session *session)
+{
+    return session->runner.ops.ld[NIB_BUFFER_LOGITS];
+}
 
 uint64_t nib__peak_bytes(void)
 {

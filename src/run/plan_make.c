@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans of the public interface: what was asked in a request, as layers, machine and policy for the planner; and
- * the plan's rendering.
+ * Plans of the public interface: what was asked in a request, as layers, machine and policy for the
+ * planner; and the plan's rendering.
  */
 #include "library.h"
 #include "quantizer.h"
@@ -32,10 +32,11 @@ static nib_status copy_request(nib_plan *p, const nib_request *request, nib_err 
     nib_request *r = &p->request;
     *r = *request;
     nib_arena *a = &p->arena;
-    const bool ok = copy_string(a, &r->recipe) && copy_string(a, &r->device) && copy_string(a, &r->dtype) &&
-                    copy_string(a, &r->engine) && copy_string(a, &r->layer) && copy_string(a, &r->bias) &&
-                    copy_strings(a, &r->skip) && copy_strings(a, &r->only) && copy_strings(a, &r->allow) &&
-                    copy_strings(a, &r->kernel) && copy_strings(a, &r->place);
+    const bool ok =
+        copy_string(a, &r->recipe) && copy_string(a, &r->device) && copy_string(a, &r->dtype) &&
+        copy_string(a, &r->engine) && copy_string(a, &r->layer) && copy_string(a, &r->bias) &&
+        copy_strings(a, &r->skip) && copy_strings(a, &r->only) && copy_strings(a, &r->allow) &&
+        copy_strings(a, &r->kernel) && copy_strings(a, &r->place);
     return ok ? NIB_OK : nib__fail_memory(err, sizeof *request, "the request");
 }
 
@@ -50,10 +51,14 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
     for (size_t i = 0; i < net->site_count; i++) {
         const nib_site *s = &net->sites[i];
         const bool table = s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD;
-        layers[i] = (nib_recipe_layer){.name = s->name, .role = s->role, .tied = table && net->tied};
+        layers[i] =
+            (nib_recipe_layer){.name = s->name, .role = s->role, .tied = table && net->tied};
     }
-    const nib_recipe_input input = {.text = p->request.recipe, .skip = p->request.skip, .only = p->request.only,
-                                    .layers = layers, .count = net->site_count};
+    const nib_recipe_input input = {.text = p->request.recipe,
+                                    .skip = p->request.skip,
+                                    .only = p->request.only,
+                                    .layers = layers,
+                                    .count = net->site_count};
     NIB_TRY(nib__recipe_load(&p->recipe, &input, &p->model->engine->allocator, err));
     p->layers = nib__arena_take(&p->arena, net->site_count, sizeof *p->layers);
     if (!p->layers)
@@ -63,10 +68,19 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
         nib_choice choice;
         nib__recipe_resolve(&choice, p->recipe, &layers[i]);
         nib_layer *l = &p->layers[i];
-        *l = (nib_layer){.name = s->name, .role = s->role, .n = s->n, .k = s->k, .stored = s->stored,
-                         .asked = choice.keep ? s->stored : choice.scheme, .rule = choice.rule, .bias = s->bias,
-                         .scale_type = s->scale_type, .zero_type = s->zero_type, .act_scale_type = s->act_scale_type,
-                         .wish = choice.wish, .wish_text = choice.wish_text};
+        *l = (nib_layer){.name = s->name,
+                         .role = s->role,
+                         .n = s->n,
+                         .k = s->k,
+                         .stored = s->stored,
+                         .asked = choice.keep ? s->stored : choice.scheme,
+                         .rule = choice.rule,
+                         .bias = s->bias,
+                         .scale_type = s->scale_type,
+                         .zero_type = s->zero_type,
+                         .act_scale_type = s->act_scale_type,
+                         .wish = choice.wish,
+                         .wish_text = choice.wish_text};
         if (nib__scheme_equal(&l->asked, &l->stored) || !nib__scheme_is_quantized(&l->asked))
             continue;
         nib_quantizer q;
@@ -132,8 +146,9 @@ static nib_status choose_machine(nib_plan *p, nib_err *err)
     for (size_t i = 0; i < nib__machine_count() && count < COUNT(names); i++)
         names[count++] = nib__machine_at(i)->name;
     nib__near_names(&near, name, names, count);
-    const nib_status status = nib__fail(err, NIB_USAGE, "device \"%s\" is not known%s%s; `nibble devices` lists them", name,
-                                        near.size ? "; near: " : "", near.size ? near.at : "");
+    const nib_status status =
+        nib__fail(err, NIB_USAGE, "device \"%s\" is not known%s%s; `nibble devices` lists them",
+                  name, near.size ? "; near: " : "", near.size ? near.at : "");
     nib__text_free(&near);
     return status;
 }
@@ -143,7 +158,8 @@ static nib_status choose_context(nib_plan *p, nib_err *err)
     const int64_t most = p->model->net.config.context;
     p->context = p->request.context > 0 ? p->request.context : nib__min(most, 4096);
     if (p->context > most)
-        return nib__fail(err, NIB_USAGE, "a context of %" PRId64 " is over the model's %" PRId64, p->context, most);
+        return nib__fail(err, NIB_USAGE, "a context of %" PRId64 " is over the model's %" PRId64,
+                         p->context, most);
     return NIB_OK;
 }
 
@@ -162,9 +178,13 @@ static void add_notes(nib_plan *p)
     }
     for (size_t i = 0; i < nib__recipe_note_count(p->recipe); i++)
         nib__ledger_add_note(to, "recipe", "%s", nib__recipe_note(p->recipe, i));
-    if (!p->request.dtype && net->config.dtype != NIB_TYPE_NONE && net->config.dtype != p->policy.dtype)
-        nib__ledger_add_note(to, "dtype", "config.json says torch_dtype %s, but the linear weights are stored as %s; activations are %s",
-                             nib__type_name(net->config.dtype), nib__type_name(p->policy.dtype), nib__type_name(p->policy.dtype));
+    if (!p->request.dtype && net->config.dtype != NIB_TYPE_NONE &&
+        net->config.dtype != p->policy.dtype)
+        nib__ledger_add_note(to, "dtype",
+                             "config.json says torch_dtype %s, but the linear weights are stored "
+                             "as %s; activations are %s",
+                             nib__type_name(net->config.dtype), nib__type_name(p->policy.dtype),
+                             nib__type_name(p->policy.dtype));
 }
 
 static void predict_memory(nib_plan *p)
@@ -173,11 +193,14 @@ static void predict_memory(nib_plan *p)
     for (size_t i = 0; i < p->plan.count; i++)
         p->weight_bytes += p->plan.ledger.layers[i].bytes;
     const uint64_t element = p->policy.dtype == NIB_TYPE_F32 ? 4 : 2;
-    p->cache_bytes = (uint64_t)(2 * c->layers * c->kv_heads * c->head_dim * nib__round_up(p->context, NIB_CACHE_BLOCK)) * element;
+    p->cache_bytes = (uint64_t)(2 * c->layers * c->kv_heads * c->head_dim *
+                                nib__round_up(p->context, NIB_CACHE_BLOCK)) *
+                     element;
     char weights[32], cache[32], context[32];
-    nib__ledger_add_note(&p->plan.ledger, "memory", "weights %s, keys and values of %s positions %s",
-                         nib__say_bytes(weights, p->weight_bytes), nib__say_count(context, (uint64_t)p->context),
-                         nib__say_bytes(cache, p->cache_bytes));
+    nib__ledger_add_note(
+        &p->plan.ledger, "memory", "weights %s, keys and values of %s positions %s",
+        nib__say_bytes(weights, p->weight_bytes), nib__say_count(context, (uint64_t)p->context),
+        nib__say_bytes(cache, p->cache_bytes));
 }
 
 static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)

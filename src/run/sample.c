@@ -21,15 +21,16 @@ typedef struct nib_pick {
 static void philox_round(uint32_t c[4], const uint32_t k[2])
 {
     const uint64_t a = (uint64_t)c[0] * 0xD2511F53u, b = (uint64_t)c[2] * 0xCD9E8D57u;
-    const uint32_t next[4] = {(uint32_t)(b >> 32) ^ c[1] ^ k[0], (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ k[1], (uint32_t)a};
+    const uint32_t next[4] = {(uint32_t)(b >> 32) ^ c[1] ^ k[0], (uint32_t)b,
+                              (uint32_t)(a >> 32) ^ c[3] ^ k[1], (uint32_t)a};
     memcpy(c, next, sizeof next);
 }
 
 double nib__random(uint64_t seed, int64_t sequence, int64_t position)
 {
     uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    uint32_t counter[4] = {(uint32_t)position, (uint32_t)((uint64_t)position >> 32), (uint32_t)sequence,
-                           (uint32_t)((uint64_t)sequence >> 32)};
+    uint32_t counter[4] = {(uint32_t)position, (uint32_t)((uint64_t)position >> 32),
+                           (uint32_t)sequence, (uint32_t)((uint64_t)sequence >> 32)};
     for (int round = 0; round < 10; round++) {
         philox_round(counter, key);
         key[0] += 0x9E3779B9u;
@@ -50,16 +51,20 @@ nib_status nib__sampling_check(const nib_sampling *s, nib_err *err)
     if (!(s->min_p >= 0 && s->min_p <= 1))
         return nib__fail(err, NIB_USAGE, "min-p %g is not between 0 and 1", s->min_p);
     if (!(s->repeat_penalty > 0 && s->repeat_penalty <= 100))
-        return nib__fail(err, NIB_USAGE, "the repetition penalty %g is not above 0 and at most 100", s->repeat_penalty);
+        return nib__fail(err, NIB_USAGE, "the repetition penalty %g is not above 0 and at most 100",
+                         s->repeat_penalty);
     if (s->top_k < 0)
-        return nib__fail(err, NIB_USAGE, "top-k %" PRId64 " is negative; 0 switches it off", s->top_k);
+        return nib__fail(err, NIB_USAGE, "top-k %" PRId64 " is negative; 0 switches it off",
+                         s->top_k);
     return NIB_OK;
 }
 
 nib_status nib__sampler_open(nib_sampler *out, int64_t vocab, const nib_allocator *a, nib_err *err)
 {
-    *out = (nib_sampler){.allocator = a, .vocab = vocab, .picks = nib__calloc(a, (size_t)vocab, sizeof *out->picks)};
-    return out->picks ? NIB_OK : nib__fail_memory(err, (size_t)vocab * sizeof *out->picks, "the sampler");
+    *out = (nib_sampler){
+        .allocator = a, .vocab = vocab, .picks = nib__calloc(a, (size_t)vocab, sizeof *out->picks)};
+    return out->picks ? NIB_OK
+                      : nib__fail_memory(err, (size_t)vocab * sizeof *out->picks, "the sampler");
 }
 
 void nib__sampler_close(nib_sampler *sampler)
@@ -78,7 +83,8 @@ static int by_logit(const void *a, const void *b)
 }
 
 /* Logits of tokens already there move away from being chosen, each token once. */
-static void penalize(nib_pick *picks, int64_t vocab, const nib_sampling *s, const int32_t *seen, size_t count)
+static void penalize(nib_pick *picks, int64_t vocab, const nib_sampling *s, const int32_t *seen,
+                     size_t count)
 {
     for (int64_t i = 0; i < vocab; i++)
         picks[i].weight = 0.0; /* marks */
@@ -87,7 +93,8 @@ static void penalize(nib_pick *picks, int64_t vocab, const nib_sampling *s, cons
         if (p->weight != 0.0)
             continue;
         p->weight = 1.0;
-        p->logit = p->logit > 0 ? (float)(p->logit / s->repeat_penalty) : (float)(p->logit * s->repeat_penalty);
+        p->logit = p->logit > 0 ? (float)(p->logit / s->repeat_penalty)
+                                : (float)(p->logit * s->repeat_penalty);
     }
 }
 
@@ -100,7 +107,8 @@ static int64_t best_of(const nib_pick *picks, int64_t count)
     return best;
 }
 
-/* Keeps the `keep` best, in order. Selection by a threshold first, so that a vocabulary of 100,000 is not sorted. */
+/* Keeps the `keep` best, in order. Selection by a threshold first, so that a vocabulary of 100,000
+ * is not sorted. */
 static int64_t keep_best(nib_pick *picks, int64_t count, int64_t keep)
 {
     enum { SORT_ALL = 4096 };
@@ -140,8 +148,9 @@ static int64_t cut_tail(nib_pick *picks, int64_t count, const nib_sampling *s)
     return nib__max(kept, 1);
 }
 
-nib_status nib__sample(int32_t *out, nib_sampler *sampler, const float *logits, const nib_sampling *s, const int32_t *seen,
-                       size_t seen_count, int64_t sequence, int64_t position, nib_err *err)
+nib_status nib__sample(int32_t *out, nib_sampler *sampler, const float *logits,
+                       const nib_sampling *s, const int32_t *seen, size_t seen_count,
+                       int64_t sequence, int64_t position, nib_err *err)
 {
     nib_pick *picks = sampler->picks;
     int64_t count = sampler->vocab;
@@ -163,7 +172,8 @@ nib_status nib__sample(int32_t *out, nib_sampler *sampler, const float *logits, 
     count = cut_tail(picks, count, s);
     double sum = 0.0;
     for (int64_t i = 0; i < count; i++)
-        sum += picks[i].weight = nib__exp(((double)picks[i].logit - (double)picks[0].logit) / s->temperature);
+        sum += picks[i].weight =
+            nib__exp(((double)picks[i].logit - (double)picks[0].logit) / s->temperature);
     double left = nib__random(s->seed, sequence, position) * sum;
     int64_t chosen = 0;
     while (chosen < count - 1 && left >= picks[chosen].weight)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Choosing a token from logits. The same logits, options, seed, sequence and position give the same token,
- * whatever ran before: the random number is a function of these alone.
+ * Choosing a token from logits. The same logits, options, seed, sequence and position give the same
+ * token, whatever ran before: the random number is a function of these alone.
  */
 #ifndef NIB_SAMPLE_H
 #define NIB_SAMPLE_H
@@ -9,8 +9,9 @@
 #include "memory.h"
 
 typedef struct nib_sampling {
-    double temperature, top_p, min_p, repeat_penalty; /* temperature 0: greedy; top_p 1, min_p 0, penalty 1: off */
-    int64_t top_k;                                    /* 0: off */
+    double temperature, top_p, min_p,
+        repeat_penalty; /* temperature 0: greedy; top_p 1, min_p 0, penalty 1: off */
+    int64_t top_k;      /* 0: off */
     uint64_t seed;
 } nib_sampling;
 
@@ -25,13 +26,15 @@ nib_status nib__sampling_check(const nib_sampling *s, nib_err *err);
 nib_status nib__sampler_open(nib_sampler *out, int64_t vocab, const nib_allocator *a, nib_err *err);
 void nib__sampler_close(nib_sampler *sampler);
 
-/* The token for `position` of `sequence`. Order of filters as in llama.cpp: repetition penalty over `seen`, top-k,
- * top-p, min-p, then temperature. Ties go to the smaller id. NaN among the logits is an error that names it. */
-nib_status nib__sample(int32_t *out, nib_sampler *sampler, const float *logits, const nib_sampling *s, const int32_t *seen,
-                       size_t seen_count, int64_t sequence, int64_t position, nib_err *err);
+/* The token for `position` of `sequence`. Order of filters as in llama.cpp: repetition penalty over
+ * `seen`, top-k, top-p, min-p, then temperature. Ties go to the smaller id. NaN among the logits is
+ * an error that names it. */
+nib_status nib__sample(int32_t *out, nib_sampler *sampler, const float *logits,
+                       const nib_sampling *s, const int32_t *seen, size_t seen_count,
+                       int64_t sequence, int64_t position, nib_err *err);
 
-/* Uniform in [0, 1), 53 bits: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as
- * 1, 2, 3", 2011) with the seed as key and (sequence, position) as counter. */
+/* Uniform in [0, 1), 53 bits: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers:
+ * as easy as 1, 2, 3", 2011) with the seed as key and (sequence, position) as counter. */
 double nib__random(uint64_t seed, int64_t sequence, int64_t position);
 
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Causal attention over a block-table cache, written once on lanes and compiled per instruction set.
+ * Causal attention over a block-table cache, written once on lanes and compiled per instruction
+ * set.
  *
- * Order, the same everywhere: q.k sums 16 lanes over the head's dimensions and adds them by the tree; softmax
- * runs over blocks of NIB_SOFTMAX_BLOCK absolute positions, each with its own maximum, merged ascending;
- * p.v ascends positions. So the result does not depend on threads, batch or chunking of the prompt.
- * An item is one slot and one head; scratch holds the scores of a softmax block and one head's partial sums.
+ * Order, the same everywhere: q.k sums 16 lanes over the head's dimensions and adds them by the
+ * tree; softmax runs over blocks of NIB_SOFTMAX_BLOCK absolute positions, each with its own
+ * maximum, merged ascending; p.v ascends positions. So the result does not depend on threads, batch
+ * or chunking of the prompt. An item is one slot and one head; scratch holds the scores of a
+ * softmax block and one head's partial sums.
  */
 #include "lanes.h"
 #include "ops.h"
@@ -36,14 +38,17 @@ NIB_INLINE void score_block(float *scores, const float *q, const char *keys, int
     for (int64_t i = 0; i < count; i++) {
         nib_lanes sum = nib_lanes_set(0.0f);
         for (int64_t d = 0; d < dim; d += NIB_LANE_COUNT)
-            sum = nib_lanes_fma(nib_lanes_load(q + d), cached(keys + i * row_bytes, d, dim, type), sum);
+            sum = nib_lanes_fma(nib_lanes_load(q + d), cached(keys + i * row_bytes, d, dim, type),
+                                sum);
         scores[i] = nib_lanes_sum(sum) * scale;
     }
 }
 
-/* Sixteen lanes of p . v from dimension d on: ascending positions over the cache blocks of a softmax block. */
-NIB_INLINE nib_lanes weigh(const float *p, const nib_attn *a, const int32_t *table, int64_t first, int64_t count,
-                           int64_t kv_head, int64_t d, int64_t row_bytes, nib_type type)
+/* Sixteen lanes of p . v from dimension d on: ascending positions over the cache blocks of a
+ * softmax block. */
+NIB_INLINE nib_lanes weigh(const float *p, const nib_attn *a, const int32_t *table, int64_t first,
+                           int64_t count, int64_t kv_head, int64_t d, int64_t row_bytes,
+                           nib_type type)
 {
     const nib_cache *c = &a->cache;
     nib_lanes sum = nib_lanes_set(0.0f);
@@ -53,7 +58,8 @@ NIB_INLINE nib_lanes weigh(const float *p, const nib_attn *a, const int32_t *tab
             (const char *)c->values + (block * c->kv_heads + kv_head) * NIB_CACHE_BLOCK * row_bytes;
         const int64_t end = nib__min(NIB_CACHE_BLOCK, count - i);
         for (int64_t j = 0; j < end; j++)
-            sum = nib_lanes_fma(nib_lanes_set(p[i + j]), cached(values + j * row_bytes, d, c->head_dim, type), sum);
+            sum = nib_lanes_fma(nib_lanes_set(p[i + j]),
+                                cached(values + j * row_bytes, d, c->head_dim, type), sum);
     }
     return sum;
 }
@@ -93,9 +99,10 @@ NIB_INLINE void attend(const nib_attn *a, int64_t slot, int64_t head, float *scr
         const int64_t count = nib__min(NIB_SOFTMAX_BLOCK, positions - first);
         for (int64_t i = 0; i < count; i += NIB_CACHE_BLOCK) {
             const int64_t block = table[(first + i) / NIB_CACHE_BLOCK];
-            const char *keys =
-                (const char *)c->keys + (block * c->kv_heads + kv_head) * NIB_CACHE_BLOCK * row_bytes;
-            score_block(scores + i, q, keys, nib__min(NIB_CACHE_BLOCK, count - i), dim, row_bytes, type, a->scale);
+            const char *keys = (const char *)c->keys +
+                               (block * c->kv_heads + kv_head) * NIB_CACHE_BLOCK * row_bytes;
+            score_block(scores + i, q, keys, nib__min(NIB_CACHE_BLOCK, count - i), dim, row_bytes,
+                        type, a->scale);
         }
         float block_max;
         const float block_weight = soften(scores, count, &block_max);
@@ -106,9 +113,11 @@ NIB_INLINE void attend(const nib_attn *a, int64_t slot, int64_t head, float *scr
         const nib_lanes old_factor = nib_lanes_set(first == 0 ? 0.0f : factors[0]);
         const nib_lanes new_factor = nib_lanes_set(factors[1]);
         for (int64_t d = 0; d < dim; d += NIB_LANE_COUNT) {
-            const nib_lanes part = weigh(scores, a, table, first, count, kv_head, d, row_bytes, type);
+            const nib_lanes part =
+                weigh(scores, a, table, first, count, kv_head, d, row_bytes, type);
             const nib_lanes old = first == 0 ? nib_lanes_set(0.0f) : nib_lanes_load(total + d);
-            nib_lanes_store(total + d, nib_lanes_fma(part, new_factor, nib_lanes_mul(old, old_factor)));
+            nib_lanes_store(total + d,
+                            nib_lanes_fma(part, new_factor, nib_lanes_mul(old, old_factor)));
         }
         weight = fmaf(block_weight, factors[1], first == 0 ? 0.0f : weight * factors[0]);
         max = new_max;

@@ -27,7 +27,8 @@ static size_t attn_scratch(const void *args)
 
 static const nib_kernel rows[] = {
     ROW(avx512, 10, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL)), "attn_f32__ref",
-        NIB_X86(nib__attn__avx512), "causal attention, softmax blocks of 256 positions merged ascending"),
+        NIB_X86(nib__attn__avx512),
+        "causal attention, softmax blocks of 256 positions merged ascending"),
     ROW(avx2, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL)), "attn_f32__ref",
         NIB_X86(nib__attn__avx2), "the same"),
     ROW(ref, 90, NIB_NO_CONDS, NULL, nib__attn__ref, "the same in plain C"),

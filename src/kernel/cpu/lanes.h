@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sixteen virtual lanes of f32: the unit of every float reduction outside linear rows. The same source is
- * compiled for plain C, AVX2 and AVX-512 and gives the same bits, because each operation below is one IEEE
- * operation per lane and the tree of nib_lanes_sum is fixed. Also exp, the only function of softmax and silu.
+ * Sixteen virtual lanes of f32: the unit of every float reduction outside linear rows. The same
+ * source is compiled for plain C, AVX2 and AVX-512 and gives the same bits, because each operation
+ * below is one IEEE operation per lane and the tree of nib_lanes_sum is fixed. Also exp, the only
+ * function of softmax and silu.
  */
 #ifndef NIB_LANES_H
 #define NIB_LANES_H
@@ -20,7 +21,7 @@ typedef struct nib_lanes {
 } nib_lanes;
 
 #define NIB_LANES_OP(op, a, b) ((nib_lanes){op((a).v, (b).v)})
-#define NIB_LANES_PS(name)     _mm512_##name##_ps
+#define NIB_LANES_PS(name) _mm512_##name##_ps
 
 NIB_INLINE nib_lanes nib_lanes_set(float x) { return (nib_lanes){_mm512_set1_ps(x)}; }
 NIB_INLINE nib_lanes nib_lanes_load(const float *p) { return (nib_lanes){_mm512_loadu_ps(p)}; }
@@ -59,7 +60,7 @@ typedef struct nib_lanes {
 } nib_lanes;
 
 #define NIB_LANES_OP(op, a, b) ((nib_lanes){op((a).low, (b).low), op((a).high, (b).high)})
-#define NIB_LANES_PS(name)     _mm256_##name##_ps
+#define NIB_LANES_PS(name) _mm256_##name##_ps
 
 NIB_INLINE nib_lanes nib_lanes_set(float x)
 {
@@ -76,7 +77,8 @@ NIB_INLINE void nib_lanes_store(float *p, nib_lanes a)
 }
 NIB_INLINE nib_lanes nib_lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
 {
-    return (nib_lanes){_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+    return (nib_lanes){_mm256_fmadd_ps(a.low, b.low, c.low),
+                       _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
 NIB_INLINE __m256 nib_lanes_exp2_half(__m256 n)
 {
@@ -151,8 +153,14 @@ NIB_INLINE float nib_lanes_exp2_one(float n)
     return r;
 }
 NIB_INLINE nib_lanes nib_lanes_exp2(nib_lanes n) { NIB_LANES_EACH(nib_lanes_exp2_one(n.v[i])); }
-NIB_INLINE nib_lanes nib_lanes_load_f16(const uint16_t *p) { NIB_LANES_EACH(nib__f16_to_f32(p[i])); }
-NIB_INLINE nib_lanes nib_lanes_load_bf16(const uint16_t *p) { NIB_LANES_EACH(nib__bf16_to_f32(p[i])); }
+NIB_INLINE nib_lanes nib_lanes_load_f16(const uint16_t *p)
+{
+    NIB_LANES_EACH(nib__f16_to_f32(p[i]));
+}
+NIB_INLINE nib_lanes nib_lanes_load_bf16(const uint16_t *p)
+{
+    NIB_LANES_EACH(nib__bf16_to_f32(p[i]));
+}
 NIB_INLINE float nib_lanes_sum(nib_lanes a)
 {
     for (int half = 8; half > 0; half /= 2)
@@ -164,13 +172,31 @@ NIB_INLINE float nib_lanes_sum(nib_lanes a)
 #endif
 
 #if defined(NIB_LANES_OP)
-NIB_INLINE nib_lanes nib_lanes_add(nib_lanes a, nib_lanes b) { return NIB_LANES_OP(NIB_LANES_PS(add), a, b); }
-NIB_INLINE nib_lanes nib_lanes_sub(nib_lanes a, nib_lanes b) { return NIB_LANES_OP(NIB_LANES_PS(sub), a, b); }
-NIB_INLINE nib_lanes nib_lanes_mul(nib_lanes a, nib_lanes b) { return NIB_LANES_OP(NIB_LANES_PS(mul), a, b); }
-NIB_INLINE nib_lanes nib_lanes_div(nib_lanes a, nib_lanes b) { return NIB_LANES_OP(NIB_LANES_PS(div), a, b); }
+NIB_INLINE nib_lanes nib_lanes_add(nib_lanes a, nib_lanes b)
+{
+    return NIB_LANES_OP(NIB_LANES_PS(add), a, b);
+}
+NIB_INLINE nib_lanes nib_lanes_sub(nib_lanes a, nib_lanes b)
+{
+    return NIB_LANES_OP(NIB_LANES_PS(sub), a, b);
+}
+NIB_INLINE nib_lanes nib_lanes_mul(nib_lanes a, nib_lanes b)
+{
+    return NIB_LANES_OP(NIB_LANES_PS(mul), a, b);
+}
+NIB_INLINE nib_lanes nib_lanes_div(nib_lanes a, nib_lanes b)
+{
+    return NIB_LANES_OP(NIB_LANES_PS(div), a, b);
+}
 /* As x86: where either is NaN, b. */
-NIB_INLINE nib_lanes nib_lanes_max(nib_lanes a, nib_lanes b) { return NIB_LANES_OP(NIB_LANES_PS(max), a, b); }
-NIB_INLINE nib_lanes nib_lanes_min(nib_lanes a, nib_lanes b) { return NIB_LANES_OP(NIB_LANES_PS(min), a, b); }
+NIB_INLINE nib_lanes nib_lanes_max(nib_lanes a, nib_lanes b)
+{
+    return NIB_LANES_OP(NIB_LANES_PS(max), a, b);
+}
+NIB_INLINE nib_lanes nib_lanes_min(nib_lanes a, nib_lanes b)
+{
+    return NIB_LANES_OP(NIB_LANES_PS(min), a, b);
+}
 #endif
 
 /* The first count (1..15) values of p, zeros after. */
@@ -190,7 +216,8 @@ NIB_INLINE void nib_lanes_store_part(float *p, nib_lanes a, int64_t count)
 
 /* e^x per lane: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial in r (Chebyshev interpolation of
  * (e^r - 1 - r) / r^2, degree 4), times 2^n. Within 1.1 half-ulps over r. Arguments are clamped to
- * [-87.33, 88.37], so that the result is always normal; NaN stays NaN (the order of operands sees to it). */
+ * [-87.33, 88.37], so that the result is always normal; NaN stays NaN (the order of operands sees
+ * to it). */
 NIB_INLINE nib_lanes nib_lanes_exp(nib_lanes x)
 {
     const nib_lanes round = nib_lanes_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The token rows' code, written once on lanes and compiled per instruction set: each including file names its
- * functions through NIB_TOKEN(name). norm, rope, swiglu, add; embed and cache stores are plain C and need no copy.
+ * The token rows' code, written once on lanes and compiled per instruction set: each including file
+ * names its functions through NIB_TOKEN(name). norm, rope, swiglu, add; embed and cache stores are
+ * plain C and need no copy.
  */
 #include "lanes.h"
 #include "ops.h"
@@ -11,7 +12,8 @@
 /* x as lanes from column i on, zeros past width. */
 NIB_INLINE nib_lanes lanes_at(const float *x, int64_t i, int64_t width)
 {
-    return i + NIB_LANE_COUNT <= width ? nib_lanes_load(x + i) : nib_lanes_load_part(x + i, width - i);
+    return i + NIB_LANE_COUNT <= width ? nib_lanes_load(x + i)
+                                       : nib_lanes_load_part(x + i, width - i);
 }
 
 NIB_INLINE void lanes_put(float *x, int64_t i, int64_t width, nib_lanes value)
@@ -81,6 +83,7 @@ void NIB_TOKEN(add)(const nib_add *a, int64_t m0, int64_t m1)
         const float *x = a->x + m * a->ldx;
         float *y = a->y + m * a->ldy;
         for (int64_t i = 0; i < a->width; i += NIB_LANE_COUNT)
-            lanes_put(y, i, a->width, nib_lanes_add(lanes_at(y, i, a->width), lanes_at(x, i, a->width)));
+            lanes_put(y, i, a->width,
+                      nib_lanes_add(lanes_at(y, i, a->width), lanes_at(x, i, a->width)));
     }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of the operations that work token by token: embedding look-up, norm, rope, swiglu, residual add, and
- * storing keys and values. The plain C of norm, rope, swiglu and add is token_body.h, as for every other
- * instruction set; look-up and store move data and have one version.
+ * Rows of the operations that work token by token: embedding look-up, norm, rope, swiglu, residual
+ * add, and storing keys and values. The plain C of norm, rope, swiglu and add is token_body.h, as
+ * for every other instruction set; look-up and store move data and have one version.
  */
 #include "token_rows.h"
 
@@ -32,7 +32,9 @@ static void store_kv_ref(const nib_store_kv *a, int64_t m0, int64_t m1)
         const int64_t position = a->position[m];
         const int64_t block = c->tables[a->sequence[m] * c->table_ld + position / NIB_CACHE_BLOCK];
         for (int64_t h = 0; h < c->kv_heads; h++) {
-            const int64_t at = ((block * c->kv_heads + h) * NIB_CACHE_BLOCK + position % NIB_CACHE_BLOCK) * c->head_dim;
+            const int64_t at =
+                ((block * c->kv_heads + h) * NIB_CACHE_BLOCK + position % NIB_CACHE_BLOCK) *
+                c->head_dim;
             store_row(c, c->keys, a->k + m * a->ld + h * c->head_dim, at);
             store_row(c, c->values, a->v + m * a->ld + h * c->head_dim, at);
         }
@@ -47,7 +49,7 @@ static void store_kv_ref(const nib_store_kv *a, int64_t m0, int64_t m1)
         .run = {.member = function}, .note = words                                                 \
     }
 
-#define NEEDS_AVX2   NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL))
+#define NEEDS_AVX2 NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL))
 #define NEEDS_AVX512 NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL))
 #define AVX512(kernel, operation, member, words)                                                   \
     ROW(kernel, operation, avx512, 10, NEEDS_AVX512, #kernel "__ref", member,                      \
@@ -71,8 +73,10 @@ static const nib_kernel rows[] = {
     AVX512(add_f32, ADD, add, "adds into the residual"),
     AVX2(add_f32, ADD, add, "the same"),
     REF(add_f32, ADD, add, "the same in plain C"),
-    ROW(embed_f32, EMBED, ref, 90, NIB_NO_CONDS, NULL, embed, embed_ref, "copies rows of the table, dequantized to f32"),
-    ROW(copy_f32, COPY, ref, 90, NIB_NO_CONDS, NULL, store_kv, store_kv_ref, "rounds keys and values into the cache"),
+    ROW(embed_f32, EMBED, ref, 90, NIB_NO_CONDS, NULL, embed, embed_ref,
+        "copies rows of the table, dequantized to f32"),
+    ROW(copy_f32, COPY, ref, 90, NIB_NO_CONDS, NULL, store_kv, store_kv_ref,
+        "rounds keys and values into the cache"),
 };
 
 const nib_family nib__family_token = {rows, COUNT(rows)};
