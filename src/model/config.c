@@ -383,7 +383,7 @@ static nib_status check_rope(reader *r, const char *name, nib_err *err)
     return NIB_OK;
 }
 
-static nib_status check_sizes(nib_config *c, const char *name, nib_err *err)
+nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err)
 {
     const struct {
         const char *key;
@@ -447,7 +447,7 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
                              name, out->width, out->heads);
         out->head_dim = out->width / out->heads;
     }
-    NIB_TRY(check_sizes(out, name, err));
+    NIB_TRY(nib__config_check(out, name, err));
     NIB_TRY(check_arch(&r, name, err));
     return check_rope(&r, name, err);
 }

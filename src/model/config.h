@@ -44,6 +44,9 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
                              nib_arena *arena, nib_ledger *ledger, nib_err *err);
 nib_status nib__generation_parse(nib_generation *out, const char *name, const char *text,
                                  size_t size, nib_arena *arena, nib_err *err);
+/* Ranges of the sizes, and whether they fit each other; the sentence names the key of config.json.
+ */
+nib_status nib__config_check(const nib_config *config, const char *name, nib_err *err);
 const char *nib__arch_name(nib_arch arch); /* "llama" */
 
 /* Cosines and sines of positions 0..count-1: [count][head_dim], cosines first. */

@@ -125,26 +125,46 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
     return NIB_OK;
 }
 
-static nib_status read_config(nib_network *net, const char *directory, nib_err *err)
+static nib_status read_generation(nib_network *net, const char *directory, nib_err *err)
 {
+    static const char nothing[] = "{}";
     const nib_allocator *a = &net->engine->allocator;
-    char *text, *path = nib__path_join(&net->arena, directory, "config.json");
+    const char *path = nib__path_join(&net->arena, directory, "generation_config.json");
+    char *text;
     size_t size;
     if (!path)
         return nib__fail_memory(err, strlen(directory), "a path");
+    if (nib__path_kind(path) != NIB_PATH_FILE)
+        return nib__generation_parse(&net->generation, "", nothing, strlen(nothing), &net->arena,
+                                     err);
     NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
-    nib_status status =
-        nib__config_parse(&net->config, path, text, size, &net->arena, &net->notes, err);
-    nib__release(a, text);
-    NIB_TRY(status);
-    path = nib__path_join(&net->arena, directory, "generation_config.json");
-    static const char nothing[] = "{}";
-    if (!path || nib__path_kind(path) != NIB_PATH_FILE)
-        return nib__generation_parse(&net->generation, "(none)", nothing, 2, &net->arena, err);
-    NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
-    status = nib__generation_parse(&net->generation, path, text, size, &net->arena, err);
+    const nib_status status =
+        nib__generation_parse(&net->generation, path, text, size, &net->arena, err);
     nib__release(a, text);
     return status;
+}
+
+/* A JSON file that was named: config.json or a training config; else config.json beside the
+ * weights. */
+static nib_status read_config(nib_network *net, const char *file, nib_err *err)
+{
+    const nib_allocator *a = &net->engine->allocator;
+    const char *path = file ? file : nib__path_join(&net->arena, net->directory, "config.json");
+    char *text;
+    size_t size;
+    nib_status status;
+    if (!path)
+        return nib__fail_memory(err, strlen(net->directory), "a path");
+    NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
+    net->training = file && nib__train_config_is(text, size);
+    if (net->training)
+        status =
+            nib__train_config_parse(&net->train, &net->config, path, text, size, &net->arena, err);
+    else
+        status = nib__config_parse(&net->config, path, text, size, &net->arena, &net->notes, err);
+    nib__release(a, text);
+    NIB_TRY(status);
+    return read_generation(net, net->directory, err);
 }
 
 /* The directory that holds config.json: the path itself, or where the file lies. */
@@ -161,11 +181,11 @@ static nib_status open_parts(nib_network *net, const char *path, bool config_onl
     net->directory = directory_of(net, path);
     if (!net->directory)
         return nib__fail_memory(err, strlen(path), "a path");
-    NIB_TRY(read_config(net, net->directory, err));
-    NIB_TRY(list_sites(net, err));
     const size_t length = strlen(path);
-    const bool names_config = length >= 5 && strcmp(path + length - 5, ".json") == 0;
-    if (config_only || names_config)
+    const bool is_json = length >= 5 && strcmp(path + length - 5, ".json") == 0;
+    NIB_TRY(read_config(net, is_json ? path : NULL, err));
+    NIB_TRY(list_sites(net, err));
+    if (config_only || is_json)
         return NIB_OK;
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
     find_tie(net);

@@ -10,6 +10,7 @@
 #include "config.h"
 #include "engine.h"
 #include "recipe.h"
+#include "train_config.h"
 
 /* The linear layers of one decoder layer, in the order in which they run. */
 enum {
@@ -42,10 +43,13 @@ typedef struct nib_network {
     const char *directory;      /* of config.json */
     nib_site *sites; /* [site_count]: embedding, then NIB_SITE_COUNT per layer, then the head */
     size_t site_count;
-    bool tied; /* the head is the embedding's stored tensor */
+    bool tied;     /* the head is the embedding's stored tensor */
+    bool training; /* opened from a training config: plans are of a step */
+    nib_train_config train;
 } nib_network;
 
-/* path: a directory, a config.json, or a .safetensors file beside a config.json. */
+/* path: a directory, a config.json, a training config, or a .safetensors file beside a config.json.
+ */
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,
                              bool config_only, nib_err *err);
 void nib__network_close(nib_network *network);

@@ -54,7 +54,8 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
         layers[i] =
             (nib_recipe_layer){.name = s->name, .role = s->role, .tied = table && net->tied};
     }
-    const nib_recipe_input input = {.text = p->request.recipe,
+    const char *recipe = p->request.recipe ? p->request.recipe : net->train.recipe;
+    const nib_recipe_input input = {.text = recipe,
                                     .skip = p->request.skip,
                                     .only = p->request.only,
                                     .layers = layers,
@@ -214,6 +215,8 @@ static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
     NIB_TRY(choose_machine(p, err));
     NIB_TRY(choose_context(p, err));
     p->policy.allow = r->allow, p->policy.kernel = r->kernel, p->policy.place = r->place;
+    p->policy.training = p->model->net.training;
+    p->policy.m = p->model->net.train.batch * p->model->net.train.sequence;
     p->policy.strict = r->strict, p->policy.engine = r->engine, p->policy.detail = r->layer;
     NIB_TRY(nib__plan_layers(&p->plan, p->layers, p->model->net.site_count, &p->machine, &p->policy,
                              &p->model->engine->allocator, err));
