@@ -9,6 +9,8 @@ static const nib_family *const families[] = {
     &nib__family_linear_int,
     &nib__family_linear_float,
     &nib__family_linear_fp8,
+    &nib__family_token,
+    &nib__family_attn,
     &nib__family_declared,
     &nib__family_peers,
 };
