@@ -311,6 +311,7 @@ def main():
     ap.add_argument("--lr-adam", type=float, default=0.006, help="for the embedding, output, norms and biases")
     ap.add_argument("--decay", type=float, default=0.1, help="weight decay")
     ap.add_argument("--dropout", type=float, default=0.1)
+    ap.add_argument("--stop", type=int, help="stop after this step, to go on from --state with another --steps")
     ap.add_argument("--cooldown", type=int, default=800, help="last steps, over which the rate falls to 0")
     ap.add_argument("--every", type=int, default=100, help="steps between two held-out losses")
     ap.add_argument("--threads", type=int, default=2)
@@ -366,7 +367,7 @@ def main():
             next(data)
         torch.set_rng_state(kept["rng"])
     begun = time.time()
-    for step in range(first, args.steps):
+    for step in range(first, min(args.steps, args.stop or args.steps)):
         rate = min(1, (step + 1) / 50, (args.steps - step) / args.cooldown)
         for opt, lr in ((muon, args.lr_muon), (adam, args.lr_adam)):
             for group in opt.param_groups:
