@@ -186,11 +186,11 @@ static nib_status split_characters(nib_encoder *e, const char *text, size_t size
             waiting = false;
             add_symbol(e, id);
         } else if (!b->byte_fallback || !add_bytes(e, text + i, length)) {
-            if (b->unk < 0)
+            if (b->unk < 0 && !e->drop_unknown)
                 return fail_unknown(e, text + i);
             if (waiting && !b->fuse_unk)
                 add_symbol(e, b->unk);
-            waiting = true;
+            waiting = b->unk >= 0;
         }
         i += length;
     }

@@ -11,6 +11,36 @@
 
 /* ---- Unicode normalization forms ---- */
 
+/* Hugging Face's tokenizers, with which vocabularies are trained, normalizes by Unicode 9. Ranges that hold
+ * all marks and all characters with a decomposition that came later: they stay as they are, and nothing
+ * moves or composes across them. Found by asking both libraries for each character. */
+static const uint32_t LATER[][2] = {
+    {0x7fd, 0x7fd}, {0x898, 0x8d3}, {0x9fe, 0x9fe}, {0xafa, 0xaff}, {0xb55, 0xb55}, {0xc04, 0xc3c},
+    {0xcf3, 0xd00}, {0xd3b, 0xd3c}, {0xd81, 0xd81}, {0xeba, 0xeba}, {0xece, 0xece},
+    {0x1715, 0x1715}, {0x180f, 0x180f}, {0x1abf, 0x1ace}, {0x1cf7, 0x1cf7}, {0x1df6, 0x1dfa},
+    {0x32ff, 0x32ff}, {0xa7f2, 0xa7f4}, {0xa82c, 0xa82c}, {0xa8ff, 0xa8ff}, {0xab69, 0xab69},
+    {0x10781, 0x107ba}, {0x10d24, 0x10f85}, {0x11070, 0x11074}, {0x110c2, 0x110c2},
+    {0x11145, 0x11146}, {0x111c9, 0x111c9}, {0x111ce, 0x111cf}, {0x11241, 0x11241},
+    {0x1133b, 0x1133b}, {0x1145e, 0x1145e}, {0x1182c, 0x11a99}, {0x11d31, 0x11f42},
+    {0x13440, 0x13455}, {0x16f4f, 0x16f4f}, {0x16f7f, 0x16f87}, {0x16fe4, 0x16ff1},
+    {0x1cf00, 0x1cf46}, {0x1e030, 0x1e4ef}, {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9},
+};
+
+static bool came_later(uint32_t point)
+{
+    size_t low = 0, high = COUNT(LATER);
+    if (point < LATER[0][0])
+        return false;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (point > LATER[middle][1])
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < COUNT(LATER) && point >= LATER[low][0];
+}
+
 typedef struct points {
     const nib_allocator *allocator;
     int32_t *at, *sorted;
@@ -92,7 +122,8 @@ static bool normalize_part(points *p, const char *text, size_t size, utf8proc_op
     return true;
 }
 
-/* Runs of characters below `plain` stay as they are; the last one before another may compose with it. */
+/* Runs of characters that do not change stay as they are; the last one before another may compose with it,
+ * unless it came later. */
 static bool normalize_form(const nib_allocator *a, const char *text, size_t size, utf8proc_option_t options,
                            uint32_t plain, nib_text *out)
 {
@@ -101,13 +132,15 @@ static bool normalize_form(const nib_allocator *a, const char *text, size_t size
     bool done = true;
     while (at < end && done) {
         const char *const here = at;
-        if (nib__utf8_next(&at) < plain) {
-            last = here;
+        const uint32_t point = nib__utf8_next(&at);
+        if (point < plain || came_later(point)) {
+            last = point < plain ? here : at;
             continue;
         }
         while (at < end) {
             const char *next = at;
-            if (nib__utf8_next(&next) < plain)
+            const uint32_t other = nib__utf8_next(&next);
+            if (other < plain || came_later(other))
                 break;
             at = next;
         }
@@ -183,8 +216,9 @@ static void strip_accents(const char *text, size_t size, nib_text *out)
 {
     for (const char *const end = text + size; text < end;) {
         const char *const start = text;
-        const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)nib__utf8_next(&text));
-        if (category < UTF8PROC_CATEGORY_MN || category > UTF8PROC_CATEGORY_ME)
+        const uint32_t point = nib__utf8_next(&text);
+        const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)point);
+        if (category < UTF8PROC_CATEGORY_MN || category > UTF8PROC_CATEGORY_ME || came_later(point))
             nib__text_put(out, start, (size_t)(text - start));
     }
 }

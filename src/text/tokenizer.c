@@ -158,6 +158,7 @@ nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text,
                          (unsigned)(unsigned char)text[valid], valid);
     nib_status status = nib__encoder_open(&e, t, size, err);
     e.parse_special = (flags & NIB_ENCODE_PARSE_SPECIAL) != 0;
+    e.drop_unknown = (flags & NIB_ENCODE_DROP_UNKNOWN) != 0;
     if (status == NIB_OK)
         status = nib__bpe_cache_open(&e, size);
     if (status == NIB_OK)

@@ -25,6 +25,9 @@ enum {
     /* A special token written in the text becomes its id. For text of the program's own making, a chat
      * template's: without it, "</s>" in a user's words stays the characters that were written. */
     NIB_ENCODE_PARSE_SPECIAL = 2,
+    /* Leave out characters that the tokenizer cannot write, as Hugging Face's tokenizers do; without it
+     * they are an error. */
+    NIB_ENCODE_DROP_UNKNOWN = 4,
 };
 
 /* Opens tokenizer.json; tokenizer_config.json beside it, which names BOS and EOS, may be NULL. */

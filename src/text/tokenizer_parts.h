@@ -274,7 +274,7 @@ typedef struct nib_word nib_word;
 typedef struct nib_encoder {
     const nib_tokenizer *t;
     nib_err *err;
-    bool parse_special;
+    bool parse_special, drop_unknown;
     nib_regex_run run;
     uint64_t made, made_limit; /* bytes that normalizers and stages wrote */
     nib_text normal[2];
