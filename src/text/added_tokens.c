@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finding added tokens in a text: leftmost, then longest. A trie over bytes; from a place in the text at
- * most NIB_TOKENIZER_ADDED bytes are followed, so the cost stays linear in the text.
+ * Finding added tokens in a text: leftmost, then longest. A trie over bytes; from a place in the
+ * text at most NIB_TOKENIZER_ADDED bytes are followed, so the cost stays linear in the text.
  */
 #include "tokenizer_parts.h"
 
@@ -30,7 +30,8 @@ static nib_trie_edge *find_edge(const nib_trie *trie, uint32_t node, unsigned ch
 
 static bool add_node(nib_trie *trie, const nib_allocator *a)
 {
-    if (!nib__reserve(a, (void **)&trie->tokens, &trie->node_capacity, trie->node_count + 1, sizeof *trie->tokens))
+    if (!nib__reserve(a, (void **)&trie->tokens, &trie->node_capacity, trie->node_count + 1,
+                      sizeof *trie->tokens))
         return false;
     trie->tokens[trie->node_count++] = 0;
     return true;
@@ -57,25 +58,30 @@ static bool grow_edges(nib_trie *trie, const nib_allocator *a)
     return true;
 }
 
-static nib_status add_path(nib_trie *trie, const nib_added *added, uint32_t index, const nib_allocator *a,
-                           nib_err *err)
+static nib_status add_path(nib_trie *trie, const nib_added *added, uint32_t index,
+                           const nib_allocator *a, nib_err *err)
 {
     uint32_t node = 0;
     for (size_t i = 0; i < added->match_size; i++) {
         if (trie->node_count >= UINT32_MAX >> 8)
-            return nib__fail(err, NIB_NO_MEMORY, "the added tokens have more than %u bytes", UINT32_MAX >> 8);
+            return nib__fail(err, NIB_NO_MEMORY, "the added tokens have more than %u bytes",
+                             UINT32_MAX >> 8);
         if (3 * (trie->count + 1) > 2 * trie->capacity && !grow_edges(trie, a))
-            return nib__fail_memory(err, 2 * trie->capacity * sizeof *trie->edges, "the added tokens");
+            return nib__fail_memory(err, 2 * trie->capacity * sizeof *trie->edges,
+                                    "the added tokens");
         const unsigned char byte = (unsigned char)added->match[i];
         nib_trie_edge *edge = find_edge(trie, node, byte);
         if (edge == NULL)
-            return nib__fail(err, NIB_UNSUPPORTED,
-                             "%d pieces of added tokens have one hash; these tokens are made to be slow", LONGEST_RUN);
+            return nib__fail(
+                err, NIB_UNSUPPORTED,
+                "%d pieces of added tokens have one hash; these tokens are made to be slow",
+                LONGEST_RUN);
         if (edge->key_1 == 0) {
             *edge = (nib_trie_edge){(node << 8 | byte) + 1, (uint32_t)trie->node_count};
             trie->count++;
             if (!add_node(trie, a))
-                return nib__fail_memory(err, trie->node_count * sizeof *trie->tokens, "the added tokens");
+                return nib__fail_memory(err, trie->node_count * sizeof *trie->tokens,
+                                        "the added tokens");
         }
         node = edge->node;
     }
@@ -101,6 +107,17 @@ void nib__trie_free(nib_trie *trie, const nib_allocator *a)
     nib__release(a, trie->edges);
     nib__release(a, trie->tokens);
     *trie = (nib_trie){0};
+}
+
+const char *nib__added_match(const nib_tokenizer *t, int64_t id, size_t *size)
+{
+    for (size_t i = 0; i < t->added_count; i++) {
+        if (t->added[i].id == id && t->added[i].match_size != 0) {
+            *size = t->added[i].match_size;
+            return t->added[i].match;
+        }
+    }
+    return nib__vocab_text(&t->vocab, id, size);
 }
 
 /* ---- finding ---- */
@@ -138,9 +155,11 @@ static bool stands_alone(const char *text, size_t size, nib_match match)
 }
 
 /* Takes white space on the left, back to what is done already, and on the right. */
-static void take_spaces(const nib_added *added, const char *text, size_t size, size_t done, nib_match *match)
+static void take_spaces(const nib_added *added, const char *text, size_t size, size_t done,
+                        nib_match *match)
 {
-    while (added->lstrip && match->start > done && nib__is_space(point_before(text, match->start))) {
+    while (added->lstrip && match->start > done &&
+           nib__is_space(point_before(text, match->start))) {
         match->start--;
         while (((unsigned char)text[match->start] & 0xc0) == 0x80)
             match->start--;
@@ -159,7 +178,8 @@ int64_t nib__added_next(const nib_tokenizer *t, const nib_trie *trie, const char
     while (*from < size && trie->count != 0) {
         size_t found_size = 0;
         const bool starts = trie->starts[(unsigned char)text[*from]];
-        const uint32_t found = starts ? longest_at(trie, text + *from, size - *from, &found_size) : 0;
+        const uint32_t found =
+            starts ? longest_at(trie, text + *from, size - *from, &found_size) : 0;
         if (found == 0) {
             ++*from;
             continue;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Byte pair encoding of one word: characters to symbols, then the merge of least rank again and again
- * until none is left, as Hugging Face's tokenizers does it, expired candidates included.
+ * Byte pair encoding of one word: characters to symbols, then the merge of least rank again and
+ * again until none is left, as Hugging Face's tokenizers does it, expired candidates included.
  *
- * A heap holds the candidate merges. Each of n symbols is in at most one pair at the start, and each merge
- * takes one symbol away and makes at most two new pairs, so a word of n bytes costs less than 3 n steps,
- * whatever it holds. Short words that come again are answered from a table of recent ones.
+ * A heap holds the candidate merges. Each of n symbols is in at most one pair at the start, and
+ * each merge takes one symbol away and makes at most two new pairs, so a word of n bytes costs less
+ * than 3 n steps, whatever it holds. Short words that come again are answered from a table of
+ * recent ones.
  */
 #include "tokenizer_parts.h"
 
@@ -64,9 +65,10 @@ static nib_status fill_merges(nib_bpe *b, const nib_merge *list, size_t count, n
                (b->slots[at].left != list[i].left || b->slots[at].right != list[i].right)) {
             at = (at + 1) & mask;
             if (++run == LONGEST_RUN)
-                return nib__fail(err, NIB_UNSUPPORTED,
-                                 "%d merges have the hash of merge %zu; these merges are made to be slow",
-                                 LONGEST_RUN, i);
+                return nib__fail(
+                    err, NIB_UNSUPPORTED,
+                    "%d merges have the hash of merge %zu; these merges are made to be slow",
+                    LONGEST_RUN, i);
         }
         b->slots[at] = list[i];
     }
@@ -138,7 +140,9 @@ static int32_t find_character(const nib_tokenizer *t, const char *text, size_t s
 {
     if (size <= 2) {
         const unsigned char first = (unsigned char)text[0];
-        return t->bpe.characters[size == 1 ? first : (first & 0x1fu) << 6 | ((unsigned char)text[1] & 0x3fu)];
+        return t->bpe
+            .characters[size == 1 ? first
+                                  : (first & 0x1fu) << 6 | ((unsigned char)text[1] & 0x3fu)];
     }
     return nib__vocab_find(&t->vocab, &t->vocab.model, text, size);
 }
@@ -158,24 +162,26 @@ static bool add_bytes(nib_encoder *e, const char *text, size_t size)
 static nib_status fail_unknown(nib_encoder *e, const char *text)
 {
     const char *at = text;
-    return nib__fail(e->err, NIB_BAD_INPUT,
-                     "the tokenizer has no token for U+%04X, no bytes to write it with and no unk_token; "
-                     "leave the character out, or use the tokenizer of a model that knows it",
-                     nib__utf8_next(&at));
+    return nib__fail(
+        e->err, NIB_BAD_INPUT,
+        "the tokenizer has no token for U+%04X, no bytes to write it with and no unk_token; "
+        "leave the character out, or use the tokenizer of a model that knows it",
+        nib__utf8_next(&at));
 }
 
-/* An unknown character waits until a known one comes, so that the next can join it where fuse_unk says so;
- * bytes do not count as known here, as in Hugging Face's tokenizers. */
+/* An unknown character waits until a known one comes, so that the next can join it where fuse_unk
+ * says so; bytes do not count as known here, as in Hugging Face's tokenizers. */
 static nib_status split_characters(nib_encoder *e, const char *text, size_t size)
 {
     const nib_bpe *b = &e->t->bpe;
     bool waiting = false;
     e->symbol_count = 0;
     if (size >= INT32_MAX)
-        return nib__fail(e->err, NIB_NO_MEMORY, "a word of the text has %zu bytes; the limit is %d", size,
-                         INT32_MAX - 1);
+        return nib__fail(e->err, NIB_NO_MEMORY, "a word of the text has %zu bytes; the limit is %d",
+                         size, INT32_MAX - 1);
     /* A character gives at most a symbol for each of its bytes. */
-    if (!nib__reserve(&e->t->allocator, (void **)&e->symbols, &e->symbol_capacity, size, sizeof *e->symbols))
+    if (!nib__reserve(&e->t->allocator, (void **)&e->symbols, &e->symbol_capacity, size,
+                      sizeof *e->symbols))
         return nib__fail_memory(e->err, size * sizeof *e->symbols, "the tokenizer");
     for (size_t i = 0; i < size;) {
         const size_t length = (size_t)nib__utf8_length(text + i, size - i);
@@ -243,7 +249,8 @@ static const nib_merge *merge_at(const nib_encoder *e, int32_t left)
         return NULL;
     const nib_merge *m = find_merge(&e->t->bpe, e->symbols[left].id, e->symbols[right].id);
     /* Merges must not make a special token of a user's words. */
-    if (m != NULL && e->t->bpe.makes_special && !e->parse_special && nib__vocab_special(&e->t->vocab, m->id))
+    if (m != NULL && e->t->bpe.makes_special && !e->parse_special &&
+        nib__vocab_special(&e->t->vocab, m->id))
         return NULL;
     return m;
 }
@@ -277,7 +284,8 @@ static nib_status merge_symbols(nib_encoder *e)
 {
     const size_t n = e->symbol_count;
     /* n pairs at first, and each of n merges takes one candidate away and adds up to two. */
-    if (!nib__reserve(&e->t->allocator, (void **)&e->heap, &e->heap_capacity, 2 * n + 2, sizeof *e->heap))
+    if (!nib__reserve(&e->t->allocator, (void **)&e->heap, &e->heap_capacity, 2 * n + 2,
+                      sizeof *e->heap))
         return nib__fail_memory(e->err, 2 * n * sizeof *e->heap, "the tokenizer");
     e->heap_count = 0;
     for (int32_t i = 0; i + 1 < (int32_t)n; i++) {
@@ -293,7 +301,8 @@ static nib_status merge_symbols(nib_encoder *e)
         e->steps++;
         if (e->symbols[at].id == MERGED)
             continue;
-        /* Since the candidate was made its symbols may have changed; it holds if they still give its id. */
+        /* Since the candidate was made its symbols may have changed; it holds if they still give
+         * its id. */
         const nib_merge *m = merge_at(e, at);
         if (m != NULL && m->id == top.id)
             merge_pair(e, at, top.id);

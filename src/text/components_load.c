@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the normalizers, pre-tokenizers and decoders of tokenizer.json into flat lists. A component has a
- * `type` and fields in any order, so all fields that any component has are read first, then the type says
- * which are used. A key or type that is not known is an error: it could change the result.
+ * Reads the normalizers, pre-tokenizers and decoders of tokenizer.json into flat lists. A component
+ * has a `type` and fields in any order, so all fields that any component has are read first, then
+ * the type says which are used. A key or type that is not known is an error: it could change the
+ * result.
  */
 #include "tokenizer_parts.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-/* What GPT-2's ByteLevel splits by; part of the format, as tokenizer.json files do not write it out. */
+/* What GPT-2's ByteLevel splits by; part of the format, as tokenizer.json files do not write it
+ * out. */
 static const char BYTE_LEVEL_PATTERN[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
@@ -23,12 +25,19 @@ typedef enum flag { FLAG_NONE, FLAG_FALSE, FLAG_TRUE } flag;
 typedef struct part {
     part_text type, pattern, content, behavior, replacement, prepend_scheme, prepend;
     bool pattern_is_regex;
-    flag add_prefix_space, use_regex, individual_digits, split, invert, strip_left, strip_right, ignored;
+    flag add_prefix_space, use_regex, individual_digits, split, invert, strip_left, strip_right,
+        ignored;
     int64_t start, stop;
     nib_json_slice list;
 } part;
 
-typedef enum field_kind { FIELD_TEXT, FIELD_FLAG, FIELD_COUNT, FIELD_PATTERN, FIELD_LIST } field_kind;
+typedef enum field_kind {
+    FIELD_TEXT,
+    FIELD_FLAG,
+    FIELD_COUNT,
+    FIELD_PATTERN,
+    FIELD_LIST
+} field_kind;
 
 typedef struct field {
     const char *key;
@@ -125,12 +134,14 @@ static bool read_field(nib_loader *loader, nib_json *json, const field *f, part 
         text->at = nib__json_string(json, &loader->t->arena, &text->size);
         return text->at != NULL;
     }
-    nib__json_fail(json, "%s is not a %s", f->key, f->kind == FIELD_FLAG ? "true or false" : "string");
+    nib__json_fail(json, "%s is not a %s", f->key,
+                   f->kind == FIELD_FLAG ? "true or false" : "string");
     return false;
 }
 
 /* *none: the component is null. */
-static nib_status read_part(nib_loader *loader, nib_json_slice slice, const char *family, part *p, bool *none)
+static nib_status read_part(nib_loader *loader, nib_json_slice slice, const char *family, part *p,
+                            bool *none)
 {
     nib_json json;
     nib__loader_reader(loader, &json, slice);
@@ -146,9 +157,11 @@ static nib_status read_part(nib_loader *loader, nib_json_slice slice, const char
             f = nib__json_is(&json, FIELDS[i].key) ? &FIELDS[i] : NULL;
         if (f == NULL) {
             char key[80];
-            return nib__loader_unsupported(loader, "the key \"%s\" of a %s is not known, and it could change the ids; "
-                                           "remove it if it does not",
-                                           nib__say_name(key, sizeof key, json.token, json.token_size), family);
+            return nib__loader_unsupported(
+                loader,
+                "the key \"%s\" of a %s is not known, and it could change the ids; "
+                "remove it if it does not",
+                nib__say_name(key, sizeof key, json.token, json.token_size), family);
         }
         if (!read_field(loader, &json, f, p))
             break;
@@ -163,25 +176,30 @@ static bool is_type(const part *p, const char *type)
     return strlen(type) == p->type.size && memcmp(type, p->type.at, p->type.size) == 0;
 }
 
-static nib_status fail_type(nib_loader *loader, const part *p, const char *family, const char *known)
+static nib_status fail_type(nib_loader *loader, const part *p, const char *family,
+                            const char *known)
 {
     char name[80];
-    return nib__loader_unsupported(loader, "%s \"%s\" is not supported (known are %s); use a model with a BPE tokenizer "
-                                   "made of these",
-                                   family, nib__say_name(name, sizeof name, p->type.at, p->type.size), known);
+    return nib__loader_unsupported(
+        loader,
+        "%s \"%s\" is not supported (known are %s); use a model with a BPE tokenizer "
+        "made of these",
+        family, nib__say_name(name, sizeof name, p->type.at, p->type.size), known);
 }
 
 static nib_status need(nib_loader *loader, const part *p, bool there, const char *key)
 {
     return there ? NIB_OK
-                 : nib__fail(loader->err, NIB_BAD_INPUT, "%s: %s has no \"%s\"", loader->file.name, p->type.at, key);
+                 : nib__fail(loader->err, NIB_BAD_INPUT, "%s: %s has no \"%s\"", loader->file.name,
+                             p->type.at, key);
 }
 
 /* A place at the end of a list of components. */
 static nib_status grow(nib_loader *loader, size_t *count, const char *family)
 {
     if (*count == NIB_TOKENIZER_PARTS)
-        return nib__loader_unsupported(loader, "there are more than %d %ss", NIB_TOKENIZER_PARTS, family);
+        return nib__loader_unsupported(loader, "there are more than %d %ss", NIB_TOKENIZER_PARTS,
+                                       family);
     ++*count;
     return NIB_OK;
 }
@@ -189,11 +207,13 @@ static nib_status grow(nib_loader *loader, size_t *count, const char *family)
 typedef nib_status (*load_part)(nib_loader *loader, nib_json_slice slice, int nesting);
 
 /* The items of a Sequence. The recursion is capped. */
-static nib_status load_list(nib_loader *loader, const part *p, const char *family, load_part load, int nesting)
+static nib_status load_list(nib_loader *loader, const part *p, const char *family, load_part load,
+                            int nesting)
 {
     NIB_TRY(need(loader, p, p->list.at != NULL, "list of components"));
     if (nesting >= NIB_TOKENIZER_NESTING)
-        return nib__loader_unsupported(loader, "%ss are nested deeper than %d", family, NIB_TOKENIZER_NESTING);
+        return nib__loader_unsupported(loader, "%ss are nested deeper than %d", family,
+                                       NIB_TOKENIZER_NESTING);
     nib_json json;
     nib__loader_reader(loader, &json, p->list);
     if (nib__json_next(&json) != NIB_JSON_ARRAY)
@@ -214,10 +234,11 @@ static nib_status make_finder(nib_loader *loader, const part *p, nib_finder *fin
     finder->string = p->pattern.at;
     finder->size = p->pattern.size;
     if (!p->pattern_is_regex)
-        return p->pattern.size != 0 ? NIB_OK
-                                    : nib__loader_unsupported(loader, "the pattern of %s is empty", p->type.at);
-    const nib_status status =
-        nib__text_regex_open(&finder->regex, p->pattern.at, p->pattern.size, &loader->t->arena, loader->err);
+        return p->pattern.size != 0
+                   ? NIB_OK
+                   : nib__loader_unsupported(loader, "the pattern of %s is empty", p->type.at);
+    const nib_status status = nib__text_regex_open(&finder->regex, p->pattern.at, p->pattern.size,
+                                                   &loader->t->arena, loader->err);
     return status == NIB_OK ? status : nib__fail_in(loader->err, status, loader->file.name);
 }
 
@@ -245,12 +266,14 @@ static nib_status fill_normalizer(nib_loader *loader, const part *p, nib_normali
         i++;
     if (i == COUNT(kinds))
         return fail_type(loader, p, "normalizer",
-                         "NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, ByteLevel, Sequence");
+                         "NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, "
+                         "ByteLevel, Sequence");
     n->kind = kinds[i].kind;
     n->left = p->strip_left == FLAG_TRUE;
     n->right = p->strip_right == FLAG_TRUE;
     if (n->kind == NIB_NORMAL_STRIP)
-        NIB_TRY(need(loader, p, p->strip_left != FLAG_NONE && p->strip_right != FLAG_NONE, "strip_left or strip_right"));
+        NIB_TRY(need(loader, p, p->strip_left != FLAG_NONE && p->strip_right != FLAG_NONE,
+                     "strip_left or strip_right"));
     const part_text *content = n->kind == NIB_NORMAL_PREPEND ? &p->prepend : &p->content;
     n->content = content->at;
     n->content_size = content->size;
@@ -297,13 +320,15 @@ static nib_status read_behavior(nib_loader *loader, const part *p, nib_behavior 
     };
     char name[80];
     for (size_t i = 0; i < COUNT(names); i++) {
-        if (p->behavior.size == strlen(names[i]) && memcmp(p->behavior.at, names[i], p->behavior.size) == 0) {
+        if (p->behavior.size == strlen(names[i]) &&
+            memcmp(p->behavior.at, names[i], p->behavior.size) == 0) {
             *behavior = (nib_behavior)i;
             return NIB_OK;
         }
     }
-    return nib__loader_unsupported(loader, "the behavior \"%s\" of %s is not known", nib__say_name(name, sizeof name,
-                                   p->behavior.at, p->behavior.size), p->type.at);
+    return nib__loader_unsupported(
+        loader, "the behavior \"%s\" of %s is not known",
+        nib__say_name(name, sizeof name, p->behavior.at, p->behavior.size), p->type.at);
 }
 
 static nib_status add_byte_level(nib_loader *loader, const part *p)
@@ -318,20 +343,22 @@ static nib_status add_byte_level(nib_loader *loader, const part *p)
         NIB_TRY(add_stage(loader, &split));
         nib_stage *stage = &loader->t->stages[loader->t->stage_count - 1];
         stage->finder.kind = NIB_FIND_REGEX;
-        NIB_TRY(nib__text_regex_open(&stage->finder.regex, BYTE_LEVEL_PATTERN, sizeof BYTE_LEVEL_PATTERN - 1,
-                                     &loader->t->arena, loader->err));
+        NIB_TRY(nib__text_regex_open(&stage->finder.regex, BYTE_LEVEL_PATTERN,
+                                     sizeof BYTE_LEVEL_PATTERN - 1, &loader->t->arena,
+                                     loader->err));
     }
     return add_stage(loader, &bytes);
 }
 
 /* "replacement" of Metaspace and "content" of Strip are one character. */
-static nib_status need_character(nib_loader *loader, const part *p, const part_text *text, const char *key)
+static nib_status need_character(nib_loader *loader, const part *p, const part_text *text,
+                                 const char *key)
 {
     NIB_TRY(need(loader, p, text->at != NULL, key));
     if (text->size != 0 && (size_t)nib__utf8_length(text->at, text->size) == text->size)
         return NIB_OK;
-    return nib__fail(loader->err, NIB_BAD_INPUT, "%s: the %s of %s is not one character", loader->file.name, key,
-                     p->type.at);
+    return nib__fail(loader->err, NIB_BAD_INPUT, "%s: the %s of %s is not one character",
+                     loader->file.name, key, p->type.at);
 }
 
 static bool text_is(const part_text *text, const char *string)
@@ -348,23 +375,29 @@ static nib_status read_prepend(nib_loader *loader, const part *p, nib_prepend *p
     if (text_is(&p->prepend_scheme, "never")) {
         *prepend = NIB_PREPEND_NEVER;
     } else if (p->add_prefix_space == FLAG_FALSE) {
-        return nib__fail(loader->err, NIB_BAD_INPUT,
-                         "%s: Metaspace has add_prefix_space false and a prepend_scheme other than \"never\"",
-                         loader->file.name);
+        return nib__fail(
+            loader->err, NIB_BAD_INPUT,
+            "%s: Metaspace has add_prefix_space false and a prepend_scheme other than \"never\"",
+            loader->file.name);
     } else if (text_is(&p->prepend_scheme, "first")) {
         *prepend = NIB_PREPEND_FIRST;
     } else if (!text_is(&p->prepend_scheme, "always")) {
-        return nib__loader_unsupported(loader, "the prepend_scheme of Metaspace is not always, first or never");
+        return nib__loader_unsupported(
+            loader, "the prepend_scheme of Metaspace is not always, first or never");
     }
     return NIB_OK;
 }
 
 static nib_status add_metaspace(nib_loader *loader, const part *p)
 {
-    nib_stage space = {.kind = NIB_STAGE_METASPACE, .content = p->replacement.at, .content_size = p->replacement.size};
+    nib_stage space = {.kind = NIB_STAGE_METASPACE,
+                       .content = p->replacement.at,
+                       .content_size = p->replacement.size};
     const nib_stage split = {.kind = NIB_STAGE_SPLIT,
                              .behavior = NIB_SPLIT_MERGED_WITH_NEXT,
-                             .finder = {.kind = NIB_FIND_STRING, .string = p->replacement.at, .size = p->replacement.size}};
+                             .finder = {.kind = NIB_FIND_STRING,
+                                        .string = p->replacement.at,
+                                        .size = p->replacement.size}};
     NIB_TRY(read_prepend(loader, p, &space.prepend));
     NIB_TRY(add_stage(loader, &space));
     return p->split == FLAG_FALSE ? NIB_OK : add_stage(loader, &split);
@@ -387,7 +420,8 @@ static nib_status add_class(nib_loader *loader, const part *p)
     if (is_type(p, "Digits")) {
         NIB_TRY(need(loader, p, p->individual_digits != FLAG_NONE, "individual_digits"));
         split.finder.kind = NIB_FIND_NUMERIC;
-        split.behavior = p->individual_digits == FLAG_TRUE ? NIB_SPLIT_ISOLATED : NIB_SPLIT_CONTIGUOUS;
+        split.behavior =
+            p->individual_digits == FLAG_TRUE ? NIB_SPLIT_ISOLATED : NIB_SPLIT_CONTIGUOUS;
     } else if (is_type(p, "Punctuation")) {
         split.finder.kind = NIB_FIND_PUNCTUATION;
         split.behavior = NIB_SPLIT_ISOLATED;
@@ -400,7 +434,8 @@ static nib_status add_class(nib_loader *loader, const part *p)
         split.invert = true;
     } else {
         return fail_type(loader, p, "pre_tokenizer",
-                         "ByteLevel, Split, Digits, Metaspace, Punctuation, Whitespace, WhitespaceSplit, Sequence");
+                         "ByteLevel, Split, Digits, Metaspace, Punctuation, Whitespace, "
+                         "WhitespaceSplit, Sequence");
     }
     return add_stage(loader, &split);
 }
@@ -450,12 +485,14 @@ static nib_status fill_decoder(nib_loader *loader, const part *p, nib_decoder *d
     } else if (is_type(p, "Replace")) {
         d->kind = NIB_DECODE_REPLACE;
         if (p->pattern_is_regex)
-            return nib__loader_unsupported(loader, "a decoder Replace with a Regex is not supported; write its pattern "
-                                           "as a String");
+            return nib__loader_unsupported(
+                loader, "a decoder Replace with a Regex is not supported; write its pattern "
+                        "as a String");
         NIB_TRY(need(loader, p, d->content != NULL, "content"));
         return make_finder(loader, p, &d->finder);
     } else {
-        return fail_type(loader, p, "decoder", "ByteLevel, ByteFallback, Fuse, Metaspace, Strip, Replace, Sequence");
+        return fail_type(loader, p, "decoder",
+                         "ByteLevel, ByteFallback, Fuse, Metaspace, Strip, Replace, Sequence");
     }
     return NIB_OK;
 }
@@ -474,8 +511,9 @@ static nib_status check_order(nib_loader *loader, nib_decoder *d)
     d->whole = fused && d->kind == NIB_DECODE_STRIP;
     const bool after_all = d->kind == NIB_DECODE_FUSE || d->whole;
     if (stripped || ((fused || bytes) && !after_all))
-        return nib__loader_unsupported(loader, "the decoders come in an order that is not supported; known is Replace, "
-                                       "Strip, Metaspace, then ByteFallback or ByteLevel, then Fuse, then one Strip");
+        return nib__loader_unsupported(
+            loader, "the decoders come in an order that is not supported; known is Replace, "
+                    "Strip, Metaspace, then ByteFallback or ByteLevel, then Fuse, then one Strip");
     return NIB_OK;
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ids to text, one id at a time. The decoders of the file are checked at load to come in this order:
- * those that change one token's text (Replace, Strip, Metaspace), what makes bytes of tokens (ByteFallback
- * or ByteLevel), Fuse, and a Strip of the whole text. So nothing ever has to be taken back: only bytes of a
- * code point that is not complete and characters that the last Strip may take are held.
+ * Ids to text, one id at a time. The decoders of the file are checked at load to come in this
+ * order: those that change one token's text (Replace, Strip, Metaspace), what makes bytes of tokens
+ * (ByteFallback or ByteLevel), Fuse, and a Strip of the whole text. So nothing ever has to be taken
+ * back: only bytes of a code point that is not complete and characters that the last Strip may take
+ * are held.
  */
 #include "tokenizer_parts.h"
 
@@ -38,7 +39,8 @@ static bool starts_with(const char *text, size_t size, const char *start, size_t
     return size >= start_size && memcmp(text, start, start_size) == 0;
 }
 
-static void put_stripped(nib_detok *d, const nib_decoder *strip, const char *text, size_t size, nib_text *out)
+static void put_stripped(nib_detok *d, const nib_decoder *strip, const char *text, size_t size,
+                         nib_text *out)
 {
     while (size != 0) {
         const size_t length = (size_t)nib__utf8_length(text, size);
@@ -101,8 +103,8 @@ static bool is_prefix(const uint8_t *bytes, int count)
     }
 }
 
-/* `count` pending bytes make no code point: one U+FFFD for each <0xHH> token, or one for all of them, as
- * Hugging Face's decoders have it. */
+/* `count` pending bytes make no code point: one U+FFFD for each <0xHH> token, or one for all of
+ * them, as Hugging Face's decoders have it. */
 static void put_invalid(nib_detok *d, int count, nib_text *out)
 {
     for (int i = 0; i < (d->pending_fallback ? count : 1); i++)
@@ -151,7 +153,8 @@ static void replace(const nib_decoder *r, const char *text, size_t size, nib_tex
     }
 }
 
-static void metaspace(const nib_decoder *m, const char *text, size_t size, bool first, nib_text *out)
+static void metaspace(const nib_decoder *m, const char *text, size_t size, bool first,
+                      nib_text *out)
 {
     while (size != 0) {
         const size_t length = (size_t)nib__utf8_length(text, size);
@@ -166,7 +169,8 @@ static void metaspace(const nib_decoder *m, const char *text, size_t size, bool 
 
 static void strip_token(const nib_decoder *s, const char **text, size_t *size)
 {
-    for (size_t i = 0; i < s->start && starts_with(*text, *size, s->content, s->content_size); i++) {
+    for (size_t i = 0; i < s->start && starts_with(*text, *size, s->content, s->content_size);
+         i++) {
         *text += s->content_size;
         *size -= s->content_size;
     }
@@ -266,6 +270,9 @@ void nib__detok_put(nib_detok *d, int32_t id, nib_text *out)
     }
     if (d->skip_special && nib__vocab_special(&t->vocab, id))
         return;
+    /* With a normalizer that puts a space before the text, the token has taken it. */
+    if (t->vocab.texts[id].size & NIB_TOKEN_NORMAL)
+        text = nib__added_match(t, id, &size);
     if (!t->has_decoder && d->begun)
         put_text(d, " ", 1, out);
     put_token(d, text, size, out);
@@ -279,8 +286,8 @@ void nib__detok_finish(nib_detok *d, nib_text *out)
     d->stripped = d->held = 0;
 }
 
-nib_status nib__tokenizer_decode(const nib_tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
-                                 nib_text *out, nib_err *err)
+nib_status nib__tokenizer_decode(const nib_tokenizer *t, const int32_t *ids, size_t count,
+                                 bool skip_special, nib_text *out, nib_err *err)
 {
     nib_detok d;
     nib__detok_init(&d, t, skip_special);

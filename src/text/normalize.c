@@ -2,8 +2,8 @@
  *
  * Normalizers, one after the other over a text, and the alphabet of byte-level tokenizers.
  *
- * Canonical ordering is our own: utf8proc sorts a run of combining marks in quadratic time, and a text may
- * be nothing else. Decomposition and composition are utf8proc's.
+ * Canonical ordering is our own: utf8proc sorts a run of combining marks in quadratic time, and a
+ * text may be nothing else. Decomposition and composition are utf8proc's.
  */
 #include "tokenizer_parts.h"
 
@@ -11,19 +11,22 @@
 
 /* ---- Unicode normalization forms ---- */
 
-/* Hugging Face's tokenizers, with which vocabularies are trained, normalizes by Unicode 9. Ranges that hold
- * all marks and all characters with a decomposition that came later: they stay as they are, and nothing
- * moves or composes across them. Found by asking both libraries for each character. */
+/* Hugging Face's tokenizers, with which vocabularies are trained, normalizes by Unicode 9. Ranges
+ * that hold all marks and all characters with a decomposition that came later: they stay as they
+ * are, and nothing moves or composes across them. Found by asking both libraries for each
+ * character. */
 static const uint32_t LATER[][2] = {
-    {0x7fd, 0x7fd}, {0x898, 0x8d3}, {0x9fe, 0x9fe}, {0xafa, 0xaff}, {0xb55, 0xb55}, {0xc04, 0xc3c},
-    {0xcf3, 0xd00}, {0xd3b, 0xd3c}, {0xd81, 0xd81}, {0xeba, 0xeba}, {0xece, 0xece},
-    {0x1715, 0x1715}, {0x180f, 0x180f}, {0x1abf, 0x1ace}, {0x1cf7, 0x1cf7}, {0x1df6, 0x1dfa},
-    {0x32ff, 0x32ff}, {0xa7f2, 0xa7f4}, {0xa82c, 0xa82c}, {0xa8ff, 0xa8ff}, {0xab69, 0xab69},
-    {0x10781, 0x107ba}, {0x10d24, 0x10f85}, {0x11070, 0x11074}, {0x110c2, 0x110c2},
-    {0x11145, 0x11146}, {0x111c9, 0x111c9}, {0x111ce, 0x111cf}, {0x11241, 0x11241},
-    {0x1133b, 0x1133b}, {0x1145e, 0x1145e}, {0x1182c, 0x11a99}, {0x11d31, 0x11f42},
-    {0x13440, 0x13455}, {0x16f4f, 0x16f4f}, {0x16f7f, 0x16f87}, {0x16fe4, 0x16ff1},
-    {0x1cf00, 0x1cf46}, {0x1e030, 0x1e4ef}, {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9},
+    {0x7fd, 0x7fd},     {0x898, 0x8d3},     {0x9fe, 0x9fe},     {0xafa, 0xaff},
+    {0xb55, 0xb55},     {0xc04, 0xc3c},     {0xcf3, 0xd00},     {0xd3b, 0xd3c},
+    {0xd81, 0xd81},     {0xeba, 0xeba},     {0xece, 0xece},     {0x1715, 0x1715},
+    {0x180f, 0x180f},   {0x1abf, 0x1ace},   {0x1cf7, 0x1cf7},   {0x1df6, 0x1dfa},
+    {0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},   {0xa82c, 0xa82c},   {0xa8ff, 0xa8ff},
+    {0xab69, 0xab69},   {0x10781, 0x107ba}, {0x10d24, 0x10f85}, {0x11070, 0x11074},
+    {0x110c2, 0x110c2}, {0x11145, 0x11146}, {0x111c9, 0x111c9}, {0x111ce, 0x111cf},
+    {0x11241, 0x11241}, {0x1133b, 0x1133b}, {0x1145e, 0x1145e}, {0x1182c, 0x11a99},
+    {0x11d31, 0x11f42}, {0x13440, 0x13455}, {0x16f4f, 0x16f4f}, {0x16f7f, 0x16f87},
+    {0x16fe4, 0x16ff1}, {0x1cf00, 0x1cf46}, {0x1e030, 0x1e4ef}, {0x1f16c, 0x1f16c},
+    {0x1fbf0, 0x1fbf9},
 };
 
 static bool came_later(uint32_t point)
@@ -55,7 +58,8 @@ static bool decompose(points *p, const char *text, size_t size, utf8proc_option_
     p->count = 0;
     while (text < end) {
         const utf8proc_int32_t point = (utf8proc_int32_t)nib__utf8_next(&text);
-        if (!nib__reserve(p->allocator, (void **)&p->at, &p->capacity, p->count + LONGEST, sizeof *p->at))
+        if (!nib__reserve(p->allocator, (void **)&p->at, &p->capacity, p->count + LONGEST,
+                          sizeof *p->at))
             return false;
         const utf8proc_ssize_t made =
             utf8proc_decompose_char(point, p->at + p->count, LONGEST, options, &boundary);
@@ -72,11 +76,13 @@ static unsigned combining_class(int32_t point)
     return point < 0x300 ? 0 : (unsigned)utf8proc_get_property(point)->combining_class;
 }
 
-/* Sorts marks by class, those of one class staying in order: counting, so that n marks cost n steps. */
+/* Sorts marks by class, those of one class staying in order: counting, so that n marks cost n
+ * steps. */
 static bool sort_marks(points *p, size_t start, size_t count)
 {
     size_t places[257] = {0};
-    if (!nib__reserve(p->allocator, (void **)&p->sorted, &p->sorted_capacity, count, sizeof *p->sorted))
+    if (!nib__reserve(p->allocator, (void **)&p->sorted, &p->sorted_capacity, count,
+                      sizeof *p->sorted))
         return false;
     for (size_t i = 0; i < count; i++)
         places[(combining_class(p->at[start + i]) & 255) + 1]++;
@@ -105,14 +111,15 @@ static bool order_marks(points *p)
     return true;
 }
 
-static bool normalize_part(points *p, const char *text, size_t size, utf8proc_option_t options, nib_text *out)
+static bool normalize_part(points *p, const char *text, size_t size, utf8proc_option_t options,
+                           nib_text *out)
 {
     if (!decompose(p, text, size, options) || !order_marks(p))
         return false;
     size_t count = p->count;
     if (options & UTF8PROC_COMPOSE) {
-        const utf8proc_ssize_t left =
-            utf8proc_normalize_utf32(p->at, (utf8proc_ssize_t)count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        const utf8proc_ssize_t left = utf8proc_normalize_utf32(p->at, (utf8proc_ssize_t)count,
+                                                               UTF8PROC_STABLE | UTF8PROC_COMPOSE);
         count = left < 0 ? count : (size_t)left;
     }
     for (size_t i = 0; i < count; i++) {
@@ -122,10 +129,10 @@ static bool normalize_part(points *p, const char *text, size_t size, utf8proc_op
     return true;
 }
 
-/* Runs of characters that do not change stay as they are; the last one before another may compose with it,
- * unless it came later. */
-static bool normalize_form(const nib_allocator *a, const char *text, size_t size, utf8proc_option_t options,
-                           uint32_t plain, nib_text *out)
+/* Runs of characters that do not change stay as they are; the last one before another may compose
+ * with it, unless it came later. */
+static bool normalize_form(const nib_allocator *a, const char *text, size_t size,
+                           utf8proc_option_t options, uint32_t plain, nib_text *out)
 {
     points p = {.allocator = a};
     const char *at = text, *const end = text + size, *start = text, *last = text;
@@ -204,7 +211,8 @@ static void lowercase(const char *text, size_t size, nib_text *out)
         char bytes[4];
         const uint32_t point = nib__utf8_next(&text);
         if (point == 0x130) {
-            nib__text_put(out, "i\xcc\x87", 3); /* the only one whose lower case is two code points */
+            nib__text_put(out, "i\xcc\x87",
+                          3); /* the only one whose lower case is two code points */
             continue;
         }
         const uint32_t lower = (uint32_t)utf8proc_tolower((utf8proc_int32_t)point);
@@ -244,13 +252,15 @@ static void strip(const nib_normalizer *n, const char *text, size_t size, nib_te
     nib__text_put(out, text, (size_t)(end - text));
 }
 
-static nib_status replace(nib_encoder *e, const nib_normalizer *n, const char *text, size_t size, nib_text *out)
+static nib_status replace(nib_encoder *e, const nib_normalizer *n, const char *text, size_t size,
+                          nib_text *out)
 {
     size_t from = 0, last = SIZE_MAX, copied = 0;
     for (;;) {
         nib_match match;
         bool found;
-        NIB_TRY(nib__find_next(&n->finder, &e->run, text, size, &from, &last, &match, &found, e->err));
+        NIB_TRY(
+            nib__find_next(&n->finder, &e->run, text, size, &from, &last, &match, &found, e->err));
         if (!found)
             break;
         nib__text_put(out, text + copied, match.start - copied);
@@ -262,7 +272,8 @@ static nib_status replace(nib_encoder *e, const nib_normalizer *n, const char *t
     return NIB_OK;
 }
 
-static nib_status run_form(nib_encoder *e, const nib_normalizer *n, const char *text, size_t size, nib_text *out)
+static nib_status run_form(nib_encoder *e, const nib_normalizer *n, const char *text, size_t size,
+                           nib_text *out)
 {
     static const utf8proc_option_t options[] = {
         [NIB_NORMAL_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
@@ -277,8 +288,8 @@ static nib_status run_form(nib_encoder *e, const nib_normalizer *n, const char *
     return NIB_OK;
 }
 
-static nib_status run_normalizer(nib_encoder *e, const nib_normalizer *n, const char *text, size_t size,
-                                 nib_text *out)
+static nib_status run_normalizer(nib_encoder *e, const nib_normalizer *n, const char *text,
+                                 size_t size, nib_text *out)
 {
     switch (n->kind) {
     case NIB_NORMAL_LOWERCASE:
@@ -304,7 +315,8 @@ static nib_status run_normalizer(nib_encoder *e, const nib_normalizer *n, const 
     }
 }
 
-nib_status nib__normalize(nib_encoder *e, const char *text, size_t size, const char **out, size_t *out_size)
+nib_status nib__normalize(nib_encoder *e, const char *text, size_t size, const char **out,
+                          size_t *out_size)
 {
     for (size_t i = 0; i < e->t->normalizer_count; i++) {
         nib_text *made = &e->normal[i % 2];

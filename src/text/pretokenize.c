@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cuts a normalized text into words by a chain of stages. A piece runs through the whole chain before the
- * next one is cut, so no list of pieces is ever held; each stage that changes text has one buffer.
+ * Cuts a normalized text into words by a chain of stages. A piece runs through the whole chain
+ * before the next one is cut, so no list of pieces is ever held; each stage that changes text has
+ * one buffer.
  */
 #include "tokenizer_parts.h"
 
-static nib_status run_stage(nib_encoder *e, size_t at, const char *text, size_t size, bool at_start);
+static nib_status run_stage(nib_encoder *e, size_t at, const char *text, size_t size,
+                            bool at_start);
 
 /* Gathers matches and what lies between them into pieces, as the behavior says. */
 typedef struct splitter {
@@ -14,9 +16,9 @@ typedef struct splitter {
     size_t next; /* the stage that gets the pieces */
     const char *text;
     bool at_start;
-    bool any;         /* a piece is being gathered */
-    nib_match piece;  /* it */
-    bool last_match;  /* the part before was a match */
+    bool any;        /* a piece is being gathered */
+    nib_match piece; /* it */
+    bool last_match; /* the part before was a match */
 } splitter;
 
 static nib_status emit(splitter *s, nib_match piece)
@@ -59,12 +61,14 @@ static nib_status take_part(splitter *s, size_t start, size_t end, bool is_match
 
 static nib_status split(nib_encoder *e, size_t at, const char *text, size_t size, bool at_start)
 {
-    splitter s = {.e = e, .stage = &e->t->stages[at], .next = at + 1, .text = text, .at_start = at_start};
+    splitter s = {
+        .e = e, .stage = &e->t->stages[at], .next = at + 1, .text = text, .at_start = at_start};
     size_t from = 0, last = SIZE_MAX, done = 0;
     for (;;) {
         nib_match match;
         bool found;
-        NIB_TRY(nib__find_next(&s.stage->finder, &e->run, text, size, &from, &last, &match, &found, e->err));
+        NIB_TRY(nib__find_next(&s.stage->finder, &e->run, text, size, &from, &last, &match, &found,
+                               e->err));
         if (!found)
             break;
         if (match.start != done)
@@ -77,7 +81,8 @@ static nib_status split(nib_encoder *e, size_t at, const char *text, size_t size
     return s.any ? emit(&s, s.piece) : NIB_OK;
 }
 
-static void put_metaspace(const nib_stage *stage, const char *text, size_t size, bool at_start, nib_text *out)
+static void put_metaspace(const nib_stage *stage, const char *text, size_t size, bool at_start,
+                          nib_text *out)
 {
     const bool wanted =
         stage->prepend == NIB_PREPEND_ALWAYS || (stage->prepend == NIB_PREPEND_FIRST && at_start);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the post-processors of tokenizer.json into two lists: the ids before the text and those after it.
- * A text is encoded alone, so what a file says of pairs is not used.
+ * Reads the post-processors of tokenizer.json into two lists: the ids before the text and those
+ * after it. A text is encoded alone, so what a file says of pairs is not used.
  */
 #include "tokenizer_parts.h"
 
@@ -14,8 +14,8 @@ typedef struct ids {
 
 /* ---- the lists ---- */
 
-static bool insert(nib_arena *arena, int32_t **list, size_t *count, const int32_t *more, size_t more_count,
-                   bool in_front)
+static bool insert(nib_arena *arena, int32_t **list, size_t *count, const int32_t *more,
+                   size_t more_count, bool in_front)
 {
     int32_t *grown = nib__arena_take(arena, *count + more_count, sizeof *grown);
     if (grown == NULL)
@@ -34,7 +34,8 @@ nib_status nib__processor_wrap(nib_loader *loader, const int32_t *before, size_t
 {
     nib_tokenizer *t = loader->t;
     if (t->before_count + before_count > MOST_ITEMS || t->after_count + after_count > MOST_ITEMS)
-        return nib__loader_unsupported(loader, "the post-processors add more than %d tokens", MOST_ITEMS);
+        return nib__loader_unsupported(loader, "the post-processors add more than %d tokens",
+                                       MOST_ITEMS);
     if (!insert(&t->arena, &t->before, &t->before_count, before, before_count, true) ||
         !insert(&t->arena, &t->after, &t->after_count, after, after_count, false))
         return nib__fail_memory(loader->err, MOST_ITEMS * sizeof *before, "the post-processor");
@@ -101,7 +102,8 @@ static nib_status resolve(nib_loader *loader, nib_json_slice specials, const cha
     NIB_TRY(nib__json_status(&json, loader->err));
     if (found)
         return NIB_OK;
-    return nib__fail(loader->err, NIB_BAD_INPUT, "%s: the post-processor adds \"%s\", which its special_tokens lack",
+    return nib__fail(loader->err, NIB_BAD_INPUT,
+                     "%s: the post-processor adds \"%s\", which its special_tokens lack",
                      loader->file.name, nib__say_name(shown, sizeof shown, name, strlen(name)));
 }
 
@@ -110,7 +112,8 @@ typedef struct item {
     char *name;   /* a special token's */
 } item;
 
-/* {"SpecialToken": {"id": name, "type_id": 0}} or {"Sequence": {"id": "A", "type_id": 0}}, past its brace. */
+/* {"SpecialToken": {"id": name, "type_id": 0}} or {"Sequence": {"id": "A", "type_id": 0}}, past its
+ * brace. */
 static bool read_item(nib_loader *loader, nib_json *json, item *out)
 {
     *out = (item){0};
@@ -188,20 +191,24 @@ static bool read_processor_field(nib_loader *loader, nib_json *json, processor *
         if (nib__json_is(json, ignored[i]))
             return nib__json_skip(json);
     char key[80];
-    nib__json_fail(json, "the key \"%s\" of a post-processor is not known, and it could change the ids",
+    nib__json_fail(json,
+                   "the key \"%s\" of a post-processor is not known, and it could change the ids",
                    nib__say_name(key, sizeof key, json->token, json->token_size));
     return false;
 }
 
 /* ["[SEP]", 102] */
-static nib_status read_named_id(nib_loader *loader, nib_json_slice slice, const char *key, int32_t *id)
+static nib_status read_named_id(nib_loader *loader, nib_json_slice slice, const char *key,
+                                int32_t *id)
 {
     nib_json json;
     int64_t value = 0;
     if (slice.at == NULL)
-        return nib__fail(loader->err, NIB_BAD_INPUT, "%s: the post-processor has no \"%s\"", loader->file.name, key);
+        return nib__fail(loader->err, NIB_BAD_INPUT, "%s: the post-processor has no \"%s\"",
+                         loader->file.name, key);
     nib__loader_reader(loader, &json, slice);
-    if (nib__json_expect(&json, NIB_JSON_ARRAY) && nib__json_read_string(&json, &loader->scratch, NULL) != NULL)
+    if (nib__json_expect(&json, NIB_JSON_ARRAY) &&
+        nib__json_read_string(&json, &loader->scratch, NULL) != NULL)
         (void)nib__json_read_int64(&json, 0, NIB_TOKENIZER_IDS - 1, &value);
     *id = (int32_t)value;
     return nib__json_status(&json, loader->err);
@@ -211,7 +218,8 @@ static nib_status load_list(nib_loader *loader, nib_json_slice list, int nesting
 {
     nib_json json;
     if (nesting >= NIB_TOKENIZER_NESTING)
-        return nib__loader_unsupported(loader, "post-processors are nested deeper than %d", NIB_TOKENIZER_NESTING);
+        return nib__loader_unsupported(loader, "post-processors are nested deeper than %d",
+                                       NIB_TOKENIZER_NESTING);
     nib__loader_reader(loader, &json, list);
     if (nib__json_next(&json) != NIB_JSON_ARRAY)
         nib__json_fail(&json, "a Sequence of post-processors is a list");
@@ -219,7 +227,8 @@ static nib_status load_list(nib_loader *loader, nib_json_slice list, int nesting
         const char *const from = json.from;
         if (!nib__json_skip(&json))
             break;
-        NIB_TRY(nib__load_processor(loader, (nib_json_slice){from, (size_t)(json.at - from)}, nesting + 1));
+        NIB_TRY(nib__load_processor(loader, (nib_json_slice){from, (size_t)(json.at - from)},
+                                    nesting + 1));
     }
     return nib__json_status(&json, loader->err);
 }
@@ -253,7 +262,9 @@ nib_status nib__load_processor(nib_loader *loader, nib_json_slice slice, int nes
         NIB_TRY(read_named_id(loader, p.sep, "sep", &sep));
         return nib__processor_wrap(loader, &cls, 1, &sep, 1);
     }
-    return nib__loader_unsupported(loader, "the post-processor \"%s\" is not supported or lacks a field (known are "
-                                   "TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence)",
-                                   nib__say_name(name, sizeof name, p.type, strlen(p.type)));
+    return nib__loader_unsupported(
+        loader,
+        "the post-processor \"%s\" is not supported or lacks a field (known are "
+        "TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence)",
+        nib__say_name(name, sizeof name, p.type, strlen(p.type)));
 }

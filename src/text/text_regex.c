@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finding: regular expressions (Oniguruma, whose dialect tokenizer.json files are written in), strings, and
- * classes of characters, all as a walk over matches.
+ * Finding: regular expressions (Oniguruma, whose dialect tokenizer.json files are written in),
+ * strings, and classes of characters, all as a walk over matches.
  *
- * A regular expression comes from a file and the text from anybody, so steps back are counted. Oniguruma
- * can stop after a number of them but does not say how many it took; so a search begins with few, and is
- * begun again with more, which the budget of the whole call pays for. What the patterns of real tokenizers
- * need for a word stays within the first few; a long run of spaces takes one step a byte.
+ * A regular expression comes from a file and the text from anybody. Oniguruma can stop after a
+ * number of steps back, but a pattern such as `a*[bc]|a` reads to the end of the text from each
+ * place in it without one. So both are bounded: a search begins with few steps back and is begun
+ * again with more, and a call may take only so much time, some hundred times what the patterns of
+ * real tokenizers need.
  */
 #include "tokenizer_parts.h"
+
+#include "pool.h"
 
 #include <utf8proc.h>
 
 enum {
     FIRST_STEPS = 512,
-    MORE = 16,                     /* times as many in the next try */
-    BUDGET = 32 * 1024 * 1024,     /* steps, whatever the text */
-    BUDGET_PER_BYTE = 256,
-    STACK = 8 * 1024 * 1024,       /* entries: one for each place to step back to */
-    DEEPEST = 100,                 /* brackets inside brackets: Oniguruma's parser recurses */
+    MORE = 16,                 /* times as many in the next try */
+    SEARCHES_PER_LOOK = 16,    /* at the clock */
+    STACK = 8 * 1024 * 1024,   /* entries: one for each place to step back to */
+    DEEPEST = 100,             /* brackets inside brackets: Oniguruma's parser recurses */
+    BUDGET_NS = 500 * 1000000, /* whatever the text */
+    BUDGET_NS_PER_BYTE = 10000,
 };
 
 /* ---- regular expressions ---- */
@@ -40,22 +44,24 @@ static bool nests_too_deep(const char *pattern, size_t size)
     return false;
 }
 
-nib_status nib__text_regex_open(nib_text_regex *out, const char *pattern, size_t size, nib_arena *arena,
-                                nib_err *err)
+nib_status nib__text_regex_open(nib_text_regex *out, const char *pattern, size_t size,
+                                nib_arena *arena, nib_err *err)
 {
     char name[200];
     if (size > NIB_TOKENIZER_PATTERN)
-        return nib__fail(err, NIB_UNSUPPORTED, "a regular expression has %zu bytes; the limit is %d", size,
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "a regular expression has %zu bytes; the limit is %d", size,
                          NIB_TOKENIZER_PATTERN);
     if (nests_too_deep(pattern, size))
-        return nib__fail(err, NIB_UNSUPPORTED, "a regular expression nests brackets deeper than %d", DEEPEST);
+        return nib__fail(err, NIB_UNSUPPORTED, "a regular expression nests brackets deeper than %d",
+                         DEEPEST);
     nib_text_regex regex = {NULL, nib__arena_copy(arena, pattern, size)};
     if (regex.pattern == NULL)
         return nib__fail_memory(err, size, "a regular expression");
     OnigErrorInfo info;
     const OnigUChar *bytes = (const OnigUChar *)regex.pattern;
-    const int result = onig_new(&regex.compiled, bytes, bytes + size, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
-                                ONIG_SYNTAX_ONIGURUMA, &info);
+    const int result = onig_new(&regex.compiled, bytes, bytes + size, ONIG_OPTION_NONE,
+                                ONIG_ENCODING_UTF8, ONIG_SYNTAX_ONIGURUMA, &info);
     if (result == ONIG_NORMAL) {
         *out = regex;
         return NIB_OK;
@@ -76,7 +82,8 @@ void nib__text_regex_close(nib_text_regex *regex)
 
 nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, nib_err *err)
 {
-    run->budget = BUDGET + (uint64_t)text_size * BUDGET_PER_BYTE;
+    run->deadline = nib__now_ns() + BUDGET_NS + (uint64_t)text_size * BUDGET_NS_PER_BYTE;
+    run->searches = 0;
     run->region = onig_region_new();
     run->param = onig_new_match_param();
     if (run->region == NULL || run->param == NULL) {
@@ -97,51 +104,81 @@ void nib__regex_run_close(nib_regex_run *run)
     *run = (nib_regex_run){0};
 }
 
+static nib_status fail_slow(const nib_finder *finder, nib_err *err)
+{
+    char name[200];
+    return nib__fail(
+        err, NIB_BAD_INPUT,
+        "the tokenizer's regular expression \"%s\" takes too long on this text; it is "
+        "made to be slow, so use another tokenizer.json",
+        nib__say_name(name, sizeof name, finder->regex.pattern, strlen(finder->regex.pattern)));
+}
+
 static nib_status fail_search(const nib_finder *finder, int result, nib_err *err)
 {
     char name[200];
-    const char *pattern = nib__say_name(name, sizeof name, finder->regex.pattern, strlen(finder->regex.pattern));
-    if (result == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || result == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "the tokenizer's regular expression \"%s\" takes too many steps on this text; "
-                         "it is made to be slow, so use another tokenizer.json",
-                         pattern);
+    OnigUChar words[ONIG_MAX_ERROR_MESSAGE_LEN];
+    const char *pattern =
+        nib__say_name(name, sizeof name, finder->regex.pattern, strlen(finder->regex.pattern));
     if (result == ONIGERR_MATCH_STACK_LIMIT_OVER)
-        return nib__fail(err, NIB_NO_MEMORY,
-                         "the tokenizer's regular expression \"%s\" remembers more than %d places of this "
-                         "text; split the text",
-                         pattern, STACK);
+        return nib__fail(
+            err, NIB_NO_MEMORY,
+            "the tokenizer's regular expression \"%s\" remembers more than %d places of "
+            "this text; split the text",
+            pattern, STACK);
     if (result == ONIGERR_MEMORY)
         return nib__fail_memory(err, 0, "a regular expression");
-    OnigUChar words[ONIG_MAX_ERROR_MESSAGE_LEN];
     onig_error_code_to_str(words, result);
-    return nib__fail(err, NIB_FAILED, "the tokenizer's regular expression \"%s\" failed: %s", pattern,
-                     (const char *)words);
+    return nib__fail(err, NIB_FAILED, "the tokenizer's regular expression \"%s\" failed: %s",
+                     pattern, (const char *)words);
 }
 
-static nib_status find_regex(const nib_finder *finder, nib_regex_run *run, const char *text, size_t size,
-                             size_t from, nib_match *match, bool *found, nib_err *err)
+/* One search with so many steps back: ONIG_MISMATCH, an error, or where the match is. */
+static int search(const nib_finder *finder, nib_regex_run *run, const char *text, size_t size,
+                  size_t from, unsigned long steps, nib_match *match)
 {
     const OnigUChar *bytes = (const OnigUChar *)text, *end = bytes + size;
-    uint64_t steps = FIRST_STEPS;
-    for (;;) {
-        onig_set_retry_limit_in_match_of_match_param(run->param, (unsigned long)steps);
-        onig_set_retry_limit_in_search_of_match_param(run->param, (unsigned long)steps);
-        const int result = onig_search_with_param(finder->regex.compiled, bytes, end, bytes + from, end,
-                                                  run->region, ONIG_OPTION_NONE, run->param);
-        *found = result >= 0;
-        if (result >= 0)
-            *match = (nib_match){(size_t)run->region->beg[0], (size_t)run->region->end[0]};
-        if (result >= 0 || result == ONIG_MISMATCH)
-            return NIB_OK;
-        const bool more = result == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || result == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
-        if (!more || run->budget <= steps)
-            return fail_search(finder, result, err);
-        run->budget -= steps;
-        steps *= MORE;
-        if (steps > run->budget)
-            steps = run->budget;
+    onig_set_retry_limit_in_match_of_match_param(run->param, steps);
+    onig_set_retry_limit_in_search_of_match_param(run->param, steps);
+    const int result = onig_search_with_param(finder->regex.compiled, bytes, end, bytes + from, end,
+                                              run->region, ONIG_OPTION_NONE, run->param);
+    if (result >= 0)
+        *match = (nib_match){(size_t)run->region->beg[0], (size_t)run->region->end[0]};
+    return result;
+}
+
+static bool out_of_steps(int result)
+{
+    return result == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER ||
+           result == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+}
+
+/* The first number of steps did not suffice: measures what it takes, and goes on while the next try
+ * can be expected to end in time. */
+static nib_status search_longer(const nib_finder *finder, nib_regex_run *run, const char *text,
+                                size_t size, size_t from, nib_match *match, int *result,
+                                nib_err *err)
+{
+    for (unsigned long steps = FIRST_STEPS; out_of_steps(*result); steps *= MORE) {
+        const uint64_t start = nib__now_ns();
+        *result = search(finder, run, text, size, from, steps, match);
+        const uint64_t now = nib__now_ns();
+        if (out_of_steps(*result) && now + MORE * (now - start) > run->deadline)
+            return fail_slow(finder, err);
     }
+    return NIB_OK;
+}
+
+static nib_status find_regex(const nib_finder *finder, nib_regex_run *run, const char *text,
+                             size_t size, size_t from, nib_match *match, bool *found, nib_err *err)
+{
+    if (++run->searches % SEARCHES_PER_LOOK == 0 && nib__now_ns() > run->deadline)
+        return fail_slow(finder, err);
+    int result = search(finder, run, text, size, from, FIRST_STEPS, match);
+    if (out_of_steps(result))
+        NIB_TRY(search_longer(finder, run, text, size, from, match, &result, err));
+    *found = result >= 0;
+    return *found || result == ONIG_MISMATCH ? NIB_OK : fail_search(finder, result, err);
 }
 
 /* ---- classes of characters ---- */
@@ -150,14 +187,16 @@ bool nib__is_space(uint32_t point)
 {
     if (point < 0x80)
         return point == ' ' || (point >= 9 && point <= 13);
-    return point == 0x85 || point == 0xa0 || point == 0x1680 || (point >= 0x2000 && point <= 0x200a) ||
-           point == 0x2028 || point == 0x2029 || point == 0x202f || point == 0x205f || point == 0x3000;
+    return point == 0x85 || point == 0xa0 || point == 0x1680 ||
+           (point >= 0x2000 && point <= 0x200a) || point == 0x2028 || point == 0x2029 ||
+           point == 0x202f || point == 0x205f || point == 0x3000;
 }
 
 bool nib__is_word_char(uint32_t point)
 {
     if (point < 0x80)
-        return (point >= '0' && point <= '9') || ((point | 32) >= 'a' && (point | 32) <= 'z') || point == '_';
+        return (point >= '0' && point <= '9') || ((point | 32) >= 'a' && (point | 32) <= 'z') ||
+               point == '_';
     /* Oniguruma's class lacks the two joiners. */
     return point == 0x200c || point == 0x200d || ONIGENC_IS_CODE_WORD(ONIG_ENCODING_UTF8, point);
 }
@@ -193,7 +232,8 @@ static bool in_class(nib_finder_kind kind, uint32_t point)
     }
 }
 
-static bool find_class(nib_finder_kind kind, const char *text, size_t size, size_t from, nib_match *match)
+static bool find_class(nib_finder_kind kind, const char *text, size_t size, size_t from,
+                       nib_match *match)
 {
     const char *at = text + from, *const end = text + size;
     while (at < end) {
@@ -215,8 +255,8 @@ static bool find_class(nib_finder_kind kind, const char *text, size_t size, size
     return false;
 }
 
-static bool find_string(const char *string, size_t string_size, const char *text, size_t size, size_t from,
-                        nib_match *match)
+static bool find_string(const char *string, size_t string_size, const char *text, size_t size,
+                        size_t from, nib_match *match)
 {
     const char *found = from >= size ? NULL : memmem(text + from, size - from, string, string_size);
     if (found == NULL)
@@ -227,8 +267,9 @@ static bool find_string(const char *string, size_t string_size, const char *text
 
 /* ---- the walk ---- */
 
-nib_status nib__find_next(const nib_finder *finder, nib_regex_run *run, const char *text, size_t size,
-                          size_t *from, size_t *last, nib_match *match, bool *found, nib_err *err)
+nib_status nib__find_next(const nib_finder *finder, nib_regex_run *run, const char *text,
+                          size_t size, size_t *from, size_t *last, nib_match *match, bool *found,
+                          nib_err *err)
 {
     *found = false;
     while (*from <= size) {

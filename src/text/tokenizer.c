@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tokenizer that is open: its accessors, and encoding from text to ids. Loading is tokenizer_load.c,
- * decoding detokenize.c.
+ * A tokenizer that is open: its accessors, and encoding from text to ids. Loading is
+ * tokenizer_load.c, decoding detokenize.c.
  */
 #include "tokenizer_parts.h"
 
@@ -111,14 +111,15 @@ static nib_status encode_piece(nib_encoder *e, const char *piece, size_t piece_s
     size_t size, from = 0, done = 0;
     nib_match match;
     NIB_TRY(nib__normalize(e, piece, piece_size, &text, &size));
-    for (int64_t found; (found = nib__added_next(t, &t->normal, text, size, e->parse_special, done, &from,
-                                                 &match)) >= 0;) {
+    for (int64_t found; (found = nib__added_next(t, &t->normal, text, size, e->parse_special, done,
+                                                 &from, &match)) >= 0;) {
         if (done < match.start)
             NIB_TRY(nib__pretokenize(e, text + done, match.start - done, at_start && done == 0));
         NIB_TRY(nib__encoder_id(e, t->added[found].id));
         done = match.end;
     }
-    return done < size ? nib__pretokenize(e, text + done, size - done, at_start && done == 0) : NIB_OK;
+    return done < size ? nib__pretokenize(e, text + done, size - done, at_start && done == 0)
+                       : NIB_OK;
 }
 
 static nib_status encode_text(nib_encoder *e, const char *text, size_t size)
@@ -126,8 +127,8 @@ static nib_status encode_text(nib_encoder *e, const char *text, size_t size)
     const nib_tokenizer *t = e->t;
     size_t from = 0, done = 0;
     nib_match match;
-    for (int64_t found;
-         (found = nib__added_next(t, &t->plain, text, size, e->parse_special, done, &from, &match)) >= 0;) {
+    for (int64_t found; (found = nib__added_next(t, &t->plain, text, size, e->parse_special, done,
+                                                 &from, &match)) >= 0;) {
         if (done < match.start)
             NIB_TRY(encode_piece(e, text + done, match.start - done, done == 0));
         NIB_TRY(nib__encoder_id(e, t->added[found].id));
@@ -147,15 +148,17 @@ static nib_status encode_around(nib_encoder *e, const char *text, size_t size, b
     return NIB_OK;
 }
 
-nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text, size_t size, unsigned flags,
-                                       int32_t **ids, size_t *count, uint64_t *steps, nib_err *err)
+nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text, size_t size,
+                                       unsigned flags, int32_t **ids, size_t *count,
+                                       uint64_t *steps, nib_err *err)
 {
     nib_encoder e;
     const size_t valid = nib__utf8_check(text, size);
     if (valid != size)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "the text is not valid UTF-8: byte 0x%02x at offset %zu; convert it to UTF-8 first",
-                         (unsigned)(unsigned char)text[valid], valid);
+        return nib__fail(
+            err, NIB_BAD_INPUT,
+            "the text is not valid UTF-8: byte 0x%02x at offset %zu; convert it to UTF-8 first",
+            (unsigned)(unsigned char)text[valid], valid);
     nib_status status = nib__encoder_open(&e, t, size, err);
     e.parse_special = (flags & NIB_ENCODE_PARSE_SPECIAL) != 0;
     e.drop_unknown = (flags & NIB_ENCODE_DROP_UNKNOWN) != 0;
@@ -174,8 +177,8 @@ nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text,
     return status;
 }
 
-nib_status nib__tokenizer_encode(const nib_tokenizer *t, const char *text, size_t size, unsigned flags,
-                                 int32_t **ids, size_t *count, nib_err *err)
+nib_status nib__tokenizer_encode(const nib_tokenizer *t, const char *text, size_t size,
+                                 unsigned flags, int32_t **ids, size_t *count, nib_err *err)
 {
     return nib__tokenizer_encode_steps(t, text, size, flags, ids, count, NULL, err);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tokenizers from a Hugging Face tokenizer.json: text to token ids and back. Byte-level BPE and
- * SentencePiece-style BPE with byte fallback, with the normalizers, pre-tokenizers, post-processors and
- * decoders that the file names; a component that is not known is an error that names it. Chat templates,
- * stop strings and the end-of-text ids of generation_config.json are not here.
+ * SentencePiece-style BPE with byte fallback, with the normalizers, pre-tokenizers, post-processors
+ * and decoders that the file names; a component that is not known is an error that names it. Chat
+ * templates, stop strings and the end-of-text ids of generation_config.json are not here.
  *
  * An open tokenizer never changes, so any number of threads may use one at the same time.
  */
@@ -22,11 +22,12 @@ enum {
 enum {
     /* Put what the post-processor adds around the text: BOS, EOS. */
     NIB_ENCODE_ADD_SPECIAL = 1,
-    /* A special token written in the text becomes its id. For text of the program's own making, a chat
-     * template's: without it, "</s>" in a user's words stays the characters that were written. */
+    /* A special token written in the text becomes its id. For what the program writes itself, such
+     * as a chat template's text: without it, "</s>" in a user's words stays the characters it is.
+     */
     NIB_ENCODE_PARSE_SPECIAL = 2,
-    /* Leave out characters that the tokenizer cannot write, as Hugging Face's tokenizers do; without it
-     * they are an error. */
+    /* Leave out characters that the tokenizer cannot write, as Hugging Face's tokenizers do;
+     * without it they are an error. */
     NIB_ENCODE_DROP_UNKNOWN = 4,
 };
 
@@ -58,31 +59,34 @@ int32_t nib__tokenizer_find(const nib_tokenizer *t, const char *token, size_t si
 const char *nib__tokenizer_token(const nib_tokenizer *t, int32_t id, size_t *size);
 bool nib__tokenizer_is_special(const nib_tokenizer *t, int32_t id);
 
-/* Ids of a text, which must be valid UTF-8 (else NIB_BAD_INPUT names the byte); U+0000 is a character like
- * others. *ids comes from the tokenizer's allocator and is released by nib__tokenizer_ids_free. */
-nib_status nib__tokenizer_encode(const nib_tokenizer *t, const char *text, size_t size, unsigned flags,
-                                 int32_t **ids, size_t *count, nib_err *err);
+/* Ids of a text, which must be valid UTF-8 (else NIB_BAD_INPUT names the byte); U+0000 is a
+ * character like others. *ids comes from the tokenizer's allocator and is released by
+ * nib__tokenizer_ids_free. */
+nib_status nib__tokenizer_encode(const nib_tokenizer *t, const char *text, size_t size,
+                                 unsigned flags, int32_t **ids, size_t *count, nib_err *err);
 void nib__tokenizer_ids_free(const nib_tokenizer *t, int32_t *ids);
 /* The same, and how many candidate merges were looked at (for tests of the cost). */
-nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text, size_t size, unsigned flags,
-                                       int32_t **ids, size_t *count, uint64_t *steps, nib_err *err);
+nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text, size_t size,
+                                       unsigned flags, int32_t **ids, size_t *count,
+                                       uint64_t *steps, nib_err *err);
 
-/* Appends the text of the ids. It is always valid UTF-8: bytes that make no code point, and ids without a
- * token, become U+FFFD. With skip_special, special tokens give nothing. */
+/* Appends the text of the ids. It is always valid UTF-8: bytes that make no code point, and ids
+ * without a token, become U+FFFD. With skip_special, special tokens give nothing. */
 nib_status nib__tokenizer_decode(const nib_tokenizer *t, const int32_t *ids, size_t count,
                                  bool skip_special, nib_text *out, nib_err *err);
 
-/* ---- decoding as ids come: whole code points only ------------------------------------------------- */
+/* ---- decoding as ids come: whole code points only ---- */
 
-/* All pieces that _put and _finish append, one after the other, are what nib__tokenizer_decode gives. */
+/* All pieces that _put and _finish append, one after the other, are what nib__tokenizer_decode
+ * gives. */
 typedef struct nib_detok {
     const nib_tokenizer *tokenizer;
     bool skip_special;
-    bool begun;          /* a token was put */
-    bool wrote;          /* the strip at the start of the text is over */
-    size_t stripped;     /* characters taken from the start so far */
-    size_t held;         /* characters at the end that may yet have to be stripped */
-    uint8_t pending[4];  /* bytes of a code point that is not complete */
+    bool begun;         /* a token was put */
+    bool wrote;         /* the strip at the start of the text is over */
+    size_t stripped;    /* characters taken from the start so far */
+    size_t held;        /* characters at the end that may yet have to be stripped */
+    uint8_t pending[4]; /* bytes of a code point that is not complete */
     int pending_count;
     bool pending_fallback; /* they came from <0xHH> tokens */
     nib_text work[2];

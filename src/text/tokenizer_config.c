@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads added tokens, as tokenizer.json and tokenizer_config.json write them, and what the latter says of
- * BOS and EOS. Its many other keys steer Python classes and are passed over; chat templates are not here.
+ * Reads added tokens, as tokenizer.json and tokenizer_config.json write them, and what the latter
+ * says of BOS and EOS. Its many other keys steer Python classes and are passed over; chat templates
+ * are not here.
  */
 #include "tokenizer_parts.h"
 
@@ -48,10 +49,12 @@ nib_status nib__loader_add(nib_loader *loader, const nib_added *added)
     if (added->size == 0)
         return NIB_OK; /* nothing can be found by it */
     if (added->size > NIB_TOKENIZER_ADDED)
-        return nib__loader_unsupported(loader, "the added token \"%s\" has %zu bytes; the limit is %d",
-                                       nib__say_name(name, sizeof name, added->content, added->size), added->size,
-                                       NIB_TOKENIZER_ADDED);
-    if (!nib__reserve(&t->allocator, (void **)&t->added, &t->added_capacity, t->added_count + 1, sizeof *t->added))
+        return nib__loader_unsupported(
+            loader, "the added token \"%s\" has %zu bytes; the limit is %d",
+            nib__say_name(name, sizeof name, added->content, added->size), added->size,
+            NIB_TOKENIZER_ADDED);
+    if (!nib__reserve(&t->allocator, (void **)&t->added, &t->added_capacity, t->added_count + 1,
+                      sizeof *t->added))
         return nib__fail_memory(loader->err, t->added_count * sizeof *t->added, "the added tokens");
     nib_added *place = &t->added[t->added_count++];
     *place = *added;

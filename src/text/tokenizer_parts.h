@@ -2,11 +2,11 @@
  *
  * What a tokenizer is made of, for the files of src/text/ only.
  *
- * Encoding goes one way: text, split at added tokens (added_tokens.c), normalized (normalize.c), cut into
- * words by a chain of stages (pretokenize.c), each word merged into ids (bpe.c), and what the
- * post-processor adds put around them (tokenizer.c). Decoding is detokenize.c. The tables are filled once
- * by tokenizer_load.c and components_load.c and do not change afterwards; what a call needs besides is in
- * its nib_encoder.
+ * Encoding goes one way: text, split at added tokens (added_tokens.c), normalized (normalize.c),
+ * cut into words by a chain of stages (pretokenize.c), each word merged into ids (bpe.c), and what
+ * the post-processor adds put around them (tokenizer.c). Decoding is detokenize.c. The tables are
+ * filled once by tokenizer_load.c and components_load.c and do not change afterwards; what a call
+ * needs besides is in its nib_encoder.
  */
 #ifndef NIB_TOKENIZER_PARTS_H
 #define NIB_TOKENIZER_PARTS_H
@@ -26,14 +26,17 @@ enum {
 
 /* ---- vocabulary (vocab.c) ---- */
 
-/* Where the text of an id lies in nib_vocab.bytes; the top bits of `size` are flags. 0: no such id. */
+/* Where the text of an id lies in nib_vocab.bytes; the top bits of `size` are flags. 0: no such id.
+ */
 typedef struct nib_token_text {
     uint32_t offset, size;
 } nib_token_text;
 
 #define NIB_TOKEN_PRESENT UINT32_C(0x80000000)
 #define NIB_TOKEN_SPECIAL UINT32_C(0x40000000)
-#define NIB_TOKEN_SIZE UINT32_C(0x3fffffff)
+#define NIB_TOKEN_NORMAL UINT32_C(0x20000000) /* an added token whose normalized text is another   \
+                                               */
+#define NIB_TOKEN_SIZE UINT32_C(0x1fffffff)
 
 /* Open addressing from text to id; slots hold 32 bits of the hash and id + 1, 0 where empty. */
 typedef struct nib_token_slot {
@@ -54,9 +57,10 @@ typedef struct nib_vocab {
 } nib_vocab;
 
 /* A text that is in both gets one id. NIB_BAD_INPUT: the id or the text is taken. */
-nib_status nib__vocab_put(nib_vocab *v, nib_token_index *index, const char *text, size_t size, int64_t id,
-                          const nib_allocator *a, nib_err *err);
-int32_t nib__vocab_find(const nib_vocab *v, const nib_token_index *index, const char *text, size_t size);
+nib_status nib__vocab_put(nib_vocab *v, nib_token_index *index, const char *text, size_t size,
+                          int64_t id, const nib_allocator *a, nib_err *err);
+int32_t nib__vocab_find(const nib_vocab *v, const nib_token_index *index, const char *text,
+                        size_t size);
 const char *nib__vocab_text(const nib_vocab *v, int64_t id, size_t *size); /* NULL: no such id */
 void nib__vocab_free(nib_vocab *v, const nib_allocator *a);
 
@@ -76,7 +80,7 @@ typedef struct nib_bpe {
     int bits;
     int32_t unk; /* -1: none */
     bool fuse_unk, byte_fallback, ignore_merges;
-    bool cut;                  /* no token has U+2581 after another character: words may be cut before it */
+    bool cut; /* no token has U+2581 after another character: words may be cut before it */
     bool makes_special;        /* some merge gives a special token */
     int32_t characters[0x800]; /* id of a code point of up to two bytes, -1: none */
     int32_t bytes[256];        /* id of <0xHH> */
@@ -94,22 +98,22 @@ typedef struct nib_text_regex {
     char *pattern; /* for messages */
 } nib_text_regex;
 
-nib_status nib__text_regex_open(nib_text_regex *out, const char *pattern, size_t size, nib_arena *arena,
-                                nib_err *err);
+nib_status nib__text_regex_open(nib_text_regex *out, const char *pattern, size_t size,
+                                nib_arena *arena, nib_err *err);
 void nib__text_regex_close(nib_text_regex *regex);
 
-/* What searches of one call share. The budget counts steps back, over all searches. */
+/* What searches of one call share. */
 typedef struct nib_regex_run {
     OnigMatchParam *param;
     OnigRegion *region;
-    uint64_t budget;
+    uint64_t deadline, searches;
 } nib_regex_run;
 
 nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, nib_err *err);
 void nib__regex_run_close(nib_regex_run *run);
 
-/* A way to find matches in a text: a regular expression, a string, or a class of characters, each of
- * which is then a match of its own. */
+/* A way to find matches in a text: a regular expression, a string, or a class of characters, each
+ * of which is then a match of its own. */
 typedef enum nib_finder_kind {
     NIB_FIND_REGEX,
     NIB_FIND_STRING,
@@ -130,12 +134,13 @@ typedef struct nib_match {
     size_t start, end;
 } nib_match;
 
-/* Walks over the matches in order: *from and *last are the caller's, 0 and SIZE_MAX before the first. An
- * empty match right after the last match is passed over. *found false: no more. */
-nib_status nib__find_next(const nib_finder *finder, nib_regex_run *run, const char *text, size_t size,
-                          size_t *from, size_t *last, nib_match *match, bool *found, nib_err *err);
+/* Walks over the matches in order: *from and *last are the caller's, 0 and SIZE_MAX before the
+ * first. An empty match right after the last match is passed over. *found false: no more. */
+nib_status nib__find_next(const nib_finder *finder, nib_regex_run *run, const char *text,
+                          size_t size, size_t *from, size_t *last, nib_match *match, bool *found,
+                          nib_err *err);
 
-bool nib__is_space(uint32_t point);    /* Unicode White_Space */
+bool nib__is_space(uint32_t point);     /* Unicode White_Space */
 bool nib__is_word_char(uint32_t point); /* what \w is in Unicode regular expressions */
 
 /* ---- components ---- */
@@ -232,6 +237,9 @@ typedef struct nib_trie {
     bool starts[256];
 } nib_trie;
 
+/* The text of an added token as it was found in a text, by which it is decoded. */
+const char *nib__added_match(const nib_tokenizer *t, int64_t id, size_t *size);
+
 nib_status nib__trie_build(nib_trie *trie, const nib_added *added, size_t count, bool normalized,
                            const nib_allocator *a, nib_err *err);
 void nib__trie_free(nib_trie *trie, const nib_allocator *a);
@@ -290,7 +298,8 @@ typedef struct nib_encoder {
     uint64_t steps;
 } nib_encoder;
 
-nib_status nib__encoder_open(nib_encoder *e, const nib_tokenizer *t, size_t text_size, nib_err *err);
+nib_status nib__encoder_open(nib_encoder *e, const nib_tokenizer *t, size_t text_size,
+                             nib_err *err);
 void nib__encoder_close(nib_encoder *e);
 nib_status nib__encoder_id(nib_encoder *e, int64_t id); /* appends */
 /* A stage or normalizer wrote text: counts it, and sees that memory sufficed. */
@@ -302,7 +311,8 @@ nib_status nib__bpe_cache_open(nib_encoder *e, size_t text_size);
 nib_status nib__bpe_word(nib_encoder *e, const char *text, size_t size);
 
 /* *out is text itself, or lies in e->normal. */
-nib_status nib__normalize(nib_encoder *e, const char *text, size_t size, const char **out, size_t *out_size);
+nib_status nib__normalize(nib_encoder *e, const char *text, size_t size, const char **out,
+                          size_t *out_size);
 /* Puts a byte as the character that stands for it in byte-level tokenizers (1 or 2 bytes). */
 void nib__byte_level_put(nib_text *out, const char *text, size_t size);
 /* The byte that a code point stands for; -1: none. */
@@ -311,7 +321,8 @@ int nib__byte_level_byte(uint32_t point);
 /* Cuts the text into words, from stage `first` on; at_start: it is where the whole text starts. */
 nib_status nib__pretokenize(nib_encoder *e, const char *text, size_t size, bool at_start);
 
-/* The next added token at or after *from: its index, and the bytes it takes with its spaces; -1: none. */
+/* The next added token at or after *from: its index, and the bytes it takes with its spaces; -1:
+ * none. */
 int64_t nib__added_next(const nib_tokenizer *t, const nib_trie *trie, const char *text, size_t size,
                         bool parse_special, size_t done, size_t *from, nib_match *match);
 
@@ -333,7 +344,8 @@ typedef struct nib_loader {
 void nib__loader_reader(const nib_loader *loader, nib_json *json, nib_json_slice slice);
 /* The value that comes next, skipped; false: json->err says why. */
 bool nib__loader_slice(nib_json *json, nib_json_slice *slice);
-nib_status nib__loader_unsupported(const nib_loader *loader, const char *format, ...) NIB_PRINTF(2, 3);
+nib_status nib__loader_unsupported(const nib_loader *loader, const char *format, ...)
+    NIB_PRINTF(2, 3);
 
 /* One component and, for a Sequence, all inside it (components_load.c, processor_load.c). */
 nib_status nib__load_normalizer(nib_loader *loader, nib_json_slice slice, int nesting);
@@ -343,6 +355,25 @@ nib_status nib__load_processor(nib_loader *loader, nib_json_slice slice, int nes
 /* Puts ids before and after what the post-processors so far give. */
 nib_status nib__processor_wrap(nib_loader *loader, const int32_t *before, size_t before_count,
                                const int32_t *after, size_t after_count);
+
+/* The model of the file (bpe_load.c). */
+typedef struct nib_merge_list {
+    nib_merge *at; /* [count] in order of rank */
+    size_t count, capacity;
+} nib_merge_list;
+
+typedef struct nib_model_part {
+    char *unk; /* NULL: none */
+    size_t unk_size;
+    bool has_vocab, has_merges;
+    nib_json_slice late_merges; /* merges that came before the vocabulary */
+    nib_merge_list merges;
+    nib_text joined; /* the token that a merge makes */
+} nib_model_part;
+
+nib_status nib__load_model_part(nib_loader *loader, nib_json *json, nib_model_part *m);
+/* What went wrong: the reader's error, or one that is in loader->err already. */
+nib_status nib__loader_status(nib_loader *loader, const nib_json *json);
 
 /* What tokenizer_config.json says, for the end of loading (tokenizer_config.c). */
 typedef struct nib_tokenizer_config {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The vocabulary: texts by id, and ids by text in two indexes, the model's and that of added tokens.
+ * The vocabulary: texts by id, and ids by text in two indexes, the model's and that of added
+ * tokens.
  */
 #include "tokenizer_parts.h"
 
 #include <xxhash.h>
 
-/* Slots looked at before a table counts as attacked: with an honest hash, 4 M entries and a load of at most
- * 2/3, the longest run is near 200. */
+/* Slots looked at before a table counts as attacked: with an honest hash, 4 M entries and a load of
+ * at most 2/3, the longest run is near 200. */
 enum { LONGEST_RUN = 1024 };
 
 static uint32_t hash_text(const char *text, size_t size)
@@ -27,7 +28,8 @@ static nib_token_slot *find_slot(const nib_vocab *v, const nib_token_index *inde
         if (slot->hash != hash)
             continue;
         const nib_token_text *held = &v->texts[slot->id_1 - 1];
-        if ((held->size & NIB_TOKEN_SIZE) == size && memcmp(v->bytes + held->offset, text, size) == 0)
+        if ((held->size & NIB_TOKEN_SIZE) == size &&
+            memcmp(v->bytes + held->offset, text, size) == 0)
             return slot;
     }
     return NULL;
@@ -64,19 +66,21 @@ static bool grow_texts(nib_vocab *v, size_t want, const nib_allocator *a)
     return true;
 }
 
-static nib_status fail_taken(const nib_vocab *v, int64_t id, const char *text, size_t size, nib_err *err)
+static nib_status fail_taken(const nib_vocab *v, int64_t id, const char *text, size_t size,
+                             nib_err *err)
 {
     char name[80], other[80];
     size_t other_size;
     const char *held = nib__vocab_text(v, id, &other_size);
-    return nib__fail(err, NIB_BAD_INPUT, "the tokens \"%s\" and \"%s\" both have the id %lld; ids must be unique",
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "the tokens \"%s\" and \"%s\" both have the id %lld; ids must be unique",
                      nib__say_name(other, sizeof other, held, other_size),
                      nib__say_name(name, sizeof name, text, size), (long long)id);
 }
 
 /* The bytes of a text for an id, unless it has them already. */
-static nib_status put_text(nib_vocab *v, const char *text, size_t size, int64_t id, const nib_allocator *a,
-                           nib_err *err)
+static nib_status put_text(nib_vocab *v, const char *text, size_t size, int64_t id,
+                           const nib_allocator *a, nib_err *err)
 {
     size_t held_size;
     if (id < (int64_t)v->text_count && nib__vocab_text(v, id, &held_size) != NULL) {
@@ -86,7 +90,8 @@ static nib_status put_text(nib_vocab *v, const char *text, size_t size, int64_t 
         return fail_taken(v, id, text, size, err);
     }
     if (size > NIB_TOKEN_SIZE || v->bytes_size > UINT32_MAX - size)
-        return nib__fail(err, NIB_NO_MEMORY, "the tokens have more than %u bytes of text", UINT32_MAX);
+        return nib__fail(err, NIB_NO_MEMORY, "the tokens have more than %u bytes of text",
+                         UINT32_MAX);
     if (!grow_texts(v, (size_t)id + 1, a) ||
         !nib__reserve(a, (void **)&v->bytes, &v->bytes_capacity, v->bytes_size + size + 1, 1))
         return nib__fail_memory(err, v->bytes_size + size, "the vocabulary");
@@ -96,31 +101,35 @@ static nib_status put_text(nib_vocab *v, const char *text, size_t size, int64_t 
     return NIB_OK;
 }
 
-nib_status nib__vocab_put(nib_vocab *v, nib_token_index *index, const char *text, size_t size, int64_t id,
-                          const nib_allocator *a, nib_err *err)
+nib_status nib__vocab_put(nib_vocab *v, nib_token_index *index, const char *text, size_t size,
+                          int64_t id, const nib_allocator *a, nib_err *err)
 {
     char name[80];
     if (id < 0 || id >= NIB_TOKENIZER_IDS)
         return nib__fail(err, NIB_BAD_INPUT, "token \"%s\" has the id %lld, outside 0 to %d",
-                         nib__say_name(name, sizeof name, text, size), (long long)id, NIB_TOKENIZER_IDS - 1);
+                         nib__say_name(name, sizeof name, text, size), (long long)id,
+                         NIB_TOKENIZER_IDS - 1);
     if (3 * (index->count + 1) > 2 * index->capacity && !grow_index(index, a))
         return nib__fail_memory(err, 2 * index->capacity * sizeof *index->slots, "the vocabulary");
     const uint32_t hash = hash_text(text, size);
     nib_token_slot *slot = find_slot(v, index, text, size, hash);
     if (slot == NULL)
-        return nib__fail(err, NIB_UNSUPPORTED, "%d tokens have the hash of \"%s\"; this vocabulary is made to be slow",
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%d tokens have the hash of \"%s\"; this vocabulary is made to be slow",
                          LONGEST_RUN, nib__say_name(name, sizeof name, text, size));
     if (slot->id_1 != 0)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "token \"%s\" is in the vocabulary twice, as %u and as %lld; remove one of them",
-                         nib__say_name(name, sizeof name, text, size), slot->id_1 - 1, (long long)id);
+        return nib__fail(
+            err, NIB_BAD_INPUT,
+            "token \"%s\" is in the vocabulary twice, as %u and as %lld; remove one of them",
+            nib__say_name(name, sizeof name, text, size), slot->id_1 - 1, (long long)id);
     NIB_TRY(put_text(v, text, size, id, a, err));
     *slot = (nib_token_slot){hash, (uint32_t)id + 1};
     index->count++;
     return NIB_OK;
 }
 
-int32_t nib__vocab_find(const nib_vocab *v, const nib_token_index *index, const char *text, size_t size)
+int32_t nib__vocab_find(const nib_vocab *v, const nib_token_index *index, const char *text,
+                        size_t size)
 {
     if (index->capacity == 0)
         return -1;

@@ -13,6 +13,7 @@ A line of the two .txt files is: a letter for the flags (s: special tokens parse
 the text as JSON, the ids, the decoded text as JSON or = if it is the text. A line "@ MODEL JSON" says which
 tokenizer the next lines are for, and for components, with which parts its own are replaced.
 """
+import collections
 import json
 import pathlib
 import sys
@@ -69,8 +70,12 @@ def train_pieces(lines, words):
     else:
         t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replace])
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)]
-    t.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=900, special_tokens=tokens, show_progress=False,
-                                                     limit_alphabet=70, max_token_length=12))
+    # The trainer would break ties between characters at random.
+    counts = collections.Counter("▁" + "".join(lines).replace(" ", "▁"))
+    alphabet = sorted(counts, key=lambda c: (-counts[c], c))[:70]
+    t.train_from_iterator(["".join(c for c in line if c in alphabet or c == " ") for line in lines],
+                          trainers.BpeTrainer(vocab_size=900, special_tokens=tokens, show_progress=False,
+                                              initial_alphabet=alphabet, max_token_length=12))
     whole = json.loads(t.to_str())
     whole["added_tokens"] = [a for a in whole["added_tokens"] if a["id"] < 3]
     if words:  # a cut before each space is then the encoder's own saving
@@ -183,10 +188,10 @@ def main():
         whole = json.loads((out / f"tokenizer_{name}.json").read_text(encoding="utf-8"))
         whole.update(parts)
         if isinstance(parts.get("added_tokens"), list):  # ids come from the order, not from the file
-            size = max(whole["model"]["vocab"].values()) + 1
-            for k, token in enumerate(whole["added_tokens"][3:]):
-                token["id"] = size + k if token["content"] not in whole["model"]["vocab"] else \
-                    whole["model"]["vocab"][token["content"]]
+            vocab = whole["model"]["vocab"]
+            fresh = iter(range(len(vocab), len(vocab) + 100))
+            for token in whole["added_tokens"]:
+                token["id"] = vocab[token["content"]] if token["content"] in vocab else next(fresh)
         t = Tokenizer.from_str(json.dumps(whole))
         parts_lines += [f"@ {name} {json.dumps({k: whole[k] for k in parts})}"]
         parts_lines += lines_of(t, SHORT, "sp" if "added_tokens" in parts else "s")

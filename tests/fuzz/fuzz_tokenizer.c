@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Any bytes as tokenizer.json, and with a zero byte between them, a second part as
+ * tokenizer_config.json. What opens must encode and decode, its text come out as valid UTF-8, and
+ * every id have its range.
+ */
+#include "tokenizer.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static void encode(const nib_tokenizer *t, const char *text, size_t size, unsigned flags)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_err err = {.status = NIB_OK};
+    int32_t *ids = NULL;
+    size_t count = 0;
+    if (nib__tokenizer_encode(t, text, size, flags, &ids, &count, &err) != NIB_OK) {
+        require(err.status != NIB_OK && err.text[0] != 0 && ids == NULL);
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        require(ids[i] >= 0 && ids[i] < nib__tokenizer_vocab_size(t));
+    nib_text out;
+    nib__text_init(&out, &a);
+    require(nib__tokenizer_decode(t, ids, count, (flags & 1) != 0, &out, &err) == NIB_OK);
+    require(out.size == 0 || nib__utf8_check(out.at, out.size) == out.size);
+    nib__text_free(&out);
+    nib__tokenizer_ids_free(t, ids);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const char text[] =
+        " Hello <s>world</s>,  e\xcc\x81\xc3\xa9 12345\n\n\xf0\x9f\xa6\x99 aab_\xe2\x96\x81x";
+    const nib_allocator a = nib__allocator_default();
+    const uint8_t *zero = size == 0 ? NULL : memchr(data, 0, size);
+    const size_t first = zero == NULL ? size : (size_t)(zero - data);
+    const nib_named_text json = {"tokenizer.json", (const char *)data, first};
+    const nib_named_text config = {"tokenizer_config.json", (const char *)data + first + 1,
+                                   zero == NULL ? 0 : size - first - 1};
+    nib_err err = {.status = NIB_OK};
+    nib_tokenizer *t = NULL;
+    if (nib__tokenizer_parse(&t, &json, zero == NULL ? NULL : &config, &a, &err) != NIB_OK) {
+        require(err.status != NIB_OK && err.text[0] != 0 && t == NULL);
+        return 0;
+    }
+    for (unsigned flags = 0; flags < 8; flags += 3)
+        encode(t, text, sizeof text - 1, flags);
+    nib__tokenizer_close(t);
+    return 0;
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ids and decoded text equal what Hugging Face's tokenizers gives: with tokenizers of our own
+ * (tests/golden/tokenizer_*.txt), and with known ones where NIBBLE_TEST_DATA and NIBBLE_TOKENIZERS
+ * name their folders.
+ */
+#include "tokenizing.h"
+
+#include <stdio.h>
+
+/* ---- the golden files ---- */
+
+static char *next_line(char **at)
+{
+    char *line = *at, *end = strchr(line, '\n');
+    if (end == NULL)
+        return NULL;
+    *end = 0;
+    *at = end + 1;
+    return line;
+}
+
+static char *json_string(nib_arena *arena, const char *text, size_t size, size_t *out_size)
+{
+    nib_json json;
+    nib__json_init(&json, "golden", text, size, NULL);
+    char *string = nib__json_read_string(&json, arena, out_size);
+    if (string == NULL)
+        fail_msg("%s", json.err.text);
+    return string;
+}
+
+/* Puts "key": value of every key of the object that `except` (an object, or NULL) does not have. */
+static void put_members(nib_text *out, const char *object, size_t size, const char *except)
+{
+    nib_json json, other;
+    nib__json_init(&json, "golden", object, size, NULL);
+    assert_true(nib__json_expect(&json, NIB_JSON_OBJECT));
+    while (nib__json_next(&json) == NIB_JSON_KEY) {
+        char key[40];
+        snprintf(key, sizeof key, "%.*s", (int)json.token_size, json.token);
+        bool found = false;
+        nib__json_init(&other, "golden", except == NULL ? "{}" : except,
+                       except == NULL ? 2 : strlen(except), NULL);
+        assert_true(nib__json_expect(&other, NIB_JSON_OBJECT));
+        while (nib__json_next(&other) == NIB_JSON_KEY) {
+            found = found || nib__json_is(&other, key);
+            assert_true(nib__json_skip(&other));
+        }
+        assert_int_not_equal(nib__json_next(&json), NIB_JSON_ERROR);
+        const char *from = json.from;
+        assert_true(nib__json_skip(&json));
+        if (!found)
+            nib__text_format(out, "%s\"%s\":%.*s", out->size > 1 ? "," : "", key,
+                             (int)(json.at - from), from);
+    }
+    assert_int_equal(json.event, NIB_JSON_OBJECT_END);
+}
+
+/* "@ MODEL JSON": the tokenizer with some of its parts replaced. */
+static nib_tokenizer *open_section(const char *line)
+{
+    const nib_allocator a = nib__allocator_default();
+    char path[80], name[20];
+    nib_arena arena;
+    nib_text whole;
+    size_t size;
+    assert_int_equal(sscanf(line, "@ %19s", name), 1);
+    const char *parts = strchr(line, '{');
+    snprintf(path, sizeof path, "tests/golden/tokenizer_%s.json", name);
+    nib__arena_init(&arena, &a, 0);
+    nib__text_init(&whole, &a);
+    const char *base = read_text(&arena, path, &size);
+    nib__text_str(&whole, "{");
+    put_members(&whole, parts, strlen(parts), NULL);
+    put_members(&whole, base, size, parts);
+    nib__text_str(&whole, "}");
+    nib_tokenizer *t = parse_text(whole.at, NULL);
+    nib__text_free(&whole);
+    nib__arena_free(&arena);
+    return t;
+}
+
+static void check_decoded(nib_arena *arena, const nib_tokenizer *t, const char *words,
+                          const char *expected, const char *text, size_t size)
+{
+    const nib_allocator a = nib__allocator_default();
+    static int32_t ids[4096];
+    nib_text out;
+    if (expected[0] == '?')
+        return; /* theirs fails */
+    const size_t count = read_ids(words, ids, COUNT(ids));
+    nib__text_init(&out, &a);
+    decode_both(&out, t, ids, count, true);
+    if (expected[0] != '=')
+        text = json_string(arena, expected, strlen(expected), &size);
+    if (out.size != size || memcmp(out.at, text, size) != 0)
+        fail_msg("%s decodes to \"%s\" instead of %s", words, out.at, expected);
+    nib__text_free(&out);
+}
+
+/* flags, text, ids, decoded text, with tabs between */
+static void check_line(nib_arena *arena, const nib_tokenizer *t, char *line, const char *section)
+{
+    const nib_allocator a = nib__allocator_default();
+    char *field[4] = {line, NULL, NULL, NULL};
+    for (int i = 1; i < 4; i++) {
+        field[i] = strchr(field[i - 1], '\t');
+        assert_non_null(field[i]);
+        *field[i]++ = 0;
+    }
+    const unsigned flags = line[0] == 's' ? NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL : 0;
+    size_t size;
+    const char *text = json_string(arena, field[1], strlen(field[1]), &size);
+    nib_text out;
+    nib__text_init(&out, &a);
+    ids_text(&out, t, text, size, flags);
+    if (strcmp(out.at, field[2]) != 0)
+        fail_msg("%.80s: %s %s gives %s instead of %s", section, line, field[1], out.at, field[2]);
+    nib__text_free(&out);
+    check_decoded(arena, t, field[2], field[3], text, size);
+}
+
+static void check_file(const char *path, size_t least)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_arena arena;
+    size_t size, count = 0;
+    nib__arena_init(&arena, &a, 0);
+    char *at = read_text(&arena, path, &size), *section = NULL;
+    nib_tokenizer *t = NULL;
+    for (char *line; (line = next_line(&at)) != NULL;) {
+        if (line[0] == '#')
+            continue;
+        if (line[0] == '@') {
+            nib__tokenizer_close(t);
+            section = line;
+            t = open_section(line);
+        } else {
+            check_line(&arena, t, line, section);
+            count++;
+        }
+    }
+    nib__tokenizer_close(t);
+    nib__arena_free(&arena);
+    assert_true(count >= least);
+}
+
+static void test_texts(void **state)
+{
+    (void)state;
+    check_file("tests/golden/tokenizer_texts.txt", 200);
+}
+
+static void test_components(void **state)
+{
+    (void)state;
+    check_file("tests/golden/tokenizer_components.txt", 400);
+}
+
+/* ---- known tokenizers ---- */
+
+static bool data_folder(const char *variable, const char *test, const char **folder)
+{
+    *folder = getenv(variable);
+    if (*folder == NULL)
+        printf("skipped: %s\n", test);
+    return *folder != NULL;
+}
+
+/* llama.cpp's texts and the ids that it expects, one text a line in both. */
+static void check_cases(const char *tokenizer, const char *data, const char *name)
+{
+    static const char separator[] = "\n__ggml_vocab_test__\n";
+    const nib_allocator a = nib__allocator_default();
+    char path[1024];
+    nib_arena arena;
+    nib_text out;
+    size_t size, count = 0;
+    nib__arena_init(&arena, &a, 0);
+    nib__text_init(&out, &a);
+    nib_tokenizer *t = open_path(tokenizer, NULL);
+    snprintf(path, sizeof path, "%s/tokenizers/llama.cpp-vocab/ggml-vocab-%s.gguf.inp", data, name);
+    char *text = read_text(&arena, path, &size);
+    snprintf(path, sizeof path, "%s/tokenizers/llama.cpp-vocab/ggml-vocab-%s.gguf.out", data, name);
+    char *expected = read_text(&arena, path, &size);
+    for (char *end; text != NULL; text = end == NULL ? NULL : end + sizeof separator - 1) {
+        end = strstr(text, separator);
+        ids_text(&out, t, text, end == NULL ? strlen(text) : (size_t)(end - text), 0);
+        char *line = next_line(&expected);
+        if (line == NULL)
+            break; /* the last separator ends the file */
+        if (strcmp(out.at, line + (line[0] == ' ')) != 0)
+            fail_msg("%s, text %zu: %s instead of %s", name, count, out.at, line);
+        count++;
+    }
+    assert_int_equal(count, 46);
+    nib__tokenizer_close(t);
+    nib__text_free(&out);
+    nib__arena_free(&arena);
+}
+
+static void test_gpt2_cases(void **state)
+{
+    const char *data;
+    char path[1024];
+    (void)state;
+    if (!data_folder("NIBBLE_TEST_DATA", "gpt-2 cases", &data))
+        return;
+    snprintf(path, sizeof path, "%s/tokenizers/gpt2/tokenizer.json", data);
+    check_cases(path, data, "gpt-2");
+}
+
+static void test_llama_spm_cases(void **state)
+{
+    const char *data;
+    char path[1024];
+    (void)state;
+    if (!data_folder("NIBBLE_TEST_DATA", "llama-spm cases", &data))
+        return;
+    snprintf(path, sizeof path, "%s/tokenizers/llama2/hf/tokenizer.json", data);
+    check_cases(path, data, "llama-spm");
+}
+
+static void check_built_cases(const char *name, const char *test)
+{
+    const char *data, *built;
+    char path[1024];
+    if (!data_folder("NIBBLE_TEST_DATA", test, &data) ||
+        !data_folder("NIBBLE_TOKENIZERS", test, &built))
+        return;
+    snprintf(path, sizeof path, "%s/%s/tokenizer.json", built, name);
+    check_cases(path, data, name);
+}
+
+static void test_llama_bpe_cases(void **state)
+{
+    (void)state;
+    check_built_cases("llama-bpe", "llama-bpe cases");
+}
+
+static void test_qwen2_cases(void **state)
+{
+    (void)state;
+    check_built_cases("qwen2", "qwen2 cases");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts),           cmocka_unit_test(test_components),
+        cmocka_unit_test(test_gpt2_cases),      cmocka_unit_test(test_llama_spm_cases),
+        cmocka_unit_test(test_llama_bpe_cases), cmocka_unit_test(test_qwen2_cases),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening tokenizer.json and tokenizer_config.json: what is not known or does not fit together is
+ * an error that says what, and hostile files cost no more than they weigh.
+ */
+#include "failing.h"
+#include "tokenizing.h"
+
+#include <stdio.h>
+
+/* JSON with ' for ", to be readable here. */
+static const char *quoted(const char *json)
+{
+    static char text[16][8192];
+    static int next;
+    char *out = text[next++ % 16];
+    size_t i = 0;
+    for (; json[i] != 0; i++) {
+        assert_true(i + 1 < sizeof text[0]);
+        out[i] = json[i] == '\'' ? '"' : json[i];
+    }
+    out[i] = 0;
+    return out;
+}
+
+#define MODEL "'model':{'type':'BPE','vocab':{'a':0,'b':1,'ab':2,'c':3},'merges':['a b']}"
+
+static void expect_error(const char *json, const char *config, nib_status status, const char *part)
+{
+    failing f = {.left = -1};
+    const nib_allocator a = failing_allocator(&f);
+    nib_tokenizer *t = NULL;
+    nib_err err = {.status = NIB_OK};
+    const nib_status got = parse_status(&t, json, config, &a, &err);
+    if (got != status || strstr(err.text, part) == NULL)
+        fail_msg("%.200s gives %s \"%s\" instead of %s \"%s\"", json, nib_status_name(got),
+                 err.text, nib_status_name(status), part);
+    assert_int_equal(err.status, status);
+    assert_null(t);
+    assert_int_equal(f.live, 0);
+}
+
+static void bad(const char *json, const char *part)
+{
+    expect_error(quoted(json), NULL, NIB_BAD_INPUT, part);
+}
+
+static void unsupported(const char *json, const char *part)
+{
+    expect_error(quoted(json), NULL, NIB_UNSUPPORTED, part);
+}
+
+static void test_smallest(void **state)
+{
+    (void)state;
+    nib_tokenizer *t = parse_text(quoted("{" MODEL "}"), NULL);
+    expect_ids(t, "abcab", 0, "2 3 2");
+    assert_int_equal(nib__tokenizer_vocab_size(t), 4);
+    assert_int_equal(nib__tokenizer_bos(t), -1);
+    assert_int_equal(nib__tokenizer_eos(t), -1);
+    assert_false(nib__tokenizer_adds_bos(t));
+    assert_int_equal(nib__tokenizer_find(t, "ab", 2), 2);
+    assert_int_equal(nib__tokenizer_find(t, "ac", 2), -1);
+    nib__tokenizer_close(t);
+    nib__tokenizer_close(NULL);
+}
+
+static void test_not_a_tokenizer(void **state)
+{
+    (void)state;
+    bad("", "expected");
+    bad("{", "expected");
+    bad("[]", "expected");
+    bad("{}", "no model");
+    bad("{'model':{'type':'BPE'}}", "no vocab");
+    bad("{'model':{'vocab':{'a':0}}}", "no merges");
+    bad("{'model':null}", "expected");
+    bad("{" MODEL "} x", "nothing after");
+    bad("{" MODEL ",'model':{'vocab':{},'merges':[]}}", "two vocabularies");
+    unsupported("{'version':'2.0'," MODEL "}", "version");
+}
+
+static void test_model_parts(void **state)
+{
+    (void)state;
+    unsupported("{'model':{'type':'Unigram','vocab':[['a',0]]}}", "Unigram");
+    unsupported("{'model':{'type':'WordPiece','vocab':{}}}", "WordPiece");
+    unsupported("{'model':{'dropout':0.1,'vocab':{},'merges':[]}}", "dropout");
+    unsupported("{'model':{'end_of_word_suffix':'</w>','vocab':{},'merges':[]}}",
+                "end_of_word_suffix");
+    unsupported("{'model':{'continuing_subword_prefix':'##','vocab':{},'merges':[]}}",
+                "continuing_subword_prefix");
+    unsupported("{'model':{'magic':1,'vocab':{},'merges':[]}}", "\"magic\"");
+    bad("{'model':{'fuse_unk':1,'vocab':{},'merges':[]}}", "true or false");
+    bad("{'model':{'unk_token':'x','vocab':{'a':0},'merges':[]}}", "unk_token \"x\"");
+    nib__tokenizer_close(
+        parse_text(quoted("{'model':{'dropout':0.0,'end_of_word_suffix':'','unk_token':null,"
+                          "'vocab':{'a':0},'merges':[]}}"),
+                   NULL));
+}
+
+/* T05 */
+static void test_vocabulary(void **state)
+{
+    (void)state;
+    bad("{'model':{'vocab':{'a':0,'a':1},'merges':[]}}",
+        "\"a\" is in the vocabulary twice, as 0 and as 1");
+    bad("{'model':{'vocab':{'a':7,'b':7},'merges':[]}}", "\"a\" and \"b\" both have the id 7");
+    bad("{'model':{'vocab':{'a':-1},'merges':[]}}", "id -1");
+    bad("{'model':{'vocab':{'a':4194304},'merges':[]}}", "outside 0 to 4194303");
+    bad("{'model':{'vocab':{'a':1.5},'merges':[]}}", "whole number");
+    bad("{'model':{'vocab':{'a':'b'},'merges':[]}}", "number");
+    nib_tokenizer *t = parse_text(quoted("{'model':{'vocab':{'a':0,'b':90},'merges':[]}}"), NULL);
+    size_t size;
+    assert_int_equal(nib__tokenizer_vocab_size(t), 91);
+    assert_null(nib__tokenizer_token(t, 5, &size));
+    assert_null(nib__tokenizer_token(t, 91, &size));
+    assert_null(nib__tokenizer_token(t, -1, &size));
+    assert_memory_equal(nib__tokenizer_token(t, 90, &size), "b", 1);
+    assert_int_equal(size, 1);
+    assert_false(nib__tokenizer_is_special(t, 91));
+    nib__tokenizer_close(t);
+}
+
+/* T06 */
+static void test_merges(void **state)
+{
+    (void)state;
+    bad("{'model':{'vocab':{'a':0},'merges':['a b']}}", "merge 0 needs the token \"b\"");
+    bad("{'model':{'vocab':{'a':0,'b':1},'merges':['a b']}}", "merge 0 needs the token \"ab\"");
+    bad("{'model':{'vocab':{'a':0,'b':1},'merges':[['b','c']]}}", "\"c\"");
+    bad("{'model':{'vocab':{'a':0},'merges':['a']}}", "two tokens");
+    bad("{'model':{'vocab':{'a':0},'merges':[['a']]}}", "expected");
+    bad("{'model':{'vocab':{'a':0,'aa':1},'merges':[['a','a','a']]}}", "expected");
+    bad("{'model':{'vocab':{'a':0},'merges':[5]}}", "pair of strings");
+    bad("{'model':{'vocab':{'a':0},'merges':{}}}", "expected");
+    /* both forms, a first line of merges.txt, tokens that are spaces, and merges before the
+     * vocabulary */
+    nib_tokenizer *t =
+        parse_text(quoted("{'model':{'merges':['#version: 0.2','a b',['b','c'],'   '],"
+                          "'vocab':{'a':0,'b':1,'c':2,'ab':3,'bc':4,' ':5,'  ':6}}}"),
+                   NULL);
+    expect_ids(t, "abc  bca", 0, "3 2 6 4 0");
+    nib__tokenizer_close(t);
+    /* ranks that go round: a merge needs a token that a later one makes */
+    t = parse_text(quoted("{'model':{'vocab':{'a':0,'b':1,'ab':2,'aba':3,'abab':4},"
+                          "'merges':['ab ab','ab a','a b']}}"),
+                   NULL);
+    expect_ids(t, "ababa", 0, "3 1 0");
+    expect_ids(t, "abab", 0, "3 1"); /* 'ab a' comes before the second 'a b' */
+    nib__tokenizer_close(t);
+}
+
+/* T07, T12, and T08 as far as a pattern is wrong */
+static void test_components(void **state)
+{
+    (void)state;
+    unsupported("{'pre_tokenizer':{'type':'BertPreTokenizer'}," MODEL "}", "\"BertPreTokenizer\"");
+    unsupported("{'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'Magic'}]}," MODEL
+                "}",
+                "\"Magic\"");
+    unsupported("{'normalizer':{'type':'Precompiled'}," MODEL "}", "\"Precompiled\"");
+    unsupported("{'normalizer':{'type':'Precompiled','precompiled_charsmap':'AA'}," MODEL "}",
+                "precompiled_charsmap");
+    unsupported("{'normalizer':{'type':'BertNormalizer'}," MODEL "}", "\"BertNormalizer\"");
+    unsupported("{'decoder':{'type':'WordPiece'}," MODEL "}", "\"WordPiece\"");
+    unsupported("{'post_processor':{'type':'Magic'}," MODEL "}", "\"Magic\"");
+    unsupported("{'decoder':{'type':'Replace','pattern':{'Regex':'a'},'content':''}," MODEL "}",
+                "Regex");
+    unsupported(
+        "{'decoder':{'type':'Sequence','decoders':[{'type':'Fuse'},{'type':'ByteLevel'}]}," MODEL
+        "}",
+        "order");
+    unsupported("{'pre_tokenizer':{'type':'Digits','individual_digits':true,'magic':1}," MODEL "}",
+                "\"magic\"");
+    unsupported("{'pre_tokenizer':{'type':'Split','pattern':{'String':'a'},'behavior':'Eaten',"
+                "'invert':false}," MODEL "}",
+                "\"Eaten\"");
+    unsupported("{'normalizer':{'type':'Replace','pattern':{'String':''},'content':'b'}," MODEL "}",
+                "empty");
+    bad("{'pre_tokenizer':{}," MODEL "}", "no type");
+    bad("{'pre_tokenizer':5," MODEL "}", "object");
+    bad("{'pre_tokenizer':{'type':'Digits'}," MODEL "}", "individual_digits");
+    bad("{'pre_tokenizer':{'type':'Split','behavior':'Isolated','invert':false}," MODEL "}",
+        "pattern");
+    bad("{'pre_tokenizer':{'type':'Split','pattern':{'Glob':'*'},'behavior':'Isolated','invert':"
+        "false}," MODEL "}",
+        "String or a Regex");
+    bad("{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'('},'behavior':'Isolated','invert':"
+        "false}," MODEL "}",
+        "regular expression \"(\" is not valid");
+    bad("{'pre_tokenizer':{'type':'Metaspace','replacement':'ab'}," MODEL "}", "not one character");
+    bad("{'pre_tokenizer':{'type':'Metaspace','replacement':'_','prepend_scheme':'first',"
+        "'add_prefix_space':false}," MODEL "}",
+        "add_prefix_space");
+    bad("{'normalizer':{'type':'Sequence'}," MODEL "}", "list");
+    bad("{'normalizer':{'type':'Prepend'}," MODEL "}", "prepend");
+    bad("{'decoder':{'type':'Strip','content':'','start':1,'stop':0}," MODEL "}", "character");
+}
+
+static void test_post_processors(void **state)
+{
+    (void)state;
+    bad("{'post_processor':{'type':'TemplateProcessing','single':[{'Sequence':{'id':'A'}},"
+        "{'Sequence':{'id':'A'}}],'special_tokens':{}}," MODEL "}",
+        "2 times");
+    bad("{'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'<s>'}},"
+        "{'Sequence':{'id':'A'}}],'special_tokens':{}}," MODEL "}",
+        "\"<s>\"");
+    bad("{'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'x'}},"
+        "{'Sequence':{'id':'A'}}],'special_tokens':{'x':{'id':'x','ids':[99]}}}," MODEL "}",
+        "id 99, which has no token");
+    bad("{'post_processor':{'type':'BertProcessing','sep':['c',3]}," MODEL "}", "cls");
+    unsupported("{'post_processor':{'type':'TemplateProcessing','single':[]}," MODEL "}",
+                "lacks a field");
+    nib_tokenizer *t = parse_text(
+        quoted("{'post_processor':{'type':'Sequence','processors':[{'type':'BertProcessing',"
+               "'sep':['c',3],'cls':['a',0]},{'type':'TemplateProcessing','single':["
+               "{'SpecialToken':{'id':'x','type_id':0}},{'Sequence':{'id':'A','type_id':0}},"
+               "{'SpecialToken':{'id':'y','type_id':0}}],'special_tokens':{'y':{'ids':[2,2]},"
+               "'x':{'ids':[1]}}}]}," MODEL "}"),
+        NULL);
+    expect_ids(t, "ab", NIB_ENCODE_ADD_SPECIAL, "1 0 2 3 2 2");
+    expect_ids(t, "ab", 0, "2");
+    nib__tokenizer_close(t);
+}
+
+#define ADDED(id, content, more)                                                                   \
+    "{'id':" #id ",'content':'" content "','special':true,'normalized':false" more "}"
+
+static void test_added_tokens(void **state)
+{
+    (void)state;
+    bad("{'added_tokens':[" ADDED(5, "ab", "") "]," MODEL "}",
+        "\"ab\" has the id 5, but elsewhere it is 2");
+    bad("{'added_tokens':[" ADDED(2, "x", "") "]," MODEL "}",
+        "\"ab\" and \"x\" both have the id 2");
+    bad("{'added_tokens':[" ADDED(5, "x", "") "," ADDED(6, "x", "") "]," MODEL "}",
+        "\"x\" has the id 6");
+    bad("{'added_tokens':[{'content':'x'}]," MODEL "}", "no id");
+    bad("{'added_tokens':[{'id':5}]," MODEL "}", "no content");
+    bad("{'added_tokens':[5]," MODEL "}", "object");
+    char long_token[1200], text[1600];
+    memset(long_token, 'x', sizeof long_token);
+    long_token[513] = 0;
+    snprintf(text, sizeof text, "{'added_tokens':[{'id':9,'content':'%s'}]," MODEL "}", long_token);
+    unsupported(text, "513 bytes; the limit is 512");
+    /* the same token twice, and one that is empty, do no harm */
+    nib_tokenizer *t = parse_text(quoted("{'added_tokens':[" ADDED(5, "x", "") "," ADDED(
+                                      5, "x", "") "," ADDED(9, "", "") "]," MODEL "}"),
+                                  NULL);
+    expect_ids(t, "axb", NIB_ENCODE_PARSE_SPECIAL, "0 5 1");
+    assert_int_equal(nib__tokenizer_find(t, "x", 1), 5);
+    assert_true(nib__tokenizer_is_special(t, 5));
+    assert_false(nib__tokenizer_is_special(t, 2));
+    nib__tokenizer_close(t);
+}
+
+static void test_config(void **state)
+{
+    const char *const json = quoted("{'added_tokens':[" ADDED(4, "<s>", "") "]," MODEL "}");
+    (void)state;
+    nib_tokenizer *t = parse_text(
+        json, quoted("{'bos_token':'<s>','eos_token':{'__type':'AddedToken',"
+                     "'content':'</s>'},'add_bos_token':true,'add_eos_token':true,"
+                     "'model_max_length':1e30,'x':[NaN],'added_tokens_decoder':{'4':"
+                     "{'content':'<s>','special':true},'6':{'content':'</s>','special':true}}}"));
+    assert_int_equal(nib__tokenizer_bos(t), 4);
+    assert_int_equal(nib__tokenizer_eos(t), 6);
+    assert_true(nib__tokenizer_adds_bos(t));
+    expect_ids(t, "ab</s>", NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL, "4 2 6 6");
+    nib__tokenizer_close(t);
+    t = parse_text(json, quoted("{'bos_token':'<s>','eos_token':null,'add_bos_token':null}"));
+    assert_int_equal(nib__tokenizer_bos(t), 4);
+    assert_int_equal(nib__tokenizer_eos(t), -1);
+    assert_false(nib__tokenizer_adds_bos(t));
+    expect_ids(t, "ab", NIB_ENCODE_ADD_SPECIAL, "2");
+    nib__tokenizer_close(t);
+    expect_error(json, quoted("{'bos_token':'<bos>'}"), NIB_BAD_INPUT,
+                 "bos_token \"<bos>\" is no token");
+    expect_error(json, quoted("{'bos_token':5}"), NIB_BAD_INPUT, "tokenizer_config.json");
+    expect_error(json, quoted("{'add_bos_token':'yes'}"), NIB_BAD_INPUT, "true or false");
+    expect_error(json, quoted("{'added_tokens_decoder':{'x':{}}}"), NIB_BAD_INPUT, "token id");
+    expect_error(json, quoted("{'added_tokens_decoder':{'9':{'content':'<s>'}}}"), NIB_BAD_INPUT,
+                 "has the id 9, but elsewhere it is 4");
+    expect_error(json, "", NIB_BAD_INPUT, "tokenizer_config.json");
+}
+
+/* A processor that is there says what is added; the configuration does not. */
+static void test_config_and_processor(void **state)
+{
+    (void)state;
+    nib_tokenizer *t = parse_text(quoted("{'post_processor':{'type':'ByteLevel','add_prefix_space':"
+                                         "true,'trim_offsets':true}," MODEL "}"),
+                                  quoted("{'bos_token':'c','add_bos_token':true}"));
+    expect_ids(t, "ab", NIB_ENCODE_ADD_SPECIAL, "2");
+    assert_false(nib__tokenizer_adds_bos(t));
+    nib__tokenizer_close(t);
+}
+
+static void test_open(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_tokenizer *t = NULL;
+    nib_err err = {.status = NIB_OK};
+    (void)state;
+    assert_int_equal(nib__tokenizer_open(&t, "no/such/tokenizer.json", NULL, &a, &err), NIB_IO);
+    assert_non_null(strstr(err.text, "no/such/tokenizer.json"));
+    assert_int_equal(nib__tokenizer_open(&t, "tests/golden/tokenizer_bytes.json",
+                                         "no/such/config.json", &a, NULL),
+                     NIB_IO);
+    assert_null(t);
+    nib__tokenizer_close(open_path("tests/golden/tokenizer_bytes.json", NULL));
+}
+
+/* ---- cost ---- */
+
+static void test_nesting(void **state)
+{
+    char text[8192];
+    size_t used = 0;
+    (void)state;
+    used += (size_t)snprintf(text, sizeof text, "{'normalizer':");
+    for (int i = 0; i < 20; i++)
+        used +=
+            (size_t)snprintf(text + used, sizeof text - used, "{'type':'Sequence','normalizers':[");
+    used += (size_t)snprintf(text + used, sizeof text - used, "{'type':'NFC'}");
+    for (int i = 0; i < 20; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "]}");
+    snprintf(text + used, sizeof text - used, "," MODEL "}");
+    unsupported(text, "nested deeper than 16");
+    used = (size_t)snprintf(text, sizeof text, "{'normalizer':{'type':'Sequence','normalizers':[");
+    for (int i = 0; i < 65; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s{'type':'NFC'}",
+                                 i == 0 ? "" : ",");
+    snprintf(text + used, sizeof text - used, "]}," MODEL "}");
+    unsupported(text, "more than 64 normalizers");
+}
+
+static void test_long_patterns(void **state)
+{
+    static char text[70000];
+    static const char start[] = "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"";
+    static const char end[] = "\"},\"behavior\":\"Isolated\",\"invert\":false},\"model\":{}}";
+    (void)state;
+    memcpy(text, start, sizeof start);
+    memset(text + sizeof start - 1, 'a', 20000);
+    memcpy(text + sizeof start - 1 + 20000, end, sizeof end);
+    expect_error(text, NULL, NIB_UNSUPPORTED, "20000 bytes; the limit is 16384");
+    memset(text + sizeof start - 1, '(', 5000);
+    memcpy(text + sizeof start - 1 + 5000, end, sizeof end);
+    expect_error(text, NULL, NIB_UNSUPPORTED, "nests brackets deeper");
+}
+
+/* The most that a parse holds at a time. */
+typedef struct meter {
+    size_t now, peak;
+} meter;
+
+static void *metered_resize(void *ctx, void *old, size_t size)
+{
+    enum { HEADER = 16 };
+    meter *m = ctx;
+    char *base = old == NULL ? NULL : (char *)old - HEADER;
+    size_t before = 0;
+    if (base != NULL)
+        memcpy(&before, base, sizeof before);
+    m->now -= before;
+    if (size == 0) {
+        free(base);
+        return NULL;
+    }
+    base = realloc(base, size + HEADER);
+    assert_non_null(base);
+    memcpy(base, &size, sizeof size);
+    m->now += size;
+    /* A reallocation may hold both blocks for a moment. */
+    m->peak = m->now + before > m->peak ? m->now + before : m->peak;
+    return base + HEADER;
+}
+
+/* T16: 40 MB of vocabulary and merges. */
+static void test_large_file(void **state)
+{
+    enum { TOKENS = 1100000, MERGES = 1000000 };
+    const nib_allocator plain = nib__allocator_default();
+    meter m = {0, 0};
+    const nib_allocator a = {metered_resize, &m};
+    nib_text text;
+    nib_tokenizer *t = NULL;
+    nib_err err = {.status = NIB_OK};
+    (void)state;
+    nib__text_init(&text, &plain);
+    nib__text_str(&text, "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"x\":0,\"xx\":1");
+    for (int i = 2; i < TOKENS; i++)
+        nib__text_format(&text, ",\"token number %d\":%d", i, i);
+    nib__text_str(&text, "},\"merges\":[\"x x\"");
+    for (int i = 1; i < MERGES; i++)
+        nib__text_str(&text, ",[\"x\",\"x\"]");
+    nib__text_str(&text, "]}}");
+    assert_true(text.size > 40000000);
+    if (parse_status(&t, text.at, NULL, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(nib__tokenizer_vocab_size(t), TOKENS);
+    assert_true(m.peak <= 2 * text.size + (64u << 20));
+    nib__tokenizer_close(t);
+    assert_int_equal(m.now, 0);
+    nib__text_free(&text);
+}
+
+/* One token with the largest id must not cost more than a small file may. */
+static void test_one_large_id(void **state)
+{
+    meter m = {0, 0};
+    const nib_allocator a = {metered_resize, &m};
+    nib_tokenizer *t = NULL;
+    (void)state;
+    assert_int_equal(
+        parse_status(&t, quoted("{'model':{'vocab':{'a':4194303},'merges':[]}}"), NULL, &a, NULL),
+        NIB_OK);
+    assert_int_equal(nib__tokenizer_vocab_size(t), NIB_TOKENIZER_IDS);
+    assert_true(m.peak <= 64u << 20);
+    nib__tokenizer_close(t);
+}
+
+/* Every allocation of opening and encoding fails once: an error, nothing lost. */
+static void test_no_memory(void **state)
+{
+    const nib_allocator plain = nib__allocator_default();
+    nib_arena arena;
+    size_t size;
+    bool done = false;
+    (void)state;
+    nib__arena_init(&arena, &plain, 0);
+    const char *text = read_text(&arena, "tests/golden/tokenizer_bytes.json", &size);
+    for (int n = 0; !done; n++) {
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
+        nib_tokenizer *t = NULL;
+        nib_err err = {.status = NIB_OK};
+        int32_t *ids = NULL;
+        size_t count = 0;
+        nib_status status = parse_status(&t, text, NULL, &a, &err);
+        if (status == NIB_OK)
+            status = nib__tokenizer_encode(t, "Hello <s> world, e\xcc\x81!", 21,
+                                           NIB_ENCODE_PARSE_SPECIAL, &ids, &count, &err);
+        done = status == NIB_OK;
+        if (!done)
+            if (err.status != NIB_NO_MEMORY)
+                fail_msg("allocation %d: %s", n, err.text);
+        if (t != NULL)
+            nib__tokenizer_ids_free(t, ids);
+        nib__tokenizer_close(t);
+        assert_int_equal(f.live, 0);
+        assert_true(n < 10000);
+    }
+    nib__arena_free(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_smallest),
+        cmocka_unit_test(test_not_a_tokenizer),
+        cmocka_unit_test(test_model_parts),
+        cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_merges),
+        cmocka_unit_test(test_components),
+        cmocka_unit_test(test_post_processors),
+        cmocka_unit_test(test_added_tokens),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_config_and_processor),
+        cmocka_unit_test(test_open),
+        cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_long_patterns),
+        cmocka_unit_test(test_large_file),
+        cmocka_unit_test(test_one_large_id),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
