@@ -7,6 +7,7 @@
 
 static const nib_family *const families[] = {
     &nib__family_linear_int,
+    &nib__family_quant,
     &nib__family_linear_float,
     &nib__family_linear_fp8,
     &nib__family_token,

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Activation quantizers in plain C that compilers turn into vectors: included with NIB_QUANT(name) naming the
+ * functions of one instruction set. Every step works on one element or is free of order, so all of them give
+ * the same bits. The formulas, for a token x[k]; rne rounds to nearest, ties to even:
+ *
+ *   int8, int4 asymmetric   low = min(x, 0), high = max(x, 0); s = max((high - low) / steps, eps)
+ *                           z = clamp(qmin - rne(low / s), qmin, qmax)
+ *   symmetric               s = max(max |x| / (steps / 2), 2^-23), z = 0
+ *   static                  s and z as given
+ *   then                    q = clamp(rne(x * (1 / s)) + z, qmin, qmax)
+ *   steps is 255 or 15; eps the smallest normal f32, or 2^-23 with -ao017
+ *   e4m3 per token          s = max |x| / 448; q = e4m3(x / s), saturated
+ *   MX                      per 32 elements, the last block may be shorter: see mx_scale
+ *
+ * A scale of 0 becomes 1 with codes 0. A token (of MX: a block) that holds NaN or infinity gets codes 0 and a
+ * scale of NaN, which makes all its products NaN; the casts to f16 and bf16 keep NaN and infinity as they are.
+ */
+#include "quant_rows.h"
+
+#include <math.h>
+
+NIB_INLINE int32_t bits_of(float f)
+{
+    int32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+NIB_INLINE float float_of(int32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* For |x| < 2^22. */
+NIB_INLINE float round_even(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+
+/* ---- ranges ---- */
+
+typedef struct range {
+    float low, high; /* of the values and 0 */
+    bool is_finite;
+} range;
+
+/* As integers that order like floats, so that minimum and maximum do not depend on the order of comparison:
+ * negative values count down from -1, NaN lies beyond infinity on both sides. */
+NIB_INLINE range range_of(const float *x, int64_t count)
+{
+    int32_t least = 0, most = 0;
+    for (int64_t j = 0; j < count; j++) {
+        const int32_t bits = bits_of(x[j]);
+        const int32_t key = bits ^ (bits >> 31 & 0x7fffffff);
+        least = key < least ? key : least;
+        most = key > most ? key : most;
+    }
+    const int32_t low = least ^ (least >> 31 & 0x7fffffff);
+    return (range){.low = float_of(low), .high = float_of(most),
+                   .is_finite = most < 0x7f800000 && (low & 0x7fffffff) < 0x7f800000};
+}
+
+NIB_INLINE float largest_of(range r) { return -r.low > r.high ? -r.low : r.high; }
+
+/* ---- int8 and int4 ---- */
+
+NIB_INLINE void integer_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x, int64_t count, float factor,
+                              int32_t zero, int32_t qmin, int32_t qmax)
+{
+    const float low = (float)(qmin - zero), high = (float)(qmax - zero);
+    for (int64_t j = 0; j < count; j++) {
+        float v = x[j] * factor;
+        v = v > low ? v : low; /* NaN, from a static scale of 0, becomes low */
+        v = v < high ? v : high;
+        codes[j] = (int8_t)((int32_t)round_even(v) + zero);
+    }
+}
+
+/* Sums of the codes of each group. */
+NIB_INLINE void group_sums(int32_t *sums, const int8_t *codes, const nib_input *out)
+{
+    for (int64_t g = 0, k0 = 0; k0 < out->k; g++, k0 += out->group) {
+        const int64_t end = nib__min(k0 + out->group, out->k);
+        int32_t sum = 0;
+        for (int64_t j = k0; j < end; j++)
+            sum += codes[j];
+        sums[g] = sum;
+    }
+}
+
+/* One token with the scale and zero point chosen. */
+NIB_INLINE void integer_token(const nib_quant *a, int64_t r, float scale, int32_t zero, bool is_finite, int32_t qmin,
+                              int32_t qmax)
+{
+    const nib_input *out = &a->out;
+    int8_t *codes = out->codes + r * out->ld;
+    if (is_finite) {
+        integer_codes(codes, a->x + r * a->ldx, out->k, 1 / scale, zero, qmin, qmax);
+        memset(codes + out->k, 0, (size_t)(out->ld - out->k));
+        group_sums(out->sums + r * out->groups, codes, out);
+    } else {
+        memset(codes, 0, (size_t)out->ld);
+        memset(out->sums + r * out->groups, 0, (size_t)out->groups * sizeof *out->sums);
+    }
+    out->scale[r] = is_finite ? scale : NAN;
+    out->zero[r] = is_finite ? zero : 0;
+}
+
+NIB_INLINE void dynamic_tokens(const nib_quant *a, int64_t m0, int64_t m1, int32_t qmin, int32_t qmax)
+{
+    const float steps = (float)(qmax - qmin);
+    const float eps = a->symmetric || a->formula == NIB_FORMULA_AO017 ? 0x1p-23f : 0x1p-126f;
+    for (int64_t r = m0; r < m1; r++) {
+        const range x = range_of(a->x + r * a->ldx, a->out.k);
+        float scale = 1;
+        int32_t zero = 0;
+        if (x.is_finite) {
+            scale = a->symmetric ? largest_of(x) / (steps / 2) : (x.high - x.low) / steps;
+            scale = scale > eps ? scale : eps;
+        }
+        if (x.is_finite && !a->symmetric)
+            zero = (int32_t)nib__max(qmin, nib__min(qmax, qmin - (int32_t)round_even(x.low / scale)));
+        integer_token(a, r, scale, zero, x.is_finite, qmin, qmax);
+    }
+}
+
+void NIB_QUANT(a8t)(const nib_quant *a, int64_t m0, int64_t m1) { dynamic_tokens(a, m0, m1, -128, 127); }
+void NIB_QUANT(a4t)(const nib_quant *a, int64_t m0, int64_t m1) { dynamic_tokens(a, m0, m1, -8, 7); }
+
+void NIB_QUANT(a8s)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    const int32_t zero = a->static_zero != NULL ? *a->static_zero : 0;
+    for (int64_t r = m0; r < m1; r++) {
+        const range x = range_of(a->x + r * a->ldx, a->out.k);
+        integer_token(a, r, *a->static_scale, zero, x.is_finite, -128, 127);
+    }
+}
+
+/* ---- float activations: casts, and the sums that float zeros need ---- */
+
+/* Sum over x[k0..k1) as a product with codes of 1 adds them: k ascending, or by pairs from k0, odd then even.
+ * The fused multiply-adds are the product's own; besides, gcc 12 vectorizes a plain sum of swapped pairs in
+ * another order than it is written in. */
+NIB_INLINE float segment_sum(const float *x, int64_t k0, int64_t k1, bool by_pairs)
+{
+    float sum = 0;
+    int64_t j = k0;
+    if (by_pairs)
+        for (; j + 2 <= k1; j += 2)
+            sum = fmaf(x[j], 1, fmaf(x[j + 1], 1, sum));
+    for (; j < k1; j++)
+        sum += x[j];
+    return sum;
+}
+
+/* Eight groups of `size` at a time: their chains of additions overlap. */
+NIB_INLINE void eight_sums(float *sums, const float *x, int64_t size, bool by_pairs)
+{
+    float sum[8] = {0};
+    const int64_t pairs = by_pairs ? size / 2 : 0;
+    for (int64_t j = 0; j < pairs; j++)
+        for (int g = 0; g < 8; g++)
+            sum[g] = fmaf(x[g * size + 2 * j], 1, fmaf(x[g * size + 2 * j + 1], 1, sum[g]));
+    for (int64_t j = 2 * pairs; j < size; j++)
+        for (int g = 0; g < 8; g++)
+            sum[g] += x[g * size + j];
+    for (int g = 0; g < 8; g++)
+        sums[g] = sum[g];
+}
+
+/* fsums of one token whose values, as the product reads them, are x. Sums restart at every block. */
+NIB_INLINE void float_sums(const nib_input *out, int64_t r, const float *x, bool by_pairs)
+{
+    float *sums = out->fsums + r * out->groups;
+    int64_t g = 0;
+    if (out->group <= NIB_SUM_BLOCK)
+        for (; (g + 8) * out->group <= out->k; g += 8)
+            eight_sums(sums + g, x + g * out->group, out->group, by_pairs);
+    for (; g < out->groups; g++) {
+        const int64_t end = nib__min((g + 1) * out->group, out->k);
+        float total = 0;
+        for (int64_t k0 = g * out->group; k0 < end;) {
+            const bool is_whole = out->group <= NIB_SUM_BLOCK;
+            const int64_t k1 = is_whole ? end : nib__min(end, (k0 / NIB_SUM_BLOCK + 1) * NIB_SUM_BLOCK);
+            total += segment_sum(x, k0, k1, by_pairs);
+            k0 = k1;
+        }
+        sums[g] = total;
+    }
+}
+
+/* out.f32 is x itself, or a copy is made. */
+void NIB_QUANT(f32)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    const nib_input *out = &a->out;
+    for (int64_t r = m0; r < m1; r++) {
+        const float *x = a->x + r * a->ldx;
+        float *to = out->f32 + r * out->ld;
+        if (to != x)
+            memcpy(to, x, (size_t)out->k * sizeof *to);
+        if (out->fsums != NULL)
+            float_sums(out, r, to, false);
+    }
+}
+
+void NIB_QUANT(f16)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    enum { PIECE = 256 };
+    uint16_t halves[PIECE];
+    const nib_input *out = &a->out;
+    for (int64_t r = m0; r < m1; r++) {
+        float *to = out->f32 + r * out->ld;
+        for (int64_t j = 0; j < out->k; j += PIECE) {
+            const int64_t count = nib__min(PIECE, out->k - j);
+            nib__from_f32(halves, NIB_TYPE_F16, a->x + r * a->ldx + j, count);
+            nib__to_f32(to + j, halves, NIB_TYPE_F16, count);
+        }
+        if (out->fsums != NULL)
+            float_sums(out, r, to, false);
+    }
+}
+
+/* As nib__f32_to_bf16. */
+NIB_INLINE void bf16_codes(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count)
+{
+    for (int64_t j = 0; j < count; j++) {
+        const uint32_t bits = (uint32_t)bits_of(x[j]);
+        const uint32_t rounded = (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
+        const uint32_t nan = 0x7fc0U | (bits >> 16 & 0x8000U);
+        out[j] = (uint16_t)((bits & 0x7fffffffU) > 0x7f800000U ? nan : rounded);
+    }
+}
+
+/* fsums of bf16 values, widened a batch of 8 groups or one block at a time. */
+static void bf16_sums(const nib_input *out, int64_t r)
+{
+    enum { PIECE = 8 * 256 };
+    float x[PIECE];
+    const uint16_t *from = out->bf16 + r * out->ld;
+    float *sums = out->fsums + r * out->groups;
+    int64_t g = 0;
+    if (out->group <= PIECE / 8)
+        for (; (g + 8) * out->group <= out->k; g += 8) {
+            for (int64_t j = 0; j < 8 * out->group; j++)
+                x[j] = float_of((int32_t)((uint32_t)from[g * out->group + j] << 16));
+            eight_sums(sums + g, x, out->group, true);
+        }
+    for (; g < out->groups; g++) {
+        const int64_t end = nib__min((g + 1) * out->group, out->k);
+        float total = 0;
+        for (int64_t k0 = g * out->group; k0 < end;) {
+            const bool is_whole = out->group <= NIB_SUM_BLOCK;
+            const int64_t k1 = is_whole ? end : nib__min(end, (k0 / NIB_SUM_BLOCK + 1) * NIB_SUM_BLOCK);
+            for (int64_t j = k0; j < k1; j++)
+                x[j - k0] = float_of((int32_t)((uint32_t)from[j] << 16));
+            total += segment_sum(x, 0, k1 - k0, true);
+            k0 = k1;
+        }
+        sums[g] = total;
+    }
+}
+
+void NIB_QUANT(bf16)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    const nib_input *out = &a->out;
+    for (int64_t r = m0; r < m1; r++) {
+        uint16_t *to = out->bf16 + r * out->ld;
+        bf16_codes(to, a->x + r * a->ldx, out->k);
+        memset(to + out->k, 0, (size_t)(out->ld - out->k) * sizeof *to);
+        if (out->fsums != NULL)
+            bf16_sums(out, r);
+    }
+}
+
+/* ---- e4m3 ---- */
+
+/* The nearest e4m3 value, saturated, as f32 bits without its sign. Below the smallest normal, 2^-6, the
+ * addition of 2^14 rounds to multiples of 2^-9. */
+NIB_INLINE int32_t e4m3_magnitude(float x)
+{
+    const int32_t magnitude = bits_of(x) & 0x7fffffff;
+    const float v = float_of(magnitude < 0x43e00000 ? magnitude : 0x43e00000); /* 448 */
+    const int32_t bits = bits_of(v);
+    const int32_t normal = (bits + 0x7ffff + (bits >> 20 & 1)) & ~0xfffff;
+    const int32_t small = bits_of((v + 0x1p14f) - 0x1p14f);
+    return bits < 0x3c800000 ? small : normal;
+}
+
+NIB_INLINE void e4m3_as_bf16(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count, float scale)
+{
+    for (int64_t j = 0; j < count; j++) {
+        const float v = x[j] / scale;
+        out[j] = (uint16_t)((uint32_t)(e4m3_magnitude(v) | (bits_of(v) & INT32_MIN)) >> 16);
+    }
+}
+
+NIB_INLINE void e4m3_codes(uint8_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count, float scale)
+{
+    for (int64_t j = 0; j < count; j++) {
+        const float v = x[j] / scale;
+        const int32_t magnitude = e4m3_magnitude(v);
+        const int32_t normal = (magnitude >> 20) - (120 << 3), small = (int32_t)(float_of(magnitude) * 512);
+        out[j] = (uint8_t)((magnitude < 0x3c800000 ? small : normal) | (bits_of(v) >> 24 & 0x80));
+    }
+}
+
+void NIB_QUANT(e4m3t)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    const nib_input *out = &a->out;
+    for (int64_t r = m0; r < m1; r++) {
+        const float *x = a->x + r * a->ldx;
+        uint16_t *to = out->bf16 + r * out->ld;
+        const range of = range_of(x, out->k);
+        const float scale = of.is_finite ? largest_of(of) / 448 : NAN;
+        const int64_t coded = scale > 0 ? out->k : 0;
+        e4m3_as_bf16(to, x, coded, scale);
+        memset(to + coded, 0, (size_t)(out->ld - coded) * sizeof *to);
+        out->scale[r] = scale == 0 ? 1 : scale;
+    }
+}
+
+/* ---- MX ---- */
+
+typedef struct mx_block {
+    float scale;   /* 2^(byte - 127); byte 0 is a denormal */
+    float divisor; /* of x: the scale, except for byte 0, whose inverse f32 would hold but torchao does not use */
+} mx_block;
+
+/* The exponent of max |x| less that of 448 (floor), or the least power of two not below max |x| / 448. */
+NIB_INLINE mx_block mx_scale(float largest, bool is_floor)
+{
+    if (is_floor) {
+        const int32_t exponent = bits_of(largest) >> 23, byte = exponent > 8 ? exponent - 8 : 0;
+        return (mx_block){nib__e8m0_to_f32((uint8_t)byte), nib__e8m0_to_f32((uint8_t)(byte > 0 ? byte : 1))};
+    }
+    const uint8_t byte = nib__f32_to_e8m0_up(largest / 448);
+    return (mx_block){nib__e8m0_to_f32(byte), byte > 0 ? nib__e8m0_to_f32(byte) : 1};
+}
+
+void NIB_QUANT(mx8)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    enum { BLOCK = 32 };
+    const nib_input *out = &a->out;
+    for (int64_t r = m0; r < m1; r++) {
+        uint8_t *to = (uint8_t *)out->codes + r * out->ld;
+        for (int64_t g = 0, k0 = 0; k0 < out->k; g++, k0 += BLOCK) {
+            const float *x = a->x + r * a->ldx + k0;
+            const int64_t count = nib__min(BLOCK, out->k - k0);
+            const range of = range_of(x, count);
+            const mx_block block = mx_scale(largest_of(of), a->mx_floor);
+            if (of.is_finite)
+                e4m3_codes(to + k0, x, count, block.divisor);
+            else
+                memset(to + k0, 0, (size_t)count);
+            out->scale[r * out->groups + g] = of.is_finite ? block.scale : NAN;
+        }
+        memset(to + out->k, 0, (size_t)(out->ld - out->k));
+    }
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The runs of the activation quantizers: quant_body.h, compiled once for each instruction set.
+ */
+#ifndef NIB_QUANT_ROWS_H
+#define NIB_QUANT_ROWS_H
+
+#include "kernel.h"
+
+#define NIB__QUANT_RUNS(target)                                                                    \
+    void nib__quant_a8t__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
+    void nib__quant_a8s__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
+    void nib__quant_a4t__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
+    void nib__quant_f32__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
+    void nib__quant_f16__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
+    void nib__quant_bf16__##target(const nib_quant *a, int64_t m0, int64_t m1);                    \
+    void nib__quant_e4m3t__##target(const nib_quant *a, int64_t m0, int64_t m1);                   \
+    void nib__quant_mx8__##target(const nib_quant *a, int64_t m0, int64_t m1)
+
+NIB__QUANT_RUNS(ref);
+NIB__QUANT_RUNS(avx2);
+NIB__QUANT_RUNS(avx512);
+
+#endif

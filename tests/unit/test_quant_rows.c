@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Activation quantizers: the reference against the formulas written out, torchao's own codes and base's casts;
+ * every other row against the reference, bit for bit.
+ */
+#include "kernel.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { POISON = 0xa5, GUARD = 64 };
+
+static uint64_t seed = 20261120;
+
+static uint32_t any(void)
+{
+    seed = seed * 6364136223846793005U + 1442695040888963407U;
+    return (uint32_t)(seed >> 33);
+}
+
+static void *take(size_t bytes)
+{
+    void *p = aligned_alloc(64, (bytes + GUARD + 63) / 64 * 64);
+    assert_non_null(p);
+    memset(p, POISON, (bytes + GUARD + 63) / 64 * 64);
+    return p;
+}
+
+static const nib_kernel *row_named(const char *name)
+{
+    for (size_t i = 0; i < nib__family_quant.count; i++)
+        if (strcmp(nib__family_quant.rows[i].name, name) == 0)
+            return &nib__family_quant.rows[i];
+    fail_msg("no row %s", name);
+    return NULL;
+}
+
+static bool runs_here(const nib_kernel *row)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (strstr(row->name, "__avx512") != NULL && !__builtin_cpu_supports("avx512bw"))
+        return false;
+    if (strstr(row->name, "__avx2") != NULL && !__builtin_cpu_supports("avx2"))
+        return false;
+#endif
+    return row->run.any != NULL;
+}
+
+/* ---- one job with its own buffers ---- */
+
+typedef struct job {
+    nib_quant q;
+    int64_t m;
+    size_t values_size, scale_size, sums_size; /* bytes of each output */
+    void *values, *scale, *zero, *sums;
+} job;
+
+static job make_job(const nib_kernel *row, const float *x, int64_t m, int64_t k, int64_t ldx, int64_t group)
+{
+    const bool is_codes = row->act == NIB_ACT_I8_TOKEN || row->act == NIB_ACT_I8_STATIC ||
+                          row->act == NIB_ACT_I4_TOKEN || row->act == NIB_ACT_MX8;
+    const bool is_f32 = row->act == NIB_ACT_FLOAT && row->input != NIB_TYPE_BF16;
+    const size_t size = is_codes ? 1 : is_f32 ? 4 : 2;
+    job j = {.m = m};
+    nib_input *out = &j.q.out;
+    out->m = m;
+    out->k = k;
+    out->ld = nib__round_up(k, NIB_CODES_PAD);
+    out->group = row->act == NIB_ACT_MX8 ? 32 : group;
+    out->groups = nib__ceil_div(k, out->group);
+    j.values_size = (size_t)(m * out->ld) * size;
+    j.scale_size = (size_t)(m * (row->act == NIB_ACT_MX8 ? out->groups : 1)) * 4;
+    j.sums_size = (size_t)(m * out->groups) * 4;
+    j.values = take(j.values_size);
+    j.scale = take(j.scale_size);
+    j.zero = take((size_t)m * 4);
+    j.sums = take(j.sums_size);
+    out->codes = is_codes ? j.values : NULL;
+    out->f32 = is_f32 ? j.values : NULL;
+    out->bf16 = !is_codes && !is_f32 ? j.values : NULL;
+    out->scale = j.scale;
+    out->zero = j.zero;
+    out->sums = j.sums;
+    out->fsums = row->act == NIB_ACT_FLOAT ? j.sums : NULL;
+    j.q.x = x;
+    j.q.ldx = ldx;
+    return j;
+}
+
+static void free_job(job *j)
+{
+    free(j->values);
+    free(j->scale);
+    free(j->zero);
+    free(j->sums);
+}
+
+static void check_guard(const void *p, size_t bytes)
+{
+    for (size_t i = bytes; i < bytes + GUARD; i++)
+        assert_int_equal(((const uint8_t *)p)[i], POISON);
+}
+
+static void run(const nib_kernel *row, job *j, bool in_parts)
+{
+    if (!in_parts)
+        row->run.quant(&j->q, 0, j->m);
+    for (int64_t r = 0; in_parts && r < j->m; r++)
+        row->run.quant(&j->q, r, r + 1);
+    check_guard(j->values, j->values_size);
+    check_guard(j->scale, j->scale_size);
+    check_guard(j->zero, (size_t)j->m * 4);
+    check_guard(j->sums, j->sums_size);
+}
+
+/* Every row of the reference's form gives its bits. */
+static void compare(const nib_kernel *ref, const job *want)
+{
+    for (size_t i = 0; i < nib__family_quant.count; i++) {
+        const nib_kernel *row = &nib__family_quant.rows[i];
+        if (row->reference == NULL || strcmp(row->reference, ref->name) != 0 || !runs_here(row))
+            continue;
+        job j = make_job(row, want->q.x, want->m, want->q.out.k, want->q.ldx, want->q.out.group);
+        j.q.symmetric = want->q.symmetric;
+        j.q.mx_floor = want->q.mx_floor;
+        j.q.formula = want->q.formula;
+        j.q.static_scale = want->q.static_scale;
+        j.q.static_zero = want->q.static_zero;
+        run(row, &j, true);
+        assert_memory_equal(j.values, want->values, j.values_size);
+        assert_memory_equal(j.scale, want->scale, j.scale_size);
+        assert_memory_equal(j.zero, want->zero, (size_t)j.m * 4);
+        assert_memory_equal(j.sums, want->sums, j.sums_size);
+        free_job(&j);
+    }
+}
+
+/* ---- inputs ---- */
+
+enum { KINDS = 12 };
+
+static void fill(float *x, int64_t k, int kind)
+{
+    for (int64_t j = 0; j < k; j++) {
+        const float u = (float)any() / 2147483648.0F * 2 - 1;
+        switch (kind) {
+        case 0: x[j] = u; break;
+        case 1: x[j] = 0; break;
+        case 2: x[j] = u * 1e-40F; break; /* denormal */
+        case 3: x[j] = u * 3e38F; break;  /* the range overflows */
+        case 4: x[j] = fabsf(u) * 7; break;
+        case 5: x[j] = -fabsf(u) * 7; break;
+        case 6: x[j] = u * 1e-30F; break;
+        case 7: x[j] = 0.375F; break;
+        case 8: x[j] = ldexpf(u, (int)(any() % 60) - 30); break;
+        case 9: x[j] = j == k / 2 ? NAN : u; break;
+        case 10: x[j] = j == k / 2 ? -INFINITY : u; break;
+        default: x[j] = j % 2 ? -0.0F : 0.0F; break;
+        }
+    }
+}
+
+/* ---- formulas written out ---- */
+
+static float rne(float v) { return nearbyintf(v); }
+static float between(float v, float low, float high) { return v < low ? low : v > high ? high : v; }
+
+static void check_integer(const job *j, int bits, bool is_static)
+{
+    const float steps = bits == 8 ? 255 : 15, qmin = bits == 8 ? -128 : -8, qmax = -qmin - 1;
+    const nib_input *out = &j->q.out;
+    for (int64_t r = 0; r < j->m; r++) {
+        const float *x = j->q.x + r * j->q.ldx;
+        float low = 0, high = 0, scale, zero = 0;
+        bool is_finite = true;
+        for (int64_t i = 0; i < out->k; i++) {
+            low = fminf(low, x[i]);
+            high = fmaxf(high, x[i]);
+            is_finite = is_finite && isfinite(x[i]);
+        }
+        const float eps = j->q.symmetric || j->q.formula == NIB_FORMULA_AO017 ? 1.1920929e-07F : 1.17549435e-38F;
+        if (is_static) {
+            scale = *j->q.static_scale;
+            zero = (float)*j->q.static_zero;
+        } else if (j->q.symmetric) {
+            scale = fmaxf(fmaxf(-low, high) / (steps / 2), eps);
+        } else {
+            scale = fmaxf((high - low) / steps, eps);
+            zero = between(qmin - rne(low / scale), qmin, qmax);
+        }
+        assert_true(is_finite ? out->scale[r] == scale : isnan(out->scale[r]));
+        assert_int_equal(out->zero[r], is_finite ? (int)zero : 0);
+        for (int64_t g = 0; g < out->groups; g++) {
+            int sum = 0;
+            for (int64_t i = g * out->group; i < nib__min(out->k, (g + 1) * out->group); i++) {
+                const float code = between(rne(x[i] * (1 / scale)) + zero, qmin, qmax);
+                assert_int_equal(out->codes[r * out->ld + i], is_finite ? (int)code : 0);
+                sum += out->codes[r * out->ld + i];
+            }
+            assert_int_equal(out->sums[r * out->groups + g], sum);
+        }
+        for (int64_t i = out->k; i < out->ld; i++)
+            assert_int_equal(out->codes[r * out->ld + i], 0);
+    }
+}
+
+static void check_mx(const job *j)
+{
+    const nib_input *out = &j->q.out;
+    for (int64_t r = 0; r < j->m; r++)
+        for (int64_t g = 0; g < out->groups; g++) {
+            const int64_t count = nib__min(32, out->k - 32 * g);
+            const float *x = j->q.x + r * j->q.ldx + 32 * g, scale = out->scale[r * out->groups + g];
+            const uint8_t *codes = (const uint8_t *)out->codes + r * out->ld + 32 * g;
+            float largest = 0;
+            bool is_finite = true;
+            for (int64_t i = 0; i < count; i++) {
+                largest = fmaxf(largest, fabsf(x[i]));
+                is_finite = is_finite && isfinite(x[i]);
+            }
+            assert_true(is_finite == !isnan(scale));
+            int power;
+            if (is_finite)
+                assert_true(frexpf(scale, &power) == 0.5F);
+            if (is_finite && largest > 1e-30F && !j->q.mx_floor)
+                assert_true(largest / 448 <= scale && largest / 448 > scale / 2);
+            if (is_finite && largest > 1e-30F && j->q.mx_floor)
+                assert_true(largest >= scale * 256 && largest < scale * 512);
+            for (int64_t i = 0; i < count; i++)
+                if (largest > 1e-30F)
+                    assert_int_equal(codes[i], is_finite ? nib__f32_to_e4m3_saturated(x[i] / scale) : 0);
+        }
+}
+
+static void check_e4m3(const job *j)
+{
+    const nib_input *out = &j->q.out;
+    for (int64_t r = 0; r < j->m; r++) {
+        const float *x = j->q.x + r * j->q.ldx;
+        float largest = 0;
+        bool is_finite = true;
+        for (int64_t i = 0; i < out->k; i++) {
+            largest = fmaxf(largest, fabsf(x[i]));
+            is_finite = is_finite && isfinite(x[i]);
+        }
+        const float scale = largest / 448;
+        assert_true(!is_finite ? isnan(out->scale[r]) : out->scale[r] == (scale > 0 ? scale : 1));
+        for (int64_t i = 0; i < out->ld; i++) {
+            const bool coded = is_finite && scale > 0 && i < out->k;
+            const float value = coded ? nib__e4m3_to_f32(nib__f32_to_e4m3_saturated(x[i] / scale)) : 0;
+            assert_int_equal(out->bf16[r * out->ld + i], nib__f32_to_bf16(value));
+        }
+    }
+}
+
+/* Sums by group in the order of a product with ones. */
+static void check_floats(const job *j, nib_type type)
+{
+    const nib_input *out = &j->q.out;
+    for (int64_t r = 0; r < j->m; r++)
+        for (int64_t g = 0; g < out->groups; g++) {
+            float total = 0, sum = 0, values[2 * NIB_SUM_BLOCK];
+            const int64_t k0 = g * out->group, k1 = nib__min(out->k, k0 + out->group);
+            int64_t begin = k0;
+            for (int64_t i = k0; i < k1; i++) {
+                const float x = j->q.x[r * j->q.ldx + i];
+                if (type == NIB_TYPE_BF16) {
+                    assert_int_equal(out->bf16[r * out->ld + i], nib__f32_to_bf16(x));
+                    values[i - begin] = nib__bf16_to_f32(nib__f32_to_bf16(x));
+                } else {
+                    const float want = type == NIB_TYPE_F16 ? nib__f16_to_f32(nib__f32_to_f16(x)) : x;
+                    assert_memory_equal(&out->f32[r * out->ld + i], &want, 4);
+                    values[i - begin] = want;
+                }
+                if (i + 1 < k1 && (out->group <= NIB_SUM_BLOCK || (i + 1) % NIB_SUM_BLOCK != 0))
+                    continue;
+                sum = 0;
+                int64_t at = 0;
+                for (; type == NIB_TYPE_BF16 && at + 2 <= i + 1 - begin; at += 2) {
+                    sum = fmaf(values[at + 1], 1, sum);
+                    sum = fmaf(values[at], 1, sum);
+                }
+                for (; at < i + 1 - begin; at++)
+                    sum = fmaf(values[at], 1, sum);
+                total += sum;
+                begin = i + 1;
+            }
+            const float got = out->fsums[r * out->groups + g];
+            if (memcmp(&got, &total, 4) != 0 && !(isnan(got) && isnan(total)))
+                fail_msg("%s k %d token %d group %d of %d: sum %a, not %a", nib__type_name(type), (int)out->k, (int)r, (int)g,
+                         (int)out->group, (double)got, (double)total);
+        }
+}
+
+/* ---- tests ---- */
+
+static const int64_t ks[] = {1, 31, 32, 33, 64, 172, 224, 608, 2048, 2080, 4100};
+
+static void test_forms(void **state)
+{
+    (void)state;
+    static const char *const refs[] = {"quant_f32_a8t__ref",  "quant_f32_a4t__ref",  "quant_f32_a8s__ref",
+                                       "quant_f32_e4m3t__ref", "quant_f32_mx8__ref", "quant_f32_bf16__ref",
+                                       "quant_f32_f16__ref",   "quant_f32_f32__ref"};
+    static const int64_t groups[] = {32, 64, 7, 3000, 0};
+    const float scales[] = {0.01F, 1e-30F, 3e38F, 0.0F};
+    const int32_t zeros[] = {0, 5, -128, 127};
+    for (size_t f = 0; f < COUNT(refs); f++)
+        for (size_t i = 0; i < COUNT(ks); i++)
+            for (int variant = 0; variant < 8; variant++) {
+                const nib_kernel *ref = row_named(refs[f]);
+                const int64_t k = ks[i], m = KINDS, ldx = k + variant % 3;
+                const int64_t group = groups[(size_t)(variant + (int)i) % COUNT(groups)];
+                float *x = take((size_t)(m * ldx) * 4);
+                for (int64_t r = 0; r < m; r++)
+                    fill(x + r * ldx, k, (int)r);
+                job j = make_job(ref, x, m, k, ldx, group > 0 ? group : k);
+                j.q.symmetric = variant % 2 != 0;
+                j.q.mx_floor = variant % 2 != 0;
+                j.q.formula = variant / 2 % 2 ? NIB_FORMULA_AO017 : NIB_FORMULA_TORCHAO;
+                j.q.static_scale = &scales[variant % 4];
+                j.q.static_zero = &zeros[variant % 4];
+                run(ref, &j, false);
+                if (ref->act == NIB_ACT_I8_TOKEN || ref->act == NIB_ACT_I4_TOKEN)
+                    check_integer(&j, ref->act == NIB_ACT_I8_TOKEN ? 8 : 4, false);
+                else if (ref->act == NIB_ACT_I8_STATIC && scales[variant % 4] != 0)
+                    check_integer(&j, 8, true);
+                else if (ref->act == NIB_ACT_MX8)
+                    check_mx(&j);
+                else if (ref->act == NIB_ACT_E4M3_TOKEN)
+                    check_e4m3(&j);
+                else if (ref->act == NIB_ACT_FLOAT)
+                    check_floats(&j, (nib_type)ref->input);
+                compare(ref, &j);
+                free_job(&j);
+                free(x);
+            }
+}
+
+/* Every e4m3 code boundary, against base's cast. */
+static void test_e4m3_exhaustive(void **state)
+{
+    (void)state;
+    const nib_kernel *ref = row_named("quant_f32_e4m3t__ref");
+    enum { K = 1 << 12 };
+    float *x = take(K * 4);
+    for (uint32_t part = 0; part < 16; part++) {
+        for (uint32_t i = 0; i < K; i++) { /* 448 fixes the scale at 1 */
+            const uint32_t bits = 0x30000000U + ((part * K + i) << 13) + any() % 3 - 1;
+            memcpy(&x[i], &bits, 4);
+            x[i] = x[i] > 448 ? -448 : i % 2 ? x[i] : -x[i];
+        }
+        x[0] = 448;
+        job j = make_job(ref, x, 1, K, K, K);
+        run(ref, &j, false);
+        check_e4m3(&j);
+        free_job(&j);
+    }
+    free(x);
+}
+
+/* torchao's codes: lines "mapping eps scale zero | x... | q...", floats in hexadecimal. */
+static void test_torchao(void **state)
+{
+    (void)state;
+    FILE *file = fopen("tests/golden/act_int8.txt", "r");
+    assert_non_null(file);
+    static char line[1 << 16];
+    int cases = 0;
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (line[0] == '#')
+            continue;
+        float x[128], scale;
+        int q[128];
+        int count = 0, zero;
+        char *at = line;
+        const bool symmetric = *at == 's';
+        const nib_formula formula = at[1] == '7' ? NIB_FORMULA_AO017 : NIB_FORMULA_TORCHAO;
+        at += 2;
+        scale = strtof(at, &at);
+        zero = (int)strtol(at, &at, 10);
+        for (at = strchr(at, '|') + 1; *at != '|'; count++) {
+            x[count] = strtof(at, &at);
+            at += strspn(at, " ");
+        }
+        at++;
+        for (int i = 0; i < count; i++)
+            q[i] = (int)strtol(at, &at, 10);
+        const nib_kernel *ref = row_named("quant_f32_a8t__ref");
+        job j = make_job(ref, x, 1, count, count, count);
+        j.q.symmetric = symmetric;
+        j.q.formula = formula;
+        run(ref, &j, false);
+        assert_memory_equal(j.q.out.scale, &scale, 4);
+        assert_int_equal(j.q.out.zero[0], zero);
+        for (int i = 0; i < count; i++)
+            assert_int_equal(j.q.out.codes[i], q[i]);
+        free_job(&j);
+        cases++;
+    }
+    fclose(file);
+    assert_true(cases >= 30);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_e4m3_exhaustive),
+        cmocka_unit_test(test_torchao),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
