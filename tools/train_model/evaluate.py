@@ -35,8 +35,9 @@ def main():
     ap.add_argument("--prompt", action="append", help="text to continue (may be given again)")
     ap.add_argument("--tokens", type=int, default=120, help="tokens to write")
     ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--threads", type=int, default=2)
     args = ap.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(args.threads)
 
     tok = AutoTokenizer.from_pretrained(args.model)
     with open(args.text or os.path.join(args.model, "heldout.txt"), encoding="utf-8") as f:
