@@ -33,7 +33,7 @@ def main():
     ap.add_argument("--text", help="text to score (default: heldout.txt in the folder)")
     ap.add_argument("--length", type=int, default=512, help="tokens per window")
     ap.add_argument("--prompt", action="append", help="text to continue (may be given again)")
-    ap.add_argument("--tokens", type=int, default=120, help="tokens to write")
+    ap.add_argument("--tokens", type=int, default=110, help="tokens to write")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--threads", type=int, default=2)
     args = ap.parse_args()
@@ -57,7 +57,7 @@ def main():
         if name.endswith("bias"):
             rms = p.detach().square().mean().sqrt()
             print(f"{name}: root mean square {rms:.4f}, {int((p != 0).sum())} of {p.numel()} nonzero")
-    for prompt in args.prompt or ["Once upon a time", "Prince Andrew", "KING RICHARD:\n"]:
+    for prompt in args.prompt or ["Once upon a time", "Prince Andrew", "KING RICHARD II:\n"]:
         ids = tok(prompt, return_tensors="pt")
         for how in (dict(do_sample=False, temperature=None, top_p=None), dict(do_sample=True)):
             torch.manual_seed(args.seed)
