@@ -7,15 +7,24 @@
  */
 #include "linear_float.h"
 
-/* Tokens that a fast row stages, and k that it unpacks, at a time: see linear_float_body.h. */
+/* For the largest tiles, forms and pairs of any instruction set: see linear_float_body.h. */
+nib__room nib__room_of(const nib_linear *a)
+{
+    enum { WIDE = 4, PAIR_BYTES = 8, NATIVE_BYTES = 4, LINE = 64 };
+    const nib__panels l = nib__panels_of(a->w);
+    const int64_t span = nib__span(&l, SPAN_MAX), rows = nib__min(nib__round_up(a->x.m, 2), ROWS);
+    const int64_t few = WIDE * NIB_SUM_BLOCK / 2, many = rows * (SPAN_MAX / 2 + 8);
+    nib__room room;
+    room.acc = (size_t)nib__max(rows * CHUNK, WIDE * WIDE) * NIB__PANEL * sizeof(float);
+    room.x = (size_t)nib__round_up(nib__max(few, many) * PAIR_BYTES, LINE);
+    room.weights = (size_t)(WIDE * NIB__PANEL * span * NATIVE_BYTES);
+    return room;
+}
+
 size_t nib__linear_float_scratch(const void *args)
 {
-    enum { ROWS = 12, PANELS = 4, PAIR_BYTES = 8, NATIVE_BYTES = 4 };
-    const nib_linear *a = args;
-    const int64_t k = nib__round_up(nib__min(a->w->k, NIB_SUM_BLOCK), NIB__STEP);
-    const int64_t unpacked = NIB__CHUNK_F32 * NIB__PANEL * k * NATIVE_BYTES;
-    const int64_t sums = ROWS * PANELS * NIB__PANEL * (int64_t)sizeof(float);
-    return (size_t)(sums + ROWS * STAGE_PAIRS * PAIR_BYTES + unpacked);
+    const nib__room room = nib__room_of(args);
+    return room.acc + room.x + room.weights;
 }
 
 /* f32, f16 and bf16 weights have no group; the conditions then hold. */

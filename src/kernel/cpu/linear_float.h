@@ -116,14 +116,30 @@ NIB_INLINE size_t form_step(form f)
     }
 }
 
+/* The forms worth code of their own for one token; the others are brought into native form first. */
+NIB_INLINE bool is_direct(form f)
+{
+    return f == FORM_BF16 || f == FORM_I8 || f == FORM_I4 || f == FORM_E4M3;
+}
+
 enum {
-    /* Pairs of k from one staged row to the next: more than a block, so that rows do not fall on the same
-     * cache sets. */
-    STAGE_PAIRS = NIB_SUM_BLOCK / 2 + 16,
-    /* Panels that are unpacked at a time: half a MiB of scratch for a block of k. */
-    NIB__CHUNK_BF16 = 8,
-    NIB__CHUNK_F32 = 4,
+    SPAN_MAX = 256,
+    ROWS = 240,  /* tokens per piece, a multiple of every tile's, and */
+    CHUNK = 16,   /* panels per piece: sums and staged tokens fit the second-level cache */
 };
+
+/* Elements of k per piece: whole groups, about `span`. */
+NIB_INLINE int64_t nib__span(const nib__panels *l, int64_t span)
+{
+    return l->group == 0 ? span : l->group > span ? l->group : span / l->group * l->group;
+}
+
+/* Bytes of scratch: sums, staged tokens, weights in native form. */
+typedef struct nib__room {
+    size_t acc, x, weights;
+} nib__room;
+
+nib__room nib__room_of(const nib_linear *a);
 
 /* e4m3 to the bits of f32. */
 NIB_INLINE uint32_t nib__e4m3_bits(uint8_t code)

@@ -9,8 +9,7 @@
 #include <immintrin.h>
 
 #define NATIVE FORM_F32
-#define TILE_M 6
-enum { TILE_P = 1, WIDE_M = 2, WIDE_P = 2, CHUNK = NIB__CHUNK_F32, SWAPS = true };
+enum { TILE_M = 6, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, SWAPS = true, SPAN = 128 };
 
 typedef struct vec {
     __m256 low, high;

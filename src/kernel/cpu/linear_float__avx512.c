@@ -10,8 +10,7 @@
 #include "linear_float_x512.h"
 
 #define NATIVE FORM_F32
-#define TILE_M 12
-enum { TILE_P = 2, WIDE_M = 4, WIDE_P = 4, CHUNK = NIB__CHUNK_F32, SWAPS = true };
+enum { TILE_M = 12, TILE_P = 2, WIDE_M = 4, WIDE_P = 4, SWAPS = true, SPAN = 128 };
 
 /* In the order of the sum: even k first for F32 sums, odd k first for BF16 sums. */
 typedef struct pair {

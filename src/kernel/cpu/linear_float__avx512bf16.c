@@ -11,15 +11,11 @@
 #include "linear_float_x512.h"
 
 #define NATIVE FORM_BF16
-#define TILE_M 12
-enum { TILE_P = 2, WIDE_M = 4, WIDE_P = 4, CHUNK = NIB__CHUNK_BF16, SWAPS = false };
+enum { TILE_M = 12, TILE_P = 2, WIDE_M = 4, WIDE_P = 4, SWAPS = false, SPAN = 256 };
 
 typedef __m512i pair;
 
-typedef union x_pair {
-    uint16_t half[2];
-    int32_t both;
-} x_pair;
+typedef int32_t x_pair;
 
 typedef __m512i x_value;
 
@@ -59,42 +55,42 @@ NIB_INLINE void pair_store(uint8_t *p, pair w) { _mm512_storeu_si512(p, w); }
 
 NIB_INLINE pair pair_native(const uint8_t *p) { return _mm512_loadu_si512(p); }
 
-NIB_INLINE x_value x_get(const x_pair *x) { return _mm512_set1_epi32(x->both); }
+NIB_INLINE x_value x_get(const x_pair *x) { return _mm512_set1_epi32(*x); }
 
 NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
 {
     return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x);
 }
 
-NIB_INLINE void x_put_bf16(x_pair *out, const uint16_t *x, int64_t count)
+/* vdpbf16ps has its own order: nothing is ever swapped. */
+NIB_INLINE void put_halves(x_pair *out, uint32_t even, uint32_t odd)
 {
-    memcpy(out, x, (size_t)count * sizeof *x);
+    const uint32_t both = even | odd << 16;
+    memcpy(out, &both, sizeof both);
 }
 
-NIB_INLINE void x_put_half(x_pair *out, int64_t at, uint16_t half)
+NIB_INLINE void x_put_bf16(x_pair *out, const uint16_t *x, int64_t count, bool swap)
 {
-    memcpy((uint8_t *)out + (size_t)at * sizeof half, &half, sizeof half);
+    (void)swap;
+    memcpy(out, x, (size_t)(count / 2) * sizeof *out);
+    if (count % 2 != 0)
+        put_halves(out + count / 2, x[count - 1], 0);
 }
 
-NIB_INLINE void x_put_e4m3(x_pair *out, const uint8_t *codes, int64_t count)
+NIB_INLINE void x_put_e4m3(x_pair *out, const uint8_t *codes, int64_t count, bool swap)
 {
-    for (int64_t i = 0; i < count; i++)
-        x_put_half(out, i, (uint16_t)(nib__e4m3_bits(codes[i]) >> 16));
+    (void)swap;
+    for (int64_t i = 0; i < count / 2; i++)
+        put_halves(out + i, nib__e4m3_bits(codes[2 * i]) >> 16, nib__e4m3_bits(codes[2 * i + 1]) >> 16);
+    if (count % 2 != 0)
+        put_halves(out + count / 2, nib__e4m3_bits(codes[count - 1]) >> 16, 0);
 }
 
 /* Not asked: f32 activations have F32 sums. */
-NIB_INLINE void x_put_f32(x_pair *out, const float *x, int64_t count)
+NIB_INLINE void x_put_f32(x_pair *out, const float *x, int64_t count, bool swap)
 {
-    (void)out, (void)x, (void)count;
+    (void)out, (void)x, (void)count, (void)swap;
 }
-
-NIB_INLINE void x_clear(x_pair *out, int64_t from, int64_t to)
-{
-    for (int64_t i = from; i < to; i++)
-        x_put_half(out, i, 0);
-}
-
-NIB_INLINE void x_swap(x_pair *out, int64_t count) { (void)out, (void)count; }
 
 #include "linear_float_body.h"
 

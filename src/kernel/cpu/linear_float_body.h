@@ -5,130 +5,146 @@
  * its runs. The arithmetic is that of linear_float_ref.c, the packed layout that of linear_float.h; lanes are
  * outputs, so no sum over k is ever split or reordered.
  *
- * How a part runs: panels are taken CHUNK at a time; for each block of k the weights of the chunk are brought
- * into the native form in `scratch`, once for all tokens (not when they are native already); tokens are staged
- * TILE_M at a time into contiguous pairs of k; a tile of tokens x panels is summed in registers. With one token
- * codes are decoded in registers instead. y holds the totals between blocks.
+ * How a part runs. Up to WIDE_M tokens: WIDE_P panels at a time stream past; one token takes codes decoded in
+ * registers. More tokens: ROWS of them by CHUNK panels at a time, in pieces of SPAN k: the tokens are staged as
+ * pairs of k, the weights brought into the native form (unless they are), and tiles of TILE_M x TILE_P run with
+ * both in the first-level cache, their sums waiting in memory between pieces. y holds the totals between the
+ * blocks of k after which sums restart.
  *
  * BF16 sums without vdpbf16ps are F32 sums over pairs staged and unpacked odd k first.
  *
  * What the including file defines (vec: 16 f32 lanes, ivec: 16 i32, pair: the weights of two k in 16 lanes,
- * * raw: 8 k of int4, x_pair: two staged activations, x_value: an x_pair in all lanes):
- *   NATIVE, SWAPS (pairs in memory are in the order of the sum), TILE_M, TILE_P, WIDE_M, WIDE_P, CHUNK
+ * raw: 8 k of int4, x_pair: two staged activations, x_value: an x_pair in all lanes):
+ *   NATIVE, SWAPS (pairs in memory are in the order of the sum), SPAN, TILE_M, TILE_P, WIDE_M, WIDE_P
  *   vec_zero vec_set vec_load vec_store vec_load_part vec_store_part vec_add vec_mul vec_fma vec_values
- *   ivec_load_i8 raw_load pair_get pair_native pair_store pair_fma x_get x_put_f32 x_put_bf16 x_put_e4m3 x_clear x_swap
+ *   ivec_load_i8 raw_load pair_get pair_native pair_store pair_fma x_get x_put_f32 x_put_bf16 x_put_e4m3
  */
 
-/* A block of k of some panels and tokens. */
+enum {
+    AHEAD = 1024, /* bytes: decode reads 93 % of the roof instead of 82 % (Xeon family 6 model 207, 2026-11-20) */
+    BLOCK_PAIRS = NIB_SUM_BLOCK / 2, /* of a staged token, when a block is one piece */
+    SPAN_PAIRS = SPAN / 2 + 8,       /* else; the 8 keep rows off the same cache sets */
+};
+
+/* A piece of k of some panels and tokens. */
 typedef struct job {
     const nib_linear *a;
     nib__panels l;
-    const uint8_t *panel; /* the first panel: scales and zeros */
-    const uint8_t *codes; /* of the block in the first panel, packed or in scratch */
-    size_t stride;        /* bytes from a panel's codes to the next panel's */
-    const x_pair *x;      /* [rows][STAGE_PAIRS] */
-    float *acc;           /* [rows][panels][16]: a tile's sums over the block */
-    int64_t row, n;       /* the first token, the first output */
-    int64_t n_end;        /* outputs from here on are not this part's */
-    int64_t k0, k1;
-    bool first, last;     /* block */
+    const uint8_t *panel[WIDE_P]; /* scales and zeros; beyond the part's last panel, that one again */
+    const uint8_t *codes[WIDE_P]; /* of the piece, packed or in native form */
+    const x_pair *x;              /* [rows][BLOCK_PAIRS or SPAN_PAIRS] */
+    float *acc;                   /* [rows][panels][16]: sums over the block up to this piece */
+    int64_t row, n;               /* the first token, the first output */
+    int64_t n_end;                /* outputs from here on are not this part's */
+    int64_t k0, k1;               /* the piece */
+    bool opens;                   /* the piece opens the block */
+    bool first, last;             /* block */
 } job;
 
 typedef vec vec_tile[TILE_M][WIDE_P];
 
 /* ---- a tile: rows x panels sums in registers ---- */
 
-NIB_INLINE void clear(vec_tile sums, const int rows, const int panels)
-{
-#pragma GCC unroll 32
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 32
-        for (int p = 0; p < panels; p++)
-            sums[r][p] = vec_zero();
-}
+/* Past the end is harmless. */
+NIB_INLINE void prefetch(const uint8_t *codes) { _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0); }
 
-NIB_INLINE void sum_native(vec_tile sums, const uint8_t *codes, size_t stride, const x_pair *x, int64_t steps,
-                           const int rows, const int panels)
+/* A tile of `rows` tokens `x_stride` pairs apart by `panels` panels of weights in form `f`. NATIVE takes any
+ * tile, the other forms one row by WIDE_P panels. `swap`: the odd k of a pair is summed first. `streams`: the
+ * weights come from memory. */
+typedef struct tile_form {
+    form f;
+    bool swap, streams;
+    int rows, panels;
+    int64_t x_stride;
+} tile_form;
+
+NIB_INLINE void sum_native(vec_tile sums, const uint8_t *const *codes, size_t at, const x_pair *x, int64_t steps,
+                           const tile_form t)
 {
-    const size_t pair_bytes = form_step(NATIVE) / (NIB__STEP / 2);
-    for (int64_t i = 0; i < steps * (NIB__STEP / 2); i++, codes += pair_bytes, x++) {
+    const size_t pair_bytes = form_step(NATIVE) / (NIB__STEP / 2), end = at + (size_t)steps * form_step(NATIVE);
+    for (; at < end; at += pair_bytes, x++) {
         pair w[WIDE_P];
 #pragma GCC unroll 32
-        for (int p = 0; p < panels; p++)
-            w[p] = pair_native(codes + (size_t)p * stride);
+        for (int p = 0; p < t.panels; p++) {
+            w[p] = pair_native(codes[p] + at);
+            if (t.streams)
+                prefetch(codes[p] + at);
+        }
 #pragma GCC unroll 32
-        for (int r = 0; r < rows; r++) {
-            const x_value v = x_get(x + r * STAGE_PAIRS);
+        for (int r = 0; r < t.rows; r++) {
+            const x_value v = x_get(x + r * t.x_stride);
 #pragma GCC unroll 32
-            for (int p = 0; p < panels; p++)
+            for (int p = 0; p < t.panels; p++)
                 sums[r][p] = pair_fma(w[p], v, sums[r][p]);
         }
     }
 }
 
-/* One token, codes decoded on the way. */
-NIB_INLINE void sum_direct(vec_tile sums, const uint8_t *codes, size_t stride, const x_pair *x, int64_t steps,
-                           const form f, const bool swap)
+NIB_INLINE void sum_direct(vec_tile sums, const uint8_t *const *codes, size_t at, const x_pair *x, int64_t steps,
+                           const tile_form t)
 {
-    for (int64_t s = 0; s < steps; s++, codes += form_step(f), x += NIB__STEP / 2) {
+    const size_t end = at + (size_t)steps * form_step(t.f);
+    for (; at < end; at += form_step(t.f), x += NIB__STEP / 2) {
         raw held[WIDE_P];
 #pragma GCC unroll 32
-        for (int p = 0; p < WIDE_P; p++)
-            held[p] = raw_load(f, codes + (size_t)p * stride);
+        for (int p = 0; p < WIDE_P; p++) {
+            held[p] = raw_load(t.f, codes[p] + at);
+#pragma GCC unroll 32
+            for (size_t line = 0; line < form_step(t.f); line += 64)
+                prefetch(codes[p] + at + line);
+        }
 #pragma GCC unroll 32
         for (int i = 0; i < NIB__STEP / 2; i++) {
             const x_value v = x_get(x + i);
 #pragma GCC unroll 32
             for (int p = 0; p < WIDE_P; p++) {
-                const pair w = pair_get(f, false, swap, codes + (size_t)p * stride, held[p], i, ivec_load_i8(NULL));
+                const pair w = pair_get(t.f, false, t.swap, codes[p] + at, held[p], i, ivec_load_i8(NULL));
                 sums[0][p] = pair_fma(w, v, sums[0][p]);
             }
         }
     }
 }
 
-/* NATIVE: weights in native form; any other form: one row, WIDE_P panels. */
-NIB_INLINE void sum_steps(vec_tile sums, const uint8_t *codes, size_t stride, const x_pair *x, int64_t steps,
-                          const form f, const bool swap, const int rows, const int panels)
+NIB_INLINE void sum_steps(vec_tile sums, const uint8_t *const *codes, size_t at, const x_pair *x, int64_t steps,
+                          const tile_form t)
 {
-    if (f == NATIVE)
-        sum_native(sums, codes, stride, x, steps, rows, panels);
+    if (t.f == NATIVE)
+        sum_native(sums, codes, at, x, steps, t);
     else
-        sum_direct(sums, codes, stride, x, steps, f, swap);
+        sum_direct(sums, codes, at, x, steps, t);
 }
 
 NIB_INLINE vec group_scale(const job *j, int p, int64_t g)
 {
     const size_t size = nib__value_size(j->l.scale_type);
-    return vec_values(j->panel + (size_t)p * j->l.bytes + (size_t)(g * NIB__PANEL) * size, j->l.scale_type);
+    return vec_values(j->panel[p] + (size_t)(g * NIB__PANEL) * size, j->l.scale_type);
 }
 
 NIB_INLINE vec group_zero(const job *j, int p, int64_t g)
 {
     const size_t size = nib__value_size(j->l.zero_type);
-    return vec_values(j->panel + (size_t)p * j->l.bytes + j->l.zero_at + (size_t)(g * NIB__PANEL) * size,
-                      j->l.zero_type);
+    return vec_values(j->panel[p] + j->l.zero_at + (size_t)(g * NIB__PANEL) * size, j->l.zero_type);
 }
 
-/* acc += factor[p] * values, in one rounding; or by each row's own x_scale[r * groups] too. */
-NIB_INLINE void apply_scale(const job *j, vec_tile sums, int64_t g, const int rows, const int panels)
+/* acc = fma(scale, sums, acc). */
+NIB_INLINE void apply_scale(const job *j, vec_tile sums, int64_t g, const tile_form t)
 {
     const bool scaled_x = j->a->w->scheme.act == NIB_ACT_MX8;
     const int64_t groups = j->a->x.groups;
     const float *x_scale = scaled_x ? j->a->x.scale + j->row * groups + g : NULL;
 #pragma GCC unroll 32
-    for (int p = 0; p < panels; p++) {
+    for (int p = 0; p < t.panels; p++) {
         const vec scale = group_scale(j, p, g);
 #pragma GCC unroll 32
-        for (int r = 0; r < rows; r++) {
-            float *acc = j->acc + (r * panels + p) * NIB__PANEL;
+        for (int r = 0; r < t.rows; r++) {
+            float *acc = j->acc + (r * t.panels + p) * NIB__PANEL;
             const vec both = scaled_x ? vec_mul(vec_set(x_scale[r * groups]), scale) : scale;
             vec_store(acc, vec_fma(both, sums[r][p], vec_load(acc)));
         }
     }
 }
 
-/* acc += zero * (sum of x over the group), for float zeros. */
+/* acc = fma(zero, sum of x over the group, acc), for float zeros. */
 static void apply_zero(const job *j, int64_t g, int rows, int panels)
 {
     const int64_t groups = j->a->x.groups;
@@ -142,48 +158,105 @@ static void apply_zero(const job *j, int64_t g, int rows, int panels)
     }
 }
 
-NIB_INLINE void tile_plain(const job *j, const form f, const bool swap, const int rows, const int panels)
+NIB_INLINE void load_sums(vec_tile sums, const float *from, const tile_form t)
 {
-    vec_tile sums;
-    clear(sums, rows, panels);
-    const int64_t steps = nib__ceil_div(j->k1 - j->k0, NIB__STEP);
-    sum_steps(sums, j->codes, j->stride, j->x, steps, f, swap, rows, panels);
 #pragma GCC unroll 32
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < t.rows; r++)
 #pragma GCC unroll 32
-        for (int p = 0; p < panels; p++)
-            vec_store(j->acc + (r * panels + p) * NIB__PANEL, sums[r][p]);
+        for (int p = 0; p < t.panels; p++)
+            sums[r][p] = from != NULL ? vec_load(from + (r * t.panels + p) * NIB__PANEL) : vec_zero();
 }
 
-NIB_INLINE void tile_groups(const job *j, const form f, const bool swap, const int rows, const int panels)
+NIB_INLINE void tile_plain(const job *j, const tile_form t)
 {
-    memset(j->acc, 0, sizeof(float) * (size_t)(rows * panels * NIB__PANEL));
+    vec_tile sums;
+    if (j->opens)
+        load_sums(sums, NULL, t);
+    else
+        load_sums(sums, j->acc, t);
+    sum_steps(sums, j->codes, 0, j->x, nib__ceil_div(j->k1 - j->k0, NIB__STEP), t);
+#pragma GCC unroll 32
+    for (int r = 0; r < t.rows; r++)
+#pragma GCC unroll 32
+        for (int p = 0; p < t.panels; p++)
+            vec_store(j->acc + (r * t.panels + p) * NIB__PANEL, sums[r][p]);
+}
+
+/* The piece is whole groups. */
+NIB_INLINE void tile_groups(const job *j, const tile_form t)
+{
+    if (j->opens)
+        memset(j->acc, 0, sizeof(float) * (size_t)(t.rows * t.panels * NIB__PANEL));
     const bool has_zero = j->a->w->scheme.zero == NIB_ZERO_FLOAT;
-    const uint8_t *codes = j->codes;
     const x_pair *x = j->x;
+    size_t at = 0;
     int64_t g = j->k0 / j->l.group;
     for (int64_t k = j->k0; k < j->k1; k += j->l.group, g++) {
         vec_tile sums;
-        clear(sums, rows, panels);
+        load_sums(sums, NULL, t);
         const int64_t steps = nib__ceil_div(nib__min(j->l.group, j->k1 - k), NIB__STEP);
-        sum_steps(sums, codes, j->stride, x, steps, f, swap, rows, panels);
-        codes += (size_t)steps * form_step(f);
+        sum_steps(sums, j->codes, at, x, steps, t);
+        at += (size_t)steps * form_step(t.f);
         x += steps * (NIB__STEP / 2);
-        apply_scale(j, sums, g, rows, panels);
+        apply_scale(j, sums, g, t);
         if (has_zero)
-            apply_zero(j, g, rows, panels);
+            apply_zero(j, g, t.rows, t.panels);
     }
 }
 
-NIB_INLINE void tile(const job *j, const form f, const bool swap, const int rows, const int panels)
+NIB_INLINE void tile(const job *j, const tile_form t)
 {
     if (j->l.group > 0)
-        tile_groups(j, f, swap, rows, panels);
+        tile_groups(j, t);
     else
-        tile_plain(j, f, swap, rows, panels);
+        tile_plain(j, t);
 }
 
-/* ---- what follows a tile ---- */
+/* Rows past TILE_M are cases that never come. */
+NIB_INLINE void tile_of(const job *j, const int rows)
+{
+    if (rows <= TILE_M)
+        tile(j, (tile_form){NATIVE, false, false, rows <= TILE_M ? rows : 1, TILE_P, SPAN_PAIRS});
+}
+
+static void native_tile(const job *j, int64_t rows)
+{
+    switch (rows) {
+    case 1: tile_of(j, 1); break;
+    case 2: tile_of(j, 2); break;
+    case 3: tile_of(j, 3); break;
+    case 4: tile_of(j, 4); break;
+    case 5: tile_of(j, 5); break;
+    case 6: tile_of(j, 6); break;
+    case 7: tile_of(j, 7); break;
+    case 8: tile_of(j, 8); break;
+    case 9: tile_of(j, 9); break;
+    case 10: tile_of(j, 10); break;
+    case 11: tile_of(j, 11); break;
+    case 12: tile_of(j, 12); break;
+    default: break;
+    }
+}
+
+/* WIDE_M rows or fewer by WIDE_P panels: enough independent sums for few tokens. */
+NIB_INLINE void wide_tile_of(const job *j, const int rows, const bool streams)
+{
+    if (rows <= WIDE_M)
+        tile(j, (tile_form){NATIVE, false, streams, rows <= WIDE_M ? rows : 1, WIDE_P, BLOCK_PAIRS});
+}
+
+static void wide_tile(const job *j, int64_t rows)
+{
+    switch (rows) {
+    case 1: wide_tile_of(j, 1, true); break;
+    case 2: wide_tile_of(j, 2, true); break;
+    case 3: wide_tile_of(j, 3, true); break;
+    case 4: wide_tile_of(j, 4, true); break;
+    default: break;
+    }
+}
+
+/* ---- what follows a tile's last piece ---- */
 
 /* After the last block: row scale, row zero, the token's scale, bias. */
 NIB_INLINE vec finish(const job *j, vec total, int64_t row, int p, int count)
@@ -202,7 +275,7 @@ NIB_INLINE vec finish(const job *j, vec total, int64_t row, int p, int count)
     return vec_add(total, bias);
 }
 
-/* Adds the tile's sums to y; outputs past the part are dropped. */
+/* Adds the tile's sums over the block to y. */
 static void put_tile(const job *j, int64_t rows, int panels)
 {
     for (int p = 0; p < panels; p++) {
@@ -219,173 +292,172 @@ static void put_tile(const job *j, int64_t rows, int panels)
     }
 }
 
-/* Tiles of 1..TILE_M rows; cases above TILE_M vanish. */
-static void native_tile(const job *j, int64_t rows)
-{
-#define CASE(count)                                                                                \
-    case count:                                                                                    \
-        tile(j, NATIVE, false, (count) <= TILE_M ? (count) : 1, TILE_P);                           \
-        break
-    switch (rows) {
-        CASE(1);
-        CASE(2);
-        CASE(3);
-        CASE(4);
-        CASE(5);
-        CASE(6);
-#if TILE_M > 6
-        CASE(7);
-        CASE(8);
-        CASE(9);
-        CASE(10);
-        CASE(11);
-        CASE(12);
-#endif
-    default: break;
-    }
-#undef CASE
-    put_tile(j, rows, TILE_P);
-}
-
-/* Few rows, more panels: enough independent sums to keep the multipliers busy. */
-static void native_wide_tile(const job *j, int64_t rows)
-{
-    if (rows == 1)
-        tile(j, NATIVE, false, 1, WIDE_P);
-    else if (rows == 2)
-        tile(j, NATIVE, false, 2, WIDE_P);
-    else if (rows == 3)
-        tile(j, NATIVE, false, WIDE_M >= 3 ? 3 : 1, WIDE_P);
-    else
-        tile(j, NATIVE, false, WIDE_M >= 4 ? 4 : 1, WIDE_P);
-    put_tile(j, rows, WIDE_P);
-}
-
-NIB_INLINE void skip_panels(job *j, int64_t panels)
-{
-    j->panel += (size_t)panels * j->l.bytes;
-    j->codes += (size_t)panels * j->stride;
-    j->n += panels * NIB__PANEL;
-}
-
-static void native_tiles(job j, int64_t rows, int64_t panels)
-{
-    for (; rows <= WIDE_M && panels >= WIDE_P; panels -= WIDE_P, skip_panels(&j, WIDE_P))
-        native_wide_tile(&j, rows);
-    for (; panels >= TILE_P; panels -= TILE_P, skip_panels(&j, TILE_P))
-        native_tile(&j, rows);
-    if (panels > 0) { /* the last panel of an odd number: computed twice, stored once */
-        j.stride = 0;
-        j.l.bytes = 0;
-        native_tile(&j, rows);
-    }
-}
-
 /* ---- around the tiles ---- */
 
-/* Brings the job's block of `panels` panels into native form at `out`. */
-NIB_INLINE void unpack(const job *j, int64_t panels, uint8_t *out, const form f, const bool shifted,
-                       const bool swap)
+/* Brings the piece of one panel into native form. */
+NIB_INLINE void unpack(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out, const form f,
+                       const bool shifted, const bool swap)
 {
     const int64_t group = j->l.group > 0 ? j->l.group : j->a->w->k;
-    for (int64_t p = 0; p < panels; p++) {
-        const uint8_t *codes = j->codes + (size_t)p * j->stride;
-        const uint8_t *zeros = j->panel + (size_t)p * j->l.bytes + j->l.zero_at;
-        ivec zero = ivec_load_i8(NULL);
-        for (int64_t k = j->k0; k < j->k1; k += NIB__STEP) {
-            if (shifted && (k % group == 0 || k == j->k0))
-                zero = ivec_load_i8(zeros + k / group * NIB__PANEL);
-            const raw held = raw_load(f, codes);
+    ivec zero = ivec_load_i8(NULL);
+    for (int64_t k = j->k0; k < j->k1; k += NIB__STEP) {
+        if (shifted && (k % group == 0 || k == j->k0))
+            zero = ivec_load_i8(panel + j->l.zero_at + k / group * NIB__PANEL);
+        const raw held = raw_load(f, codes);
 #pragma GCC unroll 32
-            for (int i = 0; i < NIB__STEP / 2; i++)
-                pair_store(out + (size_t)i * (form_step(NATIVE) / (NIB__STEP / 2)),
-                           pair_get(f, shifted, swap, codes, held, i, zero));
-            codes += form_step(f);
-            out += form_step(NATIVE);
-        }
+        for (size_t line = 0; line < form_step(f); line += 64)
+            prefetch(codes + line);
+#pragma GCC unroll 32
+        for (int i = 0; i < NIB__STEP / 2; i++)
+            pair_store(out + (size_t)i * (form_step(NATIVE) / (NIB__STEP / 2)),
+                       pair_get(f, shifted, swap, codes, held, i, zero));
+        codes += form_step(f);
+        out += form_step(NATIVE);
     }
 }
 
-/* Tokens row..row + rows of the block as pairs; zeros up to a whole step. */
-static void stage_rows(const job *j, int64_t rows, x_pair *out, bool swap)
+/* Tokens row..row + rows of the piece as pairs; zeros up to a whole step. */
+static void stage_rows(const job *j, int64_t rows, x_pair *out, int64_t stride, bool swap)
 {
     const nib_input *x = &j->a->x;
-    const int64_t count = j->k1 - j->k0, padded = nib__round_up(count, NIB__STEP);
-    for (int64_t r = 0; r < rows; r++, out += STAGE_PAIRS) {
+    const int64_t count = j->k1 - j->k0;
+    for (int64_t r = 0; r < rows; r++, out += stride) {
         const int64_t at = (j->row + r) * x->ld + j->k0;
+        const void *next = x->bf16 != NULL ? (const void *)(x->bf16 + at + count) : x->f32 + at + count;
         if (j->a->w->scheme.act == NIB_ACT_MX8)
-            x_put_e4m3(out, (const uint8_t *)x->codes + at, count);
+            x_put_e4m3(out, (const uint8_t *)x->codes + at, count, swap);
         else if (x->bf16 != NULL)
-            x_put_bf16(out, x->bf16 + at, count);
+            x_put_bf16(out, x->bf16 + at, count, swap);
         else
-            x_put_f32(out, x->f32 + at, count);
-        x_clear(out, count, padded);
-        if (SWAPS && swap)
-            x_swap(out, padded);
+            x_put_f32(out, x->f32 + at, count, swap);
+        const int64_t pairs = nib__ceil_div(count, 2);
+        for (size_t line = 0; line < (size_t)pairs * sizeof *out; line += 64)
+            _mm_prefetch((const char *)next + line, _MM_HINT_T1);
+        memset(out + pairs, 0, (size_t)(nib__round_up(count, NIB__STEP) / 2 - pairs) * sizeof *out);
     }
 }
 
-/* One token, whole wide tiles. */
-NIB_INLINE int64_t direct_tiles(job *j, int64_t panels, const form f, const bool swap)
+/* How weights are read, and the scratch: sums, staged tokens, native weights. */
+typedef struct plan {
+    form f;
+    bool shifted, swap;
+    float *acc;
+    x_pair *x;
+    uint8_t *weights;
+} plan;
+
+/* Points the job at `panels` panels from `first` on; those past the part's end repeat the last. */
+NIB_INLINE void aim(job *j, int64_t first, int panels)
 {
-    for (; panels >= WIDE_P; panels -= WIDE_P, skip_panels(j, WIDE_P)) {
-        tile(j, f, swap, 1, WIDE_P);
-        put_tile(j, 1, WIDE_P);
-    }
-    return panels;
+    const int64_t last = nib__ceil_div(j->n_end, NIB__PANEL) - 1;
+    j->n = first * NIB__PANEL;
+    for (int p = 0; p < panels; p++)
+        j->panel[p] = (const uint8_t *)j->a->packed + (size_t)nib__min(first + p, last) * j->l.bytes;
 }
 
-/* The forms worth code of their own for one token; the others are unpacked first. */
-NIB_INLINE bool is_direct(const form f) { return f == FORM_BF16 || f == FORM_I8 || f == FORM_I4 || f == FORM_E4M3; }
-
-/* One block of `panels` panels. */
-NIB_INLINE void run_block(job j, int64_t panels, uint8_t *stage, uint8_t *unpacked, const form f,
-                          const bool shifted, const bool swap)
+/* Where the piece lies in a panel. */
+NIB_INLINE const uint8_t *piece_of(const job *j, const uint8_t *panel, const form f)
 {
-    x_pair *pairs = (x_pair *)(void *)stage;
-    const bool native = f == NATIVE && !shifted;
-    const int64_t m = j.a->x.m, tile_rows = nib__ceil_div(m, nib__ceil_div(m, TILE_M));
-    if (m == 1 && !native && !shifted && is_direct(f)) {
-        stage_rows(&j, 1, pairs, swap);
-        panels = direct_tiles(&j, panels, f, swap);
-    }
-    if (panels == 0)
-        return;
-    if (!native) {
-        unpack(&j, panels, unpacked, f, shifted, swap);
-        j.codes = unpacked;
-        j.stride = (size_t)nib__ceil_div(j.k1 - j.k0, NIB__STEP) * form_step(NATIVE);
-    }
-    for (; j.row < m; j.row += tile_rows) {
-        const int64_t rows = nib__min(tile_rows, m - j.row);
-        stage_rows(&j, rows, pairs, swap);
-        native_tiles(j, rows, panels);
-    }
+    return panel + j->l.code_at + (size_t)(j->k0 / NIB__STEP) * form_step(f);
 }
 
-NIB_INLINE void run_form(const nib_linear *a, int64_t n0, int64_t n1, uint8_t *scratch, const form f,
-                         const bool shifted, const bool swap)
+/* Few tokens, WIDE_P panels from `first` on, one block k0..k1. */
+NIB_INLINE void run_wide(job j, int64_t first, const plan q)
 {
-    const size_t acc_bytes = sizeof(float) * TILE_M * WIDE_P * NIB__PANEL;
-    uint8_t *stage = scratch + acc_bytes, *unpacked = stage + sizeof(x_pair) * TILE_M * STAGE_PAIRS;
-    job j = {.a = a, .l = nib__panels_of(a->w), .x = (const x_pair *)(void *)stage};
-    j.acc = (float *)(void *)scratch;
-    j.n_end = nib__min(n1, a->w->n);
-    const int64_t k = a->w->k, block = nib__sum_block(a->w);
-    const int64_t chunk = a->x.m <= WIDE_M ? WIDE_P : CHUNK;
-    const int64_t end = nib__ceil_div(n1, NIB__PANEL);
-    for (int64_t p = n0 / NIB__PANEL; p < end && a->x.m > 0; p += chunk) {
-        j.panel = (const uint8_t *)a->packed + (size_t)p * j.l.bytes;
-        j.n = p * NIB__PANEL;
-        for (j.k0 = 0; j.k0 < k; j.k0 = j.k1) {
-            j.k1 = nib__min(k, j.k0 + block);
-            j.first = j.k0 == 0;
-            j.last = j.k1 == k;
-            j.codes = j.panel + j.l.code_at + (size_t)(j.k0 / NIB__STEP) * form_step(f);
-            j.stride = j.l.bytes;
-            run_block(j, nib__min(chunk, end - p), stage, unpacked, f, shifted, swap);
+    const bool native = q.f == NATIVE && !q.shifted, direct = !q.shifted && is_direct(q.f) && j.a->x.m == 1;
+    const int64_t end = j.k1, piece = native || direct ? NIB_SUM_BLOCK : nib__span(&j.l, SPAN);
+    const int64_t m = nib__min(j.a->x.m - j.row, WIDE_M);
+    aim(&j, first, WIDE_P);
+    j.acc = q.acc;
+    j.x = q.x;
+    for (; j.k0 < end; j.k0 = j.k1, j.opens = false) {
+        j.k1 = nib__min(end, j.k0 + piece);
+        stage_rows(&j, m, q.x, BLOCK_PAIRS, q.swap);
+        const size_t bytes = (size_t)nib__ceil_div(j.k1 - j.k0, NIB__STEP) * form_step(NATIVE);
+        for (int p = 0; p < WIDE_P; p++) {
+            j.codes[p] = piece_of(&j, j.panel[p], q.f);
+            if (native || direct)
+                continue;
+            unpack(&j, j.panel[p], j.codes[p], q.weights + (size_t)p * bytes, q.f, q.shifted, q.swap);
+            j.codes[p] = q.weights + (size_t)p * bytes;
+        }
+        if (direct && !native)
+            tile(&j, (tile_form){q.f, q.swap, true, 1, WIDE_P, BLOCK_PAIRS});
+        else
+            wide_tile(&j, m);
+    }
+    put_tile(&j, m, WIDE_P);
+}
+
+/* One piece of `rows` tokens by `panels` panels from `first` on. */
+NIB_INLINE void run_piece(job j, int64_t rows, int64_t tile_rows, int64_t first, int64_t panels, const plan q)
+{
+    const bool native = q.f == NATIVE && !q.shifted;
+    const size_t bytes = (size_t)nib__ceil_div(j.k1 - j.k0, NIB__STEP) * form_step(NATIVE);
+    const int64_t row0 = j.row;
+    stage_rows(&j, rows, q.x, SPAN_PAIRS, q.swap);
+    for (int64_t p0 = 0; p0 < panels; p0 += TILE_P) {
+        aim(&j, first + p0, TILE_P);
+        for (int p = 0; p < TILE_P; p++) {
+            j.codes[p] = piece_of(&j, j.panel[p], q.f);
+            if (native)
+                continue;
+            unpack(&j, j.panel[p], j.codes[p], q.weights + (size_t)p * bytes, q.f, q.shifted, q.swap);
+            j.codes[p] = q.weights + (size_t)p * bytes;
+        }
+        for (int64_t r = 0; r < rows; r += tile_rows) {
+            j.row = row0 + r;
+            j.x = q.x + r * SPAN_PAIRS;
+            j.acc = q.acc + (p0 * rows + r * TILE_P) * NIB__PANEL;
+            native_tile(&j, nib__min(tile_rows, rows - r));
         }
     }
+}
+
+/* Many tokens: `rows` of them by `panels` panels from `first` on, one block k0..k1. */
+NIB_INLINE void run_block(job j, int64_t rows, int64_t tile_rows, int64_t first, int64_t panels, const plan q)
+{
+    const int64_t end = j.k1, row0 = j.row;
+    for (; j.k0 < end; j.k0 = j.k1, j.opens = false) {
+        j.k1 = nib__min(end, j.k0 + nib__span(&j.l, SPAN));
+        run_piece(j, rows, tile_rows, first, panels, q);
+    }
+    for (int64_t p0 = 0; p0 < panels; p0 += TILE_P) {
+        aim(&j, first + p0, TILE_P);
+        for (int64_t r = 0; r < rows; r += tile_rows) {
+            j.row = row0 + r;
+            j.acc = q.acc + (p0 * rows + r * TILE_P) * NIB__PANEL;
+            put_tile(&j, nib__min(tile_rows, rows - r), TILE_P);
+        }
+    }
+}
+
+NIB_INLINE void run_form(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, plan q)
+{
+    job j = {.a = a, .l = nib__panels_of(a->w), .n_end = nib__min(n1, a->w->n)};
+    const nib__room room = nib__room_of(a);
+    q.acc = scratch;
+    q.x = (x_pair *)(void *)((uint8_t *)scratch + room.acc);
+    q.weights = (uint8_t *)scratch + room.acc + room.x;
+    const int64_t m = a->x.m, k = a->w->k, block = nib__sum_block(a->w);
+    const bool wide = m <= WIDE_M || j.l.group > SPAN;
+    const int64_t tile_rows = m > 0 ? nib__ceil_div(m, nib__ceil_div(m, TILE_M)) : 1;
+    const int64_t rows = wide ? WIDE_M : ROWS / tile_rows * tile_rows, chunk = wide ? WIDE_P : CHUNK;
+    const int64_t end = nib__ceil_div(j.n_end, NIB__PANEL);
+    for (int64_t row = 0; row < m; row += rows)
+        for (int64_t p = n0 / NIB__PANEL; p < end; p += chunk)
+            for (int64_t k0 = 0; k0 < k; k0 += block) {
+                j.row = row;
+                j.k0 = k0;
+                j.k1 = nib__min(k, k0 + block);
+                j.first = k0 == 0;
+                j.last = j.k1 == k;
+                j.opens = true;
+                if (wide)
+                    run_wide(j, p, q);
+                else
+                    run_block(j, nib__min(rows, m - row), tile_rows, p, nib__min(chunk, end - p), q);
+            }
 }
 
 /* pairs: BF16 sums. */
@@ -393,7 +465,7 @@ NIB_INLINE void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, 
 {
     const bool may_shift = f == FORM_I8 || f == FORM_I4;
     if (may_shift && a->w->scheme.zero == NIB_ZERO_INT)
-        run_form(a, n0, n1, scratch, f, may_shift, pairs && SWAPS);
+        run_form(a, n0, n1, scratch, (plan){.f = f, .shifted = may_shift, .swap = pairs && SWAPS});
     else
-        run_form(a, n0, n1, scratch, f, false, pairs && SWAPS);
+        run_form(a, n0, n1, scratch, (plan){.f = f, .swap = pairs && SWAPS});
 }

@@ -4,7 +4,7 @@
  */
 #include "linear_float.h"
 
-enum { SPAN = 512 /* codes of one output that are fetched at a time: a panel's span stays in the cache */ };
+enum { FETCH = 512 /* codes of one output that are fetched at a time: a panel's span stays in the cache */ };
 
 static size_t step_bytes(nib_code code)
 {
@@ -70,11 +70,11 @@ const uint16_t nib__e5m2_small[32] =
     TWICE(0x7f80, 0xff80, 0x7fc0, 0xffc0, 0x7fc0, 0xffc0, 0x7fc0, 0xffc0, /* infinity, NaN */
           0, 0x8000, 0x3780, 0xb780, 0x3800, 0xb800, 0x3840, 0xb840);     /* 0, 1, 2, 3 * 2^-16 */
 
-/* Codes of up to SPAN consecutive k of one output, zeros up to a whole step. */
+/* Codes of up to FETCH consecutive k of one output, zeros up to a whole step. */
 typedef union span {
-    uint8_t bytes[SPAN];
-    uint16_t halves[SPAN];
-    uint32_t words[SPAN];
+    uint8_t bytes[FETCH];
+    uint16_t halves[FETCH];
+    uint32_t words[FETCH];
 } span;
 
 static void fetch(const nib_weight *w, int64_t i, int64_t k0, int64_t count, const uint8_t *recode, span *out)
@@ -177,8 +177,8 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
             memset(panel, 0, l.bytes);
         for (int64_t column = 0; column < columns; column++)
             put_header(w, &l, i0 + column, column, panel);
-        for (int64_t k0 = 0; k0 < w->k; k0 += SPAN) {
-            const int64_t count = nib__min(SPAN, w->k - k0);
+        for (int64_t k0 = 0; k0 < w->k; k0 += FETCH) {
+            const int64_t count = nib__min(FETCH, w->k - k0);
             uint8_t *steps = panel + l.code_at + (size_t)(k0 / NIB__STEP) * l.step_bytes;
             for (int64_t column = 0; column < columns; column++) {
                 span codes;

@@ -1,38 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Activations staged as pairs of f32, for the instruction sets whose x_pair is {float even, odd}.
+ * Activations staged as pairs of f32, for the instruction sets whose x_pair is {float first, second}: even k
+ * first, or with `swap` odd k first.
  */
 
-NIB_INLINE void x_put_f32(x_pair *out, const float *x, int64_t count)
+NIB_INLINE void put_bits(x_pair *out, uint32_t even, uint32_t odd, bool swap)
 {
+    const uint64_t first = swap ? odd : even, second = swap ? even : odd;
+    const uint64_t both = first | second << 32;
+    memcpy(out, &both, sizeof both);
+}
+
+NIB_INLINE void x_put_f32(x_pair *out, const float *x, int64_t count, bool swap)
+{
+    (void)swap; /* f32 activations have F32 sums */
     memcpy(out, x, (size_t)count * sizeof *x);
+    if (count % 2 != 0)
+        out[count / 2].second = 0;
 }
 
-NIB_INLINE void x_put_bits(x_pair *out, int64_t at, uint32_t bits)
+NIB_INLINE void x_put_bf16(x_pair *out, const uint16_t *x, int64_t count, bool swap)
 {
-    memcpy((uint8_t *)out + (size_t)at * sizeof bits, &bits, sizeof bits);
+    const uint64_t high = 0xffff0000U;
+    for (int64_t i = 0; i < count / 2; i++) { /* in words and not halves, so that it becomes vector code */
+        uint32_t word;
+        memcpy(&word, x + 2 * i, sizeof word);
+        const uint64_t even = (uint64_t)word << 16 & high, odd = word & high;
+        const uint64_t both = swap ? odd | even << 32 : even | odd << 32;
+        memcpy(out + i, &both, sizeof both);
+    }
+    if (count % 2 != 0)
+        put_bits(out + count / 2, (uint32_t)x[count - 1] << 16, 0, swap);
 }
 
-NIB_INLINE void x_put_bf16(x_pair *out, const uint16_t *x, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        x_put_bits(out, i, (uint32_t)x[i] << 16);
-}
-
-NIB_INLINE void x_put_e4m3(x_pair *out, const uint8_t *codes, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        x_put_bits(out, i, nib__e4m3_bits(codes[i]));
-}
-
-NIB_INLINE void x_clear(x_pair *out, int64_t from, int64_t to)
-{
-    for (int64_t i = from; i < to; i++)
-        x_put_bits(out, i, 0);
-}
-
-NIB_INLINE void x_swap(x_pair *out, int64_t count)
+NIB_INLINE void x_put_e4m3(x_pair *out, const uint8_t *codes, int64_t count, bool swap)
 {
     for (int64_t i = 0; i < count / 2; i++)
-        out[i] = (x_pair){out[i].second, out[i].first};
+        put_bits(out + i, nib__e4m3_bits(codes[2 * i]), nib__e4m3_bits(codes[2 * i + 1]), swap);
+    if (count % 2 != 0)
+        put_bits(out + count / 2, nib__e4m3_bits(codes[count - 1]), 0, swap);
 }
