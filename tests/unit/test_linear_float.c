@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every linear row with float, fp8 or MX activations against its reference, bit for bit: shapes, groups, zero
- * points, scale types, hard values; guards around y, poisoned scratch, parts equal to the whole. The reference
- * against sums in double. And the processor's vdpbf16ps against two fused multiply-adds.
+ * Every linear row with float, fp8 or MX activations against its reference, bit for bit: shapes,
+ * groups, zero points, scale types, hard values; guards around y, poisoned scratch, parts equal to
+ * the whole. The reference against sums in double. And the processor's vdpbf16ps against two fused
+ * multiply-adds.
  */
 #include "kernel.h"
 #include "pool.h"
@@ -32,7 +33,16 @@ static uint32_t rng_next(rng *r)
 
 static float rng_unit(rng *r) { return (float)(int32_t)rng_next(r) * 0x1p-31F; }
 
-typedef enum pattern { RANDOM, EQUAL, ZERO, LARGEST, DENORMAL, RATIO, NOT_FINITE, PATTERNS } pattern;
+typedef enum pattern {
+    RANDOM,
+    EQUAL,
+    ZERO,
+    LARGEST,
+    DENORMAL,
+    RATIO,
+    NOT_FINITE,
+    PATTERNS
+} pattern;
 
 static float value(rng *r, pattern p)
 {
@@ -96,14 +106,18 @@ static uint8_t f8_code(rng *r, const shape *s)
         const uint8_t code = (uint8_t)rng_next(r);
         const float f = is_e5m2 ? nib__e5m2_to_f32(code) : nib__e4m3_to_f32(code);
         if (isfinite(f) || s->pattern == NOT_FINITE)
-            return s->pattern == ZERO ? (uint8_t)(code & 0x80) : s->pattern == DENORMAL ? (uint8_t)(code & 0x87) : code;
+            return s->pattern == ZERO       ? (uint8_t)(code & 0x80)
+                   : s->pattern == DENORMAL ? (uint8_t)(code & 0x87)
+                                            : code;
     }
 }
 
 static void make_codes(product *p, const shape *s, rng *r)
 {
     const int64_t count = s->n * s->k;
-    p->w.store = s->code <= NIB_CODE_BF16 ? NIB_STORE_FLOAT : s->nibbles ? NIB_STORE_NIBBLE : NIB_STORE_BYTE;
+    p->w.store = s->code <= NIB_CODE_BF16 ? NIB_STORE_FLOAT
+                 : s->nibbles             ? NIB_STORE_NIBBLE
+                                          : NIB_STORE_BYTE;
     if (p->w.store == NIB_STORE_FLOAT) {
         static const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
         float *values = take(p, (size_t)count * 4);
@@ -119,7 +133,10 @@ static void make_codes(product *p, const shape *s, rng *r)
         if (s->code == NIB_CODE_I8 || s->code == NIB_CODE_I4) {
             const int low = s->code == NIB_CODE_I8 ? -128 : -8;
             const int any = low + (int)(rng_next(r) % (unsigned)(-2 * low));
-            codes[i] = (int8_t)(s->pattern == ZERO ? 0 : s->pattern == LARGEST ? low : s->pattern == EQUAL ? 3 : any);
+            codes[i] = (int8_t)(s->pattern == ZERO      ? 0
+                                : s->pattern == LARGEST ? low
+                                : s->pattern == EQUAL   ? 3
+                                                        : any);
         } else if (s->code == NIB_CODE_MX4 || s->code == NIB_CODE_NV4)
             codes[i] = (int8_t)(rng_next(r) & 15);
         else
@@ -135,7 +152,8 @@ static void make_codes(product *p, const shape *s, rng *r)
     }
 }
 
-/* count values of `type`; F64 holds more bits than f32, E8M0 any exponent that the pattern allows. */
+/* count values of `type`; F64 holds more bits than f32, E8M0 any exponent that the pattern allows.
+ */
 static void *make_values(product *p, nib_type type, int64_t count, pattern pat, rng *r)
 {
     uint8_t *out = take(p, (size_t)(count * nib__type_bits(type) / 8));
@@ -146,7 +164,9 @@ static void *make_values(product *p, nib_type type, int64_t count, pattern pat, 
         if (type == NIB_TYPE_F64)
             memcpy(out + i * 8, &wide, 8);
         else if (type == NIB_TYPE_E8M0)
-            out[i] = (uint8_t)(pat == RATIO ? rng_next(r) : pat == DENORMAL ? rng_next(r) % 3 : 120 + rng_next(r) % 12);
+            out[i] = (uint8_t)(pat == RATIO      ? rng_next(r)
+                               : pat == DENORMAL ? rng_next(r) % 3
+                                                 : 120 + rng_next(r) % 12);
         else if (type == NIB_TYPE_I8)
             out[i] = (uint8_t)rng_next(r);
         else if (type == NIB_TYPE_I32) {
@@ -160,8 +180,11 @@ static void *make_values(product *p, nib_type type, int64_t count, pattern pat, 
 
 static void make_weight(product *p, const shape *s, rng *r)
 {
-    p->w.scheme = (nib_scheme){.code = s->code, .group = s->group, .symmetric = s->zero == NIB_ZERO_NONE,
-                               .zero = s->zero, .act = s->act};
+    p->w.scheme = (nib_scheme){.code = s->code,
+                               .group = s->group,
+                               .symmetric = s->zero == NIB_ZERO_NONE,
+                               .zero = s->zero,
+                               .act = s->act};
     p->w.n = s->n;
     p->w.k = s->k;
     make_codes(p, s, r);
@@ -188,7 +211,8 @@ static uint8_t x_code(rng *r, const shape *s)
 static void make_input(product *p, const shape *s, rng *r)
 {
     nib_input *x = &p->a.x;
-    const int64_t groups = nib__scheme_groups(&p->w.scheme, s->k), padded = nib__round_up(s->k, NIB_CODES_PAD);
+    const int64_t groups = nib__scheme_groups(&p->w.scheme, s->k),
+                  padded = nib__round_up(s->k, NIB_CODES_PAD);
     x->m = s->m;
     x->k = s->k;
     x->groups = groups;
@@ -207,12 +231,16 @@ static void make_input(product *p, const shape *s, rng *r)
             else if (x->bf16 != NULL)
                 x->bf16[i * x->ld + j] = in ? nib__f32_to_bf16(v) : 0;
             else
-                x->f32[i * x->ld + j] = !in ? NAN : s->input == NIB_TYPE_F16 ? nib__f16_to_f32(nib__f32_to_f16(v)) : v;
+                x->f32[i * x->ld + j] = !in ? NAN
+                                        : s->input == NIB_TYPE_F16
+                                            ? nib__f16_to_f32(nib__f32_to_f16(v))
+                                            : v;
         }
     x->scale = take(p, (size_t)(s->m * groups) * 4);
     x->fsums = take(p, (size_t)(s->m * groups) * 4);
     for (int64_t i = 0; i < s->m * groups; i++) {
-        x->scale[i] = s->act == NIB_ACT_MX8 ? nib__e8m0_to_f32((uint8_t)(110 + rng_next(r) % 30)) : value(r, RANDOM);
+        x->scale[i] = s->act == NIB_ACT_MX8 ? nib__e8m0_to_f32((uint8_t)(110 + rng_next(r) % 30))
+                                            : value(r, RANDOM);
         x->fsums[i] = value(r, RANDOM) * 10;
     }
 }
@@ -289,9 +317,11 @@ static void check_equal(const product *p, const float *want, const char *name, c
             memcpy(&bits[0], &got, 4);
             memcpy(&bits[1], &ref, 4);
             if (bits[0] != bits[1] && !(isnan(got) && isnan(ref)))
-                fail_msg("%s: m %d n %d k %d group %d zero %d scales %d pattern %d: y(%d, %d) is %a, not %a", name,
-                         (int)s->m, (int)s->n, (int)s->k, (int)s->group, (int)s->zero, (int)s->scale_type,
-                         (int)s->pattern, (int)i, (int)j, (double)got, (double)ref);
+                fail_msg("%s: m %d n %d k %d group %d zero %d scales %d pattern %d: y(%d, %d) is "
+                         "%a, not %a",
+                         name, (int)s->m, (int)s->n, (int)s->k, (int)s->group, (int)s->zero,
+                         (int)s->scale_type, (int)s->pattern, (int)i, (int)j, (double)got,
+                         (double)ref);
         }
 }
 
@@ -302,7 +332,8 @@ static int64_t isa_here(void)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         isa |= NIB_ISA_AVX2;
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
         isa |= NIB_ISA_AVX512;
     if (isa & NIB_ISA_AVX512 && __builtin_cpu_supports("avx512bf16"))
         isa |= NIB_ISA_AVX512BF16;
@@ -354,7 +385,8 @@ static int check_shape(const shape *s, uint64_t seed)
             if (!allowed(row, s))
                 continue;
             assert_true(row->numbers == ref->numbers);
-            const int64_t parts[] = {s->n, row->n_step, nib__round_up(nib__ceil_div(s->n, 2), row->n_step)};
+            const int64_t parts[] = {s->n, row->n_step,
+                                     nib__round_up(nib__ceil_div(s->n, 2), row->n_step)};
             for (size_t part = 0; part < COUNT(parts); part++) {
                 run_row(row, &p, parts[part]);
                 check_guards(&p, row->name);
@@ -375,7 +407,8 @@ static const int64_t ks[] = {1, 2, 31, 33, 64, 172, 224, 608, 2048, 2049, 4100};
 static const int64_t group_list[] = {32, NIB_GROUP_ROW, 64, 128, NIB_GROUP_TENSOR, 40, 7, 3000};
 static const nib_type scale_list[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16, NIB_TYPE_F64};
 
-/* Shapes in an order that meets each value of each list soon; the largest products only with few tokens. */
+/* Shapes in an order that meets each value of each list soon; the largest products only with few
+ * tokens. */
 static void check_code(nib_code code, nib_act act, nib_type input, int count)
 {
     rng r = {(uint64_t)code * 1000 + (uint64_t)act * 100 + input};
@@ -391,9 +424,9 @@ static void check_code(nib_code code, nib_act act, nib_type input, int count)
         s.group = is_mx ? 32 : group_list[rng_next(&r) % COUNT(group_list)];
         s.zero = integer ? (nib_zero)(rng_next(&r) % 3) : NIB_ZERO_NONE;
         s.scale_type = is_mx ? NIB_TYPE_E8M0 : scale_list[rng_next(&r) % COUNT(scale_list)];
-        s.zero_type = s.zero == NIB_ZERO_FLOAT    ? scale_list[rng_next(&r) % COUNT(scale_list)]
-                      : rng_next(&r) % 4 == 0     ? NIB_TYPE_I32
-                                                  : NIB_TYPE_I8;
+        s.zero_type = s.zero == NIB_ZERO_FLOAT ? scale_list[rng_next(&r) % COUNT(scale_list)]
+                      : rng_next(&r) % 4 == 0  ? NIB_TYPE_I32
+                                               : NIB_TYPE_I8;
         s.pattern = t % 2 == 0 ? RANDOM : (pattern)(rng_next(&r) % PATTERNS);
         s.bias = rng_next(&r) % 2;
         s.nibbles = code == NIB_CODE_I4 && rng_next(&r) % 2;
@@ -479,7 +512,8 @@ static void check_naive(const shape *s)
 {
     product p = make(s, 7);
     const nib_input *x = &p.a.x;
-    for (int64_t i = 0; i < s->m * x->groups && x->f32 != NULL; i++) { /* true sums of x for float zeros */
+    for (int64_t i = 0; i < s->m * x->groups && x->f32 != NULL;
+         i++) { /* true sums of x for float zeros */
         const int64_t r = i / x->groups, k0 = i % x->groups * x->group;
         x->fsums[i] = 0;
         for (int64_t k = k0; k < nib__min(s->k, k0 + x->group); k++)
@@ -499,7 +533,8 @@ static void check_naive(const shape *s)
                     naive(&p, i, j, row, &sum, &size);
                     const double got = (double)p.a.y[i * p.a.ldy + j];
                     if (!(fabs(got - sum) <= 1e-5 * size + 1e-30))
-                        fail_msg("%s: y(%d, %d) is %g, not %g", ref->name, (int)i, (int)j, got, sum);
+                        fail_msg("%s: y(%d, %d) is %g, not %g", ref->name, (int)i, (int)j, got,
+                                 sum);
                 }
         }
     free(row);
@@ -514,9 +549,14 @@ static void test_reference(void **state)
             for (size_t g = 0; g < COUNT(group_list); g++) {
                 const bool integer = code == NIB_CODE_I8 || code == NIB_CODE_I4;
                 const bool is_mx = code == NIB_CODE_MX8 || code == NIB_CODE_MX4;
-                if ((zero != NIB_ZERO_NONE && !integer) || (g > 0 && (is_mx || code <= NIB_CODE_BF16)))
+                if ((zero != NIB_ZERO_NONE && !integer) ||
+                    (g > 0 && (is_mx || code <= NIB_CODE_BF16)))
                     continue;
-                shape s = {.code = (nib_code)code, .input = NIB_TYPE_F32, .group = group_list[g], .m = 2, .n = 3};
+                shape s = {.code = (nib_code)code,
+                           .input = NIB_TYPE_F32,
+                           .group = group_list[g],
+                           .m = 2,
+                           .n = 3};
                 s.zero = (nib_zero)zero;
                 s.k = 4100;
                 s.scale_type = is_mx ? NIB_TYPE_E8M0 : NIB_TYPE_F64;
@@ -527,24 +567,41 @@ static void test_reference(void **state)
                 if (zero != NIB_ZERO_FLOAT)
                     check_naive(&s);
             }
-    check_naive(&(shape){.code = NIB_CODE_E4M3, .act = NIB_ACT_E4M3_TOKEN, .m = 3, .n = 5, .k = 2050,
-                         .scale_type = NIB_TYPE_F32, .bias = true});
-    check_naive(&(shape){.code = NIB_CODE_MX8, .act = NIB_ACT_MX8, .group = 32, .m = 3, .n = 5, .k = 2050,
+    check_naive(&(shape){.code = NIB_CODE_E4M3,
+                         .act = NIB_ACT_E4M3_TOKEN,
+                         .m = 3,
+                         .n = 5,
+                         .k = 2050,
+                         .scale_type = NIB_TYPE_F32,
+                         .bias = true});
+    check_naive(&(shape){.code = NIB_CODE_MX8,
+                         .act = NIB_ACT_MX8,
+                         .group = 32,
+                         .m = 3,
+                         .n = 5,
+                         .k = 2050,
                          .scale_type = NIB_TYPE_E8M0});
-    check_naive(&(shape){.code = NIB_CODE_MX4, .act = NIB_ACT_MX8, .group = 32, .m = 3, .n = 5, .k = 100,
+    check_naive(&(shape){.code = NIB_CODE_MX4,
+                         .act = NIB_ACT_MX8,
+                         .group = 32,
+                         .m = 3,
+                         .n = 5,
+                         .k = 100,
                          .scale_type = NIB_TYPE_E8M0});
 }
 
 /* ---- the processor ---- */
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f,avx512bf16"))) static void dot_bf16(float *sum, const uint32_t *a, const uint32_t *b)
+__attribute__((target("avx512f,avx512bf16"))) static void dot_bf16(float *sum, const uint32_t *a,
+                                                                   const uint32_t *b)
 {
     const __m512i x = _mm512_loadu_si512(a), y = _mm512_loadu_si512(b);
     _mm512_storeu_ps(sum, _mm512_dpbf16_ps(_mm512_loadu_ps(sum), (__m512bh)x, (__m512bh)y));
 }
 
-/* bf16 bits and an f32 of every kind: any bits, near 1, near the smallest normal, near the largest. */
+/* bf16 bits and an f32 of every kind: any bits, near 1, near the smallest normal, near the largest.
+ */
 static uint32_t odd_bits(rng *r, int kind)
 {
     const uint32_t any = rng_next(r);
@@ -553,7 +610,9 @@ static uint32_t odd_bits(rng *r, int kind)
     case 1: return (any & 0x807fffffU) | (120 + rng_next(r) % 16) << 23;
     case 2: return (any & 0x807fffffU) | rng_next(r) % 4 << 23;
     case 3: return (any & 0x807fffffU) | (252 + rng_next(r) % 4) << 23;
-    default: return (any & 0x807fffffU) | (58 + rng_next(r) % 12) << 23; /* products near the smallest normal */
+    default:
+        return (any & 0x807fffffU) | (58 + rng_next(r) % 12)
+                                         << 23; /* products near the smallest normal */
     }
 }
 
@@ -564,7 +623,8 @@ static float float_of(uint32_t bits)
     return f;
 }
 
-/* One step of 16 lanes, whatever the control word, against fused multiply-adds that flush denormals. */
+/* One step of 16 lanes, whatever the control word, against fused multiply-adds that flush
+ * denormals. */
 static void check_dot(rng *r, int kinds)
 {
     uint32_t a[16], b[16];
@@ -583,7 +643,8 @@ static void check_dot(rng *r, int kinds)
     dot_bf16(sum, a, b);
     for (int i = 0; i < 16; i++)
         if (memcmp(&sum[i], &want[i], 4) != 0 && !(isnan(sum[i]) && isnan(want[i])))
-            fail_msg("vdpbf16ps of %08x and %08x gives %a, not %a", a[i], b[i], (double)sum[i], (double)want[i]);
+            fail_msg("vdpbf16ps of %08x and %08x gives %a, not %a", a[i], b[i], (double)sum[i],
+                     (double)want[i]);
 }
 #endif
 
@@ -605,8 +666,9 @@ static void test_vdpbf16ps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vdpbf16ps), cmocka_unit_test(test_reference), cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_floats),    cmocka_unit_test(test_integers),  cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_vdpbf16ps), cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_tiles),     cmocka_unit_test(test_floats),
+        cmocka_unit_test(test_integers),  cmocka_unit_test(test_fp8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

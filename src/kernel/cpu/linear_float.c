@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of linear products with float activations. Their sums are defined in linear_float_ref.c, their
- * packed layout in linear_float.h; f16 activations are f32 values that were rounded to f16.
+ * The rows of linear products with float activations. Their sums are defined in linear_float_ref.c,
+ * their packed layout in linear_float.h; f16 activations are f32 values that were rounded to f16.
  *
  * bf16 activations with f32 or f16 weights have F32 sums: such weights are not exact in bf16.
  */
@@ -54,7 +54,7 @@ size_t nib__linear_float_scratch(const void *args)
         .code = NIB_CODE_##CODE, .act = NIB_ACT_FLOAT, .input = NIB_TYPE_##IN,                     \
         .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa), .numbers = NIB_NUMBERS_##NUMBERS,      \
         .reference = "linear_" in "_" word "_f32__ref", .rank = rank_, .unit = NIB_UNIT_##unit_,   \
-        .n_step = 2 * NIB__PANEL, .packing = &nib__pack_n16, .scratch = nib__linear_float_scratch,     \
+        .n_step = 2 * NIB__PANEL, .packing = &nib__pack_n16, .scratch = nib__linear_float_scratch, \
         .run = {.linear = NIB_X86(nib__linear_##function##_##target)}, .note = words               \
     }
 
@@ -70,9 +70,8 @@ size_t nib__linear_float_scratch(const void *args)
 
 /* Every row of one input type and code but the BF16 ones. */
 #define ROWS(in, IN, word, CODE, NUMBERS, sums, code)                                              \
-    AVX512(in, IN, word, CODE, NUMBERS, sums##_##code), AVX2(in, IN, word, CODE, NUMBERS,          \
-                                                             sums##_##code),                       \
-        REF(in, IN, word, CODE, NUMBERS, sums)
+    AVX512(in, IN, word, CODE, NUMBERS, sums##_##code),                                            \
+        AVX2(in, IN, word, CODE, NUMBERS, sums##_##code), REF(in, IN, word, CODE, NUMBERS, sums)
 
 static const nib_kernel rows[] = {
     ROWS("f32", F32, "f32", F32, F32, f32, f32),

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the linear rows with float accumulators share: the packed layout "n16" and the functions behind
- * the rows. Activations are float, e4m3 per token, or MX; the sums are those of linear_float_ref.c.
+ * What the linear rows with float accumulators share: the packed layout "n16" and the functions
+ * behind the rows. Activations are float, e4m3 per token, or MX; the sums are those of
+ * linear_float_ref.c.
  *
- * The layout. Outputs are cut into panels of 16, the last one padded with zeros; k is padded with zero
- * codes to a multiple of 8. All panels have the same size and begin at a multiple of 64 bytes:
+ * The layout. Outputs are cut into panels of 16, the last one padded with zeros; k is padded with
+ * zero codes to a multiple of 8. All panels have the same size and begin at a multiple of 64 bytes:
  *
  *   scales [groups][16]   f32, or bf16 / f16 / e8m0 as stored (f64 becomes f32)
  *   zeros  [groups][16]   as the scales for float zeros, int8 for integer zeros
@@ -15,8 +16,8 @@
  *     f8         [4][16][2]           bytes recoded by nib__f8_recode
  *     int4       [16] 32-bit words    k = 2i in bits 4i.., k = 2i + 1 in bits 16 + 4i..
  *
- * A row or tensor scale is one group. So a panel is one ascending stream, and the same packed bytes serve
- * every instruction set.
+ * A row or tensor scale is one group. So a panel is one ascending stream, and the same packed bytes
+ * serve every instruction set.
  */
 #ifndef NIB_LINEAR_FLOAT_H
 #define NIB_LINEAR_FLOAT_H
@@ -30,14 +31,14 @@ enum {
 };
 
 typedef struct nib__panels {
-    int64_t count;  /* panels */
-    int64_t group;  /* elements of k per scale, multiple of NIB__STEP; 0: one scale or none */
+    int64_t count; /* panels */
+    int64_t group; /* elements of k per scale, multiple of NIB__STEP; 0: one scale or none */
     int64_t groups;
     int64_t k_steps;
     size_t scale_at, zero_at, code_at, bytes; /* offsets in a panel, size of a panel */
-    size_t step_bytes; /* codes of NIB__STEP k */
-    nib_type scale_type; /* as packed: F32, BF16, F16, E8M0; NONE: no scales */
-    nib_type zero_type;  /* F32, BF16, F16 or I8; NONE: no zeros */
+    size_t step_bytes;                        /* codes of NIB__STEP k */
+    nib_type scale_type;                      /* as packed: F32, BF16, F16, E8M0; NONE: no scales */
+    nib_type zero_type;                       /* F32, BF16, F16 or I8; NONE: no zeros */
 } nib__panels;
 
 nib__panels nib__panels_of(const nib_weight *w);
@@ -53,22 +54,25 @@ int64_t nib__sum_block(const nib_weight *w);
 
 extern const nib_packing nib__pack_n16;
 
-/* Bytes of f8 weights as packed: the sign moves to bit 0 and the codes that are no normal number come
- * together as 0..15, so that a decoder is a shift, an addition and one table of 16 entries.
- *   e4m3: exponent in bits 4..7; 0 is zero, 1 is NaN, 2m + sign a subnormal (minus zero becomes zero)
- *   e5m2: (exponent + 1) mod 32 in bits 3..7; 0..7 infinity and NaN, 8..15 zero and subnormals */
+/* Bytes of f8 weights as packed: the sign moves to bit 0 and the codes that are no normal number
+ * come together as 0..15, so that a decoder is a shift, an addition and one table of 16 entries.
+ *   e4m3: exponent in bits 4..7; 0 is zero, 1 is NaN, 2m + sign a subnormal (minus zero becomes
+ * zero) e5m2: (exponent + 1) mod 32 in bits 3..7; 0..7 infinity and NaN, 8..15 zero and subnormals
+ */
 uint8_t nib__f8_recode(nib_code code, uint8_t byte);
 /* bf16 of the recoded bytes 0..15, twice (a table of 32 words). */
 extern const uint16_t nib__e4m3_small[32], nib__e5m2_small[32];
 
 size_t nib__linear_float_ref_scratch(const void *args);
-void nib__linear_f32_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);  /* F32 sums */
-void nib__linear_bf16_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch); /* BF16 sums */
+void nib__linear_f32_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch); /* F32 sums */
+void nib__linear_bf16_ref(const nib_linear *a, int64_t n0, int64_t n1,
+                          void *scratch); /* BF16 sums */
 
 /* Scratch of the packed rows, whatever the instruction set. */
 size_t nib__linear_float_scratch(const void *args);
 
-/* linear_float__<isa>.c. _f32_: F32 sums; _bf16_: BF16 sums. The last word is how weights are coded. */
+/* linear_float__<isa>.c. _f32_: F32 sums; _bf16_: BF16 sums. The last word is how weights are
+ * coded. */
 #define NIB__LINEAR_RUN(name) void name(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 NIB__LINEAR_RUN(nib__linear_f32_f32_avx2);
 NIB__LINEAR_RUN(nib__linear_f32_f16_avx2);
@@ -116,7 +120,8 @@ NIB_INLINE size_t form_step(form f)
     }
 }
 
-/* The forms worth code of their own for one token; the others are brought into native form first. */
+/* The forms worth code of their own for one token; the others are brought into native form first.
+ */
 NIB_INLINE bool is_direct(form f)
 {
     return f == FORM_BF16 || f == FORM_I8 || f == FORM_I4 || f == FORM_E4M3;
@@ -124,8 +129,8 @@ NIB_INLINE bool is_direct(form f)
 
 enum {
     SPAN_MAX = 256,
-    ROWS = 240,  /* tokens per piece, a multiple of every tile's, and */
-    CHUNK = 16,   /* panels per piece: sums and staged tokens fit the second-level cache */
+    ROWS = 240, /* tokens per piece, a multiple of every tile's, and */
+    CHUNK = 16, /* panels per piece: sums and staged tokens fit the second-level cache */
 };
 
 /* Elements of k per piece: whole groups, about `span`. */

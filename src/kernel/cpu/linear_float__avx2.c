@@ -36,7 +36,10 @@ typedef struct x_value {
 
 NIB_INLINE vec vec_zero(void) { return (vec){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 NIB_INLINE vec vec_set(float x) { return (vec){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-NIB_INLINE vec vec_load(const float *p) { return (vec){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+NIB_INLINE vec vec_load(const float *p)
+{
+    return (vec){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
 
 NIB_INLINE void vec_store(float *p, vec a)
 {
@@ -91,7 +94,10 @@ NIB_INLINE __m256 e8m0_values(const uint8_t *p)
     return _mm256_castsi256_ps(_mm256_blendv_epi8(bits, _mm256_set1_epi32(0x7fc00000), nan));
 }
 
-NIB_INLINE __m256 f16_values(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p)); }
+NIB_INLINE __m256 f16_values(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
+}
 
 NIB_INLINE __m256 bf16_values(const uint8_t *p)
 {
@@ -132,24 +138,31 @@ NIB_INLINE __m256i f8_words(const form f, const uint8_t *p)
     const uint16_t *table = is_e4m3 ? nib__e4m3_small : nib__e5m2_small;
     const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p));
     const __m256i shifted = is_e4m3 ? _mm256_slli_epi16(code, 3) : _mm256_slli_epi16(code, 4);
-    const __m256i biased = _mm256_add_epi16(shifted, _mm256_set1_epi16(is_e4m3 ? 120 << 7 : 111 << 7));
+    const __m256i biased =
+        _mm256_add_epi16(shifted, _mm256_set1_epi16(is_e4m3 ? 120 << 7 : 111 << 7));
     const __m256i keep = _mm256_set1_epi16(is_e4m3 ? ~(1 << 3) : ~(1 << 4));
-    const __m256i normal = _mm256_or_si256(_mm256_and_si256(biased, keep), _mm256_slli_epi16(code, 15));
+    const __m256i normal =
+        _mm256_or_si256(_mm256_and_si256(biased, keep), _mm256_slli_epi16(code, 15));
     /* The table's 16 words as 16 low and 16 high bytes, for vpshufb. */
     const __m256i words = _mm256_loadu_si256((const void *)table);
-    const __m256i split = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10,
-                                           12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m256i split = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0,
+                                           2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     const __m256i bytes = _mm256_shuffle_epi8(words, split);
-    const __m256i low = _mm256_permute4x64_epi64(bytes, 0x88), high = _mm256_permute4x64_epi64(bytes, 0xdd);
+    const __m256i low = _mm256_permute4x64_epi64(bytes, 0x88),
+                  high = _mm256_permute4x64_epi64(bytes, 0xdd);
     const __m256i index = _mm256_and_si256(code, _mm256_set1_epi16(15));
-    const __m256i low_bytes = _mm256_and_si256(_mm256_shuffle_epi8(low, index), _mm256_set1_epi16(255));
+    const __m256i low_bytes =
+        _mm256_and_si256(_mm256_shuffle_epi8(low, index), _mm256_set1_epi16(255));
     const __m256i high_bytes = _mm256_slli_epi16(_mm256_shuffle_epi8(high, index), 8);
     const __m256i upper = _mm256_and_si256(code, _mm256_set1_epi16(0xf0));
     const __m256i small = _mm256_cmpeq_epi16(upper, _mm256_setzero_si256());
     return _mm256_blendv_epi8(normal, _mm256_or_si256(low_bytes, high_bytes), small);
 }
 
-NIB_INLINE __m256 even_values(__m256i words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
+NIB_INLINE __m256 even_values(__m256i words)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+}
 
 NIB_INLINE __m256 odd_values(__m256i words)
 {
@@ -184,7 +197,8 @@ NIB_INLINE vec i4_values(raw held, const int i, const int odd, ivec zero)
 NIB_INLINE vec f16_vec(const uint8_t *p) { return (vec){f16_values(p), f16_values(p + 16)}; }
 
 /* Even k, odd k. */
-NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, raw held, const int i, ivec zero)
+NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, raw held,
+                            const int i, ivec zero)
 {
     const float *floats = (const float *)(const void *)p + 32 * i;
     switch (f) {
@@ -194,14 +208,15 @@ NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, 
         return pair_of_bf16(_mm256_loadu_si256((const void *)(p + 64 * i)),
                             _mm256_loadu_si256((const void *)(p + 64 * i + 32)));
     case FORM_I8:
-        return (pair){i8_values(p + 32 * i, zero, shifted), i8_values(p + 32 * i + 16, zero, shifted)};
+        return (pair){i8_values(p + 32 * i, zero, shifted),
+                      i8_values(p + 32 * i + 16, zero, shifted)};
     case FORM_I4: return (pair){i4_values(held, i, 0, zero), i4_values(held, i, 1, zero)};
     default: return pair_of_bf16(f8_words(f, p + 32 * i), f8_words(f, p + 32 * i + 16));
     }
 }
 
-NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p, raw held,
-                         const int i, ivec zero)
+NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p,
+                         raw held, const int i, ivec zero)
 {
     const pair w = pair_decode(f, shifted, p, held, i, zero);
     return swap ? (pair){w.second, w.first} : w;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear rows with float accumulators for AVX-512: one f32 fused multiply-add per weight. Also the BF16 sums
- * for processors without vdpbf16ps, and for one token where decoding to f32 is cheaper.
+ * Linear rows with float accumulators for AVX-512: one f32 fused multiply-add per weight. Also the
+ * BF16 sums for processors without vdpbf16ps, and for one token where decoding to f32 is cheaper.
  */
 #include "linear_float.h"
 
@@ -45,21 +45,23 @@ NIB_INLINE pair i4_pair(const bool shifted, raw held, const int i, ivec zero)
 }
 
 /* Even k, odd k. */
-NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, raw held, const int i, ivec zero)
+NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, raw held,
+                            const int i, ivec zero)
 {
     switch (f) {
     case FORM_F32: return (pair){_mm512_loadu_ps(p + 128 * i), _mm512_loadu_ps(p + 128 * i + 64)};
     case FORM_F16: return (pair){f16_values(p + 64 * i), f16_values(p + 64 * i + 32)};
     case FORM_BF16: return pair_of_bf16(_mm512_loadu_si512(p + 64 * i));
     case FORM_I8:
-        return (pair){i8_values(p + 32 * i, zero, shifted), i8_values(p + 32 * i + 16, zero, shifted)};
+        return (pair){i8_values(p + 32 * i, zero, shifted),
+                      i8_values(p + 32 * i + 16, zero, shifted)};
     case FORM_I4: return i4_pair(shifted, held, i, zero);
     default: return pair_of_bf16(f8_words(f, p + 32 * i));
     }
 }
 
-NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p, raw held,
-                         const int i, ivec zero)
+NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p,
+                         raw held, const int i, ivec zero)
 {
     const pair w = pair_decode(f, shifted, p, held, i, zero);
     return swap ? (pair){w.second, w.first} : w;
@@ -71,9 +73,15 @@ NIB_INLINE void pair_store(uint8_t *p, pair w)
     _mm512_storeu_ps(p + 64, w.second);
 }
 
-NIB_INLINE pair pair_native(const uint8_t *p) { return (pair){_mm512_loadu_ps(p), _mm512_loadu_ps(p + 64)}; }
+NIB_INLINE pair pair_native(const uint8_t *p)
+{
+    return (pair){_mm512_loadu_ps(p), _mm512_loadu_ps(p + 64)};
+}
 
-NIB_INLINE x_value x_get(const x_pair *x) { return (x_value){vec_set(x->first), vec_set(x->second)}; }
+NIB_INLINE x_value x_get(const x_pair *x)
+{
+    return (x_value){vec_set(x->first), vec_set(x->second)};
+}
 
 NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
 {

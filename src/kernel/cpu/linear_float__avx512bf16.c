@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear rows with BF16 sums for AVX-512 BF16: one vdpbf16ps per two weights. It flushes denormals and rounds
- * to nearest whatever the control word says, odd k first (tests/unit/test_linear_float.c checks the
- * processor).
+ * Linear rows with BF16 sums for AVX-512 BF16: one vdpbf16ps per two weights. It flushes denormals
+ * and rounds to nearest whatever the control word says, odd k first (tests/unit/test_linear_float.c
+ * checks the processor).
  */
 #include "linear_float.h"
 
@@ -29,23 +29,25 @@ NIB_INLINE pair pair_of_values(vec even, vec odd)
 NIB_INLINE pair i4_pair(const bool shifted, raw held, const int i, ivec zero)
 {
     if (shifted)
-        return pair_of_values(i4_shifted_values(held, i, 0, zero), i4_shifted_values(held, i, 1, zero));
+        return pair_of_values(i4_shifted_values(held, i, 0, zero),
+                              i4_shifted_values(held, i, 1, zero));
     /* bf16 of 0..7, -8..-1, twice: vpermw looks at five bits, of which four are the code. */
     const __m512i table = _mm512_set_epi32(
-        (int)0xbf80c000, (int)0xc040c080, (int)0xc0a0c0c0, (int)0xc0e0c100, 0x40e040c0, 0x40a04080, 0x40404000,
-        0x3f800000, (int)0xbf80c000, (int)0xc040c080, (int)0xc0a0c0c0, (int)0xc0e0c100, 0x40e040c0, 0x40a04080,
-        0x40404000, 0x3f800000);
+        (int)0xbf80c000, (int)0xc040c080, (int)0xc0a0c0c0, (int)0xc0e0c100, 0x40e040c0, 0x40a04080,
+        0x40404000, 0x3f800000, (int)0xbf80c000, (int)0xc040c080, (int)0xc0a0c0c0, (int)0xc0e0c100,
+        0x40e040c0, 0x40a04080, 0x40404000, 0x3f800000);
     return _mm512_permutexvar_epi16(_mm512_srli_epi16(held, (unsigned)(4 * i)), table);
 }
 
-NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p, raw held,
-                         const int i, ivec zero)
+NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p,
+                         raw held, const int i, ivec zero)
 {
     (void)swap;
     switch (f) {
     case FORM_BF16: return _mm512_loadu_si512(p + 64 * i);
     case FORM_I8:
-        return pair_of_values(i8_values(p + 32 * i, zero, shifted), i8_values(p + 32 * i + 16, zero, shifted));
+        return pair_of_values(i8_values(p + 32 * i, zero, shifted),
+                              i8_values(p + 32 * i + 16, zero, shifted));
     case FORM_I4: return i4_pair(shifted, held, i, zero);
     default: return f8_words(f, p + 32 * i);
     }
@@ -81,7 +83,8 @@ NIB_INLINE void x_put_e4m3(x_pair *out, const uint8_t *codes, int64_t count, boo
 {
     (void)swap;
     for (int64_t i = 0; i < count / 2; i++)
-        put_halves(out + i, nib__e4m3_bits(codes[2 * i]) >> 16, nib__e4m3_bits(codes[2 * i + 1]) >> 16);
+        put_halves(out + i, nib__e4m3_bits(codes[2 * i]) >> 16,
+                   nib__e4m3_bits(codes[2 * i + 1]) >> 16);
     if (count % 2 != 0)
         put_halves(out + count / 2, nib__e4m3_bits(codes[count - 1]) >> 16, 0);
 }

@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The linear rows with float accumulators, written once for every x86 instruction set. Each
- * linear_float__<isa>.c defines the types and operations listed below, includes this file, and then names
- * its runs. The arithmetic is that of linear_float_ref.c, the packed layout that of linear_float.h; lanes are
- * outputs, so no sum over k is ever split or reordered.
+ * linear_float__<isa>.c defines the types and operations listed below, includes this file, and then
+ * names its runs. The arithmetic is that of linear_float_ref.c, the packed layout that of
+ * linear_float.h; lanes are outputs, so no sum over k is ever split or reordered.
  *
- * How a part runs. Up to WIDE_M tokens: WIDE_P panels at a time stream past; one token takes codes decoded in
- * registers. More tokens: ROWS of them by CHUNK panels at a time, in pieces of SPAN k: the tokens are staged as
- * pairs of k, the weights brought into the native form (unless they are), and tiles of TILE_M x TILE_P run with
- * both in the first-level cache, their sums waiting in memory between pieces. y holds the totals between the
- * blocks of k after which sums restart.
+ * How a part runs. Up to WIDE_M tokens: WIDE_P panels at a time stream past; one token takes codes
+ * decoded in registers. More tokens: ROWS of them by CHUNK panels at a time, in pieces of SPAN k:
+ * the tokens are staged as pairs of k, the weights brought into the native form (unless they are),
+ * and tiles of TILE_M x TILE_P run with both in the first-level cache, their sums waiting in memory
+ * between pieces. y holds the totals between the blocks of k after which sums restart.
  *
  * BF16 sums without vdpbf16ps are F32 sums over pairs staged and unpacked odd k first.
  *
- * What the including file defines (vec: 16 f32 lanes, ivec: 16 i32, pair: the weights of two k in 16 lanes,
- * raw: 8 k of int4, x_pair: two staged activations, x_value: an x_pair in all lanes):
- *   NATIVE, SWAPS (pairs in memory are in the order of the sum), SPAN, TILE_M, TILE_P, WIDE_M, WIDE_P
- *   vec_zero vec_set vec_load vec_store vec_load_part vec_store_part vec_add vec_mul vec_fma vec_values
- *   ivec_load_i8 raw_load pair_get pair_native pair_store pair_fma x_get x_put_f32 x_put_bf16 x_put_e4m3
+ * What the including file defines (vec: 16 f32 lanes, ivec: 16 i32, pair: the weights of two k in
+ * 16 lanes, raw: 8 k of int4, x_pair: two staged activations, x_value: an x_pair in all lanes):
+ *   NATIVE, SWAPS (pairs in memory are in the order of the sum), SPAN, TILE_M, TILE_P, WIDE_M,
+ * WIDE_P vec_zero vec_set vec_load vec_store vec_load_part vec_store_part vec_add vec_mul vec_fma
+ * vec_values ivec_load_i8 raw_load pair_get pair_native pair_store pair_fma x_get x_put_f32
+ * x_put_bf16 x_put_e4m3
  */
 
 enum {
-    AHEAD = 1024, /* bytes: decode reads 93 % of the roof instead of 82 % (Xeon family 6 model 207, 2026-11-20) */
+    AHEAD = 1024, /* bytes: decode reads 93 % of the roof instead of 82 % (Xeon family 6 model 207,
+                     2026-11-20) */
     BLOCK_PAIRS = NIB_SUM_BLOCK / 2, /* of a staged token, when a block is one piece */
     SPAN_PAIRS = SPAN / 2 + 8,       /* else; the 8 keep rows off the same cache sets */
 };
@@ -30,7 +32,8 @@ enum {
 typedef struct job {
     const nib_linear *a;
     nib__panels l;
-    const uint8_t *panel[WIDE_P]; /* scales and zeros; beyond the part's last panel, that one again */
+    const uint8_t
+        *panel[WIDE_P]; /* scales and zeros; beyond the part's last panel, that one again */
     const uint8_t *codes[WIDE_P]; /* of the piece, packed or in native form */
     const x_pair *x;              /* [rows][BLOCK_PAIRS or SPAN_PAIRS] */
     float *acc;                   /* [rows][panels][16]: sums over the block up to this piece */
@@ -46,11 +49,14 @@ typedef vec vec_tile[TILE_M][WIDE_P];
 /* ---- a tile: rows x panels sums in registers ---- */
 
 /* Past the end is harmless. */
-NIB_INLINE void prefetch(const uint8_t *codes) { _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0); }
+NIB_INLINE void prefetch(const uint8_t *codes)
+{
+    _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0);
+}
 
-/* A tile of `rows` tokens `x_stride` pairs apart by `panels` panels of weights in form `f`. NATIVE takes any
- * tile, the other forms one row by WIDE_P panels. `swap`: the odd k of a pair is summed first. `streams`: the
- * weights come from memory. */
+/* A tile of `rows` tokens `x_stride` pairs apart by `panels` panels of weights in form `f`. NATIVE
+ * takes any tile, the other forms one row by WIDE_P panels. `swap`: the odd k of a pair is summed
+ * first. `streams`: the weights come from memory. */
 typedef struct tile_form {
     form f;
     bool swap, streams;
@@ -58,10 +64,11 @@ typedef struct tile_form {
     int64_t x_stride;
 } tile_form;
 
-NIB_INLINE void sum_native(vec_tile sums, const uint8_t *const *codes, size_t at, const x_pair *x, int64_t steps,
-                           const tile_form t)
+NIB_INLINE void sum_native(vec_tile sums, const uint8_t *const *codes, size_t at, const x_pair *x,
+                           int64_t steps, const tile_form t)
 {
-    const size_t pair_bytes = form_step(NATIVE) / (NIB__STEP / 2), end = at + (size_t)steps * form_step(NATIVE);
+    const size_t pair_bytes = form_step(NATIVE) / (NIB__STEP / 2),
+                 end = at + (size_t)steps * form_step(NATIVE);
     for (; at < end; at += pair_bytes, x++) {
         pair w[WIDE_P];
 #pragma GCC unroll 32
@@ -80,8 +87,8 @@ NIB_INLINE void sum_native(vec_tile sums, const uint8_t *const *codes, size_t at
     }
 }
 
-NIB_INLINE void sum_direct(vec_tile sums, const uint8_t *const *codes, size_t at, const x_pair *x, int64_t steps,
-                           const tile_form t)
+NIB_INLINE void sum_direct(vec_tile sums, const uint8_t *const *codes, size_t at, const x_pair *x,
+                           int64_t steps, const tile_form t)
 {
     const size_t end = at + (size_t)steps * form_step(t.f);
     for (; at < end; at += form_step(t.f), x += NIB__STEP / 2) {
@@ -98,15 +105,16 @@ NIB_INLINE void sum_direct(vec_tile sums, const uint8_t *const *codes, size_t at
             const x_value v = x_get(x + i);
 #pragma GCC unroll 32
             for (int p = 0; p < WIDE_P; p++) {
-                const pair w = pair_get(t.f, false, t.swap, codes[p] + at, held[p], i, ivec_load_i8(NULL));
+                const pair w =
+                    pair_get(t.f, false, t.swap, codes[p] + at, held[p], i, ivec_load_i8(NULL));
                 sums[0][p] = pair_fma(w, v, sums[0][p]);
             }
         }
     }
 }
 
-NIB_INLINE void sum_steps(vec_tile sums, const uint8_t *const *codes, size_t at, const x_pair *x, int64_t steps,
-                          const tile_form t)
+NIB_INLINE void sum_steps(vec_tile sums, const uint8_t *const *codes, size_t at, const x_pair *x,
+                          int64_t steps, const tile_form t)
 {
     if (t.f == NATIVE)
         sum_native(sums, codes, at, x, steps, t);
@@ -164,7 +172,8 @@ NIB_INLINE void load_sums(vec_tile sums, const float *from, const tile_form t)
     for (int r = 0; r < t.rows; r++)
 #pragma GCC unroll 32
         for (int p = 0; p < t.panels; p++)
-            sums[r][p] = from != NULL ? vec_load(from + (r * t.panels + p) * NIB__PANEL) : vec_zero();
+            sums[r][p] =
+                from != NULL ? vec_load(from + (r * t.panels + p) * NIB__PANEL) : vec_zero();
 }
 
 NIB_INLINE void tile_plain(const job *j, const tile_form t)
@@ -242,7 +251,8 @@ static void native_tile(const job *j, int64_t rows)
 NIB_INLINE void wide_tile_of(const job *j, const int rows, const bool streams)
 {
     if (rows <= WIDE_M)
-        tile(j, (tile_form){NATIVE, false, streams, rows <= WIDE_M ? rows : 1, WIDE_P, BLOCK_PAIRS});
+        tile(j,
+             (tile_form){NATIVE, false, streams, rows <= WIDE_M ? rows : 1, WIDE_P, BLOCK_PAIRS});
 }
 
 static void wide_tile(const job *j, int64_t rows)
@@ -295,8 +305,8 @@ static void put_tile(const job *j, int64_t rows, int panels)
 /* ---- around the tiles ---- */
 
 /* Brings the piece of one panel into native form. */
-NIB_INLINE void unpack(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out, const form f,
-                       const bool shifted, const bool swap)
+NIB_INLINE void unpack(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out,
+                       const form f, const bool shifted, const bool swap)
 {
     const int64_t group = j->l.group > 0 ? j->l.group : j->a->w->k;
     ivec zero = ivec_load_i8(NULL);
@@ -323,7 +333,8 @@ static void stage_rows(const job *j, int64_t rows, x_pair *out, int64_t stride, 
     const int64_t count = j->k1 - j->k0;
     for (int64_t r = 0; r < rows; r++, out += stride) {
         const int64_t at = (j->row + r) * x->ld + j->k0;
-        const void *next = x->bf16 != NULL ? (const void *)(x->bf16 + at + count) : x->f32 + at + count;
+        const void *next =
+            x->bf16 != NULL ? (const void *)(x->bf16 + at + count) : x->f32 + at + count;
         if (j->a->w->scheme.act == NIB_ACT_MX8)
             x_put_e4m3(out, (const uint8_t *)x->codes + at, count, swap);
         else if (x->bf16 != NULL)
@@ -352,7 +363,8 @@ NIB_INLINE void aim(job *j, int64_t first, int panels)
     const int64_t last = nib__ceil_div(j->n_end, NIB__PANEL) - 1;
     j->n = first * NIB__PANEL;
     for (int p = 0; p < panels; p++)
-        j->panel[p] = (const uint8_t *)j->a->packed + (size_t)nib__min(first + p, last) * j->l.bytes;
+        j->panel[p] =
+            (const uint8_t *)j->a->packed + (size_t)nib__min(first + p, last) * j->l.bytes;
 }
 
 /* Where the piece lies in a panel. */
@@ -364,7 +376,8 @@ NIB_INLINE const uint8_t *piece_of(const job *j, const uint8_t *panel, const for
 /* Few tokens, WIDE_P panels from `first` on, one block k0..k1. */
 NIB_INLINE void run_wide(job j, int64_t first, const plan q)
 {
-    const bool native = q.f == NATIVE && !q.shifted, direct = !q.shifted && is_direct(q.f) && j.a->x.m == 1;
+    const bool native = q.f == NATIVE && !q.shifted,
+               direct = !q.shifted && is_direct(q.f) && j.a->x.m == 1;
     const int64_t end = j.k1, piece = native || direct ? NIB_SUM_BLOCK : nib__span(&j.l, SPAN);
     const int64_t m = nib__min(j.a->x.m - j.row, WIDE_M);
     aim(&j, first, WIDE_P);
@@ -378,7 +391,8 @@ NIB_INLINE void run_wide(job j, int64_t first, const plan q)
             j.codes[p] = piece_of(&j, j.panel[p], q.f);
             if (native || direct)
                 continue;
-            unpack(&j, j.panel[p], j.codes[p], q.weights + (size_t)p * bytes, q.f, q.shifted, q.swap);
+            unpack(&j, j.panel[p], j.codes[p], q.weights + (size_t)p * bytes, q.f, q.shifted,
+                   q.swap);
             j.codes[p] = q.weights + (size_t)p * bytes;
         }
         if (direct && !native)
@@ -390,7 +404,8 @@ NIB_INLINE void run_wide(job j, int64_t first, const plan q)
 }
 
 /* One piece of `rows` tokens by `panels` panels from `first` on. */
-NIB_INLINE void run_piece(job j, int64_t rows, int64_t tile_rows, int64_t first, int64_t panels, const plan q)
+NIB_INLINE void run_piece(job j, int64_t rows, int64_t tile_rows, int64_t first, int64_t panels,
+                          const plan q)
 {
     const bool native = q.f == NATIVE && !q.shifted;
     const size_t bytes = (size_t)nib__ceil_div(j.k1 - j.k0, NIB__STEP) * form_step(NATIVE);
@@ -402,7 +417,8 @@ NIB_INLINE void run_piece(job j, int64_t rows, int64_t tile_rows, int64_t first,
             j.codes[p] = piece_of(&j, j.panel[p], q.f);
             if (native)
                 continue;
-            unpack(&j, j.panel[p], j.codes[p], q.weights + (size_t)p * bytes, q.f, q.shifted, q.swap);
+            unpack(&j, j.panel[p], j.codes[p], q.weights + (size_t)p * bytes, q.f, q.shifted,
+                   q.swap);
             j.codes[p] = q.weights + (size_t)p * bytes;
         }
         for (int64_t r = 0; r < rows; r += tile_rows) {
@@ -415,7 +431,8 @@ NIB_INLINE void run_piece(job j, int64_t rows, int64_t tile_rows, int64_t first,
 }
 
 /* Many tokens: `rows` of them by `panels` panels from `first` on, one block k0..k1. */
-NIB_INLINE void run_block(job j, int64_t rows, int64_t tile_rows, int64_t first, int64_t panels, const plan q)
+NIB_INLINE void run_block(job j, int64_t rows, int64_t tile_rows, int64_t first, int64_t panels,
+                          const plan q)
 {
     const int64_t end = j.k1, row0 = j.row;
     for (; j.k0 < end; j.k0 = j.k1, j.opens = false) {
@@ -442,7 +459,8 @@ NIB_INLINE void run_form(const nib_linear *a, int64_t n0, int64_t n1, void *scra
     const int64_t m = a->x.m, k = a->w->k, block = nib__sum_block(a->w);
     const bool wide = m <= WIDE_M || j.l.group > SPAN;
     const int64_t tile_rows = m > 0 ? nib__ceil_div(m, nib__ceil_div(m, TILE_M)) : 1;
-    const int64_t rows = wide ? WIDE_M : ROWS / tile_rows * tile_rows, chunk = wide ? WIDE_P : CHUNK;
+    const int64_t rows = wide ? WIDE_M : ROWS / tile_rows * tile_rows,
+                  chunk = wide ? WIDE_P : CHUNK;
     const int64_t end = nib__ceil_div(j.n_end, NIB__PANEL);
     for (int64_t row = 0; row < m; row += rows)
         for (int64_t p = n0 / NIB__PANEL; p < end; p += chunk)
@@ -456,12 +474,14 @@ NIB_INLINE void run_form(const nib_linear *a, int64_t n0, int64_t n1, void *scra
                 if (wide)
                     run_wide(j, p, q);
                 else
-                    run_block(j, nib__min(rows, m - row), tile_rows, p, nib__min(chunk, end - p), q);
+                    run_block(j, nib__min(rows, m - row), tile_rows, p, nib__min(chunk, end - p),
+                              q);
             }
 }
 
 /* pairs: BF16 sums. */
-NIB_INLINE void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, const form f, const bool pairs)
+NIB_INLINE void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, const form f,
+                    const bool pairs)
 {
     const bool may_shift = f == FORM_I8 || f == FORM_I4;
     if (may_shift && a->w->scheme.zero == NIB_ZERO_INT)

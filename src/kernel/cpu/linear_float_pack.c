@@ -4,7 +4,10 @@
  */
 #include "linear_float.h"
 
-enum { FETCH = 512 /* codes of one output that are fetched at a time: a panel's span stays in the cache */ };
+enum {
+    FETCH =
+        512 /* codes of one output that are fetched at a time: a panel's span stays in the cache */
+};
 
 static size_t step_bytes(nib_code code)
 {
@@ -31,7 +34,8 @@ nib__panels nib__panels_of(const nib_weight *w)
     l.groups = l.group > 0 ? nib__ceil_div(w->k, l.group) : scaled;
     l.k_steps = nib__ceil_div(w->k, NIB__STEP);
     l.scale_type = scaled ? packed_type(w->scale_type) : NIB_TYPE_NONE;
-    l.zero_type = scaled && w->scheme.zero != NIB_ZERO_NONE ? packed_type(w->zero_type) : NIB_TYPE_NONE;
+    l.zero_type =
+        scaled && w->scheme.zero != NIB_ZERO_NONE ? packed_type(w->zero_type) : NIB_TYPE_NONE;
     const size_t values = (size_t)l.groups * NIB__PANEL;
     l.zero_at = values * (size_t)nib__type_bits(l.scale_type) / 8;
     l.code_at = l.zero_at + values * (size_t)nib__type_bits(l.zero_type) / 8;
@@ -62,7 +66,10 @@ uint8_t nib__f8_recode(nib_code code, uint8_t byte)
     return magnitude == 0 ? 0 : (uint8_t)(magnitude << 1 | sign);
 }
 
-#define TWICE(...) {__VA_ARGS__, __VA_ARGS__}
+#define TWICE(...)                                                                                 \
+    {                                                                                              \
+        __VA_ARGS__, __VA_ARGS__                                                                   \
+    }
 const uint16_t nib__e4m3_small[32] =
     TWICE(0, 0x7fc0, 0x3b00, 0xbb00, 0x3b80, 0xbb80, 0x3bc0, 0xbbc0, /* 1/512, 2/512, 3/512 */
           0x3c00, 0xbc00, 0x3c20, 0xbc20, 0x3c40, 0xbc40, 0x3c60, 0xbc60);
@@ -77,11 +84,13 @@ typedef union span {
     uint32_t words[FETCH];
 } span;
 
-static void fetch(const nib_weight *w, int64_t i, int64_t k0, int64_t count, const uint8_t *recode, span *out)
+static void fetch(const nib_weight *w, int64_t i, int64_t k0, int64_t count, const uint8_t *recode,
+                  span *out)
 {
     const size_t size = w->store != NIB_STORE_FLOAT ? 1 : w->scheme.code == NIB_CODE_F32 ? 4 : 2;
     if (w->store == NIB_STORE_FLOAT)
-        memcpy(out, (const uint8_t *)w->codes + (size_t)(i * w->k + k0) * size, (size_t)count * size);
+        memcpy(out, (const uint8_t *)w->codes + (size_t)(i * w->k + k0) * size,
+               (size_t)count * size);
     else
         nib__weight_codes(w, i, k0, count, (int8_t *)out->bytes);
     const int64_t padded = nib__round_up(count, NIB__STEP);
@@ -152,10 +161,12 @@ static void put_value(const void *from, nib_type type, int64_t at, uint8_t *to, 
         memcpy(to + (size_t)place * size, value, size);
 }
 
-static void put_header(const nib_weight *w, const nib__panels *l, int64_t i, int64_t column, uint8_t *panel)
+static void put_header(const nib_weight *w, const nib__panels *l, int64_t i, int64_t column,
+                       uint8_t *panel)
 {
     for (int64_t g = 0; g < l->groups; g++) {
-        const int64_t at = i * w->scale_stride_n + g * w->scale_stride_g, place = g * NIB__PANEL + column;
+        const int64_t at = i * w->scale_stride_n + g * w->scale_stride_g,
+                      place = g * NIB__PANEL + column;
         put_value(w->scales, w->scale_type, at, panel, place);
         if (l->zero_type != NIB_TYPE_NONE)
             put_value(w->zeros, w->zero_type, at, panel + l->zero_at, place);

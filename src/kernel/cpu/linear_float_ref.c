@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sums that every linear row with a float accumulator must reproduce bit for bit, in plain C, for any
- * shape, group, scale type and zero point. No packed layout: plain weights are read.
+ * The sums that every linear row with a float accumulator must reproduce bit for bit, in plain C,
+ * for any shape, group, scale type and zero point. No packed layout: plain weights are read.
  *
- * One output of one token, k ascending. A segment is a group cut at block ends (the whole block where
- * there is one scale or none); a block is nib__sum_block() elements.
+ * One output of one token, k ascending. A segment is a group cut at block ends (the whole block
+ * where there is one scale or none); a block is nib__sum_block() elements.
  *
  *   F32 sums:   g = fma(x[j], w[j], g) from 0 over the segment
- *   BF16 sums:  per pair of the segment g = fma(x[j+1], w[j+1], g), then g = fma(x[j], w[j], g); an odd
- *               last element has a partner of zero. vdpbf16ps computes this.
- *   with groups acc = fma(s, g, acc) from 0 per segment, s = s_g, or s_x,g * s_g where activations have
- *               groups; after the last segment of a group with a float zero, acc = fma(zero_g, xsum_g, acc)
- *   without     acc = g
- *   total       = acc of the first block + acc of the second + ...
- *   y           = (total * s_row [fma(zero_row, xsum, .)] * s_x) + bias, each factor only where it exists
+ *   BF16 sums:  per pair of the segment g = fma(x[j+1], w[j+1], g), then g = fma(x[j], w[j], g); an
+ * odd last element has a partner of zero. vdpbf16ps computes this. with groups acc = fma(s, g, acc)
+ * from 0 per segment, s = s_g, or s_x,g * s_g where activations have groups; after the last segment
+ * of a group with a float zero, acc = fma(zero_g, xsum_g, acc) without     acc = g total       =
+ * acc of the first block + acc of the second + ... y           = (total * s_row [fma(zero_row,
+ * xsum, .)] * s_x) + bias, each factor only where it exists
  *
- * w[j] is the code as f32, less its integer zero point. The rows run with denormals flushed, so a sum can
- * become minus zero; y never is: 0 is added to the bias, and a missing bias is 0. That is what lets other
- * rows pad k with zeros.
+ * w[j] is the code as f32, less its integer zero point. The rows run with denormals flushed, so a
+ * sum can become minus zero; y never is: 0 is added to the bias, and a missing bias is 0. That is
+ * what lets other rows pad k with zeros.
  */
 #include "linear_float.h"
 
@@ -95,8 +94,8 @@ static void decode_x(const nib_linear *a, int64_t r, float *out)
 }
 
 /* Product of row r of x with output i over k0..k1, the groups within applied. */
-static float block_sum(const nib_linear *a, int64_t r, int64_t i, int64_t k0, int64_t k1, bool pairs,
-                       const float *x, const float *w)
+static float block_sum(const nib_linear *a, int64_t r, int64_t i, int64_t k0, int64_t k1,
+                       bool pairs, const float *x, const float *w)
 {
     const nib_scheme *s = &a->w->scheme;
     if (!nib__scheme_is_quantized(s) || s->group <= 0)
@@ -137,8 +136,8 @@ enum { REF_ROWS = 8 /* tokens that share a decoded row of weights */ };
 static void linear_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, bool pairs)
 {
     const int64_t k = a->w->k, block = nib__sum_block(a->w);
-    float *w = scratch;                          /* [k] */
-    float *x = w + k;                            /* [REF_ROWS][k] */
+    float *w = scratch;                           /* [k] */
+    float *x = w + k;                             /* [REF_ROWS][k] */
     int8_t *codes = (int8_t *)(x + REF_ROWS * k); /* [k] */
     for (int64_t r0 = 0; r0 < a->x.m; r0 += REF_ROWS) {
         const int64_t rows = nib__min(REF_ROWS, a->x.m - r0);
@@ -149,7 +148,8 @@ static void linear_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratc
             for (int64_t r = 0; r < rows; r++) {
                 float total = 0;
                 for (int64_t k0 = 0; k0 < k; k0 += block)
-                    total += block_sum(a, r0 + r, i, k0, nib__min(k, k0 + block), pairs, x + r * k, w);
+                    total +=
+                        block_sum(a, r0 + r, i, k0, nib__min(k, k0 + block), pairs, x + r * k, w);
                 put_y(a, r0 + r, i, total);
             }
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Activations staged as pairs of f32, for the instruction sets whose x_pair is {float first, second}: even k
- * first, or with `swap` odd k first.
+ * Activations staged as pairs of f32, for the instruction sets whose x_pair is {float first,
+ * second}: even k first, or with `swap` odd k first.
  */
 
 NIB_INLINE void put_bits(x_pair *out, uint32_t even, uint32_t odd, bool swap)
@@ -22,7 +22,8 @@ NIB_INLINE void x_put_f32(x_pair *out, const float *x, int64_t count, bool swap)
 NIB_INLINE void x_put_bf16(x_pair *out, const uint16_t *x, int64_t count, bool swap)
 {
     const uint64_t high = 0xffff0000U;
-    for (int64_t i = 0; i < count / 2; i++) { /* in words and not halves, so that it becomes vector code */
+    for (int64_t i = 0; i < count / 2;
+         i++) { /* in words and not halves, so that it becomes vector code */
         uint32_t word;
         memcpy(&word, x + 2 * i, sizeof word);
         const uint64_t even = (uint64_t)word << 16 & high, odd = word & high;

@@ -51,7 +51,8 @@ NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
 /* 16 int8; NULL: zeros. */
 NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
 {
-    return p != NULL ? _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)) : _mm512_setzero_si512();
+    return p != NULL ? _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p))
+                     : _mm512_setzero_si512();
 }
 
 NIB_INLINE raw raw_load(const form f, const uint8_t *p)
@@ -66,7 +67,8 @@ NIB_INLINE __m512i f8_words(const form f, const uint8_t *p)
     const __m512i code = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)p));
     const __m512i sign = _mm512_slli_epi16(code, 15);
     const __m512i shifted = is_e4m3 ? _mm512_slli_epi16(code, 3) : _mm512_slli_epi16(code, 4);
-    const __m512i biased = _mm512_add_epi16(shifted, _mm512_set1_epi16(is_e4m3 ? 120 << 7 : 111 << 7));
+    const __m512i biased =
+        _mm512_add_epi16(shifted, _mm512_set1_epi16(is_e4m3 ? 120 << 7 : 111 << 7));
     /* (biased & ~stray sign bit) | sign */
     const __m512i keep = _mm512_set1_epi16(is_e4m3 ? ~(1 << 3) : ~(1 << 4));
     const __m512i normal = _mm512_ternarylogic_epi32(biased, keep, sign, 0xea);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of linear products whose activations are fp8: e4m3 with one scale per token (fp8dq), and MX, e4m3
- * in blocks of 32 (mxfp8). All have BF16 sums, as e4m3 is exact in bf16; the definition is in
- * linear_float_ref.c, the packed layout and the code are those of the float rows.
+ * The rows of linear products whose activations are fp8: e4m3 with one scale per token (fp8dq), and
+ * MX, e4m3 in blocks of 32 (mxfp8). All have BF16 sums, as e4m3 is exact in bf16; the definition is
+ * in linear_float_ref.c, the packed layout and the code are those of the float rows.
  *
  *   fp8dq   y = (total * s_w) * s_x + bias
  *   mxfp8   acc = fma(s_x,b * s_w,b, sum of block b, acc), the blocks of 32 ascending
@@ -23,13 +23,13 @@
 #define FAST(type, CODE, ACT, target, tile, isa, rank_, unit_, words)                              \
     {                                                                                              \
         .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
-        .code = NIB_CODE_##CODE, .act = NIB_ACT_##ACT, .input = NIB_ANY,                           \
-        .device = NIB_DEVICE_CPU,                                                                  \
-        .conds = NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                \
-                           NIB_MULTIPLE(GROUP, NIB__STEP, "weights are decoded 8 inputs at a time"), \
-                           NIB_AT_MOST(GROUP, NIB_SUM_BLOCK, "a group lies within one block of a sum")), \
+        .code = NIB_CODE_##CODE, .act = NIB_ACT_##ACT, .input = NIB_ANY, .device = NIB_DEVICE_CPU, \
+        .conds = NIB_CONDS(                                                                        \
+            NIB_HAS(ISA, isa, NULL),                                                               \
+            NIB_MULTIPLE(GROUP, NIB__STEP, "weights are decoded 8 inputs at a time"),              \
+            NIB_AT_MOST(GROUP, NIB_SUM_BLOCK, "a group lies within one block of a sum")),          \
         .numbers = NIB_NUMBERS_BF16, .reference = "linear_" type "_f32__ref", .rank = rank_,       \
-        .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB__PANEL, .packing = &nib__pack_n16,                 \
+        .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB__PANEL, .packing = &nib__pack_n16,             \
         .scratch = nib__linear_float_scratch,                                                      \
         .run = {.linear = NIB_X86(nib__linear_bf16_e4m3_##target)}, .note = words                  \
     }
@@ -37,7 +37,8 @@
 #define ROWS(type, CODE, ACT)                                                                      \
     FAST(type, CODE, ACT, avx512bf16, "12x32", NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, 10, BF16,      \
          "vdpbf16ps on e4m3 widened to bf16"),                                                     \
-        FAST(type, CODE, ACT, avx512, "12x32", NIB_ISA_AVX512, 20, F32, "f32 multiply-adds in pairs"), \
+        FAST(type, CODE, ACT, avx512, "12x32", NIB_ISA_AVX512, 20, F32,                            \
+             "f32 multiply-adds in pairs"),                                                        \
         FAST(type, CODE, ACT, avx2, "6x16", NIB_ISA_AVX2, 30, F32, "f32 multiply-adds in pairs"),  \
         REF(type, CODE, ACT)
 
