@@ -25,8 +25,9 @@ void nib__ledger_free(nib_ledger *ledger)
     nib__ledger_init(ledger, a);
 }
 
-/* Room for one more element behind `count`; arrays double inside the arena, which keeps the old ones too:
- * at most twice the memory, and no frees. Capacity is the next power of two, so it needs no field. */
+/* Room for one more element behind `count`; arrays double inside the arena, which keeps the old
+ * ones too: at most twice the memory, and no frees. Capacity is the next power of two, so it needs
+ * no field. */
 static void *grow(nib_ledger *ledger, void *array, size_t count, size_t size)
 {
     if (count != 0 && (count & (count - 1)) != 0)
@@ -56,7 +57,8 @@ nib_ledger_layer *nib__ledger_add_layer(nib_ledger *ledger, const char *name)
 
 nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name)
 {
-    nib_ledger_tensor *tensors = grow(ledger, ledger->tensors, ledger->tensor_count, sizeof *tensors);
+    nib_ledger_tensor *tensors =
+        grow(ledger, ledger->tensors, ledger->tensor_count, sizeof *tensors);
     const char *copy = nib__ledger_text(ledger, "%s", name);
     if (tensors == NULL || ledger->failed)
         return NULL;
@@ -109,12 +111,14 @@ void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *form
     add_reason(ledger, &ledger->notes, &ledger->note_count, code, text);
 }
 
-void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const char *code, const char *text)
+void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const char *code,
+                            const char *text)
 {
     add_reason(ledger, &layer->reasons, &layer->reason_count, code, text);
 }
 
-void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer, const char *code, const char *text)
+void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer, const char *code,
+                            const char *text)
 {
     add_reason(ledger, &layer->advice, &layer->advice_count, code, text);
 }
@@ -130,8 +134,8 @@ nib_candidate *nib__ledger_add_candidate(nib_ledger *ledger, nib_ledger_layer *l
     return candidate;
 }
 
-void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candidate, const char *code,
-                                      const char *text)
+void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candidate,
+                                      const char *code, const char *text)
 {
     add_reason(ledger, &candidate->reasons, &candidate->reason_count, code, text);
 }

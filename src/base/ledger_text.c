@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ledger's words for people: one table line for all layers of equal fate, every substitution and
- * denial in full below it, and the one-line summary that ends every run.
+ * The ledger's words for people: one table line for all layers of equal fate, every substitution
+ * and denial in full below it, and the one-line summary that ends every run.
  */
 #include "ledger.h"
 
@@ -30,7 +30,8 @@ const char *nib__ledger_fold_name(char *out, size_t size, const char *name)
     return out;
 }
 
-void nib__ledger_wrap(nib_text *out, const char *first, const char *rest, int width, const char *words)
+void nib__ledger_wrap(nib_text *out, const char *first, const char *rest, int width,
+                      const char *words)
 {
     int column = (int)strlen(first);
     bool line_start = true;
@@ -179,8 +180,8 @@ static void table(const nib_ledger *ledger, bool fold, nib_text *out)
                        NAME_WIDTH);
         w.asked = widen(w.asked, ledger->layers[i].asked, ASKED_WIDTH);
     }
-    nib__text_format(out, "%7s  %-*s  %-13s %9s  %-*s  %s\n", "count", w.name, "layer", "n x k", "bytes",
-                     w.asked, "asked", "done");
+    nib__text_format(out, "%7s  %-*s  %-13s %9s  %-*s  %s\n", "count", w.name, "layer", "n x k",
+                     "bytes", w.asked, "asked", "done");
     for (size_t i = 0; i < ledger->layer_count; i++)
         if (line_at(ledger, i, fold, &l))
             table_line(&l, w, out);
@@ -213,8 +214,8 @@ static void say_difference(const nib_ledger_layer *layer, nib_text *out)
     else if (layer->rung == NIB_RUNG_NONE)
         nib__text_format(out, "\nas asked, %s, but\n", layer->asked);
     else
-        nib__text_format(out, "\nsubstituted: asked %s, done %s; rung %s, allowed %s\n", layer->asked,
-                         layer->done, nib__rung_names[layer->rung],
+        nib__text_format(out, "\nsubstituted: asked %s, done %s; rung %s, allowed %s\n",
+                         layer->asked, layer->done, nib__rung_names[layer->rung],
                          layer->allowed != NULL ? layer->allowed : "by nothing");
 }
 
@@ -233,7 +234,8 @@ static void differences(const nib_ledger *ledger, bool fold, nib_text *out)
             char shape[48];
             line l;
             if (same_difference(layer, &ledger->layers[j]) && line_at(ledger, j, fold, &l))
-                nib__text_format(out, "  %5zu  %s  %s\n", l.count, l.name, say_shape(shape, l.layer));
+                nib__text_format(out, "  %5zu  %s  %s\n", l.count, l.name,
+                                 say_shape(shape, l.layer));
         }
         for (size_t r = 0; r < layer->reason_count; r++)
             nib__ledger_wrap(out, "  - ", "    ", WIDTH, layer->reasons[r].text);
@@ -246,7 +248,8 @@ static void differences(const nib_ledger *ledger, bool fold, nib_text *out)
 static bool same_tensor(const nib_ledger_tensor *a, const nib_ledger_tensor *b)
 {
     char a_name[NAME_ROOM], b_name[NAME_ROOM];
-    return same_text(a->asked, b->asked) && same_text(a->done, b->done) && same_text(a->reason, b->reason) &&
+    return same_text(a->asked, b->asked) && same_text(a->done, b->done) &&
+           same_text(a->reason, b->reason) &&
            strcmp(nib__ledger_fold_name(a_name, sizeof a_name, a->name),
                   nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
 }
@@ -292,10 +295,7 @@ void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out)
 /* ---- the summary ---- */
 
 /* The scheme of "8da4w-g32@cpu". */
-static size_t scheme_length(const char *asked)
-{
-    return asked == NULL ? 0 : strcspn(asked, "@");
-}
+static size_t scheme_length(const char *asked) { return asked == NULL ? 0 : strcspn(asked, "@"); }
 
 static bool same_scheme(const char *a, const char *b)
 {
@@ -308,14 +308,15 @@ static bool is_linear(const nib_ledger_layer *layer)
     return layer->role == NULL || strcmp(layer->role, "embed") != 0;
 }
 
-/* "avx512vnni" of "linear_a8t_w4g_f32__avx512vnni_6x32", "ocl_gfx90a" likewise: up to a part that begins with
- * a digit. */
+/* "avx512vnni" of "linear_a8t_w4g_f32__avx512vnni_6x32", "ocl_gfx90a" likewise: up to a part that
+ * begins with a digit. */
 static size_t target_of(const char *kernel, const char **target)
 {
     const char *at = kernel == NULL ? NULL : strstr(kernel, "__");
     *target = at == NULL ? "" : at + 2;
     size_t length = strcspn(*target, "_");
-    while ((*target)[length] == '_' && !((*target)[length + 1] >= '0' && (*target)[length + 1] <= '9'))
+    while ((*target)[length] == '_' &&
+           !((*target)[length + 1] >= '0' && (*target)[length + 1] <= '9'))
         length += 1 + strcspn(*target + length + 1, "_");
     return length;
 }
@@ -338,13 +339,15 @@ static void count_asked(const nib_ledger *ledger, nib_text *out)
         if (!is_linear(layer))
             continue;
         for (size_t j = 0; j < ledger->layer_count; j++) {
-            if (!is_linear(&ledger->layers[j]) || !same_scheme(ledger->layers[j].asked, layer->asked))
+            if (!is_linear(&ledger->layers[j]) ||
+                !same_scheme(ledger->layers[j].asked, layer->asked))
                 continue;
             before += j < i;
             count++;
         }
         if (before == 0)
-            nib__text_format(out, ", %zu asked %.*s", count, (int)scheme_length(layer->asked), layer->asked);
+            nib__text_format(out, ", %zu asked %.*s", count, (int)scheme_length(layer->asked),
+                             layer->asked);
     }
 }
 
@@ -359,7 +362,8 @@ static void count_done(const nib_ledger *ledger, nib_text *out)
         const char *where = where_done(here, layer);
         for (size_t j = 0; j < ledger->layer_count; j++) {
             const nib_ledger_layer *other = &ledger->layers[j];
-            if (!is_linear(other) || !as_asked(other) || strcmp(where, where_done(there, other)) != 0)
+            if (!is_linear(other) || !as_asked(other) ||
+                strcmp(where, where_done(there, other)) != 0)
                 continue;
             before += j < i;
             count++;
@@ -385,7 +389,8 @@ void nib__ledger_summary(const nib_ledger *ledger, nib_text *out)
         memmove(out->at + start, out->at + start + 1, out->size - start);
         out->size--;
     }
-    nib__text_format(out, "%s %zu substituted", linear != 0 ? "," : "", nib__ledger_substituted(ledger));
+    nib__text_format(out, "%s %zu substituted", linear != 0 ? "," : "",
+                     nib__ledger_substituted(ledger));
     const size_t denied = nib__ledger_denied(ledger);
     if (denied != 0)
         nib__text_format(out, ", %zu denied", denied);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * This machine's processor: which instruction sets it has and the operating system saves, by what level
- * names they are masked, and cautious rates until measure.c finds the true ones.
+ * This machine's processor: which instruction sets it has and the operating system saves, by what
+ * level names they are masked, and cautious rates until measure.c finds the true ones.
  */
 #include "machine.h"
 
@@ -24,10 +24,7 @@
 
 #if ON_X86
 
-static bool has(unsigned word, int bit)
-{
-    return (word >> bit & 1) != 0;
-}
+static bool has(unsigned word, int bit) { return (word >> bit & 1) != 0; }
 
 /* The register states that the operating system saves; needs OSXSAVE. */
 static unsigned saved_states(void)
@@ -45,7 +42,8 @@ int64_t nib__cpu_isa(void)
         return 0;
     const unsigned states = saved_states();
     const bool fma = has(c, 12), avx = has(c, 28), f16c = has(c, 29);
-    if ((states & SAVES_YMM) != SAVES_YMM || !avx || !fma || !f16c || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+    if ((states & SAVES_YMM) != SAVES_YMM || !avx || !fma || !f16c ||
+        !__get_cpuid_count(7, 0, &a, &b, &c, &d))
         return 0;
     const bool bmi2 = has(b, 8), avx2 = has(b, 5);
     if (!avx2 || !bmi2)
@@ -67,7 +65,8 @@ static void cpu_model(char *out, size_t size)
     unsigned words[12] = {0};
     char text[sizeof words + 1] = "";
     for (unsigned i = 0; i < 3; i++)
-        if (!__get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]))
+        if (!__get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2],
+                         &words[4 * i + 3]))
             break;
     memcpy(text, words, sizeof words);
     const char *from = text + strspn(text, " ");
@@ -153,16 +152,18 @@ nib_status nib__cpu_isa_mask(int64_t *out, const char *level, nib_err *err)
         if (strcmp(levels[i].name, level) != 0)
             continue;
         if ((here & levels[i].own) != levels[i].own)
-            return nib__fail(err, NIB_NOT_AS_ASKED,
-                             "--isa %s: this processor, or its operating system, has no %s; the best here is %s",
-                             level, level, nib__cpu_isa_name(here));
+            return nib__fail(
+                err, NIB_NOT_AS_ASKED,
+                "--isa %s: this processor, or its operating system, has no %s; the best here is %s",
+                level, level, nib__cpu_isa_name(here));
         *out = here & levels[i].all;
         return NIB_OK;
     }
     char known[128] = "";
     size_t used = 0;
     for (size_t i = 0; i < COUNT(levels) && used < sizeof known; i++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i == 0 ? "" : ", ", levels[i].name);
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i == 0 ? "" : ", ",
+                                 levels[i].name);
     char shown[64];
     return nib__fail(err, NIB_USAGE, "--isa %s: no such instruction set; known are %s",
                      nib__say_name(shown, sizeof shown, level, strlen(level)), known);

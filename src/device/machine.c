@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Machines that need not be here, as data: what each has, since when it is known and from where. Rates are
- * published peaks of dense products, a multiply-add counting two; where a maker publishes none, the value is
- * derived from clock and pipes, and its source says so.
+ * Machines that need not be here, as data: what each has, since when it is known and from where.
+ * Rates are published peaks of dense products, a multiply-add counting two; where a maker publishes
+ * none, the value is derived from clock and pipes, and its source says so.
  */
 #include "machine.h"
 
-#define FACT(id, value_, date_, source_) {NIB_FACT_##id, NULL, value_, date_, source_}
-#define RATE(what_, value_, date_, source_) {NIB_FACT_COUNT, what_, value_, date_, source_}
+#define FACT(id, value_, date_, source_)                                                           \
+    {                                                                                              \
+        NIB_FACT_##id, NULL, value_, date_, source_                                                \
+    }
+#define RATE(what_, value_, date_, source_)                                                        \
+    {                                                                                              \
+        NIB_FACT_COUNT, what_, value_, date_, source_                                              \
+    }
 
 /* ---- AMD Instinct MI210 ---- */
 
@@ -20,7 +26,8 @@ static const nib_fact_source mi210_sources[] = {
     FACT(CDNA, "2 (gfx90a)", "2022-03-22", MI210_SHEET),
     FACT(DOT4, "yes: v_dot8_i32_i4 multiplies eight 4-bit pairs", "2022-02-04", MI200_ISA),
     FACT(DOT8, "yes: v_dot4_i32_i8", "2022-02-04", MI200_ISA),
-    FACT(MATRIX_UNIT, "yes: mfma, with int8 and bf16 but without a 4-bit form", "2022-02-04", MI200_ISA),
+    FACT(MATRIX_UNIT, "yes: mfma, with int8 and bf16 but without a 4-bit form", "2022-02-04",
+         MI200_ISA),
     RATE("bytes_per_s", "1.638 TB/s HBM2e", "2022-03-22", MI210_SHEET),
     RATE("f32", "22.6 TFLOP/s (vector)", "2022-03-22", MI210_SHEET),
     RATE("bf16", "181 TFLOP/s", "2022-03-22", MI210_SHEET),
@@ -52,7 +59,8 @@ static const nib_fact_source apple_m2_cpu_sources[] = {
     RATE("f32", "446 GFLOP/s", "2022-06-06",
          "derived: 4 performance cores x 3.49 GHz x 4 pipes x 4 lanes x 2"),
     RATE("bf16", "446 GFLOP/s, widened to f32", "2022-06-06", "derived as f32"),
-    RATE("i8", "1.79 TOP/s", "2022-06-06", "derived: 4 performance cores x 3.49 GHz x 4 pipes x 32 (sdot)"),
+    RATE("i8", "1.79 TOP/s", "2022-06-06",
+         "derived: 4 performance cores x 3.49 GHz x 4 pipes x 32 (sdot)"),
     RATE("memory", "up to 24 GB; 16 GB assumed", "2022-06-06", M2_NEWS),
 };
 
@@ -122,11 +130,13 @@ static const nib_fact_source graviton3_sources[] = {
     FACT(MAKER, "arm", "2022-05-23", C7G_NEWS),
     FACT(ISA, "neon, dotprod, i8mm", "2021-11-09", V1_GUIDE),
     FACT(DOT8, "yes: sdot", "2021-11-09", V1_GUIDE),
-    RATE("bytes_per_s", "307 GB/s: 8 channels of DDR5-4800", "2022-05-23", "derived from " C7G_NEWS),
+    RATE("bytes_per_s", "307 GB/s: 8 channels of DDR5-4800", "2022-05-23",
+         "derived from " C7G_NEWS),
     RATE("f32", "5.3 TFLOP/s", "2021-11-09",
          "derived: 64 cores x 2.6 GHz x 4 pipes x 4 lanes x 2, " V1_GUIDE),
     RATE("bf16", "5.3 TFLOP/s, widened to f32", "2021-11-09", "derived as f32"),
-    RATE("i8", "42.6 TOP/s", "2021-11-09", "derived: 64 cores x 2.6 GHz x 4 pipes x 64 (smmla), " V1_GUIDE),
+    RATE("i8", "42.6 TOP/s", "2021-11-09",
+         "derived: 64 cores x 2.6 GHz x 4 pipes x 64 (smmla), " V1_GUIDE),
     RATE("memory", "128 GiB (c7g.16xlarge)", "2022-05-23", C7G_NEWS),
 };
 
@@ -139,9 +149,11 @@ static const nib_fact_source raspberry_pi_5_sources[] = {
     FACT(ISA, "neon, dotprod; no i8mm (Arm v8.2)", "2018-06-01", A76_GUIDE),
     FACT(DOT8, "yes: sdot", "2018-06-01", A76_GUIDE),
     RATE("bytes_per_s", "17 GB/s: 32 bits of LPDDR4X-4267", "2023-09-28", "derived from " PI5_NEWS),
-    RATE("f32", "154 GFLOP/s", "2018-06-01", "derived: 4 cores x 2.4 GHz x 2 pipes x 4 lanes x 2, " A76_GUIDE),
+    RATE("f32", "154 GFLOP/s", "2018-06-01",
+         "derived: 4 cores x 2.4 GHz x 2 pipes x 4 lanes x 2, " A76_GUIDE),
     RATE("bf16", "154 GFLOP/s, widened to f32", "2018-06-01", "derived as f32"),
-    RATE("i8", "614 GOP/s", "2018-06-01", "derived: 4 cores x 2.4 GHz x 2 pipes x 32 (sdot), " A76_GUIDE),
+    RATE("i8", "614 GOP/s", "2018-06-01",
+         "derived: 4 cores x 2.4 GHz x 2 pipes x 32 (sdot), " A76_GUIDE),
     RATE("memory", "up to 16 GB; 8 GB assumed", "2023-09-28", PI5_NEWS),
 };
 
@@ -158,8 +170,12 @@ static const nib_machine apple_m2_cpu = {
                [NIB_FACT_ISA] = NEON | NIB_ISA_I8MM,
                [NIB_FACT_DOT8] = 1}},
     .bytes_per_s = 100e9,
-    .rate = {[NIB_UNIT_F32] = 446e9, [NIB_UNIT_BF16] = 446e9, [NIB_UNIT_I8] = 1.79e12,
-             [NIB_UNIT_FP8] = 446e9, [NIB_UNIT_MX8] = 446e9, [NIB_UNIT_SCALAR] = 14e9},
+    .rate = {[NIB_UNIT_F32] = 446e9,
+             [NIB_UNIT_BF16] = 446e9,
+             [NIB_UNIT_I8] = 1.79e12,
+             [NIB_UNIT_FP8] = 446e9,
+             [NIB_UNIT_MX8] = 446e9,
+             [NIB_UNIT_SCALAR] = 14e9},
     .launch_s = 2e-6,
     .memory = UINT64_C(16) << 30,
     SOURCES(apple_m2_cpu_sources),
@@ -217,7 +233,9 @@ static const nib_machine machines[] = {
                    [NIB_FACT_MATRIX_UNIT] = 1,
                    [NIB_FACT_FP8_UNIT] = 1}},
         .bytes_per_s = 4.8e12,
-        .rate = {[NIB_UNIT_F32] = 67e12, [NIB_UNIT_BF16] = 989e12, [NIB_UNIT_I8] = 1979e12,
+        .rate = {[NIB_UNIT_F32] = 67e12,
+                 [NIB_UNIT_BF16] = 989e12,
+                 [NIB_UNIT_I8] = 1979e12,
                  [NIB_UNIT_FP8] = 1979e12},
         .launch_s = 4e-6,
         .memory = UINT64_C(141) << 30,
@@ -234,8 +252,11 @@ static const nib_machine machines[] = {
                    [NIB_FACT_FP8_UNIT] = 1,
                    [NIB_FACT_MX_UNIT] = 1}},
         .bytes_per_s = 7.7e12,
-        .rate = {[NIB_UNIT_F32] = 75e12, [NIB_UNIT_BF16] = 2.25e15, [NIB_UNIT_I8] = 4.5e15,
-                 [NIB_UNIT_FP8] = 4.5e15, [NIB_UNIT_MX8] = 4.5e15},
+        .rate = {[NIB_UNIT_F32] = 75e12,
+                 [NIB_UNIT_BF16] = 2.25e15,
+                 [NIB_UNIT_I8] = 4.5e15,
+                 [NIB_UNIT_FP8] = 4.5e15,
+                 [NIB_UNIT_MX8] = 4.5e15},
         .launch_s = 4e-6,
         .memory = UINT64_C(180) << 30,
         SOURCES(b200_sources),
@@ -248,8 +269,12 @@ static const nib_machine machines[] = {
                    [NIB_FACT_ISA] = NEON | NIB_ISA_I8MM,
                    [NIB_FACT_DOT8] = 1}},
         .bytes_per_s = 307e9,
-        .rate = {[NIB_UNIT_F32] = 5.3e12, [NIB_UNIT_BF16] = 5.3e12, [NIB_UNIT_I8] = 42.6e12,
-                 [NIB_UNIT_FP8] = 5.3e12, [NIB_UNIT_MX8] = 5.3e12, [NIB_UNIT_SCALAR] = 128e9},
+        .rate = {[NIB_UNIT_F32] = 5.3e12,
+                 [NIB_UNIT_BF16] = 5.3e12,
+                 [NIB_UNIT_I8] = 42.6e12,
+                 [NIB_UNIT_FP8] = 5.3e12,
+                 [NIB_UNIT_MX8] = 5.3e12,
+                 [NIB_UNIT_SCALAR] = 128e9},
         .launch_s = 4e-6,
         .memory = UINT64_C(128) << 30,
         SOURCES(graviton3_sources),
@@ -262,8 +287,12 @@ static const nib_machine machines[] = {
                    [NIB_FACT_ISA] = NEON,
                    [NIB_FACT_DOT8] = 1}},
         .bytes_per_s = 17e9,
-        .rate = {[NIB_UNIT_F32] = 154e9, [NIB_UNIT_BF16] = 154e9, [NIB_UNIT_I8] = 614e9,
-                 [NIB_UNIT_FP8] = 154e9, [NIB_UNIT_MX8] = 154e9, [NIB_UNIT_SCALAR] = 8e9},
+        .rate = {[NIB_UNIT_F32] = 154e9,
+                 [NIB_UNIT_BF16] = 154e9,
+                 [NIB_UNIT_I8] = 614e9,
+                 [NIB_UNIT_FP8] = 154e9,
+                 [NIB_UNIT_MX8] = 154e9,
+                 [NIB_UNIT_SCALAR] = 8e9},
         .launch_s = 2e-6,
         .memory = UINT64_C(8) << 30,
         SOURCES(raspberry_pi_5_sources),

@@ -35,6 +35,9 @@ size_t nib__machine_count(void); /* of the table, without this machine */
 const nib_machine *nib__machine_at(size_t i);
 const nib_machine *nib__machine_find(const char *name);
 
+/* This machine (NULL: without it) and the table, every fact with date and source. */
+void nib__devices_render(nib_form form, const nib_machine *here, nib_text *out);
+
 /* cpuid and the operating system's word; the bits of NIB_FACT_ISA. */
 int64_t nib__cpu_isa(void);
 /* Bits up to and including the named level; an unknown name is NIB_USAGE, with the known ones. Asking for a

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What this machine can do, measured in about 0.2 s with all threads of the pool: bytes read from memory, and
- * operations per second of the units that rows name. Loops of independent accumulators, long enough to
- * hide latency; nothing here is a kernel. The result is kept as JSON, keyed by processor, isa and threads.
+ * What this machine can do, measured in about 0.2 s with all threads of the pool: bytes read from
+ * memory, and operations per second of the units that rows name. Loops of independent accumulators,
+ * long enough to hide latency; nothing here is a kernel. The result is kept as JSON, keyed by
+ * processor, isa and threads.
  */
 #include "file.h"
 #include "json.h"
@@ -21,9 +22,10 @@
 #endif
 
 enum {
-    CHAINS = 12,                /* independent accumulators: latency times throughput of any unit here */
-    READ_BYTES = 64 << 20,      /* of all threads together; larger than a core's share of the last cache */
-    CACHE_LIMIT = 1 << 20,      /* of the file */
+    CHAINS = 12, /* independent accumulators: latency times throughput of any unit here */
+    READ_BYTES =
+        64 << 20, /* of all threads together; larger than a core's share of the last cache */
+    CACHE_LIMIT = 1 << 20, /* of the file */
     READ_PASSES = 4,
 };
 
@@ -146,7 +148,8 @@ static unit_work work_of(nib_unit unit, int64_t isa)
             return (unit_work){f32_avx512_loop, 2.0 * 16 * CHAINS};
         return avx2 ? (unit_work){f32_avx2_loop, 2.0 * 8 * CHAINS} : none;
     case NIB_UNIT_BF16:
-        return (isa & NIB_ISA_AVX512BF16) != 0 ? (unit_work){bf16_avx512_loop, 2.0 * 32 * CHAINS} : none;
+        return (isa & NIB_ISA_AVX512BF16) != 0 ? (unit_work){bf16_avx512_loop, 2.0 * 32 * CHAINS}
+                                               : none;
     case NIB_UNIT_I8:
         if ((isa & NIB_ISA_AVX512VNNI) != 0)
             return (unit_work){i8_vnni_loop, 2.0 * 64 * CHAINS};
@@ -183,24 +186,31 @@ static void run_read(void *ctx, int worker, int64_t begin, int64_t end)
     for (int64_t i = begin; i + 8 <= end; i += 8)
         for (int c = 0; c < 8; c++)
             sums[c] += j->bytes[i + c];
-    j->sink = (double)(sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7]);
+    j->sink =
+        (double)(sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7]);
 }
 
 static double unit_rate(nib_pool *pool, unit_work work)
 {
+    enum { RUNS_MIN = 5 };
+    const uint64_t run_ns = 2000000;
+    const double most_s = 10 * unit_seconds; /* where others use the cores, too */
     job j = {.work = work, .rounds = 1000};
-    double best = 0;
-    uint64_t spent = 0;
-    /* Doubled until a run is long enough to time, then the best of what fits. */
-    while ((double)spent * 1e-9 < unit_seconds) {
+    double best = 0, spent_s = 0;
+    int runs = 0;
+    /* Doubled until a run is long enough to time, then the best of a few. */
+    while ((spent_s < unit_seconds || runs < RUNS_MIN) && spent_s < most_s) {
         const uint64_t start = nib__now_ns();
         nib__pool_each(pool, true, run_loop, &j);
-        const uint64_t ns = nib__now_ns() - start;
-        const double rate = work.operations * (double)j.rounds * nib__pool_threads(pool) / ((double)ns * 1e-9);
-        spent += ns + 1;
+        const uint64_t ns = nib__now_ns() - start + 1;
+        const double rate =
+            work.operations * (double)j.rounds * nib__pool_threads(pool) / ((double)ns * 1e-9);
+        spent_s += (double)ns * 1e-9;
         best = rate > best ? rate : best;
-        if (ns < 2000000)
+        if (ns < run_ns)
             j.rounds *= 2;
+        else
+            runs++;
     }
     return best;
 }
@@ -240,7 +250,8 @@ static nib_status measure(nib_machine *m, nib_pool *pool, nib_err *err)
     uint64_t *bytes = nib__block_take(READ_BYTES);
     if (bytes == NULL)
         return nib__fail_memory(err, READ_BYTES, "measuring this machine");
-    memset(bytes, 1, READ_BYTES); /* pages of its own: unwritten ones are all the same page of zeros */
+    memset(bytes, 1,
+           READ_BYTES); /* pages of its own: unwritten ones are all the same page of zeros */
     m->bytes_per_s = read_rate(pool, bytes);
     nib__block_free(bytes, READ_BYTES);
     m->launch_s = launch_time(pool);
@@ -259,12 +270,14 @@ static nib_status measure(nib_machine *m, nib_pool *pool, nib_err *err)
     m->measured = true;
     const time_t now = time(NULL);
     struct tm day;
-    if (gmtime_r(&now, &day) == NULL || strftime(m->measured_on, sizeof m->measured_on, "%Y-%m-%d", &day) == 0)
+    if (gmtime_r(&now, &day) == NULL ||
+        strftime(m->measured_on, sizeof m->measured_on, "%Y-%m-%d", &day) == 0)
         snprintf(m->measured_on, sizeof m->measured_on, "unknown day");
     return NIB_OK;
 }
 
-/* ---- the cache: {"schema":1,"machines":[{"cpu","isa","threads","measured","bytes_per_s","launch_s",
+/* ---- the cache:
+ * {"schema":1,"machines":[{"cpu","isa","threads","measured","bytes_per_s","launch_s",
  * "rates":[...]}]} ---- */
 
 typedef struct entry {
@@ -378,7 +391,8 @@ static void write_entry(nib_jsonw *w, const entry *e)
     nib__jsonw_object_end(w);
 }
 
-static nib_status write_file(const char *part, const char *path, const nib_text *text, const nib_allocator *a)
+static nib_status write_file(const char *part, const char *path, const nib_text *text,
+                             const nib_allocator *a)
 {
     nib_output *output;
     (void)nib__path_remove(part, NULL); /* of a run that was killed */
@@ -393,7 +407,8 @@ static nib_status write_file(const char *part, const char *path, const nib_text 
 }
 
 /* A cache that cannot be written costs the next run 0.2 s, and no more. */
-static void write_cache(const entry *entries, size_t count, const char *path, const nib_allocator *a)
+static void write_cache(const entry *entries, size_t count, const char *path,
+                        const nib_allocator *a)
 {
     nib_text text, part;
     nib_jsonw w;
@@ -418,7 +433,8 @@ static void write_cache(const entry *entries, size_t count, const char *path, co
 
 static bool same_machine(const entry *e, const nib_machine *m)
 {
-    return strcmp(e->cpu, m->cpu) == 0 && e->isa == m->facts.fact[NIB_FACT_ISA] && e->threads == m->threads;
+    return strcmp(e->cpu, m->cpu) == 0 && e->isa == m->facts.fact[NIB_FACT_ISA] &&
+           e->threads == m->threads;
 }
 
 static void take_entry(nib_machine *m, const entry *e)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conditions: whether one holds, its stable code, and its sentence. The only way for a kernel to refuse is
- * a condition, so no refusal can lack its words or its values.
+ * Conditions: whether one holds, its stable code, and its sentence. The only way for a kernel to
+ * refuse is a condition, so no refusal can lack its words or its values.
  */
 #include "fact.h"
 
@@ -30,7 +30,8 @@ bool nib__cond_holds(const nib_cond *cond, const nib_query *query)
     case NIB_REL_MAX: return value <= cond->arg;
     case NIB_REL_MULTIPLE: return is_whole_group(cond->fact, value) || value % cond->arg == 0;
     case NIB_REL_DIVIDES:
-        return is_whole_group(cond->fact, value) || (value != 0 && query->fact[cond->arg] % value == 0);
+        return is_whole_group(cond->fact, value) ||
+               (value != 0 && query->fact[cond->arg] % value == 0);
     case NIB_REL_HAS: return (value & cond->arg) == cond->arg;
     case NIB_REL_END: break;
     }
@@ -68,7 +69,8 @@ void nib__cond_code(const nib_cond *cond, nib_text *out)
     if (cond->relation == NIB_REL_END)
         return;
     if (cond->relation == NIB_REL_DIVIDES) {
-        nib__text_format(out, "%s|%s", nib__fact_info[cond->fact].key, nib__fact_info[cond->arg].key);
+        nib__text_format(out, "%s|%s", nib__fact_info[cond->fact].key,
+                         nib__fact_info[cond->arg].key);
         return;
     }
     nib__text_str(out, nib__fact_info[cond->fact].key);
@@ -182,7 +184,9 @@ void nib__cond_describe(const nib_cond *cond, nib_text *out)
         case NIB_REL_MIN: nib__text_format(out, " at least %" PRId64, cond->arg); break;
         case NIB_REL_MAX: nib__text_format(out, " at most %" PRId64, cond->arg); break;
         case NIB_REL_MULTIPLE: nib__text_format(out, " a multiple of %" PRId64, cond->arg); break;
-        case NIB_REL_DIVIDES: nib__text_format(out, " divides %s", nib__fact_info[cond->arg].key); break;
+        case NIB_REL_DIVIDES:
+            nib__text_format(out, " divides %s", nib__fact_info[cond->arg].key);
+            break;
         case NIB_REL_HAS:
             nib__text_str(out, " has ");
             say_bits(cond, cond->arg, ", ", out);

@@ -8,8 +8,8 @@
 #include <inttypes.h>
 
 const char *const nib__op_names[] = {
-    "linear", "linear_dx", "linear_dw", "linear_experts", "quant",  "dequant", "pack", "embed",
-    "attn",   "norm",      "rope",      "swiglu",         "add",    "copy",    NULL,
+    "linear", "linear_dx", "linear_dw", "linear_experts", "quant", "dequant", "pack", "embed",
+    "attn",   "norm",      "rope",      "swiglu",         "add",   "copy",    NULL,
 };
 const char *const nib__code_names[] = {
     "f32", "f16", "bf16", "int8", "int4", "e4m3", "e5m2", "mx8", "mx4", "nv4", NULL,
@@ -74,7 +74,8 @@ static void say_int(nib_fact fact, int64_t value, nib_text *out)
         nib__text_str(out, "row");
     else if (fact == NIB_FACT_GROUP && value == NIB_GROUP_TENSOR)
         nib__text_str(out, "tensor");
-    else if ((fact == NIB_FACT_SM || fact == NIB_FACT_CDNA || fact == NIB_FACT_DRIVER) && value == 0)
+    else if ((fact == NIB_FACT_SM || fact == NIB_FACT_CDNA || fact == NIB_FACT_DRIVER) &&
+             value == 0)
         nib__text_str(out, "none");
     else
         nib__text_format(out, "%" PRId64, value);

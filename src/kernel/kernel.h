@@ -91,6 +91,9 @@ enum { NIB_KEY_CONDS = 5 };
 /* The row's key as conditions, so that a row asked for by name can say why it is no candidate. */
 int nib__kernel_key_conds(const nib_kernel *kernel, nib_cond conds[NIB_KEY_CONDS]);
 
+/* The whole table for people, programs or docs/kernels.md. */
+void nib__kernels_render(nib_form form, nib_text *out);
+
 /* The engines that `plan --engine` knows, in order; NULL past the last. An engine uses its own peer rows and
  * those of the libraries below it. */
 const char *nib__engine_at(size_t i);

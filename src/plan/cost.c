@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predicted time: a product reads its weights and activations and writes its outputs, and does 2 m n k
- * operations; it takes the longer of the two at the machine's rates, and a launch.
+ * Predicted time: a product reads its weights and activations and writes its outputs, and does 2 m
+ * n k operations; it takes the longer of the two at the machine's rates, and a launch.
  */
 #include "way.h"
 
@@ -10,7 +10,8 @@
 
 nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme)
 {
-    /* Sizes depend on shapes and types, never on what is stored: the address only says that there is some. */
+    /* Sizes depend on shapes and types, never on what is stored: the address only says that there
+     * is some. */
     static const char stored = 0;
     const bool quantized = nib__scheme_is_quantized(scheme);
     const bool is_mx = scheme->code == NIB_CODE_MX8 || scheme->code == NIB_CODE_MX4;
@@ -66,7 +67,8 @@ static double bytes_per_input(nib_act act, int64_t dtype)
 
 static double longer(double bytes, double operations, const nib_machine *machine, nib_unit unit)
 {
-    return fmax(bytes / machine->bytes_per_s, operations / rate_of(machine, unit)) + machine->launch_s;
+    return fmax(bytes / machine->bytes_per_s, operations / rate_of(machine, unit)) +
+           machine->launch_s;
 }
 
 double nib__use_seconds(const nib_use *use, const nib_layer *layer, const nib_scheme *scheme,
@@ -77,7 +79,8 @@ double nib__use_seconds(const nib_use *use, const nib_layer *layer, const nib_sc
         const double row = (double)nib__row_bytes(use->kernel, layer, scheme) / fmax(n, 1);
         return longer(tokens * (row + 4 * k), tokens * k, machine, use->kernel->unit);
     }
-    const double in = bytes_per_input(scheme->act, use->kernel->input == NIB_ANY ? NIB_TYPE_F32 : use->kernel->input);
+    const double in = bytes_per_input(
+        scheme->act, use->kernel->input == NIB_ANY ? NIB_TYPE_F32 : use->kernel->input);
     const double weights = use->op == NIB_OP_LINEAR_DW
                                ? 4 * n * k /* written */
                                : (double)nib__row_bytes(use->kernel, layer, scheme);
@@ -88,7 +91,8 @@ double nib__use_seconds(const nib_use *use, const nib_layer *layer, const nib_sc
     return seconds;
 }
 
-double nib__way_seconds(const nib_way *way, const nib_layer *layer, const nib_policy *policy, int64_t m)
+double nib__way_seconds(const nib_way *way, const nib_layer *layer, const nib_policy *policy,
+                        int64_t m)
 {
     double sum = 0;
     if (!way->runs)
@@ -102,8 +106,8 @@ double nib__way_seconds(const nib_way *way, const nib_layer *layer, const nib_po
     return sum;
 }
 
-double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine, const nib_policy *policy,
-                         int64_t m)
+double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine,
+                         const nib_policy *policy, int64_t m)
 {
     const nib_scheme bf16 = {.code = NIB_CODE_BF16, .symmetric = true};
     nib_policy own = *policy;

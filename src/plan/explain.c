@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reasons: failed conditions as ledger lines, the candidates of a layer with their verdicts, and what another
- * engine's kernels would have said to it.
+ * Reasons: failed conditions as ledger lines, the candidates of a layer with their verdicts, and
+ * what another engine's kernels would have said to it.
  */
 #include "way.h"
 
-static const char *const numbers_names[NIB_NUMBERS_COUNT] = {"f32", "bf16", "i32", "lanes", "exact", "other"};
+static const char *const numbers_names[NIB_NUMBERS_COUNT] = {"f32",   "bf16",  "i32",
+                                                             "lanes", "exact", "other"};
 
 static const char *const packing_phase = "pack";
 
@@ -29,8 +30,8 @@ static nib_reason reason_of(nib_ledger *ledger, const nib_cond *cond, const nib_
 enum { CONDS_MAX = 32 };
 
 /* The conditions that refuse a row: of its key, too, when it was asked for by name. */
-static size_t refusals(const nib_kernel *kernel, const nib_query *query, bool ask_built, bool ask_key,
-                       nib_cond out[CONDS_MAX])
+static size_t refusals(const nib_kernel *kernel, const nib_query *query, bool ask_built,
+                       bool ask_key, nib_cond out[CONDS_MAX])
 {
     const nib_cond *failed[CONDS_MAX];
     nib_cond key[NIB_KEY_CONDS];
@@ -89,8 +90,9 @@ void nib__explain_missing(nib_ledger *ledger, nib_ledger_layer *line, const nib_
     nib_query query;
     bool any = false;
     if (way->no_common) {
-        nib__ledger_add_reason(ledger, line, "numbers",
-                               "no one arithmetic contract has kernels for every number of tokens and phase");
+        nib__ledger_add_reason(
+            ledger, line, "numbers",
+            "no one arithmetic contract has kernels for every number of tokens and phase");
         return;
     }
     nib__plan_query(&query, layer, &way->scheme, way->machine, policy, op, use->phase, use->m_min);
@@ -130,7 +132,8 @@ static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib
         if (way->uses[i].op == row->op)
             chosen = way->uses[i].kernel;
     if (!way->runs || chosen == NULL) {
-        nib__ledger_add_candidate_reason(ledger, candidate, "alone", "another product of the layer has no kernel");
+        nib__ledger_add_candidate_reason(ledger, candidate, "alone",
+                                         "another product of the layer has no kernel");
         return;
     }
     if (row->op != NIB_OP_QUANT && row->numbers != chosen->numbers)
@@ -171,7 +174,8 @@ static void add_candidate(nib_ledger *ledger, nib_ledger_layer *line, const nib_
 
 /* The rows of one operation, the chosen one first, then by rank. */
 static void candidates_of(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
-                          const nib_layer *layer, const nib_policy *policy, const nib_use *use, nib_op op)
+                          const nib_layer *layer, const nib_policy *policy, const nib_use *use,
+                          nib_op op)
 {
     nib_query query;
     nib__plan_query(&query, layer, &way->scheme, way->machine, policy, op, use->phase, use->m_min);
@@ -180,7 +184,8 @@ static void candidates_of(nib_ledger *ledger, nib_ledger_layer *line, const nib_
         int rank = INT32_MAX; /* the next one */
         for (size_t i = 0; !chosen && i < nib__kernel_count(); i++) {
             const nib_kernel *row = nib__kernel_at(i);
-            if (row->peer == NULL && row->rank > last_rank && row->rank < rank && nib__kernel_keyed(row, &query))
+            if (row->peer == NULL && row->rank > last_rank && row->rank < rank &&
+                nib__kernel_keyed(row, &query))
                 rank = row->rank;
         }
         if (!chosen && rank == INT32_MAX)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The options --allow, --kernel and --place. A value or pattern that means nothing is an error with the
- * known values or near names: an option that silently does nothing is what Nibble is against.
+ * The options --allow, --kernel and --place. A value or pattern that means nothing is an error with
+ * the known values or near names: an option that silently does nothing is what Nibble is against.
  */
 #include "options.h"
 
@@ -25,8 +25,8 @@ static nib_status read_rung(const reader *r, nib_plan_option *out, const char *v
         }
     }
     return nib__fail(r->err, NIB_USAGE,
-                     "%s %s: no such rung; known are kernel, device, dequant and unquantized", r->option,
-                     out->text);
+                     "%s %s: no such rung; known are kernel, device, dequant and unquantized",
+                     r->option, out->text);
 }
 
 static nib_status unknown_kernel(const reader *r, const char *text, const char *value)
@@ -41,9 +41,9 @@ static nib_status unknown_kernel(const reader *r, const char *text, const char *
     nib__text_init(&near, r->a);
     nib__near_names(&near, value, names, count);
     const bool some = near.at != NULL && near.size != 0;
-    const nib_status status =
-        nib__fail(r->err, NIB_USAGE, "%s %s: no kernel of that name%s%s; `nibble kernels` lists them", r->option,
-                  text, some ? "; near are " : "", some ? near.at : "");
+    const nib_status status = nib__fail(
+        r->err, NIB_USAGE, "%s %s: no kernel of that name%s%s; `nibble kernels` lists them",
+        r->option, text, some ? "; near are " : "", some ? near.at : "");
     nib__text_free(&near);
     nib__release(r->a, names);
     return status;
@@ -56,8 +56,8 @@ static nib_status read_kernel(const reader *r, nib_plan_option *out, const char 
         return unknown_kernel(r, out->text, value);
     if (out->kernel->peer != NULL)
         return nib__fail(r->err, NIB_USAGE,
-                         "%s %s: that row describes a kernel of %s and never runs; see --engine", r->option,
-                         out->text, out->kernel->peer->engine);
+                         "%s %s: that row describes a kernel of %s and never runs; see --engine",
+                         r->option, out->text, out->kernel->peer->engine);
     switch (out->kernel->op) {
     case NIB_OP_LINEAR:
     case NIB_OP_LINEAR_DX:
@@ -66,7 +66,8 @@ static nib_status read_kernel(const reader *r, nib_plan_option *out, const char 
     default: break;
     }
     return nib__fail(r->err, NIB_USAGE,
-                     "%s %s: that is a kernel of %s; only those of linear layers and embeddings can be asked for",
+                     "%s %s: that is a kernel of %s; only those of linear layers and embeddings "
+                     "can be asked for",
                      r->option, out->text, nib__op_names[out->kernel->op]);
 }
 
@@ -82,8 +83,8 @@ static nib_status read_place(const reader *r, nib_plan_option *out, const char *
         out->machine = m->host;
         return NIB_OK;
     }
-    return nib__fail(r->err, NIB_USAGE, "%s %s: this plan has the device %s%s%s and no other", r->option,
-                     out->text, m->name, m->host != NULL ? " and its host " : "",
+    return nib__fail(r->err, NIB_USAGE, "%s %s: this plan has the device %s%s%s and no other",
+                     r->option, out->text, m->name, m->host != NULL ? " and its host " : "",
                      m->host != NULL ? m->host->name : "");
 }
 
@@ -101,9 +102,10 @@ static nib_status no_match(const reader *r, const char *pattern)
     nib__near_names(&near, pattern, names, r->count);
     const bool some = near.at != NULL && near.size != 0;
     char shown[128];
-    const nib_status status = nib__fail(r->err, NIB_USAGE, "%s %s: no layer matches%s%s", r->option,
-                                        nib__say_name(shown, sizeof shown, pattern, strlen(pattern)),
-                                        some ? "; near are " : "", some ? near.at : "");
+    const nib_status status =
+        nib__fail(r->err, NIB_USAGE, "%s %s: no layer matches%s%s", r->option,
+                  nib__say_name(shown, sizeof shown, pattern, strlen(pattern)),
+                  some ? "; near are " : "", some ? near.at : "");
     nib__text_free(&near);
     nib__release(r->a, names);
     return status;
@@ -129,7 +131,8 @@ static nib_status read_pattern(const reader *r, nib_plan_option *out, const char
     if (equals == NULL)
         return NIB_OK;
     if (equals == out->text)
-        return nib__fail(r->err, NIB_USAGE, "%s %s: the pattern before = is empty", r->option, out->text);
+        return nib__fail(r->err, NIB_USAGE, "%s %s: the pattern before = is empty", r->option,
+                         out->text);
     const size_t size = (size_t)(equals - out->text);
     char *text = nib__calloc(r->a, size + 1, 1);
     if (text == NULL)
@@ -144,8 +147,8 @@ static nib_status read_pattern(const reader *r, nib_plan_option *out, const char
 
 typedef nib_status (*read_value)(const reader *r, nib_plan_option *out, const char *value);
 
-static nib_status read_list(reader *r, const char *option, const nib_strings *strings, read_value read,
-                            nib_plan_option **list, size_t *count)
+static nib_status read_list(reader *r, const char *option, const nib_strings *strings,
+                            read_value read, nib_plan_option **list, size_t *count)
 {
     r->option = option;
     if (strings->count == 0)
@@ -167,7 +170,8 @@ static nib_status read_list(reader *r, const char *option, const nib_strings *st
 static nib_status read_all(reader *r, nib_plan_options *out, const nib_policy *policy)
 {
     NIB_TRY(read_list(r, "--allow", &policy->allow, read_rung, &out->allow, &out->allow_count));
-    NIB_TRY(read_list(r, "--kernel", &policy->kernel, read_kernel, &out->kernel, &out->kernel_count));
+    NIB_TRY(
+        read_list(r, "--kernel", &policy->kernel, read_kernel, &out->kernel, &out->kernel_count));
     NIB_TRY(read_list(r, "--place", &policy->place, read_place, &out->place, &out->place_count));
     r->option = "--layer";
     if (policy->detail == NULL)
@@ -184,8 +188,7 @@ static nib_status check_engine(const char *engine, nib_err *err)
         if (strcmp(engine, nib__engine_at(i)) == 0)
             return NIB_OK;
     char shown[64];
-    return nib__fail(err, NIB_USAGE,
-                     "--engine %s: no such engine; known are %s, %s, %s, %s and %s",
+    return nib__fail(err, NIB_USAGE, "--engine %s: no such engine; known are %s, %s, %s, %s and %s",
                      nib__say_name(shown, sizeof shown, engine, strlen(engine)), nib__engine_at(0),
                      nib__engine_at(1), nib__engine_at(2), nib__engine_at(3), nib__engine_at(4));
 }

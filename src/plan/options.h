@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the planner: the options --allow, --kernel and --place, each [PATTERN=]VALUE, read and checked.
+ * Inside the planner: the options --allow, --kernel and --place, each [PATTERN=]VALUE, read and
+ * checked.
  */
 #ifndef NIB_PLAN_OPTIONS_H
 #define NIB_PLAN_OPTIONS_H
@@ -8,8 +9,8 @@
 #include "plan.h"
 
 typedef struct nib_plan_option {
-    nib_pattern *pattern; /* NULL: every layer */
-    const char *text;     /* as given */
+    nib_pattern *pattern;       /* NULL: every layer */
+    const char *text;           /* as given */
     nib_rung rung;              /* --allow */
     const nib_kernel *kernel;   /* --kernel */
     const nib_machine *machine; /* --place */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layer by layer: as asked where a row does it; else the ladder, rung by rung, each to be allowed; else
- * denied, with every reason, what would do and what it costs. The ledger gets one line per layer.
+ * Layer by layer: as asked where a row does it; else the ladder, rung by rung, each to be allowed;
+ * else denied, with every reason, what would do and what it costs. The ledger gets one line per
+ * layer.
  */
 #include "options.h"
 #include "way.h"
@@ -18,7 +19,7 @@ typedef struct planner {
     const nib_allocator *a;
     double bf16_prefill_s;
     size_t slow_decode, slow_prefill; /* quantized layers that own bf16 outdoes */
-    double slow_loss_s; /* the largest loss of one of them, and whose */
+    double slow_loss_s;               /* the largest loss of one of them, and whose */
     size_t slowest;
 } planner;
 
@@ -38,7 +39,8 @@ enum { PREFILL_TOKENS = 512, NAME_ROOM = 256 };
 
 /* ---- words ---- */
 
-static const char *say_done(nib_ledger *ledger, const nib_scheme *scheme, const nib_machine *machine)
+static const char *say_done(nib_ledger *ledger, const nib_scheme *scheme,
+                            const nib_machine *machine)
 {
     char name[64];
     return nib__ledger_text(ledger, "%s@%s", nib__scheme_name(name, scheme), machine->name);
@@ -93,7 +95,8 @@ static bool rung_way(const planner *p, const decision *d, nib_rung rung, nib_way
                                                                           : NIB_CODE_F32,
                               .symmetric = true};
     } else {
-        if (nib__scheme_is_quantized(&layer->stored) || nib__scheme_equal(&layer->stored, &layer->asked))
+        if (nib__scheme_is_quantized(&layer->stored) ||
+            nib__scheme_equal(&layer->stored, &layer->asked))
             return false;
         scheme = layer->stored;
     }
@@ -101,7 +104,8 @@ static bool rung_way(const planner *p, const decision *d, nib_rung rung, nib_way
     return way->runs;
 }
 
-/* A rung that would do. Its option is written when all layers are planned: with a pattern if few need it. */
+/* A rung that would do. Its option is written when all layers are planned: with a pattern if few
+ * need it. */
 static void advise_rung(const planner *p, nib_ledger_layer *line, const decision *d, nib_rung rung,
                         const nib_way *way)
 {
@@ -112,13 +116,14 @@ static void advise_rung(const planner *p, nib_ledger_layer *line, const decision
     nib__say_seconds(then, nib__way_seconds(way, d->layer, p->policy, m));
     nib__ledger_add_advice(
         ledger, line, nib__rung_names[rung],
-        nib__ledger_text(ledger, "done %s, %s per %s predicted; %s %s%s",
-                         say_done(ledger, &way->scheme, way->machine), then, per(p->policy), d->machine->name,
-                         isnan(own) ? "cannot do bf16 either" : "in bf16 ",
-                         isnan(own) ? "" : nib__say_seconds(bf16, own)));
+        nib__ledger_text(ledger, "done %s, %s per %s predicted; %s%s",
+                         say_done(ledger, &way->scheme, way->machine), then, per(p->policy),
+                         isnan(own) ? d->machine->name : "in bf16 ",
+                         isnan(own) ? " cannot do bf16 either" : nib__say_seconds(bf16, own)));
 }
 
-/* "device" -> "--allow 'lm_head=device'", or "--allow device" where layers of several names need it. */
+/* "device" -> "--allow 'lm_head=device'", or "--allow device" where layers of several names need
+ * it. */
 static void write_rung_options(planner *p)
 {
     nib_ledger *ledger = &p->out->ledger;
@@ -140,7 +145,8 @@ static void write_rung_options(planner *p)
                     }
                     line->advice[j].code =
                         names > 1 ? nib__ledger_text(ledger, "--allow %s", nib__rung_names[rung])
-                                  : nib__ledger_text(ledger, "--allow '%s=%s'", lines > 1 ? name : line->name,
+                                  : nib__ledger_text(ledger, "--allow '%s=%s'",
+                                                     lines > 1 ? name : line->name,
                                                      nib__rung_names[rung]);
                 }
             }
@@ -166,7 +172,8 @@ static void climb(const planner *p, nib_ledger_layer *line, decision *d)
             advise_rung(p, line, d, (nib_rung)rung, &ways[rung]);
 }
 
-/* ---- rung `kernel`: the layer is as asked, but not with the row that was wished or expected ---- */
+/* ---- rung `kernel`: the layer is as asked, but not with the row that was wished or expected ----
+ */
 
 static bool asks_wish(const nib_kernel *row, nib_wish wish)
 {
@@ -184,8 +191,9 @@ static void answer_wish(const planner *p, nib_ledger_layer *line, const decision
     nib_query query;
     nib__ledger_add_reason(
         ledger, line, "layout",
-        nib__ledger_text(ledger, "the layout %s is another engine's; weights are packed for %s instead", wish,
-                         d->done.uses[0].kernel->name));
+        nib__ledger_text(ledger,
+                         "the layout %s is another engine's; weights are packed for %s instead",
+                         wish, d->done.uses[0].kernel->name));
     nib__plan_query(&query, layer, &layer->asked, d->machine, p->policy, NIB_OP_LINEAR,
                     d->done.uses[0].phase, decode_m(p->policy));
     for (size_t i = 0; i < nib__kernel_count(); i++) {
@@ -207,8 +215,8 @@ static void find_rung_kernel(const planner *p, nib_ledger_layer *line, decision 
         refused = nib__way_refused(&d->done, d->layer, p->policy, i);
         if (refused == NULL || refused == before)
             continue;
-        nib__plan_query(&query, d->layer, &d->done.scheme, d->done.machine, p->policy, use->op, use->phase,
-                        use->m_min);
+        nib__plan_query(&query, d->layer, &d->done.scheme, d->done.machine, p->policy, use->op,
+                        use->phase, use->m_min);
         nib__explain_row(&p->out->ledger, line, refused, &query, !p->policy->declared);
         before = refused;
     }
@@ -226,10 +234,12 @@ static void find_binding(const planner *p, decision *d)
     for (size_t i = 0; i < p->options.kernel_count; i++) {
         const nib_plan_option *option = &p->options.kernel[i];
         /* without a pattern it speaks of the layers that have such a product */
-        const bool backward = option->kernel->op == NIB_OP_LINEAR_DX || option->kernel->op == NIB_OP_LINEAR_DW;
+        const bool backward =
+            option->kernel->op == NIB_OP_LINEAR_DX || option->kernel->op == NIB_OP_LINEAR_DW;
         const bool has_op =
             option->kernel->op == op || (backward && op == NIB_OP_LINEAR && p->policy->training);
-        if (option->pattern == NULL ? !has_op : !nib__pattern_matches(option->pattern, d->layer->name, NULL))
+        if (option->pattern == NULL ? !has_op
+                                    : !nib__pattern_matches(option->pattern, d->layer->name, NULL))
             continue;
         d->binding = option;
         d->bound = option->kernel;
@@ -247,8 +257,8 @@ static void deny_bound(const planner *p, nib_ledger_layer *line, decision *d)
         nib_query query;
         if (use->op != d->bound->op && (i + 1 < d->asked.use_count))
             continue;
-        nib__plan_query(&query, d->layer, &d->layer->asked, d->machine, p->policy, use->op, use->phase,
-                        use->m_min);
+        nib__plan_query(&query, d->layer, &d->layer->asked, d->machine, p->policy, use->op,
+                        use->phase, use->m_min);
         const size_t before = line->reason_count;
         nib__explain_row(ledger, line, d->bound, &query, !p->policy->declared);
         said = line->reason_count != before;
@@ -350,13 +360,15 @@ static void advise_slowest(planner *p)
     nib_ledger_layer *line = &ledger->layers[p->slowest];
     const nib_layer_plan *plan = &p->out->layers[p->slowest];
     const int64_t m = decode_m(p->policy);
-    nib_way way = {.scheme = plan->done, .machine = p->machine, .use_count = plan->use_count, .runs = true};
+    nib_way way = {
+        .scheme = plan->done, .machine = p->machine, .use_count = plan->use_count, .runs = true};
     memcpy(way.uses, plan->uses, sizeof way.uses);
     const double seconds = nib__way_seconds(&way, plan->layer, p->policy, m);
     nib__say_seconds(now, seconds);
     nib__say_seconds(bf16, nib__bf16_seconds(plan->layer, p->machine, p->policy, m));
-    nib__ledger_add_advice(ledger, line, "slower than bf16",
-                           nib__ledger_text(ledger, "%s per %s predicted, in bf16 %s", now, per(p->policy), bf16));
+    nib__ledger_add_advice(
+        ledger, line, "slower than bf16",
+        nib__ledger_text(ledger, "%s per %s predicted, in bf16 %s", now, per(p->policy), bf16));
     if (line->advice_count == 1)
         nib__suggest(ledger, line, plan->layer, p->machine, p->policy, seconds);
 }
@@ -389,14 +401,16 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
         write_uses(p, line, way);
     advise(p, line, &d);
     note_speed(p, &d);
-    line->detailed = p->options.detail != NULL && nib__pattern_matches(p->options.detail, layer->name, NULL);
+    line->detailed =
+        p->options.detail != NULL && nib__pattern_matches(p->options.detail, layer->name, NULL);
     if (line->detailed)
         nib__explain_candidates(ledger, line, &d.asked, layer, p->policy);
     if (line->detailed && d.rung > NIB_RUNG_KERNEL)
         nib__explain_candidates(ledger, line, &d.done, layer, p->policy);
     if (p->policy->engine != NULL)
         nib__explain_engine(ledger, line, &d.asked, layer, p->policy);
-    *out = (nib_layer_plan){.layer = layer, .done = way->scheme, .rung = d.rung, .denied = d.denied};
+    *out =
+        (nib_layer_plan){.layer = layer, .done = way->scheme, .rung = d.rung, .denied = d.denied};
     memcpy(out->uses, way->uses, sizeof out->uses);
     out->use_count = d.denied ? 0 : way->use_count;
 }
@@ -407,7 +421,8 @@ static void add_notes(planner *p)
 {
     nib_layers_plan *out = p->out;
     char time[32], bf16[32], prefill[32], bf16_prefill[32];
-    const char *source = p->machine->here ? p->machine->measured ? "measured" : "cautious" : "published";
+    const char *source =
+        p->machine->here ? p->machine->measured ? "measured" : "cautious" : "published";
     nib__say_seconds(time, out->predicted_token_s);
     nib__say_seconds(bf16, out->predicted_bf16_token_s);
     nib__say_seconds(prefill, out->predicted_prefill_s);
@@ -418,25 +433,28 @@ static void add_notes(planner *p)
                              " tokens: %s predicted from %s rates; in bf16 %s",
                              decode_m(p->policy), time, source, bf16);
     else
-        nib__ledger_add_note(&out->ledger, "predicted",
-                             "linear layers, predicted from %s rates: %s per token (in bf16 %s), %s for a prompt of "
-                             "%d tokens (in bf16 %s)",
-                             source, time, bf16, prefill, PREFILL_TOKENS, bf16_prefill);
+        nib__ledger_add_note(
+            &out->ledger, "predicted",
+            "linear layers, predicted from %s rates: %s per token (in bf16 %s), %s for a prompt of "
+            "%d tokens (in bf16 %s)",
+            source, time, bf16, prefill, PREFILL_TOKENS, bf16_prefill);
     if (p->slow_decode != 0)
         nib__ledger_add_note(&out->ledger, "slower-than-bf16",
-                             "slower than bf16 per %s: %zu quantized layer%s", per(p->policy), p->slow_decode,
-                             p->slow_decode == 1 ? "" : "s");
+                             "slower than bf16 per %s: %zu quantized layer%s", per(p->policy),
+                             p->slow_decode, p->slow_decode == 1 ? "" : "s");
     if (p->slow_prefill != 0 && !p->policy->training)
         nib__ledger_add_note(&out->ledger, "slower-than-bf16",
-                             "slower than bf16 in a prompt of %d tokens: %zu quantized layer%s", PREFILL_TOKENS,
-                             p->slow_prefill, p->slow_prefill == 1 ? "" : "s");
+                             "slower than bf16 in a prompt of %d tokens: %zu quantized layer%s",
+                             PREFILL_TOKENS, p->slow_prefill, p->slow_prefill == 1 ? "" : "s");
     if (p->policy->declared)
-        nib__ledger_add_note(&out->ledger, "declared",
-                             "%s is not here: kernels that are not built are planned as if they were",
-                             p->machine->name);
+        nib__ledger_add_note(
+            &out->ledger, "declared",
+            "%s is not here: kernels that are not built are planned as if they were",
+            p->machine->name);
 }
 
-/* The sentence of the first layer that has no allowed way: reasons until the room is used, remedy last. */
+/* The sentence of the first layer that has no allowed way: reasons until the room is used, remedy
+ * last. */
 static void say_denied(planner *p)
 {
     enum { REASONS_ROOM = 600 };
@@ -452,21 +470,25 @@ static void say_denied(planner *p)
     char reasons[REASONS_ROOM + 128] = "", more[64] = "", remedy[320] = "";
     size_t used = 0, said = 0;
     for (; said < line->reason_count && used < REASONS_ROOM; said++)
-        used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%.200s", said == 0 ? "" : "; ",
-                                 line->reasons[said].text);
+        used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%.200s",
+                                 said == 0 ? "" : "; ", line->reasons[said].text);
     if (said < line->reason_count)
         snprintf(reasons + (used < sizeof reasons ? used : sizeof reasons - 1),
-                 used < sizeof reasons ? sizeof reasons - used : 1, "; and %zu more", line->reason_count - said);
+                 used < sizeof reasons ? sizeof reasons - used : 1, "; and %zu more",
+                 line->reason_count - said);
     if (denied > 1)
         snprintf(more, sizeof more, " (and %zu more layers)", denied - 1);
     if (line->advice_count != 0)
-        snprintf(remedy, sizeof remedy, "; %.80s: %.220s", line->advice[0].code, line->advice[0].text);
+        snprintf(remedy, sizeof remedy, "; %.80s: %.220s", line->advice[0].code,
+                 line->advice[0].text);
     else if (p->policy->strict && line->rung != NIB_RUNG_NONE)
-        snprintf(remedy, sizeof remedy, "; without --strict rung %s does it", nib__rung_names[line->rung]);
-    nib__fail(&out->denied, NIB_NOT_AS_ASKED, "%s: %sasked %s%s, and %s: %s%s", line->name,
-              p->policy->strict && line->rung != NIB_RUNG_NONE ? "--strict: " : "", line->asked, more,
-              line->rung != NIB_RUNG_NONE ? "something else would be done" : "nothing allowed does it", reasons,
-              remedy);
+        snprintf(remedy, sizeof remedy, "; without --strict rung %s does it",
+                 nib__rung_names[line->rung]);
+    nib__fail(
+        &out->denied, NIB_NOT_AS_ASKED, "%s: %sasked %s%s, and %s: %s%s", line->name,
+        p->policy->strict && line->rung != NIB_RUNG_NONE ? "--strict: " : "", line->asked, more,
+        line->rung != NIB_RUNG_NONE ? "something else would be done" : "nothing allowed does it",
+        reasons, remedy);
 }
 
 nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_t count,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plan for people: the machine, the layers (folded, or single ones with every candidate and every
- * reason), which kernels run them, what another engine would have done, and the cost.
+ * The plan for people: the machine, the layers (folded, or single ones with every candidate and
+ * every reason), which kernels run them, what another engine would have done, and the cost.
  */
 #include "way.h"
 
@@ -40,7 +40,8 @@ static void render_machine(const nib_machine *m, nib_text *out)
         nib__text_format(out, ", %d thread%s", m->threads, m->threads == 1 ? "" : "s");
     else
         nib__text_str(out, " (not here)");
-    nib__text_format(out, "\nrates    %.*f GB/s", m->bytes_per_s < 100e9 ? 1 : 0, m->bytes_per_s / 1e9);
+    nib__text_format(out, "\nrates    %.*f GB/s", m->bytes_per_s < 100e9 ? 1 : 0,
+                     m->bytes_per_s / 1e9);
     say_rate(out, "int8", m->rate[NIB_UNIT_I8]);
     say_rate(out, "bf16", m->rate[NIB_UNIT_BF16]);
     say_rate(out, "f32", m->rate[NIB_UNIT_F32]);
@@ -51,7 +52,8 @@ static void render_machine(const nib_machine *m, nib_text *out)
     if (m->measured)
         nib__text_format(out, " operations/s (measured here, %s)\n", m->measured_on);
     else
-        nib__text_format(out, " operations/s (%s)\n", m->here ? "cautious, not measured" : "published peaks");
+        nib__text_format(out, " operations/s (%s)\n",
+                         m->here ? "cautious, not measured" : "published peaks");
 }
 
 static void render_totals(const nib_layers_plan *plan, const nib_policy *policy, nib_text *out)
@@ -62,8 +64,9 @@ static void render_totals(const nib_layers_plan *plan, const nib_policy *policy,
         now += plan->ledger.layers[i].bytes;
         own += 2 * (uint64_t)plan->ledger.layers[i].n * (uint64_t)plan->ledger.layers[i].k;
     }
-    nib__text_format(out, "weights  %s as planned, %s in bf16; activations %s", nib__say_bytes(bytes, now),
-                     nib__say_bytes(bf16, own), nib__type_name(policy->dtype));
+    nib__text_format(out, "weights  %s as planned, %s in bf16; activations %s",
+                     nib__say_bytes(bytes, now), nib__say_bytes(bf16, own),
+                     nib__type_name(policy->dtype));
     if (policy->training)
         nib__text_format(out, "; training, %" PRId64 " tokens per micro-batch", policy->m);
     nib__text_str(out, "\n\n");
@@ -74,8 +77,8 @@ static void render_totals(const nib_layers_plan *plan, const nib_policy *policy,
 typedef struct kernel_line {
     const char *name, *phase;
     size_t layers;
-    double us;    /* at the smallest m of its uses */
-    char ms[64];  /* "1, 2-16, 17+" */
+    double us;   /* at the smallest m of its uses */
+    char ms[64]; /* "1, 2-16, 17+" */
 } kernel_line;
 
 static void add_range(kernel_line *line, const nib_ledger_use *use)
@@ -142,11 +145,11 @@ static void render_kernels(const nib_ledger *ledger, nib_text *out)
             const kernel_line line = kernel_use(ledger, use->kernel, use->phase);
             const nib_kernel *kernel = nib__kernel_find(line.name);
             if (!any)
-                nib__text_format(out, "\n%7s  %-*s  %-8s  %-12s  %s\n", "layers", KERNEL_WIDTH, "kernel", "phase",
-                                 "tokens", "predicted");
+                nib__text_format(out, "\n%7s  %-*s  %-8s  %-12s  %s\n", "layers", KERNEL_WIDTH,
+                                 "kernel", "phase", "tokens", "predicted");
             any = true;
-            nib__text_format(out, "%7zu  %-*s  %-8s  %-12s  %s%s\n", line.layers, KERNEL_WIDTH, line.name,
-                             line.phase, line.ms, nib__say_seconds(time, line.us * 1e-6),
+            nib__text_format(out, "%7zu  %-*s  %-8s  %-12s  %s%s\n", line.layers, KERNEL_WIDTH,
+                             line.name, line.phase, line.ms, nib__say_seconds(time, line.us * 1e-6),
                              kernel != NULL && nib__kernel_built(kernel) ? "" : ", not built");
         }
     }
@@ -156,7 +159,8 @@ static void render_kernels(const nib_ledger *ledger, nib_text *out)
 
 static const char *const verdicts[] = {"RUNS", "could", "no"};
 
-static void render_reasons(const nib_candidate *c, const char *first, const char *rest, nib_text *out)
+static void render_reasons(const nib_candidate *c, const char *first, const char *rest,
+                           nib_text *out)
 {
     for (size_t i = 0; i < c->reason_count; i++)
         nib__ledger_wrap(out, i == 0 ? first : rest, rest, WIDTH, c->reasons[i].text);
@@ -179,7 +183,8 @@ static void render_candidate(const nib_candidate *c, int width, bool with_source
         return;
     char words[512];
     if (c->consequence != NULL) {
-        snprintf(words, sizeof words, "%s%s", c->verdict == NIB_VERDICT_NO ? "then " : "", c->consequence);
+        snprintf(words, sizeof words, "%s%s", c->verdict == NIB_VERDICT_NO ? "then " : "",
+                 c->consequence);
         nib__ledger_wrap(out, "         ", "         ", WIDTH, words);
     }
     if (with_source)
@@ -225,7 +230,8 @@ static void render_uses(const nib_ledger_layer *layer, nib_text *out)
     for (size_t i = 0; i < layer->use_count; i++) {
         const nib_ledger_use *use = &layer->uses[i];
         char time[32];
-        nib__text_format(out, "%s%s m %" PRId64, i == 0 ? "  predicted: " : "; ", use->phase, use->m_min);
+        nib__text_format(out, "%s%s m %" PRId64, i == 0 ? "  predicted: " : "; ", use->phase,
+                         use->m_min);
         nib__text_format(out, " %s", nib__say_seconds(time, use->predicted_us * 1e-6));
     }
     if (layer->use_count != 0)
@@ -237,14 +243,15 @@ static void render_detail(const nib_ledger_layer *layer, const char *engine, nib
     char bytes[32];
     nib__text_format(out, "%s  %" PRId64 "x%" PRId64 "%s, %s\n", layer->name, layer->n, layer->k,
                      layer->bias ? " with a bias" : "", nib__say_bytes(bytes, layer->bytes));
-    nib__text_format(out, "  asked %s by %s; ", layer->asked, layer->rule != NULL ? layer->rule : "the file");
+    nib__text_format(out, "  asked %s by %s; ", layer->asked,
+                     layer->rule != NULL ? layer->rule : "the file");
     if (layer->denied)
         nib__text_str(out, "no allowed way\n");
     else if (layer->rung == NIB_RUNG_NONE)
         nib__text_str(out, "done as asked\n");
     else
-        nib__text_format(out, "done %s, rung %s, allowed %s\n", layer->done, nib__rung_names[layer->rung],
-                         layer->allowed);
+        nib__text_format(out, "done %s, rung %s, allowed %s\n", layer->done,
+                         nib__rung_names[layer->rung], layer->allowed);
     render_candidates(layer, false, false, out);
     render_uses(layer, out);
     for (size_t i = 0; layer->rung != NIB_RUNG_NONE && i < layer->reason_count; i++)
@@ -269,7 +276,8 @@ static bool same_verdicts(const nib_ledger_layer *a, const nib_ledger_layer *b)
         return false;
     for (size_t i = 0; i < a->candidate_count; i++) {
         const nib_candidate *x = &a->candidates[i], *y = &b->candidates[i];
-        if (!same_text(x->kernel, y->kernel) || x->verdict != y->verdict || x->reason_count != y->reason_count)
+        if (!same_text(x->kernel, y->kernel) || x->verdict != y->verdict ||
+            x->reason_count != y->reason_count)
             return false;
         for (size_t j = 0; j < x->reason_count; j++)
             if (!same_text(x->reasons[j].text, y->reasons[j].text))
@@ -311,8 +319,9 @@ static void render_layers_like(const nib_ledger *ledger, size_t i, nib_text *out
         if (seen)
             continue;
         nib__ledger_fold_name(name, sizeof name, layer->name);
-        nib__text_format(out, "%7zu  %s  %" PRId64 "x%" PRId64 "%s\n", count, count > 1 ? name : layer->name,
-                         layer->n, layer->k, layer->bias ? " +b" : "");
+        nib__text_format(out, "%7zu  %s  %" PRId64 "x%" PRId64 "%s\n", count,
+                         count > 1 ? name : layer->name, layer->n, layer->k,
+                         layer->bias ? " +b" : "");
     }
 }
 
@@ -331,7 +340,9 @@ static void render_engine(const nib_ledger *ledger, const char *engine, nib_text
         render_candidates(&ledger->layers[i], true, false, out);
     }
     if (!any)
-        nib__text_str(out, "  its kernels are described for int4, fp8 and mxfp8 layers; none is asked here\n");
+        nib__text_str(
+            out,
+            "  its kernels are described for int4, fp8 and mxfp8 layers; none is asked here\n");
 }
 
 void nib__plan_render(const nib_layers_plan *plan, const nib_policy *policy, nib_text *out)

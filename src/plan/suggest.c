@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Advice: the layer planned again with one thing changed. Only what is then done as asked is offered, with
- * its predicted speed, the fastest first.
+ * Advice: the layer planned again with one thing changed. Only what is then done as asked is
+ * offered, with its predicted speed, the fastest first.
  */
 #include "way.h"
 
@@ -97,9 +97,9 @@ static void try_mapping(search *s)
     if (c.scheme.code != NIB_CODE_I4 && c.scheme.code != NIB_CODE_I8)
         return;
     c.scheme.symmetric = !c.scheme.symmetric;
-    c.scheme.zero = c.scheme.symmetric                ? NIB_ZERO_NONE
+    c.scheme.zero = c.scheme.symmetric              ? NIB_ZERO_NONE
                     : c.scheme.act == NIB_ACT_FLOAT ? NIB_ZERO_FLOAT
-                                                      : NIB_ZERO_INT;
+                                                    : NIB_ZERO_INT;
     name_recipe(&c);
     try_change(s, &c);
 }
@@ -119,7 +119,8 @@ static void try_dtypes(search *s)
 
 static void try_recipes(search *s)
 {
-    static const char *const recipes[] = {"8da4w", "int4wo", "int8dq", "int8wo", "fp8dq", "fp8wo", "mxfp8"};
+    static const char *const recipes[] = {"8da4w", "int4wo", "int8dq", "int8wo",
+                                          "fp8dq", "fp8wo",  "mxfp8"};
     for (size_t i = 0; i < COUNT(recipes); i++) {
         change c = unchanged(s);
         if (nib__scheme_parse(&c.scheme, recipes[i], strlen(recipes[i]), NULL) != NIB_OK ||
@@ -141,8 +142,8 @@ static void try_pads(search *s)
         if (to == from)
             continue;
         *dimension = to;
-        snprintf(c.what, sizeof c.what, "pad %s from %" PRId64 " to %" PRId64 " with zeros", is_n ? "n" : "k", from,
-                 to);
+        snprintf(c.what, sizeof c.what, "pad %s from %" PRId64 " to %" PRId64 " with zeros",
+                 is_n ? "n" : "k", from, to);
         const int before = s->count;
         try_change(s, &c);
         if (s->count != before)
@@ -157,10 +158,10 @@ static void offer(nib_ledger *ledger, nib_ledger_layer *line, const search *s, c
     const char *unit = s->policy->training ? "micro-batch" : "token";
     nib__say_seconds(then, c->seconds);
     const char *is_now = isnan(s->now) ? "not at all" : nib__say_seconds(now, s->now);
-    nib__ledger_add_advice(
-        ledger, line, nib__ledger_text(ledger, "%s", c->what),
-        nib__ledger_text(ledger, "%s, %s per %s predicted; now %s; in bf16 %s", c->kernel, then, unit, is_now,
-                         nib__say_seconds(bf16, own)));
+    nib__ledger_add_advice(ledger, line, nib__ledger_text(ledger, "%s", c->what),
+                           nib__ledger_text(ledger, "%s, %s per %s predicted; now %s; in bf16 %s",
+                                            c->kernel, then, unit, is_now,
+                                            nib__say_seconds(bf16, own)));
 }
 
 void nib__suggest(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer *layer,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which rows do a layer in one scheme on one machine: the query, the choice per bucket of m or phase, and
- * the arithmetic contract that all of them share.
+ * Which rows do a layer in one scheme on one machine: the query, the choice per bucket of m or
+ * phase, and the arithmetic contract that all of them share.
  */
 #include "way.h"
 
@@ -31,8 +31,8 @@ static nib_type zero_type_of(const nib_layer *layer, const nib_scheme *scheme)
 }
 
 void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *scheme,
-                     const nib_machine *machine, const nib_policy *policy, nib_op op, nib_phase phase,
-                     int64_t m)
+                     const nib_machine *machine, const nib_policy *policy, nib_op op,
+                     nib_phase phase, int64_t m)
 {
     *out = machine->facts;
     int64_t *fact = out->fact;
@@ -49,10 +49,10 @@ void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *s
     fact[NIB_FACT_SCALE_TYPE] = scale_type_of(layer, scheme);
     fact[NIB_FACT_ZERO] = scheme->zero;
     fact[NIB_FACT_ZERO_TYPE] = zero_type_of(layer, scheme);
-    fact[NIB_FACT_ACT_SCALE_TYPE] =
-        fact[NIB_FACT_ACT] == NIB_ACT_FLOAT                    ? NIB_TYPE_NONE
-        : layer->act_scale_type == NIB_TYPE_NONE               ? NIB_TYPE_F32
-                                                               : layer->act_scale_type;
+    fact[NIB_FACT_ACT_SCALE_TYPE] = fact[NIB_FACT_ACT] == NIB_ACT_FLOAT ? NIB_TYPE_NONE
+                                    : layer->act_scale_type == NIB_TYPE_NONE
+                                        ? NIB_TYPE_F32
+                                        : layer->act_scale_type;
     fact[NIB_FACT_BIAS] = layer->bias;
     fact[NIB_FACT_WISH] = layer->wish;
     fact[NIB_FACT_PHASE] = phase;
@@ -107,8 +107,10 @@ static void set_uses(nib_way *way, const nib_layer *layer, const nib_policy *pol
     }
     const int64_t m = nib__max(policy->m, 1);
     way->uses[0] = (nib_use){.phase = NIB_PHASE_FORWARD, .op = forward, .m_min = m, .m_max = m};
-    way->uses[1] = (nib_use){.phase = NIB_PHASE_BACKWARD, .op = NIB_OP_LINEAR_DX, .m_min = m, .m_max = m};
-    way->uses[2] = (nib_use){.phase = NIB_PHASE_BACKWARD, .op = NIB_OP_LINEAR_DW, .m_min = m, .m_max = m};
+    way->uses[1] =
+        (nib_use){.phase = NIB_PHASE_BACKWARD, .op = NIB_OP_LINEAR_DX, .m_min = m, .m_max = m};
+    way->uses[2] =
+        (nib_use){.phase = NIB_PHASE_BACKWARD, .op = NIB_OP_LINEAR_DW, .m_min = m, .m_max = m};
     way->use_count = is_embed ? 1 : 3;
 }
 
@@ -189,8 +191,8 @@ static bool device_conds_hold(const nib_kernel *row, const nib_query *query)
     return true;
 }
 
-const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer, const nib_policy *policy,
-                                   int use)
+const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer,
+                                   const nib_policy *policy, int use)
 {
     const nib_kernel *chosen = way->uses[use].kernel, *best = NULL;
     nib_query query;

@@ -23,10 +23,10 @@ typedef struct nib_way {
 void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *scheme,
                    const nib_machine *machine, const nib_policy *policy, const nib_kernel *bound);
 
-/* The row at `use` that would run if not for its conditions: built (or declared), keyed, faster than the one
- * chosen, its instruction set present. NULL: the chosen row is as good as any here. */
-const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer, const nib_policy *policy,
-                                   int use);
+/* The row at `use` that would run if not for its conditions: built (or declared), keyed, faster
+ * than the one chosen, its instruction set present. NULL: the chosen row is as good as any here. */
+const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer,
+                                   const nib_policy *policy, int use);
 
 /* ---- costs ---- */
 
@@ -34,15 +34,16 @@ const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer, c
 nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme);
 /* Weight bytes in the row's layout. */
 uint64_t nib__row_bytes(const nib_kernel *kernel, const nib_layer *layer, const nib_scheme *scheme);
-/* Predicted seconds of a use with m tokens: the larger of bytes / bandwidth and operations / rate, and a
- * launch; the activation quantizer included. */
+/* Predicted seconds of a use with m tokens: the larger of bytes / bandwidth and operations / rate,
+ * and a launch; the activation quantizer included. */
 double nib__use_seconds(const nib_use *use, const nib_layer *layer, const nib_scheme *scheme,
                         const nib_machine *machine, int64_t m);
 /* Seconds with m tokens by the use that has m in its range; all phases together in training. */
-double nib__way_seconds(const nib_way *way, const nib_layer *layer, const nib_policy *policy, int64_t m);
+double nib__way_seconds(const nib_way *way, const nib_layer *layer, const nib_policy *policy,
+                        int64_t m);
 /* The same of the layer's own bf16, unquantized; NaN: no row has it on this machine. */
-double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine, const nib_policy *policy,
-                         int64_t m);
+double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine,
+                         const nib_policy *policy, int64_t m);
 /* "12.3 us", "4.56 ms" */
 const char *nib__say_seconds(char out[32], double seconds);
 
@@ -61,8 +62,8 @@ void nib__explain_candidates(nib_ledger *ledger, nib_ledger_layer *line, const n
 void nib__explain_engine(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
                          const nib_layer *layer, const nib_policy *policy);
 
-/* Plans the layer again with one thing changed, and adds what then works as advice, fastest first. `now` is
- * the predicted seconds of one token as it stands, NaN if it does not run. */
+/* Plans the layer again with one thing changed, and adds what then works as advice, fastest first.
+ * `now` is the predicted seconds of one token as it stands, NaN if it does not run. */
 void nib__suggest(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer *layer,
                   const nib_machine *machine, const nib_policy *policy, double now);
 

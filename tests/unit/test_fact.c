@@ -49,8 +49,8 @@ static const cond_case cases[] = {
      "the group size 32 does not divide the input width k 172 (next: 192, or the group size 4)"},
     {NIB_DIVIDES(GROUP, K, NULL), 43, true, "group|k", NULL},
     {NIB_DIVIDES(GROUP, K, NULL), NIB_GROUP_ROW, true, "group|k", NULL},
-    {NIB_HAS(ISA, NIB_ISA_AVX2 | NIB_ISA_AVX512VNNI, NULL), NIB_ISA_AVX2, false, "isa+avx2+avx512vnni",
-     "the instruction set lacks avx512vnni"},
+    {NIB_HAS(ISA, NIB_ISA_AVX2 | NIB_ISA_AVX512VNNI, NULL), NIB_ISA_AVX2, false,
+     "isa+avx2+avx512vnni", "the instruction set lacks avx512vnni"},
     {NIB_HAS(ISA, NIB_ISA_AVX2, NULL), NIB_ISA_AVX2 | NIB_ISA_AVX512, true, "isa+avx2", NULL},
 };
 
@@ -87,7 +87,8 @@ static void facts_have_words(void **state)
     for (int f = 0; f < NIB_FACT_COUNT; f++) {
         const nib_fact_info *info = &nib__fact_info[f];
         assert_true(strlen(info->key) > 0 && strlen(info->noun) > 0 && strlen(info->owner) > 0);
-        assert_int_equal(info->names != NULL, info->kind == NIB_KIND_ENUM || info->kind == NIB_KIND_SET);
+        assert_int_equal(info->names != NULL,
+                         info->kind == NIB_KIND_ENUM || info->kind == NIB_KIND_SET);
         for (int g = 0; g < f; g++)
             assert_string_not_equal(info->key, nib__fact_info[g].key);
         nib__text_clear(&text);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ledger: lines grow, equal fates fold, counts and the summary add up, JSON holds the pinned names, words
- * wrap, and a failing allocator is said and never crashes.
+ * The ledger: lines grow, equal fates fold, counts and the summary add up, JSON holds the pinned
+ * names, words wrap, and a failing allocator is said and never crashes.
  */
 #include "ledger.h"
 
@@ -33,14 +33,16 @@ static void add(nib_ledger *ledger, const char *name, int64_t n, nib_rung rung, 
     layer->uses[0] = use;
     layer->use_count = denied ? 0 : 1;
     if (rung != NIB_RUNG_NONE || denied)
-        nib__ledger_add_reason(ledger, layer, "k%128", "the input width k is 224, not a multiple of 128");
+        nib__ledger_add_reason(ledger, layer, "k%128",
+                               "the input width k is 224, not a multiple of 128");
 }
 
 static void sample(nib_ledger *ledger)
 {
     nib__ledger_init(ledger, &allocator);
     for (int i = 0; i < 12; i++)
-        add(ledger, nib__ledger_text(ledger, "model.layers.%d.mlp.up_proj", i), 608, NIB_RUNG_NONE, false);
+        add(ledger, nib__ledger_text(ledger, "model.layers.%d.mlp.up_proj", i), 608, NIB_RUNG_NONE,
+            false);
     add(ledger, "lm_head", 2256, NIB_RUNG_UNQUANTIZED, false);
     add(ledger, "odd_head", 7, NIB_RUNG_NONE, true);
     assert_false(ledger->failed);
@@ -86,9 +88,11 @@ static void equal_fates_fold(void **state)
     assert_non_null(strstr(text.at, "     12  model.layers.*.mlp.up_proj"));
     assert_non_null(strstr(text.at, "12.0 kB"));
     assert_null(strstr(text.at, "model.layers.3."));
-    assert_non_null(strstr(text.at, "substituted: asked 8da4w-g32@cpu, done bf16@cpu; rung unquantized, "
-                                    "allowed --allow unquantized\n      1  lm_head  2256x224\n"));
-    assert_non_null(strstr(text.at, "denied: asked 8da4w-g32@cpu, no allowed way\n      1  odd_head  7x224\n"));
+    assert_non_null(strstr(text.at,
+                           "substituted: asked 8da4w-g32@cpu, done bf16@cpu; rung unquantized, "
+                           "allowed --allow unquantized\n      1  lm_head  2256x224\n"));
+    assert_non_null(
+        strstr(text.at, "denied: asked 8da4w-g32@cpu, no allowed way\n      1  odd_head  7x224\n"));
     assert_non_null(strstr(text.at, "  - the input width k is 224, not a multiple of 128"));
     nib__text_clear(&text);
     nib__ledger_render(&ledger, false, &text);
@@ -123,11 +127,20 @@ static void json_holds_the_pinned_names(void **state)
 {
     (void)state;
     static const char *const expected[] = {
-        "\"name\":\"lm_head\"", "\"role\":\"up\"", "\"rung\":\"unquantized\"", "\"rule\":\"recipe\"",
-        "\"bytes\":1000", "\"code\":\"k%128\"", "\"phase\":\"infer\"", "\"m_min\":1", "\"m_max\":null",
-        "\"kernel\":\"linear_a8t_w4g_f32__avx512vnni_6x32\"", "\"predicted_us\":12.5",
+        "\"name\":\"lm_head\"",
+        "\"role\":\"up\"",
+        "\"rung\":\"unquantized\"",
+        "\"rule\":\"recipe\"",
+        "\"bytes\":1000",
+        "\"code\":\"k%128\"",
+        "\"phase\":\"infer\"",
+        "\"m_min\":1",
+        "\"m_max\":null",
+        "\"kernel\":\"linear_a8t_w4g_f32__avx512vnni_6x32\"",
+        "\"predicted_us\":12.5",
         "\"counts\":{\"asked\":14,\"done\":12,\"substituted\":1,\"denied\":1}",
-        "\"tensors\":[{\"name\":\"a.scale\",\"asked\":\"f64\",\"done\":\"f32\"", "\"max_rel_change\":0.25",
+        "\"tensors\":[{\"name\":\"a.scale\",\"asked\":\"f64\",\"done\":\"f32\"",
+        "\"max_rel_change\":0.25",
     };
     nib_ledger ledger;
     nib_text text;

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For the kernel checker: `--bench` times every linear row that runs here on one real shape, at one
+ * token and at 64, with the pool, as the runner calls it. Prints CSV: row, m, n, k, median and
+ * spread of microseconds, GB/s of weights, its share of the bandwidth measured in the same run, and
+ * operations per second.
+ */
+#ifndef NIB_CHECK_BENCH_H
+#define NIB_CHECK_BENCH_H
+
+#include "check_linear.h"
+#include "machine.h"
+
+enum { BENCH_RUNS = 15 };
+
+typedef struct bench_job {
+    const nib_kernel *row;
+    nib_linear a;
+    uint8_t *scratch[64];
+} bench_job;
+
+static void bench_part(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    bench_job *job = ctx;
+    job->row->run.linear(&job->a, begin, end, job->scratch[worker]);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* A grain of the output that gives each thread some parts, in whole steps. */
+static int64_t grain_of(const nib_kernel *row, int64_t n, int threads)
+{
+    return nib__round_up(nib__max(n / (8 * threads), 1), row->n_step);
+}
+
+static void bench_one(const nib_kernel *row, const linear_case *c, nib_pool *pool, double bandwidth)
+{
+    memory m = {.count = 0};
+    rng r = {1};
+    nib_weight w;
+    bench_job job = {.row = row};
+    uint64_t ns[BENCH_RUNS];
+    const nib_kernel *quantizer = row_for(c, NIB_OP_QUANT, 0);
+    make_weight(&w, &m, c, &r);
+    nib_quant quant = make_quant(&m, c, floats(&m, c->m * c->k, &r, VALUES_RANDOM), c->k);
+    w.act_scale = quant.static_scale, w.act_zero = quant.static_zero;
+    quantizer->run.quant(&quant, 0, c->m);
+    job.a = (nib_linear){.w = &w, .x = quant.out, .ldy = c->n};
+    job.a.y = take(&m, (size_t)(c->m * c->n) * sizeof(float));
+    uint64_t bytes = nib__weight_bytes(&w);
+    if (row->packing != NULL) {
+        bytes = row->packing->bytes(&w);
+        uint8_t *packed = take(&m, (size_t)bytes);
+        for (int64_t n = 0; n < w.n; n += row->packing->step)
+            row->packing->pack(&w, packed, n, nib__min(w.n, n + row->packing->step));
+        job.a.packed = packed;
+    }
+    const int threads = nib__pool_threads(pool);
+    for (int i = 0; i < threads; i++)
+        job.scratch[i] = take(&m, row->scratch != NULL ? row->scratch(&job.a) : 0);
+    for (int i = -2; i < BENCH_RUNS; i++) {
+        const uint64_t start = nib__now_ns();
+        nib__pool_run(pool, c->n, grain_of(row, c->n, threads), true, bench_part, &job);
+        if (i >= 0)
+            ns[i] = nib__now_ns() - start;
+    }
+    qsort(ns, BENCH_RUNS, sizeof ns[0], by_size);
+    const double seconds = (double)ns[BENCH_RUNS / 2] * 1e-9, rate = (double)bytes / seconds;
+    printf("%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%.1f,%.1f,%.1f,%.2f,%.1f,%.0f\n", row->name,
+           c->m, c->n, c->k, seconds * 1e6, (double)ns[1] * 1e-3, (double)ns[BENCH_RUNS - 2] * 1e-3,
+           rate * 1e-9, 100 * rate / bandwidth,
+           2e-9 * (double)c->m * (double)c->n * (double)c->k / seconds);
+    release(&m);
+}
+
+/* The usual scheme of a row: what its recipe makes. */
+static linear_case bench_case(const nib_kernel *row, int64_t m)
+{
+    linear_case c = {.m = m, .n = 8192, .k = 2048, .scheme = {.symmetric = true}};
+    c.scheme.code = (nib_code)row->code;
+    c.scheme.act = (nib_act)row->act;
+    c.input = row->input == NIB_ANY ? NIB_TYPE_F32 : (nib_type)row->input;
+    const bool is_mx = c.scheme.code == NIB_CODE_MX8 || c.scheme.code == NIB_CODE_MX4;
+    c.scheme.group = c.scheme.code == NIB_CODE_I4 || is_mx ? 32
+                     : c.scheme.code == NIB_CODE_NV4       ? 16
+                                                           : NIB_GROUP_ROW;
+    if (nib__scheme_is_quantized(&c.scheme))
+        c.scale_type = is_mx ? NIB_TYPE_E8M0 : NIB_TYPE_F32;
+    return c;
+}
+
+static int bench_rows(const char *wanted, int64_t isa, int threads)
+{
+    static const int64_t ms[] = {1, 64};
+    const nib_allocator a = nib__allocator_default();
+    nib_err err = {NIB_OK, ""};
+    nib_pool *pool;
+    nib_machine machine;
+    if (nib__pool_open(&pool, threads, &a, &err) != NIB_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        return nib_status_exit(err.status);
+    }
+    nib__machine_here(&machine, isa, nib__pool_threads(pool));
+    if (nib__machine_measure(&machine, pool, NULL, &a, &err) != NIB_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        nib__pool_close(pool);
+        return nib_status_exit(err.status);
+    }
+    printf("# %s, %s, %d threads, %s: %.1f GB/s\n", machine.cpu, nib__cpu_isa_name(isa),
+           machine.threads, machine.measured_on, machine.bytes_per_s * 1e-9);
+    printf("row,m,n,k,median_us,low_us,high_us,weight_gb_per_s,percent_of_bandwidth,gop_per_s\n");
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        for (size_t j = 0; j < COUNT(ms); j++) {
+            const linear_case c = bench_case(row, ms[j]);
+            nib_query q;
+            case_query(&q, &c, NIB_OP_LINEAR, isa);
+            const bool is_wanted =
+                wanted == NULL ? !nib__kernel_is_ref(row) : strstr(row->name, wanted) != NULL;
+            if (is_wanted && nib__kernel_built(row) && nib__kernel_keyed(row, &q) &&
+                nib__kernel_holds(row, &q, true))
+                bench_one(row, &c, pool, machine.bytes_per_s);
+        }
+    }
+    nib__pool_close(pool);
+    return 0;
+}
+
+#endif

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checks the kernel table by iterating it; it has no list of kernels of its own.
+ *
+ *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--bench] [--threads N]
+ *
+ * Of every row, built or not: its name parses by the grammar, it is there once, its reference
+ * exists, its words are complete, and each condition has a witness, a query that breaks only it and
+ * is refused with exactly its code. Of every row that runs here: against its reference over shapes
+ * from its own conditions, between guards, with poisoned scratch, twice, and in parts; each in a
+ * process of its own, so that a crash is one failure.
+ */
+#include "check_bench.h"
+#include "check_linear.h"
+#include "check_token.h"
+
+#include "machine.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct options {
+    const char *isa, *row;
+    uint64_t seed;
+    bool bench;
+    int threads;
+} options;
+
+typedef struct counts {
+    int passed, failed;
+} counts;
+
+static void report(counts *n, bool good, const char *what, const char *why)
+{
+    n->passed += good;
+    n->failed += !good;
+    if (!good)
+        printf("FAIL %s: %s\n", what, why);
+}
+
+/* ---- names ---- */
+
+static const char *const type_words[] = {
+    "f32",  "f16",  "bf16", "a8t",   "a8s",   "a8b",   "a4t", "e4m3t", "mx8",   "w8c",
+    "w8g",  "w4c",  "w4g",  "e4m3c", "e5m2c", "e4m3b", "mx4", "nv4",   "q4_0",  "q4_1",
+    "q5_0", "q5_1", "q8_0", "q2k",   "q3k",   "q4k",   "q5k", "q6k",   "iq4nl",
+};
+static const char *const op_words[] = {
+    "linear_experts", "linear_dx", "linear_dw", "linear", "quant", "dequant",
+    "pack",           "embed",     "attn",      "norm",   "rope",  "softmax",
+    "swiglu",         "add",       "copy",      "sample", "xent",  "adamw",
+};
+static const char *const target_words[] = {
+    "ref",  "avx512vnni", "avx512bf16", "avx512", "avx2",       "neon",
+    "i8mm", "sm80",       "sm90",       "sm100",  "ocl_gfx90a", "ocl",
+};
+
+/* Moves past the longest of the words that begins at *at and ends at '_' or the end. */
+static bool eat_word(const char **at, const char *const *words, size_t count)
+{
+    size_t best = 0;
+    for (size_t i = 0; i < count; i++) {
+        const size_t length = strlen(words[i]);
+        const char end = strncmp(*at, words[i], length) == 0 ? (*at)[length] : 'x';
+        if ((end == 0 || end == '_') && length > best)
+            best = length;
+    }
+    *at += best;
+    return best != 0;
+}
+
+static bool eat_number(const char **at)
+{
+    const size_t digits = strspn(*at, "0123456789");
+    *at += digits;
+    return digits != 0;
+}
+
+/* op {"_" type} "__" target ["_" rows "x" cols ["x" depth]] */
+static bool name_parses(const char *name)
+{
+    const char *at = name;
+    if (!eat_word(&at, op_words, COUNT(op_words)))
+        return false;
+    while (at[0] == '_' && at[1] != '_') {
+        at++;
+        if (!eat_word(&at, type_words, COUNT(type_words)))
+            return false;
+    }
+    if (strncmp(at, "__", 2) != 0)
+        return false;
+    at += 2;
+    if (!eat_word(&at, target_words, COUNT(target_words)))
+        return false;
+    if (*at == 0)
+        return true;
+    at++;
+    if (!eat_number(&at) || *at++ != 'x' || !eat_number(&at))
+        return false;
+    return *at == 0 || (*at++ == 'x' && eat_number(&at) && *at == 0);
+}
+
+/* ---- witnesses ---- */
+
+static int64_t least_common(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b;
+    while (y != 0) {
+        const int64_t rest = x % y;
+        x = y, y = rest;
+    }
+    return a / x * b;
+}
+
+/* Moves the query's value so that the condition holds. */
+static void satisfy(const nib_cond *c, nib_query *q)
+{
+    int64_t *value = &q->fact[c->fact];
+    if (nib__cond_holds(c, q))
+        return;
+    switch (c->relation) {
+    case NIB_REL_IS:
+    case NIB_REL_MIN:
+    case NIB_REL_MAX: *value = c->arg; break;
+    case NIB_REL_ONE_OF:
+        for (*value = 0; *value < 1024 && !nib__cond_holds(c, q);)
+            ++*value;
+        break;
+    case NIB_REL_MULTIPLE: *value = least_common(*value > 0 ? *value : c->arg, c->arg); break;
+    case NIB_REL_DIVIDES: q->fact[c->arg] = least_common(*value, q->fact[c->arg]); break;
+    case NIB_REL_HAS: *value |= c->arg; break;
+    case NIB_REL_END: break;
+    }
+}
+
+static nib_query query_that_holds(const nib_kernel *row)
+{
+    nib_query q = {{0}};
+    q.fact[NIB_FACT_OP] = row->op;
+    q.fact[NIB_FACT_CODE] = row->code == NIB_ANY ? 0 : row->code;
+    q.fact[NIB_FACT_ACT] = row->act == NIB_ANY ? 0 : row->act;
+    q.fact[NIB_FACT_INPUT] = row->input == NIB_ANY ? NIB_TYPE_F32 : row->input;
+    q.fact[NIB_FACT_DEVICE] = row->device == NIB_ANY ? 0 : row->device;
+    q.fact[NIB_FACT_N] = q.fact[NIB_FACT_K] = 4096;
+    q.fact[NIB_FACT_M] = 1;
+    q.fact[NIB_FACT_GROUP] = 32;
+    q.fact[NIB_FACT_SCALE_TYPE] = NIB_TYPE_F32;
+    q.fact[NIB_FACT_BUILT] = 1;
+    for (int pass = 0; pass < 3; pass++)
+        for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++)
+            satisfy(c, &q);
+    return q;
+}
+
+static bool breaks_only(const nib_kernel *row, const nib_cond *c, const nib_query *q)
+{
+    const nib_cond *failed[2];
+    return nib__kernel_failed(row, q, false, failed, 2) == 1 && failed[0] == c;
+}
+
+/* Tries values near the condition's edge, small ones and all enumerated ones. */
+static bool find_witness(const nib_kernel *row, const nib_cond *c, nib_query *q)
+{
+    const nib_query holds = query_that_holds(row);
+    const nib_fact fact = c->relation == NIB_REL_DIVIDES ? (nib_fact)c->arg : c->fact;
+    const int64_t now = holds.fact[fact];
+    for (int64_t i = 0; i < 200; i++) {
+        const int64_t near[] = {c->arg - 1,       c->arg + 1, now + 1, now - 1,
+                                now + c->arg / 2, 2 * now,    3 * now, 0};
+        *q = holds;
+        q->fact[fact] = i < (int64_t)COUNT(near) ? near[i] : i - (int64_t)COUNT(near);
+        if (q->fact[fact] >= 0 && breaks_only(row, c, q))
+            return true;
+    }
+    /* farther away, and with groups to go with it, for conditions that share a fact with others */
+    static const int64_t groups[] = {32, 64, 128, 256, 48, 24, 8};
+    for (size_t g = 0; g < COUNT(groups); g++) {
+        for (int64_t at = 8; at <= 65536 * 4; at += at < 8192 ? 8 : 4096) {
+            *q = holds;
+            q->fact[NIB_FACT_GROUP] = groups[g];
+            q->fact[fact] = at;
+            if (breaks_only(row, c, q))
+                return true;
+        }
+    }
+    return false;
+}
+
+static void check_witnesses(counts *n, const nib_kernel *row, nib_text *text)
+{
+    const nib_query holds = query_that_holds(row);
+    if (nib__kernel_failed(row, &holds, false, NULL, 0) != 0) {
+        report(n, false, row->name, "no query meets all its conditions");
+        return;
+    }
+    for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++) {
+        nib_query q;
+        char why[256], code[128];
+        nib__text_clear(text);
+        nib__cond_code(c, text);
+        snprintf(code, sizeof code, "%s", text->at);
+        const bool found = find_witness(row, c, &q);
+        nib__text_clear(text);
+        if (found)
+            nib__cond_say(c, &q, text);
+        snprintf(why, sizeof why, "condition %s: %s", code,
+                 found ? "its sentence is too short"
+                       : "nothing breaks it alone: another condition covers it");
+        report(n, found && text->size >= 12 && nib__kernel_keyed(row, &q), row->name, why);
+    }
+}
+
+/* ---- the table ---- */
+
+static void check_row(counts *n, size_t i, nib_text *text)
+{
+    const nib_kernel *row = nib__kernel_at(i);
+    const nib_kernel *ref = row->reference != NULL ? nib__kernel_find(row->reference) : row;
+    const bool is_peer = row->peer != NULL, is_linear = row->op == NIB_OP_LINEAR;
+    report(n, is_peer || name_parses(row->name), row->name, "the name does not parse");
+    report(n, nib__kernel_find(row->name) == row, row->name, "the name is there twice");
+    report(n, row->note != NULL && strlen(row->note) >= 3, row->name, "it has no note");
+    report(n, row->conds != NULL, row->name, "it has no list of conditions");
+    if (is_peer) {
+        const bool sourced = row->peer->engine != NULL && row->peer->version != NULL &&
+                             row->peer->source != NULL && strchr(row->peer->source, ':') != NULL;
+        report(n, sourced, row->name, "another engine's row needs engine, version and commit:path");
+        report(n, row->run.any == NULL, row->name, "another engine's row never runs");
+    } else {
+        report(n, ref != NULL && ref->op == row->op && nib__kernel_is_ref(ref), row->name,
+               "its reference does not exist, or is none");
+        report(n, nib__kernel_is_ref(row) == (strstr(row->name, "__ref") != NULL), row->name,
+               "a row is a reference if, and only if, its name says so");
+        report(n, !nib__kernel_is_ref(row) || row->conds->relation == NIB_REL_END, row->name,
+               "a reference takes every shape");
+        report(n, ref == NULL || row->numbers == NIB_NUMBERS_OTHER || row->numbers == ref->numbers,
+               row->name, "its arithmetic contract is not its reference's");
+        report(n, !is_linear || row->n_step > 0, row->name, "a linear row needs n_step");
+        report(n,
+               row->packing == NULL || (row->packing->name != NULL && row->packing->bytes != NULL &&
+                                        row->packing->pack != NULL && row->packing->step > 0),
+               row->name, "its packing is not complete");
+    }
+    check_witnesses(n, row, text);
+}
+
+static void check_table(counts *n)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_text text;
+    nib__text_init(&text, &a);
+    for (size_t i = 0; i < nib__kernel_count(); i++)
+        check_row(n, i, &text);
+    nib__text_free(&text);
+}
+
+/* ---- rows that run here ---- */
+
+static bool runs_here(const nib_kernel *row, int64_t isa)
+{
+    nib_query q = {{0}};
+    q.fact[NIB_FACT_ISA] = isa;
+    for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++)
+        if (c->fact >= NIB_FACT_DEVICE && c->fact <= NIB_FACT_DRIVER && !nib__cond_holds(c, &q))
+            return false;
+    return nib__kernel_built(row);
+}
+
+static bool check_runs(verdict *v, const nib_kernel *row, int64_t isa, uint64_t seed)
+{
+    const nib_kernel *ref = row->reference != NULL ? nib__kernel_find(row->reference) : row;
+    if (ref == NULL || !nib__kernel_built(ref))
+        return broken(v, "its reference is not built");
+    if (row->op == NIB_OP_LINEAR || row->op == NIB_OP_QUANT)
+        return check_products(v, row, ref, isa, seed);
+    if (token_check_of(row->op) == NULL)
+        return broken(v, "the checker has no cases for %s", nib__op_names[row->op]);
+    return check_tokens(v, row, ref, seed);
+}
+
+/* In a process of its own: a crash ends that, and is said. */
+static void check_apart(counts *n, const nib_kernel *row, int64_t isa, uint64_t seed)
+{
+    int ends[2], status = 0;
+    verdict v = {.text = "the process of this row gave no verdict"};
+    fflush(stdout);
+    if (pipe(ends) != 0) {
+        report(n, false, row->name, "no pipe");
+        return;
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        verdict own = {.text = ""};
+        close(ends[0]);
+        const bool good = check_runs(&own, row, isa, seed);
+        const bool said = write(ends[1], &own, sizeof own) == (ssize_t)sizeof own;
+        _exit(good && said ? 0 : 1);
+    }
+    close(ends[1]);
+    const bool told = child > 0 && read(ends[0], &v, sizeof v) == (ssize_t)sizeof v;
+    close(ends[0]);
+    if (child > 0)
+        waitpid(child, &status, 0);
+    if (!told && WIFSIGNALED(status))
+        snprintf(v.text, sizeof v.text, "it crashed with signal %d", WTERMSIG(status));
+    report(n, told && WIFEXITED(status) && WEXITSTATUS(status) == 0, row->name, v.text);
+}
+
+static bool read_options(options *o, int count, char **words)
+{
+    *o = (options){.seed = 20261120};
+    for (int i = 1; i < count; i++) {
+        const bool has_value = i + 1 < count;
+        if (strcmp(words[i], "--bench") == 0)
+            o->bench = true;
+        else if (strcmp(words[i], "--isa") == 0 && has_value)
+            o->isa = words[++i];
+        else if (strcmp(words[i], "--row") == 0 && has_value)
+            o->row = words[++i];
+        else if (strcmp(words[i], "--seed") == 0 && has_value)
+            o->seed = strtoull(words[++i], NULL, 10);
+        else if (strcmp(words[i], "--threads") == 0 && has_value)
+            o->threads = (int)strtol(words[++i], NULL, 10);
+        else
+            return false;
+    }
+    return true;
+}
+
+int main(int count, char **words)
+{
+    options o;
+    nib_err err = {NIB_OK, ""};
+    counts n = {0, 0};
+    int64_t isa;
+    if (!read_options(&o, count, words)) {
+        fprintf(
+            stderr,
+            "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--bench] [--threads N]\n");
+        return 2;
+    }
+    if (nib__cpu_isa_mask(&isa, o.isa, &err) != NIB_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        return nib_status_exit(err.status);
+    }
+    if (o.bench)
+        return bench_rows(o.row, isa, o.threads);
+    printf("seed %" PRIu64 ", isa %s\n", o.seed, nib__cpu_isa_name(isa));
+    if (o.row == NULL)
+        check_table(&n);
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        if (runs_here(row, isa) && (o.row == NULL || strstr(row->name, o.row) != NULL))
+            check_apart(&n, row, isa, o.seed);
+    }
+    printf("%d passed, %d failed\n", n.passed, n.failed);
+    return n.failed != 0;
+}

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For the kernel checker: activation quantizers and linear rows. Shapes come from the row's own
+ * conditions; activations are made by the quantizer's reference, as the planner pairs them.
+ */
+#ifndef NIB_CHECK_LINEAR_H
+#define NIB_CHECK_LINEAR_H
+
+#include "check_values.h"
+
+typedef struct linear_case {
+    nib_scheme scheme;
+    nib_type input, scale_type, zero_type;
+    int64_t m, n, k;
+    value_class values;
+    bool bias;
+} linear_case;
+
+static const char *say_case(char out[160], const linear_case *c)
+{
+    snprintf(out, 160,
+             "m %" PRId64 " n %" PRId64 " k %" PRId64 " group %" PRId64
+             " scales %s zeros %s%s%s, %s values",
+             c->m, c->n, c->k, c->scheme.group, nib__type_name(c->scale_type),
+             nib__type_name(c->zero_type), c->bias ? ", bias" : "",
+             c->scheme.act_symmetric ? ", symmetric" : "", class_names[c->values]);
+    return out;
+}
+
+static void case_query(nib_query *q, const linear_case *c, nib_op op, int64_t isa)
+{
+    *q = (nib_query){{0}};
+    q->fact[NIB_FACT_OP] = op;
+    q->fact[NIB_FACT_CODE] = c->scheme.code;
+    q->fact[NIB_FACT_ACT] = c->scheme.act;
+    q->fact[NIB_FACT_INPUT] = c->input;
+    q->fact[NIB_FACT_DEVICE] = NIB_DEVICE_CPU;
+    q->fact[NIB_FACT_ISA] = isa;
+    q->fact[NIB_FACT_N] = c->n;
+    q->fact[NIB_FACT_K] = c->k;
+    q->fact[NIB_FACT_M] = c->m;
+    q->fact[NIB_FACT_GROUP] =
+        nib__scheme_is_quantized(&c->scheme) ? c->scheme.group : NIB_GROUP_ROW;
+    q->fact[NIB_FACT_SYMMETRIC] = c->scheme.symmetric;
+    q->fact[NIB_FACT_ACT_SYMMETRIC] = c->scheme.act_symmetric;
+    q->fact[NIB_FACT_SCALE_TYPE] = c->scale_type;
+    q->fact[NIB_FACT_ZERO] = c->scheme.zero;
+    q->fact[NIB_FACT_ZERO_TYPE] = c->zero_type;
+    q->fact[NIB_FACT_ACT_SCALE_TYPE] =
+        c->scheme.act == NIB_ACT_FLOAT ? NIB_TYPE_NONE : NIB_TYPE_F32;
+    q->fact[NIB_FACT_BIAS] = c->bias;
+    q->fact[NIB_FACT_BUILT] = 1;
+}
+
+/* The best built row of `op` for the case. */
+static const nib_kernel *row_for(const linear_case *c, nib_op op, int64_t isa)
+{
+    const nib_kernel *best = NULL;
+    nib_query q;
+    case_query(&q, c, op, isa);
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        if (nib__kernel_built(row) && nib__kernel_keyed(row, &q) &&
+            nib__kernel_holds(row, &q, true) && (best == NULL || row->rank < best->rank))
+            best = row;
+    }
+    return best;
+}
+
+/* ---- weights ---- */
+
+static int8_t weight_code(rng *r, const linear_case *c, int64_t i)
+{
+    const bool is_int4 = c->scheme.code == NIB_CODE_I4;
+    if (c->values == VALUES_EQUAL)
+        return 5;
+    if (c->values == VALUES_ZERO_GROUPS && i / 32 % 2 == 0)
+        return 0;
+    if (c->values == VALUES_EXTREME)
+        return (int8_t)(is_int4 ? (next(r) % 2 != 0 ? -8 : 7) : (next(r) % 2 != 0 ? -128 : 127));
+    return (int8_t)(is_int4 ? below(r, 16) - 8 : below(r, 256) - 128);
+}
+
+static void *make_codes(memory *m, const linear_case *c, nib_store store, rng *r)
+{
+    if (store == NIB_STORE_FLOAT) {
+        const nib_type type = c->scheme.code == NIB_CODE_F32   ? NIB_TYPE_F32
+                              : c->scheme.code == NIB_CODE_F16 ? NIB_TYPE_F16
+                                                               : NIB_TYPE_BF16;
+        uint8_t *out = take(m, (size_t)(c->n * c->k * (nib__type_bits(type) / 8)));
+        for (int64_t i = 0; i < c->n * c->k; i++) {
+            const float f = value(r, c->values == VALUES_NOT_FINITE ? VALUES_RANDOM : c->values, i);
+            nib__from_f32(out + i * (nib__type_bits(type) / 8), type, &f, 1);
+        }
+        return out;
+    }
+    const bool is_f8 = c->scheme.code == NIB_CODE_E4M3 || c->scheme.code == NIB_CODE_E5M2 ||
+                       c->scheme.code == NIB_CODE_MX8;
+    const int64_t row = store == NIB_STORE_NIBBLE ? nib__ceil_div(c->k, 2) : c->k;
+    uint8_t *out = take(m, (size_t)(c->n * row));
+    for (int64_t i = 0; i < c->n * row; i++) {
+        if (store == NIB_STORE_NIBBLE)
+            out[i] = (uint8_t)((weight_code(r, c, i) & 15) | (weight_code(r, c, i) & 15) << 4);
+        else if (!is_f8)
+            out[i] = (uint8_t)weight_code(r, c, i);
+        else if (c->scheme.code == NIB_CODE_E5M2)
+            out[i] = nib__f32_to_e5m2_saturated(value(r, VALUES_RANDOM, i) * 64);
+        else
+            out[i] = nib__f32_to_e4m3_saturated(
+                value(r, c->values == VALUES_NOT_FINITE ? VALUES_RANDOM : c->values, i) * 64);
+    }
+    return out;
+}
+
+static void *make_numbers(memory *m, nib_type type, int64_t count, value_class class, rng *r)
+{
+    const int64_t bytes = nib__type_bits(type) / 8;
+    uint8_t *out = take(m, (size_t)(count * bytes));
+    for (int64_t i = 0; i < count; i++) {
+        const float f = class == VALUES_RATIO ? ldexpf(unit(r) + 1.5F, (int)below(r, 21) - 10)
+                                              : 0.01F + 0.02F * unit(r);
+        const double wide = (double)f * 1.0000001;
+        const int32_t zero = (int32_t)below(r, 15) - 7;
+        if (type == NIB_TYPE_F64)
+            memcpy(out + i * bytes, &wide, sizeof wide);
+        else if (type == NIB_TYPE_E8M0)
+            out[i] = (uint8_t)(class == VALUES_RATIO ? 90 + below(r, 60) : 118 + below(r, 8));
+        else if (type == NIB_TYPE_I8)
+            out[i] = (uint8_t)zero;
+        else if (type == NIB_TYPE_I32)
+            memcpy(out + i * bytes, &zero, sizeof zero);
+        else if (type == NIB_TYPE_E4M3)
+            out[i] = nib__f32_to_e4m3_saturated(f);
+        else
+            nib__from_f32(out + i * bytes, type, &f, 1);
+    }
+    return out;
+}
+
+static void make_weight(nib_weight *w, memory *m, const linear_case *c, rng *r)
+{
+    const nib_code code = c->scheme.code;
+    const bool quantized = nib__scheme_is_quantized(&c->scheme),
+               one = c->scheme.group == NIB_GROUP_TENSOR;
+    const bool two =
+        code == NIB_CODE_MX4 || code == NIB_CODE_NV4 || (code == NIB_CODE_I4 && next(r) % 2 != 0);
+    const int64_t groups = nib__scheme_groups(&c->scheme, c->k);
+    *w = (nib_weight){.scheme = c->scheme, .n = c->n, .k = c->k};
+    w->store = !quantized ? NIB_STORE_FLOAT : two ? NIB_STORE_NIBBLE : NIB_STORE_BYTE;
+    w->codes = make_codes(m, c, w->store, r);
+    if (!quantized)
+        return;
+    const int64_t count = one ? 1 : c->n * groups;
+    w->scale_type = c->scale_type;
+    w->scale_stride_n = one ? 0 : groups;
+    w->scale_stride_g = one ? 0 : 1;
+    w->scales = make_numbers(m, c->scale_type, count, c->values, r);
+    w->zero_type = c->zero_type;
+    if (c->scheme.zero != NIB_ZERO_NONE)
+        w->zeros = make_numbers(m, c->zero_type, count, c->values, r);
+}
+
+/* ---- activations ---- */
+
+static nib_input make_form(memory *m, const linear_case *c)
+{
+    const bool is_float = c->scheme.act == NIB_ACT_FLOAT;
+    const bool is_bf16 =
+        (is_float && c->input == NIB_TYPE_BF16) || c->scheme.act == NIB_ACT_E4M3_TOKEN;
+    const int64_t padded = nib__round_up(c->k, NIB_CODES_PAD);
+    nib_input x = {.m = c->m, .k = c->k};
+    x.groups = nib__scheme_groups(&c->scheme, c->k);
+    x.group = nib__scheme_group_size(&c->scheme, c->k);
+    x.ld = is_float && !is_bf16 ? c->k : padded;
+    if (is_bf16)
+        x.bf16 = take(m, (size_t)(c->m * x.ld) * sizeof *x.bf16);
+    else if (is_float)
+        x.f32 = take(m, (size_t)(c->m * x.ld) * sizeof *x.f32);
+    else
+        x.codes = take(m, (size_t)(c->m * x.ld));
+    const int64_t scales = c->scheme.act == NIB_ACT_MX8 ? c->m * nib__ceil_div(c->k, 32) : c->m;
+    x.scale = take(m, (size_t)scales * sizeof *x.scale);
+    x.zero = take(m, (size_t)c->m * sizeof *x.zero);
+    x.sums = take(m, (size_t)(c->m * x.groups) * sizeof *x.sums);
+    x.fsums = c->scheme.zero == NIB_ZERO_FLOAT
+                  ? take(m, (size_t)(c->m * x.groups) * sizeof *x.fsums)
+                  : NULL;
+    return x;
+}
+
+static nib_quant make_quant(memory *m, const linear_case *c, const float *x, int64_t ldx)
+{
+    static const float scale = 0.0125F;
+    static const int32_t zero = 3, no_zero = 0;
+    return (nib_quant){.x = x,
+                       .ldx = ldx,
+                       .out = make_form(m, c),
+                       .symmetric = c->scheme.act_symmetric,
+                       .mx_floor = c->scheme.mx_floor,
+                       .formula = c->scheme.formula,
+                       .static_scale = &scale,
+                       .static_zero = c->scheme.act_symmetric ? &no_zero : &zero};
+}
+
+static bool same_form(verdict *v, const nib_input *got, const nib_input *want, const linear_case *c)
+{
+    const size_t cells = (size_t)(c->m * want->ld);
+    if (want->f32 != NULL && !same_floats(v, "f32", got->f32, want->f32, (int64_t)cells, 0))
+        return false;
+    if (want->bf16 != NULL && memcmp(got->bf16, want->bf16, cells * sizeof *got->bf16) != 0)
+        return broken(v, "bf16 values differ");
+    if (want->codes != NULL && memcmp(got->codes, want->codes, cells) != 0)
+        return broken(v, "codes differ");
+    if (want->fsums != NULL &&
+        !same_floats(v, "sums", got->fsums, want->fsums, c->m * want->groups, 0))
+        return false;
+    if (c->scheme.act == NIB_ACT_FLOAT)
+        return true;
+    const int64_t scales = c->scheme.act == NIB_ACT_MX8 ? c->m * nib__ceil_div(c->k, 32) : c->m;
+    if (!same_floats(v, "scales", got->scale, want->scale, scales, 0))
+        return false;
+    const bool is_int = want->codes != NULL && c->scheme.act != NIB_ACT_MX8;
+    if (is_int && memcmp(got->zero, want->zero, (size_t)c->m * sizeof *got->zero) != 0)
+        return broken(v, "zero points differ");
+    if (is_int &&
+        memcmp(got->sums, want->sums, (size_t)(c->m * want->groups) * sizeof *got->sums) != 0)
+        return broken(v, "code sums differ");
+    return true;
+}
+
+static bool check_quant_case(verdict *v, const nib_kernel *row, const nib_kernel *ref,
+                             const linear_case *c, rng *r)
+{
+    memory m = {.count = 0};
+    const int64_t ldx = c->k + below(r, 3);
+    const float *x = floats(&m, c->m * ldx, r, c->values);
+    nib_quant want = make_quant(&m, c, x, ldx), got = make_quant(&m, c, x, ldx),
+              parts = make_quant(&m, c, x, ldx);
+    ref->run.quant(&want, 0, c->m);
+    row->run.quant(&got, 0, c->m);
+    for (int64_t i = 0; i < c->m; i++)
+        row->run.quant(&parts, i, i + 1);
+    const bool good = same_form(v, &got.out, &want.out, c) &&
+                      same_form(v, &parts.out, &want.out, c) &&
+                      (guards_hold(&m) || broken(v, "wrote outside its output"));
+    release(&m);
+    return good;
+}
+
+/* ---- products ---- */
+
+static float *run_linear(memory *m, const nib_kernel *row, nib_linear a, int64_t part)
+{
+    const nib_weight plain = *a.w;
+    nib_weight bare = plain;
+    float *y = take(m, (size_t)(a.x.m * a.ldy) * sizeof *y);
+    if (row->packing != NULL && row->packing->pack != NULL) {
+        uint8_t *packed = take(m, (size_t)row->packing->bytes(&plain));
+        for (int64_t n = 0; n < plain.n; n += row->packing->step)
+            row->packing->pack(&plain, packed, n, nib__min(plain.n, n + row->packing->step));
+        a.packed = packed;
+        bare.codes = bare.scales = bare.zeros = NULL; /* belong to the packed layout now */
+    }
+    a.w = &bare;
+    a.y = y;
+    void *scratch = take(m, row->scratch != NULL ? row->scratch(&a) : 0);
+    const nib_float_mode mode = nib__float_mode_flush();
+    for (int64_t n = 0; n < plain.n; n += part)
+        row->run.linear(&a, n, nib__min(plain.n, n + part), scratch);
+    nib__float_mode_restore(mode);
+    return y;
+}
+
+static bool rows_equal(verdict *v, const char *what, const float *got, const float *want,
+                       const linear_case *c, int64_t ldy, double tolerance)
+{
+    for (int64_t i = 0; i < c->m; i++) {
+        if (!same_floats(v, what, got + i * ldy, want + i * ldy, c->n, tolerance))
+            return false;
+        for (int64_t j = c->n; j < ldy; j++) {
+            uint32_t bits;
+            memcpy(&bits, &got[i * ldy + j], sizeof bits);
+            if (bits != UINT32_MAX)
+                return broken(v, "%s: wrote between rows", what);
+        }
+    }
+    return true;
+}
+
+static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kernel *ref,
+                              const linear_case *c, rng *r)
+{
+    memory m = {.count = 0};
+    const nib_kernel *quantizer = row_for(c, NIB_OP_QUANT, 0);
+    nib_weight w;
+    if (quantizer == NULL)
+        return broken(v, "no reference quantizer makes its input");
+    make_weight(&w, &m, c, r);
+    const float *x = floats(&m, c->m * c->k, r, c->values);
+    nib_quant quant = make_quant(&m, c, x, c->k);
+    w.act_scale = quant.static_scale;
+    w.act_zero = c->scheme.act_symmetric ? NULL : quant.static_zero;
+    quantizer->run.quant(&quant, 0, c->m);
+    const nib_linear a = {.w = &w,
+                          .x = quant.out,
+                          .ldy = c->n + below(r, 3),
+                          .bias = c->bias ? floats(&m, c->n, r, VALUES_RANDOM) : NULL};
+    const double tolerance = row->numbers == NIB_NUMBERS_OTHER ? 1e-5 : 0;
+    const int64_t step = row->n_step > 0 ? row->n_step : 1;
+    const float *want = run_linear(&m, ref, a, c->n);
+    const float *got = run_linear(&m, row, a, c->n);
+    const float *again = run_linear(&m, row, a, c->n);
+    const float *parts = run_linear(&m, row, a, step);
+    const bool good = rows_equal(v, "against the reference", got, want, c, a.ldy, tolerance) &&
+                      rows_equal(v, "run twice", again, got, c, a.ldy, 0) &&
+                      rows_equal(v, "in parts", parts, got, c, a.ldy, 0) &&
+                      (guards_hold(&m) || broken(v, "wrote outside its memory"));
+    release(&m);
+    return good;
+}
+
+/* ---- cases from the row's conditions ---- */
+
+static int64_t step_of(const nib_kernel *row, nib_fact fact)
+{
+    int64_t step = 1;
+    for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++)
+        if (c->fact == fact && c->relation == NIB_REL_MULTIPLE && c->arg > step)
+            step = c->arg;
+    return step;
+}
+
+static nib_scheme random_scheme(const nib_kernel *row, rng *r)
+{
+    static const int64_t groups[] = {32, NIB_GROUP_ROW, 64,  128, NIB_GROUP_TENSOR, 8, 40,
+                                     7,  256,           2080};
+    nib_scheme s = {.symmetric = true};
+    s.act = row->act == NIB_ANY ? NIB_ACT_FLOAT : (nib_act)row->act;
+    s.code = row->code != NIB_ANY          ? (nib_code)row->code
+             : s.act == NIB_ACT_MX8        ? NIB_CODE_MX8
+             : s.act == NIB_ACT_E4M3_TOKEN ? NIB_CODE_E4M3
+             : next(r) % 2 != 0            ? NIB_CODE_I4
+                                           : NIB_CODE_I8;
+    const bool is_int = s.code == NIB_CODE_I8 || s.code == NIB_CODE_I4;
+    if (s.code == NIB_CODE_MX8 || s.code == NIB_CODE_MX4)
+        s.group = 32;
+    else if (s.code == NIB_CODE_NV4)
+        s.group = 16;
+    else if (nib__scheme_is_quantized(&s))
+        s.group = groups[below(r, COUNT(groups))];
+    if (is_int && s.act == NIB_ACT_FLOAT)
+        s.zero = (nib_zero)below(r, 3);
+    else if (is_int)
+        s.zero = (nib_zero)below(r, 2);
+    s.symmetric = s.zero == NIB_ZERO_NONE;
+    s.act_symmetric = s.act != NIB_ACT_FLOAT && next(r) % 2 != 0;
+    s.mx_floor = s.act == NIB_ACT_MX8 && next(r) % 2 != 0;
+    s.formula = next(r) % 2 != 0 ? NIB_FORMULA_TORCHAO : NIB_FORMULA_AO017;
+    return s;
+}
+
+static linear_case random_case(const nib_kernel *row, int t, rng *r)
+{
+    static const int64_t ms[] = {1, 2, 3, 5, 8, 17, 33};
+    static const nib_type scales[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16, NIB_TYPE_F64};
+    static const nib_type inputs[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
+    const int64_t n_step = step_of(row, NIB_FACT_N), k_step = step_of(row, NIB_FACT_K);
+    const int64_t tile = row->n_step > 0 ? row->n_step : 16;
+    const int64_t ns[] = {n_step, 2 * n_step, tile - 1, tile, tile + 1, 3 * tile + 5, 100, 608};
+    const int64_t ks[] = {k_step, 2 * k_step, 31,  32,  33,   64,   65,
+                          96,     172,        224, 608, 2048, 2049, 4128};
+    linear_case c = {.scheme = random_scheme(row, r)};
+    c.input = row->input == NIB_ANY ? inputs[below(r, 3)] : (nib_type)row->input;
+    c.m = ms[t % (int)COUNT(ms)];
+    c.n = nib__max(1, ns[(size_t)below(r, COUNT(ns))]);
+    c.k = ks[(size_t)(t / 2) % COUNT(ks)];
+    const int64_t most = 300000; /* multiply-adds: the reference takes about 1 ns for each */
+    while (c.m * c.n * c.k > most && c.m > 3)
+        c.m /= 2;
+    while (c.m * c.n * c.k > most && c.n > 2 * tile)
+        c.n = nib__max(2 * tile - 1, c.n / 2);
+    const bool quantized = nib__scheme_is_quantized(&c.scheme);
+    const bool is_mx = c.scheme.code == NIB_CODE_MX8 || c.scheme.code == NIB_CODE_MX4;
+    if (quantized)
+        c.scale_type = is_mx ? NIB_TYPE_E8M0 : scales[below(r, COUNT(scales))];
+    if (c.scheme.zero == NIB_ZERO_INT)
+        c.zero_type = next(r) % 4 == 0 ? NIB_TYPE_I32 : NIB_TYPE_I8;
+    else if (c.scheme.zero == NIB_ZERO_FLOAT)
+        c.zero_type = scales[below(r, COUNT(scales))];
+    c.values = t % 3 == 0 ? VALUES_RANDOM : (value_class)below(r, VALUES_COUNT);
+    c.bias = next(r) % 2 != 0;
+    return c;
+}
+
+/* Cases whose conditions hold for the row and its reference. */
+static bool check_products(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t isa,
+                           uint64_t seed)
+{
+    enum { WANTED = 28, TRIES = 600 };
+    rng r = {seed};
+    for (int t = 0; t < TRIES && v->cases < WANTED; t++) {
+        const linear_case c = random_case(row, t, &r);
+        nib_query q;
+        case_query(&q, &c, row->op, isa);
+        if (!nib__kernel_keyed(row, &q) || !nib__kernel_holds(row, &q, true))
+            continue;
+        if (!nib__kernel_holds(ref, &q, true))
+            return broken(v, "its reference %s does not take what it takes", ref->name);
+        const bool good = row->op == NIB_OP_QUANT ? check_quant_case(v, row, ref, &c, &r)
+                                                  : check_linear_case(v, row, ref, &c, &r);
+        if (!good) {
+            char said[160], text[sizeof v->text];
+            snprintf(text, sizeof text, "%s", v->text);
+            return broken(v, "%s (%s)", text, say_case(said, &c));
+        }
+        v->cases++;
+    }
+    return v->cases == WANTED || broken(v, "only %d shapes meet its conditions", v->cases);
+}
+
+#endif

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For the kernel checker: the operations without weights, and the embedding. Widths around the 16
+ * lanes and the softmax block; the whole against parts, twice, in place where that is allowed.
+ */
+#ifndef NIB_CHECK_TOKEN_H
+#define NIB_CHECK_TOKEN_H
+
+#include "check_values.h"
+
+static const int64_t token_counts[] = {1, 2, 3, 5, 8, 17};
+static const int64_t widths[] = {1, 2, 15, 16, 17, 32, 48, 64, 100, 224, 608};
+
+/* What one call of a row wrote, and its size. */
+typedef struct result {
+    float *values;
+    int64_t count;
+} result;
+
+/* ---- norm, swiglu, add ---- */
+
+static result run_norm(const nib_kernel *row, memory *m, nib_norm a, bool in_place, int64_t part)
+{
+    const int64_t count = a.rows * a.ldo;
+    float *out = take(m, (size_t)count * sizeof *out);
+    if (in_place) {
+        for (int64_t i = 0; i < a.rows; i++)
+            memcpy(out + i * a.ldo, a.x + i * a.ldx, (size_t)a.width * sizeof *out);
+        a.x = out, a.ldx = a.ldo;
+    }
+    a.out = out;
+    for (int64_t i = 0; i < a.rows; i += part)
+        row->run.norm(&a, i, nib__min(a.rows, i + part));
+    return (result){out, count};
+}
+
+static bool check_norm(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                       int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    const int64_t ldx = width + below(r, 3), ldo = width + below(r, 3);
+    const nib_norm a = {.x = floats(&m, rows * ldx, r, class),
+                        .weight = floats(&m, width, r, VALUES_RANDOM),
+                        .rows = rows,
+                        .width = width,
+                        .ldx = ldx,
+                        .ldo = ldo,
+                        .eps = 1e-5F};
+    const result want = run_norm(ref, &m, a, false, rows), got = run_norm(row, &m, a, false, rows);
+    const result parts = run_norm(row, &m, a, false, 1), placed = run_norm(row, &m, a, true, rows);
+    const bool good =
+        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
+        same_floats(v, "row by row", parts.values, got.values, got.count, 0) &&
+        same_floats(v, "in place", placed.values, got.values, got.count, 0) &&
+        (guards_hold(&m) || broken(v, "wrote outside its output"));
+    release(&m);
+    return good;
+}
+
+static result run_swiglu(const nib_kernel *row, memory *m, nib_swiglu a, int64_t part)
+{
+    const int64_t count = a.m * a.ldo;
+    a.out = take(m, (size_t)count * sizeof *a.out);
+    for (int64_t i = 0; i < a.m; i += part)
+        row->run.swiglu(&a, i, nib__min(a.m, i + part));
+    return (result){a.out, count};
+}
+
+static bool check_swiglu(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                         int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    const int64_t ld = width + below(r, 3);
+    const nib_swiglu a = {.gate = floats(&m, rows * ld, r, class),
+                          .up = floats(&m, rows * ld, r, VALUES_RANDOM),
+                          .m = rows,
+                          .width = width,
+                          .ld = ld,
+                          .ldo = width + below(r, 3)};
+    const result want = run_swiglu(ref, &m, a, rows), got = run_swiglu(row, &m, a, rows);
+    const result parts = run_swiglu(row, &m, a, 1);
+    const bool good =
+        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
+        same_floats(v, "row by row", parts.values, got.values, got.count, 0) &&
+        (guards_hold(&m) || broken(v, "wrote outside its output"));
+    release(&m);
+    return good;
+}
+
+static result run_add(const nib_kernel *row, memory *m, nib_add a, const float *start, int64_t part)
+{
+    const int64_t count = a.m * a.ldy;
+    a.y = take(m, (size_t)count * sizeof *a.y);
+    memcpy(a.y, start, (size_t)count * sizeof *a.y);
+    for (int64_t i = 0; i < a.m; i += part)
+        row->run.add(&a, i, nib__min(a.m, i + part));
+    return (result){a.y, count};
+}
+
+static bool check_add(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                      int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    const int64_t ldx = width + below(r, 3), ldy = width + below(r, 3);
+    const nib_add a = {
+        .x = floats(&m, rows * ldx, r, class), .m = rows, .width = width, .ldx = ldx, .ldy = ldy};
+    const float *start = floats(&m, rows * ldy, r, VALUES_RANDOM);
+    const result want = run_add(ref, &m, a, start, rows), got = run_add(row, &m, a, start, rows);
+    const result parts = run_add(row, &m, a, start, 1);
+    const bool good =
+        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
+        same_floats(v, "row by row", parts.values, got.values, got.count, 0) &&
+        (guards_hold(&m) || broken(v, "wrote outside its output"));
+    release(&m);
+    return good;
+}
+
+/* ---- rope ---- */
+
+static result run_rope(const nib_kernel *row, memory *m, nib_rope a, const float *start,
+                       int64_t part)
+{
+    const int64_t count = a.m * a.ldx;
+    a.x = take(m, (size_t)count * sizeof *a.x);
+    memcpy(a.x, start, (size_t)count * sizeof *a.x);
+    for (int64_t i = 0; i < a.m; i += part)
+        row->run.rope(&a, i, nib__min(a.m, i + part));
+    return (result){a.x, count};
+}
+
+static bool check_rope(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                       int64_t width, value_class class, rng *r)
+{
+    enum { POSITIONS = 40 };
+    memory m = {.count = 0};
+    nib_rope a = {.m = rows, .heads = 1 + below(r, 3), .head_dim = 2 * nib__ceil_div(width, 2)};
+    a.dims = a.head_dim > 4 && below(r, 3) == 0 ? a.head_dim / 4 * 2 : a.head_dim;
+    a.ldx = a.heads * a.head_dim + below(r, 3);
+    a.cos_sin = floats(&m, POSITIONS * a.dims, r, VALUES_RANDOM);
+    int32_t *position = take(&m, (size_t)rows * sizeof *position);
+    for (int64_t i = 0; i < rows; i++)
+        position[i] = (int32_t)below(r, POSITIONS);
+    a.position = position;
+    const float *start = floats(&m, rows * a.ldx, r, class);
+    const result want = run_rope(ref, &m, a, start, rows), got = run_rope(row, &m, a, start, rows);
+    const result parts = run_rope(row, &m, a, start, 1);
+    const bool good =
+        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
+        same_floats(v, "row by row", parts.values, got.values, got.count, 0) &&
+        (guards_hold(&m) || broken(v, "wrote outside its output"));
+    release(&m);
+    return good;
+}
+
+/* ---- embedding ---- */
+
+static result run_embed(const nib_kernel *row, memory *m, nib_embed a, int64_t part)
+{
+    const int64_t count = a.m * a.table->k;
+    a.out = take(m, (size_t)count * sizeof *a.out);
+    for (int64_t i = 0; i < a.m; i += part)
+        row->run.embed(&a, i, nib__min(a.m, i + part));
+    return (result){a.out, count};
+}
+
+static bool check_embed(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                        int64_t width, value_class class, rng *r)
+{
+    enum { VOCABULARY = 13 };
+    memory m = {.count = 0};
+    const bool is_int = below(r, 2) != 0;
+    const int64_t groups = nib__ceil_div(width, 32);
+    nib_weight table = {
+        .scheme = {.code = NIB_CODE_BF16, .symmetric = true}, .n = VOCABULARY, .k = width};
+    uint16_t *halves = take(&m, (size_t)(VOCABULARY * width) * sizeof *halves);
+    for (int64_t i = 0; i < VOCABULARY * width; i++)
+        halves[i] = is_int ? (uint16_t)next(r) : nib__f32_to_bf16(value(r, class, i));
+    table.codes = halves;
+    if (is_int) { /* as many bytes are there as codes are needed */
+        table.scheme = (nib_scheme){.code = NIB_CODE_I8, .group = 32, .symmetric = true};
+        table.store = NIB_STORE_BYTE;
+        table.scales = floats(&m, VOCABULARY * groups, r, VALUES_RANDOM);
+        table.scale_type = NIB_TYPE_F32;
+        table.scale_stride_n = groups, table.scale_stride_g = 1;
+    }
+    int32_t *ids = take(&m, (size_t)rows * sizeof *ids);
+    for (int64_t i = 0; i < rows; i++)
+        ids[i] = (int32_t)below(r, VOCABULARY);
+    const nib_embed a = {.table = &table, .ids = ids, .m = rows};
+    const result want = run_embed(ref, &m, a, rows), got = run_embed(row, &m, a, rows);
+    const result parts = run_embed(row, &m, a, 1);
+    const bool good =
+        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
+        same_floats(v, "row by row", parts.values, got.values, got.count, 0) &&
+        (guards_hold(&m) || broken(v, "wrote outside its output"));
+    release(&m);
+    return good;
+}
+
+/* ---- the cache: storing and attending ---- */
+
+enum { SEQUENCES = 3, BLOCKS = 8 /* of each sequence */ };
+
+/* Block tables in a shuffled order, so that a row that ignores them is caught. */
+static nib_cache make_cache(memory *m, int64_t kv_heads, int64_t head_dim, nib_type type, rng *r)
+{
+    const int64_t values = SEQUENCES * BLOCKS * kv_heads * NIB_CACHE_BLOCK * head_dim;
+    const int64_t bytes = values * nib__type_bits(type) / 8;
+    int32_t *tables = take(m, SEQUENCES * BLOCKS * sizeof *tables);
+    for (int i = 0; i < SEQUENCES * BLOCKS; i++) {
+        const int j = (int)below(r, i + 1);
+        tables[i] = tables[j], tables[j] = i;
+    }
+    nib_cache cache = {.type = type,
+                       .tables = tables,
+                       .table_ld = BLOCKS,
+                       .kv_heads = kv_heads,
+                       .head_dim = head_dim};
+    cache.keys = take(m, (size_t)bytes);
+    cache.values = take(m, (size_t)bytes);
+    for (int64_t i = 0; i < values; i++) {
+        const float k = unit(r), x = unit(r);
+        nib__from_f32((uint8_t *)cache.keys + i * (nib__type_bits(type) / 8), type, &k, 1);
+        nib__from_f32((uint8_t *)cache.values + i * (nib__type_bits(type) / 8), type, &x, 1);
+    }
+    return cache;
+}
+
+static const nib_type cache_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
+
+static bool check_store(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                        int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    const int64_t kv_heads = 1 + below(r, 2), ld = kv_heads * width + below(r, 3);
+    const nib_type type = cache_types[below(r, 3)];
+    const size_t bytes = (size_t)(SEQUENCES * BLOCKS * kv_heads * NIB_CACHE_BLOCK * width *
+                                  nib__type_bits(type) / 8);
+    nib_cache caches[3];
+    caches[0] = make_cache(&m, kv_heads, width, type, r);
+    for (int i = 1; i < 3; i++) {
+        caches[i] = caches[0];
+        caches[i].keys = take(&m, bytes), caches[i].values = take(&m, bytes);
+        memcpy(caches[i].keys, caches[0].keys, bytes),
+            memcpy(caches[i].values, caches[0].values, bytes);
+    }
+    int32_t *sequence = take(&m, (size_t)rows * sizeof *sequence),
+            *position = take(&m, (size_t)rows * sizeof *position);
+    for (int64_t i = 0; i < rows; i++)
+        sequence[i] = (int32_t)(i % SEQUENCES),
+        position[i] = (int32_t)(i * 29 % (BLOCKS * NIB_CACHE_BLOCK));
+    nib_store_kv a = {.k = floats(&m, rows * ld, r, class),
+                      .v = floats(&m, rows * ld, r, class),
+                      .ld = ld,
+                      .m = rows,
+                      .sequence = sequence,
+                      .position = position};
+    a.cache = caches[0], ref->run.store_kv(&a, 0, rows);
+    a.cache = caches[1], row->run.store_kv(&a, 0, rows);
+    a.cache = caches[2];
+    for (int64_t i = 0; i < rows; i++)
+        row->run.store_kv(&a, i, i + 1);
+    bool good = guards_hold(&m) || broken(v, "wrote outside the cache");
+    for (int i = 1; i < 3 && good; i++)
+        good = (memcmp(caches[0].keys, caches[i].keys, bytes) == 0 &&
+                memcmp(caches[0].values, caches[i].values, bytes) == 0) ||
+               broken(v, i == 1 ? "the cache differs from the reference's"
+                                : "slot by slot the cache differs");
+    release(&m);
+    return good;
+}
+
+static result run_attn(const nib_kernel *row, memory *m, nib_attn a, int64_t part)
+{
+    const int64_t count = a.m * a.ldo, items = a.m * a.heads;
+    a.out = take(m, (size_t)count * sizeof *a.out);
+    void *scratch = take(m, row->scratch != NULL ? row->scratch(&a) : 0);
+    const nib_float_mode mode = nib__float_mode_flush();
+    for (int64_t i = 0; i < items; i += part)
+        row->run.attn(&a, i, nib__min(items, i + part), scratch);
+    nib__float_mode_restore(mode);
+    return (result){a.out, count};
+}
+
+static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                       int64_t width, value_class class, rng *r)
+{
+    static const int32_t positions[] = {0, 1, 15, 16, 63, 64, 255, 256, 257, 400, 511};
+    memory m = {.count = 0};
+    const int64_t kv_heads = 1 + below(r, 2), dim = width > 128 ? 128 : width;
+    nib_attn a = {.m = rows, .heads = kv_heads * (1 + below(r, 3)), .scale = 1 / sqrtf((float)dim)};
+    a.cache = make_cache(&m, kv_heads, dim, cache_types[below(r, 3)], r);
+    a.ldq = a.heads * dim + below(r, 3), a.ldo = a.heads * dim + below(r, 3);
+    a.q = floats(&m, rows * a.ldq, r, class);
+    int32_t *sequence = take(&m, (size_t)rows * sizeof *sequence),
+            *position = take(&m, (size_t)rows * sizeof *position);
+    for (int64_t i = 0; i < rows; i++)
+        sequence[i] = (int32_t)below(r, SEQUENCES),
+        position[i] = positions[below(r, COUNT(positions))];
+    a.sequence = sequence, a.position = position;
+    const result want = run_attn(ref, &m, a, rows * a.heads),
+                 got = run_attn(row, &m, a, rows * a.heads);
+    const result parts = run_attn(row, &m, a, 1);
+    const bool good =
+        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
+        same_floats(v, "item by item", parts.values, got.values, got.count, 0) &&
+        (guards_hold(&m) || broken(v, "wrote outside its output"));
+    release(&m);
+    return good;
+}
+
+/* ---- all of a row's cases ---- */
+
+typedef bool (*token_check)(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                            int64_t width, value_class class, rng *r);
+
+static token_check token_check_of(nib_op op)
+{
+    switch (op) {
+    case NIB_OP_NORM: return check_norm;
+    case NIB_OP_SWIGLU: return check_swiglu;
+    case NIB_OP_ADD: return check_add;
+    case NIB_OP_ROPE: return check_rope;
+    case NIB_OP_EMBED: return check_embed;
+    case NIB_OP_COPY: return check_store;
+    case NIB_OP_ATTN: return check_attn;
+    default: return NULL;
+    }
+}
+
+static bool check_tokens(verdict *v, const nib_kernel *row, const nib_kernel *ref, uint64_t seed)
+{
+    const token_check check = token_check_of(row->op);
+    rng r = {seed};
+    for (size_t i = 0; i < 3 * COUNT(widths); i++) {
+        const int64_t rows = token_counts[i % COUNT(token_counts)],
+                      width = widths[i % COUNT(widths)];
+        const value_class class = i % 2 == 0 ? VALUES_RANDOM : (value_class)below(&r, VALUES_COUNT);
+        if (!check(v, row, ref, rows, width, class, &r)) {
+            char text[sizeof v->text];
+            snprintf(text, sizeof text, "%s", v->text);
+            return broken(v, "%.300s (%" PRId64 " tokens of width %" PRId64 ", %s values)", text,
+                          rows, width, class_names[class]);
+        }
+        v->cases++;
+    }
+    return true;
+}
+
+#endif

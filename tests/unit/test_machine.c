@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Machines: every fact and rate of the table has its date and source; this machine's levels mask;
+ * measuring gives sane rates, and its cache is read, ignored when damaged, and replaced.
+ */
+#include "file.h"
+#include "machine.h"
+#include "pool.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static nib_allocator allocator;
+
+static bool has_source(const nib_machine *m, nib_fact fact, const char *what)
+{
+    for (size_t i = 0; i < m->source_count; i++) {
+        const nib_fact_source *s = &m->sources[i];
+        if (s->fact == fact && (what == NULL || (s->what != NULL && strcmp(s->what, what) == 0)))
+            return true;
+    }
+    return false;
+}
+
+static void every_fact_has_a_source(void **state)
+{
+    (void)state;
+    static const char *const rates[] = {"f32", "bf16", "i8", "fp8", "mx8"};
+    static const nib_unit units[] = {NIB_UNIT_F32, NIB_UNIT_BF16, NIB_UNIT_I8, NIB_UNIT_FP8,
+                                     NIB_UNIT_MX8};
+    for (size_t i = 0; i < nib__machine_count(); i++) {
+        const nib_machine *m = nib__machine_at(i);
+        const bool is_cpu = m->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU;
+        for (int f = 0; f < NIB_FACT_COUNT; f++)
+            if (m->facts.fact[f] != 0 && !has_source(m, (nib_fact)f, NULL))
+                fail_msg("%s: no source for %s", m->name, nib__fact_info[f].key);
+        for (size_t u = 0; u < COUNT(units); u++) {
+            /* CPUs widen fp8: no rate of their own */
+            const bool derived = is_cpu && units[u] >= NIB_UNIT_FP8;
+            if (m->rate[units[u]] > 0 && !derived && !has_source(m, NIB_FACT_COUNT, rates[u]))
+                fail_msg("%s: no source for rate %s", m->name, rates[u]);
+        }
+        assert_true(has_source(m, NIB_FACT_COUNT, "bytes_per_s"));
+        assert_true(m->bytes_per_s > 1e9 && m->memory > 0 && !m->here && !m->measured);
+        for (size_t s = 0; s < m->source_count; s++) {
+            assert_int_equal(strlen(m->sources[s].date), 10);
+            assert_true(m->sources[s].date[4] == '-' && m->sources[s].date[7] == '-');
+            assert_true(strlen(m->sources[s].source) > 6 && strlen(m->sources[s].value) > 0);
+        }
+        assert_ptr_equal(nib__machine_find(m->name), m);
+    }
+    assert_null(nib__machine_find("no-such-machine"));
+    assert_null(nib__machine_at(nib__machine_count()));
+}
+
+static void the_known_machines_are_there(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"mi210", "apple-m2",  "a100",          "h200",
+                                        "b200",  "graviton3", "raspberry-pi-5"};
+    for (size_t i = 0; i < COUNT(names); i++)
+        assert_non_null(nib__machine_find(names[i]));
+    assert_int_equal(nib__machine_find("mi210")->facts.fact[NIB_FACT_DOT4], 1);
+    assert_int_equal(nib__machine_find("h200")->facts.fact[NIB_FACT_DOT4], 0);
+    assert_string_equal(nib__machine_find("apple-m2")->host->name, "apple-m2-cpu");
+}
+
+static void levels_mask(void **state)
+{
+    (void)state;
+    const int64_t here = nib__cpu_isa();
+    int64_t isa = -1;
+    nib_err err = {NIB_OK, ""};
+    assert_int_equal(nib__cpu_isa_mask(&isa, NULL, &err), NIB_OK);
+    assert_int_equal(isa, here);
+    assert_int_equal(nib__cpu_isa_mask(&isa, "ref", &err), NIB_OK);
+    assert_int_equal(isa, 0);
+    assert_string_equal(nib__cpu_isa_name(0), "ref");
+    assert_int_equal(nib__cpu_isa_mask(&isa, "avx9000", &err), NIB_USAGE);
+    assert_non_null(strstr(err.text, "avx9000"));
+    assert_non_null(strstr(err.text, "avx512vnni"));
+    assert_int_equal(nib__cpu_isa_mask(&isa, nib__cpu_isa_name(here), &err), NIB_OK);
+    assert_int_equal(isa, here);
+    const char *lacking = (here & NIB_ISA_NEON) != 0 ? "avx2" : "neon";
+    assert_int_equal(nib__cpu_isa_mask(&isa, lacking, &err), NIB_NOT_AS_ASKED);
+    if ((here & NIB_ISA_AVX512VNNI) != 0) {
+        assert_int_equal(nib__cpu_isa_mask(&isa, "avx512", &err), NIB_OK);
+        assert_int_equal(isa, NIB_ISA_AVX2 | NIB_ISA_AVX512);
+    }
+}
+
+static void this_machine_has_cautious_rates(void **state)
+{
+    (void)state;
+    nib_machine m;
+    nib__machine_here(&m, nib__cpu_isa(), 3);
+    assert_true(m.here && !m.measured && m.threads == 3);
+    assert_true(strlen(m.cpu) > 0);
+    assert_int_equal(m.facts.fact[NIB_FACT_DEVICE], NIB_DEVICE_CPU);
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        assert_true(m.rate[unit] > 0);
+    assert_true(m.bytes_per_s > 0 && m.launch_s > 0);
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void measuring_is_cached(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/nib-machine-XXXXXX", path[64];
+    nib_machine first, second;
+    nib_pool *pool;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/machine.json", dir);
+    assert_int_equal(nib__pool_open(&pool, 1, &allocator, NULL), NIB_OK);
+    write_text(path, "{\"schema\":1,\"machines\":[{\"cpu\":\"x\",\"isa\":");
+    nib__machine_here(&first, nib__cpu_isa(), 1);
+    assert_int_equal(nib__machine_measure(&first, pool, path, &allocator, NULL), NIB_OK);
+    assert_true(first.measured && strlen(first.measured_on) == 10);
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        assert_true(first.rate[unit] > 1e6);
+    assert_true(first.bytes_per_s > 1e7);
+    nib__machine_here(&second, nib__cpu_isa(), 1);
+    assert_int_equal(nib__machine_measure(&second, pool, path, &allocator, NULL), NIB_OK);
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        assert_true(first.rate[unit] == second.rate[unit]);
+    assert_true(first.bytes_per_s == second.bytes_per_s);
+    /* another isa is another machine, and does not push this one out */
+    nib__machine_here(&second, 0, 1);
+    assert_int_equal(nib__machine_measure(&second, pool, path, &allocator, NULL), NIB_OK);
+    nib__machine_here(&second, nib__cpu_isa(), 1);
+    assert_int_equal(nib__machine_measure(&second, pool, path, &allocator, NULL), NIB_OK);
+    assert_true(first.bytes_per_s == second.bytes_per_s);
+    /* a folder that cannot be written is no failure */
+    assert_int_equal(nib__machine_measure(&second, pool, "/nowhere/at/all.json", &allocator, NULL),
+                     NIB_OK);
+    nib__pool_close(pool);
+    assert_int_equal(nib__path_remove(dir, NULL), NIB_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_fact_has_a_source),
+        cmocka_unit_test(the_known_machines_are_there),
+        cmocka_unit_test(levels_mask),
+        cmocka_unit_test(this_machine_has_cautious_rates),
+        cmocka_unit_test(measuring_is_cached),
+    };
+    allocator = nib__allocator_default();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
