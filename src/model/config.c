@@ -5,9 +5,9 @@
  */
 #include "config.h"
 
-#include "precise.h"
-
 #include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 
 enum { SIZE_LIMIT = 1 << 24, LAYER_LIMIT = 4096 };
 
@@ -15,53 +15,84 @@ static const char *const arch_names[] = {"llama", "mistral", "qwen2", "qwen3"};
 
 const char *nib__arch_name(nib_arch arch) { return arch_names[arch]; }
 
-/* Everything that is read before it is judged. -1: not given. */
+/* What transformers takes where a key is absent (not null) and the architectures differ. */
+static const struct {
+    int64_t kv_heads, head_dim, context, window; /* 0: no such default */
+} absent[] = {
+    [NIB_ARCH_LLAMA] = {0, 0, 2048, 0},
+    [NIB_ARCH_MISTRAL] = {8, 0, 131072, 4096},
+    [NIB_ARCH_QWEN2] = {32, 0, 32768, 4096},
+    [NIB_ARCH_QWEN3] = {32, 128, 32768, 4096},
+};
+
+enum { NOT_GIVEN = -1 /* 0: given as null */ };
+
+/* Everything that is read before it is judged. */
 typedef struct reader {
     nib_config *c;
     nib_json json;
     nib_arena *arena;
     nib_ledger *ledger;
+    char key[64]; /* being read, for messages; empty between */
     char *model_type, *act, *rope_type;
-    int64_t sliding_window, attention_bias;
-    bool use_sliding_window, windowed_layer;
+    char *other_layer; /* the first of layer_types that is not full attention */
+    int64_t sliding_window, attention_bias, layer_types, first_window_layer;
+    bool use_sliding_window;
     double partial_rotary;
 } reader;
 
 /* Keys that cannot change what a forward step gives: how the file was made, or training only. */
-static const char *const harmless[] = {
-    "_name_or_path",
-    "architectures",
-    "attention_dropout",
-    "bos_token_id",
-    "eos_token_id",
-    "hidden_dropout",
-    "id2label",
-    "initializer_range",
-    "label2id",
-    "max_window_layers",
-    "output_attentions",
-    "output_hidden_states",
-    "pad_token_id",
-    "pretraining_tp",
-    "residual_dropout",
-    "resid_pdrop",
-    "embd_pdrop",
-    "attn_pdrop",
-    "transformers_version",
-    "unk_token_id",
-    "use_cache",
-    "return_dict",
-    "torchscript",
-    "use_bfloat16",
-    "is_encoder_decoder",
-    "chunk_size_feed_forward",
-    "rope_ratio",
-    "model_max_length",
-    "problem_type",
-    "task_specific_params",
-    "dtype",
-    "torch_dtype",
-};
+static const char *const harmless[] = {"_name_or_path",
+                                       "architectures",
+                                       "attention_dropout",
+                                       "hidden_dropout",
+                                       "id2label",
+                                       "initializer_range",
+                                       "label2id",
+                                       "output_attentions",
+                                       "output_hidden_states",
+                                       "pad_token_id",
+                                       "pretraining_tp",
+                                       "residual_dropout",
+                                       "resid_pdrop",
+                                       "embd_pdrop",
+                                       "attn_pdrop",
+                                       "transformers_version",
+                                       "unk_token_id",
+                                       "use_cache",
+                                       "return_dict",
+                                       "torchscript",
+                                       "use_bfloat16",
+                                       "is_encoder_decoder",
+                                       "chunk_size_feed_forward",
+                                       "model_max_length",
+                                       "problem_type",
+                                       "task_specific_params"};
+
+/* Keys of related architectures that change the result: each is an error, unless its value says
+ * that it does nothing (null, false, an empty list, or the number that leaves things as they
+ * are). */
+static const struct {
+    const char *key;
+    double neutral; /* NaN: no number is */
+} changing[] = {{"alibi", NAN},
+                {"attention_chunk_size", NAN},
+                {"attention_multiplier", NAN},
+                {"attn_logit_softcapping", NAN},
+                {"clip_qkv", NAN},
+                {"embedding_multiplier", 1},
+                {"final_logit_softcapping", NAN},
+                {"logit_scale", 1},
+                {"logits_scaling", 1},
+                {"no_rope_layers", NAN},
+                {"num_experts", 0},
+                {"num_local_experts", 0},
+                {"query_pre_attn_scalar", NAN},
+                {"residual_multiplier", 1},
+                {"rope_interleaved", NAN},
+                {"rope_ratio", 1},
+                {"use_qk_norm", NAN},
+                {"qk_norm", NAN}};
 
 /* Keys that name code to run. They are never followed, and the ledger says so. */
 static const char *const code_keys[] = {"auto_map", "trust_remote_code", "_attn_implementation",
@@ -148,8 +179,8 @@ static bool read_type(reader *r, nib_type *out)
     return true;
 }
 
-/* One id or a list of ids. */
-static bool read_ids(nib_json *json, int32_t *ids, int *count)
+/* One id or a list of at most `room` ids. */
+static bool read_ids(nib_json *json, int32_t *ids, int room, int *count)
 {
     nib_json_event event = nib__json_next(json);
     if (event == NIB_JSON_NULL)
@@ -161,8 +192,8 @@ static bool read_ids(nib_json *json, int32_t *ids, int *count)
         int64_t id = 0;
         if (!nib__json_int64(json, &id))
             return false;
-        if (id < 0 || id > INT32_MAX || *count == NIB_EOS_MAX) {
-            nib__json_fail(json, "at most %d token ids from 0 to %d are wanted here", NIB_EOS_MAX,
+        if (id < 0 || id > INT32_MAX || *count == room) {
+            nib__json_fail(json, "at most %d token ids from 0 to %d are wanted here", room,
                            INT32_MAX);
             return false;
         }
@@ -175,6 +206,24 @@ static bool read_ids(nib_json *json, int32_t *ids, int *count)
 
 /* ---- objects inside ---- */
 
+/* `type` is the older name of `rope_type`; files hold both. */
+static bool read_rope_type(reader *r)
+{
+    char *type = NULL;
+    if (!read_text(r, &type))
+        return false;
+    if (type && r->rope_type && strcmp(type, r->rope_type) != 0) {
+        char a[32], b[32];
+        nib__json_fail(&r->json, "the rope scaling is named twice, as \"%s\" and as \"%s\"",
+                       nib__say_name(a, sizeof a, r->rope_type, strlen(r->rope_type)),
+                       nib__say_name(b, sizeof b, type, strlen(type)));
+        return false;
+    }
+    if (type)
+        r->rope_type = type;
+    return true;
+}
+
 static bool read_rope(reader *r)
 {
     nib_config *c = r->c;
@@ -185,7 +234,7 @@ static bool read_rope(reader *r)
     while (nib__json_next(&r->json) == NIB_JSON_KEY) {
         bool ok;
         if (nib__json_is(&r->json, "rope_type") || nib__json_is(&r->json, "type"))
-            ok = read_text(r, &r->rope_type);
+            ok = read_rope_type(r);
         else if (nib__json_is(&r->json, "factor"))
             ok = read_number(&r->json, &c->rope_factor);
         else if (nib__json_is(&r->json, "low_freq_factor"))
@@ -199,10 +248,10 @@ static bool read_rope(reader *r)
         else if (nib__json_is(&r->json, "partial_rotary_factor"))
             ok = read_number(&r->json, &r->partial_rotary);
         else {
-            char *key = nib__json_string(&r->json, r->arena, NULL);
+            char key[64];
             nib__json_fail(&r->json,
                            "the rope scaling key \"%s\" changes the result and is not known",
-                           key ? key : "?");
+                           nib__say_name(key, sizeof key, r->json.token, r->json.token_size));
             ok = false;
         }
         if (!ok)
@@ -211,15 +260,20 @@ static bool read_rope(reader *r)
     return is_now(&r->json, NIB_JSON_OBJECT_END);
 }
 
-/* layer_types: every layer must attend to all positions. */
+/* layer_types: one name per layer. */
 static bool read_layer_types(reader *r)
 {
     if (nib__json_next(&r->json) == NIB_JSON_NULL)
         return true;
     if (!is_now(&r->json, NIB_JSON_ARRAY))
         return false;
-    while (nib__json_next(&r->json) == NIB_JSON_STRING)
-        r->windowed_layer |= !nib__json_is(&r->json, "full_attention");
+    for (r->layer_types = 0; nib__json_next(&r->json) == NIB_JSON_STRING; r->layer_types++) {
+        if (r->other_layer || nib__json_is(&r->json, "full_attention"))
+            continue;
+        r->other_layer = nib__json_string(&r->json, r->arena, NULL);
+        if (!r->other_layer)
+            return false;
+    }
     return is_now(&r->json, NIB_JSON_ARRAY_END);
 }
 
@@ -241,16 +295,28 @@ static bool read_quantization(reader *r)
 
 static bool read_unknown(reader *r, bool code)
 {
-    char *key = nib__json_string(&r->json, r->arena, NULL);
-    if (!key)
-        return false;
     if (r->ledger && code)
         nib__ledger_add_note(r->ledger, "config-code",
-                             "config.json: \"%s\" names code; it is not followed", key);
+                             "config.json: \"%s\" names code; it is not followed", r->key);
     else if (r->ledger)
         nib__ledger_add_note(r->ledger, "config-key",
-                             "config.json: \"%s\" is not known here and has no effect", key);
+                             "config.json: \"%s\" is not known here and has no effect", r->key);
     return nib__json_skip(&r->json);
+}
+
+/* A key of `changing`: only a value that changes nothing is taken. */
+static bool read_changing(reader *r, double neutral)
+{
+    const nib_json_event event = nib__json_next(&r->json);
+    double value = NAN;
+    if (event == NIB_JSON_NULL || event == NIB_JSON_FALSE)
+        return true;
+    if (event == NIB_JSON_NUMBER && nib__json_double(&r->json, &value) && value == neutral)
+        return true;
+    if (event == NIB_JSON_ARRAY && nib__json_next(&r->json) == NIB_JSON_ARRAY_END)
+        return true;
+    nib__json_fail(&r->json, "it changes the result in a way that is not built");
+    return false;
 }
 
 static bool read_key(reader *r)
@@ -271,10 +337,13 @@ static bool read_key(reader *r)
         {"vocab_size", &c->vocab},
         {"max_position_embeddings", &c->context},
         {"sliding_window", &r->sliding_window},
+        {"max_window_layers", &r->first_window_layer},
     };
     for (size_t i = 0; i < COUNT(sizes); i++)
-        if (nib__json_is(j, sizes[i].key))
+        if (nib__json_is(j, sizes[i].key)) {
+            *sizes[i].out = 0; /* null */
             return read_size(j, sizes[i].out);
+        }
     if (nib__json_is(j, "model_type"))
         return read_text(r, &r->model_type);
     if (nib__json_is(j, "hidden_act"))
@@ -303,19 +372,22 @@ static bool read_key(reader *r)
     if (nib__json_is(j, "torch_dtype") || nib__json_is(j, "dtype"))
         return read_type(r, &c->dtype);
     if (nib__json_is(j, "bos_token_id"))
-        return read_ids(j, &c->bos, &bos_count);
+        return read_ids(j, &c->bos, 1, &bos_count);
     if (nib__json_is(j, "eos_token_id"))
-        return read_ids(j, c->eos, &c->eos_count);
+        return read_ids(j, c->eos, NIB_EOS_MAX, &c->eos_count);
     if (nib__json_is(j, "quantization_config"))
         return read_quantization(r);
     if (listed(j, harmless, COUNT(harmless)))
         return nib__json_skip(j);
+    for (size_t i = 0; i < COUNT(changing); i++)
+        if (nib__json_is(j, changing[i].key))
+            return read_changing(r, changing[i].neutral);
     return read_unknown(r, listed(j, code_keys, COUNT(code_keys)));
 }
 
 /* ---- judging ---- */
 
-static nib_status check_arch(reader *r, const char *name, nib_err *err)
+static nib_status find_arch(reader *r, const char *name, nib_err *err)
 {
     if (!r->model_type)
         return nib__fail(err, NIB_BAD_INPUT,
@@ -334,21 +406,72 @@ static nib_status check_arch(reader *r, const char *name, nib_err *err)
     c->qk_norm = c->arch == NIB_ARCH_QWEN3;
     c->qkv_bias = c->arch == NIB_ARCH_QWEN2 || r->attention_bias == 1;
     c->o_bias = c->arch != NIB_ARCH_QWEN2 && r->attention_bias == 1;
-    if (r->act && strcmp(r->act, "silu") != 0)
+    return NIB_OK;
+}
+
+/* What is not given, as transformers takes it. */
+static nib_status fill_absent(reader *r, const char *name, nib_err *err)
+{
+    nib_config *c = r->c;
+    if (c->kv_heads == NOT_GIVEN)
+        c->kv_heads = absent[c->arch].kv_heads;
+    if (c->kv_heads == 0)
+        c->kv_heads = c->heads;
+    if (c->context == NOT_GIVEN)
+        c->context = absent[c->arch].context;
+    if (r->sliding_window == NOT_GIVEN)
+        r->sliding_window = absent[c->arch].window;
+    if (c->head_dim == NOT_GIVEN)
+        c->head_dim = absent[c->arch].head_dim;
+    if (c->head_dim != 0 || c->heads < 1)
+        return NIB_OK;
+    if (c->width % c->heads != 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: hidden_size %" PRId64
+                         " is no multiple of num_attention_heads %" PRId64
+                         ", and head_dim is not given",
+                         name, c->width, c->heads);
+    c->head_dim = c->width / c->heads;
+    return NIB_OK;
+}
+
+/* Every layer must attend to all positions. Llama ignores a window; Qwen has one from layer
+ * max_window_layers on, if use_sliding_window says so; layer_types overrule both. */
+static nib_status check_window(const reader *r, const char *name, nib_err *err)
+{
+    const nib_config *c = r->c;
+    char shown[64];
+    if (r->layer_types >= 0 && r->layer_types != c->layers)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: layer_types has %" PRId64 " names, but num_hidden_layers is %" PRId64,
+                         name, r->layer_types, c->layers);
+    if (r->other_layer && strcmp(r->other_layer, "sliding_attention") != 0)
+        return nib__fail(
+            err, NIB_UNSUPPORTED, "%s: layer_types names \"%s\"; only full_attention is built",
+            name, nib__say_name(shown, sizeof shown, r->other_layer, strlen(r->other_layer)));
+    bool window = r->other_layer != NULL;
+    if (r->layer_types < 0)
+        window = c->arch == NIB_ARCH_MISTRAL ||
+                 (c->arch != NIB_ARCH_LLAMA && r->use_sliding_window &&
+                  (r->first_window_layer < 0 || r->first_window_layer < c->layers));
+    if (window && r->sliding_window > 0 && r->sliding_window < c->context)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: attention is limited to a sliding window of %" PRId64
+                         " positions, which is not built; \"sliding_window\": null, or at least "
+                         "max_position_embeddings %" PRId64 ", is no window",
+                         name, r->sliding_window, c->context);
+    return NIB_OK;
+}
+
+static nib_status check_parts(const reader *r, const char *name, nib_err *err)
+{
+    char shown[64];
+    if (r->act && strcmp(r->act, "silu") != 0 && strcmp(r->act, "swish") != 0)
         return nib__fail(err, NIB_UNSUPPORTED, "%s: hidden_act is \"%s\"; only silu is built", name,
                          nib__say_name(shown, sizeof shown, r->act, strlen(r->act)));
     if (r->partial_rotary != 1.0)
         return nib__fail(err, NIB_UNSUPPORTED, "%s: partial_rotary_factor is %g; only 1 is built",
                          name, r->partial_rotary);
-    const bool window = c->arch == NIB_ARCH_MISTRAL
-                            ? r->sliding_window > 0
-                            : r->use_sliding_window && r->sliding_window > 0;
-    if (r->windowed_layer || (window && r->sliding_window < c->context))
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: attention is limited to a sliding window of %" PRId64
-                         " positions, which is not built; a window of null, or of at least "
-                         "max_position_embeddings %" PRId64 ", is no window",
-                         name, r->sliding_window, c->context);
     return NIB_OK;
 }
 
@@ -401,8 +524,9 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
     for (size_t i = 0; i < COUNT(sizes); i++)
         if (sizes[i].value < 1 || sizes[i].value > sizes[i].limit)
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: %s is %" PRId64 "; 1 to %" PRId64 " is wanted", name,
-                             sizes[i].key, sizes[i].value, sizes[i].limit);
+                             "%s: %s is %s%" PRId64 "; 1 to %" PRId64 " is wanted", name,
+                             sizes[i].key, sizes[i].value == 0 ? "missing or " : "", sizes[i].value,
+                             sizes[i].limit);
     if (c->heads % c->kv_heads != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: num_attention_heads %" PRId64
@@ -419,36 +543,49 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
     return NIB_OK;
 }
 
+/* The reader's error, and which key it was reading. */
+static nib_status config_error(const reader *r, nib_err *err)
+{
+    nib_err inner;
+    const nib_status status = nib__json_status(&r->json, &inner);
+    if (r->key[0] == 0)
+        return nib__fail(err, status, "%s", inner.text);
+    return nib__fail(err, status, "%s (in \"%s\")", inner.text, r->key);
+}
+
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
-    *out = (nib_config){.rope_theta = 10000.0, .norm_eps = 1e-6, .bos = -1, .context = 2048};
+    *out = (nib_config){.rope_theta = 10000.0,
+                        .norm_eps = 1e-6,
+                        .bos = -1,
+                        .kv_heads = NOT_GIVEN,
+                        .head_dim = NOT_GIVEN,
+                        .context = NOT_GIVEN};
     reader r = {.c = out,
                 .arena = arena,
                 .ledger = ledger,
-                .sliding_window = -1,
-                .attention_bias = -1,
+                .sliding_window = NOT_GIVEN,
+                .first_window_layer = NOT_GIVEN,
+                .layer_types = NOT_GIVEN,
+                .attention_bias = NOT_GIVEN,
                 .partial_rotary = 1.0};
     const nib_json_limits limits = {.literals = true};
     nib__json_init(&r.json, name, text, size, &limits);
     bool ok = nib__json_expect(&r.json, NIB_JSON_OBJECT);
-    while (ok && nib__json_next(&r.json) == NIB_JSON_KEY)
+    while (ok && nib__json_next(&r.json) == NIB_JSON_KEY) {
+        nib__say_name(r.key, sizeof r.key, r.json.token, r.json.token_size);
         ok = read_key(&r);
-    if (!ok || !is_now(&r.json, NIB_JSON_OBJECT_END) || nib__json_next(&r.json) != NIB_JSON_END)
-        return nib__json_status(&r.json, err);
-    if (out->kv_heads == 0)
-        out->kv_heads = out->heads;
-    if (out->head_dim == 0 && out->heads > 0) {
-        if (out->width % out->heads != 0)
-            return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: hidden_size %" PRId64
-                             " is no multiple of num_attention_heads %" PRId64
-                             ", and head_dim is not given",
-                             name, out->width, out->heads);
-        out->head_dim = out->width / out->heads;
+        if (ok)
+            r.key[0] = 0;
     }
+    if (!ok || !is_now(&r.json, NIB_JSON_OBJECT_END) || nib__json_next(&r.json) != NIB_JSON_END)
+        return config_error(&r, err);
+    NIB_TRY(find_arch(&r, name, err));
+    NIB_TRY(fill_absent(&r, name, err));
     NIB_TRY(nib__config_check(out, name, err));
-    NIB_TRY(check_arch(&r, name, err));
+    NIB_TRY(check_window(&r, name, err));
+    NIB_TRY(check_parts(&r, name, err));
     return check_rope(&r, name, err);
 }
 
@@ -474,46 +611,14 @@ nib_status nib__generation_parse(nib_generation *out, const char *name, const ch
         else if (nib__json_is(&json, "top_k"))
             ok = read_size(&json, &out->top_k);
         else if (nib__json_is(&json, "do_sample"))
-            ok = out->do_sample_given = read_flag(&json, &out->do_sample);
+            ok = read_flag(&json, &out->do_sample),
+            out->do_sample_given = json.event != NIB_JSON_NULL;
         else if (nib__json_is(&json, "eos_token_id"))
-            ok = read_ids(&json, out->eos, &out->eos_count);
+            ok = read_ids(&json, out->eos, NIB_EOS_MAX, &out->eos_count);
         else
             ok = nib__json_skip(&json);
     }
     if (!ok || !is_now(&json, NIB_JSON_OBJECT_END) || nib__json_next(&json) != NIB_JSON_END)
         return nib__json_status(&json, err);
     return NIB_OK;
-}
-
-/* Frequency of pair i before scaling is theta^(-2i/d). llama3 keeps high frequencies, divides low
- * ones by the factor and blends between (Llama 3.1's published rule, in wavelengths). */
-static double rope_frequency(const nib_config *c, int64_t pair)
-{
-    const double pi = 3.14159265358979323846;
-    const double f =
-        nib__exp(nib__log(c->rope_theta) * (-2.0 * (double)pair / (double)c->head_dim));
-    if (c->rope == NIB_ROPE_LINEAR)
-        return f / c->rope_factor;
-    if (c->rope == NIB_ROPE_PLAIN)
-        return f;
-    const double wavelength = 2.0 * pi / f, original = (double)c->rope_original;
-    if (wavelength < original / c->rope_high)
-        return f;
-    if (wavelength > original / c->rope_low)
-        return f / c->rope_factor;
-    const double blend = (original / wavelength - c->rope_low) / (c->rope_high - c->rope_low);
-    return (1.0 - blend) * f / c->rope_factor + blend * f;
-}
-
-void nib__rope_table(float *out, const nib_config *config, int64_t count)
-{
-    const int64_t half = config->head_dim / 2;
-    for (int64_t i = 0; i < half; i++) {
-        const float frequency = (float)rope_frequency(config, i);
-        for (int64_t p = 0; p < count; p++) {
-            const double angle = (double)((float)p * frequency);
-            out[p * config->head_dim + i] = (float)nib__cos(angle);
-            out[p * config->head_dim + half + i] = (float)nib__sin(angle);
-        }
-    }
 }

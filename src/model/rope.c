@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of rotations: cosines and sines of every position, computed once when a runner opens.
+ */
+#include "config.h"
+#include "precise.h"
+
+/* Frequency of pair i before scaling is theta^(-2i/d). llama3 keeps high frequencies, divides low
+ * ones by the factor and blends between (Llama 3.1's published rule, in wavelengths). */
+static double rope_frequency(const nib_config *c, int64_t pair)
+{
+    const double pi = 3.14159265358979323846;
+    const double f =
+        nib__exp(nib__log(c->rope_theta) * (-2.0 * (double)pair / (double)c->head_dim));
+    if (c->rope == NIB_ROPE_LINEAR)
+        return f / c->rope_factor;
+    if (c->rope == NIB_ROPE_PLAIN)
+        return f;
+    const double wavelength = 2.0 * pi / f, original = (double)c->rope_original;
+    if (wavelength < original / c->rope_high)
+        return f;
+    if (wavelength > original / c->rope_low)
+        return f / c->rope_factor;
+    const double blend = (original / wavelength - c->rope_low) / (c->rope_high - c->rope_low);
+    return (1.0 - blend) * f / c->rope_factor + blend * f;
+}
+
+void nib__rope_table(float *out, const nib_config *config, int64_t count)
+{
+    const int64_t half = config->head_dim / 2;
+    for (int64_t i = 0; i < half; i++) {
+        const float frequency = (float)rope_frequency(config, i);
+        for (int64_t p = 0; p < count; p++) {
+            const double angle = (double)((float)p * frequency);
+            out[p * config->head_dim + i] = (float)nib__cos(angle);
+            out[p * config->head_dim + half + i] = (float)nib__sin(angle);
+        }
+    }
+}

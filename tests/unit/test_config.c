@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config.json and generation_config.json: every key that is taken, every reason to refuse with the
+ * name of what is refused, and the table of rotations.
+ */
+#include "config.h"
+
+#include "failing.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+typedef struct parsed {
+    nib_config config;
+    nib_arena arena;
+    nib_ledger ledger;
+    nib_err err;
+    nib_status status;
+} parsed;
+
+static nib_allocator allocator;
+
+static void open_text(parsed *p, const char *text)
+{
+    allocator = nib__allocator_default();
+    *p = (parsed){0};
+    nib__arena_init(&p->arena, &allocator, 0);
+    nib__ledger_init(&p->ledger, &allocator);
+    p->status = nib__config_parse(&p->config, "config.json", text, strlen(text), &p->arena,
+                                  &p->ledger, &p->err);
+}
+
+static void close_parsed(parsed *p)
+{
+    nib__ledger_free(&p->ledger);
+    nib__arena_free(&p->arena);
+}
+
+#define SIZES                                                                                      \
+    "\"hidden_size\":64,\"intermediate_size\":172,\"num_hidden_layers\":2,"                        \
+    "\"num_attention_heads\":4,\"vocab_size\":300,\"max_position_embeddings\":1024"
+
+/* A whole config of one architecture; `more` comes last, and a later key counts. */
+static void open_config(parsed *p, const char *arch, const char *more)
+{
+    char text[4096];
+    snprintf(text, sizeof text, "{\"model_type\":\"%s\",\"num_key_value_heads\":2," SIZES "%s%s}",
+             arch, *more ? "," : "", more);
+    open_text(p, text);
+}
+
+static void assert_says(const parsed *p, const char *words)
+{
+    if (!strstr(p->err.text, words))
+        fail_msg("\"%s\" does not say \"%s\"", p->err.text, words);
+}
+
+static void test_takes_sizes(void **state)
+{
+    (void)state;
+    parsed p;
+    open_config(&p, "llama", "");
+    assert_int_equal(p.status, NIB_OK);
+    const nib_config *c = &p.config;
+    assert_int_equal(c->arch, NIB_ARCH_LLAMA);
+    assert_string_equal(nib__arch_name(c->arch), "llama");
+    assert_int_equal(c->width, 64);
+    assert_int_equal(c->ffn, 172);
+    assert_int_equal(c->layers, 2);
+    assert_int_equal(c->heads, 4);
+    assert_int_equal(c->kv_heads, 2);
+    assert_int_equal(c->head_dim, 16);
+    assert_int_equal(c->vocab, 300);
+    assert_int_equal(c->context, 1024);
+    assert_true(c->norm_eps == 1e-6);
+    assert_true(c->rope_theta == 10000.0);
+    assert_int_equal(c->rope, NIB_ROPE_PLAIN);
+    assert_false(c->qkv_bias || c->o_bias || c->mlp_bias || c->qk_norm || c->tied);
+    assert_int_equal(c->dtype, NIB_TYPE_NONE);
+    assert_int_equal(c->bos, -1);
+    assert_int_equal(c->eos_count, 0);
+    assert_null(c->quantization);
+    assert_int_equal(p.ledger.note_count, 0);
+    close_parsed(&p);
+}
+
+static void test_takes_options(void **state)
+{
+    (void)state;
+    parsed p;
+    open_config(
+        &p, "llama",
+        "\"head_dim\":24,\"rms_norm_eps\":1e-5,\"rope_theta\":500000,\"hidden_act\":\"silu\","
+        "\"attention_bias\":true,\"mlp_bias\":true,\"tie_word_embeddings\":true,"
+        "\"torch_dtype\":\"bfloat16\",\"bos_token_id\":1,\"eos_token_id\":[2,5,7],"
+        "\"quantization_config\": {\"quant_method\":\"torchao\",\"x\":[1,{}]}, "
+        "\"use_cache\":true,\"architectures\":[\"LlamaForCausalLM\"],\"pretraining_tp\":1");
+    assert_int_equal(p.status, NIB_OK);
+    const nib_config *c = &p.config;
+    assert_int_equal(c->head_dim, 24);
+    assert_true(c->norm_eps == 1e-5);
+    assert_true(c->rope_theta == 500000.0);
+    assert_true(c->qkv_bias && c->o_bias && c->mlp_bias && c->tied);
+    assert_int_equal(c->dtype, NIB_TYPE_BF16);
+    assert_int_equal(c->bos, 1);
+    assert_int_equal(c->eos_count, 3);
+    assert_int_equal(c->eos[0], 2);
+    assert_int_equal(c->eos[2], 7);
+    assert_string_equal(c->quantization, "{\"quant_method\":\"torchao\",\"x\":[1,{}]}");
+    assert_int_equal(p.ledger.note_count, 0);
+    close_parsed(&p);
+}
+
+static void test_architectures(void **state)
+{
+    (void)state;
+    parsed p;
+    open_config(&p, "qwen2", "");
+    assert_true(p.config.qkv_bias && !p.config.o_bias && !p.config.qk_norm);
+    assert_int_equal(p.config.arch, NIB_ARCH_QWEN2);
+    close_parsed(&p);
+    open_config(&p, "qwen3", "\"head_dim\":24");
+    assert_true(!p.config.qkv_bias && !p.config.o_bias && p.config.qk_norm);
+    close_parsed(&p);
+    open_config(&p, "qwen3", "\"attention_bias\":true");
+    assert_true(p.config.qkv_bias && p.config.o_bias);
+    assert_int_equal(p.config.head_dim, 128); /* as transformers, where the key is absent */
+    close_parsed(&p);
+    open_config(&p, "mistral", "\"sliding_window\":null");
+    assert_int_equal(p.status, NIB_OK);
+    assert_int_equal(p.config.arch, NIB_ARCH_MISTRAL);
+    close_parsed(&p);
+}
+
+/* What is absent is what transformers takes; null means "derive it". */
+static void test_absent(void **state)
+{
+    (void)state;
+    parsed p;
+    open_text(&p, "{\"model_type\":\"llama\"," SIZES "}");
+    assert_int_equal(p.config.kv_heads, 4);
+    close_parsed(&p);
+    open_text(&p, "{\"model_type\":\"llama\",\"num_key_value_heads\":null,\"head_dim\":null," SIZES
+                  "}");
+    assert_int_equal(p.config.kv_heads, 4);
+    assert_int_equal(p.config.head_dim, 16);
+    close_parsed(&p);
+    open_text(&p, "{\"model_type\":\"mistral\"," SIZES "}");
+    assert_int_equal(p.status, NIB_BAD_INPUT);
+    assert_says(&p, "num_attention_heads 4 is no multiple of num_key_value_heads 8");
+    close_parsed(&p);
+    open_text(&p, "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":172,"
+                  "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":300}");
+    assert_int_equal(p.config.context, 2048);
+    close_parsed(&p);
+}
+
+static void test_dtypes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        nib_type type;
+    } cases[] = {
+        {"\"torch_dtype\":\"float32\"", NIB_TYPE_F32},
+        {"\"torch_dtype\":\"float16\"", NIB_TYPE_F16},
+        {"\"torch_dtype\":\"torch.bfloat16\"", NIB_TYPE_BF16},
+        {"\"dtype\":\"bfloat16\"", NIB_TYPE_BF16},
+        {"\"torch_dtype\":\"auto\"", NIB_TYPE_NONE},
+        {"\"torch_dtype\":null", NIB_TYPE_NONE},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        parsed p;
+        open_config(&p, "llama", cases[i].json);
+        assert_int_equal(p.status, NIB_OK);
+        assert_int_equal(p.config.dtype, cases[i].type);
+        close_parsed(&p);
+    }
+}
+
+static void test_rope_scaling(void **state)
+{
+    (void)state;
+    parsed p;
+    open_config(&p, "llama",
+                "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":32.0,\"low_freq_factor\":1.0,"
+                "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192,"
+                "\"rope_type\":\"llama3\",\"type\":\"llama3\"}");
+    assert_int_equal(p.status, NIB_OK);
+    assert_int_equal(p.config.rope, NIB_ROPE_LLAMA3);
+    assert_true(p.config.rope_factor == 32 && p.config.rope_low == 1 && p.config.rope_high == 4);
+    assert_int_equal(p.config.rope_original, 8192);
+    close_parsed(&p);
+    /* transformers 5 puts theta inside */
+    open_config(&p, "qwen3",
+                "\"rope_parameters\":{\"rope_theta\":1000000.0,\"rope_type\":\"default\"}");
+    assert_int_equal(p.status, NIB_OK);
+    assert_int_equal(p.config.rope, NIB_ROPE_PLAIN);
+    assert_true(p.config.rope_theta == 1000000.0);
+    close_parsed(&p);
+    open_config(&p, "llama", "\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}");
+    assert_int_equal(p.config.rope, NIB_ROPE_LINEAR);
+    assert_true(p.config.rope_factor == 4);
+    close_parsed(&p);
+    open_config(&p, "llama", "\"rope_scaling\":null");
+    assert_int_equal(p.status, NIB_OK);
+    close_parsed(&p);
+}
+
+/* A window is refused only where it would be seen. */
+static void test_windows(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arch, *json, *says; /* NULL: taken */
+    } cases[] = {
+        {"mistral", "\"sliding_window\":512", "sliding window of 512 positions"},
+        {"mistral", "\"sliding_window\":1024", NULL},
+        {"mistral", "\"sliding_window\":null", NULL},
+        /* transformers takes an absent window as 4096 */
+        {"mistral", "\"max_position_embeddings\":32768", "sliding window of 4096 positions"},
+        {"mistral", "\"max_position_embeddings\":4096", NULL},
+        {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":false", NULL},
+        {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":true", "window of 512"},
+        {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":true,\"max_window_layers\":2",
+         NULL},
+        {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":true,\"max_window_layers\":1",
+         "window of 512"},
+        {"llama", "\"sliding_window\":512", NULL},
+        {"qwen3", "\"layer_types\":[\"full_attention\",\"full_attention\"]", NULL},
+        {"qwen3",
+         "\"sliding_window\":512,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+         "window of 512"},
+        {"qwen3", "\"layer_types\":[\"full_attention\"]",
+         "layer_types has 1 names, but num_hidden_layers is 2"},
+        {"qwen3", "\"layer_types\":[\"full_attention\",\"linear_attention\"]",
+         "layer_types names \"linear_attention\""},
+        {"qwen3", "\"layer_types\":[1]", "layer_types"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        parsed p;
+        open_config(&p, cases[i].arch, cases[i].json);
+        if (cases[i].says)
+            assert_says(&p, cases[i].says);
+        else
+            assert_int_equal(p.status, NIB_OK);
+        close_parsed(&p);
+    }
+}
+
+/* Each error names the key or value, and where it stands. */
+static void test_refuses(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        nib_status status;
+        const char *says;
+    } cases[] = {
+        {"\"model_type\":\"gpt_neox\"", NIB_UNSUPPORTED, "architecture \"gpt_neox\""},
+        {"\"model_type\":\"gemma3\\u001b[31m\"", NIB_UNSUPPORTED, "\\x1b[31m"},
+        {"\"model_type\":null,\"model_type\":3", NIB_BAD_INPUT, "model_type"},
+        {"\"hidden_act\":\"gelu\"", NIB_UNSUPPORTED, "hidden_act is \"gelu\""},
+        {"\"partial_rotary_factor\":0.5", NIB_UNSUPPORTED, "partial_rotary_factor is 0.5"},
+        {"\"rope_parameters\":{\"partial_rotary_factor\":0.25}", NIB_UNSUPPORTED,
+         "partial_rotary_factor is 0.25"},
+        {"\"hidden_size\":64.0", NIB_BAD_INPUT, "hidden_size"},
+        {"\"hidden_size\":\"64\"", NIB_BAD_INPUT, "hidden_size"},
+        {"\"hidden_size\":-64", NIB_BAD_INPUT, "-64 is negative (in \"hidden_size\")"},
+        {"\"hidden_size\":0", NIB_BAD_INPUT, "hidden_size is missing or 0"},
+        {"\"hidden_size\":1e3", NIB_BAD_INPUT, "hidden_size"},
+        {"\"hidden_size\":99999999999999999999", NIB_BAD_INPUT, "hidden_size"},
+        {"\"hidden_size\":1000000000", NIB_BAD_INPUT, "hidden_size is 1000000000; 1 to 16777216"},
+        {"\"hidden_size\":66", NIB_BAD_INPUT,
+         "hidden_size 66 is no multiple of num_attention_heads 4"},
+        {"\"num_hidden_layers\":-1", NIB_BAD_INPUT, "num_hidden_layers"},
+        {"\"num_hidden_layers\":2147483648", NIB_BAD_INPUT, "num_hidden_layers is 2147483648"},
+        {"\"num_attention_heads\":0", NIB_BAD_INPUT, "num_attention_heads is missing or 0"},
+        {"\"num_key_value_heads\":3", NIB_BAD_INPUT, "no multiple of num_key_value_heads 3"},
+        {"\"num_key_value_heads\":8", NIB_BAD_INPUT, "no multiple of num_key_value_heads 8"},
+        {"\"head_dim\":15", NIB_BAD_INPUT, "head_dim 15 is odd"},
+        {"\"vocab_size\":0", NIB_BAD_INPUT, "vocab_size is missing or 0"},
+        {"\"intermediate_size\":null", NIB_BAD_INPUT, "intermediate_size is missing or 0"},
+        {"\"max_position_embeddings\":4611686018427387904", NIB_BAD_INPUT,
+         "max_position_embeddings"},
+        {"\"rms_norm_eps\":0", NIB_BAD_INPUT, "rms_norm_eps is 0"},
+        {"\"rms_norm_eps\":-1e-6", NIB_BAD_INPUT, "rms_norm_eps is -1e-06"},
+        {"\"rms_norm_eps\":NaN", NIB_BAD_INPUT, "rms_norm_eps is nan"},
+        {"\"rope_theta\":NaN", NIB_BAD_INPUT, "rope_theta is nan"},
+        {"\"rope_theta\":Infinity", NIB_BAD_INPUT, "rope_theta is inf"},
+        {"\"rope_theta\":-1", NIB_BAD_INPUT, "rope_theta is -1"},
+        {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}", NIB_UNSUPPORTED,
+         "rope scaling \"yarn\""},
+        {"\"rope_scaling\":{\"rope_type\":\"yarn\",\"beta_fast\":4}", NIB_BAD_INPUT,
+         "rope scaling key \"beta_fast\""},
+        {"\"rope_scaling\":{\"rope_type\":\"longrope\"}", NIB_UNSUPPORTED,
+         "rope scaling \"longrope\""},
+        {"\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}", NIB_UNSUPPORTED,
+         "\"dynamic\""},
+        {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"type\":\"linear\"}", NIB_BAD_INPUT,
+         "named twice"},
+        {"\"rope_scaling\":{\"rope_type\":\"linear\"}", NIB_BAD_INPUT,
+         "needs a factor of at least 1"},
+        {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}", NIB_BAD_INPUT,
+         "low_freq_factor < high_freq_factor"},
+        {"\"rope_scaling\":[1]", NIB_BAD_INPUT, "rope_scaling"},
+        {"\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}", NIB_BAD_INPUT,
+         "\"full_attention\""},
+        {"\"attention_bias\":1", NIB_BAD_INPUT, "attention_bias"},
+        {"\"tie_word_embeddings\":\"yes\"", NIB_BAD_INPUT, "tie_word_embeddings"},
+        {"\"torch_dtype\":\"float8_e4m3fn\"", NIB_BAD_INPUT, "torch_dtype \"float8_e4m3fn\""},
+        {"\"torch_dtype\":7", NIB_BAD_INPUT, "torch_dtype"},
+        {"\"bos_token_id\":[1,2]", NIB_BAD_INPUT, "at most 1 token ids"},
+        {"\"bos_token_id\":-5", NIB_BAD_INPUT, "bos_token_id"},
+        {"\"eos_token_id\":[1,\"2\"]", NIB_BAD_INPUT, "eos_token_id"},
+        {"\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", NIB_BAD_INPUT,
+         "at most 16 token ids"},
+        {"\"eos_token_id\":3000000000", NIB_BAD_INPUT, "eos_token_id"},
+        {"\"attn_logit_softcapping\":50.0", NIB_BAD_INPUT, "attn_logit_softcapping"},
+        {"\"num_local_experts\":8", NIB_BAD_INPUT, "num_local_experts"},
+        {"\"logits_scaling\":2.0", NIB_BAD_INPUT, "logits_scaling"},
+        {"\"clip_qkv\":8", NIB_BAD_INPUT, "clip_qkv"},
+        {"\"qk_norm\":true", NIB_BAD_INPUT, "qk_norm"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        parsed p;
+        open_config(&p, "llama", cases[i].json);
+        if (p.status == NIB_OK)
+            fail_msg("taken: %s", cases[i].json);
+        assert_says(&p, cases[i].says);
+        assert_says(&p, "config.json: ");
+        assert_int_equal(p.err.status, cases[i].status);
+        close_parsed(&p);
+    }
+}
+
+/* What changes nothing is taken silently; what is not known, and what names code, is noted. */
+static void test_neutral_and_noted(void **state)
+{
+    (void)state;
+    parsed p;
+    open_config(&p, "llama",
+                "\"attn_logit_softcapping\":null,\"logits_scaling\":1.0,\"num_local_experts\":0,"
+                "\"clip_qkv\":null,\"use_qk_norm\":false,\"no_rope_layers\":[],"
+                "\"partial_rotary_factor\":1.0,\"initializer_range\":NaN,\"max_window_layers\":28");
+    assert_int_equal(p.status, NIB_OK);
+    assert_int_equal(p.ledger.note_count, 0);
+    close_parsed(&p);
+    open_config(&p, "llama",
+                "\"auto_map\":{\"AutoModel\":\"other/repository--file.Class\"},"
+                "\"_attn_implementation_internal\":\"other/kernels\",\"trust_remote_code\":true,"
+                "\"my_\\u001bkey\":[[[{\"deep\":1}]]]");
+    assert_int_equal(p.status, NIB_OK);
+    assert_int_equal(p.ledger.note_count, 4);
+    assert_string_equal(p.ledger.notes[0].code, "config-code");
+    assert_non_null(strstr(p.ledger.notes[0].text, "\"auto_map\" names code; it is not followed"));
+    assert_string_equal(p.ledger.notes[1].code, "config-code");
+    assert_string_equal(p.ledger.notes[2].code, "config-code");
+    assert_string_equal(p.ledger.notes[3].code, "config-key");
+    assert_null(strchr(p.ledger.notes[3].text, '\033'));
+    close_parsed(&p);
+}
+
+static void test_forms_of_text(void **state)
+{
+    (void)state;
+    parsed p;
+    open_text(&p, "\xef\xbb\xbf{\r\n\"model_type\":\"llama\",\r\n" SIZES "}\r\n");
+    assert_int_equal(p.status, NIB_OK);
+    close_parsed(&p);
+    static const char *const broken[] = {
+        "",
+        "[]",
+        "null",
+        "{",
+        "{\"model_type\":\"llama\"," SIZES "} x",
+        "{\"model_type\":\"llama\"," SIZES ", // comment\n\"a\":1}",
+        "{\"model_type\":\"ll\xff\"," SIZES "}",
+    };
+    for (size_t i = 0; i < COUNT(broken); i++) {
+        open_text(&p, broken[i]);
+        assert_int_equal(p.status, NIB_BAD_INPUT);
+        assert_says(&p, "config.json: ");
+        close_parsed(&p);
+    }
+    open_text(&p, "{" SIZES "}");
+    assert_int_equal(p.status, NIB_BAD_INPUT);
+    assert_says(&p, "\"model_type\" is missing");
+    close_parsed(&p);
+}
+
+/* Memory that runs out at any request is that error, and nothing leaks. */
+static void test_memory(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"model_type\":\"llama\"," SIZES ",\"layer_types\":[\"sliding_attention\"],"
+        "\"quantization_config\":{\"a\":1},\"hidden_act\":\"silu\",\"x\":1}";
+    bool done = false;
+    for (int n = 0; !done; n++) {
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
+        nib_config c;
+        nib_arena arena;
+        nib_ledger ledger;
+        nib_err err;
+        nib__arena_init(&arena, &a, 0);
+        nib__ledger_init(&ledger, &a);
+        const nib_status status =
+            nib__config_parse(&c, "config.json", text, sizeof text - 1, &arena, &ledger, &err);
+        done = f.left > 0;
+        assert_true(status == NIB_NO_MEMORY || status == NIB_BAD_INPUT || ledger.failed);
+        nib__ledger_free(&ledger);
+        nib__arena_free(&arena);
+        assert_int_equal(f.live, 0);
+        assert_true(n < 100);
+    }
+}
+
+/* ---- generation_config.json ---- */
+
+static nib_status generation(nib_generation *out, const char *text, nib_err *err)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_arena arena;
+    nib__arena_init(&arena, &a, 0);
+    const nib_status status =
+        nib__generation_parse(out, "generation_config.json", text, strlen(text), &arena, err);
+    nib__arena_free(&arena);
+    return status;
+}
+
+static void test_generation(void **state)
+{
+    (void)state;
+    nib_generation g;
+    nib_err err;
+    assert_int_equal(generation(&g, "{}", &err), NIB_OK);
+    assert_true(g.temperature < 0 && g.top_p < 0 && g.min_p < 0 && g.repeat_penalty < 0);
+    assert_true(g.top_k < 0 && !g.do_sample_given && g.eos_count == 0);
+    assert_int_equal(generation(&g,
+                                "{\"temperature\":0.6,\"top_p\":0.9,\"min_p\":0.1,"
+                                "\"repetition_penalty\":1.1,\"top_k\":20,\"do_sample\":true,"
+                                "\"eos_token_id\":[3,4],\"transformers_version\":\"4.40\"}",
+                                &err),
+                     NIB_OK);
+    assert_true(g.temperature == 0.6 && g.top_p == 0.9 && g.min_p == 0.1);
+    assert_true(g.repeat_penalty == 1.1 && g.top_k == 20 && g.do_sample && g.do_sample_given);
+    assert_true(g.eos_count == 2 && g.eos[0] == 3 && g.eos[1] == 4);
+    assert_int_equal(generation(&g, "{\"eos_token_id\":7,\"do_sample\":false}", &err), NIB_OK);
+    assert_true(g.eos_count == 1 && g.eos[0] == 7 && g.do_sample_given && !g.do_sample);
+    assert_int_equal(
+        generation(&g, "{\"eos_token_id\":null,\"do_sample\":null,\"top_k\":null}", &err), NIB_OK);
+    assert_true(g.eos_count == 0 && !g.do_sample_given && g.top_k < 0);
+    assert_int_equal(generation(&g, "{\"top_k\":2.5}", &err), NIB_BAD_INPUT);
+    assert_int_equal(generation(&g, "{\"temperature\":\"hot\"}", &err), NIB_BAD_INPUT);
+    assert_int_equal(generation(&g, "[]", &err), NIB_BAD_INPUT);
+}
+
+/* ---- rotations ---- */
+
+/* Frequencies of Llama 3.2 1B as transformers 5.23 computes them (LlamaRotaryEmbedding.inv_freq).
+ */
+static void test_llama3_frequencies(void **state)
+{
+    (void)state;
+    static const struct {
+        int pair;
+        double frequency;
+    } golden[] = {
+        {0, 0x1.0p+0},        {1, 0x1.53c38cp-1},   {5, 0x1.078d4p-3},    {10, 0x1.0f5386p-6},
+        {14, 0x1.a4ee4p-9},   {15, 0x1.524f36p-10}, {16, 0x1.c26c4p-12},  {17, 0x1.9731eep-14},
+        {18, 0x1.46831ap-16}, {19, 0x1.b15902p-17}, {25, 0x1.280d96p-20}, {31, 0x1.948360p-24},
+    };
+    const nib_config c = {.head_dim = 64,
+                          .rope = NIB_ROPE_LLAMA3,
+                          .rope_theta = 500000,
+                          .rope_factor = 32,
+                          .rope_low = 1,
+                          .rope_high = 4,
+                          .rope_original = 8192};
+    static float table[2 * 64];
+    nib__rope_table(table, &c, 2);
+    for (size_t i = 0; i < COUNT(golden); i++) {
+        const float *at_1 = table + 64; /* the angle at position 1 is the frequency */
+        const double angle = atan2((double)at_1[32 + golden[i].pair], (double)at_1[golden[i].pair]);
+        /* theirs is computed in f32, with a cancellation where two frequencies blend */
+        assert_true(fabs(angle / golden[i].frequency - 1.0) < 4e-7);
+        assert_true(table[golden[i].pair] == 1.0f && table[32 + golden[i].pair] == 0.0f);
+    }
+}
+
+static void test_rotations_far_out(void **state)
+{
+    (void)state;
+    enum { DIM = 8, COUNT_OF = 40000 };
+    const nib_config c = {
+        .head_dim = DIM, .rope = NIB_ROPE_LINEAR, .rope_theta = 10000, .rope_factor = 2};
+    float *table = malloc(sizeof(float) * DIM * COUNT_OF);
+    assert_non_null(table);
+    nib__rope_table(table, &c, COUNT_OF);
+    for (int p = 0; p < COUNT_OF; p += 13)
+        for (int i = 0; i < DIM / 2; i++) {
+            const float frequency = (float)(pow(10000.0, -2.0 * i / DIM) / 2.0);
+            const double angle = (double)((float)p * frequency);
+            assert_true(fabs((double)table[p * DIM + i] - cos(angle)) < 1e-7);
+            assert_true(fabs((double)table[p * DIM + DIM / 2 + i] - sin(angle)) < 1e-7);
+        }
+    free(table);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_takes_sizes),
+        cmocka_unit_test(test_takes_options),
+        cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_rope_scaling),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_neutral_and_noted),
+        cmocka_unit_test(test_forms_of_text),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_llama3_frequencies),
+        cmocka_unit_test(test_rotations_far_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
