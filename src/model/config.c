@@ -288,6 +288,8 @@ static bool read_quantization(reader *r)
     if (r->json.event == NIB_JSON_NULL)
         return true;
     r->c->quantization = nib__arena_copy(r->arena, start, (size_t)(r->json.at - start));
+    if (!r->c->quantization)
+        nib__json_fail_memory(&r->json, (size_t)(r->json.at - start));
     return r->c->quantization != NULL;
 }
 
