@@ -389,6 +389,20 @@ static nib_status check_slots(nib_runner *r, const nib_slot *slots, size_t count
     return NIB_OK;
 }
 
+/* Room for every slot, or, if one is refused, for none: the sequences are then as they were. */
+static nib_status extend_all(nib_runner *r, const nib_slot *slots, size_t count, nib_err *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        const nib_status status = nib__kv_extend(&r->kv, slots[i].sequence, slots[i].position, err);
+        if (status == NIB_OK)
+            continue;
+        while (i-- > 0)
+            nib__kv_truncate(&r->kv, slots[i].sequence, slots[i].position);
+        return status;
+    }
+    return NIB_OK;
+}
+
 nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err)
 {
@@ -400,12 +414,10 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
                       (size_t)vocab * sizeof(float)))
         return nib__fail_memory(err, wanted * (size_t)vocab * sizeof(float), "logits");
     r->logits = rows;
+    NIB_TRY(extend_all(r, slots, count, err));
     float *to = r->logits;
     for (size_t done = 0; done < count; done += NIB_CHUNK) {
         const int64_t part_count = nib__min((int64_t)(count - done), NIB_CHUNK);
-        for (int64_t i = 0; i < part_count; i++)
-            NIB_TRY(nib__kv_extend(&r->kv, slots[done + (size_t)i].sequence,
-                                   slots[done + (size_t)i].position, err));
         to += run_chunk(r, slots + done, part_count, to) * vocab;
     }
     *logits = r->logits;

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Test helper: an engine, a model, a plan and a session in one, and logits by sequence and
+ * position.
+ */
+#ifndef NIB_TESTS_SESSION_H
+#define NIB_TESTS_SESSION_H
+
+#include "library.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct opened {
+    nib_engine *engine;
+    nib_model *model;
+    nib_plan *plan;
+    nib_session *session;
+} opened;
+
+typedef struct open_how {
+    const char *path, *recipe, *dtype, *isa;
+    int threads, sequences; /* 0: 1 */
+    int64_t context;
+} open_how;
+
+static inline void close_opened(opened *o)
+{
+    nib_session_close(o->session);
+    nib_plan_free(o->plan);
+    nib_model_close(o->model);
+    nib_engine_close(o->engine);
+    *o = (opened){0};
+}
+
+/* On failure everything is closed again and err says why. */
+static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
+{
+    const nib_engine_options options = {.threads = how->threads ? how->threads : 1,
+                                        .isa = how->isa};
+    const nib_request request = {
+        .recipe = how->recipe, .dtype = how->dtype, .context = how->context};
+    *o = (opened){0};
+    nib_status status = nib_engine_open(&o->engine, &options, err);
+    if (status == NIB_OK) {
+        o->engine->measured = true; /* rates order nothing that could change a bit */
+        status = nib_model_open(&o->model, o->engine, how->path, NULL, err);
+    }
+    if (status == NIB_OK)
+        status = nib_plan_make(&o->plan, o->model, &request, err);
+    if (status == NIB_OK)
+        status = nib_session_open(&o->session, o->model, o->plan,
+                                  how->sequences ? how->sequences : 1, err);
+    if (status != NIB_OK)
+        close_opened(o);
+    return status;
+}
+
+static inline opened must_open(const open_how *how)
+{
+    opened o;
+    nib_err err;
+    if (try_open(&o, how, &err) != NIB_OK) {
+        fprintf(stderr, "%s with %s, %s, %s: %s\n", how->path,
+                how->recipe ? how->recipe : "the stored recipe", how->dtype ? how->dtype : "-",
+                how->isa ? how->isa : "-", err.text);
+        abort();
+    }
+    return o;
+}
+
+#endif

@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The forward pass: logits of every family equal those of transformers in float32 (golden files),
+ * whether a prompt comes in one piece, token by token, in odd chunks or among other sequences; and
+ * what a step and a directory are refused for.
+ */
+#include "session.h"
+
+#include "safetensors_build.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static const char *const families[] = {"llama2", "llama3", "llama_bias",
+                                       "qwen2",  "qwen3",  "mistral"};
+
+/* One golden sequence. Views into the checkpoint. */
+typedef struct golden {
+    const int32_t *tokens, *positions;
+    const float *logits; /* [kept][vocab] */
+    int64_t count, kept, vocab;
+} golden;
+
+static const nib_tensor *golden_tensor(const nib_checkpoint *cp, const char *part, int i)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s.%d", part, i);
+    const nib_tensor *t = nib__checkpoint_find(cp, name);
+    assert_non_null(t);
+    assert_int_equal((uintptr_t)t->data % 4, 0);
+    return t;
+}
+
+static golden golden_at(const nib_checkpoint *cp, int i)
+{
+    const nib_tensor *tokens = golden_tensor(cp, "tokens", i),
+                     *positions = golden_tensor(cp, "positions", i),
+                     *logits = golden_tensor(cp, "logits", i);
+    assert_int_equal(positions->shape[0], logits->shape[0]);
+    return (golden){.tokens = (const void *)tokens->data,
+                    .positions = (const void *)positions->data,
+                    .logits = (const void *)logits->data,
+                    .count = tokens->shape[0],
+                    .kept = logits->shape[0],
+                    .vocab = logits->shape[1]};
+}
+
+typedef struct family {
+    char path[64];
+    nib_checkpoint *golden;
+    opened on;
+    golden sequences[2];
+} family;
+
+static void open_family(family *f, const char *name, int sequences)
+{
+    char path[96];
+    const nib_allocator a = nib__allocator_default();
+    snprintf(f->path, sizeof f->path, "tests/golden/models/%s", name);
+    snprintf(path, sizeof path, "%s/logits.safetensors", f->path);
+    nib_err err;
+    if (nib__checkpoint_open(&f->golden, path, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    f->on = must_open(
+        &(open_how){.path = f->path, .dtype = "f32", .threads = 2, .sequences = sequences});
+    for (int i = 0; i < 2; i++) {
+        f->sequences[i] = golden_at(f->golden, i);
+        assert_int_equal(f->sequences[i].vocab, nib_session_vocab(f->on.session));
+    }
+}
+
+static void close_family(family *f)
+{
+    close_opened(&f->on);
+    nib__checkpoint_close(f->golden);
+}
+
+static void must_step(nib_session *s, const nib_slot *slots, size_t count, const float **logits)
+{
+    nib_err err;
+    if (nib_session_step(s, slots, count, logits, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
+/* Runs tokens first..first+count of a golden sequence as sequence `as`; logits of all into out. */
+static void run_part(nib_session *s, const golden *g, int as, int64_t first, int64_t count,
+                     float *out)
+{
+    nib_slot *slots = calloc((size_t)count, sizeof *slots);
+    assert_non_null(slots);
+    for (int64_t i = 0; i < count; i++)
+        slots[i] = (nib_slot){as, (int32_t)(first + i), g->tokens[first + i], true};
+    const float *logits;
+    must_step(s, slots, (size_t)count, &logits);
+    memcpy(out + first * g->vocab, logits, (size_t)(count * g->vocab) * sizeof *out);
+    free(slots);
+}
+
+static float *run_in_chunks(nib_session *s, const golden *g, int as, int64_t chunk)
+{
+    float *out = calloc((size_t)(g->count * g->vocab), sizeof *out);
+    assert_non_null(out);
+    assert_int_equal(nib_session_truncate(s, as, 0, NULL), NIB_OK);
+    for (int64_t at = 0; at < g->count; at += chunk)
+        run_part(s, g, as, at, nib__min(chunk, g->count - at), out);
+    return out;
+}
+
+/* The worst position: max|a-b| / max|b|. */
+static double relative_error(const golden *g, const float *logits)
+{
+    double worst = 0;
+    for (int64_t i = 0; i < g->kept; i++) {
+        const float *got = logits + g->positions[i] * g->vocab, *want = g->logits + i * g->vocab;
+        double off = 0, size = 0;
+        for (int64_t v = 0; v < g->vocab; v++) {
+            assert_true(isfinite(got[v]));
+            off = fmax(off, fabs((double)got[v] - (double)want[v]));
+            size = fmax(size, fabs((double)want[v]));
+        }
+        worst = fmax(worst, off / size);
+    }
+    return worst;
+}
+
+static void assert_same_bits(const float *a, const float *b, const golden *g)
+{
+    for (int64_t i = 0; i < g->count; i++)
+        if (memcmp(a + i * g->vocab, b + i * g->vocab, (size_t)g->vocab * sizeof *a) != 0)
+            fail_msg("the logits of position %d differ", (int)i);
+}
+
+static void test_equals_transformers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(families); i++) {
+        family f;
+        open_family(&f, families[i], 1);
+        for (int s = 0; s < 2; s++) {
+            const golden *g = &f.sequences[s];
+            float *whole = run_in_chunks(f.on.session, g, 0, g->count);
+            const double error = relative_error(g, whole);
+            if (!(error <= 1e-4))
+                fail_msg("%s, sequence %d: relative error %g", families[i], s, error);
+            static const int64_t chunks[] = {1, 3, 7, 64, 65};
+            for (size_t c = 0; c < COUNT(chunks); c++) {
+                float *parts = run_in_chunks(f.on.session, g, 0, chunks[c]);
+                assert_same_bits(parts, whole, g);
+                free(parts);
+            }
+            free(whole);
+        }
+        close_family(&f);
+    }
+}
+
+/* Both golden sequences twice over, as four sequences that grow at different speeds in one batch.
+ */
+static void test_ragged_batch(void **state)
+{
+    (void)state;
+    enum { SEQUENCES = 4 };
+    static const int64_t speed[SEQUENCES] = {1, 5, 3, 17};
+    for (size_t i = 0; i < COUNT(families); i++) {
+        family f;
+        open_family(&f, families[i], SEQUENCES);
+        float *alone[2], *out[SEQUENCES];
+        int64_t at[SEQUENCES] = {0}, left = 0;
+        for (int s = 0; s < 2; s++)
+            alone[s] = run_in_chunks(f.on.session, &f.sequences[s], 0, 8);
+        assert_int_equal(nib_session_truncate(f.on.session, 0, 0, NULL), NIB_OK);
+        for (int s = 0; s < SEQUENCES; s++) {
+            const golden *g = &f.sequences[s % 2];
+            out[s] = calloc((size_t)(g->count * g->vocab), sizeof **out);
+            left += g->count;
+        }
+        while (left > 0) {
+            nib_slot slots[64];
+            size_t count = 0;
+            for (int s = 0; s < SEQUENCES; s++)
+                for (int64_t n = 0; n < speed[s] && at[s] < f.sequences[s % 2].count; n++, at[s]++)
+                    slots[count++] =
+                        (nib_slot){s, (int32_t)at[s], f.sequences[s % 2].tokens[at[s]], true};
+            const float *logits;
+            must_step(f.on.session, slots, count, &logits);
+            for (size_t j = 0; j < count; j++) {
+                const int64_t vocab = f.sequences[0].vocab;
+                memcpy(out[slots[j].sequence] + slots[j].position * vocab,
+                       logits + (int64_t)j * vocab, (size_t)vocab * sizeof *logits);
+            }
+            left -= (int64_t)count;
+        }
+        for (int s = 0; s < SEQUENCES; s++) {
+            assert_same_bits(out[s], alone[s % 2], &f.sequences[s % 2]);
+            free(out[s]);
+        }
+        free(alone[0]);
+        free(alone[1]);
+        close_family(&f);
+    }
+}
+
+/* Only the rows that were asked for come back, in slot order; a step without any is allowed. */
+static void test_wanted_rows(void **state)
+{
+    (void)state;
+    family f;
+    open_family(&f, "qwen2", 1);
+    const golden *g = &f.sequences[0];
+    float *whole = run_in_chunks(f.on.session, g, 0, g->count);
+    assert_int_equal(nib_session_truncate(f.on.session, 0, 0, NULL), NIB_OK);
+    nib_slot slots[40];
+    const float *logits;
+    const size_t row = (size_t)g->vocab * sizeof *logits;
+    for (int i = 0; i < 40; i++)
+        slots[i] = (nib_slot){0, i, g->tokens[i], i == 3 || i == 4 || i == 9};
+    must_step(f.on.session, slots, 10, &logits);
+    assert_memory_equal(logits, whole + 3 * g->vocab, row);
+    assert_memory_equal(logits + g->vocab, whole + 4 * g->vocab, row);
+    assert_memory_equal(logits + 2 * g->vocab, whole + 9 * g->vocab, row);
+    must_step(f.on.session, slots + 10, 29, &logits);
+    slots[39].logits = true;
+    must_step(f.on.session, slots + 39, 1, &logits);
+    assert_memory_equal(logits, whole + 39 * g->vocab, row);
+    free(whole);
+    close_family(&f);
+}
+
+/* After a cut, another continuation and another cut, the first comes out with the same bits. */
+static void test_truncate(void **state)
+{
+    (void)state;
+    family f;
+    open_family(&f, "llama3", 1);
+    const golden *g = &f.sequences[1], *other = &f.sequences[0];
+    nib_session *s = f.on.session;
+    float *whole = run_in_chunks(s, g, 0, 128), *again = run_in_chunks(s, g, 0, 100);
+    static const int32_t cuts[] = {699, 513, 300, 256, 129, 64, 63, 1, 0};
+    for (size_t i = 0; i < COUNT(cuts); i++) {
+        assert_int_equal(nib_session_truncate(s, 0, cuts[i], NULL), NIB_OK);
+        nib_slot slots[20];
+        const float *logits;
+        for (int j = 0; j < 20; j++)
+            slots[j] = (nib_slot){0, cuts[i] + j, other->tokens[j], true};
+        must_step(s, slots, 20, &logits);
+        assert_int_equal(nib_session_truncate(s, 0, cuts[i], NULL), NIB_OK);
+        memset(again + cuts[i] * g->vocab, 0,
+               (size_t)((g->count - cuts[i]) * g->vocab) * sizeof *again);
+        run_part(s, g, 0, cuts[i], g->count - cuts[i], again);
+        assert_same_bits(again, whole, g);
+    }
+    /* past the end nothing is cut */
+    assert_int_equal(nib_session_truncate(s, 0, 5000, NULL), NIB_OK);
+    const nib_slot next = {0, (int32_t)g->count, 1, false};
+    const float *logits;
+    must_step(s, &next, 1, &logits);
+    free(whole);
+    free(again);
+    close_family(&f);
+}
+
+/* ---- what a step is refused for; nothing of it is then done ---- */
+
+static void assert_refused(nib_session *s, const nib_slot *slots, size_t count, nib_status status,
+                           const char *says)
+{
+    nib_err err;
+    const float *logits;
+    assert_int_equal(nib_session_step(s, slots, count, &logits, &err), status);
+    if (!strstr(err.text, says))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+}
+
+static void test_step_errors(void **state)
+{
+    (void)state;
+    const opened o = must_open(&(open_how){
+        .path = "tests/golden/models/qwen2", .dtype = "f32", .sequences = 2, .context = 8});
+    nib_session *s = o.session;
+    nib_slot slots[9];
+    for (int i = 0; i < 9; i++)
+        slots[i] = (nib_slot){0, i, i, true};
+    assert_refused(s, &(nib_slot){0, 1, 5, true}, 1, NIB_USAGE,
+                   "position 1 of sequence 0 is not its next, 0");
+    assert_refused(s, &(nib_slot){0, -1, 5, true}, 1, NIB_USAGE, "position -1");
+    assert_refused(s, &(nib_slot){2, 0, 5, true}, 1, NIB_USAGE, "sequence 2 is not one of the 2");
+    assert_refused(s, &(nib_slot){-1, 0, 5, true}, 1, NIB_USAGE, "sequence -1");
+    assert_refused(s, &(nib_slot){0, 0, 257, true}, 1, NIB_BAD_INPUT,
+                   "token 257 is not one of the model's 257");
+    assert_refused(s, &(nib_slot){0, 0, -1, true}, 1, NIB_BAD_INPUT, "token -1");
+    assert_refused(s, slots, 9, NIB_NO_MEMORY, "position 8 of sequence 0 is past the context of 8");
+    slots[3].position = 2;
+    assert_refused(s, slots, 8, NIB_USAGE, "position 2 of sequence 0 is not its next, 3");
+    slots[3].position = 3;
+    slots[3].sequence = 1;
+    assert_refused(s, slots, 8, NIB_USAGE, "position 3 of sequence 1 is not its next, 0");
+    slots[3].sequence = 0;
+    slots[7].token = 300;
+    assert_refused(s, slots, 8, NIB_BAD_INPUT, "token 300");
+    slots[7].token = 7;
+    /* none of that moved a sequence */
+    const float *logits;
+    must_step(s, slots, 8, &logits);
+    assert_refused(s, slots + 8, 1, NIB_NO_MEMORY, "past the context of 8");
+    must_step(s, NULL, 0, &logits);
+    assert_int_equal(nib_session_truncate(s, 2, 0, NULL), NIB_USAGE);
+    assert_int_equal(nib_session_truncate(s, 0, -1, NULL), NIB_USAGE);
+    opened copy = o;
+    close_opened(&copy);
+}
+
+/* ---- what a directory is refused for ---- */
+
+/* A copy of a golden model whose config.json holds `more` in addition. */
+static const char *copy_model(char out[256], const char *name, const char *more)
+{
+    const nib_allocator a = nib__allocator_default();
+    char path[300], *text;
+    size_t size;
+    make_directory(out);
+    snprintf(path, sizeof path, "tests/golden/models/%s/model.safetensors", name);
+    assert_int_equal(nib__file_read(&text, &size, path, 1 << 20, &a, NULL), NIB_OK);
+    snprintf(path, sizeof path, "%s/model.safetensors", out);
+    write_bytes(path, text, size);
+    nib__release(&a, text);
+    snprintf(path, sizeof path, "tests/golden/models/%s/config.json", name);
+    assert_int_equal(nib__file_read(&text, &size, path, 1 << 20, &a, NULL), NIB_OK);
+    char *end = strrchr(text, '}'), config[4096];
+    assert_non_null(end);
+    snprintf(config, sizeof config, "%.*s, %s}", (int)(end - text), text, more);
+    write_text(out, "config.json", config);
+    nib__release(&a, text);
+    return out;
+}
+
+static void test_config_against_tensors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *more, *says;
+    } cases[] = {
+        {"qwen2", "\"num_hidden_layers\": 3", "model.layers.2.self_attn.q_proj"},
+        {"qwen2", "\"hidden_size\": 96", "[257][64], but config.json implies [257][96]"},
+        {"qwen2", "\"intermediate_size\": 139", "[140][64], but config.json implies [139][64]"},
+        {"qwen2", "\"num_key_value_heads\": 2",
+         "k_proj.weight is [16][64], but config.json implies [32][64]"},
+        {"qwen2", "\"vocab_size\": 258",
+         "model.embed_tokens.weight is [257][64], but config.json implies [258][64]"},
+        {"llama2", "\"attention_bias\": true", "self_attn.q_proj.bias is missing"},
+        {"llama2", "\"model_type\": \"qwen2\", \"num_key_value_heads\": 4",
+         "self_attn.q_proj.bias is missing"},
+        {"llama3", "\"tie_word_embeddings\": false", "lm_head.weight is missing"},
+        {"llama3", "\"model_type\": \"qwen3\", \"head_dim\": 16",
+         "self_attn.q_norm.weight is missing"},
+        {"qwen3", "\"head_dim\": 16",
+         "q_proj.weight is [96][64], but config.json implies [64][64]"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char directory[256];
+        opened o;
+        nib_err err;
+        copy_model(directory, cases[i].model, cases[i].more);
+        const nib_status status =
+            try_open(&o, &(open_how){.path = directory, .dtype = "f32"}, &err);
+        if (status != NIB_BAD_INPUT || !strstr(err.text, cases[i].says))
+            fail_msg("%s: %d \"%s\" does not say \"%s\"", cases[i].more, (int)status,
+                     status == NIB_OK ? "" : err.text, cases[i].says);
+        drop_directory(directory);
+    }
+}
+
+/* What is stored counts, and a note says so; rows past the vocabulary are padding. */
+static void test_config_notes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *more, *code, *says; /* code NULL: none */
+    } cases[] = {
+        {"qwen2", "\"vocab_size\": 250", NULL, NULL},
+        {"qwen2", "\"tie_word_embeddings\": true", "tie", "two stored tensors"},
+        {"llama_bias", "\"attention_bias\": false", "bias",
+         "has a bias that config.json does not imply"},
+        {"qwen2", "\"auto_map\": {\"AutoModel\": \"a/b--c.D\"}", "config-code", "auto_map"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char directory[256];
+        copy_model(directory, cases[i].model, cases[i].more);
+        opened o = must_open(&(open_how){.path = directory, .dtype = "f32"});
+        const nib_ledger *notes = &o.model->net.notes;
+        bool said = !cases[i].code;
+        for (size_t n = 0; n < notes->note_count && !said; n++)
+            said = strcmp(notes->notes[n].code, cases[i].code) == 0 &&
+                   strstr(notes->notes[n].text, cases[i].says) != NULL;
+        if (!said)
+            fail_msg("no note \"%s\" for %s", cases[i].code, cases[i].more);
+        close_opened(&o);
+        drop_directory(directory);
+    }
+}
+
+static void test_config_only(void **state)
+{
+    (void)state;
+    nib_engine *engine;
+    nib_model *model;
+    nib_plan *plan;
+    nib_session *session;
+    nib_err err;
+    assert_int_equal(nib_engine_open(&engine, NULL, NULL), NIB_OK);
+    engine->measured = true;
+    assert_int_equal(
+        nib_model_open(&model, engine, "tests/golden/models/qwen3/config.json", NULL, &err),
+        NIB_OK);
+    assert_int_equal(model->net.site_count, 2 + 2 * NIB_SITE_COUNT);
+    assert_int_equal(nib__network_site(&model->net, 1, NIB_SITE_O)->k, 96);
+    assert_string_equal(nib__network_site(&model->net, 1, NIB_SITE_DOWN)->name,
+                        "model.layers.1.mlp.down_proj");
+    assert_int_equal(nib_plan_make(&plan, model, NULL, &err), NIB_OK);
+    assert_int_equal(nib_session_open(&session, model, plan, 1, &err), NIB_USAGE);
+    assert_non_null(strstr(err.text, "holds a config and no weights"));
+    nib_plan_free(plan);
+    nib_model_close(model);
+    assert_int_equal(nib_model_open(&model, engine, "tests/golden/models", NULL, &err), NIB_IO);
+    assert_non_null(strstr(err.text, "config.json"));
+    nib_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_equals_transformers), cmocka_unit_test(test_ragged_batch),
+        cmocka_unit_test(test_wanted_rows),         cmocka_unit_test(test_truncate),
+        cmocka_unit_test(test_step_errors),         cmocka_unit_test(test_config_against_tensors),
+        cmocka_unit_test(test_config_notes),        cmocka_unit_test(test_config_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
