@@ -37,7 +37,9 @@ nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t h
     kv.table_ld = nib__ceil_div(context, NIB_CACHE_BLOCK);
     kv.blocks = kv.table_ld * sequences;
     if (kv.blocks > INT32_MAX)
-        return nib__fail(err, NIB_NO_MEMORY, "%" PRId64 " cache blocks are over the limit of %d",
+        return nib__fail(err, NIB_NO_MEMORY,
+                         "%" PRId64 " cache blocks are over the limit of %d; ask for a shorter "
+                         "context or fewer sequences",
                          kv.blocks, INT32_MAX);
     NIB_TRY(size_of(&kv, err));
     kv.tables = nib__calloc(a, (size_t)kv.blocks, sizeof *kv.tables);

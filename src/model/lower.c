@@ -110,6 +110,19 @@ static bool same_form(const nib_layer_plan *a, const nib_layer_plan *b)
     return a->done.act != NIB_ACT_I8_STATIC && a->layer->k == b->layer->k;
 }
 
+/* Only f32 values without sums are taken as they lie; for any other form a row must make it. */
+static nib_status check_form(lowering *l, const nib_layer_plan *uses)
+{
+    const bool as_it_is = uses->done.act == NIB_ACT_FLOAT && l->plan->dtype == NIB_TYPE_F32 &&
+                          uses->done.zero != NIB_ZERO_FLOAT;
+    for (int i = 0; i < uses->use_count && !as_it_is; i++)
+        if (!uses->uses[i].quant)
+            return nib__fail(l->err, NIB_FAILED,
+                             "%s: the plan has no row that makes the input of %s",
+                             uses->layer->name, uses->uses[i].kernel->name);
+    return NIB_OK;
+}
+
 /* A linear layer, and before it the quantizer, unless the previous layer left the same form of the
  * same buffer: q, k and v share one, gate and up another. */
 static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buffer to, bool shares)
@@ -120,6 +133,7 @@ static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buff
     nib__input_place(&form, &uses->done, l->plan->dtype, 1, uses->layer->k, NULL, &bytes);
     if (bytes > l->out->token_bytes[NIB_BUFFER_INPUT])
         l->out->token_bytes[NIB_BUFFER_INPUT] = bytes;
+    NIB_TRY(check_form(l, uses));
     const nib_node *last = &l->out->nodes[l->out->count - 1];
     if (!shares || !same_form(last->uses, uses))
         NIB_TRY(add(l, (nib_node){.op = NIB_OP_QUANT,

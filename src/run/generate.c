@@ -250,6 +250,20 @@ static void fill_stats(generation *g)
     s->seed = g->sampling.seed;
 }
 
+/* Text is matched and written by code points: a stop string that cuts one in half could never be.
+ */
+static nib_status check_stops(const nib_generate_options *options, nib_err *err)
+{
+    for (size_t i = 0; i < options->stop.count; i++) {
+        const char *stop = options->stop.items[i];
+        const size_t size = strlen(stop), bad = nib__utf8_check(stop, size);
+        if (size == 0 || bad < size)
+            return nib__fail(err, NIB_USAGE, "stop string %zu is %s", i + 1,
+                             size == 0 ? "empty; leave it out" : "not valid UTF-8");
+    }
+    return NIB_OK;
+}
+
 nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                         const nib_sink *sink, nib_generate_stats *stats, nib_err *err)
 {
@@ -257,6 +271,7 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
     nib_generate_stats unused;
     generation g = {.session = session, .options = options, .stats = stats ? stats : &unused};
     *g.stats = (nib_generate_stats){0};
+    NIB_TRY(check_stops(options, err));
     NIB_TRY(nib__model_tokenizer(session->model, &g.tokenizer, err));
     choose_sampling(&g);
     NIB_TRY(nib__sampling_check(&g.sampling, err));

@@ -60,14 +60,14 @@ nib_status nib__model_tokenizer(nib_model *m, const nib_tokenizer **out, nib_err
             config = NULL;
         NIB_TRY(nib__tokenizer_open(&m->tokenizer, file, config, &m->engine->allocator, err));
         const int64_t ids = nib__tokenizer_vocab_size(m->tokenizer),
-                      rows = nib__network_embed(&m->net)->n;
+                      rows =
+                          nib__min(nib__network_embed(&m->net)->n, nib__network_head(&m->net)->n);
         if (ids > rows) {
             nib__tokenizer_close(m->tokenizer);
             m->tokenizer = NULL;
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: the tokenizer has ids up to %" PRId64
-                             ", but the model's embedding has %" PRId64
-                             " rows; is it another model's?",
+                             ", but the model has %" PRId64 " tokens; is it another model's?",
                              file, ids - 1, rows);
         }
     }

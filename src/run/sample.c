@@ -89,6 +89,8 @@ static void penalize(nib_pick *picks, int64_t vocab, const nib_sampling *s, cons
     for (int64_t i = 0; i < vocab; i++)
         picks[i].weight = 0.0; /* marks */
     for (size_t i = 0; i < count; i++) {
+        if (seen[i] < 0 || seen[i] >= vocab) /* an embedding may have more rows than the head */
+            continue;
         nib_pick *p = &picks[seen[i]];
         if (p->weight != 0.0)
             continue;

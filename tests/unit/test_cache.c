@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cache: blocks are taken as sequences grow and given back when they are cut, never shared and
+ * never lost; limits are said.
+ */
+#include "cache.h"
+
+#include "failing.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static nib_allocator allocator;
+
+static nib_kv open_cache(int64_t sequences, int64_t context, nib_type type)
+{
+    nib_kv kv;
+    allocator = nib__allocator_default();
+    assert_int_equal(nib__kv_open(&kv, 3, 2, 20, sequences, context, type, &allocator, NULL),
+                     NIB_OK);
+    return kv;
+}
+
+/* Every block is either free, once, or in one table entry; entries are there as far as the lengths
+ * go and no further. */
+static void check(const nib_kv *kv)
+{
+    int *owners = calloc((size_t)kv->blocks, sizeof *owners);
+    for (int64_t i = 0; i < kv->free_count; i++)
+        owners[kv->free[i]]++;
+    for (int64_t s = 0; s < kv->sequences; s++) {
+        const int64_t used = nib__ceil_div(kv->lengths[s], NIB_CACHE_BLOCK);
+        for (int64_t i = 0; i < kv->table_ld; i++) {
+            const int32_t block = kv->tables[s * kv->table_ld + i];
+            assert_int_equal(block >= 0, i < used);
+            if (block >= 0)
+                owners[block]++;
+        }
+    }
+    for (int64_t i = 0; i < kv->blocks; i++)
+        assert_int_equal(owners[i], 1);
+    free(owners);
+}
+
+static void extend(nib_kv *kv, int64_t sequence, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        assert_int_equal(nib__kv_extend(kv, sequence, kv->lengths[sequence], NULL), NIB_OK);
+}
+
+static void test_grows_and_shrinks(void **state)
+{
+    (void)state;
+    nib_kv kv = open_cache(3, 200, NIB_TYPE_BF16);
+    assert_int_equal(kv.table_ld, 4);
+    assert_int_equal(kv.blocks, 12);
+    check(&kv);
+    assert_int_equal(nib__kv_used_bytes(&kv), 0);
+    extend(&kv, 1, 65);
+    check(&kv);
+    assert_int_equal(kv.free_count, 10);
+    /* bf16, both sides of all layers */
+    assert_int_equal(nib__kv_used_bytes(&kv), 2 * 2 * 3 * 2 * 2 * NIB_CACHE_BLOCK * 20);
+    extend(&kv, 0, 200);
+    extend(&kv, 2, 1);
+    check(&kv);
+    nib__kv_truncate(&kv, 1, 64);
+    assert_int_equal(kv.lengths[1], 64);
+    check(&kv);
+    nib__kv_truncate(&kv, 1, 64);
+    nib__kv_truncate(&kv, 1, 100); /* past the end: nothing */
+    assert_int_equal(kv.lengths[1], 64);
+    extend(&kv, 1, 136);
+    nib__kv_truncate(&kv, 0, 63);
+    nib__kv_truncate(&kv, 2, 0);
+    check(&kv);
+    nib__kv_truncate(&kv, 0, 0);
+    nib__kv_truncate(&kv, 1, 0);
+    check(&kv);
+    assert_int_equal(kv.free_count, kv.blocks);
+    nib__kv_close(&kv);
+}
+
+/* Many random growths and cuts; all sequences can be full at once. */
+static void test_any_order(void **state)
+{
+    (void)state;
+    nib_kv kv = open_cache(4, 300, NIB_TYPE_F32);
+    uint32_t random = 1;
+    for (int i = 0; i < 4000; i++) {
+        random = random * 1664525u + 1013904223u;
+        const int64_t sequence = random >> 8 & 3, amount = random >> 12 & 127;
+        if (random >> 30)
+            extend(&kv, sequence, nib__min(amount, kv.context - kv.lengths[sequence]));
+        else
+            nib__kv_truncate(&kv, sequence, amount);
+        if (i % 50 == 0)
+            check(&kv);
+    }
+    for (int64_t s = 0; s < 4; s++)
+        extend(&kv, s, kv.context - kv.lengths[s]);
+    check(&kv);
+    nib__kv_close(&kv);
+}
+
+/* Layers and the sides of a layer do not overlap, and are all inside. */
+static void test_views(void **state)
+{
+    (void)state;
+    nib_kv kv = open_cache(2, 130, NIB_TYPE_F16);
+    const uint64_t side = (uint64_t)kv.blocks * 2 * NIB_CACHE_BLOCK * 20 * 2;
+    for (int64_t layer = 0; layer < 3; layer++) {
+        const nib_cache c = nib__kv_layer(&kv, layer);
+        assert_ptr_equal(c.keys, kv.block + (uint64_t)(2 * layer) * side);
+        assert_ptr_equal(c.values, kv.block + (uint64_t)(2 * layer + 1) * side);
+        assert_ptr_equal(c.tables, kv.tables);
+        assert_int_equal(c.type, NIB_TYPE_F16);
+        assert_int_equal(c.kv_heads, 2);
+        assert_int_equal(c.head_dim, 20);
+    }
+    assert_int_equal(kv.block_bytes, 6 * side);
+    nib__kv_close(&kv);
+}
+
+static void assert_refused(nib_kv *kv, int64_t sequence, int64_t position, nib_status status,
+                           const char *says)
+{
+    nib_err err;
+    const int64_t before = kv->free_count;
+    assert_int_equal(nib__kv_extend(kv, sequence, position, &err), status);
+    if (!strstr(err.text, says))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+    assert_int_equal(kv->free_count, before);
+    check(kv);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    nib_kv kv = open_cache(2, 70, NIB_TYPE_BF16);
+    extend(&kv, 0, 70);
+    assert_refused(&kv, 0, 70, NIB_NO_MEMORY,
+                   "position 70 of sequence 0 is past the context of 70");
+    assert_refused(&kv, 1, 1, NIB_USAGE, "position 1 of sequence 1 is not its next, 0");
+    assert_refused(&kv, 0, 69, NIB_USAGE, "position 69 of sequence 0 is not its next, 70");
+    assert_refused(&kv, 2, 0, NIB_USAGE, "sequence 2 is not one of the 2");
+    assert_refused(&kv, -1, 0, NIB_USAGE, "sequence -1");
+    nib__kv_close(&kv);
+    nib_kv untouched = {.layers = 77};
+    nib_err err;
+    assert_int_equal(
+        nib__kv_open(&untouched, 4096, 65536, 65536, 1000, 1 << 30, NIB_TYPE_F32, &allocator, &err),
+        NIB_NO_MEMORY);
+    assert_non_null(strstr(err.text, "context"));
+    assert_int_equal(untouched.layers, 77);
+    /* many blocks of nothing much */
+    assert_int_equal(
+        nib__kv_open(&untouched, 1, 1, 2, 1 << 20, 1 << 30, NIB_TYPE_BF16, &allocator, &err),
+        NIB_NO_MEMORY);
+    assert_non_null(strstr(err.text, "cache blocks are over the limit"));
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 3; n++) {
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
+        nib_kv kv;
+        nib_err err;
+        assert_int_equal(nib__kv_open(&kv, 2, 2, 16, 2, 100, NIB_TYPE_BF16, &a, &err),
+                         NIB_NO_MEMORY);
+        assert_int_equal(f.live, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_grows_and_shrinks),
+        cmocka_unit_test(test_any_order),
+        cmocka_unit_test(test_views),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
