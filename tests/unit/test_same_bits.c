@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The same checkpoint and recipe give the same bits: logits over threads, batch, chunking of the
+ * prompt and instruction set, against one thread of plain C that sees one sequence at a time.
+ */
+#include "session.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static const char *const all_isas[] = {"ref", "avx2", "avx512", NULL /* the best here */};
+static const int all_threads[] = {1, 2, 3, 8}, all_batches[] = {1, 2, 7, 32};
+
+enum { BASES = 3, LARGEST_BATCH = 32, LENGTH = 6 };
+
+/* Sequence j of a batch has the tokens of base j % BASES. */
+typedef struct workload {
+    const char *path;
+    int64_t length, vocab;
+    int32_t *tokens; /* [BASES][length] */
+    float *want;     /* [BASES][length][vocab] */
+} workload;
+
+/* Runs `batch` sequences, `chunk` tokens of each per step; the logits of every position must be
+ * those of its base. Base sequences start one step apart, so that a batch mixes positions. */
+static bool runs_equal(nib_session *s, const workload *w, int batch, int64_t chunk, int64_t *where)
+{
+    nib_slot *slots = calloc((size_t)(batch * chunk), sizeof *slots);
+    int64_t at[LARGEST_BATCH] = {0}, left = batch * w->length;
+    const size_t row = (size_t)w->vocab * sizeof *w->want;
+    bool same = true;
+    for (int j = 0; j < batch; j++)
+        assert_int_equal(nib_session_truncate(s, j, 0, NULL), NIB_OK);
+    for (int64_t step = 0; left > 0 && same; step++) {
+        size_t count = 0;
+        for (int j = 0; j < batch; j++)
+            for (int64_t n = 0; n < chunk && step >= j % BASES && at[j] < w->length; n++, at[j]++)
+                slots[count++] =
+                    (nib_slot){j, (int32_t)at[j], w->tokens[j % BASES * w->length + at[j]], true};
+        const float *logits;
+        nib_err err;
+        if (nib_session_step(s, slots, count, &logits, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        for (size_t i = 0; i < count && same; i++) {
+            *where = slots[i].position;
+            same = memcmp(logits + (int64_t)i * w->vocab,
+                          w->want + (slots[i].sequence % BASES * w->length + slots[i].position) *
+                                        w->vocab,
+                          row) == 0;
+        }
+        left -= (int64_t)count;
+    }
+    free(slots);
+    return same;
+}
+
+/* The logits everything else is held against. */
+static void fill_workload(workload *w, const open_how *how)
+{
+    open_how plain = *how;
+    plain.isa = "ref", plain.threads = 1, plain.sequences = 1;
+    opened o = must_open(&plain);
+    w->vocab = nib_session_vocab(o.session);
+    w->tokens = calloc((size_t)(BASES * w->length), sizeof *w->tokens);
+    w->want = calloc((size_t)(BASES * w->length * w->vocab), sizeof *w->want);
+    nib_slot *slots = calloc((size_t)w->length, sizeof *slots);
+    uint32_t random = 12345;
+    for (int b = 0; b < BASES; b++) {
+        for (int64_t i = 0; i < w->length; i++) {
+            random = random * 1664525u + 1013904223u;
+            w->tokens[b * w->length + i] = (int32_t)((random >> 8) % (uint32_t)w->vocab);
+            slots[i] = (nib_slot){0, (int32_t)i, w->tokens[b * w->length + i], true};
+        }
+        const float *logits;
+        nib_err err;
+        assert_int_equal(nib_session_truncate(o.session, 0, 0, NULL), NIB_OK);
+        if (nib_session_step(o.session, slots, (size_t)w->length, &logits, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        memcpy(w->want + b * w->length * w->vocab, logits,
+               (size_t)(w->length * w->vocab) * sizeof *logits);
+    }
+    for (int64_t i = 0; i < BASES * w->length * w->vocab; i++)
+        assert_true(w->want[i] - w->want[i] == 0); /* finite */
+    free(slots);
+    close_opened(&o);
+}
+
+static void free_workload(workload *w)
+{
+    free(w->tokens);
+    free(w->want);
+}
+
+/* Names the rows of a plan that differ in kind, so that a failure says where to look. */
+static void print_rows(const nib_plan *plan)
+{
+    const char *last = "";
+    for (size_t i = 0; i < plan->plan.count; i++)
+        for (int u = 0; u < plan->plan.layers[i].use_count; u++) {
+            const nib_use *use = &plan->plan.layers[i].uses[u];
+            if (strcmp(use->kernel->name, last) != 0)
+                print_message("    m from %d: %s, input by %s\n", (int)use->m_min,
+                              use->kernel->name, use->quant ? use->quant->name : "-");
+            last = use->kernel->name;
+        }
+}
+
+static int failures;
+
+static void check_run(const opened *o, const workload *w, const open_how *how, int batch,
+                      int64_t chunk)
+{
+    int64_t where = 0;
+    if (runs_equal(o->session, w, batch, chunk, &where))
+        return;
+    failures++;
+    print_message("%s, recipe %s, dtype %s: isa %s, %d threads, %d sequences by %d tokens: the "
+                  "logits of position %d differ\n",
+                  w->path, how->recipe ? how->recipe : "as stored", how->dtype,
+                  how->isa ? how->isa : "best", how->threads, batch, (int)chunk, (int)where);
+    print_rows(o->plan);
+}
+
+static bool isa_is_here(const char *isa)
+{
+    int64_t bits;
+    return nib__cpu_isa_mask(&bits, isa, NULL) == NIB_OK;
+}
+
+/* threads x batch x ISA; the chunk turns with them, so that every two meet. */
+static void check_scheme(const char *path, const char *recipe, const char *dtype)
+{
+    static const int64_t chunks[] = {1, 4, LENGTH, 3};
+    open_how how = {.path = path, .recipe = recipe, .dtype = dtype, .sequences = LARGEST_BATCH};
+    workload w = {.path = path, .length = LENGTH};
+    fill_workload(&w, &how);
+    size_t turn = 0;
+    for (size_t i = 0; i < COUNT(all_isas); i++)
+        for (size_t t = 0; t < COUNT(all_threads) && isa_is_here(all_isas[i]); t++, turn++) {
+            how.isa = all_isas[i], how.threads = all_threads[t];
+            opened o = must_open(&how);
+            for (size_t b = 0; b < COUNT(all_batches); b++)
+                check_run(&o, &w, &how, all_batches[b], chunks[(turn + b) % COUNT(chunks)]);
+            close_opened(&o);
+        }
+    free_workload(&w);
+}
+
+static const struct {
+    const char *recipe, *dtype;
+} schemes[] = {
+    {NULL, "f32"},
+    {NULL, "bf16"},
+    {NULL, "f16"},
+    {"int8wo", "bf16"},
+    {"int8wo", "f32"},
+    {"int8wo-g32", "bf16"},
+    {"int4wo-g32", "bf16"},
+    {"int4wo-g32", "f32"},
+    {"int4wo-g32", "f16"},
+    {"int4wo-g32-sym", "bf16"},
+    {"int4wo-g24", "f32"},
+    {"8da4w-g32", "bf16"},
+    {"8da4w-g32-asym", "bf16"},
+    {"8da4w-g32-actsym", "f32"},
+    {"int8dq", "bf16"},
+    {"int8dq-g32", "bf16"},
+    {"fp8wo", "bf16"},
+    {"fp8wo-tensor", "f32"},
+    {"fp8dq", "bf16"},
+    {"fp8dq-tensor", "bf16"},
+    {"mxfp8", "bf16"},
+    {"mxfp8-floor", "f32"},
+    {"4da4w", "bf16"},
+};
+
+/* A tiny Qwen2: k of 64 and 140, whose last group is short; n of 16, 64, 140, 257; biases. */
+static void test_schemes(void **state)
+{
+    (void)state;
+    failures = 0;
+    for (size_t i = 0; i < COUNT(schemes); i++)
+        check_scheme("tests/golden/models/qwen2", schemes[i].recipe, schemes[i].dtype);
+    assert_int_equal(failures, 0);
+}
+
+/* Past one softmax block, and past one pass of NIB_CHUNK slots. */
+static void test_long(void **state)
+{
+    (void)state;
+    failures = 0;
+    static const char *const dtypes[] = {"f32", "bf16", "f16"};
+    for (size_t d = 0; d < COUNT(dtypes); d++) {
+        open_how how = {.path = "tests/golden/models/llama3", .dtype = dtypes[d], .sequences = 2};
+        workload w = {.path = how.path, .length = 290};
+        fill_workload(&w, &how);
+        for (size_t i = 0; i < COUNT(all_isas); i++) {
+            how.isa = all_isas[i], how.threads = (int)(1 + i);
+            if (!isa_is_here(how.isa))
+                continue;
+            opened o = must_open(&how);
+            check_run(&o, &w, &how, 2, w.length);
+            check_run(&o, &w, &how, 1, 37);
+            close_opened(&o);
+        }
+        free_workload(&w);
+    }
+    assert_int_equal(failures, 0);
+}
+
+/* The shipped model: sizes as real ones have them. */
+static void test_shipped_model(void **state)
+{
+    (void)state;
+    static const char *const recipes[] = {NULL, "8da4w-g32", "int4wo-g32", "int8wo"};
+    failures = 0;
+    for (size_t r = 0; r < COUNT(recipes); r++) {
+        open_how how = {
+            .path = "models/nibble-tales", .recipe = recipes[r], .dtype = "bf16", .sequences = 8};
+        workload w = {.path = how.path, .length = 20};
+        fill_workload(&w, &how);
+        static const char *const isas[] = {"avx2", NULL};
+        for (size_t i = 0; i < COUNT(isas); i++) {
+            how.isa = isas[i], how.threads = (int)(2 + i);
+            if (!isa_is_here(how.isa))
+                continue;
+            opened o = must_open(&how);
+            check_run(&o, &w, &how, 1, w.length);
+            check_run(&o, &w, &how, 1, 1);
+            check_run(&o, &w, &how, 7, 13);
+            close_opened(&o);
+        }
+        free_workload(&w);
+    }
+    assert_int_equal(failures, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_schemes),
+        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_shipped_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
