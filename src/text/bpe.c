@@ -22,10 +22,6 @@ enum {
 
 #define MERGED UINT32_MAX
 
-/* U+2581, which stands for a space in SentencePiece's vocabularies. */
-static const char META[] = "\xe2\x96\x81";
-enum { META_SIZE = 3 };
-
 struct nib_word {
     uint32_t hash;
     uint8_t size, count; /* size 0: empty */
@@ -75,14 +71,41 @@ static nib_status fill_merges(nib_bpe *b, const nib_merge *list, size_t count, n
     return NIB_OK;
 }
 
-/* True if U+2581 comes after another character somewhere in the text. */
-static bool joins_words(const char *text, size_t size)
+/* ---- where a long word can be cut ---- */
+
+static size_t join_bit(const nib_bpe *b, uint32_t left, uint32_t right)
 {
-    for (size_t i = 1; i + META_SIZE <= size; i++)
-        if (memcmp(text + i, META, META_SIZE) == 0 &&
-            (i < META_SIZE || memcmp(text + i - META_SIZE, META, META_SIZE) != 0))
-            return true;
-    return false;
+    const uint64_t key = (uint64_t)left << 32 | right;
+    return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 40) % (64 * COUNT(b->joins));
+}
+
+static uint32_t last_point(const char *text, size_t size)
+{
+    const char *at = text + size - 1;
+    while (at > text && ((unsigned char)*at & 0xc0) == 0x80)
+        at--;
+    return nib__utf8_next(&at);
+}
+
+/* Two known characters can only come to be in one token by a merge of a token that ends with the
+ * first and one that begins with the second. */
+static void fill_joins(nib_bpe *b, const nib_vocab *v, const nib_merge *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t left_size, right_size;
+        const char *left = nib__vocab_text(v, list[i].left, &left_size);
+        const char *right = nib__vocab_text(v, list[i].right, &right_size);
+        if (left_size == 0 || right_size == 0)
+            continue;
+        const size_t bit = join_bit(b, last_point(left, left_size), nib__utf8_next(&right));
+        b->joins[bit / 64] |= UINT64_C(1) << (bit % 64);
+    }
+}
+
+static bool can_join(const nib_bpe *b, uint32_t left, uint32_t right)
+{
+    const size_t bit = join_bit(b, left, right);
+    return (b->joins[bit / 64] >> (bit % 64) & 1) != 0;
 }
 
 static void fill_characters(nib_bpe *b, const nib_vocab *v)
@@ -100,7 +123,7 @@ static void fill_characters(nib_bpe *b, const nib_vocab *v)
 }
 
 nib_status nib__bpe_build(nib_bpe *b, const nib_vocab *v, const nib_merge *list, size_t count,
-                          const nib_allocator *a, nib_err *err)
+                          bool long_words, const nib_allocator *a, nib_err *err)
 {
     b->bits = 4;
     while (((size_t)1 << b->bits) / 3 * 2 < count)
@@ -109,14 +132,12 @@ nib_status nib__bpe_build(nib_bpe *b, const nib_vocab *v, const nib_merge *list,
     if (b->slots == NULL)
         return nib__fail_memory(err, sizeof *b->slots << b->bits, "the table of merges");
     NIB_TRY(fill_merges(b, list, count, err));
-    b->cut = nib__vocab_find(v, &v->model, META, META_SIZE) >= 0;
     b->makes_special = false;
-    for (size_t i = 0; i < count; i++) {
-        size_t size;
-        const char *text = nib__vocab_text(v, list[i].id, &size);
-        b->cut = b->cut && !joins_words(text, size);
+    for (size_t i = 0; i < count; i++)
         b->makes_special = b->makes_special || nib__vocab_special(v, list[i].id);
-    }
+    b->cut = long_words;
+    if (long_words)
+        fill_joins(b, v, list, count);
     fill_characters(b, v);
     return NIB_OK;
 }
@@ -363,18 +384,22 @@ static nib_status encode_cached(nib_encoder *e, const char *text, size_t size)
 
 /* ---- one word of the pre-tokenizer ---- */
 
-/* The next place at or after `from` where U+2581 comes after another character; or size. */
-static size_t next_cut(const char *text, size_t size, size_t from)
+/* Where the word that begins at `start` can end: between two known characters that no merge joins.
+ * Unknown ones may become bytes, or one token together. */
+static size_t next_cut(const nib_tokenizer *t, const char *text, size_t size, size_t start)
 {
-    while (from < size) {
-        const char *found = memchr(text + from, META[0], size - from);
-        if (found == NULL)
-            return size;
-        const size_t at = (size_t)(found - text);
-        if (size - at >= META_SIZE && memcmp(found, META, META_SIZE) == 0 &&
-            (at < META_SIZE || memcmp(found - META_SIZE, META, META_SIZE) != 0))
-            return at;
-        from = at + 1;
+    const char *at = text + start, *const end = text + size;
+    const char *last = at;
+    uint32_t before = nib__utf8_next(&at);
+    while (at < end) {
+        const char *const here = at;
+        const uint32_t point = nib__utf8_next(&at);
+        if (!can_join(&t->bpe, before, point) &&
+            find_character(t, last, (size_t)(here - last)) >= 0 &&
+            find_character(t, here, (size_t)(at - here)) >= 0)
+            return (size_t)(here - text);
+        before = point;
+        last = here;
     }
     return size;
 }
@@ -390,7 +415,7 @@ nib_status nib__bpe_word(nib_encoder *e, const char *text, size_t size)
     if (!t->bpe.cut)
         return encode_cached(e, text, size);
     for (size_t start = 0; start < size;) {
-        const size_t end = next_cut(text, size, start + 1);
+        const size_t end = next_cut(t, text, size, start);
         NIB_TRY(encode_cached(e, text + start, end - start));
         start = end;
     }

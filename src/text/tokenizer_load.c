@@ -214,8 +214,11 @@ static nib_status build(nib_loader *loader, const nib_named_text *config_file,
     NIB_TRY(place_added(loader));
     NIB_TRY(find_unk(loader, m));
     NIB_TRY(check_processor(loader));
-    if (nib__bpe_build(&t->bpe, &t->vocab, m->merges.at, m->merges.count, &t->allocator, &inner) !=
-        NIB_OK)
+    bool long_words = true;
+    for (size_t i = 0; i < t->stage_count; i++)
+        long_words = long_words && t->stages[i].kind != NIB_STAGE_SPLIT;
+    if (nib__bpe_build(&t->bpe, &t->vocab, m->merges.at, m->merges.count, long_words, &t->allocator,
+                       &inner) != NIB_OK)
         return nib__fail(loader->err, inner.status, "%s: %s", loader->file.name, inner.text);
     NIB_TRY(normalize_added(loader));
     NIB_TRY(

@@ -34,8 +34,9 @@ typedef struct nib_token_text {
 
 #define NIB_TOKEN_PRESENT UINT32_C(0x80000000)
 #define NIB_TOKEN_SPECIAL UINT32_C(0x40000000)
-#define NIB_TOKEN_NORMAL UINT32_C(0x20000000) /* an added token whose normalized text is another   \
-                                               */
+#define NIB_TOKEN_NORMAL                                                                           \
+    UINT32_C(0x20000000) /* an added token whose normalized text is another                        \
+                          */
 #define NIB_TOKEN_SIZE UINT32_C(0x1fffffff)
 
 /* Open addressing from text to id; slots hold 32 bits of the hash and id + 1, 0 where empty. */
@@ -80,15 +81,17 @@ typedef struct nib_bpe {
     int bits;
     int32_t unk; /* -1: none */
     bool fuse_unk, byte_fallback, ignore_merges;
-    bool cut; /* no token has U+2581 after another character: words may be cut before it */
+    bool cut;                  /* words are long, so they are cut where no merge can reach across */
     bool makes_special;        /* some merge gives a special token */
     int32_t characters[0x800]; /* id of a code point of up to two bytes, -1: none */
     int32_t bytes[256];        /* id of <0xHH> */
+    uint64_t joins[4096];      /* bits by hash of two characters: some merge joins them */
 } nib_bpe;
 
-/* list[count] in order of rank; a pair that comes twice has the later rank. */
+/* list[count] in order of rank; a pair that comes twice has the later rank. long_words: no stage
+ * cuts a text into words. */
 nib_status nib__bpe_build(nib_bpe *b, const nib_vocab *v, const nib_merge *list, size_t count,
-                          const nib_allocator *a, nib_err *err);
+                          bool long_words, const nib_allocator *a, nib_err *err);
 void nib__bpe_free(nib_bpe *b, const nib_allocator *a);
 
 /* ---- regular expressions (text_regex.c) ---- */
