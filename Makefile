@@ -76,6 +76,11 @@ $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/regress_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $(LDFLAGS) $(filter %.c,$^) -o $@ $(LIB) $(LDLIBS)
 
+# Programs that the scripts in tools/oracle talk to.
+$(BUILD)/oracle/%: tools/oracle/%.c $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $(LDFLAGS) $< -o $@ $(LIB) $(LDLIBS)
+
 KERNEL_CHECK := $(patsubst tests/kernel/%.c,$(BUILD)/tests/%,$(wildcard tests/kernel/check_kernels.c))
 
 $(BUILD)/tests/%: tests/kernel/%.c $(LIB)

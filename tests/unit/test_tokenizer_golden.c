@@ -160,12 +160,15 @@ static void test_components(void **state)
 
 /* ---- known tokenizers ---- */
 
-static bool data_folder(const char *variable, const char *test, const char **folder)
+/* The folder that the variable names; without it the test is skipped. */
+static const char *data_folder(const char *variable, const char *test)
 {
-    *folder = getenv(variable);
-    if (*folder == NULL)
+    const char *folder = getenv(variable);
+    if (folder == NULL) {
         printf("skipped: %s\n", test);
-    return *folder != NULL;
+        skip();
+    }
+    return folder;
 }
 
 /* llama.cpp's texts and the ids that it expects, one text a line in both. */
@@ -202,33 +205,28 @@ static void check_cases(const char *tokenizer, const char *data, const char *nam
 
 static void test_gpt2_cases(void **state)
 {
-    const char *data;
+    const char *data = data_folder("NIBBLE_TEST_DATA", "gpt-2 cases");
     char path[1024];
     (void)state;
-    if (!data_folder("NIBBLE_TEST_DATA", "gpt-2 cases", &data))
-        return;
     snprintf(path, sizeof path, "%s/tokenizers/gpt2/tokenizer.json", data);
     check_cases(path, data, "gpt-2");
 }
 
 static void test_llama_spm_cases(void **state)
 {
-    const char *data;
+    const char *data = data_folder("NIBBLE_TEST_DATA", "llama-spm cases");
     char path[1024];
     (void)state;
-    if (!data_folder("NIBBLE_TEST_DATA", "llama-spm cases", &data))
-        return;
     snprintf(path, sizeof path, "%s/tokenizers/llama2/hf/tokenizer.json", data);
     check_cases(path, data, "llama-spm");
 }
 
+/* With a tokenizer.json that tools/golden/make_tokenizers.py has built. */
 static void check_built_cases(const char *name, const char *test)
 {
-    const char *data, *built;
+    const char *data = data_folder("NIBBLE_TEST_DATA", test);
+    const char *built = data_folder("NIBBLE_TOKENIZERS", test);
     char path[1024];
-    if (!data_folder("NIBBLE_TEST_DATA", test, &data) ||
-        !data_folder("NIBBLE_TOKENIZERS", test, &built))
-        return;
     snprintf(path, sizeof path, "%s/%s/tokenizer.json", built, name);
     check_cases(path, data, name);
 }

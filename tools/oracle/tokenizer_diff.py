@@ -4,7 +4,8 @@
 
     tokenizer_diff.py DRIVER DATA TOKENIZER.json...
 
-DRIVER is the program made of tools/oracle/tokenize_lines.c, DATA the folder that NIBBLE_TEST_DATA names.
+DRIVER is the program that `make build/release/oracle/tokenize_lines` builds, DATA the folder that
+NIBBLE_TEST_DATA names.
 Each text is encoded as a whole and by lines, with special tokens in the text parsed and not, and decoded.
 Prints a line per tokenizer and the first differences; exits 1 if there is any.
 """
