@@ -26,7 +26,7 @@ enum {
     READ_BYTES =
         64 << 20, /* of all threads together; larger than a core's share of the last cache */
     CACHE_LIMIT = 1 << 20, /* of the file */
-    READ_PASSES = 4,
+    READ_PASSES = 12,
 };
 
 static const double unit_seconds = 0.02; /* each unit is measured for so long */

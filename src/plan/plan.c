@@ -32,6 +32,7 @@ typedef struct decision {
     const nib_plan_option *binding;
     nib_rung rung;
     bool denied;
+    bool refused; /* a faster row than the one that runs refused */
     const char *allowed;
 } decision;
 
@@ -220,7 +221,8 @@ static void find_rung_kernel(const planner *p, nib_ledger_layer *line, decision 
         nib__explain_row(&p->out->ledger, line, refused, &query, !p->policy->declared);
         before = refused;
     }
-    if (wished || before != NULL) {
+    d->refused = before != NULL;
+    if (wished || d->refused) {
         d->rung = NIB_RUNG_KERNEL;
         is_allowed(p, d, NIB_RUNG_KERNEL);
     }
@@ -346,7 +348,8 @@ static void advise(planner *p, nib_ledger_layer *line, const decision *d)
 {
     const int64_t m = decode_m(p->policy);
     const double now = d->denied ? NAN : nib__way_seconds(&d->done, d->layer, p->policy, m);
-    if (d->layer->role != NIB_ROLE_EMBED && (d->rung != NIB_RUNG_NONE || d->denied))
+    const bool can_do_better = d->refused || d->denied || d->rung > NIB_RUNG_KERNEL;
+    if (d->layer->role != NIB_ROLE_EMBED && can_do_better)
         nib__suggest(&p->out->ledger, line, d->layer, d->machine, p->policy, now);
 }
 
