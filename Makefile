@@ -89,6 +89,12 @@ $(BUILD)/tests/%: tests/kernel/%.c $(LIB)
 
 unit: $(UNIT_BIN)
 
+# Programs for measuring: build/release/tools/random_checkpoint CONFIG_DIR OUT_DIR
+tools: $(BUILD)/tools/random_checkpoint
+$(BUILD)/tools/%: tools/%.c $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(STRICT) -MMD -MP $(LDFLAGS) $< -o $@ $(LIB) $(LDLIBS)
+
 # ---- what a person types ----
 
 demo: setup
@@ -165,5 +171,5 @@ clean:
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
-.PHONY: all unit demo test setup setup-test test-programs test-unit test-fuzz check-kernels lint docs bench golden oracle \
+.PHONY: all unit tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels lint docs bench golden oracle \
         install clean
