@@ -216,6 +216,9 @@ static void run_linear(nib_runner *r, const nib_node *node, int64_t m)
 {
     const nib_kernel *row = nib__use_at(node->uses, m)->kernel;
     const nib_loaded *loaded = &r->weights[node->site];
+    if (r->observer.see)
+        r->observer.see(r->observer.ctx, node->site, values(r, node->from), r->ops.ld[node->from],
+                        m, loaded->w.k);
     const bool head = node->to == NIB_BUFFER_LOGITS;
     const nib_linear args = {.w = &loaded->w,
                              .packed = nib__weight_packed(loaded, row),

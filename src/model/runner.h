@@ -12,6 +12,13 @@
 
 enum { NIB_CHUNK = 512 /* slots per pass; more are run in several, with the same bits */ };
 
+/* Sees the f32 input of every linear layer before it runs: [m][ld], k wide. Calibration sets one.
+ */
+typedef struct nib_observer {
+    void (*see)(void *ctx, size_t site, const float *x, int64_t ld, int64_t m, int64_t k);
+    void *ctx;
+} nib_observer;
+
 typedef struct nib_runner {
     const nib_network *net;
     const nib_layers_plan *plan;
@@ -31,6 +38,7 @@ typedef struct nib_runner {
     float *logits;                        /* [wanted][vocab] of the last step */
     size_t logits_capacity;               /* rows */
     uint64_t weight_bytes;                /* read per token */
+    nib_observer observer;                /* see NULL: none */
 } nib_runner;
 
 nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan,

@@ -428,3 +428,17 @@ double nib__sqnr_db(double signal, double error)
 {
     return error > 0 ? 10 * log10(signal / error) : (double)INFINITY;
 }
+
+void nib__static_scale(float *scale, int32_t *zero, const nib_scheme *scheme, const float range[2])
+{
+    const float eps =
+        scheme->code == NIB_CODE_I8 || scheme->formula == NIB_FORMULA_AO017 ? 0x1p-23f : 0x1p-126f;
+    const float low = fminf(range[0], 0.0f), high = fmaxf(range[1], 0.0f);
+    if (scheme->act_symmetric) {
+        *scale = fmaxf(fmaxf(-low, high) / 127.5f, eps);
+        *zero = 0;
+        return;
+    }
+    *scale = fmaxf((high - low) / 255.0f, eps);
+    *zero = (int32_t)fmaxf(-128.0f, fminf(127.0f, -128.0f - nearbyintf(low / *scale)));
+}

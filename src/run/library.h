@@ -39,6 +39,17 @@ struct nib_session {
 /* Opens the tokenizer when first asked for. */
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
 
+/* The request's recipe against the model's layers, with the layers as the recipe sees them:
+ * [net.site_count], in the arena. */
+nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
+                             const nib_model *model, const nib_request *request, nib_arena *arena,
+                             nib_err *err);
+
+/* Runs the model as stored over a text and gives the least and the greatest input of every linear
+ * layer: ranges[site][2], from {0, 0} on. */
+nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_request *request,
+                          const char *text_path, nib_err *err);
+
 /* Highest memory use of this process so far. */
 uint64_t nib__peak_bytes(void);
 

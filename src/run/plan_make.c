@@ -42,25 +42,33 @@ static nib_status copy_request(nib_plan *p, const nib_request *request, nib_err 
 
 /* ---- recipe, dtype, machine, layers ---- */
 
-static nib_status load_recipe(nib_plan *p, nib_err *err)
+nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
+                             const nib_model *model, const nib_request *request, nib_arena *arena,
+                             nib_err *err)
 {
-    const nib_network *net = &p->model->net;
-    nib_recipe_layer *layers = nib__arena_take(&p->arena, net->site_count, sizeof *layers);
-    if (!layers)
-        return nib__fail_memory(err, net->site_count * sizeof *layers, "the recipe's layers");
+    const nib_network *net = &model->net;
+    nib_recipe_layer *list = nib__arena_take(arena, net->site_count, sizeof *list);
+    if (!list)
+        return nib__fail_memory(err, net->site_count * sizeof *list, "the recipe's layers");
     for (size_t i = 0; i < net->site_count; i++) {
         const nib_site *s = &net->sites[i];
         const bool table = s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD;
-        layers[i] =
-            (nib_recipe_layer){.name = s->name, .role = s->role, .tied = table && net->tied};
+        list[i] = (nib_recipe_layer){.name = s->name, .role = s->role, .tied = table && net->tied};
     }
-    const char *recipe = p->request.recipe ? p->request.recipe : net->train.recipe;
-    const nib_recipe_input input = {.text = recipe,
-                                    .skip = p->request.skip,
-                                    .only = p->request.only,
-                                    .layers = layers,
+    const nib_recipe_input input = {.text = request->recipe ? request->recipe : net->train.recipe,
+                                    .skip = request->skip,
+                                    .only = request->only,
+                                    .layers = list,
                                     .count = net->site_count};
-    NIB_TRY(nib__recipe_load(&p->recipe, &input, &p->model->engine->allocator, err));
+    *layers = list;
+    return nib__recipe_load(out, &input, &model->engine->allocator, err);
+}
+
+static nib_status load_recipe(nib_plan *p, nib_err *err)
+{
+    const nib_network *net = &p->model->net;
+    const nib_recipe_layer *layers;
+    NIB_TRY(nib__model_recipe(&p->recipe, &layers, p->model, &p->request, &p->arena, err));
     p->layers = nib__arena_take(&p->arena, net->site_count, sizeof *p->layers);
     if (!p->layers)
         return nib__fail_memory(err, net->site_count * sizeof *p->layers, "the layers");
