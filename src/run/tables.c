@@ -8,3 +8,24 @@ nib_status nib_recipes_write(nib_engine *engine, nib_form form, const nib_sink *
 {
     return nib__recipes_write(form, &engine->allocator, sink, err);
 }
+
+nib_status nib_kernels_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, &engine->allocator);
+    nib__kernels_render(form, &text);
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
+
+nib_status nib_devices_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    NIB_TRY(nib__engine_measure(engine, err));
+    nib_text text;
+    nib__text_init(&text, &engine->allocator);
+    nib__devices_render(form, &engine->here, &text);
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
