@@ -42,7 +42,7 @@ static inline void write_bytes(const char *path, const void *bytes, size_t size)
 
 static inline void write_text(const char *directory, const char *name, const char *text)
 {
-    char path[512];
+    char path[1024];
     snprintf(path, sizeof path, "%s/%s", directory, name);
     write_bytes(path, text, strlen(text));
 }
@@ -50,7 +50,7 @@ static inline void write_text(const char *directory, const char *name, const cha
 static inline void write_safetensors(const char *directory, const char *name, const char *header,
                                      const void *data, size_t data_size)
 {
-    char path[512];
+    char path[1024];
     size_t size;
     uint8_t *file = build_file(header, strlen(header), data, data_size, &size);
     snprintf(path, sizeof path, "%s/%s", directory, name);

@@ -322,14 +322,10 @@ static nib_status take_plain(const nib_weight_query *q, const nib_tensor *tensor
 
 typedef enum dialect { PLAIN, TORCHAO, NIBBLE } dialect;
 
-static dialect dialect_of(const nib_checkpoint *cp, const char *module,
-                          const nib_meta **description)
+/* By the codes: torchao describes plain tensors, too, and an alias is an entry of the same form. */
+static dialect dialect_of(const nib_checkpoint *cp, const char *module)
 {
-    const nib_meta *meta = find_meta(cp, module, ".weight");
-    const bool codes = find_part(cp, module, "._weight_qdata") != NULL;
-    *description = meta;
-    /* torchao describes plain tensors, too: {"_type": "Tensor"}. */
-    if (!codes && (meta == NULL || find_part(cp, module, ".weight") != NULL))
+    if (find_part(cp, module, "._weight_qdata") == NULL)
         return PLAIN;
     return cp->nibble ? NIBBLE : TORCHAO;
 }
@@ -351,13 +347,17 @@ static nib_status fail_missing(const nib_weight_query *q)
                                     "is stored as %s does (%s); quantize the original "
                                     "checkpoint with nibble instead",
                                     others[i].made_by, others[i].suffix + 1);
+    if (find_meta(q->cp, q->module, ".weight") != NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "is described in __metadata__, but neither it nor its codes "
+                                "(_weight_qdata) are stored");
     return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "the checkpoint has no such tensor");
 }
 
 static nib_status take_weight(const nib_weight_query *q, bool *found)
 {
-    const nib_meta *description;
-    const dialect which = dialect_of(q->cp, q->module, &description);
+    const dialect which = dialect_of(q->cp, q->module);
+    const nib_meta *description = find_meta(q->cp, q->module, ".weight");
     const nib_tensor *plain = nib__weight_part(q, ".weight");
     if (plain != NULL && which != PLAIN)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
@@ -447,12 +447,19 @@ nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkp
     return NIB_OK;
 }
 
+nib_status nib__checkpoint_bias(nib_weight *weight, const nib_checkpoint *cp, const char *module,
+                                nib_ledger *ledger, nib_err *err)
+{
+    nib_weight_query q = {.cp = cp, .module = module, .out = weight, .ledger = ledger, .err = err};
+    nib__say_name(q.shown, sizeof q.shown, module, strlen(module));
+    return take_bias(&q);
+}
+
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module)
 {
     static const char *const names[] = {"safetensors", "torchao", "nibble"};
-    const nib_meta *description;
     char name[512];
-    const dialect which = dialect_of(cp, module, &description);
+    const dialect which = dialect_of(cp, module);
     if (which == PLAIN && (snprintf(name, sizeof name, "%s.weight", module) >= (int)sizeof name ||
                            nib__checkpoint_find(cp, name) == NULL))
         return NULL;

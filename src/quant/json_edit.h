@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies a JSON object with some of its members replaced or added; everything else stays as it was
+ * written, byte for byte: unknown keys, order, number forms, white space.
+ */
+#ifndef NIB_JSON_EDIT_H
+#define NIB_JSON_EDIT_H
+
+#include "json.h"
+
+typedef struct nib_json_edit {
+    const char *key, *value; /* value: JSON text */
+} nib_json_edit;
+
+nib_status nib__json_edit(nib_text *out, const char *name, const char *text, size_t size,
+                          const nib_json_edit *edits, size_t count, nib_err *err);
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files beside the weights. Names of what is copied are listed: nothing else of the source's
+ * directory is taken along.
+ */
+#include "output_files.h"
+
+#include "json_edit.h"
+
+#include <stdio.h>
+
+enum { CONFIG_MAX = 16 << 20, COPY_MAX = 256 << 20 };
+
+static const char *const copied[] = {
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "LICENSE",
+    "LICENSE.txt",
+    "NOTICE",
+    "USE_POLICY.md",
+};
+
+static nib_status add_file(nib_side_files *out, const char *name, const void *bytes, size_t size,
+                           nib_err *err)
+{
+    if (out->count == NIB_SIDE_FILES_MAX)
+        return nib__fail(err, NIB_FAILED, "%s: too many files", name);
+    out->files[out->count++] = (nib_side_file){name, nib__hash_bytes(bytes, size)};
+    return NIB_OK;
+}
+
+static nib_status copy_file(nib_side_files *out, nib_arena *arena, const nib_quantize_job *job,
+                            const char *from, const char *to, const char *name, nib_err *err)
+{
+    const char *source = nib__path_join(arena, from, name),
+               *target = nib__path_join(arena, to, name);
+    char *bytes;
+    size_t size;
+    if (source == NULL || target == NULL)
+        return nib__fail_memory(err, strlen(name), "a path");
+    if (nib__path_kind(source) != NIB_PATH_FILE)
+        return NIB_OK;
+    NIB_TRY(nib__file_read(&bytes, &size, source, COPY_MAX, job->allocator, err));
+    nib_status status = nib__file_write(target, bytes, size, job->allocator, err);
+    if (status == NIB_OK)
+        status = add_file(out, name, bytes, size, err);
+    nib__release(job->allocator, bytes);
+    return status;
+}
+
+/* ---- quantization_config ---- */
+
+static bool is_quantized(const nib_quantize_layer *l)
+{
+    return !l->choice.keep && nib__scheme_is_quantized(&l->choice.scheme);
+}
+
+static const nib_scheme *only_scheme(const nib_quantize_job *job)
+{
+    const nib_scheme *only = NULL;
+    for (size_t i = 0; i < job->count; i++) {
+        if (!is_quantized(&job->layers[i]))
+            continue;
+        if (only != NULL && !nib__scheme_equal(only, &job->layers[i].choice.scheme))
+            return NULL;
+        only = &job->layers[i].choice.scheme;
+    }
+    return only;
+}
+
+static void put_fqn_map(nib_jsonw *w, const char *key, const nib_quantize_job *job)
+{
+    nib__jsonw_key(w, key);
+    nib__jsonw_object(w);
+    for (size_t i = 0; i < job->count; i++) {
+        if (!is_quantized(&job->layers[i]))
+            continue;
+        nib__jsonw_key(w, job->layers[i].name);
+        nib__torchao_config(w, &job->layers[i].choice.scheme);
+    }
+    nib__jsonw_object_end(w);
+}
+
+/* {"default": config} as transformers wants it; layers of several schemes are named one by one.
+ * torchao writes the map under its old name, too. */
+static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job)
+{
+    const nib_scheme *only = only_scheme(job);
+    nib__jsonw_key(w, "quant_type");
+    nib__jsonw_object(w);
+    nib__jsonw_key(w, "default");
+    if (only != NULL) {
+        nib__torchao_config(w, only);
+    } else {
+        nib__jsonw_object(w);
+        nib__jsonw_pair_string(w, "_type", "FqnToConfig");
+        nib__jsonw_pair_int(w, "_version", 1);
+        nib__jsonw_key(w, "_data");
+        nib__jsonw_object(w);
+        put_fqn_map(w, "fqn_to_config", job);
+        put_fqn_map(w, "module_fqn_to_config", job);
+        nib__jsonw_object_end(w);
+        nib__jsonw_object_end(w);
+    }
+    nib__jsonw_object_end(w);
+}
+
+void nib__quantization_config(nib_text *out, const nib_quantize_job *job, nib_dialect dialect)
+{
+    bool embedding = false;
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 2);
+    w.depth = 1; /* it becomes a member of config.json's object */
+    nib__jsonw_object(&w);
+    if (dialect == NIB_DIALECT_NIBBLE) {
+        nib__jsonw_pair_string(&w, "quant_method", "nibble");
+        nib__jsonw_pair_int(&w, "version", 1);
+        nib__jsonw_object_end(&w);
+        return;
+    }
+    nib__jsonw_key(&w, "modules_to_not_convert");
+    nib__jsonw_array(&w);
+    for (size_t i = 0; i < job->count; i++) {
+        const nib_quantize_layer *l = &job->layers[i];
+        if (l->role == NIB_ROLE_EMBED)
+            embedding = is_quantized(l);
+        else if (!is_quantized(l))
+            nib__jsonw_string(&w, l->name);
+    }
+    nib__jsonw_array_end(&w);
+    nib__jsonw_pair_bool(&w, "include_input_output_embeddings", embedding);
+    nib__jsonw_pair_string(&w, "quant_method", "torchao");
+    put_quant_type(&w, job);
+    nib__jsonw_pair_bool(&w, "untie_embedding_weights", false);
+    nib__jsonw_object_end(&w);
+}
+
+/* ---- config.json ---- */
+
+static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_quantize_job *job,
+                               nib_dialect dialect, bool untied, const char *directory,
+                               nib_err *err)
+{
+    const char *from =
+        nib__path_join(arena, nib__checkpoint_directory(job->checkpoint), "config.json");
+    const char *to = nib__path_join(arena, directory, "config.json");
+    char *text;
+    size_t size;
+    nib_text quantization, edited;
+    if (from == NULL || to == NULL)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    if (nib__path_kind(from) != NIB_PATH_FILE)
+        return NIB_OK;
+    NIB_TRY(nib__file_read(&text, &size, from, CONFIG_MAX, job->allocator, err));
+    nib__text_init(&quantization, job->allocator);
+    nib__text_init(&edited, job->allocator);
+    nib__quantization_config(&quantization, job, dialect);
+    const nib_json_edit edits[] = {{"quantization_config", quantization.at},
+                                   {"tie_word_embeddings", "false"}};
+    nib_status status = quantization.failed
+                            ? nib__fail_memory(err, quantization.size, from)
+                            : nib__json_edit(&edited, from, text, size, edits, untied ? 2 : 1, err);
+    if (status == NIB_OK)
+        status = nib__file_write(to, edited.at, edited.size, job->allocator, err);
+    if (status == NIB_OK)
+        status = add_file(out, "config.json", edited.at, edited.size, err);
+    nib__text_free(&quantization);
+    nib__text_free(&edited);
+    nib__release(job->allocator, text);
+    return status;
+}
+
+nib_status nib__side_files_write(nib_side_files *out, const nib_quantize_job *job,
+                                 nib_dialect dialect, bool untied, const char *directory,
+                                 nib_err *err)
+{
+    const char *from = nib__checkpoint_directory(job->checkpoint);
+    nib_arena arena;
+    *out = (nib_side_files){.count = 0};
+    nib__arena_init(&arena, job->allocator, 0);
+    nib_status status = write_config(out, &arena, job, dialect, untied, directory, err);
+    for (size_t i = 0; i < COUNT(copied) && status == NIB_OK; i++)
+        status = copy_file(out, &arena, job, from, directory, copied[i], err);
+    nib__arena_free(&arena);
+    return status;
+}
+
+/* ---- the manifest ---- */
+
+static void put_hash(nib_jsonw *w, const char *key, nib_hash hash)
+{
+    char text[33];
+    nib__jsonw_pair_string(w, key, nib__hash_text(text, hash));
+}
+
+nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
+                               const nib_ledger *ledger, const char *format, nib_hash source,
+                               const nib_writer *writer, const nib_side_files *files, nib_err *err)
+{
+    nib_text text;
+    nib_jsonw w;
+    nib__text_init(&text, job->allocator);
+    nib__jsonw_init(&w, &text, 1);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_pair_string(&w, "tool", "nibble " NIB_VERSION);
+    nib__jsonw_key(&w, "source");
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_string(&w, "name", nib__path_name(nib__checkpoint_path(job->checkpoint)));
+    nib__jsonw_pair_int(&w, "bytes", (int64_t)nib__checkpoint_bytes(job->checkpoint));
+    put_hash(&w, "xxh3_128", source);
+    nib__jsonw_object_end(&w);
+    nib__jsonw_pair_string(&w, "recipe", job->recipe);
+    nib__jsonw_pair_string(&w, "format", format);
+    nib__jsonw_key(&w, "ledger");
+    nib__jsonw_object(&w);
+    nib__ledger_json(ledger, &w);
+    nib__jsonw_object_end(&w);
+    nib__jsonw_key(&w, "files");
+    nib__jsonw_object(&w);
+    for (size_t i = 0; i < files->count; i++)
+        put_hash(&w, files->files[i].name, files->files[i].hash);
+    nib__jsonw_object_end(&w);
+    nib__jsonw_key(&w, "tensors");
+    nib__jsonw_object(&w);
+    for (size_t i = 0; i < nib__writer_count(writer); i++)
+        put_hash(&w, nib__writer_name(writer, i), nib__writer_hash(writer, i));
+    nib__jsonw_object_end(&w);
+    nib__jsonw_object_end(&w);
+    nib__text_str(&text, "\n");
+    const nib_status status = text.failed || ledger->failed
+                                  ? nib__fail_memory(err, text.size, "the manifest")
+                                  : nib__file_write(path, text.at, text.size, job->allocator, err);
+    nib__text_free(&text);
+    return status;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What lies beside the weights of a rewritten checkpoint: config.json with its quantization_config,
+ * copies of the tokenizer's files, and the manifest, which is written last. Inside of quantize
+ * only.
+ */
+#ifndef NIB_OUTPUT_FILES_H
+#define NIB_OUTPUT_FILES_H
+
+#include "dialects.h"
+#include "quantize.h"
+#include "writer.h"
+
+/* A file beside the weights, for the manifest. */
+typedef struct nib_side_file {
+    const char *name;
+    nib_hash hash;
+} nib_side_file;
+
+enum { NIB_SIDE_FILES_MAX = 24 };
+
+typedef struct nib_side_files {
+    nib_side_file files[NIB_SIDE_FILES_MAX];
+    size_t count;
+} nib_side_files;
+
+/* config.json of the source with quantization_config, and tie_word_embeddings false where the head
+ * is untied, into directory; then every tokenizer and generation file that the source has. */
+nib_status nib__side_files_write(nib_side_files *out, const nib_quantize_job *job,
+                                 nib_dialect dialect, bool untied, const char *directory,
+                                 nib_err *err);
+
+/* The manifest: tool, source, recipe, format, ledger, a hash per tensor and file. */
+nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
+                               const nib_ledger *ledger, const char *format, nib_hash source,
+                               const nib_writer *writer, const nib_side_files *files, nib_err *err);
+
+/* quantization_config for transformers: one config for all layers of one scheme, else FqnToConfig.
+ */
+void nib__quantization_config(nib_text *out, const nib_quantize_job *job, nib_dialect dialect);
+
+#endif

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rewrite as a whole: the place of the output, the stream, the files beside it, and the moment
+ * in which all of it appears. What becomes what is rewriting.c.
+ */
+#include "quantize.h"
+
+#include "output_files.h"
+#include "rewriting.h"
+
+#include <stdio.h>
+
+static const uint64_t shard_limit = UINT64_C(5000000000); /* bytes, as Hugging Face cuts */
+
+/* A name in a message. */
+static const char *shown(char out[160], const char *name)
+{
+    return nib__say_name(out, 160, name, strlen(name));
+}
+
+/* ---- the place ---- */
+
+static nib_status check_output(nib_rewriting *r)
+{
+    const nib_quantize_job *job = r->job;
+    const char *source = nib__checkpoint_path(job->checkpoint);
+    char a[160];
+    const nib_path_kind kind = nib__path_kind(job->out);
+    const char *home = r->directory ? nib__checkpoint_directory(job->checkpoint) : NULL;
+    if (nib__path_same(job->out, source) || (home != NULL && nib__path_within(job->out, home)) ||
+        (kind == NIB_PATH_DIRECTORY && nib__path_within(source, job->out)))
+        return nib__fail(
+            r->err, NIB_USAGE,
+            "%s: the output is, holds or lies in the source; name a place outside of it",
+            shown(a, job->out));
+    if (kind != NIB_PATH_NONE && !job->force && !job->dry_run)
+        return nib__fail(r->err, NIB_EXISTS, "%s: exists already; --force replaces it",
+                         shown(a, job->out));
+    if (kind == NIB_PATH_OTHER || (kind == NIB_PATH_DIRECTORY && !r->directory))
+        return nib__fail(r->err, NIB_EXISTS, "%s: is no file that could be replaced",
+                         shown(a, job->out));
+    return NIB_OK;
+}
+
+/* ---- running ---- */
+
+static int compare_tensors(const nib_tensor *a, const nib_tensor *b)
+{
+    return a->file != b->file   ? (a->file < b->file ? -1 : 1)
+           : a->data != b->data ? (a->data < b->data ? -1 : 1)
+                                : 0;
+}
+
+/* Streams every rewrite; *source is the hash over the stored tensors in their order: name, NUL,
+ * hash in hex. */
+static nib_status stream_all(nib_rewriting *r, nib_hash *source)
+{
+    nib_stream stream = {.job = r->job, .writer = r->writer, .ledger = r->ledger};
+    const nib_tensor *last = NULL;
+    nib_hasher *hasher = nib__hasher_open();
+    nib_status status = hasher == NULL ? nib__fail_memory(r->err, 1024, "a hash") : NIB_OK;
+    for (size_t i = 0; i < r->count; i++)
+        stream.total += nib__stream_cost(&r->rewrites[i]);
+    for (size_t i = 0; i < r->count && status == NIB_OK; i++) {
+        const nib_tensor *from = r->rewrites[i].from;
+        nib_hash hash = {0, 0};
+        char text[33];
+        status = nib__stream_run(&stream, &r->rewrites[i], &hash, r->err);
+        if (status != NIB_OK || (last != NULL && compare_tensors(from, last) <= 0))
+            continue; /* a shared tensor, at the end: counted where it is stored */
+        last = from;
+        nib__hasher_add(hasher, from->name, strlen(from->name) + 1);
+        nib__hasher_add(hasher, nib__hash_text(text, hash), 32);
+    }
+    if (hasher != NULL)
+        *source = nib__hasher_finish(hasher);
+    return status == NIB_OK ? nib__writer_finish(r->writer, r->err) : status;
+}
+
+static nib_status write_parts(nib_rewriting *r, const char *part, const char *manifest)
+{
+    const nib_quantize_job *job = r->job;
+    const char *format = r->dialect == NIB_DIALECT_TORCHAO ? "torchao" : "nibble";
+    nib_hash source;
+    nib_side_files files = {.count = 0};
+    if (r->directory)
+        NIB_TRY(nib__directory_make(part, r->err));
+    NIB_TRY(nib__writer_begin(r->writer, r->directory ? part : NULL, r->directory ? NULL : part,
+                              r->err));
+    NIB_TRY(stream_all(r, &source));
+    if (r->directory)
+        NIB_TRY(
+            nib__side_files_write(&files, job, r->dialect, r->separated_count != 0, part, r->err));
+    return nib__manifest_write(manifest, job, r->ledger, format, source, r->writer, &files, r->err);
+}
+
+/* Writes beside the final place and lets the whole appear at once. A lone file and its manifest are
+ * two names: an old manifest goes first, so that none ever describes another file. */
+static nib_status write_output(nib_rewriting *r)
+{
+    const nib_quantize_job *job = r->job;
+    const char *part = nib__ledger_text(r->ledger, "%s.part", job->out);
+    const char *side =
+        r->directory ? NULL : nib__ledger_text(r->ledger, "%s.nibble.json", job->out);
+    const char *manifest = part == NULL   ? NULL
+                           : r->directory ? nib__path_join(&r->arena, part, "nibble.json")
+                                          : nib__ledger_text(r->ledger, "%s.part.json", job->out);
+    if (part == NULL || manifest == NULL || (side == NULL && !r->directory))
+        return nib__fail_memory(r->err, strlen(job->out), "a path");
+    NIB_TRY(nib__path_remove(part, r->err)); /* what a killed run left */
+    if (!r->directory)
+        NIB_TRY(nib__path_remove(manifest, r->err));
+    nib_status status = write_parts(r, part, manifest);
+    if (status == NIB_OK && !r->directory)
+        status = nib__path_remove(side, r->err);
+    if (status == NIB_OK)
+        status = nib__publish(part, job->out, job->force, r->err);
+    if (status == NIB_OK && !r->directory)
+        status = nib__publish(manifest, side, true, r->err);
+    if (status == NIB_OK)
+        return NIB_OK;
+    (void)nib__path_remove(part, NULL);
+    if (!r->directory)
+        (void)nib__path_remove(manifest, NULL);
+    return status;
+}
+
+static bool is_directory(const nib_checkpoint *cp)
+{
+    const char *path = nib__checkpoint_path(cp);
+    const size_t size = strlen(path);
+    return nib__path_kind(path) == NIB_PATH_DIRECTORY ||
+           (size > 5 && strcmp(path + size - 5, ".json") == 0);
+}
+
+static nib_status run(nib_rewriting *r, nib_quantize_report *report)
+{
+    const nib_quantize_job *job = r->job;
+    const uint64_t start = nib__now_ns();
+    NIB_TRY(check_output(r));
+    NIB_TRY(nib__rewriting_list(r, r->directory ? shard_limit : 0));
+    if (!job->dry_run)
+        NIB_TRY(write_output(r));
+    *report = (nib_quantize_report){
+        .format = r->dialect == NIB_DIALECT_TORCHAO ? "torchao" : "nibble",
+        .bytes_before = nib__checkpoint_bytes(job->checkpoint),
+        .bytes_after = nib__writer_bytes(r->writer),
+        .files = nib__writer_file_count(r->writer),
+        .seconds = (double)(nib__now_ns() - start) * 1e-9,
+        .dry_run = job->dry_run,
+    };
+    return r->ledger->failed ? nib__fail_memory(r->err, 0, "the ledger") : NIB_OK;
+}
+
+nib_status nib__quantize(nib_ledger *ledger, nib_quantize_report *report,
+                         const nib_quantize_job *job, nib_err *err)
+{
+    nib_rewriting r;
+    nib__rewriting_init(&r, job, ledger, err);
+    r.directory = is_directory(job->checkpoint);
+    const nib_status status = run(&r, report);
+    nib__rewriting_free(&r);
+    return status;
+}
+
+/* ---- the report ---- */
+
+static void render_json(const nib_ledger *ledger, const nib_quantize_report *report, nib_text *out)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_pair_string(&w, "format", report->format);
+    nib__jsonw_pair_bool(&w, "dry_run", report->dry_run);
+    nib__jsonw_pair_int(&w, "bytes_before", (int64_t)report->bytes_before);
+    nib__jsonw_pair_int(&w, "bytes_after", (int64_t)report->bytes_after);
+    nib__jsonw_pair_int(&w, "files", (int64_t)report->files);
+    nib__jsonw_pair_double(&w, "seconds", report->seconds);
+    nib__ledger_json(ledger, &w);
+    nib__jsonw_object_end(&w);
+    nib__text_str(out, "\n");
+}
+
+void nib__quantize_render(const nib_ledger *ledger, const nib_quantize_report *report,
+                          nib_form form, nib_text *out)
+{
+    char before[32], after[32];
+    if (form == NIB_FORM_JSON) {
+        render_json(ledger, report, out);
+        return;
+    }
+    nib__ledger_render(ledger, true, out);
+    nib__text_format(out, "\n%s: %s -> %s (%.1f %%) in %zu file%s, format %s",
+                     report->dry_run ? "would write" : "wrote",
+                     nib__say_bytes(before, report->bytes_before),
+                     nib__say_bytes(after, report->bytes_after),
+                     report->bytes_before == 0
+                         ? 0.0
+                         : 100.0 * (double)report->bytes_after / (double)report->bytes_before,
+                     report->files, report->files == 1 ? "" : "s", report->format);
+    if (!report->dry_run)
+        nib__text_format(out, ", in %.1f s", report->seconds);
+    nib__text_str(out, "\n");
+    nib__ledger_summary(ledger, out);
+    nib__text_str(out, "\n");
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A checkpoint through a recipe into a new one, as a stream: rows go through the quantizer block by
+ * block on all cores, source pages are let go of behind it, and the output appears whole or not at
+ * all. Owns the order of work and the output's files; formulas are the quantizer's, layouts the
+ * dialects'.
+ */
+#ifndef NIB_QUANTIZE_H
+#define NIB_QUANTIZE_H
+
+#include "checkpoint.h"
+#include "pool.h"
+#include "recipe.h"
+
+/* One linear layer or embedding of the model. */
+typedef struct nib_quantize_layer {
+    const char *name;   /* module, as it will be written */
+    const char *source; /* the module whose stored weight it is, where that is another one (a tied
+                           head without a name of its own in the file); NULL: itself */
+    nib_role role;
+    nib_choice choice;
+    float act_scale; /* calibrated, for static activations */
+    int32_t act_zero;
+} nib_quantize_layer;
+
+typedef struct nib_quantize_job {
+    const nib_checkpoint *checkpoint;
+    const nib_quantize_layer *layers;
+    size_t count;
+    const char *recipe; /* as given, for the manifest */
+    const char *out;    /* a directory if the checkpoint is one, else a file */
+    const char *format; /* "torchao", "nibble"; NULL: torchao, or nibble with a note */
+    bool force, dry_run;
+    nib_pool *pool;
+    const nib_callbacks *callbacks; /* NULL allowed */
+    const nib_allocator *allocator;
+} nib_quantize_job;
+
+typedef struct nib_quantize_report {
+    const char *format;                 /* as written */
+    uint64_t bytes_before, bytes_after; /* of the weight files */
+    size_t files;
+    double seconds;
+    bool dry_run;
+} nib_quantize_report;
+
+/* Adds a line per layer to the ledger, with bytes and SQNR. NIB_NOT_AS_ASKED: the asked format
+ * cannot hold a layer; NIB_EXISTS: OUT is there and force is not given; NIB_CANCELLED: progress
+ * said so. On any failure nothing of the output is left. */
+nib_status nib__quantize(nib_ledger *ledger, nib_quantize_report *report,
+                         const nib_quantize_job *job, nib_err *err);
+
+/* The ledger, then sizes and time. */
+void nib__quantize_render(const nib_ledger *ledger, const nib_quantize_report *report,
+                          nib_form form, nib_text *out);
+
+#endif

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Blocks of rows through the pool. Memory is one block of codes, the scales of one tensor and a row
+ * per worker; results do not depend on the number of threads: rows are independent, and sums over
+ * rows are taken in the rows' order.
+ */
+#include "stream.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+enum {
+    BLOCK = 8 << 20,      /* bytes of codes, or of a copied tensor, at a time */
+    GRAIN = 4,            /* rows that a worker takes at once */
+    COPY_GRAIN = 1 << 16, /* elements, likewise */
+};
+
+/* What a block's job needs: the rows' place, and where results go. */
+typedef struct block {
+    const nib_rewrite *rewrite;
+    int64_t first;           /* row of the tensor that rows[0] is */
+    int64_t row_bytes;       /* of the source */
+    float *rows;             /* [threads][k] */
+    int8_t *codes;           /* [block][k] */
+    uint8_t *packed;         /* [block][ceil(k/2)] */
+    uint8_t *scales, *zeros; /* of the whole tensor, [n][groups] */
+    double *signal, *error;  /* [n] */
+    float (*ranges)[2];      /* [threads], for one scale per tensor */
+    nib_err *errs;           /* [threads] */
+    int64_t *bad;            /* [threads]: row of errs; INT64_MAX: none */
+} block;
+
+static const void *source_row(const block *b, int64_t i)
+{
+    return b->rewrite->from->data + (b->first + i) * b->row_bytes;
+}
+
+static float *read_row(const block *b, int worker, int64_t i)
+{
+    const int64_t k = b->rewrite->quantizer.k;
+    float *row = b->rows + worker * k;
+    nib__to_f32(row, source_row(b, i), b->rewrite->from->type, k);
+    return row;
+}
+
+/* The first failure of a worker is the one with the lowest row that it sees: rows are handed out in
+ * ascending order. */
+static void note_failure(block *b, int worker, int64_t i) { b->bad[worker] = b->first + i; }
+
+static void quantize_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    block *b = ctx;
+    const nib_rewrite *r = b->rewrite;
+    const nib_quantizer *q = &r->quantizer;
+    const bool one = nib__quantizer_needs_scan(q); /* scale, which is put once at the end */
+    const int64_t k = q->k, groups = one ? 0 : q->groups;
+    const int64_t scale_bytes = groups * (nib__type_bits(q->scale_type) / 8);
+    const int64_t zero_bytes = groups * (nib__type_bits(q->zero_type) / 8);
+    for (int64_t i = begin; i < end && b->bad[worker] == INT64_MAX; i++) {
+        const int64_t at = b->first + i;
+        nib_quantized out = {.codes = b->codes + i * k,
+                             .scales = b->scales + at * scale_bytes,
+                             .zeros = b->zeros == NULL ? NULL : b->zeros + at * zero_bytes};
+        const float *row = read_row(b, worker, i);
+        if (nib__quantizer_rows(q, row, at, 1, &out, &b->errs[worker]) != NIB_OK)
+            note_failure(b, worker, i);
+        b->signal[at] = out.signal;
+        b->error[at] = out.error;
+        if (r->storage.packed)
+            nib__pack_i4(b->packed + i * nib__ceil_div(k, 2), out.codes, k);
+    }
+}
+
+static void scan_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    block *b = ctx;
+    for (int64_t i = begin; i < end && b->bad[worker] == INT64_MAX; i++)
+        if (nib__quantizer_scan(&b->rewrite->quantizer, read_row(b, worker, i), b->first + i, 1,
+                                b->ranges[worker], &b->errs[worker]) != NIB_OK)
+            note_failure(b, worker, i);
+}
+
+/* The failure with the lowest row, as the tensor's. */
+static nib_status check_failures(const block *b, int threads, nib_err *err)
+{
+    char shown[160];
+    int worst = 0;
+    for (int t = 1; t < threads; t++)
+        if (b->bad[t] < b->bad[worst])
+            worst = t;
+    if (b->bad[worst] == INT64_MAX)
+        return NIB_OK;
+    const char *name = b->rewrite->from->name;
+    if (err != NULL)
+        *err = b->errs[worst];
+    return nib__fail_in(err, b->errs[worst].status,
+                        nib__say_name(shown, sizeof shown, name, strlen(name)));
+}
+
+static nib_status progress(nib_stream *s, uint64_t bytes, nib_err *err)
+{
+    const nib_callbacks *c = s->job->callbacks;
+    s->done += bytes;
+    if (c == NULL || c->progress == NULL || c->progress(c->ctx, "quantize", s->done, s->total))
+        return NIB_OK;
+    return nib__fail(err, NIB_CANCELLED, "cancelled; nothing of the output is left");
+}
+
+/* ---- copies ---- */
+
+typedef struct copy {
+    const uint8_t *from;
+    nib_type type;
+    int64_t *bad; /* [threads]: lowest element that is no number */
+} copy;
+
+static void find_bad(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    copy *c = ctx;
+    float values[256];
+    const int64_t bytes = nib__type_bits(c->type) / 8;
+    for (int64_t at = begin; at < end && c->bad[worker] == INT64_MAX;
+         at += (int64_t)COUNT(values)) {
+        const int64_t some = nib__min((int64_t)COUNT(values), end - at);
+        nib__to_f32(values, c->from + at * bytes, c->type, some);
+        for (int64_t i = some; i-- > 0;)
+            if (!isfinite(values[i]))
+                c->bad[worker] = at + i;
+    }
+}
+
+/* Weights that are kept are looked at, too: a NaN is found now, not when text comes out. */
+static nib_status check_numbers(nib_stream *s, const nib_tensor *from, uint64_t at, int64_t count,
+                                int64_t *bad, nib_err *err)
+{
+    char shown[160];
+    const int threads = nib__pool_threads(s->job->pool);
+    const int64_t width = nib__type_bits(from->type) / 8;
+    copy c = {from->data + at, from->type, bad};
+    int64_t first = INT64_MAX;
+    for (int t = 0; t < threads; t++)
+        bad[t] = INT64_MAX;
+    nib__pool_run(s->job->pool, count, COPY_GRAIN, false, find_bad, &c);
+    for (int t = 0; t < threads; t++)
+        first = nib__min(first, bad[t]);
+    if (first == INT64_MAX)
+        return NIB_OK;
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s: the value at index %" PRId64
+                     " is not finite; no result would be a number",
+                     nib__say_name(shown, sizeof shown, from->name, strlen(from->name)),
+                     (int64_t)(at / (uint64_t)width) + first);
+}
+
+/* One block of a tensor that a recipe keeps in another float type. */
+typedef struct cast {
+    float *from, *to; /* [CAST] */
+    void *out;        /* [CAST] of the new type */
+    double signal, error;
+} cast;
+
+enum { CAST = 1 << 18 }; /* elements at a time */
+
+static bool cast_take(cast *c, nib_arena *arena)
+{
+    c->from = nib__arena_take(arena, CAST, sizeof *c->from);
+    c->to = nib__arena_take(arena, CAST, sizeof *c->to);
+    c->out = nib__arena_take(arena, CAST, sizeof(float));
+    return c->from != NULL && c->to != NULL && c->out != NULL;
+}
+
+static nib_status put_cast(nib_stream *s, const nib_rewrite *r, cast *c, uint64_t at, size_t bytes,
+                           nib_err *err)
+{
+    const size_t width = (size_t)nib__type_bits(r->from->type) / 8;
+    const size_t to_width = (size_t)nib__type_bits(r->cast) / 8;
+    for (size_t done = 0; done < bytes; done += CAST * width) {
+        const size_t left = (bytes - done) / width, some = left < CAST ? left : CAST;
+        nib__to_f32(c->from, r->from->data + at + done, r->from->type, (int64_t)some);
+        nib__from_f32(c->out, r->cast, c->from, (int64_t)some);
+        nib__to_f32(c->to, c->out, r->cast, (int64_t)some);
+        for (size_t i = 0; i < some; i++) {
+            const double x = (double)c->from[i], e = x - (double)c->to[i];
+            c->signal += x * x;
+            c->error += e * e;
+        }
+        NIB_TRY(nib__writer_put(s->writer, r->copy, c->out, some * to_width, err));
+    }
+    return NIB_OK;
+}
+
+static nib_status copy_blocks(nib_stream *s, const nib_rewrite *r, cast *c, int64_t *bad,
+                              nib_hasher *hasher, nib_err *err)
+{
+    const nib_tensor *from = r->from;
+    for (uint64_t at = 0; at < from->bytes; at += BLOCK) {
+        const uint64_t left = from->bytes - at;
+        const size_t some = left < BLOCK ? (size_t)left : BLOCK;
+        if (nib__type_is_float(from->type))
+            NIB_TRY(check_numbers(s, from, at, (int64_t)some / (nib__type_bits(from->type) / 8),
+                                  bad, err));
+        nib__hasher_add(hasher, from->data + at, some);
+        if (r->cast == NIB_TYPE_NONE)
+            NIB_TRY(nib__writer_put(s->writer, r->copy, from->data + at, some, err));
+        else
+            NIB_TRY(put_cast(s, r, c, at, some, err));
+        nib__map_release(from->data + at, some);
+        NIB_TRY(progress(s, some, err));
+    }
+    if (r->line != SIZE_MAX && r->cast != NIB_TYPE_NONE)
+        s->ledger->layers[r->line].sqnr_db = nib__sqnr_db(c->signal, c->error);
+    return NIB_OK;
+}
+
+static nib_status run_copy(nib_stream *s, const nib_rewrite *r, nib_hash *hash, nib_err *err)
+{
+    nib_arena arena;
+    cast c = {0};
+    nib__arena_init(&arena, s->job->allocator, 0);
+    nib_hasher *hasher = nib__hasher_open();
+    int64_t *bad = nib__arena_take(&arena, (size_t)nib__pool_threads(s->job->pool), sizeof *bad);
+    nib_status status = NIB_OK;
+    if (hasher == NULL || bad == NULL || (r->cast != NIB_TYPE_NONE && !cast_take(&c, &arena)))
+        status = nib__fail_memory(err, BLOCK, r->from->name);
+    if (status == NIB_OK)
+        status = copy_blocks(s, r, &c, bad, hasher, err);
+    if (hasher != NULL)
+        *hash = nib__hasher_finish(hasher);
+    nib__arena_free(&arena);
+    return status;
+}
+
+/* ---- scales and zeros, once the whole tensor is done ---- */
+
+/* [n][groups] of elements of `width` bytes into [groups][n]. */
+static void transpose(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups, int64_t width)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t g = 0; g < groups; g++)
+            memcpy(to + (g * n + i) * width, from + (i * groups + g) * width, (size_t)width);
+}
+
+static uint64_t part_bytes(const nib_stored_part *part)
+{
+    return (uint64_t)part->shape[0] * (uint64_t)part->shape[1] *
+           (uint64_t)nib__type_bits(part->type) / 8;
+}
+
+/* One of both in the dialect's order. values NULL: zeros that the scheme does not have. */
+static nib_status put_part(nib_stream *s, const nib_rewrite *r, const nib_stored_part *part,
+                           size_t place, const uint8_t *values, nib_err *err)
+{
+    const int64_t n = r->from->shape[0], groups = r->quantizer.groups;
+    const size_t bytes = (size_t)part_bytes(part);
+    if (values != NULL && !r->storage.transposed && !r->storage.tiled)
+        return nib__writer_put(s->writer, place, values, bytes, err);
+    uint8_t *ordered = nib__calloc(s->job->allocator, bytes, 1);
+    if (ordered == NULL)
+        return nib__fail_memory(err, bytes, r->from->name);
+    if (values != NULL && r->storage.transposed)
+        transpose(ordered, values, n, groups, nib__type_bits(part->type) / 8);
+    else if (values != NULL)
+        nib__tile_scales(ordered, values, n, groups);
+    const nib_status status = nib__writer_put(s->writer, place, ordered, bytes, err);
+    nib__release(s->job->allocator, ordered);
+    return status;
+}
+
+static nib_status put_scales(nib_stream *s, const nib_rewrite *r, const block *b, nib_err *err)
+{
+    uint8_t scale[8] = {0}, zero[8] = {0};
+    const uint8_t *scales = b->scales, *zeros = b->zeros;
+    if (nib__quantizer_needs_scan(&r->quantizer)) {
+        nib__quantizer_tensor(&r->quantizer, scale, zero);
+        scales = scale;
+        zeros = zeros == NULL ? NULL : zero;
+    }
+    NIB_TRY(put_part(s, r, &r->storage.scales, r->scales, scales, err));
+    if (r->storage.zeros.suffix != NULL)
+        NIB_TRY(put_part(s, r, &r->storage.zeros, r->zeros, zeros, err));
+    if (r->act_scale != SIZE_MAX)
+        NIB_TRY(nib__writer_put(s->writer, r->act_scale, &r->layer->act_scale,
+                                sizeof r->layer->act_scale, err));
+    if (r->act_zero != SIZE_MAX)
+        NIB_TRY(nib__writer_put(s->writer, r->act_zero, &r->layer->act_zero,
+                                sizeof r->layer->act_zero, err));
+    return NIB_OK;
+}
+
+/* ---- a quantized tensor ---- */
+
+static bool take_buffers(nib_arena *arena, block *b, int64_t rows, int threads)
+{
+    const nib_rewrite *r = b->rewrite;
+    const nib_quantizer *q = &r->quantizer;
+    const size_t n = (size_t)r->from->shape[0], k = (size_t)q->k, t = (size_t)threads;
+    const size_t count = nib__quantizer_needs_scan(q) ? 1 : n * (size_t)q->groups;
+    b->rows = nib__arena_take(arena, t * k, sizeof *b->rows);
+    b->codes = nib__arena_take(arena, (size_t)rows * k, 1);
+    b->packed = nib__arena_take(arena, r->storage.packed ? (size_t)rows * ((k + 1) / 2) : 1, 1);
+    b->scales = nib__arena_take(arena, count, (size_t)nib__type_bits(q->scale_type) / 8);
+    b->zeros = q->zero_type == NIB_TYPE_NONE
+                   ? NULL
+                   : nib__arena_take(arena, count, (size_t)nib__type_bits(q->zero_type) / 8);
+    b->signal = nib__arena_take(arena, n, sizeof *b->signal);
+    b->error = nib__arena_take(arena, n, sizeof *b->error);
+    b->ranges = nib__arena_take(arena, t, sizeof *b->ranges);
+    b->errs = nib__arena_take(arena, t, sizeof *b->errs);
+    b->bad = nib__arena_take(arena, t, sizeof *b->bad);
+    for (int i = 0; i < threads && b->bad != NULL; i++)
+        b->bad[i] = INT64_MAX;
+    return b->rows && b->codes && b->packed && b->scales && b->signal && b->error && b->ranges &&
+           b->errs && b->bad && (b->zeros || q->zero_type == NIB_TYPE_NONE);
+}
+
+/* The range of the whole tensor, where one scale serves all of it. */
+static nib_status scan(nib_stream *s, nib_rewrite *r, block *b, int64_t rows, nib_err *err)
+{
+    const int threads = nib__pool_threads(s->job->pool);
+    const int64_t n = r->from->shape[0];
+    float range[2] = {0, 0};
+    for (b->first = 0; b->first < n; b->first += rows) {
+        const int64_t some = nib__min(rows, n - b->first);
+        nib__pool_run(s->job->pool, some, GRAIN, false, scan_rows, b);
+        NIB_TRY(check_failures(b, threads, err));
+        nib__map_release(source_row(b, 0), (uint64_t)(some * b->row_bytes));
+        NIB_TRY(progress(s, (uint64_t)(some * b->row_bytes), err));
+    }
+    for (int t = 0; t < threads; t++) {
+        range[0] = fminf(range[0], b->ranges[t][0]);
+        range[1] = fmaxf(range[1], b->ranges[t][1]);
+    }
+    return nib__quantizer_range(&r->quantizer, range, err);
+}
+
+static nib_status put_block(nib_stream *s, const nib_rewrite *r, const block *b, int64_t rows,
+                            nib_hasher *hasher, nib_err *err)
+{
+    const int64_t k = r->quantizer.k, width = r->storage.packed ? nib__ceil_div(k, 2) : k;
+    const uint64_t bytes = (uint64_t)(rows * b->row_bytes);
+    nib__hasher_add(hasher, source_row(b, 0), (size_t)bytes);
+    nib__map_release(source_row(b, 0), bytes);
+    NIB_TRY(nib__writer_put(s->writer, r->codes,
+                            r->storage.packed ? b->packed : (const uint8_t *)b->codes,
+                            (size_t)(rows * width), err));
+    return progress(s, bytes, err);
+}
+
+static void say_f64(nib_stream *s, const nib_rewrite *r, double change)
+{
+    nib_ledger_tensor *line =
+        nib__ledger_add_tensor(s->ledger, nib__ledger_text(s->ledger, "%s", r->from->name));
+    if (line == NULL)
+        return;
+    line->asked = "f64";
+    line->done = "f32";
+    line->max_rel_change = change;
+    line->reason = "quantized from its f32 values";
+}
+
+static nib_status run_blocks(nib_stream *s, nib_rewrite *r, block *b, nib_hasher *hasher,
+                             nib_err *err)
+{
+    const int threads = nib__pool_threads(s->job->pool);
+    const int64_t n = r->from->shape[0], k = r->quantizer.k;
+    const int64_t rows = nib__max(1, nib__min(n, BLOCK / k));
+    double signal = 0, error = 0, change = 0;
+    nib_arena arena;
+    nib__arena_init(&arena, s->job->allocator, 0);
+    nib_status status = take_buffers(&arena, b, rows, threads)
+                            ? NIB_OK
+                            : nib__fail_memory(err, (size_t)(rows * k), r->from->name);
+    if (status == NIB_OK && nib__quantizer_needs_scan(&r->quantizer))
+        status = scan(s, r, b, rows, err);
+    for (b->first = 0; b->first < n && status == NIB_OK; b->first += rows) {
+        const int64_t some = nib__min(rows, n - b->first);
+        nib__pool_run(s->job->pool, some, GRAIN, false, quantize_rows, b);
+        status = check_failures(b, threads, err);
+        if (r->from->type == NIB_TYPE_F64)
+            change = fmax(change, nib__f64_change(source_row(b, 0), some * k));
+        if (status == NIB_OK)
+            status = put_block(s, r, b, some, hasher, err);
+    }
+    for (int64_t i = 0; i < n && status == NIB_OK; i++) {
+        signal += b->signal[i];
+        error += b->error[i];
+    }
+    if (status == NIB_OK)
+        status = put_scales(s, r, b, err);
+    if (status == NIB_OK && r->line != SIZE_MAX)
+        s->ledger->layers[r->line].sqnr_db = nib__sqnr_db(signal, error);
+    if (status == NIB_OK && r->from->type == NIB_TYPE_F64)
+        say_f64(s, r, change);
+    nib__arena_free(&arena);
+    return status;
+}
+
+nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_hash *hash, nib_err *err)
+{
+    if (rewrite->name != NULL)
+        return run_copy(s, rewrite, hash, err);
+    nib_rewrite r = *rewrite; /* the range of a tensor's one scale goes into the quantizer */
+    block b = {.rewrite = &r, .row_bytes = r.quantizer.k * (nib__type_bits(r.from->type) / 8)};
+    nib_hasher *hasher = nib__hasher_open();
+    if (hasher == NULL)
+        return nib__fail_memory(err, 1024, "a hash");
+    const nib_status status = run_blocks(s, &r, &b, hasher, err);
+    *hash = nib__hasher_finish(hasher);
+    return status;
+}
+
+uint64_t nib__stream_cost(const nib_rewrite *r)
+{
+    const bool twice = r->name == NULL && nib__quantizer_needs_scan(&r->quantizer);
+    return r->from->bytes * (twice ? 2 : 1);
+}

@@ -1,0 +1,680 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whole rewrites: the parts are torchao's, byte for byte; what it cannot hold goes to nibble and
+ * says so; names that shared a tensor part when they must; any failure leaves nothing behind.
+ */
+#include "quantize.h"
+
+#include "failing.h"
+#include "safetensors_build.h"
+#include "writer.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/resource.h>
+#include <cmocka.h>
+
+static nib_allocator heap;
+static nib_pool *pool;
+static char root[256];
+
+static const char *at(char out[512], const char *name)
+{
+    snprintf(out, 512, "%s/%s", root, name);
+    return out;
+}
+
+static nib_checkpoint *open_ok(const char *path)
+{
+    nib_checkpoint *cp = NULL;
+    nib_err err;
+    if (nib__checkpoint_open(&cp, path, &heap, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return cp;
+}
+
+static nib_quantize_layer layer(const char *name, const char *scheme)
+{
+    nib_quantize_layer l = {.name = name, .role = nib__role_of(name), .choice = {.rule = "recipe"}};
+    if (scheme == NULL)
+        l.choice.keep = true;
+    else if (nib__scheme_parse(&l.choice.scheme, scheme, strlen(scheme), NULL) != NIB_OK)
+        fail_msg("%s", scheme);
+    return l;
+}
+
+/* ---- sources ---- */
+
+typedef struct source_tensor {
+    const char *name;
+    nib_type type;
+    int64_t shape[2];
+    int rank;
+} source_tensor;
+
+static float value_of(size_t tensor, int64_t i)
+{
+    /* Multiples of 2^-7 below 1: exact in bf16 and f16. */
+    const uint64_t mixed = ((uint64_t)i + 1000 * tensor + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    return (float)((int64_t)(mixed >> 57) - 64) / 128;
+}
+
+static void write_source(const char *directory, const char *config, const source_tensor *tensors,
+                         size_t count, const nib_meta *metas, size_t meta_count)
+{
+    nib_writer *w;
+    nib_err err;
+    assert_int_equal(nib__writer_make(&w, &heap, &err), NIB_OK);
+    for (size_t i = 0; i < meta_count; i++)
+        nib__writer_add_meta(w, metas[i].key, metas[i].value);
+    for (size_t i = 0; i < count; i++)
+        (void)nib__writer_add_tensor(w, tensors[i].name, tensors[i].type, tensors[i].shape,
+                                     tensors[i].rank, i);
+    assert_int_equal(nib__writer_layout(w, 0, &err), NIB_OK);
+    assert_int_equal(mkdir(directory, 0700), 0);
+    assert_int_equal(nib__writer_begin(w, directory, NULL, &err), NIB_OK);
+    for (size_t t = 0; t < count; t++) {
+        const int64_t elements =
+            tensors[t].shape[0] * (tensors[t].rank == 2 ? tensors[t].shape[1] : 1);
+        for (int64_t i = 0; i < elements; i++) {
+            uint8_t bytes[8];
+            float value = value_of(t, i);
+            const double wide = (double)value * (1 + 1e-12);
+            if (tensors[t].type == NIB_TYPE_F64)
+                memcpy(bytes, &wide, 8);
+            else
+                nib__from_f32(bytes, tensors[t].type, &value, 1);
+            assert_int_equal(
+                nib__writer_put(w, t, bytes, (size_t)nib__type_bits(tensors[t].type) / 8, &err),
+                NIB_OK);
+        }
+    }
+    assert_int_equal(nib__writer_finish(w, &err), NIB_OK);
+    nib__writer_free(w);
+    if (config != NULL)
+        write_text(directory, "config.json", config);
+}
+
+static void drop(const char *path)
+{
+    nib_err err;
+    if (nib__path_remove(path, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
+/* Two layers, a norm, an embedding and an output of its own. */
+static const source_tensor usual[] = {
+    {"model.embed_tokens.weight", NIB_TYPE_BF16, {10, 64}, 2},
+    {"model.layers.0.self_attn.q_proj.weight", NIB_TYPE_BF16, {6, 64}, 2},
+    {"model.layers.0.self_attn.q_proj.bias", NIB_TYPE_BF16, {6}, 1},
+    {"model.layers.0.mlp.up_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
+    {"model.norm.weight", NIB_TYPE_BF16, {64}, 1},
+    {"lm_head.weight", NIB_TYPE_BF16, {10, 64}, 2},
+};
+
+static const char config[] =
+    "{\n  \"model_type\": \"llama\",\n  \"tie_word_embeddings\": true\n}\n";
+
+typedef struct done {
+    nib_ledger ledger;
+    nib_quantize_report report;
+    nib_err err;
+    nib_status status;
+} done;
+
+static void quantize(done *d, const char *from, const nib_quantize_layer *layers, size_t count,
+                     const char *out, const char *format, bool force)
+{
+    nib_checkpoint *cp = open_ok(from);
+    const nib_quantize_job job = {.checkpoint = cp,
+                                  .layers = layers,
+                                  .count = count,
+                                  .recipe = "test",
+                                  .out = out,
+                                  .format = format,
+                                  .force = force,
+                                  .pool = pool,
+                                  .allocator = &heap};
+    *d = (done){.err = {NIB_OK, ""}};
+    nib__ledger_init(&d->ledger, &heap);
+    d->status = nib__quantize(&d->ledger, &d->report, &job, &d->err);
+    nib__checkpoint_close(cp);
+}
+
+static void expect(done *d, nib_status status, const char *fragment)
+{
+    if (d->status != status || (fragment != NULL && strstr(d->err.text, fragment) == NULL))
+        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status),
+                 fragment == NULL ? "" : fragment, nib_status_name(d->status), d->err.text);
+}
+
+static void free_done(done *d) { nib__ledger_free(&d->ledger); }
+
+static char *read_text(const char *directory, const char *name)
+{
+    char path[700];
+    char *text;
+    size_t size;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    if (nib__file_read(&text, &size, path, 1 << 20, &heap, NULL) != NIB_OK)
+        fail_msg("%s is not there", path);
+    return text;
+}
+
+static void expect_text(const char *directory, const char *name, const char *fragment)
+{
+    char *text = read_text(directory, name);
+    if (strstr(text, fragment) == NULL)
+        fail_msg("%s has no %s:\n%s", name, fragment, text);
+    nib__release(&heap, text);
+}
+
+static bool exists(const char *path) { return nib__path_kind(path) != NIB_PATH_NONE; }
+
+/* ---- torchao, byte for byte ---- */
+
+/* The golden file's originals as one checkpoint, each to its own scheme: all parts equal torchao's.
+ */
+static void test_torchao_parts(void **state)
+{
+    (void)state;
+    char from[512], out[512];
+    nib_err err;
+    nib_checkpoint *golden = open_ok("tests/golden/torchao_weights.safetensors");
+    nib_quantize_layer layers[40];
+    char schemes[40][64];
+    size_t count = 0;
+    nib_writer *w;
+    assert_int_equal(nib__writer_make(&w, &heap, &err), NIB_OK);
+    const nib_tensor *originals[80];
+    size_t tensors = 0;
+    for (size_t i = 0; i < nib__checkpoint_module_count(golden); i++) {
+        char name[100];
+        const char *module = nib__checkpoint_module(golden, i);
+        if (strncmp(module, "mxfp4", 5) == 0)
+            continue;
+        snprintf(schemes[count], 64, "%.*s", (int)(strrchr(module, '.') - module), module);
+        layers[count] = layer(module, schemes[count]);
+        count++;
+        for (int bias = 0; bias < 2; bias++) {
+            snprintf(name, sizeof name, "%s.%s", module, bias ? "bias" : "original");
+            const nib_tensor *t = nib__checkpoint_find(golden, name);
+            snprintf(name, sizeof name, "%s.%s", module, bias ? "bias" : "weight");
+            originals[tensors++] = t;
+            (void)nib__writer_add_tensor(w, name, t->type, t->shape, t->rank, count);
+        }
+    }
+    assert_int_equal(count, 36);
+    assert_int_equal(nib__writer_layout(w, 0, &err), NIB_OK);
+    assert_int_equal(nib__writer_begin(w, NULL, at(from, "golden"), &err), NIB_OK);
+    for (size_t t = 0; t < tensors; t++)
+        assert_int_equal(
+            nib__writer_put(w, t, originals[t]->data, (size_t)originals[t]->bytes, &err), NIB_OK);
+    assert_int_equal(nib__writer_finish(w, &err), NIB_OK);
+    nib__writer_free(w);
+    done d;
+    quantize(&d, from, layers, count, at(out, "out"), "torchao", false);
+    expect(&d, NIB_OK, NULL);
+    nib_checkpoint *cp = open_ok(out);
+    size_t compared = 0;
+    for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {
+        const nib_tensor *ours = nib__checkpoint_at(cp, i);
+        const nib_tensor *theirs = nib__checkpoint_find(golden, ours->name);
+        assert_non_null(theirs);
+        assert_int_equal(ours->type, theirs->type);
+        assert_int_equal(ours->bytes, theirs->bytes);
+        if (memcmp(ours->data, theirs->data, (size_t)ours->bytes) != 0)
+            fail_msg("%s is not torchao's", ours->name);
+        compared++;
+    }
+    assert_int_equal(compared, 36 * 3 + 36 - 10); /* codes, scales, bias; zeros but for floats */
+    nib__checkpoint_close(cp);
+    nib__checkpoint_close(golden);
+    free_done(&d);
+    assert_true(exists(at(out, "out.nibble.json")));
+    drop(out);
+    drop(at(out, "out"));
+    drop(from);
+}
+
+/* ---- directories ---- */
+
+static void test_directory(void **state)
+{
+    (void)state;
+    char from[512], out[512], path[600];
+    done d;
+    const nib_quantize_layer layers[] = {
+        layer("model.embed_tokens", NULL), layer("model.layers.0.self_attn.q_proj", "8da4w-g32"),
+        layer("model.layers.0.mlp.up_proj", "8da4w-g32"), layer("lm_head", NULL)};
+    write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
+    write_text(from, "tokenizer.json", "{}");
+    write_text(from, "secret.txt", "not to be copied");
+    quantize(&d, from, layers, COUNT(layers), at(out, "out"), NULL, false);
+    expect(&d, NIB_OK, NULL);
+    assert_string_equal(d.report.format, "torchao");
+    assert_int_equal(d.ledger.layer_count, 4);
+    assert_string_equal(d.ledger.layers[1].done, "8da4w-g32");
+    assert_true(d.ledger.layers[1].bias);
+    assert_true(d.ledger.layers[1].sqnr_db > 15 && d.ledger.layers[1].sqnr_db < 40);
+    assert_int_equal(d.ledger.layers[1].bytes, 6 * 64 + 2 * 6 * 2 + 6 * 2);
+    assert_string_equal(d.ledger.layers[0].done, "bf16");
+    expect_text(out, "config.json", "\"quant_method\": \"torchao\"");
+    expect_text(out, "config.json", "Int8DynamicActivationIntxWeightConfig");
+    expect_text(out, "config.json", "\"lm_head\"");
+    expect_text(out, "config.json", "\"model_type\": \"llama\"");
+    expect_text(out, "nibble.json", "\"recipe\": \"test\"");
+    expect_text(out, "nibble.json", "\"tokenizer.json\": \"");
+    snprintf(path, sizeof path, "%s/secret.txt", out);
+    assert_false(exists(path));
+    nib_checkpoint *cp = open_ok(out);
+    nib_weight w;
+    assert_int_equal(nib__checkpoint_count(cp), 10);
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, cp, layers[1].name, NULL, NULL), NIB_OK);
+    char name[64];
+    assert_string_equal(nib__scheme_name(name, &w.scheme), "8da4w-g32");
+    assert_non_null(w.bias);
+    float row[64];
+    nib__weight_row(&w, 3, row);
+    for (int64_t k = 0; k < 64; k++)
+        assert_true(fabsf(row[k] - value_of(1, 3 * 64 + k)) < 0.08f);
+    nib__checkpoint_close(cp);
+    free_done(&d);
+    /* It is there now; force replaces it, and the same input gives the same bytes. */
+    char *first = read_text(out, "nibble.json");
+    quantize(&d, from, layers, COUNT(layers), out, NULL, false);
+    expect(&d, NIB_EXISTS, "--force");
+    free_done(&d);
+    quantize(&d, from, layers, COUNT(layers), out, NULL, true);
+    expect(&d, NIB_OK, NULL);
+    free_done(&d);
+    char *second = read_text(out, "nibble.json");
+    assert_string_equal(first, second);
+    nib__release(&heap, first);
+    nib__release(&heap, second);
+    /* Codes are not quantized again. */
+    quantize(&d, out, layers, COUNT(layers), at(path, "again"), NULL, false);
+    expect(&d, NIB_UNSUPPORTED, "quantized already");
+    assert_false(exists(path));
+    free_done(&d);
+    drop(out);
+    drop(from);
+}
+
+static void test_nibble(void **state)
+{
+    (void)state;
+    static const source_tensor odd[] = {{"a.weight", NIB_TYPE_F32, {5, 35}, 2},
+                                        {"b.weight", NIB_TYPE_F64, {3, 64}, 2},
+                                        {"b.bias", NIB_TYPE_F64, {3}, 1}};
+    static const char *const schemes[] = {
+        "8da4w-g32",   "8da4w-g32-asym", "8da4w-g32-actsym",   "8da4w-g32-static",    "4da4w-g16",
+        "int8dq-g32",  "int8dq-static",  "int4wo-g32",         "int4wo-row-tinygemm", "mxfp8",
+        "mxfp8-floor", "fp8dq-tensor",   "int8wo-tensor-asym", "8da4w-row-ao017"};
+    char from[512], out[512];
+    write_source(at(from, "src"), config, odd, COUNT(odd), NULL, 0);
+    for (size_t i = 0; i < COUNT(schemes); i++) {
+        done d;
+        nib_quantize_layer layers[] = {layer("a", schemes[i]), layer("b", schemes[i])};
+        layers[0].act_scale = layers[1].act_scale = 0.25f;
+        layers[0].act_zero = layers[1].act_zero = -3;
+        quantize(&d, from, layers, 2, at(out, "out"), "torchao", false);
+        expect(&d, NIB_NOT_AS_ASKED, "torchao's format cannot hold");
+        assert_false(exists(out));
+        free_done(&d);
+        quantize(&d, from, layers, 2, out, NULL, false);
+        expect(&d, NIB_OK, NULL);
+        assert_string_equal(d.report.format, "nibble");
+        assert_string_equal(d.ledger.notes[0].code, "format");
+        expect_text(out, "config.json", "\"quant_method\": \"nibble\"");
+        /* f64 is told: the bias where layers are listed, the weight when it is streamed. */
+        assert_int_equal(d.ledger.tensor_count, 2);
+        free_done(&d);
+        nib_checkpoint *cp = open_ok(out);
+        for (int l = 0; l < 2; l++) {
+            nib_weight w;
+            nib_err err;
+            char name[64];
+            float row[64];
+            if (nib__checkpoint_weight(&w, NULL, cp, l == 0 ? "a" : "b", NULL, &err) != NIB_OK)
+                fail_msg("%s: %s", schemes[i], err.text);
+            assert_string_equal(nib__scheme_name(name, &w.scheme), schemes[i]);
+            assert_true(l == 0 || w.bias_type == NIB_TYPE_F64);
+            if (w.scheme.act == NIB_ACT_I8_STATIC) {
+                assert_true(*w.act_scale == 0.25f);
+                assert_true((w.act_zero != NULL) == !w.scheme.act_symmetric);
+            }
+            nib__weight_row(&w, 2, row);
+            for (int64_t k = 0; k < w.k; k++)
+                if (!(fabsf(row[k] - value_of((size_t)l, 2 * w.k + k)) < 0.1f))
+                    fail_msg("%s: layer %d, column %d", schemes[i], l, (int)k);
+        }
+        nib__checkpoint_close(cp);
+        drop(out);
+    }
+    drop(from);
+}
+
+/* ---- names that share a tensor ---- */
+
+static void test_shared(void **state)
+{
+    (void)state;
+    static const source_tensor embed_only[] =
+        {{"model.embed_tokens.weight", NIB_TYPE_F32, {4, 32}, 2}},
+                               head_only[] = {{"lm_head.weight", NIB_TYPE_F32, {4, 32}, 2}};
+    static const nib_meta alias = {"model.embed_tokens.weight", "lm_head.weight"};
+    static const struct {
+        bool alias; /* the file stores the head, and its metadata name the embedding */
+        const char *embed, *head;
+        const char *written[3];
+        bool untied;
+    } cases[] = {
+        {false, NULL, NULL, {"model.embed_tokens.weight"}, false},
+        {false, NULL, "int8wo", {"model.embed_tokens.weight", "lm_head._weight_qdata"}, true},
+        {false, "int8wo", NULL, {"model.embed_tokens._weight_qdata", "lm_head.weight"}, true},
+        {false,
+         "int8wo",
+         "int8wo",
+         {"model.embed_tokens._weight_qdata", "lm_head._weight_qdata"},
+         true},
+        {true, NULL, NULL, {"lm_head.weight"}, false},
+        {true, NULL, "int8wo", {"lm_head._weight_qdata", "model.embed_tokens.weight"}, true},
+        {true, "int8wo", NULL, {"lm_head.weight", "model.embed_tokens._weight_qdata"}, true},
+        {true, NULL, "bf16", {"lm_head.weight"}, false},
+    };
+    char from[512], out[512];
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        done d;
+        nib_quantize_layer layers[] = {layer("model.embed_tokens", cases[i].embed),
+                                       layer("lm_head", cases[i].head)};
+        if (!cases[i].alias)
+            layers[1].source = "model.embed_tokens";
+        write_source(at(from, "src"), config, cases[i].alias ? head_only : embed_only, 1, &alias,
+                     cases[i].alias);
+        quantize(&d, from, layers, 2, at(out, "out"), NULL, false);
+        expect(&d, NIB_OK, NULL);
+        free_done(&d);
+        nib_checkpoint *cp = open_ok(out);
+        for (size_t n = 0; n < 3 && cases[i].written[n] != NULL; n++)
+            if (nib__checkpoint_find(cp, cases[i].written[n]) == NULL)
+                fail_msg("case %zu: %s is missing", i, cases[i].written[n]);
+        /* The alias lives on exactly where nothing was parted. */
+        assert_true((nib__checkpoint_alias(cp, alias.key) != NULL) ==
+                    (cases[i].alias && !cases[i].untied));
+        expect_text(out, "config.json",
+                    cases[i].untied ? "\"tie_word_embeddings\": false"
+                                    : "\"tie_word_embeddings\": true");
+        for (int l = 0; l < 2; l++) {
+            nib_weight w;
+            bool found = false;
+            nib_err err;
+            if (nib__checkpoint_weight(&w, &found, cp, layers[l].name, NULL, &err) != NIB_OK)
+                fail_msg("case %zu: %s", i, err.text);
+            assert_true(found == (cases[i].untied || cases[i].alias || l == 0));
+        }
+        nib__checkpoint_close(cp);
+        drop(out);
+        drop(from);
+    }
+}
+
+/* ---- what is refused ---- */
+
+static void test_places(void **state)
+{
+    (void)state;
+    char from[512], out[512];
+    done d;
+    const nib_quantize_layer layers[] = {layer("model.layers.0.mlp.up_proj", "int8wo")};
+    write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
+    static const char *const bad[] = {"src", "src/", "src/out", "src/../src", "."};
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        quantize(&d, from, layers, 1, at(out, bad[i]), NULL, true);
+        expect(&d, NIB_USAGE, "the output is, holds or lies in the source");
+        free_done(&d);
+    }
+    quantize(&d, from, layers, 1, at(out, "none/out"), NULL, false);
+    expect(&d, NIB_IO, "none/out.part");
+    free_done(&d);
+    quantize(&d, from, layers, 1, at(out, "out"), "gguf", false);
+    expect(&d, NIB_USAGE, "format \"gguf\"");
+    free_done(&d);
+    const nib_quantize_layer absent[] = {layer("model.layers.9.mlp.up_proj", "int8wo")};
+    quantize(&d, from, absent, 1, out, NULL, false);
+    expect(&d, NIB_BAD_INPUT,
+           "model.layers.9.mlp.up_proj.weight: the checkpoint has no such tensor");
+    free_done(&d);
+    const nib_quantize_layer norm[] = {layer("model.norm", "int8wo")};
+    quantize(&d, from, norm, 1, out, NULL, false);
+    expect(&d, NIB_BAD_INPUT, "a weight to quantize is a matrix");
+    free_done(&d);
+    assert_false(exists(out));
+    drop(from);
+}
+
+/* A NaN anywhere is found and named, in a layer and in what is copied; nothing is left. */
+static void test_nan(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t index;
+        const char *fragment;
+    } cases[] = {{1 * 640 + 64 * 5 + 7, "q_proj.weight: row 5, column 7 is nan"},
+                 {3, "model.embed_tokens.weight: the value at index 3 is not finite"}};
+    char from[512], out[512], file[600];
+    done d;
+    const nib_quantize_layer layers[] = {layer("model.layers.0.self_attn.q_proj", "8da4w-g32")};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
+        snprintf(file, sizeof file, "%s/model.safetensors", from);
+        const uint16_t nan = 0x7fc0;
+        const int fd = open(file, O_RDWR);
+        uint64_t n = 0;
+        assert_int_equal(pread(fd, &n, 8, 0), 8);
+        assert_int_equal(pwrite(fd, &nan, 2, (off_t)(8 + n + 2 * cases[i].index)), 2);
+        close(fd);
+        quantize(&d, from, layers, 1, at(out, "out"), NULL, false);
+        expect(&d, NIB_BAD_INPUT, cases[i].fragment);
+        free_done(&d);
+        assert_false(exists(out));
+        assert_false(exists(at(out, "out.part")));
+        drop(from);
+    }
+}
+
+static bool stop_at(void *ctx, const char *what, uint64_t done_bytes, uint64_t total)
+{
+    uint64_t *calls = ctx;
+    assert_string_equal(what, "quantize");
+    assert_true(done_bytes <= total);
+    return ++*calls < 3;
+}
+
+static void test_cancel_and_dry_run(void **state)
+{
+    (void)state;
+    char from[512], out[512];
+    uint64_t calls = 0;
+    const nib_callbacks callbacks = {.progress = stop_at, .ctx = &calls};
+    const nib_quantize_layer layers[] = {layer("model.layers.0.mlp.up_proj", "int8wo")};
+    write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
+    nib_checkpoint *cp = open_ok(from);
+    nib_quantize_job job = {.checkpoint = cp,
+                            .layers = layers,
+                            .count = 1,
+                            .recipe = "int8wo",
+                            .out = at(out, "out"),
+                            .pool = pool,
+                            .callbacks = &callbacks,
+                            .allocator = &heap};
+    nib_ledger ledger;
+    nib_quantize_report report = {0};
+    nib_err err = {NIB_OK, ""};
+    nib__ledger_init(&ledger, &heap);
+    assert_int_equal(nib__quantize(&ledger, &report, &job, &err), NIB_CANCELLED);
+    assert_int_equal(calls, 3);
+    nib__ledger_free(&ledger);
+    char part[512];
+    assert_false(exists(out) || exists(at(part, "out.part")));
+    job.dry_run = true;
+    nib__ledger_init(&ledger, &heap);
+    assert_int_equal(nib__quantize(&ledger, &report, &job, &err), NIB_OK);
+    assert_int_equal(calls, 3); /* nothing was read */
+    assert_false(exists(out));
+    const uint64_t predicted = report.bytes_after;
+    nib_text text;
+    nib__text_init(&text, &heap);
+    nib__quantize_render(&ledger, &report, NIB_FORM_TEXT, &text);
+    assert_non_null(strstr(text.at, "would write"));
+    assert_non_null(strstr(text.at, "1 linear layer: 1 asked int8wo, 1 done, 0 substituted"));
+    nib__text_clear(&text);
+    nib__quantize_render(&ledger, &report, NIB_FORM_JSON, &text);
+    assert_non_null(strstr(text.at, "\"dry_run\": true"));
+    nib__text_free(&text);
+    nib__ledger_free(&ledger);
+    job.dry_run = false;
+    job.callbacks = NULL;
+    nib__ledger_init(&ledger, &heap);
+    assert_int_equal(nib__quantize(&ledger, &report, &job, &err), NIB_OK);
+    assert_int_equal(report.bytes_after, predicted);
+    struct stat st;
+    char path[600];
+    snprintf(path, sizeof path, "%s/model.safetensors", out);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, predicted);
+    nib__ledger_free(&ledger);
+    nib__checkpoint_close(cp);
+    drop(out);
+    drop(from);
+}
+
+/* The same bytes for any number of threads, SQNR included. */
+static void test_threads(void **state)
+{
+    (void)state;
+    static const int counts[] = {1, 2, 3, 8};
+    char from[512], out[512], *first = NULL;
+    const nib_quantize_layer layers[] = {layer("model.embed_tokens", "int8wo-tensor"),
+                                         layer("model.layers.0.self_attn.q_proj", "8da4w-g32"),
+                                         layer("model.layers.0.mlp.up_proj", "mxfp8"),
+                                         layer("lm_head", "int4wo-g32")};
+    write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
+    nib_pool *const usual_pool = pool;
+    for (size_t i = 0; i < COUNT(counts); i++) {
+        done d;
+        assert_int_equal(nib__pool_open(&pool, counts[i], &heap, NULL), NIB_OK);
+        quantize(&d, from, layers, COUNT(layers), at(out, "out"), NULL, false);
+        expect(&d, NIB_OK, NULL);
+        free_done(&d);
+        char *manifest = read_text(out, "nibble.json");
+        if (first == NULL)
+            first = manifest;
+        else {
+            assert_string_equal(first, manifest);
+            nib__release(&heap, manifest);
+        }
+        nib__pool_close(pool);
+        drop(out);
+    }
+    pool = usual_pool;
+    nib__release(&heap, first);
+    drop(from);
+}
+
+/* A disk that is full: said, and nothing left. */
+static void test_full(void **state)
+{
+    (void)state;
+    char from[512], out[512], part[512];
+    done d;
+    struct rlimit old, small;
+    const nib_quantize_layer layers[] = {layer("model.layers.0.mlp.up_proj", "int8wo")};
+    write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
+    getrlimit(RLIMIT_FSIZE, &old);
+    signal(SIGXFSZ, SIG_IGN);
+    static const rlim_t limits[] = {0, 100, 2000, 4000};
+    for (size_t i = 0; i < COUNT(limits); i++) {
+        small = old;
+        small.rlim_cur = limits[i];
+        setrlimit(RLIMIT_FSIZE, &small);
+        quantize(&d, from, layers, 1, at(out, "out"), NULL, false);
+        setrlimit(RLIMIT_FSIZE, &old);
+        expect(&d, NIB_IO, "out.part");
+        free_done(&d);
+        assert_false(exists(out) || exists(at(part, "out.part")));
+    }
+    drop(from);
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    char from[512], out[512], part[512];
+    const nib_quantize_layer layers[] = {layer("model.layers.0.mlp.up_proj", "8da4w-g32"),
+                                         layer("lm_head", "int8wo-tensor")};
+    write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
+    nib_checkpoint *cp = open_ok(from);
+    nib_status status = NIB_NO_MEMORY;
+    for (int n = 0; status != NIB_OK; n++) {
+        failing f = {n, 0};
+        const nib_allocator a = failing_allocator(&f);
+        const nib_quantize_job job = {.checkpoint = cp,
+                                      .layers = layers,
+                                      .count = 2,
+                                      .recipe = "int8wo",
+                                      .out = at(out, "out"),
+                                      .pool = pool,
+                                      .allocator = &a};
+        nib_ledger ledger;
+        nib_quantize_report report;
+        nib_err err = {NIB_OK, ""};
+        nib__ledger_init(&ledger, &a);
+        status = nib__quantize(&ledger, &report, &job, &err);
+        nib__ledger_free(&ledger);
+        if (status != NIB_OK && status != NIB_NO_MEMORY)
+            fail_msg("allocation %d: %s", n, err.text);
+        assert_int_equal(f.live, 0);
+        assert_true(exists(out) == (status == NIB_OK));
+        assert_false(exists(at(part, "out.part")));
+        assert_true(n < 2000);
+    }
+    nib__checkpoint_close(cp);
+    drop(out);
+    drop(from);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    heap = nib__allocator_default();
+    make_directory(root);
+    return nib__pool_open(&pool, 2, &heap, NULL) == NIB_OK ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    nib__pool_close(pool);
+    return nib__path_remove(root, NULL) == NIB_OK ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_torchao_parts),
+        cmocka_unit_test(test_directory),
+        cmocka_unit_test(test_nibble),
+        cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_cancel_and_dry_run),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
