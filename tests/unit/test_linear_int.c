@@ -309,7 +309,7 @@ static const int64_t groups[] = {32, 64, 96, 128, 160, 256, 1024, 1056, 3072, NI
 static void test_shapes(void **state)
 {
     (void)state;
-    static const nib_type scale_types[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
+    static const nib_type scale_types[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16, NIB_TYPE_F64};
     unsigned turn = 0;
     for (size_t k = 0; k < COUNT(ks); k++)
         for (size_t g = 0; g < COUNT(groups); g++)
@@ -318,7 +318,7 @@ static void test_shapes(void **state)
                     const bool big = ks[k] > 1000;
                     const shape s = {.m = ms[turn % (big ? 7 : COUNT(ms))], .n = ns[turn / 3 % COUNT(ns)], .k = ks[k],
                                      .group = groups[g], .code = code ? NIB_CODE_I8 : NIB_CODE_I4,
-                                     .scale_type = scale_types[turn / 2 % 3],
+                                     .scale_type = scale_types[turn / 5 % 4],
                                      .zero = turn % 5 == 1 ? NIB_ZERO_INT : NIB_ZERO_NONE, .zero_type = NIB_TYPE_I8,
                                      .act_symmetric = turn / 2 % 2 != 0, .nibbles = turn % 3 != 0,
                                      .bias = turn % 4 != 0, .values = (values)v};

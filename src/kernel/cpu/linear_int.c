@@ -117,8 +117,9 @@ enum { K_MAX = 1 << 16 };
               NIB_MULTIPLE(GROUP, NIB_UNIT, "32 inputs at a time are multiplied under one scale"), \
               NIB_AT_MOST(K, K_MAX, "sums are held in 32 bits"),                                   \
               NIB_ONE_OF(SCALE_TYPE,                                                               \
-                         NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16),   \
-                         "scales are packed as they are stored"),                                  \
+                         NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16) |  \
+                             NIB_BIT(NIB_TYPE_F64),                                                \
+                         "a scale is a float; f64 is rounded to f32 when it is packed"),           \
               NIB_ONE_OF(ZERO, NIB_BIT(NIB_ZERO_NONE) | NIB_BIT(NIB_ZERO_INT),                     \
                          "zero points enter an integer sum"),                                      \
               NIB_ONE_OF(ZERO_TYPE, NIB_BIT(NIB_TYPE_NONE) | NIB_BIT(NIB_TYPE_I8),                 \

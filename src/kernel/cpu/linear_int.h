@@ -4,7 +4,7 @@
  * every instruction set; the arithmetic contract stands at the top of linear_int.c.
  *
  * A panel is 32 outputs. It holds its groups of k in ascending order, each as
- *   scales   [32] f32, f16 or bf16, as stored
+ *   scales   [32] f32, f16 or bf16, as stored; f64 as f32
  *   offsets  [32] i16, only with ZERO_INT: what was added to a code, plus its zero point
  *   codes    units of 32 k; the last unit of a row is filled up with zero bytes
  * A unit of int8 is [8 quads][32 outputs][4 k] bytes, code + 128. A unit of int4 is [4][32 outputs][4] bytes of

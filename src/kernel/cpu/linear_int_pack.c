@@ -16,8 +16,9 @@ nib_int_layout nib__int_layout(const nib_weight *w)
     l.units = nib__ceil_div(nib__min(l.group, w->k), NIB_UNIT);
     l.last_units = nib__ceil_div(w->k - (l.groups - 1) * l.group, NIB_UNIT);
     l.per_block = nib__max(1, NIB_SUM_BLOCK / l.group);
-    l.scale_type = w->scale_type;
-    l.scale_bytes = w->scale_type == NIB_TYPE_F32 ? 4 : 2;
+    /* A product is of f32: a wider scale is rounded once, here, as the reference rounds it when it reads it. */
+    l.scale_type = w->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->scale_type;
+    l.scale_bytes = (size_t)nib__type_bits(l.scale_type) / 8;
     l.has_zeros = w->scheme.zero == NIB_ZERO_INT;
     l.header = NIB_PANEL * (l.scale_bytes + (l.has_zeros ? sizeof(int16_t) : 0));
     l.unit_bytes = NIB_PANEL * NIB_UNIT / (is_int4 ? 2 : 1);
@@ -36,14 +37,26 @@ static uint64_t packed_bytes(const nib_weight *w)
 
 /* ---- packing ---- */
 
+static void put_scale(const nib_weight *w, int64_t at, uint8_t *to)
+{
+    const size_t size = (size_t)nib__type_bits(w->scale_type) / 8;
+    const uint8_t *scale = (const uint8_t *)w->scales + (size_t)at * size;
+    float rounded;
+    if (w->scale_type != NIB_TYPE_F64) {
+        memcpy(to, scale, size);
+        return;
+    }
+    nib__to_f32(&rounded, scale, NIB_TYPE_F64, 1);
+    memcpy(to, &rounded, sizeof rounded);
+}
+
 /* Scales and offsets of output i in column `column` of a panel. */
 static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column, uint8_t *panel)
 {
     for (int64_t g = 0; g < l->groups; g++) {
         uint8_t *header = panel + (size_t)g * l->group_bytes;
         const int64_t at = i * w->scale_stride_n + g * w->scale_stride_g;
-        memcpy(header + (size_t)column * l->scale_bytes,
-               (const uint8_t *)w->scales + (size_t)at * l->scale_bytes, l->scale_bytes);
+        put_scale(w, at, header + (size_t)column * l->scale_bytes);
         if (l->has_zeros) {
             const int16_t offset = (int16_t)(l->offset + nib__weight_int_zero(w, i, g));
             memcpy(header + NIB_PANEL * l->scale_bytes + (size_t)column * sizeof offset, &offset, sizeof offset);
