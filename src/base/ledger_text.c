@@ -375,11 +375,15 @@ static void count_done(const nib_ledger *ledger, nib_text *out)
 
 void nib__ledger_summary(const nib_ledger *ledger, nib_text *out)
 {
-    size_t linear = 0;
+    size_t linear = 0, substituted = 0, denied = 0;
     if (ledger->failed)
         out->failed = true;
-    for (size_t i = 0; i < ledger->layer_count; i++)
-        linear += is_linear(&ledger->layers[i]);
+    for (size_t i = 0; i < ledger->layer_count; i++) {
+        const nib_ledger_layer *layer = &ledger->layers[i];
+        linear += is_linear(layer);
+        denied += is_linear(layer) && layer->denied;
+        substituted += is_linear(layer) && !layer->denied && layer->rung != NIB_RUNG_NONE;
+    }
     nib__text_format(out, "%zu linear layer%s:", linear, linear == 1 ? "" : "s");
     const size_t start = out->size;
     count_asked(ledger, out);
@@ -389,9 +393,12 @@ void nib__ledger_summary(const nib_ledger *ledger, nib_text *out)
         memmove(out->at + start, out->at + start + 1, out->size - start);
         out->size--;
     }
-    nib__text_format(out, "%s %zu substituted", linear != 0 ? "," : "",
-                     nib__ledger_substituted(ledger));
-    const size_t denied = nib__ledger_denied(ledger);
+    nib__text_format(out, "%s %zu substituted", linear != 0 ? "," : "", substituted);
     if (denied != 0)
         nib__text_format(out, ", %zu denied", denied);
+    /* The embedding is no linear layer, but it is not passed over either. */
+    const size_t tables =
+        nib__ledger_substituted(ledger) + nib__ledger_denied(ledger) - substituted - denied;
+    if (tables != 0)
+        nib__text_format(out, "; of the embeddings %zu not as asked", tables);
 }

@@ -49,6 +49,8 @@ typedef union nib_run {
 typedef struct nib_peer {
     const char *engine, *version, *source; /* "torchao", "0.10", "commit:path" */
     const char *result; /* what its engine does where it accepts, if that needs words; NULL */
+    /* The scale type that its engine makes for activations with a zero point, whatever the layer says. */
+    nib_type act_scale_type; /* NONE: as the layer says */
 } nib_peer;
 
 enum { NIB_ANY = -1 }; /* in a row's key: whatever it is */

@@ -1,25 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels and guards of other engines, as data: what each asks, read in its source at the commit named, and
- * what that engine does when the answer is no (`note`). They explain why an engine refused, skipped or fell
- * back; they never run, and no row of Nibble's own carries a condition that only they have.
+ * Kernels and guards of other engines, as data: what each asks, read in its source at the commit
+ * named, and what that engine does when the answer is no (`note`). They explain why an engine
+ * refused, skipped or fell back; they never run, and no row of Nibble's own carries a condition
+ * that only they have.
  */
 #include "kernel.h"
 
-#define AO_010  "8b264ce1e1597f4c3f6476609334be05d294f092"
+#define AO_010 "8b264ce1e1597f4c3f6476609334be05d294f092"
 #define AO_2025 "96aec6a3e713687c1728a20a08d5c54db0344377"
 #define AO_2026 "36027d82"
 #define AO_BIAS "f64d5a16667edb73e6abbbf2e824428ba8acfd19"
-#define TITAN   "49d5cab1c32ec5ae2bbe4fab47b4f69725083eec"
+#define TITAN "49d5cab1c32ec5ae2bbe4fab47b4f69725083eec"
 #define ET_BIAS "b9e9abd006c0cf63c2a0cea4935d5dbf7e32b228"
 #define ET_2026 "cff6f4dd"
 
-#define PEER(name_, op_, code_, act_, engine_, version_, source_, conds_, note_, result_)                   \
+#define PEER(name_, op_, code_, act_, engine_, version_, source_, conds_, note_, result_)          \
     {                                                                                              \
         .name = name_, .op = NIB_OP_##op_, .code = NIB_CODE_##code_, .act = NIB_ACT_##act_,        \
         .input = NIB_ANY, .device = NIB_ANY, .conds = conds_, .numbers = NIB_NUMBERS_OTHER,        \
-        .peer = &(const nib_peer){engine_, version_, source_, result_}, .note = note_                       \
+        .peer =                                                                                    \
+            &(const nib_peer){                                                                     \
+                .engine = engine_, .version = version_, .source = source_, .result = result_},     \
+        .note = note_                                                                              \
     }
+/* In place of a result: the engine makes float64 scales of activations. */
+#define F64_SCALES NULL, .act_scale_type = NIB_TYPE_F64
 
 #define HALF_TYPES (NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16))
 #define CPU_MAKERS (NIB_BIT(NIB_MAKER_X86) | NIB_BIT(NIB_MAKER_ARM))
@@ -31,15 +37,17 @@ static const nib_cond cutlass[] = {
     NIB_AT_LEAST(SM, 80, "its mma is of sm_80"),
     NIB_IS(WISH, NIB_WISH_CUTLASS_INT4, "the check asks CutlassInt4PackedLayout"),
     NIB_ONE_OF(INPUT, HALF_TYPES, "its output type"),
-    NIB_IS(ACT_SCALE_TYPE, NIB_TYPE_F32, "the check asks float32 of the activation's scale"),
+    NIB_IS(ACT_SYMMETRIC, 1, "its product knows no zero point of the activation"),
+    NIB_IS(ACT_SCALE_TYPE, NIB_TYPE_F32,
+           "the check asks float32, and with a zero point this version makes float64 (PR 1131)"),
     NIB_IS(SCALE_TYPE, NIB_TYPE_F32, "the check asks float32 of the weight's scale"),
     NIB_IS(GROUP, NIB_GROUP_ROW, "the check asks one scale per output row"),
     NIB_IS(SYMMETRIC, 1, "its packing asserts that zero points are 0"),
     NIB_COND_END,
 };
 #define CUTLASS_NOTE                                                                               \
-    "no other kernel matches either: the error is caught inside, both sides are dequantized and "  \
-    "F.linear runs in floating point, without a message"
+    "QuantizedLinearNotImplementedError is raised and caught inside: both sides are dequantized "  \
+    "and F.linear runs in floating point, slower than bf16 and without a message"
 
 static const nib_cond pack_cuda[] = {
     NIB_IS(MAKER, NIB_MAKER_NVIDIA, "the only packing kernel is CUDA's"),
@@ -54,13 +62,14 @@ static const nib_cond pack_cuda[] = {
 static const nib_kernel rows[] = {
     /* ---- torchao 0.10: int4 weights with quantized activations ---- */
     PEER("torchao-0.10.cutlass_s8s4", LINEAR, I4, I8_TOKEN, "torchao", "0.10 (2025-04-02)",
-         AO_010 ":torchao/dtypes/uintx/cutlass_int4_packed_layout.py", cutlass, CUTLASS_NOTE, NULL),
+         AO_010 ":torchao/dtypes/uintx/cutlass_int4_packed_layout.py", cutlass, CUTLASS_NOTE,
+         F64_SCALES),
     PEER("torchao-0.10.cutlass_s4s4", LINEAR, I4, I4_TOKEN, "torchao", "0.10 (2025-04-02)",
-         AO_010 ":torchao/dtypes/uintx/cutlass_int4_packed_layout.py", cutlass, CUTLASS_NOTE, NULL),
+         AO_010 ":torchao/dtypes/uintx/cutlass_int4_packed_layout.py", cutlass, CUTLASS_NOTE,
+         F64_SCALES),
     PEER("torchao.8da4w_unpacked", LINEAR, I4, I8_TOKEN, "torchao", "0.18 (2026-07-31)",
          AO_2026 ":torchao/quantization/quant_api.py",
-         NIB_CONDS(NIB_DIVIDES(GROUP, K, "the tensor asserts it")),
-         "an AssertionError",
+         NIB_CONDS(NIB_DIVIDES(GROUP, K, "the tensor asserts it")), "an AssertionError",
          "it runs as floating point: the weight is dequantized whole in each call"),
     PEER("torchao.8da4w_opaque", LINEAR, I4, I8_TOKEN, "torchao", "0.18 (2026-07-31)",
          AO_2026 ":torchao/csrc/cpu/torch_free_kernels/fallback/linear/"
@@ -68,18 +77,25 @@ static const nib_kernel rows[] = {
          NIB_CONDS(NIB_ONE_OF(MAKER, ARM_MAKERS, "its kernels are NEON's"),
                    NIB_MULTIPLE(GROUP, 16, "a kernel step has 16 inputs"),
                    NIB_DIVIDES(GROUP, K, "the tensor asserts it")),
-         "on x86 packing succeeds and the first product throws \"Linear execution requires ARM NEON\"", NULL),
-    PEER("torchao.da8w4_x86", LINEAR, I4, I8_TOKEN, "torchao", "0.18 prototype (2026-07-31)",
-         AO_2026 ":torchao/prototype/quantization/int4/int4_opaque_tensor.py",
-         NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_X86, "its kernels are AVX-512's and AMX's"),
-                   NIB_MULTIPLE(N, 32, "a block has 32 outputs"), NIB_MULTIPLE(K, 2, "two codes to a byte"),
-                   NIB_ONE_OF(GROUP, 32 | 64 | 128, "the product is compiled for these")),
-         "logs at info level, which is not shown by default, and leaves the layer in floating point", NULL),
+         "on x86 packing succeeds and the first product throws \"Linear execution requires ARM "
+         "NEON\"",
+         NULL),
+    PEER(
+        "torchao.da8w4_x86", LINEAR, I4, I8_TOKEN, "torchao", "0.18 prototype (2026-07-31)",
+        AO_2026 ":torchao/prototype/quantization/int4/int4_opaque_tensor.py",
+        NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_X86, "its kernels are AVX-512's and AMX's"),
+                  NIB_MULTIPLE(N, 32, "a block has 32 outputs"),
+                  NIB_MULTIPLE(K, 2, "two codes to a byte"),
+                  NIB_ONE_OF(GROUP, 32 | 64 | 128, "the product is compiled for these")),
+        "logs at info level, which is not shown by default, and leaves the layer in floating point",
+        NULL),
     PEER("torchao-0.9.prequantized_8da4w", LINEAR, I4, I8_TOKEN, "torchao", "0.9 (2025-02-20)",
          AO_BIAS "~1:torchao/quantization/GPTQ.py",
          NIB_CONDS(NIB_IS(BIAS, 0, "the filter asks bias None"),
                    NIB_DIVIDES(GROUP, K, "the scales are [n][k/group]")),
-         "the layer stays a float nn.Linear without a message; a prequantized checkpoint of it cannot be loaded", NULL),
+         "the layer stays a float nn.Linear without a message; a prequantized checkpoint of it "
+         "cannot be loaded",
+         NULL),
     PEER("torchao-0.10.prequantized_8da4w", LINEAR, I4, I8_TOKEN, "torchao", "0.10 (2025-04-02)",
          AO_BIAS ":torchao/quantization/GPTQ.py",
          NIB_CONDS(NIB_DIVIDES(GROUP, K, "the scales are [n][k/group]")),
@@ -90,33 +106,47 @@ static const nib_kernel rows[] = {
     PEER("torchao.int4_weight_only", LINEAR, I4, FLOAT, "torchao", "0.18 (2026-07-31)",
          AO_2026 ":torchao/quantization/quant_api.py",
          NIB_CONDS(NIB_DIVIDES(GROUP, K, "a group may not cross a row"),
-                   NIB_IS(MAKER, NIB_MAKER_NVIDIA, "the default packing format needs mslk, which is for CUDA"),
+                   NIB_IS(MAKER, NIB_MAKER_NVIDIA,
+                          "the default packing format needs mslk, which is for CUDA"),
                    NIB_AT_LEAST(SM, 90, "its product is compiled for sm_90")),
-         "a group that does not divide k is logged at info level and the layer stays bf16; elsewhere "
-         "\"cutlass cannot initialize\" or an ImportError", NULL),
+         "a group that does not divide k is logged at info level and the layer stays bf16; "
+         "elsewhere "
+         "\"cutlass cannot initialize\" or an ImportError",
+         NULL),
     PEER("torchao.fp8dq", LINEAR, E4M3, E4M3_TOKEN, "torchao", "0.18 (2026-07-31)",
          AO_2026 ":torchao/quantization/quant_api.py",
          NIB_CONDS(NIB_MULTIPLE(N, 16, "the guard asks it of both sizes"),
                    NIB_MULTIPLE(K, 16, "the guard asks it of both sizes"),
                    NIB_IS(FP8_UNIT, 1, "it asserts compute capability 8.9, MI300 or XPU")),
-         "logs at info level and returns the weight unquantized (its own comment: this should throw)", NULL),
+         "logs at info level and returns the weight unquantized (its own comment: this should "
+         "throw)",
+         NULL),
 
     /* ---- PyTorch: packing of int4 weights ---- */
     PEER("pytorch-2.3.int4pack_cuda", PACK, I4, FLOAT, "pytorch", "2.3 (2024-04-24)",
          "pytorch#117475:aten/src/ATen/native/cuda/int4mm.cu", pack_cuda,
-         "NotImplementedError: aten::_convert_weight_to_int4pack is not implemented for the device; with "
-         "PYTORCH_ENABLE_MPS_FALLBACK=1 it moves to the CPU instead", NULL),
-    PEER("pytorch-2.3.int4pack_cpu", PACK, I4, FLOAT, "pytorch", "2.3 (2024-04-24)",
-         "pytorch#117475:aten/src/ATen/native/LinearAlgebra.cpp",
-         NIB_CONDS(NIB_ONE_OF(MAKER, CPU_MAKERS, "it is the CPU's"),
-                   NIB_ONE_OF(INPUT, HALF_TYPES, "\"expect A to be float16 or bfloat16 tensor\""),
-                   NIB_MULTIPLE(N, 16, "a block has 16 outputs"), NIB_MULTIPLE(K, 2, "two codes to a byte"),
-                   NIB_ONE_OF(GROUP, GROUPS_TO_256, "the product is compiled for these")),
-         "an error from TORCH_CHECK; the packed bytes differ with the packing CPU's instruction set", NULL),
+         "on mps \"NotImplementedError: The operator 'aten::_convert_weight_to_int4pack' is not "
+         "currently "
+         "implemented for the MPS device\"; elsewhere \"_convert_weight_to_int4pack_cuda is not "
+         "available for "
+         "build\": neither names the layer or a way out",
+         NULL),
+    PEER(
+        "pytorch-2.3.int4pack_cpu", PACK, I4, FLOAT, "pytorch", "2.3 (2024-04-24)",
+        "pytorch#117475:aten/src/ATen/native/LinearAlgebra.cpp",
+        NIB_CONDS(NIB_ONE_OF(MAKER, CPU_MAKERS, "it is the CPU's"),
+                  NIB_ONE_OF(INPUT, HALF_TYPES, "\"expect A to be float16 or bfloat16 tensor\""),
+                  NIB_MULTIPLE(N, 16, "a block has 16 outputs"),
+                  NIB_MULTIPLE(K, 2, "two codes to a byte"),
+                  NIB_ONE_OF(GROUP, GROUPS_TO_256, "the product is compiled for these")),
+        "an error from TORCH_CHECK; the packed bytes differ with the packing CPU's instruction set",
+        NULL),
     PEER("pytorch-2.5.int4pack_cuda", PACK, I4, FLOAT, "pytorch", "2.5 (2024-10-17)",
          "pytorch#129940:aten/src/ATen/native/cuda/int4mm.cu", pack_cuda,
-         "an error from TORCH_CHECK; another device has its own packing, and packed weights of one are "
-         "garbage on another", NULL),
+         "an error from TORCH_CHECK; another device has its own packing, and packed weights of one "
+         "are "
+         "garbage on another",
+         NULL),
     PEER("pytorch-2.5.int4pack_rocm", PACK, I4, FLOAT, "pytorch", "2.5 (2024-10-17)",
          "pytorch#129710:aten/src/ATen/native/cuda/int4mm.cu",
          NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_AMD, "it is the build for ROCm"),
@@ -126,8 +156,10 @@ static const nib_kernel rows[] = {
                    NIB_MULTIPLE(N, 16, "a tile has 16 outputs"),
                    NIB_MULTIPLE(K, 128, "8 inner tiles of 16 inputs are packed together")),
          "\"only supported on AMD gpu arch greater than or equal to CDNA2\"",
-         "it runs since 2024-07-10 (before, packing had no kernel for ROCm), and slower than bf16: "
-         "Llama-2-7B on MI300X 74.23 tokens/s against 198.38 (compiled, its own PR)"),
+         "it runs since 2024-07-10 (before, packing had no kernel for ROCm), 2.7 times slower than "
+         "bf16 and "
+         "without a word of it: Llama-2-7B on MI300X 74.23 tokens/s, in bf16 198.38 (compiled, its "
+         "own PR)"),
     PEER("pytorch-2.5.int4pack_mps", PACK, I4, FLOAT, "pytorch", "2.5 (2024-10-17)",
          "pytorch#128965:aten/src/ATen/native/mps/operations/Quantized.mm",
          NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_APPLE, "it is Metal's"),
@@ -137,14 +169,26 @@ static const nib_kernel rows[] = {
          "it packs since 2024-06-26; before, packing had no kernel for mps"),
 
     /* ---- gpt-fast and torchchat on top of it ---- */
-    PEER("gpt-fast.int4", LINEAR, I4, FLOAT, "gpt-fast", "2024-04",
-         "6ecad9b5:quantize.py",
-         NIB_CONDS(NIB_IS(BIAS, 0, "it asserts bias=False"),
-                   NIB_MULTIPLE(N, 8, "it asserts it"),
+    PEER("gpt-fast.int4", LINEAR, I4, FLOAT, "gpt-fast", "2024-04", "6ecad9b5:quantize.py",
+         NIB_CONDS(NIB_IS(BIAS, 0, "it asserts bias=False"), NIB_MULTIPLE(N, 8, "it asserts it"),
                    NIB_ONE_OF(GROUP, GROUPS_TO_256, "the product is compiled for these"),
                    NIB_DIVIDES(GROUP, K, "a group may not cross a row"),
                    NIB_MULTIPLE(K, 128, "8 inner tiles of 16 inputs")),
-         "an assertion; where only k fails, k is padded to a multiple of 1024 and nothing in the file says so", NULL),
+         "an assertion; where only k fails, k is padded to a multiple of 1024 and nothing in the "
+         "file says so",
+         NULL),
+    PEER("torchchat.pack_on_cpu", PACK, I4, FLOAT, "torchchat", "2024-05-09",
+         "torchchat#725:quantize.py",
+         NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_APPLE, "it is the way around for mps")),
+         "the device's own packing is called",
+         "weights are packed on the CPU and copied to mps, without a message"),
+    PEER("torchchat.mps_fallback", PACK, I4, FLOAT, "torchchat", "2024-09-30",
+         "torchchat#1241:torchchat.py",
+         NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_APPLE, "the variable is read for mps")),
+         "the variable is set and nothing reads it",
+         "PYTORCH_ENABLE_MPS_FALLBACK=1 is set for the whole program: any operator that mps lacks "
+         "moves to the CPU, "
+         "and no summary says so"),
     PEER("torchchat.linear_int4", LINEAR, I4, FLOAT, "torchchat", "2024-05",
          "a1a7f370:torchchat/utils/quantize.py",
          NIB_CONDS(NIB_DIVIDES(GROUP, K, "torchao skips it otherwise"),
@@ -167,7 +211,16 @@ static const nib_kernel rows[] = {
     PEER("torchtitan.mx_converter", LINEAR, MX8, MX8, "torchtitan", "2025-05-19",
          TITAN ":torchtitan/components/quantization/mx.py",
          NIB_CONDS(NIB_AT_LEAST(SM, 100, "\"MXFP8 is only supported on SM100\"")),
-         "an AssertionError before the first step; an emulation exists in torchao and is not offered", NULL),
+         "an AssertionError before the first step; an emulation exists in torchao and is not "
+         "offered",
+         NULL),
+    PEER("torchtitan-2026.mx_converter", LINEAR, MX8, MX8, "torchtitan", "2026-08-21",
+         "b5bcd76c:torchtitan/components/quantization/mx.py",
+         NIB_CONDS(NIB_AT_LEAST(SM, 100, "it asks compute capability 10.0")),
+         "a ValueError before the first step; no emulation is offered",
+         "every Linear is converted, the output layer too: the default filter \"output\" and the "
+         "check for 16 are "
+         "gone since PR 2520, and nothing checks a shape"),
     PEER("torchao.to_mx_dim0", LINEAR, MX8, MX8, "torchao", "0.12.dev (2025-05-19)",
          AO_2025 ":torchao/prototype/mx_formats/mx_tensor.py",
          NIB_CONDS(NIB_MULTIPLE(K, 32, "a block has 32 inputs")),
@@ -176,23 +229,32 @@ static const nib_kernel rows[] = {
          AO_2025 ":torchao/prototype/mx_formats/kernels.py",
          NIB_CONDS(NIB_MULTIPLE(N, 128, "the cast's row tile is 128 and is not masked"),
                    NIB_MULTIPLE(K, 128, "the cast's column tile is 128 and is not masked"),
-                   NIB_IS(INPUT, NIB_TYPE_BF16, "it asserts bf16"), NIB_AT_LEAST(SM, 100, "Triton's cast is for sm_100")),
-         "AssertionError: \"unsupported\" in loss.backward(), which names neither the layer nor the rule", NULL),
-    PEER("torchao.to_mxfp8_dim1_of_gradient", LINEAR_DW, MX8, MX8, "torchao", "0.12.dev (2025-05-19)",
-         AO_2025 ":torchao/prototype/mx_formats/kernels.py",
+                   NIB_IS(INPUT, NIB_TYPE_BF16, "it asserts bf16"),
+                   NIB_AT_LEAST(SM, 100, "Triton's cast is for sm_100")),
+         "AssertionError: \"unsupported\" in loss.backward(), which names neither the layer nor "
+         "the rule",
+         NULL),
+    PEER("torchao.to_mxfp8_dim1_of_gradient", LINEAR_DW, MX8, MX8, "torchao",
+         "0.12.dev (2025-05-19)", AO_2025 ":torchao/prototype/mx_formats/kernels.py",
          NIB_CONDS(NIB_MULTIPLE(M, 128, "the cast's row tile is 128 and is not masked"),
                    NIB_MULTIPLE(N, 128, "the cast's column tile is 128 and is not masked"),
                    NIB_MULTIPLE(K, 128, "so is that of the input"),
-                   NIB_IS(INPUT, NIB_TYPE_BF16, "it asserts bf16"), NIB_AT_LEAST(SM, 100, "Triton's cast is for sm_100")),
-         "AssertionError: \"unsupported\" in loss.backward(), which names neither the layer nor the rule", NULL),
+                   NIB_IS(INPUT, NIB_TYPE_BF16, "it asserts bf16"),
+                   NIB_AT_LEAST(SM, 100, "Triton's cast is for sm_100")),
+         "AssertionError: \"unsupported\" in loss.backward(), which names neither the layer nor "
+         "the rule",
+         NULL),
 
     /* ---- ExecuTorch: 8da4w ---- */
-    PEER("executorch-0.5.prequantized_8da4w", LINEAR, I4, I8_TOKEN, "executorch", "0.5 (before 2025-03-20)",
+    PEER("executorch-0.5.prequantized_8da4w", LINEAR, I4, I8_TOKEN, "executorch",
+         "0.5 (before 2025-03-20)",
          ET_BIAS "~1:examples/models/llama/source_transformation/pre_quantization.py",
          NIB_CONDS(NIB_ONE_OF(GROUP, GROUPS_TO_256, "it raises ValueError otherwise"),
                    NIB_DIVIDES(GROUP, K, "it asserts it"),
                    NIB_IS(BIAS, 0, "the module is made with bias=False")),
-         "the stored bias is dropped without a message: load_state_dict(strict=False) ignores its key", NULL),
+         "the stored bias is dropped without a message: load_state_dict(strict=False) ignores its "
+         "key",
+         NULL),
     PEER("executorch.prequantized_8da4w", LINEAR, I4, I8_TOKEN, "executorch", "2026-08",
          ET_2026 ":examples/models/llama/source_transformation/pre_quantization.py",
          NIB_CONDS(NIB_ONE_OF(GROUP, GROUPS_TO_256, "it raises ValueError otherwise"),
@@ -201,8 +263,10 @@ static const nib_kernel rows[] = {
     PEER("executorch.quantize_8da4w", LINEAR, I4, I8_TOKEN, "executorch", "2026-08",
          ET_2026 ":examples/models/llama/source_transformation/quantize.py",
          NIB_CONDS(NIB_DIVIDES(GROUP, K, "the filter asks it")),
-         "the layer is skipped and stays float, without a message (a SmolLM2-135M file of 475.7 MB instead of "
-         "101.8 MB)", NULL),
+         "the layer is skipped and stays float, without a message (a SmolLM2-135M file of 475.7 MB "
+         "instead of "
+         "101.8 MB)",
+         NULL),
 };
 
 const nib_family nib__family_peers = {rows, COUNT(rows)};
@@ -223,10 +287,7 @@ static const struct engine {
     {"executorch", {{"executorch", NIB_ANY}}},
 };
 
-const char *nib__engine_at(size_t i)
-{
-    return i < COUNT(engines) ? engines[i].name : NULL;
-}
+const char *nib__engine_at(size_t i) { return i < COUNT(engines) ? engines[i].name : NULL; }
 
 bool nib__engine_uses(const char *engine, const nib_kernel *kernel)
 {

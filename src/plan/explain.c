@@ -29,6 +29,17 @@ static nib_reason reason_of(nib_ledger *ledger, const nib_cond *cond, const nib_
 
 enum { CONDS_MAX = 32 };
 
+/* The query as a peer's engine would have put it: some of a layer's facts are of that engine's
+ * making. */
+static nib_query query_of(const nib_kernel *kernel, const nib_query *query)
+{
+    nib_query own = *query;
+    if (kernel->peer != NULL && kernel->peer->act_scale_type != NIB_TYPE_NONE &&
+        !own.fact[NIB_FACT_ACT_SYMMETRIC])
+        own.fact[NIB_FACT_ACT_SCALE_TYPE] = kernel->peer->act_scale_type;
+    return own;
+}
+
 /* The conditions that refuse a row: of its key, too, when it was asked for by name. */
 static size_t refusals(const nib_kernel *kernel, const nib_query *query, bool ask_built,
                        bool ask_key, nib_cond out[CONDS_MAX])
@@ -52,9 +63,10 @@ void nib__explain_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kern
                       const nib_query *query, bool ask_built)
 {
     nib_cond conds[CONDS_MAX];
-    const size_t count = refusals(kernel, query, ask_built, true, conds);
+    const nib_query own = query_of(kernel, query);
+    const size_t count = refusals(kernel, &own, ask_built, true, conds);
     for (size_t i = 0; i < count; i++) {
-        const nib_reason reason = reason_of(ledger, &conds[i], query);
+        const nib_reason reason = reason_of(ledger, &conds[i], &own);
         nib__ledger_add_reason(ledger, line, reason.code,
                                nib__ledger_text(ledger, "%s: %s", kernel->name, reason.text));
     }
@@ -220,7 +232,8 @@ static void engine_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_ker
     nib_candidate *candidate = nib__ledger_add_candidate(ledger, line);
     if (candidate == NULL)
         return;
-    const size_t failed = refusals(row, query, false, false, conds);
+    const nib_query own = query_of(row, query);
+    const size_t failed = refusals(row, &own, false, false, conds);
     candidate->kernel = row->name;
     candidate->phase =
         row->op == NIB_OP_PACK ? packing_phase : nib__phase_names[query->fact[NIB_FACT_PHASE]];
@@ -229,7 +242,7 @@ static void engine_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_ker
     candidate->consequence = failed == 0 ? row->peer->result : row->note;
     candidate->source = row->peer->source;
     for (size_t i = 0; i < failed; i++) {
-        const nib_reason reason = reason_of(ledger, &conds[i], query);
+        const nib_reason reason = reason_of(ledger, &conds[i], &own);
         nib__ledger_add_candidate_reason(ledger, candidate, reason.code, reason.text);
     }
 }

@@ -418,6 +418,74 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     out->use_count = d.denied ? 0 : way->use_count;
 }
 
+/* ---- a unit that is there: used, or why not ---- */
+
+static bool asks_dot4(const nib_way *way)
+{
+    for (const nib_cond *c = way->uses[0].kernel->conds; c->relation != NIB_REL_END; c++)
+        if (c->fact == NIB_FACT_DOT4)
+            return true;
+    return false;
+}
+
+/* "v_dot8_i32_i4 multiplies eight 4-bit pairs" of the machine's "yes: ..." */
+static const char *what_dot4(const nib_machine *machine)
+{
+    for (size_t i = 0; i < machine->source_count; i++)
+        if (machine->sources[i].fact == NIB_FACT_DOT4 &&
+            strncmp(machine->sources[i].value, "yes: ", 5) == 0)
+            return machine->sources[i].value + 5;
+    return "published";
+}
+
+/* Without it a machine's 4-bit products would look as if they sped up every recipe with a 4 in its
+ * name. */
+static void note_dot4(planner *p)
+{
+    nib_layers_plan *out = p->out;
+    const nib_machine *m = p->machine;
+    const nib_layer *idle = NULL;
+    size_t used = 0, idle_count = 0;
+    for (size_t i = 0; i < out->count && m->facts.fact[NIB_FACT_DOT4]; i++) {
+        const nib_layer_plan *plan = &out->layers[i];
+        nib_way way = {.use_count = plan->use_count};
+        if (plan->denied || plan->done.code != NIB_CODE_I4 || plan->layer->role == NIB_ROLE_EMBED)
+            continue;
+        memcpy(way.uses, plan->uses, sizeof way.uses);
+        const bool uses_it = asks_dot4(&way);
+        used += uses_it;
+        idle_count += !uses_it;
+        idle = uses_it ? idle : plan->layer;
+    }
+    if (used != 0)
+        nib__ledger_add_note(&out->ledger, "dot4",
+                             "%s has 4-bit dot products (%s): %zu layers use them", m->name,
+                             what_dot4(m), used);
+    if (idle == NULL)
+        return;
+    static const char recipe[] = "4da4w-g32";
+    nib_scheme scheme;
+    nib_way way;
+    char remedy[192] = "no kernel of the table does here", then[32], now[32];
+    const int64_t m_tokens = decode_m(p->policy);
+    if (nib__scheme_parse(&scheme, recipe, sizeof recipe - 1, NULL) != NIB_OK)
+        return;
+    nib__way_find(&way, idle, &scheme, m, p->policy, NULL);
+    if (way.runs && asks_dot4(&way)) {
+        nib__say_seconds(then, nib__way_seconds(&way, idle, p->policy, m_tokens));
+        nib__way_find(&way, idle, &idle->asked, m, p->policy, NULL);
+        nib__say_seconds(now, nib__way_seconds(&way, idle, p->policy, m_tokens));
+        snprintf(remedy, sizeof remedy, "--recipe %s does (%.40s: %s per %s, now %s)", recipe,
+                 idle->name, then, per(p->policy), now);
+    }
+    nib__ledger_add_note(
+        &out->ledger, "dot4",
+        "%s has 4-bit dot products (%s); %zu int4 layers do not use them, their activations being "
+        "%s: %s",
+        m->name, what_dot4(m), idle_count,
+        idle->asked.act == NIB_ACT_FLOAT ? "float" : nib__act_names[idle->asked.act], remedy);
+}
+
 /* ---- the whole plan ---- */
 
 static void add_notes(planner *p)
@@ -449,6 +517,7 @@ static void add_notes(planner *p)
         nib__ledger_add_note(&out->ledger, "slower-than-bf16",
                              "slower than bf16 in a prompt of %d tokens: %zu quantized layer%s",
                              PREFILL_TOKENS, p->slow_prefill, p->slow_prefill == 1 ? "" : "s");
+    note_dot4(p);
     if (p->policy->declared)
         nib__ledger_add_note(
             &out->ledger, "declared",

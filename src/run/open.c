@@ -112,10 +112,11 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
                          "%s holds a config and no weights; a plan is all that it allows",
                          model->net.directory);
     if (!plan->machine.here)
-        return nib__fail(err, NIB_NOT_AS_ASKED,
-                         "the plan is for %s, which is not this machine; plan and explain are all "
-                         "that it allows",
-                         plan->machine.name);
+        return nib__fail(
+            err, NIB_NOT_AS_ASKED,
+            "the plan is for %s, which is not this machine, so it can be planned and not "
+            "run; --device %s runs here",
+            plan->machine.name, model->engine->here.name);
     if (sequences < 1)
         return nib__fail(err, NIB_USAGE, "%d sequences were asked for; at least 1 is wanted",
                          sequences);

@@ -206,6 +206,15 @@ static void predict_memory(nib_plan *p)
                                 nib__round_up(p->context, NIB_CACHE_BLOCK)) *
                      element;
     char weights[32], cache[32], context[32];
+    if (p->policy.training) { /* a step keeps no keys and values */
+        p->cache_bytes = 0;
+        nib__ledger_add_note(&p->plan.ledger, "memory", "weights %s",
+                             nib__say_bytes(weights, p->weight_bytes));
+        nib__ledger_add_note(&p->plan.ledger, "training",
+                             "training is not built in this version: a step can be planned and "
+                             "not be run");
+        return;
+    }
     nib__ledger_add_note(
         &p->plan.ledger, "memory", "weights %s, keys and values of %s positions %s",
         nib__say_bytes(weights, p->weight_bytes), nib__say_count(context, (uint64_t)p->context),
@@ -306,6 +315,7 @@ nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err 
     nib_text text;
     nib__text_init(&text, &plan->model->engine->allocator);
     nib__ledger_summary(&plan->plan.ledger, &text);
+    nib__text_str(&text, "\n");
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;
