@@ -35,7 +35,7 @@ typedef struct command {
 extern const command commands[];
 extern const size_t command_count;
 
-/* ---- options.c ---- */
+/* ---- cli_options.c ---- */
 
 /* Parses argv[0..argc) for a command. 0, or the exit status after the sentence was printed. */
 int parse_options(settings *out, const command *c, int argc, char **argv);

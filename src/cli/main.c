@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The order is that of the bits in options.h. */
+/* The order is that of the bits in cli_options.h. */
 const command commands[] = {
     {"info", "MODEL", "show what a checkpoint holds",
      "Shows every tensor with shape, format, scheme, group, bias and bytes.", 0, 1, run_info},

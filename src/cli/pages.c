@@ -2,7 +2,7 @@
  *
  * Manual pages and shell completions, from the option table.
  */
-#include "options.h"
+#include "cli_options.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  *
  * The option table, and all that is made from it: parsing, help.
  */
-#include "options.h"
+#include "cli_options.h"
 
 #include <errno.h>
 #include <math.h>

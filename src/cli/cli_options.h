@@ -2,8 +2,8 @@
  *
  * One row per option, for the files that read or print the table.
  */
-#ifndef NIB_OPTIONS_H
-#define NIB_OPTIONS_H
+#ifndef NIB_CLI_OPTIONS_H
+#define NIB_CLI_OPTIONS_H
 
 #include "cli.h"
 
