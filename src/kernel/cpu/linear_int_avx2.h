@@ -15,7 +15,7 @@
 
 #include <immintrin.h>
 
-enum { TILE = 4, LANES = 8 };
+enum { TILE = 4, LANES = 8, AHEAD = 4096 /* bytes from loads to prefetches */ };
 
 /* A row block on one panel. */
 typedef struct int_block {
@@ -69,7 +69,7 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
         for (int r = 0; r < m; r++)
             pairs[r][c] = zero;
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 1 /* unrolled, gcc adds the products as a tree and spills them all */
     for (int q = 0; q < 4; q++)
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
@@ -99,7 +99,7 @@ NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, 
                       int columns, bool plain)
 {
     const __m256i low = _mm256_set1_epi16(255), ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 4
+#pragma GCC unroll 1
     for (int q = 0; q < 8; q++)
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
@@ -116,19 +116,19 @@ NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, 
         }
 }
 
-/* What the offset and the zero points add to the dot of a group. */
-NIB_INLINE __m256i correct(const int_block *b, __m256i dot, __m256i sum, __m256i offset, int64_t row, int64_t g)
+/* What the offset and the zero points add to the dot of a group; fix is the code sum, for PAIR with the offset
+ * above it. */
+NIB_INLINE __m256i correct(const int_block *b, __m256i dot, __m256i fix, __m256i offset, int64_t row, int64_t g,
+                           nib_int_kind kind)
 {
     const __m256i term = broadcast4(b->terms + row * b->l->groups + g);
-    switch (b->kind) {
+    switch (kind) {
     case NIB_INT_PLAIN: return _mm256_add_epi32(dot, term);
-    case NIB_INT_PAIR:
-        sum = _mm256_or_si256(sum, _mm256_slli_epi32(offset, 16));
-        return _mm256_add_epi32(dot, _mm256_madd_epi16(sum, term));
+    case NIB_INT_PAIR: return _mm256_add_epi32(dot, _mm256_madd_epi16(fix, term));
     case NIB_INT_WIDE: break;
     }
-    sum = _mm256_mullo_epi32(sum, _mm256_set1_epi32(b->a->x.zero[b->r0 + row]));
-    return _mm256_sub_epi32(_mm256_add_epi32(dot, _mm256_mullo_epi32(offset, term)), sum);
+    fix = _mm256_mullo_epi32(fix, _mm256_set1_epi32(b->a->x.zero[b->r0 + row]));
+    return _mm256_sub_epi32(_mm256_add_epi32(dot, _mm256_mullo_epi32(offset, term)), fix);
 }
 
 NIB_INLINE void store8(const nib_linear *a, int64_t r, int64_t n, __m256 total)
@@ -152,15 +152,16 @@ NIB_INLINE void store8(const nib_linear *a, int64_t r, int64_t n, __m256 total)
 
 /* Tokens row..row+m of the block by `columns` vectors from c0 on, over a whole panel whose outputs begin at n. */
 NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_t row, int c0, int m, int columns,
-                     bool plain, int bits)
+                     nib_int_kind kind, int bits)
 {
+    const bool plain = kind == NIB_INT_PLAIN;
     const nib_int_layout *l = b->l;
     const nib_input *in = &b->a->x;
     const int8_t *x[TILE];
     const int16_t *wide[TILE];
     __m256 sum[TILE][4], total[TILE][4];
     const uint8_t *group = panel;
-    int64_t k = 0;
+    int64_t k = 0, left = l->per_block;
 #pragma GCC unroll 4
     for (int r = 0; r < m; r++) {
         x[r] = in->codes + (b->r0 + row + r) * in->ld;
@@ -181,25 +182,36 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                 dots[r][c] = _mm256_setzero_si256();
         }
         for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes, k += NIB_UNIT) {
+            if (c0 == 0) /* the pass over the panel that comes first */
+#pragma GCC unroll 16
+                for (int line = 0; line < 2 * bits; line++)
+                    _mm_prefetch((const char *)codes + AHEAD + 64 * line, _MM_HINT_T0);
             if (bits == 4)
                 unit4(codes, x, k, dots, sums, m, columns, plain);
             else
                 unit8(codes, wide, k, dots, sums, m, columns, plain);
         }
-        const bool is_end = (g + 1) % l->per_block == 0 || g + 1 == l->groups;
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
             const __m256 scale = load_scales(l, group, LANES * (c0 + c));
             const __m256i offset = load_offsets(l, group, LANES * (c0 + c));
+            const __m256i fix =
+                kind == NIB_INT_PAIR ? _mm256_or_si256(sums[c], _mm256_slli_epi32(offset, 16)) : sums[c];
 #pragma GCC unroll 4
             for (int r = 0; r < m; r++) {
-                const __m256i dot = correct(b, dots[r][c], sums[c], offset, row + r, g);
+                const __m256i dot = correct(b, dots[r][c], fix, offset, row + r, g, kind);
                 sum[r][c] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), sum[r][c]);
-                if (is_end) {
+            }
+        }
+        if (--left == 0 || g + 1 == l->groups) { /* the end of a block */
+#pragma GCC unroll 4
+            for (int r = 0; r < m; r++)
+#pragma GCC unroll 4
+                for (int c = 0; c < columns; c++) {
                     total[r][c] = g < l->per_block ? sum[r][c] : _mm256_add_ps(total[r][c], sum[r][c]);
                     sum[r][c] = _mm256_setzero_ps();
                 }
-            }
+            left = l->per_block;
         }
         group += l->group_bytes;
     }
@@ -212,17 +224,17 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
 }
 
 /* All tokens of the block. */
-NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, bool plain, int bits)
+NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, nib_int_kind kind, int bits)
 {
     int64_t row = 0;
     for (; row + 4 <= b->rows; row += 4)
         for (int c0 = 0; c0 < 4; c0++)
-            tile(b, panel, n, row, c0, 4, 1, plain, bits);
+            tile(b, panel, n, row, c0, 4, 1, kind, bits);
     for (; row + 2 <= b->rows; row += 2)
         for (int c0 = 0; c0 < 4; c0 += 2)
-            tile(b, panel, n, row, c0, 2, 2, plain, bits);
+            tile(b, panel, n, row, c0, 2, 2, kind, bits);
     if (row < b->rows)
-        tile(b, panel, n, row, 0, 1, 4, plain, bits);
+        tile(b, panel, n, row, 0, 1, 4, kind, bits);
 }
 
 /* The block's codes as 16 bits, each 4 as 0, 2, 1, 3. */
@@ -253,9 +265,11 @@ NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *sc
         for (int64_t n = n0; n < n1; n += NIB_PANEL) {
             const uint8_t *panel = (const uint8_t *)a->packed + (size_t)(n / NIB_PANEL) * l.panel_bytes;
             if (kind == NIB_INT_PLAIN)
-                run_panel(&b, panel, n, true, bits);
+                run_panel(&b, panel, n, NIB_INT_PLAIN, bits);
+            else if (kind == NIB_INT_PAIR)
+                run_panel(&b, panel, n, NIB_INT_PAIR, bits);
             else
-                run_panel(&b, panel, n, false, bits);
+                run_panel(&b, panel, n, NIB_INT_WIDE, bits);
         }
     }
 }
