@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear rows with integer activations: the reference against sums in double, every other row against the
- * reference, bit for bit, over shapes, groups, scale types, zero points and value patterns.
+ * Linear rows with integer activations: the reference against sums in double, every other row
+ * against the reference, bit for bit, over shapes, groups, scale types, zero points and value
+ * patterns.
  */
 #include "kernel.h"
 #include "pool.h"
@@ -45,7 +46,10 @@ static uint32_t any(void)
     return (uint32_t)(seed >> 33);
 }
 
-static int64_t between(int64_t least, int64_t most) { return least + (int64_t)(any() % (uint64_t)(most - least + 1)); }
+static int64_t between(int64_t least, int64_t most)
+{
+    return least + (int64_t)(any() % (uint64_t)(most - least + 1));
+}
 
 static void *take(size_t bytes)
 {
@@ -71,9 +75,16 @@ static void make_weight(problem *p)
 {
     const shape *s = &p->s;
     nib_weight *w = &p->w;
-    *w = (nib_weight){.scheme = {.code = s->code, .group = s->group, .zero = s->zero, .act = NIB_ACT_I8_TOKEN,
-                                 .symmetric = s->zero == NIB_ZERO_NONE, .act_symmetric = s->act_symmetric},
-                      .n = s->n, .k = s->k, .scale_type = s->scale_type, .zero_type = s->zero_type};
+    *w = (nib_weight){.scheme = {.code = s->code,
+                                 .group = s->group,
+                                 .zero = s->zero,
+                                 .act = NIB_ACT_I8_TOKEN,
+                                 .symmetric = s->zero == NIB_ZERO_NONE,
+                                 .act_symmetric = s->act_symmetric},
+                      .n = s->n,
+                      .k = s->k,
+                      .scale_type = s->scale_type,
+                      .zero_type = s->zero_type};
     p->groups = nib__scheme_groups(&w->scheme, s->k);
     int8_t *codes = take((size_t)(s->n * s->k));
     for (int64_t i = 0; i < s->n; i++)
@@ -99,15 +110,18 @@ static void make_weight(problem *p)
         float scale = (float)between(1, 2000) * 1e-4F;
         if (s->values == HUGE_RATIO)
             scale *= ldexpf(1, (int)between(-12, 12));
-        const int8_t zero8 = (int8_t)between(s->code == NIB_CODE_I4 ? -8 : -128, s->code == NIB_CODE_I4 ? 7 : 127);
+        const int8_t zero8 =
+            (int8_t)between(s->code == NIB_CODE_I4 ? -8 : -128, s->code == NIB_CODE_I4 ? 7 : 127);
         const int32_t zero32 = zero8 * 3;
         const float zero_float = (float)zero8 * scale;
         if (s->scale_type == NIB_TYPE_F64)
             ((double *)scales)[i] = scale * 1.0000000001;
         else
-            nib__from_f32(scales + i * (nib__type_bits(s->scale_type) / 8), s->scale_type, &scale, 1);
+            nib__from_f32(scales + i * (nib__type_bits(s->scale_type) / 8), s->scale_type, &scale,
+                          1);
         if (s->zero == NIB_ZERO_FLOAT)
-            nib__from_f32(zeros + i * (nib__type_bits(s->zero_type) / 8), s->zero_type, &zero_float, 1);
+            nib__from_f32(zeros + i * (nib__type_bits(s->zero_type) / 8), s->zero_type, &zero_float,
+                          1);
         else if (s->zero_type == NIB_TYPE_I32)
             ((int32_t *)zeros)[i] = zero32;
         else
@@ -134,7 +148,9 @@ static void make_input(problem *p)
         in->scale[r] = (float)between(1, 1000) * 1e-3F;
         in->zero[r] = s->act_symmetric ? 0 : s->values == LEAST ? 127 : (int32_t)between(-128, 127);
         for (int64_t j = 0; j < s->k; j++) {
-            const int64_t x = s->values == LEAST ? -128 : s->values == MOST ? 127 : between(-128, 127);
+            const int64_t x = s->values == LEAST  ? -128
+                              : s->values == MOST ? 127
+                                                  : between(-128, 127);
             in->codes[r * p->ld + j] = (int8_t)x;
             in->sums[r * p->groups + j / group] += (int32_t)x;
         }
@@ -163,8 +179,8 @@ static problem *make_problem(shape s)
 
 static void free_problem(problem *p)
 {
-    const void *const all[] = {p->w.codes,  p->w.scales,   p->w.zeros,   p->a.x.codes, p->a.x.scale,
-                               p->a.x.zero, p->a.x.sums, p->a.bias, p->y};
+    const void *const all[] = {p->w.codes,  p->w.scales, p->w.zeros, p->a.x.codes, p->a.x.scale,
+                               p->a.x.zero, p->a.x.sums, p->a.bias,  p->y};
     for (size_t i = 0; i < COUNT(all); i++)
         free((void *)(uintptr_t)all[i]);
     free(p);
@@ -179,7 +195,8 @@ static int64_t machine(void)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         have |= NIB_ISA_AVX2;
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
         have |= NIB_ISA_AVX512;
     if (__builtin_cpu_supports("avx512vnni"))
         have |= NIB_ISA_AVX512VNNI;
@@ -222,7 +239,8 @@ static void *pack(const nib_kernel *row, const nib_weight *w, bool in_parts)
 /* Runs the whole product in parts of `part` outputs into p->y, which begins poisoned. */
 static void run(const nib_kernel *row, problem *p, int64_t part)
 {
-    const size_t bytes = row->scratch == NULL ? 0 : row->scratch(&p->a), floats = (size_t)(p->s.m * p->ldy);
+    const size_t bytes = row->scratch == NULL ? 0 : row->scratch(&p->a),
+                 floats = (size_t)(p->s.m * p->ldy);
     uint8_t *scratch = take(bytes + GUARD);
     void *packed = pack(row, &p->w, part < p->s.n);
     p->a.packed = packed;
@@ -259,9 +277,11 @@ static const nib_kernel *row_named(const char *name)
 
 static void say(const shape *s, const char *row)
 {
-    print_message("%s: m %d n %d k %d group %d code %d scale %s zero %d/%s actsym %d values %d bias %d\n", row,
-                  (int)s->m, (int)s->n, (int)s->k, (int)s->group, (int)s->code, nib__type_name(s->scale_type),
-                  (int)s->zero, nib__type_name(s->zero_type), s->act_symmetric, (int)s->values, s->bias);
+    print_message(
+        "%s: m %d n %d k %d group %d code %d scale %s zero %d/%s actsym %d values %d bias %d\n",
+        row, (int)s->m, (int)s->n, (int)s->k, (int)s->group, (int)s->code,
+        nib__type_name(s->scale_type), (int)s->zero, nib__type_name(s->zero_type), s->act_symmetric,
+        (int)s->values, s->bias);
 }
 
 static int compared;
@@ -271,13 +291,15 @@ static void check(shape s)
 {
     problem *p = make_problem(s);
     const size_t bytes = (size_t)(s.m * p->ldy) * 4;
-    const nib_kernel *ref = row_named(s.code == NIB_CODE_I4 ? "linear_a8t_w4g_f32__ref" : "linear_a8t_w8g_f32__ref");
+    const nib_kernel *ref =
+        row_named(s.code == NIB_CODE_I4 ? "linear_a8t_w4g_f32__ref" : "linear_a8t_w8g_f32__ref");
     run(ref, p, s.n);
     float *want = take(bytes);
     memcpy(want, p->a.y, bytes);
     for (size_t i = 0; i < nib__family_linear_int.count; i++) {
         const nib_kernel *row = &nib__family_linear_int.rows[i];
-        if (row->code != (int64_t)s.code || row->act != NIB_ACT_I8_TOKEN || row == ref || !takes(row, &s))
+        if (row->code != (int64_t)s.code || row->act != NIB_ACT_I8_TOKEN || row == ref ||
+            !takes(row, &s))
             continue;
         for (int pass = 0; pass < 2; pass++) {
             if (pass == 1 && s.n <= row->n_step)
@@ -287,8 +309,8 @@ static void check(shape s)
                 say(&s, row->name);
                 for (int64_t e = 0; e < s.m * p->ldy; e++)
                     if (memcmp(&p->a.y[e], &want[e], 4) != 0) {
-                        fail_msg("token %d output %d: %.9g, reference %.9g", (int)(e / p->ldy), (int)(e % p->ldy),
-                                 (double)p->a.y[e], (double)want[e]);
+                        fail_msg("token %d output %d: %.9g, reference %.9g", (int)(e / p->ldy),
+                                 (int)(e % p->ldy), (double)p->a.y[e], (double)want[e]);
                     }
             }
             compared++;
@@ -303,7 +325,8 @@ static void check(shape s)
 static const int64_t ms[] = {1, 2, 3, 5, 6, 7, 8, 17, 33};
 static const int64_t ns[] = {1, 7, 16, 31, 32, 33, 100};
 static const int64_t ks[] = {1, 31, 32, 33, 64, 172, 224, 608, 2048, 2080, 4100};
-static const int64_t groups[] = {32, 64, 96, 128, 160, 256, 1024, 1056, 3072, NIB_GROUP_ROW, NIB_GROUP_TENSOR};
+static const int64_t groups[] = {
+    32, 64, 96, 128, 160, 256, 1024, 1056, 3072, NIB_GROUP_ROW, NIB_GROUP_TENSOR};
 
 /* Each (k, group, code) with all value patterns; the other properties take turns. */
 static void test_shapes(void **state)
@@ -316,12 +339,18 @@ static void test_shapes(void **state)
             for (int v = 0; v < VALUES_COUNT; v++)
                 for (int code = 0; code < 2; code++, turn++) {
                     const bool big = ks[k] > 1000;
-                    const shape s = {.m = ms[turn % (big ? 7 : COUNT(ms))], .n = ns[turn / 3 % COUNT(ns)], .k = ks[k],
-                                     .group = groups[g], .code = code ? NIB_CODE_I8 : NIB_CODE_I4,
+                    const shape s = {.m = ms[turn % (big ? 7 : COUNT(ms))],
+                                     .n = ns[turn / 3 % COUNT(ns)],
+                                     .k = ks[k],
+                                     .group = groups[g],
+                                     .code = code ? NIB_CODE_I8 : NIB_CODE_I4,
                                      .scale_type = scale_types[turn / 5 % 4],
-                                     .zero = turn % 5 == 1 ? NIB_ZERO_INT : NIB_ZERO_NONE, .zero_type = NIB_TYPE_I8,
-                                     .act_symmetric = turn / 2 % 2 != 0, .nibbles = turn % 3 != 0,
-                                     .bias = turn % 4 != 0, .values = (values)v};
+                                     .zero = turn % 5 == 1 ? NIB_ZERO_INT : NIB_ZERO_NONE,
+                                     .zero_type = NIB_TYPE_I8,
+                                     .act_symmetric = turn / 2 % 2 != 0,
+                                     .nibbles = turn % 3 != 0,
+                                     .bias = turn % 4 != 0,
+                                     .values = (values)v};
                     check(s);
                 }
     assert_true(compared > 0 || (machine() & NIB_ISA_AVX2) == 0);
@@ -335,9 +364,14 @@ static void test_sizes(void **state)
         for (size_t n = 0; n < COUNT(ns); n++)
             for (int variant = 0; variant < 4; variant++) {
                 const bool int8 = variant >= 2;
-                const shape s = {.m = ms[m], .n = ns[n], .k = 224, .group = int8 ? NIB_GROUP_ROW : 32,
-                                 .code = int8 ? NIB_CODE_I8 : NIB_CODE_I4, .scale_type = NIB_TYPE_BF16,
-                                 .act_symmetric = variant % 2 != 0, .bias = true};
+                const shape s = {.m = ms[m],
+                                 .n = ns[n],
+                                 .k = 224,
+                                 .group = int8 ? NIB_GROUP_ROW : 32,
+                                 .code = int8 ? NIB_CODE_I8 : NIB_CODE_I4,
+                                 .scale_type = NIB_TYPE_BF16,
+                                 .act_symmetric = variant % 2 != 0,
+                                 .bias = true};
                 check(s);
             }
 }
@@ -346,11 +380,31 @@ static void test_sizes(void **state)
 static void test_row_blocks(void **state)
 {
     (void)state;
-    check((shape){.m = 250, .n = 40, .k = 2080, .group = 32, .code = NIB_CODE_I4, .scale_type = NIB_TYPE_F32});
-    check((shape){.m = 55, .n = 33, .k = 24000, .group = NIB_GROUP_ROW, .code = NIB_CODE_I8, .scale_type = NIB_TYPE_F32});
-    check((shape){.m = 7, .n = 32, .k = 65536, .group = NIB_GROUP_ROW, .code = NIB_CODE_I8, .scale_type = NIB_TYPE_F32,
+    check((shape){.m = 250,
+                  .n = 40,
+                  .k = 2080,
+                  .group = 32,
+                  .code = NIB_CODE_I4,
+                  .scale_type = NIB_TYPE_F32});
+    check((shape){.m = 55,
+                  .n = 33,
+                  .k = 24000,
+                  .group = NIB_GROUP_ROW,
+                  .code = NIB_CODE_I8,
+                  .scale_type = NIB_TYPE_F32});
+    check((shape){.m = 7,
+                  .n = 32,
+                  .k = 65536,
+                  .group = NIB_GROUP_ROW,
+                  .code = NIB_CODE_I8,
+                  .scale_type = NIB_TYPE_F32,
                   .values = LEAST});
-    check((shape){.m = 2, .n = 32, .k = 65536, .group = NIB_GROUP_ROW, .code = NIB_CODE_I8, .scale_type = NIB_TYPE_F32,
+    check((shape){.m = 2,
+                  .n = 32,
+                  .k = 65536,
+                  .group = NIB_GROUP_ROW,
+                  .code = NIB_CODE_I8,
+                  .scale_type = NIB_TYPE_F32,
                   .values = LEAST});
 }
 
@@ -360,7 +414,12 @@ static void test_flushed(void **state)
     (void)state;
     const nib_float_mode old = nib__float_mode_flush();
     for (int64_t m = 1; m < 9; m++)
-        check((shape){.m = m, .n = 33, .k = 608, .group = 32, .code = NIB_CODE_I4, .scale_type = NIB_TYPE_F16,
+        check((shape){.m = m,
+                      .n = 33,
+                      .k = 608,
+                      .group = 32,
+                      .code = NIB_CODE_I4,
+                      .scale_type = NIB_TYPE_F16,
                       .values = HUGE_RATIO});
     nib__float_mode_restore(old);
 }
@@ -369,7 +428,8 @@ static void test_flushed(void **state)
 static void check_against_double(shape s)
 {
     problem *p = make_problem(s);
-    run(row_named(s.code == NIB_CODE_I4 ? "linear_a8t_w4g_f32__ref" : "linear_a8t_w8g_f32__ref"), p, s.n);
+    run(row_named(s.code == NIB_CODE_I4 ? "linear_a8t_w4g_f32__ref" : "linear_a8t_w8g_f32__ref"), p,
+        s.n);
     int8_t *codes = take((size_t)s.k);
     const int64_t size = nib__scheme_group_size(&p->w.scheme, s.k);
     for (int64_t i = 0; i < s.n; i++) {
@@ -379,17 +439,20 @@ static void check_against_double(shape s)
             for (int64_t j = 0; j < s.k; j++) {
                 const double scale = (double)nib__weight_scale(&p->w, i, j / size);
                 const double zero = (double)nib__weight_zero(&p->w, i, j / size);
-                const double weight = s.zero == NIB_ZERO_FLOAT ? codes[j] * scale + zero : (codes[j] - zero) * scale;
+                const double weight =
+                    s.zero == NIB_ZERO_FLOAT ? codes[j] * scale + zero : (codes[j] - zero) * scale;
                 const double x = p->a.x.codes[r * p->ld + j] - p->a.x.zero[r];
                 want += weight * x;
-                most += (fabs(codes[j] * scale) + fabs(weight) + fabs(weight - codes[j] * scale)) * fabs(x);
+                most += (fabs(codes[j] * scale) + fabs(weight) + fabs(weight - codes[j] * scale)) *
+                        fabs(x);
             }
-            const double s_x = (double)p->a.x.scale[r], bias = p->a.bias != NULL ? (double)p->a.bias[i] : 0;
+            const double s_x = (double)p->a.x.scale[r],
+                         bias = p->a.bias != NULL ? (double)p->a.bias[i] : 0;
             const double limit = 1e-5 * (most * s_x + fabs(bias)) + 1e-30;
             if (!(fabs((double)p->a.y[r * p->ldy + i] - (want * s_x + bias)) <= limit)) {
                 say(&s, "reference");
-                fail_msg("token %d output %d: %.9g, in double %.9g", (int)r, (int)i, (double)p->a.y[r * p->ldy + i],
-                         want * s_x + bias);
+                fail_msg("token %d output %d: %.9g, in double %.9g", (int)r, (int)i,
+                         (double)p->a.y[r * p->ldy + i], want * s_x + bias);
             }
         }
     }
@@ -400,22 +463,32 @@ static void check_against_double(shape s)
 static void test_reference(void **state)
 {
     (void)state;
-    static const int64_t odd_groups[] = {1, 3, 5, 17, 32, 33, 100, 128, 2047, 2049, NIB_GROUP_ROW, NIB_GROUP_TENSOR};
-    static const struct { nib_zero zero; nib_type type; } zeros[] = {{NIB_ZERO_NONE, NIB_TYPE_NONE},
-                                                                     {NIB_ZERO_INT, NIB_TYPE_I8},
-                                                                     {NIB_ZERO_INT, NIB_TYPE_I32},
-                                                                     {NIB_ZERO_FLOAT, NIB_TYPE_F32},
-                                                                     {NIB_ZERO_FLOAT, NIB_TYPE_BF16}};
+    static const int64_t odd_groups[] = {
+        1, 3, 5, 17, 32, 33, 100, 128, 2047, 2049, NIB_GROUP_ROW, NIB_GROUP_TENSOR};
+    static const struct {
+        nib_zero zero;
+        nib_type type;
+    } zeros[] = {{NIB_ZERO_NONE, NIB_TYPE_NONE},
+                 {NIB_ZERO_INT, NIB_TYPE_I8},
+                 {NIB_ZERO_INT, NIB_TYPE_I32},
+                 {NIB_ZERO_FLOAT, NIB_TYPE_F32},
+                 {NIB_ZERO_FLOAT, NIB_TYPE_BF16}};
     static const nib_type scale_types[] = {NIB_TYPE_F64, NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
     unsigned turn = 0;
     for (size_t g = 0; g < COUNT(odd_groups); g++)
         for (size_t z = 0; z < COUNT(zeros); z++)
             for (size_t k = 0; k < COUNT(ks); k++, turn++)
-                check_against_double((shape){.m = ms[turn % 4], .n = ns[turn % 3], .k = ks[k], .group = odd_groups[g],
+                check_against_double((shape){.m = ms[turn % 4],
+                                             .n = ns[turn % 3],
+                                             .k = ks[k],
+                                             .group = odd_groups[g],
                                              .code = turn % 2 ? NIB_CODE_I8 : NIB_CODE_I4,
-                                             .scale_type = scale_types[turn % 4], .zero = zeros[z].zero,
-                                             .zero_type = zeros[z].type, .act_symmetric = turn % 7 == 0,
-                                             .nibbles = turn % 3 == 0, .bias = turn % 2 != 0,
+                                             .scale_type = scale_types[turn % 4],
+                                             .zero = zeros[z].zero,
+                                             .zero_type = zeros[z].type,
+                                             .act_symmetric = turn % 7 == 0,
+                                             .nibbles = turn % 3 == 0,
+                                             .bias = turn % 2 != 0,
                                              .values = (values)(turn % VALUES_COUNT)});
 }
 
@@ -425,7 +498,12 @@ static void test_nan_token(void **state)
     (void)state;
     for (size_t i = 0; i < nib__family_linear_int.count; i++) {
         const nib_kernel *row = &nib__family_linear_int.rows[i];
-        const shape s = {.m = 9, .n = 33, .k = 64, .group = 32, .code = (nib_code)row->code, .scale_type = NIB_TYPE_F32};
+        const shape s = {.m = 9,
+                         .n = 33,
+                         .k = 64,
+                         .group = 32,
+                         .code = (nib_code)row->code,
+                         .scale_type = NIB_TYPE_F32};
         if (!takes(row, &s))
             continue;
         problem *p = make_problem(s);
@@ -460,8 +538,9 @@ static void test_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),       cmocka_unit_test(test_sizes),   cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_row_blocks), cmocka_unit_test(test_flushed), cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_rows),      cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_shapes),    cmocka_unit_test(test_row_blocks),
+        cmocka_unit_test(test_flushed),   cmocka_unit_test(test_reference),
         cmocka_unit_test(test_nan_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Activation quantizers: the reference against the formulas written out, torchao's own codes and base's casts;
- * every other row against the reference, bit for bit.
+ * Activation quantizers: the reference against the formulas written out, torchao's own codes and
+ * base's casts; every other row against the reference, bit for bit.
  */
 #include "kernel.h"
 
@@ -62,7 +62,8 @@ typedef struct job {
     void *values, *scale, *zero, *sums;
 } job;
 
-static job make_job(const nib_kernel *row, const float *x, int64_t m, int64_t k, int64_t ldx, int64_t group)
+static job make_job(const nib_kernel *row, const float *x, int64_t m, int64_t k, int64_t ldx,
+                    int64_t group)
 {
     const bool is_codes = row->act == NIB_ACT_I8_TOKEN || row->act == NIB_ACT_I8_STATIC ||
                           row->act == NIB_ACT_I4_TOKEN || row->act == NIB_ACT_MX8;
@@ -185,7 +186,8 @@ static void check_integer(const job *j, int bits, bool is_static)
             high = fmaxf(high, x[i]);
             is_finite = is_finite && isfinite(x[i]);
         }
-        const float eps = j->q.symmetric || j->q.formula == NIB_FORMULA_AO017 ? 1.1920929e-07F : 1.17549435e-38F;
+        const float eps =
+            j->q.symmetric || j->q.formula == NIB_FORMULA_AO017 ? 1.1920929e-07F : 1.17549435e-38F;
         if (is_static) {
             scale = *j->q.static_scale;
             zero = (float)*j->q.static_zero;
@@ -217,7 +219,8 @@ static void check_mx(const job *j)
     for (int64_t r = 0; r < j->m; r++)
         for (int64_t g = 0; g < out->groups; g++) {
             const int64_t count = nib__min(32, out->k - 32 * g);
-            const float *x = j->q.x + r * j->q.ldx + 32 * g, scale = out->scale[r * out->groups + g];
+            const float *x = j->q.x + r * j->q.ldx + 32 * g,
+                        scale = out->scale[r * out->groups + g];
             const uint8_t *codes = (const uint8_t *)out->codes + r * out->ld + 32 * g;
             float largest = 0;
             bool is_finite = true;
@@ -235,7 +238,8 @@ static void check_mx(const job *j)
                 assert_true(largest >= scale * 256 && largest < scale * 512);
             for (int64_t i = 0; i < count; i++)
                 if (largest > 1e-30F)
-                    assert_int_equal(codes[i], is_finite ? nib__f32_to_e4m3_saturated(x[i] / scale) : 0);
+                    assert_int_equal(codes[i],
+                                     is_finite ? nib__f32_to_e4m3_saturated(x[i] / scale) : 0);
         }
 }
 
@@ -254,7 +258,8 @@ static void check_e4m3(const job *j)
         assert_true(!is_finite ? isnan(out->scale[r]) : out->scale[r] == (scale > 0 ? scale : 1));
         for (int64_t i = 0; i < out->ld; i++) {
             const bool coded = is_finite && scale > 0 && i < out->k;
-            const float value = coded ? nib__e4m3_to_f32(nib__f32_to_e4m3_saturated(x[i] / scale)) : 0;
+            const float value =
+                coded ? nib__e4m3_to_f32(nib__f32_to_e4m3_saturated(x[i] / scale)) : 0;
             assert_int_equal(out->bf16[r * out->ld + i], nib__f32_to_bf16(value));
         }
     }
@@ -275,7 +280,8 @@ static void check_floats(const job *j, nib_type type)
                     assert_int_equal(out->bf16[r * out->ld + i], nib__f32_to_bf16(x));
                     values[i - begin] = nib__bf16_to_f32(nib__f32_to_bf16(x));
                 } else {
-                    const float want = type == NIB_TYPE_F16 ? nib__f16_to_f32(nib__f32_to_f16(x)) : x;
+                    const float want =
+                        type == NIB_TYPE_F16 ? nib__f16_to_f32(nib__f32_to_f16(x)) : x;
                     assert_memory_equal(&out->f32[r * out->ld + i], &want, 4);
                     values[i - begin] = want;
                 }
@@ -294,8 +300,8 @@ static void check_floats(const job *j, nib_type type)
             }
             const float got = out->fsums[r * out->groups + g];
             if (memcmp(&got, &total, 4) != 0 && !(isnan(got) && isnan(total)))
-                fail_msg("%s k %d token %d group %d of %d: sum %a, not %a", nib__type_name(type), (int)out->k, (int)r, (int)g,
-                         (int)out->group, (double)got, (double)total);
+                fail_msg("%s k %d token %d group %d of %d: sum %a, not %a", nib__type_name(type),
+                         (int)out->k, (int)r, (int)g, (int)out->group, (double)got, (double)total);
         }
 }
 
@@ -306,9 +312,9 @@ static const int64_t ks[] = {1, 31, 32, 33, 64, 172, 224, 608, 2048, 2080, 4100}
 static void test_forms(void **state)
 {
     (void)state;
-    static const char *const refs[] = {"quant_f32_a8t__ref",  "quant_f32_a4t__ref",  "quant_f32_a8s__ref",
-                                       "quant_f32_e4m3t__ref", "quant_f32_mx8__ref", "quant_f32_bf16__ref",
-                                       "quant_f32_f16__ref",   "quant_f32_f32__ref"};
+    static const char *const refs[] = {
+        "quant_f32_a8t__ref", "quant_f32_a4t__ref",  "quant_f32_a8s__ref", "quant_f32_e4m3t__ref",
+        "quant_f32_mx8__ref", "quant_f32_bf16__ref", "quant_f32_f16__ref", "quant_f32_f32__ref"};
     static const int64_t groups[] = {32, 64, 7, 3000, 0};
     const float scales[] = {0.01F, 1e-30F, 3e38F, 0.0F};
     const int32_t zeros[] = {0, 5, -128, 127};

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear rows with integer activations: their reference in plain C and the list of all rows. Packing is
- * linear_int_pack.c, the x86 code linear_int_*.h and linear_a8t_*__*.c.
+ * Linear rows with integer activations: their reference in plain C and the list of all rows.
+ * Packing is linear_int_pack.c, the x86 code linear_int_*.h and linear_a8t_*__*.c.
  *
  * The arithmetic of every row here, NIB_NUMBERS_I32, for token r and output i:
  *   dot_g   = sum over k of group g of (code - zero_g) * (x - z_r)      an exact integer
  *   sum     = fma(scale_g, float(dot_g), sum)                           groups ascending
- *   total   = total + sum, sum = 0                                      after each block of per_block groups
- *   y       = bias + (s_r * total), or s_r * total without a bias       a product, then a sum: no fma
- * per_block is the number of groups in NIB_SUM_BLOCK elements, 1 for larger groups, for rows and for tensors;
- * the first block's sum is the first total. float(dot_g) rounds once, to nearest even. A float zero, for which
- * only the reference has code, adds fma(zero_g, float(sum of x - z_r over the group), sum) after each group.
- * The order does not depend on m, n, threads or the instruction set, so all rows give the same bits.
- * A token that the quantizer marked with a scale of NaN (it held NaN or infinity) gives NaN in every output.
+ *   total   = total + sum, sum = 0                                      after each block of
+ * per_block groups y       = bias + (s_r * total), or s_r * total without a bias       a product,
+ * then a sum: no fma per_block is the number of groups in NIB_SUM_BLOCK elements, 1 for larger
+ * groups, for rows and for tensors; the first block's sum is the first total. float(dot_g) rounds
+ * once, to nearest even. A float zero, for which only the reference has code, adds fma(zero_g,
+ * float(sum of x - z_r over the group), sum) after each group. The order does not depend on m, n,
+ * threads or the instruction set, so all rows give the same bits. A token that the quantizer marked
+ * with a scale of NaN (it held NaN or infinity) gives NaN in every output.
  *
- * Checked when a checkpoint is loaded, not here: int4 codes lie in -8..7, activation zeros in -128..127.
+ * Checked when a checkpoint is loaded, not here: int4 codes lie in -8..7, activation zeros in
+ * -128..127.
  */
 #include "linear_int.h"
 
@@ -24,8 +26,8 @@
 
 /* A group of one output's weights. */
 typedef struct ref_group {
-    int64_t zero;  /* integer zero point */
-    int64_t sum;   /* of code - zero */
+    int64_t zero; /* integer zero point */
+    int64_t sum;  /* of code - zero */
     float scale, float_zero;
 } ref_group;
 
@@ -147,7 +149,8 @@ enum { K_MAX = 1 << 16 };
     FAST(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 10, layout,     \
          "vpdpbusd on unsigned codes; one stream of panels of 32 outputs")
 #define AVX2(type, code, act, layout, tile)                                                        \
-    FAST(type, code, act, avx2, tile, NIB_ISA_AVX2, 20, layout, "16-bit products of the same panels")
+    FAST(type, code, act, avx2, tile, NIB_ISA_AVX2, 20, layout,                                    \
+         "16-bit products of the same panels")
 
 static const nib_kernel rows[] = {
     VNNI("a8t_w4g", I4, I8_TOKEN, w4),

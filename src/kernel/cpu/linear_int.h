@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The packed layout of the int4 and int8 linear rows, and what their files share. The layout is the same for
- * every instruction set; the arithmetic contract stands at the top of linear_int.c.
+ * The packed layout of the int4 and int8 linear rows, and what their files share. The layout is the
+ * same for every instruction set; the arithmetic contract stands at the top of linear_int.c.
  *
  * A panel is 32 outputs. It holds its groups of k in ascending order, each as
  *   scales   [32] f32, f16 or bf16, as stored; f64 as f32
  *   offsets  [32] i16, only with ZERO_INT: what was added to a code, plus its zero point
  *   codes    units of 32 k; the last unit of a row is filled up with zero bytes
- * A unit of int8 is [8 quads][32 outputs][4 k] bytes, code + 128. A unit of int4 is [4][32 outputs][4] bytes of
- * two unsigned nibbles, code + 8: the low ones are quad 2q, the high ones quad 2q + 1. So 64 bytes are 16
- * outputs by 4 consecutive k, what one vpdpbusd takes, and a part is one contiguous stream.
+ * A unit of int8 is [8 quads][32 outputs][4 k] bytes, code + 128. A unit of int4 is [4][32
+ * outputs][4] bytes of two unsigned nibbles, code + 8: the low ones are quad 2q, the high ones quad
+ * 2q + 1. So 64 bytes are 16 outputs by 4 consecutive k, what one vpdpbusd takes, and a part is one
+ * contiguous stream.
  */
 #ifndef NIB_LINEAR_INT_H
 #define NIB_LINEAR_INT_H
@@ -24,14 +25,14 @@ enum {
 };
 
 typedef struct nib_int_layout {
-    int64_t group, groups;     /* elements of k per group (the last may have fewer) and their number */
+    int64_t group, groups; /* elements of k per group (the last may have fewer) and their number */
     int64_t units, last_units; /* of a group, of the last */
     int64_t per_block;         /* groups per block of the float sum */
     size_t scale_bytes;        /* of one scale */
     size_t header;             /* bytes before the codes of a group */
     size_t unit_bytes;         /* 512 or 1024 */
     size_t group_bytes, panel_bytes;
-    int offset;                /* 8 or 128: a stored code is code + offset */
+    int offset; /* 8 or 128: a stored code is code + offset */
     bool has_zeros;
     nib_type scale_type;
 } nib_int_layout;
@@ -56,17 +57,19 @@ NIB_INLINE int64_t nib__int_count(const nib_int_layout *l, int64_t g, int64_t k)
 
 /* How the zero points of a call enter a group's sum; the same value by the cheapest way. */
 typedef enum nib_int_kind {
-    NIB_INT_PLAIN, /* no zero point but 0: the sum starts at -offset * (sum of the activation codes) */
-    NIB_INT_PAIR,  /* groups of at most NIB_PAIR_GROUP: both corrections are one 16-bit pair product */
+    NIB_INT_PLAIN, /* no zero point but 0: the sum starts at -offset * (sum of the activation codes)
+                    */
+    NIB_INT_PAIR,  /* groups of at most NIB_PAIR_GROUP: both corrections are one 16-bit pair product
+                    */
     NIB_INT_WIDE,  /* 32-bit products */
 } nib_int_kind;
 
 nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l);
-/* terms[rows][groups] for rows r0..r0+rows: what each kind needs of a row's group. With T the sum of
- * (code - zero) of the activations, PLAIN: -offset * T; PAIR: -zero in the low half, -T in the high half;
- * WIDE: -T. */
-void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0, int64_t rows,
-                    int32_t *terms);
+/* terms[rows][groups] for rows r0..r0+rows: what each kind needs of a row's group. With T the sum
+ * of (code - zero) of the activations, PLAIN: -offset * T; PAIR: -zero in the low half, -T in the
+ * high half; WIDE: -T. */
+void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0,
+                    int64_t rows, int32_t *terms);
 
 /* Rows of activations that are worked on together: their codes stay in the second-level cache. */
 int64_t nib__int_row_block(int64_t m, int64_t k);

@@ -2,9 +2,10 @@
  *
  * Products of many tokens with int4 and int8 panels (prefill), AVX-512 VNNI.
  *
- * A chunk of up to 512 k of one panel becomes bytes, f32 scales and corrections, 22 KB that stay in the
- * first-level cache while all tokens of a row block pass it in tiles of 6 tokens x 32 outputs: 12 float sums, 12
- * integer sums and 3 other registers. A group larger than a chunk keeps integer sums between its chunks.
+ * A chunk of up to 512 k of one panel becomes bytes, f32 scales and corrections, 22 KB that stay in
+ * the first-level cache while all tokens of a row block pass it in tiles of 6 tokens x 32 outputs:
+ * 12 float sums, 12 integer sums and 3 other registers. A group larger than a chunk keeps integer
+ * sums between its chunks.
  */
 #include "linear_int_vnni.h"
 
@@ -30,13 +31,15 @@ typedef struct int_chunk {
 typedef struct int_scratch {
     uint8_t codes[CHUNK_UNITS * NIB_UNIT * NIB_PANEL];
     int_head heads[CHUNK_UNITS];
-    /* then, for `rows` tokens: float sums [rows][32], float totals [rows][32], int32 terms [rows][groups] */
+    /* then, for `rows` tokens: float sums [rows][32], float totals [rows][32], int32 terms
+     * [rows][groups] */
 } int_scratch;
 
-/* Unpacks `groups` groups from g on, or `units` units from unit0 on of group g alone. Code sums add to those
- * of the same group's earlier units when unit0 > 0. */
-NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, int64_t g, int64_t groups,
-                                int64_t unit0, int64_t units, nib_int_kind kind, int bits, int_scratch *s)
+/* Unpacks `groups` groups from g on, or `units` units from unit0 on of group g alone. Code sums add
+ * to those of the same group's earlier units when unit0 > 0. */
+NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, int64_t g,
+                                int64_t groups, int64_t unit0, int64_t units, nib_int_kind kind,
+                                int bits, int_scratch *s)
 {
     const __m512i ones = _mm512_set1_epi8(1);
     const size_t bytes = (size_t)units * NIB_UNIT * NIB_PANEL;
@@ -48,7 +51,8 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
             __m512i sum = _mm512_setzero_si512();
             for (int64_t q = 0; q < 4 * units; q++) {
                 __m512i even, odd;
-                load_quads(codes + (size_t)q * (size_t)bits * NIB_PANEL + 64 * c, bits, &even, &odd);
+                load_quads(codes + (size_t)q * (size_t)bits * NIB_PANEL + 64 * c, bits, &even,
+                           &odd);
                 if (kind != NIB_INT_PLAIN)
                     sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, ones), odd, ones);
                 if (bits == 4) {
@@ -77,7 +81,8 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
 }
 
 /* `units` units of m tokens, x + r * ld on, into dots. */
-NIB_INLINE void tile_dots(const uint8_t *codes, int64_t units, const int8_t *x, int64_t ld, __m512i dots[][2], int m)
+NIB_INLINE void tile_dots(const uint8_t *codes, int64_t units, const int8_t *x, int64_t ld,
+                          __m512i dots[][2], int m)
 {
     for (int64_t unit = 0; unit < units; unit++, codes += NIB_UNIT * NIB_PANEL, x += NIB_UNIT) {
 #pragma GCC unroll 8
@@ -96,17 +101,18 @@ NIB_INLINE void tile_dots(const uint8_t *codes, int64_t units, const int8_t *x, 
 
 /* What a tile of m tokens reads and writes; rows are `sums_ld` and `terms_ld` apart. */
 typedef struct int_tile {
-    const int8_t *x;      /* codes of the first token, at the chunk's first k */
+    const int8_t *x; /* codes of the first token, at the chunk's first k */
     int64_t ld;
     const int32_t *terms; /* of the chunk's first group */
     int64_t terms_ld;
     const int32_t *zero;
-    float *sums;          /* [m][32] */
-    bool is_first;        /* of a block: sums start at 0 */
+    float *sums;   /* [m][32] */
+    bool is_first; /* of a block: sums start at 0 */
 } int_tile;
 
 /* All whole groups of a chunk: sums += scale * dot. */
-NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, nib_int_kind kind, int64_t units)
+NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, nib_int_kind kind,
+                            int64_t units)
 {
     const int8_t *x = t->x;
     const int32_t *terms = t->terms;
@@ -116,13 +122,15 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, ni
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
-            f[r][c] = t->is_first ? _mm512_setzero_ps() : _mm512_loadu_ps(t->sums + r * NIB_PANEL + 16 * c);
+            f[r][c] = t->is_first ? _mm512_setzero_ps()
+                                  : _mm512_loadu_ps(t->sums + r * NIB_PANEL + 16 * c);
     for (const int_head *head = chunk->heads; head < end; head++) {
         __m512i dots[TILE][2];
         for (int c = 0; c < 2; c++) {
-            const __m512i sum = kind == NIB_INT_PLAIN ? _mm512_setzero_si512() : _mm512_loadu_si512(head->fix[0] + 16 * c);
-            const __m512i offset =
-                kind == NIB_INT_WIDE ? _mm512_loadu_si512(head->fix[1] + 16 * c) : _mm512_setzero_si512();
+            const __m512i sum = kind == NIB_INT_PLAIN ? _mm512_setzero_si512()
+                                                      : _mm512_loadu_si512(head->fix[0] + 16 * c);
+            const __m512i offset = kind == NIB_INT_WIDE ? _mm512_loadu_si512(head->fix[1] + 16 * c)
+                                                        : _mm512_setzero_si512();
 #pragma GCC unroll 6
             for (int r = 0; r < m; r++) {
                 const __m512i term = broadcast4(terms + r * t->terms_ld);
@@ -131,8 +139,9 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, ni
                 else if (kind == NIB_INT_PAIR)
                     dots[r][c] = _mm512_madd_epi16(sum, term);
                 else
-                    dots[r][c] = _mm512_sub_epi32(_mm512_mullo_epi32(offset, term),
-                                                  _mm512_mullo_epi32(sum, _mm512_set1_epi32(t->zero[r])));
+                    dots[r][c] =
+                        _mm512_sub_epi32(_mm512_mullo_epi32(offset, term),
+                                         _mm512_mullo_epi32(sum, _mm512_set1_epi32(t->zero[r])));
             }
         }
         tile_dots(codes, units, x, t->ld, dots, m);
@@ -152,14 +161,16 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, ni
             _mm512_storeu_ps(t->sums + r * NIB_PANEL + 16 * c, f[r][c]);
 }
 
-/* A part of one group that is larger than a chunk: integer sums += dot, kept in the place of the float sums. */
+/* A part of one group that is larger than a chunk: integer sums += dot, kept in the place of the
+ * float sums. */
 NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
 {
     __m512i dots[TILE][2];
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
-            dots[r][c] = t->is_first ? _mm512_setzero_si512() : _mm512_loadu_si512(t->sums + r * NIB_PANEL + 16 * c);
+            dots[r][c] = t->is_first ? _mm512_setzero_si512()
+                                     : _mm512_loadu_si512(t->sums + r * NIB_PANEL + 16 * c);
     tile_dots(chunk->codes, chunk->units, t->x, t->ld, dots, m);
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
@@ -167,7 +178,8 @@ NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
             _mm512_storeu_si512(t->sums + r * NIB_PANEL + 16 * c, dots[r][c]);
 }
 
-NIB_INLINE void run_tile(const int_chunk *chunk, const int_tile *t, int m, nib_int_kind kind, bool is_part)
+NIB_INLINE void run_tile(const int_chunk *chunk, const int_tile *t, int m, nib_int_kind kind,
+                         bool is_part)
 {
     if (is_part)
         tile_part(chunk, t, m);
@@ -177,7 +189,8 @@ NIB_INLINE void run_tile(const int_chunk *chunk, const int_tile *t, int m, nib_i
         tile_groups(chunk, t, m, kind, chunk->units);
 }
 
-NIB_INLINE void run_tile_m(const int_chunk *chunk, const int_tile *t, int64_t m, nib_int_kind kind, bool is_part)
+NIB_INLINE void run_tile_m(const int_chunk *chunk, const int_tile *t, int64_t m, nib_int_kind kind,
+                           bool is_part)
 {
     switch (m) {
     case 1: run_tile(chunk, t, 1, kind, is_part); break;
@@ -189,10 +202,22 @@ NIB_INLINE void run_tile_m(const int_chunk *chunk, const int_tile *t, int64_t m,
     }
 }
 
-static void tile_plain(const int_chunk *c, const int_tile *t, int64_t m) { run_tile_m(c, t, m, NIB_INT_PLAIN, false); }
-static void tile_pair(const int_chunk *c, const int_tile *t, int64_t m) { run_tile_m(c, t, m, NIB_INT_PAIR, false); }
-static void tile_wide(const int_chunk *c, const int_tile *t, int64_t m) { run_tile_m(c, t, m, NIB_INT_WIDE, false); }
-static void tile_parts(const int_chunk *c, const int_tile *t, int64_t m) { run_tile_m(c, t, m, NIB_INT_PLAIN, true); }
+static void tile_plain(const int_chunk *c, const int_tile *t, int64_t m)
+{
+    run_tile_m(c, t, m, NIB_INT_PLAIN, false);
+}
+static void tile_pair(const int_chunk *c, const int_tile *t, int64_t m)
+{
+    run_tile_m(c, t, m, NIB_INT_PAIR, false);
+}
+static void tile_wide(const int_chunk *c, const int_tile *t, int64_t m)
+{
+    run_tile_m(c, t, m, NIB_INT_WIDE, false);
+}
+static void tile_parts(const int_chunk *c, const int_tile *t, int64_t m)
+{
+    run_tile_m(c, t, m, NIB_INT_PLAIN, true);
+}
 
 /* ---- a panel ---- */
 
@@ -207,14 +232,16 @@ typedef struct int_block {
     int_scratch *scratch;
 } int_block;
 
-static int_chunk load(const int_block *b, const uint8_t *panel, int64_t g, int64_t groups, int64_t unit0, int64_t units)
+static int_chunk load(const int_block *b, const uint8_t *panel, int64_t g, int64_t groups,
+                      int64_t unit0, int64_t units)
 {
-    return b->l->offset == 8 ? load_chunk(b->l, panel, g, groups, unit0, units, b->kind, 4, b->scratch)
-                             : load_chunk(b->l, panel, g, groups, unit0, units, b->kind, 8, b->scratch);
+    return b->l->offset == 8
+               ? load_chunk(b->l, panel, g, groups, unit0, units, b->kind, 4, b->scratch)
+               : load_chunk(b->l, panel, g, groups, unit0, units, b->kind, 8, b->scratch);
 }
 
-/* Lines of the packed bytes that follow a chunk: its share of them is fetched during each tile. Behind the
- * last panel this touches nothing: a prefetch cannot fault. */
+/* Lines of the packed bytes that follow a chunk: its share of them is fetched during each tile.
+ * Behind the last panel this touches nothing: a prefetch cannot fault. */
 static void fetch_next(const int_chunk *chunk, int64_t tile, int64_t tiles)
 {
     const char *next = (const char *)chunk->packed + chunk->bytes;
@@ -224,13 +251,19 @@ static void fetch_next(const int_chunk *chunk, int64_t tile, int64_t tiles)
 }
 
 /* All tokens of the block over one chunk that begins with group g, at k0. */
-static void multiply(const int_block *b, const int_chunk *chunk, int64_t g, int64_t k0, bool is_first, bool is_part)
+static void multiply(const int_block *b, const int_chunk *chunk, int64_t g, int64_t k0,
+                     bool is_first, bool is_part)
 {
     const nib_input *in = &b->a->x;
     const int64_t tiles = nib__ceil_div(b->rows, TILE);
     for (int64_t r = 0; r < b->rows; r += TILE) {
-        const int_tile t = {in->codes + (b->r0 + r) * in->ld + k0, in->ld, b->terms + r * b->l->groups + g,
-                            b->l->groups, in->zero + b->r0 + r, b->sums + r * NIB_PANEL, is_first};
+        const int_tile t = {in->codes + (b->r0 + r) * in->ld + k0,
+                            in->ld,
+                            b->terms + r * b->l->groups + g,
+                            b->l->groups,
+                            in->zero + b->r0 + r,
+                            b->sums + r * NIB_PANEL,
+                            is_first};
         const int64_t m = nib__min(TILE, b->rows - r);
         fetch_next(chunk, r / TILE, tiles);
         if (is_part)
@@ -271,13 +304,14 @@ static void finish_parts(const int_block *b, const int_chunk *chunk, int64_t g)
                                        _mm512_mullo_epi32(sum, zero));
             }
             const __m512 scale = _mm512_loadu_ps(chunk->heads[0].scale + 16 * c);
-            _mm512_storeu_ps(at, _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot), _mm512_setzero_ps()));
+            _mm512_storeu_ps(at,
+                             _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot), _mm512_setzero_ps()));
         }
     }
 }
 
-/* Groups that fit a chunk, several at a time; a chunk ends where a block of the float sum does, and a last
- * group with fewer units is a chunk of its own. */
+/* Groups that fit a chunk, several at a time; a chunk ends where a block of the float sum does, and
+ * a last group with fewer units is a chunk of its own. */
 static void panel_of_groups(const int_block *b, const uint8_t *panel)
 {
     const nib_int_layout *l = b->l;
@@ -313,7 +347,8 @@ static void panel_of_parts(const int_block *b, const uint8_t *panel)
 static void prefill_block(const int_block *b, int64_t n0, int64_t n1)
 {
     for (int64_t i = n0; i < n1; i += NIB_PANEL) {
-        const uint8_t *panel = (const uint8_t *)b->a->packed + (size_t)(i / NIB_PANEL) * b->l->panel_bytes;
+        const uint8_t *panel =
+            (const uint8_t *)b->a->packed + (size_t)(i / NIB_PANEL) * b->l->panel_bytes;
         if (b->l->units <= CHUNK_UNITS)
             panel_of_groups(b, panel);
         else
@@ -324,8 +359,8 @@ static void prefill_block(const int_block *b, int64_t n0, int64_t n1)
     }
 }
 
-void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t n0,
-                                 int64_t n1, void *scratch)
+void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind,
+                                 int64_t n0, int64_t n1, void *scratch)
 {
     int_scratch *s = scratch;
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
@@ -344,7 +379,9 @@ size_t nib__linear_int_scratch_avx512vnni(const void *args)
     const nib_int_layout l = nib__int_layout(a->w);
     const size_t rows = (size_t)nib__int_row_block(a->x.m, a->w->k);
     const size_t terms = rows * (size_t)l.groups * sizeof(int32_t);
-    return is_direct(&l, a->x.m) ? terms : sizeof(int_scratch) + rows * 2 * NIB_PANEL * sizeof(float) + terms;
+    return is_direct(&l, a->x.m)
+               ? terms
+               : sizeof(int_scratch) + rows * 2 * NIB_PANEL * sizeof(float) + terms;
 }
 
 #endif

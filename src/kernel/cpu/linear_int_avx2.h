@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AVX2 code of the int4 and int8 linear rows, inlined with bits = 4 or 8 by linear_a8t_w4g__avx2.c and
- * linear_a8t_w8__avx2.c. Layout: linear_int.h. Arithmetic: linear_int.c.
+ * AVX2 code of the int4 and int8 linear rows, inlined with bits = 4 or 8 by linear_a8t_w4g__avx2.c
+ * and linear_a8t_w8__avx2.c. Layout: linear_int.h. Arithmetic: linear_int.c.
  *
- * Without VNNI: int4 codes are unsigned in vpmaddubsw, whose pairs of 15 * 128 add up exactly over the 8 quads
- * of a unit (30,720 < 2^15) before they widen. int8 codes would saturate there, so their even and odd bytes
- * are multiplied as 16-bit values (vpmaddwd) with activations that the scratch holds as (x0, x2), (x1, x3).
- * A tile is m tokens x c vectors of 8 outputs, m * c = 4: 4 x 8, 2 x 16 or 1 x 32.
+ * Without VNNI: int4 codes are unsigned in vpmaddubsw, whose pairs of 15 * 128 add up exactly over
+ * the 8 quads of a unit (30,720 < 2^15) before they widen. int8 codes would saturate there, so
+ * their even and odd bytes are multiplied as 16-bit values (vpmaddwd) with activations that the
+ * scratch holds as (x0, x2), (x1, x3). A tile is m tokens x c vectors of 8 outputs, m * c = 4: 4 x
+ * 8, 2 x 16 or 1 x 32.
  */
 #ifndef NIB_LINEAR_INT_AVX2_H
 #define NIB_LINEAR_INT_AVX2_H
@@ -57,10 +58,11 @@ NIB_INLINE __m256i load_offsets(const nib_int_layout *l, const uint8_t *group, i
 }
 
 /* One unit of int4: codes from vector c0 of the panel on, x[r] + k on. */
-NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, __m256i dots[][4], __m256i *sums, int m,
-                      int columns, bool plain)
+NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, __m256i dots[][4],
+                      __m256i *sums, int m, int columns, bool plain)
 {
-    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1), zero = _mm256_setzero_si256();
+    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1),
+                  zero = _mm256_setzero_si256();
     __m256i pairs[TILE][4], bytes[4];
 #pragma GCC unroll 4
     for (int c = 0; c < columns; c++) {
@@ -74,7 +76,8 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
             const __m256i v = load8(codes + q * 4 * NIB_PANEL + 32 * c);
-            const __m256i even = _mm256_and_si256(v, low), odd = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+            const __m256i even = _mm256_and_si256(v, low),
+                          odd = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
             if (!plain)
                 bytes[c] = _mm256_add_epi8(_mm256_add_epi8(bytes[c], even), odd);
 #pragma GCC unroll 4
@@ -88,15 +91,16 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
     for (int c = 0; c < columns; c++) {
         if (!plain)
             sums[c] = _mm256_add_epi32(
-                sums[c], _mm256_madd_epi16(_mm256_maddubs_epi16(bytes[c], _mm256_set1_epi8(1)), ones));
+                sums[c],
+                _mm256_madd_epi16(_mm256_maddubs_epi16(bytes[c], _mm256_set1_epi8(1)), ones));
 #pragma GCC unroll 4
         for (int r = 0; r < m; r++)
             dots[r][c] = _mm256_add_epi32(dots[r][c], _mm256_madd_epi16(pairs[r][c], ones));
     }
 }
 
-NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, __m256i dots[][4], __m256i *sums, int m,
-                      int columns, bool plain)
+NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, __m256i dots[][4],
+                      __m256i *sums, int m, int columns, bool plain)
 {
     const __m256i low = _mm256_set1_epi16(255), ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 1
@@ -106,7 +110,8 @@ NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, 
             const __m256i v = load8(codes + q * 4 * NIB_PANEL + 32 * c);
             const __m256i even = _mm256_and_si256(v, low), odd = _mm256_srli_epi16(v, 8);
             if (!plain)
-                sums[c] = _mm256_add_epi32(sums[c], _mm256_madd_epi16(_mm256_add_epi16(even, odd), ones));
+                sums[c] =
+                    _mm256_add_epi32(sums[c], _mm256_madd_epi16(_mm256_add_epi16(even, odd), ones));
 #pragma GCC unroll 4
             for (int r = 0; r < m; r++) {
                 const __m256i p0 = _mm256_madd_epi16(even, broadcast4(x[r] + k + 4 * q));
@@ -116,10 +121,10 @@ NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, 
         }
 }
 
-/* What the offset and the zero points add to the dot of a group; fix is the code sum, for PAIR with the offset
- * above it. */
-NIB_INLINE __m256i correct(const int_block *b, __m256i dot, __m256i fix, __m256i offset, int64_t row, int64_t g,
-                           nib_int_kind kind)
+/* What the offset and the zero points add to the dot of a group; fix is the code sum, for PAIR with
+ * the offset above it. */
+NIB_INLINE __m256i correct(const int_block *b, __m256i dot, __m256i fix, __m256i offset,
+                           int64_t row, int64_t g, nib_int_kind kind)
 {
     const __m256i term = broadcast4(b->terms + row * b->l->groups + g);
     switch (kind) {
@@ -150,9 +155,10 @@ NIB_INLINE void store8(const nib_linear *a, int64_t r, int64_t n, __m256 total)
     }
 }
 
-/* Tokens row..row+m of the block by `columns` vectors from c0 on, over a whole panel whose outputs begin at n. */
-NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_t row, int c0, int m, int columns,
-                     nib_int_kind kind, int bits)
+/* Tokens row..row+m of the block by `columns` vectors from c0 on, over a whole panel whose outputs
+ * begin at n. */
+NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_t row, int c0,
+                     int m, int columns, nib_int_kind kind, int bits)
 {
     const bool plain = kind == NIB_INT_PLAIN;
     const nib_int_layout *l = b->l;
@@ -195,8 +201,9 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
         for (int c = 0; c < columns; c++) {
             const __m256 scale = load_scales(l, group, LANES * (c0 + c));
             const __m256i offset = load_offsets(l, group, LANES * (c0 + c));
-            const __m256i fix =
-                kind == NIB_INT_PAIR ? _mm256_or_si256(sums[c], _mm256_slli_epi32(offset, 16)) : sums[c];
+            const __m256i fix = kind == NIB_INT_PAIR
+                                    ? _mm256_or_si256(sums[c], _mm256_slli_epi32(offset, 16))
+                                    : sums[c];
 #pragma GCC unroll 4
             for (int r = 0; r < m; r++) {
                 const __m256i dot = correct(b, dots[r][c], fix, offset, row + r, g, kind);
@@ -208,7 +215,8 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
             for (int r = 0; r < m; r++)
 #pragma GCC unroll 4
                 for (int c = 0; c < columns; c++) {
-                    total[r][c] = g < l->per_block ? sum[r][c] : _mm256_add_ps(total[r][c], sum[r][c]);
+                    total[r][c] =
+                        g < l->per_block ? sum[r][c] : _mm256_add_ps(total[r][c], sum[r][c]);
                     sum[r][c] = _mm256_setzero_ps();
                 }
             left = l->per_block;
@@ -224,7 +232,8 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
 }
 
 /* All tokens of the block. */
-NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, nib_int_kind kind, int bits)
+NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, nib_int_kind kind,
+                          int bits)
 {
     int64_t row = 0;
     for (; row + 4 <= b->rows; row += 4)
@@ -244,8 +253,10 @@ NIB_INLINE void widen(const int_block *b, int16_t *out)
     const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
     for (int64_t r = 0; r < b->rows; r++)
         for (int64_t j = 0; j < in->ld; j += 16) {
-            const __m128i v = _mm_loadu_si128((const __m128i *)(in->codes + (b->r0 + r) * in->ld + j));
-            _mm256_storeu_si256((__m256i *)(out + r * in->ld + j), _mm256_cvtepi8_epi16(_mm_shuffle_epi8(v, order)));
+            const __m128i v =
+                _mm_loadu_si128((const __m128i *)(in->codes + (b->r0 + r) * in->ld + j));
+            _mm256_storeu_si256((__m256i *)(out + r * in->ld + j),
+                                _mm256_cvtepi8_epi16(_mm_shuffle_epi8(v, order)));
         }
 }
 
@@ -256,14 +267,16 @@ NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *sc
     const nib_int_kind kind = nib__int_kind(a, &l);
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
     int32_t *terms = scratch;
-    int16_t *wide = (int16_t *)((char *)scratch + nib__round_up(rows * l.groups * (int64_t)sizeof *terms, 64));
+    int16_t *wide =
+        (int16_t *)((char *)scratch + nib__round_up(rows * l.groups * (int64_t)sizeof *terms, 64));
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
         const int_block b = {a, &l, kind, r0, nib__min(rows, a->x.m - r0), terms, wide};
         nib__int_terms(a, &l, kind, r0, b.rows, terms);
         if (bits == 8)
             widen(&b, wide);
         for (int64_t n = n0; n < n1; n += NIB_PANEL) {
-            const uint8_t *panel = (const uint8_t *)a->packed + (size_t)(n / NIB_PANEL) * l.panel_bytes;
+            const uint8_t *panel =
+                (const uint8_t *)a->packed + (size_t)(n / NIB_PANEL) * l.panel_bytes;
             if (kind == NIB_INT_PLAIN)
                 run_panel(&b, panel, n, NIB_INT_PLAIN, bits);
             else if (kind == NIB_INT_PAIR)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packs int4 and int8 weights into the panels of linear_int.h, and works out what a call's zero points add to
- * each group. Owns the two packed layouts.
+ * Packs int4 and int8 weights into the panels of linear_int.h, and works out what a call's zero
+ * points add to each group. Owns the two packed layouts.
  */
 #include "linear_int.h"
 
@@ -16,14 +16,16 @@ nib_int_layout nib__int_layout(const nib_weight *w)
     l.units = nib__ceil_div(nib__min(l.group, w->k), NIB_UNIT);
     l.last_units = nib__ceil_div(w->k - (l.groups - 1) * l.group, NIB_UNIT);
     l.per_block = nib__max(1, NIB_SUM_BLOCK / l.group);
-    /* A product is of f32: a wider scale is rounded once, here, as the reference rounds it when it reads it. */
+    /* A product is of f32: a wider scale is rounded once, here, as the reference rounds it when it
+     * reads it. */
     l.scale_type = w->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->scale_type;
     l.scale_bytes = (size_t)nib__type_bits(l.scale_type) / 8;
     l.has_zeros = w->scheme.zero == NIB_ZERO_INT;
     l.header = NIB_PANEL * (l.scale_bytes + (l.has_zeros ? sizeof(int16_t) : 0));
     l.unit_bytes = NIB_PANEL * NIB_UNIT / (is_int4 ? 2 : 1);
     l.group_bytes = l.header + (size_t)l.units * l.unit_bytes;
-    l.panel_bytes = (size_t)(l.groups - 1) * l.group_bytes + l.header + (size_t)l.last_units * l.unit_bytes;
+    l.panel_bytes =
+        (size_t)(l.groups - 1) * l.group_bytes + l.header + (size_t)l.last_units * l.unit_bytes;
     l.offset = is_int4 ? 8 : 128;
     return l;
 }
@@ -32,7 +34,8 @@ static uint64_t packed_bytes(const nib_weight *w)
 {
     const nib_int_layout l = nib__int_layout(w);
     uint64_t bytes;
-    return nib__mul(&bytes, (uint64_t)nib__ceil_div(w->n, NIB_PANEL), l.panel_bytes) ? bytes : UINT64_MAX;
+    return nib__mul(&bytes, (uint64_t)nib__ceil_div(w->n, NIB_PANEL), l.panel_bytes) ? bytes
+                                                                                     : UINT64_MAX;
 }
 
 /* ---- packing ---- */
@@ -51,7 +54,8 @@ static void put_scale(const nib_weight *w, int64_t at, uint8_t *to)
 }
 
 /* Scales and offsets of output i in column `column` of a panel. */
-static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column, uint8_t *panel)
+static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
+                         uint8_t *panel)
 {
     for (int64_t g = 0; g < l->groups; g++) {
         uint8_t *header = panel + (size_t)g * l->group_bytes;
@@ -59,7 +63,8 @@ static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i
         put_scale(w, at, header + (size_t)column * l->scale_bytes);
         if (l->has_zeros) {
             const int16_t offset = (int16_t)(l->offset + nib__weight_int_zero(w, i, g));
-            memcpy(header + NIB_PANEL * l->scale_bytes + (size_t)column * sizeof offset, &offset, sizeof offset);
+            memcpy(header + NIB_PANEL * l->scale_bytes + (size_t)column * sizeof offset, &offset,
+                   sizeof offset);
         }
     }
 }
@@ -82,8 +87,10 @@ static void put_nibbles(const uint8_t *codes, uint8_t *column)
     }
 }
 
-/* Output i into column `column`. Bytes past a group's or the row's end stay 0, which adds nothing to a sum. */
-static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column, uint8_t *panel)
+/* Output i into column `column`. Bytes past a group's or the row's end stay 0, which adds nothing
+ * to a sum. */
+static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
+                       uint8_t *panel)
 {
     uint8_t codes[SPAN];
     const bool is_int4 = w->scheme.code == NIB_CODE_I4;
@@ -156,8 +163,8 @@ NIB_INLINE int32_t term(int32_t t, int32_t z, nib_int_kind kind, int offset)
     return -t;
 }
 
-void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0, int64_t rows,
-                    int32_t *terms)
+void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0,
+                    int64_t rows, int32_t *terms)
 {
     const int64_t last = l->groups - 1;
     for (int64_t r = 0; r < rows; r++) {
@@ -183,7 +190,9 @@ size_t nib__linear_int_scratch_avx2(const void *args)
 {
     const nib_linear *a = args;
     const size_t rows = (size_t)nib__int_row_block(a->x.m, a->w->k);
-    const size_t terms = rows * (size_t)nib__scheme_groups(&a->w->scheme, a->w->k) * sizeof(int32_t);
+    const size_t terms =
+        rows * (size_t)nib__scheme_groups(&a->w->scheme, a->w->k) * sizeof(int32_t);
     const size_t wide = rows * (size_t)nib__round_up(a->w->k, NIB_CODES_PAD) * sizeof(int16_t);
-    return (size_t)nib__round_up((int64_t)terms, 64) + (a->w->scheme.code == NIB_CODE_I8 ? wide : 0);
+    return (size_t)nib__round_up((int64_t)terms, 64) +
+           (a->w->scheme.code == NIB_CODE_I8 ? wide : 0);
 }

@@ -3,12 +3,12 @@
  * AVX-512 VNNI code of the int4 and int8 linear rows, for linear_a8t_w4g__avx512vnni.c and
  * linear_a8t_w8__avx512vnni.c. Layout: linear_int.h. Arithmetic: linear_int.c.
  *
- * Weights stay unsigned in vpdpbusd; activations are broadcasts of 4 codes from memory, without shuffles. A
- * group's sum starts at a value that takes the offset and the zero points out again (terms), so they cost
- * nothing, or one vpdpwssd per 16 outputs.
+ * Weights stay unsigned in vpdpbusd; activations are broadcasts of 4 codes from memory, without
+ * shuffles. A group's sum starts at a value that takes the offset and the zero points out again
+ * (terms), so they cost nothing, or one vpdpwssd per 16 outputs.
  *
- * Here: what is inlined with bits = 4 or 8, and products of few tokens (decode), which run straight over a
- * panel, from memory once. More tokens (prefill): linear_int__avx512vnni.c.
+ * Here: what is inlined with bits = 4 or 8, and products of few tokens (decode), which run straight
+ * over a panel, from memory once. More tokens (prefill): linear_int__avx512vnni.c.
  */
 #ifndef NIB_LINEAR_INT_VNNI_H
 #define NIB_LINEAR_INT_VNNI_H
@@ -18,11 +18,12 @@
 #include <immintrin.h>
 
 enum {
-    TILE = 6,          /* tokens per tile */
-    CHUNK_UNITS = 16,  /* of 32 k, in prefill */
-    DIRECT_INT4 = 12,  /* tokens up to which unpacking a chunk costs more than unpacking for each tile */
+    TILE = 6,         /* tokens per tile */
+    CHUNK_UNITS = 16, /* of 32 k, in prefill */
+    DIRECT_INT4 =
+        12, /* tokens up to which unpacking a chunk costs more than unpacking for each tile */
     DIRECT_INT8 = 24,
-    AHEAD = 4096       /* bytes between the loads and the prefetches of decode */
+    AHEAD = 4096 /* bytes between the loads and the prefetches of decode */
 };
 
 /* Does decode take m tokens? Of int8 in large groups any number: there is nothing to unpack. */
@@ -31,8 +32,8 @@ NIB_INLINE bool is_direct(const nib_int_layout *l, int64_t m)
     return l->offset == 8 ? m <= DIRECT_INT4 : m <= DIRECT_INT8 || l->units > CHUNK_UNITS;
 }
 
-void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t n0,
-                                 int64_t n1, void *scratch);
+void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind,
+                                 int64_t n0, int64_t n1, void *scratch);
 
 NIB_INLINE __m512i broadcast4(const void *p)
 {
@@ -52,7 +53,10 @@ NIB_INLINE __m512 load_scales(const uint8_t *p, nib_type type)
 }
 
 /* Code sums and offsets as the 16-bit pairs of NIB_INT_PAIR. */
-NIB_INLINE __m512i pair_fix(__m512i sum, __m512i offset) { return _mm512_or_si512(sum, _mm512_slli_epi32(offset, 16)); }
+NIB_INLINE __m512i pair_fix(__m512i sum, __m512i offset)
+{
+    return _mm512_or_si512(sum, _mm512_slli_epi32(offset, 16));
+}
 
 /* Offsets of column vector c (0 or 1) of a group. */
 NIB_INLINE __m512i load_offsets(const nib_int_layout *l, const uint8_t *group, int c)
@@ -106,8 +110,9 @@ typedef struct int_panel {
 } int_panel;
 
 /* One group of `units` units for `m` tokens: sums f[m][2] += scale * dot. */
-NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group, int64_t g, int64_t units,
-                                       int64_t r0, const int8_t **x, __m512 f[][2], int m, bool plain, int bits)
+NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group, int64_t g,
+                                       int64_t units, int64_t r0, const int8_t **x, __m512 f[][2],
+                                       int m, bool plain, int bits)
 {
     const nib_int_layout *l = p->l;
     const __m512i ones = _mm512_set1_epi8(1);
@@ -116,7 +121,8 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     __m512i dots[TILE][2], sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
-        dots[r][0] = dots[r][1] = plain ? broadcast4(terms + r * l->groups) : _mm512_setzero_si512();
+        dots[r][0] = dots[r][1] =
+            plain ? broadcast4(terms + r * l->groups) : _mm512_setzero_si512();
     for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes) {
         const size_t step = bits == 8 ? 8 * NIB_PANEL : 4 * NIB_PANEL;
 #pragma GCC unroll 16
@@ -129,12 +135,14 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
             load_quads(codes + (size_t)q * step + 64, bits, &even[1], &odd[1]);
             if (!plain)
                 for (int c = 0; c < 2; c++)
-                    sums[c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums[c], even[c], ones), odd[c], ones);
+                    sums[c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums[c], even[c], ones),
+                                                  odd[c], ones);
 #pragma GCC unroll 6
             for (int r = 0; r < m; r++) {
                 const __m512i x0 = broadcast4(x[r] + 8 * q), x1 = broadcast4(x[r] + 8 * q + 4);
                 for (int c = 0; c < 2; c++)
-                    dots[r][c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(dots[r][c], even[c], x0), odd[c], x1);
+                    dots[r][c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(dots[r][c], even[c], x0),
+                                                     odd[c], x1);
             }
         }
 #pragma GCC unroll 6
@@ -153,8 +161,9 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
                     dots[r][c] = _mm512_dpwssd_epi32(dots[r][c], pair, term);
                 else
                     dots[r][c] = _mm512_add_epi32(
-                        _mm512_sub_epi32(dots[r][c],
-                                         _mm512_mullo_epi32(sums[c], _mm512_set1_epi32(p->a->x.zero[r0 + r]))),
+                        _mm512_sub_epi32(
+                            dots[r][c],
+                            _mm512_mullo_epi32(sums[c], _mm512_set1_epi32(p->a->x.zero[r0 + r]))),
                         _mm512_mullo_epi32(offset, term));
             }
             f[r][c] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dots[r][c]), f[r][c]);
@@ -181,7 +190,8 @@ NIB_INLINE void decode_panel(const int_panel *p, int64_t r0, int m, bool plain, 
         for (int r = 0; r < m; r++)
             f[r][0] = f[r][1] = _mm512_setzero_ps();
         for (; g < end; g++)
-            at = decode_group(p, at, g, g + 1 == l->groups ? l->last_units : l->units, r0, x, f, m, plain, bits);
+            at = decode_group(p, at, g, g + 1 == l->groups ? l->last_units : l->units, r0, x, f, m,
+                              plain, bits);
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++)
             for (int c = 0; c < 2; c++)
@@ -204,12 +214,13 @@ NIB_INLINE void decode_panel_m(const int_panel *p, int64_t r0, int64_t m, bool p
 }
 
 /* Tokens r0..r0+rows, which have `terms`. */
-NIB_INLINE void decode(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0, int64_t rows,
-                       const int32_t *terms, int64_t n0, int64_t n1, int bits)
+NIB_INLINE void decode(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0,
+                       int64_t rows, const int32_t *terms, int64_t n0, int64_t n1, int bits)
 {
     const int64_t tile = nib__ceil_div(rows, nib__ceil_div(rows, TILE)), end = r0 + rows;
     for (int64_t i = n0; i < n1; i += NIB_PANEL) {
-        const uint8_t *panel = (const uint8_t *)a->packed + (size_t)(i / NIB_PANEL) * l->panel_bytes;
+        const uint8_t *panel =
+            (const uint8_t *)a->packed + (size_t)(i / NIB_PANEL) * l->panel_bytes;
         for (int64_t r = r0; r < end; r += tile) {
             const int_panel p = {a, l, panel, terms + (r - r0) * l->groups, i};
             if (kind == NIB_INT_PLAIN)

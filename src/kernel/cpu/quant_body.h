@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Activation quantizers in plain C that compilers turn into vectors: included with NIB_QUANT(name) naming the
- * functions of one instruction set. Every step works on one element or is free of order, so all of them give
- * the same bits. The formulas, for a token x[k]; rne rounds to nearest, ties to even:
+ * Activation quantizers in plain C that compilers turn into vectors: included with NIB_QUANT(name)
+ * naming the functions of one instruction set. Every step works on one element or is free of order,
+ * so all of them give the same bits. The formulas, for a token x[k]; rne rounds to nearest, ties to
+ * even:
  *
  *   int8, int4 asymmetric   low = min(x, 0), high = max(x, 0); s = max((high - low) / steps, eps)
  *                           z = clamp(qmin - rne(low / s), qmin, qmax)
@@ -13,8 +14,9 @@
  *   e4m3 per token          s = max |x| / 448; q = e4m3(x / s), saturated
  *   MX                      per 32 elements, the last block may be shorter: see mx_scale
  *
- * A scale of 0 becomes 1 with codes 0. A token (of MX: a block) that holds NaN or infinity gets codes 0 and a
- * scale of NaN, which makes all its products NaN; the casts to f16 and bf16 keep NaN and infinity as they are.
+ * A scale of 0 becomes 1 with codes 0. A token (of MX: a block) that holds NaN or infinity gets
+ * codes 0 and a scale of NaN, which makes all its products NaN; the casts to f16 and bf16 keep NaN
+ * and infinity as they are.
  */
 #include "quant_rows.h"
 
@@ -44,8 +46,8 @@ typedef struct range {
     bool is_finite;
 } range;
 
-/* As integers that order like floats, so that minimum and maximum do not depend on the order of comparison:
- * negative values count down from -1, NaN lies beyond infinity on both sides. */
+/* As integers that order like floats, so that minimum and maximum do not depend on the order of
+ * comparison: negative values count down from -1, NaN lies beyond infinity on both sides. */
 NIB_INLINE range range_of(const float *x, int64_t count)
 {
     int32_t least = 0, most = 0;
@@ -56,7 +58,8 @@ NIB_INLINE range range_of(const float *x, int64_t count)
         most = key > most ? key : most;
     }
     const int32_t low = least ^ (least >> 31 & 0x7fffffff);
-    return (range){.low = float_of(low), .high = float_of(most),
+    return (range){.low = float_of(low),
+                   .high = float_of(most),
                    .is_finite = most < 0x7f800000 && (low & 0x7fffffff) < 0x7f800000};
 }
 
@@ -64,8 +67,8 @@ NIB_INLINE float largest_of(range r) { return -r.low > r.high ? -r.low : r.high;
 
 /* ---- int8 and int4 ---- */
 
-NIB_INLINE void integer_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x, int64_t count, float factor,
-                              int32_t zero, int32_t qmin, int32_t qmax)
+NIB_INLINE void integer_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x,
+                              int64_t count, float factor, int32_t zero, int32_t qmin, int32_t qmax)
 {
     const float low = (float)(qmin - zero), high = (float)(qmax - zero);
     for (int64_t j = 0; j < count; j++) {
@@ -89,8 +92,8 @@ NIB_INLINE void group_sums(int32_t *sums, const int8_t *codes, const nib_input *
 }
 
 /* One token with the scale and zero point chosen. */
-NIB_INLINE void integer_token(const nib_quant *a, int64_t r, float scale, int32_t zero, bool is_finite, int32_t qmin,
-                              int32_t qmax)
+NIB_INLINE void integer_token(const nib_quant *a, int64_t r, float scale, int32_t zero,
+                              bool is_finite, int32_t qmin, int32_t qmax)
 {
     const nib_input *out = &a->out;
     int8_t *codes = out->codes + r * out->ld;
@@ -106,7 +109,8 @@ NIB_INLINE void integer_token(const nib_quant *a, int64_t r, float scale, int32_
     out->zero[r] = is_finite ? zero : 0;
 }
 
-NIB_INLINE void dynamic_tokens(const nib_quant *a, int64_t m0, int64_t m1, int32_t qmin, int32_t qmax)
+NIB_INLINE void dynamic_tokens(const nib_quant *a, int64_t m0, int64_t m1, int32_t qmin,
+                               int32_t qmax)
 {
     const float steps = (float)(qmax - qmin);
     const float eps = a->symmetric || a->formula == NIB_FORMULA_AO017 ? 0x1p-23f : 0x1p-126f;
@@ -119,13 +123,20 @@ NIB_INLINE void dynamic_tokens(const nib_quant *a, int64_t m0, int64_t m1, int32
             scale = scale > eps ? scale : eps;
         }
         if (x.is_finite && !a->symmetric)
-            zero = (int32_t)nib__max(qmin, nib__min(qmax, qmin - (int32_t)round_even(x.low / scale)));
+            zero =
+                (int32_t)nib__max(qmin, nib__min(qmax, qmin - (int32_t)round_even(x.low / scale)));
         integer_token(a, r, scale, zero, x.is_finite, qmin, qmax);
     }
 }
 
-void NIB_QUANT(a8t)(const nib_quant *a, int64_t m0, int64_t m1) { dynamic_tokens(a, m0, m1, -128, 127); }
-void NIB_QUANT(a4t)(const nib_quant *a, int64_t m0, int64_t m1) { dynamic_tokens(a, m0, m1, -8, 7); }
+void NIB_QUANT(a8t)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    dynamic_tokens(a, m0, m1, -128, 127);
+}
+void NIB_QUANT(a4t)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    dynamic_tokens(a, m0, m1, -8, 7);
+}
 
 void NIB_QUANT(a8s)(const nib_quant *a, int64_t m0, int64_t m1)
 {
@@ -138,9 +149,9 @@ void NIB_QUANT(a8s)(const nib_quant *a, int64_t m0, int64_t m1)
 
 /* ---- float activations: casts, and the sums that float zeros need ---- */
 
-/* Sum over x[k0..k1) as a product with codes of 1 adds them: k ascending, or by pairs from k0, odd then even.
- * The fused multiply-adds are the product's own; besides, gcc 12 vectorizes a plain sum of swapped pairs in
- * another order than it is written in. */
+/* Sum over x[k0..k1) as a product with codes of 1 adds them: k ascending, or by pairs from k0, odd
+ * then even. The fused multiply-adds are the product's own; besides, gcc 12 vectorizes a plain sum
+ * of swapped pairs in another order than it is written in. */
 NIB_INLINE float segment_sum(const float *x, int64_t k0, int64_t k1, bool by_pairs)
 {
     float sum = 0;
@@ -168,7 +179,8 @@ NIB_INLINE void eight_sums(float *sums, const float *x, int64_t size, bool by_pa
         sums[g] = sum[g];
 }
 
-/* fsums of one token whose values, as the product reads them, are x. Sums restart at every block. */
+/* fsums of one token whose values, as the product reads them, are x. Sums restart at every block.
+ */
 NIB_INLINE void float_sums(const nib_input *out, int64_t r, const float *x, bool by_pairs)
 {
     float *sums = out->fsums + r * out->groups;
@@ -181,7 +193,8 @@ NIB_INLINE void float_sums(const nib_input *out, int64_t r, const float *x, bool
         float total = 0;
         for (int64_t k0 = g * out->group; k0 < end;) {
             const bool is_whole = out->group <= NIB_SUM_BLOCK;
-            const int64_t k1 = is_whole ? end : nib__min(end, (k0 / NIB_SUM_BLOCK + 1) * NIB_SUM_BLOCK);
+            const int64_t k1 =
+                is_whole ? end : nib__min(end, (k0 / NIB_SUM_BLOCK + 1) * NIB_SUM_BLOCK);
             total += segment_sum(x, k0, k1, by_pairs);
             k0 = k1;
         }
@@ -250,7 +263,8 @@ static void bf16_sums(const nib_input *out, int64_t r)
         float total = 0;
         for (int64_t k0 = g * out->group; k0 < end;) {
             const bool is_whole = out->group <= NIB_SUM_BLOCK;
-            const int64_t k1 = is_whole ? end : nib__min(end, (k0 / NIB_SUM_BLOCK + 1) * NIB_SUM_BLOCK);
+            const int64_t k1 =
+                is_whole ? end : nib__min(end, (k0 / NIB_SUM_BLOCK + 1) * NIB_SUM_BLOCK);
             for (int64_t j = k0; j < k1; j++)
                 x[j - k0] = float_of((int32_t)((uint32_t)from[j] << 16));
             total += segment_sum(x, 0, k1 - k0, true);
@@ -274,8 +288,8 @@ void NIB_QUANT(bf16)(const nib_quant *a, int64_t m0, int64_t m1)
 
 /* ---- e4m3 ---- */
 
-/* The nearest e4m3 value, saturated, as f32 bits without its sign. Below the smallest normal, 2^-6, the
- * addition of 2^14 rounds to multiples of 2^-9. */
+/* The nearest e4m3 value, saturated, as f32 bits without its sign. Below the smallest normal, 2^-6,
+ * the addition of 2^14 rounds to multiples of 2^-9. */
 NIB_INLINE int32_t e4m3_magnitude(float x)
 {
     const int32_t magnitude = bits_of(x) & 0x7fffffff;
@@ -286,7 +300,8 @@ NIB_INLINE int32_t e4m3_magnitude(float x)
     return bits < 0x3c800000 ? small : normal;
 }
 
-NIB_INLINE void e4m3_as_bf16(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count, float scale)
+NIB_INLINE void e4m3_as_bf16(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count,
+                             float scale)
 {
     for (int64_t j = 0; j < count; j++) {
         const float v = x[j] / scale;
@@ -294,12 +309,14 @@ NIB_INLINE void e4m3_as_bf16(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRI
     }
 }
 
-NIB_INLINE void e4m3_codes(uint8_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count, float scale)
+NIB_INLINE void e4m3_codes(uint8_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count,
+                           float scale)
 {
     for (int64_t j = 0; j < count; j++) {
         const float v = x[j] / scale;
         const int32_t magnitude = e4m3_magnitude(v);
-        const int32_t normal = (magnitude >> 20) - (120 << 3), small = (int32_t)(float_of(magnitude) * 512);
+        const int32_t normal = (magnitude >> 20) - (120 << 3),
+                      small = (int32_t)(float_of(magnitude) * 512);
         out[j] = (uint8_t)((magnitude < 0x3c800000 ? small : normal) | (bits_of(v) >> 24 & 0x80));
     }
 }
@@ -323,15 +340,18 @@ void NIB_QUANT(e4m3t)(const nib_quant *a, int64_t m0, int64_t m1)
 
 typedef struct mx_block {
     float scale;   /* 2^(byte - 127); byte 0 is a denormal */
-    float divisor; /* of x: the scale, except for byte 0, whose inverse f32 would hold but torchao does not use */
+    float divisor; /* of x: the scale, except for byte 0, whose inverse f32 would hold but torchao
+                      does not use */
 } mx_block;
 
-/* The exponent of max |x| less that of 448 (floor), or the least power of two not below max |x| / 448. */
+/* The exponent of max |x| less that of 448 (floor), or the least power of two not below max |x| /
+ * 448. */
 NIB_INLINE mx_block mx_scale(float largest, bool is_floor)
 {
     if (is_floor) {
         const int32_t exponent = bits_of(largest) >> 23, byte = exponent > 8 ? exponent - 8 : 0;
-        return (mx_block){nib__e8m0_to_f32((uint8_t)byte), nib__e8m0_to_f32((uint8_t)(byte > 0 ? byte : 1))};
+        return (mx_block){nib__e8m0_to_f32((uint8_t)byte),
+                          nib__e8m0_to_f32((uint8_t)(byte > 0 ? byte : 1))};
     }
     const uint8_t byte = nib__f32_to_e8m0_up(largest / 448);
     return (mx_block){nib__e8m0_to_f32(byte), byte > 0 ? nib__e8m0_to_f32(byte) : 1};

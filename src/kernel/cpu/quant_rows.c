@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows that turn f32 activations into the form a linear row takes. The code is quant_body.h, in plain C for
- * every instruction set; here are its reference and the rows.
+ * Rows that turn f32 activations into the form a linear row takes. The code is quant_body.h, in
+ * plain C for every instruction set; here are its reference and the rows.
  */
 #define NIB_QUANT(name) nib__quant_##name##__ref
 #include "quant_body.h"
@@ -24,11 +24,13 @@
 static const nib_kernel rows[] = {
     ROWS(a8t, I8_TOKEN, NIB_ANY, "int8 with a dynamic scale per token, and code sums by group"),
     ROWS(a8s, I8_STATIC, NIB_ANY, "int8 with the layer's fixed scale, and code sums by group"),
-    ROWS(a4t, I4_TOKEN, NIB_ANY, "int4 with a dynamic scale per token, in bytes, and code sums by group"),
+    ROWS(a4t, I4_TOKEN, NIB_ANY,
+         "int4 with a dynamic scale per token, in bytes, and code sums by group"),
     ROWS(e4m3t, E4M3_TOKEN, NIB_ANY, "e4m3 with a dynamic scale per token, widened to bf16"),
     ROWS(mx8, MX8, NIB_ANY, "e4m3 in blocks of 32 with power-of-two scales"),
     ROWS(bf16, FLOAT, NIB_TYPE_BF16, "rounds to bf16, with sums by group where zeros are floats"),
-    ROWS(f16, FLOAT, NIB_TYPE_F16, "rounds to f16, kept in f32, with sums by group where zeros are floats"),
+    ROWS(f16, FLOAT, NIB_TYPE_F16,
+         "rounds to f16, kept in f32, with sums by group where zeros are floats"),
     ROWS(f32, FLOAT, NIB_TYPE_F32, "as it is, with sums by group where zeros are floats"),
 };
 
