@@ -53,7 +53,8 @@ const nib_meta *nib__checkpoint_alias(const nib_checkpoint *cp, const char *name
  * false instead when found is not NULL. */
 nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkpoint *cp,
                                   const char *module, nib_ledger *ledger, nib_err *err);
-/* Only the bias of a module whose weight->n is known: sets bias and bias_type, or leaves them NULL and NONE. */
+/* Only the bias of a module whose weight->n is known: sets bias and bias_type, or leaves them NULL
+ * and NONE. */
 nib_status nib__checkpoint_bias(nib_weight *weight, const nib_checkpoint *cp, const char *module,
                                 nib_ledger *ledger, nib_err *err);
 /* Codes stored one per byte that are outside of their range (an int4 code of 9) are NIB_BAD_INPUT

@@ -173,15 +173,20 @@ static bool same_line(const nib_entry *a, const nib_entry *b)
                   nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
 }
 
+enum {
+    FOLD_MAX = 4096
+}; /* lines that are compared with each other; longer lists are told in full */
+
 static void text_lines(const nib_entry *entries, size_t count, nib_text *out)
 {
+    const bool fold = count <= FOLD_MAX;
     nib__text_format(out, "%7s  %-44s %-14s %-12s %-11s %s\n", "count", "tensor", "shape", "scheme",
                      "format", "bytes");
     for (size_t i = 0; i < count; i++) {
         char name[256], folded[256], shape[256], bytes[32];
         size_t same = 0, before = 0;
         uint64_t total = 0;
-        for (size_t j = 0; j < count; j++) {
+        for (size_t j = fold ? 0 : i; j < (fold ? count : i + 1); j++) {
             if (j != i && !same_line(&entries[i], &entries[j]))
                 continue;
             before += j < i;

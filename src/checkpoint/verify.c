@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads every byte of a checkpoint and says what is wrong with it: bytes that are not those that
+ * were written, values that are no numbers, codes out of range, weights that are missing, surplus
+ * or of another shape. Findings do not stop it; they are collected in the order of the file.
+ */
+#include "inspect.h"
+
+#include "manifest.h"
+#include "names.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { BLOCK = 8 << 20, GRAIN = 1 << 16 };
+
+typedef struct finding {
+    const char *code, *tensor, *text;
+} finding;
+
+typedef struct verifying {
+    const nib_verify_job *job;
+    nib_arena arena;
+    nib_ledger ledger;
+    nib_entry *entries;
+    size_t count;
+    finding *findings;
+    size_t finding_count, finding_capacity;
+    nib_manifest manifest;
+    nib_hash *hashes; /* [tensors of the checkpoint] */
+    int64_t *bad;     /* [threads] first, */
+    int64_t *many;    /* [threads] and how many, of one block */
+    uint64_t done, total;
+    nib_err *err;
+} verifying;
+
+static nib_status find(verifying *v, const char *code, const char *tensor, const char *format, ...)
+    NIB_PRINTF(4, 5);
+
+static nib_status find(verifying *v, const char *code, const char *tensor, const char *format, ...)
+{
+    char text[700], name[160];
+    void *list = v->findings;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    nib__say_name(name, sizeof name, tensor, strlen(tensor));
+    const finding f = {code, nib__arena_copy(&v->arena, name, strlen(name)),
+                       nib__arena_copy(&v->arena, text, strlen(text))};
+    if (f.tensor == NULL || f.text == NULL ||
+        !nib__reserve(v->job->allocator, &list, &v->finding_capacity, v->finding_count + 1,
+                      sizeof f))
+        return nib__fail_memory(v->err, sizeof f, "the list of findings");
+    v->findings = list;
+    v->findings[v->finding_count++] = f;
+    return NIB_OK;
+}
+
+static nib_status progress(verifying *v, uint64_t bytes)
+{
+    const nib_callbacks *c = v->job->callbacks;
+    v->done += bytes;
+    if (c == NULL || c->progress == NULL || c->progress(c->ctx, "verify", v->done, v->total))
+        return NIB_OK;
+    return nib__fail(v->err, NIB_CANCELLED, "cancelled");
+}
+
+/* ---- every byte of every tensor ---- */
+
+typedef struct span {
+    const uint8_t *at;
+    nib_type type;
+    verifying *v;
+} span;
+
+/* Elements that are NaN or infinite: of floats by their value, of 8-bit floats by their code. */
+static void scan(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const span *s = ctx;
+    float values[256];
+    int64_t first = s->v->bad[worker], many = 0;
+    const int64_t bytes = nib__type_bits(s->type) / 8;
+    for (int64_t at = begin; at < end; at += (int64_t)COUNT(values)) {
+        const int64_t some = nib__min((int64_t)COUNT(values), end - at);
+        nib__to_f32(values, s->at + at * bytes, s->type, some);
+        for (int64_t i = 0; i < some; i++)
+            if (!isfinite(values[i])) {
+                first = nib__min(first, at + i);
+                many++;
+            }
+    }
+    s->v->bad[worker] = first;
+    s->v->many[worker] += many;
+}
+
+static bool has_bad_values(nib_type type)
+{
+    return nib__type_is_float(type) || type == NIB_TYPE_E4M3 || type == NIB_TYPE_E5M2 ||
+           type == NIB_TYPE_E8M0;
+}
+
+static nib_status look_at(verifying *v, const nib_tensor *t, nib_hash *hash)
+{
+    const int threads = nib__pool_threads(v->job->pool);
+    nib_hasher *hasher = nib__hasher_open();
+    int64_t first = INT64_MAX, many = 0;
+    nib_status status = hasher == NULL ? nib__fail_memory(v->err, 1024, "a hash") : NIB_OK;
+    for (uint64_t at = 0; at < t->bytes && status == NIB_OK; at += BLOCK) {
+        const uint64_t left = t->bytes - at, some = left < BLOCK ? left : BLOCK;
+        const int64_t width = nib__type_bits(t->type) / 8;
+        nib__hasher_add(hasher, t->data + at, (size_t)some);
+        if (has_bad_values(t->type)) {
+            span s = {t->data + at, t->type, v};
+            for (int i = 0; i < threads; i++)
+                v->bad[i] = INT64_MAX, v->many[i] = 0;
+            nib__pool_run(v->job->pool, (int64_t)some / width, GRAIN, false, scan, &s);
+            for (int i = 0; i < threads; i++) {
+                if (v->bad[i] != INT64_MAX)
+                    first = nib__min(first, (int64_t)at / width + v->bad[i]);
+                many += v->many[i];
+            }
+        }
+        nib__map_release(t->data + at, some);
+        status = progress(v, some);
+    }
+    if (hasher != NULL)
+        *hash = nib__hasher_finish(hasher);
+    if (status == NIB_OK && many != 0)
+        status = find(v, "not-finite", t->name,
+                      "%" PRId64 " value%s not finite, the first at index %" PRId64, many,
+                      many == 1 ? " is" : "s are", first);
+    return status;
+}
+
+static nib_status check_tensors(verifying *v)
+{
+    const nib_checkpoint *cp = v->job->checkpoint;
+    const size_t count = nib__checkpoint_count(cp);
+    const size_t threads = (size_t)nib__pool_threads(v->job->pool);
+    v->hashes = nib__arena_take(&v->arena, count, sizeof *v->hashes);
+    v->bad = nib__arena_take(&v->arena, threads, sizeof *v->bad);
+    v->many = nib__arena_take(&v->arena, threads, sizeof *v->many);
+    if (v->hashes == NULL || v->bad == NULL || v->many == NULL)
+        return nib__fail_memory(v->err, count * sizeof *v->hashes, "the hashes");
+    for (size_t i = 0; i < count; i++)
+        v->total += nib__checkpoint_at(cp, i)->bytes;
+    for (size_t i = 0; i < count; i++)
+        NIB_TRY(look_at(v, nib__checkpoint_at(cp, i), &v->hashes[i]));
+    return NIB_OK;
+}
+
+/* ---- against the manifest ---- */
+
+static nib_status check_hashes(verifying *v)
+{
+    const nib_checkpoint *cp = v->job->checkpoint;
+    const nib_manifest *m = &v->manifest;
+    nib_names names;
+    const void **items = nib__arena_take(&v->arena, m->tensor_count, sizeof *items);
+    bool *seen = nib__arena_take(&v->arena, m->tensor_count, sizeof *seen);
+    if (items == NULL || seen == NULL || !nib__names_init(&names, &v->arena, m->tensor_count))
+        return nib__fail_memory(v->err, m->tensor_count * sizeof *items, "the manifest");
+    for (size_t i = 0; i < m->tensor_count; i++) {
+        items[i] = &m->tensors[i];
+        nib__names_add(&names, items, i);
+    }
+    for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {
+        const char *name = nib__checkpoint_at(cp, i)->name;
+        const size_t at = nib__names_find(&names, items, name);
+        char stated[33], found[33];
+        if (at == SIZE_MAX) {
+            NIB_TRY(
+                find(v, "not-in-manifest", name, "is stored, but %s does not list it", m->path));
+            continue;
+        }
+        seen[at] = true;
+        if (!nib__hash_equal(m->tensors[at].hash, v->hashes[i]))
+            NIB_TRY(find(v, "hash", name, "hashes to %s, %s says %s: the bytes have changed",
+                         nib__hash_text(found, v->hashes[i]), m->path,
+                         nib__hash_text(stated, m->tensors[at].hash)));
+    }
+    for (size_t i = 0; i < m->tensor_count; i++)
+        if (!seen[i])
+            NIB_TRY(
+                find(v, "missing", m->tensors[i].name, "is listed in %s, but not stored", m->path));
+    return NIB_OK;
+}
+
+static nib_status check_files(verifying *v)
+{
+    const nib_manifest *m = &v->manifest;
+    for (size_t i = 0; i < m->file_count; i++) {
+        const char *name = m->files[i].name;
+        nib_map map;
+        if (strpbrk(name, "/\\") != NULL || nib__checkpoint_directory(v->job->checkpoint) == NULL)
+            continue;
+        const char *path =
+            nib__path_join(&v->arena, nib__checkpoint_directory(v->job->checkpoint), name);
+        if (path == NULL)
+            return nib__fail_memory(v->err, strlen(name), "a path");
+        if (nib__map_open(&map, path, NULL) != NIB_OK) {
+            NIB_TRY(
+                find(v, "missing-file", name, "is listed in %s, but cannot be opened", m->path));
+            continue;
+        }
+        const bool same = nib__hash_equal(
+            m->files[i].hash,
+            nib__hash_bytes(map.size == 0 ? (const uint8_t *)"" : map.at, map.size));
+        nib__map_close(&map);
+        if (!same)
+            NIB_TRY(find(v, "file-hash", name, "has changed since %s was written", m->path));
+    }
+    return NIB_OK;
+}
+
+/* ---- what weights mean ---- */
+
+static nib_status check_weights(verifying *v)
+{
+    for (size_t i = 0; i < v->count; i++) {
+        const nib_entry *e = &v->entries[i];
+        nib_err why = {NIB_OK, ""};
+        if (e->problem != NULL)
+            NIB_TRY(find(v, "unreadable", e->name, "%s", e->problem));
+        if (e->module == NULL)
+            continue;
+        const nib_status status = nib__weight_check_codes(&e->weight, e->module, &why);
+        if (status == NIB_BAD_INPUT)
+            NIB_TRY(find(v, "code-range", e->name, "%s", why.text));
+        else if (status != NIB_OK)
+            return nib__fail(v->err, status, "%s", why.text);
+        int64_t zero = 0, negative = 0;
+        const int64_t groups = nib__scheme_groups(&e->weight.scheme, e->weight.k);
+        for (int64_t n = 0; e->weight.scales != NULL && n < e->weight.n; n++)
+            for (int64_t g = 0; g < groups; g++) {
+                const float scale = nib__weight_scale(&e->weight, n, g);
+                zero += scale == 0;
+                negative += scale < 0;
+            }
+        if (zero + negative != 0)
+            NIB_TRY(find(v, "scale", e->name,
+                         "%" PRId64 " scales are 0 and %" PRId64 " negative, which no quantizer "
+                         "here writes",
+                         zero, negative));
+    }
+    return NIB_OK;
+}
+
+/* ---- completeness ---- */
+
+static nib_status check_expected(verifying *v, const nib_expected *x, const nib_names *names,
+                                 const void *const *items, bool *claimed)
+{
+    char name[512];
+    if (snprintf(name, sizeof name, "%s.weight", x->name) >= (int)sizeof name)
+        return NIB_OK;
+    size_t at = nib__names_find(names, items, name);
+    const nib_meta *alias = nib__checkpoint_alias(v->job->checkpoint, name);
+    if (at == SIZE_MAX && alias != NULL)
+        at = nib__names_find(names, items, alias->value);
+    if (at == SIZE_MAX)
+        return x->optional
+                   ? NIB_OK
+                   : find(v, "missing", name, "config.json implies it, but it is not stored");
+    claimed[at] = true;
+    const nib_entry *e = &v->entries[at];
+    const bool vector = x->k == 0;
+    if (e->rank != (vector ? 1 : 2) || e->shape[0] != x->n || (!vector && e->shape[1] != x->k))
+        NIB_TRY(find(v, "shape", name,
+                     "has another shape than config.json implies: %" PRId64 " x %" PRId64, x->n,
+                     vector ? 1 : x->k));
+    if (x->bias && !e->bias)
+        NIB_TRY(find(v, "bias", name, "config.json implies a bias, but none is stored"));
+    return NIB_OK;
+}
+
+/* Every implied weight is there once, and nothing else is. A bias is part of its weight's line; a
+ * bias whose weight is missing stands alone and is surplus. */
+static nib_status check_completeness(verifying *v)
+{
+    nib_names names;
+    const void **items = nib__arena_take(&v->arena, v->count, sizeof *items);
+    bool *claimed = nib__arena_take(&v->arena, v->count, sizeof *claimed);
+    if (v->job->expected_count == 0)
+        return NIB_OK;
+    if (items == NULL || claimed == NULL || !nib__names_init(&names, &v->arena, v->count))
+        return nib__fail_memory(v->err, v->count * sizeof *items, "the list of weights");
+    for (size_t i = 0; i < v->count; i++) {
+        items[i] = &v->entries[i];
+        nib__names_add(&names, items, i);
+    }
+    for (size_t i = 0; i < v->job->expected_count; i++)
+        NIB_TRY(check_expected(v, &v->job->expected[i], &names, items, claimed));
+    for (size_t i = 0; i < v->count; i++)
+        if (!claimed[i] && strstr(v->entries[i].name, "rotary_emb.inv_freq") == NULL)
+            NIB_TRY(find(v, "surplus", v->entries[i].name,
+                         "is stored, but config.json does not imply it"));
+    return NIB_OK;
+}
+
+/* ---- against another checkpoint ---- */
+
+typedef struct comparison {
+    const nib_weight *a, *b;
+    float *rows;            /* [threads][2][k] */
+    double *signal, *error; /* [n] */
+    nib_entry *entry;
+} comparison;
+
+static void compare_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    comparison *c = ctx;
+    const int64_t k = c->a->k;
+    float *a = c->rows + 2 * worker * k, *b = a + k;
+    for (int64_t i = begin; i < end; i++) {
+        double signal = 0, error = 0;
+        nib__weight_row(c->a, i, a);
+        nib__weight_row(c->b, i, b);
+        for (int64_t j = 0; j < k; j++) {
+            const double difference = (double)a[j] - (double)b[j];
+            signal += (double)b[j] * (double)b[j];
+            error += difference * difference;
+        }
+        c->signal[i] = signal;
+        c->error[i] = error;
+    }
+}
+
+static nib_status compare_weight(verifying *v, const nib_entry *e)
+{
+    nib_weight other;
+    nib_err why = {NIB_OK, ""};
+    nib_arena arena;
+    if (nib__checkpoint_weight(&other, NULL, v->job->against, e->module, NULL, &why) != NIB_OK)
+        return find(v, "against", e->name, "the other checkpoint: %s", why.text);
+    if (other.n != e->weight.n || other.k != e->weight.k)
+        return find(v, "against", e->name, "is %" PRId64 " x %" PRId64 " in the other checkpoint",
+                    other.n, other.k);
+    nib__arena_init(&arena, v->job->allocator, 0);
+    comparison c = {.a = &e->weight, .b = &other};
+    const size_t n = (size_t)other.n, threads = (size_t)nib__pool_threads(v->job->pool);
+    c.rows = nib__arena_take(&arena, 2 * threads * (size_t)other.k, sizeof *c.rows);
+    c.signal = nib__arena_take(&arena, n, sizeof *c.signal);
+    c.error = nib__arena_take(&arena, n, sizeof *c.error);
+    nib_status status = c.rows == NULL || c.signal == NULL || c.error == NULL
+                            ? nib__fail_memory(v->err, n * 16, "a comparison")
+                            : NIB_OK;
+    double signal = 0, error = 0;
+    if (status == NIB_OK) {
+        nib__pool_run(v->job->pool, other.n, 4, false, compare_rows, &c);
+        for (size_t i = 0; i < n; i++) {
+            signal += c.signal[i];
+            error += c.error[i];
+        }
+        const double db = error > 0 ? 10 * log10(signal / error) : INFINITY;
+        nib_ledger_layer *line =
+            nib__ledger_add_layer(&v->ledger, nib__ledger_text(&v->ledger, "%s", e->module));
+        if (line == NULL)
+            status = nib__fail_memory(v->err, sizeof *line, "the ledger");
+        else
+            line->sqnr_db = db;
+    }
+    nib__arena_free(&arena);
+    return status;
+}
+
+static nib_status compare(verifying *v)
+{
+    for (size_t i = 0; i < v->count && v->job->against != NULL; i++)
+        if (v->entries[i].module != NULL)
+            NIB_TRY(compare_weight(v, &v->entries[i]));
+    return NIB_OK;
+}
+
+/* ---- the report ---- */
+
+static void json_findings(const verifying *v, nib_jsonw *w)
+{
+    nib__jsonw_key(w, "findings");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < v->finding_count; i++) {
+        nib__jsonw_object(w);
+        nib__jsonw_pair_string(w, "code", v->findings[i].code);
+        nib__jsonw_pair_string(w, "tensor", v->findings[i].tensor);
+        nib__jsonw_pair_string(w, "text", v->findings[i].text);
+        nib__jsonw_object_end(w);
+    }
+    nib__jsonw_array_end(w);
+}
+
+static void render_json(const verifying *v, nib_text *out)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_key(&w, "tensors");
+    nib__jsonw_array(&w);
+    for (size_t i = 0; i < v->count; i++) {
+        nib__jsonw_object(&w);
+        nib__entry_json(&w, &v->entries[i]);
+        nib__jsonw_object_end(&w);
+    }
+    nib__jsonw_array_end(&w);
+    nib__jsonw_pair_string(&w, "manifest", v->manifest.path);
+    json_findings(v, &w);
+    if (v->job->against != NULL) {
+        nib__jsonw_key(&w, "against");
+        nib__jsonw_array(&w);
+        for (size_t i = 0; i < v->ledger.layer_count; i++) {
+            nib__jsonw_object(&w);
+            nib__jsonw_pair_string(&w, "name", v->ledger.layers[i].name);
+            nib__jsonw_pair_double(&w, "sqnr_db", v->ledger.layers[i].sqnr_db);
+            nib__jsonw_object_end(&w);
+        }
+        nib__jsonw_array_end(&w);
+    }
+    nib__jsonw_object_end(&w);
+    nib__text_str(out, "\n");
+}
+
+static void render_text(const verifying *v, nib_text *out)
+{
+    char bytes[32];
+    const nib_checkpoint *cp = v->job->checkpoint;
+    for (size_t i = 0; i < v->finding_count; i++) {
+        char head[256];
+        snprintf(head, sizeof head, "%s: %s: ", v->findings[i].code, v->findings[i].tensor);
+        nib__ledger_wrap(out, head, "    ", 100, v->findings[i].text);
+    }
+    for (size_t i = 0; i < v->ledger.layer_count; i++)
+        nib__text_format(out, "%-52s %6.1f dB\n", v->ledger.layers[i].name,
+                         v->ledger.layers[i].sqnr_db);
+    nib__text_format(out, "%zu tensors, %s read; ", nib__checkpoint_count(cp),
+                     nib__say_bytes(bytes, v->done));
+    if (v->manifest.path != NULL)
+        nib__text_format(out, "%zu hashes of %s compared; ",
+                         v->manifest.tensor_count + v->manifest.file_count,
+                         nib__path_name(v->manifest.path));
+    else
+        nib__text_str(out, "no manifest beside it; ");
+    if (v->job->expected_count != 0)
+        nib__text_format(out, "%zu weights that config.json implies; ", v->job->expected_count);
+    nib__text_format(out, "%zu problem%s\n", v->finding_count, v->finding_count == 1 ? "" : "s");
+}
+
+static nib_status run(verifying *v)
+{
+    const nib_verify_job *job = v->job;
+    NIB_TRY(nib__entries_list(&v->entries, &v->count, job->checkpoint, &v->arena, NULL, v->err));
+    NIB_TRY(nib__manifest_read(&v->manifest, job->checkpoint, &v->arena, job->allocator, v->err));
+    NIB_TRY(check_tensors(v));
+    if (v->manifest.path != NULL) {
+        NIB_TRY(check_hashes(v));
+        NIB_TRY(check_files(v));
+    }
+    NIB_TRY(check_weights(v));
+    NIB_TRY(check_completeness(v));
+    return compare(v);
+}
+
+nib_status nib__verify_render(const nib_verify_job *job, nib_form form, nib_text *out,
+                              size_t *problems, nib_err *err)
+{
+    verifying v = {.job = job, .err = err};
+    nib__arena_init(&v.arena, job->allocator, 0);
+    nib__ledger_init(&v.ledger, job->allocator);
+    const nib_status status = run(&v);
+    if (status == NIB_OK) {
+        *problems = v.finding_count;
+        if (form == NIB_FORM_JSON)
+            render_json(&v, out);
+        else
+            render_text(&v, out);
+    }
+    nib__release(job->allocator, v.findings);
+    nib__ledger_free(&v.ledger);
+    nib__arena_free(&v.arena);
+    return status;
+}
