@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * info and verify: what is stored is listed with the pinned members; each kind of damage is found,
+ * named, and nothing else is.
+ */
+#include "inspect.h"
+
+#include "quantize.h"
+#include "safetensors_build.h"
+#include "writer.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static nib_allocator heap;
+static nib_pool *pool;
+
+static nib_checkpoint *open_ok(const char *path)
+{
+    nib_checkpoint *cp = NULL;
+    nib_err err;
+    if (nib__checkpoint_open(&cp, path, &heap, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return cp;
+}
+
+/* A model of one layer: embedding, a projection with a bias, a norm. */
+static void write_model(const char *directory)
+{
+    static const struct {
+        const char *name;
+        int64_t shape[2];
+        int rank;
+    } tensors[] = {{"embed.weight", {4, 32}, 2},
+                   {"layers.0.q_proj.weight", {6, 32}, 2},
+                   {"layers.0.q_proj.bias", {6}, 1},
+                   {"norm.weight", {32}, 1}};
+    nib_writer *w;
+    nib_err err;
+    assert_int_equal(nib__writer_make(&w, &heap, &err), NIB_OK);
+    for (size_t i = 0; i < COUNT(tensors); i++)
+        (void)nib__writer_add_tensor(w, tensors[i].name, NIB_TYPE_F32, tensors[i].shape,
+                                     tensors[i].rank, i);
+    nib__writer_add_meta(w, "head.weight", "embed.weight");
+    assert_int_equal(nib__writer_layout(w, 0, &err), NIB_OK);
+    assert_int_equal(nib__writer_begin(w, directory, NULL, &err), NIB_OK);
+    for (size_t t = 0; t < COUNT(tensors); t++)
+        for (int64_t i = 0; i < tensors[t].shape[0] * (tensors[t].rank == 2 ? 32 : 1); i++) {
+            const float value = (float)((i * 37 + (int64_t)t) % 101 - 50) / 64;
+            assert_int_equal(nib__writer_put(w, t, &value, 4, &err), NIB_OK);
+        }
+    assert_int_equal(nib__writer_finish(w, &err), NIB_OK);
+    nib__writer_free(w);
+    write_text(directory, "config.json", "{}");
+}
+
+static const nib_expected expected[] = {{"embed", 4, 32, false, false},
+                                        {"layers.0.q_proj", 6, 32, true, false},
+                                        {"norm", 32, 0, false, false},
+                                        {"head", 4, 32, false, true}};
+
+static size_t verify(nib_text *out, const char *path, const nib_expected *list, size_t count,
+                     const char *against, nib_form form)
+{
+    nib_checkpoint *cp = open_ok(path), *other = against == NULL ? NULL : open_ok(against);
+    const nib_verify_job job = {.checkpoint = cp,
+                                .against = other,
+                                .expected = list,
+                                .expected_count = count,
+                                .pool = pool,
+                                .allocator = &heap};
+    size_t problems = 999;
+    nib_err err = {NIB_OK, ""};
+    nib__text_clear(out);
+    if (nib__verify_render(&job, form, out, &problems, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    nib__checkpoint_close(cp);
+    nib__checkpoint_close(other);
+    return problems;
+}
+
+static void expect_in(const nib_text *text, const char *fragment)
+{
+    if (strstr(text->at, fragment) == NULL)
+        fail_msg("no \"%s\" in:\n%s", fragment, text->at);
+}
+
+static void quantize(const char *from, const char *out)
+{
+    nib_quantize_layer layers[] = {{.name = "embed", .role = NIB_ROLE_EMBED, .choice.keep = true},
+                                   {.name = "layers.0.q_proj"}};
+    nib_checkpoint *cp = open_ok(from);
+    nib_err err;
+    assert_int_equal(nib__scheme_parse(&layers[1].choice.scheme, "8da4w-g32", 9, &err), NIB_OK);
+    const nib_quantize_job job = {.checkpoint = cp,
+                                  .layers = layers,
+                                  .count = 2,
+                                  .recipe = "8da4w",
+                                  .out = out,
+                                  .pool = pool,
+                                  .allocator = &heap};
+    nib_ledger ledger;
+    nib_quantize_report report;
+    nib__ledger_init(&ledger, &heap);
+    if (nib__quantize(&ledger, &report, &job, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    nib__ledger_free(&ledger);
+    nib__checkpoint_close(cp);
+}
+
+/* Changes bytes of a tensor in the file. */
+static void damage(const char *directory, const char *tensor, size_t at, const void *bytes,
+                   size_t size)
+{
+    char path[600];
+    uint64_t header = 0;
+    nib_checkpoint *cp = open_ok(directory);
+    snprintf(path, sizeof path, "%s/model.safetensors", directory);
+    const int fd = open(path, O_RDWR);
+    assert_int_equal(pread(fd, &header, 8, 0), 8);
+    const nib_tensor *first = nib__checkpoint_at(cp, 0), *t = nib__checkpoint_find(cp, tensor);
+    assert_non_null(t);
+    const off_t offset = (off_t)(8 + header + (uint64_t)(t->data - first->data) + at);
+    assert_int_equal(pwrite(fd, bytes, size, offset), (ssize_t)size);
+    close(fd);
+    nib__checkpoint_close(cp);
+}
+
+static void test_info(void **state)
+{
+    (void)state;
+    char dir[256], out[300];
+    nib_text text;
+    nib_err err;
+    nib__text_init(&text, &heap);
+    write_model(make_directory(dir));
+    snprintf(out, sizeof out, "%s.q", dir);
+    quantize(dir, out);
+    nib_checkpoint *cp = open_ok(out);
+    assert_int_equal(nib__info_render(cp, &heap, NIB_FORM_JSON, &text, &err), NIB_OK);
+    expect_in(&text, "\"name\": \"layers.0.q_proj.weight\"");
+    expect_in(&text, "\"format\": \"torchao\"");
+    expect_in(&text, "\"scheme\": \"8da4w-g32\"");
+    expect_in(&text, "\"group\": 32");
+    expect_in(&text, "\"bias\": true");
+    expect_in(&text, "\"bytes\": 246"); /* 192 codes, 24 of scales, 6 zero points, 24 of bias */
+    expect_in(&text, "\"name\": \"norm.weight\"");
+    expect_in(&text, "head.weight is stored as embed.weight");
+    assert_null(strstr(text.at, "_weight_qdata"));
+    nib__text_clear(&text);
+    assert_int_equal(nib__info_render(cp, &heap, NIB_FORM_TEXT, &text, &err), NIB_OK);
+    expect_in(&text, "8da4w-g32");
+    expect_in(&text, "with a bias");
+    nib__checkpoint_close(cp);
+    /* A weight that cannot be read is listed part by part, with the reason. */
+    write_safetensors(
+        dir, "model.safetensors",
+        "{\"x._weight_qdata\":{\"dtype\":\"I8\",\"shape\":[1,2],\"data_offsets\":[0,2]}}", NULL, 2);
+    cp = open_ok(dir);
+    nib__text_clear(&text);
+    assert_int_equal(nib__info_render(cp, &heap, NIB_FORM_JSON, &text, &err), NIB_OK);
+    expect_in(&text, "\"name\": \"x._weight_qdata\"");
+    expect_in(&text, "no __metadata__ entry describes");
+    nib__checkpoint_close(cp);
+    nib__text_free(&text);
+    drop_directory(out);
+    drop_directory(dir);
+}
+
+static void test_sound(void **state)
+{
+    (void)state;
+    char dir[256], out[300];
+    nib_text text;
+    nib__text_init(&text, &heap);
+    write_model(make_directory(dir));
+    snprintf(out, sizeof out, "%s.q", dir);
+    quantize(dir, out);
+    assert_int_equal(verify(&text, dir, expected, COUNT(expected), NULL, NIB_FORM_TEXT), 0);
+    expect_in(&text, "no manifest beside it");
+    assert_int_equal(verify(&text, out, expected, COUNT(expected), dir, NIB_FORM_TEXT), 0);
+    expect_in(&text, "7 hashes of nibble.json compared"); /* 6 tensors, config.json */
+    expect_in(&text, " dB");
+    assert_int_equal(verify(&text, out, expected, COUNT(expected), dir, NIB_FORM_JSON), 0);
+    expect_in(&text, "\"findings\": []");
+    expect_in(&text, "\"sqnr_db\": ");
+    nib__text_free(&text);
+    drop_directory(out);
+    drop_directory(dir);
+}
+
+static void test_damage(void **state)
+{
+    (void)state;
+    const float nan = 0.0f / 0.0f * -1, inf = 1e38f * 10, negative = -1;
+    const struct {
+        const char *tensor;
+        size_t at;
+        const void *bytes;
+        size_t size;
+        size_t problems;
+        const char *fragments[2];
+    } cases[] = {
+        {"layers.0.q_proj._weight_qdata",
+         37,
+         "\x03",
+         1,
+         1,
+         {"hash: layers.0.q_proj._weight_qdata"}},
+        {"layers.0.q_proj._weight_qdata",
+         37,
+         "\x09",
+         1,
+         2,
+         {"code at row 1, column 5 is 9", "hash: "}},
+        {"embed.weight",
+         40,
+         &nan,
+         4,
+         2,
+         {"embed.weight: 1 value is not finite, the first at index 10", "hash: "}},
+        {"norm.weight",
+         0,
+         &inf,
+         4,
+         2,
+         {"norm.weight: 1 value is not finite, the first at index 0", "hash: "}},
+        {"layers.0.q_proj._weight_scale",
+         4,
+         &negative,
+         4,
+         2,
+         {"0 scales are 0 and 1 negative", "hash: "}},
+        /* a scale that is no number makes the weight unreadable, and its parts stand alone */
+        {"layers.0.q_proj._weight_scale",
+         4,
+         &nan,
+         4,
+         8,
+         {"scale at row 1, group 0 is nan", "not finite"}},
+        {"layers.0.q_proj.bias", 8, &inf, 4, 8, {"bias at index 2 is inf", "hash: "}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char dir[256], out[300];
+        nib_text text;
+        nib__text_init(&text, &heap);
+        write_model(make_directory(dir));
+        snprintf(out, sizeof out, "%s.q", dir);
+        quantize(dir, out);
+        damage(out, cases[i].tensor, cases[i].at, cases[i].bytes, cases[i].size);
+        const size_t problems = verify(&text, out, expected, COUNT(expected), NULL, NIB_FORM_TEXT);
+        for (size_t f = 0; f < 2 && cases[i].fragments[f] != NULL; f++)
+            expect_in(&text, cases[i].fragments[f]);
+        if (problems != cases[i].problems)
+            fail_msg("%zu problems, not %zu:\n%s", problems, cases[i].problems, text.at);
+        nib__text_free(&text);
+        drop_directory(out);
+        drop_directory(dir);
+    }
+}
+
+static void test_completeness(void **state)
+{
+    (void)state;
+    static const struct {
+        nib_expected list[5];
+        size_t count, problems;
+        const char *fragment;
+    } cases[] = {
+        {{{"embed", 4, 32, 0, 0},
+          {"layers.0.q_proj", 6, 32, 1, 0},
+          {"norm", 32, 0, 0, 0},
+          {"layers.1.q_proj", 6, 32, 1, 0}},
+         4,
+         1,
+         "missing: layers.1.q_proj.weight"},
+        {{{"embed", 4, 32, 0, 0}, {"layers.0.q_proj", 6, 32, 1, 0}}, 2, 1, "surplus: norm.weight"},
+        {{{"embed", 4, 32, 1, 0}, {"layers.0.q_proj", 6, 32, 1, 0}, {"norm", 32, 0, 0, 0}},
+         3,
+         1,
+         "bias: embed.weight"},
+        {{{"embed", 5, 32, 0, 0}, {"layers.0.q_proj", 6, 32, 1, 0}, {"norm", 32, 0, 0, 0}},
+         3,
+         1,
+         "shape: embed.weight"},
+        {{{"embed", 4, 32, 0, 0}, {"layers.0.q_proj", 6, 32, 1, 0}, {"norm", 31, 0, 0, 0}},
+         3,
+         1,
+         "shape: norm.weight"},
+    };
+    char dir[256];
+    nib_text text;
+    nib__text_init(&text, &heap);
+    write_model(make_directory(dir));
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_int_equal(verify(&text, dir, cases[i].list, cases[i].count, NULL, NIB_FORM_TEXT),
+                         cases[i].problems);
+        expect_in(&text, cases[i].fragment);
+    }
+    nib__text_free(&text);
+    drop_directory(dir);
+}
+
+/* Files beside the weights, and tensors that the manifest knows or does not. */
+static void test_manifest(void **state)
+{
+    (void)state;
+    char dir[256], out[300];
+    nib_text text;
+    nib__text_init(&text, &heap);
+    write_model(make_directory(dir));
+    snprintf(out, sizeof out, "%s.q", dir);
+    quantize(dir, out);
+    write_text(out, "config.json", "{\"changed\": true}");
+    assert_int_equal(verify(&text, out, NULL, 0, NULL, NIB_FORM_TEXT), 1);
+    expect_in(&text, "file-hash: config.json");
+    drop_directory(out);
+    quantize(dir, out);
+    write_safetensors(out, "model.safetensors",
+                      "{\"new\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", NULL, 1);
+    assert_int_equal(verify(&text, out, NULL, 0, NULL, NIB_FORM_TEXT), 7);
+    expect_in(&text, "not-in-manifest: new");
+    expect_in(&text, "missing: layers.0.q_proj._weight_scale");
+    static const char *const bad[] = {"",
+                                      "[]",
+                                      "{\"schema\": 2}",
+                                      "{\"tensors\": {\"a\": 1}}",
+                                      "{\"tensors\": {\"a\": \"12\"}}",
+                                      "{\"files\": []}"};
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        nib_checkpoint *cp = open_ok(out);
+        nib_err err = {NIB_OK, ""};
+        size_t problems;
+        const nib_verify_job job = {.checkpoint = cp, .pool = pool, .allocator = &heap};
+        write_text(out, "nibble.json", bad[i]);
+        nib__text_clear(&text);
+        assert_int_equal(nib__verify_render(&job, NIB_FORM_TEXT, &text, &problems, &err),
+                         NIB_BAD_INPUT);
+        assert_non_null(strstr(err.text, "nibble.json"));
+        nib__checkpoint_close(cp);
+    }
+    nib__text_free(&text);
+    drop_directory(out);
+    drop_directory(dir);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    heap = nib__allocator_default();
+    return nib__pool_open(&pool, 3, &heap, NULL) == NIB_OK ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    nib__pool_close(pool);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_info),     cmocka_unit_test(test_sound),
+        cmocka_unit_test(test_damage),   cmocka_unit_test(test_completeness),
+        cmocka_unit_test(test_manifest),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
