@@ -122,6 +122,7 @@ static size_t merge_entries(nib_entry *out, const modules *m, size_t *place)
         if (owner->problem != NULL) { /* its parts one by one, the reason with the first */
             out[count++] = plain_entry(t);
             out[count - 1].problem = first ? owner->problem : NULL;
+            out[count - 1].part_of = owner->module;
             *at = count;
             continue;
         }

@@ -22,8 +22,8 @@ typedef struct nib_entry {
     const char *module;       /* NULL: no weight */
     nib_weight weight;        /* of a module */
     const nib_tensor *tensor; /* of a plain tensor that is no weight */
-    const char
-        *problem; /* why a module's weight could not be read; its parts are then listed singly */
+    /* Why a module's weight could not be read; its parts are then listed singly, with part_of. */
+    const char *problem, *part_of;
 } nib_entry;
 
 /* In file order. The entries lie in the arena; a ledger gets what reading the weights converts. */

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nib_info_write and nib_verify: what config.json implies, handed to those who look.
+ */
+#include "inspect.h"
+#include "library.h"
+
+static nib_status need_weights(const nib_model *model, nib_err *err)
+{
+    if (model->net.checkpoint)
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE,
+                     "%s holds a config and no weights; there is nothing to look at",
+                     model->net.directory);
+}
+
+static nib_status flush(nib_text *text, nib_status status, const nib_sink *sink, nib_err *err)
+{
+    if (status == NIB_OK)
+        status = nib__text_flush(text, sink, err);
+    nib__text_free(text);
+    return status;
+}
+
+nib_status nib_info_write(nib_model *model, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    const nib_allocator *a = &model->engine->allocator;
+    nib_text text;
+    NIB_TRY(need_weights(model, err));
+    nib__text_init(&text, a);
+    const nib_status status = nib__info_render(model->net.checkpoint, a, form, &text, err);
+    return flush(&text, status, sink, err);
+}
+
+/* ---- what config.json implies ---- */
+
+enum { NORMS = 4 }; /* of one layer, at most */
+
+static nib_status add_norm(nib_expected *out, nib_arena *arena, int64_t layer, const char *part,
+                           int64_t n, nib_err *err)
+{
+    char name[96];
+    nib__network_norm_name(name, layer, part);
+    *out = (nib_expected){.n = n};
+    out->name = nib__arena_copy(arena, name, strlen(name) - strlen(".weight"));
+    return out->name ? NIB_OK : nib__fail_memory(err, sizeof name, "a name");
+}
+
+static nib_status list_expected(nib_expected **out, size_t *count, const nib_network *net,
+                                nib_arena *arena, nib_err *err)
+{
+    const nib_config *c = &net->config;
+    const size_t most = net->site_count + NORMS * (size_t)c->layers + 1;
+    nib_expected *list = nib__arena_take(arena, most, sizeof *list);
+    size_t used = 0;
+    if (!list)
+        return nib__fail_memory(err, most * sizeof *list, "the list of weights");
+    for (size_t i = 0; i < net->site_count; i++) {
+        const nib_site *s = &net->sites[i];
+        list[used++] = (nib_expected){.name = s->name,
+                                      .n = s->n,
+                                      .k = s->k,
+                                      .bias = s->bias,
+                                      .optional = s->role == NIB_ROLE_HEAD && net->tied};
+    }
+    for (int64_t l = 0; l < c->layers; l++) {
+        NIB_TRY(add_norm(&list[used++], arena, l, "input_layernorm", c->width, err));
+        NIB_TRY(add_norm(&list[used++], arena, l, "post_attention_layernorm", c->width, err));
+        if (!c->qk_norm)
+            continue;
+        NIB_TRY(add_norm(&list[used++], arena, l, "self_attn.q_norm", c->head_dim, err));
+        NIB_TRY(add_norm(&list[used++], arena, l, "self_attn.k_norm", c->head_dim, err));
+    }
+    NIB_TRY(add_norm(&list[used++], arena, -1, "", c->width, err));
+    *out = list;
+    *count = used;
+    return NIB_OK;
+}
+
+nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const nib_sink *sink,
+                      nib_err *err)
+{
+    const nib_allocator *a = &model->engine->allocator;
+    NIB_TRY(need_weights(model, err));
+    if (against)
+        NIB_TRY(need_weights(against, err));
+    nib_verify_job job = {.checkpoint = model->net.checkpoint,
+                          .against = against ? against->net.checkpoint : NULL,
+                          .pool = model->engine->pool,
+                          .callbacks = &model->engine->callbacks,
+                          .allocator = a};
+    nib_expected *expected = NULL;
+    size_t problems = 0;
+    nib_arena arena;
+    nib_text text;
+    nib__arena_init(&arena, a, 0);
+    nib__text_init(&text, a);
+    nib_status status = list_expected(&expected, &job.expected_count, &model->net, &arena, err);
+    job.expected = expected;
+    if (status == NIB_OK)
+        status = nib__verify_render(&job, form, &text, &problems, err);
+    status = flush(&text, status, sink, err);
+    nib__arena_free(&arena);
+    if (status == NIB_OK && problems != 0)
+        return nib__fail(err, NIB_CHECK_FAILED, "%s: %zu problem%s found",
+                         nib__checkpoint_path(model->net.checkpoint), problems,
+                         problems == 1 ? " was" : "s were");
+    return status;
+}
