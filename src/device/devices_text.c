@@ -42,7 +42,8 @@ static void text_here(const nib_machine *m, nib_text *out)
         nib__text_format(out, "    %-14s %s operations/s\n", unit_names[unit],
                          say_rate(rate, m->rate[unit]));
     if (m->measured)
-        nib__text_format(out, "    measured here, %s\n", m->measured_on);
+        nib__text_format(out, "    measured here, %s%s\n", m->measured_on,
+                         m->disturbed ? ", while others used the cores: lower than true" : "");
     else
         nib__text_str(out, "    cautious rates, not measured\n");
 }

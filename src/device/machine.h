@@ -27,6 +27,7 @@ typedef struct nib_machine {
     uint64_t memory;             /* bytes */
     bool measured;               /* rates were measured here, not published */
     char measured_on[16];        /* "2026-11-20" */
+    bool disturbed;              /* others used the cores meanwhile: the rates are lower than true */
     const nib_fact_source *sources;
     size_t source_count;
 } nib_machine;
@@ -48,7 +49,8 @@ const char *nib__cpu_isa_name(int64_t isa); /* of the highest level: "avx512vnni
 /* This machine with `isa` and `threads`; rates are cautious defaults until measured. */
 void nib__machine_here(nib_machine *out, int64_t isa, int threads);
 /* Measures read bandwidth and the arithmetic rates with the pool (about 0.2 s), or reads them from cache_path
- * where they were written for the same CPU, isa and threads. cache_path NULL: measures. */
+ * where they were written for the same CPU, isa and threads. cache_path NULL: measures. What was measured while
+ * others used the cores is not written. */
 struct nib_pool;
 nib_status nib__machine_measure(nib_machine *machine, struct nib_pool *pool, const char *cache_path,
                                 const nib_allocator *a, nib_err *err);

@@ -190,43 +190,63 @@ static void run_read(void *ctx, int worker, int64_t begin, int64_t end)
         (double)(sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7]);
 }
 
-static double unit_rate(nib_pool *pool, unit_work work)
+/* What was measured, and whether others used the cores meanwhile: then the mean lies far below the
+ * best. */
+typedef struct samples {
+    double best, sum;
+    int count;
+} samples;
+
+static void add_sample(samples *s, double rate)
+{
+    s->best = rate > s->best ? rate : s->best;
+    s->sum += rate;
+    s->count++;
+}
+
+static bool was_disturbed(const samples *s)
+{
+    const double quiet = 0.75; /* of the best; on an idle machine the mean is above 0.9 of it */
+    return s->count == 0 || s->sum < quiet * s->best * s->count;
+}
+
+static samples unit_rate(nib_pool *pool, unit_work work)
 {
     enum { RUNS_MIN = 5 };
     const uint64_t run_ns = 2000000;
     const double most_s = 10 * unit_seconds; /* where others use the cores, too */
     job j = {.work = work, .rounds = 1000};
-    double best = 0, spent_s = 0;
-    int runs = 0;
+    samples timed = {0, 0, 0};
+    double spent_s = 0;
     /* Doubled until a run is long enough to time, then the best of a few. */
-    while ((spent_s < unit_seconds || runs < RUNS_MIN) && spent_s < most_s) {
+    while ((spent_s < unit_seconds || timed.count < RUNS_MIN) && spent_s < most_s) {
         const uint64_t start = nib__now_ns();
         nib__pool_each(pool, true, run_loop, &j);
         const uint64_t ns = nib__now_ns() - start + 1;
-        const double rate =
-            work.operations * (double)j.rounds * nib__pool_threads(pool) / ((double)ns * 1e-9);
+        const double operations = work.operations * (double)j.rounds * nib__pool_threads(pool);
+        const double rate = operations / ((double)ns * 1e-9);
         spent_s += (double)ns * 1e-9;
-        best = rate > best ? rate : best;
-        if (ns < run_ns)
-            j.rounds *= 2;
-        else
-            runs++;
+        if (ns >= run_ns) {
+            add_sample(&timed, rate);
+            continue;
+        }
+        timed.best = rate > timed.best ? rate : timed.best;
+        j.rounds *= 2;
     }
-    return best;
+    return timed;
 }
 
-static double read_rate(nib_pool *pool, const uint64_t *bytes)
+static samples read_rate(nib_pool *pool, const uint64_t *bytes)
 {
     const int64_t count = READ_BYTES / (int64_t)sizeof *bytes, grain = 1 << 15;
     job j = {.bytes = bytes};
-    double best = 0;
+    samples timed = {0, 0, 0};
     for (int pass = 0; pass < READ_PASSES; pass++) {
         const uint64_t start = nib__now_ns();
         nib__pool_run(pool, count, grain, false, run_read, &j);
-        const double rate = READ_BYTES / ((double)(nib__now_ns() - start + 1) * 1e-9);
-        best = rate > best ? rate : best;
+        add_sample(&timed, READ_BYTES / ((double)(nib__now_ns() - start + 1) * 1e-9));
     }
-    return best;
+    return timed;
 }
 
 /* An empty job: what starting one costs. */
@@ -252,12 +272,19 @@ static nib_status measure(nib_machine *m, nib_pool *pool, nib_err *err)
         return nib__fail_memory(err, READ_BYTES, "measuring this machine");
     memset(bytes, 1,
            READ_BYTES); /* pages of its own: unwritten ones are all the same page of zeros */
-    m->bytes_per_s = read_rate(pool, bytes);
+    const samples read = read_rate(pool, bytes);
+    m->bytes_per_s = read.best;
+    m->disturbed = was_disturbed(&read);
     nib__block_free(bytes, READ_BYTES);
     m->launch_s = launch_time(pool);
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++) {
         const unit_work work = work_of((nib_unit)unit, isa);
-        m->rate[unit] = work.loop != NULL ? unit_rate(pool, work) : 0;
+        m->rate[unit] = 0;
+        if (work.loop == NULL)
+            continue;
+        const samples timed = unit_rate(pool, work);
+        m->rate[unit] = timed.best;
+        m->disturbed = m->disturbed || was_disturbed(&timed);
     }
     if (m->rate[NIB_UNIT_F32] <= 0)
         m->rate[NIB_UNIT_F32] = m->rate[NIB_UNIT_SCALAR];
@@ -463,7 +490,8 @@ nib_status nib__machine_measure(nib_machine *machine, struct nib_pool *pool, con
         }
     }
     const nib_status status = measure(machine, pool, err);
-    if (status == NIB_OK) {
+    /* What a busy machine gives is used once and not kept. */
+    if (status == NIB_OK && !machine->disturbed) {
         entry *e = &entries[count < ENTRIES_MAX ? count++ : 0];
         *e = (entry){.isa = machine->facts.fact[NIB_FACT_ISA], .threads = machine->threads};
         snprintf(e->cpu, sizeof e->cpu, "%s", machine->cpu);

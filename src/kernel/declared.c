@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows for kernels that are not built yet: GPUs, neon, and the backward products. They have no run, so the
- * fact `built` refuses them here, and a plan for a machine that is not here says `declared, not built`.
- * Their conditions are only what cannot be computed: tails of n and k, odd groups and biases are computed.
+ * Rows for kernels that are not built yet: GPUs, neon, and the backward products. They have no run,
+ * so the fact `built` refuses them here, and a plan for a machine that is not here says `declared,
+ * not built`. Their conditions are only what cannot be computed: tails of n and k, odd groups and
+ * biases are computed.
  */
 #include "kernel.h"
 
-#define DECLARED(name_, op_, code_, act_, input_, device_, conds_, numbers_, ref, rank_, unit_, note_) \
+#define DECLARED(name_, op_, code_, act_, input_, device_, conds_, numbers_, ref, rank_, unit_,    \
+                 note_)                                                                            \
     {                                                                                              \
         .name = name_, .op = NIB_OP_##op_, .code = code_, .act = act_, .input = input_,            \
         .device = NIB_DEVICE_##device_, .conds = conds_, .numbers = NIB_NUMBERS_##numbers_,        \
@@ -14,7 +16,7 @@
     }
 
 #define CODE(c) NIB_CODE_##c
-#define ACT(a)  NIB_ACT_##a
+#define ACT(a) NIB_ACT_##a
 #define TYPE(t) NIB_TYPE_##t
 
 /* ---- what a target asks ---- */
@@ -22,12 +24,18 @@
 static const nib_cond sm80[] = {NIB_AT_LEAST(SM, 80, "its mma is of sm_80"), NIB_COND_END};
 static const nib_cond sm90[] = {
     NIB_AT_LEAST(SM, 90, "its wgmma is of sm_90"),
+    NIB_AT_MOST(SM, 99, "later devices have tcgen05 in its place"),
     NIB_IS(FP8_UNIT, 1, "it multiplies fp8"),
     NIB_COND_END,
 };
 static const nib_cond sm100[] = {
     NIB_AT_LEAST(SM, 100, "its tcgen05 is of sm_100"),
     NIB_IS(MX_UNIT, 1, "block scales enter the product"),
+    NIB_COND_END,
+};
+static const nib_cond sm100_fp8[] = {
+    NIB_AT_LEAST(SM, 100, "its tcgen05 is of sm_100"),
+    NIB_IS(FP8_UNIT, 1, "it multiplies fp8"),
     NIB_COND_END,
 };
 static const nib_cond gfx90a[] = {
@@ -52,28 +60,34 @@ static const nib_cond smmla[] = {
     NIB_COND_END,
 };
 
-/* One scheme on all targets: the unit on NVIDIA, on gfx90a and elsewhere. OpenCL's general kernel sums
- * in f32; a row of it takes every shape on every device. */
+/* One scheme on all targets: the unit on NVIDIA, on gfx90a and elsewhere. OpenCL's general kernel
+ * sums in f32; a row of it takes every shape on every device. */
 #define GPU_LINEAR(types, code_, act_, input_, nvidia, amd)                                        \
     DECLARED("linear_" types "_f32__sm80", LINEAR, code_, act_, input_, CUDA, sm80, OTHER,         \
              "linear_" types "_f32__ref", 30, nvidia, "tensor cores of sm_80 and later"),          \
-    DECLARED("linear_" types "_f32__ocl_gfx90a", LINEAR, code_, act_, input_, OPENCL, gfx90a, OTHER, \
-             "linear_" types "_f32__ref", 20, amd, "matrix cores of CDNA2"),                       \
-    DECLARED("linear_" types "_f32__ocl", LINEAR, code_, act_, input_, OPENCL, any_device, OTHER, \
-             "linear_" types "_f32__ref", 40, F32, "any OpenCL 1.2 device")
+        DECLARED("linear_" types "_f32__ocl_gfx90a", LINEAR, code_, act_, input_, OPENCL, gfx90a,  \
+                 OTHER, "linear_" types "_f32__ref", 20, amd, "matrix cores of CDNA2"),            \
+        DECLARED("linear_" types "_f32__ocl", LINEAR, code_, act_, input_, OPENCL, any_device,     \
+                 OTHER, "linear_" types "_f32__ref", 40, F32, "any OpenCL 1.2 device")
 
 #define QUANT(types, act_, input_)                                                                 \
     DECLARED("quant_f32_" types "__sm80", QUANT, NIB_ANY, act_, input_, CUDA, sm80, OTHER,         \
              "quant_f32_" types "__ref", 30, F32, "one block of threads per token"),               \
-    DECLARED("quant_f32_" types "__ocl", QUANT, NIB_ANY, act_, input_, OPENCL, any_device, OTHER, \
-             "quant_f32_" types "__ref", 40, F32, "one work group per token")
+        DECLARED("quant_f32_" types "__ocl", QUANT, NIB_ANY, act_, input_, OPENCL, any_device,     \
+                 OTHER, "quant_f32_" types "__ref", 40, F32, "one work group per token")
 
 #define BACKWARD(op_, name_, types, code_, act_, input_, numbers_)                                 \
-    DECLARED(name_ types "_f32__ref", op_, code_, act_, input_, CPU, any_device, numbers_, NULL, 90, SCALAR, \
-             "plain C, any shape, short last blocks")
-#define BACKWARD_CUDA(op_, name_, types, target, code_, act_, input_, conds_, rank_, unit_)               \
+    DECLARED(name_ types "_f32__ref", op_, code_, act_, input_, CPU, any_device, numbers_, NULL,   \
+             90, SCALAR, "plain C, any shape, short last blocks")
+#define BACKWARD_CUDA(op_, name_, types, target, code_, act_, input_, conds_, rank_, unit_)        \
     DECLARED(name_ types "_f32__" target, op_, code_, act_, input_, CUDA, conds_, OTHER,           \
-             name_ types "_f32__ref", rank_, unit_, "tensor cores; short last blocks are padded in shared memory")
+             name_ types "_f32__ref", rank_, unit_,                                                \
+             "tensor cores; short last blocks are padded in shared memory")
+
+#define NEON_FLOAT(types, code_, input_, numbers_)                                                 \
+    DECLARED("linear_" types "_f32__neon", LINEAR, CODE(code_), ACT(FLOAT), TYPE(input_), CPU,     \
+             neon, numbers_, "linear_" types "_f32__ref", 30, numbers_,                            \
+             "fmla; pairs odd k first where inputs are bf16")
 
 static const nib_kernel rows[] = {
     /* ---- linear on GPUs ---- */
@@ -96,12 +110,16 @@ static const nib_kernel rows[] = {
     GPU_LINEAR("a4t_w4g", CODE(I4), ACT(I4_TOKEN), NIB_ANY, I8, I8),
     GPU_LINEAR("e4m3t_e4m3c", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, BF16, BF16),
     GPU_LINEAR("mx8_mx8", CODE(MX8), ACT(MX8), NIB_ANY, BF16, BF16),
-    DECLARED("linear_a4t_w4g_f32__ocl_gfx90a_1x64", LINEAR, CODE(I4), ACT(I4_TOKEN), NIB_ANY, OPENCL, gfx90a_dot4,
-             OTHER, "linear_a4t_w4g_f32__ref", 10, I8, "v_dot8_i32_i4: 4-bit codes are multiplied as stored"),
-    DECLARED("linear_e4m3t_e4m3c_f32__sm90", LINEAR, CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, CUDA, sm90, OTHER,
-             "linear_e4m3t_e4m3c_f32__ref", 20, FP8, "fp8 tensor cores"),
+    DECLARED("linear_a4t_w4g_f32__ocl_gfx90a_1x64", LINEAR, CODE(I4), ACT(I4_TOKEN), NIB_ANY,
+             OPENCL, gfx90a_dot4, OTHER, "linear_a4t_w4g_f32__ref", 10, I8,
+             "v_dot8_i32_i4: 4-bit codes are multiplied as stored"),
+    DECLARED("linear_e4m3t_e4m3c_f32__sm90", LINEAR, CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, CUDA,
+             sm90, OTHER, "linear_e4m3t_e4m3c_f32__ref", 20, FP8, "fp8 tensor cores"),
+    DECLARED("linear_e4m3t_e4m3c_f32__sm100", LINEAR, CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, CUDA,
+             sm100_fp8, OTHER, "linear_e4m3t_e4m3c_f32__ref", 10, FP8, "fp8 tensor cores"),
     DECLARED("linear_mx8_mx8_f32__sm100", LINEAR, CODE(MX8), ACT(MX8), NIB_ANY, CUDA, sm100, OTHER,
-             "linear_mx8_mx8_f32__ref", 10, MX8, "block-scaled tensor cores; tails are padded in shared memory"),
+             "linear_mx8_mx8_f32__ref", 10, MX8,
+             "block-scaled tensor cores; tails are padded in shared memory"),
 
     /* ---- activation quantizers and the embedding on GPUs ---- */
     QUANT("a8t", ACT(I8_TOKEN), NIB_ANY),
@@ -109,22 +127,33 @@ static const nib_kernel rows[] = {
     QUANT("a4t", ACT(I4_TOKEN), NIB_ANY),
     QUANT("e4m3t", ACT(E4M3_TOKEN), NIB_ANY),
     QUANT("mx8", ACT(MX8), NIB_ANY),
-    DECLARED("embed_f32__sm80", EMBED, NIB_ANY, NIB_ANY, NIB_ANY, CUDA, sm80, OTHER, "embed_f32__ref", 30, F32,
-             "copies rows of the table, dequantized"),
-    DECLARED("embed_f32__ocl", EMBED, NIB_ANY, NIB_ANY, NIB_ANY, OPENCL, any_device, OTHER, "embed_f32__ref", 40,
-             F32, "copies rows of the table, dequantized"),
+    DECLARED("embed_f32__sm80", EMBED, NIB_ANY, NIB_ANY, NIB_ANY, CUDA, sm80, OTHER,
+             "embed_f32__ref", 30, F32, "copies rows of the table, dequantized"),
+    DECLARED("embed_f32__ocl", EMBED, NIB_ANY, NIB_ANY, NIB_ANY, OPENCL, any_device, OTHER,
+             "embed_f32__ref", 40, F32, "copies rows of the table, dequantized"),
 
     /* ---- linear on Arm CPUs: the same bits as every CPU row ---- */
-    DECLARED("linear_f32_f32_f32__neon", LINEAR, CODE(F32), ACT(FLOAT), TYPE(F32), CPU, neon, F32,
-             "linear_f32_f32_f32__ref", 30, F32, "fmla"),
-    DECLARED("linear_f32_bf16_f32__neon", LINEAR, CODE(BF16), ACT(FLOAT), TYPE(F32), CPU, neon, F32,
-             "linear_f32_bf16_f32__ref", 30, F32, "fmla on widened weights"),
-    DECLARED("linear_bf16_bf16_f32__neon", LINEAR, CODE(BF16), ACT(FLOAT), TYPE(BF16), CPU, neon, BF16,
-             "linear_bf16_bf16_f32__ref", 30, BF16, "fmla, odd k before even k"),
-    DECLARED("linear_f32_w8g_f32__neon", LINEAR, CODE(I8), ACT(FLOAT), TYPE(F32), CPU, neon, F32,
-             "linear_f32_w8g_f32__ref", 30, F32, "fmla on widened codes"),
-    DECLARED("linear_f32_w4g_f32__neon", LINEAR, CODE(I4), ACT(FLOAT), TYPE(F32), CPU, neon, F32,
-             "linear_f32_w4g_f32__ref", 30, F32, "fmla on widened codes"),
+    NEON_FLOAT("f32_f32", F32, F32, F32),
+    NEON_FLOAT("f32_f16", F16, F32, F32),
+    NEON_FLOAT("f32_bf16", BF16, F32, F32),
+    NEON_FLOAT("f32_w8g", I8, F32, F32),
+    NEON_FLOAT("f32_w4g", I4, F32, F32),
+    NEON_FLOAT("f32_e4m3c", E4M3, F32, F32),
+    NEON_FLOAT("f16_f16", F16, F16, F32),
+    NEON_FLOAT("f16_w8g", I8, F16, F32),
+    NEON_FLOAT("f16_w4g", I4, F16, F32),
+    NEON_FLOAT("bf16_bf16", BF16, BF16, BF16),
+    NEON_FLOAT("bf16_w8g", I8, BF16, BF16),
+    NEON_FLOAT("bf16_w4g", I4, BF16, BF16),
+    NEON_FLOAT("bf16_e4m3c", E4M3, BF16, BF16),
+    DECLARED("linear_e4m3t_e4m3c_f32__neon", LINEAR, CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, CPU,
+             neon, BF16, "linear_e4m3t_e4m3c_f32__ref", 30, BF16, "fmla in pairs on widened codes"),
+    DECLARED("linear_mx8_mx8_f32__neon", LINEAR, CODE(MX8), ACT(MX8), NIB_ANY, CPU, neon, BF16,
+             "linear_mx8_mx8_f32__ref", 30, BF16, "fmla in pairs on widened codes"),
+    DECLARED("linear_a4t_w4g_f32__i8mm", LINEAR, CODE(I4), ACT(I4_TOKEN), NIB_ANY, CPU, smmla, I32,
+             "linear_a4t_w4g_f32__ref", 20, I8, "smmla on unpacked codes"),
+    DECLARED("linear_a4t_w4g_f32__neon", LINEAR, CODE(I4), ACT(I4_TOKEN), NIB_ANY, CPU, sdot, I32,
+             "linear_a4t_w4g_f32__ref", 30, I8, "sdot on unpacked codes"),
     DECLARED("linear_a8t_w8g_f32__i8mm", LINEAR, CODE(I8), ACT(I8_TOKEN), NIB_ANY, CPU, smmla, I32,
              "linear_a8t_w8g_f32__ref", 20, I8, "smmla"),
     DECLARED("linear_a8t_w4g_f32__i8mm", LINEAR, CODE(I4), ACT(I8_TOKEN), NIB_ANY, CPU, smmla, I32,
@@ -143,14 +172,26 @@ static const nib_kernel rows[] = {
     BACKWARD(LINEAR_DW, "linear_dw_", "bf16_bf16", CODE(BF16), ACT(FLOAT), TYPE(BF16), BF16),
     BACKWARD(LINEAR_DW, "linear_dw_", "e4m3t_e4m3c", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, BF16),
     BACKWARD(LINEAR_DW, "linear_dw_", "mx8_mx8", CODE(MX8), ACT(MX8), NIB_ANY, BF16),
-    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16), sm80, 30, BF16),
-    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16), sm80, 30, BF16),
-    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "e4m3t_e4m3c", "sm90", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, sm90, 20, FP8),
-    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "e4m3t_e4m3c", "sm90", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, sm90, 20, FP8),
-    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "mx8_mx8", "sm80", CODE(MX8), ACT(MX8), NIB_ANY, sm80, 30, BF16),
-    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "mx8_mx8", "sm80", CODE(MX8), ACT(MX8), NIB_ANY, sm80, 30, BF16),
-    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "mx8_mx8", "sm100", CODE(MX8), ACT(MX8), NIB_ANY, sm100, 10, MX8),
-    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "mx8_mx8", "sm100", CODE(MX8), ACT(MX8), NIB_ANY, sm100, 10, MX8),
+    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16),
+                  sm80, 30, BF16),
+    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16),
+                  sm80, 30, BF16),
+    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "e4m3t_e4m3c", "sm90", CODE(E4M3), ACT(E4M3_TOKEN),
+                  NIB_ANY, sm90, 20, FP8),
+    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "e4m3t_e4m3c", "sm90", CODE(E4M3), ACT(E4M3_TOKEN),
+                  NIB_ANY, sm90, 20, FP8),
+    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "e4m3t_e4m3c", "sm100", CODE(E4M3), ACT(E4M3_TOKEN),
+                  NIB_ANY, sm100_fp8, 10, FP8),
+    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "e4m3t_e4m3c", "sm100", CODE(E4M3), ACT(E4M3_TOKEN),
+                  NIB_ANY, sm100_fp8, 10, FP8),
+    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "mx8_mx8", "sm80", CODE(MX8), ACT(MX8), NIB_ANY, sm80,
+                  30, BF16),
+    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "mx8_mx8", "sm80", CODE(MX8), ACT(MX8), NIB_ANY, sm80,
+                  30, BF16),
+    BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "mx8_mx8", "sm100", CODE(MX8), ACT(MX8), NIB_ANY, sm100,
+                  10, MX8),
+    BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "mx8_mx8", "sm100", CODE(MX8), ACT(MX8), NIB_ANY, sm100,
+                  10, MX8),
 };
 
 const nib_family nib__family_declared = {rows, COUNT(rows)};

@@ -85,6 +85,9 @@ void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *s
                      const nib_machine *machine, const nib_policy *policy, nib_op op, nib_phase phase,
                      int64_t m);
 
+/* Which kernel does each bare recipe on each machine, in Markdown: from the planner, for a layer without odd sizes. */
+void nib__support_render(nib_text *out);
+
 /* Text of the plan for people: header with machine and totals, the layers (folded, or one with every candidate),
  * advice, cost. JSON members likewise come from the ledger. */
 void nib__plan_render(const nib_layers_plan *plan, const nib_policy *policy, nib_text *out);

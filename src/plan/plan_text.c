@@ -50,7 +50,8 @@ static void render_machine(const nib_machine *m, nib_text *out)
         say_rate(out, "mx8", m->rate[NIB_UNIT_MX8]);
     }
     if (m->measured)
-        nib__text_format(out, " operations/s (measured here, %s)\n", m->measured_on);
+        nib__text_format(out, " operations/s (measured here, %s%s)\n", m->measured_on,
+                         m->disturbed ? ", while others ran" : "");
     else
         nib__text_format(out, " operations/s (%s)\n",
                          m->here ? "cautious, not measured" : "published peaks");

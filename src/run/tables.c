@@ -14,6 +14,8 @@ nib_status nib_kernels_write(nib_engine *engine, nib_form form, const nib_sink *
     nib_text text;
     nib__text_init(&text, &engine->allocator);
     nib__kernels_render(form, &text);
+    if (form == NIB_FORM_MARKDOWN)
+        nib__support_render(&text);
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * docs/kernels.md is what the table says now; the other forms hold every row and every machine.
+ */
+#include "machine.h"
+#include "plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static nib_allocator allocator;
+
+static void the_document_is_the_table(void **state)
+{
+    (void)state;
+    enum { ROOM = 1 << 20 };
+    nib_text text;
+    char *stored = calloc(1, ROOM);
+    FILE *f = fopen("docs/kernels.md", "r");
+    if (!nib__kernel_built(nib__kernel_find("linear_a8t_w4g_f32__avx2_4x8"))) {
+        print_message("skipped: docs/kernels.md (it is of an x86 build)\n");
+        skip();
+    }
+    assert_non_null(f);
+    assert_non_null(stored);
+    assert_true(fread(stored, 1, ROOM - 1, f) > 0);
+    fclose(f);
+    nib__text_init(&text, &allocator);
+    nib__kernels_render(NIB_FORM_MARKDOWN, &text);
+    nib__support_render(&text);
+    if (strcmp(stored, text.at) != 0)
+        fail_msg(
+            "docs/kernels.md differs from the table: nibble kernels --markdown > docs/kernels.md");
+    nib__text_free(&text);
+    free(stored);
+}
+
+static void every_row_is_there(void **state)
+{
+    (void)state;
+    for (int form = NIB_FORM_TEXT; form <= NIB_FORM_MARKDOWN; form++) {
+        nib_text text;
+        nib__text_init(&text, &allocator);
+        nib__kernels_render((nib_form)form, &text);
+        assert_false(text.failed);
+        for (size_t i = 0; i < nib__kernel_count(); i++)
+            assert_non_null(strstr(text.at, nib__kernel_at(i)->name));
+        nib__text_free(&text);
+    }
+}
+
+static void every_machine_is_there(void **state)
+{
+    (void)state;
+    nib_machine here;
+    nib__machine_here(&here, nib__cpu_isa(), 1);
+    for (int form = NIB_FORM_TEXT; form <= NIB_FORM_MARKDOWN; form++) {
+        nib_text text;
+        nib__text_init(&text, &allocator);
+        nib__devices_render((nib_form)form, &here, &text);
+        assert_false(text.failed);
+        for (size_t i = 0; i < nib__machine_count(); i++)
+            for (size_t s = 0; s < nib__machine_at(i)->source_count; s++)
+                if (strchr(nib__machine_at(i)->sources[s].value, '"') == NULL)
+                    assert_non_null(strstr(text.at, nib__machine_at(i)->sources[s].value));
+        nib__text_free(&text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_document_is_the_table),
+        cmocka_unit_test(every_row_is_there),
+        cmocka_unit_test(every_machine_is_there),
+    };
+    allocator = nib__allocator_default();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
