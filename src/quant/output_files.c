@@ -118,8 +118,8 @@ void nib__quantization_config(nib_text *out, const nib_quantize_job *job, nib_di
     bool embedding = false;
     nib_jsonw w;
     nib__jsonw_init(&w, out, 2);
-    w.depth = 1; /* it becomes a member of config.json's object */
     nib__jsonw_object(&w);
+    w.depth = 2; /* it becomes a member of config.json's object */
     if (dialect == NIB_DIALECT_NIBBLE) {
         nib__jsonw_pair_string(&w, "quant_method", "nibble");
         nib__jsonw_pair_int(&w, "version", 1);
