@@ -38,6 +38,8 @@ const option option_table[] = {
     {"place", 0, KIND_LIST, AT(place), "[PATTERN=]DEVICE", "put layers on a device", ON_RUN},
     {"strict", 0, KIND_FLAG, AT(strict), NULL, "any substitution is an error",
      ON_RUN | ON_QUANTIZE},
+    {"bias", 0, KIND_TEXT, AT(bias), "FORM",
+     "biases: float, as they are stored; no format holds another form", ON_QUANTIZE},
     {"format", 0, KIND_TEXT, AT(format), "FORMAT",
      "torchao or nibble; default torchao where it can hold the result", ON_QUANTIZE},
     {"method", 0, KIND_TEXT, AT(method), "METHOD", "rtn: round to nearest", ON_QUANTIZE},

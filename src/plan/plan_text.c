@@ -244,7 +244,7 @@ static void render_detail(const nib_ledger_layer *layer, const char *engine, nib
     char bytes[32];
     nib__text_format(out, "%s  %" PRId64 "x%" PRId64 "%s, %s\n", layer->name, layer->n, layer->k,
                      layer->bias ? " with a bias" : "", nib__say_bytes(bytes, layer->bytes));
-    nib__text_format(out, "  asked %s by %s; ", layer->asked,
+    nib__text_format(out, "  asked %s (%s); ", layer->asked,
                      layer->rule != NULL ? layer->rule : "the file");
     if (layer->denied)
         nib__text_str(out, "no allowed way\n");

@@ -47,6 +47,11 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
                              nib_err *err)
 {
     const nib_network *net = &model->net;
+    if (request->bias && strcmp(request->bias, "float") != 0)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "bias \"%s\": no format holds a quantized bias; float keeps each as it is "
+                         "stored",
+                         request->bias);
     nib_recipe_layer *list = nib__arena_take(arena, net->site_count, sizeof *list);
     if (!list)
         return nib__fail_memory(err, net->site_count * sizeof *list, "the recipe's layers");
@@ -225,8 +230,6 @@ static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
 {
     NIB_TRY(copy_request(p, request, err));
     const nib_request *r = &p->request;
-    if (r->bias && strcmp(r->bias, "float") != 0)
-        return nib__fail(err, NIB_UNSUPPORTED, "bias \"%s\" is not built; float is", r->bias);
     NIB_TRY(load_recipe(p, err));
     NIB_TRY(choose_dtype(p, err));
     NIB_TRY(choose_machine(p, err));

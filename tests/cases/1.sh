@@ -1,0 +1,44 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# torchchat, int4 on an Apple GPU: denied with the reason, allowed with the cost, done on this CPU; documentation that runs.
+. "$(dirname "$0")/lib.sh"
+section 1
+
+status 1 4
+says 1.out 'no kernel: the table has no linear for int4 weights and float activations (bf16) on metal'
+says 1.out '> --allow device: done int4wo-g32-tinygemm@apple-m2-cpu'
+says 1.err 'nothing allowed does it'
+says 1.err '--allow device'
+
+# the whole model is denied, with reason, advice and no environment variable in the way
+holds denied.json 'd["counts"] == {"asked": 37, "done": 0, "substituted": 0, "denied": 37}'
+holds denied.json 'all(l["denied"] and l["done"] is None and codes(l) == ["no-row"] for l in d["layers"])'
+holds denied.json '"--allow device" in [a["code"] for a in layer("lm_head")["advice"]]'
+
+# torchchat: no packing for the device in PyTorch 2.3, the CPU in silence later
+says 3.out 'pytorch-2.3.int4pack_cuda'
+says 3.out "The operator 'aten::_convert_weight_to_int4pack' is not currently implemented for the MPS device"
+says 3.out 'weights are packed on the CPU and copied to mps, without a message'
+says 3.out 'PYTORCH_ENABLE_MPS_FALLBACK=1 is set for the whole program'
+
+# allowed: said in ledger and summary, with the time that it costs
+holds allowed.json 'd["counts"] == {"asked": 37, "done": 0, "substituted": 37, "denied": 0}'
+holds allowed.json 'all(l["rung"] == "device" and l["allowed"] == "by --allow device" for l in d["layers"])'
+holds allowed.json 'layer("lm_head")["done"] == "int4wo-g32-tinygemm@apple-m2-cpu"'
+holds allowed.json '0 < d["predicted_token_s"] < 1'
+holds f32.json 'layer("lm_head")["uses"][0]["kernel"] == "linear_f32_w4g_f32__neon"'
+holds f32.json 'd["predicted_token_s"] < 1e-3'
+says 4.err '36 asked 8da4w-g32, 36 substituted'
+
+# done here, nothing substituted
+says 5.err '36 asked int4wo-g32-tinygemm, 36 done on cpu/'
+says 5.err '0 substituted'
+[ "$(wc -c <5.out)" -gt 20 ] || fail 'no text was generated'
+
+# documentation: nothing ran is a failure, and so is a command that fails
+says 6.out 'FAIL no block ran'
+printf '```sh\nnibble plan models/nibble-tales --device no-such-device\n```\n' >wrong.md
+"$REPO/tests/docs/run" wrong.md >wrong.out 2>&1 && fail 'a page with a failing command passed'
+says wrong.out '0 passed, 1 failed'
+finish
