@@ -53,8 +53,9 @@ $(BUILD)/src/kernel/cpu/%__avx512.o:     ISA = -mavx512f -mavx512bw -mavx512dq -
 $(BUILD)/src/kernel/cpu/%__avx512vnni.o: ISA = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mbmi2
 $(BUILD)/src/kernel/cpu/%__avx512bf16.o: ISA = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma -mf16c -mbmi2
 $(BUILD)/src/kernel/cpu/%.o: STRICT =
-# Sanitized kernels are checked, not timed: -O3 would take minutes to compile.
-$(BUILD)/src/kernel/cpu/%.o: OPT = $(if $(SAN),-O1,-O3) -g
+# Sanitized kernels are checked, not timed: -O3 would take minutes to compile. Line tables only: tracking
+# variables doubles the time that unrolled tiles take.
+$(BUILD)/src/kernel/cpu/%.o: OPT = $(if $(SAN),-O1,-O3) -g1
 # Its accumulators must stay in registers, or it measures the first cache.
 $(BUILD)/src/device/measure.o: OPT = -O3 -g
 

@@ -40,6 +40,9 @@ typedef struct job {
     int64_t row, n;               /* the first token, the first output */
     int64_t n_end;                /* outputs from here on are not this part's */
     int64_t k0, k1;               /* the piece */
+    form f;                       /* of the packed codes */
+    bool shifted;                 /* codes have integer zeros */
+    bool swap;                    /* the odd k of a pair is staged and summed first */
     bool opens;                   /* the piece opens the block */
     bool first, last;             /* block */
 } job;
@@ -302,12 +305,13 @@ static void put_tile(const job *j, int64_t rows, int panels)
     }
 }
 
-/* ---- around the tiles ---- */
+/* ---- codes of any form ---- */
 
 /* Brings the piece of one panel into native form. */
 NIB_INLINE void unpack(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out,
                        const form f, const bool shifted, const bool swap)
 {
+    const size_t pair_bytes = form_step(NATIVE) / (NIB__STEP / 2);
     const int64_t group = j->l.group > 0 ? j->l.group : j->a->w->k;
     ivec zero = ivec_load_i8(NULL);
     for (int64_t k = j->k0; k < j->k1; k += NIB__STEP) {
@@ -319,46 +323,103 @@ NIB_INLINE void unpack(const job *j, const uint8_t *panel, const uint8_t *codes,
             prefetch(codes + line);
 #pragma GCC unroll 32
         for (int i = 0; i < NIB__STEP / 2; i++)
-            pair_store(out + (size_t)i * (form_step(NATIVE) / (NIB__STEP / 2)),
+            pair_store(out + (size_t)i * pair_bytes,
                        pair_get(f, shifted, swap, codes, held, i, zero));
         codes += form_step(f);
         out += form_step(NATIVE);
     }
 }
 
+NIB_INLINE void unpack_form(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out,
+                            const form f, const bool swap)
+{
+    const bool may_shift = f == FORM_I8 || f == FORM_I4;
+    if (may_shift && j->shifted)
+        unpack(j, panel, codes, out, f, may_shift, swap);
+    else
+        unpack(j, panel, codes, out, f, false, swap);
+}
+
+/* The one place where the codes' form becomes a constant, but for one token. */
+NIB_INLINE void unpack_any(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out,
+                           const bool swap)
+{
+    switch (j->f) {
+    case FORM_F32: unpack_form(j, panel, codes, out, FORM_F32, swap); break;
+    case FORM_F16: unpack_form(j, panel, codes, out, FORM_F16, swap); break;
+    case FORM_BF16: unpack_form(j, panel, codes, out, FORM_BF16, swap); break;
+    case FORM_I8: unpack_form(j, panel, codes, out, FORM_I8, swap); break;
+    case FORM_I4: unpack_form(j, panel, codes, out, FORM_I4, swap); break;
+    case FORM_E4M3: unpack_form(j, panel, codes, out, FORM_E4M3, swap); break;
+    case FORM_E5M2: unpack_form(j, panel, codes, out, FORM_E5M2, swap); break;
+    }
+}
+
+static void unpack_panel(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out)
+{
+    if (SWAPS && j->swap)
+        unpack_any(j, panel, codes, out, SWAPS);
+    else
+        unpack_any(j, panel, codes, out, false);
+}
+
+NIB_INLINE void direct_of(const job *j, const form f, const bool swap)
+{
+    tile(j, (tile_form){f, swap, true, 1, WIDE_P, BLOCK_PAIRS});
+}
+
+NIB_INLINE void direct_any(const job *j, const bool swap)
+{
+    switch (j->f) {
+    case FORM_BF16: direct_of(j, FORM_BF16, swap); break;
+    case FORM_I8: direct_of(j, FORM_I8, swap); break;
+    case FORM_I4: direct_of(j, FORM_I4, swap); break;
+    case FORM_E4M3: direct_of(j, FORM_E4M3, swap); break;
+    default: break;
+    }
+}
+
+/* One token by WIDE_P panels, codes decoded in registers: the forms of is_direct. */
+static void direct_tile(const job *j)
+{
+    if (SWAPS && j->swap)
+        direct_any(j, SWAPS);
+    else
+        direct_any(j, false);
+}
+
+/* ---- around the tiles ---- */
+
 /* Tokens row..row + rows of the piece as pairs; zeros up to a whole step. */
-static void stage_rows(const job *j, int64_t rows, x_pair *out, int64_t stride, bool swap)
+static void stage_rows(const job *j, int64_t rows, x_pair *out, int64_t stride)
 {
     const nib_input *x = &j->a->x;
-    const int64_t count = j->k1 - j->k0;
+    const int64_t count = j->k1 - j->k0, pairs = nib__ceil_div(count, 2);
     for (int64_t r = 0; r < rows; r++, out += stride) {
         const int64_t at = (j->row + r) * x->ld + j->k0;
         const void *next =
             x->bf16 != NULL ? (const void *)(x->bf16 + at + count) : x->f32 + at + count;
         if (j->a->w->scheme.act == NIB_ACT_MX8)
-            x_put_e4m3(out, (const uint8_t *)x->codes + at, count, swap);
+            x_put_e4m3(out, (const uint8_t *)x->codes + at, count, j->swap);
         else if (x->bf16 != NULL)
-            x_put_bf16(out, x->bf16 + at, count, swap);
+            x_put_bf16(out, x->bf16 + at, count, j->swap);
         else
-            x_put_f32(out, x->f32 + at, count, swap);
-        const int64_t pairs = nib__ceil_div(count, 2);
+            x_put_f32(out, x->f32 + at, count, j->swap);
         for (size_t line = 0; line < (size_t)pairs * sizeof *out; line += 64)
             _mm_prefetch((const char *)next + line, _MM_HINT_T1);
         memset(out + pairs, 0, (size_t)(nib__round_up(count, NIB__STEP) / 2 - pairs) * sizeof *out);
     }
 }
 
-/* How weights are read, and the scratch: sums, staged tokens, native weights. */
-typedef struct plan {
-    form f;
-    bool shifted, swap;
+/* The scratch: sums, staged tokens, native weights. */
+typedef struct places {
     float *acc;
     x_pair *x;
     uint8_t *weights;
-} plan;
+} places;
 
 /* Points the job at `panels` panels from `first` on; those past the part's end repeat the last. */
-NIB_INLINE void aim(job *j, int64_t first, int panels)
+static void aim(job *j, int64_t first, int panels)
 {
     const int64_t last = nib__ceil_div(j->n_end, NIB__PANEL) - 1;
     j->n = first * NIB__PANEL;
@@ -367,125 +428,112 @@ NIB_INLINE void aim(job *j, int64_t first, int panels)
             (const uint8_t *)j->a->packed + (size_t)nib__min(first + p, last) * j->l.bytes;
 }
 
-/* Where the piece lies in a panel. */
-NIB_INLINE const uint8_t *piece_of(const job *j, const uint8_t *panel, const form f)
+/* Points the job at the piece's codes, in native form unless they are read as packed. */
+static void bring(job *j, int panels, bool as_packed, uint8_t *weights)
 {
-    return panel + j->l.code_at + (size_t)(j->k0 / NIB__STEP) * form_step(f);
+    const size_t bytes = (size_t)nib__ceil_div(j->k1 - j->k0, NIB__STEP) * form_step(NATIVE);
+    for (int p = 0; p < panels; p++) {
+        j->codes[p] = j->panel[p] + j->l.code_at + (size_t)(j->k0 / NIB__STEP) * form_step(j->f);
+        if (as_packed)
+            continue;
+        unpack_panel(j, j->panel[p], j->codes[p], weights + (size_t)p * bytes);
+        j->codes[p] = weights + (size_t)p * bytes;
+    }
 }
 
 /* Few tokens, WIDE_P panels from `first` on, one block k0..k1. */
-NIB_INLINE void run_wide(job j, int64_t first, const plan q)
+static void run_wide(job j, int64_t first, const places *room)
 {
-    const bool native = q.f == NATIVE && !q.shifted,
-               direct = !q.shifted && is_direct(q.f) && j.a->x.m == 1;
+    const bool native = j.f == NATIVE, direct = !j.shifted && is_direct(j.f) && j.a->x.m == 1;
     const int64_t end = j.k1, piece = native || direct ? NIB_SUM_BLOCK : nib__span(&j.l, SPAN);
     const int64_t m = nib__min(j.a->x.m - j.row, WIDE_M);
     aim(&j, first, WIDE_P);
-    j.acc = q.acc;
-    j.x = q.x;
+    j.acc = room->acc;
+    j.x = room->x;
     for (; j.k0 < end; j.k0 = j.k1, j.opens = false) {
         j.k1 = nib__min(end, j.k0 + piece);
-        stage_rows(&j, m, q.x, BLOCK_PAIRS, q.swap);
-        const size_t bytes = (size_t)nib__ceil_div(j.k1 - j.k0, NIB__STEP) * form_step(NATIVE);
-        for (int p = 0; p < WIDE_P; p++) {
-            j.codes[p] = piece_of(&j, j.panel[p], q.f);
-            if (native || direct)
-                continue;
-            unpack(&j, j.panel[p], j.codes[p], q.weights + (size_t)p * bytes, q.f, q.shifted,
-                   q.swap);
-            j.codes[p] = q.weights + (size_t)p * bytes;
-        }
+        stage_rows(&j, m, room->x, BLOCK_PAIRS);
+        bring(&j, WIDE_P, native || direct, room->weights);
         if (direct && !native)
-            tile(&j, (tile_form){q.f, q.swap, true, 1, WIDE_P, BLOCK_PAIRS});
+            direct_tile(&j);
         else
             wide_tile(&j, m);
     }
     put_tile(&j, m, WIDE_P);
 }
 
-/* One piece of `rows` tokens by `panels` panels from `first` on. */
-NIB_INLINE void run_piece(job j, int64_t rows, int64_t tile_rows, int64_t first, int64_t panels,
-                          const plan q)
+/* Many tokens: `rows` of them, `tile_rows` at a time, by `panels` panels from `first` on. */
+typedef struct patch {
+    int64_t rows, tile_rows, first, panels;
+} patch;
+
+NIB_INLINE float *acc_of(const patch *at, const places *room, int64_t p, int64_t r)
 {
-    const bool native = q.f == NATIVE && !q.shifted;
-    const size_t bytes = (size_t)nib__ceil_div(j.k1 - j.k0, NIB__STEP) * form_step(NATIVE);
+    return room->acc + (p * at->rows + r * TILE_P) * NIB__PANEL;
+}
+
+static void run_piece(job j, const patch *at, const places *room)
+{
     const int64_t row0 = j.row;
-    stage_rows(&j, rows, q.x, SPAN_PAIRS, q.swap);
-    for (int64_t p0 = 0; p0 < panels; p0 += TILE_P) {
-        aim(&j, first + p0, TILE_P);
-        for (int p = 0; p < TILE_P; p++) {
-            j.codes[p] = piece_of(&j, j.panel[p], q.f);
-            if (native)
-                continue;
-            unpack(&j, j.panel[p], j.codes[p], q.weights + (size_t)p * bytes, q.f, q.shifted,
-                   q.swap);
-            j.codes[p] = q.weights + (size_t)p * bytes;
-        }
-        for (int64_t r = 0; r < rows; r += tile_rows) {
+    stage_rows(&j, at->rows, room->x, SPAN_PAIRS);
+    for (int64_t p = 0; p < at->panels; p += TILE_P) {
+        aim(&j, at->first + p, TILE_P);
+        bring(&j, TILE_P, j.f == NATIVE, room->weights);
+        for (int64_t r = 0; r < at->rows; r += at->tile_rows) {
             j.row = row0 + r;
-            j.x = q.x + r * SPAN_PAIRS;
-            j.acc = q.acc + (p0 * rows + r * TILE_P) * NIB__PANEL;
-            native_tile(&j, nib__min(tile_rows, rows - r));
+            j.x = room->x + r * SPAN_PAIRS;
+            j.acc = acc_of(at, room, p, r);
+            native_tile(&j, nib__min(at->tile_rows, at->rows - r));
         }
     }
 }
 
-/* Many tokens: `rows` of them by `panels` panels from `first` on, one block k0..k1. */
-NIB_INLINE void run_block(job j, int64_t rows, int64_t tile_rows, int64_t first, int64_t panels,
-                          const plan q)
+/* One block k0..k1. */
+static void run_block(job j, const patch *at, const places *room)
 {
     const int64_t end = j.k1, row0 = j.row;
     for (; j.k0 < end; j.k0 = j.k1, j.opens = false) {
         j.k1 = nib__min(end, j.k0 + nib__span(&j.l, SPAN));
-        run_piece(j, rows, tile_rows, first, panels, q);
+        run_piece(j, at, room);
     }
-    for (int64_t p0 = 0; p0 < panels; p0 += TILE_P) {
-        aim(&j, first + p0, TILE_P);
-        for (int64_t r = 0; r < rows; r += tile_rows) {
+    for (int64_t p = 0; p < at->panels; p += TILE_P) {
+        aim(&j, at->first + p, TILE_P);
+        for (int64_t r = 0; r < at->rows; r += at->tile_rows) {
             j.row = row0 + r;
-            j.acc = q.acc + (p0 * rows + r * TILE_P) * NIB__PANEL;
-            put_tile(&j, nib__min(tile_rows, rows - r), TILE_P);
+            j.acc = acc_of(at, room, p, r);
+            put_tile(&j, nib__min(at->tile_rows, at->rows - r), TILE_P);
         }
     }
 }
 
-NIB_INLINE void run_form(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, plan q)
+/* pairs: BF16 sums. */
+static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, form f, bool pairs)
 {
-    job j = {.a = a, .l = nib__panels_of(a->w), .n_end = nib__min(n1, a->w->n)};
-    const nib__room room = nib__room_of(a);
-    q.acc = scratch;
-    q.x = (x_pair *)(void *)((uint8_t *)scratch + room.acc);
-    q.weights = (uint8_t *)scratch + room.acc + room.x;
+    const nib__room sizes = nib__room_of(a);
+    const places room = {scratch, (x_pair *)(void *)((uint8_t *)scratch + sizes.acc),
+                         (uint8_t *)scratch + sizes.acc + sizes.x};
+    job j = {.a = a, .l = nib__panels_of(a->w), .f = f, .swap = pairs && SWAPS};
+    j.n_end = nib__min(n1, a->w->n);
+    j.shifted = a->w->scheme.zero == NIB_ZERO_INT;
     const int64_t m = a->x.m, k = a->w->k, block = nib__sum_block(a->w);
     const bool wide = m <= WIDE_M || j.l.group > SPAN;
     const int64_t tile_rows = m > 0 ? nib__ceil_div(m, nib__ceil_div(m, TILE_M)) : 1;
     const int64_t rows = wide ? WIDE_M : ROWS / tile_rows * tile_rows,
                   chunk = wide ? WIDE_P : CHUNK;
     const int64_t end = nib__ceil_div(j.n_end, NIB__PANEL);
-    for (int64_t row = 0; row < m; row += rows)
+    for (j.row = 0; j.row < m; j.row += rows)
         for (int64_t p = n0 / NIB__PANEL; p < end; p += chunk)
             for (int64_t k0 = 0; k0 < k; k0 += block) {
-                j.row = row;
                 j.k0 = k0;
                 j.k1 = nib__min(k, k0 + block);
                 j.first = k0 == 0;
                 j.last = j.k1 == k;
                 j.opens = true;
+                const patch at = {nib__min(rows, m - j.row), tile_rows, p,
+                                  nib__min(chunk, end - p)};
                 if (wide)
-                    run_wide(j, p, q);
+                    run_wide(j, p, &room);
                 else
-                    run_block(j, nib__min(rows, m - row), tile_rows, p, nib__min(chunk, end - p),
-                              q);
+                    run_block(j, &at, &room);
             }
-}
-
-/* pairs: BF16 sums. */
-NIB_INLINE void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, const form f,
-                    const bool pairs)
-{
-    const bool may_shift = f == FORM_I8 || f == FORM_I4;
-    if (may_shift && a->w->scheme.zero == NIB_ZERO_INT)
-        run_form(a, n0, n1, scratch, (plan){.f = f, .shifted = may_shift, .swap = pairs && SWAPS});
-    else
-        run_form(a, n0, n1, scratch, (plan){.f = f, .swap = pairs && SWAPS});
 }
