@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ledger: for every layer and tensor what was asked and what is done, and the reasons where the two
- * differ. One shape for plan, quantize, convert, generate, train and serve; rendered as text or JSON.
- * Everything lies in the ledger's own arena.
+ * The ledger: for every layer and tensor what was asked and what is done, and the reasons where the
+ * two differ. One shape for plan, quantize, convert, generate, train and serve; rendered as text or
+ * JSON. Everything lies in the ledger's own arena.
  */
 #ifndef NIB_LEDGER_H
 #define NIB_LEDGER_H
@@ -10,7 +10,14 @@
 #include "json.h"
 
 /* Substitutions, from the mildest on. */
-typedef enum nib_rung { NIB_RUNG_NONE, NIB_RUNG_KERNEL, NIB_RUNG_DEVICE, NIB_RUNG_DEQUANT, NIB_RUNG_UNQUANTIZED, NIB_RUNG_COUNT } nib_rung;
+typedef enum nib_rung {
+    NIB_RUNG_NONE,
+    NIB_RUNG_KERNEL,
+    NIB_RUNG_DEVICE,
+    NIB_RUNG_DEQUANT,
+    NIB_RUNG_UNQUANTIZED,
+    NIB_RUNG_COUNT
+} nib_rung;
 extern const char *const nib__rung_names[]; /* "none", "kernel", ... */
 
 typedef struct nib_reason {
@@ -18,7 +25,7 @@ typedef struct nib_reason {
 } nib_reason;
 
 typedef struct nib_ledger_use {
-    const char *phase; /* "infer", "forward", "backward" */
+    const char *phase;    /* "infer", "forward", "backward" */
     int64_t m_min, m_max; /* m_max 0: no limit */
     const char *kernel, *device;
     const char *quant; /* the row that makes the input's form; NULL: none needed */
@@ -32,18 +39,19 @@ typedef struct nib_candidate {
     nib_verdict verdict;
     nib_reason *reasons; /* all failed conditions; for COULD the rank, as one reason */
     size_t reason_count;
-    const char *phase;       /* of the product that it was asked for */
-    const char *engine;      /* another engine's kernel: whose, "torchao 0.10"; NULL: Nibble's own */
+    const char *phase;  /* of the product that it was asked for */
+    const char *engine; /* another engine's kernel: whose, "torchao 0.10"; NULL: Nibble's own */
     const char *consequence; /* what that engine then does, refused or not; NULL */
     const char *source;      /* "commit:path" of it; NULL */
 } nib_candidate;
 
 typedef struct nib_ledger_layer {
     const char *name, *role, *asked, *done; /* scheme@device */
-    const char *rule;    /* which rule decided: "recipe", "--skip lm_head", "mxfp8 keeps the output layer" */
+    const char
+        *rule; /* which rule decided: "recipe", "--skip lm_head", "mxfp8 keeps the output layer" */
     const char *allowed; /* what allowed the rung; NULL: none needed, or denied */
     nib_rung rung;
-    bool denied;         /* no allowed way */
+    bool denied; /* no allowed way */
     int64_t n, k;
     bool bias;
     uint64_t bytes;
@@ -55,7 +63,8 @@ typedef struct nib_ledger_layer {
     nib_candidate *candidates; /* only with --layer and --engine */
     size_t candidate_count;
     bool detailed; /* asked for by --layer */
-    nib_reason *advice; /* planned again with one thing changed: code is the option, text what it brings */
+    nib_reason
+        *advice; /* planned again with one thing changed: code is the option, text what it brings */
     size_t advice_count;
 } nib_ledger_layer;
 
@@ -77,19 +86,23 @@ typedef struct nib_ledger {
 
 void nib__ledger_init(nib_ledger *ledger, const nib_allocator *a);
 void nib__ledger_free(nib_ledger *ledger);
-/* A zeroed line; NULL when memory ran out (then `failed` is set, and the writers say so). Strings given to a
- * ledger are copied into its arena by nib__ledger_text. */
+/* A zeroed line; NULL when memory ran out (then `failed` is set, and the writers say so). Strings
+ * given to a ledger are copied into its arena by nib__ledger_text. */
 nib_ledger_layer *nib__ledger_add_layer(nib_ledger *ledger, const char *name);
 nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name);
-void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *format, ...) NIB_PRINTF(3, 4);
+void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *format, ...)
+    NIB_PRINTF(3, 4);
 const char *nib__ledger_text(nib_ledger *ledger, const char *format, ...) NIB_PRINTF(2, 3);
-/* The arrays of a line grow in the arena; code and text must already be the ledger's or constants. */
-void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const char *code, const char *text);
-void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer, const char *code, const char *text);
+/* The arrays of a line grow in the arena; code and text must already be the ledger's or constants.
+ */
+void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const char *code,
+                            const char *text);
+void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer, const char *code,
+                            const char *text);
 /* NULL when memory ran out. */
 nib_candidate *nib__ledger_add_candidate(nib_ledger *ledger, nib_ledger_layer *layer);
-void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candidate, const char *code,
-                                      const char *text);
+void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candidate,
+                                      const char *code, const char *text);
 
 /* asked = done: neither rung nor denial. */
 size_t nib__ledger_substituted(const nib_ledger *ledger);
@@ -97,13 +110,16 @@ size_t nib__ledger_denied(const nib_ledger *ledger);
 
 /* Members "layers", "tensors", "notes", "counts" into the open JSON object of w. */
 void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w);
-/* The table: layers of equal fate folded into one line with a count; then every substitution in full. */
+/* The table: layers of equal fate folded into one line with a count; then every substitution in
+ * full. */
 void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out);
-/* "model.layers.*.mlp.up_proj": a name with its numbers replaced; two layers fold if these are equal. */
+/* "model.layers.*.mlp.up_proj": a name with its numbers replaced; two layers fold if these are
+ * equal. */
 const char *nib__ledger_fold_name(char *out, size_t size, const char *name);
-/* Words of a sentence onto lines of at most `width` columns; the first line begins with `first`, the others
- * with `rest`. */
-void nib__ledger_wrap(nib_text *out, const char *first, const char *rest, int width, const char *words);
+/* Words of a sentence onto lines of at most `width` columns; the first line begins with `first`,
+ * the others with `rest`. */
+void nib__ledger_wrap(nib_text *out, const char *first, const char *rest, int width,
+                      const char *words);
 /* "225 linear layers: 225 asked 8da4w-g32, 225 done on cpu/avx512vnni, 0 substituted" */
 void nib__ledger_summary(const nib_ledger *ledger, nib_text *out);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Facts: all that a kernel may ask of a layer, a device, a build or a phase; and conditions over them.
- * One list gives the enum, the names, the words and the documentation. A query is one array of int64.
+ * Facts: all that a kernel may ask of a layer, a device, a build or a phase; and conditions over
+ * them. One list gives the enum, the names, the words and the documentation. A query is one array
+ * of int64.
  */
 #ifndef NIB_FACT_H
 #define NIB_FACT_H
@@ -28,15 +29,35 @@ typedef enum nib_op {
     NIB_OP_COUNT
 } nib_op;
 
-typedef enum nib_device_kind { NIB_DEVICE_CPU, NIB_DEVICE_OPENCL, NIB_DEVICE_CUDA, NIB_DEVICE_METAL, NIB_DEVICE_COUNT } nib_device_kind;
+typedef enum nib_device_kind {
+    NIB_DEVICE_CPU,
+    NIB_DEVICE_OPENCL,
+    NIB_DEVICE_CUDA,
+    NIB_DEVICE_METAL,
+    NIB_DEVICE_COUNT
+} nib_device_kind;
 
 /* Who made the device: kernels of other engines ask it. */
-typedef enum nib_maker { NIB_MAKER_X86, NIB_MAKER_ARM, NIB_MAKER_NVIDIA, NIB_MAKER_AMD, NIB_MAKER_APPLE, NIB_MAKER_INTEL, NIB_MAKER_COUNT } nib_maker;
+typedef enum nib_maker {
+    NIB_MAKER_X86,
+    NIB_MAKER_ARM,
+    NIB_MAKER_NVIDIA,
+    NIB_MAKER_AMD,
+    NIB_MAKER_APPLE,
+    NIB_MAKER_INTEL,
+    NIB_MAKER_COUNT
+} nib_maker;
 
-typedef enum nib_phase { NIB_PHASE_INFER, NIB_PHASE_FORWARD, NIB_PHASE_BACKWARD, NIB_PHASE_COUNT } nib_phase;
+typedef enum nib_phase {
+    NIB_PHASE_INFER,
+    NIB_PHASE_FORWARD,
+    NIB_PHASE_BACKWARD,
+    NIB_PHASE_COUNT
+} nib_phase;
 
-enum { /* bits of the isa fact */
-    NIB_ISA_AVX2 = 1 << 0, /* with fma, f16c, bmi2 */
+/* bits of the isa fact */
+enum {
+    NIB_ISA_AVX2 = 1 << 0,   /* with fma, f16c, bmi2 */
     NIB_ISA_AVX512 = 1 << 1, /* f, bw, dq, vl */
     NIB_ISA_AVX512VNNI = 1 << 2,
     NIB_ISA_AVX512BF16 = 1 << 3,
@@ -46,7 +67,16 @@ enum { /* bits of the isa fact */
 };
 
 /* Packed layouts that a recipe of another engine may ask for by name. */
-typedef enum nib_wish { NIB_WISH_NONE, NIB_WISH_PLAIN, NIB_WISH_CUTLASS_INT4, NIB_WISH_TILE_PACKED, NIB_WISH_MARLIN, NIB_WISH_OPAQUE, NIB_WISH_OTHER, NIB_WISH_COUNT } nib_wish;
+typedef enum nib_wish {
+    NIB_WISH_NONE,
+    NIB_WISH_PLAIN,
+    NIB_WISH_CUTLASS_INT4,
+    NIB_WISH_TILE_PACKED,
+    NIB_WISH_MARLIN,
+    NIB_WISH_OPAQUE,
+    NIB_WISH_OTHER,
+    NIB_WISH_COUNT
+} nib_wish;
 
 /* X(id, kind, key, whose it is, noun, names of its values or NULL) */
 #define NIB_FACTS(X)                                                                               \
@@ -74,7 +104,8 @@ typedef enum nib_wish { NIB_WISH_NONE, NIB_WISH_PLAIN, NIB_WISH_CUTLASS_INT4, NI
     X(SCALE_TYPE, ENUM, "scale_type", "the layer", "the scale type", nib__type_names)              \
     X(ZERO, ENUM, "zero", "the layer", "the zero point", nib__zero_names)                          \
     X(ZERO_TYPE, ENUM, "zero_type", "the layer", "the zero point type", nib__type_names)           \
-    X(ACT_SCALE_TYPE, ENUM, "act_scale_type", "the layer", "the activation's scale type", nib__type_names)\
+    X(ACT_SCALE_TYPE, ENUM, "act_scale_type", "the layer", "the activation's scale type",          \
+      nib__type_names)                                                                             \
     X(BIAS, FLAG, "bias", "the layer", "a bias", NULL)                                             \
     X(WISH, ENUM, "layout", "the layer", "the requested layout", nib__wish_names)                  \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
@@ -91,22 +122,29 @@ typedef struct nib_fact_info {
 } nib_fact_info;
 
 extern const nib_fact_info nib__fact_info[NIB_FACT_COUNT];
-extern const char *const nib__op_names[], *const nib__code_names[], *const nib__act_names[],
-    *const nib__type_names[], *const nib__device_names[], *const nib__maker_names[],
-    *const nib__isa_names[], *const nib__zero_names[], *const nib__wish_names[],
-    *const nib__phase_names[];
+extern const char *const nib__op_names[], *const nib__code_names[],
+                                              *const nib__act_names[],
+                                                  *const nib__type_names[],
+                                                      *const nib__device_names[],
+                                                          *const nib__maker_names[],
+                                                              *const nib__isa_names[],
+                                                                  *const nib__zero_names[],
+                                                                      *const nib__wish_names[],
+                                                                          *const nib__phase_names[];
 
 /* What is known of one product on one device. */
 typedef struct nib_query {
     int64_t fact[NIB_FACT_COUNT];
 } nib_query;
 
-/* ---- conditions ---------------------------------------------------------------------------------- */
+/* ---- conditions
+ * ---------------------------------------------------------------------------------- */
 
 typedef enum nib_relation {
     NIB_REL_END,
     NIB_REL_IS,
-    NIB_REL_ONE_OF,   /* arg: ENUM: bits of the allowed values; INT: the allowed powers of two, or-ed */
+    NIB_REL_ONE_OF, /* arg: ENUM: bits of the allowed values; INT: the allowed powers of two, or-ed
+                     */
     NIB_REL_MIN,
     NIB_REL_MAX,
     NIB_REL_MULTIPLE, /* fact % arg == 0; a group of a row or tensor always is */
@@ -121,23 +159,50 @@ typedef struct nib_cond {
     const char *why; /* ends the sentence; NULL: none */
 } nib_cond;
 
-#define NIB_IS(f, x, why)       {NIB_REL_IS, NIB_FACT_##f, (x), why}
-#define NIB_ONE_OF(f, set, why) {NIB_REL_ONE_OF, NIB_FACT_##f, (set), why}
-#define NIB_AT_LEAST(f, x, why) {NIB_REL_MIN, NIB_FACT_##f, (x), why}
-#define NIB_AT_MOST(f, x, why)  {NIB_REL_MAX, NIB_FACT_##f, (x), why}
-#define NIB_MULTIPLE(f, x, why) {NIB_REL_MULTIPLE, NIB_FACT_##f, (x), why}
-#define NIB_DIVIDES(f, g, why)  {NIB_REL_DIVIDES, NIB_FACT_##f, NIB_FACT_##g, why}
-#define NIB_HAS(f, set, why)    {NIB_REL_HAS, NIB_FACT_##f, (set), why}
-#define NIB_BIT(x)              (INT64_C(1) << (x))
-#define NIB_COND_END            {NIB_REL_END, NIB_FACT_OP, 0, NULL}
-#define NIB_CONDS(...)          (const nib_cond[]){__VA_ARGS__, NIB_COND_END}
-#define NIB_NO_CONDS            (const nib_cond[]){NIB_COND_END}
+#define NIB_IS(f, x, why)                                                                          \
+    {                                                                                              \
+        NIB_REL_IS, NIB_FACT_##f, (x), why                                                         \
+    }
+#define NIB_ONE_OF(f, set, why)                                                                    \
+    {                                                                                              \
+        NIB_REL_ONE_OF, NIB_FACT_##f, (set), why                                                   \
+    }
+#define NIB_AT_LEAST(f, x, why)                                                                    \
+    {                                                                                              \
+        NIB_REL_MIN, NIB_FACT_##f, (x), why                                                        \
+    }
+#define NIB_AT_MOST(f, x, why)                                                                     \
+    {                                                                                              \
+        NIB_REL_MAX, NIB_FACT_##f, (x), why                                                        \
+    }
+#define NIB_MULTIPLE(f, x, why)                                                                    \
+    {                                                                                              \
+        NIB_REL_MULTIPLE, NIB_FACT_##f, (x), why                                                   \
+    }
+#define NIB_DIVIDES(f, g, why)                                                                     \
+    {                                                                                              \
+        NIB_REL_DIVIDES, NIB_FACT_##f, NIB_FACT_##g, why                                           \
+    }
+#define NIB_HAS(f, set, why)                                                                       \
+    {                                                                                              \
+        NIB_REL_HAS, NIB_FACT_##f, (set), why                                                      \
+    }
+#define NIB_BIT(x) (INT64_C(1) << (x))
+#define NIB_COND_END                                                                               \
+    {                                                                                              \
+        NIB_REL_END, NIB_FACT_OP, 0, NULL                                                          \
+    }
+#define NIB_CONDS(...)                                                                             \
+    (const nib_cond[]) { __VA_ARGS__, NIB_COND_END }
+#define NIB_NO_CONDS                                                                               \
+    (const nib_cond[]) { NIB_COND_END }
 
 bool nib__cond_holds(const nib_cond *cond, const nib_query *query);
-/* The stable code: "n%128", "sm>=80", "group|k", "scale_type:f32,bf16", "isa+avx2", "symmetric=yes". */
+/* The stable code: "n%128", "sm>=80", "group|k", "scale_type:f32,bf16", "isa+avx2",
+ * "symmetric=yes". */
 void nib__cond_code(const nib_cond *cond, nib_text *out);
-/* The sentence of a condition that does not hold: what is, what was wanted, the least change that would
- * do, and why the kernel asks. */
+/* The sentence of a condition that does not hold: what is, what was wanted, the least change that
+ * would do, and why the kernel asks. */
 void nib__cond_say(const nib_cond *cond, const nib_query *query, nib_text *out);
 /* What the condition asks, without a query: for the kernel documentation. */
 void nib__cond_describe(const nib_cond *cond, nib_text *out);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * THE table: a row per kernel, on every build and every machine. A row that this build lacks has no run
- * and the fact `built` is 0. Rows of other engines describe why those ran or refused; they never run.
+ * THE table: a row per kernel, on every build and every machine. A row that this build lacks has no
+ * run and the fact `built` is 0. Rows of other engines describe why those ran or refused; they
+ * never run.
  */
 #ifndef NIB_KERNEL_H
 #define NIB_KERNEL_H
@@ -9,7 +10,8 @@
 #include "fact.h"
 #include "ops.h"
 
-/* The arithmetic contract. Rows of one contract give the same bits; a plan mixes only such rows in a layer. */
+/* The arithmetic contract. Rows of one contract give the same bits; a plan mixes only such rows in
+ * a layer. */
 typedef enum nib_numbers {
     NIB_NUMBERS_F32,   /* f32 fused multiply-adds, k ascending */
     NIB_NUMBERS_BF16,  /* per pair of k: odd then even fused multiply-add, as vdpbf16ps */
@@ -21,14 +23,23 @@ typedef enum nib_numbers {
 } nib_numbers;
 
 /* Which rate of a machine bounds the arithmetic. */
-typedef enum nib_unit { NIB_UNIT_F32, NIB_UNIT_BF16, NIB_UNIT_I8, NIB_UNIT_FP8, NIB_UNIT_MX8, NIB_UNIT_SCALAR, NIB_UNIT_COUNT } nib_unit;
+typedef enum nib_unit {
+    NIB_UNIT_F32,
+    NIB_UNIT_BF16,
+    NIB_UNIT_I8,
+    NIB_UNIT_FP8,
+    NIB_UNIT_MX8,
+    NIB_UNIT_SCALAR,
+    NIB_UNIT_COUNT
+} nib_unit;
 
 /* A packed layout. bytes and pack are NULL for a row that reads the plain weight. */
 typedef struct nib_packing {
     const char *name;
     int64_t step; /* pack() parts begin at multiples of it */
     uint64_t (*bytes)(const nib_weight *w);
-    void (*pack)(const nib_weight *w, void *out, int64_t n0, int64_t n1); /* out: start of the whole block */
+    void (*pack)(const nib_weight *w, void *out, int64_t n0,
+                 int64_t n1); /* out: start of the whole block */
 } nib_packing;
 
 typedef union nib_run {
@@ -49,7 +60,8 @@ typedef union nib_run {
 typedef struct nib_peer {
     const char *engine, *version, *source; /* "torchao", "0.10", "commit:path" */
     const char *result; /* what its engine does where it accepts, if that needs words; NULL */
-    /* The scale type that its engine makes for activations with a zero point, whatever the layer says. */
+    /* The scale type that its engine makes for activations with a zero point, whatever the layer
+     * says. */
     nib_type act_scale_type; /* NONE: as the layer says */
 } nib_peer;
 
@@ -64,13 +76,15 @@ typedef struct nib_kernel {
     const char *reference; /* the row that it is checked against; NULL for a __ref row */
     int rank;              /* lower runs first among rows whose conditions hold */
     nib_unit unit;
-    int64_t n_step;        /* linear parts begin at multiples of it */
-    int64_t m_best;        /* m from which the row outdoes lower ranks; 0: always (a heuristic, no condition) */
+    int64_t n_step; /* linear parts begin at multiples of it */
+    int64_t m_best; /* m from which the row outdoes lower ranks; 0: always (a heuristic, no
+                       condition) */
     const nib_packing *packing;
     size_t (*scratch)(const void *args); /* NULL: none */
     nib_run run;
     const nib_peer *peer; /* NULL: Nibble's own */
-    const char *note;     /* one line for the documentation; of a peer: what its engine does when it refuses */
+    const char
+        *note; /* one line for the documentation; of a peer: what its engine does when it refuses */
 } nib_kernel;
 
 /* All rows, Nibble's first. */
@@ -83,7 +97,8 @@ bool nib__kernel_built(const nib_kernel *kernel);
 bool nib__kernel_keyed(const nib_kernel *kernel, const nib_query *query);
 /* All conditions hold (with ask_built false, `built` is not asked: a machine that is not here). */
 bool nib__kernel_holds(const nib_kernel *kernel, const nib_query *query, bool ask_built);
-/* The conditions that do not hold, `built` first, at most `room` of them; returns how many there are. */
+/* The conditions that do not hold, `built` first, at most `room` of them; returns how many there
+ * are. */
 size_t nib__kernel_failed(const nib_kernel *kernel, const nib_query *query, bool ask_built,
                           const nib_cond **failed, size_t room);
 /* A __ref row of Nibble's own: plain C, every shape. */
@@ -96,13 +111,13 @@ int nib__kernel_key_conds(const nib_kernel *kernel, nib_cond conds[NIB_KEY_CONDS
 /* The whole table for people, programs or docs/kernels.md. */
 void nib__kernels_render(nib_form form, nib_text *out);
 
-/* The engines that `plan --engine` knows, in order; NULL past the last. An engine uses its own peer rows and
- * those of the libraries below it. */
+/* The engines that `plan --engine` knows, in order; NULL past the last. An engine uses its own peer
+ * rows and those of the libraries below it. */
 const char *nib__engine_at(size_t i);
 bool nib__engine_uses(const char *engine, const nib_kernel *kernel);
 
-/* The families: each .c under cpu/ defines its rows beside its code and exports one array, which table.c
- * lists. A family is declared here so that table.c needs no other header. */
+/* The families: each .c under cpu/ defines its rows beside its code and exports one array, which
+ * table.c lists. A family is declared here so that table.c needs no other header. */
 typedef struct nib_family {
     const nib_kernel *rows;
     size_t count;
@@ -112,9 +127,9 @@ extern const nib_family nib__family_linear_int;   /* int8 activations: linear_in
 extern const nib_family nib__family_quant;        /* activation quantizers: quant_rows.c */
 extern const nib_family nib__family_linear_float; /* float activations: linear_float.c */
 extern const nib_family nib__family_linear_fp8;   /* fp8 and MX activations: linear_fp8.c */
-extern const nib_family nib__family_token;        /* embed, norm, rope, swiglu, add, cache: token_rows.c */
-extern const nib_family nib__family_attn;         /* attention: attn_rows.c */
-extern const nib_family nib__family_declared;     /* not built here: GPU, backward: declared.c */
-extern const nib_family nib__family_peers;        /* other engines: peers.c */
+extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, cache: token_rows.c */
+extern const nib_family nib__family_attn;  /* attention: attn_rows.c */
+extern const nib_family nib__family_declared; /* not built here: GPU, backward: declared.c */
+extern const nib_family nib__family_peers;    /* other engines: peers.c */
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The planner: layers x machine x policy -> which row runs each layer, why not another, at what cost.
- * A plan is data; making one runs nothing and opens no file. What it says is what the runner executes:
- * the runner takes rows only from here.
+ * The planner: layers x machine x policy -> which row runs each layer, why not another, at what
+ * cost. A plan is data; making one runs nothing and opens no file. What it says is what the runner
+ * executes: the runner takes rows only from here.
  */
 #ifndef NIB_PLAN_H
 #define NIB_PLAN_H
@@ -31,11 +31,11 @@ typedef struct nib_policy {
     nib_type dtype; /* F32, F16, BF16: activations */
     nib_strings allow, kernel, place;
     bool strict;
-    const char *engine;  /* explain against this peer; NULL */
-    const char *detail;  /* pattern of layers that get every candidate; NULL: none */
-    bool training;       /* plan forward and backward with m exact */
-    int64_t m;           /* training: tokens per micro-batch */
-    bool declared;       /* a machine that is not here: plan rows that are not built */
+    const char *engine; /* explain against this peer; NULL */
+    const char *detail; /* pattern of layers that get every candidate; NULL: none */
+    bool training;      /* plan forward and backward with m exact */
+    int64_t m;          /* training: tokens per micro-batch */
+    bool declared;      /* a machine that is not here: plan rows that are not built */
 } nib_policy;
 
 enum { NIB_USES_MAX = 3 };
@@ -46,7 +46,7 @@ typedef struct nib_use {
     int64_t m_min, m_max;    /* m_max 0: no limit */
     const nib_kernel *quant; /* makes the input's form; NULL: none needed */
     const nib_kernel *kernel;
-    double predicted_s;      /* at m_min */
+    double predicted_s; /* at m_min */
     uint64_t bytes;
 } nib_use;
 
@@ -65,10 +65,11 @@ typedef struct nib_layers_plan {
     nib_layer_plan *layers; /* [count], in the given order; in the ledger's arena */
     size_t count;
     nib_ledger ledger;
-    nib_err denied; /* status NIB_NOT_AS_ASKED and the sentence if a layer has no allowed way, else NIB_OK */
-    double predicted_token_s;         /* one decode step, linear layers only */
-    double predicted_bf16_token_s;    /* the same layers unquantized */
-    double predicted_prefill_s;       /* 512 tokens */
+    nib_err denied; /* status NIB_NOT_AS_ASKED and the sentence if a layer has no allowed way, else
+                       NIB_OK */
+    double predicted_token_s;      /* one decode step, linear layers only */
+    double predicted_bf16_token_s; /* the same layers unquantized */
+    double predicted_prefill_s;    /* 512 tokens */
 } nib_layers_plan;
 
 /* layers and machine must outlive the plan. Errors only for wrong patterns, names, memory. */
@@ -82,14 +83,15 @@ const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *mac
 
 /* Facts of one layer on one machine for `op` at m: what every row is asked. */
 void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *scheme,
-                     const nib_machine *machine, const nib_policy *policy, nib_op op, nib_phase phase,
-                     int64_t m);
+                     const nib_machine *machine, const nib_policy *policy, nib_op op,
+                     nib_phase phase, int64_t m);
 
-/* Which kernel does each bare recipe on each machine, in Markdown: from the planner, for a layer without odd sizes. */
+/* Which kernel does each bare recipe on each machine, in Markdown: from the planner, for a layer
+ * without odd sizes. */
 void nib__support_render(nib_text *out);
 
-/* Text of the plan for people: header with machine and totals, the layers (folded, or one with every candidate),
- * advice, cost. JSON members likewise come from the ledger. */
+/* Text of the plan for people: header with machine and totals, the layers (folded, or one with
+ * every candidate), advice, cost. JSON members likewise come from the ledger. */
 void nib__plan_render(const nib_layers_plan *plan, const nib_policy *policy, nib_text *out);
 
 #endif
