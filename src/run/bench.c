@@ -96,6 +96,7 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
         NIB_TRY(prefill(session, prompt, &prefills[i], err));
         NIB_TRY(decode(session, fresh, &decodes[i], err));
     }
+    const uint64_t peak = nib__peak_bytes(); /* before the measurement takes its own buffers */
     nib_machine now = engine->here;
     NIB_TRY(nib__machine_measure(&now, engine->pool, NULL, &engine->allocator, err));
     const nib_use *use = nib__use_at(&session->plan->plan.layers[1], prompt);
@@ -104,7 +105,7 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
         .prefill_tokens_per_s = (double)prompt / median(prefills, repeats),
         .decode_tokens_per_s = (double)fresh / median(decodes, repeats),
         .weight_bytes = session->runner.weight_bytes,
-        .peak_bytes = nib__peak_bytes(),
+        .peak_bytes = peak,
         .copy_gb_per_s = now.bytes_per_s * 1e-9,
         .peak_gop_per_s = rate * 1e-9,
     };
