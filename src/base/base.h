@@ -27,8 +27,8 @@
             return nib_try_status;                                                                 \
     } while (0)
 
-/* Fills err (NULL allowed) with a printf sentence and returns status, so that a failure is one line:
- * return nib__fail(err, NIB_BAD_INPUT, "%s: header is %" PRIu64 " bytes, over ...", ...). */
+/* Fills err (NULL allowed) with a printf sentence and returns status, so that a failure is one
+ * line: return nib__fail(err, NIB_BAD_INPUT, "%s: header is %" PRIu64 " bytes, over ...", ...). */
 nib_status nib__fail(nib_err *err, nib_status status, const char *format, ...) NIB_PRINTF(3, 4);
 nib_status nib__fail_memory(nib_err *err, size_t bytes, const char *what);
 /* Puts "prefix: " before the sentence that err already holds; returns status. */

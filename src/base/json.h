@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads JSON (RFC 8259) as a stream of events, with budgets and without a tree; and writes it. The input
- * stays in the caller's buffer, which need not end in a NUL. No recursion: depth costs one bit.
+ * Reads JSON (RFC 8259) as a stream of events, with budgets and without a tree; and writes it. The
+ * input stays in the caller's buffer, which need not end in a NUL. No recursion: depth costs one
+ * bit.
  */
 #ifndef NIB_JSON_H
 #define NIB_JSON_H
@@ -71,7 +72,8 @@ nib_status nib__json_status(const nib_json *json, nib_err *err);
 /* For json_value.c: the same with NIB_NO_MEMORY. */
 void nib__json_fail_memory(nib_json *json, size_t bytes);
 
-/* ---- reading helpers: each reads the next event, which must match, else json->err says what was found ---- */
+/* ---- reading helpers: each reads the next event, which must match, else json->err says what was
+ * found ---- */
 
 bool nib__json_expect(nib_json *json, nib_json_event event);
 bool nib__json_read_int64(nib_json *json, int64_t min, int64_t max, int64_t *out);

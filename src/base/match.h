@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Patterns over module and tensor names: an exact name, a glob with `*` (crosses dots) and `?`, or `re:` and a
- * regular expression that must match the whole name (Oniguruma, with limits on steps).
+ * Patterns over module and tensor names: an exact name, a glob with `*` (crosses dots) and `?`, or
+ * `re:` and a regular expression that must match the whole name (Oniguruma, with limits on steps).
  */
 #ifndef NIB_MATCH_H
 #define NIB_MATCH_H
@@ -10,7 +10,8 @@
 
 typedef struct nib_pattern nib_pattern;
 
-nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allocator *a, nib_err *err);
+nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allocator *a,
+                             nib_err *err);
 void nib__pattern_free(nib_pattern *pattern);
 const char *nib__pattern_text(const nib_pattern *pattern);
 /* A pattern too costly on this name counts as no match and sets *err (NULL allowed). */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory: the caller's allocator, arenas that are freed whole, and large aligned blocks for weights.
- * Nothing else in the library calls malloc.
+ * Memory: the caller's allocator, arenas that are freed whole, and large aligned blocks for
+ * weights. Nothing else in the library calls malloc.
  */
 #ifndef NIB_MEMORY_H
 #define NIB_MEMORY_H
@@ -13,7 +13,8 @@ nib_allocator nib__allocator_default(void);
 
 /* Zeroed array; NULL when memory runs out or count * size overflows. */
 void *nib__calloc(const nib_allocator *a, size_t count, size_t size);
-/* Grows *array (elements of `size` bytes) so that at least `want` fit; doubles. False when memory runs out. */
+/* Grows *array (elements of `size` bytes) so that at least `want` fit; doubles. False when memory
+ * runs out. */
 bool nib__reserve(const nib_allocator *a, void **array, size_t *capacity, size_t want, size_t size);
 void nib__release(const nib_allocator *a, void *p);
 
@@ -24,16 +25,18 @@ typedef struct nib_arena_block nib_arena_block;
 typedef struct nib_arena {
     const nib_allocator *allocator;
     nib_arena_block *last;
-    size_t used, size; /* in the last block */
+    size_t used, size;   /* in the last block */
     size_t total, limit; /* bytes taken so far; limit 0: none */
 } nib_arena;
 
 void nib__arena_init(nib_arena *arena, const nib_allocator *a, size_t limit);
 void nib__arena_free(nib_arena *arena);
-void *nib__arena_take(nib_arena *arena, size_t count, size_t size); /* zeroed, 16-aligned; NULL: none left */
+void *nib__arena_take(nib_arena *arena, size_t count,
+                      size_t size); /* zeroed, 16-aligned; NULL: none left */
 char *nib__arena_copy(nib_arena *arena, const char *text, size_t size); /* adds a NUL */
 
-/* ---- blocks: anonymous maps, 64-byte aligned at least, in huge pages where the system gives them ---- */
+/* ---- blocks: anonymous maps, 64-byte aligned at least, in huge pages where the system gives them
+ * ---- */
 
 void *nib__block_take(size_t bytes); /* zeroed; NULL when memory runs out */
 void nib__block_free(void *p, size_t bytes);

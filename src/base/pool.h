@@ -2,13 +2,13 @@
  *
  * A pool of pinned threads that share loops. The caller's thread is worker 0.
  *
- * Workers spin for a few microseconds after a job, then sleep. If there are more threads than cores in the
- * process's affinity mask, nothing spins and nothing is pinned. While a job runs, every worker has the
- * floating-point control word of linear and attention rows (round to nearest, denormals flushed) if the job
- * asks for it, else the default one (nothing flushed); the caller's own word is restored before
- * nib__pool_run returns. One thread at a time may hand a pool its jobs, and no job may hand it another.
- * Workers are pinned to the cores of the mask but the one where the caller was at nib__pool_open; the
- * caller's thread is left as it is.
+ * Workers spin for a few microseconds after a job, then sleep. If there are more threads than cores
+ * in the process's affinity mask, nothing spins and nothing is pinned. While a job runs, every
+ * worker has the floating-point control word of linear and attention rows (round to nearest,
+ * denormals flushed) if the job asks for it, else the default one (nothing flushed); the caller's
+ * own word is restored before nib__pool_run returns. One thread at a time may hand a pool its jobs,
+ * and no job may hand it another. Workers are pinned to the cores of the mask but the one where the
+ * caller was at nib__pool_open; the caller's thread is left as it is.
  */
 #ifndef NIB_POOL_H
 #define NIB_POOL_H
@@ -25,11 +25,12 @@ bool nib__pool_pinned(const nib_pool *pool);
 int nib__cores_allowed(void);
 
 /* job(ctx, worker, begin, end) covers parts of [0, count), each a multiple of `grain` but the last.
- * Parts are handed out in ascending order as workers become free; every index is covered exactly once.
- * A part never depends on the number of threads in a way that changes results: kernels see to that. */
+ * Parts are handed out in ascending order as workers become free; every index is covered exactly
+ * once. A part never depends on the number of threads in a way that changes results: kernels see to
+ * that. */
 typedef void (*nib_pool_job)(void *ctx, int worker, int64_t begin, int64_t end);
-void nib__pool_run(nib_pool *pool, int64_t count, int64_t grain, bool flush_denormals, nib_pool_job job,
-                   void *ctx);
+void nib__pool_run(nib_pool *pool, int64_t count, int64_t grain, bool flush_denormals,
+                   nib_pool_job job, void *ctx);
 
 /* One piece per worker, all at once: job(ctx, worker, worker, worker + 1). nib__pool_barrier may be
  * called inside by every worker. */
@@ -40,7 +41,9 @@ void nib__pool_barrier(nib_pool *pool);
 uint64_t nib__now_ns(void);
 
 /* The control word by itself, for code that runs a row outside the pool. */
-typedef struct nib_float_mode { unsigned long word; } nib_float_mode;
+typedef struct nib_float_mode {
+    unsigned long word;
+} nib_float_mode;
 nib_float_mode nib__float_mode_flush(void); /* sets; returns the old one */
 void nib__float_mode_restore(nib_float_mode old);
 

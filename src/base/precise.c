@@ -9,9 +9,11 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ln 2 and pi / 2 as sums: the first parts have 33 bits, so that their product with a small integer is exact. */
+/* ln 2 and pi / 2 as sums: the first parts have 33 bits, so that their product with a small integer
+ * is exact. */
 static const double ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
-static const double half_pi_1 = 0x1.921fb544p+0, half_pi_2 = 0x1.0b4611a6p-34, half_pi_3 = 0x1.3198a2e037073p-69;
+static const double half_pi_1 = 0x1.921fb544p+0, half_pi_2 = 0x1.0b4611a6p-34,
+                    half_pi_3 = 0x1.3198a2e037073p-69;
 
 /* Nearest whole number for |x| below 2^51. */
 static double whole(double x)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * exp, log, sin and cos in double by IEEE operations alone: the same bits on every system, which libm does not
- * promise. Within 2 ulp over the ranges named. For tables, sampling and losses; rows have their own.
+ * exp, log, sin and cos in double by IEEE operations alone: the same bits on every system, which
+ * libm does not promise. Within 2 ulp over the ranges named. For tables, sampling and losses; rows
+ * have their own.
  */
 #ifndef NIB_PRECISE_H
 #define NIB_PRECISE_H

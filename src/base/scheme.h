@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A scheme says how the weights of a layer are coded and how its activations are: what a recipe asks,
- * a checkpoint holds, a kernel takes. nib_weight is one such weight, plain, as files mean it.
+ * A scheme says how the weights of a layer are coded and how its activations are: what a recipe
+ * asks, a checkpoint holds, a kernel takes. nib_weight is one such weight, plain, as files mean it.
  */
 #ifndef NIB_SCHEME_H
 #define NIB_SCHEME_H
@@ -39,9 +39,9 @@ typedef enum nib_zero { NIB_ZERO_NONE, NIB_ZERO_INT, NIB_ZERO_FLOAT } nib_zero;
 
 /* Which published formula chooses scales. */
 typedef enum nib_formula {
-    NIB_FORMULA_TORCHAO,   /* 0.18: eps is the smallest normal of the weight's type */
-    NIB_FORMULA_AO017,     /* 0.17 and older: eps is the type's epsilon */
-    NIB_FORMULA_TINYGEMM,  /* float zero, range without 0: (q-8)*scale+zero */
+    NIB_FORMULA_TORCHAO,  /* 0.18: eps is the smallest normal of the weight's type */
+    NIB_FORMULA_AO017,    /* 0.17 and older: eps is the type's epsilon */
+    NIB_FORMULA_TINYGEMM, /* float zero, range without 0: (q-8)*scale+zero */
 } nib_formula;
 
 enum { NIB_GROUP_ROW = 0, NIB_GROUP_TENSOR = -1 };
@@ -61,7 +61,8 @@ bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b);
 bool nib__scheme_is_quantized(const nib_scheme *s); /* code is no float type */
 /* The scheme in recipe grammar ("8da4w-g32", "bf16"), canonical: parse(name(s)) == s. */
 const char *nib__scheme_name(char out[64], const nib_scheme *s);
-/* base[-gN|-row|-tensor][-sym|-asym]...: the part of a recipe before any '+'. Also "f32", "f16", "bf16". */
+/* base[-gN|-row|-tensor][-sym|-asym]...: the part of a recipe before any '+'. Also "f32", "f16",
+ * "bf16". */
 nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib_err *err);
 /* The base names that parse takes, in their order; NULL past the last. */
 const char *nib__scheme_base(size_t i);
@@ -75,31 +76,35 @@ int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k);
 /* How the codes of a nib_weight lie in memory. */
 typedef enum nib_store {
     NIB_STORE_FLOAT,  /* [n][k] of the code's float type */
-    NIB_STORE_BYTE,   /* [n][k] one code per byte: i8 for I8 and I4, the bit pattern for E4M3, E5M2, MX8 */
-    NIB_STORE_NIBBLE, /* [n][ceil(k/2)] low nibble first: two's complement for I4, bit pattern for MX4, NV4 */
+    NIB_STORE_BYTE,   /* [n][k] one code per byte: i8 for I8 and I4, the bit pattern for E4M3, E5M2,
+                         MX8 */
+    NIB_STORE_NIBBLE, /* [n][ceil(k/2)] low nibble first: two's complement for I4, bit pattern for
+                         MX4, NV4 */
 } nib_store;
 
-/* One linear weight, plain. Pointers belong to the checkpoint (or the quantizer's buffer) and may be
- * unaligned. The value of element (i, j) of group g:
- *   ZERO_NONE  code * scale      ZERO_INT  (code - zero) * scale      ZERO_FLOAT  code * scale + zero
- * (for tinygemm files the loader has already taken 8 off the unsigned code). */
+/* One linear weight, plain. Pointers belong to the checkpoint (or the quantizer's buffer) and may
+ * be unaligned. The value of element (i, j) of group g: ZERO_NONE  code * scale      ZERO_INT (code
+ * - zero) * scale      ZERO_FLOAT  code * scale + zero (for tinygemm files the loader has already
+ * taken 8 off the unsigned code). */
 typedef struct nib_weight {
     nib_scheme scheme;
     int64_t n, k;
     nib_store store;
     const void *codes;
-    const void *scales; /* scale (i, g) at element i * scale_stride_n + g * scale_stride_g; NULL for float codes */
-    nib_type scale_type; /* F32 F16 BF16 F64, E8M0 for MX */
+    const void *scales; /* scale (i, g) at element i * scale_stride_n + g * scale_stride_g; NULL for
+                           float codes */
+    nib_type scale_type;                    /* F32 F16 BF16 F64, E8M0 for MX */
     int64_t scale_stride_n, scale_stride_g; /* 0 and 0 for one tensor scale */
-    const void *zeros;  /* strided as scales; NULL for ZERO_NONE */
+    const void *zeros;                      /* strided as scales; NULL for ZERO_NONE */
     nib_type zero_type; /* I8 or I32 for ZERO_INT, a float type for ZERO_FLOAT */
     const void *bias;   /* [n] or NULL */
     nib_type bias_type;
-    const float *act_scale; /* one value, NIB_ACT_I8_STATIC only */
+    const float *act_scale;  /* one value, NIB_ACT_I8_STATIC only */
     const int32_t *act_zero; /* likewise; NULL when symmetric */
 } nib_weight;
 
-/* Codes k0..k0+count of row i as int8 (I8, I4) or raw bytes (E4M3, E5M2, MX8; MX4 and NV4 one per byte). */
+/* Codes k0..k0+count of row i as int8 (I8, I4) or raw bytes (E4M3, E5M2, MX8; MX4 and NV4 one per
+ * byte). */
 void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out);
 float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g);
 float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g); /* 0 for ZERO_NONE */

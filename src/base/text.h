@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text: a growing buffer that rendering writes into, UTF-8 checks, escaping for messages, near names.
+ * Text: a growing buffer that rendering writes into, UTF-8 checks, escaping for messages, near
+ * names.
  */
 #ifndef NIB_TEXT_H
 #define NIB_TEXT_H
@@ -27,11 +28,13 @@ nib_status nib__text_flush(nib_text *text, const nib_sink *sink, nib_err *err);
 /* 1,234,567 and 1.2 GB (decimal units) into out; returned for use in an argument list. */
 const char *nib__say_count(char out[32], uint64_t value);
 const char *nib__say_bytes(char out[32], uint64_t bytes);
-/* A name from a file, safe for a terminal: control characters, quotes and bad UTF-8 as \xNN, cut with
+/* A name from a file, safe for a terminal: control characters, quotes and bad UTF-8 as \xNN, cut
+ * with
  * "..." when longer than fits. */
 const char *nib__say_name(char *out, size_t out_size, const char *name, size_t size);
 
-/* Length of the valid UTF-8 sequence at s (1..4), or 0. No overlong forms, no surrogates, <= U+10FFFF. */
+/* Length of the valid UTF-8 sequence at s (1..4), or 0. No overlong forms, no surrogates, <=
+ * U+10FFFF. */
 int nib__utf8_length(const char *s, size_t size);
 /* Reads one code point and advances; s must hold a valid sequence. */
 uint32_t nib__utf8_next(const char **s);
@@ -41,10 +44,12 @@ size_t nib__utf8_check(const char *s, size_t size);
 
 /* Decimal, in any locale: shortest form that reads back equal (%.9g or less for floats). */
 void nib__text_double(nib_text *text, double value);
-/* The same, but a value that is a float, too, reads back equal as a double (0.1f as 0.10000000149011612). */
+/* The same, but a value that is a float, too, reads back equal as a double (0.1f as
+ * 0.10000000149011612). */
 void nib__text_double_exact(nib_text *text, double value);
 
-/* Up to three of `names` nearest to `wanted` (edit distance), as "a, b or c"; empty if none is near. */
+/* Up to three of `names` nearest to `wanted` (edit distance), as "a, b or c"; empty if none is
+ * near. */
 void nib__near_names(nib_text *out, const char *wanted, const char *const *names, size_t count);
 
 #endif

@@ -41,24 +41,27 @@ const char *nib__type_name(nib_type type);
 const char *nib__type_stored_name(nib_type type); /* as in safetensors */
 int nib__type_bits(nib_type type);
 nib_type nib__type_find(const char *stored_name, size_t size); /* NIB_TYPE_NONE: unknown */
-bool nib__type_is_float(nib_type type); /* F16 BF16 F32 F64 */
+bool nib__type_is_float(nib_type type);                        /* F16 BF16 F32 F64 */
 
 /* ---- one value. To f32 is exact for all but F64; from f32 rounds to nearest, ties to even ---- */
 
 float nib__f16_to_f32(uint16_t h);
 uint16_t nib__f32_to_f16(float f); /* overflow to infinity, NaN kept quiet */
 float nib__bf16_to_f32(uint16_t h);
-uint16_t nib__f32_to_bf16(float f); /* NaN becomes 0x7fc0 with the sign kept */
+uint16_t nib__f32_to_bf16(float f);   /* NaN becomes 0x7fc0 with the sign kept */
 float nib__e4m3_to_f32(uint8_t code); /* e4m3fn: no infinity, 0x7f and 0xff are NaN */
-uint8_t nib__f32_to_e4m3(float f);    /* over 448 after rounding becomes NaN (as PyTorch's cast up to 2.11) */
+uint8_t
+nib__f32_to_e4m3(float f); /* over 448 after rounding becomes NaN (as PyTorch's cast up to 2.11) */
 uint8_t nib__f32_to_e4m3_saturated(float f); /* clamped to +-448 first; NaN stays NaN */
 float nib__e5m2_to_f32(uint8_t code);
-uint8_t nib__f32_to_e5m2(float f); /* overflow to infinity */
+uint8_t nib__f32_to_e5m2(float f);           /* overflow to infinity */
 uint8_t nib__f32_to_e5m2_saturated(float f); /* clamped to +-57344 first */
 float nib__e8m0_to_f32(uint8_t code); /* 2^(code-127); 255 is NaN; code 0 is the denormal 2^-127 */
-uint8_t nib__f32_to_e8m0_up(float f); /* smallest power of two >= |f|, within 2^-127..2^127; NaN is 255 */
+uint8_t
+nib__f32_to_e8m0_up(float f); /* smallest power of two >= |f|, within 2^-127..2^127; NaN is 255 */
 float nib__e2m1_to_f32(uint8_t code); /* low 4 bits */
-uint8_t nib__f32_to_e2m1(float f); /* saturating, -0 kept; NaN becomes -0 as in ONNX, as the format has none */
+uint8_t nib__f32_to_e2m1(
+    float f); /* saturating, -0 kept; NaN becomes -0 as in ONNX, as the format has none */
 
 /* ---- arrays. Strides are elements; from may be unaligned ---- */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each operation's rows take. A row computes a part of the output, allocates nothing, starts no
- * thread, keeps no state and cannot fail. All float data is f32 unless it says otherwise; n = outputs,
- * k = inputs, m = tokens; ld = elements from one row to the next.
+ * What each operation's rows take. A row computes a part of the output, allocates nothing, starts
+ * no thread, keeps no state and cannot fail. All float data is f32 unless it says otherwise; n =
+ * outputs, k = inputs, m = tokens; ld = elements from one row to the next.
  */
 #ifndef NIB_OPS_H
 #define NIB_OPS_H
@@ -10,29 +10,29 @@
 #include "scheme.h"
 
 enum {
-    NIB_SUM_BLOCK = 2048,   /* float sums over k restart every so many elements (whole groups) */
-    NIB_CODES_PAD = 64,     /* rows of activation codes are padded with zeros to a multiple of it */
-    NIB_LANES = 16,         /* virtual lanes of every float reduction */
-    NIB_SOFTMAX_BLOCK = 256,/* absolute positions per softmax block */
-    NIB_CACHE_BLOCK = 64,   /* positions per cache block; divides NIB_SOFTMAX_BLOCK */
+    NIB_SUM_BLOCK = 2048, /* float sums over k restart every so many elements (whole groups) */
+    NIB_CODES_PAD = 64,   /* rows of activation codes are padded with zeros to a multiple of it */
+    NIB_LANES = 16,       /* virtual lanes of every float reduction */
+    NIB_SOFTMAX_BLOCK = 256, /* absolute positions per softmax block */
+    NIB_CACHE_BLOCK = 64,    /* positions per cache block; divides NIB_SOFTMAX_BLOCK */
 };
 
 /* Activations in the form that a linear row takes: which pointers are set depends on the form. */
 typedef struct nib_input {
     int64_t m, k;
     /* FLOAT, input f32 or f16: values, rounded to f16 already where --dtype says so */
-    float *f32;      /* [m][ld], ld >= k */
+    float *f32; /* [m][ld], ld >= k */
     /* FLOAT, input bf16; E4M3_TOKEN (codes widened, exact) */
-    uint16_t *bf16;  /* [m][ld], ld = round_up(k, NIB_CODES_PAD), zeros past k */
+    uint16_t *bf16; /* [m][ld], ld = round_up(k, NIB_CODES_PAD), zeros past k */
     /* I8_TOKEN, I8_STATIC, I4_TOKEN: codes; MX8: e4m3 bit patterns */
-    int8_t *codes;   /* [m][ld], ld = round_up(k, NIB_CODES_PAD), zeros past k */
-    float *scale;    /* [m]; MX8: [m][groups], powers of two */
-    int32_t *zero;   /* [m]; all 0 when symmetric */
-    int32_t *sums;   /* I8, I4: [m][groups] sum of the codes of each weight group */
-    float *fsums;    /* FLOAT with float zeros: [m][groups] sum of x over each weight group, in the order of
-                        a product with codes that are all 1 */
+    int8_t *codes; /* [m][ld], ld = round_up(k, NIB_CODES_PAD), zeros past k */
+    float *scale;  /* [m]; MX8: [m][groups], powers of two */
+    int32_t *zero; /* [m]; all 0 when symmetric */
+    int32_t *sums; /* I8, I4: [m][groups] sum of the codes of each weight group */
+    float *fsums;  /* FLOAT with float zeros: [m][groups] sum of x over each weight group, in the
+                      order of  a product with codes that are all 1 */
     int64_t ld, groups;
-    int64_t group;   /* elements of k per group: the weight's, k for a row */
+    int64_t group; /* elements of k per group: the weight's, k for a row */
 } nib_input;
 
 typedef struct nib_quant {
@@ -41,31 +41,33 @@ typedef struct nib_quant {
     nib_input out;
     bool symmetric;
     bool mx_floor;
-    nib_formula formula;      /* which eps */
+    nib_formula formula;       /* which eps */
     const float *static_scale; /* I8_STATIC */
     const int32_t *static_zero;
 } nib_quant;
 
 typedef struct nib_linear {
-    const nib_weight *w; /* shape and scheme; codes and scales only for rows without a packed layout */
-    const void *packed;  /* in the row's layout */
+    const nib_weight
+        *w; /* shape and scheme; codes and scales only for rows without a packed layout */
+    const void *packed; /* in the row's layout */
     nib_input x;
-    float *y;            /* [m][ldy] */
+    float *y; /* [m][ldy] */
     int64_t ldy;
-    const float *bias;   /* [n] or NULL */
+    const float *bias; /* [n] or NULL */
 } nib_linear;
 
 typedef struct nib_embed {
-    const nib_weight *table; /* n = vocabulary, k = width; float or quantized; rows are dequantized */
-    const int32_t *ids;      /* [m], each below table->n */
-    float *out;              /* [m][k] */
+    const nib_weight
+        *table;         /* n = vocabulary, k = width; float or quantized; rows are dequantized */
+    const int32_t *ids; /* [m], each below table->n */
+    float *out;         /* [m][k] */
     int64_t m;
 } nib_embed;
 
 /* out = x / sqrt(mean(x^2) + eps) * weight, over rows of `width` values */
 typedef struct nib_norm {
-    const float *x; /* [rows][ldx] */
-    float *out;     /* [rows][ldo]; may be x */
+    const float *x;      /* [rows][ldx] */
+    float *out;          /* [rows][ldo]; may be x */
     const float *weight; /* [width] */
     int64_t rows, width, ldx, ldo;
     float eps;
@@ -73,16 +75,17 @@ typedef struct nib_norm {
 
 /* Rotates pairs (i, i + dims/2) of each head, in place. */
 typedef struct nib_rope {
-    float *x;             /* [m][ldx], heads of head_dim from the row's start */
+    float *x;                /* [m][ldx], heads of head_dim from the row's start */
     const int32_t *position; /* [m] */
-    const float *cos_sin; /* [positions][dims]: dims/2 cosines, then dims/2 sines */
+    const float *cos_sin;    /* [positions][dims]: dims/2 cosines, then dims/2 sines */
     int64_t m, heads, head_dim, dims, ldx;
 } nib_rope;
 
-/* The cache of one layer: blocks of NIB_CACHE_BLOCK positions, [block][kv_head][position][head_dim]. */
+/* The cache of one layer: blocks of NIB_CACHE_BLOCK positions,
+ * [block][kv_head][position][head_dim]. */
 typedef struct nib_cache {
     void *keys, *values;
-    nib_type type; /* F32, F16 or BF16 */
+    nib_type type;         /* F32, F16 or BF16 */
     const int32_t *tables; /* [sequences][table_ld]: block of each NIB_CACHE_BLOCK positions */
     int64_t table_ld, kv_heads, head_dim;
 } nib_cache;

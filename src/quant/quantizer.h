@@ -51,8 +51,8 @@ nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_
 void nib__quantizer_weight(nib_weight *out, const nib_quantizer *q, int64_t n, const void *codes,
                            const void *scales, const void *zeros);
 
-/* The one activation scale and zero of a layer with NIB_ACT_I8_STATIC, from the range of its inputs, by the formula
- * of the dynamic scales. */
+/* The one activation scale and zero of a layer with NIB_ACT_I8_STATIC, from the range of its
+ * inputs, by the formula of the dynamic scales. */
 void nib__static_scale(float *scale, int32_t *zero, const nib_scheme *scheme, const float range[2]);
 
 /* 10 log10(signal / error); infinity without error. */

@@ -37,7 +37,8 @@ static void test_close_to_libm(void **state)
     assert_true(worst(nib__exp, exp, -1.0, 1.0) <= 3.0);
     assert_true(worst(nib__log, log, 1e-300, 1e-290) <= 3.0);
     assert_true(worst(nib__log, log, 1.5, 1e9) <= 3.0);
-    /* near the zeros of sin and cos only the absolute error is small: 2^31 takes 31 bits of the reduction */
+    /* near the zeros of sin and cos only the absolute error is small: 2^31 takes 31 bits of the
+     * reduction */
     for (int i = 0; i < 200000; i++) {
         const double x = i * 0.7311 + 1e-3;
         assert_true(fabs(nib__sin(x) - sin(x)) < 1e-15);
@@ -61,6 +62,7 @@ static void test_edges(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_close_to_libm), cmocka_unit_test(test_edges)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_close_to_libm),
+                                       cmocka_unit_test(test_edges)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
