@@ -230,7 +230,7 @@ static nib_status look_for(nib_checkpoint *cp, bool *there, const char *director
     const char *path = nib__path_join(&cp->arena, directory, name);
     if (path == NULL)
         return no_memory(err, directory);
-    *there = nib__path_kind(path) == NIB_PATH_FILE;
+    *there = nib__path_kind(path) != NIB_PATH_NONE; /* opening says what is no file */
     return NIB_OK;
 }
 

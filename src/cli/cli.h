@@ -43,8 +43,9 @@ void free_settings(settings *s);
 void print_help(FILE *to, const command *c); /* NULL: of the program */
 int print_manual(const char *name);          /* troff of nibble(1) or nibble-NAME(1) */
 int print_completion(const char *shell);
-/* The names nearest to a wrong one, or an empty string. */
-const char *nearest(char out[128], const char *wrong, const char *const *names, size_t count);
+/* "; did you mean PREFIXname?" of the name nearest to a wrong one, or an empty string. */
+const char *nearest(char out[128], const char *wrong, const char *prefix, const char *const *names,
+                    size_t count);
 
 /* ---- terminal.c ---- */
 
@@ -52,10 +53,13 @@ const char *nearest(char out[128], const char *wrong, const char *const *names, 
 int fail(const nib_err *err);
 int fail_usage(const char *format, ...) NIB_PRINTF(1, 2);
 nib_sink stdout_sink(void);
+nib_sink report_sink(const settings *s); /* stdout, with colour where that is wanted */
 nib_sink stderr_sink(void);
+void open_standard_files(void); /* before any other file: those that are closed */
 /* 0, or 6 when stdout could not be written. */
 int finish_stdout(int status);
 void watch_interrupts(void);
+int help_width(FILE *to);                            /* columns to wrap at */
 nib_callbacks terminal_callbacks(const settings *s); /* progress bar, log, Ctrl-C */
 void clear_progress(void);
 

@@ -17,8 +17,7 @@ const option option_table[] = {
     {"model", 'm', KIND_TEXT, AT(model), "MODEL", "the model, instead of the first argument",
      ON_MODEL},
     {"recipe", 'r', KIND_TEXT, AT(recipe), "RECIPE",
-     "how to quantize: a name (see `nibble recipes`) or a rule file; without it, as stored",
-     ON_RUN | ON_QUANTIZE},
+     "a name of `nibble recipes`, a rule file, or another tool's JSON", ON_RUN | ON_QUANTIZE},
     {"skip", 0, KIND_LIST, AT(skip), "PATTERN", "keep these layers as they are; may be repeated",
      ON_RUN | ON_QUANTIZE},
     {"only", 0, KIND_LIST, AT(only), "PATTERN",
@@ -32,7 +31,7 @@ const option option_table[] = {
     {"layer", 0, KIND_TEXT, AT(layer), "NAME",
      "show every candidate and every reason for layers of this name or pattern", ON_PLAN},
     {"allow", 0, KIND_LIST, AT(allow), "[PATTERN=]RUNG",
-     "allow a substitution: device, dequant, unquantized", ON_RUN | ON_QUANTIZE},
+     "allow a substitution: device, dequant, unquantized", ON_RUN},
     {"kernel", 0, KIND_LIST, AT(kernel), "[PATTERN=]NAME",
      "bind a kernel; if it cannot be given, exit 4", ON_RUN},
     {"place", 0, KIND_LIST, AT(place), "[PATTERN=]DEVICE", "put layers on a device", ON_RUN},
@@ -120,7 +119,8 @@ static size_t distance(const char *a, const char *b, size_t limit)
     return row[m];
 }
 
-const char *nearest(char out[128], const char *wrong, const char *const *names, size_t count)
+const char *nearest(char out[128], const char *wrong, const char *prefix, const char *const *names,
+                    size_t count)
 {
     const size_t limit = strlen(wrong) / 3 + 1;
     size_t best = limit + 1;
@@ -129,7 +129,7 @@ const char *nearest(char out[128], const char *wrong, const char *const *names, 
         const size_t d = distance(wrong, names[i], limit);
         if (d < best) {
             best = d;
-            snprintf(out, 128, "; did you mean %s?", names[i]);
+            snprintf(out, 128, "; did you mean %s%s?", prefix, names[i]);
         }
     }
     return out;
@@ -189,13 +189,13 @@ static int unknown_option(const command *c, const char *word)
         if (applies(&option_table[i], c))
             names[count++] = option_table[i].name;
     char near[128];
-    const char *wrong = word[0] == '-' && word[1] == '-' ? word + 2 : word;
+    const char *wrong = word + strspn(word, "-");
     for (size_t i = 0; i < option_count; i++)
-        if (strcmp(option_table[i].name, wrong) == 0)
+        if (strcmp(option_table[i].name, wrong) == 0 && !applies(&option_table[i], c))
             return fail_usage(
                 "--%s is not an option of `nibble %s`; `nibble %s --help` lists those", wrong,
                 c->name, c->name);
-    return fail_usage("unknown option %s%s", word, nearest(near, wrong, names, count));
+    return fail_usage("unknown option %s%s", word, nearest(near, wrong, "--", names, count));
 }
 
 /* Finds "--name", "--name=value" or "-x"; *value is what follows '=', or NULL. */
@@ -262,18 +262,17 @@ void free_settings(settings *s)
 
 static void print_wrapped(FILE *to, const char *text, int column)
 {
-    enum { WIDTH = 100 };
+    const int width = help_width(to);
     int at = column;
     while (*text) {
-        const char *space = strchr(text, ' ');
-        const int size = (int)(space ? space - text : (long)strlen(text));
-        if (at + size > WIDTH) {
+        const int size = (int)strcspn(text, " ");
+        if (at > column && at + 1 + size > width) {
             fprintf(to, "\n%*s", column, "");
             at = column;
         }
-        fprintf(to, "%.*s%s", size, text, space ? " " : "");
-        at += size + 1;
-        text += size + (space != NULL);
+        at += fprintf(to, "%s%.*s", at > column ? " " : "", size, text);
+        text += size;
+        text += strspn(text, " ");
     }
     fputc('\n', to);
 }
@@ -286,9 +285,10 @@ static void print_option(FILE *to, const option *o)
         o->letter ? snprintf(left, sizeof left, "  -%c, --%s %s", o->letter, o->name,
                              o->value ? o->value : "")
                   : snprintf(left, sizeof left, "      --%s %s", o->name, o->value ? o->value : "");
-    fprintf(to, "%-*s", COLUMN, left);
-    if (size >= COLUMN)
-        fprintf(to, "\n%*s", COLUMN, "");
+    if (size > COLUMN - 2)
+        fprintf(to, "%s\n%*s", left, COLUMN, "");
+    else
+        fprintf(to, "%-*s", COLUMN, left);
     print_wrapped(to, o->help, COLUMN);
 }
 

@@ -17,7 +17,7 @@ int run_info(const settings *s)
         return status;
     nib_model *model = NULL;
     nib_err err;
-    const nib_sink sink = stdout_sink();
+    const nib_sink sink = report_sink(s);
     status = open_model(&model, engine, s, path, false);
     if (status == 0)
         status = nib_info_write(model, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
@@ -38,7 +38,7 @@ int run_verify(const settings *s)
         return status;
     nib_model *model = NULL, *against = NULL;
     nib_err err;
-    const nib_sink sink = stdout_sink();
+    const nib_sink sink = report_sink(s);
     status = open_model(&model, engine, s, path, false);
     if (status == 0 && s->against)
         status = open_model(&against, engine, s, s->against, false);
@@ -67,7 +67,7 @@ int run_quantize(const settings *s)
         return status;
     nib_model *model = NULL;
     nib_err err;
-    const nib_sink sink = stdout_sink();
+    const nib_sink sink = report_sink(s);
     status = open_model(&model, engine, s, path, false);
     if (status == 0) {
         const nib_quantize_options options = {.request = request_of(s),

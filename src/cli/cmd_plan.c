@@ -7,7 +7,7 @@
 static int write_plan(const nib_plan *plan, const settings *s)
 {
     nib_err err;
-    const nib_sink sink = stdout_sink(), errors = stderr_sink();
+    const nib_sink sink = report_sink(s), errors = stderr_sink();
     if (nib_plan_write(plan, form_of(s), &sink, &err) != NIB_OK)
         return fail(&err);
     const nib_status status = nib_plan_status(plan, &err);

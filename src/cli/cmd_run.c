@@ -5,6 +5,7 @@
 #include "cli.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +41,7 @@ static int summarize(const ready *r, const settings *s)
 {
     nib_err err;
     const nib_sink sink = stderr_sink();
+    fflush(stdout); /* the ledger's line comes last */
     return s->quiet || nib_plan_summary(r->plan, &sink, &err) == NIB_OK ? 0 : fail(&err);
 }
 
@@ -100,15 +102,53 @@ static char *read_prompt(const char *path)
     return text;
 }
 
-static void print_generate_json(const nib_generate_stats *t, FILE *to)
+/* What --json puts into one object: the text is kept until it is whole. */
+typedef struct kept {
+    char *text;
+    size_t size, capacity;
+} kept;
+
+static nib_status keep_text(void *ctx, const char *bytes, size_t size)
 {
-    fprintf(to,
-            "{\"schema\": 1, \"prompt_tokens\": %" PRId64 ", \"new_tokens\": %" PRId64
-            ", \"finish\": \"%s\", "
-            "\"first_token_s\": %.6f, \"prefill_s\": %.6f, \"decode_s\": %.6f, \"seed\": %" PRIu64
-            "}\n",
-            t->prompt_tokens, t->new_tokens, finish_word(t->finish), t->first_token_s, t->prefill_s,
-            t->decode_s, t->seed);
+    kept *k = ctx;
+    if (size > k->capacity - k->size) {
+        const size_t capacity = 2 * (k->size + size);
+        char *more = realloc(k->text, capacity);
+        if (!more)
+            return NIB_NO_MEMORY;
+        k->text = more;
+        k->capacity = capacity;
+    }
+    memcpy(k->text + k->size, bytes, size);
+    k->size += size;
+    return NIB_OK;
+}
+
+/* Generated text is UTF-8, which JSON takes as it is. */
+static void print_json_text(const kept *k)
+{
+    putchar('"');
+    for (size_t i = 0; i < k->size; i++) {
+        const unsigned char c = (unsigned char)k->text[i];
+        if (c == '"' || c == '\\')
+            printf("\\%c", c);
+        else if (c < 0x20 || c == 0x7f)
+            printf("\\u%04x", c);
+        else
+            putchar(c);
+    }
+    putchar('"');
+}
+
+static void print_generate_json(const nib_generate_stats *t, const kept *k)
+{
+    fputs("{\"schema\": 1, \"text\": ", stdout);
+    print_json_text(k);
+    printf(", \"prompt_tokens\": %" PRId64 ", \"new_tokens\": %" PRId64 ", \"finish\": \"%s\", "
+           "\"first_token_s\": %.6f, \"prefill_s\": %.6f, \"decode_s\": %.6f, \"seed\": %" PRIu64
+           "}\n",
+           t->prompt_tokens, t->new_tokens, finish_word(t->finish), t->first_token_s, t->prefill_s,
+           t->decode_s, t->seed);
 }
 
 static int generate(const ready *r, const settings *s, const char *prompt)
@@ -127,14 +167,18 @@ static int generate(const ready *r, const settings *s, const char *prompt)
     };
     nib_generate_stats stats;
     nib_err err;
-    const nib_sink sink = stdout_sink();
+    kept k = {0};
+    const nib_sink sink = s->json ? (nib_sink){.write = keep_text, .ctx = &k} : stdout_sink();
     const nib_status status = nib_generate(r->session, &options, &sink, &stats, &err);
+    if (status == NIB_OK && s->json)
+        print_generate_json(&stats, &k);
+    free(k.text);
     if (status != NIB_OK)
         return fail(&err);
-    fputc('\n', stdout);
-    if (s->json)
-        print_generate_json(&stats, stderr);
-    else if (!s->quiet)
+    if (!s->json)
+        putchar('\n');
+    fflush(stdout);
+    if (!s->quiet && !s->json)
         print_generate_stats(&stats);
     const int summary = summarize(r, s);
     return finish_stdout(stats.finish == NIB_FINISH_CANCELLED ? nib_status_exit(NIB_CANCELLED)
@@ -256,8 +300,10 @@ static int bench_model(nib_engine *engine, const settings *s, const char *path)
     const int status = open_ready(&r, engine, s, path, &request);
     if (status)
         return status;
-    const nib_bench_options options = {
-        .prompt_tokens = s->prompt_tokens, .new_tokens = s->max_tokens, .repeats = (int)s->repeats};
+    const nib_bench_options options = {.prompt_tokens = s->prompt_tokens,
+                                       .new_tokens = s->max_tokens,
+                                       .repeats =
+                                           (int)(s->repeats < INT_MAX ? s->repeats : INT_MAX)};
     nib_bench_result result;
     nib_err err;
     int end;
@@ -281,7 +327,7 @@ int run_bench(const settings *s)
     if (status)
         return status;
     nib_err err;
-    const nib_sink sink = stdout_sink();
+    const nib_sink sink = report_sink(s);
     if (s->kernels)
         status = nib_bench_kernels(engine, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
                                                                               : fail(&err);

@@ -13,7 +13,7 @@ static int write_table(const settings *s, writer write)
     if (status)
         return status;
     nib_err err;
-    const nib_sink sink = stdout_sink();
+    const nib_sink sink = report_sink(s);
     const nib_status written = write(engine, form_of(s), &sink, &err);
     nib_engine_close(engine);
     return written == NIB_OK ? finish_stdout(0) : fail(&err);

@@ -4,6 +4,7 @@
  */
 #include "cli.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,7 +21,7 @@ const command commands[] = {
     {"quantize", "MODEL OUT", "write a quantized checkpoint",
      "Streams MODEL through a recipe into OUT: a directory for a directory, else a file. OUT "
      "appears complete or not at all. "
-     "What cannot be done as asked is a line of the ledger or an error.",
+     "What cannot be done as asked is a line of the ledger, and with --strict an error.",
      1, 2, run_quantize},
     {"generate", "MODEL", "write text",
      "Continues a prompt. Text goes to stdout; statistics and the ledger's line go to stderr.", 0,
@@ -115,7 +116,8 @@ static const char *cache_path(char *out, size_t size)
 int open_engine(nib_engine **out, const settings *s)
 {
     char cache[4096];
-    const nib_engine_options options = {.threads = (int)(s->threads > 4096 ? 4096 : s->threads),
+    const nib_engine_options options = {.threads =
+                                            (int)(s->threads < INT_MAX ? s->threads : INT_MAX),
                                         .isa = s->isa,
                                         .callbacks = terminal_callbacks(s),
                                         .cache_path = cache_path(cache, sizeof cache)};
@@ -143,8 +145,13 @@ static int unknown_command(const char *word)
     for (size_t i = 0; i < command_count; i++)
         names[i] = commands[i].name;
     char near[128];
-    return fail_usage("unknown command \"%s\"%s; `nibble --help` lists them", word,
-                      nearest(near, word, names, command_count));
+    if (word[0] == '-')
+        return fail_usage("\"%s\" is no command; a command comes first, as in `nibble generate "
+                          "MODEL -p PROMPT`; `nibble --help` lists them",
+                          word);
+    nearest(near, word, "", names, command_count);
+    return fail_usage("unknown command \"%s\"%s", word,
+                      *near ? near : "; `nibble --help` lists them");
 }
 
 static int run_command(const command *c, int argc, char **argv)
@@ -171,6 +178,7 @@ static int run_command(const command *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    open_standard_files();
     if (argc < 2) {
         print_help(stderr, NULL);
         return nib_status_exit(NIB_USAGE);

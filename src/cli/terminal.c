@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a person sees besides results: errors, the progress bar, Ctrl-C.
+ * What a person sees besides results: errors, the progress bar, colours, Ctrl-C.
  */
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
+
+/* ---- interrupts ---- */
 
 /* Set by the first Ctrl-C; the second one ends the program at once. */
 static volatile sig_atomic_t interrupted;
@@ -22,14 +27,72 @@ static void on_interrupt(int signal_number)
 
 void watch_interrupts(void)
 {
-    struct sigaction action = {.sa_handler = on_interrupt};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = on_interrupt}, before;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(signals[i], &action, NULL); /* nohup's choice stays */
+}
+
+/* ---- streams ---- */
+
+/* A closed standard stream would give its number to the next file, a checkpoint perhaps, and text
+ * would be written into that. Opened the wrong way round, reading and writing fail as they should.
+ */
+void open_standard_files(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+            _exit(nib_status_exit(NIB_IO));
+}
+
+/* errno of the first write to stdout that failed. */
+static int lost_output;
+
+static nib_status write_stream(FILE *file, const char *bytes, size_t size)
+{
+    /* text of a running model is to be seen as it comes */
+    if (fwrite(bytes, 1, size, file) == size && fflush(file) == 0)
+        return NIB_OK;
+    if (file == stdout && lost_output == 0)
+        lost_output = errno;
+    return NIB_IO;
+}
+
+static nib_status write_file(void *ctx, const char *bytes, size_t size)
+{
+    return write_stream(ctx, bytes, size);
+}
+
+nib_sink stdout_sink(void) { return (nib_sink){.write = write_file, .ctx = stdout}; }
+nib_sink stderr_sink(void) { return (nib_sink){.write = write_file, .ctx = stderr}; }
+
+/* A reader that has gone away (`| head`) knows that already. */
+static int fail_output(void)
+{
+    if (lost_output != EPIPE)
+        fprintf(stderr, "nibble: the output could not be written: %s\n", strerror(lost_output));
+    return nib_status_exit(NIB_IO);
+}
+
+int finish_stdout(int status)
+{
+    const bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (!lost)
+        return status;
+    if (lost_output == 0)
+        lost_output = errno;
+    const int failed = fail_output();
+    return status ? status : failed;
 }
 
 int fail(const nib_err *err)
 {
     clear_progress();
+    if (lost_output != 0)
+        return fail_output();
+    fflush(stdout); /* what came before the error stands before it */
     fprintf(stderr, "nibble: %s\n", err->text);
     return nib_status_exit(err->status);
 }
@@ -44,25 +107,86 @@ int fail_usage(const char *format, ...)
     return fail(&err);
 }
 
-static nib_status write_file(void *ctx, const char *bytes, size_t size)
+/* ---- colours ---- */
+
+#define RED "\033[31m"
+#define GREEN "\033[32m"
+#define YELLOW "\033[33m"
+#define CYAN "\033[36m"
+#define PLAIN "\033[0m"
+
+/* Words of reports that a person looks for; those of `at_start` begin a line. */
+static const struct {
+    const char *words, *colour;
+    bool at_start;
+} coloured[] = {
+    {"  RUNS ", GREEN, true},
+    {"  no ", RED, true},
+    {"denied:", RED, true},
+    {"substituted:", YELLOW, true},
+    {"  > ", CYAN, true},
+    {"no allowed way", RED, false},
+    {"rung kernel", YELLOW, false},
+    {"rung device", YELLOW, false},
+    {"rung dequant", YELLOW, false},
+    {"rung unquantized", YELLOW, false},
+};
+
+/* The row of `coloured` whose words stand at `at`, or a negative number. */
+static int colour_of(const char *at, size_t left, bool start)
 {
-    FILE *file = ctx;
-    if (fwrite(bytes, 1, size, file) != size)
-        return NIB_IO;
-    /* text of a running model is to be seen as it comes */
-    return fflush(file) == 0 ? NIB_OK : NIB_IO;
+    for (size_t i = 0; i < sizeof coloured / sizeof *coloured; i++) {
+        const size_t size = strlen(coloured[i].words);
+        if (coloured[i].at_start == start && size <= left &&
+            memcmp(at, coloured[i].words, size) == 0)
+            return (int)i;
+    }
+    return -1;
 }
 
-nib_sink stdout_sink(void) { return (nib_sink){.write = write_file, .ctx = stdout}; }
-nib_sink stderr_sink(void) { return (nib_sink){.write = write_file, .ctx = stderr}; }
-
-int finish_stdout(int status)
+static nib_status write_coloured(void *ctx, const char *bytes, size_t size)
 {
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "nibble: the output could not be written: %s\n", strerror(errno));
-        return status ? status : nib_status_exit(NIB_IO);
+    size_t written = 0;
+    for (size_t at = 0; at < size;) {
+        const bool start = at == 0 || bytes[at - 1] == '\n';
+        int row = start ? colour_of(bytes + at, size - at, true) : -1;
+        if (row < 0)
+            row = colour_of(bytes + at, size - at, false);
+        if (row < 0) {
+            at++;
+            continue;
+        }
+        const char *words = coloured[row].words;
+        fwrite(bytes + written, 1, at - written, ctx);
+        fprintf(ctx, "%s%s%s", coloured[row].colour, words, PLAIN);
+        at += strlen(words);
+        written = at;
     }
-    return status;
+    return write_stream(ctx, bytes + written, size - written);
+}
+
+static bool is_plain_terminal(void)
+{
+    const char *term = getenv("TERM");
+    return !term || strcmp(term, "dumb") == 0;
+}
+
+nib_sink report_sink(const settings *s)
+{
+    const char *none = getenv("NO_COLOR");
+    if (s->no_color || s->json || s->markdown || (none && *none) || is_plain_terminal() ||
+        !isatty(STDOUT_FILENO))
+        return stdout_sink();
+    return (nib_sink){.write = write_coloured, .ctx = stdout};
+}
+
+int help_width(FILE *to)
+{
+    enum { NARROW = 60, USUAL = 80, WIDE = 100 };
+    struct winsize size;
+    if (!isatty(fileno(to)) || ioctl(fileno(to), TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+        return USUAL;
+    return size.ws_col < NARROW ? NARROW : size.ws_col > WIDE ? WIDE : size.ws_col;
 }
 
 /* ---- progress ---- */
@@ -100,7 +224,7 @@ static void draw(const char *what, uint64_t done, uint64_t total)
     if (now - bar.begun < 0.5 || now - bar.last < 0.1 || total == 0)
         return;
     bar.last = now;
-    const double share = (double)done / (double)total;
+    const double share = done < total ? (double)done / (double)total : 1;
     char marks[WIDTH + 1];
     memset(marks, '.', WIDTH);
     memset(marks, '#', (size_t)(share * WIDTH));
@@ -131,6 +255,6 @@ static void on_log(void *ctx, const char *line)
 
 nib_callbacks terminal_callbacks(const settings *s)
 {
-    bar.on = !s->quiet && isatty(STDERR_FILENO);
+    bar.on = !s->quiet && isatty(STDERR_FILENO) && !is_plain_terminal();
     return (nib_callbacks){.progress = on_progress, .log = s->quiet ? NULL : on_log};
 }

@@ -106,8 +106,10 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
     nib_weight w;
     const bool head_by_embed = s->role == NIB_ROLE_HEAD && net->tied;
     const char *module = head_by_embed ? "model.embed_tokens" : s->name;
-    NIB_TRY(nib__checkpoint_weight(&w, NULL, net->checkpoint, module,
-                                   head_by_embed ? NULL : &net->notes, err));
+    const nib_status status = nib__checkpoint_weight(&w, NULL, net->checkpoint, module,
+                                                     head_by_embed ? NULL : &net->notes, err);
+    if (status != NIB_OK)
+        return nib__fail_in(err, status, nib__checkpoint_path(net->checkpoint));
     if (w.k != s->k ||
         (s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD ? w.n < s->n : w.n != s->n))
         return nib__fail(err, NIB_BAD_INPUT,
@@ -182,6 +184,32 @@ static const char *directory_of(nib_network *net, const char *path)
     return size == 0 ? "." : nib__arena_copy(&net->arena, path, size);
 }
 
+/* A path that cannot be a model is named itself, not the config.json that it does not have. */
+static nib_status check_path(nib_network *net, const char *path, bool is_json, nib_err *err)
+{
+    char shown[160];
+    const nib_path_kind kind = nib__path_kind(path);
+    nib__say_name(shown, sizeof shown, path, strlen(path));
+    if (kind == NIB_PATH_NONE)
+        return nib__fail(err, NIB_IO, "%s: there is no such file or directory",
+                         *path ? shown : "\"\"");
+    if (kind == NIB_PATH_OTHER)
+        return nib__fail(err, NIB_IO, "%s: is neither a file nor a directory", shown);
+    if (kind == NIB_PATH_DIRECTORY || is_json)
+        return NIB_OK;
+    const char *config = nib__path_join(&net->arena, net->directory, "config.json");
+    if (config == NULL)
+        return nib__fail_memory(err, strlen(path), "a path");
+    if (nib__path_kind(config) != NIB_PATH_NONE)
+        return NIB_OK;
+    /* other formats have words of their own */
+    NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s: there is no config.json beside it; a model is a Hugging Face directory, "
+                     "or a .safetensors file with its config.json",
+                     shown);
+}
+
 static nib_status open_parts(nib_network *net, const char *path, bool config_only, nib_err *err)
 {
     net->directory = directory_of(net, path);
@@ -189,6 +217,7 @@ static nib_status open_parts(nib_network *net, const char *path, bool config_onl
         return nib__fail_memory(err, strlen(path), "a path");
     const size_t length = strlen(path);
     const bool is_json = length >= 5 && strcmp(path + length - 5, ".json") == 0;
+    NIB_TRY(check_path(net, path, is_json, err));
     NIB_TRY(read_config(net, is_json ? path : NULL, err));
     NIB_TRY(list_sites(net, err));
     if (config_only || is_json)

@@ -343,11 +343,33 @@ static void note_speed(planner *p, const decision *d)
     }
 }
 
+/* A bound row that cannot be given would be refused with any other recipe, too. */
+static void advise_unbound(planner *p, nib_ledger_layer *line, const decision *d)
+{
+    nib_ledger *ledger = &p->out->ledger;
+    const nib_layer *layer = d->layer;
+    nib_way way;
+    char then[32];
+    if (!d->denied)
+        return;
+    nib__way_find(&way, layer, &layer->asked, d->machine, p->policy, NULL);
+    if (!way.runs)
+        return;
+    nib__say_seconds(then, nib__way_seconds(&way, layer, p->policy, decode_m(p->policy)));
+    nib__ledger_add_advice(ledger, line, "without --kernel",
+                           nib__ledger_text(ledger, "%s, %s per %s predicted",
+                                            way.uses[0].kernel->name, then, per(p->policy)));
+}
+
 /* Advice where the layer is not done as asked with the best row. */
 static void advise(planner *p, nib_ledger_layer *line, const decision *d)
 {
     const int64_t m = decode_m(p->policy);
     const double now = d->denied ? NAN : nib__way_seconds(&d->done, d->layer, p->policy, m);
+    if (d->bound != NULL) {
+        advise_unbound(p, line, d);
+        return;
+    }
     const bool can_do_better = d->refused || d->denied || d->rung > NIB_RUNG_KERNEL;
     if (d->layer->role != NIB_ROLE_EMBED && can_do_better)
         nib__suggest(&p->out->ledger, line, d->layer, d->machine, p->policy, now);

@@ -152,7 +152,7 @@ static nib_status choose_dialect(nib_rewriting *r, const nib_quantizer *quantize
     if (asked != NULL)
         return nib__fail(r->err, NIB_NOT_AS_ASKED,
                          "%s: torchao's format cannot hold %s at %" PRId64 " x %" PRId64
-                         ": %s (%zu of %zu layers); leave out --format, or give --format nibble",
+                         ": %s (%zu of %zu layers); --format nibble holds it",
                          shown(a, first), scheme, refused.n, refused.k, reason, count - held,
                          count);
     nib__ledger_add_note(r->ledger, "format",

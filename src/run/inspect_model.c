@@ -9,9 +9,11 @@ static nib_status need_weights(const nib_model *model, nib_err *err)
 {
     if (model->net.checkpoint)
         return NIB_OK;
-    return nib__fail(err, NIB_USAGE,
-                     "%s holds a config and no weights; there is nothing to look at",
-                     model->net.directory);
+    return nib__fail(
+        err, NIB_USAGE,
+        "%s: only a config was given, without weights to look at; name the directory or "
+        "the .safetensors file",
+        model->net.directory);
 }
 
 static nib_status flush(nib_text *text, nib_status status, const nib_sink *sink, nib_err *err)

@@ -108,9 +108,11 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
 {
     NIB_TRY(nib_plan_status(plan, err));
     if (!model->net.checkpoint)
-        return nib__fail(err, NIB_USAGE,
-                         "%s holds a config and no weights; a plan is all that it allows",
-                         model->net.directory);
+        return nib__fail(
+            err, NIB_USAGE,
+            "%s: only a config was given, and a plan is all that it allows; to run, name "
+            "the directory or the .safetensors file",
+            model->net.directory);
     if (!plan->machine.here)
         return nib__fail(
             err, NIB_NOT_AS_ASKED,

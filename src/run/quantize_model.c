@@ -12,6 +12,7 @@ typedef struct work {
     const nib_quantize_options *options;
     nib_arena arena;
     nib_recipe *recipe;
+    const char *out; /* options->out without slashes at its end: they make no other place */
     nib_quantize_layer *layers;
     nib_ledger ledger;
 } work;
@@ -76,10 +77,23 @@ static void add_notes(work *w)
         nib__ledger_add_note(&w->ledger, "recipe", "%s", nib__recipe_note(w->recipe, i));
 }
 
+static nib_status name_output(work *w, nib_err *err)
+{
+    const char *out = w->options->out;
+    size_t size = strlen(out);
+    while (size > 1 && out[size - 1] == '/')
+        size--;
+    if (size == 0)
+        return nib__fail(err, NIB_USAGE, "the name of the output is empty");
+    w->out = nib__arena_copy(&w->arena, out, size);
+    return w->out ? NIB_OK : nib__fail_memory(err, size, "a path");
+}
+
 static nib_status run(work *w, nib_form form, const nib_sink *sink, nib_err *err)
 {
     const nib_quantize_options *o = w->options;
     nib_engine *engine = w->model->engine;
+    NIB_TRY(name_output(w, err));
     NIB_TRY(choose_layers(w, err));
     if (!o->dry_run)
         NIB_TRY(calibrate(w, err));
@@ -87,8 +101,10 @@ static nib_status run(work *w, nib_form form, const nib_sink *sink, nib_err *err
                                   .layers = w->layers,
                                   .count = w->model->net.site_count,
                                   .recipe = nib__recipe_text(w->recipe),
-                                  .out = o->out,
-                                  .format = o->format,
+                                  .out = w->out,
+                                  /* strictly: no other format than the default one either */
+                                  .format = o->format == NULL && o->request.strict ? "torchao"
+                                                                                   : o->format,
                                   .force = o->force,
                                   .dry_run = o->dry_run,
                                   .pool = engine->pool,
@@ -109,9 +125,11 @@ nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, n
                         const nib_sink *sink, nib_err *err)
 {
     if (!model->net.checkpoint)
-        return nib__fail(err, NIB_USAGE,
-                         "%s holds a config and no weights; there is nothing to quantize",
-                         model->net.directory);
+        return nib__fail(
+            err, NIB_USAGE,
+            "%s: only a config was given, without weights to quantize; name the directory or "
+            "the .safetensors file",
+            model->net.directory);
     if (!options->out || !options->request.recipe)
         return nib__fail(err, NIB_USAGE, "quantizing wants a recipe and a place for the result");
     work w = {.model = model, .options = options};

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Manual pages, completions and tables.
+commands=$(nibble --help | sed -n 's/^  \([a-z]*\)  .*/\1/p')
+check 'commands' [ "$(echo "$commands" | wc -l)" -ge 12 ]
+mkdir man
+nibble manual >man/nibble.1
+for command in $commands; do
+    nibble manual "$command" >"man/nibble-$command.1" || check "manual $command" false
+    check "$command is in nibble(1)" grep -q "nibble.*-$command" man/nibble.1
+done
+if command -v groff >/dev/null; then
+    for page in man/*.1; do
+        groff -ww -man -Tutf8 -P-cbou "$page" >"$seen.page" 2>"$seen.warnings" || check "groff $page" false
+        equal "warnings of $page" '' "$(cat "$seen.warnings")"
+        for heading in NAME SYNOPSIS; do
+            check "$heading in $page" grep -q "$heading" "$seen.page"
+        done
+    done
+    groff -man -Tascii -P-cbou man/nibble-plan.1 >page
+    check 'an option in nibble-plan(1)' grep -q -e '--layer NAME' page
+    check 'the sentence of an option' grep -q 'show every candidate' page
+fi
+
+# Every option that a command takes is in its help, its page and the completions.
+nibble completion bash >bash.completion
+nibble completion zsh >zsh.completion
+nibble completion fish >fish.completion
+check 'bash' bash -n bash.completion
+# shellcheck disable=SC2016 # for the inner shell
+equal 'completed in bash' '--layer' "$(bash -c '. ./bash.completion
+COMP_WORDS=(nibble plan --la) COMP_CWORD=2; _nibble; echo "${COMPREPLY[@]}"')"
+# shellcheck disable=SC2016
+equal 'a command completed' 'quantize' "$(bash -c '. ./bash.completion
+COMP_WORDS=(nibble qu) COMP_CWORD=1; _nibble; echo "${COMPREPLY[@]}"')"
+if command -v zsh >/dev/null; then check zsh zsh -n zsh.completion; fi
+if command -v fish >/dev/null; then check fish fish -n fish.completion; fi
+for command in info plan quantize generate eval verify bench devices kernels recipes; do
+    nibble $command --help >help
+    equal "trailing blanks in $command --help" '' "$(grep -n ' $' help)"
+    equal "lines of $command --help beyond 80 columns" '' "$(grep -n '.\{81\}' help)"
+    for option in $(grep -o '^  ....\?--[a-z-]*' help | grep -o -e '--.*'); do
+        check "$option in the page of $command" grep -q -e "$(echo "$option" | sed 's/-/\\\\-/g')" "man/nibble-$command.1"
+        check "$option in $command's completions" grep -q "^ *$command).* $option[ \"]" bash.completion
+        check "$option of $command in fish" grep -q "_from $command' -l ${option#--}" fish.completion
+    done
+done
+
+nibble devices --json | members devices schema=1 devices[].name=str devices[].here=bool
+nibble kernels --json | members kernels schema=1 kernels[].name=str kernels[].built=bool kernels[].reference=str\|null kernels[].conditions=list
+for table in devices kernels recipes; do
+    check "$table" grep -q . <(nibble $table)
+    check "$table --markdown" grep -q '|' <(nibble $table --markdown)
+done
+for machine in mi210 apple-m2 a100 h200 b200 graviton3 raspberry-pi-5; do
+    check "$machine is listed" grep -q "^$machine " <(nibble devices)
+done

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Recipes by name, by patterns and from files: torchchat's, torchao's and our own.
+refused 2 'scheme "8da4": unknown name; did you mean 8da4w*' plan "$MODEL" --recipe 8da4
+refused 2 'scheme "nonsense": unknown name; the names are f32*' plan "$MODEL" --recipe nonsense
+refused 2 '*' plan "$MODEL" --recipe 8da4w-g0
+refused 2 '*' plan "$MODEL" --recipe 8da4w-g32-g64
+refused 2 '*' plan "$MODEL" --recipe mxfp8-g64
+refused 2 '*' plan "$MODEL" --recipe int8wo-floor
+refused 2 'pattern "lm_heat" matches no layer; did you mean lm_head*' plan "$MODEL" --recipe 8da4w --skip lm_heat
+refused 2 'pattern "lm_heat" matches no layer; did you mean lm_head*' plan "$MODEL" --recipe 8da4w --only lm_heat
+refused 2 'pattern "nonsense" matches no layer; *' quantize "$MODEL" out --recipe 8da4w --skip nonsense
+refused 3 '*`re:(`*unmatched parenthesis' plan "$MODEL" --recipe 8da4w --skip 're:('
+
+# done PATTERN ARGUMENT...: the schemes of the layers whose names match, each once
+done_of() {
+    local pattern=$1
+    shift
+    nibble plan "$MODEL" --json --quiet "$@" | python3 -c '
+import fnmatch, json, sys
+layers = json.load(sys.stdin)["layers"]
+print(*sorted({l["done"].split("@")[0] for l in layers if fnmatch.fnmatchcase(l["name"], sys.argv[1])}))' "$pattern"
+}
+equal 'a name' 8da4w-g32 "$(done_of '*_proj' --recipe 8da4w)"
+equal 'a name covers the untied head' 8da4w-g32 "$(done_of lm_head --recipe 8da4w)"
+equal 'a name keeps the embedding' bf16 "$(done_of model.embed_tokens --recipe 8da4w)"
+equal '+embed: an embedding has no activations to quantize' int4wo-g32-sym "$(done_of model.embed_tokens --recipe 8da4w+embed)"
+equal '+embed-SCHEME' int8wo "$(done_of model.embed_tokens --recipe 8da4w+embed-int8wo)"
+equal 'mxfp8 keeps the head' bf16 "$(done_of lm_head --recipe mxfp8)"
+equal 'mxfp8+head' mxfp8 "$(done_of lm_head --recipe mxfp8+head)"
+equal '--skip' 'bf16' "$(done_of '*.down_proj' --recipe int8wo --skip '*.down_proj')"
+equal '--skip leaves others' 'int8wo' "$(done_of '*.up_proj' --recipe int8wo --skip '*.down_proj')"
+equal '--only' 'int8wo' "$(done_of '*.down_proj' --recipe int8wo --only '*.down_proj')"
+equal '--only keeps others' 'bf16' "$(done_of '*.up_proj' --recipe int8wo --only '*.down_proj')"
+equal 're:' 'bf16' "$(done_of 'model.layers.[01].*' --recipe int8wo --skip 're:.*layers\.[01]\..*')"
+equal "torchtitan's name" 'bf16' "$(done_of lm_head --recipe int8wo --skip output)"
+
+cat >rules.json <<'END'
+{"schema": 1, "rules": [{"match": "*.down_proj", "scheme": "int8wo"}, {"match": "lm_head", "scheme": "keep"},
+ {"match": "re:.*self_attn.*", "scheme": "int4wo-g64"}], "else": "8da4w-g32"}
+END
+equal 'rules' int8wo "$(done_of '*.down_proj' --recipe rules.json)"
+equal 'rules: re:' int4wo-g64 "$(done_of '*.q_proj' --recipe rules.json)"
+equal 'rules: keep' bf16 "$(done_of lm_head --recipe rules.json)"
+equal 'rules: else' 8da4w-g32 "$(done_of '*.up_proj' --recipe rules.json)"
+echo '{"schema": 1, "rules": [{"match": "*.down_poj", "scheme": "int8wo"}], "else": "keep"}' >rules.json
+refused 2 '*"\*.down_poj" matches no layer*' plan "$MODEL" --recipe rules.json
+echo '{"schema": 2, "rules": []}' >rules.json
+refused 3 'rules.json: *schema*' plan "$MODEL" --recipe rules.json
+echo '{"schema": 1, "rules": [{"match": "lm_head", "scheme": "int9"}]}' >rules.json
+refused 3 'rules.json: *int9*' plan "$MODEL" --recipe rules.json
+echo '{"schema": 1, "rules": [' >rules.json
+refused 3 'rules.json: *' plan "$MODEL" --recipe rules.json
+refused 6 '*nosuch.json*' plan "$MODEL" --recipe nosuch.json
+
+echo '{"linear:int4": {"groupsize": 32}}' >torchchat.json
+equal "torchchat's file" int4wo-g32-tinygemm "$(done_of '*.q_proj' --recipe torchchat.json)"
+equal "torchchat's JSON itself" 8da4w-g64 "$(done_of '*.q_proj' --recipe '{"linear:a8w4dq": {"groupsize": 64}}')"
+refused '3' '*linear:int5*' plan "$MODEL" --recipe '{"linear:int5": {}}'
+cat >torchao.json <<'END'
+{"_type": "Int8DynamicActivationIntxWeightConfig", "_version": 2, "_data": {"weight_dtype": {"_type": "torch.dtype", "_data": "int4"},
+ "weight_granularity": {"_type": "PerGroup", "_version": 1, "_data": {"group_size": 64}}}}
+END
+equal "torchao's config" 8da4w-g64 "$(done_of '*.q_proj' --recipe torchao.json)"
+nibble quantize "$MODEL" q --recipe 8da4w-g32 --quiet >/dev/null
+equal "a quantized model's config.json" 8da4w-g32 "$(done_of '*.q_proj' --recipe q/config.json)"
+only_here q rules.json torchao.json torchchat.json
+
+nibble recipes --json | members recipes schema=1 recipes[].name=str recipes[].weights=str recipes[].activations=str
+for recipe in $(nibble recipes --json | python3 -c 'import json, sys; print(*[r["name"] for r in json.load(sys.stdin)["recipes"]])'); do
+    check "recipe $recipe" nibble plan "$MODEL" --recipe "$recipe" --strict
+done

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Values that an option cannot take: a sentence with the value and what is wanted, exit 2.
+for option in threads context max-tokens top-k seed; do
+    for value in -1 x 1.5 '' 99999999999999999999; do
+        refused 2 "--$option: \"$value\" is not a whole number of 0 or more" generate "$MODEL" --$option "$value"
+    done
+done
+for option in temp top-p min-p repeat-penalty; do
+    for value in -1 x nan inf 1e999 '' '0,5'; do
+        refused 2 "--$option: \"$value\" is not a number of 0 or more" generate "$MODEL" --$option "$value"
+    done
+done
+refused 2 '4097 threads: the number must be from 0 (all cores) to 1024' plan "$MODEL" -t 4097
+refused 2 'temperature 1e+06 is not between 0 and 100' generate "$MODEL" --temp 1e6
+refused 2 'top-p 1.5 is not above 0 and at most 1' generate "$MODEL" --top-p 1.5
+refused 2 'top-p 0 is not above 0 and at most 1' generate "$MODEL" --top-p 0
+refused 2 'min-p 2 is not between 0 and 1' generate "$MODEL" --min-p 2
+refused 2 'a context of 513 is over the model'\''s 512' generate "$MODEL" -c 513
+refused 2 'a window of 1 is not between 2 and the context of 512' eval "$MODEL" --text "$MODEL/heldout.txt" --window 1
+refused 2 'a window of 513 is not between 2 and the context of 512' eval "$MODEL" --text "$MODEL/heldout.txt" --window 513
+refused 2 'dtype "f8" is none of f32, f16, bf16' plan "$MODEL" --dtype f8
+refused 2 '--isa sse9: no such instruction set; known are ref, *' plan "$MODEL" --isa sse9
+refused 2 '--engine nonsense: no such engine; known are *torchao*executorch' plan "$MODEL" --engine nonsense
+refused 2 'device "mi220" is not known; *' plan "$MODEL" --device mi220
+refused 2 '--layer nonsense: no layer matches*' plan "$MODEL" --layer nonsense
+refused 2 '--allow nonsense: no such rung; known are kernel, device, dequant and unquantized' plan "$MODEL" --allow nonsense
+refused 2 '--allow nonsense: no layer matches*' plan "$MODEL" --allow nonsense=device
+refused 2 '--kernel nonsense: no kernel of that name*' plan "$MODEL" --kernel nonsense
+refused 2 '--kernel lm_head=nonsense: no kernel of that name*' plan "$MODEL" --kernel lm_head=nonsense
+refused 2 '--place nonsense: this plan has the device cpu and no other' plan "$MODEL" --place nonsense
+refused 2 'format "gguf" is none of torchao, nibble' quantize "$MODEL" out --recipe int8wo --format gguf
+refused 2 'stop string 1 is empty*' generate "$MODEL" --stop ''
+refused 2 'stop string 2 is not valid UTF-8' generate "$MODEL" --stop a --stop $'\xff'
+only_here
