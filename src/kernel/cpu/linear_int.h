@@ -65,11 +65,45 @@ typedef enum nib_int_kind {
 } nib_int_kind;
 
 nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l);
+NIB_INLINE int32_t nib__int_term(int32_t t, int32_t z, nib_int_kind kind, int offset)
+{
+    switch (kind) {
+    case NIB_INT_PLAIN: return -offset * t;
+    case NIB_INT_PAIR: return (int32_t)((uint32_t)-t << 16 | ((uint32_t)-z & 0xffffU));
+    case NIB_INT_WIDE: break;
+    }
+    return -t;
+}
+
+NIB_INLINE void nib__int_row_terms(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind,
+                                   int offset, int64_t r, int32_t *NIB_RESTRICT to)
+{
+    const int64_t last = l->groups - 1;
+    const int32_t *NIB_RESTRICT sums = a->x.sums + r * a->x.groups;
+    const int32_t z = a->x.zero[r];
+    const int32_t whole = z * (int32_t)nib__int_count(l, 0, a->w->k);
+    const int32_t rest = z * (int32_t)nib__int_count(l, last, a->w->k);
+    for (int64_t g = 0; g < last; g++)
+        to[g] = nib__int_term(sums[g] - whole, z, kind, offset);
+    to[last] = nib__int_term(sums[last] - rest, z, kind, offset);
+}
+
 /* terms[rows][groups] for rows r0..r0+rows: what each kind needs of a row's group. With T the sum
  * of (code - zero) of the activations, PLAIN: -offset * T; PAIR: -zero in the low half, -T in the
  * high half; WIDE: -T. */
-void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0,
-                    int64_t rows, int32_t *terms);
+NIB_INLINE void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind,
+                               int64_t r0, int64_t rows, int32_t *terms)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        int32_t *to = terms + r * l->groups;
+        if (kind == NIB_INT_PLAIN)
+            nib__int_row_terms(a, l, NIB_INT_PLAIN, l->offset, r0 + r, to);
+        else if (kind == NIB_INT_PAIR)
+            nib__int_row_terms(a, l, NIB_INT_PAIR, l->offset, r0 + r, to);
+        else
+            nib__int_row_terms(a, l, NIB_INT_WIDE, l->offset, r0 + r, to);
+    }
+}
 
 /* Rows of activations that are worked on together: their codes stay in the second-level cache. */
 int64_t nib__int_row_block(int64_t m, int64_t k);

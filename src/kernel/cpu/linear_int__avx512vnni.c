@@ -2,10 +2,9 @@
  *
  * Products of many tokens with int4 and int8 panels (prefill), AVX-512 VNNI.
  *
- * A chunk of up to 512 k of one panel becomes bytes, f32 scales and corrections, 22 KB that stay in
- * the first-level cache while all tokens of a row block pass it in tiles of 6 tokens x 32 outputs:
- * 12 float sums, 12 integer sums and 3 other registers. A group larger than a chunk keeps integer
- * sums between its chunks.
+ * A chunk of up to 1,024 k of one panel becomes bytes, f32 scales and corrections, 44 KB that all
+ * tokens of a row block pass in tiles of 6 tokens x 32 outputs: 12 float sums, 12 integer sums and
+ * 3 other registers. A group larger than a chunk keeps integer sums between its chunks.
  */
 #include "linear_int_vnni.h"
 
@@ -226,7 +225,7 @@ typedef struct int_block {
     const nib_linear *a;
     const nib_int_layout *l;
     nib_int_kind kind;
-    int64_t r0, rows;
+    int64_t r0, rows, n0;
     float *sums, *totals; /* [rows][32] */
     const int32_t *terms; /* [rows][groups] */
     int_scratch *scratch;
@@ -250,6 +249,16 @@ static void fetch_next(const int_chunk *chunk, int64_t tile, int64_t tiles)
         _mm_prefetch(next + 64 * i, _MM_HINT_T1);
 }
 
+/* The lines of y that the tile's tokens will be stored to. */
+static void fetch_y(const int_block *b, int64_t r, int64_t m)
+{
+    for (int64_t i = r; i < r + m; i++) {
+        const float *y = b->a->y + (b->r0 + i) * b->a->ldy + b->n0;
+        __builtin_prefetch(y, 1, 2);
+        __builtin_prefetch(y + 16, 1, 2);
+    }
+}
+
 /* All tokens of the block over one chunk that begins with group g, at k0. */
 static void multiply(const int_block *b, const int_chunk *chunk, int64_t g, int64_t k0,
                      bool is_first, bool is_part)
@@ -266,6 +275,8 @@ static void multiply(const int_block *b, const int_chunk *chunk, int64_t g, int6
                             is_first};
         const int64_t m = nib__min(TILE, b->rows - r);
         fetch_next(chunk, r / TILE, tiles);
+        if (k0 == 0)
+            fetch_y(b, r, m);
         if (is_part)
             tile_parts(chunk, &t, m);
         else if (b->kind == NIB_INT_PLAIN)
@@ -344,9 +355,10 @@ static void panel_of_parts(const int_block *b, const uint8_t *panel)
     }
 }
 
-static void prefill_block(const int_block *b, int64_t n0, int64_t n1)
+static void prefill_block(int_block *b, int64_t n0, int64_t n1)
 {
     for (int64_t i = n0; i < n1; i += NIB_PANEL) {
+        b->n0 = i;
         const uint8_t *panel =
             (const uint8_t *)b->a->packed + (size_t)(i / NIB_PANEL) * b->l->panel_bytes;
         if (b->l->units <= CHUNK_UNITS)
@@ -367,7 +379,7 @@ void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, n
     float *sums = (float *)(s + 1), *totals = sums + rows * NIB_PANEL;
     int32_t *terms = (int32_t *)(totals + rows * NIB_PANEL);
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
-        const int_block b = {a, l, kind, r0, nib__min(rows, a->x.m - r0), sums, totals, terms, s};
+        int_block b = {a, l, kind, r0, nib__min(rows, a->x.m - r0), n0, sums, totals, terms, s};
         nib__int_terms(a, l, kind, r0, b.rows, terms);
         prefill_block(&b, n0, n1);
     }

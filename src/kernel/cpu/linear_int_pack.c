@@ -153,37 +153,12 @@ nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l)
     return plain ? NIB_INT_PLAIN : l->group <= NIB_PAIR_GROUP ? NIB_INT_PAIR : NIB_INT_WIDE;
 }
 
-NIB_INLINE int32_t term(int32_t t, int32_t z, nib_int_kind kind, int offset)
-{
-    switch (kind) {
-    case NIB_INT_PLAIN: return -offset * t;
-    case NIB_INT_PAIR: return (int32_t)((uint32_t)-t << 16 | ((uint32_t)-z & 0xffffU));
-    case NIB_INT_WIDE: break;
-    }
-    return -t;
-}
-
-void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0,
-                    int64_t rows, int32_t *terms)
-{
-    const int64_t last = l->groups - 1;
-    for (int64_t r = 0; r < rows; r++) {
-        const int32_t *sums = a->x.sums + (r0 + r) * a->x.groups;
-        const int32_t z = a->x.zero[r0 + r];
-        const int32_t whole = z * (int32_t)nib__int_count(l, 0, a->w->k);
-        const int32_t rest = z * (int32_t)nib__int_count(l, last, a->w->k);
-        int32_t *to = terms + r * l->groups;
-        for (int64_t g = 0; g < last; g++)
-            to[g] = term(sums[g] - whole, z, kind, l->offset);
-        to[last] = term(sums[last] - rest, z, kind, l->offset);
-    }
-}
-
 int64_t nib__int_row_block(int64_t m, int64_t k)
 {
     enum { CACHED = 1 << 20, LEAST = 48, MOST = 240, TILE = 6 };
-    const int64_t fit = CACHED / nib__max(1, k) / TILE * TILE;
-    return nib__min(nib__max(LEAST, nib__min(fit, MOST)), nib__round_up(m, TILE));
+    const int64_t fit = nib__max(LEAST, nib__min(CACHED / nib__max(1, k) / TILE * TILE, MOST));
+    const int64_t blocks = nib__ceil_div(nib__max(1, m), fit);
+    return nib__round_up(nib__ceil_div(m, blocks), TILE); /* all about the same size */
 }
 
 size_t nib__linear_int_scratch_avx2(const void *args)

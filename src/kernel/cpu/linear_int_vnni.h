@@ -19,7 +19,7 @@
 
 enum {
     TILE = 6,         /* tokens per tile */
-    CHUNK_UNITS = 16, /* of 32 k, in prefill */
+    CHUNK_UNITS = 32, /* of 32 k, in prefill */
     DIRECT_INT4 =
         12, /* tokens up to which unpacking a chunk costs more than unpacking for each tile */
     DIRECT_INT8 = 24,
