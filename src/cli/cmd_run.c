@@ -4,6 +4,7 @@
  */
 #include "cli.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -68,9 +69,18 @@ static void print_generate_stats(const nib_generate_stats *t)
             t->top_p, t->min_p, t->repeat_penalty, t->seed);
 }
 
-/* The whole of a file, NUL-terminated; NULL after the sentence was printed. */
-static char *read_prompt(const char *path)
+static int fail_prompt(nib_status status, const char *path, const char *why)
 {
+    nib_err err = {.status = status};
+    snprintf(err.text, sizeof err.text, "%s: the prompt could not be read: %s", path, why);
+    return fail(&err);
+}
+
+/* The whole of a file, NUL-terminated, "-" being stdin. 0, or the exit status after the sentence
+ * was printed. */
+static int read_prompt(char **out, const char *path)
+{
+    errno = 0;
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     char *text = NULL;
     size_t size = 0, capacity = 0;
@@ -87,19 +97,20 @@ static char *read_prompt(const char *path)
         if (got == 0)
             break;
     }
-    const bool ok = file && !ferror(file) && text;
+    const int problem = file && text && !ferror(file) && feof(file) ? 0 : errno ? errno : ENOMEM;
     if (file && file != stdin)
         fclose(file);
-    if (!ok || memchr(text, '\0', size)) {
-        nib_err err = {.status = NIB_IO};
-        snprintf(err.text, sizeof err.text, "%s: the prompt could not be read%s", path,
-                 ok ? ": it holds a NUL byte" : "");
-        fail(&err);
+    const char *nul = problem ? NULL : memchr(text, '\0', size);
+    if (problem || nul) {
+        char why[64];
+        snprintf(why, sizeof why, "it holds a NUL byte, at offset %td", nul ? nul - text : 0);
         free(text);
-        return NULL;
+        return problem ? fail_prompt(NIB_IO, path, strerror(problem))
+                       : fail_prompt(NIB_BAD_INPUT, path, why);
     }
     text[size] = '\0';
-    return text;
+    *out = text;
+    return 0;
 }
 
 /* What --json puts into one object: the text is kept until it is whole. */
@@ -192,12 +203,10 @@ int run_generate(const settings *s)
         return fail_usage("`nibble generate` wants MODEL");
     if (s->prompt && s->prompt_file)
         return fail_usage("--prompt and --file both give the prompt; choose one");
-    char *text = s->prompt_file ? read_prompt(s->prompt_file) : NULL;
-    if (s->prompt_file && !text)
-        return nib_status_exit(NIB_IO);
+    char *text = NULL;
     nib_engine *engine;
-    int status = open_engine(&engine, s);
-    if (status == 0) {
+    int status = s->prompt_file ? read_prompt(&text, s->prompt_file) : 0;
+    if (status == 0 && (status = open_engine(&engine, s)) == 0) {
         ready r;
         const nib_request request = request_of(s);
         status = open_ready(&r, engine, s, path, &request);
@@ -285,11 +294,13 @@ static void print_bench(const nib_bench_result *b, bool json)
                b->arithmetic_share, b->weight_bytes, b->copy_gb_per_s, b->peak_gop_per_s);
         return;
     }
+    /* a small model is read from the caches, not from the memory that was measured */
     printf("prefill     %.1f tokens/s, %.0f %% of %.0f GOP/s\ndecode      %.1f tokens/s, %.0f %% "
-           "of %.1f GB/s\n"
+           "of %.1f GB/s%s\n"
            "memory      %.1f MB weights, %.1f MB at most\n",
            b->prefill_tokens_per_s, 100 * b->arithmetic_share, b->peak_gop_per_s,
            b->decode_tokens_per_s, 100 * b->bandwidth_share, b->copy_gb_per_s,
+           b->bandwidth_share > 1 ? ": the weights stay in the caches" : "",
            (double)b->weight_bytes * 1e-6, (double)b->peak_bytes * 1e-6);
 }
 
