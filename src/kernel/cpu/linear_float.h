@@ -35,18 +35,21 @@ typedef struct nib__panels {
     int64_t group; /* elements of k per scale, multiple of NIB__STEP; 0: one scale or none */
     int64_t groups;
     int64_t k_steps;
-    size_t scale_at, zero_at, code_at, bytes; /* offsets in a panel, size of a panel */
-    size_t step_bytes;                        /* codes of NIB__STEP k */
-    nib_type scale_type;                      /* as packed: F32, BF16, F16, E8M0; NONE: no scales */
-    nib_type zero_type;                       /* F32, BF16, F16 or I8; NONE: no zeros */
+    size_t zero_at, code_at; /* offsets in a panel; scales are at 0 */
+    size_t bytes;            /* of a panel */
+    size_t step_bytes;       /* codes of NIB__STEP k */
+    nib_type scale_type;     /* as packed: F32, BF16, F16, E8M0; NONE: no scales */
+    nib_type zero_type;      /* F32, BF16, F16 or I8; NONE: no zeros */
 } nib__panels;
 
 nib__panels nib__panels_of(const nib_weight *w);
+
 /* Bytes of a packed scale or zero. */
 NIB_INLINE size_t nib__value_size(nib_type type)
 {
     return type == NIB_TYPE_F32 ? 4 : type == NIB_TYPE_I8 || type == NIB_TYPE_E8M0 ? 1 : 2;
 }
+
 /* ---- the reference and the runs ---- */
 
 /* Elements of k after which float sums restart. */
@@ -54,25 +57,23 @@ int64_t nib__sum_block(const nib_weight *w);
 
 extern const nib_packing nib__pack_n16;
 
-/* Bytes of f8 weights as packed: the sign moves to bit 0 and the codes that are no normal number
+/* Bytes of f8 weights as packed: the sign moves to bit 0, and the codes that are no normal number
  * come together as 0..15, so that a decoder is a shift, an addition and one table of 16 entries.
- *   e4m3: exponent in bits 4..7; 0 is zero, 1 is NaN, 2m + sign a subnormal (minus zero becomes
- * zero) e5m2: (exponent + 1) mod 32 in bits 3..7; 0..7 infinity and NaN, 8..15 zero and subnormals
- */
+ *   e4m3: the exponent in bits 4..7; 0 is zero, 1 is NaN, 2m + sign a subnormal; no minus zero
+ *   e5m2: (exponent + 1) mod 32 in bits 3..7; 0..7 infinity and NaN, 8..15 zero and subnormals */
 uint8_t nib__f8_recode(nib_code code, uint8_t byte);
 /* bf16 of the recoded bytes 0..15, twice (a table of 32 words). */
 extern const uint16_t nib__e4m3_small[32], nib__e5m2_small[32];
 
 size_t nib__linear_float_ref_scratch(const void *args);
-void nib__linear_f32_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch); /* F32 sums */
-void nib__linear_bf16_ref(const nib_linear *a, int64_t n0, int64_t n1,
-                          void *scratch); /* BF16 sums */
+/* F32 sums, BF16 sums. */
+void nib__linear_f32_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_bf16_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
 
 /* Scratch of the packed rows, whatever the instruction set. */
 size_t nib__linear_float_scratch(const void *args);
 
-/* linear_float__<isa>.c. _f32_: F32 sums; _bf16_: BF16 sums. The last word is how weights are
- * coded. */
+/* linear_float__<isa>.c: F32 or BF16 sums, then how weights are coded. */
 #define NIB__LINEAR_RUN(name) void name(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 NIB__LINEAR_RUN(nib__linear_f32_f32_avx2);
 NIB__LINEAR_RUN(nib__linear_f32_f16_avx2);
@@ -120,17 +121,16 @@ NIB_INLINE size_t form_step(form f)
     }
 }
 
-/* The forms worth code of their own for one token; the others are brought into native form first.
- */
+/* Worth code of their own for one token; the others are brought into native form first. */
 NIB_INLINE bool is_direct(form f)
 {
     return f == FORM_BF16 || f == FORM_I8 || f == FORM_I4 || f == FORM_E4M3;
 }
 
 enum {
-    SPAN_MAX = 256,
-    ROWS = 240, /* tokens per piece, a multiple of every tile's, and */
-    CHUNK = 16, /* panels per piece: sums and staged tokens fit the second-level cache */
+    SPAN_MAX = 256, /* k per piece, of any instruction set */
+    ROWS = 240,     /* tokens per piece, a multiple of every tile's, and */
+    CHUNK = 16,     /* panels per piece: sums and staged tokens fit the second-level cache */
 };
 
 /* Elements of k per piece: whole groups, about `span`. */

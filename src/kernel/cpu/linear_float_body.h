@@ -15,15 +15,16 @@
  *
  * What the including file defines (vec: 16 f32 lanes, ivec: 16 i32, pair: the weights of two k in
  * 16 lanes, raw: 8 k of int4, x_pair: two staged activations, x_value: an x_pair in all lanes):
- *   NATIVE, SWAPS (pairs in memory are in the order of the sum), SPAN, TILE_M, TILE_P, WIDE_M,
- * WIDE_P vec_zero vec_set vec_load vec_store vec_load_part vec_store_part vec_add vec_mul vec_fma
- * vec_values ivec_load_i8 raw_load pair_get pair_native pair_store pair_fma x_get x_put_f32
- * x_put_bf16 x_put_e4m3
+ *   NATIVE (the form that tiles take), SWAPS (pairs in memory are in the order of the sum),
+ *   SPAN, TILE_M, TILE_P, WIDE_M, WIDE_P,
+ *   vec_zero vec_set vec_load vec_store vec_load_part vec_store_part vec_add vec_mul vec_fma,
+ *   vec_values ivec_load_i8 raw_load pair_get pair_native pair_store pair_fma,
+ *   x_get x_put_f32 x_put_bf16 x_put_e4m3
  */
 
 enum {
-    AHEAD = 1024, /* bytes: decode reads 93 % of the roof instead of 82 % (Xeon family 6 model 207,
-                     2026-11-20) */
+    /* Bytes: decode reads 93 % of the roof instead of 82 % (Xeon 6/207, 2026-11-20). */
+    AHEAD = 1024,
     BLOCK_PAIRS = NIB_SUM_BLOCK / 2, /* of a staged token, when a block is one piece */
     SPAN_PAIRS = SPAN / 2 + 8,       /* else; the 8 keep rows off the same cache sets */
 };
@@ -32,8 +33,7 @@ enum {
 typedef struct job {
     const nib_linear *a;
     nib__panels l;
-    const uint8_t
-        *panel[WIDE_P]; /* scales and zeros; beyond the part's last panel, that one again */
+    const uint8_t *panel[WIDE_P]; /* scales and zeros; past the part's last panel, that again */
     const uint8_t *codes[WIDE_P]; /* of the piece, packed or in native form */
     const x_pair *x;              /* [rows][BLOCK_PAIRS or SPAN_PAIRS] */
     float *acc;                   /* [rows][panels][16]: sums over the block up to this piece */
@@ -394,20 +394,25 @@ static void direct_tile(const job *j)
 static void stage_rows(const job *j, int64_t rows, x_pair *out, int64_t stride)
 {
     const nib_input *x = &j->a->x;
+    const bool is_mx = j->a->w->scheme.act == NIB_ACT_MX8, is_bf16 = !is_mx && x->bf16 != NULL;
+    const char *all = is_mx     ? (const char *)x->codes
+                      : is_bf16 ? (const char *)x->bf16
+                                : (const char *)x->f32;
+    const int64_t size = is_mx ? 1 : is_bf16 ? 2 : 4;
     const int64_t count = j->k1 - j->k0, pairs = nib__ceil_div(count, 2);
+    const int64_t padded = nib__round_up(count, NIB__STEP) / 2;
     for (int64_t r = 0; r < rows; r++, out += stride) {
-        const int64_t at = (j->row + r) * x->ld + j->k0;
-        const void *next =
-            x->bf16 != NULL ? (const void *)(x->bf16 + at + count) : x->f32 + at + count;
-        if (j->a->w->scheme.act == NIB_ACT_MX8)
-            x_put_e4m3(out, (const uint8_t *)x->codes + at, count, j->swap);
-        else if (x->bf16 != NULL)
-            x_put_bf16(out, x->bf16 + at, count, j->swap);
+        const char *from = all + ((j->row + r) * x->ld + j->k0) * size;
+        if (is_mx)
+            x_put_e4m3(out, (const void *)from, count, j->swap);
+        else if (is_bf16)
+            x_put_bf16(out, (const void *)from, count, j->swap);
         else
-            x_put_f32(out, x->f32 + at, count, j->swap);
-        for (size_t line = 0; line < (size_t)pairs * sizeof *out; line += 64)
-            _mm_prefetch((const char *)next + line, _MM_HINT_T1);
-        memset(out + pairs, 0, (size_t)(nib__round_up(count, NIB__STEP) / 2 - pairs) * sizeof *out);
+            x_put_f32(out, (const void *)from, count, j->swap);
+        /* The next piece: rows are too short for the processor to see where they lead. */
+        for (int64_t ahead = 0; ahead < count * size; ahead += 64)
+            _mm_prefetch(from + count * size + ahead, _MM_HINT_T1);
+        memset(out + pairs, 0, (size_t)(padded - pairs) * sizeof *out);
     }
 }
 
