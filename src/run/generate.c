@@ -30,24 +30,25 @@ typedef struct generation {
 
 /* ---- output ---- */
 
-/* The longest end of `text` that begins one of the stop strings; *at is where a whole one stands,
- * or -1. */
+/* The longest end of the held text that begins one of the stop strings; *at is where a whole one
+ * stands, or -1. Of several it is the one that ends first, and of those the longest: what a stop
+ * string cuts does not depend on how tokens cut the text. */
 static size_t stop_scan(const writer *w, int64_t *at)
 {
-    size_t keep = 0;
+    size_t keep = 0, first_end = SIZE_MAX;
     *at = -1;
     for (size_t s = 0; s < w->options->stop.count; s++) {
         const char *stop = w->options->stop.items[s];
         const size_t size = strlen(stop);
-        for (size_t i = 0; size > 0 && i < w->held.size; i++) {
+        for (size_t i = 0; i < w->held.size; i++) {
             const size_t left = w->held.size - i, common = left < size ? left : size;
             if (memcmp(w->held.at + i, stop, common) != 0)
                 continue;
-            if (common == size) {
-                if (*at < 0 || (int64_t)i < *at)
-                    *at = (int64_t)i;
-            } else if (left > keep) {
-                keep = left;
+            if (common < size) {
+                keep = left > keep ? left : keep;
+            } else if (i + size < first_end || (i + size == first_end && (int64_t)i < *at)) {
+                first_end = i + size;
+                *at = (int64_t)i;
             }
             break;
         }
