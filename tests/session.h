@@ -19,7 +19,7 @@ typedef struct opened {
 } opened;
 
 typedef struct open_how {
-    const char *path, *recipe, *dtype, *isa;
+    const char *path, *recipe, *dtype, *isa, *tokenizer;
     int threads, sequences; /* 0: 1 */
     int64_t context;
 } open_how;
@@ -44,7 +44,8 @@ static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
     nib_status status = nib_engine_open(&o->engine, &options, err);
     if (status == NIB_OK) {
         o->engine->measured = true; /* rates order nothing that could change a bit */
-        status = nib_model_open(&o->model, o->engine, how->path, NULL, err);
+        const nib_model_options model = {.tokenizer = how->tokenizer};
+        status = nib_model_open(&o->model, o->engine, how->path, &model, err);
     }
     if (status == NIB_OK)
         status = nib_plan_make(&o->plan, o->model, &request, err);

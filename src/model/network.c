@@ -77,27 +77,22 @@ static nib_status list_sites(nib_network *net, nib_err *err)
     return NIB_OK;
 }
 
-/* One stored tensor under both names is a tied head, whatever the config says; so is a head that is
- * not stored where the config says tied. */
-static nib_status find_tie(nib_network *net, nib_err *err)
+/* One stored tensor under both names is a tied head, whatever the config says; and where no head is
+ * stored the embedding is it: published checkpoints are like that, so it is a note and no error. */
+static void find_tie(nib_network *net)
 {
     const nib_tensor *embed = nib__checkpoint_find(net->checkpoint, "model.embed_tokens.weight");
     const nib_tensor *head = nib__checkpoint_find(net->checkpoint, "lm_head.weight");
     const bool stored = head || nib__checkpoint_dialect(net->checkpoint, "lm_head");
-    if (!stored && !net->config.tied)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: lm_head.weight is missing, and config.json does not say "
-                         "\"tie_word_embeddings\": true",
-                         nib__checkpoint_path(net->checkpoint));
-    net->tied = stored ? head && head == embed : true;
-    if (net->tied != net->config.tied)
-        nib__ledger_add_note(
-            &net->notes, "tie",
-            "config.json says tie_word_embeddings %s, but the head and the embedding are %s; "
-            "what is stored counts",
-            net->config.tied ? "true" : "false",
-            net->tied ? "one stored tensor" : "two stored tensors");
-    return NIB_OK;
+    net->tied = !stored || (head && head == embed);
+    if (net->tied == net->config.tied)
+        return;
+    const char *what = !stored ? "no head is stored; the embedding is taken for it"
+                       : net->tied
+                           ? "the head and the embedding are one stored tensor, which counts"
+                           : "a head is stored besides the embedding, which counts";
+    nib__ledger_add_note(&net->notes, "tie", "config.json says tie_word_embeddings %s, but %s",
+                         net->config.tied ? "true" : "false", what);
 }
 
 /* Shapes and biases of the stored weights against the config. */
@@ -223,7 +218,7 @@ static nib_status open_parts(nib_network *net, const char *path, bool config_onl
     if (config_only || is_json)
         return NIB_OK;
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
-    NIB_TRY(find_tie(net, err));
+    find_tie(net);
     for (size_t i = 0; i < net->site_count; i++)
         NIB_TRY(check_site(net, &net->sites[i], err));
     return NIB_OK;

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Evaluation: the loss of texts and documents against the same sums done by hand, the distance
+ * between two models, what is refused; and, where $NIBBLE_TEST_DATA points at the real data, the
+ * loss of a model that others trained.
+ */
+#include "session.h"
+
+#include "safetensors_build.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static opened open_shipped(const char *recipe, const char *dtype)
+{
+    return must_open(&(open_how){.path = "models/nibble-tales",
+                                 .recipe = recipe,
+                                 .dtype = dtype,
+                                 .threads = 2,
+                                 .context = 128});
+}
+
+static const char text[] =
+    "Prince Andrew looked at the old man, and said nothing. Then he rode on with the others.\n\n"
+    "Once upon a time there was a king who had three daughters \xe2\x80\x94 and the youngest\twas "
+    "so fair that the sun himself, who has seen so much, wondered whenever he shone in her face.";
+
+/* Sum of -log p over ids[1..count), one step per id. */
+static double loss_by_hand(const opened *o, const int32_t *ids, size_t count)
+{
+    const int64_t vocab = nib_session_vocab(o->session);
+    double loss = 0;
+    assert_int_equal(nib_session_truncate(o->session, 0, 0, NULL), NIB_OK);
+    for (size_t i = 0; i + 1 < count; i++) {
+        const float *logits;
+        const nib_slot slot = {0, (int32_t)i, ids[i], true};
+        assert_int_equal(nib_session_step(o->session, &slot, 1, &logits, NULL), NIB_OK);
+        double sum = 0;
+        for (int64_t v = 0; v < vocab; v++)
+            sum += exp((double)logits[v]);
+        loss += log(sum) - (double)logits[ids[i + 1]];
+    }
+    return loss;
+}
+
+typedef struct tokens {
+    int32_t *ids;
+    size_t count;
+} tokens;
+
+static tokens tokenize(const opened *o, const char *from)
+{
+    tokens t;
+    assert_int_equal(nib_tokenize(o->model, from, strlen(from), false, &t.ids, &t.count, NULL),
+                     NIB_OK);
+    return t;
+}
+
+static nib_eval_result evaluate(const opened *o, const opened *against, const char *path,
+                                int64_t window)
+{
+    nib_eval_result result;
+    nib_err err;
+    const nib_eval_options options = {.text_path = path, .window = window};
+    if (nib_eval(o->session, against ? against->session : NULL, &options, &result, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_true(result.seconds > 0);
+    assert_true(fabs(result.perplexity / exp(result.loss) - 1) < 1e-12);
+    return result;
+}
+
+static void test_windows_of_a_text(void **state)
+{
+    (void)state;
+    char directory[256], path[300];
+    opened o = open_shipped(NULL, "f32");
+    make_directory(directory);
+    write_text(directory, "a.txt", text);
+    snprintf(path, sizeof path, "%s/a.txt", directory);
+    const tokens t = tokenize(&o, text);
+    assert_true(t.count > 40 && t.count < 128);
+    const nib_eval_result whole = evaluate(&o, NULL, path, 0);
+    assert_int_equal(whole.predicted, t.count - 1);
+    assert_true(fabs(whole.loss * (double)whole.predicted - loss_by_hand(&o, t.ids, t.count)) <
+                1e-3);
+    /* windows do not overlap; the first id of each is only read */
+    for (size_t window = 2; window < 40; window += 9) {
+        double loss = 0;
+        size_t predicted = 0;
+        for (size_t at = 0; at < t.count; at += window) {
+            const size_t part = t.count - at < window ? t.count - at : window;
+            loss += loss_by_hand(&o, t.ids + at, part);
+            predicted += part - 1;
+        }
+        const nib_eval_result r = evaluate(&o, NULL, path, (int64_t)window);
+        assert_int_equal(r.predicted, predicted);
+        assert_true(fabs(r.loss * (double)predicted - loss) < 1e-3);
+    }
+    nib_tokens_free(o.model, t.ids);
+    close_opened(&o);
+    drop_directory(directory);
+}
+
+static void test_documents(void **state)
+{
+    (void)state;
+    char directory[256], path[300];
+    opened o = open_shipped(NULL, "f32");
+    make_directory(directory);
+    write_text(
+        directory, "a.jsonl",
+        "{\"text\": \"Prince Andrew looked at the old man, and said nothing.\"}\n"
+        "\n"
+        "{\"id\": 7, \"more\": {\"text\": \"no\"}, \"text\": \"\\u2014and \\\"so\\\" on\"}\r\n"
+        "{\"text\": \"\"}\n"
+        "{\"text\": \"The king\"}");
+    snprintf(path, sizeof path, "%s/a.jsonl", directory);
+    static const char *const documents[] = {
+        "Prince Andrew looked at the old man, and said nothing.",
+        "\xe2\x80\x94"
+        "and \"so\" on",
+        "The king"};
+    double loss = 0;
+    size_t predicted = 0;
+    enum { WINDOW = 8 };
+    for (size_t i = 0; i < COUNT(documents); i++) {
+        const tokens t = tokenize(&o, documents[i]);
+        const size_t part = t.count < WINDOW ? t.count : WINDOW; /* the rest of a document is cut */
+        loss += loss_by_hand(&o, t.ids, part);
+        predicted += part - 1;
+        nib_tokens_free(o.model, t.ids);
+    }
+    const nib_eval_result r = evaluate(&o, NULL, path, WINDOW);
+    assert_int_equal(r.predicted, predicted);
+    assert_true(fabs(r.loss * (double)predicted - loss) < 1e-3);
+    close_opened(&o);
+    drop_directory(directory);
+}
+
+static void test_against(void **state)
+{
+    (void)state;
+    char directory[256], path[300];
+    opened a = open_shipped(NULL, "f32"), same = open_shipped(NULL, "f32"),
+           coarse = open_shipped("int4wo-g32", "f32");
+    make_directory(directory);
+    write_text(directory, "a.txt", text);
+    snprintf(path, sizeof path, "%s/a.txt", directory);
+    nib_eval_result r = evaluate(&a, &same, path, 0);
+    assert_true(r.kl == 0 && r.top1_agreement == 1);
+    r = evaluate(&coarse, &a, path, 0);
+    assert_true(r.kl > 1e-4 && r.kl < 0.5);
+    assert_true(r.top1_agreement > 0.6 && r.top1_agreement < 1.0);
+    const nib_eval_result alone = evaluate(&coarse, NULL, path, 0);
+    assert_true(r.loss == alone.loss); /* the other model is only compared with */
+    close_opened(&a);
+    close_opened(&same);
+    close_opened(&coarse);
+    drop_directory(directory);
+}
+
+/* Losses of all recipes stay near the float one, and none is the same: each does something. */
+static void test_recipes(void **state)
+{
+    (void)state;
+    static const char *const recipes[] = {"int8wo", "int4wo-g32", "8da4w-g32", "int8dq",
+                                          "fp8wo",  "fp8dq",      "mxfp8",     "4da4w"};
+    char directory[256], path[300];
+    make_directory(directory);
+    write_text(directory, "a.txt", text);
+    snprintf(path, sizeof path, "%s/a.txt", directory);
+    opened o = open_shipped(NULL, "f32");
+    const double exact = evaluate(&o, NULL, path, 0).loss;
+    close_opened(&o);
+    assert_true(exact > 2 && exact < 6);
+    for (size_t i = 0; i < COUNT(recipes); i++) {
+        o = open_shipped(recipes[i], "f32");
+        const double loss = evaluate(&o, NULL, path, 0).loss;
+        const double room = strcmp(recipes[i], "4da4w") == 0 ? 1.0 : 0.15;
+        if (!(fabs(loss - exact) < room) || loss == exact)
+            fail_msg("%s: %.6f nats per token, %.6f without it", recipes[i], loss, exact);
+        close_opened(&o);
+    }
+    drop_directory(directory);
+}
+
+static void assert_refused(const opened *o, const opened *against, const char *path, int64_t window,
+                           nib_status status, const char *says)
+{
+    nib_eval_result r;
+    nib_err err;
+    const nib_eval_options options = {.text_path = path, .window = window};
+    assert_int_equal(nib_eval(o->session, against ? against->session : NULL, &options, &r, &err),
+                     status);
+    if (!strstr(err.text, says))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *content;
+        nib_status status;
+        const char *says;
+    } files[] = {
+        {"empty.txt", "", NIB_BAD_INPUT, "too short"},
+        {"one.txt", "a", NIB_BAD_INPUT, "too short"},
+        {"bytes.txt", "abc\xff", NIB_BAD_INPUT, "UTF-8"},
+        {"empty.jsonl", "\n\n", NIB_BAD_INPUT, "too short"},
+        {"none.jsonl", "{\"text\":\"a b\"}\n{\"txt\":\"a\"}\n", NIB_BAD_INPUT,
+         "line 2 has no \"text\""},
+        {"number.jsonl", "{\"text\":3}", NIB_BAD_INPUT, "number.jsonl"},
+        {"list.jsonl", "[\"text\"]", NIB_BAD_INPUT, "list.jsonl"},
+        {"cut.jsonl", "{\"text\":\"a b c\"", NIB_BAD_INPUT, "cut.jsonl"},
+        {"junk.jsonl", "{\"text\":\"a b c\"} x", NIB_BAD_INPUT, "junk.jsonl"},
+    };
+    char directory[256], path[300];
+    opened o = open_shipped(NULL, "bf16");
+    make_directory(directory);
+    for (size_t i = 0; i < COUNT(files); i++) {
+        write_text(directory, files[i].name, files[i].content);
+        snprintf(path, sizeof path, "%s/%s", directory, files[i].name);
+        assert_refused(&o, NULL, path, 0, files[i].status, files[i].says);
+    }
+    write_text(directory, "a.txt", text);
+    snprintf(path, sizeof path, "%s/a.txt", directory);
+    assert_refused(&o, NULL, path, 129, NIB_USAGE,
+                   "a window of 129 is not between 2 and the context of 128");
+    assert_refused(&o, NULL, path, 1, NIB_USAGE, "a window of 1");
+    assert_refused(&o, NULL, "tests/no/such/file.txt", 0, NIB_IO, "tests/no/such/file.txt");
+    opened tiny = must_open(&(open_how){.path = "tests/golden/models/qwen2", .dtype = "f32"});
+    assert_refused(&o, &tiny, path, 0, NIB_USAGE, "they have 2256 and 257 tokens");
+    assert_refused(&tiny, NULL, path, 0, NIB_IO, "there is no tokenizer");
+    close_opened(&tiny);
+    close_opened(&o);
+    drop_directory(directory);
+}
+
+/* A NaN in a weight is found out by the loss, and not averaged in. */
+static void test_nan(void **state)
+{
+    (void)state;
+    char directory[256], path[300];
+    opened o = open_shipped(NULL, "f32");
+    make_directory(directory);
+    write_text(directory, "a.txt", text);
+    snprintf(path, sizeof path, "%s/a.txt", directory);
+    for (size_t i = 0; i < o.session->runner.ops.count; i++) {
+        nib_node *node = &o.session->runner.ops.nodes[i];
+        if (node->op == NIB_OP_NORM && node->wanted_only)
+            ((float *)(uintptr_t)node->weight)[3] = NAN;
+    }
+    assert_refused(&o, NULL, path, 0, NIB_CHECK_FAILED,
+                   "the loss of predicted token 0 is not finite");
+    close_opened(&o);
+    drop_directory(directory);
+}
+
+/* ---- real data ---- */
+
+/* 2.9385 nats per token is what transformers gives in float32. */
+static void test_tiny_stories(void **state)
+{
+    (void)state;
+    const char *data = getenv("NIBBLE_TEST_DATA");
+    if (!data) {
+        print_message("skipped: test_tiny_stories\n");
+        skip();
+    }
+    static const struct {
+        const char *directory, *dtype;
+        double tolerance;
+    } cases[] = {{"hf-f32", "f32", 2e-4}, {"hf-bf16", "f32", 2e-4}, {"hf-bf16", "bf16", 5e-4}};
+    char jsonl[512];
+    snprintf(jsonl, sizeof jsonl, "%s/text/tinystories_40.jsonl", data);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char path[512], tokenizer[512];
+        snprintf(path, sizeof path, "%s/weights/TinyStories-656K/%s", data, cases[i].directory);
+        snprintf(tokenizer, sizeof tokenizer, "%s/weights/TinyStories-656K/hf-f32", data);
+        opened o = must_open(&(open_how){
+            .path = path, .tokenizer = tokenizer, .dtype = cases[i].dtype, .threads = 2});
+        const nib_eval_result r = evaluate(&o, NULL, jsonl, 256);
+        print_message("%s in %s: %.5f nats per token\n", cases[i].directory, cases[i].dtype,
+                      r.loss);
+        assert_int_equal(r.predicted, 6216);
+        assert_true(fabs(r.loss - 2.9385) < cases[i].tolerance);
+        close_opened(&o);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_windows_of_a_text),
+        cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_against),
+        cmocka_unit_test(test_recipes),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_tiny_stories),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
