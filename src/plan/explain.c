@@ -143,6 +143,12 @@ static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib
     for (int i = 0; i < way->use_count; i++)
         if (way->uses[i].op == row->op)
             chosen = way->uses[i].kernel;
+    if (way->bound != NULL && row->op == way->bound->op) {
+        nib__ledger_add_candidate_reason(
+            ledger, candidate, "bound",
+            nib__ledger_text(ledger, "--kernel binds %s", way->bound->name));
+        return;
+    }
     if (!way->runs || chosen == NULL) {
         nib__ledger_add_candidate_reason(ledger, candidate, "alone",
                                          "another product of the layer has no kernel");

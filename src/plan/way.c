@@ -159,7 +159,7 @@ static bool find_quants(nib_way *way, const nib_layer *layer, const nib_policy *
 void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *scheme,
                    const nib_machine *machine, const nib_policy *policy, const nib_kernel *bound)
 {
-    *way = (nib_way){.scheme = *scheme, .machine = machine};
+    *way = (nib_way){.scheme = *scheme, .machine = machine, .bound = bound};
     set_uses(way, layer, policy);
     if (!find_rows(way, layer, policy, ANY_NUMBERS, bound))
         return;

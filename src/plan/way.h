@@ -13,10 +13,11 @@ typedef struct nib_way {
     const nib_machine *machine;
     nib_use uses[NIB_USES_MAX];
     int use_count;
-    bool runs;      /* every use has its rows */
-    int missing;    /* the use that has none, if it does not run */
-    bool no_quant;  /* there, the activation quantizer is what is missing */
-    bool no_common; /* every use has a row, but none of one arithmetic contract */
+    const nib_kernel *bound; /* the only row asked for, or NULL */
+    bool runs;               /* every use has its rows */
+    int missing;             /* the use that has none, if it does not run */
+    bool no_quant;           /* there, the activation quantizer is what is missing */
+    bool no_common;          /* every use has a row, but none of one arithmetic contract */
 } nib_way;
 
 /* bound: the only row for its operation; NULL: the best. */

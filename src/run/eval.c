@@ -8,6 +8,7 @@
 #include "precise.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <math.h>
 
 enum {
@@ -145,21 +146,29 @@ static nib_status eval_ids(evaluation *e, const int32_t *ids, int64_t count, boo
     return status;
 }
 
-static nib_status eval_text(evaluation *e, const char *text, size_t size, bool document)
+/* name: where the text stands, for messages. */
+static nib_status eval_text(evaluation *e, const char *name, const char *text, size_t size,
+                            bool document)
 {
     int32_t *ids;
     size_t count;
-    NIB_TRY(nib__tokenizer_encode(e->tokenizer, text, size, 0, &ids, &count, e->err));
+    const nib_status encoded =
+        nib__tokenizer_encode(e->tokenizer, text, size, 0, &ids, &count, e->err);
+    if (encoded != NIB_OK)
+        return nib__fail_in(e->err, encoded, name);
     const nib_status status = eval_ids(e, ids, (int64_t)count, document);
     nib__tokenizer_ids_free(e->tokenizer, ids);
     return status;
 }
 
 /* The `text` member of one JSON line. */
-static nib_status eval_line(evaluation *e, const char *name, const char *line, size_t size,
+static nib_status eval_line(evaluation *e, const char *path, const char *line, size_t size,
                             int64_t number)
 {
+    char shown[160], name[192];
     nib_arena arena;
+    snprintf(name, sizeof name, "%s, line %" PRId64,
+             nib__say_name(shown, sizeof shown, path, strlen(path)), number);
     nib__arena_init(&arena, &e->session->model->engine->allocator, 0);
     nib_json json;
     nib__json_init(&json, name, line, size, NULL);
@@ -177,10 +186,9 @@ static nib_status eval_line(evaluation *e, const char *name, const char *line, s
     if (!ok)
         status = nib__json_status(&json, e->err);
     else if (!text)
-        status =
-            nib__fail(e->err, NIB_BAD_INPUT, "%s: line %" PRId64 " has no \"text\"", name, number);
+        status = nib__fail(e->err, NIB_BAD_INPUT, "%s: there is no \"text\"", name);
     else
-        status = eval_text(e, text, text_size, true);
+        status = eval_text(e, name, text, text_size, true);
     nib__arena_free(&arena);
     return status;
 }
@@ -196,7 +204,7 @@ static nib_status eval_file(evaluation *e)
     const size_t length = strlen(path);
     nib_status status = NIB_OK;
     if (length < 6 || strcmp(path + length - 6, ".jsonl") != 0) {
-        status = eval_text(e, text, size, false);
+        status = eval_text(e, path, text, size, false);
     } else {
         int64_t number = 1;
         for (const char *line = text; line < text + size && status == NIB_OK; number++) {

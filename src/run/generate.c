@@ -175,9 +175,8 @@ static nib_status read_prompt(generation *g, nib_err *err)
     const int64_t context = g->session->plan->context;
     if ((int64_t)g->count > context)
         return nib__fail(err, NIB_USAGE,
-                         "the prompt has %zu tokens, but the context is %" PRId64
-                         "; shorten it or raise --context",
-                         g->count, context);
+                         "the prompt has %zu tokens, but the context is %" PRId64 "; shorten it%s",
+                         g->count, context, context < c->context ? " or raise --context" : "");
     g->stats->prompt_tokens = (int64_t)g->count;
     return NIB_OK;
 }

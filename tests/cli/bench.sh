@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble bench: its fields; numbers are for people and docs/speed.md.
+nibble bench "$MODEL" --repeats 1 --prompt-tokens 16 -n 4 --json 2>err | members bench schema=1 prefill_tokens_per_s=num decode_tokens_per_s=num peak_bytes=int \
+    bandwidth_share=num arithmetic_share=num weight_bytes=int
+check "the ledger's line" grep -q '36 linear layers: 36 asked bf16, .* 0 substituted' err
+nibble bench "$MODEL" --repeats 1 --prompt-tokens 16 -n 4 --recipe 8da4w >out 2>err
+for word in 'prefill  *[0-9.]* tokens/s, [0-9]* % of [0-9]* GOP/s' 'decode  *[0-9.]* tokens/s, [0-9]* % of [0-9.]* GB/s' 'memory  *[0-9.]* MB weights'; do
+    check "in words: $word" grep -q "$word" out
+done
+refused 2 '600 prompt and 4 new tokens do not each fit the context of 512*' bench "$MODEL" --prompt-tokens 600 -n 4
+refused 2 '`nibble bench` wants MODEL, or --kernels' bench

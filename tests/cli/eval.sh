@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble eval: loss of a text and of JSON lines, alone and against another model.
+head -c 1500 "$MODEL/heldout.txt" >text.txt
+python3 -c 'import json; [print(json.dumps({"id": i, "text": t})) for i, t in enumerate(open("text.txt").read().split("\n\n")) if t.strip()]' >text.jsonl
+nibble quantize "$MODEL" q --recipe 8da4w --quiet >/dev/null
+# loss ARGUMENT...
+loss() { nibble eval "$@" --json --quiet | python3 -c 'import json, sys; print("%.6f" % json.load(sys.stdin)["loss"])'; }
+for text in text.txt text.jsonl; do
+    nibble eval "$MODEL" --text $text --window 64 --json 2>err | members $text schema=1 loss=num perplexity=num predicted=int
+    equal "nothing else on stderr" 1 "$(wc -l <err)"
+    nibble eval q --text $text --window 64 --against "$MODEL" --json 2>err | members "$text against" schema=1 loss=num kl=num top1_agreement=num
+done
+one=$(loss "$MODEL" --text text.txt --window 64 -t 1 --isa ref)
+equal 'threads and instruction sets do not change a loss' "$one" "$(loss "$MODEL" --text text.txt --window 64)"
+equal 'quantized before or now' "$(loss q --text text.txt --window 64)" "$(loss "$MODEL" --recipe 8da4w --text text.txt --window 64)"
+equal 'a model against itself' '0.0 1.0' "$(nibble eval "$MODEL" --text text.txt --window 64 --against "$MODEL" --json --quiet | python3 -c 'import json, sys; d = json.load(sys.stdin); print(float(d["kl"]), float(d["top1_agreement"]))')"
+equal 'perplexity is exp(loss)' True "$(nibble eval "$MODEL" --text text.txt --json --quiet | python3 -c 'import json, math, sys; d = json.load(sys.stdin); print(abs(math.exp(d["loss"]) / d["perplexity"] - 1) < 1e-6)')"
+nibble eval "$MODEL" --text text.txt --window 64 --against q >out 2>err
+for word in 'loss  *[0-9.]* nats per token' 'perplexity  *[0-9]' 'predicted  *[0-9]* tokens' 'KL  *[0-9.]* nats per token' 'agreement  *[0-9.]* %'; do
+    check "in words: $word" grep -q "$word" out
+done
+check "the ledger's line" grep -q '36 linear layers: 36 asked bf16, .* 0 substituted' err
+
+refused 6 'nosuch: cannot open it: No such file or directory' eval "$MODEL" --text nosuch
+refused 6 '.: is a directory, not a regular file' eval "$MODEL" --text .
+: >empty.txt
+refused 3 'empty.txt: *' eval "$MODEL" --text empty.txt
+printf 'King \xff' >bytes.txt
+refused 3 'bytes.txt: *UTF-8*offset 5*' eval "$MODEL" --text bytes.txt
+echo '{"txt": "no"}' >wrong.jsonl
+refused 3 'wrong.jsonl, line 1: there is no "text"' eval "$MODEL" --text wrong.jsonl
+printf '{"text": "Once upon a time"}\n{"text": ' >cut.jsonl
+refused 3 'cut.jsonl, line 2: line 1, column 10: *' eval "$MODEL" --text cut.jsonl
+refused 6 'nosuch: there is no such file or directory' eval "$MODEL" --text text.txt --against nosuch

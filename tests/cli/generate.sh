@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble generate: the same text whatever computes it, and where it ends.
+text() { nibble generate "$MODEL" --quiet -p 'Once upon a time' --temp 0 -n 32 "$@"; }
+# ended WORD ARGUMENT...
+ended() {
+    local wanted=$1
+    shift
+    equal "the end of: $*" "$wanted" "$(nibble generate "$MODEL" -p 'Once upon a time' "$@" 2>&1 >/dev/null | sed -n 's/.*ended with //p')"
+}
+first=$(text)
+check 'something is written' [ "${#first}" -gt 80 ]
+equal 'one thread' "$first" "$(text -t 1)"
+equal 'two threads' "$first" "$(text -t 2)"
+for isa in ref avx2 avx512; do
+    equal "--isa $isa" "$first" "$(text --isa $isa)"
+done
+equal 'again' "$first" "$(text)"
+for recipe in 8da4w int4wo int8dq; do
+    quantized=$(text --recipe $recipe -t 1 --isa ref)
+    equal "$recipe, faster" "$quantized" "$(text --recipe $recipe -t 2)"
+done
+nibble quantize "$MODEL" q --recipe 8da4w --quiet >/dev/null
+equal 'quantized before or now' "$(text --recipe 8da4w)" "$(nibble generate q --quiet -p 'Once upon a time' --temp 0 -n 32)"
+
+sampled() { nibble generate "$MODEL" --quiet -p 'Once upon a time' -n 30 "$@"; }
+equal 'the same seed' "$(sampled --seed 3)" "$(sampled --seed 3 -t 1)"
+check 'another seed' [ "$(sampled --seed 3)" != "$(sampled --seed 4)" ]
+equal 'the default seed is 0' "$(sampled)" "$(sampled -s 0)"
+equal 'top-k 1 is greedy' "${first:0:60}" "$(sampled --top-k 1 | head -c 60)"
+check 'a penalty changes the text' [ "$(text)" != "$(text --repeat-penalty 1.5)" ]
+
+# stop strings: the text before the first of them, also when it spans tokens
+for stop in king "king's son" "g's s" "$(printf '%s' "${first:30:12}")"; do
+    equal "--stop '$stop'" "${first%%"$stop"*}" "$(text --stop "$stop")"
+done
+equal 'the first of two' "${first%%king*}" "$(text --stop 'nowhere in it' --stop king --stop "king's")"
+equal 'no such text' "$first" "$(text --stop 'nowhere in it')"
+ended stop -n 40 --temp 0 --stop king
+ended length -n 3
+ended length -c 24 --ignore-eos
+equal 'tokens in a context of 24' 24 "$(nibble generate "$MODEL" -p 'Once upon a time' -c 24 --ignore-eos --json 2>/dev/null | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["prompt_tokens"] + d["new_tokens"])')"
+
+# llama.cpp's letters
+equal 'short options' "$(sampled --seed 5 --threads 1 --context 64)" "$(nibble generate -m "$MODEL" -p 'Once upon a time' -n 30 -c 64 -t 1 -s 5 -q)"
+nibble generate "$MODEL" -n 5 --json 2>/dev/null | members generate schema=1 text=str prompt_tokens=int new_tokens=5 'finish="length"' first_token_s=num \
+    prefill_s=num decode_s=num seed=0
+nibble generate "$MODEL" -n 5 2>err >/dev/null
+for word in 'prompt .*tokens/s, first token after' 'generated .*tokens/s, .*GB/s, ended with length' 'memory .*weights.*keys and values' 'sampling .*seed 0' \
+    '36 linear layers: 36 asked bf16, 36 done on cpu/[a-z0-9]*, 0 substituted'; do
+    check "statistics: $word" grep -q "$word" err
+done

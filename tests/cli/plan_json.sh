@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble plan --json: the members that architecture.md fixes, and the exit status that belongs to what they say.
+layer=(schema=1 layers[].name=str layers[].role=str layers[].asked=str layers[].done=str layers[].rung=str 'layers[].rule=str|null'
+    layers[].bytes=int layers[].reasons=list layers[].uses=list tensors=list counts.asked=int counts.done=int counts.substituted=int)
+uses=(layers[].uses[].phase=str layers[].uses[].m_min=int 'layers[].uses[].m_max=int|null' layers[].uses[].kernel=str
+    layers[].uses[].device=str 'layers[].uses[].predicted_us=num|null')
+# planned STATUS NAME ARGUMENT...: leaves NAME.json
+planned() {
+    local wanted=$1 name=$2 status=0
+    shift 2
+    nibble plan "$@" --json >"$name.json" 2>"$name.err" || status=$?
+    equal "status of $name" "$wanted" "$status"
+}
+# ask NAME EXPRESSION: Python over the object
+ask() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); L = d["layers"]; print(eval(sys.argv[2]))' "$1.json" "$2"; }
+
+planned 0 own "$MODEL"
+members own "${layer[@]}" "${uses[@]}" <own.json
+equal 'layers' 37 "$(ask own 'len(L)')"
+equal 'all as stored' "{'bf16@cpu'}" "$(ask own '{l["done"] for l in L}')"
+planned 0 8da4w "$MODEL" --recipe 8da4w
+members 8da4w "${layer[@]}" "${uses[@]}" <8da4w.json
+equal 'counts' "37 37 0" "$(ask 8da4w '"%d %d %d" % (d["counts"]["asked"], d["counts"]["done"], d["counts"]["substituted"])')"
+equal 'three buckets' "[(1, 1), (2, 16), (17, None)]" "$(ask 8da4w '[(u["m_min"], u["m_max"]) for u in L[1]["uses"]]')"
+equal 'the summary' '36 linear layers: 36 asked 8da4w-g32, 36 done on cpu/*, 0 substituted' "$(sed 's|cpu/[a-z0-9]*|cpu/*|' 8da4w.err)"
+
+planned 0 config "$MODEL/config.json" --recipe 8da4w
+equal 'a config alone plans the same' "$(ask 8da4w '[(l["name"], l["asked"], l["done"], l["bytes"]) for l in L]')" "$(ask config '[(l["name"], l["asked"], l["done"], l["bytes"]) for l in L]')"
+planned 0 detail "$MODEL" --recipe 8da4w --layer lm_head
+equal 'candidates' True "$(ask detail 'len([l for l in L if l["name"] == "lm_head"][0]["candidates"]) > 3')"
+
+planned 0 substituted "$MODEL" --recipe 8da4w-g7
+equal 'rung kernel' "{'kernel'}" "$(ask substituted '{l["rung"] for l in L if l["role"] != "embed"}')"
+equal 'codes of reasons' True "$(ask substituted 'any(r["code"].startswith("group%") for r in L[1]["reasons"])')"
+equal 'counted' 36 "$(ask substituted 'd["counts"]["substituted"]')"
+planned 4 strict "$MODEL" --recipe 8da4w-g7 --strict
+equal 'strictly denied' True "$(ask strict 'all(l["denied"] for l in L if l["role"] != "embed")')"
+check 'the sentence' grep -q '^nibble: model.layers.0.self_attn.q_proj: --strict: .*group size is 7.*' strict.err
+planned 4 bound "$MODEL" --recipe 8da4w --kernel linear_a8t_w4g_f32__i8mm
+equal 'all failed conditions' True "$(ask bound 'len({r["code"] for r in L[1]["reasons"]}) > 1')"
+planned 0 ref "$MODEL" --recipe 8da4w --kernel 'lm_head=linear_a8t_w4g_f32__ref'
+equal 'a bound row runs' "{'linear_a8t_w4g_f32__ref'}" "$(ask ref '{u["kernel"] for l in L if l["name"] == "lm_head" for u in l["uses"]}')"
+planned 4 m2 "$MODEL" --recipe int4wo --device apple-m2
+planned 0 m2_allowed "$MODEL" --recipe int4wo --device apple-m2 --allow device
+equal 'rung device' "{'device'}" "$(ask m2_allowed '{l["rung"] for l in L}')"
+planned 4 m2_one "$MODEL" --recipe int4wo --device apple-m2 --allow 'lm_head=device'
+equal 'one layer allowed' "['lm_head']" "$(ask m2_one '[l["name"] for l in L if not l["denied"]]')"
+for machine in mi210 a100 h200 b200 graviton3 raspberry-pi-5; do
+    planned 0 "$machine" "$MODEL" --recipe int8wo --device $machine
+    members "$machine" "${layer[@]}" "${uses[@]}" <$machine.json
+done
+planned 0 training "$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json" --device b200
+equal 'forward and backward' True "$(ask training '{"forward", "backward"} <= {u["phase"] for l in L for u in l["uses"]}')"
+for engine in torchao gpt-fast torchchat torchtitan executorch; do
+    planned 0 $engine "$MODEL" --recipe 8da4w --engine $engine
+done
+equal 'a run says what a plan says' 4 "$(nibble generate "$MODEL" -n 1 --recipe 8da4w-g7 --strict >/dev/null 2>&1; echo $?)"
+refused 4 '*' generate "$MODEL" -n 1 --device mi210 --recipe int4wo

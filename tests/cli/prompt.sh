@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Prompts: from the command line, a file or stdin; empty, too long, not text.
+text() { nibble generate "$MODEL" --quiet --temp 0 -n 12 "$@"; }
+expected=$(text -p 'There was once a king')
+printf 'There was once a king' >prompt
+equal 'from a file' "$expected" "$(text --file prompt)"
+equal 'from stdin' "$expected" "$(text --file - <prompt)"
+equal 'from a pipe' "$expected" "$(text --file <(cat prompt))"
+empty=$(text -p '')
+check 'an empty prompt begins with BOS' [ -n "$empty" ]
+equal 'no prompt at all' "$empty" "$(text)"
+equal 'an empty file' "$empty" "$(text --file /dev/null)"
+check 'difficult text' text -p $'Grüße, 世界 \U1F469‍\U1F467 \t\r\n \u202e \u0301'
+nibble generate "$MODEL" --quiet --temp 0 -n 60 --ignore-eos -p $'\U1F469' >emoji
+check 'whole code points come out' iconv -f utf-8 -t utf-16 -o /dev/null emoji
+refused 3 '*not valid UTF-8: byte 0xff at offset 4*' generate "$MODEL" -p $'King\xff' -n 1
+refused 3 '*not valid UTF-8: byte 0xc3 at offset 0*' generate "$MODEL" -p $'\xc3' -n 1
+refused 3 '*not valid UTF-8*' generate "$MODEL" -p $'\xed\xa0\x80' -n 1
+printf 'a\0b' >nul
+refused 3 'nul: *NUL byte, at offset 1' generate "$MODEL" --file nul -n 1
+refused 6 'nosuch: *No such file or directory' generate "$MODEL" --file nosuch
+refused 6 '.: *Is a directory' generate "$MODEL" --file .
+refused 2 'the prompt has * tokens, but the context is 512; shorten it' generate "$MODEL" --file "$MODEL/heldout.txt"
+refused 2 'the prompt has 5 tokens, but the context is 4; shorten it or raise --context' generate "$MODEL" -p 'Once upon a time' -c 4
+check 'a prompt that fills the context' nibble generate "$MODEL" -p 'Once upon a time' -c 5
