@@ -16,6 +16,34 @@ enum {
     COPY_GRAIN = 1 << 16, /* elements, likewise */
 };
 
+/* Finished bytes that one worker hashes and writes while the others go on. */
+typedef struct put {
+    nib_writer *writer;
+    nib_hasher *hasher; /* of the source */
+    size_t place;       /* in the writer */
+    const uint8_t *bytes, *source;
+    size_t size, source_size; /* size 0: nothing */
+    nib_status status;
+    nib_err err;
+} put;
+
+static void run_put(put *p)
+{
+    if (p->size == 0)
+        return;
+    nib__hasher_add(p->hasher, p->source, p->source_size);
+    p->status = nib__writer_put(p->writer, p->place, p->bytes, p->size, &p->err);
+    nib__map_release(p->source, p->source_size);
+    p->size = 0;
+}
+
+static nib_status check_put(const put *p, nib_err *err)
+{
+    if (p->status != NIB_OK && err != NULL)
+        *err = p->err;
+    return p->status;
+}
+
 /* What a block's job needs: the rows' place, and where results go. */
 typedef struct block {
     const nib_rewrite *rewrite;
@@ -29,6 +57,8 @@ typedef struct block {
     float (*ranges)[2];      /* [threads], for one scale per tensor */
     nib_err *errs;           /* [threads] */
     int64_t *bad;            /* [threads]: row of errs; INT64_MAX: none */
+    put previous;            /* the block before */
+    bool second;             /* codes and packed are the second of two buffers */
 } block;
 
 static const void *source_row(const block *b, int64_t i)
@@ -48,6 +78,8 @@ static float *read_row(const block *b, int worker, int64_t i)
  * ascending order. */
 static void note_failure(block *b, int worker, int64_t i) { b->bad[worker] = b->first + i; }
 
+/* Index GRAIN + i is row i of the block; the first GRAIN stand for the block before, to be written.
+ */
 static void quantize_rows(void *ctx, int worker, int64_t begin, int64_t end)
 {
     block *b = ctx;
@@ -57,7 +89,10 @@ static void quantize_rows(void *ctx, int worker, int64_t begin, int64_t end)
     const int64_t k = q->k, groups = one ? 0 : q->groups;
     const int64_t scale_bytes = groups * (nib__type_bits(q->scale_type) / 8);
     const int64_t zero_bytes = groups * (nib__type_bits(q->zero_type) / 8);
-    for (int64_t i = begin; i < end && b->bad[worker] == INT64_MAX; i++) {
+    if (begin == 0)
+        run_put(&b->previous);
+    for (int64_t i = nib__max(begin - GRAIN, 0); i < end - GRAIN && b->bad[worker] == INT64_MAX;
+         i++) {
         const int64_t at = b->first + i;
         nib_quantized out = {.codes = b->codes + i * k,
                              .scales = b->scales + at * scale_bytes,
@@ -113,16 +148,20 @@ typedef struct copy {
     const uint8_t *from;
     nib_type type;
     int64_t *bad; /* [threads]: lowest element that is no number */
+    put put;      /* the same block; a block that turns out bad spoils the whole output anyway */
 } copy;
 
+/* Index COPY_GRAIN + i is element i; the first COPY_GRAIN stand for the writing. */
 static void find_bad(void *ctx, int worker, int64_t begin, int64_t end)
 {
     copy *c = ctx;
     float values[256];
-    const int64_t bytes = nib__type_bits(c->type) / 8;
-    for (int64_t at = begin; at < end && c->bad[worker] == INT64_MAX;
+    const int64_t bytes = nib__type_bits(c->type) / 8, last = end - COPY_GRAIN;
+    if (begin == 0)
+        run_put(&c->put);
+    for (int64_t at = nib__max(begin - COPY_GRAIN, 0); at < last && c->bad[worker] == INT64_MAX;
          at += (int64_t)COUNT(values)) {
-        const int64_t some = nib__min((int64_t)COUNT(values), end - at);
+        const int64_t some = nib__min((int64_t)COUNT(values), last - at);
         nib__to_f32(values, c->from + at * bytes, c->type, some);
         for (int64_t i = some; i-- > 0;)
             if (!isfinite(values[i]))
@@ -132,18 +171,19 @@ static void find_bad(void *ctx, int worker, int64_t begin, int64_t end)
 
 /* Weights that are kept are looked at, too: a NaN is found now, not when text comes out. */
 static nib_status check_numbers(nib_stream *s, const nib_tensor *from, uint64_t at, int64_t count,
-                                int64_t *bad, nib_err *err)
+                                copy *c, nib_err *err)
 {
     char shown[160];
     const int threads = nib__pool_threads(s->job->pool);
     const int64_t width = nib__type_bits(from->type) / 8;
-    copy c = {from->data + at, from->type, bad};
     int64_t first = INT64_MAX;
+    c->from = from->data + at;
+    c->type = from->type;
     for (int t = 0; t < threads; t++)
-        bad[t] = INT64_MAX;
-    nib__pool_run(s->job->pool, count, COPY_GRAIN, false, find_bad, &c);
+        c->bad[t] = INT64_MAX;
+    nib__pool_run(s->job->pool, COPY_GRAIN + count, COPY_GRAIN, false, find_bad, c);
     for (int t = 0; t < threads; t++)
-        first = nib__min(first, bad[t]);
+        first = nib__min(first, c->bad[t]);
     if (first == INT64_MAX)
         return NIB_OK;
     return nib__fail(err, NIB_BAD_INPUT,
@@ -190,43 +230,48 @@ static nib_status put_cast(nib_stream *s, const nib_rewrite *r, cast *c, uint64_
     return NIB_OK;
 }
 
-static nib_status copy_blocks(nib_stream *s, const nib_rewrite *r, cast *c, int64_t *bad,
-                              nib_hasher *hasher, nib_err *err)
+static nib_status copy_blocks(nib_stream *s, const nib_rewrite *r, cast *to, copy *c, nib_err *err)
 {
     const nib_tensor *from = r->from;
     for (uint64_t at = 0; at < from->bytes; at += BLOCK) {
         const uint64_t left = from->bytes - at;
         const size_t some = left < BLOCK ? (size_t)left : BLOCK;
+        c->put.bytes = c->put.source = from->data + at;
+        c->put.source_size = some;
+        c->put.size = r->cast == NIB_TYPE_NONE ? some : 0;
         if (nib__type_is_float(from->type))
-            NIB_TRY(check_numbers(s, from, at, (int64_t)some / (nib__type_bits(from->type) / 8),
-                                  bad, err));
-        nib__hasher_add(hasher, from->data + at, some);
-        if (r->cast == NIB_TYPE_NONE)
-            NIB_TRY(nib__writer_put(s->writer, r->copy, from->data + at, some, err));
-        else
-            NIB_TRY(put_cast(s, r, c, at, some, err));
-        nib__map_release(from->data + at, some);
+            NIB_TRY(check_numbers(s, from, at, (int64_t)some / (nib__type_bits(from->type) / 8), c,
+                                  err));
+        run_put(&c->put); /* unless a worker did */
+        NIB_TRY(check_put(&c->put, err));
+        if (r->cast != NIB_TYPE_NONE) {
+            nib__hasher_add(c->put.hasher, from->data + at, some);
+            NIB_TRY(put_cast(s, r, to, at, some, err));
+            nib__map_release(from->data + at, some);
+        }
         NIB_TRY(progress(s, some, err));
     }
     if (r->line != SIZE_MAX && r->cast != NIB_TYPE_NONE)
-        s->ledger->layers[r->line].sqnr_db = nib__sqnr_db(c->signal, c->error);
+        s->ledger->layers[r->line].sqnr_db = nib__sqnr_db(to->signal, to->error);
     return NIB_OK;
 }
 
 static nib_status run_copy(nib_stream *s, const nib_rewrite *r, nib_hash *hash, nib_err *err)
 {
     nib_arena arena;
-    cast c = {0};
+    cast to = {0};
+    copy c = {.put = {.writer = s->writer, .place = r->copy}};
     nib__arena_init(&arena, s->job->allocator, 0);
-    nib_hasher *hasher = nib__hasher_open();
-    int64_t *bad = nib__arena_take(&arena, (size_t)nib__pool_threads(s->job->pool), sizeof *bad);
+    c.put.hasher = nib__hasher_open();
+    c.bad = nib__arena_take(&arena, (size_t)nib__pool_threads(s->job->pool), sizeof *c.bad);
     nib_status status = NIB_OK;
-    if (hasher == NULL || bad == NULL || (r->cast != NIB_TYPE_NONE && !cast_take(&c, &arena)))
+    if (c.put.hasher == NULL || c.bad == NULL ||
+        (r->cast != NIB_TYPE_NONE && !cast_take(&to, &arena)))
         status = nib__fail_memory(err, BLOCK, r->from->name);
     if (status == NIB_OK)
-        status = copy_blocks(s, r, &c, bad, hasher, err);
-    if (hasher != NULL)
-        *hash = nib__hasher_finish(hasher);
+        status = copy_blocks(s, r, &to, &c, err);
+    if (c.put.hasher != NULL)
+        *hash = nib__hasher_finish(c.put.hasher);
     nib__arena_free(&arena);
     return status;
 }
@@ -297,8 +342,8 @@ static bool take_buffers(nib_arena *arena, block *b, int64_t rows, int threads)
     const size_t n = (size_t)r->from->shape[0], k = (size_t)q->k, t = (size_t)threads;
     const size_t count = nib__quantizer_needs_scan(q) ? 1 : n * (size_t)q->groups;
     b->rows = nib__arena_take(arena, t * k, sizeof *b->rows);
-    b->codes = nib__arena_take(arena, (size_t)rows * k, 1);
-    b->packed = nib__arena_take(arena, r->storage.packed ? (size_t)rows * ((k + 1) / 2) : 1, 1);
+    b->codes = nib__arena_take(arena, 2 * (size_t)rows * k, 1);
+    b->packed = nib__arena_take(arena, r->storage.packed ? 2 * (size_t)rows * ((k + 1) / 2) : 1, 1);
     b->scales = nib__arena_take(arena, count, (size_t)nib__type_bits(q->scale_type) / 8);
     b->zeros = q->zero_type == NIB_TYPE_NONE
                    ? NULL
@@ -334,17 +379,20 @@ static nib_status scan(nib_stream *s, nib_rewrite *r, block *b, int64_t rows, ni
     return nib__quantizer_range(&r->quantizer, range, err);
 }
 
-static nib_status put_block(nib_stream *s, const nib_rewrite *r, const block *b, int64_t rows,
-                            nib_hasher *hasher, nib_err *err)
+/* Leaves the block to be written while the next is made, and turns to the other half of the
+ * buffers. */
+static void queue_block(const nib_rewrite *r, block *b, int64_t rows, int64_t capacity)
 {
-    const int64_t k = r->quantizer.k, width = r->storage.packed ? nib__ceil_div(k, 2) : k;
-    const uint64_t bytes = (uint64_t)(rows * b->row_bytes);
-    nib__hasher_add(hasher, source_row(b, 0), (size_t)bytes);
-    nib__map_release(source_row(b, 0), bytes);
-    NIB_TRY(nib__writer_put(s->writer, r->codes,
-                            r->storage.packed ? b->packed : (const uint8_t *)b->codes,
-                            (size_t)(rows * width), err));
-    return progress(s, bytes, err);
+    const int64_t k = r->quantizer.k, packed = nib__ceil_div(k, 2);
+    const uint8_t *bytes = r->storage.packed ? b->packed : (const uint8_t *)b->codes;
+    b->previous.bytes = bytes;
+    b->previous.size = (size_t)(rows * (r->storage.packed ? packed : k));
+    b->previous.source = source_row(b, 0);
+    b->previous.source_size = (size_t)(rows * b->row_bytes);
+    b->codes += b->second ? -capacity * k : capacity * k;
+    if (r->storage.packed)
+        b->packed += b->second ? -capacity * packed : capacity * packed;
+    b->second = !b->second;
 }
 
 static void say_f64(nib_stream *s, const nib_rewrite *r, double change)
@@ -359,41 +407,45 @@ static void say_f64(nib_stream *s, const nib_rewrite *r, double change)
     line->reason = "quantized from its f32 values";
 }
 
-static nib_status run_blocks(nib_stream *s, nib_rewrite *r, block *b, nib_hasher *hasher,
-                             nib_err *err)
+static nib_status quantize_blocks(nib_stream *s, const nib_rewrite *r, block *b, int64_t rows,
+                                  double *change, nib_err *err)
 {
-    const int threads = nib__pool_threads(s->job->pool);
+    const int64_t n = r->from->shape[0];
+    for (b->first = 0; b->first < n; b->first += rows) {
+        const int64_t some = nib__min(rows, n - b->first);
+        nib__pool_run(s->job->pool, GRAIN + some, GRAIN, false, quantize_rows, b);
+        NIB_TRY(check_put(&b->previous, err));
+        NIB_TRY(check_failures(b, nib__pool_threads(s->job->pool), err));
+        if (r->from->type == NIB_TYPE_F64)
+            *change = fmax(*change, nib__f64_change(source_row(b, 0), some * r->quantizer.k));
+        queue_block(r, b, some, rows);
+        NIB_TRY(progress(s, (uint64_t)(some * b->row_bytes), err));
+    }
+    run_put(&b->previous);
+    return check_put(&b->previous, err);
+}
+
+static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_arena *arena,
+                               nib_err *err)
+{
     const int64_t n = r->from->shape[0], k = r->quantizer.k;
     const int64_t rows = nib__max(1, nib__min(n, BLOCK / k));
     double signal = 0, error = 0, change = 0;
-    nib_arena arena;
-    nib__arena_init(&arena, s->job->allocator, 0);
-    nib_status status = take_buffers(&arena, b, rows, threads)
-                            ? NIB_OK
-                            : nib__fail_memory(err, (size_t)(rows * k), r->from->name);
-    if (status == NIB_OK && nib__quantizer_needs_scan(&r->quantizer))
-        status = scan(s, r, b, rows, err);
-    for (b->first = 0; b->first < n && status == NIB_OK; b->first += rows) {
-        const int64_t some = nib__min(rows, n - b->first);
-        nib__pool_run(s->job->pool, some, GRAIN, false, quantize_rows, b);
-        status = check_failures(b, threads, err);
-        if (r->from->type == NIB_TYPE_F64)
-            change = fmax(change, nib__f64_change(source_row(b, 0), some * k));
-        if (status == NIB_OK)
-            status = put_block(s, r, b, some, hasher, err);
-    }
-    for (int64_t i = 0; i < n && status == NIB_OK; i++) {
+    if (!take_buffers(arena, b, rows, nib__pool_threads(s->job->pool)))
+        return nib__fail_memory(err, (size_t)(rows * k), r->from->name);
+    if (nib__quantizer_needs_scan(&r->quantizer))
+        NIB_TRY(scan(s, r, b, rows, err));
+    NIB_TRY(quantize_blocks(s, r, b, rows, &change, err));
+    for (int64_t i = 0; i < n; i++) {
         signal += b->signal[i];
         error += b->error[i];
     }
-    if (status == NIB_OK)
-        status = put_scales(s, r, b, err);
-    if (status == NIB_OK && r->line != SIZE_MAX)
+    NIB_TRY(put_scales(s, r, b, err));
+    if (r->line != SIZE_MAX)
         s->ledger->layers[r->line].sqnr_db = nib__sqnr_db(signal, error);
-    if (status == NIB_OK && r->from->type == NIB_TYPE_F64)
+    if (r->from->type == NIB_TYPE_F64)
         say_f64(s, r, change);
-    nib__arena_free(&arena);
-    return status;
+    return NIB_OK;
 }
 
 nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_hash *hash, nib_err *err)
@@ -401,12 +453,17 @@ nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_hash *
     if (rewrite->name != NULL)
         return run_copy(s, rewrite, hash, err);
     nib_rewrite r = *rewrite; /* the range of a tensor's one scale goes into the quantizer */
-    block b = {.rewrite = &r, .row_bytes = r.quantizer.k * (nib__type_bits(r.from->type) / 8)};
-    nib_hasher *hasher = nib__hasher_open();
-    if (hasher == NULL)
+    block b = {.rewrite = &r,
+               .row_bytes = r.quantizer.k * (nib__type_bits(r.from->type) / 8),
+               .previous = {.writer = s->writer, .place = r.codes}};
+    nib_arena arena;
+    b.previous.hasher = nib__hasher_open();
+    if (b.previous.hasher == NULL)
         return nib__fail_memory(err, 1024, "a hash");
-    const nib_status status = run_blocks(s, &r, &b, hasher, err);
-    *hash = nib__hasher_finish(hasher);
+    nib__arena_init(&arena, s->job->allocator, 0);
+    const nib_status status = run_quantize(s, &r, &b, &arena, err);
+    *hash = nib__hasher_finish(b.previous.hasher);
+    nib__arena_free(&arena);
     return status;
 }
 
