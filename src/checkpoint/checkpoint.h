@@ -57,9 +57,11 @@ nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkp
  * and NONE. */
 nib_status nib__checkpoint_bias(nib_weight *weight, const nib_checkpoint *cp, const char *module,
                                 nib_ledger *ledger, nib_err *err);
-/* Codes stored one per byte that are outside of their range (an int4 code of 9) are NIB_BAD_INPUT
- * with tensor, index and value. Reads every code, so it is not part of the call above: whoever
- * packs or runs a weight calls it once. Other codes have no bad values. */
+/* Rows with a NaN or infinity, or with int4 codes outside of -8 to 7 where a byte could hold them,
+ * are NIB_BAD_INPUT with row, column and value. This reads every code, so it is not part of the
+ * call above: whoever packs or runs a weight calls it once for every row. */
+nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t count, nib_err *err);
+/* All rows; "MODULE.weight" before the sentence. */
 nib_status nib__weight_check_codes(const nib_weight *w, const char *module, nib_err *err);
 /* Every module that has a weight of rank 2, in file order: for recipes and info. */
 size_t nib__checkpoint_module_count(const nib_checkpoint *cp);

@@ -129,6 +129,16 @@ static void job_failed(loading *l, const nib_err *err)
         l->err = *err;
 }
 
+/* A value that is no number, or a code out of range, is found before it is packed. */
+static void job_check(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    loading *l = ctx;
+    nib_err err;
+    (void)worker;
+    if (nib__weight_check_rows(&l->from, l->first + begin, end - begin, &err) != NIB_OK)
+        job_failed(l, &err);
+}
+
 static void job_convert(void *ctx, int worker, int64_t begin, int64_t end)
 {
     loading *l = ctx;
@@ -195,6 +205,9 @@ static nib_status run_blocks(loading *l, bool keep, nib_err *err)
     const nib_weight *w = &l->out->w;
     for (l->first = 0; l->first < w->n; l->first += BLOCK_ROWS) {
         const int64_t rows = nib__min(BLOCK_ROWS, w->n - l->first);
+        nib__pool_run(pool, rows, 16, false, job_check, l);
+        if (l->failed)
+            return nib__fail(err, l->err.status, "%s", l->err.text);
         if (l->convert) {
             nib__pool_run(pool, rows, 16, false, job_convert, l);
             if (l->failed)

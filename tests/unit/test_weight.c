@@ -564,6 +564,103 @@ static void test_codes_out_of_range(void **state)
     }
 }
 
+/* NaN and infinity in every float type, at every place of a short row; -0 and the largest are fine.
+ */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type;
+        int bytes;
+        uint32_t bad[3], good[3];
+    } cases[] = {
+        {"F32", 4, {0x7fc00000, 0xff800000, 0x7f800001}, {0x7f7fffff, 0x80000000, 1}},
+        {"F16", 2, {0x7e00, 0xfc00, 0x7c01}, {0x7bff, 0x8000, 1}},
+        {"BF16", 2, {0x7fc0, 0xff80, 0x7f81}, {0x7f7f, 0x8000, 1}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        for (int at = 0; at < 6; at++)
+            for (int v = 0; v < 6; v++) {
+                uint8_t data[24] = {0};
+                char fragment[64];
+                const uint32_t bits = v < 3 ? cases[i].bad[v] : cases[i].good[v - 3];
+                for (int b = 0; b < cases[i].bytes; b++)
+                    data[at * cases[i].bytes + b] = (uint8_t)(bits >> (8 * b));
+                const part parts[] = {{"m.weight", cases[i].type, 2, {2, 3}, data}};
+                made m;
+                nib_weight w;
+                nib_err err = {NIB_OK, ""};
+                make(&m, "", parts, 1);
+                assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
+                assert_int_equal(nib__weight_check_codes(&w, "m", &err),
+                                 v < 3 ? NIB_BAD_INPUT : NIB_OK);
+                snprintf(fragment, sizeof fragment, "m.weight: value at row %d, column %d is",
+                         at / 3, at % 3);
+                assert_true(v >= 3 || strstr(err.text, fragment) != NULL);
+                drop(&m);
+            }
+}
+
+/* Codes of e4m3 that are no number; e5m2 has infinities, too. */
+static void test_not_finite_fp8(void **state)
+{
+    (void)state;
+    for (int e5m2 = 0; e5m2 < 2; e5m2++)
+        for (int code = 0; code < 256; code++) {
+            const uint8_t data[4] = {0, 0, (uint8_t)code, 0};
+            const part parts[] = {
+                {"m._weight_qdata", e5m2 ? "F8_E5M2" : "F8_E4M3", 2, {2, 2}, data},
+                {"m._weight_scale", "F32", 2, {2, 1}, ones}};
+            made m;
+            nib_weight w;
+            nib_err err = {NIB_OK, ""};
+            make(&m,
+                 DESCRIBED("Float8Tensor", "\\\"block_size\\\":[1,2]",
+                           "\\\"qdata\\\",\\\"scale\\\""),
+                 parts, 2);
+            assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err), NIB_OK);
+            const float value =
+                e5m2 ? nib__e5m2_to_f32((uint8_t)code) : nib__e4m3_to_f32((uint8_t)code);
+            assert_int_equal(nib__weight_check_codes(&w, "m", &err),
+                             isfinite(value) ? NIB_OK : NIB_BAD_INPUT);
+            drop(&m);
+        }
+}
+
+/* Codes in one shard, scales in another, the description in a third. */
+static void test_parts_in_shards(void **state)
+{
+    (void)state;
+    char dir[256];
+    const nib_allocator a = nib__allocator_default();
+    nib_checkpoint *cp;
+    nib_weight w;
+    nib_err err = {NIB_OK, ""};
+    make_directory(dir);
+    write_safetensors(
+        dir, "a", "{\"m._weight_qdata\":{\"dtype\":\"I8\",\"shape\":[2,4],\"data_offsets\":[0,8]}}",
+        NULL, 8);
+    write_safetensors(
+        dir, "b",
+        "{\"m._weight_scale\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]}}", ones,
+        8);
+    write_safetensors(
+        dir, "c",
+        "{\"__metadata__\":{" INT8(
+            "") "},\"m.bias\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+        ones, 8);
+    write_text(
+        dir, "model.safetensors.index.json",
+        "{\"weight_map\":{\"m._weight_qdata\":\"a\",\"m._weight_scale\":\"b\",\"m.bias\":\"c\"}}");
+    if (nib__checkpoint_open(&cp, dir, &a, &err) != NIB_OK ||
+        nib__checkpoint_weight(&w, NULL, cp, "m", NULL, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_non_null(w.bias);
+    assert_true(nib__weight_scale(&w, 1, 0) == 1);
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+}
+
 /* ---- nibble ---- */
 
 /* The description of a scheme, escaped as a member of __metadata__. */
@@ -712,6 +809,9 @@ int main(void)
         cmocka_unit_test(test_static),
         cmocka_unit_test(test_bad_torchao),
         cmocka_unit_test(test_codes_out_of_range),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_not_finite_fp8),
+        cmocka_unit_test(test_parts_in_shards),
         cmocka_unit_test(test_nibble),
         cmocka_unit_test(test_bad_nibble),
         cmocka_unit_test(test_nibble_version),
