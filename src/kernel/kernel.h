@@ -80,7 +80,8 @@ typedef struct nib_kernel {
     int64_t m_best; /* m from which the row outdoes lower ranks; 0: always (a heuristic, no
                        condition) */
     const nib_packing *packing;
-    size_t (*scratch)(const void *args); /* NULL: none */
+    size_t (*scratch)(const void *args); /* NULL: none; never shrinks as m grows: asked once, for
+                                            the largest m */
     nib_run run;
     const nib_peer *peer; /* NULL: Nibble's own */
     const char

@@ -159,6 +159,13 @@ static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib
             ledger, candidate, "numbers",
             nib__ledger_text(ledger, "its arithmetic is of contract %s, the layer's of %s",
                              numbers_names[row->numbers], numbers_names[chosen->numbers]));
+    else if (nib__way_outpaces(chosen, row, way->machine, INT64_MAX))
+        nib__ledger_add_candidate_reason(
+            ledger, candidate, "rate",
+            nib__ledger_text(ledger,
+                             "its unit is slower here: %.0f G operations/s measured, %s has %.0f",
+                             way->machine->rate[row->unit] * 1e-9, chosen->name,
+                             way->machine->rate[chosen->unit] * 1e-9));
     else
         nib__ledger_add_candidate_reason(ledger, candidate, "rank",
                                          nib__ledger_text(ledger, "ranks below %s", chosen->name));

@@ -61,19 +61,33 @@ void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *s
 
 /* ---- the choice ---- */
 
-/* Rows that pay off at this m go before those that do not; then rank; then the table's order. */
-static bool goes_before(const nib_kernel *a, const nib_kernel *b, int64_t m)
+bool nib__way_outpaces(const nib_kernel *a, const nib_kernel *b, const nib_machine *machine,
+                       int64_t m)
+{
+    enum { PROMPT = 17 }; /* from here on arithmetic bounds a product, not the weights' bytes */
+    const double clearly = 1.25;
+    return machine != NULL && machine->measured && m >= PROMPT && a->op == NIB_OP_LINEAR &&
+           a->numbers == b->numbers && a->unit != NIB_UNIT_SCALAR && b->unit != NIB_UNIT_SCALAR &&
+           machine->rate[a->unit] > clearly * machine->rate[b->unit];
+}
+
+/* Rows that pay off at this m go before those that do not; then, with many tokens, a unit that was
+ * measured to be clearly faster (same bits: same contract); then rank; then the table's order. */
+static bool goes_before(const nib_kernel *a, const nib_kernel *b, const nib_machine *machine,
+                        int64_t m)
 {
     const bool a_pays = m >= a->m_best, b_pays = m >= b->m_best;
     if (a_pays != b_pays)
         return a_pays;
+    if (nib__way_outpaces(a, b, machine, m) || nib__way_outpaces(b, a, machine, m))
+        return nib__way_outpaces(a, b, machine, m);
     return a->rank < b->rank;
 }
 
 enum { ANY_NUMBERS = -1 };
 
-static const nib_kernel *best_row(const nib_query *query, bool ask_built, int numbers,
-                                  const nib_kernel *bound)
+static const nib_kernel *best_row(const nib_query *query, const nib_machine *machine,
+                                  bool ask_built, int numbers, const nib_kernel *bound)
 {
     const nib_kernel *best = NULL;
     const int64_t m = query->fact[NIB_FACT_M];
@@ -85,7 +99,7 @@ static const nib_kernel *best_row(const nib_query *query, bool ask_built, int nu
             continue;
         if (!nib__kernel_keyed(row, query) || !nib__kernel_holds(row, query, ask_built))
             continue;
-        if (best == NULL || goes_before(row, best, m))
+        if (best == NULL || goes_before(row, best, machine, m))
             best = row;
     }
     return best;
@@ -128,7 +142,7 @@ static bool find_rows(nib_way *way, const nib_layer *layer, const nib_policy *po
     for (int i = 0; i < way->use_count; i++) {
         nib_query query;
         use_query(&query, way, layer, policy, &way->uses[i], way->uses[i].op);
-        way->uses[i].kernel = best_row(&query, ask_built, numbers, bound);
+        way->uses[i].kernel = best_row(&query, way->machine, ask_built, numbers, bound);
         if (way->uses[i].kernel == NULL) {
             way->missing = i;
             return false;
@@ -146,7 +160,7 @@ static bool find_quants(nib_way *way, const nib_layer *layer, const nib_policy *
         if (use->op == NIB_OP_EMBED)
             continue;
         use_query(&query, way, layer, policy, use, NIB_OP_QUANT);
-        use->quant = best_row(&query, !policy->declared, ANY_NUMBERS, NULL);
+        use->quant = best_row(&query, way->machine, !policy->declared, ANY_NUMBERS, NULL);
         if (use->quant == NULL && way->scheme.act != NIB_ACT_FLOAT) {
             way->missing = i;
             way->no_quant = true;
@@ -203,7 +217,7 @@ const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer,
             continue;
         if ((!policy->declared && !nib__kernel_built(row)) || !device_conds_hold(row, &query))
             continue;
-        if (best == NULL || goes_before(row, best, query.fact[NIB_FACT_M]))
+        if (best == NULL || goes_before(row, best, way->machine, query.fact[NIB_FACT_M]))
             best = row;
     }
     return best;
@@ -216,5 +230,5 @@ const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *mac
     query.fact[NIB_FACT_INPUT] = input;
     query.fact[NIB_FACT_M] = 1;
     query.fact[NIB_FACT_BUILT] = 1;
-    return best_row(&query, true, ANY_NUMBERS, NULL);
+    return best_row(&query, machine, true, ANY_NUMBERS, NULL);
 }

@@ -287,6 +287,20 @@ static bool rows_equal(verdict *v, const char *what, const float *got, const flo
     return true;
 }
 
+/* The runner asks for the largest m once. */
+static bool scratch_grows(verdict *v, const nib_kernel *row, nib_linear a)
+{
+    size_t last = 0;
+    for (int64_t m = 1; row->scratch != NULL && m <= 600; m++) {
+        a.x.m = m;
+        const size_t size = row->scratch(&a);
+        if (size < last)
+            return broken(v, "scratch shrinks from %zu to %zu bytes at m %" PRId64, last, size, m);
+        last = size;
+    }
+    return true;
+}
+
 static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kernel *ref,
                               const linear_case *c, rng *r)
 {
@@ -314,6 +328,7 @@ static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kerne
     const bool good = rows_equal(v, "against the reference", got, want, c, a.ldy, tolerance) &&
                       rows_equal(v, "run twice", again, got, c, a.ldy, 0) &&
                       rows_equal(v, "in parts", parts, got, c, a.ldy, 0) &&
+                      scratch_grows(v, row, a) &&
                       (guards_hold(&m) || broken(v, "wrote outside its memory"));
     release(&m);
     return good;

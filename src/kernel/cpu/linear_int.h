@@ -107,6 +107,8 @@ NIB_INLINE void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib
 
 /* Rows of activations that are worked on together: their codes stay in the second-level cache. */
 int64_t nib__int_row_block(int64_t m, int64_t k);
+/* The largest of them for up to m tokens: what scratch is sized for. */
+int64_t nib__int_row_block_most(int64_t m, int64_t k);
 
 /* The runs of the x86 rows. */
 void nib__linear_w4_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);

@@ -389,7 +389,7 @@ size_t nib__linear_int_scratch_avx512vnni(const void *args)
 {
     const nib_linear *a = args;
     const nib_int_layout l = nib__int_layout(a->w);
-    const size_t rows = (size_t)nib__int_row_block(a->x.m, a->w->k);
+    const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);
     const size_t terms = rows * (size_t)l.groups * sizeof(int32_t);
     return is_direct(&l, a->x.m)
                ? terms

@@ -153,18 +153,30 @@ nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l)
     return plain ? NIB_INT_PLAIN : l->group <= NIB_PAIR_GROUP ? NIB_INT_PAIR : NIB_INT_WIDE;
 }
 
+enum { ROW_TILE = 6 };
+
+/* Rows of activations that stay in a core's cache. */
+static int64_t rows_that_fit(int64_t k)
+{
+    enum { CACHED = 1 << 20, LEAST = 48, MOST = 240 };
+    return nib__max(LEAST, nib__min(CACHED / nib__max(1, k) / ROW_TILE * ROW_TILE, MOST));
+}
+
 int64_t nib__int_row_block(int64_t m, int64_t k)
 {
-    enum { CACHED = 1 << 20, LEAST = 48, MOST = 240, TILE = 6 };
-    const int64_t fit = nib__max(LEAST, nib__min(CACHED / nib__max(1, k) / TILE * TILE, MOST));
-    const int64_t blocks = nib__ceil_div(nib__max(1, m), fit);
-    return nib__round_up(nib__ceil_div(m, blocks), TILE); /* all about the same size */
+    const int64_t blocks = nib__ceil_div(nib__max(1, m), rows_that_fit(k));
+    return nib__round_up(nib__ceil_div(m, blocks), ROW_TILE); /* all about the same size */
+}
+
+int64_t nib__int_row_block_most(int64_t m, int64_t k)
+{
+    return nib__round_up(nib__min(m, rows_that_fit(k)), ROW_TILE);
 }
 
 size_t nib__linear_int_scratch_avx2(const void *args)
 {
     const nib_linear *a = args;
-    const size_t rows = (size_t)nib__int_row_block(a->x.m, a->w->k);
+    const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);
     const size_t terms =
         rows * (size_t)nib__scheme_groups(&a->w->scheme, a->w->k) * sizeof(int32_t);
     const size_t wide = rows * (size_t)nib__round_up(a->w->k, NIB_CODES_PAD) * sizeof(int16_t);
