@@ -9,6 +9,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+size_t nib__inspect_limit(const nib_checkpoint *cp)
+{
+    const uint64_t bytes = nib__checkpoint_bytes(cp);
+    return bytes > SIZE_MAX / 4 ? SIZE_MAX / 2 : 2 * (size_t)bytes + (64 << 20);
+}
+
 /* ---- the list ---- */
 
 /* Names of tensors that belong to a weight, whatever the dialect. */
@@ -289,7 +295,7 @@ nib_status nib__info_render(const nib_checkpoint *cp, const nib_allocator *a, ni
     size_t count;
     nib_arena arena;
     nib_ledger ledger;
-    nib__arena_init(&arena, a, 0);
+    nib__arena_init(&arena, a, nib__inspect_limit(cp));
     nib__ledger_init(&ledger, a);
     const nib_status status = nib__entries_list(&entries, &count, cp, &arena, &ledger, err);
     if (status == NIB_OK)

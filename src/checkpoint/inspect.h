@@ -26,6 +26,9 @@ typedef struct nib_entry {
     const char *problem, *part_of;
 } nib_entry;
 
+/* What looking at a checkpoint may cost in memory: twice its size and 64 MiB. */
+size_t nib__inspect_limit(const nib_checkpoint *cp);
+
 /* In file order. The entries lie in the arena; a ledger gets what reading the weights converts. */
 nib_status nib__entries_list(nib_entry **out, size_t *count, const nib_checkpoint *cp,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err);

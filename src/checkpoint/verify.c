@@ -14,7 +14,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-enum { BLOCK = 8 << 20, GRAIN = 1 << 16 };
+enum {
+    BLOCK = 8 << 20,
+    GRAIN = 1 << 16,
+    FINDING_MAX = 1000, /* kept; more are only counted */
+};
 
 typedef struct finding {
     const char *code, *tensor, *text;
@@ -27,7 +31,7 @@ typedef struct verifying {
     nib_entry *entries;
     size_t count;
     finding *findings;
-    size_t finding_count, finding_capacity;
+    size_t finding_count, finding_capacity, more; /* more: counted beyond those kept */
     nib_manifest manifest;
     nib_hash *hashes; /* [tensors of the checkpoint] */
     int64_t *bad;     /* [threads] first, */
@@ -44,6 +48,10 @@ static nib_status find(verifying *v, const char *code, const char *tensor, const
     char text[700], name[160];
     void *list = v->findings;
     va_list args;
+    if (v->finding_count == FINDING_MAX) {
+        v->more++;
+        return NIB_OK;
+    }
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
@@ -404,6 +412,7 @@ static void json_findings(const verifying *v, nib_jsonw *w)
         nib__jsonw_object_end(w);
     }
     nib__jsonw_array_end(w);
+    nib__jsonw_pair_int(w, "problems", (int64_t)(v->finding_count + v->more));
 }
 
 static void render_json(const verifying *v, nib_text *out)
@@ -459,7 +468,9 @@ static void render_text(const verifying *v, nib_text *out)
         nib__text_str(out, "no manifest beside it; ");
     if (v->job->expected_count != 0)
         nib__text_format(out, "%zu weights that config.json implies; ", v->job->expected_count);
-    nib__text_format(out, "%zu problem%s\n", v->finding_count, v->finding_count == 1 ? "" : "s");
+    const size_t problems = v->finding_count + v->more;
+    nib__text_format(out, "%zu problem%s%s\n", problems, problems == 1 ? "" : "s",
+                     v->more != 0 ? ", of which the first are told" : "");
 }
 
 static nib_status run(verifying *v)
@@ -481,11 +492,11 @@ nib_status nib__verify_render(const nib_verify_job *job, nib_form form, nib_text
                               size_t *problems, nib_err *err)
 {
     verifying v = {.job = job, .err = err};
-    nib__arena_init(&v.arena, job->allocator, 0);
+    nib__arena_init(&v.arena, job->allocator, nib__inspect_limit(job->checkpoint));
     nib__ledger_init(&v.ledger, job->allocator);
     const nib_status status = run(&v);
     if (status == NIB_OK) {
-        *problems = v.finding_count;
+        *problems = v.finding_count + v.more;
         if (form == NIB_FORM_JSON)
             render_json(&v, out);
         else
