@@ -81,8 +81,9 @@ typedef struct nib_rope {
     int64_t m, heads, head_dim, dims, ldx;
 } nib_rope;
 
-/* The cache of one layer: blocks of NIB_CACHE_BLOCK positions,
- * [block][kv_head][position][head_dim]. */
+/* The cache of one layer: blocks of NIB_CACHE_BLOCK positions. Keys are
+ * [block][kv_head][head_dim][position], so that one dimension of many positions is one load; values
+ * are [block][kv_head][position][head_dim]. */
 typedef struct nib_cache {
     void *keys, *values;
     nib_type type;         /* F32, F16 or BF16 */

@@ -13,7 +13,7 @@ typedef struct nib_kv {
     const nib_allocator *allocator;
     int64_t layers, kv_heads, head_dim, sequences, context;
     nib_type type;
-    char *block;          /* [layers][2][blocks][kv_heads][NIB_CACHE_BLOCK][head_dim] */
+    char *block;          /* [layers][keys, values][blocks][kv_heads][NIB_CACHE_BLOCK * head_dim] */
     uint64_t block_bytes; /* of all of it */
     uint64_t side_bytes;  /* keys, or values, of one layer */
     int32_t *tables;      /* [sequences][table_ld]; -1: no block */

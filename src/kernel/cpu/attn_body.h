@@ -3,78 +3,125 @@
  * Causal attention over a block-table cache, written once on lanes and compiled per instruction
  * set.
  *
- * Order, the same everywhere: q.k sums 16 lanes over the head's dimensions and adds them by the
- * tree; softmax runs over blocks of NIB_SOFTMAX_BLOCK absolute positions, each with its own
- * maximum, merged ascending; p.v ascends positions. So the result does not depend on threads, batch
- * or chunking of the prompt. An item is one slot and one head; scratch holds the scores of a
- * softmax block and one head's partial sums.
+ * Order, the same everywhere: q.k is one fused multiply-add per dimension, ascending from zero (the
+ * lanes are positions, so nothing is summed across them); softmax runs over blocks of
+ * NIB_SOFTMAX_BLOCK absolute positions, each with its own maximum, its sum by the 16 lanes and the
+ * tree, merged ascending; p.v is one fused multiply-add per position, ascending from zero in each
+ * block. So the result does not depend on threads, batch or chunking of the prompt, nor on what
+ * else is computed beside it.
+ *
+ * An item is one slot and one head. Items of one sequence that share keys make a tile of up to
+ * NIB_ATTN_ROWS rows: heads of a group, and in a prompt several slots, so that what is read and
+ * widened of the cache serves all of them. NIB_ATTN_WIDE: there are 32 registers of 16 lanes, else
+ * 16 of 8.
  */
+#include "attn_tile.h"
 #include "lanes.h"
-#include "ops.h"
 
-#define NIB_LANE_COUNT 16
-
-/* Lanes d..d+15 of a cached row, zeros past its end. */
-NIB_INLINE nib_lanes cached(const void *row, int64_t d, int64_t dim, nib_type type)
+/* Sixteen values from the start of a cached vector. */
+NIB_INLINE nib_lanes cached(const void *at, nib_type type)
 {
-    if (d + NIB_LANE_COUNT <= dim) {
-        switch (type) {
-        case NIB_TYPE_F16: return nib_lanes_load_f16((const uint16_t *)row + d);
-        case NIB_TYPE_BF16: return nib_lanes_load_bf16((const uint16_t *)row + d);
-        default: return nib_lanes_load((const float *)row + d);
+    switch (type) {
+    case NIB_TYPE_F16: return nib_lanes_load_f16(at);
+    case NIB_TYPE_BF16: return nib_lanes_load_bf16(at);
+    default: return nib_lanes_load(at);
+    }
+}
+
+/* The first count of them, zeros after. */
+NIB_INLINE nib_lanes cached_part(const void *at, nib_type type, int64_t count)
+{
+    if (type == NIB_TYPE_F32)
+        return nib_lanes_load_part(at, count);
+    uint16_t part[NIB_LANES] = {0};
+    memcpy(part, at, (size_t)count * sizeof *part);
+    return cached(part, type);
+}
+
+NIB_INLINE int64_t type_bytes(nib_type type) { return type == NIB_TYPE_F32 ? 4 : 2; }
+
+/* ---- scores ---- */
+
+/* scores[r][0..16 * vectors) of `rows` queries against positions of one cache block. Positions that
+ * a row may not see are computed and not looked at. */
+NIB_INLINE void score(float *scores, const float *q, int64_t ldq, const char *keys, int64_t dim,
+                      nib_type type, float scale, const int rows, const int vectors)
+{
+    nib_lanes sum[NIB_ATTN_ROWS][4];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] = nib_lanes_set(0.0f);
+    for (int64_t d = 0; d < dim; d++, keys += NIB_CACHE_BLOCK * type_bytes(type)) {
+        nib_lanes k[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            k[v] = cached(keys + v * NIB_LANES * type_bytes(type), type);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            const nib_lanes x = nib_lanes_set(q[r * ldq + d]);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++)
+                sum[r][v] = nib_lanes_fma(x, k[v], sum[r][v]);
         }
     }
-    if (type == NIB_TYPE_F32)
-        return nib_lanes_load_part((const float *)row + d, dim - d);
-    uint16_t part[NIB_LANE_COUNT] = {0};
-    memcpy(part, (const uint16_t *)row + d, (size_t)(dim - d) * sizeof *part);
-    return type == NIB_TYPE_F16 ? nib_lanes_load_f16(part) : nib_lanes_load_bf16(part);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            nib_lanes_store(scores + r * NIB_SOFTMAX_BLOCK + v * NIB_LANES,
+                            nib_lanes_mul(sum[r][v], nib_lanes_set(scale)));
 }
 
-/* scores[i] = scale * q . key[i] for `count` positions of one cache block. */
-NIB_INLINE void score_block(float *scores, const float *q, const char *keys, int64_t count,
-                            int64_t dim, int64_t row_bytes, nib_type type, float scale)
+/* Scores of rows row..row+rows for positions first..first+count. */
+NIB_INLINE void score_rows(const nib_tile *t, int64_t first, int64_t count, int row, nib_type type,
+                           const int rows, const int vectors)
 {
-    for (int64_t i = 0; i < count; i++) {
-        nib_lanes sum = nib_lanes_set(0.0f);
-        for (int64_t d = 0; d < dim; d += NIB_LANE_COUNT)
-            sum = nib_lanes_fma(nib_lanes_load(q + d), cached(keys + i * row_bytes, d, dim, type),
-                                sum);
-        scores[i] = nib_lanes_sum(sum) * scale;
+    const nib_cache *c = &t->a->cache;
+    const int64_t bytes = type_bytes(type), block_bytes = NIB_CACHE_BLOCK * t->dim * bytes;
+    for (int64_t i = 0; i < count; i += vectors * NIB_LANES) {
+        const int64_t block = t->table[(first + i) / NIB_CACHE_BLOCK];
+        const char *keys = (const char *)c->keys + (block * c->kv_heads + t->kv_head) * block_bytes;
+        score(t->scores + row * NIB_SOFTMAX_BLOCK + i, t->q + row * t->padded, t->padded,
+              keys + i % NIB_CACHE_BLOCK * bytes, t->dim, type, t->a->scale, rows, vectors);
     }
 }
 
-/* Sixteen lanes of p . v from dimension d on: ascending positions over the cache blocks of a
- * softmax block. */
-NIB_INLINE nib_lanes weigh(const float *p, const nib_attn *a, const int32_t *table, int64_t first,
-                           int64_t count, int64_t kv_head, int64_t d, int64_t row_bytes,
-                           nib_type type)
+NIB_INLINE void score_tile(const nib_tile *t, int64_t first, int64_t count, nib_type type)
 {
-    const nib_cache *c = &a->cache;
-    nib_lanes sum = nib_lanes_set(0.0f);
-    for (int64_t i = 0; i < count; i += NIB_CACHE_BLOCK) {
-        const int64_t block = table[(first + i) / NIB_CACHE_BLOCK];
-        const char *values =
-            (const char *)c->values + (block * c->kv_heads + kv_head) * NIB_CACHE_BLOCK * row_bytes;
-        const int64_t end = nib__min(NIB_CACHE_BLOCK, count - i);
-        for (int64_t j = 0; j < end; j++)
-            sum = nib_lanes_fma(nib_lanes_set(p[i + j]),
-                                cached(values + j * row_bytes, d, c->head_dim, type), sum);
-    }
-    return sum;
+    int row = 0;
+    for (; NIB_ATTN_WIDE && row + 8 <= t->rows; row += 8)
+        score_rows(t, first, count, row, type, 8, 2);
+    for (; row + 4 <= t->rows; row += 4)
+        score_rows(t, first, count, row, type, 4, NIB_ATTN_WIDE ? 4 : 1);
+    for (; row + 2 <= t->rows; row += 2)
+        score_rows(t, first, count, row, type, 2, NIB_ATTN_WIDE ? 4 : 2);
+    for (; row < t->rows; row++)
+        score_rows(t, first, count, row, type, 1, 4);
 }
 
-/* p = e^(score - max) in place; their sum. Scores past count are padding. */
+/* ---- softmax of one block ---- */
+
+/* p = e^(score - max) in place; their sum. Scores past count are padding up to whole lanes. A NaN
+ * among the scores may not be the maximum, but is in the sum. */
 NIB_INLINE float soften(float *scores, int64_t count, float *max)
 {
-    float m = scores[0];
-    for (int64_t i = 1; i < count; i++)
-        m = scores[i] > m || scores[i] != scores[i] ? scores[i] : m; /* NaN wins, and so is seen */
+    for (int64_t i = count; i % NIB_LANES != 0; i++)
+        scores[i] = scores[0];
+    nib_lanes most = nib_lanes_load(scores);
+    for (int64_t i = NIB_LANES; i < count; i += NIB_LANES)
+        most = nib_lanes_max(nib_lanes_load(scores + i), most);
+    float lanes[NIB_LANES];
+    nib_lanes_store(lanes, most);
+    float m = lanes[0];
+    for (int i = 1; i < NIB_LANES; i++)
+        m = lanes[i] > m ? lanes[i] : m;
     nib_lanes sum = nib_lanes_set(0.0f);
-    for (int64_t i = 0; i < count; i += NIB_LANE_COUNT) {
+    for (int64_t i = 0; i < count; i += NIB_LANES) {
         nib_lanes p = nib_lanes_exp(nib_lanes_sub(nib_lanes_load(scores + i), nib_lanes_set(m)));
         nib_lanes_store(scores + i, p);
-        if (i + NIB_LANE_COUNT > count)
+        if (i + NIB_LANES > count)
             p = nib_lanes_load_part(scores + i, count - i);
         sum = nib_lanes_add(sum, p);
     }
@@ -82,59 +129,146 @@ NIB_INLINE float soften(float *scores, int64_t count, float *max)
     return nib_lanes_sum(sum);
 }
 
-NIB_INLINE void attend(const nib_attn *a, int64_t slot, int64_t head, float *scratch, nib_type type)
-{
-    const nib_cache *c = &a->cache;
-    const int64_t dim = c->head_dim, padded = nib__round_up(dim, NIB_LANE_COUNT);
-    const int64_t kv_head = head / (a->heads / c->kv_heads);
-    const int64_t row_bytes = dim * (type == NIB_TYPE_F32 ? 4 : 2);
-    const int32_t *table = c->tables + a->sequence[slot] * c->table_ld;
-    float *scores = scratch, *q = scores + NIB_SOFTMAX_BLOCK, *total = q + padded;
-    memset(q, 0, (size_t)padded * sizeof *q);
-    memcpy(q, a->q + slot * a->ldq + head * dim, (size_t)dim * sizeof *q);
+/* ---- p . v ---- */
 
-    const int64_t positions = (int64_t)a->position[slot] + 1;
-    float max = 0.0f, weight = 0.0f;
-    for (int64_t first = 0; first < positions; first += NIB_SOFTMAX_BLOCK) {
-        const int64_t count = nib__min(NIB_SOFTMAX_BLOCK, positions - first);
-        for (int64_t i = 0; i < count; i += NIB_CACHE_BLOCK) {
-            const int64_t block = table[(first + i) / NIB_CACHE_BLOCK];
-            const char *keys = (const char *)c->keys +
-                               (block * c->kv_heads + kv_head) * NIB_CACHE_BLOCK * row_bytes;
-            score_block(scores + i, q, keys, nib__min(NIB_CACHE_BLOCK, count - i), dim, row_bytes,
-                        type, a->scale);
+/* part[r][d..d + 16 * vectors) += p . v over positions from..to of a softmax block; `some`
+ * dimensions of the one vector if that is the head's last and not whole, else 0. */
+NIB_INLINE void weigh(const nib_tile *t, int row, int64_t first, int64_t from, int64_t to,
+                      int64_t d, int64_t some, nib_type type, const int rows, const int vectors)
+{
+    const nib_cache *c = &t->a->cache;
+    const int64_t bytes = type_bytes(type), row_bytes = t->dim * bytes;
+    const float *p = t->scores + row * NIB_SOFTMAX_BLOCK;
+    float *part = t->part + row * t->padded + d;
+    nib_lanes sum[NIB_ATTN_ROWS][4];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] = nib_lanes_load(part + r * t->padded + v * NIB_LANES);
+    for (int64_t i = from; i < to;) {
+        const int64_t block = t->table[(first + i) / NIB_CACHE_BLOCK];
+        const int64_t end = nib__min(to, (i / NIB_CACHE_BLOCK + 1) * NIB_CACHE_BLOCK);
+        const char *values =
+            (const char *)c->values +
+            ((block * c->kv_heads + t->kv_head) * NIB_CACHE_BLOCK + i % NIB_CACHE_BLOCK) *
+                row_bytes +
+            d * bytes;
+        for (; i < end; i++, values += row_bytes) {
+            nib_lanes x[4];
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++)
+                x[v] = some > 0 ? cached_part(values, type, some)
+                                : cached(values + v * NIB_LANES * bytes, type);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++) {
+                const nib_lanes w = nib_lanes_set(p[r * NIB_SOFTMAX_BLOCK + i]);
+#pragma GCC unroll 4
+                for (int v = 0; v < vectors; v++)
+                    sum[r][v] = nib_lanes_fma(w, x[v], sum[r][v]);
+            }
         }
-        float block_max;
-        const float block_weight = soften(scores, count, &block_max);
-        /* the first block is taken as it is: there is nothing to merge with */
-        const float new_max = first == 0 || block_max > max ? block_max : max;
-        float factors[NIB_LANE_COUNT] = {max - new_max, block_max - new_max};
-        nib_lanes_store(factors, nib_lanes_exp(nib_lanes_load(factors)));
-        const nib_lanes old_factor = nib_lanes_set(first == 0 ? 0.0f : factors[0]);
-        const nib_lanes new_factor = nib_lanes_set(factors[1]);
-        for (int64_t d = 0; d < dim; d += NIB_LANE_COUNT) {
-            const nib_lanes part =
-                weigh(scores, a, table, first, count, kv_head, d, row_bytes, type);
-            const nib_lanes old = first == 0 ? nib_lanes_set(0.0f) : nib_lanes_load(total + d);
-            nib_lanes_store(total + d,
-                            nib_lanes_fma(part, new_factor, nib_lanes_mul(old, old_factor)));
-        }
-        weight = fmaf(block_weight, factors[1], first == 0 ? 0.0f : weight * factors[0]);
-        max = new_max;
     }
-    float *out = a->out + slot * a->ldo + head * dim;
-    for (int64_t d = 0; d < dim; d++)
-        out[d] = total[d] / weight;
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            nib_lanes_store(part + r * t->padded + v * NIB_LANES, sum[r][v]);
 }
+
+/* All dimensions of `rows` rows. */
+NIB_INLINE void weigh_rows(const nib_tile *t, int row, int64_t first, int64_t from, int64_t to,
+                           nib_type type, const int rows, const int vectors)
+{
+    int64_t d = 0;
+    for (; d + vectors * NIB_LANES <= t->dim; d += vectors * NIB_LANES)
+        weigh(t, row, first, from, to, d, 0, type, rows, vectors);
+    for (; d + NIB_LANES <= t->dim; d += NIB_LANES)
+        weigh(t, row, first, from, to, d, 0, type, rows, 1);
+    if (d < t->dim)
+        weigh(t, row, first, from, to, d, t->dim - d, type, rows, 1);
+}
+
+/* Positions that all rows see together, then what is left of each by itself. */
+NIB_INLINE void weigh_tile(const nib_tile *t, int64_t first, const int64_t *counts, nib_type type)
+{
+    int64_t common = counts[0];
+    for (int r = 1; r < t->rows; r++)
+        common = nib__min(common, counts[r]);
+    int row = 0;
+    for (; NIB_ATTN_WIDE && row + 8 <= t->rows; row += 8)
+        weigh_rows(t, row, first, 0, common, type, 8, 2);
+    for (; row + 4 <= t->rows; row += 4)
+        weigh_rows(t, row, first, 0, common, type, 4, NIB_ATTN_WIDE ? 4 : 1);
+    for (; row + 2 <= t->rows; row += 2)
+        weigh_rows(t, row, first, 0, common, type, 2, NIB_ATTN_WIDE ? 4 : 2);
+    for (; row < t->rows; row++)
+        weigh_rows(t, row, first, 0, common, type, 1, 4);
+    for (row = 0; row < t->rows; row++)
+        if (counts[row] > common)
+            weigh_rows(t, row, first, common, counts[row], type, 1, 4);
+}
+
+/* ---- a tile ---- */
+
+/* Adds one softmax block to what a row has so far; the first is taken as it is. */
+NIB_INLINE void merge(nib_tile *t, int row, bool is_first, float block_max, float block_weight)
+{
+    const float old_max = t->max[row];
+    const float new_max = is_first || block_max > old_max ? block_max : old_max;
+    float factors[NIB_LANES] = {is_first ? 0.0f : old_max - new_max, block_max - new_max};
+    nib_lanes_store(factors, nib_lanes_exp(nib_lanes_load(factors)));
+    const nib_lanes old_factor = nib_lanes_set(is_first ? 0.0f : factors[0]);
+    const nib_lanes new_factor = nib_lanes_set(factors[1]);
+    const float *part = t->part + row * t->padded;
+    float *total = t->total + row * t->padded;
+    for (int64_t d = 0; d < t->padded; d += NIB_LANES) {
+        const nib_lanes old = is_first ? nib_lanes_set(0.0f) : nib_lanes_load(total + d);
+        nib_lanes_store(total + d, nib_lanes_fma(nib_lanes_load(part + d), new_factor,
+                                                 nib_lanes_mul(old, old_factor)));
+    }
+    const float old_weight = is_first ? 0.0f : t->weight[row] * factors[0];
+    t->weight[row] = fmaf(block_weight, factors[1], old_weight);
+    t->max[row] = new_max;
+}
+
+NIB_INLINE void attend(nib_tile *t, nib_type type)
+{
+    int64_t positions = 0, counts[NIB_ATTN_ROWS] = {0};
+    for (int r = 0; r < t->rows; r++)
+        positions = nib__max(positions, t->positions[r]);
+    for (int64_t first = 0; first < positions; first += NIB_SOFTMAX_BLOCK) {
+        float max[NIB_ATTN_ROWS], weight[NIB_ATTN_ROWS];
+        score_tile(t, first, nib__min(NIB_SOFTMAX_BLOCK, positions - first), type);
+        for (int r = 0; r < t->rows; r++) {
+            counts[r] = nib__max(0, nib__min(NIB_SOFTMAX_BLOCK, t->positions[r] - first));
+            if (counts[r] > 0)
+                weight[r] = soften(t->scores + r * NIB_SOFTMAX_BLOCK, counts[r], &max[r]);
+        }
+        memset(t->part, 0, (size_t)(t->rows * t->padded) * sizeof *t->part);
+        weigh_tile(t, first, counts, type);
+        for (int r = 0; r < t->rows; r++)
+            if (counts[r] > 0)
+                merge(t, r, first == 0, max[r], weight[r]);
+    }
+    for (int r = 0; r < t->rows; r++) {
+        const nib_lanes weight = nib_lanes_set(t->weight[r]);
+        float *total = t->total + r * t->padded;
+        for (int64_t d = 0; d < t->padded; d += NIB_LANES)
+            nib_lanes_store(total + d, nib_lanes_div(nib_lanes_load(total + d), weight));
+        memcpy(t->a->out + t->slots[r] * t->a->ldo + t->heads[r] * t->dim, total,
+               (size_t)t->dim * sizeof *total);
+    }
+}
+
+static void attend_f32(nib_tile *t) { attend(t, NIB_TYPE_F32); }
+static void attend_f16(nib_tile *t) { attend(t, NIB_TYPE_F16); }
+static void attend_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16); }
 
 void NIB_ATTN(const nib_attn *a, int64_t item0, int64_t item1, void *scratch)
 {
-    for (int64_t item = item0; item < item1; item++) {
-        const int64_t slot = item / a->heads, head = item % a->heads;
-        switch (a->cache.type) {
-        case NIB_TYPE_F16: attend(a, slot, head, scratch, NIB_TYPE_F16); break;
-        case NIB_TYPE_BF16: attend(a, slot, head, scratch, NIB_TYPE_BF16); break;
-        default: attend(a, slot, head, scratch, NIB_TYPE_F32); break;
-        }
-    }
+    nib__attn_tiles(a, item0, item1, scratch,
+                    a->cache.type == NIB_TYPE_F16    ? attend_f16
+                    : a->cache.type == NIB_TYPE_BF16 ? attend_bf16
+                                                     : attend_f32);
 }

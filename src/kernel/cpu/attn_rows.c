@@ -7,14 +7,59 @@
 #include "x86.h"
 
 #define NIB_ATTN nib__attn__ref
+#define NIB_ATTN_WIDE 0
 #include "attn_body.h"
 
-/* Scores of a softmax block, the query, the running sum. */
+/* Scores, query, a block's and all blocks' sums, for every row of a tile. */
 static size_t attn_scratch(const void *args)
 {
     const nib_attn *a = args;
     const int64_t padded = nib__round_up(a->cache.head_dim, NIB_LANES);
-    return (size_t)(NIB_SOFTMAX_BLOCK + 2 * padded) * sizeof(float);
+    return (size_t)(NIB_ATTN_ROWS * (NIB_SOFTMAX_BLOCK + 3 * padded)) * sizeof(float);
+}
+
+static void run_tile(nib_tile *t, void (*run)(nib_tile *t))
+{
+    if (t->rows > 0)
+        run(t);
+    t->rows = 0;
+}
+
+static void add_item(nib_tile *t, int64_t slot, int64_t head)
+{
+    const nib_attn *a = t->a;
+    float *q = t->q + t->rows * t->padded;
+    memcpy(q, a->q + slot * a->ldq + head * t->dim, (size_t)t->dim * sizeof *q);
+    t->slots[t->rows] = slot;
+    t->heads[t->rows] = head;
+    t->positions[t->rows] = (int64_t)a->position[slot] + 1;
+    t->rows++;
+}
+
+void nib__attn_tiles(const nib_attn *a, int64_t item0, int64_t item1, void *scratch,
+                     void (*run)(nib_tile *t))
+{
+    const int64_t dim = a->cache.head_dim, padded = nib__round_up(dim, NIB_LANES);
+    const int64_t share = a->heads / a->cache.kv_heads;
+    nib_tile t = {.a = a, .dim = dim, .padded = padded, .scores = scratch};
+    t.q = t.scores + NIB_ATTN_ROWS * NIB_SOFTMAX_BLOCK;
+    t.part = t.q + NIB_ATTN_ROWS * padded;
+    t.total = t.part + NIB_ATTN_ROWS * padded;
+    memset(t.q, 0, (size_t)(NIB_ATTN_ROWS * padded) * sizeof *t.q);
+    for (t.kv_head = 0; t.kv_head < a->cache.kv_heads; t.kv_head++) {
+        for (int64_t slot = item0 / a->heads; slot * a->heads < item1; slot++) {
+            const int64_t first = slot * a->heads + t.kv_head * share;
+            const int64_t begin = nib__max(item0, first), end = nib__min(item1, first + share);
+            const int32_t *table = a->cache.tables + a->sequence[slot] * a->cache.table_ld;
+            for (int64_t item = begin; item < end; item++) {
+                if (t.rows == NIB_ATTN_ROWS || t.table != table)
+                    run_tile(&t, run);
+                t.table = table;
+                add_item(&t, slot, item - slot * a->heads);
+            }
+        }
+        run_tile(&t, run);
+    }
 }
 
 #define ROW(target, rank_, conditions, ref, function, words)                                       \

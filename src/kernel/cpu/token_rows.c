@@ -17,11 +17,28 @@ static void embed_ref(const nib_embed *a, int64_t m0, int64_t m1)
         nib__weight_row(a->table, a->ids[m], a->out + m * a->table->k);
 }
 
-static void store_row(const nib_cache *c, void *cache, const float *from, int64_t at)
+/* Rounded, to consecutive places. */
+static void store_values(const nib_cache *c, const float *from, int64_t at)
 {
-    switch (c->type) {
-    case NIB_TYPE_F32: nib__from_f32((float *)cache + at, NIB_TYPE_F32, from, c->head_dim); break;
-    default: nib__from_f32((uint16_t *)cache + at, c->type, from, c->head_dim); break;
+    char *to = (char *)c->values + at * (c->type == NIB_TYPE_F32 ? 4 : 2);
+    nib__from_f32(to, c->type, from, c->head_dim);
+}
+
+/* Rounded, NIB_CACHE_BLOCK places apart: attention reads one dimension of many positions. */
+static void store_keys(const nib_cache *c, const float *from, int64_t at)
+{
+    enum { PART = 64 };
+    float f32[PART];
+    uint16_t half[PART];
+    for (int64_t d = 0; d < c->head_dim; d += PART) {
+        const int64_t count = nib__min(PART, c->head_dim - d);
+        nib__from_f32(c->type == NIB_TYPE_F32 ? (void *)f32 : half, c->type, from + d, count);
+        for (int64_t i = 0; i < count; i++, at += NIB_CACHE_BLOCK) {
+            if (c->type == NIB_TYPE_F32)
+                ((float *)c->keys)[at] = f32[i];
+            else
+                ((uint16_t *)c->keys)[at] = half[i];
+        }
     }
 }
 
@@ -29,14 +46,12 @@ static void store_kv_ref(const nib_store_kv *a, int64_t m0, int64_t m1)
 {
     const nib_cache *c = &a->cache;
     for (int64_t m = m0; m < m1; m++) {
-        const int64_t position = a->position[m];
+        const int64_t position = a->position[m], inside = position % NIB_CACHE_BLOCK;
         const int64_t block = c->tables[a->sequence[m] * c->table_ld + position / NIB_CACHE_BLOCK];
         for (int64_t h = 0; h < c->kv_heads; h++) {
-            const int64_t at =
-                ((block * c->kv_heads + h) * NIB_CACHE_BLOCK + position % NIB_CACHE_BLOCK) *
-                c->head_dim;
-            store_row(c, c->keys, a->k + m * a->ld + h * c->head_dim, at);
-            store_row(c, c->values, a->v + m * a->ld + h * c->head_dim, at);
+            const int64_t at = (block * c->kv_heads + h) * NIB_CACHE_BLOCK * c->head_dim;
+            store_keys(c, a->k + m * a->ld + h * c->head_dim, at + inside);
+            store_values(c, a->v + m * a->ld + h * c->head_dim, at + inside * c->head_dim);
         }
     }
 }
