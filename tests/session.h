@@ -22,6 +22,7 @@ typedef struct open_how {
     const char *path, *recipe, *dtype, *isa, *tokenizer;
     int threads, sequences; /* 0: 1 */
     int64_t context;
+    const nib_allocator *allocator;
 } open_how;
 
 static inline void close_opened(opened *o)
@@ -36,8 +37,8 @@ static inline void close_opened(opened *o)
 /* On failure everything is closed again and err says why. */
 static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
 {
-    const nib_engine_options options = {.threads = how->threads ? how->threads : 1,
-                                        .isa = how->isa};
+    const nib_engine_options options = {
+        .threads = how->threads ? how->threads : 1, .isa = how->isa, .allocator = how->allocator};
     const nib_request request = {
         .recipe = how->recipe, .dtype = how->dtype, .context = how->context};
     *o = (opened){0};

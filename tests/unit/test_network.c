@@ -6,6 +6,7 @@
  */
 #include "session.h"
 
+#include "failing.h"
 #include "safetensors_build.h"
 
 #include <math.h>
@@ -428,13 +429,48 @@ static void test_config_only(void **state)
     nib_engine_close(engine);
 }
 
+/* Memory that runs out at any request of opening and stepping is that error, and nothing leaks. */
+static void test_memory(void **state)
+{
+    (void)state;
+    failing f;
+    const nib_allocator a = failing_allocator(&f);
+    bool done = false;
+    for (int n = 0; !done; n += 1 + n / 64) {
+        assert_true(n < 1000000);
+        f = (failing){.left = n};
+        opened o;
+        nib_err err;
+        nib_status status = try_open(&o,
+                                     &(open_how){.path = "tests/golden/models/qwen2",
+                                                 .recipe = "8da4w-g32",
+                                                 .dtype = "f32",
+                                                 .allocator = &a},
+                                     &err);
+        if (status == NIB_OK) {
+            const float *logits;
+            status = nib_session_step(o.session, &(nib_slot){0, 0, 1, true}, 1, &logits, &err);
+            close_opened(&o);
+        }
+        done = status == NIB_OK;
+        if (!done && status != NIB_NO_MEMORY)
+            fail_msg("request %d: %s", n, err.text);
+        assert_int_equal(f.live, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equals_transformers), cmocka_unit_test(test_ragged_batch),
-        cmocka_unit_test(test_wanted_rows),         cmocka_unit_test(test_truncate),
-        cmocka_unit_test(test_step_errors),         cmocka_unit_test(test_config_against_tensors),
-        cmocka_unit_test(test_config_notes),        cmocka_unit_test(test_config_only),
+        cmocka_unit_test(test_equals_transformers),
+        cmocka_unit_test(test_ragged_batch),
+        cmocka_unit_test(test_wanted_rows),
+        cmocka_unit_test(test_truncate),
+        cmocka_unit_test(test_step_errors),
+        cmocka_unit_test(test_config_against_tensors),
+        cmocka_unit_test(test_config_notes),
+        cmocka_unit_test(test_config_only),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
