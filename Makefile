@@ -113,7 +113,7 @@ setup:
 setup-test:
 	@tools/setup test
 
-test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK)
+test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK) $(if $(SAN),,tools)
 
 # One after the other, stopping at the first that fails.
 test-unit: $(UNIT_BIN)

@@ -124,6 +124,8 @@ typedef struct nib_model nib_model;
 typedef struct nib_model_options {
     const char *tokenizer; /* file or directory; NULL: beside the weights */
     bool config_only;      /* a bare config.json: enough to plan */
+    bool inspect; /* only to look: weights that do not fit config.json, or have none, are no error
+                     here, but what nib_info_write and nib_verify tell */
 } nib_model_options;
 
 /* path: a Hugging Face directory, its config.json or a .safetensors file. Weights stay mapped from

@@ -155,7 +155,7 @@ static nib_status make(nib_engine *engine, const char *from, const char *to, uin
                        nib_err *err)
 {
     nib_network net;
-    NIB_TRY(nib__network_open(&net, engine, from, true, err));
+    NIB_TRY(nib__network_open(&net, engine, from, NIB_NETWORK_CONFIG, err));
     plan_tensor *tensors =
         nib__calloc(&engine->allocator, net.site_count * 2 + (size_t)(net.config.layers + 1) * 4,
                     sizeof *tensors);

@@ -56,8 +56,12 @@ static nib_status find(verifying *v, const char *code, const char *tensor, const
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     nib__say_name(name, sizeof name, tensor, strlen(tensor));
-    const finding f = {code, nib__arena_copy(&v->arena, name, strlen(name)),
-                       nib__arena_copy(&v->arena, text, strlen(text))};
+    /* sentences of others begin with the name, which the line has already */
+    const size_t length = strlen(name);
+    const bool named = strncmp(text, name, length) == 0 && strncmp(text + length, ": ", 2) == 0;
+    const char *sentence = named ? text + length + 2 : text;
+    const finding f = {code, nib__arena_copy(&v->arena, name, length),
+                       nib__arena_copy(&v->arena, sentence, strlen(sentence))};
     if (f.tensor == NULL || f.text == NULL ||
         !nib__reserve(v->job->allocator, &list, &v->finding_capacity, v->finding_count + 1,
                       sizeof f))
@@ -468,6 +472,8 @@ static void render_text(const verifying *v, nib_text *out)
         nib__text_str(out, "no manifest beside it; ");
     if (v->job->expected_count != 0)
         nib__text_format(out, "%zu weights that config.json implies; ", v->job->expected_count);
+    else
+        nib__text_str(out, "no config.json to compare with; ");
     const size_t problems = v->finding_count + v->more;
     nib__text_format(out, "%zu problem%s%s\n", problems, problems == 1 ? "" : "s",
                      v->more != 0 ? ", of which the first are told" : "");

@@ -68,7 +68,7 @@ void clear_progress(void);
 /* Engine and model as the settings say; the sentence is printed on failure. */
 int open_engine(nib_engine **out, const settings *s);
 int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path,
-               bool config_only);
+               bool inspect);
 nib_request request_of(const settings *s);
 nib_form form_of(const settings *s);
 const char *model_path(const settings *s); /* -m, or the first argument */

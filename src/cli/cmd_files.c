@@ -18,7 +18,7 @@ int run_info(const settings *s)
     nib_model *model = NULL;
     nib_err err;
     const nib_sink sink = report_sink(s);
-    status = open_model(&model, engine, s, path, false);
+    status = open_model(&model, engine, s, path, true);
     if (status == 0)
         status = nib_info_write(model, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
                                                                           : fail(&err);
@@ -39,9 +39,9 @@ int run_verify(const settings *s)
     nib_model *model = NULL, *against = NULL;
     nib_err err;
     const nib_sink sink = report_sink(s);
-    status = open_model(&model, engine, s, path, false);
+    status = open_model(&model, engine, s, path, true);
     if (status == 0 && s->against)
-        status = open_model(&against, engine, s, s->against, false);
+        status = open_model(&against, engine, s, s->against, true);
     if (status == 0)
         status = nib_verify(model, against, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
                                                                                : fail(&err);

@@ -126,9 +126,9 @@ int open_engine(nib_engine **out, const settings *s)
 }
 
 int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path,
-               bool config_only)
+               bool inspect)
 {
-    const nib_model_options options = {.tokenizer = s->tokenizer, .config_only = config_only};
+    const nib_model_options options = {.tokenizer = s->tokenizer, .inspect = inspect};
     nib_err err;
     return nib_model_open(out, engine, path, &options, &err) == NIB_OK ? 0 : fail(&err);
 }

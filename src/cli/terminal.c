@@ -32,6 +32,7 @@ void watch_interrupts(void)
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(signals[i], &action, NULL); /* nohup's choice stays */
+    signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then an error of a write, with a sentence */
 }
 
 /* ---- streams ---- */

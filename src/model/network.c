@@ -147,19 +147,15 @@ static nib_status read_generation(nib_network *net, const char *directory, nib_e
     return status;
 }
 
-/* A JSON file that was named: config.json or a training config; else config.json beside the
- * weights. */
-static nib_status read_config(nib_network *net, const char *file, nib_err *err)
+/* config.json beside the weights; a JSON file that was named may be a training config, too. */
+static nib_status read_config(nib_network *net, const char *path, bool named, nib_err *err)
 {
     const nib_allocator *a = &net->engine->allocator;
-    const char *path = file ? file : nib__path_join(&net->arena, net->directory, "config.json");
     char *text;
     size_t size;
     nib_status status;
-    if (!path)
-        return nib__fail_memory(err, strlen(net->directory), "a path");
     NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
-    net->training = file && nib__train_config_is(text, size);
+    net->training = named && nib__train_config_is(text, size);
     if (net->training)
         status =
             nib__train_config_parse(&net->train, &net->config, path, text, size, &net->arena, err);
@@ -180,7 +176,8 @@ static const char *directory_of(nib_network *net, const char *path)
 }
 
 /* A path that cannot be a model is named itself, not the config.json that it does not have. */
-static nib_status check_path(nib_network *net, const char *path, bool is_json, nib_err *err)
+static nib_status check_path(nib_network *net, const char *path, const char *config, bool is_json,
+                             nib_err *err)
 {
     char shown[160];
     const nib_path_kind kind = nib__path_kind(path);
@@ -192,10 +189,7 @@ static nib_status check_path(nib_network *net, const char *path, bool is_json, n
         return nib__fail(err, NIB_IO, "%s: is neither a file nor a directory", shown);
     if (kind == NIB_PATH_DIRECTORY || is_json)
         return NIB_OK;
-    const char *config = nib__path_join(&net->arena, net->directory, "config.json");
-    if (config == NULL)
-        return nib__fail_memory(err, strlen(path), "a path");
-    if (nib__path_kind(config) != NIB_PATH_NONE)
+    if (nib__path_kind(config) != NIB_PATH_NONE || net->inspected)
         return NIB_OK;
     /* other formats have words of their own */
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
@@ -205,19 +199,26 @@ static nib_status check_path(nib_network *net, const char *path, bool is_json, n
                      shown);
 }
 
-static nib_status open_parts(nib_network *net, const char *path, bool config_only, nib_err *err)
+static nib_status open_parts(nib_network *net, const char *path, nib_network_use use, nib_err *err)
 {
     net->directory = directory_of(net, path);
     if (!net->directory)
         return nib__fail_memory(err, strlen(path), "a path");
     const size_t length = strlen(path);
     const bool is_json = length >= 5 && strcmp(path + length - 5, ".json") == 0;
-    NIB_TRY(check_path(net, path, is_json, err));
-    NIB_TRY(read_config(net, is_json ? path : NULL, err));
-    NIB_TRY(list_sites(net, err));
-    if (config_only || is_json)
+    const char *config = nib__path_join(&net->arena, net->directory, "config.json");
+    if (config == NULL)
+        return nib__fail_memory(err, strlen(path), "a path");
+    NIB_TRY(check_path(net, path, config, is_json, err));
+    if (!net->inspected || is_json || nib__path_kind(config) != NIB_PATH_NONE) {
+        NIB_TRY(read_config(net, is_json ? path : config, is_json, err));
+        NIB_TRY(list_sites(net, err));
+    }
+    if (use == NIB_NETWORK_CONFIG || is_json)
         return NIB_OK;
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
+    if (net->inspected)
+        return NIB_OK;
     find_tie(net);
     for (size_t i = 0; i < net->site_count; i++)
         NIB_TRY(check_site(net, &net->sites[i], err));
@@ -225,12 +226,12 @@ static nib_status open_parts(nib_network *net, const char *path, bool config_onl
 }
 
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,
-                             bool config_only, nib_err *err)
+                             nib_network_use use, nib_err *err)
 {
-    *out = (nib_network){.engine = engine};
+    *out = (nib_network){.engine = engine, .inspected = use == NIB_NETWORK_INSPECT};
     nib__arena_init(&out->arena, &engine->allocator, 0);
     nib__ledger_init(&out->notes, &engine->allocator);
-    const nib_status status = open_parts(out, path, config_only, err);
+    const nib_status status = open_parts(out, path, use, err);
     if (status != NIB_OK)
         nib__network_close(out);
     return status;

@@ -43,15 +43,22 @@ typedef struct nib_network {
     const char *directory;      /* of config.json */
     nib_site *sites; /* [site_count]: embedding, then NIB_SITE_COUNT per layer, then the head */
     size_t site_count;
-    bool tied;     /* the head is the embedding's stored tensor */
-    bool training; /* opened from a training config: plans are of a step */
+    bool tied;      /* the head is the embedding's stored tensor */
+    bool training;  /* opened from a training config: plans are of a step */
+    bool inspected; /* opened to look only: nothing was held against the config */
     nib_train_config train;
 } nib_network;
+
+typedef enum nib_network_use {
+    NIB_NETWORK_RUN,     /* every weight is held against config.json */
+    NIB_NETWORK_CONFIG,  /* config.json alone */
+    NIB_NETWORK_INSPECT, /* weights as they are; without a config.json there are no sites */
+} nib_network_use;
 
 /* path: a directory, a config.json, a training config, or a .safetensors file beside a config.json.
  */
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,
-                             bool config_only, nib_err *err);
+                             nib_network_use use, nib_err *err);
 void nib__network_close(nib_network *network);
 
 NIB_INLINE const nib_site *nib__network_embed(const nib_network *net) { return &net->sites[0]; }

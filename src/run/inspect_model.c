@@ -52,6 +52,9 @@ static nib_status list_expected(nib_expected **out, size_t *count, const nib_net
                                 nib_arena *arena, nib_err *err)
 {
     const nib_config *c = &net->config;
+    *count = 0;
+    if (net->site_count == 0)
+        return NIB_OK;
     const size_t most = net->site_count + NORMS * (size_t)c->layers + 1;
     nib_expected *list = nib__arena_take(arena, most, sizeof *list);
     size_t used = 0;

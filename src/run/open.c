@@ -16,7 +16,11 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
     if (!m)
         return nib__fail_memory(err, sizeof *m, "the model");
     m->engine = engine;
-    nib_status status = nib__network_open(&m->net, engine, path, o->config_only, err);
+    nib_status status = nib__network_open(&m->net, engine, path,
+                                          o->inspect       ? NIB_NETWORK_INSPECT
+                                          : o->config_only ? NIB_NETWORK_CONFIG
+                                                           : NIB_NETWORK_RUN,
+                                          err);
     if (status != NIB_OK) {
         nib__release(&engine->allocator, m);
         return status;
@@ -42,8 +46,18 @@ void nib_model_close(nib_model *model)
     nib__release(&model->engine->allocator, model);
 }
 
+nib_status nib__model_runs(const nib_model *model, nib_err *err)
+{
+    if (!model->net.inspected)
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE,
+                     "%s: the model was opened only to look (nib_model_options.inspect)",
+                     model->net.directory);
+}
+
 nib_status nib__model_tokenizer(nib_model *m, const nib_tokenizer **out, nib_err *err)
 {
+    NIB_TRY(nib__model_runs(m, err));
     if (!m->tokenizer) {
         const char *at = m->tokenizer_path ? m->tokenizer_path : m->net.directory;
         const bool directory = nib__path_kind(at) == NIB_PATH_DIRECTORY;

@@ -249,6 +249,7 @@ nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *re
 {
     const nib_request none = {0};
     const nib_allocator *a = &model->engine->allocator;
+    NIB_TRY(nib__model_runs(model, err));
     nib_plan *p = nib__calloc(a, 1, sizeof *p);
     if (!p)
         return nib__fail_memory(err, sizeof *p, "the plan");

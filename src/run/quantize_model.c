@@ -132,6 +132,7 @@ nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, n
             model->net.directory);
     if (!options->out || !options->request.recipe)
         return nib__fail(err, NIB_USAGE, "quantizing wants a recipe and a place for the result");
+    NIB_TRY(nib__model_runs(model, err));
     work w = {.model = model, .options = options};
     nib__arena_init(&w.arena, &model->engine->allocator, 0);
     nib__ledger_init(&w.ledger, &model->engine->allocator);

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# quantize stopped at any moment leaves the old output or the new one. A file system that is full or may not be written is
+# a sentence and leaves nothing.
+tool=$REPO/build/release/tools/random_checkpoint
+[ -x "$tool" ] || tool=$(dirname "$NIBBLE")/tools/random_checkpoint
+if [ ! -x "$tool" ]; then
+    echo 'skipped: killed (build/release/tools/random_checkpoint is not built: make tools)'
+    exit
+fi
+mkdir shape
+cat >shape/config.json <<'END'
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8,
+ "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 4096, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
+ "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2}
+END
+"$tool" shape m >"$seen.tool" 2>&1 || check 'a random checkpoint' false
+rm -r shape
+begin=$(date +%s%N)
+nibble quantize m new --recipe 8da4w --quiet >/dev/null
+took=$((($(date +%s%N) - begin) / 1000000))
+nibble quantize m old --recipe int8wo --quiet >/dev/null
+RANDOM=7
+
+# killed SIGNAL ARGUMENT...: after a random part of the time that the whole takes
+killed() {
+    local signal=$1 ms=$((RANDOM % (took + took / 4) + 1)) status=0
+    shift
+    timeout --preserve-status -s "$signal" "$(printf '0.%03d' $ms)" "$NIBBLE" quantize "$@" >"$seen.report" 2>"$seen.err" || status=$?
+    echo $status
+}
+ended=0
+for round in $(seq 30); do
+    [ -e out ] || cp -r old out
+    status=$(killed KILL m out --recipe 8da4w --force --quiet)
+    [ "$status" != 0 ] || ended=$((ended + 1))
+    if cmp -s out/nibble.json old/nibble.json; then
+        check "round $round: the old one" cmp out/model.safetensors old/model.safetensors
+    else
+        check "round $round: the new one" cmp out/model.safetensors new/model.safetensors
+        check "round $round: all of it" nibble verify out
+        rm -r out
+    fi
+done
+check 'some were killed' [ "$ended" -lt 30 ]
+check 'the next run copes with what is left' nibble quantize m out --recipe 8da4w --force --quiet
+check 'and is whole' diff -r -x nibble.json out new
+only_here m new old out
+rm -r out
+cut=0
+for signal in INT TERM HUP INT TERM; do
+    status=$(killed $signal m out --recipe 8da4w --quiet)
+    if [ "$status" = 130 ]; then
+        cut=$((cut + 1))
+        equal "the sentence after SIG$signal" 'nibble: cancelled; nothing of the output is left' "$(cat "$seen.err")"
+        only_here m new old
+    else # before the program listens, or after it is done
+        check "status $status after SIG$signal" [ "$status" = 0 -o "$status" -gt 128 ]
+        rm -rf out
+    fi
+done
+check 'some were cut short' [ "$cut" -gt 0 ]
+
+(ulimit -f 2000 && nibble quantize m out --recipe 8da4w) >"$seen.report" 2>"$seen.err"
+equal 'a file-size limit' "6 nibble: out.part/model.safetensors: cannot write to it: File too large" "$? $(cat "$seen.err")"
+only_here m new old
+# in_tmpfs OPTIONS COMMAND: in a name space of its own, with a small file system in ./fs
+in_tmpfs() {
+    mkdir -p fs
+    unshare -rm bash -c 'mount -t tmpfs -o "$1" none fs && eval "$2"' in_tmpfs "$1" "$2"
+}
+if in_tmpfs size=1m true 2>"$seen.err"; then
+    weights=$(($(stat -c %s new/model.safetensors) / 1024))
+    for size in $((weights / 2))k $((weights + 8))k; do # too small for the weights, and for what lies beside them
+        equal "a disk of $size" 6 "$(in_tmpfs size=$size '"$NIBBLE" quantize m fs/out --recipe 8da4w >report 2>sentence; echo $? $(ls -A fs)')"
+        check 'its sentence' grep -q '^nibble: fs/out.part/.*: cannot write to it: No space left on device' sentence
+    done
+    equal 'a read-only place' 6 "$(in_tmpfs ro '"$NIBBLE" quantize m fs/out --recipe 8da4w >report 2>sentence; echo $? $(ls -A fs)')"
+    check 'its sentence' grep -q '^nibble: fs/out.part: cannot create it: Read-only file system' sentence
+    check 'a place on another file system' in_tmpfs size=100m '"$NIBBLE" quantize m fs/out --recipe 8da4w --quiet && "$NIBBLE" verify fs/out'
+else
+    echo 'skipped: killed on a full disk (a file system cannot be mounted here)'
+fi

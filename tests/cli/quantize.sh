@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble quantize: every recipe, written, checked, run; what it refuses; what a dry run leaves alone.
+cp -r "$MODEL" m
+for recipe in int8wo int8wo-g32 int8dq int4wo int4wo-sym 8da4w 8da4w-asym-ao017 8da4w-actsym 8da4w-g33 4da4w fp8wo fp8dq fp8dq-tensor mxfp8 \
+    mxfp8+head 8da4w+embed int8dq+embed-int8wo; do
+    check "quantize to $recipe" nibble quantize m q --recipe $recipe --quiet
+    check "verify $recipe" nibble verify q
+    check "run $recipe" nibble generate q -n 2
+    rm -rf q
+done
+head -c 1500 m/heldout.txt >text.txt
+check 'static scales' nibble quantize m q --recipe int8dq-static --calibrate text.txt
+check 'static scales run' nibble generate q -n 2
+rm -rf q
+refused 2 '*static*--calibrate TEXT' quantize m q --recipe int8dq-static
+refused 2 '--calibrate text.txt has no effect: *' quantize m q --recipe int8wo --calibrate text.txt
+refused 6 'nosuch: *' quantize m q --recipe int8dq-static --calibrate nosuch
+
+nibble quantize m q --recipe 8da4w --json 2>err | members quantize schema=1 'format="torchao"' bytes_before=int bytes_after=int files=1 layers[].name=str \
+    layers[].asked=str layers[].done=str counts.substituted=0
+equal 'nothing on stderr' '' "$(cat err)"
+members manifest schema=1 source.xxh3_128=str source.bytes=int recipe=str 'format="torchao"' ledger.layers[].asked=str ledger.layers[].done=str \
+    ledger.counts.asked=int files=object tensors=object <q/nibble.json
+equal 'files' 'config.json generation_config.json model.safetensors nibble.json tokenizer.json tokenizer_config.json' "$(ls q | tr '\n' ' ' | sed 's/ $//')"
+cp -r q before
+
+# what exists is not touched without --force
+refused 6 'q: exists already; --force replaces it' quantize m q --recipe int8wo
+check 'still the old one' diff -r q before
+check '--force' nibble quantize m q/ --recipe int8wo --force --quiet
+check 'the new one' nibble verify q
+refused 2 '*the output is, holds or lies in the source*' quantize m m --recipe int8wo --force
+refused 2 '*the output is, holds or lies in the source*' quantize m ./m/../m --recipe int8wo --force
+refused 2 '*the output is, holds or lies in the source*' quantize m m/q --recipe int8wo
+refused 2 '*the output is, holds or lies in the source*' quantize m . --recipe int8wo --force
+ln -s m link
+refused 2 '*the output is, holds or lies in the source*' quantize m link --recipe int8wo --force
+refused 2 '*the output is, holds or lies in the source*' quantize link m/model.safetensors --recipe int8wo --force
+rm link
+mkdir -p full/sub
+refused 6 'full: *' quantize m full --recipe int8wo --force
+check 'a directory with directories stays' [ -d full/sub ]
+rm -r full
+refused 6 'nosuch/q.part: cannot create it: No such file or directory' quantize m nosuch/q --recipe int8wo
+refused 2 'the name of the output is empty' quantize m '' --recipe int8wo
+refused 3 '*is quantized already*' quantize before again --recipe int8wo
+refused 2 '*only a config was given*' quantize m/config.json again --recipe int8wo
+check 'the source is as it was' diff -r m "$MODEL"
+
+# one file
+check 'a file for a file' nibble quantize m/model.safetensors one.safetensors --recipe int8wo --quiet
+check 'its manifest' [ -s one.safetensors.nibble.json ]
+refused 6 'one.safetensors: exists already*' quantize m/model.safetensors one.safetensors --recipe int8wo
+check 'replaced' nibble quantize m/model.safetensors one.safetensors --recipe 8da4w --quiet --force
+cp m/*.json .
+check 'verified' nibble verify one.safetensors
+rm ./*.json one.safetensors
+
+# formats, strictness, dry runs
+refused 4 '*torchao'\''s format cannot hold 8da4w-g33 at 224 x 224: k = 224 is no multiple of the group of 33 (36 of 36 layers)*' quantize m x --recipe 8da4w-g33 --format torchao
+refused 4 '*torchao'\''s format cannot hold*' quantize m x --recipe 8da4w-g33 --strict
+nibble quantize m x --recipe 8da4w-g33 --dry-run >out
+check 'another format is a line' grep -q 'written as nibble, not as torchao' out
+check 'sizes' grep -q '^would write: 7.3 MB -> .* MB (.* %) in 1 file, format nibble' out
+rm err
+only_here before m out q text.txt
+nibble quantize m q --recipe 8da4w --dry-run --json | members 'a dry run' dry_run=true bytes_after=int
+equal 'the sizes of a dry run' "$(stat -c %s before/model.safetensors)" "$(nibble quantize m x --recipe 8da4w --dry-run --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["bytes_after"])')"
+nibble quantize m t1 --recipe 8da4w -t 1 --isa ref --quiet >/dev/null
+nibble quantize m t2 --recipe 8da4w -t 2 --quiet >/dev/null
+check 'threads and instruction sets do not change a byte' cmp t1/model.safetensors t2/model.safetensors
+check 'nor does the dialect lose one' cmp t1/model.safetensors before/model.safetensors

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Where output goes, and what happens when it cannot: full, closed, gone; quiet; colour only where it is wanted.
+for command in "info $MODEL" "plan $MODEL" "plan $MODEL --json" devices kernels recipes "verify $MODEL" "quantize $MODEL x --recipe int8wo --dry-run" \
+    "generate $MODEL -n 3" "generate $MODEL -n 3 --json" "eval $MODEL --text text.txt --window 32" "eval $MODEL --text text.txt --window 32 --json" \
+    "bench $MODEL --repeats 1 --prompt-tokens 8 -n 2" --help --version 'plan --help' manual 'manual plan' 'completion bash'; do
+    [ -e text.txt ] || head -c 300 "$MODEL/heldout.txt" >text.txt
+    status=0
+    # shellcheck disable=SC2086 # words are meant
+    nibble $command --quiet >/dev/full 2>err || status=$?
+    case $command in --* | manual* | completion*) # shellcheck disable=SC2086
+        status=0
+        nibble $command >/dev/full 2>err || status=$?
+        ;;
+    esac
+    equal "$command to a full disk" '6 nibble: the output could not be written: No space left on device' "$status $(cat err)"
+done
+for command in "info $MODEL" kernels "plan $MODEL --json" "generate $MODEL -n 40"; do
+    # shellcheck disable=SC2086
+    nibble $command --quiet 2>err | head -c 1 >/dev/null
+    equal "$command to a reader that leaves" '' "$(cat err)"
+    # shellcheck disable=SC2086
+    (trap '' PIPE; nibble $command --quiet 2>err) | head -c 1 >/dev/null
+    equal "$command to a reader that leaves, SIGPIPE ignored" '' "$(cat err)"
+done
+status=0
+nibble plan "$MODEL" >&- 2>err || status=$?
+equal 'stdout closed' '6 nibble: the output could not be written: Bad file descriptor' "$status $(cat err)"
+check 'stdin closed' nibble generate "$MODEL" -n 1 <&-
+check 'stderr closed' nibble generate "$MODEL" -n 1 2>&-
+# with stdout closed the first file that is opened must not become stdout
+status=0
+nibble quantize "$MODEL" q --recipe int8wo >&- 2>err || status=$?
+equal 'quantize, stdout closed' 6 "$status"
+check 'the checkpoint is whole nevertheless' nibble verify q
+check 'all closed' bash -c '"$NIBBLE" quantize "$MODEL" q --force --recipe int8wo <&- >&- 2>&-; [ $? = 6 ] && "$NIBBLE" verify q'
+
+for command in "plan $MODEL" "generate $MODEL -n 2" "eval $MODEL --text text.txt" "bench $MODEL --repeats 1 --prompt-tokens 8 -n 2" "verify $MODEL"; do
+    # shellcheck disable=SC2086
+    nibble $command --quiet >out 2>err
+    equal "$command --quiet" '' "$(cat err)"
+    check "$command has no escapes in a pipe" test 0 = "$(grep -c $'\033' out)"
+done
+
+# on_terminal VARIABLE=VALUE... -- ARGUMENT...: prints what nibble writes to a terminal
+on_terminal() {
+    python3 - "$@" <<'END'
+import os, pty, sys
+split = sys.argv.index("--")
+def read(fd):
+    try:
+        return os.read(fd, 65536)
+    except OSError:
+        return b""
+pid, fd = pty.fork()
+if pid == 0:
+    os.environ["TERM"] = "xterm"
+    os.environ.update(a.split("=", 1) for a in sys.argv[1:split])
+    os.execv(os.environ["NIBBLE"], ["nibble"] + sys.argv[split + 1:])
+while data := read(fd):
+    sys.stdout.buffer.write(data)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+END
+}
+colours() { on_terminal "$@" | grep -c $'\033\[3'; }
+denied=(plan "$MODEL" --recipe int4wo --device apple-m2)
+check 'colour on a terminal' test 3 -lt "$(colours -- "${denied[@]}")"
+equal 'NO_COLOR' 0 "$(colours NO_COLOR=1 -- "${denied[@]}")"
+check 'an empty NO_COLOR' test 3 -lt "$(colours NO_COLOR= -- "${denied[@]}")"
+equal 'TERM=dumb' 0 "$(colours TERM=dumb -- "${denied[@]}")"
+equal '--no-color' 0 "$(colours -- "${denied[@]}" --no-color)"
+equal '--json' 0 "$(colours -- "${denied[@]}" --json)"
+equal 'colours change no word' "$(nibble "${denied[@]}" 2>&1)" "$(on_terminal -- "${denied[@]}" | sed 's/\x1b\[[0-9]*m//g; s/\r//')"
+equal 'generated text has none' 0 "$(colours -- generate "$MODEL" -n 3)"
+for columns in 0 1 40 200; do
+    check "COLUMNS=$columns" on_terminal COLUMNS=$columns -- plan --help
+done
+
+# A decimal comma is for people, not for programs. LOCPATH: no locale has to be installed for it.
+if localedef -i de_DE -f UTF-8 ./de_DE.UTF-8 >"$seen.locale" 2>&1; then
+    german() { LOCPATH=$PWD LC_ALL=de_DE.UTF-8 "$NIBBLE" "$@"; }
+    equal 'a locale with a decimal comma' "$(nibble plan "$MODEL" --recipe 8da4w-g7 --device graviton3)" "$(german plan "$MODEL" --recipe 8da4w-g7 --device graviton3)"
+    german plan "$MODEL" --json 2>err | members 'a plan in German' predicted_token_s=num
+    equal 'text in German' "$(nibble generate "$MODEL" -n 20 -q --temp 0.9 --top-p 0.9)" "$(german generate "$MODEL" -n 20 -q --temp 0.9 --top-p 0.9)"
+    german eval "$MODEL" --text text.txt --json 2>err | members 'a loss in German' loss=num
+else
+    echo 'skipped: streams in another locale (localedef cannot make one)'
+fi
