@@ -99,13 +99,18 @@ $(BUILD)/tools/%: tools/%.c $(LIB)
 
 # ---- what a person types ----
 
+# On every core, unless -j was given.
+JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
+
 demo: setup
-	@$(MAKE) -s all
+	@[ -x $(PROGRAM) ] || echo "building $(PROGRAM): some minutes the first time"
+	@$(MAKE) -s $(JOBS) all
 	@tools/demo $(PROGRAM)
 
 test: setup-test
-	@$(MAKE) -s all test-programs
-	@$(MAKE) -s test-programs SAN=address,undefined
+	@echo "building the program and its tests, plain and with sanitizers: many minutes the first time"
+	@$(MAKE) -s $(JOBS) all test-programs
+	@$(MAKE) -s $(JOBS) test-programs SAN=address,undefined
 	@tests/run $(BUILD) build/san-address-undefined
 
 setup:
