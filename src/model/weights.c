@@ -212,13 +212,14 @@ static nib_status run_blocks(loading *l, bool keep, nib_err *err)
             nib__pool_run(pool, rows, 16, false, job_convert, l);
             if (l->failed)
                 return nib__fail(err, l->err.status, "%s", l->err.text);
-            release_rows(&l->from, l->first, rows);
         }
         for (int i = 0; i < l->out->pack_count; i++) {
             l->pack = &l->out->packs[i];
             nib__pool_run(pool, nib__ceil_div(rows, l->pack->packing->step), 1, false, job_pack, l);
         }
-        if (!keep)
+        /* pages of the file come back when a row of an embedding is looked up */
+        release_rows(&l->from, l->first, rows);
+        if (l->convert && !keep)
             release_rows(w, l->first, rows);
     }
     return NIB_OK;
