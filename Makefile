@@ -147,7 +147,8 @@ oracle: all
 
 # ---- installing ----
 
-$(BUILD)/nibble.pc: include/nibble.h
+# Always: it holds PREFIX, which may be another one this time.
+$(BUILD)/nibble.pc: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: nibble' \
 	    'Description: low-bit language models that say what they do' 'Version: $(VERSION)' \
@@ -165,13 +166,16 @@ $(BUILD)/man/nibble-%.1: $(PROGRAM)
 
 install: all $(BUILD)/nibble.pc $(MANUALS)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \
-	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	install -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/nibble
 	install -m 644 $(LIB) $(DESTDIR)$(PREFIX)/lib/libnibble.a
 	install -m 644 include/nibble.h $(DESTDIR)$(PREFIX)/include/nibble.h
 	install -m 644 $(BUILD)/nibble.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/nibble.pc
 	install -m 644 $(MANUALS) $(DESTDIR)$(PREFIX)/share/man/man1
 	$(PROGRAM) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/nibble
+	$(PROGRAM) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nibble
+	$(PROGRAM) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nibble.fish
 
 clean:
 	rm -rf build
@@ -179,4 +183,4 @@ clean:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
 .PHONY: all unit tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels lint docs bench golden oracle \
-        install clean
+        install clean FORCE
