@@ -180,7 +180,7 @@ install: all $(BUILD)/nibble.pc $(MANUALS)
 clean:
 	rm -rf build
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels lint docs bench golden oracle \
         install clean FORCE

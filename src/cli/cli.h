@@ -28,10 +28,12 @@ typedef struct settings {
 
 typedef struct command {
     const char *name, *arguments, *summary, *description;
-    int least, most; /* arguments */
+    const char *examples; /* command lines */
+    int least, most;      /* arguments */
     int (*run)(const settings *s);
 } command;
 
+enum { COMMANDS_MAX = 32 };
 extern const command commands[];
 extern const size_t command_count;
 

@@ -302,6 +302,12 @@ void print_help(FILE *to, const command *c)
         for (size_t i = 0; i < option_count; i++)
             if (applies(&option_table[i], c))
                 print_option(to, &option_table[i]);
+        fputs("\nexamples:\n", to);
+        for (const char *at = c->examples; *at; at += *at == '\n') {
+            const int size = (int)strcspn(at, "\n");
+            fprintf(to, "  %.*s\n", size, at);
+            at += size;
+        }
         return;
     }
     fputs("Nibble: low-bit language models that say what they do.\n\nusage: nibble COMMAND "

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chooses the command, and opens what most commands need.
+ * Chooses the command, and opens what most commands need. The table of commands is cli_commands.c.
  */
 #include "cli.h"
 
@@ -8,52 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-/* The order is that of the bits in cli_options.h. */
-const command commands[] = {
-    {"info", "MODEL", "show what a checkpoint holds",
-     "Shows every tensor with shape, format, scheme, group, bias and bytes.", 0, 1, run_info},
-    {"plan", "MODEL", "say for every layer what will run, why not otherwise, and what it costs",
-     "Plans a model for a recipe and a machine, present or not, without running anything. MODEL "
-     "may be a bare config.json. "
-     "Exits 4 if a layer has no allowed way, after printing everything.",
-     0, 1, run_plan},
-    {"quantize", "MODEL OUT", "write a quantized checkpoint",
-     "Streams MODEL through a recipe into OUT: a directory for a directory, else a file. OUT "
-     "appears complete or not at all. "
-     "What cannot be done as asked is a line of the ledger, and with --strict an error.",
-     1, 2, run_quantize},
-    {"generate", "MODEL", "write text",
-     "Continues a prompt. Text goes to stdout; statistics and the ledger's line go to stderr.", 0,
-     1, run_generate},
-    {"eval", "MODEL", "measure loss and perplexity of a text",
-     "Measures loss (nats per predicted token) and perplexity, and with --against the distance to "
-     "another model.",
-     0, 1, run_eval},
-    {"verify", "MODEL", "check a checkpoint",
-     "Checks hashes against the manifest, ranges, NaN and Inf by tensor and index, and that "
-     "everything that config.json implies "
-     "is there exactly once. Exits 8 if something is found.",
-     0, 1, run_verify},
-    {"bench", "[MODEL]", "measure tokens per second, and shares of the machine's limits",
-     "Medians of prefill and decode, with the bandwidth and the arithmetic rate measured in the "
-     "same run.",
-     0, 1, run_bench},
-    {"devices", "", "list this machine and the machines known by name",
-     "Shows each device with its facts, their date and source.", 0, 0, run_devices},
-    {"kernels", "", "list every kernel and its conditions",
-     "Shows the table of kernels: those of this build, those declared for other devices, and those "
-     "of other engines.",
-     0, 0, run_kernels},
-    {"recipes", "", "explain what each recipe name means",
-     "Shows formula, default group and source of each recipe.", 0, 0, run_recipes},
-    {"manual", "[COMMAND]", "print a manual page",
-     "Prints nibble(1), or the page of a command, as troff: nibble manual plan | man -l -.", 0, 1,
-     run_manual},
-    {"completion", "SHELL", "print completions for bash, zsh or fish",
-     "Prints completions: source <(nibble completion bash).", 1, 1, run_completion},
-};
-const size_t command_count = sizeof commands / sizeof *commands;
 
 const char *model_path(const settings *s)
 {
@@ -141,7 +95,7 @@ int run_completion(const settings *s) { return print_completion(s->arguments.ite
 
 static int unknown_command(const char *word)
 {
-    const char *names[sizeof commands / sizeof *commands];
+    const char *names[COMMANDS_MAX];
     for (size_t i = 0; i < command_count; i++)
         names[i] = commands[i].name;
     char near[128];

@@ -28,6 +28,13 @@ static void put_line(const char *before, const char *text)
     fputc('\n', stdout);
 }
 
+static void print_exit_status(void)
+{
+    puts(".SH EXIT STATUS\n0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done or no "
+         "allowed way, 5 resources,\n"
+         "6 input/output, 8 check failed, 130 interrupted.");
+}
+
 static void print_program_page(void)
 {
     printf(".TH NIBBLE 1 \"\" \"nibble %s\"\n.SH NAME\nnibble \\- low\\-bit language models that "
@@ -38,15 +45,15 @@ static void print_program_page(void)
         printf(".TP\n.BR nibble\\-%s (1)\n", commands[i].name);
         put_line("", commands[i].summary);
     }
-    printf(".SH EXIT STATUS\n0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done or no "
-           "allowed way, 5 resources,\n"
-           "6 input/output, 8 check failed, 130 interrupted.\n");
+    print_exit_status();
 }
 
 static void print_command_page(const command *c)
 {
-    printf(".TH NIBBLE\\-%s 1 \"\" \"nibble %s\"\n.SH NAME\nnibble\\-%s \\- ", c->name,
-           nib_version(), c->name);
+    printf(".TH \"NIBBLE\\-");
+    for (const char *p = c->name; *p; p++)
+        putchar(*p - 'a' + 'A'); /* command names are lower case */
+    printf("\" 1 \"\" \"nibble %s\"\n.SH NAME\nnibble\\-%s \\- ", nib_version(), c->name);
     put_line("", c->summary);
     printf(".SH SYNOPSIS\n.B nibble %s\n", c->name);
     put_line(".I ", *c->arguments ? c->arguments : " ");
@@ -66,6 +73,10 @@ static void print_command_page(const command *c)
             printf(" \\fI%s\\fR", o->value);
         put_line("\n", o->help);
     }
+    fputs(".SH EXAMPLES\n.nf\n", stdout);
+    put_troff(c->examples);
+    puts("\n.fi");
+    print_exit_status();
     puts(".SH SEE ALSO\n.BR nibble (1)");
 }
 

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One row per command: what it takes, what help and manual pages say. The order is that of the bits
+ * in cli_options.h.
+ */
+#include "cli_options.h"
+
+const command commands[] = {
+    {"info", "MODEL", "show what a checkpoint holds",
+     "Shows every tensor with shape, format, scheme, group, bias and bytes.",
+     "nibble info MODEL\n"
+     "nibble info MODEL --json",
+     0, 1, run_info},
+    {"plan", "MODEL", "say for every layer what will run, why not otherwise, and what it costs",
+     "Plans a model for a recipe and a machine, present or not, without running anything. MODEL "
+     "may be a bare config.json. "
+     "Exits 4 if a layer has no allowed way, after printing everything.",
+     "nibble plan MODEL --recipe 8da4w\n"
+     "nibble plan MODEL --recipe int4wo --device mi210 --layer lm_head\n"
+     "nibble plan MODEL --recipe int4wo --device a100 --engine torchao",
+     0, 1, run_plan},
+    {"quantize", "MODEL OUT", "write a quantized checkpoint",
+     "Streams MODEL through a recipe into OUT: a directory for a directory, else a file. OUT "
+     "appears complete or not at all. "
+     "What cannot be done as asked is a line of the ledger, and with --strict an error.",
+     "nibble quantize MODEL OUT --recipe 8da4w\n"
+     "nibble quantize MODEL OUT --recipe int8dq --skip lm_head --dry-run",
+     1, 2, run_quantize},
+    {"generate", "MODEL", "write text",
+     "Continues a prompt. Text goes to stdout; statistics and the ledger's line go to stderr.",
+     "nibble generate MODEL -p 'Once upon a time' -n 100\n"
+     "nibble generate MODEL --file prompt.txt --temp 0 --stop END",
+     0, 1, run_generate},
+    {"eval", "MODEL", "measure loss and perplexity of a text",
+     "Measures loss (nats per predicted token) and perplexity, and with --against the distance to "
+     "another model.",
+     "nibble eval MODEL --text book.txt\n"
+     "nibble eval QUANTIZED --text book.txt --window 256 --against MODEL",
+     0, 1, run_eval},
+    {"verify", "MODEL", "check a checkpoint",
+     "Checks hashes against the manifest, ranges, NaN and Inf by tensor and index, and that "
+     "everything that config.json implies "
+     "is there exactly once. Exits 8 if something is found.",
+     "nibble verify MODEL\n"
+     "nibble verify QUANTIZED --against MODEL",
+     0, 1, run_verify},
+    {"bench", "[MODEL]", "measure tokens per second, and shares of the machine's limits",
+     "Medians of prefill and decode, with the bandwidth and the arithmetic rate measured in the "
+     "same run.",
+     "nibble bench MODEL --recipe 8da4w\n"
+     "nibble bench --kernels",
+     0, 1, run_bench},
+    {"devices", "", "list this machine and the machines known by name",
+     "Shows each device with its facts, their date and source.", "nibble devices", 0, 0,
+     run_devices},
+    {"kernels", "", "list every kernel and its conditions",
+     "Shows the table of kernels: those of this build, those declared for other devices, and those "
+     "of other engines.",
+     "nibble kernels", 0, 0, run_kernels},
+    {"recipes", "", "explain what each recipe name means",
+     "Shows formula, default group and source of each recipe.", "nibble recipes", 0, 0,
+     run_recipes},
+    {"manual", "[COMMAND]", "print a manual page",
+     "Prints nibble(1), or the page of a command, as troff.", "nibble manual plan | man -l -", 0, 1,
+     run_manual},
+    {"completion", "SHELL", "print completions for bash, zsh or fish",
+     "Prints what a shell reads to complete commands and options.",
+     "source <(nibble completion bash)", 1, 1, run_completion},
+};
+const size_t command_count = sizeof commands / sizeof *commands;
+_Static_assert(sizeof commands / sizeof *commands <= COMMANDS_MAX, "raise COMMANDS_MAX");
