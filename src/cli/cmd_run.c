@@ -247,6 +247,7 @@ static int evaluate(const ready *r, const ready *other, const settings *s)
     nib_err err;
     if (nib_eval(r->session, other ? other->session : NULL, &options, &result, &err) != NIB_OK)
         return fail(&err);
+    clear_progress();
     print_eval(&result, other != NULL, s->json);
     return finish_stdout(summarize(r, s));
 }
@@ -321,6 +322,7 @@ static int bench_model(nib_engine *engine, const settings *s, const char *path)
     if (nib_bench(r.session, &options, &result, &err) != NIB_OK) {
         end = fail(&err);
     } else {
+        clear_progress();
         print_bench(&result, s->json);
         end = finish_stdout(summarize(&r, s));
     }

@@ -53,6 +53,7 @@ static int lost_output;
 
 static nib_status write_stream(FILE *file, const char *bytes, size_t size)
 {
+    clear_progress();
     /* text of a running model is to be seen as it comes */
     if (fwrite(bytes, 1, size, file) == size && fflush(file) == 0)
         return NIB_OK;
@@ -148,6 +149,7 @@ static int colour_of(const char *at, size_t left, bool start)
 static nib_status write_coloured(void *ctx, const char *bytes, size_t size)
 {
     size_t written = 0;
+    clear_progress();
     for (size_t at = 0; at < size;) {
         const bool start = at == 0 || bytes[at - 1] == '\n';
         int row = start ? colour_of(bytes + at, size - at, true) : -1;

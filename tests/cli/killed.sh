@@ -60,6 +60,15 @@ for signal in INT TERM HUP INT TERM; do
     fi
 done
 check 'some were cut short' [ "$cut" -gt 0 ]
+head -c 100000 "$MODEL/heldout.txt" >text.txt
+for command in "eval $MODEL --text text.txt" "quantize $MODEL out --recipe int8dq-static --calibrate text.txt" "bench $MODEL --repeats 1000"; do
+    status=0
+    # shellcheck disable=SC2086 # words are meant
+    timeout --preserve-status -s INT 0.3 "$NIBBLE" $command >"$seen.report" 2>"$seen.err" || status=$?
+    equal "${command%% *} interrupted" '130 1' "$status $(grep -c '^nibble: .*cancelled' "$seen.err")"
+done
+rm text.txt
+only_here m new old
 
 (ulimit -f 2000 && nibble quantize m out --recipe 8da4w) >"$seen.report" 2>"$seen.err"
 equal 'a file-size limit' "6 nibble: out.part/model.safetensors: cannot write to it: File too large" "$? $(cat "$seen.err")"
