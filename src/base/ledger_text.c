@@ -158,7 +158,9 @@ static void table_line(const line *l, widths w, nib_text *out)
         nib__text_format(out, "rung %s", nib__rung_names[layer->rung]);
     else
         nib__text_format(out, "%s", layer->done);
-    if (!isnan(l->sqnr_db))
+    if (isinf(l->sqnr_db))
+        nib__text_str(out, " exact");
+    else if (!isnan(l->sqnr_db))
         nib__text_format(out, " %.1f dB", l->sqnr_db);
     nib__text_str(out, "\n");
 }

@@ -50,7 +50,7 @@ static void unknown_key(reader *r, const field *fields, size_t count)
     if (key)
         nib__near_names(&near, key, names, count);
     nib__json_fail(&r->json, "\"%s\" is not a key of the section \"%s\"%s%s", key ? key : "?",
-                   r->section, near.size ? "; near: " : "", near.size ? near.at : "");
+                   r->section, near.size ? "; did you mean " : "", near.size ? near.at : "");
     nib__text_free(&near);
 }
 

@@ -43,7 +43,7 @@ static nib_status unknown_kernel(const reader *r, const char *text, const char *
     const bool some = near.at != NULL && near.size != 0;
     const nib_status status = nib__fail(
         r->err, NIB_USAGE, "%s %s: no kernel of that name%s%s; `nibble kernels` lists them",
-        r->option, text, some ? "; near are " : "", some ? near.at : "");
+        r->option, text, some ? "; did you mean " : "", some ? near.at : "");
     nib__text_free(&near);
     nib__release(r->a, names);
     return status;
@@ -105,7 +105,7 @@ static nib_status no_match(const reader *r, const char *pattern)
     const nib_status status =
         nib__fail(r->err, NIB_USAGE, "%s %s: no layer matches%s%s", r->option,
                   nib__say_name(shown, sizeof shown, pattern, strlen(pattern)),
-                  some ? "; near are " : "", some ? near.at : "");
+                  some ? "; did you mean " : "", some ? near.at : "");
     nib__text_free(&near);
     nib__release(r->a, names);
     return status;

@@ -52,6 +52,13 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
                          "bias \"%s\": no format holds a quantized bias; float keeps each as it is "
                          "stored",
                          request->bias);
+    const char *recipe = request->recipe ? request->recipe : net->train.recipe;
+    if (!recipe && (request->skip.count > 0 || request->only.count > 0))
+        return nib__fail(err, NIB_USAGE,
+                         "--%s %s has no effect without a recipe, whose layers it chooses; give "
+                         "--recipe, too",
+                         request->skip.count > 0 ? "skip" : "only",
+                         request->skip.count > 0 ? request->skip.items[0] : request->only.items[0]);
     nib_recipe_layer *list = nib__arena_take(arena, net->site_count, sizeof *list);
     if (!list)
         return nib__fail_memory(err, net->site_count * sizeof *list, "the recipe's layers");
@@ -60,7 +67,7 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
         const bool table = s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD;
         list[i] = (nib_recipe_layer){.name = s->name, .role = s->role, .tied = table && net->tied};
     }
-    const nib_recipe_input input = {.text = request->recipe ? request->recipe : net->train.recipe,
+    const nib_recipe_input input = {.text = recipe,
                                     .skip = request->skip,
                                     .only = request->only,
                                     .layers = list,
@@ -162,7 +169,7 @@ static nib_status choose_machine(nib_plan *p, nib_err *err)
     nib__near_names(&near, name, names, count);
     const nib_status status =
         nib__fail(err, NIB_USAGE, "device \"%s\" is not known%s%s; `nibble devices` lists them",
-                  name, near.size ? "; near: " : "", near.size ? near.at : "");
+                  name, near.size ? "; did you mean " : "", near.size ? near.at : "");
     nib__text_free(&near);
     return status;
 }
