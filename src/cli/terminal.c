@@ -18,11 +18,24 @@
 
 /* Set by the first Ctrl-C; the second one ends the program at once. */
 static volatile sig_atomic_t interrupted;
+static struct timespec interrupted_at; /* read and written by the handler only */
 
 static void on_interrupt(int signal_number)
 {
-    interrupted = 1;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!interrupted) {
+        interrupted_at = now;
+        interrupted = 1;
+        return;
+    }
+    /* timeout(1) and some shells send one interrupt twice: to the program and to its group */
+    const double since = (double)(now.tv_sec - interrupted_at.tv_sec) +
+                         1e-9 * (double)(now.tv_nsec - interrupted_at.tv_nsec);
+    if (since < 0.3)
+        return;
     signal(signal_number, SIG_DFL);
+    raise(signal_number);
 }
 
 void watch_interrupts(void)

@@ -186,7 +186,7 @@ static nib_status eval_line(evaluation *e, const char *path, const char *line, s
     if (!ok)
         status = nib__json_status(&json, e->err);
     else if (!text)
-        status = nib__fail(e->err, NIB_BAD_INPUT, "%s: there is no \"text\"", name);
+        status = nib__fail(e->err, NIB_BAD_INPUT, "%s has no \"text\"", name);
     else
         status = eval_text(e, name, text, text_size, true);
     nib__arena_free(&arena);
