@@ -71,6 +71,11 @@ void nib__output_abandon(nib_output *output);
 nib_status nib__file_write(const char *path, const void *bytes, size_t size, const nib_allocator *a,
                            nib_err *err);
 
+/* Takes a file as the sign that an output is being written; NIB_EXISTS if another process has it. A
+ * killed process loses it. *fd is for release, negative where the file system knows no locks. */
+nib_status nib__lock_take(int *fd, const char *path, nib_err *err);
+void nib__lock_release(int fd, const char *path);
+
 /* rename(from, to), then fsync of the directory that holds `to`. With replace, an existing file or
  * one-level directory `to` gives way: a kill at any moment leaves the old or the new one under the
  * name. */

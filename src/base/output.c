@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -203,6 +204,47 @@ nib_status nib__file_write(const char *path, const void *bytes, size_t size, con
         return nib__output_finish(output, err);
     nib__output_abandon(output);
     return status;
+}
+
+/* ---- one writer at a time ---- */
+
+/* False if the lock belongs to a file that its last owner has removed meanwhile. */
+static bool still_named(int fd, const char *path)
+{
+    struct stat opened, named;
+    return fstat(fd, &opened) == 0 && stat(path, &named) == 0 && opened.st_dev == named.st_dev &&
+           opened.st_ino == named.st_ino;
+}
+
+nib_status nib__lock_take(int *fd, const char *path, nib_err *err)
+{
+    enum { TRIES = 100 };
+    *fd = -1;
+    for (int i = 0; i < TRIES; i++) {
+        const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (file < 0)
+            return NIB_OK; /* what comes next says why nothing can be written here */
+        if (flock(file, LOCK_EX | LOCK_NB) != 0) {
+            const bool taken = errno == EWOULDBLOCK;
+            close(file);
+            return taken ? nib__fail(err, NIB_EXISTS, "%s: another process writes there now", path)
+                         : NIB_OK;
+        }
+        if (still_named(file, path)) {
+            *fd = file;
+            return NIB_OK;
+        }
+        close(file);
+    }
+    return nib__fail(err, NIB_EXISTS, "%s: other processes write there now", path);
+}
+
+void nib__lock_release(int fd, const char *path)
+{
+    if (fd < 0)
+        return;
+    (void)unlink(path); /* before it is let go, or the next owner's would be removed */
+    close(fd);
 }
 
 /* ---- publishing ---- */

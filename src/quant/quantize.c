@@ -133,6 +133,19 @@ static bool is_directory(const nib_checkpoint *cp)
            (size > 5 && strcmp(path + size - 5, ".json") == 0);
 }
 
+/* Two runs into one OUT would write into each other's parts: the second is refused. */
+static nib_status write_alone(nib_rewriting *r)
+{
+    const char *lock = nib__ledger_text(r->ledger, "%s.part.lock", r->job->out);
+    int fd;
+    if (lock == NULL)
+        return nib__fail_memory(r->err, strlen(r->job->out), "a path");
+    NIB_TRY(nib__lock_take(&fd, lock, r->err));
+    const nib_status status = write_output(r);
+    nib__lock_release(fd, lock);
+    return status;
+}
+
 static nib_status run(nib_rewriting *r, nib_quantize_report *report)
 {
     const nib_quantize_job *job = r->job;
@@ -140,7 +153,7 @@ static nib_status run(nib_rewriting *r, nib_quantize_report *report)
     NIB_TRY(check_output(r));
     NIB_TRY(nib__rewriting_list(r, r->directory ? shard_limit : 0));
     if (!job->dry_run)
-        NIB_TRY(write_output(r));
+        NIB_TRY(write_alone(r));
     *report = (nib_quantize_report){
         .format = r->dialect == NIB_DIALECT_TORCHAO ? "torchao" : "nibble",
         .bytes_before = nib__checkpoint_bytes(job->checkpoint),

@@ -47,6 +47,18 @@ check 'the next run copes with what is left' nibble quantize m out --recipe 8da4
 check 'and is whole' diff -r -x nibble.json out new
 only_here m new old out
 rm -r out
+
+# two at once: one is refused, and what is there is one of both
+nibble quantize m out --recipe 8da4w --quiet >"$seen.first" 2>&1 &
+other=0
+nibble quantize m out --recipe int8wo --force --quiet >"$seen.second" 2>&1 || other=$?
+first=0
+wait $! || first=$?
+check "two at once: $first $other" [ "$first$other" = 06 -o "$first$other" = 60 -o "$first$other" = 00 ]
+check 'one of both is whole' nibble verify out
+only_here m new old out
+rm -r out
+
 cut=0
 for signal in INT TERM HUP INT TERM; do
     status=$(killed $signal m out --recipe 8da4w --quiet)

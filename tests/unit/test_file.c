@@ -445,6 +445,28 @@ static void publishes(const char *from, const char *to, bool replace)
     assert_int_equal(nib__path_kind(at(from)), NIB_PATH_NONE);
 }
 
+static void test_lock(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    int first = -1, second = -1;
+    const char *path = at("out.lock");
+    assert_int_equal(nib__lock_take(&first, path, &err), NIB_OK);
+    assert_true(first >= 0);
+    assert_int_equal(nib__lock_take(&second, path, &err), NIB_EXISTS);
+    assert_int_equal(second, -1);
+    assert_non_null(strstr(err.text, "another process writes there now"));
+    nib__lock_release(first, path);
+    assert_int_equal(nib__path_kind(path), NIB_PATH_NONE);
+    put(path, "", 0); /* as a killed process leaves it: the file, without the lock */
+    assert_int_equal(nib__lock_take(&second, path, &err), NIB_OK);
+    nib__lock_release(second, path);
+    /* where nothing can be written, that is for the writer to say */
+    assert_int_equal(nib__lock_take(&first, at("missing/out.lock"), &err), NIB_OK);
+    assert_int_equal(first, -1);
+    nib__lock_release(first, path);
+}
+
 static void test_publish_file(void **state)
 {
     (void)state;
@@ -555,6 +577,7 @@ int main(void)
         cmocka_unit_test(test_abandon),
         cmocka_unit_test(test_failed_write),
         cmocka_unit_test(test_output_without_memory),
+        cmocka_unit_test(test_lock),
         cmocka_unit_test(test_publish_file),
         cmocka_unit_test(test_publish_directory),
         cmocka_unit_test(test_publish_mixed),
