@@ -41,7 +41,7 @@ for command in info plan quantize generate eval verify bench devices kernels rec
     equal "lines of $command --help beyond 80 columns" '' "$(grep -n '.\{81\}' help)"
     for option in $(grep -o '^  ....\?--[a-z-]*' help | grep -o -e '--.*'); do
         check "$option in the page of $command" grep -q -e "$(echo "$option" | sed 's/-/\\\\-/g')" "man/nibble-$command.1"
-        check "$option in $command's completions" grep -q "^ *$command).* $option[ \"]" bash.completion
+        check "$option in $command's completions" grep -q "^ *$command).* ${option}[ \"]" bash.completion
         check "$option of $command in fish" grep -q "_from $command' -l ${option#--}" fish.completion
     done
 done
