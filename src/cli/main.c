@@ -48,7 +48,7 @@ static const char *cache_path(char *out, size_t size)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int length;
-    if (cache && *cache)
+    if (cache && *cache == '/') /* the standard ignores relative ones */
         length = snprintf(out, size, "%s/nibble", cache);
     else if (home && *home)
         length = snprintf(out, size, "%s/.cache/nibble", home);

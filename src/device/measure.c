@@ -219,7 +219,8 @@ static samples unit_rate(nib_pool *pool, unit_work work)
     samples timed = {0, 0, 0};
     double spent_s = 0;
     /* Doubled until a run is long enough to time, then the best of a few. */
-    while ((spent_s < unit_seconds || timed.count < RUNS_MIN) && spent_s < most_s) {
+    while (timed.count == 0 ||
+           ((spent_s < unit_seconds || timed.count < RUNS_MIN) && spent_s < most_s)) {
         const uint64_t start = nib__now_ns();
         nib__pool_each(pool, true, run_loop, &j);
         const uint64_t ns = nib__now_ns() - start + 1;
