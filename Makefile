@@ -135,6 +135,7 @@ lint: all
 docs: all
 	$(PROGRAM) kernels --markdown > docs/kernels.md
 	$(PROGRAM) recipes --markdown > docs/recipes.md
+	$(PROGRAM) manual --markdown > docs/commands.md
 
 bench: all
 	$(PROGRAM) bench --kernels

@@ -44,6 +44,7 @@ int parse_options(settings *out, const command *c, int argc, char **argv);
 void free_settings(settings *s);
 void print_help(FILE *to, const command *c); /* NULL: of the program */
 int print_manual(const char *name);          /* troff of nibble(1) or nibble-NAME(1) */
+int print_markdown(void);                    /* docs/commands.md */
 int print_completion(const char *shell);
 /* "; did you mean PREFIXname?" of the name nearest to a wrong one, or an empty string. */
 const char *nearest(char out[128], const char *wrong, const char *prefix, const char *const *names,

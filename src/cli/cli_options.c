@@ -83,11 +83,12 @@ const option option_table[] = {
     {"isa", 0, KIND_TEXT, AT(isa), "LEVEL",
      "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16", ON_ALL},
     {"json", 'j', KIND_FLAG, AT(json), NULL, "machine-readable output (\"schema\": 1)", ON_ALL},
-    {"markdown", 0, KIND_FLAG, AT(markdown), NULL, "as in the documentation", ON_TABLES},
+    {"markdown", 0, KIND_FLAG, AT(markdown), NULL, "as in the documentation",
+     ON_TABLES | ON_MANUAL},
     {"quiet", 'q', KIND_FLAG, AT(quiet), NULL, "no progress, statistics or summary on stderr",
      ON_ALL},
     {"no-color", 0, KIND_FLAG, AT(no_color), NULL, "no colours", ON_ALL},
-    {"help", 'h', KIND_FLAG, AT(help), NULL, "this text", ON_ALL},
+    {"help", 'h', KIND_FLAG, AT(help), NULL, "this text", ON_ALL | ON_MANUAL | ON_COMPLETION},
 };
 const size_t option_count = sizeof option_table / sizeof *option_table;
 

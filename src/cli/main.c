@@ -89,7 +89,11 @@ int open_model(nib_model **out, nib_engine *engine, const settings *s, const cha
 
 int run_manual(const settings *s)
 {
-    return print_manual(s->arguments.count > 0 ? s->arguments.items[0] : NULL);
+    if (s->markdown && s->arguments.count > 0)
+        return fail_usage("--markdown prints all commands; leave out \"%s\"",
+                          s->arguments.items[0]);
+    return s->markdown ? print_markdown()
+                       : print_manual(s->arguments.count > 0 ? s->arguments.items[0] : NULL);
 }
 int run_completion(const settings *s) { return print_completion(s->arguments.items[0]); }
 

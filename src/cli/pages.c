@@ -96,6 +96,46 @@ int print_manual(const char *name)
         "there is no manual page for \"%s\"; nibble or the name of a command is wanted", name);
 }
 
+/* ---- docs/commands.md ---- */
+
+static void print_markdown_options(const command *c)
+{
+    puts("| option | |\n|---|---|");
+    for (size_t i = 0; i < option_count; i++) {
+        const option *o = &option_table[i];
+        if (!(o->on & command_bit(c)))
+            continue;
+        fputs("| ", stdout);
+        if (o->letter)
+            printf("`-%c`, ", o->letter);
+        printf("`--%s%s%s` | %s |\n", o->name, o->value ? " " : "", o->value ? o->value : "",
+               o->help);
+    }
+}
+
+int print_markdown(void)
+{
+    puts(
+        "# Commands\n\nPrinted by `nibble manual --markdown`; `nibble COMMAND --help` says the "
+        "same, "
+        "and `nibble manual COMMAND` is a manual page.\n\nResults go to stdout, everything else to "
+        "stderr. Exit status: 0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done or no "
+        "allowed way, 5 resources, 6 input/output, 8 check failed, 130 interrupted.");
+    for (size_t i = 0; i < command_count; i++) {
+        const command *c = &commands[i];
+        printf("\n## nibble %s%s%s\n\n%s\n\n", c->name, *c->arguments ? " " : "", c->arguments,
+               c->description);
+        for (const char *at = c->examples; *at; at += *at == '\n') {
+            const int size = (int)strcspn(at, "\n");
+            printf("    %.*s\n", size, at);
+            at += size;
+        }
+        putchar('\n');
+        print_markdown_options(c);
+    }
+    return finish_stdout(0);
+}
+
 /* ---- completions ---- */
 
 static void print_words(const command *c)

@@ -35,8 +35,8 @@ equal 'a command completed' 'quantize' "$(bash -c '. ./bash.completion
 COMP_WORDS=(nibble qu) COMP_CWORD=1; _nibble; echo "${COMPREPLY[@]}"')"
 if command -v zsh >/dev/null; then check zsh zsh -n zsh.completion; fi
 if command -v fish >/dev/null; then check fish fish -n fish.completion; fi
-for command in info plan quantize generate eval verify bench devices kernels recipes; do
-    nibble $command --help >help
+for command in $commands; do
+    nibble "$command" --help >help
     equal "trailing blanks in $command --help" '' "$(grep -n ' $' help)"
     equal "lines of $command --help beyond 80 columns" '' "$(grep -n '.\{81\}' help)"
     for option in $(grep -o '^  ....\?--[a-z-]*' help | grep -o -e '--.*'); do
@@ -55,3 +55,5 @@ done
 for machine in mi210 apple-m2 a100 h200 b200 graviton3 raspberry-pi-5; do
     check "$machine is listed" grep -q "^$machine " <(nibble devices)
 done
+check 'commands in Markdown' test 12 -le "$(nibble manual --markdown | grep -c '^## nibble ')"
+refused 2 '--markdown prints all commands; leave out "plan"' manual plan --markdown
