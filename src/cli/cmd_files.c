@@ -6,81 +6,61 @@
 
 #include <string.h>
 
-int run_info(const settings *s)
+static int ended(nib_status status, const nib_err *err)
 {
-    const char *path = model_path(s);
-    if (!path)
-        return fail_usage("`nibble info` wants MODEL");
-    nib_engine *engine;
-    int status = open_engine(&engine, s);
-    if (status)
-        return status;
-    nib_model *model = NULL;
+    return status == NIB_OK ? finish_stdout(0) : fail(err);
+}
+
+static int info(nib_model *model, nib_engine *engine, const settings *s)
+{
     nib_err err;
     const nib_sink sink = report_sink(s);
-    status = open_model(&model, engine, s, path, true);
+    (void)engine;
+    return ended(nib_info_write(model, form_of(s), &sink, &err), &err);
+}
+
+int run_info(const settings *s) { return with_model(s, "`nibble info` wants MODEL", true, info); }
+
+static int verify(nib_model *model, nib_engine *engine, const settings *s)
+{
+    nib_model *against = NULL;
+    nib_err err;
+    const nib_sink sink = report_sink(s);
+    int status = s->against ? open_model(&against, engine, s, s->against, true) : 0;
     if (status == 0)
-        status = nib_info_write(model, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
-                                                                          : fail(&err);
-    nib_model_close(model);
-    nib_engine_close(engine);
+        status = ended(nib_verify(model, against, form_of(s), &sink, &err), &err);
+    nib_model_close(against);
     return status;
 }
 
 int run_verify(const settings *s)
 {
-    const char *path = model_path(s);
-    if (!path)
-        return fail_usage("`nibble verify` wants MODEL");
-    nib_engine *engine;
-    int status = open_engine(&engine, s);
-    if (status)
-        return status;
-    nib_model *model = NULL, *against = NULL;
+    return with_model(s, "`nibble verify` wants MODEL", true, verify);
+}
+
+static int quantize(nib_model *model, nib_engine *engine, const settings *s)
+{
+    const nib_quantize_options options = {.request = request_of(s),
+                                          .out = s->arguments.items[s->arguments.count - 1],
+                                          .format = s->format,
+                                          .calibrate = s->calibrate,
+                                          .force = s->force,
+                                          .dry_run = s->dry_run};
     nib_err err;
     const nib_sink sink = report_sink(s);
-    status = open_model(&model, engine, s, path, true);
-    if (status == 0 && s->against)
-        status = open_model(&against, engine, s, s->against, true);
-    if (status == 0)
-        status = nib_verify(model, against, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
-                                                                               : fail(&err);
-    nib_model_close(against);
-    nib_model_close(model);
-    nib_engine_close(engine);
+    (void)engine;
+    const int status = ended(nib_quantize(model, &options, form_of(s), &sink, &err), &err);
+    clear_progress();
     return status;
 }
 
 int run_quantize(const settings *s)
 {
-    const char *path = model_path(s),
-               *out = s->arguments.count > 0 ? s->arguments.items[s->arguments.count - 1] : NULL;
-    if (!path || !out || (!s->model && s->arguments.count < 2))
+    if (s->arguments.count < (s->model ? 1 : 2))
         return fail_usage("`nibble quantize` wants MODEL and OUT");
     if (!s->recipe)
         return fail_usage("`nibble quantize` wants --recipe; `nibble recipes` lists them");
     if (s->method && strcmp(s->method, "rtn") != 0)
         return fail_usage("--method %s is not built; rtn (round to nearest) is", s->method);
-    nib_engine *engine;
-    int status = open_engine(&engine, s);
-    if (status)
-        return status;
-    nib_model *model = NULL;
-    nib_err err;
-    const nib_sink sink = report_sink(s);
-    status = open_model(&model, engine, s, path, false);
-    if (status == 0) {
-        const nib_quantize_options options = {.request = request_of(s),
-                                              .out = out,
-                                              .format = s->format,
-                                              .calibrate = s->calibrate,
-                                              .force = s->force,
-                                              .dry_run = s->dry_run};
-        status = nib_quantize(model, &options, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
-                                                                                  : fail(&err);
-        clear_progress();
-    }
-    nib_model_close(model);
-    nib_engine_close(engine);
-    return status;
+    return with_model(s, "`nibble quantize` wants MODEL and OUT", false, quantize);
 }

@@ -18,27 +18,21 @@ static int write_plan(const nib_plan *plan, const settings *s)
     return finish_stdout(0);
 }
 
+static int plan_model(nib_model *model, nib_engine *engine, const settings *s)
+{
+    nib_plan *plan = NULL;
+    const nib_request request = request_of(s);
+    nib_err err;
+    (void)engine;
+    const int status =
+        nib_plan_make(&plan, model, &request, &err) == NIB_OK ? write_plan(plan, s) : fail(&err);
+    nib_plan_free(plan);
+    return status;
+}
+
 int run_plan(const settings *s)
 {
-    const char *path = model_path(s);
-    if (!path)
-        return fail_usage(
-            "`nibble plan` wants MODEL: a directory, a config.json or a .safetensors file");
-    nib_engine *engine;
-    int status = open_engine(&engine, s);
-    if (status)
-        return status;
-    nib_model *model = NULL;
-    nib_plan *plan = NULL;
-    status = open_model(&model, engine, s, path, false);
-    if (status == 0) {
-        const nib_request request = request_of(s);
-        nib_err err;
-        status = nib_plan_make(&plan, model, &request, &err) == NIB_OK ? write_plan(plan, s)
-                                                                       : fail(&err);
-    }
-    nib_plan_free(plan);
-    nib_model_close(model);
-    nib_engine_close(engine);
-    return status;
+    return with_model(
+        s, "`nibble plan` wants MODEL: a directory, a config.json or a .safetensors file", false,
+        plan_model);
 }

@@ -87,6 +87,25 @@ int open_model(nib_model **out, nib_engine *engine, const settings *s, const cha
     return nib_model_open(out, engine, path, &options, &err) == NIB_OK ? 0 : fail(&err);
 }
 
+int with_model(const settings *s, const char *wants, bool inspect,
+               int (*use)(nib_model *model, nib_engine *engine, const settings *s))
+{
+    const char *path = model_path(s);
+    if (!path)
+        return fail_usage("%s", wants);
+    nib_engine *engine;
+    int status = open_engine(&engine, s);
+    if (status)
+        return status;
+    nib_model *model = NULL;
+    status = open_model(&model, engine, s, path, inspect);
+    if (status == 0)
+        status = use(model, engine, s);
+    nib_model_close(model);
+    nib_engine_close(engine);
+    return status;
+}
+
 int run_manual(const settings *s)
 {
     if (s->markdown && s->arguments.count > 0)
