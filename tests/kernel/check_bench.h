@@ -16,13 +16,14 @@ enum { BENCH_RUNS = 15 };
 typedef struct bench_job {
     const nib_kernel *row;
     nib_linear a;
-    uint8_t *scratch[64];
+    uint8_t *scratch; /* [threads][scratch_bytes] */
+    size_t scratch_bytes;
 } bench_job;
 
 static void bench_part(void *ctx, int worker, int64_t begin, int64_t end)
 {
     bench_job *job = ctx;
-    job->row->run.linear(&job->a, begin, end, job->scratch[worker]);
+    job->row->run.linear(&job->a, begin, end, job->scratch + (size_t)worker * job->scratch_bytes);
 }
 
 static int by_size(const void *a, const void *b)
@@ -51,17 +52,12 @@ static void bench_one(const nib_kernel *row, const linear_case *c, nib_pool *poo
     quantizer->run.quant(&quant, 0, c->m);
     job.a = (nib_linear){.w = &w, .x = quant.out, .ldy = c->n};
     job.a.y = take(&m, (size_t)(c->m * c->n) * sizeof(float));
-    uint64_t bytes = nib__weight_bytes(&w);
-    if (row->packing != NULL) {
-        bytes = row->packing->bytes(&w);
-        uint8_t *packed = take(&m, (size_t)bytes);
-        for (int64_t n = 0; n < w.n; n += row->packing->step)
-            row->packing->pack(&w, packed, n, nib__min(w.n, n + row->packing->step));
-        job.a.packed = packed;
-    }
+    job.a.packed = pack_weight(&m, row, &w);
+    const uint64_t bytes = row->packing != NULL ? row->packing->bytes(&w) : nib__weight_bytes(&w);
     const int threads = nib__pool_threads(pool);
-    for (int i = 0; i < threads; i++)
-        job.scratch[i] = take(&m, row->scratch != NULL ? row->scratch(&job.a) : 0);
+    if (row->scratch != NULL)
+        job.scratch_bytes = (size_t)nib__round_up((int64_t)row->scratch(&job.a), 64);
+    job.scratch = take(&m, (size_t)threads * job.scratch_bytes);
     for (int i = -2; i < BENCH_RUNS; i++) {
         const uint64_t start = nib__now_ns();
         nib__pool_run(pool, c->n, grain_of(row, c->n, threads), true, bench_part, &job);

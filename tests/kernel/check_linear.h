@@ -249,18 +249,26 @@ static bool check_quant_case(verdict *v, const nib_kernel *row, const nib_kernel
 
 /* ---- products ---- */
 
+/* The weight in the row's layout, packed in the smallest parts; NULL: the row reads it plain. */
+static const void *pack_weight(memory *m, const nib_kernel *row, const nib_weight *w)
+{
+    const nib_packing *p = row->packing;
+    if (p == NULL)
+        return NULL;
+    uint8_t *packed = take(m, (size_t)p->bytes(w));
+    for (int64_t n = 0; n < w->n; n += p->step)
+        p->pack(w, packed, n, nib__min(w->n, n + p->step));
+    return packed;
+}
+
 static float *run_linear(memory *m, const nib_kernel *row, nib_linear a, int64_t part)
 {
     const nib_weight plain = *a.w;
     nib_weight bare = plain;
     float *y = take(m, (size_t)(a.x.m * a.ldy) * sizeof *y);
-    if (row->packing != NULL && row->packing->pack != NULL) {
-        uint8_t *packed = take(m, (size_t)row->packing->bytes(&plain));
-        for (int64_t n = 0; n < plain.n; n += row->packing->step)
-            row->packing->pack(&plain, packed, n, nib__min(plain.n, n + row->packing->step));
-        a.packed = packed;
+    a.packed = pack_weight(m, row, &plain);
+    if (a.packed != NULL)
         bare.codes = bare.scales = bare.zeros = NULL; /* belong to the packed layout now */
-    }
     a.w = &bare;
     a.y = y;
     void *scratch = take(m, row->scratch != NULL ? row->scratch(&a) : 0);

@@ -17,6 +17,19 @@ typedef struct result {
     int64_t count;
 } result;
 
+/* What every operation promises: the reference's bits, the same bits in parts (`how`: of what
+ * size), and nothing outside. Releases the case's memory. */
+static bool check_results(verdict *v, memory *m, result want, result got, result parts,
+                          const char *how)
+{
+    const bool good =
+        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
+        same_floats(v, how, parts.values, got.values, got.count, 0) &&
+        (guards_hold(m) || broken(v, "wrote outside its output"));
+    release(m);
+    return good;
+}
+
 /* ---- norm, swiglu, add ---- */
 
 static result run_norm(const nib_kernel *row, memory *m, nib_norm a, bool in_place, int64_t part)
@@ -48,13 +61,8 @@ static bool check_norm(verdict *v, const nib_kernel *row, const nib_kernel *ref,
                         .eps = 1e-5F};
     const result want = run_norm(ref, &m, a, false, rows), got = run_norm(row, &m, a, false, rows);
     const result parts = run_norm(row, &m, a, false, 1), placed = run_norm(row, &m, a, true, rows);
-    const bool good =
-        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
-        same_floats(v, "row by row", parts.values, got.values, got.count, 0) &&
-        same_floats(v, "in place", placed.values, got.values, got.count, 0) &&
-        (guards_hold(&m) || broken(v, "wrote outside its output"));
-    release(&m);
-    return good;
+    const bool in_place = same_floats(v, "in place", placed.values, got.values, got.count, 0);
+    return check_results(v, &m, want, got, parts, "row by row") && in_place;
 }
 
 static result run_swiglu(const nib_kernel *row, memory *m, nib_swiglu a, int64_t part)
@@ -79,12 +87,7 @@ static bool check_swiglu(verdict *v, const nib_kernel *row, const nib_kernel *re
                           .ldo = width + below(r, 3)};
     const result want = run_swiglu(ref, &m, a, rows), got = run_swiglu(row, &m, a, rows);
     const result parts = run_swiglu(row, &m, a, 1);
-    const bool good =
-        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
-        same_floats(v, "row by row", parts.values, got.values, got.count, 0) &&
-        (guards_hold(&m) || broken(v, "wrote outside its output"));
-    release(&m);
-    return good;
+    return check_results(v, &m, want, got, parts, "row by row");
 }
 
 static result run_add(const nib_kernel *row, memory *m, nib_add a, const float *start, int64_t part)
@@ -107,12 +110,7 @@ static bool check_add(verdict *v, const nib_kernel *row, const nib_kernel *ref, 
     const float *start = floats(&m, rows * ldy, r, VALUES_RANDOM);
     const result want = run_add(ref, &m, a, start, rows), got = run_add(row, &m, a, start, rows);
     const result parts = run_add(row, &m, a, start, 1);
-    const bool good =
-        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
-        same_floats(v, "row by row", parts.values, got.values, got.count, 0) &&
-        (guards_hold(&m) || broken(v, "wrote outside its output"));
-    release(&m);
-    return good;
+    return check_results(v, &m, want, got, parts, "row by row");
 }
 
 /* ---- rope ---- */
@@ -144,12 +142,7 @@ static bool check_rope(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     const float *start = floats(&m, rows * a.ldx, r, class);
     const result want = run_rope(ref, &m, a, start, rows), got = run_rope(row, &m, a, start, rows);
     const result parts = run_rope(row, &m, a, start, 1);
-    const bool good =
-        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
-        same_floats(v, "row by row", parts.values, got.values, got.count, 0) &&
-        (guards_hold(&m) || broken(v, "wrote outside its output"));
-    release(&m);
-    return good;
+    return check_results(v, &m, want, got, parts, "row by row");
 }
 
 /* ---- embedding ---- */
@@ -189,12 +182,7 @@ static bool check_embed(verdict *v, const nib_kernel *row, const nib_kernel *ref
     const nib_embed a = {.table = &table, .ids = ids, .m = rows};
     const result want = run_embed(ref, &m, a, rows), got = run_embed(row, &m, a, rows);
     const result parts = run_embed(row, &m, a, 1);
-    const bool good =
-        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
-        same_floats(v, "row by row", parts.values, got.values, got.count, 0) &&
-        (guards_hold(&m) || broken(v, "wrote outside its output"));
-    release(&m);
-    return good;
+    return check_results(v, &m, want, got, parts, "row by row");
 }
 
 /* ---- the cache: storing and attending ---- */
@@ -301,12 +289,7 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     const result want = run_attn(ref, &m, a, rows * a.heads),
                  got = run_attn(row, &m, a, rows * a.heads);
     const result parts = run_attn(row, &m, a, 1);
-    const bool good =
-        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
-        same_floats(v, "item by item", parts.values, got.values, got.count, 0) &&
-        (guards_hold(&m) || broken(v, "wrote outside its output"));
-    release(&m);
-    return good;
+    return check_results(v, &m, want, got, parts, "item by item");
 }
 
 /* ---- all of a row's cases ---- */
