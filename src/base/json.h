@@ -55,6 +55,10 @@ nib_json_event nib__json_next(nib_json *json);
 /* Skips the value whose first event was just read (or, after KEY, the value that follows). */
 bool nib__json_skip(nib_json *json);
 
+/* The text of the value that follows the KEY just read, as it stands; "null" like any other. NULL:
+ * json->err says why. */
+char *nib__json_raw(nib_json *json, nib_arena *arena);
+
 /* The KEY or STRING just read, decoded and NUL-terminated (the size may count NULs inside); a lone
  * surrogate escape is an error. Memory comes from the arena. NULL: json->err says why. */
 char *nib__json_string(nib_json *json, nib_arena *arena, size_t *size);

@@ -396,6 +396,19 @@ nib_json_event nib__json_next(nib_json *json)
     }
 }
 
+char *nib__json_raw(nib_json *json, nib_arena *arena)
+{
+    if (nib__json_next(json) == NIB_JSON_ERROR)
+        return NULL;
+    const char *start = json->from;
+    if (!nib__json_skip(json))
+        return NULL;
+    char *text = nib__arena_copy(arena, start, (size_t)(json->at - start));
+    if (text == NULL)
+        nib__json_fail_memory(json, (size_t)(json->at - start));
+    return text;
+}
+
 bool nib__json_skip(nib_json *json)
 {
     if (json->event == NIB_JSON_KEY)

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Schemes: their grammar and names, and reading one plain quantized weight. What each base means is
- * the table `bases` below; how its scales are chosen is quantize_rows.c and docs/quantization.md.
+ * Schemes: their grammar and names. What each base means is the table `bases` below; how its scales
+ * are chosen is quantizer.c and docs/quantization.md.
  */
 #include "scheme.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 
 /* ---- the grammar ---- */
@@ -422,93 +421,4 @@ nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib
         return NIB_OK;
     }
     return unknown_base(err, whole, name, base_size);
-}
-
-/* ---- one weight ---- */
-
-void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out)
-{
-    const uint8_t *bytes = w->codes;
-    if (w->store != NIB_STORE_NIBBLE) {
-        memcpy(out, bytes + i * w->k + k0, (size_t)count);
-        return;
-    }
-    const uint8_t *row = bytes + i * nib__ceil_div(w->k, 2);
-    nib__unpack_i4(out, row, k0, count);
-    if (w->scheme.code != NIB_CODE_I4)
-        for (int64_t j = 0; j < count; j++)
-            out[j] = (int8_t)(out[j] & 15);
-}
-
-static float element(const void *from, nib_type type, int64_t at)
-{
-    float value;
-    nib__to_f32(&value, (const char *)from + at * (nib__type_bits(type) / 8), type, 1);
-    return value;
-}
-
-float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g)
-{
-    return element(w->scales, w->scale_type, i * w->scale_stride_n + g * w->scale_stride_g);
-}
-
-float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g)
-{
-    if (w->scheme.zero == NIB_ZERO_NONE)
-        return 0;
-    return element(w->zeros, w->zero_type, i * w->scale_stride_n + g * w->scale_stride_g);
-}
-
-static float code_value(nib_code code, int8_t c)
-{
-    switch (code) {
-    case NIB_CODE_E4M3:
-    case NIB_CODE_MX8: return nib__e4m3_to_f32((uint8_t)c);
-    case NIB_CODE_E5M2: return nib__e5m2_to_f32((uint8_t)c);
-    case NIB_CODE_MX4:
-    case NIB_CODE_NV4: return nib__e2m1_to_f32((uint8_t)c);
-    default: return (float)c;
-    }
-}
-
-void nib__weight_row(const nib_weight *w, int64_t i, float *out)
-{
-    static const nib_type float_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
-    if (w->store == NIB_STORE_FLOAT) {
-        const nib_type type = float_types[w->scheme.code];
-        nib__to_f32(out, (const char *)w->codes + i * w->k * (nib__type_bits(type) / 8), type,
-                    w->k);
-        return;
-    }
-    enum { PIECE = 256 };
-    int8_t codes[PIECE];
-    const int64_t size = nib__scheme_group_size(&w->scheme, w->k);
-    for (int64_t k0 = 0, g = 0; k0 < w->k; k0 += size, g++) {
-        const float scale = nib__weight_scale(w, i, g), zero = nib__weight_zero(w, i, g);
-        const int64_t end = nib__min(k0 + size, w->k);
-        for (int64_t at = k0; at < end; at += PIECE) {
-            const int64_t count = nib__min(PIECE, end - at);
-            nib__weight_codes(w, i, at, count, codes);
-            for (int64_t j = 0; j < count; j++) {
-                const float c = code_value(w->scheme.code, codes[j]);
-                out[at + j] = w->scheme.zero == NIB_ZERO_INT     ? (c - zero) * scale
-                              : w->scheme.zero == NIB_ZERO_FLOAT ? c * scale + zero
-                                                                 : c * scale;
-            }
-        }
-    }
-}
-
-uint64_t nib__weight_bytes(const nib_weight *w)
-{
-    const uint64_t n = (uint64_t)w->n, k = (uint64_t)w->k;
-    if (w->store == NIB_STORE_FLOAT)
-        return n * k * (w->scheme.code == NIB_CODE_F32 ? 4 : 2);
-    const uint64_t codes = w->store == NIB_STORE_NIBBLE ? n * ((k + 1) / 2) : n * k;
-    const bool one = w->scheme.group == NIB_GROUP_TENSOR;
-    const uint64_t scales = one ? 1 : n * (uint64_t)nib__scheme_groups(&w->scheme, w->k);
-    const uint64_t scale_bits = (uint64_t)nib__type_bits(w->scale_type);
-    const uint64_t zero_bits =
-        w->scheme.zero == NIB_ZERO_NONE ? 0 : (uint64_t)nib__type_bits(w->zero_type);
-    return codes + scales * (scale_bits + zero_bits) / 8;
 }

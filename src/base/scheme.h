@@ -73,44 +73,69 @@ int64_t nib__scheme_groups(const nib_scheme *s, int64_t k);
 /* Elements per group: k for row and tensor. */
 int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k);
 
-/* How the codes of a nib_weight lie in memory. */
+/* How the codes of a nib_weight lie in memory: a row of the table in store.c each. */
 typedef enum nib_store {
     NIB_STORE_FLOAT,  /* [n][k] of the code's float type */
     NIB_STORE_BYTE,   /* [n][k] one code per byte: i8 for I8 and I4, the bit pattern for E4M3, E5M2,
                          MX8 */
     NIB_STORE_NIBBLE, /* [n][ceil(k/2)] low nibble first: two's complement for I4, bit pattern for
                          MX4, NV4 */
+    NIB_STORE_COUNT
 } nib_store;
 
-/* One linear weight, plain. Pointers belong to the checkpoint (or the quantizer's buffer) and may
- * be unaligned. The value of element (i, j) of group g: ZERO_NONE  code * scale      ZERO_INT (code
- * - zero) * scale      ZERO_FLOAT  code * scale + zero (for tinygemm files the loader has already
- * taken 8 off the unsigned code). */
+/* One linear weight, as files mean it. Pointers belong to the checkpoint (or the quantizer's
+ * buffer) and may be unaligned. The value of element (i, j) of group g: ZERO_NONE  code * scale
+ * ZERO_INT (code - zero) * scale      ZERO_FLOAT  code * scale + zero (for tinygemm files the
+ * loader has already taken 8 off the unsigned code). Read it through the functions below: a store
+ * may keep scales among its codes, and rows may lie in another order. */
 typedef struct nib_weight {
     nib_scheme scheme;
     int64_t n, k;
     nib_store store;
     const void *codes;
-    const void *scales; /* scale (i, g) at element i * scale_stride_n + g * scale_stride_g; NULL for
-                           float codes */
-    nib_type scale_type;                    /* F32 F16 BF16 F64, E8M0 for MX */
+    const void *scales;  /* scale (i, g) at element i / scale_rows * scale_stride_n + g *
+                            scale_stride_g; NULL for float codes and for stores that hold them */
+    nib_type scale_type; /* F32 F16 BF16 F64, E8M0 for MX, E4M3 for NV; NONE for float codes. Of a
+                            store that holds its scales: the least type that keeps them exact */
     int64_t scale_stride_n, scale_stride_g; /* 0 and 0 for one tensor scale */
-    const void *zeros;                      /* strided as scales; NULL for ZERO_NONE */
-    nib_type zero_type; /* I8 or I32 for ZERO_INT, a float type for ZERO_FLOAT */
-    const void *bias;   /* [n] or NULL */
+    int64_t scale_rows;                     /* rows that share their scales; 0 means 1 */
+    float tensor_scale;                     /* NV4: every scale is times it; 0: there is none */
+    const void *zeros;    /* strided as scales; NULL for ZERO_NONE and as scales */
+    nib_type zero_type;   /* I8 or I32 for ZERO_INT, a float type for ZERO_FLOAT */
+    const int32_t *rows;  /* [n] where row i is stored, such as a part of a fused weight or the
+                             rotary order of another tool; NULL: at i */
+    const int32_t *order; /* [k] the input that stored column j belongs to (GPTQ's act-order);
+                             groups run over stored columns; NULL: j */
+    const void *bias;     /* [n] or NULL */
     nib_type bias_type;
     const float *act_scale;  /* one value, NIB_ACT_I8_STATIC only */
     const int32_t *act_zero; /* likewise; NULL when symmetric */
 } nib_weight;
 
-/* Codes k0..k0+count of row i as int8 (I8, I4) or raw bytes (E4M3, E5M2, MX8; MX4 and NV4 one per
- * byte). */
+/* Where row i is stored. */
+NIB_INLINE int64_t nib__weight_place(const nib_weight *w, int64_t i)
+{
+    return w->rows != NULL ? w->rows[i] : i;
+}
+
+/* Row i of a FLOAT store, k values of the code's type. */
+const void *nib__weight_floats(const nib_weight *w, int64_t i);
+/* Stored columns k0..k0+count of row i as int8 (I8, I4) or raw bytes (E4M3, E5M2, MX8; MX4 and NV4
+ * one per byte). */
 void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out);
-float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g);
-float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g); /* 0 for ZERO_NONE */
-/* Row i dequantized to f32 [k], by the formula above in f32 (no fma). */
+float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g);      /* times tensor_scale */
+float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g);       /* 0 for ZERO_NONE */
+int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g); /* 0 but for ZERO_INT */
+/* The same as values of scale_type and zero_type at `to`, F64 rounded to F32: what packed layouts
+ * hold. */
+void nib__weight_put_scale(const nib_weight *w, int64_t i, int64_t g, void *to);
+void nib__weight_put_zero(const nib_weight *w, int64_t i, int64_t g, void *to);
+/* Row i dequantized to f32 [k], by the formula above in f32 (no fma), in the order of the inputs.
+ */
 void nib__weight_row(const nib_weight *w, int64_t i, float *out);
 /* Bytes of codes, scales and zeros. */
 uint64_t nib__weight_bytes(const nib_weight *w);
+/* Bytes of one stored row of codes; 0: rows do not lie by themselves. */
+uint64_t nib__weight_row_bytes(const nib_weight *w);
 
 #endif

@@ -12,6 +12,7 @@
 
 enum {
     INDEX_MAX = 100000000,  /* bytes of an index file, as of a header */
+    CONFIG_MAX = 16 << 20,  /* bytes of a config.json */
     MEMORY_FREE = 64 << 20, /* bytes that a checkpoint of any size may cost */
 };
 
@@ -53,6 +54,12 @@ static nib_status take_files(nib_checkpoint *cp, size_t count, nib_err *err)
     return cp->maps == NULL || cp->files == NULL ? no_memory(err, cp->path) : NIB_OK;
 }
 
+static bool begins_with(const nib_map *map, const char *magic)
+{
+    const size_t size = strlen(magic);
+    return map->size >= size && (size == 0 || memcmp(map->at, magic, size) == 0);
+}
+
 /* Other formats that a person may point at: named, with the way out. */
 static nib_status check_magic(const nib_map *map, const char *path, nib_err *err)
 {
@@ -66,15 +73,29 @@ static nib_status check_magic(const nib_map *map, const char *path, nib_err *err
         {"\x80\002", "is a pickle, which can run code and is never read; save it as safetensors"},
     };
     char a[NIB_SHOWN];
-    for (size_t i = 0; i < COUNT(others); i++) {
-        const size_t size = strlen(others[i].magic);
-        if (map->size >= size && memcmp(map->at, others[i].magic, size) == 0)
+    for (size_t i = 0; i < COUNT(others); i++)
+        if (begins_with(map, others[i].magic))
             return nib__fail(err, NIB_UNSUPPORTED, "%s %s", shown(a, path), others[i].says);
-    }
     return NIB_OK;
 }
 
-static nib_status open_file(nib_checkpoint *cp, nib_safetensors *parsed, const char *path,
+/* The formats that are read, by their first bytes; safetensors has none, and is the last. */
+static const struct {
+    const char *magic;
+    nib_parse *parse;
+} formats[] = {
+    {"", nib__safetensors_parse},
+};
+
+static nib_parse *format_of(const nib_map *map)
+{
+    size_t i = 0;
+    while (!begins_with(map, formats[i].magic))
+        i++;
+    return formats[i].parse;
+}
+
+static nib_status open_file(nib_checkpoint *cp, nib_contents *parsed, const char *path,
                             nib_err *err)
 {
     nib_map *map = &cp->maps[cp->file_count];
@@ -85,7 +106,7 @@ static nib_status open_file(nib_checkpoint *cp, nib_safetensors *parsed, const c
     if (map->size < SIZE_MAX / 4)
         cp->arena.limit += 2 * (size_t)map->size;
     NIB_TRY(check_magic(map, path, err));
-    return nib__safetensors_parse(parsed, map->at, map->size, path, file, &cp->arena, err);
+    return format_of(map)(parsed, map->at, map->size, path, file, &cp->arena, err);
 }
 
 /* ---- one list of all files' tensors ---- */
@@ -110,7 +131,7 @@ static nib_status check_entry(nib_shards *index, const nib_checkpoint *cp, const
     return NIB_OK;
 }
 
-static nib_status add_tensors(nib_checkpoint *cp, const nib_safetensors *parsed, nib_shards *index,
+static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, nib_shards *index,
                               nib_err *err)
 {
     char a[NIB_SHOWN], b[NIB_SHOWN], c[NIB_SHOWN];
@@ -136,7 +157,7 @@ static nib_status add_tensors(nib_checkpoint *cp, const nib_safetensors *parsed,
     return NIB_OK;
 }
 
-static nib_status merge(nib_checkpoint *cp, const nib_safetensors *parsed, nib_shards *index,
+static nib_status merge(nib_checkpoint *cp, const nib_contents *parsed, nib_shards *index,
                         nib_err *err)
 {
     size_t tensors = 0, metas = 0;
@@ -159,7 +180,7 @@ static nib_status merge(nib_checkpoint *cp, const nib_safetensors *parsed, nib_s
 
 static nib_status open_single(nib_checkpoint *cp, const char *path, nib_err *err)
 {
-    nib_safetensors parsed = {0};
+    nib_contents parsed = {0};
     NIB_TRY(take_files(cp, 1, err));
     NIB_TRY(open_file(cp, &parsed, path, err));
     return merge(cp, &parsed, NULL, err);
@@ -191,7 +212,7 @@ static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const 
 {
     nib_shards index = *read;
     char a[NIB_SHOWN], b[NIB_SHOWN];
-    nib_safetensors *parsed = nib__arena_take(&cp->arena, index.shard_count, sizeof *parsed);
+    nib_contents *parsed = nib__arena_take(&cp->arena, index.shard_count, sizeof *parsed);
     if (parsed == NULL)
         return no_memory(err, cp->path);
     NIB_TRY(take_files(cp, index.shard_count, err));
@@ -296,26 +317,16 @@ static nib_status open_path(nib_checkpoint *cp, nib_err *err)
 
 /* ---- modules ---- */
 
-/* The module whose weight this tensor is or holds the codes of: its name's length, or 0. */
-static size_t module_size(const nib_tensor *tensor)
-{
-    static const char *const ends[] = {".weight", "._weight_qdata"};
-    for (size_t i = 0; i < COUNT(ends); i++)
-        if (tensor->rank == 2 && ends_with(tensor->name, ends[i]))
-            return strlen(tensor->name) - strlen(ends[i]);
-    return 0;
-}
-
 static nib_status list_modules(nib_checkpoint *cp, nib_err *err)
 {
     size_t count = 0;
     for (size_t i = 0; i < cp->count; i++)
-        count += module_size(cp->tensors[i]) != 0;
+        count += nib__module_size(cp->tensors[i]) != 0;
     cp->modules = nib__arena_take(&cp->arena, count, sizeof *cp->modules);
     if (cp->modules == NULL)
         return no_memory(err, cp->path);
     for (size_t i = 0; i < cp->count; i++) {
-        const size_t size = module_size(cp->tensors[i]);
+        const size_t size = nib__module_size(cp->tensors[i]);
         if (size == 0)
             continue;
         cp->modules[cp->module_count] = nib__arena_copy(&cp->arena, cp->tensors[i]->name, size);
@@ -339,6 +350,57 @@ static nib_status check_version(nib_checkpoint *cp, nib_err *err)
                      shown(a, cp->path), shown(b, cp->metas[i]->value));
 }
 
+/* ---- config.json ---- */
+
+/* The text of quantization_config, and the quant_method in it. */
+static nib_status read_quantization(nib_checkpoint *cp, const char *name, const char *text,
+                                    size_t size, nib_err *err)
+{
+    nib_json json;
+    const nib_json_limits limits = {.literals = true};
+    nib__json_init(&json, name, text, size, &limits);
+    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
+        const bool wanted = nib__json_is(&json, "quantization_config");
+        const char *raw = wanted ? nib__json_raw(&json, &cp->arena) : NULL;
+        ok = wanted ? raw != NULL : nib__json_skip(&json);
+        if (raw != NULL && *raw == '{')
+            cp->quantization = raw;
+    }
+    if (!ok || json.event != NIB_JSON_OBJECT_END)
+        return nib__json_status(&json, err);
+    if (cp->quantization == NULL)
+        return NIB_OK;
+    nib__json_init(&json, name, cp->quantization, strlen(cp->quantization), &limits);
+    nib__json_next(&json);
+    while (nib__json_next(&json) == NIB_JSON_KEY) {
+        if (!nib__json_is(&json, "quant_method"))
+            ok = nib__json_skip(&json);
+        else if (nib__json_next(&json) == NIB_JSON_STRING)
+            ok = (cp->method = nib__json_string(&json, &cp->arena, NULL)) != NULL;
+        if (!ok)
+            return nib__json_status(&json, err);
+    }
+    return NIB_OK;
+}
+
+static nib_status read_config(nib_checkpoint *cp, nib_err *err)
+{
+    char *text = NULL, a[NIB_SHOWN];
+    size_t size = 0;
+    const char *path =
+        cp->directory == NULL ? "" : nib__path_join(&cp->arena, cp->directory, "config.json");
+    if (path == NULL)
+        return no_memory(err, cp->directory);
+    if (nib__path_kind(path) != NIB_PATH_FILE)
+        return NIB_OK;
+    NIB_TRY(nib__file_read(&text, &size, path, CONFIG_MAX, &cp->allocator, err));
+    cp->arena.limit += size;
+    const nib_status status = read_quantization(cp, shown(a, path), text, size, err);
+    nib__release(&cp->allocator, text);
+    return status;
+}
+
 /* ---- the interface ---- */
 
 static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
@@ -352,6 +414,7 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     if (cp->copies == NULL)
         return no_memory(err, path);
     NIB_TRY(check_version(cp, err));
+    NIB_TRY(read_config(cp, err));
     return list_modules(cp, err);
 }
 
@@ -428,3 +491,16 @@ const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return 
 size_t nib__checkpoint_note_count(const nib_checkpoint *cp) { return cp->note_count; }
 
 const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i) { return cp->notes[i]; }
+
+const char *nib__checkpoint_quantization(const nib_checkpoint *cp) { return cp->quantization; }
+
+void nib__checkpoint_release(const nib_checkpoint *cp, const void *at, uint64_t size)
+{
+    const uintptr_t from = (uintptr_t)at;
+    for (int f = 0; f < cp->file_count; f++) {
+        const uintptr_t start = (uintptr_t)cp->maps[f].at;
+        if (from >= start && from - start <= cp->maps[f].size &&
+            size <= cp->maps[f].size - (from - start))
+            nib__map_release(at, size);
+    }
+}

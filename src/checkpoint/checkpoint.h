@@ -66,11 +66,17 @@ nib_status nib__weight_check_codes(const nib_weight *w, const char *module, nib_
 /* Every module that has a weight of rank 2, in file order: for recipes and info. */
 size_t nib__checkpoint_module_count(const nib_checkpoint *cp);
 const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i);
+/* The text of config.json's quantization_config, beside the file or in its directory; NULL: none.
+ */
+const char *nib__checkpoint_quantization(const nib_checkpoint *cp);
+/* Pages of a mapped file that may be given back until they are read again; what lies elsewhere is
+ * left alone. */
+void nib__checkpoint_release(const nib_checkpoint *cp, const void *at, uint64_t size);
 /* What open noticed and did not refuse, as sentences: a total_size that lies, two formats side by
  * side. */
 size_t nib__checkpoint_note_count(const nib_checkpoint *cp);
 const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i);
-/* "safetensors", "torchao", "nibble": which dialect stores the module's weight; NULL: none does. */
+/* Which dialect stores the module's weight, by its name in weight.c; NULL: none does. */
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module);
 
 #endif

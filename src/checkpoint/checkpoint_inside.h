@@ -27,7 +27,9 @@ struct nib_checkpoint {
     const char **notes; /* [note_count] */
     size_t note_count, note_capacity;
     uint64_t bytes;
-    bool nibble; /* __metadata__ says that the file is of our own dialect */
+    bool nibble;              /* __metadata__ says that the file is of our own dialect */
+    const char *quantization; /* config.json's quantization_config as text, or NULL */
+    const char *method;       /* its quant_method ("gptq"), or NULL */
     /* Buffers that replace stored bytes where a view cannot serve (swizzled scales in rows, f64
      * weights as f32, scalars aligned): [count] by tensor, made once and kept. Reachable through a
      * const checkpoint. */
@@ -74,7 +76,24 @@ nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix
 /* input_scale and its zero as aligned values: one finite, positive scale. zero may be NULL. */
 nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale, const char *zero);
 
-nib_status nib__weight_torchao(const nib_weight_query *q, const char *description);
-nib_status nib__weight_nibble(const nib_weight_query *q, const char *description);
+/* The entry of __metadata__ under module + suffix, or NULL. */
+const nib_meta *nib__weight_meta(const nib_weight_query *q, const char *suffix);
+
+/* How weights of one dialect are known and read; the rows are in weight.c, which asks them in
+ * order. */
+typedef struct nib_dialect_reader {
+    const char *name;  /* "torchao" */
+    const char *codes; /* the suffix of the tensor that holds the codes: "._weight_qdata" */
+    /* True if the module's weight is of this dialect; its codes are there. NULL: always. */
+    bool (*claims)(const nib_weight_query *q, const nib_tensor *codes);
+    nib_status (*read)(const nib_weight_query *q); /* all of q->out but the bias */
+} nib_dialect_reader;
+
+/* The length of the module's name if the tensor holds the codes of a weight in any dialect; or 0.
+ */
+size_t nib__module_size(const nib_tensor *tensor);
+
+nib_status nib__weight_torchao(const nib_weight_query *q);
+nib_status nib__weight_nibble(const nib_weight_query *q);
 
 #endif

@@ -181,13 +181,17 @@ static nib_status take_parts(const nib_weight_query *q)
     return nib__weight_check_zeros(q, zero_point);
 }
 
-nib_status nib__weight_nibble(const nib_weight_query *q, const char *text)
+nib_status nib__weight_nibble(const nib_weight_query *q)
 {
     description d = {.group = 0};
     char name[NIB_SHOWN + 40];
     nib_weight *w = q->out;
+    const nib_meta *meta = nib__weight_meta(q, ".weight");
     snprintf(name, sizeof name, "__metadata__ of %s.weight", q->shown);
-    NIB_TRY(nib__fields_read(&d, fields, COUNT(fields), name, text, q->err));
+    if (meta == NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, "._weight_qdata",
+                                "no __metadata__ entry describes these codes");
+    NIB_TRY(nib__fields_read(&d, fields, COUNT(fields), name, meta->value, q->err));
     NIB_TRY(take_scheme(q, &d));
     w->n = d.shape[0];
     w->k = d.shape[1];

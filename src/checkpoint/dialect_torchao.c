@@ -429,12 +429,16 @@ static nib_status check_names(const nib_weight_query *q, const description *d)
                                   "not read by this version");
 }
 
-nib_status nib__weight_torchao(const nib_weight_query *q, const char *text)
+nib_status nib__weight_torchao(const nib_weight_query *q)
 {
     description d = {.mx_block = 0};
     char name[NIB_SHOWN + 40], shown[NIB_FIELD_TEXT + 40];
+    const nib_meta *meta = nib__weight_meta(q, ".weight");
     snprintf(name, sizeof name, "__metadata__ of %s.weight", q->shown);
-    NIB_TRY(nib__fields_read(&d, fields, COUNT(fields), name, text, q->err));
+    if (meta == NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, "._weight_qdata",
+                                "no __metadata__ entry describes these codes");
+    NIB_TRY(nib__fields_read(&d, fields, COUNT(fields), name, meta->value, q->err));
     for (size_t i = 0; i < COUNT(classes); i++) {
         if (!is(d.type, classes[i].name))
             continue;

@@ -14,7 +14,7 @@ enum { PREFIX = 8, SHOWN = 160 };
 typedef struct parser {
     nib_json json;
     nib_arena *arena;
-    nib_safetensors *out;
+    nib_contents *out;
     nib_names tensors, metas;
     const uint8_t *data;
     uint64_t data_size;
@@ -166,7 +166,7 @@ static const char *read_name(parser *p)
 
 static void read_tensor(parser *p)
 {
-    nib_safetensors *out = p->out;
+    nib_contents *out = p->out;
     nib_tensor *tensor = out->tensors[out->count];
     int64_t offsets[2] = {0, 0};
     char shown[SHOWN];
@@ -185,7 +185,7 @@ static void read_tensor(parser *p)
 
 static void read_metadata(parser *p)
 {
-    nib_safetensors *out = p->out;
+    nib_contents *out = p->out;
     nib_json *json = &p->json;
     char shown[SHOWN];
     if (p->has_metadata)
@@ -316,7 +316,7 @@ static bool sort_by_place(nib_tensor **items, size_t count, nib_arena *arena)
 /* Every byte of the data belongs to exactly one tensor. */
 static nib_status check_cover(const parser *p, nib_err *err)
 {
-    const nib_safetensors *out = p->out;
+    const nib_contents *out = p->out;
     char name[SHOWN];
     uint64_t at = 0;
     for (size_t i = 0; i < out->count; i++) {
@@ -372,13 +372,13 @@ static nib_status check_prefix(const uint8_t *bytes, uint64_t size, const char *
     return NIB_OK;
 }
 
-nib_status nib__safetensors_parse(nib_safetensors *out, const uint8_t *bytes, uint64_t size,
+nib_status nib__safetensors_parse(nib_contents *out, const uint8_t *bytes, uint64_t size,
                                   const char *name, int file, nib_arena *arena, nib_err *err)
 {
     static const nib_json_limits limits = {.depth = 8};
     char shown[256];
     uint64_t header = 0;
-    nib_safetensors result = {0};
+    nib_contents result = {0};
     nib__say_name(shown, sizeof shown, name, strlen(name));
     NIB_TRY(check_prefix(bytes, size, shown, &header, err));
     parser p = {.arena = arena, .out = &result, .name = shown, .file = file};

@@ -8,7 +8,7 @@
 #ifndef NIB_SAFETENSORS_H
 #define NIB_SAFETENSORS_H
 
-#include "checkpoint.h"
+#include "contents.h"
 
 enum {
     NIB_SAFETENSORS_HEADER_MAX = 100000000, /* bytes, as the format says */
@@ -16,15 +16,7 @@ enum {
                                             hostile header cannot cost more than twice its size */
 };
 
-typedef struct nib_safetensors {
-    nib_tensor **tensors; /* [count] in the order of their data */
-    size_t count;
-    nib_meta **metas; /* [meta_count] in the order of the header */
-    size_t meta_count;
-} nib_safetensors;
-
-/* name: of the file, for messages; `file` goes into every tensor. */
-nib_status nib__safetensors_parse(nib_safetensors *out, const uint8_t *bytes, uint64_t size,
+nib_status nib__safetensors_parse(nib_contents *out, const uint8_t *bytes, uint64_t size,
                                   const char *name, int file, nib_arena *arena, nib_err *err);
 
 /* Bytes of a tensor of this type and shape. False: the product overflows, or the elements (types of

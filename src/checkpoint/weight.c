@@ -14,29 +14,26 @@ enum { PIECE = 256 };
 
 /* ---- names ---- */
 
-static const nib_tensor *find_part(const nib_checkpoint *cp, const char *module, const char *suffix)
+const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix)
 {
+    const nib_checkpoint *cp = q->cp;
     char name[512];
-    const int size = snprintf(name, sizeof name, "%s%s", module, suffix);
+    const int size = snprintf(name, sizeof name, "%s%s", q->module, suffix);
     if (size < 0 || (size_t)size >= sizeof name)
         return NULL;
     const size_t i = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, name);
     return i == SIZE_MAX ? NULL : cp->tensors[i];
 }
 
-static const nib_meta *find_meta(const nib_checkpoint *cp, const char *module, const char *suffix)
+const nib_meta *nib__weight_meta(const nib_weight_query *q, const char *suffix)
 {
+    const nib_checkpoint *cp = q->cp;
     char name[512];
-    const int size = snprintf(name, sizeof name, "%s%s", module, suffix);
+    const int size = snprintf(name, sizeof name, "%s%s", q->module, suffix);
     if (size < 0 || (size_t)size >= sizeof name)
         return NULL;
     const size_t i = nib__names_find(&cp->by_key, (const void *const *)cp->metas, name);
     return i == SIZE_MAX ? NULL : cp->metas[i];
-}
-
-const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix)
-{
-    return find_part(q->cp, q->module, suffix);
 }
 
 nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const char *suffix,
@@ -290,8 +287,9 @@ static nib_status take_f64(const nib_weight_query *q, const nib_tensor *tensor)
     return NIB_OK;
 }
 
-static nib_status take_plain(const nib_weight_query *q, const nib_tensor *tensor)
+static nib_status take_plain(const nib_weight_query *q)
 {
+    const nib_tensor *tensor = nib__weight_part(q, ".weight");
     nib_weight *w = q->out;
     char shape[200];
     if (tensor->rank != 2)
@@ -320,14 +318,40 @@ static nib_status take_plain(const nib_weight_query *q, const nib_tensor *tensor
 
 /* ---- which dialect ---- */
 
-typedef enum dialect { PLAIN, TORCHAO, NIBBLE } dialect;
-
-/* By the codes: torchao describes plain tensors, too, and an alias is an entry of the same form. */
-static dialect dialect_of(const nib_checkpoint *cp, const char *module)
+static bool is_nibble(const nib_weight_query *q, const nib_tensor *codes)
 {
-    if (find_part(cp, module, "._weight_qdata") == NULL)
-        return PLAIN;
-    return cp->nibble ? NIBBLE : TORCHAO;
+    (void)codes;
+    return q->cp->nibble;
+}
+
+/* The first whose codes are there and who claims them. What is left is plain: torchao describes
+ * plain tensors, too, and an alias is an entry of the same form. */
+static const nib_dialect_reader dialects[] = {
+    {"nibble", "._weight_qdata", is_nibble, nib__weight_nibble},
+    {"torchao", "._weight_qdata", NULL, nib__weight_torchao},
+    {"safetensors", ".weight", NULL, take_plain},
+};
+
+static const nib_dialect_reader *dialect_of(const nib_weight_query *q)
+{
+    for (size_t i = 0; i < COUNT(dialects); i++) {
+        const nib_tensor *codes = nib__weight_part(q, dialects[i].codes);
+        if (codes != NULL && (dialects[i].claims == NULL || dialects[i].claims(q, codes)))
+            return &dialects[i];
+    }
+    return NULL;
+}
+
+size_t nib__module_size(const nib_tensor *tensor)
+{
+    const size_t size = strlen(tensor->name);
+    for (size_t i = 0; i < COUNT(dialects); i++) {
+        const size_t end = strlen(dialects[i].codes);
+        if (tensor->rank == 2 && size > end &&
+            strcmp(tensor->name + size - end, dialects[i].codes) == 0)
+            return size - end;
+    }
+    return 0;
 }
 
 /* What other quantizers leave in a file: named, so that the answer is not only "missing". */
@@ -347,7 +371,7 @@ static nib_status fail_missing(const nib_weight_query *q)
                                     "is stored as %s does (%s); quantize the original "
                                     "checkpoint with nibble instead",
                                     others[i].made_by, others[i].suffix + 1);
-    if (find_meta(q->cp, q->module, ".weight") != NULL)
+    if (nib__weight_meta(q, ".weight") != NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "is described in __metadata__, but neither it nor its codes "
                                 "(_weight_qdata) are stored");
@@ -356,26 +380,17 @@ static nib_status fail_missing(const nib_weight_query *q)
 
 static nib_status take_weight(const nib_weight_query *q, bool *found)
 {
-    const dialect which = dialect_of(q->cp, q->module);
-    const nib_meta *description = find_meta(q->cp, q->module, ".weight");
-    const nib_tensor *plain = nib__weight_part(q, ".weight");
-    if (plain != NULL && which != PLAIN)
-        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
-                                "is stored twice, plain and as _weight_qdata");
-    if (plain == NULL && which == PLAIN) {
-        if (found != NULL) {
-            *found = false;
-            return NIB_OK;
-        }
+    const nib_dialect_reader *dialect = dialect_of(q);
+    if (dialect == NULL && found == NULL)
         return fail_missing(q);
+    if (dialect == NULL) {
+        *found = false;
+        return NIB_OK;
     }
-    if (which == PLAIN)
-        return take_plain(q, plain);
-    if (description == NULL)
-        return nib__weight_fail(q, NIB_BAD_INPUT, "._weight_qdata",
-                                "no __metadata__ entry describes these codes");
-    return which == NIBBLE ? nib__weight_nibble(q, description->value)
-                           : nib__weight_torchao(q, description->value);
+    if (strcmp(dialect->codes, ".weight") != 0 && nib__weight_part(q, ".weight") != NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "is stored twice, plain and as %s",
+                                dialect->codes + 1);
+    return dialect->read(q);
 }
 
 /* ---- bias ---- */
@@ -457,13 +472,11 @@ nib_status nib__checkpoint_bias(nib_weight *weight, const nib_checkpoint *cp, co
 
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module)
 {
-    static const char *const names[] = {"safetensors", "torchao", "nibble"};
-    char name[512];
-    const dialect which = dialect_of(cp, module);
-    if (which == PLAIN && (snprintf(name, sizeof name, "%s.weight", module) >= (int)sizeof name ||
-                           nib__checkpoint_find(cp, name) == NULL))
-        return NULL;
-    return names[which];
+    nib_weight_query q = {.cp = cp, .module = module};
+    char storage[512];
+    q.module = storing_module(&q, storage, sizeof storage);
+    const nib_dialect_reader *dialect = dialect_of(&q);
+    return dialect == NULL ? NULL : dialect->name;
 }
 
 /* ---- every code ---- */

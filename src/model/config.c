@@ -52,6 +52,7 @@ static const char *const harmless[] = {"_name_or_path",
                                        "output_attentions",
                                        "output_hidden_states",
                                        "pad_token_id",
+                                       "quantization_config", /* checkpoint.c reads it */
                                        "pretraining_tp",
                                        "residual_dropout",
                                        "resid_pdrop",
@@ -277,22 +278,6 @@ static bool read_layer_types(reader *r)
     return is_now(&r->json, NIB_JSON_ARRAY_END);
 }
 
-static bool read_quantization(reader *r)
-{
-    const char *start = r->json.at;
-    if (!nib__json_skip(&r->json))
-        return false;
-    while (start < r->json.at &&
-           (*start == ':' || *start == ' ' || *start == '\n' || *start == '\t' || *start == '\r'))
-        start++;
-    if (r->json.event == NIB_JSON_NULL)
-        return true;
-    r->c->quantization = nib__arena_copy(r->arena, start, (size_t)(r->json.at - start));
-    if (!r->c->quantization)
-        nib__json_fail_memory(&r->json, (size_t)(r->json.at - start));
-    return r->c->quantization != NULL;
-}
-
 /* ---- the keys ---- */
 
 static bool read_unknown(reader *r, bool code)
@@ -377,8 +362,6 @@ static bool read_key(reader *r)
         return read_ids(j, &c->bos, 1, &bos_count);
     if (nib__json_is(j, "eos_token_id"))
         return read_ids(j, c->eos, NIB_EOS_MAX, &c->eos_count);
-    if (nib__json_is(j, "quantization_config"))
-        return read_quantization(r);
     if (listed(j, harmless, COUNT(harmless)))
         return nib__json_skip(j);
     for (size_t i = 0; i < COUNT(changing); i++)

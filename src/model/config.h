@@ -26,8 +26,7 @@ typedef struct nib_config {
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
     nib_type dtype; /* torch_dtype; NONE if absent */
     int32_t bos, eos[NIB_EOS_MAX];
-    int eos_count;      /* bos -1: none */
-    char *quantization; /* the text of quantization_config, or NULL; in the caller's arena */
+    int eos_count; /* bos -1: none */
 } nib_config;
 
 /* Sampling defaults of generation_config.json; negative or 0 count: not given. */

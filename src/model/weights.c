@@ -175,15 +175,22 @@ static void job_pack(void *ctx, int worker, int64_t begin, int64_t end)
                            nib__min(l->first + end * step, l->out->w.n));
 }
 
-static void release_rows(const nib_weight *w, int64_t first, int64_t count)
+/* Pages of the file come back when a row of an embedding is looked up. */
+static void release_stored(const loading *l, int64_t first, int64_t count)
 {
-    uint64_t row_bits = (uint64_t)w->k * 8;
-    if (w->store == NIB_STORE_FLOAT)
-        row_bits = (uint64_t)w->k * (uint64_t)nib__type_bits(float_of(w->scheme.code));
-    else if (w->store == NIB_STORE_NIBBLE)
-        row_bits = (uint64_t)nib__ceil_div(w->k, 2) * 8;
-    nib__map_release((const char *)w->codes + (uint64_t)first * (row_bits / 8),
-                     (uint64_t)count * (row_bits / 8));
+    const uint64_t row = nib__weight_row_bytes(&l->from);
+    if (l->from.rows == NULL)
+        nib__checkpoint_release(l->net->checkpoint,
+                                (const uint8_t *)l->from.codes + (uint64_t)first * row,
+                                (uint64_t)count * row);
+}
+
+/* Pages of the converted copy do not: its rows are in the packed one. */
+static void release_converted(const loading *l, int64_t first, int64_t count)
+{
+    const uint64_t row = nib__weight_row_bytes(&l->out->w);
+    nib__map_release((const uint8_t *)l->out->w.codes + (uint64_t)first * row,
+                     (uint64_t)count * row);
 }
 
 static nib_status scan_tensor(loading *l, nib_err *err)
@@ -217,10 +224,9 @@ static nib_status run_blocks(loading *l, bool keep, nib_err *err)
             l->pack = &l->out->packs[i];
             nib__pool_run(pool, nib__ceil_div(rows, l->pack->packing->step), 1, false, job_pack, l);
         }
-        /* pages of the file come back when a row of an embedding is looked up */
-        release_rows(&l->from, l->first, rows);
+        release_stored(l, l->first, rows);
         if (l->convert && !keep)
-            release_rows(w, l->first, rows);
+            release_converted(l, l->first, rows);
     }
     return NIB_OK;
 }

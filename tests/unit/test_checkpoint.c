@@ -142,6 +142,53 @@ static void test_directory(void **state)
     drop_directory(dir);
 }
 
+static void test_quantization(void **state)
+{
+    (void)state;
+    static const char value[] = "{\"x\":[1,{}], \"quant_method\":\"gptq\"}";
+    char dir[256], text[256], other[512];
+    make_directory(dir);
+    write_safetensors(dir, "model.safetensors", "{" F32_2X2("a.weight") "}", NULL, 16);
+    snprintf(text, sizeof text, "{\"a\":1,\"quantization_config\": %s ,\"b\":{}}", value);
+    write_text(dir, "config.json", text);
+    nib_checkpoint *cp = open_ok(dir);
+    assert_string_equal(nib__checkpoint_quantization(cp), value);
+    nib__checkpoint_close(cp);
+    write_text(dir, "config.json", "{\"quantization_config\":null}");
+    cp = open_ok(in(other, dir, "model.safetensors"));
+    assert_null(nib__checkpoint_quantization(cp));
+    nib__checkpoint_close(cp);
+    write_text(dir, "config.json", "{\"quantization_config\":{");
+    expect_refused(dir, NIB_BAD_INPUT, "config.json");
+    drop_directory(dir);
+}
+
+/* Values that were converted lie in no file: giving their pages back would lose them. */
+static void test_release(void **state)
+{
+    (void)state;
+    char dir[256];
+    make_directory(dir);
+    write_safetensors(dir, "model.safetensors",
+                      "{\"a.weight\":{\"dtype\":\"F64\",\"shape\":[64,512],"
+                      "\"data_offsets\":[0,262144]}}",
+                      NULL, 262144);
+    nib_checkpoint *cp = open_ok(dir);
+    nib_weight w;
+    nib_err err;
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, cp, "a", NULL, &err), NIB_OK);
+    float *values = (float *)(uintptr_t)w.codes;
+    for (int i = 0; i < 64 * 512; i++)
+        values[i] = 1;
+    nib__checkpoint_release(cp, values, 64 * 512 * sizeof *values);
+    for (int i = 0; i < 64 * 512; i++)
+        assert_true(values[i] == 1);
+    const nib_tensor *tensor = nib__checkpoint_find(cp, "a.weight");
+    nib__checkpoint_release(cp, tensor->data, tensor->bytes);
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+}
+
 static const char index_name[] = "model.safetensors.index.json";
 
 static void write_shards(const char *dir)
@@ -387,6 +434,8 @@ int main(void)
         cmocka_unit_test(test_other_formats),
         cmocka_unit_test(test_sparse_file),
         cmocka_unit_test(test_directory),
+        cmocka_unit_test(test_quantization),
+        cmocka_unit_test(test_release),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_bad_indexes),
         cmocka_unit_test(test_no_memory),

@@ -83,7 +83,6 @@ static void test_takes_sizes(void **state)
     assert_int_equal(c->dtype, NIB_TYPE_NONE);
     assert_int_equal(c->bos, -1);
     assert_int_equal(c->eos_count, 0);
-    assert_null(c->quantization);
     assert_int_equal(p.ledger.note_count, 0);
     close_parsed(&p);
 }
@@ -110,7 +109,6 @@ static void test_takes_options(void **state)
     assert_int_equal(c->eos_count, 3);
     assert_int_equal(c->eos[0], 2);
     assert_int_equal(c->eos[2], 7);
-    assert_string_equal(c->quantization, "{\"quant_method\":\"torchao\",\"x\":[1,{}]}");
     assert_int_equal(p.ledger.note_count, 0);
     close_parsed(&p);
 }

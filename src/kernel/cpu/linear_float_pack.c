@@ -89,7 +89,7 @@ static void fetch(const nib_weight *w, int64_t i, int64_t k0, int64_t count, con
 {
     const size_t size = w->store != NIB_STORE_FLOAT ? 1 : w->scheme.code == NIB_CODE_F32 ? 4 : 2;
     if (w->store == NIB_STORE_FLOAT)
-        memcpy(out, (const uint8_t *)w->codes + (size_t)(i * w->k + k0) * size,
+        memcpy(out, (const uint8_t *)nib__weight_floats(w, i) + (size_t)k0 * size,
                (size_t)count * size);
     else
         nib__weight_codes(w, i, k0, count, (int8_t *)out->bytes);
@@ -150,26 +150,16 @@ static void put(nib_code code, const span *from, int64_t padded, int64_t column,
 
 /* ---- scales and zeros ---- */
 
-/* Value (i, g) of a strided array into its place; f64 becomes f32. */
-static void put_value(const void *from, nib_type type, int64_t at, uint8_t *to, int64_t place)
-{
-    const size_t size = (size_t)nib__type_bits(type) / 8;
-    const uint8_t *value = (const uint8_t *)from + (size_t)at * size;
-    if (type == NIB_TYPE_F64)
-        nib__to_f32((float *)(void *)(to + place * 4), value, type, 1);
-    else
-        memcpy(to + (size_t)place * size, value, size);
-}
-
 static void put_header(const nib_weight *w, const nib__panels *l, int64_t i, int64_t column,
                        uint8_t *panel)
 {
+    const size_t scale_bytes = (size_t)nib__type_bits(l->scale_type) / 8,
+                 zero_bytes = (size_t)nib__type_bits(l->zero_type) / 8;
     for (int64_t g = 0; g < l->groups; g++) {
-        const int64_t at = i * w->scale_stride_n + g * w->scale_stride_g,
-                      place = g * NIB__PANEL + column;
-        put_value(w->scales, w->scale_type, at, panel, place);
+        const size_t place = (size_t)(g * NIB__PANEL + column);
+        nib__weight_put_scale(w, i, g, panel + place * scale_bytes);
         if (l->zero_type != NIB_TYPE_NONE)
-            put_value(w->zeros, w->zero_type, at, panel + l->zero_at, place);
+            nib__weight_put_zero(w, i, g, panel + l->zero_at + place * zero_bytes);
     }
 }
 

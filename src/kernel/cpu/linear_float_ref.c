@@ -55,8 +55,7 @@ static void decode_row(const nib_weight *w, int64_t i, float *out, int8_t *codes
         const nib_type type = w->scheme.code == NIB_CODE_F32   ? NIB_TYPE_F32
                               : w->scheme.code == NIB_CODE_F16 ? NIB_TYPE_F16
                                                                : NIB_TYPE_BF16;
-        const size_t size = type == NIB_TYPE_F32 ? 4 : 2;
-        nib__to_f32(out, (const char *)w->codes + (size_t)(i * w->k) * size, type, w->k);
+        nib__to_f32(out, nib__weight_floats(w, i), type, w->k);
         return;
     }
     nib__weight_codes(w, i, 0, w->k, codes);

@@ -40,9 +40,6 @@ typedef struct nib_int_layout {
 nib_int_layout nib__int_layout(const nib_weight *w);
 extern const nib_packing nib__packing_w4, nib__packing_w8;
 
-/* The zero point of a ZERO_INT weight, exactly; 0 for others. */
-int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g);
-
 /* The bytes of unit `unit` of group g in a panel. */
 NIB_INLINE size_t nib__int_unit(const nib_int_layout *l, int64_t g, int64_t unit)
 {

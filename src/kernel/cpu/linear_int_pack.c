@@ -40,27 +40,13 @@ static uint64_t packed_bytes(const nib_weight *w)
 
 /* ---- packing ---- */
 
-static void put_scale(const nib_weight *w, int64_t at, uint8_t *to)
-{
-    const size_t size = (size_t)nib__type_bits(w->scale_type) / 8;
-    const uint8_t *scale = (const uint8_t *)w->scales + (size_t)at * size;
-    float rounded;
-    if (w->scale_type != NIB_TYPE_F64) {
-        memcpy(to, scale, size);
-        return;
-    }
-    nib__to_f32(&rounded, scale, NIB_TYPE_F64, 1);
-    memcpy(to, &rounded, sizeof rounded);
-}
-
 /* Scales and offsets of output i in column `column` of a panel. */
 static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
                          uint8_t *panel)
 {
     for (int64_t g = 0; g < l->groups; g++) {
         uint8_t *header = panel + (size_t)g * l->group_bytes;
-        const int64_t at = i * w->scale_stride_n + g * w->scale_stride_g;
-        put_scale(w, at, header + (size_t)column * l->scale_bytes);
+        nib__weight_put_scale(w, i, g, header + (size_t)column * l->scale_bytes);
         if (l->has_zeros) {
             const int16_t offset = (int16_t)(l->offset + nib__weight_int_zero(w, i, g));
             memcpy(header + NIB_PANEL * l->scale_bytes + (size_t)column * sizeof offset, &offset,
@@ -130,18 +116,6 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 
 const nib_packing nib__packing_w4 = {"n32k8-i4", NIB_PANEL, packed_bytes, pack};
 const nib_packing nib__packing_w8 = {"n32k4-i8", NIB_PANEL, packed_bytes, pack};
-
-int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g)
-{
-    if (w->scheme.zero != NIB_ZERO_INT)
-        return 0;
-    const int64_t at = i * w->scale_stride_n + g * w->scale_stride_g;
-    if (w->zero_type == NIB_TYPE_I8)
-        return ((const int8_t *)w->zeros)[at];
-    int32_t zero;
-    memcpy(&zero, (const uint8_t *)w->zeros + (size_t)at * sizeof zero, sizeof zero);
-    return zero;
-}
 
 /* ---- what zero points add ---- */
 

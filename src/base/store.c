@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads one weight, however its codes lie: the rows of the store table, and the functions of
+ * scheme.h that everything else reads weights through.
+ */
+#include "store.h"
+
+/* ---- the stores of safetensors dialects ---- */
+
+static uint64_t float_row_bytes(const nib_weight *w)
+{
+    return (uint64_t)w->k * (w->scheme.code == NIB_CODE_F32 ? 4 : 2);
+}
+
+static void byte_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out)
+{
+    memcpy(out, (const uint8_t *)w->codes + row * w->k + k0, (size_t)count);
+}
+
+static uint64_t byte_row_bytes(const nib_weight *w) { return (uint64_t)w->k; }
+
+static void nibble_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out)
+{
+    nib__unpack_i4(out, (const uint8_t *)w->codes + row * nib__ceil_div(w->k, 2), k0, count);
+    if (w->scheme.code != NIB_CODE_I4)
+        for (int64_t j = 0; j < count; j++)
+            out[j] = (int8_t)(out[j] & 15);
+}
+
+static uint64_t nibble_row_bytes(const nib_weight *w) { return (uint64_t)nib__ceil_div(w->k, 2); }
+
+static const nib_store_ops stores[NIB_STORE_COUNT] = {
+    [NIB_STORE_FLOAT] = {.row_bytes = float_row_bytes},
+    [NIB_STORE_BYTE] = {.codes = byte_codes, .row_bytes = byte_row_bytes},
+    [NIB_STORE_NIBBLE] = {.codes = nibble_codes, .row_bytes = nibble_row_bytes},
+};
+
+/* ---- codes ---- */
+
+const void *nib__weight_floats(const nib_weight *w, int64_t i)
+{
+    return (const uint8_t *)w->codes + (uint64_t)nib__weight_place(w, i) * float_row_bytes(w);
+}
+
+void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out)
+{
+    stores[w->store].codes(w, nib__weight_place(w, i), k0, count, out);
+}
+
+/* ---- scales and zeros ---- */
+
+static float element(const void *from, nib_type type, int64_t at)
+{
+    float value;
+    nib__to_f32(&value, (const char *)from + at * (nib__type_bits(type) / 8), type, 1);
+    return value;
+}
+
+/* Where the scale or zero of row i and group g lies in its array. */
+static int64_t scale_place(const nib_weight *w, int64_t i, int64_t g)
+{
+    const int64_t row = nib__weight_place(w, i);
+    return (w->scale_rows > 1 ? row / w->scale_rows : row) * w->scale_stride_n +
+           g * w->scale_stride_g;
+}
+
+float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g)
+{
+    const nib_store_ops *store = &stores[w->store];
+    if (store->scale != NULL)
+        return store->scale(w, nib__weight_place(w, i), g);
+    const float scale = element(w->scales, w->scale_type, scale_place(w, i, g));
+    return w->tensor_scale != 0 ? scale * w->tensor_scale : scale;
+}
+
+float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g)
+{
+    const nib_store_ops *store = &stores[w->store];
+    if (w->scheme.zero == NIB_ZERO_NONE)
+        return 0;
+    if (store->zero != NULL)
+        return store->zero(w, nib__weight_place(w, i), g);
+    return element(w->zeros, w->zero_type, scale_place(w, i, g));
+}
+
+int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g)
+{
+    int32_t zero;
+    if (w->scheme.zero != NIB_ZERO_INT)
+        return 0;
+    if (stores[w->store].zero != NULL)
+        return (int64_t)nib__weight_zero(w, i, g);
+    const int64_t at = scale_place(w, i, g);
+    if (w->zero_type == NIB_TYPE_I8)
+        return ((const int8_t *)w->zeros)[at];
+    memcpy(&zero, (const uint8_t *)w->zeros + (size_t)at * sizeof zero, sizeof zero);
+    return zero;
+}
+
+/* One value of an array, as it is but for F64. */
+static void put(void *to, const void *from, nib_type type, int64_t at)
+{
+    const size_t size = (size_t)nib__type_bits(type) / 8;
+    const uint8_t *value = (const uint8_t *)from + (size_t)at * size;
+    float rounded;
+    if (type != NIB_TYPE_F64) {
+        memcpy(to, value, size);
+        return;
+    }
+    nib__to_f32(&rounded, value, type, 1);
+    memcpy(to, &rounded, sizeof rounded);
+}
+
+void nib__weight_put_scale(const nib_weight *w, int64_t i, int64_t g, void *to)
+{
+    if (stores[w->store].scale == NULL && w->tensor_scale == 0) {
+        put(to, w->scales, w->scale_type, scale_place(w, i, g));
+        return;
+    }
+    const float scale = nib__weight_scale(w, i, g);
+    nib__from_f32(to, w->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->scale_type, &scale, 1);
+}
+
+void nib__weight_put_zero(const nib_weight *w, int64_t i, int64_t g, void *to)
+{
+    if (stores[w->store].zero == NULL) {
+        put(to, w->zeros, w->zero_type, scale_place(w, i, g));
+        return;
+    }
+    const float zero = nib__weight_zero(w, i, g);
+    nib__from_f32(to, w->zero_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->zero_type, &zero, 1);
+}
+
+/* ---- whole rows ---- */
+
+static float code_value(nib_code code, int8_t c)
+{
+    switch (code) {
+    case NIB_CODE_E4M3:
+    case NIB_CODE_MX8: return nib__e4m3_to_f32((uint8_t)c);
+    case NIB_CODE_E5M2: return nib__e5m2_to_f32((uint8_t)c);
+    case NIB_CODE_MX4:
+    case NIB_CODE_NV4: return nib__e2m1_to_f32((uint8_t)c);
+    default: return (float)c;
+    }
+}
+
+void nib__weight_row(const nib_weight *w, int64_t i, float *out)
+{
+    static const nib_type float_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
+    if (w->store == NIB_STORE_FLOAT) {
+        nib__to_f32(out, nib__weight_floats(w, i), float_types[w->scheme.code], w->k);
+        return;
+    }
+    enum { PIECE = 256 };
+    int8_t codes[PIECE];
+    const int64_t size = nib__scheme_group_size(&w->scheme, w->k);
+    for (int64_t k0 = 0, g = 0; k0 < w->k; k0 += size, g++) {
+        const float scale = nib__weight_scale(w, i, g), zero = nib__weight_zero(w, i, g);
+        const int64_t end = nib__min(k0 + size, w->k);
+        for (int64_t at = k0; at < end; at += PIECE) {
+            const int64_t count = nib__min(PIECE, end - at);
+            nib__weight_codes(w, i, at, count, codes);
+            for (int64_t j = 0; j < count; j++) {
+                const float c = code_value(w->scheme.code, codes[j]);
+                const int64_t column = w->order != NULL ? w->order[at + j] : at + j;
+                out[column] = w->scheme.zero == NIB_ZERO_INT     ? (c - zero) * scale
+                              : w->scheme.zero == NIB_ZERO_FLOAT ? c * scale + zero
+                                                                 : c * scale;
+            }
+        }
+    }
+}
+
+/* ---- sizes ---- */
+
+uint64_t nib__weight_row_bytes(const nib_weight *w)
+{
+    const nib_store_ops *store = &stores[w->store];
+    return store->row_bytes != NULL ? store->row_bytes(w) : 0;
+}
+
+uint64_t nib__weight_bytes(const nib_weight *w)
+{
+    const nib_store_ops *store = &stores[w->store];
+    const uint64_t n = (uint64_t)w->n;
+    const uint64_t codes = store->bytes != NULL ? store->bytes(w) : n * nib__weight_row_bytes(w);
+    if (w->store == NIB_STORE_FLOAT || store->scale != NULL)
+        return codes;
+    const bool one = w->scheme.group == NIB_GROUP_TENSOR;
+    const uint64_t rows = w->scale_rows > 1 ? (uint64_t)nib__ceil_div(w->n, w->scale_rows) : n;
+    const uint64_t scales = one ? 1 : rows * (uint64_t)nib__scheme_groups(&w->scheme, w->k);
+    const uint64_t scale_bits = (uint64_t)nib__type_bits(w->scale_type);
+    const uint64_t zero_bits =
+        w->scheme.zero == NIB_ZERO_NONE ? 0 : (uint64_t)nib__type_bits(w->zero_type);
+    return codes + scales * (scale_bits + zero_bits) / 8;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One row per nib_store: how codes, and the scales among them, are read. For store.c and the files
+ * that define rows; everybody else asks through scheme.h.
+ */
+#ifndef NIB_STORE_H
+#define NIB_STORE_H
+
+#include "scheme.h"
+
+/* `row` is where the row is stored, not its number in the weight. */
+typedef struct nib_store_ops {
+    void (*codes)(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out);
+    /* NULL: scales and zeros are arrays of their own, as nib_weight says. */
+    float (*scale)(const nib_weight *w, int64_t row, int64_t g);
+    float (*zero)(const nib_weight *w, int64_t row, int64_t g); /* NULL: as scale, or no zeros */
+    uint64_t (*row_bytes)(const nib_weight *w); /* NULL: rows do not lie by themselves */
+    uint64_t (*bytes)(const nib_weight *w);     /* of n rows; NULL: n * row_bytes */
+} nib_store_ops;
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What one file holds, whatever its format: named tensors and named strings. Every format has one
+ * function that finds it out, of the type nib_parse; checkpoint.c lists them.
+ */
+#ifndef NIB_CONTENTS_H
+#define NIB_CONTENTS_H
+
+#include "checkpoint.h"
+
+typedef struct nib_contents {
+    nib_tensor **tensors; /* [count] in the order of their data */
+    size_t count;
+    nib_meta **metas; /* [meta_count] in the order of the file */
+    size_t meta_count;
+} nib_contents;
+
+/* bytes: the whole file, which outlives the contents. name: of the file, for messages; `file` goes
+ * into every tensor. Names lie in the arena, views point into bytes. */
+typedef nib_status nib_parse(nib_contents *out, const uint8_t *bytes, uint64_t size,
+                             const char *name, int file, nib_arena *arena, nib_err *err);
+
+#endif
