@@ -4,10 +4,12 @@
  * and under M.weight a JSON description with every field of the scheme, so that no later change of
  * names or defaults can change what a file means. Tensors are named as torchao names them:
  *
- * M._weight_qdata       I8, F8_E4M3 or F8_E5M2 [n][k]; U8 [n][ceil(k/2)] for 4 bits, low nibble
- * first M._weight_scale       float or F8_E8M0 [n][ceil(k/g)]; [1][1] for one scale per tensor
- * M._weight_zero_point  as the scales: I8, or a float type where the zero is a float; absent for
- * none M.input_scale         F32 [1], M.input_zero_point I32 [1]: static activations
+ *   M._weight_qdata       I8, F8_E4M3 or F8_E5M2 [n][k]; U8 [n][ceil(k/2)] for 4 bits, low first
+ *   M._weight_scale       float or F8_E8M0 [n][ceil(k/g)]; [1][1] for one scale per tensor
+ *   M._weight_zero_point  shaped as the scales: I8, or a float type where the zero is a float;
+ *                         absent where there is none
+ *   M.input_scale         F32 [1], static activations only
+ *   M.input_zero_point    I32 [1], likewise; absent where they are symmetric
  */
 #include "checkpoint_inside.h"
 #include "dialects.h"
