@@ -3,12 +3,13 @@
  * Weights as torchao 0.18 stores them in safetensors: tensors M._weight_qdata, M._weight_scale,
  * M._weight_zero_point, and a JSON description of the subclass in __metadata__ under M.weight.
  *
- * class                     qdata                      scale                    zero_point
- * Int8Tensor                I8 [n][k]                  F32 [n][1] or [1][1]     I8 as scale, or
- * none IntxUnpackedToInt8Tensor  I8 [n][k] one code a byte  float [n][k/g]           I8 or float
- * [n][k/g] Int4Tensor                I8 [n][k/2] low first      float [k/g][n]           float
- * [k/g][n] Float8Tensor              F8 [n][k]                  F32 [n][1] or [1][1]     - MXTensor
- * F8 [n][k] or U8 [n][k/2]   E8M0 [n][k/32], or in    - tiles of 128 x 4
+ *   class                     qdata                     scale                  zero_point
+ *   Int8Tensor                I8 [n][k]                 F32 [n][1] or [1][1]   I8 as scale, or none
+ *   IntxUnpackedToInt8Tensor  I8 [n][k], a code a byte  float [n][k/g]         I8 [n][k/g]
+ *   Int4Tensor                I8 [n][k/2], low first    float [k/g][n]         float [k/g][n]
+ *   Float8Tensor              F8 [n][k]                 float [n][k/g] or [1][1]  none
+ *   MXTensor                  F8 [n][k], U8 [n][k/2]    E8M0 [n][k/32], or     none
+ *                                                       in tiles of 128 x 4
  */
 #include "checkpoint_inside.h"
 #include "dialects.h"
@@ -198,13 +199,16 @@ static nib_status take_int8_act(const nib_weight_query *q, const description *d)
     }
     if (d->act[0] == 0)
         return NIB_OK;
-    if (!is(d->act, "QuantizeTensorToInt8Kwargs") || d->act_reduced ||
+    const bool asymmetric = is(d->act_mapping, "ASYMMETRIC");
+    const bool symmetric = d->act_mapping[0] == 0 || is(d->act_mapping, "SYMMETRIC");
+    if (!is(d->act, "QuantizeTensorToInt8Kwargs") || d->act_reduced || !(asymmetric || symmetric) ||
         !(is(d->act_size, "PerRow") || is(d->act_size, "PerTensor")))
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "asks for activations as %s%s %s; int8 per token is known", d->act,
-                                d->act_reduced ? " with reduced range" : "", d->act_size);
+        return nib__weight_fail(
+            q, NIB_UNSUPPORTED, ".weight",
+            "asks for activations as %s%s %s %s; int8 per token, SYMMETRIC or ASYMMETRIC, is known",
+            d->act, d->act_reduced ? " with reduced range" : "", d->act_size, d->act_mapping);
     w->scheme.act = NIB_ACT_I8_TOKEN;
-    w->scheme.act_symmetric = !is(d->act_mapping, "ASYMMETRIC");
+    w->scheme.act_symmetric = symmetric;
     say_per_tensor(q, d, "int8");
     return NIB_OK;
 }
@@ -329,6 +333,9 @@ static nib_status take_float8(const nib_weight_query *q, const description *d)
     NIB_TRY(take_codes(q, e5m2 ? NIB_TYPE_E5M2 : NIB_TYPE_E4M3));
     NIB_TRY(take_group(q, d));
     NIB_TRY(take_scales(q, false));
+    if (w->scheme.zero != NIB_ZERO_NONE)
+        return nib__weight_fail(q, NIB_UNSUPPORTED, zero_point,
+                                "is not 0 throughout; a Float8Tensor has no zero points");
     return take_fp8_act(q, d);
 }
 

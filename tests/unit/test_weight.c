@@ -300,6 +300,11 @@ static void test_bad_plain(void **state)
 #define INT8(data)                                                                                 \
     DESCRIBED("Int8Tensor", "\\\"block_size\\\":[1,4],\\\"dtype\\\":" DTYPE("float32") data,       \
               "\\\"qdata\\\",\\\"scale\\\"")
+#define ACT8(mapping)                                                                              \
+    ",\\\"act_quant_kwargs\\\":{\\\"_type\\\":\\\"QuantizeTensorToInt8Kwargs\\\",\\\"_data\\\":{"  \
+    "\\\"granularity\\\":{\\\"_type\\\":\\\"PerRow\\\",\\\"_data\\\":{\\\"dim\\\":-1}},"           \
+    "\\\"mapping_type\\\":{\\\"_type\\\":\\\"MappingType\\\",\\\"_data\\\":\\\"" mapping "\\\"}}}"
+#define FLOAT8 DESCRIBED("Float8Tensor", "\\\"block_size\\\":[1,4]", "\\\"qdata\\\",\\\"scale\\\"")
 #define MX(data)                                                                                   \
     DESCRIBED("MXTensor", "\\\"elem_dtype\\\":" DTYPE("float8_e4m3fn") data,                       \
               "\\\"qdata\\\",\\\"scale\\\"")
@@ -473,6 +478,20 @@ static void test_bad_torchao(void **state)
          2,
          NIB_BAD_INPUT,
          "has shape [1, 2], expected [2, 1]"},
+        {INT8(ACT8("SYMMETRIC")), {q, row}, 2, NIB_OK, NULL},
+        {INT8(ACT8("ASYMMETRIC")), {q, row}, 2, NIB_OK, NULL},
+        {INT8(ACT8("SYMMETRIC_NO_CLIPPING_ERR")),
+         {q, row},
+         2,
+         NIB_UNSUPPORTED,
+         "SYMMETRIC_NO_CLIPPING_ERR; int8 per token"},
+        {FLOAT8,
+         {{"m._weight_qdata", "F8_E4M3", 2, {2, 4}, NULL},
+          row,
+          {"m._weight_zero_point", "I8", 2, {2, 1}, "\1\0"}},
+         3,
+         NIB_UNSUPPORTED,
+         "a Float8Tensor has no zero points"},
         {INT8(""),
          {q, row, {"m._weight_act_quant_scale", "F32", 1, {2}, ones}},
          3,
