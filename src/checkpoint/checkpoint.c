@@ -25,6 +25,12 @@ static const char *shown(char out[NIB_SHOWN], const char *name)
     return nib__say_name(out, NIB_SHOWN, name, strlen(name));
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t size = strlen(text), end_size = strlen(end);
+    return size >= end_size && strcmp(text + size - end_size, end) == 0;
+}
+
 static nib_status add_note(nib_checkpoint *cp, const char *note, nib_err *err)
 {
     void *notes = (void *)cp->notes;
@@ -131,6 +137,27 @@ static nib_status check_entry(nib_shards *index, const nib_checkpoint *cp, const
     return NIB_OK;
 }
 
+/* Shards repeat entries. Where they differ in what a weight means, neither can be believed; other
+ * entries are words for people, of which the first is kept. */
+static nib_status add_meta(nib_checkpoint *cp, const nib_meta *meta, nib_err *err)
+{
+    char a[NIB_SHOWN], b[NIB_SHOWN];
+    cp->metas[cp->meta_count] = meta;
+    const nib_meta *same =
+        nib__names_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count);
+    if (same == NULL) {
+        cp->meta_count++;
+        return NIB_OK;
+    }
+    const bool has_meaning = ends_with(meta->key, ".weight") || strcmp(meta->key, "nibble") == 0;
+    if (!has_meaning || strcmp(same->value, meta->value) == 0)
+        return NIB_OK;
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s: two shards have different __metadata__ entries \"%s\"; write the shards "
+                     "again from one source",
+                     shown(a, cp->path), shown(b, meta->key));
+}
+
 static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, nib_shards *index,
                               nib_err *err)
 {
@@ -149,11 +176,8 @@ static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, ni
         if (index != NULL)
             NIB_TRY(check_entry(index, cp, tensor, err));
     }
-    for (size_t i = 0; i < parsed->meta_count; i++) {
-        cp->metas[cp->meta_count] = parsed->metas[i];
-        if (nib__names_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count) == NULL)
-            cp->meta_count++;
-    }
+    for (size_t i = 0; i < parsed->meta_count; i++)
+        NIB_TRY(add_meta(cp, parsed->metas[i], err));
     return NIB_OK;
 }
 
@@ -286,12 +310,6 @@ static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_
     return single ? open_single(cp, path, err) : open_index(cp, path, directory, err);
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t size = strlen(text), end_size = strlen(end);
-    return size >= end_size && strcmp(text + size - end_size, end) == 0;
-}
-
 static nib_status open_path(nib_checkpoint *cp, nib_err *err)
 {
     const char *path = cp->path, *name = nib__path_name(path);
@@ -307,12 +325,16 @@ static nib_status open_path(nib_checkpoint *cp, nib_err *err)
         return no_memory(err, path);
     if (strcmp(name, "config.json") == 0)
         return open_directory(cp, directory, err);
+    if (ends_with(name, ".index.json")) {
+        cp->directory =
+            directory; /* a sharded checkpoint is a directory, with a config or without */
+        return open_index(cp, path, directory, err);
+    }
     bool config = false;
     NIB_TRY(look_for(cp, &config, directory, "config.json", err));
     if (config)
         cp->directory = directory;
-    return ends_with(name, ".index.json") ? open_index(cp, path, directory, err)
-                                          : open_single(cp, path, err);
+    return open_single(cp, path, err);
 }
 
 /* ---- modules ---- */

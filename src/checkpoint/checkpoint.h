@@ -37,7 +37,7 @@ void nib__checkpoint_close(nib_checkpoint *cp);
 
 const char *nib__checkpoint_path(const nib_checkpoint *cp); /* as given */
 const char *nib__checkpoint_directory(
-    const nib_checkpoint *cp); /* that holds config.json; NULL for a lone file without one */
+    const nib_checkpoint *cp); /* where config.json is or would be; NULL for a lone file without */
 uint64_t nib__checkpoint_bytes(const nib_checkpoint *cp);
 size_t nib__checkpoint_count(const nib_checkpoint *cp);
 const nib_tensor *nib__checkpoint_at(const nib_checkpoint *cp, size_t i); /* in file order */

@@ -222,8 +222,9 @@ static void test_shards(void **state)
     assert_int_equal(nib__checkpoint_meta_count(cp), 2);
     assert_int_equal(nib__checkpoint_note_count(cp), 0);
     nib__checkpoint_close(cp);
-    cp = open_ok(in(path, dir, index_name)); /* the index itself */
+    cp = open_ok(in(path, dir, index_name)); /* the index itself, no config.json beside it */
     assert_int_equal(nib__checkpoint_count(cp), 3);
+    assert_non_null(nib__checkpoint_directory(cp));
     nib__checkpoint_close(cp);
     write_text(
         dir, index_name,
@@ -299,6 +300,28 @@ static void test_bad_indexes(void **state)
         expect_refused(dir, cases[i].status, cases[i].fragment);
     }
     assert_int_equal(rmdir(path), 0);
+    drop_directory(dir);
+}
+
+/* Words for people may differ between shards; what a weight means may not. */
+static void test_metadata_of_shards(void **state)
+{
+    (void)state;
+    char dir[256];
+    make_directory(dir);
+    write_safetensors(dir, "1",
+                      "{\"__metadata__\":{\"made\":\"1\",\"a.weight\":\"a\"}," U8("a", "0,1") "}",
+                      "x", 1);
+    write_safetensors(dir, "2",
+                      "{\"__metadata__\":{\"made\":\"2\",\"a.weight\":\"a\"}," U8("b", "0,1") "}",
+                      "y", 1);
+    write_safetensors(dir, "3",
+                      "{\"__metadata__\":{\"made\":\"3\",\"a.weight\":\"b\"}," U8("b", "0,1") "}",
+                      "y", 1);
+    write_text(dir, index_name, "{\"weight_map\":{\"a\":\"1\",\"b\":\"2\"}}");
+    nib__checkpoint_close(open_ok(dir));
+    write_text(dir, index_name, "{\"weight_map\":{\"a\":\"1\",\"b\":\"3\"}}");
+    expect_refused(dir, NIB_BAD_INPUT, "different __metadata__ entries \"a.weight\"");
     drop_directory(dir);
 }
 
@@ -438,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_release),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_bad_indexes),
+        cmocka_unit_test(test_metadata_of_shards),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_tinystories),
         cmocka_unit_test(test_robustness_files),
