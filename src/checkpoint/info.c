@@ -160,7 +160,7 @@ nib_status nib__entries_list(nib_entry **out, size_t *count, const nib_checkpoin
 
 /* ---- rendering ---- */
 
-static const char *say_shape(char out[256], const nib_entry *e)
+const char *nib__entry_shape(char out[256], const nib_entry *e)
 {
     size_t used = 0;
     out[0] = 0;
@@ -207,7 +207,7 @@ static void text_lines(const nib_entry *entries, size_t count, nib_text *out)
                                 : nib__ledger_fold_name(folded, sizeof folded, entries[i].name);
         nib__text_format(out, "%7zu  %-46s %-12s %-12s %-11s %s%s\n", same,
                          nib__say_name(name, sizeof name, shown, strlen(shown)),
-                         say_shape(shape, &entries[i]), entries[i].scheme, entries[i].format,
+                         nib__entry_shape(shape, &entries[i]), entries[i].scheme, entries[i].format,
                          nib__say_bytes(bytes, total), entries[i].bias ? "  with a bias" : "");
         if (entries[i].problem != NULL)
             nib__ledger_wrap(out, "         ! ", "           ", 100, entries[i].problem);

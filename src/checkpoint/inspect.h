@@ -33,6 +33,8 @@ size_t nib__inspect_limit(const nib_checkpoint *cp);
 nib_status nib__entries_list(nib_entry **out, size_t *count, const nib_checkpoint *cp,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err);
 
+/* "608x224"; returned for use in an argument list. */
+const char *nib__entry_shape(char out[256], const nib_entry *entry);
 /* The pinned members of an entry into the open object of w. */
 void nib__entry_json(nib_jsonw *w, const nib_entry *entry);
 
@@ -48,7 +50,7 @@ typedef struct nib_expected {
 } nib_expected;
 
 typedef struct nib_verify_job {
-    const nib_checkpoint *checkpoint, *against; /* against: NULL, or compared weight by weight */
+    const nib_checkpoint *checkpoint, *against; /* against: NULL, or compared tensor by tensor */
     const nib_expected *expected;
     size_t expected_count; /* 0: completeness is not checked */
     nib_pool *pool;

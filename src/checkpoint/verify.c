@@ -2,10 +2,12 @@
  *
  * Reads every byte of a checkpoint and says what is wrong with it: bytes that are not those that
  * were written, values that are no numbers, codes out of range, weights that are missing, surplus
- * or of another shape. Findings do not stop it; they are collected in the order of the file.
+ * or of another shape; and how far it is from another checkpoint. Findings do not stop it; they are
+ * collected in the order of the file.
  */
 #include "inspect.h"
 
+#include "distance.h"
 #include "manifest.h"
 #include "names.h"
 
@@ -30,12 +32,15 @@ typedef struct verifying {
     nib_ledger ledger;
     nib_entry *entries;
     size_t count;
+    const void **items; /* [count]: the entries, for by_name */
+    nib_names by_name;
     finding *findings;
     size_t finding_count, finding_capacity, more; /* more: counted beyond those kept */
     nib_manifest manifest;
-    nib_hash *hashes; /* [tensors of the checkpoint] */
-    int64_t *bad;     /* [threads] first, */
-    int64_t *many;    /* [threads] and how many, of one block */
+    size_t files_compared; /* of those that the manifest lists */
+    nib_hash *hashes;      /* [tensors of the checkpoint] */
+    int64_t *bad;          /* [threads] first, */
+    int64_t *many;         /* [threads] and how many, of one block */
     uint64_t done, total;
     nib_err *err;
 } verifying;
@@ -206,11 +211,14 @@ static nib_status check_files(verifying *v)
     const nib_manifest *m = &v->manifest;
     for (size_t i = 0; i < m->file_count; i++) {
         const char *name = m->files[i].name;
+        const char *directory = nib__checkpoint_directory(v->job->checkpoint);
         nib_map map;
-        if (strpbrk(name, "/\\") != NULL || nib__checkpoint_directory(v->job->checkpoint) == NULL)
+        if (strpbrk(name, "/\\") != NULL || directory == NULL) {
+            NIB_TRY(find(v, "file-name", name, "is listed in %s, but is no file beside the weights",
+                         m->path));
             continue;
-        const char *path =
-            nib__path_join(&v->arena, nib__checkpoint_directory(v->job->checkpoint), name);
+        }
+        const char *path = nib__path_join(&v->arena, directory, name);
         if (path == NULL)
             return nib__fail_memory(v->err, strlen(name), "a path");
         if (nib__map_open(&map, path, NULL) != NIB_OK) {
@@ -222,6 +230,7 @@ static nib_status check_files(verifying *v)
             m->files[i].hash,
             nib__hash_bytes(map.size == 0 ? (const uint8_t *)"" : map.at, map.size));
         nib__map_close(&map);
+        v->files_compared++;
         if (!same)
             NIB_TRY(find(v, "file-hash", name, "has changed since %s was written", m->path));
     }
@@ -276,16 +285,20 @@ static bool claim_unreadable(const verifying *v, const char *module, bool *claim
     return any;
 }
 
-static nib_status check_expected(verifying *v, const nib_expected *x, const nib_names *names,
-                                 const void *const *items, bool *claimed)
+static size_t find_entry(const verifying *v, const char *name)
+{
+    return nib__names_find(&v->by_name, v->items, name);
+}
+
+static nib_status check_expected(verifying *v, const nib_expected *x, bool *claimed)
 {
     char name[512];
     if (snprintf(name, sizeof name, "%s.weight", x->name) >= (int)sizeof name)
         return NIB_OK;
-    size_t at = nib__names_find(names, items, name);
+    size_t at = find_entry(v, name);
     const nib_meta *alias = nib__checkpoint_alias(v->job->checkpoint, name);
     if (at == SIZE_MAX && alias != NULL)
-        at = nib__names_find(names, items, alias->value);
+        at = find_entry(v, alias->value);
     if (at == SIZE_MAX && claim_unreadable(v, x->name, claimed))
         return NIB_OK;
     if (at == SIZE_MAX)
@@ -295,12 +308,17 @@ static nib_status check_expected(verifying *v, const nib_expected *x, const nib_
     claimed[at] = true;
     const nib_entry *e = &v->entries[at];
     const bool vector = x->k == 0;
-    if (e->rank != (vector ? 1 : 2) || e->shape[0] != x->n || (!vector && e->shape[1] != x->k))
-        NIB_TRY(find(v, "shape", name,
-                     "has another shape than config.json implies: %" PRId64 " x %" PRId64, x->n,
-                     vector ? 1 : x->k));
+    char has[256], wanted[256];
+    const nib_entry implied = {.rank = vector ? 1 : 2, .shape = {x->n, x->k}};
+    if (e->rank != implied.rank || e->shape[0] != x->n || (!vector && e->shape[1] != x->k))
+        NIB_TRY(find(v, "shape", name, "is %s, but config.json implies %s",
+                     nib__entry_shape(has, e), nib__entry_shape(wanted, &implied)));
     if (x->bias && !e->bias)
         NIB_TRY(find(v, "bias", name, "config.json implies a bias, but none is stored"));
+    if (!x->bias && e->bias)
+        NIB_TRY(find(v, "bias", name,
+                     "has a bias that config.json does not imply; a run applies it, other programs "
+                     "may drop it"));
     return NIB_OK;
 }
 
@@ -308,19 +326,13 @@ static nib_status check_expected(verifying *v, const nib_expected *x, const nib_
  * bias whose weight is missing stands alone and is surplus. */
 static nib_status check_completeness(verifying *v)
 {
-    nib_names names;
-    const void **items = nib__arena_take(&v->arena, v->count, sizeof *items);
     bool *claimed = nib__arena_take(&v->arena, v->count, sizeof *claimed);
     if (v->job->expected_count == 0)
         return NIB_OK;
-    if (items == NULL || claimed == NULL || !nib__names_init(&names, &v->arena, v->count))
-        return nib__fail_memory(v->err, v->count * sizeof *items, "the list of weights");
-    for (size_t i = 0; i < v->count; i++) {
-        items[i] = &v->entries[i];
-        nib__names_add(&names, items, i);
-    }
+    if (claimed == NULL)
+        return nib__fail_memory(v->err, v->count, "the list of weights");
     for (size_t i = 0; i < v->job->expected_count; i++)
-        NIB_TRY(check_expected(v, &v->job->expected[i], &names, items, claimed));
+        NIB_TRY(check_expected(v, &v->job->expected[i], claimed));
     for (size_t i = 0; i < v->count; i++)
         if (!claimed[i] && strstr(v->entries[i].name, "rotary_emb.inv_freq") == NULL)
             NIB_TRY(find(v, "surplus", v->entries[i].name,
@@ -330,76 +342,73 @@ static nib_status check_completeness(verifying *v)
 
 /* ---- against another checkpoint ---- */
 
-typedef struct comparison {
-    const nib_weight *a, *b;
-    float *rows;            /* [threads][2][k] */
-    double *signal, *error; /* [n] */
-    nib_entry *entry;
-} comparison;
-
-static void compare_rows(void *ctx, int worker, int64_t begin, int64_t end)
+static nib_status add_distance(verifying *v, const char *name, double sqnr_db)
 {
-    comparison *c = ctx;
-    const int64_t k = c->a->k;
-    float *a = c->rows + 2 * worker * k, *b = a + k;
-    for (int64_t i = begin; i < end; i++) {
-        double signal = 0, error = 0;
-        nib__weight_row(c->a, i, a);
-        nib__weight_row(c->b, i, b);
-        for (int64_t j = 0; j < k; j++) {
-            const double difference = (double)a[j] - (double)b[j];
-            signal += (double)b[j] * (double)b[j];
-            error += difference * difference;
-        }
-        c->signal[i] = signal;
-        c->error[i] = error;
-    }
+    nib_ledger_layer *line = nib__ledger_add_layer(&v->ledger, name);
+    if (line == NULL)
+        return nib__fail_memory(v->err, sizeof *line, "the ledger");
+    line->sqnr_db = sqnr_db;
+    return NIB_OK;
+}
+
+static nib_status compare_tensor(verifying *v, const char *name)
+{
+    const nib_tensor *a = nib__checkpoint_find(v->job->checkpoint, name);
+    const nib_tensor *b = nib__checkpoint_find(v->job->against, name);
+    if (a == NULL || b == NULL)
+        return a == b ? NIB_OK : find(v, "against", name, "is in one of the checkpoints only");
+    if (a->rank != b->rank || memcmp(a->shape, b->shape, sizeof a->shape) != 0)
+        return find(v, "against", name, "has another shape in the other checkpoint");
+    if (nib__type_is_float(a->type) && nib__type_is_float(b->type))
+        return add_distance(v, name, nib__tensor_distance(a, b));
+    const bool same = a->type == b->type && memcmp(a->data, b->data, (size_t)a->bytes) == 0;
+    return same ? NIB_OK : find(v, "against", name, "has other bytes in the other checkpoint");
 }
 
 static nib_status compare_weight(verifying *v, const nib_entry *e)
 {
     nib_weight other;
     nib_err why = {NIB_OK, ""};
-    nib_arena arena;
     if (nib__checkpoint_weight(&other, NULL, v->job->against, e->module, NULL, &why) != NIB_OK)
         return find(v, "against", e->name, "the other checkpoint: %s", why.text);
     if (other.n != e->weight.n || other.k != e->weight.k)
         return find(v, "against", e->name, "is %" PRId64 " x %" PRId64 " in the other checkpoint",
                     other.n, other.k);
-    nib__arena_init(&arena, v->job->allocator, 0);
-    comparison c = {.a = &e->weight, .b = &other};
-    const size_t n = (size_t)other.n, threads = (size_t)nib__pool_threads(v->job->pool);
-    c.rows = nib__arena_take(&arena, 2 * threads * (size_t)other.k, sizeof *c.rows);
-    c.signal = nib__arena_take(&arena, n, sizeof *c.signal);
-    c.error = nib__arena_take(&arena, n, sizeof *c.error);
-    nib_status status = c.rows == NULL || c.signal == NULL || c.error == NULL
-                            ? nib__fail_memory(v->err, n * 16, "a comparison")
-                            : NIB_OK;
-    double signal = 0, error = 0;
-    if (status == NIB_OK) {
-        nib__pool_run(v->job->pool, other.n, 4, false, compare_rows, &c);
-        for (size_t i = 0; i < n; i++) {
-            signal += c.signal[i];
-            error += c.error[i];
-        }
-        const double db = error > 0 ? 10 * log10(signal / error) : INFINITY;
-        nib_ledger_layer *line =
-            nib__ledger_add_layer(&v->ledger, nib__ledger_text(&v->ledger, "%s", e->module));
-        if (line == NULL)
-            status = nib__fail_memory(v->err, sizeof *line, "the ledger");
-        else
-            line->sqnr_db = db;
+    double db;
+    NIB_TRY(nib__weight_distance(&db, &e->weight, &other, v->job->pool, v->job->allocator, v->err));
+    NIB_TRY(add_distance(v, e->module, db));
+    const char *bias = nib__ledger_text(&v->ledger, "%s.bias", e->module);
+    return v->ledger.failed ? nib__fail_memory(v->err, strlen(e->module), "the ledger")
+                            : compare_tensor(v, bias);
+}
+
+/* What only the other checkpoint has. */
+static nib_status find_absent(verifying *v)
+{
+    nib_entry *others;
+    size_t count;
+    NIB_TRY(nib__entries_list(&others, &count, v->job->against, &v->arena, NULL, v->err));
+    for (size_t i = 0; i < count; i++) {
+        const bool is_part = others[i].part_of != NULL; /* of a weight that cannot be read */
+        if (!is_part && find_entry(v, others[i].name) == SIZE_MAX &&
+            nib__checkpoint_alias(v->job->checkpoint, others[i].name) == NULL)
+            NIB_TRY(find(v, "against", others[i].name, "is in the other checkpoint only"));
     }
-    nib__arena_free(&arena);
-    return status;
+    return NIB_OK;
 }
 
 static nib_status compare(verifying *v)
 {
-    for (size_t i = 0; i < v->count && v->job->against != NULL; i++)
-        if (v->entries[i].module != NULL)
-            NIB_TRY(compare_weight(v, &v->entries[i]));
-    return NIB_OK;
+    if (v->job->against == NULL)
+        return NIB_OK;
+    for (size_t i = 0; i < v->count; i++) {
+        const nib_entry *e = &v->entries[i];
+        if (e->module != NULL)
+            NIB_TRY(compare_weight(v, e));
+        else if (e->part_of == NULL)
+            NIB_TRY(compare_tensor(v, e->name));
+    }
+    return find_absent(v);
 }
 
 /* ---- the report ---- */
@@ -442,6 +451,8 @@ static void render_json(const verifying *v, nib_text *out)
             nib__jsonw_object(&w);
             nib__jsonw_pair_string(&w, "name", v->ledger.layers[i].name);
             nib__jsonw_pair_double(&w, "sqnr_db", v->ledger.layers[i].sqnr_db);
+            nib__jsonw_pair_bool(
+                &w, "equal", isinf(v->ledger.layers[i].sqnr_db) && v->ledger.layers[i].sqnr_db > 0);
             nib__jsonw_object_end(&w);
         }
         nib__jsonw_array_end(&w);
@@ -459,14 +470,18 @@ static void render_text(const verifying *v, nib_text *out)
         snprintf(head, sizeof head, "%s: %s: ", v->findings[i].code, v->findings[i].tensor);
         nib__ledger_wrap(out, head, "    ", 100, v->findings[i].text);
     }
-    for (size_t i = 0; i < v->ledger.layer_count; i++)
-        nib__text_format(out, "%-52s %6.1f dB\n", v->ledger.layers[i].name,
-                         v->ledger.layers[i].sqnr_db);
+    for (size_t i = 0; i < v->ledger.layer_count; i++) {
+        const double db = v->ledger.layers[i].sqnr_db;
+        if (isinf(db) && db > 0)
+            nib__text_format(out, "%-52s  equal\n", v->ledger.layers[i].name);
+        else
+            nib__text_format(out, "%-52s %6.1f dB\n", v->ledger.layers[i].name, db);
+    }
     nib__text_format(out, "%zu tensors, %s read; ", nib__checkpoint_count(cp),
                      nib__say_bytes(bytes, v->done));
     if (v->manifest.path != NULL)
         nib__text_format(out, "%zu hashes of %s compared; ",
-                         v->manifest.tensor_count + v->manifest.file_count,
+                         v->manifest.tensor_count + v->files_compared,
                          nib__path_name(v->manifest.path));
     else
         nib__text_str(out, "no manifest beside it; ");
@@ -479,10 +494,23 @@ static void render_text(const verifying *v, nib_text *out)
                      v->more != 0 ? ", of which the first are told" : "");
 }
 
+static nib_status list_entries(verifying *v)
+{
+    NIB_TRY(nib__entries_list(&v->entries, &v->count, v->job->checkpoint, &v->arena, NULL, v->err));
+    v->items = nib__arena_take(&v->arena, v->count, sizeof *v->items);
+    if (v->items == NULL || !nib__names_init(&v->by_name, &v->arena, v->count))
+        return nib__fail_memory(v->err, v->count * sizeof *v->items, "the list of weights");
+    for (size_t i = 0; i < v->count; i++) {
+        v->items[i] = &v->entries[i];
+        nib__names_add(&v->by_name, v->items, i);
+    }
+    return NIB_OK;
+}
+
 static nib_status run(verifying *v)
 {
     const nib_verify_job *job = v->job;
-    NIB_TRY(nib__entries_list(&v->entries, &v->count, job->checkpoint, &v->arena, NULL, v->err));
+    NIB_TRY(list_entries(v));
     NIB_TRY(nib__manifest_read(&v->manifest, job->checkpoint, &v->arena, job->allocator, v->err));
     NIB_TRY(check_tensors(v));
     if (v->manifest.path != NULL) {

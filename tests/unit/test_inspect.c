@@ -10,6 +10,7 @@
 #include "writer.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
@@ -191,6 +192,46 @@ static void test_sound(void **state)
     drop_directory(dir);
 }
 
+/* Against another checkpoint every tensor counts: norms and biases, too, and what only one has. */
+static void test_against(void **state)
+{
+    (void)state;
+    const float half = 0.5f, nan = NAN;
+    char dir[256], other[256];
+    nib_text text;
+    nib__text_init(&text, &heap);
+    write_model(make_directory(dir));
+    write_model(make_directory(other));
+    assert_int_equal(verify(&text, dir, NULL, 0, other, NIB_FORM_TEXT), 0);
+    assert_null(strstr(text.at, " dB"));
+    expect_in(&text, "norm.weight                                           equal");
+    assert_int_equal(verify(&text, dir, NULL, 0, other, NIB_FORM_JSON), 0);
+    assert_null(strstr(text.at, "\"equal\": false"));
+    damage(dir, "layers.0.q_proj.bias", 0, &half, 4);
+    damage(dir, "norm.weight", 0, &half, 4);
+    assert_int_equal(verify(&text, dir, NULL, 0, other, NIB_FORM_TEXT), 0);
+    expect_in(&text, "layers.0.q_proj                                       equal");
+    assert_null(strstr(text.at, "norm.weight                                           equal"));
+    assert_null(strstr(text.at, "layers.0.q_proj.bias                                  equal"));
+    /* a NaN is no distance, least of all none */
+    damage(dir, "embed.weight", 0, &nan, 4);
+    assert_int_equal(verify(&text, dir, NULL, 0, other, NIB_FORM_JSON), 1);
+    expect_in(&text, "\"name\": \"embed\",\n      \"sqnr_db\": null,\n      \"equal\": false");
+    write_safetensors(
+        dir, "model.safetensors",
+        "{\"embed.weight\":{\"dtype\":\"F32\",\"shape\":[4,32],\"data_offsets\":[0,512]},"
+        "\"norm.weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[512,516]},"
+        "\"new\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[516,517]}}",
+        NULL, 517);
+    assert_int_equal(verify(&text, dir, NULL, 0, other, NIB_FORM_TEXT), 3);
+    expect_in(&text, "against: norm.weight: has another shape");
+    expect_in(&text, "against: new: is in one of the checkpoints only");
+    expect_in(&text, "against: layers.0.q_proj.weight: is in the other checkpoint only");
+    nib__text_free(&text);
+    drop_directory(other);
+    drop_directory(dir);
+}
+
 static void test_damage(void **state)
 {
     (void)state;
@@ -284,11 +325,15 @@ static void test_completeness(void **state)
         {{{"embed", 5, 32, 0, 0}, {"layers.0.q_proj", 6, 32, 1, 0}, {"norm", 32, 0, 0, 0}},
          3,
          1,
-         "shape: embed.weight"},
+         "shape: embed.weight: is 4x32, but config.json implies 5x32"},
         {{{"embed", 4, 32, 0, 0}, {"layers.0.q_proj", 6, 32, 1, 0}, {"norm", 31, 0, 0, 0}},
          3,
          1,
-         "shape: norm.weight"},
+         "shape: norm.weight: is 32, but config.json implies 31"},
+        {{{"embed", 4, 32, 0, 0}, {"layers.0.q_proj", 6, 32, 0, 0}, {"norm", 32, 0, 0, 0}},
+         3,
+         1,
+         "bias: layers.0.q_proj.weight: has a bias that config.json does not imply"},
     };
     char dir[256];
     nib_text text;
@@ -323,6 +368,11 @@ static void test_manifest(void **state)
     assert_int_equal(verify(&text, out, NULL, 0, NULL, NIB_FORM_TEXT), 7);
     expect_in(&text, "not-in-manifest: new");
     expect_in(&text, "missing: layers.0.q_proj._weight_scale");
+    write_text(out, "nibble.json",
+               "{\"files\": {\"../up\": \"00000000000000000000000000000000\"}}");
+    assert_int_equal(verify(&text, out, NULL, 0, NULL, NIB_FORM_TEXT), 2);
+    expect_in(&text, "file-name: ../up");
+    expect_in(&text, "0 hashes of nibble.json compared");
     static const char *const bad[] = {"",
                                       "[]",
                                       "{\"schema\": 2}",
@@ -363,9 +413,9 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_info),     cmocka_unit_test(test_sound),
-        cmocka_unit_test(test_damage),   cmocka_unit_test(test_completeness),
-        cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_info),         cmocka_unit_test(test_sound),
+        cmocka_unit_test(test_against),      cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_completeness), cmocka_unit_test(test_manifest),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
