@@ -326,8 +326,7 @@ static nib_status open_path(nib_checkpoint *cp, nib_err *err)
     if (strcmp(name, "config.json") == 0)
         return open_directory(cp, directory, err);
     if (ends_with(name, ".index.json")) {
-        cp->directory =
-            directory; /* a sharded checkpoint is a directory, with a config or without */
+        cp->directory = directory; /* shards are a directory, with a config or without */
         return open_index(cp, path, directory, err);
     }
     bool config = false;
