@@ -19,7 +19,7 @@ static void add_missing(nib_text *out, const nib_json_edit *edits, const bool *d
                         bool empty)
 {
     for (size_t i = 0; i < count; i++) {
-        if (done[i])
+        if (done[i] || edits[i].value == NULL)
             continue;
         nib__text_format(out, "%s\n  \"%s\": %s", empty ? "" : ",", edits[i].key, edits[i].value);
         empty = false;
@@ -50,7 +50,7 @@ nib_status nib__json_edit(nib_text *out, const char *name, const char *text, siz
         if (edit == count)
             continue;
         nib__text_put(out, copied, (size_t)(begin - copied));
-        nib__text_str(out, edits[edit].value);
+        nib__text_str(out, edits[edit].value != NULL ? edits[edit].value : "null");
         copied = last;
         done[edit] = true;
     }

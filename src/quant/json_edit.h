@@ -9,7 +9,8 @@
 #include "json.h"
 
 typedef struct nib_json_edit {
-    const char *key, *value; /* value: JSON text */
+    const char *key;
+    const char *value; /* JSON text; NULL: null if the member is there, else nothing */
 } nib_json_edit;
 
 nib_status nib__json_edit(nib_text *out, const char *name, const char *text, size_t size,

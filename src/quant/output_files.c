@@ -58,16 +58,11 @@ static nib_status copy_file(nib_side_files *out, nib_arena *arena, const nib_qua
 
 /* ---- quantization_config ---- */
 
-static bool is_quantized(const nib_quantize_layer *l)
-{
-    return !l->choice.keep && nib__scheme_is_quantized(&l->choice.scheme);
-}
-
 static const nib_scheme *only_scheme(const nib_quantize_job *job)
 {
     const nib_scheme *only = NULL;
     for (size_t i = 0; i < job->count; i++) {
-        if (!is_quantized(&job->layers[i]))
+        if (!nib__layer_is_quantized(&job->layers[i]))
             continue;
         if (only != NULL && !nib__scheme_equal(only, &job->layers[i].choice.scheme))
             return NULL;
@@ -81,7 +76,7 @@ static void put_fqn_map(nib_jsonw *w, const char *key, const nib_quantize_job *j
     nib__jsonw_key(w, key);
     nib__jsonw_object(w);
     for (size_t i = 0; i < job->count; i++) {
-        if (!is_quantized(&job->layers[i]))
+        if (!nib__layer_is_quantized(&job->layers[i]))
             continue;
         nib__jsonw_key(w, job->layers[i].name);
         nib__torchao_config(w, &job->layers[i].choice.scheme);
@@ -131,8 +126,8 @@ void nib__quantization_config(nib_text *out, const nib_quantize_job *job, nib_di
     for (size_t i = 0; i < job->count; i++) {
         const nib_quantize_layer *l = &job->layers[i];
         if (l->role == NIB_ROLE_EMBED)
-            embedding = is_quantized(l);
-        else if (!is_quantized(l))
+            embedding = nib__layer_is_quantized(l);
+        else if (!nib__layer_is_quantized(l))
             nib__jsonw_string(&w, l->name);
     }
     nib__jsonw_array_end(&w);
@@ -162,8 +157,11 @@ static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_
     NIB_TRY(nib__file_read(&text, &size, from, CONFIG_MAX, job->allocator, err));
     nib__text_init(&quantization, job->allocator);
     nib__text_init(&edited, job->allocator);
+    bool any = false;
+    for (size_t i = 0; i < job->count; i++)
+        any = any || nib__layer_is_quantized(&job->layers[i]);
     nib__quantization_config(&quantization, job, dialect);
-    const nib_json_edit edits[] = {{"quantization_config", quantization.at},
+    const nib_json_edit edits[] = {{"quantization_config", any ? quantization.at : NULL},
                                    {"tie_word_embeddings", "false"}};
     nib_status status = quantization.failed
                             ? nib__fail_memory(err, quantization.size, from)

@@ -24,8 +24,9 @@ typedef struct nib_side_files {
     size_t count;
 } nib_side_files;
 
-/* config.json of the source with quantization_config, and tie_word_embeddings false where the head
- * is untied, into directory; then every tokenizer and generation file that the source has. */
+/* config.json of the source with quantization_config if a layer is quantized, and
+ * tie_word_embeddings false where the head is untied, into directory; then every tokenizer and
+ * generation file that the source has. */
 nib_status nib__side_files_write(nib_side_files *out, const nib_quantize_job *job,
                                  nib_dialect dialect, bool untied, const char *directory,
                                  nib_err *err);

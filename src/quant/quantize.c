@@ -18,6 +18,11 @@ static const char *shown(char out[160], const char *name)
     return nib__say_name(out, 160, name, strlen(name));
 }
 
+bool nib__layer_is_quantized(const nib_quantize_layer *layer)
+{
+    return !layer->choice.keep && nib__scheme_is_quantized(&layer->choice.scheme);
+}
+
 /* ---- the place ---- */
 
 static nib_status check_output(nib_rewriting *r)

@@ -23,6 +23,9 @@ typedef struct nib_quantize_layer {
     int32_t act_zero;
 } nib_quantize_layer;
 
+/* Its weight becomes codes: neither kept nor only cast. */
+bool nib__layer_is_quantized(const nib_quantize_layer *layer);
+
 typedef struct nib_quantize_job {
     const nib_checkpoint *checkpoint;
     const nib_quantize_layer *layers;

@@ -37,6 +37,26 @@ static void test_edit(void **state)
     }
 }
 
+/* Without a value a member is emptied where it is, and not added. */
+static void test_no_value(void **state)
+{
+    (void)state;
+    static const nib_json_edit edit = {"q", NULL};
+    static const char *const cases[][2] = {
+        {"{\"a\": 1, \"q\": {\"old\": [1]} }", "{\"a\": 1, \"q\": null }"},
+        {"{\"a\": 1}", "{\"a\": 1}"},
+        {"{}", "{}"}};
+    const nib_allocator a = nib__allocator_default();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_text out;
+        nib__text_init(&out, &a);
+        assert_int_equal(
+            nib__json_edit(&out, "x", cases[i][0], strlen(cases[i][0]), &edit, 1, NULL), NIB_OK);
+        assert_string_equal(out.at, cases[i][1]);
+        nib__text_free(&out);
+    }
+}
+
 static void test_bad(void **state)
 {
     (void)state;
@@ -56,6 +76,7 @@ static void test_bad(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_edit), cmocka_unit_test(test_bad)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_edit), cmocka_unit_test(test_no_value),
+                                       cmocka_unit_test(test_bad)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
