@@ -73,6 +73,13 @@ static nib_stored_part part(const char *suffix, nib_type type, int64_t rows, int
     return (nib_stored_part){suffix, type, 2, {rows, columns}};
 }
 
+uint64_t nib__stored_part_bytes(const nib_stored_part *part)
+{
+    return part->suffix == NULL ? 0
+                                : (uint64_t)part->shape[0] * (uint64_t)part->shape[1] *
+                                      (uint64_t)nib__type_bits(part->type) / 8;
+}
+
 void nib__storage_of(nib_storage *out, nib_dialect dialect, const nib_stored *w)
 {
     static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",

@@ -37,6 +37,8 @@ typedef struct nib_storage {
     bool zero_filled; /* zeros are stored though the scheme has none: all 0, I8 */
 } nib_storage;
 
+uint64_t nib__stored_part_bytes(const nib_stored_part *part); /* 0 for one without a suffix */
+
 void nib__storage_of(nib_storage *out, nib_dialect dialect, const nib_stored *weight);
 
 /* Why torchao 0.18 cannot hold this weight, as the end of a sentence; NULL: it can. */

@@ -426,7 +426,7 @@ void nib__quantizer_weight(nib_weight *out, const nib_quantizer *q, int64_t n, c
 
 double nib__sqnr_db(double signal, double error)
 {
-    return error > 0 ? 10 * log10(signal / error) : (double)INFINITY;
+    return error == 0 ? (double)INFINITY : 10 * log10(signal / error);
 }
 
 void nib__static_scale(float *scale, int32_t *zero, const nib_scheme *scheme, const float range[2])

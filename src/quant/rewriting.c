@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From layers and stored tensors to rewrites. A tensor under two names stays one tensor while both
- * are kept; otherwise each gets its own, and the ledger says so.
+ * From layers and stored tensors to rewrites. A tensor under two names stays one tensor while the
+ * same is asked of both; otherwise each gets its own, and the ledger says so.
  */
 #include "rewriting.h"
 
@@ -13,11 +13,6 @@
 static const char *shown(char out[160], const char *name)
 {
     return nib__say_name(out, 160, name, strlen(name));
-}
-
-static bool is_quantized(const nib_quantize_layer *l)
-{
-    return !l->choice.keep && nib__scheme_is_quantized(&l->choice.scheme);
 }
 
 void nib__rewriting_init(nib_rewriting *r, const nib_quantize_job *job, nib_ledger *ledger,
@@ -81,13 +76,6 @@ static nib_stored stored_of(const nib_quantizer *q, int64_t n)
                         .zero_type = q->zero_type};
 }
 
-static uint64_t part_bytes(const nib_stored_part *part)
-{
-    return part->suffix == NULL ? 0
-                                : (uint64_t)part->shape[0] * (uint64_t)part->shape[1] *
-                                      (uint64_t)nib__type_bits(part->type) / 8;
-}
-
 /* The ledger's line of a layer: done is asked, for what cannot be done has failed before. */
 static nib_status add_line(nib_rewriting *r, size_t i, const nib_tensor *from)
 {
@@ -130,7 +118,7 @@ static nib_status choose_dialect(nib_rewriting *r, const nib_quantizer *quantize
         return nib__fail(r->err, NIB_USAGE, "format \"%s\" is none of torchao, nibble",
                          shown(a, asked));
     for (size_t i = 0; i < job->count; i++) {
-        if (!is_quantized(&job->layers[i]))
+        if (!nib__layer_is_quantized(&job->layers[i]))
             continue;
         const nib_stored stored = stored_of(&quantizers[i], sources[i]->shape[0]);
         char other[160];
@@ -230,6 +218,7 @@ static nib_status copy_tensor(nib_rewriting *r, const nib_tensor *from, const ch
     if (w->line != SIZE_MAX)
         r->ledger->layers[w->line].bytes =
             from->bytes * (uint64_t)nib__type_bits(type) / (uint64_t)nib__type_bits(from->type);
+    /* torchao's loader takes each of its names apart at the last dot, and fails on one without */
     if (r->dialect == NIB_DIALECT_TORCHAO && strchr(name, '.') != NULL)
         return describe(r, name, "{\"_type\": \"Tensor\"}");
     return NIB_OK;
@@ -268,9 +257,9 @@ static nib_status quantize_tensor(nib_rewriting *r, size_t i, const nib_tensor *
         if (!q->scheme.act_symmetric)
             w->act_zero = add_part(r, l->name, &act_zero);
     }
-    r->ledger->layers[w->line].bytes = part_bytes(&w->storage.codes) +
-                                       part_bytes(&w->storage.scales) +
-                                       part_bytes(&w->storage.zeros);
+    r->ledger->layers[w->line].bytes = nib__stored_part_bytes(&w->storage.codes) +
+                                       nib__stored_part_bytes(&w->storage.scales) +
+                                       nib__stored_part_bytes(&w->storage.zeros);
     nib__text_init(&description, r->job->allocator);
     if (r->dialect == NIB_DIALECT_TORCHAO)
         nib__torchao_describe(&description, &stored);
@@ -300,7 +289,7 @@ static nib_status list_stored(nib_rewriting *r, const nib_quantizer *quantizers)
     for (size_t t = 0; t < nib__checkpoint_count(cp); t++) {
         const nib_tensor *from = nib__checkpoint_at(cp, t);
         const size_t i = layer_of(r, from->name);
-        if (i != SIZE_MAX && is_quantized(&r->job->layers[i]))
+        if (i != SIZE_MAX && nib__layer_is_quantized(&r->job->layers[i]))
             NIB_TRY(quantize_tensor(r, i, from, &quantizers[i]));
         else
             NIB_TRY(copy_tensor(r, from, from->name, i));
@@ -308,8 +297,9 @@ static nib_status list_stored(nib_rewriting *r, const nib_quantizer *quantizers)
     return NIB_OK;
 }
 
-/* Two names of one tensor stay that only while both are kept. Layers without a tensor of their own
- * name get one if they are quantized, or if what they shared is. */
+/* Two names of one tensor stay that only while both are kept, or become the same float type. Layers
+ * without a tensor of their own name get one if they are quantized or cast, or if what they shared
+ * is. */
 static nib_status list_shared(nib_rewriting *r, const nib_quantizer *quantizers,
                               const nib_tensor *const *sources)
 {
@@ -321,10 +311,11 @@ static nib_status list_shared(nib_rewriting *r, const nib_quantizer *quantizers,
         if (strcmp(sources[i]->name, name) == 0)
             continue;
         const size_t owner = layer_of(r, sources[i]->name);
-        const bool owner_quantized = owner != SIZE_MAX && is_quantized(&r->job->layers[owner]);
-        if (is_quantized(l))
+        const bool owner_quantized =
+            owner != SIZE_MAX && nib__layer_is_quantized(&r->job->layers[owner]);
+        if (nib__layer_is_quantized(l))
             NIB_TRY(quantize_tensor(r, i, sources[i], &quantizers[i]));
-        else if (owner_quantized)
+        else if (owner_quantized || cast_of(r, i, sources[i]) != cast_of(r, owner, sources[i]))
             NIB_TRY(copy_tensor(r, sources[i], name, i));
         else
             continue;
@@ -346,8 +337,8 @@ static bool was_separated(const nib_rewriting *r, const char *name)
     return false;
 }
 
-/* Entries of the source that still hold: neither descriptions of tensors, nor aliases that ended.
- */
+/* Entries of the source that still hold: neither descriptions of tensors, nor aliases that ended,
+ * nor what the dialects say of a whole file. */
 static void keep_metadata(nib_rewriting *r)
 {
     const nib_checkpoint *cp = r->job->checkpoint;
@@ -355,8 +346,8 @@ static void keep_metadata(nib_rewriting *r)
     for (size_t i = 0; i < nib__checkpoint_meta_count(cp); i++) {
         const nib_meta *meta = nib__checkpoint_meta_at(cp, i);
         const bool alias = nib__checkpoint_alias(cp, meta->key) != NULL;
-        if (strcmp(meta->key, "tensor_names") == 0 || was_separated(r, meta->key) ||
-            (!alias && nib__checkpoint_find(cp, meta->key) != NULL))
+        if (strcmp(meta->key, "tensor_names") == 0 || strcmp(meta->key, "nibble") == 0 ||
+            was_separated(r, meta->key) || (!alias && nib__checkpoint_find(cp, meta->key) != NULL))
             continue;
         format = format || strcmp(meta->key, "format") == 0;
         nib__writer_add_meta(r->writer, meta->key, meta->value);
@@ -408,7 +399,7 @@ static nib_status take_layers(nib_rewriting *r, nib_quantizer **quantizers,
         if (nib__names_add(&r->by_name, (const void *const *)r->layers, i) != NULL)
             return nib__fail(r->err, NIB_USAGE, "layer %s is given twice", shown(a, l->name));
         NIB_TRY(find_source(r, l, &(*sources)[i]));
-        const bool quantized = is_quantized(l);
+        const bool quantized = nib__layer_is_quantized(l);
         if (quantized) {
             const nib_status status =
                 nib__quantizer_init(&(*quantizers)[i], &l->choice.scheme,

@@ -210,6 +210,17 @@ static bool cast_take(cast *c, nib_arena *arena)
     return c->from != NULL && c->to != NULL && c->out != NULL;
 }
 
+static nib_status too_large(const nib_rewrite *r, double value, uint64_t index, nib_err *err)
+{
+    char shown[160];
+    const char *name = r->from->name;
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s: the value %.9g at index %" PRIu64
+                     " is too large for %s; give bf16 or f32, or leave the layer out with --skip",
+                     nib__say_name(shown, sizeof shown, name, strlen(name)), value, index,
+                     nib__type_name(r->cast));
+}
+
 static nib_status put_cast(nib_stream *s, const nib_rewrite *r, cast *c, uint64_t at, size_t bytes,
                            nib_err *err)
 {
@@ -222,6 +233,8 @@ static nib_status put_cast(nib_stream *s, const nib_rewrite *r, cast *c, uint64_
         nib__to_f32(c->to, c->out, r->cast, (int64_t)some);
         for (size_t i = 0; i < some; i++) {
             const double x = (double)c->from[i], e = x - (double)c->to[i];
+            if (!isfinite(c->to[i]))
+                return too_large(r, x, (at + done) / width + i, err);
             c->signal += x * x;
             c->error += e * e;
         }
@@ -286,18 +299,12 @@ static void transpose(uint8_t *to, const uint8_t *from, int64_t n, int64_t group
             memcpy(to + (g * n + i) * width, from + (i * groups + g) * width, (size_t)width);
 }
 
-static uint64_t part_bytes(const nib_stored_part *part)
-{
-    return (uint64_t)part->shape[0] * (uint64_t)part->shape[1] *
-           (uint64_t)nib__type_bits(part->type) / 8;
-}
-
 /* One of both in the dialect's order. values NULL: zeros that the scheme does not have. */
 static nib_status put_part(nib_stream *s, const nib_rewrite *r, const nib_stored_part *part,
                            size_t place, const uint8_t *values, nib_err *err)
 {
     const int64_t n = r->from->shape[0], groups = r->quantizer.groups;
-    const size_t bytes = (size_t)part_bytes(part);
+    const size_t bytes = (size_t)nib__stored_part_bytes(part);
     if (values != NULL && !r->storage.transposed && !r->storage.tiled)
         return nib__writer_put(s->writer, place, values, bytes, err);
     uint8_t *ordered = nib__calloc(s->job->allocator, bytes, 1);

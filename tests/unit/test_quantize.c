@@ -384,7 +384,12 @@ static void test_shared(void **state)
         {true, NULL, NULL, {"lm_head.weight"}, false},
         {true, NULL, "int8wo", {"lm_head._weight_qdata", "model.embed_tokens.weight"}, true},
         {true, "int8wo", NULL, {"lm_head.weight", "model.embed_tokens._weight_qdata"}, true},
-        {true, NULL, "bf16", {"lm_head.weight"}, false},
+        /* a cast of one is not asked of the other */
+        {true, NULL, "bf16", {"lm_head.weight", "model.embed_tokens.weight"}, true},
+        {false, NULL, "bf16", {"model.embed_tokens.weight", "lm_head.weight"}, true},
+        {false, "bf16", NULL, {"model.embed_tokens.weight", "lm_head.weight"}, true},
+        {false, "bf16", "bf16", {"model.embed_tokens.weight"}, false},
+        {true, "f16", "f16", {"lm_head.weight"}, false},
     };
     char from[512], out[512];
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -415,6 +420,11 @@ static void test_shared(void **state)
             if (nib__checkpoint_weight(&w, &found, cp, layers[l].name, NULL, &err) != NIB_OK)
                 fail_msg("case %zu: %s", i, err.text);
             assert_true(found == (cases[i].untied || cases[i].alias || l == 0));
+            char name[64];
+            const char *asked = l == 0 ? cases[i].embed : cases[i].head;
+            if (found)
+                assert_string_equal(nib__scheme_name(name, &w.scheme),
+                                    asked == NULL ? "f32" : asked);
         }
         nib__checkpoint_close(cp);
         drop(out);
@@ -422,7 +432,69 @@ static void test_shared(void **state)
     }
 }
 
+/* ---- what says something of a whole file ---- */
+
+/* A file of our own dialect without codes goes through again: its "nibble" entry is not carried on,
+ * and a config.json speaks of a quantization where there is one. */
+static void test_again(void **state)
+{
+    (void)state;
+    char from[512], cast[512], out[512];
+    done d;
+    const nib_quantize_layer plain[] = {layer("lm_head", "f32")};
+    write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
+    quantize(&d, from, plain, 1, at(cast, "cast"), "nibble", false);
+    expect(&d, NIB_OK, NULL);
+    free_done(&d);
+    char *text = read_text(cast, "config.json");
+    assert_null(strstr(text, "quantization_config"));
+    nib__release(&heap, text);
+    static const char *const schemes[] = {"8da4w-g32", "8da4w-g32-actsym"}, *const says[] = {
+                                                                                "torchao",
+                                                                                "nibble"};
+    for (size_t i = 0; i < COUNT(schemes); i++) {
+        const nib_quantize_layer layers[] = {layer("lm_head", schemes[i])};
+        nib_weight w;
+        char name[64];
+        quantize(&d, cast, layers, 1, at(out, "out"), NULL, false);
+        expect(&d, NIB_OK, NULL);
+        assert_string_equal(d.report.format, says[i]);
+        free_done(&d);
+        nib_checkpoint *cp = open_ok(out);
+        assert_int_equal(nib__checkpoint_weight(&w, NULL, cp, "lm_head", NULL, NULL), NIB_OK);
+        assert_string_equal(nib__scheme_name(name, &w.scheme), schemes[i]);
+        assert_string_equal(nib__checkpoint_dialect(cp, "lm_head"), says[i]);
+        nib__checkpoint_close(cp);
+        drop(out);
+    }
+    drop(cast);
+    drop(from);
+}
+
 /* ---- what is refused ---- */
+
+/* A cast that would write an infinity is no cast. */
+static void test_cast_too_large(void **state)
+{
+    (void)state;
+    static const source_tensor one[] = {{"a.weight", NIB_TYPE_F32, {4, 8}, 2}};
+    char from[512], out[512], file[600];
+    done d;
+    const nib_quantize_layer layers[] = {layer("a", "f16")};
+    const float large = 65520; /* rounds up to 65536; 65504 is the largest */
+    uint64_t n = 0;
+    write_source(at(from, "src"), config, one, 1, NULL, 0);
+    snprintf(file, sizeof file, "%s/model.safetensors", from);
+    const int fd = open(file, O_RDWR);
+    assert_int_equal(pread(fd, &n, 8, 0), 8);
+    assert_int_equal(pwrite(fd, &large, 4, (off_t)(8 + n + 4 * 13)), 4);
+    close(fd);
+    quantize(&d, from, layers, 1, at(out, "out"), NULL, false);
+    expect(&d, NIB_BAD_INPUT, "a.weight: the value 65520 at index 13 is too large for f16");
+    free_done(&d);
+    assert_false(exists(out));
+    drop(from);
+}
 
 static void test_places(void **state)
 {
@@ -669,6 +741,8 @@ int main(void)
         cmocka_unit_test(test_directory),
         cmocka_unit_test(test_nibble),
         cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_again),
+        cmocka_unit_test(test_cast_too_large),
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_nan),
         cmocka_unit_test(test_cancel_and_dry_run),
