@@ -110,8 +110,9 @@ static void make_weight(problem *p)
         float scale = (float)between(1, 2000) * 1e-4F;
         if (s->values == HUGE_RATIO)
             scale *= ldexpf(1, (int)between(-12, 12));
+        const int least = s->code == NIB_CODE_I4 ? -8 : -128, most = -least - 1;
         const int8_t zero8 =
-            (int8_t)between(s->code == NIB_CODE_I4 ? -8 : -128, s->code == NIB_CODE_I4 ? 7 : 127);
+            (int8_t)(s->values == LEAST ? most : between(least, most)); /* farthest from the code */
         const int32_t zero32 = zero8 * 3;
         const float zero_float = (float)zero8 * scale;
         if (s->scale_type == NIB_TYPE_F64)
@@ -408,6 +409,25 @@ static void test_row_blocks(void **state)
                   .values = LEAST});
 }
 
+/* Zero points of weight and activation on opposite ends of their codes: products of 255 by 255,
+ * whose sum over one row is beyond 32 bits. */
+static void test_widest_sums(void **state)
+{
+    (void)state;
+    for (int64_t m = 1; m < 30; m = 3 * m + 1)
+        for (int64_t k = 33024; k <= 65536; k += 16256)
+            for (int code = 0; code < 2; code++)
+                check((shape){.m = m,
+                              .n = 9,
+                              .k = k,
+                              .group = NIB_GROUP_ROW,
+                              .code = code ? NIB_CODE_I8 : NIB_CODE_I4,
+                              .scale_type = NIB_TYPE_F32,
+                              .zero = NIB_ZERO_INT,
+                              .zero_type = NIB_TYPE_I8,
+                              .values = LEAST});
+}
+
 /* With denormals flushed, as runs have it, and sums that would be denormal. */
 static void test_flushed(void **state)
 {
@@ -538,10 +558,10 @@ static void test_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),      cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_shapes),    cmocka_unit_test(test_row_blocks),
-        cmocka_unit_test(test_flushed),   cmocka_unit_test(test_reference),
-        cmocka_unit_test(test_nan_token),
+        cmocka_unit_test(test_rows),        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_shapes),      cmocka_unit_test(test_row_blocks),
+        cmocka_unit_test(test_widest_sums), cmocka_unit_test(test_flushed),
+        cmocka_unit_test(test_reference),   cmocka_unit_test(test_nan_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,7 +112,7 @@ static void linear_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratc
 
 /* ---- rows ---- */
 
-/* The bits of one row's sums, 128 * 255 * 2^16 < 2^31. */
+/* One row's sum of stored codes by activation codes: 255 * 128 * 2^16 < 2^31. */
 enum { K_MAX = 1 << 16 };
 #define FAST_CONDS(isa)                                                                            \
     NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                             \

@@ -19,9 +19,10 @@
 #include "x86.h"
 
 enum {
-    NIB_PANEL = 32,      /* outputs per panel */
-    NIB_UNIT = 32,       /* k per unit */
-    NIB_PAIR_GROUP = 128 /* up to here a group's sums fit 16 bits: 255 * 128 < 2^15 */
+    NIB_PANEL = 32,           /* outputs per panel */
+    NIB_UNIT = 32,            /* k per unit */
+    NIB_PAIR_GROUP = 128,     /* up to here a group's sums fit 16 bits: 255 * 128 < 2^15 */
+    NIB_WIDE_GROUP = 1 << 15, /* and here, with zero points, 32 bits: 255 * 255 * 2^15 < 2^31 */
 };
 
 typedef struct nib_int_layout {
@@ -58,7 +59,7 @@ typedef enum nib_int_kind {
                     */
     NIB_INT_PAIR,  /* groups of at most NIB_PAIR_GROUP: both corrections are one 16-bit pair product
                     */
-    NIB_INT_WIDE,  /* 32-bit products */
+    NIB_INT_WIDE,  /* 32-bit products, beyond NIB_WIDE_GROUP in double */
 } nib_int_kind;
 
 nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l);

@@ -301,22 +301,20 @@ static void add_block(const int_block *b, bool is_first)
 static void finish_parts(const int_block *b, const int_chunk *chunk, int64_t g)
 {
     for (int64_t r = 0; r < b->rows; r++) {
-        const __m512i term = broadcast4(b->terms + r * b->l->groups + g);
-        const __m512i zero = _mm512_set1_epi32(b->a->x.zero[b->r0 + r]);
+        const int32_t term = b->terms[r * b->l->groups + g], zero = b->a->x.zero[b->r0 + r];
         for (int c = 0; c < 2; c++) {
             float *at = b->sums + r * NIB_PANEL + 16 * c;
-            __m512i dot = _mm512_loadu_si512(at);
+            const __m512i part = _mm512_loadu_si512(at);
+            __m512 dot;
             if (b->kind == NIB_INT_PLAIN) {
-                dot = _mm512_add_epi32(dot, term);
+                dot = _mm512_cvtepi32_ps(_mm512_add_epi32(part, _mm512_set1_epi32(term)));
             } else {
                 const __m512i sum = _mm512_loadu_si512(chunk->heads[0].fix[0] + 16 * c);
                 const __m512i offset = _mm512_loadu_si512(chunk->heads[0].fix[1] + 16 * c);
-                dot = _mm512_sub_epi32(_mm512_add_epi32(dot, _mm512_mullo_epi32(offset, term)),
-                                       _mm512_mullo_epi32(sum, zero));
+                dot = wide_dot(b->l, part, sum, offset, term, zero);
             }
             const __m512 scale = _mm512_loadu_ps(chunk->heads[0].scale + 16 * c);
-            _mm512_storeu_ps(at,
-                             _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot), _mm512_setzero_ps()));
+            _mm512_storeu_ps(at, _mm512_fmadd_ps(scale, dot, _mm512_setzero_ps()));
         }
     }
 }

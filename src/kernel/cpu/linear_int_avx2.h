@@ -121,19 +121,41 @@ NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, 
         }
 }
 
-/* What the offset and the zero points add to the dot of a group; fix is the code sum, for PAIR with
- * the offset above it. */
-NIB_INLINE __m256i correct(const int_block *b, __m256i dot, __m256i fix, __m256i offset,
-                           int64_t row, int64_t g, nib_int_kind kind)
+/* dot + offset * term - sum * zero where that may not fit 32 bits: exact in double, rounded once.
+ */
+NIB_INLINE __m128 half_dot(__m128i dot, __m128i sum, __m128i offset, int32_t term, int32_t zero)
 {
-    const __m256i term = broadcast4(b->terms + row * b->l->groups + g);
-    switch (kind) {
-    case NIB_INT_PLAIN: return _mm256_add_epi32(dot, term);
-    case NIB_INT_PAIR: return _mm256_add_epi32(dot, _mm256_madd_epi16(fix, term));
-    case NIB_INT_WIDE: break;
-    }
-    fix = _mm256_mullo_epi32(fix, _mm256_set1_epi32(b->a->x.zero[b->r0 + row]));
-    return _mm256_sub_epi32(_mm256_add_epi32(dot, _mm256_mullo_epi32(offset, term)), fix);
+    const __m256d added = _mm256_mul_pd(_mm256_cvtepi32_pd(offset), _mm256_set1_pd(term));
+    const __m256d taken = _mm256_mul_pd(_mm256_cvtepi32_pd(sum), _mm256_set1_pd(zero));
+    return _mm256_cvtpd_ps(_mm256_sub_pd(_mm256_add_pd(_mm256_cvtepi32_pd(dot), added), taken));
+}
+
+NIB_INLINE __m256 wide_dot(__m256i dot, __m256i sum, __m256i offset, int32_t term, int32_t zero)
+{
+    const __m128 low = half_dot(_mm256_castsi256_si128(dot), _mm256_castsi256_si128(sum),
+                                _mm256_castsi256_si128(offset), term, zero);
+    const __m128 high = half_dot(_mm256_extracti128_si256(dot, 1), _mm256_extracti128_si256(sum, 1),
+                                 _mm256_extracti128_si256(offset, 1), term, zero);
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+}
+
+/* The dot of a group with offset and zero points taken out, as a float; fix is the code sum, for
+ * PAIR with the offset above it. */
+NIB_INLINE __m256 float_dot(const int_block *b, __m256i dot, __m256i fix, __m256i offset,
+                            int64_t row, int64_t g, nib_int_kind kind)
+{
+    const int32_t *at = b->terms + row * b->l->groups + g;
+    const int32_t zero = b->a->x.zero[b->r0 + row];
+    const __m256i term = broadcast4(at);
+    if (kind == NIB_INT_PLAIN)
+        return _mm256_cvtepi32_ps(_mm256_add_epi32(dot, term));
+    if (kind == NIB_INT_PAIR)
+        return _mm256_cvtepi32_ps(_mm256_add_epi32(dot, _mm256_madd_epi16(fix, term)));
+    if (b->l->group > NIB_WIDE_GROUP)
+        return wide_dot(dot, fix, offset, *at, zero);
+    dot = _mm256_add_epi32(dot, _mm256_mullo_epi32(offset, term));
+    return _mm256_cvtepi32_ps(
+        _mm256_sub_epi32(dot, _mm256_mullo_epi32(fix, _mm256_set1_epi32(zero))));
 }
 
 NIB_INLINE void store8(const nib_linear *a, int64_t r, int64_t n, __m256 total)
@@ -206,8 +228,8 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                                     : sums[c];
 #pragma GCC unroll 4
             for (int r = 0; r < m; r++) {
-                const __m256i dot = correct(b, dots[r][c], fix, offset, row + r, g, kind);
-                sum[r][c] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), sum[r][c]);
+                const __m256 dot = float_dot(b, dots[r][c], fix, offset, row + r, g, kind);
+                sum[r][c] = _mm256_fmadd_ps(scale, dot, sum[r][c]);
             }
         }
         if (--left == 0 || g + 1 == l->groups) { /* the end of a block */

@@ -81,6 +81,32 @@ NIB_INLINE void load_quads(const uint8_t *at, int bits, __m512i *even, __m512i *
     }
 }
 
+/* dot + offset * term - sum * zero where that may not fit 32 bits: exact in double, rounded once.
+ */
+NIB_INLINE __m256 half_dot(__m256i dot, __m256i sum, __m256i offset, int32_t term, int32_t zero)
+{
+    const __m512d added = _mm512_mul_pd(_mm512_cvtepi32_pd(offset), _mm512_set1_pd(term));
+    const __m512d taken = _mm512_mul_pd(_mm512_cvtepi32_pd(sum), _mm512_set1_pd(zero));
+    return _mm512_cvtpd_ps(_mm512_sub_pd(_mm512_add_pd(_mm512_cvtepi32_pd(dot), added), taken));
+}
+
+/* The dot of a NIB_INT_WIDE group with offset and zero points taken out, as a float. */
+NIB_INLINE __m512 wide_dot(const nib_int_layout *l, __m512i dot, __m512i sum, __m512i offset,
+                           int32_t term, int32_t zero)
+{
+    if (l->group <= NIB_WIDE_GROUP) {
+        dot = _mm512_add_epi32(dot, _mm512_mullo_epi32(offset, _mm512_set1_epi32(term)));
+        return _mm512_cvtepi32_ps(
+            _mm512_sub_epi32(dot, _mm512_mullo_epi32(sum, _mm512_set1_epi32(zero))));
+    }
+    const __m256 low = half_dot(_mm512_castsi512_si256(dot), _mm512_castsi512_si256(sum),
+                                _mm512_castsi512_si256(offset), term, zero);
+    const __m256 high =
+        half_dot(_mm512_extracti64x4_epi64(dot, 1), _mm512_extracti64x4_epi64(sum, 1),
+                 _mm512_extracti64x4_epi64(offset, 1), term, zero);
+    return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+}
+
 /* y[r][n0..n0+32) from totals of the same row. */
 NIB_INLINE void store_row(const nib_linear *a, int64_t r, int64_t n0, __m512 t0, __m512 t1)
 {
@@ -155,18 +181,15 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
         const bool is_pair = l->group <= NIB_PAIR_GROUP;
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++) {
-            if (!plain) {
-                const __m512i term = broadcast4(terms + r * l->groups);
-                if (is_pair)
-                    dots[r][c] = _mm512_dpwssd_epi32(dots[r][c], pair, term);
-                else
-                    dots[r][c] = _mm512_add_epi32(
-                        _mm512_sub_epi32(
-                            dots[r][c],
-                            _mm512_mullo_epi32(sums[c], _mm512_set1_epi32(p->a->x.zero[r0 + r]))),
-                        _mm512_mullo_epi32(offset, term));
-            }
-            f[r][c] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dots[r][c]), f[r][c]);
+            const int32_t *term = terms + r * l->groups;
+            __m512 dot;
+            if (plain)
+                dot = _mm512_cvtepi32_ps(dots[r][c]);
+            else if (is_pair)
+                dot = _mm512_cvtepi32_ps(_mm512_dpwssd_epi32(dots[r][c], pair, broadcast4(term)));
+            else
+                dot = wide_dot(l, dots[r][c], sums[c], offset, *term, p->a->x.zero[r0 + r]);
+            f[r][c] = _mm512_fmadd_ps(scale, dot, f[r][c]);
         }
     }
     return codes;
