@@ -22,9 +22,9 @@
 NIB_INLINE nib_lanes cached(const void *at, nib_type type)
 {
     switch (type) {
-    case NIB_TYPE_F16: return nib_lanes_load_f16(at);
-    case NIB_TYPE_BF16: return nib_lanes_load_bf16(at);
-    default: return nib_lanes_load(at);
+    case NIB_TYPE_F16: return nib__lanes_load_f16(at);
+    case NIB_TYPE_BF16: return nib__lanes_load_bf16(at);
+    default: return nib__lanes_load(at);
     }
 }
 
@@ -32,7 +32,7 @@ NIB_INLINE nib_lanes cached(const void *at, nib_type type)
 NIB_INLINE nib_lanes cached_part(const void *at, nib_type type, int64_t count)
 {
     if (type == NIB_TYPE_F32)
-        return nib_lanes_load_part(at, count);
+        return nib__lanes_load_part(at, count);
     uint16_t part[NIB_LANES] = {0};
     memcpy(part, at, (size_t)count * sizeof *part);
     return cached(part, type);
@@ -52,7 +52,7 @@ NIB_INLINE void score(float *scores, const float *q, int64_t ldq, const char *ke
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            sum[r][v] = nib_lanes_set(0.0f);
+            sum[r][v] = nib__lanes_set(0.0f);
     for (int64_t d = 0; d < dim; d++, keys += NIB_CACHE_BLOCK * type_bytes(type)) {
         nib_lanes k[4];
 #pragma GCC unroll 4
@@ -60,18 +60,18 @@ NIB_INLINE void score(float *scores, const float *q, int64_t ldq, const char *ke
             k[v] = cached(keys + v * NIB_LANES * type_bytes(type), type);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
-            const nib_lanes x = nib_lanes_set(q[r * ldq + d]);
+            const nib_lanes x = nib__lanes_set(q[r * ldq + d]);
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                sum[r][v] = nib_lanes_fma(x, k[v], sum[r][v]);
+                sum[r][v] = nib__lanes_fma(x, k[v], sum[r][v]);
         }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            nib_lanes_store(scores + r * NIB_SOFTMAX_BLOCK + v * NIB_LANES,
-                            nib_lanes_mul(sum[r][v], nib_lanes_set(scale)));
+            nib__lanes_store(scores + r * NIB_SOFTMAX_BLOCK + v * NIB_LANES,
+                             nib__lanes_mul(sum[r][v], nib__lanes_set(scale)));
 }
 
 /* Scores of rows row..row+rows for positions first..first+count. */
@@ -109,24 +109,25 @@ NIB_INLINE float soften(float *scores, int64_t count, float *max)
 {
     for (int64_t i = count; i % NIB_LANES != 0; i++)
         scores[i] = scores[0];
-    nib_lanes most = nib_lanes_load(scores);
+    nib_lanes most = nib__lanes_load(scores);
     for (int64_t i = NIB_LANES; i < count; i += NIB_LANES)
-        most = nib_lanes_max(nib_lanes_load(scores + i), most);
+        most = nib__lanes_max(nib__lanes_load(scores + i), most);
     float lanes[NIB_LANES];
-    nib_lanes_store(lanes, most);
+    nib__lanes_store(lanes, most);
     float m = lanes[0];
     for (int i = 1; i < NIB_LANES; i++)
         m = lanes[i] > m ? lanes[i] : m;
-    nib_lanes sum = nib_lanes_set(0.0f);
+    nib_lanes sum = nib__lanes_set(0.0f);
     for (int64_t i = 0; i < count; i += NIB_LANES) {
-        nib_lanes p = nib_lanes_exp(nib_lanes_sub(nib_lanes_load(scores + i), nib_lanes_set(m)));
-        nib_lanes_store(scores + i, p);
+        nib_lanes p =
+            nib__lanes_exp(nib__lanes_sub(nib__lanes_load(scores + i), nib__lanes_set(m)));
+        nib__lanes_store(scores + i, p);
         if (i + NIB_LANES > count)
-            p = nib_lanes_load_part(scores + i, count - i);
-        sum = nib_lanes_add(sum, p);
+            p = nib__lanes_load_part(scores + i, count - i);
+        sum = nib__lanes_add(sum, p);
     }
     *max = m;
-    return nib_lanes_sum(sum);
+    return nib__lanes_sum(sum);
 }
 
 /* ---- p . v ---- */
@@ -145,7 +146,7 @@ NIB_INLINE void weigh(const nib_tile *t, int row, int64_t first, int64_t from, i
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            sum[r][v] = nib_lanes_load(part + r * t->padded + v * NIB_LANES);
+            sum[r][v] = nib__lanes_load(part + r * t->padded + v * NIB_LANES);
     for (int64_t i = from; i < to;) {
         const int64_t block = t->table[(first + i) / NIB_CACHE_BLOCK];
         const int64_t end = nib__min(to, (i / NIB_CACHE_BLOCK + 1) * NIB_CACHE_BLOCK);
@@ -162,10 +163,10 @@ NIB_INLINE void weigh(const nib_tile *t, int row, int64_t first, int64_t from, i
                                 : cached(values + v * NIB_LANES * bytes, type);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
-                const nib_lanes w = nib_lanes_set(p[r * NIB_SOFTMAX_BLOCK + i]);
+                const nib_lanes w = nib__lanes_set(p[r * NIB_SOFTMAX_BLOCK + i]);
 #pragma GCC unroll 4
                 for (int v = 0; v < vectors; v++)
-                    sum[r][v] = nib_lanes_fma(w, x[v], sum[r][v]);
+                    sum[r][v] = nib__lanes_fma(w, x[v], sum[r][v]);
             }
         }
     }
@@ -173,7 +174,7 @@ NIB_INLINE void weigh(const nib_tile *t, int row, int64_t first, int64_t from, i
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            nib_lanes_store(part + r * t->padded + v * NIB_LANES, sum[r][v]);
+            nib__lanes_store(part + r * t->padded + v * NIB_LANES, sum[r][v]);
 }
 
 /* All dimensions of `rows` rows. */
@@ -217,15 +218,15 @@ NIB_INLINE void merge(nib_tile *t, int row, bool is_first, float block_max, floa
     const float old_max = t->max[row];
     const float new_max = is_first || block_max > old_max ? block_max : old_max;
     float factors[NIB_LANES] = {is_first ? 0.0f : old_max - new_max, block_max - new_max};
-    nib_lanes_store(factors, nib_lanes_exp(nib_lanes_load(factors)));
-    const nib_lanes old_factor = nib_lanes_set(is_first ? 0.0f : factors[0]);
-    const nib_lanes new_factor = nib_lanes_set(factors[1]);
+    nib__lanes_store(factors, nib__lanes_exp(nib__lanes_load(factors)));
+    const nib_lanes old_factor = nib__lanes_set(is_first ? 0.0f : factors[0]);
+    const nib_lanes new_factor = nib__lanes_set(factors[1]);
     const float *part = t->part + row * t->padded;
     float *total = t->total + row * t->padded;
     for (int64_t d = 0; d < t->padded; d += NIB_LANES) {
-        const nib_lanes old = is_first ? nib_lanes_set(0.0f) : nib_lanes_load(total + d);
-        nib_lanes_store(total + d, nib_lanes_fma(nib_lanes_load(part + d), new_factor,
-                                                 nib_lanes_mul(old, old_factor)));
+        const nib_lanes old = is_first ? nib__lanes_set(0.0f) : nib__lanes_load(total + d);
+        nib__lanes_store(total + d, nib__lanes_fma(nib__lanes_load(part + d), new_factor,
+                                                   nib__lanes_mul(old, old_factor)));
     }
     const float old_weight = is_first ? 0.0f : t->weight[row] * factors[0];
     t->weight[row] = fmaf(block_weight, factors[1], old_weight);
@@ -252,10 +253,10 @@ NIB_INLINE void attend(nib_tile *t, nib_type type)
                 merge(t, r, first == 0, max[r], weight[r]);
     }
     for (int r = 0; r < t->rows; r++) {
-        const nib_lanes weight = nib_lanes_set(t->weight[r]);
+        const nib_lanes weight = nib__lanes_set(t->weight[r]);
         float *total = t->total + r * t->padded;
         for (int64_t d = 0; d < t->padded; d += NIB_LANES)
-            nib_lanes_store(total + d, nib_lanes_div(nib_lanes_load(total + d), weight));
+            nib__lanes_store(total + d, nib__lanes_div(nib__lanes_load(total + d), weight));
         memcpy(t->a->out + t->slots[r] * t->a->ldo + t->heads[r] * t->dim, total,
                (size_t)t->dim * sizeof *total);
     }

@@ -2,7 +2,7 @@
  *
  * Sixteen virtual lanes of f32: the unit of every float reduction outside linear rows. The same
  * source is compiled for plain C, AVX2 and AVX-512 and gives the same bits, because each operation
- * below is one IEEE operation per lane and the tree of nib_lanes_sum is fixed. Also exp, the only
+ * below is one IEEE operation per lane and the tree of nib__lanes_sum is fixed. Also exp, the only
  * function of softmax and silu.
  */
 #ifndef NIB_LANES_H
@@ -23,28 +23,28 @@ typedef struct nib_lanes {
 #define NIB_LANES_OP(op, a, b) ((nib_lanes){op((a).v, (b).v)})
 #define NIB_LANES_PS(name) _mm512_##name##_ps
 
-NIB_INLINE nib_lanes nib_lanes_set(float x) { return (nib_lanes){_mm512_set1_ps(x)}; }
-NIB_INLINE nib_lanes nib_lanes_load(const float *p) { return (nib_lanes){_mm512_loadu_ps(p)}; }
-NIB_INLINE void nib_lanes_store(float *p, nib_lanes a) { _mm512_storeu_ps(p, a.v); }
-NIB_INLINE nib_lanes nib_lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
+NIB_INLINE nib_lanes nib__lanes_set(float x) { return (nib_lanes){_mm512_set1_ps(x)}; }
+NIB_INLINE nib_lanes nib__lanes_load(const float *p) { return (nib_lanes){_mm512_loadu_ps(p)}; }
+NIB_INLINE void nib__lanes_store(float *p, nib_lanes a) { _mm512_storeu_ps(p, a.v); }
+NIB_INLINE nib_lanes nib__lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
 {
     return (nib_lanes){_mm512_fmadd_ps(a.v, b.v, c.v)};
 }
-NIB_INLINE nib_lanes nib_lanes_exp2(nib_lanes n)
+NIB_INLINE nib_lanes nib__lanes_exp2(nib_lanes n)
 {
     const __m512i bits = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
     return (nib_lanes){_mm512_castsi512_ps(_mm512_slli_epi32(bits, 23))};
 }
-NIB_INLINE nib_lanes nib_lanes_load_f16(const uint16_t *p)
+NIB_INLINE nib_lanes nib__lanes_load_f16(const uint16_t *p)
 {
     return (nib_lanes){_mm512_cvtph_ps(_mm256_loadu_si256((const void *)p))};
 }
-NIB_INLINE nib_lanes nib_lanes_load_bf16(const uint16_t *p)
+NIB_INLINE nib_lanes nib__lanes_load_bf16(const uint16_t *p)
 {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
     return (nib_lanes){_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
-NIB_INLINE float nib_lanes_sum(nib_lanes a)
+NIB_INLINE float nib__lanes_sum(nib_lanes a)
 {
     const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
     const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
@@ -62,48 +62,48 @@ typedef struct nib_lanes {
 #define NIB_LANES_OP(op, a, b) ((nib_lanes){op((a).low, (b).low), op((a).high, (b).high)})
 #define NIB_LANES_PS(name) _mm256_##name##_ps
 
-NIB_INLINE nib_lanes nib_lanes_set(float x)
+NIB_INLINE nib_lanes nib__lanes_set(float x)
 {
     return (nib_lanes){_mm256_set1_ps(x), _mm256_set1_ps(x)};
 }
-NIB_INLINE nib_lanes nib_lanes_load(const float *p)
+NIB_INLINE nib_lanes nib__lanes_load(const float *p)
 {
     return (nib_lanes){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
 }
-NIB_INLINE void nib_lanes_store(float *p, nib_lanes a)
+NIB_INLINE void nib__lanes_store(float *p, nib_lanes a)
 {
     _mm256_storeu_ps(p, a.low);
     _mm256_storeu_ps(p + 8, a.high);
 }
-NIB_INLINE nib_lanes nib_lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
+NIB_INLINE nib_lanes nib__lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
 {
     return (nib_lanes){_mm256_fmadd_ps(a.low, b.low, c.low),
                        _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
-NIB_INLINE __m256 nib_lanes_exp2_half(__m256 n)
+NIB_INLINE __m256 nib__lanes_exp2_half(__m256 n)
 {
     const __m256i bits = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
 }
-NIB_INLINE nib_lanes nib_lanes_exp2(nib_lanes n)
+NIB_INLINE nib_lanes nib__lanes_exp2(nib_lanes n)
 {
-    return (nib_lanes){nib_lanes_exp2_half(n.low), nib_lanes_exp2_half(n.high)};
+    return (nib_lanes){nib__lanes_exp2_half(n.low), nib__lanes_exp2_half(n.high)};
 }
-NIB_INLINE nib_lanes nib_lanes_load_f16(const uint16_t *p)
+NIB_INLINE nib_lanes nib__lanes_load_f16(const uint16_t *p)
 {
     return (nib_lanes){_mm256_cvtph_ps(_mm_loadu_si128((const void *)p)),
                        _mm256_cvtph_ps(_mm_loadu_si128((const void *)(p + 8)))};
 }
-NIB_INLINE __m256 nib_lanes_bf16_half(const uint16_t *p)
+NIB_INLINE __m256 nib__lanes_bf16_half(const uint16_t *p)
 {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
-NIB_INLINE nib_lanes nib_lanes_load_bf16(const uint16_t *p)
+NIB_INLINE nib_lanes nib__lanes_load_bf16(const uint16_t *p)
 {
-    return (nib_lanes){nib_lanes_bf16_half(p), nib_lanes_bf16_half(p + 8)};
+    return (nib_lanes){nib__lanes_bf16_half(p), nib__lanes_bf16_half(p + 8)};
 }
-NIB_INLINE float nib_lanes_sum(nib_lanes a)
+NIB_INLINE float nib__lanes_sum(nib_lanes a)
 {
     const __m256 s8 = _mm256_add_ps(a.low, a.high);
     const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
@@ -124,26 +124,26 @@ typedef struct nib_lanes {
             r.v[i] = (expression);                                                                 \
         return r;                                                                                  \
     } while (0)
-NIB_INLINE nib_lanes nib_lanes_set(float x) { NIB_LANES_EACH(x); }
-NIB_INLINE nib_lanes nib_lanes_load(const float *p) { NIB_LANES_EACH(p[i]); }
-NIB_INLINE void nib_lanes_store(float *p, nib_lanes a) { memcpy(p, a.v, sizeof a.v); }
-NIB_INLINE nib_lanes nib_lanes_add(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] + b.v[i]); }
-NIB_INLINE nib_lanes nib_lanes_sub(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] - b.v[i]); }
-NIB_INLINE nib_lanes nib_lanes_mul(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] * b.v[i]); }
-NIB_INLINE nib_lanes nib_lanes_div(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] / b.v[i]); }
-NIB_INLINE nib_lanes nib_lanes_max(nib_lanes a, nib_lanes b)
+NIB_INLINE nib_lanes nib__lanes_set(float x) { NIB_LANES_EACH(x); }
+NIB_INLINE nib_lanes nib__lanes_load(const float *p) { NIB_LANES_EACH(p[i]); }
+NIB_INLINE void nib__lanes_store(float *p, nib_lanes a) { memcpy(p, a.v, sizeof a.v); }
+NIB_INLINE nib_lanes nib__lanes_add(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] + b.v[i]); }
+NIB_INLINE nib_lanes nib__lanes_sub(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] - b.v[i]); }
+NIB_INLINE nib_lanes nib__lanes_mul(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] * b.v[i]); }
+NIB_INLINE nib_lanes nib__lanes_div(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] / b.v[i]); }
+NIB_INLINE nib_lanes nib__lanes_max(nib_lanes a, nib_lanes b)
 {
     NIB_LANES_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]);
 }
-NIB_INLINE nib_lanes nib_lanes_min(nib_lanes a, nib_lanes b)
+NIB_INLINE nib_lanes nib__lanes_min(nib_lanes a, nib_lanes b)
 {
     NIB_LANES_EACH(a.v[i] < b.v[i] ? a.v[i] : b.v[i]);
 }
-NIB_INLINE nib_lanes nib_lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
+NIB_INLINE nib_lanes nib__lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
 {
     NIB_LANES_EACH(fmaf(a.v[i], b.v[i], c.v[i]));
 }
-NIB_INLINE float nib_lanes_exp2_one(float n)
+NIB_INLINE float nib__lanes_exp2_one(float n)
 {
     if (n != n) /* converting NaN to an integer is undefined; the caller multiplies by NaN anyway */
         return n;
@@ -152,16 +152,16 @@ NIB_INLINE float nib_lanes_exp2_one(float n)
     memcpy(&r, &bits, sizeof r);
     return r;
 }
-NIB_INLINE nib_lanes nib_lanes_exp2(nib_lanes n) { NIB_LANES_EACH(nib_lanes_exp2_one(n.v[i])); }
-NIB_INLINE nib_lanes nib_lanes_load_f16(const uint16_t *p)
+NIB_INLINE nib_lanes nib__lanes_exp2(nib_lanes n) { NIB_LANES_EACH(nib__lanes_exp2_one(n.v[i])); }
+NIB_INLINE nib_lanes nib__lanes_load_f16(const uint16_t *p)
 {
     NIB_LANES_EACH(nib__f16_to_f32(p[i]));
 }
-NIB_INLINE nib_lanes nib_lanes_load_bf16(const uint16_t *p)
+NIB_INLINE nib_lanes nib__lanes_load_bf16(const uint16_t *p)
 {
     NIB_LANES_EACH(nib__bf16_to_f32(p[i]));
 }
-NIB_INLINE float nib_lanes_sum(nib_lanes a)
+NIB_INLINE float nib__lanes_sum(nib_lanes a)
 {
     for (int half = 8; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
@@ -172,45 +172,45 @@ NIB_INLINE float nib_lanes_sum(nib_lanes a)
 #endif
 
 #if defined(NIB_LANES_OP)
-NIB_INLINE nib_lanes nib_lanes_add(nib_lanes a, nib_lanes b)
+NIB_INLINE nib_lanes nib__lanes_add(nib_lanes a, nib_lanes b)
 {
     return NIB_LANES_OP(NIB_LANES_PS(add), a, b);
 }
-NIB_INLINE nib_lanes nib_lanes_sub(nib_lanes a, nib_lanes b)
+NIB_INLINE nib_lanes nib__lanes_sub(nib_lanes a, nib_lanes b)
 {
     return NIB_LANES_OP(NIB_LANES_PS(sub), a, b);
 }
-NIB_INLINE nib_lanes nib_lanes_mul(nib_lanes a, nib_lanes b)
+NIB_INLINE nib_lanes nib__lanes_mul(nib_lanes a, nib_lanes b)
 {
     return NIB_LANES_OP(NIB_LANES_PS(mul), a, b);
 }
-NIB_INLINE nib_lanes nib_lanes_div(nib_lanes a, nib_lanes b)
+NIB_INLINE nib_lanes nib__lanes_div(nib_lanes a, nib_lanes b)
 {
     return NIB_LANES_OP(NIB_LANES_PS(div), a, b);
 }
 /* As x86: where either is NaN, b. */
-NIB_INLINE nib_lanes nib_lanes_max(nib_lanes a, nib_lanes b)
+NIB_INLINE nib_lanes nib__lanes_max(nib_lanes a, nib_lanes b)
 {
     return NIB_LANES_OP(NIB_LANES_PS(max), a, b);
 }
-NIB_INLINE nib_lanes nib_lanes_min(nib_lanes a, nib_lanes b)
+NIB_INLINE nib_lanes nib__lanes_min(nib_lanes a, nib_lanes b)
 {
     return NIB_LANES_OP(NIB_LANES_PS(min), a, b);
 }
 #endif
 
 /* The first count (1..15) values of p, zeros after. */
-NIB_INLINE nib_lanes nib_lanes_load_part(const float *p, int64_t count)
+NIB_INLINE nib_lanes nib__lanes_load_part(const float *p, int64_t count)
 {
     float part[16] = {0};
     memcpy(part, p, (size_t)count * sizeof *p);
-    return nib_lanes_load(part);
+    return nib__lanes_load(part);
 }
 
-NIB_INLINE void nib_lanes_store_part(float *p, nib_lanes a, int64_t count)
+NIB_INLINE void nib__lanes_store_part(float *p, nib_lanes a, int64_t count)
 {
     float part[16];
-    nib_lanes_store(part, a);
+    nib__lanes_store(part, a);
     memcpy(p, part, (size_t)count * sizeof *p);
 }
 
@@ -218,21 +218,22 @@ NIB_INLINE void nib_lanes_store_part(float *p, nib_lanes a, int64_t count)
  * (e^r - 1 - r) / r^2, degree 4), times 2^n. Within 1.1 half-ulps over r. Arguments are clamped to
  * [-87.33, 88.37], so that the result is always normal; NaN stays NaN (the order of operands sees
  * to it). */
-NIB_INLINE nib_lanes nib_lanes_exp(nib_lanes x)
+NIB_INLINE nib_lanes nib__lanes_exp(nib_lanes x)
 {
-    const nib_lanes round = nib_lanes_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole */
-    x = nib_lanes_min(nib_lanes_set(88.37f), nib_lanes_max(nib_lanes_set(-87.33f), x));
-    const nib_lanes n = nib_lanes_sub(nib_lanes_fma(x, nib_lanes_set(1.44269504f), round), round);
-    nib_lanes r = nib_lanes_fma(n, nib_lanes_set(-0.693359375f), x);
-    r = nib_lanes_fma(n, nib_lanes_set(2.12194442e-4f), r);
-    nib_lanes p = nib_lanes_set(1.3926184e-3f);
-    p = nib_lanes_fma(p, r, nib_lanes_set(8.36317893e-3f));
-    p = nib_lanes_fma(p, r, nib_lanes_set(4.16665561e-2f));
-    p = nib_lanes_fma(p, r, nib_lanes_set(1.66665763e-1f));
-    p = nib_lanes_fma(p, r, nib_lanes_set(0.5f));
-    p = nib_lanes_fma(p, r, nib_lanes_set(1.0f));
-    p = nib_lanes_fma(p, r, nib_lanes_set(1.0f));
-    return nib_lanes_mul(p, nib_lanes_exp2(n));
+    const nib_lanes round = nib__lanes_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole */
+    x = nib__lanes_min(nib__lanes_set(88.37f), nib__lanes_max(nib__lanes_set(-87.33f), x));
+    const nib_lanes n =
+        nib__lanes_sub(nib__lanes_fma(x, nib__lanes_set(1.44269504f), round), round);
+    nib_lanes r = nib__lanes_fma(n, nib__lanes_set(-0.693359375f), x);
+    r = nib__lanes_fma(n, nib__lanes_set(2.12194442e-4f), r);
+    nib_lanes p = nib__lanes_set(1.3926184e-3f);
+    p = nib__lanes_fma(p, r, nib__lanes_set(8.36317893e-3f));
+    p = nib__lanes_fma(p, r, nib__lanes_set(4.16665561e-2f));
+    p = nib__lanes_fma(p, r, nib__lanes_set(1.66665763e-1f));
+    p = nib__lanes_fma(p, r, nib__lanes_set(0.5f));
+    p = nib__lanes_fma(p, r, nib__lanes_set(1.0f));
+    p = nib__lanes_fma(p, r, nib__lanes_set(1.0f));
+    return nib__lanes_mul(p, nib__lanes_exp2(n));
 }
 
 #endif

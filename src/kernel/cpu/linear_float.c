@@ -8,29 +8,31 @@
 #include "linear_float.h"
 
 /* For the largest tiles, forms and pairs of any instruction set: see linear_float_body.h. */
-nib__room nib__room_of(const nib_linear *a)
+nib_float_room nib__float_room(const nib_linear *a)
 {
     enum { WIDE = 4, PAIR_BYTES = 8, NATIVE_BYTES = 4, LINE = 64 };
-    const nib__panels l = nib__panels_of(a->w);
-    const int64_t span = nib__span(&l, SPAN_MAX), rows = nib__min(nib__round_up(a->x.m, 2), ROWS);
-    const int64_t few = WIDE * NIB_SUM_BLOCK / 2, many = rows * (SPAN_MAX / 2 + 8);
-    nib__room room;
-    room.acc = (size_t)nib__max(rows * CHUNK, WIDE * WIDE) * NIB__PANEL * sizeof(float);
+    const nib_float_layout l = nib__float_layout(a->w);
+    const int64_t span = nib__float_span(&l, NIB_FLOAT_SPAN),
+                  rows = nib__min(nib__round_up(a->x.m, 2), NIB_FLOAT_ROWS);
+    const int64_t few = WIDE * NIB_SUM_BLOCK / 2, many = rows * (NIB_FLOAT_SPAN / 2 + 8);
+    nib_float_room room;
+    room.acc =
+        (size_t)nib__max(rows * NIB_FLOAT_CHUNK, WIDE * WIDE) * NIB_FLOAT_PANEL * sizeof(float);
     room.x = (size_t)nib__round_up(nib__max(few, many) * PAIR_BYTES, LINE);
-    room.weights = (size_t)(WIDE * NIB__PANEL * span * NATIVE_BYTES);
+    room.weights = (size_t)(WIDE * NIB_FLOAT_PANEL * span * NATIVE_BYTES);
     return room;
 }
 
 size_t nib__linear_float_scratch(const void *args)
 {
-    const nib__room room = nib__room_of(args);
+    const nib_float_room room = nib__float_room(args);
     return room.acc + room.x + room.weights;
 }
 
 /* f32, f16 and bf16 weights have no group; the conditions then hold. */
 #define FAST_CONDS(isa)                                                                            \
     NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                             \
-              NIB_MULTIPLE(GROUP, NIB__STEP, "weights are decoded 8 inputs at a time"),            \
+              NIB_MULTIPLE(GROUP, NIB_FLOAT_STEP, "weights are decoded 8 inputs at a time"),       \
               NIB_AT_MOST(GROUP, NIB_SUM_BLOCK, "a group lies within one block of a sum"),         \
               NIB_ONE_OF(ZERO_TYPE,                                                                \
                          NIB_BIT(NIB_TYPE_NONE) | NIB_BIT(NIB_TYPE_I8) | NIB_BIT(NIB_TYPE_F32) |   \
@@ -54,7 +56,8 @@ size_t nib__linear_float_scratch(const void *args)
         .code = NIB_CODE_##CODE, .act = NIB_ACT_FLOAT, .input = NIB_TYPE_##IN,                     \
         .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa), .numbers = NIB_NUMBERS_##NUMBERS,      \
         .reference = "linear_" in "_" word "_f32__ref", .rank = rank_, .unit = NIB_UNIT_##unit_,   \
-        .n_step = 2 * NIB__PANEL, .packing = &nib__pack_n16, .scratch = nib__linear_float_scratch, \
+        .n_step = 2 * NIB_FLOAT_PANEL, .packing = &nib__packing_n16,                               \
+        .scratch = nib__linear_float_scratch,                                                      \
         .run = {.linear = NIB_X86(nib__linear_##function##_##target)}, .note = words               \
     }
 

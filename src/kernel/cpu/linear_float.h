@@ -13,7 +13,7 @@
  *     f32, f16   [8][16]
  *     bf16       [4][16][2]           a pair of k in one 32-bit lane, as vdpbf16ps takes it
  *     int8       [8][16]
- *     f8         [4][16][2]           bytes recoded by nib__f8_recode
+ *     f8         [4][16][2]           bytes recoded, see nib__e4m3_small
  *     int4       [16] 32-bit words    k = 2i in bits 4i.., k = 2i + 1 in bits 16 + 4i..
  *
  * A row or tensor scale is one group. So a panel is one ascending stream, and the same packed bytes
@@ -26,23 +26,23 @@
 #include "x86.h"
 
 enum {
-    NIB__PANEL = 16, /* outputs */
-    NIB__STEP = 8,   /* k */
+    NIB_FLOAT_PANEL = 16, /* outputs */
+    NIB_FLOAT_STEP = 8,   /* k */
 };
 
-typedef struct nib__panels {
+typedef struct nib_float_layout {
     int64_t count; /* panels */
-    int64_t group; /* elements of k per scale, multiple of NIB__STEP; 0: one scale or none */
+    int64_t group; /* elements of k per scale, multiple of NIB_FLOAT_STEP; 0: one scale or none */
     int64_t groups;
     int64_t k_steps;
     size_t zero_at, code_at; /* offsets in a panel; scales are at 0 */
     size_t bytes;            /* of a panel */
-    size_t step_bytes;       /* codes of NIB__STEP k */
+    size_t step_bytes;       /* codes of NIB_FLOAT_STEP k */
     nib_type scale_type;     /* as packed: F32, BF16, F16, E8M0; NONE: no scales */
     nib_type zero_type;      /* F32, BF16, F16 or I8; NONE: no zeros */
-} nib__panels;
+} nib_float_layout;
 
-nib__panels nib__panels_of(const nib_weight *w);
+nib_float_layout nib__float_layout(const nib_weight *w);
 
 /* Bytes of a packed scale or zero. */
 NIB_INLINE size_t nib__value_size(nib_type type)
@@ -55,14 +55,14 @@ NIB_INLINE size_t nib__value_size(nib_type type)
 /* Elements of k after which float sums restart. */
 int64_t nib__sum_block(const nib_weight *w);
 
-extern const nib_packing nib__pack_n16;
+extern const nib_packing nib__packing_n16;
 
-/* Bytes of f8 weights as packed: the sign moves to bit 0, and the codes that are no normal number
- * come together as 0..15, so that a decoder is a shift, an addition and one table of 16 entries.
+/* Bytes of f8 weights are recoded when they are packed: the sign moves to bit 0, and the codes that
+ * are no normal number come together as 0..15, so that a decoder is a shift, an addition and one
+ * table of 16 entries.
  *   e4m3: the exponent in bits 4..7; 0 is zero, 1 is NaN, 2m + sign a subnormal; no minus zero
- *   e5m2: (exponent + 1) mod 32 in bits 3..7; 0..7 infinity and NaN, 8..15 zero and subnormals */
-uint8_t nib__f8_recode(nib_code code, uint8_t byte);
-/* bf16 of the recoded bytes 0..15, twice (a table of 32 words). */
+ *   e5m2: (exponent + 1) mod 32 in bits 3..7; 0..7 infinity and NaN, 8..15 zero and subnormals
+ * bf16 of the recoded bytes 0..15, twice (a table of 32 words). */
 extern const uint16_t nib__e4m3_small[32], nib__e5m2_small[32];
 
 size_t nib__linear_float_ref_scratch(const void *args);
@@ -74,36 +74,36 @@ void nib__linear_bf16_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scr
 size_t nib__linear_float_scratch(const void *args);
 
 /* linear_float__<isa>.c: F32 or BF16 sums, then how weights are coded. */
-#define NIB__LINEAR_RUN(name) void name(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
-NIB__LINEAR_RUN(nib__linear_f32_f32_avx2);
-NIB__LINEAR_RUN(nib__linear_f32_f16_avx2);
-NIB__LINEAR_RUN(nib__linear_f32_bf16_avx2);
-NIB__LINEAR_RUN(nib__linear_f32_i8_avx2);
-NIB__LINEAR_RUN(nib__linear_f32_i4_avx2);
-NIB__LINEAR_RUN(nib__linear_f32_e4m3_avx2);
-NIB__LINEAR_RUN(nib__linear_f32_e5m2_avx2);
-NIB__LINEAR_RUN(nib__linear_bf16_bf16_avx2);
-NIB__LINEAR_RUN(nib__linear_bf16_i8_avx2);
-NIB__LINEAR_RUN(nib__linear_bf16_i4_avx2);
-NIB__LINEAR_RUN(nib__linear_bf16_e4m3_avx2);
-NIB__LINEAR_RUN(nib__linear_bf16_e5m2_avx2);
-NIB__LINEAR_RUN(nib__linear_f32_f32_avx512);
-NIB__LINEAR_RUN(nib__linear_f32_f16_avx512);
-NIB__LINEAR_RUN(nib__linear_f32_bf16_avx512);
-NIB__LINEAR_RUN(nib__linear_f32_i8_avx512);
-NIB__LINEAR_RUN(nib__linear_f32_i4_avx512);
-NIB__LINEAR_RUN(nib__linear_f32_e4m3_avx512);
-NIB__LINEAR_RUN(nib__linear_f32_e5m2_avx512);
-NIB__LINEAR_RUN(nib__linear_bf16_bf16_avx512);
-NIB__LINEAR_RUN(nib__linear_bf16_i8_avx512);
-NIB__LINEAR_RUN(nib__linear_bf16_i4_avx512);
-NIB__LINEAR_RUN(nib__linear_bf16_e4m3_avx512);
-NIB__LINEAR_RUN(nib__linear_bf16_e5m2_avx512);
-NIB__LINEAR_RUN(nib__linear_bf16_bf16_avx512bf16);
-NIB__LINEAR_RUN(nib__linear_bf16_i8_avx512bf16);
-NIB__LINEAR_RUN(nib__linear_bf16_i4_avx512bf16);
-NIB__LINEAR_RUN(nib__linear_bf16_e4m3_avx512bf16);
-NIB__LINEAR_RUN(nib__linear_bf16_e5m2_avx512bf16);
+#define NIB_LINEAR_RUN(name) void name(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+NIB_LINEAR_RUN(nib__linear_f32_f32_avx2);
+NIB_LINEAR_RUN(nib__linear_f32_f16_avx2);
+NIB_LINEAR_RUN(nib__linear_f32_bf16_avx2);
+NIB_LINEAR_RUN(nib__linear_f32_i8_avx2);
+NIB_LINEAR_RUN(nib__linear_f32_i4_avx2);
+NIB_LINEAR_RUN(nib__linear_f32_e4m3_avx2);
+NIB_LINEAR_RUN(nib__linear_f32_e5m2_avx2);
+NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx2);
+NIB_LINEAR_RUN(nib__linear_bf16_i8_avx2);
+NIB_LINEAR_RUN(nib__linear_bf16_i4_avx2);
+NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx2);
+NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx2);
+NIB_LINEAR_RUN(nib__linear_f32_f32_avx512);
+NIB_LINEAR_RUN(nib__linear_f32_f16_avx512);
+NIB_LINEAR_RUN(nib__linear_f32_bf16_avx512);
+NIB_LINEAR_RUN(nib__linear_f32_i8_avx512);
+NIB_LINEAR_RUN(nib__linear_f32_i4_avx512);
+NIB_LINEAR_RUN(nib__linear_f32_e4m3_avx512);
+NIB_LINEAR_RUN(nib__linear_f32_e5m2_avx512);
+NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx512);
+NIB_LINEAR_RUN(nib__linear_bf16_i8_avx512);
+NIB_LINEAR_RUN(nib__linear_bf16_i4_avx512);
+NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx512);
+NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx512);
+NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx512bf16);
+NIB_LINEAR_RUN(nib__linear_bf16_i8_avx512bf16);
+NIB_LINEAR_RUN(nib__linear_bf16_i4_avx512bf16);
+NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx512bf16);
+NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx512bf16);
 
 /* ---- for linear_float_body.h and the files that include it ---- */
 
@@ -113,11 +113,11 @@ typedef enum form { FORM_F32, FORM_F16, FORM_BF16, FORM_I8, FORM_I4, FORM_E4M3, 
 NIB_INLINE size_t form_step(form f)
 {
     switch (f) {
-    case FORM_F32: return NIB__PANEL * NIB__STEP * 4;
+    case FORM_F32: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 4;
     case FORM_F16:
-    case FORM_BF16: return NIB__PANEL * NIB__STEP * 2;
-    case FORM_I4: return NIB__PANEL * NIB__STEP / 2;
-    default: return NIB__PANEL * NIB__STEP;
+    case FORM_BF16: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 2;
+    case FORM_I4: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP / 2;
+    default: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP;
     }
 }
 
@@ -128,23 +128,23 @@ NIB_INLINE bool is_direct(form f)
 }
 
 enum {
-    SPAN_MAX = 256, /* k per piece, of any instruction set */
-    ROWS = 240,     /* tokens per piece, a multiple of every tile's, and */
-    CHUNK = 16,     /* panels per piece: sums and staged tokens fit the second-level cache */
+    NIB_FLOAT_SPAN = 256, /* k per piece, of any instruction set */
+    NIB_FLOAT_ROWS = 240, /* tokens per piece, a multiple of every tile's, and */
+    NIB_FLOAT_CHUNK = 16, /* panels per piece: sums and staged tokens fit the second-level cache */
 };
 
 /* Elements of k per piece: whole groups, about `span`. */
-NIB_INLINE int64_t nib__span(const nib__panels *l, int64_t span)
+NIB_INLINE int64_t nib__float_span(const nib_float_layout *l, int64_t span)
 {
     return l->group == 0 ? span : l->group > span ? l->group : span / l->group * l->group;
 }
 
 /* Bytes of scratch: sums, staged tokens, weights in native form. */
-typedef struct nib__room {
+typedef struct nib_float_room {
     size_t acc, x, weights;
-} nib__room;
+} nib_float_room;
 
-nib__room nib__room_of(const nib_linear *a);
+nib_float_room nib__float_room(const nib_linear *a);
 
 /* e4m3 to the bits of f32. */
 NIB_INLINE uint32_t nib__e4m3_bits(uint8_t code)

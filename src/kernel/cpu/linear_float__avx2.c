@@ -72,7 +72,7 @@ NIB_INLINE ivec lane_mask(int count)
 
 NIB_INLINE vec vec_load_part(const float *p, int count)
 {
-    if (count == NIB__PANEL)
+    if (count == NIB_FLOAT_PANEL)
         return vec_load(p);
     const ivec mask = lane_mask(count);
     return (vec){_mm256_maskload_ps(p, mask.low), _mm256_maskload_ps(p + 8, mask.high)};
@@ -131,7 +131,7 @@ NIB_INLINE raw raw_load(const form f, const uint8_t *p)
     return (raw){_mm256_loadu_si256((const void *)p), _mm256_loadu_si256((const void *)(p + 32))};
 }
 
-/* 16 recoded f8 codes (see nib__f8_recode) as bf16: 8 outputs by 2 k. */
+/* 16 recoded f8 codes (see nib__e4m3_small) as bf16: 8 outputs by 2 k. */
 NIB_INLINE __m256i f8_words(const form f, const uint8_t *p)
 {
     const bool is_e4m3 = f == FORM_E4M3;
@@ -226,13 +226,13 @@ NIB_INLINE void pair_store(uint8_t *p, pair w)
 {
     float *out = (float *)(void *)p;
     vec_store(out, w.first);
-    vec_store(out + NIB__PANEL, w.second);
+    vec_store(out + NIB_FLOAT_PANEL, w.second);
 }
 
 NIB_INLINE pair pair_native(const uint8_t *p)
 {
     const float *in = (const float *)(const void *)p;
-    return (pair){vec_load(in), vec_load(in + NIB__PANEL)};
+    return (pair){vec_load(in), vec_load(in + NIB_FLOAT_PANEL)};
 }
 
 NIB_INLINE x_value x_get(const x_pair *x)
@@ -253,17 +253,17 @@ NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
 #include "linear_float_stage.h"
 #include "linear_float_body.h"
 
-NIB__LINEAR_RUN(nib__linear_f32_f32_avx2) { run(a, n0, n1, scratch, FORM_F32, false); }
-NIB__LINEAR_RUN(nib__linear_f32_f16_avx2) { run(a, n0, n1, scratch, FORM_F16, false); }
-NIB__LINEAR_RUN(nib__linear_f32_bf16_avx2) { run(a, n0, n1, scratch, FORM_BF16, false); }
-NIB__LINEAR_RUN(nib__linear_f32_i8_avx2) { run(a, n0, n1, scratch, FORM_I8, false); }
-NIB__LINEAR_RUN(nib__linear_f32_i4_avx2) { run(a, n0, n1, scratch, FORM_I4, false); }
-NIB__LINEAR_RUN(nib__linear_f32_e4m3_avx2) { run(a, n0, n1, scratch, FORM_E4M3, false); }
-NIB__LINEAR_RUN(nib__linear_f32_e5m2_avx2) { run(a, n0, n1, scratch, FORM_E5M2, false); }
-NIB__LINEAR_RUN(nib__linear_bf16_bf16_avx2) { run(a, n0, n1, scratch, FORM_BF16, true); }
-NIB__LINEAR_RUN(nib__linear_bf16_i8_avx2) { run(a, n0, n1, scratch, FORM_I8, true); }
-NIB__LINEAR_RUN(nib__linear_bf16_i4_avx2) { run(a, n0, n1, scratch, FORM_I4, true); }
-NIB__LINEAR_RUN(nib__linear_bf16_e4m3_avx2) { run(a, n0, n1, scratch, FORM_E4M3, true); }
-NIB__LINEAR_RUN(nib__linear_bf16_e5m2_avx2) { run(a, n0, n1, scratch, FORM_E5M2, true); }
+NIB_LINEAR_RUN(nib__linear_f32_f32_avx2) { run(a, n0, n1, scratch, FORM_F32, false); }
+NIB_LINEAR_RUN(nib__linear_f32_f16_avx2) { run(a, n0, n1, scratch, FORM_F16, false); }
+NIB_LINEAR_RUN(nib__linear_f32_bf16_avx2) { run(a, n0, n1, scratch, FORM_BF16, false); }
+NIB_LINEAR_RUN(nib__linear_f32_i8_avx2) { run(a, n0, n1, scratch, FORM_I8, false); }
+NIB_LINEAR_RUN(nib__linear_f32_i4_avx2) { run(a, n0, n1, scratch, FORM_I4, false); }
+NIB_LINEAR_RUN(nib__linear_f32_e4m3_avx2) { run(a, n0, n1, scratch, FORM_E4M3, false); }
+NIB_LINEAR_RUN(nib__linear_f32_e5m2_avx2) { run(a, n0, n1, scratch, FORM_E5M2, false); }
+NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx2) { run(a, n0, n1, scratch, FORM_BF16, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_i8_avx2) { run(a, n0, n1, scratch, FORM_I8, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_i4_avx2) { run(a, n0, n1, scratch, FORM_I4, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx2) { run(a, n0, n1, scratch, FORM_E4M3, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx2) { run(a, n0, n1, scratch, FORM_E5M2, true); }
 
 #endif

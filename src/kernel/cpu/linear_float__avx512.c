@@ -91,17 +91,17 @@ NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
 #include "linear_float_stage.h"
 #include "linear_float_body.h"
 
-NIB__LINEAR_RUN(nib__linear_f32_f32_avx512) { run(a, n0, n1, scratch, FORM_F32, false); }
-NIB__LINEAR_RUN(nib__linear_f32_f16_avx512) { run(a, n0, n1, scratch, FORM_F16, false); }
-NIB__LINEAR_RUN(nib__linear_f32_bf16_avx512) { run(a, n0, n1, scratch, FORM_BF16, false); }
-NIB__LINEAR_RUN(nib__linear_f32_i8_avx512) { run(a, n0, n1, scratch, FORM_I8, false); }
-NIB__LINEAR_RUN(nib__linear_f32_i4_avx512) { run(a, n0, n1, scratch, FORM_I4, false); }
-NIB__LINEAR_RUN(nib__linear_f32_e4m3_avx512) { run(a, n0, n1, scratch, FORM_E4M3, false); }
-NIB__LINEAR_RUN(nib__linear_f32_e5m2_avx512) { run(a, n0, n1, scratch, FORM_E5M2, false); }
-NIB__LINEAR_RUN(nib__linear_bf16_bf16_avx512) { run(a, n0, n1, scratch, FORM_BF16, true); }
-NIB__LINEAR_RUN(nib__linear_bf16_i8_avx512) { run(a, n0, n1, scratch, FORM_I8, true); }
-NIB__LINEAR_RUN(nib__linear_bf16_i4_avx512) { run(a, n0, n1, scratch, FORM_I4, true); }
-NIB__LINEAR_RUN(nib__linear_bf16_e4m3_avx512) { run(a, n0, n1, scratch, FORM_E4M3, true); }
-NIB__LINEAR_RUN(nib__linear_bf16_e5m2_avx512) { run(a, n0, n1, scratch, FORM_E5M2, true); }
+NIB_LINEAR_RUN(nib__linear_f32_f32_avx512) { run(a, n0, n1, scratch, FORM_F32, false); }
+NIB_LINEAR_RUN(nib__linear_f32_f16_avx512) { run(a, n0, n1, scratch, FORM_F16, false); }
+NIB_LINEAR_RUN(nib__linear_f32_bf16_avx512) { run(a, n0, n1, scratch, FORM_BF16, false); }
+NIB_LINEAR_RUN(nib__linear_f32_i8_avx512) { run(a, n0, n1, scratch, FORM_I8, false); }
+NIB_LINEAR_RUN(nib__linear_f32_i4_avx512) { run(a, n0, n1, scratch, FORM_I4, false); }
+NIB_LINEAR_RUN(nib__linear_f32_e4m3_avx512) { run(a, n0, n1, scratch, FORM_E4M3, false); }
+NIB_LINEAR_RUN(nib__linear_f32_e5m2_avx512) { run(a, n0, n1, scratch, FORM_E5M2, false); }
+NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx512) { run(a, n0, n1, scratch, FORM_BF16, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_i8_avx512) { run(a, n0, n1, scratch, FORM_I8, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_i4_avx512) { run(a, n0, n1, scratch, FORM_I4, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx512) { run(a, n0, n1, scratch, FORM_E4M3, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx512) { run(a, n0, n1, scratch, FORM_E5M2, true); }
 
 #endif

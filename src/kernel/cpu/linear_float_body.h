@@ -6,10 +6,11 @@
  * linear_float.h; lanes are outputs, so no sum over k is ever split or reordered.
  *
  * How a part runs. Up to WIDE_M tokens: WIDE_P panels at a time stream past; one token takes codes
- * decoded in registers. More tokens: ROWS of them by CHUNK panels at a time, in pieces of SPAN k:
- * the tokens are staged as pairs of k, the weights brought into the native form (unless they are),
- * and tiles of TILE_M x TILE_P run with both in the first-level cache, their sums waiting in memory
- * between pieces. y holds the totals between the blocks of k after which sums restart.
+ * decoded in registers. More tokens: NIB_FLOAT_ROWS of them by NIB_FLOAT_CHUNK panels at a time, in
+ * pieces of SPAN k: the tokens are staged as pairs of k, the weights brought into the native form
+ * (unless they are), and tiles of TILE_M x TILE_P run with both in the first-level cache, their
+ * sums waiting in memory between pieces. y holds the totals between the blocks of k after which
+ * sums restart.
  *
  * BF16 sums without vdpbf16ps are F32 sums over pairs staged and unpacked odd k first.
  *
@@ -32,7 +33,7 @@ enum {
 /* A piece of k of some panels and tokens. */
 typedef struct job {
     const nib_linear *a;
-    nib__panels l;
+    nib_float_layout l;
     const uint8_t *panel[WIDE_P]; /* scales and zeros; past the part's last panel, that again */
     const uint8_t *codes[WIDE_P]; /* of the piece, packed or in native form */
     const x_pair *x;              /* [rows][BLOCK_PAIRS or SPAN_PAIRS] */
@@ -70,7 +71,7 @@ typedef struct tile_form {
 NIB_INLINE void sum_native(vec_tile sums, const uint8_t *const *codes, size_t at, const x_pair *x,
                            int64_t steps, const tile_form t)
 {
-    const size_t pair_bytes = form_step(NATIVE) / (NIB__STEP / 2),
+    const size_t pair_bytes = form_step(NATIVE) / (NIB_FLOAT_STEP / 2),
                  end = at + (size_t)steps * form_step(NATIVE);
     for (; at < end; at += pair_bytes, x++) {
         pair w[WIDE_P];
@@ -94,7 +95,7 @@ NIB_INLINE void sum_direct(vec_tile sums, const uint8_t *const *codes, size_t at
                            int64_t steps, const tile_form t)
 {
     const size_t end = at + (size_t)steps * form_step(t.f);
-    for (; at < end; at += form_step(t.f), x += NIB__STEP / 2) {
+    for (; at < end; at += form_step(t.f), x += NIB_FLOAT_STEP / 2) {
         raw held[WIDE_P];
 #pragma GCC unroll 32
         for (int p = 0; p < WIDE_P; p++) {
@@ -104,7 +105,7 @@ NIB_INLINE void sum_direct(vec_tile sums, const uint8_t *const *codes, size_t at
                 prefetch(codes[p] + at + line);
         }
 #pragma GCC unroll 32
-        for (int i = 0; i < NIB__STEP / 2; i++) {
+        for (int i = 0; i < NIB_FLOAT_STEP / 2; i++) {
             const x_value v = x_get(x + i);
 #pragma GCC unroll 32
             for (int p = 0; p < WIDE_P; p++) {
@@ -128,13 +129,14 @@ NIB_INLINE void sum_steps(vec_tile sums, const uint8_t *const *codes, size_t at,
 NIB_INLINE vec group_scale(const job *j, int p, int64_t g)
 {
     const size_t size = nib__value_size(j->l.scale_type);
-    return vec_values(j->panel[p] + (size_t)(g * NIB__PANEL) * size, j->l.scale_type);
+    return vec_values(j->panel[p] + (size_t)(g * NIB_FLOAT_PANEL) * size, j->l.scale_type);
 }
 
 NIB_INLINE vec group_zero(const job *j, int p, int64_t g)
 {
     const size_t size = nib__value_size(j->l.zero_type);
-    return vec_values(j->panel[p] + j->l.zero_at + (size_t)(g * NIB__PANEL) * size, j->l.zero_type);
+    return vec_values(j->panel[p] + j->l.zero_at + (size_t)(g * NIB_FLOAT_PANEL) * size,
+                      j->l.zero_type);
 }
 
 /* acc = fma(scale, sums, acc). */
@@ -148,7 +150,7 @@ NIB_INLINE void apply_scale(const job *j, vec_tile sums, int64_t g, const tile_f
         const vec scale = group_scale(j, p, g);
 #pragma GCC unroll 32
         for (int r = 0; r < t.rows; r++) {
-            float *acc = j->acc + (r * t.panels + p) * NIB__PANEL;
+            float *acc = j->acc + (r * t.panels + p) * NIB_FLOAT_PANEL;
             const vec both = scaled_x ? vec_mul(vec_set(x_scale[r * groups]), scale) : scale;
             vec_store(acc, vec_fma(both, sums[r][p], vec_load(acc)));
         }
@@ -163,7 +165,7 @@ static void apply_zero(const job *j, int64_t g, int rows, int panels)
     for (int p = 0; p < panels; p++) {
         const vec zero = group_zero(j, p, g);
         for (int r = 0; r < rows; r++) {
-            float *acc = j->acc + (r * panels + p) * NIB__PANEL;
+            float *acc = j->acc + (r * panels + p) * NIB_FLOAT_PANEL;
             vec_store(acc, vec_fma(zero, vec_set(x_sum[r * groups]), vec_load(acc)));
         }
     }
@@ -176,7 +178,7 @@ NIB_INLINE void load_sums(vec_tile sums, const float *from, const tile_form t)
 #pragma GCC unroll 32
         for (int p = 0; p < t.panels; p++)
             sums[r][p] =
-                from != NULL ? vec_load(from + (r * t.panels + p) * NIB__PANEL) : vec_zero();
+                from != NULL ? vec_load(from + (r * t.panels + p) * NIB_FLOAT_PANEL) : vec_zero();
 }
 
 NIB_INLINE void tile_plain(const job *j, const tile_form t)
@@ -186,19 +188,19 @@ NIB_INLINE void tile_plain(const job *j, const tile_form t)
         load_sums(sums, NULL, t);
     else
         load_sums(sums, j->acc, t);
-    sum_steps(sums, j->codes, 0, j->x, nib__ceil_div(j->k1 - j->k0, NIB__STEP), t);
+    sum_steps(sums, j->codes, 0, j->x, nib__ceil_div(j->k1 - j->k0, NIB_FLOAT_STEP), t);
 #pragma GCC unroll 32
     for (int r = 0; r < t.rows; r++)
 #pragma GCC unroll 32
         for (int p = 0; p < t.panels; p++)
-            vec_store(j->acc + (r * t.panels + p) * NIB__PANEL, sums[r][p]);
+            vec_store(j->acc + (r * t.panels + p) * NIB_FLOAT_PANEL, sums[r][p]);
 }
 
 /* The piece is whole groups. */
 NIB_INLINE void tile_groups(const job *j, const tile_form t)
 {
     if (j->opens)
-        memset(j->acc, 0, sizeof(float) * (size_t)(t.rows * t.panels * NIB__PANEL));
+        memset(j->acc, 0, sizeof(float) * (size_t)(t.rows * t.panels * NIB_FLOAT_PANEL));
     const bool has_zero = j->a->w->scheme.zero == NIB_ZERO_FLOAT;
     const x_pair *x = j->x;
     size_t at = 0;
@@ -206,10 +208,10 @@ NIB_INLINE void tile_groups(const job *j, const tile_form t)
     for (int64_t k = j->k0; k < j->k1; k += j->l.group, g++) {
         vec_tile sums;
         load_sums(sums, NULL, t);
-        const int64_t steps = nib__ceil_div(nib__min(j->l.group, j->k1 - k), NIB__STEP);
+        const int64_t steps = nib__ceil_div(nib__min(j->l.group, j->k1 - k), NIB_FLOAT_STEP);
         sum_steps(sums, j->codes, at, x, steps, t);
         at += (size_t)steps * form_step(t.f);
-        x += steps * (NIB__STEP / 2);
+        x += steps * (NIB_FLOAT_STEP / 2);
         apply_scale(j, sums, g, t);
         if (has_zero)
             apply_zero(j, g, t.rows, t.panels);
@@ -284,7 +286,7 @@ NIB_INLINE vec finish(const job *j, vec total, int64_t row, int p, int count)
         total = vec_mul(total, vec_set(a->x.scale[row]));
     vec bias = vec_zero();
     if (a->bias != NULL)
-        bias = vec_add(vec_load_part(a->bias + j->n + p * NIB__PANEL, count), bias);
+        bias = vec_add(vec_load_part(a->bias + j->n + p * NIB_FLOAT_PANEL, count), bias);
     return vec_add(total, bias);
 }
 
@@ -292,10 +294,10 @@ NIB_INLINE vec finish(const job *j, vec total, int64_t row, int p, int count)
 static void put_tile(const job *j, int64_t rows, int panels)
 {
     for (int p = 0; p < panels; p++) {
-        const int count = (int)nib__min(NIB__PANEL, j->n_end - j->n - p * NIB__PANEL);
+        const int count = (int)nib__min(NIB_FLOAT_PANEL, j->n_end - j->n - p * NIB_FLOAT_PANEL);
         for (int64_t r = 0; r < rows && count > 0; r++) {
-            float *y = j->a->y + (j->row + r) * j->a->ldy + j->n + p * NIB__PANEL;
-            vec total = vec_load(j->acc + (r * panels + p) * NIB__PANEL);
+            float *y = j->a->y + (j->row + r) * j->a->ldy + j->n + p * NIB_FLOAT_PANEL;
+            vec total = vec_load(j->acc + (r * panels + p) * NIB_FLOAT_PANEL);
             if (!j->first)
                 total = vec_add(vec_load_part(y, count), total);
             if (j->last)
@@ -311,18 +313,18 @@ static void put_tile(const job *j, int64_t rows, int panels)
 NIB_INLINE void unpack(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out,
                        const form f, const bool shifted, const bool swap)
 {
-    const size_t pair_bytes = form_step(NATIVE) / (NIB__STEP / 2);
+    const size_t pair_bytes = form_step(NATIVE) / (NIB_FLOAT_STEP / 2);
     const int64_t group = j->l.group > 0 ? j->l.group : j->a->w->k;
     ivec zero = ivec_load_i8(NULL);
-    for (int64_t k = j->k0; k < j->k1; k += NIB__STEP) {
+    for (int64_t k = j->k0; k < j->k1; k += NIB_FLOAT_STEP) {
         if (shifted && (k % group == 0 || k == j->k0))
-            zero = ivec_load_i8(panel + j->l.zero_at + k / group * NIB__PANEL);
+            zero = ivec_load_i8(panel + j->l.zero_at + k / group * NIB_FLOAT_PANEL);
         const raw held = raw_load(f, codes);
 #pragma GCC unroll 32
         for (size_t line = 0; line < form_step(f); line += 64)
             prefetch(codes + line);
 #pragma GCC unroll 32
-        for (int i = 0; i < NIB__STEP / 2; i++)
+        for (int i = 0; i < NIB_FLOAT_STEP / 2; i++)
             pair_store(out + (size_t)i * pair_bytes,
                        pair_get(f, shifted, swap, codes, held, i, zero));
         codes += form_step(f);
@@ -400,7 +402,7 @@ static void stage_rows(const job *j, int64_t rows, x_pair *out, int64_t stride)
                                 : (const char *)x->f32;
     const int64_t size = is_mx ? 1 : is_bf16 ? 2 : 4;
     const int64_t count = j->k1 - j->k0, pairs = nib__ceil_div(count, 2);
-    const int64_t padded = nib__round_up(count, NIB__STEP) / 2;
+    const int64_t padded = nib__round_up(count, NIB_FLOAT_STEP) / 2;
     for (int64_t r = 0; r < rows; r++, out += stride) {
         const char *from = all + ((j->row + r) * x->ld + j->k0) * size;
         if (is_mx)
@@ -426,8 +428,8 @@ typedef struct places {
 /* Points the job at `panels` panels from `first` on; those past the part's end repeat the last. */
 static void aim(job *j, int64_t first, int panels)
 {
-    const int64_t last = nib__ceil_div(j->n_end, NIB__PANEL) - 1;
-    j->n = first * NIB__PANEL;
+    const int64_t last = nib__ceil_div(j->n_end, NIB_FLOAT_PANEL) - 1;
+    j->n = first * NIB_FLOAT_PANEL;
     for (int p = 0; p < panels; p++)
         j->panel[p] =
             (const uint8_t *)j->a->packed + (size_t)nib__min(first + p, last) * j->l.bytes;
@@ -436,9 +438,10 @@ static void aim(job *j, int64_t first, int panels)
 /* Points the job at the piece's codes, in native form unless they are read as packed. */
 static void bring(job *j, int panels, bool as_packed, uint8_t *weights)
 {
-    const size_t bytes = (size_t)nib__ceil_div(j->k1 - j->k0, NIB__STEP) * form_step(NATIVE);
+    const size_t bytes = (size_t)nib__ceil_div(j->k1 - j->k0, NIB_FLOAT_STEP) * form_step(NATIVE);
     for (int p = 0; p < panels; p++) {
-        j->codes[p] = j->panel[p] + j->l.code_at + (size_t)(j->k0 / NIB__STEP) * form_step(j->f);
+        j->codes[p] =
+            j->panel[p] + j->l.code_at + (size_t)(j->k0 / NIB_FLOAT_STEP) * form_step(j->f);
         if (as_packed)
             continue;
         unpack_panel(j, j->panel[p], j->codes[p], weights + (size_t)p * bytes);
@@ -450,7 +453,8 @@ static void bring(job *j, int panels, bool as_packed, uint8_t *weights)
 static void run_wide(job j, int64_t first, const places *room)
 {
     const bool native = j.f == NATIVE, direct = !j.shifted && is_direct(j.f) && j.a->x.m == 1;
-    const int64_t end = j.k1, piece = native || direct ? NIB_SUM_BLOCK : nib__span(&j.l, SPAN);
+    const int64_t end = j.k1,
+                  piece = native || direct ? NIB_SUM_BLOCK : nib__float_span(&j.l, SPAN);
     const int64_t m = nib__min(j.a->x.m - j.row, WIDE_M);
     aim(&j, first, WIDE_P);
     j.acc = room->acc;
@@ -474,7 +478,7 @@ typedef struct patch {
 
 NIB_INLINE float *acc_of(const patch *at, const places *room, int64_t p, int64_t r)
 {
-    return room->acc + (p * at->rows + r * TILE_P) * NIB__PANEL;
+    return room->acc + (p * at->rows + r * TILE_P) * NIB_FLOAT_PANEL;
 }
 
 static void run_piece(job j, const patch *at, const places *room)
@@ -498,7 +502,7 @@ static void run_block(job j, const patch *at, const places *room)
 {
     const int64_t end = j.k1, row0 = j.row;
     for (; j.k0 < end; j.k0 = j.k1, j.opens = false) {
-        j.k1 = nib__min(end, j.k0 + nib__span(&j.l, SPAN));
+        j.k1 = nib__min(end, j.k0 + nib__float_span(&j.l, SPAN));
         run_piece(j, at, room);
     }
     for (int64_t p = 0; p < at->panels; p += TILE_P) {
@@ -514,20 +518,20 @@ static void run_block(job j, const patch *at, const places *room)
 /* pairs: BF16 sums. */
 static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, form f, bool pairs)
 {
-    const nib__room sizes = nib__room_of(a);
+    const nib_float_room sizes = nib__float_room(a);
     const places room = {scratch, (x_pair *)(void *)((uint8_t *)scratch + sizes.acc),
                          (uint8_t *)scratch + sizes.acc + sizes.x};
-    job j = {.a = a, .l = nib__panels_of(a->w), .f = f, .swap = pairs && SWAPS};
+    job j = {.a = a, .l = nib__float_layout(a->w), .f = f, .swap = pairs && SWAPS};
     j.n_end = nib__min(n1, a->w->n);
     j.shifted = a->w->scheme.zero == NIB_ZERO_INT;
     const int64_t m = a->x.m, k = a->w->k, block = nib__sum_block(a->w);
     const bool wide = m <= WIDE_M || j.l.group > SPAN;
     const int64_t tile_rows = m > 0 ? nib__ceil_div(m, nib__ceil_div(m, TILE_M)) : 1;
-    const int64_t rows = wide ? WIDE_M : ROWS / tile_rows * tile_rows,
-                  chunk = wide ? WIDE_P : CHUNK;
-    const int64_t end = nib__ceil_div(j.n_end, NIB__PANEL);
+    const int64_t rows = wide ? WIDE_M : NIB_FLOAT_ROWS / tile_rows * tile_rows,
+                  chunk = wide ? WIDE_P : NIB_FLOAT_CHUNK;
+    const int64_t end = nib__ceil_div(j.n_end, NIB_FLOAT_PANEL);
     for (j.row = 0; j.row < m; j.row += rows)
-        for (int64_t p = n0 / NIB__PANEL; p < end; p += chunk)
+        for (int64_t p = n0 / NIB_FLOAT_PANEL; p < end; p += chunk)
             for (int64_t k0 = 0; k0 < k; k0 += block) {
                 j.k0 = k0;
                 j.k1 = nib__min(k, k0 + block);

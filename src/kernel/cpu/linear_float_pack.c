@@ -4,19 +4,17 @@
  */
 #include "linear_float.h"
 
-enum {
-    FETCH =
-        512 /* codes of one output that are fetched at a time: a panel's span stays in the cache */
-};
+/* Codes of one output that are fetched at a time: a panel's span stays in the cache. */
+enum { FETCH = 512 };
 
 static size_t step_bytes(nib_code code)
 {
     switch (code) {
-    case NIB_CODE_F32: return NIB__PANEL * NIB__STEP * 4;
+    case NIB_CODE_F32: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 4;
     case NIB_CODE_F16:
-    case NIB_CODE_BF16: return NIB__PANEL * NIB__STEP * 2;
-    case NIB_CODE_I4: return NIB__PANEL * NIB__STEP / 2;
-    default: return NIB__PANEL * NIB__STEP;
+    case NIB_CODE_BF16: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 2;
+    case NIB_CODE_I4: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP / 2;
+    default: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP;
     }
 }
 
@@ -25,18 +23,18 @@ static nib_type packed_type(nib_type stored)
     return stored == NIB_TYPE_F64 ? NIB_TYPE_F32 : stored;
 }
 
-nib__panels nib__panels_of(const nib_weight *w)
+nib_float_layout nib__float_layout(const nib_weight *w)
 {
     const bool scaled = nib__scheme_is_quantized(&w->scheme);
-    nib__panels l = {0};
-    l.count = nib__ceil_div(w->n, NIB__PANEL);
+    nib_float_layout l = {0};
+    l.count = nib__ceil_div(w->n, NIB_FLOAT_PANEL);
     l.group = scaled && w->scheme.group > 0 ? w->scheme.group : 0;
     l.groups = l.group > 0 ? nib__ceil_div(w->k, l.group) : scaled;
-    l.k_steps = nib__ceil_div(w->k, NIB__STEP);
+    l.k_steps = nib__ceil_div(w->k, NIB_FLOAT_STEP);
     l.scale_type = scaled ? packed_type(w->scale_type) : NIB_TYPE_NONE;
     l.zero_type =
         scaled && w->scheme.zero != NIB_ZERO_NONE ? packed_type(w->zero_type) : NIB_TYPE_NONE;
-    const size_t values = (size_t)l.groups * NIB__PANEL;
+    const size_t values = (size_t)l.groups * NIB_FLOAT_PANEL;
     l.zero_at = values * (size_t)nib__type_bits(l.scale_type) / 8;
     l.code_at = l.zero_at + values * (size_t)nib__type_bits(l.zero_type) / 8;
     l.code_at = (size_t)nib__round_up((int64_t)l.code_at, 64);
@@ -47,14 +45,14 @@ nib__panels nib__panels_of(const nib_weight *w)
 
 static uint64_t packed_bytes(const nib_weight *w)
 {
-    const nib__panels l = nib__panels_of(w);
+    const nib_float_layout l = nib__float_layout(w);
     uint64_t bytes;
     return nib__mul(&bytes, (uint64_t)l.count, l.bytes) ? bytes : UINT64_MAX;
 }
 
 /* ---- codes ---- */
 
-uint8_t nib__f8_recode(nib_code code, uint8_t byte)
+static uint8_t recode_f8(nib_code code, uint8_t byte)
 {
     const unsigned magnitude = byte & 0x7fU, sign = byte >> 7;
     if (code == NIB_CODE_E5M2) {
@@ -93,7 +91,7 @@ static void fetch(const nib_weight *w, int64_t i, int64_t k0, int64_t count, con
                (size_t)count * size);
     else
         nib__weight_codes(w, i, k0, count, (int8_t *)out->bytes);
-    const int64_t padded = nib__round_up(count, NIB__STEP);
+    const int64_t padded = nib__round_up(count, NIB_FLOAT_STEP);
     memset(out->bytes + (size_t)count * size, 0, (size_t)(padded - count) * size);
     if (recode != NULL)
         for (int64_t j = 0; j < padded; j++)
@@ -123,40 +121,40 @@ static void put(nib_code code, const span *from, int64_t padded, int64_t column,
     switch (code) {
     case NIB_CODE_F32:
         for (int64_t j = 0; j < padded; j++)
-            words[j * NIB__PANEL + column] = from->words[j];
+            words[j * NIB_FLOAT_PANEL + column] = from->words[j];
         break;
     case NIB_CODE_F16:
         for (int64_t j = 0; j < padded; j++)
-            halves[j * NIB__PANEL + column] = from->halves[j];
+            halves[j * NIB_FLOAT_PANEL + column] = from->halves[j];
         break;
     case NIB_CODE_BF16:
         for (int64_t j = 0; j < padded / 2; j++)
-            memcpy(&words[j * NIB__PANEL + column], &from->halves[2 * j], 4);
+            memcpy(&words[j * NIB_FLOAT_PANEL + column], &from->halves[2 * j], 4);
         break;
     case NIB_CODE_I4:
-        for (int64_t j = 0; j < padded / NIB__STEP; j++)
-            words[j * NIB__PANEL + column] = int4_word(from->bytes + j * NIB__STEP);
+        for (int64_t j = 0; j < padded / NIB_FLOAT_STEP; j++)
+            words[j * NIB_FLOAT_PANEL + column] = int4_word(from->bytes + j * NIB_FLOAT_STEP);
         break;
     case NIB_CODE_I8:
         for (int64_t j = 0; j < padded; j++)
-            steps[j * NIB__PANEL + column] = from->bytes[j];
+            steps[j * NIB_FLOAT_PANEL + column] = from->bytes[j];
         break;
     default:
         for (int64_t j = 0; j < padded / 2; j++)
-            memcpy(&halves[j * NIB__PANEL + column], &from->bytes[2 * j], 2);
+            memcpy(&halves[j * NIB_FLOAT_PANEL + column], &from->bytes[2 * j], 2);
         break;
     }
 }
 
 /* ---- scales and zeros ---- */
 
-static void put_header(const nib_weight *w, const nib__panels *l, int64_t i, int64_t column,
+static void put_header(const nib_weight *w, const nib_float_layout *l, int64_t i, int64_t column,
                        uint8_t *panel)
 {
     const size_t scale_bytes = (size_t)nib__type_bits(l->scale_type) / 8,
                  zero_bytes = (size_t)nib__type_bits(l->zero_type) / 8;
     for (int64_t g = 0; g < l->groups; g++) {
-        const size_t place = (size_t)(g * NIB__PANEL + column);
+        const size_t place = (size_t)(g * NIB_FLOAT_PANEL + column);
         nib__weight_put_scale(w, i, g, panel + place * scale_bytes);
         if (l->zero_type != NIB_TYPE_NONE)
             nib__weight_put_zero(w, i, g, panel + l->zero_at + place * zero_bytes);
@@ -165,29 +163,29 @@ static void put_header(const nib_weight *w, const nib__panels *l, int64_t i, int
 
 static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 {
-    const nib__panels l = nib__panels_of(w);
+    const nib_float_layout l = nib__float_layout(w);
     const nib_code code = w->scheme.code;
     const bool is_f8 = code == NIB_CODE_E4M3 || code == NIB_CODE_E5M2 || code == NIB_CODE_MX8;
     uint8_t recode[256];
     for (int b = 0; b < 256; b++)
-        recode[b] = nib__f8_recode(code, (uint8_t)b);
-    for (int64_t i0 = n0; i0 < n1; i0 += NIB__PANEL) {
-        uint8_t *panel = (uint8_t *)out + (size_t)(i0 / NIB__PANEL) * l.bytes;
-        const int64_t columns = nib__min(NIB__PANEL, n1 - i0);
-        if (columns < NIB__PANEL)
+        recode[b] = recode_f8(code, (uint8_t)b);
+    for (int64_t i0 = n0; i0 < n1; i0 += NIB_FLOAT_PANEL) {
+        uint8_t *panel = (uint8_t *)out + (size_t)(i0 / NIB_FLOAT_PANEL) * l.bytes;
+        const int64_t columns = nib__min(NIB_FLOAT_PANEL, n1 - i0);
+        if (columns < NIB_FLOAT_PANEL)
             memset(panel, 0, l.bytes);
         for (int64_t column = 0; column < columns; column++)
             put_header(w, &l, i0 + column, column, panel);
         for (int64_t k0 = 0; k0 < w->k; k0 += FETCH) {
             const int64_t count = nib__min(FETCH, w->k - k0);
-            uint8_t *steps = panel + l.code_at + (size_t)(k0 / NIB__STEP) * l.step_bytes;
+            uint8_t *steps = panel + l.code_at + (size_t)(k0 / NIB_FLOAT_STEP) * l.step_bytes;
             for (int64_t column = 0; column < columns; column++) {
                 span codes;
                 fetch(w, i0 + column, k0, count, is_f8 ? recode : NULL, &codes);
-                put(code, &codes, nib__round_up(count, NIB__STEP), column, steps);
+                put(code, &codes, nib__round_up(count, NIB_FLOAT_STEP), column, steps);
             }
         }
     }
 }
 
-const nib_packing nib__pack_n16 = {"n16", NIB__PANEL, packed_bytes, pack};
+const nib_packing nib__packing_n16 = {"n16", NIB_FLOAT_PANEL, packed_bytes, pack};

@@ -6,13 +6,16 @@
  * One output of one token, k ascending. A segment is a group cut at block ends (the whole block
  * where there is one scale or none); a block is nib__sum_block() elements.
  *
- *   F32 sums:   g = fma(x[j], w[j], g) from 0 over the segment
- *   BF16 sums:  per pair of the segment g = fma(x[j+1], w[j+1], g), then g = fma(x[j], w[j], g); an
- * odd last element has a partner of zero. vdpbf16ps computes this. with groups acc = fma(s, g, acc)
- * from 0 per segment, s = s_g, or s_x,g * s_g where activations have groups; after the last segment
- * of a group with a float zero, acc = fma(zero_g, xsum_g, acc) without     acc = g total       =
- * acc of the first block + acc of the second + ... y           = (total * s_row [fma(zero_row,
- * xsum, .)] * s_x) + bias, each factor only where it exists
+ *   F32 sums     g = fma(x[j], w[j], g) from 0 over the segment
+ *   BF16 sums    per pair of the segment g = fma(x[j+1], w[j+1], g), then g = fma(x[j], w[j], g);
+ *                an odd last element has a partner of zero. vdpbf16ps computes this.
+ *   with groups  acc = fma(s, g, acc) from 0 per segment, s = s_g, or s_x,g * s_g where activations
+ *                have groups; after the last segment of a group with a float zero,
+ *                acc = fma(zero_g, xsum_g, acc)
+ *   without      acc = g
+ *   total        = acc of the first block + acc of the second + ...
+ *   y            = (total * s_row [fma(zero_row, xsum, .)] * s_x) + bias, each factor only where it
+ *                exists
  *
  * w[j] is the code as f32, less its integer zero point. The rows run with denormals flushed, so a
  * sum can become minus zero; y never is: 0 is added to the bias, and a missing bias is 0. That is

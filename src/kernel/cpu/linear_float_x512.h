@@ -60,7 +60,7 @@ NIB_INLINE raw raw_load(const form f, const uint8_t *p)
     return f == FORM_I4 ? _mm512_loadu_si512(p) : _mm512_setzero_si512();
 }
 
-/* 32 recoded f8 codes (see nib__f8_recode) as bf16. */
+/* 32 recoded f8 codes (see nib__e4m3_small) as bf16. */
 NIB_INLINE __m512i f8_words(const form f, const uint8_t *p)
 {
     const bool is_e4m3 = f == FORM_E4M3;

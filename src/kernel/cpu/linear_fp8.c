@@ -26,10 +26,10 @@
         .code = NIB_CODE_##CODE, .act = NIB_ACT_##ACT, .input = NIB_ANY, .device = NIB_DEVICE_CPU, \
         .conds = NIB_CONDS(                                                                        \
             NIB_HAS(ISA, isa, NULL),                                                               \
-            NIB_MULTIPLE(GROUP, NIB__STEP, "weights are decoded 8 inputs at a time"),              \
+            NIB_MULTIPLE(GROUP, NIB_FLOAT_STEP, "weights are decoded 8 inputs at a time"),         \
             NIB_AT_MOST(GROUP, NIB_SUM_BLOCK, "a group lies within one block of a sum")),          \
         .numbers = NIB_NUMBERS_BF16, .reference = "linear_" type "_f32__ref", .rank = rank_,       \
-        .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB__PANEL, .packing = &nib__pack_n16,             \
+        .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB_FLOAT_PANEL, .packing = &nib__packing_n16,     \
         .scratch = nib__linear_float_scratch,                                                      \
         .run = {.linear = NIB_X86(nib__linear_bf16_e4m3_##target)}, .note = words                  \
     }

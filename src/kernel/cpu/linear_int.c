@@ -4,16 +4,17 @@
  * Packing is linear_int_pack.c, the x86 code linear_int_*.h and linear_a8t_*__*.c.
  *
  * The arithmetic of every row here, NIB_NUMBERS_I32, for token r and output i:
- *   dot_g   = sum over k of group g of (code - zero_g) * (x - z_r)      an exact integer
- *   sum     = fma(scale_g, float(dot_g), sum)                           groups ascending
- *   total   = total + sum, sum = 0                                      after each block of
- * per_block groups y       = bias + (s_r * total), or s_r * total without a bias       a product,
- * then a sum: no fma per_block is the number of groups in NIB_SUM_BLOCK elements, 1 for larger
- * groups, for rows and for tensors; the first block's sum is the first total. float(dot_g) rounds
- * once, to nearest even. A float zero, for which only the reference has code, adds fma(zero_g,
- * float(sum of x - z_r over the group), sum) after each group. The order does not depend on m, n,
- * threads or the instruction set, so all rows give the same bits. A token that the quantizer marked
- * with a scale of NaN (it held NaN or infinity) gives NaN in every output.
+ *   dot_g  = sum over k of group g of (code - zero_g) * (x - z_r)     an exact integer
+ *   sum    = fma(scale_g, float(dot_g), sum)                          groups ascending
+ *   total  = total + sum, sum = 0                                     after each block of groups
+ *   y      = bias + (s_r * total), or s_r * total without a bias      a product, then a sum: no fma
+ *
+ * A block is as many groups as NIB_SUM_BLOCK elements have, one group if it is larger, a row or a
+ * tensor; the first block's sum is the first total. float(dot_g) rounds once, to nearest even. A
+ * float zero, for which only the reference has code, adds fma(zero_g, float(sum of x - z_r over the
+ * group), sum) after each group. The order does not depend on m, n, threads or the instruction set,
+ * so all rows give the same bits. A token that the quantizer marked with a scale of NaN (it held
+ * NaN or infinity) gives NaN in every output.
  *
  * Checked when a checkpoint is loaded, not here: int4 codes lie in -8..7, activation zeros in
  * -128..127.
@@ -115,17 +116,18 @@ static void linear_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratc
 /* One row's sum of stored codes by activation codes: 255 * 128 * 2^16 < 2^31. */
 enum { K_MAX = 1 << 16 };
 #define FAST_CONDS(isa)                                                                            \
-    NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                             \
-              NIB_MULTIPLE(GROUP, NIB_UNIT, "32 inputs at a time are multiplied under one scale"), \
-              NIB_AT_MOST(K, K_MAX, "sums are held in 32 bits"),                                   \
-              NIB_ONE_OF(SCALE_TYPE,                                                               \
-                         NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16) |  \
-                             NIB_BIT(NIB_TYPE_F64),                                                \
-                         "a scale is a float; f64 is rounded to f32 when it is packed"),           \
-              NIB_ONE_OF(ZERO, NIB_BIT(NIB_ZERO_NONE) | NIB_BIT(NIB_ZERO_INT),                     \
-                         "zero points enter an integer sum"),                                      \
-              NIB_ONE_OF(ZERO_TYPE, NIB_BIT(NIB_TYPE_NONE) | NIB_BIT(NIB_TYPE_I8),                 \
-                         "zero points are packed in 16 bits"))
+    NIB_CONDS(                                                                                     \
+        NIB_HAS(ISA, isa, NULL),                                                                   \
+        NIB_MULTIPLE(GROUP, NIB_INT_UNIT, "32 inputs at a time are multiplied under one scale"),   \
+        NIB_AT_MOST(K, K_MAX, "sums are held in 32 bits"),                                         \
+        NIB_ONE_OF(SCALE_TYPE,                                                                     \
+                   NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16) |        \
+                       NIB_BIT(NIB_TYPE_F64),                                                      \
+                   "a scale is a float; f64 is rounded to f32 when it is packed"),                 \
+        NIB_ONE_OF(ZERO, NIB_BIT(NIB_ZERO_NONE) | NIB_BIT(NIB_ZERO_INT),                           \
+                   "zero points enter an integer sum"),                                            \
+        NIB_ONE_OF(ZERO_TYPE, NIB_BIT(NIB_TYPE_NONE) | NIB_BIT(NIB_TYPE_I8),                       \
+                   "zero points are packed in 16 bits"))
 
 #define REF(type, code_, act_)                                                                     \
     {                                                                                              \
@@ -141,7 +143,7 @@ enum { K_MAX = 1 << 16 };
         .code = NIB_CODE_##code_, .act = NIB_ACT_##act_, .input = NIB_ANY,                         \
         .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa), .numbers = NIB_NUMBERS_I32,            \
         .reference = "linear_" type "_f32__ref", .rank = rank_, .unit = NIB_UNIT_I8,               \
-        .n_step = NIB_PANEL, .packing = &nib__packing_##layout,                                    \
+        .n_step = NIB_INT_PANEL, .packing = &nib__packing_##layout,                                \
         .scratch = NIB_X86(nib__linear_int_scratch_##target),                                      \
         .run = {.linear = NIB_X86(nib__linear_##layout##_##target)}, .note = words                 \
     }

@@ -7,9 +7,10 @@
  *   scales   [32] f32, f16 or bf16, as stored; f64 as f32
  *   offsets  [32] i16, only with ZERO_INT: what was added to a code, plus its zero point
  *   codes    units of 32 k; the last unit of a row is filled up with zero bytes
- * A unit of int8 is [8 quads][32 outputs][4 k] bytes, code + 128. A unit of int4 is [4][32
- * outputs][4] bytes of two unsigned nibbles, code + 8: the low ones are quad 2q, the high ones quad
- * 2q + 1. So 64 bytes are 16 outputs by 4 consecutive k, what one vpdpbusd takes, and a part is one
+ * A unit of int8 is [8 quads][32 outputs][4 k] bytes, code + 128.
+ * A unit of int4 is [4][32 outputs][4] bytes of two unsigned nibbles, code + 8: the low ones are
+ * quad 2q, the high ones quad 2q + 1.
+ * So 64 bytes are 16 outputs by 4 consecutive k, what one vpdpbusd takes, and a part is one
  * contiguous stream.
  */
 #ifndef NIB_LINEAR_INT_H
@@ -19,10 +20,10 @@
 #include "x86.h"
 
 enum {
-    NIB_PANEL = 32,           /* outputs per panel */
-    NIB_UNIT = 32,            /* k per unit */
-    NIB_PAIR_GROUP = 128,     /* up to here a group's sums fit 16 bits: 255 * 128 < 2^15 */
-    NIB_WIDE_GROUP = 1 << 15, /* and here, with zero points, 32 bits: 255 * 255 * 2^15 < 2^31 */
+    NIB_INT_PANEL = 32,           /* outputs per panel */
+    NIB_INT_UNIT = 32,            /* k per unit */
+    NIB_INT_PAIR_GROUP = 128,     /* up to here a group's sums fit 16 bits: 255 * 128 < 2^15 */
+    NIB_INT_WIDE_GROUP = 1 << 15, /* and here, with zero points, 32 bits: 255 * 255 * 2^15 < 2^31 */
 };
 
 typedef struct nib_int_layout {
@@ -53,16 +54,16 @@ NIB_INLINE int64_t nib__int_count(const nib_int_layout *l, int64_t g, int64_t k)
     return nib__min(l->group, k - g * l->group);
 }
 
-/* How the zero points of a call enter a group's sum; the same value by the cheapest way. */
-typedef enum nib_int_kind {
-    NIB_INT_PLAIN, /* no zero point but 0: the sum starts at -offset * (sum of the activation codes)
-                    */
-    NIB_INT_PAIR,  /* groups of at most NIB_PAIR_GROUP: both corrections are one 16-bit pair product
-                    */
-    NIB_INT_WIDE,  /* 32-bit products, beyond NIB_WIDE_GROUP in double */
-} nib_int_kind;
+/* How the zero points of a call enter a group's sum; the same value by the cheapest way.
+ *   PLAIN  no zero point but 0: the sum starts at -offset * (sum of the activation codes)
+ *   PAIR   groups of at most NIB_INT_PAIR_GROUP: both corrections are one 16-bit pair product
+ *   WIDE   32-bit products, in double for groups beyond NIB_INT_WIDE_GROUP */
+typedef enum nib_int_kind { NIB_INT_PLAIN, NIB_INT_PAIR, NIB_INT_WIDE } nib_int_kind;
 
 nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l);
+
+/* What a kind needs of one token's group, whose (code - z) sum to t; PAIR: -z in the low half, -t in
+ * the high half. */
 NIB_INLINE int32_t nib__int_term(int32_t t, int32_t z, nib_int_kind kind, int offset)
 {
     switch (kind) {
@@ -86,9 +87,8 @@ NIB_INLINE void nib__int_row_terms(const nib_linear *a, const nib_int_layout *l,
     to[last] = nib__int_term(sums[last] - rest, z, kind, offset);
 }
 
-/* terms[rows][groups] for rows r0..r0+rows: what each kind needs of a row's group. With T the sum
- * of (code - zero) of the activations, PLAIN: -offset * T; PAIR: -zero in the low half, -T in the
- * high half; WIDE: -T. */
+/* terms [rows][groups] of tokens r0..r0+rows. One loop per kind, so that compilers turn each into
+ * vectors. */
 NIB_INLINE void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind,
                                int64_t r0, int64_t rows, int32_t *terms)
 {

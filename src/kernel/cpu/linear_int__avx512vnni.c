@@ -12,8 +12,8 @@
 
 /* Of one group. fix: PAIR: code sum | offset << 16, unused; WIDE: code sum, offset. */
 typedef struct int_head {
-    float scale[NIB_PANEL];
-    int32_t fix[2][NIB_PANEL];
+    float scale[NIB_INT_PANEL];
+    int32_t fix[2][NIB_INT_PANEL];
 } int_head;
 
 /* A chunk of one panel, ready to multiply. */
@@ -28,7 +28,7 @@ typedef struct int_chunk {
 
 /* Scratch of one worker. */
 typedef struct int_scratch {
-    uint8_t codes[CHUNK_UNITS * NIB_UNIT * NIB_PANEL];
+    uint8_t codes[CHUNK_UNITS * NIB_INT_UNIT * NIB_INT_PANEL];
     int_head heads[CHUNK_UNITS];
     /* then, for `rows` tokens: float sums [rows][32], float totals [rows][32], int32 terms
      * [rows][groups] */
@@ -41,7 +41,7 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
                                 int bits, int_scratch *s)
 {
     const __m512i ones = _mm512_set1_epi8(1);
-    const size_t bytes = (size_t)units * NIB_UNIT * NIB_PANEL;
+    const size_t bytes = (size_t)units * NIB_INT_UNIT * NIB_INT_PANEL;
     for (int64_t i = 0; i < groups; i++) {
         const uint8_t *group = panel + (size_t)(g + i) * l->group_bytes;
         const uint8_t *codes = group + l->header + (size_t)unit0 * l->unit_bytes;
@@ -50,13 +50,14 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
             __m512i sum = _mm512_setzero_si512();
             for (int64_t q = 0; q < 4 * units; q++) {
                 __m512i even, odd;
-                load_quads(codes + (size_t)q * (size_t)bits * NIB_PANEL + 64 * c, bits, &even,
+                load_quads(codes + (size_t)q * (size_t)bits * NIB_INT_PANEL + 64 * c, bits, &even,
                            &odd);
                 if (kind != NIB_INT_PLAIN)
                     sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, ones), odd, ones);
                 if (bits == 4) {
-                    _mm512_storeu_si512(out + q * 8 * NIB_PANEL + 64 * c, even);
-                    _mm512_storeu_si512(out + q * 8 * NIB_PANEL + 64 * c + 4 * NIB_PANEL, odd);
+                    _mm512_storeu_si512(out + q * 8 * NIB_INT_PANEL + 64 * c, even);
+                    _mm512_storeu_si512(out + q * 8 * NIB_INT_PANEL + 64 * c + 4 * NIB_INT_PANEL,
+                                        odd);
                 }
             }
             const __m512i offset = load_offsets(l, group, c);
@@ -83,11 +84,12 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
 NIB_INLINE void tile_dots(const uint8_t *codes, int64_t units, const int8_t *x, int64_t ld,
                           __m512i dots[][2], int m)
 {
-    for (int64_t unit = 0; unit < units; unit++, codes += NIB_UNIT * NIB_PANEL, x += NIB_UNIT) {
+    for (int64_t unit = 0; unit < units;
+         unit++, codes += NIB_INT_UNIT * NIB_INT_PANEL, x += NIB_INT_UNIT) {
 #pragma GCC unroll 8
         for (int q = 0; q < 8; q++) {
-            const __m512i w0 = _mm512_loadu_si512(codes + q * 4 * NIB_PANEL);
-            const __m512i w1 = _mm512_loadu_si512(codes + q * 4 * NIB_PANEL + 64);
+            const __m512i w0 = _mm512_loadu_si512(codes + q * 4 * NIB_INT_PANEL);
+            const __m512i w1 = _mm512_loadu_si512(codes + q * 4 * NIB_INT_PANEL + 64);
 #pragma GCC unroll 6
             for (int r = 0; r < m; r++) {
                 const __m512i b = broadcast4(x + r * ld + 4 * q);
@@ -122,7 +124,7 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, ni
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
             f[r][c] = t->is_first ? _mm512_setzero_ps()
-                                  : _mm512_loadu_ps(t->sums + r * NIB_PANEL + 16 * c);
+                                  : _mm512_loadu_ps(t->sums + r * NIB_INT_PANEL + 16 * c);
     for (const int_head *head = chunk->heads; head < end; head++) {
         __m512i dots[TILE][2];
         for (int c = 0; c < 2; c++) {
@@ -150,14 +152,14 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, ni
             f[r][0] = _mm512_fmadd_ps(s0, _mm512_cvtepi32_ps(dots[r][0]), f[r][0]);
             f[r][1] = _mm512_fmadd_ps(s1, _mm512_cvtepi32_ps(dots[r][1]), f[r][1]);
         }
-        x += units * NIB_UNIT;
+        x += units * NIB_INT_UNIT;
         terms++;
         codes += chunk->stride;
     }
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
-            _mm512_storeu_ps(t->sums + r * NIB_PANEL + 16 * c, f[r][c]);
+            _mm512_storeu_ps(t->sums + r * NIB_INT_PANEL + 16 * c, f[r][c]);
 }
 
 /* A part of one group that is larger than a chunk: integer sums += dot, kept in the place of the
@@ -169,12 +171,12 @@ NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
             dots[r][c] = t->is_first ? _mm512_setzero_si512()
-                                     : _mm512_loadu_si512(t->sums + r * NIB_PANEL + 16 * c);
+                                     : _mm512_loadu_si512(t->sums + r * NIB_INT_PANEL + 16 * c);
     tile_dots(chunk->codes, chunk->units, t->x, t->ld, dots, m);
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
-            _mm512_storeu_si512(t->sums + r * NIB_PANEL + 16 * c, dots[r][c]);
+            _mm512_storeu_si512(t->sums + r * NIB_INT_PANEL + 16 * c, dots[r][c]);
 }
 
 NIB_INLINE void run_tile(const int_chunk *chunk, const int_tile *t, int m, nib_int_kind kind,
@@ -271,7 +273,7 @@ static void multiply(const int_block *b, const int_chunk *chunk, int64_t g, int6
                             b->terms + r * b->l->groups + g,
                             b->l->groups,
                             in->zero + b->r0 + r,
-                            b->sums + r * NIB_PANEL,
+                            b->sums + r * NIB_INT_PANEL,
                             is_first};
         const int64_t m = nib__min(TILE, b->rows - r);
         fetch_next(chunk, r / TILE, tiles);
@@ -290,7 +292,7 @@ static void multiply(const int_block *b, const int_chunk *chunk, int64_t g, int6
 
 static void add_block(const int_block *b, bool is_first)
 {
-    for (int64_t i = 0; i < b->rows * NIB_PANEL; i += 16) {
+    for (int64_t i = 0; i < b->rows * NIB_INT_PANEL; i += 16) {
         const __m512 sum = _mm512_loadu_ps(b->sums + i);
         const __m512 total = is_first ? sum : _mm512_add_ps(_mm512_loadu_ps(b->totals + i), sum);
         _mm512_storeu_ps(b->totals + i, total);
@@ -303,7 +305,7 @@ static void finish_parts(const int_block *b, const int_chunk *chunk, int64_t g)
     for (int64_t r = 0; r < b->rows; r++) {
         const int32_t term = b->terms[r * b->l->groups + g], zero = b->a->x.zero[b->r0 + r];
         for (int c = 0; c < 2; c++) {
-            float *at = b->sums + r * NIB_PANEL + 16 * c;
+            float *at = b->sums + r * NIB_INT_PANEL + 16 * c;
             const __m512i part = _mm512_loadu_si512(at);
             __m512 dot;
             if (b->kind == NIB_INT_PLAIN) {
@@ -346,7 +348,7 @@ static void panel_of_parts(const int_block *b, const uint8_t *panel)
         int_chunk chunk;
         for (int64_t unit = 0; unit < units; unit += CHUNK_UNITS) {
             chunk = load(b, panel, g, 1, unit, nib__min(CHUNK_UNITS, units - unit));
-            multiply(b, &chunk, g, g * l->group + unit * NIB_UNIT, unit == 0, true);
+            multiply(b, &chunk, g, g * l->group + unit * NIB_INT_UNIT, unit == 0, true);
         }
         finish_parts(b, &chunk, g);
         add_block(b, g == 0);
@@ -355,17 +357,17 @@ static void panel_of_parts(const int_block *b, const uint8_t *panel)
 
 static void prefill_block(int_block *b, int64_t n0, int64_t n1)
 {
-    for (int64_t i = n0; i < n1; i += NIB_PANEL) {
+    for (int64_t i = n0; i < n1; i += NIB_INT_PANEL) {
         b->n0 = i;
         const uint8_t *panel =
-            (const uint8_t *)b->a->packed + (size_t)(i / NIB_PANEL) * b->l->panel_bytes;
+            (const uint8_t *)b->a->packed + (size_t)(i / NIB_INT_PANEL) * b->l->panel_bytes;
         if (b->l->units <= CHUNK_UNITS)
             panel_of_groups(b, panel);
         else
             panel_of_parts(b, panel);
         for (int64_t r = 0; r < b->rows; r++)
-            store_row(b->a, b->r0 + r, i, _mm512_loadu_ps(b->totals + r * NIB_PANEL),
-                      _mm512_loadu_ps(b->totals + r * NIB_PANEL + 16));
+            store_row(b->a, b->r0 + r, i, _mm512_loadu_ps(b->totals + r * NIB_INT_PANEL),
+                      _mm512_loadu_ps(b->totals + r * NIB_INT_PANEL + 16));
     }
 }
 
@@ -374,8 +376,8 @@ void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, n
 {
     int_scratch *s = scratch;
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
-    float *sums = (float *)(s + 1), *totals = sums + rows * NIB_PANEL;
-    int32_t *terms = (int32_t *)(totals + rows * NIB_PANEL);
+    float *sums = (float *)(s + 1), *totals = sums + rows * NIB_INT_PANEL;
+    int32_t *terms = (int32_t *)(totals + rows * NIB_INT_PANEL);
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
         int_block b = {a, l, kind, r0, nib__min(rows, a->x.m - r0), n0, sums, totals, terms, s};
         nib__int_terms(a, l, kind, r0, b.rows, terms);
@@ -391,7 +393,7 @@ size_t nib__linear_int_scratch_avx512vnni(const void *args)
     const size_t terms = rows * (size_t)l.groups * sizeof(int32_t);
     return is_direct(&l, a->x.m)
                ? terms
-               : sizeof(int_scratch) + rows * 2 * NIB_PANEL * sizeof(float) + terms;
+               : sizeof(int_scratch) + rows * 2 * NIB_INT_PANEL * sizeof(float) + terms;
 }
 
 #endif

@@ -53,7 +53,7 @@ NIB_INLINE __m256i load_offsets(const nib_int_layout *l, const uint8_t *group, i
 {
     if (!l->has_zeros)
         return _mm256_set1_epi32(l->offset);
-    const uint8_t *p = group + NIB_PANEL * l->scale_bytes + (size_t)first * sizeof(int16_t);
+    const uint8_t *p = group + NIB_INT_PANEL * l->scale_bytes + (size_t)first * sizeof(int16_t);
     return _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p));
 }
 
@@ -75,7 +75,7 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
     for (int q = 0; q < 4; q++)
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
-            const __m256i v = load8(codes + q * 4 * NIB_PANEL + 32 * c);
+            const __m256i v = load8(codes + q * 4 * NIB_INT_PANEL + 32 * c);
             const __m256i even = _mm256_and_si256(v, low),
                           odd = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
             if (!plain)
@@ -107,7 +107,7 @@ NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, 
     for (int q = 0; q < 8; q++)
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
-            const __m256i v = load8(codes + q * 4 * NIB_PANEL + 32 * c);
+            const __m256i v = load8(codes + q * 4 * NIB_INT_PANEL + 32 * c);
             const __m256i even = _mm256_and_si256(v, low), odd = _mm256_srli_epi16(v, 8);
             if (!plain)
                 sums[c] =
@@ -151,7 +151,7 @@ NIB_INLINE __m256 float_dot(const int_block *b, __m256i dot, __m256i fix, __m256
         return _mm256_cvtepi32_ps(_mm256_add_epi32(dot, term));
     if (kind == NIB_INT_PAIR)
         return _mm256_cvtepi32_ps(_mm256_add_epi32(dot, _mm256_madd_epi16(fix, term)));
-    if (b->l->group > NIB_WIDE_GROUP)
+    if (b->l->group > NIB_INT_WIDE_GROUP)
         return wide_dot(dot, fix, offset, *at, zero);
     dot = _mm256_add_epi32(dot, _mm256_mullo_epi32(offset, term));
     return _mm256_cvtepi32_ps(
@@ -209,7 +209,7 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
             for (int r = 0; r < m; r++)
                 dots[r][c] = _mm256_setzero_si256();
         }
-        for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes, k += NIB_UNIT) {
+        for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes, k += NIB_INT_UNIT) {
             if (c0 == 0) /* the pass over the panel that comes first */
 #pragma GCC unroll 16
                 for (int line = 0; line < 2 * bits; line++)
@@ -296,9 +296,9 @@ NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *sc
         nib__int_terms(a, &l, kind, r0, b.rows, terms);
         if (bits == 8)
             widen(&b, wide);
-        for (int64_t n = n0; n < n1; n += NIB_PANEL) {
+        for (int64_t n = n0; n < n1; n += NIB_INT_PANEL) {
             const uint8_t *panel =
-                (const uint8_t *)a->packed + (size_t)(n / NIB_PANEL) * l.panel_bytes;
+                (const uint8_t *)a->packed + (size_t)(n / NIB_INT_PANEL) * l.panel_bytes;
             if (kind == NIB_INT_PLAIN)
                 run_panel(&b, panel, n, NIB_INT_PLAIN, bits);
             else if (kind == NIB_INT_PAIR)

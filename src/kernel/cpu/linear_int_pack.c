@@ -13,16 +13,16 @@ nib_int_layout nib__int_layout(const nib_weight *w)
     const bool is_int4 = w->scheme.code == NIB_CODE_I4;
     l.group = nib__scheme_group_size(&w->scheme, w->k);
     l.groups = nib__scheme_groups(&w->scheme, w->k);
-    l.units = nib__ceil_div(nib__min(l.group, w->k), NIB_UNIT);
-    l.last_units = nib__ceil_div(w->k - (l.groups - 1) * l.group, NIB_UNIT);
+    l.units = nib__ceil_div(nib__min(l.group, w->k), NIB_INT_UNIT);
+    l.last_units = nib__ceil_div(w->k - (l.groups - 1) * l.group, NIB_INT_UNIT);
     l.per_block = nib__max(1, NIB_SUM_BLOCK / l.group);
     /* A product is of f32: a wider scale is rounded once, here, as the reference rounds it when it
      * reads it. */
     l.scale_type = w->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->scale_type;
     l.scale_bytes = (size_t)nib__type_bits(l.scale_type) / 8;
     l.has_zeros = w->scheme.zero == NIB_ZERO_INT;
-    l.header = NIB_PANEL * (l.scale_bytes + (l.has_zeros ? sizeof(int16_t) : 0));
-    l.unit_bytes = NIB_PANEL * NIB_UNIT / (is_int4 ? 2 : 1);
+    l.header = NIB_INT_PANEL * (l.scale_bytes + (l.has_zeros ? sizeof(int16_t) : 0));
+    l.unit_bytes = NIB_INT_PANEL * NIB_INT_UNIT / (is_int4 ? 2 : 1);
     l.group_bytes = l.header + (size_t)l.units * l.unit_bytes;
     l.panel_bytes =
         (size_t)(l.groups - 1) * l.group_bytes + l.header + (size_t)l.last_units * l.unit_bytes;
@@ -34,8 +34,9 @@ static uint64_t packed_bytes(const nib_weight *w)
 {
     const nib_int_layout l = nib__int_layout(w);
     uint64_t bytes;
-    return nib__mul(&bytes, (uint64_t)nib__ceil_div(w->n, NIB_PANEL), l.panel_bytes) ? bytes
-                                                                                     : UINT64_MAX;
+    return nib__mul(&bytes, (uint64_t)nib__ceil_div(w->n, NIB_INT_PANEL), l.panel_bytes)
+               ? bytes
+               : UINT64_MAX;
 }
 
 /* ---- packing ---- */
@@ -49,8 +50,8 @@ static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i
         nib__weight_put_scale(w, i, g, header + (size_t)column * l->scale_bytes);
         if (l->has_zeros) {
             const int16_t offset = (int16_t)(l->offset + nib__weight_int_zero(w, i, g));
-            memcpy(header + NIB_PANEL * l->scale_bytes + (size_t)column * sizeof offset, &offset,
-                   sizeof offset);
+            memcpy(header + NIB_INT_PANEL * l->scale_bytes + (size_t)column * sizeof offset,
+                   &offset, sizeof offset);
         }
     }
 }
@@ -59,7 +60,7 @@ static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i
 static void put_bytes(const uint8_t *codes, uint8_t *column)
 {
     for (int q = 0; q < 8; q++)
-        memcpy(column + q * 4 * NIB_PANEL, codes + 4 * q, 4);
+        memcpy(column + q * 4 * NIB_INT_PANEL, codes + 4 * q, 4);
 }
 
 static void put_nibbles(const uint8_t *codes, uint8_t *column)
@@ -69,7 +70,7 @@ static void put_nibbles(const uint8_t *codes, uint8_t *column)
         memcpy(&low, codes + 8 * q, 4);
         memcpy(&high, codes + 8 * q + 4, 4);
         low |= high << 4;
-        memcpy(column + q * 4 * NIB_PANEL, &low, 4);
+        memcpy(column + q * 4 * NIB_INT_PANEL, &low, 4);
     }
 }
 
@@ -87,9 +88,9 @@ static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, 
         nib__weight_codes(w, i, k0, count, (int8_t *)codes);
         for (int64_t j = 0; j < count; j++)
             codes[j] = (uint8_t)(((int8_t)codes[j] + l->offset) & mask);
-        memset(codes + count, 0, (size_t)(nib__round_up(count, NIB_UNIT) - count));
-        for (int64_t j = 0; j < count; j += NIB_UNIT) {
-            const int64_t g = (k0 + j) / l->group, unit = (k0 + j) % l->group / NIB_UNIT;
+        memset(codes + count, 0, (size_t)(nib__round_up(count, NIB_INT_UNIT) - count));
+        for (int64_t j = 0; j < count; j += NIB_INT_UNIT) {
+            const int64_t g = (k0 + j) / l->group, unit = (k0 + j) % l->group / NIB_INT_UNIT;
             uint8_t *to = panel + nib__int_unit(l, g, unit) + 4 * column;
             if (is_int4)
                 put_nibbles(codes + j, to);
@@ -102,10 +103,10 @@ static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, 
 static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 {
     const nib_int_layout l = nib__int_layout(w);
-    for (int64_t i0 = n0; i0 < n1; i0 += NIB_PANEL) {
-        uint8_t *panel = (uint8_t *)out + (size_t)(i0 / NIB_PANEL) * l.panel_bytes;
-        const int64_t columns = nib__min(NIB_PANEL, n1 - i0);
-        if (columns < NIB_PANEL)
+    for (int64_t i0 = n0; i0 < n1; i0 += NIB_INT_PANEL) {
+        uint8_t *panel = (uint8_t *)out + (size_t)(i0 / NIB_INT_PANEL) * l.panel_bytes;
+        const int64_t columns = nib__min(NIB_INT_PANEL, n1 - i0);
+        if (columns < NIB_INT_PANEL)
             memset(panel, 0, l.panel_bytes);
         for (int64_t column = 0; column < columns; column++) {
             pack_headers(w, &l, i0 + column, column, panel);
@@ -114,8 +115,8 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
     }
 }
 
-const nib_packing nib__packing_w4 = {"n32k8-i4", NIB_PANEL, packed_bytes, pack};
-const nib_packing nib__packing_w8 = {"n32k4-i8", NIB_PANEL, packed_bytes, pack};
+const nib_packing nib__packing_w4 = {"n32k8-i4", NIB_INT_PANEL, packed_bytes, pack};
+const nib_packing nib__packing_w8 = {"n32k4-i8", NIB_INT_PANEL, packed_bytes, pack};
 
 /* ---- what zero points add ---- */
 
@@ -124,7 +125,7 @@ nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l)
     bool plain = !l->has_zeros;
     for (int64_t r = 0; r < a->x.m && plain; r++)
         plain = a->x.zero[r] == 0;
-    return plain ? NIB_INT_PLAIN : l->group <= NIB_PAIR_GROUP ? NIB_INT_PAIR : NIB_INT_WIDE;
+    return plain ? NIB_INT_PLAIN : l->group <= NIB_INT_PAIR_GROUP ? NIB_INT_PAIR : NIB_INT_WIDE;
 }
 
 enum { ROW_TILE = 6 };

@@ -63,7 +63,7 @@ NIB_INLINE __m512i load_offsets(const nib_int_layout *l, const uint8_t *group, i
 {
     if (!l->has_zeros)
         return _mm512_set1_epi32(l->offset);
-    const uint8_t *p = group + NIB_PANEL * l->scale_bytes + 32 * c;
+    const uint8_t *p = group + NIB_INT_PANEL * l->scale_bytes + 32 * c;
     return _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p));
 }
 
@@ -73,7 +73,7 @@ NIB_INLINE void load_quads(const uint8_t *at, int bits, __m512i *even, __m512i *
     const __m512i v = _mm512_loadu_si512(at);
     if (bits == 8) {
         *even = v;
-        *odd = _mm512_loadu_si512(at + 4 * NIB_PANEL);
+        *odd = _mm512_loadu_si512(at + 4 * NIB_INT_PANEL);
     } else {
         const __m512i low = _mm512_set1_epi8(15);
         *even = _mm512_and_si512(v, low);
@@ -94,7 +94,7 @@ NIB_INLINE __m256 half_dot(__m256i dot, __m256i sum, __m256i offset, int32_t ter
 NIB_INLINE __m512 wide_dot(const nib_int_layout *l, __m512i dot, __m512i sum, __m512i offset,
                            int32_t term, int32_t zero)
 {
-    if (l->group <= NIB_WIDE_GROUP) {
+    if (l->group <= NIB_INT_WIDE_GROUP) {
         dot = _mm512_add_epi32(dot, _mm512_mullo_epi32(offset, _mm512_set1_epi32(term)));
         return _mm512_cvtepi32_ps(
             _mm512_sub_epi32(dot, _mm512_mullo_epi32(sum, _mm512_set1_epi32(zero))));
@@ -110,8 +110,8 @@ NIB_INLINE __m512 wide_dot(const nib_int_layout *l, __m512i dot, __m512i sum, __
 /* y[r][n0..n0+32) from totals of the same row. */
 NIB_INLINE void store_row(const nib_linear *a, int64_t r, int64_t n0, __m512 t0, __m512 t1)
 {
-    const int64_t columns = nib__min(NIB_PANEL, a->w->n - n0);
-    const uint32_t mask = columns == NIB_PANEL ? UINT32_MAX : (1U << columns) - 1;
+    const int64_t columns = nib__min(NIB_INT_PANEL, a->w->n - n0);
+    const uint32_t mask = columns == NIB_INT_PANEL ? UINT32_MAX : (1U << columns) - 1;
     const __mmask16 m0 = (__mmask16)mask, m1 = (__mmask16)(mask >> 16);
     const __m512 s = _mm512_set1_ps(a->x.scale[r]);
     float *y = a->y + r * a->ldy + n0;
@@ -150,7 +150,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
         dots[r][0] = dots[r][1] =
             plain ? broadcast4(terms + r * l->groups) : _mm512_setzero_si512();
     for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes) {
-        const size_t step = bits == 8 ? 8 * NIB_PANEL : 4 * NIB_PANEL;
+        const size_t step = bits == 8 ? 8 * NIB_INT_PANEL : 4 * NIB_INT_PANEL;
 #pragma GCC unroll 16
         for (int line = 0; line < 2 * bits; line++)
             _mm_prefetch((const char *)codes + AHEAD + 64 * line, _MM_HINT_T0);
@@ -173,12 +173,12 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
         }
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++)
-            x[r] += NIB_UNIT;
+            x[r] += NIB_INT_UNIT;
     }
     for (int c = 0; c < 2; c++) {
         const __m512 scale = load_scales(group + (size_t)c * 16 * l->scale_bytes, l->scale_type);
         const __m512i offset = load_offsets(l, group, c), pair = pair_fix(sums[c], offset);
-        const bool is_pair = l->group <= NIB_PAIR_GROUP;
+        const bool is_pair = l->group <= NIB_INT_PAIR_GROUP;
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++) {
             const int32_t *term = terms + r * l->groups;
@@ -241,9 +241,9 @@ NIB_INLINE void decode(const nib_linear *a, const nib_int_layout *l, nib_int_kin
                        int64_t rows, const int32_t *terms, int64_t n0, int64_t n1, int bits)
 {
     const int64_t tile = nib__ceil_div(rows, nib__ceil_div(rows, TILE)), end = r0 + rows;
-    for (int64_t i = n0; i < n1; i += NIB_PANEL) {
+    for (int64_t i = n0; i < n1; i += NIB_INT_PANEL) {
         const uint8_t *panel =
-            (const uint8_t *)a->packed + (size_t)(i / NIB_PANEL) * l->panel_bytes;
+            (const uint8_t *)a->packed + (size_t)(i / NIB_INT_PANEL) * l->panel_bytes;
         for (int64_t r = r0; r < end; r += tile) {
             const int_panel p = {a, l, panel, terms + (r - r0) * l->groups, i};
             if (kind == NIB_INT_PLAIN)

@@ -7,7 +7,7 @@
 
 #include "kernel.h"
 
-#define NIB__QUANT_RUNS(target)                                                                    \
+#define NIB_QUANT_RUNS(target)                                                                     \
     void nib__quant_a8t__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
     void nib__quant_a8s__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
     void nib__quant_a4t__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
@@ -17,8 +17,8 @@
     void nib__quant_e4m3t__##target(const nib_quant *a, int64_t m0, int64_t m1);                   \
     void nib__quant_mx8__##target(const nib_quant *a, int64_t m0, int64_t m1)
 
-NIB__QUANT_RUNS(ref);
-NIB__QUANT_RUNS(avx2);
-NIB__QUANT_RUNS(avx512);
+NIB_QUANT_RUNS(ref);
+NIB_QUANT_RUNS(avx2);
+NIB_QUANT_RUNS(avx512);
 
 #endif

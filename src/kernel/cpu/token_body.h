@@ -7,21 +7,18 @@
 #include "lanes.h"
 #include "ops.h"
 
-#define NIB_LANE_COUNT 16
-
 /* x as lanes from column i on, zeros past width. */
 NIB_INLINE nib_lanes lanes_at(const float *x, int64_t i, int64_t width)
 {
-    return i + NIB_LANE_COUNT <= width ? nib_lanes_load(x + i)
-                                       : nib_lanes_load_part(x + i, width - i);
+    return i + NIB_LANES <= width ? nib__lanes_load(x + i) : nib__lanes_load_part(x + i, width - i);
 }
 
 NIB_INLINE void lanes_put(float *x, int64_t i, int64_t width, nib_lanes value)
 {
-    if (i + NIB_LANE_COUNT <= width)
-        nib_lanes_store(x + i, value);
+    if (i + NIB_LANES <= width)
+        nib__lanes_store(x + i, value);
     else
-        nib_lanes_store_part(x + i, value, width - i);
+        nib__lanes_store_part(x + i, value, width - i);
 }
 
 void NIB_TOKEN(norm)(const nib_norm *a, int64_t row0, int64_t row1)
@@ -29,16 +26,16 @@ void NIB_TOKEN(norm)(const nib_norm *a, int64_t row0, int64_t row1)
     for (int64_t row = row0; row < row1; row++) {
         const float *x = a->x + row * a->ldx;
         float *out = a->out + row * a->ldo;
-        nib_lanes squares = nib_lanes_set(0.0f);
-        for (int64_t i = 0; i < a->width; i += NIB_LANE_COUNT) {
+        nib_lanes squares = nib__lanes_set(0.0f);
+        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
             const nib_lanes v = lanes_at(x, i, a->width);
-            squares = nib_lanes_fma(v, v, squares);
+            squares = nib__lanes_fma(v, v, squares);
         }
-        const float mean = nib_lanes_sum(squares) / (float)a->width;
-        const nib_lanes scale = nib_lanes_set(1.0f / sqrtf(mean + a->eps));
-        for (int64_t i = 0; i < a->width; i += NIB_LANE_COUNT) {
-            const nib_lanes v = nib_lanes_mul(lanes_at(x, i, a->width), scale);
-            lanes_put(out, i, a->width, nib_lanes_mul(v, lanes_at(a->weight, i, a->width)));
+        const float mean = nib__lanes_sum(squares) / (float)a->width;
+        const nib_lanes scale = nib__lanes_set(1.0f / sqrtf(mean + a->eps));
+        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
+            const nib_lanes v = nib__lanes_mul(lanes_at(x, i, a->width), scale);
+            lanes_put(out, i, a->width, nib__lanes_mul(v, lanes_at(a->weight, i, a->width)));
         }
     }
 }
@@ -51,12 +48,12 @@ void NIB_TOKEN(rope)(const nib_rope *a, int64_t m0, int64_t m1)
         const float *sine = cosine + half;
         for (int64_t h = 0; h < a->heads; h++) {
             float *x = a->x + m * a->ldx + h * a->head_dim;
-            for (int64_t i = 0; i < half; i += NIB_LANE_COUNT) {
+            for (int64_t i = 0; i < half; i += NIB_LANES) {
                 const nib_lanes c = lanes_at(cosine, i, half), s = lanes_at(sine, i, half);
                 const nib_lanes u = lanes_at(x, i, half), v = lanes_at(x + half, i, half);
-                const nib_lanes us = nib_lanes_mul(u, s), vs = nib_lanes_mul(v, s);
-                lanes_put(x, i, half, nib_lanes_sub(nib_lanes_mul(u, c), vs));
-                lanes_put(x + half, i, half, nib_lanes_add(nib_lanes_mul(v, c), us));
+                const nib_lanes us = nib__lanes_mul(u, s), vs = nib__lanes_mul(v, s);
+                lanes_put(x, i, half, nib__lanes_sub(nib__lanes_mul(u, c), vs));
+                lanes_put(x + half, i, half, nib__lanes_add(nib__lanes_mul(v, c), us));
             }
         }
     }
@@ -64,15 +61,15 @@ void NIB_TOKEN(rope)(const nib_rope *a, int64_t m0, int64_t m1)
 
 void NIB_TOKEN(swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1)
 {
-    const nib_lanes one = nib_lanes_set(1.0f), zero = nib_lanes_set(0.0f);
+    const nib_lanes one = nib__lanes_set(1.0f), zero = nib__lanes_set(0.0f);
     for (int64_t m = m0; m < m1; m++) {
         const float *gate = a->gate + m * a->ld, *up = a->up + m * a->ld;
         float *out = a->out + m * a->ldo;
-        for (int64_t i = 0; i < a->width; i += NIB_LANE_COUNT) {
+        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
             const nib_lanes g = lanes_at(gate, i, a->width);
-            const nib_lanes e = nib_lanes_exp(nib_lanes_sub(zero, g));
-            const nib_lanes silu = nib_lanes_div(g, nib_lanes_add(one, e));
-            lanes_put(out, i, a->width, nib_lanes_mul(silu, lanes_at(up, i, a->width)));
+            const nib_lanes e = nib__lanes_exp(nib__lanes_sub(zero, g));
+            const nib_lanes silu = nib__lanes_div(g, nib__lanes_add(one, e));
+            lanes_put(out, i, a->width, nib__lanes_mul(silu, lanes_at(up, i, a->width)));
         }
     }
 }
@@ -82,8 +79,8 @@ void NIB_TOKEN(add)(const nib_add *a, int64_t m0, int64_t m1)
     for (int64_t m = m0; m < m1; m++) {
         const float *x = a->x + m * a->ldx;
         float *y = a->y + m * a->ldy;
-        for (int64_t i = 0; i < a->width; i += NIB_LANE_COUNT)
+        for (int64_t i = 0; i < a->width; i += NIB_LANES)
             lanes_put(y, i, a->width,
-                      nib_lanes_add(lanes_at(y, i, a->width), lanes_at(x, i, a->width)));
+                      nib__lanes_add(lanes_at(y, i, a->width), lanes_at(x, i, a->width)));
     }
 }
