@@ -43,8 +43,8 @@ static void start(void)
 
 void nib__regex_start(void)
 {
-    static pthread_once_t once =
-        PTHREAD_ONCE_INIT; /* guards Oniguruma's global tables, which are not ours */
+    /* Guards Oniguruma's global tables, which are not ours. */
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     (void)pthread_once(&once, start);
 }
 
@@ -158,8 +158,15 @@ static bool fail_match(const nib_pattern *pattern, const char *name, nib_err *er
     return false;
 }
 
+/* Past one character; a byte that begins none counts as one. */
+static const char *past_character(const char *at, const char *end)
+{
+    const int length = nib__utf8_length(at, (size_t)(end - at));
+    return at + (length == 0 ? 1 : length);
+}
+
 /* One star at a time is enough to go back to: what an earlier star could take, the latest can, too.
- */
+ * A star takes whole characters, or `?` would match the rest of one. */
 static bool match_glob(const nib_pattern *pattern, const char *name, nib_err *err)
 {
     const char *p = pattern->text, *n = name;
@@ -170,8 +177,7 @@ static bool match_glob(const nib_pattern *pattern, const char *name, nib_err *er
             star = ++p;
             star_name = n;
         } else if (n < end && *p == '?') {
-            const int length = nib__utf8_length(n, (size_t)(end - n));
-            n += length == 0 ? 1 : length;
+            n = past_character(n, end);
             p++;
         } else if (n < end && *p == *n) {
             p++;
@@ -180,7 +186,7 @@ static bool match_glob(const nib_pattern *pattern, const char *name, nib_err *er
             return true;
         } else if (star != NULL && star_name < end) {
             p = star;
-            n = ++star_name;
+            n = star_name = past_character(star_name, end);
         } else {
             return false;
         }

@@ -11,6 +11,7 @@
  */
 #include "tokenizer_parts.h"
 
+#include "match.h"
 #include "pool.h"
 
 #include <utf8proc.h>
@@ -58,6 +59,7 @@ nib_status nib__text_regex_open(nib_text_regex *out, const char *pattern, size_t
     nib_text_regex regex = {NULL, nib__arena_copy(arena, pattern, size)};
     if (regex.pattern == NULL)
         return nib__fail_memory(err, size, "a regular expression");
+    nib__regex_start();
     OnigErrorInfo info;
     const OnigUChar *bytes = (const OnigUChar *)regex.pattern;
     const int result = onig_new(&regex.compiled, bytes, bytes + size, ONIG_OPTION_NONE,

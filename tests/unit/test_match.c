@@ -63,6 +63,9 @@ static void test_glob(void **state)
     assert_true(matches("?", "\xc3\xa9")); /* one character of two bytes */
     assert_true(matches("x?y", "x\xf0\x9f\x98\x80y"));
     assert_true(matches("?", "\xff")); /* a bad byte counts as one */
+    assert_true(matches("*?", "\xe6\x97\xa5"));
+    assert_false(matches("*??", "\xe6\x97\xa5")); /* a star does not cut a character */
+    assert_true(matches("*??", "\xe6\x97\xa5\xe6\x9c\xac"));
     assert_false(matches("(a|b)*", "ab"));
     assert_true(matches("(a|b)*", "(a|b) and more"));
 }
