@@ -95,17 +95,30 @@ void nib__cond_code(const nib_cond *cond, nib_text *out)
     }
 }
 
+/* The largest divisor of whole that is at most `most`, by pairs of divisors: a query's sizes come
+ * from files and may be primes. */
+static int64_t divisor_below(int64_t whole, int64_t most)
+{
+    int64_t best = 1;
+    for (int64_t d = 1; d <= whole / d; d++) {
+        if (whole % d != 0)
+            continue;
+        if (d <= most && d > best)
+            best = d;
+        if (whole / d <= most && whole / d > best)
+            best = whole / d;
+    }
+    return best;
+}
+
 static void say_divides(const nib_cond *cond, int64_t value, int64_t whole, nib_text *out)
 {
     const char *noun = nib__fact_info[cond->arg].noun;
     nib__text_format(out, "%" PRId64 " does not divide %s %" PRId64, value, noun, whole);
     if (value <= 0 || whole <= 0)
         return;
-    int64_t divisor = nib__min(value, whole);
-    while (whole % divisor != 0)
-        divisor--;
     nib__text_format(out, " (next: %" PRId64 ", or %s %" PRId64 ")", nib__round_up(whole, value),
-                     nib__fact_info[cond->fact].noun, divisor);
+                     nib__fact_info[cond->fact].noun, divisor_below(whole, value));
 }
 
 static void say_flag(const nib_cond *cond, nib_text *out)

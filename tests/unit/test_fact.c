@@ -79,6 +79,33 @@ static void codes_and_sentences(void **state)
     nib__text_free(&text);
 }
 
+/* Sizes come from files: a remedy for two large primes takes no longer than others. */
+static void divisors_are_found_at_once(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t group, k;
+        const char *says;
+    } large[] = {
+        {2147483646, 2147483647, "or the group size 1)"},
+        {100, 97 * 89, "or the group size 97)"},
+        {48, 32, "or the group size 32)"},
+    };
+    const nib_cond cond = NIB_DIVIDES(GROUP, K, NULL);
+    nib_text text;
+    nib__text_init(&text, &allocator);
+    for (size_t i = 0; i < COUNT(large); i++) {
+        nib_query query = {{0}};
+        query.fact[NIB_FACT_GROUP] = large[i].group;
+        query.fact[NIB_FACT_K] = large[i].k;
+        nib__text_clear(&text);
+        nib__cond_say(&cond, &query, &text);
+        if (strstr(text.at, large[i].says) == NULL)
+            fail_msg("%s", text.at);
+    }
+    nib__text_free(&text);
+}
+
 static void facts_have_words(void **state)
 {
     (void)state;
@@ -108,6 +135,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_and_sentences),
+        cmocka_unit_test(divisors_are_found_at_once),
         cmocka_unit_test(facts_have_words),
     };
     allocator = nib__allocator_default();
