@@ -94,9 +94,18 @@ typedef struct line {
     const nib_ledger_layer *layer;
     size_t count;
     uint64_t bytes;
-    double sqnr_db; /* the lowest; NaN: not measured */
-    char name[NAME_ROOM];
+    double sqnr_db;       /* the lowest; NaN: not measured */
+    char name[NAME_ROOM]; /* folded, safe for a terminal */
 } line;
+
+/* The name that stands for `count` layers or tensors: it may come from a file. */
+static void say_folded(char out[NAME_ROOM], const char *name, size_t count)
+{
+    char folded[NAME_ROOM];
+    if (count > 1)
+        name = nib__ledger_fold_name(folded, sizeof folded, name);
+    nib__say_name(out, NAME_ROOM, name, strlen(name));
+}
 
 /* The line that begins with layer i; false if an earlier line has it. */
 static bool line_at(const nib_ledger *ledger, size_t i, bool fold, line *out)
@@ -115,10 +124,7 @@ static bool line_at(const nib_ledger *ledger, size_t i, bool fold, line *out)
         if (!isnan(other->sqnr_db) && !(other->sqnr_db >= out->sqnr_db))
             out->sqnr_db = other->sqnr_db;
     }
-    if (out->count > 1)
-        nib__ledger_fold_name(out->name, sizeof out->name, layer->name);
-    else
-        snprintf(out->name, sizeof out->name, "%s", layer->name);
+    say_folded(out->name, layer->name, out->count);
     return true;
 }
 
@@ -141,12 +147,11 @@ typedef struct widths {
 
 static void table_line(const line *l, widths w, nib_text *out)
 {
-    char shape[48], bytes[32], name[NAME_ROOM];
+    char shape[48], bytes[32];
     const nib_ledger_layer *layer = l->layer;
     say_shape(shape, layer);
-    nib__say_name(name, sizeof name, l->name, strlen(l->name));
-    nib__text_format(out, "%7zu  %-*s", l->count, w.name, name);
-    if ((int)strlen(name) > w.name)
+    nib__text_format(out, "%7zu  %-*s", l->count, w.name, l->name);
+    if ((int)strlen(l->name) > w.name)
         nib__text_format(out, "\n%9s%-*s", "", w.name, "");
     nib__text_format(out, "  %-13s %9s  %-*s  ", shape, nib__say_bytes(bytes, l->bytes), w.asked,
                      layer->asked);
@@ -274,9 +279,9 @@ static void tensor_lines(const nib_ledger *ledger, bool fold, nib_text *out)
             change = fmax(change, ledger->tensors[j].max_rel_change);
         }
         char name[NAME_ROOM], words[1024];
-        nib__ledger_fold_name(name, sizeof name, tensor->name);
+        say_folded(name, tensor->name, count);
         snprintf(words, sizeof words, "%zu x %s: %s -> %s, largest relative change %.2g%s%s", count,
-                 count > 1 ? name : tensor->name, tensor->asked, tensor->done, change,
+                 name, tensor->asked, tensor->done, change,
                  tensor->reason != NULL ? ": " : "", tensor->reason != NULL ? tensor->reason : "");
         nib__ledger_wrap(out, i == 0 ? "\ntensor: " : "tensor: ", "    ", WIDTH, words);
     }

@@ -269,8 +269,7 @@ static nib_status unknown_base(nib_err *err, const char *whole, const char *text
     const nib_allocator a = nib__allocator_default();
     const char *names[COUNT(bases)];
     char wanted[64], shown[80];
-    nib_text near;
-    nib_text list;
+    nib_text near, list;
     nib__text_init(&near, &a);
     nib__text_init(&list, &a);
     snprintf(wanted, sizeof wanted, "%.*s", (int)nib__min((int64_t)size, 63), text);
@@ -303,11 +302,11 @@ static nib_status parse_group(nib_scheme *out, const char *text, size_t size, co
             value = value * 10 + (text[i] - '0');
     }
     if (value < 1 || value > GROUP_MAX) {
-        char name[128];
+        char name[128], part[32];
         return nib__fail(err, NIB_USAGE,
-                         "scheme \"%s\": the group in -%.*s is not a whole number from 1 to %d",
+                         "scheme \"%s\": the group in -%s is not a whole number from 1 to %d",
                          nib__say_name(name, sizeof name, whole, strlen(whole)),
-                         (int)nib__min((int64_t)size, 32), text, GROUP_MAX);
+                         nib__say_name(part, sizeof part, text, size), GROUP_MAX);
     }
     out->group = value;
     return NIB_OK;
@@ -382,14 +381,16 @@ static nib_status parse_modifiers(nib_scheme *s, const base_row *base, const cha
         const unsigned bit = modifier_of(text, size);
         if ((bit & base->takes) == 0)
             return refuse(err, whole, base, text, size);
+        unsigned taken = given;
         for (size_t i = 0; i < COUNT(exclusive); i++)
-            if ((given & bit) != 0 || ((bit & exclusive[i]) != 0 && (given & exclusive[i]) != 0)) {
-                char name[128];
-                return nib__fail(err, NIB_USAGE,
-                                 "scheme \"%s\": -%.*s repeats or contradicts an earlier modifier",
-                                 nib__say_name(name, sizeof name, whole, strlen(whole)), (int)size,
-                                 text);
-            }
+            taken |= (given & exclusive[i]) != 0 ? exclusive[i] : 0;
+        if ((taken & bit) != 0) {
+            char name[128], part[32];
+            return nib__fail(err, NIB_USAGE,
+                             "scheme \"%s\": -%s repeats or contradicts an earlier modifier",
+                             nib__say_name(name, sizeof name, whole, strlen(whole)),
+                             nib__say_name(part, sizeof part, text, size));
+        }
         given |= bit;
         if (bit == M_GROUP)
             NIB_TRY(parse_group(s, text, size, whole, err));
@@ -400,7 +401,7 @@ static nib_status parse_modifiers(nib_scheme *s, const base_row *base, const cha
 
 nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib_err *err)
 {
-    char whole[128]; /* for messages */
+    char whole[128], shown[128]; /* for messages */
     snprintf(whole, sizeof whole, "%.*s", (int)nib__min((int64_t)size, sizeof whole - 1), name);
     size_t base_size = 0;
     while (base_size < size && name[base_size] != '-')
@@ -414,7 +415,7 @@ nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib
                 err, NIB_UNSUPPORTED,
                 "scheme \"%s\": weights are not quantized to %s yet; mxfp8, int4wo and 8da4w are "
                 "what comes nearest",
-                whole, base->name);
+                nib__say_name(shown, sizeof shown, whole, strlen(whole)), base->name);
         nib_scheme s = base->scheme;
         NIB_TRY(parse_modifiers(&s, base, whole, name + base_size, name + size, err));
         *out = s;

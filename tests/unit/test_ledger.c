@@ -103,6 +103,34 @@ static void equal_fates_fold(void **state)
     nib__ledger_free(&ledger);
 }
 
+/* Names come from files: nothing in them reaches a terminal as it is. */
+static void names_are_escaped(void **state)
+{
+    (void)state;
+    nib_ledger ledger;
+    nib_text text;
+    nib__ledger_init(&ledger, &allocator);
+    nib__text_init(&text, &allocator);
+    add(&ledger, "a\x1b[2J.0", 7, NIB_RUNG_UNQUANTIZED, false);
+    add(&ledger, "a\x1b[2J.1", 7, NIB_RUNG_UNQUANTIZED, false);
+    add(&ledger, "b\x1b[2J", 8, NIB_RUNG_NONE, true);
+    for (int i = 0; i < 2; i++) {
+        nib_ledger_tensor *tensor = nib__ledger_add_tensor(&ledger, i == 0 ? "\rt.0" : "\rt.1");
+        assert_non_null(tensor);
+        tensor->asked = "f64";
+        tensor->done = "f32";
+    }
+    for (int fold = 0; fold < 2; fold++) {
+        nib__text_clear(&text);
+        nib__ledger_render(&ledger, fold != 0, &text);
+        assert_null(strpbrk(text.at, "\x1b\r"));
+        assert_non_null(strstr(text.at, fold ? "a\\x1b[2J.*" : "a\\x1b[2J.1"));
+        assert_non_null(strstr(text.at, fold ? "2 x \\x0dt.*: f64 -> f32" : "1 x \\x0dt.0: f64"));
+    }
+    nib__text_free(&text);
+    nib__ledger_free(&ledger);
+}
+
 static void names_fold_whole_parts_only(void **state)
 {
     (void)state;
@@ -209,6 +237,7 @@ int main(void)
         cmocka_unit_test(counts_and_summary),
         cmocka_unit_test(an_empty_ledger_has_a_summary),
         cmocka_unit_test(equal_fates_fold),
+        cmocka_unit_test(names_are_escaped),
         cmocka_unit_test(names_fold_whole_parts_only),
         cmocka_unit_test(words_wrap),
         cmocka_unit_test(json_holds_the_pinned_names),

@@ -131,6 +131,8 @@ static void test_refusals(void **state)
         {"int4wo-g1073741825", NIB_USAGE, "from 1 to 1073741824"},
         {"int4wo-g99999999999999999999999999", NIB_USAGE, "from 1 to 1073741824"},
         {"int4wo-g3x", NIB_USAGE, "from 1 to 1073741824"},
+        {"int4wo-g3\x1b[2J", NIB_USAGE, "the group in -g3\\x1b[2J is not"},
+        {"mxfp4-\x1b[2J", NIB_UNSUPPORTED, "scheme \"mxfp4-\\x1b[2J\": weights"},
         {"int4wo-sym-asym", NIB_USAGE, "-asym repeats or contradicts"},
         {"int4wo-g32-row", NIB_USAGE, "-row repeats or contradicts"},
         {"int4wo-g32-g32", NIB_USAGE, "-g32 repeats or contradicts"},
@@ -145,6 +147,7 @@ static void test_refusals(void **state)
         nib_scheme s = {.group = 77};
         nib_err err = {0};
         const nib_status status = nib__scheme_parse(&s, cases[i].name, strlen(cases[i].name), &err);
+        assert_null(strchr(err.text, '\x1b')); /* nothing of it reaches a terminal as it is */
         if (status != cases[i].status || strstr(err.text, cases[i].says) == NULL)
             fail_msg("\"%s\" gave %d: %s", cases[i].name, (int)status, err.text);
         assert_int_equal(s.group, 77); /* untouched */
