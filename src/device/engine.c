@@ -9,11 +9,11 @@ static nib_status open_parts(nib_engine *e, const nib_engine_options *o, nib_err
     NIB_TRY(nib__cpu_isa_mask(&e->isa, o->isa, err));
     NIB_TRY(nib__pool_open(&e->pool, o->threads, &e->allocator, err));
     nib__machine_here(&e->here, e->isa, nib__pool_threads(e->pool));
-    if (!o->cache_path)
+    if (o->cache_path == NULL)
         return NIB_OK;
     const size_t size = strlen(o->cache_path) + 1;
     e->cache_path = nib__calloc(&e->allocator, size, 1);
-    if (!e->cache_path)
+    if (e->cache_path == NULL)
         return nib__fail_memory(err, size, "the cache path");
     memcpy(e->cache_path, o->cache_path, size);
     return NIB_OK;
@@ -22,14 +22,10 @@ static nib_status open_parts(nib_engine *e, const nib_engine_options *o, nib_err
 nib_status nib_engine_open(nib_engine **out, const nib_engine_options *options, nib_err *err)
 {
     const nib_engine_options none = {0};
-    const nib_engine_options *o = options ? options : &none;
-    const nib_allocator a = o->allocator ? *o->allocator : nib__allocator_default();
-    if (o->threads < 0)
-        return nib__fail(err, NIB_USAGE,
-                         "%d threads were asked for; 0 means as many as there are cores",
-                         o->threads);
+    const nib_engine_options *o = options != NULL ? options : &none;
+    const nib_allocator a = o->allocator != NULL ? *o->allocator : nib__allocator_default();
     nib_engine *e = nib__calloc(&a, 1, sizeof *e);
-    if (!e)
+    if (e == NULL)
         return nib__fail_memory(err, sizeof *e, "the engine");
     e->allocator = a;
     e->callbacks = o->callbacks;
@@ -44,11 +40,10 @@ nib_status nib_engine_open(nib_engine **out, const nib_engine_options *options, 
 
 void nib_engine_close(nib_engine *engine)
 {
-    if (!engine)
+    if (engine == NULL)
         return;
     const nib_allocator a = engine->allocator;
-    if (engine->pool)
-        nib__pool_close(engine->pool);
+    nib__pool_close(engine->pool);
     nib__release(&a, engine->cache_path);
     nib__release(&a, engine);
 }
@@ -66,5 +61,5 @@ nib_status nib__engine_measure(nib_engine *engine, nib_err *err)
 bool nib__engine_progress(const nib_engine *engine, const char *what, uint64_t done, uint64_t total)
 {
     const nib_callbacks *c = &engine->callbacks;
-    return !c->progress || c->progress(c->ctx, what, done, total);
+    return c->progress == NULL || c->progress(c->ctx, what, done, total);
 }

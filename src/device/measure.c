@@ -10,6 +10,7 @@
 #include "machine.h"
 #include "pool.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -22,11 +23,10 @@
 #endif
 
 enum {
-    CHAINS = 12, /* independent accumulators: latency times throughput of any unit here */
-    READ_BYTES =
-        64 << 20, /* of all threads together; larger than a core's share of the last cache */
-    CACHE_LIMIT = 1 << 20, /* of the file */
+    CHAINS = 12,           /* independent accumulators: latency times throughput of any unit here */
+    READ_BYTES = 64 << 20, /* of all threads; larger than a core's share of the last cache */
     READ_PASSES = 12,
+    CACHE_LIMIT = 1 << 20, /* bytes of the file */
 };
 
 static const double unit_seconds = 0.02; /* each unit is measured for so long */
@@ -168,14 +168,14 @@ typedef struct job {
     unit_work work;
     int64_t rounds;
     const uint64_t *bytes; /* READ_BYTES */
-    volatile double sink;  /* whoever writes last: only that it is written matters */
+    _Atomic double sink;   /* whoever writes last: only that it is written matters */
 } job;
 
 static void run_loop(void *ctx, int worker, int64_t begin, int64_t end)
 {
     job *j = ctx;
     (void)worker, (void)begin, (void)end;
-    j->sink = j->work.loop(j->rounds);
+    atomic_store_explicit(&j->sink, j->work.loop(j->rounds), memory_order_relaxed);
 }
 
 static void run_read(void *ctx, int worker, int64_t begin, int64_t end)
@@ -186,8 +186,9 @@ static void run_read(void *ctx, int worker, int64_t begin, int64_t end)
     for (int64_t i = begin; i + 8 <= end; i += 8)
         for (int c = 0; c < 8; c++)
             sums[c] += j->bytes[i + c];
-    j->sink =
-        (double)(sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7]);
+    for (int c = 1; c < 8; c++)
+        sums[0] += sums[c];
+    atomic_store_explicit(&j->sink, (double)sums[0], memory_order_relaxed);
 }
 
 /* What was measured, and whether others used the cores meanwhile: then the mean lies far below the
@@ -271,8 +272,7 @@ static nib_status measure(nib_machine *m, nib_pool *pool, nib_err *err)
     uint64_t *bytes = nib__block_take(READ_BYTES);
     if (bytes == NULL)
         return nib__fail_memory(err, READ_BYTES, "measuring this machine");
-    memset(bytes, 1,
-           READ_BYTES); /* pages of its own: unwritten ones are all the same page of zeros */
+    memset(bytes, 1, READ_BYTES); /* unwritten pages would all be the same page of zeros */
     const samples read = read_rate(pool, bytes);
     m->bytes_per_s = read.best;
     m->disturbed = was_disturbed(&read);
@@ -304,9 +304,9 @@ static nib_status measure(nib_machine *m, nib_pool *pool, nib_err *err)
     return NIB_OK;
 }
 
-/* ---- the cache:
- * {"schema":1,"machines":[{"cpu","isa","threads","measured","bytes_per_s","launch_s",
- * "rates":[...]}]} ---- */
+/* ---- the cache ----
+ * {"schema": 1, "machines": [{"cpu", "isa", "threads", "measured", "bytes_per_s", "launch_s",
+ *                             "rates": [NIB_UNIT_COUNT numbers]}]} */
 
 typedef struct entry {
     char cpu[64], measured[16];
@@ -399,7 +399,7 @@ static size_t read_cache(entry entries[ENTRIES_MAX], const char *path, const nib
     }
     nib__arena_free(&arena);
     nib__release(a, text);
-    return good ? count : 0;
+    return good && nib__json_status(&json, NULL) == NIB_OK ? count : 0;
 }
 
 static void write_entry(nib_jsonw *w, const entry *e)
@@ -422,15 +422,8 @@ static void write_entry(nib_jsonw *w, const entry *e)
 static nib_status write_file(const char *part, const char *path, const nib_text *text,
                              const nib_allocator *a)
 {
-    nib_output *output;
     (void)nib__path_remove(part, NULL); /* of a run that was killed */
-    NIB_TRY(nib__output_open(&output, part, a, NULL));
-    const nib_status status = nib__output_write(output, text->at, text->size, NULL);
-    if (status != NIB_OK) {
-        nib__output_abandon(output);
-        return status;
-    }
-    NIB_TRY(nib__output_finish(output, NULL));
+    NIB_TRY(nib__file_write(part, text->at, text->size, a, NULL));
     return nib__publish(part, path, true, NULL);
 }
 
