@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Under ASan each arena piece is an allocation of exactly its size, so that a write past it is
+ * seen. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define ONE_PIECE_PER_BLOCK true
@@ -22,8 +24,6 @@
 #define ONE_PIECE_PER_BLOCK true
 #endif
 #ifndef ONE_PIECE_PER_BLOCK
-/* Under ASan each arena piece is an allocation of exactly its size, so that a write past it is
- * seen. */
 #define ONE_PIECE_PER_BLOCK false
 #endif
 

@@ -148,6 +148,8 @@ nib_status nib__output_extend(nib_output *output, uint64_t size, nib_err *err)
     NIB_TRY(flush(output, err));
     if (size <= output->written)
         return NIB_OK;
+    if (size > INT64_MAX)
+        errno = EFBIG;
     if (size > INT64_MAX || !allocate(output->fd, size))
         return fail_write(output, err);
     output->written = size;
@@ -260,7 +262,7 @@ static nib_status sync_directory(const char *path, nib_err *err)
     return status;
 }
 
-/* Past the last character of the directory part; trailing slashes do not count. */
+/* The directory that holds path; trailing slashes do not count. */
 static nib_status sync_parent(const char *path, nib_err *err)
 {
     char parent[4096];
