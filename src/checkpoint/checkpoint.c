@@ -432,7 +432,8 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     NIB_TRY(open_path(cp, err));
     cp->copies = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copies);
     cp->copy_arena = &cp->arena;
-    if (cp->copies == NULL)
+    cp->owners = nib__arena_take(&cp->arena, cp->count, sizeof *cp->owners);
+    if (cp->copies == NULL || cp->owners == NULL)
         return no_memory(err, path);
     NIB_TRY(check_version(cp, err));
     NIB_TRY(read_config(cp, err));
@@ -476,6 +477,8 @@ uint64_t nib__checkpoint_bytes(const nib_checkpoint *cp) { return cp->bytes; }
 size_t nib__checkpoint_count(const nib_checkpoint *cp) { return cp->count; }
 
 const nib_tensor *nib__checkpoint_at(const nib_checkpoint *cp, size_t i) { return cp->tensors[i]; }
+
+size_t nib__checkpoint_owner(const nib_checkpoint *cp, size_t i) { return cp->owners[i]; }
 
 static const nib_tensor *find_stored(const nib_checkpoint *cp, const char *name)
 {

@@ -57,6 +57,9 @@ nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkp
  * and NONE. */
 nib_status nib__checkpoint_bias(nib_weight *weight, const nib_checkpoint *cp, const char *module,
                                 nib_ledger *ledger, nib_err *err);
+/* How much of the name of tensor i (of nib__checkpoint_at) is the module that it is a part of, as
+ * far as weights were read: its codes, a scale, a bias. 0: none asked for it. */
+size_t nib__checkpoint_owner(const nib_checkpoint *cp, size_t i);
 /* Rows with a NaN or infinity, or with int4 codes outside of -8 to 7 where a byte could hold them,
  * are NIB_BAD_INPUT with row, column and value. This reads every code, so it is not part of the
  * call above: whoever packs or runs a weight calls it once for every row. */

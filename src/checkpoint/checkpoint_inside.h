@@ -35,6 +35,9 @@ struct nib_checkpoint {
      * const checkpoint. */
     void **copies;
     nib_arena *copy_arena;
+    /* [count] by tensor: the length of its name's beginning that is the module whose weight was
+     * read from it, or 0. Reachable likewise. */
+    size_t *owners;
 };
 
 /* ---- shared by the dialects ---- */
@@ -51,7 +54,8 @@ typedef struct nib_weight_query {
     nib_err *err;
 } nib_weight_query;
 
-/* The stored tensor module + suffix, or NULL. */
+/* The stored tensor module + suffix, or NULL. It becomes the module's: see
+ * nib__checkpoint_owner. */
 const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix);
 /* "module.suffix: sentence". */
 nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const char *suffix,

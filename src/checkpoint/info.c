@@ -17,25 +17,6 @@ size_t nib__inspect_limit(const nib_checkpoint *cp)
 
 /* ---- the list ---- */
 
-/* Names of tensors that belong to a weight, whatever the dialect. */
-static const char *const part_ends[] = {
-    ".weight",
-    "._weight_qdata",
-    "._weight_scale",
-    "._weight_zero_point",
-    "._weight_act_quant_scale",
-    "._weight_act_quant_zero_point",
-    ".bias",
-    ".input_scale",
-    ".input_zero_point",
-};
-
-static size_t ends_with(const char *name, const char *end)
-{
-    const size_t size = strlen(name), end_size = strlen(end);
-    return size > end_size && strcmp(name + size - end_size, end) == 0 ? size - end_size : 0;
-}
-
 /* Which modules were read as weights, by name. */
 typedef struct modules {
     const nib_checkpoint *cp;
@@ -46,20 +27,16 @@ typedef struct modules {
     size_t count;
 } modules;
 
-static const nib_entry *owner_of(const modules *m, const nib_tensor *tensor)
+static const nib_entry *owner_of(const modules *m, size_t tensor)
 {
     char module[512];
-    for (size_t i = 0; i < COUNT(part_ends); i++) {
-        const size_t size = ends_with(tensor->name, part_ends[i]);
-        if (size == 0 || size >= sizeof module)
-            continue;
-        memcpy(module, tensor->name, size);
-        module[size] = 0;
-        const size_t at = nib__names_find(&m->names, (const void *const *)m->items, module);
-        if (at != SIZE_MAX)
-            return &m->entries[at];
-    }
-    return NULL;
+    const size_t size = nib__checkpoint_owner(m->cp, tensor);
+    if (size == 0 || size >= sizeof module)
+        return NULL;
+    memcpy(module, nib__checkpoint_at(m->cp, tensor)->name, size);
+    module[size] = 0;
+    const size_t at = nib__names_find(&m->names, (const void *const *)m->items, module);
+    return at == SIZE_MAX ? NULL : &m->entries[at];
 }
 
 static nib_status read_module(modules *m, const char *module, nib_ledger *ledger, nib_err *err)
@@ -118,7 +95,7 @@ static size_t merge_entries(nib_entry *out, const modules *m, size_t *place)
     size_t count = 0;
     for (size_t i = 0; i < nib__checkpoint_count(m->cp); i++) {
         const nib_tensor *t = nib__checkpoint_at(m->cp, i);
-        const nib_entry *owner = owner_of(m, t);
+        const nib_entry *owner = owner_of(m, i);
         if (owner == NULL) {
             out[count++] = plain_entry(t);
             continue;

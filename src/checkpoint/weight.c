@@ -22,7 +22,10 @@ const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix
     if (size < 0 || (size_t)size >= sizeof name)
         return NULL;
     const size_t i = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, name);
-    return i == SIZE_MAX ? NULL : cp->tensors[i];
+    if (i == SIZE_MAX)
+        return NULL;
+    cp->owners[i] = strlen(q->module);
+    return cp->tensors[i];
 }
 
 const nib_meta *nib__weight_meta(const nib_weight_query *q, const char *suffix)
@@ -452,6 +455,7 @@ nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkp
     stored.module = storing_module(&q, storage, sizeof storage);
     nib__say_name(stored.shown, sizeof stored.shown, stored.module, strlen(stored.module));
     bool there = true;
+    (void)nib__weight_part(&q, ".bias"); /* the module's, even if its weight cannot be read */
     NIB_TRY(take_weight(&stored, found == NULL ? NULL : &there));
     if (found != NULL)
         *found = there;
