@@ -42,6 +42,17 @@ nib_role nib__role_of(const char *module)
 
 /* ---- building ---- */
 
+/* Words quote what a file says: control characters would reach a terminal. */
+static void make_printable(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c != 0; c++) {
+        if (*c < 0x20 || *c == 0x7f)
+            *c = '?';
+        else if (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) /* U+0080 to U+009F */
+            *c = c[1] = '?';
+    }
+}
+
 const char *nib__recipe_say(nib_recipe *r, const char *format, ...)
 {
     char text[SAY_MAX];
@@ -49,6 +60,7 @@ const char *nib__recipe_say(nib_recipe *r, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    make_printable(text);
     return nib__arena_copy(&r->arena, text, strlen(text));
 }
 
@@ -59,6 +71,7 @@ nib_status nib__recipe_add_note(nib_recipe *r, nib_err *err, const char *format,
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    make_printable(text);
     void *notes = r->notes;
     if (!nib__reserve(&r->allocator, &notes, &r->note_capacity, r->note_count + 1,
                       sizeof *r->notes))
@@ -215,6 +228,7 @@ nib_status nib__recipe_fail(nib_json *json, nib_status status, nib_err *err, con
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    make_printable(text);
     nib__json_fail(json, "%s", text);
     (void)nib__json_status(json, err);
     if (err != NULL)
@@ -299,37 +313,43 @@ void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_re
 /* ---- checking against the layers ---- */
 
 static nib_status matches_nothing(nib_recipe *r, const nib_recipe_input *in, const char *text,
-                                  nib_err *err)
+                                  unsigned reach, nib_err *err)
 {
+    const char *what = reach == NIB_REACH_LINEAR ? "linear layer" : "layer";
+    size_t count = 0;
     const bool meta = strncmp(text, "layers.", 7) == 0;
     const char **names = nib__calloc(&r->allocator, in->count, sizeof *names);
     if (names == NULL)
         return nib__fail_memory(err, in->count * sizeof *names, "layer names");
     for (size_t i = 0; i < in->count; i++) {
         char other[NAME_MAX_BYTES];
-        names[i] = in->layers[i].name;
-        if (meta && nib__alias_to_meta(other, sizeof other, names[i]))
-            names[i] = nib__recipe_say(r, "%s", other);
-        if (names[i] == NULL)
-            names[i] = "";
+        const char *name = in->layers[i].name;
+        if ((reach & reach_of(&in->layers[i])) == 0)
+            continue;
+        if (meta && nib__alias_to_meta(other, sizeof other, name))
+            name = nib__recipe_say(r, "%s", other);
+        if (name != NULL)
+            names[count++] = name;
     }
     nib_text near;
     nib__text_init(&near, &r->allocator);
-    nib__near_names(&near, text, names, in->count);
+    nib__near_names(&near, text, names, count);
     char shown[160], first[160];
     nib__say_name(shown, sizeof shown, text, strlen(text));
     if (near.size > 0 && !near.failed)
-        (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no layer; did you mean %s", shown,
-                        near.at);
+        (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no %s; did you mean %s", shown,
+                        what, near.at);
     else
-        (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no layer; names look like %s",
-                        shown, nib__say_name(first, sizeof first, names[0], strlen(names[0])));
+        (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no %s%s%s", shown, what,
+                        count > 0 ? "; names look like " : "",
+                        count > 0 ? nib__say_name(first, sizeof first, names[0], strlen(names[0]))
+                                  : "");
     nib__text_free(&near);
     nib__release(&r->allocator, names);
     return NIB_USAGE;
 }
 
-/* What rule i matches: bits of reach. */
+/* What a rule matches, in its reach or not: bits of reach. */
 static nib_status reach_matched(const nib_recipe *r, const nib_rule *rule,
                                 const nib_recipe_input *in, unsigned *out, nib_err *err)
 {
@@ -355,12 +375,14 @@ static nib_status check_rules(nib_recipe *r, const nib_recipe_input *in, nib_err
     nib_status status = NIB_OK;
     for (size_t i = 0; i < r->rule_count && status == NIB_OK; i++) {
         nib_rule *rule = &r->rules[i];
+        const unsigned reach = rule->reach;
         unsigned matched;
         status = reach_matched(r, rule, in, &matched, err);
         if (rule->pattern != NULL && !rule->exact && !rule->keep &&
             (matched & NIB_REACH_LINEAR) != 0)
             rule->reach &= NIB_REACH_LINEAR;
-        hit[rule->source] |= matched != 0;
+        /* What may miss was asked to change nothing: out of reach is as good as kept. */
+        hit[rule->source] |= (matched & reach) != 0 || (rule->may_miss && matched != 0);
     }
     for (size_t i = 0; i < r->rule_count && status == NIB_OK; i++) {
         const nib_rule *rule = &r->rules[i];
@@ -370,7 +392,7 @@ static nib_status check_rules(nib_recipe *r, const nib_recipe_input *in, nib_err
         if (rule->may_miss)
             status = nib__recipe_add_note(r, err, "%s matches no layer", rule->words);
         else
-            status = matches_nothing(r, in, rule->text, err);
+            status = matches_nothing(r, in, rule->text, rule->reach, err);
     }
     nib__release(&r->allocator, hit);
     return status;
@@ -390,7 +412,7 @@ static nib_status check_only(nib_recipe *r, const nib_recipe_input *in, nib_err 
             }
         }
         if (!hit)
-            return matches_nothing(r, in, r->only[p].text, err);
+            return matches_nothing(r, in, r->only[p].text, NIB_REACH_ANY, err);
     }
     return NIB_OK;
 }

@@ -63,8 +63,6 @@ char *nib__recipe_string(nib_recipe *r, nib_json *json)
     return text;
 }
 
-char *nib__recipe_key(nib_recipe *r, nib_json *json) { return nib__recipe_string(r, json); }
-
 /* ---- Nibble's own form ---- */
 
 /* A scheme's name, or "keep"; in a file a wrong one is bad input. */
@@ -103,7 +101,7 @@ static nib_status read_rule(nib_recipe *r, nib_json *json, int index, nib_err *e
     while (nib__json_next(json) == NIB_JSON_KEY) {
         const size_t which = index_of(json, members, COUNT(members));
         if (which == COUNT(members)) {
-            const char *key = nib__recipe_key(r, json);
+            const char *key = nib__recipe_string(r, json);
             return nib__recipe_fail(
                 json, NIB_BAD_INPUT, err, "a rule has no key \"%s\"%s", key == NULL ? "" : key,
                 nib__recipe_suggest(r, key == NULL ? "" : key, "keys", members, COUNT(members)));
@@ -241,7 +239,7 @@ typedef struct own_form {
 
 static nib_status unknown_key(nib_recipe *r, nib_json *json, nib_err *err)
 {
-    const char *key = nib__recipe_key(r, json);
+    const char *key = nib__recipe_string(r, json);
     if (key == NULL)
         return nib__json_status(json, err);
     if (index_of(json, torchtitan_only, COUNT(torchtitan_only)) < COUNT(torchtitan_only)) {

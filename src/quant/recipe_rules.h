@@ -64,7 +64,7 @@ struct nib_recipe {
     int sources; /* given out */
 };
 
-/* A formatted copy in the recipe's arena, cut at 511 bytes; NULL: no memory. */
+/* Words in the recipe's arena, cut at 511 bytes, control characters as '?'; NULL: no memory. */
 const char *nib__recipe_say(nib_recipe *r, const char *format, ...) NIB_PRINTF(2, 3);
 nib_status nib__recipe_add_note(nib_recipe *r, nib_err *err, const char *format, ...)
     NIB_PRINTF(3, 4);
@@ -87,9 +87,8 @@ nib_status nib__recipe_read_torchao(nib_recipe *r, nib_json *json, bool hf, nib_
 /* Which layout a name of torchao's asks for: NONE for its plain ones, OTHER for one that Nibble has
  * no word for. */
 nib_wish nib__recipe_wish(const char *layout);
-/* The KEY just read, as a name without NULs; NULL: json->err says why. */
-char *nib__recipe_key(nib_recipe *r, nib_json *json);
-char *nib__recipe_string(nib_recipe *r, nib_json *json); /* likewise the STRING just read */
+/* The KEY or STRING just read, as a name without NULs; NULL: json->err says why. */
+char *nib__recipe_string(nib_recipe *r, nib_json *json);
 
 /* A failure at the reader's place, with a status of its own. */
 nib_status nib__recipe_fail(nib_json *json, nib_status status, nib_err *err, const char *format,

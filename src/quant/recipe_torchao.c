@@ -6,6 +6,8 @@
  */
 #include "torchao_config.h"
 
+#include <stdio.h>
+
 /* ---- FqnToConfig ---- */
 
 /* torchao's precedence, one pass each; a plain name is a parameter's if it ends in ".weight". */
@@ -44,7 +46,7 @@ static nib_status read_map_pass(nib_recipe *r, nib_json json, fqn_pass pass, int
     if (!nib__json_expect(&json, NIB_JSON_OBJECT))
         return nib__json_status(&json, err);
     for (*count = 0; nib__json_next(&json) == NIB_JSON_KEY; ++*count) {
-        const char *name = nib__recipe_key(r, &json);
+        const char *name = nib__recipe_string(r, &json);
         nib_rule rule = {.reach = NIB_REACH_ANY, .text = name, .source = first_source + *count};
         if (name == NULL)
             return nib__json_status(&json, err);
@@ -103,7 +105,7 @@ static nib_status read_fqn_config(nib_recipe *r, nib_json *data, nib_err *err)
             has_older = true;
             older = *data;
         } else if (!nib__json_is(data, "version")) {
-            const char *key = nib__recipe_key(r, data);
+            const char *key = nib__recipe_string(r, data);
             return nib__recipe_fail(data, NIB_BAD_INPUT, err, "FqnToConfig has no setting \"%s\"",
                                     key == NULL ? "" : key);
         }
@@ -141,33 +143,62 @@ typedef struct hf_config {
     bool has_type, has_keep, embeddings;
 } hf_config;
 
-static nib_status scan_hf(nib_json *json, hf_config *hf, nib_err *err)
+/* One member, its KEY just read; `value` is a copy that has read the first event of its value. */
+static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *value, hf_config *hf,
+                                 nib_err *err)
+{
+    /* Settings of a loader, or of quant_type as a name, which is refused. */
+    static const char *const others[] = {"untie_embedding_weights", "quant_type_kwargs"};
+    const bool is_null = value->event == NIB_JSON_NULL;
+    if (nib__json_is(key, "quant_type")) {
+        hf->has_type = true;
+        hf->type = *key;
+    } else if (nib__json_is(key, "modules_to_not_convert")) {
+        hf->has_keep = value->event == NIB_JSON_ARRAY;
+        hf->keep = *key;
+        if (!hf->has_keep && !is_null)
+            return nib__recipe_fail(value, NIB_BAD_INPUT, err,
+                                    "modules_to_not_convert is neither a list of names nor null");
+    } else if (nib__json_is(key, "include_input_output_embeddings")) {
+        hf->embeddings = value->event == NIB_JSON_TRUE;
+        if (!hf->embeddings && value->event != NIB_JSON_FALSE && !is_null)
+            return nib__recipe_fail(value, NIB_BAD_INPUT, err,
+                                    "include_input_output_embeddings is neither true nor false");
+    } else if (nib__json_is(key, "quant_method")) {
+        if (value->event == NIB_JSON_STRING && !nib__json_is(value, "torchao"))
+            return nib__recipe_fail(
+                value, NIB_UNSUPPORTED, err,
+                "quant_method \"%.*s\" is not torchao, the one that can be a recipe",
+                (int)nib__min((int64_t)value->token_size, 40), value->token);
+    } else if (!nib__json_is(key, others[0]) && !nib__json_is(key, others[1])) {
+        return nib__recipe_add_note(r, err, "quantization_config: %.*s is not known and not read",
+                                    (int)nib__min((int64_t)key->token_size, 80), key->token);
+    }
+    return NIB_OK;
+}
+
+static nib_status scan_hf(nib_recipe *r, nib_json *json, hf_config *hf, nib_err *err)
 {
     if (!nib__json_expect(json, NIB_JSON_OBJECT))
         return nib__json_status(json, err);
     while (nib__json_next(json) == NIB_JSON_KEY) {
-        if (nib__json_is(json, "quant_type")) {
-            hf->has_type = true;
-            hf->type = *json;
-        } else if (nib__json_is(json, "modules_to_not_convert")) {
-            nib_json value = *json;
-            hf->has_keep = nib__json_next(&value) == NIB_JSON_ARRAY;
-            hf->keep = *json;
-        } else if (nib__json_is(json, "include_input_output_embeddings")) {
-            nib_json value = *json;
-            hf->embeddings = nib__json_next(&value) == NIB_JSON_TRUE;
-        } else if (nib__json_is(json, "quant_method")) {
-            nib_json value = *json;
-            if (nib__json_next(&value) == NIB_JSON_STRING && !nib__json_is(&value, "torchao"))
-                return nib__recipe_fail(
-                    &value, NIB_UNSUPPORTED, err,
-                    "quant_method \"%.*s\" is not torchao, the one that can be a recipe",
-                    (int)nib__min((int64_t)value.token_size, 40), value.token);
-        }
+        nib_json value = *json;
+        nib__json_next(&value);
+        NIB_TRY(read_hf_member(r, json, &value, hf, err));
         if (!nib__json_skip(json))
             return nib__json_status(json, err);
     }
     return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
+}
+
+/* An entry with something around it, whole: a pattern that was cut would be another one. */
+static const char *wrap(nib_recipe *r, const char *before, const char *entry, const char *after)
+{
+    const size_t size = strlen(before) + strlen(entry) + strlen(after) + 1;
+    char *text = nib__arena_take(&r->arena, size, 1);
+    if (text != NULL)
+        snprintf(text, size, "%s%s%s", before, entry, after);
+    return text;
 }
 
 /* Hugging Face keeps a module if an entry, as a regular expression, matches the beginning of its
@@ -182,14 +213,15 @@ static nib_status keep_module(nib_recipe *r, nib_json *json, unsigned reach, con
                      .may_miss = true,
                      .source = source};
     rule.words = nib__recipe_say(r, "modules_to_not_convert \"%s\"", entry);
-    rule.text = nib__recipe_say(r, "re:(?:%s)(?:(?<=\\.).*|\\..*)?", entry);
-    if (rule.text == NULL)
+    rule.text = wrap(r, "re:(?:", entry, ")(?:(?<=\\.).*|\\..*)?");
+    const char *suffix = wrap(r, "*", entry, "");
+    if (rule.text == NULL || suffix == NULL)
         return nib__fail_memory(err, strlen(entry), "a pattern");
     nib_err inner = {0};
     nib_status status = nib__recipe_add_rule(r, &rule, &inner);
     if (status == NIB_OK && strpbrk(entry, "*?") == NULL) {
-        rule.text = nib__recipe_say(r, "*%s", entry);
-        status = rule.text == NULL ? NIB_NO_MEMORY : nib__recipe_add_rule(r, &rule, &inner);
+        rule.text = suffix;
+        status = nib__recipe_add_rule(r, &rule, &inner);
     }
     return status == NIB_OK ? NIB_OK : nib__recipe_fail(json, status, err, "%s", inner.text);
 }
@@ -212,7 +244,7 @@ static nib_status read_kept(nib_recipe *r, nib_json json, unsigned reach, nib_er
 static nib_status read_hf(nib_recipe *r, nib_json *json, nib_err *err)
 {
     hf_config hf = {0};
-    NIB_TRY(scan_hf(json, &hf, err));
+    NIB_TRY(scan_hf(r, json, &hf, err));
     if (!hf.has_type)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err,
                                 "quantization_config lacks \"quant_type\"");

@@ -102,7 +102,7 @@ static nib_status read_values(nib_recipe *r, nib_json *json, const quantizer_row
             if ((row->takes & 1U << i) != 0 && nib__json_is(json, arguments[i]))
                 argument = 1U << i;
         if (argument == 0) {
-            const char *key = nib__recipe_key(r, json);
+            const char *key = nib__recipe_string(r, json);
             if (key == NULL)
                 return nib__json_status(json, err);
             return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s has no argument \"%s\"%s",
@@ -239,7 +239,7 @@ nib_status nib__recipe_read_torchchat(nib_recipe *r, nib_json *json, nib_err *er
         while (q < COUNT(quantizers) && !nib__json_is(json, names[q]))
             q++;
         if (q == COUNT(quantizers)) {
-            const char *key = nib__recipe_key(r, json);
+            const char *key = nib__recipe_string(r, json);
             if (key == NULL)
                 return nib__json_status(json, err);
             return nib__recipe_fail(json, NIB_BAD_INPUT, err, "torchchat has no quantizer \"%s\"%s",

@@ -95,7 +95,8 @@ static nib_status read_one(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_e
         double value;
         if (!nib__json_double(json, &value))
             return nib__json_status(json, err);
-        f->has_number = value >= -0x1p62 && value <= 0x1p62;
+        /* a size is whole; other numbers are bounds, of which only that they are given counts */
+        f->has_number = value >= -0x1p62 && value <= 0x1p62 && value == (double)(int64_t)value;
         f->number = f->has_number ? (int64_t)value : 0;
         return NIB_OK;
     }
@@ -131,7 +132,7 @@ static nib_status read_data(nib_recipe *r, nib_json *json, nib_ao_config *c, nib
             return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a config has more than %d settings",
                                     NIB_AO_FIELDS_MAX);
         nib_ao_field *f = &c->fields[c->count++];
-        *f = (nib_ao_field){.key = nib__recipe_key(r, json)};
+        *f = (nib_ao_field){.key = nib__recipe_string(r, json)};
         if (f->key == NULL)
             return nib__json_status(json, err);
         NIB_TRY(read_field(r, json, f, err));
@@ -179,11 +180,14 @@ static nib_status size_of(nib_ao_config *c, const char *key, const char *otherwi
     if (f->first_type != NULL && strcmp(f->first_type, "PerRow") != 0 &&
         strcmp(f->first_type, "PerTensor") != 0)
         return no_meaning(c, err, f->first_type);
+    /* a row is torchao's group of -1, dimension -1 (of 2: 1), or axis 0 */
+    const bool is_row = f->type != NULL && strcmp(f->type, "PerRow") == 0 &&
+                        (!f->has_number || f->number == -1 || f->number == 1);
+    const bool is_axis =
+        f->type != NULL && strcmp(f->type, "PerAxis") == 0 && (!f->has_number || f->number == 0);
     if (group && f->has_number && f->number > 0)
         snprintf(out, 32, "-g%lld", (long long)f->number);
-    else if (group && f->has_number) /* torchao's -1 */
-        snprintf(out, 32, "-row");
-    else if (f->type != NULL && (strcmp(f->type, "PerRow") == 0 || strcmp(f->type, "PerAxis") == 0))
+    else if ((group && f->has_number && f->number == -1) || is_row || is_axis)
         snprintf(out, 32, "-row");
     else if (f->type != NULL && strcmp(f->type, "PerTensor") == 0)
         snprintf(out, 32, "-tensor");
@@ -220,20 +224,28 @@ static nib_status check_common(nib_ao_config *c, nib_err *err)
                                            "act_mapping_type"};
     static const char *const algorithms[] = {"intx_choose_qparams_algorithm",
                                              "int4_choose_qparams_algorithm"};
-    for (size_t i = 0; i < COUNT(mappings); i++)
-        if (is(c, mappings[i], "", "SYMMETRIC_NO_CLIPPING_ERR"))
-            return no_meaning(c, err, "SYMMETRIC_NO_CLIPPING_ERR");
+    for (size_t i = 0; i < COUNT(mappings); i++) {
+        const char *text = text_of(c, mappings[i], "SYMMETRIC");
+        if (strcmp(text, "SYMMETRIC") != 0 && strcmp(text, "ASYMMETRIC") != 0)
+            return no_meaning(c, err, text);
+    }
     for (size_t i = 0; i < COUNT(algorithms); i++) {
         const char *text = text_of(c, algorithms[i], "AFFINE");
         if (strcmp(text, "AFFINE") != 0 && strcmp(text, "TINYGEMM") != 0)
             return no_meaning(c, err, text);
     }
-    static const char *const flags[] = {"use_hqq", "reduce_range", "weight_only_decode"};
+    static const char *const flags[] = {"use_hqq", "reduce_range", "weight_only_decode",
+                                        "preserve_zero"};
     for (size_t i = 0; i < COUNT(flags); i++) {
         const nib_ao_field *f = find(c, flags[i]);
         if (f != NULL && f->is_true)
             return no_meaning(c, err, flags[i]);
     }
+    const char *domain = text_of(c, "zero_point_domain", "NONE"); /* the layout's own: floats */
+    if (strcmp(domain, "NONE") != 0 && strcmp(domain, "FLOAT") != 0)
+        return no_meaning(c, err, "a zero_point_domain of integers");
+    if (find(c, "act_quant_scale") != NULL || find(c, "act_quant_zero_point") != NULL)
+        return no_meaning(c, err, "a given activation scale (--calibrate finds it)");
     if (find(c, "activation_value_lb") != NULL || find(c, "activation_value_ub") != NULL)
         return no_meaning(c, err, "a bound on activations");
     return NIB_OK;

@@ -254,6 +254,8 @@ static void test_rules_refused(void **state)
     refuse("{\"rules\":{}}", NIB_BAD_INPUT, "expected");
     refuse("{\"rules\":[],\"rules\":[]}", NIB_BAD_INPUT, "\"rules\" is given twice");
     refuse("{\"ruels\":[],\"else\":\"keep\"}", NIB_BAD_INPUT, "did you mean rules");
+    /* what a file says must not steer a terminal */
+    refuse("{\"rules\":[],\"\\u001b[2J\\u009b2J\":1}", NIB_BAD_INPUT, "no key \"?[2J??2J\"");
     refuse("{\"schema\":2,\"rules\":[]}", NIB_UNSUPPORTED, "schema 2 is not 1");
     refuse("{\"schema\":1}", NIB_BAD_INPUT, "nothing is asked for");
     refuse("{\"recipe\":\"int8wo\",\"else\":\"keep\"}", NIB_BAD_INPUT, "keep one");
@@ -300,6 +302,9 @@ static void test_torchtitan(void **state)
     refuse("{\"recipe_name\":\"rowwise\",\"filter_fqns\":[\"\"]}", NIB_BAD_INPUT,
            "part of every name");
     refuse("{\"recipe\":\"int8wo\",\"fqns\":[\"wq\"]}", NIB_BAD_INPUT, "needs torchtitan's");
+    /* a name that is there, but no linear layer's */
+    refuse("{\"recipe_name\":\"mxfp8\",\"fqns\":[\"embed_tokens\"]}", NIB_USAGE,
+           "\"embed_tokens\" matches no linear layer");
 }
 
 static void test_torchchat(void **state)
@@ -526,6 +531,16 @@ static void test_hugging_face(void **state)
     assert_non_null(
         strstr(nib__recipe_note(r, 0), "modules_to_not_convert \"visual\" matches no layer"));
     nib__recipe_free(r);
+    r = load(
+        HF(",\"modules_to_not_convert\":[\"lm_head\"],\"include_input_output_embeddings\":true,"
+           "\"untie_embedding_weights\":false,\"ne\\u001bw\":1"),
+        untied, NULL, NULL);
+    assert_int_equal(nib__recipe_note_count(r), 1);
+    assert_string_equal(nib__recipe_note(r, 0),
+                        "quantization_config: ne\\u001bw is not known and not read");
+    nib__recipe_free(r);
+    refuse(HF(",\"modules_to_not_convert\":\"lm_head\""), NIB_BAD_INPUT, "neither a list of names");
+    refuse(HF(",\"include_input_output_embeddings\":1"), NIB_BAD_INPUT, "neither true nor false");
     refuse("{\"quant_method\":\"awq\",\"bits\":4}", NIB_UNSUPPORTED, "quant_method \"awq\"");
     refuse("{\"quant_method\":\"torchao\"}", NIB_BAD_INPUT, "lacks \"quant_type\"");
     refuse("{\"quant_type\":\"int4_weight_only\"}", NIB_UNSUPPORTED, "no longer reads");
@@ -589,6 +604,22 @@ static void test_torchao_refused(void **state)
     refuse(EIGHT_DA_FOUR(
                ",\"weight_mapping_type\":" ENUMERATOR("MappingType", "SYMMETRIC_NO_CLIPPING_ERR")),
            NIB_UNSUPPORTED, "SYMMETRIC_NO_CLIPPING_ERR");
+    refuse(EIGHT_DA_FOUR(",\"act_mapping_type\":" ENUMERATOR("MappingType", "ASYMETRIC")),
+           NIB_UNSUPPORTED, "ASYMETRIC has no scheme");
+    refuse(CONFIG("Int8WeightOnlyConfig", "1", "\"group_size\":32.5"), NIB_UNSUPPORTED,
+           "group_size has no scheme");
+    refuse(CONFIG("Int8WeightOnlyConfig", "1", "\"group_size\":-2"), NIB_UNSUPPORTED,
+           "group_size has no scheme");
+    refuse(CONFIG("IntxWeightOnlyConfig", "2",
+                  "\"granularity\":{\"_type\":\"PerAxis\",\"_data\":{\"axis\":1}}"),
+           NIB_UNSUPPORTED, "PerAxis has no scheme");
+    refuse(CONFIG("Int4WeightOnlyConfig", "1",
+                  "\"zero_point_domain\":" ENUMERATOR("ZeroPointDomain", "INT")),
+           NIB_UNSUPPORTED, "zero_point_domain of integers");
+    refuse(CONFIG("Int4WeightOnlyConfig", "1", "\"preserve_zero\":true"), NIB_UNSUPPORTED,
+           "preserve_zero has no scheme");
+    refuse(CONFIG("Int8StaticActivationInt8WeightConfig", "1", "\"act_quant_scale\":[0.1]"),
+           NIB_UNSUPPORTED, "--calibrate");
     refuse(CONFIG("IntxWeightOnlyConfig", "2", "\"weight_dtype\":" DTYPE("int3")), NIB_UNSUPPORTED,
            "int3 has no scheme");
     refuse(CONFIG("Int4WeightOnlyConfig", "2", "\"group_size\":9999999999"), NIB_UNSUPPORTED,
