@@ -5,8 +5,6 @@
  */
 #include "tokenizer_parts.h"
 
-enum { LONGEST_RUN = 1024 }; /* as in vocab.c */
-
 /* ---- the trie ---- */
 
 static size_t edge_slot(const nib_trie *trie, uint32_t key_1)
@@ -20,7 +18,7 @@ static nib_trie_edge *find_edge(const nib_trie *trie, uint32_t node, unsigned ch
 {
     const uint32_t key_1 = (node << 8 | byte) + 1;
     size_t at = edge_slot(trie, key_1);
-    for (int run = 0; run < LONGEST_RUN; run++) {
+    for (int run = 0; run < NIB_TOKENIZER_RUN; run++) {
         if (trie->edges[at].key_1 == 0 || trie->edges[at].key_1 == key_1)
             return &trie->edges[at];
         at = (at + 1) & (trie->capacity - 1);
@@ -75,7 +73,7 @@ static nib_status add_path(nib_trie *trie, const nib_added *added, uint32_t inde
             return nib__fail(
                 err, NIB_UNSUPPORTED,
                 "%d pieces of added tokens have one hash; these tokens are made to be slow",
-                LONGEST_RUN);
+                NIB_TOKENIZER_RUN);
         if (edge->key_1 == 0) {
             *edge = (nib_trie_edge){(node << 8 | byte) + 1, (uint32_t)trie->node_count};
             trie->count++;

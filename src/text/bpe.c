@@ -13,7 +13,6 @@
 #include <xxhash.h>
 
 enum {
-    LONGEST_RUN = 1024, /* as in vocab.c */
     WORD_BYTES = 56,
     WORD_IDS = 16,
     MOST_WORDS = 8192,  /* 1 MiB of them */
@@ -60,11 +59,11 @@ static nib_status fill_merges(nib_bpe *b, const nib_merge *list, size_t count, n
         while (b->slots[at].left != UINT32_MAX &&
                (b->slots[at].left != list[i].left || b->slots[at].right != list[i].right)) {
             at = (at + 1) & mask;
-            if (++run == LONGEST_RUN)
+            if (++run == NIB_TOKENIZER_RUN)
                 return nib__fail(
                     err, NIB_UNSUPPORTED,
                     "%d merges have the hash of merge %zu; these merges are made to be slow",
-                    LONGEST_RUN, i);
+                    NIB_TOKENIZER_RUN, i);
         }
         b->slots[at] = list[i];
     }

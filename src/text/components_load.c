@@ -237,6 +237,11 @@ static nib_status make_finder(nib_loader *loader, const part *p, nib_finder *fin
         return p->pattern.size != 0
                    ? NIB_OK
                    : nib__loader_unsupported(loader, "the pattern of %s is empty", p->type.at);
+    loader->pattern_bytes += p->pattern.size;
+    if (loader->pattern_bytes > NIB_TOKENIZER_PATTERNS)
+        return nib__loader_unsupported(loader,
+                                       "the regular expressions have more than %d bytes in all",
+                                       NIB_TOKENIZER_PATTERNS);
     const nib_status status = nib__text_regex_open(&finder->regex, p->pattern.at, p->pattern.size,
                                                    &loader->t->arena, loader->err);
     return status == NIB_OK ? status : nib__fail_in(loader->err, status, loader->file.name);

@@ -28,21 +28,28 @@ enum {
 
 /* ---- regular expressions ---- */
 
-/* Oniguruma recurses on brackets; its own limit is a global of 4,096. */
-static bool nests_too_deep(const char *pattern, size_t size)
+/* What Oniguruma does not bound when it compiles. It recurses on brackets (its own limit is a
+ * global of 4,096), and it follows a call of a group, \g<name>, into the group: 30 groups that each
+ * call the next one twice take minutes. No tokenizer is known that needs calls. */
+static nib_status check_pattern(const char *pattern, size_t size, nib_err *err)
 {
     int depth = 0;
     for (size_t i = 0; i < size; i++) {
-        if (pattern[i] == '\\')
-            i++;
-        else if (pattern[i] == '(' || pattern[i] == '[')
+        if (pattern[i] == '\\') {
+            if (++i < size && pattern[i] == 'g')
+                return nib__fail(err, NIB_UNSUPPORTED,
+                                 "a regular expression calls a group with \\g, which is not "
+                                 "supported; write the group out");
+        } else if (pattern[i] == '(' || pattern[i] == '[') {
             depth++;
-        else if ((pattern[i] == ')' || pattern[i] == ']') && depth > 0)
+        } else if ((pattern[i] == ')' || pattern[i] == ']') && depth > 0) {
             depth--;
+        }
         if (depth > DEEPEST)
-            return true;
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "a regular expression nests brackets deeper than %d", DEEPEST);
     }
-    return false;
+    return NIB_OK;
 }
 
 nib_status nib__text_regex_open(nib_text_regex *out, const char *pattern, size_t size,
@@ -53,9 +60,7 @@ nib_status nib__text_regex_open(nib_text_regex *out, const char *pattern, size_t
         return nib__fail(err, NIB_UNSUPPORTED,
                          "a regular expression has %zu bytes; the limit is %d", size,
                          NIB_TOKENIZER_PATTERN);
-    if (nests_too_deep(pattern, size))
-        return nib__fail(err, NIB_UNSUPPORTED, "a regular expression nests brackets deeper than %d",
-                         DEEPEST);
+    NIB_TRY(check_pattern(pattern, size, err));
     nib_text_regex regex = {NULL, nib__arena_copy(arena, pattern, size)};
     if (regex.pattern == NULL)
         return nib__fail_memory(err, size, "a regular expression");
@@ -223,14 +228,10 @@ static bool is_numeric(uint32_t point)
 static bool in_class(nib_finder_kind kind, uint32_t point)
 {
     switch (kind) {
-    case NIB_FIND_NUMERIC:
-        return is_numeric(point);
-    case NIB_FIND_PUNCTUATION:
-        return is_punctuation(point);
-    case NIB_FIND_SPACE:
-        return nib__is_space(point);
-    default:
-        return !nib__is_space(point); /* WORDS: where a run begins */
+    case NIB_FIND_NUMERIC: return is_numeric(point);
+    case NIB_FIND_PUNCTUATION: return is_punctuation(point);
+    case NIB_FIND_SPACE: return nib__is_space(point);
+    default: return !nib__is_space(point); /* WORDS: where a run begins */
     }
 }
 

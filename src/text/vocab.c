@@ -7,10 +7,6 @@
 
 #include <xxhash.h>
 
-/* Slots looked at before a table counts as attacked: with an honest hash, 4 M entries and a load of
- * at most 2/3, the longest run is near 200. */
-enum { LONGEST_RUN = 1024 };
-
 static uint32_t hash_text(const char *text, size_t size)
 {
     return (uint32_t)XXH3_64bits(text, size);
@@ -21,7 +17,7 @@ static nib_token_slot *find_slot(const nib_vocab *v, const nib_token_index *inde
                                  size_t size, uint32_t hash)
 {
     const size_t mask = index->capacity - 1;
-    for (size_t i = 0; i < LONGEST_RUN; i++) {
+    for (size_t i = 0; i < NIB_TOKENIZER_RUN; i++) {
         nib_token_slot *slot = &index->slots[(hash + i) & mask];
         if (slot->id_1 == 0)
             return slot;
@@ -116,7 +112,7 @@ nib_status nib__vocab_put(nib_vocab *v, nib_token_index *index, const char *text
     if (slot == NULL)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%d tokens have the hash of \"%s\"; this vocabulary is made to be slow",
-                         LONGEST_RUN, nib__say_name(name, sizeof name, text, size));
+                         NIB_TOKENIZER_RUN, nib__say_name(name, sizeof name, text, size));
     if (slot->id_1 != 0)
         return nib__fail(
             err, NIB_BAD_INPUT,

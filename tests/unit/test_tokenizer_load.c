@@ -350,6 +350,40 @@ static void test_long_patterns(void **state)
     memset(text + sizeof start - 1, '(', 5000);
     memcpy(text + sizeof start - 1 + 5000, end, sizeof end);
     expect_error(text, NULL, NIB_UNSUPPORTED, "nests brackets deeper");
+    static const char both[] =
+        "{'pre_tokenizer':{'type':'Sequence','pretokenizers':[%s%s%s]}," MODEL "}";
+    static char split[16000];
+    const int used = snprintf(split, sizeof split,
+                              "{'type':'Split','behavior':'Isolated',"
+                              "'invert':false,'pattern':{'Regex':'");
+    memset(split + used, 'a', 12000);
+    memcpy(split + used + 12000, "'}}", 4);
+    static char again[16002];
+    snprintf(again, sizeof again, ",%s", split);
+    snprintf(text, sizeof text, both, split, again, again);
+    for (char *quote = text; (quote = strchr(quote, '\'')) != NULL;) /* too long for quoted() */
+        *quote = '"';
+    expect_error(text, NULL, NIB_UNSUPPORTED, "more than 32768 bytes in all");
+}
+
+/* Groups that call groups: 2^40 paths, all of which Oniguruma would walk to compile it. */
+static void test_calling_patterns(void **state)
+{
+    static char text[4096];
+    (void)state;
+    int used = snprintf(text, sizeof text,
+                        "{'pre_tokenizer':{'type':'Split','behavior':'Isolated','invert':false,"
+                        "'pattern':{'Regex':'");
+    for (int i = 0; i < 40; i++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "(?<g%d>\\\\g<g%d>\\\\g<g%d>)", i,
+                         i + 1, i + 1);
+    snprintf(text + used, sizeof text - (size_t)used, "(?<g40>a)'}}," MODEL "}");
+    unsupported(text, "calls a group with \\g");
+    /* a backslash and a g */
+    nib__tokenizer_close(
+        parse_text(quoted("{'pre_tokenizer':{'type':'Split','behavior':'Isolated',"
+                          "'invert':false,'pattern':{'Regex':'\\\\\\\\g'}}," MODEL "}"),
+                   NULL));
 }
 
 /* The most that a parse holds at a time. */
@@ -473,6 +507,7 @@ int main(void)
         cmocka_unit_test(test_open),
         cmocka_unit_test(test_nesting),
         cmocka_unit_test(test_long_patterns),
+        cmocka_unit_test(test_calling_patterns),
         cmocka_unit_test(test_large_file),
         cmocka_unit_test(test_one_large_id),
         cmocka_unit_test(test_no_memory),
