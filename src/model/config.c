@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads config.json by one table of keys. Ranges are checked once at the end, where the sentence
+ * Reads config.json key by key. Ranges are checked once at the end, where the sentence
  * can name two values that disagree.
  */
 #include "config.h"
+#include "config_values.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -107,52 +108,12 @@ static bool listed(const nib_json *json, const char *const *names, size_t count)
     return false;
 }
 
-/* True if the event just read is this one; else the sentence is set. */
-static bool is_now(nib_json *json, nib_json_event event)
-{
-    if (json->event != event && json->event != NIB_JSON_ERROR)
-        nib__json_fail(json, "another kind of value is wanted here");
-    return json->event == event;
-}
-
-/* A number, or null for "not given" (out untouched). */
-static bool read_number(nib_json *json, double *out)
-{
-    if (nib__json_next(json) == NIB_JSON_NULL)
-        return true;
-    return is_now(json, NIB_JSON_NUMBER) && nib__json_double(json, out);
-}
-
-static bool read_size(nib_json *json, int64_t *out)
-{
-    if (nib__json_next(json) == NIB_JSON_NULL)
-        return true;
-    if (!is_now(json, NIB_JSON_NUMBER) || !nib__json_int64(json, out))
-        return false;
-    if (*out < 0)
-        nib__json_fail(json, "%" PRId64 " is negative", *out);
-    return *out >= 0;
-}
-
-static bool read_flag(nib_json *json, bool *out)
-{
-    const nib_json_event event = nib__json_next(json);
-    if (event == NIB_JSON_NULL)
-        return true;
-    if (event != NIB_JSON_TRUE && event != NIB_JSON_FALSE) {
-        nib__json_fail(json, "true or false is wanted here");
-        return false;
-    }
-    *out = event == NIB_JSON_TRUE;
-    return true;
-}
-
 static bool read_text(reader *r, char **out)
 {
     const nib_json_event event = nib__json_next(&r->json);
     if (event == NIB_JSON_NULL)
         return true;
-    if (!is_now(&r->json, NIB_JSON_STRING))
+    if (!nib__config_now(&r->json, NIB_JSON_STRING))
         return false;
     *out = nib__json_string(&r->json, r->arena, NULL);
     return *out != NULL;
@@ -180,31 +141,6 @@ static bool read_type(reader *r, nib_type *out)
     return true;
 }
 
-/* One id or a list of at most `room` ids. */
-static bool read_ids(nib_json *json, int32_t *ids, int room, int *count)
-{
-    nib_json_event event = nib__json_next(json);
-    if (event == NIB_JSON_NULL)
-        return true;
-    const bool list = event == NIB_JSON_ARRAY;
-    if (list)
-        event = nib__json_next(json);
-    for (*count = 0; event == NIB_JSON_NUMBER; event = nib__json_next(json)) {
-        int64_t id = 0;
-        if (!nib__json_int64(json, &id))
-            return false;
-        if (id < 0 || id > INT32_MAX || *count == room) {
-            nib__json_fail(json, "at most %d token ids from 0 to %d are wanted here", room,
-                           INT32_MAX);
-            return false;
-        }
-        ids[(*count)++] = (int32_t)id;
-        if (!list)
-            return true;
-    }
-    return is_now(json, NIB_JSON_ARRAY_END);
-}
-
 /* ---- objects inside ---- */
 
 /* `type` is the older name of `rope_type`; files hold both. */
@@ -230,24 +166,24 @@ static bool read_rope(reader *r)
     nib_config *c = r->c;
     if (nib__json_next(&r->json) == NIB_JSON_NULL)
         return true;
-    if (!is_now(&r->json, NIB_JSON_OBJECT))
+    if (!nib__config_now(&r->json, NIB_JSON_OBJECT))
         return false;
     while (nib__json_next(&r->json) == NIB_JSON_KEY) {
         bool ok;
         if (nib__json_is(&r->json, "rope_type") || nib__json_is(&r->json, "type"))
             ok = read_rope_type(r);
         else if (nib__json_is(&r->json, "factor"))
-            ok = read_number(&r->json, &c->rope_factor);
+            ok = nib__config_number(&r->json, &c->rope_factor);
         else if (nib__json_is(&r->json, "low_freq_factor"))
-            ok = read_number(&r->json, &c->rope_low);
+            ok = nib__config_number(&r->json, &c->rope_low);
         else if (nib__json_is(&r->json, "high_freq_factor"))
-            ok = read_number(&r->json, &c->rope_high);
+            ok = nib__config_number(&r->json, &c->rope_high);
         else if (nib__json_is(&r->json, "original_max_position_embeddings"))
-            ok = read_size(&r->json, &c->rope_original);
+            ok = nib__config_size(&r->json, &c->rope_original);
         else if (nib__json_is(&r->json, "rope_theta"))
-            ok = read_number(&r->json, &c->rope_theta);
+            ok = nib__config_number(&r->json, &c->rope_theta);
         else if (nib__json_is(&r->json, "partial_rotary_factor"))
-            ok = read_number(&r->json, &r->partial_rotary);
+            ok = nib__config_number(&r->json, &r->partial_rotary);
         else {
             char key[64];
             nib__json_fail(&r->json,
@@ -258,7 +194,7 @@ static bool read_rope(reader *r)
         if (!ok)
             return false;
     }
-    return is_now(&r->json, NIB_JSON_OBJECT_END);
+    return nib__config_now(&r->json, NIB_JSON_OBJECT_END);
 }
 
 /* layer_types: one name per layer. */
@@ -266,7 +202,7 @@ static bool read_layer_types(reader *r)
 {
     if (nib__json_next(&r->json) == NIB_JSON_NULL)
         return true;
-    if (!is_now(&r->json, NIB_JSON_ARRAY))
+    if (!nib__config_now(&r->json, NIB_JSON_ARRAY))
         return false;
     for (r->layer_types = 0; nib__json_next(&r->json) == NIB_JSON_STRING; r->layer_types++) {
         if (r->other_layer || nib__json_is(&r->json, "full_attention"))
@@ -275,7 +211,7 @@ static bool read_layer_types(reader *r)
         if (!r->other_layer)
             return false;
     }
-    return is_now(&r->json, NIB_JSON_ARRAY_END);
+    return nib__config_now(&r->json, NIB_JSON_ARRAY_END);
 }
 
 /* ---- the keys ---- */
@@ -329,39 +265,39 @@ static bool read_key(reader *r)
     for (size_t i = 0; i < COUNT(sizes); i++)
         if (nib__json_is(j, sizes[i].key)) {
             *sizes[i].out = 0; /* null */
-            return read_size(j, sizes[i].out);
+            return nib__config_size(j, sizes[i].out);
         }
     if (nib__json_is(j, "model_type"))
         return read_text(r, &r->model_type);
     if (nib__json_is(j, "hidden_act"))
         return read_text(r, &r->act);
     if (nib__json_is(j, "rms_norm_eps"))
-        return read_number(j, &c->norm_eps);
+        return nib__config_number(j, &c->norm_eps);
     if (nib__json_is(j, "rope_theta"))
-        return read_number(j, &c->rope_theta);
+        return nib__config_number(j, &c->rope_theta);
     if (nib__json_is(j, "partial_rotary_factor"))
-        return read_number(j, &r->partial_rotary);
+        return nib__config_number(j, &r->partial_rotary);
     if (nib__json_is(j, "rope_scaling") || nib__json_is(j, "rope_parameters"))
         return read_rope(r);
     if (nib__json_is(j, "layer_types"))
         return read_layer_types(r);
     if (nib__json_is(j, "tie_word_embeddings"))
-        return read_flag(j, &c->tied);
+        return nib__config_flag(j, &c->tied);
     if (nib__json_is(j, "mlp_bias"))
-        return read_flag(j, &c->mlp_bias);
+        return nib__config_flag(j, &c->mlp_bias);
     if (nib__json_is(j, "use_sliding_window"))
-        return read_flag(j, &r->use_sliding_window);
+        return nib__config_flag(j, &r->use_sliding_window);
     if (nib__json_is(j, "attention_bias")) {
         bool bias = false;
-        r->attention_bias = read_flag(j, &bias) ? bias : -1;
+        r->attention_bias = nib__config_flag(j, &bias) ? bias : -1;
         return j->event != NIB_JSON_ERROR;
     }
     if (nib__json_is(j, "torch_dtype") || nib__json_is(j, "dtype"))
         return read_type(r, &c->dtype);
     if (nib__json_is(j, "bos_token_id"))
-        return read_ids(j, &c->bos, 1, &bos_count);
+        return nib__config_ids(j, &c->bos, 1, &bos_count);
     if (nib__json_is(j, "eos_token_id"))
-        return read_ids(j, c->eos, NIB_EOS_MAX, &c->eos_count);
+        return nib__config_ids(j, c->eos, NIB_EOS_MAX, &c->eos_count);
     if (listed(j, harmless, COUNT(harmless)))
         return nib__json_skip(j);
     for (size_t i = 0; i < COUNT(changing); i++)
@@ -564,7 +500,8 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
         if (ok)
             r.key[0] = 0;
     }
-    if (!ok || !is_now(&r.json, NIB_JSON_OBJECT_END) || nib__json_next(&r.json) != NIB_JSON_END)
+    if (!ok || !nib__config_now(&r.json, NIB_JSON_OBJECT_END) ||
+        nib__json_next(&r.json) != NIB_JSON_END)
         return config_error(&r, err);
     NIB_TRY(find_arch(&r, name, err));
     NIB_TRY(fill_absent(&r, name, err));
@@ -572,38 +509,4 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(check_window(&r, name, err));
     NIB_TRY(check_parts(&r, name, err));
     return check_rope(&r, name, err);
-}
-
-nib_status nib__generation_parse(nib_generation *out, const char *name, const char *text,
-                                 size_t size, nib_arena *arena, nib_err *err)
-{
-    (void)arena;
-    *out = (nib_generation){
-        .temperature = -1, .top_p = -1, .min_p = -1, .repeat_penalty = -1, .top_k = -1};
-    nib_json json;
-    const nib_json_limits limits = {.literals = true};
-    nib__json_init(&json, name, text, size, &limits);
-    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
-    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
-        if (nib__json_is(&json, "temperature"))
-            ok = read_number(&json, &out->temperature);
-        else if (nib__json_is(&json, "top_p"))
-            ok = read_number(&json, &out->top_p);
-        else if (nib__json_is(&json, "min_p"))
-            ok = read_number(&json, &out->min_p);
-        else if (nib__json_is(&json, "repetition_penalty"))
-            ok = read_number(&json, &out->repeat_penalty);
-        else if (nib__json_is(&json, "top_k"))
-            ok = read_size(&json, &out->top_k);
-        else if (nib__json_is(&json, "do_sample"))
-            ok = read_flag(&json, &out->do_sample),
-            out->do_sample_given = json.event != NIB_JSON_NULL;
-        else if (nib__json_is(&json, "eos_token_id"))
-            ok = read_ids(&json, out->eos, NIB_EOS_MAX, &out->eos_count);
-        else
-            ok = nib__json_skip(&json);
-    }
-    if (!ok || !is_now(&json, NIB_JSON_OBJECT_END) || nib__json_next(&json) != NIB_JSON_END)
-        return nib__json_status(&json, err);
-    return NIB_OK;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config.json and generation_config.json of a Hugging Face model: the architecture as numbers. A
- * key that would change the result in a way not built is an error that names it; a key not known is
- * a note.
+ * config.json of a Hugging Face model: the architecture as numbers. A key that would change the
+ * result in a way not built is an error that names it; a key not known is a note.
  */
 #ifndef NIB_CONFIG_H
 #define NIB_CONFIG_H
@@ -29,20 +28,9 @@ typedef struct nib_config {
     int eos_count; /* bos -1: none */
 } nib_config;
 
-/* Sampling defaults of generation_config.json; negative or 0 count: not given. */
-typedef struct nib_generation {
-    double temperature, top_p, min_p, repeat_penalty;
-    int64_t top_k;
-    bool do_sample, do_sample_given;
-    int32_t eos[NIB_EOS_MAX];
-    int eos_count;
-} nib_generation;
-
 /* name is for messages; notes go to ledger (NULL allowed). */
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err);
-nib_status nib__generation_parse(nib_generation *out, const char *name, const char *text,
-                                 size_t size, nib_arena *arena, nib_err *err);
 /* Ranges of the sizes, and whether they fit each other; the sentence names the key of config.json.
  */
 nib_status nib__config_check(const nib_config *config, const char *name, nib_err *err);

@@ -130,19 +130,18 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
 
 static nib_status read_generation(nib_network *net, const char *directory, nib_err *err)
 {
-    static const char nothing[] = "{}";
     const nib_allocator *a = &net->engine->allocator;
     const char *path = nib__path_join(&net->arena, directory, "generation_config.json");
     char *text;
     size_t size;
+    net->generation = nib__generation_none;
     if (!path)
         return nib__fail_memory(err, strlen(directory), "a path");
     if (nib__path_kind(path) != NIB_PATH_FILE)
-        return nib__generation_parse(&net->generation, "", nothing, strlen(nothing), &net->arena,
-                                     err);
+        return NIB_OK;
     NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
     const nib_status status =
-        nib__generation_parse(&net->generation, path, text, size, &net->arena, err);
+        nib__generation_parse(&net->generation, path, text, size, &net->notes, err);
     nib__release(a, text);
     return status;
 }

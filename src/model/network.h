@@ -9,6 +9,7 @@
 #include "checkpoint.h"
 #include "config.h"
 #include "engine.h"
+#include "generation_config.h"
 #include "recipe.h"
 #include "train_config.h"
 

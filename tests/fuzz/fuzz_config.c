@@ -3,7 +3,7 @@
  * Any bytes as config.json and as generation_config.json. What is accepted is within the limits
  * that the rest of the library counts on, and every refusal has its sentence.
  */
-#include "config.h"
+#include "generation_config.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         require_config(&config);
     else
         require(err.status != NIB_OK && err.text[0] != 0);
-    if (nib__generation_parse(&generation, "fuzz", (const char *)data, size, &arena, &err) ==
+    if (nib__generation_parse(&generation, "fuzz", (const char *)data, size, &ledger, &err) ==
         NIB_OK)
         require(generation.eos_count >= 0 && generation.eos_count <= NIB_EOS_MAX);
     else

@@ -3,7 +3,7 @@
  * config.json and generation_config.json: every key that is taken, every reason to refuse with the
  * name of what is refused, and the table of rotations.
  */
-#include "config.h"
+#include "generation_config.h"
 
 #include "failing.h"
 
@@ -423,13 +423,28 @@ static void test_memory(void **state)
 
 static nib_status generation(nib_generation *out, const char *text, nib_err *err)
 {
+    return nib__generation_parse(out, "generation_config.json", text, strlen(text), NULL, err);
+}
+
+/* What would choose other tokens and is not built is said. */
+static void test_generation_notes(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"max_length\":20,\"transformers_version\":\"5\",\"typical_p\":null,"
+        "\"renormalize_logits\":false,\"no_repeat_ngram_size\":3,\"temperature\":1}";
     const nib_allocator a = nib__allocator_default();
-    nib_arena arena;
-    nib__arena_init(&arena, &a, 0);
-    const nib_status status =
-        nib__generation_parse(out, "generation_config.json", text, strlen(text), &arena, err);
-    nib__arena_free(&arena);
-    return status;
+    nib_generation g;
+    nib_ledger ledger;
+    nib_err err;
+    nib__ledger_init(&ledger, &a);
+    assert_int_equal(
+        nib__generation_parse(&g, "generation_config.json", text, sizeof text - 1, &ledger, &err),
+        NIB_OK);
+    assert_int_equal(ledger.note_count, 1);
+    assert_non_null(strstr(ledger.notes[0].text, "\"no_repeat_ngram_size\" is not known here"));
+    assert_true(g.temperature == 1.0);
+    nib__ledger_free(&ledger);
 }
 
 static void test_generation(void **state)
@@ -526,6 +541,7 @@ int main(void)
         cmocka_unit_test(test_forms_of_text),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_generation_notes),
         cmocka_unit_test(test_llama3_frequencies),
         cmocka_unit_test(test_rotations_far_out),
     };

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads values of config.json and generation_config.json.
+ */
+#include "config_values.h"
+
+#include <inttypes.h>
+
+bool nib__config_now(nib_json *json, nib_json_event event)
+{
+    if (json->event != event && json->event != NIB_JSON_ERROR)
+        nib__json_fail(json, "another kind of value is wanted here");
+    return json->event == event;
+}
+
+bool nib__config_number(nib_json *json, double *out)
+{
+    if (nib__json_next(json) == NIB_JSON_NULL)
+        return true;
+    return nib__config_now(json, NIB_JSON_NUMBER) && nib__json_double(json, out);
+}
+
+bool nib__config_size(nib_json *json, int64_t *out)
+{
+    if (nib__json_next(json) == NIB_JSON_NULL)
+        return true;
+    if (!nib__config_now(json, NIB_JSON_NUMBER) || !nib__json_int64(json, out))
+        return false;
+    if (*out < 0)
+        nib__json_fail(json, "%" PRId64 " is negative", *out);
+    return *out >= 0;
+}
+
+bool nib__config_flag(nib_json *json, bool *out)
+{
+    const nib_json_event event = nib__json_next(json);
+    if (event == NIB_JSON_NULL)
+        return true;
+    if (event != NIB_JSON_TRUE && event != NIB_JSON_FALSE) {
+        nib__json_fail(json, "true or false is wanted here");
+        return false;
+    }
+    *out = event == NIB_JSON_TRUE;
+    return true;
+}
+
+bool nib__config_ids(nib_json *json, int32_t *ids, int room, int *count)
+{
+    nib_json_event event = nib__json_next(json);
+    if (event == NIB_JSON_NULL)
+        return true;
+    const bool list = event == NIB_JSON_ARRAY;
+    if (list)
+        event = nib__json_next(json);
+    for (*count = 0; event == NIB_JSON_NUMBER; event = nib__json_next(json)) {
+        int64_t id = 0;
+        if (!nib__json_int64(json, &id))
+            return false;
+        if (id < 0 || id > INT32_MAX || *count == room) {
+            nib__json_fail(json, "at most %d token ids from 0 to %d are wanted here", room,
+                           INT32_MAX);
+            return false;
+        }
+        ids[(*count)++] = (int32_t)id;
+        if (!list)
+            return true;
+    }
+    return nib__config_now(json, NIB_JSON_ARRAY_END);
+}

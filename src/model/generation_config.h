@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * generation_config.json: the sampling that the model's makers advise, and the ids that end a text.
+ */
+#ifndef NIB_GENERATION_CONFIG_H
+#define NIB_GENERATION_CONFIG_H
+
+#include "config.h"
+
+/* Negative, or a count of 0: not given. */
+typedef struct nib_generation {
+    double temperature, top_p, min_p, repeat_penalty;
+    int64_t top_k;
+    bool do_sample, do_sample_given;
+    int32_t eos[NIB_EOS_MAX];
+    int eos_count;
+} nib_generation;
+
+extern const nib_generation nib__generation_none;
+
+/* name is for messages. A key that is not followed is a note of the ledger (NULL allowed). */
+nib_status nib__generation_parse(nib_generation *out, const char *name, const char *text,
+                                 size_t size, nib_ledger *ledger, nib_err *err);
+
+#endif
