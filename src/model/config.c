@@ -10,7 +10,10 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { SIZE_LIMIT = 1 << 24, LAYER_LIMIT = 4096 };
+/* No model comes near these (Llama 3.1 405B has 126 layers). With them sizes of all weights in bits
+ * fit 64 bits, and a plan, which lists every layer, takes seconds at most. */
+enum { SIZE_LIMIT = 1 << 24, LAYER_LIMIT = 1024 };
+static const double WEIGHTS_LIMIT = 0x1p50;
 
 static const char *const arch_names[] = {"llama", "mistral", "qwen2", "qwen3"};
 
@@ -427,6 +430,19 @@ static nib_status check_rope(reader *r, const char *name, nib_err *err)
     return NIB_OK;
 }
 
+/* Each size may be in range and their products far from it. */
+static nib_status check_weights(const nib_config *c, const char *name, nib_err *err)
+{
+    const double width = (double)c->width, head = (double)c->head_dim;
+    const double attention = 2.0 * width * head * (double)(c->heads + c->kv_heads);
+    const double all = (double)c->layers * (attention + 3.0 * width * (double)c->ffn) +
+                       2.0 * width * (double)c->vocab;
+    if (all <= WEIGHTS_LIMIT)
+        return NIB_OK;
+    return nib__fail(err, NIB_BAD_INPUT, "%s: %.3g weights are described; at most %.3g are wanted",
+                     name, all, WEIGHTS_LIMIT);
+}
+
 nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err)
 {
     const struct {
@@ -461,7 +477,7 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: rms_norm_eps is %g; a number between 0 and 1 is wanted", name,
                          c->norm_eps);
-    return NIB_OK;
+    return check_weights(c, name, err);
 }
 
 /* The reader's error, and which key it was reading. */

@@ -6,6 +6,7 @@
 #include "train_config.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 typedef struct reader {
     nib_json json;
@@ -119,6 +120,8 @@ static bool read_quantize(reader *r)
     while (start < r->json.at && *start != '{')
         start++;
     r->out->recipe = nib__arena_copy(r->arena, start, (size_t)(r->json.at - start));
+    if (!r->out->recipe)
+        nib__json_fail_memory(&r->json, (size_t)(r->json.at - start));
     return r->out->recipe != NULL;
 }
 
@@ -153,7 +156,8 @@ static int64_t ffn_width(const reader *r)
 {
     int64_t width = 2 * 4 * r->model->width / 3;
     if (r->ffn_multiplier > 0)
-        width = (int64_t)(r->ffn_multiplier * (double)width);
+        /* a product that no check below would take need not be exact, but must fit */
+        width = (int64_t)fmin(r->ffn_multiplier * (double)width, 0x1p50);
     return nib__round_up(width, nib__max(1, r->multiple_of));
 }
 
@@ -171,6 +175,9 @@ nib_status nib__train_config_parse(nib_train_config *out, nib_config *model, con
     nib__json_init(&r.json, name, text, size, NULL);
     if (!read_sections(&r))
         return nib__json_status(&r.json, err);
+    if (r.ffn_multiplier < 0)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: ffn_dim_multiplier is %g; 0 or more is wanted",
+                         name, r.ffn_multiplier);
     if (model->kv_heads == 0)
         model->kv_heads = model->heads;
     model->ffn = ffn_width(&r);

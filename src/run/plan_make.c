@@ -115,7 +115,9 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
     return NIB_OK;
 }
 
-/* Of most linear weights, as stored; where they are codes, the config's torch_dtype. */
+/* Of the first linear weight that is stored as floats; where all are codes, the config's
+ * torch_dtype.
+ */
 static nib_type stored_dtype(const nib_network *net)
 {
     for (size_t i = 1; i < net->site_count - 1; i++) {
@@ -174,6 +176,7 @@ static nib_status choose_machine(nib_plan *p, nib_err *err)
     return status;
 }
 
+/* The context, and the bytes of keys and values that it needs; a training step keeps none. */
 static nib_status choose_context(nib_plan *p, nib_err *err)
 {
     const int64_t most = p->model->net.config.context;
@@ -181,6 +184,17 @@ static nib_status choose_context(nib_plan *p, nib_err *err)
     if (p->context > most)
         return nib__fail(err, NIB_USAGE, "a context of %" PRId64 " is over the model's %" PRId64,
                          p->context, most);
+    const nib_config *c = &p->model->net.config;
+    const uint64_t sizes[] = {(uint64_t)c->kv_heads, (uint64_t)c->head_dim,
+                              (uint64_t)nib__round_up(p->context, NIB_CACHE_BLOCK),
+                              p->policy.dtype == NIB_TYPE_F32 ? 4 : 2};
+    p->cache_bytes = p->model->net.training ? 0 : (uint64_t)(2 * c->layers); /* keys, values */
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        if (!nib__mul(&p->cache_bytes, p->cache_bytes, sizes[i]) || p->cache_bytes > INT64_MAX)
+            return nib__fail(err, NIB_NO_MEMORY,
+                             "the keys and values of %" PRId64
+                             " positions are over 2^63 bytes; ask for a shorter context",
+                             p->context);
     return NIB_OK;
 }
 
@@ -208,18 +222,12 @@ static void add_notes(nib_plan *p)
                              nib__type_name(p->policy.dtype));
 }
 
-static void predict_memory(nib_plan *p)
+static void note_memory(nib_plan *p)
 {
-    const nib_config *c = &p->model->net.config;
     for (size_t i = 0; i < p->plan.count; i++)
         p->weight_bytes += p->plan.ledger.layers[i].bytes;
-    const uint64_t element = p->policy.dtype == NIB_TYPE_F32 ? 4 : 2;
-    p->cache_bytes = (uint64_t)(2 * c->layers * c->kv_heads * c->head_dim *
-                                nib__round_up(p->context, NIB_CACHE_BLOCK)) *
-                     element;
     char weights[32], cache[32], context[32];
-    if (p->policy.training) { /* a step keeps no keys and values */
-        p->cache_bytes = 0;
+    if (p->policy.training) {
         nib__ledger_add_note(&p->plan.ledger, "memory", "weights %s",
                              nib__say_bytes(weights, p->weight_bytes));
         nib__ledger_add_note(&p->plan.ledger, "training",
@@ -248,7 +256,7 @@ static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
     NIB_TRY(nib__plan_layers(&p->plan, p->layers, p->model->net.site_count, &p->machine, &p->policy,
                              &p->model->engine->allocator, err));
     add_notes(p);
-    predict_memory(p);
+    note_memory(p);
     return NIB_OK;
 }
 

@@ -276,6 +276,10 @@ static void test_refuses(void **state)
         {"\"hidden_size\":66", NIB_BAD_INPUT,
          "hidden_size 66 is no multiple of num_attention_heads 4"},
         {"\"num_hidden_layers\":-1", NIB_BAD_INPUT, "num_hidden_layers"},
+        {"\"num_hidden_layers\":1025", NIB_BAD_INPUT, "num_hidden_layers is 1025; 1 to 1024"},
+        {"\"hidden_size\":16777216,\"intermediate_size\":16777216,\"num_hidden_layers\":2,"
+         "\"head_dim\":128",
+         NIB_BAD_INPUT, "1.69e+15 weights are described; at most 1.13e+15"},
         {"\"num_hidden_layers\":2147483648", NIB_BAD_INPUT, "num_hidden_layers is 2147483648"},
         {"\"num_attention_heads\":0", NIB_BAD_INPUT, "num_attention_heads is missing or 0"},
         {"\"num_key_value_heads\":3", NIB_BAD_INPUT, "no multiple of num_key_value_heads 3"},
