@@ -49,9 +49,11 @@ const option option_table[] = {
      ON_QUANTIZE},
     {"against", 0, KIND_TEXT, AT(against), "MODEL", "compare with this model", ON_EVAL | ON_VERIFY},
     {"prompt", 'p', KIND_TEXT, AT(prompt), "TEXT", "where the text begins", ON_GENERATE},
-    {"file", 0, KIND_TEXT, AT(prompt_file), "FILE", "read the prompt from a file", ON_GENERATE},
+    {"file", 'f', KIND_TEXT, AT(prompt_file), "FILE",
+     "read the prompt from a file; - is the standard input", ON_GENERATE},
     {"max-tokens", 'n', KIND_INT, AT(max_tokens), "N",
-     "new tokens at most; default until the context is full", ON_GENERATE | ON_BENCH},
+     "new tokens at most; default 0: until the context is full", ON_GENERATE},
+    {"max-tokens", 'n', KIND_INT, AT(max_tokens), "N", "new tokens to time; default 64", ON_BENCH},
     {"temp", 0, KIND_DOUBLE, AT(temperature), "T",
      "temperature; 0 always takes the likeliest token", ON_GENERATE},
     {"top-k", 0, KIND_INT, AT(top_k), "K", "consider the K likeliest tokens; 0: all", ON_GENERATE},
@@ -91,6 +93,10 @@ const option option_table[] = {
     {"help", 'h', KIND_FLAG, AT(help), NULL, "this text", ON_ALL | ON_MANUAL | ON_COMPLETION},
 };
 const size_t option_count = sizeof option_table / sizeof *option_table;
+
+const char exit_status_text[] =
+    "0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done or no allowed way, "
+    "5 resources, 6 input/output, 8 check failed, 130 interrupted.";
 
 unsigned command_bit(const command *c) { return 1u << (c - commands); }
 
@@ -182,23 +188,6 @@ static int set_value(settings *s, const option *o, const char *value)
     return 0;
 }
 
-static int unknown_option(const command *c, const char *word)
-{
-    const char *names[sizeof option_table / sizeof *option_table];
-    size_t count = 0;
-    for (size_t i = 0; i < option_count; i++)
-        if (applies(&option_table[i], c))
-            names[count++] = option_table[i].name;
-    char near[128];
-    const char *wrong = word + strspn(word, "-");
-    for (size_t i = 0; i < option_count; i++)
-        if (strcmp(option_table[i].name, wrong) == 0 && !applies(&option_table[i], c))
-            return fail_usage(
-                "--%s is not an option of `nibble %s`; `nibble %s --help` lists those", wrong,
-                c->name, c->name);
-    return fail_usage("unknown option %s%s", word, nearest(near, wrong, "--", names, count));
-}
-
 /* Finds "--name", "--name=value" or "-x"; *value is what follows '=', or NULL. */
 static const option *find_option(const command *c, const char *word, const char **value)
 {
@@ -216,6 +205,32 @@ static const option *find_option(const command *c, const char *word, const char 
         }
     }
     return NULL;
+}
+
+/* `word` is no option of this command, but one of another command, one with its value glued on, or
+ * none. */
+static int unknown_option(const command *c, const char *word)
+{
+    const char *names[sizeof option_table / sizeof *option_table], *value;
+    char near[128], wrong[64];
+    size_t count = 0;
+    const bool is_long = word[1] == '-';
+    const char *name = word + 1 + is_long;
+    snprintf(wrong, sizeof wrong, "%.*s", (int)strcspn(name, "="), name);
+    for (size_t i = 0; i < option_count; i++) {
+        const option *o = &option_table[i];
+        if (applies(o, c))
+            names[count++] = o->name;
+        else if (is_long ? strcmp(o->name, wrong) == 0 : o->letter == wrong[0] && !wrong[1])
+            return fail_usage(
+                "%s%s is not an option of `nibble %s`; `nibble %s --help` lists those",
+                is_long ? "--" : "-", wrong, c->name, c->name);
+    }
+    const char letter[] = {'-', wrong[0], '\0'};
+    if (strspn(wrong + 1, "0123456789") > 0 && find_option(c, letter, &value))
+        return fail_usage("unknown option %s; a value stands apart: %s %s", word, letter,
+                          wrong + 1);
+    return fail_usage("unknown option %s%s", word, nearest(near, wrong, "--", names, count));
 }
 
 int parse_options(settings *out, const command *c, int argc, char **argv)
@@ -318,8 +333,7 @@ void print_help(FILE *to, const command *c)
         fprintf(to, "  %-12s%s\n", commands[i].name, commands[i].summary);
     fputs("\n`nibble COMMAND --help` lists a command's options; `nibble --version` says which "
           "version this is.\n"
-          "Exit status: 0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done, 5 "
-          "resources,\n"
-          "6 input/output, 8 check failed, 130 interrupted.\n",
+          "\nexit status:\n  ",
           to);
+    print_wrapped(to, exit_status_text, 2);
 }

@@ -42,5 +42,6 @@ typedef struct option {
 extern const option option_table[];
 extern const size_t option_count;
 unsigned command_bit(const command *c);
+extern const char exit_status_text[]; /* what each number means, for help and pages */
 
 #endif

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,41 +77,53 @@ static int fail_prompt(nib_status status, const char *path, const char *why)
     return fail(&err);
 }
 
-/* The whole of a file, NUL-terminated, "-" being stdin. 0, or the exit status after the sentence
- * was printed. */
+/* The rest of a stream, NUL-terminated. 0, or errno. */
+static int read_all(char **text, size_t *size, FILE *file)
+{
+    /* more than any context holds; a device need not end */
+    const size_t limit = (size_t)256 << 20;
+    size_t capacity = 0;
+    for (;;) {
+        if (*size + 1 >= capacity) {
+            capacity = capacity ? 2 * capacity : 4096;
+            char *more = realloc(*text, capacity);
+            if (!more)
+                return ENOMEM;
+            *text = more;
+        }
+        errno = 0;
+        const size_t got = fread(*text + *size, 1, capacity - *size - 1, file);
+        *size += got;
+        (*text)[*size] = '\0';
+        if (ferror(file))
+            return errno ? errno : EIO;
+        if (got == 0)
+            return 0;
+        if (*size > limit)
+            return EFBIG;
+    }
+}
+
+/* The whole of a file, "-" being stdin. 0, or the exit status after the sentence was printed. */
 static int read_prompt(char **out, const char *path)
 {
-    errno = 0;
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-    char *text = NULL;
-    size_t size = 0, capacity = 0;
-    while (file) {
-        if (size + 1 >= capacity) {
-            capacity = capacity ? 2 * capacity : 4096;
-            char *more = realloc(text, capacity);
-            if (!more)
-                break;
-            text = more;
-        }
-        const size_t got = fread(text + size, 1, capacity - size - 1, file);
-        size += got;
-        if (got == 0)
-            break;
-    }
-    const int problem = file && text && !ferror(file) && feof(file) ? 0 : errno ? errno : ENOMEM;
+    char *text = NULL, why[64];
+    size_t size = 0;
+    const int problem = file ? read_all(&text, &size, file) : errno;
     if (file && file != stdin)
         fclose(file);
     const char *nul = problem ? NULL : memchr(text, '\0', size);
-    if (problem || nul) {
-        char why[64];
-        snprintf(why, sizeof why, "it holds a NUL byte, at offset %td", nul ? nul - text : 0);
-        free(text);
-        return problem ? fail_prompt(NIB_IO, path, strerror(problem))
-                       : fail_prompt(NIB_BAD_INPUT, path, why);
+    if (!problem && !nul) {
+        *out = text;
+        return 0;
     }
-    text[size] = '\0';
-    *out = text;
-    return 0;
+    snprintf(why, sizeof why, "it holds a NUL byte, at offset %td", nul ? nul - text : 0);
+    free(text);
+    if (problem == EINTR)
+        return fail_prompt(NIB_CANCELLED, path, "cancelled");
+    return problem ? fail_prompt(NIB_IO, path, strerror(problem))
+                   : fail_prompt(NIB_BAD_INPUT, path, why);
 }
 
 /* What --json puts into one object: the text is kept until it is whole. */
@@ -222,13 +235,26 @@ int run_generate(const settings *s)
 
 /* ---- eval ---- */
 
+/* A value of JSON, which has no infinities. */
+static void print_json_number(const char *key, double value)
+{
+    if (isfinite(value))
+        printf(", \"%s\": %.9g", key, value);
+    else
+        printf(", \"%s\": null", key);
+}
+
 static void print_eval(const nib_eval_result *e, bool against, bool json)
 {
     if (json) {
-        printf("{\"schema\": 1, \"loss\": %.9g, \"perplexity\": %.9g, \"predicted\": %" PRId64,
-               e->loss, e->perplexity, e->predicted);
-        if (against)
-            printf(", \"kl\": %.9g, \"top1_agreement\": %.9g", e->kl, e->top1_agreement);
+        printf("{\"schema\": 1");
+        print_json_number("loss", e->loss);
+        print_json_number("perplexity", e->perplexity);
+        printf(", \"predicted\": %" PRId64, e->predicted);
+        if (against) {
+            print_json_number("kl", e->kl);
+            print_json_number("top1_agreement", e->top1_agreement);
+        }
         puts("}");
         return;
     }
@@ -335,6 +361,9 @@ int run_bench(const settings *s)
     const char *path = model_path(s);
     if (!path && !s->kernels)
         return fail_usage("`nibble bench` wants MODEL, or --kernels");
+    if (path && s->kernels)
+        return fail_usage("--kernels times kernels without a model; leave out %s, or --kernels",
+                          path);
     nib_engine *engine;
     int status = open_engine(&engine, s);
     if (status)
@@ -344,7 +373,7 @@ int run_bench(const settings *s)
     if (s->kernels)
         status = nib_bench_kernels(engine, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
                                                                               : fail(&err);
-    if (status == 0 && path)
+    else
         status = bench_model(engine, s, path);
     nib_engine_close(engine);
     return status;

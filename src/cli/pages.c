@@ -28,12 +28,7 @@ static void put_line(const char *before, const char *text)
     fputc('\n', stdout);
 }
 
-static void print_exit_status(void)
-{
-    puts(".SH EXIT STATUS\n0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done or no "
-         "allowed way, 5 resources,\n"
-         "6 input/output, 8 check failed, 130 interrupted.");
-}
+static void print_exit_status(void) { printf(".SH EXIT STATUS\n%s\n", exit_status_text); }
 
 static void print_program_page(void)
 {
@@ -115,12 +110,11 @@ static void print_markdown_options(const command *c)
 
 int print_markdown(void)
 {
-    puts(
+    printf(
         "# Commands\n\nPrinted by `nibble manual --markdown`; `nibble COMMAND --help` says the "
-        "same, "
-        "and `nibble manual COMMAND` is a manual page.\n\nResults go to stdout, everything else to "
-        "stderr. Exit status: 0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done or no "
-        "allowed way, 5 resources, 6 input/output, 8 check failed, 130 interrupted.");
+        "same, and `nibble manual COMMAND` is a manual page.\n\nResults go to stdout, everything "
+        "else to stderr. Exit status: %s\n",
+        exit_status_text);
     for (size_t i = 0; i < command_count; i++) {
         const command *c = &commands[i];
         printf("\n## nibble %s%s%s\n\n%s\n\n", c->name, *c->arguments ? " " : "", c->arguments,
@@ -169,11 +163,25 @@ static void print_zsh(void)
     print_bash();
 }
 
+/* In single quotes, where fish knows only \' and \\ as escapes. */
+static void put_fish(const char *text)
+{
+    putchar('\'');
+    for (; *text; text++) {
+        if (*text == '\'' || *text == '\\')
+            putchar('\\');
+        putchar(*text);
+    }
+    putchar('\'');
+}
+
 static void print_fish(void)
 {
     for (size_t i = 0; i < command_count; i++) {
         const command *c = &commands[i];
-        printf("complete -c nibble -n __fish_use_subcommand -a %s -d '%s'\n", c->name, c->summary);
+        printf("complete -c nibble -n __fish_use_subcommand -a %s -d ", c->name);
+        put_fish(c->summary);
+        putchar('\n');
         for (size_t j = 0; j < option_count; j++) {
             const option *o = &option_table[j];
             if (!(o->on & command_bit(c)))
@@ -182,11 +190,9 @@ static void print_fish(void)
                    o->name, o->value ? " -r" : "");
             if (o->letter)
                 printf(" -s %c", o->letter);
-            printf(" -d '");
-            for (const char *p = o->help; *p; p++)
-                if (*p != '\'')
-                    putchar(*p);
-            puts("'");
+            fputs(" -d ", stdout);
+            put_fish(o->help);
+            putchar('\n');
         }
     }
 }

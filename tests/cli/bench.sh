@@ -10,3 +10,4 @@ for word in 'prefill  *[0-9.]* tokens/s, [0-9]* % of [0-9]* GOP/s' 'decode  *[0-
 done
 refused 2 '600 prompt and 4 new tokens do not each fit the context of 512*' bench "$MODEL" --prompt-tokens 600 -n 4
 refused 2 '`nibble bench` wants MODEL, or --kernels' bench
+refused 2 '--kernels times kernels without a model; leave out *nibble-tales, or --kernels' bench "$MODEL" --kernels

@@ -13,6 +13,10 @@ see plan --recip 8da4w
 see plan -recipe 8da4w
 see plan --seed 1
 see plan -x
+see generate -n20
+see generate -ngl 99
+see eval -p x
+see eval --prompt=x
 see plan "$MODEL" --quiet=yes
 see plan "$MODEL" --recipe
 see plan

@@ -35,6 +35,8 @@ COMP_WORDS=(nibble plan --la) COMP_CWORD=2; _nibble; echo "${COMPREPLY[@]}"')"
 # shellcheck disable=SC2016
 equal 'a command completed' 'quantize' "$(bash -c '. ./bash.completion
 COMP_WORDS=(nibble qu) COMP_CWORD=1; _nibble; echo "${COMPREPLY[@]}"')"
+# An apostrophe inside single quotes would end them: besides \', each line has an even number.
+equal 'quotes for fish' '' "$(sed "s/\\\\'//g; s/[^']//g" fish.completion | grep -vx "\(''\)*" || true)"
 if command -v zsh >/dev/null; then check zsh zsh -n zsh.completion; fi
 if command -v fish >/dev/null; then check fish fish -n fish.completion; fi
 for command in $commands; do

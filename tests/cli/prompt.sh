@@ -6,7 +6,7 @@ expected=$(text -p 'There was once a king')
 printf 'There was once a king' >prompt
 equal 'from a file' "$expected" "$(text --file prompt)"
 equal 'from stdin' "$expected" "$(text --file - <prompt)"
-equal 'from a pipe' "$expected" "$(text --file <(cat prompt))"
+equal 'from a pipe' "$expected" "$(text -f <(cat prompt))"
 empty=$(text -p '')
 check 'an empty prompt begins with BOS' [ -n "$empty" ]
 equal 'no prompt at all' "$empty" "$(text)"
@@ -21,6 +21,7 @@ printf 'a\0b' >nul
 refused 3 'nul: *NUL byte, at offset 1' generate "$MODEL" --file nul -n 1
 refused 6 'nosuch: *No such file or directory' generate "$MODEL" --file nosuch
 refused 6 '.: *Is a directory' generate "$MODEL" --file .
+if [ -e /dev/zero ]; then refused 6 '/dev/zero: *File too large' generate "$MODEL" --file /dev/zero; fi
 refused 2 'the prompt has * tokens, but the context is 512; shorten it' generate "$MODEL" --file "$MODEL/heldout.txt"
 refused 2 'the prompt has 5 tokens, but the context is 4; shorten it or raise --context' generate "$MODEL" -p 'Once upon a time' -c 4
 check 'a prompt that fills the context' nibble generate "$MODEL" -p 'Once upon a time' -c 5
