@@ -41,8 +41,8 @@ nib_status nib__directory_make(const char *path, nib_err *err);
 /* Removes a file, or a directory with the plain files in it (one level deep; with a directory in it
  * nothing is removed). Nothing there is no error. */
 nib_status nib__path_remove(const char *path, nib_err *err);
-nib_status nib__path_removable(const char *path,
-                               nib_err *err); /* would it be, as far as can be seen? */
+/* Would it be removed, as far as can be seen? */
+nib_status nib__path_removable(const char *path, nib_err *err);
 
 /* NIB_IO with "PATH: cannot ACTION: <errno's text>". */
 nib_status nib__file_fail(nib_err *err, const char *path, const char *action);

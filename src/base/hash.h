@@ -7,7 +7,9 @@
 
 #include "base.h"
 
-typedef struct nib_hash { uint64_t low, high; } nib_hash;
+typedef struct nib_hash {
+    uint64_t low, high;
+} nib_hash;
 
 nib_hash nib__hash_bytes(const void *bytes, uint64_t size);
 bool nib__hash_equal(nib_hash a, nib_hash b);

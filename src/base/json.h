@@ -76,8 +76,9 @@ nib_status nib__json_status(const nib_json *json, nib_err *err);
 /* For json_value.c: the same with NIB_NO_MEMORY. */
 void nib__json_fail_memory(nib_json *json, size_t bytes);
 
-/* ---- reading helpers: each reads the next event, which must match, else json->err says what was
- * found ---- */
+/* ---- reading helpers ---- */
+
+/* Each reads the next event, which must match, else json->err says what was found. */
 
 bool nib__json_expect(nib_json *json, nib_json_event event);
 bool nib__json_read_int64(nib_json *json, int64_t min, int64_t max, int64_t *out);

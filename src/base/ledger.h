@@ -47,8 +47,7 @@ typedef struct nib_candidate {
 
 typedef struct nib_ledger_layer {
     const char *name, *role, *asked, *done; /* scheme@device */
-    const char
-        *rule; /* which rule decided: "recipe", "--skip lm_head", "mxfp8 keeps the output layer" */
+    const char *rule;    /* which decided: "recipe", "--skip lm_head", "mxfp8 keeps the head" */
     const char *allowed; /* what allowed the rung; NULL: none needed, or denied */
     nib_rung rung;
     bool denied; /* no allowed way */
@@ -62,9 +61,8 @@ typedef struct nib_ledger_layer {
     size_t use_count;
     nib_candidate *candidates; /* only with --layer and --engine */
     size_t candidate_count;
-    bool detailed; /* asked for by --layer */
-    nib_reason
-        *advice; /* planned again with one thing changed: code is the option, text what it brings */
+    bool detailed;      /* asked for by --layer */
+    nib_reason *advice; /* planned again with one change: code is the option, text what it brings */
     size_t advice_count;
 } nib_ledger_layer;
 

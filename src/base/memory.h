@@ -31,14 +31,15 @@ typedef struct nib_arena {
 
 void nib__arena_init(nib_arena *arena, const nib_allocator *a, size_t limit);
 void nib__arena_free(nib_arena *arena);
-void *nib__arena_take(nib_arena *arena, size_t count,
-                      size_t size); /* zeroed, 16-aligned; NULL: none left */
+/* Zeroed, aligned to 16 bytes; NULL: none left. */
+void *nib__arena_take(nib_arena *arena, size_t count, size_t size);
 char *nib__arena_copy(nib_arena *arena, const char *text, size_t size); /* adds a NUL */
 
-/* ---- blocks: anonymous maps, 64-byte aligned at least, in huge pages where the system gives them
- * ---- */
+/* ---- blocks: anonymous maps ---- */
 
-void *nib__block_take(size_t bytes); /* zeroed; NULL when memory runs out */
+/* Zeroed, at the start of a page, in huge pages where the system gives them; NULL when memory runs
+ * out. */
+void *nib__block_take(size_t bytes);
 void nib__block_free(void *p, size_t bytes);
 
 #endif

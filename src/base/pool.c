@@ -29,10 +29,10 @@
 
 enum {
     MOST_THREADS = 1024,
-    PARTS_PER_THREAD =
-        8, /* few enough that the counter is not busy, many enough to even out the ends */
-    SPIN_NS =
-        30000, /* a decode step hands out its next job within this time; sleeping costs more */
+    /* Few enough that the counter is not busy, many enough to even out the ends. */
+    PARTS_PER_THREAD = 8,
+    /* A decode step hands out its next job within this time; sleeping costs more. */
+    SPIN_NS = 30000,
     SPIN_TRIES = 32, /* between looks at the clock */
     LINE = 64,
 };
@@ -389,8 +389,8 @@ nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, n
     pool->workers = workers;
     pool->threads = threads;
     pool->spin = threads <= cores;
-    atomic_init(&pool->gate,
-                NUMBER); /* job 1 has been, so that a worker that has seen 0 is not confused */
+    /* Job 1 has been, so that a worker that has seen 0 is not confused. */
+    atomic_init(&pool->gate, NUMBER);
     atomic_init(&pool->next, 0);
     atomic_init(&pool->pieces, 0);
     atomic_init(&pool->phase, 0);

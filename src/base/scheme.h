@@ -29,7 +29,7 @@ typedef enum nib_act {
     NIB_ACT_FLOAT,
     NIB_ACT_I8_TOKEN,  /* int8, one dynamic scale per token */
     NIB_ACT_I8_STATIC, /* int8, one fixed scale per tensor */
-    NIB_ACT_I4_TOKEN,  /* -8..7 or 0..15, one dynamic scale per token */
+    NIB_ACT_I4_TOKEN,  /* -8..7, one dynamic scale per token */
     NIB_ACT_E4M3_TOKEN,
     NIB_ACT_MX8, /* e4m3 in blocks of 32 along k */
     NIB_ACT_COUNT
@@ -84,10 +84,12 @@ typedef enum nib_store {
 } nib_store;
 
 /* One linear weight, as files mean it. Pointers belong to the checkpoint (or the quantizer's
- * buffer) and may be unaligned. The value of element (i, j) of group g: ZERO_NONE  code * scale
- * ZERO_INT (code - zero) * scale      ZERO_FLOAT  code * scale + zero (for tinygemm files the
- * loader has already taken 8 off the unsigned code). Read it through the functions below: a store
- * may keep scales among its codes, and rows may lie in another order. */
+ * buffer) and may be unaligned. The value of element (i, j) of group g:
+ *   ZERO_NONE   code * scale
+ *   ZERO_INT    (code - zero) * scale
+ *   ZERO_FLOAT  code * scale + zero; of tinygemm files the loader has taken 8 off the unsigned code
+ * Read it through the functions below: a store may keep scales among its codes, and rows may lie in
+ * another order. */
 typedef struct nib_weight {
     nib_scheme scheme;
     int64_t n, k;

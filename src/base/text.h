@@ -29,8 +29,7 @@ nib_status nib__text_flush(nib_text *text, const nib_sink *sink, nib_err *err);
 const char *nib__say_count(char out[32], uint64_t value);
 const char *nib__say_bytes(char out[32], uint64_t bytes);
 /* A name from a file, safe for a terminal: control characters, quotes and bad UTF-8 as \xNN, cut
- * with
- * "..." when longer than fits. */
+ * with "..." when longer than fits. */
 const char *nib__say_name(char *out, size_t out_size, const char *name, size_t size);
 
 /* Length of the valid UTF-8 sequence at s (1..4), or 0. No overlong forms, no surrogates, <=

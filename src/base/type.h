@@ -47,21 +47,28 @@ bool nib__type_is_float(nib_type type);                        /* F16 BF16 F32 F
 
 float nib__f16_to_f32(uint16_t h);
 uint16_t nib__f32_to_f16(float f); /* overflow to infinity, NaN kept quiet */
+
 float nib__bf16_to_f32(uint16_t h);
-uint16_t nib__f32_to_bf16(float f);   /* NaN becomes 0x7fc0 with the sign kept */
-float nib__e4m3_to_f32(uint8_t code); /* e4m3fn: no infinity, 0x7f and 0xff are NaN */
-uint8_t
-nib__f32_to_e4m3(float f); /* over 448 after rounding becomes NaN (as PyTorch's cast up to 2.11) */
-uint8_t nib__f32_to_e4m3_saturated(float f); /* clamped to +-448 first; NaN stays NaN */
+uint16_t nib__f32_to_bf16(float f); /* NaN becomes 0x7fc0 with the sign kept */
+
+/* e4m3fn: no infinity, 0x7f and 0xff are NaN. Over 448 after rounding is NaN, as in PyTorch's cast
+ * up to 2.11; saturated: clamped to +-448 first, NaN stays NaN. */
+float nib__e4m3_to_f32(uint8_t code);
+uint8_t nib__f32_to_e4m3(float f);
+uint8_t nib__f32_to_e4m3_saturated(float f);
+
 float nib__e5m2_to_f32(uint8_t code);
 uint8_t nib__f32_to_e5m2(float f);           /* overflow to infinity */
 uint8_t nib__f32_to_e5m2_saturated(float f); /* clamped to +-57344 first */
-float nib__e8m0_to_f32(uint8_t code); /* 2^(code-127); 255 is NaN; code 0 is the denormal 2^-127 */
-uint8_t
-nib__f32_to_e8m0_up(float f); /* smallest power of two >= |f|, within 2^-127..2^127; NaN is 255 */
-float nib__e2m1_to_f32(uint8_t code); /* low 4 bits */
-uint8_t nib__f32_to_e2m1(
-    float f); /* saturating, -0 kept; NaN becomes -0 as in ONNX, as the format has none */
+
+/* 2^(code - 127); 255 is NaN, 0 the denormal 2^-127. Up: the smallest power of two >= |f|, within
+ * 2^-127..2^127. */
+float nib__e8m0_to_f32(uint8_t code);
+uint8_t nib__f32_to_e8m0_up(float f);
+
+/* The low 4 bits of code. Saturating, -0 kept; there is no NaN, which becomes -0 as in ONNX. */
+float nib__e2m1_to_f32(uint8_t code);
+uint8_t nib__f32_to_e2m1(float f);
 
 /* ---- arrays. Strides are elements; from may be unaligned ---- */
 

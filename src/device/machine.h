@@ -17,14 +17,12 @@ typedef struct nib_fact_source {
 typedef struct nib_machine {
     const char *name, *title;
     bool here;
-    char cpu[64]; /* this machine: the processor's own name */
-    int threads;  /* this machine: of the pool */
-    const struct nib_machine
-        *host;       /* the CPU beside this device, where work may go if allowed; NULL */
-    nib_query facts; /* the device facts only */
+    char cpu[64];                   /* this machine: the processor's own name */
+    int threads;                    /* this machine: of the pool */
+    const struct nib_machine *host; /* the CPU beside it, where work may go if allowed; NULL */
+    nib_query facts;                /* the device facts only */
     double bytes_per_s;
-    double rate[NIB_UNIT_COUNT]; /* operations per second (a multiply-add is two); 0: has no such
-                                    unit */
+    double rate[NIB_UNIT_COUNT]; /* operations/s (a multiply-add is two); 0: has no such unit */
     double launch_s;             /* per operation */
     uint64_t memory;             /* bytes */
     bool measured;               /* rates were measured here, not published */

@@ -122,29 +122,28 @@ typedef struct nib_fact_info {
 } nib_fact_info;
 
 extern const nib_fact_info nib__fact_info[NIB_FACT_COUNT];
-extern const char *const nib__op_names[], *const nib__code_names[],
-                                              *const nib__act_names[],
-                                                  *const nib__type_names[],
-                                                      *const nib__device_names[],
-                                                          *const nib__maker_names[],
-                                                              *const nib__isa_names[],
-                                                                  *const nib__zero_names[],
-                                                                      *const nib__wish_names[],
-                                                                          *const nib__phase_names[];
+extern const char *const nib__op_names[];
+extern const char *const nib__code_names[];
+extern const char *const nib__act_names[];
+extern const char *const nib__type_names[];
+extern const char *const nib__device_names[];
+extern const char *const nib__maker_names[];
+extern const char *const nib__isa_names[];
+extern const char *const nib__zero_names[];
+extern const char *const nib__wish_names[];
+extern const char *const nib__phase_names[];
 
 /* What is known of one product on one device. */
 typedef struct nib_query {
     int64_t fact[NIB_FACT_COUNT];
 } nib_query;
 
-/* ---- conditions
- * ---------------------------------------------------------------------------------- */
+/* ---- conditions ---- */
 
 typedef enum nib_relation {
     NIB_REL_END,
     NIB_REL_IS,
-    NIB_REL_ONE_OF, /* arg: ENUM: bits of the allowed values; INT: the allowed powers of two, or-ed
-                     */
+    NIB_REL_ONE_OF, /* arg: ENUM: bits of the allowed values; INT: powers of two, or-ed */
     NIB_REL_MIN,
     NIB_REL_MAX,
     NIB_REL_MULTIPLE, /* fact % arg == 0; a group of a row or tensor always is */

@@ -38,8 +38,8 @@ typedef struct nib_packing {
     const char *name;
     int64_t step; /* pack() parts begin at multiples of it */
     uint64_t (*bytes)(const nib_weight *w);
-    void (*pack)(const nib_weight *w, void *out, int64_t n0,
-                 int64_t n1); /* out: start of the whole block */
+    /* Outputs n0..n1; out: start of the whole block. */
+    void (*pack)(const nib_weight *w, void *out, int64_t n0, int64_t n1);
 } nib_packing;
 
 typedef union nib_run {
@@ -77,15 +77,14 @@ typedef struct nib_kernel {
     int rank;              /* lower runs first among rows whose conditions hold */
     nib_unit unit;
     int64_t n_step; /* linear parts begin at multiples of it */
-    int64_t m_best; /* m from which the row outdoes lower ranks; 0: always (a heuristic, no
-                       condition) */
+    int64_t m_best; /* m from which the row outdoes lower ranks (no condition); 0: always */
     const nib_packing *packing;
-    size_t (*scratch)(const void *args); /* NULL: none; never shrinks as m grows: asked once, for
-                                            the largest m */
+    /* Bytes for one worker, of the operation's arguments; NULL: none. Never shrinks as m grows: it
+     * is asked once, for the largest m. */
+    size_t (*scratch)(const void *args);
     nib_run run;
     const nib_peer *peer; /* NULL: Nibble's own */
-    const char
-        *note; /* one line for the documentation; of a peer: what its engine does when it refuses */
+    const char *note; /* one line for the documentation; of a peer: what it does when it refuses */
 } nib_kernel;
 
 /* All rows, Nibble's first. */

@@ -30,7 +30,7 @@ typedef struct nib_input {
     int32_t *zero; /* [m]; all 0 when symmetric */
     int32_t *sums; /* I8, I4: [m][groups] sum of the codes of each weight group */
     float *fsums;  /* FLOAT with float zeros: [m][groups] sum of x over each weight group, in the
-                      order of  a product with codes that are all 1 */
+                      order of a product with codes that are all 1 */
     int64_t ld, groups;
     int64_t group; /* elements of k per group: the weight's, k for a row */
 } nib_input;

@@ -62,8 +62,8 @@ typedef enum nib_int_kind { NIB_INT_PLAIN, NIB_INT_PAIR, NIB_INT_WIDE } nib_int_
 
 nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l);
 
-/* What a kind needs of one token's group, whose (code - z) sum to t; PAIR: -z in the low half, -t in
- * the high half. */
+/* What a kind needs of one token's group, whose (code - z) sum to t; PAIR: -z in the low half, -t
+ * in the high half. */
 NIB_INLINE int32_t nib__int_term(int32_t t, int32_t z, nib_int_kind kind, int offset)
 {
     switch (kind) {
