@@ -62,9 +62,6 @@ struct nib_pool {
     char pad2[LINE];
     atomic_uint_fast64_t pieces; /* finished by workers, in nib__pool_each */
     char pad3[LINE];
-    atomic_uint_fast64_t phase; /* of the barrier */
-    atomic_int waiting;         /* in the barrier */
-    char pad4[LINE];
     atomic_int sleepers;
     atomic_bool stop;
     pthread_mutex_t lock;
@@ -269,21 +266,6 @@ void nib__pool_each(nib_pool *pool, bool flush_denormals, nib_pool_job job, void
     run_job(pool, true);
 }
 
-void nib__pool_barrier(nib_pool *pool)
-{
-    if (pool->threads == 1)
-        return;
-    const uint64_t phase = atomic_load(&pool->phase);
-    if (atomic_fetch_add(&pool->waiting, 1) + 1 < pool->threads) {
-        while (atomic_load(&pool->phase) == phase)
-            wait_change(pool, &pool->phase, phase);
-        return;
-    }
-    atomic_store(&pool->waiting, 0);
-    atomic_store(&pool->phase, phase + 1);
-    wake(pool);
-}
-
 /* ---- cores ---- */
 
 #if defined(__linux__)
@@ -393,8 +375,6 @@ nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, n
     atomic_init(&pool->gate, NUMBER);
     atomic_init(&pool->next, 0);
     atomic_init(&pool->pieces, 0);
-    atomic_init(&pool->phase, 0);
-    atomic_init(&pool->waiting, 0);
     atomic_init(&pool->sleepers, 0);
     atomic_init(&pool->stop, false);
     pthread_mutex_init(&pool->lock, NULL);
@@ -417,12 +397,6 @@ void nib__pool_close(nib_pool *pool)
         end(pool, pool->threads);
 }
 
-int nib__pool_threads(const nib_pool *pool)
-{
-    return pool->threads;
-}
+int nib__pool_threads(const nib_pool *pool) { return pool->threads; }
 
-bool nib__pool_pinned(const nib_pool *pool)
-{
-    return pool->pinned;
-}
+bool nib__pool_pinned(const nib_pool *pool) { return pool->pinned; }

@@ -32,10 +32,8 @@ typedef void (*nib_pool_job)(void *ctx, int worker, int64_t begin, int64_t end);
 void nib__pool_run(nib_pool *pool, int64_t count, int64_t grain, bool flush_denormals,
                    nib_pool_job job, void *ctx);
 
-/* One piece per worker, all at once: job(ctx, worker, worker, worker + 1). nib__pool_barrier may be
- * called inside by every worker. */
+/* One piece per worker, all at once: job(ctx, worker, worker, worker + 1). */
 void nib__pool_each(nib_pool *pool, bool flush_denormals, nib_pool_job job, void *ctx);
-void nib__pool_barrier(nib_pool *pool);
 
 /* Monotonic clock in nanoseconds. */
 uint64_t nib__now_ns(void);
