@@ -219,12 +219,10 @@ static void run_linear(nib_runner *r, const nib_node *node, int64_t m)
     if (r->observer.see)
         r->observer.see(r->observer.ctx, node->site, values(r, node->from), r->ops.ld[node->from],
                         m, loaded->w.k);
-    const bool head = node->to == NIB_BUFFER_LOGITS;
     const nib_linear args = {.w = &loaded->w,
                              .packed = nib__weight_packed(loaded, row),
                              .x = input_of(r, node, m),
-                             .y = head ? (float *)(void *)r->at[NIB_BUFFER_LOGITS]
-                                       : values(r, node->to),
+                             .y = values(r, node->to),
                              .ldy = r->ops.ld[node->to],
                              .bias = loaded->bias};
     const int64_t step = nib__max(1, row->n_step), count = nib__ceil_div(loaded->w.n, step);

@@ -55,8 +55,8 @@ static nib_status open_converted(loading *l, nib_err *err)
     const bool quantize = nib__scheme_is_quantized(to);
     if (quantize && nib__scheme_is_quantized(&l->from.scheme))
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s is already quantized; quantize from the float checkpoint instead",
-                         "the weight");
+                         "the weight is already quantized; quantize from the float checkpoint "
+                         "instead");
     if (to->act == NIB_ACT_I8_STATIC && quantize)
         return nib__fail(err, NIB_USAGE,
                          "static activation scales need a calibration text; run nibble quantize "

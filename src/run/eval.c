@@ -8,13 +8,19 @@
 #include "precise.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <math.h>
+#include <stdio.h>
 
 enum {
     TEXT_LIMIT = 1 << 30,
     LOGITS_LIMIT = 1 << 24, /* floats per pass: 64 MiB */
 };
+
+/* What one predicted token adds. */
+typedef struct token_score {
+    double loss, kl;
+    bool agreed;
+} token_score;
 
 typedef struct evaluation {
     nib_session *session, *against;
@@ -23,16 +29,10 @@ typedef struct evaluation {
     int64_t window;
     double loss, kl; /* sums */
     int64_t predicted, agreed;
-    struct token_score *scores; /* [NIB_CHUNK] */
-    uint64_t done, total;       /* bytes, for the progress */
+    token_score *scores;  /* [NIB_CHUNK] */
+    uint64_t done, total; /* bytes, for the progress */
     nib_err *err;
 } evaluation;
-
-/* What one predicted token adds. */
-typedef struct token_score {
-    double loss, kl;
-    bool agreed, bad;
-} token_score;
 
 typedef struct scoring {
     const float *logits, *other; /* [count][vocab]; other NULL: none */
@@ -64,7 +64,6 @@ static void job_score(void *ctx, int worker, int64_t begin, int64_t end)
         const double all = log_sum(logits, s->vocab, &best);
         token_score *score = &s->scores[i];
         *score = (token_score){.loss = all - (double)logits[s->targets[i]]};
-        score->bad = !isfinite(score->loss);
         if (!s->other)
             continue;
         const float *other = s->other + i * s->vocab;
@@ -104,12 +103,14 @@ static nib_status eval_window(evaluation *e, const int32_t *ids, int64_t count)
             NIB_TRY(step(e->against, ids, first, part, count - 1, &s.other, e->err));
         nib__pool_run(e->session->model->engine->pool, scored, 4, false, job_score, &s);
         for (int64_t i = 0; i < scored; i++) {
-            if (s.scores[i].bad)
+            const bool lost = !isfinite(s.scores[i].loss);
+            if (lost || !isfinite(s.scores[i].kl))
                 return nib__fail(e->err, NIB_CHECK_FAILED,
-                                 "the loss of predicted token %" PRId64
-                                 " is not finite; `nibble verify` finds the tensor "
+                                 "the %s of predicted token %" PRId64
+                                 " is not finite; `nibble verify` of %s model finds the tensor "
                                  "that holds NaN or Inf",
-                                 e->predicted + i);
+                                 lost ? "loss" : "distance to the other model", e->predicted + i,
+                                 lost ? "the" : "that");
             e->loss += s.scores[i].loss;
             e->kl += s.scores[i].kl;
             e->agreed += s.scores[i].agreed;

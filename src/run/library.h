@@ -36,9 +36,9 @@ struct nib_session {
     nib_runner runner;
 };
 
-/* Opens the tokenizer when first asked for. */
 /* NIB_USAGE for a model that was opened only to look at. */
 nib_status nib__model_runs(const nib_model *model, nib_err *err);
+/* Opens the tokenizer when first asked for. */
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
 
 /* The request's recipe against the model's layers, with the layers as the recipe sees them:

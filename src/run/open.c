@@ -100,7 +100,8 @@ nib_status nib_tokenize(nib_model *model, const char *text, size_t size, bool ad
 
 void nib_tokens_free(nib_model *model, int32_t *ids)
 {
-    nib__tokenizer_ids_free(model->tokenizer, ids);
+    if (ids) /* without ids there may be no tokenizer either */
+        nib__tokenizer_ids_free(model->tokenizer, ids);
 }
 
 nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count, const nib_sink *sink,
@@ -169,11 +170,13 @@ nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t 
 nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t position,
                                 nib_err *err)
 {
-    if (sequence < 0 || sequence >= session->runner.kv.sequences || position < 0)
+    if (sequence < 0 || sequence >= session->runner.kv.sequences)
         return nib__fail(err, NIB_USAGE,
-                         "sequence %d at position %d is not one of the %" PRId64
-                         " that were opened",
-                         sequence, position, session->runner.kv.sequences);
+                         "sequence %d is not one of the %" PRId64 " that were opened", sequence,
+                         session->runner.kv.sequences);
+    if (position < 0)
+        return nib__fail(err, NIB_USAGE, "position %d of sequence %d is negative", position,
+                         sequence);
     nib__kv_truncate(&session->runner.kv, sequence, position);
     return NIB_OK;
 }

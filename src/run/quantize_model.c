@@ -44,13 +44,13 @@ static nib_status calibrate(work *w, nib_err *err)
 {
     const size_t count = w->model->net.site_count;
     const char *text = w->options->calibrate;
-    if (!nib__recipe_needs_calibration(w->recipe)) {
-        if (text)
-            return nib__fail(
-                err, NIB_USAGE,
-                "--calibrate %s has no effect: the recipe has no static activation scales", text);
+    const bool needed = nib__recipe_needs_calibration(w->recipe);
+    if (text && !needed)
+        return nib__fail(err, NIB_USAGE,
+                         "--calibrate %s has no effect: the recipe has no static activation scales",
+                         text);
+    if (!needed || w->options->dry_run) /* sizes and ledger do not depend on the scales */
         return NIB_OK;
-    }
     if (!text)
         return nib__fail(
             err, NIB_USAGE,
@@ -95,8 +95,7 @@ static nib_status run(work *w, nib_form form, const nib_sink *sink, nib_err *err
     nib_engine *engine = w->model->engine;
     NIB_TRY(name_output(w, err));
     NIB_TRY(choose_layers(w, err));
-    if (!o->dry_run)
-        NIB_TRY(calibrate(w, err));
+    NIB_TRY(calibrate(w, err));
     const nib_quantize_job job = {.checkpoint = w->model->net.checkpoint,
                                   .layers = w->layers,
                                   .count = w->model->net.site_count,

@@ -8,11 +8,6 @@
 
 /* ---- added tokens ---- */
 
-static bool read_flag(nib_json *json, bool *flag)
-{
-    return nib__json_read_bool(json, flag);
-}
-
 static bool read_added_key(nib_loader *loader, nib_json *json, nib_added *added)
 {
     if (nib__json_is(json, "content")) {
@@ -22,15 +17,15 @@ static bool read_added_key(nib_loader *loader, nib_json *json, nib_added *added)
     if (nib__json_is(json, "id"))
         return nib__json_read_int64(json, 0, NIB_TOKENIZER_IDS - 1, &added->id);
     if (nib__json_is(json, "special"))
-        return read_flag(json, &added->special);
+        return nib__json_read_bool(json, &added->special);
     if (nib__json_is(json, "single_word"))
-        return read_flag(json, &added->single_word);
+        return nib__json_read_bool(json, &added->single_word);
     if (nib__json_is(json, "lstrip"))
-        return read_flag(json, &added->lstrip);
+        return nib__json_read_bool(json, &added->lstrip);
     if (nib__json_is(json, "rstrip"))
-        return read_flag(json, &added->rstrip);
+        return nib__json_read_bool(json, &added->rstrip);
     if (nib__json_is(json, "normalized"))
-        return read_flag(json, &added->normalized);
+        return nib__json_read_bool(json, &added->normalized);
     return nib__json_skip(json); /* __type and such */
 }
 

@@ -22,6 +22,10 @@ refused 3 'nul: *NUL byte, at offset 1' generate "$MODEL" --file nul -n 1
 refused 6 'nosuch: *No such file or directory' generate "$MODEL" --file nosuch
 refused 6 '.: *Is a directory' generate "$MODEL" --file .
 if [ -e /dev/zero ]; then refused 6 '/dev/zero: *File too large' generate "$MODEL" --file /dev/zero; fi
+equal 'Ctrl-C while the prompt is awaited' 130 "$(sleep 1 | {
+    timeout -s INT --preserve-status 0.4 "$NIBBLE" generate "$MODEL" -f - 2>/dev/null
+    echo $?
+})"
 refused 2 'the prompt has * tokens, but the context is 512; shorten it' generate "$MODEL" --file "$MODEL/heldout.txt"
 refused 2 'the prompt has 5 tokens, but the context is 4; shorten it or raise --context' generate "$MODEL" -p 'Once upon a time' -c 4
 check 'a prompt that fills the context' nibble generate "$MODEL" -p 'Once upon a time' -c 5

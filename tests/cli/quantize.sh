@@ -15,6 +15,7 @@ check 'static scales run' nibble generate q -n 2
 rm -rf q
 refused 2 '*static*--calibrate TEXT' quantize m q --recipe int8dq-static
 refused 2 '--calibrate text.txt has no effect: *' quantize m q --recipe int8wo --calibrate text.txt
+refused 2 '--calibrate text.txt has no effect: *' quantize m q --recipe int8wo --calibrate text.txt --dry-run
 refused 6 'nosuch: *' quantize m q --recipe int8dq-static --calibrate nosuch
 
 nibble quantize m q --recipe 8da4w --json 2>err | members quantize schema=1 'format="torchao"' bytes_before=int bytes_after=int files=1 layers[].name=str \

@@ -256,6 +256,10 @@ static void test_nan(void **state)
     }
     assert_refused(&o, NULL, path, 0, NIB_CHECK_FAILED,
                    "the loss of predicted token 0 is not finite");
+    opened good = open_shipped(NULL, "f32");
+    assert_refused(&good, &o, path, 0, NIB_CHECK_FAILED,
+                   "the distance to the other model of predicted token 0 is not finite");
+    close_opened(&good);
     close_opened(&o);
     drop_directory(directory);
 }
