@@ -6,6 +6,7 @@
  * multiply-adds.
  */
 #include "kernel.h"
+#include "machine.h"
 #include "pool.h"
 
 #include <math.h>
@@ -349,26 +350,10 @@ static void check_equal(const product *p, const float *want, const char *name, c
         }
 }
 
-static int64_t isa_here(void)
-{
-    int64_t isa = 0;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        isa |= NIB_ISA_AVX2;
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
-        isa |= NIB_ISA_AVX512;
-    if (isa & NIB_ISA_AVX512 && __builtin_cpu_supports("avx512bf16"))
-        isa |= NIB_ISA_AVX512BF16;
-#endif
-    return isa;
-}
-
 static bool allowed(const nib_kernel *row, const shape *s)
 {
     nib_query q = {{0}};
-    q.fact[NIB_FACT_ISA] = isa_here();
+    q.fact[NIB_FACT_ISA] = nib__cpu_isa();
     q.fact[NIB_FACT_GROUP] = s->code <= NIB_CODE_BF16 ? 0 : s->group;
     q.fact[NIB_FACT_K] = s->k;
     q.fact[NIB_FACT_N] = s->n;
@@ -686,7 +671,7 @@ static void test_vdpbf16ps(void **state)
     (void)state;
 #if defined(__x86_64__)
     rng r = {42};
-    if (!(isa_here() & NIB_ISA_AVX512BF16))
+    if (!(nib__cpu_isa() & NIB_ISA_AVX512BF16))
         skip();
     for (int round = 0; round < 40; round++)
         for (int kinds = 0; kinds < 3125; kinds++)

@@ -5,6 +5,7 @@
  * patterns.
  */
 #include "kernel.h"
+#include "machine.h"
 #include "pool.h"
 
 #include <math.h>
@@ -189,27 +190,11 @@ static void free_problem(problem *p)
 
 /* ---- running a row ---- */
 
-static int64_t machine(void)
-{
-    int64_t have = 0;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        have |= NIB_ISA_AVX2;
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
-        have |= NIB_ISA_AVX512;
-    if (__builtin_cpu_supports("avx512vnni"))
-        have |= NIB_ISA_AVX512VNNI;
-#endif
-    return have;
-}
-
 /* Does the row take the shape, by its own conditions, on this machine? */
 static bool takes(const nib_kernel *row, const shape *s)
 {
     nib_query q = {{0}};
-    q.fact[NIB_FACT_ISA] = machine();
+    q.fact[NIB_FACT_ISA] = nib__cpu_isa();
     q.fact[NIB_FACT_N] = s->n;
     q.fact[NIB_FACT_K] = s->k;
     q.fact[NIB_FACT_M] = s->m;
@@ -354,7 +339,7 @@ static void test_shapes(void **state)
                                      .values = (values)v};
                     check(s);
                 }
-    assert_true(compared > 0 || (machine() & NIB_ISA_AVX2) == 0);
+    assert_true(compared > 0 || (nib__cpu_isa() & NIB_ISA_AVX2) == 0);
 }
 
 /* Each m and n with the founding scheme, int4 in groups of 32, and int8 by row. */

@@ -4,6 +4,7 @@
  * base's casts; every other row against the reference, bit for bit.
  */
 #include "kernel.h"
+#include "machine.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -43,14 +44,8 @@ static const nib_kernel *row_named(const char *name)
 
 static bool runs_here(const nib_kernel *row)
 {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (strstr(row->name, "__avx512") != NULL && !__builtin_cpu_supports("avx512bw"))
-        return false;
-    if (strstr(row->name, "__avx2") != NULL && !__builtin_cpu_supports("avx2"))
-        return false;
-#endif
-    return row->run.any != NULL;
+    nib_query here = {{[NIB_FACT_ISA] = nib__cpu_isa()}};
+    return nib__kernel_built(row) && nib__kernel_holds(row, &here, true);
 }
 
 /* ---- one job with its own buffers ---- */
