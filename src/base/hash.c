@@ -16,10 +16,7 @@ nib_hash nib__hash_bytes(const void *bytes, uint64_t size)
     return from_xxh(XXH3_128bits(bytes, (size_t)size));
 }
 
-bool nib__hash_equal(nib_hash a, nib_hash b)
-{
-    return a.low == b.low && a.high == b.high;
-}
+bool nib__hash_equal(nib_hash a, nib_hash b) { return a.low == b.low && a.high == b.high; }
 
 const char *nib__hash_text(char out[33], nib_hash hash)
 {

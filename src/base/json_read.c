@@ -164,14 +164,12 @@ static const char *skip_escape(const char *at, const char *end)
     case 'f':
     case 'n':
     case 'r':
-    case 't':
-        return at + 2;
+    case 't': return at + 2;
     case 'u':
         return end - at >= 6 && is_hex(at[2]) && is_hex(at[3]) && is_hex(at[4]) && is_hex(at[5])
                    ? at + 6
                    : NULL;
-    default:
-        return NULL;
+    default: return NULL;
     }
 }
 
@@ -319,8 +317,7 @@ static nib_json_event read_value(nib_json *json, const char *at)
         json->state = AT_NEXT;
         return json->event = NIB_JSON_STRING;
     case '{':
-    case '[':
-        return open_container(json, at, *at == '{');
+    case '[': return open_container(json, at, *at == '{');
     case 't':
         if (begins(at, end, "true", 4))
             return take(json, at, 4, NIB_JSON_TRUE);
@@ -389,10 +386,8 @@ nib_json_event nib__json_next(nib_json *json)
     case AT_FIRST_ITEM:
         return at < json->end && *at == ']' ? close_container(json, at, false)
                                             : read_value(json, at);
-    case AT_NEXT:
-        return read_next(json, at);
-    default:
-        return read_value(json, at);
+    case AT_NEXT: return read_next(json, at);
+    default: return read_value(json, at);
     }
 }
 

@@ -22,15 +22,9 @@ static uint32_t hex4(const char *at)
     return value;
 }
 
-static bool is_high(uint32_t unit)
-{
-    return unit >= 0xd800 && unit <= 0xdbff;
-}
+static bool is_high(uint32_t unit) { return unit >= 0xd800 && unit <= 0xdbff; }
 
-static bool is_low(uint32_t unit)
-{
-    return unit >= 0xdc00 && unit <= 0xdfff;
-}
+static bool is_low(uint32_t unit) { return unit >= 0xdc00 && unit <= 0xdfff; }
 
 /* Decodes the \u escape, or pair of them, at *at and advances; false for a lone surrogate. */
 static bool unicode_escape(const char **at, const char *end, uint32_t *point)
@@ -262,30 +256,18 @@ bool nib__json_double(nib_json *json, double *out)
 static const char *event_name(nib_json_event event)
 {
     switch (event) {
-    case NIB_JSON_OBJECT:
-        return "an object";
-    case NIB_JSON_OBJECT_END:
-        return "the end of the object";
-    case NIB_JSON_ARRAY:
-        return "an array";
-    case NIB_JSON_ARRAY_END:
-        return "the end of the array";
-    case NIB_JSON_KEY:
-        return "a key";
-    case NIB_JSON_STRING:
-        return "a string";
-    case NIB_JSON_NUMBER:
-        return "a number";
-    case NIB_JSON_TRUE:
-        return "true";
-    case NIB_JSON_FALSE:
-        return "false";
-    case NIB_JSON_NULL:
-        return "null";
-    case NIB_JSON_END:
-        return "the end of the text";
-    default:
-        return "an error";
+    case NIB_JSON_OBJECT: return "an object";
+    case NIB_JSON_OBJECT_END: return "the end of the object";
+    case NIB_JSON_ARRAY: return "an array";
+    case NIB_JSON_ARRAY_END: return "the end of the array";
+    case NIB_JSON_KEY: return "a key";
+    case NIB_JSON_STRING: return "a string";
+    case NIB_JSON_NUMBER: return "a number";
+    case NIB_JSON_TRUE: return "true";
+    case NIB_JSON_FALSE: return "false";
+    case NIB_JSON_NULL: return "null";
+    case NIB_JSON_END: return "the end of the text";
+    default: return "an error";
     }
 }
 

@@ -50,25 +50,13 @@ static void close_with(nib_jsonw *w, const char *bracket)
     w->need_comma = true;
 }
 
-void nib__jsonw_object(nib_jsonw *w)
-{
-    open_with(w, "{");
-}
+void nib__jsonw_object(nib_jsonw *w) { open_with(w, "{"); }
 
-void nib__jsonw_object_end(nib_jsonw *w)
-{
-    close_with(w, "}");
-}
+void nib__jsonw_object_end(nib_jsonw *w) { close_with(w, "}"); }
 
-void nib__jsonw_array(nib_jsonw *w)
-{
-    open_with(w, "[");
-}
+void nib__jsonw_array(nib_jsonw *w) { open_with(w, "["); }
 
-void nib__jsonw_array_end(nib_jsonw *w)
-{
-    close_with(w, "]");
-}
+void nib__jsonw_array_end(nib_jsonw *w) { close_with(w, "]"); }
 
 /* Bytes that go out as they are, from s on. */
 static size_t plain_run(const char *s, size_t size)
@@ -158,15 +146,9 @@ static void put_word(nib_jsonw *w, const char *word)
     w->need_comma = true;
 }
 
-void nib__jsonw_bool(nib_jsonw *w, bool value)
-{
-    put_word(w, value ? "true" : "false");
-}
+void nib__jsonw_bool(nib_jsonw *w, bool value) { put_word(w, value ? "true" : "false"); }
 
-void nib__jsonw_null(nib_jsonw *w)
-{
-    put_word(w, "null");
-}
+void nib__jsonw_null(nib_jsonw *w) { put_word(w, "null"); }
 
 void nib__jsonw_pair_string(nib_jsonw *w, const char *key, const char *value)
 {

@@ -142,10 +142,7 @@ void nib__pattern_free(nib_pattern *pattern)
     nib__release(&a, pattern);
 }
 
-const char *nib__pattern_text(const nib_pattern *pattern)
-{
-    return pattern->text;
-}
+const char *nib__pattern_text(const nib_pattern *pattern) { return pattern->text; }
 
 static bool fail_match(const nib_pattern *pattern, const char *name, nib_err *err,
                        nib_status status, const char *reason)
@@ -224,11 +221,8 @@ static bool match_regex(const nib_pattern *pattern, const char *name, nib_err *e
 bool nib__pattern_matches(const nib_pattern *pattern, const char *name, nib_err *err)
 {
     switch (pattern->kind) {
-    case EXACT:
-        return strcmp(pattern->text, name) == 0;
-    case GLOB:
-        return match_glob(pattern, name, err);
-    default:
-        return match_regex(pattern, name, err);
+    case EXACT: return strcmp(pattern->text, name) == 0;
+    case GLOB: return match_glob(pattern, name, err);
+    default: return match_regex(pattern, name, err);
     }
 }

@@ -48,10 +48,7 @@ static void *default_resize(void *ctx, void *old, size_t size)
     return realloc(old, size);
 }
 
-nib_allocator nib__allocator_default(void)
-{
-    return (nib_allocator){default_resize, NULL};
-}
+nib_allocator nib__allocator_default(void) { return (nib_allocator){default_resize, NULL}; }
 
 void *nib__calloc(const nib_allocator *a, size_t count, size_t size)
 {

@@ -15,21 +15,12 @@ enum {
     OF_PART = 200,
 };
 
-static char lower(char c)
-{
-    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
-}
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
+static int least(int a, int b) { return a < b ? a : b; }
 
 /* Changes that a slip may make in a name of this length. */
-static int cap_of(size_t length)
-{
-    return length < 3 ? 0 : length < 6 ? 1 : length < 12 ? 2 : 3;
-}
+static int cap_of(size_t length) { return length < 3 ? 0 : length < 6 ? 1 : length < 12 ? 2 : 3; }
 
 /* Insertions, deletions, changes and swaps of neighbours that make b of a, case ignored; FAR if
  * more than `cap`. Only the band of cells that can stay within the cap is computed. */

@@ -37,10 +37,7 @@ int nib_status_exit(nib_status status)
     return is_status(status) ? statuses[status].exit : statuses[NIB_FAILED].exit;
 }
 
-const char *nib_version(void)
-{
-    return NIB_VERSION;
-}
+const char *nib_version(void) { return NIB_VERSION; }
 
 /* Stores a sentence that may have been cut: a code point cut in half goes, and "..." says so. */
 static void keep(nib_err *err, nib_status status, const char *text, int length)

@@ -10,10 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void nib__text_init(nib_text *text, const nib_allocator *a)
-{
-    *text = (nib_text){.allocator = a};
-}
+void nib__text_init(nib_text *text, const nib_allocator *a) { *text = (nib_text){.allocator = a}; }
 
 void nib__text_free(nib_text *text)
 {
@@ -179,10 +176,7 @@ void nib__text_double(nib_text *text, double value)
     put_number(text, value, fabs(value) <= FLT_MAX && (double)(float)value == value);
 }
 
-void nib__text_double_exact(nib_text *text, double value)
-{
-    put_number(text, value, false);
-}
+void nib__text_double_exact(nib_text *text, double value) { put_number(text, value, false); }
 
 /* ---- names ---- */
 

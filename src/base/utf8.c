@@ -4,10 +4,7 @@
  */
 #include "text.h"
 
-static bool is_tail(unsigned char c)
-{
-    return (c & 0xc0) == 0x80;
-}
+static bool is_tail(unsigned char c) { return (c & 0xc0) == 0x80; }
 
 int nib__utf8_length(const char *s, size_t size)
 {

@@ -5,7 +5,8 @@
  */
 #include "kernel.h"
 
-/* clang-format off: a family a line, so that branches that add one do not collide */
+/* A family a line, so that branches that add one do not collide. */
+/* clang-format off */
 static const nib_family *const families[] = {
     &nib__family_linear_int,
     &nib__family_quant,
