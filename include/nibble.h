@@ -133,9 +133,11 @@ typedef struct nib_model_options {
 } nib_model_options;
 
 /* path: a Hugging Face directory, its config.json or a .safetensors file. Weights stay mapped from
- * the files until nib_model_close; every rule of the format is checked before this returns.
- * options NULL: all defaults. NIB_UNSUPPORTED: an architecture, or a key of config.json that would
- * change the result, that Nibble does not know. */
+ * the files until nib_model_close; every rule of the format is checked before this returns. A file
+ * that is written to meanwhile is NIB_IO in whatever call was reading it; one that is cut short may
+ * raise SIGBUS before, for the program to handle (src/cli/terminal.c does). options NULL: all
+ * defaults. NIB_UNSUPPORTED: an architecture, or a key of config.json that would change the result,
+ * that Nibble does not know. */
 NIB_MUST_CHECK nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
                                          const nib_model_options *options, nib_err *err);
 void nib_model_close(nib_model *model);

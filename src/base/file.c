@@ -2,9 +2,9 @@
  *
  * Reading files: maps and whole small files; paths. Writing is output.c.
  *
- * A map of a file that another process shortens raises SIGBUS when the lost pages are read;
- * checkpoints are replaced by rename, never in place, so that this does not happen by our own
- * doing.
+ * A map of a file that another process shortens raises SIGBUS when the lost pages are read; the
+ * program survives that (cli/terminal.c), and nib__map_read then names the file. Checkpoints
+ * are replaced by rename, never in place, so that this does not happen by our own doing.
  */
 #include "file.h"
 
@@ -30,7 +30,7 @@ nib_status nib__file_fail(nib_err *err, const char *path, const char *action)
 }
 
 /* Opens a regular file. O_NONBLOCK, because opening a FIFO would wait for its writer. */
-static nib_status open_regular(int *out, uint64_t *size, const char *path, nib_err *err)
+static nib_status open_regular(int *out, struct stat *st, const char *path, nib_err *err)
 {
     int fd;
     do {
@@ -38,31 +38,40 @@ static nib_status open_regular(int *out, uint64_t *size, const char *path, nib_e
     } while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return nib__file_fail(err, path, "open it");
-    struct stat st;
-    if (fstat(fd, &st) != 0) {
+    if (fstat(fd, st) != 0) {
         const nib_status status = nib__file_fail(err, path, "read its size");
         close(fd);
         return status;
     }
-    if (!S_ISREG(st.st_mode)) {
+    if (!S_ISREG(st->st_mode)) {
         close(fd);
         return nib__fail(err, NIB_IO, "%s: is %s, not a regular file", path,
-                         S_ISDIR(st.st_mode)    ? "a directory"
-                         : S_ISFIFO(st.st_mode) ? "a pipe"
-                                                : "a device or socket");
+                         S_ISDIR(st->st_mode)    ? "a directory"
+                         : S_ISFIFO(st->st_mode) ? "a pipe"
+                                                 : "a device or socket");
     }
     *out = fd;
-    *size = (uint64_t)st.st_size;
     return NIB_OK;
+}
+
+static int64_t modified_ns(const struct stat *st)
+{
+#ifdef __APPLE__
+    const struct timespec at = st->st_mtimespec;
+#else
+    const struct timespec at = st->st_mtim;
+#endif
+    return (int64_t)((uint64_t)at.tv_sec * 1000000000u + (uint64_t)at.tv_nsec); /* only compared */
 }
 
 nib_status nib__map_open(nib_map *out, const char *path, nib_err *err)
 {
     int fd;
-    uint64_t size;
-    NIB_TRY(open_regular(&fd, &size, path, err));
+    struct stat st;
+    NIB_TRY(open_regular(&fd, &st, path, err));
     nib_status status = NIB_OK;
     void *at = NULL;
+    const uint64_t size = (uint64_t)st.st_size;
     if (size > SIZE_MAX / 2) {
         status = nib__fail(err, NIB_UNSUPPORTED, "%s: is larger than this machine's address space",
                            path);
@@ -73,15 +82,32 @@ nib_status nib__map_open(nib_map *out, const char *path, nib_err *err)
     }
     close(fd);
     if (status == NIB_OK)
-        *out = (nib_map){at, size};
+        *out = (nib_map){at, size, (uint64_t)st.st_dev, (uint64_t)st.st_ino, modified_ns(&st)};
     return status;
+}
+
+nib_status nib__map_read(const nib_map *map, const char *path, nib_status status, nib_err *err)
+{
+    struct stat st;
+    char shown[160];
+    if (stat(path, &st) != 0 || (uint64_t)st.st_dev != map->device ||
+        (uint64_t)st.st_ino != map->inode)
+        return status;
+    const uint64_t size = (uint64_t)st.st_size;
+    if (size == map->size && modified_ns(&st) == map->modified_ns)
+        return status;
+    return nib__fail(err, NIB_IO,
+                     "%s: another process wrote to it while it was read (%llu bytes then, %llu "
+                     "now); run again when it is whole",
+                     nib__say_name(shown, sizeof shown, path, strlen(path)),
+                     (unsigned long long)map->size, (unsigned long long)size);
 }
 
 void nib__map_close(nib_map *map)
 {
     if (map->at != NULL)
         munmap((void *)(uintptr_t)map->at, (size_t)map->size);
-    *map = (nib_map){NULL, 0};
+    *map = (nib_map){0};
 }
 
 void nib__map_release(const void *at, uint64_t size)
@@ -112,9 +138,10 @@ nib_status nib__file_read(char **out, size_t *size, const char *path, size_t lim
                           const nib_allocator *a, nib_err *err)
 {
     int fd;
-    uint64_t stated;
-    NIB_TRY(open_regular(&fd, &stated, path, err));
+    struct stat st;
+    NIB_TRY(open_regular(&fd, &st, path, err));
     nib_status status = NIB_OK;
+    const uint64_t stated = (uint64_t)st.st_size;
     void *text = NULL;
     size_t capacity = 0, got = 0;
     /* The size may be wrong (files of /proc say 0), so reading goes on until the end is seen. */

@@ -10,11 +10,17 @@
 typedef struct nib_map {
     const uint8_t *at;
     uint64_t size;
+    uint64_t device, inode; /* which file it was, and when it was last written */
+    int64_t modified_ns;
 } nib_map;
 
 /* Maps a regular file (a FIFO, directory or device is an error). An empty file gives size 0, at
  * NULL. */
 nib_status nib__map_open(nib_map *out, const char *path, nib_err *err);
+/* What reading from the map ended with, or NIB_IO if another process wrote to the file since it was
+ * mapped: that explains an error, and makes a result void. A file that was replaced or removed is
+ * still whole in its map. */
+nib_status nib__map_read(const nib_map *map, const char *path, nib_status status, nib_err *err);
 void nib__map_close(nib_map *map);
 /* Tells the system that these bytes will not be read again soon; whole pages inside only. */
 void nib__map_release(const void *at, uint64_t size);

@@ -448,11 +448,20 @@ nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const ni
         return nib__fail_memory(err, sizeof *cp, "a checkpoint");
     cp->allocator = *a;
     nib__arena_init(&cp->arena, &cp->allocator, MEMORY_FREE);
-    const nib_status status = open_all(cp, path, err);
+    nib_status status = open_all(cp, path, err);
+    if (status != NIB_OK)
+        status = nib__checkpoint_read(cp, status, err);
     if (status == NIB_OK)
         *out = cp;
     else
         nib__checkpoint_close(cp);
+    return status;
+}
+
+nib_status nib__checkpoint_read(const nib_checkpoint *cp, nib_status status, nib_err *err)
+{
+    for (int i = 0; i < cp->file_count; i++)
+        status = nib__map_read(&cp->maps[i], cp->files[i], status, err);
     return status;
 }
 

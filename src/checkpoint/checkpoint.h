@@ -35,6 +35,10 @@ nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const ni
                                 nib_err *err);
 void nib__checkpoint_close(nib_checkpoint *cp);
 
+/* What reading the tensors ended with, or NIB_IO naming a file that another process wrote to since
+ * it was opened: see nib__map_read. For whoever has a result to give that came from the files. */
+nib_status nib__checkpoint_read(const nib_checkpoint *cp, nib_status status, nib_err *err);
+
 const char *nib__checkpoint_path(const nib_checkpoint *cp); /* as given */
 const char *nib__checkpoint_directory(
     const nib_checkpoint *cp); /* where config.json is or would be; NULL for a lone file without */

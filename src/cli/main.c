@@ -147,6 +147,7 @@ static int run_command(const command *c, int argc, char **argv)
         status = fail_usage("`nibble %s` wants %s", c->name, c->arguments);
     } else if (status == 0) {
         watch_interrupts();
+        watch_files();
         status = c->run(&s);
     }
     free_settings(&s);

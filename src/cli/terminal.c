@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a person sees besides results: errors, the progress bar, colours, Ctrl-C.
+ * What a person sees besides results: errors, the progress bar, colours, Ctrl-C; and that a file
+ * which another process cuts short is an error, not a crash.
  */
 #include "cli.h"
 
@@ -8,9 +9,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,6 +52,46 @@ void watch_interrupts(void)
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then an error of a write, with a sentence */
 }
 
+/* ---- files that are cut short while they are mapped ---- */
+
+/* A page that was read is no longer in its file. What the command goes on to compute is void. */
+static volatile sig_atomic_t page_lost;
+
+/* Puts zeros where the page was, so that the command ends as every cancelled one does: with its
+ * temporary files removed and a sentence. The library compares the files' sizes and names the file.
+ * Any other cause, and a page that stays lost, ends the program as it would without this. */
+static void on_lost_page(int signal_number, siginfo_t *info, void *context)
+{
+    static _Atomic long left = 1L << 24;
+    const int before = errno;
+    const uintptr_t size = (uintptr_t)sysconf(_SC_PAGESIZE);
+    void *page = (char *)info->si_addr - (uintptr_t)info->si_addr % size;
+    (void)context;
+    if (info->si_code != BUS_ADRERR || atomic_fetch_sub(&left, 1) <= 0 ||
+        mmap(page, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+        signal(signal_number, SIG_DFL); /* and what raised it raises it again */
+    page_lost = 1;
+    errno = before;
+}
+
+void watch_files(void)
+{
+    struct sigaction action = {.sa_flags = SA_SIGINFO};
+    action.sa_sigaction = on_lost_page;
+    sigaction(SIGBUS, &action, NULL);
+}
+
+/* After a lost page no result is one. NULL, or an error of the library that may name the file. */
+static int fail_lost_page(const nib_err *err)
+{
+    fprintf(stderr, "nibble: %s\n",
+            err && err->status == NIB_IO
+                ? err->text
+                : "another process cut a file of the model short while it was read; run again "
+                  "when it is whole");
+    return nib_status_exit(NIB_IO);
+}
+
 /* ---- streams ---- */
 
 /* A closed standard stream would give its number to the next file, a checkpoint perhaps, and text
@@ -67,6 +111,8 @@ static int lost_output;
 static nib_status write_stream(FILE *file, const char *bytes, size_t size)
 {
     clear_progress();
+    if (page_lost && file == stdout)
+        return NIB_IO;
     /* text of a running model is to be seen as it comes */
     if (fwrite(bytes, 1, size, file) == size && fflush(file) == 0)
         return NIB_OK;
@@ -94,6 +140,8 @@ static int fail_output(void)
 int finish_stdout(int status)
 {
     const bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (page_lost && status != nib_status_exit(NIB_IO))
+        return fail_lost_page(NULL);
     if (!lost)
         return status;
     if (lost_output == 0)
@@ -105,6 +153,8 @@ int finish_stdout(int status)
 int fail(const nib_err *err)
 {
     clear_progress();
+    if (page_lost)
+        return fail_lost_page(err);
     if (lost_output != 0)
         return fail_output();
     fflush(stdout); /* what came before the error stands before it */
@@ -259,7 +309,7 @@ static bool on_progress(void *ctx, const char *what, uint64_t done, uint64_t tot
         draw(what, done, total);
     else if (bar.drawn)
         clear_progress();
-    return !interrupted;
+    return !interrupted && !page_lost;
 }
 
 static void on_log(void *ctx, const char *line)

@@ -115,7 +115,8 @@ static nib_status write_output(nib_rewriting *r)
     NIB_TRY(nib__path_remove(part, r->err)); /* what a killed run left */
     if (!r->directory)
         NIB_TRY(nib__path_remove(manifest, r->err));
-    nib_status status = write_parts(r, part, manifest);
+    nib_status status =
+        nib__checkpoint_read(job->checkpoint, write_parts(r, part, manifest), r->err);
     if (status == NIB_OK && !r->directory)
         status = nib__path_remove(side, r->err);
     if (status == NIB_OK)

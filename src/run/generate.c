@@ -282,7 +282,7 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
     nib__kv_truncate(&session->runner.kv, 0, 0);
     nib_status status = read_prompt(&g, err);
     if (status == NIB_OK)
-        status = run(&g, err);
+        status = nib__checkpoint_read(session->model->net.checkpoint, run(&g, err), err);
     fill_stats(&g);
     nib__release(a, g.ids);
     nib__text_free(&g.writer.held);

@@ -30,7 +30,8 @@ nib_status nib_info_write(nib_model *model, nib_form form, const nib_sink *sink,
     nib_text text;
     NIB_TRY(need_weights(model, err));
     nib__text_init(&text, a);
-    const nib_status status = nib__info_render(model->net.checkpoint, a, form, &text, err);
+    nib_status status = nib__info_render(model->net.checkpoint, a, form, &text, err);
+    status = nib__checkpoint_read(model->net.checkpoint, status, err);
     return flush(&text, status, sink, err);
 }
 
@@ -104,6 +105,9 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
     job.expected = expected;
     if (status == NIB_OK)
         status = nib__verify_render(&job, form, &text, &problems, err);
+    status = nib__checkpoint_read(job.checkpoint, status, err);
+    if (against)
+        status = nib__checkpoint_read(job.against, status, err);
     status = flush(&text, status, sink, err);
     nib__arena_free(&arena);
     if (status == NIB_OK && problems != 0)

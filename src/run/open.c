@@ -143,10 +143,15 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
         return nib__fail_memory(err, sizeof *s, "the session");
     s->model = model;
     s->plan = plan;
-    const nib_status status =
+    nib_status status =
         nib__runner_open(&s->runner, &model->net, &plan->plan, sequences, plan->context, err);
     if (status != NIB_OK) {
         nib__release(a, s);
+        return nib__checkpoint_read(model->net.checkpoint, status, err);
+    }
+    status = nib__checkpoint_read(model->net.checkpoint, NIB_OK, err);
+    if (status != NIB_OK) {
+        nib_session_close(s);
         return status;
     }
     *out = s;

@@ -263,18 +263,26 @@ nib_status nib__tokenizer_parse(nib_tokenizer **out, const nib_named_text *json,
 nib_status nib__tokenizer_open(nib_tokenizer **out, const char *path, const char *config_path,
                                const nib_allocator *a, nib_err *err)
 {
-    nib_map json = {NULL, 0}, config = {NULL, 0};
+    nib_map json = {0}, config = {0};
+    nib_tokenizer *opened = NULL;
     NIB_TRY(nib__map_open(&json, path, err));
     nib_status status = config_path == NULL ? NIB_OK : nib__map_open(&config, config_path, err);
     if (status == NIB_OK) {
         const nib_named_text json_text = {path, (const char *)json.at, (size_t)json.size};
         const nib_named_text config_text = {config_path, (const char *)config.at,
                                             (size_t)config.size};
-        status = nib__tokenizer_parse(out, &json_text, config_path == NULL ? NULL : &config_text, a,
-                                      err);
+        status = nib__tokenizer_parse(&opened, &json_text,
+                                      config_path == NULL ? NULL : &config_text, a, err);
+        status = nib__map_read(&json, path, status, err);
+        if (config_path != NULL)
+            status = nib__map_read(&config, config_path, status, err);
     }
     nib__map_close(&config);
     nib__map_close(&json);
+    if (status == NIB_OK)
+        *out = opened;
+    else
+        nib__tokenizer_close(opened);
     return status;
 }
 

@@ -6,6 +6,7 @@
 #include "file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -79,7 +80,7 @@ static void test_map(void **state)
 {
     (void)state;
     nib_err err = {0};
-    nib_map map = {(const uint8_t *)"x", 1};
+    nib_map map = {.at = (const uint8_t *)"x", .size = 1};
     put(at("m"), "hello", 5);
     assert_int_equal(nib__map_open(&map, at("m"), &err), NIB_OK);
     assert_int_equal(map.size, 5);
@@ -91,6 +92,37 @@ static void test_map(void **state)
     assert_int_equal(nib__map_open(&map, at("m"), &err), NIB_OK);
     assert_null(map.at);
     assert_int_equal(map.size, 0);
+    nib__map_close(&map);
+    removed(at("m"));
+}
+
+/* Whoever writes to the file makes what was read from it void; a file in its place does not. */
+static void test_map_read(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    nib_map map;
+    put(at("m"), "hello", 5);
+    assert_int_equal(nib__map_open(&map, at("m"), &err), NIB_OK);
+    assert_int_equal(nib__map_read(&map, at("m"), NIB_OK, &err), NIB_OK);
+    assert_int_equal(nib__map_read(&map, at("m"), NIB_CANCELLED, &err), NIB_CANCELLED);
+    for (int size = 4; size <= 6; size += 2) {
+        assert_int_equal(truncate(at("m"), size), 0);
+        assert_int_equal(nib__map_read(&map, at("m"), NIB_BAD_INPUT, &err), NIB_IO);
+        assert_non_null(strstr(err.text, "m: another process wrote to it while it was read (5 "));
+        assert_non_null(strstr(err.text, size == 4 ? "4 now" : "6 now"));
+    }
+    put(at("other"), "new", 3);
+    assert_int_equal(rename(at("other"), at("m")), 0);
+    assert_int_equal(nib__map_read(&map, at("m"), NIB_OK, &err), NIB_OK);
+    removed(at("m"));
+    assert_int_equal(nib__map_read(&map, at("m"), NIB_OK, &err), NIB_OK);
+    nib__map_close(&map);
+    put(at("m"), "hello", 5);
+    assert_int_equal(nib__map_open(&map, at("m"), &err), NIB_OK);
+    static const struct timespec times[2] = {{1, 0}, {1, 0}}; /* the same size, another time */
+    assert_int_equal(utimensat(AT_FDCWD, at("m"), times, 0), 0);
+    assert_int_equal(nib__map_read(&map, at("m"), NIB_OK, &err), NIB_IO);
     nib__map_close(&map);
     removed(at("m"));
 }
@@ -120,7 +152,7 @@ static void test_not_regular(void **state)
 {
     (void)state;
     nib_err err = {0};
-    nib_map map = {NULL, 77};
+    nib_map map = {.size = 77};
     char *text = NULL;
     size_t size = 0;
     assert_int_equal(nib__map_open(&map, at("none"), &err), NIB_IO);
@@ -563,6 +595,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_map),
+        cmocka_unit_test(test_map_read),
         cmocka_unit_test(test_map_release),
         cmocka_unit_test(test_not_regular),
         cmocka_unit_test(test_read),

@@ -625,6 +625,45 @@ static void test_cancel_and_dry_run(void **state)
 }
 
 /* The same bytes for any number of threads, SQNR included. */
+/* Another process writes to the source while it is read: its file is named, nothing is published. */
+static bool append_to(void *ctx, const char *what, uint64_t done_bytes, uint64_t total)
+{
+    (void)what, (void)done_bytes, (void)total;
+    FILE *file = fopen(ctx, "ab");
+    assert_non_null(file);
+    assert_int_equal(fputc('x', file), 'x');
+    return fclose(file) == 0;
+}
+
+static void test_source_written_to(void **state)
+{
+    (void)state;
+    char from[512], file[600], out[512], part[512];
+    const nib_quantize_layer layers[] = {layer("model.layers.0.mlp.up_proj", "int8wo")};
+    write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
+    snprintf(file, sizeof file, "%s/model.safetensors", from);
+    nib_checkpoint *cp = open_ok(from);
+    const nib_callbacks callbacks = {.progress = append_to, .ctx = file};
+    const nib_quantize_job job = {.checkpoint = cp,
+                                  .layers = layers,
+                                  .count = 1,
+                                  .recipe = "int8wo",
+                                  .out = at(out, "out"),
+                                  .pool = pool,
+                                  .callbacks = &callbacks,
+                                  .allocator = &heap};
+    nib_ledger ledger;
+    nib_quantize_report report = {0};
+    nib_err err = {NIB_OK, ""};
+    nib__ledger_init(&ledger, &heap);
+    assert_int_equal(nib__quantize(&ledger, &report, &job, &err), NIB_IO);
+    assert_non_null(strstr(err.text, "src/model.safetensors: another process wrote to it"));
+    nib__ledger_free(&ledger);
+    assert_false(exists(out) || exists(at(part, "out.part")));
+    nib__checkpoint_close(cp);
+    drop(from);
+}
+
 static void test_threads(void **state)
 {
     (void)state;
@@ -746,6 +785,7 @@ int main(void)
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_nan),
         cmocka_unit_test(test_cancel_and_dry_run),
+        cmocka_unit_test(test_source_written_to),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_full),
         cmocka_unit_test(test_no_memory),
