@@ -117,6 +117,16 @@ double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine,
     return nib__way_seconds(&way, layer, &own, m);
 }
 
+int64_t nib__policy_m(const nib_policy *policy)
+{
+    return policy->training ? nib__max(policy->m, 1) : 1;
+}
+
+const char *nib__policy_unit(const nib_policy *policy)
+{
+    return policy->training ? "micro-batch" : "token";
+}
+
 const char *nib__say_seconds(char out[32], double seconds)
 {
     if (isnan(seconds))

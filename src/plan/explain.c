@@ -275,7 +275,7 @@ void nib__explain_engine(nib_ledger *ledger, nib_ledger_layer *line, const nib_w
                         backward           ? NIB_PHASE_BACKWARD
                         : policy->training ? NIB_PHASE_FORWARD
                                            : NIB_PHASE_INFER,
-                        policy->training ? nib__max(policy->m, 1) : 1);
+                        nib__policy_m(policy));
         for (size_t i = 0; i < nib__kernel_count(); i++) {
             const nib_kernel *row = nib__kernel_at(i);
             if (nib__engine_uses(policy->engine, row) && nib__kernel_keyed(row, &query))

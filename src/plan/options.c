@@ -222,11 +222,28 @@ void nib__plan_options_free(nib_plan_options *options)
     *options = (nib_plan_options){.allocator = options->allocator};
 }
 
-const nib_plan_option *nib__plan_option_find(const nib_plan_option *options, size_t count,
-                                             const char *layer)
+nib_plan_option *nib__plan_option_find(nib_plan_option *options, size_t count, const char *layer)
 {
     for (size_t i = 0; i < count; i++)
         if (options[i].pattern == NULL || nib__pattern_matches(options[i].pattern, layer, NULL))
             return &options[i];
     return NULL;
+}
+
+static nib_status check_used(const char *name, const nib_plan_option *options, size_t count,
+                             nib_err *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (options[i].layers == 0)
+            return nib__fail(err, NIB_USAGE, "%s %s: decides no layer; %s", name, options[i].text,
+                             i == 0 ? "none of them has such a product"
+                                    : "the first that speaks of a layer counts, so give the "
+                                      "narrower pattern first");
+    return NIB_OK;
+}
+
+nib_status nib__plan_options_used(const nib_plan_options *options, nib_err *err)
+{
+    NIB_TRY(check_used("--kernel", options->kernel, options->kernel_count, err));
+    return check_used("--place", options->place, options->place_count, err);
 }

@@ -14,6 +14,7 @@ typedef struct nib_plan_option {
     nib_rung rung;              /* --allow */
     const nib_kernel *kernel;   /* --kernel */
     const nib_machine *machine; /* --place */
+    size_t layers;              /* that --kernel or --place decided */
 } nib_plan_option;
 
 typedef struct nib_plan_options {
@@ -30,7 +31,8 @@ nib_status nib__plan_options_read(nib_plan_options *out, const nib_policy *polic
 void nib__plan_options_free(nib_plan_options *options);
 
 /* The first option that speaks of the layer; NULL: none. */
-const nib_plan_option *nib__plan_option_find(const nib_plan_option *options, size_t count,
-                                             const char *layer);
+nib_plan_option *nib__plan_option_find(nib_plan_option *options, size_t count, const char *layer);
+/* Once every layer is decided: NIB_USAGE for a --kernel or --place that decided none. */
+nib_status nib__plan_options_used(const nib_plan_options *options, nib_err *err);
 
 #endif

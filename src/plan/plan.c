@@ -16,11 +16,9 @@ typedef struct planner {
     const nib_machine *machine;
     const nib_policy *policy;
     nib_plan_options options;
-    const nib_allocator *a;
-    double bf16_prefill_s;
-    size_t slow_decode, slow_prefill; /* quantized layers that own bf16 outdoes */
-    double slow_loss_s;               /* the largest loss of one of them, and whose */
-    size_t slowest;
+    nib_plan_totals totals;
+    size_t slowest; /* the layer that loses most against its own bf16; SIZE_MAX: none */
+    double slowest_s, slowest_bf16_s;
 } planner;
 
 /* What is decided of one layer, before it is written down. */
@@ -29,14 +27,13 @@ typedef struct decision {
     nib_way asked, done; /* done is set where it runs */
     const nib_machine *machine;
     const nib_kernel *bound;
-    const nib_plan_option *binding;
     nib_rung rung;
     bool denied;
     bool refused; /* a faster row than the one that runs refused */
     const char *allowed;
 } decision;
 
-enum { PREFILL_TOKENS = 512, NAME_ROOM = 256 };
+enum { NAME_ROOM = 256 };
 
 /* ---- words ---- */
 
@@ -45,16 +42,6 @@ static const char *say_done(nib_ledger *ledger, const nib_scheme *scheme,
 {
     char name[64];
     return nib__ledger_text(ledger, "%s@%s", nib__scheme_name(name, scheme), machine->name);
-}
-
-static int64_t decode_m(const nib_policy *policy)
-{
-    return policy->training ? nib__max(policy->m, 1) : 1;
-}
-
-static const char *per(const nib_policy *policy)
-{
-    return policy->training ? "micro-batch" : "token";
 }
 
 /* ---- rungs ---- */
@@ -112,14 +99,14 @@ static void advise_rung(const planner *p, nib_ledger_layer *line, const decision
 {
     char then[32], bf16[32];
     nib_ledger *ledger = &p->out->ledger;
-    const int64_t m = decode_m(p->policy);
+    const int64_t m = nib__policy_m(p->policy);
     const double own = nib__bf16_seconds(d->layer, d->machine, p->policy, m);
     nib__say_seconds(then, nib__way_seconds(way, d->layer, p->policy, m));
     nib__ledger_add_advice(
         ledger, line, nib__rung_names[rung],
         nib__ledger_text(ledger, "done %s, %s per %s predicted; %s%s",
-                         say_done(ledger, &way->scheme, way->machine), then, per(p->policy),
-                         isnan(own) ? d->machine->name : "in bf16 ",
+                         say_done(ledger, &way->scheme, way->machine), then,
+                         nib__policy_unit(p->policy), isnan(own) ? d->machine->name : "in bf16 ",
                          isnan(own) ? " cannot do bf16 either" : nib__say_seconds(bf16, own)));
 }
 
@@ -196,7 +183,7 @@ static void answer_wish(const planner *p, nib_ledger_layer *line, const decision
                          "the layout %s is another engine's; weights are packed for %s instead",
                          wish, d->done.uses[0].kernel->name));
     nib__plan_query(&query, layer, &layer->asked, d->machine, p->policy, NIB_OP_LINEAR,
-                    d->done.uses[0].phase, decode_m(p->policy));
+                    d->done.uses[0].phase, nib__policy_m(p->policy));
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
         if (row->peer != NULL && asks_wish(row, layer->wish) && nib__kernel_keyed(row, &query))
@@ -230,11 +217,11 @@ static void find_rung_kernel(const planner *p, nib_ledger_layer *line, decision 
 
 /* ---- one layer ---- */
 
-static void find_binding(const planner *p, decision *d)
+static void find_binding(planner *p, decision *d)
 {
     const nib_op op = d->layer->role == NIB_ROLE_EMBED ? NIB_OP_EMBED : NIB_OP_LINEAR;
     for (size_t i = 0; i < p->options.kernel_count; i++) {
-        const nib_plan_option *option = &p->options.kernel[i];
+        nib_plan_option *option = &p->options.kernel[i];
         /* without a pattern it speaks of the layers that have such a product */
         const bool backward =
             option->kernel->op == NIB_OP_LINEAR_DX || option->kernel->op == NIB_OP_LINEAR_DW;
@@ -243,8 +230,8 @@ static void find_binding(const planner *p, decision *d)
         if (option->pattern == NULL ? !has_op
                                     : !nib__pattern_matches(option->pattern, d->layer->name, NULL))
             continue;
-        d->binding = option;
         d->bound = option->kernel;
+        option->layers++;
         return;
     }
 }
@@ -270,11 +257,34 @@ static void deny_bound(const planner *p, nib_ledger_layer *line, decision *d)
     d->denied = true;
 }
 
+/* Codes of one scheme do not become another's: what the first quantizer lost is lost. */
+static bool asks_requantizing(const nib_layer *layer)
+{
+    return nib__scheme_is_quantized(&layer->stored) && nib__scheme_is_quantized(&layer->asked) &&
+           !nib__scheme_equal(&layer->stored, &layer->asked);
+}
+
+static void explain_stored(const planner *p, nib_ledger_layer *line, const nib_layer *layer)
+{
+    char name[64];
+    nib_ledger *ledger = &p->out->ledger;
+    nib__ledger_add_reason(
+        ledger, line, "stored",
+        nib__ledger_text(ledger,
+                         "the weight is stored as %s; codes are not quantized again: give the "
+                         "unquantized checkpoint, or no recipe",
+                         nib__scheme_name(name, &layer->stored)));
+}
+
 static void decide(const planner *p, nib_ledger_layer *line, decision *d)
 {
     const nib_layer *layer = d->layer;
     nib__way_find(&d->asked, layer, &layer->asked, d->machine, p->policy, d->bound);
-    if (d->asked.runs) {
+    if (asks_requantizing(layer)) {
+        d->asked.runs = false;
+        explain_stored(p, line, layer);
+        climb(p, line, d);
+    } else if (d->asked.runs) {
         d->done = d->asked;
         bool used = d->bound == NULL;
         for (int i = 0; i < d->done.use_count; i++)
@@ -322,7 +332,8 @@ static void note_speed(planner *p, const decision *d)
 {
     const nib_layer *layer = d->layer;
     nib_layers_plan *out = p->out;
-    const int64_t m = decode_m(p->policy), prefill = p->policy->training ? m : PREFILL_TOKENS;
+    const int64_t m = nib__policy_m(p->policy),
+                  prefill = p->policy->training ? m : NIB_PREFILL_TOKENS;
     if (layer->role == NIB_ROLE_EMBED)
         return;
     const double decode_s = nib__way_seconds(&d->done, layer, p->policy, m);
@@ -332,14 +343,15 @@ static void note_speed(planner *p, const decision *d)
     out->predicted_token_s += d->denied ? NAN : decode_s;
     out->predicted_prefill_s += d->denied ? NAN : prefill_s;
     out->predicted_bf16_token_s += bf16_s;
-    p->bf16_prefill_s += bf16_prefill_s;
+    p->totals.bf16_prefill_s += bf16_prefill_s;
     if (d->denied || !nib__scheme_is_quantized(&d->done.scheme))
         return;
-    p->slow_prefill += prefill_s > bf16_prefill_s;
-    p->slow_decode += decode_s > bf16_s;
-    if (decode_s - bf16_s > p->slow_loss_s) {
-        p->slow_loss_s = decode_s - bf16_s;
+    p->totals.slow_prefill += prefill_s > bf16_prefill_s;
+    p->totals.slow_decode += decode_s > bf16_s;
+    if (decode_s - bf16_s > p->slowest_s - p->slowest_bf16_s) {
         p->slowest = out->ledger.layer_count - 1;
+        p->slowest_s = decode_s;
+        p->slowest_bf16_s = bf16_s;
     }
 }
 
@@ -355,16 +367,17 @@ static void advise_unbound(planner *p, nib_ledger_layer *line, const decision *d
     nib__way_find(&way, layer, &layer->asked, d->machine, p->policy, NULL);
     if (!way.runs)
         return;
-    nib__say_seconds(then, nib__way_seconds(&way, layer, p->policy, decode_m(p->policy)));
+    nib__say_seconds(then, nib__way_seconds(&way, layer, p->policy, nib__policy_m(p->policy)));
     nib__ledger_add_advice(ledger, line, "without --kernel",
                            nib__ledger_text(ledger, "%s, %s per %s predicted",
-                                            way.uses[0].kernel->name, then, per(p->policy)));
+                                            way.uses[0].kernel->name, then,
+                                            nib__policy_unit(p->policy)));
 }
 
 /* Advice where the layer is not done as asked with the best row. */
 static void advise(planner *p, nib_ledger_layer *line, const decision *d)
 {
-    const int64_t m = decode_m(p->policy);
+    const int64_t m = nib__policy_m(p->policy);
     const double now = d->denied ? NAN : nib__way_seconds(&d->done, d->layer, p->policy, m);
     if (d->bound != NULL) {
         advise_unbound(p, line, d);
@@ -380,22 +393,17 @@ static void advise_slowest(planner *p)
 {
     char now[32], bf16[32];
     nib_ledger *ledger = &p->out->ledger;
-    if (p->slow_loss_s <= 0)
+    if (p->slowest == SIZE_MAX)
         return;
     nib_ledger_layer *line = &ledger->layers[p->slowest];
-    const nib_layer_plan *plan = &p->out->layers[p->slowest];
-    const int64_t m = decode_m(p->policy);
-    nib_way way = {
-        .scheme = plan->done, .machine = p->machine, .use_count = plan->use_count, .runs = true};
-    memcpy(way.uses, plan->uses, sizeof way.uses);
-    const double seconds = nib__way_seconds(&way, plan->layer, p->policy, m);
-    nib__say_seconds(now, seconds);
-    nib__say_seconds(bf16, nib__bf16_seconds(plan->layer, p->machine, p->policy, m));
-    nib__ledger_add_advice(
-        ledger, line, "slower than bf16",
-        nib__ledger_text(ledger, "%s per %s predicted, in bf16 %s", now, per(p->policy), bf16));
+    nib__say_seconds(now, p->slowest_s);
+    nib__say_seconds(bf16, p->slowest_bf16_s);
+    nib__ledger_add_advice(ledger, line, "slower than bf16",
+                           nib__ledger_text(ledger, "%s per %s predicted, in bf16 %s", now,
+                                            nib__policy_unit(p->policy), bf16));
     if (line->advice_count == 1)
-        nib__suggest(ledger, line, plan->layer, p->machine, p->policy, seconds);
+        nib__suggest(ledger, line, p->out->layers[p->slowest].layer, p->machine, p->policy,
+                     p->slowest_s);
 }
 
 static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
@@ -405,10 +413,12 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     nib_ledger_layer *line = nib__ledger_add_layer(ledger, layer->name);
     if (line == NULL)
         return;
-    const nib_plan_option *place =
+    nib_plan_option *place =
         nib__plan_option_find(p->options.place, p->options.place_count, layer->name);
-    if (place != NULL)
+    if (place != NULL) {
         d.machine = place->machine;
+        place->layers++;
+    }
     line->role = nib__role_name(layer->role);
     line->rule = layer->rule != NULL ? nib__ledger_text(ledger, "%s", layer->rule) : NULL;
     line->n = layer->n, line->k = layer->k, line->bias = layer->bias;
@@ -428,7 +438,7 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     note_speed(p, &d);
     line->detailed =
         p->options.detail != NULL && nib__pattern_matches(p->options.detail, layer->name, NULL);
-    if (line->detailed)
+    if (line->detailed && !asks_requantizing(layer)) /* there no row was asked */
         nib__explain_candidates(ledger, line, &d.asked, layer, p->policy);
     if (line->detailed && d.rung > NIB_RUNG_KERNEL)
         nib__explain_candidates(ledger, line, &d.done, layer, p->policy);
@@ -440,156 +450,13 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     out->use_count = d.denied ? 0 : way->use_count;
 }
 
-/* ---- a unit that is there: used, or why not ---- */
-
-static bool asks_dot4(const nib_way *way)
-{
-    for (const nib_cond *c = way->uses[0].kernel->conds; c->relation != NIB_REL_END; c++)
-        if (c->fact == NIB_FACT_DOT4)
-            return true;
-    return false;
-}
-
-/* "v_dot8_i32_i4 multiplies eight 4-bit pairs" of the machine's "yes: ..." */
-static const char *what_dot4(const nib_machine *machine)
-{
-    for (size_t i = 0; i < machine->source_count; i++)
-        if (machine->sources[i].fact == NIB_FACT_DOT4 &&
-            strncmp(machine->sources[i].value, "yes: ", 5) == 0)
-            return machine->sources[i].value + 5;
-    return "published";
-}
-
-/* Without it a machine's 4-bit products would look as if they sped up every recipe with a 4 in its
- * name. */
-static void note_dot4(planner *p)
-{
-    nib_layers_plan *out = p->out;
-    const nib_machine *m = p->machine;
-    const nib_layer *idle = NULL;
-    size_t used = 0, idle_count = 0;
-    for (size_t i = 0; i < out->count && m->facts.fact[NIB_FACT_DOT4]; i++) {
-        const nib_layer_plan *plan = &out->layers[i];
-        nib_way way = {.use_count = plan->use_count};
-        if (plan->denied || plan->done.code != NIB_CODE_I4 || plan->layer->role == NIB_ROLE_EMBED)
-            continue;
-        memcpy(way.uses, plan->uses, sizeof way.uses);
-        const bool uses_it = asks_dot4(&way);
-        used += uses_it;
-        idle_count += !uses_it;
-        idle = uses_it ? idle : plan->layer;
-    }
-    if (used != 0)
-        nib__ledger_add_note(&out->ledger, "dot4",
-                             "%s has 4-bit dot products (%s): %zu layers use them", m->name,
-                             what_dot4(m), used);
-    if (idle == NULL)
-        return;
-    static const char recipe[] = "4da4w-g32";
-    nib_scheme scheme;
-    nib_way way;
-    char remedy[192] = "no kernel of the table does here", then[32], now[32];
-    const int64_t m_tokens = decode_m(p->policy);
-    if (nib__scheme_parse(&scheme, recipe, sizeof recipe - 1, NULL) != NIB_OK)
-        return;
-    nib__way_find(&way, idle, &scheme, m, p->policy, NULL);
-    if (way.runs && asks_dot4(&way)) {
-        nib__say_seconds(then, nib__way_seconds(&way, idle, p->policy, m_tokens));
-        nib__way_find(&way, idle, &idle->asked, m, p->policy, NULL);
-        nib__say_seconds(now, nib__way_seconds(&way, idle, p->policy, m_tokens));
-        snprintf(remedy, sizeof remedy, "--recipe %s does (%.40s: %s per %s, now %s)", recipe,
-                 idle->name, then, per(p->policy), now);
-    }
-    nib__ledger_add_note(
-        &out->ledger, "dot4",
-        "%s has 4-bit dot products (%s); %zu int4 layers do not use them, their activations being "
-        "%s: %s",
-        m->name, what_dot4(m), idle_count,
-        idle->asked.act == NIB_ACT_FLOAT ? "float" : nib__act_names[idle->asked.act], remedy);
-}
-
 /* ---- the whole plan ---- */
-
-static void add_notes(planner *p)
-{
-    nib_layers_plan *out = p->out;
-    char time[32], bf16[32], prefill[32], bf16_prefill[32];
-    const char *source =
-        p->machine->here ? p->machine->measured ? "measured" : "cautious" : "published";
-    nib__say_seconds(time, out->predicted_token_s);
-    nib__say_seconds(bf16, out->predicted_bf16_token_s);
-    nib__say_seconds(prefill, out->predicted_prefill_s);
-    nib__say_seconds(bf16_prefill, p->bf16_prefill_s);
-    if (p->policy->training)
-        nib__ledger_add_note(&out->ledger, "predicted",
-                             "linear layers, forward and backward, of %" PRId64
-                             " tokens: %s predicted from %s rates; in bf16 %s",
-                             decode_m(p->policy), time, source, bf16);
-    else
-        nib__ledger_add_note(
-            &out->ledger, "predicted",
-            "linear layers, predicted from %s rates: %s per token (in bf16 %s), %s for a prompt of "
-            "%d tokens (in bf16 %s)",
-            source, time, bf16, prefill, PREFILL_TOKENS, bf16_prefill);
-    if (p->slow_decode != 0)
-        nib__ledger_add_note(&out->ledger, "slower-than-bf16",
-                             "slower than bf16 per %s: %zu quantized layer%s", per(p->policy),
-                             p->slow_decode, p->slow_decode == 1 ? "" : "s");
-    if (p->slow_prefill != 0 && !p->policy->training)
-        nib__ledger_add_note(&out->ledger, "slower-than-bf16",
-                             "slower than bf16 in a prompt of %d tokens: %zu quantized layer%s",
-                             PREFILL_TOKENS, p->slow_prefill, p->slow_prefill == 1 ? "" : "s");
-    note_dot4(p);
-    if (p->policy->declared)
-        nib__ledger_add_note(
-            &out->ledger, "declared",
-            "%s is not here: kernels that are not built are planned as if they were",
-            p->machine->name);
-}
-
-/* The sentence of the first layer that has no allowed way: reasons until the room is used, remedy
- * last. */
-static void say_denied(planner *p)
-{
-    enum { REASONS_ROOM = 600 };
-    nib_layers_plan *out = p->out;
-    const size_t denied = nib__ledger_denied(&out->ledger);
-    const nib_ledger_layer *line = NULL;
-    for (size_t i = 0; i < out->ledger.layer_count && line == NULL; i++)
-        if (out->ledger.layers[i].denied)
-            line = &out->ledger.layers[i];
-    out->denied = (nib_err){NIB_OK, ""};
-    if (line == NULL)
-        return;
-    char reasons[REASONS_ROOM + 128] = "", more[64] = "", remedy[320] = "";
-    size_t used = 0, said = 0;
-    for (; said < line->reason_count && used < REASONS_ROOM; said++)
-        used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%.200s",
-                                 said == 0 ? "" : "; ", line->reasons[said].text);
-    if (said < line->reason_count)
-        snprintf(reasons + (used < sizeof reasons ? used : sizeof reasons - 1),
-                 used < sizeof reasons ? sizeof reasons - used : 1, "; and %zu more",
-                 line->reason_count - said);
-    if (denied > 1)
-        snprintf(more, sizeof more, " (and %zu more layers)", denied - 1);
-    if (line->advice_count != 0)
-        snprintf(remedy, sizeof remedy, "; %.80s: %.220s", line->advice[0].code,
-                 line->advice[0].text);
-    else if (p->policy->strict && line->rung != NIB_RUNG_NONE)
-        snprintf(remedy, sizeof remedy, "; without --strict rung %s does it",
-                 nib__rung_names[line->rung]);
-    nib__fail(
-        &out->denied, NIB_NOT_AS_ASKED, "%s: %sasked %s%s, and %s: %s%s", line->name,
-        p->policy->strict && line->rung != NIB_RUNG_NONE ? "--strict: " : "", line->asked, more,
-        line->rung != NIB_RUNG_NONE ? "something else would be done" : "nothing allowed does it",
-        reasons, remedy);
-}
 
 nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_t count,
                             const nib_machine *machine, const nib_policy *policy,
                             const nib_allocator *a, nib_err *err)
 {
-    planner p = {.out = out, .machine = machine, .policy = policy, .a = a};
+    planner p = {.out = out, .machine = machine, .policy = policy, .slowest = SIZE_MAX};
     NIB_TRY(nib__plan_options_read(&p.options, policy, machine, layers, count, a, err));
     *out = (nib_layers_plan){.machine = machine, .dtype = policy->dtype, .count = count};
     nib__ledger_init(&out->ledger, a);
@@ -601,15 +468,17 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
     if (!out->ledger.failed) {
         advise_slowest(&p);
         write_rung_options(&p);
-        add_notes(&p);
+        nib__plan_notes(out, policy, &p.totals);
+        nib__plan_say_denied(out, policy);
     }
+    nib_status status =
+        out->ledger.failed
+            ? nib__fail(err, NIB_NO_MEMORY, "memory ran out while %zu layers were planned", count)
+            : nib__plan_options_used(&p.options, err);
     nib__plan_options_free(&p.options);
-    if (out->ledger.failed) {
+    if (status != NIB_OK)
         nib__plan_layers_free(out);
-        return nib__fail(err, NIB_NO_MEMORY, "memory ran out while %zu layers were planned", count);
-    }
-    say_denied(&p);
-    return NIB_OK;
+    return status;
 }
 
 void nib__plan_layers_free(nib_layers_plan *plan)

@@ -207,6 +207,14 @@ static void trim_line_ends(nib_text *out, size_t from)
     out->at[to] = 0;
 }
 
+static bool has_candidates(const nib_ledger_layer *layer, bool of_engine)
+{
+    for (size_t i = 0; i < layer->candidate_count; i++)
+        if ((layer->candidates[i].engine != NULL) == of_engine)
+            return true;
+    return false;
+}
+
 static void render_candidates(const nib_ledger_layer *layer, bool of_engine, bool with_source,
                               nib_text *out)
 {
@@ -255,7 +263,8 @@ static void render_detail(const nib_ledger_layer *layer, const char *engine, nib
                          nib__rung_names[layer->rung], layer->allowed);
     render_candidates(layer, false, false, out);
     render_uses(layer, out);
-    for (size_t i = 0; layer->rung != NIB_RUNG_NONE && i < layer->reason_count; i++)
+    const bool told = layer->rung == NIB_RUNG_NONE && has_candidates(layer, false);
+    for (size_t i = 0; !told && i < layer->reason_count; i++) /* else each stands with its row */
         nib__ledger_wrap(out, "  - ", "    ", WIDTH, layer->reasons[i].text);
     for (size_t i = 0; i < layer->advice_count; i++) {
         char words[1024];
@@ -295,14 +304,6 @@ static bool same_line(const nib_ledger_layer *a, const nib_ledger_layer *b)
                   nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
 }
 
-static bool has_engine(const nib_ledger_layer *layer)
-{
-    for (size_t i = 0; i < layer->candidate_count; i++)
-        if (layer->candidates[i].engine != NULL)
-            return true;
-    return false;
-}
-
 /* The layers that share the verdicts of layer i, folded by name. */
 static void render_layers_like(const nib_ledger *ledger, size_t i, nib_text *out)
 {
@@ -331,7 +332,7 @@ static void render_engine(const nib_ledger *ledger, const char *engine, nib_text
     bool any = false;
     nib__text_format(out, "\n%s, the same layers\n", engine);
     for (size_t i = 0; i < ledger->layer_count; i++) {
-        bool seen = !has_engine(&ledger->layers[i]);
+        bool seen = !has_candidates(&ledger->layers[i], true);
         for (size_t j = 0; j < i && !seen; j++)
             seen = same_verdicts(&ledger->layers[i], &ledger->layers[j]);
         if (seen)

@@ -71,10 +71,19 @@ static change unchanged(const search *s)
     return c;
 }
 
-static void name_recipe(change *c)
+/* A scheme as a recipe; tried only where there is a recipe of that name. */
+static void try_scheme(search *s, const nib_scheme *scheme)
 {
     char name[64];
-    snprintf(c->what, sizeof c->what, "--recipe %s", nib__scheme_name(name, &c->scheme));
+    nib_scheme parsed;
+    change c = unchanged(s);
+    c.scheme = *scheme;
+    nib__scheme_name(name, scheme);
+    if (nib__scheme_parse(&parsed, name, strlen(name), NULL) != NIB_OK ||
+        !nib__scheme_equal(&parsed, scheme))
+        return;
+    snprintf(c.what, sizeof c.what, "--recipe %s", name);
+    try_change(s, &c);
 }
 
 static void try_groups(search *s)
@@ -82,26 +91,23 @@ static void try_groups(search *s)
     static const int64_t groups[] = {32, 64, 128, 256, NIB_GROUP_ROW};
     const nib_code code = s->layer->asked.code;
     for (size_t i = 0; i < COUNT(groups); i++) {
-        change c = unchanged(s);
-        if ((code != NIB_CODE_I4 && code != NIB_CODE_I8) || c.scheme.group == groups[i])
+        nib_scheme scheme = s->layer->asked;
+        if ((code != NIB_CODE_I4 && code != NIB_CODE_I8) || scheme.group == groups[i])
             continue;
-        c.scheme.group = groups[i];
-        name_recipe(&c);
-        try_change(s, &c);
+        scheme.group = groups[i];
+        try_scheme(s, &scheme);
     }
 }
 
 static void try_mapping(search *s)
 {
-    change c = unchanged(s);
-    if (c.scheme.code != NIB_CODE_I4 && c.scheme.code != NIB_CODE_I8)
+    nib_scheme scheme = s->layer->asked;
+    const bool is_float = scheme.act == NIB_ACT_FLOAT && scheme.code == NIB_CODE_I4;
+    if (scheme.code != NIB_CODE_I4 && scheme.code != NIB_CODE_I8)
         return;
-    c.scheme.symmetric = !c.scheme.symmetric;
-    c.scheme.zero = c.scheme.symmetric              ? NIB_ZERO_NONE
-                    : c.scheme.act == NIB_ACT_FLOAT ? NIB_ZERO_FLOAT
-                                                    : NIB_ZERO_INT;
-    name_recipe(&c);
-    try_change(s, &c);
+    scheme.symmetric = !scheme.symmetric;
+    scheme.zero = scheme.symmetric ? NIB_ZERO_NONE : is_float ? NIB_ZERO_FLOAT : NIB_ZERO_INT;
+    try_scheme(s, &scheme);
 }
 
 static void try_dtypes(search *s)
@@ -122,12 +128,10 @@ static void try_recipes(search *s)
     static const char *const recipes[] = {"8da4w", "int4wo", "int8dq", "int8wo",
                                           "fp8dq", "fp8wo",  "mxfp8"};
     for (size_t i = 0; i < COUNT(recipes); i++) {
-        change c = unchanged(s);
-        if (nib__scheme_parse(&c.scheme, recipes[i], strlen(recipes[i]), NULL) != NIB_OK ||
-            nib__scheme_equal(&c.scheme, &s->layer->asked))
-            continue;
-        name_recipe(&c);
-        try_change(s, &c);
+        nib_scheme scheme;
+        if (nib__scheme_parse(&scheme, recipes[i], strlen(recipes[i]), NULL) == NIB_OK &&
+            !nib__scheme_equal(&scheme, &s->layer->asked))
+            try_scheme(s, &scheme);
     }
 }
 
@@ -155,12 +159,11 @@ static void offer(nib_ledger *ledger, nib_ledger_layer *line, const search *s, c
 {
     char then[32], now[32], bf16[32];
     const double own = nib__bf16_seconds(s->layer, s->machine, s->policy, s->m);
-    const char *unit = s->policy->training ? "micro-batch" : "token";
     nib__say_seconds(then, c->seconds);
     const char *is_now = isnan(s->now) ? "not at all" : nib__say_seconds(now, s->now);
     nib__ledger_add_advice(ledger, line, nib__ledger_text(ledger, "%s", c->what),
                            nib__ledger_text(ledger, "%s, %s per %s predicted; now %s; in bf16 %s",
-                                            c->kernel, then, unit, is_now,
+                                            c->kernel, then, nib__policy_unit(s->policy), is_now,
                                             nib__say_seconds(bf16, own)));
 }
 
@@ -168,12 +171,14 @@ void nib__suggest(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer *l
                   const nib_machine *machine, const nib_policy *policy, double now)
 {
     search s = {.layer = layer, .machine = machine, .policy = policy, .now = now};
-    s.m = policy->training ? nib__max(policy->m, 1) : 1;
-    try_groups(&s);
-    try_mapping(&s);
+    s.m = nib__policy_m(policy);
     try_dtypes(&s);
-    try_pads(&s);
-    try_recipes(&s);
+    if (!nib__scheme_is_quantized(&layer->stored)) { /* codes stay what and where they are */
+        try_groups(&s);
+        try_mapping(&s);
+        try_pads(&s);
+        try_recipes(&s);
+    }
     for (int i = 0; i < s.count; i++)
         offer(ledger, line, &s, &s.found[i]);
 }

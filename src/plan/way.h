@@ -53,6 +53,25 @@ double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine,
 /* "12.3 us", "4.56 ms" */
 const char *nib__say_seconds(char out[32], double seconds);
 
+/* Tokens that a time is told for: one, or a micro-batch in training; and what they are called. */
+int64_t nib__policy_m(const nib_policy *policy);
+const char *nib__policy_unit(const nib_policy *policy);
+
+/* ---- the plan as a whole ---- */
+
+enum { NIB_PREFILL_TOKENS = 512 };
+
+/* Gathered while layers are planned. */
+typedef struct nib_plan_totals {
+    double bf16_prefill_s;
+    size_t slow_decode, slow_prefill; /* quantized layers that their own bf16 outdoes */
+} nib_plan_totals;
+
+void nib__plan_notes(nib_layers_plan *plan, const nib_policy *policy,
+                     const nib_plan_totals *totals);
+/* Fills plan->denied. */
+void nib__plan_say_denied(nib_layers_plan *plan, const nib_policy *policy);
+
 /* ---- words ---- */
 
 /* Why the way does not run, or why a better row was refused: one reason per condition and row. */

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is said of a plan as a whole, once its layers are decided: predicted times, units of the
+ * machine that stay idle, and the sentence of the first layer that has no allowed way.
+ */
+#include "way.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* ---- a unit that is there: used, or why not ---- */
+
+static bool asks_dot4(const nib_way *way)
+{
+    for (const nib_cond *c = way->uses[0].kernel->conds; c->relation != NIB_REL_END; c++)
+        if (c->fact == NIB_FACT_DOT4)
+            return true;
+    return false;
+}
+
+/* "v_dot8_i32_i4 multiplies eight 4-bit pairs" of the machine's "yes: ..." */
+static const char *what_dot4(const nib_machine *machine)
+{
+    for (size_t i = 0; i < machine->source_count; i++)
+        if (machine->sources[i].fact == NIB_FACT_DOT4 &&
+            strncmp(machine->sources[i].value, "yes: ", 5) == 0)
+            return machine->sources[i].value + 5;
+    return "published";
+}
+
+/* Without it a machine's 4-bit products would look as if they sped up every recipe with a 4 in its
+ * name. */
+static void note_dot4(nib_layers_plan *out, const nib_policy *policy)
+{
+    const nib_machine *m = out->machine;
+    const nib_layer *idle = NULL;
+    size_t used = 0, idle_count = 0;
+    for (size_t i = 0; i < out->count && m->facts.fact[NIB_FACT_DOT4]; i++) {
+        const nib_layer_plan *plan = &out->layers[i];
+        nib_way way = {.use_count = plan->use_count};
+        if (plan->denied || plan->done.code != NIB_CODE_I4 || plan->layer->role == NIB_ROLE_EMBED)
+            continue;
+        memcpy(way.uses, plan->uses, sizeof way.uses);
+        const bool uses_it = asks_dot4(&way);
+        used += uses_it;
+        idle_count += !uses_it;
+        idle = uses_it ? idle : plan->layer;
+    }
+    if (used != 0)
+        nib__ledger_add_note(&out->ledger, "dot4",
+                             "%s has 4-bit dot products (%s): %zu layers use them", m->name,
+                             what_dot4(m), used);
+    if (idle == NULL)
+        return;
+    static const char recipe[] = "4da4w-g32";
+    nib_scheme scheme;
+    nib_way way;
+    char remedy[192] = "no kernel of the table does here", then[32], now[32];
+    const int64_t m_tokens = nib__policy_m(policy);
+    if (nib__scheme_parse(&scheme, recipe, sizeof recipe - 1, NULL) != NIB_OK)
+        return;
+    nib__way_find(&way, idle, &scheme, m, policy, NULL);
+    if (way.runs && asks_dot4(&way)) {
+        nib__say_seconds(then, nib__way_seconds(&way, idle, policy, m_tokens));
+        nib__way_find(&way, idle, &idle->asked, m, policy, NULL);
+        nib__say_seconds(now, nib__way_seconds(&way, idle, policy, m_tokens));
+        snprintf(remedy, sizeof remedy, "--recipe %s does (%.40s: %s per %s, now %s)", recipe,
+                 idle->name, then, nib__policy_unit(policy), now);
+    }
+    nib__ledger_add_note(
+        &out->ledger, "dot4",
+        "%s has 4-bit dot products (%s); %zu int4 layers do not use them, their activations being "
+        "%s: %s",
+        m->name, what_dot4(m), idle_count,
+        idle->asked.act == NIB_ACT_FLOAT ? "float" : nib__act_names[idle->asked.act], remedy);
+}
+
+/* ---- notes ---- */
+
+void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_plan_totals *totals)
+{
+    const nib_machine *m = out->machine;
+    char time[32], bf16[32], prefill[32], bf16_prefill[32];
+    const char *source = m->here ? m->measured ? "measured" : "cautious" : "published";
+    nib__say_seconds(time, out->predicted_token_s);
+    nib__say_seconds(bf16, out->predicted_bf16_token_s);
+    nib__say_seconds(prefill, out->predicted_prefill_s);
+    nib__say_seconds(bf16_prefill, totals->bf16_prefill_s);
+    if (policy->training)
+        nib__ledger_add_note(&out->ledger, "predicted",
+                             "linear layers, forward and backward, of %" PRId64
+                             " tokens: %s predicted from %s rates; in bf16 %s",
+                             nib__policy_m(policy), time, source, bf16);
+    else
+        nib__ledger_add_note(
+            &out->ledger, "predicted",
+            "linear layers, predicted from %s rates: %s per token (in bf16 %s), %s for a prompt of "
+            "%d tokens (in bf16 %s)",
+            source, time, bf16, prefill, NIB_PREFILL_TOKENS, bf16_prefill);
+    if (totals->slow_decode != 0)
+        nib__ledger_add_note(
+            &out->ledger, "slower-than-bf16", "slower than bf16 per %s: %zu quantized layer%s",
+            nib__policy_unit(policy), totals->slow_decode, totals->slow_decode == 1 ? "" : "s");
+    if (totals->slow_prefill != 0 && !policy->training)
+        nib__ledger_add_note(&out->ledger, "slower-than-bf16",
+                             "slower than bf16 in a prompt of %d tokens: %zu quantized layer%s",
+                             NIB_PREFILL_TOKENS, totals->slow_prefill,
+                             totals->slow_prefill == 1 ? "" : "s");
+    note_dot4(out, policy);
+    if (policy->declared)
+        nib__ledger_add_note(
+            &out->ledger, "declared",
+            "%s is not here: kernels that are not built are planned as if they were", m->name);
+}
+
+/* The sentence of the first layer that has no allowed way: reasons until the room is used, remedy
+ * last. */
+void nib__plan_say_denied(nib_layers_plan *out, const nib_policy *policy)
+{
+    enum { REASONS_ROOM = 600 };
+    size_t denied = 0;
+    const nib_ledger_layer *line = NULL;
+    for (size_t i = out->ledger.layer_count; i-- > 0;)
+        if (out->ledger.layers[i].denied) {
+            line = &out->ledger.layers[i];
+            denied++;
+        }
+    out->denied = (nib_err){NIB_OK, ""};
+    if (line == NULL)
+        return;
+    char reasons[REASONS_ROOM + 128] = "", more[64] = "", remedy[320] = "";
+    size_t used = 0, said = 0;
+    for (; said < line->reason_count && used < REASONS_ROOM; said++)
+        used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%.200s",
+                                 said == 0 ? "" : "; ", line->reasons[said].text);
+    if (said < line->reason_count)
+        snprintf(reasons + (used < sizeof reasons ? used : sizeof reasons - 1),
+                 used < sizeof reasons ? sizeof reasons - used : 1, "; and %zu more",
+                 line->reason_count - said);
+    if (denied > 1)
+        snprintf(more, sizeof more, " (and %zu more layers)", denied - 1);
+    if (line->advice_count != 0)
+        snprintf(remedy, sizeof remedy, "; %.80s: %.220s", line->advice[0].code,
+                 line->advice[0].text);
+    else if (policy->strict && line->rung != NIB_RUNG_NONE)
+        snprintf(remedy, sizeof remedy, "; without --strict rung %s does it",
+                 nib__rung_names[line->rung]);
+    nib__fail(&out->denied, NIB_NOT_AS_ASKED, "%s: %sasked %s%s, and %s: %s%s", line->name,
+              policy->strict && line->rung != NIB_RUNG_NONE ? "--strict: " : "", line->asked, more,
+              line->rung != NIB_RUNG_NONE ? "something else would be done"
+                                          : "nothing allowed does it",
+              reasons, remedy);
+}
