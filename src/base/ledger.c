@@ -140,20 +140,27 @@ void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candida
     add_reason(ledger, &candidate->reasons, &candidate->reason_count, code, text);
 }
 
-size_t nib__ledger_substituted(const nib_ledger *ledger)
+bool nib__ledger_is_linear(const nib_ledger_layer *layer)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < ledger->layer_count; i++)
-        count += ledger->layers[i].rung != NIB_RUNG_NONE && !ledger->layers[i].denied;
-    return count;
+    return layer->role == NULL || strcmp(layer->role, "embed") != 0;
 }
 
-size_t nib__ledger_denied(const nib_ledger *ledger)
+nib_ledger_counts nib__ledger_count(const nib_ledger *ledger)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < ledger->layer_count; i++)
-        count += ledger->layers[i].denied;
-    return count;
+    nib_ledger_counts counts = {0};
+    for (size_t i = 0; i < ledger->layer_count; i++) {
+        const nib_ledger_layer *layer = &ledger->layers[i];
+        const bool as_asked = !layer->denied && layer->rung == NIB_RUNG_NONE;
+        if (!nib__ledger_is_linear(layer)) {
+            counts.embeddings += !as_asked;
+            continue;
+        }
+        counts.asked++;
+        counts.done += as_asked;
+        counts.denied += layer->denied;
+        counts.substituted += !as_asked && !layer->denied;
+    }
+    return counts;
 }
 
 /* ---- JSON ---- */
@@ -267,12 +274,13 @@ void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w)
         json_tensor(w, &ledger->tensors[i]);
     nib__jsonw_array_end(w);
     json_reasons(w, "notes", ledger->notes, ledger->note_count);
-    const size_t substituted = nib__ledger_substituted(ledger), denied = nib__ledger_denied(ledger);
+    const nib_ledger_counts counts = nib__ledger_count(ledger);
     nib__jsonw_key(w, "counts");
     nib__jsonw_object(w);
-    nib__jsonw_pair_int(w, "asked", (int64_t)ledger->layer_count);
-    nib__jsonw_pair_int(w, "done", (int64_t)(ledger->layer_count - substituted - denied));
-    nib__jsonw_pair_int(w, "substituted", (int64_t)substituted);
-    nib__jsonw_pair_int(w, "denied", (int64_t)denied);
+    nib__jsonw_pair_int(w, "asked", (int64_t)counts.asked);
+    nib__jsonw_pair_int(w, "done", (int64_t)counts.done);
+    nib__jsonw_pair_int(w, "substituted", (int64_t)counts.substituted);
+    nib__jsonw_pair_int(w, "denied", (int64_t)counts.denied);
+    nib__jsonw_pair_int(w, "embeddings_not_as_asked", (int64_t)counts.embeddings);
     nib__jsonw_object_end(w);
 }

@@ -102,11 +102,17 @@ nib_candidate *nib__ledger_add_candidate(nib_ledger *ledger, nib_ledger_layer *l
 void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candidate,
                                       const char *code, const char *text);
 
-/* asked = done: neither rung nor denial. */
-size_t nib__ledger_substituted(const nib_ledger *ledger);
-size_t nib__ledger_denied(const nib_ledger *ledger);
+/* Layers as the summary and "counts" count them: the linear ones. asked = done + substituted +
+ * denied, where done is as asked: neither rung nor denial. */
+typedef struct nib_ledger_counts {
+    size_t asked, done, substituted, denied;
+    size_t embeddings; /* which are no linear layers, but not passed over: those not as asked */
+} nib_ledger_counts;
+nib_ledger_counts nib__ledger_count(const nib_ledger *ledger);
+bool nib__ledger_is_linear(const nib_ledger_layer *layer);
 
-/* Members "layers", "tensors", "notes", "counts" into the open JSON object of w. */
+/* Members "layers", "tensors", "notes", "counts" into the open JSON object of w; docs/formats.md
+ * says what they mean. */
 void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w);
 /* The table: layers of equal fate folded into one line with a count; then every substitution in
  * full. */

@@ -281,8 +281,8 @@ static void tensor_lines(const nib_ledger *ledger, bool fold, nib_text *out)
         char name[NAME_ROOM], words[1024];
         say_folded(name, tensor->name, count);
         snprintf(words, sizeof words, "%zu x %s: %s -> %s, largest relative change %.2g%s%s", count,
-                 name, tensor->asked, tensor->done, change,
-                 tensor->reason != NULL ? ": " : "", tensor->reason != NULL ? tensor->reason : "");
+                 name, tensor->asked, tensor->done, change, tensor->reason != NULL ? ": " : "",
+                 tensor->reason != NULL ? tensor->reason : "");
         nib__ledger_wrap(out, i == 0 ? "\ntensor: " : "tensor: ", "    ", WIDTH, words);
     }
 }
@@ -308,11 +308,6 @@ static bool same_scheme(const char *a, const char *b)
 {
     const size_t length = scheme_length(a);
     return length == scheme_length(b) && (length == 0 || memcmp(a, b, length) == 0);
-}
-
-static bool is_linear(const nib_ledger_layer *layer)
-{
-    return layer->role == NULL || strcmp(layer->role, "embed") != 0;
 }
 
 /* "avx512vnni" of "linear_a8t_w4g_f32__avx512vnni_6x32", "ocl_gfx90a" likewise: up to a part that
@@ -343,10 +338,10 @@ static void count_asked(const nib_ledger *ledger, nib_text *out)
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];
         size_t count = 0, before = 0;
-        if (!is_linear(layer))
+        if (!nib__ledger_is_linear(layer))
             continue;
         for (size_t j = 0; j < ledger->layer_count; j++) {
-            if (!is_linear(&ledger->layers[j]) ||
+            if (!nib__ledger_is_linear(&ledger->layers[j]) ||
                 !same_scheme(ledger->layers[j].asked, layer->asked))
                 continue;
             before += j < i;
@@ -364,12 +359,12 @@ static void count_done(const nib_ledger *ledger, nib_text *out)
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];
         size_t count = 0, before = 0;
-        if (!is_linear(layer) || !as_asked(layer))
+        if (!nib__ledger_is_linear(layer) || !as_asked(layer))
             continue;
         const char *where = where_done(here, layer);
         for (size_t j = 0; j < ledger->layer_count; j++) {
             const nib_ledger_layer *other = &ledger->layers[j];
-            if (!is_linear(other) || !as_asked(other) ||
+            if (!nib__ledger_is_linear(other) || !as_asked(other) ||
                 strcmp(where, where_done(there, other)) != 0)
                 continue;
             before += j < i;
@@ -382,16 +377,10 @@ static void count_done(const nib_ledger *ledger, nib_text *out)
 
 void nib__ledger_summary(const nib_ledger *ledger, nib_text *out)
 {
-    size_t linear = 0, substituted = 0, denied = 0;
+    const nib_ledger_counts counts = nib__ledger_count(ledger);
     if (ledger->failed)
         out->failed = true;
-    for (size_t i = 0; i < ledger->layer_count; i++) {
-        const nib_ledger_layer *layer = &ledger->layers[i];
-        linear += is_linear(layer);
-        denied += is_linear(layer) && layer->denied;
-        substituted += is_linear(layer) && !layer->denied && layer->rung != NIB_RUNG_NONE;
-    }
-    nib__text_format(out, "%zu linear layer%s:", linear, linear == 1 ? "" : "s");
+    nib__text_format(out, "%zu linear layer%s:", counts.asked, counts.asked == 1 ? "" : "s");
     const size_t start = out->size;
     count_asked(ledger, out);
     count_done(ledger, out);
@@ -400,12 +389,9 @@ void nib__ledger_summary(const nib_ledger *ledger, nib_text *out)
         memmove(out->at + start, out->at + start + 1, out->size - start);
         out->size--;
     }
-    nib__text_format(out, "%s %zu substituted", linear != 0 ? "," : "", substituted);
-    if (denied != 0)
-        nib__text_format(out, ", %zu denied", denied);
-    /* The embedding is no linear layer, but it is not passed over either. */
-    const size_t tables =
-        nib__ledger_substituted(ledger) + nib__ledger_denied(ledger) - substituted - denied;
-    if (tables != 0)
-        nib__text_format(out, "; of the embeddings %zu not as asked", tables);
+    nib__text_format(out, "%s %zu substituted", counts.asked != 0 ? "," : "", counts.substituted);
+    if (counts.denied != 0)
+        nib__text_format(out, ", %zu denied", counts.denied);
+    if (counts.embeddings != 0)
+        nib__text_format(out, "; of the embeddings %zu not as asked", counts.embeddings);
 }

@@ -21,7 +21,7 @@ equal 'layers' 37 "$(ask own 'len(L)')"
 equal 'all as stored' "{'bf16@cpu'}" "$(ask own '{l["done"] for l in L}')"
 planned 0 8da4w "$MODEL" --recipe 8da4w
 members 8da4w "${layer[@]}" "${uses[@]}" <8da4w.json
-equal 'counts' "37 37 0" "$(ask 8da4w '"%d %d %d" % (d["counts"]["asked"], d["counts"]["done"], d["counts"]["substituted"])')"
+equal 'counts' "36 36 0" "$(ask 8da4w '"%d %d %d" % (d["counts"]["asked"], d["counts"]["done"], d["counts"]["substituted"])')"
 equal 'three buckets' "[(1, 1), (2, 16), (17, None)]" "$(ask 8da4w '[(u["m_min"], u["m_max"]) for u in L[1]["uses"]]')"
 equal 'the summary' '36 linear layers: 36 asked 8da4w-g32, 36 done on cpu/*, 0 substituted' "$(sed 's|cpu/[a-z0-9]*|cpu/*|' 8da4w.err)"
 
@@ -35,6 +35,8 @@ equal 'rung kernel' "{'kernel'}" "$(ask substituted '{l["rung"] for l in L if l[
 equal 'codes of reasons' True "$(ask substituted 'any(r["code"].startswith("group%") for r in L[1]["reasons"])')"
 equal 'counted' 36 "$(ask substituted 'd["counts"]["substituted"]')"
 planned 4 strict "$MODEL" --recipe 8da4w-g7 --strict
+equal 'nothing is done where it is denied, and nowhere else' True "$(ask strict 'all((l["done"] is None) == l["denied"] for l in L)')"
+equal 'counted as the summary does' '36 0 0 36 0' "$(ask strict '" ".join(str(d["counts"][k]) for k in ("asked", "done", "substituted", "denied", "embeddings_not_as_asked"))')"
 equal 'strictly denied' True "$(ask strict 'all(l["denied"] for l in L if l["role"] != "embed")')"
 check 'the sentence' grep -q '^nibble: model.layers.0.self_attn.q_proj: --strict: .*group size is 7.*' strict.err
 planned 4 bound "$MODEL" --recipe 8da4w --kernel linear_a8t_w4g_f32__i8mm

@@ -55,11 +55,27 @@ static void counts_and_summary(void **state)
     nib_text text;
     sample(&ledger);
     nib__text_init(&text, &allocator);
-    assert_int_equal(nib__ledger_substituted(&ledger), 1);
-    assert_int_equal(nib__ledger_denied(&ledger), 1);
+    const nib_ledger_counts counts = nib__ledger_count(&ledger);
+    assert_int_equal(counts.asked, 14);
+    assert_int_equal(counts.done, 12);
+    assert_int_equal(counts.substituted, 1);
+    assert_int_equal(counts.denied, 1);
+    assert_int_equal(counts.embeddings, 0);
     nib__ledger_summary(&ledger, &text);
     assert_string_equal(text.at, "14 linear layers: 14 asked 8da4w-g32, 12 done on cpu/avx512vnni, "
                                  "1 substituted, 1 denied");
+    /* the embedding is none of them, and is said where it is not as asked */
+    add(&ledger, "embed_tokens", 9, NIB_RUNG_NONE, false);
+    ledger.layers[14].role = "embed";
+    assert_int_equal(nib__ledger_count(&ledger).asked, 14);
+    assert_int_equal(nib__ledger_count(&ledger).embeddings, 0);
+    ledger.layers[14].denied = true;
+    assert_int_equal(nib__ledger_count(&ledger).denied, 1);
+    assert_int_equal(nib__ledger_count(&ledger).embeddings, 1);
+    nib__text_clear(&text);
+    nib__ledger_summary(&ledger, &text);
+    assert_non_null(strstr(text.at, "14 linear layers: "));
+    assert_non_null(strstr(text.at, "1 denied; of the embeddings 1 not as asked"));
     nib__text_free(&text);
     nib__ledger_free(&ledger);
 }
@@ -166,7 +182,8 @@ static void json_holds_the_pinned_names(void **state)
         "\"m_max\":null",
         "\"kernel\":\"linear_a8t_w4g_f32__avx512vnni_6x32\"",
         "\"predicted_us\":12.5",
-        "\"counts\":{\"asked\":14,\"done\":12,\"substituted\":1,\"denied\":1}",
+        "\"counts\":{\"asked\":14,\"done\":12,\"substituted\":1,\"denied\":1,"
+        "\"embeddings_not_as_asked\":0}",
         "\"tensors\":[{\"name\":\"a.scale\",\"asked\":\"f64\",\"done\":\"f32\"",
         "\"max_rel_change\":0.25",
     };

@@ -202,9 +202,14 @@ static void asked_is_done_or_said(void **state)
         assert_int_equal(plan.ledger.layer_count, LAYERS);
         for (size_t i = 0; i < LAYERS; i++)
             check_layer(&plan, i, &policy);
-        const size_t d = nib__ledger_denied(&plan.ledger),
-                     s = nib__ledger_substituted(&plan.ledger);
-        assert_true(d + s <= LAYERS);
+        size_t d = 0, s = 0;
+        for (size_t i = 0; i < LAYERS; i++) {
+            d += plan.ledger.layers[i].denied;
+            s += !plan.ledger.layers[i].denied && plan.ledger.layers[i].rung != NIB_RUNG_NONE;
+        }
+        const nib_ledger_counts counts = nib__ledger_count(&plan.ledger);
+        assert_int_equal(counts.asked, counts.done + counts.substituted + counts.denied);
+        assert_int_equal(counts.substituted + counts.denied + counts.embeddings, d + s);
         assert_int_equal(plan.denied.status, d == 0 ? NIB_OK : NIB_NOT_AS_ASKED);
         denied += d, substituted += s, as_asked += LAYERS - d - s;
         nib__plan_layers_free(&plan);
@@ -326,6 +331,87 @@ static void a_bound_kernel_is_given_or_refused_with_its_reasons(void **state)
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
     assert_true(has_reason(&plan.ledger.layers[0], "isa+avx512"));
     nib__plan_layers_free(&plan);
+}
+
+/* Options of which an earlier one leaves nothing, or that no layer has a product for. */
+static void an_option_that_decides_nothing_is_an_error(void **state)
+{
+    (void)state;
+    static const char *const late[] = {"linear_f32_w4g_f32__ref",
+                                       "*.up_proj=linear_f32_w4g_f32__avx2_6x16"},
+                             *const early[] = {"a.up_proj=linear_f32_w4g_f32__ref",
+                                               "linear_f32_w4g_f32__ref"},
+                             *const embed[] = {"embed_f32__ref"};
+    nib_machine m = here(NIB_ISA_AVX2);
+    nib_layer layers[] = {layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "int4wo"),
+                          layer_of("a.down_proj", NIB_ROLE_DOWN, 64, 96, "int4wo")};
+    nib_policy policy = {.dtype = NIB_TYPE_F32, .kernel = strings_of(late, 2)};
+    nib_layers_plan plan;
+    nib_err err = {NIB_OK, ""};
+    assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), NIB_USAGE);
+    assert_non_null(strstr(err.text, "decides no layer; the first that speaks of a layer counts"));
+    policy.kernel = strings_of(embed, 1);
+    assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), NIB_USAGE);
+    assert_non_null(strstr(err.text, "none of them has such a product"));
+    policy.kernel = strings_of(early, 2);
+    assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), NIB_OK);
+    nib__plan_layers_free(&plan);
+}
+
+/* ---- codes are not quantized again ---- */
+
+static void a_plan_denies_what_a_run_would(void **state)
+{
+    (void)state;
+    static const char *const dequant[] = {"dequant"};
+    nib_machine m = here(NIB_ISA_AVX2);
+    nib_policy policy = {.dtype = NIB_TYPE_F32, .detail = "*"};
+    nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "int8wo");
+    nib_layers_plan plan;
+    nib_text text;
+    layer.stored = scheme_of("8da4w");
+    nib__text_init(&text, &allocator);
+    assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
+    assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
+    assert_true(has_reason(&plan.ledger.layers[0], "stored"));
+    for (size_t i = 0; i < plan.ledger.layers[0].advice_count; i++)
+        assert_null(strstr(plan.ledger.layers[0].advice[i].code, "--recipe"));
+    nib__plan_render(&plan, &policy, &text);
+    assert_non_null(strstr(text.at, "the weight is stored as 8da4w-g32"));
+    nib__plan_layers_free(&plan);
+    policy.allow = strings_of(dequant, 1);
+    assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
+    assert_int_equal(plan.layers[0].rung, NIB_RUNG_DEQUANT);
+    nib__plan_layers_free(&plan);
+    nib__text_free(&text);
+}
+
+/* ---- advice ---- */
+
+/* What is offered as a recipe is one. */
+static void offered_recipes_parse(void **state)
+{
+    (void)state;
+    static const char start[] = "--recipe ";
+    nib_machine m = here(NIB_ISA_AVX2 | NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI);
+    size_t seen = 0;
+    for (size_t i = 0; i < COUNT(schemes); i++) {
+        nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 65, 97, schemes[i]);
+        nib_policy policy = {.dtype = NIB_TYPE_F32};
+        nib_layers_plan plan;
+        if (nib__scheme_is_quantized(&layer.asked) && layer.asked.group > 0)
+            layer.asked.group = 7;
+        assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
+        for (size_t a = 0; a < plan.ledger.layers[0].advice_count; a++) {
+            const char *code = plan.ledger.layers[0].advice[a].code;
+            if (strncmp(code, start, sizeof start - 1) != 0)
+                continue;
+            (void)scheme_of(code + sizeof start - 1);
+            seen++;
+        }
+        nib__plan_layers_free(&plan);
+    }
+    assert_true(seen > 10);
 }
 
 /* ---- options that mean nothing ---- */
@@ -468,6 +554,9 @@ int main(void)
         cmocka_unit_test(a_denied_layer_names_the_way_out),
         cmocka_unit_test(a_wish_is_answered_with_the_peers_conditions),
         cmocka_unit_test(a_bound_kernel_is_given_or_refused_with_its_reasons),
+        cmocka_unit_test(an_option_that_decides_nothing_is_an_error),
+        cmocka_unit_test(a_plan_denies_what_a_run_would),
+        cmocka_unit_test(offered_recipes_parse),
         cmocka_unit_test(options_that_mean_nothing_are_errors),
         cmocka_unit_test(the_peer_fails_where_it_failed),
         cmocka_unit_test(plans_render),
