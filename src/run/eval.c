@@ -194,6 +194,14 @@ static nib_status eval_line(evaluation *e, const char *path, const char *line, s
     return status;
 }
 
+/* Of JSON's white space: a carriage return may be all that a line holds. */
+static bool is_blank(const char *line, size_t size)
+{
+    while (size > 0 && strchr(" \t\r", line[size - 1]) && line[size - 1] != '\0')
+        size--;
+    return size == 0;
+}
+
 static nib_status eval_file(evaluation *e)
 {
     const nib_allocator *a = &e->session->model->engine->allocator;
@@ -212,7 +220,7 @@ static nib_status eval_file(evaluation *e)
             const char *end = memchr(line, '\n', (size_t)(text + size - line));
             const size_t line_size = (size_t)((end ? end : text + size) - line);
             e->done = (uint64_t)(line - text);
-            if (line_size > 0)
+            if (!is_blank(line, line_size))
                 status = eval_line(e, path, line, line_size, number);
             line += line_size + 1;
         }

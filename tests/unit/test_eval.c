@@ -211,6 +211,7 @@ static void test_errors(void **state)
         {"one.txt", "a", NIB_BAD_INPUT, "too short"},
         {"bytes.txt", "abc\xff", NIB_BAD_INPUT, "UTF-8"},
         {"empty.jsonl", "\n\n", NIB_BAD_INPUT, "too short"},
+        {"blank.jsonl", "\r\n \t\r\n", NIB_BAD_INPUT, "too short"},
         {"none.jsonl", "{\"text\":\"a b\"}\n{\"txt\":\"a\"}\n", NIB_BAD_INPUT,
          "line 2 has no \"text\""},
         {"number.jsonl", "{\"text\":3}", NIB_BAD_INPUT, "number.jsonl"},
