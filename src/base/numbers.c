@@ -293,6 +293,11 @@ void nib__from_f32(void *out, nib_type type, const float *from, int64_t count)
         for (int64_t i = 0; i < count; i++)
             bytes[i] = e5m2_code(from[i], 0x7c);
         return;
-    default: return;
+    case NIB_TYPE_E8M0:
+        for (int64_t i = 0; i < count; i++)
+            bytes[i] = nib__f32_to_e8m0_up(from[i]);
+        return;
+    default: /* no caller has these; all ones are NaN in every float type, and so seen */
+        memset(out, 0xff, (size_t)(count * nib__type_bits(type) / 8));
     }
 }

@@ -206,8 +206,8 @@ static void test_arrays(void **state)
 {
     (void)state;
     enum { N = 256 };
-    static const nib_type types[] = {NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_E4M3, NIB_TYPE_E5M2,
-                                     NIB_TYPE_F32};
+    static const nib_type types[] = {NIB_TYPE_F16,  NIB_TYPE_BF16, NIB_TYPE_E4M3,
+                                     NIB_TYPE_E5M2, NIB_TYPE_E8M0, NIB_TYPE_F32};
     float from[N];
     uint8_t bytes[4 * N + 1];
     float back[N];
@@ -224,6 +224,7 @@ static void test_arrays(void **state)
                     : types[t] == NIB_TYPE_BF16 ? nib__bf16_to_f32(nib__f32_to_bf16(x))
                     : types[t] == NIB_TYPE_E4M3 ? nib__e4m3_to_f32(nib__f32_to_e4m3(x))
                     : types[t] == NIB_TYPE_E5M2 ? nib__e5m2_to_f32(nib__f32_to_e5m2(x))
+                    : types[t] == NIB_TYPE_E8M0 ? nib__e8m0_to_f32(nib__f32_to_e8m0_up(x))
                                                 : x;
                 assert_int_equal(bits_of(back[i]), bits_of(want));
             }
