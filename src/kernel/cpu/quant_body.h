@@ -179,23 +179,28 @@ NIB_INLINE void eight_sums(float *sums, const float *x, int64_t size, bool by_pa
         sums[g] = sum[g];
 }
 
-/* fsums of one token whose values, as the product reads them, are x. Sums restart at every block.
- */
-NIB_INLINE void float_sums(const nib_input *out, int64_t r, const float *x, bool by_pairs)
+/* Where the sum that begins at k0 in a group up to `end` restarts: a larger group is cut at the
+ * product's blocks. */
+NIB_INLINE int64_t segment_end(const nib_input *out, int64_t k0, int64_t end)
+{
+    return out->group <= NIB_SUM_BLOCK ? end
+                                       : nib__min(end, (k0 / NIB_SUM_BLOCK + 1) * NIB_SUM_BLOCK);
+}
+
+/* fsums of one token whose values, as the product reads them, are x. */
+NIB_INLINE void float_sums(const nib_input *out, int64_t r, const float *x)
 {
     float *sums = out->fsums + r * out->groups;
     int64_t g = 0;
     if (out->group <= NIB_SUM_BLOCK)
         for (; (g + 8) * out->group <= out->k; g += 8)
-            eight_sums(sums + g, x + g * out->group, out->group, by_pairs);
+            eight_sums(sums + g, x + g * out->group, out->group, false);
     for (; g < out->groups; g++) {
         const int64_t end = nib__min((g + 1) * out->group, out->k);
         float total = 0;
         for (int64_t k0 = g * out->group; k0 < end;) {
-            const bool is_whole = out->group <= NIB_SUM_BLOCK;
-            const int64_t k1 =
-                is_whole ? end : nib__min(end, (k0 / NIB_SUM_BLOCK + 1) * NIB_SUM_BLOCK);
-            total += segment_sum(x, k0, k1, by_pairs);
+            const int64_t k1 = segment_end(out, k0, end);
+            total += segment_sum(x, k0, k1, false);
             k0 = k1;
         }
         sums[g] = total;
@@ -212,7 +217,7 @@ void NIB_QUANT(f32)(const nib_quant *a, int64_t m0, int64_t m1)
         if (to != x)
             memcpy(to, x, (size_t)out->k * sizeof *to);
         if (out->fsums != NULL)
-            float_sums(out, r, to, false);
+            float_sums(out, r, to);
     }
 }
 
@@ -229,7 +234,7 @@ void NIB_QUANT(f16)(const nib_quant *a, int64_t m0, int64_t m1)
             nib__to_f32(to + j, halves, NIB_TYPE_F16, count);
         }
         if (out->fsums != NULL)
-            float_sums(out, r, to, false);
+            float_sums(out, r, to);
     }
 }
 
@@ -262,9 +267,7 @@ static void bf16_sums(const nib_input *out, int64_t r)
         const int64_t end = nib__min((g + 1) * out->group, out->k);
         float total = 0;
         for (int64_t k0 = g * out->group; k0 < end;) {
-            const bool is_whole = out->group <= NIB_SUM_BLOCK;
-            const int64_t k1 =
-                is_whole ? end : nib__min(end, (k0 / NIB_SUM_BLOCK + 1) * NIB_SUM_BLOCK);
+            const int64_t k1 = segment_end(out, k0, end);
             for (int64_t j = k0; j < k1; j++)
                 x[j - k0] = float_of((int32_t)((uint32_t)from[j] << 16));
             total += segment_sum(x, 0, k1 - k0, true);
