@@ -76,6 +76,7 @@ typedef struct nib_sink {
     void *ctx;
 } nib_sink;
 
+/* MARKDOWN is for tables (kernels, devices, recipes, timings); other reports take it as TEXT. */
 typedef enum nib_form { NIB_FORM_TEXT, NIB_FORM_JSON, NIB_FORM_MARKDOWN } nib_form;
 
 /* resize(ctx, NULL, n) allocates, resize(ctx, p, 0) frees and returns NULL, else reallocates.
