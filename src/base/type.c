@@ -10,11 +10,14 @@
 typedef struct type_row {
     const char *name, *stored;
     int bits;
+    int block, block_bytes;
 } type_row;
 
-#define X(id, stored, name, bits) {name, stored, bits},
-static const type_row types[NIB_TYPE_COUNT] = {NIB_TYPES(X)};
+#define X(id, stored, name, bits) {name, stored, bits, 1, (bits) / 8},
+#define Y(id, stored, name, elements, bytes) {name, stored, 0, elements, bytes},
+static const type_row types[NIB_TYPE_COUNT] = {NIB_TYPES(X) NIB_BLOCK_TYPES(Y)};
 #undef X
+#undef Y
 
 static const type_row *row_of(nib_type type)
 {
@@ -28,9 +31,33 @@ const char *nib__type_stored_name(nib_type type) { return row_of(type)->stored; 
 
 int nib__type_bits(nib_type type) { return row_of(type)->bits; }
 
+bool nib__type_is_block(nib_type type) { return row_of(type)->block > 1; }
+
+int64_t nib__type_block(nib_type type) { return row_of(type)->block; }
+
+int64_t nib__type_block_bytes(nib_type type) { return row_of(type)->block_bytes; }
+
+bool nib__tensor_bytes(uint64_t *out, nib_type type, const int64_t *shape, int rank)
+{
+    const type_row *row = row_of(type);
+    uint64_t size = 1;
+    for (int i = 0; i < rank; i++)
+        if (!nib__mul(&size, size, (uint64_t)shape[i]))
+            return false;
+    if (row->block > 1) {
+        if (rank < 1 || shape[rank - 1] % row->block != 0)
+            return false;
+        return nib__mul(out, size / (uint64_t)row->block, (uint64_t)row->block_bytes);
+    }
+    if (!nib__mul(&size, size, (uint64_t)row->bits) || size % 8 != 0)
+        return false;
+    *out = size / 8;
+    return true;
+}
+
 nib_type nib__type_find(const char *stored_name, size_t size)
 {
-    for (int i = NIB_TYPE_NONE + 1; i < NIB_TYPE_COUNT; i++)
+    for (int i = NIB_TYPE_NONE + 1; i < NIB_TYPE_COUNT && types[i].block == 1; i++)
         if (strlen(types[i].stored) == size && memcmp(types[i].stored, stored_name, size) == 0)
             return (nib_type)i;
     return NIB_TYPE_NONE;

@@ -33,15 +33,39 @@
     X(E3M2, "F6_E3M2", "e3m2", 6)                                                                  \
     X(E2M1, "F4", "e2m1", 4)
 
+/* Types of GGUF whose elements come in blocks with their scales: X(id, GGUF's name, our name,
+ * elements of a block, its bytes). No single element of them has a size or a value. */
+#define NIB_BLOCK_TYPES(X)                                                                         \
+    X(Q4_0, "Q4_0", "q4_0", 32, 18)                                                                \
+    X(Q4_1, "Q4_1", "q4_1", 32, 20)                                                                \
+    X(Q5_0, "Q5_0", "q5_0", 32, 22)                                                                \
+    X(Q5_1, "Q5_1", "q5_1", 32, 24)                                                                \
+    X(Q8_0, "Q8_0", "q8_0", 32, 34)                                                                \
+    X(Q4_K, "Q4_K", "q4_k", 256, 144)                                                              \
+    X(Q5_K, "Q5_K", "q5_k", 256, 176)                                                              \
+    X(Q6_K, "Q6_K", "q6_k", 256, 210)                                                              \
+    X(IQ4_NL, "IQ4_NL", "iq4_nl", 32, 18)                                                          \
+    X(MXFP4, "MXFP4", "mxfp4", 32, 17)
+
 #define X(id, stored, name, bits) NIB_TYPE_##id,
-typedef enum nib_type { NIB_TYPES(X) NIB_TYPE_COUNT } nib_type;
+#define Y(id, stored, name, elements, bytes) NIB_TYPE_##id,
+typedef enum nib_type { NIB_TYPES(X) NIB_BLOCK_TYPES(Y) NIB_TYPE_COUNT } nib_type;
 #undef X
+#undef Y
 
 const char *nib__type_name(nib_type type);
-const char *nib__type_stored_name(nib_type type); /* as in safetensors */
-int nib__type_bits(nib_type type);
-nib_type nib__type_find(const char *stored_name, size_t size); /* NIB_TYPE_NONE: unknown */
-bool nib__type_is_float(nib_type type);                        /* F16 BF16 F32 F64 */
+const char *nib__type_stored_name(nib_type type); /* as in safetensors, or in GGUF */
+int nib__type_bits(nib_type type);                /* of an element; 0 for block types */
+bool nib__type_is_block(nib_type type);
+/* Elements of a block and its bytes: 1 and whole bytes for plain types of at least 8 bits. */
+int64_t nib__type_block(nib_type type);
+int64_t nib__type_block_bytes(nib_type type);
+/* A type of safetensors by its name there; NIB_TYPE_NONE: none. */
+nib_type nib__type_find(const char *stored_name, size_t size);
+/* Bytes of a tensor of this type and shape. False: the product overflows, or the elements (types of
+ * less than 8 bits) do not fill whole bytes, or the rows no whole blocks. */
+bool nib__tensor_bytes(uint64_t *out, nib_type type, const int64_t *shape, int rank);
+bool nib__type_is_float(nib_type type); /* F16 BF16 F32 F64 */
 
 /* ---- one value. To f32 is exact for all but F64; from f32 rounds to nearest, ties to even ---- */
 

@@ -4,6 +4,8 @@
  * everything that views point into; what the tensors of a weight mean is weight.c and the dialects.
  */
 #include "checkpoint_inside.h"
+#include "gguf.h"
+#include "gguf_parts.h"
 #include "safetensors.h"
 #include "shards.h"
 
@@ -72,8 +74,8 @@ static nib_status check_magic(const nib_map *map, const char *path, nib_err *err
     static const struct {
         const char *magic, *says;
     } others[] = {
-        {"GGUF", "is a GGUF file; this version reads safetensors: give the Hugging Face directory "
-                 "it was made from"},
+        {"FUGG",
+         "is a GGUF file of a big-endian machine; convert the model for little-endian ones"},
         {"PK\003\004",
          "is a zip file, as PyTorch writes; save it as safetensors (save_pretrained does)"},
         {"\x80\002", "is a pickle, which can run code and is never read; save it as safetensors"},
@@ -90,6 +92,7 @@ static const struct {
     const char *magic;
     nib_parse *parse;
 } formats[] = {
+    {"GGUF", nib__gguf_parse},
     {"", nib__safetensors_parse},
 };
 
@@ -202,12 +205,44 @@ static nib_status merge(nib_checkpoint *cp, const nib_contents *parsed, nib_shar
 
 /* ---- the ways to open ---- */
 
+/* A GGUF file describes itself: a config.json beside it is another model's. */
+static nib_status take_gguf(nib_checkpoint *cp, nib_contents *parsed, nib_err *err)
+{
+    cp->gguf = parsed[0].gguf;
+    cp->directory = NULL;
+    NIB_TRY(nib__gguf_translate(parsed, (size_t)cp->file_count, &cp->arena, err));
+    return merge(cp, parsed, NULL, err);
+}
+
+/* All parts of a GGUF model that `first`, any of them, belongs to. They are opened in their order;
+ * the one already open is opened again. */
+static nib_status open_parts(nib_checkpoint *cp, const nib_gguf *first, size_t count, nib_err *err)
+{
+    const char **paths;
+    nib_contents *parsed = nib__arena_take(&cp->arena, count, sizeof *parsed);
+    if (parsed == NULL)
+        return no_memory(err, cp->path);
+    NIB_TRY(nib__gguf_part_paths(&paths, first, cp->files[0], count, &cp->arena, err));
+    nib__map_close(&cp->maps[0]);
+    cp->file_count = 0;
+    cp->bytes = 0;
+    NIB_TRY(take_files(cp, count, err));
+    for (size_t i = 0; i < count; i++)
+        NIB_TRY(open_file(cp, &parsed[i], paths[i], err));
+    NIB_TRY(nib__gguf_check_parts(parsed, count, err));
+    return take_gguf(cp, parsed, err);
+}
+
 static nib_status open_single(nib_checkpoint *cp, const char *path, nib_err *err)
 {
     nib_contents parsed = {0};
+    size_t parts;
     NIB_TRY(take_files(cp, 1, err));
     NIB_TRY(open_file(cp, &parsed, path, err));
-    return merge(cp, &parsed, NULL, err);
+    if (parsed.gguf == NULL)
+        return merge(cp, &parsed, NULL, err);
+    NIB_TRY(nib__gguf_part_count(&parts, parsed.gguf, err));
+    return parts == 1 ? take_gguf(cp, &parsed, err) : open_parts(cp, parsed.gguf, parts, err);
 }
 
 /* Everything the index promises is there, and its total is the truth. */
@@ -524,6 +559,8 @@ const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return 
 size_t nib__checkpoint_note_count(const nib_checkpoint *cp) { return cp->note_count; }
 
 const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i) { return cp->notes[i]; }
+
+const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp) { return cp->gguf; }
 
 const char *nib__checkpoint_quantization(const nib_checkpoint *cp) { return cp->quantization; }
 

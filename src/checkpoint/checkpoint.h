@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checkpoints: files <-> named tensor views. A safetensors file, a sharded set with an index, or a
- * Hugging Face directory, mapped read-only; every rule of the format is enforced before open
- * returns. Also finds the plain or prequantized weight of a module, whatever dialect stores it.
+ * Checkpoints: files <-> named tensor views. A safetensors file, a sharded set with an index, a
+ * Hugging Face directory, or a GGUF file (all its parts), mapped read-only; every rule of the
+ * format is enforced before open returns. Also finds the plain or prequantized weight of a module,
+ * whatever dialect stores it.
  */
 #ifndef NIB_CHECKPOINT_H
 #define NIB_CHECKPOINT_H
@@ -30,6 +31,7 @@ typedef struct nib_meta {
 } nib_meta;
 
 typedef struct nib_checkpoint nib_checkpoint;
+typedef struct nib_gguf nib_gguf; /* gguf.h */
 
 nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a,
                                 nib_err *err);
@@ -76,6 +78,8 @@ const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i);
 /* The text of config.json's quantization_config, beside the file or in its directory; NULL: none.
  */
 const char *nib__checkpoint_quantization(const nib_checkpoint *cp);
+/* The key/values of a GGUF file, of its first part if there are several; NULL: another format. */
+const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp);
 /* Pages of a mapped file that may be given back until they are read again; what lies elsewhere is
  * left alone. */
 void nib__checkpoint_release(const nib_checkpoint *cp, const void *at, uint64_t size);

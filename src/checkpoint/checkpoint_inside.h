@@ -30,6 +30,7 @@ struct nib_checkpoint {
     bool nibble;              /* __metadata__ says that the file is of our own dialect */
     const char *quantization; /* config.json's quantization_config as text, or NULL */
     const char *method;       /* its quant_method ("gptq"), or NULL */
+    const nib_gguf *gguf;     /* of the first file, or NULL */
     /* Buffers that replace stored bytes where a view cannot serve (swizzled scales in rows, f64
      * weights as f32, scalars aligned): [count] by tensor, made once and kept. Reachable through a
      * const checkpoint. */

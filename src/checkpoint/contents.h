@@ -13,11 +13,17 @@ typedef struct nib_contents {
     size_t count;
     nib_meta **metas; /* [meta_count] in the order of the file */
     size_t meta_count;
+    nib_gguf *gguf; /* the key/values of a GGUF file, or NULL */
 } nib_contents;
 
 /* bytes: the whole file, which outlives the contents. name: of the file, for messages; `file` goes
  * into every tensor. Names lie in the arena, views point into bytes. */
 typedef nib_status nib_parse(nib_contents *out, const uint8_t *bytes, uint64_t size,
                              const char *name, int file, nib_arena *arena, nib_err *err);
+
+/* `count` zeroed structs of `size` bytes: the pointers to them. NULL: no memory. */
+void *nib__contents_items(nib_arena *arena, size_t count, size_t size);
+/* Stable merge sort by place; nearly always the header has that order already. False: no memory. */
+bool nib__contents_sort(nib_tensor **items, size_t count, nib_arena *arena);
 
 #endif

@@ -23,18 +23,6 @@ typedef struct parser {
     bool has_metadata;
 } parser;
 
-bool nib__tensor_bytes(uint64_t *out, nib_type type, const int64_t *shape, int rank)
-{
-    uint64_t bits = 1;
-    for (int i = 0; i < rank; i++)
-        if (!nib__mul(&bits, bits, (uint64_t)shape[i]))
-            return false;
-    if (!nib__mul(&bits, bits, (uint64_t)nib__type_bits(type)) || bits % 8 != 0)
-        return false;
-    *out = bits / 8;
-    return true;
-}
-
 /* ---- one tensor's entry ---- */
 
 /* The number just read: whole, and 0 or more; JSON's -0 is no size. */
@@ -231,18 +219,6 @@ static nib_status count_entries(nib_json json, size_t *tensors, size_t *metas, n
     return nib__json_status(&json, err);
 }
 
-/* `count` zeroed structs of `size` bytes, and the pointers to them. */
-static void *take_items(nib_arena *arena, size_t count, size_t size)
-{
-    char *items = nib__arena_take(arena, count, size);
-    void **pointers = nib__arena_take(arena, count, sizeof *pointers);
-    if (items == NULL || pointers == NULL)
-        return NULL;
-    for (size_t i = 0; i < count; i++)
-        pointers[i] = items + i * size;
-    return pointers;
-}
-
 /* Behind the JSON, whose last event was just read, only spaces may stand. */
 static nib_status check_padding(const parser *p, nib_err *err)
 {
@@ -260,8 +236,8 @@ static nib_status read_header(parser *p, nib_err *err)
     nib_status status = count_entries(p->json, &tensors, &metas, err);
     if (status != NIB_OK)
         return nib__fail_in(err, status, p->name);
-    p->out->tensors = take_items(p->arena, tensors, sizeof(nib_tensor));
-    p->out->metas = take_items(p->arena, metas, sizeof(nib_meta));
+    p->out->tensors = nib__contents_items(p->arena, tensors, sizeof(nib_tensor));
+    p->out->metas = nib__contents_items(p->arena, metas, sizeof(nib_meta));
     if (p->out->tensors == NULL || p->out->metas == NULL ||
         !nib__names_init(&p->tensors, p->arena, tensors) ||
         !nib__names_init(&p->metas, p->arena, metas))
@@ -278,40 +254,6 @@ static nib_status read_header(parser *p, nib_err *err)
 }
 
 /* ---- cover ---- */
-
-static bool comes_before(const nib_tensor *a, const nib_tensor *b)
-{
-    return a->data != b->data ? a->data < b->data : a->bytes < b->bytes;
-}
-
-/* Stable merge sort by place; nearly always the header has that order already. */
-static bool sort_by_place(nib_tensor **items, size_t count, nib_arena *arena)
-{
-    size_t sorted = 1;
-    while (sorted < count && !comes_before(items[sorted], items[sorted - 1]))
-        sorted++;
-    if (sorted >= count)
-        return true;
-    nib_tensor **from = items, **to = nib__arena_take(arena, count, sizeof *to);
-    if (to == NULL)
-        return false;
-    for (size_t width = 1; width < count; width *= 2) {
-        for (size_t start = 0; start < count; start += 2 * width) {
-            const size_t middle = start + width < count ? start + width : count;
-            const size_t end = middle + width < count ? middle + width : count;
-            size_t a = start, b = middle;
-            for (size_t i = start; i < end; i++)
-                to[i] = a < middle && (b == end || !comes_before(from[b], from[a])) ? from[a++]
-                                                                                    : from[b++];
-        }
-        nib_tensor **swap = from;
-        from = to;
-        to = swap;
-    }
-    if (from != items)
-        memcpy(items, from, count * sizeof *items);
-    return true;
-}
 
 /* Every byte of the data belongs to exactly one tensor. */
 static nib_status check_cover(const parser *p, nib_err *err)
@@ -386,7 +328,7 @@ nib_status nib__safetensors_parse(nib_contents *out, const uint8_t *bytes, uint6
     p.data_size = size - PREFIX - header;
     nib__json_init(&p.json, "header", (const char *)bytes + PREFIX, (size_t)header, &limits);
     NIB_TRY(read_header(&p, err));
-    if (!sort_by_place(result.tensors, result.count, arena))
+    if (!nib__contents_sort(result.tensors, result.count, arena))
         return nib__fail_memory(err, result.count * sizeof *result.tensors, shown);
     NIB_TRY(check_cover(&p, err));
     *out = result;

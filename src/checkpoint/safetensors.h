@@ -19,8 +19,4 @@ enum {
 nib_status nib__safetensors_parse(nib_contents *out, const uint8_t *bytes, uint64_t size,
                                   const char *name, int file, nib_arena *arena, nib_err *err);
 
-/* Bytes of a tensor of this type and shape. False: the product overflows, or the elements (types of
- * less than 8 bits) do not fill whole bytes. */
-bool nib__tensor_bytes(uint64_t *out, nib_type type, const int64_t *shape, int rank);
-
 #endif

@@ -28,7 +28,7 @@ cp m/model.safetensors lone
 refused 3 'lone/model.safetensors: there is no config.json beside it*' plan lone/model.safetensors
 check 'but it can be listed' nibble info lone/model.safetensors
 printf 'GGUF\3\0\0\0' >model.gguf
-refused 3 'model.gguf is a GGUF file*' plan model.gguf
+refused 3 'model.gguf: the file ends at byte 8, inside the count of tensors: it is cut short' info model.gguf
 printf 'PK\3\4......' >model.pt
 refused 3 'model.pt is a zip file*' info model.pt
 refused 3 'm/tokenizer.json: *the section "version" is not one of*' plan m/tokenizer.json

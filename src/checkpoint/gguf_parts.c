@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The parts of a GGUF model, held against each other, and the translation of names.
+ */
+#include "gguf_parts.h"
+
+#include "file.h"
+#include "renames.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* A whole number of 0 to `most`; absent leaves *out. */
+static nib_status small_int(int64_t *out, const nib_gguf *g, const char *key, int64_t most,
+                            nib_err *err)
+{
+    bool found;
+    NIB_TRY(nib__gguf_int(out, &found, g, key, err));
+    if (found && (*out < 0 || *out > most))
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 0 to %" PRId64 " is wanted",
+                         g->name, key, *out, most);
+    return NIB_OK;
+}
+
+nib_status nib__gguf_part_count(size_t *out, const nib_gguf *g, nib_err *err)
+{
+    int64_t count = 1;
+    NIB_TRY(small_int(&count, g, "split.count", NIB_GGUF_PART_MAX, err));
+    *out = count > 1 ? (size_t)count : 1; /* llama.cpp writes 0 for a file that is whole */
+    return NIB_OK;
+}
+
+static void part_end(char out[64], int64_t no, size_t count)
+{
+    snprintf(out, 64, "-%05" PRId64 "-of-%05zu.gguf", no + 1, count);
+}
+
+nib_status nib__gguf_part_paths(const char ***out, const nib_gguf *part, const char *path,
+                                size_t count, nib_arena *arena, nib_err *err)
+{
+    int64_t no = 0;
+    char end[64];
+    NIB_TRY(small_int(&no, part, "split.no", (int64_t)count - 1, err));
+    part_end(end, no, count);
+    const size_t size = strlen(path), end_size = strlen(end);
+    if (size < end_size || strcmp(path + size - end_size, end) != 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: this is part %" PRId64
+                         " of %zu, but its name does not end in \"%s\", by which the others would "
+                         "be found: give the parts their names back",
+                         part->name, no + 1, count, end);
+    const char **paths = nib__arena_take(arena, count, sizeof *paths);
+    for (size_t i = 0; paths != NULL && i < count; i++) {
+        char *copy = nib__arena_copy(arena, path, size);
+        if (copy == NULL)
+            return nib__fail_memory(err, size, "the parts of a GGUF model");
+        part_end(end, (int64_t)i, count);
+        memcpy(copy + size - end_size, end, end_size);
+        paths[i] = copy;
+        if (nib__path_kind(copy) == NIB_PATH_NONE)
+            return nib__fail(err, NIB_BAD_INPUT, "%s: part %zu of %zu is missing: %s", part->name,
+                             i + 1, count, nib__path_name(copy));
+    }
+    *out = paths;
+    return paths != NULL ? NIB_OK : nib__fail_memory(err, size, "the parts of a GGUF model");
+}
+
+nib_status nib__gguf_check_parts(const nib_contents *parsed, size_t count, nib_err *err)
+{
+    int64_t promised = -1;
+    size_t tensors = 0;
+    for (size_t i = 0; i < count; i++) {
+        const nib_gguf *g = parsed[i].gguf;
+        int64_t no = -1;
+        size_t parts = 0;
+        if (g == NULL)
+            return nib__fail(err, NIB_BAD_INPUT, "%s: part %zu of %zu is no GGUF file",
+                             parsed[0].gguf->name, i + 1, count);
+        NIB_TRY(nib__gguf_part_count(&parts, g, err));
+        NIB_TRY(small_int(&no, g, "split.no", NIB_GGUF_PART_MAX, err));
+        if (parts != count || no != (int64_t)i)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: says that it is part %" PRId64
+                             " of %zu, but its name says part %zu of %zu",
+                             g->name, no + 1, parts, i + 1, count);
+        tensors += parsed[i].count;
+    }
+    NIB_TRY(small_int(&promised, parsed[0].gguf, "split.tensors.count", INT32_MAX, err));
+    if (promised >= 0 && (size_t)promised != tensors)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: split.tensors.count is %" PRId64 ", but the %zu parts have %zu",
+                         parsed[0].gguf->name, promised, count, tensors);
+    return NIB_OK;
+}
+
+/* -1: not said, or not as one whole number. */
+static int64_t heads_of(const nib_gguf *g, const char *key)
+{
+    int64_t heads;
+    bool found;
+    nib_err ignored;
+    const nib_status status = nib__gguf_int(&heads, &found, g, key, &ignored);
+    return status == NIB_OK && found && heads > 0 ? heads : -1;
+}
+
+nib_status nib__gguf_translate(nib_contents *parsed, size_t count, nib_arena *arena, nib_err *err)
+{
+    nib_gguf *first = parsed[0].gguf;
+    char ours[NIB_RENAME_MAX];
+    if (first->arch == NULL || !nib__rename_knows(first->arch))
+        return NIB_OK;
+    if (strcmp(first->arch, "llama") == 0) {
+        first->paired_q = heads_of(first, "llama.attention.head_count");
+        first->paired_k = heads_of(first, "llama.attention.head_count_kv");
+        if (nib__gguf_find(first, "llama.attention.head_count_kv") == NULL)
+            first->paired_k = first->paired_q;
+    }
+    for (size_t p = 0; p < count; p++)
+        for (size_t i = 0; i < parsed[p].count; i++) {
+            nib_tensor *tensor = parsed[p].tensors[i];
+            if (!nib__rename_from_gguf(ours, tensor->name))
+                continue;
+            tensor->name = nib__arena_copy(arena, ours, strlen(ours));
+            if (tensor->name == NULL)
+                return nib__fail_memory(err, strlen(ours), "a tensor's name");
+        }
+    return NIB_OK;
+}

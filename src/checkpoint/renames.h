@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of tensors in other containers and ours, which are Hugging Face's; both directions.
+ */
+#ifndef NIB_RENAMES_H
+#define NIB_RENAMES_H
+
+#include "base.h"
+
+enum { NIB_RENAME_MAX = 128 };
+
+/* Does GGUF's architecture name its tensors as the table below says? */
+bool nib__rename_knows(const char *arch);
+/* "blk.3.attn_q.weight" <-> "model.layers.3.self_attn.q_proj.weight". False: no rule, out is
+ * untouched and the name stays. */
+bool nib__rename_from_gguf(char out[NIB_RENAME_MAX], const char *name);
+bool nib__rename_to_gguf(char out[NIB_RENAME_MAX], const char *name);
+
+#endif

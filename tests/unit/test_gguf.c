@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The GGUF container: what is read, and every way in which a file can be wrong (list G of the bad
+ * inputs: counts, lengths, ranks, products, types, offsets, overlaps, holes, duplicates, cuts).
+ */
+#include "gguf.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "gguf_build.h"
+
+/* A parse in an arena of its own, over bytes that end exactly where the file does. */
+typedef struct parsed {
+    nib_contents contents;
+    nib_arena arena;
+    nib_allocator a;
+    nib_err err;
+    uint8_t *bytes;
+    nib_status status;
+} parsed;
+
+static void parse_bytes(parsed *p, const uint8_t *bytes, size_t size)
+{
+    *p = (parsed){.a = nib__allocator_default()};
+    p->bytes = malloc(size > 0 ? size : 1);
+    assert_non_null(p->bytes);
+    memcpy(p->bytes, bytes, size);
+    nib__arena_init(&p->arena, &p->a, (64 << 20) + 2 * size);
+    p->status = nib__gguf_parse(&p->contents, p->bytes, size, "x.gguf", 0, &p->arena, &p->err);
+}
+
+static void drop(parsed *p)
+{
+    nib__arena_free(&p->arena);
+    free(p->bytes);
+}
+
+static void expect(const gguf_file *f, nib_status status, const char *fragment)
+{
+    parsed p;
+    parse_bytes(&p, f->bytes, f->size);
+    if (p.status != status || strstr(p.err.text, fragment) == NULL)
+        fail_msg("status %d, \"%s\"; expected %d with \"%s\"", (int)p.status, p.err.text,
+                 (int)status, fragment);
+    drop(&p);
+}
+
+/* ---- what is right ---- */
+
+static void put_good(gguf_file *f)
+{
+    put_header(f, 3, 3, 9);
+    put_key_text(f, "general.architecture", "llama");
+    put_key_int(f, "a.u8", NIB_GGUF_U8, 200, 1);
+    put_key_int(f, "a.i16", NIB_GGUF_I16, 0xfffe, 2);
+    put_key_int(f, "a.u64", NIB_GGUF_U64, UINT64_MAX, 8);
+    put_key_f32(f, "a.f32", 0.5F);
+    put_key_int(f, "a.bool", NIB_GGUF_BOOL, 1, 1);
+    put_key_array(f, "a.texts", NIB_GGUF_STRING, 3);
+    put_text(f, "one");
+    put_text(f, "");
+    put_text(f, "three");
+    put_key_array(f, "a.ints", NIB_GGUF_I32, 2);
+    put_int(f, 7, 4);
+    put_int(f, 0xffffffff, 4);
+    put_key_array(f, "a.none", NIB_GGUF_F32, 0);
+    /* not in the order of the data, which is allowed */
+    put_tensor(f, "b", 8, 64, 2, 32);    /* Q8_0: 2 rows of 68 bytes */
+    put_tensor(f, "a", 0, 3, 0, 0);      /* F32: 12 bytes */
+    put_tensor(f, "c", 12, 256, 1, 192); /* Q4_K: 144 bytes */
+    put_padding(f, 32);
+    for (int i = 0; i < 192 + 144; i++)
+        put_int(f, (uint64_t)i, 1);
+}
+
+static void test_good(void **state)
+{
+    (void)state;
+    static gguf_file f;
+    put_good(&f);
+    parsed p;
+    parse_bytes(&p, f.bytes, f.size);
+    assert_int_equal(p.status, NIB_OK);
+    const nib_contents *c = &p.contents;
+    assert_int_equal(c->count, 3);
+    assert_string_equal(c->tensors[0]->name, "a");
+    assert_string_equal(c->tensors[1]->name, "b");
+    assert_int_equal(c->tensors[1]->type, NIB_TYPE_Q8_0);
+    assert_int_equal(c->tensors[1]->shape[0], 2);
+    assert_int_equal(c->tensors[1]->shape[1], 64);
+    assert_int_equal(c->tensors[1]->bytes, 2 * 68);
+    assert_int_equal(c->tensors[1]->data[0], 32);
+    assert_int_equal(c->tensors[2]->bytes, 144);
+    assert_int_equal(c->gguf->version, 3);
+    assert_int_equal(c->gguf->alignment, 32);
+    assert_string_equal(c->gguf->arch, "llama");
+    drop(&p);
+    memcpy(f.bytes + 4, "\2\0\0\0", 4); /* version 2 is the same file */
+    expect(&f, NIB_OK, "");
+    f.size -= 1; /* not even the padding may miss a byte of a tensor */
+    expect(&f, NIB_BAD_INPUT, "cut short");
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    static gguf_file f;
+    put_good(&f);
+    parsed p;
+    parse_bytes(&p, f.bytes, f.size);
+    assert_int_equal(p.status, NIB_OK);
+    const nib_gguf *g = p.contents.gguf;
+    nib_err err;
+    int64_t whole;
+    double number;
+    bool flag, found;
+    const char *text;
+    size_t size;
+    assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.u8", &err), NIB_OK);
+    assert_int_equal(whole, 200);
+    assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.i16", &err), NIB_OK);
+    assert_int_equal(whole, -2);
+    assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.u64", &err), NIB_OK);
+    assert_true(whole == INT64_MAX);
+    assert_int_equal(nib__gguf_double(&number, NULL, g, "a.f32", &err), NIB_OK);
+    assert_true(number == 0.5);
+    assert_int_equal(nib__gguf_double(&number, NULL, g, "a.i16", &err), NIB_OK);
+    assert_true(number == -2);
+    assert_int_equal(nib__gguf_bool(&flag, NULL, g, "a.bool", &err), NIB_OK);
+    assert_true(flag);
+    assert_int_equal(nib__gguf_string(&text, &size, NULL, g, "general.architecture", &err), NIB_OK);
+    assert_int_equal(size, 5);
+    assert_memory_equal(text, "llama", 5);
+    /* absent, and of another kind */
+    whole = 42;
+    assert_int_equal(nib__gguf_int(&whole, &found, g, "a.gone", &err), NIB_OK);
+    assert_false(found);
+    assert_int_equal(whole, 42);
+    assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.gone", &err), NIB_BAD_INPUT);
+    assert_string_equal(err.text, "x.gguf: key \"a.gone\" is missing");
+    assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.f32", &err), NIB_BAD_INPUT);
+    assert_string_equal(err.text, "x.gguf: key \"a.f32\" is f32; a whole number is wanted");
+    assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.ints", &err), NIB_BAD_INPUT);
+    assert_string_equal(err.text,
+                        "x.gguf: key \"a.ints\" is an array of i32; a whole number is wanted");
+    nib_gguf_array array;
+    assert_int_equal(nib__gguf_array_of(&array, NULL, g, "a.texts", NIB_GGUF_F64, &err),
+                     NIB_BAD_INPUT);
+    assert_string_equal(err.text,
+                        "x.gguf: key \"a.texts\" is an array of string; an array of numbers is "
+                        "wanted");
+    /* arrays */
+    assert_int_equal(nib__gguf_array_of(&array, &found, g, "a.texts", NIB_GGUF_STRING, &err),
+                     NIB_OK);
+    assert_true(found);
+    static const char *const texts[] = {"one", "", "three"};
+    for (int i = 0; i < 3; i++) {
+        assert_true(nib__gguf_next_string(&array, &text, &size));
+        assert_int_equal(size, strlen(texts[i]));
+        assert_memory_equal(text, texts[i], size);
+    }
+    assert_false(nib__gguf_next_string(&array, &text, &size));
+    assert_int_equal(nib__gguf_array_of(&array, &found, g, "a.ints", NIB_GGUF_I64, &err), NIB_OK);
+    assert_int_equal(array.count, 2);
+    assert_true(nib__gguf_next_int(&array, &whole));
+    assert_int_equal(whole, 7);
+    assert_true(nib__gguf_next_int(&array, &whole));
+    assert_int_equal(whole, -1);
+    assert_false(nib__gguf_next_int(&array, &whole));
+    assert_int_equal(nib__gguf_array_of(&array, &found, g, "a.none", NIB_GGUF_F64, &err), NIB_OK);
+    assert_false(nib__gguf_next_double(&array, &number));
+    drop(&p);
+}
+
+/* ---- the prefix: G01 to G07 ---- */
+
+static void test_prefix(void **state)
+{
+    (void)state;
+    static gguf_file f;
+    f.size = 0;
+    expect(&f, NIB_BAD_INPUT, "no GGUF file");
+    put_bytes(&f, "GGU", 3);
+    expect(&f, NIB_BAD_INPUT, "no GGUF file");
+    put_bytes(&f, "f\3\0\0\0", 5);
+    expect(&f, NIB_BAD_INPUT, "no GGUF file");
+    static const struct {
+        uint32_t version;
+        const char *says;
+    } versions[] = {
+        {0, "version 0; 2 and 3 are read"},
+        {1, "version 1; 2 and 3 are read. Convert the model again"},
+        {4, "version 4"},
+        {0xffffffff, "version 4294967295"},
+        {0x02000000, "big-endian"},
+        {0x03000000, "big-endian"},
+    };
+    for (size_t i = 0; i < COUNT(versions); i++) {
+        put_header(&f, versions[i].version, 0, 0);
+        expect(&f, NIB_UNSUPPORTED, versions[i].says);
+    }
+    static const uint64_t counts[] = {UINT64_MAX, UINT64_C(1) << 63, (UINT64_C(1) << 20) + 1, 1000,
+                                      1};
+    for (size_t i = 0; i < COUNT(counts); i++) {
+        put_header(&f, 3, counts[i], 0);
+        expect(&f, NIB_BAD_INPUT, "tensors");
+        put_header(&f, 3, 0, counts[i]);
+        expect(&f, NIB_BAD_INPUT, "keys");
+    }
+    put_header(&f, 3, 0, 0);
+    expect(&f, NIB_OK, "");
+}
+
+/* ---- key/values: G08 to G18 ---- */
+
+static void test_keys(void **state)
+{
+    (void)state;
+    static gguf_file f;
+    static const uint64_t lengths[] = {0, 65536, 1 << 20, (1 << 30) + 1, UINT64_MAX};
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        put_header(&f, 3, 0, 1);
+        put_int(&f, lengths[i], 8);
+        for (int j = 0; j < 40; j++)
+            put_bytes(&f, "k", 1);
+        expect(&f, NIB_BAD_INPUT, "a key has");
+    }
+    put_header(&f, 3, 0, 1);
+    put_key_int(&f, "a\xff", NIB_GGUF_U8, 1, 1);
+    expect(&f, NIB_BAD_INPUT, "is no UTF-8 text");
+    put_header(&f, 3, 0, 1);
+    put_int(&f, 3, 8);
+    put_bytes(&f, "a\0b\0\0\0\0\1", 8);
+    expect(&f, NIB_BAD_INPUT, "without NUL");
+    put_header(&f, 3, 0, 2);
+    put_key_int(&f, "a.b", NIB_GGUF_U8, 1, 1);
+    put_key_int(&f, "a.b", NIB_GGUF_U8, 1, 1);
+    expect(&f, NIB_BAD_INPUT, "key \"a.b\" comes twice");
+}
+
+static void test_kinds(void **state)
+{
+    (void)state;
+    static gguf_file f;
+    static const uint32_t kinds[] = {13, 0xffffffff};
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        put_header(&f, 3, 0, 1);
+        put_key_int(&f, "a.b", kinds[i], 1, 8);
+        expect(&f, NIB_BAD_INPUT, "key \"a.b\" has a value of type");
+        put_header(&f, 3, 0, 1);
+        put_key_array(&f, "a.b", kinds[i], 1);
+        put_int(&f, 0, 8);
+        expect(&f, NIB_BAD_INPUT, "key \"a.b\" has a value of type");
+    }
+    put_header(&f, 3, 0, 1);
+    put_key_array(&f, "a.b", NIB_GGUF_ARRAY, 1);
+    put_int(&f, 0, 8);
+    expect(&f, NIB_UNSUPPORTED, "array of arrays");
+    put_header(&f, 3, 0, 1);
+    put_key_int(&f, "a.b", NIB_GGUF_BOOL, 7, 1);
+    expect(&f, NIB_BAD_INPUT, "the byte 7 as a bool");
+}
+
+static void test_lengths(void **state)
+{
+    (void)state;
+    static gguf_file f;
+    static const uint64_t counts[] = {3, UINT64_MAX, UINT64_C(1) << 61};
+    for (size_t i = 0; i < COUNT(counts); i++) {
+        put_header(&f, 3, 0, 1);
+        put_key_array(&f, "a.b", NIB_GGUF_U64, counts[i]);
+        put_int(&f, 1, 8);
+        put_int(&f, 2, 8);
+        expect(&f, NIB_BAD_INPUT, "values of type u64");
+        put_header(&f, 3, 0, 1);
+        put_key_array(&f, "a.b", NIB_GGUF_STRING, counts[i]);
+        put_text(&f, "");
+        put_text(&f, "");
+        expect(&f, NIB_BAD_INPUT, "values of type string");
+    }
+    put_header(&f, 3, 0, 1); /* each length lies */
+    put_key_array(&f, "a.b", NIB_GGUF_STRING, 2);
+    put_text(&f, "fine");
+    put_int(&f, 1000, 8);
+    put_bytes(&f, "short", 5);
+    expect(&f, NIB_BAD_INPUT, "a string of 1000 bytes, but the file ends after 5");
+    put_header(&f, 3, 0, 1);
+    put_key_int(&f, "a.b", NIB_GGUF_STRING, (UINT64_C(1) << 30) + 1, 8);
+    expect(&f, NIB_BAD_INPUT, "over the limit of 1073741824");
+}
+
+static void test_alignment(void **state)
+{
+    (void)state;
+    static gguf_file f;
+    static const uint64_t bad[] = {0, 3, 48, UINT64_C(1) << 31};
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        put_header(&f, 3, 0, 1);
+        put_key_int(&f, "general.alignment", NIB_GGUF_U32, bad[i], 4);
+        expect(&f, NIB_BAD_INPUT, "a power of two");
+    }
+    put_header(&f, 3, 0, 1);
+    put_key_int(&f, "general.alignment", NIB_GGUF_I32, 32, 4);
+    expect(&f, NIB_BAD_INPUT, "general.alignment is i32; u32 is wanted");
+    put_header(&f, 3, 0, 1);
+    put_key_text(&f, "general.alignment", "32");
+    expect(&f, NIB_BAD_INPUT, "general.alignment is string");
+    static const uint64_t good[] = {1, 2, 4, 8, 64};
+    for (size_t i = 0; i < COUNT(good); i++) {
+        put_header(&f, 3, 2, 1);
+        put_key_int(&f, "general.alignment", NIB_GGUF_U32, good[i], 4);
+        put_tensor(&f, "a", 24, 1, 0, 0);
+        put_tensor(&f, "b", 24, 1, 0, good[i]);
+        put_padding(&f, (size_t)good[i]);
+        for (uint64_t j = 0; j < good[i] + 1; j++)
+            put_int(&f, 0, 1);
+        expect(&f, NIB_OK, "");
+    }
+    put_header(&f, 3, 0, 1);
+    put_key_int(&f, "general.architecture", NIB_GGUF_U32, 32, 4);
+    expect(&f, NIB_BAD_INPUT, "key \"general.architecture\" is u32; a string is wanted");
+}
+
+/* ---- tensors: G19 to G28, G37 ---- */
+
+static void expect_tensor(const char *name, uint32_t rank, const uint64_t *dims, uint32_t type,
+                          nib_status status, const char *says)
+{
+    static gguf_file f;
+    put_header(&f, 3, 1, 0);
+    put_text(&f, name);
+    put_int(&f, rank, 4);
+    for (uint32_t i = 0; i < rank && i < 8; i++)
+        put_int(&f, dims[i], 8);
+    put_int(&f, type, 4);
+    put_int(&f, 0, 8);
+    put_padding(&f, 32);
+    for (int i = 0; i < 64; i++)
+        put_int(&f, 0, 1);
+    expect(&f, status, says);
+}
+
+static void test_tensor_names(void **state)
+{
+    (void)state;
+    static const uint64_t one[] = {16};
+    expect_tensor("", 1, one, 0, NIB_BAD_INPUT, "a tensor's name has 0 bytes");
+    expect_tensor("0123456789012345678901234567890123456789012345678901234567890123", 1, one, 0,
+                  NIB_BAD_INPUT, "a tensor's name has 64 bytes");
+    expect_tensor("012345678901234567890123456789012345678901234567890123456789012", 1, one, 0,
+                  NIB_OK, "");
+    expect_tensor("../../x", 1, one, 0, NIB_OK, ""); /* a name is never a path */
+    expect_tensor("a\xc3", 1, one, 0, NIB_BAD_INPUT, "is no UTF-8 text");
+    static gguf_file f;
+    put_header(&f, 3, 2, 0);
+    put_tensor(&f, "a", 0, 8, 0, 0);
+    put_tensor(&f, "a", 1, 8, 0, 32);
+    put_padding(&f, 32);
+    for (int i = 0; i < 64; i++)
+        put_int(&f, 0, 1);
+    expect(&f, NIB_BAD_INPUT, "tensor \"a\" comes twice");
+}
+
+static void test_shapes(void **state)
+{
+    (void)state;
+    static const uint64_t big = UINT64_C(1) << 32;
+    static const uint64_t dims[][5] = {{16, 1, 1, 1, 1},
+                                       {0, 1, 1, 1, 1},
+                                       {UINT64_MAX, 1, 1, 1, 1},
+                                       {(UINT64_C(1) << 42) + 1, UINT64_C(1) << 42, 1, 1, 1},
+                                       {INT64_MAX, 2, 1, 1, 1},
+                                       {big, big, 1, 1, 1},
+                                       {1 << 21, 1 << 21, 1 << 21, 1, 1}};
+    static const char wrong[] = "the elements must be 1 to 2^63 - 1";
+    expect_tensor("a", 0, dims[0], 0, NIB_BAD_INPUT, "has 0 dimensions; 1 to 4");
+    expect_tensor("a", 5, dims[0], 0, NIB_BAD_INPUT, "has 5 dimensions; 1 to 4");
+    expect_tensor("a", 0xffffffff, dims[0], 0, NIB_BAD_INPUT, "has 4294967295 dimensions");
+    expect_tensor("a", 4, dims[0], 0, NIB_OK, "");
+    for (size_t i = 1; i < COUNT(dims); i++)
+        expect_tensor("a", i < 3 ? 1 : i < 6 ? 2 : 3, dims[i], 24, NIB_BAD_INPUT, wrong);
+    static const uint64_t bytes[] = {INT64_MAX / 2};
+    expect_tensor("a", 1, bytes, 28, NIB_BAD_INPUT, "its bytes do not fit 64 bits");
+    static const uint64_t q4_k[] = {288}, mxfp4[] = {33};
+    expect_tensor("a", 1, q4_k, 12, NIB_BAD_INPUT,
+                  "has rows of 288 elements, but Q4_K comes in blocks of 256");
+    expect_tensor("a", 1, mxfp4, 39, NIB_BAD_INPUT, "MXFP4 comes in blocks of 32");
+}
+
+static void test_types(void **state)
+{
+    (void)state;
+    static const uint64_t one[] = {16};
+    static const uint32_t removed[] = {4, 5, 31, 32, 33, 36, 37, 38};
+    static const uint32_t foreign[] = {9,  10, 11, 15, 16, 17, 18, 19, 21,
+                                       22, 23, 29, 34, 35, 40, 41, 42};
+    for (size_t i = 0; i < COUNT(removed); i++)
+        expect_tensor("a", 1, one, removed[i], NIB_UNSUPPORTED, "was taken out of GGUF");
+    for (size_t i = 0; i < COUNT(foreign); i++)
+        expect_tensor("a", 1, one, foreign[i], NIB_UNSUPPORTED, "llama.cpp reads");
+    expect_tensor("a", 1, one, 10, NIB_UNSUPPORTED, "tensor \"a\" is Q2_K, which");
+    expect_tensor("a", 1, one, 43, NIB_UNSUPPORTED, "has type 43");
+    expect_tensor("a", 1, one, 0xffffffff, NIB_UNSUPPORTED, "has type 4294967295");
+}
+
+/* ---- places: G25, G29 to G32, G34, G35 ---- */
+
+static void expect_places(uint64_t a, uint64_t b, size_t data, nib_status status, const char *says)
+{
+    static gguf_file f;
+    put_header(&f, 3, 2, 0);
+    put_tensor(&f, "a", 0, 8, 2, a); /* 64 bytes */
+    put_tensor(&f, "b", 0, 4, 1, b); /* 16 bytes */
+    put_padding(&f, 32);
+    for (size_t i = 0; i < data; i++)
+        put_int(&f, 0, 1);
+    expect(&f, status, says);
+}
+
+static void test_places(void **state)
+{
+    (void)state;
+    expect_places(0, 64, 80, NIB_OK, "");
+    expect_places(0, 64, 96, NIB_OK, ""); /* padded, as writers do */
+    expect_places(32, 0, 96, NIB_OK, "");
+    expect_places(0, 64, 79, NIB_BAD_INPUT, "has 16 bytes from byte 64 of the data, which ends");
+    expect_places(0, 64, 97, NIB_BAD_INPUT, "17 bytes behind the last tensor belong to none");
+    expect_places(0, 68, 96, NIB_BAD_INPUT, "no multiple of the alignment 32");
+    expect_places(0, 32, 96, NIB_BAD_INPUT, "tensor \"b\" begins");
+    expect_places(0, 0, 96, NIB_BAD_INPUT, "inside the tensor before it");
+    expect_places(0, 96, 128, NIB_BAD_INPUT, "a hole before \"b\"");
+    expect_places(32, 96, 128, NIB_BAD_INPUT, "a hole before \"a\"");
+    expect_places(0, UINT64_MAX - 31, 96, NIB_BAD_INPUT, "which ends at 96");
+    expect_places(0, 1 << 20, 96, NIB_BAD_INPUT, "which ends at 96");
+}
+
+/* G33: every cut of the header, and of the data, is seen. */
+static void test_cuts(void **state)
+{
+    (void)state;
+    static gguf_file f;
+    put_good(&f);
+    for (size_t size = 0; size < f.size; size++) {
+        parsed p;
+        parse_bytes(&p, f.bytes, size);
+        if (p.status != NIB_BAD_INPUT)
+            fail_msg("cut at %zu: status %d \"%s\"", size, (int)p.status, p.err.text);
+        drop(&p);
+    }
+}
+
+/* G11: a million keys are found in constant time each, within the budget. */
+static void test_many_keys(void **state)
+{
+    (void)state;
+    enum { KEYS = 1000000, EACH = 8 + 8 + 4 + 1 };
+    gguf_file head;
+    put_header(&head, 3, 0, KEYS);
+    const size_t size = head.size + (size_t)KEYS * EACH;
+    uint8_t *bytes = calloc(1, size), *at = bytes + head.size;
+    assert_non_null(bytes);
+    memcpy(bytes, head.bytes, head.size);
+    for (int i = 0; i < KEYS; i++, at += EACH) {
+        char key[16];
+        snprintf(key, sizeof key, "%08d", i);
+        at[0] = 8;
+        memcpy(at + 8, key, 8);
+    }
+    parsed p;
+    parse_bytes(&p, bytes, size);
+    assert_int_equal(p.status, NIB_OK);
+    assert_int_equal(p.contents.gguf->count, KEYS);
+    assert_non_null(nib__gguf_find(p.contents.gguf, "00999999"));
+    assert_null(nib__gguf_find(p.contents.gguf, "01000000"));
+    drop(&p);
+    free(bytes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good),      cmocka_unit_test(test_values),
+        cmocka_unit_test(test_prefix),    cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_kinds),     cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_alignment), cmocka_unit_test(test_tensor_names),
+        cmocka_unit_test(test_shapes),    cmocka_unit_test(test_types),
+        cmocka_unit_test(test_places),    cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_many_keys),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
