@@ -108,7 +108,9 @@ static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job)
     nib__jsonw_object_end(w);
 }
 
-void nib__quantization_config(nib_text *out, const nib_quantize_job *job, nib_dialect dialect)
+/* quantization_config for transformers: one config for all layers of one scheme, else FqnToConfig.
+ */
+static void put_quantization(nib_text *out, const nib_quantize_job *job, nib_dialect dialect)
 {
     bool embedding = false;
     nib_jsonw w;
@@ -160,7 +162,7 @@ static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_
     bool any = false;
     for (size_t i = 0; i < job->count; i++)
         any = any || nib__layer_is_quantized(&job->layers[i]);
-    nib__quantization_config(&quantization, job, dialect);
+    put_quantization(&quantization, job, dialect);
     const nib_json_edit edits[] = {{"quantization_config", any ? quantization.at : NULL},
                                    {"tie_word_embeddings", "false"}};
     nib_status status = quantization.failed

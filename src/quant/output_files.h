@@ -36,8 +36,4 @@ nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
                                const nib_ledger *ledger, const char *format, nib_hash source,
                                const nib_writer *writer, const nib_side_files *files, nib_err *err);
 
-/* quantization_config for transformers: one config for all layers of one scheme, else FqnToConfig.
- */
-void nib__quantization_config(nib_text *out, const nib_quantize_job *job, nib_dialect dialect);
-
 #endif

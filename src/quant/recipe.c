@@ -24,22 +24,6 @@ const char *nib__role_name(nib_role role)
     return (size_t)role < NIB_ROLE_COUNT ? role_names[role] : "other";
 }
 
-nib_role nib__role_of(const char *module)
-{
-    static const char *const last[] = {"q_proj",    "k_proj",    "v_proj",
-                                       "o_proj",    "gate_proj", "up_proj",
-                                       "down_proj", "lm_head",   "embed_tokens"};
-    char name[NAME_MAX_BYTES];
-    if (!nib__alias_from_meta(name, sizeof name, module))
-        snprintf(name, sizeof name, "%s", module);
-    const char *dot = strrchr(name, '.');
-    const char *component = dot == NULL ? name : dot + 1;
-    for (size_t i = 0; i < COUNT(last); i++)
-        if (strcmp(component, last[i]) == 0)
-            return (nib_role)i;
-    return NIB_ROLE_OTHER;
-}
-
 /* ---- building ---- */
 
 /* Words quote what a file says: control characters would reach a terminal. */

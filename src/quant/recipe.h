@@ -26,8 +26,6 @@ typedef enum nib_role {
 } nib_role;
 
 const char *nib__role_name(nib_role role); /* "q", "head", ... */
-/* By the last component of a Hugging Face or Meta module name. */
-nib_role nib__role_of(const char *module);
 
 /* One layer that a recipe may speak of. */
 typedef struct nib_recipe_layer {

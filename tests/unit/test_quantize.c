@@ -38,7 +38,11 @@ static nib_checkpoint *open_ok(const char *path)
 
 static nib_quantize_layer layer(const char *name, const char *scheme)
 {
-    nib_quantize_layer l = {.name = name, .role = nib__role_of(name), .choice = {.rule = "recipe"}};
+    nib_quantize_layer l = {.name = name,
+                            .role = strcmp(name, "lm_head") == 0              ? NIB_ROLE_HEAD
+                                    : strcmp(name, "model.embed_tokens") == 0 ? NIB_ROLE_EMBED
+                                                                              : NIB_ROLE_OTHER,
+                            .choice = {.rule = "recipe"}};
     if (scheme == NULL)
         l.choice.keep = true;
     else if (nib__scheme_parse(&l.choice.scheme, scheme, strlen(scheme), NULL) != NIB_OK)
