@@ -14,31 +14,21 @@ nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme)
      * is some. */
     static const char stored = 0;
     const bool quantized = nib__scheme_is_quantized(scheme);
-    const bool is_mx = scheme->code == NIB_CODE_MX8 || scheme->code == NIB_CODE_MX4;
     const bool two_per_byte =
         scheme->code == NIB_CODE_I4 || scheme->code == NIB_CODE_MX4 || scheme->code == NIB_CODE_NV4;
     const int64_t groups = nib__scheme_groups(scheme, layer->k);
-    const bool has_float_scale = nib__type_is_float(layer->scale_type);
-    const bool has_float_zero = nib__type_is_float(layer->zero_type);
     nib_weight w = {.scheme = *scheme, .n = layer->n, .k = layer->k, .codes = &stored};
     w.store = !quantized ? NIB_STORE_FLOAT : two_per_byte ? NIB_STORE_NIBBLE : NIB_STORE_BYTE;
     if (quantized) {
         w.scales = &stored;
-        w.scale_type = is_mx                          ? NIB_TYPE_E8M0
-                       : scheme->code == NIB_CODE_NV4 ? NIB_TYPE_E4M3
-                       : has_float_scale              ? layer->scale_type
-                                                      : NIB_TYPE_F32;
+        w.scale_type = nib__layer_scale_type(layer, scheme);
         w.scale_stride_n = scheme->group == NIB_GROUP_TENSOR ? 0 : groups;
         w.scale_stride_g = scheme->group == NIB_GROUP_TENSOR ? 0 : 1;
     }
     if (scheme->zero != NIB_ZERO_NONE) {
         w.zeros = &stored;
-        w.zero_type = scheme->zero == NIB_ZERO_INT ? NIB_TYPE_I8
-                      : has_float_zero             ? layer->zero_type
-                                                   : w.scale_type;
+        w.zero_type = nib__layer_zero_type(layer, scheme);
     }
-    if (scheme->zero == NIB_ZERO_INT && layer->zero_type == NIB_TYPE_I32)
-        w.zero_type = NIB_TYPE_I32;
     return w;
 }
 

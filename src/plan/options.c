@@ -180,17 +180,25 @@ static nib_status read_all(reader *r, nib_plan_options *out, const nib_policy *p
     return check_matches(r, out->detail);
 }
 
-static nib_status check_engine(const char *engine, nib_err *err)
+static nib_status check_engine(const char *engine, const nib_allocator *a, nib_err *err)
 {
+    char shown[64];
+    nib_text known;
     if (engine == NULL)
         return NIB_OK;
-    for (size_t i = 0; nib__engine_at(i) != NULL; i++)
-        if (strcmp(engine, nib__engine_at(i)) == 0)
+    nib__text_init(&known, a);
+    for (size_t i = 0; nib__engine_at(i) != NULL; i++) {
+        if (strcmp(engine, nib__engine_at(i)) == 0) {
+            nib__text_free(&known);
             return NIB_OK;
-    char shown[64];
-    return nib__fail(err, NIB_USAGE, "--engine %s: no such engine; known are %s, %s, %s, %s and %s",
-                     nib__say_name(shown, sizeof shown, engine, strlen(engine)), nib__engine_at(0),
-                     nib__engine_at(1), nib__engine_at(2), nib__engine_at(3), nib__engine_at(4));
+        }
+        nib__text_format(&known, "%s%s", i == 0 ? "" : ", ", nib__engine_at(i));
+    }
+    const nib_status status = nib__fail(err, NIB_USAGE, "--engine %s: no such engine; known are %s",
+                                        nib__say_name(shown, sizeof shown, engine, strlen(engine)),
+                                        known.failed ? "those of `nibble kernels`" : known.at);
+    nib__text_free(&known);
+    return status;
 }
 
 nib_status nib__plan_options_read(nib_plan_options *out, const nib_policy *policy,
@@ -199,7 +207,7 @@ nib_status nib__plan_options_read(nib_plan_options *out, const nib_policy *polic
 {
     reader r = {.machine = machine, .layers = layers, .count = count, .a = a, .err = err};
     *out = (nib_plan_options){.allocator = a};
-    NIB_TRY(check_engine(policy->engine, err));
+    NIB_TRY(check_engine(policy->engine, a, err));
     const nib_status status = read_all(&r, out, policy);
     if (status != NIB_OK)
         nib__plan_options_free(out);

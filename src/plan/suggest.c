@@ -48,20 +48,22 @@ static bool works(const search *s, change *c)
     return isnan(s->now) || c->seconds < 0.95 * s->now;
 }
 
-static void try_change(search *s, change *c)
+/* True if it works, among the best or not. */
+static bool try_change(search *s, change *c)
 {
     if (!works(s, c))
-        return;
+        return false;
     int at = s->count;
     while (at > 0 && s->found[at - 1].seconds > c->seconds)
         at--;
     if (at == OFFERS_MAX)
-        return;
+        return true;
     const int moved = (s->count < OFFERS_MAX ? s->count : OFFERS_MAX - 1) - at;
     memmove(&s->found[at + 1], &s->found[at], (size_t)moved * sizeof s->found[0]);
     s->found[at] = *c;
     if (s->count < OFFERS_MAX)
         s->count++;
+    return true;
 }
 
 static change unchanged(const search *s)
@@ -148,9 +150,7 @@ static void try_pads(search *s)
         *dimension = to;
         snprintf(c.what, sizeof c.what, "pad %s from %" PRId64 " to %" PRId64 " with zeros",
                  is_n ? "n" : "k", from, to);
-        const int before = s->count;
-        try_change(s, &c);
-        if (s->count != before)
+        if (try_change(s, &c))
             return; /* the least padding that does it */
     }
 }

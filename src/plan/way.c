@@ -7,7 +7,7 @@
 
 /* ---- the query ---- */
 
-static nib_type scale_type_of(const nib_layer *layer, const nib_scheme *scheme)
+nib_type nib__layer_scale_type(const nib_layer *layer, const nib_scheme *scheme)
 {
     if (!nib__scheme_is_quantized(scheme))
         return NIB_TYPE_NONE;
@@ -18,14 +18,14 @@ static nib_type scale_type_of(const nib_layer *layer, const nib_scheme *scheme)
     return nib__type_is_float(layer->scale_type) ? layer->scale_type : NIB_TYPE_F32;
 }
 
-static nib_type zero_type_of(const nib_layer *layer, const nib_scheme *scheme)
+nib_type nib__layer_zero_type(const nib_layer *layer, const nib_scheme *scheme)
 {
     const bool is_float = nib__type_is_float(layer->zero_type);
     switch (scheme->zero) {
     case NIB_ZERO_NONE: break;
     case NIB_ZERO_INT:
         return is_float || layer->zero_type == NIB_TYPE_NONE ? NIB_TYPE_I8 : layer->zero_type;
-    case NIB_ZERO_FLOAT: return is_float ? layer->zero_type : scale_type_of(layer, scheme);
+    case NIB_ZERO_FLOAT: return is_float ? layer->zero_type : nib__layer_scale_type(layer, scheme);
     }
     return NIB_TYPE_NONE;
 }
@@ -46,9 +46,9 @@ void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *s
     fact[NIB_FACT_GROUP] = nib__scheme_is_quantized(scheme) ? scheme->group : NIB_GROUP_ROW;
     fact[NIB_FACT_SYMMETRIC] = scheme->symmetric;
     fact[NIB_FACT_ACT_SYMMETRIC] = scheme->act_symmetric;
-    fact[NIB_FACT_SCALE_TYPE] = scale_type_of(layer, scheme);
+    fact[NIB_FACT_SCALE_TYPE] = nib__layer_scale_type(layer, scheme);
     fact[NIB_FACT_ZERO] = scheme->zero;
-    fact[NIB_FACT_ZERO_TYPE] = zero_type_of(layer, scheme);
+    fact[NIB_FACT_ZERO_TYPE] = nib__layer_zero_type(layer, scheme);
     fact[NIB_FACT_ACT_SCALE_TYPE] = fact[NIB_FACT_ACT] == NIB_ACT_FLOAT ? NIB_TYPE_NONE
                                     : layer->act_scale_type == NIB_TYPE_NONE
                                         ? NIB_TYPE_F32

@@ -34,6 +34,11 @@ const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer,
 bool nib__way_outpaces(const nib_kernel *a, const nib_kernel *b, const nib_machine *machine,
                        int64_t m);
 
+/* Of the weight in this scheme: as stored where the layer says so, else as a quantizer makes them;
+ * NONE for floats, and for a scheme without zeros. */
+nib_type nib__layer_scale_type(const nib_layer *layer, const nib_scheme *scheme);
+nib_type nib__layer_zero_type(const nib_layer *layer, const nib_scheme *scheme);
+
 /* ---- costs ---- */
 
 /* The weight as it would lie in memory: shapes and types, no data. */
