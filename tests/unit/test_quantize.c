@@ -629,7 +629,7 @@ static void test_cancel_and_dry_run(void **state)
 }
 
 /* The same bytes for any number of threads, SQNR included. */
-/* Another process writes to the source while it is read: its file is named, nothing is published. */
+/* Another process writes to the source while it is read: its file is named, nothing appears. */
 static bool append_to(void *ctx, const char *what, uint64_t done_bytes, uint64_t total)
 {
     (void)what, (void)done_bytes, (void)total;
