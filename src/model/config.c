@@ -56,7 +56,6 @@ static const char *const harmless[] = {"_name_or_path",
                                        "output_attentions",
                                        "output_hidden_states",
                                        "pad_token_id",
-                                       "quantization_config", /* checkpoint.c reads it */
                                        "pretraining_tp",
                                        "residual_dropout",
                                        "resid_pdrop",
@@ -284,6 +283,11 @@ static bool read_key(reader *r)
         return read_rope(r);
     if (nib__json_is(j, "layer_types"))
         return read_layer_types(r);
+    if (nib__json_is(j, "quantization_config")) {
+        const char *raw = nib__json_raw(j, r->arena);
+        c->quantized = raw != NULL && *raw == '{';
+        return raw != NULL;
+    }
     if (nib__json_is(j, "tie_word_embeddings"))
         return nib__config_flag(j, &c->tied);
     if (nib__json_is(j, "mlp_bias"))

@@ -23,6 +23,7 @@ typedef struct nib_config {
     double rope_factor, rope_low, rope_high; /* llama3: factor, low and high frequency factors */
     int64_t rope_original;                   /* llama3: original context */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
+    bool quantized; /* it has a quantization_config; what is stored is checkpoint.c's to say */
     nib_type dtype; /* torch_dtype; NONE if absent */
     int32_t bos, eos[NIB_EOS_MAX];
     int eos_count; /* bos -1: none */

@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { CONFIG_LIMIT = 16 << 20 };
 
@@ -128,6 +129,34 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
     return NIB_OK;
 }
 
+/* What config.json and the weights say of each other besides shapes: whether they are quantized, and
+ * how many layers there are. Either contradiction would change every text without a word. */
+static nib_status check_agreement(const nib_network *net, nib_err *err)
+{
+    static const char prefix[] = "model.layers.";
+    const char *path = nib__checkpoint_path(net->checkpoint);
+    bool quantized = !net->config.quantized;
+    for (size_t i = 0; i < net->site_count && !quantized; i++)
+        quantized = nib__scheme_is_quantized(&net->sites[i].stored);
+    if (!quantized)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: config.json has a quantization_config, but no weight is stored "
+                         "quantized; take the key out if these weights are meant",
+                         path);
+    for (size_t i = 0; i < nib__checkpoint_count(net->checkpoint); i++) {
+        const char *name = nib__checkpoint_at(net->checkpoint, i)->name;
+        if (strncmp(name, prefix, sizeof prefix - 1) == 0 &&
+            strtoll(name + sizeof prefix - 1, NULL, 10) >= net->config.layers) {
+            char shown[160];
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: %s is stored, but num_hidden_layers in config.json is %" PRId64,
+                             path, nib__say_name(shown, sizeof shown, name, strlen(name)),
+                             net->config.layers);
+        }
+    }
+    return NIB_OK;
+}
+
 static nib_status read_generation(nib_network *net, const char *directory, nib_err *err)
 {
     const nib_allocator *a = &net->engine->allocator;
@@ -213,15 +242,22 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
         NIB_TRY(read_config(net, is_json ? path : config, is_json, err));
         NIB_TRY(list_sites(net, err));
     }
-    if (use == NIB_NETWORK_CONFIG || is_json)
+    if (use == NIB_NETWORK_CONFIG || is_json) {
+        if (net->config.quantized)
+            nib__ledger_add_note(&net->notes, "quantization",
+                                 "config.json has a quantization_config: without the weights, "
+                                 "layers are planned from plain ones; --recipe %s plans what it "
+                                 "says",
+                                 is_json ? path : config);
         return NIB_OK;
+    }
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
     if (net->inspected)
         return NIB_OK;
     find_tie(net);
     for (size_t i = 0; i < net->site_count; i++)
         NIB_TRY(check_site(net, &net->sites[i], err));
-    return NIB_OK;
+    return check_agreement(net, err);
 }
 
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,

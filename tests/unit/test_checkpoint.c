@@ -327,6 +327,28 @@ static void test_metadata_of_shards(void **state)
     drop_directory(dir);
 }
 
+/* Links of shards are followed: the Hugging Face cache is made of links to files elsewhere. Two names
+ * of one file, as names are that differ in case where case does not count, hold a tensor twice. */
+static void test_linked_shards(void **state)
+{
+    (void)state;
+    char dir[256], other[256], a[512], b[512];
+    make_directory(dir);
+    make_directory(other);
+    write_safetensors(other, "blob", "{" U8("a", "0,1") "}", "x", 1);
+    assert_int_equal(symlink(in(b, other, "blob"), in(a, dir, "S.safetensors")), 0);
+    write_text(dir, index_name, "{\"weight_map\":{\"a\":\"S.safetensors\"}}");
+    nib_checkpoint *cp = open_ok(dir);
+    assert_int_equal(nib__checkpoint_find(cp, "a")->data[0], 'x');
+    nib__checkpoint_close(cp);
+    assert_int_equal(symlink(b, in(a, dir, "s.safetensors")), 0);
+    write_text(dir, index_name,
+               "{\"weight_map\":{\"a\":\"S.safetensors\",\"b\":\"s.safetensors\"}}");
+    expect_refused(dir, NIB_BAD_INPUT, "tensor \"a\" is stored twice, in S.safetensors and in s.");
+    drop_directory(dir);
+    drop_directory(other);
+}
+
 /* Every allocation fails once; nothing leaks and nothing is open afterwards. */
 static void test_no_memory(void **state)
 {
@@ -463,6 +485,7 @@ int main(void)
         cmocka_unit_test(test_release),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_bad_indexes),
+        cmocka_unit_test(test_linked_shards),
         cmocka_unit_test(test_metadata_of_shards),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_tinystories),

@@ -345,6 +345,10 @@ static void test_config_against_tensors(void **state)
         const char *model, *more, *says;
     } cases[] = {
         {"qwen2", "\"num_hidden_layers\": 3", "model.layers.2.self_attn.q_proj"},
+        {"qwen2", "\"num_hidden_layers\": 1",
+         "is stored, but num_hidden_layers in config.json is 1"},
+        {"qwen2", "\"quantization_config\": {\"quant_method\": \"bitsandbytes\"}",
+         "has a quantization_config, but no weight is stored quantized"},
         {"qwen2", "\"hidden_size\": 96", "[257][64], but config.json implies [257][96]"},
         {"qwen2", "\"intermediate_size\": 139", "[140][64], but config.json implies [139][64]"},
         {"qwen2", "\"num_key_value_heads\": 2",
@@ -425,6 +429,14 @@ static void test_config_only(void **state)
     assert_non_null(strstr(err.text, "only a config was given"));
     nib_plan_free(plan);
     nib_model_close(model);
+    char directory[256], path[300];
+    copy_model(directory, "qwen3", "\"quantization_config\": {\"quant_method\": \"gptq\"}");
+    snprintf(path, sizeof path, "%s/config.json", directory);
+    assert_int_equal(nib_model_open(&model, engine, path, NULL, &err), NIB_OK);
+    assert_int_equal(model->net.notes.note_count, 1);
+    assert_non_null(strstr(model->net.notes.notes[0].text, "has a quantization_config: without"));
+    nib_model_close(model);
+    drop_directory(directory);
     assert_int_equal(nib_model_open(&model, engine, "tests/golden/models", NULL, &err), NIB_IO);
     assert_non_null(strstr(err.text, "config.json"));
     nib_engine_close(engine);
