@@ -238,12 +238,10 @@ static void render_markdown(nib_text *out)
 {
     nib__text_str(out,
                   "# Kernels\n\nWritten by `nibble kernels --markdown` from the table that the "
-                  "planner asks; a test "
-                  "compares this\npage with it. A condition is what a kernel cannot compute; what "
-                  "it merely does "
-                  "more slowly is its rank.\nEvery scheme has a `__ref` row in plain C that takes "
-                  "every shape. "
-                  "Declared rows are planned for machines\nthat are not here and never run.\n\n");
+                  "planner asks; a test compares this\npage with it. A condition is what a "
+                  "kernel cannot compute; what it merely does more slowly is its rank.\nEvery "
+                  "scheme has a `__ref` row in plain C that takes every shape. Declared rows are "
+                  "planned for machines\nthat are not here and never run.\n\n");
     markdown_facts(out);
     nib__text_str(out, "\n## Rows\n");
     for (int op = 0; op < NIB_OP_COUNT; op++)

@@ -104,9 +104,9 @@ typedef struct nib_attn {
     const float *q; /* [m][ldq] */
     float *out;     /* [m][ldo] */
     int64_t ldq, ldo, m, heads;
-    const int32_t *sequence, *position;
+    const int32_t *sequence, *position; /* [m] */
     nib_cache cache;
-    float scale;
+    float scale; /* of q.k */
 } nib_attn;
 
 /* out = silu(gate) * up */
@@ -118,8 +118,8 @@ typedef struct nib_swiglu {
 
 /* y += x */
 typedef struct nib_add {
-    const float *x;
-    float *y;
+    const float *x; /* [m][ldx] */
+    float *y;       /* [m][ldy] */
     int64_t m, width, ldx, ldy;
 } nib_add;
 

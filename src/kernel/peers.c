@@ -110,8 +110,7 @@ static const nib_kernel rows[] = {
                           "the default packing format needs mslk, which is for CUDA"),
                    NIB_AT_LEAST(SM, 90, "its product is compiled for sm_90")),
          "a group that does not divide k is logged at info level and the layer stays bf16; "
-         "elsewhere "
-         "\"cutlass cannot initialize\" or an ImportError",
+         "elsewhere \"cutlass cannot initialize\" or an ImportError",
          NULL),
     PEER("torchao.fp8dq", LINEAR, E4M3, E4M3_TOKEN, "torchao", "0.18 (2026-07-31)",
          AO_2026 ":torchao/quantization/quant_api.py",
@@ -126,10 +125,9 @@ static const nib_kernel rows[] = {
     PEER("pytorch-2.3.int4pack_cuda", PACK, I4, FLOAT, "pytorch", "2.3 (2024-04-24)",
          "pytorch#117475:aten/src/ATen/native/cuda/int4mm.cu", pack_cuda,
          "on mps \"NotImplementedError: The operator 'aten::_convert_weight_to_int4pack' is not "
-         "currently "
-         "implemented for the MPS device\"; elsewhere \"_convert_weight_to_int4pack_cuda is not "
-         "available for "
-         "build\": neither names the layer or a way out",
+         "currently implemented for the MPS device\"; elsewhere "
+         "\"_convert_weight_to_int4pack_cuda is not available for build\": neither names the "
+         "layer or a way out",
          NULL),
     PEER(
         "pytorch-2.3.int4pack_cpu", PACK, I4, FLOAT, "pytorch", "2.3 (2024-04-24)",
@@ -143,9 +141,8 @@ static const nib_kernel rows[] = {
         NULL),
     PEER("pytorch-2.5.int4pack_cuda", PACK, I4, FLOAT, "pytorch", "2.5 (2024-10-17)",
          "pytorch#129940:aten/src/ATen/native/cuda/int4mm.cu", pack_cuda,
-         "an error from TORCH_CHECK; another device has its own packing, and packed weights of one "
-         "are "
-         "garbage on another",
+         "an error from TORCH_CHECK; another device has its own packing, and packed weights of "
+         "one are garbage on another",
          NULL),
     PEER("pytorch-2.5.int4pack_rocm", PACK, I4, FLOAT, "pytorch", "2.5 (2024-10-17)",
          "pytorch#129710:aten/src/ATen/native/cuda/int4mm.cu",
@@ -156,10 +153,9 @@ static const nib_kernel rows[] = {
                    NIB_MULTIPLE(N, 16, "a tile has 16 outputs"),
                    NIB_MULTIPLE(K, 128, "8 inner tiles of 16 inputs are packed together")),
          "\"only supported on AMD gpu arch greater than or equal to CDNA2\"",
-         "it runs since 2024-07-10 (before, packing had no kernel for ROCm), 2.7 times slower than "
-         "bf16 and "
-         "without a word of it: Llama-2-7B on MI300X 74.23 tokens/s, in bf16 198.38 (compiled, its "
-         "own PR)"),
+         "it runs since 2024-07-10 (before, packing had no kernel for ROCm), 2.7 times slower "
+         "than bf16 and without a word of it: Llama-2-7B on MI300X 74.23 tokens/s, in bf16 "
+         "198.38 (compiled, its own PR)"),
     PEER("pytorch-2.5.int4pack_mps", PACK, I4, FLOAT, "pytorch", "2.5 (2024-10-17)",
          "pytorch#128965:aten/src/ATen/native/mps/operations/Quantized.mm",
          NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_APPLE, "it is Metal's"),
@@ -186,9 +182,8 @@ static const nib_kernel rows[] = {
          "torchchat#1241:torchchat.py",
          NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_APPLE, "the variable is read for mps")),
          "the variable is set and nothing reads it",
-         "PYTORCH_ENABLE_MPS_FALLBACK=1 is set for the whole program: any operator that mps lacks "
-         "moves to the CPU, "
-         "and no summary says so"),
+         "PYTORCH_ENABLE_MPS_FALLBACK=1 is set for the whole program: any operator that mps "
+         "lacks moves to the CPU, and no summary says so"),
     PEER("torchchat.linear_int4", LINEAR, I4, FLOAT, "torchchat", "2024-05",
          "a1a7f370:torchchat/utils/quantize.py",
          NIB_CONDS(NIB_DIVIDES(GROUP, K, "torchao skips it otherwise"),
@@ -219,8 +214,7 @@ static const nib_kernel rows[] = {
          NIB_CONDS(NIB_AT_LEAST(SM, 100, "it asks compute capability 10.0")),
          "a ValueError before the first step; no emulation is offered",
          "every Linear is converted, the output layer too: the default filter \"output\" and the "
-         "check for 16 are "
-         "gone since PR 2520, and nothing checks a shape"),
+         "check for 16 are gone since PR 2520, and nothing checks a shape"),
     PEER("torchao.to_mx_dim0", LINEAR, MX8, MX8, "torchao", "0.12.dev (2025-05-19)",
          AO_2025 ":torchao/prototype/mx_formats/mx_tensor.py",
          NIB_CONDS(NIB_MULTIPLE(K, 32, "a block has 32 inputs")),
@@ -263,9 +257,8 @@ static const nib_kernel rows[] = {
     PEER("executorch.quantize_8da4w", LINEAR, I4, I8_TOKEN, "executorch", "2026-08",
          ET_2026 ":examples/models/llama/source_transformation/quantize.py",
          NIB_CONDS(NIB_DIVIDES(GROUP, K, "the filter asks it")),
-         "the layer is skipped and stays float, without a message (a SmolLM2-135M file of 475.7 MB "
-         "instead of "
-         "101.8 MB)",
+         "the layer is skipped and stays float, without a message (a SmolLM2-135M file of 475.7 "
+         "MB instead of 101.8 MB)",
          NULL),
 };
 
