@@ -129,8 +129,8 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
     return NIB_OK;
 }
 
-/* What config.json and the weights say of each other besides shapes: whether they are quantized, and
- * how many layers there are. Either contradiction would change every text without a word. */
+/* What config.json and the weights say of each other besides shapes: whether they are quantized,
+ * and how many layers there are. Either contradiction would change every text without a word. */
 static nib_status check_agreement(const nib_network *net, nib_err *err)
 {
     static const char prefix[] = "model.layers.";

@@ -49,8 +49,8 @@ typedef struct nib_quantize_report {
 
 /* Adds a line per layer to the ledger, with bytes and SQNR. NIB_NOT_AS_ASKED: the asked format
  * cannot hold a layer; NIB_EXISTS: OUT is there and force is not given; NIB_CANCELLED: progress
- * said so. On any failure nothing of the output is left, but a lone file whose manifest could not be
- * renamed beside it: then what it replaced is gone already. */
+ * said so. On any failure nothing of the output is left, but a lone file whose manifest could not
+ * be renamed beside it: then what it replaced is gone already. */
 nib_status nib__quantize(nib_ledger *ledger, nib_quantize_report *report,
                          const nib_quantize_job *job, nib_err *err);
 

@@ -327,8 +327,9 @@ static void test_metadata_of_shards(void **state)
     drop_directory(dir);
 }
 
-/* Links of shards are followed: the Hugging Face cache is made of links to files elsewhere. Two names
- * of one file, as names are that differ in case where case does not count, hold a tensor twice. */
+/* Links of shards are followed: the Hugging Face cache is made of links to files elsewhere. Two
+ * names of one file, as names are that differ in case where case does not count, hold a tensor
+ * twice. */
 static void test_linked_shards(void **state)
 {
     (void)state;
