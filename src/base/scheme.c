@@ -117,6 +117,21 @@ static bool act_is_int(nib_act act)
 
 bool nib__scheme_is_quantized(const nib_scheme *s) { return s->code > NIB_CODE_BF16; }
 
+nib_type nib__float_type(nib_code code)
+{
+    return code == NIB_CODE_F32    ? NIB_TYPE_F32
+           : code == NIB_CODE_F16  ? NIB_TYPE_F16
+           : code == NIB_CODE_BF16 ? NIB_TYPE_BF16
+                                   : NIB_TYPE_NONE;
+}
+
+nib_code nib__float_code(nib_type type)
+{
+    return type == NIB_TYPE_F16    ? NIB_CODE_F16
+           : type == NIB_TYPE_BF16 ? NIB_CODE_BF16
+                                   : NIB_CODE_F32;
+}
+
 bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b)
 {
     if (a->code != b->code || a->act != b->act)

@@ -59,6 +59,8 @@ typedef struct nib_scheme {
 
 bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b);
 bool nib__scheme_is_quantized(const nib_scheme *s); /* code is no float type */
+nib_type nib__float_type(nib_code code);            /* of a float code; NONE for others */
+nib_code nib__float_code(nib_type type);            /* of f32, f16 and bf16; F32 for others */
 /* The scheme in recipe grammar ("8da4w-g32", "bf16"), canonical: parse(name(s)) == s. */
 const char *nib__scheme_name(char out[64], const nib_scheme *s);
 /* base[-gN|-row|-tensor][-sym|-asym]...: the part of a recipe before any '+'. Also "f32", "f16",

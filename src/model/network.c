@@ -36,14 +36,6 @@ static void site_shape(const nib_config *c, int site, nib_site *out)
     }
 }
 
-static nib_scheme float_scheme(nib_type type)
-{
-    const nib_code code = type == NIB_TYPE_F16    ? NIB_CODE_F16
-                          : type == NIB_TYPE_BF16 ? NIB_CODE_BF16
-                                                  : NIB_CODE_F32;
-    return (nib_scheme){.code = code, .symmetric = true, .act_symmetric = true};
-}
-
 /* What config.json implies: shapes, biases, float weights of torch_dtype. */
 static nib_status list_sites(nib_network *net, nib_err *err)
 {
@@ -70,7 +62,8 @@ static nib_status list_sites(nib_network *net, nib_err *err)
         s->name = nib__arena_copy(&net->arena, name, strlen(name));
         if (!s->name)
             return nib__fail_memory(err, strlen(name), "a layer's name");
-        s->stored = float_scheme(c->dtype);
+        s->stored = (nib_scheme){
+            .code = nib__float_code(c->dtype), .symmetric = true, .act_symmetric = true};
         s->scale_type = s->zero_type = NIB_TYPE_NONE;
         s->act_scale_type = NIB_TYPE_F32;
     }

@@ -39,13 +39,6 @@ static bool reads_plain(const nib_layer_plan *plan)
     return plan->use_count == 0; /* the embedding: rows are looked up */
 }
 
-static nib_type float_of(nib_code code)
-{
-    return code == NIB_CODE_F32   ? NIB_TYPE_F32
-           : code == NIB_CODE_F16 ? NIB_TYPE_F16
-                                  : NIB_TYPE_BF16;
-}
-
 /* Room for the converted weight. Pages are touched as rows are written. */
 static nib_status open_converted(loading *l, nib_err *err)
 {
@@ -63,12 +56,13 @@ static nib_status open_converted(loading *l, nib_err *err)
                          "--calibrate TEXT first");
     uint64_t scale_bytes = 0, zero_bytes = 0, code_bytes = (uint64_t)n * (uint64_t)k;
     if (quantize) {
-        NIB_TRY(nib__quantizer_init(&l->quantizer, to, float_of(l->from.scheme.code), k, err));
+        NIB_TRY(
+            nib__quantizer_init(&l->quantizer, to, nib__float_type(l->from.scheme.code), k, err));
         const uint64_t scales = (uint64_t)n * (uint64_t)l->quantizer.groups;
         scale_bytes = scales * (uint64_t)nib__type_bits(l->quantizer.scale_type) / 8;
         zero_bytes = scales * (uint64_t)nib__type_bits(l->quantizer.zero_type) / 8;
     } else {
-        code_bytes *= (uint64_t)nib__type_bits(float_of(to->code)) / 8;
+        code_bytes *= (uint64_t)nib__type_bits(nib__float_type(to->code)) / 8;
     }
     const uint64_t codes = (code_bytes + 63) & ~UINT64_C(63),
                    scales = (scale_bytes + 63) & ~UINT64_C(63);
@@ -149,7 +143,7 @@ static void job_convert(void *ctx, int worker, int64_t begin, int64_t end)
     for (int64_t i = l->first + begin; i < l->first + end; i++) {
         nib__weight_row(&l->from, i, row);
         if (!nib__scheme_is_quantized(&w->scheme)) {
-            const nib_type type = float_of(w->scheme.code);
+            const nib_type type = nib__float_type(w->scheme.code);
             nib__from_f32(l->out->owned + i * w->k * (nib__type_bits(type) / 8), type, row, w->k);
             continue;
         }

@@ -78,10 +78,7 @@ static bool rung_way(const planner *p, const decision *d, nib_rung rung, nib_way
     } else if (rung == NIB_RUNG_DEQUANT) {
         if (!nib__scheme_is_quantized(&layer->asked))
             return false;
-        scheme = (nib_scheme){.code = p->policy->dtype == NIB_TYPE_F16    ? NIB_CODE_F16
-                                      : p->policy->dtype == NIB_TYPE_BF16 ? NIB_CODE_BF16
-                                                                          : NIB_CODE_F32,
-                              .symmetric = true};
+        scheme = (nib_scheme){.code = nib__float_code(p->policy->dtype), .symmetric = true};
     } else {
         if (nib__scheme_is_quantized(&layer->stored) ||
             nib__scheme_equal(&layer->stored, &layer->asked))

@@ -80,10 +80,7 @@ static nib_stored stored_of(const nib_quantizer *q, int64_t n)
 static nib_status add_line(nib_rewriting *r, size_t i, const nib_tensor *from)
 {
     const nib_quantize_layer *l = &r->job->layers[i];
-    static const nib_code codes[] = {[NIB_TYPE_F32] = NIB_CODE_F32,
-                                     [NIB_TYPE_F16] = NIB_CODE_F16,
-                                     [NIB_TYPE_BF16] = NIB_CODE_BF16};
-    const nib_scheme plain = {.code = codes[source_type(from)], .symmetric = true};
+    const nib_scheme plain = {.code = nib__float_code(source_type(from)), .symmetric = true};
     char name[64];
     nib_weight w = {.n = from->shape[0], .k = from->shape[1]};
     NIB_TRY(nib__checkpoint_bias(&w, r->job->checkpoint, l->name, r->ledger, r->err));
@@ -193,12 +190,9 @@ static nib_status describe(nib_rewriting *r, const char *name, const char *descr
 /* The float type that a recipe asks a layer to be kept in, if it is another one than the stored. */
 static nib_type cast_of(const nib_rewriting *r, size_t layer, const nib_tensor *from)
 {
-    static const nib_type types[] = {[NIB_CODE_F32] = NIB_TYPE_F32,
-                                     [NIB_CODE_F16] = NIB_TYPE_F16,
-                                     [NIB_CODE_BF16] = NIB_TYPE_BF16};
     if (layer == SIZE_MAX || r->job->layers[layer].choice.keep)
         return NIB_TYPE_NONE;
-    const nib_type type = types[r->job->layers[layer].choice.scheme.code];
+    const nib_type type = nib__float_type(r->job->layers[layer].choice.scheme.code);
     return type == from->type ? NIB_TYPE_NONE : type;
 }
 

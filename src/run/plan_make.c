@@ -105,9 +105,9 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
         if (nib__scheme_equal(&l->asked, &l->stored) || !nib__scheme_is_quantized(&l->asked))
             continue;
         nib_quantizer q;
-        const nib_type source = s->stored.code == NIB_CODE_F32   ? NIB_TYPE_F32
-                                : s->stored.code == NIB_CODE_F16 ? NIB_TYPE_F16
-                                                                 : NIB_TYPE_BF16;
+        /* codes are not quantized again, which loading refuses; the plan still shows what for */
+        const nib_type source =
+            nib__scheme_is_quantized(&s->stored) ? NIB_TYPE_BF16 : nib__float_type(s->stored.code);
         NIB_TRY(nib__quantizer_init(&q, &l->asked, source, s->k, err));
         l->scale_type = q.scale_type;
         l->zero_type = q.zero_type;
@@ -120,14 +120,9 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
  */
 static nib_type stored_dtype(const nib_network *net)
 {
-    for (size_t i = 1; i < net->site_count - 1; i++) {
-        switch (net->sites[i].stored.code) {
-        case NIB_CODE_F32: return NIB_TYPE_F32;
-        case NIB_CODE_F16: return NIB_TYPE_F16;
-        case NIB_CODE_BF16: return NIB_TYPE_BF16;
-        default: break;
-        }
-    }
+    for (size_t i = 1; i < net->site_count - 1; i++)
+        if (!nib__scheme_is_quantized(&net->sites[i].stored))
+            return nib__float_type(net->sites[i].stored.code);
     return net->config.dtype == NIB_TYPE_NONE ? NIB_TYPE_F32 : net->config.dtype;
 }
 

@@ -441,6 +441,17 @@ static void test_mxfp4_reference(void **state)
     }
 }
 
+static void test_float_codes(void **state)
+{
+    (void)state;
+    static const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
+    for (size_t i = 0; i < COUNT(types); i++)
+        assert_int_equal(nib__float_type(nib__float_code(types[i])), types[i]);
+    assert_int_equal(nib__float_type(NIB_CODE_I8), NIB_TYPE_NONE);
+    assert_int_equal(nib__float_type(NIB_CODE_E4M3), NIB_TYPE_NONE);
+    assert_int_equal(nib__float_code(NIB_TYPE_NONE), NIB_CODE_F32);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -455,6 +466,7 @@ int main(void)
         cmocka_unit_test(test_onnx_dequantize_blocked),
         cmocka_unit_test(test_onnx_dequantize_int4),
         cmocka_unit_test(test_mxfp4_reference),
+        cmocka_unit_test(test_float_codes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,10 +55,7 @@ static float sum_bf16(const float *x, const float *w, int64_t count)
 static void decode_row(const nib_weight *w, int64_t i, float *out, int8_t *codes)
 {
     if (w->store == NIB_STORE_FLOAT) {
-        const nib_type type = w->scheme.code == NIB_CODE_F32   ? NIB_TYPE_F32
-                              : w->scheme.code == NIB_CODE_F16 ? NIB_TYPE_F16
-                                                               : NIB_TYPE_BF16;
-        nib__to_f32(out, nib__weight_floats(w, i), type, w->k);
+        nib__to_f32(out, nib__weight_floats(w, i), nib__float_type(w->scheme.code), w->k);
         return;
     }
     nib__weight_codes(w, i, 0, w->k, codes);
