@@ -256,74 +256,85 @@ static void run_attn(nib_runner *r, const nib_node *node, int64_t m)
     nib__pool_run(r->engine->pool, m * c->heads, grain, true, job_attn, &p);
 }
 
+static void run_embed(nib_runner *r, const nib_node *node, int64_t m)
+{
+    const nib_embed args = {
+        .table = &r->weights[0].w, .ids = r->ids, .out = values(r, node->to), .m = m};
+    run_rows(r, node->row, &args, m);
+}
+
+static void run_norm(nib_runner *r, const nib_node *node, int64_t m)
+{
+    const int64_t rows = m * node->rows_per_token;
+    const nib_norm args = {.x = values(r, node->from),
+                           .out = values(r, node->to),
+                           .weight = node->weight,
+                           .rows = rows,
+                           .width = node->width,
+                           .ldx = r->ops.ld[node->from] / node->rows_per_token,
+                           .ldo = r->ops.ld[node->to] / node->rows_per_token,
+                           .eps = (float)r->net->config.norm_eps};
+    run_rows(r, node->row, &args, rows);
+}
+
+static void run_rope(nib_runner *r, const nib_node *node, int64_t m)
+{
+    const int64_t head_dim = r->net->config.head_dim;
+    const nib_rope args = {.x = values(r, node->to),
+                           .position = r->positions,
+                           .cos_sin = r->rope,
+                           .m = m,
+                           .heads = node->width,
+                           .head_dim = head_dim,
+                           .dims = head_dim,
+                           .ldx = r->ops.ld[node->to]};
+    run_rows(r, node->row, &args, m);
+}
+
+static void run_store_kv(nib_runner *r, const nib_node *node, int64_t m)
+{
+    const nib_store_kv args = {.k = values(r, node->from),
+                               .v = values(r, node->other),
+                               .ld = r->ops.ld[node->from],
+                               .m = m,
+                               .sequence = r->sequences,
+                               .position = r->positions,
+                               .cache = nib__kv_layer(&r->kv, node->layer)};
+    run_rows(r, node->row, &args, m);
+}
+
+static void run_swiglu(nib_runner *r, const nib_node *node, int64_t m)
+{
+    const nib_swiglu args = {.gate = values(r, node->from),
+                             .up = values(r, node->other),
+                             .out = values(r, node->to),
+                             .m = m,
+                             .width = node->width,
+                             .ld = r->ops.ld[node->from],
+                             .ldo = r->ops.ld[node->to]};
+    run_rows(r, node->row, &args, m);
+}
+
+static void run_add(nib_runner *r, const nib_node *node, int64_t m)
+{
+    const nib_add args = {.x = values(r, node->from),
+                          .y = values(r, node->to),
+                          .m = m,
+                          .width = node->width,
+                          .ldx = r->ops.ld[node->from],
+                          .ldy = r->ops.ld[node->to]};
+    run_rows(r, node->row, &args, m);
+}
+
 static void run_node(nib_runner *r, const nib_node *node, int64_t m)
 {
-    const nib_config *c = &r->net->config;
-    const int64_t *ld = r->ops.ld;
     switch (node->op) {
-    case NIB_OP_EMBED: {
-        const nib_embed args = {
-            .table = &r->weights[0].w, .ids = r->ids, .out = values(r, node->to), .m = m};
-        run_rows(r, node->row, &args, m);
-        break;
-    }
-    case NIB_OP_NORM: {
-        const int64_t rows = m * node->rows_per_token, ldx = ld[node->from] / node->rows_per_token;
-        const nib_norm args = {.x = values(r, node->from),
-                               .out = values(r, node->to),
-                               .weight = node->weight,
-                               .rows = rows,
-                               .width = node->width,
-                               .ldx = ldx,
-                               .ldo = ld[node->to] / node->rows_per_token,
-                               .eps = (float)c->norm_eps};
-        run_rows(r, node->row, &args, rows);
-        break;
-    }
-    case NIB_OP_ROPE: {
-        const nib_rope args = {.x = values(r, node->to),
-                               .position = r->positions,
-                               .cos_sin = r->rope,
-                               .m = m,
-                               .heads = node->width,
-                               .head_dim = c->head_dim,
-                               .dims = c->head_dim,
-                               .ldx = ld[node->to]};
-        run_rows(r, node->row, &args, m);
-        break;
-    }
-    case NIB_OP_COPY: {
-        const nib_store_kv args = {.k = values(r, node->from),
-                                   .v = values(r, node->other),
-                                   .ld = ld[node->from],
-                                   .m = m,
-                                   .sequence = r->sequences,
-                                   .position = r->positions,
-                                   .cache = nib__kv_layer(&r->kv, node->layer)};
-        run_rows(r, node->row, &args, m);
-        break;
-    }
-    case NIB_OP_SWIGLU: {
-        const nib_swiglu args = {.gate = values(r, node->from),
-                                 .up = values(r, node->other),
-                                 .out = values(r, node->to),
-                                 .m = m,
-                                 .width = node->width,
-                                 .ld = ld[node->from],
-                                 .ldo = ld[node->to]};
-        run_rows(r, node->row, &args, m);
-        break;
-    }
-    case NIB_OP_ADD: {
-        const nib_add args = {.x = values(r, node->from),
-                              .y = values(r, node->to),
-                              .m = m,
-                              .width = node->width,
-                              .ldx = ld[node->from],
-                              .ldy = ld[node->to]};
-        run_rows(r, node->row, &args, m);
-        break;
-    }
+    case NIB_OP_EMBED: run_embed(r, node, m); break;
+    case NIB_OP_NORM: run_norm(r, node, m); break;
+    case NIB_OP_ROPE: run_rope(r, node, m); break;
+    case NIB_OP_COPY: run_store_kv(r, node, m); break;
+    case NIB_OP_SWIGLU: run_swiglu(r, node, m); break;
+    case NIB_OP_ADD: run_add(r, node, m); break;
     case NIB_OP_ATTN: run_attn(r, node, m); break;
     case NIB_OP_QUANT: run_quant(r, node, m); break;
     case NIB_OP_LINEAR: run_linear(r, node, m); break;

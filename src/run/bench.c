@@ -16,7 +16,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static double median(double *values, int count)
+double nib__median(double *values, int count)
 {
     qsort(values, (size_t)count, sizeof *values, by_value);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
@@ -102,8 +102,8 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
     const nib_use *use = nib__use_at(&session->plan->plan.layers[1], prompt);
     const double rate = now.rate[use->kernel->unit];
     *result = (nib_bench_result){
-        .prefill_tokens_per_s = (double)prompt / median(prefills, repeats),
-        .decode_tokens_per_s = (double)fresh / median(decodes, repeats),
+        .prefill_tokens_per_s = (double)prompt / nib__median(prefills, repeats),
+        .decode_tokens_per_s = (double)fresh / nib__median(decodes, repeats),
         .weight_bytes = session->runner.weight_bytes,
         .peak_bytes = peak,
         .copy_gb_per_s = now.bytes_per_s * 1e-9,

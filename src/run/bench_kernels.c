@@ -7,7 +7,6 @@
 #include "library.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 enum { BENCH_N = 8192, BENCH_K = 2048, BENCH_PROMPT = 128, BENCH_RUNS = 7 };
 
@@ -127,12 +126,6 @@ static void close_bench(bench *b)
     nib__release(&b->engine->allocator, b->y);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static double median_seconds(bench *b, int64_t m)
 {
     double seconds[BENCH_RUNS];
@@ -145,8 +138,7 @@ static double median_seconds(bench *b, int64_t m)
         if (i >= 0)
             seconds[i] = (double)(nib__now_ns() - start) * 1e-9;
     }
-    qsort(seconds, BENCH_RUNS, sizeof *seconds, by_value);
-    return seconds[BENCH_RUNS / 2];
+    return nib__median(seconds, BENCH_RUNS);
 }
 
 static void write_row(const bench *b, nib_form form, double one, double prompt,

@@ -52,6 +52,8 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
 nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_request *request,
                           const char *text_path, nib_err *err);
 
+/* Sorts the values. */
+double nib__median(double *values, int count);
 /* Highest memory use of this process so far. */
 uint64_t nib__peak_bytes(void);
 
