@@ -253,12 +253,12 @@ NIB_MUST_CHECK nib_status nib_session_truncate(nib_session *session, int32_t seq
 int64_t nib_session_vocab(const nib_session *session); /* logits per token */
 
 typedef struct nib_generate_options {
-    const char *prompt;
-    int64_t max_tokens;    /* 0: until the context is full */
-    double temperature;    /* negative: generation_config.json, then 0.8; 0: greedy */
-    int64_t top_k;         /* negative: likewise, then 40; 0: off */
-    double top_p;          /* negative: likewise, then 0.95 */
-    double min_p;          /* negative: likewise, then 0.05 */
+    const char *prompt; /* a special token written in it ("<s>") becomes that token; NULL: empty */
+    int64_t max_tokens; /* 0: until the context is full */
+    double temperature; /* negative: generation_config.json, then 0.8; 0: greedy */
+    int64_t top_k;      /* negative: likewise, then 40; 0: off */
+    double top_p;       /* negative: likewise, then 0.95 */
+    double min_p;       /* negative: likewise, then 0.05 */
     double repeat_penalty; /* negative: likewise, then 1.0 */
     uint64_t seed;
     nib_strings stop; /* text that ends generation and is not written */

@@ -27,7 +27,8 @@ const command commands[] = {
      "nibble quantize MODEL OUT --recipe int8dq --skip lm_head --dry-run",
      1, 2, run_quantize},
     {"generate", "MODEL", "write text",
-     "Continues a prompt, which is not printed again. Text goes to stdout; statistics and the "
+     "Continues a prompt, which is not printed again; a special token written in it (`<s>`) "
+     "becomes that token. Text goes to stdout; statistics and the "
      "ledger's line go to stderr. The model's own sampling is that of its generation_config.json.",
      "nibble generate MODEL -p 'Once upon a time' -n 100\n"
      "nibble generate MODEL --file prompt.txt --temp 0 --stop END",
