@@ -91,8 +91,8 @@ nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name);
 void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *format, ...)
     NIB_PRINTF(3, 4);
 const char *nib__ledger_text(nib_ledger *ledger, const char *format, ...) NIB_PRINTF(2, 3);
-/* The arrays of a line grow in the arena; code and text must already be the ledger's or constants.
- */
+/* The arrays of a line grow in the arena; code and text must already be the ledger's or
+ * constants. */
 void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const char *code,
                             const char *text);
 void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer, const char *code,

@@ -75,8 +75,8 @@ bool nib__reserve(const nib_allocator *a, void **array, size_t *capacity, size_t
         count = most;
     if (count < want)
         count = want;
-    /* *array is in truth a pointer to some other type: moved as bytes, no aliasing rule is broken.
-     */
+    /* *array is in truth a pointer to some other type: moved as bytes, no aliasing rule is
+     * broken. */
     void *old;
     memcpy(&old, array, sizeof old);
     void *grown = a->resize(a->ctx, old, count * (size == 0 ? 1 : size));

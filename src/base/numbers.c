@@ -146,8 +146,8 @@ uint8_t nib__f32_to_e8m0_up(float f)
     const uint32_t exponent = bits >> F32_MANTISSA, mantissa = bits & 0x7fffffU;
     if (exponent == 255)
         return mantissa != 0 ? 255 : 254;
-    /* 2^-127 is the denormal with only the top mantissa bit: larger denormals round up to 2^-126.
-     */
+    /* 2^-127 is the denormal with only the top mantissa bit: larger denormals round up to
+     * 2^-126. */
     const uint32_t up = exponent == 0 ? mantissa > 0x400000U : mantissa != 0;
     return (uint8_t)nib__min(exponent + up, 254);
 }

@@ -117,8 +117,8 @@ const char *nib__say_bytes(char out[32], uint64_t bytes)
         snprintf(out, 32, "%d B", (int)bytes);
         return out;
     }
-    /* In integers, to the nearest tenth: no locale has a say, and 999,999 is 1.0 MB, not 1000.0 kB.
-     */
+    /* In integers, to the nearest tenth: no locale has a say, and 999,999 is 1.0 MB, not 1000.0
+     * kB. */
     uint64_t tenth = 100;
     size_t unit = 0;
     while (unit + 1 < COUNT(units) && bytes / tenth + (bytes % tenth >= tenth / 2) >= 10000) {

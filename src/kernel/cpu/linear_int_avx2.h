@@ -121,8 +121,8 @@ NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, 
         }
 }
 
-/* dot + offset * term - sum * zero where that may not fit 32 bits: exact in double, rounded once.
- */
+/* dot + offset * term - sum * zero where that may not fit 32 bits: exact in double, rounded
+ * once. */
 NIB_INLINE __m128 half_dot(__m128i dot, __m128i sum, __m128i offset, int32_t term, int32_t zero)
 {
     const __m256d added = _mm256_mul_pd(_mm256_cvtepi32_pd(offset), _mm256_set1_pd(term));

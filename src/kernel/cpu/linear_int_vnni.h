@@ -81,8 +81,8 @@ NIB_INLINE void load_quads(const uint8_t *at, int bits, __m512i *even, __m512i *
     }
 }
 
-/* dot + offset * term - sum * zero where that may not fit 32 bits: exact in double, rounded once.
- */
+/* dot + offset * term - sum * zero where that may not fit 32 bits: exact in double, rounded
+ * once. */
 NIB_INLINE __m256 half_dot(__m256i dot, __m256i sum, __m256i offset, int32_t term, int32_t zero)
 {
     const __m512d added = _mm512_mul_pd(_mm512_cvtepi32_pd(offset), _mm512_set1_pd(term));
