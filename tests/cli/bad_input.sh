@@ -79,6 +79,8 @@ printf '{"a":%.0s' $(seq 3000) >t/config.json
 refused 3 't/config.json: *' plan t
 : >t/config.json
 refused 3 't/config.json: *' plan t
+config 't: model.layers.4.input_layernorm.weight is stored, but num_hidden_layers in config.json is 4' 's/"num_hidden_layers": 5/"num_hidden_layers": 4/'
+config 't: config.json has a quantization_config, but no weight is stored quantized; *' 's/"vocab_size"/"quantization_config": {"quant_method": "bitsandbytes"}, "vocab_size"/'
 cp m/config.json t
 
 # the tokenizer beside the model
@@ -90,6 +92,8 @@ head -c 5000 m/tokenizer.json >t/tokenizer.json
 refused 3 't/tokenizer.json: *' generate t -n 1
 sed 's/"ByteLevel"/"Nonsense"/' m/tokenizer.json >t/tokenizer.json
 refused 3 't/tokenizer.json: *Nonsense*' generate t -n 1
+sed 's/"vocab": {/"vocab": {"zzzzzz": 2256,/' m/tokenizer.json >t/tokenizer.json
+refused 3 't/tokenizer.json: the tokenizer has ids up to 2256, but the model has 2256 tokens; *' generate t -n 1
 cp m/tokenizer.json t
 echo '[' >t/generation_config.json
 refused 3 't/generation_config.json: *' generate t -n 1

@@ -23,6 +23,15 @@ done
 nibble quantize "$MODEL" q --recipe 8da4w --quiet >/dev/null
 equal 'quantized before or now' "$(text --recipe 8da4w)" "$(nibble generate q --quiet -p 'Once upon a time' --temp 0 -n 32)"
 
+# the format allows tensors at any address
+for recipe in '' int8wo int4wo 8da4w-g33 mxfp8; do
+    rm -rf odd
+    if [ -n "$recipe" ]; then nibble quantize "$MODEL" odd --recipe $recipe --quiet >/dev/null; else cp -r "$MODEL" odd; fi
+    even=$(nibble generate odd --quiet -p 'Once upon a time' --temp 0 -n 8)
+    "$REPO/tests/cli/tensors" odd/model.safetensors shift
+    equal "odd addresses, ${recipe:-plain}" "$even" "$(nibble generate odd --quiet -p 'Once upon a time' --temp 0 -n 8)"
+done
+
 sampled() { nibble generate "$MODEL" --quiet -p 'Once upon a time' -n 30 "$@"; }
 equal 'the same seed' "$(sampled --seed 3)" "$(sampled --seed 3 -t 1)"
 check 'another seed' [ "$(sampled --seed 3)" != "$(sampled --seed 4)" ]
@@ -35,6 +44,9 @@ for stop in king "king's son" "g's s" "$(printf '%s' "${first:30:12}")"; do
     equal "--stop '$stop'" "${first%%"$stop"*}" "$(text --stop "$stop")"
 done
 equal 'the first of two' "${first%%king*}" "$(text --stop 'nowhere in it' --stop king --stop "king's")"
+seven=()
+for stop in 1 2 3 4 5 6 "king's"; do seven+=(--stop "$stop"); done
+equal 'the last of seven' "${first%%"king's"*}" "$(text "${seven[@]}")"
 equal 'no such text' "$first" "$(text --stop 'nowhere in it')"
 ended stop -n 40 --temp 0 --stop king
 ended length -n 3

@@ -192,6 +192,7 @@ static void test_patterns_that_match_nothing(void **state)
         {"int8wo", "lm_haed", NULL, "pattern \"lm_haed\" matches no layer; did you mean lm_head"},
         {"int8wo", NULL, "q_prj", "did you mean"},
         {"int8wo", "layers.0.attention.wk", NULL, "did you mean layers.0.attention.w"},
+        {"int8wo", NULL, "*layernorm*", "\"*layernorm*\" matches no layer"},
         {"int8wo", "zzz*", NULL, "matches no layer; names look like model.embed_tokens"},
         {"{\"recipe\":\"int8wo\",\"filter_fqns\":[\"experts\"]}", NULL, NULL,
          "\"experts\" matches no layer"},

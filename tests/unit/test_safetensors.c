@@ -448,6 +448,25 @@ static void test_many(void **state)
     }
 }
 
+/* A small file that claims to hold a hundred thousand times its bytes. */
+static void test_aliases(void **state)
+{
+    (void)state;
+    enum { TENSORS = 100000, BYTES = 4096 };
+    char *header = malloc(TENSORS * 72);
+    size_t at = 0;
+    for (int i = 0; i < TENSORS; i++)
+        at += (size_t)snprintf(header + at, 72,
+                               "%c\"%x\":{\"dtype\":\"U8\",\"shape\":[%d],"
+                               "\"data_offsets\":[0,%d]}",
+                               i == 0 ? '{' : ',', (unsigned)i, BYTES, BYTES);
+    memcpy(header + at, "}", 2);
+    parsed p;
+    parse(&p, header, BYTES);
+    expect_error(&p, NIB_BAD_INPUT, "begins at byte 0 of the data, inside the tensor before it");
+    free(header);
+}
+
 /* Every allocation fails once: NIB_NO_MEMORY each time, nothing leaks. */
 static void test_no_memory(void **state)
 {
@@ -488,6 +507,7 @@ int main(void)
         cmocka_unit_test(test_truncation),
         cmocka_unit_test(test_mutation),
         cmocka_unit_test(test_many),
+        cmocka_unit_test(test_aliases),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
