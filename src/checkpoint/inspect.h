@@ -53,6 +53,9 @@ typedef struct nib_verify_job {
     const nib_checkpoint *checkpoint, *against; /* against: NULL, or compared tensor by tensor */
     const nib_expected *expected;
     size_t expected_count; /* 0: completeness is not checked */
+    /* The module `head` is `against_head` there: an output that was tied and is stored by itself
+     * now. NULL: every module has its own name in both. */
+    const char *head, *against_head;
     nib_pool *pool;
     const nib_callbacks *callbacks; /* NULL allowed */
     const nib_allocator *allocator;

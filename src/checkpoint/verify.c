@@ -369,8 +369,14 @@ static nib_status compare_weight(verifying *v, const nib_entry *e)
 {
     nib_weight other;
     nib_err why = {NIB_OK, ""};
-    if (nib__checkpoint_weight(&other, NULL, v->job->against, e->module, NULL, &why) != NIB_OK)
+    bool found = true;
+    const nib_verify_job *job = v->job;
+    const bool was_tied = job->head != NULL && strcmp(e->module, job->head) == 0;
+    const char *module = was_tied ? job->against_head : e->module;
+    if (nib__checkpoint_weight(&other, &found, job->against, module, NULL, &why) != NIB_OK)
         return find(v, "against", e->name, "the other checkpoint: %s", why.text);
+    if (!found)
+        return find(v, "against", e->name, "is in one of the checkpoints only");
     if (other.n != e->weight.n || other.k != e->weight.k)
         return find(v, "against", e->name, "is %" PRId64 " x %" PRId64 " in the other checkpoint",
                     other.n, other.k);

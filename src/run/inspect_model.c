@@ -95,6 +95,10 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
                           .pool = model->engine->pool,
                           .callbacks = &model->engine->callbacks,
                           .allocator = a};
+    if (against && against->net.tied && !model->net.tied && model->net.site_count > 0) {
+        job.head = model->net.sites[model->net.site_count - 1].name;
+        job.against_head = against->net.sites[0].name;
+    }
     nib_expected *expected = NULL;
     size_t problems = 0;
     nib_arena arena;
