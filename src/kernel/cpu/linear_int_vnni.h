@@ -20,8 +20,8 @@
 enum {
     TILE = 6,         /* tokens per tile */
     CHUNK_UNITS = 32, /* of 32 k, in prefill */
-    DIRECT_INT4 =
-        12, /* tokens up to which unpacking a chunk costs more than unpacking for each tile */
+    /* Tokens up to which unpacking a chunk costs more than unpacking for each tile. */
+    DIRECT_INT4 = 12,
     DIRECT_INT8 = 24,
     AHEAD = 4096 /* bytes between the loads and the prefetches of decode */
 };
