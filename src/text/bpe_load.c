@@ -84,27 +84,38 @@ static bool find_merge(const nib_tokenizer *t, nib_text *joined, half left, half
     return true;
 }
 
-static void fail_lacks(nib_json *json, const nib_model_part *m, half lacks)
+static nib_status fail_lacks(const nib_model_part *m, half lacks, nib_err *err)
 {
     char name[80];
     if (m->joined.failed)
-        nib__json_fail_memory(json, m->joined.size);
-    else
-        nib__json_fail(json, "merge %zu needs the token \"%s\", which the vocabulary lacks",
-                       m->merges.count, nib__say_name(name, sizeof name, lacks.at, lacks.size));
+        return nib__fail_memory(err, m->joined.size, "the merges");
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "merge %zu needs the token \"%s\", which the vocabulary lacks",
+                     m->merges.count, nib__say_name(name, sizeof name, lacks.at, lacks.size));
 }
 
-/* "left right". Llama 2's has tokens that are spaces themselves: where there are several spaces,
- * the one counts that parts tokens of the vocabulary, if it is the only one. */
-static bool read_merge_string(nib_loader *loader, nib_json *json, nib_model_part *m,
-                              nib_merge *merge)
+nib_status nib__merges_push(nib_model_part *m, const nib_tokenizer *t, const nib_merge *merge,
+                            nib_err *err)
+{
+    nib_merge_list *list = &m->merges;
+    if (list->count == NIB_TOKENIZER_MERGES)
+        return nib__fail(err, NIB_UNSUPPORTED, "there are more than %d merges",
+                         NIB_TOKENIZER_MERGES);
+    if (!nib__reserve(&t->allocator, (void **)&list->at, &list->capacity, list->count + 1,
+                      sizeof *list->at))
+        return nib__fail_memory(err, list->count * sizeof *list->at, "the merges");
+    list->at[list->count++] = *merge;
+    return NIB_OK;
+}
+
+/* Llama 2's has tokens that are spaces themselves: where there are several spaces, the one counts
+ * that parts tokens of the vocabulary, if it is the only one. */
+nib_status nib__merges_add(nib_model_part *m, const nib_tokenizer *t, const char *text, size_t size,
+                           nib_err *err)
 {
     enum { MOST_SPACES = 64 };
     half lacks = {"", 0};
-    size_t size;
-    const char *text = string_of(loader, json, &size);
-    if (text == NULL)
-        return false;
+    nib_merge merge = {.rank = (uint32_t)m->merges.count};
     const char *const end = text + size, *space = text;
     int spaces = 0, found = 0;
     while ((space = memchr(space, ' ', (size_t)(end - space))) != NULL && spaces <= MOST_SPACES) {
@@ -112,58 +123,61 @@ static bool read_merge_string(nib_loader *loader, nib_json *json, nib_model_part
         const half right = {space + 1, (size_t)(end - space) - 1};
         spaces++;
         space++;
-        found += find_merge(loader->t, &m->joined, left, right, merge, &lacks);
+        found += find_merge(t, &m->joined, left, right, &merge, &lacks);
     }
     if (found == 1)
-        return true;
+        return nib__merges_push(m, t, &merge, err);
     if (spaces == 1 || m->joined.failed)
-        fail_lacks(json, m, lacks);
-    else
-        nib__json_fail(json, "merge %zu is not two tokens with a space between", m->merges.count);
-    return false;
+        return fail_lacks(m, lacks, err);
+    return nib__fail(err, NIB_BAD_INPUT, "merge %zu is not two tokens with a space between",
+                     m->merges.count);
 }
 
 /* ["left", "right"], past the bracket. */
-static bool read_merge_pair(nib_loader *loader, nib_json *json, nib_model_part *m, nib_merge *merge)
+static nib_status read_merge_pair(nib_loader *loader, nib_json *json, nib_model_part *m)
 {
     half left, right, lacks = {"", 0};
+    nib_merge merge = {.rank = (uint32_t)m->merges.count};
+    nib_err inner;
     if (!nib__json_expect(json, NIB_JSON_STRING) ||
         (left.at = string_of(loader, json, &left.size)) == NULL ||
         !nib__json_expect(json, NIB_JSON_STRING) ||
         (right.at = string_of(loader, json, &right.size)) == NULL)
-        return false;
-    if (!find_merge(loader->t, &m->joined, left, right, merge, &lacks)) {
-        fail_lacks(json, m, lacks);
-        return false;
-    }
-    return nib__json_expect(json, NIB_JSON_ARRAY_END);
+        return nib__json_status(json, loader->err);
+    const nib_status status = find_merge(loader->t, &m->joined, left, right, &merge, &lacks)
+                                  ? nib__merges_push(m, loader->t, &merge, &inner)
+                                  : fail_lacks(m, lacks, &inner);
+    if (status != NIB_OK)
+        return fail_here(loader, json, &inner);
+    (void)nib__json_expect(json, NIB_JSON_ARRAY_END);
+    return nib__json_status(json, loader->err);
+}
+
+/* "left right" */
+static nib_status read_merge_string(nib_loader *loader, nib_json *json, nib_model_part *m)
+{
+    nib_err inner;
+    size_t size;
+    const char *text = string_of(loader, json, &size);
+    if (text == NULL)
+        return nib__json_status(json, loader->err);
+    if (nib__merges_add(m, loader->t, text, size, &inner) != NIB_OK)
+        return fail_here(loader, json, &inner);
+    return NIB_OK;
 }
 
 static nib_status load_merges(nib_loader *loader, nib_json *json, nib_model_part *m)
 {
-    const nib_allocator *a = &loader->t->allocator;
-    nib_merge_list *list = &m->merges;
     if (!nib__json_expect(json, NIB_JSON_ARRAY))
         return nib__json_status(json, loader->err);
     while (nib__json_next(json) == NIB_JSON_STRING || json->event == NIB_JSON_ARRAY) {
-        nib_merge merge = {.rank = (uint32_t)list->count};
         if (loader->scratch.total > SCRATCH)
             nib__arena_free(&loader->scratch);
         if (json->event == NIB_JSON_STRING && json->token_size >= 8 &&
             memcmp(json->token, "#version", 8) == 0)
             continue; /* the first line of merges.txt, carried along */
-        if (list->count == NIB_TOKENIZER_MERGES)
-            return nib__loader_unsupported(loader, "there are more than %d merges",
-                                           NIB_TOKENIZER_MERGES);
-        const bool good = json->event == NIB_JSON_STRING
-                              ? read_merge_string(loader, json, m, &merge)
-                              : read_merge_pair(loader, json, m, &merge);
-        if (!good)
-            return nib__json_status(json, loader->err);
-        if (!nib__reserve(a, (void **)&list->at, &list->capacity, list->count + 1,
-                          sizeof *list->at))
-            return nib__fail_memory(loader->err, list->count * sizeof *list->at, "the merges");
-        list->at[list->count++] = merge;
+        NIB_TRY(json->event == NIB_JSON_STRING ? read_merge_string(loader, json, m)
+                                               : read_merge_pair(loader, json, m));
     }
     if (json->event != NIB_JSON_ARRAY_END)
         nib__json_fail(json, "a merge is a string or a pair of strings");

@@ -10,11 +10,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* What GPT-2's ByteLevel splits by; part of the format, as tokenizer.json files do not write it
- * out. */
-static const char BYTE_LEVEL_PATTERN[] =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-
 typedef struct part_text {
     const char *at; /* NULL: not given */
     size_t size;
@@ -90,7 +85,7 @@ bool nib__loader_slice(nib_json *json, nib_json_slice *slice)
 
 nib_status nib__loader_unsupported(const nib_loader *loader, const char *format, ...)
 {
-    char sentence[600];
+    char sentence[sizeof loader->err->text];
     va_list args;
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
@@ -306,12 +301,23 @@ nib_status nib__load_normalizer(nib_loader *loader, nib_json_slice slice, int ne
 
 /* ---- pre-tokenizers ---- */
 
-static nib_status add_stage(nib_loader *loader, const nib_stage *stage)
+nib_status nib__loader_stage(nib_loader *loader, const nib_stage *stage)
 {
     nib_tokenizer *t = loader->t;
     NIB_TRY(grow(loader, &t->stage_count, "pre_tokenizer"));
     t->stages[t->stage_count - 1] = *stage;
     return NIB_OK;
+}
+
+nib_status nib__loader_split(nib_loader *loader, const char *pattern)
+{
+    /* The place is taken first, so that closing finds the compiled pattern. */
+    const nib_stage split = {.kind = NIB_STAGE_SPLIT, .behavior = NIB_SPLIT_ISOLATED};
+    NIB_TRY(nib__loader_stage(loader, &split));
+    nib_finder *finder = &loader->t->stages[loader->t->stage_count - 1].finder;
+    finder->kind = NIB_FIND_REGEX;
+    return nib__text_regex_open(&finder->regex, pattern, strlen(pattern), &loader->t->arena,
+                                loader->err);
 }
 
 static nib_status read_behavior(nib_loader *loader, const part *p, nib_behavior *behavior)
@@ -341,18 +347,10 @@ static nib_status add_byte_level(nib_loader *loader, const part *p)
     const nib_stage prefix = {.kind = NIB_STAGE_PREFIX}, bytes = {.kind = NIB_STAGE_BYTES};
     NIB_TRY(need(loader, p, p->add_prefix_space != FLAG_NONE, "add_prefix_space"));
     if (p->add_prefix_space == FLAG_TRUE)
-        NIB_TRY(add_stage(loader, &prefix));
-    if (p->use_regex != FLAG_FALSE) {
-        /* The place is taken first, so that closing finds the compiled pattern. */
-        const nib_stage split = {.kind = NIB_STAGE_SPLIT, .behavior = NIB_SPLIT_ISOLATED};
-        NIB_TRY(add_stage(loader, &split));
-        nib_stage *stage = &loader->t->stages[loader->t->stage_count - 1];
-        stage->finder.kind = NIB_FIND_REGEX;
-        NIB_TRY(nib__text_regex_open(&stage->finder.regex, BYTE_LEVEL_PATTERN,
-                                     sizeof BYTE_LEVEL_PATTERN - 1, &loader->t->arena,
-                                     loader->err));
-    }
-    return add_stage(loader, &bytes);
+        NIB_TRY(nib__loader_stage(loader, &prefix));
+    if (p->use_regex != FLAG_FALSE)
+        NIB_TRY(nib__loader_split(loader, nib__gpt2_pattern));
+    return nib__loader_stage(loader, &bytes);
 }
 
 /* "replacement" of Metaspace and "content" of Strip are one character. */
@@ -404,8 +402,8 @@ static nib_status add_metaspace(nib_loader *loader, const part *p)
                                         .string = p->replacement.at,
                                         .size = p->replacement.size}};
     NIB_TRY(read_prepend(loader, p, &space.prepend));
-    NIB_TRY(add_stage(loader, &space));
-    return p->split == FLAG_FALSE ? NIB_OK : add_stage(loader, &split);
+    NIB_TRY(nib__loader_stage(loader, &space));
+    return p->split == FLAG_FALSE ? NIB_OK : nib__loader_stage(loader, &split);
 }
 
 static nib_status add_split(nib_loader *loader, const part *p)
@@ -414,7 +412,7 @@ static nib_status add_split(nib_loader *loader, const part *p)
     NIB_TRY(need(loader, p, p->behavior.at != NULL, "behavior"));
     NIB_TRY(need(loader, p, p->invert != FLAG_NONE, "invert"));
     NIB_TRY(read_behavior(loader, p, &split.behavior));
-    NIB_TRY(add_stage(loader, &split));
+    NIB_TRY(nib__loader_stage(loader, &split));
     return make_finder(loader, p, &loader->t->stages[loader->t->stage_count - 1].finder);
 }
 
@@ -442,7 +440,7 @@ static nib_status add_class(nib_loader *loader, const part *p)
                          "ByteLevel, Split, Digits, Metaspace, Punctuation, Whitespace, "
                          "WhitespaceSplit, Sequence");
     }
-    return add_stage(loader, &split);
+    return nib__loader_stage(loader, &split);
 }
 
 nib_status nib__load_pre_tokenizer(nib_loader *loader, nib_json_slice slice, int nesting)

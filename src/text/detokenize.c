@@ -200,10 +200,11 @@ static int fallback_byte(const char *text, size_t size)
 }
 
 /* The bytes that the characters stand for; if one of them stands for none, the text as it is. */
-static void put_byte_level(nib_detok *d, const char *text, size_t size, nib_text *out)
+static void put_byte_level(nib_detok *d, const char *text, size_t size, bool verbatim,
+                           nib_text *out)
 {
     const char *const end = text + size;
-    bool all = true;
+    bool all = !verbatim;
     for (const char *at = text; at < end && all;)
         all = nib__byte_level_byte(nib__utf8_next(&at)) >= 0;
     for (const char *at = text; at < end;) {
@@ -215,7 +216,7 @@ static void put_byte_level(nib_detok *d, const char *text, size_t size, nib_text
 }
 
 /* Runs the decoders that see one token. */
-static void put_token(nib_detok *d, const char *text, size_t size, nib_text *out)
+static void put_token(nib_detok *d, const char *text, size_t size, bool verbatim, nib_text *out)
 {
     const nib_tokenizer *t = d->tokenizer;
     for (size_t i = 0; i < t->decoder_count; i++) {
@@ -243,7 +244,7 @@ static void put_token(nib_detok *d, const char *text, size_t size, nib_text *out
             }
             break;
         case NIB_DECODE_BYTES:
-            put_byte_level(d, text, size, out);
+            put_byte_level(d, text, size, verbatim, out);
             return;
         case NIB_DECODE_STRIP:
             if (!decoder->whole)
@@ -275,7 +276,7 @@ void nib__detok_put(nib_detok *d, int32_t id, nib_text *out)
         text = nib__added_match(t, id, &size);
     if (!t->has_decoder && d->begun)
         put_text(d, " ", 1, out);
-    put_token(d, text, size, out);
+    put_token(d, text, size, (t->vocab.texts[id].size & NIB_TOKEN_VERBATIM) != 0, out);
     d->begun = true;
 }
 

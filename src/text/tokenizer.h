@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tokenizers from a Hugging Face tokenizer.json: text to token ids and back. Byte-level BPE and
- * SentencePiece-style BPE with byte fallback, with the normalizers, pre-tokenizers, post-processors
- * and decoders that the file names; a component that is not known is an error that names it. Chat
- * templates, stop strings and the end-of-text ids of generation_config.json are not here.
+ * Tokenizers from a Hugging Face tokenizer.json, or from the vocabulary inside a GGUF: text to
+ * token ids and back. Byte-level BPE and SentencePiece-style BPE with byte fallback, with the
+ * normalizers, pre-tokenizers, post-processors and decoders that the file names; a component that
+ * is not known is an error that names it. Chat templates, stop strings and the end-of-text ids of
+ * generation_config.json are not here.
  *
  * An open tokenizer never changes, so any number of threads may use one at the same time.
  */
@@ -45,6 +46,36 @@ typedef struct nib_named_text {
 nib_status nib__tokenizer_parse(nib_tokenizer **out, const nib_named_text *json,
                                 const nib_named_text *config, const nib_allocator *a, nib_err *err);
 void nib__tokenizer_close(nib_tokenizer *t);
+
+/* ---- a vocabulary as GGUF files hold it ---- */
+
+typedef struct nib_vocab_text {
+    const char *at; /* NULL: the key is not there */
+    size_t size;
+} nib_vocab_text;
+
+typedef enum nib_said { NIB_UNSAID, NIB_SAID_NO, NIB_SAID_YES } nib_said;
+
+/* Values of the keys "tokenizer.ggml.*" that ids depend on; none need stay. An array that is not
+ * there is NULL, an id -1. */
+typedef struct nib_vocab_source {
+    const char *name; /* of the file, for messages */
+    nib_vocab_text model, pre;
+    const nib_vocab_text *tokens; /* [token_count] by id */
+    const float *scores;          /* [score_count] by id */
+    const int32_t *types;         /* [type_count] by id: token_type */
+    const nib_vocab_text *merges; /* [merge_count] "left right" in order of rank */
+    size_t token_count, score_count, type_count, merge_count;
+    int64_t bos, eos, unk; /* as stored: 4294967295 is none, too */
+    nib_said add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
+    bool has_charsmap; /* precompiled_charsmap */
+} nib_vocab_source;
+
+/* Opens what encodes and decodes as the tokenizer.json of the same vocabulary. Models "gpt2"
+ * (byte-level, cut into words as `pre` names) and "llama" (pieces by score, byte fallback); others
+ * are NIB_UNSUPPORTED by name, and so is a `pre` that is not known or, for "gpt2", not there. */
+nib_status nib__tokenizer_from_vocab(nib_tokenizer **out, const nib_vocab_source *source,
+                                     const nib_allocator *a, nib_err *err);
 
 /* Largest id + 1, added tokens included. There may be gaps: ids without a token. */
 int64_t nib__tokenizer_vocab_size(const nib_tokenizer *t);

@@ -145,7 +145,6 @@ static nib_status find_unk(nib_loader *loader, const nib_model_part *m)
 {
     nib_tokenizer *t = loader->t;
     char name[80];
-    t->bpe.unk = -1;
     if (m->unk == NULL)
         return NIB_OK;
     t->bpe.unk = nib__vocab_find(&t->vocab, &t->vocab.model, m->unk, m->unk_size);
@@ -198,12 +197,28 @@ static nib_status apply_config(nib_loader *loader, const nib_named_text *file,
     return NIB_OK;
 }
 
+nib_status nib__loader_join(nib_loader *loader, const nib_merge *merges, size_t merge_count)
+{
+    nib_tokenizer *t = loader->t;
+    nib_err inner;
+    NIB_TRY(place_added(loader));
+    NIB_TRY(check_processor(loader));
+    bool long_words = true;
+    for (size_t i = 0; i < t->stage_count; i++)
+        long_words = long_words && t->stages[i].kind != NIB_STAGE_SPLIT;
+    if (nib__bpe_build(&t->bpe, &t->vocab, merges, merge_count, long_words, &t->allocator,
+                       &inner) != NIB_OK)
+        return nib__fail(loader->err, inner.status, "%s: %s", loader->file.name, inner.text);
+    NIB_TRY(normalize_added(loader));
+    NIB_TRY(
+        nib__trie_build(&t->plain, t->added, t->added_count, false, &t->allocator, loader->err));
+    return nib__trie_build(&t->normal, t->added, t->added_count, true, &t->allocator, loader->err);
+}
+
 static nib_status build(nib_loader *loader, const nib_named_text *config_file,
                         const nib_model_part *m)
 {
-    nib_tokenizer *t = loader->t;
     nib_tokenizer_config config = {0};
-    nib_err inner;
     if (config_file != NULL) {
         nib_loader other = *loader;
         other.file = *config_file;
@@ -211,53 +226,56 @@ static nib_status build(nib_loader *loader, const nib_named_text *config_file,
         loader->scratch = other.scratch;
         NIB_TRY(status);
     }
-    NIB_TRY(place_added(loader));
     NIB_TRY(find_unk(loader, m));
-    NIB_TRY(check_processor(loader));
-    bool long_words = true;
-    for (size_t i = 0; i < t->stage_count; i++)
-        long_words = long_words && t->stages[i].kind != NIB_STAGE_SPLIT;
-    if (nib__bpe_build(&t->bpe, &t->vocab, m->merges.at, m->merges.count, long_words, &t->allocator,
-                       &inner) != NIB_OK)
-        return nib__fail(loader->err, inner.status, "%s: %s", loader->file.name, inner.text);
-    NIB_TRY(normalize_added(loader));
-    NIB_TRY(
-        nib__trie_build(&t->plain, t->added, t->added_count, false, &t->allocator, loader->err));
-    NIB_TRY(
-        nib__trie_build(&t->normal, t->added, t->added_count, true, &t->allocator, loader->err));
+    NIB_TRY(nib__loader_join(loader, m->merges.at, m->merges.count));
     return apply_config(loader, config_file, &config);
 }
 
 /* ---- open and close ---- */
 
-nib_status nib__tokenizer_parse(nib_tokenizer **out, const nib_named_text *json,
-                                const nib_named_text *config, const nib_allocator *a, nib_err *err)
+nib_status nib__loader_open(nib_loader *loader, nib_model_part *m, const nib_named_text *file,
+                            const nib_allocator *a, nib_err *err)
 {
-    nib_err own = {.status = NIB_OK};
     nib_tokenizer *t = nib__calloc(a, 1, sizeof *t);
     if (t == NULL)
         return nib__fail_memory(err, sizeof *t, "the tokenizer");
     t->allocator = *a;
-    t->bos = t->eos = -1;
+    t->bos = t->eos = t->bpe.unk = -1;
     nib__arena_init(&t->arena, &t->allocator, 0);
-    nib_loader loader = {.t = t, .file = *json, .err = &own};
-    nib_model_part m = {.has_vocab = false};
-    nib__arena_init(&loader.scratch, a, 0);
-    nib__text_init(&m.joined, a);
+    *loader = (nib_loader){.t = t, .file = *file, .err = err};
+    *m = (nib_model_part){.has_vocab = false};
+    nib__arena_init(&loader->scratch, &t->allocator, 0);
+    nib__text_init(&m->joined, &t->allocator);
+    return NIB_OK;
+}
+
+nib_status nib__loader_close(nib_loader *loader, nib_model_part *m, nib_status status,
+                             nib_tokenizer **out)
+{
+    nib__arena_free(&loader->scratch);
+    nib__text_free(&m->joined);
+    nib__release(&loader->t->allocator, m->merges.at);
+    if (status == NIB_OK)
+        *out = loader->t;
+    else
+        nib__tokenizer_close(loader->t);
+    return status;
+}
+
+nib_status nib__tokenizer_parse(nib_tokenizer **out, const nib_named_text *json,
+                                const nib_named_text *config, const nib_allocator *a, nib_err *err)
+{
+    nib_err own = {.status = NIB_OK}; /* always there, as some readers ask it how they fared */
+    nib_loader loader;
+    nib_model_part m;
+    NIB_TRY(nib__loader_open(&loader, &m, json, a, err));
+    loader.err = &own;
     nib_status status = load_file(&loader, &m);
     if (status == NIB_OK)
         status = build(&loader, config, &m);
-    nib__arena_free(&loader.scratch);
-    nib__text_free(&m.joined);
-    nib__release(a, m.merges.at);
-    if (status != NIB_OK) {
-        nib__tokenizer_close(t);
-        if (err != NULL)
-            *err = own;
-        return status;
-    }
-    *out = t;
-    return NIB_OK;
+    if (status != NIB_OK && err != NULL)
+        *err = own;
+    return nib__loader_close(&loader, &m, status, out);
 }
 
 nib_status nib__tokenizer_open(nib_tokenizer **out, const char *path, const char *config_path,

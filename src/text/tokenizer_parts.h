@@ -39,9 +39,10 @@ typedef struct nib_token_text {
 #define NIB_TOKEN_PRESENT UINT32_C(0x80000000)
 #define NIB_TOKEN_SPECIAL UINT32_C(0x40000000)
 #define NIB_TOKEN_NORMAL                                                                           \
-    UINT32_C(0x20000000) /* an added token whose normalized text is another                        \
-                          */
-#define NIB_TOKEN_SIZE UINT32_C(0x1fffffff)
+    UINT32_C(0x20000000)                        /* an added token whose normalized text is another \
+                                                 */
+#define NIB_TOKEN_VERBATIM UINT32_C(0x10000000) /* no characters that stand for bytes */
+#define NIB_TOKEN_SIZE UINT32_C(0x0fffffff)
 
 /* Open addressing from text to id; slots hold 32 bits of the hash and id + 1, 0 where empty. */
 typedef struct nib_token_slot {
@@ -61,7 +62,8 @@ typedef struct nib_vocab {
     nib_token_index model, added; /* kept apart: an added token is no word of the model's */
 } nib_vocab;
 
-/* A text that is in both gets one id. NIB_BAD_INPUT: the id or the text is taken. */
+/* A text that is in both indexes gets one id; without an index (NULL) it can be decoded and not be
+ * found. NIB_BAD_INPUT: the id or the text is taken. */
 nib_status nib__vocab_put(nib_vocab *v, nib_token_index *index, const char *text, size_t size,
                           int64_t id, const nib_allocator *a, nib_err *err);
 int32_t nib__vocab_find(const nib_vocab *v, const nib_token_index *index, const char *text,
@@ -97,6 +99,24 @@ typedef struct nib_bpe {
 nib_status nib__bpe_build(nib_bpe *b, const nib_vocab *v, const nib_merge *list, size_t count,
                           bool long_words, const nib_allocator *a, nib_err *err);
 void nib__bpe_free(nib_bpe *b, const nib_allocator *a);
+
+/* ---- pre-tokenizers by name (pre_names.c) ---- */
+
+enum {
+    NIB_PRE_NFC = 1,           /* the text is normalized first */
+    NIB_PRE_IGNORE_MERGES = 2, /* a word that is a token is not merged together */
+    NIB_PRE_ADD_BOS = 4,       /* unless the file says */
+};
+
+typedef struct nib_pre {
+    const char *name;
+    const char *const *patterns; /* each cuts what the one before left; NULL ends them */
+    unsigned flags;
+} nib_pre;
+
+const nib_pre *nib__pre_find(const char *name, size_t size); /* NULL: not known */
+const nib_pre *nib__pre_at(size_t i);                        /* NULL after the last */
+extern const char nib__gpt2_pattern[];
 
 /* ---- regular expressions (text_regex.c) ---- */
 
@@ -355,6 +375,10 @@ bool nib__loader_slice(nib_json *json, nib_json_slice *slice);
 nib_status nib__loader_unsupported(const nib_loader *loader, const char *format, ...)
     NIB_PRINTF(2, 3);
 
+/* Appends one stage; for _split, one that cuts at the matches of a regular expression. */
+nib_status nib__loader_stage(nib_loader *loader, const nib_stage *stage);
+nib_status nib__loader_split(nib_loader *loader, const char *pattern);
+
 /* One component and, for a Sequence, all inside it (components_load.c, processor_load.c). */
 nib_status nib__load_normalizer(nib_loader *loader, nib_json_slice slice, int nesting);
 nib_status nib__load_pre_tokenizer(nib_loader *loader, nib_json_slice slice, int nesting);
@@ -363,6 +387,10 @@ nib_status nib__load_processor(nib_loader *loader, nib_json_slice slice, int nes
 /* Puts ids before and after what the post-processors so far give. */
 nib_status nib__processor_wrap(nib_loader *loader, const int32_t *before, size_t before_count,
                                const int32_t *after, size_t after_count);
+
+/* Added tokens, merges and all else that was loaded, joined into what encodes (tokenizer_load.c).
+ */
+nib_status nib__loader_join(nib_loader *loader, const nib_merge *merges, size_t merge_count);
 
 /* The model of the file (bpe_load.c). */
 typedef struct nib_merge_list {
@@ -380,8 +408,21 @@ typedef struct nib_model_part {
 } nib_model_part;
 
 nib_status nib__load_model_part(nib_loader *loader, nib_json *json, nib_model_part *m);
+/* Appends one, or the one that is written "left right" with the next rank; err gets a sentence
+ * without the file's name. */
+nib_status nib__merges_push(nib_model_part *m, const nib_tokenizer *t, const nib_merge *merge,
+                            nib_err *err);
+nib_status nib__merges_add(nib_model_part *m, const nib_tokenizer *t, const char *text, size_t size,
+                           nib_err *err);
 /* What went wrong: the reader's error, or one that is in loader->err already. */
 nib_status nib__loader_status(nib_loader *loader, const nib_json *json);
+
+/* An empty tokenizer and what loading it needs; closing gives it away, or frees it if status says
+ * that it is not whole. */
+nib_status nib__loader_open(nib_loader *loader, nib_model_part *m, const nib_named_text *file,
+                            const nib_allocator *a, nib_err *err);
+nib_status nib__loader_close(nib_loader *loader, nib_model_part *m, nib_status status,
+                             nib_tokenizer **out);
 
 /* What tokenizer_config.json says, for the end of loading (tokenizer_config.c). */
 typedef struct nib_tokenizer_config {

@@ -105,6 +105,8 @@ nib_status nib__vocab_put(nib_vocab *v, nib_token_index *index, const char *text
         return nib__fail(err, NIB_BAD_INPUT, "token \"%s\" has the id %lld, outside 0 to %d",
                          nib__say_name(name, sizeof name, text, size), (long long)id,
                          NIB_TOKENIZER_IDS - 1);
+    if (index == NULL)
+        return put_text(v, text, size, id, a, err);
     if (3 * (index->count + 1) > 2 * index->capacity && !grow_index(index, a))
         return nib__fail_memory(err, 2 * index->capacity * sizeof *index->slots, "the vocabulary");
     const uint32_t hash = hash_text(text, size);

@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Vocabularies as GGUF files hold them: what each array and flag does to the ids, and what does not
+ * fit together is an error that names the key. Ids against llama.cpp's are in test_gguf_vocab.c.
+ */
+#include "failing.h"
+#include "tokenizing.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { SPECIAL = NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL };
+enum { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
+
+#define TEXT(string)                                                                               \
+    {                                                                                              \
+        string, sizeof(string) - 1                                                                 \
+    }
+
+/* ---- a byte-level vocabulary ---- */
+
+static const nib_vocab_text LETTERS[] = {
+    TEXT("a"), TEXT("b"), TEXT("ab"), TEXT("c"), TEXT("<s>"), TEXT("\xc4\xa0"), TEXT("dd"),
+};
+static const int32_t LETTER_TYPES[] = {NORMAL,  NORMAL, NORMAL,      NORMAL,
+                                       CONTROL, NORMAL, USER_DEFINED};
+static const nib_vocab_text LETTER_MERGES[] = {TEXT("a b")};
+
+static nib_vocab_source letters(void)
+{
+    return (nib_vocab_source){.name = "x.gguf",
+                              .model = TEXT("gpt2"),
+                              .pre = TEXT("gpt-2"),
+                              .tokens = LETTERS,
+                              .token_count = COUNT(LETTERS),
+                              .types = LETTER_TYPES,
+                              .type_count = COUNT(LETTER_TYPES),
+                              .merges = LETTER_MERGES,
+                              .merge_count = COUNT(LETTER_MERGES),
+                              .bos = -1,
+                              .eos = -1,
+                              .unk = -1};
+}
+
+/* ---- a vocabulary of pieces ---- */
+
+static const nib_vocab_text PIECES[] = {
+    TEXT("<unk>"),
+    TEXT("<s>"),
+    TEXT("</s>"),
+    TEXT("<0x63>"),
+    TEXT("a"),
+    TEXT("b"),
+    TEXT("\xe2\x96\x81"),
+    TEXT("ab"),
+    TEXT("ba"),
+    TEXT("\xe2\x96\x81"
+         "a"),
+    TEXT("aba"),
+};
+static const int32_t PIECE_TYPES[] = {
+    UNKNOWN, CONTROL, CONTROL, BYTE, NORMAL, NORMAL, NORMAL, NORMAL, NORMAL, NORMAL, NORMAL,
+};
+static const float SCORES[] = {0, 0, 0, 0, -1, -1, -1, -3, -3, -5, -9};
+
+static nib_vocab_source pieces(void)
+{
+    return (nib_vocab_source){.name = "x.gguf",
+                              .model = TEXT("llama"),
+                              .tokens = PIECES,
+                              .token_count = COUNT(PIECES),
+                              .types = PIECE_TYPES,
+                              .type_count = COUNT(PIECE_TYPES),
+                              .scores = SCORES,
+                              .score_count = COUNT(SCORES),
+                              .bos = -1,
+                              .eos = -1,
+                              .unk = -1};
+}
+
+static nib_tokenizer *open_source(nib_vocab_source source)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_tokenizer *t = NULL;
+    nib_err err = {.status = NIB_OK};
+    if (nib__tokenizer_from_vocab(&t, &source, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return t;
+}
+
+static void expect_source(nib_vocab_source source, const char *text, unsigned flags,
+                          const char *expected)
+{
+    nib_tokenizer *t = open_source(source);
+    expect_ids(t, text, flags, expected);
+    nib__tokenizer_close(t);
+}
+
+static void expect_error(nib_vocab_source source, nib_status status, const char *part)
+{
+    failing f = {.left = -1};
+    const nib_allocator a = failing_allocator(&f);
+    nib_tokenizer *t = NULL;
+    nib_err err = {.status = NIB_OK};
+    const nib_status got = nib__tokenizer_from_vocab(&t, &source, &a, &err);
+    if (got != status || strstr(err.text, part) == NULL || strstr(err.text, "x.gguf: ") == NULL)
+        fail_msg("%s \"%s\" instead of %s \"%s\"", nib_status_name(got), err.text,
+                 nib_status_name(status), part);
+    assert_null(t);
+    assert_int_equal(f.live, 0);
+    assert_int_equal(nib__tokenizer_from_vocab(&t, &source, &a, NULL), status);
+}
+
+static void bad(nib_vocab_source source, const char *part)
+{
+    expect_error(source, NIB_BAD_INPUT, part);
+}
+
+static void unsupported(nib_vocab_source source, const char *part)
+{
+    expect_error(source, NIB_UNSUPPORTED, part);
+}
+
+static void expect_text(const nib_tokenizer *t, const char *words, bool skip_special,
+                        const char *expected)
+{
+    const nib_allocator a = nib__allocator_default();
+    int32_t ids[32];
+    nib_text out;
+    nib__text_init(&out, &a);
+    const size_t count = read_ids(words, ids, COUNT(ids));
+    decode_both(&out, t, ids, count, skip_special);
+    assert_string_equal(out.at, expected);
+    nib__text_free(&out);
+}
+
+/* ---- what it does ---- */
+
+static void test_bytes(void **state)
+{
+    (void)state;
+    nib_tokenizer *t = open_source(letters());
+    expect_ids(t, "abcab a", 0, "2 3 2 5 0");
+    expect_ids(t, "<s>", NIB_ENCODE_PARSE_SPECIAL, "4");
+    expect_ids(t, "addb", 0, "0 6 1"); /* a user's token, whatever the flags */
+    assert_int_equal(nib__tokenizer_vocab_size(t), 7);
+    assert_int_equal(nib__tokenizer_bos(t), -1);
+    assert_true(nib__tokenizer_is_special(t, 4));
+    assert_false(nib__tokenizer_is_special(t, 6));
+    expect_text(t, "2 5 0 4 6", false, "ab a<s>dd");
+    expect_text(t, "2 5 0 4 6", true, "ab add");
+    nib__tokenizer_close(t);
+}
+
+static void test_pieces(void **state)
+{
+    nib_vocab_source s = pieces();
+    (void)state;
+    nib_tokenizer *t = open_source(s);
+    assert_int_equal(nib__tokenizer_bos(t), 1); /* SentencePiece's, as the file does not say */
+    assert_int_equal(nib__tokenizer_eos(t), 2);
+    assert_true(nib__tokenizer_adds_bos(t));
+    expect_ids(t, "ab", SPECIAL, "1 6 7");
+    expect_ids(t, "aba", 0, "6 10"); /* "ab" and "ba" have one score: the leftmost first */
+    expect_ids(t, "bab", 0, "6 8 5");
+    expect_ids(t, "c", 0, "6 3");         /* a byte */
+    expect_ids(t, "d\xc3\xa9", 0, "6 0"); /* no bytes for these: one unknown together */
+    expect_ids(t, "<s>a</s>", NIB_ENCODE_PARSE_SPECIAL, "1 9 2");
+    expect_text(t, "1 6 7 9 3", true, "ab ac");
+    nib__tokenizer_close(t);
+    s.add_space_prefix = NIB_SAID_NO;
+    s.add_bos = NIB_SAID_NO;
+    s.add_eos = NIB_SAID_YES;
+    t = open_source(s);
+    expect_ids(t, "ab", SPECIAL, "7 2");
+    expect_text(t, "9 7", true, " aab");
+    nib__tokenizer_close(t);
+}
+
+/* Without types, bytes are known by their names and special tokens by their keys. */
+static void test_no_types(void **state)
+{
+    nib_vocab_source s = pieces();
+    (void)state;
+    s.types = NULL;
+    nib_tokenizer *t = open_source(s);
+    expect_ids(t, "c<s>", 0, "6 3 0"); /* "<", "s" and ">" are not known */
+    expect_ids(t, "c<s>", NIB_ENCODE_PARSE_SPECIAL, "6 3 1");
+    assert_true(nib__tokenizer_is_special(t, 0));
+    nib__tokenizer_close(t);
+}
+
+/* Merges in place of scores, as converters of tokenizer.json files may write. */
+static void test_pieces_by_merges(void **state)
+{
+    static const nib_vocab_text merges[] = {TEXT("b a"), TEXT("a b")};
+    nib_vocab_source s = pieces();
+    (void)state;
+    s.scores = NULL;
+    bad(s, "neither tokenizer.ggml.scores nor tokenizer.ggml.merges");
+    s.merges = merges;
+    s.merge_count = COUNT(merges);
+    expect_source(s, "aba", 0, "6 4 8");
+}
+
+/* A word that is a token is taken whole by Llama 3's, and merged together by GPT-2's. */
+static void test_flags_of_pre(void **state)
+{
+    static const nib_vocab_text tokens[] = {
+        TEXT("<s>"),      TEXT("a"),        TEXT("b"), TEXT("c"),        TEXT("abc"),
+        TEXT("\xc3\x83"), TEXT("\xc2\xa9"), TEXT("e"), TEXT("\xc3\x8c"), TEXT("\xc4\xa3"),
+    };
+    nib_vocab_source s = letters();
+    (void)state;
+    s.tokens = tokens;
+    s.token_count = COUNT(tokens);
+    s.types = NULL;
+    s.merge_count = 0;
+    s.bos = 0;
+    expect_source(s, "abc", SPECIAL, "1 2 3");
+    s.pre = (nib_vocab_text)TEXT("llama-bpe");
+    expect_source(s, "abc", SPECIAL, "0 4");
+    s.add_bos = NIB_SAID_NO;
+    expect_source(s, "abc", SPECIAL, "4");
+    expect_source(s, "e\xcc\x81", 0, "7 8 9");
+    s.pre = (nib_vocab_text)TEXT("qwen2"); /* normalizes */
+    expect_source(s, "e\xcc\x81", 0, "5 6");
+}
+
+/* T05: a valid file of a vendor has them. */
+static void test_twice(void **state)
+{
+    static const nib_vocab_text tokens[] = {
+        TEXT("a"),   TEXT("b"),   TEXT("a"), TEXT("ab"), TEXT("ab"),
+        TEXT("<x>"), TEXT("<x>"), TEXT(""),  TEXT(""),
+    };
+    static const int32_t types[] = {NORMAL,  NORMAL,  NORMAL, NORMAL, NORMAL,
+                                    CONTROL, CONTROL, UNUSED, UNUSED};
+    nib_vocab_source s = letters();
+    (void)state;
+    s.tokens = tokens;
+    s.types = types;
+    s.token_count = s.type_count = COUNT(tokens);
+    nib_tokenizer *t = open_source(s);
+    expect_ids(t, "aab", 0, "0 3");
+    expect_ids(t, "<x>", NIB_ENCODE_PARSE_SPECIAL, "5");
+    expect_text(t, "2 4 6 7 8", false, "aab<x>");
+    expect_text(t, "2 4 6 7 8", true, "aab");
+    nib__tokenizer_close(t);
+}
+
+/* DeepSeek Coder's alphabet lacks letters, which it has as tokens of the user's: such a letter
+ * stands for itself and not for a byte. */
+static void test_verbatim(void **state)
+{
+    static const nib_vocab_text tokens[] = {TEXT("a"), TEXT("\xc3\xbc"), TEXT("\xc4\xa0")};
+    static const int32_t types[] = {NORMAL, USER_DEFINED, NORMAL};
+    nib_vocab_source s = letters();
+    (void)state;
+    s.tokens = tokens;
+    s.types = types;
+    s.token_count = s.type_count = COUNT(tokens);
+    s.merge_count = 0;
+    nib_tokenizer *t = open_source(s);
+    expect_ids(t, "a\xc3\xbc a", 0, "0 1 2 0");
+    expect_text(t, "0 1 2 0", false, "a\xc3\xbc a");
+    nib__tokenizer_close(t);
+}
+
+/* ---- what does not fit together ---- */
+
+static void test_models(void **state)
+{
+    nib_vocab_source s = letters();
+    (void)state;
+    s.model = (nib_vocab_text){NULL, 0};
+    bad(s, "there is no tokenizer.ggml.model; name a tokenizer with --tokenizer");
+    s.model = (nib_vocab_text)TEXT("bert");
+    unsupported(s, "\"bert\" is WordPiece; supported are gpt2 and llama");
+    s.model = (nib_vocab_text)TEXT("t5");
+    unsupported(s, "\"t5\" is unigram");
+    s.model = (nib_vocab_text)TEXT("rwkv");
+    unsupported(s, "\"rwkv\" is a trie");
+    s.model = (nib_vocab_text)TEXT("no_vocab");
+    unsupported(s, "\"no_vocab\" is no vocabulary");
+    s.model = (nib_vocab_text)TEXT("\033[2J");
+    unsupported(s, "\"\\x1b[2J\" is not known");
+}
+
+/* T07: never a default. */
+static void test_pre(void **state)
+{
+    nib_vocab_source s = letters();
+    (void)state;
+    s.pre = (nib_vocab_text){NULL, 0};
+    unsupported(s, "no tokenizer.ggml.pre");
+    s.pre = (nib_vocab_text)TEXT("nonsense");
+    unsupported(s, "tokenizer.ggml.pre \"nonsense\" is not known; name the model's tokenizer.json");
+    unsupported(s, "default llama3 llama-v3 llama-bpe");
+    unsupported(s, "seed-coder exaone-moe)"); /* the last ones: none is cut off */
+    s.pre = (nib_vocab_text)TEXT("");
+    unsupported(s, "\"\" is not known");
+    s.pre = (nib_vocab_text)TEXT("gpt-2 ");
+    unsupported(s, "not known");
+}
+
+static void test_arrays(void **state)
+{
+    static const int32_t odd[] = {1, 1, 1, 1, 3, 9, 1}, negative[] = {1, 1, 1, 1, 3, -1, 1};
+    nib_vocab_source s = letters();
+    (void)state;
+    s.type_count = 6;
+    bad(s, "tokenizer.ggml.token_type has 6 values for 7 tokens");
+    s = letters();
+    s.types = odd;
+    bad(s, "token_type has 9 for token 5; known are 0 to 6");
+    s.types = negative;
+    bad(s, "token_type has -1 for token 5");
+    s = pieces();
+    s.score_count = 0;
+    bad(s, "tokenizer.ggml.scores has 0 values for 11 tokens");
+    s = letters();
+    s.token_count = 0;
+    bad(s, "tokenizer.ggml.tokens is empty");
+    s.tokens = NULL;
+    bad(s, "tokenizer.ggml.tokens is not there");
+    s = letters();
+    s.token_count = (size_t)NIB_TOKENIZER_IDS + 1;
+    unsupported(s, "has 4194305 tokens; the limit is 4194304");
+    s = letters();
+    s.merges = NULL;
+    bad(s, "no tokenizer.ggml.merges");
+}
+
+static void test_tokens(void **state)
+{
+    static const nib_vocab_text broken[] = {TEXT("a"), TEXT("b\xc3")};
+    static char wide[600];
+    nib_vocab_text long_one[] = {TEXT("a"), {wide, sizeof wide}};
+    static const int32_t types[] = {NORMAL, CONTROL};
+    static const float scores[] = {0, 0};
+    nib_vocab_source s = letters();
+    (void)state;
+    memset(wide, 'a', sizeof wide);
+    s.types = NULL;
+    s.merge_count = 0;
+    s.tokens = broken;
+    s.token_count = 2;
+    bad(s, "token 1 is not valid UTF-8 at byte 1");
+    s.tokens = long_one;
+    nib__tokenizer_close(open_source(s)); /* no one merges into it */
+    s.types = types;
+    s.type_count = 2;
+    unsupported(s, "has 600 bytes; the limit is 512");
+    s = pieces();
+    s.tokens = long_one;
+    s.types = NULL;
+    s.scores = scores;
+    s.token_count = s.score_count = 2;
+    s.bos = s.eos = s.unk = UINT32_MAX;
+    unsupported(s,
+                "token 1 has 600 bytes; the limit for a token that others are merged into is 256");
+}
+
+static void test_ids(void **state)
+{
+    nib_vocab_source s = letters();
+    (void)state;
+    s.bos = 7;
+    bad(s, "tokenizer.ggml.bos_token_id is 7, but there are 7 tokens");
+    s.bos = INT64_MAX;
+    bad(s, "bos_token_id is 9223372036854775807");
+    s = letters();
+    s.eos = 4294967294;
+    bad(s, "tokenizer.ggml.eos_token_id is 4294967294");
+    s = letters();
+    s.bos = UINT32_MAX; /* -1, for none */
+    s.eos = 4;
+    nib_tokenizer *t = open_source(s);
+    assert_int_equal(nib__tokenizer_bos(t), -1);
+    assert_int_equal(nib__tokenizer_eos(t), 4);
+    nib__tokenizer_close(t);
+    s.add_bos = NIB_SAID_YES;
+    bad(s, "add_bos_token is true, but there is no tokenizer.ggml.bos_token_id");
+    s = letters();
+    s.add_eos = NIB_SAID_YES;
+    bad(s, "add_eos_token is true, but there is no tokenizer.ggml.eos_token_id");
+    /* SentencePiece's own ids are beyond a small vocabulary: there are none. */
+    s = pieces();
+    s.token_count = 1;
+    t = open_source(s);
+    assert_int_equal(nib__tokenizer_bos(t), -1);
+    expect_ids(t, "a", SPECIAL, "0");
+    nib__tokenizer_close(t);
+    s.unk = 1;
+    bad(s, "unknown_token_id is 1, but there are 1 tokens");
+}
+
+/* T06 */
+static void test_merges(void **state)
+{
+    static const nib_vocab_text unknown[] = {TEXT("a b"), TEXT("b c")}, three[] = {TEXT("a b c")},
+                                one[] = {TEXT("ab")}, broken[] = {TEXT("a \xff")};
+    static const float nan_score[] = {0, 0, 0, 0, NAN, 0, 0, 0, 0, NAN, 0};
+    nib_vocab_source s = letters();
+    (void)state;
+    s.merges = unknown;
+    s.merge_count = 2;
+    bad(s, "tokenizer.ggml.merges: merge 1 needs the token \"bc\", which the vocabulary lacks");
+    s.merges = three;
+    s.merge_count = 1;
+    bad(s, "merge 0 is not two tokens");
+    s.merges = one;
+    bad(s, "merge 0 is not two tokens");
+    s.merges = broken;
+    bad(s, "merge 0 is not valid UTF-8");
+    s = pieces();
+    s.scores = nan_score;
+    bad(s, "tokenizer.ggml.scores: the score of token 9 is no number");
+}
+
+static void test_normalizers(void **state)
+{
+    nib_vocab_source s = pieces();
+    (void)state;
+    s.has_charsmap = true;
+    unsupported(s, "precompiled_charsmap is not supported");
+    s = pieces();
+    s.remove_extra_whitespaces = NIB_SAID_YES;
+    unsupported(s, "remove_extra_whitespaces is true");
+}
+
+/* Every request for memory fails once; Oniguruma's own are not ours to fail. */
+static void test_memory(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 2; which++) {
+        nib_status status = NIB_NO_MEMORY;
+        for (int n = 0; status != NIB_OK; n++) {
+            failing f = {.left = n};
+            const nib_allocator a = failing_allocator(&f);
+            const nib_vocab_source s = which == 0 ? letters() : pieces();
+            nib_tokenizer *t = NULL;
+            nib_err err = {.status = NIB_OK};
+            assert_true(n < 200);
+            status = nib__tokenizer_from_vocab(&t, &s, &a, &err);
+            if (status != NIB_OK)
+                assert_int_equal(status, NIB_NO_MEMORY);
+            else
+                nib__tokenizer_close(t);
+            assert_int_equal(f.live, 0);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes),        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_no_types),     cmocka_unit_test(test_pieces_by_merges),
+        cmocka_unit_test(test_flags_of_pre), cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_verbatim),     cmocka_unit_test(test_models),
+        cmocka_unit_test(test_pre),          cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_tokens),       cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_merges),       cmocka_unit_test(test_normalizers),
+        cmocka_unit_test(test_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
