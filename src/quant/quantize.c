@@ -49,19 +49,12 @@ static nib_status check_output(nib_rewriting *r)
 
 /* ---- running ---- */
 
-static int compare_tensors(const nib_tensor *a, const nib_tensor *b)
-{
-    return a->file != b->file   ? (a->file < b->file ? -1 : 1)
-           : a->data != b->data ? (a->data < b->data ? -1 : 1)
-                                : 0;
-}
-
 /* Streams every rewrite; *source is the hash over the stored tensors in their order: name, NUL,
  * hash in hex. */
 static nib_status stream_all(nib_rewriting *r, nib_hash *source)
 {
     nib_stream stream = {.job = r->job, .writer = r->writer, .ledger = r->ledger};
-    const nib_tensor *last = NULL;
+    const size_t stored = nib__checkpoint_count(r->job->checkpoint);
     nib_hasher *hasher = nib__hasher_open();
     nib_status status = hasher == NULL ? nib__fail_memory(r->err, 1024, "a hash") : NIB_OK;
     for (size_t i = 0; i < r->count; i++)
@@ -71,9 +64,8 @@ static nib_status stream_all(nib_rewriting *r, nib_hash *source)
         nib_hash hash = {0, 0};
         char text[33];
         status = nib__stream_run(&stream, &r->rewrites[i], &hash, r->err);
-        if (status != NIB_OK || (last != NULL && compare_tensors(from, last) <= 0))
-            continue; /* a shared tensor, at the end: counted where it is stored */
-        last = from;
+        if (status != NIB_OK || i >= stored)
+            continue; /* those that were shared come last: counted where they are stored */
         nib__hasher_add(hasher, from->name, strlen(from->name) + 1);
         nib__hasher_add(hasher, nib__hash_text(text, hash), 32);
     }

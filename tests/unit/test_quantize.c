@@ -477,6 +477,39 @@ static void test_again(void **state)
 
 /* ---- what is refused ---- */
 
+/* The source's hash is over every tensor, also one that begins where an empty one is. */
+static void test_source_hash(void **state)
+{
+    (void)state;
+    static const source_tensor tensors[] = {{"empty", NIB_TYPE_F64, {0}, 1},
+                                            {"a.weight", NIB_TYPE_F32, {4, 8}, 2}};
+    static const char key[] = "\"xxh3_128\": \"";
+    const nib_quantize_layer layers[] = {layer("a", NULL)};
+    char from[512], out[512], file[600], hashes[2][33];
+    for (int changed = 0; changed < 2; changed++) {
+        done d;
+        uint64_t n = 0;
+        write_source(at(from, "src"), config, tensors, COUNT(tensors), NULL, 0);
+        snprintf(file, sizeof file, "%s/model.safetensors", from);
+        const int fd = open(file, O_RDWR);
+        assert_int_equal(pread(fd, &n, 8, 0), 8);
+        if (changed)
+            assert_int_equal(pwrite(fd, "\1", 1, (off_t)(8 + n)), 1);
+        close(fd);
+        quantize(&d, from, layers, 1, at(out, "out"), NULL, false);
+        expect(&d, NIB_OK, NULL);
+        free_done(&d);
+        char *manifest = read_text(out, "nibble.json");
+        const char *hash = strstr(manifest, key);
+        assert_non_null(hash);
+        snprintf(hashes[changed], 33, "%s", hash + sizeof key - 1);
+        nib__release(&heap, manifest);
+        drop(out);
+        drop(from);
+    }
+    assert_string_not_equal(hashes[0], hashes[1]);
+}
+
 /* A cast that would write an infinity is no cast. */
 static void test_cast_too_large(void **state)
 {
@@ -785,6 +818,7 @@ int main(void)
         cmocka_unit_test(test_nibble),
         cmocka_unit_test(test_shared),
         cmocka_unit_test(test_again),
+        cmocka_unit_test(test_source_hash),
         cmocka_unit_test(test_cast_too_large),
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_nan),
