@@ -82,6 +82,13 @@ typedef enum nib_store {
                          MX8 */
     NIB_STORE_NIBBLE, /* [n][ceil(k/2)] low nibble first: two's complement for I4, bit pattern for
                          MX4, NV4 */
+    /* Words of 32 bits; an I4 or I8 code is b = 4 or 8 bits of one, stored plus 2^(b-1), the first
+     * in the lowest bits. They lie in the order of the inputs, whatever `order` says. */
+    NIB_STORE_WORDS,         /* [n][ceil(k*b/32)] along k */
+    NIB_STORE_WORDS_ZEROS,   /* the same, zeros alike [ceil(n*b/32)][groups] along n */
+    NIB_STORE_GPTQ,          /* [ceil(k*b/32)][n] along k, zeros [groups][ceil(n*b/32)] along n */
+    NIB_STORE_GPTQ_LESS_ONE, /* the same; a zero is stored less 1, modulo 2^b */
+    NIB_STORE_AWQ, /* [k][n/8] along n, zeros [groups][n/8] likewise; outputs 0 2 4 6 1 3 5 7 */
     NIB_STORE_COUNT
 } nib_store;
 
@@ -104,8 +111,10 @@ typedef struct nib_weight {
     int64_t scale_stride_n, scale_stride_g; /* 0 and 0 for one tensor scale */
     int64_t scale_rows;                     /* rows that share their scales; 0 means 1 */
     float tensor_scale;                     /* NV4: every scale is times it; 0: there is none */
+    bool tensor_divides;                    /* NV4: every scale is divided by it instead */
     const void *zeros;    /* strided as scales; NULL for ZERO_NONE and as scales */
-    nib_type zero_type;   /* I8 or I32 for ZERO_INT, a float type for ZERO_FLOAT */
+    nib_type zero_type;   /* I8 or I32 for ZERO_INT, a float type for ZERO_FLOAT; I8 where a store
+                             packs them */
     const int32_t *rows;  /* [n] where row i is stored, such as a part of a fused weight or the
                              rotary order of another tool; NULL: at i */
     const int32_t *order; /* [k] the input that stored column j belongs to (GPTQ's act-order);
@@ -139,6 +148,8 @@ void nib__weight_put_zero(const nib_weight *w, int64_t i, int64_t g, void *to);
 void nib__weight_row(const nib_weight *w, int64_t i, float *out);
 /* Bytes of codes, scales and zeros. */
 uint64_t nib__weight_bytes(const nib_weight *w);
+/* Bytes of all codes, with what a store keeps among them. */
+uint64_t nib__weight_code_bytes(const nib_weight *w);
 /* Bytes of one stored row of codes; 0: rows do not lie by themselves. */
 uint64_t nib__weight_row_bytes(const nib_weight *w);
 

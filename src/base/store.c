@@ -33,6 +33,15 @@ static const nib_store_ops stores[NIB_STORE_COUNT] = {
     [NIB_STORE_FLOAT] = {.row_bytes = float_row_bytes},
     [NIB_STORE_BYTE] = {.codes = byte_codes, .row_bytes = byte_row_bytes},
     [NIB_STORE_NIBBLE] = {.codes = nibble_codes, .row_bytes = nibble_row_bytes},
+    [NIB_STORE_WORDS] = {.codes = nib__words_codes, .row_bytes = nib__words_row_bytes},
+    [NIB_STORE_WORDS_ZEROS] = {.codes = nib__words_codes,
+                               .zero = nib__words_zero,
+                               .row_bytes = nib__words_row_bytes},
+    [NIB_STORE_GPTQ] = {.codes = nib__gptq_codes, .zero = nib__gptq_zero, .bytes = nib__gptq_bytes},
+    [NIB_STORE_GPTQ_LESS_ONE] = {.codes = nib__gptq_codes,
+                                 .zero = nib__gptq_zero_less_one,
+                                 .bytes = nib__gptq_bytes},
+    [NIB_STORE_AWQ] = {.codes = nib__awq_codes, .zero = nib__awq_zero, .bytes = nib__awq_bytes},
 };
 
 /* ---- codes ---- */
@@ -70,7 +79,9 @@ float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g)
     if (store->scale != NULL)
         return store->scale(w, nib__weight_place(w, i), g);
     const float scale = element(w->scales, w->scale_type, scale_place(w, i, g));
-    return w->tensor_scale != 0 ? scale * w->tensor_scale : scale;
+    if (w->tensor_scale == 0)
+        return scale;
+    return w->tensor_divides ? scale / w->tensor_scale : scale * w->tensor_scale;
 }
 
 float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g)
@@ -128,6 +139,10 @@ void nib__weight_put_zero(const nib_weight *w, int64_t i, int64_t g, void *to)
         return;
     }
     const float zero = nib__weight_zero(w, i, g);
+    if (w->zero_type == NIB_TYPE_I8) {
+        *(int8_t *)to = (int8_t)zero;
+        return;
+    }
     nib__from_f32(to, w->zero_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->zero_type, &zero, 1);
 }
 
@@ -180,11 +195,16 @@ uint64_t nib__weight_row_bytes(const nib_weight *w)
     return store->row_bytes != NULL ? store->row_bytes(w) : 0;
 }
 
+uint64_t nib__weight_code_bytes(const nib_weight *w)
+{
+    const nib_store_ops *store = &stores[w->store];
+    return store->bytes != NULL ? store->bytes(w) : (uint64_t)w->n * nib__weight_row_bytes(w);
+}
+
 uint64_t nib__weight_bytes(const nib_weight *w)
 {
     const nib_store_ops *store = &stores[w->store];
-    const uint64_t n = (uint64_t)w->n;
-    const uint64_t codes = store->bytes != NULL ? store->bytes(w) : n * nib__weight_row_bytes(w);
+    const uint64_t n = (uint64_t)w->n, codes = nib__weight_code_bytes(w);
     if (w->store == NIB_STORE_FLOAT || store->scale != NULL)
         return codes;
     const bool one = w->scheme.group == NIB_GROUP_TENSOR;

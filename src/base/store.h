@@ -18,4 +18,17 @@ typedef struct nib_store_ops {
     uint64_t (*bytes)(const nib_weight *w);     /* of n rows; NULL: n * row_bytes */
 } nib_store_ops;
 
+/* ---- words of 32 bits: store_words.c ---- */
+
+void nib__words_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out);
+float nib__words_zero(const nib_weight *w, int64_t row, int64_t g);
+uint64_t nib__words_row_bytes(const nib_weight *w);
+void nib__gptq_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out);
+float nib__gptq_zero(const nib_weight *w, int64_t row, int64_t g);
+float nib__gptq_zero_less_one(const nib_weight *w, int64_t row, int64_t g);
+uint64_t nib__gptq_bytes(const nib_weight *w);
+void nib__awq_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out);
+float nib__awq_zero(const nib_weight *w, int64_t row, int64_t g);
+uint64_t nib__awq_bytes(const nib_weight *w);
+
 #endif

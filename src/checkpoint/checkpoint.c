@@ -408,7 +408,8 @@ static nib_status check_version(nib_checkpoint *cp, nib_err *err)
 
 /* ---- config.json ---- */
 
-/* The text of quantization_config, and the quant_method in it. */
+/* The text of quantization_config, which older files of compressed-tensors call
+ * compression_config, and what it says. */
 static nib_status read_quantization(nib_checkpoint *cp, const char *name, const char *text,
                                     size_t size, nib_err *err)
 {
@@ -417,7 +418,8 @@ static nib_status read_quantization(nib_checkpoint *cp, const char *name, const 
     nib__json_init(&json, name, text, size, &limits);
     bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
     while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
-        const bool wanted = nib__json_is(&json, "quantization_config");
+        const bool wanted =
+            nib__json_is(&json, "quantization_config") || nib__json_is(&json, "compression_config");
         const char *raw = wanted ? nib__json_raw(&json, &cp->arena) : NULL;
         ok = wanted ? raw != NULL : nib__json_skip(&json);
         if (raw != NULL && *raw == '{')
@@ -427,16 +429,9 @@ static nib_status read_quantization(nib_checkpoint *cp, const char *name, const 
         return nib__json_status(&json, err);
     if (cp->quantization == NULL)
         return NIB_OK;
-    nib__json_init(&json, name, cp->quantization, strlen(cp->quantization), &limits);
-    nib__json_next(&json);
-    while (nib__json_next(&json) == NIB_JSON_KEY) {
-        if (!nib__json_is(&json, "quant_method"))
-            ok = nib__json_skip(&json);
-        else if (nib__json_next(&json) == NIB_JSON_STRING)
-            ok = (cp->method = nib__json_string(&json, &cp->arena, NULL)) != NULL;
-        if (!ok)
-            return nib__json_status(&json, err);
-    }
+    NIB_TRY(nib__quantization_parse(&cp->coding, name, cp->quantization, strlen(cp->quantization),
+                                    &cp->arena, &cp->allocator, err));
+    cp->method = cp->coding->method_name;
     return NIB_OK;
 }
 
@@ -457,6 +452,31 @@ static nib_status read_config(nib_checkpoint *cp, nib_err *err)
     return status;
 }
 
+/* Groups of modules that describe none here, and codes that are asked for and not kept. */
+static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
+{
+    const nib_quantization *coding = cp->coding;
+    char note[400], a[NIB_SHOWN];
+    for (size_t g = 0; coding != NULL && g < coding->group_count; g++) {
+        const nib_coding_group *group = &coding->groups[g];
+        size_t i = 0;
+        while (i < cp->module_count && nib__quantization_group(coding, cp->modules[i]) != group)
+            i++;
+        if (i < cp->module_count)
+            continue;
+        snprintf(note, sizeof note,
+                 "config.json: config group \"%s\" of quantization_config matches no weight",
+                 shown(a, group->name));
+        NIB_TRY(add_note(cp, note, err));
+    }
+    return coding == NULL || !coding->has_kv_cache
+               ? NIB_OK
+               : add_note(cp,
+                          "config.json: kv_cache_scheme asks for quantized keys and values; they "
+                          "are kept as --dtype says",
+                          err);
+}
+
 /* ---- the interface ---- */
 
 static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
@@ -472,7 +492,8 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
         return no_memory(err, path);
     NIB_TRY(check_version(cp, err));
     NIB_TRY(read_config(cp, err));
-    return list_modules(cp, err);
+    NIB_TRY(list_modules(cp, err));
+    return note_coding(cp, err);
 }
 
 nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a,
@@ -508,6 +529,7 @@ void nib__checkpoint_close(nib_checkpoint *cp)
     for (int i = 0; i < cp->file_count; i++)
         nib__map_close(&cp->maps[i]);
     nib__release(&allocator, (void *)cp->notes);
+    nib__quantization_free(cp->coding);
     nib__arena_free(&cp->arena);
     nib__release(&allocator, cp);
 }

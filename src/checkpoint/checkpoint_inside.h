@@ -8,6 +8,7 @@
 
 #include "checkpoint.h"
 #include "names.h"
+#include "quantization.h"
 
 struct nib_checkpoint {
     nib_allocator allocator;
@@ -31,6 +32,7 @@ struct nib_checkpoint {
     const char *quantization; /* config.json's quantization_config as text, or NULL */
     const char *method;       /* its quant_method ("gptq"), or NULL */
     const nib_gguf *gguf;     /* of the first file, or NULL */
+    nib_quantization *coding; /* what it says, or NULL */
     /* Buffers that replace stored bytes where a view cannot serve (swizzled scales in rows, f64
      * weights as f32, scalars aligned): [count] by tensor, made once and kept. Reachable through a
      * const checkpoint. */
@@ -81,6 +83,9 @@ nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix
 /* input_scale and its zero as aligned values: one finite, positive scale. zero may be NULL. */
 nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale, const char *zero);
 
+/* True, with the status, if tensors beside the module are those of a tool that no dialect reads. */
+bool nib__weight_fail_foreign(const nib_weight_query *q, nib_status *status);
+
 /* The entry of __metadata__ under module + suffix, or NULL. */
 const nib_meta *nib__weight_meta(const nib_weight_query *q, const char *suffix);
 
@@ -100,5 +105,7 @@ size_t nib__module_size(const nib_tensor *tensor);
 
 nib_status nib__weight_torchao(const nib_weight_query *q);
 nib_status nib__weight_nibble(const nib_weight_query *q);
+nib_status nib__weight_compressed(const nib_weight_query *q);
+bool nib__weight_is_compressed(const nib_weight_query *q, const nib_tensor *codes);
 
 #endif

@@ -111,7 +111,8 @@ void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, s
 
 static int64_t scale_count(const nib_weight *w)
 {
-    return w->scheme.group == NIB_GROUP_TENSOR ? 1 : w->n * nib__scheme_groups(&w->scheme, w->k);
+    const int64_t rows = w->scale_rows > 1 ? nib__ceil_div(w->n, w->scale_rows) : w->n;
+    return w->scheme.group == NIB_GROUP_TENSOR ? 1 : rows * nib__scheme_groups(&w->scheme, w->k);
 }
 
 /* "row 3, group 5" of element i in memory order, which a transposed layout changes. */
@@ -175,10 +176,15 @@ nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffi
 {
     const nib_weight *w = q->out;
     const bool mx = w->scheme.code == NIB_CODE_MX8 || w->scheme.code == NIB_CODE_MX4;
-    if (mx ? w->scale_type != NIB_TYPE_E8M0 : !nib__type_is_float(w->scale_type))
+    const bool nv = w->scheme.code == NIB_CODE_NV4;
+    if (mx   ? w->scale_type != NIB_TYPE_E8M0
+        : nv ? w->scale_type != NIB_TYPE_E4M3
+             : !nib__type_is_float(w->scale_type))
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s; scales are %s",
                                 nib__type_stored_name(w->scale_type),
-                                mx ? "F8_E8M0" : "F32, F16, BF16 or F64");
+                                mx   ? "F8_E8M0"
+                                : nv ? "F8_E4M3"
+                                     : "F32, F16, BF16 or F64");
     NIB_TRY(check_finite(q, suffix, w->scales, w->scale_type, scale_count(w), "scale"));
     if (w->scale_type == NIB_TYPE_F64)
         say_f64(q, suffix, w->scales, scale_count(w));
@@ -296,6 +302,7 @@ static nib_status take_plain(const nib_weight_query *q)
 {
     const nib_tensor *tensor = nib__weight_part(q, ".weight");
     nib_weight *w = q->out;
+    nib_status status;
     char shape[200];
     if (tensor->rank != 2)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
@@ -312,6 +319,8 @@ static nib_status take_plain(const nib_weight_query *q)
     case NIB_TYPE_F16: w->scheme.code = NIB_CODE_F16; break;
     case NIB_TYPE_BF16: w->scheme.code = NIB_CODE_BF16; break;
     default:
+        if (nib__weight_fail_foreign(q, &status))
+            return status;
         return nib__weight_fail(
             q, NIB_UNSUPPORTED, ".weight",
             "is %s without a description that says how to read it; known are F32, F16, BF16, F64, "
@@ -334,6 +343,8 @@ static bool is_nibble(const nib_weight_query *q, const nib_tensor *codes)
 static const nib_dialect_reader dialects[] = {
     {"nibble", "._weight_qdata", is_nibble, nib__weight_nibble},
     {"torchao", "._weight_qdata", NULL, nib__weight_torchao},
+    {"compressed-tensors", ".weight_packed", nib__weight_is_compressed, nib__weight_compressed},
+    {"compressed-tensors", ".weight", nib__weight_is_compressed, nib__weight_compressed},
     {"safetensors", ".weight", NULL, take_plain},
 };
 
@@ -359,23 +370,11 @@ size_t nib__module_size(const nib_tensor *tensor)
     return 0;
 }
 
-/* What other quantizers leave in a file: named, so that the answer is not only "missing". */
 static nib_status fail_missing(const nib_weight_query *q)
 {
-    static const struct {
-        const char *suffix, *made_by;
-    } others[] = {
-        {".weight_packed", "compressed-tensors"},
-        {".qweight", "GPTQ or AWQ"},
-        {".weight.absmax", "bitsandbytes"},
-        {".weight_blocks", "gpt-oss's MXFP4"},
-    };
-    for (size_t i = 0; i < COUNT(others); i++)
-        if (nib__weight_part(q, others[i].suffix) != NULL)
-            return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                    "is stored as %s does (%s); quantize the original "
-                                    "checkpoint with nibble instead",
-                                    others[i].made_by, others[i].suffix + 1);
+    nib_status status;
+    if (nib__weight_fail_foreign(q, &status))
+        return status;
     if (nib__weight_meta(q, ".weight") != NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "is described in __metadata__, but neither it nor its codes "

@@ -147,7 +147,7 @@ static void test_directory(void **state)
 static void test_quantization(void **state)
 {
     (void)state;
-    static const char value[] = "{\"x\":[1,{}], \"quant_method\":\"gptq\"}";
+    static const char value[] = "{\"x\":[1,{}], \"quant_method\":\"gptq\",\"bits\":4}";
     char dir[256], text[256], other[512];
     make_directory(dir);
     write_safetensors(dir, "model.safetensors", "{" F32_2X2("a.weight") "}", NULL, 16);

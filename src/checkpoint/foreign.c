@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights that no dialect here reads: whose they are by the tensors that lie beside them, so that
+ * the answer is not only "missing" or "of an odd type".
+ */
+#include "checkpoint_inside.h"
+
+static const struct {
+    const char *suffix; /* behind the module's name */
+    const char *made_by;
+    const char *remedy;
+} others[] = {
+    {".weight_packed", "compressed-tensors",
+     "quantization_config in a config.json beside the file must say how, and none does"},
+    {".qweight", "GPTQ or AWQ",
+     "quantization_config in a config.json beside the file must say which, with bits and "
+     "group_size, and none does"},
+    {".weight.absmax", "bitsandbytes", "transformers with bitsandbytes reads it"},
+    {".SCB", "bitsandbytes", "transformers with bitsandbytes reads it"},
+    {".weight.SCB", "bitsandbytes", "transformers with bitsandbytes reads it"},
+    {".W_q", "HQQ", "transformers with hqq reads it"},
+    {".weight._data", "quanto", "transformers with optimum-quanto reads it"},
+    {".weight_scales", "EETQ", "transformers with eetq reads it"},
+    {".codebooks", "AQLM", "transformers with aqlm reads it"},
+    {".dense_weights", "SpQR", "transformers with spqr_quant reads it"},
+    {".centroids.weight", "VPTQ", "transformers with vptq reads it"},
+    {".activation_scale_ub", "FBGEMM", "transformers with fbgemm-gpu reads it"},
+    {".weight_scale_2", "NVIDIA ModelOpt", "vLLM and TensorRT-LLM read it"},
+    {".q_weight", "ExLlamaV2", "exllamav2 reads it"},
+    {".trellis", "ExLlamaV3", "exllamav3 reads it"},
+    {".weight_format", "Quark", "transformers with amd-quark reads it"},
+    {".weight_scale_inv", "DeepSeek's FP8",
+     "quantization_config in a config.json beside the file must say how, and none does"},
+};
+
+bool nib__weight_fail_foreign(const nib_weight_query *q, nib_status *status)
+{
+    for (size_t i = 0; i < COUNT(others); i++) {
+        if (nib__weight_part(q, others[i].suffix) == NULL)
+            continue;
+        *status = nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                   "is stored as %s does (%s): %s; or quantize the original "
+                                   "checkpoint with nibble",
+                                   others[i].made_by, others[i].suffix + 1, others[i].remedy);
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What dialects of other tools have in common: codes one per byte, scales in a grid, zero points in
+ * words, act-order. Each fills its part of q->out; n, k and the group come first.
+ */
+#ifndef NIB_PARTS_H
+#define NIB_PARTS_H
+
+#include "checkpoint_inside.h"
+
+/* Codes [n][k], one per byte of `type`: n, k, store and codes. */
+nib_status nib__weight_take_bytes(const nib_weight_query *q, const char *suffix, nib_type type);
+/* scheme.group and scale_rows are set: scales [ceil(n/scale_rows)][groups], [n] for one per row, or
+ * one value. A tensor of U8 counts as one of `type`; NONE: any float. */
+nib_status nib__weight_take_grid(const nib_weight_query *q, const char *suffix, nib_type type);
+/* Zeros as the grid of scales, where they are stored; a zero of 0 throughout is none. */
+nib_status nib__weight_take_zeros(const nib_weight_query *q, const char *suffix);
+/* The store has packed zeros: none of them may mean something, and then there are none. */
+void nib__weight_drop_zeros(const nib_weight_query *q);
+/* I32 or I64 [k], the group of each input: `order`, if the groups are not in the inputs' order. */
+nib_status nib__weight_take_order(const nib_weight_query *q, const char *suffix);
+
+#endif

@@ -1,0 +1,619 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads quantization_config. Members that change nothing for a reader (seeds, damping, who wrote
+ * it) are passed over; members that change what codes mean are read or refused.
+ */
+#include "quantization.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+
+enum {
+    MOST_GROUPS = 256,
+    MOST_TARGETS = 1 << 18,    /* names in one list */
+    MOST_EXPRESSIONS = 1 << 12 /* of them regular */
+};
+
+/* ---- members of one object ---- */
+
+typedef enum member_kind {
+    MEMBER_INT,
+    MEMBER_BOOL,
+    MEMBER_WORD, /* a string, or true or false as one */
+    MEMBER_PAIR, /* [128, 128], or "128x128" */
+} member_kind;
+
+typedef struct member {
+    const char *name;
+    member_kind kind;
+    size_t offset;
+} member;
+
+static void set_word(nib_json *json, const char *name, char *out)
+{
+    const nib_json_event event = json->event;
+    if (event == NIB_JSON_TRUE || event == NIB_JSON_FALSE) {
+        snprintf(out, NIB_WORD, "%s", event == NIB_JSON_TRUE ? "true" : "false");
+        return;
+    }
+    if (event != NIB_JSON_STRING || json->escaped || json->token_size >= NIB_WORD) {
+        nib__json_fail(json, "\"%s\" must be a plain word of at most %d bytes", name, NIB_WORD - 1);
+        return;
+    }
+    memcpy(out, json->token, json->token_size);
+    out[json->token_size] = 0;
+}
+
+static void set_pair(nib_json *json, const char *name, int64_t out[2])
+{
+    if (json->event == NIB_JSON_ARRAY && nib__json_next(json) == NIB_JSON_NUMBER &&
+        nib__json_int64(json, &out[0]) && nib__json_next(json) == NIB_JSON_NUMBER &&
+        nib__json_int64(json, &out[1]) && nib__json_next(json) == NIB_JSON_ARRAY_END)
+        return;
+    if (json->event == NIB_JSON_STRING && nib__json_is(json, "128x128")) {
+        out[0] = out[1] = 128;
+        return;
+    }
+    nib__json_fail(json, "\"%s\" must be two whole numbers", name);
+}
+
+/* The value whose first event was just read. */
+static void set_member(nib_json *json, const member *m, char *to)
+{
+    if (json->event == NIB_JSON_NULL)
+        return;
+    switch (m->kind) {
+    case MEMBER_INT:
+        if (json->event != NIB_JSON_NUMBER || !nib__json_int64(json, (int64_t *)(void *)to))
+            nib__json_fail(json, "\"%s\" must be a whole number", m->name);
+        break;
+    case MEMBER_BOOL:
+        if (json->event != NIB_JSON_TRUE && json->event != NIB_JSON_FALSE)
+            nib__json_fail(json, "\"%s\" must be true or false", m->name);
+        else
+            *(bool *)to = json->event == NIB_JSON_TRUE;
+        break;
+    case MEMBER_WORD: set_word(json, m->name, to); break;
+    case MEMBER_PAIR: set_pair(json, m->name, (int64_t *)(void *)to); break;
+    }
+}
+
+/* After a KEY: true if it is one of the members, whose value is then read, too. */
+static bool take_member(nib_json *json, void *out, const member *members, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (!nib__json_is(json, members[i].name))
+            continue;
+        nib__json_next(json);
+        set_member(json, &members[i], (char *)out + members[i].offset);
+        return true;
+    }
+    return false;
+}
+
+/* ---- lists of names ---- */
+
+typedef struct reader {
+    nib_json json;
+    nib_quantization *q;
+    nib_arena *arena;
+    const nib_allocator *allocator;
+    size_t expressions;
+    nib_err *err;
+} reader;
+
+static nib_pattern *make_pattern(reader *r, const char *text)
+{
+    char whole[600];
+    nib_pattern *pattern = NULL;
+    nib_err err = {NIB_OK, ""};
+    /* Python's re.match asks for a beginning; our patterns for the whole name. */
+    if (++r->expressions > MOST_EXPRESSIONS ||
+        snprintf(whole, sizeof whole, "re:(?:%s).*", text + 3) >= (int)sizeof whole) {
+        nib__json_fail(&r->json, "holds more than %d expressions, or one of over 500 bytes",
+                       MOST_EXPRESSIONS);
+        return NULL;
+    }
+    if (nib__pattern_make(&pattern, whole, r->allocator, &err) != NIB_OK)
+        nib__json_fail(&r->json, "%s", err.text);
+    return pattern;
+}
+
+/* After the ARRAY: names up to its end. */
+static void take_targets(reader *r, nib_targets *out)
+{
+    nib_json *json = &r->json;
+    size_t capacity = 0;
+    if (json->event == NIB_JSON_NULL)
+        return;
+    if (json->event != NIB_JSON_ARRAY) {
+        nib__json_fail(json, "must be a list of names");
+        return;
+    }
+    while (nib__json_next(json) == NIB_JSON_STRING) {
+        if (out->count == capacity) { /* the arena keeps the smaller ones: at most as much again */
+            const size_t want = capacity == 0 ? 4 : 2 * capacity;
+            nib_target *items =
+                want > MOST_TARGETS ? NULL : nib__arena_take(r->arena, want, sizeof *items);
+            if (items == NULL) {
+                nib__json_fail_memory(json, want * sizeof *items);
+                return;
+            }
+            if (out->count != 0)
+                memcpy(items, out->items, out->count * sizeof *items);
+            out->items = items;
+            capacity = want;
+        }
+        const char *text = nib__json_string(json, r->arena, NULL);
+        if (text == NULL)
+            return;
+        nib_target *target = &out->items[out->count];
+        *target = (nib_target){.text = text};
+        if (strncmp(text, "re:", 3) == 0 && (target->pattern = make_pattern(r, text)) == NULL)
+            return;
+        out->count++;
+    }
+    if (json->event != NIB_JSON_ARRAY_END)
+        nib__json_fail(json, "must be a list of names");
+}
+
+static void free_targets(nib_targets *targets)
+{
+    for (size_t i = 0; i < targets->count; i++)
+        nib__pattern_free(targets->items[i].pattern);
+}
+
+/* ---- compressed-tensors ---- */
+
+#define AT(member) offsetof(nib_coding, member)
+
+static const member coding_members[] = {
+    {"num_bits", MEMBER_INT, AT(bits)},        {"type", MEMBER_WORD, AT(type)},
+    {"symmetric", MEMBER_BOOL, AT(symmetric)}, {"strategy", MEMBER_WORD, AT(strategy)},
+    {"group_size", MEMBER_INT, AT(group)},     {"block_structure", MEMBER_PAIR, AT(block)},
+    {"actorder", MEMBER_WORD, AT(order)},      {"dynamic", MEMBER_WORD, AT(dynamic)},
+};
+#undef AT
+
+/* The value after a KEY: an object, or null for none. */
+static void take_coding(nib_json *json, nib_coding *out)
+{
+    if (nib__json_next(json) == NIB_JSON_NULL)
+        return;
+    if (json->event != NIB_JSON_OBJECT) {
+        nib__json_fail(json, "must be an object, or null");
+        return;
+    }
+    *out = (nib_coding){.given = true, .bits = 8, .type = "int", .symmetric = true, .group = -1};
+    while (nib__json_next(json) == NIB_JSON_KEY)
+        if (!take_member(json, out, coding_members, COUNT(coding_members)))
+            nib__json_skip(json);
+}
+
+static void take_group(reader *r, nib_coding_group *out)
+{
+    static const member members[] = {{"format", MEMBER_WORD, offsetof(nib_coding_group, format)}};
+    nib_json *json = &r->json;
+    if (nib__json_next(json) != NIB_JSON_OBJECT) {
+        nib__json_fail(json, "a config group must be an object; a preset's name is not known here");
+        return;
+    }
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        if (nib__json_is(json, "targets")) {
+            nib__json_next(json);
+            take_targets(r, &out->targets);
+        } else if (nib__json_is(json, "weights")) {
+            take_coding(json, &out->weights);
+        } else if (nib__json_is(json, "input_activations")) {
+            take_coding(json, &out->inputs);
+        } else if (nib__json_is(json, "output_activations")) {
+            take_coding(json, &out->outputs);
+        } else if (!take_member(json, out, members, COUNT(members))) {
+            nib__json_skip(json);
+        }
+    }
+}
+
+static void take_groups(reader *r)
+{
+    nib_json *json = &r->json;
+    nib_quantization *q = r->q;
+    if (nib__json_next(json) != NIB_JSON_OBJECT || q->groups != NULL) {
+        nib__json_fail(json, "config_groups must be one object");
+        return;
+    }
+    q->groups = nib__arena_take(r->arena, MOST_GROUPS, sizeof *q->groups);
+    if (q->groups == NULL) {
+        nib__json_fail_memory(json, MOST_GROUPS * sizeof *q->groups);
+        return;
+    }
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        if (q->group_count == MOST_GROUPS) {
+            nib__json_fail(json, "config_groups holds more than %d groups", MOST_GROUPS);
+            return;
+        }
+        nib_coding_group *group = &q->groups[q->group_count++];
+        group->name = nib__json_string(json, r->arena, NULL);
+        if (group->name != NULL)
+            take_group(r, group);
+    }
+}
+
+/* ---- the whole object ---- */
+
+/* Words that are read for the moment and judged at the end. */
+typedef struct words {
+    char method[NIB_WORD], format[NIB_WORD], checkpoint_format[NIB_WORD], version[NIB_WORD];
+    char pack_type[NIB_WORD], fp8[NIB_WORD], act[NIB_WORD];
+    int64_t bits, group, block[2];
+    bool marlin, has_transforms;
+    char sparsity[NIB_WORD], overrides[NIB_WORD]; /* empty: none */
+} words;
+
+#define AT(member) offsetof(words, member)
+
+static const member top_members[] = {
+    {"quant_method", MEMBER_WORD, AT(method)},
+    {"format", MEMBER_WORD, AT(format)},
+    {"checkpoint_format", MEMBER_WORD, AT(checkpoint_format)},
+    {"version", MEMBER_WORD, AT(version)},
+    {"pack_dtype", MEMBER_WORD, AT(pack_type)},
+    {"fmt", MEMBER_WORD, AT(fp8)},
+    {"activation_scheme", MEMBER_WORD, AT(act)},
+    {"bits", MEMBER_INT, AT(bits)},
+    {"w_bit", MEMBER_INT, AT(bits)},
+    {"group_size", MEMBER_INT, AT(group)},
+    {"q_group_size", MEMBER_INT, AT(group)},
+    {"weight_block_size", MEMBER_PAIR, AT(block)},
+    {"is_marlin_format", MEMBER_BOOL, AT(marlin)},
+};
+#undef AT
+
+/* An object with members of its own says that something is done to weights that codes do not
+ * show. */
+static bool take_presence(nib_json *json)
+{
+    bool any = false;
+    nib__json_next(json);
+    if (json->event != NIB_JSON_OBJECT)
+        return json->event != NIB_JSON_NULL && nib__json_skip(json);
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        any = true;
+        nib__json_skip(json);
+    }
+    return any;
+}
+
+static bool take_transforms(nib_json *json)
+{
+    bool any = false;
+    if (nib__json_next(json) != NIB_JSON_OBJECT)
+        return json->event != NIB_JSON_NULL && nib__json_skip(json);
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        if (nib__json_is(json, "config_groups"))
+            any = take_presence(json) || any;
+        else
+            nib__json_skip(json);
+    }
+    return any;
+}
+
+/* compressed-tensors writes an empty one, or one whose format is "dense". */
+static void take_sparsity(nib_json *json, char *format)
+{
+    static const member members[] = {{"format", MEMBER_WORD, 0}};
+    if (nib__json_next(json) != NIB_JSON_OBJECT) {
+        nib__json_skip(json);
+        return;
+    }
+    while (nib__json_next(json) == NIB_JSON_KEY)
+        if (!take_member(json, format, members, 1))
+            nib__json_skip(json);
+}
+
+/* GPTQModel's settings of single modules: "-:" leaves a module alone, others change its codes. */
+static void take_overrides(nib_json *json, char *first)
+{
+    if (nib__json_next(json) != NIB_JSON_OBJECT) {
+        nib__json_skip(json);
+        return;
+    }
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        const bool leaves = json->token_size > 1 && memcmp(json->token, "-:", 2) == 0;
+        if (!leaves && *first == 0)
+            nib__say_name(first, NIB_WORD, json->token, json->token_size);
+        nib__json_skip(json);
+    }
+}
+
+static void take_top(reader *r, words *w)
+{
+    nib_json *json = &r->json;
+    if (nib__json_next(json) != NIB_JSON_OBJECT) {
+        nib__json_fail(json, "quantization_config must be an object");
+        return;
+    }
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        if (nib__json_is(json, "config_groups")) {
+            take_groups(r);
+        } else if (nib__json_is(json, "ignore")) {
+            nib__json_next(json);
+            take_targets(r, &r->q->ignore);
+        } else if (nib__json_is(json, "kv_cache_scheme")) {
+            r->q->has_kv_cache = take_presence(json);
+        } else if (nib__json_is(json, "transform_config")) {
+            if (take_transforms(json))
+                w->has_transforms = true;
+        } else if (nib__json_is(json, "sparsity_config")) {
+            take_sparsity(json, w->sparsity);
+        } else if (nib__json_is(json, "dynamic")) {
+            take_overrides(json, w->overrides);
+        } else if (!take_member(json, w, top_members, COUNT(top_members))) {
+            nib__json_skip(json);
+        }
+    }
+}
+
+/* Only the word, whatever else the object holds. */
+static void take_method(nib_json *json, words *w)
+{
+    static const member members[] = {{"quant_method", MEMBER_WORD, offsetof(words, method)}};
+    if (nib__json_next(json) != NIB_JSON_OBJECT) {
+        nib__json_fail(json, "quantization_config must be an object");
+        return;
+    }
+    while (nib__json_next(json) == NIB_JSON_KEY)
+        if (!take_member(json, w, members, 1))
+            nib__json_skip(json);
+}
+
+/* ---- judging ---- */
+
+static const struct {
+    const char *name;
+    nib_method method;
+    const char *reader; /* of a method that is refused: who reads it */
+} methods[] = {
+    {"nibble", NIB_METHOD_NONE, NULL},
+    {"torchao", NIB_METHOD_NONE, NULL},
+    {"mxfp4", NIB_METHOD_NONE, NULL}, /* gpt-oss: its tensors say all */
+    {"compressed-tensors", NIB_METHOD_COMPRESSED, NULL},
+    {"compressed_tensors", NIB_METHOD_COMPRESSED, NULL},
+    {"gptq", NIB_METHOD_GPTQ, NULL},
+    {"awq", NIB_METHOD_AWQ, NULL},
+    {"fp8", NIB_METHOD_FP8, NULL},
+    {"bitsandbytes", NIB_METHOD_NONE, "transformers with bitsandbytes"},
+    {"bitsandbytes_4bit", NIB_METHOD_NONE, "transformers with bitsandbytes"},
+    {"bitsandbytes_8bit", NIB_METHOD_NONE, "transformers with bitsandbytes"},
+    {"hqq", NIB_METHOD_NONE, "transformers with hqq"},
+    {"quanto", NIB_METHOD_NONE, "transformers with optimum-quanto"},
+    {"eetq", NIB_METHOD_NONE, "transformers with eetq"},
+    {"spqr", NIB_METHOD_NONE, "transformers with spqr_quant"},
+    {"vptq", NIB_METHOD_NONE, "transformers with vptq"},
+    {"aqlm", NIB_METHOD_NONE, "transformers with aqlm"},
+    {"higgs", NIB_METHOD_NONE, "transformers with flute"},
+    {"fbgemm_fp8", NIB_METHOD_NONE, "transformers with fbgemm-gpu"},
+    {"fp_quant", NIB_METHOD_NONE, "transformers with fp_quant"},
+    {"bitnet", NIB_METHOD_NONE, "transformers"},
+    {"quark", NIB_METHOD_NONE, "transformers with amd-quark"},
+    {"auto-round", NIB_METHOD_NONE, "transformers with auto-round"},
+    {"intel/auto-round", NIB_METHOD_NONE, "transformers with auto-round"},
+    {"sinq", NIB_METHOD_NONE, "transformers with sinq"},
+    {"modelopt", NIB_METHOD_NONE, "vLLM or TensorRT-LLM"},
+    {"exl2", NIB_METHOD_NONE, "exllamav2"},
+    {"exl3", NIB_METHOD_NONE, "exllamav3"},
+    {"squeezellm", NIB_METHOD_NONE, "SqueezeLLM"},
+};
+
+static nib_status judge_method(reader *r, const words *w, bool *reads_all)
+{
+    char shown[2 * NIB_WORD];
+    nib_quantization *q = r->q;
+    *reads_all = false;
+    if (w->method[0] == 0)
+        return NIB_OK;
+    q->method_name = nib__arena_copy(r->arena, w->method, strlen(w->method));
+    if (q->method_name == NULL)
+        return nib__fail_memory(r->err, NIB_WORD, "a name");
+    for (size_t i = 0; i < COUNT(methods); i++) {
+        if (strcmp(methods[i].name, w->method) != 0)
+            continue;
+        if (methods[i].reader != NULL)
+            return nib__fail(r->err, NIB_UNSUPPORTED,
+                             "%s: quantization_config: quant_method \"%s\" is not read here; %s "
+                             "reads it; give the original checkpoint, and `nibble quantize` it",
+                             r->json.name, w->method, methods[i].reader);
+        q->method = methods[i].method;
+        *reads_all = q->method != NIB_METHOD_NONE;
+        return NIB_OK;
+    }
+    return nib__fail(r->err, NIB_UNSUPPORTED,
+                     "%s: quantization_config: quant_method \"%s\" is not known; nibble, torchao, "
+                     "compressed-tensors, gptq, awq, fp8 and mxfp4 are",
+                     r->json.name,
+                     nib__say_name(shown, sizeof shown, w->method, strlen(w->method)));
+}
+
+static nib_status refuse(const reader *r, nib_status status, const char *what, const char *value,
+                         const char *known)
+{
+    char shown[2 * NIB_WORD];
+    return nib__fail(r->err, status, "%s: quantization_config: %s \"%s\" is not read here; %s",
+                     r->json.name, what, nib__say_name(shown, sizeof shown, value, strlen(value)),
+                     known);
+}
+
+static nib_status judge_bits(const reader *r, const char *tool, bool eight)
+{
+    const nib_quantization *q = r->q;
+    if (q->bits != 4 && !(eight && q->bits == 8))
+        return nib__fail(r->err, NIB_UNSUPPORTED,
+                         "%s: quantization_config: %s with %" PRId64 " bits is not read here; %s",
+                         r->json.name, tool, q->bits, eight ? "4 and 8 are" : "4 are");
+    if (q->group != -1 && (q->group < 1 || q->group > 1 << 30))
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: quantization_config: group_size is %" PRId64
+                         "; it is a whole number from 1 on, or -1 for one scale per row",
+                         r->json.name, q->group);
+    return NIB_OK;
+}
+
+static nib_status judge_gptq(const reader *r, const words *w)
+{
+    nib_quantization *q = r->q;
+    const char *format = w->checkpoint_format[0] != 0 ? w->checkpoint_format : w->format;
+    const bool second = strcmp(format, "gptq_v2") == 0;
+    q->zeros_less_one = !second;
+    if (w->marlin || (format[0] != 0 && !second && strcmp(format, "gptq") != 0))
+        return refuse(r, NIB_UNSUPPORTED, "checkpoint_format", w->marlin ? "marlin" : format,
+                      "gptq and gptq_v2 are; GPTQModel and vLLM read others");
+    if (w->pack_type[0] != 0 && strcmp(w->pack_type, "int32") != 0)
+        return refuse(r, NIB_UNSUPPORTED, "pack_dtype", w->pack_type, "int32 is");
+    if (w->overrides[0] != 0)
+        return refuse(r, NIB_UNSUPPORTED, "dynamic", w->overrides,
+                      "modules with settings of their own are not; GPTQModel reads them");
+    return judge_bits(r, "GPTQ", true);
+}
+
+static nib_status judge_awq(const reader *r, const words *w)
+{
+    const char *version = w->version[0] != 0 ? w->version : w->format;
+    if (version[0] != 0 && strcmp(version, "gemm") != 0 && strcmp(version, "GEMM") != 0)
+        return refuse(r, NIB_UNSUPPORTED, "AWQ's version", version,
+                      "gemm is; AutoAWQ and vLLM read others");
+    return judge_bits(r, "AWQ", false);
+}
+
+static nib_status judge_fp8(const reader *r, const words *w)
+{
+    nib_quantization *q = r->q;
+    if (w->fp8[0] != 0 && strcmp(w->fp8, "e4m3") != 0 && strcmp(w->fp8, "float8_e4m3fn") != 0)
+        return refuse(r, NIB_UNSUPPORTED, "fmt", w->fp8, "e4m3 is");
+    if (w->act[0] != 0 && strcmp(w->act, "dynamic") != 0 && strcmp(w->act, "static") != 0)
+        return refuse(r, NIB_UNSUPPORTED, "activation_scheme", w->act, "dynamic and static are");
+    const bool none = w->block[0] == 0 && w->block[1] == 0;
+    if (!none &&
+        (w->block[0] < 1 || w->block[1] < 1 || w->block[0] > 1 << 30 || w->block[1] > 1 << 30))
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: quantization_config: weight_block_size is %" PRId64 " x %" PRId64,
+                         r->json.name, w->block[0], w->block[1]);
+    memcpy(q->block, w->block, sizeof q->block);
+    memcpy(q->act, w->act, sizeof q->act);
+    return NIB_OK;
+}
+
+static nib_status judge_compressed(const reader *r, const words *w)
+{
+    nib_quantization *q = r->q;
+    memcpy(q->format, w->format, sizeof q->format);
+    if (w->has_transforms)
+        return nib__fail(r->err, NIB_UNSUPPORTED,
+                         "%s: quantization_config: transform_config turns weights and inputs, "
+                         "which is not done here; vLLM does it",
+                         r->json.name);
+    if (w->sparsity[0] != 0 && strcmp(w->sparsity, "dense") != 0)
+        return refuse(r, NIB_UNSUPPORTED, "sparsity_config's format", w->sparsity,
+                      "dense is; vLLM reads others");
+    if (q->group_count == 0)
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: quantization_config: there are no config_groups, which say how "
+                         "weights are coded",
+                         r->json.name);
+    return NIB_OK;
+}
+
+static nib_status judge(const reader *r, const words *w)
+{
+    r->q->bits = w->bits;
+    r->q->group = w->group;
+    switch (r->q->method) {
+    case NIB_METHOD_COMPRESSED: return judge_compressed(r, w);
+    case NIB_METHOD_GPTQ: return judge_gptq(r, w);
+    case NIB_METHOD_AWQ: return judge_awq(r, w);
+    case NIB_METHOD_FP8: return judge_fp8(r, w);
+    case NIB_METHOD_NONE: break;
+    }
+    return NIB_OK;
+}
+
+/* ---- the interface ---- */
+
+static nib_status read_config(reader *r, const char *text, size_t size)
+{
+    static const nib_json_limits limits = {.literals = true};
+    const char *name = r->json.name;
+    words w = {.group = -1}, method = w;
+    bool reads_all;
+    nib__json_init(&r->json, name, text, size, &limits);
+    take_method(&r->json, &method);
+    if (nib__json_next(&r->json) != NIB_JSON_END)
+        return nib__json_status(&r->json, r->err);
+    NIB_TRY(judge_method(r, &method, &reads_all));
+    if (!reads_all)
+        return NIB_OK;
+    nib__json_init(&r->json, name, text, size, &limits);
+    take_top(r, &w);
+    if (nib__json_next(&r->json) != NIB_JSON_END)
+        return nib__json_status(&r->json, r->err);
+    return judge(r, &w);
+}
+
+nib_status nib__quantization_parse(nib_quantization **out, const char *name, const char *text,
+                                   size_t size, nib_arena *arena, const nib_allocator *a,
+                                   nib_err *err)
+{
+    reader r = {.json = {.name = name}, .arena = arena, .allocator = a, .err = err};
+    r.q = nib__arena_take(arena, 1, sizeof *r.q);
+    if (r.q == NULL)
+        return nib__fail_memory(err, sizeof *r.q, "quantization_config");
+    const nib_status status = read_config(&r, text, size);
+    if (status == NIB_OK)
+        *out = r.q;
+    else
+        nib__quantization_free(r.q);
+    return status;
+}
+
+void nib__quantization_free(nib_quantization *q)
+{
+    if (q == NULL)
+        return;
+    free_targets(&q->ignore);
+    for (size_t i = 0; i < q->group_count; i++)
+        free_targets(&q->groups[i].targets);
+}
+
+/* ---- which group ---- */
+
+bool nib__targets_match(const nib_targets *targets, const char *module)
+{
+    for (size_t i = 0; i < targets->count; i++) {
+        const nib_target *t = &targets->items[i];
+        if (t->pattern != NULL ? nib__pattern_matches(t->pattern, module, NULL)
+                               : strcmp(t->text, module) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool names_linear(const nib_targets *targets)
+{
+    for (size_t i = 0; i < targets->count; i++)
+        if (strcmp(targets->items[i].text, "Linear") == 0)
+            return true;
+    return false;
+}
+
+const nib_coding_group *nib__quantization_group(const nib_quantization *q, const char *module)
+{
+    if (nib__targets_match(&q->ignore, module))
+        return NULL;
+    for (size_t i = 0; i < q->group_count; i++)
+        if (nib__targets_match(&q->groups[i].targets, module))
+            return &q->groups[i];
+    for (size_t i = 0; i < q->group_count; i++)
+        if (names_linear(&q->groups[i].targets))
+            return &q->groups[i];
+    return NULL;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What config.json's quantization_config says: which tool wrote the weights and how. One reader for
+ * every quant_method; methods that no dialect here reads are refused by name. The dialects ask it
+ * how a module is coded; the tensors are theirs to check.
+ */
+#ifndef NIB_QUANTIZATION_H
+#define NIB_QUANTIZATION_H
+
+#include "json.h"
+#include "match.h"
+
+typedef enum nib_method {
+    NIB_METHOD_NONE, /* none is named, or one whose weights describe themselves */
+    NIB_METHOD_COMPRESSED,
+    NIB_METHOD_GPTQ,
+    NIB_METHOD_AWQ,
+    NIB_METHOD_FP8,
+} nib_method;
+
+enum { NIB_WORD = 32 }; /* bytes of a word of the config */
+
+/* How compressed-tensors codes weights or activations; words are empty where nothing is said. */
+typedef struct nib_coding {
+    bool given;
+    int64_t bits;
+    char type[NIB_WORD]; /* "int", "float" */
+    bool symmetric;
+    char strategy[NIB_WORD]; /* "tensor", "channel", "group", "tensor_group", "block", "token" */
+    int64_t group;           /* -1: not said */
+    int64_t block[2];        /* rows and columns that share a scale; 0: not said */
+    char order[NIB_WORD];    /* actorder: "group", "weight", ... */
+    char dynamic[NIB_WORD];  /* "true", "false", "local" */
+} nib_coding;
+
+typedef struct nib_target {
+    const char *text;     /* a module's name, the name of a class, or "re:" and an expression */
+    nib_pattern *pattern; /* of an expression, which may end before the name does; else NULL */
+} nib_target;
+
+typedef struct nib_targets {
+    nib_target *items;
+    size_t count;
+} nib_targets;
+
+typedef struct nib_coding_group {
+    const char *name; /* "group_0" */
+    char format[NIB_WORD];
+    nib_targets targets;
+    nib_coding weights, inputs, outputs;
+} nib_coding_group;
+
+typedef struct nib_quantization {
+    nib_method method;
+    const char *method_name; /* as written; NULL: none */
+    /* compressed-tensors */
+    char format[NIB_WORD];
+    nib_coding_group *groups; /* [group_count] */
+    size_t group_count;
+    nib_targets ignore;
+    bool has_kv_cache; /* keys and values are to be kept in codes, too */
+    /* GPTQ and AWQ */
+    int64_t bits;
+    int64_t group;       /* elements of k per scale; -1: a row */
+    bool zeros_less_one; /* GPTQ's first version stores a zero point less 1 */
+    /* FP8 */
+    int64_t block[2]; /* 0: no blocks */
+    char act[NIB_WORD];
+} nib_quantization;
+
+/* text: the JSON object. name: of the file, for messages. Memory but for patterns is the arena's.
+ */
+nib_status nib__quantization_parse(nib_quantization **out, const char *name, const char *text,
+                                   size_t size, nib_arena *arena, const nib_allocator *a,
+                                   nib_err *err);
+void nib__quantization_free(nib_quantization *q); /* its patterns; NULL allowed */
+
+bool nib__targets_match(const nib_targets *targets, const char *module);
+/* The group that describes the module's linear weight, or NULL. A target that names a module goes
+ * before one that names the class Linear. */
+const nib_coding_group *nib__quantization_group(const nib_quantization *q, const char *module);
+
+#endif

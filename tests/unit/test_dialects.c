@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights as other tools store them: every golden module gives the values that its own tool, or an
+ * unpacker of the published layout, gives; what is missing, of another shape or out of range is
+ * named.
+ */
+#include "checkpoint_build.h"
+
+#include <math.h>
+
+/* ---- golden files ---- */
+
+typedef struct golden {
+    const char *module, *scheme;
+    int64_t n, k, step; /* every step-th column of the values is in the file */
+    bool bias;
+} golden;
+
+static void open_golden(nib_checkpoint **cp, const char *name)
+{
+    const nib_allocator a = nib__allocator_default();
+    char path[256];
+    nib_err err;
+    snprintf(path, sizeof path, "tests/golden/dialects/%s", name);
+    if (nib__checkpoint_open(cp, path, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
+static const nib_tensor *find_values(const nib_checkpoint *cp, const char *module)
+{
+    char name[200];
+    snprintf(name, sizeof name, "%s.dequantized", module);
+    const nib_tensor *values = nib__checkpoint_find(cp, name);
+    assert_non_null(values);
+    return values;
+}
+
+static void expect_rows(const nib_weight *w, const golden *g, const uint8_t *values)
+{
+    float row[512], wanted[512];
+    const int64_t count = nib__ceil_div(g->k, g->step);
+    assert_true(g->k <= (int64_t)COUNT(row));
+    for (int64_t i = 0; i < w->n; i++) {
+        nib__weight_row(w, i, row);
+        memcpy(wanted, values + i * count * 4, (size_t)count * 4);
+        for (int64_t j = 0; j < count; j++)
+            if (memcmp(&row[j * g->step], &wanted[j], 4) != 0)
+                fail_msg("%s: row %d, column %d is %.9g, not %.9g", g->module, (int)i,
+                         (int)(j * g->step), (double)row[j * g->step], (double)wanted[j]);
+    }
+}
+
+static void expect_golden(const nib_checkpoint *cp, const char *dialect, const golden *g,
+                          const uint8_t *values)
+{
+    char scheme[64];
+    nib_weight w;
+    nib_err err;
+    if (nib__checkpoint_weight(&w, NULL, cp, g->module, NULL, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_string_equal(nib__checkpoint_dialect(cp, g->module), dialect);
+    assert_string_equal(nib__scheme_name(scheme, &w.scheme), g->scheme);
+    assert_int_equal(w.n, g->n);
+    assert_int_equal(w.k, g->k);
+    assert_int_equal(w.bias != NULL, g->bias);
+    assert_int_equal(nib__weight_check_codes(&w, g->module, &err), NIB_OK);
+    expect_rows(&w, g, values);
+}
+
+static void expect_all(const char *name, const char *dialect, const golden *list, size_t count)
+{
+    nib_checkpoint *cp;
+    open_golden(&cp, name);
+    for (size_t i = 0; i < count; i++)
+        expect_golden(cp, dialect, &list[i], find_values(cp, list[i].module)->data);
+    nib__checkpoint_close(cp);
+}
+
+static void test_compressed_golden(void **state)
+{
+    (void)state;
+    static const golden list[] = {
+        {"pack4-g32", "int4wo-g32-sym", 11, 96, 1, true},
+        {"pack4-row", "int4wo-row-sym", 11, 75, 1, true},
+        {"pack4-tensor", "int4wo-tensor-sym", 5, 33, 1, true},
+        {"pack4-g32-asym", "int4wo-g32-intzero", 11, 96, 1, true},
+        {"pack4-row-asym", "int4wo-row-intzero", 9, 75, 1, true},
+        {"pack8-g32", "int8wo-g32", 11, 96, 1, true},
+        {"pack8-row-asym", "int8wo-asym", 7, 75, 1, true},
+        {"pack4-a8", "8da4w-g32-actsym", 11, 96, 1, true},
+        {"pack4-order", "int4wo-g16-sym", 9, 64, 1, true},
+        {"int8-row", "int8dq", 11, 75, 1, true},
+        {"int8-tensor", "int8wo-tensor", 5, 33, 1, true},
+        {"int8-row-asym", "int8dq-asym-actasym", 7, 75, 1, true},
+        {"int8-static", "int8dq-static", 7, 75, 1, true},
+        {"fp8-row", "fp8dq", 11, 75, 1, true},
+        {"fp8-tensor", "fp8wo-tensor", 5, 33, 1, true},
+        {"fp8-block", "fp8wo-g32", 11, 75, 1, true},
+        {"naive8-row", "int8wo", 5, 33, 1, true},
+        {"mxfp4", "mx4+float", 11, 64, 1, true},
+        {"mxfp8", "mxfp8", 11, 64, 1, true},
+        {"nvfp4", "nvfp4", 11, 64, 1, true},
+    };
+    expect_all("compressed", "compressed-tensors", list, COUNT(list));
+}
+
+/* ---- what is wrong ---- */
+
+/* Opens and reads module m; the sentence holds the fragment. NIB_OK with "" is no error. */
+static void expect(const char *config, const part *parts, size_t count, nib_status status,
+                   const char *fragment)
+{
+    made m;
+    nib_weight w = {.n = -7};
+    nib_status got = make_checkpoint(&m, config, parts, count);
+    if (got == NIB_OK) {
+        got = nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &m.err);
+        if (got == NIB_OK)
+            got = nib__weight_check_codes(&w, "m", &m.err);
+        else
+            assert_int_equal(w.n, -7); /* untouched */
+    }
+    if (got != status || (status != NIB_OK && strstr(m.err.text, fragment) == NULL))
+        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
+                 nib_status_name(got), m.err.text);
+    drop_checkpoint(&m);
+}
+
+/* One of the parts in place of another of its name (its name NULL: left out). */
+typedef struct change {
+    size_t at;
+    part by;
+    nib_status status;
+    const char *fragment;
+} change;
+
+static void expect_changes(const char *config, const part *parts, size_t count,
+                           const change *changes, size_t change_count)
+{
+    part changed[12];
+    assert_true(count <= COUNT(changed));
+    expect(config, parts, count, NIB_OK, "");
+    for (size_t i = 0; i < change_count; i++) {
+        memcpy(changed, parts, count * sizeof *parts);
+        changed[changes[i].at] = changes[i].by;
+        expect(config, changed, count, changes[i].status, changes[i].fragment);
+    }
+}
+
+#define CT_CONFIG(format, weights, inputs)                                                         \
+    "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"" format       \
+    "\",\"config_groups\":{\"group_0\":{\"targets\":[\"Linear\"],\"weights\":{" weights            \
+    "},\"input_activations\":" inputs "}},\"ignore\":[\"lm_head\"]}}"
+
+static const float ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+static const float not_finite[6] = {1, 1, 1, NAN, 1, 1}, infinite[6] = {1, INFINITY, 1, 1, 1, 1};
+
+static void test_compressed_packed_hostile(void **state)
+{
+    (void)state;
+    static const int64_t shape[2] = {3, 20}, wrong[2] = {3, 28}, huge[2] = {INT64_MAX, 20},
+                         negative[2] = {3, -20};
+    static const int32_t narrow[2] = {3, 20};
+    static const int32_t order[20] = {1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0},
+                         beyond[20] = {0, 2}, uneven[20] = {1}, before[20] = {0, -1};
+    static const char config[] =
+        CT_CONFIG("pack-quantized",
+                  "\"num_bits\":4,\"type\":\"int\",\"symmetric\":false,\"strategy\":\"group\","
+                  "\"group_size\":10",
+                  "null");
+    static const part parts[] = {
+        {"m.weight_packed", "I32", 2, {3, 3}, NULL},
+        {"m.weight_scale", "F32", 2, {3, 2}, ones},
+        {"m.weight_shape", "I64", 1, {2}, shape},
+        {"m.weight_zero_point", "I32", 2, {1, 2}, NULL},
+        {"m.weight_g_idx", "I32", 1, {20}, NULL}, /* all 0: uneven; replaced at once */
+        {"m.bias", "BF16", 1, {3}, NULL},
+    };
+    static const change changes[] = {
+        {2, {"m.weight_shape", "I32", 1, {2}, narrow}, NIB_OK, ""},
+        {0, {NULL}, NIB_BAD_INPUT, "m.weight"},
+        {0, {"m.weight_packed", "I32", 2, {3, 4}, NULL}, NIB_BAD_INPUT, "expected [3, 3]"},
+        {0, {"m.weight_packed", "I32", 2, {2, 3}, NULL}, NIB_BAD_INPUT, "expected [3, 3]"},
+        {0, {"m.weight_packed", "U8", 2, {3, 3}, NULL}, NIB_BAD_INPUT, "is U8, expected I32"},
+        {0, {"m.weight_packed", "I32", 2, {0, 0}, NULL}, NIB_BAD_INPUT, "expected [3, 3]"},
+        {1, {NULL}, NIB_BAD_INPUT, "m.weight_scale: the tensor is missing"},
+        {1, {"m.weight_scale", "F32", 2, {2, 3}, ones}, NIB_BAD_INPUT, "expected [3, 2]"},
+        {1, {"m.weight_scale", "I32", 2, {3, 2}, NULL}, NIB_BAD_INPUT, "scales are F32"},
+        {1,
+         {"m.weight_scale", "F32", 2, {3, 2}, not_finite},
+         NIB_BAD_INPUT,
+         "scale at row 1, group 1"},
+        {1,
+         {"m.weight_scale", "F32", 2, {3, 2}, infinite},
+         NIB_BAD_INPUT,
+         "scale at row 0, group 1"},
+        {2, {NULL}, NIB_BAD_INPUT, "m.weight_shape: the tensor is missing"},
+        {2, {"m.weight_shape", "I64", 1, {2}, wrong}, NIB_BAD_INPUT, "expected [3, 4]"},
+        {2, {"m.weight_shape", "I64", 1, {2}, huge}, NIB_BAD_INPUT, "at index 0"},
+        {2, {"m.weight_shape", "I64", 1, {2}, negative}, NIB_BAD_INPUT, "at index 1"},
+        {2, {"m.weight_shape", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "a shape is I64 or I32"},
+        {2, {"m.weight_shape", "I64", 1, {1}, shape}, NIB_BAD_INPUT, "expected [2]"},
+        {3, {NULL}, NIB_BAD_INPUT, "m.weight_zero_point: the tensor is missing"},
+        {3, {"m.weight_zero_point", "I32", 2, {3, 2}, NULL}, NIB_BAD_INPUT, "expected [1, 2]"},
+        {3, {"m.weight_zero_point", "F32", 2, {3, 2}, ones}, NIB_BAD_INPUT, "I8 or I32"},
+        {3, {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\4\5\6"}, NIB_OK, ""},
+        {3,
+         {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\4\5\10"},
+         NIB_BAD_INPUT,
+         "row 2, group 1 is 8, outside of -8 to 7"},
+        {4, {NULL}, NIB_OK, ""},
+        {4, {"m.weight_g_idx", "I32", 1, {20}, beyond}, NIB_BAD_INPUT, "input 1 into group 2"},
+        {4, {"m.weight_g_idx", "I32", 1, {20}, before}, NIB_BAD_INPUT, "input 1 into group -1"},
+        {4, {"m.weight_g_idx", "I32", 1, {20}, uneven}, NIB_UNSUPPORTED, "19 inputs into group 0"},
+        {4, {"m.weight_g_idx", "F32", 1, {20}, NULL}, NIB_BAD_INPUT, "are I32 or I64"},
+        {4, {"m.weight_g_idx", "I32", 1, {19}, order}, NIB_BAD_INPUT, "expected [20]"},
+        {5, {"m.bias", "BF16", 1, {4}, NULL}, NIB_BAD_INPUT, "m.bias: has shape [4]"},
+        {5, {"m.bias", "I8", 1, {3}, NULL}, NIB_BAD_INPUT, "m.bias: is I8"},
+        {5, {"m.weight", "BF16", 2, {3, 20}, NULL}, NIB_BAD_INPUT, "is stored twice"},
+    };
+    part good[COUNT(parts)];
+    memcpy(good, parts, sizeof parts);
+    good[4].data = order;
+    expect_changes(config, good, COUNT(good), changes, COUNT(changes));
+}
+
+static void test_compressed_bytes_hostile(void **state)
+{
+    (void)state;
+    static const float negative_scale[1] = {-1};
+    static const char config[] = CT_CONFIG(
+        "int-quantized",
+        "\"num_bits\":8,\"type\":\"int\",\"symmetric\":true,\"strategy\":\"channel\"",
+        "{\"num_bits\":8,\"type\":\"int\",\"symmetric\":true,\"strategy\":\"tensor\",\"dynamic\":"
+        "false}");
+    static const part parts[] = {
+        {"m.weight", "I8", 2, {3, 5}, NULL},
+        {"m.weight_scale", "F32", 2, {3, 1}, ones},
+        {"m.input_scale", "F32", 1, {1}, ones},
+    };
+    static const change changes[] = {
+        {0, {"m.weight", "I8", 2, {3, 0}, NULL}, NIB_BAD_INPUT, "empty"},
+        {0, {"m.weight", "U8", 2, {3, 5}, NULL}, NIB_UNSUPPORTED, "is U8"},
+        {1, {"m.weight_scale", "F32", 1, {3}, ones}, NIB_OK, ""},
+        {1, {"m.weight_scale", "F32", 2, {1, 1}, ones}, NIB_BAD_INPUT, "expected [3, 1]"},
+        {1, {"m.weight_scale", "F32", 2, {3, 1}, not_finite + 2}, NIB_BAD_INPUT, "row 1"},
+        {2, {NULL}, NIB_BAD_INPUT, "m.input_scale: the tensor is missing"},
+        {2, {"m.input_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT, "no single float"},
+        {2, {"m.input_scale", "F32", 1, {1}, negative_scale}, NIB_BAD_INPUT, "finite and positive"},
+        {2, {"m.input_scale", "F32", 1, {1}, NULL}, NIB_BAD_INPUT, "finite and positive"},
+    };
+    expect_changes(config, parts, COUNT(parts), changes, COUNT(changes));
+}
+
+static void test_compressed_float_hostile(void **state)
+{
+    (void)state;
+    static const uint8_t e8m0[2] = {127, 255}, e4m3[2] = {0x38, 0x7f};
+    static const float zero[1] = {0};
+    static const char mx[] = CT_CONFIG(
+        "mxfp4-pack-quantized", "\"num_bits\":4,\"type\":\"float\",\"group_size\":32", "null");
+    static const char nv[] = CT_CONFIG(
+        "nvfp4-pack-quantized", "\"num_bits\":4,\"type\":\"float\",\"group_size\":16", "null");
+    static const part mx_parts[] = {{"m.weight_packed", "U8", 2, {2, 16}, NULL},
+                                    {"m.weight_scale", "U8", 2, {2, 1}, "\177\177"}};
+    static const part nv_parts[] = {{"m.weight_packed", "U8", 2, {2, 8}, NULL},
+                                    {"m.weight_scale", "F8_E4M3", 2, {2, 1}, "\70\70"},
+                                    {"m.weight_global_scale", "F32", 1, {1}, ones}};
+    static const change mx_changes[] = {
+        {1, {"m.weight_scale", "F8_E8M0", 2, {2, 1}, "\177\177"}, NIB_OK, ""},
+        {1, {"m.weight_scale", "U8", 2, {2, 1}, e8m0}, NIB_BAD_INPUT, "row 1, group 0"},
+        {1, {"m.weight_scale", "BF16", 2, {2, 1}, ones}, NIB_BAD_INPUT, "scales are F8_E8M0"},
+        {0, {"m.weight_packed", "I32", 2, {2, 16}, NULL}, NIB_BAD_INPUT, "expected U8"},
+    };
+    static const change nv_changes[] = {
+        {1, {"m.weight_scale", "F8_E4M3", 2, {2, 1}, e4m3}, NIB_BAD_INPUT, "row 1, group 0"},
+        {1, {"m.weight_scale", "F32", 2, {2, 1}, ones}, NIB_BAD_INPUT, "scales are F8_E4M3"},
+        {2, {NULL}, NIB_BAD_INPUT, "m.weight_global_scale: the tensor is missing"},
+        {2, {"m.weight_global_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT, "no single F32"},
+        {2, {"m.weight_global_scale", "F32", 1, {1}, zero}, NIB_BAD_INPUT, "finite and positive"},
+        {2, {"m.weight_global_scale", "F32", 1, {1}, infinite + 1}, NIB_BAD_INPUT, "finite and"},
+    };
+    expect_changes(mx, mx_parts, COUNT(mx_parts), mx_changes, COUNT(mx_changes));
+    expect_changes(nv, nv_parts, COUNT(nv_parts), nv_changes, COUNT(nv_changes));
+}
+
+/* What the config says of one packed weight. */
+static void test_compressed_config(void **state)
+{
+    (void)state;
+    static const int64_t shape[2] = {2, 8};
+    static const part parts[] = {{"m.weight_packed", "I32", 2, {2, 1}, NULL},
+                                 {"m.weight_scale", "F32", 2, {2, 1}, ones},
+                                 {"m.weight_shape", "I64", 1, {2}, shape}};
+#define INT4                                                                                       \
+    "\"num_bits\":4,\"type\":\"int\",\"symmetric\":true,\"strategy\":\"group\",\"group_size\":"
+    static const struct {
+        const char *config;
+        nib_status status;
+        const char *fragment;
+    } rows[] = {
+        {CT_CONFIG("pack-quantized", INT4 "8", "null"), NIB_OK, ""},
+        {CT_CONFIG("pack-quantized", INT4 "100", "null"), NIB_OK, ""}, /* a short group */
+        {CT_CONFIG("pack-quantized", INT4 "4", "null"), NIB_BAD_INPUT, "expected [2, 2]"},
+        {CT_CONFIG("pack-quantized", INT4 "0", "null"), NIB_UNSUPPORTED, "groups of 0"},
+        {CT_CONFIG("pack-quantized", INT4 "-9", "null"), NIB_UNSUPPORTED, "groups of -9"},
+        {CT_CONFIG("pack-quantized", INT4 "2.5", "null"), NIB_BAD_INPUT, "config.json"},
+        {CT_CONFIG("pack-quantized", INT4 "\"8\"", "null"), NIB_BAD_INPUT, "whole number"},
+        {CT_CONFIG("pack-quantized", "\"num_bits\":3,\"group_size\":8", "null"), NIB_UNSUPPORTED,
+         "3 bits of type \"int\""},
+        {CT_CONFIG("pack-quantized", "\"num_bits\":4,\"type\":\"nf4\"", "null"), NIB_UNSUPPORTED,
+         "type \"nf4\""},
+        {CT_CONFIG("marlin-24", INT4 "8", "null"), NIB_UNSUPPORTED, "is of format \"marlin-24\""},
+        {CT_CONFIG("int-quantized", INT4 "8", "null"), NIB_BAD_INPUT,
+         "m.weight: is missing, where format"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
+         "\"pack-quantized\"}}",
+         NIB_BAD_INPUT, "no config_groups"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
+         "\"pack-quantized\",\"config_groups\":{\"a\":{\"targets\":[\"re:x.*\"],\"weights\":"
+         "{\"num_bits\":4}}}}}",
+         NIB_BAD_INPUT, "no config group"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"ignore\":[\"re:m\"],"
+         "\"config_groups\":{\"a\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4}}}}}",
+         NIB_BAD_INPUT, "the ignore list"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
+         "{\"W4A16\":[\"Linear\"]}}}",
+         NIB_BAD_INPUT, "a preset's name"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
+         "{\"a\":{\"targets\":[\"re:(\"]}}}}",
+         NIB_BAD_INPUT, "config.json"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
+         "{\"a\":{\"targets\":[\"m\"]}},\"transform_config\":{\"config_groups\":{\"R1\":{}}}}}",
+         NIB_UNSUPPORTED, "transform_config"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
+         "{\"a\":{\"targets\":[\"m\"]}},\"sparsity_config\":{\"format\":\"sparse-24-bitmask\"}}}",
+         NIB_UNSUPPORTED, "sparse-24-bitmask"},
+        {NULL, NIB_UNSUPPORTED, "compressed-tensors does (weight_packed)"},
+        {"{}", NIB_UNSUPPORTED, "quantization_config in a config.json"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++)
+        expect(rows[i].config, parts, COUNT(parts), rows[i].status, rows[i].fragment);
+}
+
+/* ---- what is said ---- */
+
+static void test_unread_methods(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"bitsandbytes", "hqq",  "quanto",     "eetq",     "spqr",
+                                        "vptq",         "aqlm", "fbgemm_fp8", "modelopt", "exl2"};
+    static const part parts[] = {{"m.weight", "F32", 2, {1, 1}, NULL}};
+    char config[200];
+    for (size_t i = 0; i < COUNT(names); i++) {
+        snprintf(config, sizeof config, "{\"quantization_config\":{\"quant_method\":\"%s\"}}",
+                 names[i]);
+        expect(config, parts, 1, NIB_UNSUPPORTED, "is not read here");
+        expect(config, parts, 1, NIB_UNSUPPORTED, names[i]);
+    }
+    expect("{\"quantization_config\":{\"quant_method\":\"of tomorrow\"}}", parts, 1,
+           NIB_UNSUPPORTED, "\"of tomorrow\" is not known; nibble, torchao");
+    expect("{\"quantization_config\":{\"quant_method\":7}}", parts, 1, NIB_BAD_INPUT, "plain word");
+    expect("{\"quantization_config\":{}}", parts, 1, NIB_OK, "");
+}
+
+static void test_foreign_weights(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *suffix, *made_by;
+    } rows[] = {
+        {"m.qweight", "GPTQ or AWQ"},
+        {"m.SCB", "bitsandbytes"},
+        {"m.W_q", "HQQ"},
+        {"m.weight._data", "quanto"},
+        {"m.codebooks", "AQLM"},
+        {"m.dense_weights", "SpQR"},
+        {"m.centroids.weight", "VPTQ"},
+        {"m.weight_scales", "EETQ"},
+        {"m.activation_scale_ub", "FBGEMM"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const part parts[] = {{rows[i].suffix, "U8", 2, {1, 1}, NULL},
+                              {"m.weight", "U8", 2, {1, 1}, NULL}};
+        expect(NULL, parts, 1, NIB_UNSUPPORTED, rows[i].made_by);
+        if (i != 0)
+            expect(NULL, parts, 2, NIB_UNSUPPORTED, rows[i].made_by);
+    }
+}
+
+static bool has_note(const nib_checkpoint *cp, const char *fragment)
+{
+    for (size_t i = 0; i < nib__checkpoint_note_count(cp); i++)
+        if (strstr(nib__checkpoint_note(cp, i), fragment) != NULL)
+            return true;
+    return false;
+}
+
+static void test_said(void **state)
+{
+    (void)state;
+    nib_checkpoint *cp;
+    nib_ledger ledger;
+    nib_weight w;
+    nib_err err;
+    open_golden(&cp, "compressed");
+    assert_true(has_note(cp, "\"group_nowhere\" of quantization_config matches no weight"));
+    assert_false(has_note(cp, "group_order"));
+    static const struct {
+        const char *module, *asked, *done;
+    } rows[] = {
+        {"nvfp4", "float activations of 4 bits in groups of 16 with a static scale over them",
+         "float activations"},
+        {"fp8-tensor", "float activations of 8 bits per tensor with a static scale",
+         "float activations"},
+        {"mxfp8", "e4m3 activations, scales rounded to the nearest power of 2",
+         "scales rounded up"},
+        {"int8-row", NULL, NULL},
+        {"pack4-g32", NULL, NULL},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const nib_allocator a = nib__allocator_default();
+        nib__ledger_init(&ledger, &a);
+        assert_int_equal(nib__checkpoint_weight(&w, NULL, cp, rows[i].module, &ledger, &err),
+                         NIB_OK);
+        assert_int_equal(ledger.tensor_count, rows[i].asked != NULL);
+        if (rows[i].asked != NULL) {
+            assert_string_equal(ledger.tensors[0].asked, rows[i].asked);
+            assert_string_equal(ledger.tensors[0].done, rows[i].done);
+        }
+        nib__ledger_free(&ledger);
+    }
+    nib__checkpoint_close(cp);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_compressed_golden),
+        cmocka_unit_test(test_compressed_packed_hostile),
+        cmocka_unit_test(test_compressed_bytes_hostile),
+        cmocka_unit_test(test_compressed_float_hostile),
+        cmocka_unit_test(test_compressed_config),
+        cmocka_unit_test(test_unread_methods),
+        cmocka_unit_test(test_foreign_weights),
+        cmocka_unit_test(test_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
