@@ -115,7 +115,7 @@ static nib_status check_matches(const reader *r, const nib_pattern *pattern)
 {
     for (size_t i = 0; i < r->count; i++) {
         nib_err err = {NIB_OK, ""};
-        if (nib__pattern_matches(pattern, r->layers[i].name, &err))
+        if (nib__layer_matches(pattern, r->layers[i].name, &err))
             return NIB_OK;
         if (err.status != NIB_OK)
             return nib__fail(r->err, err.status, "%s: %s", r->option, err.text);
@@ -233,7 +233,7 @@ void nib__plan_options_free(nib_plan_options *options)
 nib_plan_option *nib__plan_option_find(nib_plan_option *options, size_t count, const char *layer)
 {
     for (size_t i = 0; i < count; i++)
-        if (options[i].pattern == NULL || nib__pattern_matches(options[i].pattern, layer, NULL))
+        if (options[i].pattern == NULL || nib__layer_matches(options[i].pattern, layer, NULL))
             return &options[i];
     return NULL;
 }

@@ -225,7 +225,7 @@ static void find_binding(planner *p, decision *d)
         const bool has_op =
             option->kernel->op == op || (backward && op == NIB_OP_LINEAR && p->policy->training);
         if (option->pattern == NULL ? !has_op
-                                    : !nib__pattern_matches(option->pattern, d->layer->name, NULL))
+                                    : !nib__layer_matches(option->pattern, d->layer->name, NULL))
             continue;
         d->bound = option->kernel;
         option->layers++;
@@ -434,7 +434,7 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     advise(p, line, &d);
     note_speed(p, &d);
     line->detailed =
-        p->options.detail != NULL && nib__pattern_matches(p->options.detail, layer->name, NULL);
+        p->options.detail != NULL && nib__layer_matches(p->options.detail, layer->name, NULL);
     if (line->detailed && !asks_requantizing(layer)) /* there no row was asked */
         nib__explain_candidates(ledger, line, &d.asked, layer, p->policy);
     if (line->detailed && d.rung > NIB_RUNG_KERNEL)

@@ -253,6 +253,11 @@ static bool pattern_matches(const nib_pattern *pattern, nib_match match, const c
             spelling_matches(pattern, match, meta, err));
 }
 
+bool nib__layer_matches(const nib_pattern *pattern, const char *layer, nib_err *err)
+{
+    return pattern_matches(pattern, NIB_MATCH_NAME, layer, err);
+}
+
 static bool rule_names(const nib_recipe *r, const nib_rule *rule, const nib_recipe_layer *layer,
                        nib_err *err)
 {
@@ -268,7 +273,7 @@ static bool rule_names(const nib_recipe *r, const nib_rule *rule, const nib_reci
                 strstr(meta, rule->text) != NULL);
     case NIB_MATCH_NONE_OF:
         for (size_t i = 0; i < r->only_count; i++)
-            if (pattern_matches(r->only[i].pattern, NIB_MATCH_NAME, layer->name, err))
+            if (nib__layer_matches(r->only[i].pattern, layer->name, err))
                 return false;
         return true;
     }
@@ -388,7 +393,7 @@ static nib_status check_only(nib_recipe *r, const nib_recipe_input *in, nib_err 
         bool hit = false;
         for (size_t i = 0; i < in->count && !hit; i++) {
             nib_err costly = {0};
-            hit = pattern_matches(r->only[p].pattern, NIB_MATCH_NAME, in->layers[i].name, &costly);
+            hit = nib__layer_matches(r->only[p].pattern, in->layers[i].name, &costly);
             if (costly.status != NIB_OK) {
                 if (err != NULL)
                     *err = costly;

@@ -358,6 +358,23 @@ static void an_option_that_decides_nothing_is_an_error(void **state)
     nib__plan_layers_free(&plan);
 }
 
+/* Options take a layer by each of its names, as recipes do. */
+static void options_take_every_spelling(void **state)
+{
+    (void)state;
+    static const char *const kernel[] = {"layers.3.feed_forward.w3=linear_f32_w4g_f32__ref"};
+    nib_machine m = here(NIB_ISA_AVX2);
+    nib_layer layer = layer_of("model.layers.3.mlp.up_proj", NIB_ROLE_UP, 64, 96, "int4wo");
+    nib_policy policy = {.dtype = NIB_TYPE_F32,
+                         .kernel = strings_of(kernel, 1),
+                         .detail = "model.layers.3.mlp.up_proj.weight"};
+    nib_layers_plan plan;
+    assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
+    assert_string_equal(plan.layers[0].uses[0].kernel->name, "linear_f32_w4g_f32__ref");
+    assert_true(plan.ledger.layers[0].detailed);
+    nib__plan_layers_free(&plan);
+}
+
 /* ---- codes are not quantized again ---- */
 
 static void a_plan_denies_what_a_run_would(void **state)
@@ -555,6 +572,7 @@ int main(void)
         cmocka_unit_test(a_wish_is_answered_with_the_peers_conditions),
         cmocka_unit_test(a_bound_kernel_is_given_or_refused_with_its_reasons),
         cmocka_unit_test(an_option_that_decides_nothing_is_an_error),
+        cmocka_unit_test(options_take_every_spelling),
         cmocka_unit_test(a_plan_denies_what_a_run_would),
         cmocka_unit_test(offered_recipes_parse),
         cmocka_unit_test(options_that_mean_nothing_are_errors),
