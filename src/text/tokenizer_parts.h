@@ -365,6 +365,7 @@ typedef struct nib_loader {
     nib_named_text file;
     nib_arena scratch;    /* until the tokenizer is whole */
     size_t pattern_bytes; /* of the regular expressions so far */
+    unsigned parts_seen;  /* a bit for each component of the file */
     nib_err *err;
 } nib_loader;
 

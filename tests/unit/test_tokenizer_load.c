@@ -179,6 +179,8 @@ static void test_components(void **state)
     unsupported("{'normalizer':{'type':'Replace','pattern':{'String':''},'content':'b'}," MODEL "}",
                 "empty");
     bad("{'pre_tokenizer':{}," MODEL "}", "no type");
+    bad("{'normalizer':{'type':'NFC'},'normalizer':{'type':'NFD'}," MODEL "}",
+        "two of \"normalizer\"");
     bad("{'pre_tokenizer':5," MODEL "}", "object");
     bad("{'pre_tokenizer':{'type':'Digits'}," MODEL "}", "individual_digits");
     bad("{'pre_tokenizer':{'type':'Split','behavior':'Isolated','invert':false}," MODEL "}",
