@@ -7,9 +7,10 @@
 #include <nibble.h>
 #include <stdio.h>
 
+/* Text is to be seen as it comes, before the line that follows on stderr. */
 static nib_status print(void *ctx, const char *bytes, size_t size)
 {
-    return fwrite(bytes, 1, size, ctx) == size ? NIB_OK : NIB_IO;
+    return fwrite(bytes, 1, size, ctx) == size && fflush(ctx) == 0 ? NIB_OK : NIB_IO;
 }
 
 int main(int argc, char **argv)
@@ -32,15 +33,15 @@ int main(int argc, char **argv)
                                           .repeat_penalty = -1};
     const nib_sink text = {print, stdout}, messages = {print, stderr};
     nib_generate_stats stats;
-    if (nib_engine_open(&engine, NULL, &err) != NIB_OK ||
-        nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
-        nib_plan_make(&plan, model, NULL, &err) != NIB_OK ||
-        nib_session_open(&session, model, plan, 1, &err) != NIB_OK ||
-        nib_generate(session, &options, &text, &stats, &err) != NIB_OK ||
-        nib_plan_summary(plan, &messages, &err) != NIB_OK)
+    if (nib_engine_open(&engine, NULL, &err) == NIB_OK &&
+        nib_model_open(&model, engine, argv[1], NULL, &err) == NIB_OK &&
+        nib_plan_make(&plan, model, NULL, &err) == NIB_OK &&
+        nib_session_open(&session, model, plan, 1, &err) == NIB_OK &&
+        nib_generate(session, &options, &text, &stats, &err) == NIB_OK &&
+        print(stdout, "\n", 1) == NIB_OK)
+        err.status = nib_plan_summary(plan, &messages, &err);
+    if (err.status != NIB_OK)
         fprintf(stderr, "%s\n", err.text);
-    else
-        printf("\n");
     nib_session_close(session);
     nib_plan_free(plan);
     nib_model_close(model);

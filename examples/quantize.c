@@ -21,8 +21,7 @@ int main(int argc, char **argv)
     nib_err err = {NIB_OK, ""};
     nib_engine *engine = NULL;
     nib_model *model = NULL;
-    const nib_quantize_options options = {
-        .request = {.recipe = argv[3]}, .out = argv[2], .force = true};
+    const nib_quantize_options options = {.request = {.recipe = argv[3]}, .out = argv[2]};
     const nib_sink sink = {print, stdout};
     if (nib_engine_open(&engine, NULL, &err) != NIB_OK ||
         nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
