@@ -210,7 +210,7 @@ typedef struct nib_quantize_options {
     const char *out;       /* a directory for a directory, else a file */
     const char *format;    /* "torchao", "nibble"; NULL: torchao, or nibble with a ledger line */
     const char *calibrate; /* text file for -static recipes */
-    bool force;            /* replace an existing OUT */
+    bool force;            /* replace an existing OUT: a file, a model's directory, an empty one */
     bool dry_run;          /* sizes and ledger only */
 } nib_quantize_options;
 

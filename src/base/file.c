@@ -305,6 +305,19 @@ static nib_status visit(const char *path, bool unlink_them, nib_err *err)
     return status;
 }
 
+bool nib__directory_is_empty(const char *path)
+{
+    DIR *directory = opendir(path);
+    const struct dirent *entry = NULL;
+    if (directory == NULL)
+        return false;
+    do
+        entry = readdir(directory);
+    while (entry != NULL && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0));
+    closedir(directory);
+    return entry == NULL;
+}
+
 nib_status nib__path_removable(const char *path, nib_err *err)
 {
     struct stat st;

@@ -47,6 +47,7 @@ nib_status nib__directory_make(const char *path, nib_err *err);
 /* Removes a file, or a directory with the plain files in it (one level deep; with a directory in it
  * nothing is removed). Nothing there is no error. */
 nib_status nib__path_remove(const char *path, nib_err *err);
+bool nib__directory_is_empty(const char *path); /* and can be listed */
 /* Would it be removed, as far as can be seen? */
 nib_status nib__path_removable(const char *path, nib_err *err);
 

@@ -25,6 +25,22 @@ bool nib__layer_is_quantized(const nib_quantize_layer *layer)
 
 /* ---- the place ---- */
 
+/* --force replaces a model, not whatever else a mistyped name leads to. */
+static nib_status check_replaced(nib_rewriting *r)
+{
+    const char *out = r->job->out;
+    const char *config = nib__path_join(&r->arena, out, "config.json");
+    char a[160];
+    if (config == NULL)
+        return nib__fail_memory(r->err, strlen(out), "a path");
+    if (nib__path_kind(config) == NIB_PATH_NONE && !nib__directory_is_empty(out))
+        return nib__fail(r->err, NIB_EXISTS,
+                         "%s: is a directory without a config.json, so no model that --force would "
+                         "replace; name another place, or remove it by hand",
+                         shown(a, out));
+    return nib__path_removable(out, r->err); /* before the work, not after it */
+}
+
 static nib_status check_output(nib_rewriting *r)
 {
     const nib_quantize_job *job = r->job;
@@ -44,7 +60,7 @@ static nib_status check_output(nib_rewriting *r)
     if (kind == NIB_PATH_OTHER || (kind == NIB_PATH_DIRECTORY && !r->directory))
         return nib__fail(r->err, NIB_EXISTS, "%s: is no file that could be replaced",
                          shown(a, job->out));
-    return NIB_OK;
+    return kind == NIB_PATH_DIRECTORY ? check_replaced(r) : NIB_OK;
 }
 
 /* ---- running ---- */

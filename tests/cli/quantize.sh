@@ -43,6 +43,16 @@ mkdir -p full/sub
 refused 6 'full: *' quantize m full --recipe int8wo --force
 check 'a directory with directories stays' [ -d full/sub ]
 rm -r full
+mkdir letters
+echo 'Dear' >letters/1
+refused 6 'letters: is a directory without a config.json, *' quantize m letters --recipe int8wo --force
+check 'what is no model stays' [ -s letters/1 ]
+rm letters/1
+check 'an empty directory' nibble quantize m letters --recipe int8wo --force --quiet
+mkdir letters/sub
+refused 6 'letters: holds the directory sub, *' quantize m letters --recipe int8wo --force
+check 'and the model beside it stays' nibble verify letters
+rm -r letters
 refused 6 'nosuch/q.part: cannot create it: No such file or directory' quantize m nosuch/q --recipe int8wo
 refused 2 'the name of the output is empty' quantize m '' --recipe int8wo
 refused 3 '*is quantized already*' quantize before again --recipe int8wo

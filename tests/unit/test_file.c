@@ -265,6 +265,9 @@ static void test_remove(void **state)
     assert_int_equal(nib__path_kind(root), NIB_PATH_DIRECTORY); /* a link's target stays */
     make_directory("d", "1");
     assert_int_equal(mkdir(at("d/below"), 0700), 0);
+    assert_false(nib__directory_is_empty(at("d")));
+    assert_true(nib__directory_is_empty(at("d/below")));
+    assert_false(nib__directory_is_empty(at("none")));
     assert_int_equal(nib__path_removable(at("d"), &err), NIB_IO);
     assert_int_equal(nib__path_remove(at("d"), &err), NIB_IO);
     assert_non_null(strstr(err.text, "holds the directory below"));
