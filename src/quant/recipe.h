@@ -61,8 +61,8 @@ typedef struct nib_choice {
 
 void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_recipe_layer *layer);
 
-/* A pattern of the user's over any spelling of a layer: Hugging Face's and Meta's name, the module
- * and its ".weight". A pattern too costly on one counts as no match and sets *err (NULL allowed). */
+/* A user's pattern over any spelling of a layer: Hugging Face's and Meta's name, the module and its
+ * ".weight". One too costly on a name counts as no match and sets *err (NULL allowed). */
 bool nib__layer_matches(const nib_pattern *pattern, const char *layer, nib_err *err);
 
 /* As given: the name, or the file's path; "as stored" without one. */
