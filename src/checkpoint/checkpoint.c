@@ -78,6 +78,8 @@ static nib_status check_magic(const nib_map *map, const char *path, nib_err *err
          "is a GGUF file of a big-endian machine; convert the model for little-endian ones"},
         {"PK\003\004",
          "is a zip file, as PyTorch writes; save it as safetensors (save_pretrained does)"},
+        {"version https://git-lfs", "is a Git LFS pointer and not the file itself, which `git lfs "
+                                    "pull` fetches"},
         {"\x80\002", "is a pickle, which can run code and is never read; save it as safetensors"},
     };
     char a[NIB_SHOWN];

@@ -65,7 +65,14 @@ static nib_status load_key(nib_loader *loader, nib_json *json, nib_model_part *m
 
 static nib_status load_file(nib_loader *loader, nib_model_part *m)
 {
+    static const char pointer[] = "version https://git-lfs";
     nib_json json;
+    if (loader->file.size >= sizeof pointer &&
+        memcmp(loader->file.text, pointer, sizeof pointer - 1) == 0)
+        return nib__fail(loader->err, NIB_UNSUPPORTED,
+                         "%s is a Git LFS pointer and not the file itself, which `git lfs pull` "
+                         "fetches",
+                         loader->file.name);
     nib__json_init(&json, loader->file.name, loader->file.text, loader->file.size, NULL);
     if (nib__json_expect(&json, NIB_JSON_OBJECT))
         while (nib__json_next(&json) == NIB_JSON_KEY)

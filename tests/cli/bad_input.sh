@@ -31,6 +31,12 @@ printf 'GGUF\3\0\0\0' >model.gguf
 refused 3 'model.gguf: the file ends at byte 8, inside the count of tensors: it is cut short' info model.gguf
 printf 'PK\3\4......' >model.pt
 refused 3 'model.pt is a zip file*' info model.pt
+cp -r m pointer
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n' | tee pointer/model.safetensors >pointer/tokenizer.json
+refused 3 'pointer/model.safetensors is a Git LFS pointer*`git lfs pull`*' plan pointer
+cp m/model.safetensors pointer
+refused 3 'pointer/tokenizer.json is a Git LFS pointer*`git lfs pull`*' generate pointer -n 1
+rm -r pointer
 refused 3 'm/tokenizer.json: *the section "version" is not one of*' plan m/tokenizer.json
 refused 2 'm/: only a config was given, and a plan is all that it allows; *' generate m/config.json -n 1
 refused 2 'm/: only a config was given*' info m/config.json
@@ -80,7 +86,8 @@ refused 3 't/config.json: *' plan t
 : >t/config.json
 refused 3 't/config.json: *' plan t
 config 't: model.layers.4.input_layernorm.weight is stored, but num_hidden_layers in config.json is 4' 's/"num_hidden_layers": 5/"num_hidden_layers": 4/'
-config 't: config.json has a quantization_config, but no weight is stored quantized; *' 's/"vocab_size"/"quantization_config": {"quant_method": "bitsandbytes"}, "vocab_size"/'
+config 't/config.json: quantization_config: quant_method "bitsandbytes" is not read here; *' 's/"vocab_size"/"quantization_config": {"quant_method": "bitsandbytes"}, "vocab_size"/'
+config 't: config.json has a quantization_config, but no weight is stored quantized; *' 's/"vocab_size"/"quantization_config": {"quant_method": "torchao"}, "vocab_size"/'
 cp m/config.json t
 
 # the tokenizer beside the model
