@@ -8,6 +8,7 @@
 #include "gguf_parts.h"
 #include "safetensors.h"
 #include "shards.h"
+#include "torch_zip.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,8 +19,13 @@ enum {
     MEMORY_FREE = 64 << 20, /* bytes that a checkpoint of any size may cost */
 };
 
-static const char single_name[] = "model.safetensors",
-                  index_name[] = "model.safetensors.index.json";
+/* What a directory may hold, the preferred first. */
+enum { SINGLE, INDEX, TORCH_SINGLE, TORCH_INDEX, META, STORED_COUNT };
+static const char *const stored_names[STORED_COUNT] = {
+    [SINGLE] = "model.safetensors",       [INDEX] = "model.safetensors.index.json",
+    [TORCH_SINGLE] = "pytorch_model.bin", [TORCH_INDEX] = "pytorch_model.bin.index.json",
+    [META] = "consolidated.00.pth",
+};
 
 /* A name or path in a message: shown(a, name) with char a[NIB_SHOWN]. */
 static const char *shown(char out[NIB_SHOWN], const char *name)
@@ -76,11 +82,15 @@ static nib_status check_magic(const nib_map *map, const char *path, nib_err *err
     } others[] = {
         {"FUGG",
          "is a GGUF file of a big-endian machine; convert the model for little-endian ones"},
-        {"PK\003\004",
-         "is a zip file, as PyTorch writes; save it as safetensors (save_pretrained does)"},
         {"version https://git-lfs", "is a Git LFS pointer and not the file itself, which `git lfs "
                                     "pull` fetches"},
-        {"\x80\002", "is a pickle, which can run code and is never read; save it as safetensors"},
+        {"\x80\002\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19",
+         "is of PyTorch's format before 1.6, which is no zip file; load it with torch.load and "
+         "save it again with torch.save"},
+        {"\x80\002", "is a pickle outside of a zip file, which is not read; save the weights with "
+                     "torch.save or as safetensors"},
+        {"\x80\004", "is a pickle outside of a zip file, which is not read; save the weights with "
+                     "torch.save or as safetensors"},
     };
     char a[NIB_SHOWN];
     for (size_t i = 0; i < COUNT(others); i++)
@@ -95,6 +105,7 @@ static const struct {
     nib_parse *parse;
 } formats[] = {
     {"GGUF", nib__gguf_parse},
+    {"PK\003\004", nib__torch_parse},
     {"", nib__safetensors_parse},
 };
 
@@ -117,7 +128,10 @@ static nib_status open_file(nib_checkpoint *cp, nib_contents *parsed, const char
     if (map->size < SIZE_MAX / 4)
         cp->arena.limit += 2 * (size_t)map->size;
     NIB_TRY(check_magic(map, path, err));
-    return format_of(map)(parsed, map->at, map->size, path, file, &cp->arena, err);
+    NIB_TRY(format_of(map)(parsed, map->at, map->size, path, file, &cp->arena, err));
+    for (size_t i = 0; i < parsed->note_count; i++)
+        NIB_TRY(add_note(cp, parsed->notes[i], err));
+    return NIB_OK;
 }
 
 /* ---- one list of all files' tensors ---- */
@@ -132,7 +146,7 @@ static nib_status check_entry(nib_shards *index, const nib_checkpoint *cp, const
         nib__names_find(&index->by_tensor, (const void *const *)index->entries, tensor->name);
     if (i == SIZE_MAX)
         return nib__fail(err, NIB_BAD_INPUT, "%s: tensor \"%s\" is not in the weight_map of %s",
-                         shown(a, file), shown(b, tensor->name), index_name);
+                         shown(a, file), shown(b, tensor->name), index->name);
     nib_shard_entry *entry = index->entries[i];
     if (strcmp(entry->shard->name, file) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
@@ -163,6 +177,15 @@ static nib_status add_meta(nib_checkpoint *cp, const nib_meta *meta, nib_err *er
                      shown(a, cp->path), shown(b, meta->key));
 }
 
+/* A name that the index places in a shard may be a second one of a tensor there. */
+static void mark_alias(nib_shards *index, const nib_contents *parsed, const nib_meta *meta)
+{
+    const size_t i =
+        nib__names_find(&index->by_tensor, (const void *const *)index->entries, meta->key);
+    for (size_t t = 0; i != SIZE_MAX && t < parsed->count && !index->entries[i]->found; t++)
+        index->entries[i]->found = strcmp(parsed->tensors[t]->name, meta->value) == 0;
+}
+
 static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, nib_shards *index,
                               nib_err *err)
 {
@@ -181,8 +204,11 @@ static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, ni
         if (index != NULL)
             NIB_TRY(check_entry(index, cp, tensor, err));
     }
-    for (size_t i = 0; i < parsed->meta_count; i++)
+    for (size_t i = 0; i < parsed->meta_count; i++) {
+        if (index != NULL)
+            mark_alias(index, parsed, parsed->metas[i]);
         NIB_TRY(add_meta(cp, parsed->metas[i], err));
+    }
     return NIB_OK;
 }
 
@@ -264,7 +290,7 @@ static nib_status check_index(nib_checkpoint *cp, const nib_shards *index, nib_e
         return NIB_OK;
     snprintf(note, sizeof note,
              "%s says total_size %.0f, the tensors have %" PRIu64 " bytes; total_size is not used",
-             index_name, index->total_size, total);
+             index->name, index->total_size, total);
     return add_note(cp, note, err);
 }
 
@@ -284,7 +310,7 @@ static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const 
         if (nib__path_kind(path) == NIB_PATH_NONE)
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: shard \"%s\" is missing; %s places %" PRId64 " tensors in it",
-                             shown(a, directory), shown(b, index.shards[i]->name), index_name,
+                             shown(a, directory), shown(b, index.shards[i]->name), index.name,
                              index.shards[i]->tensors);
         NIB_TRY(open_file(cp, &parsed[i], path, err));
     }
@@ -303,6 +329,7 @@ static nib_status open_index(nib_checkpoint *cp, const char *path, const char *d
     const nib_status status =
         nib__shards_parse(&index, text, size, shown(a, path), &cp->arena, err);
     nib__release(&cp->allocator, text);
+    index.name = nib__path_name(path);
     return status == NIB_OK ? open_shards(cp, &index, directory, err) : status;
 }
 
@@ -316,35 +343,57 @@ static nib_status look_for(nib_checkpoint *cp, bool *there, const char *director
     return NIB_OK;
 }
 
+/* Meta's larger models are cut across files by columns and rows, which are not put together. */
+static nib_status check_parts(nib_checkpoint *cp, const char *directory, const char *name,
+                              nib_err *err)
+{
+    bool second = false;
+    char a[NIB_SHOWN];
+    if (strcmp(name, stored_names[META]) == 0)
+        NIB_TRY(look_for(cp, &second, directory, "consolidated.01.pth", err));
+    if (!second)
+        return NIB_OK;
+    return nib__fail(err, NIB_UNSUPPORTED,
+                     "%s: the model is cut into consolidated.00.pth, consolidated.01.pth and so "
+                     "on, for several devices; only whole ones are read: convert it to Hugging "
+                     "Face's format",
+                     shown(a, directory));
+}
+
+static nib_status add_choice(nib_checkpoint *cp, const char *chosen, const char *other,
+                             nib_err *err)
+{
+    char note[300];
+    const bool index = ends_with(other, ".index.json");
+    snprintf(note, sizeof note, "%s and %s are both there; %s is read, %s not", chosen, other,
+             ends_with(chosen, ".index.json") ? "the model of the index" : "the single file",
+             index ? "the index and its shards are" : "the other is");
+    return add_note(cp, note, err);
+}
+
 static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_err *err)
 {
-    static const char pickle_name[] = "pytorch_model.bin";
+    bool there[STORED_COUNT];
     char a[NIB_SHOWN];
-    bool single = false, index = false, pickle = false;
-    NIB_TRY(look_for(cp, &single, directory, single_name, err));
-    NIB_TRY(look_for(cp, &index, directory, index_name, err));
-    NIB_TRY(look_for(cp, &pickle, directory, pickle_name, err));
+    int chosen = STORED_COUNT;
     cp->directory = directory;
-    if (!single && !index)
+    for (int i = STORED_COUNT; i-- > 0;) {
+        NIB_TRY(look_for(cp, &there[i], directory, stored_names[i], err));
+        chosen = there[i] ? i : chosen;
+    }
+    if (chosen == STORED_COUNT)
         return nib__fail(
-            err, NIB_BAD_INPUT, "%s: neither %s nor %s is there%s", shown(a, directory),
-            single_name, index_name,
-            pickle ? "; pytorch_model.bin is a pickle, which can run code and is never read: "
-                     "save the model as safetensors"
-                   : "");
-    if (pickle)
-        NIB_TRY(
-            add_note(cp, "pytorch_model.bin is beside the safetensors file and is not read", err));
-    if (single && index)
-        NIB_TRY(add_note(
-            cp,
-            "model.safetensors and model.safetensors.index.json are both there; the single file is "
-            "read, the index and its shards are not",
-            err));
-    const char *path = nib__path_join(&cp->arena, directory, single ? single_name : index_name);
+            err, NIB_BAD_INPUT, "%s: no %s, %s, pytorch_model.bin (or its index) or %s is there",
+            shown(a, directory), stored_names[SINGLE], stored_names[INDEX], stored_names[META]);
+    for (int i = chosen + 1; i < STORED_COUNT; i++)
+        if (there[i])
+            NIB_TRY(add_choice(cp, stored_names[chosen], stored_names[i], err));
+    NIB_TRY(check_parts(cp, directory, stored_names[chosen], err));
+    const char *path = nib__path_join(&cp->arena, directory, stored_names[chosen]);
     if (path == NULL)
         return no_memory(err, directory);
-    return single ? open_single(cp, path, err) : open_index(cp, path, directory, err);
+    return ends_with(path, ".index.json") ? open_index(cp, path, directory, err)
+                                          : open_single(cp, path, err);
 }
 
 static nib_status open_path(nib_checkpoint *cp, nib_err *err)

@@ -14,6 +14,9 @@ typedef struct nib_contents {
     nib_meta **metas; /* [meta_count] in the order of the file */
     size_t meta_count;
     nib_gguf *gguf; /* the key/values of a GGUF file, or NULL */
+    const char *notes[8]; /* [note_count] what parsing noticed and did not refuse */
+    size_t note_count;
+    const char *params; /* how the model was built, as JSON with the names of Meta's params.json */
 } nib_contents;
 
 /* bytes: the whole file, which outlives the contents. name: of the file, for messages; `file` goes

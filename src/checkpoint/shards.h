@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * model.safetensors.index.json: which shard holds which tensor. Opens no shard; what it says is
- * compared with them by checkpoint.c.
+ * model.safetensors.index.json, or pytorch_model.bin.index.json: which shard holds which tensor.
+ * Opens no shard; what it says is compared with them by checkpoint.c.
  */
 #ifndef NIB_SHARDS_H
 #define NIB_SHARDS_H
@@ -22,6 +22,7 @@ typedef struct nib_shard_entry {
 } nib_shard_entry;
 
 typedef struct nib_shards {
+    const char *name;   /* of the index file, for messages; whoever opened it sets it */
     nib_shard **shards; /* [shard_count] by name */
     size_t shard_count;
     nib_shard_entry **entries; /* [count] */

@@ -15,14 +15,16 @@ refused 6 'pipe: is neither a file nor a directory' plan pipe
 refused 6 'pipe: is a pipe, not a regular file' eval m --text pipe
 mkdir empty
 refused 6 'empty/config.json: cannot open it: No such file or directory' plan empty
-refused 3 'empty: neither model.safetensors nor model.safetensors.index.json is there' info empty
+refused 3 'empty: no model.safetensors, model.safetensors.index.json, pytorch_model.bin (or its index)*' info empty
 cp m/config.json empty
-refused 3 'empty: neither model.safetensors nor model.safetensors.index.json is there' plan empty
+refused 3 'empty: no model.safetensors, model.safetensors.index.json, pytorch_model.bin (or its index)*' plan empty
 mkfifo empty/model.safetensors
 refused 6 'empty/model.safetensors: is a pipe, not a regular file' plan empty
 rm empty/model.safetensors
 : >empty/pytorch_model.bin
-refused 3 'empty: *pytorch_model.bin is a pickle*' plan empty
+refused 3 'empty/pytorch_model.bin: 0 bytes are too few*' plan empty
+printf '\200\2}q.' >empty/pytorch_model.bin
+refused 3 'empty/pytorch_model.bin is a pickle outside of a zip file*' plan empty
 mkdir lone
 cp m/model.safetensors lone
 refused 3 'lone/model.safetensors: there is no config.json beside it*' plan lone/model.safetensors
@@ -30,7 +32,7 @@ check 'but it can be listed' nibble info lone/model.safetensors
 printf 'GGUF\3\0\0\0' >model.gguf
 refused 3 'model.gguf: the file ends at byte 8, inside the count of tensors: it is cut short' info model.gguf
 printf 'PK\3\4......' >model.pt
-refused 3 'model.pt is a zip file*' info model.pt
+refused 3 'model.pt: the zip file does not end with its end record*' info model.pt
 cp -r m pointer
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n' | tee pointer/model.safetensors >pointer/tokenizer.json
 refused 3 'pointer/model.safetensors is a Git LFS pointer*`git lfs pull`*' plan pointer

@@ -96,9 +96,11 @@ static void test_other_formats(void **state)
     write_text(dir, "b.gguf", "FUGG");
     expect_refused(in(path, dir, "b.gguf"), NIB_UNSUPPORTED, "big-endian");
     write_bytes(in(path, dir, "b.pt"), "PK\003\004 and more", 13);
-    expect_refused(path, NIB_UNSUPPORTED, "zip");
+    expect_refused(path, NIB_BAD_INPUT, "does not end with its end record");
     write_bytes(in(path, dir, "c.bin"), "\x80\002ctorch", 8);
-    expect_refused(path, NIB_UNSUPPORTED, "pickle");
+    expect_refused(path, NIB_UNSUPPORTED, "pickle outside of a zip file");
+    write_bytes(in(path, dir, "d.bin"), "\x80\002\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.", 16);
+    expect_refused(path, NIB_UNSUPPORTED, "before 1.6");
     write_text(dir, "empty", "");
     expect_refused(in(path, dir, "empty"), NIB_BAD_INPUT, "too few");
     assert_int_equal(mkfifo(in(path, dir, "fifo"), 0600), 0);
@@ -125,9 +127,9 @@ static void test_directory(void **state)
     (void)state;
     char dir[256], path[512];
     make_directory(dir);
-    expect_refused(dir, NIB_BAD_INPUT, "neither model.safetensors nor");
-    write_text(dir, "pytorch_model.bin", "");
-    expect_refused(dir, NIB_BAD_INPUT, "pickle");
+    expect_refused(dir, NIB_BAD_INPUT, "no model.safetensors, model.safetensors.index.json, ");
+    write_bytes(in(path, dir, "pytorch_model.bin"), "PK\003\004", 4);
+    expect_refused(dir, NIB_BAD_INPUT, "pytorch_model.bin: the zip file does not end");
     write_safetensors(dir, "model.safetensors", "{" F32_2X2("a.weight") "}", NULL, 16);
     nib_checkpoint *cp = open_ok(dir);
     assert_string_equal(nib__checkpoint_directory(cp), dir);

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * PyTorch's files: what torch.save wrote is found value by value, what is not a dict of tensors is
+ * refused by name, and no pickle makes anything run, overflow or read outside.
+ */
+#include "checkpoint.h"
+#include "failing.h"
+#include "pickle.h"
+#include "torch_zip.h"
+#include "zip_build.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static const char golden[] = "tests/golden/torch/";
+
+static nib_status open_golden(nib_checkpoint **cp, const char *file, nib_err *err)
+{
+    const nib_allocator a = nib__allocator_default();
+    char path[200];
+    snprintf(path, sizeof path, "%s%s", golden, file);
+    *cp = NULL;
+    *err = (nib_err){NIB_OK, ""};
+    return nib__checkpoint_open(cp, path, &a, err);
+}
+
+/* ---- files by PyTorch ---- */
+
+static double sum_of(const nib_tensor *t)
+{
+    const int64_t count = (int64_t)(t->bytes * 8) / nib__type_bits(t->type);
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *at = t->data + i * nib__type_bits(t->type) / 8;
+        int64_t whole = 0;
+        double wide;
+        float value;
+        switch (t->type) {
+        case NIB_TYPE_F64:
+            memcpy(&wide, at, sizeof wide);
+            sum += wide;
+            break;
+        case NIB_TYPE_F32:
+        case NIB_TYPE_F16:
+        case NIB_TYPE_BF16:
+            nib__to_f32(&value, at, t->type, 1);
+            sum += (double)value;
+            break;
+        case NIB_TYPE_I8: sum += (int8_t)*at; break;
+        case NIB_TYPE_I16:
+        case NIB_TYPE_I32:
+        case NIB_TYPE_I64:
+            whole = (at[nib__type_bits(t->type) / 8 - 1] & 0x80) != 0 ? -1 : 0;
+            memcpy(&whole, at, (size_t)nib__type_bits(t->type) / 8);
+            sum += (double)whole;
+            break;
+        default: memcpy(&whole, at, (size_t)nib__type_bits(t->type) / 8); sum += (double)whole;
+        }
+    }
+    return sum;
+}
+
+static const char *type_of(const char *torch)
+{
+    static const char *const names[][2] = {
+        {"float32", "f32"},      {"float16", "f16"}, {"bfloat16", "bf16"},
+        {"float64", "f64"},      {"int8", "i8"},     {"uint8", "u8"},
+        {"int16", "i16"},        {"int32", "i32"},   {"int64", "i64"},
+        {"bool", "bool"},        {"uint16", "u16"},  {"float8_e4m3fn", "e4m3"},
+        {"float8_e5m2", "e5m2"},
+    };
+    for (size_t i = 0; i < COUNT(names); i++)
+        if (strcmp(names[i][0], torch) == 0)
+            return names[i][1];
+    return "?";
+}
+
+static void test_contents(void **state)
+{
+    (void)state;
+    char line[300], file[64], name[64], type[64], shape[64], last[64] = "", said[64];
+    double sum;
+    nib_checkpoint *cp = NULL;
+    nib_err err;
+    int lines = 0;
+    FILE *contents = fopen("tests/golden/torch/contents.txt", "r");
+    assert_non_null(contents);
+    while (fgets(line, sizeof line, contents) != NULL) {
+        if (line[0] == '#')
+            continue;
+        assert_int_equal(sscanf(line, "%63s %63s %63s %63s %lf", file, name, type, shape, &sum), 5);
+        if (strcmp(file, last) != 0) {
+            nib__checkpoint_close(cp);
+            if (open_golden(&cp, file, &err) != NIB_OK)
+                fail_msg("%s", err.text);
+            snprintf(last, sizeof last, "%s", file);
+        }
+        const nib_tensor *t = nib__checkpoint_find(cp, name);
+        if (t == NULL)
+            fail_msg("%s: no %s", file, name);
+        assert_string_equal(nib__type_name(t->type), type_of(type));
+        size_t used = 0;
+        for (int i = 0; i < t->rank; i++)
+            used += (size_t)snprintf(said + used, sizeof said - used, "%s%lld", i ? "x" : "",
+                                     (long long)t->shape[i]);
+        assert_string_equal(t->rank == 0 ? "scalar" : said, shape);
+        if (fabs(sum_of(t) - sum) > 1e-12 * fabs(sum))
+            fail_msg("%s %s: the sum is %.17g, not %.17g", file, name, sum_of(t), sum);
+        lines++;
+    }
+    nib__checkpoint_close(cp);
+    fclose(contents);
+    assert_true(lines > 70);
+}
+
+static bool has_note(const nib_checkpoint *cp, const char *fragment)
+{
+    for (size_t i = 0; i < nib__checkpoint_note_count(cp); i++)
+        if (strstr(nib__checkpoint_note(cp, i), fragment) != NULL)
+            return true;
+    return false;
+}
+
+static void test_views(void **state)
+{
+    (void)state;
+    nib_checkpoint *cp;
+    nib_err err;
+    assert_int_equal(open_golden(&cp, "views.pt", &err), NIB_OK);
+    assert_int_equal(nib__checkpoint_count(cp), 6);
+    assert_string_equal(nib__checkpoint_alias(cp, "tied.b")->value, "tied.a");
+    assert_ptr_equal(nib__checkpoint_find(cp, "tied.b"), nib__checkpoint_find(cp, "tied.a"));
+    const nib_tensor *whole = nib__checkpoint_find(cp, "tied.a"),
+                     *rest = nib__checkpoint_find(cp, "rest"),
+                     *turned = nib__checkpoint_find(cp, "turned"),
+                     *cut = nib__checkpoint_find(cp, "cut");
+    assert_ptr_equal(rest->data, whole->data + 3 * 6 * 4);
+    for (int i = 0; i < 6; i++)
+        for (int j = 0; j < 8; j++)
+            assert_memory_equal(turned->data + 4 * (i * 8 + j), whole->data + 4 * (j * 6 + i), 4);
+    for (int i = 0; i < 3; i++)
+        assert_memory_equal(cut->data + 12 * i, whole->data + 4 * ((2 + 2 * i) * 6 + 1), 12);
+    assert_true(has_note(cp, "turned is stored in another order"));
+    nib__checkpoint_close(cp);
+    assert_int_equal(open_golden(&cp, "training.pt", &err), NIB_OK);
+    assert_int_equal(nib__checkpoint_count(cp), 2);
+    assert_true(has_note(cp, "those under \"model\"; 5 entries"));
+    nib__checkpoint_close(cp);
+}
+
+static void test_refused_files(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"sparse.pt", "tensor \"bad\" is sparse; save what its to_dense()"},
+        {"complex.pt", "tensor \"bad\" is complex"},
+        {"quantized.pt", "tensor \"bad\" is one of PyTorch's own quantized tensors"},
+        {"expanded.pt", "tensor \"bad\" is an expanded view"},
+        {"module.pt", "names torch.nn.modules.linear.Linear"},
+        {"list.pt", "holds no dict of tensors"},
+        {"meta.pt", "tensor \"bad\" is on the meta device"},
+        {"legacy.pt", "PyTorch's format before 1.6"},
+        {"script.pt", "TorchScript"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_checkpoint *cp;
+        nib_err err;
+        assert_int_equal(open_golden(&cp, cases[i][0], &err), NIB_UNSUPPORTED);
+        if (strstr(err.text, cases[i][1]) == NULL)
+            fail_msg("%s: %s", cases[i][0], err.text);
+    }
+}
+
+/* Every request for memory fails once; nothing is lost. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    nib_status status = NIB_NO_MEMORY;
+    for (int left = 0; status != NIB_OK; left++) {
+        failing f = {left, 0};
+        const nib_allocator a = failing_allocator(&f);
+        nib_checkpoint *cp = NULL;
+        nib_err err;
+        status = nib__checkpoint_open(&cp, "tests/golden/torch/training.pt", &a, &err);
+        assert_true(status == NIB_OK || status == NIB_NO_MEMORY);
+        nib__checkpoint_close(cp);
+        assert_int_equal(f.live, 0);
+        assert_true(left < 2000);
+    }
+}
+
+/* ---- crafted archives ---- */
+
+/* A dict with one tensor "w": storage "0" of 6 floats, offset 0, shape (2, 3), strides (3, 1). */
+static const char one_tensor[] =
+    "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n"
+    "X\1\0\0\0"
+    "0X\3\0\0\0cpuK\6tQK\0K\2K\3\x86K\3K\1\x86\x89"
+    "ccollections\nOrderedDict\n)RtRs.";
+
+typedef struct parsed {
+    nib_allocator allocator;
+    nib_arena arena;
+    nib_contents contents;
+    nib_err err;
+    nib_status status;
+    uint8_t *bytes;
+} parsed;
+
+static void parse(parsed *p, const zip_part *parts, size_t count)
+{
+    zip_built z = build_zip(parts, count, true, true);
+    *p = (parsed){.allocator = nib__allocator_default(), .err = {NIB_OK, ""}};
+    p->bytes = malloc(z.size);
+    memcpy(p->bytes, z.bytes, z.size);
+    nib__arena_init(&p->arena, &p->allocator, 2 * z.size + (64 << 20));
+    p->status = nib__torch_parse(&p->contents, p->bytes, z.size, "x.pt", 2, &p->arena, &p->err);
+    free(z.bytes);
+}
+
+static void drop(parsed *p)
+{
+    nib__arena_free(&p->arena);
+    free(p->bytes);
+}
+
+static void expect(const zip_part *parts, size_t count, nib_status status, const char *fragment)
+{
+    parsed p;
+    parse(&p, parts, count);
+    if (p.status != status || strstr(p.err.text, fragment) == NULL)
+        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
+                 nib_status_name(p.status), p.err.text);
+    drop(&p);
+}
+
+#define PICKLE(text)                                                                               \
+    {                                                                                              \
+        "a/data.pkl", text, sizeof(text) - 1                                                       \
+    }
+
+static void test_archives(void **state)
+{
+    (void)state;
+    static const uint8_t floats[24] = {0};
+    const zip_part good[] = {PICKLE(one_tensor), {"a/data/0", floats, 24}};
+    parsed p;
+    parse(&p, good, 2);
+    if (p.status != NIB_OK)
+        fail_msg("%s", p.err.text);
+    assert_int_equal(p.contents.count, 1);
+    assert_string_equal(p.contents.tensors[0]->name, "w");
+    assert_int_equal(p.contents.tensors[0]->shape[1], 3);
+    assert_int_equal(p.contents.tensors[0]->file, 2);
+    drop(&p);
+    const struct {
+        zip_part parts[3];
+        size_t count;
+        nib_status status;
+        const char *fragment;
+    } cases[] = {
+        {{PICKLE(one_tensor)}, 1, NIB_BAD_INPUT, "no record of its storage"},
+        {{PICKLE(one_tensor), {"a/data/0", floats, 23}}, 2, NIB_BAD_INPUT, "has 23 bytes"},
+        {{PICKLE(one_tensor), {"b/data/0", floats, 24}}, 2, NIB_BAD_INPUT, "outside of data.pkl"},
+        {{PICKLE(one_tensor), {"b/data.pkl", floats, 24}}, 2, NIB_BAD_INPUT, "more than one"},
+        {{{"data.pkl", "x", 1}}, 1, NIB_UNSUPPORTED, "no data.pkl in a folder"},
+        {{{"a/b/data.pkl", "x", 1}}, 1, NIB_UNSUPPORTED, "no data.pkl in a folder"},
+        {{{"x.npy", "x", 1}}, 1, NIB_UNSUPPORTED, "no data.pkl in a folder"},
+        {{PICKLE(one_tensor), {"a/data/0", floats, 24}, {"a/byteorder", "big", 3}},
+         3,
+         NIB_UNSUPPORTED,
+         "big-endian"},
+        {{PICKLE(one_tensor), {"a/data/0", floats, 24}, {"a/code/m.py", "x", 1}},
+         3,
+         NIB_UNSUPPORTED,
+         "TorchScript"},
+        {{PICKLE(one_tensor), {"a/data/0", floats, 24}, {"a/constants.pkl", "x", 1}},
+         3,
+         NIB_UNSUPPORTED,
+         "TorchScript"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        expect(cases[i].parts, cases[i].count, cases[i].status, cases[i].fragment);
+}
+
+/* ---- crafted pickles ---- */
+
+#define STORAGE(key, count)                                                                        \
+    "(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0" key "X\3\0\0\0cpu" count "tQ"
+#define TENSOR(arguments) "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(" arguments "tRs."
+
+static void test_pickles(void **state)
+{
+    (void)state;
+    static const uint8_t floats[24] = {0};
+    const struct {
+        zip_part pickle;
+        nib_status status;
+        const char *fragment;
+    } cases[] = {
+        /* names that would run something */
+        {PICKLE("\x80\2cposix\nsystem\nX\4\0\0\0true\x85R."), NIB_UNSUPPORTED,
+         "names posix.system"},
+        {PICKLE("\x80\2cbuiltins\neval\n."), NIB_UNSUPPORTED, "names builtins.eval"},
+        {PICKLE("\x80\4\x8c\2os\x8c\6system\x93."), NIB_UNSUPPORTED, "names os.system"},
+        {PICKLE("\x80\2ctorch\nload\n."), NIB_UNSUPPORTED, "names torch.load"},
+        {PICKLE("\x80\2ctorch._utils\n_rebuild_tensor_v2x\n."), NIB_UNSUPPORTED, "_v2x"},
+        {PICKLE("\x80\2ctorchao.x\nInt4Tensor\n."), NIB_UNSUPPORTED, "torchao's tensors as safete"},
+        {PICKLE("\x80\2cx\x1b[31m\ny\n."), NIB_UNSUPPORTED, "names x\\x1b[31m.y"},
+        /* operations that are not needed: INST, OBJ, NEWOBJ, EXT1, PERSID, INT, POP, NEXT_BUFFER */
+        {PICKLE("\x80\2iposix\nsystem\n."), NIB_UNSUPPORTED, "operation 0x69"},
+        {PICKLE("\x80\2(o."), NIB_UNSUPPORTED, "operation 0x6f"},
+        {PICKLE("\x80\2)\x81."), NIB_UNSUPPORTED, "operation 0x81"},
+        {PICKLE("\x80\2\x82\1."), NIB_UNSUPPORTED, "operation 0x82"},
+        {PICKLE("\x80\2P0\n."), NIB_UNSUPPORTED, "operation 0x50"},
+        {PICKLE("\x80\2I1\n."), NIB_UNSUPPORTED, "operation 0x49"},
+        {PICKLE("\x80\2N0N."), NIB_UNSUPPORTED, "operation 0x30"},
+        {PICKLE("\x80\5\x97."), NIB_UNSUPPORTED, "operation 0x97"},
+        /* a stack that does not work out */
+        {PICKLE(""), NIB_BAD_INPUT, "does not begin with its protocol"},
+        {PICKLE("N."), NIB_BAD_INPUT, "does not begin with its protocol"},
+        {PICKLE("\x80\1N."), NIB_UNSUPPORTED, "protocols 2 to 5"},
+        {PICKLE("\x80\6N."), NIB_UNSUPPORTED, "protocols 2 to 5"},
+        {PICKLE("\x80\2N\x80\2."), NIB_UNSUPPORTED, "protocols 2 to 5"},
+        {PICKLE("\x80\2"), NIB_BAD_INPUT, "cut short"},
+        {PICKLE("\x80\2N"), NIB_BAD_INPUT, "cut short"},
+        {PICKLE("\x80\2."), NIB_BAD_INPUT, "other than one value"},
+        {PICKLE("\x80\2NN."), NIB_BAD_INPUT, "other than one value"},
+        {PICKLE("\x80\2N.N"), NIB_BAD_INPUT, "before its last byte"},
+        {PICKLE("\x80\2(."), NIB_BAD_INPUT, "other than one value"},
+        {PICKLE("\x80\2R."), NIB_BAD_INPUT, "no value on the stack"},
+        {PICKLE("\x80\2t."), NIB_BAD_INPUT, "no mark"},
+        {PICKLE("\x80\2(\x85."), NIB_BAD_INPUT, "no value on the stack"},
+        {PICKLE("\x80\2NNR."), NIB_BAD_INPUT, "what is called is no name"},
+        {PICKLE("\x80\2ccollections\nOrderedDict\nNR."), NIB_BAD_INPUT,
+         "what is called is no name"},
+        {PICKLE("\x80\2ctorch\nFloatStorage\n)R."), NIB_BAD_INPUT, "a type is called"},
+        {PICKLE("\x80\2ccollections\nOrderedDict\nK\1\x85R."), NIB_BAD_INPUT, "no list of pairs"},
+        {PICKLE("\x80\2]Na."), NIB_UNSUPPORTED, "no dict of tensors"},
+        {PICKLE("\x80\2}Na."), NIB_BAD_INPUT, "what is no list"},
+        {PICKLE("\x80\2]NNs."), NIB_BAD_INPUT, "what is no dict"},
+        {PICKLE("\x80\2}(Nu."), NIB_BAD_INPUT, "a key has no value"},
+        {PICKLE("\x80\2(Nu."), NIB_BAD_INPUT, "what is no dict"},
+        {PICKLE("\x80\2NNb."), NIB_BAD_INPUT, "a state is set"},
+        {PICKLE("\x80\2h\0."), NIB_BAD_INPUT, "not remembered"},
+        {PICKLE("\x80\2Nq\3h\2."), NIB_BAD_INPUT, "not remembered"},
+        {PICKLE("\x80\2Nr\xff\xff\xff\xff."), NIB_BAD_INPUT, "number that is too high"},
+        {PICKLE("\x80\2q\0."), NIB_BAD_INPUT, "no value on the stack"},
+        /* lengths that lie */
+        {PICKLE("\x80\2X\xff\xff\xff\x7fx."), NIB_BAD_INPUT, "ends outside of the pickle"},
+        {PICKLE("\x80\2\x8d\xff\xff\xff\xff\xff\xff\xff\xffx."), NIB_BAD_INPUT, "ends outside"},
+        {PICKLE("\x80\2\x8c\5x."), NIB_BAD_INPUT, "ends outside of the pickle"},
+        {PICKLE("\x80\2\x8b\xff\xff\xff\xff."), NIB_BAD_INPUT, "ends outside of the pickle"},
+        {PICKLE("\x80\4\x95\xff\0\0\0\0\0\0\0N."), NIB_BAD_INPUT, "a frame ends outside"},
+        {PICKLE("\x80\2G\0."), NIB_BAD_INPUT, "ends outside of the pickle"},
+        {PICKLE("\x80\2X\1\0\0\0\xff."), NIB_BAD_INPUT, "no UTF-8"},
+        {PICKLE("\x80\2ctorch\nSi"), NIB_BAD_INPUT, "a name does not end"},
+        {PICKLE("\x80\4NN\x93."), NIB_BAD_INPUT, "a name is no string"},
+        /* storages and tensors */
+        {PICKLE("\x80\2NQ."), NIB_BAD_INPUT, "no storage"},
+        {PICKLE("\x80\2(X\7\0\0\0storageNNNNtQ."), NIB_BAD_INPUT, "no class, key"},
+        {PICKLE("\x80\2" STORAGE("0", "J\xff\xff\xff\xff") "."), NIB_BAD_INPUT, "no class, key"},
+        {PICKLE(TENSOR("N")), NIB_BAD_INPUT, "fewer than 4"},
+        {PICKLE(TENSOR("NNNN")), NIB_BAD_INPUT, "no storage, offset"},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\6\x85K\1K\1\x86")), NIB_BAD_INPUT,
+         "no storage, o"},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0J\xff\xff\xff\xff\x85K\1\x85")), NIB_BAD_INPUT,
+         "no storage, offset"},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\1K\6\x85K\1\x85")), NIB_BAD_INPUT, "past the end"},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\7\x85K\1\x85")), NIB_BAD_INPUT, "past the end"},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\2\x85K\6\x85")), NIB_BAD_INPUT, "past the end"},
+        {PICKLE(
+             TENSOR(STORAGE("0", "K\6") "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7fK\2\x85K\1\x85")),
+         NIB_BAD_INPUT, "past the end"},
+        {PICKLE(TENSOR(STORAGE(
+             "0", "K\6") "K\0\x8a\x08\0\0\0\0\0\0\0\x40\x8a\x08\0\0\0\0\0\0\0\x40\x86K\0K\0\x86")),
+         NIB_BAD_INPUT, "overflows"},
+        {PICKLE(
+             TENSOR(STORAGE("0", "K\6") "K\0\x8a\x04\0\0\0\x40\x85\x8a\x08\0\0\0\0\0\0\0\x40\x85")),
+         NIB_BAD_INPUT, "past the end"},
+        {PICKLE(TENSOR(STORAGE("0", "K\5") "K\0K\5\x85K\1\x85")), NIB_BAD_INPUT, "has 24 bytes"},
+        {PICKLE(TENSOR(STORAGE("1", "K\6") "K\0K\6\x85K\1\x85")), NIB_BAD_INPUT, "no record"},
+        {PICKLE(TENSOR(
+             STORAGE("0", "K\6") "K\0(K\1K\1K\1K\1K\1K\1K\1K\1K\1t(K\1K\1K\1K\1K\1K\1K\1K\1K\1t")),
+         NIB_UNSUPPORTED, "more than 8 dimensions"},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\7\x85K\0\x85")), NIB_UNSUPPORTED, "expanded view"},
+        {PICKLE("\x80\2}N."), NIB_BAD_INPUT, "other than one value"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const zip_part parts[] = {cases[i].pickle, {"a/data/0", floats, 24}};
+        expect(parts, 2, cases[i].status, cases[i].fragment);
+    }
+}
+
+/* A list that holds itself, a hundred thousand lists inside each other, and a tensor named twice:
+ * no walk goes deep. */
+static void test_shapes(void **state)
+{
+    (void)state;
+    const zip_part itself[] = {PICKLE("\x80\2]q\0h\0a.")};
+    expect(itself, 1, NIB_UNSUPPORTED, "no dict of tensors");
+    const zip_part cycle[] = {PICKLE("\x80\2}q\0X\5\0\0\0modelh\0s.")};
+    expect(cycle, 1, NIB_UNSUPPORTED, "no dict of tensors");
+    enum { DEPTH = 100000 };
+    char *deep = malloc(2 * DEPTH + 3);
+    memcpy(deep, "\x80\2", 2);
+    memset(deep + 2, ']', DEPTH);
+    memset(deep + 2 + DEPTH, 'a', DEPTH - 1);
+    deep[1 + 2 * DEPTH] = '.';
+    const zip_part lists[] = {{"a/data.pkl", deep, 2 + 2 * DEPTH}};
+    expect(lists, 1, NIB_UNSUPPORTED, "no dict of tensors");
+    free(deep);
+    static const uint8_t floats[24] = {0};
+    char twice[2 * sizeof one_tensor];
+    const size_t body = sizeof one_tensor - 1 - 4; /* without protocol, dict and the stop */
+    memcpy(twice, one_tensor, 3 + body);
+    memcpy(twice + 3 + body, one_tensor + 3, body + 1);
+    const zip_part named_twice[] = {{"a/data.pkl", twice, 4 + 2 * body}, {"a/data/0", floats, 24}};
+    expect(named_twice, 2, NIB_BAD_INPUT, "tensor \"w\" comes twice");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_contents),      cmocka_unit_test(test_views),
+        cmocka_unit_test(test_refused_files), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_archives),      cmocka_unit_test(test_pickles),
+        cmocka_unit_test(test_shapes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
