@@ -239,6 +239,8 @@ static void json_layer(nib_jsonw *w, const nib_ledger_layer *layer)
     nib__jsonw_pair_int(w, "bytes", (int64_t)layer->bytes);
     if (!isnan(layer->sqnr_db))
         nib__jsonw_pair_double(w, "sqnr_db", layer->sqnr_db);
+    if (layer->kept != NULL)
+        nib__jsonw_pair_string(w, "kept", layer->kept);
     json_reasons(w, "reasons", layer->reasons, layer->reason_count);
     if (layer->candidate_count != 0)
         json_candidates(w, layer);

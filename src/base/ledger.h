@@ -54,7 +54,8 @@ typedef struct nib_ledger_layer {
     int64_t n, k;
     bool bias;
     uint64_t bytes;
-    double sqnr_db; /* NaN: not measured */
+    double sqnr_db;   /* NaN: not measured */
+    const char *kept; /* of a conversion: "lossless", "lossy", ...; NULL: none */
     nib_reason *reasons;
     size_t reason_count;
     nib_ledger_use *uses;

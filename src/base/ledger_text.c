@@ -79,7 +79,7 @@ static bool same_fate(const nib_ledger_layer *a, const nib_ledger_layer *b)
     if (a->n != b->n || a->k != b->k || a->bias != b->bias || a->rung != b->rung ||
         a->denied != b->denied || a->use_count != b->use_count || !same_text(a->asked, b->asked) ||
         !same_text(a->done, b->done) || !same_text(a->rule, b->rule) ||
-        !same_text(a->allowed, b->allowed))
+        !same_text(a->allowed, b->allowed) || !same_text(a->kept, b->kept))
         return false;
     for (size_t i = 0; i < a->use_count; i++)
         if (!same_text(a->uses[i].kernel, b->uses[i].kernel))
@@ -158,7 +158,7 @@ static void table_line(const line *l, widths w, nib_text *out)
     if (layer->denied)
         nib__text_str(out, "no allowed way");
     else if (as_asked(layer))
-        nib__text_str(out, "as asked");
+        nib__text_str(out, layer->kept != NULL ? layer->kept : "as asked");
     else if (same_text(layer->asked, layer->done))
         nib__text_format(out, "rung %s", nib__rung_names[layer->rung]);
     else

@@ -143,6 +143,8 @@ int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g); /* 0 bu
  * hold. */
 void nib__weight_put_scale(const nib_weight *w, int64_t i, int64_t g, void *to);
 void nib__weight_put_zero(const nib_weight *w, int64_t i, int64_t g, void *to);
+/* What a code means in a group with this scale and zero. */
+float nib__weight_value(const nib_weight *w, int8_t code, float scale, float zero);
 /* Row i dequantized to f32 [k], by the formula above in f32 (no fma), in the order of the
  * inputs. */
 void nib__weight_row(const nib_weight *w, int64_t i, float *out);

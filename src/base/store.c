@@ -160,6 +160,14 @@ static float code_value(nib_code code, int8_t c)
     }
 }
 
+float nib__weight_value(const nib_weight *w, int8_t code, float scale, float zero)
+{
+    const float c = code_value(w->scheme.code, code);
+    return w->scheme.zero == NIB_ZERO_INT     ? (c - zero) * scale
+           : w->scheme.zero == NIB_ZERO_FLOAT ? c * scale + zero
+                                              : c * scale;
+}
+
 void nib__weight_row(const nib_weight *w, int64_t i, float *out)
 {
     static const nib_type float_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
@@ -177,11 +185,8 @@ void nib__weight_row(const nib_weight *w, int64_t i, float *out)
             const int64_t count = nib__min(PIECE, end - at);
             nib__weight_codes(w, i, at, count, codes);
             for (int64_t j = 0; j < count; j++) {
-                const float c = code_value(w->scheme.code, codes[j]);
                 const int64_t column = w->order != NULL ? w->order[at + j] : at + j;
-                out[column] = w->scheme.zero == NIB_ZERO_INT     ? (c - zero) * scale
-                              : w->scheme.zero == NIB_ZERO_FLOAT ? c * scale + zero
-                                                                 : c * scale;
+                out[column] = nib__weight_value(w, codes[j], scale, zero);
             }
         }
     }

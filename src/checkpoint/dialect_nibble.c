@@ -25,6 +25,8 @@ static const char *const acts[NIB_ACT_COUNT] = {"float",    "i8_token",   "i8_st
 static const char *const zeros[] = {"none", "int", "float"};
 static const char *const formulas[] = {"torchao", "ao017", "tinygemm"};
 static const char *const roundings[] = {"rceil", "floor"};
+static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
+                  zero_point[] = "._weight_zero_point";
 static const char *const sizes[] = {"group", "row", "tensor"};
 
 typedef struct description {
@@ -51,8 +53,37 @@ static const nib_field fields[] = {
     {"shape[1]", NIB_FIELD_INT, AT(shape[1])},
 };
 
-void nib__nibble_describe(nib_text *out, const nib_scheme *s, int64_t n, int64_t k)
+static const char *refuses(char out[160], nib_stored *weight)
 {
+    (void)out;
+    if (weight->scheme.code == NIB_CODE_NV4)
+        return "version 1 of the nibble dialect has no NVFP4";
+    if (weight->scale_type == NIB_TYPE_F64)
+        weight->scale_type = NIB_TYPE_F32;
+    if (weight->zero_type == NIB_TYPE_F64)
+        weight->zero_type = NIB_TYPE_F32;
+    if (weight->scheme.zero == NIB_ZERO_INT)
+        weight->zero_type = NIB_TYPE_I8;
+    return NULL;
+}
+
+static void storage_of(nib_storage *out, const nib_stored *w)
+{
+    const nib_scheme *s = &w->scheme;
+    const bool nibbles = nib__nibble_store(s->code) == NIB_STORE_NIBBLE;
+    const int64_t rows = s->group == NIB_GROUP_TENSOR ? 1 : w->n;
+    *out = (nib_storage){.pieces = nibbles ? NIB_PIECES_NIBBLES : NIB_PIECES_BYTES};
+    out->codes = (nib_stored_part){
+        qdata, nib__code_type(s->code), 2, {w->n, nibbles ? nib__ceil_div(w->k, 2) : w->k}};
+    out->scales = (nib_stored_part){scale, w->scale_type, 2, {rows, nib__scheme_groups(s, w->k)}};
+    out->zeros = out->scales;
+    out->zeros.suffix = w->zero_type == NIB_TYPE_NONE ? NULL : zero_point;
+    out->zeros.type = w->zero_type;
+}
+
+static void describe(nib_text *out, const nib_stored *weight)
+{
+    const nib_scheme *s = &weight->scheme;
     char name[64];
     nib_jsonw w;
     nib__jsonw_init(&w, out, 0);
@@ -73,11 +104,13 @@ void nib__nibble_describe(nib_text *out, const nib_scheme *s, int64_t n, int64_t
     nib__jsonw_pair_string(&w, "formula", formulas[s->formula]);
     nib__jsonw_key(&w, "shape");
     nib__jsonw_array(&w);
-    nib__jsonw_int(&w, n);
-    nib__jsonw_int(&w, k);
+    nib__jsonw_int(&w, weight->n);
+    nib__jsonw_int(&w, weight->k);
     nib__jsonw_array_end(&w);
     nib__jsonw_object_end(&w);
 }
+
+const nib_dialect_writer nib__write_nibble = {"nibble", refuses, storage_of, describe};
 
 /* ---- reading ---- */
 
@@ -151,8 +184,6 @@ nib_type nib__code_type(nib_code code)
 
 static nib_status take_parts(const nib_weight_query *q)
 {
-    static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
-                      zero_point[] = "._weight_zero_point";
     nib_weight *w = q->out;
     const nib_tensor *c = nib__weight_part(q, qdata), *s = nib__weight_part(q, scale);
     const nib_tensor *z = nib__weight_part(q, zero_point);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Weights in torchao's words: which of its tensor classes holds a scheme, the metadata and the
- * config that go with it, member by member in the order in which torchao 0.18 writes them. Layouts
- * of both dialects.
+ * config that go with it, member by member in the order in which torchao 0.18 writes them.
  */
 #include "dialects.h"
 
@@ -42,13 +41,10 @@ static const char *refuse_acts(const nib_scheme *s)
     return NULL;
 }
 
-const char *nib__torchao_refuses(char out[160], const nib_stored *w)
+static const char *refuse_shape(char out[160], const nib_stored *w)
 {
     const nib_scheme *s = &w->scheme;
     const int64_t g = nib__scheme_group_size(s, w->k);
-    const char *acts = refuse_acts(s);
-    if (acts != NULL)
-        return acts;
     if (s->group > 0 && w->k % g != 0) {
         snprintf(out, 160, "k = %" PRId64 " is no multiple of the group of %" PRId64, w->k, g);
         return out;
@@ -57,12 +53,31 @@ const char *nib__torchao_refuses(char out[160], const nib_stored *w)
         snprintf(out, 160, "k = %" PRId64 " is odd, and two codes share a byte", w->k);
         return out;
     }
+    return NULL;
+}
+
+static const char *refuses(char out[160], nib_stored *w)
+{
+    const nib_scheme *s = &w->scheme;
+    const char *acts = refuse_acts(s), *shape = refuse_shape(out, w);
+    if (acts != NULL || shape != NULL)
+        return acts != NULL ? acts : shape;
     if (class_of(s) == INT4 && s->group <= 0)
         return "torchao's int4 with float zeros has groups only";
     if (class_of(s) == INTX && s->group == NIB_GROUP_TENSOR)
         return "torchao's asymmetric integers have one scale per row or group";
+    if (class_of(s) == INTX && s->zero == NIB_ZERO_FLOAT)
+        return "torchao's int8 has integer zero points";
+    if (class_of(s) == FLOAT8 && s->group > 0)
+        return "torchao's fp8 weights have one scale per row or tensor";
     if (s->code == NIB_CODE_NV4 || s->code == NIB_CODE_E5M2)
         return "this version does not write it";
+    if (w->scale_type == NIB_TYPE_F64 || class_of(s) == INT8 || class_of(s) == FLOAT8)
+        w->scale_type = NIB_TYPE_F32;
+    if (s->zero == NIB_ZERO_INT)
+        w->zero_type = NIB_TYPE_I8;
+    if (s->zero == NIB_ZERO_FLOAT)
+        w->zero_type = w->scale_type;
     return NULL;
 }
 
@@ -73,63 +88,33 @@ static nib_stored_part part(const char *suffix, nib_type type, int64_t rows, int
     return (nib_stored_part){suffix, type, 2, {rows, columns}};
 }
 
-uint64_t nib__stored_part_bytes(const nib_stored_part *part)
+static void storage_of(nib_storage *out, const nib_stored *w)
 {
-    return part->suffix == NULL ? 0
-                                : (uint64_t)part->shape[0] * (uint64_t)part->shape[1] *
-                                      (uint64_t)nib__type_bits(part->type) / 8;
-}
-
-void nib__storage_of(nib_storage *out, nib_dialect dialect, const nib_stored *w)
-{
-    static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
-                      zero_point[] = "._weight_zero_point";
+    static const char scale[] = "._weight_scale";
     const nib_scheme *s = &w->scheme;
     const tensor_class class = class_of(s);
-    const bool torchao = dialect == NIB_DIALECT_TORCHAO;
+    const bool nibbles = class == INT4 || s->code == NIB_CODE_MX4;
     const int64_t groups = nib__scheme_groups(s, w->k),
                   rows = s->group == NIB_GROUP_TENSOR ? 1 : w->n;
-    *out = (nib_storage){.packed = torchao ? class == INT4 || s->code == NIB_CODE_MX4
-                                           : nib__nibble_store(s->code) == NIB_STORE_NIBBLE,
-                         .transposed = torchao && class == INT4,
-                         .tiled = torchao && class == MX,
-                         .zero_filled = torchao && (class == INT8 || class == INTX) &&
-                                        w->zero_type == NIB_TYPE_NONE};
-    nib_type code_type = nib__code_type(s->code);
-    if (torchao && s->code == NIB_CODE_I4)
-        code_type = NIB_TYPE_I8;
-    out->codes = part(qdata, code_type, w->n, out->packed ? nib__ceil_div(w->k, 2) : w->k);
-    out->scales = out->transposed ? part(scale, w->scale_type, groups, rows)
-                  : out->tiled    ? part(scale, w->scale_type, nib__ceil_div(w->n, 128) * 32,
-                                         nib__ceil_div(groups, 4) * 16)
-                                  : part(scale, w->scale_type, rows, groups);
+    *out = (nib_storage){.pieces = nibbles ? NIB_PIECES_NIBBLES : NIB_PIECES_BYTES,
+                         .order = class == INT4 ? NIB_ORDER_GROUPS
+                                  : class == MX ? NIB_ORDER_TILES
+                                                : NIB_ORDER_ROWS,
+                         .zero_filled =
+                             (class == INT8 || class == INTX) && w->zero_type == NIB_TYPE_NONE};
+    out->zero_order = out->order;
+    out->codes =
+        part("._weight_qdata", s->code == NIB_CODE_I4 ? NIB_TYPE_I8 : nib__code_type(s->code), w->n,
+             nibbles ? nib__ceil_div(w->k, 2) : w->k);
+    out->scales = class == INT4 ? part(scale, w->scale_type, groups, rows)
+                  : class == MX ? part(scale, w->scale_type, nib__ceil_div(w->n, 128) * 32,
+                                       nib__ceil_div(groups, 4) * 16)
+                                : part(scale, w->scale_type, rows, groups);
     if (w->zero_type == NIB_TYPE_NONE && !out->zero_filled)
         return;
     out->zeros = out->scales;
-    out->zeros.suffix = zero_point;
+    out->zeros.suffix = "._weight_zero_point";
     out->zeros.type = out->zero_filled ? NIB_TYPE_I8 : w->zero_type;
-}
-
-/* Byte (r % 32) * 16 + (r / 32) * 4 + c of the tile that holds row r and group c. */
-static int64_t tile_index(int64_t i, int64_t g, int64_t across)
-{
-    return (i / 128 * across + g / 4) * 512 + (i % 32) * 16 + (i % 128 / 32) * 4 + g % 4;
-}
-
-void nib__tile_scales(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups)
-{
-    const int64_t across = nib__ceil_div(groups, 4);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t g = 0; g < groups; g++)
-            to[tile_index(i, g, across)] = from[i * groups + g];
-}
-
-void nib__untile_scales(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups)
-{
-    const int64_t across = nib__ceil_div(groups, 4);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t g = 0; g < groups; g++)
-            to[i * groups + g] = from[tile_index(i, g, across)];
 }
 
 /* ---- JSON in torchao's words ---- */
@@ -318,7 +303,7 @@ static void describe_mx(nib_jsonw *w, const nib_stored *weight)
     nib__jsonw_pair_bool(w, "is_swizzled_scales", true);
 }
 
-void nib__torchao_describe(nib_text *out, const nib_stored *weight)
+static void describe(nib_text *out, const nib_stored *weight)
 {
     static const struct {
         const char *name;
@@ -347,6 +332,8 @@ void nib__torchao_describe(nib_text *out, const nib_stored *weight)
     nib__jsonw_array_end(&w);
     nib__jsonw_object_end(&w);
 }
+
+const nib_dialect_writer nib__write_torchao = {"torchao", refuses, storage_of, describe};
 
 /* ---- configs ---- */
 

@@ -9,9 +9,16 @@
 
 #include "checkpoint.h"
 
-typedef enum nib_dialect { NIB_DIALECT_TORCHAO, NIB_DIALECT_NIBBLE } nib_dialect;
+typedef enum nib_dialect {
+    NIB_DIALECT_TORCHAO,
+    NIB_DIALECT_NIBBLE,
+    NIB_DIALECT_8DA4W,      /* the state dict of ExecuTorch and torchtune */
+    NIB_DIALECT_COMPRESSED, /* compressed-tensors */
+    NIB_DIALECT_FLOAT,      /* plain floats: a quantized weight is dequantized */
+    NIB_DIALECT_COUNT
+} nib_dialect;
 
-/* One weight to store, as a quantizer makes it. */
+/* One weight to store, as a quantizer makes it or a checkpoint holds it. */
 typedef struct nib_stored {
     nib_scheme scheme;
     int64_t n, k;
@@ -21,38 +28,70 @@ typedef struct nib_stored {
 
 /* One of its tensors. */
 typedef struct nib_stored_part {
-    const char *suffix; /* behind the module's name: "._weight_qdata" */
+    const char *suffix; /* behind the module's name: "._weight_qdata"; NULL: not stored */
     nib_type type;
     int rank;
     int64_t shape[2];
 } nib_stored_part;
 
-/* How the plain results of a quantizer become the parts: codes [n][k] one per byte, scales and
- * zeros [n][groups]. */
+/* How codes, one per byte, become the bytes of a row. */
+typedef enum nib_pieces {
+    NIB_PIECES_BYTES,   /* as they are */
+    NIB_PIECES_NIBBLES, /* two per byte, the first in the low half */
+    NIB_PIECES_WORDS4,  /* eight per little-endian int32, code + 8, the first lowest */
+    NIB_PIECES_WORDS8,  /* four per int32, code + 128 */
+    NIB_PIECES_FLOATS,  /* no codes: the row's values in the part's type */
+} nib_pieces;
+
+/* How the values of a group, plain [n][groups], become a part. */
+typedef enum nib_order {
+    NIB_ORDER_ROWS,   /* [n][groups] */
+    NIB_ORDER_GROUPS, /* [groups][n] */
+    NIB_ORDER_TILES,  /* bytes in tiles of 128 x 4 (see nib__tile_scales), padded with 0 */
+    NIB_ORDER_WORDS4, /* int zeros, eight rows per int32, zero + 8: [ceil(n/8)][groups] */
+    NIB_ORDER_WORDS8, /* four rows per int32, zero + 128 */
+} nib_order;
+
 typedef struct nib_storage {
-    nib_stored_part codes, scales, zeros; /* zeros.suffix NULL: none are stored */
-    bool packed;                          /* two codes per byte, low nibble first */
-    bool transposed;                      /* scales and zeros are [groups][n] */
-    bool tiled;       /* scales in tiles of 128 x 4 (see dialect_torchao.c), padded with 0 */
-    bool zero_filled; /* zeros are stored though the scheme has none: all 0, I8 */
+    nib_stored_part codes, scales, zeros;
+    nib_stored_part size; /* the weight's n and k as a tensor */
+    nib_pieces pieces;
+    nib_order order, zero_order;
+    bool zero_filled; /* zeros are stored though the scheme has none: all 0 */
 } nib_storage;
 
+/* Bytes of a row of codes as stored, and the row itself. */
+int64_t nib__storage_row_bytes(const nib_storage *storage, int64_t k);
+void nib__storage_row(const nib_storage *storage, const int8_t *codes, int64_t k, uint8_t *out);
 uint64_t nib__stored_part_bytes(const nib_stored_part *part); /* 0 for one without a suffix */
+/* Values [n][groups] of the part's type (int8 for the packed orders) as the part's bytes, which
+ * are zeroed before. */
+void nib__storage_values(nib_order order, const nib_stored_part *part, uint8_t *to,
+                         const uint8_t *from, int64_t n, int64_t groups);
 
-void nib__storage_of(nib_storage *out, nib_dialect dialect, const nib_stored *weight);
+typedef struct nib_dialect_writer {
+    const char *name;
+    /* Why it cannot hold this weight, as the end of a sentence (in `out` or a constant); NULL: it
+     * can. The types of scales and zeros become those that it stores. */
+    const char *(*refuses)(char out[160], nib_stored *weight);
+    void (*storage)(nib_storage *out, const nib_stored *weight);
+    /* The JSON under M.weight in __metadata__; NULL: none. */
+    void (*describe)(nib_text *out, const nib_stored *weight);
+} nib_dialect_writer;
 
-/* Why torchao 0.18 cannot hold this weight, as the end of a sentence; NULL: it can. */
-const char *nib__torchao_refuses(char out[160], const nib_stored *weight);
-/* The JSON under M.weight in __metadata__, as torchao writes it. */
-void nib__torchao_describe(nib_text *out, const nib_stored *weight);
+const nib_dialect_writer *nib__dialect_writer(nib_dialect dialect);
+/* By name; false: no such. */
+bool nib__dialect_find(nib_dialect *out, const char *name);
+
+extern const nib_dialect_writer nib__write_torchao, nib__write_nibble, nib__write_8da4w,
+    nib__write_compressed, nib__write_float;
+
 /* The config that makes such weights, as torchao's config_to_dict gives it. */
 void nib__torchao_config(nib_jsonw *w, const nib_scheme *scheme);
 
-/* The same of the nibble dialect, which holds every scheme. */
-void nib__nibble_describe(nib_text *out, const nib_scheme *scheme, int64_t n, int64_t k);
-nib_store nib__nibble_store(nib_code code);
 /* The stored type of codes, one per byte; U8 where a byte holds two. */
 nib_type nib__code_type(nib_code code);
+nib_store nib__nibble_store(nib_code code);
 
 /* Scales [n][groups] of one byte into tiles, and back; `to` holds ceil(n/128) * ceil(groups/4) *
  * 512 zeroed bytes, or n * groups. */

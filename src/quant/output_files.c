@@ -56,90 +56,6 @@ static nib_status copy_file(nib_side_files *out, nib_arena *arena, const nib_qua
     return status;
 }
 
-/* ---- quantization_config ---- */
-
-static const nib_scheme *only_scheme(const nib_quantize_job *job)
-{
-    const nib_scheme *only = NULL;
-    for (size_t i = 0; i < job->count; i++) {
-        if (!nib__layer_is_quantized(&job->layers[i]))
-            continue;
-        if (only != NULL && !nib__scheme_equal(only, &job->layers[i].choice.scheme))
-            return NULL;
-        only = &job->layers[i].choice.scheme;
-    }
-    return only;
-}
-
-static void put_fqn_map(nib_jsonw *w, const char *key, const nib_quantize_job *job)
-{
-    nib__jsonw_key(w, key);
-    nib__jsonw_object(w);
-    for (size_t i = 0; i < job->count; i++) {
-        if (!nib__layer_is_quantized(&job->layers[i]))
-            continue;
-        nib__jsonw_key(w, job->layers[i].name);
-        nib__torchao_config(w, &job->layers[i].choice.scheme);
-    }
-    nib__jsonw_object_end(w);
-}
-
-/* {"default": config} as transformers wants it; layers of several schemes are named one by one.
- * torchao writes the map under its old name, too. */
-static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job)
-{
-    const nib_scheme *only = only_scheme(job);
-    nib__jsonw_key(w, "quant_type");
-    nib__jsonw_object(w);
-    nib__jsonw_key(w, "default");
-    if (only != NULL) {
-        nib__torchao_config(w, only);
-    } else {
-        nib__jsonw_object(w);
-        nib__jsonw_pair_string(w, "_type", "FqnToConfig");
-        nib__jsonw_pair_int(w, "_version", 1);
-        nib__jsonw_key(w, "_data");
-        nib__jsonw_object(w);
-        put_fqn_map(w, "fqn_to_config", job);
-        put_fqn_map(w, "module_fqn_to_config", job);
-        nib__jsonw_object_end(w);
-        nib__jsonw_object_end(w);
-    }
-    nib__jsonw_object_end(w);
-}
-
-/* quantization_config for transformers: one config for all layers of one scheme, else FqnToConfig.
- */
-static void put_quantization(nib_text *out, const nib_quantize_job *job, nib_dialect dialect)
-{
-    bool embedding = false;
-    nib_jsonw w;
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    w.depth = 2; /* it becomes a member of config.json's object */
-    if (dialect == NIB_DIALECT_NIBBLE) {
-        nib__jsonw_pair_string(&w, "quant_method", "nibble");
-        nib__jsonw_pair_int(&w, "version", 1);
-        nib__jsonw_object_end(&w);
-        return;
-    }
-    nib__jsonw_key(&w, "modules_to_not_convert");
-    nib__jsonw_array(&w);
-    for (size_t i = 0; i < job->count; i++) {
-        const nib_quantize_layer *l = &job->layers[i];
-        if (l->role == NIB_ROLE_EMBED)
-            embedding = nib__layer_is_quantized(l);
-        else if (!nib__layer_is_quantized(l))
-            nib__jsonw_string(&w, l->name);
-    }
-    nib__jsonw_array_end(&w);
-    nib__jsonw_pair_bool(&w, "include_input_output_embeddings", embedding);
-    nib__jsonw_pair_string(&w, "quant_method", "torchao");
-    put_quant_type(&w, job);
-    nib__jsonw_pair_bool(&w, "untie_embedding_weights", false);
-    nib__jsonw_object_end(&w);
-}
-
 /* ---- config.json ---- */
 
 static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_quantize_job *job,
@@ -159,11 +75,8 @@ static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_
     NIB_TRY(nib__file_read(&text, &size, from, CONFIG_MAX, job->allocator, err));
     nib__text_init(&quantization, job->allocator);
     nib__text_init(&edited, job->allocator);
-    bool any = false;
-    for (size_t i = 0; i < job->count; i++)
-        any = any || nib__layer_is_quantized(&job->layers[i]);
-    put_quantization(&quantization, job, dialect);
-    const nib_json_edit edits[] = {{"quantization_config", any ? quantization.at : NULL},
+    nib__quantization_config(&quantization, job, dialect);
+    const nib_json_edit edits[] = {{"quantization_config", quantization.at},
                                    {"tie_word_embeddings", "false"}};
     nib_status status = quantization.failed
                             ? nib__fail_memory(err, quantization.size, from)

@@ -36,4 +36,8 @@ nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
                                const nib_ledger *ledger, const char *format, nib_hash source,
                                const nib_writer *writer, const nib_side_files *files, nib_err *err);
 
+/* config.json's quantization_config as the dialect's own readers want it; nothing is written for a
+ * dialect without one, or where no layer is quantized. quantization_config.c */
+void nib__quantization_config(nib_text *out, const nib_quantize_job *job, nib_dialect dialect);
+
 #endif

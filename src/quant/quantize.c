@@ -93,7 +93,7 @@ static nib_status stream_all(nib_rewriting *r, nib_hash *source)
 static nib_status write_parts(nib_rewriting *r, const char *part, const char *manifest)
 {
     const nib_quantize_job *job = r->job;
-    const char *format = r->dialect == NIB_DIALECT_TORCHAO ? "torchao" : "nibble";
+    const char *format = nib__dialect_writer(r->dialect)->name;
     nib_hash source;
     nib_side_files files = {.count = 0};
     if (r->directory)
@@ -169,7 +169,7 @@ static nib_status run(nib_rewriting *r, nib_quantize_report *report)
     if (!job->dry_run)
         NIB_TRY(write_alone(r));
     *report = (nib_quantize_report){
-        .format = r->dialect == NIB_DIALECT_TORCHAO ? "torchao" : "nibble",
+        .format = nib__dialect_writer(r->dialect)->name,
         .bytes_before = nib__checkpoint_bytes(job->checkpoint),
         .bytes_after = nib__writer_bytes(r->writer),
         .files = nib__writer_file_count(r->writer),

@@ -19,6 +19,9 @@ typedef struct nib_quantize_layer {
                            head without a name of its own in the file); NULL: itself */
     nib_role role;
     nib_choice choice;
+    /* A conversion: the weight's codes stay what they are. choice.scheme is theirs, or the float
+     * type that they become. */
+    bool recode;
     float act_scale; /* calibrated, for static activations */
     int32_t act_zero;
 } nib_quantize_layer;
@@ -32,7 +35,7 @@ typedef struct nib_quantize_job {
     size_t count;
     const char *recipe; /* as given, for the manifest */
     const char *out;    /* a directory if the checkpoint is one, else a file */
-    const char *format; /* "torchao", "nibble"; NULL: torchao, or nibble with a note */
+    const char *format; /* a dialect that is written; NULL: torchao, or nibble with a note */
     bool force, dry_run;
     nib_pool *pool;
     const nib_callbacks *callbacks; /* NULL allowed */

@@ -9,6 +9,15 @@
 #include "names.h"
 #include "stream.h"
 
+/* What a layer is made from, and what becomes of it. */
+typedef struct nib_origin {
+    const nib_tensor *from;  /* that stores it, or the first of several */
+    nib_weight weight;       /* of a recoded layer */
+    nib_quantizer quantizer; /* of a layer to quantize */
+    nib_stored stored;       /* of either; its types are the dialect's once that is chosen */
+    bool listed;             /* a rewrite writes it */
+} nib_origin;
+
 typedef struct nib_rewriting {
     const nib_quantize_job *job;
     nib_ledger *ledger;
@@ -18,8 +27,9 @@ typedef struct nib_rewriting {
     nib_writer *writer;
     nib_rewrite *rewrites; /* [count] in the order of the source */
     size_t count, capacity;
-    size_t *lines;      /* [job->count]: of the ledger, whose array may move */
-    const char **names; /* of the output's weights as __metadata__ lists them */
+    nib_origin *origins; /* [job->count] */
+    size_t *lines;       /* [job->count]: of the ledger, whose array may move */
+    const char **names;  /* of the output's weights as __metadata__ lists them */
     size_t name_count, name_capacity;
     const char **separated; /* [separated_count]: names that were another tensor's in the source */
     size_t separated_count;

@@ -51,7 +51,7 @@ typedef struct block {
     int64_t row_bytes;       /* of the source */
     float *rows;             /* [threads][k] */
     int8_t *codes;           /* [block][k] */
-    uint8_t *packed;         /* [block][ceil(k/2)] */
+    uint8_t *packed;         /* [block] rows as stored; NULL: as codes */
     uint8_t *scales, *zeros; /* of the whole tensor, [n][groups] */
     double *signal, *error;  /* [n] */
     float (*ranges)[2];      /* [threads], for one scale per tensor */
@@ -102,8 +102,9 @@ static void quantize_rows(void *ctx, int worker, int64_t begin, int64_t end)
             note_failure(b, worker, i);
         b->signal[at] = out.signal;
         b->error[at] = out.error;
-        if (r->storage.packed)
-            nib__pack_i4(b->packed + i * nib__ceil_div(k, 2), out.codes, k);
+        if (b->packed != NULL)
+            nib__storage_row(&r->storage, out.codes, k,
+                             b->packed + i * nib__storage_row_bytes(&r->storage, k));
     }
 }
 
@@ -133,7 +134,7 @@ static nib_status check_failures(const block *b, int threads, nib_err *err)
                         nib__say_name(shown, sizeof shown, name, strlen(name)));
 }
 
-static nib_status progress(nib_stream *s, uint64_t bytes, nib_err *err)
+nib_status nib__stream_progress(nib_stream *s, uint64_t bytes, nib_err *err)
 {
     const nib_callbacks *c = s->job->callbacks;
     s->done += bytes;
@@ -262,7 +263,7 @@ static nib_status copy_blocks(nib_stream *s, const nib_rewrite *r, cast *to, cop
             NIB_TRY(put_cast(s, r, to, at, some, err));
             nib__map_release(from->data + at, some);
         }
-        NIB_TRY(progress(s, some, err));
+        NIB_TRY(nib__stream_progress(s, some, err));
     }
     if (r->line != SIZE_MAX && r->cast != NIB_TYPE_NONE)
         s->ledger->layers[r->line].sqnr_db = nib__sqnr_db(to->signal, to->error);
@@ -291,32 +292,37 @@ static nib_status run_copy(nib_stream *s, const nib_rewrite *r, nib_hash *hash, 
 
 /* ---- scales and zeros, once the whole tensor is done ---- */
 
-/* [n][groups] of elements of `width` bytes into [groups][n]. */
-static void transpose(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups, int64_t width)
+nib_status nib__stream_put_values(nib_stream *s, const nib_rewrite *r, const nib_stored_part *part,
+                                  nib_order order, size_t place, const void *values, nib_err *err)
 {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t g = 0; g < groups; g++)
-            memcpy(to + (g * n + i) * width, from + (i * groups + g) * width, (size_t)width);
-}
-
-/* One of both in the dialect's order. values NULL: zeros that the scheme does not have. */
-static nib_status put_part(nib_stream *s, const nib_rewrite *r, const nib_stored_part *part,
-                           size_t place, const uint8_t *values, nib_err *err)
-{
-    const int64_t n = r->from->shape[0], groups = r->quantizer.groups;
+    const bool one = r->stored.scheme.group == NIB_GROUP_TENSOR;
+    const int64_t n = one ? 1 : r->stored.n,
+                  groups = nib__scheme_groups(&r->stored.scheme, r->stored.k);
     const size_t bytes = (size_t)nib__stored_part_bytes(part);
-    if (values != NULL && !r->storage.transposed && !r->storage.tiled)
+    if (values != NULL && order == NIB_ORDER_ROWS)
         return nib__writer_put(s->writer, place, values, bytes, err);
     uint8_t *ordered = nib__calloc(s->job->allocator, bytes, 1);
     if (ordered == NULL)
         return nib__fail_memory(err, bytes, r->from->name);
-    if (values != NULL && r->storage.transposed)
-        transpose(ordered, values, n, groups, nib__type_bits(part->type) / 8);
-    else if (values != NULL)
-        nib__tile_scales(ordered, values, n, groups);
+    if (values != NULL)
+        nib__storage_values(order, part, ordered, values, n, groups);
     const nib_status status = nib__writer_put(s->writer, place, ordered, bytes, err);
     nib__release(s->job->allocator, ordered);
     return status;
+}
+
+nib_status nib__stream_put_extras(nib_stream *s, const nib_rewrite *r, nib_err *err)
+{
+    const int64_t size[2] = {r->stored.n, r->stored.k};
+    const float *scale = r->kind == NIB_REWRITE_RECODE ? r->weight.act_scale : &r->layer->act_scale;
+    const int32_t *zero = r->kind == NIB_REWRITE_RECODE ? r->weight.act_zero : &r->layer->act_zero;
+    if (r->size != SIZE_MAX)
+        NIB_TRY(nib__writer_put(s->writer, r->size, size, sizeof size, err));
+    if (r->act_scale != SIZE_MAX)
+        NIB_TRY(nib__writer_put(s->writer, r->act_scale, scale, sizeof *scale, err));
+    if (r->act_zero != SIZE_MAX)
+        NIB_TRY(nib__writer_put(s->writer, r->act_zero, zero, sizeof *zero, err));
+    return NIB_OK;
 }
 
 static nib_status put_scales(nib_stream *s, const nib_rewrite *r, const block *b, nib_err *err)
@@ -328,16 +334,12 @@ static nib_status put_scales(nib_stream *s, const nib_rewrite *r, const block *b
         scales = scale;
         zeros = zeros == NULL ? NULL : zero;
     }
-    NIB_TRY(put_part(s, r, &r->storage.scales, r->scales, scales, err));
-    if (r->storage.zeros.suffix != NULL)
-        NIB_TRY(put_part(s, r, &r->storage.zeros, r->zeros, zeros, err));
-    if (r->act_scale != SIZE_MAX)
-        NIB_TRY(nib__writer_put(s->writer, r->act_scale, &r->layer->act_scale,
-                                sizeof r->layer->act_scale, err));
-    if (r->act_zero != SIZE_MAX)
-        NIB_TRY(nib__writer_put(s->writer, r->act_zero, &r->layer->act_zero,
-                                sizeof r->layer->act_zero, err));
-    return NIB_OK;
+    NIB_TRY(
+        nib__stream_put_values(s, r, &r->storage.scales, r->storage.order, r->scales, scales, err));
+    if (r->zeros != SIZE_MAX)
+        NIB_TRY(nib__stream_put_values(s, r, &r->storage.zeros, r->storage.zero_order, r->zeros,
+                                       zeros, err));
+    return nib__stream_put_extras(s, r, err);
 }
 
 /* ---- a quantized tensor ---- */
@@ -350,7 +352,9 @@ static bool take_buffers(nib_arena *arena, block *b, int64_t rows, int threads)
     const size_t count = nib__quantizer_needs_scan(q) ? 1 : n * (size_t)q->groups;
     b->rows = nib__arena_take(arena, t * k, sizeof *b->rows);
     b->codes = nib__arena_take(arena, 2 * (size_t)rows * k, 1);
-    b->packed = nib__arena_take(arena, r->storage.packed ? 2 * (size_t)rows * ((k + 1) / 2) : 1, 1);
+    const bool packed = r->storage.pieces != NIB_PIECES_BYTES;
+    const size_t row = (size_t)nib__storage_row_bytes(&r->storage, q->k);
+    b->packed = packed ? nib__arena_take(arena, 2 * (size_t)rows * row, 1) : NULL;
     b->scales = nib__arena_take(arena, count, (size_t)nib__type_bits(q->scale_type) / 8);
     b->zeros = q->zero_type == NIB_TYPE_NONE
                    ? NULL
@@ -362,8 +366,8 @@ static bool take_buffers(nib_arena *arena, block *b, int64_t rows, int threads)
     b->bad = nib__arena_take(arena, t, sizeof *b->bad);
     for (int i = 0; i < threads && b->bad != NULL; i++)
         b->bad[i] = INT64_MAX;
-    return b->rows && b->codes && b->packed && b->scales && b->signal && b->error && b->ranges &&
-           b->errs && b->bad && (b->zeros || q->zero_type == NIB_TYPE_NONE);
+    return b->rows && b->codes && (b->packed || !packed) && b->scales && b->signal && b->error &&
+           b->ranges && b->errs && b->bad && (b->zeros || q->zero_type == NIB_TYPE_NONE);
 }
 
 /* The range of the whole tensor, where one scale serves all of it. */
@@ -377,7 +381,7 @@ static nib_status scan(nib_stream *s, nib_rewrite *r, block *b, int64_t rows, ni
         nib__pool_run(s->job->pool, some, GRAIN, false, scan_rows, b);
         NIB_TRY(check_failures(b, threads, err));
         nib__map_release(source_row(b, 0), (uint64_t)(some * b->row_bytes));
-        NIB_TRY(progress(s, (uint64_t)(some * b->row_bytes), err));
+        NIB_TRY(nib__stream_progress(s, (uint64_t)(some * b->row_bytes), err));
     }
     for (int t = 0; t < threads; t++) {
         range[0] = fminf(range[0], b->ranges[t][0]);
@@ -390,14 +394,13 @@ static nib_status scan(nib_stream *s, nib_rewrite *r, block *b, int64_t rows, ni
  * buffers. */
 static void queue_block(const nib_rewrite *r, block *b, int64_t rows, int64_t capacity)
 {
-    const int64_t k = r->quantizer.k, packed = nib__ceil_div(k, 2);
-    const uint8_t *bytes = r->storage.packed ? b->packed : (const uint8_t *)b->codes;
-    b->previous.bytes = bytes;
-    b->previous.size = (size_t)(rows * (r->storage.packed ? packed : k));
+    const int64_t k = r->quantizer.k, packed = nib__storage_row_bytes(&r->storage, k);
+    b->previous.bytes = b->packed != NULL ? b->packed : (const uint8_t *)b->codes;
+    b->previous.size = (size_t)(rows * packed);
     b->previous.source = source_row(b, 0);
     b->previous.source_size = (size_t)(rows * b->row_bytes);
     b->codes += b->second ? -capacity * k : capacity * k;
-    if (r->storage.packed)
+    if (b->packed != NULL)
         b->packed += b->second ? -capacity * packed : capacity * packed;
     b->second = !b->second;
 }
@@ -426,7 +429,7 @@ static nib_status quantize_blocks(nib_stream *s, const nib_rewrite *r, block *b,
         if (r->from->type == NIB_TYPE_F64)
             *change = fmax(*change, nib__f64_change(source_row(b, 0), some * r->quantizer.k));
         queue_block(r, b, some, rows);
-        NIB_TRY(progress(s, (uint64_t)(some * b->row_bytes), err));
+        NIB_TRY(nib__stream_progress(s, (uint64_t)(some * b->row_bytes), err));
     }
     run_put(&b->previous);
     return check_put(&b->previous, err);
@@ -455,10 +458,33 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
     return NIB_OK;
 }
 
+/* The bytes of a tensor that is not read block by block. */
+static nib_status run_hash(const nib_rewrite *r, nib_hash *hash, nib_err *err)
+{
+    const nib_tensor *from = r->from;
+    nib_hasher *hasher = nib__hasher_open();
+    if (hasher == NULL)
+        return nib__fail_memory(err, 1024, "a hash");
+    for (uint64_t at = 0; at < from->bytes; at += BLOCK) {
+        const uint64_t left = from->bytes - at, some = left < BLOCK ? left : BLOCK;
+        nib__hasher_add(hasher, from->data + at, (size_t)some);
+        if (r->kind == NIB_REWRITE_HASH)
+            nib__map_release(from->data + at, some);
+    }
+    *hash = nib__hasher_finish(hasher);
+    return NIB_OK;
+}
+
 nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_hash *hash, nib_err *err)
 {
-    if (rewrite->name != NULL)
+    if (rewrite->kind == NIB_REWRITE_COPY)
         return run_copy(s, rewrite, hash, err);
+    if (rewrite->kind != NIB_REWRITE_QUANTIZE)
+        NIB_TRY(run_hash(rewrite, hash, err));
+    if (rewrite->kind == NIB_REWRITE_HASH)
+        return nib__stream_progress(s, rewrite->from->bytes, err);
+    if (rewrite->kind == NIB_REWRITE_RECODE)
+        return nib__recode_run(s, rewrite, err);
     nib_rewrite r = *rewrite; /* the range of a tensor's one scale goes into the quantizer */
     block b = {.rewrite = &r,
                .row_bytes = r.quantizer.k * (nib__type_bits(r.from->type) / 8),
@@ -476,6 +502,6 @@ nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_hash *
 
 uint64_t nib__stream_cost(const nib_rewrite *r)
 {
-    const bool twice = r->name == NULL && nib__quantizer_needs_scan(&r->quantizer);
+    const bool twice = r->kind == NIB_REWRITE_QUANTIZE && nib__quantizer_needs_scan(&r->quantizer);
     return r->from->bytes * (twice ? 2 : 1);
 }

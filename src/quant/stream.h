@@ -11,17 +11,27 @@
 #include "quantizer.h"
 #include "writer.h"
 
+typedef enum nib_rewrite_kind {
+    NIB_REWRITE_COPY,     /* the tensor, perhaps in another float type */
+    NIB_REWRITE_QUANTIZE, /* floats become codes */
+    NIB_REWRITE_RECODE,   /* the weight's codes stay, in another dialect's tensors */
+    NIB_REWRITE_HASH,     /* a part of a weight that another rewrite takes: only hashed */
+} nib_rewrite_kind;
+
 /* One tensor of the source and what becomes of it. */
 typedef struct nib_rewrite {
-    const nib_tensor *from;
-    const char *name;                /* of the copied tensor; NULL: quantized */
-    nib_type cast;                   /* copied in this float type; NONE: as it is */
-    const nib_quantize_layer *layer; /* quantized, or NULL */
+    nib_rewrite_kind kind;
+    const nib_tensor *from;          /* RECODE: the first of the weight's */
+    const char *name;                /* COPY: of the copied tensor */
+    nib_type cast;                   /* COPY: in this float type; NONE: as it is */
+    const nib_quantize_layer *layer; /* QUANTIZE, RECODE */
     size_t line;                     /* of the ledger, for its SQNR; SIZE_MAX: none */
-    nib_quantizer quantizer;
+    nib_quantizer quantizer;         /* QUANTIZE */
+    nib_weight weight;               /* RECODE: as it is read */
+    nib_stored stored;               /* QUANTIZE, RECODE: as it is written */
     nib_storage storage;
-    size_t copy, codes, scales, zeros; /* places in the writer */
-    size_t act_scale, act_zero;        /* SIZE_MAX: none */
+    /* Places in the writer; SIZE_MAX: no such part. */
+    size_t copy, codes, scales, zeros, size, act_scale, act_zero;
 } nib_rewrite;
 
 typedef struct nib_stream {
@@ -30,6 +40,18 @@ typedef struct nib_stream {
     nib_ledger *ledger;
     uint64_t done, total; /* source bytes */
 } nib_stream;
+
+/* Scales or zeros, plain [n][groups] (one value for a tensor's scale), into their part in the
+ * dialect's order. values NULL: zeros that the scheme does not have. */
+nib_status nib__stream_put_values(nib_stream *s, const nib_rewrite *r, const nib_stored_part *part,
+                                  nib_order order, size_t place, const void *values, nib_err *err);
+/* What a weight has besides codes, scales and zeros: its size, the scale of its activations. */
+nib_status nib__stream_put_extras(nib_stream *s, const nib_rewrite *r, nib_err *err);
+/* NIB_CANCELLED where the caller's progress says so. */
+nib_status nib__stream_progress(nib_stream *s, uint64_t bytes, nib_err *err);
+
+/* recode.c: the rows of one weight into another dialect. */
+nib_status nib__recode_run(nib_stream *stream, const nib_rewrite *rewrite, nib_err *err);
 
 /* Runs one rewrite. *hash: of the source tensor's bytes. */
 nib_status nib__stream_run(nib_stream *stream, const nib_rewrite *rewrite, nib_hash *hash,

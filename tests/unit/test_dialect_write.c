@@ -73,9 +73,9 @@ static void test_descriptions(void **state)
         nib_text text;
         if (!stored_named(&stored, module))
             continue;
-        assert_null(nib__torchao_refuses(why, &stored));
+        assert_null(nib__write_torchao.refuses(why, &stored));
         nib__text_init(&text, &a);
-        nib__torchao_describe(&text, &stored);
+        nib__write_torchao.describe(&text, &stored);
         snprintf(key, sizeof key, "%s.weight", module);
         assert_string_equal(text.at, meta_value(cp, key));
         nib__text_free(&text);
@@ -109,7 +109,7 @@ static void test_layouts(void **state)
         nib_storage storage;
         if (!stored_named(&stored, module))
             continue;
-        nib__storage_of(&storage, NIB_DIALECT_TORCHAO, &stored);
+        nib__write_torchao.storage(&storage, &stored);
         expect_part(cp, module, &storage.codes);
         expect_part(cp, module, &storage.scales);
         snprintf(name, sizeof name, "%s._weight_zero_point", module);
@@ -174,10 +174,10 @@ static void test_refusals(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char why[160];
-        const nib_stored stored = {.scheme = scheme_named(cases[i].scheme, strlen(cases[i].scheme)),
-                                   .n = 3,
-                                   .k = cases[i].k};
-        const char *said = nib__torchao_refuses(why, &stored);
+        nib_stored stored = {.scheme = scheme_named(cases[i].scheme, strlen(cases[i].scheme)),
+                             .n = 3,
+                             .k = cases[i].k};
+        const char *said = nib__write_torchao.refuses(why, &stored);
         if ((said == NULL) != (cases[i].why == NULL) ||
             (said != NULL && strstr(said, cases[i].why) == NULL))
             fail_msg("%s: %s", cases[i].scheme, said == NULL ? "held" : said);

@@ -326,7 +326,7 @@ static void test_nibble(void **state)
         layers[0].act_scale = layers[1].act_scale = 0.25f;
         layers[0].act_zero = layers[1].act_zero = -3;
         quantize(&d, from, layers, 2, at(out, "out"), "torchao", false);
-        expect(&d, NIB_NOT_AS_ASKED, "torchao's format cannot hold");
+        expect(&d, NIB_NOT_AS_ASKED, "the format torchao cannot hold");
         assert_false(exists(out));
         free_done(&d);
         quantize(&d, from, layers, 2, out, NULL, false);

@@ -704,7 +704,7 @@ static void describe(char out[1024], const char *scheme, int64_t n, int64_t k)
     nib__text_init(&text, &a);
     nib__text_init(&member, &a);
     assert_int_equal(nib__scheme_parse(&s, scheme, strlen(scheme), NULL), NIB_OK);
-    nib__nibble_describe(&text, &s, n, k);
+    nib__write_nibble.describe(&text, &(nib_stored){.scheme = s, .n = n, .k = k});
     nib__jsonw_init(&w, &member, 0);
     nib__jsonw_string(&w, text.at);
     snprintf(out, 1024, "\"nibble\":\"1\",\"m.weight\":%s", member.at);

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The dialects that keep a weight under its own name, M.weight: what each can hold, and the tensors
+ * that it writes. None of them describes a weight in __metadata__.
+ *
+ * 8da4w        weight I8 [n][k], scales and zeros float [n][groups]; int8 rows: scales [n]
+ * compressed-  weight_packed I32 [n][ceil(k*bits/32)], weight_scale float [n][groups],
+ * tensors      weight_zero_point I32 [ceil(n*bits/32)][groups], weight_shape I64 [2]; quantized
+ *              activations or e4m3: weight I8 or F8_E4M3 [n][k], weight_scale, weight_zero_point I8
+ * float        weight F32, F16 or BF16 [n][k]
+ */
+#include "dialects.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static bool is_int(nib_code code) { return code == NIB_CODE_I4 || code == NIB_CODE_I8; }
+
+static const char *refuse_groups(char out[160], const nib_stored *w)
+{
+    if (w->scheme.group <= 0 || w->k % w->scheme.group == 0)
+        return NULL;
+    snprintf(out, 160, "k = %" PRId64 " is no multiple of the group of %" PRId64, w->k,
+             w->scheme.group);
+    return out;
+}
+
+static nib_stored_part part(const char *suffix, nib_type type, int64_t rows, int64_t columns)
+{
+    return (nib_stored_part){suffix, type, 2, {rows, columns}};
+}
+
+/* ---- 8da4w ---- */
+
+static const char *refuse_8da4w(char out[160], nib_stored *w)
+{
+    const nib_scheme *s = &w->scheme;
+    const bool rows = s->code == NIB_CODE_I8 && s->group == NIB_GROUP_ROW && s->symmetric;
+    if (s->code != NIB_CODE_I4 && !rows)
+        return "it holds int4 groups, and int8 rows of embedding and output";
+    if (s->code == NIB_CODE_I4 && (s->act != NIB_ACT_I8_TOKEN || s->act_symmetric))
+        return "its int4 layers have asymmetric int8 activations per token";
+    if (rows && s->act != NIB_ACT_FLOAT && s->act != NIB_ACT_I8_TOKEN)
+        return "its int8 rows have float or int8 activations per token";
+    if (s->zero == NIB_ZERO_FLOAT)
+        return "its zero points are integers";
+    if (s->code == NIB_CODE_I4 && s->group <= 0)
+        return "its int4 has groups";
+    if (refuse_groups(out, w) != NULL)
+        return out;
+    if (w->scale_type == NIB_TYPE_F64)
+        w->scale_type = NIB_TYPE_F32;
+    /* integers, kept in the type of the scales; of none it stores zeros that are 0 */
+    w->zero_type = s->zero == NIB_ZERO_NONE ? NIB_TYPE_NONE : w->scale_type;
+    return NULL;
+}
+
+static void store_8da4w(nib_storage *out, const nib_stored *w)
+{
+    const bool rows = w->scheme.code == NIB_CODE_I8;
+    *out = (nib_storage){.codes = part(".weight", NIB_TYPE_I8, w->n, w->k)};
+    out->scales = part(".scales", w->scale_type, w->n, nib__scheme_groups(&w->scheme, w->k));
+    out->scales.rank = rows ? 1 : 2;
+    if (rows)
+        return;
+    out->zero_filled = w->zero_type == NIB_TYPE_NONE;
+    out->zeros = out->scales;
+    out->zeros.suffix = ".zeros";
+}
+
+const nib_dialect_writer nib__write_8da4w = {"8da4w", refuse_8da4w, store_8da4w, NULL};
+
+/* ---- compressed-tensors ---- */
+
+static const char *refuse_compressed(char out[160], nib_stored *w)
+{
+    const nib_scheme *s = &w->scheme;
+    const bool fp8 = s->code == NIB_CODE_E4M3;
+    if (!is_int(s->code) && !fp8)
+        return "int4, int8 and e4m3 are what is written there";
+    if (s->zero == NIB_ZERO_FLOAT)
+        return "its zero points are integers";
+    if (s->act == NIB_ACT_I4_TOKEN)
+        return "it has no 4-bit activations";
+    if (fp8 && s->group > 0)
+        return "its fp8 weights have one scale per row or tensor";
+    if (refuse_groups(out, w) != NULL)
+        return out;
+    if (w->scale_type == NIB_TYPE_F64)
+        w->scale_type = NIB_TYPE_F32;
+    w->zero_type = s->zero == NIB_ZERO_NONE ? NIB_TYPE_NONE : NIB_TYPE_I8;
+    return NULL;
+}
+
+static void store_compressed(nib_storage *out, const nib_stored *w)
+{
+    const nib_scheme *s = &w->scheme;
+    const int64_t groups = nib__scheme_groups(s, w->k),
+                  rows = s->group == NIB_GROUP_TENSOR ? 1 : w->n;
+    const int64_t per = s->code == NIB_CODE_I4 ? 8 : 4; /* codes in an int32 */
+    const bool packed = is_int(s->code) && s->act == NIB_ACT_FLOAT;
+    *out = (nib_storage){.codes = part(".weight", NIB_TYPE_I8, w->n, w->k)};
+    if (!is_int(s->code))
+        out->codes.type = nib__code_type(s->code);
+    out->scales = part(".weight_scale", w->scale_type, rows, groups);
+    if (s->group == NIB_GROUP_TENSOR)
+        out->scales.rank = 1;
+    out->zeros = out->scales;
+    out->zeros.suffix = w->zero_type == NIB_TYPE_NONE ? NULL : ".weight_zero_point";
+    out->zeros.type = NIB_TYPE_I8;
+    if (!packed)
+        return;
+    out->codes = part(".weight_packed", NIB_TYPE_I32, w->n, nib__ceil_div(w->k, per));
+    out->pieces = per == 8 ? NIB_PIECES_WORDS4 : NIB_PIECES_WORDS8;
+    out->zeros.type = NIB_TYPE_I32;
+    out->zeros.shape[0] = nib__ceil_div(rows, per);
+    out->zero_order = per == 8 ? NIB_ORDER_WORDS4 : NIB_ORDER_WORDS8;
+    out->size = (nib_stored_part){".weight_shape", NIB_TYPE_I64, 1, {2}};
+}
+
+const nib_dialect_writer nib__write_compressed = {"compressed-tensors", refuse_compressed,
+                                                  store_compressed, NULL};
+
+/* ---- floats ---- */
+
+static const char *refuse_float(char out[160], nib_stored *w)
+{
+    (void)out;
+    w->scheme = (nib_scheme){.code = nib__float_code(w->source), .symmetric = true};
+    w->scale_type = w->zero_type = NIB_TYPE_NONE;
+    return NULL;
+}
+
+static void store_float(nib_storage *out, const nib_stored *w)
+{
+    *out =
+        (nib_storage){.codes = part(".weight", w->source, w->n, w->k), .pieces = NIB_PIECES_FLOATS};
+}
+
+const nib_dialect_writer nib__write_float = {"safetensors", refuse_float, store_float, NULL};

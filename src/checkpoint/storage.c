@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the plain results of a quantizer to the bytes of a dialect's tensors, and the list of the
+ * dialects that are written.
+ */
+#include "dialects.h"
+
+/* ---- the dialects ---- */
+
+static const nib_dialect_writer *const writers[NIB_DIALECT_COUNT] = {
+    [NIB_DIALECT_TORCHAO] = &nib__write_torchao, [NIB_DIALECT_NIBBLE] = &nib__write_nibble,
+    [NIB_DIALECT_8DA4W] = &nib__write_8da4w,     [NIB_DIALECT_COMPRESSED] = &nib__write_compressed,
+    [NIB_DIALECT_FLOAT] = &nib__write_float,
+};
+
+const nib_dialect_writer *nib__dialect_writer(nib_dialect dialect) { return writers[dialect]; }
+
+bool nib__dialect_find(nib_dialect *out, const char *name)
+{
+    for (int i = 0; i < NIB_DIALECT_COUNT; i++)
+        if (strcmp(writers[i]->name, name) == 0) {
+            *out = (nib_dialect)i;
+            return true;
+        }
+    return false;
+}
+
+/* ---- codes ---- */
+
+uint64_t nib__stored_part_bytes(const nib_stored_part *part)
+{
+    uint64_t bits = part->suffix == NULL ? 0 : (uint64_t)nib__type_bits(part->type);
+    for (int i = 0; i < part->rank; i++)
+        bits *= (uint64_t)part->shape[i];
+    return bits / 8;
+}
+
+int64_t nib__storage_row_bytes(const nib_storage *storage, int64_t k)
+{
+    switch (storage->pieces) {
+    case NIB_PIECES_NIBBLES: return nib__ceil_div(k, 2);
+    case NIB_PIECES_WORDS4: return nib__ceil_div(k, 8) * 4;
+    case NIB_PIECES_WORDS8: return nib__ceil_div(k, 4) * 4;
+    case NIB_PIECES_FLOATS: return k * nib__type_bits(storage->codes.type) / 8;
+    default: return k;
+    }
+}
+
+/* Codes with an offset, `bits` each, from the lowest bit on; what is left of the last byte is 0,
+ * which is how the least code is written: nobody reads it. */
+static void pack_offset(uint8_t *out, const int8_t *codes, int64_t count, int bits)
+{
+    for (int64_t j = 0; j < count; j++) {
+        if (bits == 8)
+            out[j] = (uint8_t)(codes[j] + 128);
+        else if (j % 2 == 0)
+            out[j / 2] = (uint8_t)(codes[j] + 8);
+        else
+            out[j / 2] |= (uint8_t)((codes[j] + 8) << 4);
+    }
+}
+
+void nib__storage_row(const nib_storage *storage, const int8_t *codes, int64_t k, uint8_t *out)
+{
+    switch (storage->pieces) {
+    case NIB_PIECES_NIBBLES: nib__pack_i4(out, codes, k); return;
+    case NIB_PIECES_WORDS4:
+    case NIB_PIECES_WORDS8:
+        memset(out, 0, (size_t)nib__storage_row_bytes(storage, k));
+        pack_offset(out, codes, k, storage->pieces == NIB_PIECES_WORDS4 ? 4 : 8);
+        return;
+    default: memcpy(out, codes, (size_t)k); return;
+    }
+}
+
+/* ---- scales and zeros ---- */
+
+/* [n][groups] of elements of `width` bytes into [groups][n]. */
+static void transpose(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups, int64_t width)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t g = 0; g < groups; g++)
+            memcpy(to + (g * n + i) * width, from + (i * groups + g) * width, (size_t)width);
+}
+
+/* int8 zeros [n][groups], `per` rows in each int32 of [ceil(n/per)][groups]. */
+static void pack_zeros(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups, int per)
+{
+    const int bits = 32 / per;
+    const uint32_t offset = 1U << (bits - 1), mask = (1U << bits) - 1;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t g = 0; g < groups; g++) {
+            uint8_t *at = to + (i / per * groups + g) * 4;
+            uint32_t word;
+            memcpy(&word, at, sizeof word);
+            word |= (((uint32_t)(int8_t)from[i * groups + g] + offset) & mask) << (i % per * bits);
+            memcpy(at, &word, sizeof word);
+        }
+}
+
+void nib__storage_values(nib_order order, const nib_stored_part *part, uint8_t *to,
+                         const uint8_t *from, int64_t n, int64_t groups)
+{
+    const int64_t width = nib__type_bits(part->type) / 8;
+    switch (order) {
+    case NIB_ORDER_GROUPS: transpose(to, from, n, groups, width); return;
+    case NIB_ORDER_TILES: nib__tile_scales(to, from, n, groups); return;
+    case NIB_ORDER_WORDS4: pack_zeros(to, from, n, groups, 8); return;
+    case NIB_ORDER_WORDS8: pack_zeros(to, from, n, groups, 4); return;
+    default: memcpy(to, from, (size_t)(n * groups * width)); return;
+    }
+}
+
+/* Byte (r % 32) * 16 + (r / 32) * 4 + c of the tile that holds row r and group c. */
+static int64_t tile_index(int64_t i, int64_t g, int64_t across)
+{
+    return (i / 128 * across + g / 4) * 512 + (i % 32) * 16 + (i % 128 / 32) * 4 + g % 4;
+}
+
+void nib__tile_scales(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups)
+{
+    const int64_t across = nib__ceil_div(groups, 4);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t g = 0; g < groups; g++)
+            to[tile_index(i, g, across)] = from[i * groups + g];
+}
+
+void nib__untile_scales(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups)
+{
+    const int64_t across = nib__ceil_div(groups, 4);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t g = 0; g < groups; g++)
+            to[i * groups + g] = from[tile_index(i, g, across)];
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One weight from one dialect into another, by blocks of rows: its codes stay what they are, its
+ * scales and zeros too unless their new type cannot hold them; or all becomes floats. What changed
+ * is measured as it is written: signal and error of the dequantized rows.
+ */
+#include "stream.h"
+
+#include <math.h>
+
+enum {
+    BLOCK = 4 << 20, /* bytes of stored rows at a time */
+    GRAIN = 16,      /* rows that a worker takes at once */
+};
+
+typedef struct recode {
+    const nib_rewrite *rewrite;
+    int64_t first;           /* row of the block at hand */
+    int64_t groups;          /* scales per row as written; 0: one for the tensor, or none */
+    int64_t row_bytes;       /* of the codes as written */
+    uint8_t *rows;           /* [block][row_bytes] */
+    int8_t *codes;           /* [threads][k] */
+    float *values;           /* [threads][2][k]: a row before and after */
+    uint8_t *scales, *zeros; /* [n][groups] as written, plain */
+    double *signal, *error;  /* [n] */
+    nib_err *errs;           /* [threads] */
+    int64_t *bad;            /* [threads]: the first row that failed; INT64_MAX: none */
+} recode;
+
+/* ---- scales and zeros ---- */
+
+/* A zero as its stored type, which may be an integer or a float of the same value. */
+static void put_zero(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *to)
+{
+    const nib_type type = r->stored.zero_type;
+    if (type == NIB_TYPE_I8) {
+        const int8_t zero = (int8_t)nib__weight_int_zero(&r->weight, i, g);
+        memcpy(to, &zero, 1);
+    } else {
+        const float zero = nib__weight_zero(&r->weight, i, g);
+        nib__from_f32(to, type, &zero, 1);
+    }
+}
+
+static float read_zero(const nib_rewrite *r, const uint8_t *from)
+{
+    float zero;
+    nib__to_f32(&zero, from, r->stored.zero_type, 1);
+    return zero;
+}
+
+/* Scale and zero of group g of row i as they are written; true if both are what they were. */
+static bool put_group(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *scale, uint8_t *zero,
+                      float after[2])
+{
+    const nib_weight *w = &r->weight;
+    const float before = nib__weight_scale(w, i, g);
+    nib__from_f32(scale, r->stored.scale_type, &before, 1);
+    nib__to_f32(&after[0], scale, r->stored.scale_type, 1);
+    after[1] = 0;
+    if (w->scheme.zero == NIB_ZERO_NONE)
+        return after[0] == before;
+    put_zero(r, i, g, zero);
+    after[1] = read_zero(r, zero);
+    return after[0] == before && after[1] == nib__weight_zero(w, i, g);
+}
+
+/* Adds what a group with another scale or zero loses. */
+static void measure_group(recode *c, int64_t i, int64_t g, const float after[2])
+{
+    const nib_weight *w = &c->rewrite->weight;
+    const int64_t size = nib__scheme_group_size(&w->scheme, w->k), k0 = g * size;
+    const float scale = nib__weight_scale(w, i, g), zero = nib__weight_zero(w, i, g);
+    int8_t codes[256];
+    for (int64_t at = k0; at < nib__min(k0 + size, w->k); at += (int64_t)sizeof codes) {
+        const int64_t some = nib__min((int64_t)sizeof codes, nib__min(k0 + size, w->k) - at);
+        nib__weight_codes(w, i, at, some, codes);
+        for (int64_t j = 0; j < some; j++) {
+            const double x = (double)nib__weight_value(w, codes[j], scale, zero);
+            const double y = (double)nib__weight_value(w, codes[j], after[0], after[1]);
+            c->signal[i] += x * x;
+            c->error[i] += (x - y) * (x - y);
+        }
+    }
+}
+
+/* ---- rows ---- */
+
+static void code_row(recode *c, int worker, int64_t i)
+{
+    const nib_rewrite *r = c->rewrite;
+    const int64_t k = r->stored.k;
+    int8_t *codes = c->codes + worker * k;
+    const size_t scale_bytes = (size_t)nib__type_bits(r->stored.scale_type) / 8,
+                 zero_bytes = (size_t)nib__type_bits(r->stored.zero_type) / 8;
+    nib__weight_codes(&r->weight, i, 0, k, codes);
+    nib__storage_row(&r->storage, codes, k, c->rows + (i - c->first) * c->row_bytes);
+    for (int64_t g = 0; g < c->groups; g++) {
+        const size_t at = (size_t)(i * c->groups + g);
+        float after[2];
+        if (!put_group(r, i, g, c->scales + at * scale_bytes, c->zeros + at * zero_bytes, after))
+            measure_group(c, i, g, after);
+    }
+}
+
+/* A row as floats: bit for bit where that is its type. */
+static void float_row(recode *c, int worker, int64_t i)
+{
+    const nib_rewrite *r = c->rewrite;
+    const int64_t k = r->stored.k;
+    const nib_type type = r->storage.codes.type;
+    uint8_t *to = c->rows + (i - c->first) * c->row_bytes;
+    float *before = c->values + 2 * worker * k, *after = before + k;
+    if (r->weight.store == NIB_STORE_FLOAT && nib__code_type(r->weight.scheme.code) == type) {
+        memcpy(to, nib__weight_floats(&r->weight, i), (size_t)c->row_bytes);
+        return;
+    }
+    nib__weight_row(&r->weight, i, before);
+    nib__from_f32(to, type, before, k);
+    nib__to_f32(after, to, type, k);
+    for (int64_t j = 0; j < k; j++) {
+        const double x = (double)before[j], e = x - (double)after[j];
+        c->signal[i] += x * x;
+        c->error[i] += e * e;
+        if (!isfinite(after[j]) && c->bad[worker] == INT64_MAX) {
+            c->bad[worker] = i;
+            nib__fail(&c->errs[worker], NIB_BAD_INPUT,
+                      "row %lld, column %lld is %g, too large for %s; ask for bf16 or f32",
+                      (long long)i, (long long)j, x, nib__type_name(type));
+        }
+    }
+}
+
+static void rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    recode *c = ctx;
+    const nib_rewrite *r = c->rewrite;
+    for (int64_t i = c->first + begin; i < c->first + end && c->bad[worker] == INT64_MAX; i++) {
+        if (nib__weight_check_rows(&r->weight, i, 1, &c->errs[worker]) != NIB_OK)
+            c->bad[worker] = i;
+        else if (r->storage.pieces == NIB_PIECES_FLOATS)
+            float_row(c, worker, i);
+        else
+            code_row(c, worker, i);
+    }
+}
+
+static nib_status check_failures(const recode *c, int threads, nib_err *err)
+{
+    char shown[160];
+    int worst = 0;
+    for (int t = 1; t < threads; t++)
+        if (c->bad[t] < c->bad[worst])
+            worst = t;
+    if (c->bad[worst] == INT64_MAX)
+        return NIB_OK;
+    const char *name = c->rewrite->from->name;
+    if (err != NULL)
+        *err = c->errs[worst];
+    return nib__fail_in(err, c->errs[worst].status,
+                        nib__say_name(shown, sizeof shown, name, strlen(name)));
+}
+
+/* ---- one weight ---- */
+
+static bool take_buffers(recode *c, nib_arena *arena, int64_t block, int threads)
+{
+    const nib_rewrite *r = c->rewrite;
+    const size_t n = (size_t)r->stored.n, k = (size_t)r->stored.k, t = (size_t)threads;
+    const size_t values = n * (size_t)c->groups;
+    const bool floats = r->storage.pieces == NIB_PIECES_FLOATS;
+    c->rows = nib__arena_take(arena, (size_t)block, (size_t)c->row_bytes);
+    c->codes = nib__arena_take(arena, t * k, 1);
+    c->values = nib__arena_take(arena, floats ? 2 * t * k : 1, sizeof *c->values);
+    c->scales = nib__arena_take(arena, values + 1, sizeof(float));
+    c->zeros = nib__arena_take(arena, values + 1, sizeof(float));
+    c->signal = nib__arena_take(arena, n, sizeof *c->signal);
+    c->error = nib__arena_take(arena, n, sizeof *c->error);
+    c->errs = nib__arena_take(arena, t, sizeof *c->errs);
+    c->bad = nib__arena_take(arena, t, sizeof *c->bad);
+    for (int i = 0; i < threads && c->bad != NULL; i++)
+        c->bad[i] = INT64_MAX;
+    return c->rows && c->codes && c->values && c->scales && c->zeros && c->signal && c->error &&
+           c->errs && c->bad;
+}
+
+static void release_rows(nib_stream *s, const nib_weight *w, int64_t first, int64_t count)
+{
+    const uint64_t row = nib__weight_row_bytes(w);
+    if (w->rows == NULL)
+        nib__checkpoint_release(s->job->checkpoint,
+                                (const uint8_t *)w->codes + (uint64_t)first * row,
+                                (uint64_t)count * row);
+}
+
+static nib_status put_rows(nib_stream *s, recode *c, int64_t block, nib_err *err)
+{
+    const nib_rewrite *r = c->rewrite;
+    const int64_t n = r->stored.n;
+    for (c->first = 0; c->first < n; c->first += block) {
+        const int64_t some = nib__min(block, n - c->first);
+        const uint64_t share = r->from->bytes / (uint64_t)n * (uint64_t)some;
+        nib__pool_run(s->job->pool, some, GRAIN, false, rows, c);
+        NIB_TRY(check_failures(c, nib__pool_threads(s->job->pool), err));
+        NIB_TRY(nib__writer_put(s->writer, r->codes, c->rows, (size_t)(some * c->row_bytes), err));
+        release_rows(s, &r->weight, c->first, some);
+        NIB_TRY(nib__stream_progress(s, share, err));
+    }
+    return nib__stream_progress(s, r->from->bytes % (uint64_t)n, err);
+}
+
+/* The one scale of a tensor, and its zero. */
+static void put_tensor(recode *c)
+{
+    float after[2];
+    if (c->rewrite->scales == SIZE_MAX || c->groups != 0)
+        return;
+    if (!put_group(c->rewrite, 0, 0, c->scales, c->zeros, after))
+        for (int64_t i = 0; i < c->rewrite->stored.n; i++)
+            measure_group(c, i, 0, after);
+}
+
+/* How much of the weight is as it was, in one word for the ledger. */
+static const char *say_kept(const nib_rewrite *r, double error)
+{
+    const nib_weight *w = &r->weight;
+    if (error > 0)
+        return "lossy";
+    const bool types = r->stored.scale_type == w->scale_type && r->stored.zero_type == w->zero_type;
+    return types && nib__scheme_equal(&r->stored.scheme, &w->scheme) && w->scale_rows <= 1 &&
+                   w->rows == NULL
+               ? "lossless"
+               : "exact after a change of layout";
+}
+
+static nib_status run(nib_stream *s, recode *c, nib_arena *arena, nib_err *err)
+{
+    const nib_rewrite *r = c->rewrite;
+    const int64_t block = nib__max(1, nib__min(r->stored.n, BLOCK / nib__max(1, c->row_bytes)));
+    double signal = 0, error = 0;
+    if (!take_buffers(c, arena, block, nib__pool_threads(s->job->pool)))
+        return nib__fail_memory(err, (size_t)(block * c->row_bytes), r->from->name);
+    NIB_TRY(put_rows(s, c, block, err));
+    put_tensor(c);
+    if (r->scales != SIZE_MAX)
+        NIB_TRY(nib__stream_put_values(s, r, &r->storage.scales, r->storage.order, r->scales,
+                                       c->scales, err));
+    if (r->zeros != SIZE_MAX)
+        NIB_TRY(nib__stream_put_values(s, r, &r->storage.zeros, r->storage.zero_order, r->zeros,
+                                       r->storage.zero_filled ? NULL : c->zeros, err));
+    NIB_TRY(nib__stream_put_extras(s, r, err));
+    for (int64_t i = 0; i < r->stored.n; i++) {
+        signal += c->signal[i];
+        error += c->error[i];
+    }
+    if (r->line == SIZE_MAX)
+        return NIB_OK;
+    s->ledger->layers[r->line].kept = say_kept(r, error);
+    s->ledger->layers[r->line].sqnr_db = error > 0 ? nib__sqnr_db(signal, error) : (double)NAN;
+    return NIB_OK;
+}
+
+nib_status nib__recode_run(nib_stream *s, const nib_rewrite *r, nib_err *err)
+{
+    const bool one = r->stored.scheme.group == NIB_GROUP_TENSOR || r->scales == SIZE_MAX;
+    nib_arena arena;
+    recode c = {.rewrite = r,
+                .groups = one ? 0 : nib__scheme_groups(&r->stored.scheme, r->stored.k),
+                .row_bytes = nib__storage_row_bytes(&r->storage, r->stored.k)};
+    nib__arena_init(&arena, s->job->allocator, 0);
+    const nib_status status = run(s, &c, &arena, err);
+    nib__arena_free(&arena);
+    return status;
+}
