@@ -207,8 +207,10 @@ NIB_MUST_CHECK nib_status nib_plan_summary(const nib_plan *plan, const nib_sink 
 
 typedef struct nib_quantize_options {
     nib_request request;
-    const char *out;       /* a directory for a directory, else a file */
-    const char *format;    /* "torchao", "nibble"; NULL: torchao, or nibble with a ledger line */
+    const char *out; /* a directory for a directory, else a file */
+    const char
+        *format; /* "torchao", "nibble", "8da4w", "compressed-tensors"; NULL: torchao, or nibble
+                              with a ledger line */
     const char *calibrate; /* text file for -static recipes */
     bool force;            /* replace an existing OUT: a file, a model's directory, an empty one */
     bool dry_run;          /* sizes and ledger only */
@@ -220,6 +222,25 @@ typedef struct nib_quantize_options {
  * coded as asked, and nothing allowed a substitute. */
 NIB_MUST_CHECK nib_status nib_quantize(nib_model *model, const nib_quantize_options *options,
                                        nib_form form, const nib_sink *sink, nib_err *err);
+
+/* ---- convert
+ * ---------------------------------------------------------------------------------------- */
+
+typedef struct nib_convert_options {
+    const char *out;    /* a directory for a directory, else a file */
+    const char *format; /* "torchao", "nibble", "8da4w", "compressed-tensors", or "safetensors" for
+                           plain floats */
+    const char *dtype;  /* of plain floats: "f32", "f16", "bf16"; NULL: "f32" for codes */
+    bool force;         /* replace an existing OUT */
+    bool dry_run;       /* sizes and ledger only */
+} nib_convert_options;
+
+/* Streams the checkpoint into another format, atomically. Codes stay what they are: for every
+ * weight the ledger says "lossless" (values and types are the same), "exact after a change of
+ * layout" (values are), or "lossy" with the error. Biases are copied bit for bit.
+ * NIB_NOT_AS_ASKED: the format cannot hold a weight, and which, and why. */
+NIB_MUST_CHECK nib_status nib_convert(nib_model *model, const nib_convert_options *options,
+                                      nib_form form, const nib_sink *sink, nib_err *err);
 
 /* ---- run ------------------------------------------------------------------------------------- */
 

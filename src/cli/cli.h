@@ -62,7 +62,7 @@ void open_standard_files(void); /* before any other file: those that are closed 
 /* 0, or 6 when stdout could not be written. */
 int finish_stdout(int status);
 void watch_interrupts(void);
-void watch_files(void); /* that another process cuts short */
+void watch_files(void);                              /* that another process cuts short */
 int help_width(FILE *to);                            /* columns to wrap at */
 nib_callbacks terminal_callbacks(const settings *s); /* progress bar, log, Ctrl-C */
 void clear_progress(void);
@@ -89,6 +89,7 @@ int run_kernels(const settings *s);
 int run_recipes(const settings *s);
 int run_plan(const settings *s);
 int run_quantize(const settings *s);
+int run_convert(const settings *s);
 int run_generate(const settings *s);
 int run_eval(const settings *s);
 int run_bench(const settings *s);

@@ -26,6 +26,14 @@ const command commands[] = {
      "nibble quantize MODEL OUT --recipe 8da4w\n"
      "nibble quantize MODEL OUT --recipe int8dq --skip lm_head --dry-run",
      1, 2, run_quantize},
+    {"convert", "MODEL OUT", "write a checkpoint in another format, codes and biases as they are",
+     "Streams MODEL into OUT in another format: a directory for a directory, else a file. OUT "
+     "appears complete or not at all. Codes are not quantized again: the ledger says for every "
+     "weight whether it is lossless, exact after a change of layout, or lossy, and with which "
+     "error. A format that cannot hold a weight is an error (exit 4) that names it.",
+     "nibble convert MODEL OUT --format compressed-tensors\n"
+     "nibble convert MODEL OUT --format safetensors --dtype bf16",
+     1, 2, run_convert},
     {"generate", "MODEL", "write text",
      "Continues a prompt, which is not printed again; a special token written in it (`<s>`) "
      "becomes that token. Text goes to stdout; statistics and the "

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble info, verify, quantize: commands about files.
+ * nibble info, verify, quantize, convert: commands about files.
  */
 #include "cli.h"
 
@@ -63,4 +63,29 @@ int run_quantize(const settings *s)
     if (s->method && strcmp(s->method, "rtn") != 0)
         return fail_usage("--method %s is not built; rtn (round to nearest) is", s->method);
     return with_model(s, "`nibble quantize` wants MODEL and OUT", false, quantize);
+}
+
+static int convert(nib_model *model, nib_engine *engine, const settings *s)
+{
+    const nib_convert_options options = {.out = s->arguments.items[s->arguments.count - 1],
+                                         .format = s->format,
+                                         .dtype = s->dtype,
+                                         .force = s->force,
+                                         .dry_run = s->dry_run};
+    nib_err err;
+    const nib_sink sink = report_sink(s);
+    (void)engine;
+    const int status = ended(nib_convert(model, &options, form_of(s), &sink, &err), &err);
+    clear_progress();
+    return status;
+}
+
+int run_convert(const settings *s)
+{
+    if (s->arguments.count < (s->model ? 1 : 2))
+        return fail_usage("`nibble convert` wants MODEL and OUT");
+    if (!s->format)
+        return fail_usage("`nibble convert` wants --format torchao, nibble, 8da4w, "
+                          "compressed-tensors or safetensors");
+    return with_model(s, "`nibble convert` wants MODEL and OUT", false, convert);
 }

@@ -324,6 +324,8 @@ static nib_status copy_tensor(nib_rewriting *r, const nib_tensor *from, const ch
     w->line = layer == SIZE_MAX ? SIZE_MAX : r->lines[layer];
     const nib_type type = w->cast == NIB_TYPE_NONE ? from->type : w->cast;
     w->copy = nib__writer_add_tensor(r->writer, name, type, from->shape, from->rank, r->unit);
+    if (w->line != SIZE_MAX && r->job->convert && w->cast == NIB_TYPE_NONE)
+        r->ledger->layers[w->line].kept = "lossless";
     if (w->line != SIZE_MAX)
         r->ledger->layers[w->line].bytes =
             from->bytes * (uint64_t)nib__type_bits(type) / (uint64_t)nib__type_bits(from->type);

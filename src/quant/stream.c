@@ -138,7 +138,8 @@ nib_status nib__stream_progress(nib_stream *s, uint64_t bytes, nib_err *err)
 {
     const nib_callbacks *c = s->job->callbacks;
     s->done += bytes;
-    if (c == NULL || c->progress == NULL || c->progress(c->ctx, "quantize", s->done, s->total))
+    if (c == NULL || c->progress == NULL ||
+        c->progress(c->ctx, s->job->convert ? "convert" : "quantize", s->done, s->total))
         return NIB_OK;
     return nib__fail(err, NIB_CANCELLED, "cancelled; nothing of the output is left");
 }

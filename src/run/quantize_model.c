@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * nib_quantize: the recipe's choices, calibrated where they have static scales, handed to the
- * stream.
+ * stream. nib_convert: every weight as it is, handed to the same stream.
  */
 #include "library.h"
 #include "quantize.h"
 #include "quantizer.h"
 
+#include <string.h>
+
 typedef struct work {
     nib_model *model;
-    const nib_quantize_options *options;
+    const nib_quantize_options *options; /* NULL: a conversion */
     nib_arena arena;
-    nib_recipe *recipe;
-    const char *out; /* options->out without slashes at its end: they make no other place */
+    nib_recipe *recipe; /* NULL: a conversion */
+    const char *out;    /* without slashes at its end: they make no other place */
     nib_quantize_layer *layers;
     nib_ledger ledger;
 } work;
@@ -73,13 +75,12 @@ static void add_notes(work *w)
     const nib_ledger *from = &w->model->net.notes;
     for (size_t i = 0; i < from->note_count; i++)
         nib__ledger_add_note(&w->ledger, from->notes[i].code, "%s", from->notes[i].text);
-    for (size_t i = 0; i < nib__recipe_note_count(w->recipe); i++)
+    for (size_t i = 0; w->recipe && i < nib__recipe_note_count(w->recipe); i++)
         nib__ledger_add_note(&w->ledger, "recipe", "%s", nib__recipe_note(w->recipe, i));
 }
 
-static nib_status name_output(work *w, nib_err *err)
+static nib_status name_output(work *w, const char *out, nib_err *err)
 {
-    const char *out = w->options->out;
     size_t size = strlen(out);
     while (size > 1 && out[size - 1] == '/')
         size--;
@@ -89,55 +90,189 @@ static nib_status name_output(work *w, nib_err *err)
     return w->out ? NIB_OK : nib__fail_memory(err, size, "a path");
 }
 
-static nib_status run(work *w, nib_form form, const nib_sink *sink, nib_err *err)
+/* Completes the job with what both kinds share, and runs it. */
+static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *report, nib_err *err)
 {
-    const nib_quantize_options *o = w->options;
     nib_engine *engine = w->model->engine;
-    NIB_TRY(name_output(w, err));
-    NIB_TRY(choose_layers(w, err));
-    NIB_TRY(calibrate(w, err));
-    const nib_quantize_job job = {.checkpoint = w->model->net.checkpoint,
-                                  .layers = w->layers,
-                                  .count = w->model->net.site_count,
-                                  .recipe = nib__recipe_text(w->recipe),
-                                  .out = w->out,
-                                  /* strictly: no other format than the default one either */
-                                  .format = o->format == NULL && o->request.strict ? "torchao"
-                                                                                   : o->format,
-                                  .force = o->force,
-                                  .dry_run = o->dry_run,
-                                  .pool = engine->pool,
-                                  .callbacks = &engine->callbacks,
-                                  .allocator = &engine->allocator};
-    nib_quantize_report report;
-    NIB_TRY(nib__quantize(&w->ledger, &report, &job, err));
-    add_notes(w);
+    job->checkpoint = w->model->net.checkpoint;
+    job->layers = w->layers;
+    job->count = w->model->net.site_count;
+    job->out = w->out;
+    job->pool = engine->pool;
+    job->callbacks = &engine->callbacks;
+    job->allocator = &engine->allocator;
+    return nib__quantize(&w->ledger, report, job, err);
+}
+
+static nib_status render(work *w, const nib_quantize_report *report, nib_form form,
+                         const nib_sink *sink, nib_err *err)
+{
     nib_text text;
-    nib__text_init(&text, &engine->allocator);
-    nib__quantize_render(&w->ledger, &report, form, &text);
+    nib__text_init(&text, &w->model->engine->allocator);
+    nib__quantize_render(&w->ledger, report, form, &text);
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;
 }
 
+/* A model with weights, and a place for the result. */
+static nib_status check_model(const nib_model *model, const char *out, nib_err *err)
+{
+    if (!model->net.checkpoint)
+        return nib__fail(err, NIB_USAGE,
+                         "%s: only a config was given, without weights to write; name the "
+                         "directory or the .safetensors file",
+                         model->net.directory);
+    if (!out)
+        return nib__fail(err, NIB_USAGE, "there is no place for the result");
+    return nib__model_runs(model, err);
+}
+
+static void work_open(work *w, nib_model *model)
+{
+    *w = (work){.model = model};
+    nib__arena_init(&w->arena, &model->engine->allocator, 0);
+    nib__ledger_init(&w->ledger, &model->engine->allocator);
+}
+
+static void work_close(work *w)
+{
+    nib__ledger_free(&w->ledger);
+    nib__recipe_free(w->recipe);
+    nib__arena_free(&w->arena);
+}
+
+static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    const nib_quantize_options *o = w->options;
+    nib_quantize_report report;
+    NIB_TRY(name_output(w, o->out, err));
+    NIB_TRY(choose_layers(w, err));
+    NIB_TRY(calibrate(w, err));
+    nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
+                            /* strictly: no other format than the default one either */
+                            .format =
+                                o->format == NULL && o->request.strict ? "torchao" : o->format,
+                            .force = o->force,
+                            .dry_run = o->dry_run};
+    NIB_TRY(run_job(w, &job, &report, err));
+    add_notes(w);
+    return render(w, &report, form, sink, err);
+}
+
 nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, nib_form form,
                         const nib_sink *sink, nib_err *err)
 {
-    if (!model->net.checkpoint)
-        return nib__fail(
-            err, NIB_USAGE,
-            "%s: only a config was given, without weights to quantize; name the directory or "
-            "the .safetensors file",
-            model->net.directory);
-    if (!options->out || !options->request.recipe)
-        return nib__fail(err, NIB_USAGE, "quantizing wants a recipe and a place for the result");
-    NIB_TRY(nib__model_runs(model, err));
-    work w = {.model = model, .options = options};
-    nib__arena_init(&w.arena, &model->engine->allocator, 0);
-    nib__ledger_init(&w.ledger, &model->engine->allocator);
-    const nib_status status = run(&w, form, sink, err);
-    nib__ledger_free(&w.ledger);
-    nib__recipe_free(w.recipe);
-    nib__arena_free(&w.arena);
+    work w;
+    NIB_TRY(check_model(model, options->out, err));
+    if (!options->request.recipe)
+        return nib__fail(err, NIB_USAGE, "quantizing wants a recipe");
+    work_open(&w, model);
+    w.options = options;
+    const nib_status status = quantize(&w, form, sink, err);
+    work_close(&w);
+    return status;
+}
+
+/* ---- conversions ---- */
+
+static const struct {
+    const char *name;
+    nib_code code;
+} float_types[] = {{"f32", NIB_CODE_F32}, {"f16", NIB_CODE_F16}, {"bf16", NIB_CODE_BF16}};
+
+/* The float type that codes become: the asked one, or f32, which keeps most of them exact. */
+static nib_status find_float(nib_code *out, const char *dtype, nib_err *err)
+{
+    *out = NIB_CODE_F32;
+    if (!dtype)
+        return NIB_OK;
+    for (size_t i = 0; i < COUNT(float_types); i++)
+        if (strcmp(dtype, float_types[i].name) == 0) {
+            *out = float_types[i].code;
+            return NIB_OK;
+        }
+    return nib__fail(err, NIB_USAGE, "dtype \"%s\" is none of f32, f16, bf16", dtype);
+}
+
+/* Every weight as it is. One that is plain is copied as a tensor, and with it what names it. */
+static nib_status keep_layers(work *w, const nib_convert_options *o, nib_err *err)
+{
+    const nib_network *net = &w->model->net;
+    const bool floats = strcmp(o->format, "safetensors") == 0;
+    nib_code float_code;
+    NIB_TRY(find_float(&float_code, o->dtype, err));
+    w->layers = nib__arena_take(&w->arena, net->site_count, sizeof *w->layers);
+    if (!w->layers)
+        return nib__fail_memory(err, net->site_count * sizeof *w->layers, "the layers");
+    for (size_t i = 0; i < net->site_count; i++) {
+        const nib_site *site = &net->sites[i];
+        nib_quantize_layer *l = &w->layers[i];
+        *l = (nib_quantize_layer){.name = site->name, .role = site->role};
+        if (l->role == NIB_ROLE_HEAD && net->tied)
+            l->source = net->sites[0].name;
+        const char *dialect =
+            nib__checkpoint_dialect(net->checkpoint, l->source ? l->source : l->name);
+        const bool plain = dialect && strcmp(dialect, "safetensors") == 0;
+        l->choice = (nib_choice){.scheme = site->stored, .rule = "as stored"};
+        l->recode = !plain;
+        l->choice.keep = plain && !o->dtype;
+        if (floats && (o->dtype || nib__scheme_is_quantized(&site->stored)))
+            l->choice.scheme = (nib_scheme){.code = float_code, .symmetric = true};
+    }
+    return NIB_OK;
+}
+
+/* What a conversion comes down to, as a note. */
+static void count_kept(work *w)
+{
+    size_t lossy = 0, exact = 0, lossless = 0, biases = 0;
+    for (size_t i = 0; i < w->ledger.layer_count; i++) {
+        const nib_ledger_layer *l = &w->ledger.layers[i];
+        lossy += l->kept && strcmp(l->kept, "lossy") == 0;
+        exact += l->kept && strncmp(l->kept, "exact", 5) == 0;
+        lossless += l->kept && strcmp(l->kept, "lossless") == 0;
+        biases += l->bias;
+    }
+    nib__ledger_add_note(
+        &w->ledger, "converted",
+        "%zu weights: %zu lossless, %zu exact after a change of layout, %zu lossy; "
+        "%zu biases bit for bit",
+        lossless + exact + lossy, lossless, exact, lossy, biases);
+}
+
+static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
+                          const nib_sink *sink, nib_err *err)
+{
+    nib_quantize_report report;
+    NIB_TRY(name_output(w, o->out, err));
+    NIB_TRY(keep_layers(w, o, err));
+    nib_quantize_job job = {.recipe = "as stored",
+                            .format = o->format,
+                            .convert = true,
+                            .force = o->force,
+                            .dry_run = o->dry_run};
+    NIB_TRY(run_job(w, &job, &report, err));
+    if (!o->dry_run)
+        count_kept(w);
+    add_notes(w);
+    return render(w, &report, form, sink, err);
+}
+
+nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib_form form,
+                       const nib_sink *sink, nib_err *err)
+{
+    work w;
+    NIB_TRY(check_model(model, options->out, err));
+    if (!options->format)
+        return nib__fail(err, NIB_USAGE, "converting wants a format");
+    if (options->dtype && strcmp(options->format, "safetensors") != 0)
+        return nib__fail(err, NIB_USAGE,
+                         "a float type is asked for, but the format %s keeps codes; the format "
+                         "safetensors has plain floats",
+                         options->format);
+    work_open(&w, model);
+    const nib_status status = convert(&w, options, form, sink, err);
+    work_close(&w);
     return status;
 }
