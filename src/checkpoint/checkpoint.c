@@ -74,6 +74,9 @@ static bool begins_with(const nib_map *map, const char *magic)
     return map->size >= size && (size == 0 || memcmp(map->at, magic, size) == 0);
 }
 
+/* The eight bytes of a header's size may read like any magic; what follows them does not. */
+static bool is_safetensors(const nib_map *map) { return map->size > 8 && map->at[8] == '{'; }
+
 /* Other formats that a person may point at: named, with the way out. */
 static nib_status check_magic(const nib_map *map, const char *path, nib_err *err)
 {
@@ -93,7 +96,7 @@ static nib_status check_magic(const nib_map *map, const char *path, nib_err *err
                      "torch.save or as safetensors"},
     };
     char a[NIB_SHOWN];
-    for (size_t i = 0; i < COUNT(others); i++)
+    for (size_t i = 0; i < COUNT(others) && !is_safetensors(map); i++)
         if (begins_with(map, others[i].magic))
             return nib__fail(err, NIB_UNSUPPORTED, "%s %s", shown(a, path), others[i].says);
     return NIB_OK;
@@ -111,7 +114,7 @@ static const struct {
 
 static nib_parse *format_of(const nib_map *map)
 {
-    size_t i = 0;
+    size_t i = is_safetensors(map) ? COUNT(formats) - 1 : 0;
     while (!begins_with(map, formats[i].magic))
         i++;
     return formats[i].parse;

@@ -230,7 +230,7 @@ static nib_status take_ints(const nib_weight_query *q, const nib_coding *c)
     nib_weight *w = q->out;
     if (!is(c->type, "int") || c->bits > 8)
         return refuse_coding(q, c);
-    w->scheme.code = NIB_CODE_I8;
+    w->scheme.code = c->bits == 4 ? NIB_CODE_I4 : NIB_CODE_I8; /* a byte each, either way */
     NIB_TRY(nib__weight_take_bytes(q, plain, NIB_TYPE_I8));
     NIB_TRY(take_group(q, c));
     NIB_TRY(nib__weight_take_grid(q, scale, NIB_TYPE_NONE));

@@ -80,8 +80,6 @@ static const char *refuse_compressed(char out[160], nib_stored *w)
         return "int4, int8 and e4m3 are what is written there";
     if (s->zero == NIB_ZERO_FLOAT)
         return "its zero points are integers";
-    if (s->act == NIB_ACT_I4_TOKEN)
-        return "it has no 4-bit activations";
     if (fp8 && s->group > 0)
         return "its fp8 weights have one scale per row or tensor";
     if (refuse_groups(out, w) != NULL)

@@ -93,7 +93,8 @@ static void put_args(nib_jsonw *w, const char *key, const nib_scheme *s, bool we
     const bool tensor = weights ? s->group == NIB_GROUP_TENSOR : s->act == NIB_ACT_I8_STATIC;
     nib__jsonw_key(w, key);
     nib__jsonw_object(w);
-    nib__jsonw_pair_int(w, "num_bits", weights && s->code == NIB_CODE_I4 ? 4 : 8);
+    const bool four = weights ? s->code == NIB_CODE_I4 : s->act == NIB_ACT_I4_TOKEN;
+    nib__jsonw_pair_int(w, "num_bits", four ? 4 : 8);
     nib__jsonw_pair_string(w, "type", s->code == NIB_CODE_E4M3 ? "float" : "int");
     nib__jsonw_pair_bool(w, "symmetric", weights ? s->zero == NIB_ZERO_NONE : s->act_symmetric);
     nib__jsonw_pair_string(w, "strategy",

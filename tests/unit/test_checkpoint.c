@@ -101,6 +101,13 @@ static void test_other_formats(void **state)
     expect_refused(path, NIB_UNSUPPORTED, "pickle outside of a zip file");
     write_bytes(in(path, dir, "d.bin"), "\x80\002\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.", 16);
     expect_refused(path, NIB_UNSUPPORTED, "before 1.6");
+    /* A header of 640 bytes: its size reads as the beginning of a pickle. */
+    char header[700];
+    snprintf(header, sizeof header, "{\"__metadata__\":{\"a\":\"%0*d\"},%s}", 640 - 88, 0,
+             F32_2X2("a.weight"));
+    write_safetensors(dir, "e", header, NULL, 16);
+    assert_int_equal(strlen(header), 640);
+    nib__checkpoint_close(open_ok(in(path, dir, "e")));
     write_text(dir, "empty", "");
     expect_refused(in(path, dir, "empty"), NIB_BAD_INPUT, "too few");
     assert_int_equal(mkfifo(in(path, dir, "fifo"), 0600), 0);

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Conversions: any chain of formats that claims to lose nothing gives back the same codes, scales
+ * and zero points; biases and other tensors come through bit for bit; what a format cannot hold is
+ * refused by name, and nothing is left.
+ */
+#include "quantize.h"
+
+#include "dialects.h"
+#include "failing.h"
+#include "safetensors_build.h"
+#include "writer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { LAYERS = 3 };
+
+static nib_allocator heap;
+static nib_pool *pool;
+static char root[256];
+static uint64_t state_of_random = 20261120;
+
+static uint64_t next(uint64_t below)
+{
+    state_of_random ^= state_of_random << 13;
+    state_of_random ^= state_of_random >> 7;
+    state_of_random ^= state_of_random << 17;
+    return state_of_random % below;
+}
+
+static const char *at(char out[512], const char *name)
+{
+    snprintf(out, 512, "%s/%s", root, name);
+    return out;
+}
+
+static nib_checkpoint *open_ok(const char *path)
+{
+    nib_checkpoint *cp = NULL;
+    nib_err err;
+    if (nib__checkpoint_open(&cp, path, &heap, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return cp;
+}
+
+static void drop(const char *path)
+{
+    nib_err err;
+    if (nib__path_remove(path, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
+/* ---- a float model of random shape ---- */
+
+typedef struct model {
+    char names[LAYERS][64];
+    int64_t n[LAYERS], k[LAYERS];
+    nib_type type;
+} model;
+
+static model random_model(void)
+{
+    static const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
+    model m = {.type = types[next(COUNT(types))]};
+    for (int i = 0; i < LAYERS; i++) {
+        snprintf(m.names[i], sizeof m.names[i], "model.layers.%d.mlp.up_proj", i);
+        m.n[i] = 1 + (int64_t)next(70);
+        m.k[i] = next(3) == 0 ? 1 + (int64_t)next(150) : 32 * (1 + (int64_t)next(5));
+    }
+    return m;
+}
+
+static void put_random(nib_writer *w, size_t tensor, nib_type type, int64_t count)
+{
+    nib_err err;
+    for (int64_t i = 0; i < count; i++) {
+        const float value = ((float)next(2001) - 1000) / 1024;
+        uint8_t bytes[4];
+        nib__from_f32(bytes, type, &value, 1);
+        assert_int_equal(nib__writer_put(w, tensor, bytes, (size_t)nib__type_bits(type) / 8, &err),
+                         NIB_OK);
+    }
+}
+
+/* Every layer with a bias. */
+static void write_model(const model *m, const char *directory)
+{
+    nib_writer *w;
+    nib_err err;
+    assert_int_equal(nib__writer_make(&w, &heap, &err), NIB_OK);
+    for (int i = 0; i < LAYERS; i++) {
+        char name[100];
+        const int64_t shape[2] = {m->n[i], m->k[i]};
+        snprintf(name, sizeof name, "%s.weight", m->names[i]);
+        nib__writer_add_tensor(w, name, m->type, shape, 2, (size_t)i);
+        snprintf(name, sizeof name, "%s.bias", m->names[i]);
+        nib__writer_add_tensor(w, name, m->type, shape, 1, (size_t)i);
+    }
+    assert_int_equal(nib__writer_layout(w, 0, &err), NIB_OK);
+    assert_int_equal(mkdir(directory, 0700), 0);
+    assert_int_equal(nib__writer_begin(w, directory, NULL, &err), NIB_OK);
+    for (int i = 0; i < LAYERS; i++) {
+        put_random(w, 2 * (size_t)i, m->type, m->n[i] * m->k[i]);
+        put_random(w, 2 * (size_t)i + 1, m->type, m->n[i]);
+    }
+    assert_int_equal(nib__writer_finish(w, &err), NIB_OK);
+    nib__writer_free(w);
+    write_text(directory, "config.json", "{\"model_type\":\"llama\"}");
+}
+
+/* ---- one step ---- */
+
+typedef struct step {
+    nib_ledger ledger;
+    nib_err err;
+    nib_status status;
+} step;
+
+static void run(step *s, const char *from, const nib_quantize_layer *layers, size_t count,
+                const char *out, const char *format, bool convert)
+{
+    nib_checkpoint *cp = open_ok(from);
+    const nib_quantize_job job = {.checkpoint = cp,
+                                  .layers = layers,
+                                  .count = count,
+                                  .recipe = "test",
+                                  .out = out,
+                                  .format = format,
+                                  .convert = convert,
+                                  .pool = pool,
+                                  .allocator = &heap};
+    nib_quantize_report report;
+    *s = (step){.err = {NIB_OK, ""}};
+    nib__ledger_init(&s->ledger, &heap);
+    s->status = nib__quantize(&s->ledger, &report, &job, &s->err);
+    nib__checkpoint_close(cp);
+}
+
+static void quantize(const model *m, const char *from, const char *out, const nib_scheme *scheme)
+{
+    nib_quantize_layer layers[LAYERS];
+    step s;
+    for (int i = 0; i < LAYERS; i++)
+        layers[i] = (nib_quantize_layer){
+            .name = m->names[i], .role = NIB_ROLE_UP, .choice = {.scheme = *scheme}};
+    run(&s, from, layers, LAYERS, out, NULL, false);
+    if (s.status != NIB_OK)
+        fail_msg("%s", s.err.text);
+    nib__ledger_free(&s.ledger);
+}
+
+/* Weights as they are into another format, or as floats of this code. */
+static void convert(step *s, const model *m, const char *from, const char *out, const char *format,
+                    nib_code floats)
+{
+    nib_quantize_layer layers[LAYERS];
+    nib_checkpoint *cp = open_ok(from);
+    for (int i = 0; i < LAYERS; i++) {
+        nib_weight w;
+        nib_err err;
+        if (nib__checkpoint_weight(&w, NULL, cp, m->names[i], NULL, &err) != NIB_OK)
+            fail_msg("%s as read from %s: %s", m->names[i], from, err.text);
+        layers[i] = (nib_quantize_layer){.name = m->names[i],
+                                         .role = NIB_ROLE_UP,
+                                         .recode = true,
+                                         .choice = {.scheme = w.scheme}};
+        if (strcmp(format, "safetensors") == 0)
+            layers[i].choice.scheme = (nib_scheme){.code = floats, .symmetric = true};
+    }
+    nib__checkpoint_close(cp);
+    run(s, from, layers, LAYERS, out, format, true);
+}
+
+/* ---- what came through ---- */
+
+static void same_weight(const nib_weight *a, const nib_weight *b, const char *what)
+{
+    int8_t x[1024], y[1024];
+    assert_int_equal(a->n, b->n);
+    assert_int_equal(a->k, b->k);
+    char left[64], right[64];
+    if (!nib__scheme_equal(&a->scheme, &b->scheme))
+        fail_msg("%s: %s became %s", what, nib__scheme_name(left, &a->scheme),
+                 nib__scheme_name(right, &b->scheme));
+    for (int64_t i = 0; i < a->n; i++) {
+        nib__weight_codes(a, i, 0, a->k, x);
+        nib__weight_codes(b, i, 0, b->k, y);
+        if (memcmp(x, y, (size_t)a->k) != 0)
+            fail_msg("%s: other codes in row %d", what, (int)i);
+        for (int64_t g = 0; g < nib__scheme_groups(&a->scheme, a->k); g++) {
+            if (nib__weight_scale(a, i, g) != nib__weight_scale(b, i, g))
+                fail_msg("%s: another scale", what);
+            if (nib__weight_zero(a, i, g) != nib__weight_zero(b, i, g))
+                fail_msg("%s: another zero", what);
+        }
+    }
+    assert_int_equal(a->bias_type, b->bias_type);
+    assert_memory_equal(a->bias, b->bias, (size_t)(a->n * nib__type_bits(a->bias_type) / 8));
+}
+
+static void same_model(const model *m, const char *a, const char *b, const char *what)
+{
+    nib_checkpoint *x = open_ok(a), *y = open_ok(b);
+    for (int i = 0; i < LAYERS; i++) {
+        nib_weight v, w;
+        nib_err err;
+        assert_int_equal(nib__checkpoint_weight(&v, NULL, x, m->names[i], NULL, &err), NIB_OK);
+        if (nib__checkpoint_weight(&w, NULL, y, m->names[i], NULL, &err) != NIB_OK)
+            fail_msg("%s: %s", what, err.text);
+        same_weight(&v, &w, what);
+    }
+    nib__checkpoint_close(x);
+    nib__checkpoint_close(y);
+}
+
+static bool claims_all(const step *s)
+{
+    for (size_t i = 0; i < s->ledger.layer_count; i++) {
+        assert_non_null(s->ledger.layers[i].kept);
+        if (strcmp(s->ledger.layers[i].kept, "lossy") == 0)
+            return false;
+    }
+    return true;
+}
+
+static const char *const schemes[] = {
+    "int8wo",     "int8wo-g32",     "int8wo-asym", "int8wo-tensor", "int8dq",
+    "int4wo-sym", "int4wo-g64-sym", "int4wo",      "8da4w",         "8da4w-g64",
+    "8da4w-asym", "8da4w-actsym",   "4da4w",       "fp8wo",         "fp8wo-tensor",
+    "fp8dq",      "mxfp8",          "mxfp8-floor", "int8wo-g7",     "int4wo-g5-sym",
+};
+static const char *const formats[] = {"torchao", "nibble", "compressed-tensors"};
+
+/* From one format to another, three times, and back: whatever is claimed holds. */
+static void test_chains(void **state)
+{
+    (void)state;
+    size_t steps = 0, refused = 0, lossy = 0;
+    for (int round = 0; round < 80; round++) {
+        const model m = random_model();
+        nib_scheme scheme;
+        char plain[512], first[512], paths[4][512], what[200];
+        const char *name = schemes[next(COUNT(schemes))], *last;
+        assert_int_equal(nib__scheme_parse(&scheme, name, strlen(name), NULL), NIB_OK);
+        write_model(&m, at(plain, "plain"));
+        quantize(&m, plain, at(first, "first"), &scheme);
+        last = first;
+        for (int i = 0; i < 4; i++) {
+            const char *format = formats[next(COUNT(formats))];
+            char file[16];
+            step s;
+            snprintf(file, sizeof file, "step%d", i);
+            snprintf(what, sizeof what, "round %d, %s, step %d, %s", round, name, i, format);
+            convert(&s, &m, last, at(paths[i], file), format, NIB_CODE_F32);
+            if (s.status == NIB_OK && claims_all(&s)) {
+                same_model(&m, first, paths[i], what);
+                last = paths[i];
+                steps++;
+            } else if (s.status == NIB_OK) {
+                lossy++;
+                last = paths[i];
+                i = 4; /* what follows compares nothing */
+            } else if (s.status == NIB_NOT_AS_ASKED) {
+                assert_non_null(strstr(s.err.text, format));
+                assert_int_equal(nib__path_kind(paths[i]), NIB_PATH_NONE);
+                refused++;
+            } else {
+                fail_msg("%s: %s", what, s.err.text);
+            }
+            nib__ledger_free(&s.ledger);
+        }
+        drop(plain);
+        drop(first);
+        for (int i = 0; i < 4; i++) {
+            char path[512], file[16];
+            snprintf(file, sizeof file, "step%d", i);
+            if (nib__path_kind(at(path, file)) != NIB_PATH_NONE)
+                drop(path);
+        }
+    }
+    assert_true(steps > 100 && refused > 10); /* the chains are worth their name */
+    assert_int_equal(lossy, 0);
+}
+
+/* Codes to floats: f32 holds them all but for e8m0 and products of two f32; bf16 says what is lost.
+ */
+static void test_floats(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"8da4w", "int8wo", "int4wo"};
+    for (size_t c = 0; c < COUNT(names); c++) {
+        model m = random_model();
+        nib_scheme scheme;
+        char plain[512], first[512], out[512];
+        step s;
+        m.type = NIB_TYPE_BF16;
+        for (int i = 0; i < LAYERS; i++)
+            m.k[i] = 64;
+        assert_int_equal(nib__scheme_parse(&scheme, names[c], strlen(names[c]), NULL), NIB_OK);
+        write_model(&m, at(plain, "plain"));
+        quantize(&m, plain, at(first, "first"), &scheme);
+        convert(&s, &m, first, at(out, "floats"), "safetensors", NIB_CODE_F32);
+        assert_int_equal(s.status, NIB_OK);
+        assert_true(claims_all(&s));
+        nib__ledger_free(&s.ledger);
+        nib_checkpoint *a = open_ok(first), *b = open_ok(out);
+        for (int i = 0; i < LAYERS; i++) {
+            nib_weight v, w;
+            float x[64], y[64];
+            assert_int_equal(nib__checkpoint_weight(&v, NULL, a, m.names[i], NULL, NULL), NIB_OK);
+            assert_int_equal(nib__checkpoint_weight(&w, NULL, b, m.names[i], NULL, NULL), NIB_OK);
+            assert_int_equal(w.scheme.code, NIB_CODE_F32);
+            for (int64_t r = 0; r < m.n[i]; r++) {
+                nib__weight_row(&v, r, x);
+                nib__weight_row(&w, r, y);
+                assert_memory_equal(x, y, sizeof x);
+            }
+        }
+        nib__checkpoint_close(a);
+        nib__checkpoint_close(b);
+        drop(out);
+        convert(&s, &m, first, out, "safetensors", NIB_CODE_BF16);
+        assert_int_equal(s.status, NIB_OK);
+        assert_string_equal(s.ledger.layers[0].kept, "lossy");
+        assert_true(s.ledger.layers[0].sqnr_db > 40 && s.ledger.layers[0].sqnr_db < 70);
+        nib__ledger_free(&s.ledger);
+        drop(plain);
+        drop(first);
+        drop(out);
+    }
+}
+
+static int setup(void **state)
+{
+    nib_err err;
+    (void)state;
+    heap = nib__allocator_default();
+    make_directory(root);
+    return nib__pool_open(&pool, 2, &heap, &err) == NIB_OK ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    nib__pool_close(pool);
+    drop_directory(root);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_floats),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
