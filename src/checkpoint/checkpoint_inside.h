@@ -107,5 +107,9 @@ nib_status nib__weight_torchao(const nib_weight_query *q);
 nib_status nib__weight_nibble(const nib_weight_query *q);
 nib_status nib__weight_compressed(const nib_weight_query *q);
 bool nib__weight_is_compressed(const nib_weight_query *q, const nib_tensor *codes);
+nib_status nib__weight_gptq(const nib_weight_query *q);
+bool nib__weight_is_gptq(const nib_weight_query *q, const nib_tensor *codes);
+nib_status nib__weight_awq(const nib_weight_query *q);
+bool nib__weight_is_awq(const nib_weight_query *q, const nib_tensor *codes);
 
 #endif

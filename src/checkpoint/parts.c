@@ -55,6 +55,19 @@ nib_status nib__weight_take_grid(const nib_weight_query *q, const char *suffix, 
     return nib__weight_check_scales(q, suffix);
 }
 
+nib_status nib__weight_take_columns(const nib_weight_query *q, const char *suffix)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *scales = nib__weight_part(q, suffix);
+    const int64_t shape[2] = {nib__scheme_groups(&w->scheme, w->k), w->n};
+    NIB_TRY(nib__weight_expect(q, suffix, scales, NIB_TYPE_NONE, 2, shape));
+    w->scales = scales->data;
+    w->scale_type = scales->type;
+    w->scale_stride_n = 1;
+    w->scale_stride_g = w->n;
+    return nib__weight_check_scales(q, suffix);
+}
+
 nib_status nib__weight_take_zeros(const nib_weight_query *q, const char *suffix)
 {
     nib_weight *w = q->out;

@@ -13,6 +13,8 @@ nib_status nib__weight_take_bytes(const nib_weight_query *q, const char *suffix,
 /* scheme.group and scale_rows are set: scales [ceil(n/scale_rows)][groups], [n] for one per row, or
  * one value. A tensor of U8 counts as one of `type`; NONE: any float. */
 nib_status nib__weight_take_grid(const nib_weight_query *q, const char *suffix, nib_type type);
+/* Scales [groups][n], transposed, of any float type. */
+nib_status nib__weight_take_columns(const nib_weight_query *q, const char *suffix);
 /* Zeros as the grid of scales, where they are stored; a zero of 0 throughout is none. */
 nib_status nib__weight_take_zeros(const nib_weight_query *q, const char *suffix);
 /* The store has packed zeros: none of them may mean something, and then there are none. */

@@ -344,6 +344,8 @@ static const nib_dialect_reader dialects[] = {
     {"nibble", "._weight_qdata", is_nibble, nib__weight_nibble},
     {"torchao", "._weight_qdata", NULL, nib__weight_torchao},
     {"compressed-tensors", ".weight_packed", nib__weight_is_compressed, nib__weight_compressed},
+    {"gptq", ".qweight", nib__weight_is_gptq, nib__weight_gptq},
+    {"awq", ".qweight", nib__weight_is_awq, nib__weight_awq},
     {"compressed-tensors", ".weight", nib__weight_is_compressed, nib__weight_compressed},
     {"safetensors", ".weight", NULL, take_plain},
 };

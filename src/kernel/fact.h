@@ -25,7 +25,8 @@ typedef enum nib_op {
     NIB_OP_ROPE,
     NIB_OP_SWIGLU,
     NIB_OP_ADD,
-    NIB_OP_COPY, /* keys and values into the cache */
+    NIB_OP_COPY,   /* keys and values into the cache */
+    NIB_OP_GATHER, /* columns into the order of a weight's */
     NIB_OP_COUNT
 } nib_op;
 

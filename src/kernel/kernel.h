@@ -55,6 +55,7 @@ typedef union nib_run {
     void (*attn)(const nib_attn *a, int64_t item0, int64_t item1, void *scratch);
     void (*swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1);
     void (*add)(const nib_add *a, int64_t m0, int64_t m1);
+    void (*gather)(const nib_gather *a, int64_t m0, int64_t m1);
 } nib_run;
 
 typedef struct nib_peer {

@@ -123,4 +123,12 @@ typedef struct nib_add {
     int64_t m, width, ldx, ldy;
 } nib_add;
 
+/* out[i][j] = x[i][order[j]]: inputs in the order in which a weight's columns are stored */
+typedef struct nib_gather {
+    const float *x;       /* [m][ldx] */
+    float *out;           /* [m][ldo] */
+    const int32_t *order; /* [width] */
+    int64_t m, width, ldx, ldo;
+} nib_gather;
+
 #endif

@@ -123,19 +123,45 @@ static nib_status check_form(lowering *l, const nib_layer_plan *uses)
     return NIB_OK;
 }
 
-/* A linear layer, and before it the quantizer, unless the previous layer left the same form of the
- * same buffer: q, k and v share one, gate and up another. */
+/* The order of the columns that run, or NULL: a weight that was converted has none. */
+static const int32_t *order_of(const lowering *l, const nib_layer_plan *uses, size_t site)
+{
+    const nib_site *s = &l->net->sites[site];
+    return nib__scheme_equal(&uses->done, &s->stored) ? s->order : NULL;
+}
+
+static bool same_order(const int32_t *a, const int32_t *b, int64_t k)
+{
+    return a == b || (a != NULL && b != NULL && memcmp(a, b, (size_t)k * sizeof *a) == 0);
+}
+
+/* A linear layer, and before it the gather into its act-order and the quantizer, unless the
+ * previous layer left the same form of the same buffer: q, k and v share one, gate and up another.
+ */
 static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buffer to, bool shares)
 {
     const nib_layer_plan *uses = &l->plan->layers[site];
+    const int64_t k = uses->layer->k;
     uint64_t bytes = 0;
     nib_input form;
-    nib__input_place(&form, &uses->done, l->plan->dtype, 1, uses->layer->k, NULL, &bytes);
+    nib__input_place(&form, &uses->done, l->plan->dtype, 1, k, NULL, &bytes);
     if (bytes > l->out->token_bytes[NIB_BUFFER_INPUT])
         l->out->token_bytes[NIB_BUFFER_INPUT] = bytes;
     NIB_TRY(check_form(l, uses));
     const nib_node *last = &l->out->nodes[l->out->count - 1];
-    if (!shares || !same_form(last->uses, uses))
+    const int32_t *order = order_of(l, uses, site);
+    const bool ordered = shares && last->uses->layer->k == k &&
+                         same_order(order, order_of(l, last->uses, last->site), k);
+    const bool formed = ordered && same_form(last->uses, uses);
+    if (order != NULL && !ordered)
+        NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_GATHER,
+                                     .site = site,
+                                     .from = from,
+                                     .to = NIB_BUFFER_GATHERED,
+                                     .width = k}));
+    if (order != NULL)
+        from = NIB_BUFFER_GATHERED;
+    if (!formed)
         NIB_TRY(add(l, (nib_node){.op = NIB_OP_QUANT,
                                   .uses = uses,
                                   .site = site,
@@ -215,6 +241,7 @@ static void size_buffers(nib_lowered *out, const nib_config *c, int64_t vocab)
         [NIB_BUFFER_ATTN] = q,
         [NIB_BUFFER_GATE] = c->ffn,
         [NIB_BUFFER_UP] = c->ffn,
+        [NIB_BUFFER_GATHERED] = nib__max(nib__max(c->width, c->ffn), q),
         [NIB_BUFFER_LOGITS] = vocab,
     };
     for (int i = 0; i < NIB_BUFFER_COUNT; i++) {
@@ -228,7 +255,7 @@ nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers
 {
     const nib_config *c = &net->config;
     lowering l = {.net = net, .plan = plan, .arena = arena, .out = out, .err = err};
-    enum { NODES_PER_LAYER = 24, NODES_AROUND = 8 };
+    enum { NODES_PER_LAYER = 32, NODES_AROUND = 8 };
     l.capacity = (size_t)(c->layers * NODES_PER_LAYER + NODES_AROUND);
     *out = (nib_lowered){.nodes = nib__arena_take(arena, l.capacity, sizeof *out->nodes)};
     if (!out->nodes)

@@ -19,7 +19,8 @@ typedef enum nib_buffer {
     NIB_BUFFER_ATTN,
     NIB_BUFFER_GATE,
     NIB_BUFFER_UP,
-    NIB_BUFFER_INPUT, /* activations in the form of the next linear rows */
+    NIB_BUFFER_GATHERED, /* the inputs of a weight in act-order */
+    NIB_BUFFER_INPUT,    /* activations in the form of the next linear rows */
     NIB_BUFFER_LOGITS,
     NIB_BUFFER_COUNT
 } nib_buffer;
@@ -28,10 +29,10 @@ typedef struct nib_node {
     nib_op op;
     const nib_kernel *row;      /* all but LINEAR and QUANT */
     const nib_layer_plan *uses; /* LINEAR, QUANT: rows by m */
-    size_t site;                /* LINEAR, QUANT: whose weight; also EMBED */
+    size_t site;                /* LINEAR, QUANT, GATHER: whose weight; also EMBED */
     int64_t layer;              /* decoder layer: cache, norm */
     nib_buffer from, other, to;
-    int64_t width;          /* NORM: of a row; ROPE: heads; ADD, SWIGLU: columns */
+    int64_t width;          /* NORM: of a row; ROPE: heads; ADD, SWIGLU, GATHER: columns */
     int64_t rows_per_token; /* NORM: heads for q and k norms, else 1 */
     const float *weight;    /* NORM */
     bool wanted_only;       /* only slots whose logits are wanted, from here on */

@@ -117,9 +117,22 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
     s->n = w.n;
     s->bias = w.bias != NULL;
     s->stored = w.scheme;
+    s->order = w.order;
     s->scale_type = w.scales ? w.scale_type : NIB_TYPE_NONE;
     s->zero_type = w.zeros ? w.zero_type : NIB_TYPE_NONE;
     return NIB_OK;
+}
+
+static void note_order(nib_network *net)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < net->site_count; i++)
+        count += net->sites[i].order != NULL;
+    if (count != 0)
+        nib__ledger_add_note(&net->notes, "act-order",
+                             "%zu weights have their columns in act-order; their inputs are put "
+                             "into it first, once for layers that share it",
+                             count);
 }
 
 /* What config.json and the weights say of each other besides shapes: whether they are quantized,
@@ -250,6 +263,7 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
     find_tie(net);
     for (size_t i = 0; i < net->site_count; i++)
         NIB_TRY(check_site(net, &net->sites[i], err));
+    note_order(net);
     return check_agreement(net, err);
 }
 

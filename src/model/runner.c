@@ -158,6 +158,7 @@ static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
     case NIB_OP_COPY: p->row->run.store_kv(p->args, begin, end); break;
     case NIB_OP_SWIGLU: p->row->run.swiglu(p->args, begin, end); break;
     case NIB_OP_ADD: p->row->run.add(p->args, begin, end); break;
+    case NIB_OP_GATHER: p->row->run.gather(p->args, begin, end); break;
     default: break;
     }
 }
@@ -326,6 +327,18 @@ static void run_add(nib_runner *r, const nib_node *node, int64_t m)
     run_rows(r, node->row, &args, m);
 }
 
+static void run_gather(nib_runner *r, const nib_node *node, int64_t m)
+{
+    const nib_gather args = {.x = values(r, node->from),
+                             .out = values(r, node->to),
+                             .order = r->net->sites[node->site].order,
+                             .m = m,
+                             .width = node->width,
+                             .ldx = r->ops.ld[node->from],
+                             .ldo = r->ops.ld[node->to]};
+    run_rows(r, node->row, &args, m);
+}
+
 static void run_node(nib_runner *r, const nib_node *node, int64_t m)
 {
     switch (node->op) {
@@ -335,6 +348,7 @@ static void run_node(nib_runner *r, const nib_node *node, int64_t m)
     case NIB_OP_COPY: run_store_kv(r, node, m); break;
     case NIB_OP_SWIGLU: run_swiglu(r, node, m); break;
     case NIB_OP_ADD: run_add(r, node, m); break;
+    case NIB_OP_GATHER: run_gather(r, node, m); break;
     case NIB_OP_ATTN: run_attn(r, node, m); break;
     case NIB_OP_QUANT: run_quant(r, node, m); break;
     case NIB_OP_LINEAR: run_linear(r, node, m); break;

@@ -169,11 +169,15 @@ static void job_pack(void *ctx, int worker, int64_t begin, int64_t end)
                            nib__min(l->first + end * step, l->out->w.n));
 }
 
-/* Pages of the file come back when a row of an embedding is looked up. */
+/* Pages of the file come back when a row of an embedding is looked up. Where rows do not lie by
+ * themselves, all go with the last. */
 static void release_stored(const loading *l, int64_t first, int64_t count)
 {
     const uint64_t row = nib__weight_row_bytes(&l->from);
-    if (l->from.rows == NULL)
+    if (row == 0 && first + count == l->from.n)
+        nib__checkpoint_release(l->net->checkpoint, l->from.codes,
+                                nib__weight_code_bytes(&l->from));
+    else if (l->from.rows == NULL)
         nib__checkpoint_release(l->net->checkpoint,
                                 (const uint8_t *)l->from.codes + (uint64_t)first * row,
                                 (uint64_t)count * row);

@@ -46,9 +46,9 @@ static const char *const type_words[] = {
     "q5_0", "q5_1", "q8_0", "q2k",   "q3k",   "q4k",   "q5k", "q6k",   "iq4nl",
 };
 static const char *const op_words[] = {
-    "linear_experts", "linear_dx", "linear_dw", "linear", "quant", "dequant",
-    "pack",           "embed",     "attn",      "norm",   "rope",  "softmax",
-    "swiglu",         "add",       "copy",      "sample", "xent",  "adamw",
+    "linear_experts", "linear_dx", "linear_dw", "linear", "quant",   "dequant", "pack",
+    "embed",          "attn",      "norm",      "rope",   "softmax", "swiglu",  "add",
+    "copy",           "sample",    "xent",      "adamw",  "gather",
 };
 static const char *const target_words[] = {
     "ref",  "avx512vnni", "avx512bf16", "avx512", "avx2",       "neon",

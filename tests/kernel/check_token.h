@@ -113,6 +113,43 @@ static bool check_add(verdict *v, const nib_kernel *row, const nib_kernel *ref, 
     return check_results(v, &m, want, got, parts, "row by row");
 }
 
+/* ---- gather ---- */
+
+static result run_gather(const nib_kernel *row, memory *m, nib_gather a, int64_t part)
+{
+    const int64_t count = a.m * a.ldo;
+    a.out = take(m, (size_t)count * sizeof *a.out);
+    for (int64_t i = 0; i < a.m; i += part)
+        row->run.gather(&a, i, nib__min(a.m, i + part));
+    return (result){a.out, count};
+}
+
+static bool check_gather(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                         int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    int32_t *order = take(&m, (size_t)width * sizeof *order);
+    for (int64_t j = 0; j < width; j++) { /* a random permutation, grown by one */
+        const int64_t at = below(r, j + 1);
+        order[j] = order[at];
+        order[at] = (int32_t)j;
+    }
+    nib_gather a = {.ldx = width + below(r, 3),
+                    .ldo = width + below(r, 3),
+                    .m = rows,
+                    .width = width,
+                    .order = order};
+    a.x = floats(&m, rows * a.ldx, r, class);
+    const result want = run_gather(ref, &m, a, rows), got = run_gather(row, &m, a, rows);
+    const result parts = run_gather(row, &m, a, 1);
+    bool right = true;
+    for (int64_t i = 0; i < rows && right; i++)
+        for (int64_t j = 0; j < width && right; j++)
+            right = memcmp(&got.values[i * a.ldo + j], &a.x[i * a.ldx + order[j]], 4) == 0;
+    right = right || broken(v, "a value is not the one that the order names");
+    return check_results(v, &m, want, got, parts, "row by row") && right;
+}
+
 /* ---- rope ---- */
 
 static result run_rope(const nib_kernel *row, memory *m, nib_rope a, const float *start,
@@ -303,6 +340,7 @@ static token_check token_check_of(nib_op op)
     case NIB_OP_NORM: return check_norm;
     case NIB_OP_SWIGLU: return check_swiglu;
     case NIB_OP_ADD: return check_add;
+    case NIB_OP_GATHER: return check_gather;
     case NIB_OP_ROPE: return check_rope;
     case NIB_OP_EMBED: return check_embed;
     case NIB_OP_COPY: return check_store;

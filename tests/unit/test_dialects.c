@@ -5,6 +5,7 @@
  * named.
  */
 #include "checkpoint_build.h"
+#include "kernel.h"
 
 #include <math.h>
 
@@ -50,6 +51,26 @@ static void expect_rows(const nib_weight *w, const golden *g, const uint8_t *val
     }
 }
 
+/* A row in plain C takes the weight with activations of each type. */
+static void expect_rows_here(const char *module, const nib_weight *w)
+{
+    static const nib_type inputs[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
+    for (size_t i = 0; i < COUNT(inputs); i++) {
+        nib_query query = {.fact = {[NIB_FACT_OP] = NIB_OP_LINEAR,
+                                    [NIB_FACT_CODE] = w->scheme.code,
+                                    [NIB_FACT_ACT] = w->scheme.act,
+                                    [NIB_FACT_INPUT] = inputs[i],
+                                    [NIB_FACT_DEVICE] = NIB_DEVICE_CPU}};
+        bool found = false;
+        for (size_t row = 0; row < nib__kernel_count() && !found; row++)
+            found = nib__kernel_is_ref(nib__kernel_at(row)) &&
+                    nib__kernel_built(nib__kernel_at(row)) &&
+                    nib__kernel_keyed(nib__kernel_at(row), &query);
+        if (!found)
+            fail_msg("%s: no row takes it with %s", module, nib__type_name(inputs[i]));
+    }
+}
+
 static void expect_golden(const nib_checkpoint *cp, const char *dialect, const golden *g,
                           const uint8_t *values)
 {
@@ -65,6 +86,7 @@ static void expect_golden(const nib_checkpoint *cp, const char *dialect, const g
     assert_int_equal(w.bias != NULL, g->bias);
     assert_int_equal(nib__weight_check_codes(&w, g->module, &err), NIB_OK);
     expect_rows(&w, g, values);
+    expect_rows_here(g->module, &w);
 }
 
 static void expect_all(const char *name, const char *dialect, const golden *list, size_t count)
@@ -102,6 +124,21 @@ static void test_compressed_golden(void **state)
         {"nvfp4", "nvfp4", 11, 64, 1, true},
     };
     expect_all("compressed", "compressed-tensors", list, COUNT(list));
+}
+
+static void test_gptq_golden(void **state)
+{
+    (void)state;
+    static const golden first[] = {
+        {"order", "int4wo-g32-intzero", 24, 96, 1, true},
+        {"plain", "int4wo-g32-sym", 16, 64, 1, true},
+        {"short", "int4wo-g32-intzero", 11, 75, 1, true},
+    };
+    static const golden second[] = {{"row", "int8wo-asym", 12, 64, 1, true}};
+    static const golden awq[] = {{"m", "int4wo-g32-intzero", 24, 96, 1, true}};
+    expect_all("gptq", "gptq", first, COUNT(first));
+    expect_all("gptq8", "gptq", second, COUNT(second));
+    expect_all("awq", "awq", awq, COUNT(awq));
 }
 
 /* ---- what is wrong ---- */
@@ -344,6 +381,95 @@ static void test_compressed_config(void **state)
         expect(rows[i].config, parts, COUNT(parts), rows[i].status, rows[i].fragment);
 }
 
+#define GPTQ_CONFIG(rest)                                                                          \
+    "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4," rest "}}"
+
+static void test_gptq_hostile(void **state)
+{
+    (void)state;
+    static const char config[] = GPTQ_CONFIG("\"group_size\":8,\"desc_act\":true");
+    static const int32_t order[16] = {1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0},
+                         beyond[16] = {0, 0, 9}, uneven[16] = {0, 0, 1};
+    static const int64_t wide[16] = {1, 1, 1, 1, 1, 1, 1, 1};
+    static const part parts[] = {
+        {"m.qweight", "I32", 2, {2, 3}, NULL}, {"m.qzeros", "I32", 2, {2, 1}, NULL},
+        {"m.scales", "F32", 2, {2, 3}, ones},  {"m.g_idx", "I32", 1, {16}, order},
+        {"m.bias", "F16", 1, {3}, NULL},
+    };
+    static const change changes[] = {
+        {0, {NULL}, NIB_BAD_INPUT, "m.weight: the checkpoint has no such tensor"},
+        {0, {"m.qweight", "I32", 2, {3, 3}, NULL}, NIB_BAD_INPUT, "expected [2, 3]"},
+        {0, {"m.qweight", "I32", 1, {6}, NULL}, NIB_BAD_INPUT, "has not two dimensions"},
+        {0, {"m.qweight", "I32", 2, {0, 3}, NULL}, NIB_BAD_INPUT, "empty"},
+        {0, {"m.qweight", "U8", 2, {2, 3}, NULL}, NIB_BAD_INPUT, "expected I32"},
+        {1, {NULL}, NIB_BAD_INPUT, "m.qzeros: the tensor is missing"},
+        {1, {"m.qzeros", "I32", 2, {1, 1}, NULL}, NIB_BAD_INPUT, "expected [2, 1]"},
+        {1, {"m.qzeros", "F32", 2, {2, 1}, NULL}, NIB_BAD_INPUT, "expected I32"},
+        {2, {NULL}, NIB_BAD_INPUT, "m.scales: the tensor is missing"},
+        {2, {"m.scales", "F32", 2, {3, 2}, ones}, NIB_BAD_INPUT, "expected [2, 3]"},
+        {2, {"m.scales", "F32", 2, {2, 3}, not_finite}, NIB_BAD_INPUT, "scale at row 0, group 1"},
+        {2, {"m.scales", "I32", 2, {2, 3}, NULL}, NIB_BAD_INPUT, "scales are F32"},
+        {3, {NULL}, NIB_OK, ""},
+        {3, {"m.g_idx", "I64", 1, {16}, wide}, NIB_OK, ""},
+        {3, {"m.g_idx", "F16", 1, {16}, NULL}, NIB_BAD_INPUT, "are I32 or I64"},
+        {3,
+         {"m.g_idx", "I32", 1, {16}, beyond},
+         NIB_BAD_INPUT,
+         "input 2 into group 9; there are 2"},
+        {3, {"m.g_idx", "I32", 1, {16}, uneven}, NIB_UNSUPPORTED, "15 inputs into group 0"},
+        {3, {"m.g_idx", "I32", 1, {17}, NULL}, NIB_BAD_INPUT, "expected [3, 3]"},
+        {3, {"m.g_idx", "I32", 2, {4, 4}, order}, NIB_BAD_INPUT, "m.g_idx: has shape [4, 4]"},
+        {4, {"m.bias", "F16", 1, {2}, NULL}, NIB_BAD_INPUT, "m.bias: has shape [2]"},
+    };
+    static const struct {
+        const char *config;
+        nib_status status;
+        const char *fragment;
+    } configs[] = {
+        {GPTQ_CONFIG("\"group_size\":4"), NIB_BAD_INPUT, "expected [4, 3]"},
+        {GPTQ_CONFIG("\"group_size\":0"), NIB_BAD_INPUT, "group_size is 0"},
+        {GPTQ_CONFIG("\"group_size\":-2"), NIB_BAD_INPUT, "group_size is -2"},
+        {GPTQ_CONFIG("\"group_size\":8,\"bits\":3"), NIB_UNSUPPORTED, "GPTQ with 3 bits"},
+        {GPTQ_CONFIG("\"group_size\":8,\"bits\":2"), NIB_UNSUPPORTED, "GPTQ with 2 bits"},
+        {GPTQ_CONFIG("\"group_size\":8,\"bits\":8"), NIB_BAD_INPUT, "expected [4, 3]"},
+        {GPTQ_CONFIG("\"group_size\":8,\"checkpoint_format\":\"marlin\""), NIB_UNSUPPORTED,
+         "checkpoint_format \"marlin\""},
+        {GPTQ_CONFIG("\"group_size\":8,\"is_marlin_format\":true"), NIB_UNSUPPORTED, "marlin"},
+        {GPTQ_CONFIG("\"group_size\":8,\"pack_dtype\":\"int16\""), NIB_UNSUPPORTED, "int16"},
+        {GPTQ_CONFIG("\"group_size\":8,\"dynamic\":{\"+:.*\":{\"bits\":8}}"), NIB_UNSUPPORTED,
+         "settings of their own"},
+        {GPTQ_CONFIG("\"group_size\":8,\"dynamic\":{\"-:.*head\":{}}"), NIB_OK, ""},
+        {"{}", NIB_UNSUPPORTED, "GPTQ or AWQ"},
+    };
+    expect_changes(config, parts, COUNT(parts), changes, COUNT(changes));
+    for (size_t i = 0; i < COUNT(configs); i++)
+        expect(configs[i].config, parts, COUNT(parts), configs[i].status, configs[i].fragment);
+}
+
+static void test_awq_hostile(void **state)
+{
+    (void)state;
+#define AWQ_CONFIG(rest)                                                                           \
+    "{\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":8" rest "}}"
+    static const part parts[] = {{"m.qweight", "I32", 2, {16, 2}, NULL},
+                                 {"m.qzeros", "I32", 2, {2, 2}, NULL},
+                                 {"m.scales", "F32", 2, {2, 16}, ones}};
+    static const change changes[] = {
+        {0, {"m.qweight", "I32", 2, {16, 3}, NULL}, NIB_BAD_INPUT, "expected [2, 24]"},
+        {0, {"m.qweight", "I32", 2, {0, 2}, NULL}, NIB_BAD_INPUT, "empty"},
+        {0, {"m.qweight", "I16", 2, {16, 2}, NULL}, NIB_BAD_INPUT, "expected I32"},
+        {1, {NULL}, NIB_BAD_INPUT, "m.qzeros: the tensor is missing"},
+        {1, {"m.qzeros", "I32", 2, {2, 1}, NULL}, NIB_BAD_INPUT, "expected [2, 2]"},
+        {2, {NULL}, NIB_BAD_INPUT, "m.scales: the tensor is missing"},
+        {2, {"m.scales", "F32", 2, {1, 16}, ones}, NIB_BAD_INPUT, "expected [2, 16]"},
+    };
+    expect_changes(AWQ_CONFIG(""), parts, COUNT(parts), changes, COUNT(changes));
+    expect(AWQ_CONFIG(",\"version\":\"GEMM\""), parts, COUNT(parts), NIB_OK, "");
+    expect(AWQ_CONFIG(",\"version\":\"gemv\""), parts, COUNT(parts), NIB_UNSUPPORTED,
+           "AWQ's version \"gemv\" is not read here");
+    expect(AWQ_CONFIG(",\"w_bit\":8"), parts, COUNT(parts), NIB_UNSUPPORTED, "AWQ with 8 bits");
+}
+
 /* ---- what is said ---- */
 
 static void test_unread_methods(void **state)
@@ -439,10 +565,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compressed_golden),
+        cmocka_unit_test(test_gptq_golden),
         cmocka_unit_test(test_compressed_packed_hostile),
         cmocka_unit_test(test_compressed_bytes_hostile),
         cmocka_unit_test(test_compressed_float_hostile),
         cmocka_unit_test(test_compressed_config),
+        cmocka_unit_test(test_gptq_hostile),
+        cmocka_unit_test(test_awq_hostile),
         cmocka_unit_test(test_unread_methods),
         cmocka_unit_test(test_foreign_weights),
         cmocka_unit_test(test_said),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rows of the operations that work token by token: embedding look-up, norm, rope, swiglu, residual
- * add, and storing keys and values. The plain C of norm, rope, swiglu and add is token_body.h, as
- * for every other instruction set; look-up and store move data and have one version.
+ * add, storing keys and values, and putting inputs into act-order. The plain C of norm, rope, swiglu and add is token_body.h, as
+ * for every other instruction set; look-up, store and gather move data and have one version.
  */
 #include "token_rows.h"
 
@@ -56,6 +56,13 @@ static void store_kv_ref(const nib_store_kv *a, int64_t m0, int64_t m1)
     }
 }
 
+static void gather_ref(const nib_gather *a, int64_t m0, int64_t m1)
+{
+    for (int64_t m = m0; m < m1; m++)
+        for (int64_t j = 0; j < a->width; j++)
+            a->out[m * a->ldo + j] = a->x[m * a->ldx + a->order[j]];
+}
+
 #define ROW(kernel, operation, target, rank_, conditions, ref, member, function, words)            \
     {                                                                                              \
         .name = #kernel "__" #target, .op = NIB_OP_##operation, .code = NIB_ANY, .act = NIB_ANY,   \
@@ -92,6 +99,8 @@ static const nib_kernel rows[] = {
         "copies rows of the table, dequantized to f32"),
     ROW(copy_f32, COPY, ref, 90, NIB_NO_CONDS, NULL, store_kv, store_kv_ref,
         "rounds keys and values into the cache"),
+    ROW(gather_f32, GATHER, ref, 90, NIB_NO_CONDS, NULL, gather, gather_ref,
+        "puts inputs into the order of a weight's columns (act-order)"),
 };
 
 const nib_family nib__family_token = {rows, COUNT(rows)};
