@@ -88,6 +88,7 @@ refused 3 't/config.json: *' plan t
 : >t/config.json
 refused 3 't/config.json: *' plan t
 config 't: model.layers.4.input_layernorm.weight is stored, but num_hidden_layers in config.json is 4' 's/"num_hidden_layers": 5/"num_hidden_layers": 4/'
+config 't: config.json has a quantization_config, but no weight is stored quantized; *' 's/"vocab_size"/"quantization_config": {"quant_method": "torchao"}, "vocab_size"/'
 config 't/config.json: quantization_config: quant_method "bitsandbytes" is not read here; *' 's/"vocab_size"/"quantization_config": {"quant_method": "bitsandbytes"}, "vocab_size"/'
 config 't: config.json has a quantization_config, but no weight is stored quantized; *' 's/"vocab_size"/"quantization_config": {"quant_method": "torchao"}, "vocab_size"/'
 cp m/config.json t

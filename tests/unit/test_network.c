@@ -347,7 +347,7 @@ static void test_config_against_tensors(void **state)
         {"qwen2", "\"num_hidden_layers\": 3", "model.layers.2.self_attn.q_proj"},
         {"qwen2", "\"num_hidden_layers\": 1",
          "is stored, but num_hidden_layers in config.json is 1"},
-        {"qwen2", "\"quantization_config\": {\"quant_method\": \"bitsandbytes\"}",
+        {"qwen2", "\"quantization_config\": {\"quant_method\": \"torchao\"}",
          "has a quantization_config, but no weight is stored quantized"},
         {"qwen2", "\"hidden_size\": 96", "[257][64], but config.json implies [257][96]"},
         {"qwen2", "\"intermediate_size\": 139", "[140][64], but config.json implies [139][64]"},
