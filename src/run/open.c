@@ -4,6 +4,8 @@
  */
 #include "library.h"
 
+#include "gguf_vocab.h"
+
 #include <inttypes.h>
 #include <sys/resource.h>
 
@@ -55,24 +57,45 @@ nib_status nib__model_runs(const nib_model *model, nib_err *err)
                      model->net.directory);
 }
 
+/* A tokenizer.json, with what lies beside it, or a GGUF. *shown: the file, for messages. */
+static nib_status open_tokenizer_at(nib_model *m, const char *at, const char **shown, nib_err *err)
+{
+    const nib_allocator *a = &m->engine->allocator;
+    const bool directory = nib__path_kind(at) == NIB_PATH_DIRECTORY;
+    const char *file = directory ? nib__path_join(&m->net.arena, at, "tokenizer.json") : at;
+    const char *config =
+        directory ? nib__path_join(&m->net.arena, at, "tokenizer_config.json") : NULL;
+    if (!file || (directory && !config))
+        return nib__fail_memory(err, strlen(at), "a path");
+    *shown = file;
+    if (nib__path_kind(file) == NIB_PATH_NONE)
+        return nib__fail(err, NIB_IO,
+                         "%s: there is no tokenizer; name one with --tokenizer FILE or DIR", file);
+    if (nib__gguf_begins(file))
+        return nib__gguf_tokenizer_open(&m->tokenizer, file, a, err);
+    if (config && nib__path_kind(config) != NIB_PATH_FILE)
+        config = NULL;
+    return nib__tokenizer_open(&m->tokenizer, file, config, a, err);
+}
+
+/* The one that was named, the one inside the file, or the one beside it. */
+static nib_status open_tokenizer(nib_model *m, const char **shown, nib_err *err)
+{
+    const nib_checkpoint *cp = m->net.checkpoint;
+    const nib_gguf *gguf = cp ? nib__checkpoint_gguf(cp) : NULL;
+    if (m->tokenizer_path || !gguf || !nib__gguf_find(gguf, "tokenizer.ggml.model"))
+        return open_tokenizer_at(m, m->tokenizer_path ? m->tokenizer_path : m->net.directory, shown,
+                                 err);
+    *shown = nib__checkpoint_path(cp);
+    return nib__gguf_tokenizer(&m->tokenizer, gguf, &m->engine->allocator, err);
+}
+
 nib_status nib__model_tokenizer(nib_model *m, const nib_tokenizer **out, nib_err *err)
 {
     NIB_TRY(nib__model_runs(m, err));
     if (!m->tokenizer) {
-        const char *at = m->tokenizer_path ? m->tokenizer_path : m->net.directory;
-        const bool directory = nib__path_kind(at) == NIB_PATH_DIRECTORY;
-        const char *file = directory ? nib__path_join(&m->net.arena, at, "tokenizer.json") : at;
-        const char *config =
-            directory ? nib__path_join(&m->net.arena, at, "tokenizer_config.json") : NULL;
-        if (!file || (directory && !config))
-            return nib__fail_memory(err, strlen(at), "a path");
-        if (nib__path_kind(file) == NIB_PATH_NONE)
-            return nib__fail(err, NIB_IO,
-                             "%s: there is no tokenizer; name one with --tokenizer FILE or DIR",
-                             file);
-        if (config && nib__path_kind(config) != NIB_PATH_FILE)
-            config = NULL;
-        NIB_TRY(nib__tokenizer_open(&m->tokenizer, file, config, &m->engine->allocator, err));
+        const char *shown = NULL;
+        NIB_TRY(open_tokenizer(m, &shown, err));
         const int64_t ids = nib__tokenizer_vocab_size(m->tokenizer),
                       rows =
                           nib__min(nib__network_embed(&m->net)->n, nib__network_head(&m->net)->n);
@@ -82,7 +105,7 @@ nib_status nib__model_tokenizer(nib_model *m, const nib_tokenizer **out, nib_err
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: the tokenizer has ids up to %" PRId64
                              ", but the model has %" PRId64 " tokens; is it another model's?",
-                             file, ids - 1, rows);
+                             shown, ids - 1, rows);
         }
     }
     *out = m->tokenizer;

@@ -325,7 +325,9 @@ static nib_status merges_into(reader *r, uint32_t id, uint32_t rank)
 
 /* SentencePiece merges, of all neighbours, those that make the piece of the highest score, leftmost
  * first. So the merges into a piece have the piece's place by score as their rank, and pieces of
- * one score have one rank. */
+ * one score have one rank. Where all have one score, a converter that had none wrote it (-1000 by
+ * llama.cpp's, from a tokenizer.json); then the ids tell, as trainers number pieces as they come to
+ * be merged. */
 static nib_status merge_by_scores(reader *r)
 {
     const nib_vocab_source *s = r->source;
@@ -344,8 +346,9 @@ static nib_status merge_by_scores(reader *r)
         list[count++] = (scored){s->scores[i], (uint32_t)i};
     }
     qsort(list, count, sizeof *list, by_score);
+    const bool unscored = count != 0 && list[0].score == list[count - 1].score;
     for (size_t i = 0, rank = 0; i < count; i++) {
-        rank = i != 0 && list[i].score == list[i - 1].score ? rank : i;
+        rank = !unscored && i != 0 && list[i].score == list[i - 1].score ? rank : i;
         NIB_TRY(merges_into(r, list[i].id, (uint32_t)rank));
     }
     return NIB_OK;

@@ -203,6 +203,25 @@ static void test_pieces_by_merges(void **state)
     expect_source(s, "aba", 0, "6 4 8");
 }
 
+/* A converter that had no scores wrote one for all: ids tell the order. */
+static void test_no_scores(void **state)
+{
+    static const float scores[] = {-1000, -1000, -1000, -1000, -1000, -1000, -1000, -1000, -1000};
+    static const nib_vocab_text tokens[] = {
+        TEXT("<unk>"), TEXT("<s>"), TEXT("</s>"), TEXT("a"),  TEXT("b"),
+        TEXT("c"),     TEXT("bc"),  TEXT("ab"),   TEXT("ca"),
+    };
+    nib_vocab_source s = pieces();
+    (void)state;
+    s.scores = scores;
+    s.score_count = COUNT(scores);
+    s.types = NULL;
+    s.tokens = tokens;
+    s.token_count = COUNT(tokens);
+    s.add_space_prefix = NIB_SAID_NO;
+    expect_source(s, "abca", 0, "3 6 3"); /* leftmost first would be 7 8 */
+}
+
 /* A word that is a token is taken whole by Llama 3's, and merged together by GPT-2's. */
 static void test_flags_of_pre(void **state)
 {
@@ -456,14 +475,14 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_no_types),     cmocka_unit_test(test_pieces_by_merges),
-        cmocka_unit_test(test_flags_of_pre), cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_verbatim),     cmocka_unit_test(test_models),
-        cmocka_unit_test(test_pre),          cmocka_unit_test(test_arrays),
-        cmocka_unit_test(test_tokens),       cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_merges),       cmocka_unit_test(test_normalizers),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_bytes),       cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_no_types),    cmocka_unit_test(test_pieces_by_merges),
+        cmocka_unit_test(test_no_scores),   cmocka_unit_test(test_flags_of_pre),
+        cmocka_unit_test(test_twice),       cmocka_unit_test(test_verbatim),
+        cmocka_unit_test(test_models),      cmocka_unit_test(test_pre),
+        cmocka_unit_test(test_arrays),      cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_ids),         cmocka_unit_test(test_merges),
+        cmocka_unit_test(test_normalizers), cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,11 @@
 
 DATA is the folder that NIBBLE_TEST_DATA names; OUT, outside the tree, gets llama-bpe/tokenizer.json (Llama
 3's vocabulary), qwen2/tokenizer.json and llama2/tokenizer.json (the file in DATA with three merges that
-contain spaces written as pairs, so that Hugging Face's tokenizers accepts it). test_tokenizer reads OUT
-through NIBBLE_TOKENIZERS. The standard library is enough.
+contain spaces written as pairs, so that Hugging Face's tokenizers accepts it). Where PyPI's gguf is there, the
+first two get a vocab.gguf of the same vocabulary beside them. test_tokenizer_golden and test_gguf_vocab read OUT
+through NIBBLE_TOKENIZERS. Without GGUFs the standard library is enough.
 """
+import importlib.util
 import json
 import pathlib
 import sys
@@ -89,6 +91,31 @@ def llama2(data):
     return whole
 
 
+def write_gguf(path, whole, architecture, pre):
+    """As llama.cpp's converter has it: every id a token, the ids between them unused ones."""
+    import gguf
+    vocab = whole["model"]["vocab"]
+    extra = {t["id"]: t for t in whole["added_tokens"]}
+    by_id = {i: token for token, i in vocab.items()}
+    count = max(list(by_id) + list(extra)) + 1
+    types = [(3 if extra[i]["special"] else 4) if i in extra else 1 if i in by_id else 5 for i in range(count)]
+    w = gguf.GGUFWriter(path, architecture)
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre(pre)
+    w.add_token_list([extra[i]["content"] if i in extra else by_id.get(i, f"[PAD{i}]") for i in range(count)])
+    w.add_token_types(types)
+    w.add_token_merges(whole["model"]["merges"])
+    bos = {"llama-bpe": 128000}.get(pre)
+    if bos:
+        w.add_bos_token_id(bos)
+    w.add_add_bos_token(bos is not None)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    print(path)
+
+
 def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
@@ -96,9 +123,12 @@ def main():
     for name, build in (("llama-bpe", llama3), ("qwen2", qwen2), ("llama2", llama2)):
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(build(data), ensure_ascii=False, indent=2)
+        whole = build(data)
+        text = json.dumps(whole, ensure_ascii=False, indent=2)
         (folder / "tokenizer.json").write_text(text + "\n", encoding="utf-8")
         print(folder / "tokenizer.json")
+        if name != "llama2" and importlib.util.find_spec("gguf"):
+            write_gguf(folder / "vocab.gguf", whole, "llama" if name == "llama-bpe" else name, name)
 
 
 if __name__ == "__main__":

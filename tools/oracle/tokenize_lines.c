@@ -3,13 +3,14 @@
  * For tools/oracle/tokenizer_diff.py: encodes and decodes what comes on standard input.
  *
  *   tokenize_lines TOKENIZER.json TOKENIZER_CONFIG.json|- FLAGS [REPEAT]
+ *   tokenize_lines MODEL.gguf - FLAGS [REPEAT]
  *
  * Input is records of "SIZE\n" and SIZE bytes. For each, output is the ids on one line (or "! " and
  * the error), then the decoded text, special tokens left out, in the same form as the input. With
  * REPEAT, one record is encoded so many times, and the time of opening and the rate of encoding are
  * all that is written.
  */
-#include "tokenizer.h"
+#include "gguf_vocab.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -83,12 +84,17 @@ int main(int argc, char **argv)
     nib_tokenizer *t = NULL;
     size_t size;
     if (argc < 4) {
-        fprintf(stderr, "usage: tokenize_lines TOKENIZER.json CONFIG.json|- FLAGS [REPEAT]\n");
+        fprintf(stderr, "usage: tokenize_lines TOKENIZER.json|MODEL.gguf CONFIG.json|- FLAGS "
+                        "[REPEAT]\n");
         return 2;
     }
     const clock_t start = clock();
-    if (nib__tokenizer_open(&t, argv[1], strcmp(argv[2], "-") == 0 ? NULL : argv[2], &a, &err) !=
-        NIB_OK) {
+    const nib_status status =
+        nib__gguf_begins(argv[1])
+            ? nib__gguf_tokenizer_open(&t, argv[1], &a, &err)
+            : nib__tokenizer_open(&t, argv[1], strcmp(argv[2], "-") == 0 ? NULL : argv[2], &a,
+                                  &err);
+    if (status != NIB_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 3;
     }
