@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that PyPI's compressed-tensors and torchao load what `nibble convert` writes, and mean the same by it.
+
+    converted_load.py PROGRAM
+
+Small random models (torchao_load.py makes them) are quantized by nibble and converted; what nibble means by the
+result is its conversion to plain f32. Then, per recipe and format:
+  compressed-tensors  AutoModelForCausalLM.from_pretrained decompresses it: every weight and bias equals nibble's,
+                      within the rounding of the type that compressed-tensors decompresses to; of several formats in
+                      one file, compressed-tensors' own decompression of each module
+  8da4w               torchao's Int8DynActInt4WeightLinear takes the state dict strictly, with and without bias:
+                      its codes, scales and zeros give nibble's weights exactly, its forward pass the linear layer's
+                      product within 1e-5
+Prints a line per case; exits 1 if anything differs.
+"""
+import json
+import pathlib
+import sys
+import tempfile
+import warnings
+
+warnings.filterwarnings("ignore")
+import torch
+import transformers
+from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.quantization import QuantizationScheme
+from safetensors.torch import load_file
+from torchao.quantization.linear_quant_modules import Int8DynActInt4WeightLinear
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from torchao_load import models, run
+
+COMPRESSED = ["int4wo-sym", "int4wo-g64-sym", "int8wo", "int8wo-g32", "int8wo-asym", "int8wo-g32-asym", "int8wo-tensor",
+              "int8dq", "8da4w", "fp8wo", "fp8wo-tensor", "fp8dq", "8da4w+head-int8wo"]
+STATE_DICT = ["8da4w", "8da4w-g64", "8da4w-asym", "8da4w+head"]
+ROUNDING = {torch.float32: (1e-7, 0.0), torch.bfloat16: (2.0 ** -7, 0.0), torch.float16: (2.0 ** -10, 2.0 ** -24)}
+
+
+def files_of(folder):
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors.update(load_file(file))
+    return tensors
+
+
+def check_mixed(out, plain):
+    """Several formats in one file, which transformers 5.23 does not take apart: module by module."""
+    config = json.loads((out / "config.json").read_text())["quantization_config"]
+    tensors, count = files_of(out), 0
+    for group in config["config_groups"].values():
+        scheme = QuantizationScheme.model_validate(group)
+        for name in group["targets"]:
+            parts = {k[len(name) + 1:]: v for k, v in tensors.items() if k.startswith(name + ".")}
+            got = BaseCompressor.get_value_from_registry(str(getattr(scheme.format, "value", scheme.format))).decompress(parts, scheme)["weight"]
+            want = plain[name + ".weight"]
+            assert torch.allclose(got.float(), want, rtol=1e-6, atol=0), f"{name}: another weight"
+            count += 1
+    return f"{count} weights, {len(config['config_groups'])} groups"
+
+
+def check_compressed(out, plain, dtype):
+    config = transformers.CompressedTensorsConfig(run_compressed=False)
+    model = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=dtype, quantization_config=config)
+    found = dict(model.state_dict())
+    count = 0
+    for name, want in plain.items():
+        got = found[name]
+        relative, least = ROUNDING[got.dtype]
+        room = relative * want.abs() + least
+        assert got.shape == want.shape, f"{name}: {tuple(got.shape)} is not {tuple(want.shape)}"
+        worst = ((got.float() - want).abs() - room).max().item()
+        assert worst <= 0, f"{name}: {worst:.1e} beyond the rounding of {got.dtype}"
+        assert not name.endswith(".bias") or torch.equal(got, want.to(got.dtype)), f"{name}: another bias"
+        count += name.endswith(".weight") and got.ndim == 2
+    return f"{count} weights"
+
+
+def check_state_dict(out, plain):
+    tensors, count, biases = files_of(out), 0, 0
+    for name in sorted(n[:-7] for n in tensors if n.endswith(".scales")):
+        parts = {k[len(name) + 1:]: v for k, v in tensors.items() if k.startswith(name + ".")}
+        n, k = parts["weight"].shape
+        groups = parts["scales"].shape[1]
+        layer = Int8DynActInt4WeightLinear(k, n, bias="bias" in parts, groupsize=k // groups,
+                                           precision=torch.float32, scales_precision=parts["scales"].dtype)
+        layer.load_state_dict(parts, strict=True, assign=True)
+        blocks = layer.weight.float().reshape(n, groups, -1)
+        weight = ((blocks - layer.zeros.float()[..., None]) * layer.scales.float()[..., None]).reshape(n, k)
+        want = plain[name + ".weight"]
+        assert torch.equal(weight, want), f"{name}: torchao means another weight"
+        x = torch.randint(-100, 100, (5, k)) / 64.0
+        x[:, 0], x[:, 1] = -2.0, 2.0 - 2.0 / 256  # the quantizer's range: -128 to 127 of 1/64 are exact
+        bias = parts["bias"].float() if "bias" in parts else None
+        layer.scales, layer.zeros = layer.scales.float(), layer.zeros.float()
+        if bias is not None:
+            layer.bias = bias
+        scale = ((x.amax(1) - x.amin(1)) / 255)[:, None]
+        zero = (-128 - torch.round(x.amin(1, keepdim=True) / scale)).clamp(-128, 127)
+        q = (torch.round(x / scale) + zero).clamp(-128, 127)
+        product = torch.nn.functional.linear((q - zero) * scale, want, bias)
+        got = layer(x)
+        assert (got - product).abs().max() <= 1e-5 * product.abs().max(), f"{name}: another product"
+        count, biases = count + 1, biases + ("bias" in parts)
+    assert count > 0, "no layer was loaded"
+    return f"{count} layers, {biases} with a bias"
+
+
+def main():
+    program, failed = pathlib.Path(sys.argv[1]).resolve(), 0
+    torch.manual_seed(20261120)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        first, out, floats = folder / "first", folder / "out", folder / "floats"
+        for name, source, dtype in models(folder):
+            for format, recipes in (("compressed-tensors", COMPRESSED), ("8da4w", STATE_DICT)):
+                for recipe in recipes:
+                    try:
+                        if "+head" in recipe and "tied" in name:
+                            continue
+                        run(program, "quantize", source, first, "--recipe", recipe, "--force")
+                        run(program, "convert", first, out, "--format", format, "--force")
+                        run(program, "convert", first, floats, "--format", "safetensors", "--dtype", "f32", "--force")
+                        plain = {k: v.float() for k, v in files_of(floats).items()}
+                        said = (check_state_dict(out, plain) if format == "8da4w"
+                                else check_mixed(out, plain) if "+head-" in recipe
+                                else check_compressed(out, plain, dtype))
+                        print(f"ok    {name:16} {format:18} {recipe:20} {said}")
+                    except Exception as error:
+                        more = getattr(error, "stderr", b"") or b""
+                        print(f"FAIL  {name:16} {format:18} {recipe:20} {type(error).__name__}: {error} {more.decode()}")
+                        failed += 1
+    print(f"{failed} failed")
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
