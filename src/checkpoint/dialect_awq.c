@@ -2,7 +2,7 @@
  *
  * Weights as AutoAWQ's gemm version stores them, 4 bits:
  *
- *   M.qweight  I32 [k][n/8]       unsigned codes along n; nibbles 0 to 7 are outputs 0 2 4 6 1 3 5 7
+ *   M.qweight  I32 [k][n/8]       unsigned codes along n; nibbles 0 to 7: outputs 0 2 4 6 1 3 5 7
  *   M.qzeros   I32 [groups][n/8]  zero points in the same order
  *   M.scales   float [groups][n]
  *

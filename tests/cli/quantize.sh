@@ -69,8 +69,8 @@ check 'verified' nibble verify one.safetensors
 rm ./*.json one.safetensors
 
 # formats, strictness, dry runs
-refused 4 '*torchao'\''s format cannot hold 8da4w-g33 at 224 x 224: k = 224 is no multiple of the group of 33 (36 of 36 layers)*' quantize m x --recipe 8da4w-g33 --format torchao
-refused 4 '*torchao'\''s format cannot hold*' quantize m x --recipe 8da4w-g33 --strict
+refused 4 '*the format torchao cannot hold 8da4w-g33 at 224 x 224: k = 224 is no multiple of the group of 33 (36 of 36 layers)*' quantize m x --recipe 8da4w-g33 --format torchao
+refused 4 '*the format torchao cannot hold*' quantize m x --recipe 8da4w-g33 --strict
 nibble quantize m x --recipe 8da4w-g33 --dry-run >out
 check 'another format is a line' grep -q 'written as nibble, not as torchao' out
 check 'sizes' grep -q '^would write: 7.3 MB -> .* MB (.* %) in 1 file, format nibble' out

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rows of the operations that work token by token: embedding look-up, norm, rope, swiglu, residual
- * add, storing keys and values, and putting inputs into act-order. The plain C of norm, rope, swiglu and add is token_body.h, as
- * for every other instruction set; look-up, store and gather move data and have one version.
+ * add, storing keys and values, and putting inputs into act-order. The plain C of norm, rope,
+ * swiglu and add is token_body.h, as for every other instruction set; look-up, store and gather
+ * move data and have one version.
  */
 #include "token_rows.h"
 
