@@ -6,6 +6,8 @@
 #include "checkpoint_inside.h"
 #include "gguf.h"
 #include "gguf_parts.h"
+#include "renames_meta.h"
+#include "rotary.h"
 #include "safetensors.h"
 #include "shards.h"
 #include "torch_zip.h"
@@ -264,6 +266,19 @@ static nib_status open_parts(nib_checkpoint *cp, const nib_gguf *first, size_t c
     return take_gguf(cp, parsed, err);
 }
 
+/* A file whose names may be Meta's. */
+static nib_status take_named(nib_checkpoint *cp, nib_contents *parsed, const char *path,
+                             nib_err *err)
+{
+    const size_t noted = parsed->note_count;
+    NIB_TRY(nib__meta_translate(&cp->meta_names, parsed, path, &cp->arena, err));
+    for (size_t i = noted; i < parsed->note_count; i++)
+        NIB_TRY(add_note(cp, parsed->notes[i], err));
+    cp->params = cp->meta_names ? parsed->params : NULL;
+    cp->paired = cp->meta_names ? -1 : 0;
+    return merge(cp, parsed, NULL, err);
+}
+
 static nib_status open_single(nib_checkpoint *cp, const char *path, nib_err *err)
 {
     nib_contents parsed = {0};
@@ -271,7 +286,7 @@ static nib_status open_single(nib_checkpoint *cp, const char *path, nib_err *err
     NIB_TRY(take_files(cp, 1, err));
     NIB_TRY(open_file(cp, &parsed, path, err));
     if (parsed.gguf == NULL)
-        return merge(cp, &parsed, NULL, err);
+        return take_named(cp, &parsed, path, err);
     NIB_TRY(nib__gguf_part_count(&parts, parsed.gguf, err));
     return parts == 1 ? take_gguf(cp, &parsed, err) : open_parts(cp, parsed.gguf, parts, err);
 }
@@ -379,7 +394,7 @@ static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_
     bool there[STORED_COUNT];
     char a[NIB_SHOWN];
     int chosen = STORED_COUNT;
-    cp->directory = directory;
+    cp->directory = cp->beside = directory;
     for (int i = STORED_COUNT; i-- > 0;) {
         NIB_TRY(look_for(cp, &there[i], directory, stored_names[i], err));
         chosen = there[i] ? i : chosen;
@@ -419,6 +434,7 @@ static nib_status open_path(nib_checkpoint *cp, nib_err *err)
         return open_index(cp, path, directory, err);
     }
     bool config = false;
+    cp->beside = directory;
     NIB_TRY(look_for(cp, &config, directory, "config.json", err));
     if (config)
         cp->directory = directory;
@@ -489,19 +505,53 @@ static nib_status read_quantization(nib_checkpoint *cp, const char *name, const 
     return NIB_OK;
 }
 
+/* A small file of a directory as text; *text stays NULL if the directory has none. */
+static nib_status read_beside(nib_checkpoint *cp, const char *directory, const char *name,
+                              const char **path, char **text, size_t *size, nib_err *err)
+{
+    *text = NULL;
+    *path = directory == NULL ? "" : nib__path_join(&cp->arena, directory, name);
+    if (*path == NULL)
+        return no_memory(err, directory);
+    if (nib__path_kind(*path) != NIB_PATH_FILE)
+        return NIB_OK;
+    NIB_TRY(nib__file_read(text, size, *path, CONFIG_MAX, &cp->allocator, err));
+    cp->arena.limit += 2 * *size;
+    return NIB_OK;
+}
+
 static nib_status read_config(nib_checkpoint *cp, nib_err *err)
 {
-    char *text = NULL, a[NIB_SHOWN];
+    char *text, a[NIB_SHOWN];
     size_t size = 0;
-    const char *path =
-        cp->directory == NULL ? "" : nib__path_join(&cp->arena, cp->directory, "config.json");
-    if (path == NULL)
-        return no_memory(err, cp->directory);
-    if (nib__path_kind(path) != NIB_PATH_FILE)
+    const char *path;
+    NIB_TRY(read_beside(cp, cp->directory, "config.json", &path, &text, &size, err));
+    if (text == NULL)
         return NIB_OK;
-    NIB_TRY(nib__file_read(&text, &size, path, CONFIG_MAX, &cp->allocator, err));
-    cp->arena.limit += size;
-    const nib_status status = read_quantization(cp, shown(a, path), text, size, err);
+    nib_status status = read_quantization(cp, shown(a, path), text, size, err);
+    if (status == NIB_OK && cp->meta_names)
+        status = nib__rotary_find(cp, shown(a, path), text, size, err);
+    nib__release(&cp->allocator, text);
+    return status;
+}
+
+/* params.json beside a file with Meta's names, unless a config.json has said it all. */
+static nib_status read_params(nib_checkpoint *cp, nib_err *err)
+{
+    char *text, a[NIB_SHOWN];
+    size_t size = 0;
+    const char *path;
+    if (!cp->meta_names || cp->paired >= 0)
+        return NIB_OK;
+    if (cp->params != NULL)
+        return nib__rotary_find(cp, shown(a, cp->path), cp->params, strlen(cp->params), err);
+    NIB_TRY(read_beside(cp, cp->beside, "params.json", &path, &text, &size, err));
+    if (text == NULL)
+        return NIB_OK;
+    cp->params = nib__arena_copy(&cp->arena, text, size);
+    const nib_status status = cp->params == NULL
+                                  ? no_memory(err, path)
+                                  : nib__rotary_find(cp, shown(a, path), text, size, err);
     nib__release(&cp->allocator, text);
     return status;
 }
@@ -546,6 +596,7 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
         return no_memory(err, path);
     NIB_TRY(check_version(cp, err));
     NIB_TRY(read_config(cp, err));
+    NIB_TRY(read_params(cp, err));
     NIB_TRY(list_modules(cp, err));
     return note_coding(cp, err);
 }
@@ -635,6 +686,8 @@ const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return 
 size_t nib__checkpoint_note_count(const nib_checkpoint *cp) { return cp->note_count; }
 
 const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i) { return cp->notes[i]; }
+
+const char *nib__checkpoint_params(const nib_checkpoint *cp) { return cp->params; }
 
 const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp) { return cp->gguf; }
 

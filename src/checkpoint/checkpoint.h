@@ -80,6 +80,9 @@ const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i);
 const char *nib__checkpoint_quantization(const nib_checkpoint *cp);
 /* The key/values of a GGUF file, of its first part if there are several; NULL: another format. */
 const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp);
+/* How the model of a file with Meta's names was built: the text of the params.json beside it, or of
+ * what the file keeps itself under those names; NULL: not known, or another kind of file. */
+const char *nib__checkpoint_params(const nib_checkpoint *cp);
 /* Pages of a mapped file that may be given back until they are read again; what lies elsewhere is
  * left alone. */
 void nib__checkpoint_release(const nib_checkpoint *cp, const void *at, uint64_t size);

@@ -13,9 +13,9 @@
 struct nib_checkpoint {
     nib_allocator allocator;
     nib_arena arena;
-    const char *path, *directory;
-    nib_map *maps;      /* [file_count] */
-    const char **files; /* [file_count] paths */
+    const char *path, *directory, *beside; /* beside: of the file, with or without a config.json */
+    nib_map *maps;                         /* [file_count] */
+    const char **files;                    /* [file_count] paths */
     int file_count;
     const nib_tensor **tensors; /* [count], by file, then by place */
     size_t count;
@@ -33,6 +33,13 @@ struct nib_checkpoint {
     const char *method;       /* its quant_method ("gptq"), or NULL */
     const nib_gguf *gguf;     /* of the first file, or NULL */
     nib_quantization *coding; /* what it says, or NULL */
+    /* A file with Meta's names (see rotary.h): how the model was built, as the text of a
+     * params.json, or NULL; the width of a head whose rows of q and k are in pairs, 0 if none are,
+     * -1 if it is not known; and where the first paired_count rows are stored. */
+    bool meta_names;
+    const char *params;
+    int64_t paired, paired_count;
+    int32_t *paired_rows;
     /* Buffers that replace stored bytes where a view cannot serve (swizzled scales in rows, f64
      * weights as f32, scalars aligned): [count] by tensor, made once and kept. Reachable through a
      * const checkpoint. */

@@ -4,6 +4,7 @@
  * adds the bias. Conversions are told to the ledger; nothing is dropped without a word.
  */
 #include "checkpoint_inside.h"
+#include "rotary.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -420,7 +421,7 @@ static nib_status take_bias(const nib_weight_query *q)
         say_f64(q, ".bias", bias->data, w->n);
     w->bias = bias->data;
     w->bias_type = bias->type;
-    return NIB_OK;
+    return nib__rotary_bias(q, bias);
 }
 
 /* ---- the interface ---- */
@@ -464,6 +465,7 @@ nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkp
         return NIB_OK;
     if (w.n <= 0 || w.k <= 0)
         return nib__weight_fail(&q, NIB_BAD_INPUT, ".weight", "has no elements");
+    NIB_TRY(nib__rotary_weight(&stored));
     NIB_TRY(take_bias(&q));
     *out = w;
     return NIB_OK;

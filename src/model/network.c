@@ -4,6 +4,8 @@
  */
 #include "network.h"
 
+#include "config_meta.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -227,10 +229,51 @@ static nib_status check_path(nib_network *net, const char *path, const char *con
         return NIB_OK;
     /* other formats have words of their own */
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
+    if (nib__checkpoint_params(net->checkpoint) != NULL)
+        return NIB_OK;
     return nib__fail(err, NIB_BAD_INPUT,
                      "%s: there is no config.json beside it; a model is a Hugging Face directory, "
-                     "or a .safetensors file with its config.json",
+                     "or a file of weights with its config.json or params.json",
                      shown);
+}
+
+static nib_status check_sites(nib_network *net, nib_err *err)
+{
+    find_tie(net);
+    for (size_t i = 0; i < net->site_count; i++)
+        NIB_TRY(check_site(net, &net->sites[i], err));
+    note_order(net);
+    return check_agreement(net, err);
+}
+
+/* Weights of Meta's kind that no config.json describes, but a params.json. */
+static nib_status is_meta(bool *out, nib_network *net, const char *path, nib_err *err)
+{
+    const char *params = nib__path_join(&net->arena, net->directory, "params.json");
+    if (params == NULL)
+        return nib__fail_memory(err, strlen(path), "a path");
+    *out = net->checkpoint != NULL || nib__path_kind(params) == NIB_PATH_FILE;
+    return NIB_OK;
+}
+
+static nib_status open_meta(nib_network *net, const char *path, nib_network_use use, nib_err *err)
+{
+    char shown[160];
+    if (net->checkpoint == NULL)
+        NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
+    if (nib__checkpoint_params(net->checkpoint) == NULL)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: has a params.json, but the names of its tensors are not Meta's; it "
+                         "needs a config.json",
+                         nib__say_name(shown, sizeof shown, path, strlen(path)));
+    NIB_TRY(nib__config_meta(&net->config, net->checkpoint, &net->notes, err));
+    NIB_TRY(read_generation(net, net->directory, err));
+    NIB_TRY(list_sites(net, err));
+    if (use == NIB_NETWORK_RUN)
+        return check_sites(net, err);
+    nib__checkpoint_close(net->checkpoint);
+    net->checkpoint = NULL;
+    return NIB_OK;
 }
 
 static nib_status open_parts(nib_network *net, const char *path, nib_network_use use, nib_err *err)
@@ -244,7 +287,13 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
     if (config == NULL)
         return nib__fail_memory(err, strlen(path), "a path");
     NIB_TRY(check_path(net, path, config, is_json, err));
-    if (!net->inspected || is_json || nib__path_kind(config) != NIB_PATH_NONE) {
+    const bool described = is_json || nib__path_kind(config) != NIB_PATH_NONE;
+    bool meta = false;
+    if (!described && !net->inspected)
+        NIB_TRY(is_meta(&meta, net, path, err));
+    if (meta)
+        return open_meta(net, path, use, err);
+    if (!net->inspected || described) {
         NIB_TRY(read_config(net, is_json ? path : config, is_json, err));
         NIB_TRY(list_sites(net, err));
     }
@@ -258,13 +307,7 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
         return NIB_OK;
     }
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
-    if (net->inspected)
-        return NIB_OK;
-    find_tie(net);
-    for (size_t i = 0; i < net->site_count; i++)
-        NIB_TRY(check_site(net, &net->sites[i], err));
-    note_order(net);
-    return check_agreement(net, err);
+    return net->inspected ? NIB_OK : check_sites(net, err);
 }
 
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rotary order of Meta's checkpoints. One table of rows serves all layers: heads are of one
+ * width, so the table of the keys is the beginning of that of the queries.
+ */
+#include "rotary.h"
+
+#include <inttypes.h>
+
+enum { HEADS_MAX = 65536, ROWS_MAX = 1 << 24 };
+
+/* What is needed of a config, whoever's names it has. */
+typedef struct shape {
+    int64_t width, heads, head;
+    bool halves; /* rows are in Hugging Face's order already */
+} shape;
+
+static bool take_size(nib_json *json, int64_t *out)
+{
+    if (nib__json_next(json) == NIB_JSON_NUMBER && nib__json_int64(json, out))
+        return true;
+    return json->event == NIB_JSON_NULL;
+}
+
+static bool take_key(nib_json *json, shape *s)
+{
+    if (nib__json_is(json, "dim") || nib__json_is(json, "hidden_size"))
+        return take_size(json, &s->width);
+    if (nib__json_is(json, "n_heads") || nib__json_is(json, "num_attention_heads"))
+        return take_size(json, &s->heads);
+    if (nib__json_is(json, "head_dim"))
+        return take_size(json, &s->head);
+    if (nib__json_is(json, "use_hf_rope")) {
+        s->halves = nib__json_next(json) == NIB_JSON_TRUE;
+        return json->event == NIB_JSON_TRUE || json->event == NIB_JSON_FALSE;
+    }
+    if (!nib__json_is(json, "model_type"))
+        return nib__json_skip(json);
+    if (nib__json_next(json) == NIB_JSON_STRING) /* torchtune keeps Qwen's rows as they are */
+        s->halves = json->token_size >= 4 && memcmp(json->token, "qwen", 4) == 0;
+    return json->event == NIB_JSON_STRING || json->event == NIB_JSON_NULL;
+}
+
+static nib_status read_shape(shape *s, const char *name, const char *text, size_t size,
+                             nib_err *err)
+{
+    nib_json json;
+    const nib_json_limits limits = {.literals = true};
+    nib__json_init(&json, name, text, size, &limits);
+    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&json) == NIB_JSON_KEY)
+        ok = take_key(&json, s);
+    return ok && json.event == NIB_JSON_OBJECT_END
+               ? NIB_OK
+               : nib__fail(err, NIB_BAD_INPUT, "%s: %s", name,
+                           json.err.text[0] != 0 ? json.err.text : "a size is no whole number");
+}
+
+nib_status nib__rotary_find(nib_checkpoint *cp, const char *name, const char *text, size_t size,
+                            nib_err *err)
+{
+    shape s = {0};
+    NIB_TRY(read_shape(&s, name, text, size, err));
+    if (s.halves) {
+        cp->paired = 0;
+        return NIB_OK;
+    }
+    if (s.heads < 1 || s.heads > HEADS_MAX || s.width < 0)
+        return NIB_OK;
+    const int64_t head = s.head > 0 ? s.head : s.width % s.heads == 0 ? s.width / s.heads : 0;
+    if (head < 2 || head % 2 != 0 || head > ROWS_MAX / s.heads)
+        return NIB_OK;
+    const int64_t rows = s.heads * head;
+    cp->paired_rows = nib__arena_take(&cp->arena, (size_t)rows, sizeof *cp->paired_rows);
+    if (cp->paired_rows == NULL)
+        return nib__fail_memory(err, (size_t)rows * sizeof *cp->paired_rows, "the order of rows");
+    for (int64_t i = 0; i < rows; i++)
+        cp->paired_rows[i] = (int32_t)nib__rotary_place(i, head);
+    cp->paired = head;
+    cp->paired_count = rows;
+    return NIB_OK;
+}
+
+static bool is_rotated(const nib_weight_query *q)
+{
+    static const char *const ends[] = {".self_attn.q_proj", ".self_attn.k_proj"};
+    const size_t size = strlen(q->module);
+    for (size_t i = 0; q->cp->paired != 0 && i < COUNT(ends); i++) {
+        const size_t end = strlen(ends[i]);
+        if (size > end && strcmp(q->module + size - end, ends[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static nib_status check(const nib_weight_query *q, const char *suffix)
+{
+    const nib_checkpoint *cp = q->cp;
+    if (cp->paired < 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                "the order of its rows depends on the number of heads, which "
+                                "neither a config.json nor a params.json beside the file says");
+    if (q->out->n > cp->paired_count || q->out->n % cp->paired != 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                "has %" PRId64 " rows, but the config says %" PRId64
+                                " heads of %" PRId64,
+                                q->out->n, cp->paired_count / cp->paired, cp->paired);
+    return NIB_OK;
+}
+
+nib_status nib__rotary_weight(const nib_weight_query *q)
+{
+    if (!is_rotated(q))
+        return NIB_OK;
+    NIB_TRY(check(q, ".weight"));
+    q->out->rows = q->cp->paired_rows;
+    return NIB_OK;
+}
+
+nib_status nib__rotary_bias(const nib_weight_query *q, const nib_tensor *bias)
+{
+    const size_t size = (size_t)nib__type_bits(bias->type) / 8;
+    bool fresh;
+    if (!is_rotated(q))
+        return NIB_OK;
+    NIB_TRY(check(q, ".bias"));
+    uint8_t *values = nib__checkpoint_copy(q->cp, bias, (size_t)bias->bytes, &fresh);
+    if (values == NULL)
+        return nib__fail_memory(q->err, (size_t)bias->bytes, bias->name);
+    for (int64_t i = 0; fresh && i < q->out->n; i++)
+        memcpy(values + (size_t)i * size, bias->data + (size_t)q->cp->paired_rows[i] * size, size);
+    q->out->bias = values;
+    return NIB_OK;
+}

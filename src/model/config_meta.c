@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * params.json by one table of keys. What Meta's programs compute from it (the width of the
+ * feed-forward layer, the scaling of the rotation) is computed here, and what they know beside it
+ * (context, ids of the tokenizer) is said in a note.
+ */
+#include "config_meta.h"
+
+#include "config_values.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+enum { SIZE_LIMIT = 1 << 24, LLAMA3_VOCAB = 128256 };
+
+/* Everything that is read before it is judged. */
+typedef struct reader {
+    nib_config *c;
+    nib_json json;
+    nib_ledger *ledger;
+    int64_t multiple_of, sliding_window;
+    double ffn_multiplier, scale_factor;
+    bool scaled_rope, spinquant;
+} reader;
+
+/* Keys that cannot change what a forward step gives. */
+static const char *const harmless[] = {"dropout",
+                                       "max_batch_size",
+                                       "use_hf_rope" /* rotary.c reads it */,
+                                       "use_kv_cache",
+                                       "enable_dynamic_shape",
+                                       "generate_full_logits",
+                                       "bos_idx",
+                                       "eos_idx",
+                                       "model_parallel_size",
+                                       "lora_args" /* the weights have adaptors or not */};
+
+/* Keys that change it in a way not built, unless false or null. */
+static const char *const changing[] = {"moe",
+                                       "num_experts",
+                                       "n_experts",
+                                       "vision_chunk_size",
+                                       "vision_args",
+                                       "partial_rotary_factor",
+                                       "qk_norm",
+                                       "local_rope_theta",
+                                       "no_rope_layer_interval"};
+
+static bool listed(const nib_json *json, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (nib__json_is(json, names[i]))
+            return true;
+    return false;
+}
+
+/* quantization_args: the scheme is what the weights say; spinquant needs a step of its own. */
+static bool read_quantization(reader *r)
+{
+    nib_json *j = &r->json;
+    if (nib__json_next(j) == NIB_JSON_NULL)
+        return true;
+    if (!nib__config_now(j, NIB_JSON_OBJECT))
+        return false;
+    while (nib__json_next(j) == NIB_JSON_KEY) {
+        const bool spinquant = nib__json_is(j, "spinquant");
+        if (!(spinquant ? nib__config_flag(j, &r->spinquant) : nib__json_skip(j)))
+            return false;
+    }
+    return nib__config_now(j, NIB_JSON_OBJECT_END);
+}
+
+static bool read_changing(reader *r)
+{
+    const nib_json_event event = nib__json_next(&r->json);
+    if (event == NIB_JSON_NULL || event == NIB_JSON_FALSE)
+        return true;
+    nib__json_fail(&r->json, "it changes the result in a way that is not built");
+    return false;
+}
+
+/* vocab_size is -1 where the tokenizer says it. */
+static bool read_vocab(reader *r)
+{
+    const nib_json_event event = nib__json_next(&r->json);
+    if (event == NIB_JSON_NULL)
+        return true;
+    return nib__config_now(&r->json, NIB_JSON_NUMBER) && nib__json_int64(&r->json, &r->c->vocab);
+}
+
+static bool read_key(reader *r)
+{
+    nib_config *c = r->c;
+    nib_json *j = &r->json;
+    const struct {
+        const char *key;
+        int64_t *out;
+    } sizes[] = {{"dim", &c->width},
+                 {"n_layers", &c->layers},
+                 {"n_heads", &c->heads},
+                 {"n_kv_heads", &c->kv_heads},
+                 {"head_dim", &c->head_dim},
+                 {"hidden_dim", &c->ffn},
+                 {"max_seq_len", &c->context},
+                 {"multiple_of", &r->multiple_of},
+                 {"sliding_window", &r->sliding_window}};
+    const struct {
+        const char *key;
+        double *out;
+    } numbers[] = {{"norm_eps", &c->norm_eps},
+                   {"rope_theta", &c->rope_theta},
+                   {"rope_freq_base", &c->rope_theta},
+                   {"ffn_dim_multiplier", &r->ffn_multiplier},
+                   {"rope_scaling_factor", &r->scale_factor},
+                   {"rope_scale_factor", &r->scale_factor},
+                   {"low_freq_factor", &c->rope_low},
+                   {"high_freq_factor", &c->rope_high}};
+    const struct {
+        const char *key;
+        bool *out;
+    } flags[] = {{"use_scaled_rope", &r->scaled_rope},
+                 {"attention_qkv_bias", &c->qkv_bias},
+                 {"use_qk_norm", &c->qk_norm}};
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        if (nib__json_is(j, sizes[i].key))
+            return nib__config_size(j, sizes[i].out);
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if (nib__json_is(j, numbers[i].key))
+            return nib__config_number(j, numbers[i].out);
+    for (size_t i = 0; i < COUNT(flags); i++)
+        if (nib__json_is(j, flags[i].key))
+            return nib__config_flag(j, flags[i].out);
+    if (nib__json_is(j, "vocab_size"))
+        return read_vocab(r);
+    if (nib__json_is(j, "quantization_args"))
+        return read_quantization(r);
+    if (listed(j, changing, COUNT(changing)))
+        return read_changing(r);
+    if (!listed(j, harmless, COUNT(harmless)) && r->ledger != NULL) {
+        char shown[64];
+        nib__ledger_add_note(r->ledger, "config-key",
+                             "params.json: \"%s\" is not known here and has no effect",
+                             nib__say_name(shown, sizeof shown, j->token, j->token_size));
+    }
+    return nib__json_skip(j);
+}
+
+/* ---- what follows from it ---- */
+
+/* Two thirds of four widths, times a factor, rounded up: as Meta's code computes it, which cuts off
+ * fractions twice. */
+static void fill_ffn(reader *r)
+{
+    nib_config *c = r->c;
+    if (c->ffn != 0 || c->width < 1 || c->width > SIZE_LIMIT || r->multiple_of < 1 ||
+        r->multiple_of > SIZE_LIMIT)
+        return;
+    double hidden = floor(2.0 * (double)(4 * c->width) / 3.0);
+    if (r->ffn_multiplier > 0)
+        hidden = floor(r->ffn_multiplier * hidden);
+    if (hidden >= 1 && hidden <= SIZE_LIMIT)
+        c->ffn = nib__round_up((int64_t)hidden, r->multiple_of);
+}
+
+/* Llama 3.2's small models scale by 32, which their params.json leaves out. */
+static void fill_rope(reader *r)
+{
+    nib_config *c = r->c;
+    const bool small =
+        (c->width == 2048 && c->layers == 16) || (c->width == 3072 && c->layers == 28);
+    if (!r->scaled_rope)
+        return;
+    c->rope = NIB_ROPE_LLAMA3;
+    c->rope_original = 8192;
+    c->rope_factor = r->scale_factor > 0 ? r->scale_factor : small ? 32 : 8;
+    c->rope_low = c->rope_low > 0 ? c->rope_low : 1;
+    c->rope_high = c->rope_high > 0 ? c->rope_high : 4;
+    if (r->scale_factor == 0 && r->ledger != NULL)
+        nib__ledger_add_note(r->ledger, "config-rope",
+                             "params.json: use_scaled_rope does not say by how much; %g is taken, "
+                             "as Hugging Face's config of this size has it",
+                             c->rope_factor);
+}
+
+static void fill_context(reader *r)
+{
+    nib_config *c = r->c;
+    if (c->context > 0)
+        return;
+    c->context = r->scaled_rope ? 131072 : c->rope_theta >= 500000 ? 8192 : 2048;
+    if (r->ledger != NULL)
+        nib__ledger_add_note(r->ledger, "config-context",
+                             "params.json does not say the longest context; %" PRId64
+                             " is taken, as models with this rotation have it",
+                             c->context);
+}
+
+/* The beginning and end of a text in Meta's tokenizers: Llama 3's, and SentencePiece's before. */
+static void fill_tokens(nib_config *c)
+{
+    static const int32_t llama3_ends[] = {128001, 128008, 128009};
+    if (c->vocab != LLAMA3_VOCAB) {
+        c->bos = 1;
+        c->eos[0] = 2;
+        c->eos_count = 1;
+        return;
+    }
+    c->bos = 128000;
+    memcpy(c->eos, llama3_ends, sizeof llama3_ends);
+    c->eos_count = (int)COUNT(llama3_ends);
+}
+
+static nib_status fill(reader *r, const nib_checkpoint *cp, const char *name, nib_err *err)
+{
+    nib_config *c = r->c;
+    const nib_tensor *embed = nib__checkpoint_find(cp, "model.embed_tokens.weight"),
+                     *head = nib__checkpoint_find(cp, "lm_head.weight");
+    c->arch = c->qk_norm ? NIB_ARCH_QWEN3 : c->qkv_bias ? NIB_ARCH_QWEN2 : NIB_ARCH_LLAMA;
+    if (c->vocab < 1 && embed != NULL && embed->rank == 2)
+        c->vocab = embed->shape[0];
+    if (c->kv_heads == 0)
+        c->kv_heads = c->heads;
+    if (c->head_dim == 0 && c->heads > 0 && c->width % c->heads == 0)
+        c->head_dim = c->width / c->heads;
+    c->tied = head == NULL || head == embed;
+    fill_ffn(r);
+    fill_rope(r);
+    fill_context(r);
+    fill_tokens(c);
+    if (r->spinquant)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: spinquant is true: the inputs of feed_forward.w2 must be turned by a "
+                         "Hadamard matrix, which is not built, and without it every text would be "
+                         "noise; the weights can be listed, verified and converted",
+                         name);
+    if (r->sliding_window > 0 && r->sliding_window < c->context)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: attention is limited to a sliding window of %" PRId64
+                         " positions, which is not built",
+                         name, r->sliding_window);
+    return nib__config_check(c, name, err);
+}
+
+nib_status nib__config_meta(nib_config *out, const nib_checkpoint *checkpoint, nib_ledger *ledger,
+                            nib_err *err)
+{
+    static const char name[] = "params.json";
+    const char *text = nib__checkpoint_params(checkpoint);
+    const nib_json_limits limits = {.literals = true};
+    *out = (nib_config){.rope_theta = 10000.0, .norm_eps = 1e-5, .bos = -1};
+    reader r = {.c = out, .ledger = ledger, .multiple_of = 256};
+    nib__json_init(&r.json, name, text, strlen(text), &limits);
+    bool ok = nib__json_expect(&r.json, NIB_JSON_OBJECT);
+    char key[64] = "";
+    while (ok && nib__json_next(&r.json) == NIB_JSON_KEY) {
+        nib__say_name(key, sizeof key, r.json.token, r.json.token_size);
+        ok = read_key(&r);
+    }
+    if (!ok || r.json.event != NIB_JSON_OBJECT_END || nib__json_next(&r.json) != NIB_JSON_END) {
+        nib_err inner = {NIB_OK, ""};
+        const nib_status status = nib__json_status(&r.json, &inner);
+        return nib__fail(err, status, "%s (in \"%s\")", inner.text, key);
+    }
+    return fill(&r, checkpoint, name, err);
+}

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Meta's names and order of rows: both directions of the table, whole files, gpt-fast's fused
+ * weight, and the model that params.json describes.
+ */
+#include "checkpoint.h"
+#include "config_meta.h"
+#include "renames_meta.h"
+#include "rotary.h"
+#include "safetensors_build.h"
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static void test_names(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *theirs, *ours;
+        bool both;
+    } cases[] = {
+        {"tok_embeddings.weight", "model.embed_tokens.weight", true},
+        {"norm.weight", "model.norm.weight", true},
+        {"norm.scale", "model.norm.weight", false},
+        {"output.weight", "lm_head.weight", true},
+        {"output.scales", "lm_head.scales", true},
+        {"layers.0.attention_norm.weight", "model.layers.0.input_layernorm.weight", true},
+        {"layers.12.attention.wq.weight", "model.layers.12.self_attn.q_proj.weight", true},
+        {"layers.12.attention.wq.bias", "model.layers.12.self_attn.q_proj.bias", true},
+        {"layers.1.attention.wo.scales", "model.layers.1.self_attn.o_proj.scales", true},
+        {"layers.1.attention.wk.adaptor.A.weight",
+         "model.layers.1.self_attn.k_proj.adaptor.A.weight", true},
+        {"layers.1.feed_forward.w1.weight", "model.layers.1.mlp.gate_proj.weight", true},
+        {"layers.1.feed_forward.w2.zeros", "model.layers.1.mlp.down_proj.zeros", true},
+        {"layers.1.feed_forward.w3.weight", "model.layers.1.mlp.up_proj.weight", true},
+        {"layers.1.ffn_norm.weight", "model.layers.1.post_attention_layernorm.weight", true},
+        {"layers.1.attention.wqkv.scales_and_zeros",
+         "model.layers.1.self_attn.qkv_proj.scales_and_zeros", true},
+        {"layers.1.sa_norm.scale", "model.layers.1.input_layernorm.weight", false},
+        {"layers.1.mlp_norm.scale", "model.layers.1.post_attention_layernorm.weight", false},
+        {"layers.1.attn.output_proj.weight", "model.layers.1.self_attn.o_proj.weight", false},
+        {"layers.1.attn.q_proj.bias", "model.layers.1.self_attn.q_proj.bias", false},
+        {"layers.1.mlp.w2.weight", "model.layers.1.mlp.down_proj.weight", false},
+    };
+    static const char *const unknown[] = {"",
+                                          "norm",
+                                          "layers.1.attention.wx.weight",
+                                          "layers..attention.wq.weight",
+                                          "freqs_cos",
+                                          "layers.1x.norm",
+                                          "layers.1.attention.wq",
+                                          "model.norm.weight",
+                                          "layers.99999999999.attention.wq.weight"};
+    char out[NIB_META_NAME_MAX];
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_true(nib__rename_from_meta(out, cases[i].theirs));
+        assert_string_equal(out, cases[i].ours);
+        if (!cases[i].both)
+            continue;
+        assert_true(nib__rename_to_meta(out, cases[i].ours));
+        assert_string_equal(out, cases[i].theirs);
+    }
+    for (size_t i = 0; i < COUNT(unknown); i++)
+        assert_false(nib__rename_from_meta(out, unknown[i]));
+}
+
+/* ---- files ---- */
+
+enum { WIDTH = 8, VOCAB = 3 };
+
+/* tok_embeddings [3][8], wqkv [8 + 2 * 4][8] with a bias, wo [8][8] in F32; value = its place. */
+static void write_fused(const char *directory, const char *prefix)
+{
+    static const char *const names[] = {"tok_embeddings.weight", "layers.0.attention.wqkv.weight",
+                                        "layers.0.attention.wqkv.bias",
+                                        "layers.0.attention.wo.weight"};
+    static const int rows[] = {VOCAB, 16, 16, 8}, columns[] = {WIDTH, WIDTH, 1, WIDTH};
+    float data[400];
+    char header[1000];
+    size_t used = 0, at = 0;
+    for (size_t i = 0; i < COUNT(data); i++)
+        data[i] = (float)i;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const size_t bytes = (size_t)(rows[i] * columns[i]) * sizeof *data;
+        used += (size_t)snprintf(header + used, sizeof header - used,
+                                 columns[i] == 1 ? "%s\"%s%s\":{\"dtype\":\"F32\",\"shape\":[%d],"
+                                                   "\"data_offsets\":[%zu,%zu]}"
+                                                 : "%s\"%s%s\":{\"dtype\":\"F32\",\"shape\":[%d,8],"
+                                                   "\"data_offsets\":[%zu,%zu]}",
+                                 i == 0 ? "{" : ",", prefix, names[i], rows[i], at, at + bytes);
+        at += bytes;
+    }
+    snprintf(header + used, sizeof header - used, "}");
+    write_safetensors(directory, "m.safetensors", header, data, at);
+}
+
+static nib_checkpoint *open_in(const char *directory)
+{
+    const nib_allocator a = nib__allocator_default();
+    char path[512];
+    nib_checkpoint *cp = NULL;
+    nib_err err = {NIB_OK, ""};
+    snprintf(path, sizeof path, "%s/m.safetensors", directory);
+    if (nib__checkpoint_open(&cp, path, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return cp;
+}
+
+static nib_status weight(nib_weight *w, const nib_checkpoint *cp, const char *part, nib_err *err)
+{
+    char module[100];
+    snprintf(module, sizeof module, "model.layers.0.self_attn.%s", part);
+    return nib__checkpoint_weight(w, NULL, cp, module, NULL, err);
+}
+
+static void test_fused(void **state)
+{
+    (void)state;
+    static const char *const modules[] = {"q_proj", "k_proj", "v_proj"};
+    static const int first[] = {0, 8, 12}, count[] = {8, 4, 4};
+    char dir[256];
+    make_directory(dir);
+    write_fused(dir, "_orig_mod.");
+    write_text(dir, "params.json", "{\"dim\": 8, \"n_heads\": 2, \"n_kv_heads\": 1}");
+    nib_checkpoint *cp = open_in(dir);
+    assert_int_equal(nib__checkpoint_count(cp), 8);
+    assert_int_equal(nib__checkpoint_note_count(cp), 3);
+    assert_null(nib__checkpoint_find(cp, "model.layers.0.self_attn.qkv_proj.weight"));
+    for (int m = 0; m < 3; m++) {
+        nib_weight w;
+        nib_err err;
+        float row[WIDTH], bias;
+        assert_int_equal(weight(&w, cp, modules[m], &err), NIB_OK);
+        assert_int_equal(w.n, count[m]);
+        assert_int_equal((w.rows != NULL), (m < 2));
+        for (int i = 0; i < w.n; i++) {
+            /* heads of 4: rows 0 1 2 3 of ours are 0 2 1 3 of theirs */
+            static const int order[] = {0, 2, 1, 3};
+            const int at = first[m] + (m < 2 ? i / 4 * 4 + order[i % 4] : i);
+            nib__weight_row(&w, i, row);
+            for (int j = 0; j < WIDTH; j++)
+                assert_float_equal(row[j], VOCAB * WIDTH + at * WIDTH + j, 0);
+            memcpy(&bias, (const char *)w.bias + i * 4, sizeof bias);
+            assert_float_equal(bias, VOCAB * WIDTH + 16 * WIDTH + at, 0);
+        }
+    }
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+}
+
+/* Without the number of heads nothing is guessed; Hugging Face's order is kept where it is said. */
+static void test_orders(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *text;
+        int rows; /* -1: refused, 0: as they are, 1: in pairs */
+    } cases[] = {
+        {NULL, NULL, -1},
+        {"params.json", "{}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 0}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 3}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 8}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 4}", 1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 4, \"use_hf_rope\": true}", 0},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 1, \"head_dim\": 4}", -1},
+        {"config.json", "{\"model_type\": \"qwen2\", \"hidden_size\": 8}", 0},
+        {"config.json",
+         "{\"model_type\": \"llama\", \"hidden_size\": 8, "
+         "\"num_attention_heads\": 2}",
+         1},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char dir[256];
+        nib_weight w;
+        nib_err err;
+        make_directory(dir);
+        write_fused(dir, "");
+        if (cases[i].file != NULL)
+            write_text(dir, cases[i].file, cases[i].text);
+        nib_checkpoint *cp = open_in(dir);
+        const nib_status status = weight(&w, cp, "q_proj", &err);
+        if (cases[i].rows < 0) {
+            assert_int_equal(status, NIB_BAD_INPUT);
+            assert_non_null(strstr(err.text, "heads"));
+        } else {
+            assert_int_equal(status, NIB_OK);
+            assert_int_equal((w.rows != NULL), cases[i].rows);
+        }
+        nib__checkpoint_close(cp);
+        drop_directory(dir);
+    }
+}
+
+/* ---- params.json ---- */
+
+static nib_status parse(nib_config *c, const char *params, nib_err *err)
+{
+    char dir[256];
+    make_directory(dir);
+    write_fused(dir, "");
+    write_text(dir, "params.json", params);
+    nib_checkpoint *cp = open_in(dir);
+    const nib_status status = nib__config_meta(c, cp, NULL, err);
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+    return status;
+}
+
+static void test_params(void **state)
+{
+    (void)state;
+    nib_config c;
+    nib_err err;
+    /* Llama 3.2 1B's, as Meta gives it */
+    assert_int_equal(parse(&c,
+                           "{\"dim\": 2048, \"ffn_dim_multiplier\": 1.5, \"multiple_of\": 256, "
+                           "\"n_heads\": 32, \"n_kv_heads\": 8, \"n_layers\": 16, \"norm_eps\": "
+                           "1e-05, \"rope_theta\": 500000.0, \"use_scaled_rope\": true, "
+                           "\"vocab_size\": 128256}",
+                           &err),
+                     NIB_OK);
+    assert_int_equal(c.ffn, 8192);
+    assert_int_equal(c.head_dim, 64);
+    assert_int_equal(c.kv_heads, 8);
+    assert_int_equal(c.rope, NIB_ROPE_LLAMA3);
+    assert_float_equal(c.rope_factor, 32, 0);
+    assert_int_equal(c.context, 131072);
+    assert_int_equal(c.bos, 128000);
+    assert_int_equal(c.eos_count, 3);
+    assert_true(c.tied);
+    /* Llama 2 7B's: the vocabulary is the embedding's */
+    assert_int_equal(parse(&c,
+                           "{\"dim\": 4096, \"multiple_of\": 256, \"n_heads\": 32, \"n_layers\": "
+                           "32, \"norm_eps\": 1e-05, \"vocab_size\": -1}",
+                           &err),
+                     NIB_OK);
+    assert_int_equal(c.ffn, 11008);
+    assert_int_equal(c.kv_heads, 32);
+    assert_int_equal(c.vocab, VOCAB);
+    assert_int_equal(c.rope, NIB_ROPE_PLAIN);
+    static const struct {
+        const char *params;
+        nib_status status;
+        const char *fragment;
+    } bad[] = {
+        {"{\"dim\": 8, \"n_heads\": 2}", NIB_BAD_INPUT, "num_hidden_layers"},
+        {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"quantization_args\": {\"spinquant\": "
+         "true}}",
+         NIB_UNSUPPORTED, "Hadamard"},
+        {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"sliding_window\": 100}", NIB_UNSUPPORTED,
+         "sliding window of 100"},
+        {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"moe\": {}}", NIB_BAD_INPUT,
+         "not built (in \"moe\")"},
+        {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": \"1\"}", NIB_BAD_INPUT, "n_layers"},
+    };
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        assert_int_equal(parse(&c, bad[i].params, &err), bad[i].status);
+        if (strstr(err.text, bad[i].fragment) == NULL)
+            fail_msg("%s: %s", bad[i].params, err.text);
+    }
+}
+
+/* karpathy's stories260K: 45 tensors of five layers, tied, arguments inside. */
+static void test_stories(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    const char *data = getenv("NIBBLE_TEST_DATA");
+    char path[512];
+    nib_checkpoint *cp = NULL;
+    nib_config c;
+    nib_err err;
+    if (data == NULL) {
+        printf("skipped: test_renames_meta stories260K\n");
+        return;
+    }
+    snprintf(path, sizeof path, "%s/weights/stories260K/stories260K.pt", data);
+    assert_int_equal(nib__checkpoint_open(&cp, path, &a, &err), NIB_OK);
+    assert_int_equal(nib__checkpoint_count(cp), 47);
+    assert_string_equal(nib__checkpoint_alias(cp, "lm_head.weight")->value,
+                        "model.embed_tokens.weight");
+    assert_int_equal(nib__config_meta(&c, cp, NULL, &err), NIB_OK);
+    assert_int_equal(c.layers, 5);
+    assert_int_equal(c.ffn, 172);
+    assert_int_equal(c.context, 512);
+    assert_true(c.tied);
+    nib_weight w;
+    assert_int_equal(weight(&w, cp, "q_proj", &err), NIB_OK);
+    assert_int_equal(w.rows[1], 2);
+    assert_int_equal(w.rows[4], 1);
+    nib__checkpoint_close(cp);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),   cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_orders),  cmocka_unit_test(test_params),
+        cmocka_unit_test(test_stories),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
