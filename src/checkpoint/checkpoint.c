@@ -41,7 +41,7 @@ static bool ends_with(const char *text, const char *end)
     return size >= end_size && strcmp(text + size - end_size, end) == 0;
 }
 
-static nib_status add_note(nib_checkpoint *cp, const char *note, nib_err *err)
+nib_status nib__checkpoint_add_note(nib_checkpoint *cp, const char *note, nib_err *err)
 {
     void *notes = (void *)cp->notes;
     char *copy = nib__arena_copy(&cp->arena, note, strlen(note));
@@ -135,7 +135,7 @@ static nib_status open_file(nib_checkpoint *cp, nib_contents *parsed, const char
     NIB_TRY(check_magic(map, path, err));
     NIB_TRY(format_of(map)(parsed, map->at, map->size, path, file, &cp->arena, err));
     for (size_t i = 0; i < parsed->note_count; i++)
-        NIB_TRY(add_note(cp, parsed->notes[i], err));
+        NIB_TRY(nib__checkpoint_add_note(cp, parsed->notes[i], err));
     return NIB_OK;
 }
 
@@ -273,7 +273,7 @@ static nib_status take_named(nib_checkpoint *cp, nib_contents *parsed, const cha
     const size_t noted = parsed->note_count;
     NIB_TRY(nib__meta_translate(&cp->meta_names, parsed, path, &cp->arena, err));
     for (size_t i = noted; i < parsed->note_count; i++)
-        NIB_TRY(add_note(cp, parsed->notes[i], err));
+        NIB_TRY(nib__checkpoint_add_note(cp, parsed->notes[i], err));
     cp->params = cp->meta_names ? parsed->params : NULL;
     cp->paired = cp->meta_names ? -1 : 0;
     return merge(cp, parsed, NULL, err);
@@ -309,7 +309,7 @@ static nib_status check_index(nib_checkpoint *cp, const nib_shards *index, nib_e
     snprintf(note, sizeof note,
              "%s says total_size %.0f, the tensors have %" PRIu64 " bytes; total_size is not used",
              index->name, index->total_size, total);
-    return add_note(cp, note, err);
+    return nib__checkpoint_add_note(cp, note, err);
 }
 
 static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const char *directory,
@@ -386,7 +386,7 @@ static nib_status add_choice(nib_checkpoint *cp, const char *chosen, const char 
     snprintf(note, sizeof note, "%s and %s are both there; %s is read, %s not", chosen, other,
              ends_with(chosen, ".index.json") ? "the model of the index" : "the single file",
              index ? "the index and its shards are" : "the other is");
-    return add_note(cp, note, err);
+    return nib__checkpoint_add_note(cp, note, err);
 }
 
 static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_err *err)
@@ -571,14 +571,15 @@ static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
         snprintf(note, sizeof note,
                  "config.json: config group \"%s\" of quantization_config matches no weight",
                  shown(a, group->name));
-        NIB_TRY(add_note(cp, note, err));
+        NIB_TRY(nib__checkpoint_add_note(cp, note, err));
     }
     return coding == NULL || !coding->has_kv_cache
                ? NIB_OK
-               : add_note(cp,
-                          "config.json: kv_cache_scheme asks for quantized keys and values; they "
-                          "are kept as --dtype says",
-                          err);
+               : nib__checkpoint_add_note(
+                     cp,
+                     "config.json: kv_cache_scheme asks for quantized keys and values; they "
+                     "are kept as --dtype says",
+                     err);
 }
 
 /* ---- the interface ---- */
@@ -589,6 +590,7 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     if (cp->path == NULL)
         return no_memory(err, path);
     NIB_TRY(open_path(cp, err));
+    NIB_TRY(nib__experts_split(cp, err));
     cp->copies = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copies);
     cp->copy_arena = &cp->arena;
     cp->owners = nib__arena_take(&cp->arena, cp->count, sizeof *cp->owners);

@@ -90,6 +90,8 @@ void nib__checkpoint_release(const nib_checkpoint *cp, const void *at, uint64_t 
  * side. */
 size_t nib__checkpoint_note_count(const nib_checkpoint *cp);
 const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i);
+/* One more of them. */
+nib_status nib__checkpoint_add_note(nib_checkpoint *cp, const char *note, nib_err *err);
 /* Which dialect stores the module's weight, by its name in weight.c; NULL: none does. */
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module);
 

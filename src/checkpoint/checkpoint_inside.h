@@ -118,5 +118,10 @@ nib_status nib__weight_gptq(const nib_weight_query *q);
 bool nib__weight_is_gptq(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_awq(const nib_weight_query *q);
 bool nib__weight_is_awq(const nib_weight_query *q, const nib_tensor *codes);
+nib_status nib__weight_fp8(const nib_weight_query *q);
+bool nib__weight_is_fp8(const nib_weight_query *q, const nib_tensor *codes);
+nib_status nib__weight_mxfp4(const nib_weight_query *q);
+/* Puts a view for each expert in the place of stacked tensors (dialect_mxfp4.c). */
+nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err);
 
 #endif

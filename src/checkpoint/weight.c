@@ -124,7 +124,8 @@ static const char *say_place(char out[64], const nib_weight *w, int64_t i)
     if (w->scheme.group == NIB_GROUP_TENSOR)
         snprintf(out, 64, "index 0");
     else
-        snprintf(out, 64, "row %" PRId64 ", group %" PRId64, transposed ? i % w->n : i / groups,
+        snprintf(out, 64, "row %" PRId64 ", group %" PRId64,
+                 transposed ? i % w->n : i / groups * nib__max(1, w->scale_rows),
                  transposed ? i / w->n : i % groups);
     return out;
 }
@@ -347,6 +348,8 @@ static const nib_dialect_reader dialects[] = {
     {"compressed-tensors", ".weight_packed", nib__weight_is_compressed, nib__weight_compressed},
     {"gptq", ".qweight", nib__weight_is_gptq, nib__weight_gptq},
     {"awq", ".qweight", nib__weight_is_awq, nib__weight_awq},
+    {"fp8", ".weight", nib__weight_is_fp8, nib__weight_fp8},
+    {"mxfp4", ".weight_blocks", NULL, nib__weight_mxfp4},
     {"compressed-tensors", ".weight", nib__weight_is_compressed, nib__weight_compressed},
     {"safetensors", ".weight", NULL, take_plain},
 };

@@ -276,6 +276,31 @@ static nib_status open_meta(nib_network *net, const char *path, nib_network_use 
     return NIB_OK;
 }
 
+/* Who only looks is told why config.json is of no use, and sees the weights. */
+static nib_status read_described(nib_network *net, const char *config, bool is_json, nib_err *why,
+                                 nib_err *err)
+{
+    nib_status status = read_config(net, config, is_json, why);
+    if (status == NIB_OK)
+        status = list_sites(net, why);
+    if (status == NIB_OK)
+        return NIB_OK;
+    if (status != NIB_UNSUPPORTED || !net->inspected || is_json)
+        return nib__fail(err, status, "%s", why->text);
+    net->config = (nib_config){0};
+    net->site_count = 0;
+    return NIB_OK;
+}
+
+static nib_status note_unread(nib_network *net, const nib_err *why, nib_err *err)
+{
+    char note[sizeof why->text + 80];
+    if (why->text[0] == 0)
+        return NIB_OK;
+    snprintf(note, sizeof note, "what config.json implies is not checked: %s", why->text);
+    return nib__checkpoint_add_note(net->checkpoint, note, err);
+}
+
 static nib_status open_parts(nib_network *net, const char *path, nib_network_use use, nib_err *err)
 {
     net->directory = directory_of(net, path);
@@ -293,10 +318,9 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
         NIB_TRY(is_meta(&meta, net, path, err));
     if (meta)
         return open_meta(net, path, use, err);
-    if (!net->inspected || described) {
-        NIB_TRY(read_config(net, is_json ? path : config, is_json, err));
-        NIB_TRY(list_sites(net, err));
-    }
+    nib_err why = {NIB_OK, ""};
+    if (!net->inspected || described)
+        NIB_TRY(read_described(net, is_json ? path : config, is_json, &why, err));
     if (use == NIB_NETWORK_CONFIG || is_json) {
         if (net->config.quantized)
             nib__ledger_add_note(&net->notes, "quantization",
@@ -307,7 +331,7 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
         return NIB_OK;
     }
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
-    return net->inspected ? NIB_OK : check_sites(net, err);
+    return net->inspected ? note_unread(net, &why, err) : check_sites(net, err);
 }
 
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,

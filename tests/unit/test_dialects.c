@@ -141,6 +141,41 @@ static void test_gptq_golden(void **state)
     expect_all("awq", "awq", awq, COUNT(awq));
 }
 
+static void test_fp8_golden(void **state)
+{
+    (void)state;
+    static const golden block[] = {{"m", "fp8wo-g128", 150, 300, 4, true}};
+    static const golden plain[] = {{"tensor", "fp8wo-tensor", 7, 33, 1, true},
+                                   {"row", "fp8wo", 7, 33, 1, false}};
+    expect_all("fp8_block", "fp8", block, COUNT(block));
+    expect_all("fp8", "fp8", plain, COUNT(plain));
+}
+
+/* Experts lie stacked in the file, their values here, too. */
+static void test_gpt_oss_golden(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *leaf;
+        int64_t n, k;
+    } stacks[] = {{"gate_up_proj", 12, 64}, {"down_proj", 5, 96}};
+    nib_checkpoint *cp;
+    open_golden(&cp, "gpt_oss");
+    assert_int_equal(nib__checkpoint_module_count(cp), 6);
+    for (size_t s = 0; s < COUNT(stacks); s++) {
+        char stacked[100], module[100];
+        snprintf(stacked, sizeof stacked, "model.layers.0.mlp.experts.%s", stacks[s].leaf);
+        const nib_tensor *values = find_values(cp, stacked);
+        for (int64_t e = 0; e < 3; e++) {
+            snprintf(module, sizeof module, "model.layers.0.mlp.experts.%d.%s", (int)e,
+                     stacks[s].leaf);
+            const golden g = {module, "mx4+float", stacks[s].n, stacks[s].k, 1, true};
+            expect_golden(cp, "mxfp4", &g, values->data + e * g.n * g.k * 4);
+        }
+    }
+    nib__checkpoint_close(cp);
+}
+
 /* ---- what is wrong ---- */
 
 /* Opens and reads module m; the sentence holds the fragment. NIB_OK with "" is no error. */
@@ -470,6 +505,87 @@ static void test_awq_hostile(void **state)
     expect(AWQ_CONFIG(",\"w_bit\":8"), parts, COUNT(parts), NIB_UNSUPPORTED, "AWQ with 8 bits");
 }
 
+static void test_fp8_hostile(void **state)
+{
+    (void)state;
+#define FP8_CONFIG(rest) "{\"quantization_config\":{\"quant_method\":\"fp8\"" rest "}}"
+    static const char blocks[] = FP8_CONFIG(",\"weight_block_size\":[128,128]");
+    static const float zero[1] = {0};
+    static const uint8_t not_number[12] = {1, 2, 3, 4, 5, 6, 0x7f};
+    static const part parts[] = {{"m.weight", "F8_E4M3", 2, {130, 3}, NULL},
+                                 {"m.weight_scale_inv", "F32", 2, {2, 1}, ones},
+                                 {"m.bias", "F32", 1, {130}, NULL}};
+    static const change changes[] = {
+        {0, {"m.weight", "F8_E5M2", 2, {130, 3}, NULL}, NIB_UNSUPPORTED, "DeepSeek's FP8"},
+        {0, {"m.weight", "F8_E4M3FNUZ", 2, {130, 3}, NULL}, NIB_UNSUPPORTED, "m.weight"},
+        {0, {"m.weight", "F8_E4M3", 2, {129, 129}, NULL}, NIB_BAD_INPUT, "expected [2, 2]"},
+        {1, {NULL}, NIB_BAD_INPUT, "neither weight_scale_inv nor weight_scale"},
+        {1, {"m.weight_scale_inv", "F32", 2, {1, 2}, ones}, NIB_BAD_INPUT, "expected [2, 1]"},
+        {1, {"m.weight_scale_inv", "F32", 1, {2}, ones}, NIB_OK, ""},
+        {1, {"m.weight_scale_inv", "F32", 2, {2, 1}, infinite}, NIB_BAD_INPUT, "row 128, group 0"},
+        {1, {"m.weight_scale_inv", "U8", 2, {2, 1}, NULL}, NIB_BAD_INPUT, "scales are F32"},
+        {2, {"m.bias", "F32", 1, {128}, NULL}, NIB_BAD_INPUT, "m.bias: has shape [128]"},
+    };
+    expect_changes(blocks, parts, COUNT(parts), changes, COUNT(changes));
+    const part one[] = {{"m.weight", "F8_E4M3", 2, {3, 4}, not_number},
+                        {"m.weight_scale", "F32", 0, {0}, zero}};
+    expect(FP8_CONFIG(""), one, 2, NIB_BAD_INPUT, "row 1, column 2 is no finite number");
+    static const struct {
+        const char *config;
+        nib_status status;
+        const char *fragment;
+    } configs[] = {
+        {FP8_CONFIG(",\"weight_block_size\":[0,128]"), NIB_BAD_INPUT,
+         "weight_block_size is 0 x 128"},
+        {FP8_CONFIG(",\"weight_block_size\":[128,-1]"), NIB_BAD_INPUT, "128 x -1"},
+        {FP8_CONFIG(",\"weight_block_size\":[128]"), NIB_BAD_INPUT, "two whole numbers"},
+        {FP8_CONFIG(",\"weight_block_size\":null"), NIB_BAD_INPUT, "expected [130, 1]"},
+        {FP8_CONFIG(",\"fmt\":\"e5m2\""), NIB_UNSUPPORTED, "fmt \"e5m2\""},
+        {FP8_CONFIG(",\"activation_scheme\":\"odd\""), NIB_UNSUPPORTED, "\"odd\""},
+    };
+    for (size_t i = 0; i < COUNT(configs); i++)
+        expect(configs[i].config, parts, COUNT(parts), configs[i].status, configs[i].fragment);
+}
+
+static void test_stacks_hostile(void **state)
+{
+    (void)state;
+    static const part parts[] = {{"p_blocks", "U8", 4, {2, 3, 1, 16}, NULL},
+                                 {"p_scales", "U8", 3, {2, 3, 1}, NULL},
+                                 {"p_bias", "BF16", 2, {2, 3}, NULL},
+                                 {"m.weight", "F32", 2, {1, 1}, NULL}};
+    static const change changes[] = {
+        {1, {"p_scales", "U8", 3, {3, 3, 1}, NULL}, NIB_BAD_INPUT, "p_scales: does not fit"},
+        {1, {"p_scales", "U8", 2, {2, 3}, NULL}, NIB_BAD_INPUT, "p_scales: does not fit"},
+        {2, {"p_bias", "BF16", 1, {6}, NULL}, NIB_BAD_INPUT, "p_bias: does not fit"},
+        {2, {"p_bias", "BF16", 2, {2, 4}, NULL}, NIB_BAD_INPUT, "p_bias: does not fit"},
+        {3, {"0.p.bias", "F32", 1, {3}, NULL}, NIB_BAD_INPUT, "stored twice"},
+        {0, {"p_blocks", "U8", 4, {0, 3, 1, 16}, NULL}, NIB_OK, ""}, /* no stack: plain tensors */
+    };
+    expect_changes(NULL, parts, COUNT(parts), changes, COUNT(changes));
+    static const uint8_t nan_scale[6] = {0, 1, 2, 3, 255, 5};
+    static const struct {
+        part scales, bias;
+        const char *fragment;
+    } rows[] = {
+        {{NULL}, {"p_bias", "BF16", 2, {2, 3}, NULL}, "1.p.weight_scales: the tensor is missing"},
+        {{"p_scales", "U8", 3, {2, 3, 1}, nan_scale}, {NULL}, "scale at row 1, group 0"},
+        {{"p_scales", "F32", 3, {2, 3, 1}, NULL}, {NULL}, "scales are F8_E8M0"},
+        {{"p_scales", "U8", 3, {2, 3, 1}, NULL}, {"p_bias", "U8", 2, {2, 3}, NULL}, "bias: is U8"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        made m;
+        nib_weight w;
+        const part some[] = {parts[0], rows[i].scales, rows[i].bias};
+        assert_int_equal(make_checkpoint(&m, NULL, some, COUNT(some)), NIB_OK);
+        assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "1.p", NULL, &m.err),
+                         NIB_BAD_INPUT);
+        if (strstr(m.err.text, rows[i].fragment) == NULL)
+            fail_msg("%s", m.err.text);
+        drop_checkpoint(&m);
+    }
+}
+
 /* ---- what is said ---- */
 
 static void test_unread_methods(void **state)
@@ -566,12 +682,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compressed_golden),
         cmocka_unit_test(test_gptq_golden),
+        cmocka_unit_test(test_fp8_golden),
+        cmocka_unit_test(test_gpt_oss_golden),
         cmocka_unit_test(test_compressed_packed_hostile),
         cmocka_unit_test(test_compressed_bytes_hostile),
         cmocka_unit_test(test_compressed_float_hostile),
         cmocka_unit_test(test_compressed_config),
         cmocka_unit_test(test_gptq_hostile),
         cmocka_unit_test(test_awq_hostile),
+        cmocka_unit_test(test_fp8_hostile),
+        cmocka_unit_test(test_stacks_hostile),
         cmocka_unit_test(test_unread_methods),
         cmocka_unit_test(test_foreign_weights),
         cmocka_unit_test(test_said),
