@@ -89,6 +89,16 @@ typedef enum nib_store {
     NIB_STORE_GPTQ,          /* [ceil(k*b/32)][n] along k, zeros [groups][ceil(n*b/32)] along n */
     NIB_STORE_GPTQ_LESS_ONE, /* the same; a zero is stored less 1, modulo 2^b */
     NIB_STORE_AWQ, /* [k][n/8] along n, zeros [groups][n/8] likewise; outputs 0 2 4 6 1 3 5 7 */
+    NIB_STORE_Q4_0,   /* GGUF's blocks, their scales among the codes: store_gguf.c */
+    NIB_STORE_Q4_1,
+    NIB_STORE_Q5_0,
+    NIB_STORE_Q5_1,
+    NIB_STORE_Q8_0,
+    NIB_STORE_Q4_K,
+    NIB_STORE_Q5_K,
+    NIB_STORE_Q6_K,
+    NIB_STORE_IQ4_NL,
+    NIB_STORE_MXFP4,
     NIB_STORE_COUNT
 } nib_store;
 
@@ -148,6 +158,10 @@ float nib__weight_value(const nib_weight *w, int8_t code, float scale, float zer
 /* Row i dequantized to f32 [k], by the formula above in f32 (no fma), in the order of the
  * inputs. */
 void nib__weight_row(const nib_weight *w, int64_t i, float *out);
+/* The store keeps scales (and zeros) among the codes: there are no arrays of them. */
+bool nib__weight_holds_scales(const nib_weight *w);
+/* A weight of a block type, [n][k / block] blocks; false for other types. */
+bool nib__block_weight(nib_weight *out, nib_type type, int64_t n, int64_t k, const void *blocks);
 /* Bytes of codes, scales and zeros. */
 uint64_t nib__weight_bytes(const nib_weight *w);
 /* Bytes of all codes, with what a store keeps among them. */

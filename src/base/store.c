@@ -29,6 +29,11 @@ static void nibble_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t c
 
 static uint64_t nibble_row_bytes(const nib_weight *w) { return (uint64_t)nib__ceil_div(w->k, 2); }
 
+#define BLOCKS(scale_, zero_)                                                                      \
+    {                                                                                              \
+        .codes = nib__block_codes, .scale = scale_, .zero = zero_,                                 \
+        .row_bytes = nib__block_row_bytes                                                          \
+    }
 static const nib_store_ops stores[NIB_STORE_COUNT] = {
     [NIB_STORE_FLOAT] = {.row_bytes = float_row_bytes},
     [NIB_STORE_BYTE] = {.codes = byte_codes, .row_bytes = byte_row_bytes},
@@ -42,6 +47,16 @@ static const nib_store_ops stores[NIB_STORE_COUNT] = {
                                  .zero = nib__gptq_zero_less_one,
                                  .bytes = nib__gptq_bytes},
     [NIB_STORE_AWQ] = {.codes = nib__awq_codes, .zero = nib__awq_zero, .bytes = nib__awq_bytes},
+    [NIB_STORE_Q4_0] = BLOCKS(nib__block_scale, NULL),
+    [NIB_STORE_Q4_1] = BLOCKS(nib__block_scale, nib__q4_1_zero),
+    [NIB_STORE_Q5_0] = BLOCKS(nib__block_scale, NULL),
+    [NIB_STORE_Q5_1] = BLOCKS(nib__block_scale, nib__q5_1_zero),
+    [NIB_STORE_Q8_0] = BLOCKS(nib__block_scale, NULL),
+    [NIB_STORE_Q4_K] = BLOCKS(nib__q4_k_scale, nib__q4_k_zero),
+    [NIB_STORE_Q5_K] = BLOCKS(nib__q4_k_scale, nib__q5_k_zero),
+    [NIB_STORE_Q6_K] = BLOCKS(nib__q6_k_scale, NULL),
+    [NIB_STORE_IQ4_NL] = BLOCKS(nib__block_scale, NULL),
+    [NIB_STORE_MXFP4] = BLOCKS(nib__mxfp4_scale, NULL),
 };
 
 /* ---- codes ---- */
@@ -83,6 +98,8 @@ float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g)
         return scale;
     return w->tensor_divides ? scale / w->tensor_scale : scale * w->tensor_scale;
 }
+
+bool nib__weight_holds_scales(const nib_weight *w) { return stores[w->store].scale != NULL; }
 
 float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g)
 {

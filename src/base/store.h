@@ -31,4 +31,17 @@ void nib__awq_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count,
 float nib__awq_zero(const nib_weight *w, int64_t row, int64_t g);
 uint64_t nib__awq_bytes(const nib_weight *w);
 
+/* ---- GGUF's blocks: store_gguf.c ---- */
+
+void nib__block_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out);
+uint64_t nib__block_row_bytes(const nib_weight *w);
+float nib__block_scale(const nib_weight *w, int64_t row, int64_t g); /* f16 first in the block */
+float nib__q4_1_zero(const nib_weight *w, int64_t row, int64_t g);
+float nib__q5_1_zero(const nib_weight *w, int64_t row, int64_t g);
+float nib__q4_k_scale(const nib_weight *w, int64_t row, int64_t g); /* Q5_K's, too */
+float nib__q4_k_zero(const nib_weight *w, int64_t row, int64_t g);
+float nib__q5_k_zero(const nib_weight *w, int64_t row, int64_t g);
+float nib__q6_k_scale(const nib_weight *w, int64_t row, int64_t g);
+float nib__mxfp4_scale(const nib_weight *w, int64_t row, int64_t g);
+
 #endif
