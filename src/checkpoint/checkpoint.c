@@ -244,6 +244,12 @@ static nib_status take_gguf(nib_checkpoint *cp, nib_contents *parsed, nib_err *e
     cp->gguf = parsed[0].gguf;
     cp->directory = NULL;
     NIB_TRY(nib__gguf_translate(parsed, (size_t)cp->file_count, &cp->arena, err));
+    if (cp->gguf->arch != NULL && strcmp(cp->gguf->arch, "llama") == 0) {
+        int64_t heads, head;
+        nib__gguf_heads(cp->gguf, &heads, &head);
+        cp->paired = -1;
+        NIB_TRY(nib__rotary_set(cp, heads, head, err));
+    }
     return merge(cp, parsed, NULL, err);
 }
 

@@ -34,7 +34,7 @@ struct nib_checkpoint {
     const nib_gguf *gguf;     /* of the first file, or NULL */
     nib_quantization *coding; /* what it says, or NULL */
     /* A file with Meta's names (see rotary.h): how the model was built, as the text of a
-     * params.json, or NULL; the width of a head whose rows of q and k are in pairs, 0 if none are,
+     * params.json, or NULL. Of it and of GGUF's llama: the width of a head whose rows of q and k are in pairs, 0 if none are,
      * -1 if it is not known; and where the first paired_count rows are stored. */
     bool meta_names;
     const char *params;
@@ -123,5 +123,7 @@ bool nib__weight_is_fp8(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_mxfp4(const nib_weight_query *q);
 /* Puts a view for each expert in the place of stacked tensors (dialect_mxfp4.c). */
 nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err);
+bool nib__weight_is_gguf(const nib_weight_query *q, const nib_tensor *codes);
+nib_status nib__weight_gguf(const nib_weight_query *q);
 
 #endif

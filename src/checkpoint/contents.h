@@ -13,7 +13,7 @@ typedef struct nib_contents {
     size_t count;
     nib_meta **metas; /* [meta_count] in the order of the file */
     size_t meta_count;
-    nib_gguf *gguf; /* the key/values of a GGUF file, or NULL */
+    nib_gguf *gguf;       /* the key/values of a GGUF file, or NULL */
     const char *notes[8]; /* [note_count] what parsing noticed and did not refuse */
     size_t note_count;
     const char *params; /* how the model was built, as JSON with the names of Meta's params.json */

@@ -55,9 +55,6 @@ struct nib_gguf {
     nib_names by_key;
     uint32_t version;
     uint64_t alignment;
-    /* attention.head_count and head_count_kv where the rows of q and k are stored in pairs (the
-     * rotary order of architecture llama), else 0; see dialect_gguf.c. */
-    int64_t paired_q, paired_k;
 };
 
 nib_parse nib__gguf_parse;

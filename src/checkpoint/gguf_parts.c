@@ -93,28 +93,31 @@ nib_status nib__gguf_check_parts(const nib_contents *parsed, size_t count, nib_e
     return NIB_OK;
 }
 
-/* -1: not said, or not as one whole number. */
-static int64_t heads_of(const nib_gguf *g, const char *key)
+/* A positive whole number, or 0. */
+static int64_t size_of(const nib_gguf *g, const char *key)
 {
-    int64_t heads;
+    int64_t size = 0;
     bool found;
     nib_err ignored;
-    const nib_status status = nib__gguf_int(&heads, &found, g, key, &ignored);
-    return status == NIB_OK && found && heads > 0 ? heads : -1;
+    const nib_status status = nib__gguf_int(&size, &found, g, key, &ignored);
+    return status == NIB_OK && size > 0 ? size : 0;
+}
+
+void nib__gguf_heads(const nib_gguf *g, int64_t *heads, int64_t *head)
+{
+    const int64_t width = size_of(g, "llama.embedding_length");
+    *heads = size_of(g, "llama.attention.head_count");
+    *head = size_of(g, "llama.attention.key_length");
+    if (*head == 0 && *heads > 0 && width % *heads == 0)
+        *head = width / *heads;
 }
 
 nib_status nib__gguf_translate(nib_contents *parsed, size_t count, nib_arena *arena, nib_err *err)
 {
-    nib_gguf *first = parsed[0].gguf;
+    const nib_gguf *first = parsed[0].gguf;
     char ours[NIB_RENAME_MAX];
     if (first->arch == NULL || !nib__rename_knows(first->arch))
         return NIB_OK;
-    if (strcmp(first->arch, "llama") == 0) {
-        first->paired_q = heads_of(first, "llama.attention.head_count");
-        first->paired_k = heads_of(first, "llama.attention.head_count_kv");
-        if (nib__gguf_find(first, "llama.attention.head_count_kv") == NULL)
-            first->paired_k = first->paired_q;
-    }
     for (size_t p = 0; p < count; p++)
         for (size_t i = 0; i < parsed[p].count; i++) {
             nib_tensor *tensor = parsed[p].tensors[i];

@@ -39,6 +39,20 @@ static const nib_entry *owner_of(const modules *m, size_t tensor)
     return at == SIZE_MAX ? NULL : &m->entries[at];
 }
 
+/* The dialect; of GGUF's block types the type, too, of which several are read as one scheme. NULL:
+ * none. */
+static const char *format_of(const modules *m, const char *module, const char *weight)
+{
+    char text[32];
+    const char *dialect = nib__checkpoint_dialect(m->cp, module);
+    const nib_tensor *tensor = nib__checkpoint_find(m->cp, weight);
+    if (dialect == NULL || tensor == NULL || !nib__type_is_block(tensor->type))
+        return dialect;
+    snprintf(text, sizeof text, "%s %s", dialect, nib__type_name(tensor->type));
+    const char *both = nib__arena_copy(m->arena, text, strlen(text));
+    return both != NULL ? both : dialect;
+}
+
 static nib_status read_module(modules *m, const char *module, nib_ledger *ledger, nib_err *err)
 {
     char text[512], scheme[64];
@@ -52,7 +66,7 @@ static nib_status read_module(modules *m, const char *module, nib_ledger *ledger
     if (status == NIB_NO_MEMORY)
         return nib__fail(err, status, "%s", problem.text);
     e->name = nib__arena_copy(m->arena, text, strlen(text));
-    e->format = nib__checkpoint_dialect(m->cp, module);
+    e->format = format_of(m, module, text);
     if (status != NIB_OK) {
         e->problem = nib__arena_copy(m->arena, problem.text, strlen(problem.text));
         e->scheme = "";
@@ -76,11 +90,11 @@ static nib_status read_module(modules *m, const char *module, nib_ledger *ledger
     return NIB_OK;
 }
 
-static nib_entry plain_entry(const nib_tensor *t)
+static nib_entry plain_entry(const nib_checkpoint *cp, const nib_tensor *t)
 {
     nib_entry e = {.name = t->name,
                    .rank = t->rank,
-                   .format = "safetensors",
+                   .format = nib__checkpoint_gguf(cp) != NULL ? "gguf" : "safetensors",
                    .scheme = nib__type_name(t->type),
                    .bytes = t->bytes,
                    .tensor = t};
@@ -97,13 +111,13 @@ static size_t merge_entries(nib_entry *out, const modules *m, size_t *place)
         const nib_tensor *t = nib__checkpoint_at(m->cp, i);
         const nib_entry *owner = owner_of(m, i);
         if (owner == NULL) {
-            out[count++] = plain_entry(t);
+            out[count++] = plain_entry(m->cp, t);
             continue;
         }
         size_t *at = &place[owner - m->entries];
         const bool first = *at == 0;
         if (owner->problem != NULL) { /* its parts one by one, the reason with the first */
-            out[count++] = plain_entry(t);
+            out[count++] = plain_entry(m->cp, t);
             out[count - 1].problem = first ? owner->problem : NULL;
             out[count - 1].part_of = owner->module;
             *at = count;

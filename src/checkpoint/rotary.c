@@ -56,6 +56,21 @@ static nib_status read_shape(shape *s, const char *name, const char *text, size_
                            json.err.text[0] != 0 ? json.err.text : "a size is no whole number");
 }
 
+nib_status nib__rotary_set(nib_checkpoint *cp, int64_t heads, int64_t head, nib_err *err)
+{
+    if (heads < 1 || heads > HEADS_MAX || head < 2 || head % 2 != 0 || head > ROWS_MAX / heads)
+        return NIB_OK;
+    const int64_t rows = heads * head;
+    cp->paired_rows = nib__arena_take(&cp->arena, (size_t)rows, sizeof *cp->paired_rows);
+    if (cp->paired_rows == NULL)
+        return nib__fail_memory(err, (size_t)rows * sizeof *cp->paired_rows, "the order of rows");
+    for (int64_t i = 0; i < rows; i++)
+        cp->paired_rows[i] = (int32_t)nib__rotary_place(i, head);
+    cp->paired = head;
+    cp->paired_count = rows;
+    return NIB_OK;
+}
+
 nib_status nib__rotary_find(nib_checkpoint *cp, const char *name, const char *text, size_t size,
                             nib_err *err)
 {
@@ -65,20 +80,13 @@ nib_status nib__rotary_find(nib_checkpoint *cp, const char *name, const char *te
         cp->paired = 0;
         return NIB_OK;
     }
-    if (s.heads < 1 || s.heads > HEADS_MAX || s.width < 0)
+    if (s.heads < 1 || s.width < 0)
         return NIB_OK;
-    const int64_t head = s.head > 0 ? s.head : s.width % s.heads == 0 ? s.width / s.heads : 0;
-    if (head < 2 || head % 2 != 0 || head > ROWS_MAX / s.heads)
-        return NIB_OK;
-    const int64_t rows = s.heads * head;
-    cp->paired_rows = nib__arena_take(&cp->arena, (size_t)rows, sizeof *cp->paired_rows);
-    if (cp->paired_rows == NULL)
-        return nib__fail_memory(err, (size_t)rows * sizeof *cp->paired_rows, "the order of rows");
-    for (int64_t i = 0; i < rows; i++)
-        cp->paired_rows[i] = (int32_t)nib__rotary_place(i, head);
-    cp->paired = head;
-    cp->paired_count = rows;
-    return NIB_OK;
+    return nib__rotary_set(cp, s.heads,
+                           s.head > 0               ? s.head
+                           : s.width % s.heads == 0 ? s.width / s.heads
+                                                    : 0,
+                           err);
 }
 
 static bool is_rotated(const nib_weight_query *q)
@@ -97,9 +105,11 @@ static nib_status check(const nib_weight_query *q, const char *suffix)
 {
     const nib_checkpoint *cp = q->cp;
     if (cp->paired < 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                "the order of its rows depends on the number of heads, which "
-                                "neither a config.json nor a params.json beside the file says");
+        return nib__weight_fail(
+            q, NIB_BAD_INPUT, suffix,
+            "the order of its rows depends on the number of heads, which %s",
+            cp->gguf != NULL ? "the file's metadata does not say as one even division"
+                             : "neither a config.json nor a params.json beside the file says");
     if (q->out->n > cp->paired_count || q->out->n % cp->paired != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                 "has %" PRId64 " rows, but the config says %" PRId64

@@ -343,6 +343,7 @@ static bool is_nibble(const nib_weight_query *q, const nib_tensor *codes)
 /* The first whose codes are there and who claims them. What is left is plain: torchao describes
  * plain tensors, too, and an alias is an entry of the same form. */
 static const nib_dialect_reader dialects[] = {
+    {"gguf", ".weight", nib__weight_is_gguf, nib__weight_gguf},
     {"nibble", "._weight_qdata", is_nibble, nib__weight_nibble},
     {"torchao", "._weight_qdata", NULL, nib__weight_torchao},
     {"compressed-tensors", ".weight_packed", nib__weight_is_compressed, nib__weight_compressed},
@@ -564,23 +565,40 @@ static int64_t find_wide(const int8_t *row, int64_t k)
     return k;
 }
 
+/* Scales and zeros among the codes of a row: finite numbers. */
+static nib_status check_row_scales(const nib_weight *w, int64_t i, nib_err *err)
+{
+    const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
+    for (int64_t g = 0; g < groups; g++)
+        if (!isfinite(nib__weight_scale(w, i, g)) || !isfinite(nib__weight_zero(w, i, g)))
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "scale or zero point at row %" PRId64 ", group %" PRId64
+                             " is no finite number; no result would be one",
+                             i, g);
+    return NIB_OK;
+}
+
 nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t count, nib_err *err)
 {
-    uint32_t mask, bad;
-    int bytes;
-    const uint8_t *codes = w->codes;
+    uint32_t mask = 0, bad = 0;
+    int bytes = 0;
     const bool wide = w->scheme.code == NIB_CODE_I4 && w->store == NIB_STORE_BYTE;
     const bool numbers = !wide && bad_bits(w, &mask, &bad, &bytes);
+    if (nib__weight_holds_scales(w))
+        for (int64_t i = first; i < first + count; i++)
+            NIB_TRY(check_row_scales(w, i, err));
     for (int64_t i = first; i < first + count && (wide || numbers); i++) {
-        const int64_t at = wide ? find_wide((const int8_t *)codes + i * w->k, w->k)
-                                : find_bits(codes + i * w->k * bytes, w->k, bytes, mask, bad);
+        const uint8_t *row = (const uint8_t *)w->codes +
+                             (uint64_t)nib__weight_place(w, i) * nib__weight_row_bytes(w);
+        const int64_t at =
+            wide ? find_wide((const int8_t *)row, w->k) : find_bits(row, w->k, bytes, mask, bad);
         if (at == w->k)
             continue;
         if (wide)
             return nib__fail(err, NIB_BAD_INPUT,
                              "code at row %" PRId64 ", column %" PRId64
                              " is %d, outside of -8 to 7 for int4",
-                             i, at, ((const int8_t *)codes)[i * w->k + at]);
+                             i, at, ((const int8_t *)row)[at]);
         return nib__fail(err, NIB_BAD_INPUT,
                          "value at row %" PRId64 ", column %" PRId64
                          " is no finite number; no result would be one",
