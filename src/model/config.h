@@ -22,6 +22,7 @@ typedef struct nib_config {
     nib_rope_kind rope;
     double rope_factor, rope_low, rope_high; /* llama3: factor, low and high frequency factors */
     int64_t rope_original;                   /* llama3: original context */
+    const float *rope_divisors; /* [head_dim / 2] what each frequency is divided by; NULL: by 1 */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
     bool quantized; /* it has a quantization_config; what is stored is checkpoint.c's to say */
     nib_type dtype; /* torch_dtype; NONE if absent */

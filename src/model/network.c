@@ -4,6 +4,7 @@
  */
 #include "network.h"
 
+#include "config_gguf.h"
 #include "config_meta.h"
 
 #include <inttypes.h>
@@ -73,6 +74,12 @@ static nib_status list_sites(nib_network *net, nib_err *err)
     return NIB_OK;
 }
 
+/* What the config was read from, for sentences. */
+static const char *described_by(const nib_network *net)
+{
+    return nib__checkpoint_gguf(net->checkpoint) != NULL ? "its metadata" : "config.json";
+}
+
 /* One stored tensor under both names is a tied head, whatever the config says; and where no head is
  * stored the embedding is it: published checkpoints are like that, so it is a note and no error. */
 static void find_tie(nib_network *net)
@@ -104,24 +111,25 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
     if (w.k != s->k ||
         (s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD ? w.n < s->n : w.n != s->n))
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s.weight is [%" PRId64 "][%" PRId64
-                         "], but config.json implies [%" PRId64 "][%" PRId64 "]",
-                         nib__checkpoint_path(net->checkpoint), module, w.n, w.k, s->n, s->k);
+                         "%s: %s.weight is [%" PRId64 "][%" PRId64 "], but %s implies [%" PRId64
+                         "][%" PRId64 "]",
+                         nib__checkpoint_path(net->checkpoint), module, w.n, w.k, described_by(net),
+                         s->n, s->k);
     if (s->bias && !w.bias)
-        return nib__fail(
-            err, NIB_BAD_INPUT,
-            "%s: %s.bias is missing; config.json (%s) implies a bias of %" PRId64 " values",
-            nib__checkpoint_path(net->checkpoint), module, nib__arch_name(net->config.arch), s->n);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %s.bias is missing; %s (%s) implies a bias of %" PRId64 " values",
+                         nib__checkpoint_path(net->checkpoint), module, described_by(net),
+                         nib__arch_name(net->config.arch), s->n);
     if (!s->bias && w.bias)
         nib__ledger_add_note(&net->notes, "bias",
-                             "%s has a bias that config.json does not imply; it is applied",
-                             module);
+                             "%s has a bias that %s does not imply; it is applied", module,
+                             described_by(net));
     s->n = w.n;
     s->bias = w.bias != NULL;
     s->stored = w.scheme;
     s->order = w.order;
-    s->scale_type = w.scales ? w.scale_type : NIB_TYPE_NONE;
-    s->zero_type = w.zeros ? w.zero_type : NIB_TYPE_NONE;
+    s->scale_type = nib__scheme_is_quantized(&w.scheme) ? w.scale_type : NIB_TYPE_NONE;
+    s->zero_type = w.scheme.zero != NIB_ZERO_NONE ? w.zero_type : NIB_TYPE_NONE;
     return NIB_OK;
 }
 
@@ -156,10 +164,11 @@ static nib_status check_agreement(const nib_network *net, nib_err *err)
         if (strncmp(name, prefix, sizeof prefix - 1) == 0 &&
             strtoll(name + sizeof prefix - 1, NULL, 10) >= net->config.layers) {
             char shown[160];
-            return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: %s is stored, but num_hidden_layers in config.json is %" PRId64,
-                             path, nib__say_name(shown, sizeof shown, name, strlen(name)),
-                             net->config.layers);
+            return nib__fail(err, NIB_BAD_INPUT, "%s: %s is stored, but %s in %s is %" PRId64, path,
+                             nib__say_name(shown, sizeof shown, name, strlen(name)),
+                             nib__checkpoint_gguf(net->checkpoint) != NULL ? "block_count"
+                                                                           : "num_hidden_layers",
+                             described_by(net), net->config.layers);
         }
     }
     return NIB_OK;
@@ -233,8 +242,20 @@ static nib_status check_path(nib_network *net, const char *path, const char *con
         return NIB_OK;
     return nib__fail(err, NIB_BAD_INPUT,
                      "%s: there is no config.json beside it; a model is a Hugging Face directory, "
-                     "or a file of weights with its config.json or params.json",
+                     "a .gguf file, or a file of weights with its config.json or params.json",
                      shown);
+}
+
+static nib_status is_gguf(bool *out, const char *path, nib_err *err)
+{
+    nib_map map;
+    *out = false;
+    if (nib__path_kind(path) != NIB_PATH_FILE)
+        return NIB_OK;
+    NIB_TRY(nib__map_open(&map, path, err));
+    *out = map.size >= 4 && memcmp(map.at, "GGUF", 4) == 0;
+    nib__map_close(&map);
+    return NIB_OK;
 }
 
 static nib_status check_sites(nib_network *net, nib_err *err)
@@ -297,12 +318,37 @@ static nib_status note_unread(nib_network *net, const nib_err *why, nib_err *err
     char note[sizeof why->text + 80];
     if (why->text[0] == 0)
         return NIB_OK;
-    snprintf(note, sizeof note, "what config.json implies is not checked: %s", why->text);
+    snprintf(note, sizeof note, "what %s implies is not checked: %s", described_by(net), why->text);
     return nib__checkpoint_add_note(net->checkpoint, note, err);
+}
+
+/* A GGUF file says itself what model it is. One that is only looked at may be of any, or a
+ * vocabulary without weights. */
+static nib_status open_gguf(nib_network *net, const char *path, nib_network_use use, nib_err *err)
+{
+    NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
+    nib_err why;
+    const nib_status status =
+        nib__config_gguf(&net->config, net->checkpoint, &net->arena, &net->notes, &why);
+    const bool foreign = status == NIB_UNSUPPORTED ||
+                         (status == NIB_BAD_INPUT && nib__checkpoint_count(net->checkpoint) == 0);
+    if (status != NIB_OK)
+        return net->inspected && foreign ? note_unread(net, &why, err)
+                                         : nib__fail(err, status, "%s", why.text);
+    net->generation = nib__generation_none;
+    NIB_TRY(list_sites(net, err));
+    if (use == NIB_NETWORK_RUN)
+        return check_sites(net, err);
+    if (use == NIB_NETWORK_CONFIG) {
+        nib__checkpoint_close(net->checkpoint);
+        net->checkpoint = NULL;
+    }
+    return NIB_OK;
 }
 
 static nib_status open_parts(nib_network *net, const char *path, nib_network_use use, nib_err *err)
 {
+    bool gguf;
     net->directory = directory_of(net, path);
     if (!net->directory)
         return nib__fail_memory(err, strlen(path), "a path");
@@ -311,6 +357,9 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
     const char *config = nib__path_join(&net->arena, net->directory, "config.json");
     if (config == NULL)
         return nib__fail_memory(err, strlen(path), "a path");
+    NIB_TRY(is_gguf(&gguf, path, err));
+    if (gguf)
+        return open_gguf(net, path, use, err);
     NIB_TRY(check_path(net, path, config, is_json, err));
     const bool described = is_json || nib__path_kind(config) != NIB_PATH_NONE;
     bool meta = false;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A network: config.json plus, unless only the config is at hand, the checkpoint; and the list of
+ * A network: config.json (or the keys of a GGUF file) and, unless only that is at hand, the
+ * checkpoint; and the list of
  * its linear layers and other weights by name. It runs nothing: plan and runner work from it.
  */
 #ifndef NIB_NETWORK_H
@@ -57,8 +58,8 @@ typedef enum nib_network_use {
     NIB_NETWORK_INSPECT, /* weights as they are; without a config.json there are no sites */
 } nib_network_use;
 
-/* path: a directory, a config.json, a training config, or a .safetensors file beside a config.json.
- */
+/* path: a directory, a config.json, a training config, a .safetensors file beside a config.json, or
+ * a .gguf file. */
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,
                              nib_network_use use, nib_err *err);
 void nib__network_close(nib_network *network);

@@ -29,7 +29,10 @@ void nib__rope_table(float *out, const nib_config *config, int64_t count)
 {
     const int64_t half = config->head_dim / 2;
     for (int64_t i = 0; i < half; i++) {
-        const float frequency = (float)rope_frequency(config, i);
+        double exact = rope_frequency(config, i);
+        if (config->rope_divisors != NULL)
+            exact /= (double)config->rope_divisors[i];
+        const float frequency = (float)exact;
         for (int64_t p = 0; p < count; p++) {
             const double angle = (double)((float)p * frequency);
             out[p * config->head_dim + i] = (float)nib__cos(angle);

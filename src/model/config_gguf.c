@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads GGUF keys by tables: those that a model needs, those that must say nothing unusual, those
+ * that say nothing. llama3's frequencies are a tensor there, rope_freqs.weight: what each frequency
+ * is divided by.
+ */
+#include "config_gguf.h"
+
+#include "gguf.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+typedef struct reader {
+    nib_config *c;
+    const nib_checkpoint *cp;
+    const nib_gguf *g;
+    nib_arena *arena;
+    nib_ledger *ledger;
+    nib_err *err;
+    const char *arch; /* as the file says */
+    char key[128];    /* of the key asked for last */
+} reader;
+
+/* ARCH.name, as kept in the reader. */
+static const char *arch_key(reader *r, const char *name)
+{
+    snprintf(r->key, sizeof r->key, "%s.%s", r->arch, name);
+    return r->key;
+}
+
+/* ---- what a model is ---- */
+
+static nib_status read_arch(reader *r)
+{
+    static const struct {
+        const char *name;
+        nib_arch arch;
+    } known[] = {{"llama", NIB_ARCH_LLAMA}, {"qwen2", NIB_ARCH_QWEN2}, {"qwen3", NIB_ARCH_QWEN3}};
+    char shown[64];
+    if (r->g->arch == NULL)
+        return nib__fail(r->err, NIB_BAD_INPUT, "%s: key \"general.architecture\" is missing",
+                         r->g->name);
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (strcmp(known[i].name, r->g->arch) == 0) {
+            r->arch = known[i].name;
+            r->c->arch = known[i].arch;
+            r->c->qk_norm = known[i].arch == NIB_ARCH_QWEN3;
+            return NIB_OK;
+        }
+    return nib__fail(r->err, NIB_UNSUPPORTED,
+                     "%s: the architecture \"%s\" is not supported; llama (and mistral, which GGUF "
+                     "calls so), qwen2 and qwen3 are",
+                     r->g->name,
+                     nib__say_name(shown, sizeof shown, r->g->arch, strlen(r->g->arch)));
+}
+
+static nib_status read_sizes(reader *r)
+{
+    nib_config *c = r->c;
+    const struct {
+        const char *name;
+        int64_t *out;
+        bool needed;
+    } sizes[] = {
+        {"block_count", &c->layers, true},
+        {"embedding_length", &c->width, true},
+        {"feed_forward_length", &c->ffn, true},
+        {"context_length", &c->context, true},
+        {"attention.head_count", &c->heads, true},
+        {"attention.head_count_kv", &c->kv_heads, false},
+        {"attention.key_length", &c->head_dim, false},
+        {"vocab_size", &c->vocab, false},
+    };
+    bool found = true;
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        NIB_TRY(nib__gguf_int(sizes[i].out, sizes[i].needed ? NULL : &found, r->g,
+                              arch_key(r, sizes[i].name), r->err));
+        if (found && (*sizes[i].out < 1 || *sizes[i].out > 1 << 30))
+            return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 1 to %d is wanted",
+                             r->g->name, r->key, *sizes[i].out, 1 << 30);
+    }
+    NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g,
+                             arch_key(r, "attention.layer_norm_rms_epsilon"), r->err));
+    return nib__gguf_double(&c->rope_theta, &found, r->g, arch_key(r, "rope.freq_base"), r->err);
+}
+
+/* What is not given, as llama.cpp takes it. */
+static nib_status fill_absent(reader *r)
+{
+    nib_config *c = r->c;
+    nib_gguf_array tokens;
+    bool found;
+    if (c->kv_heads == 0)
+        c->kv_heads = c->heads;
+    if (c->head_dim == 0 && c->heads > 0) {
+        if (c->width % c->heads != 0)
+            return nib__fail(r->err, NIB_BAD_INPUT,
+                             "%s: %s.embedding_length %" PRId64
+                             " is no multiple of attention.head_count %" PRId64
+                             ", and attention.key_length is not given",
+                             r->g->name, r->arch, c->width, c->heads);
+        c->head_dim = c->width / c->heads;
+    }
+    if (c->vocab != 0)
+        return NIB_OK;
+    const nib_tensor *embed = nib__checkpoint_find(r->cp, "model.embed_tokens.weight");
+    NIB_TRY(nib__gguf_array_of(&tokens, &found, r->g, "tokenizer.ggml.tokens", NIB_GGUF_STRING,
+                               r->err));
+    if (embed != NULL && embed->rank == 2)
+        c->vocab = embed->shape[0];
+    else if (found)
+        c->vocab = (int64_t)nib__min((int64_t)tokens.count, INT32_MAX);
+    return NIB_OK;
+}
+
+/* Biases are there or not; the first layer tells, and the others are held against it. */
+static void find_biases(reader *r)
+{
+    nib_config *c = r->c;
+    static const char layer[] = "model.layers.0.";
+    const struct {
+        const char *name;
+        bool *out;
+    } biases[] = {{"self_attn.q_proj", &c->qkv_bias},
+                  {"self_attn.o_proj", &c->o_bias},
+                  {"mlp.down_proj", &c->mlp_bias}};
+    for (size_t i = 0; i < COUNT(biases); i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s%s.bias", layer, biases[i].name);
+        *biases[i].out = nib__checkpoint_find(r->cp, name) != NULL;
+    }
+    c->qkv_bias = c->qkv_bias || c->arch == NIB_ARCH_QWEN2;
+    c->tied = nib__checkpoint_find(r->cp, "lm_head.weight") == NULL;
+}
+
+/* An id that is not there is not given, or all ones. */
+static nib_status read_id(reader *r, const char *key, int64_t *out)
+{
+    bool found;
+    *out = -1;
+    NIB_TRY(nib__gguf_int(out, &found, r->g, key, r->err));
+    if (*out == UINT32_MAX)
+        *out = -1;
+    if (*out < -1 || *out >= r->c->vocab)
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: %s is %" PRId64 ", but there are %" PRId64 " tokens", r->g->name, key,
+                         *out, r->c->vocab);
+    return NIB_OK;
+}
+
+/* Every id that ends a text: of the whole, of a turn, of a message. */
+static nib_status read_ids(reader *r)
+{
+    static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    nib_config *c = r->c;
+    int64_t id;
+    NIB_TRY(read_id(r, "tokenizer.ggml.bos_token_id", &id));
+    c->bos = (int32_t)id;
+    for (size_t i = 0; i < COUNT(ends); i++) {
+        NIB_TRY(read_id(r, ends[i], &id));
+        bool known = id < 0;
+        for (int j = 0; j < c->eos_count; j++)
+            known = known || c->eos[j] == id;
+        if (!known)
+            c->eos[c->eos_count++] = (int32_t)id;
+    }
+    return NIB_OK;
+}
+
+/* ---- rotation ---- */
+
+/* What frequencies are divided by. */
+static nib_status read_divisors(reader *r)
+{
+    static const char name[] = "rope_freqs.weight";
+    nib_config *c = r->c;
+    const int64_t half = c->head_dim / 2;
+    const nib_tensor *t = nib__checkpoint_find(r->cp, name);
+    if (t == NULL)
+        return NIB_OK;
+    if (t->rank != 1 || t->type != NIB_TYPE_F32 || t->shape[0] != half)
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: %s is %s of %" PRId64 " values; %" PRId64
+                         " F32 values are wanted, one for each pair of a head",
+                         r->g->name, name, nib__type_stored_name(t->type), t->shape[t->rank - 1],
+                         half);
+    float *divisors = nib__arena_take(r->arena, (size_t)half, sizeof *divisors);
+    if (divisors == NULL)
+        return nib__fail_memory(r->err, (size_t)half * sizeof *divisors, name);
+    nib__to_f32(divisors, t->data, t->type, half);
+    for (int64_t i = 0; i < half; i++)
+        if (!isfinite(divisors[i]) || divisors[i] <= 0)
+            return nib__fail(r->err, NIB_BAD_INPUT,
+                             "%s: %s[%" PRId64 "] is %g; a positive number is wanted", r->g->name,
+                             name, i, (double)divisors[i]);
+    c->rope_divisors = divisors;
+    return NIB_OK;
+}
+
+static bool same_text(const char *text, size_t size, const char *want)
+{
+    return strlen(want) == size && memcmp(text, want, size) == 0;
+}
+
+static nib_status read_rope(reader *r)
+{
+    nib_config *c = r->c;
+    const char *type = "none";
+    char shown[64];
+    size_t size = 4;
+    bool found;
+    int64_t width = c->head_dim;
+    NIB_TRY(nib__gguf_int(&width, &found, r->g, arch_key(r, "rope.dimension_count"), r->err));
+    if (width != c->head_dim)
+        return nib__fail(r->err, NIB_UNSUPPORTED,
+                         "%s: %s is %" PRId64 ", but a head has %" PRId64
+                         " elements; only whole heads are rotated here",
+                         r->g->name, r->key, width, c->head_dim);
+    if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: %s.rope.freq_base is %g; a positive number is wanted", r->g->name,
+                         r->arch, c->rope_theta);
+    NIB_TRY(nib__gguf_string(&type, &size, &found, r->g, arch_key(r, "rope.scaling.type"), r->err));
+    const bool linear = same_text(type, size, "linear");
+    if (!linear && !same_text(type, size, "none"))
+        return nib__fail(r->err, NIB_UNSUPPORTED,
+                         "%s: %s is \"%s\", which is not built; none, linear and llama3's tensor "
+                         "rope_freqs are",
+                         r->g->name, r->key, nib__say_name(shown, sizeof shown, type, size));
+    c->rope_factor = 1;
+    NIB_TRY(
+        nib__gguf_double(&c->rope_factor, &found, r->g, arch_key(r, "rope.scale_linear"), r->err));
+    const bool older = found;
+    NIB_TRY(nib__gguf_double(&c->rope_factor, &found, r->g, arch_key(r, "rope.scaling.factor"),
+                             r->err));
+    if (!(c->rope_factor >= 1) || !(c->rope_factor < 1e9))
+        return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %g; at least 1 is wanted", r->g->name,
+                         r->key, c->rope_factor);
+    if ((linear || older) && c->rope_factor != 1)
+        c->rope = NIB_ROPE_LINEAR;
+    return read_divisors(r);
+}
+
+/* ---- keys that may say nothing unusual ---- */
+
+/* Numbers that change the result unless they are this; NaN: unless they are absent. */
+static const struct {
+    const char *name;
+    double neutral;
+} changing[] = {
+    {"expert_count", 0},
+    {"attention.max_alibi_bias", 0},
+    {"attention.clamp_kqv", 0},
+    {"attention.scale", 0},
+    {"attention.softcap", 0},
+    {"attn_logit_softcapping", 0},
+    {"logit_scale", 1},
+    {"final_logit_softcapping", 0},
+    {"residual_scale", 1},
+    {"router_logit_softcapping", 0},
+    {"embedding_scale", 1},
+    {"attention.group_norm_epsilon", NAN},
+    {"rope.scaling.attn_factor", 1},
+    {"attention.layer_norm_epsilon", NAN},
+    {"attention.output_scale", 1},
+    {"attention.temperature_length", 0},
+    {"attention.temperature_scale", 0},
+    {"nextn_predict_layers", 0},
+};
+
+static nib_status check_numbers(reader *r)
+{
+    for (size_t i = 0; i < COUNT(changing); i++) {
+        const char *key = arch_key(r, changing[i].name);
+        double value = changing[i].neutral;
+        bool found;
+        NIB_TRY(nib__gguf_double(&value, &found, r->g, key, r->err));
+        if (found && value != changing[i].neutral)
+            return nib__fail(r->err, NIB_UNSUPPORTED,
+                             "%s: %s is %g; it changes the result in a way that is not built",
+                             r->g->name, key, value);
+    }
+    return NIB_OK;
+}
+
+static nib_status check_flags(reader *r)
+{
+    static const struct {
+        const char *name;
+        bool neutral;
+    } flags[] = {{"attention.causal", true}, {"use_parallel_residual", false}};
+    for (size_t i = 0; i < COUNT(flags); i++) {
+        bool value = flags[i].neutral, found;
+        NIB_TRY(nib__gguf_bool(&value, &found, r->g, arch_key(r, flags[i].name), r->err));
+        if (value != flags[i].neutral)
+            return nib__fail(r->err, NIB_UNSUPPORTED,
+                             "%s: %s is %s; it changes the result in a way that is not built",
+                             r->g->name, r->key, value ? "true" : "false");
+    }
+    return NIB_OK;
+}
+
+static nib_status check_others(reader *r)
+{
+    int64_t window = 0, value_length = r->c->head_dim, version = 2;
+    const char *type = "model";
+    char shown[64];
+    size_t size = 5;
+    bool found;
+    NIB_TRY(nib__gguf_int(&window, &found, r->g, arch_key(r, "attention.sliding_window"), r->err));
+    if (window > 0 && window < r->c->context)
+        return nib__fail(r->err, NIB_UNSUPPORTED,
+                         "%s: %s limits attention to %" PRId64
+                         " positions, which is not built; the context has %" PRId64,
+                         r->g->name, r->key, window, r->c->context);
+    NIB_TRY(
+        nib__gguf_int(&value_length, &found, r->g, arch_key(r, "attention.value_length"), r->err));
+    if (value_length != r->c->head_dim)
+        return nib__fail(r->err, NIB_UNSUPPORTED,
+                         "%s: %s is %" PRId64 ", but keys have %" PRId64
+                         " elements; only equal lengths are built",
+                         r->g->name, r->key, value_length, r->c->head_dim);
+    NIB_TRY(nib__gguf_int(&version, &found, r->g, "general.quantization_version", r->err));
+    if (version != 2)
+        return nib__fail(r->err, NIB_UNSUPPORTED,
+                         "%s: general.quantization_version is %" PRId64 "; blocks of version 2 are "
+                         "read",
+                         r->g->name, version);
+    NIB_TRY(nib__gguf_string(&type, &size, &found, r->g, "general.type", r->err));
+    if (!same_text(type, size, "model"))
+        return nib__fail(r->err, NIB_UNSUPPORTED, "%s: general.type is \"%s\"; a model is wanted",
+                         r->g->name, nib__say_name(shown, sizeof shown, type, size));
+    return NIB_OK;
+}
+
+/* ---- keys not known ---- */
+
+static bool begins_with(const char *text, const char *start)
+{
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+/* Keys of the architecture that are read above, or that say nothing about a forward step. */
+static bool is_known(const char *name)
+{
+    static const char *const known[] = {"block_count",
+                                        "embedding_length",
+                                        "feed_forward_length",
+                                        "context_length",
+                                        "vocab_size",
+                                        "attention.head_count",
+                                        "attention.head_count_kv",
+                                        "attention.key_length",
+                                        "attention.value_length",
+                                        "attention.layer_norm_rms_epsilon",
+                                        "attention.sliding_window",
+                                        "attention.causal",
+                                        "use_parallel_residual",
+                                        "rope.dimension_count",
+                                        "rope.freq_base",
+                                        "rope.scale_linear",
+                                        "rope.scaling.type",
+                                        "rope.scaling.factor",
+                                        "rope.scaling.original_context_length",
+                                        "rope.scaling.finetuned",
+                                        "tensor_data_layout",
+                                        "expert_used_count",
+                                        "pooling_type"};
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (strcmp(known[i], name) == 0)
+            return true;
+    for (size_t i = 0; i < COUNT(changing); i++)
+        if (strcmp(changing[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static nib_status check_unknown(reader *r)
+{
+    static const char *const elsewhere[] = {"general.", "tokenizer.", "split.", "quantize."};
+    const size_t prefix = strlen(r->arch);
+    for (size_t i = 0; i < r->g->count; i++) {
+        const char *key = r->g->values[i]->key;
+        const bool own = begins_with(key, r->arch) && key[prefix] == '.';
+        bool known = own && is_known(key + prefix + 1);
+        char shown[128];
+        for (size_t j = 0; j < COUNT(elsewhere); j++)
+            known = known || begins_with(key, elsewhere[j]);
+        if (known)
+            continue;
+        nib__say_name(shown, sizeof shown, key, strlen(key));
+        if (own &&
+            (begins_with(key + prefix + 1, "rope.") || begins_with(key + prefix + 1, "attention.")))
+            return nib__fail(r->err, NIB_UNSUPPORTED,
+                             "%s: key \"%s\" changes the result and is not known", r->g->name,
+                             shown);
+        if (r->ledger != NULL)
+            nib__ledger_add_note(r->ledger, "config-key",
+                                 "GGUF key \"%s\" is not known here and has no effect", shown);
+    }
+    return NIB_OK;
+}
+
+/* ---- the interface ---- */
+
+nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena *arena,
+                            nib_ledger *ledger, nib_err *err)
+{
+    *out = (nib_config){.rope_theta = 10000.0, .bos = -1};
+    reader r = {.c = out,
+                .cp = cp,
+                .g = nib__checkpoint_gguf(cp),
+                .arena = arena,
+                .ledger = ledger,
+                .err = err};
+    NIB_TRY(read_arch(&r));
+    NIB_TRY(read_sizes(&r));
+    NIB_TRY(fill_absent(&r));
+    NIB_TRY(nib__config_check(out, r.g->name, err));
+    NIB_TRY(read_rope(&r));
+    NIB_TRY(check_numbers(&r));
+    NIB_TRY(check_flags(&r));
+    NIB_TRY(check_others(&r));
+    NIB_TRY(check_unknown(&r));
+    NIB_TRY(read_ids(&r));
+    find_biases(&r);
+    return NIB_OK;
+}
