@@ -13,7 +13,7 @@
  *     f32, f16   [8][16]
  *     bf16       [4][16][2]           a pair of k in one 32-bit lane, as vdpbf16ps takes it
  *     int8       [8][16]
- *     f8         [4][16][2]           bytes recoded, see nib__e4m3_small
+ *     f8         [4][16][2]           bytes recoded, see nib__e4m3_small; e2m1 as e4m3
  *     int4       [16] 32-bit words    k = 2i in bits 4i.., k = 2i + 1 in bits 16 + 4i..
  *
  * A row or tensor scale is one group. So a panel is one ascending stream, and the same packed bytes

@@ -54,6 +54,8 @@ static uint64_t packed_bytes(const nib_weight *w)
 
 static uint8_t recode_f8(nib_code code, uint8_t byte)
 {
+    if (code == NIB_CODE_MX4) /* every e2m1 is an e4m3 */
+        byte = nib__f32_to_e4m3(nib__e2m1_to_f32(byte & 15));
     const unsigned magnitude = byte & 0x7fU, sign = byte >> 7;
     if (code == NIB_CODE_E5M2) {
         const unsigned exponent = ((magnitude >> 2) + 1) & 31U;
@@ -165,7 +167,8 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 {
     const nib_float_layout l = nib__float_layout(w);
     const nib_code code = w->scheme.code;
-    const bool is_f8 = code == NIB_CODE_E4M3 || code == NIB_CODE_E5M2 || code == NIB_CODE_MX8;
+    const bool is_f8 = code == NIB_CODE_E4M3 || code == NIB_CODE_E5M2 || code == NIB_CODE_MX8 ||
+                       code == NIB_CODE_MX4;
     uint8_t recode[256];
     for (int b = 0; b < 256; b++)
         recode[b] = recode_f8(code, (uint8_t)b);
