@@ -145,6 +145,8 @@ golden:
 	tools/golden/run
 oracle: all
 	tools/oracle/run $(PROGRAM)
+audit: all
+	tools/audit/run $(PROGRAM)
 
 # ---- installing ----
 
@@ -156,7 +158,7 @@ $(BUILD)/nibble.pc: FORCE
 	    'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lnibble' 'Libs.private: -pthread -lm -ldl' \
 	    'Cflags: -I$${includedir}' > $@
 
-MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan quantize generate eval verify bench \
+MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan quantize convert generate eval verify bench \
            devices kernels recipes manual completion)))
 $(BUILD)/man/nibble.1: $(PROGRAM)
 	@mkdir -p $(@D)
@@ -183,5 +185,5 @@ clean:
 
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
-.PHONY: all unit tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels lint docs bench golden oracle \
+.PHONY: all unit tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels lint docs bench golden oracle audit \
         install clean FORCE

@@ -3,7 +3,7 @@
  * The dialects that keep a weight under its own name, M.weight: what each can hold, and the tensors
  * that it writes. None of them describes a weight in __metadata__.
  *
- * 8da4w        weight I8 [n][k], scales and zeros float [n][groups]; int8 rows: scales [n]
+ * 8da4w        weight I8 [n][k], scales and zeros float [n][groups]; of int8 rows scales [n] alone
  * compressed-  weight_packed I32 [n][ceil(k*bits/32)], weight_scale float [n][groups],
  * tensors      weight_zero_point I32 [ceil(n*bits/32)][groups], weight_shape I64 [2]; quantized
  *              activations or e4m3: weight I8 or F8_E4M3 [n][k], weight_scale, weight_zero_point I8
@@ -37,11 +37,11 @@ static const char *refuse_8da4w(char out[160], nib_stored *w)
     const nib_scheme *s = &w->scheme;
     const bool rows = s->code == NIB_CODE_I8 && s->group == NIB_GROUP_ROW && s->symmetric;
     if (s->code != NIB_CODE_I4 && !rows)
-        return "it holds int4 groups, and int8 rows of embedding and output";
+        return "it holds int4 groups, and int8 rows";
     if (s->code == NIB_CODE_I4 && (s->act != NIB_ACT_I8_TOKEN || s->act_symmetric))
         return "its int4 layers have asymmetric int8 activations per token";
-    if (rows && s->act != NIB_ACT_FLOAT && s->act != NIB_ACT_I8_TOKEN)
-        return "its int8 rows have float or int8 activations per token";
+    if (rows && !w->embedding && (s->act != NIB_ACT_I8_TOKEN || s->act_symmetric))
+        return "its int8 layers have asymmetric int8 activations per token";
     if (s->zero == NIB_ZERO_FLOAT)
         return "its zero points are integers";
     if (s->code == NIB_CODE_I4 && s->group <= 0)

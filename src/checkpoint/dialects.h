@@ -24,6 +24,7 @@ typedef struct nib_stored {
     int64_t n, k;
     nib_type source;                /* F32, F16, BF16: the weight's type before */
     nib_type scale_type, zero_type; /* zero_type NONE: no zeros */
+    bool embedding;                 /* rows are looked up, not multiplied */
 } nib_stored;
 
 /* One of its tensors. */

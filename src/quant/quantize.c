@@ -101,6 +101,7 @@ static nib_status write_parts(nib_rewriting *r, const char *part, const char *ma
     NIB_TRY(nib__writer_begin(r->writer, r->directory ? part : NULL, r->directory ? NULL : part,
                               r->err));
     NIB_TRY(stream_all(r, &source));
+    nib__rewriting_share(r);
     if (r->directory)
         NIB_TRY(
             nib__side_files_write(&files, job, r->dialect, r->separated_count != 0, part, r->err));

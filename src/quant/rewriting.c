@@ -82,6 +82,7 @@ static nib_status find_weight(nib_rewriting *r, const nib_quantize_layer *l, con
     out->stored = (nib_stored){.scheme = w->scheme,
                                .n = w->n,
                                .k = w->k,
+                               .embedding = l->role == NIB_ROLE_EMBED,
                                .source = nib__scheme_is_quantized(&l->choice.scheme)
                                              ? float_like(w)
                                              : nib__float_type(l->choice.scheme.code),
@@ -117,6 +118,7 @@ static nib_status find_origin(nib_rewriting *r, const nib_quantize_layer *l, nib
     if (status != NIB_OK)
         return nib__fail_in(r->err, status, shown(a, l->name));
     out->stored = (nib_stored){.scheme = q->scheme,
+                               .embedding = l->role == NIB_ROLE_EMBED,
                                .n = out->stored.n,
                                .k = q->k,
                                .source = q->source,
@@ -563,6 +565,15 @@ static nib_status take_layers(nib_rewriting *r)
         NIB_TRY(add_line(r, i));
     }
     return NIB_OK;
+}
+
+void nib__rewriting_share(nib_rewriting *r)
+{
+    nib_ledger_layer *lines = r->ledger->layers;
+    for (size_t i = 0; i < r->job->count; i++)
+        for (size_t j = 0; j < r->job->count && lines[r->lines[i]].kept == NULL; j++)
+            if (r->origins[j].from == r->origins[i].from)
+                lines[r->lines[i]].kept = lines[r->lines[j]].kept;
 }
 
 nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)

@@ -47,5 +47,7 @@ void nib__rewriting_free(nib_rewriting *r);
  * source and lays the output out; a line per layer goes to the ledger. shard_limit: bytes of a
  * file; 0: one file. */
 nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit);
+/* Once all is written: a layer whose tensor is another's is as well kept as that one. */
+void nib__rewriting_share(nib_rewriting *r);
 
 #endif
