@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""GGUF's block types as PyPI's gguf dequantizes them, and small models in GGUF with the logits that
+transformers computes in float32 from the same, dequantized weights.
+
+Usage: python3 tools/golden/make_gguf_golden.py [DIRECTORY]       (tests/golden)
+Needs: gguf, torch, transformers 5, safetensors. Runs on the CPU, in seconds.
+
+DIRECTORY/gguf_blocks.txt           lines: TYPE ROWS K BLOCKS FLOATS, hex, little endian
+DIRECTORY/gguf/FAMILY.gguf          llama (biases, llama3's frequencies, every type that is read, a
+                                    byte-level tokenizer), qwen2, qwen3
+DIRECTORY/gguf/logits.safetensors   FAMILY.tokens [count], FAMILY.logits [count][vocab] f32
+Blocks are of random bits but for their scales, which are such that the weights are of a model's size.
+"""
+import os
+import sys
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from gguf import GGMLQuantizationType as T
+from gguf import quants
+from safetensors.torch import save_file
+
+SEED = 20261120
+COMMAND = "python3 tools/golden/make_gguf_golden.py"
+
+# type: elements of a block, its bytes, where f16 scales stand
+BLOCKS = {
+    T.Q4_0: (32, 18, [0]),
+    T.Q4_1: (32, 20, [0, 2]),
+    T.Q5_0: (32, 22, [0]),
+    T.Q5_1: (32, 24, [0, 2]),
+    T.Q8_0: (32, 34, [0]),
+    T.Q4_K: (256, 144, [0, 2]),
+    T.Q5_K: (256, 176, [0, 2]),
+    T.Q6_K: (256, 210, [208]),
+    T.IQ4_NL: (32, 18, [0]),
+    T.MXFP4: (32, 17, []),
+}
+# what a scale of 1 gives as the standard deviation of weights, about
+SPREAD = {T.Q4_0: 4.6, T.Q4_1: 4.6, T.Q5_0: 9.2, T.Q5_1: 9.2, T.Q8_0: 74, T.Q4_K: 170, T.Q5_K: 340,
+          T.Q6_K: 1400, T.IQ4_NL: 66}
+
+
+def random_blocks(rng, kind, rows, k, std):
+    """[rows][bytes] blocks of random codes whose values have about this standard deviation."""
+    elements, size, scales = BLOCKS[kind]
+    blocks = rng.integers(0, 256, (rows, k // elements, size), dtype=np.uint8)
+    if kind == T.MXFP4:
+        blocks[..., 0] = int(np.floor(np.log2(std))) + 127 - 2
+        return blocks.reshape(rows, -1)
+    d = (std / SPREAD[kind] * rng.uniform(0.7, 1.4, blocks.shape[:2])).astype(np.float16)
+    blocks[..., scales[0]:scales[0] + 2] = d[..., None].view(np.uint8)
+    if len(scales) == 2:
+        middle = {T.Q4_1: -7.5, T.Q5_1: -15.5, T.Q4_K: 7.5, T.Q5_K: 15.5}[kind]
+        least = (d.astype(np.float32) * middle).astype(np.float16)
+        blocks[..., scales[1]:scales[1] + 2] = least[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def special_blocks(kind):
+    """One row of blocks whose scales are 0, negative, and denormal."""
+    elements, size, scales = BLOCKS[kind]
+    k = 4 * elements
+    blocks = random_blocks(np.random.default_rng(SEED + 7), kind, 1, k, 0.1).reshape(4, size)
+    if kind == T.MXFP4:
+        blocks[:, 0] = [0, 1, 100, 130]
+        return k, blocks.reshape(1, -1)
+    for i, values in enumerate([(0.0, 0.0), (-0.011, 0.02), (6e-8, -1.2e-7), (0.003, 0.0)]):
+        for at, value in zip(scales, values):
+            blocks[i, at:at + 2] = np.array([value], np.float16).view(np.uint8)
+    return k, blocks.reshape(1, -1)
+
+
+def write_blocks(path):
+    rng = np.random.default_rng(SEED)
+    with open(path, "w") as out:
+        out.write(f"# gguf {gguf_version()}, seed {SEED}, {COMMAND}\n")
+        for kind in BLOCKS:
+            k = max(2 * BLOCKS[kind][0], 96)
+            k -= k % BLOCKS[kind][0]
+            cases = [(3, k, random_blocks(rng, kind, 3, k, 0.05))]
+            special = special_blocks(kind)
+            cases.append((1, special[0], special[1]))
+            for rows, width, blocks in cases:
+                values = quants.dequantize(blocks, kind)
+                assert values.shape == (rows, width) and np.isfinite(values).all()
+                out.write(f"{kind.name} {rows} {width} {blocks.tobytes().hex()} "
+                          f"{values.astype('<f4').tobytes().hex()}\n")
+
+
+def gguf_version():
+    from importlib.metadata import version
+    return version("gguf")
+
+
+# ---- models ----
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}
+COMMON = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+          "max_position_embeddings": 256, "hidden_act": "silu", "bos_token_id": 256, "eos_token_id": 257}
+
+FAMILIES = {
+    "llama": {
+        "config": transformers.LlamaConfig,
+        "model": transformers.LlamaForCausalLM,
+        "keys": dict(COMMON, intermediate_size=256, num_hidden_layers=3, vocab_size=272,
+                     attention_bias=True, mlp_bias=True, rope_theta=500.0, rope_scaling=LLAMA3,
+                     tie_word_embeddings=True),
+        "types": {"embed_tokens": [T.Q8_0], "q_proj": [T.Q4_0, T.F16, T.Q8_0],
+                  "k_proj": [T.Q5_0, T.BF16, T.IQ4_NL], "v_proj": [T.Q5_1, T.Q4_1, T.F32],
+                  "o_proj": [T.Q4_1, T.Q8_0, T.MXFP4], "gate_proj": [T.Q4_0, T.MXFP4, T.IQ4_NL],
+                  "up_proj": [T.Q4_1, T.Q5_0, T.Q5_1], "down_proj": [T.Q4_K, T.Q5_K, T.Q6_K]},
+    },
+    "qwen2": {
+        "config": transformers.Qwen2Config,
+        "model": transformers.Qwen2ForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, rope_theta=1e6,
+                     tie_word_embeddings=False),
+        "types": {"": [T.Q8_0]},
+    },
+    "qwen3": {
+        "config": transformers.Qwen3Config,
+        "model": transformers.Qwen3ForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, rope_theta=1e6,
+                     head_dim=16, tie_word_embeddings=True),
+        "types": {"": [T.F16]},
+    },
+}
+
+NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+         "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+         "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+         "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+         "post_attention_layernorm": "ffn_norm"}
+WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def gguf_name(name):
+    module, part = name.rsplit(".", 1)
+    if module in WHOLE:
+        return f"{WHOLE[module]}.{part}"
+    _, _, layer, rest = module.split(".", 3)
+    return f"blk.{layer}.{NAMES[rest]}.{part}"
+
+
+def layer_of(name):
+    return int(name.split(".")[2]) if name.startswith("model.layers.") else 0
+
+
+def pair_rows(values, heads):
+    """Rows j and j + width/2 of a head side by side, as GGUF's llama wants q and k."""
+    width = values.shape[0] // heads
+    return values.reshape(heads, 2, width // 2, -1).swapaxes(1, 2).reshape(values.shape)
+
+
+def unpair_rows(values, heads):
+    width = values.shape[0] // heads
+    return values.reshape(heads, width // 2, 2, -1).swapaxes(1, 2).reshape(values.shape)
+
+
+def kind_of(types, name):
+    for part, kinds in types.items():
+        if part in name:
+            return kinds[layer_of(name) % len(kinds)]
+    return T.Q8_0
+
+
+def stored(rng, kind, shape, std):
+    """Bytes as the file has them, and the values that they mean."""
+    if kind in (T.F32, T.F16, T.BF16):
+        raw = quants.quantize((rng.standard_normal(shape) * std).astype(np.float32), kind)
+    else:
+        raw = random_blocks(rng, kind, shape[0], shape[1], std)
+    return raw, quants.dequantize(raw, kind)
+
+
+def rope_divisors(config):
+    """What llama3's rule divides each frequency by (Llama 3.1's published code)."""
+    s = config.rope_parameters
+    width = config.hidden_size // config.num_attention_heads
+    freqs = 1.0 / (s["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float64) / width))
+    low = s["original_max_position_embeddings"] / s["low_freq_factor"]
+    high = s["original_max_position_embeddings"] / s["high_freq_factor"]
+    out = []
+    for f in freqs.tolist():
+        length = 2 * np.pi / f
+        if length < high:
+            out.append(1.0)
+        elif length > low:
+            out.append(s["factor"])
+        else:
+            smooth = (s["original_max_position_embeddings"] / length - s["low_freq_factor"]) / (
+                s["high_freq_factor"] - s["low_freq_factor"])
+            out.append(1 / ((1 - smooth) / s["factor"] + smooth))
+    return np.array(out, np.float32)
+
+
+def byte_letters():
+    """GPT-2's printable letter of each byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters, more = {b: chr(b) for b in plain}, 256
+    for b in range(256):
+        if b not in letters:
+            letters[b], more = chr(more), more + 1
+    return [letters[b] for b in range(256)]
+
+
+def add_tokenizer(writer, vocab):
+    letters = byte_letters()
+    space = letters[32]
+    merges = [f"{space} t", "h e", "a n", "i n", f"{space}t he", "e r", f"{space} a", "o n"]
+    tokens = letters + ["<|bos|>", "<|eos|>"] + ["".join(m.split(" ")) for m in merges]
+    tokens += [f"<|unused{i}|>" for i in range(vocab - len(tokens))]
+    types = [gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL] * 2
+    types += [gguf.TokenType.NORMAL] * len(merges)
+    types += [gguf.TokenType.UNUSED] * (vocab - len(types))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(256)
+    writer.add_eos_token_id(257)
+    writer.add_add_bos_token(False)
+
+
+def add_keys(writer, name, c):
+    writer.add_name(f"random {name}, seed {SEED}, {COMMAND}")
+    writer.add_quantization_version(2)
+    writer.add_block_count(c.num_hidden_layers)
+    writer.add_context_length(c.max_position_embeddings)
+    writer.add_embedding_length(c.hidden_size)
+    writer.add_feed_forward_length(c.intermediate_size)
+    writer.add_head_count(c.num_attention_heads)
+    writer.add_head_count_kv(c.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+    writer.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    if name == "qwen3":
+        writer.add_key_length(width)
+        writer.add_value_length(width)
+    else:
+        writer.add_rope_dimension_count(width)
+
+
+def write_model(directory, name, family, logits):
+    config = family["config"](**family["keys"])
+    torch.manual_seed(SEED)
+    model = family["model"](config).float().eval()
+    rng = np.random.default_rng(SEED + len(name))
+    writer = gguf.GGUFWriter(os.path.join(directory, f"{name}.gguf"), name)
+    add_keys(writer, name, config)
+    if name != "qwen3":
+        add_tokenizer(writer, config.vocab_size)
+    state = {}
+    for key, value in model.state_dict().items():
+        shape = tuple(value.shape)
+        if key == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        if len(shape) == 1:
+            values = rng.standard_normal(shape).astype(np.float32)
+            values = 1 + 0.25 * values if "norm" in key else 0.5 * values
+            raw, kind = values, T.F32
+        else:
+            kind = kind_of(family["types"], key)
+            gain = 0.5 if "embed" in key else (2.0 if "q_proj" in key or "k_proj" in key else 1.0)
+            raw, values = stored(rng, kind, shape, gain if "embed" in key else gain / shape[1] ** 0.5)
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(
+            key.split(".")[-2])
+        if name == "llama" and heads:
+            values = unpair_rows(values, heads)  # what is stored is in pairs
+        writer.add_tensor(gguf_name(key), raw, raw_dtype=kind)
+        state[key] = torch.from_numpy(np.ascontiguousarray(values, np.float32))
+    if name == "llama":
+        writer.add_tensor("rope_freqs.weight", rope_divisors(config))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    missing = model.load_state_dict(state, strict=False)
+    assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
+    model.tie_weights()
+    tokens = torch.from_numpy(rng.integers(0, config.vocab_size, 90, dtype=np.int32))
+    with torch.no_grad():
+        y = model(tokens[None].long()).logits[0]
+    logits[f"{name}.tokens"] = tokens
+    logits[f"{name}.positions"] = torch.tensor([0, 1, 5, 17, 40, 63, 64, 88, 89], dtype=torch.int32)
+    logits[f"{name}.logits"] = y[logits[f"{name}.positions"].long()].contiguous()
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else "tests/golden"
+    write_blocks(os.path.join(root, "gguf_blocks.txt"))
+    directory = os.path.join(root, "gguf")
+    os.makedirs(directory, exist_ok=True)
+    logits = {}
+    for name, family in FAMILIES.items():
+        write_model(directory, name, family, logits)
+    made = {"made_by": f"transformers {transformers.__version__}, torch {torch.__version__}, "
+                       f"gguf {gguf_version()}, seed {SEED}, {COMMAND}"}
+    path = os.path.join(directory, "logits.safetensors")
+    save_file(logits, path, metadata=made)
+    os.chmod(path, 0o644)
+
+
+main()
