@@ -34,8 +34,9 @@ struct nib_checkpoint {
     const nib_gguf *gguf;     /* of the first file, or NULL */
     nib_quantization *coding; /* what it says, or NULL */
     /* A file with Meta's names (see rotary.h): how the model was built, as the text of a
-     * params.json, or NULL. Of it and of GGUF's llama: the width of a head whose rows of q and k are in pairs, 0 if none are,
-     * -1 if it is not known; and where the first paired_count rows are stored. */
+     * params.json, or NULL. Of it and of GGUF's llama: the width of a head whose rows of q and k
+     * are in pairs, 0 if none are, -1 if it is not known; and where the first paired_count rows are
+     * stored. */
     bool meta_names;
     const char *params;
     int64_t paired, paired_count;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Queries and keys whose rows are stored in pairs: the elements 2j and 2j + 1 of a head are rotated
- * with each other (Meta's checkpoints, those of gpt-fast, llama2.c and torchtune, GGUF's llama), where Hugging
- * Face rotates j and j + width / 2. Weights are read through nib_weight.rows, biases as a copy.
+ * with each other (Meta's checkpoints, those of gpt-fast, llama2.c and torchtune, GGUF's llama),
+ * where Hugging Face rotates j and j + width / 2. Weights are read through nib_weight.rows, biases
+ * as a copy.
  */
 #ifndef NIB_ROTARY_H
 #define NIB_ROTARY_H

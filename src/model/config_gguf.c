@@ -123,13 +123,15 @@ static void find_biases(reader *r)
     const struct {
         const char *name;
         bool *out;
-    } biases[] = {{"self_attn.q_proj", &c->qkv_bias},
-                  {"self_attn.o_proj", &c->o_bias},
+    } biases[] = {{"self_attn.q_proj", &c->qkv_bias}, {"self_attn.k_proj", &c->qkv_bias},
+                  {"self_attn.v_proj", &c->qkv_bias}, {"self_attn.o_proj", &c->o_bias},
+                  {"mlp.gate_proj", &c->mlp_bias},    {"mlp.up_proj", &c->mlp_bias},
                   {"mlp.down_proj", &c->mlp_bias}};
     for (size_t i = 0; i < COUNT(biases); i++) {
         char name[64];
         snprintf(name, sizeof name, "%s%s.bias", layer, biases[i].name);
-        *biases[i].out = nib__checkpoint_find(r->cp, name) != NULL;
+        if (nib__checkpoint_find(r->cp, name) != NULL)
+            *biases[i].out = true;
     }
     c->qkv_bias = c->qkv_bias || c->arch == NIB_ARCH_QWEN2;
     c->tied = nib__checkpoint_find(r->cp, "lm_head.weight") == NULL;
@@ -404,6 +406,26 @@ static nib_status check_unknown(reader *r)
     return NIB_OK;
 }
 
+/* Every tensor has a place in the model: what is left out would be missing without a word. */
+static nib_status check_tensors(reader *r)
+{
+    static const char *const known[] = {"model.", "lm_head.", "rope_freqs.weight"};
+    for (size_t i = 0; i < nib__checkpoint_count(r->cp); i++) {
+        const char *name = nib__checkpoint_at(r->cp, i)->name;
+        bool placed = false;
+        char shown[96];
+        for (size_t j = 0; j < COUNT(known); j++)
+            placed = placed || begins_with(name, known[j]);
+        if (!placed)
+            return nib__fail(r->err, NIB_UNSUPPORTED,
+                             "%s: tensor \"%s\" is none that %s has here; leaving it out would "
+                             "change the result",
+                             r->g->name, nib__say_name(shown, sizeof shown, name, strlen(name)),
+                             r->arch);
+    }
+    return NIB_OK;
+}
+
 /* ---- the interface ---- */
 
 nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena *arena,
@@ -425,6 +447,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(check_flags(&r));
     NIB_TRY(check_others(&r));
     NIB_TRY(check_unknown(&r));
+    NIB_TRY(check_tensors(&r));
     NIB_TRY(read_ids(&r));
     find_biases(&r);
     return NIB_OK;

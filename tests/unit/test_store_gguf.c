@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * GGUF's block types as weights: values equal those of PyPI's gguf bit for bit
- * (tests/golden/gguf_blocks.txt), whatever part of a row is asked for; and what packed layouts take.
+ * (tests/golden/gguf_blocks.txt), whatever part of a row is asked for; and what packed layouts
+ * take.
  */
 #include "file.h"
 #include "scheme.h"

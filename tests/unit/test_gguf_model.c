@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models in GGUF: logits equal those of transformers for the dequantized weights (golden), on every
+ * instruction set the same bits; the config from the keys, and what is refused there; models in
+ * several files.
+ */
+#include "session.h"
+
+#include "config_gguf.h"
+#include "gguf_build.h"
+#include "safetensors_build.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static const char *in(char out[512], const char *directory, const char *name)
+{
+    snprintf(out, 512, "%s/%s", directory, name);
+    return out;
+}
+
+static const char *const families[] = {"llama", "qwen2", "qwen3"};
+
+/* ---- logits ---- */
+
+typedef struct golden {
+    nib_checkpoint *cp;
+    const int32_t *tokens, *positions;
+    const float *logits; /* [kept][vocab] */
+    int64_t count, kept, vocab;
+} golden;
+
+static const nib_tensor *part_of(const nib_checkpoint *cp, const char *family, const char *part)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s.%s", family, part);
+    const nib_tensor *t = nib__checkpoint_find(cp, name);
+    assert_non_null(t);
+    assert_int_equal((uintptr_t)t->data % 4, 0);
+    return t;
+}
+
+static golden open_golden(const char *family)
+{
+    golden g = {0};
+    nib_err err;
+    const nib_allocator a = nib__allocator_default();
+    if (nib__checkpoint_open(&g.cp, "tests/golden/gguf/logits.safetensors", &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    const nib_tensor *tokens = part_of(g.cp, family, "tokens"),
+                     *positions = part_of(g.cp, family, "positions"),
+                     *logits = part_of(g.cp, family, "logits");
+    g.tokens = (const void *)tokens->data;
+    g.positions = (const void *)positions->data;
+    g.logits = (const void *)logits->data;
+    g.count = tokens->shape[0];
+    g.kept = logits->shape[0];
+    g.vocab = logits->shape[1];
+    return g;
+}
+
+/* Logits of every token, [count][vocab]. */
+static float *run_all(const char *family, const golden *g, const char *dtype, const char *isa)
+{
+    char path[64];
+    nib_err err;
+    const float *logits;
+    snprintf(path, sizeof path, "tests/golden/gguf/%s.gguf", family);
+    opened o = must_open(&(open_how){.path = path, .dtype = dtype, .isa = isa, .threads = 2});
+    nib_slot *slots = calloc((size_t)g->count, sizeof *slots);
+    for (int64_t i = 0; i < g->count; i++)
+        slots[i] = (nib_slot){0, (int32_t)i, g->tokens[i], true};
+    assert_int_equal(nib_session_vocab(o.session), g->vocab);
+    if (nib_session_step(o.session, slots, (size_t)g->count, &logits, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    const size_t bytes = (size_t)(g->count * g->vocab) * sizeof(float);
+    float *out = malloc(bytes);
+    memcpy(out, logits, bytes);
+    free(slots);
+    close_opened(&o);
+    return out;
+}
+
+static void test_logits(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < COUNT(families); f++) {
+        golden g = open_golden(families[f]);
+        float *logits = run_all(families[f], &g, "f32", NULL);
+        for (int64_t i = 0; i < g.kept; i++) {
+            double off = 0, size = 0;
+            for (int64_t v = 0; v < g.vocab; v++) {
+                const double want = (double)g.logits[i * g.vocab + v];
+                off = fmax(off, fabs((double)logits[g.positions[i] * g.vocab + v] - want));
+                size = fmax(size, fabs(want));
+            }
+            if (!(off <= 1e-4 * size))
+                fail_msg("%s: position %d is off by %g of %g", families[f], (int)g.positions[i],
+                         off, size);
+        }
+        free(logits);
+        nib__checkpoint_close(g.cp);
+    }
+}
+
+/* Every type packs for every instruction set into what the reference reads from the blocks. */
+static void test_same_bits(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"f32", "bf16"}, *const sets[] = {"avx2", "avx512",
+                                                                         "avx512bf16"};
+    golden g = open_golden("llama");
+    for (size_t t = 0; t < COUNT(types); t++) {
+        float *want = run_all("llama", &g, types[t], "ref");
+        for (size_t s = 0; s < COUNT(sets); s++) {
+            float *got = run_all("llama", &g, types[t], sets[s]);
+            assert_memory_equal(got, want, (size_t)(g.count * g.vocab) * sizeof *got);
+            free(got);
+        }
+        free(want);
+    }
+    nib__checkpoint_close(g.cp);
+}
+
+/* ---- the config ---- */
+
+static nib_status config_of(nib_config *out, const char *path, nib_ledger *notes, nib_err *err)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_checkpoint *cp;
+    nib_arena arena;
+    NIB_TRY(nib__checkpoint_open(&cp, path, &a, err));
+    nib__arena_init(&arena, &a, 0);
+    const nib_status status = nib__config_gguf(out, cp, &arena, notes, err);
+    out->rope_divisors = NULL;
+    nib__arena_free(&arena);
+    nib__checkpoint_close(cp);
+    return status;
+}
+
+static void test_golden_configs(void **state)
+{
+    (void)state;
+    nib_config c;
+    nib_err err;
+    if (config_of(&c, "tests/golden/gguf/llama.gguf", NULL, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(c.arch, NIB_ARCH_LLAMA);
+    assert_int_equal(c.layers, 3);
+    assert_int_equal(c.width, 32);
+    assert_int_equal(c.ffn, 256);
+    assert_int_equal(c.heads, 4);
+    assert_int_equal(c.kv_heads, 2);
+    assert_int_equal(c.head_dim, 8);
+    assert_int_equal(c.vocab, 272);
+    assert_int_equal(c.context, 256);
+    assert_true(c.rope_theta == 500);
+    assert_int_equal(c.bos, 256);
+    assert_int_equal(c.eos_count, 1);
+    assert_int_equal(c.eos[0], 257);
+    assert_true(c.tied && c.qkv_bias && c.o_bias && c.mlp_bias && !c.qk_norm);
+    assert_int_equal(config_of(&c, "tests/golden/gguf/qwen3.gguf", NULL, &err), NIB_OK);
+    assert_int_equal(c.arch, NIB_ARCH_QWEN3);
+    assert_int_equal(c.head_dim, 16);
+    assert_true(c.qk_norm && c.tied && !c.qkv_bias);
+    assert_int_equal(c.bos, -1);
+    assert_int_equal(c.eos_count, 0);
+}
+
+/* What a llama file of one layer without weights says; `skip` is left out, `more` is added. */
+typedef struct said {
+    const char *arch, *skip;
+    const char *key; /* more: one of these */
+    uint32_t kind;
+    uint64_t value;
+    const char *text;
+} said;
+
+static void put_said(gguf_file *f, const said *s)
+{
+    static const struct {
+        const char *key;
+        uint32_t kind;
+        uint64_t value;
+    } keys[] = {
+        {"llama.block_count", NIB_GGUF_U32, 1},
+        {"llama.embedding_length", NIB_GGUF_U32, 64},
+        {"llama.feed_forward_length", NIB_GGUF_U32, 96},
+        {"llama.context_length", NIB_GGUF_U32, 128},
+        {"llama.attention.head_count", NIB_GGUF_U32, 4},
+        {"llama.attention.head_count_kv", NIB_GGUF_U32, 2},
+        {"llama.vocab_size", NIB_GGUF_U32, 100},
+        {"llama.attention.layer_norm_rms_epsilon", NIB_GGUF_F32, 0x3727c5ac},
+    };
+    uint64_t count = 0;
+    for (size_t i = 0; i < COUNT(keys); i++)
+        count += s->skip == NULL || strcmp(keys[i].key, s->skip) != 0;
+    put_header(f, 3, 0, count + (s->arch != NULL) + (s->key != NULL));
+    if (s->arch != NULL)
+        put_key_text(f, "general.architecture", s->arch);
+    for (size_t i = 0; i < COUNT(keys); i++)
+        if (s->skip == NULL || strcmp(keys[i].key, s->skip) != 0)
+            put_key_int(f, keys[i].key, keys[i].kind, keys[i].value, 4);
+    if (s->key == NULL)
+        return;
+    if (s->text != NULL)
+        put_key_text(f, s->key, s->text);
+    else
+        put_key_int(f, s->key, s->kind, s->value,
+                    s->kind == NIB_GGUF_BOOL  ? 1
+                    : s->kind == NIB_GGUF_U64 ? 8
+                                              : 4);
+}
+
+static nib_status config_said(nib_config *c, const said *s, nib_ledger *notes, nib_err *err)
+{
+    static gguf_file f;
+    char dir[256], path[512];
+    put_said(&f, s);
+    make_directory(dir);
+    write_bytes(in(path, dir, "x.gguf"), f.bytes, f.size);
+    const nib_status status = config_of(c, path, notes, err);
+    drop_directory(dir);
+    return status;
+}
+
+#define KEY(name) "llama." name
+#define WITHOUT(key_)                                                                              \
+    {                                                                                              \
+        .arch = "llama", .skip = key_                                                              \
+    }
+#define WITH(key_, kind_, value_)                                                                  \
+    {                                                                                              \
+        .arch = "llama", .key = key_, .kind = kind_, .value = value_                               \
+    }
+#define INSTEAD(key_, kind_, value_)                                                               \
+    {                                                                                              \
+        .arch = "llama", .skip = key_, .key = key_, .kind = kind_, .value = value_                 \
+    }
+#define TEXT(key_, text_)                                                                          \
+    {                                                                                              \
+        .arch = "llama", .key = key_, .text = text_                                                \
+    }
+
+enum { F32_HALF = 0x3f000000, F32_ONE = 0x3f800000, F32_NAN = 0x7fc00000, F32_BIG = 0x42000000 };
+
+static void test_config_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        said said;
+        nib_status status;
+        const char *says;
+    } cases[] = {
+        {{.arch = NULL}, NIB_BAD_INPUT, "\"general.architecture\" is missing"},
+        {{.arch = "gemma3"}, NIB_UNSUPPORTED, "the architecture \"gemma3\" is not supported"},
+        {WITHOUT(KEY("block_count")), NIB_BAD_INPUT, "\"llama.block_count\" is missing"},
+        {WITHOUT(KEY("context_length")), NIB_BAD_INPUT, "\"llama.context_length\" is missing"},
+        {INSTEAD(KEY("block_count"), NIB_GGUF_U32, 0), NIB_BAD_INPUT, "llama.block_count is 0"},
+        {INSTEAD(KEY("block_count"), NIB_GGUF_U32, UINT32_MAX), NIB_BAD_INPUT,
+         "llama.block_count is 4294967295"},
+        {INSTEAD(KEY("block_count"), NIB_GGUF_F32, F32_ONE), NIB_BAD_INPUT,
+         "is f32; a whole number is wanted"},
+        {INSTEAD(KEY("context_length"), NIB_GGUF_U64, UINT64_C(1) << 62), NIB_BAD_INPUT,
+         "llama.context_length is 4611686018427387904"},
+        {INSTEAD(KEY("attention.head_count_kv"), NIB_GGUF_U32, 3), NIB_BAD_INPUT, "no multiple"},
+        {INSTEAD(KEY("attention.head_count_kv"), NIB_GGUF_U32, 0), NIB_BAD_INPUT,
+         "head_count_kv is 0"},
+        {INSTEAD(KEY("attention.head_count"), NIB_GGUF_U32, 6), NIB_BAD_INPUT,
+         "no multiple of attention.head_count 6"},
+        {WITH(KEY("attention.key_length"), NIB_GGUF_U32, 15), NIB_BAD_INPUT, "is odd"},
+        {WITH(KEY("attention.value_length"), NIB_GGUF_U32, 32), NIB_UNSUPPORTED,
+         "only equal lengths"},
+        {WITH(KEY("rope.dimension_count"), NIB_GGUF_U32, 8), NIB_UNSUPPORTED,
+         "only whole heads are rotated"},
+        {WITH(KEY("rope.freq_base"), NIB_GGUF_F32, 0), NIB_BAD_INPUT, "freq_base is 0"},
+        {WITH(KEY("rope.freq_base"), NIB_GGUF_F32, F32_NAN), NIB_BAD_INPUT, "a positive number"},
+        {TEXT(KEY("rope.scaling.type"), "yarn"), NIB_UNSUPPORTED,
+         "llama.rope.scaling.type is \"yarn\""},
+        {WITH(KEY("rope.scaling.factor"), NIB_GGUF_F32, F32_HALF), NIB_BAD_INPUT, "at least 1"},
+        {INSTEAD(KEY("attention.layer_norm_rms_epsilon"), NIB_GGUF_F32, 0), NIB_BAD_INPUT, "rms"},
+        {INSTEAD(KEY("attention.layer_norm_rms_epsilon"), NIB_GGUF_F32, F32_NAN), NIB_BAD_INPUT,
+         "rms"},
+        {WITH(KEY("expert_count"), NIB_GGUF_U32, 8), NIB_UNSUPPORTED,
+         "llama.expert_count is 8; it changes the result"},
+        {WITH(KEY("logit_scale"), NIB_GGUF_F32, F32_HALF), NIB_UNSUPPORTED,
+         "llama.logit_scale is 0.5"},
+        {WITH(KEY("attention.causal"), NIB_GGUF_BOOL, 0), NIB_UNSUPPORTED,
+         "attention.causal is false"},
+        {WITH(KEY("attention.sliding_window"), NIB_GGUF_U32, 64), NIB_UNSUPPORTED,
+         "limits attention to 64 positions"},
+        {WITH(KEY("attention.sinks_of_tomorrow"), NIB_GGUF_U32, 1), NIB_UNSUPPORTED,
+         "changes the result and is not known"},
+        {WITH("general.quantization_version", NIB_GGUF_U32, 1), NIB_UNSUPPORTED,
+         "blocks of version 2"},
+        {TEXT("general.type", "adapter"), NIB_UNSUPPORTED, "general.type is \"adapter\""},
+        {WITH("tokenizer.ggml.eos_token_id", NIB_GGUF_U32, 100), NIB_BAD_INPUT,
+         "eos_token_id is 100, but there are 100 tokens"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_config c;
+        nib_err err = {NIB_OK, ""};
+        const nib_status status = config_said(&c, &cases[i].said, NULL, &err);
+        if (status != cases[i].status || strstr(err.text, cases[i].says) == NULL)
+            fail_msg("case %zu: %d \"%s\", expected \"%s\"", i, (int)status, err.text,
+                     cases[i].says);
+    }
+}
+
+static void test_config_taken(void **state)
+{
+    (void)state;
+    nib_config c;
+    nib_err err;
+    assert_int_equal(config_said(&c, &(said){.arch = "llama"}, NULL, &err), NIB_OK);
+    assert_int_equal(c.head_dim, 16);
+    assert_true(c.rope_theta == 10000);
+    assert_int_equal(c.rope, NIB_ROPE_PLAIN);
+    assert_int_equal(config_said(&c, &(said)WITHOUT(KEY("attention.head_count_kv")), NULL, &err),
+                     NIB_OK);
+    assert_int_equal(c.kv_heads, 4);
+    assert_int_equal(
+        config_said(&c, &(said)WITH(KEY("rope.scale_linear"), NIB_GGUF_F32, F32_BIG), NULL, &err),
+        NIB_OK);
+    assert_int_equal(c.rope, NIB_ROPE_LINEAR);
+    assert_true(c.rope_factor == 32);
+    assert_int_equal(
+        config_said(&c, &(said)WITH("tokenizer.ggml.eos_token_id", NIB_GGUF_U32, UINT32_MAX), NULL,
+                    &err),
+        NIB_OK);
+    assert_int_equal(c.eos_count, 0);
+    /* values that change nothing, and keys that are not known */
+    assert_int_equal(config_said(&c, &(said)WITH(KEY("expert_count"), NIB_GGUF_U32, 0), NULL, &err),
+                     NIB_OK);
+    const nib_allocator a = nib__allocator_default();
+    nib_ledger notes;
+    nib__ledger_init(&notes, &a);
+    assert_int_equal(config_said(&c, &(said)WITH(KEY("mood"), NIB_GGUF_U32, 1), &notes, &err),
+                     NIB_OK);
+    assert_int_equal(notes.note_count, 1);
+    assert_non_null(strstr(notes.notes[0].text, "\"llama.mood\" is not known"));
+    nib__ledger_free(&notes);
+}
+
+/* ---- what a file without its config.json is held against ---- */
+
+static void expect_model(const char *path, nib_status status, const char *says)
+{
+    opened o;
+    nib_err err = {NIB_OK, ""};
+    const nib_status got = try_open(&o, &(open_how){.path = path}, &err);
+    if (got == NIB_OK)
+        close_opened(&o);
+    if (got != status || strstr(err.text, says) == NULL)
+        fail_msg("%s: %d \"%s\", expected \"%s\"", path, (int)got, err.text, says);
+}
+
+static char *read_llama(size_t *size)
+{
+    const nib_allocator a = nib__allocator_default();
+    char *bytes;
+    assert_int_equal(
+        nib__file_read(&bytes, size, "tests/golden/gguf/llama.gguf", 1 << 20, &a, NULL), NIB_OK);
+    return bytes;
+}
+
+/* The first place of text in bytes. */
+static char *place_of(char *bytes, size_t size, const char *text)
+{
+    for (size_t i = 0; i + strlen(text) <= size; i++)
+        if (memcmp(bytes + i, text, strlen(text)) == 0)
+            return bytes + i;
+    fail_msg("no %s", text);
+    return NULL;
+}
+
+/* One change of the golden file each; all keep its size. */
+static void test_changed_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *find;
+        size_t at; /* behind what was found */
+        const char *put;
+        size_t size;
+        nib_status status;
+        const char *says;
+    } cases[] = {
+        {"blk.0.attn_q.weight", 0, "blk.0.attn_x", 12, NIB_UNSUPPORTED,
+         "\"blk.0.attn_x.weight\" is none"},
+        {"blk.1.attn_q.bias", 0, "blk.9", 5, NIB_BAD_INPUT,
+         "layers.1.self_attn.q_proj.bias is missing"},
+        {"blk.0.attn_k.bias", 0, "blk.9", 5, NIB_BAD_INPUT,
+         "layers.0.self_attn.k_proj.bias is missing"},
+        {"llama.block_count", 21, "\2", 1, NIB_BAD_INPUT, "block_count in its metadata is 2"},
+        {"llama.block_count", 21, "\4", 1, NIB_BAD_INPUT, "layers.3."},
+        {"llama.attention.head_count_kv", 33, "\1", 1, NIB_BAD_INPUT, "k_proj.weight is [16][32]"},
+        {"output_norm.weight", 0, "output_norx", 11, NIB_UNSUPPORTED, "output_norx"},
+        {"rope_freqs.weight", 21, "\5", 1, NIB_BAD_INPUT, "rope_freqs.weight is F32 of 5 values"},
+    };
+    char dir[256], path[512];
+    make_directory(dir);
+    in(path, dir, "x.gguf");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        size_t size;
+        char *bytes = read_llama(&size);
+        memcpy(place_of(bytes, size, cases[i].find) + cases[i].at, cases[i].put, cases[i].size);
+        write_bytes(path, bytes, size);
+        expect_model(path, cases[i].status, cases[i].says);
+        free(bytes);
+    }
+    drop_directory(dir);
+}
+
+/* A scale that is no number is found when the weight is packed, with its place. */
+static void test_bad_scale(void **state)
+{
+    (void)state;
+    char dir[256], path[512];
+    size_t size;
+    const nib_allocator a = nib__allocator_default();
+    nib_checkpoint *cp;
+    nib_err err;
+    assert_int_equal(nib__checkpoint_open(&cp, "tests/golden/gguf/llama.gguf", &a, &err), NIB_OK);
+    const nib_tensor *t = nib__checkpoint_find(cp, "model.layers.0.mlp.down_proj.weight");
+    char *bytes = read_llama(&size);
+    assert_int_equal(t->type, NIB_TYPE_Q4_K);
+    const size_t rows = 3;
+    size_t at = 0; /* the tensor's bytes are unique in the file */
+    while (memcmp(bytes + at, t->data, (size_t)t->bytes) != 0)
+        at++;
+    memcpy(bytes + at + rows * 144, "\0\x7c", 2);
+    nib__checkpoint_close(cp);
+    make_directory(dir);
+    write_bytes(in(path, dir, "x.gguf"), bytes, size);
+    expect_model(path, NIB_BAD_INPUT, "at row 3, group 0 is no finite number");
+    free(bytes);
+    drop_directory(dir);
+}
+
+/* ---- several files ---- */
+
+static void write_part(const char *dir, const char *name, uint64_t no, uint64_t parts,
+                       uint64_t promised, const char *tensor)
+{
+    static gguf_file f;
+    char path[512];
+    put_header(&f, 3, 1, no == 0 ? 4 : 3);
+    if (no == 0)
+        put_key_text(&f, "general.architecture", "llama");
+    put_key_int(&f, "split.no", NIB_GGUF_U16, no, 2);
+    put_key_int(&f, "split.count", NIB_GGUF_U16, parts, 2);
+    put_key_int(&f, "split.tensors.count", NIB_GGUF_I32, promised, 4);
+    put_tensor(&f, tensor, 0, 8, 0, 0);
+    put_padding(&f, 32);
+    for (int i = 0; i < 32; i++)
+        put_int(&f, no + 1, 1);
+    write_bytes(in(path, dir, name), f.bytes, f.size);
+}
+
+static void expect_parts(const char *path, nib_status status, const char *says)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_checkpoint *cp;
+    nib_err err = {NIB_OK, ""};
+    const nib_status got = nib__checkpoint_open(&cp, path, &a, &err);
+    if (got == NIB_OK)
+        nib__checkpoint_close(cp);
+    if (got != status || strstr(err.text, says) == NULL)
+        fail_msg("%d \"%s\", expected \"%s\"", (int)got, err.text, says);
+}
+
+static void test_parts(void **state)
+{
+    (void)state;
+    static const char one[] = "m-00001-of-00002.gguf", two[] = "m-00002-of-00002.gguf";
+    char dir[256], path[512];
+    const nib_allocator a = nib__allocator_default();
+    nib_checkpoint *cp;
+    nib_err err;
+    make_directory(dir);
+    write_part(dir, one, 0, 2, 2, "output_norm.weight");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT,
+                 "part 2 of 2 is missing: m-00002-of-00002.gguf");
+    write_part(dir, two, 1, 2, 2, "blk.0.attn_norm.weight");
+    const char *const names[] = {one, two};
+    for (size_t i = 0; i < COUNT(names); i++) { /* from either */
+        if (nib__checkpoint_open(&cp, in(path, dir, names[i]), &a, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(nib__checkpoint_count(cp), 2);
+        assert_int_equal(nib__checkpoint_find(cp, "model.norm.weight")->data[0], 1);
+        assert_int_equal(nib__checkpoint_find(cp, "model.layers.0.input_layernorm.weight")->data[0],
+                         2);
+        assert_string_equal(nib__checkpoint_gguf(cp)->arch, "llama");
+        nib__checkpoint_close(cp);
+    }
+    write_part(dir, two, 1, 2, 2, "output_norm.weight");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "\"model.norm.weight\" is stored twice");
+    write_part(dir, two, 0, 2, 2, "x");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "says that it is part 1 of 2");
+    write_part(dir, two, 1, 3, 2, "x");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "says that it is part 2 of 3");
+    write_part(dir, one, 0, 2, 5, "output_norm.weight");
+    write_part(dir, two, 1, 2, 5, "x");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT,
+                 "split.tensors.count is 5, but the 2 parts have 2");
+    write_text(dir, two, "GGUF");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "ends at byte 4");
+    write_part(dir, "other.gguf", 1, 2, 2, "x");
+    expect_parts(in(path, dir, "other.gguf"), NIB_BAD_INPUT, "give the parts their names back");
+    write_part(dir, "other.gguf", 0, 60000, 2, "x");
+    expect_parts(path, NIB_BAD_INPUT, "split.count is 60000");
+    drop_directory(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_logits),         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_golden_configs), cmocka_unit_test(test_config_refused),
+        cmocka_unit_test(test_config_taken),   cmocka_unit_test(test_changed_files),
+        cmocka_unit_test(test_bad_scale),      cmocka_unit_test(test_parts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
