@@ -135,6 +135,7 @@ lint: all
 docs: all
 	$(PROGRAM) kernels --markdown > docs/kernels.md
 	$(PROGRAM) recipes --markdown > docs/recipes.md
+	$(PROGRAM) formats --markdown > docs/checkpoints.md
 	$(PROGRAM) manual --markdown > docs/commands.md
 
 bench: all
@@ -159,7 +160,7 @@ $(BUILD)/nibble.pc: FORCE
 	    'Cflags: -I$${includedir}' > $@
 
 MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan quantize convert generate eval verify bench \
-           devices kernels recipes manual completion)))
+           devices kernels recipes formats manual completion)))
 $(BUILD)/man/nibble.1: $(PROGRAM)
 	@mkdir -p $(@D)
 	$(PROGRAM) manual > $@

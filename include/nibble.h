@@ -121,6 +121,9 @@ NIB_MUST_CHECK nib_status nib_devices_write(nib_engine *engine, nib_form form, c
                                             nib_err *err);
 NIB_MUST_CHECK nib_status nib_recipes_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                             nib_err *err);
+/* The formats of checkpoints: what each holds, whether it is read and written. */
+NIB_MUST_CHECK nib_status nib_formats_write(nib_engine *engine, nib_form form, const nib_sink *sink,
+                                            nib_err *err);
 
 /* ---- model: a checkpoint, its config and tokenizer ------------------------------------------- */
 

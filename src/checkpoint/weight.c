@@ -365,6 +365,11 @@ static const nib_dialect_reader *dialect_of(const nib_weight_query *q)
     return NULL;
 }
 
+const char *nib__dialect_reader_at(size_t i)
+{
+    return i < COUNT(dialects) ? dialects[i].name : NULL;
+}
+
 size_t nib__module_size(const nib_tensor *tensor)
 {
     const size_t size = strlen(tensor->name);

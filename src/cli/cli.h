@@ -87,6 +87,7 @@ int run_verify(const settings *s);
 int run_devices(const settings *s);
 int run_kernels(const settings *s);
 int run_recipes(const settings *s);
+int run_formats(const settings *s);
 int run_plan(const settings *s);
 int run_quantize(const settings *s);
 int run_convert(const settings *s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble devices, kernels, recipes: what needs no model.
+ * nibble devices, kernels, recipes, formats: what needs no model.
  */
 #include "cli.h"
 
@@ -22,3 +22,4 @@ static int write_table(const settings *s, writer write)
 int run_devices(const settings *s) { return write_table(s, nib_devices_write); }
 int run_kernels(const settings *s) { return write_table(s, nib_kernels_write); }
 int run_recipes(const settings *s) { return write_table(s, nib_recipes_write); }
+int run_formats(const settings *s) { return write_table(s, nib_formats_write); }

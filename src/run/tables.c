@@ -2,11 +2,22 @@
  *
  * The tables of the public interface that need no model.
  */
+#include "formats.h"
 #include "library.h"
 
 nib_status nib_recipes_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
 {
     return nib__recipes_write(form, &engine->allocator, sink, err);
+}
+
+nib_status nib_formats_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, &engine->allocator);
+    nib__formats_render(form, &text);
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
 }
 
 nib_status nib_kernels_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)

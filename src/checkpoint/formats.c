@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The list of formats, and its three forms.
+ */
+#include "formats.h"
+
+#include "ledger.h"
+
+#include <stdio.h>
+
+static const nib_format formats[] = {
+    {"safetensors", "safetensors, one file or shards", "F32, F16, BF16; F64 is rounded to f32",
+     "float", "tests/unit/test_safetensors.c", "tests/unit/test_convert.c"},
+    {"torchao", "safetensors, as torchao 0.15 to 0.18 and transformers write them",
+     "Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, Float8Tensor, MXTensor: int8, int4, e4m3, "
+     "mxfp8; weight-only, or int8, e4m3 or mxfp8 activations",
+     "float", "tests/unit/test_weight.c", "tests/unit/test_dialect_write.c"},
+    {"nibble", "safetensors", "every scheme of `nibble recipes`, any shape, static activations",
+     "float", "tests/unit/test_weight.c", "tests/unit/test_quantize.c"},
+    {"8da4w", "safetensors or PyTorch's zip files, as ExecuTorch and torchtune write them",
+     "int4 in groups, int8 rows of embedding and output; int8 activations per token", "float", NULL,
+     "tools/oracle/converted_load.py"},
+    {"compressed-tensors", "safetensors",
+     "pack-quantized (int4, int8), int-quantized, float-quantized; read also mxfp4, mxfp8, nvfp4; "
+     "groups, channels, tensors, g_idx; symmetric or not",
+     "float", "tests/unit/test_prequantized.c", "tests/unit/test_convert.c"},
+    {"gptq", "safetensors", "int4 and int8, v1 and v2, act-order", "float",
+     "tests/unit/test_prequantized.c", NULL},
+    {"awq", "safetensors", "int4, the GEMM order", "float", "tests/unit/test_prequantized.c", NULL},
+    {"fp8", "safetensors, as DeepSeek, transformers and vLLM write them",
+     "e4m3 in blocks of 128 x 128, rows or tensors", "float", "tests/unit/test_prequantized.c",
+     NULL},
+    {"mxfp4", "safetensors, as gpt-oss has its experts", "e2m1 in blocks of 32", "float",
+     "tests/unit/test_prequantized.c", NULL},
+    {"gguf", "GGUF version 2 and 3, with the tokenizer inside",
+     "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4", "float",
+     "tests/unit/test_gguf_blocks.c", NULL},
+    {"pytorch", "PyTorch's zip files (.pt, .pth, .bin), read without executing anything",
+     "floats, and whatever dialect their tensors are in", "float", "tests/unit/test_torch_zip.c",
+     NULL},
+};
+
+const nib_format *nib__format_at(size_t i) { return i < COUNT(formats) ? &formats[i] : NULL; }
+
+static const char *or_dash(const char *text) { return text == NULL ? "-" : text; }
+
+static void render_text(nib_text *out)
+{
+    nib__text_format(out, "%-19s %-5s %-6s %s\n", "format", "read", "write", "holds");
+    for (size_t i = 0; i < COUNT(formats); i++) {
+        const nib_format *f = &formats[i];
+        char head[40];
+        snprintf(head, sizeof head, "%-19s %-5s %-6s ", f->name, f->read != NULL ? "yes" : "no",
+                 f->written != NULL ? "yes" : "no");
+        nib__ledger_wrap(out, head, "                                 ", 100, f->holds);
+    }
+}
+
+static void render_json(nib_text *out)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_key(&w, "formats");
+    nib__jsonw_array(&w);
+    for (size_t i = 0; i < COUNT(formats); i++) {
+        const nib_format *f = &formats[i];
+        nib__jsonw_object(&w);
+        nib__jsonw_pair_string(&w, "name", f->name);
+        nib__jsonw_pair_string(&w, "files", f->files);
+        nib__jsonw_pair_string(&w, "holds", f->holds);
+        nib__jsonw_pair_string(&w, "bias", f->bias);
+        nib__jsonw_pair_bool(&w, "read", f->read != NULL);
+        nib__jsonw_pair_bool(&w, "write", f->written != NULL);
+        nib__jsonw_object_end(&w);
+    }
+    nib__jsonw_array_end(&w);
+    nib__jsonw_object_end(&w);
+    nib__text_str(out, "\n");
+}
+
+static void render_markdown(nib_text *out)
+{
+    nib__text_str(out,
+                  "# Formats of checkpoints\n\n"
+                  "Printed by `nibble formats --markdown`; the tensors of each are in "
+                  "[formats.md](formats.md). A test\nstands behind each yes.\n\n"
+                  "| format | files | holds | bias | read | write |\n|---|---|---|---|---|---|\n");
+    for (size_t i = 0; i < COUNT(formats); i++) {
+        const nib_format *f = &formats[i];
+        const char *tick = f->read != NULL ? "`" : "", *tock = f->written != NULL ? "`" : "";
+        nib__text_format(out, "| %s | %s | %s | %s | %s%s%s | %s%s%s |\n", f->name, f->files,
+                         f->holds, f->bias, tick, or_dash(f->read), tick, tock, or_dash(f->written),
+                         tock);
+    }
+}
+
+void nib__formats_render(nib_form form, nib_text *out)
+{
+    if (form == NIB_FORM_JSON)
+        render_json(out);
+    else if (form == NIB_FORM_MARKDOWN)
+        render_markdown(out);
+    else
+        render_text(out);
+}
