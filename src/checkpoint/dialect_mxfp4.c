@@ -7,7 +7,7 @@
  *   P.NAME_scales  U8 [experts][n][k/32]       e8m0
  *   P.NAME_bias    float [experts][n]
  *
- * nib__experts_split puts views of their parts in their place, for expert 3 under the module P.3.NAME:
+ * nib__experts_split puts views of their parts in their place, expert 3 as the module P.3.NAME:
  * .weight_blocks [n][k/2], .weight_scales [n][k/32] and .bias [n].
  */
 #include "parts.h"
