@@ -265,6 +265,14 @@ static const struct {
     {"Q2_0", NIB_TYPE_NONE},
 };
 
+int nib__gguf_type_number(nib_type type)
+{
+    for (size_t i = 0; i < COUNT(types); i++)
+        if (types[i].type == (int)type && type != NIB_TYPE_NONE)
+            return (int)i;
+    return -1;
+}
+
 static nib_status take_type(parser *p, nib_tensor *tensor, const char *inside)
 {
     uint64_t type = 0;

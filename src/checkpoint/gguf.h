@@ -62,6 +62,7 @@ nib_parse nib__gguf_parse;
 /* NULL: no such key. */
 const nib_gguf_value *nib__gguf_find(const nib_gguf *gguf, const char *key);
 const char *nib__gguf_kind_name(nib_gguf_kind kind); /* "u32" */
+int nib__gguf_type_number(nib_type type);            /* of a tensor's type; -1: GGUF has none */
 
 /* Typed look-ups. A missing key is *found = false and `out` untouched, or NIB_BAD_INPUT if found is
  * NULL; another kind of value is NIB_BAD_INPUT with both kinds. Whole numbers of any width are

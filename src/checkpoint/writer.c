@@ -38,8 +38,9 @@ struct nib_writer {
     entry *entries;
     shard *shards;
     size_t meta_count, meta_capacity, count, capacity, shard_count;
-    const char *directory; /* NULL: one file */
-    bool failed;           /* memory ran out while adding */
+    const nib_gguf_head *gguf; /* NULL: safetensors */
+    const char *directory;     /* NULL: one file */
+    bool failed;               /* memory ran out while adding */
 };
 
 nib_status nib__writer_make(nib_writer **out, const nib_allocator *a, nib_err *err)
@@ -104,6 +105,8 @@ size_t nib__writer_add_tensor(nib_writer *w, const char *name, nib_type type, co
     w->entries[w->count] = e;
     return w->count++;
 }
+
+void nib__writer_use_gguf(nib_writer *w, const nib_gguf_head *head) { w->gguf = head; }
 
 /* ---- places ---- */
 
@@ -175,6 +178,38 @@ static void lay_out(nib_writer *w, size_t s)
         nib__text_put(&to->header, " ", 1);
 }
 
+/* Places in a GGUF: in the order of adding, each tensor aligned; the gaps are zeros, as the file is
+ * made as long as it will be before anything is put into it. */
+static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
+{
+    char shown[160];
+    nib__text_init(&to->header, &w->allocator);
+    nib__gguf_begin(&to->header, w->gguf, w->count);
+    for (size_t i = 0; i < w->count; i++) {
+        entry *e = &w->entries[i];
+        const size_t length = strlen(e->name);
+        nib__say_name(shown, sizeof shown, e->name, length);
+        if (!nib__gguf_holds(e->type))
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "%s: GGUF has no type %s; convert it to one that it has, such as f16",
+                             shown, nib__type_name(e->type));
+        if (length > NIB_GGUF_NAME_MAX || e->rank > NIB_GGUF_RANK_MAX || e->rank < 1)
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "%s: a name of %zu bytes and %d dimensions; GGUF has at most %d and 1 "
+                             "to %d",
+                             shown, length, e->rank, NIB_GGUF_NAME_MAX, NIB_GGUF_RANK_MAX);
+        e->offset = to->data;
+        nib__gguf_entry(&to->header, e->name, e->type, e->shape, e->rank, e->offset);
+        to->data +=
+            e->bytes + (NIB_GGUF_ALIGNMENT - e->bytes % NIB_GGUF_ALIGNMENT) % NIB_GGUF_ALIGNMENT;
+    }
+    while (!to->header.failed && to->header.size % NIB_GGUF_ALIGNMENT != 0)
+        nib__text_put(&to->header, "\0", 1);
+    for (size_t i = 0; i < w->count; i++)
+        w->entries[i].offset += to->header.size;
+    return to->header.failed ? nib__fail_memory(err, to->header.size, "a header") : NIB_OK;
+}
+
 static nib_status check_header(nib_writer *w, shard *s, nib_err *err)
 {
     if (s->header.failed)
@@ -215,11 +250,15 @@ nib_status nib__writer_layout(nib_writer *w, uint64_t shard_limit, nib_err *err)
     if (w->failed)
         return nib__fail_memory(err, w->count * sizeof *w->entries, "the list of tensors");
     NIB_TRY(check_names(w, err));
-    const size_t count = cut_shards(w, shard_limit);
+    const size_t count = cut_shards(w, w->gguf != NULL ? 0 : shard_limit);
     w->shards = nib__arena_take(&w->arena, count, sizeof *w->shards);
     if (w->shards == NULL)
         return nib__fail_memory(err, count * sizeof *w->shards, "the list of shards");
     w->shard_count = count;
+    if (w->gguf != NULL) {
+        snprintf(w->shards[0].name, sizeof w->shards[0].name, "model.gguf");
+        return lay_out_gguf(w, &w->shards[0], err);
+    }
     for (size_t s = 0; s < count; s++) {
         lay_out(w, s);
         if (count == 1)

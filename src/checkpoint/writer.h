@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes safetensors as a stream: names, types and shapes first, then the bytes of each tensor in
- * ascending pieces, tensors in any order. One file, or shards with an index where a directory would
- * get a file over the limit. Owns its open outputs; the caller owns the directory and makes it
+ * Writes safetensors, or GGUF, as a stream: names, types and shapes first, then the bytes of each
+ * tensor in ascending pieces, tensors in any order. One file, or shards of safetensors with an index
+ * where a directory would get a file over the limit. Owns its open outputs; the caller owns the directory and makes it
  * appear (nib__publish).
  */
 #ifndef NIB_WRITER_H
 #define NIB_WRITER_H
 
 #include "checkpoint.h"
+#include "gguf_write.h"
 #include "hash.h"
 
 typedef struct nib_writer nib_writer;
@@ -23,6 +24,11 @@ void nib__writer_free(nib_writer *writer);
 void nib__writer_add_meta(nib_writer *writer, const char *key, const char *value);
 size_t nib__writer_add_tensor(nib_writer *writer, const char *name, nib_type type,
                               const int64_t *shape, int rank, size_t unit);
+
+/* Before the layout: the file is a GGUF with these key/values, which must stay until then, and
+ * holds tensors under the names and types that were added, which must be GGUF's. Metadata is not
+ * written, and there is one file, model.gguf in a directory. */
+void nib__writer_use_gguf(nib_writer *writer, const nib_gguf_head *head);
 
 /* Fixes places and headers. shard_limit: bytes of a file; 0: one file. Afterwards sizes are known.
  */
