@@ -198,7 +198,9 @@ static nib_status take_values(parser *p, uint64_t count)
         return nib__fail_memory(p->err, (size_t)count * sizeof **g->values, g->name);
     for (; g->count < count; g->count++) {
         nib_gguf_value *v = g->values[g->count];
+        v->entry = p->at;
         NIB_TRY(take_value(p, v));
+        v->entry_bytes = (uint64_t)(p->at - v->entry);
         if (nib__names_add(&g->by_key, (const void *const *)g->values, g->count) != NULL)
             return nib__fail(p->err, NIB_BAD_INPUT, "%s: key \"%s\" comes twice", g->name,
                              nib__say_name(shown, sizeof shown, v->key, strlen(v->key)));
@@ -488,4 +490,20 @@ nib_status nib__gguf_parse(nib_contents *out, const uint8_t *bytes, uint64_t siz
     NIB_TRY(check_cover(&p));
     *out = result;
     return NIB_OK;
+}
+
+void nib__gguf_keys(const nib_gguf *gguf, nib_text *out)
+{
+    uint64_t header[3] = {0, 0, 0}; /* magic and version, tensors, keys */
+    memcpy(header, "GGUF\3", 5);
+    for (size_t i = 0; i < gguf->count; i++)
+        header[2] += strncmp(gguf->values[i]->key, "split.", 6) != 0;
+    nib__text_put(out, (const char *)header, sizeof header);
+    for (size_t i = 0; i < gguf->count; i++)
+        if (strncmp(gguf->values[i]->key, "split.", 6) != 0)
+            nib__text_put(out, (const char *)gguf->values[i]->entry,
+                          (size_t)gguf->values[i]->entry_bytes);
+    const size_t past = out->size % (size_t)gguf->alignment;
+    for (size_t i = past; past != 0 && i < gguf->alignment; i++)
+        nib__text_put(out, "", 1);
 }

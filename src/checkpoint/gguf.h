@@ -43,7 +43,9 @@ typedef struct nib_gguf_value {
     const uint8_t *at; /* the value or the first element, as in the file: little-endian, unaligned;
                           a string is 8 bytes of length and its bytes */
     uint64_t count;    /* elements; 1 for what is no array */
-    uint8_t kind;      /* nib_gguf_kind of the value or of each element; never ARRAY */
+    const uint8_t *entry; /* the whole entry, key and all: entry_bytes */
+    uint64_t entry_bytes;
+    uint8_t kind; /* nib_gguf_kind of the value or of each element; never ARRAY */
     bool is_array;
 } nib_gguf_value;
 
@@ -59,6 +61,8 @@ struct nib_gguf {
 
 nib_parse nib__gguf_parse;
 
+/* All keys and values as they are, but for those of a split, as a file without tensors. */
+void nib__gguf_keys(const nib_gguf *gguf, nib_text *out);
 /* NULL: no such key. */
 const nib_gguf_value *nib__gguf_find(const nib_gguf *gguf, const char *key);
 const char *nib__gguf_kind_name(nib_gguf_kind kind); /* "u32" */

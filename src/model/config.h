@@ -38,6 +38,12 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
 nib_status nib__config_check(const nib_config *config, const char *name, nib_err *err);
 const char *nib__arch_name(nib_arch arch); /* "llama" */
 
+/* A config.json that nib__config_parse reads back as this architecture. NIB_UNSUPPORTED: its keys
+ * cannot say it. */
+nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *err);
+
+/* What scaling divides the frequency of a pair by; rope_divisors are not asked. */
+double nib__rope_divisor(const nib_config *config, int64_t pair);
 /* Cosines and sines of positions 0..count-1: [count][head_dim], cosines first. */
 void nib__rope_table(float *out, const nib_config *config, int64_t count);
 

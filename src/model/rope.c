@@ -25,6 +25,13 @@ static double rope_frequency(const nib_config *c, int64_t pair)
     return (1.0 - blend) * f / c->rope_factor + blend * f;
 }
 
+double nib__rope_divisor(const nib_config *config, int64_t pair)
+{
+    nib_config plain = *config;
+    plain.rope = NIB_ROPE_PLAIN;
+    return rope_frequency(&plain, pair) / rope_frequency(config, pair);
+}
+
 void nib__rope_table(float *out, const nib_config *config, int64_t count)
 {
     const int64_t half = config->head_dim / 2;

@@ -5,6 +5,7 @@
  */
 #include "output_files.h"
 
+#include "gguf.h"
 #include "json_edit.h"
 
 #include <stdio.h>
@@ -58,21 +59,41 @@ static nib_status copy_file(nib_side_files *out, nib_arena *arena, const nib_qua
 
 /* ---- config.json ---- */
 
+/* The source's config.json, to be released; *text NULL: there is none. */
+static nib_status read_config(char **text, size_t *size, const char **name, nib_arena *arena,
+                              const nib_quantize_job *job, nib_err *err)
+{
+    *text = NULL;
+    if (job->config != NULL) {
+        *name = "config.json";
+        *size = strlen(job->config);
+        *text = nib__calloc(job->allocator, *size + 1, 1);
+        if (*text == NULL)
+            return nib__fail_memory(err, *size, "config.json");
+        memcpy(*text, job->config, *size);
+        return NIB_OK;
+    }
+    *name = nib__path_join(arena, nib__checkpoint_directory(job->checkpoint), "config.json");
+    if (*name == NULL)
+        return nib__fail_memory(err, 16, "a path");
+    if (nib__path_kind(*name) != NIB_PATH_FILE)
+        return NIB_OK;
+    return nib__file_read(text, size, *name, CONFIG_MAX, job->allocator, err);
+}
+
 static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_quantize_job *job,
                                nib_dialect dialect, bool untied, const char *directory,
                                nib_err *err)
 {
-    const char *from =
-        nib__path_join(arena, nib__checkpoint_directory(job->checkpoint), "config.json");
-    const char *to = nib__path_join(arena, directory, "config.json");
+    const char *to = nib__path_join(arena, directory, "config.json"), *from;
     char *text;
     size_t size;
     nib_text quantization, edited;
-    if (from == NULL || to == NULL)
+    if (to == NULL)
         return nib__fail_memory(err, strlen(directory), "a path");
-    if (nib__path_kind(from) != NIB_PATH_FILE)
+    NIB_TRY(read_config(&text, &size, &from, arena, job, err));
+    if (text == NULL)
         return NIB_OK;
-    NIB_TRY(nib__file_read(&text, &size, from, CONFIG_MAX, job->allocator, err));
     nib__text_init(&quantization, job->allocator);
     nib__text_init(&edited, job->allocator);
     nib__quantization_config(&quantization, job, dialect);
@@ -91,16 +112,38 @@ static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_
     return status;
 }
 
+/* The keys of a GGUF, with the tokenizer among them, as a GGUF without tensors. */
+static nib_status write_vocabulary(nib_side_files *out, nib_arena *arena,
+                                   const nib_quantize_job *job, const char *directory, nib_err *err)
+{
+    static const char name[] = "tokenizer.gguf";
+    const char *to = nib__path_join(arena, directory, name);
+    nib_text text;
+    if (to == NULL)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    nib__text_init(&text, job->allocator);
+    nib__gguf_keys(nib__checkpoint_gguf(job->checkpoint), &text);
+    nib_status status = text.failed ? nib__fail_memory(err, text.size, name)
+                                    : nib__file_write(to, text.at, text.size, job->allocator, err);
+    if (status == NIB_OK)
+        status = add_file(out, name, text.at, text.size, err);
+    nib__text_free(&text);
+    return status;
+}
+
 nib_status nib__side_files_write(nib_side_files *out, const nib_quantize_job *job,
                                  nib_dialect dialect, bool untied, const char *directory,
                                  nib_err *err)
 {
     const char *from = nib__checkpoint_directory(job->checkpoint);
+    const bool gguf = nib__checkpoint_gguf(job->checkpoint) != NULL;
     nib_arena arena;
     *out = (nib_side_files){.count = 0};
     nib__arena_init(&arena, job->allocator, 0);
     nib_status status = write_config(out, &arena, job, dialect, untied, directory, err);
-    for (size_t i = 0; i < COUNT(copied) && status == NIB_OK; i++)
+    if (status == NIB_OK && gguf)
+        status = write_vocabulary(out, &arena, job, directory, err);
+    for (size_t i = 0; i < COUNT(copied) && status == NIB_OK && !gguf && from != NULL; i++)
         status = copy_file(out, &arena, job, from, directory, copied[i], err);
     nib__arena_free(&arena);
     return status;

@@ -47,7 +47,8 @@ static nib_status check_output(nib_rewriting *r)
     const char *source = nib__checkpoint_path(job->checkpoint);
     char a[160];
     const nib_path_kind kind = nib__path_kind(job->out);
-    const char *home = r->directory ? nib__checkpoint_directory(job->checkpoint) : NULL;
+    const char *home =
+        r->directory && job->config == NULL ? nib__checkpoint_directory(job->checkpoint) : NULL;
     if (nib__path_same(job->out, source) || (home != NULL && nib__path_within(job->out, home)) ||
         (kind == NIB_PATH_DIRECTORY && nib__path_within(source, job->out)))
         return nib__fail(
@@ -140,12 +141,18 @@ static nib_status write_output(nib_rewriting *r)
     return status;
 }
 
-static bool is_directory(const nib_checkpoint *cp)
+static bool ends_with(const char *text, const char *end)
 {
-    const char *path = nib__checkpoint_path(cp);
-    const size_t size = strlen(path);
-    return nib__path_kind(path) == NIB_PATH_DIRECTORY ||
-           (size > 5 && strcmp(path + size - 5, ".json") == 0);
+    const size_t size = strlen(text), end_size = strlen(end);
+    return size > end_size && strcmp(text + size - end_size, end) == 0;
+}
+
+static bool is_directory(const nib_quantize_job *job)
+{
+    const char *path = nib__checkpoint_path(job->checkpoint);
+    if (job->config != NULL)
+        return !ends_with(job->out, ".safetensors");
+    return nib__path_kind(path) == NIB_PATH_DIRECTORY || ends_with(path, ".json");
 }
 
 /* Two runs into one OUT would write into each other's parts: the second is refused. */
@@ -185,7 +192,7 @@ nib_status nib__quantize(nib_ledger *ledger, nib_quantize_report *report,
 {
     nib_rewriting r;
     nib__rewriting_init(&r, job, ledger, err);
-    r.directory = is_directory(job->checkpoint);
+    r.directory = is_directory(job);
     const nib_status status = run(&r, report);
     nib__rewriting_free(&r);
     return status;

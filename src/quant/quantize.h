@@ -36,7 +36,10 @@ typedef struct nib_quantize_job {
     const char *recipe; /* as given, for the manifest */
     const char *out;    /* a directory if the checkpoint is one, else a file */
     const char *format; /* a dialect that is written; NULL: torchao, or nibble with a note */
-    bool convert;       /* layers are told as kept, and how well */
+    /* JSON for a source without a config.json of its own, whose output is then a directory unless
+     * OUT is named as a file; NULL: its own is copied. */
+    const char *config;
+    bool convert; /* layers are told as kept, and how well */
     bool force, dry_run;
     nib_pool *pool;
     const nib_callbacks *callbacks; /* NULL allowed */

@@ -34,6 +34,40 @@ void nib__rewriting_free(nib_rewriting *r)
 
 /* ---- layers ---- */
 
+/* The first tensor of a module's weight, once that was read. */
+static nib_status find_first(const nib_rewriting *r, const char *module, nib_origin *out)
+{
+    const nib_checkpoint *cp = r->job->checkpoint;
+    const size_t size = strlen(module);
+    for (size_t t = 0; t < nib__checkpoint_count(cp) && out->from == NULL; t++) {
+        const nib_tensor *tensor = nib__checkpoint_at(cp, t);
+        if (nib__checkpoint_owner(cp, t) == size && memcmp(tensor->name, module, size) == 0 &&
+            strcmp(tensor->name + size, ".bias") != 0)
+            out->from = tensor;
+    }
+    return out->from != NULL
+               ? NIB_OK
+               : nib__fail(r->err, NIB_FAILED, "%s: no tensor of it is found", module);
+}
+
+/* Floats of another container, whose rows may lie in another order. */
+static nib_status find_floats(nib_rewriting *r, const char *module, const char *dialect,
+                              nib_origin *out)
+{
+    const nib_checkpoint *cp = r->job->checkpoint;
+    char a[160];
+    NIB_TRY(nib__checkpoint_weight(&out->weight, NULL, cp, module, r->ledger, r->err));
+    if (out->weight.store != NIB_STORE_FLOAT)
+        return nib__fail(r->err, NIB_UNSUPPORTED,
+                         "%s.weight: is quantized already (%s); codes are not quantized again: "
+                         "give the unquantized checkpoint, or change its format with nibble "
+                         "convert",
+                         shown(a, module), dialect);
+    out->stored.n = out->weight.n;
+    out->stored.k = out->weight.k;
+    return find_first(r, module, out);
+}
+
 /* A weight that becomes other codes, or stays as it is stored: a matrix of floats. */
 static nib_status find_plain(nib_rewriting *r, const char *module, nib_origin *out)
 {
@@ -41,11 +75,7 @@ static nib_status find_plain(nib_rewriting *r, const char *module, nib_origin *o
     char name[512], a[160];
     const char *dialect = nib__checkpoint_dialect(cp, module);
     if (dialect != NULL && strcmp(dialect, "safetensors") != 0)
-        return nib__fail(r->err, NIB_UNSUPPORTED,
-                         "%s.weight: is quantized already (%s); codes are not quantized again: "
-                         "give the unquantized checkpoint, or change its format with nibble "
-                         "convert",
-                         shown(a, module), dialect);
+        return find_floats(r, module, dialect, out);
     if (snprintf(name, sizeof name, "%s.weight", module) < (int)sizeof name)
         out->from = nib__checkpoint_find(cp, name);
     const nib_tensor *from = out->from;
@@ -77,7 +107,6 @@ static nib_status find_weight(nib_rewriting *r, const nib_quantize_layer *l, con
 {
     const nib_checkpoint *cp = r->job->checkpoint;
     const nib_weight *w = &out->weight;
-    const size_t size = strlen(module);
     NIB_TRY(nib__checkpoint_weight(&out->weight, NULL, cp, module, r->ledger, r->err));
     out->stored = (nib_stored){.scheme = w->scheme,
                                .n = w->n,
@@ -90,15 +119,7 @@ static nib_status find_weight(nib_rewriting *r, const nib_quantize_layer *l, con
                                .zero_type = w->zeros != NULL ? w->zero_type : NIB_TYPE_NONE};
     if (w->scheme.zero != NIB_ZERO_NONE && w->zeros == NULL)
         out->stored.zero_type = w->scheme.zero == NIB_ZERO_INT ? NIB_TYPE_I8 : w->scale_type;
-    for (size_t t = 0; t < nib__checkpoint_count(cp) && out->from == NULL; t++) {
-        const nib_tensor *tensor = nib__checkpoint_at(cp, t);
-        if (nib__checkpoint_owner(cp, t) == size && memcmp(tensor->name, module, size) == 0 &&
-            strcmp(tensor->name + size, ".bias") != 0)
-            out->from = tensor;
-    }
-    return out->from != NULL
-               ? NIB_OK
-               : nib__fail(r->err, NIB_FAILED, "%s: no tensor of it is found", module);
+    return find_first(r, module, out);
 }
 
 /* The tensor whose values a layer's weight are: its own, or the one that another name leads to. */
@@ -423,6 +444,31 @@ static size_t layer_of(const nib_rewriting *r, const char *tensor)
     return nib__names_find(&r->by_name, (const void *const *)r->layers, module);
 }
 
+/* The bias of a layer as it is read: where its rows lie in another order, a tensor of its own. */
+static nib_status find_bias(nib_rewriting *r, size_t t, const nib_tensor **out)
+{
+    const nib_checkpoint *cp = r->job->checkpoint;
+    const nib_tensor *from = nib__checkpoint_at(cp, t);
+    const size_t size = nib__checkpoint_owner(cp, t);
+    char module[512];
+    nib_weight w = {.n = from->shape[0]};
+    *out = from;
+    if (size == 0 || size >= sizeof module || strcmp(from->name + size, ".bias") != 0)
+        return NIB_OK;
+    memcpy(module, from->name, size);
+    module[size] = 0;
+    NIB_TRY(nib__checkpoint_bias(&w, cp, module, NULL, r->err));
+    if (w.bias == NULL || w.bias == from->data)
+        return NIB_OK;
+    nib_tensor *moved = nib__arena_take(&r->arena, 1, sizeof *moved);
+    if (moved == NULL)
+        return nib__fail_memory(r->err, sizeof *moved, "a bias");
+    *moved = *from;
+    moved->data = w.bias;
+    *out = moved;
+    return NIB_OK;
+}
+
 /* The recoded layer that tensor t is a part of, other than its bias; SIZE_MAX: none. */
 static size_t recoded_with(const nib_rewriting *r, size_t t)
 {
@@ -453,6 +499,7 @@ static nib_status list_stored(nib_rewriting *r)
         } else if (i != SIZE_MAX && nib__layer_is_quantized(&r->job->layers[i])) {
             NIB_TRY(write_layer(r, i));
         } else {
+            NIB_TRY(find_bias(r, t, &from));
             NIB_TRY(copy_tensor(r, from, from->name, i));
         }
     }

@@ -18,6 +18,7 @@ enum {
 
 /* Finished bytes that one worker hashes and writes while the others go on. */
 typedef struct put {
+    const nib_checkpoint *checkpoint;
     nib_writer *writer;
     nib_hasher *hasher; /* of the source */
     size_t place;       /* in the writer */
@@ -33,7 +34,7 @@ static void run_put(put *p)
         return;
     nib__hasher_add(p->hasher, p->source, p->source_size);
     p->status = nib__writer_put(p->writer, p->place, p->bytes, p->size, &p->err);
-    nib__map_release(p->source, p->source_size);
+    nib__checkpoint_release(p->checkpoint, p->source, p->source_size);
     p->size = 0;
 }
 
@@ -70,7 +71,10 @@ static float *read_row(const block *b, int worker, int64_t i)
 {
     const int64_t k = b->rewrite->quantizer.k;
     float *row = b->rows + worker * k;
-    nib__to_f32(row, source_row(b, i), b->rewrite->from->type, k);
+    if (b->rewrite->weight.codes != NULL) /* its rows may lie in another order */
+        nib__weight_row(&b->rewrite->weight, b->first + i, row);
+    else
+        nib__to_f32(row, source_row(b, i), b->rewrite->from->type, k);
     return row;
 }
 
@@ -262,7 +266,7 @@ static nib_status copy_blocks(nib_stream *s, const nib_rewrite *r, cast *to, cop
         if (r->cast != NIB_TYPE_NONE) {
             nib__hasher_add(c->put.hasher, from->data + at, some);
             NIB_TRY(put_cast(s, r, to, at, some, err));
-            nib__map_release(from->data + at, some);
+            nib__checkpoint_release(s->job->checkpoint, from->data + at, some);
         }
         NIB_TRY(nib__stream_progress(s, some, err));
     }
@@ -275,7 +279,7 @@ static nib_status run_copy(nib_stream *s, const nib_rewrite *r, nib_hash *hash, 
 {
     nib_arena arena;
     cast to = {0};
-    copy c = {.put = {.writer = s->writer, .place = r->copy}};
+    copy c = {.put = {.checkpoint = s->job->checkpoint, .writer = s->writer, .place = r->copy}};
     nib__arena_init(&arena, s->job->allocator, 0);
     c.put.hasher = nib__hasher_open();
     c.bad = nib__arena_take(&arena, (size_t)nib__pool_threads(s->job->pool), sizeof *c.bad);
@@ -381,7 +385,8 @@ static nib_status scan(nib_stream *s, nib_rewrite *r, block *b, int64_t rows, ni
         const int64_t some = nib__min(rows, n - b->first);
         nib__pool_run(s->job->pool, some, GRAIN, false, scan_rows, b);
         NIB_TRY(check_failures(b, threads, err));
-        nib__map_release(source_row(b, 0), (uint64_t)(some * b->row_bytes));
+        nib__checkpoint_release(s->job->checkpoint, source_row(b, 0),
+                                (uint64_t)(some * b->row_bytes));
         NIB_TRY(nib__stream_progress(s, (uint64_t)(some * b->row_bytes), err));
     }
     for (int t = 0; t < threads; t++) {
@@ -460,7 +465,7 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
 }
 
 /* The bytes of a tensor that is not read block by block. */
-static nib_status run_hash(const nib_rewrite *r, nib_hash *hash, nib_err *err)
+static nib_status run_hash(const nib_stream *s, const nib_rewrite *r, nib_hash *hash, nib_err *err)
 {
     const nib_tensor *from = r->from;
     nib_hasher *hasher = nib__hasher_open();
@@ -470,7 +475,7 @@ static nib_status run_hash(const nib_rewrite *r, nib_hash *hash, nib_err *err)
         const uint64_t left = from->bytes - at, some = left < BLOCK ? left : BLOCK;
         nib__hasher_add(hasher, from->data + at, (size_t)some);
         if (r->kind == NIB_REWRITE_HASH)
-            nib__map_release(from->data + at, some);
+            nib__checkpoint_release(s->job->checkpoint, from->data + at, some);
     }
     *hash = nib__hasher_finish(hasher);
     return NIB_OK;
@@ -481,15 +486,16 @@ nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_hash *
     if (rewrite->kind == NIB_REWRITE_COPY)
         return run_copy(s, rewrite, hash, err);
     if (rewrite->kind != NIB_REWRITE_QUANTIZE)
-        NIB_TRY(run_hash(rewrite, hash, err));
+        NIB_TRY(run_hash(s, rewrite, hash, err));
     if (rewrite->kind == NIB_REWRITE_HASH)
         return nib__stream_progress(s, rewrite->from->bytes, err);
     if (rewrite->kind == NIB_REWRITE_RECODE)
         return nib__recode_run(s, rewrite, err);
     nib_rewrite r = *rewrite; /* the range of a tensor's one scale goes into the quantizer */
-    block b = {.rewrite = &r,
-               .row_bytes = r.quantizer.k * (nib__type_bits(r.from->type) / 8),
-               .previous = {.writer = s->writer, .place = r.codes}};
+    block b = {
+        .rewrite = &r,
+        .row_bytes = r.quantizer.k * (nib__type_bits(r.from->type) / 8),
+        .previous = {.checkpoint = s->job->checkpoint, .writer = s->writer, .place = r.codes}};
     nib_arena arena;
     b.previous.hasher = nib__hasher_open();
     if (b.previous.hasher == NULL)

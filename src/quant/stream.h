@@ -27,7 +27,7 @@ typedef struct nib_rewrite {
     const nib_quantize_layer *layer; /* QUANTIZE, RECODE */
     size_t line;                     /* of the ledger, for its SQNR; SIZE_MAX: none */
     nib_quantizer quantizer;         /* QUANTIZE */
-    nib_weight weight;               /* RECODE: as it is read */
+    nib_weight weight;               /* RECODE: as it is read; QUANTIZE: where codes is not NULL */
     nib_stored stored;               /* QUANTIZE, RECODE: as it is written */
     nib_storage storage;
     /* Places in the writer; SIZE_MAX: no such part. */

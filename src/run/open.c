@@ -67,6 +67,13 @@ static nib_status open_tokenizer_at(nib_model *m, const char *at, const char **s
         directory ? nib__path_join(&m->net.arena, at, "tokenizer_config.json") : NULL;
     if (!file || (directory && !config))
         return nib__fail_memory(err, strlen(at), "a path");
+    if (directory && nib__path_kind(file) == NIB_PATH_NONE) {
+        const char *inside = nib__path_join(&m->net.arena, at, "tokenizer.gguf");
+        if (!inside)
+            return nib__fail_memory(err, strlen(at), "a path");
+        if (nib__path_kind(inside) == NIB_PATH_FILE)
+            file = inside; /* what a conversion of a GGUF leaves */
+    }
     *shown = file;
     if (nib__path_kind(file) == NIB_PATH_NONE)
         return nib__fail(err, NIB_IO,

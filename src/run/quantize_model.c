@@ -16,12 +16,32 @@ typedef struct work {
     nib_recipe *recipe; /* NULL: a conversion */
     const char *out;    /* without slashes at its end: they make no other place */
     nib_quantize_layer *layers;
+    nib_text config; /* for a model without a config.json */
     nib_ledger ledger;
 } work;
 
 static bool is_static(const nib_choice *choice)
 {
     return !choice->keep && choice->scheme.act == NIB_ACT_I8_STATIC;
+}
+
+/* Stored as a tensor that can be copied. */
+static bool is_plain(const nib_network *net, const nib_quantize_layer *l)
+{
+    const char *dialect = nib__checkpoint_dialect(net->checkpoint, l->source ? l->source : l->name);
+    return dialect && strcmp(dialect, "safetensors") == 0;
+}
+
+/* A layer of another container that stays, or floats that only change their type: as the output's
+ * format has them. */
+static void keep_in_format(nib_quantize_layer *l, const nib_scheme *stored)
+{
+    const bool cast = !l->choice.keep && !nib__scheme_is_quantized(&l->choice.scheme) &&
+                      !nib__scheme_is_quantized(stored);
+    l->recode = l->choice.keep || cast;
+    if (l->choice.keep)
+        l->choice.scheme = *stored;
+    l->choice.keep = false;
 }
 
 static nib_status choose_layers(work *w, nib_err *err)
@@ -38,6 +58,8 @@ static nib_status choose_layers(work *w, nib_err *err)
         if (l->role == NIB_ROLE_HEAD && net->tied)
             l->source = net->sites[0].name;
         nib__recipe_resolve(&l->choice, w->recipe, &layers[i]);
+        if (!is_plain(net, l))
+            keep_in_format(l, &net->sites[i].stored);
     }
     return NIB_OK;
 }
@@ -90,10 +112,26 @@ static nib_status name_output(work *w, const char *out, nib_err *err)
     return w->out ? NIB_OK : nib__fail_memory(err, size, "a path");
 }
 
+/* A GGUF, and a checkpoint of Meta's, get a config.json of what they say themselves. */
+static nib_status make_config(work *w, nib_err *err)
+{
+    const nib_checkpoint *cp = w->model->net.checkpoint;
+    const char *directory = nib__checkpoint_directory(cp);
+    const char *path = directory ? nib__path_join(&w->arena, directory, "config.json") : "";
+    if (!path)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    if (!nib__checkpoint_gguf(cp) && nib__path_kind(path) == NIB_PATH_FILE)
+        return NIB_OK;
+    const nib_status status = nib__config_write(&w->config, &w->model->net.config, err);
+    return status == NIB_OK ? status : nib__fail_in(err, status, nib__checkpoint_path(cp));
+}
+
 /* Completes the job with what both kinds share, and runs it. */
 static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *report, nib_err *err)
 {
     nib_engine *engine = w->model->engine;
+    NIB_TRY(make_config(w, err));
+    job->config = w->config.at;
     job->checkpoint = w->model->net.checkpoint;
     job->layers = w->layers;
     job->count = w->model->net.site_count;
@@ -133,11 +171,13 @@ static void work_open(work *w, nib_model *model)
     *w = (work){.model = model};
     nib__arena_init(&w->arena, &model->engine->allocator, 0);
     nib__ledger_init(&w->ledger, &model->engine->allocator);
+    nib__text_init(&w->config, &model->engine->allocator);
 }
 
 static void work_close(work *w)
 {
     nib__ledger_free(&w->ledger);
+    nib__text_free(&w->config);
     nib__recipe_free(w->recipe);
     nib__arena_free(&w->arena);
 }
@@ -211,9 +251,7 @@ static nib_status keep_layers(work *w, const nib_convert_options *o, nib_err *er
         *l = (nib_quantize_layer){.name = site->name, .role = site->role};
         if (l->role == NIB_ROLE_HEAD && net->tied)
             l->source = net->sites[0].name;
-        const char *dialect =
-            nib__checkpoint_dialect(net->checkpoint, l->source ? l->source : l->name);
-        const bool plain = dialect && strcmp(dialect, "safetensors") == 0;
+        const bool plain = is_plain(net, l);
         l->choice = (nib_choice){.scheme = site->stored, .rule = "as stored"};
         l->recode = !plain;
         l->choice.keep = plain && !o->dtype;

@@ -511,6 +511,79 @@ static void test_llama3_frequencies(void **state)
     }
 }
 
+/* What is written is read back as the same architecture. */
+static void expect_round_trip(const char *type, const char *more)
+{
+    parsed p, q;
+    nib_text text;
+    nib_err err;
+    const nib_allocator a = nib__allocator_default();
+    open_config(&p, type, more);
+    assert_int_equal(p.status, NIB_OK);
+    nib__text_init(&text, &a);
+    if (nib__config_write(&text, &p.config, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    nib__arena_init(&q.arena, &a, 0);
+    nib__ledger_init(&q.ledger, &a);
+    if (nib__config_parse(&q.config, "again", text.at, text.size, &q.arena, &q.ledger, &err) !=
+        NIB_OK)
+        fail_msg("%s in %s", err.text, text.at);
+    q.config.quantized = p.config.quantized;
+    assert_memory_equal(&p.config, &q.config, sizeof p.config);
+    assert_int_equal(q.ledger.note_count, 0);
+    nib__text_free(&text);
+    close_parsed(&p);
+    nib__ledger_free(&q.ledger);
+    nib__arena_free(&q.arena);
+}
+
+static void test_write(void **state)
+{
+    (void)state;
+    expect_round_trip("llama", "");
+    expect_round_trip("llama", "\"attention_bias\":true,\"mlp_bias\":true,\"head_dim\":24,"
+                               "\"tie_word_embeddings\":true,\"torch_dtype\":\"float16\","
+                               "\"bos_token_id\":1,\"eos_token_id\":[2,5]");
+    expect_round_trip("llama", "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
+                               "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+                               "\"original_max_position_embeddings\":8192}");
+    expect_round_trip("llama", "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2.5}");
+    expect_round_trip("mistral", "\"eos_token_id\":2,\"sliding_window\":null");
+    expect_round_trip("qwen2", "\"rms_norm_eps\":1e-5,\"rope_theta\":1000000.0");
+    expect_round_trip("qwen3", "\"head_dim\":32,\"torch_dtype\":\"float32\"");
+}
+
+/* The divisors of a GGUF's rope_freqs become llama3's parameters, if they are some model's. */
+static void test_write_divisors(void **state)
+{
+    (void)state;
+    parsed p;
+    nib_text text;
+    nib_err err;
+    float divisors[8];
+    const nib_allocator a = nib__allocator_default();
+    open_config(&p, "llama",
+                "\"rope_theta\":500000,\"rope_scaling\":{\"rope_type\":\"llama3\","
+                "\"factor\":32.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+                "\"original_max_position_embeddings\":8192}");
+    assert_int_equal(p.status, NIB_OK);
+    for (int64_t i = 0; i < 8; i++)
+        divisors[i] = (float)nib__rope_divisor(&p.config, i);
+    assert_true(divisors[0] == 1 && divisors[7] == 32);
+    p.config.rope = NIB_ROPE_PLAIN;
+    p.config.rope_divisors = divisors;
+    nib__text_init(&text, &a);
+    assert_int_equal(nib__config_write(&text, &p.config, &err), NIB_OK);
+    assert_non_null(strstr(text.at, "\"rope_type\": \"llama3\""));
+    assert_non_null(strstr(text.at, "\"factor\": 32,"));
+    divisors[3] = 7;
+    nib__text_clear(&text);
+    assert_int_equal(nib__config_write(&text, &p.config, &err), NIB_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "rope_freqs"));
+    nib__text_free(&text);
+    close_parsed(&p);
+}
+
 static void test_rotations_far_out(void **state)
 {
     (void)state;
@@ -548,6 +621,8 @@ int main(void)
         cmocka_unit_test(test_generation_notes),
         cmocka_unit_test(test_llama3_frequencies),
         cmocka_unit_test(test_rotations_far_out),
+        cmocka_unit_test(test_write),
+        cmocka_unit_test(test_write_divisors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A config.json for a model that had none, as Hugging Face names things: what nib__config_parse
+ * reads back as the same architecture.
+ */
+#include "config.h"
+
+#include "json.h"
+
+#include <math.h>
+
+static const char *const classes[] = {
+    [NIB_ARCH_LLAMA] = "LlamaForCausalLM",
+    [NIB_ARCH_MISTRAL] = "MistralForCausalLM",
+    [NIB_ARCH_QWEN2] = "Qwen2ForCausalLM",
+    [NIB_ARCH_QWEN3] = "Qwen3ForCausalLM",
+};
+
+/* The parameters of llama3 whose divisors these are, as far as published models have them. */
+static bool find_llama3(nib_config *c)
+{
+    nib_config guess = *c;
+    double largest = 1;
+    for (int64_t i = 0; i < c->head_dim / 2; i++)
+        largest = fmax(largest, (double)c->rope_divisors[i]);
+    guess.rope = NIB_ROPE_LLAMA3;
+    guess.rope_factor = largest;
+    guess.rope_low = 1;
+    guess.rope_high = 4;
+    guess.rope_original = 8192;
+    for (int64_t i = 0; i < c->head_dim / 2; i++)
+        if (fabs(nib__rope_divisor(&guess, i) - (double)c->rope_divisors[i]) >
+            1e-4 * (double)c->rope_divisors[i])
+            return false;
+    *c = guess;
+    return true;
+}
+
+static void put_rope(nib_jsonw *w, const nib_config *c)
+{
+    nib__jsonw_pair_double(w, "rope_theta", c->rope_theta);
+    if (c->rope == NIB_ROPE_PLAIN)
+        return;
+    nib__jsonw_key(w, "rope_scaling");
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "rope_type", c->rope == NIB_ROPE_LLAMA3 ? "llama3" : "linear");
+    nib__jsonw_pair_double(w, "factor", c->rope_factor);
+    if (c->rope == NIB_ROPE_LLAMA3) {
+        nib__jsonw_pair_double(w, "low_freq_factor", c->rope_low);
+        nib__jsonw_pair_double(w, "high_freq_factor", c->rope_high);
+        nib__jsonw_pair_int(w, "original_max_position_embeddings", c->rope_original);
+    }
+    nib__jsonw_object_end(w);
+}
+
+static void put_tokens(nib_jsonw *w, const nib_config *c)
+{
+    if (c->bos >= 0)
+        nib__jsonw_pair_int(w, "bos_token_id", c->bos);
+    if (c->eos_count == 1)
+        nib__jsonw_pair_int(w, "eos_token_id", c->eos[0]);
+    if (c->eos_count < 2)
+        return;
+    nib__jsonw_key(w, "eos_token_id");
+    nib__jsonw_array(w);
+    for (int i = 0; i < c->eos_count; i++)
+        nib__jsonw_int(w, c->eos[i]);
+    nib__jsonw_array_end(w);
+}
+
+static void put_type(nib_jsonw *w, nib_type type)
+{
+    if (type != NIB_TYPE_NONE)
+        nib__jsonw_pair_string(w, "torch_dtype",
+                               type == NIB_TYPE_BF16  ? "bfloat16"
+                               : type == NIB_TYPE_F16 ? "float16"
+                                                      : "float32");
+}
+
+nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *err)
+{
+    nib_config c = *config;
+    nib_jsonw w;
+    const bool own_bias = c.arch == NIB_ARCH_QWEN2; /* which has it on q, k and v, always */
+    if (c.rope_divisors != NULL && !find_llama3(&c))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "the divisors of the rotary frequencies (rope_freqs) are no published "
+                         "model's, and config.json has no key for them");
+    if (own_bias ? !c.qkv_bias || c.o_bias : c.qkv_bias != c.o_bias)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "attention has biases on %s, which config.json cannot say for %s",
+                         c.qkv_bias ? "q, k and v, but not on o" : "none, or on o alone",
+                         nib__arch_name(c.arch));
+    nib__jsonw_init(&w, out, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_key(&w, "architectures");
+    nib__jsonw_array(&w);
+    nib__jsonw_string(&w, classes[c.arch]);
+    nib__jsonw_array_end(&w);
+    nib__jsonw_pair_string(&w, "model_type", nib__arch_name(c.arch));
+    nib__jsonw_pair_int(&w, "hidden_size", c.width);
+    nib__jsonw_pair_int(&w, "intermediate_size", c.ffn);
+    nib__jsonw_pair_int(&w, "num_hidden_layers", c.layers);
+    nib__jsonw_pair_int(&w, "num_attention_heads", c.heads);
+    nib__jsonw_pair_int(&w, "num_key_value_heads", c.kv_heads);
+    nib__jsonw_pair_int(&w, "head_dim", c.head_dim);
+    nib__jsonw_pair_int(&w, "vocab_size", c.vocab);
+    nib__jsonw_pair_int(&w, "max_position_embeddings", c.context);
+    nib__jsonw_pair_double(&w, "rms_norm_eps", c.norm_eps);
+    put_rope(&w, &c);
+    nib__jsonw_pair_string(&w, "hidden_act", "silu");
+    if (!own_bias)
+        nib__jsonw_pair_bool(&w, "attention_bias", c.qkv_bias);
+    if (c.arch == NIB_ARCH_LLAMA)
+        nib__jsonw_pair_bool(&w, "mlp_bias", c.mlp_bias);
+    nib__jsonw_pair_bool(&w, "tie_word_embeddings", c.tied);
+    put_type(&w, c.dtype);
+    put_tokens(&w, &c);
+    nib__jsonw_object_end(&w);
+    nib__text_str(out, "\n");
+    return out->failed ? nib__fail_memory(err, out->size, "config.json") : NIB_OK;
+}

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble convert: every format and back, what is kept and what is lost, what a format cannot hold; and models that bring no
+# config.json along.
+cp -r "$MODEL" m
+loss() { nibble eval "$1" --text text.txt --json --quiet | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p'; }
+head -c 2000 m/heldout.txt >text.txt
+nibble quantize m q --recipe 8da4w --quiet >/dev/null
+before=$(loss q)
+for format in torchao nibble compressed-tensors; do
+    check "8da4w to $format" nibble convert q c --format $format --quiet
+    check "verify $format" nibble verify c
+    check "$format is the same" nibble verify c --against q
+    equal "$format gives the same loss" "$before" "$(loss c)"
+    check "$format and back" nibble convert c back --format torchao --quiet
+    equal "back from $format" "$(nibble info q --json | grep -v '"file"')" "$(nibble info back --json | grep -v '"file"')"
+    check "the same bytes, back from $format" cmp q/model.safetensors back/model.safetensors
+    rm -rf c back
+done
+check 'to floats' nibble convert q floats --format safetensors
+equal 'floats give the loss of their weights' '0' "$(nibble verify floats --against q >/dev/null; echo $?)"
+check 'to bf16' nibble convert q half --format safetensors --dtype bf16 --json
+nibble convert q half --format safetensors --dtype bf16 --force --json --quiet | members lossy schema=1 'format="safetensors"' \
+    layers[].kept=str layers[].asked=str notes[].code=str
+nibble convert q c --format nibble --dry-run --json --quiet | members dry dry_run=true bytes_after=int
+check 'a dry run writes nothing' test ! -e c
+
+# what a format cannot hold is said by layer, and nothing is left
+nibble quantize m i --recipe int4wo --quiet >/dev/null
+refused 4 'model.layers.0.self_attn.q_proj: the format compressed-tensors cannot hold int4wo-g32 at 224 x 224: its zero points are integers (36 of 36 layers); --format nibble holds it' \
+    convert i c --format compressed-tensors
+check 'nothing is left' test ! -e c
+refused 4 '*: the format 8da4w cannot hold int4wo-g32 at *' convert i c --format 8da4w
+refused 2 'format "zip" is none of torchao, nibble, 8da4w, compressed-tensors, safetensors*' convert q c --format zip
+refused 2 '`nibble convert` wants --format *' convert q c
+refused 2 '`nibble convert` wants MODEL and OUT*' convert q --format nibble
+refused 2 '*the format nibble keeps codes*' convert q c --format nibble --dtype bf16
+refused 2 'dtype "f8" is none of f32, f16, bf16' convert q c --format safetensors --dtype f8
+refused 6 'half: exists already; --force replaces it' convert q half --format nibble
+
+# a lone file stays one
+check 'a file' nibble convert q/model.safetensors c.safetensors --format nibble --quiet
+check 'and its manifest' test -f c.safetensors.nibble.json
