@@ -115,7 +115,10 @@ static nib_pattern *make_pattern(reader *r, const char *text)
                        MOST_EXPRESSIONS);
         return NULL;
     }
-    if (nib__pattern_make(&pattern, whole, r->allocator, &err) != NIB_OK)
+    const nib_status status = nib__pattern_make(&pattern, whole, r->allocator, &err);
+    if (status == NIB_NO_MEMORY)
+        nib__json_fail_memory(&r->json, sizeof whole);
+    else if (status != NIB_OK)
         nib__json_fail(&r->json, "%s", err.text);
     return pattern;
 }

@@ -5,6 +5,7 @@
  * named.
  */
 #include "checkpoint_build.h"
+#include "failing.h"
 #include "kernel.h"
 
 #include <math.h>
@@ -677,6 +678,57 @@ static void test_said(void **state)
     nib__checkpoint_close(cp);
 }
 
+/* 15 under "less 1" is 0; where there is none, nothing is said. */
+static void test_wrapped_zeros(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *module;
+        size_t lines;
+    } rows[] = {{"order", 1}, {"plain", 0}};
+    const nib_allocator a = nib__allocator_default();
+    nib_checkpoint *cp;
+    nib_ledger ledger;
+    nib_weight w;
+    nib_err err;
+    open_golden(&cp, "gptq");
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        nib__ledger_init(&ledger, &a);
+        assert_int_equal(nib__checkpoint_weight(&w, NULL, cp, rows[i].module, &ledger, &err),
+                         NIB_OK);
+        assert_int_equal(ledger.tensor_count, rows[i].lines);
+        if (rows[i].lines != 0)
+            assert_string_equal(ledger.tensors[0].name, "order.qzeros");
+        nib__ledger_free(&ledger);
+    }
+    nib__checkpoint_close(cp);
+}
+
+/* Memory that runs out at any allocation is an error, and nothing leaks. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"compressed", "gptq", "gpt_oss"};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        char path[100];
+        nib_status status = NIB_NO_MEMORY;
+        snprintf(path, sizeof path, "tests/golden/dialects/%s", names[i]);
+        for (int fail_at = 0; status != NIB_OK; fail_at++) {
+            failing f = {.left = fail_at};
+            const nib_allocator a = failing_allocator(&f);
+            nib_checkpoint *cp = NULL;
+            nib_err err = {NIB_OK, ""};
+            status = nib__checkpoint_open(&cp, path, &a, &err);
+            if (status == NIB_OK)
+                nib__checkpoint_close(cp);
+            else
+                assert_int_equal(status, NIB_NO_MEMORY);
+            assert_int_equal(f.live, 0);
+            assert_true(fail_at < 2000);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -695,6 +747,8 @@ int main(void)
         cmocka_unit_test(test_unread_methods),
         cmocka_unit_test(test_foreign_weights),
         cmocka_unit_test(test_said),
+        cmocka_unit_test(test_wrapped_zeros),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
