@@ -99,6 +99,13 @@ typedef enum nib_store {
     NIB_STORE_Q6_K,
     NIB_STORE_IQ4_NL,
     NIB_STORE_MXFP4,
+    /* What PyTorch's tinygemm packs int4 into for one kind of machine (store_tinygemm.c); codes are
+     * stored plus 8, stored_n and stored_k with what the layout pads. */
+    NIB_STORE_TINYGEMM_CUDA,   /* [n/8][k/16/tiles][32][tiles/2] words */
+    NIB_STORE_TINYGEMM_ROCM,   /* [n/16][k/16/tiles][64][tiles/2] words */
+    NIB_STORE_TINYGEMM_AVX512, /* [n/64][k][32] bytes, rows d and d + 32 in a byte */
+    NIB_STORE_TINYGEMM_AVX2,   /* [n/32][k][16] bytes, rows d and d + 16 */
+    NIB_STORE_TINYGEMM_SCALAR, /* [n/32][k][16] bytes, rows 2d and 2d + 1 */
     NIB_STORE_COUNT
 } nib_store;
 
@@ -129,7 +136,9 @@ typedef struct nib_weight {
                              rotary order of another tool; NULL: at i */
     const int32_t *order; /* [k] the input that stored column j belongs to (GPTQ's act-order);
                              groups run over stored columns; NULL: j */
-    const void *bias;     /* [n] or NULL */
+    int64_t stored_n, stored_k; /* TINYGEMM: rows and columns of the layout */
+    int64_t inner_tiles;        /* TINYGEMM_CUDA, _ROCM: 2, 4 or 8 */
+    const void *bias;           /* [n] or NULL */
     nib_type bias_type;
     const float *act_scale;  /* one value, NIB_ACT_I8_STATIC only */
     const int32_t *act_zero; /* likewise; NULL when symmetric */

@@ -57,6 +57,11 @@ static const nib_store_ops stores[NIB_STORE_COUNT] = {
     [NIB_STORE_Q6_K] = BLOCKS(nib__q6_k_scale, NULL),
     [NIB_STORE_IQ4_NL] = BLOCKS(nib__block_scale, NULL),
     [NIB_STORE_MXFP4] = BLOCKS(nib__mxfp4_scale, NULL),
+    [NIB_STORE_TINYGEMM_CUDA] = {.codes = nib__tinygemm_cuda_codes, .bytes = nib__tinygemm_bytes},
+    [NIB_STORE_TINYGEMM_ROCM] = {.codes = nib__tinygemm_rocm_codes, .bytes = nib__tinygemm_bytes},
+    [NIB_STORE_TINYGEMM_AVX512] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},
+    [NIB_STORE_TINYGEMM_AVX2] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},
+    [NIB_STORE_TINYGEMM_SCALAR] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},
 };
 
 /* ---- codes ---- */

@@ -43,5 +43,14 @@ float nib__q4_k_zero(const nib_weight *w, int64_t row, int64_t g);
 float nib__q5_k_zero(const nib_weight *w, int64_t row, int64_t g);
 float nib__q6_k_scale(const nib_weight *w, int64_t row, int64_t g);
 float nib__mxfp4_scale(const nib_weight *w, int64_t row, int64_t g);
+/* ---- layouts of PyTorch's tinygemm: store_tinygemm.c ---- */
+
+void nib__tinygemm_cuda_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count,
+                              int8_t *out);
+void nib__tinygemm_rocm_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count,
+                              int8_t *out);
+void nib__tinygemm_cpu_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count,
+                             int8_t *out);
+uint64_t nib__tinygemm_bytes(const nib_weight *w);
 
 #endif

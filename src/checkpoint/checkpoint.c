@@ -449,6 +449,16 @@ static nib_status open_path(nib_checkpoint *cp, nib_err *err)
 
 /* ---- modules ---- */
 
+/* True if a state dict of the 8da4w kind is among the tensors: scales in groups along k. */
+static bool has_grouped_scales(const nib_checkpoint *cp)
+{
+    for (size_t i = 0; i < cp->count; i++)
+        if (cp->tensors[i]->rank == 2 && cp->tensors[i]->shape[1] > 1 &&
+            ends_with(cp->tensors[i]->name, ".scales"))
+            return true;
+    return false;
+}
+
 static nib_status list_modules(nib_checkpoint *cp, nib_err *err)
 {
     size_t count = 0;
@@ -603,6 +613,7 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     if (cp->copies == NULL || cp->owners == NULL)
         return no_memory(err, path);
     NIB_TRY(check_version(cp, err));
+    cp->grouped_scales = has_grouped_scales(cp);
     NIB_TRY(read_config(cp, err));
     NIB_TRY(read_params(cp, err));
     NIB_TRY(list_modules(cp, err));

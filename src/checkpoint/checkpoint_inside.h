@@ -33,6 +33,7 @@ struct nib_checkpoint {
     const char *method;       /* its quant_method ("gptq"), or NULL */
     const nib_gguf *gguf;     /* of the first file, or NULL */
     nib_quantization *coding; /* what it says, or NULL */
+    bool grouped_scales; /* a tensor M.scales has several columns: the 8da4w state dict */
     /* A file with Meta's names (see rotary.h): how the model was built, as the text of a
      * params.json, or NULL. Of it and of GGUF's llama: the width of a head whose rows of q and k
      * are in pairs, 0 if none are, -1 if it is not known; and where the first paired_count rows are
@@ -129,5 +130,10 @@ nib_status nib__weight_mxfp4(const nib_weight_query *q);
 nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err);
 bool nib__weight_is_gguf(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_gguf(const nib_weight_query *q);
+/* The state dicts of PyTorch programs: dialect_8da4w.c and dialect_gptfast.c. */
+nib_status nib__weight_8da4w(const nib_weight_query *q);
+bool nib__weight_is_8da4w(const nib_weight_query *q, const nib_tensor *codes);
+nib_status nib__weight_gptfast(const nib_weight_query *q);
+bool nib__weight_is_gptfast(const nib_weight_query *q, const nib_tensor *codes);
 
 #endif

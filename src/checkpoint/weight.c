@@ -352,6 +352,8 @@ static const nib_dialect_reader dialects[] = {
     {"fp8", ".weight", nib__weight_is_fp8, nib__weight_fp8},
     {"mxfp4", ".weight_blocks", NULL, nib__weight_mxfp4},
     {"compressed-tensors", ".weight", nib__weight_is_compressed, nib__weight_compressed},
+    {"8da4w", ".weight", nib__weight_is_8da4w, nib__weight_8da4w},
+    {"gpt-fast", ".weight", nib__weight_is_gptfast, nib__weight_gptfast},
     {"safetensors", ".weight", NULL, take_plain},
 };
 
@@ -370,12 +372,18 @@ const char *nib__dialect_reader_at(size_t i)
     return i < COUNT(dialects) ? dialects[i].name : NULL;
 }
 
+/* int4 packed for tensor cores, which has four dimensions; see dialect_gptfast.c. */
+static bool is_packed_words(const nib_tensor *t)
+{
+    return t->rank == 4 && t->type == NIB_TYPE_I32 && t->shape[2] == 32;
+}
+
 size_t nib__module_size(const nib_tensor *tensor)
 {
     const size_t size = strlen(tensor->name);
     for (size_t i = 0; i < COUNT(dialects); i++) {
         const size_t end = strlen(dialects[i].codes);
-        if (tensor->rank == 2 && size > end &&
+        if ((tensor->rank == 2 || is_packed_words(tensor)) && size > end &&
             strcmp(tensor->name + size - end, dialects[i].codes) == 0)
             return size - end;
     }
