@@ -157,11 +157,19 @@ int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k)
     return s->group > 0 ? s->group : k;
 }
 
+int64_t nib__act_block(nib_act act)
+{
+    return act == NIB_ACT_I8_BLOCK256                        ? 256
+           : act == NIB_ACT_I8_BLOCK32 || act == NIB_ACT_MX8 ? 32
+                                                             : 0;
+}
+
 /* ---- names ---- */
 
 static const char *const code_names[NIB_CODE_COUNT] = {"f32",  "f16",  "bf16", "i8",  "i4",
                                                        "e4m3", "e5m2", "mx8",  "mx4", "nv4"};
-static const char *const act_names[NIB_ACT_COUNT] = {"float", "a8t", "a8s", "a4t", "e4m3t", "mx8"};
+static const char *const act_names[NIB_ACT_COUNT] = {"float", "a8t", "a8s",   "a4t",
+                                                     "e4m3t", "mx8", "a8b32", "a8b256"};
 
 static const base_row *base_of(const nib_scheme *s)
 {

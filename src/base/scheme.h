@@ -31,7 +31,9 @@ typedef enum nib_act {
     NIB_ACT_I8_STATIC, /* int8, one fixed scale per tensor */
     NIB_ACT_I4_TOKEN,  /* -8..7, one dynamic scale per token */
     NIB_ACT_E4M3_TOKEN,
-    NIB_ACT_MX8, /* e4m3 in blocks of 32 along k */
+    NIB_ACT_MX8,         /* e4m3 in blocks of 32 along k */
+    NIB_ACT_I8_BLOCK32,  /* int8 in blocks of 32 along k, f16 scales: ggml's Q8_0 */
+    NIB_ACT_I8_BLOCK256, /* int8 in blocks of 256 along k, f32 scales: ggml's Q8_K */
     NIB_ACT_COUNT
 } nib_act;
 
@@ -74,6 +76,8 @@ const char *nib__scheme_takes(char out[128], const char *base);
 int64_t nib__scheme_groups(const nib_scheme *s, int64_t k);
 /* Elements per group: k for row and tensor. */
 int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k);
+/* Elements of k under one scale of the activations; 0: a token has one scale, or none. */
+int64_t nib__act_block(nib_act act);
 
 /* How the codes of a nib_weight lie in memory: a row of the table in store.c each. */
 typedef enum nib_store {
@@ -88,8 +92,8 @@ typedef enum nib_store {
     NIB_STORE_WORDS_ZEROS,   /* the same, zeros alike [ceil(n*b/32)][groups] along n */
     NIB_STORE_GPTQ,          /* [ceil(k*b/32)][n] along k, zeros [groups][ceil(n*b/32)] along n */
     NIB_STORE_GPTQ_LESS_ONE, /* the same; a zero is stored less 1, modulo 2^b */
-    NIB_STORE_AWQ, /* [k][n/8] along n, zeros [groups][n/8] likewise; outputs 0 2 4 6 1 3 5 7 */
-    NIB_STORE_Q4_0,   /* GGUF's blocks, their scales among the codes: store_gguf.c */
+    NIB_STORE_AWQ,  /* [k][n/8] along n, zeros [groups][n/8] likewise; outputs 0 2 4 6 1 3 5 7 */
+    NIB_STORE_Q4_0, /* GGUF's blocks, their scales among the codes: store_gguf.c */
     NIB_STORE_Q4_1,
     NIB_STORE_Q5_0,
     NIB_STORE_Q5_1,

@@ -58,6 +58,13 @@ void nib__input_place(nib_input *out, const nib_scheme *scheme, nib_type input, 
         out->codes = carve(at, &used, tokens * (uint64_t)padded);
         out->scale = carve(at, &used, tokens * groups * 4);
         break;
+    case NIB_ACT_I8_BLOCK32:
+    case NIB_ACT_I8_BLOCK256:
+        out->codes = carve(at, &used, tokens * (uint64_t)padded);
+        out->scale =
+            carve(at, &used, tokens * (uint64_t)nib__ceil_div(k, nib__act_block(scheme->act)) * 4);
+        out->sums = carve(at, &used, tokens * groups * 4);
+        break;
     default:
         out->codes = carve(at, &used, tokens * (uint64_t)padded);
         out->scale = carve(at, &used, tokens * 4);

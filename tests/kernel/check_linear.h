@@ -162,6 +162,12 @@ static void make_weight(nib_weight *w, memory *m, const linear_case *c, rng *r)
 
 /* ---- activations ---- */
 
+static int64_t scale_count(const linear_case *c)
+{
+    const int64_t block = nib__act_block(c->scheme.act);
+    return block > 0 ? c->m * nib__ceil_div(c->k, block) : c->m;
+}
+
 static nib_input make_form(memory *m, const linear_case *c)
 {
     const bool is_float = c->scheme.act == NIB_ACT_FLOAT;
@@ -178,8 +184,7 @@ static nib_input make_form(memory *m, const linear_case *c)
         x.f32 = take(m, (size_t)(c->m * x.ld) * sizeof *x.f32);
     else
         x.codes = take(m, (size_t)(c->m * x.ld));
-    const int64_t scales = c->scheme.act == NIB_ACT_MX8 ? c->m * nib__ceil_div(c->k, 32) : c->m;
-    x.scale = take(m, (size_t)scales * sizeof *x.scale);
+    x.scale = take(m, (size_t)scale_count(c) * sizeof *x.scale);
     x.zero = take(m, (size_t)c->m * sizeof *x.zero);
     x.sums = take(m, (size_t)(c->m * x.groups) * sizeof *x.sums);
     x.fsums = c->scheme.zero == NIB_ZERO_FLOAT
@@ -216,11 +221,11 @@ static bool same_form(verdict *v, const nib_input *got, const nib_input *want, c
         return false;
     if (c->scheme.act == NIB_ACT_FLOAT)
         return true;
-    const int64_t scales = c->scheme.act == NIB_ACT_MX8 ? c->m * nib__ceil_div(c->k, 32) : c->m;
-    if (!same_floats(v, "scales", got->scale, want->scale, scales, 0))
+    if (!same_floats(v, "scales", got->scale, want->scale, scale_count(c), 0))
         return false;
     const bool is_int = want->codes != NULL && c->scheme.act != NIB_ACT_MX8;
-    if (is_int && memcmp(got->zero, want->zero, (size_t)c->m * sizeof *got->zero) != 0)
+    const bool has_zeros = is_int && nib__act_block(c->scheme.act) == 0;
+    if (has_zeros && memcmp(got->zero, want->zero, (size_t)c->m * sizeof *got->zero) != 0)
         return broken(v, "zero points differ");
     if (is_int &&
         memcmp(got->sums, want->sums, (size_t)(c->m * want->groups) * sizeof *got->sums) != 0)
@@ -355,8 +360,8 @@ static int64_t step_of(const nib_kernel *row, nib_fact fact)
 
 static nib_scheme random_scheme(const nib_kernel *row, rng *r)
 {
-    static const int64_t groups[] = {32, NIB_GROUP_ROW, 64,  128, NIB_GROUP_TENSOR, 8, 40,
-                                     7,  256,           2080};
+    static const int64_t groups[] = {32, NIB_GROUP_ROW, 64,   128, NIB_GROUP_TENSOR, 8, 40,
+                                     7,  256,           2080, 16};
     nib_scheme s = {.symmetric = true};
     s.act = row->act == NIB_ANY ? NIB_ACT_FLOAT : (nib_act)row->act;
     s.code = row->code != NIB_ANY          ? (nib_code)row->code
@@ -371,7 +376,7 @@ static nib_scheme random_scheme(const nib_kernel *row, rng *r)
         s.group = 16;
     else if (nib__scheme_is_quantized(&s))
         s.group = groups[below(r, COUNT(groups))];
-    if (is_int && s.act == NIB_ACT_FLOAT)
+    if (is_int && (s.act == NIB_ACT_FLOAT || nib__act_block(s.act) > 0))
         s.zero = (nib_zero)below(r, 3);
     else if (is_int)
         s.zero = (nib_zero)below(r, 2);

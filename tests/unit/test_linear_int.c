@@ -26,6 +26,7 @@ typedef struct shape {
     nib_type zero_type;
     bool act_symmetric, nibbles, bias;
     values values;
+    nib_act act; /* FLOAT: I8_TOKEN */
 } shape;
 
 /* A problem: a weight, activations and where outputs go. */
@@ -79,7 +80,7 @@ static void make_weight(problem *p)
     *w = (nib_weight){.scheme = {.code = s->code,
                                  .group = s->group,
                                  .zero = s->zero,
-                                 .act = NIB_ACT_I8_TOKEN,
+                                 .act = s->act == NIB_ACT_FLOAT ? NIB_ACT_I8_TOKEN : s->act,
                                  .symmetric = s->zero == NIB_ZERO_NONE,
                                  .act_symmetric = s->act_symmetric},
                       .n = s->n,
@@ -141,13 +142,16 @@ static void make_input(problem *p)
     p->ld = nib__round_up(s->k, NIB_CODES_PAD);
     *in = (nib_input){.m = s->m, .k = s->k, .ld = p->ld, .groups = p->groups, .group = group};
     in->codes = take((size_t)(s->m * p->ld));
-    in->scale = take((size_t)s->m * 4);
+    const int64_t block = nib__act_block(s->act),
+                  scales = block > 0 ? nib__ceil_div(s->k, block) : 1;
+    in->scale = take((size_t)(s->m * scales) * 4);
     in->zero = take((size_t)s->m * 4);
     in->sums = take((size_t)(s->m * p->groups) * 4);
     memset(in->codes, 0, (size_t)(s->m * p->ld));
     memset(in->sums, 0, (size_t)(s->m * p->groups) * 4);
     for (int64_t r = 0; r < s->m; r++) {
-        in->scale[r] = (float)between(1, 1000) * 1e-3F;
+        for (int64_t b = 0; b < scales; b++)
+            in->scale[r * scales + b] = (float)between(1, 1000) * 1e-3F;
         in->zero[r] = s->act_symmetric ? 0 : s->values == LEAST ? 127 : (int32_t)between(-128, 127);
         for (int64_t j = 0; j < s->k; j++) {
             const int64_t x = s->values == LEAST  ? -128
@@ -509,14 +513,60 @@ static void test_nan_token(void **state)
                          .group = 32,
                          .code = (nib_code)row->code,
                          .scale_type = NIB_TYPE_F32};
-        if (!takes(row, &s))
-            continue;
+        if (!takes(row, &s) || nib__act_block((nib_act)row->act) > 0)
+            continue; /* blocks have scales of their own: test_blocks */
         problem *p = make_problem(s);
         p->a.x.scale[4] = NAN;
         run(row, p, s.n);
         for (int64_t r = 0; r < s.m; r++)
             for (int64_t j = 0; j < s.n; j++)
                 assert_int_equal(isnan(p->a.y[r * p->ldy + j]) != 0, r == 4);
+        free_problem(p);
+    }
+}
+
+/* Activations in blocks against the sum of dequantized products; a block of NaN makes its token
+ * NaN. */
+static void test_blocks(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = {16, 32, 256, 40, NIB_GROUP_ROW};
+    for (int t = 0; t < 200; t++) {
+        const shape s = {.m = between(1, 20),
+                         .n = between(1, 70),
+                         .k = between(1, 700),
+                         .group = sizes[(size_t)t % COUNT(sizes)],
+                         .code = t % 2 ? NIB_CODE_I4 : NIB_CODE_I8,
+                         .act = t / 2 % 2 ? NIB_ACT_I8_BLOCK32 : NIB_ACT_I8_BLOCK256,
+                         .zero = (nib_zero)(t / 4 % 3),
+                         .zero_type = t / 4 % 3 == NIB_ZERO_FLOAT ? NIB_TYPE_F32 : NIB_TYPE_I8,
+                         .scale_type = NIB_TYPE_F32,
+                         .bias = t % 3 == 0};
+        problem *p = make_problem(s);
+        const int64_t block = nib__act_block(s.act), blocks = nib__ceil_div(s.k, block);
+        float row[700];
+        p->a.x.scale[(s.m - 1) * blocks] = NAN;
+        for (size_t i = 0; i < nib__family_linear_int.count; i++) {
+            const nib_kernel *kernel = &nib__family_linear_int.rows[i];
+            if (kernel->code != (int64_t)s.code || kernel->act != (int64_t)s.act ||
+                !takes(kernel, &s))
+                continue;
+            run(kernel, p, s.n);
+            for (int64_t n = 0; n < s.n; n++) {
+                nib__weight_row(&p->w, n, row);
+                for (int64_t r = 0; r < s.m; r++) {
+                    double want = s.bias ? p->a.bias[n] : 0, size = fabs(want);
+                    for (int64_t k = 0; k < s.k; k++) {
+                        const double x = (double)p->a.x.scale[r * blocks + k / block] *
+                                         p->a.x.codes[r * p->ld + k];
+                        want += x * (double)row[k];
+                        size += fabs(x * (double)row[k]);
+                    }
+                    const double got = p->a.y[r * p->ldy + n];
+                    assert_true(r == s.m - 1 ? isnan(got) : fabs(got - want) <= 1e-5 * size);
+                }
+            }
+        }
         free_problem(p);
     }
 }
@@ -547,6 +597,7 @@ int main(void)
         cmocka_unit_test(test_shapes),      cmocka_unit_test(test_row_blocks),
         cmocka_unit_test(test_widest_sums), cmocka_unit_test(test_flushed),
         cmocka_unit_test(test_reference),   cmocka_unit_test(test_nan_token),
+        cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

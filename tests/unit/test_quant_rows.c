@@ -61,7 +61,8 @@ static job make_job(const nib_kernel *row, const float *x, int64_t m, int64_t k,
                     int64_t group)
 {
     const bool is_codes = row->act == NIB_ACT_I8_TOKEN || row->act == NIB_ACT_I8_STATIC ||
-                          row->act == NIB_ACT_I4_TOKEN || row->act == NIB_ACT_MX8;
+                          row->act == NIB_ACT_I4_TOKEN || nib__act_block((nib_act)row->act) > 0;
+    const int64_t block = nib__act_block((nib_act)row->act);
     const bool is_f32 = row->act == NIB_ACT_FLOAT && row->input != NIB_TYPE_BF16;
     const size_t size = is_codes ? 1 : is_f32 ? 4 : 2;
     job j = {.m = m};
@@ -72,7 +73,7 @@ static job make_job(const nib_kernel *row, const float *x, int64_t m, int64_t k,
     out->group = row->act == NIB_ACT_MX8 ? 32 : group;
     out->groups = nib__ceil_div(k, out->group);
     j.values_size = (size_t)(m * out->ld) * size;
-    j.scale_size = (size_t)(m * (row->act == NIB_ACT_MX8 ? out->groups : 1)) * 4;
+    j.scale_size = (size_t)(m * (block > 0 ? nib__ceil_div(k, block) : 1)) * 4;
     j.sums_size = (size_t)(m * out->groups) * 4;
     j.values = take(j.values_size);
     j.scale = take(j.scale_size);
@@ -238,6 +239,35 @@ static void check_mx(const job *j)
         }
 }
 
+/* ggml's Q8_0 and Q8_K. */
+static void check_blocks(const job *j, int64_t block)
+{
+    const nib_input *out = &j->q.out;
+    for (int64_t r = 0; r < j->m; r++)
+        for (int64_t b = 0, k0 = 0; k0 < out->k; b++, k0 += block) {
+            const int64_t count = nib__min(block, out->k - k0);
+            const float *x = j->q.x + r * j->q.ldx + k0;
+            const int8_t *codes = out->codes + r * out->ld + k0;
+            float largest = 0, most = 0;
+            bool is_finite = true;
+            for (int64_t i = 0; i < count; i++) {
+                is_finite = is_finite && isfinite(x[i]);
+                most = fabsf(x[i]) > largest ? x[i] : most;
+                largest = fmaxf(largest, fabsf(x[i]));
+            }
+            const float d = largest / 127, factor = block == 32 ? 1 / d : -127 / most;
+            float scale = block == 32 ? nib__f16_to_f32(nib__f32_to_f16(d)) : 1 / factor;
+            if (largest == 0 || !isfinite(factor))
+                scale = 0;
+            const float got = out->scale[r * nib__ceil_div(out->k, block) + b];
+            assert_true(is_finite ? got == scale : isnan(got));
+            for (int64_t i = 0; i < count; i++) {
+                const float v = x[i] * factor, code = block == 32 ? roundf(v) : fminf(rne(v), 127);
+                assert_int_equal(codes[i], is_finite && scale != 0 ? (int)code : 0);
+            }
+        }
+}
+
 static void check_e4m3(const job *j)
 {
     const nib_input *out = &j->q.out;
@@ -307,9 +337,11 @@ static const int64_t ks[] = {1, 31, 32, 33, 64, 172, 224, 608, 2048, 2080, 4100}
 static void test_forms(void **state)
 {
     (void)state;
-    static const char *const refs[] = {
-        "quant_f32_a8t__ref", "quant_f32_a4t__ref",  "quant_f32_a8s__ref", "quant_f32_e4m3t__ref",
-        "quant_f32_mx8__ref", "quant_f32_bf16__ref", "quant_f32_f16__ref", "quant_f32_f32__ref"};
+    static const char *const refs[] = {"quant_f32_a8t__ref",   "quant_f32_a4t__ref",
+                                       "quant_f32_a8s__ref",   "quant_f32_e4m3t__ref",
+                                       "quant_f32_mx8__ref",   "quant_f32_bf16__ref",
+                                       "quant_f32_f16__ref",   "quant_f32_f32__ref",
+                                       "quant_f32_a8b32__ref", "quant_f32_a8b256__ref"};
     static const int64_t groups[] = {32, 64, 7, 3000, 0};
     const float scales[] = {0.01F, 1e-30F, 3e38F, 0.0F};
     const int32_t zeros[] = {0, 5, -128, 127};
@@ -335,6 +367,8 @@ static void test_forms(void **state)
                     check_integer(&j, 8, true);
                 else if (ref->act == NIB_ACT_MX8)
                     check_mx(&j);
+                else if (nib__act_block((nib_act)ref->act) > 0)
+                    check_blocks(&j, nib__act_block((nib_act)ref->act));
                 else if (ref->act == NIB_ACT_E4M3_TOKEN)
                     check_e4m3(&j);
                 else if (ref->act == NIB_ACT_FLOAT)
@@ -410,12 +444,57 @@ static void test_torchao(void **state)
     assert_true(cases >= 30);
 }
 
+/* The next word of hex, as `size` bytes. */
+static char *unhex(char *at, void *to, size_t size)
+{
+    uint8_t *byte = to;
+    for (size_t i = 0; i < size; i++, at += 2) {
+        const char two[3] = {at[0], at[1], 0};
+        byte[i] = (uint8_t)strtoul(two, NULL, 16);
+    }
+    assert_true(*at == ' ' || *at == '\n');
+    return at + 1;
+}
+
+/* What ggml's own reference quantizers make. */
+static void test_ggml(void **state)
+{
+    (void)state;
+    enum { K = 512, LINE = 2 * (K * 4 + (K / 32 + K / 256) * 4 + 2 * K) + 16 };
+    static const char *const refs[] = {"quant_f32_a8b32__ref", "quant_f32_a8b256__ref"};
+    FILE *file = fopen("tests/golden/act_ggml.txt", "r");
+    assert_non_null(file);
+    static char line[LINE];
+    int cases = 0;
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (line[0] == '#')
+            continue;
+        float x[K], scales[K / 32];
+        int8_t codes[K];
+        char *at = unhex(line, x, sizeof x);
+        for (size_t f = 0; f < COUNT(refs); f++) {
+            const nib_kernel *ref = row_named(refs[f]);
+            job j = make_job(ref, x, 1, K, K, 32);
+            at = unhex(at, scales, j.scale_size);
+            at = unhex(at, codes, sizeof codes);
+            run(ref, &j, false);
+            assert_memory_equal(j.scale, scales, j.scale_size);
+            assert_memory_equal(j.values, codes, sizeof codes);
+            free_job(&j);
+            cases++;
+        }
+    }
+    fclose(file);
+    assert_int_equal(cases, 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_e4m3_exhaustive),
         cmocka_unit_test(test_torchao),
+        cmocka_unit_test(test_ggml),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,4 +12,9 @@ void nib__linear_w4_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scra
     run_linear(a, n0, n1, scratch, 4);
 }
 
+void nib__linear_w4_blocks_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    run_blocks(a, n0, n1, scratch, 4);
+}
+
 #endif

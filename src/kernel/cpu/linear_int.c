@@ -16,6 +16,13 @@
  * so all rows give the same bits. A token that the quantizer marked with a scale of NaN (it held
  * NaN or infinity) gives NaN in every output.
  *
+ * Activations in blocks have a scale s_b for each, and no zero point. A piece of k is what lies in
+ * one group and one block; pieces ascend:
+ *   sum    = fma(scale_g * s_b, float(dot), sum)            dot as above, over the piece
+ *   sum    = fma(zero_g, s_b * float(sum of x over the piece), sum)      a float zero only
+ *   y      = bias + total
+ * The products scale_g * s_b are exact where both are f16 (ggml's Q4_0 and Q8_0 by Q8_0).
+ *
  * Checked when a checkpoint is loaded, not here: int4 codes lie in -8..7, activation zeros in
  * -128..127.
  */
@@ -98,6 +105,36 @@ static float ref_total(const nib_linear *a, int64_t r, const int8_t *codes, cons
     return total;
 }
 
+/* One output of one token whose activations are in blocks: pieces end where a group or a block
+ * does. */
+static float ref_scaled(const nib_linear *a, int64_t r, const int8_t *codes,
+                        const ref_group *groups)
+{
+    const int64_t k = a->w->k, size = nib__scheme_group_size(&a->w->scheme, k);
+    const int64_t block = nib__act_block(a->w->scheme.act);
+    const int64_t per_block = nib__max(1, NIB_SUM_BLOCK / size) * size;
+    const int8_t *x = a->x.codes + r * a->x.ld;
+    const float *scales = a->x.scale + r * nib__ceil_div(k, block);
+    float total = 0, sum = 0;
+    for (int64_t k0 = 0, end; k0 < k; k0 = end) {
+        const ref_group *group = &groups[k0 / size];
+        const float scale = scales[k0 / block];
+        end = nib__min(nib__min((k0 / size + 1) * size, (k0 / block + 1) * block), k);
+        int64_t x_sum = 0;
+        for (int64_t j = k0; j < end; j++)
+            x_sum += x[j];
+        const int64_t dot = ref_dot(codes + k0, x + k0, end - k0) - group->zero * x_sum;
+        sum = fmaf(group->scale * scale, (float)dot, sum);
+        if (a->w->scheme.zero == NIB_ZERO_FLOAT)
+            sum = fmaf(group->float_zero, scale * (float)x_sum, sum);
+        if (end % per_block == 0 || end == k) {
+            total = end <= per_block ? sum : total + sum;
+            sum = 0;
+        }
+    }
+    return total;
+}
+
 static void linear_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
     int8_t *codes = scratch;
@@ -105,7 +142,9 @@ static void linear_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratc
     for (int64_t i = n0; i < n1; i++) {
         ref_weight(a->w, i, codes, groups);
         for (int64_t r = 0; r < a->x.m; r++) {
-            const float scaled = a->x.scale[r] * ref_total(a, r, codes, groups);
+            const float scaled = nib__act_block(a->w->scheme.act) > 0
+                                     ? ref_scaled(a, r, codes, groups)
+                                     : a->x.scale[r] * ref_total(a, r, codes, groups);
             a->y[r * a->ldy + i] = a->bias != NULL ? a->bias[i] + scaled : scaled;
         }
     }
@@ -129,6 +168,21 @@ enum { K_MAX = 1 << 16 };
         NIB_ONE_OF(ZERO_TYPE, NIB_BIT(NIB_TYPE_NONE) | NIB_BIT(NIB_TYPE_I8),                       \
                    "zero points are packed in 16 bits"))
 
+/* Groups that activations in blocks of `block` allow: a scale of theirs covers whole groups. */
+#define BLOCK_CONDS(isa, groups, block)                                                            \
+    NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                             \
+              NIB_ONE_OF(GROUP, groups,                                                            \
+                         "a block of " block                                                       \
+                         " activations is multiplied under whole groups, 16 or 32 "                \
+                         "inputs at a time"),                                                      \
+              NIB_AT_MOST(K, K_MAX, "sums are held in 32 bits"),                                   \
+              NIB_ONE_OF(SCALE_TYPE,                                                               \
+                         NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16) |  \
+                             NIB_BIT(NIB_TYPE_F64),                                                \
+                         "a scale is a float; f64 is rounded to f32 when it is packed"),           \
+              NIB_ONE_OF(ZERO, NIB_BIT(NIB_ZERO_NONE) | NIB_BIT(NIB_ZERO_FLOAT),                   \
+                         "a zero point is added as a float"))
+
 #define REF(type, code_, act_)                                                                     \
     {                                                                                              \
         .name = "linear_" type "_f32__ref", .op = NIB_OP_LINEAR, .code = NIB_CODE_##code_,         \
@@ -147,6 +201,22 @@ enum { K_MAX = 1 << 16 };
         .scratch = NIB_X86(nib__linear_int_scratch_##target),                                      \
         .run = {.linear = NIB_X86(nib__linear_##layout##_##target)}, .note = words                 \
     }
+#define BLOCKS(type, code_, act_, target, tile, isa, rank_, layout, groups, block)                 \
+    {                                                                                              \
+        .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
+        .code = NIB_CODE_##code_, .act = NIB_ACT_##act_, .input = NIB_ANY,                         \
+        .device = NIB_DEVICE_CPU, .conds = BLOCK_CONDS(isa, groups, block),                        \
+        .numbers = NIB_NUMBERS_I32, .reference = "linear_" type "_f32__ref", .rank = rank_,        \
+        .unit = NIB_UNIT_I8, .n_step = NIB_INT_PANEL, .packing = &nib__packing_##layout,           \
+        .scratch = NIB_X86(nib__linear_blocks_scratch_##target),                                   \
+        .run = {.linear = NIB_X86(nib__linear_##layout##_blocks_##target)},                        \
+        .note = "panels of 32 outputs; a scale for each " block " activations, as ggml has them"   \
+    }
+#define BLOCKS_VNNI(type, code, act, layout, groups, block)                                        \
+    BLOCKS(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 10, layout,   \
+           groups, block)
+#define BLOCKS_AVX2(type, code, act, layout, groups, block)                                        \
+    BLOCKS(type, code, act, avx2, "4x8", NIB_ISA_AVX2, 20, layout, groups, block)
 #define VNNI(type, code, act, layout)                                                              \
     FAST(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 10, layout,     \
          "vpdpbusd on unsigned codes; one stream of panels of 32 outputs")
@@ -167,6 +237,18 @@ static const nib_kernel rows[] = {
     AVX2("a8t_w8g", I8, I8_TOKEN, w8, "4x8"),
     AVX2("a8s_w8g", I8, I8_STATIC, w8, "4x8"),
     AVX2("a4t_w8g", I8, I4_TOKEN, w8, "4x8"),
+    BLOCKS_VNNI("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
+    BLOCKS_VNNI("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
+    BLOCKS_VNNI("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
+    BLOCKS_VNNI("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
+    BLOCKS_AVX2("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
+    BLOCKS_AVX2("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
+    BLOCKS_AVX2("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
+    BLOCKS_AVX2("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
+    REF("a8b32_w4g", I4, I8_BLOCK32),
+    REF("a8b32_w8g", I8, I8_BLOCK32),
+    REF("a8b256_w4g", I4, I8_BLOCK256),
+    REF("a8b256_w8g", I8, I8_BLOCK256),
     REF("a8t_w4g", I4, I8_TOKEN),
     REF("a8s_w4g", I4, I8_STATIC),
     REF("a4t_w4g", I4, I4_TOKEN),

@@ -6,8 +6,10 @@
  * A panel is 32 outputs. It holds its groups of k in ascending order, each as
  *   scales   [32] f32, f16 or bf16, as stored; f64 as f32
  *   offsets  [32] i16, only with ZERO_INT: what was added to a code, plus its zero point
- *   codes    units of 32 k; the last unit of a row is filled up with zero bytes
- * A unit of int8 is [8 quads][32 outputs][4 k] bytes, code + 128.
+ *   zeros    [32] f32, only with ZERO_FLOAT
+ *   codes    units of 32 k, of 16 where a group is no multiple of 32; the last unit of a row is
+ *            filled up with zero bytes
+ * A unit of int8 is [8 or 4 quads][32 outputs][4 k] bytes, code + 128.
  * A unit of int4 is [4][32 outputs][4] bytes of two unsigned nibbles, code + 8: the low ones are
  * quad 2q, the high ones quad 2q + 1.
  * So 64 bytes are 16 outputs by 4 consecutive k, what one vpdpbusd takes, and a part is one
@@ -22,20 +24,23 @@
 enum {
     NIB_INT_PANEL = 32,           /* outputs per panel */
     NIB_INT_UNIT = 32,            /* k per unit */
+    NIB_INT_HALF_UNIT = 16,       /* and in groups that are no multiple of it */
     NIB_INT_PAIR_GROUP = 128,     /* up to here a group's sums fit 16 bits: 255 * 128 < 2^15 */
     NIB_INT_WIDE_GROUP = 1 << 15, /* and here, with zero points, 32 bits: 255 * 255 * 2^15 < 2^31 */
 };
 
 typedef struct nib_int_layout {
     int64_t group, groups; /* elements of k per group (the last may have fewer) and their number */
+    int64_t unit;          /* k per unit */
     int64_t units, last_units; /* of a group, of the last */
     int64_t per_block;         /* groups per block of the float sum */
     size_t scale_bytes;        /* of one scale */
     size_t header;             /* bytes before the codes of a group */
-    size_t unit_bytes;         /* 512 or 1024 */
+    size_t unit_bytes;         /* 512 or 1024; of int8 in half units 512 */
     size_t group_bytes, panel_bytes;
     int offset; /* 8 or 128: a stored code is code + offset */
-    bool has_zeros;
+    bool has_zeros, has_float_zeros;
+    size_t zeros; /* where the float zeros lie in a header */
     nib_type scale_type;
 } nib_int_layout;
 
@@ -103,6 +108,20 @@ NIB_INLINE void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib
     }
 }
 
+/* ---- activations in blocks ---- */
+
+/* What a product with such activations needs of the tokens of a row block: [rows][groups] each. */
+typedef struct nib_int_scaled {
+    int32_t *terms; /* -offset * (sum of the codes) */
+    float *scales;  /* of the block that the group lies in */
+    float *sums;    /* scale * (sum of the codes): what a float zero is multiplied by */
+} nib_int_scaled;
+
+/* In scratch, which is [3][most rows][groups] of 4 bytes. */
+nib_int_scaled nib__int_scaled(const nib_linear *a, const nib_int_layout *l, int64_t r0,
+                               int64_t rows, void *scratch);
+size_t nib__int_scaled_bytes(const nib_linear *a, const nib_int_layout *l);
+
 /* Rows of activations that are worked on together: their codes stay in the second-level cache. */
 int64_t nib__int_row_block(int64_t m, int64_t k);
 /* The largest of them for up to m tokens: what scratch is sized for. */
@@ -113,7 +132,13 @@ void nib__linear_w4_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scra
 void nib__linear_w8_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
 void nib__linear_w4_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
 void nib__linear_w8_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w4_blocks_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w8_blocks_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w4_blocks_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w8_blocks_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
 size_t nib__linear_int_scratch_avx2(const void *args);
 size_t nib__linear_int_scratch_avx512vnni(const void *args);
+size_t nib__linear_blocks_scratch_avx2(const void *args);
+size_t nib__linear_blocks_scratch_avx512vnni(const void *args);
 
 #endif

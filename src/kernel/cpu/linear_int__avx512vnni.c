@@ -367,7 +367,7 @@ static void prefill_block(int_block *b, int64_t n0, int64_t n1)
             panel_of_parts(b, panel);
         for (int64_t r = 0; r < b->rows; r++)
             store_row(b->a, b->r0 + r, i, _mm512_loadu_ps(b->totals + r * NIB_INT_PANEL),
-                      _mm512_loadu_ps(b->totals + r * NIB_INT_PANEL + 16));
+                      _mm512_loadu_ps(b->totals + r * NIB_INT_PANEL + 16), false);
     }
 }
 
@@ -394,6 +394,13 @@ size_t nib__linear_int_scratch_avx512vnni(const void *args)
     return is_direct(&l, a->x.m)
                ? terms
                : sizeof(int_scratch) + rows * 2 * NIB_INT_PANEL * sizeof(float) + terms;
+}
+
+size_t nib__linear_blocks_scratch_avx512vnni(const void *args)
+{
+    const nib_linear *a = args;
+    const nib_int_layout l = nib__int_layout(a->w);
+    return nib__int_scaled_bytes(a, &l);
 }
 
 #endif

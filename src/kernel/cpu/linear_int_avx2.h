@@ -24,8 +24,9 @@ typedef struct int_block {
     const nib_int_layout *l;
     nib_int_kind kind;
     int64_t r0, rows;
-    const int32_t *terms; /* [rows][groups] */
-    const int16_t *wide;  /* int8: [rows][ld], each 4 codes in the order 0, 2, 1, 3 */
+    const int32_t *terms;       /* [rows][groups] */
+    const int16_t *wide;        /* int8: [rows][ld], each 4 codes in the order 0, 2, 1, 3 */
+    const float *scales, *sums; /* activations in blocks: as terms, of nib_int_scaled */
 } int_block;
 
 NIB_INLINE __m256i load8(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
@@ -100,11 +101,11 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
 }
 
 NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, __m256i dots[][4],
-                      __m256i *sums, int m, int columns, bool plain)
+                      __m256i *sums, int m, int columns, bool plain, int quads)
 {
     const __m256i low = _mm256_set1_epi16(255), ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 1
-    for (int q = 0; q < 8; q++)
+    for (int q = 0; q < quads; q++)
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
             const __m256i v = load8(codes + q * 4 * NIB_INT_PANEL + 32 * c);
@@ -158,12 +159,29 @@ NIB_INLINE __m256 float_dot(const int_block *b, __m256i dot, __m256i fix, __m256
         _mm256_sub_epi32(dot, _mm256_mullo_epi32(fix, _mm256_set1_epi32(zero))));
 }
 
-NIB_INLINE void store8(const nib_linear *a, int64_t r, int64_t n, __m256 total)
+/* What a group adds to the sums of a token that has activations in blocks; its offset is still in
+ * dot. */
+NIB_INLINE __m256 add_scaled(const int_block *b, const uint8_t *zeros, __m256 scale, __m256i dot,
+                             int64_t row, int64_t g, __m256 sum)
 {
-    const float s = a->x.scale[r];
+    const int64_t at = row * b->l->groups + g;
+    const __m256 both = _mm256_mul_ps(scale, _mm256_set1_ps(b->scales[at]));
+    dot = _mm256_add_epi32(dot, _mm256_set1_epi32(b->terms[at]));
+    sum = _mm256_fmadd_ps(both, _mm256_cvtepi32_ps(dot), sum);
+    if (b->l->has_float_zeros)
+        sum = _mm256_fmadd_ps(_mm256_loadu_ps((const float *)zeros), _mm256_set1_ps(b->sums[at]),
+                              sum);
+    return sum;
+}
+
+/* Totals are scaled already where activations are in blocks. */
+NIB_INLINE void store8(const nib_linear *a, int64_t r, int64_t n, __m256 total, bool is_scaled)
+{
+    const float s = is_scaled ? 1 : a->x.scale[r];
     float *y = a->y + r * a->ldy + n;
     if (n + LANES <= a->w->n) {
-        total = _mm256_mul_ps(_mm256_set1_ps(s), total);
+        if (!is_scaled)
+            total = _mm256_mul_ps(_mm256_set1_ps(s), total);
         if (a->bias != NULL)
             total = _mm256_add_ps(_mm256_loadu_ps(a->bias + n), total);
         _mm256_storeu_ps(y, total);
@@ -172,17 +190,31 @@ NIB_INLINE void store8(const nib_linear *a, int64_t r, int64_t n, __m256 total)
     float last[LANES];
     _mm256_storeu_ps(last, total);
     for (int64_t i = 0; n + i < a->w->n; i++) {
-        const float scaled = s * last[i];
+        const float scaled = is_scaled ? last[i] : s * last[i];
         y[i] = a->bias != NULL ? a->bias[n + i] + scaled : scaled;
     }
 }
 
+/* The form of a tile, known where it is compiled. */
+typedef enum tile_form {
+    TILE_PLAIN, /* as nib_int_kind */
+    TILE_PAIR,
+    TILE_WIDE,
+    TILE_BLOCKS,      /* activations in blocks */
+    TILE_BLOCKS_HALF, /* and half units */
+} tile_form;
+
 /* Tokens row..row+m of the block by `columns` vectors from c0 on, over a whole panel whose outputs
  * begin at n. */
 NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_t row, int c0,
-                     int m, int columns, nib_int_kind kind, int bits)
+                     int m, int columns, tile_form form, int bits)
 {
+    const nib_int_kind kind = form == TILE_PAIR   ? NIB_INT_PAIR
+                              : form == TILE_WIDE ? NIB_INT_WIDE
+                                                  : NIB_INT_PLAIN;
     const bool plain = kind == NIB_INT_PLAIN;
+    const bool is_scaled = form == TILE_BLOCKS || form == TILE_BLOCKS_HALF;
+    const int unit_k = form == TILE_BLOCKS_HALF ? NIB_INT_HALF_UNIT : NIB_INT_UNIT;
     const nib_int_layout *l = b->l;
     const nib_input *in = &b->a->x;
     const int8_t *x[TILE];
@@ -209,15 +241,15 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
             for (int r = 0; r < m; r++)
                 dots[r][c] = _mm256_setzero_si256();
         }
-        for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes, k += NIB_INT_UNIT) {
+        for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes, k += unit_k) {
             if (c0 == 0) /* the pass over the panel that comes first */
 #pragma GCC unroll 16
-                for (int line = 0; line < 2 * bits; line++)
+                for (int line = 0; line < unit_k * bits / 16; line++)
                     _mm_prefetch((const char *)codes + AHEAD + 64 * line, _MM_HINT_T0);
             if (bits == 4)
                 unit4(codes, x, k, dots, sums, m, columns, plain);
             else
-                unit8(codes, wide, k, dots, sums, m, columns, plain);
+                unit8(codes, wide, k, dots, sums, m, columns, plain, unit_k / 4);
         }
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
@@ -228,6 +260,11 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                                     : sums[c];
 #pragma GCC unroll 4
             for (int r = 0; r < m; r++) {
+                if (is_scaled) {
+                    const uint8_t *zeros = group + l->zeros + 4 * LANES * (c0 + c);
+                    sum[r][c] = add_scaled(b, zeros, scale, dots[r][c], row + r, g, sum[r][c]);
+                    continue;
+                }
                 const __m256 dot = float_dot(b, dots[r][c], fix, offset, row + r, g, kind);
                 sum[r][c] = _mm256_fmadd_ps(scale, dot, sum[r][c]);
             }
@@ -250,22 +287,22 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++)
             if (n + LANES * (c0 + c) < b->a->w->n)
-                store8(b->a, b->r0 + row + r, n + LANES * (c0 + c), total[r][c]);
+                store8(b->a, b->r0 + row + r, n + LANES * (c0 + c), total[r][c], is_scaled);
 }
 
 /* All tokens of the block. */
-NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, nib_int_kind kind,
+NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, tile_form form,
                           int bits)
 {
     int64_t row = 0;
     for (; row + 4 <= b->rows; row += 4)
         for (int c0 = 0; c0 < 4; c0++)
-            tile(b, panel, n, row, c0, 4, 1, kind, bits);
+            tile(b, panel, n, row, c0, 4, 1, form, bits);
     for (; row + 2 <= b->rows; row += 2)
         for (int c0 = 0; c0 < 4; c0 += 2)
-            tile(b, panel, n, row, c0, 2, 2, kind, bits);
+            tile(b, panel, n, row, c0, 2, 2, form, bits);
     if (row < b->rows)
-        tile(b, panel, n, row, 0, 1, 4, kind, bits);
+        tile(b, panel, n, row, 0, 1, 4, form, bits);
 }
 
 /* The block's codes as 16 bits, each 4 as 0, 2, 1, 3. */
@@ -292,7 +329,7 @@ NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *sc
     int16_t *wide =
         (int16_t *)((char *)scratch + nib__round_up(rows * l.groups * (int64_t)sizeof *terms, 64));
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
-        const int_block b = {a, &l, kind, r0, nib__min(rows, a->x.m - r0), terms, wide};
+        const int_block b = {a, &l, kind, r0, nib__min(rows, a->x.m - r0), terms, wide, NULL, NULL};
         nib__int_terms(a, &l, kind, r0, b.rows, terms);
         if (bits == 8)
             widen(&b, wide);
@@ -300,11 +337,35 @@ NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *sc
             const uint8_t *panel =
                 (const uint8_t *)a->packed + (size_t)(n / NIB_INT_PANEL) * l.panel_bytes;
             if (kind == NIB_INT_PLAIN)
-                run_panel(&b, panel, n, NIB_INT_PLAIN, bits);
+                run_panel(&b, panel, n, TILE_PLAIN, bits);
             else if (kind == NIB_INT_PAIR)
-                run_panel(&b, panel, n, NIB_INT_PAIR, bits);
+                run_panel(&b, panel, n, TILE_PAIR, bits);
             else
-                run_panel(&b, panel, n, NIB_INT_WIDE, bits);
+                run_panel(&b, panel, n, TILE_WIDE, bits);
+        }
+    }
+}
+
+/* Activations in blocks. Scratch: nib_int_scaled, then for int8 codes [rows][ld]. */
+NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
+{
+    const nib_int_layout l = nib__int_layout(a->w);
+    const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
+    int16_t *wide =
+        (int16_t *)((char *)scratch + nib__round_up((int64_t)nib__int_scaled_bytes(a, &l), 64));
+    for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
+        const int64_t count = nib__min(rows, a->x.m - r0);
+        const nib_int_scaled s = nib__int_scaled(a, &l, r0, count, scratch);
+        const int_block b = {a, &l, NIB_INT_PLAIN, r0, count, s.terms, wide, s.scales, s.sums};
+        if (bits == 8)
+            widen(&b, wide);
+        for (int64_t n = n0; n < n1; n += NIB_INT_PANEL) {
+            const uint8_t *panel =
+                (const uint8_t *)a->packed + (size_t)(n / NIB_INT_PANEL) * l.panel_bytes;
+            if (bits == 8 && l.unit == NIB_INT_HALF_UNIT)
+                run_panel(&b, panel, n, TILE_BLOCKS_HALF, 8);
+            else
+                run_panel(&b, panel, n, TILE_BLOCKS, bits);
         }
     }
 }

@@ -13,16 +13,19 @@ nib_int_layout nib__int_layout(const nib_weight *w)
     const bool is_int4 = w->scheme.code == NIB_CODE_I4;
     l.group = nib__scheme_group_size(&w->scheme, w->k);
     l.groups = nib__scheme_groups(&w->scheme, w->k);
-    l.units = nib__ceil_div(nib__min(l.group, w->k), NIB_INT_UNIT);
-    l.last_units = nib__ceil_div(w->k - (l.groups - 1) * l.group, NIB_INT_UNIT);
+    l.unit = l.groups > 1 && l.group % NIB_INT_UNIT != 0 ? NIB_INT_HALF_UNIT : NIB_INT_UNIT;
+    l.units = nib__ceil_div(nib__min(l.group, w->k), l.unit);
+    l.last_units = nib__ceil_div(w->k - (l.groups - 1) * l.group, l.unit);
     l.per_block = nib__max(1, NIB_SUM_BLOCK / l.group);
     /* A product is of f32: a wider scale is rounded once, here, as the reference rounds it when it
      * reads it. */
     l.scale_type = w->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->scale_type;
     l.scale_bytes = (size_t)nib__type_bits(l.scale_type) / 8;
     l.has_zeros = w->scheme.zero == NIB_ZERO_INT;
-    l.header = NIB_INT_PANEL * (l.scale_bytes + (l.has_zeros ? sizeof(int16_t) : 0));
-    l.unit_bytes = NIB_INT_PANEL * NIB_INT_UNIT / (is_int4 ? 2 : 1);
+    l.has_float_zeros = w->scheme.zero == NIB_ZERO_FLOAT;
+    l.zeros = NIB_INT_PANEL * (l.scale_bytes + (l.has_zeros ? sizeof(int16_t) : 0));
+    l.header = l.zeros + (l.has_float_zeros ? NIB_INT_PANEL * sizeof(float) : 0);
+    l.unit_bytes = NIB_INT_PANEL * (size_t)l.unit / (is_int4 ? 2 : 1);
     l.group_bytes = l.header + (size_t)l.units * l.unit_bytes;
     l.panel_bytes =
         (size_t)(l.groups - 1) * l.group_bytes + l.header + (size_t)l.last_units * l.unit_bytes;
@@ -41,7 +44,7 @@ static uint64_t packed_bytes(const nib_weight *w)
 
 /* ---- packing ---- */
 
-/* Scales and offsets of output i in column `column` of a panel. */
+/* Scales, offsets and zeros of output i in column `column` of a panel. */
 static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
                          uint8_t *panel)
 {
@@ -53,19 +56,23 @@ static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i
             memcpy(header + NIB_INT_PANEL * l->scale_bytes + (size_t)column * sizeof offset,
                    &offset, sizeof offset);
         }
+        if (l->has_float_zeros) {
+            const float zero = nib__weight_zero(w, i, g);
+            memcpy(header + l->zeros + (size_t)column * sizeof zero, &zero, sizeof zero);
+        }
     }
 }
 
-/* 32 codes, already unsigned, into one column of a unit. */
-static void put_bytes(const uint8_t *codes, uint8_t *column)
+/* A unit of codes, already unsigned, into its column. */
+static void put_bytes(const uint8_t *codes, uint8_t *column, int64_t unit)
 {
-    for (int q = 0; q < 8; q++)
+    for (int64_t q = 0; q < unit / 4; q++)
         memcpy(column + q * 4 * NIB_INT_PANEL, codes + 4 * q, 4);
 }
 
-static void put_nibbles(const uint8_t *codes, uint8_t *column)
+static void put_nibbles(const uint8_t *codes, uint8_t *column, int64_t unit)
 {
-    for (int q = 0; q < 4; q++) {
+    for (int64_t q = 0; q < unit / 8; q++) {
         uint32_t low, high;
         memcpy(&low, codes + 8 * q, 4);
         memcpy(&high, codes + 8 * q + 4, 4);
@@ -88,14 +95,14 @@ static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, 
         nib__weight_codes(w, i, k0, count, (int8_t *)codes);
         for (int64_t j = 0; j < count; j++)
             codes[j] = (uint8_t)(((int8_t)codes[j] + l->offset) & mask);
-        memset(codes + count, 0, (size_t)(nib__round_up(count, NIB_INT_UNIT) - count));
-        for (int64_t j = 0; j < count; j += NIB_INT_UNIT) {
-            const int64_t g = (k0 + j) / l->group, unit = (k0 + j) % l->group / NIB_INT_UNIT;
+        memset(codes + count, 0, (size_t)(nib__round_up(count, l->unit) - count));
+        for (int64_t j = 0; j < count; j += l->unit) {
+            const int64_t g = (k0 + j) / l->group, unit = (k0 + j) % l->group / l->unit;
             uint8_t *to = panel + nib__int_unit(l, g, unit) + 4 * column;
             if (is_int4)
-                put_nibbles(codes + j, to);
+                put_nibbles(codes + j, to, l->unit);
             else
-                put_bytes(codes + j, to);
+                put_bytes(codes + j, to, l->unit);
         }
     }
 }
@@ -156,5 +163,44 @@ size_t nib__linear_int_scratch_avx2(const void *args)
         rows * (size_t)nib__scheme_groups(&a->w->scheme, a->w->k) * sizeof(int32_t);
     const size_t wide = rows * (size_t)nib__round_up(a->w->k, NIB_CODES_PAD) * sizeof(int16_t);
     return (size_t)nib__round_up((int64_t)terms, 64) +
+           (a->w->scheme.code == NIB_CODE_I8 ? wide : 0);
+}
+
+/* ---- activations in blocks ---- */
+
+size_t nib__int_scaled_bytes(const nib_linear *a, const nib_int_layout *l)
+{
+    const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);
+    return 3 * rows * (size_t)l->groups * sizeof(float);
+}
+
+nib_int_scaled nib__int_scaled(const nib_linear *a, const nib_int_layout *l, int64_t r0,
+                               int64_t rows, void *scratch)
+{
+    const int64_t cells = nib__int_row_block_most(a->x.m, a->w->k) * l->groups;
+    const int64_t block = nib__act_block(a->w->scheme.act), blocks = nib__ceil_div(a->w->k, block);
+    const int64_t per_block = nib__max(1, block / l->group);
+    const nib_int_scaled out = {scratch, (float *)scratch + cells, (float *)scratch + 2 * cells};
+    for (int64_t r = 0; r < rows; r++) {
+        const int32_t *sums = a->x.sums + (r0 + r) * a->x.groups;
+        const float *scale = a->x.scale + (r0 + r) * blocks;
+        const int64_t at = r * l->groups;
+        for (int64_t g = 0; g < l->groups; g++)
+            out.scales[at + g] = scale[g / per_block];
+        for (int64_t g = 0; g < l->groups; g++) {
+            out.terms[at + g] = -l->offset * sums[g];
+            out.sums[at + g] = out.scales[at + g] * (float)sums[g];
+        }
+    }
+    return out;
+}
+
+size_t nib__linear_blocks_scratch_avx2(const void *args)
+{
+    const nib_linear *a = args;
+    const nib_int_layout l = nib__int_layout(a->w);
+    const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);
+    const size_t wide = rows * (size_t)nib__round_up(a->w->k, NIB_CODES_PAD) * sizeof(int16_t);
+    return (size_t)nib__round_up((int64_t)nib__int_scaled_bytes(a, &l), 64) +
            (a->w->scheme.code == NIB_CODE_I8 ? wide : 0);
 }

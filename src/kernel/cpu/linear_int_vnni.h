@@ -107,16 +107,20 @@ NIB_INLINE __m512 wide_dot(const nib_int_layout *l, __m512i dot, __m512i sum, __
     return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
 }
 
-/* y[r][n0..n0+32) from totals of the same row. */
-NIB_INLINE void store_row(const nib_linear *a, int64_t r, int64_t n0, __m512 t0, __m512 t1)
+/* y[r][n0..n0+32) from totals of the same row, which are scaled already where activations are in
+ * blocks. */
+NIB_INLINE void store_row(const nib_linear *a, int64_t r, int64_t n0, __m512 t0, __m512 t1,
+                          bool is_scaled)
 {
     const int64_t columns = nib__min(NIB_INT_PANEL, a->w->n - n0);
     const uint32_t mask = columns == NIB_INT_PANEL ? UINT32_MAX : (1U << columns) - 1;
     const __mmask16 m0 = (__mmask16)mask, m1 = (__mmask16)(mask >> 16);
-    const __m512 s = _mm512_set1_ps(a->x.scale[r]);
     float *y = a->y + r * a->ldy + n0;
-    t0 = _mm512_mul_ps(s, t0);
-    t1 = _mm512_mul_ps(s, t1);
+    if (!is_scaled) {
+        const __m512 s = _mm512_set1_ps(a->x.scale[r]);
+        t0 = _mm512_mul_ps(s, t0);
+        t1 = _mm512_mul_ps(s, t1);
+    }
     if (a->bias != NULL) {
         t0 = _mm512_add_ps(_mm512_maskz_loadu_ps(m0, a->bias + n0), t0);
         t1 = _mm512_add_ps(_mm512_maskz_loadu_ps(m1, a->bias + n0 + 16), t1);
@@ -133,14 +137,39 @@ typedef struct int_panel {
     const uint8_t *at;    /* the panel */
     const int32_t *terms; /* [tokens of the tile][groups] */
     int64_t n0;
+    const float *scales, *sums; /* activations in blocks: as terms, of nib_int_scaled */
 } int_panel;
+
+/* The form of a decode, known where it is compiled. */
+typedef enum decode_form {
+    DECODE_ZEROS,       /* integer zero points of weights or activations */
+    DECODE_PLAIN,       /* none */
+    DECODE_BLOCKS,      /* activations in blocks */
+    DECODE_BLOCKS_HALF, /* and half units */
+} decode_form;
+
+/* What a group whose dots are `dot` adds to the sums of a token that has activations in blocks;
+ * `zeros` are of 16 outputs, at their scales. */
+NIB_INLINE __m512 add_scaled(const nib_int_layout *l, const uint8_t *zeros, __m512 scale,
+                             __m512i dot, const float *token_scale, const float *token_sum,
+                             __m512 f)
+{
+    const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(*token_scale));
+    f = _mm512_fmadd_ps(both, _mm512_cvtepi32_ps(dot), f);
+    if (l->has_float_zeros)
+        f = _mm512_fmadd_ps(_mm512_loadu_ps(zeros), _mm512_set1_ps(*token_sum), f);
+    return f;
+}
 
 /* One group of `units` units for `m` tokens: sums f[m][2] += scale * dot. */
 NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group, int64_t g,
                                        int64_t units, int64_t r0, const int8_t **x, __m512 f[][2],
-                                       int m, bool plain, int bits)
+                                       int m, decode_form form, int bits)
 {
     const nib_int_layout *l = p->l;
+    const bool plain = form != DECODE_ZEROS;
+    const bool is_scaled = form == DECODE_BLOCKS || form == DECODE_BLOCKS_HALF;
+    const int unit_k = form == DECODE_BLOCKS_HALF ? NIB_INT_HALF_UNIT : NIB_INT_UNIT;
     const __m512i ones = _mm512_set1_epi8(1);
     const uint8_t *codes = group + l->header;
     const int32_t *terms = p->terms + g;
@@ -152,10 +181,10 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes) {
         const size_t step = bits == 8 ? 8 * NIB_INT_PANEL : 4 * NIB_INT_PANEL;
 #pragma GCC unroll 16
-        for (int line = 0; line < 2 * bits; line++)
+        for (int line = 0; line < unit_k * bits / 16; line++)
             _mm_prefetch((const char *)codes + AHEAD + 64 * line, _MM_HINT_T0);
 #pragma GCC unroll 4
-        for (int q = 0; q < 4; q++) {
+        for (int q = 0; q < unit_k / 8; q++) {
             __m512i even[2], odd[2];
             load_quads(codes + (size_t)q * step, bits, &even[0], &odd[0]);
             load_quads(codes + (size_t)q * step + 64, bits, &even[1], &odd[1]);
@@ -173,7 +202,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
         }
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++)
-            x[r] += NIB_INT_UNIT;
+            x[r] += unit_k;
     }
     for (int c = 0; c < 2; c++) {
         const __m512 scale = load_scales(group + (size_t)c * 16 * l->scale_bytes, l->scale_type);
@@ -183,6 +212,12 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
         for (int r = 0; r < m; r++) {
             const int32_t *term = terms + r * l->groups;
             __m512 dot;
+            if (is_scaled) {
+                const int64_t at = r * l->groups + g;
+                f[r][c] = add_scaled(l, group + l->zeros + 64 * c, scale, dots[r][c],
+                                     p->scales + at, p->sums + at, f[r][c]);
+                continue;
+            }
             if (plain)
                 dot = _mm512_cvtepi32_ps(dots[r][c]);
             else if (is_pair)
@@ -195,7 +230,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     return codes;
 }
 
-NIB_INLINE void decode_panel(const int_panel *p, int64_t r0, int m, bool plain, int bits)
+NIB_INLINE void decode_panel(const int_panel *p, int64_t r0, int m, decode_form form, int bits)
 {
     const nib_int_layout *l = p->l;
     const uint8_t *at = p->at;
@@ -214,25 +249,27 @@ NIB_INLINE void decode_panel(const int_panel *p, int64_t r0, int m, bool plain, 
             f[r][0] = f[r][1] = _mm512_setzero_ps();
         for (; g < end; g++)
             at = decode_group(p, at, g, g + 1 == l->groups ? l->last_units : l->units, r0, x, f, m,
-                              plain, bits);
+                              form, bits);
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++)
             for (int c = 0; c < 2; c++)
                 total[r][c] = begin == 0 ? f[r][c] : _mm512_add_ps(total[r][c], f[r][c]);
     }
     for (int r = 0; r < m; r++)
-        store_row(p->a, r0 + r, p->n0, total[r][0], total[r][1]);
+        store_row(p->a, r0 + r, p->n0, total[r][0], total[r][1],
+                  form == DECODE_BLOCKS || form == DECODE_BLOCKS_HALF);
 }
 
-NIB_INLINE void decode_panel_m(const int_panel *p, int64_t r0, int64_t m, bool plain, int bits)
+NIB_INLINE void decode_panel_m(const int_panel *p, int64_t r0, int64_t m, decode_form form,
+                               int bits)
 {
     switch (m) {
-    case 1: decode_panel(p, r0, 1, plain, bits); break;
-    case 2: decode_panel(p, r0, 2, plain, bits); break;
-    case 3: decode_panel(p, r0, 3, plain, bits); break;
-    case 4: decode_panel(p, r0, 4, plain, bits); break;
-    case 5: decode_panel(p, r0, 5, plain, bits); break;
-    default: decode_panel(p, r0, TILE, plain, bits); break;
+    case 1: decode_panel(p, r0, 1, form, bits); break;
+    case 2: decode_panel(p, r0, 2, form, bits); break;
+    case 3: decode_panel(p, r0, 3, form, bits); break;
+    case 4: decode_panel(p, r0, 4, form, bits); break;
+    case 5: decode_panel(p, r0, 5, form, bits); break;
+    default: decode_panel(p, r0, TILE, form, bits); break;
     }
 }
 
@@ -245,11 +282,11 @@ NIB_INLINE void decode(const nib_linear *a, const nib_int_layout *l, nib_int_kin
         const uint8_t *panel =
             (const uint8_t *)a->packed + (size_t)(i / NIB_INT_PANEL) * l->panel_bytes;
         for (int64_t r = r0; r < end; r += tile) {
-            const int_panel p = {a, l, panel, terms + (r - r0) * l->groups, i};
+            const int_panel p = {a, l, panel, terms + (r - r0) * l->groups, i, NULL, NULL};
             if (kind == NIB_INT_PLAIN)
-                decode_panel_m(&p, r, nib__min(tile, end - r), true, bits);
+                decode_panel_m(&p, r, nib__min(tile, end - r), DECODE_PLAIN, bits);
             else
-                decode_panel_m(&p, r, nib__min(tile, end - r), false, bits);
+                decode_panel_m(&p, r, nib__min(tile, end - r), DECODE_ZEROS, bits);
         }
     }
 }
@@ -269,6 +306,38 @@ NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *sc
         nib__int_terms(a, &l, kind, r0, rows, scratch);
         decode(a, &l, kind, r0, rows, scratch, n0, n1, bits);
     }
+}
+
+/* ---- activations in blocks: any number of tokens ---- */
+
+NIB_INLINE void run_blocks_form(const nib_linear *a, const nib_int_layout *l, int64_t n0,
+                                int64_t n1, void *scratch, decode_form form, int bits)
+{
+    const int64_t block = nib__int_row_block(a->x.m, a->w->k);
+    for (int64_t r0 = 0; r0 < a->x.m; r0 += block) {
+        const int64_t rows = nib__min(block, a->x.m - r0), end = r0 + rows;
+        const int64_t tile = nib__ceil_div(rows, nib__ceil_div(rows, TILE));
+        const nib_int_scaled s = nib__int_scaled(a, l, r0, rows, scratch);
+        for (int64_t i = n0; i < n1; i += NIB_INT_PANEL) {
+            const uint8_t *panel =
+                (const uint8_t *)a->packed + (size_t)(i / NIB_INT_PANEL) * l->panel_bytes;
+            for (int64_t r = r0; r < end; r += tile) {
+                const int64_t at = (r - r0) * l->groups;
+                const int_panel p = {a, l, panel, s.terms + at, i, s.scales + at, s.sums + at};
+                decode_panel_m(&p, r, nib__min(tile, end - r), form, bits);
+            }
+        }
+    }
+}
+
+/* scratch: nib_int_scaled. */
+NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
+{
+    const nib_int_layout l = nib__int_layout(a->w);
+    if (bits == 8 && l.unit == NIB_INT_HALF_UNIT)
+        run_blocks_form(a, &l, n0, n1, scratch, DECODE_BLOCKS_HALF, 8);
+    else
+        run_blocks_form(a, &l, n0, n1, scratch, DECODE_BLOCKS, bits);
 }
 
 #endif

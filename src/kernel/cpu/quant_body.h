@@ -13,8 +13,13 @@
  *   steps is 255 or 15; eps the smallest normal f32, or 2^-23 with -ao017
  *   e4m3 per token          s = max |x| / 448; q = e4m3(x / s), saturated
  *   MX                      per 32 elements, the last block may be shorter: see mx_scale
+ *   int8 per 32 elements    d = max |x| / 127; q = round(x * (1 / d)), halves away from zero; the
+ *                           scale is d rounded to f16 (ggml's Q8_0)
+ *   int8 per 256 elements   f = -127 / v, v the first x with the largest |x|; q = min(rne(f * x),
+ *                           127); the scale is 1 / f, so q of v is -127 (ggml's Q8_K)
  *
- * A scale of 0 becomes 1 with codes 0. A token (of MX: a block) that holds NaN or infinity gets
+ * A scale of 0 becomes 1 with codes 0; of int8 blocks it stays 0, and stands for what f16 or 1 / f
+ * cannot hold, too. A token (of blocks: a block) that holds NaN or infinity gets
  * codes 0 and a scale of NaN, which makes all its products NaN; the casts to f16 and bf16 keep NaN
  * and infinity as they are.
  */
@@ -146,6 +151,81 @@ void NIB_QUANT(a8s)(const nib_quant *a, int64_t m0, int64_t m1)
         integer_token(a, r, *a->static_scale, zero, x.is_finite, -128, 127);
     }
 }
+
+/* ---- int8 in blocks ---- */
+
+/* Halves away from zero; |v| < 2^23. */
+NIB_INLINE int32_t round_half_away(float v)
+{
+    const int32_t whole = (int32_t)v;
+    const float rest = v - (float)whole;
+    return whole + (rest >= 0.5f) - (rest <= -0.5f);
+}
+
+/* Codes of a block of up to 32; returns its scale. */
+NIB_INLINE float block32_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x,
+                               int64_t count)
+{
+    const range of = range_of(x, count);
+    const float d = largest_of(of) / 127;
+    const float scale = nib__f16_to_f32(nib__f32_to_f16(d));
+    if (!of.is_finite || scale == 0) {
+        memset(codes, 0, (size_t)count);
+        return of.is_finite ? 0 : NAN;
+    }
+    const float factor = 1 / d;
+    for (int64_t j = 0; j < count; j++)
+        codes[j] = (int8_t)round_half_away(x[j] * factor);
+    return scale;
+}
+
+/* Of two values that are as large, the first one gives its sign. */
+NIB_INLINE float first_largest(const float *x, int64_t count, range of)
+{
+    if (-of.low != of.high)
+        return -of.low > of.high ? of.low : of.high;
+    for (int64_t j = 0; j < count; j++)
+        if (x[j] == of.low || x[j] == of.high)
+            return x[j];
+    return 0; /* not reached: the range is of these values */
+}
+
+NIB_INLINE float block256_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x,
+                                int64_t count)
+{
+    const range of = range_of(x, count);
+    const float factor = of.is_finite ? -127 / first_largest(x, count, of) : 0;
+    if (!of.is_finite || largest_of(of) == 0 || factor - factor != 0) {
+        memset(codes, 0, (size_t)count);
+        return of.is_finite ? 0 : NAN;
+    }
+    for (int64_t j = 0; j < count; j++) {
+        const float v = round_even(x[j] * factor);
+        codes[j] = (int8_t)(v < 127 ? v : 127);
+    }
+    return 1 / factor;
+}
+
+NIB_INLINE void int8_blocks(const nib_quant *a, int64_t m0, int64_t m1, int64_t block)
+{
+    const nib_input *out = &a->out;
+    const int64_t blocks = nib__ceil_div(out->k, block);
+    for (int64_t r = m0; r < m1; r++) {
+        const float *x = a->x + r * a->ldx;
+        int8_t *codes = out->codes + r * out->ld;
+        float *scale = out->scale + r * blocks;
+        for (int64_t b = 0, k0 = 0; k0 < out->k; b++, k0 += block) {
+            const int64_t count = nib__min(block, out->k - k0);
+            scale[b] = block == 32 ? block32_codes(codes + k0, x + k0, count)
+                                   : block256_codes(codes + k0, x + k0, count);
+        }
+        memset(codes + out->k, 0, (size_t)(out->ld - out->k));
+        group_sums(out->sums + r * out->groups, codes, out);
+    }
+}
+
+void NIB_QUANT(a8b32)(const nib_quant *a, int64_t m0, int64_t m1) { int8_blocks(a, m0, m1, 32); }
+void NIB_QUANT(a8b256)(const nib_quant *a, int64_t m0, int64_t m1) { int8_blocks(a, m0, m1, 256); }
 
 /* ---- float activations: casts, and the sums that float zeros need ---- */
 
