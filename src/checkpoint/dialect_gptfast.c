@@ -43,33 +43,27 @@ static const nib_tensor *part_of(const nib_weight_query *q, const char *module, 
     return nib__weight_part(&other, suffix);
 }
 
-/* Scales and zeros of the module, or of the fused weight that it is a part of, and its first row
- * there. */
-static const nib_tensor *find_pairs(const nib_weight_query *q, int64_t *first)
+/* The first row of the module in its scales and zeros, which are those of all of q, k and v where
+ * the weight was a fused one. */
+static int64_t first_row(const nib_weight_query *q, const nib_tensor *all)
 {
     static const char *const parts[] = {"q_proj", "k_proj", "v_proj"};
-    char fused[512], other[512];
-    const nib_tensor *own = nib__weight_part(q, pairs), *all = NULL;
-    *first = 0;
-    for (size_t i = 0; own == NULL && i < COUNT(parts); i++) {
-        if (!sibling(fused, q->module, parts[i], "qkv_proj"))
-            continue;
-        all = part_of(q, fused, pairs);
-        for (size_t before = 0; all != NULL && before < i; before++)
+    char other[512];
+    int64_t first = 0;
+    for (size_t i = 0; i < COUNT(parts) && all->shape[1] > q->out->n; i++)
+        for (size_t before = 0; before < i; before++)
             if (sibling(other, q->module, parts[i], parts[before]))
-                *first += rows_of(part_of(q, other, ".weight"));
-    }
-    return own != NULL ? own : all;
+                first += rows_of(part_of(q, other, ".weight"));
+    return first;
 }
 
 bool nib__weight_is_gptfast(const nib_weight_query *q, const nib_tensor *codes)
 {
-    int64_t first;
     if (codes->type == NIB_TYPE_I8)
         return !q->cp->grouped_scales && nib__weight_part(q, ".scales") != NULL;
     return ((codes->type == NIB_TYPE_I32 && codes->rank == 4) ||
             (codes->type == NIB_TYPE_U8 && codes->rank == 2)) &&
-           find_pairs(q, &first) != NULL;
+           nib__weight_part(q, pairs) != NULL;
 }
 
 /* ---- int4 ---- */
@@ -156,8 +150,8 @@ static nib_status check_finite(const nib_weight_query *q, const nib_tensor *t, i
 static nib_status take_pairs(const nib_weight_query *q)
 {
     nib_weight *w = q->out;
-    int64_t first;
-    const nib_tensor *t = find_pairs(q, &first);
+    const nib_tensor *t = nib__weight_part(q, pairs);
+    const int64_t first = t->rank == 3 ? first_row(q, t) : 0;
     if (t->rank != 3 || t->shape[2] != 2 || t->shape[0] < 1 || !nib__type_is_float(t->type) ||
         first + w->n > t->shape[1] || w->stored_k % t->shape[0] != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, pairs,

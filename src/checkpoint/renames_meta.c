@@ -200,30 +200,32 @@ static int64_t rows_of_q(const nib_contents *c, const char *module, size_t size)
 
 static const char qkv[] = "qkv_proj.";
 
-/* Position of "qkv_proj." in the name of a tensor that is cut by rows; 0: not one. The scales of
- * packed int4 have their rows inside; whoever reads them finds the part. */
+/* Position of "qkv_proj." in the name of a fused tensor; 0: not one. */
 static size_t fused_at(const nib_tensor *t)
 {
     const char *at = strstr(t->name, qkv);
-    return at == NULL || ends_with(at, ".scales_and_zeros") ? 0 : (size_t)(at - t->name);
+    return at == NULL ? 0 : (size_t)(at - t->name);
 }
 
-/* The three parts of a fused tensor, in its place in the list. */
+/* The three parts of a fused tensor, in its place in the list. The scales of packed int4 have their
+ * rows inside of groups: each part gets all of them, and dialect_gptfast.c finds its own. */
 static nib_status part_fused(nib_tensor *const *out, const nib_contents *c, const nib_tensor *t,
                              const char *file, nib_arena *arena, nib_err *err)
 {
     static const char *const modules[] = {"q_proj.", "k_proj.", "v_proj."};
     char shown[SHOWN], name[NIB_META_NAME_MAX];
     const size_t at = fused_at(t);
+    const bool inner = ends_with(t->name, ".scales_and_zeros");
     const int64_t step = row_step(t), rows = t->rank < 1 ? 0 : t->shape[0] * step,
-                  q = rows_of_q(c, t->name, at);
-    if (q < 1 || q >= rows || (rows - q) % 2 != 0 || q % step != 0 || (rows - q) / 2 % step != 0)
+                  q = inner ? 0 : rows_of_q(c, t->name, at);
+    if (!inner &&
+        (q < 1 || q >= rows || (rows - q) % 2 != 0 || q % step != 0 || (rows - q) / 2 % step != 0))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: tensor \"%s\" has %" PRId64 " rows, which are no q of %" PRId64
                          " with k and v of one size",
                          file, nib__say_name(shown, sizeof shown, t->name, strlen(t->name)), rows,
                          q);
-    const uint64_t bytes = t->bytes / (uint64_t)t->shape[0];
+    const uint64_t bytes = inner ? 0 : t->bytes / (uint64_t)t->shape[0];
     const uint8_t *data = t->data;
     for (size_t i = 0; i < COUNT(modules); i++) {
         *out[i] = *t;
@@ -232,6 +234,8 @@ static nib_status part_fused(nib_tensor *const *out, const nib_contents *c, cons
         out[i]->name = nib__arena_copy(arena, name, strlen(name));
         if (out[i]->name == NULL)
             return no_memory(err, file);
+        if (inner)
+            continue;
         out[i]->shape[0] = (i == 0 ? q : (rows - q) / 2) / step;
         out[i]->data = data;
         out[i]->bytes = bytes * (uint64_t)out[i]->shape[0];
