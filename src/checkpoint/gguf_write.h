@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The head of a GGUF file, version 3: its key/values, gathered one after the other, then the list of
- * tensors. The bytes of tensors go through a nib_writer that has such a head (nib__writer_use_gguf).
+ * The head of a GGUF file, version 3: its key/values, gathered one after the other, then the list
+ * of tensors. The bytes of tensors go through a nib_writer that has such a head
+ * (nib__writer_use_gguf).
  */
 #ifndef NIB_GGUF_WRITE_H
 #define NIB_GGUF_WRITE_H
@@ -27,8 +28,7 @@ void nib__gguf_put_int(nib_gguf_head *head, const char *key, nib_gguf_kind kind,
 void nib__gguf_put_double(nib_gguf_head *head, const char *key, nib_gguf_kind kind, double value);
 void nib__gguf_put_bool(nib_gguf_head *head, const char *key, bool value);
 void nib__gguf_put_string(nib_gguf_head *head, const char *key, const char *text, size_t size);
-/* An array of `count` elements, which the next `count` calls of the item function for its kind give.
- */
+/* An array of `count` elements, which the next calls of the item function for its kind give. */
 void nib__gguf_put_array(nib_gguf_head *head, const char *key, nib_gguf_kind kind, uint64_t count);
 void nib__gguf_item_int(nib_gguf_head *head, nib_gguf_kind kind, int64_t value);
 void nib__gguf_item_double(nib_gguf_head *head, nib_gguf_kind kind, double value);

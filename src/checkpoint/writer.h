@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Writes safetensors, or GGUF, as a stream: names, types and shapes first, then the bytes of each
- * tensor in ascending pieces, tensors in any order. One file, or shards of safetensors with an index
- * where a directory would get a file over the limit. Owns its open outputs; the caller owns the directory and makes it
- * appear (nib__publish).
+ * tensor in ascending pieces, tensors in any order. One file, or shards of safetensors with an
+ * index where a directory would get a file over the limit. Owns its open outputs; the caller owns
+ * the directory and makes it appear (nib__publish).
  */
 #ifndef NIB_WRITER_H
 #define NIB_WRITER_H

@@ -5,13 +5,18 @@
 #include "config.h"
 #include "precise.h"
 
-/* Frequency of pair i before scaling is theta^(-2i/d). llama3 keeps high frequencies, divides low
- * ones by the factor and blends between (Llama 3.1's published rule, in wavelengths). */
+/* Frequency of pair i before scaling. */
+static double plain_frequency(const nib_config *c, int64_t pair)
+{
+    return nib__exp(nib__log(c->rope_theta) * (-2.0 * (double)pair / (double)c->head_dim));
+}
+
+/* llama3 keeps high frequencies, divides low ones by the factor and blends between (Llama 3.1's
+ * published rule, in wavelengths). */
 static double rope_frequency(const nib_config *c, int64_t pair)
 {
     const double pi = 3.14159265358979323846;
-    const double f =
-        nib__exp(nib__log(c->rope_theta) * (-2.0 * (double)pair / (double)c->head_dim));
+    const double f = plain_frequency(c, pair);
     if (c->rope == NIB_ROPE_LINEAR)
         return f / c->rope_factor;
     if (c->rope == NIB_ROPE_PLAIN)
@@ -46,4 +51,16 @@ void nib__rope_table(float *out, const nib_config *config, int64_t count)
             out[p * config->head_dim + half + i] = (float)nib__sin(angle);
         }
     }
+}
+
+bool nib__rope_divisors(float *out, const nib_config *config)
+{
+    const int64_t half = config->head_dim / 2;
+    if (config->rope != NIB_ROPE_LLAMA3 && config->rope_divisors == NULL)
+        return false;
+    for (int64_t i = 0; i < half; i++)
+        out[i] = config->rope_divisors != NULL
+                     ? config->rope_divisors[i]
+                     : (float)(plain_frequency(config, i) / rope_frequency(config, i));
+    return true;
 }

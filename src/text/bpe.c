@@ -227,9 +227,9 @@ static nib_status split_characters(nib_encoder *e, const char *text, size_t size
 
 /* ---- merging ---- */
 
-static void sift_down(nib_candidate *heap, size_t count, size_t at)
+static void sift_down(nib_next_merge *heap, size_t count, size_t at)
 {
-    const nib_candidate moved = heap[at];
+    const nib_next_merge moved = heap[at];
     for (;;) {
         size_t child = 2 * at + 1;
         if (child >= count)
@@ -243,16 +243,16 @@ static void sift_down(nib_candidate *heap, size_t count, size_t at)
     heap[at] = moved;
 }
 
-static nib_candidate pop(nib_encoder *e)
+static nib_next_merge pop(nib_encoder *e)
 {
-    const nib_candidate top = e->heap[0];
+    const nib_next_merge top = e->heap[0];
     e->heap[0] = e->heap[--e->heap_count];
     if (e->heap_count != 0)
         sift_down(e->heap, e->heap_count, 0);
     return top;
 }
 
-static void push(nib_candidate *heap, size_t at, nib_candidate candidate)
+static void push(nib_next_merge *heap, size_t at, nib_next_merge candidate)
 {
     while (at != 0 && heap[(at - 1) / 2].key > candidate.key) {
         heap[at] = heap[(at - 1) / 2];
@@ -275,9 +275,9 @@ static const nib_merge *merge_at(const nib_encoder *e, int32_t left)
     return m;
 }
 
-static nib_candidate candidate_of(const nib_merge *m, int32_t at)
+static nib_next_merge candidate_of(const nib_merge *m, int32_t at)
 {
-    return (nib_candidate){(uint64_t)m->rank << 32 | (uint32_t)at, m->id};
+    return (nib_next_merge){(uint64_t)m->rank << 32 | (uint32_t)at, m->id};
 }
 
 static void push_pair(nib_encoder *e, int32_t left)
@@ -316,7 +316,7 @@ static nib_status merge_symbols(nib_encoder *e)
     for (size_t i = e->heap_count / 2; i-- > 0;)
         sift_down(e->heap, e->heap_count, i);
     while (e->heap_count != 0) {
-        const nib_candidate top = pop(e);
+        const nib_next_merge top = pop(e);
         const int32_t at = (int32_t)(top.key & UINT32_MAX);
         e->steps++;
         if (e->symbols[at].id == MERGED)

@@ -131,12 +131,13 @@ enum {
     BOS = NIB_PRE_ADD_BOS,
 };
 
+/* Of names that mean the same, the first is the one that is written. */
 static const nib_pre ROWS[] = {
     {"default", DEFAULT, 0},
     /* Llama 3 */
+    {"llama-bpe", LLAMA_3, IGNORE | BOS},
     {"llama3", LLAMA_3, IGNORE | BOS},
     {"llama-v3", LLAMA_3, IGNORE | BOS},
-    {"llama-bpe", LLAMA_3, IGNORE | BOS},
     {"falcon3", LLAMA_3, IGNORE | BOS},
     {"falcon-h1", LLAMA_3, IGNORE | BOS},
     {"pixtral", LLAMA_3, IGNORE | BOS},

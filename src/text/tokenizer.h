@@ -11,6 +11,7 @@
 #ifndef NIB_TOKENIZER_H
 #define NIB_TOKENIZER_H
 
+#include "ledger.h"
 #include "text.h"
 
 typedef struct nib_tokenizer nib_tokenizer;
@@ -76,6 +77,12 @@ typedef struct nib_vocab_source {
  * are NIB_UNSUPPORTED by name, and so is a `pre` that is not known or, for "gpt2", not there. */
 nib_status nib__tokenizer_from_vocab(nib_tokenizer **out, const nib_vocab_source *source,
                                      const nib_allocator *a, nib_err *err);
+/* The way back, for a model of so many rows: views into the tokenizer and the arena. NIB_UNSUPPORTED
+ * where GGUF's keys cannot say how this tokenizer cuts or prepares a text; notes (ledger may be
+ * NULL) where only marginal texts would get other ids. */
+nib_status nib__tokenizer_to_vocab(nib_vocab_source *out, const nib_tokenizer *t, const char *name,
+                                   int64_t rows, nib_arena *arena, nib_ledger *ledger,
+                                   nib_err *err);
 
 /* Largest id + 1, added tokens included. There may be gaps: ids without a token. */
 int64_t nib__tokenizer_vocab_size(const nib_tokenizer *t);

@@ -299,10 +299,10 @@ typedef struct nib_symbol {
 } nib_symbol;
 
 /* A pair that could be merged: rank << 32 | position, so that the least comes first. */
-typedef struct nib_candidate {
+typedef struct nib_next_merge {
     uint64_t key;
     uint32_t id;
-} nib_candidate;
+} nib_next_merge;
 
 typedef struct nib_word nib_word;
 
@@ -318,7 +318,7 @@ typedef struct nib_encoder {
     size_t count, capacity;
     nib_symbol *symbols;
     size_t symbol_count, symbol_capacity;
-    nib_candidate *heap;
+    nib_next_merge *heap;
     size_t heap_count, heap_capacity;
     nib_word *words; /* [word_count] of recent words, a power of two; NULL: none */
     size_t word_count;

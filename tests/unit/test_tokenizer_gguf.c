@@ -315,7 +315,7 @@ static void test_pre(void **state)
     unsupported(s, "no tokenizer.ggml.pre");
     s.pre = (nib_vocab_text)TEXT("nonsense");
     unsupported(s, "tokenizer.ggml.pre \"nonsense\" is not known; name the model's tokenizer.json");
-    unsupported(s, "default llama3 llama-v3 llama-bpe");
+    unsupported(s, "default llama-bpe llama3 llama-v3");
     unsupported(s, "seed-coder exaone-moe)"); /* the last ones: none is cut off */
     s.pre = (nib_vocab_text)TEXT("");
     unsupported(s, "\"\" is not known");

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writes key/values in the order in which llama.cpp's converter does, for those who read dumps.
+ */
+#include "gguf_describe.h"
+
+#include <stdio.h>
+
+#define KEY(name) "tokenizer.ggml." name
+
+/* ---- the model ---- */
+
+/* general.file_type by the type of most weights; -1: none says it. */
+static int file_type_of(nib_type type)
+{
+    static const struct {
+        nib_type type;
+        int number;
+    } numbers[] = {{NIB_TYPE_F32, 0},  {NIB_TYPE_F16, 1},   {NIB_TYPE_Q4_0, 2},  {NIB_TYPE_Q4_1, 3},
+                   {NIB_TYPE_Q8_0, 7}, {NIB_TYPE_BF16, 32}, {NIB_TYPE_MXFP4, 38}};
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if (numbers[i].type == type)
+            return numbers[i].number;
+    return -1;
+}
+
+static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = {
+        {"block_count", c->layers},
+        {"context_length", c->context},
+        {"embedding_length", c->width},
+        {"feed_forward_length", c->ffn},
+        {"attention.head_count", c->heads},
+        {"attention.head_count_kv", c->kv_heads},
+        {"attention.key_length", c->head_dim},
+        {"attention.value_length", c->head_dim},
+        {"rope.dimension_count", c->head_dim},
+        {"vocab_size", c->vocab},
+    };
+    char key[80];
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, sizes[i].name);
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, sizes[i].value);
+    }
+}
+
+static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    char key[80];
+    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
+    nib__gguf_put_double(head, key, NIB_GGUF_F32, c->norm_eps);
+    snprintf(key, sizeof key, "%s.rope.freq_base", arch);
+    nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_theta);
+    if (c->rope != NIB_ROPE_LINEAR)
+        return;
+    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
+    nib__gguf_put_string(head, key, "linear", 6);
+    snprintf(key, sizeof key, "%s.rope.scaling.factor", arch);
+    nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_factor);
+}
+
+void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *c, const char *name,
+                               nib_type type)
+{
+    enum { BLOCKS_VERSION = 2 };
+    /* Mistral has no name of its own there. */
+    const char *arch = nib__arch_name(c->arch == NIB_ARCH_MISTRAL ? NIB_ARCH_LLAMA : c->arch);
+    const int file_type = file_type_of(type);
+    nib__gguf_put_string(head, "general.architecture", arch, strlen(arch));
+    nib__gguf_put_string(head, "general.type", "model", 5);
+    nib__gguf_put_string(head, "general.name", name, strlen(name));
+    put_sizes(head, c, arch);
+    put_numbers(head, c, arch);
+    if (file_type >= 0)
+        nib__gguf_put_int(head, "general.file_type", NIB_GGUF_U32, file_type);
+    nib__gguf_put_int(head, "general.quantization_version", NIB_GGUF_U32, BLOCKS_VERSION);
+}
+
+/* ---- the tokenizer ---- */
+
+static void put_text(nib_gguf_head *head, const char *key, const nib_vocab_text *text)
+{
+    if (text->at != NULL)
+        nib__gguf_put_string(head, key, text->at, text->size);
+}
+
+static void put_texts(nib_gguf_head *head, const char *key, const nib_vocab_text *texts,
+                      size_t count)
+{
+    if (texts == NULL)
+        return;
+    nib__gguf_put_array(head, key, NIB_GGUF_STRING, count);
+    for (size_t i = 0; i < count; i++)
+        nib__gguf_item_string(head, texts[i].at, texts[i].size);
+}
+
+static void put_id(nib_gguf_head *head, const char *key, int64_t id)
+{
+    if (id >= 0)
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, id);
+}
+
+static void put_said(nib_gguf_head *head, const char *key, nib_said said)
+{
+    if (said != NIB_UNSAID)
+        nib__gguf_put_bool(head, key, said == NIB_SAID_YES);
+}
+
+void nib__gguf_describe_vocab(nib_gguf_head *head, const nib_vocab_source *s)
+{
+    put_text(head, KEY("model"), &s->model);
+    put_text(head, KEY("pre"), &s->pre);
+    put_texts(head, KEY("tokens"), s->tokens, s->token_count);
+    if (s->scores != NULL) {
+        nib__gguf_put_array(head, KEY("scores"), NIB_GGUF_F32, s->score_count);
+        for (size_t i = 0; i < s->score_count; i++)
+            nib__gguf_item_double(head, NIB_GGUF_F32, (double)s->scores[i]);
+    }
+    if (s->types != NULL) {
+        nib__gguf_put_array(head, KEY("token_type"), NIB_GGUF_I32, s->type_count);
+        for (size_t i = 0; i < s->type_count; i++)
+            nib__gguf_item_int(head, NIB_GGUF_I32, s->types[i]);
+    }
+    put_texts(head, KEY("merges"), s->merges, s->merge_count);
+    put_id(head, KEY("bos_token_id"), s->bos);
+    put_id(head, KEY("eos_token_id"), s->eos);
+    put_id(head, KEY("unknown_token_id"), s->unk);
+    put_said(head, KEY("add_bos_token"), s->add_bos);
+    put_said(head, KEY("add_eos_token"), s->add_eos);
+    put_said(head, KEY("add_space_prefix"), s->add_space_prefix);
+}
+
+nib_status nib__gguf_describe_tokenizer(nib_gguf_head *head, const char *directory,
+                                        const nib_config *c, const char *chat_template,
+                                        const nib_allocator *a, nib_ledger *ledger, nib_err *err)
+{
+    nib_vocab_source source;
+    nib_tokenizer *t = NULL;
+    nib_arena arena;
+    nib__arena_init(&arena, a, 0);
+    const char *file = nib__path_join(&arena, directory, "tokenizer.json");
+    const char *config = nib__path_join(&arena, directory, "tokenizer_config.json");
+    nib_status status =
+        file == NULL || config == NULL
+            ? nib__fail_memory(err, strlen(directory), "a path")
+            : nib__tokenizer_open(&t, file, nib__path_kind(config) == NIB_PATH_FILE ? config : NULL,
+                                  a, err);
+    if (status == NIB_OK)
+        status = nib__tokenizer_to_vocab(&source, t, file, c->vocab, &arena, ledger, err);
+    if (status == NIB_OK) {
+        source.bos = source.bos < 0 ? c->bos : source.bos;
+        source.eos = source.eos < 0 && c->eos_count != 0 ? c->eos[0] : source.eos;
+        nib__gguf_describe_vocab(head, &source);
+        if (chat_template != NULL)
+            nib__gguf_put_string(head, "tokenizer.chat_template", chat_template,
+                                 strlen(chat_template));
+    }
+    nib__tokenizer_close(t);
+    nib__arena_free(&arena);
+    return status;
+}
