@@ -108,8 +108,8 @@ typedef struct nib_dialect_reader {
     nib_status (*read)(const nib_weight_query *q); /* all of q->out but the bias */
 } nib_dialect_reader;
 
-/* The names of the dialects that are read, in the order in which they are asked; NULL past the last.
- */
+/* The names of the dialects that are read, in the order in which they are asked; NULL past the
+ * last. */
 const char *nib__dialect_reader_at(size_t i);
 /* The length of the module's name if the tensor holds the codes of a weight in any dialect; or 0.
  */

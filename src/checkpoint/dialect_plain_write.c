@@ -7,6 +7,7 @@
  * compressed-  weight_packed I32 [n][ceil(k*bits/32)], weight_scale float [n][groups],
  * tensors      weight_zero_point I32 [ceil(n*bits/32)][groups], weight_shape I64 [2]; quantized
  *              activations or e4m3: weight I8 or F8_E4M3 [n][k], weight_scale, weight_zero_point I8
+ * gguf         weight Q8_0, Q4_0, Q4_1 or MXFP4 [n][k]
  * float        weight F32, F16 or BF16 [n][k]
  */
 #include "dialects.h"
@@ -118,6 +119,46 @@ static void store_compressed(nib_storage *out, const nib_stored *w)
 
 const nib_dialect_writer nib__write_compressed = {"compressed-tensors", refuse_compressed,
                                                   store_compressed, NULL};
+
+/* ---- GGUF ---- */
+
+/* The block type that has such codes; NONE: there is none. */
+static nib_type block_of(const nib_scheme *s)
+{
+    if (s->group != 32)
+        return NIB_TYPE_NONE;
+    switch (s->code) {
+    case NIB_CODE_I8: return s->zero == NIB_ZERO_NONE ? NIB_TYPE_Q8_0 : NIB_TYPE_NONE;
+    case NIB_CODE_I4:
+        return s->zero == NIB_ZERO_NONE    ? NIB_TYPE_Q4_0
+               : s->zero == NIB_ZERO_FLOAT ? NIB_TYPE_Q4_1
+                                           : NIB_TYPE_NONE;
+    case NIB_CODE_MX4: return NIB_TYPE_MXFP4;
+    default: return NIB_TYPE_NONE;
+    }
+}
+
+static const char *refuse_gguf(char out[160], nib_stored *w)
+{
+    if (block_of(&w->scheme) == NIB_TYPE_NONE)
+        return "its blocks are of 32 symmetric int8 (Q8_0), int4 symmetric or with a float zero "
+               "(Q4_0, Q4_1), or mxfp4";
+    if (refuse_groups(out, w) != NULL)
+        return out;
+    w->scheme.act = NIB_ACT_FLOAT; /* it has no words for activations */
+    w->scheme.act_symmetric = false;
+    w->scale_type = w->scheme.code == NIB_CODE_MX4 ? NIB_TYPE_E8M0 : NIB_TYPE_F16;
+    w->zero_type = w->scheme.zero == NIB_ZERO_FLOAT ? NIB_TYPE_F16 : NIB_TYPE_NONE;
+    return NULL;
+}
+
+static void store_gguf(nib_storage *out, const nib_stored *w)
+{
+    *out = (nib_storage){.codes = part(".weight", block_of(&w->scheme), w->n, w->k),
+                         .pieces = NIB_PIECES_BLOCKS};
+}
+
+const nib_dialect_writer nib__write_gguf = {"gguf", refuse_gguf, store_gguf, NULL};
 
 /* ---- floats ---- */
 

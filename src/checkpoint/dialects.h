@@ -14,6 +14,7 @@ typedef enum nib_dialect {
     NIB_DIALECT_NIBBLE,
     NIB_DIALECT_8DA4W,      /* the state dict of ExecuTorch and torchtune */
     NIB_DIALECT_COMPRESSED, /* compressed-tensors */
+    NIB_DIALECT_GGUF,       /* blocks, in a GGUF file */
     NIB_DIALECT_FLOAT,      /* plain floats: a quantized weight is dequantized */
     NIB_DIALECT_COUNT
 } nib_dialect;
@@ -42,6 +43,7 @@ typedef enum nib_pieces {
     NIB_PIECES_WORDS4,  /* eight per little-endian int32, code + 8, the first lowest */
     NIB_PIECES_WORDS8,  /* four per int32, code + 128 */
     NIB_PIECES_FLOATS,  /* no codes: the row's values in the part's type */
+    NIB_PIECES_BLOCKS,  /* codes with their scales, in blocks of the part's type */
 } nib_pieces;
 
 /* How the values of a group, plain [n][groups], become a part. */
@@ -64,6 +66,10 @@ typedef struct nib_storage {
 /* Bytes of a row of codes as stored, and the row itself. */
 int64_t nib__storage_row_bytes(const nib_storage *storage, int64_t k);
 void nib__storage_row(const nib_storage *storage, const int8_t *codes, int64_t k, uint8_t *out);
+/* A row of blocks; scales and zeros as nib_weight means them, a value per group. True if the blocks
+ * mean what was given, else what they mean is in scales and zeros. */
+bool nib__storage_blocks(const nib_storage *storage, const int8_t *codes, float *scales,
+                         float *zeros, int64_t k, uint8_t *out);
 uint64_t nib__stored_part_bytes(const nib_stored_part *part); /* 0 for one without a suffix */
 /* Values [n][groups] of the part's type (int8 for the packed orders) as the part's bytes, which
  * are zeroed before. */
@@ -85,7 +91,7 @@ const nib_dialect_writer *nib__dialect_writer(nib_dialect dialect);
 bool nib__dialect_find(nib_dialect *out, const char *name);
 
 extern const nib_dialect_writer nib__write_torchao, nib__write_nibble, nib__write_8da4w,
-    nib__write_compressed, nib__write_float;
+    nib__write_compressed, nib__write_gguf, nib__write_float;
 
 /* The config that makes such weights, as torchao's config_to_dict gives it. */
 void nib__torchao_config(nib_jsonw *w, const nib_scheme *scheme);

@@ -5,12 +5,15 @@
  */
 #include "dialects.h"
 
+#include "gguf_blocks.h"
+#include "safetensors.h"
+
 /* ---- the dialects ---- */
 
 static const nib_dialect_writer *const writers[NIB_DIALECT_COUNT] = {
     [NIB_DIALECT_TORCHAO] = &nib__write_torchao, [NIB_DIALECT_NIBBLE] = &nib__write_nibble,
     [NIB_DIALECT_8DA4W] = &nib__write_8da4w,     [NIB_DIALECT_COMPRESSED] = &nib__write_compressed,
-    [NIB_DIALECT_FLOAT] = &nib__write_float,
+    [NIB_DIALECT_GGUF] = &nib__write_gguf,       [NIB_DIALECT_FLOAT] = &nib__write_float,
 };
 
 const nib_dialect_writer *nib__dialect_writer(nib_dialect dialect) { return writers[dialect]; }
@@ -29,10 +32,10 @@ bool nib__dialect_find(nib_dialect *out, const char *name)
 
 uint64_t nib__stored_part_bytes(const nib_stored_part *part)
 {
-    uint64_t bits = part->suffix == NULL ? 0 : (uint64_t)nib__type_bits(part->type);
-    for (int i = 0; i < part->rank; i++)
-        bits *= (uint64_t)part->shape[i];
-    return bits / 8;
+    uint64_t bytes;
+    if (part->suffix == NULL)
+        return 0;
+    return nib__tensor_bytes(&bytes, part->type, part->shape, part->rank) ? bytes : UINT64_MAX;
 }
 
 int64_t nib__storage_row_bytes(const nib_storage *storage, int64_t k)
@@ -41,6 +44,9 @@ int64_t nib__storage_row_bytes(const nib_storage *storage, int64_t k)
     case NIB_PIECES_NIBBLES: return nib__ceil_div(k, 2);
     case NIB_PIECES_WORDS4: return nib__ceil_div(k, 8) * 4;
     case NIB_PIECES_WORDS8: return nib__ceil_div(k, 4) * 4;
+    case NIB_PIECES_BLOCKS:
+        return k / nib__type_block(storage->codes.type) *
+               nib__type_block_bytes(storage->codes.type);
     case NIB_PIECES_FLOATS: return k * nib__type_bits(storage->codes.type) / 8;
     default: return k;
     }
@@ -71,6 +77,34 @@ void nib__storage_row(const nib_storage *storage, const int8_t *codes, int64_t k
         return;
     default: memcpy(out, codes, (size_t)k); return;
     }
+}
+
+/* What the scale and the least value of a block became, from its first bytes. */
+static void read_block(const uint8_t *block, nib_type type, float *scale, float *zero)
+{
+    float low;
+    if (type == NIB_TYPE_MXFP4)
+        return; /* a power of two, which stays */
+    nib__to_f32(scale, block, NIB_TYPE_F16, 1);
+    if (type != NIB_TYPE_Q4_1)
+        return;
+    nib__to_f32(&low, block + 2, NIB_TYPE_F16, 1);
+    *zero = low + 8 * *scale;
+}
+
+bool nib__storage_blocks(const nib_storage *storage, const int8_t *codes, float *scales,
+                         float *zeros, int64_t k, uint8_t *out)
+{
+    const nib_type type = storage->codes.type;
+    const int64_t size = nib__type_block(type);
+    bool same = true;
+    for (int64_t g = 0; g < k / size; g++, out += nib__type_block_bytes(type)) {
+        const float scale = scales[g], zero = zeros[g];
+        (void)nib__block_put(out, type, codes + g * size, scale, zero - 8 * scale);
+        read_block(out, type, &scales[g], &zeros[g]);
+        same = same && scales[g] == scale && zeros[g] == zero;
+    }
+    return same;
 }
 
 /* ---- scales and zeros ---- */

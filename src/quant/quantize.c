@@ -150,6 +150,8 @@ static bool ends_with(const char *text, const char *end)
 static bool is_directory(const nib_quantize_job *job)
 {
     const char *path = nib__checkpoint_path(job->checkpoint);
+    if (job->gguf != NULL)
+        return false;
     if (job->config != NULL)
         return !ends_with(job->out, ".safetensors");
     return nib__path_kind(path) == NIB_PATH_DIRECTORY || ends_with(path, ".json");

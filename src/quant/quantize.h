@@ -9,6 +9,7 @@
 #define NIB_QUANTIZE_H
 
 #include "checkpoint.h"
+#include "gguf_write.h"
 #include "pool.h"
 #include "recipe.h"
 
@@ -39,6 +40,10 @@ typedef struct nib_quantize_job {
     /* JSON for a source without a config.json of its own, whose output is then a directory unless
      * OUT is named as a file; NULL: its own is copied. */
     const char *config;
+    /* Of a GGUF: its key/values, and the width of the heads whose q and k rows its architecture
+     * keeps in pairs; 0: in our order. */
+    const nib_gguf_head *gguf;
+    int64_t paired_head;
     bool convert; /* layers are told as kept, and how well */
     bool force, dry_run;
     nib_pool *pool;

@@ -27,6 +27,12 @@ typedef struct recode {
     int64_t *bad;            /* [threads]: the first row that failed; INT64_MAX: none */
 } recode;
 
+/* Which row of the weight is written as row j. */
+static int64_t source_of(const nib_rewrite *r, int64_t j)
+{
+    return r->written_rows != NULL ? r->written_rows[j] : j;
+}
+
 /* ---- scales and zeros ---- */
 
 /* A zero as its stored type, which may be an integer or a float of the same value. */
@@ -66,50 +72,71 @@ static bool put_group(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *scale
 }
 
 /* Adds what a group with another scale or zero loses. */
-static void measure_group(recode *c, int64_t i, int64_t g, const float after[2])
+static void measure_group(recode *c, int64_t j, int64_t g, const float after[2])
 {
     const nib_weight *w = &c->rewrite->weight;
+    const int64_t i = source_of(c->rewrite, j);
     const int64_t size = nib__scheme_group_size(&w->scheme, w->k), k0 = g * size;
     const float scale = nib__weight_scale(w, i, g), zero = nib__weight_zero(w, i, g);
     int8_t codes[256];
     for (int64_t at = k0; at < nib__min(k0 + size, w->k); at += (int64_t)sizeof codes) {
         const int64_t some = nib__min((int64_t)sizeof codes, nib__min(k0 + size, w->k) - at);
         nib__weight_codes(w, i, at, some, codes);
-        for (int64_t j = 0; j < some; j++) {
-            const double x = (double)nib__weight_value(w, codes[j], scale, zero);
-            const double y = (double)nib__weight_value(w, codes[j], after[0], after[1]);
-            c->signal[i] += x * x;
-            c->error[i] += (x - y) * (x - y);
+        for (int64_t e = 0; e < some; e++) {
+            const double x = (double)nib__weight_value(w, codes[e], scale, zero);
+            const double y = (double)nib__weight_value(w, codes[e], after[0], after[1]);
+            c->signal[j] += x * x;
+            c->error[j] += (x - y) * (x - y);
         }
     }
 }
 
 /* ---- rows ---- */
 
-static void code_row(recode *c, int worker, int64_t i)
+/* A row of blocks, which hold their scales. */
+static void block_row(recode *c, int worker, int64_t j)
 {
     const nib_rewrite *r = c->rewrite;
-    const int64_t k = r->stored.k;
+    const nib_weight *w = &r->weight;
+    const int64_t k = r->stored.k, i = source_of(r, j), groups = nib__scheme_groups(&w->scheme, k);
+    int8_t *codes = c->codes + worker * k;
+    float *scales = c->values + 2 * worker * k, *zeros = scales + k;
+    nib__weight_codes(w, i, 0, k, codes);
+    for (int64_t g = 0; g < groups; g++) {
+        scales[g] = nib__weight_scale(w, i, g);
+        zeros[g] = nib__weight_zero(w, i, g);
+    }
+    if (nib__storage_blocks(&r->storage, codes, scales, zeros, k,
+                            c->rows + (j - c->first) * c->row_bytes))
+        return;
+    for (int64_t g = 0; g < groups; g++)
+        measure_group(c, j, g, (const float[2]){scales[g], zeros[g]});
+}
+
+static void code_row(recode *c, int worker, int64_t j)
+{
+    const nib_rewrite *r = c->rewrite;
+    const int64_t k = r->stored.k, i = source_of(r, j);
     int8_t *codes = c->codes + worker * k;
     const size_t scale_bytes = (size_t)nib__type_bits(r->stored.scale_type) / 8,
                  zero_bytes = (size_t)nib__type_bits(r->stored.zero_type) / 8;
     nib__weight_codes(&r->weight, i, 0, k, codes);
-    nib__storage_row(&r->storage, codes, k, c->rows + (i - c->first) * c->row_bytes);
+    nib__storage_row(&r->storage, codes, k, c->rows + (j - c->first) * c->row_bytes);
     for (int64_t g = 0; g < c->groups; g++) {
-        const size_t at = (size_t)(i * c->groups + g);
+        const size_t at = (size_t)(j * c->groups + g);
         float after[2];
         if (!put_group(r, i, g, c->scales + at * scale_bytes, c->zeros + at * zero_bytes, after))
-            measure_group(c, i, g, after);
+            measure_group(c, j, g, after);
     }
 }
 
 /* A row as floats: bit for bit where that is its type. */
-static void float_row(recode *c, int worker, int64_t i)
+static void float_row(recode *c, int worker, int64_t row)
 {
     const nib_rewrite *r = c->rewrite;
-    const int64_t k = r->stored.k;
+    const int64_t k = r->stored.k, i = source_of(r, row);
     const nib_type type = r->storage.codes.type;
-    uint8_t *to = c->rows + (i - c->first) * c->row_bytes;
+    uint8_t *to = c->rows + (row - c->first) * c->row_bytes;
     float *before = c->values + 2 * worker * k, *after = before + k;
     if (r->weight.store == NIB_STORE_FLOAT && nib__code_type(r->weight.scheme.code) == type) {
         memcpy(to, nib__weight_floats(&r->weight, i), (size_t)c->row_bytes);
@@ -120,8 +147,8 @@ static void float_row(recode *c, int worker, int64_t i)
     nib__to_f32(after, to, type, k);
     for (int64_t j = 0; j < k; j++) {
         const double x = (double)before[j], e = x - (double)after[j];
-        c->signal[i] += x * x;
-        c->error[i] += e * e;
+        c->signal[row] += x * x;
+        c->error[row] += e * e;
         if (!isfinite(after[j]) && c->bad[worker] == INT64_MAX) {
             c->bad[worker] = i;
             nib__fail(&c->errs[worker], NIB_BAD_INPUT,
@@ -135,13 +162,15 @@ static void rows(void *ctx, int worker, int64_t begin, int64_t end)
 {
     recode *c = ctx;
     const nib_rewrite *r = c->rewrite;
-    for (int64_t i = c->first + begin; i < c->first + end && c->bad[worker] == INT64_MAX; i++) {
-        if (nib__weight_check_rows(&r->weight, i, 1, &c->errs[worker]) != NIB_OK)
-            c->bad[worker] = i;
+    for (int64_t j = c->first + begin; j < c->first + end && c->bad[worker] == INT64_MAX; j++) {
+        if (nib__weight_check_rows(&r->weight, source_of(r, j), 1, &c->errs[worker]) != NIB_OK)
+            c->bad[worker] = j;
         else if (r->storage.pieces == NIB_PIECES_FLOATS)
-            float_row(c, worker, i);
+            float_row(c, worker, j);
+        else if (r->storage.pieces == NIB_PIECES_BLOCKS)
+            block_row(c, worker, j);
         else
-            code_row(c, worker, i);
+            code_row(c, worker, j);
     }
 }
 
@@ -168,7 +197,8 @@ static bool take_buffers(recode *c, nib_arena *arena, int64_t block, int threads
     const nib_rewrite *r = c->rewrite;
     const size_t n = (size_t)r->stored.n, k = (size_t)r->stored.k, t = (size_t)threads;
     const size_t values = n * (size_t)c->groups;
-    const bool floats = r->storage.pieces == NIB_PIECES_FLOATS;
+    const bool floats =
+        r->storage.pieces == NIB_PIECES_FLOATS || r->storage.pieces == NIB_PIECES_BLOCKS;
     c->rows = nib__arena_take(arena, (size_t)block, (size_t)c->row_bytes);
     c->codes = nib__arena_take(arena, t * k, 1);
     c->values = nib__arena_take(arena, floats ? 2 * t * k : 1, sizeof *c->values);
@@ -184,10 +214,11 @@ static bool take_buffers(recode *c, nib_arena *arena, int64_t block, int threads
            c->errs && c->bad;
 }
 
-static void release_rows(nib_stream *s, const nib_weight *w, int64_t first, int64_t count)
+static void release_rows(nib_stream *s, const nib_weight *w, bool reordered, int64_t first,
+                         int64_t count)
 {
     const uint64_t row = nib__weight_row_bytes(w);
-    if (w->rows == NULL)
+    if (w->rows == NULL && !reordered)
         nib__checkpoint_release(s->job->checkpoint,
                                 (const uint8_t *)w->codes + (uint64_t)first * row,
                                 (uint64_t)count * row);
@@ -203,7 +234,7 @@ static nib_status put_rows(nib_stream *s, recode *c, int64_t block, nib_err *err
         nib__pool_run(s->job->pool, some, GRAIN, false, rows, c);
         NIB_TRY(check_failures(c, nib__pool_threads(s->job->pool), err));
         NIB_TRY(nib__writer_put(s->writer, r->codes, c->rows, (size_t)(some * c->row_bytes), err));
-        release_rows(s, &r->weight, c->first, some);
+        release_rows(s, &r->weight, r->written_rows != NULL, c->first, some);
         NIB_TRY(nib__stream_progress(s, share, err));
     }
     return nib__stream_progress(s, r->from->bytes % (uint64_t)n, err);
@@ -228,7 +259,7 @@ static const char *say_kept(const nib_rewrite *r, double error)
         return "lossy";
     const bool types = r->stored.scale_type == w->scale_type && r->stored.zero_type == w->zero_type;
     return types && nib__scheme_equal(&r->stored.scheme, &w->scheme) && w->scale_rows <= 1 &&
-                   w->rows == NULL
+                   w->rows == NULL && r->written_rows == NULL
                ? "lossless"
                : "exact after a change of layout";
 }

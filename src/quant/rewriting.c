@@ -5,6 +5,9 @@
  */
 #include "rewriting.h"
 
+#include "renames.h"
+#include "rotary.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -30,251 +33,6 @@ void nib__rewriting_free(nib_rewriting *r)
     nib__release(r->job->allocator, (void *)r->names);
     nib__text_free(&r->last_module);
     nib__arena_free(&r->arena);
-}
-
-/* ---- layers ---- */
-
-/* The first tensor of a module's weight, once that was read. */
-static nib_status find_first(const nib_rewriting *r, const char *module, nib_origin *out)
-{
-    const nib_checkpoint *cp = r->job->checkpoint;
-    const size_t size = strlen(module);
-    for (size_t t = 0; t < nib__checkpoint_count(cp) && out->from == NULL; t++) {
-        const nib_tensor *tensor = nib__checkpoint_at(cp, t);
-        if (nib__checkpoint_owner(cp, t) == size && memcmp(tensor->name, module, size) == 0 &&
-            strcmp(tensor->name + size, ".bias") != 0)
-            out->from = tensor;
-    }
-    return out->from != NULL
-               ? NIB_OK
-               : nib__fail(r->err, NIB_FAILED, "%s: no tensor of it is found", module);
-}
-
-/* Floats of another container, whose rows may lie in another order. */
-static nib_status find_floats(nib_rewriting *r, const char *module, const char *dialect,
-                              nib_origin *out)
-{
-    const nib_checkpoint *cp = r->job->checkpoint;
-    char a[160];
-    NIB_TRY(nib__checkpoint_weight(&out->weight, NULL, cp, module, r->ledger, r->err));
-    if (out->weight.store != NIB_STORE_FLOAT)
-        return nib__fail(r->err, NIB_UNSUPPORTED,
-                         "%s.weight: is quantized already (%s); codes are not quantized again: "
-                         "give the unquantized checkpoint, or change its format with nibble "
-                         "convert",
-                         shown(a, module), dialect);
-    out->stored.n = out->weight.n;
-    out->stored.k = out->weight.k;
-    return find_first(r, module, out);
-}
-
-/* A weight that becomes other codes, or stays as it is stored: a matrix of floats. */
-static nib_status find_plain(nib_rewriting *r, const char *module, nib_origin *out)
-{
-    const nib_checkpoint *cp = r->job->checkpoint;
-    char name[512], a[160];
-    const char *dialect = nib__checkpoint_dialect(cp, module);
-    if (dialect != NULL && strcmp(dialect, "safetensors") != 0)
-        return find_floats(r, module, dialect, out);
-    if (snprintf(name, sizeof name, "%s.weight", module) < (int)sizeof name)
-        out->from = nib__checkpoint_find(cp, name);
-    const nib_tensor *from = out->from;
-    if (from == NULL)
-        return nib__fail(r->err, NIB_BAD_INPUT, "%s.weight: the checkpoint has no such tensor",
-                         shown(a, module));
-    if (from->rank != 2 || from->bytes == 0 || !nib__type_is_float(from->type))
-        return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s.weight: is %s with %d dimensions; a weight to quantize is a matrix of "
-                         "floats",
-                         shown(a, module), nib__type_stored_name(from->type), from->rank);
-    out->stored.n = from->shape[0];
-    out->stored.k = from->shape[1];
-    return NIB_OK;
-}
-
-/* The float type that dequantized values of a weight fit best: that of its scales. */
-static nib_type float_like(const nib_weight *w)
-{
-    if (w->store == NIB_STORE_FLOAT)
-        return nib__float_type(w->scheme.code);
-    return w->scale_type == NIB_TYPE_BF16 || w->scale_type == NIB_TYPE_F16 ? w->scale_type
-                                                                           : NIB_TYPE_F32;
-}
-
-/* The weight of a recoded layer, in whatever dialect; `from` is found with the tensors. */
-static nib_status find_weight(nib_rewriting *r, const nib_quantize_layer *l, const char *module,
-                              nib_origin *out)
-{
-    const nib_checkpoint *cp = r->job->checkpoint;
-    const nib_weight *w = &out->weight;
-    NIB_TRY(nib__checkpoint_weight(&out->weight, NULL, cp, module, r->ledger, r->err));
-    out->stored = (nib_stored){.scheme = w->scheme,
-                               .n = w->n,
-                               .k = w->k,
-                               .embedding = l->role == NIB_ROLE_EMBED,
-                               .source = nib__scheme_is_quantized(&l->choice.scheme)
-                                             ? float_like(w)
-                                             : nib__float_type(l->choice.scheme.code),
-                               .scale_type = w->scale_type,
-                               .zero_type = w->zeros != NULL ? w->zero_type : NIB_TYPE_NONE};
-    if (w->scheme.zero != NIB_ZERO_NONE && w->zeros == NULL)
-        out->stored.zero_type = w->scheme.zero == NIB_ZERO_INT ? NIB_TYPE_I8 : w->scale_type;
-    return find_first(r, module, out);
-}
-
-/* The tensor whose values a layer's weight are: its own, or the one that another name leads to. */
-static nib_status find_origin(nib_rewriting *r, const nib_quantize_layer *l, nib_origin *out)
-{
-    const char *module = l->source != NULL ? l->source : l->name;
-    char a[160];
-    if (l->recode)
-        return find_weight(r, l, module, out);
-    NIB_TRY(find_plain(r, module, out));
-    if (!nib__layer_is_quantized(l))
-        return NIB_OK;
-    nib_quantizer *q = &out->quantizer;
-    const nib_type type = out->from->type == NIB_TYPE_F64 ? NIB_TYPE_F32 : out->from->type;
-    const nib_status status =
-        nib__quantizer_init(q, &l->choice.scheme, type, out->stored.k, r->err);
-    if (status != NIB_OK)
-        return nib__fail_in(r->err, status, shown(a, l->name));
-    out->stored = (nib_stored){.scheme = q->scheme,
-                               .embedding = l->role == NIB_ROLE_EMBED,
-                               .n = out->stored.n,
-                               .k = q->k,
-                               .source = q->source,
-                               .scale_type = q->scale_type,
-                               .zero_type = q->zero_type};
-    return NIB_OK;
-}
-
-/* The scheme that a layer has once it is written. */
-static nib_scheme scheme_of(const nib_quantize_layer *l, const nib_origin *o)
-{
-    if (!l->choice.keep)
-        return l->choice.scheme;
-    return (nib_scheme){.code = nib__float_code(o->from->type), .symmetric = true};
-}
-
-/* The ledger's line of a layer: done is asked, for what cannot be done has failed before. */
-static nib_status add_line(nib_rewriting *r, size_t i)
-{
-    const nib_quantize_layer *l = &r->job->layers[i];
-    const nib_origin *o = &r->origins[i];
-    const nib_scheme scheme = scheme_of(l, o);
-    char name[64];
-    nib_weight w = {.n = o->stored.n, .k = o->stored.k};
-    NIB_TRY(nib__checkpoint_bias(&w, r->job->checkpoint, l->name, l->recode ? NULL : r->ledger,
-                                 r->err));
-    nib_ledger_layer *line =
-        nib__ledger_add_layer(r->ledger, nib__ledger_text(r->ledger, "%s", l->name));
-    if (line == NULL)
-        return nib__fail_memory(r->err, sizeof *line, "the ledger");
-    r->lines[i] = r->ledger->layer_count - 1;
-    nib__scheme_name(name, &scheme);
-    line->role = nib__role_name(l->role);
-    line->asked = line->done = nib__ledger_text(r->ledger, "%s", name);
-    line->rule =
-        nib__ledger_text(r->ledger, "%s", l->choice.rule == NULL ? "recipe" : l->choice.rule);
-    line->n = w.n;
-    line->k = w.k;
-    line->bias = w.bias != NULL;
-    line->sqnr_db = NAN;
-    line->bytes = 0; /* what it shares with another name is that one's */
-    return NIB_OK;
-}
-
-/* ---- the dialect ---- */
-
-static bool has_parts(const nib_quantize_layer *l)
-{
-    return l->recode || nib__layer_is_quantized(l);
-}
-
-/* Whether a dialect can hold a layer: NULL, or the end of a sentence. Types of *stored change. */
-static const char *refuses(char why[160], nib_dialect dialect, const nib_quantize_layer *l,
-                           const nib_origin *o, nib_stored *stored)
-{
-    *stored = o->stored;
-    if (!nib__scheme_is_quantized(&l->choice.scheme))
-        return nib__write_float.refuses(why, stored);
-    if (l->recode && o->weight.order != NULL)
-        return "its columns are in the order of their groups (act-order)";
-    return nib__dialect_writer(dialect)->refuses(why, stored);
-}
-
-/* How many layers a dialect cannot hold; *first: the first of them. */
-static size_t count_refused(const nib_rewriting *r, nib_dialect dialect, size_t *first,
-                            const char **reason, char why[160])
-{
-    size_t refused = 0;
-    char other[160];
-    for (size_t i = 0; i < r->job->count; i++) {
-        nib_stored stored;
-        const nib_quantize_layer *l = &r->job->layers[i];
-        const char *says =
-            has_parts(l) ? refuses(refused == 0 ? why : other, dialect, l, &r->origins[i], &stored)
-                         : NULL;
-        if (says == NULL)
-            continue;
-        if (refused++ == 0) {
-            *first = i;
-            *reason = says;
-        }
-    }
-    return refused;
-}
-
-static size_t count_parts(const nib_rewriting *r)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < r->job->count; i++)
-        count += has_parts(&r->job->layers[i]);
-    return count;
-}
-
-static const char *list_dialects(char out[200])
-{
-    size_t used = 0;
-    for (int i = 0; i < NIB_DIALECT_COUNT; i++)
-        used += (size_t)snprintf(out + used, 200 - used, "%s%s", i == 0 ? "" : ", ",
-                                 nib__dialect_writer((nib_dialect)i)->name);
-    return out;
-}
-
-/* The asked one, which has to hold every layer; else torchao's if it does, else our own. */
-static nib_status choose_dialect(nib_rewriting *r)
-{
-    const char *asked = r->job->format, *reason = NULL;
-    char why[160], a[160], scheme[64], list[200];
-    size_t first = 0;
-    r->dialect = NIB_DIALECT_TORCHAO;
-    if (asked != NULL && !nib__dialect_find(&r->dialect, asked))
-        return nib__fail(r->err, NIB_USAGE, "format \"%s\" is none of %s", shown(a, asked),
-                         list_dialects(list));
-    const size_t refused = count_refused(r, r->dialect, &first, &reason, why);
-    if (refused == 0)
-        return NIB_OK;
-    const nib_stored *stored = &r->origins[first].stored;
-    const char *name = r->job->layers[first].name;
-    nib__scheme_name(scheme, &stored->scheme);
-    if (asked != NULL)
-        return nib__fail(r->err, NIB_NOT_AS_ASKED,
-                         "%s: the format %s cannot hold %s at %" PRId64 " x %" PRId64
-                         ": %s (%zu of %zu layers)%s",
-                         shown(a, name), asked, scheme, stored->n, stored->k, reason, refused,
-                         count_parts(r),
-                         r->dialect == NIB_DIALECT_NIBBLE ? "" : "; --format nibble holds it");
-    r->dialect = NIB_DIALECT_NIBBLE;
-    nib__ledger_add_note(r->ledger, "format",
-                         "written as nibble, not as torchao, whose format cannot hold %zu of %zu "
-                         "layers; the first is %s, %s at %" PRId64 " x %" PRId64 ": %s",
-                         refused, count_parts(r), name, scheme, stored->n, stored->k, reason);
-    size_t own = 0;
-    if (count_refused(r, NIB_DIALECT_NIBBLE, &own, &reason, why) == 0)
-        return NIB_OK;
-    return nib__fail(r->err, NIB_NOT_AS_ASKED, "%s: neither torchao nor nibble can hold it: %s",
-                     shown(a, r->job->layers[own].name), reason);
 }
 
 /* ---- the list of rewrites ---- */
@@ -333,6 +91,38 @@ static nib_type cast_of(const nib_rewriting *r, size_t layer, const nib_tensor *
     return type == from->type ? NIB_TYPE_NONE : type;
 }
 
+/* A tensor's name as the format has it. */
+static nib_status name_tensor(nib_rewriting *r, const char **out, const char *name)
+{
+    char other[NIB_RENAME_MAX], a[160];
+    *out = name;
+    if (r->dialect != NIB_DIALECT_GGUF)
+        return NIB_OK;
+    if (!nib__rename_to_gguf(other, name))
+        return nib__fail(r->err, NIB_NOT_AS_ASKED,
+                         "%s: GGUF has no name for this tensor, and a file with a name that its "
+                         "readers do not know is refused by them",
+                         shown(a, name));
+    *out = nib__arena_copy(&r->arena, other, strlen(other));
+    return *out != NULL ? NIB_OK : nib__fail_memory(r->err, strlen(other), "a name");
+}
+
+/* For every written row of q or k the row of ours, where the format keeps pairs together. */
+static nib_status pair_rows(nib_rewriting *r, const int32_t **out, nib_role role, int64_t n)
+{
+    const int64_t width = r->job->paired_head;
+    *out = NULL;
+    if (width == 0 || (role != NIB_ROLE_Q && role != NIB_ROLE_K) || n % width != 0)
+        return NIB_OK;
+    int32_t *rows = nib__arena_take(&r->arena, (size_t)n, sizeof *rows);
+    if (rows == NULL)
+        return nib__fail_memory(r->err, (size_t)n * sizeof *rows, "the order of rows");
+    for (int64_t i = 0; i < n; i++)
+        rows[nib__rotary_place(i, width)] = (int32_t)i;
+    *out = rows;
+    return NIB_OK;
+}
+
 /* layer: SIZE_MAX if the tensor is no layer's weight. */
 static nib_status copy_tensor(nib_rewriting *r, const nib_tensor *from, const char *name,
                               size_t layer)
@@ -340,13 +130,17 @@ static nib_status copy_tensor(nib_rewriting *r, const nib_tensor *from, const ch
     nib_rewrite *w = add_rewrite(r, from);
     if (w == NULL)
         return nib__fail_memory(r->err, sizeof *w, "the list of tensors");
+    const char *written;
+    NIB_TRY(name_tensor(r, &written, name));
     begin_unit(r, name);
     w->kind = NIB_REWRITE_COPY;
     w->name = name;
     w->cast = cast_of(r, layer, from);
+    if (r->dialect == NIB_DIALECT_GGUF && from->rank == 1 && from->type != NIB_TYPE_F32)
+        w->cast = NIB_TYPE_F32; /* its readers know vectors of no other type */
     w->line = layer == SIZE_MAX ? SIZE_MAX : r->lines[layer];
     const nib_type type = w->cast == NIB_TYPE_NONE ? from->type : w->cast;
-    w->copy = nib__writer_add_tensor(r->writer, name, type, from->shape, from->rank, r->unit);
+    w->copy = nib__writer_add_tensor(r->writer, written, type, from->shape, from->rank, r->unit);
     if (w->line != SIZE_MAX && r->job->convert && w->cast == NIB_TYPE_NONE)
         r->ledger->layers[w->line].kept = "lossless";
     if (w->line != SIZE_MAX)
@@ -364,8 +158,9 @@ static size_t add_part(nib_rewriting *r, const char *module, const nib_stored_pa
     if (part->suffix == NULL)
         return SIZE_MAX;
     const char *name = nib__ledger_text(r->ledger, "%s%s", module, part->suffix);
-    return nib__writer_add_tensor(r->writer, name == NULL ? "" : name, part->type, part->shape,
-                                  part->rank, r->unit);
+    if (name == NULL || name_tensor(r, &name, name) != NIB_OK)
+        name = ""; /* a layer always has one */
+    return nib__writer_add_tensor(r->writer, name, part->type, part->shape, part->rank, r->unit);
 }
 
 /* The dialect's tensors of one weight. */
@@ -410,7 +205,6 @@ static nib_status write_layer(nib_rewriting *r, size_t i)
     nib_origin *o = &r->origins[i];
     nib_rewrite *w = add_rewrite(r, o->from);
     const char *name = nib__ledger_text(r->ledger, "%s.weight", l->name);
-    char why[160];
     if (w == NULL || name == NULL)
         return nib__fail_memory(r->err, sizeof *w, "the list of tensors");
     const nib_dialect_writer *writer = nib__scheme_is_quantized(&l->choice.scheme)
@@ -422,11 +216,10 @@ static nib_status write_layer(nib_rewriting *r, size_t i)
     w->line = r->lines[i];
     w->quantizer = o->quantizer;
     w->weight = o->weight;
-    if (l->recode)
-        (void)refuses(why, r->dialect, l, o, &w->stored); /* asked before: for the types */
-    else
-        w->stored = o->stored; /* the quantizer's own */
+    nib__origins_fit(r, i, &w->stored);
     o->listed = true;
+    if (l->recode)
+        NIB_TRY(pair_rows(r, &w->written_rows, l->role, w->stored.n));
     writer->storage(&w->storage, &w->stored);
     add_parts(r, w, l->name);
     return describe_weight(r, writer, name, &w->stored);
@@ -444,13 +237,28 @@ static size_t layer_of(const nib_rewriting *r, const char *tensor)
     return nib__names_find(&r->by_name, (const void *const *)r->layers, module);
 }
 
-/* The bias of a layer as it is read: where its rows lie in another order, a tensor of its own. */
+/* Values of the tensor's type with rows in another order: out[j] is from[rows[j]]. */
+static nib_status gather(nib_rewriting *r, nib_tensor *tensor, const int32_t *rows)
+{
+    const size_t n = (size_t)tensor->shape[0], width = (size_t)nib__type_bits(tensor->type) / 8;
+    uint8_t *values = nib__arena_take(&r->arena, n, width);
+    if (values == NULL)
+        return nib__fail_memory(r->err, n * width, tensor->name);
+    for (size_t j = 0; j < n; j++)
+        memcpy(values + j * width, tensor->data + (size_t)rows[j] * width, width);
+    tensor->data = values;
+    return NIB_OK;
+}
+
+/* The bias of a layer in the order in which it is written: where that is another than the stored
+ * one, a tensor of its own. */
 static nib_status find_bias(nib_rewriting *r, size_t t, const nib_tensor **out)
 {
     const nib_checkpoint *cp = r->job->checkpoint;
     const nib_tensor *from = nib__checkpoint_at(cp, t);
     const size_t size = nib__checkpoint_owner(cp, t);
     char module[512];
+    const int32_t *rows = NULL;
     nib_weight w = {.n = from->shape[0]};
     *out = from;
     if (size == 0 || size >= sizeof module || strcmp(from->name + size, ".bias") != 0)
@@ -458,7 +266,10 @@ static nib_status find_bias(nib_rewriting *r, size_t t, const nib_tensor **out)
     memcpy(module, from->name, size);
     module[size] = 0;
     NIB_TRY(nib__checkpoint_bias(&w, cp, module, NULL, r->err));
-    if (w.bias == NULL || w.bias == from->data)
+    const size_t layer = nib__names_find(&r->by_name, (const void *const *)r->layers, module);
+    if (layer != SIZE_MAX)
+        NIB_TRY(pair_rows(r, &rows, r->layers[layer]->role, w.n));
+    if (w.bias == NULL || (w.bias == from->data && rows == NULL))
         return NIB_OK;
     nib_tensor *moved = nib__arena_take(&r->arena, 1, sizeof *moved);
     if (moved == NULL)
@@ -466,7 +277,7 @@ static nib_status find_bias(nib_rewriting *r, size_t t, const nib_tensor **out)
     *moved = *from;
     moved->data = w.bias;
     *out = moved;
-    return NIB_OK;
+    return rows == NULL ? NIB_OK : gather(r, moved, rows);
 }
 
 /* The recoded layer that tensor t is a part of, other than its bias; SIZE_MAX: none. */
@@ -483,6 +294,16 @@ static size_t recoded_with(const nib_rewriting *r, size_t t)
     return i != SIZE_MAX && r->job->layers[i].recode ? i : SIZE_MAX;
 }
 
+/* A tensor of the source that is not written by itself. */
+static nib_status pass_over(nib_rewriting *r, const nib_tensor *from)
+{
+    nib_rewrite *w = add_rewrite(r, from);
+    if (w == NULL)
+        return nib__fail_memory(r->err, sizeof *w, "the list of tensors");
+    w->kind = NIB_REWRITE_HASH;
+    return NIB_OK;
+}
+
 static nib_status list_stored(nib_rewriting *r)
 {
     const nib_checkpoint *cp = r->job->checkpoint;
@@ -490,14 +311,18 @@ static nib_status list_stored(nib_rewriting *r)
         const nib_tensor *from = nib__checkpoint_at(cp, t);
         const size_t i = layer_of(r, from->name), recoded = recoded_with(r, t);
         if (recoded != SIZE_MAX && r->origins[recoded].listed) {
-            nib_rewrite *part = add_rewrite(r, from);
-            if (part == NULL)
-                return nib__fail_memory(r->err, sizeof *part, "the list of tensors");
-            part->kind = NIB_REWRITE_HASH;
+            NIB_TRY(pass_over(r, from));
         } else if (recoded != SIZE_MAX) {
             NIB_TRY(write_layer(r, recoded));
         } else if (i != SIZE_MAX && nib__layer_is_quantized(&r->job->layers[i])) {
             NIB_TRY(write_layer(r, i));
+        } else if (r->dialect == NIB_DIALECT_GGUF &&
+                   strstr(from->name, "rotary_emb.inv_freq") != NULL) {
+            NIB_TRY(pass_over(r, from));
+            nib__ledger_add_note(r->ledger, "dropped",
+                                 "%s is not written: GGUF has no name for it, and the config says "
+                                 "what it holds",
+                                 from->name);
         } else {
             NIB_TRY(find_bias(r, t, &from));
             NIB_TRY(copy_tensor(r, from, from->name, i));
@@ -590,29 +415,7 @@ static nib_status name_weights(nib_rewriting *r)
     return status;
 }
 
-/* ---- preparing ---- */
-
-static nib_status take_layers(nib_rewriting *r)
-{
-    const nib_quantize_job *job = r->job;
-    char a[160];
-    r->layers = nib__arena_take(&r->arena, job->count, sizeof *r->layers);
-    r->lines = nib__arena_take(&r->arena, job->count, sizeof *r->lines);
-    r->separated = nib__arena_take(&r->arena, job->count, sizeof *r->separated);
-    r->origins = nib__arena_take(&r->arena, job->count, sizeof *r->origins);
-    if (!r->layers || !r->lines || !r->separated || !r->origins ||
-        !nib__names_init(&r->by_name, &r->arena, job->count))
-        return nib__fail_memory(r->err, job->count * sizeof *r->origins, "the layers");
-    for (size_t i = 0; i < job->count; i++) {
-        r->layers[i] = &job->layers[i];
-        if (nib__names_add(&r->by_name, (const void *const *)r->layers, i) != NULL)
-            return nib__fail(r->err, NIB_USAGE, "layer %s is given twice",
-                             shown(a, job->layers[i].name));
-        NIB_TRY(find_origin(r, &job->layers[i], &r->origins[i]));
-        NIB_TRY(add_line(r, i));
-    }
-    return NIB_OK;
-}
+/* ---- the whole ---- */
 
 void nib__rewriting_share(nib_rewriting *r)
 {
@@ -628,9 +431,11 @@ nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
     const nib_checkpoint *cp = r->job->checkpoint;
     for (size_t i = 0; i < nib__checkpoint_note_count(cp); i++)
         nib__ledger_add_note(r->ledger, "checkpoint", "%s", nib__checkpoint_note(cp, i));
-    NIB_TRY(take_layers(r));
-    NIB_TRY(choose_dialect(r));
+    NIB_TRY(nib__origins_find(r));
+    NIB_TRY(nib__origins_choose(r));
     NIB_TRY(nib__writer_make(&r->writer, r->job->allocator, r->err));
+    if (r->dialect == NIB_DIALECT_GGUF)
+        nib__writer_use_gguf(r->writer, r->job->gguf);
     NIB_TRY(list_stored(r));
     NIB_TRY(list_shared(r));
     keep_metadata(r);

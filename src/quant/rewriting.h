@@ -40,6 +40,13 @@ typedef struct nib_rewriting {
     bool directory;       /* the output is one */
 } nib_rewriting;
 
+/* origins.c. A line per layer, with what it is made from; then the dialect. */
+nib_status nib__origins_find(nib_rewriting *r);
+/* The asked one, which has to hold every layer; else torchao's if it does, else our own. */
+nib_status nib__origins_choose(nib_rewriting *r);
+/* The layer's stored form in the chosen dialect. */
+void nib__origins_fit(const nib_rewriting *r, size_t layer, nib_stored *stored);
+
 void nib__rewriting_init(nib_rewriting *r, const nib_quantize_job *job, nib_ledger *ledger,
                          nib_err *err);
 void nib__rewriting_free(nib_rewriting *r);

@@ -33,7 +33,8 @@ refused 2 '--allow nonsense: no layer matches*' plan "$MODEL" --allow nonsense=d
 refused 2 '--kernel nonsense: no kernel of that name*' plan "$MODEL" --kernel nonsense
 refused 2 '--kernel lm_head=nonsense: no kernel of that name*' plan "$MODEL" --kernel lm_head=nonsense
 refused 2 '--place nonsense: this plan has the device cpu and no other' plan "$MODEL" --place nonsense
-refused 2 'format "gguf" is none of torchao, nibble, *' quantize "$MODEL" out --recipe int8wo --format gguf
+refused 2 'format "zip" is none of torchao, nibble, *' quantize "$MODEL" out --recipe int8wo --format zip
+refused 2 'format "gguf" is not quantized into: *nibble convert --format gguf' quantize "$MODEL" out --recipe int8wo --format gguf
 refused 2 'stop string 1 is empty*' generate "$MODEL" --stop ''
 refused 2 'stop string 2 is not valid UTF-8' generate "$MODEL" --stop a --stop $'\xff'
 only_here

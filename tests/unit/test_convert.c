@@ -232,7 +232,7 @@ static const char *const schemes[] = {
     "8da4w-asym", "8da4w-actsym",   "4da4w",       "fp8wo",         "fp8wo-tensor",
     "fp8dq",      "mxfp8",          "mxfp8-floor", "int8wo-g7",     "int4wo-g5-sym",
 };
-static const char *const formats[] = {"torchao", "nibble", "compressed-tensors"};
+static const char *const formats[] = {"torchao", "nibble", "8da4w", "compressed-tensors"};
 
 /* From one format to another, three times, and back: whatever is claimed holds. */
 static void test_chains(void **state)

@@ -549,8 +549,8 @@ static void test_places(void **state)
     quantize(&d, from, layers, 1, at(out, "none/out"), NULL, false);
     expect(&d, NIB_IO, "none/out.part");
     free_done(&d);
-    quantize(&d, from, layers, 1, at(out, "out"), "gguf", false);
-    expect(&d, NIB_USAGE, "format \"gguf\"");
+    quantize(&d, from, layers, 1, at(out, "out"), "zip", false);
+    expect(&d, NIB_USAGE, "format \"zip\"");
     free_done(&d);
     const nib_quantize_layer absent[] = {layer("model.layers.9.mlp.up_proj", "int8wo")};
     quantize(&d, from, absent, 1, out, NULL, false);
