@@ -31,7 +31,7 @@ refused 4 'model.layers.0.self_attn.q_proj: the format compressed-tensors cannot
     convert i c --format compressed-tensors
 check 'nothing is left' test ! -e c
 refused 4 '*: the format 8da4w cannot hold int4wo-g32 at *' convert i c --format 8da4w
-refused 2 'format "zip" is none of torchao, nibble, 8da4w, compressed-tensors, safetensors*' convert q c --format zip
+refused 2 'format "zip" is none of torchao, nibble, 8da4w, compressed-tensors, gguf, safetensors*' convert q c --format zip
 refused 2 '`nibble convert` wants --format *' convert q c
 refused 2 '`nibble convert` wants MODEL and OUT*' convert q --format nibble
 refused 2 '*the format nibble keeps codes*' convert q c --format nibble --dtype bf16
