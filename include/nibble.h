@@ -134,6 +134,8 @@ typedef struct nib_model_options {
     bool config_only;      /* a bare config.json: enough to plan */
     bool inspect;          /* only to look: weights that do not fit config.json, or have none, are
                               no error here, but what nib_info_write and nib_verify tell */
+    bool convert;          /* to convert or run: an architecture that is not known is no error here,
+                              but only nib_convert then takes the model */
 } nib_model_options;
 
 /* path: a Hugging Face directory, its config.json or a .safetensors file. Weights stay mapped from

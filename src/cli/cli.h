@@ -72,12 +72,12 @@ void clear_progress(void);
 /* Engine and model as the settings say; the sentence is printed on failure. */
 int open_engine(nib_engine **out, const settings *s);
 /* Opens the engine and the model of the first argument, or of -m, hands the model to `use` and
- * closes both. `inspect`: as info and verify look at a file, without refusing what they are there
- * to find. `wants` ends the sentence of a missing argument. */
-int with_model(const settings *s, const char *wants, bool inspect,
+ * closes both. options: but for the tokenizer, which the settings name. `wants` ends the sentence of
+ * a missing argument. */
+int with_model(const settings *s, const char *wants, nib_model_options options,
                int (*use)(nib_model *model, nib_engine *engine, const settings *s));
 int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path,
-               bool inspect);
+               nib_model_options options);
 nib_request request_of(const settings *s);
 nib_form form_of(const settings *s);
 const char *model_path(const settings *s); /* -m, or the first argument */

@@ -19,14 +19,19 @@ static int info(nib_model *model, nib_engine *engine, const settings *s)
     return ended(nib_info_write(model, form_of(s), &sink, &err), &err);
 }
 
-int run_info(const settings *s) { return with_model(s, "`nibble info` wants MODEL", true, info); }
+int run_info(const settings *s)
+{
+    return with_model(s, "`nibble info` wants MODEL", (nib_model_options){.inspect = true}, info);
+}
 
 static int verify(nib_model *model, nib_engine *engine, const settings *s)
 {
     nib_model *against = NULL;
     nib_err err;
     const nib_sink sink = report_sink(s);
-    int status = s->against ? open_model(&against, engine, s, s->against, true) : 0;
+    int status = s->against ? open_model(&against, engine, s, s->against,
+                                         (nib_model_options){.inspect = true})
+                            : 0;
     if (status == 0)
         status = ended(nib_verify(model, against, form_of(s), &sink, &err), &err);
     nib_model_close(against);
@@ -35,7 +40,8 @@ static int verify(nib_model *model, nib_engine *engine, const settings *s)
 
 int run_verify(const settings *s)
 {
-    return with_model(s, "`nibble verify` wants MODEL", true, verify);
+    return with_model(s, "`nibble verify` wants MODEL", (nib_model_options){.inspect = true},
+                      verify);
 }
 
 static int quantize(nib_model *model, nib_engine *engine, const settings *s)
@@ -62,7 +68,7 @@ int run_quantize(const settings *s)
         return fail_usage("`nibble quantize` wants --recipe; `nibble recipes` lists them");
     if (s->method && strcmp(s->method, "rtn") != 0)
         return fail_usage("--method %s is not built; rtn (round to nearest) is", s->method);
-    return with_model(s, "`nibble quantize` wants MODEL and OUT", false, quantize);
+    return with_model(s, "`nibble quantize` wants MODEL and OUT", (nib_model_options){0}, quantize);
 }
 
 static int convert(nib_model *model, nib_engine *engine, const settings *s)
@@ -87,5 +93,6 @@ int run_convert(const settings *s)
     if (!s->format)
         return fail_usage("`nibble convert` wants --format torchao, nibble, 8da4w, "
                           "compressed-tensors or safetensors");
-    return with_model(s, "`nibble convert` wants MODEL and OUT", false, convert);
+    return with_model(s, "`nibble convert` wants MODEL and OUT",
+                      (nib_model_options){.convert = true}, convert);
 }

@@ -33,6 +33,6 @@ static int plan_model(nib_model *model, nib_engine *engine, const settings *s)
 int run_plan(const settings *s)
 {
     return with_model(
-        s, "`nibble plan` wants MODEL: a directory, a config.json or a .safetensors file", false,
-        plan_model);
+        s, "`nibble plan` wants MODEL: a directory, a config.json or a .safetensors file",
+        (nib_model_options){0}, plan_model);
 }

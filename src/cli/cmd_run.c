@@ -29,7 +29,7 @@ static int open_ready(ready *out, nib_engine *engine, const settings *s, const c
                       const nib_request *request)
 {
     *out = (ready){0};
-    int status = open_model(&out->model, engine, s, path, false);
+    int status = open_model(&out->model, engine, s, path, (nib_model_options){0});
     nib_err err;
     if (status == 0 && (nib_plan_make(&out->plan, out->model, request, &err) != NIB_OK ||
                         nib_session_open(&out->session, out->model, out->plan, 1, &err) != NIB_OK))

@@ -80,14 +80,14 @@ int open_engine(nib_engine **out, const settings *s)
 }
 
 int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path,
-               bool inspect)
+               nib_model_options options)
 {
-    const nib_model_options options = {.tokenizer = s->tokenizer, .inspect = inspect};
     nib_err err;
+    options.tokenizer = s->tokenizer;
     return nib_model_open(out, engine, path, &options, &err) == NIB_OK ? 0 : fail(&err);
 }
 
-int with_model(const settings *s, const char *wants, bool inspect,
+int with_model(const settings *s, const char *wants, nib_model_options options,
                int (*use)(nib_model *model, nib_engine *engine, const settings *s))
 {
     const char *path = model_path(s);
@@ -98,7 +98,7 @@ int with_model(const settings *s, const char *wants, bool inspect,
     if (status)
         return status;
     nib_model *model = NULL;
-    status = open_model(&model, engine, s, path, inspect);
+    status = open_model(&model, engine, s, path, options);
     if (status == 0)
         status = use(model, engine, s);
     nib_model_close(model);

@@ -290,26 +290,49 @@ static nib_status open_meta(nib_network *net, const char *path, nib_network_use 
     NIB_TRY(nib__config_meta(&net->config, net->checkpoint, &net->notes, err));
     NIB_TRY(read_generation(net, net->directory, err));
     NIB_TRY(list_sites(net, err));
-    if (use == NIB_NETWORK_RUN)
+    if (use == NIB_NETWORK_RUN || use == NIB_NETWORK_CONVERT)
         return check_sites(net, err);
     nib__checkpoint_close(net->checkpoint);
     net->checkpoint = NULL;
     return NIB_OK;
 }
 
-/* Who only looks is told why config.json is of no use, and sees the weights. */
-static nib_status read_described(nib_network *net, const char *config, bool is_json, nib_err *why,
-                                 nib_err *err)
+/* Who only looks, or only converts, is told why config.json is of no use, and has the weights. */
+static nib_status read_described(nib_network *net, const char *config, bool is_json,
+                                 nib_network_use use, nib_err *why, nib_err *err)
 {
+    const bool lenient = use == NIB_NETWORK_CONVERT || use == NIB_NETWORK_INSPECT;
     nib_status status = read_config(net, config, is_json, why);
     if (status == NIB_OK)
         status = list_sites(net, why);
     if (status == NIB_OK)
         return NIB_OK;
-    if (status != NIB_UNSUPPORTED || !net->inspected || is_json)
+    if (status != NIB_UNSUPPORTED || !lenient || is_json)
         return nib__fail(err, status, "%s", why->text);
     net->config = (nib_config){0};
     net->site_count = 0;
+    net->unknown = true;
+    return NIB_OK;
+}
+
+/* The sites of a network that is not known: every matrix that is stored. */
+static nib_status list_stored(nib_network *net, nib_err *err)
+{
+    const nib_checkpoint *cp = net->checkpoint;
+    const size_t count = nib__checkpoint_module_count(cp);
+    net->sites = nib__arena_take(&net->arena, count, sizeof *net->sites);
+    if (!net->sites)
+        return nib__fail_memory(err, count * sizeof *net->sites, "the list of layers");
+    for (size_t i = 0; i < count; i++) {
+        nib_site *s = &net->sites[net->site_count++];
+        nib_weight w;
+        s->name = nib__checkpoint_module(cp, i);
+        s->role = NIB_ROLE_OTHER;
+        NIB_TRY(nib__checkpoint_weight(&w, NULL, cp, s->name, &net->notes, err));
+        s->n = w.n, s->k = w.k;
+        s->bias = w.bias != NULL;
+        s->stored = w.scheme;
+    }
     return NIB_OK;
 }
 
@@ -337,7 +360,7 @@ static nib_status open_gguf(nib_network *net, const char *path, nib_network_use 
                                          : nib__fail(err, status, "%s", why.text);
     net->generation = nib__generation_none;
     NIB_TRY(list_sites(net, err));
-    if (use == NIB_NETWORK_RUN)
+    if (use == NIB_NETWORK_RUN || use == NIB_NETWORK_CONVERT)
         return check_sites(net, err);
     if (use == NIB_NETWORK_CONFIG) {
         nib__checkpoint_close(net->checkpoint);
@@ -369,7 +392,7 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
         return open_meta(net, path, use, err);
     nib_err why = {NIB_OK, ""};
     if (!net->inspected || described)
-        NIB_TRY(read_described(net, is_json ? path : config, is_json, &why, err));
+        NIB_TRY(read_described(net, is_json ? path : config, is_json, use, &why, err));
     if (use == NIB_NETWORK_CONFIG || is_json) {
         if (net->config.quantized)
             nib__ledger_add_note(&net->notes, "quantization",
@@ -380,7 +403,11 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
         return NIB_OK;
     }
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
-    return net->inspected ? note_unread(net, &why, err) : check_sites(net, err);
+    if (net->unknown)
+        NIB_TRY(note_unread(net, &why, err));
+    if (net->unknown && use == NIB_NETWORK_CONVERT)
+        return list_stored(net, err);
+    return net->inspected ? NIB_OK : check_sites(net, err);
 }
 
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,

@@ -49,11 +49,13 @@ typedef struct nib_network {
     bool tied;      /* the head is the embedding's stored tensor */
     bool training;  /* opened from a training config: plans are of a step */
     bool inspected; /* opened to look only: nothing was held against the config */
+    bool unknown; /* of an architecture that is not built: sites are the matrices that are stored */
     nib_train_config train;
 } nib_network;
 
 typedef enum nib_network_use {
     NIB_NETWORK_RUN,     /* every weight is held against config.json */
+    NIB_NETWORK_CONVERT, /* the same, but an architecture that is not known is no error */
     NIB_NETWORK_CONFIG,  /* config.json alone */
     NIB_NETWORK_INSPECT, /* weights as they are; without a config.json there are no sites */
 } nib_network_use;

@@ -20,6 +20,7 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
     m->engine = engine;
     nib_status status = nib__network_open(&m->net, engine, path,
                                           o->inspect       ? NIB_NETWORK_INSPECT
+                                          : o->convert     ? NIB_NETWORK_CONVERT
                                           : o->config_only ? NIB_NETWORK_CONFIG
                                                            : NIB_NETWORK_RUN,
                                           err);
@@ -50,8 +51,13 @@ void nib_model_close(nib_model *model)
 
 nib_status nib__model_runs(const nib_model *model, nib_err *err)
 {
-    if (!model->net.inspected)
+    if (!model->net.inspected && !model->net.unknown)
         return NIB_OK;
+    if (!model->net.inspected)
+        return nib__fail(err, NIB_USAGE,
+                         "%s: the model's architecture is not known: it was opened to be converted "
+                         "(nib_model_options.convert)",
+                         model->net.directory);
     return nib__fail(err, NIB_USAGE,
                      "%s: the model was opened only to look (nib_model_options.inspect)",
                      model->net.directory);

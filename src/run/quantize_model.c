@@ -153,7 +153,7 @@ static nib_status render(work *w, const nib_quantize_report *report, nib_form fo
     return status;
 }
 
-/* A model with weights, and a place for the result. */
+/* A model with weights, of whatever architecture, and a place for the result. */
 static nib_status check_model(const nib_model *model, const char *out, nib_err *err)
 {
     if (!model->net.checkpoint)
@@ -163,7 +163,7 @@ static nib_status check_model(const nib_model *model, const char *out, nib_err *
                          model->net.directory);
     if (!out)
         return nib__fail(err, NIB_USAGE, "there is no place for the result");
-    return nib__model_runs(model, err);
+    return model->net.unknown && !model->net.inspected ? NIB_OK : nib__model_runs(model, err);
 }
 
 static void work_open(work *w, nib_model *model)
@@ -205,6 +205,7 @@ nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, n
 {
     work w;
     NIB_TRY(check_model(model, options->out, err));
+    NIB_TRY(nib__model_runs(model, err));
     if (!options->request.recipe)
         return nib__fail(err, NIB_USAGE, "quantizing wants a recipe");
     work_open(&w, model);

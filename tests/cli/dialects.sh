@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Checkpoints of other tools: shown, verified, converted and run; of architectures that are not built, all but run.
+golden=$REPO/tests/golden/dialects
+
+# gpt-oss: experts lie stacked in the file
+check 'info shows every expert' nibble info "$golden/gpt_oss"
+equal 'six experts, with biases' 6 \
+    "$(nibble info "$golden/gpt_oss" --json | tr -d '\n ' | grep -o '"format":"mxfp4","scheme":"[^"]*","group":32,"bias":true' | wc -l)"
+check 'verify reads them' nibble verify "$golden/gpt_oss"
+refused 3 '*the architecture "gpt_oss" is not supported; *' plan "$golden/gpt_oss"
+refused 3 '*the architecture "gpt_oss" is not supported; *' eval "$golden/gpt_oss" --text /dev/null
+for format in nibble safetensors; do
+    check "convert to $format" nibble convert "$golden/gpt_oss" out --format $format --quiet --force
+    check "verify it" nibble verify out
+    check "it is the same" nibble verify out --against "$golden/gpt_oss"
+done
+refused 4 'model.layers.0.mlp.experts.0.*: the format 8da4w cannot hold *' convert "$golden/gpt_oss" none --format 8da4w
+
+# DeepSeek's blocks of 128 x 128
+mkdir deepseek
+cp "$golden/fp8_block/model.safetensors" deepseek
+sed 's/^{/{"model_type": "deepseek_v3",/' "$golden/fp8_block/config.json" >deepseek/config.json
+check 'convert blocks' nibble convert deepseek out --format safetensors --quiet --force
+check 'the same values' nibble verify out --against deepseek
+
+# GPTQ with act-order runs; a config.json that nobody reads is named
+nibble plan "$golden/gptq_model" >plan.txt
+check 'act-order is said' grep -q '^note: 7 weights have their columns in act-order' plan.txt
+cp -r "$golden/gptq_model" m
+sed -i 's/"gptq",/"hqq",/' m/config.json
+refused 3 '*quant_method "hqq" is not read here; transformers with hqq reads it*' info m
