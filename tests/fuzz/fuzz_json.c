@@ -39,18 +39,10 @@ static bool read_all(const char *text, size_t size, const nib_json_limits *limit
         require(json.depth >= 0 && json.depth <= limits->depth);
         require(json.at > text && json.at <= text + size);
         switch (event) {
-        case NIB_JSON_OBJECT:
-            nib__jsonw_object(w);
-            break;
-        case NIB_JSON_OBJECT_END:
-            nib__jsonw_object_end(w);
-            break;
-        case NIB_JSON_ARRAY:
-            nib__jsonw_array(w);
-            break;
-        case NIB_JSON_ARRAY_END:
-            nib__jsonw_array_end(w);
-            break;
+        case NIB_JSON_OBJECT: nib__jsonw_object(w); break;
+        case NIB_JSON_OBJECT_END: nib__jsonw_object_end(w); break;
+        case NIB_JSON_ARRAY: nib__jsonw_array(w); break;
+        case NIB_JSON_ARRAY_END: nib__jsonw_array_end(w); break;
         case NIB_JSON_KEY:
         case NIB_JSON_STRING:
             string = nib__json_string(&json, &arena, &length);
@@ -74,8 +66,7 @@ static bool read_all(const char *text, size_t size, const nib_json_limits *limit
             nib__jsonw_double(w, value);
             break;
         }
-        default:
-            nib__jsonw_null(w);
+        default: nib__jsonw_null(w);
         }
     }
     nib__arena_free(&arena);

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What fuzz targets of files of weights do with any that opens: every tensor's ends are read, every
+ * weight is read in its dialect, and the list of it all must be JSON.
+ */
+#ifndef NIB_TESTS_USE_CHECKPOINT_H
+#define NIB_TESTS_USE_CHECKPOINT_H
+
+#include "inspect.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static inline void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static volatile unsigned sum; /* so that no read is left out */
+
+static inline void use_weight(const nib_checkpoint *cp, const char *module, const nib_allocator *a)
+{
+    nib_weight w;
+    nib_err err = {NIB_OK, ""};
+    bool found;
+    if (nib__checkpoint_weight(&w, &found, cp, module, NULL, &err) != NIB_OK) {
+        require(err.status != NIB_OK && err.text[0] != 0);
+        return;
+    }
+    require(found && w.n > 0 && w.k > 0);
+    require(nib__checkpoint_dialect(cp, module) != NULL);
+    require(nib__weight_bytes(&w) <= 4 * nib__checkpoint_bytes(cp));
+    (void)nib__weight_check_codes(&w, module, &err);
+    float *row = nib__calloc(a, (size_t)w.k, sizeof *row);
+    require(row != NULL);
+    nib__weight_row(&w, 0, row);
+    nib__weight_row(&w, w.n - 1, row);
+    nib__release(a, row);
+    for (int64_t i = 0; w.bias != NULL && i < w.n; i++) {
+        float value;
+        const uint8_t *bias = w.bias;
+        nib__to_f32(&value, bias + i * (nib__type_bits(w.bias_type) / 8), w.bias_type, 1);
+        require(value - value == 0);
+    }
+}
+
+static inline void use_checkpoint(const nib_checkpoint *cp, const nib_allocator *a)
+{
+    nib_text text;
+    nib_json json;
+    for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {
+        const nib_tensor *t = nib__checkpoint_at(cp, i);
+        require(nib__checkpoint_find(cp, t->name) == t);
+        require(t->rank >= 0 && t->rank <= NIB_RANK_MAX);
+        if (t->bytes != 0)
+            sum += (unsigned)t->data[0] + t->data[t->bytes - 1];
+    }
+    for (size_t i = 0; i < nib__checkpoint_module_count(cp); i++)
+        use_weight(cp, nib__checkpoint_module(cp, i), a);
+    nib__text_init(&text, a);
+    require(nib__info_render(cp, a, NIB_FORM_JSON, &text, NULL) == NIB_OK && !text.failed);
+    nib__json_init(&json, "info", text.at, text.size, NULL);
+    while (json.event != NIB_JSON_ERROR && nib__json_next(&json) != NIB_JSON_END)
+        ;
+    require(json.event == NIB_JSON_END);
+    nib__text_free(&text);
+}
+
+/* The bytes as a file of their own, opened; NULL with an error that says why. */
+static inline nib_checkpoint *open_bytes(const uint8_t *data, size_t size, const nib_allocator *a)
+{
+    const char *directory = getenv("TMPDIR");
+    char path[300];
+    nib_checkpoint *cp = NULL;
+    nib_err err = {NIB_OK, ""};
+    snprintf(path, sizeof path, "%s/nibble-fuzz-%ld", directory == NULL ? "/tmp" : directory,
+             (long)getpid());
+    FILE *file = fopen(path, "wb");
+    require(file != NULL && fwrite(data, 1, size, file) == size && fclose(file) == 0);
+    const nib_status status = nib__checkpoint_open(&cp, path, a, &err);
+    unlink(path);
+    require((status == NIB_OK) == (cp != NULL));
+    require(status == NIB_OK || (err.status == status && err.text[0] != 0));
+    return cp;
+}
+
+#endif
