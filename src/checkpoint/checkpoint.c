@@ -710,6 +710,11 @@ const char *nib__checkpoint_params(const nib_checkpoint *cp) { return cp->params
 
 const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp) { return cp->gguf; }
 
+const char *nib__checkpoint_described(const nib_checkpoint *cp)
+{
+    return cp->gguf != NULL ? "its metadata" : "config.json";
+}
+
 const char *nib__checkpoint_quantization(const nib_checkpoint *cp) { return cp->quantization; }
 
 void nib__checkpoint_release(const nib_checkpoint *cp, const void *at, uint64_t size)

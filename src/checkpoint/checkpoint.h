@@ -80,6 +80,8 @@ const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i);
 const char *nib__checkpoint_quantization(const nib_checkpoint *cp);
 /* The key/values of a GGUF file, of its first part if there are several; NULL: another format. */
 const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp);
+/* Where it is said what the weights should be, in sentences: "config.json", or "its metadata". */
+const char *nib__checkpoint_described(const nib_checkpoint *cp);
 /* How the model of a file with Meta's names was built: the text of the params.json beside it, or of
  * what the file keeps itself under those names; NULL: not known, or another kind of file. */
 const char *nib__checkpoint_params(const nib_checkpoint *cp);

@@ -178,8 +178,11 @@ enum {
 static void text_lines(const nib_entry *entries, size_t count, nib_text *out)
 {
     const bool fold = count <= FOLD_MAX;
-    nib__text_format(out, "%7s  %-46s %-12s %-12s %-11s %s\n", "count", "tensor", "shape", "scheme",
-                     "format", "bytes");
+    int width = 12;
+    for (size_t i = 0; i < count; i++)
+        width = (int)nib__max(width, (int64_t)strlen(entries[i].scheme));
+    nib__text_format(out, "%7s  %-46s %-12s %-*s %-11s %s\n", "count", "tensor", "shape", width,
+                     "scheme", "format", "bytes");
     for (size_t i = 0; i < count; i++) {
         char name[256], folded[256], shape[256], bytes[32];
         size_t same = 0, before = 0;
@@ -196,10 +199,11 @@ static void text_lines(const nib_entry *entries, size_t count, nib_text *out)
         const char *shown = same == 1
                                 ? entries[i].name
                                 : nib__ledger_fold_name(folded, sizeof folded, entries[i].name);
-        nib__text_format(out, "%7zu  %-46s %-12s %-12s %-11s %s%s\n", same,
+        nib__text_format(out, "%7zu  %-46s %-12s %-*s %-11s %s%s\n", same,
                          nib__say_name(name, sizeof name, shown, strlen(shown)),
-                         nib__entry_shape(shape, &entries[i]), entries[i].scheme, entries[i].format,
-                         nib__say_bytes(bytes, total), entries[i].bias ? "  with a bias" : "");
+                         nib__entry_shape(shape, &entries[i]), width, entries[i].scheme,
+                         entries[i].format, nib__say_bytes(bytes, total),
+                         entries[i].bias ? "  with a bias" : "");
         if (entries[i].problem != NULL)
             nib__ledger_wrap(out, "         ! ", "           ", 100, entries[i].problem);
     }

@@ -293,6 +293,7 @@ static size_t find_entry(const verifying *v, const char *name)
 static nib_status check_expected(verifying *v, const nib_expected *x, bool *claimed)
 {
     char name[512];
+    const char *by = nib__checkpoint_described(v->job->checkpoint);
     if (snprintf(name, sizeof name, "%s.weight", x->name) >= (int)sizeof name)
         return NIB_OK;
     size_t at = find_entry(v, name);
@@ -302,23 +303,22 @@ static nib_status check_expected(verifying *v, const nib_expected *x, bool *clai
     if (at == SIZE_MAX && claim_unreadable(v, x->name, claimed))
         return NIB_OK;
     if (at == SIZE_MAX)
-        return x->optional
-                   ? NIB_OK
-                   : find(v, "missing", name, "config.json implies it, but it is not stored");
+        return x->optional ? NIB_OK
+                           : find(v, "missing", name, "%s implies it, but it is not stored", by);
     claimed[at] = true;
     const nib_entry *e = &v->entries[at];
     const bool vector = x->k == 0;
     char has[256], wanted[256];
     const nib_entry implied = {.rank = vector ? 1 : 2, .shape = {x->n, x->k}};
     if (e->rank != implied.rank || e->shape[0] != x->n || (!vector && e->shape[1] != x->k))
-        NIB_TRY(find(v, "shape", name, "is %s, but config.json implies %s",
-                     nib__entry_shape(has, e), nib__entry_shape(wanted, &implied)));
+        NIB_TRY(find(v, "shape", name, "is %s, but %s implies %s", nib__entry_shape(has, e), by,
+                     nib__entry_shape(wanted, &implied)));
     if (x->bias && !e->bias)
-        NIB_TRY(find(v, "bias", name, "config.json implies a bias, but none is stored"));
+        NIB_TRY(find(v, "bias", name, "%s implies a bias, but none is stored", by));
     if (!x->bias && e->bias)
-        NIB_TRY(find(v, "bias", name,
-                     "has a bias that config.json does not imply; a run applies it, other programs "
-                     "may drop it"));
+        NIB_TRY(find(
+            v, "bias", name,
+            "has a bias that %s does not imply; a run applies it, other programs may drop it", by));
     return NIB_OK;
 }
 
@@ -334,9 +334,10 @@ static nib_status check_completeness(verifying *v)
     for (size_t i = 0; i < v->job->expected_count; i++)
         NIB_TRY(check_expected(v, &v->job->expected[i], claimed));
     for (size_t i = 0; i < v->count; i++)
-        if (!claimed[i] && strstr(v->entries[i].name, "rotary_emb.inv_freq") == NULL)
-            NIB_TRY(find(v, "surplus", v->entries[i].name,
-                         "is stored, but config.json does not imply it"));
+        if (!claimed[i] && strstr(v->entries[i].name, "rotary_emb.inv_freq") == NULL &&
+            strcmp(v->entries[i].name, "rope_freqs.weight") != 0)
+            NIB_TRY(find(v, "surplus", v->entries[i].name, "is stored, but %s does not imply it",
+                         nib__checkpoint_described(v->job->checkpoint)));
     return NIB_OK;
 }
 
@@ -492,7 +493,8 @@ static void render_text(const verifying *v, nib_text *out)
     else
         nib__text_str(out, "no manifest beside it; ");
     if (v->job->expected_count != 0)
-        nib__text_format(out, "%zu weights that config.json implies; ", v->job->expected_count);
+        nib__text_format(out, "%zu weights that %s implies; ", v->job->expected_count,
+                         nib__checkpoint_described(v->job->checkpoint));
     else
         nib__text_str(out, "no config.json to compare with; ");
     const size_t problems = v->finding_count + v->more;

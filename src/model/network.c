@@ -74,12 +74,6 @@ static nib_status list_sites(nib_network *net, nib_err *err)
     return NIB_OK;
 }
 
-/* What the config was read from, for sentences. */
-static const char *described_by(const nib_network *net)
-{
-    return nib__checkpoint_gguf(net->checkpoint) != NULL ? "its metadata" : "config.json";
-}
-
 /* One stored tensor under both names is a tied head, whatever the config says; and where no head is
  * stored the embedding is it: published checkpoints are like that, so it is a note and no error. */
 static void find_tie(nib_network *net)
@@ -113,17 +107,18 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: %s.weight is [%" PRId64 "][%" PRId64 "], but %s implies [%" PRId64
                          "][%" PRId64 "]",
-                         nib__checkpoint_path(net->checkpoint), module, w.n, w.k, described_by(net),
-                         s->n, s->k);
+                         nib__checkpoint_path(net->checkpoint), module, w.n, w.k,
+                         nib__checkpoint_described(net->checkpoint), s->n, s->k);
     if (s->bias && !w.bias)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: %s.bias is missing; %s (%s) implies a bias of %" PRId64 " values",
-                         nib__checkpoint_path(net->checkpoint), module, described_by(net),
+                         nib__checkpoint_path(net->checkpoint), module,
+                         nib__checkpoint_described(net->checkpoint),
                          nib__arch_name(net->config.arch), s->n);
     if (!s->bias && w.bias)
         nib__ledger_add_note(&net->notes, "bias",
                              "%s has a bias that %s does not imply; it is applied", module,
-                             described_by(net));
+                             nib__checkpoint_described(net->checkpoint));
     s->n = w.n;
     s->bias = w.bias != NULL;
     s->stored = w.scheme;
@@ -168,7 +163,7 @@ static nib_status check_agreement(const nib_network *net, nib_err *err)
                              nib__say_name(shown, sizeof shown, name, strlen(name)),
                              nib__checkpoint_gguf(net->checkpoint) != NULL ? "block_count"
                                                                            : "num_hidden_layers",
-                             described_by(net), net->config.layers);
+                             nib__checkpoint_described(net->checkpoint), net->config.layers);
         }
     }
     return NIB_OK;
@@ -341,7 +336,8 @@ static nib_status note_unread(nib_network *net, const nib_err *why, nib_err *err
     char note[sizeof why->text + 80];
     if (why->text[0] == 0)
         return NIB_OK;
-    snprintf(note, sizeof note, "what %s implies is not checked: %s", described_by(net), why->text);
+    snprintf(note, sizeof note, "what %s implies is not checked: %s",
+             nib__checkpoint_described(net->checkpoint), why->text);
     return nib__checkpoint_add_note(net->checkpoint, note, err);
 }
 

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# A model in one GGUF file, with its tokenizer inside, through every command; and what is refused.
+golden=$REPO/tests/golden/gguf
+cp "$golden"/*.gguf .
+see info llama.gguf
+see plan qwen2.gguf --device graviton3
+nibble info llama.gguf --json | members llama schema=1 tensors[].name=str tensors[].shape=list tensors[].format=str \
+    tensors[].scheme=str 'tensors[].group=int|null' tensors[].bias=bool tensors[].bytes=int
+
+printf 'the cat in the hat and the rat on the mat\n\nhere and there\n' >text.txt
+# loss ARGUMENT...
+loss() { nibble eval "$@" --text text.txt --window 32 --json --quiet | python3 -c 'import json, sys; print("%.6f" % json.load(sys.stdin)["loss"])'; }
+text() { nibble generate "$@" --quiet -p 'the cat' --temp 0 -n 24 | od -c | head -c 400; }
+for model in llama qwen2; do
+    for dtype in f32 bf16; do
+        want=$(text $model.gguf --dtype $dtype --isa ref)
+        check "$model writes something" [ ${#want} -gt 40 ]
+        for isa in avx2 avx512 avx512bf16; do
+            equal "$model $dtype --isa $isa" "$want" "$(text $model.gguf --dtype $dtype --isa $isa)"
+        done
+    done
+    equal "$model: one thread" "$(loss $model.gguf -t 1)" "$(loss $model.gguf)"
+done
+nibble plan llama.gguf --json >plan.json
+check 'the plan needs no substitution' python3 -c 'import json, sys; sys.exit(json.load(open("plan.json"))["counts"]["substituted"])'
+check 'verify finds no fault' nibble verify llama.gguf
+check 'bench runs it' nibble bench llama.gguf --prompt-tokens 32 -n 4 --quiet
+# a config.json beside it is another model's
+echo '{"model_type": "nonsense"}' >config.json
+check 'config.json beside a GGUF is not read' nibble plan llama.gguf --quiet
+rm config.json
+
+refused 4 'model.layers.0.self_attn.q_proj: asked int8wo*codes are not quantized again*' generate llama.gguf --recipe int8wo -n 1
+head -c 70000 llama.gguf >cut.gguf
+refused 3 'cut.gguf: tensor "*" has * bytes from byte * of the data, which ends at *: the file is cut short, or its header lies' plan cut.gguf
+sed 's/\(general.architecture.\{12\}\)qwen3/\1qwen9/' qwen3.gguf >other.gguf
+refused 3 'other.gguf: the architecture "qwen9" is not supported; *' plan other.gguf
+check 'but it can be listed' nibble info other.gguf
+refused 3 'other.gguf: the architecture "qwen9" is not supported; *' generate other.gguf -n 1
