@@ -77,7 +77,7 @@ typedef struct nib_vocab_source {
  * are NIB_UNSUPPORTED by name, and so is a `pre` that is not known or, for "gpt2", not there. */
 nib_status nib__tokenizer_from_vocab(nib_tokenizer **out, const nib_vocab_source *source,
                                      const nib_allocator *a, nib_err *err);
-/* The way back, for a model of so many rows: views into the tokenizer and the arena. NIB_UNSUPPORTED
+/* The way back, for a model of so many rows: views into the tokenizer and the arena. Unsupported
  * where GGUF's keys cannot say how this tokenizer cuts or prepares a text; notes (ledger may be
  * NULL) where only marginal texts would get other ids. */
 nib_status nib__tokenizer_to_vocab(nib_vocab_source *out, const nib_tokenizer *t, const char *name,

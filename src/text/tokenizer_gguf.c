@@ -17,6 +17,12 @@ enum {
     /* Bytes of a token that is cut in all ways into two others; SentencePiece makes 16 characters
      * by default, and runs of some dozens of spaces exist. */
     LONGEST_PIECE = 256,
+    /* Ways in which pieces come of two others. Published vocabularies have 2 for each piece; at the
+     * most here they take 64 MB. */
+    SPLITS_PER_PIECE = 4,
+    SPLITS_ANYWAY = 64 * 1024,
+    SPLITS = 1250 * 1000,
+    ADDED = 128 * 1024, /* special tokens and the user's; models that speak have some 30,000 */
 };
 
 static const char SPACE[] = "\xe2\x96\x81"; /* U+2581, a space in SentencePiece */
@@ -188,6 +194,10 @@ static nib_status add_token(reader *r, size_t id)
     t->vocab.texts[id].size |= NIB_TOKEN_VERBATIM | (special ? NIB_TOKEN_SPECIAL : 0);
     if (!first)
         return NIB_OK;
+    if (t->added_count == ADDED)
+        return nib__loader_unsupported(
+            &r->loader, "tokenizer.ggml.token_type: more than %d tokens are special or the user's",
+            ADDED);
     const nib_added added = {.content = nib__arena_copy(&t->arena, text->at, text->size),
                              .size = text->size,
                              .id = (int64_t)id,
@@ -302,6 +312,8 @@ static int32_t find_piece(const reader *r, const char *text, size_t size)
 /* Every two pieces that make this one together. */
 static nib_status merges_into(reader *r, uint32_t id, uint32_t rank)
 {
+    const size_t limit = (size_t)nib__min(
+        SPLITS, SPLITS_ANYWAY + SPLITS_PER_PIECE * (int64_t)r->source->token_count);
     const nib_vocab_text *text = &r->source->tokens[id];
     nib_err inner;
     if (text->size > LONGEST_PIECE)
@@ -317,6 +329,11 @@ static nib_status merges_into(reader *r, uint32_t id, uint32_t rank)
         if (right < 0)
             continue;
         const nib_merge merge = {(uint32_t)left, (uint32_t)right, rank, id};
+        if (r->m.merges.count >= limit)
+            return nib__loader_unsupported(&r->loader,
+                                           "tokenizer.ggml.tokens: tokens come of two others in "
+                                           "more than %zu ways; this vocabulary is made to be slow",
+                                           limit);
         if (nib__merges_push(&r->m, r->loader.t, &merge, &inner) != NIB_OK)
             return fail_inner(r, &inner);
     }

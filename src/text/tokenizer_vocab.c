@@ -138,8 +138,8 @@ static int32_t type_of(const maker *m, int64_t id, const nib_vocab_text *text)
     return NORMAL;
 }
 
-/* Whether a token takes in spaces around it, has to stand alone, or is looked for in normalized text
- * has no key. */
+/* Whether a token takes in spaces around it, has to stand alone, or is looked for in normalized
+ * text has no key. */
 static void note_added(const maker *m)
 {
     const nib_tokenizer *t = m->t;

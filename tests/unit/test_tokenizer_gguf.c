@@ -438,6 +438,31 @@ static void test_merges(void **state)
     bad(s, "tokenizer.ggml.scores: the score of token 9 is no number");
 }
 
+/* All strings of two letters: each comes of two others in as many ways as it can be cut. */
+static void test_many_splits(void **state)
+{
+    enum { LONGEST = 14, TOKENS = 1 + (2 << LONGEST) - 2 };
+    static nib_vocab_text tokens[TOKENS] = {TEXT("<unk>")};
+    static float scores[TOKENS];
+    static char bytes[TOKENS][LONGEST];
+    nib_vocab_source s = pieces();
+    size_t count = 1;
+    (void)state;
+    for (int length = 1; length <= LONGEST; length++)
+        for (int bits = 0; bits < 1 << length; bits++, count++) {
+            for (int i = 0; i < length; i++)
+                bytes[count][i] = bits >> i & 1 ? 'b' : 'a';
+            tokens[count] = (nib_vocab_text){bytes[count], (size_t)length};
+        }
+    s.types = NULL;
+    s.tokens = tokens;
+    s.scores = scores;
+    s.token_count = s.score_count = count;
+    unsupported(s, "in more than 196604 ways; this vocabulary is made to be slow");
+    s.token_count = 1 + (2 << 8) - 2; /* up to 8 letters */
+    nib__tokenizer_close(open_source(s));
+}
+
 static void test_normalizers(void **state)
 {
     nib_vocab_source s = pieces();
@@ -482,7 +507,8 @@ int main(void)
         cmocka_unit_test(test_models),      cmocka_unit_test(test_pre),
         cmocka_unit_test(test_arrays),      cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_ids),         cmocka_unit_test(test_merges),
-        cmocka_unit_test(test_normalizers), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_many_splits), cmocka_unit_test(test_normalizers),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
