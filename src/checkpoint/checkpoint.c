@@ -104,22 +104,24 @@ static nib_status check_magic(const nib_map *map, const char *path, nib_err *err
     return NIB_OK;
 }
 
-/* The formats that are read, by their first bytes; safetensors has none, and is the last. */
-static const struct {
-    const char *magic;
+/* The formats of files that are read, by their first bytes; safetensors has none, and is last. */
+typedef struct container {
+    const char *magic, *name;
     nib_parse *parse;
-} formats[] = {
-    {"GGUF", nib__gguf_parse},
-    {"PK\003\004", nib__torch_parse},
-    {"", nib__safetensors_parse},
+} container;
+
+static const container containers[] = {
+    {"GGUF", "gguf", nib__gguf_parse},
+    {"PK\003\004", "pytorch", nib__torch_parse},
+    {"", "safetensors", nib__safetensors_parse},
 };
 
-static nib_parse *format_of(const nib_map *map)
+static const container *container_of(const nib_map *map)
 {
-    size_t i = is_safetensors(map) ? COUNT(formats) - 1 : 0;
-    while (!begins_with(map, formats[i].magic))
+    size_t i = is_safetensors(map) ? COUNT(containers) - 1 : 0;
+    while (!begins_with(map, containers[i].magic))
         i++;
-    return formats[i].parse;
+    return &containers[i];
 }
 
 static nib_status open_file(nib_checkpoint *cp, nib_contents *parsed, const char *path,
@@ -133,7 +135,9 @@ static nib_status open_file(nib_checkpoint *cp, nib_contents *parsed, const char
     if (map->size < SIZE_MAX / 4)
         cp->arena.limit += 2 * (size_t)map->size;
     NIB_TRY(check_magic(map, path, err));
-    NIB_TRY(format_of(map)(parsed, map->at, map->size, path, file, &cp->arena, err));
+    const container *kind = container_of(map);
+    cp->container = kind->name;
+    NIB_TRY(kind->parse(parsed, map->at, map->size, path, file, &cp->arena, err));
     for (size_t i = 0; i < parsed->note_count; i++)
         NIB_TRY(nib__checkpoint_add_note(cp, parsed->notes[i], err));
     return NIB_OK;
@@ -707,6 +711,8 @@ size_t nib__checkpoint_note_count(const nib_checkpoint *cp) { return cp->note_co
 const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i) { return cp->notes[i]; }
 
 const char *nib__checkpoint_params(const nib_checkpoint *cp) { return cp->params; }
+
+const char *nib__checkpoint_container(const nib_checkpoint *cp) { return cp->container; }
 
 const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp) { return cp->gguf; }
 

@@ -28,6 +28,7 @@ struct nib_checkpoint {
     const char **notes; /* [note_count] */
     size_t note_count, note_capacity;
     uint64_t bytes;
+    const char *container;    /* "safetensors", "pytorch", "gguf": what the files are */
     bool nibble;              /* __metadata__ says that the file is of our own dialect */
     const char *quantization; /* config.json's quantization_config as text, or NULL */
     const char *method;       /* its quant_method ("gptq"), or NULL */

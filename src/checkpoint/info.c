@@ -39,13 +39,15 @@ static const nib_entry *owner_of(const modules *m, size_t tensor)
     return at == SIZE_MAX ? NULL : &m->entries[at];
 }
 
-/* The dialect; of GGUF's block types the type, too, of which several are read as one scheme. NULL:
+/* The dialect, or for plain floats the kind of file; of GGUF's block types the type, too, of which several are read as one scheme. NULL:
  * none. */
 static const char *format_of(const modules *m, const char *module, const char *weight)
 {
     char text[32];
     const char *dialect = nib__checkpoint_dialect(m->cp, module);
     const nib_tensor *tensor = nib__checkpoint_find(m->cp, weight);
+    if (dialect != NULL && strcmp(dialect, "safetensors") == 0)
+        return nib__checkpoint_container(m->cp); /* plain floats */
     if (dialect == NULL || tensor == NULL || !nib__type_is_block(tensor->type))
         return dialect;
     snprintf(text, sizeof text, "%s %s", dialect, nib__type_name(tensor->type));
@@ -94,7 +96,7 @@ static nib_entry plain_entry(const nib_checkpoint *cp, const nib_tensor *t)
 {
     nib_entry e = {.name = t->name,
                    .rank = t->rank,
-                   .format = nib__checkpoint_gguf(cp) != NULL ? "gguf" : "safetensors",
+                   .format = nib__checkpoint_container(cp),
                    .scheme = nib__type_name(t->type),
                    .bytes = t->bytes,
                    .tensor = t};

@@ -88,6 +88,21 @@ static void test_logits(void **state)
     }
 }
 
+/* ---- shards ---- */
+
+static void test_shards(void **state)
+{
+    (void)state;
+    nib_checkpoint *cp = open_ok("tests/golden/torch/shards");
+    assert_int_equal(nib__checkpoint_count(cp), 2);
+    assert_int_equal(nib__checkpoint_note_count(cp), 0);
+    assert_string_equal(nib__checkpoint_container(cp), "pytorch");
+    assert_string_equal(nib__checkpoint_alias(cp, "lm_head.weight")->value,
+                        "model.embed_tokens.weight");
+    assert_int_equal(nib__checkpoint_find(cp, "model.norm.weight")->file, 1);
+    nib__checkpoint_close(cp);
+}
+
 /* ---- tinygemm ---- */
 
 static void test_tinygemm(void **state)
@@ -232,9 +247,8 @@ static void test_f64(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_tinygemm),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_logits),   cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_tinygemm), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_f64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@ usage: tools/golden/torch_models.py     Needs PyTorch, transformers and torchao.
 8da4w_plain     the same without biases and with zero points, in safetensors with Meta's names
 meta            Meta's quantized keys: 8da4w layers, int8 rows of embedding and output; params.json
 gptfast_int8    gpt-fast's model_int8.pth: fused wqkv, scales in bf16; config.json
+shards          pytorch_model-0000N-of-00002.bin with their index, which names the tied table twice
 gptfast_int4    gpt-fast's model_int4.g32.pth, packed for CUDA
 tinygemm.safetensors    int4 as aten packs it for each machine, and the values
 
@@ -158,11 +159,28 @@ def write(name, model, file, state, configs):
     print(name, sum(os.path.getsize(os.path.join(directory, f)) for f in os.listdir(directory)), "bytes")
 
 
+def shards():
+    """No logits: what is in them is compared with the sums in the test."""
+    directory = os.path.join(OUT, "shards")
+    os.makedirs(directory, exist_ok=True)
+    torch.manual_seed(SEED + 4)
+    table = torch.randn(16, 8)
+    parts = [{"model.embed_tokens.weight": table, "lm_head.weight": table}, {"model.norm.weight": torch.randn(8)}]
+    names = [f"pytorch_model-0000{i + 1}-of-00002.bin" for i in range(2)]
+    for name, part in zip(names, parts):
+        torch.save(part, os.path.join(directory, name))
+    index = {"metadata": {"total_size": 16 * 8 * 4 + 8 * 4}, "weight_map": {k: n for n, p in zip(names, parts) for k in p}}
+    with open(os.path.join(directory, "pytorch_model.bin.index.json"), "w", encoding="utf-8") as f:
+        json.dump(index, f, indent=2)
+        f.write("\n")
+
+
 def models():
     model = llama(True)
     to_8da4w(model, False)
     write("8da4w_bias", model, "pytorch_model.bin", model.state_dict(),
           {"config.json": CONFIG | {"attention_bias": True, "mlp_bias": True}})
+    shards()
     model = llama(False)
     to_8da4w(model, True)
     write("8da4w_plain", model, "model.safetensors", to_meta(model.state_dict()), {"config.json": CONFIG})
