@@ -26,6 +26,7 @@ enum {
     M_FLOOR = 1 << 9,
     M_AO017 = 1 << 10,
     M_TINYGEMM = 1 << 11,
+    M_BLOCK = 1 << 12,
     M_SIZES = M_GROUP | M_ROW | M_TENSOR,
     M_MAPPINGS = M_SYM | M_ASYM,
     M_ACTS = M_ACTSYM | M_ACTASYM,
@@ -34,9 +35,9 @@ enum {
     M_DYNAMIC = M_ACTS | M_STATIC | M_AO017,
 };
 
-static const char *const modifiers[] = {"gN",    "row",    "tensor",  "sym",
-                                        "asym",  "actsym", "actasym", "static",
-                                        "rceil", "floor",  "ao017",   "tinygemm"};
+static const char *const modifiers[] = {"gN",     "row",    "tensor", "sym",   "asym",
+                                        "actsym", "actasym", "static", "rceil", "floor",
+                                        "ao017",  "tinygemm", "block"};
 
 /* At most one of each of these. */
 static const unsigned exclusive[] = {M_SIZES, M_MAPPINGS, M_ACTS, M_ROUNDINGS, M_FORMULAS};
@@ -90,22 +91,9 @@ static const base_row bases[] = {
       .act_symmetric = true},
      NIB_ZERO_NONE,
      M_ROUNDINGS},
-    /* Known to checkpoints and kernels; parse refuses them. */
-    {"mxfp4",
-     {.code = NIB_CODE_MX4,
-      .group = 32,
-      .symmetric = true,
-      .act = NIB_ACT_MX8,
-      .act_symmetric = true},
-     NIB_ZERO_NONE,
-     0},
-    {"nvfp4",
-     {.code = NIB_CODE_NV4, .group = 16, .symmetric = true, .act = NIB_ACT_FLOAT},
-     NIB_ZERO_NONE,
-     0},
+    {"mxfp4", {.code = NIB_CODE_MX4, .group = 32, .symmetric = true}, NIB_ZERO_NONE, M_ROUNDINGS},
+    {"nvfp4", {.code = NIB_CODE_NV4, .group = 16, .symmetric = true}, NIB_ZERO_NONE, M_BLOCK},
 };
-
-enum { UNQUANTIZED_YET = 2 /* the last rows of bases */ };
 
 static bool is_int(nib_code code) { return code == NIB_CODE_I8 || code == NIB_CODE_I4; }
 static bool is_mx(nib_code code) { return code == NIB_CODE_MX8 || code == NIB_CODE_MX4; }
@@ -143,6 +131,8 @@ bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b)
     if (is_int(a->code) && (a->symmetric != b->symmetric || a->formula != b->formula))
         return false;
     if (act_is_int(a->act) && a->act_symmetric != b->act_symmetric)
+        return false;
+    if (a->code == NIB_CODE_NV4 && a->block_only != b->block_only)
         return false;
     return !is_mx(a->code) || a->mx_floor == b->mx_floor;
 }
@@ -237,6 +227,8 @@ const char *nib__scheme_name(char out[64], const nib_scheme *s)
         put(&name, "-static");
     if (is_mx(s->code) && s->mx_floor)
         put(&name, "-floor");
+    if (s->code == NIB_CODE_NV4 && s->block_only)
+        put(&name, "-block");
     if (is_int(s->code) && s->formula != NIB_FORMULA_TORCHAO)
         put(&name, s->formula == NIB_FORMULA_AO017 ? "-ao017" : "-tinygemm");
     return out;
@@ -261,7 +253,7 @@ static const char *say_modifiers(char out[128], unsigned takes)
 
 const char *nib__scheme_base(size_t i)
 {
-    return i < COUNT(bases) - UNQUANTIZED_YET ? bases[i].name : NULL;
+    return i < COUNT(bases) ? bases[i].name : NULL;
 }
 
 const char *nib__scheme_takes(char out[128], const char *base)
@@ -298,10 +290,9 @@ static nib_status unknown_base(nib_err *err, const char *whole, const char *text
     snprintf(wanted, sizeof wanted, "%.*s", (int)nib__min((int64_t)size, 63), text);
     for (size_t i = 0; i < COUNT(bases); i++) {
         names[i] = bases[i].name;
-        if (i < COUNT(bases) - UNQUANTIZED_YET)
-            nib__text_format(&list, "%s%s", i == 0 ? "" : ", ", names[i]);
+        nib__text_format(&list, "%s%s", i == 0 ? "" : ", ", names[i]);
     }
-    nib__near_names(&near, wanted, names, COUNT(bases) - UNQUANTIZED_YET);
+    nib__near_names(&near, wanted, names, COUNT(bases));
     nib__say_name(shown, sizeof shown, whole, strlen(whole));
     const bool is_near = near.size > 0 && !near.failed;
     const nib_status status = nib__fail(err, NIB_USAGE, "scheme \"%s\": unknown name; %s %s", shown,
@@ -361,6 +352,7 @@ static void apply(nib_scheme *s, const base_row *base, unsigned given)
     if (given & M_STATIC)
         s->act = NIB_ACT_I8_STATIC;
     s->mx_floor = (given & M_FLOOR) != 0;
+    s->block_only = (given & M_BLOCK) != 0;
     if (given & M_AO017)
         s->formula = NIB_FORMULA_AO017;
     if (given & M_TINYGEMM)
@@ -424,7 +416,7 @@ static nib_status parse_modifiers(nib_scheme *s, const base_row *base, const cha
 
 nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib_err *err)
 {
-    char whole[128], shown[128]; /* for messages */
+    char whole[128]; /* for messages */
     snprintf(whole, sizeof whole, "%.*s", (int)nib__min((int64_t)size, sizeof whole - 1), name);
     size_t base_size = 0;
     while (base_size < size && name[base_size] != '-')
@@ -433,12 +425,6 @@ nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib
         const base_row *base = &bases[i];
         if (strlen(base->name) != base_size || memcmp(base->name, name, base_size) != 0)
             continue;
-        if (i >= COUNT(bases) - UNQUANTIZED_YET)
-            return nib__fail(
-                err, NIB_UNSUPPORTED,
-                "scheme \"%s\": weights are not quantized to %s yet; mxfp8, int4wo and 8da4w are "
-                "what comes nearest",
-                nib__say_name(shown, sizeof shown, whole, strlen(whole)), base->name);
         nib_scheme s = base->scheme;
         NIB_TRY(parse_modifiers(&s, base, whole, name + base_size, name + size, err));
         *out = s;

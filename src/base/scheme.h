@@ -55,7 +55,8 @@ typedef struct nib_scheme {
     nib_zero zero;
     nib_act act;
     bool act_symmetric;
-    bool mx_floor; /* MX scale rounding: floor instead of rceil */
+    bool mx_floor;   /* MX scale rounding: floor instead of rceil */
+    bool block_only; /* NV4: block scales alone, no scale of the tensor over them */
     nib_formula formula;
 } nib_scheme;
 
@@ -82,8 +83,8 @@ int64_t nib__act_block(nib_act act);
 /* How the codes of a nib_weight lie in memory: a row of the table in store.c each. */
 typedef enum nib_store {
     NIB_STORE_FLOAT,  /* [n][k] of the code's float type */
-    NIB_STORE_BYTE,   /* [n][k] one code per byte: i8 for I8 and I4, the bit pattern for E4M3, E5M2,
-                         MX8 */
+    NIB_STORE_BYTE,   /* [n][k] one code per byte: i8 for I8 and I4, the bit pattern for the others
+                         (E4M3, E5M2, MX8, MX4, NV4) */
     NIB_STORE_NIBBLE, /* [n][ceil(k/2)] low nibble first: two's complement for I4, bit pattern for
                          MX4, NV4 */
     /* Words of 32 bits; an I4 or I8 code is b = 4 or 8 bits of one, stored plus 2^(b-1), the first
@@ -160,10 +161,18 @@ const void *nib__weight_floats(const nib_weight *w, int64_t i);
  * one per byte). */
 void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out);
 float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g);      /* times tensor_scale */
+float nib__weight_group_scale(const nib_weight *w, int64_t i, int64_t g); /* without it */
+
+/* What sums of products over a NV4 weight's groups are times, where it has a scale of its own. */
+NIB_INLINE float nib__weight_factor(const nib_weight *w)
+{
+    return w->tensor_divides ? 1 / w->tensor_scale : w->tensor_scale;
+}
+
 float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g);       /* 0 for ZERO_NONE */
 int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g); /* 0 but for ZERO_INT */
-/* The same as values of scale_type and zero_type at `to`, F64 rounded to F32: what packed layouts
- * hold. */
+/* The same as values of scale_type and zero_type at `to`, F64 rounded to F32, without tensor_scale:
+ * what packed layouts hold. */
 void nib__weight_put_scale(const nib_weight *w, int64_t i, int64_t g, void *to);
 void nib__weight_put_zero(const nib_weight *w, int64_t i, int64_t g, void *to);
 /* What a code means in a group with this scale and zero. */

@@ -93,12 +93,17 @@ static int64_t scale_place(const nib_weight *w, int64_t i, int64_t g)
            g * w->scale_stride_g;
 }
 
-float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g)
+float nib__weight_group_scale(const nib_weight *w, int64_t i, int64_t g)
 {
     const nib_store_ops *store = &stores[w->store];
     if (store->scale != NULL)
         return store->scale(w, nib__weight_place(w, i), g);
-    const float scale = element(w->scales, w->scale_type, scale_place(w, i, g));
+    return element(w->scales, w->scale_type, scale_place(w, i, g));
+}
+
+float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g)
+{
+    const float scale = nib__weight_group_scale(w, i, g);
     if (w->tensor_scale == 0)
         return scale;
     return w->tensor_divides ? scale / w->tensor_scale : scale * w->tensor_scale;
@@ -146,11 +151,11 @@ static void put(void *to, const void *from, nib_type type, int64_t at)
 
 void nib__weight_put_scale(const nib_weight *w, int64_t i, int64_t g, void *to)
 {
-    if (stores[w->store].scale == NULL && w->tensor_scale == 0) {
+    if (stores[w->store].scale == NULL) {
         put(to, w->scales, w->scale_type, scale_place(w, i, g));
         return;
     }
-    const float scale = nib__weight_scale(w, i, g);
+    const float scale = nib__weight_group_scale(w, i, g);
     nib__from_f32(to, w->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->scale_type, &scale, 1);
 }
 

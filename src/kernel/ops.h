@@ -48,7 +48,7 @@ typedef struct nib_quant {
 
 typedef struct nib_linear {
     const nib_weight
-        *w; /* shape and scheme; codes and scales only for rows without a packed layout */
+        *w; /* shape, scheme and tensor_scale; the rest only for rows without a packed layout */
     const void *packed; /* in the row's layout */
     nib_input x;
     float *y; /* [m][ldy] */

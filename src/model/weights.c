@@ -199,8 +199,10 @@ static nib_status scan_tensor(loading *l, nib_err *err)
         NIB_TRY(nib__quantizer_scan(&l->quantizer, l->rows, i, 1, range, err));
     }
     NIB_TRY(nib__quantizer_range(&l->quantizer, range, err));
-    nib__quantizer_tensor(&l->quantizer, (void *)(uintptr_t)l->out->w.scales,
-                          (void *)(uintptr_t)l->out->w.zeros);
+    l->out->w.tensor_scale = l->quantizer.tensor_scale;
+    if (nib__quantizer_is_one(&l->quantizer))
+        nib__quantizer_tensor(&l->quantizer, (void *)(uintptr_t)l->out->w.scales,
+                              (void *)(uintptr_t)l->out->w.zeros);
     return NIB_OK;
 }
 

@@ -21,6 +21,7 @@ typedef enum family {
     FAMILY_TINYGEMM, /* float zero, in the source's type */
     FAMILY_FP8,
     FAMILY_MX,
+    FAMILY_NV, /* torchao's NVFP4Tensor: all in f32 */
 } family;
 
 /* The scale of one group. */
@@ -34,8 +35,10 @@ static family family_of(const nib_scheme *s)
 {
     if (s->code == NIB_CODE_E4M3)
         return FAMILY_FP8;
-    if (s->code == NIB_CODE_MX8)
+    if (s->code == NIB_CODE_MX8 || s->code == NIB_CODE_MX4)
         return FAMILY_MX;
+    if (s->code == NIB_CODE_NV4)
+        return FAMILY_NV;
     if (s->zero == NIB_ZERO_FLOAT)
         return s->formula == NIB_FORMULA_TINYGEMM ? FAMILY_TINYGEMM : FAMILY_INT4;
     return s->code == NIB_CODE_I8 && s->symmetric && s->group <= 0 ? FAMILY_INT8 : FAMILY_INTX;
@@ -135,20 +138,32 @@ static params fp8_params(const nib_quantizer *q, float low, float high)
 static params mx_params(const nib_quantizer *q, float low, float high)
 {
     const float amax = largest_of(low, high);
+    const bool e2m1 = q->scheme.code == NIB_CODE_MX4;
     uint32_t bits, code;
     params p;
     if (q->scheme.mx_floor) {
-        enum { E4M3_POWER = 8 };
+        const uint32_t power = e2m1 ? 2 : 8; /* of the largest code, 6 or 448 */
         memcpy(&bits, &amax, sizeof bits);
-        code = bits >> 23 > E4M3_POWER ? (bits >> 23) - E4M3_POWER : 0;
+        code = bits >> 23 > power ? (bits >> 23) - power : 0;
         p.factor = nib__e8m0_to_f32((uint8_t)(code > 0 ? code : 1));
     } else {
-        code = nib__f32_to_e8m0_up(amax / 448);
+        code = nib__f32_to_e8m0_up(amax / (e2m1 ? 6 : 448));
         p.factor = code > 0 ? nib__e8m0_to_f32((uint8_t)code) : 1;
     }
     p.scale = nib__e8m0_to_f32((uint8_t)code);
     p.zero = p.base = 0;
     return p;
+}
+
+static const float E2M1_MAX = 6, E4M3_MAX = 448;
+
+/* The smallest block scale is the smallest normal number of e4m3, so that no block divides by 0. */
+static params nv_params(const nib_quantizer *q, float low, float high)
+{
+    const float tensor = q->tensor_scale, block = largest_of(low, high) / E2M1_MAX;
+    const float wanted = clamp(tensor != 0 ? block / tensor : block, 0x1p-6f, E4M3_MAX);
+    const float scale = nib__e4m3_to_f32(nib__f32_to_e4m3(wanted));
+    return (params){.scale = scale, .factor = (tensor != 0 ? 1 / tensor : 1) / scale};
 }
 
 static params params_of(const nib_quantizer *q, float low, float high)
@@ -159,6 +174,7 @@ static params params_of(const nib_quantizer *q, float low, float high)
     case FAMILY_INT4: return int4_params(q, low, high);
     case FAMILY_TINYGEMM: return tinygemm_params(q, low, high);
     case FAMILY_FP8: return fp8_params(q, low, high);
+    case FAMILY_NV: return nv_params(q, low, high);
     case FAMILY_MX: break;
     }
     return mx_params(q, low, high);
@@ -220,6 +236,20 @@ static void e4m3_codes(int8_t *codes, const float *x, int64_t count, params p)
         codes[j] = (int8_t)nib__f32_to_e4m3_saturated(x[j] / p.factor);
 }
 
+/* x / factor as e2m1, for MX: a power of two. */
+static void mx4_codes(int8_t *codes, const float *x, int64_t count, params p)
+{
+    for (int64_t j = 0; j < count; j++)
+        codes[j] = (int8_t)nib__f32_to_e2m1(x[j] / p.factor);
+}
+
+/* x * factor as e2m1: torchao multiplies with the reciprocal. */
+static void nv4_codes(int8_t *codes, const float *x, int64_t count, params p)
+{
+    for (int64_t j = 0; j < count; j++)
+        codes[j] = (int8_t)nib__f32_to_e2m1(x[j] * p.factor);
+}
+
 static void codes_of(const nib_quantizer *q, int8_t *codes, const float *x, int64_t count, params p)
 {
     switch (family_of(&q->scheme)) {
@@ -227,8 +257,26 @@ static void codes_of(const nib_quantizer *q, int8_t *codes, const float *x, int6
     case FAMILY_INT8: integer_codes(codes, x, count, p, q->scheme.code, NIB_TYPE_F32); return;
     case FAMILY_INT4: float_zero_codes(codes, x, count, p, NIB_TYPE_F32); return;
     case FAMILY_TINYGEMM: float_zero_codes(codes, x, count, p, q->source); return;
-    case FAMILY_FP8:
-    case FAMILY_MX: e4m3_codes(codes, x, count, p); return;
+    case FAMILY_NV: nv4_codes(codes, x, count, p); return;
+    case FAMILY_MX:
+        if (q->scheme.code == NIB_CODE_MX4) {
+            mx4_codes(codes, x, count, p);
+            return;
+        }
+        break;
+    case FAMILY_FP8: break;
+    }
+    e4m3_codes(codes, x, count, p);
+}
+
+NIB_INLINE float code_value(nib_code code, int8_t c)
+{
+    switch (code) {
+    case NIB_CODE_E4M3:
+    case NIB_CODE_MX8: return nib__e4m3_to_f32((uint8_t)c);
+    case NIB_CODE_MX4:
+    case NIB_CODE_NV4: return nib__e2m1_to_f32((uint8_t)c);
+    default: return (float)c;
     }
 }
 
@@ -236,14 +284,14 @@ static void codes_of(const nib_quantizer *q, int8_t *codes, const float *x, int6
 static void add_error(const nib_quantizer *q, nib_quantized *out, const int8_t *codes,
                       const float *x, int64_t count, params p)
 {
-    const bool e4m3 = q->scheme.code == NIB_CODE_E4M3 || q->scheme.code == NIB_CODE_MX8;
+    const float scale = q->tensor_scale != 0 ? p.scale * q->tensor_scale : p.scale;
     const float before = q->scheme.zero == NIB_ZERO_INT ? p.zero : 0;
     const float after = q->scheme.zero == NIB_ZERO_FLOAT ? p.zero : 0;
     double signal = 0, error = 0;
     for (int64_t j = 0; j < count; j++) {
-        const float code = e4m3 ? nib__e4m3_to_f32((uint8_t)codes[j]) : (float)codes[j];
+        const float code = code_value(q->scheme.code, codes[j]);
         const double value = (double)x[j],
-                     lost = value - (double)((code - before) * p.scale + after);
+                     lost = value - (double)((code - before) * scale + after);
         signal += value * value;
         error += lost * lost;
     }
@@ -308,7 +356,7 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
 {
     char name[64];
     const nib_code code = scheme->code;
-    if (code != NIB_CODE_I8 && code != NIB_CODE_I4 && code != NIB_CODE_E4M3 && code != NIB_CODE_MX8)
+    if (!nib__scheme_is_quantized(scheme) || code == NIB_CODE_E5M2)
         return nib__fail(err, NIB_UNSUPPORTED, "there is no quantizer for %s",
                          nib__scheme_name(name, scheme));
     if (source != NIB_TYPE_F32 && source != NIB_TYPE_BF16 && source != NIB_TYPE_F16)
@@ -319,6 +367,7 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
     *out = (nib_quantizer){.scheme = *scheme, .source = source, .k = k};
     out->groups = nib__scheme_groups(scheme, k);
     out->scale_type = f == FAMILY_MX                        ? NIB_TYPE_E8M0
+                      : f == FAMILY_NV                      ? NIB_TYPE_E4M3
                       : f == FAMILY_INT8 || f == FAMILY_FP8 ? NIB_TYPE_F32
                                                             : source;
     out->zero_type = scheme->zero == NIB_ZERO_NONE  ? NIB_TYPE_NONE
@@ -327,9 +376,12 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
     return NIB_OK;
 }
 
+bool nib__quantizer_is_one(const nib_quantizer *q) { return q->scheme.group == NIB_GROUP_TENSOR; }
+
 bool nib__quantizer_needs_scan(const nib_quantizer *q)
 {
-    return q->scheme.group == NIB_GROUP_TENSOR;
+    return nib__quantizer_is_one(q) ||
+           (q->scheme.code == NIB_CODE_NV4 && !q->scheme.block_only);
 }
 
 nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first,
@@ -347,6 +399,13 @@ nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_
 
 nib_status nib__quantizer_range(nib_quantizer *q, const float range[2], nib_err *err)
 {
+    if (q->scheme.code == NIB_CODE_NV4) {
+        /* Where torchao's scale would be 0, or so small that its reciprocal is infinite, its codes
+         * are NaN: with 1 they are 0. */
+        const float scale = largest_of(range[0], range[1]) / (E4M3_MAX * E2M1_MAX);
+        q->tensor_scale = scale > 0 && isfinite(1 / scale) ? scale : 1;
+        return NIB_OK;
+    }
     const params p = params_of(q, range[0], range[1]);
     if (!isfinite(p.scale))
         return too_wide(q, err, -1, range[0], range[1]);
@@ -377,7 +436,7 @@ void nib__quantizer_tensor(const nib_quantizer *q, void *scale, void *zero)
 static nib_status quantize_row(const nib_quantizer *q, const float *x, int64_t row, int64_t at,
                                nib_quantized *out, nib_err *err)
 {
-    const bool whole = q->scheme.group == NIB_GROUP_TENSOR;
+    const bool whole = nib__quantizer_is_one(q);
     const int64_t size = nib__scheme_group_size(&q->scheme, q->k);
     for (int64_t g = 0; g < q->groups; g++) {
         const int64_t k0 = g * size, count = nib__min(size, q->k - k0);
@@ -410,7 +469,7 @@ nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_
 void nib__quantizer_weight(nib_weight *out, const nib_quantizer *q, int64_t n, const void *codes,
                            const void *scales, const void *zeros)
 {
-    const bool whole = q->scheme.group == NIB_GROUP_TENSOR;
+    const bool whole = nib__quantizer_is_one(q);
     *out = (nib_weight){.scheme = q->scheme,
                         .n = n,
                         .k = q->k,
@@ -420,6 +479,7 @@ void nib__quantizer_weight(nib_weight *out, const nib_quantizer *q, int64_t n, c
                         .scale_type = q->scale_type,
                         .scale_stride_n = whole ? 0 : q->groups,
                         .scale_stride_g = whole ? 0 : 1,
+                        .tensor_scale = q->tensor_scale,
                         .zeros = zeros,
                         .zero_type = q->zero_type};
 }

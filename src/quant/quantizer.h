@@ -18,28 +18,33 @@ typedef struct nib_quantizer {
     int64_t groups;            /* scales per row; 1 for row and tensor */
     nib_type scale_type;       /* of the scales that rows() writes */
     nib_type zero_type;        /* NONE: no zeros */
-    float scale, zero, factor; /* of the whole tensor, after nib__quantizer_range */
+    /* Of the whole tensor, after nib__quantizer_range. */
+    float scale, zero, factor; /* where one scale serves it */
+    float tensor_scale;        /* NV4: the scale over those of the blocks; 0: none */
 } nib_quantizer;
 
 /* Where a block of rows goes. */
 typedef struct nib_quantized {
-    int8_t *codes;        /* [rows][k] one per byte: integers, or e4m3 bit patterns */
+    int8_t *codes;        /* [rows][k] one per byte: integers, or e4m3 or e2m1 bit patterns */
     void *scales;         /* [rows][groups] of scale_type; untouched with one scale per tensor */
     void *zeros;          /* likewise, of zero_type; NULL without zeros */
     double signal, error; /* added to: sums of x^2 and of (x - dequantized x)^2 */
 } nib_quantized;
 
-/* NIB_UNSUPPORTED for schemes without a quantizer (floats, e5m2, mx4, nv4). k >= 1. */
+/* NIB_UNSUPPORTED for schemes without a quantizer (floats, e5m2). k >= 1. */
 nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib_type source,
                                int64_t k, nib_err *err);
 
-/* One scale per tensor needs its range first: scan every row (widening range, which starts as {0,
- * 0}), then fix it. Ranges of several threads are merged by the smaller and the larger. */
+/* A scale of the tensor, alone or over those of blocks, needs its range first: scan every row
+ * (widening range, which starts as {0, 0}), then fix it. Ranges of several threads are merged by the
+ * smaller and the larger. */
 bool nib__quantizer_needs_scan(const nib_quantizer *q);
 nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first,
                                int64_t count, float range[2], nib_err *err);
 nib_status nib__quantizer_range(nib_quantizer *q, const float range[2], nib_err *err);
-/* The one scale and zero of the tensor, in scale_type and zero_type. */
+/* One scale and zero serve the tensor: rows() writes none. */
+bool nib__quantizer_is_one(const nib_quantizer *q);
+/* These, in scale_type and zero_type. */
 void nib__quantizer_tensor(const nib_quantizer *q, void *scale, void *zero);
 
 /* rows: [count][k], each value exact in `source`; first: index of the first, for messages. A NaN or

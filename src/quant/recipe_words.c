@@ -41,6 +41,12 @@ static const words rows[] = {
      "e4m3 in blocks: s = 2^ceil(log2(amax/448)), q = e4m3(w/s), w = q*s; the output layer is kept",
      "e4m3 in blocks of 32, as the weights",
      "OCP MX, torchao MXDynamicActivationMXWeightConfig (RCEIL)"},
+    {"mxfp4", "e2m1 in blocks: s = 2^ceil(log2(amax/6)), q = e2m1(w/s), w = q*s", "float",
+     "OCP MX, torchao MXTensor (RCEIL)"},
+    {"nvfp4",
+     "e2m1 in blocks, two scales: t = max|W|/2688, s = e4m3(clamp(amax/6/t, 2^-6, 448)), q = "
+     "e2m1(w*(1/t/s)), w = q*(s*t)",
+     "float", "torchao NVFP4WeightOnlyConfig"},
 };
 
 /* Default elements per scale. */

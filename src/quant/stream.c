@@ -89,7 +89,7 @@ static void quantize_rows(void *ctx, int worker, int64_t begin, int64_t end)
     block *b = ctx;
     const nib_rewrite *r = b->rewrite;
     const nib_quantizer *q = &r->quantizer;
-    const bool one = nib__quantizer_needs_scan(q); /* scale, which is put once at the end */
+    const bool one = nib__quantizer_is_one(q); /* scale, which is put once at the end */
     const int64_t k = q->k, groups = one ? 0 : q->groups;
     const int64_t scale_bytes = groups * (nib__type_bits(q->scale_type) / 8);
     const int64_t zero_bytes = groups * (nib__type_bits(q->zero_type) / 8);
@@ -334,7 +334,7 @@ static nib_status put_scales(nib_stream *s, const nib_rewrite *r, const block *b
 {
     uint8_t scale[8] = {0}, zero[8] = {0};
     const uint8_t *scales = b->scales, *zeros = b->zeros;
-    if (nib__quantizer_needs_scan(&r->quantizer)) {
+    if (nib__quantizer_is_one(&r->quantizer)) {
         nib__quantizer_tensor(&r->quantizer, scale, zero);
         scales = scale;
         zeros = zeros == NULL ? NULL : zero;
@@ -354,7 +354,7 @@ static bool take_buffers(nib_arena *arena, block *b, int64_t rows, int threads)
     const nib_rewrite *r = b->rewrite;
     const nib_quantizer *q = &r->quantizer;
     const size_t n = (size_t)r->from->shape[0], k = (size_t)q->k, t = (size_t)threads;
-    const size_t count = nib__quantizer_needs_scan(q) ? 1 : n * (size_t)q->groups;
+    const size_t count = nib__quantizer_is_one(q) ? 1 : n * (size_t)q->groups;
     b->rows = nib__arena_take(arena, t * k, sizeof *b->rows);
     b->codes = nib__arena_take(arena, 2 * (size_t)rows * k, 1);
     const bool packed = r->storage.pieces != NIB_PIECES_BYTES;

@@ -28,6 +28,8 @@ static nib_scheme scheme_of(const nib_kernel *row)
                     .act = row->act == NIB_ANY ? NIB_ACT_FLOAT : (nib_act)row->act};
     if (code == NIB_CODE_I4 || code == NIB_CODE_MX8 || code == NIB_CODE_MX4)
         s.group = 32;
+    if (code == NIB_CODE_NV4)
+        s.group = 16;
     return s;
 }
 
@@ -51,16 +53,19 @@ static void fill_weight(bench *b)
     w->store = is_float ? NIB_STORE_FLOAT : NIB_STORE_BYTE;
     if (is_float)
         return;
-    const bool mx = s->code == NIB_CODE_MX8 || s->code == NIB_CODE_MX4;
+    const bool mx = s->code == NIB_CODE_MX8 || s->code == NIB_CODE_MX4,
+               nv = s->code == NIB_CODE_NV4;
     char *scales = b->plain + code_bytes;
     for (int64_t i = 0; i < BENCH_N * groups; i++) {
         if (mx)
             scales[i] = 127;
+        else if (nv)
+            scales[i] = 0x38;
         else
             ((uint16_t *)(void *)scales)[i] = 0x3f80;
     }
     w->scales = scales;
-    w->scale_type = mx ? NIB_TYPE_E8M0 : NIB_TYPE_BF16;
+    w->scale_type = mx ? NIB_TYPE_E8M0 : nv ? NIB_TYPE_E4M3 : NIB_TYPE_BF16;
     w->scale_stride_n = groups;
     w->scale_stride_g = 1;
 }

@@ -155,6 +155,8 @@ static void make_weight(nib_weight *w, memory *m, const linear_case *c, rng *r)
     w->scale_stride_n = one ? 0 : groups;
     w->scale_stride_g = one ? 0 : 1;
     w->scales = make_numbers(m, c->scale_type, count, c->values, r);
+    if (code == NIB_CODE_NV4 && next(r) % 2 != 0)
+        w->tensor_scale = 0.0371F;
     w->zero_type = c->zero_type;
     if (c->scheme.zero != NIB_ZERO_NONE)
         w->zeros = make_numbers(m, c->zero_type, count, c->values, r);
@@ -410,7 +412,9 @@ static linear_case random_case(const nib_kernel *row, int t, rng *r)
     const bool quantized = nib__scheme_is_quantized(&c.scheme);
     const bool is_mx = c.scheme.code == NIB_CODE_MX8 || c.scheme.code == NIB_CODE_MX4;
     if (quantized)
-        c.scale_type = is_mx ? NIB_TYPE_E8M0 : scales[below(r, COUNT(scales))];
+        c.scale_type = is_mx                            ? NIB_TYPE_E8M0
+                       : c.scheme.code == NIB_CODE_NV4 ? NIB_TYPE_E4M3
+                                                       : scales[below(r, COUNT(scales))];
     if (c.scheme.zero == NIB_ZERO_INT)
         c.zero_type = next(r) % 4 == 0 ? NIB_TYPE_I32 : NIB_TYPE_I8;
     else if (c.scheme.zero == NIB_ZERO_FLOAT)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Weight quantizers: codes, scales and zeros equal torchao's bit for bit
- * (tests/golden/quant_torchao.txt); what torchao has not (short last groups, fp8 zero rows, hostile
+ * (tests/golden/quant_torchao.txt, quant_fp4.txt); what torchao has not (short last groups, fp8 zero rows, hostile
  * values) by properties and by hand.
  */
 #include "quantizer.h"
@@ -53,7 +53,8 @@ static nib_status quantize(result *r, const char *scheme, nib_type source, const
         float range[2] = {0, 0};
         NIB_TRY(nib__quantizer_scan(&r->q, x, 0, n, range, err));
         NIB_TRY(nib__quantizer_range(&r->q, range, err));
-        nib__quantizer_tensor(&r->q, r->scales, r->zeros);
+        if (nib__quantizer_is_one(&r->q))
+            nib__quantizer_tensor(&r->q, r->scales, r->zeros);
     }
     const int64_t scale_row = r->q.groups * nib__type_bits(r->q.scale_type) / 8;
     const int64_t zero_row = r->q.groups * nib__type_bits(r->q.zero_type) / 8;
@@ -145,9 +146,12 @@ static int compare_file(const char *path, bool activations)
                 fail_msg("%s of %s: %s", scheme, name, err.text);
             compare(scheme, name, "codes", r.codes, part[0]);
             compare(scheme, name, "scales", r.scales, part[1]);
-            if (part[2][0] != '-' && r.q.zero_type != NIB_TYPE_NONE)
+            if (r.q.tensor_scale != 0)
+                compare(scheme, name, "tensor's scale", &r.q.tensor_scale, part[2]);
+            else if (part[2][0] != '-' && r.q.zero_type != NIB_TYPE_NONE)
                 compare(scheme, name, "zeros", r.zeros, part[2]);
-            assert_true(activations || (part[2][0] == '-') == (r.q.zero_type == NIB_TYPE_NONE));
+            assert_true(activations || (part[2][0] == '-') == (r.q.zero_type == NIB_TYPE_NONE &&
+                                                               r.q.tensor_scale == 0));
         }
         cases++;
     }
@@ -159,6 +163,12 @@ static void test_equal_to_torchao(void **state)
 {
     (void)state;
     assert_int_equal(compare_file("tests/golden/quant_torchao.txt", false), 132);
+}
+
+static void test_fp4_equal_to_torchao(void **state)
+{
+    (void)state;
+    assert_int_equal(compare_file("tests/golden/quant_fp4.txt", false), 24);
 }
 
 /* Activations are rows of f32 quantized by the formulas of weights. */
@@ -189,6 +199,10 @@ static const char *const all_schemes[] = {
     "fp8dq-tensor",
     "mxfp8",
     "mxfp8-floor",
+    "mxfp4",
+    "mxfp4-floor",
+    "nvfp4",
+    "nvfp4-block",
 };
 
 static void fill(float *x, int64_t count, uint32_t seed)
@@ -199,7 +213,8 @@ static void fill(float *x, int64_t count, uint32_t seed)
     }
 }
 
-/* Odd n, odd k, short last groups: every piece alone gives the same codes; dequantized values are
+/* Odd n, odd k, short last groups: every piece alone gives the same codes (unless the tensor has a
+ * scale, too); dequantized values are
  * within half a step (one and a half where the range is clipped) and the error sums are theirs. */
 static void test_any_shape(void **state)
 {
@@ -226,7 +241,7 @@ static void test_any_shape(void **state)
             assert_true(fabs(error - whole.error) <= 1e-9 * signal);
             assert_true(k < 8 || nib__sqnr_db(signal, error) > 15);
             const int64_t group = whole.q.scheme.group, last = k - k % nib__max(group, 1);
-            if (group <= 0 || last == k || last == 0)
+            if (group <= 0 || last == k || last == 0 || whole.q.tensor_scale != 0)
                 continue;
             for (int64_t i = 0; i < n; i++) { /* the short group is a group of its own */
                 assert_int_equal(quantize(&piece, all_schemes[c], NIB_TYPE_F32, x + i * k + last, 1,
@@ -249,6 +264,8 @@ static void test_zero_and_constant(void **state)
             static const nib_type sources[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
             if (source == 2 && strncmp(all_schemes[c], "mx", 2) == 0)
                 continue;
+            /* int4 clips 7.5 to 7; e2m1 has nothing between 4 and 6 */
+            const float part = strstr(all_schemes[c], "fp4") != NULL ? 0.201f : 0.071f;
             for (int v = 0; v < 3; v++) {
                 const float value = v == 0 ? 0 : v == 1 ? 1.5f : -0.625f;
                 for (int j = 0; j < 2 * 33; j++)
@@ -259,8 +276,7 @@ static void test_zero_and_constant(void **state)
                 for (int64_t i = 0; i < 2; i++) {
                     nib__weight_row(&r.w, i, row);
                     for (int j = 0; j < 33; j++)
-                        if (!(fabsf(row[j] - value) <=
-                              fabsf(value) * 0.071f + 1e-7f)) /* int4 clips 7.5 to 7 */
+                        if (!(fabsf(row[j] - value) <= fabsf(value) * part + 1e-7f))
                             fail_msg("%s: %g became %g", all_schemes[c], (double)value,
                                      (double)row[j]);
                 }
@@ -302,6 +318,28 @@ static void test_mx_scales(void **state)
     }
 }
 
+/* Weights of zeros, or so small that torchao's scale is 0 or has no reciprocal: codes 0. Blocks of
+ * zeros beside others have the smallest scale. */
+static void test_nv_zeros(void **state)
+{
+    (void)state;
+    static result r;
+    nib_err err = {0};
+    float x[32] = {0, -0.0f, 1e-37f, -1e-37f, 1e-44f};
+    assert_int_equal(quantize(&r, "nvfp4", NIB_TYPE_F32, x, 1, 32, 1, &err), NIB_OK);
+    assert_true(r.q.tensor_scale == 1 && r.w.tensor_scale == 1);
+    for (int j = 0; j < 32; j++)
+        assert_int_equal(r.codes[j] & 7, 0);
+    assert_int_equal(r.codes[1], 8); /* the sign stays */
+    assert_true(nib__weight_group_scale(&r.w, 0, 0) == 0x1p-6f);
+    x[20] = -2688;
+    assert_int_equal(quantize(&r, "nvfp4", NIB_TYPE_F32, x, 1, 32, 1, &err), NIB_OK);
+    assert_true(r.q.tensor_scale == 1 && nib__weight_group_scale(&r.w, 0, 1) == 448);
+    assert_int_equal(r.codes[20], 15);
+    assert_int_equal(quantize(&r, "nvfp4-block", NIB_TYPE_F32, x, 1, 32, 1, &err), NIB_OK);
+    assert_true(r.q.tensor_scale == 0 && nib__weight_scale(&r.w, 0, 1) == 448);
+}
+
 static void test_hostile_values(void **state)
 {
     (void)state;
@@ -338,11 +376,11 @@ static void test_refusals(void **state)
     (void)state;
     nib_quantizer q;
     nib_err err = {0};
-    const nib_scheme floats = {.code = NIB_CODE_BF16}, nv4 = {.code = NIB_CODE_NV4, .group = 16};
+    const nib_scheme floats = {.code = NIB_CODE_BF16}, e5m2 = {.code = NIB_CODE_E5M2};
     const nib_scheme int8 = parsed("int8wo");
     assert_int_equal(nib__quantizer_init(&q, &floats, NIB_TYPE_F32, 8, &err), NIB_UNSUPPORTED);
     assert_string_equal(err.text, "there is no quantizer for bf16");
-    assert_int_equal(nib__quantizer_init(&q, &nv4, NIB_TYPE_F32, 8, &err), NIB_UNSUPPORTED);
+    assert_int_equal(nib__quantizer_init(&q, &e5m2, NIB_TYPE_F32, 8, &err), NIB_UNSUPPORTED);
     assert_int_equal(nib__quantizer_init(&q, &int8, NIB_TYPE_I8, 8, &err), NIB_UNSUPPORTED);
     assert_non_null(strstr(err.text, "type i8"));
     assert_true(isinf(nib__sqnr_db(1, 0)) && nib__sqnr_db(100, 1) == 20);
@@ -351,10 +389,16 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_to_torchao), cmocka_unit_test(test_activation_formulas),
-        cmocka_unit_test(test_any_shape),        cmocka_unit_test(test_zero_and_constant),
-        cmocka_unit_test(test_fp8_zero_row),     cmocka_unit_test(test_mx_scales),
-        cmocka_unit_test(test_hostile_values),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_equal_to_torchao),
+        cmocka_unit_test(test_fp4_equal_to_torchao),
+        cmocka_unit_test(test_activation_formulas),
+        cmocka_unit_test(test_any_shape),
+        cmocka_unit_test(test_zero_and_constant),
+        cmocka_unit_test(test_fp8_zero_row),
+        cmocka_unit_test(test_mx_scales),
+        cmocka_unit_test(test_nv_zeros),
+        cmocka_unit_test(test_hostile_values),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -243,8 +243,8 @@ static void test_rules_refused(void **state)
 {
     (void)state;
     refuse("{\"rules\":[{\"match\":\"*\",\"scheme\":\"int9\"}]}", NIB_BAD_INPUT, "recipe: line 1");
-    refuse("{\"rules\":[{\"match\":\"*\",\"scheme\":\"mxfp4\"}]}", NIB_UNSUPPORTED,
-           "not quantized to mxfp4 yet");
+    refuse("{\"rules\":[{\"match\":\"*\",\"scheme\":\"mxfp4-g32\"}]}", NIB_BAD_INPUT,
+           "-g32 does not apply to mxfp4");
     refuse("{\"rules\":[{\"match\":\"*\"}]}", NIB_BAD_INPUT, "rules[0] lacks \"scheme\"");
     refuse("{\"rules\":[{\"scheme\":\"keep\"}]}", NIB_BAD_INPUT, "rules[0] lacks \"match\"");
     refuse("{\"rules\":[{\"mach\":\"*\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT,

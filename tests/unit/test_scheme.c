@@ -132,7 +132,7 @@ static void test_refusals(void **state)
         {"int4wo-g99999999999999999999999999", NIB_USAGE, "from 1 to 1073741824"},
         {"int4wo-g3x", NIB_USAGE, "from 1 to 1073741824"},
         {"int4wo-g3\x1b[2J", NIB_USAGE, "the group in -g3\\x1b[2J is not"},
-        {"mxfp4-\x1b[2J", NIB_UNSUPPORTED, "scheme \"mxfp4-\\x1b[2J\": weights"},
+        {"mxfp4-\x1b[2J", NIB_USAGE, "scheme \"mxfp4-\\x1b[2J\": -\\x1b[2J does not apply"},
         {"int4wo-sym-asym", NIB_USAGE, "-asym repeats or contradicts"},
         {"int4wo-g32-row", NIB_USAGE, "-row repeats or contradicts"},
         {"int4wo-g32-g32", NIB_USAGE, "-g32 repeats or contradicts"},
@@ -140,8 +140,8 @@ static void test_refusals(void **state)
         {"int4wo-sym-tinygemm", NIB_USAGE, "leave out -sym"},
         {"int4wo-ao017", NIB_USAGE, "or add -sym"},
         {"int8wo-ao017", NIB_USAGE, "or give a group"},
-        {"mxfp4", NIB_UNSUPPORTED, "not quantized to mxfp4 yet"},
-        {"nvfp4-g16", NIB_UNSUPPORTED, "not quantized to nvfp4 yet"},
+        {"mxfp4-block", NIB_USAGE, "-block does not apply to mxfp4, which takes -rceil and -floor"},
+        {"nvfp4-g16", NIB_USAGE, "-g16 does not apply to nvfp4, which takes -block"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_scheme s = {.group = 77};
@@ -174,7 +174,7 @@ static void test_other_names(void **state)
                             .formula = NIB_FORMULA_AO017};
     assert_string_equal(nib__scheme_name(name, &odd), "i8+e4m3t-g1073741824-asym-floatzero-ao017");
     const nib_scheme mx4 = {.code = NIB_CODE_MX4, .group = 32, .act = NIB_ACT_MX8};
-    assert_string_equal(nib__scheme_name(name, &mx4), "mxfp4");
+    assert_string_equal(nib__scheme_name(name, &mx4), "mx4+mx8");
 }
 
 static void test_bases(void **state)
@@ -184,7 +184,7 @@ static void test_bases(void **state)
     size_t count = 0;
     for (; nib__scheme_base(count) != NULL; count++)
         (void)parsed(nib__scheme_base(count));
-    assert_int_equal(count, 11);
+    assert_int_equal(count, 13);
     assert_string_equal(nib__scheme_takes(takes, "fp8wo"), "-row and -tensor");
     assert_string_equal(nib__scheme_takes(takes, "int8dq"),
                         "-gN, -row, -tensor, -sym, -actsym, -actasym, -static and -ao017");

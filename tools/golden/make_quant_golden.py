@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Codes and scales of torchao 0.18 for small weights, as tests/golden/quant_torchao.txt; with
---activations those of f32 activations, as tests/golden/quant_activations.txt.
+--activations those of f32 activations, as tests/golden/quant_activations.txt, with --fp4 those of the
+4-bit floats, as tests/golden/quant_fp4.txt.
 
 Usage: python3 tools/golden/make_quant_golden.py > tests/golden/quant_torchao.txt
        python3 tools/golden/make_quant_golden.py --activations > tests/golden/quant_activations.txt
+       python3 tools/golden/make_quant_golden.py --fp4 > tests/golden/quant_fp4.txt
 Needs: torch, torchao==0.18.0. Runs on the CPU.
 
 Lines:  input NAME TYPE N K HEX             values, little endian
         case SCHEME INPUT CODES SCALES ZEROS   hex; codes one byte each, scales and zeros in their own
-                                             type, [n][groups]; "-" for no zeros
+                                             type, [n][groups]; "-" for no zeros; of nvfp4 the
+                                             tensor's scale, f32
 What torchao does not run on a CPU is computed here by its formula: int4wo (MSLK's int4_row_quantize_zp, which
 Int4Tensor calls). -ao017 is 0.18 called with the eps that 0.17 took by default; compared with 0.17.0
 itself on 2026-11-20 (22 cases, all equal). 4-bit activations are Nibble's: torchao's formula at 4 bits. Where torchao's fp8 scale is 0
@@ -19,7 +22,11 @@ import sys
 
 import torch
 import torchao
+from torchao.prototype.mx_formats.inference_workflow import NVFP4WeightOnlyConfig
+from torchao.prototype.mx_formats.kernels import unpack_uint4
 from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
+from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_amax_to_scale
+from torchao.prototype.mx_formats.utils import from_blocked
 from torchao.quantization import (
     Int8DynamicActivationInt8WeightConfig,
     Int8DynamicActivationIntxWeightConfig,
@@ -157,6 +164,32 @@ def mx(mode):
     return run
 
 
+def mx4(mode):
+    def run(w):
+        scale, codes = to_mx(w, torch.float4_e2m1fn_x2, 32, mode)
+        return unpack_uint4(codes), scale.view(torch.uint8), None
+
+    return run
+
+
+def nv4(two_levels):
+    """NVFP4WeightOnlyConfig where it takes the shape (n a multiple of 16), else what it calls."""
+
+    def run(w):
+        n, k = w.shape
+        if n % 16 == 0:
+            layer = linear(w)
+            quantize_(layer, NVFP4WeightOnlyConfig(use_dynamic_per_tensor_scale=two_levels))
+            q = layer.weight.data
+        else:
+            whole = per_tensor_amax_to_scale(w.abs().max()) if two_levels else None
+            q = NVFP4Tensor.to_nvfp4(w, per_tensor_scale=whole, is_swizzled_scales=True)
+        scales = from_blocked(q.scale, n, k // 16)
+        return unpack_uint4(q.qdata), scales.view(torch.uint8), q.per_tensor_scale
+
+    return run
+
+
 # scheme, how, whether its zeros are written
 CASES = [
     ("int8wo", by_config(Int8WeightOnlyConfig(granularity=PerRow())), False),
@@ -234,6 +267,34 @@ def activations():
                   "-" if zeros is None else hexed(zeros))
 
 
+FP4 = [
+    ("mxfp4", mx4(ScaleCalculationMode.RCEIL)),
+    ("mxfp4-floor", mx4(ScaleCalculationMode.FLOOR)),
+    ("nvfp4", nv4(True)),
+    ("nvfp4-block", nv4(False)),
+]
+
+
+def fp4():
+    g = torch.Generator().manual_seed(SEED + 3)
+    small, tall = torch.randn(3, 64, generator=g), torch.randn(16, 64, generator=g) * 0.05
+    print(f"# torchao {torchao.__version__}, torch {torch.__version__.split('+')[0]}, seed {SEED},"
+          " python3 tools/golden/make_quant_golden.py --fp4")
+    for name, make in (
+        ("small", lambda d: small.to(d)),
+        ("tall", lambda d: tall.to(d)),  # a shape that NVFP4WeightOnlyConfig takes
+        ("special", special),
+    ):
+        for dtype in (torch.float32, torch.bfloat16):
+            w = make(dtype)
+            title = f"{name}_{NAMES[dtype]}"
+            print("input", title, NAMES[dtype], *w.shape, hexed(w))
+            for scheme, run in FP4:
+                codes, scales, whole = run(w)
+                print("case", scheme, title, hexed(codes), hexed(scales),
+                      "-" if whole is None else hexed(whole.reshape(1)))
+
+
 def wanted(scheme, name, dtype):
     """The whole table on small f32 and bf16 inputs; elsewhere what can differ there."""
     if dtype == torch.float16:  # torchao has no mx of f16
@@ -250,6 +311,8 @@ def main():
         sys.exit(f"torchao is {torchao.__version__}, not 0.18.0")
     if sys.argv[1:] == ["--activations"]:
         return activations()
+    if sys.argv[1:] == ["--fp4"]:
+        return fp4()
     g = torch.Generator().manual_seed(SEED)
     small, wide = torch.randn(3, 64, generator=g), torch.randn(5, 96, generator=g) * 0.05
     print(f"# torchao {torchao.__version__}, torch {torch.__version__.split('+')[0]}, seed {SEED},"

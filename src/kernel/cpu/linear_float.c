@@ -85,8 +85,8 @@ static const nib_kernel rows[] = {
     ROWS("f32", F32, "e4m3c", E4M3, F32, f32, e4m3),
     ROWS("f32", F32, "e5m2c", E5M2, F32, f32, e5m2),
     ROWS("f32", F32, "mx8", MX8, F32, f32, e4m3),
-    ROWS("f32", F32, "mx4", MX4, F32, f32, e4m3),
-    REF("f32", F32, "nv4", NV4, F32, f32),
+    ROWS("f32", F32, "mx4", MX4, F32, f32, e2m1),
+    ROWS("f32", F32, "nv4", NV4, F32, f32, e2m1),
 
     ROWS("f16", F16, "f32", F32, F32, f32, f32),
     ROWS("f16", F16, "f16", F16, F32, f32, f16),
@@ -96,8 +96,8 @@ static const nib_kernel rows[] = {
     ROWS("f16", F16, "e4m3c", E4M3, F32, f32, e4m3),
     ROWS("f16", F16, "e5m2c", E5M2, F32, f32, e5m2),
     ROWS("f16", F16, "mx8", MX8, F32, f32, e4m3),
-    ROWS("f16", F16, "mx4", MX4, F32, f32, e4m3),
-    REF("f16", F16, "nv4", NV4, F32, f32),
+    ROWS("f16", F16, "mx4", MX4, F32, f32, e2m1),
+    ROWS("f16", F16, "nv4", NV4, F32, f32, e2m1),
 
     ROWS("bf16", BF16, "f32", F32, F32, f32, f32),
     ROWS("bf16", BF16, "f16", F16, F32, f32, f16),
@@ -113,9 +113,10 @@ static const nib_kernel rows[] = {
     ROWS("bf16", BF16, "e5m2c", E5M2, BF16, bf16, e5m2),
     BF16("mx8", MX8, bf16_e4m3),
     ROWS("bf16", BF16, "mx8", MX8, BF16, bf16, e4m3),
-    BF16("mx4", MX4, bf16_e4m3),
-    ROWS("bf16", BF16, "mx4", MX4, BF16, bf16, e4m3),
-    REF("bf16", BF16, "nv4", NV4, BF16, bf16),
+    BF16("mx4", MX4, bf16_e2m1),
+    ROWS("bf16", BF16, "mx4", MX4, BF16, bf16, e2m1),
+    BF16("nv4", NV4, bf16_e2m1),
+    ROWS("bf16", BF16, "nv4", NV4, BF16, bf16, e2m1),
 };
 
 const nib_family nib__family_linear_float = {rows, COUNT(rows)};

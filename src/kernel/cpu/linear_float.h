@@ -7,14 +7,14 @@
  * The layout. Outputs are cut into panels of 16, the last one padded with zeros; k is padded with
  * zero codes to a multiple of 8. All panels have the same size and begin at a multiple of 64 bytes:
  *
- *   scales [groups][16]   f32, or bf16 / f16 / e8m0 as stored (f64 becomes f32)
+ *   scales [groups][16]   f32, or bf16 / f16 / e8m0 as stored (f64 becomes f32, e4m3 bf16)
  *   zeros  [groups][16]   as the scales for float zeros, int8 for integer zeros
  *   codes, in steps of 8 k:
  *     f32, f16   [8][16]
  *     bf16       [4][16][2]           a pair of k in one 32-bit lane, as vdpbf16ps takes it
  *     int8       [8][16]
- *     f8         [4][16][2]           bytes recoded, see nib__e4m3_small; e2m1 as e4m3
- *     int4       [16] 32-bit words    k = 2i in bits 4i.., k = 2i + 1 in bits 16 + 4i..
+ *     f8         [4][16][2]           bytes recoded, see nib__e4m3_small
+ *     int4, fp4  [16] 32-bit words    k = 2i in bits 4i.., k = 2i + 1 in bits 16 + 4i..
  *
  * A row or tensor scale is one group. So a panel is one ascending stream, and the same packed bytes
  * serve every instruction set.
@@ -82,11 +82,13 @@ NIB_LINEAR_RUN(nib__linear_f32_i8_avx2);
 NIB_LINEAR_RUN(nib__linear_f32_i4_avx2);
 NIB_LINEAR_RUN(nib__linear_f32_e4m3_avx2);
 NIB_LINEAR_RUN(nib__linear_f32_e5m2_avx2);
+NIB_LINEAR_RUN(nib__linear_f32_e2m1_avx2);
 NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx2);
 NIB_LINEAR_RUN(nib__linear_bf16_i8_avx2);
 NIB_LINEAR_RUN(nib__linear_bf16_i4_avx2);
 NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx2);
 NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx2);
+NIB_LINEAR_RUN(nib__linear_bf16_e2m1_avx2);
 NIB_LINEAR_RUN(nib__linear_f32_f32_avx512);
 NIB_LINEAR_RUN(nib__linear_f32_f16_avx512);
 NIB_LINEAR_RUN(nib__linear_f32_bf16_avx512);
@@ -94,21 +96,35 @@ NIB_LINEAR_RUN(nib__linear_f32_i8_avx512);
 NIB_LINEAR_RUN(nib__linear_f32_i4_avx512);
 NIB_LINEAR_RUN(nib__linear_f32_e4m3_avx512);
 NIB_LINEAR_RUN(nib__linear_f32_e5m2_avx512);
+NIB_LINEAR_RUN(nib__linear_f32_e2m1_avx512);
 NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx512);
 NIB_LINEAR_RUN(nib__linear_bf16_i8_avx512);
 NIB_LINEAR_RUN(nib__linear_bf16_i4_avx512);
 NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx512);
 NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx512);
+NIB_LINEAR_RUN(nib__linear_bf16_e2m1_avx512);
 NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx512bf16);
 NIB_LINEAR_RUN(nib__linear_bf16_i8_avx512bf16);
 NIB_LINEAR_RUN(nib__linear_bf16_i4_avx512bf16);
 NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx512bf16);
 NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx512bf16);
+NIB_LINEAR_RUN(nib__linear_bf16_e2m1_avx512bf16);
 
 /* ---- for linear_float_body.h and the files that include it ---- */
 
 /* How codes lie in a panel. */
-typedef enum form { FORM_F32, FORM_F16, FORM_BF16, FORM_I8, FORM_I4, FORM_E4M3, FORM_E5M2 } form;
+typedef enum form {
+    FORM_F32,
+    FORM_F16,
+    FORM_BF16,
+    FORM_I8,
+    FORM_I4,
+    FORM_E2M1,
+    FORM_E4M3,
+    FORM_E5M2
+} form;
+
+NIB_INLINE bool is_nibble(form f) { return f == FORM_I4 || f == FORM_E2M1; }
 
 NIB_INLINE size_t form_step(form f)
 {
@@ -116,7 +132,8 @@ NIB_INLINE size_t form_step(form f)
     case FORM_F32: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 4;
     case FORM_F16:
     case FORM_BF16: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 2;
-    case FORM_I4: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP / 2;
+    case FORM_I4:
+    case FORM_E2M1: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP / 2;
     default: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP;
     }
 }
@@ -124,7 +141,7 @@ NIB_INLINE size_t form_step(form f)
 /* Worth code of their own for one token; the others are brought into native form first. */
 NIB_INLINE bool is_direct(form f)
 {
-    return f == FORM_BF16 || f == FORM_I8 || f == FORM_I4 || f == FORM_E4M3;
+    return f == FORM_BF16 || f == FORM_I8 || is_nibble(f) || f == FORM_E4M3;
 }
 
 enum {

@@ -126,7 +126,7 @@ NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
 
 NIB_INLINE raw raw_load(const form f, const uint8_t *p)
 {
-    if (f != FORM_I4)
+    if (!is_nibble(f))
         return (raw){_mm256_setzero_si256(), _mm256_setzero_si256()};
     return (raw){_mm256_loadu_si256((const void *)p), _mm256_loadu_si256((const void *)(p + 32))};
 }
@@ -194,6 +194,22 @@ NIB_INLINE vec i4_values(raw held, const int i, const int odd, ivec zero)
     return (vec){i4_half(held.low, left, zero.low), i4_half(held.high, left, zero.high)};
 }
 
+/* The magnitude from a table by the code's low three bits, the sign from the fourth. */
+NIB_INLINE __m256 e2m1_half(__m256i held, const int at)
+{
+    const __m256 table = _mm256_setr_ps(0, 0.5F, 1, 1.5F, 2, 3, 4, 6);
+    const __m256 size = _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(held, at));
+    const __m256i sign =
+        _mm256_and_si256(_mm256_slli_epi32(held, 28 - at), _mm256_set1_epi32((int)0x80000000));
+    return _mm256_or_ps(size, _mm256_castsi256_ps(sign));
+}
+
+NIB_INLINE vec e2m1_values(raw held, const int i, const int odd)
+{
+    const int at = 16 * odd + 4 * i;
+    return (vec){e2m1_half(held.low, at), e2m1_half(held.high, at)};
+}
+
 NIB_INLINE vec f16_vec(const uint8_t *p) { return (vec){f16_values(p), f16_values(p + 16)}; }
 
 /* Even k, odd k. */
@@ -211,6 +227,7 @@ NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, 
         return (pair){i8_values(p + 32 * i, zero, shifted),
                       i8_values(p + 32 * i + 16, zero, shifted)};
     case FORM_I4: return (pair){i4_values(held, i, 0, zero), i4_values(held, i, 1, zero)};
+    case FORM_E2M1: return (pair){e2m1_values(held, i, 0), e2m1_values(held, i, 1)};
     default: return pair_of_bf16(f8_words(f, p + 32 * i), f8_words(f, p + 32 * i + 16));
     }
 }
@@ -260,10 +277,12 @@ NIB_LINEAR_RUN(nib__linear_f32_i8_avx2) { run(a, n0, n1, scratch, FORM_I8, false
 NIB_LINEAR_RUN(nib__linear_f32_i4_avx2) { run(a, n0, n1, scratch, FORM_I4, false); }
 NIB_LINEAR_RUN(nib__linear_f32_e4m3_avx2) { run(a, n0, n1, scratch, FORM_E4M3, false); }
 NIB_LINEAR_RUN(nib__linear_f32_e5m2_avx2) { run(a, n0, n1, scratch, FORM_E5M2, false); }
+NIB_LINEAR_RUN(nib__linear_f32_e2m1_avx2) { run(a, n0, n1, scratch, FORM_E2M1, false); }
 NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx2) { run(a, n0, n1, scratch, FORM_BF16, true); }
 NIB_LINEAR_RUN(nib__linear_bf16_i8_avx2) { run(a, n0, n1, scratch, FORM_I8, true); }
 NIB_LINEAR_RUN(nib__linear_bf16_i4_avx2) { run(a, n0, n1, scratch, FORM_I4, true); }
 NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx2) { run(a, n0, n1, scratch, FORM_E4M3, true); }
 NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx2) { run(a, n0, n1, scratch, FORM_E5M2, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_e2m1_avx2) { run(a, n0, n1, scratch, FORM_E2M1, true); }
 
 #endif

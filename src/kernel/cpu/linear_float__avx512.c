@@ -44,6 +44,14 @@ NIB_INLINE pair i4_pair(const bool shifted, raw held, const int i, ivec zero)
                   _mm512_permutexvar_ps(_mm512_srli_epi32(held, (unsigned)(4 * i + 16)), table)};
 }
 
+NIB_INLINE pair e2m1_pair(raw held, const int i)
+{
+    const __m512 table =
+        _mm512_setr_ps(0, 0.5F, 1, 1.5F, 2, 3, 4, 6, -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6);
+    return (pair){_mm512_permutexvar_ps(_mm512_srli_epi32(held, (unsigned)(4 * i)), table),
+                  _mm512_permutexvar_ps(_mm512_srli_epi32(held, (unsigned)(4 * i + 16)), table)};
+}
+
 /* Even k, odd k. */
 NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, raw held,
                             const int i, ivec zero)
@@ -56,6 +64,7 @@ NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, 
         return (pair){i8_values(p + 32 * i, zero, shifted),
                       i8_values(p + 32 * i + 16, zero, shifted)};
     case FORM_I4: return i4_pair(shifted, held, i, zero);
+    case FORM_E2M1: return e2m1_pair(held, i);
     default: return pair_of_bf16(f8_words(f, p + 32 * i));
     }
 }
@@ -98,10 +107,12 @@ NIB_LINEAR_RUN(nib__linear_f32_i8_avx512) { run(a, n0, n1, scratch, FORM_I8, fal
 NIB_LINEAR_RUN(nib__linear_f32_i4_avx512) { run(a, n0, n1, scratch, FORM_I4, false); }
 NIB_LINEAR_RUN(nib__linear_f32_e4m3_avx512) { run(a, n0, n1, scratch, FORM_E4M3, false); }
 NIB_LINEAR_RUN(nib__linear_f32_e5m2_avx512) { run(a, n0, n1, scratch, FORM_E5M2, false); }
+NIB_LINEAR_RUN(nib__linear_f32_e2m1_avx512) { run(a, n0, n1, scratch, FORM_E2M1, false); }
 NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx512) { run(a, n0, n1, scratch, FORM_BF16, true); }
 NIB_LINEAR_RUN(nib__linear_bf16_i8_avx512) { run(a, n0, n1, scratch, FORM_I8, true); }
 NIB_LINEAR_RUN(nib__linear_bf16_i4_avx512) { run(a, n0, n1, scratch, FORM_I4, true); }
 NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx512) { run(a, n0, n1, scratch, FORM_E4M3, true); }
 NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx512) { run(a, n0, n1, scratch, FORM_E5M2, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_e2m1_avx512) { run(a, n0, n1, scratch, FORM_E2M1, true); }
 
 #endif

@@ -39,6 +39,16 @@ NIB_INLINE pair i4_pair(const bool shifted, raw held, const int i, ivec zero)
     return _mm512_permutexvar_epi16(_mm512_srli_epi16(held, (unsigned)(4 * i)), table);
 }
 
+/* bf16 of the values of e2m1, as the table of int4. */
+NIB_INLINE pair e2m1_pair(raw held, const int i)
+{
+    const __m512i table = _mm512_set_epi32(
+        (int)0xc0c0c080, (int)0xc040c000, (int)0xbfc0bf80, (int)0xbf008000, 0x40c04080, 0x40404000,
+        0x3fc03f80, 0x3f000000, (int)0xc0c0c080, (int)0xc040c000, (int)0xbfc0bf80, (int)0xbf008000,
+        0x40c04080, 0x40404000, 0x3fc03f80, 0x3f000000);
+    return _mm512_permutexvar_epi16(_mm512_srli_epi16(held, (unsigned)(4 * i)), table);
+}
+
 NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p,
                          raw held, const int i, ivec zero)
 {
@@ -49,6 +59,7 @@ NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, cons
         return pair_of_values(i8_values(p + 32 * i, zero, shifted),
                               i8_values(p + 32 * i + 16, zero, shifted));
     case FORM_I4: return i4_pair(shifted, held, i, zero);
+    case FORM_E2M1: return e2m1_pair(held, i);
     default: return f8_words(f, p + 32 * i);
     }
 }
@@ -102,5 +113,6 @@ NIB_LINEAR_RUN(nib__linear_bf16_i8_avx512bf16) { run(a, n0, n1, scratch, FORM_I8
 NIB_LINEAR_RUN(nib__linear_bf16_i4_avx512bf16) { run(a, n0, n1, scratch, FORM_I4, true); }
 NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx512bf16) { run(a, n0, n1, scratch, FORM_E4M3, true); }
 NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx512bf16) { run(a, n0, n1, scratch, FORM_E5M2, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_e2m1_avx512bf16) { run(a, n0, n1, scratch, FORM_E2M1, true); }
 
 #endif

@@ -15,7 +15,7 @@
  * BF16 sums without vdpbf16ps are F32 sums over pairs staged and unpacked odd k first.
  *
  * What the including file defines (vec: 16 f32 lanes, ivec: 16 i32, pair: the weights of two k in
- * 16 lanes, raw: 8 k of int4, x_pair: two staged activations, x_value: an x_pair in all lanes):
+ * 16 lanes, raw: 8 k of 4 bits, x_pair: two staged activations, x_value: an x_pair in all lanes):
  *   NATIVE (the form that tiles take), SWAPS (pairs in memory are in the order of the sum),
  *   SPAN, TILE_M, TILE_P, WIDE_M, WIDE_P,
  *   vec_zero vec_set vec_load vec_store vec_load_part vec_store_part vec_add vec_mul vec_fma,
@@ -273,7 +273,7 @@ static void wide_tile(const job *j, int64_t rows)
 
 /* ---- what follows a tile's last piece ---- */
 
-/* After the last block: row scale, row zero, the token's scale, bias. */
+/* After the last block: scale of the row or the tensor, row zero, the token's scale, bias. */
 NIB_INLINE vec finish(const job *j, vec total, int64_t row, int p, int count)
 {
     const nib_linear *a = j->a;
@@ -282,6 +282,8 @@ NIB_INLINE vec finish(const job *j, vec total, int64_t row, int p, int count)
         if (a->w->scheme.zero == NIB_ZERO_FLOAT)
             total = vec_fma(group_zero(j, p, 0), vec_set(a->x.fsums[row * a->x.groups]), total);
     }
+    if (a->w->tensor_scale != 0)
+        total = vec_mul(total, vec_set(nib__weight_factor(a->w)));
     if (a->w->scheme.act == NIB_ACT_E4M3_TOKEN)
         total = vec_mul(total, vec_set(a->x.scale[row]));
     vec bias = vec_zero();
@@ -352,6 +354,7 @@ NIB_INLINE void unpack_any(const job *j, const uint8_t *panel, const uint8_t *co
     case FORM_BF16: unpack_form(j, panel, codes, out, FORM_BF16, swap); break;
     case FORM_I8: unpack_form(j, panel, codes, out, FORM_I8, swap); break;
     case FORM_I4: unpack_form(j, panel, codes, out, FORM_I4, swap); break;
+    case FORM_E2M1: unpack_form(j, panel, codes, out, FORM_E2M1, swap); break;
     case FORM_E4M3: unpack_form(j, panel, codes, out, FORM_E4M3, swap); break;
     case FORM_E5M2: unpack_form(j, panel, codes, out, FORM_E5M2, swap); break;
     }
@@ -376,6 +379,7 @@ NIB_INLINE void direct_any(const job *j, const bool swap)
     case FORM_BF16: direct_of(j, FORM_BF16, swap); break;
     case FORM_I8: direct_of(j, FORM_I8, swap); break;
     case FORM_I4: direct_of(j, FORM_I4, swap); break;
+    case FORM_E2M1: direct_of(j, FORM_E2M1, swap); break;
     case FORM_E4M3: direct_of(j, FORM_E4M3, swap); break;
     default: break;
     }

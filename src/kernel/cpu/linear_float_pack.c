@@ -13,14 +13,16 @@ static size_t step_bytes(nib_code code)
     case NIB_CODE_F32: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 4;
     case NIB_CODE_F16:
     case NIB_CODE_BF16: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 2;
-    case NIB_CODE_I4: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP / 2;
+    case NIB_CODE_I4:
+    case NIB_CODE_MX4:
+    case NIB_CODE_NV4: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP / 2;
     default: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP;
     }
 }
 
 static nib_type packed_type(nib_type stored)
 {
-    return stored == NIB_TYPE_F64 ? NIB_TYPE_F32 : stored;
+    return stored == NIB_TYPE_F64 ? NIB_TYPE_F32 : stored == NIB_TYPE_E4M3 ? NIB_TYPE_BF16 : stored;
 }
 
 nib_float_layout nib__float_layout(const nib_weight *w)
@@ -54,8 +56,6 @@ static uint64_t packed_bytes(const nib_weight *w)
 
 static uint8_t recode_f8(nib_code code, uint8_t byte)
 {
-    if (code == NIB_CODE_MX4) /* every e2m1 is an e4m3 */
-        byte = nib__f32_to_e4m3(nib__e2m1_to_f32(byte & 15));
     const unsigned magnitude = byte & 0x7fU, sign = byte >> 7;
     if (code == NIB_CODE_E5M2) {
         const unsigned exponent = ((magnitude >> 2) + 1) & 31U;
@@ -100,8 +100,8 @@ static void fetch(const nib_weight *w, int64_t i, int64_t k0, int64_t count, con
             out->bytes[j] = recode[out->bytes[j]];
 }
 
-/* Eight int4 codes, one per byte, as a word: even k in the low half. */
-static uint32_t int4_word(const uint8_t *codes)
+/* Eight 4-bit codes, one per byte, as a word: even k in the low half. */
+static uint32_t nibble_word(const uint8_t *codes)
 {
     uint64_t all = 0;
     for (int j = 0; j < 8; j++)
@@ -134,8 +134,10 @@ static void put(nib_code code, const span *from, int64_t padded, int64_t column,
             memcpy(&words[j * NIB_FLOAT_PANEL + column], &from->halves[2 * j], 4);
         break;
     case NIB_CODE_I4:
+    case NIB_CODE_MX4:
+    case NIB_CODE_NV4:
         for (int64_t j = 0; j < padded / NIB_FLOAT_STEP; j++)
-            words[j * NIB_FLOAT_PANEL + column] = int4_word(from->bytes + j * NIB_FLOAT_STEP);
+            words[j * NIB_FLOAT_PANEL + column] = nibble_word(from->bytes + j * NIB_FLOAT_STEP);
         break;
     case NIB_CODE_I8:
         for (int64_t j = 0; j < padded; j++)
@@ -150,6 +152,17 @@ static void put(nib_code code, const span *from, int64_t padded, int64_t column,
 
 /* ---- scales and zeros ---- */
 
+/* The scale of output i in group g, of packed_type. */
+static void put_scale(const nib_weight *w, int64_t i, int64_t g, uint8_t *to)
+{
+    if (w->scale_type != NIB_TYPE_E4M3) {
+        nib__weight_put_scale(w, i, g, to);
+        return;
+    }
+    const uint16_t scale = nib__f32_to_bf16(nib__weight_group_scale(w, i, g)); /* exact */
+    memcpy(to, &scale, sizeof scale);
+}
+
 static void put_header(const nib_weight *w, const nib_float_layout *l, int64_t i, int64_t column,
                        uint8_t *panel)
 {
@@ -157,7 +170,7 @@ static void put_header(const nib_weight *w, const nib_float_layout *l, int64_t i
                  zero_bytes = (size_t)nib__type_bits(l->zero_type) / 8;
     for (int64_t g = 0; g < l->groups; g++) {
         const size_t place = (size_t)(g * NIB_FLOAT_PANEL + column);
-        nib__weight_put_scale(w, i, g, panel + place * scale_bytes);
+        put_scale(w, i, g, panel + place * scale_bytes);
         if (l->zero_type != NIB_TYPE_NONE)
             nib__weight_put_zero(w, i, g, panel + l->zero_at + place * zero_bytes);
     }
@@ -167,8 +180,7 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 {
     const nib_float_layout l = nib__float_layout(w);
     const nib_code code = w->scheme.code;
-    const bool is_f8 = code == NIB_CODE_E4M3 || code == NIB_CODE_E5M2 || code == NIB_CODE_MX8 ||
-                       code == NIB_CODE_MX4;
+    const bool is_f8 = code == NIB_CODE_E4M3 || code == NIB_CODE_E5M2 || code == NIB_CODE_MX8;
     uint8_t recode[256];
     for (int b = 0; b < 256; b++)
         recode[b] = recode_f8(code, (uint8_t)b);

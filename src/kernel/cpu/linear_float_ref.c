@@ -15,7 +15,7 @@
  *   without      acc = g
  *   total        = acc of the first block + acc of the second + ...
  *   y            = (total * s_row [fma(zero_row, xsum, .)] * s_x) + bias, each factor only where it
- *                exists
+ *                exists; s_row is also the scale of a whole tensor over those of its groups
  *
  * w[j] is the code as f32, less its integer zero point. The rows run with denormals flushed, so a
  * sum can become minus zero; y never is: 0 is added to the bias, and a missing bias is 0. That is
@@ -105,7 +105,7 @@ static float block_sum(const nib_linear *a, int64_t r, int64_t i, int64_t k0, in
         const int64_t group_end = nib__min(a->w->k, (g + 1) * s->group);
         const int64_t end = nib__min(k1, group_end);
         const float sum = pairs ? sum_bf16(x + j, w + j, end - j) : sum_f32(x + j, w + j, end - j);
-        float scale = nib__weight_scale(a->w, i, g);
+        float scale = nib__weight_group_scale(a->w, i, g);
         if (s->act == NIB_ACT_MX8)
             scale = a->x.scale[r * a->x.groups + g] * scale;
         acc = fmaf(scale, sum, acc);
@@ -123,6 +123,8 @@ static void put_y(const nib_linear *a, int64_t r, int64_t i, float total)
     const bool row_scale = nib__scheme_is_quantized(s) && s->group <= 0;
     if (row_scale)
         total *= nib__weight_scale(a->w, i, 0);
+    else if (a->w->tensor_scale != 0)
+        total *= nib__weight_factor(a->w);
     if (row_scale && s->zero == NIB_ZERO_FLOAT)
         total = fmaf(nib__weight_zero(a->w, i, 0), a->x.fsums[r * a->x.groups], total);
     if (s->act == NIB_ACT_E4M3_TOKEN)

@@ -57,7 +57,7 @@ NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
 
 NIB_INLINE raw raw_load(const form f, const uint8_t *p)
 {
-    return f == FORM_I4 ? _mm512_loadu_si512(p) : _mm512_setzero_si512();
+    return is_nibble(f) ? _mm512_loadu_si512(p) : _mm512_setzero_si512();
 }
 
 /* 32 recoded f8 codes (see nib__e4m3_small) as bf16. */
