@@ -35,8 +35,8 @@ enum {
     M_DYNAMIC = M_ACTS | M_STATIC | M_AO017,
 };
 
-static const char *const modifiers[] = {"gN",     "row",    "tensor", "sym",   "asym",
-                                        "actsym", "actasym", "static", "rceil", "floor",
+static const char *const modifiers[] = {"gN",     "row",      "tensor", "sym",   "asym",
+                                        "actsym", "actasym",  "static", "rceil", "floor",
                                         "ao017",  "tinygemm", "block"};
 
 /* At most one of each of these. */
@@ -251,10 +251,7 @@ static const char *say_modifiers(char out[128], unsigned takes)
     return out;
 }
 
-const char *nib__scheme_base(size_t i)
-{
-    return i < COUNT(bases) ? bases[i].name : NULL;
-}
+const char *nib__scheme_base(size_t i) { return i < COUNT(bases) ? bases[i].name : NULL; }
 
 const char *nib__scheme_takes(char out[128], const char *base)
 {

@@ -155,22 +155,21 @@ NIB_INLINE int64_t nib__weight_place(const nib_weight *w, int64_t i)
     return w->rows != NULL ? w->rows[i] : i;
 }
 
-/* Row i of a FLOAT store, k values of the code's type. */
-const void *nib__weight_floats(const nib_weight *w, int64_t i);
-/* Stored columns k0..k0+count of row i as int8 (I8, I4) or raw bytes (E4M3, E5M2, MX8; MX4 and NV4
- * one per byte). */
-void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out);
-float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g);      /* times tensor_scale */
-float nib__weight_group_scale(const nib_weight *w, int64_t i, int64_t g); /* without it */
-
 /* What sums of products over a NV4 weight's groups are times, where it has a scale of its own. */
 NIB_INLINE float nib__weight_factor(const nib_weight *w)
 {
     return w->tensor_divides ? 1 / w->tensor_scale : w->tensor_scale;
 }
 
-float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g);       /* 0 for ZERO_NONE */
-int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g); /* 0 but for ZERO_INT */
+/* Row i of a FLOAT store, k values of the code's type. */
+const void *nib__weight_floats(const nib_weight *w, int64_t i);
+/* Stored columns k0..k0+count of row i as int8 (I8, I4) or raw bytes (E4M3, E5M2, MX8; MX4 and NV4
+ * one per byte). */
+void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out);
+float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g);       /* times tensor_scale */
+float nib__weight_group_scale(const nib_weight *w, int64_t i, int64_t g); /* without it */
+float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g);        /* 0 for ZERO_NONE */
+int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g);  /* 0 but for ZERO_INT */
 /* The same as values of scale_type and zero_type at `to`, F64 rounded to F32, without tensor_scale:
  * what packed layouts hold. */
 void nib__weight_put_scale(const nib_weight *w, int64_t i, int64_t g, void *to);

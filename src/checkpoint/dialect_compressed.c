@@ -290,25 +290,12 @@ static nib_status take_mx4(const nib_weight_query *q, const nib_coding *c)
 
 static nib_status take_nv4(const nib_weight_query *q, const nib_coding *c)
 {
-    static const char suffix[] = ".weight_global_scale";
-    nib_weight *w = q->out;
-    const nib_tensor *whole = nib__weight_part(q, suffix);
     if (!is(c->type, "float") || c->bits != 4 || c->group != 16 || !c->symmetric)
         return refuse_coding(q, c);
-    w->scheme = (nib_scheme){.code = NIB_CODE_NV4, .group = 16, .symmetric = true};
+    q->out->scheme = (nib_scheme){.code = NIB_CODE_NV4, .group = 16, .symmetric = true};
     NIB_TRY(take_pairs(q));
     NIB_TRY(nib__weight_take_grid(q, scale, NIB_TYPE_NONE));
-    if (whole == NULL)
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "the tensor is missing");
-    if (whole->type != NIB_TYPE_F32 || whole->bytes != sizeof w->tensor_scale)
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is no single F32 value");
-    memcpy(&w->tensor_scale, whole->data, sizeof w->tensor_scale);
-    if (!isfinite(w->tensor_scale) || w->tensor_scale <= 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                "is %g; scales are divided by it, so it is finite and positive",
-                                (double)w->tensor_scale);
-    w->tensor_divides = true;
-    return NIB_OK;
+    return nib__weight_take_tensor_scale(q, ".weight_global_scale", true);
 }
 
 /* ---- which format ---- */

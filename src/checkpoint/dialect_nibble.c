@@ -5,7 +5,10 @@
  * names or defaults can change what a file means. Tensors are named as torchao names them:
  *
  *   M._weight_qdata       I8, F8_E4M3 or F8_E5M2 [n][k]; U8 [n][ceil(k/2)] for 4 bits, low first
- *   M._weight_scale       float or F8_E8M0 [n][ceil(k/g)]; [1][1] for one scale per tensor
+ *   M._weight_scale       float, F8_E8M0 (mx8, mx4) or F8_E4M3 (nv4) [n][ceil(k/g)]; [1][1] for one
+ *                         scale per tensor
+ *   M._weight_per_tensor_scale   F32 [], of nv4 that has a scale over those of its blocks
+ *   M._weight_per_tensor_divisor F32 [], in its place where the scales are divided by it
  *   M._weight_zero_point  shaped as the scales: I8, or a float type where the zero is a float;
  *                         absent where there is none
  *   M.input_scale         F32 [1], static activations only
@@ -14,6 +17,7 @@
 #include "checkpoint_inside.h"
 #include "dialects.h"
 #include "fields.h"
+#include "parts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +30,8 @@ static const char *const zeros[] = {"none", "int", "float"};
 static const char *const formulas[] = {"torchao", "ao017", "tinygemm"};
 static const char *const roundings[] = {"rceil", "floor"};
 static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
-                  zero_point[] = "._weight_zero_point";
+                  zero_point[] = "._weight_zero_point", per_tensor[] = "._weight_per_tensor_scale",
+                  divisor[] = "._weight_per_tensor_divisor";
 static const char *const sizes[] = {"group", "row", "tensor"};
 
 typedef struct description {
@@ -56,8 +61,6 @@ static const nib_field fields[] = {
 static const char *refuses(char out[160], nib_stored *weight)
 {
     (void)out;
-    if (weight->scheme.code == NIB_CODE_NV4)
-        return "version 1 of the nibble dialect has no NVFP4";
     if (weight->scale_type == NIB_TYPE_F64)
         weight->scale_type = NIB_TYPE_F32;
     if (weight->zero_type == NIB_TYPE_F64)
@@ -79,6 +82,9 @@ static void storage_of(nib_storage *out, const nib_stored *w)
     out->zeros = out->scales;
     out->zeros.suffix = w->zero_type == NIB_TYPE_NONE ? NULL : zero_point;
     out->zeros.type = w->zero_type;
+    if (nib__scheme_has_tensor_scale(s))
+        out->tensor =
+            (nib_stored_part){w->tensor_divides ? divisor : per_tensor, NIB_TYPE_F32, 0, {0}};
 }
 
 static void describe(nib_text *out, const nib_stored *weight)
@@ -150,11 +156,11 @@ static nib_status take_scheme(const nib_weight_query *q, const description *d)
     s->group = size == 0 ? d->group : size == 1 ? NIB_GROUP_ROW : NIB_GROUP_TENSOR;
     const bool mx = s->code == NIB_CODE_MX8 || s->code == NIB_CODE_MX4;
     const bool is_int = s->code == NIB_CODE_I8 || s->code == NIB_CODE_I4;
-    if (!nib__scheme_is_quantized(s) || s->code == NIB_CODE_NV4)
+    if (!nib__scheme_is_quantized(s))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                                 "has code \"%s\", which is not read as codes", d->code);
     if ((size == 0 && d->group < 1) || (mx && s->group != 32) ||
-        (!is_int && s->zero != NIB_ZERO_NONE))
+        (s->code == NIB_CODE_NV4 && s->group != 16) || (!is_int && s->zero != NIB_ZERO_NONE))
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "has code \"%s\", zero \"%s\" and groups of %" PRId64
                                 ", which do not go together",
@@ -182,6 +188,23 @@ nib_type nib__code_type(nib_code code)
     }
 }
 
+/* The scale over those of the blocks, under the one or the other name. */
+static nib_status take_tensor(const nib_weight_query *q)
+{
+    const bool times = nib__weight_part(q, per_tensor) != NULL,
+               divides = nib__weight_part(q, divisor) != NULL;
+    nib_scheme *s = &q->out->scheme;
+    if (!times && !divides) {
+        s->block_only = s->code == NIB_CODE_NV4;
+        return NIB_OK;
+    }
+    if (s->code != NIB_CODE_NV4 || (times && divides))
+        return nib__weight_fail(q, NIB_BAD_INPUT, times ? per_tensor : divisor,
+                                times && divides ? "is stored beside a divisor"
+                                                 : "is stored for a weight that is not nv4");
+    return nib__weight_take_tensor_scale(q, times ? per_tensor : divisor, divides);
+}
+
 static nib_status take_parts(const nib_weight_query *q)
 {
     nib_weight *w = q->out;
@@ -201,6 +224,7 @@ static nib_status take_parts(const nib_weight_query *q)
     w->scale_stride_n = one ? 0 : groups;
     w->scale_stride_g = one ? 0 : 1;
     NIB_TRY(nib__weight_check_scales(q, scale));
+    NIB_TRY(take_tensor(q));
     if ((w->scheme.zero == NIB_ZERO_NONE) != (z == NULL))
         return nib__weight_fail(
             q, NIB_BAD_INPUT, zero_point, "%s",

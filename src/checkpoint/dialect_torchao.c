@@ -10,10 +10,16 @@
  *   Float8Tensor              F8 [n][k]                 float [n][k/g] or [1][1]  none
  *   MXTensor                  F8 [n][k], U8 [n][k/2]    E8M0 [n][k/32], or     none
  *                                                       in tiles of 128 x 4
+ *   NVFP4Tensor               U8 [n][k/2]               F8 [n][k/16], or       none
+ *                                                       in tiles of 128 x 4
+ *
+ * A Float8Tensor in blocks has a scale per 128 x 128, [n/128][k/128]; an NVFP4Tensor may have a
+ * scale of the tensor over those of its blocks, M._weight_per_tensor_scale, F32 [].
  */
 #include "checkpoint_inside.h"
 #include "dialects.h"
 #include "fields.h"
+#include "parts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -67,6 +73,7 @@ static const nib_field fields[] = {
     {"_data.mm_config._data.use_fast_accum", NIB_FIELD_ANY, 0},
     {"_data.mm_config._data.pad_inner_dim", NIB_FIELD_ANY, 0},
     {"_data.reduce_range", NIB_FIELD_ANY, 0}, /* the stored codes show it */
+    {"_data.use_triton_kernel", NIB_FIELD_ANY, 0},
     {"_data.is_swizzled_scales", NIB_FIELD_BOOL, AT(swizzled)},
     {"_data.activation_quantization", NIB_FIELD_STRING, AT(act_name)},
     {"_data.activation_dtype._type", NIB_FIELD_ANY, 0},
@@ -74,6 +81,8 @@ static const nib_field fields[] = {
     {ACT "_type", NIB_FIELD_STRING, AT(act)},
     {ACT "_data.granularity._type", NIB_FIELD_STRING, AT(act_size)},
     {ACT "_data.granularity._data.dim", NIB_FIELD_ANY, 0},
+    {ACT "_data.granularity._data.block_size[0]", NIB_FIELD_ANY, 0},
+    {ACT "_data.granularity._data.block_size[1]", NIB_FIELD_ANY, 0},
     {ACT "_data.mapping_type._type", NIB_FIELD_ANY, 0},
     {ACT "_data.mapping_type._data", NIB_FIELD_STRING, AT(act_mapping)},
     {ACT "_data.reduce_range", NIB_FIELD_BOOL, AT(act_reduced)},
@@ -93,10 +102,13 @@ static const nib_field fields[] = {
     {ACT "_data.scaling_mode._type", NIB_FIELD_ANY, 0},
     {ACT "_data.scaling_mode._data", NIB_FIELD_STRING, AT(act_rounding)},
     {ACT "_data.is_swizzled_scales", NIB_FIELD_ANY, 0},
+    {ACT "_data.use_triton_kernel", NIB_FIELD_ANY, 0},
+    {ACT "_data.use_dynamic_per_tensor_scale", NIB_FIELD_ANY, 0},
 };
 
 static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
-                  zero_point[] = "._weight_zero_point";
+                  zero_point[] = "._weight_zero_point", per_tensor[] = "._weight_per_tensor_scale",
+                  act_per_tensor[] = "._weight_act_per_tensor_scale";
 
 /* ---- sizes ---- */
 
@@ -118,18 +130,26 @@ static nib_status take_codes(const nib_weight_query *q, nib_type type)
     return NIB_OK;
 }
 
-/* The group from block_size: [n, k] one scale, [1, k] one per row, [1, g] groups. */
+/* The group from block_size: [n, k] one scale, [1, k] one per row, [1, g] groups; of float8 also
+ * [r, g] blocks. */
 static nib_status take_group(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
     const int64_t rows = d->block[0], g = d->block[1];
     if (rows == w->n && g == w->k && w->n > 1)
         w->scheme.group = NIB_GROUP_TENSOR;
-    else if (rows != 1 || g < 1 || g > w->k)
+    else if (rows < 1 || rows > w->n || (rows > 1 && w->scheme.code != NIB_CODE_E4M3) || g < 1 ||
+             g > w->k)
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "has blocks of %" PRId64 " x %" PRId64 " per scale; known "
-                                "are one row, a part of a row, and the whole tensor",
+                                "has blocks of %" PRId64 " x %" PRId64
+                                " per scale; known are one row, a part of a row, the whole tensor, "
+                                "and of e4m3 a part of the tensor",
                                 rows, g);
+    else if (w->n % rows != 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "blocks of %" PRId64 " rows do not divide n = %" PRId64
+                                ", which torchao never writes",
+                                rows, w->n);
     else if (w->k % g != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "groups of %" PRId64 " do not divide k = %" PRId64
@@ -140,15 +160,18 @@ static nib_status take_group(const nib_weight_query *q, const description *d)
          */
         w->scheme.group =
             g == w->k && (g > 256 || w->scheme.code != NIB_CODE_I4) ? NIB_GROUP_ROW : g;
+    w->scale_rows = rows > 1 && w->scheme.group != NIB_GROUP_TENSOR ? rows : 0;
     return NIB_OK;
 }
 
-/* Scales, and zeros if stored, both [n][groups], or of one element for a tensor. */
+/* Scales, and zeros if stored, both [n][groups], of blocks [n/rows][groups], or of one element for
+ * a tensor. */
 static nib_status take_scales(const nib_weight_query *q, bool zero_needed)
 {
     nib_weight *w = q->out;
     const bool one = w->scheme.group == NIB_GROUP_TENSOR;
-    const int64_t shape[2] = {one ? 1 : w->n, nib__scheme_groups(&w->scheme, w->k)};
+    const int64_t rows = w->scale_rows > 1 ? w->n / w->scale_rows : w->n;
+    const int64_t shape[2] = {one ? 1 : rows, nib__scheme_groups(&w->scheme, w->k)};
     const nib_tensor *scales = nib__weight_part(q, scale), *zeros = nib__weight_part(q, zero_point);
     const bool flat = scales != NULL && shape[1] == 1 && scales->rank == 1; /* [n] for [n][1] */
     NIB_TRY(nib__weight_expect(q, scale, scales, NIB_TYPE_NONE, flat ? 1 : 2, shape));
@@ -266,15 +289,19 @@ static nib_status take_intx(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
     const nib_tensor *zeros = nib__weight_part(q, zero_point);
-    if (!is(d->target, "int4") && !is(d->target, "int8"))
+    const char *width = strncmp(d->target, "int", 3) == 0 ? d->target + 3 : "";
+    if (width[0] < '1' || width[0] > '8' || width[1] != 0)
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "has %s codes; int4 and int8 are known", d->target);
+                                "has %s codes; int1 to int8 are known", d->target);
     if (zeros != NULL && nib__type_is_float(zeros->type))
         return nib__weight_fail(q, NIB_UNSUPPORTED, zero_point,
                                 "is %s in an IntxUnpackedToInt8Tensor; integer zero "
                                 "points are known",
                                 nib__type_stored_name(zeros->type));
-    w->scheme.code = is(d->target, "int4") ? NIB_CODE_I4 : NIB_CODE_I8;
+    w->scheme.code = width[0] <= '4' ? NIB_CODE_I4 : NIB_CODE_I8;
+    if (width[0] != '4' && width[0] != '8')
+        nib__weight_say(q, ".weight", d->target, width[0] < '4' ? "int4" : "int8", 0,
+                        "the same codes, of which the wider type holds more");
     NIB_TRY(take_codes(q, NIB_TYPE_I8));
     NIB_TRY(take_group(q, d));
     NIB_TRY(take_scales(q, true));
@@ -339,17 +366,18 @@ static nib_status take_float8(const nib_weight_query *q, const description *d)
     return take_fp8_act(q, d);
 }
 
-static nib_status take_mx_scales(const nib_weight_query *q, const description *d)
+/* One byte per scale, in rows or in tiles. */
+static nib_status take_byte_scales(const nib_weight_query *q, const description *d, nib_type type)
 {
     nib_weight *w = q->out;
     const nib_tensor *scales = nib__weight_part(q, scale);
-    const int64_t groups = w->k / 32;
+    const int64_t groups = w->k / w->scheme.group;
     const int64_t rows[2] = {w->n, groups},
                   tiles[2] = {nib__ceil_div(w->n, 128) * 32, nib__ceil_div(groups, 4) * 16};
     bool fresh;
-    NIB_TRY(nib__weight_expect(q, scale, scales, NIB_TYPE_E8M0, 2, d->swizzled ? tiles : rows));
+    NIB_TRY(nib__weight_expect(q, scale, scales, type, 2, d->swizzled ? tiles : rows));
     w->scales = scales->data;
-    w->scale_type = NIB_TYPE_E8M0;
+    w->scale_type = type;
     w->scale_stride_n = groups;
     w->scale_stride_g = 1;
     if (d->swizzled) {
@@ -386,8 +414,51 @@ static nib_status take_mx(const nib_weight_query *q, const description *d)
                                 "k = %" PRId64 " is no multiple of the block of 32, which torchao "
                                 "never writes",
                                 w->k);
-    NIB_TRY(take_mx_scales(q, d));
+    NIB_TRY(take_byte_scales(q, d, NIB_TYPE_E8M0));
     return take_mx_act(q, d);
+}
+
+/* What torchao quantizes activations to is said, and not done. */
+static nib_status take_nv_act(const nib_weight_query *q, const description *d)
+{
+    if (d->act[0] == 0)
+        return NIB_OK;
+    if (!is(d->act, "QuantizeTensorToNVFP4Kwargs"))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "asks for activations as %s; QuantizeTensorToNVFP4Kwargs is known",
+                                d->act);
+    nib__weight_say(q, ".weight",
+                    nib__weight_part(q, act_per_tensor) != NULL
+                        ? "nvfp4 activations with a fixed scale of the tensor"
+                        : "nvfp4 activations",
+                    "float activations", 0, "no kernel here multiplies 4-bit floats");
+    return NIB_OK;
+}
+
+static nib_status take_nv(const nib_weight_query *q, const description *d)
+{
+    nib_weight *w = q->out;
+    if (d->mx_block != 16)
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "is NVFP4 in blocks of %" PRId64 "; 16 are known", d->mx_block);
+    NIB_TRY(take_codes(q, NIB_TYPE_U8));
+    if (w->k > INT64_MAX / 2)
+        return nib__weight_fail(q, NIB_BAD_INPUT, qdata, "has rows of %" PRId64 " bytes", w->k);
+    w->k *= 2;
+    w->store = NIB_STORE_NIBBLE;
+    w->scheme = (nib_scheme){.code = NIB_CODE_NV4,
+                             .group = 16,
+                             .symmetric = true,
+                             .block_only = nib__weight_part(q, per_tensor) == NULL};
+    if (w->k % 16 != 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
+                                "k = %" PRId64 " is no multiple of the block of 16, which torchao "
+                                "never writes",
+                                w->k);
+    NIB_TRY(take_byte_scales(q, d, NIB_TYPE_E4M3));
+    if (!w->scheme.block_only)
+        NIB_TRY(nib__weight_take_tensor_scale(q, per_tensor, false));
+    return take_nv_act(q, d);
 }
 
 /* ---- the class ---- */
@@ -404,16 +475,21 @@ static const class_row classes[] = {
     {"Int4Tensor", take_int4, NULL},
     {"Float8Tensor", take_float8, NULL},
     {"MXTensor", take_mx, NULL},
+    {"NVFP4Tensor", take_nv, NULL},
     {"Int4TilePackedTo4dTensor", NULL, "is packed for CUDA's tensor cores"},
     {"Int4PlainInt32Tensor", NULL, "is packed for XPU or NPU"},
-    {"NVFP4Tensor", NULL, "is NVFP4, which this version does not read"},
 };
 
 /* Every tensor that the description lists is there and has a meaning here. */
 static nib_status check_names(const nib_weight_query *q, const description *d)
 {
-    static const char *const known[] = {"qdata", "scale", "zero_point", "act_quant_scale",
-                                        "act_quant_zero_point"};
+    static const char *const known[] = {"qdata",
+                                        "scale",
+                                        "zero_point",
+                                        "act_quant_scale",
+                                        "act_quant_zero_point",
+                                        "per_tensor_scale",
+                                        "act_per_tensor_scale"};
     char suffix[NIB_FIELD_TEXT + 16];
     for (size_t i = 0; i < COUNT(d->names) && d->names[i][0] != 0; i++) {
         size_t at = 0;
@@ -458,6 +534,6 @@ nib_status nib__weight_torchao(const nib_weight_query *q)
     }
     return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                             "is a \"%s\"; Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, "
-                            "Float8Tensor and MXTensor are known",
+                            "Float8Tensor, MXTensor and NVFP4Tensor are known",
                             nib__say_name(shown, sizeof shown, d.type, strlen(d.type)));
 }

@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-typedef enum tensor_class { INT8, INTX, INT4, FLOAT8, MX } tensor_class;
+typedef enum tensor_class { INT8, INTX, INT4, FLOAT8, MX, NV } tensor_class;
 
 static tensor_class class_of(const nib_scheme *s)
 {
@@ -17,6 +17,7 @@ static tensor_class class_of(const nib_scheme *s)
     case NIB_CODE_I4: return s->zero == NIB_ZERO_FLOAT ? INT4 : INTX;
     case NIB_CODE_MX8:
     case NIB_CODE_MX4: return MX;
+    case NIB_CODE_NV4: return NV;
     default: return FLOAT8;
     }
 }
@@ -70,8 +71,9 @@ static const char *refuses(char out[160], nib_stored *w)
         return "torchao's int8 has integer zero points";
     if (class_of(s) == FLOAT8 && s->group > 0)
         return "torchao's fp8 weights have one scale per row or tensor";
-    if (s->code == NIB_CODE_NV4 || s->code == NIB_CODE_E5M2)
+    if (s->code == NIB_CODE_E5M2)
         return "this version does not write it";
+    w->tensor_divides = false; /* torchao multiplies */
     if (w->scale_type == NIB_TYPE_F64 || class_of(s) == INT8 || class_of(s) == FLOAT8)
         w->scale_type = NIB_TYPE_F32;
     if (s->zero == NIB_ZERO_INT)
@@ -93,12 +95,13 @@ static void storage_of(nib_storage *out, const nib_stored *w)
     static const char scale[] = "._weight_scale";
     const nib_scheme *s = &w->scheme;
     const tensor_class class = class_of(s);
-    const bool nibbles = class == INT4 || s->code == NIB_CODE_MX4;
+    const bool nibbles = class == INT4 || class == NV || s->code == NIB_CODE_MX4,
+               tiles = class == MX || class == NV;
     const int64_t groups = nib__scheme_groups(s, w->k),
                   rows = s->group == NIB_GROUP_TENSOR ? 1 : w->n;
     *out = (nib_storage){.pieces = nibbles ? NIB_PIECES_NIBBLES : NIB_PIECES_BYTES,
                          .order = class == INT4 ? NIB_ORDER_GROUPS
-                                  : class == MX ? NIB_ORDER_TILES
+                                  : tiles       ? NIB_ORDER_TILES
                                                 : NIB_ORDER_ROWS,
                          .zero_filled =
                              (class == INT8 || class == INTX) && w->zero_type == NIB_TYPE_NONE};
@@ -107,9 +110,11 @@ static void storage_of(nib_storage *out, const nib_stored *w)
         part("._weight_qdata", s->code == NIB_CODE_I4 ? NIB_TYPE_I8 : nib__code_type(s->code), w->n,
              nibbles ? nib__ceil_div(w->k, 2) : w->k);
     out->scales = class == INT4 ? part(scale, w->scale_type, groups, rows)
-                  : class == MX ? part(scale, w->scale_type, nib__ceil_div(w->n, 128) * 32,
+                  : tiles       ? part(scale, w->scale_type, nib__ceil_div(w->n, 128) * 32,
                                        nib__ceil_div(groups, 4) * 16)
                                 : part(scale, w->scale_type, rows, groups);
+    if (nib__scheme_has_tensor_scale(s))
+        out->tensor = (nib_stored_part){"._weight_per_tensor_scale", NIB_TYPE_F32, 0, {0}};
     if (w->zero_type == NIB_TYPE_NONE && !out->zero_filled)
         return;
     out->zeros = out->scales;
@@ -303,6 +308,15 @@ static void describe_mx(nib_jsonw *w, const nib_stored *weight)
     nib__jsonw_pair_bool(w, "is_swizzled_scales", true);
 }
 
+static void describe_nv(nib_jsonw *w, const nib_stored *weight)
+{
+    nib__jsonw_pair_bool(w, "is_swizzled_scales", true);
+    nib__jsonw_pair_bool(w, "use_triton_kernel", false);
+    put_null(w, "act_quant_kwargs");
+    nib__jsonw_pair_int(w, "block_size", 16);
+    put_dtype(w, "orig_dtype", dtype_name(weight->source));
+}
+
 static void describe(nib_text *out, const nib_stored *weight)
 {
     static const struct {
@@ -315,6 +329,7 @@ static void describe(nib_text *out, const nib_stored *weight)
         [INT4] = {"Int4Tensor", describe_int4, {"qdata", "scale", "zero_point"}},
         [FLOAT8] = {"Float8Tensor", describe_float8, {"qdata", "scale"}},
         [MX] = {"MXTensor", describe_mx, {"qdata", "scale"}},
+        [NV] = {"NVFP4Tensor", describe_nv, {"per_tensor_scale", "qdata", "scale"}},
     };
     const tensor_class class = class_of(&weight->scheme);
     nib_jsonw w;
@@ -327,7 +342,8 @@ static void describe(nib_text *out, const nib_stored *weight)
     nib__jsonw_object_end(&w);
     nib__jsonw_key(&w, "_tensor_data_names");
     nib__jsonw_array(&w);
-    for (size_t i = 0; i < 3 && classes[class].parts[i] != NULL; i++)
+    const size_t first = class == NV && !nib__scheme_has_tensor_scale(&weight->scheme);
+    for (size_t i = first; i < 3 && classes[class].parts[i] != NULL; i++)
         nib__jsonw_string(&w, classes[class].parts[i]);
     nib__jsonw_array_end(&w);
     nib__jsonw_object_end(&w);
@@ -422,6 +438,7 @@ static void config_float8(nib_jsonw *w, const nib_scheme *s)
     close_typed(w);
 }
 
+/* torchao has no config of MXFP4 for weights alone: what is done, the tensors say. */
 static void config_mx(nib_jsonw *w, const nib_scheme *s)
 {
     open_typed(w, "MXDynamicActivationMXWeightConfig", 1);
@@ -433,11 +450,18 @@ static void config_mx(nib_jsonw *w, const nib_scheme *s)
     close_typed(w);
 }
 
+static void config_nv(nib_jsonw *w, const nib_scheme *s)
+{
+    open_typed(w, "NVFP4WeightOnlyConfig", 1);
+    nib__jsonw_pair_bool(w, "use_dynamic_per_tensor_scale", !s->block_only);
+    close_typed(w);
+}
+
 void nib__torchao_config(nib_jsonw *w, const nib_scheme *s)
 {
     static void (*const configs[])(nib_jsonw *, const nib_scheme *) = {
         [INT8] = config_int8,     [INTX] = config_intx, [INT4] = config_int4,
-        [FLOAT8] = config_float8, [MX] = config_mx,
+        [FLOAT8] = config_float8, [MX] = config_mx,     [NV] = config_nv,
     };
     configs[class_of(s)](w, s);
 }

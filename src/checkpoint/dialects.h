@@ -26,6 +26,7 @@ typedef struct nib_stored {
     nib_type source;                /* F32, F16, BF16: the weight's type before */
     nib_type scale_type, zero_type; /* zero_type NONE: no zeros */
     bool embedding;                 /* rows are looked up, not multiplied */
+    bool tensor_divides;            /* as in nib_weight */
 } nib_stored;
 
 /* One of its tensors. */
@@ -57,7 +58,8 @@ typedef enum nib_order {
 
 typedef struct nib_storage {
     nib_stored_part codes, scales, zeros;
-    nib_stored_part size; /* the weight's n and k as a tensor */
+    nib_stored_part tensor; /* the scale of the tensor over those of its blocks */
+    nib_stored_part size;   /* the weight's n and k as a tensor */
     nib_pieces pieces;
     nib_order order, zero_order;
     bool zero_filled; /* zeros are stored though the scheme has none: all 0 */
@@ -96,6 +98,8 @@ extern const nib_dialect_writer nib__write_torchao, nib__write_nibble, nib__writ
 /* The config that makes such weights, as torchao's config_to_dict gives it. */
 void nib__torchao_config(nib_jsonw *w, const nib_scheme *scheme);
 
+/* A scale of the tensor lies over those of its blocks. */
+bool nib__scheme_has_tensor_scale(const nib_scheme *scheme);
 /* The stored type of codes, one per byte; U8 where a byte holds two. */
 nib_type nib__code_type(nib_code code);
 nib_store nib__nibble_store(nib_code code);

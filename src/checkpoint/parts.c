@@ -5,6 +5,7 @@
 #include "parts.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 nib_status nib__weight_take_bytes(const nib_weight_query *q, const char *suffix, nib_type type)
 {
@@ -192,5 +193,23 @@ nib_status nib__weight_take_order(const nib_weight_query *q, const char *suffix)
             w->order = order;
             break;
         }
+    return NIB_OK;
+}
+
+nib_status nib__weight_take_tensor_scale(const nib_weight_query *q, const char *suffix,
+                                         bool divides)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *whole = nib__weight_part(q, suffix);
+    if (whole == NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "the tensor is missing");
+    if (whole->type != NIB_TYPE_F32 || whole->bytes != sizeof w->tensor_scale)
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is no single F32 value");
+    memcpy(&w->tensor_scale, whole->data, sizeof w->tensor_scale);
+    if (!isfinite(w->tensor_scale) || w->tensor_scale <= 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                "is %g; scales are %s it, so it is finite and positive",
+                                (double)w->tensor_scale, divides ? "divided by" : "times");
+    w->tensor_divides = divides;
     return NIB_OK;
 }

@@ -22,4 +22,9 @@ void nib__weight_drop_zeros(const nib_weight_query *q);
 /* I32 or I64 [k], the group of each input: `order`, if the groups are not in the inputs' order. */
 nib_status nib__weight_take_order(const nib_weight_query *q, const char *suffix);
 
+/* The scale over those of the blocks, which are times it (`divides`: divided by it): one finite,
+ * positive F32. */
+nib_status nib__weight_take_tensor_scale(const nib_weight_query *q, const char *suffix,
+                                         bool divides);
+
 #endif

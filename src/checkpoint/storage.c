@@ -28,6 +28,11 @@ bool nib__dialect_find(nib_dialect *out, const char *name)
     return false;
 }
 
+bool nib__scheme_has_tensor_scale(const nib_scheme *s)
+{
+    return s->code == NIB_CODE_NV4 && !s->block_only;
+}
+
 /* ---- codes ---- */
 
 uint64_t nib__stored_part_bytes(const nib_stored_part *part)

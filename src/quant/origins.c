@@ -99,6 +99,7 @@ static nib_status find_weight(nib_rewriting *r, const nib_quantize_layer *l, con
                                              ? float_like(w)
                                              : nib__float_type(l->choice.scheme.code),
                                .scale_type = w->scale_type,
+                               .tensor_divides = w->tensor_divides,
                                .zero_type = w->zeros != NULL ? w->zero_type : NIB_TYPE_NONE};
     if (w->scheme.zero != NIB_ZERO_NONE && w->zeros == NULL)
         out->stored.zero_type = w->scheme.zero == NIB_ZERO_INT ? NIB_TYPE_I8 : w->scale_type;

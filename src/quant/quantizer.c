@@ -290,8 +290,7 @@ static void add_error(const nib_quantizer *q, nib_quantized *out, const int8_t *
     double signal = 0, error = 0;
     for (int64_t j = 0; j < count; j++) {
         const float code = code_value(q->scheme.code, codes[j]);
-        const double value = (double)x[j],
-                     lost = value - (double)((code - before) * scale + after);
+        const double value = (double)x[j], lost = value - (double)((code - before) * scale + after);
         signal += value * value;
         error += lost * lost;
     }
@@ -380,8 +379,7 @@ bool nib__quantizer_is_one(const nib_quantizer *q) { return q->scheme.group == N
 
 bool nib__quantizer_needs_scan(const nib_quantizer *q)
 {
-    return nib__quantizer_is_one(q) ||
-           (q->scheme.code == NIB_CODE_NV4 && !q->scheme.block_only);
+    return nib__quantizer_is_one(q) || (q->scheme.code == NIB_CODE_NV4 && !q->scheme.block_only);
 }
 
 nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first,

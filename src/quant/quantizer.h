@@ -15,9 +15,9 @@ typedef struct nib_quantizer {
     nib_type
         source; /* F32, BF16 or F16: what the rows were stored as, and what scales are rounded to */
     int64_t k;
-    int64_t groups;            /* scales per row; 1 for row and tensor */
-    nib_type scale_type;       /* of the scales that rows() writes */
-    nib_type zero_type;        /* NONE: no zeros */
+    int64_t groups;      /* scales per row; 1 for row and tensor */
+    nib_type scale_type; /* of the scales that rows() writes */
+    nib_type zero_type;  /* NONE: no zeros */
     /* Of the whole tensor, after nib__quantizer_range. */
     float scale, zero, factor; /* where one scale serves it */
     float tensor_scale;        /* NV4: the scale over those of the blocks; 0: none */
@@ -36,8 +36,8 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
                                int64_t k, nib_err *err);
 
 /* A scale of the tensor, alone or over those of blocks, needs its range first: scan every row
- * (widening range, which starts as {0, 0}), then fix it. Ranges of several threads are merged by the
- * smaller and the larger. */
+ * (widening range, which starts as {0, 0}), then fix it. Ranges of several threads are merged by
+ * the smaller and the larger. */
 bool nib__quantizer_needs_scan(const nib_quantizer *q);
 nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first,
                                int64_t count, float range[2], nib_err *err);

@@ -60,9 +60,12 @@ static bool put_group(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *scale
                       float after[2])
 {
     const nib_weight *w = &r->weight;
-    const float before = nib__weight_scale(w, i, g);
-    nib__from_f32(scale, r->stored.scale_type, &before, 1);
+    const float before = nib__weight_scale(w, i, g), group = nib__weight_group_scale(w, i, g);
+    const float tensor = r->tensor == SIZE_MAX ? 0 : nib__rewrite_tensor_scale(r);
+    nib__from_f32(scale, r->stored.scale_type, r->tensor == SIZE_MAX ? &before : &group, 1);
     nib__to_f32(&after[0], scale, r->stored.scale_type, 1);
+    if (tensor != 0)
+        after[0] = r->stored.tensor_divides ? after[0] / tensor : after[0] * tensor;
     after[1] = 0;
     if (w->scheme.zero == NIB_ZERO_NONE)
         return after[0] == before;
@@ -259,7 +262,8 @@ static const char *say_kept(const nib_rewrite *r, double error)
         return "lossy";
     const bool types = r->stored.scale_type == w->scale_type && r->stored.zero_type == w->zero_type;
     return types && nib__scheme_equal(&r->stored.scheme, &w->scheme) && w->scale_rows <= 1 &&
-                   w->rows == NULL && r->written_rows == NULL
+                   w->rows == NULL && r->written_rows == NULL &&
+                   r->stored.tensor_divides == w->tensor_divides
                ? "lossless"
                : "exact after a change of layout";
 }

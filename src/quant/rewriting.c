@@ -49,6 +49,7 @@ static nib_rewrite *add_rewrite(nib_rewriting *r, const nib_tensor *from)
                                           .codes = SIZE_MAX,
                                           .scales = SIZE_MAX,
                                           .zeros = SIZE_MAX,
+                                          .tensor = SIZE_MAX,
                                           .size = SIZE_MAX,
                                           .act_scale = SIZE_MAX,
                                           .act_zero = SIZE_MAX};
@@ -171,6 +172,7 @@ static void add_parts(nib_rewriting *r, nib_rewrite *w, const char *module)
     w->codes = add_part(r, module, &w->storage.codes);
     w->scales = add_part(r, module, &w->storage.scales);
     w->zeros = add_part(r, module, &w->storage.zeros);
+    w->tensor = add_part(r, module, &w->storage.tensor);
     w->size = add_part(r, module, &w->storage.size);
     if (w->stored.scheme.act == NIB_ACT_I8_STATIC) {
         w->act_scale = add_part(r, module, &act_scale);
@@ -179,7 +181,8 @@ static void add_parts(nib_rewriting *r, nib_rewrite *w, const char *module)
     }
     r->ledger->layers[w->line].bytes = nib__stored_part_bytes(&w->storage.codes) +
                                        nib__stored_part_bytes(&w->storage.scales) +
-                                       nib__stored_part_bytes(&w->storage.zeros);
+                                       nib__stored_part_bytes(&w->storage.zeros) +
+                                       nib__stored_part_bytes(&w->storage.tensor);
 }
 
 /* The weight's entry of __metadata__, if the dialect has such. */

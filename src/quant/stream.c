@@ -316,11 +316,24 @@ nib_status nib__stream_put_values(nib_stream *s, const nib_rewrite *r, const nib
     return status;
 }
 
+float nib__rewrite_tensor_scale(const nib_rewrite *r)
+{
+    const nib_weight *w = &r->weight;
+    if (r->kind == NIB_REWRITE_QUANTIZE)
+        return r->quantizer.tensor_scale;
+    if (w->tensor_scale == 0 || w->tensor_divides == r->stored.tensor_divides)
+        return w->tensor_scale;
+    return 1 / w->tensor_scale;
+}
+
 nib_status nib__stream_put_extras(nib_stream *s, const nib_rewrite *r, nib_err *err)
 {
     const int64_t size[2] = {r->stored.n, r->stored.k};
+    const float tensor = nib__rewrite_tensor_scale(r);
     const float *scale = r->kind == NIB_REWRITE_RECODE ? r->weight.act_scale : &r->layer->act_scale;
     const int32_t *zero = r->kind == NIB_REWRITE_RECODE ? r->weight.act_zero : &r->layer->act_zero;
+    if (r->tensor != SIZE_MAX)
+        NIB_TRY(nib__writer_put(s->writer, r->tensor, &tensor, sizeof tensor, err));
     if (r->size != SIZE_MAX)
         NIB_TRY(nib__writer_put(s->writer, r->size, size, sizeof size, err));
     if (r->act_scale != SIZE_MAX)

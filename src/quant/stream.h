@@ -32,7 +32,7 @@ typedef struct nib_rewrite {
     nib_stored stored;               /* QUANTIZE, RECODE: as it is written */
     nib_storage storage;
     /* Places in the writer; SIZE_MAX: no such part. */
-    size_t copy, codes, scales, zeros, size, act_scale, act_zero;
+    size_t copy, codes, scales, zeros, tensor, size, act_scale, act_zero;
 } nib_rewrite;
 
 typedef struct nib_stream {
@@ -46,10 +46,14 @@ typedef struct nib_stream {
  * dialect's order. values NULL: zeros that the scheme does not have. */
 nib_status nib__stream_put_values(nib_stream *s, const nib_rewrite *r, const nib_stored_part *part,
                                   nib_order order, size_t place, const void *values, nib_err *err);
-/* What a weight has besides codes, scales and zeros: its size, the scale of its activations. */
+/* What a weight has besides codes, scales and zeros: the scale over those of its blocks, its size,
+ * the scale of its activations. */
 nib_status nib__stream_put_extras(nib_stream *s, const nib_rewrite *r, nib_err *err);
 /* NIB_CANCELLED where the caller's progress says so. */
 nib_status nib__stream_progress(nib_stream *s, uint64_t bytes, nib_err *err);
+
+/* The scale of the tensor over those of its blocks, as it is written; 0: none. */
+float nib__rewrite_tensor_scale(const nib_rewrite *rewrite);
 
 /* recode.c: the rows of one weight into another dialect. */
 nib_status nib__recode_run(nib_stream *stream, const nib_rewrite *rewrite, nib_err *err);

@@ -409,19 +409,54 @@ static nib_status fp8_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_e
     return NIB_OK;
 }
 
+/* The weights of a config with 4-bit activations: what multiplies them is said. */
+static nib_status float_activations(nib_recipe *r, const nib_ao_config *c, nib_err *err)
+{
+    return nib__recipe_add_note(r, err,
+                                "%s: activations stay float, as no kernel here multiplies 4-bit "
+                                "floats; the weights are torchao's",
+                                c->type);
+}
+
 static nib_status mx_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
-    (void)r;
     const nib_ao_field *block = find(c, "block_size");
-    NIB_TRY(check_e4m3(c, "weight_dtype", err));
-    NIB_TRY(check_e4m3(c, "activation_dtype", err));
+    const char *base = "mxfp8";
+    if (is(c, "weight_dtype", "", "float4_e2m1fn_x2") &&
+        is(c, "activation_dtype", "", "float4_e2m1fn_x2")) {
+        base = "mxfp4";
+        NIB_TRY(float_activations(r, c, err));
+    } else {
+        NIB_TRY(check_e4m3(c, "weight_dtype", err));
+        NIB_TRY(check_e4m3(c, "activation_dtype", err));
+    }
     if (block != NULL && block->number != 32)
         return no_meaning(c, err, "a block_size other than 32");
     const char *mode = text_of(c, "scaling_mode", "RCEIL");
     if (strcmp(mode, "RCEIL") != 0 && strcmp(mode, "FLOOR") != 0 && strcmp(mode, "rceil") != 0 &&
         strcmp(mode, "floor") != 0)
         return no_meaning(c, err, mode);
-    snprintf(m->name, sizeof m->name, "mxfp8%s", mode[0] == 'F' || mode[0] == 'f' ? "-floor" : "");
+    snprintf(m->name, sizeof m->name, "%s%s", base,
+             mode[0] == 'F' || mode[0] == 'f' ? "-floor" : "");
+    return NIB_OK;
+}
+
+static nib_status nv_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    (void)r, (void)err;
+    const nib_ao_field *levels = find(c, "use_dynamic_per_tensor_scale");
+    snprintf(m->name, sizeof m->name, "nvfp4%s", levels == NULL || levels->is_true ? "" : "-block");
+    return NIB_OK;
+}
+
+/* A step of calibration fixes the scale of the activations; the weights have two levels then, too.
+ */
+static nib_status nv_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
+{
+    NIB_TRY(float_activations(r, c, err));
+    NIB_TRY(nv_weight_only(r, c, m, err));
+    if (find(c, "step") != NULL)
+        snprintf(m->name, sizeof m->name, "nvfp4");
     return NIB_OK;
 }
 
@@ -470,14 +505,16 @@ static const struct {
      mx_dynamic,
      {ANY, "block_size", "activation_dtype", "weight_dtype", "kernel_preference",
       "gemm_kernel_choice", "scaling_mode"}},
+    {"NVFP4WeightOnlyConfig", nv_weight_only, {ANY, "use_dynamic_per_tensor_scale"}},
+    {"NVFP4DynamicActivationNVFP4WeightConfig",
+     nv_dynamic,
+     {ANY, "use_triton_kernel", "use_dynamic_per_tensor_scale", "step"}},
 };
 
 /* torchao's other configs, so that they are told from misspelt ones. */
 static const char *const no_scheme[] = {
     "Float8DynamicActivationInt4WeightConfig",
     "Float8StaticActivationFloat8WeightConfig",
-    "NVFP4DynamicActivationNVFP4WeightConfig",
-    "NVFP4WeightOnlyConfig",
     "UIntXWeightOnlyConfig",
     "UIntxWeightOnlyConfig",
     "Int8DynamicActivationUIntxWeightConfig",

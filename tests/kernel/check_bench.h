@@ -85,7 +85,7 @@ static linear_case bench_case(const nib_kernel *row, int64_t m)
                      : c.scheme.code == NIB_CODE_NV4       ? 16
                                                            : NIB_GROUP_ROW;
     if (nib__scheme_is_quantized(&c.scheme))
-        c.scale_type = is_mx                            ? NIB_TYPE_E8M0
+        c.scale_type = is_mx                           ? NIB_TYPE_E8M0
                        : c.scheme.code == NIB_CODE_NV4 ? NIB_TYPE_E4M3
                                                        : NIB_TYPE_F32;
     return c;

@@ -412,7 +412,7 @@ static linear_case random_case(const nib_kernel *row, int t, rng *r)
     const bool quantized = nib__scheme_is_quantized(&c.scheme);
     const bool is_mx = c.scheme.code == NIB_CODE_MX8 || c.scheme.code == NIB_CODE_MX4;
     if (quantized)
-        c.scale_type = is_mx                            ? NIB_TYPE_E8M0
+        c.scale_type = is_mx                           ? NIB_TYPE_E8M0
                        : c.scheme.code == NIB_CODE_NV4 ? NIB_TYPE_E4M3
                                                        : scales[below(r, COUNT(scales))];
     if (c.scheme.zero == NIB_ZERO_INT)

@@ -120,7 +120,7 @@ static void test_compressed_golden(void **state)
         {"fp8-tensor", "fp8wo-tensor", 5, 33, 1, true},
         {"fp8-block", "fp8wo-g32", 11, 75, 1, true},
         {"naive8-row", "int8wo", 5, 33, 1, true},
-        {"mxfp4", "mx4+float", 11, 64, 1, true},
+        {"mxfp4", "mxfp4", 11, 64, 1, true},
         {"mxfp8", "mxfp8", 11, 64, 1, true},
         {"nvfp4", "nvfp4", 11, 64, 1, true},
     };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Weight quantizers: codes, scales and zeros equal torchao's bit for bit
- * (tests/golden/quant_torchao.txt, quant_fp4.txt); what torchao has not (short last groups, fp8 zero rows, hostile
- * values) by properties and by hand.
+ * (tests/golden/quant_torchao.txt, quant_fp4.txt); what torchao has not (short last groups, fp8
+ * zero rows, hostile values) by properties and by hand.
  */
 #include "quantizer.h"
 
@@ -389,16 +389,11 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_to_torchao),
-        cmocka_unit_test(test_fp4_equal_to_torchao),
-        cmocka_unit_test(test_activation_formulas),
-        cmocka_unit_test(test_any_shape),
-        cmocka_unit_test(test_zero_and_constant),
-        cmocka_unit_test(test_fp8_zero_row),
-        cmocka_unit_test(test_mx_scales),
-        cmocka_unit_test(test_nv_zeros),
-        cmocka_unit_test(test_hostile_values),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_equal_to_torchao),    cmocka_unit_test(test_fp4_equal_to_torchao),
+        cmocka_unit_test(test_activation_formulas), cmocka_unit_test(test_any_shape),
+        cmocka_unit_test(test_zero_and_constant),   cmocka_unit_test(test_fp8_zero_row),
+        cmocka_unit_test(test_mx_scales),           cmocka_unit_test(test_nv_zeros),
+        cmocka_unit_test(test_hostile_values),      cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

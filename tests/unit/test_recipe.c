@@ -448,10 +448,6 @@ static void test_torchao_golden(void **state)
         if (line[0] == '#' || tab == NULL)
             continue;
         *tab = 0;
-        if (strcmp(line, "mxfp4") == 0) {
-            refuse(tab + 1, NIB_UNSUPPORTED, "float4_e2m1fn_x2 has no scheme");
-            continue;
-        }
         char want[512];
         snprintf(want, sizeof want, "keep %.60s %.60s %.60s %.60s %.60s", line, line, line, line,
                  line);
@@ -592,8 +588,8 @@ static void test_torchao_refused(void **state)
     (void)state;
     refuse(CONFIG("Int8WeightOnlyConfg", "2", ""), NIB_BAD_INPUT,
            "did you mean Int8WeightOnlyConfig");
-    refuse(CONFIG("NVFP4WeightOnlyConfig", "1", ""), NIB_UNSUPPORTED,
-           "NVFP4WeightOnlyConfig has no scheme");
+    refuse(CONFIG("CodebookWeightOnlyConfig", "1", ""), NIB_UNSUPPORTED,
+           "CodebookWeightOnlyConfig has no scheme");
     refuse(CONFIG("Int8WeightOnlyConfig", "2", "\"groupsize\":3"), NIB_BAD_INPUT,
            "did you mean group_size");
     refuse(CONFIG("Int4WeightOnlyConfig", "1", "\"use_hqq\":true"), NIB_UNSUPPORTED,

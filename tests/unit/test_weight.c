@@ -114,8 +114,6 @@ static void test_torchao_golden(void **state)
         nib__scheme_name(scheme, &w.scheme);
         if (strcmp(wanted, "8da4w-row") == 0)
             snprintf(wanted, sizeof wanted, "8da4w-g160"); /* a row of 160 is one group of 160 */
-        if (strcmp(wanted, "mxfp4") == 0)
-            snprintf(wanted, sizeof wanted, "mx4+float");
         assert_string_equal(scheme, wanted);
         snprintf(name, sizeof name, "%s.dequantized", module);
         const nib_tensor *values = nib__checkpoint_find(cp, name);
@@ -452,7 +450,7 @@ static void test_bad_torchao(void **state)
         {INTX("int4", "[1,0]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "blocks of 1 x 0"},
         {INTX("int4", "[2,2]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "blocks of 2 x 2"},
         {INTX("int4", "[1,-2]", "null"), {q, s, z}, 3, NIB_BAD_INPUT, "negative"},
-        {INTX("int3", "[1,2]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "int3"},
+        {INTX("int9", "[1,2]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "int9"},
         {INTX("int4", "[1,2]", "\\\"int4_sym\\\""), {q, s, z}, 3, NIB_UNSUPPORTED, "int4_sym"},
         {INTX("int4", "[1,2]", "null,\\\"new\\\":1"),
          {q, s, z},
@@ -784,7 +782,7 @@ static void test_bad_nibble(void **state)
         const char *from, *to, *fragment;
     } cases[] = {
         {"\\\"i4\\\"", "\\\"i5\\\"", "has code \"i5\""},
-        {"\\\"i4\\\"", "\\\"nv4\\\"", "not read as codes"},
+        {"\\\"i4\\\"", "\\\"nv4\\\"", "groups of 32, which do not go together"},
         {"\\\"group\\\": 32", "\\\"group\\\": 0", "do not go together"},
         {"\\\"none\\\"", "\\\"int\\\"", "_weight_zero_point: the tensor is missing"},
         {"[2, 35]", "[2, 37]", "m._weight_qdata"},

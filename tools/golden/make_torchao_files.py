@@ -5,7 +5,8 @@
 Writes tests/golden/torchao_weights.safetensors: one tiny linear per scheme and weight type, quantized by
 torchao, flattened by its own safetensors support, with the original weight (NAME.original) and the values
 that the codes mean (NAME.dequantized, f32, computed here in plain arithmetic); and
-tests/golden/torchao_configs.txt: the JSON of the config that torchao writes for each scheme.
+tests/golden/torchao_configs.txt: the JSON of the config that torchao writes for each scheme. 4-bit floats
+for weights alone, and the classes of older versions, are make_torchao_versions.py's.
 
 Int4Tensor needs a kernel package that has no CPU build, and the float8 config asks for a GPU: these two are
 built from their classes with codes computed here, by the formula of the class.
@@ -19,7 +20,7 @@ import torch
 import torchao
 from safetensors.torch import save_file
 from torchao.core.config import config_to_dict
-from torchao.prototype.mx_formats import MXDynamicActivationMXWeightConfig
+from torchao.prototype.mx_formats import MXDynamicActivationMXWeightConfig, NVFP4WeightOnlyConfig
 from torchao.prototype.mx_formats.config import ScaleCalculationMode
 from torchao.prototype.mx_formats.mx_tensor import MXTensor, QuantizeTensorToMXKwargs
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
@@ -67,6 +68,10 @@ def mx(rounding, elem=torch.float8_e4m3fn):
 
 
 RCEIL, FLOOR = ScaleCalculationMode.RCEIL, ScaleCalculationMode.FLOOR
+CONFIGS_ALONE = {
+    "nvfp4": NVFP4WeightOnlyConfig(),
+    "nvfp4-block": NVFP4WeightOnlyConfig(use_dynamic_per_tensor_scale=False),
+}
 CONFIGS = {
     "int8wo": Int8WeightOnlyConfig(),
     "int8wo-tensor": Int8WeightOnlyConfig(granularity=PerTensor()),
@@ -149,6 +154,7 @@ def quantize(name, w):
 def main():
     torch.manual_seed(SEED)
     state, configs = {}, []
+    alone = [f"{name}\t{json.dumps(config_to_dict(config))}" for name, config in CONFIGS_ALONE.items()]
     for name, config in CONFIGS.items():
         configs.append(f"{name}\t{json.dumps(config_to_dict(config))}")
         for dtype, suffix in ((F32, "f32"), (BF16, "bf16")):
@@ -166,7 +172,7 @@ def main():
     metadata["made_by"] = made
     save_file(tensors, "tests/golden/torchao_weights.safetensors", metadata=metadata)
     with open("tests/golden/torchao_configs.txt", "w") as out:
-        out.write(f"# {made}\n" + "".join(line + "\n" for line in configs))
+        out.write(f"# {made}\n" + "".join(line + "\n" for line in configs + alone))
 
 
 if __name__ == "__main__":

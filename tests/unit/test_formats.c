@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every format and version that was ever read stays readable: one small file of each in the table
+ * below, opened in every run, its weights compared with the values that its own tool gave them. A
+ * new format, or a new version of one, adds its file and its row; rows are never taken away.
+ */
+#include "checkpoint.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+typedef struct format {
+    const char *path;
+    const char *dialect; /* of every quantized weight */
+    size_t weights;      /* quantized ones */
+    /* M.dequantized holds the values, f32; and M is the scheme's name, a dot, the variant. */
+    bool valued, named;
+} format;
+
+static const format formats[] = {
+    {"tests/golden/formats/torchao_0_15.safetensors", "torchao", 10, true, true},
+    {"tests/golden/formats/torchao_0_16.safetensors", "torchao", 13, true, true},
+    {"tests/golden/formats/torchao_0_17.safetensors", "torchao", 23, true, true},
+    {"tests/golden/formats/torchao_0_18.safetensors", "torchao", 23, true, true},
+    {"tests/golden/torchao_weights.safetensors", "torchao", 38, true, true},
+};
+
+static void expect_values(const nib_checkpoint *cp, const char *module, const nib_weight *w)
+{
+    char name[200];
+    snprintf(name, sizeof name, "%s.dequantized", module);
+    const nib_tensor *values = nib__checkpoint_find(cp, name);
+    float row[512];
+    assert_non_null(values);
+    assert_true(w->k <= 512 && values->bytes == (uint64_t)(w->n * w->k) * sizeof *row);
+    for (int64_t i = 0; i < w->n; i++) {
+        nib__weight_row(w, i, row);
+        if (memcmp(row, values->data + i * w->k * (int64_t)sizeof *row,
+                   (size_t)w->k * sizeof *row) != 0)
+            fail_msg("%s: row %d is not its tool's", module, (int)i);
+    }
+}
+
+static void expect_name(const char *module, const nib_weight *w)
+{
+    char wanted[64], scheme[64];
+    snprintf(wanted, sizeof wanted, "%.*s", (int)(strrchr(module, '.') - module), module);
+    if (strcmp(wanted, "8da4w-row") == 0)
+        snprintf(wanted, sizeof wanted, "8da4w-g160"); /* a row of 160 is one group of 160 */
+    assert_string_equal(nib__scheme_name(scheme, &w->scheme), wanted);
+}
+
+static void read_format(const format *f)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_checkpoint *cp;
+    nib_err err = {NIB_OK, ""};
+    size_t seen = 0;
+    if (nib__checkpoint_open(&cp, f->path, &a, &err) != NIB_OK)
+        fail_msg("%s: %s", f->path, err.text);
+    for (size_t i = 0; i < nib__checkpoint_module_count(cp); i++) {
+        const char *module = nib__checkpoint_module(cp, i);
+        nib_weight w;
+        if (nib__checkpoint_weight(&w, NULL, cp, module, NULL, &err) != NIB_OK)
+            fail_msg("%s: %s", f->path, err.text);
+        if (nib__weight_check_codes(&w, module, &err) != NIB_OK)
+            fail_msg("%s: %s", f->path, err.text);
+        if (!nib__scheme_is_quantized(&w.scheme))
+            continue;
+        assert_string_equal(nib__checkpoint_dialect(cp, module), f->dialect);
+        if (f->valued)
+            expect_values(cp, module, &w);
+        if (f->named)
+            expect_name(module, &w);
+        seen++;
+    }
+    if (seen != f->weights)
+        fail_msg("%s has %zu quantized weights, not %zu", f->path, seen, f->weights);
+    nib__checkpoint_close(cp);
+}
+
+static void test_formats(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(formats); i++)
+        read_format(&formats[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_formats)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
