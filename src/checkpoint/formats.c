@@ -12,9 +12,9 @@ static const nib_format formats[] = {
     {"safetensors", "safetensors, one file or shards", "F32, F16, BF16; F64 is rounded to f32",
      "float", "tests/unit/test_safetensors.c", "tests/unit/test_convert.c"},
     {"torchao", "safetensors, as torchao 0.15 to 0.18 and transformers write them",
-     "Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, Float8Tensor, MXTensor: int8, int4, e4m3, "
-     "mxfp8; weight-only, or int8, e4m3 or mxfp8 activations",
-     "float", "tests/unit/test_weight.c", "tests/unit/test_dialect_write.c"},
+     "Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, Float8Tensor, MXTensor, NVFP4Tensor: int8, "
+     "int4, e4m3, mxfp8, mxfp4, nvfp4; weight-only, or int8, e4m3 or mxfp8 activations",
+     "float", "tests/unit/test_formats.c", "tests/unit/test_dialect_write.c"},
     {"nibble", "safetensors", "every scheme of `nibble recipes`, any shape, static activations",
      "float", "tests/unit/test_weight.c", "tests/unit/test_quantize.c"},
     {"8da4w", "safetensors or PyTorch's zip files, as ExecuTorch and torchtune write them",

@@ -170,7 +170,7 @@ static void test_gpt_oss_golden(void **state)
         for (int64_t e = 0; e < 3; e++) {
             snprintf(module, sizeof module, "model.layers.0.mlp.experts.%d.%s", (int)e,
                      stacks[s].leaf);
-            const golden g = {module, "mx4+float", stacks[s].n, stacks[s].k, 1, true};
+            const golden g = {module, "mxfp4", stacks[s].n, stacks[s].k, 1, true};
             expect_golden(cp, "mxfp4", &g, values->data + e * g.n * g.k * 4);
         }
     }
