@@ -366,6 +366,23 @@ static nib_status compare_tensor(verifying *v, const char *name)
     return same ? NIB_OK : find(v, "against", name, "has other bytes in the other checkpoint");
 }
 
+/* As the weights give them: files may keep them in another order. */
+static nib_status compare_bias(verifying *v, const nib_entry *e, const nib_weight *other)
+{
+    const nib_weight *w = &e->weight;
+    const char *name = nib__ledger_text(&v->ledger, "%s.bias", e->module);
+    if (v->ledger.failed)
+        return nib__fail_memory(v->err, strlen(e->module), "the ledger");
+    if (w->bias == NULL || other->bias == NULL)
+        return w->bias == other->bias
+                   ? NIB_OK
+                   : find(v, "against", name, "is in one of the checkpoints only");
+    const nib_tensor a = {.type = w->bias_type, .rank = 1, .shape = {w->n}, .data = w->bias},
+                     b = {
+                         .type = other->bias_type, .rank = 1, .shape = {w->n}, .data = other->bias};
+    return add_distance(v, name, nib__tensor_distance(&a, &b));
+}
+
 static nib_status compare_weight(verifying *v, const nib_entry *e)
 {
     nib_weight other;
@@ -384,9 +401,7 @@ static nib_status compare_weight(verifying *v, const nib_entry *e)
     double db;
     NIB_TRY(nib__weight_distance(&db, &e->weight, &other, v->job->pool, v->job->allocator, v->err));
     NIB_TRY(add_distance(v, e->module, db));
-    const char *bias = nib__ledger_text(&v->ledger, "%s.bias", e->module);
-    return v->ledger.failed ? nib__fail_memory(v->err, strlen(e->module), "the ledger")
-                            : compare_tensor(v, bias);
+    return compare_bias(v, e, &other);
 }
 
 /* What only the other checkpoint has. */

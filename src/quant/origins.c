@@ -21,7 +21,15 @@ static const char *shown(char out[160], const char *name)
 static nib_status find_first(const nib_rewriting *r, const char *module, nib_origin *out)
 {
     const nib_checkpoint *cp = r->job->checkpoint;
-    const size_t size = strlen(module);
+    size_t size = strlen(module);
+    char name[512];
+    const nib_meta *alias = snprintf(name, sizeof name, "%s.weight", module) < (int)sizeof name
+                                ? nib__checkpoint_alias(cp, name)
+                                : NULL;
+    if (alias != NULL) { /* stored under another module's name */
+        module = alias->value;
+        size = strlen(alias->value) - strlen(".weight");
+    }
     for (size_t t = 0; t < nib__checkpoint_count(cp) && out->from == NULL; t++) {
         const nib_tensor *tensor = nib__checkpoint_at(cp, t);
         if (nib__checkpoint_owner(cp, t) == size && memcmp(tensor->name, module, size) == 0 &&

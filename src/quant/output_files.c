@@ -7,6 +7,7 @@
 
 #include "gguf.h"
 #include "json_edit.h"
+#include "renames.h"
 
 #include <stdio.h>
 
@@ -187,8 +188,12 @@ nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
     nib__jsonw_object_end(&w);
     nib__jsonw_key(&w, "tensors");
     nib__jsonw_object(&w);
-    for (size_t i = 0; i < nib__writer_count(writer); i++)
-        put_hash(&w, nib__writer_name(writer, i), nib__writer_hash(writer, i));
+    for (size_t i = 0; i < nib__writer_count(writer); i++) {
+        char name[NIB_RENAME_MAX]; /* as verify reads it */
+        const bool renamed =
+            job->gguf != NULL && nib__rename_from_gguf(name, nib__writer_name(writer, i));
+        put_hash(&w, renamed ? name : nib__writer_name(writer, i), nib__writer_hash(writer, i));
+    }
     nib__jsonw_object_end(&w);
     nib__jsonw_object_end(&w);
     nib__text_str(&text, "\n");

@@ -88,6 +88,9 @@ static nib_status stream_all(nib_rewriting *r, nib_hash *source)
     }
     if (hasher != NULL)
         *source = nib__hasher_finish(hasher);
+    if (status == NIB_OK && r->extra != SIZE_MAX)
+        status = nib__writer_put(r->writer, r->extra, r->job->extra,
+                                 (size_t)r->job->extra_count * sizeof *r->job->extra, r->err);
     return status == NIB_OK ? nib__writer_finish(r->writer, r->err) : status;
 }
 

@@ -44,6 +44,10 @@ typedef struct nib_quantize_job {
      * keeps in pairs; 0: in our order. */
     const nib_gguf_head *gguf;
     int64_t paired_head;
+    /* A vector that the format wants besides, as its readers name it: [extra_count]; NULL: none. */
+    const char *extra_name;
+    const float *extra;
+    int64_t extra_count;
     bool convert; /* layers are told as kept, and how well */
     bool force, dry_run;
     nib_pool *pool;

@@ -99,6 +99,8 @@ static nib_status name_tensor(nib_rewriting *r, const char **out, const char *na
     *out = name;
     if (r->dialect != NIB_DIALECT_GGUF)
         return NIB_OK;
+    if (!nib__rename_to_gguf(other, name) && nib__checkpoint_gguf(r->job->checkpoint) != NULL)
+        return NIB_OK; /* a GGUF had it under this name */
     if (!nib__rename_to_gguf(other, name))
         return nib__fail(r->err, NIB_NOT_AS_ASKED,
                          "%s: GGUF has no name for this tensor, and a file with a name that its "
@@ -293,8 +295,12 @@ static size_t recoded_with(const nib_rewriting *r, size_t t)
         return SIZE_MAX;
     memcpy(module, from->name, size);
     module[size] = 0;
-    const size_t i = nib__names_find(&r->by_name, (const void *const *)r->layers, module);
-    return i != SIZE_MAX && r->job->layers[i].recode ? i : SIZE_MAX;
+    size_t i = nib__names_find(&r->by_name, (const void *const *)r->layers, module);
+    if (i == SIZE_MAX || !r->job->layers[i].recode)
+        return SIZE_MAX;
+    if (r->job->layers[i].source != NULL) /* an output that is the embedding is written as that */
+        i = nib__names_find(&r->by_name, (const void *const *)r->layers, r->job->layers[i].source);
+    return i;
 }
 
 /* A tensor of the source that is not written by itself. */
@@ -384,7 +390,7 @@ static void keep_metadata(nib_rewriting *r)
         const nib_meta *meta = nib__checkpoint_meta_at(cp, i);
         const bool alias = nib__checkpoint_alias(cp, meta->key) != NULL;
         const size_t layer = layer_of(r, meta->key);
-        const bool described = layer != SIZE_MAX && r->job->layers[layer].recode && !alias;
+        const bool described = layer != SIZE_MAX && r->job->layers[layer].recode;
         if (described || strcmp(meta->key, "tensor_names") == 0 ||
             strcmp(meta->key, "nibble") == 0 || was_separated(r, meta->key) ||
             (!alias && nib__checkpoint_find(cp, meta->key) != NULL))
@@ -441,6 +447,10 @@ nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
         nib__writer_use_gguf(r->writer, r->job->gguf);
     NIB_TRY(list_stored(r));
     NIB_TRY(list_shared(r));
+    r->extra = SIZE_MAX;
+    if (r->job->extra != NULL)
+        r->extra = nib__writer_add_tensor(r->writer, r->job->extra_name, NIB_TYPE_F32,
+                                          &r->job->extra_count, 1, ++r->unit);
     keep_metadata(r);
     NIB_TRY(name_weights(r));
     return nib__writer_layout(r->writer, shard_limit, r->err);

@@ -36,6 +36,7 @@ typedef struct nib_rewriting {
     const nib_quantize_layer **layers; /* [job->count], for by_name */
     nib_names by_name;
     size_t unit;
+    size_t extra;         /* place in the writer; SIZE_MAX: there is none */
     nib_text last_module; /* of the unit */
     bool directory;       /* the output is one */
 } nib_rewriting;

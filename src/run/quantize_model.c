@@ -3,6 +3,7 @@
  * nib_quantize: the recipe's choices, calibrated where they have static scales, handed to the
  * stream. nib_convert: every weight as it is, handed to the same stream.
  */
+#include "convert_gguf.h"
 #include "library.h"
 #include "quantize.h"
 #include "quantizer.h"
@@ -16,7 +17,8 @@ typedef struct work {
     nib_recipe *recipe; /* NULL: a conversion */
     const char *out;    /* without slashes at its end: they make no other place */
     nib_quantize_layer *layers;
-    nib_text config; /* for a model without a config.json */
+    nib_text config;    /* for a model without a config.json */
+    nib_gguf_head head; /* of a conversion to GGUF */
     nib_ledger ledger;
 } work;
 
@@ -130,7 +132,8 @@ static nib_status make_config(work *w, nib_err *err)
 static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *report, nib_err *err)
 {
     nib_engine *engine = w->model->engine;
-    NIB_TRY(make_config(w, err));
+    if (!job->gguf)
+        NIB_TRY(make_config(w, err));
     job->config = w->config.at;
     job->checkpoint = w->model->net.checkpoint;
     job->layers = w->layers;
@@ -172,12 +175,14 @@ static void work_open(work *w, nib_model *model)
     nib__arena_init(&w->arena, &model->engine->allocator, 0);
     nib__ledger_init(&w->ledger, &model->engine->allocator);
     nib__text_init(&w->config, &model->engine->allocator);
+    nib__gguf_head_init(&w->head, &model->engine->allocator);
 }
 
 static void work_close(work *w)
 {
     nib__ledger_free(&w->ledger);
     nib__text_free(&w->config);
+    nib__gguf_head_free(&w->head);
     nib__recipe_free(w->recipe);
     nib__arena_free(&w->arena);
 }
@@ -241,6 +246,7 @@ static nib_status keep_layers(work *w, const nib_convert_options *o, nib_err *er
 {
     const nib_network *net = &w->model->net;
     const bool floats = strcmp(o->format, "safetensors") == 0;
+    const bool gguf = strcmp(o->format, "gguf") == 0;
     nib_code float_code;
     NIB_TRY(find_float(&float_code, o->dtype, err));
     w->layers = nib__arena_take(&w->arena, net->site_count, sizeof *w->layers);
@@ -254,8 +260,8 @@ static nib_status keep_layers(work *w, const nib_convert_options *o, nib_err *er
             l->source = net->sites[0].name;
         const bool plain = is_plain(net, l);
         l->choice = (nib_choice){.scheme = site->stored, .rule = "as stored"};
-        l->recode = !plain;
-        l->choice.keep = plain && !o->dtype;
+        l->recode = !plain || gguf;
+        l->choice.keep = plain && !o->dtype && !gguf;
         if (floats && (o->dtype || nib__scheme_is_quantized(&site->stored)))
             l->choice.scheme = (nib_scheme){.code = float_code, .symmetric = true};
     }
@@ -291,6 +297,8 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
                             .convert = true,
                             .force = o->force,
                             .dry_run = o->dry_run};
+    if (strcmp(o->format, "gguf") == 0)
+        NIB_TRY(nib__convert_gguf(&job, &w->head, w->model, &w->arena, &w->ledger, err));
     NIB_TRY(run_job(w, &job, &report, err));
     if (!o->dry_run)
         count_kept(w);

@@ -38,6 +38,23 @@ refused 2 '*the format nibble keeps codes*' convert q c --format nibble --dtype 
 refused 2 'dtype "f8" is none of f32, f16, bf16' convert q c --format safetensors --dtype f8
 refused 6 'half: exists already; --force replaces it' convert q half --format nibble
 
+# GGUF: the model, its biases and its tokenizer in one file, and back
+check 'to GGUF' nibble convert m m.gguf --format gguf --quiet
+check 'verify GGUF' nibble verify m.gguf
+check 'GGUF is the same' nibble verify m.gguf --against m
+equal 'GGUF gives the same loss' "$(loss m)" "$(loss m.gguf)"
+equal 'and the same text' "$(nibble generate m -p 'The king' -n 8 --temp 0 -q)" "$(nibble generate m.gguf -p 'The king' -n 8 --temp 0 -q)"
+check 'and back' nibble convert m.gguf again --format torchao --quiet
+check 'the same weights' nibble verify again --against m
+equal 'the same loss' "$(loss m)" "$(loss again)"
+check 'quantized from GGUF' nibble quantize m.gguf q8 --recipe int8wo-g32 --quiet
+check 'to Q8_0' nibble convert q8 q8.gguf --format gguf --quiet
+equal 'Q8_0 blocks' 36 "$(nibble info q8.gguf --json | grep -c '"format": "gguf q8_0"')"
+check 'Q8_0 is the same' nibble verify q8.gguf --against q8
+nibble quantize m i64 --recipe 8da4w-g64 --quiet >/dev/null
+refused 4 '*: the format gguf cannot hold 8da4w-g64 *' convert i64 out.gguf --format gguf
+check 'no file is left' test ! -e out.gguf
+
 # a lone file stays one
 check 'a file' nibble convert q/model.safetensors c.safetensors --format nibble --quiet
 check 'and its manifest' test -f c.safetensors.nibble.json

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a conversion to GGUF needs besides the weights: the model and its tokenizer as key/values,
+ * the order of rotary rows, the divisors of rotary frequencies.
+ */
+#include "convert_gguf.h"
+
+#include "dialects.h"
+#include "gguf.h"
+#include "gguf_describe.h"
+#include "gguf_vocab.h"
+
+#include <string.h>
+
+enum { TEMPLATE_LIMIT = 16 << 20 };
+
+/* The block type that most weights get: the first linear layer's. */
+static nib_type main_type(const nib_network *net)
+{
+    nib_storage storage;
+    char why[160];
+    const nib_site *site = &net->sites[1];
+    nib_stored stored = {.scheme = site->stored,
+                         .n = site->n,
+                         .k = site->k,
+                         .source = nib__float_type(site->stored.code)};
+    if (!nib__scheme_is_quantized(&stored.scheme))
+        return stored.source;
+    if (nib__write_gguf.refuses(why, &stored) != NULL)
+        return NIB_TYPE_NONE; /* the conversion says why */
+    nib__write_gguf.storage(&storage, &stored);
+    return storage.codes.type;
+}
+
+/* chat_template of tokenizer_config.json, where it is one text; NULL: there is none. */
+static nib_status read_template(const char **out, const char *directory, const nib_model *m,
+                                nib_arena *arena, nib_err *err)
+{
+    const nib_allocator *a = &m->engine->allocator;
+    const char *path = nib__path_join(arena, directory, "tokenizer_config.json");
+    char *text;
+    size_t size;
+    nib_json json;
+    *out = NULL;
+    if (!path)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    if (nib__path_kind(path) != NIB_PATH_FILE)
+        return NIB_OK;
+    NIB_TRY(nib__file_read(&text, &size, path, TEMPLATE_LIMIT, a, err));
+    nib__json_init(&json, path, text, size, NULL);
+    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
+        if (!nib__json_is(&json, "chat_template"))
+            ok = nib__json_skip(&json);
+        else if (nib__json_next(&json) == NIB_JSON_STRING)
+            ok = (*out = nib__json_string(&json, arena, NULL)) != NULL;
+        else
+            ok = nib__json_skip(&json);
+    }
+    const nib_status status =
+        ok && json.event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(&json, err);
+    nib__release(a, text);
+    return status;
+}
+
+static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *arena,
+                                nib_ledger *ledger, nib_err *err)
+{
+    const nib_gguf *gguf = nib__checkpoint_gguf(m->net.checkpoint);
+    const char *directory = m->tokenizer_path ? m->tokenizer_path : m->net.directory, *template;
+    const char *file = nib__path_join(arena, directory, "tokenizer.json");
+    nib_vocab_source source;
+    if (!file)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    if (gguf && !m->tokenizer_path && nib__gguf_find(gguf, "tokenizer.ggml.model")) {
+        NIB_TRY(nib__gguf_vocab(&source, gguf, arena, err));
+        nib__gguf_describe_vocab(head, &source);
+        return NIB_OK;
+    }
+    if (nib__path_kind(file) != NIB_PATH_FILE) {
+        nib__ledger_add_note(ledger, "tokenizer",
+                             "%s is not there: the GGUF has no tokenizer, and programs that need "
+                             "one will not open it; --tokenizer DIR names one",
+                             file);
+        return NIB_OK;
+    }
+    NIB_TRY(read_template(&template, directory, m, arena, err));
+    return nib__gguf_describe_tokenizer(head, directory, &m->net.config, template,
+                                        &m->engine->allocator, ledger, err);
+}
+
+/* llama3's scaling is a tensor there. */
+static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_arena *arena,
+                               nib_err *err)
+{
+    if (c->rope != NIB_ROPE_LLAMA3)
+        return NIB_OK;
+    float *divisors = nib__arena_take(arena, (size_t)c->head_dim / 2, sizeof *divisors);
+    if (!divisors)
+        return nib__fail_memory(err, (size_t)c->head_dim * 2, "the divisors of frequencies");
+    for (int64_t i = 0; i < c->head_dim / 2; i++)
+        divisors[i] = (float)nib__rope_divisor(c, i);
+    job->extra_name = "rope_freqs.weight";
+    job->extra = divisors;
+    job->extra_count = c->head_dim / 2;
+    return NIB_OK;
+}
+
+nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_model *m,
+                             nib_arena *arena, nib_ledger *ledger, nib_err *err)
+{
+    const nib_config *c = &m->net.config;
+    nib__gguf_describe_config(head, c, nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
+                              main_type(&m->net));
+    NIB_TRY(put_tokenizer(head, m, arena, ledger, err));
+    NIB_TRY(put_divisors(job, c, arena, err));
+    job->gguf = head;
+    job->paired_head = c->arch == NIB_ARCH_LLAMA || c->arch == NIB_ARCH_MISTRAL ? c->head_dim : 0;
+    return NIB_OK;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A model as a GGUF describes it, for a conversion.
+ */
+#ifndef NIB_CONVERT_GGUF_H
+#define NIB_CONVERT_GGUF_H
+
+#include "library.h"
+#include "quantize.h"
+
+/* Fills head, and the job's members for GGUF, which stay in the arena. A tokenizer that is not
+ * there is a note. */
+nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_model *model,
+                             nib_arena *arena, nib_ledger *ledger, nib_err *err);
+
+#endif
