@@ -39,8 +39,8 @@ static const nib_entry *owner_of(const modules *m, size_t tensor)
     return at == SIZE_MAX ? NULL : &m->entries[at];
 }
 
-/* The dialect, or for plain floats the kind of file; of GGUF's block types the type, too, of which several are read as one scheme. NULL:
- * none. */
+/* The dialect, or for plain floats the kind of file; of GGUF's block types the type, too, of which
+ * several are read as one scheme. NULL: none. */
 static const char *format_of(const modules *m, const char *module, const char *weight)
 {
     char text[32];
