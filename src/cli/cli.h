@@ -72,7 +72,7 @@ void clear_progress(void);
 /* Engine and model as the settings say; the sentence is printed on failure. */
 int open_engine(nib_engine **out, const settings *s);
 /* Opens the engine and the model of the first argument, or of -m, hands the model to `use` and
- * closes both. options: but for the tokenizer, which the settings name. `wants` ends the sentence of
+ * closes both. The settings, not the options, name the tokenizer. `wants` ends the sentence of
  * a missing argument. */
 int with_model(const settings *s, const char *wants, nib_model_options options,
                int (*use)(nib_model *model, nib_engine *engine, const settings *s));
