@@ -366,6 +366,15 @@ static nib_status compare_tensor(verifying *v, const char *name)
     return same ? NIB_OK : find(v, "against", name, "has other bytes in the other checkpoint");
 }
 
+static nib_tensor bias_tensor(const nib_weight *w)
+{
+    return (nib_tensor){.type = w->bias_type,
+                        .rank = 1,
+                        .shape = {w->n},
+                        .data = w->bias,
+                        .bytes = (uint64_t)w->n * (uint64_t)nib__type_bits(w->bias_type) / 8};
+}
+
 /* As the weights give them: files may keep them in another order. */
 static nib_status compare_bias(verifying *v, const nib_entry *e, const nib_weight *other)
 {
@@ -377,9 +386,7 @@ static nib_status compare_bias(verifying *v, const nib_entry *e, const nib_weigh
         return w->bias == other->bias
                    ? NIB_OK
                    : find(v, "against", name, "is in one of the checkpoints only");
-    const nib_tensor a = {.type = w->bias_type, .rank = 1, .shape = {w->n}, .data = w->bias},
-                     b = {
-                         .type = other->bias_type, .rank = 1, .shape = {w->n}, .data = other->bias};
+    const nib_tensor a = bias_tensor(w), b = bias_tensor(other);
     return add_distance(v, name, nib__tensor_distance(&a, &b));
 }
 
