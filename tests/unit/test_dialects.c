@@ -152,6 +152,16 @@ static void test_fp8_golden(void **state)
     expect_all("fp8", "fp8", plain, COUNT(plain));
 }
 
+/* Bit for bit. */
+static void expect_bias(const nib_checkpoint *cp, const char *module, const void *bits, size_t size)
+{
+    nib_weight w;
+    nib_err err;
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, cp, module, NULL, &err), NIB_OK);
+    assert_int_equal(w.bias_type, NIB_TYPE_BF16);
+    assert_memory_equal(w.bias, bits, size);
+}
+
 /* Experts lie stacked in the file, their values here, too. */
 static void test_gpt_oss_golden(void **state)
 {
@@ -164,14 +174,18 @@ static void test_gpt_oss_golden(void **state)
     open_golden(&cp, "gpt_oss");
     assert_int_equal(nib__checkpoint_module_count(cp), 6);
     for (size_t s = 0; s < COUNT(stacks); s++) {
-        char stacked[100], module[100];
+        char stacked[100], module[120];
         snprintf(stacked, sizeof stacked, "model.layers.0.mlp.experts.%s", stacks[s].leaf);
         const nib_tensor *values = find_values(cp, stacked);
+        snprintf(module, sizeof module, "%s.biases", stacked);
+        const nib_tensor *biases = nib__checkpoint_find(cp, module);
+        assert_non_null(biases);
         for (int64_t e = 0; e < 3; e++) {
             snprintf(module, sizeof module, "model.layers.0.mlp.experts.%d.%s", (int)e,
                      stacks[s].leaf);
             const golden g = {module, "mxfp4", stacks[s].n, stacks[s].k, 1, true};
             expect_golden(cp, "mxfp4", &g, values->data + e * g.n * g.k * 4);
+            expect_bias(cp, module, biases->data + e * g.n * 2, (size_t)g.n * 2);
         }
     }
     nib__checkpoint_close(cp);

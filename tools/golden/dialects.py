@@ -253,6 +253,7 @@ def others():
         tensors[f"{module}_blocks"] = t(packed.reshape(experts, n, k // 32, 16))
         tensors[f"{module}_scales"] = t(scales)
         tensors[f"{module}_bias"] = t(floats(experts, n), torch.bfloat16)
+        tensors[f"{module}.biases"] = tensors[f"{module}_bias"].clone()
         tensors[f"{module}.dequantized"] = t(values)
     write("gpt_oss", tensors, {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}, {"model_type": "gpt_oss"})
 
