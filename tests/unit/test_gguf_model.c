@@ -7,6 +7,7 @@
 #include "session.h"
 
 #include "config_gguf.h"
+#include "failing.h"
 #include "gguf_build.h"
 #include "safetensors_build.h"
 
@@ -441,6 +442,41 @@ static void test_bad_scale(void **state)
     drop_directory(dir);
 }
 
+static nib_status read_all(const nib_allocator *a, nib_err *err)
+{
+    nib_checkpoint *cp;
+    nib_config config;
+    nib_arena arena;
+    NIB_TRY(nib__checkpoint_open(&cp, "tests/golden/gguf/llama.gguf", a, err));
+    nib__arena_init(&arena, a, 0);
+    nib_status status = nib__config_gguf(&config, cp, &arena, NULL, err);
+    for (size_t i = 0; status == NIB_OK && i < nib__checkpoint_module_count(cp); i++) {
+        nib_weight w;
+        status = nib__checkpoint_weight(&w, NULL, cp, nib__checkpoint_module(cp, i), NULL, err);
+    }
+    nib__arena_free(&arena);
+    nib__checkpoint_close(cp);
+    return status;
+}
+
+/* Every allocation fails once: an error that says so, and nothing is lost. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    nib_status status = NIB_NO_MEMORY;
+    int allocations = 0;
+    for (; status != NIB_OK; allocations++) {
+        failing f = {.left = allocations};
+        const nib_allocator a = failing_allocator(&f);
+        nib_err err = {NIB_OK, ""};
+        status = read_all(&a, &err);
+        assert_true(status == NIB_OK || status == NIB_NO_MEMORY);
+        assert_true(status == NIB_OK || err.text[0] != 0);
+        assert_int_equal(f.live, 0);
+    }
+    assert_true(allocations > 2);
+}
+
 /* ---- several files ---- */
 
 static void write_part(const char *dir, const char *name, uint64_t no, uint64_t parts,
@@ -522,7 +558,8 @@ int main(void)
         cmocka_unit_test(test_logits),         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_golden_configs), cmocka_unit_test(test_config_refused),
         cmocka_unit_test(test_config_taken),   cmocka_unit_test(test_changed_files),
-        cmocka_unit_test(test_bad_scale),      cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_bad_scale),      cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
