@@ -126,6 +126,39 @@ static void test_same_bits(void **state)
     nib__checkpoint_close(g.cp);
 }
 
+/* Files that others made, with the tokenizers inside: llama2.c's 260K in F32 (K 172 is no multiple
+ * of 32), and llama.cpp's Q8_0 of TinyStories-656K, whose F32 weights have 2.9385. */
+static void test_real_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file;
+        double loss;
+        int64_t predicted;
+    } cases[] = {{"stories260K/stories260K.gguf", 1.3061, 10069},
+                 {"TinyStories-656K/TinyStories-656K-Q8_0.gguf", 2.9390, 6216}};
+    const char *data = getenv("NIBBLE_TEST_DATA");
+    if (data == NULL) {
+        print_message("skipped: test_gguf_model real files\n");
+        skip();
+    }
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char path[512], text[512];
+        nib_eval_result result;
+        nib_err err;
+        snprintf(path, sizeof path, "%s/weights/%s", data, cases[i].file);
+        snprintf(text, sizeof text, "%s/text/tinystories_40.jsonl", data);
+        opened o = must_open(&(open_how){
+            .path = path, .dtype = "f32", .threads = 2, .sequences = 8, .context = 256});
+        const nib_eval_options options = {.text_path = text, .window = 256};
+        if (nib_eval(o.session, NULL, &options, &result, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        assert_true(fabs(result.loss - cases[i].loss) < 5e-5);
+        assert_int_equal(result.predicted, cases[i].predicted);
+        close_opened(&o);
+    }
+}
+
 /* ---- the config ---- */
 
 static nib_status config_of(nib_config *out, const char *path, nib_ledger *notes, nib_err *err)
@@ -555,11 +588,11 @@ static void test_parts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logits),         cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_golden_configs), cmocka_unit_test(test_config_refused),
-        cmocka_unit_test(test_config_taken),   cmocka_unit_test(test_changed_files),
-        cmocka_unit_test(test_bad_scale),      cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_real_files),     cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_golden_configs),
+        cmocka_unit_test(test_config_refused), cmocka_unit_test(test_config_taken),
+        cmocka_unit_test(test_changed_files),  cmocka_unit_test(test_bad_scale),
+        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
