@@ -130,7 +130,7 @@ NIB_MUST_CHECK nib_status nib_formats_write(nib_engine *engine, nib_form form, c
 typedef struct nib_model nib_model;
 
 typedef struct nib_model_options {
-    const char *tokenizer; /* file or directory; NULL: beside the weights */
+    const char *tokenizer; /* tokenizer.json, its directory or a GGUF; NULL: the model's */
     bool config_only;      /* a bare config.json: enough to plan */
     bool inspect;          /* only to look: weights that do not fit config.json, or have none, are
                               no error here, but what nib_info_write and nib_verify tell */
