@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# --tokenizer with a GGUF: a vocabulary is taken from one, and what is wrong with it is said.
+vocab=$REPO/tests/golden/vocab_bytes.gguf broken=$REPO/tests/fuzz/corpus/gguf_vocab
+run() { nibble generate "$MODEL" --quiet --temp 0 -n 4 --ignore-eos -p 'The king' "$@"; }
+check 'another vocabulary' run --tokenizer "$vocab"
+cp "$vocab" vocabulary
+check 'known by its first bytes, not by its name' run --tokenizer vocabulary
+refused 3 '*unknown_pre: tokenizer.ggml.pre "nonsense" is not known*' generate "$MODEL" -p a --tokenizer "$broken/unknown_pre"
+refused 3 '*bert: tokenizer.ggml.model "bert" is WordPiece*' generate "$MODEL" -p a --tokenizer "$broken/bert"
+refused 3 '*short_scores: tokenizer.ggml.scores has 2 values for 3 tokens*' generate "$MODEL" -p a \
+    --tokenizer "$broken/short_scores"
+refused 3 '*bos_beyond: tokenizer.ggml.bos_token_id is 9, but there are 1 tokens' generate "$MODEL" -p a \
+    --tokenizer "$broken/bos_beyond"
+head -c 300 "$vocab" >cut
+refused 3 'cut: *' generate "$MODEL" -p a --tokenizer cut
