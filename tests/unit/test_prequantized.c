@@ -302,7 +302,7 @@ static void test_dialects(void **state)
          "{\"quant_method\":\"compressed-tensors\",\"format\":\"nvfp4-pack-quantized\","
          "\"config_groups\":{\"a\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,"
          "\"type\":\"float\",\"strategy\":\"tensor_group\",\"group_size\":16}}}}",
-         1e-5, false},
+         1e-5, true},
         {put_int8,
          "{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\","
          "\"config_groups\":{\"a\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":8,"
