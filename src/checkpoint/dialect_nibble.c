@@ -11,6 +11,8 @@
  *   M._weight_per_tensor_divisor F32 [], in its place where the scales are divided by it
  *   M._weight_zero_point  shaped as the scales: I8, or a float type where the zero is a float;
  *                         absent where there is none
+ *   M._weight_input_order I32 [k], the input of each column where they are in act-order; groups run
+ *                         over columns
  *   M.input_scale         F32 [1], static activations only
  *   M.input_zero_point    I32 [1], likewise; absent where they are symmetric
  */
@@ -31,14 +33,14 @@ static const char *const formulas[] = {"torchao", "ao017", "tinygemm"};
 static const char *const roundings[] = {"rceil", "floor"};
 static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
                   zero_point[] = "._weight_zero_point", per_tensor[] = "._weight_per_tensor_scale",
-                  divisor[] = "._weight_per_tensor_divisor";
+                  divisor[] = "._weight_per_tensor_divisor", input_order[] = "._weight_input_order";
 static const char *const sizes[] = {"group", "row", "tensor"};
 
 typedef struct description {
     char code[NIB_FIELD_TEXT], size[NIB_FIELD_TEXT], zero[NIB_FIELD_TEXT], act[NIB_FIELD_TEXT];
     char rounding[NIB_FIELD_TEXT], formula[NIB_FIELD_TEXT];
     int64_t group, shape[2];
-    bool symmetric, act_symmetric;
+    bool symmetric, act_symmetric, ordered;
 } description;
 
 #define AT(member) offsetof(description, member)
@@ -54,6 +56,7 @@ static const nib_field fields[] = {
     {"act_symmetric", NIB_FIELD_BOOL, AT(act_symmetric)},
     {"rounding", NIB_FIELD_STRING, AT(rounding)},
     {"formula", NIB_FIELD_STRING, AT(formula)},
+    {"act_order", NIB_FIELD_BOOL, AT(ordered)}, /* absent: false */
     {"shape[0]", NIB_FIELD_INT, AT(shape[0])},
     {"shape[1]", NIB_FIELD_INT, AT(shape[1])},
 };
@@ -82,6 +85,8 @@ static void storage_of(nib_storage *out, const nib_stored *w)
     out->zeros = out->scales;
     out->zeros.suffix = w->zero_type == NIB_TYPE_NONE ? NULL : zero_point;
     out->zeros.type = w->zero_type;
+    if (w->ordered)
+        out->inputs = (nib_stored_part){input_order, NIB_TYPE_I32, 1, {w->k}};
     if (nib__scheme_has_tensor_scale(s))
         out->tensor =
             (nib_stored_part){w->tensor_divides ? divisor : per_tensor, NIB_TYPE_F32, 0, {0}};
@@ -108,6 +113,8 @@ static void describe(nib_text *out, const nib_stored *weight)
     nib__jsonw_pair_bool(&w, "act_symmetric", s->act_symmetric);
     nib__jsonw_pair_string(&w, "rounding", roundings[s->mx_floor]);
     nib__jsonw_pair_string(&w, "formula", formulas[s->formula]);
+    if (weight->ordered)
+        nib__jsonw_pair_bool(&w, "act_order", true);
     nib__jsonw_key(&w, "shape");
     nib__jsonw_array(&w);
     nib__jsonw_int(&w, weight->n);
@@ -256,6 +263,11 @@ nib_status nib__weight_nibble(const nib_weight_query *q)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "has shape [%" PRId64 ", %" PRId64 "]",
                                 w->n, w->k);
     NIB_TRY(take_parts(q));
+    if (d.ordered)
+        NIB_TRY(nib__weight_take_permutation(q, input_order));
+    else if (nib__weight_part(q, input_order) != NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, input_order,
+                                "is stored for a weight whose description has no act_order");
     if (w->scheme.act != NIB_ACT_I8_STATIC)
         return NIB_OK;
     NIB_TRY(nib__weight_take_static(q, ".input_scale",

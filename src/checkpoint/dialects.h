@@ -27,6 +27,7 @@ typedef struct nib_stored {
     nib_type scale_type, zero_type; /* zero_type NONE: no zeros */
     bool embedding;                 /* rows are looked up, not multiplied */
     bool tensor_divides;            /* as in nib_weight */
+    bool ordered;                   /* its columns are in act-order: nib_weight's `order` */
 } nib_stored;
 
 /* One of its tensors. */
@@ -60,6 +61,7 @@ typedef struct nib_storage {
     nib_stored_part codes, scales, zeros;
     nib_stored_part tensor; /* the scale of the tensor over those of its blocks */
     nib_stored_part size;   /* the weight's n and k as a tensor */
+    nib_stored_part inputs; /* the input of each column, of a weight in act-order */
     nib_pieces pieces;
     nib_order order, zero_order;
     bool zero_filled; /* zeros are stored though the scheme has none: all 0 */

@@ -213,3 +213,29 @@ nib_status nib__weight_take_tensor_scale(const nib_weight_query *q, const char *
     w->tensor_divides = divides;
     return NIB_OK;
 }
+
+nib_status nib__weight_take_permutation(const nib_weight_query *q, const char *suffix)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *t = nib__weight_part(q, suffix);
+    bool fresh;
+    NIB_TRY(nib__weight_expect(q, suffix, t, NIB_TYPE_I32, 1, &w->k));
+    const size_t bytes = (size_t)w->k * sizeof(int32_t);
+    int32_t *order = nib__checkpoint_copy(q->cp, t, bytes + (size_t)w->k, &fresh);
+    if (order == NULL)
+        return nib__fail_memory(q->err, bytes, t->name);
+    uint8_t *seen = (uint8_t *)(order + w->k);
+    if (fresh)
+        memcpy(order, t->data, bytes);
+    memset(seen, 0, (size_t)w->k);
+    for (int64_t j = 0; j < w->k; j++) {
+        const bool inside = order[j] >= 0 && order[j] < w->k;
+        if (!inside || seen[order[j]])
+            return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                    "names input %" PRId32 " at index %" PRId64 ", %s", order[j], j,
+                                    inside ? "a second time" : "which there is not");
+        seen[order[j]] = 1;
+    }
+    w->order = order;
+    return NIB_OK;
+}

@@ -27,4 +27,7 @@ nib_status nib__weight_take_order(const nib_weight_query *q, const char *suffix)
 nib_status nib__weight_take_tensor_scale(const nib_weight_query *q, const char *suffix,
                                          bool divides);
 
+/* I32 [k], every input once: `order`. */
+nib_status nib__weight_take_permutation(const nib_weight_query *q, const char *suffix);
+
 #endif

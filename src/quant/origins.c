@@ -106,6 +106,7 @@ static nib_status find_weight(nib_rewriting *r, const nib_quantize_layer *l, con
                                .source = nib__scheme_is_quantized(&l->choice.scheme)
                                              ? float_like(w)
                                              : nib__float_type(l->choice.scheme.code),
+                               .ordered = w->order != NULL,
                                .scale_type = w->scale_type,
                                .tensor_divides = w->tensor_divides,
                                .zero_type = w->zeros != NULL ? w->zero_type : NIB_TYPE_NONE};
@@ -212,7 +213,7 @@ static const char *refuses(char why[160], nib_dialect dialect, const nib_quantiz
     *stored = o->stored;
     if (!nib__scheme_is_quantized(&l->choice.scheme))
         return nib__write_float.refuses(why, stored);
-    if (l->recode && o->weight.order != NULL)
+    if (stored->ordered && dialect != NIB_DIALECT_NIBBLE)
         return "its columns are in the order of their groups (act-order)";
     return nib__dialect_writer(dialect)->refuses(why, stored);
 }

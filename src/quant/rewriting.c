@@ -51,6 +51,7 @@ static nib_rewrite *add_rewrite(nib_rewriting *r, const nib_tensor *from)
                                           .zeros = SIZE_MAX,
                                           .tensor = SIZE_MAX,
                                           .size = SIZE_MAX,
+                                          .inputs = SIZE_MAX,
                                           .act_scale = SIZE_MAX,
                                           .act_zero = SIZE_MAX};
     return &r->rewrites[r->count++];
@@ -176,15 +177,16 @@ static void add_parts(nib_rewriting *r, nib_rewrite *w, const char *module)
     w->zeros = add_part(r, module, &w->storage.zeros);
     w->tensor = add_part(r, module, &w->storage.tensor);
     w->size = add_part(r, module, &w->storage.size);
+    w->inputs = add_part(r, module, &w->storage.inputs);
     if (w->stored.scheme.act == NIB_ACT_I8_STATIC) {
         w->act_scale = add_part(r, module, &act_scale);
         if (!w->stored.scheme.act_symmetric)
             w->act_zero = add_part(r, module, &act_zero);
     }
-    r->ledger->layers[w->line].bytes = nib__stored_part_bytes(&w->storage.codes) +
-                                       nib__stored_part_bytes(&w->storage.scales) +
-                                       nib__stored_part_bytes(&w->storage.zeros) +
-                                       nib__stored_part_bytes(&w->storage.tensor);
+    r->ledger->layers[w->line].bytes =
+        nib__stored_part_bytes(&w->storage.codes) + nib__stored_part_bytes(&w->storage.scales) +
+        nib__stored_part_bytes(&w->storage.zeros) + nib__stored_part_bytes(&w->storage.tensor) +
+        nib__stored_part_bytes(&w->storage.inputs);
 }
 
 /* The weight's entry of __metadata__, if the dialect has such. */

@@ -336,6 +336,9 @@ nib_status nib__stream_put_extras(nib_stream *s, const nib_rewrite *r, nib_err *
         NIB_TRY(nib__writer_put(s->writer, r->tensor, &tensor, sizeof tensor, err));
     if (r->size != SIZE_MAX)
         NIB_TRY(nib__writer_put(s->writer, r->size, size, sizeof size, err));
+    if (r->inputs != SIZE_MAX)
+        NIB_TRY(nib__writer_put(s->writer, r->inputs, r->weight.order,
+                                (size_t)r->stored.k * sizeof *r->weight.order, err));
     if (r->act_scale != SIZE_MAX)
         NIB_TRY(nib__writer_put(s->writer, r->act_scale, scale, sizeof *scale, err));
     if (r->act_zero != SIZE_MAX)

@@ -32,7 +32,7 @@ typedef struct nib_rewrite {
     nib_stored stored;               /* QUANTIZE, RECODE: as it is written */
     nib_storage storage;
     /* Places in the writer; SIZE_MAX: no such part. */
-    size_t copy, codes, scales, zeros, tensor, size, act_scale, act_zero;
+    size_t copy, codes, scales, zeros, tensor, size, inputs, act_scale, act_zero;
 } nib_rewrite;
 
 typedef struct nib_stream {

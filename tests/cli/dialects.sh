@@ -30,3 +30,6 @@ check 'act-order is said' grep -q '^note: 7 weights have their columns in act-or
 cp -r "$golden/gptq_model" m
 sed -i 's/"gptq",/"hqq",/' m/config.json
 refused 3 '*quant_method "hqq" is not read here; transformers with hqq reads it*' info m
+check 'act-order is kept in our own dialect' nibble convert "$golden/gptq_model" kept --format nibble --quiet
+check 'and is the same' nibble verify kept --against "$golden/gptq_model"
+refused 4 '*act-order*; --format nibble holds it' convert "$golden/gptq_model" none --format compressed-tensors

@@ -811,6 +811,46 @@ static void test_bad_nibble(void **state)
     }
 }
 
+/* Columns that are not in the inputs' order: every input once, and said in the description. */
+static void test_nibble_order(void **state)
+{
+    (void)state;
+    static const int32_t good[5] = {4, 2, 0, 1, 3}, twice[5] = {4, 2, 0, 2, 3},
+                         beyond[5] = {4, 2, 5, 1, 3}, before[5] = {4, 2, -1, 1, 3};
+    static const struct {
+        const int32_t *order;
+        int64_t count;
+        bool said;
+        nib_status status;
+        const char *fragment;
+    } rows[] = {
+        {good, 5, true, NIB_OK, NULL},
+        {good, 5, false, NIB_BAD_INPUT, "description has no act_order"},
+        {good, 4, true, NIB_BAD_INPUT, "expected [5]"},
+        {NULL, 0, true, NIB_BAD_INPUT, "m._weight_input_order: the tensor is missing"},
+        {twice, 5, true, NIB_BAD_INPUT, "names input 2 at index 3, a second time"},
+        {beyond, 5, true, NIB_BAD_INPUT, "names input 5 at index 2, which there is not"},
+        {before, 5, true, NIB_BAD_INPUT, "names input -1 at index 2"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char metadata[1024], changed[1100];
+        made m;
+        describe(metadata, "int8wo-g4", 1, 5);
+        const char *at = strstr(metadata, "\\\"shape");
+        assert_non_null(at);
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - metadata), metadata,
+                 rows[i].said ? "\\\"act_order\\\": true, " : "", at);
+        const part parts[] = {
+            {"m._weight_qdata", "I8", 2, {1, 5}, "\1\2\3\4\5"},
+            {"m._weight_scale", "F32", 2, {1, 2}, ones},
+            {"m._weight_input_order", "I32", 1, {rows[i].count}, rows[i].order},
+        };
+        make(&m, changed, parts, rows[i].order == NULL ? 2 : 3);
+        expect_weight(&m, rows[i].status, rows[i].fragment);
+        drop(&m);
+    }
+}
+
 static void test_nibble_version(void **state)
 {
     (void)state;
@@ -843,6 +883,7 @@ int main(void)
         cmocka_unit_test(test_parts_in_shards),
         cmocka_unit_test(test_nibble),
         cmocka_unit_test(test_bad_nibble),
+        cmocka_unit_test(test_nibble_order),
         cmocka_unit_test(test_nibble_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
