@@ -714,7 +714,10 @@ const char *nib__checkpoint_params(const nib_checkpoint *cp) { return cp->params
 
 const char *nib__checkpoint_container(const nib_checkpoint *cp) { return cp->container; }
 
-const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp) { return cp->gguf; }
+const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp)
+{
+    return cp != NULL ? cp->gguf : NULL;
+}
 
 const char *nib__checkpoint_described(const nib_checkpoint *cp)
 {

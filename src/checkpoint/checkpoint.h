@@ -80,7 +80,8 @@ const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i);
 const char *nib__checkpoint_quantization(const nib_checkpoint *cp);
 /* What kind of file the tensors lie in: "safetensors", "pytorch" or "gguf". */
 const char *nib__checkpoint_container(const nib_checkpoint *cp);
-/* The key/values of a GGUF file, of its first part if there are several; NULL: another format. */
+/* The key/values of a GGUF file, of its first part if there are several; NULL: another format, or
+ * cp is NULL. */
 const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp);
 /* Where it is said what the weights should be, in sentences: "config.json", or "its metadata". */
 const char *nib__checkpoint_described(const nib_checkpoint *cp);

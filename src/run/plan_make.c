@@ -296,7 +296,10 @@ static void write_json(const nib_plan *p, nib_text *text)
     nib__jsonw_init(&w, text, 2);
     nib__jsonw_object(&w);
     nib__jsonw_pair_int(&w, "schema", 1);
-    nib__jsonw_pair_string(&w, "model", p->model->net.directory);
+    const nib_network *net = &p->model->net;
+    const bool lone = nib__checkpoint_gguf(net->checkpoint) != NULL;
+    nib__jsonw_pair_string(&w, "model",
+                           lone ? nib__checkpoint_path(net->checkpoint) : net->directory);
     nib__jsonw_pair_string(&w, "recipe", nib__recipe_text(p->recipe));
     nib__jsonw_pair_string(&w, "device", p->machine.name);
     nib__jsonw_pair_string(&w, "dtype", nib__type_name(p->policy.dtype));
