@@ -138,7 +138,8 @@ typedef struct nib_model_options {
                               but only nib_convert then takes the model */
 } nib_model_options;
 
-/* path: a Hugging Face directory, its config.json or a .safetensors file. Weights stay mapped from
+/* path: a Hugging Face directory, its config.json, or a file of weights: safetensors, GGUF, or what
+ * torch.save writes, with its config.json or params.json beside it. Weights stay mapped from
  * the files until nib_model_close; every rule of the format is checked before this returns. A file
  * that is written to meanwhile is NIB_IO in whatever call was reading it; one that is cut short may
  * raise SIGBUS before, for the program to handle (src/cli/terminal.c does). options NULL: all

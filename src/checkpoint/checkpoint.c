@@ -410,9 +410,11 @@ static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_
         chosen = there[i] ? i : chosen;
     }
     if (chosen == STORED_COUNT)
-        return nib__fail(
-            err, NIB_BAD_INPUT, "%s: no %s, %s, pytorch_model.bin (or its index) or %s is there",
-            shown(a, directory), stored_names[SINGLE], stored_names[INDEX], stored_names[META]);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: no %s, %s, pytorch_model.bin (or its index) or %s is there; name "
+                         "another file of weights itself",
+                         shown(a, directory), stored_names[SINGLE], stored_names[INDEX],
+                         stored_names[META]);
     for (int i = chosen + 1; i < STORED_COUNT; i++)
         if (there[i])
             NIB_TRY(add_choice(cp, stored_names[chosen], stored_names[i], err));

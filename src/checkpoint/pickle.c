@@ -49,6 +49,8 @@ static const char complex_refusal[] =
                   numpy_refusal[] =
                       "was saved on a device that PyTorch stores through NumPy; move it to the CPU "
                       "(.cpu()) before torch.save",
+                  subclass_refusal[] = "is of a subclass of Tensor; save what its dequantize() "
+                                       "gives, or torchao's as safetensors (save_pretrained does)",
                   fp4_refusal[] = "has pairs of 4-bit floats as elements; save it as bytes "
                                   "(.view(torch.uint8)), or save the model as safetensors";
 
@@ -104,6 +106,8 @@ static const global_row globals[] = {
     {"torch", "per_tensor_affine", OTHER, NIB_TYPE_NONE, NULL},
     {"torch", "per_channel_affine", OTHER, NIB_TYPE_NONE, NULL},
     {"torch._utils", "_rebuild_qtensor", REFUSED, NIB_TYPE_NONE, quantized_refusal},
+    {"torch._tensor", "_rebuild_from_type_v2", REFUSED, NIB_TYPE_NONE, subclass_refusal},
+    {"torch._utils", "_rebuild_wrapper_subclass", REFUSED, NIB_TYPE_NONE, subclass_refusal},
     {"torch._utils", "_rebuild_sparse_tensor", REFUSED, NIB_TYPE_NONE, sparse_refusal},
     {"torch._utils", "_rebuild_sparse_csr_tensor", REFUSED, NIB_TYPE_NONE, sparse_refusal},
     {"torch._utils", "_rebuild_meta_tensor_no_storage", REFUSED, NIB_TYPE_NONE, empty_refusal},

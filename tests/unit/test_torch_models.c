@@ -4,6 +4,7 @@
  * compute from the same state dict, int4 as aten packs it for each machine, and what is refused.
  */
 #include "checkpoint.h"
+#include "failing.h"
 #include "safetensors_build.h"
 #include "session.h"
 
@@ -244,12 +245,41 @@ static void test_f64(void **state)
     assert_int_equal(w.scheme.act, NIB_ACT_I8_TOKEN);
 }
 
+/* Every request for memory fails once, from opening to the last weight; nothing is lost. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"tests/golden/torch/8da4w_plain",
+                                        "tests/golden/torch/gptfast_int4/model_int4.g32.pth"};
+    for (size_t p = 0; p < COUNT(paths); p++) {
+        nib_status status = NIB_NO_MEMORY;
+        for (int left = 0; status != NIB_OK; left++) {
+            failing f = {left, 0};
+            const nib_allocator a = failing_allocator(&f);
+            nib_checkpoint *cp = NULL;
+            nib_err err;
+            status = nib__checkpoint_open(&cp, paths[p], &a, &err);
+            for (size_t i = 0; cp != NULL && i < nib__checkpoint_module_count(cp); i++) {
+                nib_weight w;
+                if (status == NIB_OK)
+                    status = nib__checkpoint_weight(&w, NULL, cp, nib__checkpoint_module(cp, i),
+                                                    NULL, &err);
+            }
+            if (status != NIB_OK && status != NIB_NO_MEMORY)
+                fail_msg("%s", err.text);
+            nib__checkpoint_close(cp);
+            assert_int_equal(f.live, 0);
+            assert_true(left < 5000);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logits),   cmocka_unit_test(test_shards),
         cmocka_unit_test(test_tinygemm), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_f64),
+        cmocka_unit_test(test_f64),      cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

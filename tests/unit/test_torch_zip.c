@@ -308,6 +308,11 @@ static void test_pickles(void **state)
         {PICKLE("\x80\4\x8c\2os\x8c\6system\x93."), NIB_UNSUPPORTED, "names os.system"},
         {PICKLE("\x80\2ctorch\nload\n."), NIB_UNSUPPORTED, "names torch.load"},
         {PICKLE("\x80\2ctorch._utils\n_rebuild_tensor_v2x\n."), NIB_UNSUPPORTED, "_v2x"},
+        {PICKLE("\x80\2}X\1\0\0\0wctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n"
+                "_rebuild_tensor_v2\ncx.y\nZ\ntRs."),
+         NIB_UNSUPPORTED, "names x.y.Z"},
+        {PICKLE("\x80\2}X\1\0\0\0wctorch._tensor\n_rebuild_from_type_v2\n)Rs."), NIB_UNSUPPORTED,
+         "tensor \"w\" is of a subclass of Tensor"},
         {PICKLE("\x80\2ctorchao.x\nInt4Tensor\n."), NIB_UNSUPPORTED, "torchao's tensors as safete"},
         {PICKLE("\x80\2cx\x1b[31m\ny\n."), NIB_UNSUPPORTED, "names x\\x1b[31m.y"},
         /* operations that are not needed: INST, OBJ, NEWOBJ, EXT1, PERSID, INT, POP, NEXT_BUFFER */
