@@ -154,8 +154,9 @@ NIB_MUST_CHECK nib_status nib_info_write(nib_model *model, nib_form form, const 
                                          nib_err *err);
 
 /* Hashes, ranges, NaN and Inf by tensor and index, completeness against config.json; with `against`
- * also tensor by tensor. NIB_CHECK_FAILED when something is found; the report is written either
- * way. */
+ * also tensor by tensor, whatever the formats, and, where both can run, as models: divergence and
+ * agreement over 64 ids that mean nothing. NIB_CHECK_FAILED when something is found; the report is
+ * written either way. */
 NIB_MUST_CHECK nib_status nib_verify(nib_model *model, nib_model *against, nib_form form,
                                      const nib_sink *sink, nib_err *err);
 

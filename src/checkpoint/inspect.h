@@ -49,6 +49,14 @@ typedef struct nib_expected {
     bool optional; /* may be absent: a tied head */
 } nib_expected;
 
+/* How far apart two checkpoints are as models, over ids that are the same for both. */
+typedef struct nib_model_distance {
+    const char *why_not; /* they were not run; NULL: they were */
+    int64_t tokens;      /* predicted */
+    double kl;           /* nats per token, of the other from this */
+    double agreement;    /* how often the likeliest token is the same, of 1 */
+} nib_model_distance;
+
 typedef struct nib_verify_job {
     const nib_checkpoint *checkpoint, *against; /* against: NULL, or compared tensor by tensor */
     const nib_expected *expected;
@@ -56,6 +64,7 @@ typedef struct nib_verify_job {
     /* The module `head` is `against_head` there: an output that was tied and is stored by itself
      * now. NULL: every module has its own name in both. */
     const char *head, *against_head;
+    const nib_model_distance *models; /* NULL: not asked */
     nib_pool *pool;
     const nib_callbacks *callbacks; /* NULL allowed */
     const nib_allocator *allocator;

@@ -457,6 +457,31 @@ static void json_findings(const verifying *v, nib_jsonw *w)
     nib__jsonw_pair_int(w, "problems", (int64_t)(v->finding_count + v->more));
 }
 
+static void json_models(const nib_model_distance *d, nib_jsonw *w)
+{
+    nib__jsonw_key(w, "models");
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "why_not", d->why_not);
+    if (d->why_not == NULL) {
+        nib__jsonw_pair_int(w, "tokens", d->tokens);
+        nib__jsonw_pair_double(w, "kl", d->kl);
+        nib__jsonw_pair_double(w, "top1_agreement", d->agreement);
+    }
+    nib__jsonw_object_end(w);
+}
+
+static void render_models(const nib_model_distance *d, nib_text *out)
+{
+    if (d->why_not != NULL) {
+        nib__ledger_wrap(out, "as models: not compared: ", "    ", 100, d->why_not);
+        return;
+    }
+    nib__text_format(out,
+                     "as models: %" PRId64 " tokens, divergence %.3g nats per token, the same "
+                     "likeliest token in %.1f %%\n",
+                     d->tokens, d->kl, 100 * d->agreement);
+}
+
 static void render_json(const verifying *v, nib_text *out)
 {
     nib_jsonw w;
@@ -486,6 +511,8 @@ static void render_json(const verifying *v, nib_text *out)
         }
         nib__jsonw_array_end(&w);
     }
+    if (v->job->models != NULL)
+        json_models(v->job->models, &w);
     nib__jsonw_object_end(&w);
     nib__text_str(out, "\n");
 }
@@ -506,6 +533,8 @@ static void render_text(const verifying *v, nib_text *out)
         else
             nib__text_format(out, "%-52s %6.1f dB\n", v->ledger.layers[i].name, db);
     }
+    if (v->job->models != NULL)
+        render_models(v->job->models, out);
     nib__text_format(out, "%zu tensors, %s read; ", nib__checkpoint_count(cp),
                      nib__say_bytes(bytes, v->done));
     if (v->manifest.path != NULL)

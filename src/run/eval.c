@@ -253,6 +253,19 @@ static nib_status check_options(evaluation *e)
     return NIB_OK;
 }
 
+static void give_result(const evaluation *e, nib_eval_result *result, double seconds)
+{
+    const double count = (double)e->predicted;
+    *result = (nib_eval_result){.loss = e->loss / count,
+                                .perplexity = nib__exp(e->loss / count),
+                                .predicted = e->predicted,
+                                .seconds = seconds};
+    if (e->against) {
+        result->kl = e->kl / count;
+        result->top1_agreement = (double)e->agreed / count;
+    }
+}
+
 nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_options *options,
                     nib_eval_result *result, nib_err *err)
 {
@@ -269,14 +282,23 @@ nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_o
         status = nib__checkpoint_read(against->model->net.checkpoint, status, err);
     nib__release(a, e.scores);
     NIB_TRY(status);
-    const double count = (double)e.predicted;
-    *result = (nib_eval_result){.loss = e.loss / count,
-                                .perplexity = nib__exp(e.loss / count),
-                                .predicted = e.predicted,
-                                .seconds = (double)(nib__now_ns() - start) * 1e-9};
-    if (against) {
-        result->kl = e.kl / count;
-        result->top1_agreement = (double)e.agreed / count;
-    }
+    give_result(&e, result, (double)(nib__now_ns() - start) * 1e-9);
     return NIB_OK;
+}
+
+nib_status nib__eval_ids(nib_session *session, nib_session *against, const int32_t *ids,
+                         int64_t count, nib_eval_result *result, nib_err *err)
+{
+    const nib_eval_options options = {.window = count};
+    const nib_allocator *a = &session->model->engine->allocator;
+    evaluation e = {.session = session, .against = against, .options = &options, .err = err};
+    NIB_TRY(check_options(&e));
+    e.scores = nib__calloc(a, NIB_CHUNK, sizeof *e.scores);
+    if (!e.scores)
+        return nib__fail_memory(err, NIB_CHUNK * sizeof *e.scores, "scores");
+    const nib_status status = eval_window(&e, ids, count);
+    nib__release(a, e.scores);
+    if (status == NIB_OK)
+        give_result(&e, result, 0);
+    return status;
 }

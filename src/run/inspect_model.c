@@ -83,6 +83,62 @@ static nib_status list_expected(nib_expected **out, size_t *count, const nib_net
     return NIB_OK;
 }
 
+/* ---- as models ---- */
+
+enum { COMPARED = 64 };
+
+/* A model opened to run: its session stands for all of it. */
+typedef struct running {
+    nib_model *model;
+    nib_plan *plan;
+    nib_session *session;
+} running;
+
+static nib_status start(running *r, nib_engine *engine, const char *path, nib_err *err)
+{
+    const nib_request request = {.dtype = "f32", .context = COMPARED};
+    NIB_TRY(nib_model_open(&r->model, engine, path, NULL, err));
+    NIB_TRY(nib_plan_make(&r->plan, r->model, &request, err));
+    return nib_session_open(&r->session, r->model, r->plan, 1, err);
+}
+
+static void stop(running *r)
+{
+    nib_session_close(r->session);
+    nib_plan_free(r->plan);
+    nib_model_close(r->model);
+}
+
+/* Runs both over ids that mean nothing, which need no tokenizer. */
+static nib_status run_both(nib_model_distance *out, running *a, running *b, nib_engine *engine,
+                           const char *path, const char *other, nib_err *err)
+{
+    int32_t ids[COMPARED];
+    nib_eval_result result;
+    NIB_TRY(start(a, engine, path, err));
+    NIB_TRY(start(b, engine, other, err));
+    const int64_t vocab = nib__min(nib_session_vocab(a->session), nib_session_vocab(b->session));
+    for (int64_t i = 0; i < COMPARED; i++)
+        ids[i] = (int32_t)((uint64_t)(i + 1) * UINT64_C(0x9e3779b97f4a7c15) % (uint64_t)vocab);
+    const int64_t count = nib__min(COMPARED, nib__min(a->plan->context, b->plan->context));
+    NIB_TRY(nib__eval_ids(a->session, b->session, ids, count, &result, err));
+    *out = (nib_model_distance){
+        .tokens = result.predicted, .kl = result.kl, .agreement = result.top1_agreement};
+    return NIB_OK;
+}
+
+/* What cannot be run is a reason, not a failure: the tensors have been compared. */
+static void compare_models(nib_model_distance *out, nib_err *why, const nib_model *model,
+                           const nib_model *against)
+{
+    running a = {0}, b = {0};
+    if (run_both(out, &a, &b, model->engine, nib__checkpoint_path(model->net.checkpoint),
+                 nib__checkpoint_path(against->net.checkpoint), why) != NIB_OK)
+        *out = (nib_model_distance){.why_not = why->text};
+    stop(&b);
+    stop(&a);
+}
+
 nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const nib_sink *sink,
                       nib_err *err)
 {
@@ -98,6 +154,12 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
     if (against && against->net.tied && !model->net.tied && model->net.site_count > 0) {
         job.head = model->net.sites[model->net.site_count - 1].name;
         job.against_head = against->net.sites[0].name;
+    }
+    nib_model_distance models;
+    nib_err why;
+    if (against) {
+        compare_models(&models, &why, model, against);
+        job.models = &models;
     }
     nib_expected *expected = NULL;
     size_t problems = 0;

@@ -54,6 +54,10 @@ nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_reques
 
 /* Sorts the values. */
 double nib__median(double *values, int count);
+/* Loss of one window of ids, and the distance to another session on them. */
+nib_status nib__eval_ids(nib_session *session, nib_session *against, const int32_t *ids,
+                         int64_t count, nib_eval_result *result, nib_err *err);
+
 /* Highest memory use of this process so far. */
 uint64_t nib__peak_bytes(void);
 

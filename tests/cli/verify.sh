@@ -54,6 +54,8 @@ nibble quantize "$MODEL" q8 --recipe int8wo --quiet >/dev/null
 check 'against itself' nibble verify q --against q
 nibble verify q --against q8 >report
 check 'against another, the distance of each weight' grep -q '^lm_head  *[0-9.]* dB' report
+check 'and as models' grep -Eq '^as models: 63 tokens, divergence 0\.[0-9]+ nats per token, the same likeliest token in [0-9.]+ %$' report
+nibble verify q --against q --json | members models models.tokens=63 models.kl=0 models.top1_agreement=1
 rm q/config.json q/nibble.json
 check 'without a config.json bytes are checked' nibble verify q
 check 'and listed' nibble info q/model.safetensors
