@@ -30,6 +30,8 @@ uint64_t nib__gptq_bytes(const nib_weight *w);
 void nib__awq_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out);
 float nib__awq_zero(const nib_weight *w, int64_t row, int64_t g);
 uint64_t nib__awq_bytes(const nib_weight *w);
+/* Whether a zero point of the weight, whose store packs them, is not 0. */
+bool nib__words_any_zero(const nib_weight *w);
 
 /* ---- GGUF's blocks: store_gguf.c ---- */
 

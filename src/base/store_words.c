@@ -144,3 +144,27 @@ float nib__awq_zero(const nib_weight *w, int64_t row, int64_t g)
 }
 
 uint64_t nib__awq_bytes(const nib_weight *w) { return 4 * (uint64_t)w->k * (uint64_t)(w->n / 8); }
+
+/* ---- zeros as a whole ---- */
+
+/* Most files have the middle code throughout: whole words tell it, unless the last has a rest that
+ * may be anything. */
+bool nib__words_any_zero(const nib_weight *w)
+{
+    const int bits = bits_of(w);
+    const bool less_one = w->store == NIB_STORE_GPTQ_LESS_ONE;
+    const uint32_t middle =
+        bits == 4 ? (less_one ? 0x77777777U : 0x88888888U) : (less_one ? 0x7f7f7f7fU : 0x80808080U);
+    const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
+    const int64_t count = words_for(w->n, bits) * groups;
+    uint32_t other = 0;
+    for (int64_t i = 0; i < count; i++)
+        other |= word(w->zeros, i) ^ middle;
+    if (other == 0 || w->n % (32 / bits) == 0)
+        return other != 0;
+    for (int64_t g = 0; g < groups; g++)
+        for (int64_t i = 0; i < w->n; i++)
+            if (nib__weight_int_zero(w, i, g) != 0)
+                return true;
+    return false;
+}

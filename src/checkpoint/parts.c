@@ -4,6 +4,8 @@
  */
 #include "parts.h"
 
+#include "store.h"
+
 #include <inttypes.h>
 #include <math.h>
 
@@ -86,14 +88,11 @@ nib_status nib__weight_take_zeros(const nib_weight_query *q, const char *suffix)
 void nib__weight_drop_zeros(const nib_weight_query *q)
 {
     nib_weight *w = q->out;
-    const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
     w->scheme.zero = NIB_ZERO_INT;
     w->scheme.symmetric = false;
     w->zero_type = NIB_TYPE_I8;
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < w->n; i++)
-            if (nib__weight_int_zero(w, i, g) != 0)
-                return;
+    if (nib__words_any_zero(w))
+        return;
     w->scheme.zero = NIB_ZERO_NONE;
     w->scheme.symmetric = true;
     w->zeros = NULL;

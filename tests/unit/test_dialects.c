@@ -718,6 +718,33 @@ static void test_wrapped_zeros(void **state)
     nib__checkpoint_close(cp);
 }
 
+/* Zero points of the middle code throughout are none, whatever the rest of the last word is. */
+static void test_middle_zeros(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t word;
+        nib_zero zero;
+    } rows[] = {{0x777, NIB_ZERO_NONE},
+                {0xfffff777, NIB_ZERO_NONE},
+                {0x77777777, NIB_ZERO_NONE},
+                {0x77777677, NIB_ZERO_INT},
+                {0x677, NIB_ZERO_INT}};
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        made m;
+        nib_weight w;
+        const part parts[] = {{"m.qweight", "I32", 2, {1, 3}, NULL},
+                              {"m.qzeros", "I32", 2, {1, 1}, &rows[i].word},
+                              {"m.scales", "F32", 2, {1, 3}, ones}};
+        assert_int_equal(make_checkpoint(&m, GPTQ_CONFIG("\"group_size\":8"), parts, COUNT(parts)),
+                         NIB_OK);
+        assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &m.err), NIB_OK);
+        assert_int_equal(w.scheme.zero, rows[i].zero);
+        assert_int_equal(w.scheme.symmetric, rows[i].zero == NIB_ZERO_NONE);
+        drop_checkpoint(&m);
+    }
+}
+
 /* Memory that runs out at any allocation is an error, and nothing leaks. */
 static void test_no_memory(void **state)
 {
@@ -762,6 +789,7 @@ int main(void)
         cmocka_unit_test(test_foreign_weights),
         cmocka_unit_test(test_said),
         cmocka_unit_test(test_wrapped_zeros),
+        cmocka_unit_test(test_middle_zeros),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
