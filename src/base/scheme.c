@@ -137,6 +137,14 @@ bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b)
     return !is_mx(a->code) || a->mx_floor == b->mx_floor;
 }
 
+bool nib__scheme_same_weight(const nib_scheme *a, const nib_scheme *b)
+{
+    nib_scheme other = *b;
+    other.act = a->act;
+    other.act_symmetric = a->act_symmetric;
+    return nib__scheme_equal(a, &other);
+}
+
 int64_t nib__scheme_groups(const nib_scheme *s, int64_t k)
 {
     return s->group > 0 && k > 0 ? nib__ceil_div(k, s->group) : 1;

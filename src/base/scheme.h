@@ -61,9 +61,10 @@ typedef struct nib_scheme {
 } nib_scheme;
 
 bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b);
-bool nib__scheme_is_quantized(const nib_scheme *s); /* code is no float type */
-nib_type nib__float_type(nib_code code);            /* of a float code; NONE for others */
-nib_code nib__float_code(nib_type type);            /* of f32, f16 and bf16; F32 for others */
+bool nib__scheme_same_weight(const nib_scheme *a, const nib_scheme *b); /* whatever activations */
+bool nib__scheme_is_quantized(const nib_scheme *s);                     /* code is no float type */
+nib_type nib__float_type(nib_code code); /* of a float code; NONE for others */
+nib_code nib__float_code(nib_type type); /* of f32, f16 and bf16; F32 for others */
 /* The scheme in recipe grammar ("8da4w-g32", "bf16"), canonical: parse(name(s)) == s. */
 const char *nib__scheme_name(char out[64], const nib_scheme *s);
 /* base[-gN|-row|-tensor][-sym|-asym]...: the part of a recipe before any '+'. Also "f32", "f16",
@@ -161,6 +162,9 @@ NIB_INLINE float nib__weight_factor(const nib_weight *w)
     return w->tensor_divides ? 1 / w->tensor_scale : w->tensor_scale;
 }
 
+/* The activations that the weight runs with where no recipe says otherwise: its scheme's, or those
+ * that the tools which store weights so multiply them with. */
+nib_act nib__weight_act(const nib_weight *w);
 /* Row i of a FLOAT store, k values of the code's type. */
 const void *nib__weight_floats(const nib_weight *w, int64_t i);
 /* Stored columns k0..k0+count of row i as int8 (I8, I4) or raw bytes (E4M3, E5M2, MX8; MX4 and NV4

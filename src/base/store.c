@@ -29,9 +29,10 @@ static void nibble_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t c
 
 static uint64_t nibble_row_bytes(const nib_weight *w) { return (uint64_t)nib__ceil_div(w->k, 2); }
 
-#define BLOCKS(scale_, zero_)                                                                      \
+/* ggml multiplies its blocks of 32 with activations in Q8_0, those of 256 with Q8_K. */
+#define BLOCKS(act_, scale_, zero_)                                                                \
     {                                                                                              \
-        .codes = nib__block_codes, .scale = scale_, .zero = zero_,                                 \
+        .codes = nib__block_codes, .scale = scale_, .zero = zero_, .act = NIB_ACT_##act_,          \
         .row_bytes = nib__block_row_bytes                                                          \
     }
 static const nib_store_ops stores[NIB_STORE_COUNT] = {
@@ -47,22 +48,27 @@ static const nib_store_ops stores[NIB_STORE_COUNT] = {
                                  .zero = nib__gptq_zero_less_one,
                                  .bytes = nib__gptq_bytes},
     [NIB_STORE_AWQ] = {.codes = nib__awq_codes, .zero = nib__awq_zero, .bytes = nib__awq_bytes},
-    [NIB_STORE_Q4_0] = BLOCKS(nib__block_scale, NULL),
-    [NIB_STORE_Q4_1] = BLOCKS(nib__block_scale, nib__q4_1_zero),
-    [NIB_STORE_Q5_0] = BLOCKS(nib__block_scale, NULL),
-    [NIB_STORE_Q5_1] = BLOCKS(nib__block_scale, nib__q5_1_zero),
-    [NIB_STORE_Q8_0] = BLOCKS(nib__block_scale, NULL),
-    [NIB_STORE_Q4_K] = BLOCKS(nib__q4_k_scale, nib__q4_k_zero),
-    [NIB_STORE_Q5_K] = BLOCKS(nib__q4_k_scale, nib__q5_k_zero),
-    [NIB_STORE_Q6_K] = BLOCKS(nib__q6_k_scale, NULL),
-    [NIB_STORE_IQ4_NL] = BLOCKS(nib__block_scale, NULL),
-    [NIB_STORE_MXFP4] = BLOCKS(nib__mxfp4_scale, NULL),
+    [NIB_STORE_Q4_0] = BLOCKS(I8_BLOCK32, nib__block_scale, NULL),
+    [NIB_STORE_Q4_1] = BLOCKS(I8_BLOCK32, nib__block_scale, nib__q4_1_zero),
+    [NIB_STORE_Q5_0] = BLOCKS(I8_BLOCK32, nib__block_scale, NULL),
+    [NIB_STORE_Q5_1] = BLOCKS(I8_BLOCK32, nib__block_scale, nib__q5_1_zero),
+    [NIB_STORE_Q8_0] = BLOCKS(I8_BLOCK32, nib__block_scale, NULL),
+    [NIB_STORE_Q4_K] = BLOCKS(I8_BLOCK256, nib__q4_k_scale, nib__q4_k_zero),
+    [NIB_STORE_Q5_K] = BLOCKS(I8_BLOCK256, nib__q4_k_scale, nib__q5_k_zero),
+    [NIB_STORE_Q6_K] = BLOCKS(I8_BLOCK256, nib__q6_k_scale, NULL),
+    [NIB_STORE_IQ4_NL] = BLOCKS(I8_BLOCK32, nib__block_scale, NULL),
+    [NIB_STORE_MXFP4] = BLOCKS(FLOAT, nib__mxfp4_scale, NULL),
     [NIB_STORE_TINYGEMM_CUDA] = {.codes = nib__tinygemm_cuda_codes, .bytes = nib__tinygemm_bytes},
     [NIB_STORE_TINYGEMM_ROCM] = {.codes = nib__tinygemm_rocm_codes, .bytes = nib__tinygemm_bytes},
     [NIB_STORE_TINYGEMM_AVX512] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},
     [NIB_STORE_TINYGEMM_AVX2] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},
     [NIB_STORE_TINYGEMM_SCALAR] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},
 };
+
+nib_act nib__weight_act(const nib_weight *w)
+{
+    return w->scheme.act != NIB_ACT_FLOAT ? w->scheme.act : stores[w->store].act;
+}
 
 /* ---- codes ---- */
 

@@ -14,6 +14,8 @@ typedef struct nib_store_ops {
     /* NULL: scales and zeros are arrays of their own, as nib_weight says. */
     float (*scale)(const nib_weight *w, int64_t row, int64_t g);
     float (*zero)(const nib_weight *w, int64_t row, int64_t g); /* NULL: as scale, or no zeros */
+    nib_act
+        act; /* what the tools that store weights so multiply them with; FLOAT: nothing is known */
     uint64_t (*row_bytes)(const nib_weight *w); /* NULL: rows do not lie by themselves */
     uint64_t (*bytes)(const nib_weight *w);     /* of n rows; NULL: n * row_bytes */
 } nib_store_ops;

@@ -32,6 +32,7 @@ typedef struct nib_site {
     int64_t n, k;
     bool bias; /* what config.json implies; for a checkpoint, what is stored */
     nib_scheme stored;
+    nib_act act; /* nib__weight_act of what is stored */
     const int32_t *order; /* of the stored weight's columns, as nib_weight says; the checkpoint's */
     nib_type scale_type, zero_type, act_scale_type;
 } nib_site;

@@ -239,7 +239,9 @@ static nib_status load(loading *l, size_t site, nib_err *err)
     NIB_TRY(nib__checkpoint_weight(&l->from, NULL, net->checkpoint,
                                    net->sites[tied_head ? 0 : site].name, NULL, err));
     l->out->w = l->from;
-    if (!nib__scheme_equal(&l->from.scheme, &l->plan->done))
+    if (nib__scheme_same_weight(&l->from.scheme, &l->plan->done))
+        l->out->w.scheme = l->plan->done; /* the activations are the plan's */
+    else
         NIB_TRY(open_converted(l, err));
     NIB_TRY(open_packs(l, err));
     NIB_TRY(open_bias(l->out, a, err));

@@ -254,11 +254,17 @@ static void deny_bound(const planner *p, nib_ledger_layer *line, decision *d)
     d->denied = true;
 }
 
-/* Codes of one scheme do not become another's: what the first quantizer lost is lost. */
+/* Codes of one scheme do not become another's: what the first quantizer lost is lost. The same
+ * codes may be multiplied with floats, or as their format is. */
 static bool asks_requantizing(const nib_layer *layer)
 {
-    return nib__scheme_is_quantized(&layer->stored) && nib__scheme_is_quantized(&layer->asked) &&
-           !nib__scheme_equal(&layer->stored, &layer->asked);
+    const nib_act act = layer->asked.act;
+    const bool as_format = act == layer->act && nib__act_block(act) > 0;
+    if (!nib__scheme_is_quantized(&layer->stored) || !nib__scheme_is_quantized(&layer->asked))
+        return false;
+    return act == NIB_ACT_FLOAT || as_format
+               ? !nib__scheme_same_weight(&layer->stored, &layer->asked)
+               : !nib__scheme_equal(&layer->stored, &layer->asked);
 }
 
 static void explain_stored(const planner *p, nib_ledger_layer *line, const nib_layer *layer)
@@ -385,6 +391,34 @@ static void advise(planner *p, nib_ledger_layer *line, const decision *d)
         nib__suggest(&p->out->ledger, line, d->layer, d->machine, p->policy, now);
 }
 
+/* The same codes by the other activations that they may be multiplied with: what a reader of one
+ * layer, or one who was denied it, has to choose from. */
+static void advise_activations(const planner *p, nib_ledger_layer *line, const decision *d)
+{
+    nib_ledger *ledger = &p->out->ledger;
+    const nib_layer *layer = d->layer;
+    const bool is_float = layer->asked.act == NIB_ACT_FLOAT;
+    nib_scheme other = layer->asked;
+    nib_way way;
+    char then[32], name[64];
+    other.act = is_float ? layer->act : NIB_ACT_FLOAT;
+    other.act_symmetric = is_float;
+    if (layer->role == NIB_ROLE_EMBED || !nib__scheme_same_weight(&layer->stored, &layer->asked) ||
+        (is_float ? nib__act_block(layer->act) == 0 : nib__act_block(layer->asked.act) == 0))
+        return;
+    nib__way_find(&way, layer, &other, d->machine, p->policy, NULL);
+    if (!way.runs)
+        return;
+    nib__say_seconds(then, nib__way_seconds(&way, layer, p->policy, nib__policy_m(p->policy)));
+    nib__ledger_add_advice(
+        ledger, line, is_float ? "without --recipe weight-only" : "--recipe weight-only",
+        nib__ledger_text(ledger,
+                         "the same codes with %s activations, %s: %s, %s "
+                         "per %s predicted",
+                         nib__act_names[other.act], nib__scheme_name(name, &other),
+                         way.uses[0].kernel->name, then, nib__policy_unit(p->policy)));
+}
+
 /* As asked, but own bf16 is faster: said once, of the layer that loses most. */
 static void advise_slowest(planner *p)
 {
@@ -437,6 +471,8 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
         p->options.detail != NULL && nib__layer_matches(p->options.detail, layer->name, NULL);
     if (line->detailed && !asks_requantizing(layer)) /* there no row was asked */
         nib__explain_candidates(ledger, line, &d.asked, layer, p->policy);
+    if (line->detailed || d.denied)
+        advise_activations(p, line, &d);
     if (line->detailed && d.rung > NIB_RUNG_KERNEL)
         nib__explain_candidates(ledger, line, &d.done, layer, p->policy);
     if (p->policy->engine != NULL)

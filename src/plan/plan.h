@@ -19,6 +19,7 @@ typedef struct nib_layer {
     int64_t n, k;
     nib_scheme stored; /* as the checkpoint has it */
     nib_scheme asked;  /* after the recipe; equal to stored where it is kept */
+    nib_act act;       /* what it runs with where no recipe says otherwise: nib__weight_act */
     const char *rule;  /* which rule decided */
     bool bias;
     nib_type scale_type, zero_type; /* as stored, or as the quantizer will store them */

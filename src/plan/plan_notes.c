@@ -75,6 +75,21 @@ static void note_dot4(nib_layers_plan *out, const nib_policy *policy)
         idle->asked.act == NIB_ACT_FLOAT ? "float" : nib__act_names[idle->asked.act], remedy);
 }
 
+/* ---- activations that the format brings ---- */
+
+static void note_format_activations(nib_layers_plan *out)
+{
+    size_t layers = 0;
+    for (size_t i = 0; i < out->count; i++)
+        layers += !out->layers[i].denied && nib__act_block(out->layers[i].done.act) > 0 &&
+                  out->layers[i].layer->stored.act == NIB_ACT_FLOAT;
+    if (layers != 0)
+        nib__ledger_add_note(&out->ledger, "activations",
+                             "%zu layer%s multiplied with int8 activations in blocks, as the tools "
+                             "of their format do it; --recipe weight-only has floats",
+                             layers, layers == 1 ? " is" : "s are");
+}
+
 /* ---- notes ---- */
 
 void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_plan_totals *totals)
@@ -107,6 +122,7 @@ void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_p
                              NIB_PREFILL_TOKENS, totals->slow_prefill,
                              totals->slow_prefill == 1 ? "" : "s");
     note_dot4(out, policy);
+    note_format_activations(out);
     if (policy->declared)
         nib__ledger_add_note(
             &out->ledger, "declared",

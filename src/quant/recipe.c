@@ -289,6 +289,7 @@ void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_re
         if ((rule->reach & reach) == 0 || !rule_names(recipe, rule, layer, NULL))
             continue;
         *out = (nib_choice){.keep = rule->keep,
+                            .weight_only = rule->weight_only,
                             .rule = rule->words,
                             .wish = rule->wish,
                             .wish_text = rule->wish_text};
@@ -454,6 +455,14 @@ static nib_status read_text(nib_recipe *r, const char *text, nib_err *err)
         return nib__recipe_read_json(r, "recipe", text, size, err);
     if (strchr(text, '/') != NULL || (size > 5 && strcmp(text + size - 5, ".json") == 0))
         return read_file(r, text, err);
+    if (strcmp(text, NIB_WEIGHT_ONLY) == 0)
+        return nib__recipe_add_rule(r,
+                                    &(nib_rule){.match = NIB_MATCH_ALL,
+                                                .reach = NIB_REACH_ANY,
+                                                .keep = true,
+                                                .weight_only = true,
+                                                .words = NIB_WEIGHT_ONLY},
+                                    err);
     NIB_TRY(nib__recipe_add_named(r, text, err));
     return nib__recipe_add_tail(r, err);
 }

@@ -65,7 +65,7 @@ char *nib__recipe_string(nib_recipe *r, nib_json *json)
 
 /* ---- Nibble's own form ---- */
 
-/* A scheme's name, or "keep"; in a file a wrong one is bad input. */
+/* A scheme's name, "keep" or "weight-only"; in a file a wrong one is bad input. */
 static nib_status read_scheme(nib_recipe *r, nib_json *json, nib_rule *rule, nib_err *err)
 {
     nib_err inner = {0};
@@ -74,7 +74,8 @@ static nib_status read_scheme(nib_recipe *r, nib_json *json, nib_rule *rule, nib
     const char *name = nib__recipe_string(r, json);
     if (name == NULL)
         return nib__json_status(json, err);
-    rule->keep = strcmp(name, "keep") == 0;
+    rule->weight_only = strcmp(name, NIB_WEIGHT_ONLY) == 0;
+    rule->keep = rule->weight_only || strcmp(name, "keep") == 0;
     if (rule->keep)
         return NIB_OK;
     const nib_status status = nib__scheme_parse(&rule->scheme, name, strlen(name), &inner);

@@ -34,9 +34,9 @@ typedef struct nib_rule {
     unsigned reach;
     bool exact; /* narrowed after reading: a pattern reaches an embedding or a tied output only if
                    it is exact or matches nothing else */
-    const char *text;     /* of the pattern or substring */
-    nib_pattern *pattern; /* NULL for ALL and SUBSTRING */
-    bool keep;
+    const char *text;       /* of the pattern or substring */
+    nib_pattern *pattern;   /* NULL for ALL and SUBSTRING */
+    bool keep, weight_only; /* as in nib_choice */
     nib_scheme scheme;
     const char *words; /* for the ledger */
     nib_wish wish;
@@ -63,6 +63,9 @@ struct nib_recipe {
     size_t note_count, note_capacity;
     int sources; /* given out */
 };
+
+/* The name of the recipe that keeps every weight and multiplies it with floats. */
+#define NIB_WEIGHT_ONLY "weight-only"
 
 /* Words in the recipe's arena, cut at 511 bytes, control characters as '?'; NULL: no memory. */
 const char *nib__recipe_say(nib_recipe *r, const char *format, ...) NIB_PRINTF(2, 3);

@@ -76,6 +76,23 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
     return nib__recipe_load(out, &input, &model->engine->allocator, err);
 }
 
+/* A kept weight runs with the activations that its format is multiplied with by the tools it comes
+ * from, unless the recipe wants floats. */
+static nib_scheme kept(const nib_site *s, const nib_choice *choice)
+{
+    nib_scheme asked = s->stored;
+    if (!nib__scheme_is_quantized(&asked) || s->role == NIB_ROLE_EMBED)
+        return asked;
+    if (choice->weight_only) {
+        asked.act = NIB_ACT_FLOAT;
+        asked.act_symmetric = false;
+    } else if (asked.act == NIB_ACT_FLOAT && s->act != NIB_ACT_FLOAT) {
+        asked.act = s->act;
+        asked.act_symmetric = true;
+    }
+    return asked;
+}
+
 static nib_status load_recipe(nib_plan *p, nib_err *err)
 {
     const nib_network *net = &p->model->net;
@@ -94,7 +111,8 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .n = s->n,
                          .k = s->k,
                          .stored = s->stored,
-                         .asked = choice.keep ? s->stored : choice.scheme,
+                         .asked = choice.keep ? kept(s, &choice) : choice.scheme,
+                         .act = s->act,
                          .rule = choice.rule,
                          .bias = s->bias,
                          .scale_type = s->scale_type,
@@ -102,7 +120,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .act_scale_type = s->act_scale_type,
                          .wish = choice.wish,
                          .wish_text = choice.wish_text};
-        if (nib__scheme_equal(&l->asked, &l->stored) || !nib__scheme_is_quantized(&l->asked))
+        if (nib__scheme_same_weight(&l->asked, &l->stored) || !nib__scheme_is_quantized(&l->asked))
             continue;
         nib_quantizer q;
         /* codes are not quantized again, which loading refuses; the plan still shows what for */

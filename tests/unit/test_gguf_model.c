@@ -64,13 +64,15 @@ static golden open_golden(const char *family)
 }
 
 /* Logits of every token, [count][vocab]. */
-static float *run_all(const char *family, const golden *g, const char *dtype, const char *isa)
+static float *run_all(const char *family, const golden *g, const char *recipe, const char *dtype,
+                      const char *isa)
 {
     char path[64];
     nib_err err;
     const float *logits;
     snprintf(path, sizeof path, "tests/golden/gguf/%s.gguf", family);
-    opened o = must_open(&(open_how){.path = path, .dtype = dtype, .isa = isa, .threads = 2});
+    opened o = must_open(
+        &(open_how){.path = path, .recipe = recipe, .dtype = dtype, .isa = isa, .threads = 2});
     nib_slot *slots = calloc((size_t)g->count, sizeof *slots);
     for (int64_t i = 0; i < g->count; i++)
         slots[i] = (nib_slot){0, (int32_t)i, g->tokens[i], true};
@@ -85,12 +87,13 @@ static float *run_all(const char *family, const golden *g, const char *dtype, co
     return out;
 }
 
+/* Of the dequantized weights: with float activations. */
 static void test_logits(void **state)
 {
     (void)state;
     for (size_t f = 0; f < COUNT(families); f++) {
         golden g = open_golden(families[f]);
-        float *logits = run_all(families[f], &g, "f32", NULL);
+        float *logits = run_all(families[f], &g, "weight-only", "f32", NULL);
         for (int64_t i = 0; i < g.kept; i++) {
             double off = 0, size = 0;
             for (int64_t v = 0; v < g.vocab; v++) {
@@ -113,11 +116,13 @@ static void test_same_bits(void **state)
     (void)state;
     static const char *const types[] = {"f32", "bf16"}, *const sets[] = {"avx2", "avx512",
                                                                          "avx512bf16"};
+    static const char *const recipes[] = {NULL, "weight-only"};
     golden g = open_golden("llama");
-    for (size_t t = 0; t < COUNT(types); t++) {
-        float *want = run_all("llama", &g, types[t], "ref");
+    for (size_t t = 0; t < COUNT(types) * COUNT(recipes); t++) {
+        const char *recipe = recipes[t / COUNT(types)], *type = types[t % COUNT(types)];
+        float *want = run_all("llama", &g, recipe, type, "ref");
         for (size_t s = 0; s < COUNT(sets); s++) {
-            float *got = run_all("llama", &g, types[t], sets[s]);
+            float *got = run_all("llama", &g, recipe, type, sets[s]);
             assert_memory_equal(got, want, (size_t)(g.count * g.vocab) * sizeof *got);
             free(got);
         }
@@ -127,16 +132,18 @@ static void test_same_bits(void **state)
 }
 
 /* Files that others made, with the tokenizers inside: llama2.c's 260K in F32 (K 172 is no multiple
- * of 32), and llama.cpp's Q8_0 of TinyStories-656K, whose F32 weights have 2.9385. */
+ * of 32), and llama.cpp's Q8_0 of TinyStories-656K, whose F32 weights have 2.9385, with float
+ * activations and with ggml's. */
 static void test_real_files(void **state)
 {
     (void)state;
     static const struct {
-        const char *file;
+        const char *file, *recipe;
         double loss;
         int64_t predicted;
-    } cases[] = {{"stories260K/stories260K.gguf", 1.3061, 10069},
-                 {"TinyStories-656K/TinyStories-656K-Q8_0.gguf", 2.9390, 6216}};
+    } cases[] = {{"stories260K/stories260K.gguf", NULL, 1.3061, 10069},
+                 {"TinyStories-656K/TinyStories-656K-Q8_0.gguf", "weight-only", 2.9390, 6216},
+                 {"TinyStories-656K/TinyStories-656K-Q8_0.gguf", NULL, 2.9392, 6216}};
     const char *data = getenv("NIBBLE_TEST_DATA");
     if (data == NULL) {
         print_message("skipped: test_gguf_model real files\n");
@@ -148,13 +155,51 @@ static void test_real_files(void **state)
         nib_err err;
         snprintf(path, sizeof path, "%s/weights/%s", data, cases[i].file);
         snprintf(text, sizeof text, "%s/text/tinystories_40.jsonl", data);
-        opened o = must_open(&(open_how){
-            .path = path, .dtype = "f32", .threads = 2, .sequences = 8, .context = 256});
+        opened o = must_open(&(open_how){.path = path,
+                                         .recipe = cases[i].recipe,
+                                         .dtype = "f32",
+                                         .threads = 2,
+                                         .sequences = 8,
+                                         .context = 256});
         const nib_eval_options options = {.text_path = text, .window = 256};
         if (nib_eval(o.session, NULL, &options, &result, &err) != NIB_OK)
             fail_msg("%s", err.text);
         assert_true(fabs(result.loss - cases[i].loss) < 5e-5);
         assert_int_equal(result.predicted, cases[i].predicted);
+        close_opened(&o);
+    }
+}
+
+/* As stored, blocks of 32 run with activations in Q8_0, those of 256 with Q8_K; weight-only runs
+ * the same codes with floats; another scheme of activations would be another quantizer's model. */
+static void test_activations(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *layer;
+        nib_act act;
+    } layers[] = {
+        {"model.layers.0.self_attn.q_proj", NIB_ACT_I8_BLOCK32}, /* Q4_0 */
+        {"model.layers.0.self_attn.v_proj", NIB_ACT_I8_BLOCK32}, /* Q5_1 */
+        {"model.layers.0.mlp.down_proj", NIB_ACT_I8_BLOCK256},   /* Q4_K */
+        {"model.layers.2.mlp.down_proj", NIB_ACT_I8_BLOCK256},   /* Q6_K */
+        {"model.layers.1.mlp.gate_proj", NIB_ACT_FLOAT},         /* MXFP4 */
+        {"model.layers.1.self_attn.q_proj", NIB_ACT_FLOAT},      /* F16 */
+        {"model.embed_tokens", NIB_ACT_FLOAT},
+    };
+    static const char *const recipes[] = {NULL, "weight-only"};
+    for (size_t r = 0; r < COUNT(recipes); r++) {
+        opened o =
+            must_open(&(open_how){.path = "tests/golden/gguf/llama.gguf", .recipe = recipes[r]});
+        for (size_t i = 0; i < COUNT(layers); i++) {
+            const nib_layer_plan *found = NULL;
+            for (size_t j = 0; j < o.plan->plan.count; j++)
+                if (strcmp(o.plan->plan.layers[j].layer->name, layers[i].layer) == 0)
+                    found = &o.plan->plan.layers[j];
+            assert_non_null(found);
+            assert_int_equal(found->done.act, r == 0 ? layers[i].act : NIB_ACT_FLOAT);
+            assert_true(nib__scheme_same_weight(&found->done, &found->layer->stored));
+        }
         close_opened(&o);
     }
 }
@@ -589,10 +634,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_real_files),     cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_golden_configs),
-        cmocka_unit_test(test_config_refused), cmocka_unit_test(test_config_taken),
-        cmocka_unit_test(test_changed_files),  cmocka_unit_test(test_bad_scale),
-        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_activations),    cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_golden_configs), cmocka_unit_test(test_config_refused),
+        cmocka_unit_test(test_config_taken),   cmocka_unit_test(test_changed_files),
+        cmocka_unit_test(test_bad_scale),      cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

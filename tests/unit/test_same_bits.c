@@ -193,6 +193,16 @@ static void test_schemes(void **state)
     assert_int_equal(failures, 0);
 }
 
+/* Every block type of GGUF, with the activations of its tools and with floats. */
+static void test_gguf(void **state)
+{
+    (void)state;
+    failures = 0;
+    check_scheme("tests/golden/gguf/llama.gguf", NULL, "f32");
+    check_scheme("tests/golden/gguf/llama.gguf", "weight-only", "f32");
+    assert_int_equal(failures, 0);
+}
+
 /* Past one softmax block, and past one pass of NIB_CHUNK slots. */
 static void test_long(void **state)
 {
@@ -248,6 +258,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schemes),
+        cmocka_unit_test(test_gguf),
         cmocka_unit_test(test_long),
         cmocka_unit_test(test_shipped_model),
     };
