@@ -53,6 +53,10 @@ struct nib_checkpoint {
     size_t *owners;
 };
 
+/* Opens the files of cp->path: maps, tensors, metadata and all that follows from names. */
+nib_status nib__checkpoint_open_path(nib_checkpoint *cp, nib_err *err);
+nib_status nib__checkpoint_no_memory(nib_err *err, const char *path);
+
 /* ---- shared by the dialects ---- */
 
 enum { NIB_SHOWN = 160 }; /* bytes of a name in a message */
@@ -132,6 +136,7 @@ nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err);
 bool nib__weight_is_gguf(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_gguf(const nib_weight_query *q);
 /* The state dicts of PyTorch programs: dialect_8da4w.c and dialect_gptfast.c. */
+bool nib__checkpoint_has_groups(const nib_checkpoint *cp); /* for grouped_scales */
 nib_status nib__weight_8da4w(const nib_weight_query *q);
 bool nib__weight_is_8da4w(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_gptfast(const nib_weight_query *q);

@@ -21,6 +21,15 @@ static bool ends_with(const char *text, const char *end)
     return size >= end_size && strcmp(text + size - end_size, end) == 0;
 }
 
+bool nib__checkpoint_has_groups(const nib_checkpoint *cp)
+{
+    for (size_t i = 0; i < cp->count; i++)
+        if (cp->tensors[i]->rank == 2 && cp->tensors[i]->shape[1] > 1 &&
+            ends_with(cp->tensors[i]->name, ".scales"))
+            return true;
+    return false;
+}
+
 static bool is_embedding(const nib_weight_query *q)
 {
     return ends_with(q->module, "embed_tokens") || ends_with(q->module, "embeddings");

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a path to open files and one list of their tensors: which of a directory's files is the
+ * model, which format a file has, whether an index and its shards say the same.
+ */
+#include "checkpoint_inside.h"
+#include "gguf.h"
+#include "gguf_parts.h"
+#include "renames_meta.h"
+#include "rotary.h"
+#include "safetensors.h"
+#include "shards.h"
+#include "torch_zip.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { INDEX_MAX = 100000000 /* bytes of an index file, as of a header */ };
+
+/* What a directory may hold, the preferred first. */
+enum { SINGLE, INDEX, TORCH_SINGLE, TORCH_INDEX, META, STORED_COUNT };
+static const char *const stored_names[STORED_COUNT] = {
+    [SINGLE] = "model.safetensors",       [INDEX] = "model.safetensors.index.json",
+    [TORCH_SINGLE] = "pytorch_model.bin", [TORCH_INDEX] = "pytorch_model.bin.index.json",
+    [META] = "consolidated.00.pth",
+};
+
+/* A name or path in a message: shown(a, name) with char a[NIB_SHOWN]. */
+static const char *shown(char out[NIB_SHOWN], const char *name)
+{
+    return nib__say_name(out, NIB_SHOWN, name, strlen(name));
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t size = strlen(text), end_size = strlen(end);
+    return size >= end_size && strcmp(text + size - end_size, end) == 0;
+}
+
+/* ---- files ---- */
+
+static nib_status take_files(nib_checkpoint *cp, size_t count, nib_err *err)
+{
+    cp->maps = nib__arena_take(&cp->arena, count, sizeof *cp->maps);
+    cp->files = nib__arena_take(&cp->arena, count, sizeof *cp->files);
+    return cp->maps == NULL || cp->files == NULL ? nib__checkpoint_no_memory(err, cp->path)
+                                                 : NIB_OK;
+}
+
+static bool begins_with(const nib_map *map, const char *magic)
+{
+    const size_t size = strlen(magic);
+    return map->size >= size && (size == 0 || memcmp(map->at, magic, size) == 0);
+}
+
+/* The eight bytes of a header's size may read like any magic; what follows them does not. */
+static bool is_safetensors(const nib_map *map) { return map->size > 8 && map->at[8] == '{'; }
+
+/* Other formats that a person may point at: named, with the way out. */
+static nib_status check_magic(const nib_map *map, const char *path, nib_err *err)
+{
+    static const struct {
+        const char *magic, *says;
+    } others[] = {
+        {"FUGG",
+         "is a GGUF file of a big-endian machine; convert the model for little-endian ones"},
+        {"version https://git-lfs", "is a Git LFS pointer and not the file itself, which `git lfs "
+                                    "pull` fetches"},
+        {"\x80\002\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19",
+         "is of PyTorch's format before 1.6, which is no zip file; load it with torch.load and "
+         "save it again with torch.save"},
+        {"\x80\002", "is a pickle outside of a zip file, which is not read; save the weights with "
+                     "torch.save or as safetensors"},
+        {"\x80\004", "is a pickle outside of a zip file, which is not read; save the weights with "
+                     "torch.save or as safetensors"},
+    };
+    char a[NIB_SHOWN];
+    for (size_t i = 0; i < COUNT(others) && !is_safetensors(map); i++)
+        if (begins_with(map, others[i].magic))
+            return nib__fail(err, NIB_UNSUPPORTED, "%s %s", shown(a, path), others[i].says);
+    return NIB_OK;
+}
+
+/* The formats of files that are read, by their first bytes; safetensors has none, and is last. */
+typedef struct container {
+    const char *magic, *name;
+    nib_parse *parse;
+} container;
+
+static const container containers[] = {
+    {"GGUF", "gguf", nib__gguf_parse},
+    {"PK\003\004", "pytorch", nib__torch_parse},
+    {"", "safetensors", nib__safetensors_parse},
+};
+
+static const container *container_of(const nib_map *map)
+{
+    size_t i = is_safetensors(map) ? COUNT(containers) - 1 : 0;
+    while (!begins_with(map, containers[i].magic))
+        i++;
+    return &containers[i];
+}
+
+static nib_status open_file(nib_checkpoint *cp, nib_contents *parsed, const char *path,
+                            nib_err *err)
+{
+    nib_map *map = &cp->maps[cp->file_count];
+    NIB_TRY(nib__map_open(map, path, err));
+    cp->files[cp->file_count] = path;
+    const int file = cp->file_count++;
+    cp->bytes += map->size;
+    if (map->size < SIZE_MAX / 4)
+        cp->arena.limit += 2 * (size_t)map->size;
+    NIB_TRY(check_magic(map, path, err));
+    const container *kind = container_of(map);
+    cp->container = kind->name;
+    NIB_TRY(kind->parse(parsed, map->at, map->size, path, file, &cp->arena, err));
+    for (size_t i = 0; i < parsed->note_count; i++)
+        NIB_TRY(nib__checkpoint_add_note(cp, parsed->notes[i], err));
+    return NIB_OK;
+}
+
+/* ---- one list of all files' tensors ---- */
+
+/* A tensor of a shard against the index. */
+static nib_status check_entry(nib_shards *index, const nib_checkpoint *cp, const nib_tensor *tensor,
+                              nib_err *err)
+{
+    char a[NIB_SHOWN], b[NIB_SHOWN], c[NIB_SHOWN];
+    const char *file = nib__path_name(cp->files[tensor->file]);
+    const size_t i =
+        nib__names_find(&index->by_tensor, (const void *const *)index->entries, tensor->name);
+    if (i == SIZE_MAX)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: tensor \"%s\" is not in the weight_map of %s",
+                         shown(a, file), shown(b, tensor->name), index->name);
+    nib_shard_entry *entry = index->entries[i];
+    if (strcmp(entry->shard->name, file) != 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: tensor \"%s\" is stored here, but the weight_map places it in \"%s\"",
+                         shown(a, file), shown(b, tensor->name), shown(c, entry->shard->name));
+    entry->found = true;
+    return NIB_OK;
+}
+
+/* Shards repeat entries. Where they differ in what a weight means, neither can be believed; other
+ * entries are words for people, of which the first is kept. */
+static nib_status add_meta(nib_checkpoint *cp, const nib_meta *meta, nib_err *err)
+{
+    char a[NIB_SHOWN], b[NIB_SHOWN];
+    cp->metas[cp->meta_count] = meta;
+    const nib_meta *same =
+        nib__names_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count);
+    if (same == NULL) {
+        cp->meta_count++;
+        return NIB_OK;
+    }
+    const bool has_meaning = ends_with(meta->key, ".weight") || strcmp(meta->key, "nibble") == 0;
+    if (!has_meaning || strcmp(same->value, meta->value) == 0)
+        return NIB_OK;
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s: two shards have different __metadata__ entries \"%s\"; write the shards "
+                     "again from one source",
+                     shown(a, cp->path), shown(b, meta->key));
+}
+
+/* A name that the index places in a shard may be a second one of a tensor there. */
+static void mark_alias(nib_shards *index, const nib_contents *parsed, const nib_meta *meta)
+{
+    const size_t i =
+        nib__names_find(&index->by_tensor, (const void *const *)index->entries, meta->key);
+    for (size_t t = 0; i != SIZE_MAX && t < parsed->count && !index->entries[i]->found; t++)
+        index->entries[i]->found = strcmp(parsed->tensors[t]->name, meta->value) == 0;
+}
+
+static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, nib_shards *index,
+                              nib_err *err)
+{
+    char a[NIB_SHOWN], b[NIB_SHOWN], c[NIB_SHOWN];
+    for (size_t i = 0; i < parsed->count; i++) {
+        const nib_tensor *tensor = parsed->tensors[i];
+        cp->tensors[cp->count] = tensor;
+        const nib_tensor *same =
+            nib__names_add(&cp->by_name, (const void *const *)cp->tensors, cp->count);
+        if (same != NULL)
+            return nib__fail(err, NIB_BAD_INPUT, "tensor \"%s\" is stored twice, in %s and in %s",
+                             shown(a, tensor->name),
+                             shown(b, nib__path_name(cp->files[same->file])),
+                             shown(c, nib__path_name(cp->files[tensor->file])));
+        cp->count++;
+        if (index != NULL)
+            NIB_TRY(check_entry(index, cp, tensor, err));
+    }
+    for (size_t i = 0; i < parsed->meta_count; i++) {
+        if (index != NULL)
+            mark_alias(index, parsed, parsed->metas[i]);
+        NIB_TRY(add_meta(cp, parsed->metas[i], err));
+    }
+    return NIB_OK;
+}
+
+static nib_status merge(nib_checkpoint *cp, const nib_contents *parsed, nib_shards *index,
+                        nib_err *err)
+{
+    size_t tensors = 0, metas = 0;
+    for (int f = 0; f < cp->file_count; f++) {
+        tensors += parsed[f].count;
+        metas += parsed[f].meta_count;
+    }
+    cp->tensors = nib__arena_take(&cp->arena, tensors, sizeof *cp->tensors);
+    cp->metas = nib__arena_take(&cp->arena, metas, sizeof *cp->metas);
+    if (cp->tensors == NULL || cp->metas == NULL ||
+        !nib__names_init(&cp->by_name, &cp->arena, tensors) ||
+        !nib__names_init(&cp->by_key, &cp->arena, metas))
+        return nib__checkpoint_no_memory(err, cp->path);
+    for (int f = 0; f < cp->file_count; f++)
+        NIB_TRY(add_tensors(cp, &parsed[f], index, err));
+    return NIB_OK;
+}
+
+/* ---- the ways to open ---- */
+
+/* A GGUF file describes itself: a config.json beside it is another model's. */
+static nib_status take_gguf(nib_checkpoint *cp, nib_contents *parsed, nib_err *err)
+{
+    cp->gguf = parsed[0].gguf;
+    cp->directory = NULL;
+    NIB_TRY(nib__gguf_translate(parsed, (size_t)cp->file_count, &cp->arena, err));
+    if (cp->gguf->arch != NULL && strcmp(cp->gguf->arch, "llama") == 0) {
+        int64_t heads, head;
+        nib__gguf_heads(cp->gguf, &heads, &head);
+        cp->paired = -1;
+        NIB_TRY(nib__rotary_set(cp, heads, head, err));
+    }
+    return merge(cp, parsed, NULL, err);
+}
+
+/* All parts of a GGUF model that `first`, any of them, belongs to. They are opened in their order;
+ * the one already open is opened again. */
+static nib_status open_parts(nib_checkpoint *cp, const nib_gguf *first, size_t count, nib_err *err)
+{
+    const char **paths;
+    nib_contents *parsed = nib__arena_take(&cp->arena, count, sizeof *parsed);
+    if (parsed == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    NIB_TRY(nib__gguf_part_paths(&paths, first, cp->files[0], count, &cp->arena, err));
+    nib__map_close(&cp->maps[0]);
+    cp->file_count = 0;
+    cp->bytes = 0;
+    NIB_TRY(take_files(cp, count, err));
+    for (size_t i = 0; i < count; i++)
+        NIB_TRY(open_file(cp, &parsed[i], paths[i], err));
+    NIB_TRY(nib__gguf_check_parts(parsed, count, err));
+    return take_gguf(cp, parsed, err);
+}
+
+/* A file whose names may be Meta's. */
+static nib_status take_named(nib_checkpoint *cp, nib_contents *parsed, const char *path,
+                             nib_err *err)
+{
+    const size_t noted = parsed->note_count;
+    NIB_TRY(nib__meta_translate(&cp->meta_names, parsed, path, &cp->arena, err));
+    for (size_t i = noted; i < parsed->note_count; i++)
+        NIB_TRY(nib__checkpoint_add_note(cp, parsed->notes[i], err));
+    cp->params = cp->meta_names ? parsed->params : NULL;
+    cp->paired = cp->meta_names ? -1 : 0;
+    return merge(cp, parsed, NULL, err);
+}
+
+static nib_status open_single(nib_checkpoint *cp, const char *path, nib_err *err)
+{
+    nib_contents parsed = {0};
+    size_t parts;
+    NIB_TRY(take_files(cp, 1, err));
+    NIB_TRY(open_file(cp, &parsed, path, err));
+    if (parsed.gguf == NULL)
+        return take_named(cp, &parsed, path, err);
+    NIB_TRY(nib__gguf_part_count(&parts, parsed.gguf, err));
+    return parts == 1 ? take_gguf(cp, &parsed, err) : open_parts(cp, parsed.gguf, parts, err);
+}
+
+/* Everything the index promises is there, and its total is the truth. */
+static nib_status check_index(nib_checkpoint *cp, const nib_shards *index, nib_err *err)
+{
+    char a[NIB_SHOWN], b[NIB_SHOWN], note[200];
+    uint64_t total = 0;
+    for (size_t i = 0; i < index->count; i++)
+        if (!index->entries[i]->found)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: tensor \"%s\" is missing, though the weight_map places it here",
+                             shown(a, index->entries[i]->shard->name),
+                             shown(b, index->entries[i]->tensor));
+    for (size_t i = 0; i < cp->count; i++)
+        total += cp->tensors[i]->bytes;
+    if (!index->has_total || index->total_size == (double)total)
+        return NIB_OK;
+    snprintf(note, sizeof note,
+             "%s says total_size %.0f, the tensors have %" PRIu64 " bytes; total_size is not used",
+             index->name, index->total_size, total);
+    return nib__checkpoint_add_note(cp, note, err);
+}
+
+static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const char *directory,
+                              nib_err *err)
+{
+    nib_shards index = *read;
+    char a[NIB_SHOWN], b[NIB_SHOWN];
+    nib_contents *parsed = nib__arena_take(&cp->arena, index.shard_count, sizeof *parsed);
+    if (parsed == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    NIB_TRY(take_files(cp, index.shard_count, err));
+    for (size_t i = 0; i < index.shard_count; i++) {
+        const char *path = nib__path_join(&cp->arena, directory, index.shards[i]->name);
+        if (path == NULL)
+            return nib__checkpoint_no_memory(err, cp->path);
+        if (nib__path_kind(path) == NIB_PATH_NONE)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: shard \"%s\" is missing; %s places %" PRId64 " tensors in it",
+                             shown(a, directory), shown(b, index.shards[i]->name), index.name,
+                             index.shards[i]->tensors);
+        NIB_TRY(open_file(cp, &parsed[i], path, err));
+    }
+    NIB_TRY(merge(cp, parsed, &index, err));
+    return check_index(cp, &index, err);
+}
+
+static nib_status open_index(nib_checkpoint *cp, const char *path, const char *directory,
+                             nib_err *err)
+{
+    char *text = NULL, a[NIB_SHOWN];
+    size_t size = 0;
+    nib_shards index;
+    NIB_TRY(nib__file_read(&text, &size, path, INDEX_MAX, &cp->allocator, err));
+    cp->arena.limit += 2 * size;
+    const nib_status status =
+        nib__shards_parse(&index, text, size, shown(a, path), &cp->arena, err);
+    nib__release(&cp->allocator, text);
+    index.name = nib__path_name(path);
+    return status == NIB_OK ? open_shards(cp, &index, directory, err) : status;
+}
+
+static nib_status look_for(nib_checkpoint *cp, bool *there, const char *directory, const char *name,
+                           nib_err *err)
+{
+    const char *path = nib__path_join(&cp->arena, directory, name);
+    if (path == NULL)
+        return nib__checkpoint_no_memory(err, directory);
+    *there = nib__path_kind(path) != NIB_PATH_NONE; /* opening says what is no file */
+    return NIB_OK;
+}
+
+/* Meta's larger models are cut across files by columns and rows, which are not put together. */
+static nib_status check_parts(nib_checkpoint *cp, const char *directory, const char *name,
+                              nib_err *err)
+{
+    bool second = false;
+    char a[NIB_SHOWN];
+    if (strcmp(name, stored_names[META]) == 0)
+        NIB_TRY(look_for(cp, &second, directory, "consolidated.01.pth", err));
+    if (!second)
+        return NIB_OK;
+    return nib__fail(err, NIB_UNSUPPORTED,
+                     "%s: the model is cut into consolidated.00.pth, consolidated.01.pth and so "
+                     "on, for several devices; only whole ones are read: convert it to Hugging "
+                     "Face's format",
+                     shown(a, directory));
+}
+
+static nib_status add_choice(nib_checkpoint *cp, const char *chosen, const char *other,
+                             nib_err *err)
+{
+    char note[300];
+    const bool index = ends_with(other, ".index.json");
+    snprintf(note, sizeof note, "%s and %s are both there; %s is read, %s not", chosen, other,
+             ends_with(chosen, ".index.json") ? "the model of the index" : "the single file",
+             index ? "the index and its shards are" : "the other is");
+    return nib__checkpoint_add_note(cp, note, err);
+}
+
+static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_err *err)
+{
+    bool there[STORED_COUNT];
+    char a[NIB_SHOWN];
+    int chosen = STORED_COUNT;
+    cp->directory = cp->beside = directory;
+    for (int i = STORED_COUNT; i-- > 0;) {
+        NIB_TRY(look_for(cp, &there[i], directory, stored_names[i], err));
+        chosen = there[i] ? i : chosen;
+    }
+    if (chosen == STORED_COUNT)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: no %s, %s, pytorch_model.bin (or its index) or %s is there; name "
+                         "another file of weights itself",
+                         shown(a, directory), stored_names[SINGLE], stored_names[INDEX],
+                         stored_names[META]);
+    for (int i = chosen + 1; i < STORED_COUNT; i++)
+        if (there[i])
+            NIB_TRY(add_choice(cp, stored_names[chosen], stored_names[i], err));
+    NIB_TRY(check_parts(cp, directory, stored_names[chosen], err));
+    const char *path = nib__path_join(&cp->arena, directory, stored_names[chosen]);
+    if (path == NULL)
+        return nib__checkpoint_no_memory(err, directory);
+    return ends_with(path, ".index.json") ? open_index(cp, path, directory, err)
+                                          : open_single(cp, path, err);
+}
+
+nib_status nib__checkpoint_open_path(nib_checkpoint *cp, nib_err *err)
+{
+    const char *path = cp->path, *name = nib__path_name(path);
+    char a[NIB_SHOWN];
+    const nib_path_kind kind = nib__path_kind(path);
+    if (kind == NIB_PATH_NONE)
+        return nib__fail(err, NIB_IO, "%s: there is no such file or directory", shown(a, path));
+    if (kind == NIB_PATH_DIRECTORY)
+        return open_directory(cp, path, err);
+    const char *directory =
+        name == path ? "." : nib__arena_copy(&cp->arena, path, (size_t)(name - path));
+    if (directory == NULL)
+        return nib__checkpoint_no_memory(err, path);
+    if (strcmp(name, "config.json") == 0)
+        return open_directory(cp, directory, err);
+    if (ends_with(name, ".index.json")) {
+        cp->directory = directory; /* shards are a directory, with a config or without */
+        return open_index(cp, path, directory, err);
+    }
+    bool config = false;
+    cp->beside = directory;
+    NIB_TRY(look_for(cp, &config, directory, "config.json", err));
+    if (config)
+        cp->directory = directory;
+    return open_single(cp, path, err);
+}
