@@ -92,6 +92,14 @@ static const base_row bases[] = {
      NIB_ZERO_NONE,
      M_ROUNDINGS},
     {"mxfp4", {.code = NIB_CODE_MX4, .group = 32, .symmetric = true}, NIB_ZERO_NONE, M_ROUNDINGS},
+    {"mxfp4dq",
+     {.code = NIB_CODE_MX4,
+      .group = 32,
+      .symmetric = true,
+      .act = NIB_ACT_MX4,
+      .act_symmetric = true},
+     NIB_ZERO_NONE,
+     M_ROUNDINGS},
     {"nvfp4", {.code = NIB_CODE_NV4, .group = 16, .symmetric = true}, NIB_ZERO_NONE, M_BLOCK},
 };
 
@@ -157,17 +165,17 @@ int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k)
 
 int64_t nib__act_block(nib_act act)
 {
-    return act == NIB_ACT_I8_BLOCK256                        ? 256
-           : act == NIB_ACT_I8_BLOCK32 || act == NIB_ACT_MX8 ? 32
-                                                             : 0;
+    return act == NIB_ACT_I8_BLOCK256                         ? 256
+           : act == NIB_ACT_I8_BLOCK32 || nib__act_is_mx(act) ? 32
+                                                              : 0;
 }
 
 /* ---- names ---- */
 
 static const char *const code_names[NIB_CODE_COUNT] = {"f32",  "f16",  "bf16", "i8",  "i4",
                                                        "e4m3", "e5m2", "mx8",  "mx4", "nv4"};
-static const char *const act_names[NIB_ACT_COUNT] = {"float", "a8t", "a8s",   "a4t",
-                                                     "e4m3t", "mx8", "a8b32", "a8b256"};
+static const char *const act_names[NIB_ACT_COUNT] = {"float", "a8t",   "a8s",    "a4t", "e4m3t",
+                                                     "mx8",   "a8b32", "a8b256", "mx4"};
 
 static const base_row *base_of(const nib_scheme *s)
 {

@@ -34,6 +34,7 @@ typedef enum nib_act {
     NIB_ACT_MX8,         /* e4m3 in blocks of 32 along k */
     NIB_ACT_I8_BLOCK32,  /* int8 in blocks of 32 along k, f16 scales: ggml's Q8_0 */
     NIB_ACT_I8_BLOCK256, /* int8 in blocks of 256 along k, f32 scales: ggml's Q8_K */
+    NIB_ACT_MX4,         /* e2m1 in blocks of 32 along k, each code as the e4m3 of its value */
     NIB_ACT_COUNT
 } nib_act;
 
@@ -80,6 +81,8 @@ int64_t nib__scheme_groups(const nib_scheme *s, int64_t k);
 int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k);
 /* Elements of k under one scale of the activations; 0: a token has one scale, or none. */
 int64_t nib__act_block(nib_act act);
+/* MX8 or MX4: e4m3 codes with a power of two per block of 32. */
+NIB_INLINE bool nib__act_is_mx(nib_act act) { return act == NIB_ACT_MX8 || act == NIB_ACT_MX4; }
 
 /* How the codes of a nib_weight lie in memory: a row of the table in store.c each. */
 typedef enum nib_store {

@@ -263,12 +263,7 @@ static nib_status take_mx_act(const nib_weight_query *q, const description *d)
                                 "asks for activations as %s %s %s in blocks of %" PRId64
                                 "; the weight's own type with RCEIL or FLOOR is known",
                                 d->act, d->act_elem, d->act_rounding, d->act_block);
-    if (w->scheme.code == NIB_CODE_MX4) {
-        nib__weight_say(q, ".weight", "mxfp4 activations", "float activations", 0,
-                        "no kernel here multiplies 4-bit activations");
-        return NIB_OK;
-    }
-    w->scheme.act = NIB_ACT_MX8;
+    w->scheme.act = w->scheme.code == NIB_CODE_MX4 ? NIB_ACT_MX4 : NIB_ACT_MX8;
     w->scheme.act_symmetric = true;
     w->scheme.mx_floor = is(d->act_rounding, "FLOOR");
     return NIB_OK;

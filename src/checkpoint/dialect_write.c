@@ -31,6 +31,8 @@ static const char *refuse_acts(const nib_scheme *s)
         return "static activation scales go with the nibble dialect";
     if (s->act == NIB_ACT_I4_TOKEN)
         return "torchao has no 4-bit activations for it";
+    if (s->code == NIB_CODE_MX4 && s->act != NIB_ACT_MX4)
+        return "torchao has MXFP4 with MXFP4 activations only (mxfp4dq)";
     if (s->act == NIB_ACT_I8_TOKEN && s->formula == NIB_FORMULA_AO017)
         return "its activations are quantized by 0.17's formula, which 0.18 no longer has";
     if (intx && s->code == NIB_CODE_I8 && s->act == NIB_ACT_I8_TOKEN)
@@ -294,7 +296,7 @@ static void describe_mx(nib_jsonw *w, const nib_stored *weight)
     put_dtype(w, "orig_dtype", dtype_name(weight->source));
     put_typed(w, "kernel_preference", "KernelPreference", "AUTO");
     nib__jsonw_key(w, "act_quant_kwargs");
-    if (s->act == NIB_ACT_MX8) {
+    if (nib__act_is_mx(s->act)) {
         open_typed(w, "QuantizeTensorToMXKwargs", 0);
         put_dtype(w, "elem_dtype", mx_elem(s));
         nib__jsonw_pair_int(w, "block_size", 32);
@@ -438,7 +440,6 @@ static void config_float8(nib_jsonw *w, const nib_scheme *s)
     close_typed(w);
 }
 
-/* torchao has no config of MXFP4 for weights alone: what is done, the tensors say. */
 static void config_mx(nib_jsonw *w, const nib_scheme *s)
 {
     open_typed(w, "MXDynamicActivationMXWeightConfig", 1);

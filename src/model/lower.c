@@ -55,6 +55,7 @@ void nib__input_place(nib_input *out, const nib_scheme *scheme, nib_type input, 
         out->scale = carve(at, &used, tokens * 4);
         break;
     case NIB_ACT_MX8:
+    case NIB_ACT_MX4:
         out->codes = carve(at, &used, tokens * (uint64_t)padded);
         out->scale = carve(at, &used, tokens * groups * 4);
         break;

@@ -43,6 +43,8 @@ static const words rows[] = {
      "OCP MX, torchao MXDynamicActivationMXWeightConfig (RCEIL)"},
     {"mxfp4", "e2m1 in blocks: s = 2^ceil(log2(amax/6)), q = e2m1(w/s), w = q*s", "float",
      "OCP MX, torchao MXTensor (RCEIL)"},
+    {"mxfp4dq", "e2m1 in blocks, as mxfp4", "e2m1 in blocks of 32, as the weights",
+     "OCP MX, torchao MXDynamicActivationMXWeightConfig (e2m1, RCEIL)"},
     {"nvfp4",
      "e2m1 in blocks, two scales: t = max|W|/2688, s = e4m3(clamp(amax/6/t, 2^-6, 448)), q = "
      "e2m1(w*(1/t/s)), w = q*(s*t)",

@@ -409,23 +409,14 @@ static nib_status fp8_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_e
     return NIB_OK;
 }
 
-/* The weights of a config with 4-bit activations: what multiplies them is said. */
-static nib_status float_activations(nib_recipe *r, const nib_ao_config *c, nib_err *err)
-{
-    return nib__recipe_add_note(r, err,
-                                "%s: activations stay float, as no kernel here multiplies 4-bit "
-                                "floats; the weights are torchao's",
-                                c->type);
-}
-
 static nib_status mx_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
+    (void)r;
     const nib_ao_field *block = find(c, "block_size");
     const char *base = "mxfp8";
     if (is(c, "weight_dtype", "", "float4_e2m1fn_x2") &&
         is(c, "activation_dtype", "", "float4_e2m1fn_x2")) {
-        base = "mxfp4";
-        NIB_TRY(float_activations(r, c, err));
+        base = "mxfp4dq";
     } else {
         NIB_TRY(check_e4m3(c, "weight_dtype", err));
         NIB_TRY(check_e4m3(c, "activation_dtype", err));
@@ -447,6 +438,15 @@ static nib_status nv_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, ni
     const nib_ao_field *levels = find(c, "use_dynamic_per_tensor_scale");
     snprintf(m->name, sizeof m->name, "nvfp4%s", levels == NULL || levels->is_true ? "" : "-block");
     return NIB_OK;
+}
+
+/* The weights of a config with 4-bit activations: what multiplies them is said. */
+static nib_status float_activations(nib_recipe *r, const nib_ao_config *c, nib_err *err)
+{
+    return nib__recipe_add_note(r, err,
+                                "%s: activations stay float, as no kernel here multiplies NVFP4 "
+                                "by NVFP4; the weights are torchao's",
+                                c->type);
 }
 
 /* A step of calibration fixes the scale of the activations; the weights have two levels then, too.

@@ -225,7 +225,7 @@ static bool same_form(verdict *v, const nib_input *got, const nib_input *want, c
         return true;
     if (!same_floats(v, "scales", got->scale, want->scale, scale_count(c), 0))
         return false;
-    const bool is_int = want->codes != NULL && c->scheme.act != NIB_ACT_MX8;
+    const bool is_int = want->codes != NULL && !nib__act_is_mx(c->scheme.act);
     const bool has_zeros = is_int && nib__act_block(c->scheme.act) == 0;
     if (has_zeros && memcmp(got->zero, want->zero, (size_t)c->m * sizeof *got->zero) != 0)
         return broken(v, "zero points differ");
@@ -368,6 +368,7 @@ static nib_scheme random_scheme(const nib_kernel *row, rng *r)
     s.act = row->act == NIB_ANY ? NIB_ACT_FLOAT : (nib_act)row->act;
     s.code = row->code != NIB_ANY          ? (nib_code)row->code
              : s.act == NIB_ACT_MX8        ? NIB_CODE_MX8
+             : s.act == NIB_ACT_MX4        ? NIB_CODE_MX4
              : s.act == NIB_ACT_E4M3_TOKEN ? NIB_CODE_E4M3
              : next(r) % 2 != 0            ? NIB_CODE_I4
                                            : NIB_CODE_I8;
@@ -384,7 +385,7 @@ static nib_scheme random_scheme(const nib_kernel *row, rng *r)
         s.zero = (nib_zero)below(r, 2);
     s.symmetric = s.zero == NIB_ZERO_NONE;
     s.act_symmetric = s.act != NIB_ACT_FLOAT && next(r) % 2 != 0;
-    s.mx_floor = s.act == NIB_ACT_MX8 && next(r) % 2 != 0;
+    s.mx_floor = nib__act_is_mx(s.act) && next(r) % 2 != 0;
     s.formula = next(r) % 2 != 0 ? NIB_FORMULA_TORCHAO : NIB_FORMULA_AO017;
     return s;
 }

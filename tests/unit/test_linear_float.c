@@ -221,8 +221,9 @@ static void make_input(product *p, const shape *s, rng *r)
     const bool is_float = s->act == NIB_ACT_FLOAT;
     x->ld = is_float && s->input != NIB_TYPE_BF16 ? s->k + 3 : padded;
     x->f32 = is_float && s->input != NIB_TYPE_BF16 ? take(p, (size_t)(s->m * x->ld) * 4) : NULL;
-    x->bf16 = x->f32 == NULL && s->act != NIB_ACT_MX8 ? take(p, (size_t)(s->m * x->ld) * 2) : NULL;
-    x->codes = s->act == NIB_ACT_MX8 ? take(p, (size_t)(s->m * x->ld)) : NULL;
+    x->bf16 =
+        x->f32 == NULL && !nib__act_is_mx(s->act) ? take(p, (size_t)(s->m * x->ld) * 2) : NULL;
+    x->codes = nib__act_is_mx(s->act) ? take(p, (size_t)(s->m * x->ld)) : NULL;
     for (int64_t i = 0; i < s->m; i++)
         for (int64_t j = 0; j < x->ld; j++) {
             const bool in = j < s->k;
@@ -240,8 +241,8 @@ static void make_input(product *p, const shape *s, rng *r)
     x->scale = take(p, (size_t)(s->m * groups) * 4);
     x->fsums = take(p, (size_t)(s->m * groups) * 4);
     for (int64_t i = 0; i < s->m * groups; i++) {
-        x->scale[i] = s->act == NIB_ACT_MX8 ? nib__e8m0_to_f32((uint8_t)(110 + rng_next(r) % 30))
-                                            : value(r, RANDOM);
+        x->scale[i] = nib__act_is_mx(s->act) ? nib__e8m0_to_f32((uint8_t)(110 + rng_next(r) % 30))
+                                             : value(r, RANDOM);
         x->fsums[i] = value(r, RANDOM) * 10;
     }
 }
@@ -430,7 +431,8 @@ enum { SHARE = 1 };
 static void check_code(nib_code code, nib_act act, nib_type input, int count)
 {
     rng r = {(uint64_t)code * 1000 + (uint64_t)act * 100 + input};
-    const bool integer = code == NIB_CODE_I8 || code == NIB_CODE_I4, is_mx = code == NIB_CODE_MX8;
+    const bool integer = code == NIB_CODE_I8 || code == NIB_CODE_I4,
+               is_mx = code == NIB_CODE_MX8 || code == NIB_CODE_MX4, is_nv = code == NIB_CODE_NV4;
     int rows = 0;
     for (int t = 0; t < count; t += SHARE) {
         shape s = {.code = code, .act = act, .input = input};
@@ -439,15 +441,17 @@ static void check_code(nib_code code, nib_act act, nib_type input, int count)
         s.k = ks[(size_t)(t / SHARE) % COUNT(ks)];
         if (s.m * s.n * s.k > 400000)
             s.m = s.m % 4 + 1;
-        s.group = is_mx ? 32 : group_list[rng_next(&r) % COUNT(group_list)];
+        s.group = is_mx ? 32 : is_nv ? 16 : group_list[rng_next(&r) % COUNT(group_list)];
         s.zero = integer ? (nib_zero)(rng_next(&r) % 3) : NIB_ZERO_NONE;
-        s.scale_type = is_mx ? NIB_TYPE_E8M0 : scale_list[rng_next(&r) % COUNT(scale_list)];
+        s.scale_type = is_mx   ? NIB_TYPE_E8M0
+                       : is_nv ? NIB_TYPE_E4M3
+                               : scale_list[rng_next(&r) % COUNT(scale_list)];
         s.zero_type = s.zero == NIB_ZERO_FLOAT ? scale_list[rng_next(&r) % COUNT(scale_list)]
                       : rng_next(&r) % 4 == 0  ? NIB_TYPE_I32
                                                : NIB_TYPE_I8;
         s.pattern = t % 2 == 0 ? RANDOM : (pattern)(rng_next(&r) % PATTERNS);
         s.bias = rng_next(&r) % 2;
-        s.nibbles = code == NIB_CODE_I4 && rng_next(&r) % 2;
+        s.nibbles = (code == NIB_CODE_I4 || code == NIB_CODE_MX4 || is_nv) && rng_next(&r) % 2;
         rows += check_shape(&s, (uint64_t)t + 1);
     }
     assert_true(rows >= count / SHARE);
@@ -485,6 +489,17 @@ static void test_fp8(void **state)
     check_code(NIB_CODE_MX8, NIB_ACT_MX8, NIB_TYPE_F32, 66);
 }
 
+static void test_fp4(void **state)
+{
+    (void)state;
+    static const nib_type inputs[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
+    for (size_t i = 0; i < COUNT(inputs); i++) {
+        check_code(NIB_CODE_MX4, NIB_ACT_FLOAT, inputs[i], 44);
+        check_code(NIB_CODE_NV4, NIB_ACT_FLOAT, inputs[i], 44);
+    }
+    check_code(NIB_CODE_MX4, NIB_ACT_MX4, NIB_TYPE_F32, 66);
+}
+
 /* Each recipe's usual shape with each number of tokens, so that every tile is met. */
 static void test_tiles(void **state)
 {
@@ -517,7 +532,7 @@ static void naive(const product *p, int64_t i, int64_t j, float *row, double *su
         double v = x->codes != NULL  ? (double)nib__e4m3_to_f32((uint8_t)x->codes[at])
                    : x->bf16 != NULL ? (double)nib__bf16_to_f32(x->bf16[at])
                                      : (double)x->f32[at];
-        if (p->w.scheme.act == NIB_ACT_MX8)
+        if (nib__act_is_mx(p->w.scheme.act))
             v *= (double)x->scale[i * x->groups + k / 32];
         if (p->w.scheme.act == NIB_ACT_E4M3_TOKEN)
             v *= (double)x->scale[i];
@@ -687,6 +702,7 @@ int main(void)
         cmocka_unit_test(test_vdpbf16ps), cmocka_unit_test(test_reference),
         cmocka_unit_test(test_tiles),     cmocka_unit_test(test_floats),
         cmocka_unit_test(test_integers),  cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_fp4),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

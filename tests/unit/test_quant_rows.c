@@ -70,7 +70,7 @@ static job make_job(const nib_kernel *row, const float *x, int64_t m, int64_t k,
     out->m = m;
     out->k = k;
     out->ld = nib__round_up(k, NIB_CODES_PAD);
-    out->group = row->act == NIB_ACT_MX8 ? 32 : group;
+    out->group = nib__act_is_mx((nib_act)row->act) ? 32 : group;
     out->groups = nib__ceil_div(k, out->group);
     j.values_size = (size_t)(m * out->ld) * size;
     j.scale_size = (size_t)(m * (block > 0 ? nib__ceil_div(k, block) : 1)) * 4;
@@ -209,8 +209,10 @@ static void check_integer(const job *j, int bits, bool is_static)
     }
 }
 
-static void check_mx(const job *j)
+/* e2m1 comes as the e4m3 of its values. */
+static void check_mx(const job *j, bool is_e2m1)
 {
+    const float most = is_e2m1 ? 6 : 448, power_of_most = is_e2m1 ? 4 : 256;
     const nib_input *out = &j->q.out;
     for (int64_t r = 0; r < j->m; r++)
         for (int64_t g = 0; g < out->groups; g++) {
@@ -229,13 +231,16 @@ static void check_mx(const job *j)
             if (is_finite)
                 assert_true(frexpf(scale, &power) == 0.5F);
             if (is_finite && largest > 1e-30F && !j->q.mx_floor)
-                assert_true(largest / 448 <= scale && largest / 448 > scale / 2);
+                assert_true(largest / most <= scale && largest / most > scale / 2);
             if (is_finite && largest > 1e-30F && j->q.mx_floor)
-                assert_true(largest >= scale * 256 && largest < scale * 512);
-            for (int64_t i = 0; i < count; i++)
-                if (largest > 1e-30F)
-                    assert_int_equal(codes[i],
-                                     is_finite ? nib__f32_to_e4m3_saturated(x[i] / scale) : 0);
+                assert_true(largest >= scale * power_of_most &&
+                            largest < scale * 2 * power_of_most);
+            for (int64_t i = 0; i < count && largest > 1e-30F; i++) {
+                const uint8_t e2m1 = nib__f32_to_e2m1(x[i] / scale);
+                const uint8_t code = is_e2m1 ? nib__f32_to_e4m3(nib__e2m1_to_f32(e2m1))
+                                             : nib__f32_to_e4m3_saturated(x[i] / scale);
+                assert_int_equal(codes[i], is_finite ? code : 0);
+            }
         }
 }
 
@@ -337,11 +342,11 @@ static const int64_t ks[] = {1, 31, 32, 33, 64, 172, 224, 608, 2048, 2080, 4100}
 static void test_forms(void **state)
 {
     (void)state;
-    static const char *const refs[] = {"quant_f32_a8t__ref",   "quant_f32_a4t__ref",
-                                       "quant_f32_a8s__ref",   "quant_f32_e4m3t__ref",
-                                       "quant_f32_mx8__ref",   "quant_f32_bf16__ref",
-                                       "quant_f32_f16__ref",   "quant_f32_f32__ref",
-                                       "quant_f32_a8b32__ref", "quant_f32_a8b256__ref"};
+    static const char *const refs[] = {
+        "quant_f32_a8t__ref",    "quant_f32_a4t__ref", "quant_f32_a8s__ref",
+        "quant_f32_e4m3t__ref",  "quant_f32_mx8__ref", "quant_f32_bf16__ref",
+        "quant_f32_f16__ref",    "quant_f32_f32__ref", "quant_f32_a8b32__ref",
+        "quant_f32_a8b256__ref", "quant_f32_mx4__ref"};
     static const int64_t groups[] = {32, 64, 7, 3000, 0};
     const float scales[] = {0.01F, 1e-30F, 3e38F, 0.0F};
     const int32_t zeros[] = {0, 5, -128, 127};
@@ -365,8 +370,8 @@ static void test_forms(void **state)
                     check_integer(&j, ref->act == NIB_ACT_I8_TOKEN ? 8 : 4, false);
                 else if (ref->act == NIB_ACT_I8_STATIC && scales[variant % 4] != 0)
                     check_integer(&j, 8, true);
-                else if (ref->act == NIB_ACT_MX8)
-                    check_mx(&j);
+                else if (nib__act_is_mx((nib_act)ref->act))
+                    check_mx(&j, ref->act == NIB_ACT_MX4);
                 else if (nib__act_block((nib_act)ref->act) > 0)
                     check_blocks(&j, nib__act_block((nib_act)ref->act));
                 else if (ref->act == NIB_ACT_E4M3_TOKEN)

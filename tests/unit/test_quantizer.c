@@ -201,6 +201,7 @@ static const char *const all_schemes[] = {
     "mxfp8-floor",
     "mxfp4",
     "mxfp4-floor",
+    "mxfp4dq",
     "nvfp4",
     "nvfp4-block",
 };

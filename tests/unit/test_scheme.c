@@ -184,7 +184,7 @@ static void test_bases(void **state)
     size_t count = 0;
     for (; nib__scheme_base(count) != NULL; count++)
         (void)parsed(nib__scheme_base(count));
-    assert_int_equal(count, 13);
+    assert_int_equal(count, 14);
     assert_string_equal(nib__scheme_takes(takes, "fp8wo"), "-row and -tensor");
     assert_string_equal(nib__scheme_takes(takes, "int8dq"),
                         "-gN, -row, -tensor, -sym, -actsym, -actasym, -static and -ao017");

@@ -91,7 +91,7 @@ CONFIGS = {
     "fp8dq": fp8dq(PerRow()),
     "mxfp8": mx(RCEIL),
     "mxfp8-floor": mx(FLOOR),
-    "mxfp4": mx(RCEIL, torch.float4_e2m1fn_x2),
+    "mxfp4dq": mx(RCEIL, torch.float4_e2m1fn_x2),
 }
 
 
@@ -136,7 +136,7 @@ def quantize(name, w):
     if name == "fp8dq":
         tensor = fp8_tensor(w, PerRow())
     elif name.startswith("mx"):
-        elem = torch.float4_e2m1fn_x2 if name == "mxfp4" else torch.float8_e4m3fn
+        elem = torch.float4_e2m1fn_x2 if name == "mxfp4dq" else torch.float8_e4m3fn
         tensor = mx_tensor(w, elem, FLOOR if name == "mxfp8-floor" else RCEIL)
         return tensor, tensor.dequantize(F32)
     else:

@@ -127,7 +127,7 @@ def cases():
         yield "mxfp8.f", mx(e4m3, rceil, True, True)
         yield "mxfp8-floor.rows", mx(e4m3, floor, False, True)
         yield "mxfp4.f", mx(e2m1, rceil, True, False)
-        yield "mxfp4.dynamic", mx(e2m1, rceil, True, True)
+        yield "mxfp4dq.dynamic", mx(e2m1, rceil, True, True)
         yield "mxfp4.rows", mx(e2m1, rceil, False, False)
         yield "nvfp4.f", nv(True)
         yield "nvfp4.rows", nv(True, swizzled=False)

@@ -29,6 +29,7 @@ import transformers
 from safetensors import safe_open
 from torchao.core.config import config_from_dict
 from torchao.prototype.mx_formats.mx_tensor import MXTensor
+from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor
 from torchao.quantization import Int4Tensor, quantize_
 
 transformers.logging.set_verbosity_error()
@@ -39,9 +40,10 @@ RECIPES = [
     "int8wo", "int8wo-tensor", "int8wo-asym", "int8wo-g32", "int8wo-g32-asym", "int8wo-g32-ao017", "int8dq",
     "int8dq-tensor", "int8dq-actasym", "8da4w", "8da4w-g64", "8da4w-row", "8da4w-asym", "int4wo-sym",
     "int4wo-g64-sym", "int4wo", "int4wo-tinygemm", "fp8wo", "fp8wo-tensor", "fp8dq", "mxfp8", "mxfp8-floor",
+    "mxfp4dq", "mxfp4dq-floor", "nvfp4", "nvfp4-block", "nvfp4+head",
     "8da4w+head", "int8wo+head+embed-int8wo-g32", "int8wo --skip *.mlp.*", "8da4w+head-int8wo",
 ]
-WEIGHT_ONLY = ("int8wo", "int4wo", "fp8wo")
+WEIGHT_ONLY = ("int8wo", "int4wo", "fp8wo", "nvfp4")
 
 
 def models(folder):
@@ -83,14 +85,20 @@ def by_formula(tensors, metadata, name):
         codes = torch.stack([low, high], 2).reshape(n, k).float()
         blocks = codes.reshape(n, scale.shape[0], -1)
         return (blocks * scale.t().float()[..., None] + zero.t().float()[..., None]).reshape(n, k)
-    if kind == "MXTensor":
-        n, k = codes.shape
-        across = -(-(k // 32) // 4)
-        row, group = torch.arange(n)[:, None], torch.arange(k // 32)[None]
+    if kind in ("MXTensor", "NVFP4Tensor"):
+        if codes.dtype == torch.uint8:
+            values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+            codes = values[torch.stack([codes & 15, codes >> 4], 2).reshape(codes.shape[0], -1).long()]
+        (n, k), size = codes.shape, data["block_size"]
+        across = -(-(k // size) // 4)
+        row, group = torch.arange(n)[:, None], torch.arange(k // size)[None]
         place = (row // 128 * across + group // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + group % 4
         scale = scale.view(torch.uint8).flatten()[place.flatten()].reshape(n, -1)
-        scale = torch.ldexp(torch.ones(()), scale.float() - 127)
-        return (codes.float().reshape(n, k // 32, 32) * scale[..., None]).reshape(n, k)
+        if kind == "NVFP4Tensor":
+            scale = scale.view(torch.float8_e4m3fn).float() * (1 if get("per_tensor_scale") is None else get("per_tensor_scale"))
+        else:
+            scale = torch.ldexp(torch.ones(()), scale.float() - 127)
+        return (codes.float().reshape(n, k // size, size) * scale[..., None]).reshape(n, k)
     blocks = codes.float().reshape(codes.shape[0], scale.shape[1] if scale.shape[0] > 1 else 1, -1)
     if zero is not None:
         blocks = blocks - zero.float()[..., None]
@@ -101,7 +109,7 @@ def plain(weight):
     """torchao's own dequantization, in f32; Int4Tensor has none without its kernel package."""
     if isinstance(weight, Int4Tensor):
         return None
-    if isinstance(weight, MXTensor):
+    if isinstance(weight, (MXTensor, NVFP4Tensor)):
         return weight.dequantize(torch.float32)
     if type(weight).__name__ == "IntxUnpackedToInt8Tensor":
         weight = weight.to(torch.float32)
@@ -151,6 +159,8 @@ def check_weights(model, source, out, recipe):
         if name in references and type(references[name].data) is type(weight.data):
             theirs = references[name].data
             assert same(theirs.qdata, weight.qdata) and same(theirs.scale, weight.scale), f"{name}: torchao's differs"
+            whole = getattr(theirs, "per_tensor_scale", None)
+            assert whole is None or same(whole, weight.per_tensor_scale), f"{name}: the scale of the tensor differs"
             compared += 1
     return len(found), compared
 

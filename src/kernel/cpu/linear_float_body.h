@@ -142,7 +142,7 @@ NIB_INLINE vec group_zero(const job *j, int p, int64_t g)
 /* acc = fma(scale, sums, acc). */
 NIB_INLINE void apply_scale(const job *j, vec_tile sums, int64_t g, const tile_form t)
 {
-    const bool scaled_x = j->a->w->scheme.act == NIB_ACT_MX8;
+    const bool scaled_x = nib__act_is_mx(j->a->w->scheme.act);
     const int64_t groups = j->a->x.groups;
     const float *x_scale = scaled_x ? j->a->x.scale + j->row * groups + g : NULL;
 #pragma GCC unroll 32
@@ -400,7 +400,7 @@ static void direct_tile(const job *j)
 static void stage_rows(const job *j, int64_t rows, x_pair *out, int64_t stride)
 {
     const nib_input *x = &j->a->x;
-    const bool is_mx = j->a->w->scheme.act == NIB_ACT_MX8, is_bf16 = !is_mx && x->bf16 != NULL;
+    const bool is_mx = nib__act_is_mx(j->a->w->scheme.act), is_bf16 = !is_mx && x->bf16 != NULL;
     const char *all = is_mx     ? (const char *)x->codes
                       : is_bf16 ? (const char *)x->bf16
                                 : (const char *)x->f32;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of linear products whose activations are fp8: e4m3 with one scale per token (fp8dq), and
- * MX, e4m3 in blocks of 32 (mxfp8). All have BF16 sums, as e4m3 is exact in bf16; the definition is
+ * The rows of linear products whose activations are small floats: e4m3 with one scale per token
+ * (fp8dq), and MX, e4m3 (mxfp8) or e2m1 (mxfp4dq) in blocks of 32. All have BF16 sums, as both are
+ * exact in bf16; the definition is
  * in linear_float_ref.c, the packed layout and the code are those of the float rows.
  *
  *   fp8dq   y = (total * s_w) * s_x + bias
- *   mxfp8   acc = fma(s_x,b * s_w,b, sum of block b, acc), the blocks of 32 ascending
+ *   MX      acc = fma(s_x,b * s_w,b, sum of block b, acc), the blocks of 32 ascending
  *
  * A scale of 2^-127, e8m0 code 0, is a denormal and so counts as 0.
  */
@@ -20,7 +21,7 @@
         .note = "plain C, any shape, group and scale"                                              \
     }
 
-#define FAST(type, CODE, ACT, target, tile, isa, rank_, unit_, words)                              \
+#define FAST(type, CODE, ACT, form, target, tile, isa, rank_, unit_, words)                        \
     {                                                                                              \
         .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
         .code = NIB_CODE_##CODE, .act = NIB_ACT_##ACT, .input = NIB_ANY, .device = NIB_DEVICE_CPU, \
@@ -31,20 +32,22 @@
         .numbers = NIB_NUMBERS_BF16, .reference = "linear_" type "_f32__ref", .rank = rank_,       \
         .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB_FLOAT_PANEL, .packing = &nib__packing_n16,     \
         .scratch = nib__linear_float_scratch,                                                      \
-        .run = {.linear = NIB_X86(nib__linear_bf16_e4m3_##target)}, .note = words                  \
+        .run = {.linear = NIB_X86(nib__linear_bf16_##form##_##target)}, .note = words              \
     }
 
-#define ROWS(type, CODE, ACT)                                                                      \
-    FAST(type, CODE, ACT, avx512bf16, "12x32", NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, 10, BF16,      \
-         "vdpbf16ps on e4m3 widened to bf16"),                                                     \
-        FAST(type, CODE, ACT, avx512, "12x32", NIB_ISA_AVX512, 20, F32,                            \
+#define ROWS(type, CODE, ACT, form)                                                                \
+    FAST(type, CODE, ACT, form, avx512bf16, "12x32", NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, 10,      \
+         BF16, "vdpbf16ps on codes widened to bf16"),                                              \
+        FAST(type, CODE, ACT, form, avx512, "12x32", NIB_ISA_AVX512, 20, F32,                      \
              "f32 multiply-adds in pairs"),                                                        \
-        FAST(type, CODE, ACT, avx2, "6x16", NIB_ISA_AVX2, 30, F32, "f32 multiply-adds in pairs"),  \
+        FAST(type, CODE, ACT, form, avx2, "6x16", NIB_ISA_AVX2, 30, F32,                           \
+             "f32 multiply-adds in pairs"),                                                        \
         REF(type, CODE, ACT)
 
 static const nib_kernel rows[] = {
-    ROWS("e4m3t_e4m3c", E4M3, E4M3_TOKEN),
-    ROWS("mx8_mx8", MX8, MX8),
+    ROWS("e4m3t_e4m3c", E4M3, E4M3_TOKEN, e4m3),
+    ROWS("mx8_mx8", MX8, MX8, e4m3),
+    ROWS("mx4_mx4", MX4, MX4, e2m1),
     REF("mx8_mx4", MX4, MX8),
 };
 

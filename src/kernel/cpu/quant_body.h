@@ -427,20 +427,31 @@ typedef struct mx_block {
                       does not use */
 } mx_block;
 
-/* The exponent of max |x| less that of 448 (floor), or the least power of two not below max |x| /
- * 448. */
-NIB_INLINE mx_block mx_scale(float largest, bool is_floor)
+/* The exponent of max |x| less that of `most`, the largest code (floor), or the least power of two
+ * not below max |x| / most. */
+NIB_INLINE mx_block mx_scale(float largest, bool is_floor, const float most)
 {
     if (is_floor) {
-        const int32_t exponent = bits_of(largest) >> 23, byte = exponent > 8 ? exponent - 8 : 0;
+        const int32_t power = (bits_of(most) >> 23) - 127, exponent = bits_of(largest) >> 23;
+        const int32_t byte = exponent > power ? exponent - power : 0;
         return (mx_block){nib__e8m0_to_f32((uint8_t)byte),
                           nib__e8m0_to_f32((uint8_t)(byte > 0 ? byte : 1))};
     }
-    const uint8_t byte = nib__f32_to_e8m0_up(largest / 448);
+    const uint8_t byte = nib__f32_to_e8m0_up(largest / most);
     return (mx_block){nib__e8m0_to_f32(byte), byte > 0 ? nib__e8m0_to_f32(byte) : 1};
 }
 
-void NIB_QUANT(mx8)(const nib_quant *a, int64_t m0, int64_t m1)
+/* The nearest e2m1 as the e4m3 of its value: +-0, 0.5, 1, 1.5, 2, 3, 4, 6. */
+NIB_INLINE void e2m1_codes(uint8_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count,
+                           float scale)
+{
+    static const uint8_t values[16] = {0,    0x30, 0x38, 0x3c, 0x40, 0x44, 0x48, 0x4c,
+                                       0x80, 0xb0, 0xb8, 0xbc, 0xc0, 0xc4, 0xc8, 0xcc};
+    for (int64_t j = 0; j < count; j++)
+        out[j] = values[nib__f32_to_e2m1(x[j] / scale)];
+}
+
+NIB_INLINE void mx_tokens(const nib_quant *a, int64_t m0, int64_t m1, const bool is_e2m1)
 {
     enum { BLOCK = 32 };
     const nib_input *out = &a->out;
@@ -450,13 +461,18 @@ void NIB_QUANT(mx8)(const nib_quant *a, int64_t m0, int64_t m1)
             const float *x = a->x + r * a->ldx + k0;
             const int64_t count = nib__min(BLOCK, out->k - k0);
             const range of = range_of(x, count);
-            const mx_block block = mx_scale(largest_of(of), a->mx_floor);
-            if (of.is_finite)
-                e4m3_codes(to + k0, x, count, block.divisor);
-            else
+            const mx_block block = mx_scale(largest_of(of), a->mx_floor, is_e2m1 ? 6 : 448);
+            if (!of.is_finite)
                 memset(to + k0, 0, (size_t)count);
+            else if (is_e2m1)
+                e2m1_codes(to + k0, x, count, block.divisor);
+            else
+                e4m3_codes(to + k0, x, count, block.divisor);
             out->scale[r * out->groups + g] = of.is_finite ? block.scale : NAN;
         }
         memset(to + out->k, 0, (size_t)(out->ld - out->k));
     }
 }
+
+void NIB_QUANT(mx8)(const nib_quant *a, int64_t m0, int64_t m1) { mx_tokens(a, m0, m1, false); }
+void NIB_QUANT(mx4)(const nib_quant *a, int64_t m0, int64_t m1) { mx_tokens(a, m0, m1, true); }

@@ -16,6 +16,7 @@
     void nib__quant_bf16__##target(const nib_quant *a, int64_t m0, int64_t m1);                    \
     void nib__quant_e4m3t__##target(const nib_quant *a, int64_t m0, int64_t m1);                   \
     void nib__quant_mx8__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
+    void nib__quant_mx4__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
     void nib__quant_a8b32__##target(const nib_quant *a, int64_t m0, int64_t m1);                   \
     void nib__quant_a8b256__##target(const nib_quant *a, int64_t m0, int64_t m1)
 
