@@ -128,6 +128,7 @@ static nib_status read_config(nib_checkpoint *cp, nib_err *err)
     NIB_TRY(read_beside(cp, cp->directory, "config.json", &path, &text, &size, err));
     if (text == NULL)
         return NIB_OK;
+    cp->has_config = true;
     nib_status status = read_quantization(cp, shown(a, path), text, size, err);
     if (status == NIB_OK && cp->meta_names)
         status = nib__rotary_find(cp, shown(a, path), text, size, err);
@@ -301,7 +302,9 @@ const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp)
 
 const char *nib__checkpoint_described(const nib_checkpoint *cp)
 {
-    return cp->gguf != NULL ? "its metadata" : "config.json";
+    return cp->gguf != NULL                        ? "its metadata"
+           : cp->params != NULL && !cp->has_config ? "params.json"
+                                                   : "config.json";
 }
 
 const char *nib__checkpoint_quantization(const nib_checkpoint *cp) { return cp->quantization; }

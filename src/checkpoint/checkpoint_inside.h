@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an open checkpoint is inside, for the files of this folder: checkpoint.c fills it, weight.c
- * and the dialects read it.
+ * What an open checkpoint is inside, for the files of this folder: checkpoint_open.c and
+ * checkpoint.c fill it, weight.c and the dialects read it.
  */
 #ifndef NIB_CHECKPOINT_INSIDE_H
 #define NIB_CHECKPOINT_INSIDE_H
@@ -34,12 +34,12 @@ struct nib_checkpoint {
     const char *method;       /* its quant_method ("gptq"), or NULL */
     const nib_gguf *gguf;     /* of the first file, or NULL */
     nib_quantization *coding; /* what it says, or NULL */
-    bool grouped_scales; /* a tensor M.scales has several columns: the 8da4w state dict */
+    bool grouped_scales;      /* a tensor M.scales has several columns: the 8da4w state dict */
     /* A file with Meta's names (see rotary.h): how the model was built, as the text of a
      * params.json, or NULL. Of it and of GGUF's llama: the width of a head whose rows of q and k
      * are in pairs, 0 if none are, -1 if it is not known; and where the first paired_count rows are
      * stored. */
-    bool meta_names;
+    bool meta_names, has_config; /* has_config: a config.json stands beside it */
     const char *params;
     int64_t paired, paired_count;
     int32_t *paired_rows;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What one file holds, whatever its format: named tensors and named strings. Every format has one
- * function that finds it out, of the type nib_parse; checkpoint.c lists them.
+ * function that finds it out, of the type nib_parse; checkpoint_open.c lists them.
  */
 #ifndef NIB_CONTENTS_H
 #define NIB_CONTENTS_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The formats of checkpoints, for people: what each holds, whether it is read and written, and
- * which tests show it. What is read and written here follows from the tables of checkpoint.c,
- * weight.c and storage.c; a test holds this list against them.
+ * which tests show it. What is read and written here follows from the tables of
+ * checkpoint_open.c, weight.c and storage.c; a test holds this list against them.
  */
 #ifndef NIB_FORMATS_H
 #define NIB_FORMATS_H

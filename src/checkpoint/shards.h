@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * model.safetensors.index.json, or pytorch_model.bin.index.json: which shard holds which tensor.
- * Opens no shard; what it says is compared with them by checkpoint.c.
+ * Opens no shard; what it says is compared with them by checkpoint_open.c.
  */
 #ifndef NIB_SHARDS_H
 #define NIB_SHARDS_H

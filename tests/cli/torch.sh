@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# PyTorch's files: a prequantized model with biases in one call, converted without loss; Meta's and gpt-fast's layouts;
+# stories260K as it was trained.
+golden=$REPO/tests/golden/torch
+
+# 8da4w with biases, as pytorch_model.bin
+equal 'the biases are found' 7 "$(nibble info "$golden/8da4w_bias" | grep -c '8da4w .*with a bias')"
+check 'the plan is as stored' nibble plan "$golden/8da4w_bias"
+check 'its codes are sound' nibble verify "$golden/8da4w_bias"
+for model in 8da4w_bias 8da4w_plain meta gptfast_int8/model_int8.pth gptfast_int4/model_int4.g32.pth; do
+    for format in torchao nibble; do
+        check "$model to $format" nibble convert "$golden/$model" out --format $format
+        check "$model equals its $format" nibble verify out --against "$golden/$model"
+        check "$model equals its $format, the other way" nibble verify "$golden/$model" --against out
+        rm -rf out out.nibble.json
+    done
+done
+check '8da4w and back' nibble convert "$golden/8da4w_bias" out --format 8da4w
+check '8da4w is the same' nibble verify out --against "$golden/8da4w_bias"
+rm -rf out
+
+# beside safetensors they are not read; what cannot be is refused with the way out
+cp -r "$golden/8da4w_plain" both
+cp "$golden/8da4w_bias/pytorch_model.bin" both
+check 'safetensors go first' grep -q 'pytorch_model.bin are both there; the single file is read' <(nibble info both)
+cp -r "$golden/meta" parts
+cp parts/consolidated.00.pth parts/consolidated.01.pth
+refused 3 'parts: the model is cut into consolidated.00.pth, consolidated.01.pth and so on*' plan parts
+rm parts/consolidated.01.pth
+sed -i 's/"spinquant": false/"spinquant": true/' parts/params.json
+refused 3 'params.json: spinquant is true: *Hadamard*' plan parts
+check 'but it can be listed' nibble info parts
+rm parts/params.json
+refused 3 'parts/consolidated.00.pth: there is no config.json beside it*' plan parts/consolidated.00.pth
+refused 3 '*module.pt: data.pkl names torch.nn.modules.linear.Linear*nothing of the file was executed*' info "$golden/module.pt"
+
+# karpathy's 260K Llama, trained with PyTorch: its arguments are inside, its tokenizer in the GGUF
+if [ -n "${NIBBLE_TEST_DATA:-}" ]; then
+    stories=$NIBBLE_TEST_DATA/weights/stories260K
+    equal 'the text of its readme' \
+        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball. She wanted to play with it, but it was too high." \
+        "$(nibble generate "$stories/stories260K.pt" --tokenizer "$stories/stories260K.gguf" -p '' --temp 0 -n 256 -q | head -n 1)"
+    equal 'its loss' 1.3061 "$(nibble eval "$stories/stories260K.pt" --tokenizer "$stories/stories260K.gguf" \
+        --text "$NIBBLE_TEST_DATA/text/tinystories_40.jsonl" --context 256 -q --json | sed -n 's/.*"loss": \([0-9.]\{6\}\).*/\1/p')"
+else
+    echo 'skipped: cli torch stories260K'
+fi
