@@ -49,6 +49,8 @@ typedef struct header {
     size_t name_size;
     const uint8_t *extra;
     size_t extra_size;
+    const uint8_t *zip64; /* the field of that id in extra, or NULL */
+    size_t zip64_size;
 } header;
 
 static uint64_t le(const uint8_t *at, int bytes)
@@ -138,35 +140,63 @@ static nib_status fail_member(const reader *r, const header *h, nib_status statu
                      nib__say_name(shown, sizeof shown, h->name, h->name_size), sentence);
 }
 
-/* The zip64 values of an extra field replace saturated sizes, in this order; none is left over. */
-static nib_status read_extra(const reader *r, const header *h, uint64_t *const *values,
-                             size_t value_count, bool local)
+static nib_status find_zip64(const reader *r, header *h)
 {
     const uint8_t *at = h->extra, *end = h->extra + h->extra_size;
-    size_t wanted = 0;
-    bool seen = false;
-    for (size_t i = 0; i < value_count; i++)
-        wanted += *values[i] == max32;
     while (end - at >= 4) {
         const uint64_t id = le(at, 2), size = le(at + 2, 2);
         at += 4;
         if (size > (uint64_t)(end - at))
             return fail_member(r, h, NIB_BAD_INPUT, "has an extra field that ends outside of it");
+        if (id == EXTRA_ZIP64 && h->zip64 != NULL)
+            return fail_member(r, h, NIB_BAD_INPUT, "has two zip64 fields");
         if (id == EXTRA_ZIP64) {
-            if (seen || size != 8 * wanted)
-                return fail_member(r, h, NIB_BAD_INPUT,
-                                   local ? "has a zip64 field in its local header that does not "
-                                           "fit the sizes there"
-                                         : "has a zip64 field that does not fit its sizes");
-            for (size_t i = 0, place = 0; i < value_count; i++)
-                if (*values[i] == max32)
-                    *values[i] = le(at + 8 * place++, 8);
-            seen = true;
+            h->zip64 = at;
+            h->zip64_size = (size_t)size;
         }
         at += size;
     }
-    if (wanted != 0 && !seen)
-        return fail_member(r, h, NIB_BAD_INPUT, "has a size of 2^32 - 1 but no zip64 field");
+    return NIB_OK;
+}
+
+/* A local header may repeat the entry's zip64 field though its own sizes follow the data: PyTorch
+ * does so past 4 GiB, with 0 for what it does not know yet. */
+static bool repeats(const header *local, const header *entry)
+{
+    if (entry->zip64 == NULL || local->zip64_size != entry->zip64_size ||
+        local->zip64_size % 8 != 0)
+        return false;
+    for (size_t at = 0; at < local->zip64_size; at += 8) {
+        const uint64_t value = le(local->zip64 + at, 8);
+        if (value != 0 && value != le(entry->zip64 + at, 8))
+            return false;
+    }
+    return true;
+}
+
+/* The zip64 values of an extra field replace saturated sizes, in this order; none is left over.
+ * entry: of a local header; NULL: this is one. */
+static nib_status read_extra(const reader *r, header *h, uint64_t *const *values,
+                             size_t value_count, const header *entry)
+{
+    size_t wanted = 0;
+    NIB_TRY(find_zip64(r, h));
+    for (size_t i = 0; i < value_count; i++)
+        wanted += *values[i] == max32;
+    if (h->zip64 == NULL)
+        return wanted == 0
+                   ? NIB_OK
+                   : fail_member(r, h, NIB_BAD_INPUT, "has a size of 2^32 - 1 but no zip64 field");
+    if (wanted == 0 && entry != NULL && repeats(h, entry))
+        return NIB_OK;
+    if (h->zip64_size != 8 * wanted)
+        return fail_member(r, h, NIB_BAD_INPUT,
+                           entry != NULL ? "has a zip64 field in its local header that does not "
+                                           "fit the sizes there"
+                                         : "has a zip64 field that does not fit its sizes");
+    for (size_t i = 0, place = 0; i < value_count; i++)
+        if (*values[i] == max32)
+            *values[i] = le(h->zip64 + 8 * place++, 8);
     return NIB_OK;
 }
 
@@ -241,7 +271,7 @@ static nib_status read_local(const reader *r, const header *h, uint64_t from, ni
     local.extra = at + LOCAL_SIZE + local.name_size;
     if (local.name_size != h->name_size || memcmp(local.name, h->name, h->name_size) != 0)
         return fail_member(r, h, NIB_BAD_INPUT, "has another name in its local header");
-    NIB_TRY(read_extra(r, &local, (uint64_t *const[]){&local.plain, &local.stored}, 2, true));
+    NIB_TRY(read_extra(r, &local, (uint64_t *const[]){&local.plain, &local.stored}, 2, h));
     const bool later = (h->flags & FLAG_DESCRIPTOR) != 0 && local.crc == 0 && local.stored == 0 &&
                        local.plain == 0;
     if (local.flags != h->flags || local.method != h->method ||
@@ -289,7 +319,7 @@ static nib_status read_entry(reader *r, entry *out)
     h->extra = at + ENTRY_SIZE + h->name_size;
     uint64_t from = le(at + 42, 4);
     NIB_TRY(check_name(r, h));
-    NIB_TRY(read_extra(r, h, (uint64_t *const[]){&h->plain, &h->stored, &from}, 3, false));
+    NIB_TRY(read_extra(r, h, (uint64_t *const[]){&h->plain, &h->stored, &from}, 3, NULL));
     NIB_TRY(check_kind(r, h));
     if (le(at + 34, 2) != 0)
         return fail_member(r, h, NIB_BAD_INPUT, "lies in another part of the zip file");

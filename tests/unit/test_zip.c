@@ -262,19 +262,52 @@ static void test_zip64_lies(void **state)
     zip_set(extra + 4, UINT64_C(1) << 62, 8);
     zip_set(extra + 12, UINT64_C(1) << 62, 8);
     expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "ends behind the data");
-    zip_set(extra + 2, 8, 2);
+    zip_set(entry + 20, 3, 4); /* one size is not in the field */
     expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "does not fit its sizes");
     zip_set(extra + 2, 17, 2);
     expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "ends outside of it");
     free(z.bytes);
 }
 
+/* As PyTorch writes what lies past 4 GiB: the entry's zip64 field stands in the local header, too,
+ * where the sizes are 0. */
+static void test_zip64_repeated(void **state)
+{
+    (void)state;
+    const zip_part part = {"a/data/0xxxxxxxxxxxxxxxxxxxx", "abc", 3};
+    zip_built z = build_zip(&part, 1, true, true);
+    const size_t name = strlen(part.name) - 20;
+    uint8_t *const headers[] = {z.bytes + z.local[0] + 26, z.bytes + z.entry[0] + 28};
+    const size_t names[] = {4, 18}; /* from there */
+    opened o;
+    zip_set(z.bytes + z.entry[0] + 20, 0xffffffff, 4);
+    zip_set(z.bytes + z.entry[0] + 24, 0xffffffff, 4);
+    for (int i = 0; i < 2; i++) { /* the second value of the local one is not known yet */
+        uint8_t *extra = headers[i] + names[i] + name;
+        zip_set(headers[i], name, 2);
+        zip_set(headers[i] + 2, 20, 2);
+        zip_set(extra, 1, 2);
+        zip_set(extra + 2, 16, 2);
+        zip_set(extra + 4, 3, 8);
+        zip_set(extra + 12, i == 0 ? 0 : 3, 8);
+    }
+    open_bytes(&o, z.bytes, z.size);
+    if (o.status != NIB_OK)
+        fail_msg("%s", o.err.text);
+    assert_int_equal(o.zip.members[0]->size, 3);
+    drop(&o);
+    zip_set(headers[0] + names[0] + name + 12, 4, 8);
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "zip64 field in its local header");
+    free(z.bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),  cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_counts), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_holes),  cmocka_unit_test(test_zip64_lies),
+        cmocka_unit_test(test_forms),          cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_counts),         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_holes),          cmocka_unit_test(test_zip64_lies),
+        cmocka_unit_test(test_zip64_repeated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
