@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Codes and scales that ggml's reference quantizers give small activations, as
-tests/golden/act_ggml.txt.
+tests/golden/act_ggml.txt; with --dots the products of its blocks with them, as
+tests/golden/dots_ggml.txt.
 
 Usage: python3 tools/golden/act_ggml.py LIBGGML_BASE VERSION > tests/golden/act_ggml.txt
-Needs: numpy, and libggml-base.so of a llama.cpp (here that of llama-cpp-python's source).
+       python3 tools/golden/act_ggml.py LIBGGML_BASE VERSION --dots > tests/golden/dots_ggml.txt
+Needs: numpy, and libggml-base.so and libggml-cpu.so, in one folder, of a llama.cpp (here that of
+llama-cpp-python's source).
 
 Lines:  VALUES, then SCALES CODES of Q8_0 and SCALES CODES of Q8_K; hex, little endian, values and
         scales f32 (Q8_0's are f16, widened), codes one byte each.
+        --dots: TYPE VALUES BLOCKS PRODUCTS, 3 rows of blocks and their products with the values (f32),
+        by the code that ggml runs on the CPU at hand (AVX-512): the portable one for Q5_0, as gcc
+        12 compiles it, contradicts ggml's own dequantization.
 Among the values are ties of both roundings, both signs of a largest value, and blocks of 0.
 """
 import ctypes
@@ -39,8 +45,39 @@ def blocks(rng):
     yield some
 
 
+def dots(library, cpu):
+    """Of weights quantized by ggml, with activations quantized by its reference."""
+    types = {"Q4_0": (18, "q8_0"), "Q4_1": (20, "q8_1"), "Q5_0": (22, "q8_0"), "Q5_1": (24, "q8_1"),
+             "Q8_0": (34, "q8_0"), "IQ4_NL": (18, "q8_0"), "Q4_K": (144, "q8_K"), "Q5_K": (176, "q8_K"),
+             "Q6_K": (210, "q8_K")}
+    rng = np.random.default_rng(SEED)
+    pointer, rows, k = (lambda a: ctypes.c_void_p(a.ctypes.data)), 3, 512
+    for name, (size, act) in types.items():
+        lower = name if name.endswith("K") else name.lower()
+        lower = lower[0].lower() + lower[1:]
+        w = rng.standard_normal((rows, k)).astype("<f4")
+        x = rng.standard_normal(k).astype("<f4")
+        blocks = np.zeros((rows, k // (256 if name.endswith("_K") else 32) * size), np.uint8)
+        codes = np.zeros(4 * k, np.uint8)
+        for i in range(rows):
+            getattr(library, f"quantize_row_{lower}_ref")(pointer(w[i]), pointer(blocks[i]), ctypes.c_int64(k))
+        getattr(library, f"quantize_row_{act}_ref")(pointer(x), pointer(codes), ctypes.c_int64(k))
+        out = np.zeros(rows, "<f4")
+        for i in range(rows):
+            getattr(cpu, f"ggml_vec_dot_{lower}_{act}")(
+                ctypes.c_int(k), pointer(out[i:]), ctypes.c_size_t(0), pointer(blocks[i]), ctypes.c_size_t(0),
+                pointer(codes), ctypes.c_size_t(0), ctypes.c_int(1))
+        print(name, x.tobytes().hex(), blocks.tobytes().hex(), out.tobytes().hex())
+
+
 def main():
     library, version = ctypes.CDLL(sys.argv[1]), sys.argv[2]
+    if sys.argv[3:] == ["--dots"]:
+        cpu = ctypes.CDLL(sys.argv[1].replace("ggml-base", "ggml-cpu"))
+        cpu.ggml_cpu_init()
+        print(f"# {version}, libggml-cpu, seed {SEED}, tools/golden/act_ggml.py LIBGGML_BASE VERSION --dots")
+        dots(library, cpu)
+        return
     print(f"# {version}, libggml-base, seed {SEED}, tools/golden/act_ggml.py LIBGGML_BASE VERSION")
     forms = (
         (32, library.quantize_row_q8_0_ref, np.dtype([("d", "<f2"), ("q", "i1", 32)])),

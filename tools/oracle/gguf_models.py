@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """TinyStories-656K as GGUF of every type that PyPI's gguf writes, evaluated by nibble: float types give the loss
-of the safetensors, quantized ones that of their own dequantized weights.
+of the safetensors, quantized ones, with float activations, that of their own dequantized weights.
 
 Usage: python3 tools/oracle/gguf_models.py NIBBLE DATA       (DATA: $NIBBLE_TEST_DATA)
 Needs: gguf, torch, safetensors. Prints a line per file and `N ok, N failed`.
@@ -59,6 +59,7 @@ def write_gguf(path, source, kind):
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     w.add_rope_freq_base(c["rope_theta"])
     w.add_vocab_size(c["vocab_size"])
+    w.add_tokenizer_model("no_vocab")
     meant = {}
     for name, tensor in load_file(os.path.join(source, "model.safetensors")).items():
         values = tensor.float().numpy()
@@ -94,6 +95,7 @@ def write_directory(path, source, meant):
 def loss_of(nibble, model, data):
     run = subprocess.run(
         [nibble, "eval", model, "--text", f"{data}/text/tinystories_40.jsonl", "--window", "256", "--dtype", "f32",
+         "--recipe", "weight-only",
          "--tokenizer", f"{data}/weights/TinyStories-656K/hf-f32", "--json", "--quiet"],
         capture_output=True, text=True)
     if run.returncode:
@@ -124,4 +126,5 @@ def main():
     sys.exit(failed != 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

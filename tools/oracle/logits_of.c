@@ -3,12 +3,13 @@
  * Driver for the oracles: logits of a model on given token ids, as raw f32 on stdout, one row per
  * id.
  *
- *     logits_of MODEL DTYPE ID...
+ *     logits_of MODEL DTYPE[:RECIPE] ID...
  */
 #include "nibble.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int fail(const nib_err *err)
 {
@@ -26,10 +27,13 @@ int main(int argc, char **argv)
     nib_err err = {NIB_OK, ""};
     const float *logits;
     if (count == 0) {
-        fprintf(stderr, "usage: logits_of MODEL DTYPE ID...\n");
+        fprintf(stderr, "usage: logits_of MODEL DTYPE[:RECIPE] ID...\n");
         return 2;
     }
-    const nib_request request = {.dtype = argv[2]};
+    char *recipe = strchr(argv[2], ':');
+    if (recipe != NULL)
+        *recipe++ = 0;
+    const nib_request request = {.dtype = argv[2], .recipe = recipe};
     nib_slot *slots = calloc(count, sizeof *slots);
     for (size_t i = 0; slots != NULL && i < count; i++)
         slots[i] = (nib_slot){.position = (int32_t)i, .token = atoi(argv[3 + i]), .logits = true};
