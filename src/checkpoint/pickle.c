@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The stack machine: one step per operation, no recursion, every value counted. Operations are
- * those that torch.save writes with protocols 2 to 5; names are the rows of `globals`.
+ * those that torch.save writes with protocols 2 to 5; names are those of pickle_names.c.
  */
 #include "pickle.h"
 
+#include "pickle_names.h"
 #include "text.h"
 
 #include <inttypes.h>
@@ -17,105 +18,6 @@ enum {
 };
 
 static const uint32_t mark = UINT32_MAX; /* on the stack */
-
-/* ---- names ---- */
-
-typedef enum role {
-    DICT,      /* called without arguments, or with a list of pairs, gives a dict */
-    TENSOR,    /* _rebuild_tensor_v2 and its kin: storage, offset, size, stride */
-    PARAMETER, /* gives its first argument */
-    STORAGE,   /* of `type` */
-    TYPE,      /* torch.float32 */
-    OTHER,     /* called or not, it is of no use here */
-    REFUSED,   /* a tensor that is made with it is refused, by its name */
-} role;
-
-typedef struct global_row {
-    const char *module, *name;
-    role role;
-    nib_type type;
-    const char *refusal;
-} global_row;
-
-static const char complex_refusal[] =
-    "is complex, which no weight here is; save the state dict without it",
-                  quantized_refusal[] =
-                      "is one of PyTorch's own quantized tensors (torch.ao.quantization); save "
-                      "what its dequantize() gives",
-                  sparse_refusal[] = "is sparse; save what its to_dense() gives",
-                  empty_refusal[] = "is on the meta device and has no values; save the model after "
-                                    "its weights were loaded",
-                  nested_refusal[] = "is a nested tensor; save its parts one by one",
-                  numpy_refusal[] =
-                      "was saved on a device that PyTorch stores through NumPy; move it to the CPU "
-                      "(.cpu()) before torch.save",
-                  subclass_refusal[] = "is of a subclass of Tensor; save what its dequantize() "
-                                       "gives, or torchao's as safetensors (save_pretrained does)",
-                  fp4_refusal[] = "has pairs of 4-bit floats as elements; save it as bytes "
-                                  "(.view(torch.uint8)), or save the model as safetensors";
-
-static const global_row globals[] = {
-    {"collections", "OrderedDict", DICT, NIB_TYPE_NONE, NULL},
-    {"torch._utils", "_rebuild_tensor", TENSOR, NIB_TYPE_NONE, NULL},
-    {"torch._utils", "_rebuild_tensor_v2", TENSOR, NIB_TYPE_NONE, NULL},
-    {"torch._utils", "_rebuild_tensor_v3", TENSOR, NIB_TYPE_NONE, NULL},
-    {"torch._utils", "_rebuild_parameter", PARAMETER, NIB_TYPE_NONE, NULL},
-    {"torch._utils", "_rebuild_parameter_with_state", PARAMETER, NIB_TYPE_NONE, NULL},
-    {"torch", "FloatStorage", STORAGE, NIB_TYPE_F32, NULL},
-    {"torch", "HalfStorage", STORAGE, NIB_TYPE_F16, NULL},
-    {"torch", "BFloat16Storage", STORAGE, NIB_TYPE_BF16, NULL},
-    {"torch", "DoubleStorage", STORAGE, NIB_TYPE_F64, NULL},
-    {"torch", "CharStorage", STORAGE, NIB_TYPE_I8, NULL},
-    {"torch", "ByteStorage", STORAGE, NIB_TYPE_U8, NULL},
-    {"torch", "ShortStorage", STORAGE, NIB_TYPE_I16, NULL},
-    {"torch", "IntStorage", STORAGE, NIB_TYPE_I32, NULL},
-    {"torch", "LongStorage", STORAGE, NIB_TYPE_I64, NULL},
-    {"torch", "BoolStorage", STORAGE, NIB_TYPE_BOOL, NULL},
-    {"torch", "UntypedStorage", STORAGE, NIB_TYPE_NONE, NULL},
-    {"torch.storage", "UntypedStorage", STORAGE, NIB_TYPE_NONE, NULL},
-    {"torch", "float32", TYPE, NIB_TYPE_F32, NULL},
-    {"torch", "float16", TYPE, NIB_TYPE_F16, NULL},
-    {"torch", "bfloat16", TYPE, NIB_TYPE_BF16, NULL},
-    {"torch", "float64", TYPE, NIB_TYPE_F64, NULL},
-    {"torch", "int8", TYPE, NIB_TYPE_I8, NULL},
-    {"torch", "uint8", TYPE, NIB_TYPE_U8, NULL},
-    {"torch", "int16", TYPE, NIB_TYPE_I16, NULL},
-    {"torch", "uint16", TYPE, NIB_TYPE_U16, NULL},
-    {"torch", "int32", TYPE, NIB_TYPE_I32, NULL},
-    {"torch", "uint32", TYPE, NIB_TYPE_U32, NULL},
-    {"torch", "int64", TYPE, NIB_TYPE_I64, NULL},
-    {"torch", "uint64", TYPE, NIB_TYPE_U64, NULL},
-    {"torch", "bool", TYPE, NIB_TYPE_BOOL, NULL},
-    {"torch", "float8_e4m3fn", TYPE, NIB_TYPE_E4M3, NULL},
-    {"torch", "float8_e5m2", TYPE, NIB_TYPE_E5M2, NULL},
-    {"torch", "float8_e8m0fnu", TYPE, NIB_TYPE_E8M0, NULL},
-    {"torch", "float8_e4m3fnuz", TYPE, NIB_TYPE_E4M3FNUZ, NULL},
-    {"torch", "float8_e5m2fnuz", TYPE, NIB_TYPE_E5M2FNUZ, NULL},
-    {"torch", "Size", OTHER, NIB_TYPE_NONE, NULL},
-    {"torch", "device", OTHER, NIB_TYPE_NONE, NULL},
-    {"torch", "strided", OTHER, NIB_TYPE_NONE, NULL},
-    {"torch.serialization", "_get_layout", OTHER, NIB_TYPE_NONE, NULL},
-    {"torch", "float4_e2m1fn_x2", REFUSED, NIB_TYPE_NONE, fp4_refusal},
-    {"torch", "ComplexFloatStorage", REFUSED, NIB_TYPE_NONE, complex_refusal},
-    {"torch", "ComplexDoubleStorage", REFUSED, NIB_TYPE_NONE, complex_refusal},
-    {"torch", "QInt8Storage", REFUSED, NIB_TYPE_NONE, quantized_refusal},
-    {"torch", "QUInt8Storage", REFUSED, NIB_TYPE_NONE, quantized_refusal},
-    {"torch", "QInt32Storage", REFUSED, NIB_TYPE_NONE, quantized_refusal},
-    {"torch", "QUInt4x2Storage", REFUSED, NIB_TYPE_NONE, quantized_refusal},
-    {"torch", "QUInt2x4Storage", REFUSED, NIB_TYPE_NONE, quantized_refusal},
-    {"torch", "per_tensor_affine", OTHER, NIB_TYPE_NONE, NULL},
-    {"torch", "per_channel_affine", OTHER, NIB_TYPE_NONE, NULL},
-    {"torch._utils", "_rebuild_qtensor", REFUSED, NIB_TYPE_NONE, quantized_refusal},
-    {"torch._tensor", "_rebuild_from_type_v2", REFUSED, NIB_TYPE_NONE, subclass_refusal},
-    {"torch._utils", "_rebuild_wrapper_subclass", REFUSED, NIB_TYPE_NONE, subclass_refusal},
-    {"torch._utils", "_rebuild_sparse_tensor", REFUSED, NIB_TYPE_NONE, sparse_refusal},
-    {"torch._utils", "_rebuild_sparse_csr_tensor", REFUSED, NIB_TYPE_NONE, sparse_refusal},
-    {"torch._utils", "_rebuild_meta_tensor_no_storage", REFUSED, NIB_TYPE_NONE, empty_refusal},
-    {"torch._utils", "_rebuild_nested_tensor", REFUSED, NIB_TYPE_NONE, nested_refusal},
-    {"torch._utils", "_rebuild_device_tensor_from_numpy", REFUSED, NIB_TYPE_NONE, numpy_refusal},
-};
-
-_Static_assert(COUNT(globals) <= 255, "a row's number fits a value");
 
 /* ---- the machine ---- */
 
@@ -351,9 +253,9 @@ static nib_status push_global(machine *m, const char *module, size_t module_size
                               size_t name_size)
 {
     char a[SHOWN], b[SHOWN];
-    for (size_t i = 0; i < COUNT(globals); i++)
-        if (same(module, module_size, globals[i].module) && same(name, name_size, globals[i].name))
-            return push_value(m, (nib_pickle_value){.kind = NIB_PICKLE_NAME, .global = (uint8_t)i});
+    uint8_t known;
+    if (nib__pickle_global_find(&known, module, module_size, name, name_size))
+        return push_value(m, (nib_pickle_value){.kind = NIB_PICKLE_NAME, .global = known});
     const bool torchao = module_size >= 7 && memcmp(module, "torchao", 7) == 0;
     return nib__fail(m->err, NIB_UNSUPPORTED,
                      "%s: data.pkl names %s.%s, which is not one of the names that a dict of "
@@ -448,11 +350,12 @@ static nib_status call_tensor(machine *m, const nib_pickle_value *args)
     if (type == NIB_TYPE_NONE) {
         const nib_pickle_value *dtype =
             args->count > DTYPE ? nib__pickle_item(m->out, args, DTYPE) : storage;
-        const global_row *row = dtype->kind == NIB_PICKLE_NAME ? &globals[dtype->global] : NULL;
-        if (row != NULL && row->role == REFUSED)
+        const nib_pickle_global *row =
+            dtype->kind == NIB_PICKLE_NAME ? nib__pickle_global_at(dtype->global) : NULL;
+        if (row != NULL && row->role == NIB_GLOBAL_REFUSED)
             return push_value(
                 m, (nib_pickle_value){.kind = NIB_PICKLE_REFUSED, .global = dtype->global});
-        if (row == NULL || row->role != TYPE)
+        if (row == NULL || row->role != NIB_GLOBAL_TYPE)
             return fail(m, NIB_BAD_INPUT, "a tensor of an untyped storage has no dtype");
         type = row->type;
     }
@@ -470,18 +373,18 @@ static nib_status reduce(machine *m)
     const nib_pickle_value args = *value_at(m, args_at), callee = *value_at(m, callee_at);
     if (callee.kind != NIB_PICKLE_NAME || args.kind != NIB_PICKLE_TUPLE)
         return fail(m, NIB_BAD_INPUT, "what is called is no name, or its arguments are no tuple");
-    const global_row *row = &globals[callee.global];
+    const nib_pickle_global *row = nib__pickle_global_at(callee.global);
     switch (row->role) {
-    case DICT: return call_dict(m, &args);
-    case TENSOR: return call_tensor(m, &args);
-    case PARAMETER:
+    case NIB_GLOBAL_DICT: return call_dict(m, &args);
+    case NIB_GLOBAL_TENSOR: return call_tensor(m, &args);
+    case NIB_GLOBAL_PARAMETER:
         if (args.count == 0)
             return fail(m, NIB_BAD_INPUT, "a parameter has no tensor");
         return push(m, args.u.items[0]);
-    case REFUSED:
+    case NIB_GLOBAL_REFUSED:
         return push_value(m,
                           (nib_pickle_value){.kind = NIB_PICKLE_REFUSED, .global = callee.global});
-    case OTHER:
+    case NIB_GLOBAL_OTHER:
         /* torch.Size((2, 3)) is the tuple */
         if (strcmp(row->name, "Size") == 0 && args.count == 1)
             return push(m, args.u.items[0]);
@@ -520,11 +423,12 @@ static nib_status read_storage(machine *m)
     const nib_pickle_value class = *nib__pickle_item(m->out, &tuple, CLASS),
                            *key = nib__pickle_item(m->out, &tuple, KEY),
                            *elements = nib__pickle_item(m->out, &tuple, ELEMENTS);
-    const global_row *row = class.kind == NIB_PICKLE_NAME ? &globals[class.global] : NULL;
-    if (row != NULL && row->role == REFUSED)
+    const nib_pickle_global *row =
+        class.kind == NIB_PICKLE_NAME ? nib__pickle_global_at(class.global) : NULL;
+    if (row != NULL && row->role == NIB_GLOBAL_REFUSED)
         return push_value(m,
                           (nib_pickle_value){.kind = NIB_PICKLE_REFUSED, .global = class.global});
-    if (row == NULL || row->role != STORAGE || key->kind != NIB_PICKLE_STRING ||
+    if (row == NULL || row->role != NIB_GLOBAL_STORAGE || key->kind != NIB_PICKLE_STRING ||
         elements->kind != NIB_PICKLE_INT || elements->u.whole < 0)
         return fail(m, NIB_BAD_INPUT, "a storage has no class, key or number of elements");
     const uint32_t items[] = {tuple.u.items[KEY], tuple.u.items[ELEMENTS]};
@@ -699,5 +603,5 @@ bool nib__pickle_is(const nib_pickle_value *string, const char *text)
 
 const char *nib__pickle_refusal(const nib_pickle_value *refused)
 {
-    return globals[refused->global].refusal;
+    return nib__pickle_global_at(refused->global)->refusal;
 }
