@@ -27,17 +27,18 @@ enum {
     M_AO017 = 1 << 10,
     M_TINYGEMM = 1 << 11,
     M_BLOCK = 1 << 12,
+    M_GGML = 1 << 13,
     M_SIZES = M_GROUP | M_ROW | M_TENSOR,
     M_MAPPINGS = M_SYM | M_ASYM,
     M_ACTS = M_ACTSYM | M_ACTASYM,
     M_ROUNDINGS = M_RCEIL | M_FLOOR,
-    M_FORMULAS = M_AO017 | M_TINYGEMM,
+    M_FORMULAS = M_AO017 | M_TINYGEMM | M_GGML,
     M_DYNAMIC = M_ACTS | M_STATIC | M_AO017,
 };
 
 static const char *const modifiers[] = {"gN",     "row",      "tensor", "sym",   "asym",
                                         "actsym", "actasym",  "static", "rceil", "floor",
-                                        "ao017",  "tinygemm", "block"};
+                                        "ao017",  "tinygemm", "block",  "ggml"};
 
 /* At most one of each of these. */
 static const unsigned exclusive[] = {M_SIZES, M_MAPPINGS, M_ACTS, M_ROUNDINGS, M_FORMULAS};
@@ -61,7 +62,7 @@ static const base_row bases[] = {
     {"int8wo",
      {.code = NIB_CODE_I8, .symmetric = true},
      NIB_ZERO_INT,
-     M_SIZES | M_MAPPINGS | M_AO017},
+     M_SIZES | M_MAPPINGS | M_AO017 | M_GGML},
     {"int8dq",
      {.code = NIB_CODE_I8, .symmetric = true, .act = NIB_ACT_I8_TOKEN, .act_symmetric = true},
      NIB_ZERO_INT,
@@ -246,7 +247,9 @@ const char *nib__scheme_name(char out[64], const nib_scheme *s)
     if (s->code == NIB_CODE_NV4 && s->block_only)
         put(&name, "-block");
     if (is_int(s->code) && s->formula != NIB_FORMULA_TORCHAO)
-        put(&name, s->formula == NIB_FORMULA_AO017 ? "-ao017" : "-tinygemm");
+        put(&name, s->formula == NIB_FORMULA_AO017      ? "-ao017"
+                   : s->formula == NIB_FORMULA_TINYGEMM ? "-tinygemm"
+                                                        : "-ggml");
     return out;
 }
 
@@ -370,15 +373,22 @@ static void apply(nib_scheme *s, const base_row *base, unsigned given)
         s->formula = NIB_FORMULA_AO017;
     if (given & M_TINYGEMM)
         s->formula = NIB_FORMULA_TINYGEMM;
+    if (given & M_GGML)
+        s->formula = NIB_FORMULA_GGML;
 }
 
-/* The two formulas have their own conditions. */
+/* Other formulas than the usual one have their own conditions. */
 static nib_status check_formula(const nib_scheme *s, const char *whole, nib_err *err)
 {
     char name[128];
     nib__say_name(name, sizeof name, whole, strlen(whole));
     if (s->formula == NIB_FORMULA_TINYGEMM && s->symmetric)
         return nib__fail(err, NIB_USAGE, "scheme \"%s\": -tinygemm is asymmetric; leave out -sym",
+                         name);
+    if (s->formula == NIB_FORMULA_GGML && (s->group != 32 || s->zero == NIB_ZERO_INT))
+        return nib__fail(err, NIB_USAGE,
+                         "scheme \"%s\": -ggml has blocks of 32, without integer zero points: "
+                         "int8wo-g32-ggml (Q8_0), int4wo-sym-ggml (Q4_0) or int4wo-ggml (Q4_1)",
                          name);
     if (s->formula != NIB_FORMULA_AO017)
         return NIB_OK;

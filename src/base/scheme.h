@@ -45,6 +45,7 @@ typedef enum nib_formula {
     NIB_FORMULA_TORCHAO,  /* 0.18: eps is the smallest normal of the weight's type */
     NIB_FORMULA_AO017,    /* 0.17 and older: eps is the type's epsilon */
     NIB_FORMULA_TINYGEMM, /* float zero, range without 0: (q-8)*scale+zero */
+    NIB_FORMULA_GGML,     /* ggml's reference for Q8_0, Q4_0 and Q4_1: f16 scales, groups of 32 */
 } nib_formula;
 
 enum { NIB_GROUP_ROW = 0, NIB_GROUP_TENSOR = -1 };

@@ -30,7 +30,7 @@ static const char *const acts[NIB_ACT_COUNT] = {"float",      "i8_token",    "i8
                                                 "i4_token",   "e4m3_token",  "mx8",
                                                 "i8_block32", "i8_block256", "mx4"};
 static const char *const zeros[] = {"none", "int", "float"};
-static const char *const formulas[] = {"torchao", "ao017", "tinygemm"};
+static const char *const formulas[] = {"torchao", "ao017", "tinygemm", "ggml"};
 static const char *const roundings[] = {"rceil", "floor"};
 static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
                   zero_point[] = "._weight_zero_point", per_tensor[] = "._weight_per_tensor_scale",

@@ -65,6 +65,9 @@ static const char *refuses(char out[160], nib_stored *w)
     const char *acts = refuse_acts(s), *shape = refuse_shape(out, w);
     if (acts != NULL || shape != NULL)
         return acts != NULL ? acts : shape;
+    if (class_of(s) == INT4 && s->formula == NIB_FORMULA_GGML)
+        return "torchao's int4 keeps its zeros in the type of its scales, f16, which does not hold "
+               "ggml's";
     if (class_of(s) == INT4 && s->group <= 0)
         return "torchao's int4 with float zeros has groups only";
     if (class_of(s) == INTX && s->group == NIB_GROUP_TENSOR)

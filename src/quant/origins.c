@@ -215,7 +215,14 @@ static const char *refuses(char why[160], nib_dialect dialect, const nib_quantiz
         return nib__write_float.refuses(why, stored);
     if (stored->ordered && dialect != NIB_DIALECT_NIBBLE)
         return "its columns are in the order of their groups (act-order)";
-    return nib__dialect_writer(dialect)->refuses(why, stored);
+    const char *says = nib__dialect_writer(dialect)->refuses(why, stored);
+    if (says != NULL)
+        return says;
+    if (dialect == NIB_DIALECT_GGUF && !l->recode && stored->scheme.formula != NIB_FORMULA_GGML)
+        return "its scales are f16, which that formula does not round to: say -ggml "
+               "(int8wo-g32-ggml, int4wo-sym-ggml, int4wo-ggml), or quantize into nibble and "
+               "convert from there";
+    return NULL;
 }
 
 /* How many layers a dialect cannot hold; *first: the first of them. */
@@ -266,10 +273,6 @@ nib_status nib__origins_choose(nib_rewriting *r)
     if (asked != NULL && !nib__dialect_find(&r->dialect, asked))
         return nib__fail(r->err, NIB_USAGE, "format \"%s\" is none of %s", shown(a, asked),
                          list_dialects(list));
-    if (r->dialect == NIB_DIALECT_GGUF && r->job->gguf == NULL)
-        return nib__fail(r->err, NIB_USAGE,
-                         "format \"gguf\" is not quantized into: quantize into torchao or nibble, "
-                         "then nibble convert --format gguf");
     const size_t refused = count_refused(r, r->dialect, &first, &reason, why);
     if (refused == 0)
         return NIB_OK;

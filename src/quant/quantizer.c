@@ -10,6 +10,8 @@
  */
 #include "quantizer.h"
 
+#include "gguf_blocks.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +23,8 @@ typedef enum family {
     FAMILY_TINYGEMM, /* float zero, in the source's type */
     FAMILY_FP8,
     FAMILY_MX,
-    FAMILY_NV, /* torchao's NVFP4Tensor: all in f32 */
+    FAMILY_NV,   /* torchao's NVFP4Tensor: all in f32 */
+    FAMILY_GGML, /* blocks of gguf_blocks.h: scale in f16 */
 } family;
 
 /* The scale of one group. */
@@ -39,6 +42,8 @@ static family family_of(const nib_scheme *s)
         return FAMILY_MX;
     if (s->code == NIB_CODE_NV4)
         return FAMILY_NV;
+    if (s->formula == NIB_FORMULA_GGML)
+        return FAMILY_GGML;
     if (s->zero == NIB_ZERO_FLOAT)
         return s->formula == NIB_FORMULA_TINYGEMM ? FAMILY_TINYGEMM : FAMILY_INT4;
     return s->code == NIB_CODE_I8 && s->symmetric && s->group <= 0 ? FAMILY_INT8 : FAMILY_INTX;
@@ -175,6 +180,7 @@ static params params_of(const nib_quantizer *q, float low, float high)
     case FAMILY_TINYGEMM: return tinygemm_params(q, low, high);
     case FAMILY_FP8: return fp8_params(q, low, high);
     case FAMILY_NV: return nv_params(q, low, high);
+    case FAMILY_GGML: /* quantize_block */
     case FAMILY_MX: break;
     }
     return mx_params(q, low, high);
@@ -264,6 +270,7 @@ static void codes_of(const nib_quantizer *q, int8_t *codes, const float *x, int6
             return;
         }
         break;
+    case FAMILY_GGML:
     case FAMILY_FP8: break;
     }
     e4m3_codes(codes, x, count, p);
@@ -367,10 +374,12 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
     out->groups = nib__scheme_groups(scheme, k);
     out->scale_type = f == FAMILY_MX                        ? NIB_TYPE_E8M0
                       : f == FAMILY_NV                      ? NIB_TYPE_E4M3
+                      : f == FAMILY_GGML                    ? NIB_TYPE_F16
                       : f == FAMILY_INT8 || f == FAMILY_FP8 ? NIB_TYPE_F32
                                                             : source;
     out->zero_type = scheme->zero == NIB_ZERO_NONE  ? NIB_TYPE_NONE
                      : scheme->zero == NIB_ZERO_INT ? NIB_TYPE_I8
+                     : f == FAMILY_GGML             ? NIB_TYPE_F32
                                                     : source;
     return NIB_OK;
 }
@@ -431,6 +440,31 @@ void nib__quantizer_tensor(const nib_quantizer *q, void *scale, void *zero)
         store(zero, q->zero_type, 0, q->zero);
 }
 
+/* A group by ggml's reference: its block, taken apart. A short group ends as its last value does,
+ * which changes neither range nor codes. False: the scale is beyond f16. */
+static bool quantize_block(const nib_quantizer *q, int8_t *codes, const float *x, int64_t count,
+                           params *p)
+{
+    const nib_type type = q->scheme.code == NIB_CODE_I8     ? NIB_TYPE_Q8_0
+                          : q->scheme.zero == NIB_ZERO_NONE ? NIB_TYPE_Q4_0
+                                                            : NIB_TYPE_Q4_1;
+    float full[NIB_BLOCK_ELEMENTS], low = 0;
+    uint8_t block[64];
+    for (int64_t j = 0; j < NIB_BLOCK_ELEMENTS; j++)
+        full[j] = x[nib__min(j, count - 1)];
+    const bool holds = nib__blocks_quantize(block, type, full, NIB_BLOCK_ELEMENTS);
+    const uint8_t *at = block + (type == NIB_TYPE_Q4_1 ? 4 : 2);
+    for (int64_t j = 0; j < count; j++)
+        codes[j] = type == NIB_TYPE_Q8_0        ? (int8_t)at[j]
+                   : j < NIB_BLOCK_ELEMENTS / 2 ? (int8_t)((at[j] & 15) - 8)
+                                                : (int8_t)((at[j - 16] >> 4) - 8);
+    nib__to_f32(&p->scale, block, NIB_TYPE_F16, 1);
+    if (type == NIB_TYPE_Q4_1)
+        nib__to_f32(&low, block + 2, NIB_TYPE_F16, 1);
+    p->zero = type == NIB_TYPE_Q4_1 ? low + 8 * p->scale : 0;
+    return holds;
+}
+
 static nib_status quantize_row(const nib_quantizer *q, const float *x, int64_t row, int64_t at,
                                nib_quantized *out, nib_err *err)
 {
@@ -441,12 +475,16 @@ static nib_status quantize_row(const nib_quantizer *q, const float *x, int64_t r
         float low, high;
         if (!range_of(x + k0, count, &low, &high))
             return not_finite(err, x + k0, row, k0);
-        const params p = whole ? (params){.scale = q->scale, .zero = q->zero, .factor = q->factor}
-                               : params_of(q, low, high);
-        if (!isfinite(p.scale))
+        int8_t *codes = out->codes + at * q->k + k0;
+        params p = {.scale = q->scale, .zero = q->zero, .factor = q->factor};
+        const bool ggml = q->scheme.formula == NIB_FORMULA_GGML;
+        if (!whole && !ggml)
+            p = params_of(q, low, high);
+        if (ggml ? !quantize_block(q, codes, x + k0, count, &p) : !isfinite(p.scale))
             return too_wide(q, err, row, low, high);
-        codes_of(q, out->codes + at * q->k + k0, x + k0, count, p);
-        add_error(q, out, out->codes + at * q->k + k0, x + k0, count, p);
+        if (!ggml)
+            codes_of(q, codes, x + k0, count, p);
+        add_error(q, out, codes, x + k0, count, p);
         if (whole)
             continue;
         store(out->scales, q->scale_type, at * q->groups + g, p.scale);

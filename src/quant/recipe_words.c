@@ -129,14 +129,16 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
         nib__jsonw_object_end(&json);
         nib__text_str(&text, "\n");
     } else if (form == NIB_FORM_TEXT) {
-        nib__text_str(&text,
-                      "\nA recipe is one of these names, what it takes, and +head[-SCHEME] "
-                      "or +embed[-SCHEME].\n"
-                      "-ao017 and -tinygemm are torchao's other formulas; eps is the "
-                      "smallest normal number.\n"
-                      "\n" NIB_WEIGHT_ONLY "\n"
-                      "  weights      as stored, whatever they are\n"
-                      "  activations  float, where the format's own tools have int8 (GGUF)\n");
+        nib__text_str(
+            &text,
+            "\nA recipe is one of these names, what it takes, and +head[-SCHEME] "
+            "or +embed[-SCHEME].\n"
+            "-ggml is ggml's reference for Q8_0 (int8wo-g32), Q4_0 (int4wo-sym) and Q4_1 (int4wo); "
+            "-ao017 and -tinygemm are torchao's other formulas; eps is the "
+            "smallest normal number.\n"
+            "\n" NIB_WEIGHT_ONLY "\n"
+            "  weights      as stored, whatever they are\n"
+            "  activations  float, where the format's own tools have int8 (GGUF)\n");
     }
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);

@@ -225,8 +225,7 @@ static nib_status write_layer(nib_rewriting *r, size_t i)
     w->weight = o->weight;
     nib__origins_fit(r, i, &w->stored);
     o->listed = true;
-    if (l->recode)
-        NIB_TRY(pair_rows(r, &w->written_rows, l->role, w->stored.n));
+    NIB_TRY(pair_rows(r, &w->written_rows, l->role, w->stored.n));
     writer->storage(&w->storage, &w->stored);
     add_parts(r, w, l->name);
     return describe_weight(r, writer, name, &w->stored);

@@ -54,6 +54,7 @@ typedef struct block {
     int8_t *codes;           /* [block][k] */
     uint8_t *packed;         /* [block] rows as stored; NULL: as codes */
     uint8_t *scales, *zeros; /* of the whole tensor, [n][groups] */
+    float *group_values;     /* [threads][2][groups]: scales and zeros of a row, for blocks */
     double *signal, *error;  /* [n] */
     float (*ranges)[2];      /* [threads], for one scale per tensor */
     nib_err *errs;           /* [threads] */
@@ -71,16 +72,34 @@ static float *read_row(const block *b, int worker, int64_t i)
 {
     const int64_t k = b->rewrite->quantizer.k;
     float *row = b->rows + worker * k;
-    if (b->rewrite->weight.codes != NULL) /* its rows may lie in another order */
-        nib__weight_row(&b->rewrite->weight, b->first + i, row);
+    const nib_rewrite *r = b->rewrite;
+    const int64_t from = r->written_rows != NULL ? r->written_rows[b->first + i] : b->first + i;
+    if (r->weight.codes != NULL) /* its rows may lie in another order */
+        nib__weight_row(&r->weight, from, row);
     else
-        nib__to_f32(row, source_row(b, i), b->rewrite->from->type, k);
+        nib__to_f32(row, r->from->data + from * b->row_bytes, r->from->type, k);
     return row;
 }
 
 /* The first failure of a worker is the one with the lowest row that it sees: rows are handed out in
  * ascending order. */
 static void note_failure(block *b, int worker, int64_t i) { b->bad[worker] = b->first + i; }
+
+/* A quantized row as stored; blocks hold their scales. */
+static void pack_row(const block *b, int worker, const nib_quantized *row, uint8_t *out)
+{
+    const nib_rewrite *r = b->rewrite;
+    const nib_quantizer *q = &r->quantizer;
+    if (r->storage.pieces != NIB_PIECES_BLOCKS) {
+        nib__storage_row(&r->storage, row->codes, q->k, out);
+        return;
+    }
+    float *scales = b->group_values + 2 * worker * q->groups, *zeros = scales + q->groups;
+    nib__to_f32(scales, row->scales, q->scale_type, q->groups);
+    if (row->zeros != NULL)
+        nib__to_f32(zeros, row->zeros, q->zero_type, q->groups);
+    (void)nib__storage_blocks(&r->storage, row->codes, scales, zeros, q->k, out);
+}
 
 /* Index GRAIN + i is row i of the block; the first GRAIN stand for the block before, to be written.
  */
@@ -107,8 +126,7 @@ static void quantize_rows(void *ctx, int worker, int64_t begin, int64_t end)
         b->signal[at] = out.signal;
         b->error[at] = out.error;
         if (b->packed != NULL)
-            nib__storage_row(&r->storage, out.codes, k,
-                             b->packed + i * nib__storage_row_bytes(&r->storage, k));
+            pack_row(b, worker, &out, b->packed + i * nib__storage_row_bytes(&r->storage, k));
     }
 }
 
@@ -355,8 +373,9 @@ static nib_status put_scales(nib_stream *s, const nib_rewrite *r, const block *b
         scales = scale;
         zeros = zeros == NULL ? NULL : zero;
     }
-    NIB_TRY(
-        nib__stream_put_values(s, r, &r->storage.scales, r->storage.order, r->scales, scales, err));
+    if (r->scales != SIZE_MAX)
+        NIB_TRY(nib__stream_put_values(s, r, &r->storage.scales, r->storage.order, r->scales,
+                                       scales, err));
     if (r->zeros != SIZE_MAX)
         NIB_TRY(nib__stream_put_values(s, r, &r->storage.zeros, r->storage.zero_order, r->zeros,
                                        zeros, err));
@@ -380,6 +399,7 @@ static bool take_buffers(nib_arena *arena, block *b, int64_t rows, int threads)
     b->zeros = q->zero_type == NIB_TYPE_NONE
                    ? NULL
                    : nib__arena_take(arena, count, (size_t)nib__type_bits(q->zero_type) / 8);
+    b->group_values = nib__arena_take(arena, 2 * t * (size_t)q->groups, sizeof *b->group_values);
     b->signal = nib__arena_take(arena, n, sizeof *b->signal);
     b->error = nib__arena_take(arena, n, sizeof *b->error);
     b->ranges = nib__arena_take(arena, t, sizeof *b->ranges);
@@ -387,8 +407,9 @@ static bool take_buffers(nib_arena *arena, block *b, int64_t rows, int threads)
     b->bad = nib__arena_take(arena, t, sizeof *b->bad);
     for (int i = 0; i < threads && b->bad != NULL; i++)
         b->bad[i] = INT64_MAX;
-    return b->rows && b->codes && (b->packed || !packed) && b->scales && b->signal && b->error &&
-           b->ranges && b->errs && b->bad && (b->zeros || q->zero_type == NIB_TYPE_NONE);
+    return b->rows && b->codes && (b->packed || !packed) && b->scales && b->group_values &&
+           b->signal && b->error && b->ranges && b->errs && b->bad &&
+           (b->zeros || q->zero_type == NIB_TYPE_NONE);
 }
 
 /* The range of the whole tensor, where one scale serves all of it. */

@@ -28,7 +28,7 @@ typedef struct nib_rewrite {
     size_t line;                     /* of the ledger, for its SQNR; SIZE_MAX: none */
     nib_quantizer quantizer;         /* QUANTIZE */
     nib_weight weight;               /* RECODE: as it is read; QUANTIZE: where codes is not NULL */
-    const int32_t *written_rows;     /* RECODE: which row of it is written as row j; NULL: j */
+    const int32_t *written_rows;     /* QUANTIZE, RECODE: which row is written as row j; NULL: j */
     nib_stored stored;               /* QUANTIZE, RECODE: as it is written */
     nib_storage storage;
     /* Places in the writer; SIZE_MAX: no such part. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a conversion to GGUF needs besides the weights: the model and its tokenizer as key/values,
+ * What a GGUF that is written needs besides the weights: the model and its tokenizer as key/values,
  * the order of rotary rows, the divisors of rotary frequencies.
  */
 #include "convert_gguf.h"
@@ -14,20 +14,17 @@
 
 enum { TEMPLATE_LIMIT = 16 << 20 };
 
-/* The block type that most weights get: the first linear layer's. */
-static nib_type main_type(const nib_network *net)
+/* The type that most weights get: the first linear layer's. */
+static nib_type main_type(const nib_network *net, const nib_scheme *scheme)
 {
     nib_storage storage;
     char why[160];
     const nib_site *site = &net->sites[1];
-    nib_stored stored = {.scheme = site->stored,
-                         .n = site->n,
-                         .k = site->k,
-                         .source = nib__float_type(site->stored.code)};
-    if (!nib__scheme_is_quantized(&stored.scheme))
-        return stored.source;
+    nib_stored stored = {.scheme = *scheme, .n = site->n, .k = site->k};
+    if (!nib__scheme_is_quantized(scheme))
+        return nib__float_type(scheme->code);
     if (nib__write_gguf.refuses(why, &stored) != NULL)
-        return NIB_TYPE_NONE; /* the conversion says why */
+        return NIB_TYPE_NONE; /* the rewrite says why */
     nib__write_gguf.storage(&storage, &stored);
     return storage.codes.type;
 }
@@ -107,11 +104,12 @@ static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_a
 }
 
 nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_model *m,
-                             nib_arena *arena, nib_ledger *ledger, nib_err *err)
+                             const nib_scheme *first, nib_arena *arena, nib_ledger *ledger,
+                             nib_err *err)
 {
     const nib_config *c = &m->net.config;
     nib__gguf_describe_config(head, c, nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
-                              main_type(&m->net));
+                              main_type(&m->net, first));
     NIB_TRY(put_tokenizer(head, m, arena, ledger, err));
     NIB_TRY(put_divisors(job, c, arena, err));
     job->gguf = head;

@@ -27,6 +27,8 @@ static bool is_static(const nib_choice *choice)
     return !choice->keep && choice->scheme.act == NIB_ACT_I8_STATIC;
 }
 
+static bool is_gguf(const char *format) { return format && strcmp(format, "gguf") == 0; }
+
 /* Stored as a tensor that can be copied. */
 static bool is_plain(const nib_network *net, const nib_quantize_layer *l)
 {
@@ -60,7 +62,7 @@ static nib_status choose_layers(work *w, nib_err *err)
         if (l->role == NIB_ROLE_HEAD && net->tied)
             l->source = net->sites[0].name;
         nib__recipe_resolve(&l->choice, w->recipe, &layers[i]);
-        if (!is_plain(net, l))
+        if (!is_plain(net, l) || is_gguf(w->options->format))
             keep_in_format(l, &net->sites[i].stored);
     }
     return NIB_OK;
@@ -132,7 +134,10 @@ static nib_status make_config(work *w, nib_err *err)
 static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *report, nib_err *err)
 {
     nib_engine *engine = w->model->engine;
-    if (!job->gguf)
+    if (is_gguf(job->format))
+        NIB_TRY(nib__convert_gguf(job, &w->head, w->model, &w->layers[1].choice.scheme, &w->arena,
+                                  &w->ledger, err));
+    else
         NIB_TRY(make_config(w, err));
     job->config = w->config.at;
     job->checkpoint = w->model->net.checkpoint;
@@ -246,7 +251,7 @@ static nib_status keep_layers(work *w, const nib_convert_options *o, nib_err *er
 {
     const nib_network *net = &w->model->net;
     const bool floats = strcmp(o->format, "safetensors") == 0;
-    const bool gguf = strcmp(o->format, "gguf") == 0;
+    const bool gguf = is_gguf(o->format);
     nib_code float_code;
     NIB_TRY(find_float(&float_code, o->dtype, err));
     w->layers = nib__arena_take(&w->arena, net->site_count, sizeof *w->layers);
@@ -297,8 +302,6 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
                             .convert = true,
                             .force = o->force,
                             .dry_run = o->dry_run};
-    if (strcmp(o->format, "gguf") == 0)
-        NIB_TRY(nib__convert_gguf(&job, &w->head, w->model, &w->arena, &w->ledger, err));
     NIB_TRY(run_job(w, &job, &report, err));
     if (!o->dry_run)
         count_kept(w);

@@ -51,6 +51,14 @@ check 'quantized from GGUF' nibble quantize m.gguf q8 --recipe int8wo-g32 --quie
 check 'to Q8_0' nibble convert q8 q8.gguf --format gguf --quiet
 equal 'Q8_0 blocks' 36 "$(nibble info q8.gguf --json | grep -c '"format": "gguf q8_0"')"
 check 'Q8_0 is the same' nibble verify q8.gguf --against q8
+for recipe in int8wo-g32-ggml int4wo-sym-ggml+head int4wo-ggml; do
+    check "quantize to $recipe" nibble quantize m g.gguf --recipe $recipe --format gguf --force --quiet
+    check "verify $recipe" nibble verify g.gguf
+    nibble quantize m g --recipe $recipe --format nibble --force --quiet >/dev/null
+    check "$recipe in blocks is $recipe" nibble verify g.gguf --against g
+    equal "$recipe has no distance" 0 "$(nibble verify g.gguf --against g | grep -c ' dB$')"
+    check "$recipe runs" nibble generate g.gguf -n 2
+done
 nibble quantize m i64 --recipe 8da4w-g64 --quiet >/dev/null
 refused 4 '*: the format gguf cannot hold 8da4w-g64 *' convert i64 out.gguf --format gguf
 check 'no file is left' test ! -e out.gguf

@@ -34,7 +34,8 @@ refused 2 '--kernel nonsense: no kernel of that name*' plan "$MODEL" --kernel no
 refused 2 '--kernel lm_head=nonsense: no kernel of that name*' plan "$MODEL" --kernel lm_head=nonsense
 refused 2 '--place nonsense: this plan has the device cpu and no other' plan "$MODEL" --place nonsense
 refused 2 'format "zip" is none of torchao, nibble, *' quantize "$MODEL" out --recipe int8wo --format zip
-refused 2 'format "gguf" is not quantized into: *nibble convert --format gguf' quantize "$MODEL" out --recipe int8wo --format gguf
+refused 4 '*: the format gguf cannot hold int8wo at *: its blocks are of 32 *' quantize "$MODEL" out --recipe int8wo --format gguf
+refused 4 '*: the format gguf cannot hold int8wo-g32 at *say -ggml*' quantize "$MODEL" out --recipe int8wo-g32 --format gguf
 refused 2 'stop string 1 is empty*' generate "$MODEL" --stop ''
 refused 2 'stop string 2 is not valid UTF-8' generate "$MODEL" --stop a --stop $'\xff'
 only_here
