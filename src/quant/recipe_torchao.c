@@ -139,16 +139,14 @@ static nib_status read_whole(nib_recipe *r, nib_json *json, nib_err *err)
 /* ---- Hugging Face's object around it ---- */
 
 typedef struct hf_config {
-    nib_json type, keep; /* at their keys */
-    bool has_type, has_keep, embeddings;
+    nib_json type, keep, settings; /* at their keys */
+    bool has_type, has_keep, has_settings, embeddings;
 } hf_config;
 
 /* One member, its KEY just read; `value` is a copy that has read the first event of its value. */
 static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *value, hf_config *hf,
                                  nib_err *err)
 {
-    /* Settings of a loader, or of quant_type as a name, which is refused. */
-    static const char *const others[] = {"untie_embedding_weights", "quant_type_kwargs"};
     const bool is_null = value->event == NIB_JSON_NULL;
     if (nib__json_is(key, "quant_type")) {
         hf->has_type = true;
@@ -170,7 +168,10 @@ static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *v
                 value, NIB_UNSUPPORTED, err,
                 "quant_method \"%.*s\" is not torchao, the one that can be a recipe",
                 (int)nib__min((int64_t)value->token_size, 40), value->token);
-    } else if (!nib__json_is(key, others[0]) && !nib__json_is(key, others[1])) {
+    } else if (nib__json_is(key, "quant_type_kwargs")) {
+        hf->has_settings = value->event == NIB_JSON_OBJECT;
+        hf->settings = *key;
+    } else if (!nib__json_is(key, "untie_embedding_weights")) { /* a setting of the loader */
         return nib__recipe_add_note(r, err, "quantization_config: %.*s is not known and not read",
                                     (int)nib__min((int64_t)key->token_size, 80), key->token);
     }
@@ -241,6 +242,38 @@ static nib_status read_kept(nib_recipe *r, nib_json json, unsigned reach, nib_er
     return NIB_OK;
 }
 
+/* quant_type as transformers wrote it up to torchao 0.9: a function's name, with its arguments in
+ * quant_type_kwargs. Each function became a config, of version 1. */
+static nib_status read_named(nib_recipe *r, nib_json *type, const hf_config *hf, nib_err *err)
+{
+    static const struct {
+        const char *name, *config;
+    } names[] = {
+        {"int4_weight_only", "Int4WeightOnlyConfig"},
+        {"int8_weight_only", "Int8WeightOnlyConfig"},
+        {"int8_dynamic_activation_int8_weight", "Int8DynamicActivationInt8WeightConfig"},
+        {"int8_dynamic_activation_int4_weight", "Int8DynamicActivationInt4WeightConfig"},
+        {"float8_weight_only", "Float8WeightOnlyConfig"},
+        {"float8_dynamic_activation_float8_weight", "Float8DynamicActivationFloat8WeightConfig"},
+    };
+    size_t i = 0;
+    while (i < COUNT(names) && !nib__json_is(type, names[i].name))
+        i++;
+    if (i == COUNT(names))
+        return nib__recipe_fail(type, NIB_UNSUPPORTED, err,
+                                "quant_type \"%.*s\" is a name that has no scheme here; give "
+                                "torchao's config, or a recipe of Nibble's",
+                                (int)nib__min((int64_t)type->token_size, 64), type->token);
+    nib_ao_config c = {.type = names[i].config, .version = 1, .at = *type};
+    nib_json settings = hf->settings;
+    if (!hf->has_settings)
+        nib__json_init(&settings, "quant_type_kwargs", "{}", 2, &(nib_json_limits){0});
+    nib_rule rule = {.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR};
+    NIB_TRY(nib__ao_fill_rule(r, &c, &settings, &rule, err));
+    rule.words = nib__recipe_say(r, "torchao %s", names[i].name);
+    return nib__recipe_add_rule(r, &rule, err);
+}
+
 static nib_status read_hf(nib_recipe *r, nib_json *json, nib_err *err)
 {
     hf_config hf = {0};
@@ -259,21 +292,19 @@ static nib_status read_hf(nib_recipe *r, nib_json *json, nib_err *err)
                                              .words = "transformers keeps the output layer unless "
                                                       "modules_to_not_convert is given"},
                                  err));
-    nib_json type = hf.type;
-    if (nib__json_next(&type) == NIB_JSON_STRING)
-        return nib__recipe_fail(
-            &type, NIB_UNSUPPORTED, err,
-            "quant_type \"%.*s\" is a name that transformers no longer reads; give torchao's "
-            "config, or a recipe of Nibble's",
-            (int)nib__min((int64_t)type.token_size, 64), type.token);
-    if (type.event != NIB_JSON_OBJECT || !nib__json_expect(&type, NIB_JSON_KEY) ||
-        !nib__json_is(&type, "default"))
-        return nib__recipe_fail(&type, NIB_BAD_INPUT, err,
-                                "quant_type is not {\"default\": CONFIG}");
-    if (nib__json_next(&type) == NIB_JSON_ERROR)
-        return nib__json_status(&type, err);
     const size_t from = r->rule_count;
-    NIB_TRY(read_whole(r, &type, err));
+    nib_json type = hf.type;
+    if (nib__json_next(&type) == NIB_JSON_STRING) {
+        NIB_TRY(read_named(r, &type, &hf, err));
+    } else {
+        if (type.event != NIB_JSON_OBJECT || !nib__json_expect(&type, NIB_JSON_KEY) ||
+            !nib__json_is(&type, "default"))
+            return nib__recipe_fail(&type, NIB_BAD_INPUT, err,
+                                    "quant_type is not {\"default\": CONFIG}");
+        if (nib__json_next(&type) == NIB_JSON_ERROR)
+            return nib__json_status(&type, err);
+        NIB_TRY(read_whole(r, &type, err));
+    }
     for (size_t i = from; hf.embeddings && i < r->rule_count; i++)
         if (r->rules[i].match == NIB_MATCH_ALL)
             r->rules[i].reach = NIB_REACH_ANY;

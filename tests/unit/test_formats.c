@@ -23,6 +23,7 @@ typedef struct format {
 } format;
 
 static const format formats[] = {
+    {"tests/golden/formats/nibble_1.safetensors", "nibble", 19, true, true},
     {"tests/golden/formats/torchao_0_15.safetensors", "torchao", 10, true, true},
     {"tests/golden/formats/torchao_0_16.safetensors", "torchao", 13, true, true},
     {"tests/golden/formats/torchao_0_17.safetensors", "torchao", 23, true, true},

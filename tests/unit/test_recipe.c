@@ -523,6 +523,16 @@ static void test_hugging_face(void **state)
            "int4wo-g64-sym 8da4w-g64 8da4w-g64 8da4w-g64 8da4w-g64 8da4w-g64");
     expect("{\"model_type\":\"llama\",\"vocab_size\":9,\"quantization_config\":" HF("") "}",
            "keep 8da4w-g64 8da4w-g64 8da4w-g64 8da4w-g64 keep");
+    /* as transformers wrote it once: a function's name and its arguments */
+    expect(
+        "{\"quant_method\":\"torchao\",\"quant_type\":\"int4_weight_only\",\"quant_type_kwargs\":"
+        "{\"group_size\":64}}",
+        "keep int4wo-g64-tinygemm int4wo-g64-tinygemm int4wo-g64-tinygemm int4wo-g64-tinygemm "
+        "keep");
+    expect("{\"quant_type\":\"int8_dynamic_activation_int4_weight\",\"modules_to_not_convert\":[]}",
+           "keep 8da4w-g32 8da4w-g32 8da4w-g32 8da4w-g32 8da4w-g32");
+    expect("{\"quant_type\":\"int8_weight_only\",\"quant_type_kwargs\":null}",
+           "keep int8wo int8wo int8wo int8wo keep");
     nib_recipe *r = load(HF(",\"modules_to_not_convert\":[\"visual\"]"), untied, NULL, NULL);
     assert_int_equal(nib__recipe_note_count(r), 1);
     assert_non_null(
@@ -540,7 +550,9 @@ static void test_hugging_face(void **state)
     refuse(HF(",\"include_input_output_embeddings\":1"), NIB_BAD_INPUT, "neither true nor false");
     refuse("{\"quant_method\":\"awq\",\"bits\":4}", NIB_UNSUPPORTED, "quant_method \"awq\"");
     refuse("{\"quant_method\":\"torchao\"}", NIB_BAD_INPUT, "lacks \"quant_type\"");
-    refuse("{\"quant_type\":\"int4_weight_only\"}", NIB_UNSUPPORTED, "no longer reads");
+    refuse("{\"quant_type\":\"autoquant\"}", NIB_UNSUPPORTED, "\"autoquant\" is a name");
+    refuse("{\"quant_type\":\"int8_weight_only\",\"quant_type_kwargs\":{\"group\":3}}",
+           NIB_BAD_INPUT, "has no setting \"group\"");
     refuse("{\"quant_type\":{\"other\":null}}", NIB_BAD_INPUT, "is not {\"default\": CONFIG}");
 }
 

@@ -307,6 +307,12 @@ static void test_bad_plain(void **state)
     DESCRIBED("MXTensor", "\\\"elem_dtype\\\":" DTYPE("float8_e4m3fn") data,                       \
               "\\\"qdata\\\",\\\"scale\\\"")
 
+#define NV(block, data, names)                                                                     \
+    DESCRIBED("NVFP4Tensor",                                                                       \
+              "\\\"block_size\\\":" block ",\\\"orig_dtype\\\":" DTYPE("bfloat16") data,           \
+              names "\\\"qdata\\\",\\\"scale\\\"")
+#define NV_WHOLE NV("16", "", "\\\"per_tensor_scale\\\",")
+
 static const float ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
 static void test_torchao_scales(void **state)
@@ -367,6 +373,8 @@ static void test_bad_torchao(void **state)
     const part s = {"m._weight_scale", "F32", 2, {2, 2}, ones},
                row = {"m._weight_scale", "F32", 2, {2, 1}, ones};
     const part mx = {"m._weight_qdata", "F8_E4M3", 2, {1, 64}, NULL};
+    const part nv = {"m._weight_qdata", "U8", 2, {2, 16}, NULL},
+               nvs = {"m._weight_scale", "F8_E4M3", 2, {2, 2}, NULL};
     const char *g2 = INTX("int4", "[1,2]", "null");
     const struct {
         const char *metadata;
@@ -537,6 +545,41 @@ static void test_bad_torchao(void **state)
          2,
          NIB_UNSUPPORTED,
          "blocks of 16"},
+        {NV("16", "", ""), {nv, nvs}, 2, NIB_OK, NULL},
+        {NV("32", "", ""), {nv, nvs}, 2, NIB_UNSUPPORTED, "blocks of 32"},
+        {NV("16", "", ""), {mx, nvs}, 2, NIB_BAD_INPUT, "is F8_E4M3, expected U8"},
+        {NV("16", "", ""),
+         {{"m._weight_qdata", "U8", 2, {2, 12}, NULL}, nvs},
+         2,
+         NIB_BAD_INPUT,
+         "k = 24 is no multiple of the block of 16"},
+        {NV("16", ",\\\"is_swizzled_scales\\\":true", ""),
+         {nv, nvs},
+         2,
+         NIB_BAD_INPUT,
+         "expected [32, 16]"},
+        {NV("16", "", ""),
+         {nv, {"m._weight_scale", "F8_E4M3", 2, {2, 2}, "\1\1\1\x7f"}},
+         2,
+         NIB_BAD_INPUT,
+         "scale at row 1, group 1 is nan"},
+        {NV("16", ",\\\"act_quant_kwargs\\\":{\\\"_type\\\":\\\"Other\\\",\\\"_data\\\":{}}", ""),
+         {nv, nvs},
+         2,
+         NIB_UNSUPPORTED,
+         "activations as Other"},
+        {NV_WHOLE, {nv, nvs}, 2, NIB_BAD_INPUT, "lists this tensor, but it is missing"},
+        {NV_WHOLE, {nv, nvs, {"m._weight_per_tensor_scale", "F32", 1, {1}, ones}}, 3, NIB_OK, NULL},
+        {NV_WHOLE,
+         {nv, nvs, {"m._weight_per_tensor_scale", "F32", 1, {2}, ones}},
+         3,
+         NIB_BAD_INPUT,
+         "is no single F32 value"},
+        {NV_WHOLE,
+         {nv, nvs, {"m._weight_per_tensor_scale", "F32", 1, {1}, NULL}},
+         3,
+         NIB_BAD_INPUT,
+         "is 0; scales are times it, so it is finite and positive"},
         {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,2],\\\"shape\\\":[2,8]", "\\\"qdata\\\""),
          {q,
           {"m._weight_scale", "F32", 2, {4, 2}, ones},
