@@ -18,7 +18,8 @@ typedef struct format {
     const char *path;
     const char *dialect; /* of every quantized weight */
     size_t weights;      /* quantized ones */
-    /* M.dequantized holds the values, f32; and M is the scheme's name, a dot, the variant. */
+    /* M.dequantized holds the values, f32 (else a test of that format compares them); and M is the
+     * scheme's name, a dot, the variant. */
     bool valued, named;
 } format;
 
@@ -29,6 +30,19 @@ static const format formats[] = {
     {"tests/golden/formats/torchao_0_17.safetensors", "torchao", 23, true, true},
     {"tests/golden/formats/torchao_0_18.safetensors", "torchao", 23, true, true},
     {"tests/golden/torchao_weights.safetensors", "torchao", 38, true, true},
+    {"tests/golden/dialects/compressed", "compressed-tensors", 20, false, false},
+    {"tests/golden/dialects/gptq", "gptq", 3, false, false},
+    {"tests/golden/dialects/gptq8", "gptq", 1, false, false},
+    {"tests/golden/dialects/awq", "awq", 1, false, false},
+    {"tests/golden/dialects/fp8", "fp8", 2, false, false},
+    {"tests/golden/dialects/fp8_block", "fp8", 1, false, false},
+    {"tests/golden/dialects/gpt_oss", "mxfp4", 6, false, false},
+    {"tests/golden/gguf/llama.gguf", "gguf", 19, false, false},
+    {"tests/golden/torch/8da4w_bias", "8da4w", 7, false, false},
+    {"tests/golden/torch/8da4w_plain", "8da4w", 7, false, false},
+    {"tests/golden/torch/gptfast_int8/model_int8.pth", "gpt-fast", 8, false, false},
+    {"tests/golden/torch/gptfast_int4/model_int4.g32.pth", "gpt-fast", 8, false, false},
+    {"tests/golden/torch/meta", "8da4w", 9, false, false},
 };
 
 static void expect_values(const nib_checkpoint *cp, const char *module, const nib_weight *w)
