@@ -89,6 +89,13 @@ static const nib_cond smmla[] = {
              neon, numbers_, "linear_" types "_f32__ref", 30, numbers_,                            \
              "fmla; pairs odd k first where inputs are bf16")
 
+/* ggml's activations: their blocks are multiplied under whole groups of the weight. */
+#define NEON_BLOCKS(types, code_, act_)                                                            \
+    DECLARED("linear_" types "_f32__i8mm", LINEAR, CODE(code_), ACT(act_), NIB_ANY, CPU, smmla,    \
+             I32, "linear_" types "_f32__ref", 20, I8, "smmla on unpacked codes"),                 \
+        DECLARED("linear_" types "_f32__neon", LINEAR, CODE(code_), ACT(act_), NIB_ANY, CPU, sdot, \
+                 I32, "linear_" types "_f32__ref", 30, I8, "sdot on unpacked codes")
+
 static const nib_kernel rows[] = {
     /* ---- linear on GPUs ---- */
     GPU_LINEAR("f32_f32", CODE(F32), ACT(FLOAT), TYPE(F32), F32, F32),
@@ -107,6 +114,10 @@ static const nib_kernel rows[] = {
     GPU_LINEAR("a8s_w8g", CODE(I8), ACT(I8_STATIC), NIB_ANY, I8, I8),
     GPU_LINEAR("a8t_w4g", CODE(I4), ACT(I8_TOKEN), NIB_ANY, I8, I8),
     GPU_LINEAR("a8s_w4g", CODE(I4), ACT(I8_STATIC), NIB_ANY, I8, I8),
+    GPU_LINEAR("a8b32_w8g", CODE(I8), ACT(I8_BLOCK32), NIB_ANY, I8, I8),
+    GPU_LINEAR("a8b32_w4g", CODE(I4), ACT(I8_BLOCK32), NIB_ANY, I8, I8),
+    GPU_LINEAR("a8b256_w8g", CODE(I8), ACT(I8_BLOCK256), NIB_ANY, I8, I8),
+    GPU_LINEAR("a8b256_w4g", CODE(I4), ACT(I8_BLOCK256), NIB_ANY, I8, I8),
     GPU_LINEAR("a4t_w4g", CODE(I4), ACT(I4_TOKEN), NIB_ANY, I8, I8),
     GPU_LINEAR("e4m3t_e4m3c", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, BF16, BF16),
     GPU_LINEAR("mx8_mx8", CODE(MX8), ACT(MX8), NIB_ANY, BF16, BF16),
@@ -125,6 +136,8 @@ static const nib_kernel rows[] = {
     QUANT("a8t", ACT(I8_TOKEN), NIB_ANY),
     QUANT("a8s", ACT(I8_STATIC), NIB_ANY),
     QUANT("a4t", ACT(I4_TOKEN), NIB_ANY),
+    QUANT("a8b32", ACT(I8_BLOCK32), NIB_ANY),
+    QUANT("a8b256", ACT(I8_BLOCK256), NIB_ANY),
     QUANT("e4m3t", ACT(E4M3_TOKEN), NIB_ANY),
     QUANT("mx8", ACT(MX8), NIB_ANY),
     DECLARED("embed_f32__sm80", EMBED, NIB_ANY, NIB_ANY, NIB_ANY, CUDA, sm80, OTHER,
@@ -162,6 +175,10 @@ static const nib_kernel rows[] = {
              "linear_a8t_w8g_f32__ref", 30, I8, "sdot"),
     DECLARED("linear_a8t_w4g_f32__neon", LINEAR, CODE(I4), ACT(I8_TOKEN), NIB_ANY, CPU, sdot, I32,
              "linear_a8t_w4g_f32__ref", 30, I8, "sdot on unpacked codes"),
+    NEON_BLOCKS("a8b32_w8g", I8, I8_BLOCK32),
+    NEON_BLOCKS("a8b32_w4g", I4, I8_BLOCK32),
+    NEON_BLOCKS("a8b256_w8g", I8, I8_BLOCK256),
+    NEON_BLOCKS("a8b256_w4g", I4, I8_BLOCK256),
 
     /* ---- the backward products ---- */
     BACKWARD(LINEAR_DX, "linear_dx_", "f32_f32", CODE(F32), ACT(FLOAT), TYPE(F32), F32),
