@@ -129,8 +129,8 @@ static nib_status take_columns(const nib_weight_query *q)
     return NIB_OK;
 }
 
-static nib_status check_finite(const nib_weight_query *q, const nib_tensor *t, int64_t first,
-                               int64_t groups)
+static nib_status check_finite(const nib_weight_query *q, const char *suffix, const nib_tensor *t,
+                               int64_t first, int64_t groups)
 {
     const int64_t size = nib__type_bits(t->type) / 8, rows = t->shape[1];
     for (int64_t g = 0; g < groups; g++)
@@ -138,7 +138,7 @@ static nib_status check_finite(const nib_weight_query *q, const nib_tensor *t, i
             float value;
             nib__to_f32(&value, t->data + ((g * rows + first) * 2 + i) * size, t->type, 1);
             if (!isfinite(value))
-                return nib__weight_fail(q, NIB_BAD_INPUT, pairs,
+                return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                         "%s at row %" PRId64 ", group %" PRId64
                                         " is no finite number; no result would be one",
                                         i % 2 == 0 ? "scale" : "zero point", i / 2, g);
@@ -147,14 +147,14 @@ static nib_status check_finite(const nib_weight_query *q, const nib_tensor *t, i
 }
 
 /* Scale and zero follow one another, rows inside of groups. */
-static nib_status take_pairs(const nib_weight_query *q)
+nib_status nib__weight_take_pairs(const nib_weight_query *q, const char *suffix, int64_t first)
 {
     nib_weight *w = q->out;
-    const nib_tensor *t = nib__weight_part(q, pairs);
-    const int64_t first = t->rank == 3 ? first_row(q, t) : 0;
-    if (t->rank != 3 || t->shape[2] != 2 || t->shape[0] < 1 || !nib__type_is_float(t->type) ||
-        first + w->n > t->shape[1] || w->stored_k % t->shape[0] != 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, pairs,
+    const nib_tensor *t = nib__weight_part(q, suffix);
+    if (t == NULL || t->rank != 3 || t->shape[2] != 2 || t->shape[0] < 1 ||
+        !nib__type_is_float(t->type) || first + w->n > t->shape[1] ||
+        w->stored_k % t->shape[0] != 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                 "is no [groups][n][2] of floats for %" PRId64 " rows of %" PRId64
                                 " columns",
                                 w->n, w->stored_k);
@@ -166,7 +166,7 @@ static nib_status take_pairs(const nib_weight_query *q)
     w->scale_type = w->zero_type = t->type;
     w->scale_stride_n = 2;
     w->scale_stride_g = 2 * t->shape[1];
-    return check_finite(q, t, first, nib__scheme_groups(&w->scheme, w->k));
+    return check_finite(q, suffix, t, first, nib__scheme_groups(&w->scheme, w->k));
 }
 
 /* ---- which machine ---- */
@@ -226,17 +226,26 @@ static fit measure(nib_weight *w, nib_store store)
     return (fit){s.count == 0 ? 0 : ends / (2 * s.count), correlation(&s)};
 }
 
+static void say_machine(const nib_weight_query *q, const char *codes)
+{
+    for (size_t i = 0; i < COUNT(layouts); i++)
+        if (layouts[i].store == q->out->store)
+            nib__weight_say(q, codes, layouts[i].machine, "any machine", 0,
+                            "the codes show for which machine they were packed");
+}
+
 /* The quantizer stretches every group from code 0 to code 15 and keeps where 0 lies between them,
  * which for weights is near their mean. Read in the layout in which it was packed, both show; in
  * another, a group is made of pieces of several, or rows meet the scales of others. */
-static nib_status pick_layout(const nib_weight_query *q, bool words)
+nib_status nib__weight_pick_layout(const nib_weight_query *q, const char *codes, const char *suffix,
+                                   bool words)
 {
     nib_weight *w = q->out;
     fit best = {0}, second = {0}, now;
     nib_store store = NIB_STORE_TINYGEMM_CUDA;
     const int64_t g = w->scheme.group;
     if (g < 16 || g > 256)
-        return nib__weight_fail(q, NIB_UNSUPPORTED, pairs,
+        return nib__weight_fail(q, NIB_UNSUPPORTED, suffix,
                                 "has groups of %" PRId64 "; 32, 64, 128 and 256 are known", g);
     for (size_t i = 0; i < COUNT(layouts); i++) {
         if ((layouts[i].words && !words) || w->stored_n % layouts[i].rows != 0)
@@ -253,9 +262,11 @@ static nib_status pick_layout(const nib_weight_query *q, bool words)
     }
     w->store = store;
     if (best.ends >= 0.9 && best.means >= 0.5 &&
-        best.ends + best.means - second.ends - second.means >= 0.25)
+        best.ends + best.means - second.ends - second.means >= 0.25) {
+        say_machine(q, codes);
         return NIB_OK;
-    return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+    }
+    return nib__weight_fail(q, NIB_UNSUPPORTED, codes,
                             "is int4 packed for one kind of machine, and the file does not say "
                             "which; its codes fit none of CUDA, ROCm and the CPU's layouts clearly "
                             "(the best %.2f and %.2f, the next %.2f and %.2f): quantize the "
@@ -265,15 +276,11 @@ static nib_status pick_layout(const nib_weight_query *q, bool words)
 
 static nib_status take_int4(const nib_weight_query *q, const nib_tensor *t)
 {
+    const nib_tensor *all = nib__weight_part(q, pairs);
     NIB_TRY(take_shape(q, t));
     NIB_TRY(take_columns(q));
-    NIB_TRY(take_pairs(q));
-    NIB_TRY(pick_layout(q, t->rank == 4));
-    for (size_t i = 0; i < COUNT(layouts); i++)
-        if (layouts[i].store == q->out->store)
-            nib__weight_say(q, ".weight", layouts[i].machine, "any machine", 0,
-                            "the codes show for which machine they were packed");
-    return NIB_OK;
+    NIB_TRY(nib__weight_take_pairs(q, pairs, all->rank == 3 ? first_row(q, all) : 0));
+    return nib__weight_pick_layout(q, ".weight", pairs, t->rank == 4);
 }
 
 /* ---- the interface ---- */

@@ -13,6 +13,8 @@
  *   NVFP4Tensor               U8 [n][k/2]               F8 [n][k/16], or       none
  *                                                       in tiles of 128 x 4
  *
+ *   Int4TilePackedTo4dTensor  I32 [n/8][k/128][32][4]   bf16 [k/g][n][2] with the zeros
+ *
  * A Float8Tensor in blocks has a scale per 128 x 128, [n/128][k/128]; an NVFP4Tensor may have a
  * scale of the tensor over those of its blocks, M._weight_per_tensor_scale, F32 [].
  */
@@ -108,7 +110,8 @@ static const nib_field fields[] = {
 
 static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
                   zero_point[] = "._weight_zero_point", per_tensor[] = "._weight_per_tensor_scale",
-                  act_per_tensor[] = "._weight_act_per_tensor_scale";
+                  act_per_tensor[] = "._weight_act_per_tensor_scale",
+                  scale_and_zero[] = "._weight_scale_and_zero";
 
 /* ---- sizes ---- */
 
@@ -456,6 +459,41 @@ static nib_status take_nv(const nib_weight_query *q, const description *d)
     return take_nv_act(q, d);
 }
 
+/* n and k are padded before they are packed, n to the tile and k to 1,024; shape says how far they
+ * are the weight's. Whether CUDA or ROCm packed it, only the codes show. */
+static nib_status take_tile_packed(const nib_weight_query *q, const description *d)
+{
+    enum { ROWS = 8, INNER = 16, LANES = 32, TILE_MAX = 16, K_MULTIPLE = 1024 };
+    nib_weight *w = q->out;
+    const nib_tensor *t = nib__weight_part(q, qdata), *pairs = nib__weight_part(q, scale_and_zero);
+    const int64_t g = d->block[1];
+    if (t == NULL || t->type != NIB_TYPE_I32 || t->rank != 4 || t->shape[0] < 1 ||
+        t->shape[0] > INT32_MAX || t->shape[1] < 1 || t->shape[1] > INT32_MAX ||
+        t->shape[2] != LANES || (t->shape[3] != 1 && t->shape[3] != 2 && t->shape[3] != 4))
+        return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
+                                "is no I32 [n/8][k/16/t][32][t/2] with t = 2, 4 or 8");
+    w->inner_tiles = t->shape[3] * 2;
+    w->stored_n = t->shape[0] * ROWS;
+    w->stored_k = t->shape[1] * INNER * w->inner_tiles;
+    w->n = d->shape[0];
+    w->k = d->shape[1];
+    if (w->n < 1 || w->n > w->stored_n || w->n + TILE_MAX <= w->stored_n || w->k < 1 ||
+        w->k > w->stored_k || w->k + K_MULTIPLE <= w->stored_k)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "is %" PRId64 " x %" PRId64 ", but packed as %" PRId64
+                                " x %" PRId64,
+                                w->n, w->k, w->stored_n, w->stored_k);
+    if (d->block[0] != 1 || g < 1 || w->stored_k % g != 0 || pairs == NULL || pairs->rank != 3 ||
+        pairs->shape[0] != w->stored_k / g || pairs->shape[1] != w->stored_n)
+        return nib__weight_fail(q, NIB_BAD_INPUT, scale_and_zero,
+                                "is no [k/g][n][2] for groups of %" PRId64 " and %" PRId64
+                                " x %" PRId64 " packed codes",
+                                g, w->stored_n, w->stored_k);
+    w->codes = t->data;
+    NIB_TRY(nib__weight_take_pairs(q, scale_and_zero, 0));
+    return nib__weight_pick_layout(q, qdata, scale_and_zero, true);
+}
+
 /* ---- the class ---- */
 
 typedef struct class_row {
@@ -471,7 +509,7 @@ static const class_row classes[] = {
     {"Float8Tensor", take_float8, NULL},
     {"MXTensor", take_mx, NULL},
     {"NVFP4Tensor", take_nv, NULL},
-    {"Int4TilePackedTo4dTensor", NULL, "is packed for CUDA's tensor cores"},
+    {"Int4TilePackedTo4dTensor", take_tile_packed, NULL},
     {"Int4PlainInt32Tensor", NULL, "is packed for XPU or NPU"},
 };
 
@@ -484,7 +522,8 @@ static nib_status check_names(const nib_weight_query *q, const description *d)
                                         "act_quant_scale",
                                         "act_quant_zero_point",
                                         "per_tensor_scale",
-                                        "act_per_tensor_scale"};
+                                        "act_per_tensor_scale",
+                                        "scale_and_zero"};
     char suffix[NIB_FIELD_TEXT + 16];
     for (size_t i = 0; i < COUNT(d->names) && d->names[i][0] != 0; i++) {
         size_t at = 0;

@@ -27,6 +27,13 @@ nib_status nib__weight_take_order(const nib_weight_query *q, const char *suffix)
 nib_status nib__weight_take_tensor_scale(const nib_weight_query *q, const char *suffix,
                                          bool divides);
 
+/* Scale and zero of tinygemm's int4 one behind the other, [groups][rows][2], of which the weight's
+ * begin at row `first`; stored_k is set: scheme, scales, zeros. */
+nib_status nib__weight_take_pairs(const nib_weight_query *q, const char *suffix, int64_t first);
+/* Which of tinygemm's stores the codes are in, by what they show; `words`: not a CPU's. */
+nib_status nib__weight_pick_layout(const nib_weight_query *q, const char *codes, const char *suffix,
+                                   bool words);
+
 /* I32 [k], every input once: `order`. */
 nib_status nib__weight_take_permutation(const nib_weight_query *q, const char *suffix);
 

@@ -17,7 +17,7 @@
 typedef struct part {
     const char *name, *type;
     int rank;
-    int64_t shape[3];
+    int64_t shape[4];
     const void *data; /* NULL: zeros */
 } part;
 
@@ -311,6 +311,9 @@ static void test_bad_plain(void **state)
     DESCRIBED("NVFP4Tensor",                                                                       \
               "\\\"block_size\\\":" block ",\\\"orig_dtype\\\":" DTYPE("bfloat16") data,           \
               names "\\\"qdata\\\",\\\"scale\\\"")
+#define TILES(shape, block)                                                                        \
+    DESCRIBED("Int4TilePackedTo4dTensor", "\\\"block_size\\\":" block ",\\\"shape\\\":" shape,     \
+              "\\\"qdata\\\",\\\"scale_and_zero\\\"")
 #define NV_WHOLE NV("16", "", "\\\"per_tensor_scale\\\",")
 
 static const float ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -375,6 +378,8 @@ static void test_bad_torchao(void **state)
     const part mx = {"m._weight_qdata", "F8_E4M3", 2, {1, 64}, NULL};
     const part nv = {"m._weight_qdata", "U8", 2, {2, 16}, NULL},
                nvs = {"m._weight_scale", "F8_E4M3", 2, {2, 2}, NULL};
+    const part tiles = {"m._weight_qdata", "I32", 4, {1, 8, 32, 4}, NULL},
+               pairs = {"m._weight_scale_and_zero", "BF16", 3, {32, 8, 2}, NULL};
     const char *g2 = INTX("int4", "[1,2]", "null");
     const struct {
         const char *metadata;
@@ -480,11 +485,12 @@ static void test_bad_torchao(void **state)
          "is F8_E4M3FNUZ"},
         {g2, {q, {"m._weight_scale", "F16", 2, {2, 2}, NULL}, z}, 3, NIB_OK, NULL},
         {g2, {q, {"m._weight_scale", "BF16", 2, {2, 2}, NULL}, z}, 3, NIB_OK, NULL},
-        {DESCRIBED("Int4TilePackedTo4dTensor", "", ""),
-         {q, s, z},
-         3,
-         NIB_UNSUPPORTED,
-         "packed for CUDA"},
+        {DESCRIBED("Int4TilePackedTo4dTensor", "", ""), {q, s, z}, 3, NIB_BAD_INPUT, "is no I32"},
+        {TILES("[2,64]", "[1,32]"), {tiles, pairs}, 2, NIB_UNSUPPORTED, "clearly"}, /* all 0 */
+        {TILES("[9,64]", "[1,32]"), {tiles, pairs}, 2, NIB_BAD_INPUT, "packed as 8 x 1024"},
+        {TILES("[2,1025]", "[1,32]"), {tiles, pairs}, 2, NIB_BAD_INPUT, "packed as 8 x 1024"},
+        {TILES("[2,64]", "[1,64]"), {tiles, pairs}, 2, NIB_BAD_INPUT, "groups of 64"},
+        {TILES("[2,64]", "[1,32]"), {tiles, s}, 2, NIB_BAD_INPUT, "this tensor, but it is missing"},
         {INT8(""), {q, row}, 2, NIB_OK, NULL},
         {INT8(""),
          {q, {"m._weight_scale", "F32", 1, {2}, ones}},

@@ -8,7 +8,8 @@ Needs: torch, safetensors, torchao 0.15 to 0.18. Runs on the CPU.
 One tiny linear per class and variant that this version serializes, quantized by torchao and flattened by its
 own safetensors support: SCHEME.VARIANT.weight, named by what Nibble calls it, and SCHEME.VARIANT.dequantized,
 the values that the codes mean, f32, computed here in plain arithmetic from torchao's tensors. What needs a GPU
-to be quantized is built from its class. The float8 blocks are of 4 x 32 to keep the file small: torchao has
+to be quantized is built from its class: the codes of Int4TilePackedTo4dTensor are packed by torch_models.py, as
+CUDA's kernel does for 0.18 and ROCm's for 0.17. The float8 blocks are of 4 x 32 to keep the file small: torchao has
 128 x 128.
 """
 import sys
@@ -69,6 +70,27 @@ def int4_tensor(g):
         return Int4Tensor(packed, scale.t().contiguous(), zero.t().contiguous(), [1, g], w.shape)
 
     return run
+
+
+def tile_packed(machine):
+    """16 x 64, padded to 16 x 1024; the tensor and its values."""
+    from torch_models import pack_gpu
+    from torchao.quantization import Int4TilePackedTo4dTensor
+    from torchao.quantization.quant_primitives import (
+        _choose_qparams_affine_tinygemm,
+        _quantize_affine_tinygemm,
+    )
+
+    n, k, g = 16, 64, 32
+    w = torch.nn.functional.pad(torch.randn(n, k) * 0.05, (0, 1024 - k)).to(torch.bfloat16)
+    scale, zero = _choose_qparams_affine_tinygemm(
+        w, ASYM, (1, g), torch.int32, 0, 15, scale_dtype=w.dtype, zero_point_dtype=w.dtype)
+    q = _quantize_affine_tinygemm(w, (1, g), scale, zero, torch.int32, 0, 15)
+    codes = pack_gpu(q, 8, *((8, 32) if machine == "cuda" else (16, 64)))
+    pairs = torch.stack([scale.reshape(n, -1).t(), zero.reshape(n, -1).t()], dim=2).contiguous()
+    spread = lambda t: t.reshape(n, -1).float().repeat_interleave(g, 1)
+    values = (q.float() - 8) * spread(scale) + spread(zero)
+    return Int4TilePackedTo4dTensor(codes, pairs, [1, g], torch.Size([n, k])), values[:, :k]
 
 
 def fp8_blocks(w):
@@ -174,6 +196,10 @@ def main():
         state[f"{name}.weight"] = tensor
         state[f"{name}.bias"] = torch.randn(N).to(torch.bfloat16)
         state[f"{name}.dequantized"] = values_of(tensor).contiguous()
+    if VERSION >= (0, 17):
+        name = "int4wo-g32.rocm" if VERSION == (0, 17) else "int4wo-g32.cuda"
+        tensor, values = tile_packed(name.rsplit(".", 1)[1])
+        state |= {f"{name}.weight": tensor, f"{name}.bias": torch.randn(16), f"{name}.dequantized": values.contiguous()}
     tensors, metadata = flatten_tensor_state_dict(state)
     metadata["made_by"] = (f"torchao {torchao.__version__}, torch {torch.__version__}, seed {SEED}, "
                            "python3 tools/golden/make_torchao_versions.py")
