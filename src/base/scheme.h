@@ -50,6 +50,19 @@ typedef enum nib_formula {
 
 enum { NIB_GROUP_ROW = 0, NIB_GROUP_TENSOR = -1 };
 
+/* How the values of a bias are kept. INT8: codes in groups of NIB_BIAS_GROUP along n, the last one
+ * short, each with a scale; INT32: in steps of the activations' one scale times the row's. */
+typedef enum nib_bias {
+    NIB_BIAS_NONE,
+    NIB_BIAS_FLOAT,
+    NIB_BIAS_INT8,
+    NIB_BIAS_INT32,
+    NIB_BIAS_COUNT
+} nib_bias;
+extern const char *const nib__bias_names[]; /* "none", "float", "int8", "int32" */
+
+enum { NIB_BIAS_GROUP = 32 };
+
 typedef struct nib_scheme {
     nib_code code;
     int64_t group;  /* elements of k per scale; NIB_GROUP_ROW, NIB_GROUP_TENSOR */
@@ -149,9 +162,12 @@ typedef struct nib_weight {
     int64_t stored_n, stored_k; /* TINYGEMM: rows and columns of the layout */
     int64_t inner_tiles;        /* TINYGEMM_CUDA, _ROCM: 2, 4 or 8 */
     const void *bias;           /* [n] or NULL */
-    nib_type bias_type;
-    const float *act_scale;  /* one value, NIB_ACT_I8_STATIC only */
-    const int32_t *act_zero; /* likewise; NULL when symmetric */
+    nib_type bias_type;         /* a float type; I8 or I32: codes */
+    const void *bias_scales;    /* of I8: [ceil(n/32)] of bias_scale_type, a float type */
+    nib_type bias_scale_type;
+    const int8_t *bias_zeros; /* of I8: [ceil(n/32)]; NULL: all 0 */
+    const float *act_scale;   /* one value, NIB_ACT_I8_STATIC only */
+    const int32_t *act_zero;  /* likewise; NULL when symmetric */
 } nib_weight;
 
 /* Where row i is stored. */
@@ -191,6 +207,16 @@ void nib__weight_row(const nib_weight *w, int64_t i, float *out);
 bool nib__weight_holds_scales(const nib_weight *w);
 /* A weight of a block type, [n][k / block] blocks; false for other types. */
 bool nib__block_weight(nib_weight *out, nib_type type, int64_t n, int64_t k, const void *blocks);
+/* The form of the bias, and its values as f32 [n]: floats as they are; (code - zero) * scale in
+ * f32; code * (act_scale * scale of the row), multiplied in double and rounded once. */
+nib_bias nib__weight_bias_form(const nib_weight *w);
+void nib__weight_bias(const nib_weight *w, float *out);
+/* Why the weight's integer sums cannot start at an int32 bias, as the end of a sentence; NULL: they
+ * can. */
+const char *nib__bias_int32_refuses(const nib_scheme *s, int64_t k);
+/* The largest code of an int32 bias: sums of k products still fit 32 bits. 1 or more where it is
+ * not refused. */
+int64_t nib__bias_int32_most(const nib_scheme *s, int64_t k);
 /* Bytes of codes, scales and zeros. */
 uint64_t nib__weight_bytes(const nib_weight *w);
 /* Bytes of all codes, with what a store keeps among them. */

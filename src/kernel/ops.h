@@ -54,6 +54,9 @@ typedef struct nib_linear {
     float *y; /* [m][ldy] */
     int64_t ldy;
     const float *bias; /* [n] or NULL */
+    /* Where the integer sums of weights with one group start: [n], zeros up to a multiple of
+     * NIB_CODES_PAD; or NULL. Then bias is NULL. See linear_int.c. */
+    const int32_t *int_bias;
 } nib_linear;
 
 typedef struct nib_embed {

@@ -13,7 +13,7 @@ typedef struct linear_case {
     nib_type input, scale_type, zero_type;
     int64_t m, n, k;
     value_class values;
-    bool bias;
+    bool bias, int_bias;
 } linear_case;
 
 static const char *say_case(char out[160], const linear_case *c)
@@ -22,7 +22,10 @@ static const char *say_case(char out[160], const linear_case *c)
              "m %" PRId64 " n %" PRId64 " k %" PRId64 " group %" PRId64
              " scales %s zeros %s%s%s, %s values",
              c->m, c->n, c->k, c->scheme.group, nib__type_name(c->scale_type),
-             nib__type_name(c->zero_type), c->bias ? ", bias" : "",
+             nib__type_name(c->zero_type),
+             c->int_bias ? ", int32 bias"
+             : c->bias   ? ", bias"
+                         : "",
              c->scheme.act_symmetric ? ", symmetric" : "", class_names[c->values]);
     return out;
 }
@@ -316,6 +319,18 @@ static bool scratch_grows(verdict *v, const nib_kernel *row, nib_linear a)
     return true;
 }
 
+/* Every other one as large as the sums allow. */
+static const int32_t *int_bias(memory *m, const linear_case *c, rng *r)
+{
+    const int64_t padded = nib__round_up(c->n, NIB_CODES_PAD);
+    const int64_t most = nib__bias_int32_most(&c->scheme, c->k);
+    int32_t *out = take(m, (size_t)padded * sizeof *out);
+    memset(out, 0, (size_t)padded * sizeof *out);
+    for (int64_t i = 0; i < c->n; i++)
+        out[i] = (int32_t)(i % 2 == 0 ? below(r, 20001) - 10000 : i % 4 == 1 ? most : -most);
+    return out;
+}
+
 static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kernel *ref,
                               const linear_case *c, rng *r)
 {
@@ -333,7 +348,8 @@ static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kerne
     const nib_linear a = {.w = &w,
                           .x = quant.out,
                           .ldy = c->n + below(r, 3),
-                          .bias = c->bias ? floats(&m, c->n, r, VALUES_RANDOM) : NULL};
+                          .bias = c->bias ? floats(&m, c->n, r, VALUES_RANDOM) : NULL,
+                          .int_bias = c->int_bias ? int_bias(&m, c, r) : NULL};
     const double tolerance = row->numbers == NIB_NUMBERS_OTHER ? 1e-5 : 0;
     const int64_t step = row->n_step > 0 ? row->n_step : 1;
     const float *want = run_linear(&m, ref, a, c->n);
@@ -421,7 +437,8 @@ static linear_case random_case(const nib_kernel *row, int t, rng *r)
     else if (c.scheme.zero == NIB_ZERO_FLOAT)
         c.zero_type = scales[below(r, COUNT(scales))];
     c.values = t % 3 == 0 ? VALUES_RANDOM : (value_class)below(r, VALUES_COUNT);
-    c.bias = next(r) % 2 != 0;
+    c.int_bias = nib__bias_int32_refuses(&c.scheme, c.k) == NULL && next(r) % 3 != 0;
+    c.bias = !c.int_bias && next(r) % 2 != 0;
     return c;
 }
 

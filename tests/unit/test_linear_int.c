@@ -24,7 +24,7 @@ typedef struct shape {
     nib_type scale_type;
     nib_zero zero;
     nib_type zero_type;
-    bool act_symmetric, nibbles, bias;
+    bool act_symmetric, nibbles, bias, int_bias;
     values values;
     nib_act act; /* FLOAT: I8_TOKEN */
 } shape;
@@ -180,13 +180,21 @@ static problem *make_problem(shape s)
             bias[i] = (float)between(-1000, 1000) * 1e-2F;
         p->a.bias = bias;
     }
+    if (s.int_bias) {
+        const int64_t padded = nib__round_up(s.n, NIB_CODES_PAD);
+        const int64_t most = nib__bias_int32_most(&p->w.scheme, s.k);
+        int32_t *bias = take((size_t)padded * sizeof *bias);
+        for (int64_t i = 0; i < padded; i++)
+            bias[i] = i >= s.n ? 0 : (int32_t)(i % 3 == 0 ? most : between(-most, most));
+        p->a.int_bias = bias;
+    }
     return p;
 }
 
 static void free_problem(problem *p)
 {
     const void *const all[] = {p->w.codes,  p->w.scales, p->w.zeros, p->a.x.codes, p->a.x.scale,
-                               p->a.x.zero, p->a.x.sums, p->a.bias,  p->y};
+                               p->a.x.zero, p->a.x.sums, p->a.bias,  p->y,         p->a.int_bias};
     for (size_t i = 0; i < COUNT(all); i++)
         free((void *)(uintptr_t)all[i]);
     free(p);
@@ -366,6 +374,33 @@ static void test_sizes(void **state)
             }
 }
 
+static void check_against_double(shape s);
+
+/* Sums that start at an int32 bias, up to the largest that still fits: every kind of zero point,
+ * decode and prefill, groups of one chunk and of several. */
+static void test_int_bias(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = {1, 40, 100, 224, 1024, 1056, 4128, 8000};
+    unsigned turn = 0;
+    for (size_t m = 0; m < COUNT(ms); m++)
+        for (size_t k = 0; k < COUNT(sizes); k++, turn++) {
+            const shape s = {.m = ms[m],
+                             .n = sizes[k] > 1000 ? 33 : ns[turn % COUNT(ns)],
+                             .k = sizes[k],
+                             .group = turn % 5 == 0 ? NIB_GROUP_TENSOR : NIB_GROUP_ROW,
+                             .code = turn / 2 % 2 ? NIB_CODE_I8 : NIB_CODE_I4,
+                             .scale_type = NIB_TYPE_F32,
+                             .zero = turn / 3 % 2 ? NIB_ZERO_INT : NIB_ZERO_NONE,
+                             .zero_type = NIB_TYPE_I8,
+                             .act_symmetric = turn % 3 == 0,
+                             .int_bias = true,
+                             .values = (values)(turn % VALUES_COUNT)};
+            check(s);
+            check_against_double(s);
+        }
+}
+
 /* More tokens than one block of rows, sums over several chunks and blocks. */
 static void test_row_blocks(void **state)
 {
@@ -456,7 +491,10 @@ static void check_against_double(shape s)
                         fabs(x);
             }
             const double s_x = (double)p->a.x.scale[r],
-                         bias = p->a.bias != NULL ? (double)p->a.bias[i] : 0;
+                         start = p->a.int_bias != NULL ? (double)p->a.int_bias[i] *
+                                                             (double)nib__weight_scale(&p->w, i, 0)
+                                                       : 0,
+                         bias = start * s_x + (p->a.bias != NULL ? (double)p->a.bias[i] : 0);
             const double limit = 1e-5 * (most * s_x + fabs(bias)) + 1e-30;
             if (!(fabs((double)p->a.y[r * p->ldy + i] - (want * s_x + bias)) <= limit)) {
                 say(&s, "reference");
@@ -700,6 +738,7 @@ int main(void)
         cmocka_unit_test(test_widest_sums), cmocka_unit_test(test_flushed),
         cmocka_unit_test(test_reference),   cmocka_unit_test(test_nan_token),
         cmocka_unit_test(test_blocks),      cmocka_unit_test(test_ggml_dots),
+        cmocka_unit_test(test_int_bias),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

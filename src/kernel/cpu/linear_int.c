@@ -5,6 +5,7 @@
  *
  * The arithmetic of every row here, NIB_NUMBERS_I32, for token r and output i:
  *   dot_g  = sum over k of group g of (code - zero_g) * (x - z_r)     an exact integer
+ *            + the int32 bias, if there is one: a row with one group
  *   sum    = fma(scale_g, float(dot_g), sum)                          groups ascending
  *   total  = total + sum, sum = 0                                     after each block of groups
  *   y      = bias + (s_r * total), or s_r * total without a bias      a product, then a sum: no fma
@@ -13,8 +14,9 @@
  * tensor; the first block's sum is the first total. float(dot_g) rounds once, to nearest even. A
  * float zero, for which only the reference has code, adds fma(zero_g, float(sum of x - z_r over the
  * group), sum) after each group. The order does not depend on m, n, threads or the instruction set,
- * so all rows give the same bits. A token that the quantizer marked with a scale of NaN (it held
- * NaN or infinity) gives NaN in every output.
+ * so all rows give the same bits. An int32 bias is where the integer sum starts, which costs
+ * nothing; there is no other bias then. A token that the quantizer marked with a scale of NaN (it
+ * held NaN or infinity) gives NaN in every output.
  *
  * Activations in blocks have a scale s_b for each, and no zero point. A piece of k is what lies in
  * one group and one block; pieces ascend:
@@ -24,7 +26,8 @@
  * The products scale_g * s_b are exact where both are f16 (ggml's Q4_0 and Q8_0 by Q8_0).
  *
  * Checked when a checkpoint is loaded, not here: int4 codes lie in -8..7, activation zeros in
- * -128..127.
+ * -128..127, int32 biases within nib__bias_int32_most, so that the sum fits 32 bits wherever it is
+ * held in them.
  */
 #include "linear_int.h"
 
@@ -79,8 +82,9 @@ static void ref_weight(const nib_weight *w, int64_t i, int8_t *codes, ref_group 
     }
 }
 
-/* One output of one token, before the token's scale. */
-static float ref_total(const nib_linear *a, int64_t r, const int8_t *codes, const ref_group *groups)
+/* Output i of token r, before the token's scale. */
+static float ref_total(const nib_linear *a, int64_t r, int64_t i, const int8_t *codes,
+                       const ref_group *groups)
 {
     const int64_t k = a->w->k, size = nib__scheme_group_size(&a->w->scheme, k);
     const int64_t per_block = nib__max(1, NIB_SUM_BLOCK / size);
@@ -93,7 +97,9 @@ static float ref_total(const nib_linear *a, int64_t r, const int8_t *codes, cons
         const ref_group *group = &groups[g];
         const int64_t k0 = g * size, n = nib__min(size, k - k0);
         const int64_t x_sum = a->x.sums[r * a->x.groups + g];
-        const int64_t dot = ref_dot(codes + k0, x + k0, n) - group->zero * x_sum - z * group->sum;
+        const int64_t start = a->int_bias != NULL ? a->int_bias[i] : 0;
+        const int64_t dot =
+            start + ref_dot(codes + k0, x + k0, n) - group->zero * x_sum - z * group->sum;
         sum = fmaf(group->scale, (float)dot, sum);
         if (has_float_zero)
             sum = fmaf(group->float_zero, (float)(x_sum - z * n), sum);
@@ -144,7 +150,7 @@ static void linear_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratc
         for (int64_t r = 0; r < a->x.m; r++) {
             const float scaled = nib__act_block(a->w->scheme.act) > 0
                                      ? ref_scaled(a, r, codes, groups)
-                                     : a->x.scale[r] * ref_total(a, r, codes, groups);
+                                     : a->x.scale[r] * ref_total(a, r, i, codes, groups);
             a->y[r * a->ldy + i] = a->bias != NULL ? a->bias[i] + scaled : scaled;
         }
     }

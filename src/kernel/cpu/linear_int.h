@@ -62,7 +62,8 @@ NIB_INLINE int64_t nib__int_count(const nib_int_layout *l, int64_t g, int64_t k)
 /* How the zero points of a call enter a group's sum; the same value by the cheapest way.
  *   PLAIN  no zero point but 0: the sum starts at -offset * (sum of the activation codes)
  *   PAIR   groups of at most NIB_INT_PAIR_GROUP: both corrections are one 16-bit pair product
- *   WIDE   32-bit products, in double for groups beyond NIB_INT_WIDE_GROUP */
+ *   WIDE   32-bit products, in double for groups beyond NIB_INT_WIDE_GROUP; also small groups of
+ *          sums that start at an int32 bias */
 typedef enum nib_int_kind { NIB_INT_PLAIN, NIB_INT_PAIR, NIB_INT_WIDE } nib_int_kind;
 
 nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l);

@@ -109,6 +109,8 @@ typedef struct int_tile {
     const int32_t *zero;
     float *sums;   /* [m][32] */
     bool is_first; /* of a block: sums start at 0 */
+    const nib_linear *a;
+    int64_t n0;
 } int_tile;
 
 /* All whole groups of a chunk: sums += scale * dot. */
@@ -162,8 +164,8 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, ni
             _mm512_storeu_ps(t->sums + r * NIB_INT_PANEL + 16 * c, f[r][c]);
 }
 
-/* A part of one group that is larger than a chunk: integer sums += dot, kept in the place of the
- * float sums. */
+/* A part of one group that is larger than a chunk, or has an int32 bias: integer sums += dot, kept
+ * in the place of the float sums. */
 NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
 {
     __m512i dots[TILE][2];
@@ -172,6 +174,10 @@ NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
         for (int c = 0; c < 2; c++)
             dots[r][c] = t->is_first ? _mm512_setzero_si512()
                                      : _mm512_loadu_si512(t->sums + r * NIB_INT_PANEL + 16 * c);
+    if (t->is_first && t->a->int_bias != NULL)
+#pragma GCC unroll 6
+        for (int r = 0; r < m; r++)
+            add_int_bias(t->a, t->n0, dots[r]);
     tile_dots(chunk->codes, chunk->units, t->x, t->ld, dots, m);
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
@@ -274,7 +280,9 @@ static void multiply(const int_block *b, const int_chunk *chunk, int64_t g, int6
                             b->l->groups,
                             in->zero + b->r0 + r,
                             b->sums + r * NIB_INT_PANEL,
-                            is_first};
+                            is_first,
+                            b->a,
+                            b->n0};
         const int64_t m = nib__min(TILE, b->rows - r);
         fetch_next(chunk, r / TILE, tiles);
         if (k0 == 0)
@@ -339,7 +347,8 @@ static void panel_of_groups(const int_block *b, const uint8_t *panel)
     }
 }
 
-/* A group of several chunks is a block of the float sum by itself. */
+/* A group of several chunks is a block of the float sum by itself, and so is the only group of
+ * sums that start at an int32 bias. */
 static void panel_of_parts(const int_block *b, const uint8_t *panel)
 {
     const nib_int_layout *l = b->l;
@@ -361,7 +370,7 @@ static void prefill_block(int_block *b, int64_t n0, int64_t n1)
         b->n0 = i;
         const uint8_t *panel =
             (const uint8_t *)b->a->packed + (size_t)(i / NIB_INT_PANEL) * b->l->panel_bytes;
-        if (b->l->units <= CHUNK_UNITS)
+        if (b->l->units <= CHUNK_UNITS && b->a->int_bias == NULL)
             panel_of_groups(b, panel);
         else
             panel_of_parts(b, panel);

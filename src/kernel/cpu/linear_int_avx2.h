@@ -241,6 +241,12 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
             for (int r = 0; r < m; r++)
                 dots[r][c] = _mm256_setzero_si256();
         }
+        if (b->a->int_bias != NULL) /* of the only group */
+#pragma GCC unroll 4
+            for (int c = 0; c < columns; c++)
+#pragma GCC unroll 4
+                for (int r = 0; r < m; r++)
+                    dots[r][c] = load8(b->a->int_bias + n + LANES * (c0 + c));
         for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes, k += unit_k) {
             if (c0 == 0) /* the pass over the panel that comes first */
 #pragma GCC unroll 16

@@ -132,7 +132,8 @@ nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l)
     bool plain = !l->has_zeros;
     for (int64_t r = 0; r < a->x.m && plain; r++)
         plain = a->x.zero[r] == 0;
-    return plain ? NIB_INT_PLAIN : l->group <= NIB_INT_PAIR_GROUP ? NIB_INT_PAIR : NIB_INT_WIDE;
+    const bool pair = l->group <= NIB_INT_PAIR_GROUP && a->int_bias == NULL;
+    return plain ? NIB_INT_PLAIN : pair ? NIB_INT_PAIR : NIB_INT_WIDE;
 }
 
 enum { ROW_TILE = 6 };

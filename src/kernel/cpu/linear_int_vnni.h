@@ -67,6 +67,13 @@ NIB_INLINE __m512i load_offsets(const nib_int_layout *l, const uint8_t *group, i
     return _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p));
 }
 
+/* Adds the int32 bias of a panel that begins at output n0. */
+NIB_INLINE void add_int_bias(const nib_linear *a, int64_t n0, __m512i dots[2])
+{
+    dots[0] = _mm512_add_epi32(dots[0], _mm512_loadu_si512(a->int_bias + n0));
+    dots[1] = _mm512_add_epi32(dots[1], _mm512_loadu_si512(a->int_bias + n0 + 16));
+}
+
 /* The next 8 k of 16 outputs as two vectors of quads. */
 NIB_INLINE void load_quads(const uint8_t *at, int bits, __m512i *even, __m512i *odd)
 {
@@ -142,8 +149,10 @@ typedef struct int_panel {
 
 /* The form of a decode, known where it is compiled. */
 typedef enum decode_form {
-    DECODE_ZEROS,       /* integer zero points of weights or activations */
-    DECODE_PLAIN,       /* none */
+    DECODE_ZEROS,      /* integer zero points of weights or activations */
+    DECODE_PLAIN,      /* none */
+    DECODE_ZEROS_BIAS, /* the same two with an int32 bias, and one group */
+    DECODE_PLAIN_BIAS,
     DECODE_BLOCKS,      /* activations in blocks */
     DECODE_BLOCKS_HALF, /* and half units */
 } decode_form;
@@ -167,7 +176,8 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
                                        int m, decode_form form, int bits)
 {
     const nib_int_layout *l = p->l;
-    const bool plain = form != DECODE_ZEROS;
+    const bool plain = form != DECODE_ZEROS && form != DECODE_ZEROS_BIAS;
+    const bool is_biased = form == DECODE_ZEROS_BIAS || form == DECODE_PLAIN_BIAS;
     const bool is_scaled = form == DECODE_BLOCKS || form == DECODE_BLOCKS_HALF;
     const int unit_k = form == DECODE_BLOCKS_HALF ? NIB_INT_HALF_UNIT : NIB_INT_UNIT;
     const __m512i ones = _mm512_set1_epi8(1);
@@ -178,6 +188,10 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     for (int r = 0; r < m; r++)
         dots[r][0] = dots[r][1] =
             plain ? broadcast4(terms + r * l->groups) : _mm512_setzero_si512();
+    if (is_biased)
+#pragma GCC unroll 6
+        for (int r = 0; r < m; r++)
+            add_int_bias(p->a, p->n0, dots[r]);
     for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes) {
         const size_t step = bits == 8 ? 8 * NIB_INT_PANEL : 4 * NIB_INT_PANEL;
 #pragma GCC unroll 16
@@ -207,7 +221,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     for (int c = 0; c < 2; c++) {
         const __m512 scale = load_scales(group + (size_t)c * 16 * l->scale_bytes, l->scale_type);
         const __m512i offset = load_offsets(l, group, c), pair = pair_fix(sums[c], offset);
-        const bool is_pair = l->group <= NIB_INT_PAIR_GROUP;
+        const bool is_pair = l->group <= NIB_INT_PAIR_GROUP && !is_biased;
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++) {
             const int32_t *term = terms + r * l->groups;
@@ -283,10 +297,15 @@ NIB_INLINE void decode(const nib_linear *a, const nib_int_layout *l, nib_int_kin
             (const uint8_t *)a->packed + (size_t)(i / NIB_INT_PANEL) * l->panel_bytes;
         for (int64_t r = r0; r < end; r += tile) {
             const int_panel p = {a, l, panel, terms + (r - r0) * l->groups, i, NULL, NULL};
-            if (kind == NIB_INT_PLAIN)
-                decode_panel_m(&p, r, nib__min(tile, end - r), DECODE_PLAIN, bits);
+            const int64_t m = nib__min(tile, end - r);
+            if (kind == NIB_INT_PLAIN && a->int_bias == NULL)
+                decode_panel_m(&p, r, m, DECODE_PLAIN, bits);
+            else if (kind == NIB_INT_PLAIN)
+                decode_panel_m(&p, r, m, DECODE_PLAIN_BIAS, bits);
+            else if (a->int_bias == NULL)
+                decode_panel_m(&p, r, m, DECODE_ZEROS, bits);
             else
-                decode_panel_m(&p, r, nib__min(tile, end - r), DECODE_ZEROS, bits);
+                decode_panel_m(&p, r, m, DECODE_ZEROS_BIAS, bits);
         }
     }
 }
