@@ -192,7 +192,7 @@ typedef struct nib_request {
     bool strict;        /* any substitution is an error */
     const char *engine; /* explain against this peer's kernels; NULL: none */
     const char *layer;  /* only this layer, with every candidate; NULL: all */
-    const char *bias;   /* "float"; NULL: float */
+    const char *bias;   /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
     int64_t context;    /* tokens per sequence; 0: the smaller of the model's and 4,096 */
 } nib_request;
 
@@ -240,11 +240,13 @@ typedef struct nib_convert_options {
     const char *dtype;  /* of plain floats: "f32", "f16", "bf16"; NULL: "f32" for codes */
     bool force;         /* replace an existing OUT */
     bool dry_run;       /* sizes and ledger only */
+    const char *bias;   /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
 } nib_convert_options;
 
 /* Streams the checkpoint into another format, atomically. Codes stay what they are: for every
  * weight the ledger says "lossless" (values and types are the same), "exact after a change of
- * layout" (values are), or "lossy" with the error. Biases are copied bit for bit.
+ * layout" (values are), or "lossy" with the error. Biases are copied bit for bit unless `bias` asks
+ * for another form, or the format cannot hold theirs, which the ledger says.
  * NIB_NOT_AS_ASKED: the format cannot hold a weight, and which, and why. */
 NIB_MUST_CHECK nib_status nib_convert(nib_model *model, const nib_convert_options *options,
                                       nib_form form, const nib_sink *sink, nib_err *err);

@@ -35,9 +35,10 @@ static inline size_t part_bytes(const part *p)
     return bits / 8;
 }
 
-/* config: the text of config.json, or NULL. Opens; what fails is left in m->err. */
-static inline nib_status make_checkpoint(made *m, const char *config, const part *parts,
-                                         size_t count)
+/* metadata: the members of __metadata__, or NULL; config: the text of config.json, or NULL. Opens;
+ * what fails is left in m->err. */
+static inline nib_status make_described(made *m, const char *metadata, const char *config,
+                                        const part *parts, size_t count)
 {
     nib_text header;
     static uint8_t data[1 << 16];
@@ -46,6 +47,8 @@ static inline nib_status make_checkpoint(made *m, const char *config, const part
     memset(data, 0, sizeof data);
     nib__text_init(&header, &m->allocator);
     nib__text_str(&header, "{");
+    if (metadata != NULL)
+        nib__text_format(&header, "\"__metadata__\":{%s}", metadata);
     for (size_t i = 0; i < count; i++) {
         if (parts[i].name == NULL)
             continue;
@@ -67,6 +70,12 @@ static inline nib_status make_checkpoint(made *m, const char *config, const part
         write_text(m->dir, "config.json", config);
     nib__text_free(&header);
     return nib__checkpoint_open(&m->cp, m->dir, &m->allocator, &m->err);
+}
+
+static inline nib_status make_checkpoint(made *m, const char *config, const part *parts,
+                                         size_t count)
+{
+    return make_described(m, NULL, config, parts, count);
 }
 
 static inline void drop_checkpoint(made *m)

@@ -230,6 +230,7 @@ static void json_layer(nib_jsonw *w, const nib_ledger_layer *layer)
     nib__jsonw_pair_int(w, "n", layer->n);
     nib__jsonw_pair_int(w, "k", layer->k);
     nib__jsonw_pair_bool(w, "bias", layer->bias);
+    nib__jsonw_pair_string(w, "bias_form", layer->bias_form);
     nib__jsonw_pair_string(w, "asked", layer->asked);
     nib__jsonw_pair_string(w, "done", layer->denied ? NULL : layer->done);
     nib__jsonw_pair_string(w, "rung", nib__rung_names[layer->rung]);

@@ -53,6 +53,7 @@ typedef struct nib_ledger_layer {
     bool denied; /* no allowed way */
     int64_t n, k;
     bool bias;
+    const char *bias_form; /* "float", "int8", "int32"; NULL: none, or not said */
     uint64_t bytes;
     double sqnr_db;   /* NaN: not measured */
     const char *kept; /* of a conversion: "lossless", "lossy", ...; NULL: none */
@@ -118,6 +119,8 @@ void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w);
 /* The table: layers of equal fate folded into one line with a count; then every substitution in
  * full. */
 void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out);
+/* "", " +b", " +b8", " +b32": the mark of a bias behind a shape. */
+const char *nib__ledger_bias_mark(const nib_ledger_layer *layer);
 /* "model.layers.*.mlp.up_proj": a name with its numbers replaced; two layers fold if these are
  * equal. */
 const char *nib__ledger_fold_name(char *out, size_t size, const char *name);

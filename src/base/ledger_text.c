@@ -76,8 +76,9 @@ static bool same_reasons(const nib_reason *a, size_t a_count, const nib_reason *
 static bool same_fate(const nib_ledger_layer *a, const nib_ledger_layer *b)
 {
     char a_name[NAME_ROOM], b_name[NAME_ROOM];
-    if (a->n != b->n || a->k != b->k || a->bias != b->bias || a->rung != b->rung ||
-        a->denied != b->denied || a->use_count != b->use_count || !same_text(a->asked, b->asked) ||
+    if (a->n != b->n || a->k != b->k || a->bias != b->bias ||
+        !same_text(a->bias_form, b->bias_form) || a->rung != b->rung || a->denied != b->denied ||
+        a->use_count != b->use_count || !same_text(a->asked, b->asked) ||
         !same_text(a->done, b->done) || !same_text(a->rule, b->rule) ||
         !same_text(a->allowed, b->allowed) || !same_text(a->kept, b->kept))
         return false;
@@ -135,9 +136,19 @@ static bool as_asked(const nib_ledger_layer *layer)
     return !layer->denied && layer->rung == NIB_RUNG_NONE;
 }
 
+const char *nib__ledger_bias_mark(const nib_ledger_layer *layer)
+{
+    if (!layer->bias)
+        return "";
+    if (layer->bias_form != NULL && strncmp(layer->bias_form, "int", 3) == 0)
+        return strcmp(layer->bias_form, "int8") == 0 ? " +b8" : " +b32";
+    return " +b";
+}
+
 static const char *say_shape(char out[48], const nib_ledger_layer *layer)
 {
-    snprintf(out, 48, "%" PRId64 "x%" PRId64 "%s", layer->n, layer->k, layer->bias ? " +b" : "");
+    snprintf(out, 48, "%" PRId64 "x%" PRId64 "%s", layer->n, layer->k,
+             nib__ledger_bias_mark(layer));
     return out;
 }
 

@@ -59,8 +59,8 @@ const nib_meta *nib__checkpoint_alias(const nib_checkpoint *cp, const char *name
  * false instead when found is not NULL. */
 nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkpoint *cp,
                                   const char *module, nib_ledger *ledger, nib_err *err);
-/* Only the bias of a module whose weight->n is known: sets bias and bias_type, or leaves them NULL
- * and NONE. */
+/* Only the bias of a module: of *weight all else is given, for an int32 bias, or only n. Sets the
+ * members of the bias, or leaves them. */
 nib_status nib__checkpoint_bias(nib_weight *weight, const nib_checkpoint *cp, const char *module,
                                 nib_ledger *ledger, nib_err *err);
 /* How much of the name of tensor i (of nib__checkpoint_at) is the module that it is a part of, as

@@ -94,6 +94,15 @@ void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, s
  * zeros that are all 0 become NIB_ZERO_NONE. The suffixes name the tensors in messages. */
 nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffix);
 nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix);
+/* All values finite once they are f32. `what` is "scale", "zero point", "bias" or "bias scale". */
+nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffix,
+                                    const void *values, nib_type type, int64_t count,
+                                    const char *what);
+/* Tells that f64 values are used as f32. */
+void nib__weight_say_f64(const nib_weight_query *q, const char *suffix, const void *values,
+                         int64_t count);
+/* The module's bias in whatever form, once the rest of q->out is read: weight_bias.c. */
+nib_status nib__weight_take_bias(const nib_weight_query *q);
 /* input_scale and its zero as aligned values: one finite, positive scale. zero may be NULL. */
 nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale, const char *zero);
 

@@ -154,7 +154,8 @@ static nib_status add_meta(nib_checkpoint *cp, const nib_meta *meta, nib_err *er
         cp->meta_count++;
         return NIB_OK;
     }
-    const bool has_meaning = ends_with(meta->key, ".weight") || strcmp(meta->key, "nibble") == 0;
+    const bool has_meaning = ends_with(meta->key, ".weight") || ends_with(meta->key, ".bias") ||
+                             strcmp(meta->key, "nibble") == 0;
     if (!has_meaning || strcmp(same->value, meta->value) == 0)
         return NIB_OK;
     return nib__fail(err, NIB_BAD_INPUT,

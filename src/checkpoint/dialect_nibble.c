@@ -13,6 +13,7 @@
  *                         absent where there is none
  *   M._weight_input_order I32 [k], the input of each column where they are in act-order; groups run
  *                         over columns
+ *   M._bias_qdata ...     a bias in codes: see weight_bias.c
  *   M.input_scale         F32 [1], static activations only
  *   M.input_zero_point    I32 [1], likewise; absent where they are symmetric
  */

@@ -97,6 +97,11 @@ bool nib__dialect_find(nib_dialect *out, const char *name);
 extern const nib_dialect_writer nib__write_torchao, nib__write_nibble, nib__write_8da4w,
     nib__write_compressed, nib__write_gguf, nib__write_float;
 
+/* The JSON under M.bias of a bias in codes. */
+void nib__describe_bias(nib_text *out, nib_bias form, bool symmetric, int64_t n);
+/* True for what follows the module's name in the names of its bias: ".bias", "._bias_qdata", ... */
+bool nib__is_bias_part(const char *suffix);
+
 /* The config that makes such weights, as torchao's config_to_dict gives it. */
 void nib__torchao_config(nib_jsonw *w, const nib_scheme *scheme);
 

@@ -64,6 +64,21 @@ nib_status nib__weight_distance(double *sqnr_db, const nib_weight *a, const nib_
     return room ? NIB_OK : nib__fail_memory(err, 2 * n * sizeof(double), "a comparison");
 }
 
+nib_status nib__bias_distance(double *sqnr_db, const nib_weight *a, const nib_weight *b,
+                              const nib_allocator *allocator, nib_err *err)
+{
+    double signal = 0, error = 0;
+    float *values = nib__calloc(allocator, 2 * (size_t)a->n, sizeof *values);
+    if (values == NULL)
+        return nib__fail_memory(err, 2 * (size_t)a->n * sizeof *values, "a comparison");
+    nib__weight_bias(a, values);
+    nib__weight_bias(b, values + a->n);
+    add_values(&signal, &error, values, values + a->n, a->n);
+    *sqnr_db = sqnr_of(signal, error);
+    nib__release(allocator, values);
+    return NIB_OK;
+}
+
 double nib__tensor_distance(const nib_tensor *a, const nib_tensor *b)
 {
     float x[256], y[256];

@@ -13,6 +13,9 @@
 /* Over the dequantized values; a row per thread and a sum per row are the memory it takes. */
 nib_status nib__weight_distance(double *sqnr_db, const nib_weight *a, const nib_weight *b,
                                 nib_pool *pool, const nib_allocator *allocator, nib_err *err);
+/* Of biases of one length, both there, each in its own form. */
+nib_status nib__bias_distance(double *sqnr_db, const nib_weight *a, const nib_weight *b,
+                              const nib_allocator *allocator, nib_err *err);
 /* Of float tensors, each of its own type. */
 double nib__tensor_distance(const nib_tensor *a, const nib_tensor *b);
 

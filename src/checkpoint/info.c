@@ -163,12 +163,17 @@ const char *nib__entry_shape(char out[256], const nib_entry *e)
     return e->rank == 0 ? "scalar" : out;
 }
 
+static nib_bias entry_bias(const nib_entry *e)
+{
+    return e->bias ? nib__weight_bias_form(&e->weight) : NIB_BIAS_NONE;
+}
+
 static bool same_line(const nib_entry *a, const nib_entry *b)
 {
     char a_name[256], b_name[256];
     return a->rank == b->rank && memcmp(a->shape, b->shape, sizeof a->shape) == 0 &&
            strcmp(a->scheme, b->scheme) == 0 && strcmp(a->format, b->format) == 0 &&
-           a->bias == b->bias && a->problem == NULL && b->problem == NULL &&
+           entry_bias(a) == entry_bias(b) && a->problem == NULL && b->problem == NULL &&
            strcmp(nib__ledger_fold_name(a_name, sizeof a_name, a->name),
                   nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
 }
@@ -176,6 +181,9 @@ static bool same_line(const nib_entry *a, const nib_entry *b)
 enum {
     FOLD_MAX = 4096
 }; /* lines that are compared with each other; longer lists are told in full */
+
+static const char *const bias_words[NIB_BIAS_COUNT] = {"", "  with a bias", "  with an int8 bias",
+                                                       "  with an int32 bias"};
 
 static void text_lines(const nib_entry *entries, size_t count, nib_text *out)
 {
@@ -205,7 +213,7 @@ static void text_lines(const nib_entry *entries, size_t count, nib_text *out)
                          nib__say_name(name, sizeof name, shown, strlen(shown)),
                          nib__entry_shape(shape, &entries[i]), width, entries[i].scheme,
                          entries[i].format, nib__say_bytes(bytes, total),
-                         entries[i].bias ? "  with a bias" : "");
+                         bias_words[entry_bias(&entries[i])]);
         if (entries[i].problem != NULL)
             nib__ledger_wrap(out, "         ! ", "           ", 100, entries[i].problem);
     }
@@ -228,6 +236,7 @@ void nib__entry_json(nib_jsonw *w, const nib_entry *e)
         nib__jsonw_null(w);
     }
     nib__jsonw_pair_bool(w, "bias", e->bias);
+    nib__jsonw_pair_string(w, "bias_form", e->bias ? nib__bias_names[entry_bias(e)] : NULL);
     nib__jsonw_pair_int(w, "bytes", (int64_t)e->bytes);
     if (e->problem != NULL)
         nib__jsonw_pair_string(w, "problem", e->problem);

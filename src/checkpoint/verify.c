@@ -264,6 +264,23 @@ static int64_t count_lost(const nib_weight *w)
     return lost;
 }
 
+static nib_status check_bias_scales(verifying *v, const nib_entry *e)
+{
+    const nib_weight *w = &e->weight;
+    const int64_t bytes = nib__type_bits(w->bias_scale_type) / 8;
+    int64_t bad = 0;
+    for (int64_t g = 0; w->bias_scales != NULL && g < nib__ceil_div(w->n, NIB_BIAS_GROUP); g++) {
+        float scale;
+        nib__to_f32(&scale, (const uint8_t *)w->bias_scales + g * bytes, w->bias_scale_type, 1);
+        bad += scale <= 0;
+    }
+    return bad == 0 ? NIB_OK
+                    : find(v, "scale", e->name,
+                           "%" PRId64 " scales of its bias are 0 or negative, which no quantizer "
+                           "here writes",
+                           bad);
+}
+
 static nib_status check_weights(verifying *v)
 {
     for (size_t i = 0; i < v->count; i++) {
@@ -287,6 +304,7 @@ static nib_status check_weights(verifying *v)
                          "%" PRId64 " groups have a scale of 0 and codes that are not: their "
                          "values are lost",
                          lost));
+        NIB_TRY(check_bias_scales(v, e));
     }
     return NIB_OK;
 }
@@ -384,28 +402,19 @@ static nib_status compare_tensor(verifying *v, const char *name)
     return same ? NIB_OK : find(v, "against", name, "has other bytes in the other checkpoint");
 }
 
-static nib_tensor bias_tensor(const nib_weight *w)
-{
-    return (nib_tensor){.type = w->bias_type,
-                        .rank = 1,
-                        .shape = {w->n},
-                        .data = w->bias,
-                        .bytes = (uint64_t)w->n * (uint64_t)nib__type_bits(w->bias_type) / 8};
-}
-
-/* As the weights give them: files may keep them in another order. */
+/* By its values, in whatever forms: files may keep them in another order, too. */
 static nib_status compare_bias(verifying *v, const nib_entry *e, const nib_weight *other)
 {
-    const nib_weight *w = &e->weight;
+    double db;
+    if (e->weight.bias == NULL && other->bias == NULL)
+        return NIB_OK;
     const char *name = nib__ledger_text(&v->ledger, "%s.bias", e->module);
-    if (v->ledger.failed)
+    if (name == NULL)
         return nib__fail_memory(v->err, strlen(e->module), "the ledger");
-    if (w->bias == NULL || other->bias == NULL)
-        return w->bias == other->bias
-                   ? NIB_OK
-                   : find(v, "against", name, "is in one of the checkpoints only");
-    const nib_tensor a = bias_tensor(w), b = bias_tensor(other);
-    return add_distance(v, name, nib__tensor_distance(&a, &b));
+    if (e->weight.bias == NULL || other->bias == NULL)
+        return find(v, "against", name, "is in one of the checkpoints only");
+    NIB_TRY(nib__bias_distance(&db, &e->weight, other, v->job->allocator, v->err));
+    return add_distance(v, name, db);
 }
 
 static nib_status compare_weight(verifying *v, const nib_entry *e)

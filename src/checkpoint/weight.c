@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The weight of a module: finds which dialect stores it, checks what is common to all of them, and
- * adds the bias. Conversions are told to the ledger; nothing is dropped without a word.
+ * The weight of a module: finds which dialect stores it, and checks what is common to all of them.
+ * Conversions are told to the ledger; nothing is dropped without a word.
  */
 #include "checkpoint_inside.h"
 #include "rotary.h"
@@ -140,9 +140,9 @@ static const char *say_value(char out[32], const nib_weight_query *q, double val
     return out;
 }
 
-/* All values finite once they are f32. `what` is "scale", "zero" or "bias". */
-static nib_status check_finite(const nib_weight_query *q, const char *suffix, const void *values,
-                               nib_type type, int64_t count, const char *what)
+nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffix,
+                                    const void *values, nib_type type, int64_t count,
+                                    const char *what)
 {
     float piece[PIECE];
     char place[64], value[32];
@@ -153,7 +153,7 @@ static nib_status check_finite(const nib_weight_query *q, const char *suffix, co
         for (int64_t i = 0; i < some; i++) {
             if (isfinite(piece[i]))
                 continue;
-            if (strcmp(what, "bias") == 0)
+            if (strncmp(what, "bias", 4) == 0)
                 snprintf(place, sizeof place, "index %" PRId64, at + i);
             else
                 say_place(place, q->out, at + i);
@@ -165,8 +165,8 @@ static nib_status check_finite(const nib_weight_query *q, const char *suffix, co
     return NIB_OK;
 }
 
-static void say_f64(const nib_weight_query *q, const char *suffix, const void *values,
-                    int64_t count)
+void nib__weight_say_f64(const nib_weight_query *q, const char *suffix, const void *values,
+                         int64_t count)
 {
     if (q->ledger == NULL) /* the change is a pass over all values, for the ledger's line alone */
         return;
@@ -187,9 +187,9 @@ nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffi
                                 mx   ? "F8_E8M0"
                                 : nv ? "F8_E4M3"
                                      : "F32, F16, BF16 or F64");
-    NIB_TRY(check_finite(q, suffix, w->scales, w->scale_type, scale_count(w), "scale"));
+    NIB_TRY(nib__weight_check_finite(q, suffix, w->scales, w->scale_type, scale_count(w), "scale"));
     if (w->scale_type == NIB_TYPE_F64)
-        say_f64(q, suffix, w->scales, scale_count(w));
+        nib__weight_say_f64(q, suffix, w->scales, scale_count(w));
     return NIB_OK;
 }
 
@@ -239,9 +239,10 @@ nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                 "is %s; float zero points are F32, F16, BF16 or F64",
                                 nib__type_stored_name(w->zero_type));
-    NIB_TRY(check_finite(q, suffix, w->zeros, w->zero_type, scale_count(w), "zero point"));
+    NIB_TRY(
+        nib__weight_check_finite(q, suffix, w->zeros, w->zero_type, scale_count(w), "zero point"));
     if (w->zero_type == NIB_TYPE_F64)
-        say_f64(q, suffix, w->zeros, scale_count(w));
+        nib__weight_say_f64(q, suffix, w->zeros, scale_count(w));
     return NIB_OK;
 }
 
@@ -295,7 +296,7 @@ static nib_status take_f64(const nib_weight_query *q, const nib_tensor *tensor)
         return nib__fail_memory(q->err, (size_t)tensor->bytes / 2, tensor->name);
     if (fresh)
         nib__to_f32(values, tensor->data, NIB_TYPE_F64, count);
-    say_f64(q, ".weight", tensor->data, count);
+    nib__weight_say_f64(q, ".weight", tensor->data, count);
     q->out->codes = values;
     return NIB_OK;
 }
@@ -417,30 +418,6 @@ static nib_status take_weight(const nib_weight_query *q, bool *found)
     return dialect->read(q);
 }
 
-/* ---- bias ---- */
-
-static nib_status take_bias(const nib_weight_query *q)
-{
-    nib_weight *w = q->out;
-    const nib_tensor *bias = nib__weight_part(q, ".bias");
-    if (nib__weight_part(q, "._bias_qdata") != NULL || nib__weight_part(q, ".bias_scale") != NULL)
-        return nib__weight_fail(q, NIB_UNSUPPORTED, ".bias",
-                                "is quantized, which this version does not read; it is "
-                                "not dropped: store it as floats");
-    if (bias == NULL)
-        return NIB_OK;
-    if (!nib__type_is_float(bias->type))
-        return nib__weight_fail(q, NIB_BAD_INPUT, ".bias", "is %s; a bias is F32, F16, BF16 or F64",
-                                nib__type_stored_name(bias->type));
-    NIB_TRY(nib__weight_expect(q, ".bias", bias, NIB_TYPE_NONE, 1, &w->n));
-    NIB_TRY(check_finite(q, ".bias", bias->data, bias->type, w->n, "bias"));
-    if (bias->type == NIB_TYPE_F64)
-        say_f64(q, ".bias", bias->data, w->n);
-    w->bias = bias->data;
-    w->bias_type = bias->type;
-    return nib__rotary_bias(q, bias);
-}
-
 /* ---- the interface ---- */
 
 /* The module that stores the weight: the asked one, or the one its alias names. */
@@ -483,7 +460,7 @@ nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkp
     if (w.n <= 0 || w.k <= 0)
         return nib__weight_fail(&q, NIB_BAD_INPUT, ".weight", "has no elements");
     NIB_TRY(nib__rotary_weight(&stored));
-    NIB_TRY(take_bias(&q));
+    NIB_TRY(nib__weight_take_bias(&q));
     *out = w;
     return NIB_OK;
 }
@@ -493,7 +470,7 @@ nib_status nib__checkpoint_bias(nib_weight *weight, const nib_checkpoint *cp, co
 {
     nib_weight_query q = {.cp = cp, .module = module, .out = weight, .ledger = ledger, .err = err};
     nib__say_name(q.shown, sizeof q.shown, module, strlen(module));
-    return take_bias(&q);
+    return nib__weight_take_bias(&q);
 }
 
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module)

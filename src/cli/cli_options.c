@@ -40,7 +40,9 @@ const option option_table[] = {
     {"strict", 0, KIND_FLAG, AT(strict), NULL, "any substitution is an error",
      ON_RUN | ON_QUANTIZE},
     {"bias", 0, KIND_TEXT, AT(bias), "FORM",
-     "biases: float, as they are stored; no format holds another form", ON_QUANTIZE},
+     "of the biases of quantized layers: float, int8, or int32 for static scales per row; default "
+     "as stored",
+     ON_RUN | ON_WRITE},
     {"format", 0, KIND_TEXT, AT(format), "FORMAT",
      "torchao, nibble, 8da4w, compressed-tensors; convert also safetensors: plain floats; "
      "quantize's default is torchao where it can hold the result",

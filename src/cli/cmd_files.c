@@ -77,7 +77,8 @@ static int convert(nib_model *model, nib_engine *engine, const settings *s)
                                          .format = s->format,
                                          .dtype = s->dtype,
                                          .force = s->force,
-                                         .dry_run = s->dry_run};
+                                         .dry_run = s->dry_run,
+                                         .bias = s->bias};
     nib_err err;
     const nib_sink sink = report_sink(s);
     (void)engine;

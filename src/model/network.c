@@ -67,6 +67,7 @@ static nib_status list_sites(nib_network *net, nib_err *err)
             return nib__fail_memory(err, strlen(name), "a layer's name");
         s->stored = (nib_scheme){
             .code = nib__float_code(c->dtype), .symmetric = true, .act_symmetric = true};
+        s->bias_form = s->bias ? NIB_BIAS_FLOAT : NIB_BIAS_NONE;
         s->scale_type = s->zero_type = NIB_TYPE_NONE;
         s->act_scale_type = NIB_TYPE_F32;
     }
@@ -121,6 +122,7 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
                              nib__checkpoint_described(net->checkpoint));
     s->n = w.n;
     s->bias = w.bias != NULL;
+    s->bias_form = nib__weight_bias_form(&w);
     s->stored = w.scheme;
     s->act = nib__weight_act(&w);
     s->order = w.order;

@@ -31,6 +31,7 @@ typedef struct nib_site {
     nib_role role;
     int64_t n, k;
     bool bias; /* what config.json implies; for a checkpoint, what is stored */
+    nib_bias bias_form;
     nib_scheme stored;
     nib_act act; /* nib__weight_act of what is stored */
     const int32_t *order; /* of the stored weight's columns, as nib_weight says; the checkpoint's */

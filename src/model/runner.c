@@ -225,7 +225,8 @@ static void run_linear(nib_runner *r, const nib_node *node, int64_t m)
                              .x = input_of(r, node, m),
                              .y = values(r, node->to),
                              .ldy = r->ops.ld[node->to],
-                             .bias = loaded->bias};
+                             .bias = loaded->bias,
+                             .int_bias = loaded->int_bias};
     const int64_t step = nib__max(1, row->n_step), count = nib__ceil_div(loaded->w.n, step);
     part p = {.row = row,
               .args = &args,

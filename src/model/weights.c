@@ -6,6 +6,7 @@
  */
 #include "weights.h"
 
+#include "bias_codes.h"
 #include "quantizer.h"
 
 #include <inttypes.h>
@@ -77,8 +78,6 @@ static nib_status open_converted(loading *l, nib_err *err)
         out->w = (nib_weight){
             .scheme = *to, .n = n, .k = k, .store = NIB_STORE_FLOAT, .codes = out->owned};
     }
-    out->w.bias = l->from.bias;
-    out->w.bias_type = l->from.bias_type;
     l->convert = true;
     return NIB_OK;
 }
@@ -103,15 +102,34 @@ static nib_status open_packs(loading *l, nib_err *err)
     return NIB_OK;
 }
 
-static nib_status open_bias(nib_loaded *out, const nib_allocator *a, nib_err *err)
+/* The bias in the form that the plan says: floats for any form but INT32, whose codes the integer
+ * sums start at. Only a weight that is stored with static scales takes those. */
+static nib_status open_bias(loading *l, nib_err *err)
 {
-    if (!out->w.bias)
+    nib_loaded *out = l->out;
+    const nib_allocator *a = &l->net->engine->allocator;
+    const nib_bias form = nib__layer_bias(l->plan->layer, &l->plan->done);
+    const size_t n = (size_t)out->w.n, padded = (size_t)nib__round_up(out->w.n, NIB_CODES_PAD);
+    nib_weight w = l->from;
+    nib_arena arena;
+    double change;
+    if (w.bias == NULL)
         return NIB_OK;
-    out->bias = nib__calloc(a, (size_t)out->w.n, sizeof *out->bias);
-    if (!out->bias)
-        return nib__fail_memory(err, (size_t)out->w.n * sizeof *out->bias, "a bias");
-    nib__to_f32(out->bias, out->w.bias, out->w.bias_type, out->w.n);
-    return NIB_OK;
+    w.scheme.symmetric = out->w.scheme.symmetric;
+    nib__arena_init(&arena, a, 0);
+    nib_status status = nib__bias_code(&w, form, &change, &arena, err);
+    if (form == NIB_BIAS_INT32)
+        out->int_bias = nib__calloc(a, padded, sizeof *out->int_bias);
+    else
+        out->bias = nib__calloc(a, n, sizeof *out->bias);
+    if (status == NIB_OK && out->int_bias == NULL && out->bias == NULL)
+        status = nib__fail_memory(err, n * sizeof *out->bias, "a bias");
+    else if (status == NIB_OK && form == NIB_BIAS_INT32)
+        memcpy(out->int_bias, w.bias, n * sizeof *out->int_bias);
+    else if (status == NIB_OK)
+        nib__weight_bias(&w, out->bias);
+    nib__arena_free(&arena);
+    return status;
 }
 
 /* ---- the work, in parts ---- */
@@ -244,7 +262,7 @@ static nib_status load(loading *l, size_t site, nib_err *err)
     else
         NIB_TRY(open_converted(l, err));
     NIB_TRY(open_packs(l, err));
-    NIB_TRY(open_bias(l->out, a, err));
+    NIB_TRY(open_bias(l, err));
     if (l->convert) {
         const size_t threads = (size_t)nib__pool_threads(net->engine->pool);
         l->rows = nib__calloc(a, threads * (size_t)l->from.k, sizeof *l->rows);
@@ -278,6 +296,7 @@ void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a)
         nib__block_free(loaded->packs[i].at, (size_t)loaded->packs[i].bytes);
     nib__block_free(loaded->owned, (size_t)loaded->owned_bytes);
     nib__release(a, loaded->bias);
+    nib__release(a, loaded->int_bias);
     *loaded = (nib_loaded){0};
 }
 

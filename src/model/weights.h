@@ -21,8 +21,9 @@ typedef struct nib_loaded {
     uint64_t owned_bytes;
     nib_pack packs[NIB_USES_MAX];
     int pack_count;
-    float *bias;    /* [n] or NULL */
-    uint64_t bytes; /* read for one token */
+    float *bias;       /* [n] or NULL */
+    int32_t *int_bias; /* of the form INT32 instead: see nib_linear */
+    uint64_t bytes;    /* read for one token */
 } nib_loaded;
 
 /* Loads the weight of one site for its planned uses. */

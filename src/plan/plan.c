@@ -437,6 +437,12 @@ static void advise_slowest(planner *p)
                      p->slowest_s);
 }
 
+nib_bias nib__layer_bias(const nib_layer *layer, const nib_scheme *done)
+{
+    const bool out = layer->bias_form == NIB_BIAS_INT32 && nib__bias_int32_refuses(done, layer->k);
+    return out ? NIB_BIAS_FLOAT : layer->bias_form;
+}
+
 static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
 {
     nib_ledger *ledger = &p->out->ledger;
@@ -461,6 +467,7 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     line->denied = d.denied;
     line->allowed = d.denied ? NULL : d.allowed;
     line->done = d.denied ? NULL : say_done(ledger, &way->scheme, way->machine);
+    line->bias_form = layer->bias ? nib__bias_names[nib__layer_bias(layer, &way->scheme)] : NULL;
     const nib_weight weight = nib__layer_weight(layer, &way->scheme);
     line->bytes = nib__weight_bytes(&weight);
     if (!d.denied)

@@ -22,6 +22,7 @@ typedef struct nib_layer {
     nib_act act;       /* what it runs with where no recipe says otherwise: nib__weight_act */
     const char *rule;  /* which rule decided */
     bool bias;
+    nib_bias bias_form;             /* as stored, or as it is quantized when it is loaded */
     nib_type scale_type, zero_type; /* as stored, or as the quantizer will store them */
     nib_type act_scale_type;        /* F32; what a founding case turned into F64 */
     nib_wish wish;
@@ -78,6 +79,10 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
                             const nib_machine *machine, const nib_policy *policy,
                             const nib_allocator *a, nib_err *err);
 void nib__plan_layers_free(nib_layers_plan *plan);
+
+/* The form of a layer's bias once its weight is done in `done`: sums of another scheme than that
+ * of an int32 bias do not take it as it is. */
+nib_bias nib__layer_bias(const nib_layer *layer, const nib_scheme *done);
 
 /* The best built row of an op without weights (norm, attn, ...) on this machine. */
 const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine);

@@ -247,11 +247,23 @@ static void render_uses(const nib_ledger_layer *layer, nib_text *out)
         nib__text_str(out, "\n");
 }
 
+static const char *bias_words(const nib_ledger_layer *layer)
+{
+    static const struct {
+        const char *mark, *words;
+    } words[] = {
+        {" +b", " with a bias"}, {" +b8", " with an int8 bias"}, {" +b32", " with an int32 bias"}};
+    for (size_t i = 0; i < COUNT(words); i++)
+        if (strcmp(nib__ledger_bias_mark(layer), words[i].mark) == 0)
+            return words[i].words;
+    return "";
+}
+
 static void render_detail(const nib_ledger_layer *layer, const char *engine, nib_text *out)
 {
     char bytes[32];
     nib__text_format(out, "%s  %" PRId64 "x%" PRId64 "%s, %s\n", layer->name, layer->n, layer->k,
-                     layer->bias ? " with a bias" : "", nib__say_bytes(bytes, layer->bytes));
+                     bias_words(layer), nib__say_bytes(bytes, layer->bytes));
     nib__text_format(out, "  asked %s (%s); ", layer->asked,
                      layer->rule != NULL ? layer->rule : "the file");
     if (layer->denied)
@@ -300,6 +312,7 @@ static bool same_line(const nib_ledger_layer *a, const nib_ledger_layer *b)
 {
     char a_name[NAME_ROOM], b_name[NAME_ROOM];
     return a->n == b->n && a->k == b->k && a->bias == b->bias &&
+           same_text(a->bias_form, b->bias_form) &&
            strcmp(nib__ledger_fold_name(a_name, sizeof a_name, a->name),
                   nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
 }
@@ -323,7 +336,7 @@ static void render_layers_like(const nib_ledger *ledger, size_t i, nib_text *out
         nib__ledger_fold_name(name, sizeof name, layer->name);
         nib__text_format(out, "%7zu  %s  %" PRId64 "x%" PRId64 "%s\n", count,
                          count > 1 ? name : layer->name, layer->n, layer->k,
-                         layer->bias ? " +b" : "");
+                         nib__ledger_bias_mark(layer));
     }
 }
 

@@ -33,7 +33,7 @@ static nib_status find_first(const nib_rewriting *r, const char *module, nib_ori
     for (size_t t = 0; t < nib__checkpoint_count(cp) && out->from == NULL; t++) {
         const nib_tensor *tensor = nib__checkpoint_at(cp, t);
         if (nib__checkpoint_owner(cp, t) == size && memcmp(tensor->name, module, size) == 0 &&
-            strcmp(tensor->name + size, ".bias") != 0)
+            !nib__is_bias_part(tensor->name + size))
             out->from = tensor;
     }
     return out->from != NULL
@@ -156,9 +156,7 @@ static nib_status add_line(nib_rewriting *r, size_t i)
     const nib_origin *o = &r->origins[i];
     const nib_scheme scheme = scheme_of(l, o);
     char name[64];
-    nib_weight w = {.n = o->stored.n, .k = o->stored.k};
-    NIB_TRY(nib__checkpoint_bias(&w, r->job->checkpoint, l->name, l->recode ? NULL : r->ledger,
-                                 r->err));
+    NIB_TRY(nib__rewriting_find_bias(r, i, &scheme));
     nib_ledger_layer *line =
         nib__ledger_add_layer(r->ledger, nib__ledger_text(r->ledger, "%s", l->name));
     if (line == NULL)
@@ -169,9 +167,9 @@ static nib_status add_line(nib_rewriting *r, size_t i)
     line->asked = line->done = nib__ledger_text(r->ledger, "%s", name);
     line->rule =
         nib__ledger_text(r->ledger, "%s", l->choice.rule == NULL ? "recipe" : l->choice.rule);
-    line->n = w.n;
-    line->k = w.k;
-    line->bias = w.bias != NULL;
+    line->n = o->stored.n;
+    line->k = o->stored.k;
+    line->bias = o->bias.bias != NULL;
     line->sqnr_db = NAN;
     line->bytes = 0; /* what it shares with another name is that one's */
     return NIB_OK;
@@ -274,6 +272,9 @@ nib_status nib__origins_choose(nib_rewriting *r)
         return nib__fail(r->err, NIB_USAGE, "format \"%s\" is none of %s", shown(a, asked),
                          list_dialects(list));
     const size_t refused = count_refused(r, r->dialect, &first, &reason, why);
+    if (refused == 0 && asked == NULL && nib__rewriting_coded_biases(r) != 0 &&
+        count_refused(r, NIB_DIALECT_NIBBLE, &first, &reason, why) == 0)
+        nib__rewriting_take_nibble(r);
     if (refused == 0)
         return NIB_OK;
     const nib_stored *stored = &r->origins[first].stored;

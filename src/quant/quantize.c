@@ -189,6 +189,11 @@ static nib_status run(nib_rewriting *r, nib_quantize_report *report)
         .seconds = (double)(nib__now_ns() - start) * 1e-9,
         .dry_run = job->dry_run,
     };
+    for (size_t i = 0; i < job->count; i++) {
+        const nib_bias stored = nib__weight_bias_form(&r->origins[i].bias);
+        report->biases += stored != NIB_BIAS_NONE;
+        report->biases_changed += stored != r->origins[i].bias_form;
+    }
     return r->ledger->failed ? nib__fail_memory(r->err, 0, "the ledger") : NIB_OK;
 }
 

@@ -37,6 +37,8 @@ typedef struct nib_quantize_job {
     const char *recipe; /* as given, for the manifest */
     const char *out;    /* a directory if the checkpoint is one, else a file */
     const char *format; /* a dialect that is written; NULL: torchao, or nibble with a note */
+    nib_bias bias;      /* of layers that are quantized in the end; NONE: as stored */
+    bool strict;        /* what a format cannot hold of them is an error */
     /* JSON for a source without a config.json of its own, whose output is then a directory unless
      * OUT is named as a file; NULL: its own is copied. */
     const char *config;
@@ -59,6 +61,7 @@ typedef struct nib_quantize_report {
     const char *format;                 /* as written */
     uint64_t bytes_before, bytes_after; /* of the weight files */
     size_t files;
+    size_t biases, biases_changed; /* how many layers have one; those not bit for bit */
     double seconds;
     bool dry_run;
 } nib_quantize_report;

@@ -37,7 +37,7 @@ void nib__rewriting_free(nib_rewriting *r)
 
 /* ---- the list of rewrites ---- */
 
-static nib_rewrite *add_rewrite(nib_rewriting *r, const nib_tensor *from)
+nib_rewrite *nib__rewriting_add(nib_rewriting *r, const nib_tensor *from)
 {
     void *list = r->rewrites;
     if (!nib__reserve(r->job->allocator, &list, &r->capacity, r->count + 1, sizeof *r->rewrites))
@@ -52,13 +52,13 @@ static nib_rewrite *add_rewrite(nib_rewriting *r, const nib_tensor *from)
                                           .tensor = SIZE_MAX,
                                           .size = SIZE_MAX,
                                           .inputs = SIZE_MAX,
+                                          .bias = SIZE_MAX,
                                           .act_scale = SIZE_MAX,
                                           .act_zero = SIZE_MAX};
     return &r->rewrites[r->count++];
 }
 
-/* Tensors of one module follow each other and share a shard. */
-static void begin_unit(nib_rewriting *r, const char *tensor)
+void nib__rewriting_begin_unit(nib_rewriting *r, const char *tensor)
 {
     const char *dot = strrchr(tensor, '.');
     const size_t size = dot == NULL ? strlen(tensor) : (size_t)(dot - tensor);
@@ -69,8 +69,7 @@ static void begin_unit(nib_rewriting *r, const char *tensor)
     r->unit++;
 }
 
-/* A weight's name with its description, as torchao lists them all. */
-static nib_status describe(nib_rewriting *r, const char *name, const char *description)
+nib_status nib__rewriting_describe(nib_rewriting *r, const char *name, const char *description)
 {
     void *names = (void *)r->names;
     const char *copy = nib__arena_copy(&r->arena, name, strlen(name));
@@ -111,8 +110,7 @@ static nib_status name_tensor(nib_rewriting *r, const char **out, const char *na
     return *out != NULL ? NIB_OK : nib__fail_memory(r->err, strlen(other), "a name");
 }
 
-/* For every written row of q or k the row of ours, where the format keeps pairs together. */
-static nib_status pair_rows(nib_rewriting *r, const int32_t **out, nib_role role, int64_t n)
+nib_status nib__rewriting_pair_rows(nib_rewriting *r, const int32_t **out, nib_role role, int64_t n)
 {
     const int64_t width = r->job->paired_head;
     *out = NULL;
@@ -131,12 +129,12 @@ static nib_status pair_rows(nib_rewriting *r, const int32_t **out, nib_role role
 static nib_status copy_tensor(nib_rewriting *r, const nib_tensor *from, const char *name,
                               size_t layer)
 {
-    nib_rewrite *w = add_rewrite(r, from);
+    nib_rewrite *w = nib__rewriting_add(r, from);
     if (w == NULL)
         return nib__fail_memory(r->err, sizeof *w, "the list of tensors");
     const char *written;
     NIB_TRY(name_tensor(r, &written, name));
-    begin_unit(r, name);
+    nib__rewriting_begin_unit(r, name);
     w->kind = NIB_REWRITE_COPY;
     w->name = name;
     w->cast = cast_of(r, layer, from);
@@ -152,12 +150,11 @@ static nib_status copy_tensor(nib_rewriting *r, const nib_tensor *from, const ch
             from->bytes * (uint64_t)nib__type_bits(type) / (uint64_t)nib__type_bits(from->type);
     /* torchao's loader takes each of its names apart at the last dot, and fails on one without */
     if (r->dialect == NIB_DIALECT_TORCHAO && strchr(name, '.') != NULL)
-        return describe(r, name, "{\"_type\": \"Tensor\"}");
+        return nib__rewriting_describe(r, name, "{\"_type\": \"Tensor\"}");
     return NIB_OK;
 }
 
-/* SIZE_MAX for a part that the dialect does not store. */
-static size_t add_part(nib_rewriting *r, const char *module, const nib_stored_part *part)
+size_t nib__rewriting_part(nib_rewriting *r, const char *module, const nib_stored_part *part)
 {
     if (part->suffix == NULL)
         return SIZE_MAX;
@@ -172,16 +169,16 @@ static void add_parts(nib_rewriting *r, nib_rewrite *w, const char *module)
 {
     static const nib_stored_part act_scale = {".input_scale", NIB_TYPE_F32, 1, {1}},
                                  act_zero = {".input_zero_point", NIB_TYPE_I32, 1, {1}};
-    w->codes = add_part(r, module, &w->storage.codes);
-    w->scales = add_part(r, module, &w->storage.scales);
-    w->zeros = add_part(r, module, &w->storage.zeros);
-    w->tensor = add_part(r, module, &w->storage.tensor);
-    w->size = add_part(r, module, &w->storage.size);
-    w->inputs = add_part(r, module, &w->storage.inputs);
+    w->codes = nib__rewriting_part(r, module, &w->storage.codes);
+    w->scales = nib__rewriting_part(r, module, &w->storage.scales);
+    w->zeros = nib__rewriting_part(r, module, &w->storage.zeros);
+    w->tensor = nib__rewriting_part(r, module, &w->storage.tensor);
+    w->size = nib__rewriting_part(r, module, &w->storage.size);
+    w->inputs = nib__rewriting_part(r, module, &w->storage.inputs);
     if (w->stored.scheme.act == NIB_ACT_I8_STATIC) {
-        w->act_scale = add_part(r, module, &act_scale);
+        w->act_scale = nib__rewriting_part(r, module, &act_scale);
         if (!w->stored.scheme.act_symmetric)
-            w->act_zero = add_part(r, module, &act_zero);
+            w->act_zero = nib__rewriting_part(r, module, &act_zero);
     }
     r->ledger->layers[w->line].bytes =
         nib__stored_part_bytes(&w->storage.codes) + nib__stored_part_bytes(&w->storage.scales) +
@@ -195,12 +192,12 @@ static nib_status describe_weight(nib_rewriting *r, const nib_dialect_writer *wr
 {
     nib_text text;
     if (writer->describe == NULL)
-        return describe(r, name,
-                        r->dialect == NIB_DIALECT_TORCHAO ? "{\"_type\": \"Tensor\"}" : NULL);
+        return nib__rewriting_describe(
+            r, name, r->dialect == NIB_DIALECT_TORCHAO ? "{\"_type\": \"Tensor\"}" : NULL);
     nib__text_init(&text, r->job->allocator);
     writer->describe(&text, stored);
-    const nib_status status =
-        text.failed ? nib__fail_memory(r->err, text.size, name) : describe(r, name, text.at);
+    const nib_status status = text.failed ? nib__fail_memory(r->err, text.size, name)
+                                          : nib__rewriting_describe(r, name, text.at);
     nib__text_free(&text);
     return status;
 }
@@ -210,14 +207,14 @@ static nib_status write_layer(nib_rewriting *r, size_t i)
 {
     const nib_quantize_layer *l = &r->job->layers[i];
     nib_origin *o = &r->origins[i];
-    nib_rewrite *w = add_rewrite(r, o->from);
+    nib_rewrite *w = nib__rewriting_add(r, o->from);
     const char *name = nib__ledger_text(r->ledger, "%s.weight", l->name);
     if (w == NULL || name == NULL)
         return nib__fail_memory(r->err, sizeof *w, "the list of tensors");
     const nib_dialect_writer *writer = nib__scheme_is_quantized(&l->choice.scheme)
                                            ? nib__dialect_writer(r->dialect)
                                            : &nib__write_float;
-    begin_unit(r, name);
+    nib__rewriting_begin_unit(r, name);
     w->kind = l->recode ? NIB_REWRITE_RECODE : NIB_REWRITE_QUANTIZE;
     w->layer = l;
     w->line = r->lines[i];
@@ -225,7 +222,8 @@ static nib_status write_layer(nib_rewriting *r, size_t i)
     w->weight = o->weight;
     nib__origins_fit(r, i, &w->stored);
     o->listed = true;
-    NIB_TRY(pair_rows(r, &w->written_rows, l->role, w->stored.n));
+    NIB_TRY(nib__rewriting_bias_with(r, i, w));
+    NIB_TRY(nib__rewriting_pair_rows(r, &w->written_rows, l->role, w->stored.n));
     writer->storage(&w->storage, &w->stored);
     add_parts(r, w, l->name);
     return describe_weight(r, writer, name, &w->stored);
@@ -274,7 +272,7 @@ static nib_status find_bias(nib_rewriting *r, size_t t, const nib_tensor **out)
     NIB_TRY(nib__checkpoint_bias(&w, cp, module, NULL, r->err));
     const size_t layer = nib__names_find(&r->by_name, (const void *const *)r->layers, module);
     if (layer != SIZE_MAX)
-        NIB_TRY(pair_rows(r, &rows, r->layers[layer]->role, w.n));
+        NIB_TRY(nib__rewriting_pair_rows(r, &rows, r->layers[layer]->role, w.n));
     if (w.bias == NULL || (w.bias == from->data && rows == NULL))
         return NIB_OK;
     nib_tensor *moved = nib__arena_take(&r->arena, 1, sizeof *moved);
@@ -292,7 +290,7 @@ static size_t recoded_with(const nib_rewriting *r, size_t t)
     const nib_tensor *from = nib__checkpoint_at(r->job->checkpoint, t);
     const size_t size = nib__checkpoint_owner(r->job->checkpoint, t);
     char module[512];
-    if (size == 0 || size >= sizeof module || strcmp(from->name + size, ".bias") == 0)
+    if (size == 0 || size >= sizeof module || nib__is_bias_part(from->name + size))
         return SIZE_MAX;
     memcpy(module, from->name, size);
     module[size] = 0;
@@ -307,7 +305,7 @@ static size_t recoded_with(const nib_rewriting *r, size_t t)
 /* A tensor of the source that is not written by itself. */
 static nib_status pass_over(nib_rewriting *r, const nib_tensor *from)
 {
-    nib_rewrite *w = add_rewrite(r, from);
+    nib_rewrite *w = nib__rewriting_add(r, from);
     if (w == NULL)
         return nib__fail_memory(r->err, sizeof *w, "the list of tensors");
     w->kind = NIB_REWRITE_HASH;
@@ -320,7 +318,10 @@ static nib_status list_stored(nib_rewriting *r)
     for (size_t t = 0; t < nib__checkpoint_count(cp); t++) {
         const nib_tensor *from = nib__checkpoint_at(cp, t);
         const size_t i = layer_of(r, from->name), recoded = recoded_with(r, t);
-        if (recoded != SIZE_MAX && r->origins[recoded].listed) {
+        const size_t bias = nib__rewriting_bias_of(r, t);
+        if (bias != SIZE_MAX) {
+            NIB_TRY(nib__rewriting_write_bias(r, bias, from));
+        } else if (recoded != SIZE_MAX && r->origins[recoded].listed) {
             NIB_TRY(pass_over(r, from));
         } else if (recoded != SIZE_MAX) {
             NIB_TRY(write_layer(r, recoded));
@@ -391,7 +392,8 @@ static void keep_metadata(nib_rewriting *r)
         const nib_meta *meta = nib__checkpoint_meta_at(cp, i);
         const bool alias = nib__checkpoint_alias(cp, meta->key) != NULL;
         const size_t layer = layer_of(r, meta->key);
-        const bool described = layer != SIZE_MAX && r->job->layers[layer].recode;
+        const bool described = (layer != SIZE_MAX && r->job->layers[layer].recode) ||
+                               nib__rewriting_describes_bias(r, meta->key);
         if (described || strcmp(meta->key, "tensor_names") == 0 ||
             strcmp(meta->key, "nibble") == 0 || was_separated(r, meta->key) ||
             (!alias && nib__checkpoint_find(cp, meta->key) != NULL))
@@ -443,6 +445,7 @@ nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
         nib__ledger_add_note(r->ledger, "checkpoint", "%s", nib__checkpoint_note(cp, i));
     NIB_TRY(nib__origins_find(r));
     NIB_TRY(nib__origins_choose(r));
+    NIB_TRY(nib__rewriting_settle_biases(r));
     NIB_TRY(nib__writer_make(&r->writer, r->job->allocator, r->err));
     if (r->dialect == NIB_DIALECT_GGUF)
         nib__writer_use_gguf(r->writer, r->job->gguf);

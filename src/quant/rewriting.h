@@ -16,6 +16,9 @@ typedef struct nib_origin {
     nib_quantizer quantizer; /* of a layer to quantize */
     nib_stored stored;       /* of either; its types are the dialect's once that is chosen */
     bool listed;             /* a rewrite writes it */
+    nib_weight bias;    /* all of a recoded layer, else only n and k: with the bias as stored */
+    nib_bias bias_form; /* as written */
+    bool bias_listed;
 } nib_origin;
 
 typedef struct nib_rewriting {
@@ -57,5 +60,34 @@ void nib__rewriting_free(nib_rewriting *r);
 nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit);
 /* Once all is written: a layer whose tensor is another's is as well kept as that one. */
 void nib__rewriting_share(nib_rewriting *r);
+
+/* What the list is made with: a rewrite of `from`, without any part; NULL: no memory. */
+nib_rewrite *nib__rewriting_add(nib_rewriting *r, const nib_tensor *from);
+/* Tensors of one module follow each other and share a shard. */
+void nib__rewriting_begin_unit(nib_rewriting *r, const char *tensor);
+/* SIZE_MAX for a part that is not stored. */
+size_t nib__rewriting_part(nib_rewriting *r, const char *module, const nib_stored_part *part);
+/* A name with its description, NULL for none: torchao lists them all. */
+nib_status nib__rewriting_describe(nib_rewriting *r, const char *name, const char *description);
+
+/* For every written row of q or k the row of ours, where the format keeps pairs together; NULL
+ * where rows stay. */
+nib_status nib__rewriting_pair_rows(nib_rewriting *r, const int32_t **out, nib_role role,
+                                    int64_t n);
+
+/* rewriting_bias.c: the biases among them. First what is stored of layer i, and the form that is
+ * asked; once the dialect is chosen, the form that it can hold. */
+nib_status nib__rewriting_find_bias(nib_rewriting *r, size_t i, const nib_scheme *scheme);
+size_t nib__rewriting_coded_biases(const nib_rewriting *r);
+void nib__rewriting_take_nibble(nib_rewriting *r); /* the dialect that holds them, with a note */
+nib_status nib__rewriting_settle_biases(nib_rewriting *r);
+/* The layer whose bias tensor t is a part of, if that is not copied as it is; SIZE_MAX: none. */
+size_t nib__rewriting_bias_of(const nib_rewriting *r, size_t t);
+/* True for the name under which the source describes a bias in codes. */
+bool nib__rewriting_describes_bias(const nib_rewriting *r, const char *name);
+/* Its rewrite. */
+nib_status nib__rewriting_write_bias(nib_rewriting *r, size_t i, const nib_tensor *from);
+/* Adds an int32 bias to the rewrite of the weight that its steps are made with. */
+nib_status nib__rewriting_bias_with(nib_rewriting *r, size_t i, nib_rewrite *weight);
 
 #endif

@@ -379,6 +379,8 @@ static nib_status put_scales(nib_stream *s, const nib_rewrite *r, const block *b
     if (r->zeros != SIZE_MAX)
         NIB_TRY(nib__stream_put_values(s, r, &r->storage.zeros, r->storage.zero_order, r->zeros,
                                        zeros, err));
+    if (r->bias != SIZE_MAX)
+        NIB_TRY(nib__bias_run_with(s, r, scales, err));
     return nib__stream_put_extras(s, r, err);
 }
 
@@ -528,6 +530,8 @@ nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_hash *
         return nib__stream_progress(s, rewrite->from->bytes, err);
     if (rewrite->kind == NIB_REWRITE_RECODE)
         return nib__recode_run(s, rewrite, err);
+    if (rewrite->kind == NIB_REWRITE_BIAS)
+        return nib__bias_run(s, rewrite, err);
     nib_rewrite r = *rewrite; /* the range of a tensor's one scale goes into the quantizer */
     block b = {
         .rewrite = &r,

@@ -15,6 +15,7 @@ typedef enum nib_rewrite_kind {
     NIB_REWRITE_COPY,     /* the tensor, perhaps in another float type */
     NIB_REWRITE_QUANTIZE, /* floats become codes */
     NIB_REWRITE_RECODE,   /* the weight's codes stay, in another dialect's tensors */
+    NIB_REWRITE_BIAS,     /* a bias in another form, or the codes of one */
     NIB_REWRITE_HASH,     /* a part of a weight that another rewrite takes: only hashed */
 } nib_rewrite_kind;
 
@@ -30,9 +31,12 @@ typedef struct nib_rewrite {
     nib_weight weight;               /* RECODE: as it is read; QUANTIZE: where codes is not NULL */
     const int32_t *written_rows;     /* QUANTIZE, RECODE: which row is written as row j; NULL: j */
     nib_stored stored;               /* QUANTIZE, RECODE: as it is written */
+    const nib_weight *biased;        /* BIAS, and QUANTIZE with an int32 one: with the bias */
+    nib_bias bias_form;              /* of that: as it is written */
     nib_storage storage;
     /* Places in the writer; SIZE_MAX: no such part. */
     size_t copy, codes, scales, zeros, tensor, size, inputs, act_scale, act_zero;
+    size_t bias; /* QUANTIZE: of an int32 bias */
 } nib_rewrite;
 
 typedef struct nib_stream {
@@ -57,6 +61,12 @@ float nib__rewrite_tensor_scale(const nib_rewrite *rewrite);
 
 /* recode.c: the rows of one weight into another dialect. */
 nib_status nib__recode_run(nib_stream *stream, const nib_rewrite *rewrite, nib_err *err);
+
+/* bias_stream.c: a bias; and one in the steps of a weight that is quantized now, whose scales, one
+ * per row or one, are given. */
+nib_status nib__bias_run(nib_stream *stream, const nib_rewrite *rewrite, nib_err *err);
+nib_status nib__bias_run_with(nib_stream *stream, const nib_rewrite *rewrite, const void *scales,
+                              nib_err *err);
 
 /* Runs one rewrite. *hash: of the source tensor's bytes. */
 nib_status nib__stream_run(nib_stream *stream, const nib_rewrite *rewrite, nib_hash *hash,

@@ -47,6 +47,9 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
                              const nib_model *model, const nib_request *request, nib_arena *arena,
                              nib_err *err);
 
+/* A note on how many biases have the asked form; asked NULL: none. others: why not all of them. */
+void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others);
+
 /* Runs the model as stored over a text and gives the least and the greatest input of every linear
  * layer: ranges[site][2], from {0, 0} on. */
 nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_request *request,

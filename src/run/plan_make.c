@@ -4,6 +4,7 @@
  * planner; and the plan's rendering.
  */
 #include "library.h"
+#include "bias_codes.h"
 #include "quantizer.h"
 
 #include <inttypes.h>
@@ -47,11 +48,6 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
                              nib_err *err)
 {
     const nib_network *net = &model->net;
-    if (request->bias && strcmp(request->bias, "float") != 0)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "bias \"%s\": no format holds a quantized bias; float keeps each as it is "
-                         "stored",
-                         request->bias);
     const char *recipe = request->recipe ? request->recipe : net->train.recipe;
     if (!recipe && (request->skip.count > 0 || request->only.count > 0))
         return nib__fail(err, NIB_USAGE,
@@ -97,6 +93,8 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
 {
     const nib_network *net = &p->model->net;
     const nib_recipe_layer *layers;
+    nib_bias bias;
+    NIB_TRY(nib__bias_parse(&bias, p->request.bias, err));
     NIB_TRY(nib__model_recipe(&p->recipe, &layers, p->model, &p->request, &p->arena, err));
     p->layers = nib__arena_take(&p->arena, net->site_count, sizeof *p->layers);
     if (!p->layers)
@@ -115,11 +113,14 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .act = s->act,
                          .rule = choice.rule,
                          .bias = s->bias,
+                         .bias_form = s->bias && bias != NIB_BIAS_NONE ? bias : s->bias_form,
                          .scale_type = s->scale_type,
                          .zero_type = s->zero_type,
                          .act_scale_type = s->act_scale_type,
                          .wish = choice.wish,
                          .wish_text = choice.wish_text};
+        if (bias != NIB_BIAS_NONE)
+            NIB_TRY(nib__bias_allowed(&l->bias_form, s->name, &l->asked, s->k, err));
         if (nib__scheme_same_weight(&l->asked, &l->stored) || !nib__scheme_is_quantized(&l->asked))
             continue;
         nib_quantizer q;
@@ -235,6 +236,23 @@ static void add_notes(nib_plan *p)
                              nib__type_name(p->policy.dtype));
 }
 
+void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
+{
+    size_t biases = 0, as_asked = 0;
+    for (size_t i = 0; asked && i < ledger->layer_count; i++) {
+        const nib_ledger_layer *line = &ledger->layers[i];
+        biases += line->bias;
+        as_asked += line->bias && line->bias_form && strcmp(line->bias_form, asked) == 0;
+    }
+    if (asked && biases == 0)
+        nib__ledger_add_note(ledger, "bias", "--bias %s changes nothing: no layer has a bias",
+                             asked);
+    else if (asked)
+        nib__ledger_add_note(ledger, "bias", "%zu of %zu biases are %s%s%s", as_asked, biases,
+                             asked, as_asked < biases ? "; the others " : "",
+                             as_asked < biases ? others : "");
+}
+
 static void note_memory(nib_plan *p)
 {
     for (size_t i = 0; i < p->plan.count; i++)
@@ -269,6 +287,8 @@ static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
     NIB_TRY(nib__plan_layers(&p->plan, p->layers, p->model->net.site_count, &p->machine, &p->policy,
                              &p->model->engine->allocator, err));
     add_notes(p);
+    nib__note_biases(&p->plan.ledger, p->request.bias,
+                     "stay floats, as the weights of their layers do");
     note_memory(p);
     return NIB_OK;
 }

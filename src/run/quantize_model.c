@@ -3,11 +3,13 @@
  * nib_quantize: the recipe's choices, calibrated where they have static scales, handed to the
  * stream. nib_convert: every weight as it is, handed to the same stream.
  */
+#include "bias_codes.h"
 #include "convert_gguf.h"
 #include "library.h"
 #include "quantize.h"
 #include "quantizer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef struct work {
@@ -192,6 +194,9 @@ static void work_close(work *w)
     nib__arena_free(&w->arena);
 }
 
+static const char floats_because[] =
+    "are floats: so are the weights of their layers, or the format has no quantized biases";
+
 static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err *err)
 {
     const nib_quantize_options *o = w->options;
@@ -203,9 +208,12 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
                             /* strictly: no other format than the default one either */
                             .format =
                                 o->format == NULL && o->request.strict ? "torchao" : o->format,
+                            .strict = o->request.strict,
                             .force = o->force,
                             .dry_run = o->dry_run};
+    NIB_TRY(nib__bias_parse(&job.bias, o->request.bias, err));
     NIB_TRY(run_job(w, &job, &report, err));
+    nib__note_biases(&w->ledger, o->request.bias, floats_because);
     add_notes(w);
     return render(w, &report, form, sink, err);
 }
@@ -274,21 +282,24 @@ static nib_status keep_layers(work *w, const nib_convert_options *o, nib_err *er
 }
 
 /* What a conversion comes down to, as a note. */
-static void count_kept(work *w)
+static void count_kept(work *w, const nib_quantize_report *report)
 {
-    size_t lossy = 0, exact = 0, lossless = 0, biases = 0;
+    size_t lossy = 0, exact = 0, lossless = 0;
+    char changed[64] = "";
     for (size_t i = 0; i < w->ledger.layer_count; i++) {
         const nib_ledger_layer *l = &w->ledger.layers[i];
         lossy += l->kept && strcmp(l->kept, "lossy") == 0;
         exact += l->kept && strncmp(l->kept, "exact", 5) == 0;
         lossless += l->kept && strcmp(l->kept, "lossless") == 0;
-        biases += l->bias;
     }
+    if (report->biases_changed)
+        snprintf(changed, sizeof changed, ", %zu in another form", report->biases_changed);
     nib__ledger_add_note(
         &w->ledger, "converted",
         "%zu weights: %zu lossless, %zu exact after a change of layout, %zu lossy; "
-        "%zu biases bit for bit",
-        lossless + exact + lossy, lossless, exact, lossy, biases);
+        "%zu biases bit for bit%s",
+        lossless + exact + lossy, lossless, exact, lossy, report->biases - report->biases_changed,
+        changed);
 }
 
 static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
@@ -302,9 +313,11 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
                             .convert = true,
                             .force = o->force,
                             .dry_run = o->dry_run};
+    NIB_TRY(nib__bias_parse(&job.bias, o->bias, err));
     NIB_TRY(run_job(w, &job, &report, err));
+    nib__note_biases(&w->ledger, o->bias, floats_because);
     if (!o->dry_run)
-        count_kept(w);
+        count_kept(w, &report);
     add_notes(w);
     return render(w, &report, form, sink, err);
 }

@@ -272,7 +272,12 @@ static void test_bad_plain(void **state)
         {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m._bias_qdata", "I8", 1, {2}, NULL}},
          2,
          NIB_UNSUPPORTED,
-         "it is not dropped"},
+         "m._bias_qdata: quantized biases are read from files of the nibble dialect only"},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias_scale", "F32", 1, {1}, NULL}},
+         2,
+         NIB_UNSUPPORTED,
+         "m.bias_scale: belongs to a quantized bias, whose codes (_bias_qdata) are not stored; it "
+         "is not dropped"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         made m;

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Biases in codes, as they are read: what they mean, and what is wrong with them, by tensor and
+ * value.
+ */
+#include "checkpoint_build.h"
+#include "dialects.h"
+
+#include <math.h>
+
+static void open_parts(made *m, const char *metadata, const part *parts, size_t count)
+{
+    if (make_described(m, metadata, NULL, parts, count) != NIB_OK)
+        fail_msg("%s", m->err.text);
+}
+
+static void expect_weight(const made *m, nib_status status, const char *fragment)
+{
+    nib_weight w = {.n = -7};
+    nib_err err = {NIB_OK, ""};
+    const nib_status got = nib__checkpoint_weight(&w, NULL, m->cp, "m", NULL, &err);
+    if (got != status || strstr(err.text, fragment) == NULL)
+        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
+                 nib_status_name(got), err.text);
+    assert_int_equal(w.n, -7); /* untouched */
+}
+
+/* The description of a scheme, escaped as a member of __metadata__. */
+static void describe(char out[1024], const char *scheme, int64_t n, int64_t k)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_scheme s;
+    nib_text text, member;
+    nib_jsonw w;
+    nib__text_init(&text, &a);
+    nib__text_init(&member, &a);
+    assert_int_equal(nib__scheme_parse(&s, scheme, strlen(scheme), NULL), NIB_OK);
+    nib__write_nibble.describe(&text, &(nib_stored){.scheme = s, .n = n, .k = k});
+    nib__jsonw_init(&w, &member, 0);
+    nib__jsonw_string(&w, text.at);
+    snprintf(out, 1024, "\"nibble\":\"1\",\"m.weight\":%s", member.at);
+    nib__text_free(&text);
+    nib__text_free(&member);
+}
+
+#define INT8_BIAS                                                                                  \
+    "\"m.bias\":\"{\\\"form\\\": \\\"int8\\\", \\\"group\\\": 32, "                                \
+    "\\\"symmetric\\\": false, \\\"shape\\\": [35]}\""
+#define INT32_BIAS "\"m.bias\":\"{\\\"form\\\": \\\"int32\\\", \\\"shape\\\": [2]}\""
+
+static const int8_t bias_codes[35] = {-128, 127, 5, [31] = -7, [32] = 100, [33] = -100, [34] = 1};
+static const float bias_scales[2] = {0.5f, 0.25f};
+static const double wide_scales[2] = {0.5, 0.25};
+static const part int8_bias[] = {{"m.weight", "BF16", 2, {35, 2}, NULL},
+                                 {"m._bias_qdata", "I8", 1, {35}, bias_codes},
+                                 {"m._bias_scale", "F32", 1, {2}, bias_scales},
+                                 {"m._bias_zero_point", "I8", 1, {2}, "\x80\x01"}};
+
+/* A short last group, zero points at the end of their range, scales of f64. */
+static void test_int8_bias(void **state)
+{
+    (void)state;
+    for (int wide = 0; wide < 2; wide++) {
+        const nib_allocator a = nib__allocator_default();
+        part parts[COUNT(int8_bias)];
+        made m;
+        nib_weight w;
+        nib_ledger ledger;
+        nib_err err = {NIB_OK, ""};
+        float values[35];
+        memcpy(parts, int8_bias, sizeof parts);
+        if (wide)
+            parts[2] = (part){"m._bias_scale", "F64", 1, {2}, wide_scales};
+        open_parts(&m, "\"nibble\":\"1\"," INT8_BIAS, parts, COUNT(parts));
+        nib__ledger_init(&ledger, &a);
+        if (nib__checkpoint_weight(&w, NULL, m.cp, "m", &ledger, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(nib__weight_bias_form(&w), NIB_BIAS_INT8);
+        nib__weight_bias(&w, values);
+        for (int i = 0; i < 35; i++)
+            assert_true(values[i] ==
+                        (float)(bias_codes[i] - (i < 32 ? -128 : 1)) * bias_scales[i / 32]);
+        assert_int_equal(ledger.tensor_count, wide);
+        nib__ledger_free(&ledger);
+        drop_checkpoint(&m);
+    }
+}
+
+static void test_bad_int8_bias(void **state)
+{
+    (void)state;
+    static const float nan_scales[2] = {0.5f, NAN};
+    static const struct {
+        int at;
+        part by; /* name NULL: left out */
+        nib_status status;
+        const char *fragment;
+    } cases[] = {
+        {1, {"m._bias_qdata", "I8", 1, {34}, NULL}, NIB_BAD_INPUT, "m._bias_qdata: has shape [34]"},
+        {1, {"m._bias_qdata", "U8", 1, {35}, NULL}, NIB_BAD_INPUT, "m._bias_qdata: is U8"},
+        {1, {"m._bias_qdata", "I8", 2, {35, 1}, NULL}, NIB_BAD_INPUT, "has shape [35, 1]"},
+        {1, {"m._bias_data", "I8", 1, {35}, NULL}, NIB_UNSUPPORTED, "it is not dropped"},
+        {2, {"m._bias_scale", "I8", 1, {2}, NULL}, NIB_BAD_INPUT, "m._bias_scale: is I8"},
+        {2, {"m._bias_scale", "F32", 1, {3}, NULL}, NIB_BAD_INPUT, "m._bias_scale: has shape [3]"},
+        {2,
+         {"m._bias_scale", "F32", 1, {2}, nan_scales},
+         NIB_BAD_INPUT,
+         "m._bias_scale: bias scale at index 1 is nan"},
+        {2, {"m._bias_s", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "m._bias_scale: the tensor is mis"},
+        {3, {"m._bias_zero_point", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "is F32, expected I8"},
+        {3, {"m._bias_zero_point", "I32", 1, {2}, NULL}, NIB_BAD_INPUT, "is I32, expected I8"},
+        {3, {"m._bias_z", "I8", 1, {2}, NULL}, NIB_BAD_INPUT, "m._bias_zero_point: the tensor is"},
+        {3, {"m.bias", "F32", 1, {35}, NULL}, NIB_BAD_INPUT, "m.bias: is stored twice"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        part parts[COUNT(int8_bias)];
+        made m;
+        memcpy(parts, int8_bias, sizeof parts);
+        parts[cases[i].at] = cases[i].by;
+        open_parts(&m, "\"nibble\":\"1\"," INT8_BIAS, parts, COUNT(parts));
+        expect_weight(&m, cases[i].status, cases[i].fragment);
+        drop_checkpoint(&m);
+    }
+}
+
+static void test_bad_bias_description(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *fragment;
+    } cases[] = {
+        {"int8", "int7", "has the form \"int7\""},
+        {": 32", ": 64", "groups of 64"},
+        {"false", "true", "says that it is symmetric"},
+        {"[35]", "[36]", "is described with 36 values"},
+        {"group", "grope", "the meaning of"},
+        {"m.bias", "n.bias", "no __metadata__ entry describes these codes"},
+    };
+    static const char whole[] = "\"nibble\":\"1\"," INT8_BIAS;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char changed[sizeof whole + 16];
+        const char *at = strstr(whole, cases[i].from);
+        made m;
+        assert_non_null(at);
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - whole), whole, cases[i].to,
+                 at + strlen(cases[i].from));
+        open_parts(&m, changed, int8_bias, COUNT(int8_bias));
+        nib_weight w;
+        nib_err err = {NIB_OK, ""};
+        assert_int_not_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err), NIB_OK);
+        if (strstr(err.text, cases[i].fragment) == NULL)
+            fail_msg("wanted \"%s\", got %s", cases[i].fragment, err.text);
+        drop_checkpoint(&m);
+    }
+    made m; /* described, but absent */
+    open_parts(&m, whole, int8_bias, 1);
+    expect_weight(&m, NIB_BAD_INPUT, "m.bias: is described in __metadata__, but neither");
+    drop_checkpoint(&m);
+}
+
+/* An int32 bias: the values it means, and the weights that it goes with. */
+static void test_int32_bias(void **state)
+{
+    (void)state;
+    static const int32_t codes[2] = {1000, -3}, wide[2] = {0, INT32_MIN};
+    static const float act_scale[1] = {0.125f}, scales[2] = {0.5f, 2.0f};
+    static const struct {
+        const char *scheme;
+        const int32_t *codes;
+        const char *fragment; /* NULL: it is read */
+    } cases[] = {
+        {"int8dq-static", codes, NULL},
+        {"int8dq-static", wide, "m._bias_qdata: code at index 1 is -2147483648, outside of"},
+        {"int8dq-g64-static", codes, "its groups have a scale each"},
+        {"int8dq", codes, "its activations have a scale per token"},
+        {"int8wo", codes, "its activations are floats"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char metadata[1200], described[1024];
+        const part parts[] = {{"m._weight_scale", "F32", 2, {2, 1}, scales},
+                              {"m._weight_qdata", "I8", 2, {2, 35}, NULL},
+                              {"m.input_scale", "F32", 1, {1}, act_scale},
+                              {"m.input_zero_point", "I32", 1, {1}, NULL},
+                              {"m._bias_qdata", "I32", 1, {2}, cases[i].codes}};
+        made m;
+        nib_weight w;
+        nib_err err = {NIB_OK, ""};
+        float values[2];
+        describe(described, cases[i].scheme, 2, 35);
+        snprintf(metadata, sizeof metadata, "%s,%s", described, INT32_BIAS);
+        open_parts(&m, metadata, parts, COUNT(parts));
+        const nib_status got = nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err);
+        if ((got == NIB_OK) != (cases[i].fragment == NULL) ||
+            (got != NIB_OK && strstr(err.text, cases[i].fragment) == NULL))
+            fail_msg("%s: %s", cases[i].scheme, err.text);
+        if (got == NIB_OK) {
+            nib__weight_bias(&w, values);
+            assert_true(values[0] == 62.5f && values[1] == -0.75f);
+        }
+        drop_checkpoint(&m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_int8_bias),
+        cmocka_unit_test(test_bad_int8_bias),
+        cmocka_unit_test(test_bad_bias_description),
+        cmocka_unit_test(test_int32_bias),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
