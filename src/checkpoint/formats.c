@@ -38,6 +38,8 @@ static const nib_format formats[] = {
     {"gpt-fast", "PyTorch's zip files or safetensors, as gpt-fast writes them",
      "int8 rows; int4 in groups, packed for CUDA, ROCm or CPUs; weight-only", "float",
      "tests/unit/test_torch_models.c", NULL},
+    {"meta", "PyTorch's zip files or safetensors, as Meta and llama2.c write them",
+     "floats, rows of q and k in pairs", "float", "tests/unit/test_renames_meta.c", NULL},
     {"pytorch", "PyTorch's zip files (.pt, .pth, .bin), read without executing anything",
      "floats, and whatever dialect their tensors are in", "float", "tests/unit/test_torch_zip.c",
      NULL},

@@ -101,6 +101,12 @@ static bool is_rotated(const nib_weight_query *q)
     return false;
 }
 
+bool nib__rotary_claims(const nib_weight_query *q, const nib_tensor *codes)
+{
+    (void)codes;
+    return is_rotated(q);
+}
+
 static nib_status check(const nib_weight_query *q, const char *suffix)
 {
     const nib_checkpoint *cp = q->cp;

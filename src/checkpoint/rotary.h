@@ -23,6 +23,8 @@ nib_status nib__rotary_find(nib_checkpoint *cp, const char *name, const char *te
                             nib_err *err);
 /* The same from numbers; those that cannot be leave it unknown. */
 nib_status nib__rotary_set(nib_checkpoint *cp, int64_t heads, int64_t head, nib_err *err);
+/* True if the module's rows are in pairs, or nobody knows. */
+bool nib__rotary_claims(const nib_weight_query *q, const nib_tensor *codes);
 /* Sets q->out->rows, if q's module is a query or key of such a file. */
 nib_status nib__rotary_weight(const nib_weight_query *q);
 /* Sets q->out->bias to the values in our order, likewise. */

@@ -355,6 +355,7 @@ static const nib_dialect_reader dialects[] = {
     {"compressed-tensors", ".weight", nib__weight_is_compressed, nib__weight_compressed},
     {"8da4w", ".weight", nib__weight_is_8da4w, nib__weight_8da4w},
     {"gpt-fast", ".weight", nib__weight_is_gptfast, nib__weight_gptfast},
+    {"meta", ".weight", nib__rotary_claims, take_plain}, /* not to be copied as they lie */
     {"safetensors", ".weight", NULL, take_plain},
 };
 

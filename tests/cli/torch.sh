@@ -8,7 +8,7 @@ golden=$REPO/tests/golden/torch
 equal 'the biases are found' 7 "$(nibble info "$golden/8da4w_bias" | grep -c '8da4w .*with a bias')"
 check 'the plan is as stored' nibble plan "$golden/8da4w_bias"
 check 'its codes are sound' nibble verify "$golden/8da4w_bias"
-for model in 8da4w_bias 8da4w_plain meta gptfast_int8/model_int8.pth gptfast_int4/model_int4.g32.pth; do
+for model in 8da4w_bias 8da4w_plain meta meta_float gptfast_int8/model_int8.pth gptfast_int4/model_int4.g32.pth; do
     for format in torchao nibble; do
         check "$model to $format" nibble convert "$golden/$model" out --format $format
         check "$model equals its $format" nibble verify out --against "$golden/$model"
@@ -43,6 +43,19 @@ if [ -n "${NIBBLE_TEST_DATA:-}" ]; then
         "$(nibble generate "$stories/stories260K.pt" --tokenizer "$stories/stories260K.gguf" -p '' --temp 0 -n 256 -q | head -n 1)"
     equal 'its loss' 1.3061 "$(nibble eval "$stories/stories260K.pt" --tokenizer "$stories/stories260K.gguf" \
         --text "$NIBBLE_TEST_DATA/text/tinystories_40.jsonl" --context 256 -q --json | sed -n 's/.*"loss": \([0-9.]\{6\}\).*/\1/p')"
+    # rows of q and k lie in pairs in the file: whatever is written has them in order
+    loss() {
+        nibble eval "$1" --tokenizer "$stories/stories260K.gguf" --text "$NIBBLE_TEST_DATA/text/tinystories_40.jsonl" --context 256 \
+            -q --json "${@:2}" | sed -n 's/.*"loss": \([0-9.]\{6\}\).*/\1/p'
+    }
+    for format in safetensors nibble; do
+        check "stories to $format" nibble convert "$stories/stories260K.pt" out --format $format
+        equal "its loss as $format" 1.3061 "$(loss out)"
+        check "equal to its $format" nibble verify out --against "$stories/stories260K.pt"
+        rm -rf out out.nibble.json
+    done
+    check 'stories quantized' nibble quantize "$stories/stories260K.pt" out --recipe 8da4w
+    equal 'quantized to a file or at load is the same' "$(loss "$stories/stories260K.pt" --recipe 8da4w)" "$(loss out)"
 else
     echo 'skipped: cli torch stories260K'
 fi

@@ -71,6 +71,7 @@ static void test_logits(void **state)
                  {"8da4w_plain", "", 0},
                  {"meta", "", 1},
                  {"meta", "/consolidated.00.pth", 1},
+                 {"meta_float", "", 0},
                  {"gptfast_int8", "/model_int8.pth", 0},
                  {"gptfast_int4", "/model_int4.g32.pth", 0}};
     for (size_t i = 0; i < COUNT(cases); i++) {

@@ -7,6 +7,7 @@ usage: tools/golden/torch_models.py     Needs PyTorch, transformers and torchao.
 8da4w_bias      torchao's Int8DynActInt4WeightLinear in every layer, with biases, as pytorch_model.bin
 8da4w_plain     the same without biases and with zero points, in safetensors with Meta's names
 meta            Meta's quantized keys: 8da4w layers, int8 rows of embedding and output; params.json
+meta_float      Meta's floats in bf16: rows of q and k in pairs; params.json
 gptfast_int8    gpt-fast's model_int8.pth: fused wqkv, scales in bf16; config.json
 shards          pytorch_model-0000N-of-00002.bin with their index, which names the tied table twice
 gptfast_int4    gpt-fast's model_int4.g32.pth, packed for CUDA
@@ -192,6 +193,12 @@ def models():
     write("meta", model, "consolidated.00.pth", state,
           {"params.json": PARAMS | {"quantization_args": {"scheme": "int4_weight_int8_dynamic_activation", "group_size": GROUP,
                                                           "spinquant": False}}})
+    model = llama(False)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p.to(torch.bfloat16))
+    write("meta_float", model, "consolidated.00.pth", {k: v.to(torch.bfloat16) for k, v in to_meta(model.state_dict()).items()},
+          {"params.json": PARAMS})
     model = llama(False)
     for _, parent, last, linear in each_linear(model):
         setattr(parent, last, Int8Rows(linear.weight, False, torch.bfloat16))
