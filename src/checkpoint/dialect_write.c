@@ -31,8 +31,8 @@ static const char *refuse_acts(const nib_scheme *s)
         return "static activation scales go with the nibble dialect";
     if (s->act == NIB_ACT_I4_TOKEN)
         return "torchao has no 4-bit activations for it";
-    if (s->code == NIB_CODE_MX4 && s->act != NIB_ACT_MX4)
-        return "torchao has MXFP4 with MXFP4 activations only (mxfp4dq)";
+    if (class_of(s) == MX && !nib__act_is_mx(s->act))
+        return "torchao has MX weights with MX activations only (mxfp8, mxfp4dq)";
     if (s->act == NIB_ACT_I8_TOKEN && s->formula == NIB_FORMULA_AO017)
         return "its activations are quantized by 0.17's formula, which 0.18 no longer has";
     if (intx && s->code == NIB_CODE_I8 && s->act == NIB_ACT_I8_TOKEN)
@@ -68,6 +68,8 @@ static const char *refuses(char out[160], nib_stored *w)
     if (class_of(s) == INT4 && s->formula == NIB_FORMULA_GGML)
         return "torchao's int4 keeps its zeros in the type of its scales, f16, which does not hold "
                "ggml's";
+    if (w->embedding && (class_of(s) == INT4 || class_of(s) == NV))
+        return "torchao looks up no rows of an Int4Tensor or an NVFP4Tensor";
     if (class_of(s) == INT4 && s->group <= 0)
         return "torchao's int4 with float zeros has groups only";
     if (class_of(s) == INTX && s->group == NIB_GROUP_TENSOR)

@@ -13,8 +13,8 @@ static const nib_format formats[] = {
      "float", "tests/unit/test_safetensors.c", "tests/unit/test_convert.c"},
     {"torchao", "safetensors, as torchao 0.15 to 0.18 and transformers write them",
      "Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, Float8Tensor, MXTensor, NVFP4Tensor: int8, "
-     "int4, e4m3, mxfp8, mxfp4, nvfp4; weight-only, or int8, e4m3, mxfp8 or mxfp4 activations; read "
-     "also Int4TilePackedTo4dTensor",
+     "int4, e4m3, mxfp8, mxfp4, nvfp4; weight-only, or int8, e4m3, mxfp8 or mxfp4 activations; "
+     "read also Int4TilePackedTo4dTensor",
      "float", "tests/unit/test_formats.c", "tests/unit/test_dialect_write.c"},
     {"nibble", "safetensors", "every scheme of `nibble recipes`, any shape, static activations",
      "float", "tests/unit/test_weight.c", "tests/unit/test_quantize.c"},

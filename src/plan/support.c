@@ -30,8 +30,9 @@ static const column columns[] = {
     {"b200", "b200", 0},
 };
 
-static const char *const recipes[] = {"f32",   "f16",   "bf16",  "int8wo", "int8dq", "int4wo",
-                                      "8da4w", "4da4w", "fp8wo", "fp8dq",  "mxfp8"};
+static const char *const recipes[] = {"f32",    "f16",   "bf16",    "int8wo", "int8dq",
+                                      "int4wo", "8da4w", "4da4w",   "fp8wo",  "fp8dq",
+                                      "mxfp8",  "mxfp4", "mxfp4dq", "nvfp4"};
 
 /* "avx512vnni" of a kernel's name; the rest is its tile. */
 static int target_length(const char *target)

@@ -166,6 +166,9 @@ static void test_refusals(void **state)
         {"4da4w-g32", 64, "4-bit activations"},
         {"8da4w-g32-ao017", 64, "0.17's formula"},
         {"fp8dq-tensor", 64, "per tensor, too"},
+        {"mxfp4", 64, "MX activations only"},
+        {"nvfp4", 24, "k = 24 is no multiple of the group of 16"},
+        {"nvfp4", 48, NULL},
         {"int8wo-g32-ao017", 64, NULL},
         {"int4wo-g32-tinygemm", 64, NULL},
         {"int8wo", 35, NULL},
@@ -179,6 +182,19 @@ static void test_refusals(void **state)
         if ((said == NULL) != (cases[i].why == NULL) ||
             (said != NULL && strstr(said, cases[i].why) == NULL))
             fail_msg("%s: %s", cases[i].scheme, said == NULL ? "held" : said);
+    }
+    /* Of its classes three can be looked up in. */
+    static const char *const looked_up[] = {"int8wo", "int8wo-g32", "int4wo-sym", "fp8wo"},
+                             *const not_so[] = {"int4wo-g32", "nvfp4", "nvfp4-block"};
+    char why[160];
+    nib_stored stored = {.n = 3, .k = 64, .embedding = true};
+    for (size_t i = 0; i < COUNT(looked_up); i++) {
+        stored.scheme = scheme_named(looked_up[i], strlen(looked_up[i]));
+        assert_null(nib__write_torchao.refuses(why, &stored));
+    }
+    for (size_t i = 0; i < COUNT(not_so); i++) {
+        stored.scheme = scheme_named(not_so[i], strlen(not_so[i]));
+        assert_non_null(nib__write_torchao.refuses(why, &stored));
     }
 }
 
