@@ -26,7 +26,8 @@ static nib_scheme scheme_of(const nib_kernel *row)
     nib_scheme s = {.code = code,
                     .symmetric = true,
                     .act = row->act == NIB_ANY ? NIB_ACT_FLOAT : (nib_act)row->act};
-    if (code == NIB_CODE_I4 || code == NIB_CODE_MX8 || code == NIB_CODE_MX4)
+    if (code == NIB_CODE_I4 || code == NIB_CODE_MX8 || code == NIB_CODE_MX4 ||
+        nib__act_block(s.act) > 0)
         s.group = 32;
     if (code == NIB_CODE_NV4)
         s.group = 16;

@@ -81,9 +81,9 @@ static linear_case bench_case(const nib_kernel *row, int64_t m)
     c.scheme.act = (nib_act)row->act;
     c.input = row->input == NIB_ANY ? NIB_TYPE_F32 : (nib_type)row->input;
     const bool is_mx = c.scheme.code == NIB_CODE_MX8 || c.scheme.code == NIB_CODE_MX4;
-    c.scheme.group = c.scheme.code == NIB_CODE_I4 || is_mx ? 32
-                     : c.scheme.code == NIB_CODE_NV4       ? 16
-                                                           : NIB_GROUP_ROW;
+    c.scheme.group = c.scheme.code == NIB_CODE_I4 || is_mx || nib__act_block(c.scheme.act) > 0 ? 32
+                     : c.scheme.code == NIB_CODE_NV4                                           ? 16
+                                                     : NIB_GROUP_ROW;
     if (nib__scheme_is_quantized(&c.scheme))
         c.scale_type = is_mx                           ? NIB_TYPE_E8M0
                        : c.scheme.code == NIB_CODE_NV4 ? NIB_TYPE_E4M3
