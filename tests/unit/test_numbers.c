@@ -275,7 +275,9 @@ static void test_type_names(void **state)
     (void)state;
     for (int t = NIB_TYPE_NONE + 1; t < NIB_TYPE_COUNT; t++) {
         const char *stored = nib__type_stored_name((nib_type)t);
-        assert_int_equal(nib__type_find(stored, strlen(stored)), t);
+        /* safetensors has no blocks, whatever GGUF calls them */
+        assert_int_equal(nib__type_find(stored, strlen(stored)),
+                         nib__type_is_block((nib_type)t) ? NIB_TYPE_NONE : t);
         assert_int_equal(nib__type_find(stored, strlen(stored) - 1), NIB_TYPE_NONE);
     }
     assert_int_equal(nib__type_find("", 0), NIB_TYPE_NONE);
