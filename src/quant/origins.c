@@ -83,13 +83,28 @@ static nib_status find_plain(nib_rewriting *r, const char *module, nib_origin *o
     return NIB_OK;
 }
 
-/* The float type that dequantized values of a weight fit best: that of its scales. */
-static nib_type float_like(const nib_weight *w)
+/* The type of the model's norms, which no quantizer touches; F32: none is found. */
+static nib_type norms_type(const nib_checkpoint *cp)
+{
+    static const char end[] = "norm.weight";
+    for (size_t t = 0; t < nib__checkpoint_count(cp); t++) {
+        const nib_tensor *tensor = nib__checkpoint_at(cp, t);
+        const size_t size = strlen(tensor->name);
+        if (size >= sizeof end - 1 && strcmp(tensor->name + size - (sizeof end - 1), end) == 0 &&
+            (tensor->type == NIB_TYPE_BF16 || tensor->type == NIB_TYPE_F16))
+            return tensor->type;
+    }
+    return NIB_TYPE_F32;
+}
+
+/* The type that a weight was of before it was quantized, as torchao's descriptions say it: that of
+ * its scales, or where those have a type of their own, of the model's norms. */
+static nib_type float_like(const nib_checkpoint *cp, const nib_weight *w)
 {
     if (w->store == NIB_STORE_FLOAT)
         return nib__float_type(w->scheme.code);
     return w->scale_type == NIB_TYPE_BF16 || w->scale_type == NIB_TYPE_F16 ? w->scale_type
-                                                                           : NIB_TYPE_F32;
+                                                                           : norms_type(cp);
 }
 
 /* The weight of a recoded layer, in whatever dialect; `from` is found with the tensors. */
@@ -104,7 +119,7 @@ static nib_status find_weight(nib_rewriting *r, const nib_quantize_layer *l, con
                                .k = w->k,
                                .embedding = l->role == NIB_ROLE_EMBED,
                                .source = nib__scheme_is_quantized(&l->choice.scheme)
-                                             ? float_like(w)
+                                             ? float_like(cp, w)
                                              : nib__float_type(l->choice.scheme.code),
                                .ordered = w->order != NULL,
                                .scale_type = w->scale_type,
