@@ -15,6 +15,7 @@
 #include "rotary.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 static const char qdata[] = "._bias_qdata", scale[] = "._bias_scale",
@@ -60,6 +61,25 @@ bool nib__is_bias_part(const char *suffix)
 
 /* ---- codes ---- */
 
+/* Values of codes may be larger than any float though their scales are not. */
+static nib_status check_values(const nib_weight_query *q, const char *suffix)
+{
+    float *values = nib__calloc(&q->cp->allocator, (size_t)q->out->n, sizeof *values);
+    int64_t i = 0;
+    if (values == NULL)
+        return nib__fail_memory(q->err, (size_t)q->out->n * sizeof *values, "a bias");
+    nib__weight_bias(q->out, values);
+    while (i < q->out->n && isfinite(values[i]))
+        i++;
+    nib__release(&q->cp->allocator, values);
+    return i == q->out->n ? NIB_OK
+                          : nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                             "the value at index %" PRId64
+                                             " is beyond what f32 holds; no result would be a "
+                                             "number",
+                                             i);
+}
+
 static nib_status take_int8(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
@@ -90,7 +110,7 @@ static nib_status take_int8(const nib_weight_query *q, const description *d)
     w->bias_scales = s->data;
     w->bias_scale_type = s->type;
     w->bias_zeros = z == NULL ? NULL : (const int8_t *)z->data;
-    return NIB_OK;
+    return check_values(q, scale);
 }
 
 static nib_status take_int32(const nib_weight_query *q)
@@ -116,7 +136,7 @@ static nib_status take_int32(const nib_weight_query *q)
     }
     w->bias = codes->data;
     w->bias_type = NIB_TYPE_I32;
-    return NIB_OK;
+    return check_values(q, qdata);
 }
 
 static nib_status take_codes(const nib_weight_query *q)

@@ -40,12 +40,13 @@ static inline void use_weight(const nib_checkpoint *cp, const char *module, cons
     nib__weight_row(&w, 0, row);
     nib__weight_row(&w, w.n - 1, row);
     nib__release(a, row);
-    for (int64_t i = 0; w.bias != NULL && i < w.n; i++) {
-        float value;
-        const uint8_t *bias = w.bias;
-        nib__to_f32(&value, bias + i * (nib__type_bits(w.bias_type) / 8), w.bias_type, 1);
-        require(value - value == 0);
-    }
+    float *bias = nib__calloc(a, (size_t)w.n, sizeof *bias);
+    require(bias != NULL);
+    if (w.bias != NULL)
+        nib__weight_bias(&w, bias);
+    for (int64_t i = 0; i < w.n; i++)
+        require(bias[i] - bias[i] == 0);
+    nib__release(a, bias);
 }
 
 static inline void use_checkpoint(const nib_checkpoint *cp, const nib_allocator *a)

@@ -25,6 +25,7 @@ typedef struct format {
 
 static const format formats[] = {
     {"tests/golden/formats/nibble_1.safetensors", "nibble", 19, true, true},
+    {"tests/golden/formats/nibble_1_biases.safetensors", "nibble", 3, true, true},
     {"tests/golden/formats/torchao_0_15.safetensors", "torchao", 10, true, true},
     {"tests/golden/formats/torchao_0_16.safetensors", "torchao", 13, true, true},
     {"tests/golden/formats/torchao_0_17.safetensors", "torchao", 24, true, true},
@@ -61,6 +62,22 @@ static void expect_values(const nib_checkpoint *cp, const char *module, const ni
     }
 }
 
+/* M.bias_values are there where a file has biases in codes. */
+static void expect_bias(const nib_checkpoint *cp, const char *module, const nib_weight *w)
+{
+    char name[200];
+    snprintf(name, sizeof name, "%s.bias_values", module);
+    const nib_tensor *values = nib__checkpoint_find(cp, name);
+    float bias[64];
+    if (values == NULL)
+        return;
+    assert_true(w->n <= 64 && values->bytes == (uint64_t)w->n * sizeof *bias);
+    assert_true(nib__weight_bias_form(w) == NIB_BIAS_INT8 ||
+                nib__weight_bias_form(w) == NIB_BIAS_INT32);
+    nib__weight_bias(w, bias);
+    assert_memory_equal(bias, values->data, (size_t)values->bytes);
+}
+
 static void expect_name(const char *module, const nib_weight *w)
 {
     char wanted[64], scheme[64];
@@ -90,6 +107,7 @@ static void read_format(const format *f)
         assert_string_equal(nib__checkpoint_dialect(cp, module), f->dialect);
         if (f->valued)
             expect_values(cp, module, &w);
+        expect_bias(cp, module, &w);
         if (f->named)
             expect_name(module, &w);
         seen++;

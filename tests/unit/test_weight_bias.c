@@ -89,7 +89,7 @@ static void test_int8_bias(void **state)
 static void test_bad_int8_bias(void **state)
 {
     (void)state;
-    static const float nan_scales[2] = {0.5f, NAN};
+    static const float nan_scales[2] = {0.5f, NAN}, huge_scales[2] = {0.5f, 3e38f};
     static const struct {
         int at;
         part by; /* name NULL: left out */
@@ -106,6 +106,10 @@ static void test_bad_int8_bias(void **state)
          {"m._bias_scale", "F32", 1, {2}, nan_scales},
          NIB_BAD_INPUT,
          "m._bias_scale: bias scale at index 1 is nan"},
+        {2,
+         {"m._bias_scale", "F32", 1, {2}, huge_scales},
+         NIB_BAD_INPUT,
+         "m._bias_scale: the value at index 32 is beyond what f32 holds"},
         {2, {"m._bias_s", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "m._bias_scale: the tensor is mis"},
         {3, {"m._bias_zero_point", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "is F32, expected I8"},
         {3, {"m._bias_zero_point", "I32", 1, {2}, NULL}, NIB_BAD_INPUT, "is I32, expected I8"},

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Nibble's own dialect, version 1, written from its page (docs/formats.md) and not by Nibble:
-tests/golden/formats/nibble_1.safetensors.
+tests/golden/formats/nibble_1.safetensors, and with biases in codes nibble_1_biases.safetensors.
 
 Usage: python3 tools/golden/make_nibble_files.py
 Needs: torch, safetensors.
 
 One tiny weight per code, granularity, zero and activation: SCHEME.VARIANT._weight_qdata and its other tensors with
-random codes and scales, n 3, k 35 (odd, a short last group), and SCHEME.VARIANT.dequantized, what they mean, f32.
+random codes and scales, n 3, k 35 (odd, a short last group), and SCHEME.VARIANT.dequantized, what they mean, f32. Of
+biases n is 35, so that the last group of 32 is short, and SCHEME.VARIANT.bias_values what they mean.
 """
 import json
 import sys
@@ -17,6 +18,7 @@ from safetensors.torch import save_file
 
 N, K, SEED = 3, 35, 20261122
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+MADE_BY = f"torch {torch.__version__}, seed {SEED}, python3 tools/golden/make_nibble_files.py"
 BF16, F32, I8 = torch.bfloat16, torch.float32, torch.int8
 
 # name: code, group (0 row, -1 tensor), zero, act, scale type, more of the description
@@ -90,6 +92,47 @@ def weight(code, group, zero, scale_type, whole):
     return parts, values * spread(factor)
 
 
+BIASES = {"int8wo.int8": ("int8", "none", "float"), "int8wo-asym.int8": ("int8", "int", "float"),
+          "int8dq-static.int32": ("int32", "none", "i8_static")}
+
+
+def bias(form, symmetric, act_scale, row_scales):
+    """The stored tensors, the description and the values."""
+    n = len(row_scales)
+    if form == "int32":
+        codes = torch.randint(-100000, 100000, (n,), dtype=torch.int32)
+        values = (codes.double() * (act_scale.double() * row_scales.double())).float()
+        return {"_bias_qdata": codes}, {"form": form, "shape": [n]}, values
+    codes, scales = torch.randint(-128, 128, (n,)).to(I8), torch.rand(-(-n // 32)) * 0.1 + 0.001
+    zeros = torch.randint(-128, 128, scales.shape).to(I8) * (not symmetric)
+    spread = lambda t: t.float().repeat_interleave(32)[:n]
+    parts = {"_bias_qdata": codes, "_bias_scale": scales} | ({} if symmetric else {"_bias_zero_point": zeros})
+    about = {"form": form, "group": 32, "symmetric": symmetric, "shape": [n]}
+    return parts, about, (codes.float() - spread(zeros)) * spread(scales)
+
+
+def biases():
+    tensors, metadata, n, k = {}, {"nibble": "1"}, 35, 6
+    for name, (form, zero, act) in BIASES.items():
+        codes, scales = torch.randint(-128, 128, (n, k)).to(I8), torch.rand(n, 1) * 0.02 + 0.001
+        zeros = torch.randint(-8, 8, (n, 1)).to(I8) * (zero == "int")
+        act_scale = torch.tensor([0.0125])
+        parts, about, values = bias(form, zero == "none", act_scale, scales[:, 0])
+        parts |= {"_weight_qdata": codes, "_weight_scale": scales, "dequantized": (codes.float() - zeros) * scales,
+                  "bias_values": values}
+        if zero == "int":
+            parts["_weight_zero_point"] = zeros
+        if act == "i8_static":
+            parts["input_scale"] = act_scale
+        metadata[f"{name}.weight"] = json.dumps(
+            {"scheme": name.rsplit(".", 1)[0], "code": "i8", "granularity": "row", "symmetric": zero == "none", "zero": zero,
+             "act": act, "act_symmetric": True, "rounding": "rceil", "formula": "torchao", "shape": [n, k]})
+        metadata[f"{name}.bias"] = json.dumps(about)
+        tensors |= {f"{name}.{part}": t.contiguous() for part, t in parts.items()}
+    metadata["made_by"] = MADE_BY
+    save_file(tensors, "tests/golden/formats/nibble_1_biases.safetensors", metadata=metadata)
+
+
 def main():
     torch.manual_seed(SEED)
     tensors, metadata = {}, {"nibble": "1"}
@@ -108,8 +151,9 @@ def main():
             tensors[f"{name}.input_zero_point"] = torch.tensor([-3], dtype=torch.int32)
         tensors[f"{name}.bias"] = torch.randn(N)
         tensors[f"{name}.dequantized"] = values.contiguous()
-    metadata["made_by"] = f"torch {torch.__version__}, seed {SEED}, python3 tools/golden/make_nibble_files.py"
+    metadata["made_by"] = MADE_BY
     save_file(tensors, "tests/golden/formats/nibble_1.safetensors", metadata=metadata)
+    biases()
 
 
 if __name__ == "__main__":
