@@ -64,6 +64,8 @@ typedef struct nib_verify_job {
     /* The module `head` is `against_head` there: an output that was tied and is stored by itself
      * now. NULL: every module has its own name in both. */
     const char *head, *against_head;
+    /* The other way round: `lone_head` there is `tied_head` here. NULL: as above. */
+    const char *lone_head, *tied_head;
     const nib_model_distance *models; /* NULL: not asked */
     nib_pool *pool;
     const nib_callbacks *callbacks; /* NULL allowed */

@@ -438,6 +438,25 @@ static nib_status compare_weight(verifying *v, const nib_entry *e)
     return compare_bias(v, e, &other);
 }
 
+/* An output that is stored by itself there, and is the embedding here. */
+static nib_status compare_lone_head(verifying *v, const nib_weight *other)
+{
+    nib_weight own;
+    nib_err why;
+    double db;
+    const nib_verify_job *job = v->job;
+    if (nib__checkpoint_weight(&own, NULL, job->checkpoint, job->tied_head, NULL, &why) != NIB_OK)
+        return find(v, "against", job->lone_head, "%s", why.text);
+    if (own.n != other->n || own.k != other->k)
+        return find(v, "against", job->lone_head,
+                    "is %" PRId64 " x %" PRId64
+                    " in the other checkpoint, and the embedding, which "
+                    "it is here, %" PRId64 " x %" PRId64,
+                    other->n, other->k, own.n, own.k);
+    NIB_TRY(nib__weight_distance(&db, &own, other, job->pool, job->allocator, v->err));
+    return add_distance(v, job->lone_head, db);
+}
+
 /* What only the other checkpoint has. */
 static nib_status find_absent(verifying *v)
 {
@@ -446,6 +465,11 @@ static nib_status find_absent(verifying *v)
     NIB_TRY(nib__entries_list(&others, &count, v->job->against, &v->arena, NULL, v->err));
     for (size_t i = 0; i < count; i++) {
         const bool is_part = others[i].part_of != NULL; /* of a weight that cannot be read */
+        const char *lone = v->job->lone_head, *module = others[i].module;
+        if (lone != NULL && module != NULL && strcmp(module, lone) == 0) {
+            NIB_TRY(compare_lone_head(v, &others[i].weight));
+            continue;
+        }
         if (!is_part && find_entry(v, others[i].name) == SIZE_MAX &&
             nib__checkpoint_alias(v->job->checkpoint, others[i].name) == NULL)
             NIB_TRY(find(v, "against", others[i].name, "is in the other checkpoint only"));

@@ -92,7 +92,7 @@ const option option_table[] = {
      "tokens per sequence; default the smaller of the model's and 4096", ON_RUN},
     {"tokenizer", 0, KIND_TEXT, AT(tokenizer), "PATH",
      "tokenizer.json, its directory or a GGUF; default inside the model or beside it",
-     ON_RUN | ON_QUANTIZE},
+     ON_RUN | ON_WRITE},
     {"threads", 't', KIND_INT, AT(threads), "N",
      "threads; default as many as this process may run on", ON_ALL},
     {"isa", 0, KIND_TEXT, AT(isa), "LEVEL",

@@ -60,24 +60,56 @@ static nib_status read_template(const char **out, const char *directory, const n
     return status;
 }
 
+/* The tokenizer of a GGUF, as that one has it, and its chat template. */
+static nib_status copy_vocab(nib_gguf_head *head, const nib_gguf *gguf, nib_arena *arena,
+                             nib_err *err)
+{
+    nib_vocab_source source;
+    const char *template;
+    size_t size;
+    NIB_TRY(nib__gguf_vocab(&source, gguf, arena, err));
+    NIB_TRY(nib__gguf_chat_template(&template, &size, gguf, err));
+    nib__gguf_describe_vocab(head, &source);
+    if (template)
+        nib__gguf_put_string(head, "tokenizer.chat_template", template, size);
+    return NIB_OK;
+}
+
+static nib_status copy_vocab_of(nib_gguf_head *head, const char *path, const nib_model *m,
+                                nib_arena *arena, nib_err *err)
+{
+    nib_checkpoint *cp;
+    NIB_TRY(nib__checkpoint_open(&cp, path, &m->engine->allocator, err));
+    const nib_status status = copy_vocab(head, nib__checkpoint_gguf(cp), arena, err);
+    nib__checkpoint_close(cp);
+    return status;
+}
+
+/* Named, inside the model, or beside it: tokenizer.json goes before tokenizer.gguf. */
 static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *arena,
                                 nib_ledger *ledger, nib_err *err)
 {
     const nib_gguf *gguf = nib__checkpoint_gguf(m->net.checkpoint);
-    const char *directory = m->tokenizer_path ? m->tokenizer_path : m->net.directory, *template;
-    const char *file = nib__path_join(arena, directory, "tokenizer.json");
-    nib_vocab_source source;
-    if (!file)
-        return nib__fail_memory(err, strlen(directory), "a path");
-    if (gguf && !m->tokenizer_path && nib__gguf_find(gguf, "tokenizer.ggml.model")) {
-        NIB_TRY(nib__gguf_vocab(&source, gguf, arena, err));
-        nib__gguf_describe_vocab(head, &source);
-        return NIB_OK;
-    }
+    const char *at = m->tokenizer_path ? m->tokenizer_path : m->net.directory, *template;
+    if (!m->tokenizer_path && gguf && nib__gguf_find(gguf, "tokenizer.ggml.model"))
+        return copy_vocab(head, gguf, arena, err);
+    if (nib__path_kind(at) == NIB_PATH_FILE && nib__gguf_begins(at))
+        return copy_vocab_of(head, at, m, arena, err);
+    const char *directory = at;
+    if (nib__path_kind(at) == NIB_PATH_FILE)
+        directory = nib__arena_copy(arena, at, (size_t)(nib__path_name(at) - at));
+    if (directory && !*directory)
+        directory = ".";
+    const char *file = directory ? nib__path_join(arena, directory, "tokenizer.json") : NULL;
+    const char *inside = directory ? nib__path_join(arena, directory, "tokenizer.gguf") : NULL;
+    if (!file || !inside)
+        return nib__fail_memory(err, strlen(at), "a path");
+    if (nib__path_kind(file) != NIB_PATH_FILE && nib__path_kind(inside) == NIB_PATH_FILE)
+        return copy_vocab_of(head, inside, m, arena, err);
     if (nib__path_kind(file) != NIB_PATH_FILE) {
         nib__ledger_add_note(ledger, "tokenizer",
                              "%s is not there: the GGUF has no tokenizer, and programs that need "
-                             "one will not open it; --tokenizer DIR names one",
+                             "one will not open it; --tokenizer PATH names one",
                              file);
         return NIB_OK;
     }

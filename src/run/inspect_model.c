@@ -151,9 +151,14 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
                           .pool = model->engine->pool,
                           .callbacks = &model->engine->callbacks,
                           .allocator = a};
-    if (against && against->net.tied && !model->net.tied && model->net.site_count > 0) {
-        job.head = model->net.sites[model->net.site_count - 1].name;
-        job.against_head = against->net.sites[0].name;
+    const size_t sites = model->net.site_count;
+    if (against && sites > 0 && against->net.site_count > 0) {
+        const char *head = nib__network_head(&model->net)->name,
+                   *embed = nib__network_embed(&model->net)->name;
+        if (against->net.tied && !model->net.tied)
+            job.head = head, job.against_head = embed;
+        if (model->net.tied && !against->net.tied)
+            job.lone_head = head, job.tied_head = embed;
     }
     nib_model_distance models;
     nib_err why;

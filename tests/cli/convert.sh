@@ -44,6 +44,15 @@ check 'verify GGUF' nibble verify m.gguf
 check 'GGUF is the same' nibble verify m.gguf --against m
 equal 'GGUF gives the same loss' "$(loss m)" "$(loss m.gguf)"
 equal 'and the same text' "$(nibble generate m -p 'The king' -n 8 --temp 0 -q)" "$(nibble generate m.gguf -p 'The king' -n 8 --temp 0 -q)"
+check 'through torchao, with its tokenizer' nibble convert m.gguf middle --format torchao --quiet
+check 'and to GGUF again' nibble convert middle m2.gguf --format gguf --quiet
+check 'the same model' nibble verify m2.gguf --against m.gguf
+equal 'the same ids' "$(loss m.gguf)" "$(loss m2.gguf)"
+mkdir bare && cp m/config.json m/model.safetensors bare
+check 'with another tokenizer' nibble convert bare m3.gguf --format gguf --tokenizer m.gguf --quiet
+equal 'which it has' "$(nibble generate m -p 'The king' -n 8 --temp 0 -q)" "$(nibble generate m3.gguf -p 'The king' -n 8 --temp 0 -q)"
+nibble convert bare m4.gguf --format gguf --quiet >report
+check 'without one, which is said' grep -q 'the GGUF has no tokenizer' report
 check 'and back' nibble convert m.gguf again --format torchao --quiet
 check 'the same weights' nibble verify again --against m
 equal 'the same loss' "$(loss m)" "$(loss again)"
