@@ -37,7 +37,7 @@ check 'converted' nibble convert s32 again --format nibble --quiet
 check 'into the same bytes' cmp s32/model.safetensors again/model.safetensors
 rm -r again
 
-# there and back: floats are the values of the codes, which code to themselves
+# there and back: floats are the values of the codes
 check 'back to floats' nibble convert q floats --format nibble --bias float --quiet
 check 'the same values' nibble verify floats --against q
 equal 'and all equal' 0 "$(nibble verify floats --against q | grep -c ' dB')"

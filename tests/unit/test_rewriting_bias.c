@@ -5,6 +5,8 @@
  */
 #include "rewriting_build.h"
 
+#include "failing.h"
+
 /* n of 35: a short last group; one bias of f64, one of a layer that is kept. */
 static const source_tensor biased[] = {
     {"a.bias", NIB_TYPE_BF16, {35}, 1},     {"a.weight", NIB_TYPE_BF16, {35, 64}, 2},
@@ -180,11 +182,53 @@ static void test_biases_refused(void **state)
     drop(from);
 }
 
+/* The nth allocation failing, n = 0, 1, ...: an error each, nothing left, until all is done. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static const nib_bias forms[] = {NIB_BIAS_INT8, NIB_BIAS_INT32};
+    char from[512], out[512];
+    write_source(at(from, "src"), config, biased, COUNT(biased), NULL, 0);
+    nib_checkpoint *cp = open_ok(from);
+    for (size_t i = 0; i < COUNT(forms); i++) {
+        nib_quantize_layer layers[BIASED];
+        nib_status status = NIB_NO_MEMORY;
+        list_biased(layers, "int8dq-static");
+        for (int n = 0; status != NIB_OK; n++) {
+            failing f = {n, 0};
+            const nib_allocator a = failing_allocator(&f);
+            const nib_quantize_job job = {.checkpoint = cp,
+                                          .layers = layers,
+                                          .count = BIASED,
+                                          .recipe = "test",
+                                          .out = at(out, "out"),
+                                          .bias = forms[i],
+                                          .pool = pool,
+                                          .allocator = &a};
+            nib_ledger ledger;
+            nib_quantize_report report;
+            nib_err err = {NIB_OK, ""};
+            nib__ledger_init(&ledger, &a);
+            status = nib__quantize(&ledger, &report, &job, &err);
+            nib__ledger_free(&ledger);
+            if (status != NIB_OK && status != NIB_NO_MEMORY)
+                fail_msg("allocation %d: %s", n, err.text);
+            assert_int_equal(f.live, 0);
+            assert_true(exists(out) == (status == NIB_OK));
+            assert_true(n < 2000);
+        }
+        drop(out);
+    }
+    nib__checkpoint_close(cp);
+    drop(from);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_biases),
         cmocka_unit_test(test_biases_refused),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
