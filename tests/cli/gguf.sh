@@ -34,6 +34,17 @@ rm config.json
 refused 4 'model.layers.0.self_attn.q_proj: asked int8wo*codes are not quantized again*' generate llama.gguf --recipe int8wo -n 1
 head -c 70000 llama.gguf >cut.gguf
 refused 3 'cut.gguf: tensor "*" has * bytes from byte * of the data, which ends at *: the file is cut short, or its header lies' plan cut.gguf
+# nothing behind the end of a file gets into another
+for command in 'quantize --recipe 8da4w' 'convert --format torchao' 'convert --format gguf'; do
+    # shellcheck disable=SC2086 # words are meant
+    refused 3 'cut.gguf: tensor "*: the file is cut short, or its header lies' $command cut.gguf out
+done
+cp -r "$MODEL" tales && head -c 3000000 tales/model.safetensors >short && mv short tales/model.safetensors
+for command in 'quantize --recipe 8da4w' 'convert --format gguf'; do
+    # shellcheck disable=SC2086 # words are meant
+    refused 3 'tales/model.safetensors: *data_offsets end at *the file is cut short*' $command tales out
+done
+check 'nothing is written' test ! -e out -a ! -e out.part
 sed 's/\(general.architecture.\{12\}\)qwen3/\1qwen9/' qwen3.gguf >other.gguf
 refused 3 'other.gguf: the architecture "qwen9" is not supported; *' plan other.gguf
 check 'but it can be listed' nibble info other.gguf
