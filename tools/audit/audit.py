@@ -36,6 +36,9 @@ from torchao.quantization import (Int8DynamicActivationInt8WeightConfig, Int8Dyn
                                   Int8WeightOnlyConfig, IntxWeightOnlyConfig, quantize_)
 from torchao.quantization.granularity import PerGroup
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "oracle"))
+from gguf_names import gguf_name
+
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
@@ -173,20 +176,6 @@ def judge_torchao(case, model, prequantized):
 
 
 # ---- llama.cpp ----
-
-GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-              "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-              "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
-
-
-def gguf_name(name):
-    if name.startswith("model.layers."):
-        _, _, layer, rest = name.split(".", 3)
-        base, kind = rest.rsplit(".", 1)
-        return f"blk.{layer}.{GGUF_NAMES[base]}.{kind}"
-    return {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
-            "lm_head.weight": "output.weight"}[name]
-
 
 def write_gguf(model, case, path):
     writer = gguf.GGUFWriter(path, "qwen2" if case["family"] == "qwen2" else "llama")

@@ -21,26 +21,15 @@ import tempfile
 
 import gguf
 import numpy
+from gguf_names import gguf_name
 from safetensors.numpy import load_file
 
 FILES = [("as it is", None), ("Q8_0", "int8wo-g32+head"), ("Q4_0", "int4wo-sym+head"), ("Q4_1", "int4wo+head")]
-NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-         "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-         "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 WINDOW = 256
 
 
 def run(*command):
     return subprocess.run([str(c) for c in command], capture_output=True, check=True, text=True).stdout
-
-
-def gguf_name(name):
-    if name.startswith("model.layers."):
-        _, _, layer, rest = name.split(".", 3)
-        base, kind = rest.rsplit(".", 1)
-        return f"blk.{layer}.{NAMES[base]}.{kind}"
-    return {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
-            "lm_head.weight": "output.weight"}[name]
 
 
 def check_values(file, floats, config):
