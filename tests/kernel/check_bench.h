@@ -128,4 +128,63 @@ static int bench_rows(const char *wanted, int64_t isa, int threads)
     return 0;
 }
 
+/* ---- what a bias costs ---- */
+
+/* One thread, the three in turn, the least of many runs: what the machine does besides falls on all
+ * of them alike. */
+static void bench_bias(const nib_kernel *row, int64_t m, int64_t n, int64_t k)
+{
+    memory mem = {.count = 0};
+    rng r = {1};
+    nib_weight w;
+    linear_case c = bench_case(row, m);
+    c.n = n, c.k = k, c.scheme.group = NIB_GROUP_ROW;
+    const int runs = (int)nib__max(200, 400000000 / (m * n * k));
+    make_weight(&w, &mem, &c, &r);
+    nib_quant quant = make_quant(&mem, &c, floats(&mem, m * k, &r, VALUES_RANDOM), k);
+    w.act_scale = quant.static_scale, w.act_zero = quant.static_zero;
+    row_for(&c, NIB_OP_QUANT, 0)->run.quant(&quant, 0, m);
+    nib_linear a = {.w = &w, .x = quant.out, .ldy = n};
+    a.y = take(&mem, (size_t)(m * n) * sizeof *a.y);
+    a.packed = pack_weight(&mem, row, &w);
+    void *scratch = take(&mem, row->scratch != NULL ? row->scratch(&a) : 0);
+    const float *as_float = floats(&mem, n, &r, VALUES_RANDOM);
+    const int32_t *as_int = int_bias(&mem, &c, &r);
+    uint64_t least[3] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
+    for (int i = 0; i < 3 * runs; i++) {
+        a.bias = i % 3 == 1 ? as_float : NULL;
+        a.int_bias = i % 3 == 2 ? as_int : NULL;
+        const uint64_t start = nib__now_ns();
+        row->run.linear(&a, 0, n, scratch);
+        const uint64_t ns = nib__now_ns() - start;
+        least[i % 3] = ns < least[i % 3] ? ns : least[i % 3];
+    }
+    printf("%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%.2f,%.2f,%.2f,%+.1f\n", row->name, m, n, k,
+           (double)least[0] * 1e-3, (double)least[1] * 1e-3, (double)least[2] * 1e-3,
+           100 * ((double)least[2] / (double)least[1] - 1));
+    release(&mem);
+}
+
+/* Of rows whose sums can start at an int32 bias. */
+static int bench_biases(const char *wanted, int64_t isa)
+{
+    static const int64_t shapes[][3] = {
+        {1, 224, 224}, {128, 224, 224}, {1, 2048, 2048}, {32, 2048, 2048}};
+    printf("row,m,n,k,none_us,float_us,int32_us,int32_percent_over_float\n");
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        nib_query q;
+        linear_case c = bench_case(row, 1);
+        c.scheme.group = NIB_GROUP_ROW;
+        case_query(&q, &c, NIB_OP_LINEAR, isa);
+        if (row->act != NIB_ACT_I8_STATIC || !nib__kernel_built(row) || nib__kernel_is_ref(row) ||
+            !nib__kernel_keyed(row, &q) || !nib__kernel_holds(row, &q, true) ||
+            (wanted != NULL && strstr(row->name, wanted) == NULL))
+            continue;
+        for (size_t j = 0; j < COUNT(shapes); j++)
+            bench_bias(row, shapes[j][0], shapes[j][1], shapes[j][2]);
+    }
+    return 0;
+}
+
 #endif

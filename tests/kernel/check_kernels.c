@@ -2,7 +2,7 @@
  *
  * Checks the kernel table by iterating it; it has no list of kernels of its own.
  *
- *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--bench] [--threads N]
+ *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--bench] [--bench-bias] [--threads N]
  *
  * Of every row, built or not: its name parses by the grammar, it is there once, its reference
  * exists, its words are complete, and each condition has a witness, a query that breaks only it and
@@ -22,7 +22,7 @@
 typedef struct options {
     const char *isa, *row;
     uint64_t seed;
-    bool bench;
+    bool bench, bench_bias;
     int threads;
 } options;
 
@@ -313,6 +313,8 @@ static bool read_options(options *o, int count, char **words)
         const bool has_value = i + 1 < count;
         if (strcmp(words[i], "--bench") == 0)
             o->bench = true;
+        else if (strcmp(words[i], "--bench-bias") == 0)
+            o->bench_bias = true;
         else if (strcmp(words[i], "--isa") == 0 && has_value)
             o->isa = words[++i];
         else if (strcmp(words[i], "--row") == 0 && has_value)
@@ -336,13 +338,16 @@ int main(int count, char **words)
     if (!read_options(&o, count, words)) {
         fprintf(
             stderr,
-            "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--bench] [--threads N]\n");
+            "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--bench] [--bench-bias] "
+            "[--threads N]\n");
         return 2;
     }
     if (nib__cpu_isa_mask(&isa, o.isa, &err) != NIB_OK) {
         fprintf(stderr, "%s\n", err.text);
         return nib_status_exit(err.status);
     }
+    if (o.bench_bias)
+        return bench_biases(o.row, isa);
     if (o.bench)
         return bench_rows(o.row, isa, o.threads);
     printf("seed %" PRIu64 ", isa %s\n", o.seed, nib__cpu_isa_name(isa));

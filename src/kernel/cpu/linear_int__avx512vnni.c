@@ -115,7 +115,7 @@ typedef struct int_tile {
 
 /* All whole groups of a chunk: sums += scale * dot. */
 NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, nib_int_kind kind,
-                            int64_t units)
+                            int64_t units, bool is_biased)
 {
     const int8_t *x = t->x;
     const int32_t *terms = t->terms;
@@ -147,6 +147,10 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, ni
                                          _mm512_mullo_epi32(sum, _mm512_set1_epi32(t->zero[r])));
             }
         }
+        if (is_biased)
+#pragma GCC unroll 6
+            for (int r = 0; r < m; r++)
+                add_int_bias(t->a, t->n0, dots[r]);
         tile_dots(codes, units, x, t->ld, dots, m);
         const __m512 s0 = _mm512_loadu_ps(head->scale), s1 = _mm512_loadu_ps(head->scale + 16);
 #pragma GCC unroll 6
@@ -164,8 +168,8 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, ni
             _mm512_storeu_ps(t->sums + r * NIB_INT_PANEL + 16 * c, f[r][c]);
 }
 
-/* A part of one group that is larger than a chunk, or has an int32 bias: integer sums += dot, kept
- * in the place of the float sums. */
+/* A part of one group that is larger than a chunk: integer sums += dot, kept in the place of the
+ * float sums. */
 NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
 {
     __m512i dots[TILE][2];
@@ -186,44 +190,52 @@ NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
 }
 
 NIB_INLINE void run_tile(const int_chunk *chunk, const int_tile *t, int m, nib_int_kind kind,
-                         bool is_part)
+                         bool is_part, bool is_biased)
 {
     if (is_part)
         tile_part(chunk, t, m);
-    else if (chunk->units == 1 && kind != NIB_INT_WIDE)
-        tile_groups(chunk, t, m, kind, 1);
+    else if (chunk->units == 1 && kind != NIB_INT_WIDE && !is_biased)
+        tile_groups(chunk, t, m, kind, 1, false);
     else
-        tile_groups(chunk, t, m, kind, chunk->units);
+        tile_groups(chunk, t, m, kind, chunk->units, is_biased);
 }
 
 NIB_INLINE void run_tile_m(const int_chunk *chunk, const int_tile *t, int64_t m, nib_int_kind kind,
-                           bool is_part)
+                           bool is_part, bool is_biased)
 {
     switch (m) {
-    case 1: run_tile(chunk, t, 1, kind, is_part); break;
-    case 2: run_tile(chunk, t, 2, kind, is_part); break;
-    case 3: run_tile(chunk, t, 3, kind, is_part); break;
-    case 4: run_tile(chunk, t, 4, kind, is_part); break;
-    case 5: run_tile(chunk, t, 5, kind, is_part); break;
-    default: run_tile(chunk, t, TILE, kind, is_part); break;
+    case 1: run_tile(chunk, t, 1, kind, is_part, is_biased); break;
+    case 2: run_tile(chunk, t, 2, kind, is_part, is_biased); break;
+    case 3: run_tile(chunk, t, 3, kind, is_part, is_biased); break;
+    case 4: run_tile(chunk, t, 4, kind, is_part, is_biased); break;
+    case 5: run_tile(chunk, t, 5, kind, is_part, is_biased); break;
+    default: run_tile(chunk, t, TILE, kind, is_part, is_biased); break;
     }
 }
 
 static void tile_plain(const int_chunk *c, const int_tile *t, int64_t m)
 {
-    run_tile_m(c, t, m, NIB_INT_PLAIN, false);
+    run_tile_m(c, t, m, NIB_INT_PLAIN, false, false);
 }
 static void tile_pair(const int_chunk *c, const int_tile *t, int64_t m)
 {
-    run_tile_m(c, t, m, NIB_INT_PAIR, false);
+    run_tile_m(c, t, m, NIB_INT_PAIR, false, false);
 }
 static void tile_wide(const int_chunk *c, const int_tile *t, int64_t m)
 {
-    run_tile_m(c, t, m, NIB_INT_WIDE, false);
+    run_tile_m(c, t, m, NIB_INT_WIDE, false, false);
+}
+static void tile_plain_biased(const int_chunk *c, const int_tile *t, int64_t m)
+{
+    run_tile_m(c, t, m, NIB_INT_PLAIN, false, true);
+}
+static void tile_wide_biased(const int_chunk *c, const int_tile *t, int64_t m)
+{
+    run_tile_m(c, t, m, NIB_INT_WIDE, false, true);
 }
 static void tile_parts(const int_chunk *c, const int_tile *t, int64_t m)
 {
-    run_tile_m(c, t, m, NIB_INT_PLAIN, true);
+    run_tile_m(c, t, m, NIB_INT_PLAIN, true, false);
 }
 
 /* ---- a panel ---- */
@@ -289,6 +301,10 @@ static void multiply(const int_block *b, const int_chunk *chunk, int64_t g, int6
             fetch_y(b, r, m);
         if (is_part)
             tile_parts(chunk, &t, m);
+        else if (b->a->int_bias != NULL && b->kind == NIB_INT_PLAIN)
+            tile_plain_biased(chunk, &t, m);
+        else if (b->a->int_bias != NULL)
+            tile_wide_biased(chunk, &t, m);
         else if (b->kind == NIB_INT_PLAIN)
             tile_plain(chunk, &t, m);
         else if (b->kind == NIB_INT_PAIR)
@@ -347,8 +363,7 @@ static void panel_of_groups(const int_block *b, const uint8_t *panel)
     }
 }
 
-/* A group of several chunks is a block of the float sum by itself, and so is the only group of
- * sums that start at an int32 bias. */
+/* A group of several chunks is a block of the float sum by itself. */
 static void panel_of_parts(const int_block *b, const uint8_t *panel)
 {
     const nib_int_layout *l = b->l;
@@ -370,7 +385,7 @@ static void prefill_block(int_block *b, int64_t n0, int64_t n1)
         b->n0 = i;
         const uint8_t *panel =
             (const uint8_t *)b->a->packed + (size_t)(i / NIB_INT_PANEL) * b->l->panel_bytes;
-        if (b->l->units <= CHUNK_UNITS && b->a->int_bias == NULL)
+        if (b->l->units <= CHUNK_UNITS)
             panel_of_groups(b, panel);
         else
             panel_of_parts(b, panel);
