@@ -140,7 +140,7 @@ static nib_status look_at(verifying *v, const nib_tensor *t, nib_hash *hash)
                 many += v->many[i];
             }
         }
-        nib__map_release(t->data + at, some);
+        nib__checkpoint_release(v->job->checkpoint, t->data + at, some);
         status = progress(v, some);
     }
     if (hasher != NULL)
@@ -290,12 +290,14 @@ static nib_status check_weights(verifying *v)
             NIB_TRY(find(v, "unreadable", e->name, "%s", e->problem));
         if (e->module == NULL)
             continue;
-        /* Values that are no numbers were counted tensor by tensor. */
-        const nib_status status = e->weight.scheme.code == NIB_CODE_I4
-                                      ? nib__weight_check_codes(&e->weight, e->module, &why)
-                                      : NIB_OK;
+        /* Values that are no numbers were counted tensor by tensor, but for those of blocks. */
+        const bool look =
+            e->weight.scheme.code == NIB_CODE_I4 || nib__weight_holds_scales(&e->weight);
+        const nib_status status =
+            look ? nib__weight_check_codes(&e->weight, e->module, &why) : NIB_OK;
         if (status == NIB_BAD_INPUT)
-            NIB_TRY(find(v, "code-range", e->name, "%s", why.text));
+            NIB_TRY(find(v, nib__weight_holds_scales(&e->weight) ? "not-finite" : "code-range",
+                         e->name, "%s", why.text));
         else if (status != NIB_OK)
             return nib__fail(v->err, status, "%s", why.text);
         const int64_t lost = count_lost(&e->weight);
@@ -358,6 +360,12 @@ static nib_status check_expected(verifying *v, const nib_expected *x, bool *clai
     return NIB_OK;
 }
 
+/* What one container says in a tensor, and another in its description of the model. */
+static bool is_described(const char *name)
+{
+    return strstr(name, "rotary_emb.inv_freq") != NULL || strcmp(name, "rope_freqs.weight") == 0;
+}
+
 /* Every implied weight is there once, and nothing else is. A bias is part of its weight's line; a
  * bias whose weight is missing stands alone and is surplus. */
 static nib_status check_completeness(verifying *v)
@@ -370,8 +378,7 @@ static nib_status check_completeness(verifying *v)
     for (size_t i = 0; i < v->job->expected_count; i++)
         NIB_TRY(check_expected(v, &v->job->expected[i], claimed));
     for (size_t i = 0; i < v->count; i++)
-        if (!claimed[i] && strstr(v->entries[i].name, "rotary_emb.inv_freq") == NULL &&
-            strcmp(v->entries[i].name, "rope_freqs.weight") != 0)
+        if (!claimed[i] && !is_described(v->entries[i].name))
             NIB_TRY(find(v, "surplus", v->entries[i].name, "is stored, but %s does not imply it",
                          nib__checkpoint_described(v->job->checkpoint)));
     return NIB_OK;
@@ -393,7 +400,9 @@ static nib_status compare_tensor(verifying *v, const char *name)
     const nib_tensor *a = nib__checkpoint_find(v->job->checkpoint, name);
     const nib_tensor *b = nib__checkpoint_find(v->job->against, name);
     if (a == NULL || b == NULL)
-        return a == b ? NIB_OK : find(v, "against", name, "is in one of the checkpoints only");
+        return a == b || is_described(name)
+                   ? NIB_OK
+                   : find(v, "against", name, "is in one of the checkpoints only");
     if (a->rank != b->rank || memcmp(a->shape, b->shape, sizeof a->shape) != 0)
         return find(v, "against", name, "has another shape in the other checkpoint");
     if (nib__type_is_float(a->type) && nib__type_is_float(b->type))
@@ -470,7 +479,8 @@ static nib_status find_absent(verifying *v)
             NIB_TRY(compare_lone_head(v, &others[i].weight));
             continue;
         }
-        if (!is_part && find_entry(v, others[i].name) == SIZE_MAX &&
+        if (!is_part && !is_described(others[i].name) &&
+            find_entry(v, others[i].name) == SIZE_MAX &&
             nib__checkpoint_alias(v->job->checkpoint, others[i].name) == NULL)
             NIB_TRY(find(v, "against", others[i].name, "is in the other checkpoint only"));
     }
@@ -581,6 +591,9 @@ static void render_text(const verifying *v, nib_text *out)
         const double db = v->ledger.layers[i].sqnr_db;
         if (isinf(db) && db > 0)
             nib__text_format(out, "%-52s  equal\n", v->ledger.layers[i].name);
+        else if (isnan(db))
+            nib__text_format(out, "%-52s  has values that are no numbers\n",
+                             v->ledger.layers[i].name);
         else
             nib__text_format(out, "%-52s %6.1f dB\n", v->ledger.layers[i].name, db);
     }
