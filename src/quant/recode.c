@@ -2,10 +2,12 @@
  *
  * One weight from one dialect into another, by blocks of rows: its codes stay what they are, its
  * scales and zeros too unless their new type cannot hold them; or all becomes floats. What changed
- * is measured as it is written: signal and error of the dequantized rows.
+ * is measured as it is written: signal and error of the dequantized groups that are not what they
+ * were.
  */
 #include "stream.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 enum {
@@ -74,6 +76,21 @@ static bool put_group(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *scale
     return after[0] == before && after[1] == nib__weight_zero(w, i, g);
 }
 
+/* A scale that the new type cannot hold would turn the whole group into infinities. */
+static void check_group(recode *c, int worker, int64_t i, int64_t g, const float after[2])
+{
+    const nib_rewrite *r = c->rewrite;
+    if ((isfinite(after[0]) && isfinite(after[1])) || c->bad[worker] != INT64_MAX)
+        return;
+    c->bad[worker] = i;
+    nib__fail(&c->errs[worker], NIB_NOT_AS_ASKED,
+              "row %" PRId64 ", group %" PRId64
+              " has scale %.9g and zero point %.9g, beyond what %s holds; --format nibble holds "
+              "them",
+              i, g, (double)nib__weight_scale(&r->weight, i, g),
+              (double)nib__weight_zero(&r->weight, i, g), nib__type_name(r->stored.scale_type));
+}
+
 /* Adds what a group with another scale or zero loses. */
 static void measure_group(recode *c, int64_t j, int64_t g, const float after[2])
 {
@@ -112,8 +129,11 @@ static void block_row(recode *c, int worker, int64_t j)
     if (nib__storage_blocks(&r->storage, codes, scales, zeros, k,
                             c->rows + (j - c->first) * c->row_bytes))
         return;
-    for (int64_t g = 0; g < groups; g++)
-        measure_group(c, j, g, (const float[2]){scales[g], zeros[g]});
+    for (int64_t g = 0; g < groups; g++) {
+        const float after[2] = {scales[g], zeros[g]};
+        check_group(c, worker, i, g, after);
+        measure_group(c, j, g, after);
+    }
 }
 
 static void code_row(recode *c, int worker, int64_t j)
@@ -128,8 +148,10 @@ static void code_row(recode *c, int worker, int64_t j)
     for (int64_t g = 0; g < c->groups; g++) {
         const size_t at = (size_t)(j * c->groups + g);
         float after[2];
-        if (!put_group(r, i, g, c->scales + at * scale_bytes, c->zeros + at * zero_bytes, after))
-            measure_group(c, j, g, after);
+        if (put_group(r, i, g, c->scales + at * scale_bytes, c->zeros + at * zero_bytes, after))
+            continue;
+        check_group(c, worker, i, g, after);
+        measure_group(c, j, g, after);
     }
 }
 
@@ -155,8 +177,9 @@ static void float_row(recode *c, int worker, int64_t row)
         if (!isfinite(after[j]) && c->bad[worker] == INT64_MAX) {
             c->bad[worker] = i;
             nib__fail(&c->errs[worker], NIB_BAD_INPUT,
-                      "row %lld, column %lld is %g, too large for %s; ask for bf16 or f32",
-                      (long long)i, (long long)j, x, nib__type_name(type));
+                      "row %" PRId64 ", column %" PRId64
+                      " is %.9g, too large for %s; ask for bf16 or f32",
+                      i, j, x, nib__type_name(type));
         }
     }
 }
@@ -167,7 +190,7 @@ static void rows(void *ctx, int worker, int64_t begin, int64_t end)
     const nib_rewrite *r = c->rewrite;
     for (int64_t j = c->first + begin; j < c->first + end && c->bad[worker] == INT64_MAX; j++) {
         if (nib__weight_check_rows(&r->weight, source_of(r, j), 1, &c->errs[worker]) != NIB_OK)
-            c->bad[worker] = j;
+            c->bad[worker] = source_of(r, j);
         else if (r->storage.pieces == NIB_PIECES_FLOATS)
             float_row(c, worker, j);
         else if (r->storage.pieces == NIB_PIECES_BLOCKS)
@@ -199,14 +222,14 @@ static bool take_buffers(recode *c, nib_arena *arena, int64_t block, int threads
 {
     const nib_rewrite *r = c->rewrite;
     const size_t n = (size_t)r->stored.n, k = (size_t)r->stored.k, t = (size_t)threads;
-    const size_t values = n * (size_t)c->groups;
+    const size_t values = n * (size_t)c->groups + 1; /* or the tensor's one */
     const bool floats =
         r->storage.pieces == NIB_PIECES_FLOATS || r->storage.pieces == NIB_PIECES_BLOCKS;
     c->rows = nib__arena_take(arena, (size_t)block, (size_t)c->row_bytes);
     c->codes = nib__arena_take(arena, t * k, 1);
     c->values = nib__arena_take(arena, floats ? 2 * t * k : 1, sizeof *c->values);
-    c->scales = nib__arena_take(arena, values + 1, sizeof(float));
-    c->zeros = nib__arena_take(arena, values + 1, sizeof(float));
+    c->scales = nib__arena_take(arena, values, (size_t)nib__type_bits(r->stored.scale_type) / 8);
+    c->zeros = nib__arena_take(arena, values, (size_t)nib__type_bits(r->stored.zero_type) / 8);
     c->signal = nib__arena_take(arena, n, sizeof *c->signal);
     c->error = nib__arena_take(arena, n, sizeof *c->error);
     c->errs = nib__arena_take(arena, t, sizeof *c->errs);
@@ -249,16 +272,32 @@ static void put_tensor(recode *c)
     float after[2];
     if (c->rewrite->scales == SIZE_MAX || c->groups != 0)
         return;
-    if (!put_group(c->rewrite, 0, 0, c->scales, c->zeros, after))
-        for (int64_t i = 0; i < c->rewrite->stored.n; i++)
-            measure_group(c, i, 0, after);
+    if (put_group(c->rewrite, 0, 0, c->scales, c->zeros, after))
+        return;
+    check_group(c, 0, 0, 0, after);
+    for (int64_t i = 0; i < c->rewrite->stored.n; i++)
+        measure_group(c, i, 0, after);
+}
+
+/* Whether 64-bit values lose bits here: compared above are the f32 values that they are computed
+ * with, and what those lost is a line of the ledger. */
+static bool rounds_f64(const nib_rewrite *r)
+{
+    const nib_weight *w = &r->weight;
+    const int64_t rows = w->scale_rows > 1 ? nib__ceil_div(w->n, w->scale_rows) : w->n;
+    const int64_t count =
+        w->scheme.group == NIB_GROUP_TENSOR ? 1 : rows * nib__scheme_groups(&w->scheme, w->k);
+    if (w->store == NIB_STORE_FLOAT)
+        return r->from->type == NIB_TYPE_F64 && nib__f64_change(r->from->data, w->n * w->k) > 0;
+    return (w->scale_type == NIB_TYPE_F64 && nib__f64_change(w->scales, count) > 0) ||
+           (w->zero_type == NIB_TYPE_F64 && nib__f64_change(w->zeros, count) > 0);
 }
 
 /* How much of the weight is as it was, in one word for the ledger. */
 static const char *say_kept(const nib_rewrite *r, double error)
 {
     const nib_weight *w = &r->weight;
-    if (error > 0)
+    if (error > 0 || rounds_f64(r))
         return "lossy";
     const bool types = r->stored.scale_type == w->scale_type && r->stored.zero_type == w->zero_type;
     return types && nib__scheme_equal(&r->stored.scheme, &w->scheme) && w->scale_rows <= 1 &&
@@ -277,6 +316,7 @@ static nib_status run(nib_stream *s, recode *c, nib_arena *arena, nib_err *err)
         return nib__fail_memory(err, (size_t)(block * c->row_bytes), r->from->name);
     NIB_TRY(put_rows(s, c, block, err));
     put_tensor(c);
+    NIB_TRY(check_failures(c, nib__pool_threads(s->job->pool), err));
     if (r->scales != SIZE_MAX)
         NIB_TRY(nib__stream_put_values(s, r, &r->storage.scales, r->storage.order, r->scales,
                                        c->scales, err));
@@ -305,5 +345,7 @@ nib_status nib__recode_run(nib_stream *s, const nib_rewrite *r, nib_err *err)
     nib__arena_init(&arena, s->job->allocator, 0);
     const nib_status status = run(s, &c, &arena, err);
     nib__arena_free(&arena);
+    /* rows in another order, or that do not lie by themselves, were not let go of one by one */
+    nib__checkpoint_release(s->job->checkpoint, r->from->data, r->from->bytes);
     return status;
 }

@@ -503,7 +503,8 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
     return NIB_OK;
 }
 
-/* The bytes of a tensor that is not read block by block. */
+/* The bytes of a tensor that is not read block by block. Its pages are let go of even if a weight
+ * is read from it next: an embedding is larger than what a conversion may hold. */
 static nib_status run_hash(const nib_stream *s, const nib_rewrite *r, nib_hash *hash, nib_err *err)
 {
     const nib_tensor *from = r->from;
@@ -513,8 +514,7 @@ static nib_status run_hash(const nib_stream *s, const nib_rewrite *r, nib_hash *
     for (uint64_t at = 0; at < from->bytes; at += BLOCK) {
         const uint64_t left = from->bytes - at, some = left < BLOCK ? left : BLOCK;
         nib__hasher_add(hasher, from->data + at, (size_t)some);
-        if (r->kind == NIB_REWRITE_HASH)
-            nib__checkpoint_release(s->job->checkpoint, from->data + at, some);
+        nib__checkpoint_release(s->job->checkpoint, from->data + at, some);
     }
     *hash = nib__hasher_finish(hasher);
     return NIB_OK;
