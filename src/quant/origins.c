@@ -22,7 +22,7 @@ static nib_status find_first(const nib_rewriting *r, const char *module, nib_ori
 {
     const nib_checkpoint *cp = r->job->checkpoint;
     size_t size = strlen(module);
-    char name[512];
+    char name[512], a[160];
     const nib_meta *alias = snprintf(name, sizeof name, "%s.weight", module) < (int)sizeof name
                                 ? nib__checkpoint_alias(cp, name)
                                 : NULL;
@@ -38,7 +38,7 @@ static nib_status find_first(const nib_rewriting *r, const char *module, nib_ori
     }
     return out->from != NULL
                ? NIB_OK
-               : nib__fail(r->err, NIB_FAILED, "%s: no tensor of it is found", module);
+               : nib__fail(r->err, NIB_FAILED, "%s: no tensor of it is found", shown(a, module));
 }
 
 /* Floats of another container, whose rows may lie in another order. */

@@ -192,7 +192,10 @@ static nib_status run(nib_rewriting *r, nib_quantize_report *report)
     for (size_t i = 0; i < job->count; i++) {
         const nib_bias stored = nib__weight_bias_form(&r->origins[i].bias);
         report->biases += stored != NIB_BIAS_NONE;
-        report->biases_changed += stored != r->origins[i].bias_form;
+        const bool cast =
+            r->dialect == NIB_DIALECT_GGUF && stored == NIB_BIAS_FLOAT &&
+            r->origins[i].bias.bias_type != NIB_TYPE_F32; /* it has no other vectors */
+        report->biases_changed += cast || stored != r->origins[i].bias_form;
     }
     return r->ledger->failed ? nib__fail_memory(r->err, 0, "the ledger") : NIB_OK;
 }

@@ -312,9 +312,19 @@ static nib_status pass_over(nib_rewriting *r, const nib_tensor *from)
     return NIB_OK;
 }
 
+/* A tensor of rotary frequencies that one container has, and the other's config implies. */
+static bool is_described(const nib_rewriting *r, const nib_tensor *from)
+{
+    if (r->dialect == NIB_DIALECT_GGUF)
+        return strstr(from->name, "rotary_emb.inv_freq") != NULL;
+    return r->directory && nib__checkpoint_gguf(r->job->checkpoint) != NULL &&
+           strcmp(from->name, "rope_freqs.weight") == 0;
+}
+
 static nib_status list_stored(nib_rewriting *r)
 {
     const nib_checkpoint *cp = r->job->checkpoint;
+    char a[160];
     for (size_t t = 0; t < nib__checkpoint_count(cp); t++) {
         const nib_tensor *from = nib__checkpoint_at(cp, t);
         const size_t i = layer_of(r, from->name), recoded = recoded_with(r, t);
@@ -327,13 +337,12 @@ static nib_status list_stored(nib_rewriting *r)
             NIB_TRY(write_layer(r, recoded));
         } else if (i != SIZE_MAX && nib__layer_is_quantized(&r->job->layers[i])) {
             NIB_TRY(write_layer(r, i));
-        } else if (r->dialect == NIB_DIALECT_GGUF &&
-                   strstr(from->name, "rotary_emb.inv_freq") != NULL) {
+        } else if (is_described(r, from)) {
             NIB_TRY(pass_over(r, from));
             nib__ledger_add_note(r->ledger, "dropped",
-                                 "%s is not written: GGUF has no name for it, and the config says "
-                                 "what it holds",
-                                 from->name);
+                                 "%s is not written: the format has no name for it, and the config "
+                                 "says what it holds",
+                                 shown(a, from->name));
         } else {
             NIB_TRY(find_bias(r, t, &from));
             NIB_TRY(copy_tensor(r, from, from->name, i));
@@ -370,6 +379,31 @@ static nib_status list_shared(nib_rewriting *r)
                              from->name);
     }
     return NIB_OK;
+}
+
+/* Weights whose activations were quantized, in a format that has no words for those. */
+static void tell_activations(nib_rewriting *r)
+{
+    size_t count = 0;
+    const char *first = NULL;
+    char scheme[64], a[160];
+    for (size_t i = 0; i < r->job->count; i++) {
+        nib_stored stored;
+        if (!r->job->layers[i].recode)
+            continue;
+        nib__origins_fit(r, i, &stored);
+        if (stored.scheme.act == r->origins[i].weight.scheme.act)
+            continue;
+        nib__scheme_name(scheme, &stored.scheme);
+        r->ledger->layers[r->lines[i]].done = nib__ledger_text(r->ledger, "%s", scheme);
+        if (count++ == 0)
+            first = r->job->layers[i].name;
+    }
+    if (count != 0)
+        nib__ledger_add_note(r->ledger, "activations",
+                             "%zu layers have quantized activations, which the format %s has no "
+                             "words for: their weights are written alone; the first is %s",
+                             count, nib__dialect_writer(r->dialect)->name, shown(a, first));
 }
 
 /* ---- metadata ---- */
@@ -451,6 +485,7 @@ nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
         nib__writer_use_gguf(r->writer, r->job->gguf);
     NIB_TRY(list_stored(r));
     NIB_TRY(list_shared(r));
+    tell_activations(r);
     r->extra = SIZE_MAX;
     if (r->job->extra != NULL)
         r->extra = nib__writer_add_tensor(r->writer, r->job->extra_name, NIB_TYPE_F32,

@@ -315,7 +315,7 @@ static void count_kept(work *w, const nib_quantize_report *report)
         lossless += l->kept && strcmp(l->kept, "lossless") == 0;
     }
     if (report->biases_changed)
-        snprintf(changed, sizeof changed, ", %zu in another form", report->biases_changed);
+        snprintf(changed, sizeof changed, ", %zu in another type or form", report->biases_changed);
     nib__ledger_add_note(
         &w->ledger, "converted",
         "%zu weights: %zu lossless, %zu exact after a change of layout, %zu lossy; "

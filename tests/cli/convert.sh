@@ -72,6 +72,19 @@ nibble quantize m i64 --recipe 8da4w-g64 --quiet >/dev/null
 refused 4 '*: the format gguf cannot hold 8da4w-g64 *' convert i64 out.gguf --format gguf
 check 'no file is left' test ! -e out.gguf
 
+# a scale that blocks cannot hold is said, not turned into infinities
+cp -r q8 far
+"$REPO/tests/cli/tensors" far/model.safetensors put model.layers.1.mlp.up_proj._weight_scale 0 804f
+refused 4 'model.layers.1.mlp.up_proj._weight_scale: row 0, group 0 has scale 4.2949673e+09 and zero point 0, beyond what f16 holds; --format nibble holds them' \
+    convert far far.gguf --format gguf
+check 'nothing of it is left' test ! -e far.gguf
+
+# activations that a format has no words for are said
+nibble quantize m a8 --recipe 8da4w --quiet >/dev/null
+check 'activations are told' grep -q 'layers have quantized activations, which the format gguf has no words for' \
+    <(nibble convert a8 a8.gguf --format gguf --quiet | tr '\n' ' ' | sed 's/  */ /g')
+equal 'and what is written' 36 "$(nibble convert a8 a8.gguf --format gguf --force --json | grep -c '"done": "int4wo-g32-sym"')"
+
 # a lone file stays one
 check 'a file' nibble convert q/model.safetensors c.safetensors --format nibble --quiet
 check 'and its manifest' test -f c.safetensors.nibble.json
