@@ -43,7 +43,7 @@ static nib_recipe *load(const char *text, const nib_recipe_layer *layers, const 
     return r;
 }
 
-/* "keep" or the scheme of each layer, in order, in one string. */
+/* "keep", "weight-only" or the scheme of each layer, in order, in one string. */
 static void expect_of(nib_recipe *r, const nib_recipe_layer *layers, const char *text,
                       const char *want)
 {
@@ -54,7 +54,10 @@ static void expect_of(nib_recipe *r, const nib_recipe_layer *layers, const char 
         nib__recipe_resolve(&choice, r, &layers[i]);
         assert_non_null(choice.rule);
         strncat(got, i == 0 ? "" : " ", sizeof got - strlen(got) - 1);
-        strncat(got, choice.keep ? "keep" : nib__scheme_name(name, &choice.scheme),
+        strncat(got,
+                choice.weight_only ? "weight-only"
+                : choice.keep      ? "keep"
+                                   : nib__scheme_name(name, &choice.scheme),
                 sizeof got - strlen(got) - 1);
     }
     if (strcmp(got, want) != 0)
@@ -102,6 +105,10 @@ static void test_names(void **state)
     expect("mxfp8", "keep mxfp8 mxfp8 mxfp8 mxfp8 keep");
     expect("mxfp8+head", "keep mxfp8 mxfp8 mxfp8 mxfp8 mxfp8");
     expect("bf16", "keep bf16 bf16 bf16 bf16 bf16");
+    expect("weight-only",
+           "weight-only weight-only weight-only weight-only weight-only weight-only");
+    expect("{\"rules\": [{\"match\": \"*.mlp.*\", \"scheme\": \"weight-only\"}]}",
+           "keep keep keep weight-only keep keep");
     expect_rule("mxfp8", HEAD, "mxfp8 keeps the output layer");
     expect_rule("8da4w", EMBED, "the embedding is kept without +embed");
     expect_rule("8da4w", Q, "recipe");
