@@ -49,6 +49,9 @@ static const words rows[] = {
      "e2m1 in blocks, two scales: t = max|W|/2688, s = e4m3(clamp(amax/6/t, 2^-6, 448)), q = "
      "e2m1(w*(1/t/s)), w = q*(s*t)",
      "float", "torchao NVFP4WeightOnlyConfig"},
+    {NIB_WEIGHT_ONLY, "as stored, whatever they are",
+     "float, where the tools of the weights' format have int8 (GGUF) or their scheme has",
+     "Nibble"},
 };
 
 /* Default elements per scale. */
@@ -111,8 +114,11 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
         nib__jsonw_array(&json);
     }
     for (size_t i = 0; i < COUNT(rows); i++) {
-        nib_scheme s;
-        const nib_status status = nib__scheme_parse(&s, rows[i].base, strlen(rows[i].base), err);
+        nib_scheme s = {.code = NIB_CODE_F32}; /* of weight-only, which has none: nothing to say */
+        const nib_status status =
+            strcmp(rows[i].base, NIB_WEIGHT_ONLY) == 0
+                ? NIB_OK
+                : nib__scheme_parse(&s, rows[i].base, strlen(rows[i].base), err);
         if (status != NIB_OK) {
             nib__text_free(&text);
             return status;
@@ -135,10 +141,7 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
             "or +embed[-SCHEME].\n"
             "-ggml is ggml's reference for Q8_0 (int8wo-g32), Q4_0 (int4wo-sym) and Q4_1 (int4wo); "
             "-ao017 and -tinygemm are torchao's other formulas; eps is the "
-            "smallest normal number.\n"
-            "\n" NIB_WEIGHT_ONLY "\n"
-            "  weights      as stored, whatever they are\n"
-            "  activations  float, where the format's own tools have int8 (GGUF)\n");
+            "smallest normal number.\n");
     }
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
