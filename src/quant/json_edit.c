@@ -14,6 +14,32 @@ static size_t find_edit(const nib_json *json, const nib_json_edit *edits, size_t
     return i;
 }
 
+/* The copy so far. */
+typedef struct copy {
+    nib_text *out;
+    const char *copied; /* up to here */
+    const char *last;   /* the end of the member before, or of the brace */
+    bool empty;         /* no member was copied */
+    bool front;         /* what was left out stood before any that is kept, with its comma */
+} copy;
+
+/* A member from its key to the end of its value. */
+static void leave_out(copy *c, const char *key, const char *end)
+{
+    const char *begin = c->empty ? key : c->last;
+    if (c->copied < begin)
+        nib__text_put(c->out, c->copied, (size_t)(begin - c->copied));
+    c->copied = end;
+    c->front = c->empty;
+}
+
+static void replace(copy *c, const char *begin, const char *end, const char *value)
+{
+    nib__text_put(c->out, c->copied, (size_t)(begin - c->copied));
+    nib__text_str(c->out, value);
+    c->copied = end;
+}
+
 /* Members that the object did not have, behind its last. */
 static void add_missing(nib_text *out, const nib_json_edit *edits, const bool *done, size_t count,
                         bool empty)
@@ -32,33 +58,35 @@ nib_status nib__json_edit(nib_text *out, const char *name, const char *text, siz
     static const nib_json_limits limits = {.literals = true};
     bool done[EDIT_MAX] = {false};
     nib_json json;
-    const char *copied = text, *last;
-    bool empty = true;
     if (count > EDIT_MAX)
         return nib__fail(err, NIB_FAILED, "%s: too many members to change", name);
     nib__json_init(&json, name, text, size, &limits);
     nib__json_expect(&json, NIB_JSON_OBJECT);
-    last = json.at;
+    copy c = {.out = out, .copied = text, .last = json.at, .empty = true};
     while (nib__json_next(&json) == NIB_JSON_KEY) {
         const size_t edit = find_edit(&json, edits, count);
+        const char *key = json.from;
+        if (c.front)
+            c.copied = key;
+        c.front = false;
         nib__json_next(&json);
         const char *begin = json.from;
         if (!nib__json_skip(&json))
             break;
-        last = json.at;
-        empty = false;
-        if (edit == count)
-            continue;
-        nib__text_put(out, copied, (size_t)(begin - copied));
-        nib__text_str(out, edits[edit].value != NULL ? edits[edit].value : "null");
-        copied = last;
-        done[edit] = true;
+        if (edit != count && edits[edit].value == NULL)
+            leave_out(&c, key, json.at);
+        else if (edit != count)
+            replace(&c, begin, json.at, edits[edit].value);
+        c.last = json.at;
+        c.empty = c.empty && edit != count && edits[edit].value == NULL;
+        if (edit != count)
+            done[edit] = true;
     }
     if (json.event == NIB_JSON_OBJECT_END)
         nib__json_next(&json);
     NIB_TRY(nib__json_status(&json, err));
-    nib__text_put(out, copied, (size_t)(last - copied));
-    add_missing(out, edits, done, count, empty);
-    nib__text_put(out, last, (size_t)(text + size - last));
+    nib__text_put(out, c.copied, (size_t)(c.last - c.copied));
+    add_missing(out, edits, done, count, c.empty);
+    nib__text_put(out, c.last, (size_t)(text + size - c.last));
     return out->failed ? nib__fail_memory(err, size, name) : NIB_OK;
 }

@@ -37,13 +37,16 @@ static void test_edit(void **state)
     }
 }
 
-/* Without a value a member is emptied where it is, and not added. */
+/* Without a value a member is left out with one comma, and not added. */
 static void test_no_value(void **state)
 {
     (void)state;
     static const nib_json_edit edit = {"q", NULL};
     static const char *const cases[][2] = {
-        {"{\"a\": 1, \"q\": {\"old\": [1]} }", "{\"a\": 1, \"q\": null }"},
+        {"{\"a\": 1, \"q\": {\"old\": [1]} }", "{\"a\": 1 }"},
+        {"{\n  \"a\": 1,\n  \"q\": 2,\n  \"b\": 3\n}", "{\n  \"a\": 1,\n  \"b\": 3\n}"},
+        {"{ \"q\": 2,  \"b\": 3}", "{ \"b\": 3}"},
+        {"{ \"q\": 2 }", "{  }"},
         {"{\"a\": 1}", "{\"a\": 1}"},
         {"{}", "{}"}};
     const nib_allocator a = nib__allocator_default();
