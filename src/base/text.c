@@ -228,3 +228,14 @@ const char *nib__say_name(char *out, size_t out_size, const char *name, size_t s
     out[used] = 0;
     return out;
 }
+
+const char *nib__shown(char out[NIB_SHOWN], const char *name)
+{
+    return nib__say_name(out, NIB_SHOWN, name, strlen(name));
+}
+
+bool nib__ends_with(const char *text, const char *end)
+{
+    const size_t size = strlen(text), end_size = strlen(end);
+    return size >= end_size && strcmp(text + size - end_size, end) == 0;
+}

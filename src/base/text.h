@@ -31,6 +31,10 @@ const char *nib__say_bytes(char out[32], uint64_t bytes);
 /* A name from a file, safe for a terminal: control characters, quotes and bad UTF-8 as \xNN, cut
  * with "..." when longer than fits. */
 const char *nib__say_name(char *out, size_t out_size, const char *name, size_t size);
+/* The same of a name that ends with NUL, cut as all names in messages are. */
+enum { NIB_SHOWN = 160 };
+const char *nib__shown(char out[NIB_SHOWN], const char *name);
+bool nib__ends_with(const char *text, const char *end);
 
 /* Length of the valid UTF-8 sequence at s (1..4), or 0. No overlong forms, no surrogates, <=
  * U+10FFFF. */

@@ -15,18 +15,12 @@ enum {
     MEMORY_FREE = 64 << 20, /* bytes that a checkpoint of any size may cost */
 };
 
-/* A name or path in a message: shown(a, name) with char a[NIB_SHOWN]. */
-static const char *shown(char out[NIB_SHOWN], const char *name)
-{
-    return nib__say_name(out, NIB_SHOWN, name, strlen(name));
-}
-
 nib_status nib__checkpoint_no_memory(nib_err *err, const char *path)
 {
     char a[NIB_SHOWN];
     return nib__fail(err, NIB_NO_MEMORY,
                      "%s: memory ran out, or the header asks for more than twice the file",
-                     shown(a, path));
+                     nib__shown(a, path));
 }
 
 nib_status nib__checkpoint_add_note(nib_checkpoint *cp, const char *note, nib_err *err)
@@ -73,7 +67,7 @@ static nib_status check_version(nib_checkpoint *cp, nib_err *err)
         return NIB_OK;
     return nib__fail(err, NIB_UNSUPPORTED,
                      "%s: written in version \"%s\" of the nibble dialect; this program reads 1",
-                     shown(a, cp->path), shown(b, cp->metas[i]->value));
+                     nib__shown(a, cp->path), nib__shown(b, cp->metas[i]->value));
 }
 
 /* ---- config.json ---- */
@@ -129,9 +123,9 @@ static nib_status read_config(nib_checkpoint *cp, nib_err *err)
     if (text == NULL)
         return NIB_OK;
     cp->has_config = true;
-    nib_status status = read_quantization(cp, shown(a, path), text, size, err);
+    nib_status status = read_quantization(cp, nib__shown(a, path), text, size, err);
     if (status == NIB_OK && cp->meta_names)
-        status = nib__rotary_find(cp, shown(a, path), text, size, err);
+        status = nib__rotary_find(cp, nib__shown(a, path), text, size, err);
     nib__release(&cp->allocator, text);
     return status;
 }
@@ -145,14 +139,14 @@ static nib_status read_params(nib_checkpoint *cp, nib_err *err)
     if (!cp->meta_names || cp->paired >= 0)
         return NIB_OK;
     if (cp->params != NULL)
-        return nib__rotary_find(cp, shown(a, cp->path), cp->params, strlen(cp->params), err);
+        return nib__rotary_find(cp, nib__shown(a, cp->path), cp->params, strlen(cp->params), err);
     NIB_TRY(read_beside(cp, cp->beside, "params.json", &path, &text, &size, err));
     if (text == NULL)
         return NIB_OK;
     cp->params = nib__arena_copy(&cp->arena, text, size);
     const nib_status status = cp->params == NULL
                                   ? nib__checkpoint_no_memory(err, path)
-                                  : nib__rotary_find(cp, shown(a, path), text, size, err);
+                                  : nib__rotary_find(cp, nib__shown(a, path), text, size, err);
     nib__release(&cp->allocator, text);
     return status;
 }
@@ -171,7 +165,7 @@ static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
             continue;
         snprintf(note, sizeof note,
                  "config.json: config group \"%s\" of quantization_config matches no weight",
-                 shown(a, group->name));
+                 nib__shown(a, group->name));
         NIB_TRY(nib__checkpoint_add_note(cp, note, err));
     }
     return coding == NULL || !coding->has_kv_cache

@@ -59,8 +59,6 @@ nib_status nib__checkpoint_no_memory(nib_err *err, const char *path);
 
 /* ---- shared by the dialects ---- */
 
-enum { NIB_SHOWN = 160 }; /* bytes of a name in a message */
-
 /* What a dialect is asked for: the module, where its values go, where conversions are told. */
 typedef struct nib_weight_query {
     const nib_checkpoint *cp;

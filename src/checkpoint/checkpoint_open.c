@@ -25,18 +25,6 @@ static const char *const stored_names[STORED_COUNT] = {
     [META] = "consolidated.00.pth",
 };
 
-/* A name or path in a message: shown(a, name) with char a[NIB_SHOWN]. */
-static const char *shown(char out[NIB_SHOWN], const char *name)
-{
-    return nib__say_name(out, NIB_SHOWN, name, strlen(name));
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t size = strlen(text), end_size = strlen(end);
-    return size >= end_size && strcmp(text + size - end_size, end) == 0;
-}
-
 /* ---- files ---- */
 
 static nib_status take_files(nib_checkpoint *cp, size_t count, nib_err *err)
@@ -77,7 +65,7 @@ static nib_status check_magic(const nib_map *map, const char *path, nib_err *err
     char a[NIB_SHOWN];
     for (size_t i = 0; i < COUNT(others) && !is_safetensors(map); i++)
         if (begins_with(map, others[i].magic))
-            return nib__fail(err, NIB_UNSUPPORTED, "%s %s", shown(a, path), others[i].says);
+            return nib__fail(err, NIB_UNSUPPORTED, "%s %s", nib__shown(a, path), others[i].says);
     return NIB_OK;
 }
 
@@ -132,12 +120,13 @@ static nib_status check_entry(nib_shards *index, const nib_checkpoint *cp, const
         nib__names_find(&index->by_tensor, (const void *const *)index->entries, tensor->name);
     if (i == SIZE_MAX)
         return nib__fail(err, NIB_BAD_INPUT, "%s: tensor \"%s\" is not in the weight_map of %s",
-                         shown(a, file), shown(b, tensor->name), index->name);
+                         nib__shown(a, file), nib__shown(b, tensor->name), index->name);
     nib_shard_entry *entry = index->entries[i];
     if (strcmp(entry->shard->name, file) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: tensor \"%s\" is stored here, but the weight_map places it in \"%s\"",
-                         shown(a, file), shown(b, tensor->name), shown(c, entry->shard->name));
+                         nib__shown(a, file), nib__shown(b, tensor->name),
+                         nib__shown(c, entry->shard->name));
     entry->found = true;
     return NIB_OK;
 }
@@ -154,14 +143,14 @@ static nib_status add_meta(nib_checkpoint *cp, const nib_meta *meta, nib_err *er
         cp->meta_count++;
         return NIB_OK;
     }
-    const bool has_meaning = ends_with(meta->key, ".weight") || ends_with(meta->key, ".bias") ||
-                             strcmp(meta->key, "nibble") == 0;
+    const bool has_meaning = nib__ends_with(meta->key, ".weight") ||
+                             nib__ends_with(meta->key, ".bias") || strcmp(meta->key, "nibble") == 0;
     if (!has_meaning || strcmp(same->value, meta->value) == 0)
         return NIB_OK;
     return nib__fail(err, NIB_BAD_INPUT,
                      "%s: two shards have different __metadata__ entries \"%s\"; write the shards "
                      "again from one source",
-                     shown(a, cp->path), shown(b, meta->key));
+                     nib__shown(a, cp->path), nib__shown(b, meta->key));
 }
 
 /* A name that the index places in a shard may be a second one of a tensor there. */
@@ -184,9 +173,9 @@ static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, ni
             nib__names_add(&cp->by_name, (const void *const *)cp->tensors, cp->count);
         if (same != NULL)
             return nib__fail(err, NIB_BAD_INPUT, "tensor \"%s\" is stored twice, in %s and in %s",
-                             shown(a, tensor->name),
-                             shown(b, nib__path_name(cp->files[same->file])),
-                             shown(c, nib__path_name(cp->files[tensor->file])));
+                             nib__shown(a, tensor->name),
+                             nib__shown(b, nib__path_name(cp->files[same->file])),
+                             nib__shown(c, nib__path_name(cp->files[tensor->file])));
         cp->count++;
         if (index != NULL)
             NIB_TRY(check_entry(index, cp, tensor, err));
@@ -288,8 +277,8 @@ static nib_status check_index(nib_checkpoint *cp, const nib_shards *index, nib_e
         if (!index->entries[i]->found)
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: tensor \"%s\" is missing, though the weight_map places it here",
-                             shown(a, index->entries[i]->shard->name),
-                             shown(b, index->entries[i]->tensor));
+                             nib__shown(a, index->entries[i]->shard->name),
+                             nib__shown(b, index->entries[i]->tensor));
     for (size_t i = 0; i < cp->count; i++)
         total += cp->tensors[i]->bytes;
     if (!index->has_total || index->total_size == (double)total)
@@ -316,8 +305,8 @@ static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const 
         if (nib__path_kind(path) == NIB_PATH_NONE)
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: shard \"%s\" is missing; %s places %" PRId64 " tensors in it",
-                             shown(a, directory), shown(b, index.shards[i]->name), index.name,
-                             index.shards[i]->tensors);
+                             nib__shown(a, directory), nib__shown(b, index.shards[i]->name),
+                             index.name, index.shards[i]->tensors);
         NIB_TRY(open_file(cp, &parsed[i], path, err));
     }
     NIB_TRY(merge(cp, parsed, &index, err));
@@ -333,7 +322,7 @@ static nib_status open_index(nib_checkpoint *cp, const char *path, const char *d
     NIB_TRY(nib__file_read(&text, &size, path, INDEX_MAX, &cp->allocator, err));
     cp->arena.limit += 2 * size;
     const nib_status status =
-        nib__shards_parse(&index, text, size, shown(a, path), &cp->arena, err);
+        nib__shards_parse(&index, text, size, nib__shown(a, path), &cp->arena, err);
     nib__release(&cp->allocator, text);
     index.name = nib__path_name(path);
     return status == NIB_OK ? open_shards(cp, &index, directory, err) : status;
@@ -363,16 +352,16 @@ static nib_status check_parts(nib_checkpoint *cp, const char *directory, const c
                      "%s: the model is cut into consolidated.00.pth, consolidated.01.pth and so "
                      "on, for several devices; only whole ones are read: convert it to Hugging "
                      "Face's format",
-                     shown(a, directory));
+                     nib__shown(a, directory));
 }
 
 static nib_status add_choice(nib_checkpoint *cp, const char *chosen, const char *other,
                              nib_err *err)
 {
     char note[300];
-    const bool index = ends_with(other, ".index.json");
+    const bool index = nib__ends_with(other, ".index.json");
     snprintf(note, sizeof note, "%s and %s are both there; %s is read, %s not", chosen, other,
-             ends_with(chosen, ".index.json") ? "the model of the index" : "the single file",
+             nib__ends_with(chosen, ".index.json") ? "the model of the index" : "the single file",
              index ? "the index and its shards are" : "the other is");
     return nib__checkpoint_add_note(cp, note, err);
 }
@@ -391,7 +380,7 @@ static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: no %s, %s, pytorch_model.bin (or its index) or %s is there; name "
                          "another file of weights itself",
-                         shown(a, directory), stored_names[SINGLE], stored_names[INDEX],
+                         nib__shown(a, directory), stored_names[SINGLE], stored_names[INDEX],
                          stored_names[META]);
     for (int i = chosen + 1; i < STORED_COUNT; i++)
         if (there[i])
@@ -400,8 +389,8 @@ static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_
     const char *path = nib__path_join(&cp->arena, directory, stored_names[chosen]);
     if (path == NULL)
         return nib__checkpoint_no_memory(err, directory);
-    return ends_with(path, ".index.json") ? open_index(cp, path, directory, err)
-                                          : open_single(cp, path, err);
+    return nib__ends_with(path, ".index.json") ? open_index(cp, path, directory, err)
+                                               : open_single(cp, path, err);
 }
 
 nib_status nib__checkpoint_open_path(nib_checkpoint *cp, nib_err *err)
@@ -410,7 +399,8 @@ nib_status nib__checkpoint_open_path(nib_checkpoint *cp, nib_err *err)
     char a[NIB_SHOWN];
     const nib_path_kind kind = nib__path_kind(path);
     if (kind == NIB_PATH_NONE)
-        return nib__fail(err, NIB_IO, "%s: there is no such file or directory", shown(a, path));
+        return nib__fail(err, NIB_IO, "%s: there is no such file or directory",
+                         nib__shown(a, path));
     if (kind == NIB_PATH_DIRECTORY)
         return open_directory(cp, path, err);
     const char *directory =
@@ -419,7 +409,7 @@ nib_status nib__checkpoint_open_path(nib_checkpoint *cp, nib_err *err)
         return nib__checkpoint_no_memory(err, path);
     if (strcmp(name, "config.json") == 0)
         return open_directory(cp, directory, err);
-    if (ends_with(name, ".index.json")) {
+    if (nib__ends_with(name, ".index.json")) {
         cp->directory = directory; /* shards are a directory, with a config or without */
         return open_index(cp, path, directory, err);
     }

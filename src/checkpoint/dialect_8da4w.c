@@ -15,24 +15,18 @@
 #include <inttypes.h>
 #include <math.h>
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t size = strlen(text), end_size = strlen(end);
-    return size >= end_size && strcmp(text + size - end_size, end) == 0;
-}
-
 bool nib__checkpoint_has_groups(const nib_checkpoint *cp)
 {
     for (size_t i = 0; i < cp->count; i++)
         if (cp->tensors[i]->rank == 2 && cp->tensors[i]->shape[1] > 1 &&
-            ends_with(cp->tensors[i]->name, ".scales"))
+            nib__ends_with(cp->tensors[i]->name, ".scales"))
             return true;
     return false;
 }
 
 static bool is_embedding(const nib_weight_query *q)
 {
-    return ends_with(q->module, "embed_tokens") || ends_with(q->module, "embeddings");
+    return nib__ends_with(q->module, "embed_tokens") || nib__ends_with(q->module, "embeddings");
 }
 
 bool nib__weight_is_8da4w(const nib_weight_query *q, const nib_tensor *codes)

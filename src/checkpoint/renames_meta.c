@@ -112,20 +112,14 @@ static nib_status no_memory(nib_err *err, const char *file)
                      nib__say_name(shown, sizeof shown, file, strlen(file)));
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t size = strlen(text), end_size = strlen(end);
-    return size >= end_size && strcmp(text + size - end_size, end) == 0;
-}
-
 /* The token embedding's name tells whose names these are, and what stands before all of them. */
 static const char *find_embedding(const nib_contents *c, bool *meta, size_t *prefix)
 {
     static const char theirs[] = "tok_embeddings.weight", ours[] = "model.embed_tokens.weight";
     for (size_t i = 0; i < c->count + c->meta_count; i++) {
         const char *name = i < c->count ? c->tensors[i]->name : c->metas[i - c->count]->key;
-        *meta = ends_with(name, theirs);
-        if (!*meta && !ends_with(name, ours))
+        *meta = nib__ends_with(name, theirs);
+        if (!*meta && !nib__ends_with(name, ours))
             continue;
         *prefix = strlen(name) - strlen(*meta ? theirs : ours);
         if (*prefix <= PREFIX_MAX && (*prefix == 0 || name[*prefix - 1] == '.'))
@@ -215,7 +209,7 @@ static nib_status part_fused(nib_tensor *const *out, const nib_contents *c, cons
     static const char *const modules[] = {"q_proj.", "k_proj.", "v_proj."};
     char shown[SHOWN], name[NIB_META_NAME_MAX];
     const size_t at = fused_at(t);
-    const bool inner = ends_with(t->name, ".scales_and_zeros");
+    const bool inner = nib__ends_with(t->name, ".scales_and_zeros");
     const int64_t step = row_step(t), rows = t->rank < 1 ? 0 : t->shape[0] * step,
                   q = inner ? 0 : rows_of_q(c, t->name, at);
     if (!inner &&

@@ -9,12 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 
-/* A name in a message. */
-static const char *shown(char out[160], const char *name)
-{
-    return nib__say_name(out, 160, name, strlen(name));
-}
-
 /* ---- layers ---- */
 
 /* The first tensor of a module's weight, once that was read. */
@@ -22,7 +16,7 @@ static nib_status find_first(const nib_rewriting *r, const char *module, nib_ori
 {
     const nib_checkpoint *cp = r->job->checkpoint;
     size_t size = strlen(module);
-    char name[512], a[160];
+    char name[512], a[NIB_SHOWN];
     const nib_meta *alias = snprintf(name, sizeof name, "%s.weight", module) < (int)sizeof name
                                 ? nib__checkpoint_alias(cp, name)
                                 : NULL;
@@ -36,9 +30,9 @@ static nib_status find_first(const nib_rewriting *r, const char *module, nib_ori
             !nib__is_bias_part(tensor->name + size))
             out->from = tensor;
     }
-    return out->from != NULL
-               ? NIB_OK
-               : nib__fail(r->err, NIB_FAILED, "%s: no tensor of it is found", shown(a, module));
+    return out->from != NULL ? NIB_OK
+                             : nib__fail(r->err, NIB_FAILED, "%s: no tensor of it is found",
+                                         nib__shown(a, module));
 }
 
 /* Floats of another container, whose rows may lie in another order. */
@@ -46,14 +40,14 @@ static nib_status find_floats(nib_rewriting *r, const char *module, const char *
                               nib_origin *out)
 {
     const nib_checkpoint *cp = r->job->checkpoint;
-    char a[160];
+    char a[NIB_SHOWN];
     NIB_TRY(nib__checkpoint_weight(&out->weight, NULL, cp, module, r->ledger, r->err));
     if (out->weight.store != NIB_STORE_FLOAT)
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s.weight: is quantized already (%s); codes are not quantized again: "
                          "give the unquantized checkpoint, or change its format with nibble "
                          "convert",
-                         shown(a, module), dialect);
+                         nib__shown(a, module), dialect);
     out->stored.n = out->weight.n;
     out->stored.k = out->weight.k;
     return find_first(r, module, out);
@@ -63,7 +57,7 @@ static nib_status find_floats(nib_rewriting *r, const char *module, const char *
 static nib_status find_plain(nib_rewriting *r, const char *module, nib_origin *out)
 {
     const nib_checkpoint *cp = r->job->checkpoint;
-    char name[512], a[160];
+    char name[512], a[NIB_SHOWN];
     const char *dialect = nib__checkpoint_dialect(cp, module);
     if (dialect != NULL && strcmp(dialect, "safetensors") != 0)
         return find_floats(r, module, dialect, out);
@@ -72,12 +66,12 @@ static nib_status find_plain(nib_rewriting *r, const char *module, nib_origin *o
     const nib_tensor *from = out->from;
     if (from == NULL)
         return nib__fail(r->err, NIB_BAD_INPUT, "%s.weight: the checkpoint has no such tensor",
-                         shown(a, module));
+                         nib__shown(a, module));
     if (from->rank != 2 || from->bytes == 0 || !nib__type_is_float(from->type))
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s.weight: is %s with %d dimensions; a weight to quantize is a matrix of "
                          "floats",
-                         shown(a, module), nib__type_stored_name(from->type), from->rank);
+                         nib__shown(a, module), nib__type_stored_name(from->type), from->rank);
     out->stored.n = from->shape[0];
     out->stored.k = from->shape[1];
     return NIB_OK;
@@ -134,7 +128,7 @@ static nib_status find_weight(nib_rewriting *r, const nib_quantize_layer *l, con
 static nib_status find_origin(nib_rewriting *r, const nib_quantize_layer *l, nib_origin *out)
 {
     const char *module = l->source != NULL ? l->source : l->name;
-    char a[160];
+    char a[NIB_SHOWN];
     if (l->recode)
         return find_weight(r, l, module, out);
     NIB_TRY(find_plain(r, module, out));
@@ -145,7 +139,7 @@ static nib_status find_origin(nib_rewriting *r, const nib_quantize_layer *l, nib
     const nib_status status =
         nib__quantizer_init(q, &l->choice.scheme, type, out->stored.k, r->err);
     if (status != NIB_OK)
-        return nib__fail_in(r->err, status, shown(a, l->name));
+        return nib__fail_in(r->err, status, nib__shown(a, l->name));
     out->stored = (nib_stored){.scheme = q->scheme,
                                .embedding = l->role == NIB_ROLE_EMBED,
                                .n = out->stored.n,
@@ -193,7 +187,7 @@ static nib_status add_line(nib_rewriting *r, size_t i)
 nib_status nib__origins_find(nib_rewriting *r)
 {
     const nib_quantize_job *job = r->job;
-    char a[160];
+    char a[NIB_SHOWN];
     r->layers = nib__arena_take(&r->arena, job->count, sizeof *r->layers);
     r->lines = nib__arena_take(&r->arena, job->count, sizeof *r->lines);
     r->separated = nib__arena_take(&r->arena, job->count, sizeof *r->separated);
@@ -205,7 +199,7 @@ nib_status nib__origins_find(nib_rewriting *r)
         r->layers[i] = &job->layers[i];
         if (nib__names_add(&r->by_name, (const void *const *)r->layers, i) != NULL)
             return nib__fail(r->err, NIB_USAGE, "layer %s is given twice",
-                             shown(a, job->layers[i].name));
+                             nib__shown(a, job->layers[i].name));
         NIB_TRY(find_origin(r, &job->layers[i], &r->origins[i]));
         NIB_TRY(add_line(r, i));
     }
@@ -280,11 +274,11 @@ static const char *list_dialects(char out[200])
 nib_status nib__origins_choose(nib_rewriting *r)
 {
     const char *asked = r->job->format, *reason = NULL;
-    char why[160], a[160], scheme[64], list[200];
+    char why[160], a[NIB_SHOWN], scheme[64], list[200];
     size_t first = 0;
     r->dialect = NIB_DIALECT_TORCHAO;
     if (asked != NULL && !nib__dialect_find(&r->dialect, asked))
-        return nib__fail(r->err, NIB_USAGE, "format \"%s\" is none of %s", shown(a, asked),
+        return nib__fail(r->err, NIB_USAGE, "format \"%s\" is none of %s", nib__shown(a, asked),
                          list_dialects(list));
     const size_t refused = count_refused(r, r->dialect, &first, &reason, why);
     if (refused == 0 && asked == NULL && nib__rewriting_coded_biases(r) != 0 &&
@@ -299,7 +293,7 @@ nib_status nib__origins_choose(nib_rewriting *r)
         return nib__fail(r->err, NIB_NOT_AS_ASKED,
                          "%s: the format %s cannot hold %s at %" PRId64 " x %" PRId64
                          ": %s (%zu of %zu layers)%s",
-                         shown(a, name), asked, scheme, stored->n, stored->k, reason, refused,
+                         nib__shown(a, name), asked, scheme, stored->n, stored->k, reason, refused,
                          count_parts(r),
                          r->dialect == NIB_DIALECT_NIBBLE ? "" : "; --format nibble holds it");
     r->dialect = NIB_DIALECT_NIBBLE;
@@ -311,7 +305,7 @@ nib_status nib__origins_choose(nib_rewriting *r)
     if (count_refused(r, NIB_DIALECT_NIBBLE, &own, &reason, why) == 0)
         return NIB_OK;
     return nib__fail(r->err, NIB_NOT_AS_ASKED, "%s: neither torchao nor nibble can hold it: %s",
-                     shown(a, r->job->layers[own].name), reason);
+                     nib__shown(a, r->job->layers[own].name), reason);
 }
 
 void nib__origins_fit(const nib_rewriting *r, size_t layer, nib_stored *stored)

@@ -12,12 +12,6 @@
 
 static const uint64_t shard_limit = UINT64_C(5000000000); /* bytes, as Hugging Face cuts */
 
-/* A name in a message. */
-static const char *shown(char out[160], const char *name)
-{
-    return nib__say_name(out, 160, name, strlen(name));
-}
-
 bool nib__layer_is_quantized(const nib_quantize_layer *layer)
 {
     return !layer->choice.keep && nib__scheme_is_quantized(&layer->choice.scheme);
@@ -30,14 +24,14 @@ static nib_status check_replaced(nib_rewriting *r)
 {
     const char *out = r->job->out;
     const char *config = nib__path_join(&r->arena, out, "config.json");
-    char a[160];
+    char a[NIB_SHOWN];
     if (config == NULL)
         return nib__fail_memory(r->err, strlen(out), "a path");
     if (nib__path_kind(config) == NIB_PATH_NONE && !nib__directory_is_empty(out))
         return nib__fail(r->err, NIB_EXISTS,
                          "%s: is a directory without a config.json, so no model that --force would "
                          "replace; name another place, or remove it by hand",
-                         shown(a, out));
+                         nib__shown(a, out));
     return nib__path_removable(out, r->err); /* before the work, not after it */
 }
 
@@ -45,7 +39,7 @@ static nib_status check_output(nib_rewriting *r)
 {
     const nib_quantize_job *job = r->job;
     const char *source = nib__checkpoint_path(job->checkpoint);
-    char a[160];
+    char a[NIB_SHOWN];
     const nib_path_kind kind = nib__path_kind(job->out);
     const char *home =
         r->directory && job->config == NULL ? nib__checkpoint_directory(job->checkpoint) : NULL;
@@ -54,13 +48,13 @@ static nib_status check_output(nib_rewriting *r)
         return nib__fail(
             r->err, NIB_USAGE,
             "%s: the output is, holds or lies in the source; name a place outside of it",
-            shown(a, job->out));
+            nib__shown(a, job->out));
     if (kind != NIB_PATH_NONE && !job->force && !job->dry_run)
         return nib__fail(r->err, NIB_EXISTS, "%s: exists already; --force replaces it",
-                         shown(a, job->out));
+                         nib__shown(a, job->out));
     if (kind == NIB_PATH_OTHER || (kind == NIB_PATH_DIRECTORY && !r->directory))
         return nib__fail(r->err, NIB_EXISTS, "%s: is no file that could be replaced",
-                         shown(a, job->out));
+                         nib__shown(a, job->out));
     return kind == NIB_PATH_DIRECTORY ? check_replaced(r) : NIB_OK;
 }
 
@@ -144,20 +138,28 @@ static nib_status write_output(nib_rewriting *r)
     return status;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t size = strlen(text), end_size = strlen(end);
-    return size > end_size && strcmp(text + size - end_size, end) == 0;
-}
-
 static bool is_directory(const nib_quantize_job *job)
 {
     const char *path = nib__checkpoint_path(job->checkpoint);
     if (job->gguf != NULL)
         return false;
     if (job->config != NULL)
-        return !ends_with(job->out, ".safetensors");
-    return nib__path_kind(path) == NIB_PATH_DIRECTORY || ends_with(path, ".json");
+        return !nib__ends_with(job->out, ".safetensors");
+    return nib__path_kind(path) == NIB_PATH_DIRECTORY || nib__ends_with(path, ".json");
+}
+
+/* What a lone file cannot say, and nobody could then read. */
+static nib_status check_described(const nib_rewriting *r)
+{
+    const nib_quantize_job *job = r->job;
+    char a[NIB_SHOWN];
+    for (size_t i = 0; i < job->count && !r->directory; i++)
+        if (r->dialect == NIB_DIALECT_COMPRESSED && nib__layer_is_quantized(&job->layers[i]))
+            return nib__fail(r->err, NIB_NOT_AS_ASKED,
+                             "%s: a lone file cannot be %s, which is described in config.json; "
+                             "give the directory of the model as MODEL, or --format nibble",
+                             nib__shown(a, job->out), nib__dialect_writer(r->dialect)->name);
+    return NIB_OK;
 }
 
 /* Two runs into one OUT would write into each other's parts: the second is refused. */
@@ -179,6 +181,7 @@ static nib_status run(nib_rewriting *r, nib_quantize_report *report)
     const uint64_t start = nib__now_ns();
     NIB_TRY(check_output(r));
     NIB_TRY(nib__rewriting_list(r, r->directory ? shard_limit : 0));
+    NIB_TRY(check_described(r));
     if (!job->dry_run)
         NIB_TRY(write_alone(r));
     *report = (nib_quantize_report){

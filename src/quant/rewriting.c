@@ -12,12 +12,6 @@
 #include <math.h>
 #include <stdio.h>
 
-/* A name in a message. */
-static const char *shown(char out[160], const char *name)
-{
-    return nib__say_name(out, 160, name, strlen(name));
-}
-
 void nib__rewriting_init(nib_rewriting *r, const nib_quantize_job *job, nib_ledger *ledger,
                          nib_err *err)
 {
@@ -95,7 +89,7 @@ static nib_type cast_of(const nib_rewriting *r, size_t layer, const nib_tensor *
 /* A tensor's name as the format has it. */
 static nib_status name_tensor(nib_rewriting *r, const char **out, const char *name)
 {
-    char other[NIB_RENAME_MAX], a[160];
+    char other[NIB_RENAME_MAX], a[NIB_SHOWN];
     *out = name;
     if (r->dialect != NIB_DIALECT_GGUF)
         return NIB_OK;
@@ -105,7 +99,7 @@ static nib_status name_tensor(nib_rewriting *r, const char **out, const char *na
         return nib__fail(r->err, NIB_NOT_AS_ASKED,
                          "%s: GGUF has no name for this tensor, and a file with a name that its "
                          "readers do not know is refused by them",
-                         shown(a, name));
+                         nib__shown(a, name));
     *out = nib__arena_copy(&r->arena, other, strlen(other));
     return *out != NULL ? NIB_OK : nib__fail_memory(r->err, strlen(other), "a name");
 }
@@ -324,7 +318,7 @@ static bool is_described(const nib_rewriting *r, const nib_tensor *from)
 static nib_status list_stored(nib_rewriting *r)
 {
     const nib_checkpoint *cp = r->job->checkpoint;
-    char a[160];
+    char a[NIB_SHOWN];
     for (size_t t = 0; t < nib__checkpoint_count(cp); t++) {
         const nib_tensor *from = nib__checkpoint_at(cp, t);
         const size_t i = layer_of(r, from->name), recoded = recoded_with(r, t);
@@ -342,7 +336,7 @@ static nib_status list_stored(nib_rewriting *r)
             nib__ledger_add_note(r->ledger, "dropped",
                                  "%s is not written: the format has no name for it, and the config "
                                  "says what it holds",
-                                 shown(a, from->name));
+                                 nib__shown(a, from->name));
         } else {
             NIB_TRY(find_bias(r, t, &from));
             NIB_TRY(copy_tensor(r, from, from->name, i));
@@ -386,7 +380,7 @@ static void tell_activations(nib_rewriting *r)
 {
     size_t count = 0;
     const char *first = NULL;
-    char scheme[64], a[160];
+    char scheme[64], a[NIB_SHOWN];
     for (size_t i = 0; i < r->job->count; i++) {
         nib_stored stored;
         if (!r->job->layers[i].recode)
@@ -403,7 +397,7 @@ static void tell_activations(nib_rewriting *r)
         nib__ledger_add_note(r->ledger, "activations",
                              "%zu layers have quantized activations, which the format %s has no "
                              "words for: their weights are written alone; the first is %s",
-                             count, nib__dialect_writer(r->dialect)->name, shown(a, first));
+                             count, nib__dialect_writer(r->dialect)->name, nib__shown(a, first));
 }
 
 /* ---- metadata ---- */

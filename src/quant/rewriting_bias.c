@@ -8,11 +8,6 @@
 
 #include <stdio.h>
 
-static const char *shown(char out[160], const char *name)
-{
-    return nib__say_name(out, 160, name, strlen(name));
-}
-
 static bool is_coded(nib_bias form) { return form == NIB_BIAS_INT8 || form == NIB_BIAS_INT32; }
 
 /* ---- forms ---- */
@@ -20,14 +15,14 @@ static bool is_coded(nib_bias form) { return form == NIB_BIAS_INT8 || form == NI
 /* A bias under another name belongs to that, too: it is not coded for one of them. */
 static nib_status check_shared(const nib_rewriting *r, const char *module)
 {
-    char name[512], a[160];
+    char name[512], a[NIB_SHOWN];
     if (!is_coded(r->job->bias) || snprintf(name, sizeof name, "%s.bias", module) >= 512 ||
         nib__checkpoint_alias(r->job->checkpoint, name) == NULL)
         return NIB_OK;
     return nib__fail(r->err, NIB_NOT_AS_ASKED,
                      "%s.bias: is stored once under another name, so it keeps its form; ask for "
                      "--bias float",
-                     shown(a, module));
+                     nib__shown(a, module));
 }
 
 nib_status nib__rewriting_find_bias(nib_rewriting *r, size_t i, const nib_scheme *scheme)
@@ -69,11 +64,11 @@ static nib_status refuse(nib_rewriting *r, size_t i)
 {
     const char *module = r->job->layers[i].name, *form = nib__bias_names[r->origins[i].bias_form];
     const char *format = nib__dialect_writer(r->dialect)->name;
-    char a[160];
+    char a[NIB_SHOWN];
     if (r->job->strict)
         return nib__fail(r->err, NIB_NOT_AS_ASKED,
                          "%s.bias: the format %s cannot hold an %s bias; --format nibble holds it",
-                         shown(a, module), format, form);
+                         nib__shown(a, module), format, form);
     nib_ledger_tensor *line =
         nib__ledger_add_tensor(r->ledger, nib__ledger_text(r->ledger, "%s.bias", module));
     if (line == NULL)

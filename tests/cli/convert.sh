@@ -88,3 +88,7 @@ equal 'and what is written' 36 "$(nibble convert a8 a8.gguf --format gguf --forc
 # a lone file stays one
 check 'a file' nibble convert q/model.safetensors c.safetensors --format nibble --quiet
 check 'and its manifest' test -f c.safetensors.nibble.json
+refused 4 'd.safetensors: a lone file cannot be compressed-tensors, which is described in config.json; give *' \
+    convert q/model.safetensors d.safetensors --format compressed-tensors
+check 'and is not written' test ! -e d.safetensors
+equal 'floats are described as nothing else' 0 "$(grep -c quantization_config floats/config.json)"
