@@ -5,11 +5,9 @@
  * or of another shape; and how far it is from another checkpoint. Findings do not stop it; they are
  * collected in the order of the file.
  */
-#include "inspect.h"
+#include "verifying.h"
 
 #include "distance.h"
-#include "manifest.h"
-#include "names.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -22,33 +20,11 @@ enum {
     FINDING_MAX = 1000, /* kept; more are only counted */
 };
 
-typedef struct finding {
-    const char *code, *tensor, *text;
-} finding;
+static nib_status find(nib_verifying *v, const char *code, const char *tensor, const char *format,
+                       ...) NIB_PRINTF(4, 5);
 
-typedef struct verifying {
-    const nib_verify_job *job;
-    nib_arena arena;
-    nib_ledger ledger;
-    nib_entry *entries;
-    size_t count;
-    const void **items; /* [count]: the entries, for by_name */
-    nib_names by_name;
-    finding *findings;
-    size_t finding_count, finding_capacity, more; /* more: counted beyond those kept */
-    nib_manifest manifest;
-    size_t files_compared; /* of those that the manifest lists */
-    nib_hash *hashes;      /* [tensors of the checkpoint] */
-    int64_t *bad;          /* [threads] first, */
-    int64_t *many;         /* [threads] and how many, of one block */
-    uint64_t done, total;
-    nib_err *err;
-} verifying;
-
-static nib_status find(verifying *v, const char *code, const char *tensor, const char *format, ...)
-    NIB_PRINTF(4, 5);
-
-static nib_status find(verifying *v, const char *code, const char *tensor, const char *format, ...)
+static nib_status find(nib_verifying *v, const char *code, const char *tensor, const char *format,
+                       ...)
 {
     char text[700], name[160];
     void *list = v->findings;
@@ -65,8 +41,8 @@ static nib_status find(verifying *v, const char *code, const char *tensor, const
     const size_t length = strlen(name);
     const bool named = strncmp(text, name, length) == 0 && strncmp(text + length, ": ", 2) == 0;
     const char *sentence = named ? text + length + 2 : text;
-    const finding f = {code, nib__arena_copy(&v->arena, name, length),
-                       nib__arena_copy(&v->arena, sentence, strlen(sentence))};
+    const nib_finding f = {code, nib__arena_copy(&v->arena, name, length),
+                           nib__arena_copy(&v->arena, sentence, strlen(sentence))};
     if (f.tensor == NULL || f.text == NULL ||
         !nib__reserve(v->job->allocator, &list, &v->finding_capacity, v->finding_count + 1,
                       sizeof f))
@@ -76,7 +52,7 @@ static nib_status find(verifying *v, const char *code, const char *tensor, const
     return NIB_OK;
 }
 
-static nib_status progress(verifying *v, uint64_t bytes)
+static nib_status progress(nib_verifying *v, uint64_t bytes)
 {
     const nib_callbacks *c = v->job->callbacks;
     v->done += bytes;
@@ -90,7 +66,7 @@ static nib_status progress(verifying *v, uint64_t bytes)
 typedef struct span {
     const uint8_t *at;
     nib_type type;
-    verifying *v;
+    nib_verifying *v;
 } span;
 
 /* Elements that are NaN or infinite: of floats by their value, of 8-bit floats by their code. */
@@ -119,7 +95,7 @@ static bool has_bad_values(nib_type type)
            type == NIB_TYPE_E8M0;
 }
 
-static nib_status look_at(verifying *v, const nib_tensor *t, nib_hash *hash)
+static nib_status look_at(nib_verifying *v, const nib_tensor *t, nib_hash *hash)
 {
     const int threads = nib__pool_threads(v->job->pool);
     nib_hasher *hasher = nib__hasher_open();
@@ -152,7 +128,7 @@ static nib_status look_at(verifying *v, const nib_tensor *t, nib_hash *hash)
     return status;
 }
 
-static nib_status check_tensors(verifying *v)
+static nib_status check_tensors(nib_verifying *v)
 {
     const nib_checkpoint *cp = v->job->checkpoint;
     const size_t count = nib__checkpoint_count(cp);
@@ -171,7 +147,7 @@ static nib_status check_tensors(verifying *v)
 
 /* ---- against the manifest ---- */
 
-static nib_status check_hashes(verifying *v)
+static nib_status check_hashes(nib_verifying *v)
 {
     const nib_checkpoint *cp = v->job->checkpoint;
     const nib_manifest *m = &v->manifest;
@@ -206,7 +182,7 @@ static nib_status check_hashes(verifying *v)
     return NIB_OK;
 }
 
-static nib_status check_files(verifying *v)
+static nib_status check_files(nib_verifying *v)
 {
     const nib_manifest *m = &v->manifest;
     for (size_t i = 0; i < m->file_count; i++) {
@@ -264,7 +240,7 @@ static int64_t count_lost(const nib_weight *w)
     return lost;
 }
 
-static nib_status check_bias_scales(verifying *v, const nib_entry *e)
+static nib_status check_bias_scales(nib_verifying *v, const nib_entry *e)
 {
     const nib_weight *w = &e->weight;
     const int64_t bytes = nib__type_bits(w->bias_scale_type) / 8;
@@ -281,7 +257,7 @@ static nib_status check_bias_scales(verifying *v, const nib_entry *e)
                            bad);
 }
 
-static nib_status check_weights(verifying *v)
+static nib_status check_weights(nib_verifying *v)
 {
     for (size_t i = 0; i < v->count; i++) {
         const nib_entry *e = &v->entries[i];
@@ -314,7 +290,7 @@ static nib_status check_weights(verifying *v)
 /* ---- completeness ---- */
 
 /* The parts of a weight that is there but cannot be read, which is told already. */
-static bool claim_unreadable(const verifying *v, const char *module, bool *claimed)
+static bool claim_unreadable(const nib_verifying *v, const char *module, bool *claimed)
 {
     bool any = false;
     for (size_t i = 0; i < v->count; i++)
@@ -323,12 +299,12 @@ static bool claim_unreadable(const verifying *v, const char *module, bool *claim
     return any;
 }
 
-static size_t find_entry(const verifying *v, const char *name)
+static size_t find_entry(const nib_verifying *v, const char *name)
 {
     return nib__names_find(&v->by_name, v->items, name);
 }
 
-static nib_status check_expected(verifying *v, const nib_expected *x, bool *claimed)
+static nib_status check_expected(nib_verifying *v, const nib_expected *x, bool *claimed)
 {
     char name[512];
     const char *by = nib__checkpoint_described(v->job->checkpoint);
@@ -368,7 +344,7 @@ static bool is_described(const char *name)
 
 /* Every implied weight is there once, and nothing else is. A bias is part of its weight's line; a
  * bias whose weight is missing stands alone and is surplus. */
-static nib_status check_completeness(verifying *v)
+static nib_status check_completeness(nib_verifying *v)
 {
     bool *claimed = nib__arena_take(&v->arena, v->count, sizeof *claimed);
     if (v->job->expected_count == 0)
@@ -386,7 +362,7 @@ static nib_status check_completeness(verifying *v)
 
 /* ---- against another checkpoint ---- */
 
-static nib_status add_distance(verifying *v, const char *name, double sqnr_db)
+static nib_status add_distance(nib_verifying *v, const char *name, double sqnr_db)
 {
     nib_ledger_layer *line = nib__ledger_add_layer(&v->ledger, name);
     if (line == NULL)
@@ -395,7 +371,7 @@ static nib_status add_distance(verifying *v, const char *name, double sqnr_db)
     return NIB_OK;
 }
 
-static nib_status compare_tensor(verifying *v, const char *name)
+static nib_status compare_tensor(nib_verifying *v, const char *name)
 {
     const nib_tensor *a = nib__checkpoint_find(v->job->checkpoint, name);
     const nib_tensor *b = nib__checkpoint_find(v->job->against, name);
@@ -412,7 +388,7 @@ static nib_status compare_tensor(verifying *v, const char *name)
 }
 
 /* By its values, in whatever forms: files may keep them in another order, too. */
-static nib_status compare_bias(verifying *v, const nib_entry *e, const nib_weight *other)
+static nib_status compare_bias(nib_verifying *v, const nib_entry *e, const nib_weight *other)
 {
     double db;
     if (e->weight.bias == NULL && other->bias == NULL)
@@ -426,7 +402,7 @@ static nib_status compare_bias(verifying *v, const nib_entry *e, const nib_weigh
     return add_distance(v, name, db);
 }
 
-static nib_status compare_weight(verifying *v, const nib_entry *e)
+static nib_status compare_weight(nib_verifying *v, const nib_entry *e)
 {
     nib_weight other;
     nib_err why = {NIB_OK, ""};
@@ -448,7 +424,7 @@ static nib_status compare_weight(verifying *v, const nib_entry *e)
 }
 
 /* An output that is stored by itself there, and is the embedding here. */
-static nib_status compare_lone_head(verifying *v, const nib_weight *other)
+static nib_status compare_lone_head(nib_verifying *v, const nib_weight *other)
 {
     nib_weight own;
     nib_err why;
@@ -467,7 +443,7 @@ static nib_status compare_lone_head(verifying *v, const nib_weight *other)
 }
 
 /* What only the other checkpoint has. */
-static nib_status find_absent(verifying *v)
+static nib_status find_absent(nib_verifying *v)
 {
     nib_entry *others;
     size_t count;
@@ -487,7 +463,7 @@ static nib_status find_absent(verifying *v)
     return NIB_OK;
 }
 
-static nib_status compare(verifying *v)
+static nib_status compare(nib_verifying *v)
 {
     if (v->job->against == NULL)
         return NIB_OK;
@@ -501,123 +477,9 @@ static nib_status compare(verifying *v)
     return find_absent(v);
 }
 
-/* ---- the report ---- */
+/* ---- the whole ---- */
 
-static void json_findings(const verifying *v, nib_jsonw *w)
-{
-    nib__jsonw_key(w, "findings");
-    nib__jsonw_array(w);
-    for (size_t i = 0; i < v->finding_count; i++) {
-        nib__jsonw_object(w);
-        nib__jsonw_pair_string(w, "code", v->findings[i].code);
-        nib__jsonw_pair_string(w, "tensor", v->findings[i].tensor);
-        nib__jsonw_pair_string(w, "text", v->findings[i].text);
-        nib__jsonw_object_end(w);
-    }
-    nib__jsonw_array_end(w);
-    nib__jsonw_pair_int(w, "problems", (int64_t)(v->finding_count + v->more));
-}
-
-static void json_models(const nib_model_distance *d, nib_jsonw *w)
-{
-    nib__jsonw_key(w, "models");
-    nib__jsonw_object(w);
-    nib__jsonw_pair_string(w, "why_not", d->why_not);
-    if (d->why_not == NULL) {
-        nib__jsonw_pair_int(w, "tokens", d->tokens);
-        nib__jsonw_pair_double(w, "kl", d->kl);
-        nib__jsonw_pair_double(w, "top1_agreement", d->agreement);
-    }
-    nib__jsonw_object_end(w);
-}
-
-static void render_models(const nib_model_distance *d, nib_text *out)
-{
-    if (d->why_not != NULL) {
-        nib__ledger_wrap(out, "as models: not compared: ", "    ", 100, d->why_not);
-        return;
-    }
-    nib__text_format(out,
-                     "as models: %" PRId64 " tokens, divergence %.3g nats per token, the same "
-                     "likeliest token in %.1f %%\n",
-                     d->tokens, d->kl, 100 * d->agreement);
-}
-
-static void render_json(const verifying *v, nib_text *out)
-{
-    nib_jsonw w;
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
-    nib__jsonw_key(&w, "tensors");
-    nib__jsonw_array(&w);
-    for (size_t i = 0; i < v->count; i++) {
-        nib__jsonw_object(&w);
-        nib__entry_json(&w, &v->entries[i]);
-        nib__jsonw_object_end(&w);
-    }
-    nib__jsonw_array_end(&w);
-    nib__jsonw_pair_string(&w, "manifest", v->manifest.path);
-    json_findings(v, &w);
-    if (v->job->against != NULL) {
-        nib__jsonw_key(&w, "against");
-        nib__jsonw_array(&w);
-        for (size_t i = 0; i < v->ledger.layer_count; i++) {
-            nib__jsonw_object(&w);
-            nib__jsonw_pair_string(&w, "name", v->ledger.layers[i].name);
-            nib__jsonw_pair_double(&w, "sqnr_db", v->ledger.layers[i].sqnr_db);
-            nib__jsonw_pair_bool(
-                &w, "equal", isinf(v->ledger.layers[i].sqnr_db) && v->ledger.layers[i].sqnr_db > 0);
-            nib__jsonw_object_end(&w);
-        }
-        nib__jsonw_array_end(&w);
-    }
-    if (v->job->models != NULL)
-        json_models(v->job->models, &w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
-}
-
-static void render_text(const verifying *v, nib_text *out)
-{
-    char bytes[32];
-    const nib_checkpoint *cp = v->job->checkpoint;
-    for (size_t i = 0; i < v->finding_count; i++) {
-        char head[256];
-        snprintf(head, sizeof head, "%s: %s: ", v->findings[i].code, v->findings[i].tensor);
-        nib__ledger_wrap(out, head, "    ", 100, v->findings[i].text);
-    }
-    for (size_t i = 0; i < v->ledger.layer_count; i++) {
-        const double db = v->ledger.layers[i].sqnr_db;
-        if (isinf(db) && db > 0)
-            nib__text_format(out, "%-52s  equal\n", v->ledger.layers[i].name);
-        else if (isnan(db))
-            nib__text_format(out, "%-52s  has values that are no numbers\n",
-                             v->ledger.layers[i].name);
-        else
-            nib__text_format(out, "%-52s %6.1f dB\n", v->ledger.layers[i].name, db);
-    }
-    if (v->job->models != NULL)
-        render_models(v->job->models, out);
-    nib__text_format(out, "%zu tensors, %s read; ", nib__checkpoint_count(cp),
-                     nib__say_bytes(bytes, v->done));
-    if (v->manifest.path != NULL)
-        nib__text_format(out, "%zu hashes of %s compared; ",
-                         v->manifest.tensor_count + v->files_compared,
-                         nib__path_name(v->manifest.path));
-    else
-        nib__text_str(out, "no manifest beside it; ");
-    if (v->job->expected_count != 0)
-        nib__text_format(out, "%zu weights that %s implies; ", v->job->expected_count,
-                         nib__checkpoint_described(v->job->checkpoint));
-    else
-        nib__text_str(out, "no config.json to compare with; ");
-    const size_t problems = v->finding_count + v->more;
-    nib__text_format(out, "%zu problem%s%s\n", problems, problems == 1 ? "" : "s",
-                     v->more != 0 ? ", of which the first are told" : "");
-}
-
-static nib_status list_entries(verifying *v)
+static nib_status list_entries(nib_verifying *v)
 {
     NIB_TRY(nib__entries_list(&v->entries, &v->count, v->job->checkpoint, &v->arena, NULL, v->err));
     v->items = nib__arena_take(&v->arena, v->count, sizeof *v->items);
@@ -630,7 +492,7 @@ static nib_status list_entries(verifying *v)
     return NIB_OK;
 }
 
-static nib_status run(verifying *v)
+static nib_status run(nib_verifying *v)
 {
     const nib_verify_job *job = v->job;
     NIB_TRY(list_entries(v));
@@ -648,16 +510,16 @@ static nib_status run(verifying *v)
 nib_status nib__verify_render(const nib_verify_job *job, nib_form form, nib_text *out,
                               size_t *problems, nib_err *err)
 {
-    verifying v = {.job = job, .err = err};
+    nib_verifying v = {.job = job, .err = err};
     nib__arena_init(&v.arena, job->allocator, nib__inspect_limit(job->checkpoint));
     nib__ledger_init(&v.ledger, job->allocator);
     const nib_status status = run(&v);
     if (status == NIB_OK) {
         *problems = v.finding_count + v.more;
         if (form == NIB_FORM_JSON)
-            render_json(&v, out);
+            nib__verify_json(&v, out);
         else
-            render_text(&v, out);
+            nib__verify_text(&v, out);
     }
     nib__release(job->allocator, v.findings);
     nib__ledger_free(&v.ledger);

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Looks at every code of a weight: numbers that are none, and int4 codes that are too large for
+ * int4. It reads all of the weight, so opening one does not do it.
+ */
+#include "checkpoint_inside.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+/* Codes that mean no number, as a mask and the value under it: all exponent bits set, or all bits
+ * of e4m3. */
+static bool bad_bits(const nib_weight *w, uint32_t *mask, uint32_t *bad, int *bytes)
+{
+    static const struct {
+        nib_code code;
+        int bytes;
+        uint32_t mask, bad;
+    } rows[] = {
+        {NIB_CODE_F32, 4, 0x7f800000, 0x7f800000},
+        {NIB_CODE_F16, 2, 0x7c00, 0x7c00},
+        {NIB_CODE_BF16, 2, 0x7f80, 0x7f80},
+        {NIB_CODE_E4M3, 1, 0x7f, 0x7f},
+        {NIB_CODE_MX8, 1, 0x7f, 0x7f},
+        {NIB_CODE_E5M2, 1, 0x7c, 0x7c},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++)
+        if (rows[i].code == w->scheme.code) {
+            *mask = rows[i].mask;
+            *bad = rows[i].bad;
+            *bytes = rows[i].bytes;
+            return true;
+        }
+    return false;
+}
+
+/* The first column of a row whose masked bits are `bad`, or k. The first loop has no exit, so that
+ * it becomes vector code; it is the one that runs. */
+static int64_t find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask, uint32_t bad)
+{
+    uint32_t found = 0;
+    if (bytes == 1) {
+        for (int64_t j = 0; j < k; j++)
+            found |= (row[j] & mask) == bad;
+    } else if (bytes == 2) {
+        for (int64_t j = 0; j < k; j++) {
+            uint16_t bits;
+            memcpy(&bits, row + 2 * j, sizeof bits);
+            found |= (bits & mask) == bad;
+        }
+    } else {
+        for (int64_t j = 0; j < k; j++) {
+            uint32_t bits;
+            memcpy(&bits, row + 4 * j, sizeof bits);
+            found |= (bits & mask) == bad;
+        }
+    }
+    if (found == 0)
+        return k;
+    for (int64_t j = 0; j < k; j++) {
+        uint32_t bits = 0;
+        for (int b = bytes; b-- > 0;)
+            bits = bits << 8 | row[bytes * j + b]; /* little-endian, as files are */
+        if ((bits & mask) == bad)
+            return j;
+    }
+    return k;
+}
+
+/* The first column of int4 codes, one per byte, that is outside of -8 to 7; or k. */
+static int64_t find_wide(const int8_t *row, int64_t k)
+{
+    unsigned high = 0; /* bits beyond 0..15 of any code + 8 */
+    for (int64_t j = 0; j < k; j++)
+        high |= (uint8_t)(row[j] + 8) & 0xf0u;
+    for (int64_t j = 0; high != 0 && j < k; j++)
+        if (row[j] < -8 || row[j] > 7)
+            return j;
+    return k;
+}
+
+/* Scales and zeros among the codes of a row: finite numbers. */
+static nib_status check_row_scales(const nib_weight *w, int64_t i, nib_err *err)
+{
+    const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
+    for (int64_t g = 0; g < groups; g++)
+        if (!isfinite(nib__weight_scale(w, i, g)) || !isfinite(nib__weight_zero(w, i, g)))
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "scale or zero point at row %" PRId64 ", group %" PRId64
+                             " is no finite number; no result would be one",
+                             i, g);
+    return NIB_OK;
+}
+
+nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t count, nib_err *err)
+{
+    uint32_t mask = 0, bad = 0;
+    int bytes = 0;
+    const bool wide = w->scheme.code == NIB_CODE_I4 && w->store == NIB_STORE_BYTE;
+    const bool numbers = !wide && bad_bits(w, &mask, &bad, &bytes);
+    if (nib__weight_holds_scales(w))
+        for (int64_t i = first; i < first + count; i++)
+            NIB_TRY(check_row_scales(w, i, err));
+    for (int64_t i = first; i < first + count && (wide || numbers); i++) {
+        const uint8_t *row = (const uint8_t *)w->codes +
+                             (uint64_t)nib__weight_place(w, i) * nib__weight_row_bytes(w);
+        const int64_t at =
+            wide ? find_wide((const int8_t *)row, w->k) : find_bits(row, w->k, bytes, mask, bad);
+        if (at == w->k)
+            continue;
+        if (wide)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "code at row %" PRId64 ", column %" PRId64
+                             " is %d, outside of -8 to 7 for int4",
+                             i, at, ((const int8_t *)row)[at]);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "value at row %" PRId64 ", column %" PRId64
+                         " is no finite number; no result would be one",
+                         i, at);
+    }
+    return NIB_OK;
+}
+
+nib_status nib__weight_check_codes(const nib_weight *w, const char *module, nib_err *err)
+{
+    char shown[NIB_SHOWN + 8];
+    const nib_status status = nib__weight_check_rows(w, 0, w->n, err);
+    if (status == NIB_OK)
+        return NIB_OK;
+    nib__say_name(shown, NIB_SHOWN, module, strlen(module));
+    memcpy(shown + strlen(shown), ".weight", sizeof ".weight");
+    return nib__fail_in(err, status, shown);
+}
