@@ -17,12 +17,6 @@
 
 enum { HALF = NIB_BLOCK_ELEMENTS / 2 };
 
-bool nib__block_writes(nib_type type)
-{
-    return type == NIB_TYPE_Q8_0 || type == NIB_TYPE_Q4_0 || type == NIB_TYPE_Q4_1 ||
-           type == NIB_TYPE_MXFP4;
-}
-
 /* The f16 nearest to a value; true if it is the value. */
 static bool put_f16(uint8_t *out, float value)
 {

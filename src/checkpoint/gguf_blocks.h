@@ -10,9 +10,6 @@
 
 enum { NIB_BLOCK_ELEMENTS = 32 };
 
-/* Q8_0, Q4_0, Q4_1, MXFP4. */
-bool nib__block_writes(nib_type type);
-
 /* A row of k finite floats, k a multiple of 32, into k / 32 blocks. False: a scale is beyond what
  * the block's can be (65504 for f16); the row is then not usable. */
 bool nib__blocks_quantize(uint8_t *out, nib_type type, const float *row, int64_t k);

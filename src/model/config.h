@@ -46,8 +46,5 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
 double nib__rope_divisor(const nib_config *config, int64_t pair);
 /* Cosines and sines of positions 0..count-1: [count][head_dim], cosines first. */
 void nib__rope_table(float *out, const nib_config *config, int64_t count);
-/* What frequencies are divided by, beside linear scaling: [head_dim / 2]. False: they are not. A
- * GGUF has it as the tensor rope_freqs.weight. */
-bool nib__rope_divisors(float *out, const nib_config *config);
 
 #endif

@@ -73,10 +73,6 @@ NIB_INLINE const nib_site *nib__network_head(const nib_network *net)
 {
     return &net->sites[net->site_count - 1];
 }
-NIB_INLINE const nib_site *nib__network_site(const nib_network *net, int64_t layer, int site)
-{
-    return &net->sites[1 + layer * NIB_SITE_COUNT + site];
-}
 
 /* The stored name of a norm weight: "input_layernorm", "post_attention_layernorm",
  * "self_attn.q_norm" or "self_attn.k_norm" of a layer; layer -1: the last norm. */

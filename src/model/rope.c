@@ -52,15 +52,3 @@ void nib__rope_table(float *out, const nib_config *config, int64_t count)
         }
     }
 }
-
-bool nib__rope_divisors(float *out, const nib_config *config)
-{
-    const int64_t half = config->head_dim / 2;
-    if (config->rope != NIB_ROPE_LLAMA3 && config->rope_divisors == NULL)
-        return false;
-    for (int64_t i = 0; i < half; i++)
-        out[i] = config->rope_divisors != NULL
-                     ? config->rope_divisors[i]
-                     : (float)(plain_frequency(config, i) / rope_frequency(config, i));
-    return true;
-}

@@ -348,6 +348,12 @@ static nib_status too_wide(const nib_quantizer *q, nib_err *err, int64_t row, fl
     char where[32] = "the tensor";
     if (row >= 0)
         snprintf(where, sizeof where, "row %" PRId64, row);
+    if (q->scheme.formula == NIB_FORMULA_GGML)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: weights from %.9g to %.9g need a scale beyond f16, which is what "
+                         "ggml's blocks have; use the scheme without -ggml, or leave the layer out "
+                         "with --skip",
+                         where, (double)low, (double)high);
     return nib__fail(
         err, NIB_BAD_INPUT,
         "%s: weights from %.9g to %.9g span more than %s can hold, so they have no scale; use a "

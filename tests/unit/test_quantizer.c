@@ -370,6 +370,13 @@ static void test_hostile_values(void **state)
             assert_non_null(
                 strstr(err.text, "-3.39999995e+38 to 3.39999995e+38 span more than f32"));
     }
+    nib_err err = {0};
+    fill(x, 64, 3);
+    x[33] = 1e8f;
+    assert_int_equal(quantize(&r, "int8wo-g32-ggml", NIB_TYPE_F32, x, 2, 32, 1, &err),
+                     NIB_BAD_INPUT);
+    assert_non_null(strstr(err.text, "row 1: weights from "));
+    assert_non_null(strstr(err.text, "to 100000000 need a scale beyond f16"));
 }
 
 static void test_refusals(void **state)
