@@ -379,25 +379,27 @@ static nib_status list_shared(nib_rewriting *r)
 static void tell_activations(nib_rewriting *r)
 {
     size_t count = 0;
-    const char *first = NULL;
-    char scheme[64], a[NIB_SHOWN];
+    char scheme[64], first[64], a[NIB_SHOWN];
     for (size_t i = 0; i < r->job->count; i++) {
         nib_stored stored;
+        const nib_scheme *was = &r->origins[i].weight.scheme;
         if (!r->job->layers[i].recode)
             continue;
         nib__origins_fit(r, i, &stored);
-        if (stored.scheme.act == r->origins[i].weight.scheme.act)
+        if (stored.scheme.act == was->act)
             continue;
         nib__scheme_name(scheme, &stored.scheme);
         r->ledger->layers[r->lines[i]].done = nib__ledger_text(r->ledger, "%s", scheme);
-        if (count++ == 0)
-            first = r->job->layers[i].name;
+        if (count++ != 0)
+            continue;
+        nib__shown(a, r->job->layers[i].name);
+        nib__scheme_name(first, was);
     }
     if (count != 0)
         nib__ledger_add_note(r->ledger, "activations",
                              "%zu layers have quantized activations, which the format %s has no "
-                             "words for: their weights are written alone; the first is %s",
-                             count, nib__dialect_writer(r->dialect)->name, nib__shown(a, first));
+                             "words for: its readers choose their own; the first is %s, %s",
+                             count, nib__dialect_writer(r->dialect)->name, a, first);
 }
 
 /* ---- metadata ---- */

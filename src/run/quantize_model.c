@@ -281,28 +281,6 @@ static nib_status keep_layers(work *w, const nib_convert_options *o, nib_err *er
     return NIB_OK;
 }
 
-/* GGUF has no words for activations: what they were is said here, for the last time. */
-static void note_activations(work *w)
-{
-    const nib_network *net = &w->model->net;
-    size_t count = 0;
-    const nib_site *first = NULL;
-    char name[64];
-    for (size_t i = 0; i < net->site_count; i++) {
-        const nib_site *site = &net->sites[i];
-        const bool block = nib__act_block(site->stored.act) != 0;
-        if (site->stored.act == NIB_ACT_FLOAT || (block && nib__checkpoint_gguf(net->checkpoint)))
-            continue;
-        count++;
-        first = first ? first : site;
-    }
-    if (count != 0)
-        nib__ledger_add_note(&w->ledger, "activations",
-                             "%zu layers have quantized activations (the first is %s, %s), which a "
-                             "GGUF cannot say: its readers choose their own",
-                             count, first->name, nib__scheme_name(name, &first->stored));
-}
-
 /* What a conversion comes down to, as a note. */
 static void count_kept(work *w, const nib_quantize_report *report)
 {
@@ -338,8 +316,6 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
     NIB_TRY(nib__bias_parse(&job.bias, o->bias, err));
     NIB_TRY(run_job(w, &job, &report, err));
     nib__note_biases(&w->ledger, o->bias, floats_because);
-    if (is_gguf(o->format))
-        note_activations(w);
     if (!o->dry_run)
         count_kept(w, &report);
     add_notes(w);
