@@ -140,6 +140,11 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                              nib_err *err)
 {
     const nib_config *c = &m->net.config;
+    if (m->net.unknown)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: the model's architecture is not known, and a GGUF has to describe "
+                         "it; --format nibble keeps config.json beside the weights",
+                         m->net.directory);
     nib__gguf_describe_config(head, c, nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
                               main_type(&m->net, first));
     NIB_TRY(put_tokenizer(head, m, arena, ledger, err));

@@ -79,6 +79,12 @@ refused 4 'model.layers.1.mlp.up_proj._weight_scale: row 0, group 0 has scale 4.
     convert far far.gguf --format gguf
 check 'nothing of it is left' test ! -e far.gguf
 
+# a GGUF describes the model: of one whose architecture is not known nothing is made up
+cp -r m strange
+sed -i 's/"model_type": *"[a-z0-9_]*"/"model_type": "strange"/; s/ForCausalLM/ForStrangeThings/' strange/config.json
+refused 3 "strange: the model's architecture is not known, and a GGUF has to describe it; *" convert strange s.gguf --format gguf
+check 'and nothing is written' test ! -e s.gguf
+
 # activations that a format has no words for are said
 nibble quantize m a8 --recipe 8da4w --quiet >/dev/null
 check 'activations are told' grep -q 'layers have quantized activations, which the format gguf has no words for' \
