@@ -150,8 +150,9 @@ typedef struct nib_weight {
                             store that holds its scales: the least type that keeps them exact */
     int64_t scale_stride_n, scale_stride_g; /* 0 and 0 for one tensor scale */
     int64_t scale_rows;                     /* rows that share their scales; 0 means 1 */
-    float tensor_scale;                     /* NV4: every scale is times it; 0: there is none */
-    bool tensor_divides;                    /* NV4: every scale is divided by it instead */
+    bool scale_tiles;     /* scales, a byte each, are at nib__scale_tile instead */
+    float tensor_scale;   /* NV4: every scale is times it; 0: there is none */
+    bool tensor_divides;  /* NV4: every scale is divided by it instead */
     const void *zeros;    /* strided as scales; NULL for ZERO_NONE and as scales */
     nib_type zero_type;   /* I8 or I32 for ZERO_INT, a float type for ZERO_FLOAT; I8 where a store
                              packs them */
@@ -169,6 +170,13 @@ typedef struct nib_weight {
     const float *act_scale;   /* one value, NIB_ACT_I8_STATIC only */
     const int32_t *act_zero;  /* likewise; NULL when symmetric */
 } nib_weight;
+
+/* Where scale (i, g) of a byte lies in the tiles of 128 x 4 that tensor cores read. */
+NIB_INLINE int64_t nib__scale_tile(int64_t i, int64_t g, int64_t groups)
+{
+    return (i / 128 * nib__ceil_div(groups, 4) + g / 4) * 512 + (i % 32) * 16 + (i % 128 / 32) * 4 +
+           g % 4;
+}
 
 /* Where row i is stored. */
 NIB_INLINE int64_t nib__weight_place(const nib_weight *w, int64_t i)

@@ -95,6 +95,8 @@ static float element(const void *from, nib_type type, int64_t at)
 static int64_t scale_place(const nib_weight *w, int64_t i, int64_t g)
 {
     const int64_t row = nib__weight_place(w, i);
+    if (w->scale_tiles)
+        return nib__scale_tile(row, g, nib__scheme_groups(&w->scheme, w->k));
     return (w->scale_rows > 1 ? row / w->scale_rows : row) * w->scale_stride_n +
            g * w->scale_stride_g;
 }

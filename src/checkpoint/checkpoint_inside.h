@@ -43,7 +43,7 @@ struct nib_checkpoint {
     const char *params;
     int64_t paired, paired_count;
     int32_t *paired_rows;
-    /* Buffers that replace stored bytes where a view cannot serve (swizzled scales in rows, f64
+    /* Buffers that replace stored bytes where a view cannot serve (zero points as int8, f64
      * weights as f32, scalars aligned): [count] by tensor, made once and kept. Reachable through a
      * const checkpoint. */
     void **copies;

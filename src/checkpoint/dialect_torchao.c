@@ -372,20 +372,12 @@ static nib_status take_byte_scales(const nib_weight_query *q, const description 
     const int64_t groups = w->k / w->scheme.group;
     const int64_t rows[2] = {w->n, groups},
                   tiles[2] = {nib__ceil_div(w->n, 128) * 32, nib__ceil_div(groups, 4) * 16};
-    bool fresh;
     NIB_TRY(nib__weight_expect(q, scale, scales, type, 2, d->swizzled ? tiles : rows));
     w->scales = scales->data;
     w->scale_type = type;
     w->scale_stride_n = groups;
     w->scale_stride_g = 1;
-    if (d->swizzled) {
-        uint8_t *in_rows = nib__checkpoint_copy(q->cp, scales, (size_t)(w->n * groups), &fresh);
-        if (in_rows == NULL)
-            return nib__fail_memory(q->err, (size_t)(w->n * groups), scales->name);
-        if (fresh)
-            nib__untile_scales(in_rows, scales->data, w->n, groups);
-        w->scales = in_rows;
-    }
+    w->scale_tiles = d->swizzled;
     return nib__weight_check_scales(q, scale);
 }
 

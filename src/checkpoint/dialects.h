@@ -111,9 +111,8 @@ bool nib__scheme_has_tensor_scale(const nib_scheme *scheme);
 nib_type nib__code_type(nib_code code);
 nib_store nib__nibble_store(nib_code code);
 
-/* Scales [n][groups] of one byte into tiles, and back; `to` holds ceil(n/128) * ceil(groups/4) *
- * 512 zeroed bytes, or n * groups. */
+/* Scales [n][groups] of one byte into tiles; `to` holds ceil(n/128) * ceil(groups/4) * 512 zeroed
+ * bytes. */
 void nib__tile_scales(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups);
-void nib__untile_scales(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups);
 
 #endif

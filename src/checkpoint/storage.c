@@ -150,24 +150,9 @@ void nib__storage_values(nib_order order, const nib_stored_part *part, uint8_t *
     }
 }
 
-/* Byte (r % 32) * 16 + (r / 32) * 4 + c of the tile that holds row r and group c. */
-static int64_t tile_index(int64_t i, int64_t g, int64_t across)
-{
-    return (i / 128 * across + g / 4) * 512 + (i % 32) * 16 + (i % 128 / 32) * 4 + g % 4;
-}
-
 void nib__tile_scales(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups)
 {
-    const int64_t across = nib__ceil_div(groups, 4);
     for (int64_t i = 0; i < n; i++)
         for (int64_t g = 0; g < groups; g++)
-            to[tile_index(i, g, across)] = from[i * groups + g];
-}
-
-void nib__untile_scales(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups)
-{
-    const int64_t across = nib__ceil_div(groups, 4);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t g = 0; g < groups; g++)
-            to[i * groups + g] = from[tile_index(i, g, across)];
+            to[nib__scale_tile(i, g, groups)] = from[i * groups + g];
 }

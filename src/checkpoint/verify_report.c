@@ -116,7 +116,7 @@ void nib__verify_text(const nib_verifying *v, nib_text *out)
         nib__text_format(out, "%zu weights that %s implies; ", v->job->expected_count,
                          nib__checkpoint_described(v->job->checkpoint));
     else
-        nib__text_str(out, "no config.json to compare with; ");
+        nib__text_str(out, "nothing says which weights there are; ");
     const size_t problems = v->finding_count + v->more;
     nib__text_format(out, "%zu problem%s%s\n", problems, problems == 1 ? "" : "s",
                      v->more != 0 ? ", of which the first are told" : "");

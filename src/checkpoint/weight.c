@@ -174,6 +174,21 @@ void nib__weight_say_f64(const nib_weight_query *q, const char *suffix, const vo
                     "every product here is computed in f32");
 }
 
+/* What pads the tiles is nobody's scale. */
+static nib_status check_tiles(const nib_weight_query *q, const char *suffix)
+{
+    const nib_weight *w = q->out;
+    const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
+    for (int64_t i = 0; i < w->n; i++)
+        for (int64_t g = 0; g < groups; g++)
+            if (!isfinite(nib__weight_group_scale(w, i, g)))
+                return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                        "scale at row %" PRId64 ", group %" PRId64
+                                        " is nan in f32; no result would be a number",
+                                        i, g);
+    return NIB_OK;
+}
+
 nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffix)
 {
     const nib_weight *w = q->out;
@@ -187,6 +202,8 @@ nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffi
                                 mx   ? "F8_E8M0"
                                 : nv ? "F8_E4M3"
                                      : "F32, F16, BF16 or F64");
+    if (w->scale_tiles)
+        return check_tiles(q, suffix);
     NIB_TRY(nib__weight_check_finite(q, suffix, w->scales, w->scale_type, scale_count(w), "scale"));
     if (w->scale_type == NIB_TYPE_F64)
         nib__weight_say_f64(q, suffix, w->scales, scale_count(w));
