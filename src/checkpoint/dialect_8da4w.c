@@ -73,15 +73,12 @@ static nib_status take_group(const nib_weight_query *q)
     return NIB_OK;
 }
 
-/* Float zero points are whole numbers, kept here as int8. */
-static nib_status round_zeros(const nib_weight_query *q, const nib_tensor *zeros, int64_t groups)
+/* Float zero points are whole numbers. *any: one of them is not 0. */
+static nib_status check_zeros(const nib_weight_query *q, bool *any, const nib_tensor *zeros,
+                              int64_t groups)
 {
-    nib_weight *w = q->out;
-    const int64_t count = w->n * groups, size = nib__type_bits(zeros->type) / 8;
-    bool fresh, any = false;
-    int8_t *whole = nib__checkpoint_copy(q->cp, zeros, (size_t)count, &fresh);
-    if (whole == NULL)
-        return nib__fail_memory(q->err, (size_t)count, zeros->name);
+    const int64_t count = q->out->n * groups, size = nib__type_bits(zeros->type) / 8;
+    *any = false;
     for (int64_t i = 0; i < count; i++) {
         float value;
         nib__to_f32(&value, zeros->data + i * size, zeros->type, 1);
@@ -90,12 +87,35 @@ static nib_status round_zeros(const nib_weight_query *q, const nib_tensor *zeros
                                     "is %g at row %" PRId64 ", group %" PRId64
                                     "; zero points are whole numbers from -128 to 127",
                                     (double)value, i / groups, i % groups);
-        whole[i] = (int8_t)value;
-        any = any || value != 0;
+        *any = *any || value != 0;
     }
-    if (any)
-        nib__weight_say(q, ".zeros", nib__type_name(zeros->type), "i8", 0,
-                        "zero points are whole numbers");
+    return NIB_OK;
+}
+
+/* Float zero points, kept as int8; where all are 0, as most files have them, there are none. */
+static nib_status round_zeros(const nib_weight_query *q, const nib_tensor *zeros, int64_t groups)
+{
+    nib_weight *w = q->out;
+    const int64_t count = w->n * groups, size = nib__type_bits(zeros->type) / 8;
+    bool fresh, any;
+    NIB_TRY(check_zeros(q, &any, zeros, groups));
+    if (!any) {
+        w->scheme.zero = NIB_ZERO_NONE;
+        w->scheme.symmetric = true;
+        w->zeros = NULL;
+        w->zero_type = NIB_TYPE_NONE;
+        return NIB_OK;
+    }
+    int8_t *whole = nib__checkpoint_copy(q->cp, zeros, (size_t)count, &fresh);
+    if (whole == NULL)
+        return nib__fail_memory(q->err, (size_t)count, zeros->name);
+    for (int64_t i = 0; fresh && i < count; i++) {
+        float value;
+        nib__to_f32(&value, zeros->data + i * size, zeros->type, 1);
+        whole[i] = (int8_t)value;
+    }
+    nib__weight_say(q, ".zeros", nib__type_name(zeros->type), "i8", 0,
+                    "zero points are whole numbers");
     w->zeros = whole;
     w->zero_type = NIB_TYPE_I8;
     return NIB_OK;
