@@ -117,22 +117,6 @@ static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
 
 static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
 
-/* n and k of codes stored one per byte. */
-static nib_status take_codes(const nib_weight_query *q, nib_type type)
-{
-    nib_weight *w = q->out;
-    const nib_tensor *codes = nib__weight_part(q, qdata);
-    if (codes == NULL || codes->rank != 2 || codes->shape[0] == 0 || codes->shape[1] == 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
-                                "is missing, empty or has not two dimensions");
-    NIB_TRY(nib__weight_expect(q, qdata, codes, type, 2, codes->shape));
-    w->n = codes->shape[0];
-    w->k = codes->shape[1];
-    w->store = NIB_STORE_BYTE;
-    w->codes = codes->data;
-    return NIB_OK;
-}
-
 /* The group from block_size: [n, k] one scale, [1, k] one per row, [1, g] groups; of float8 also
  * [r, g] blocks. */
 static nib_status take_group(const nib_weight_query *q, const description *d)
@@ -277,7 +261,7 @@ static nib_status take_mx_act(const nib_weight_query *q, const description *d)
 static nib_status take_int8(const nib_weight_query *q, const description *d)
 {
     q->out->scheme.code = NIB_CODE_I8;
-    NIB_TRY(take_codes(q, NIB_TYPE_I8));
+    NIB_TRY(nib__weight_take_bytes(q, qdata, NIB_TYPE_I8));
     NIB_TRY(take_group(q, d));
     NIB_TRY(take_scales(q, false));
     return take_int8_act(q, d);
@@ -300,7 +284,7 @@ static nib_status take_intx(const nib_weight_query *q, const description *d)
     if (width[0] != '4' && width[0] != '8')
         nib__weight_say(q, ".weight", d->target, width[0] < '4' ? "int4" : "int8", 0,
                         "the same codes, of which the wider type holds more");
-    NIB_TRY(take_codes(q, NIB_TYPE_I8));
+    NIB_TRY(nib__weight_take_bytes(q, qdata, NIB_TYPE_I8));
     NIB_TRY(take_group(q, d));
     NIB_TRY(take_scales(q, true));
     if (d->act_name[0] == 0)
@@ -355,7 +339,7 @@ static nib_status take_float8(const nib_weight_query *q, const description *d)
     const nib_tensor *codes = nib__weight_part(q, qdata);
     const bool e5m2 = codes != NULL && codes->type == NIB_TYPE_E5M2;
     w->scheme.code = e5m2 ? NIB_CODE_E5M2 : NIB_CODE_E4M3;
-    NIB_TRY(take_codes(q, e5m2 ? NIB_TYPE_E5M2 : NIB_TYPE_E4M3));
+    NIB_TRY(nib__weight_take_bytes(q, qdata, e5m2 ? NIB_TYPE_E5M2 : NIB_TYPE_E4M3));
     NIB_TRY(take_group(q, d));
     NIB_TRY(take_scales(q, false));
     if (w->scheme.zero != NIB_ZERO_NONE)
@@ -392,7 +376,7 @@ static nib_status take_mx(const nib_weight_query *q, const description *d)
     if (d->mx_block != 32)
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                                 "is MX in blocks of %" PRId64 "; 32 are known", d->mx_block);
-    NIB_TRY(take_codes(q, fp4 ? NIB_TYPE_U8 : NIB_TYPE_E4M3));
+    NIB_TRY(nib__weight_take_bytes(q, qdata, fp4 ? NIB_TYPE_U8 : NIB_TYPE_E4M3));
     if (fp4 && w->k > INT64_MAX / 2)
         return nib__weight_fail(q, NIB_BAD_INPUT, qdata, "has rows of %" PRId64 " bytes", w->k);
     w->k *= fp4 ? 2 : 1;
@@ -431,7 +415,7 @@ static nib_status take_nv(const nib_weight_query *q, const description *d)
     if (d->mx_block != 16)
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                                 "is NVFP4 in blocks of %" PRId64 "; 16 are known", d->mx_block);
-    NIB_TRY(take_codes(q, NIB_TYPE_U8));
+    NIB_TRY(nib__weight_take_bytes(q, qdata, NIB_TYPE_U8));
     if (w->k > INT64_MAX / 2)
         return nib__weight_fail(q, NIB_BAD_INPUT, qdata, "has rows of %" PRId64 " bytes", w->k);
     w->k *= 2;

@@ -4,36 +4,9 @@
  * valid UTF-8, and every id have its range.
  */
 #include "gguf_vocab.h"
-
-#include <stdlib.h>
+#include "use_tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
-
-static void encode(const nib_tokenizer *t, const char *text, size_t size, unsigned flags)
-{
-    const nib_allocator a = nib__allocator_default();
-    nib_err err = {.status = NIB_OK};
-    int32_t *ids = NULL;
-    size_t count = 0;
-    if (nib__tokenizer_encode(t, text, size, flags, &ids, &count, &err) != NIB_OK) {
-        require(err.status != NIB_OK && err.text[0] != 0 && ids == NULL);
-        return;
-    }
-    for (size_t i = 0; i < count; i++)
-        require(ids[i] >= 0 && ids[i] < nib__tokenizer_vocab_size(t));
-    nib_text out;
-    nib__text_init(&out, &a);
-    require(nib__tokenizer_decode(t, ids, count, (flags & 1) != 0, &out, &err) == NIB_OK);
-    require(out.size == 0 || nib__utf8_check(out.at, out.size) == out.size);
-    nib__text_free(&out);
-    nib__tokenizer_ids_free(t, ids);
-}
 
 static void use(const nib_gguf *gguf)
 {
