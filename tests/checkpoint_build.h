@@ -7,6 +7,7 @@
 #define NIB_CHECKPOINT_BUILD_H
 
 #include "checkpoint.h"
+#include "dialects.h"
 #include "safetensors_build.h"
 
 #include <setjmp.h>
@@ -78,10 +79,48 @@ static inline nib_status make_checkpoint(made *m, const char *config, const part
     return make_described(m, NULL, config, parts, count);
 }
 
+/* As make_described, of what must open. */
+static inline void open_parts(made *m, const char *metadata, const part *parts, size_t count)
+{
+    if (make_described(m, metadata, NULL, parts, count) != NIB_OK)
+        fail_msg("%s", m->err.text);
+}
+
 static inline void drop_checkpoint(made *m)
 {
     nib__checkpoint_close(m->cp);
     drop_directory(m->dir);
+}
+
+/* The description of a scheme, escaped as a member of __metadata__. */
+static inline void describe_nibble(char out[1024], const char *scheme, int64_t n, int64_t k)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_scheme s;
+    nib_text text, member;
+    nib_jsonw w;
+    nib__text_init(&text, &a);
+    nib__text_init(&member, &a);
+    assert_int_equal(nib__scheme_parse(&s, scheme, strlen(scheme), NULL), NIB_OK);
+    nib__write_nibble.describe(&text, &(nib_stored){.scheme = s, .n = n, .k = k});
+    nib__jsonw_init(&w, &member, 0);
+    nib__jsonw_string(&w, text.at);
+    snprintf(out, 1024, "\"nibble\":\"1\",\"m.weight\":%s", member.at);
+    nib__text_free(&text);
+    nib__text_free(&member);
+}
+
+/* The weight of module m: its status, and what its error says. */
+static inline void expect_weight(const made *m, nib_status status, const char *fragment)
+{
+    nib_weight w = {.n = -7};
+    nib_err err = {NIB_OK, ""};
+    const nib_status got = nib__checkpoint_weight(&w, NULL, m->cp, "m", NULL, &err);
+    if (got != status || (fragment != NULL && strstr(err.text, fragment) == NULL))
+        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status),
+                 fragment == NULL ? "" : fragment, nib_status_name(got), err.text);
+    if (got != NIB_OK)
+        assert_int_equal(w.n, -7); /* untouched */
 }
 
 #endif

@@ -3,88 +3,10 @@
  * Weights of a module: torchao's own files give torchao's values; plain and nibble weights; biases;
  * what is converted is told, and what is wrong is named.
  */
-#include "checkpoint.h"
+#include "checkpoint_build.h"
 #include "dialects.h"
-#include "safetensors_build.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
-
-/* ---- files made here ---- */
-
-typedef struct part {
-    const char *name, *type;
-    int rank;
-    int64_t shape[4];
-    const void *data; /* NULL: zeros */
-} part;
-
-typedef struct made {
-    char dir[256], path[512];
-    nib_allocator allocator;
-    nib_checkpoint *cp;
-} made;
-
-static size_t part_bytes(const part *p)
-{
-    const nib_type type = nib__type_find(p->type, strlen(p->type));
-    size_t bits = (size_t)nib__type_bits(type);
-    for (int i = 0; i < p->rank; i++)
-        bits *= (size_t)p->shape[i];
-    return bits / 8;
-}
-
-/* metadata: the members of __metadata__, or "". */
-static void make(made *m, const char *metadata, const part *parts, size_t count)
-{
-    const nib_allocator a = nib__allocator_default();
-    nib_text header;
-    uint8_t data[8192] = {0};
-    size_t at = 0;
-    nib_err err = {NIB_OK, ""};
-    nib__text_init(&header, &a);
-    nib__text_format(&header, "{\"__metadata__\":{%s}", metadata);
-    for (size_t i = 0; i < count; i++) {
-        nib__text_format(&header, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", parts[i].name,
-                         parts[i].type);
-        for (int d = 0; d < parts[i].rank; d++)
-            nib__text_format(&header, "%s%d", d == 0 ? "" : ",", (int)parts[i].shape[d]);
-        const size_t bytes = part_bytes(&parts[i]);
-        nib__text_format(&header, "],\"data_offsets\":[%zu,%zu]}", at, at + bytes);
-        assert_true(at + bytes <= sizeof data);
-        if (parts[i].data != NULL)
-            memcpy(data + at, parts[i].data, bytes);
-        at += bytes;
-    }
-    nib__text_str(&header, "}");
-    make_directory(m->dir);
-    write_safetensors(m->dir, "x.safetensors", header.at, data, at);
-    snprintf(m->path, sizeof m->path, "%s/x.safetensors", m->dir);
-    nib__text_free(&header);
-    m->allocator = a;
-    if (nib__checkpoint_open(&m->cp, m->path, &a, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-}
-
-static void drop(made *m)
-{
-    nib__checkpoint_close(m->cp);
-    drop_directory(m->dir);
-}
-
-static void expect_weight(const made *m, nib_status status, const char *fragment)
-{
-    nib_weight w = {.n = -7};
-    nib_err err = {NIB_OK, ""};
-    const nib_status got = nib__checkpoint_weight(&w, NULL, m->cp, "m", NULL, &err);
-    if (got != status || (fragment != NULL && strstr(err.text, fragment) == NULL))
-        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status),
-                 fragment == NULL ? "" : fragment, nib_status_name(got), err.text);
-    if (got != NIB_OK)
-        assert_int_equal(w.n, -7); /* untouched */
-}
 
 /* ---- torchao's own files ---- */
 
@@ -143,7 +65,7 @@ static void test_plain(void **state)
                               {"m.bias", "F32", 1, {2}, NULL}};
         made m;
         nib_weight w;
-        make(&m, "", parts, 2);
+        open_parts(&m, "", parts, 2);
         assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
         assert_int_equal(w.scheme.code, types[i].code);
         assert_int_equal(w.store, NIB_STORE_FLOAT);
@@ -155,7 +77,7 @@ static void test_plain(void **state)
         assert_int_equal(nib__checkpoint_weight(&w, &found, m.cp, "other", NULL, NULL), NIB_OK);
         assert_false(found);
         assert_null(nib__checkpoint_dialect(m.cp, "other"));
-        drop(&m);
+        drop_checkpoint(&m);
     }
 }
 
@@ -169,7 +91,7 @@ static void test_f64(void **state)
     made m;
     nib_weight w, again;
     nib_ledger ledger;
-    make(&m, "", parts, 2);
+    open_parts(&m, "", parts, 2);
     nib__ledger_init(&ledger, &m.allocator);
     assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", &ledger, NULL), NIB_OK);
     float row[3];
@@ -185,7 +107,7 @@ static void test_f64(void **state)
     assert_int_equal(nib__checkpoint_weight(&again, NULL, m.cp, "m", NULL, NULL), NIB_OK);
     assert_ptr_equal(again.codes, w.codes); /* converted once */
     nib__ledger_free(&ledger);
-    drop(&m);
+    drop_checkpoint(&m);
 }
 
 static void test_alias(void **state)
@@ -195,7 +117,7 @@ static void test_alias(void **state)
     made m;
     nib_weight w, head;
     nib_ledger ledger;
-    make(&m, "\"m.weight\":\"head.weight\"", parts, 1);
+    open_parts(&m, "\"m.weight\":\"head.weight\"", parts, 1);
     nib__ledger_init(&ledger, &m.allocator);
     assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", &ledger, NULL), NIB_OK);
     assert_int_equal(nib__checkpoint_weight(&head, NULL, m.cp, "head", NULL, NULL), NIB_OK);
@@ -203,7 +125,7 @@ static void test_alias(void **state)
     assert_int_equal(ledger.tensor_count, 1);
     assert_string_equal(ledger.tensors[0].done, "head.weight");
     nib__ledger_free(&ledger);
-    drop(&m);
+    drop_checkpoint(&m);
 }
 
 static void test_bad_plain(void **state)
@@ -281,9 +203,9 @@ static void test_bad_plain(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         made m;
-        make(&m, "", cases[i].parts, cases[i].count);
+        open_parts(&m, "", cases[i].parts, cases[i].count);
         expect_weight(&m, cases[i].status, cases[i].fragment);
-        drop(&m);
+        drop_checkpoint(&m);
     }
 }
 
@@ -333,7 +255,7 @@ static void test_torchao_scales(void **state)
     made m;
     nib_weight w;
     nib_ledger ledger;
-    make(&m, INTX("int4", "[1,2]", "\\\"int8_asym_per_token\\\""), parts, 3);
+    open_parts(&m, INTX("int4", "[1,2]", "\\\"int8_asym_per_token\\\""), parts, 3);
     nib__ledger_init(&ledger, &m.allocator);
     assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", &ledger, NULL), NIB_OK);
     /* One zero point that is not 0 makes the weight asymmetric. */
@@ -347,7 +269,7 @@ static void test_torchao_scales(void **state)
     assert_string_equal(ledger.tensors[0].name, "m._weight_scale");
     assert_true(ledger.tensors[0].max_rel_change > 1e-9);
     nib__ledger_free(&ledger);
-    drop(&m);
+    drop_checkpoint(&m);
 }
 
 static void test_static(void **state)
@@ -361,14 +283,14 @@ static void test_static(void **state)
                           {"m._weight_act_quant_zero_point", "I8", 2, {1, 1}, "\xfd"}};
     made m;
     nib_weight w;
-    make(&m, INT8(""), parts, 6);
+    open_parts(&m, INT8(""), parts, 6);
     assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
     assert_int_equal(w.scheme.act, NIB_ACT_I8_STATIC);
     assert_false(w.scheme.act_symmetric);
     assert_true(*w.act_scale == 1);
     assert_int_equal(*w.act_zero, -3);
     assert_int_equal((uintptr_t)w.act_scale % sizeof(float), 0);
-    drop(&m);
+    drop_checkpoint(&m);
 }
 
 static void test_bad_torchao(void **state)
@@ -614,9 +536,9 @@ static void test_bad_torchao(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         made m;
-        make(&m, cases[i].metadata, cases[i].parts, cases[i].count);
+        open_parts(&m, cases[i].metadata, cases[i].parts, cases[i].count);
         expect_weight(&m, cases[i].status, cases[i].fragment);
-        drop(&m);
+        drop_checkpoint(&m);
     }
 }
 
@@ -637,13 +559,13 @@ static void test_codes_out_of_range(void **state)
         made m;
         nib_weight w;
         nib_err err = {NIB_OK, ""};
-        make(&m, INTX("int4", "[1,2]", "null"), parts, 3);
+        open_parts(&m, INTX("int4", "[1,2]", "null"), parts, 3);
         assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
         assert_int_equal(nib__weight_check_codes(&w, "m", &err),
                          cases[i].fragment == NULL ? NIB_OK : NIB_BAD_INPUT);
         if (cases[i].fragment != NULL)
             assert_non_null(strstr(err.text, cases[i].fragment));
-        drop(&m);
+        drop_checkpoint(&m);
     }
 }
 
@@ -673,14 +595,14 @@ static void test_not_finite(void **state)
                 made m;
                 nib_weight w;
                 nib_err err = {NIB_OK, ""};
-                make(&m, "", parts, 1);
+                open_parts(&m, "", parts, 1);
                 assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
                 assert_int_equal(nib__weight_check_codes(&w, "m", &err),
                                  v < 3 ? NIB_BAD_INPUT : NIB_OK);
                 snprintf(fragment, sizeof fragment, "m.weight: value at row %d, column %d is",
                          at / 3, at % 3);
                 assert_true(v >= 3 || strstr(err.text, fragment) != NULL);
-                drop(&m);
+                drop_checkpoint(&m);
             }
 }
 
@@ -697,16 +619,16 @@ static void test_not_finite_fp8(void **state)
             made m;
             nib_weight w;
             nib_err err = {NIB_OK, ""};
-            make(&m,
-                 DESCRIBED("Float8Tensor", "\\\"block_size\\\":[1,2]",
-                           "\\\"qdata\\\",\\\"scale\\\""),
-                 parts, 2);
+            open_parts(&m,
+                       DESCRIBED("Float8Tensor", "\\\"block_size\\\":[1,2]",
+                                 "\\\"qdata\\\",\\\"scale\\\""),
+                       parts, 2);
             assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err), NIB_OK);
             const float value =
                 e5m2 ? nib__e5m2_to_f32((uint8_t)code) : nib__e4m3_to_f32((uint8_t)code);
             assert_int_equal(nib__weight_check_codes(&w, "m", &err),
                              isfinite(value) ? NIB_OK : NIB_BAD_INPUT);
-            drop(&m);
+            drop_checkpoint(&m);
         }
 }
 
@@ -745,24 +667,6 @@ static void test_parts_in_shards(void **state)
 }
 
 /* ---- nibble ---- */
-
-/* The description of a scheme, escaped as a member of __metadata__. */
-static void describe(char out[1024], const char *scheme, int64_t n, int64_t k)
-{
-    const nib_allocator a = nib__allocator_default();
-    nib_scheme s;
-    nib_text text, member;
-    nib_jsonw w;
-    nib__text_init(&text, &a);
-    nib__text_init(&member, &a);
-    assert_int_equal(nib__scheme_parse(&s, scheme, strlen(scheme), NULL), NIB_OK);
-    nib__write_nibble.describe(&text, &(nib_stored){.scheme = s, .n = n, .k = k});
-    nib__jsonw_init(&w, &member, 0);
-    nib__jsonw_string(&w, text.at);
-    snprintf(out, 1024, "\"nibble\":\"1\",\"m.weight\":%s", member.at);
-    nib__text_free(&text);
-    nib__text_free(&member);
-}
 
 static void test_nibble(void **state)
 {
@@ -810,8 +714,8 @@ static void test_nibble(void **state)
         made m;
         nib_weight w;
         nib_err err = {NIB_OK, ""};
-        describe(metadata, cases[i].scheme, 2, 35);
-        make(&m, metadata, parts, cases[i].zeros == NULL ? 4 : 5);
+        describe_nibble(metadata, cases[i].scheme, 2, 35);
+        open_parts(&m, metadata, parts, cases[i].zeros == NULL ? 4 : 5);
         if (nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err) != NIB_OK)
             fail_msg("%s: %s", cases[i].scheme, err.text);
         assert_string_equal(nib__scheme_name(name, &w.scheme), cases[i].scheme);
@@ -825,7 +729,7 @@ static void test_nibble(void **state)
             assert_int_equal(first[3], 4);
         }
         assert_true((w.act_scale != NULL) == (w.scheme.act == NIB_ACT_I8_STATIC));
-        drop(&m);
+        drop_checkpoint(&m);
     }
 }
 
@@ -849,19 +753,19 @@ static void test_bad_nibble(void **state)
         const part parts[] = {{"m._weight_scale", "F32", 2, {2, 2}, ones},
                               {"m._weight_qdata", "U8", 2, {2, 18}, NULL}};
         made m;
-        describe(metadata, "8da4w-g32-actsym", 2, 35);
+        describe_nibble(metadata, "8da4w-g32-actsym", 2, 35);
         const char *at = strstr(metadata, cases[i].from);
         assert_non_null(at);
         snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - metadata), metadata, cases[i].to,
                  at + strlen(cases[i].from));
-        make(&m, changed, parts, 2);
+        open_parts(&m, changed, parts, 2);
         nib_weight w;
         nib_err err = {NIB_OK, ""};
         const nib_status got = nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err);
         assert_true(got == NIB_BAD_INPUT || got == NIB_UNSUPPORTED);
         if (strstr(err.text, cases[i].fragment) == NULL)
             fail_msg("wanted \"%s\", got %s", cases[i].fragment, err.text);
-        drop(&m);
+        drop_checkpoint(&m);
     }
 }
 
@@ -889,7 +793,7 @@ static void test_nibble_order(void **state)
     for (size_t i = 0; i < COUNT(rows); i++) {
         char metadata[1024], changed[1100];
         made m;
-        describe(metadata, "int8wo-g4", 1, 5);
+        describe_nibble(metadata, "int8wo-g4", 1, 5);
         const char *at = strstr(metadata, "\\\"shape");
         assert_non_null(at);
         snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - metadata), metadata,
@@ -899,9 +803,9 @@ static void test_nibble_order(void **state)
             {"m._weight_scale", "F32", 2, {1, 2}, ones},
             {"m._weight_input_order", "I32", 1, {rows[i].count}, rows[i].order},
         };
-        make(&m, changed, parts, rows[i].order == NULL ? 2 : 3);
+        open_parts(&m, changed, parts, rows[i].order == NULL ? 2 : 3);
         expect_weight(&m, rows[i].status, rows[i].fragment);
-        drop(&m);
+        drop_checkpoint(&m);
     }
 }
 

@@ -8,41 +8,6 @@
 
 #include <math.h>
 
-static void open_parts(made *m, const char *metadata, const part *parts, size_t count)
-{
-    if (make_described(m, metadata, NULL, parts, count) != NIB_OK)
-        fail_msg("%s", m->err.text);
-}
-
-static void expect_weight(const made *m, nib_status status, const char *fragment)
-{
-    nib_weight w = {.n = -7};
-    nib_err err = {NIB_OK, ""};
-    const nib_status got = nib__checkpoint_weight(&w, NULL, m->cp, "m", NULL, &err);
-    if (got != status || strstr(err.text, fragment) == NULL)
-        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
-                 nib_status_name(got), err.text);
-    assert_int_equal(w.n, -7); /* untouched */
-}
-
-/* The description of a scheme, escaped as a member of __metadata__. */
-static void describe(char out[1024], const char *scheme, int64_t n, int64_t k)
-{
-    const nib_allocator a = nib__allocator_default();
-    nib_scheme s;
-    nib_text text, member;
-    nib_jsonw w;
-    nib__text_init(&text, &a);
-    nib__text_init(&member, &a);
-    assert_int_equal(nib__scheme_parse(&s, scheme, strlen(scheme), NULL), NIB_OK);
-    nib__write_nibble.describe(&text, &(nib_stored){.scheme = s, .n = n, .k = k});
-    nib__jsonw_init(&w, &member, 0);
-    nib__jsonw_string(&w, text.at);
-    snprintf(out, 1024, "\"nibble\":\"1\",\"m.weight\":%s", member.at);
-    nib__text_free(&text);
-    nib__text_free(&member);
-}
-
 #define INT8_BIAS                                                                                  \
     "\"m.bias\":\"{\\\"form\\\": \\\"int8\\\", \\\"group\\\": 32, "                                \
     "\\\"symmetric\\\": false, \\\"shape\\\": [35]}\""
@@ -190,7 +155,7 @@ static void test_int32_bias(void **state)
         nib_weight w;
         nib_err err = {NIB_OK, ""};
         float values[2];
-        describe(described, cases[i].scheme, 2, 35);
+        describe_nibble(described, cases[i].scheme, 2, 35);
         snprintf(metadata, sizeof metadata, "%s,%s", described, INT32_BIAS);
         open_parts(&m, metadata, parts, COUNT(parts));
         const nib_status got = nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err);
