@@ -229,6 +229,7 @@ static nib_status take_gguf(nib_checkpoint *cp, nib_contents *parsed, nib_err *e
 static nib_status open_parts(nib_checkpoint *cp, const nib_gguf *first, size_t count, nib_err *err)
 {
     const char **paths;
+    char a[NIB_SHOWN];
     nib_contents *parsed = nib__arena_take(&cp->arena, count, sizeof *parsed);
     if (parsed == NULL)
         return nib__checkpoint_no_memory(err, cp->path);
@@ -237,8 +238,13 @@ static nib_status open_parts(nib_checkpoint *cp, const nib_gguf *first, size_t c
     cp->file_count = 0;
     cp->bytes = 0;
     NIB_TRY(take_files(cp, count, err));
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         NIB_TRY(open_file(cp, &parsed[i], paths[i], err));
+        if (parsed[i].gguf == NULL)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: part %zu of %zu is no GGUF file, but %s: fetch it again",
+                             nib__shown(a, paths[i]), i + 1, count, cp->container);
+    }
     NIB_TRY(nib__gguf_check_parts(parsed, count, err));
     return take_gguf(cp, parsed, err);
 }
@@ -308,6 +314,11 @@ static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const 
                              nib__shown(a, directory), nib__shown(b, index.shards[i]->name),
                              index.name, index.shards[i]->tensors);
         NIB_TRY(open_file(cp, &parsed[i], path, err));
+        if (parsed[i].gguf != NULL)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: is a GGUF file, which needs no index; name it itself instead of "
+                             "%s",
+                             nib__shown(a, path), index.name);
     }
     NIB_TRY(merge(cp, parsed, &index, err));
     return check_index(cp, &index, err);

@@ -73,9 +73,6 @@ nib_status nib__gguf_check_parts(const nib_contents *parsed, size_t count, nib_e
         const nib_gguf *g = parsed[i].gguf;
         int64_t no = -1;
         size_t parts = 0;
-        if (g == NULL)
-            return nib__fail(err, NIB_BAD_INPUT, "%s: part %zu of %zu is no GGUF file",
-                             parsed[0].gguf->name, i + 1, count);
         NIB_TRY(nib__gguf_part_count(&parts, g, err));
         NIB_TRY(small_int(&no, g, "split.no", NIB_GGUF_PART_MAX, err));
         if (parts != count || no != (int64_t)i)

@@ -86,6 +86,8 @@ nib_status nib__manifest_read(nib_manifest *out, const nib_checkpoint *cp, nib_a
         memcpy(beside, path, size);
         memcpy(beside + size, ".nibble.json", sizeof ".nibble.json");
         path = beside;
+    } else if (nib__checkpoint_directory(cp) == NULL) {
+        return NIB_OK; /* a GGUF file under a name that a directory may have: it stands alone */
     } else {
         path = nib__path_join(arena, nib__checkpoint_directory(cp), "nibble.json");
         if (path == NULL)

@@ -9,6 +9,7 @@
 #include "config_gguf.h"
 #include "failing.h"
 #include "gguf_build.h"
+#include "manifest.h"
 #include "safetensors_build.h"
 
 #include <math.h>
@@ -623,10 +624,39 @@ static void test_parts(void **state)
                  "split.tensors.count is 5, but the 2 parts have 2");
     write_text(dir, two, "GGUF");
     expect_parts(in(path, dir, one), NIB_BAD_INPUT, "ends at byte 4");
+    write_safetensors(dir, one, "{}", NULL, 0);
+    write_part(dir, two, 1, 2, 2, "x");
+    expect_parts(in(path, dir, two), NIB_BAD_INPUT, "part 1 of 2 is no GGUF file, but safetensors");
     write_part(dir, "other.gguf", 1, 2, 2, "x");
     expect_parts(in(path, dir, "other.gguf"), NIB_BAD_INPUT, "give the parts their names back");
     write_part(dir, "other.gguf", 0, 60000, 2, "x");
     expect_parts(path, NIB_BAD_INPUT, "split.count is 60000");
+    drop_directory(dir);
+}
+
+/* In a directory under the name of another format: there is no manifest to look for. */
+static void test_other_name(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    char dir[256], path[512];
+    nib_manifest manifest;
+    nib_checkpoint *cp;
+    nib_arena arena;
+    nib_err err = {NIB_OK, ""};
+    make_directory(dir);
+    write_part(dir, "model.safetensors", 0, 1, 1, "output_norm.weight");
+    if (nib__checkpoint_open(&cp, dir, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    nib__arena_init(&arena, &a, 0);
+    assert_int_equal(nib__manifest_read(&manifest, cp, &arena, &a, &err), NIB_OK);
+    assert_null(manifest.path);
+    nib__arena_free(&arena);
+    nib__checkpoint_close(cp);
+    write_text(dir, "model.safetensors.index.json",
+               "{\"weight_map\": {\"model.norm.weight\": \"model.safetensors\"}}");
+    expect_parts(in(path, dir, "model.safetensors.index.json"), NIB_BAD_INPUT,
+                 "is a GGUF file, which needs no index");
     drop_directory(dir);
 }
 
@@ -638,7 +668,7 @@ int main(void)
         cmocka_unit_test(test_golden_configs), cmocka_unit_test(test_config_refused),
         cmocka_unit_test(test_config_taken),   cmocka_unit_test(test_changed_files),
         cmocka_unit_test(test_bad_scale),      cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_parts),          cmocka_unit_test(test_other_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
