@@ -12,6 +12,7 @@
 
 enum {
     VALUES_MAX = 1 << 21,    /* a tensor costs about 18 */
+    SIZES_MAX = 64,          /* dimensions of a tensor, as PyTorch has it; they are read per call */
     ITEMS_MEMORY = 64 << 20, /* bytes for what tuples, lists and dicts hold */
     TEXT_MAX = INT32_MAX,
     SHOWN = 120,
@@ -318,7 +319,7 @@ static nib_status call_dict(machine *m, const nib_pickle_value *args)
 
 static bool are_sizes(const machine *m, const nib_pickle_value *tuple)
 {
-    if (tuple->kind != NIB_PICKLE_TUPLE)
+    if (tuple->kind != NIB_PICKLE_TUPLE || tuple->count > SIZES_MAX)
         return false;
     for (size_t i = 0; i < tuple->count; i++) {
         const nib_pickle_value *size = nib__pickle_item(m->out, tuple, i);

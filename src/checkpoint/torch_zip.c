@@ -17,7 +17,8 @@
 enum {
     PICKLE_MAX = 100000000, /* bytes, as of a safetensors header */
     DEPTH = 4,              /* of dicts inside each other until the model's */
-    LOOK_BACK = 64, /* views that begin at one byte, among which an equal one is looked for */
+    LOOK_BACK = 64,   /* views that begin at one byte, among which an equal one is looked for */
+    FOLDER_MAX = 255, /* bytes of the folder's name, which is the file's own: as of a file's */
     SHOWN = 160,
 };
 
@@ -81,6 +82,11 @@ static nib_status find_prefix(parser *p)
             p, NIB_UNSUPPORTED,
             "the zip file has no data.pkl in a folder, so it is none that torch.save makes");
     const size_t size = strlen(found) - strlen("data.pkl");
+    if (size - 1 > FOLDER_MAX)
+        return nib__fail(p->err, NIB_BAD_INPUT,
+                         "%s: the folder of data.pkl in the zip file has a name of %zu bytes; "
+                         "torch.save gives it the file's own name, of %d at most",
+                         p->name, size - 1, FOLDER_MAX);
     p->prefix = nib__arena_copy(p->arena, found, size);
     if (p->prefix == NULL)
         return no_memory(p);
@@ -225,9 +231,12 @@ static bool reach_of(uint64_t *out, const nib_tensor *t, const int64_t *strides)
     return true;
 }
 
+/* Without elements there is no order, and no product of sizes that is known to fit. */
 static bool is_in_order(const nib_tensor *t, const int64_t *strides)
 {
     int64_t step = 1;
+    if (t->bytes == 0)
+        return true;
     for (int i = t->rank; i-- > 0; step *= t->shape[i])
         if (t->shape[i] > 1 && strides[i] != step)
             return false;

@@ -284,6 +284,11 @@ static void test_archives(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         expect(cases[i].parts, cases[i].count, cases[i].status, cases[i].fragment);
+    char folder[800];
+    memset(folder, 'a', sizeof folder);
+    memcpy(folder + 600, "/data.pkl", sizeof "/data.pkl");
+    const zip_part long_folder[] = {{folder, one_tensor, sizeof one_tensor - 1}};
+    expect(long_folder, 1, NIB_BAD_INPUT, "has a name of 600 bytes");
 }
 
 /* ---- crafted pickles ---- */
@@ -427,13 +432,49 @@ static void test_shapes(void **state)
     expect(named_twice, 2, NIB_BAD_INPUT, "tensor \"w\" comes twice");
 }
 
+/* A shape of 65 sizes: it would be walked for each tensor that names it again. */
+static void test_many_sizes(void **state)
+{
+    (void)state;
+    static const char head[] =
+        "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(" STORAGE("0", "K\6") "K\0(",
+                      tail[] = "tq\0h\0\x89}tRs.";
+    enum { SIZES = 65 };
+    char text[sizeof head + sizeof tail + 2 * SIZES];
+    size_t at = sizeof head - 1;
+    memcpy(text, head, at);
+    for (int i = 0; i < SIZES; i++, at += 2)
+        memcpy(text + at, "K\1", 2);
+    memcpy(text + at, tail, sizeof tail - 1);
+    const zip_part parts[] = {{"a/data.pkl", text, at + sizeof tail - 1}};
+    expect(parts, 1, NIB_BAD_INPUT, "no storage, offset, size and stride");
+}
+
+/* A tensor without elements, whose other sizes have a product that no integer holds. */
+static void test_empty(void **state)
+{
+    (void)state;
+    static const char text[] = TENSOR(STORAGE("0", "K\0") "K\0K\0\x8a\x08\0\0\0\0\0\0\0\x40K\4\x87"
+                                                          "K\4K\4K\1\x87\x89}");
+    const zip_part parts[] = {PICKLE(text), {"a/data/0", "", 0}};
+    parsed p;
+    parse(&p, parts, 2);
+    if (p.status != NIB_OK)
+        fail_msg("%s", p.err.text);
+    assert_int_equal(p.contents.tensors[0]->bytes, 0);
+    assert_int_equal(p.contents.tensors[0]->shape[2], 4);
+    assert_int_equal(p.contents.note_count, 0);
+    drop(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contents),      cmocka_unit_test(test_views),
         cmocka_unit_test(test_refused_files), cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_archives),      cmocka_unit_test(test_pickles),
-        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_many_sizes),
+        cmocka_unit_test(test_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
