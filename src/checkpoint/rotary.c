@@ -15,30 +15,36 @@ typedef struct shape {
     bool halves; /* rows are in Hugging Face's order already */
 } shape;
 
-static bool take_size(nib_json *json, int64_t *out)
+/* After a KEY: true if it is this one, whose value is then read, too; null leaves *out. */
+static bool take_size(nib_json *json, const char *key, int64_t *out)
 {
-    if (nib__json_next(json) == NIB_JSON_NUMBER && nib__json_int64(json, out))
-        return true;
-    return json->event == NIB_JSON_NULL;
+    if (!nib__json_is(json, key))
+        return false;
+    if (nib__json_next(json) == NIB_JSON_NUMBER)
+        (void)nib__json_int64(json, out); /* the error is the reader's */
+    else if (json->event != NIB_JSON_NULL)
+        nib__json_fail(json, "%s must be a whole number", key);
+    return true;
 }
 
-static bool take_key(nib_json *json, shape *s)
+static void take_key(nib_json *json, shape *s)
 {
-    if (nib__json_is(json, "dim") || nib__json_is(json, "hidden_size"))
-        return take_size(json, &s->width);
-    if (nib__json_is(json, "n_heads") || nib__json_is(json, "num_attention_heads"))
-        return take_size(json, &s->heads);
-    if (nib__json_is(json, "head_dim"))
-        return take_size(json, &s->head);
+    if (take_size(json, "dim", &s->width) || take_size(json, "hidden_size", &s->width) ||
+        take_size(json, "n_heads", &s->heads) ||
+        take_size(json, "num_attention_heads", &s->heads) || take_size(json, "head_dim", &s->head))
+        return;
     if (nib__json_is(json, "use_hf_rope")) {
         s->halves = nib__json_next(json) == NIB_JSON_TRUE;
-        return json->event == NIB_JSON_TRUE || json->event == NIB_JSON_FALSE;
+        if (json->event != NIB_JSON_TRUE && json->event != NIB_JSON_FALSE)
+            nib__json_fail(json, "use_hf_rope must be true or false");
+    } else if (nib__json_is(json, "model_type")) {
+        if (nib__json_next(json) == NIB_JSON_STRING) /* torchtune keeps Qwen's rows as they are */
+            s->halves = json->token_size >= 4 && memcmp(json->token, "qwen", 4) == 0;
+        else if (json->event != NIB_JSON_NULL)
+            nib__json_fail(json, "model_type must be a string");
+    } else {
+        nib__json_skip(json);
     }
-    if (!nib__json_is(json, "model_type"))
-        return nib__json_skip(json);
-    if (nib__json_next(json) == NIB_JSON_STRING) /* torchtune keeps Qwen's rows as they are */
-        s->halves = json->token_size >= 4 && memcmp(json->token, "qwen", 4) == 0;
-    return json->event == NIB_JSON_STRING || json->event == NIB_JSON_NULL;
 }
 
 static nib_status read_shape(shape *s, const char *name, const char *text, size_t size,
@@ -47,13 +53,10 @@ static nib_status read_shape(shape *s, const char *name, const char *text, size_
     nib_json json;
     const nib_json_limits limits = {.literals = true};
     nib__json_init(&json, name, text, size, &limits);
-    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
-    while (ok && nib__json_next(&json) == NIB_JSON_KEY)
-        ok = take_key(&json, s);
-    return ok && json.event == NIB_JSON_OBJECT_END
-               ? NIB_OK
-               : nib__fail(err, NIB_BAD_INPUT, "%s: %s", name,
-                           json.err.text[0] != 0 ? json.err.text : "a size is no whole number");
+    nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (nib__json_next(&json) == NIB_JSON_KEY)
+        take_key(&json, s);
+    return nib__json_status(&json, err);
 }
 
 nib_status nib__rotary_set(nib_checkpoint *cp, int64_t heads, int64_t head, nib_err *err)

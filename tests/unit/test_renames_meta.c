@@ -193,6 +193,36 @@ static void test_orders(void **state)
     }
 }
 
+/* What a file beside the weights says is held against its own name, once. */
+static void test_bad_sizes(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"{\"dim\": 8, \"n_heads\": }", "params.json: line 1, column 23: expected a value"},
+        {"{\"dim\": \"8\"}", "params.json: line 1, column 9: dim must be a whole number"},
+        {"{\"dim\": 8.5}", "whole number"},
+        {"{\"use_hf_rope\": 1}", "use_hf_rope must be true or false"},
+        {"{\"model_type\": []}", "model_type must be a string"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const nib_allocator a = nib__allocator_default();
+        char dir[256], path[300];
+        nib_checkpoint *cp;
+        nib_err err = {NIB_OK, ""};
+        make_directory(dir);
+        write_fused(dir, "");
+        write_text(dir, "params.json", cases[i][0]);
+        snprintf(path, sizeof path, "%s/m.safetensors", dir);
+        const nib_status status = nib__checkpoint_open(&cp, path, &a, &err);
+        if (status != NIB_BAD_INPUT || strstr(err.text, cases[i][1]) == NULL)
+            fail_msg("%s", err.text);
+        const char *name = strstr(err.text, "params.json:");
+        assert_non_null(name);
+        assert_null(strstr(name + 1, "params.json:"));
+        drop_directory(dir);
+    }
+}
+
 /* ---- params.json ---- */
 
 static nib_status parse(nib_config *c, const char *params, nib_err *err)
@@ -298,7 +328,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),   cmocka_unit_test(test_fused),
         cmocka_unit_test(test_orders),  cmocka_unit_test(test_params),
-        cmocka_unit_test(test_stories),
+        cmocka_unit_test(test_stories), cmocka_unit_test(test_bad_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
