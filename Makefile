@@ -23,9 +23,9 @@ PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes
 STRICT  := -Wconversion
 OPT     ?= -O2 -g
-MODULES := base kernel kernel/cpu device checkpoint quant plan model text run
+MODULES := base kernel kernel/cpu device checkpoint quant plan model text run train
 CPPFLAGS += -Iinclude -Isrc/base -Isrc/kernel -Isrc/device -Isrc/checkpoint -Isrc/quant -Isrc/plan -Isrc/model \
-            -Isrc/text -Isrc/run $(PKG_CFLAGS) -D_GNU_SOURCE
+            -Isrc/text -Isrc/run -Isrc/train $(PKG_CFLAGS) -D_GNU_SOURCE
 # No contraction: where a fused multiply-add is meant, the source says fma.
 CFLAGS  += -std=c11 $(OPT) -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(WARN)
 LDLIBS  += $(PKG_LIBS) -pthread -lm -ldl

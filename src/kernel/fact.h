@@ -27,6 +27,20 @@ typedef enum nib_op {
     NIB_OP_ADD,
     NIB_OP_COPY,   /* keys and values into the cache */
     NIB_OP_GATHER, /* columns into the order of a weight's */
+    /* Training: src/kernel/train_ops.h. */
+    NIB_OP_QUANT_T,   /* as QUANT, of the transposed matrix */
+    NIB_OP_CAST,      /* f32 rows into a packed weight */
+    NIB_OP_CAST_T,    /* as CAST, of the transposed matrix */
+    NIB_OP_AMAX,      /* the largest magnitude */
+    NIB_OP_NORM_DX,   /* the gradient of a norm's input */
+    NIB_OP_NORM_DW,   /* of its weight */
+    NIB_OP_SWIGLU_DX, /* of gate and up */
+    NIB_OP_ATTN_DX,   /* of queries, keys and values */
+    NIB_OP_EMBED_DW,  /* of the table */
+    NIB_OP_BIAS_DW,   /* of a bias */
+    NIB_OP_XENT,      /* cross-entropy and its gradient */
+    NIB_OP_SQUARES,   /* a float64 sum of squares */
+    NIB_OP_ADAMW,
     NIB_OP_COUNT
 } nib_op;
 

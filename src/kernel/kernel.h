@@ -9,6 +9,7 @@
 
 #include "fact.h"
 #include "ops.h"
+#include "train_ops.h"
 
 /* The arithmetic contract. Rows of one contract give the same bits; a plan mixes only such rows in
  * a layer. */
@@ -56,6 +57,19 @@ typedef union nib_run {
     void (*swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1);
     void (*add)(const nib_add *a, int64_t m0, int64_t m1);
     void (*gather)(const nib_gather *a, int64_t m0, int64_t m1);
+    /* training; quant_t is a quant */
+    void (*cast)(const nib_cast *a, int64_t n0, int64_t n1);
+    void (*amax)(const nib_amax *a, int64_t part0, int64_t part1);
+    void (*norm_dx)(const nib_norm_dx *a, int64_t m0, int64_t m1);
+    void (*norm_dw)(const nib_norm_dw *a, int64_t column0, int64_t column1);
+    void (*swiglu_dx)(const nib_swiglu_dx *a, int64_t m0, int64_t m1);
+    /* items: document * kv_heads + kv_head */
+    void (*attn_dx)(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch);
+    void (*embed_dw)(const nib_embed_dw *a, int64_t column0, int64_t column1);
+    void (*bias_dw)(const nib_bias_dw *a, int64_t column0, int64_t column1);
+    void (*xent)(const nib_xent *a, int64_t m0, int64_t m1);
+    void (*squares)(const nib_squares *a, int64_t part0, int64_t part1);
+    void (*adamw)(const nib_adamw *a, int64_t i0, int64_t i1);
 } nib_run;
 
 typedef struct nib_peer {

@@ -41,6 +41,9 @@ typedef struct nib_quant {
     nib_input out;
     bool symmetric;
     bool mx_floor;
+    bool e5m2;                 /* training, E4M3_TOKEN: codes are e5m2 instead */
+    bool two_power;            /* training, E4M3_TOKEN: scales are rounded to powers of two */
+    const float *amax;         /* training, E4M3_TOKEN: one scale for all, of this largest |x| */
     nib_formula formula;       /* which eps */
     const float *static_scale; /* I8_STATIC */
     const int32_t *static_zero;
@@ -82,6 +85,7 @@ typedef struct nib_rope {
     const int32_t *position; /* [m] */
     const float *cos_sin;    /* [positions][dims]: dims/2 cosines, then dims/2 sines */
     int64_t m, heads, head_dim, dims, ldx;
+    bool inverse; /* back, as gradients turn */
 } nib_rope;
 
 /* The cache of one layer: blocks of NIB_CACHE_BLOCK positions. Keys are
@@ -110,6 +114,7 @@ typedef struct nib_attn {
     const int32_t *sequence, *position; /* [m] */
     nib_cache cache;
     float scale; /* of q.k */
+    float *lse;  /* [m][heads] log of the sum of e^(scale * q.k), for the backward pass; or NULL */
 } nib_attn;
 
 /* out = silu(gate) * up */

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the rows of training take, beside those of the forward step (ops.h). The three products of a
+ * linear layer are all y = x W^T and take a nib_linear:
+ *
+ *   LINEAR      y [m][n]   x  = input [m][k]           W = weight [n][k]
+ *   LINEAR_DX   dx [m][k]  x  = dy [m][n]              W = weight^T [k][n]
+ *   LINEAR_DW   dW [n][k]  x  = dy^T [n][m]            W = input^T [k][m]
+ *
+ * QUANT and QUANT_T make the x side, CAST and CAST_T the packed W side; the _T forms read their
+ * matrix by columns, and blocks and scales run along the sum's own direction in each.
+ *
+ * Sums over tokens run in blocks of NIB_TRAIN_ROWS tokens, each ascending from zero by one fused
+ * multiply-add (or addition) per token, block sums added ascending: the same bits for any number of
+ * threads. Rows split columns, so no sum is shared.
+ */
+#ifndef NIB_TRAIN_OPS_H
+#define NIB_TRAIN_OPS_H
+
+#include "ops.h"
+
+enum {
+    NIB_TRAIN_ROWS = 256,    /* tokens per block of a sum over tokens */
+    NIB_TRAIN_PART = 1 << 16 /* elements per part of SQUARES */
+};
+
+/* QUANT_T takes a nib_quant: x is [k][ldx], its m tokens are columns; forms bf16, f32, E4M3_TOKEN
+ * and MX8. Parts begin at multiples of 16 tokens. */
+
+/* f32 into a packed weight. CAST: x is [n][ldx], k wide; CAST_T: [k][ldx], n wide. */
+typedef struct nib_cast {
+    const float *x;
+    int64_t ldx;
+    const nib_weight *w; /* n, k, scheme, scale_type; no data. Codes f32, bf16, e4m3, mx8 */
+    void *packed;        /* in the layout of the products' rows; parts are of 16 outputs */
+    const float *amax; /* e4m3: one scale for the tensor, of this largest |x|; NULL: one per row */
+    bool two_power;    /* e4m3: scales are rounded down to powers of two */
+} nib_cast;
+
+/* out[part] = max |x| over the rows of a part of NIB_TRAIN_ROWS; NaN if there is one. */
+typedef struct nib_amax {
+    const float *x; /* [rows][ldx] */
+    int64_t rows, width, ldx;
+    float *out; /* [ceil(rows / NIB_TRAIN_ROWS)] */
+} nib_amax;
+
+/* With r = 1 / sqrt(mean(x^2) + eps): dx += r * (w dy - x r^2 mean(x w dy)). */
+typedef struct nib_norm_dx {
+    const float *x, *dy; /* [rows][ldx], [rows][ldy] */
+    const float *weight; /* [width] */
+    float *dx;           /* [rows][lddx], added to */
+    float *inverse;      /* [rows] r, for NORM_DW */
+    int64_t rows, width, ldx, ldy, lddx;
+    float eps;
+} nib_norm_dx;
+
+/* dw[j] = sum over rows of dy * x * r. A row of q and k norms is a head of a token. */
+typedef struct nib_norm_dw {
+    const float *x, *dy, *inverse;
+    float *dw; /* [width] */
+    int64_t rows, width, ldx, ldy;
+} nib_norm_dw;
+
+/* out = silu(gate) * up: dgate = dy * up * s * (1 + gate * (1 - s)), dup = dy * silu(gate), with s =
+ * 1 / (1 + e^-gate). dgate and dup may be gate and up. */
+typedef struct nib_swiglu_dx {
+    const float *gate, *up, *dy; /* [m][ld], dy [m][ldy] */
+    float *dgate, *dup;          /* [m][ld] */
+    int64_t m, width, ld, ldy;
+} nib_swiglu_dx;
+
+/* The gradients of causal attention over documents. A document is a sequence of the cache; its
+ * tokens are consecutive rows in order of position. */
+typedef struct nib_attn_dx {
+    const float *q, *out, *dout; /* [m][ldq], [m][ldo], [m][ldo] */
+    const float *lse;            /* [m][heads] */
+    float *dq, *dk, *dv;         /* [m][ldq], [m][ldkv], [m][ldkv], written */
+    int64_t ldq, ldo, ldkv, m, heads, documents;
+    const int32_t *start; /* [documents + 1] the first row of each; the last is m */
+    nib_cache cache;      /* of the keys and values as attention read them */
+    float scale;
+} nib_attn_dx;
+
+/* d[id] += dx over tokens in ascending order. */
+typedef struct nib_embed_dw {
+    const int32_t *ids; /* [m] */
+    const float *dx;    /* [m][width] */
+    float *d;           /* [vocab][width], added to */
+    int64_t m, width;
+} nib_embed_dw;
+
+/* db[j] = sum over tokens of dy. */
+typedef struct nib_bias_dw {
+    const float *dy; /* [m][ldy] */
+    float *db;       /* [n] */
+    int64_t m, n, ldy;
+} nib_bias_dw;
+
+/* loss = log(sum of e^x) - x[target] per token, in nats; x becomes its gradient times `scale`. A
+ * target of -1 is not counted: loss and gradient 0. */
+typedef struct nib_xent {
+    float *x;              /* [m][ldx] logits, then gradients */
+    const int32_t *target; /* [m] */
+    float *loss;           /* [m] */
+    int64_t m, vocab, ldx;
+    float scale;
+    bool gradient; /* false: only the loss; x stays */
+} nib_xent;
+
+/* out[part] = the sum of x^2 in double over NIB_TRAIN_PART elements: 16 lanes and their tree. */
+typedef struct nib_squares {
+    const float *x; /* [count] */
+    int64_t count;
+    double *out; /* [ceil(count / NIB_TRAIN_PART)] */
+} nib_squares;
+
+/* AdamW (Loshchilov, Hutter 2019) as PyTorch computes it, g = gradient * clip:
+ *   p = p * (1 - rate * decay);  m = m + (g - m) * (1 - beta1);  v = v * beta2 + (1 - beta2) * g * g
+ *   p = p - step * (m / (sqrt(v) / root + eps))
+ * step = rate / (1 - beta1^t), root = sqrt(1 - beta2^t). */
+typedef struct nib_adamw {
+    float *p, *m, *v; /* [count] */
+    const float *g;   /* [count] */
+    int64_t count;
+    float clip, shrink /* 1 - rate * decay */, beta1, beta2, step, root, eps;
+} nib_adamw;
+
+#endif
