@@ -61,8 +61,8 @@ typedef struct nib_norm_dw {
     int64_t rows, width, ldx, ldy;
 } nib_norm_dw;
 
-/* out = silu(gate) * up: dgate = dy * up * s * (1 + gate * (1 - s)), dup = dy * silu(gate), with s =
- * 1 / (1 + e^-gate). dgate and dup may be gate and up. */
+/* Of out = silu(gate) * up, with s = 1 / (1 + e^-gate): dgate = dy * up * s * (1 + gate * (1 - s)),
+ * dup = dy * silu(gate). dgate and dup may be gate and up. */
 typedef struct nib_swiglu_dx {
     const float *gate, *up, *dy; /* [m][ld], dy [m][ldy] */
     float *dgate, *dup;          /* [m][ld] */
@@ -114,8 +114,9 @@ typedef struct nib_squares {
     double *out; /* [ceil(count / NIB_TRAIN_PART)] */
 } nib_squares;
 
-/* AdamW (Loshchilov, Hutter 2019) as PyTorch computes it, g = gradient * clip:
- *   p = p * (1 - rate * decay);  m = m + (g - m) * (1 - beta1);  v = v * beta2 + (1 - beta2) * g * g
+/* AdamW (Loshchilov and Hutter, 2019) as PyTorch computes it, with g = gradient * clip:
+ *   p = p * (1 - rate * decay)
+ *   m = m + (g - m) * (1 - beta1);  v = v * beta2 + (1 - beta2) * g * g
  *   p = p - step * (m / (sqrt(v) / root + eps))
  * step = rate / (1 - beta1^t), root = sqrt(1 - beta2^t). */
 typedef struct nib_adamw {
