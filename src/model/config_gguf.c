@@ -210,9 +210,9 @@ static bool same_text(const char *text, size_t size, const char *want)
 static nib_status read_rope(reader *r)
 {
     nib_config *c = r->c;
-    const char *type = "none";
+    const char *type = "linear"; /* where the key is not there; without a factor it is none */
     char shown[64];
-    size_t size = 4;
+    size_t size = 6;
     bool found;
     int64_t width = c->head_dim;
     NIB_TRY(nib__gguf_int(&width, &found, r->g, arch_key(r, "rope.dimension_count"), r->err));
@@ -235,13 +235,12 @@ static nib_status read_rope(reader *r)
     c->rope_factor = 1;
     NIB_TRY(
         nib__gguf_double(&c->rope_factor, &found, r->g, arch_key(r, "rope.scale_linear"), r->err));
-    const bool older = found;
     NIB_TRY(nib__gguf_double(&c->rope_factor, &found, r->g, arch_key(r, "rope.scaling.factor"),
                              r->err));
     if (!(c->rope_factor >= 1) || !(c->rope_factor < 1e9))
         return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %g; at least 1 is wanted", r->g->name,
                          r->key, c->rope_factor);
-    if ((linear || older) && c->rope_factor != 1)
+    if (linear && c->rope_factor != 1)
         c->rope = NIB_ROPE_LINEAR;
     return read_divisors(r);
 }

@@ -21,6 +21,8 @@ static bool find_llama3(nib_config *c)
 {
     nib_config guess = *c;
     double largest = 1;
+    if (c->rope != NIB_ROPE_PLAIN) /* scaled besides: no published model */
+        return false;
     for (int64_t i = 0; i < c->head_dim / 2; i++)
         largest = fmax(largest, (double)c->rope_divisors[i]);
     guess.rope = NIB_ROPE_LLAMA3;

@@ -576,6 +576,10 @@ static void test_write_divisors(void **state)
     assert_int_equal(nib__config_write(&text, &p.config, &err), NIB_OK);
     assert_non_null(strstr(text.at, "\"rope_type\": \"llama3\""));
     assert_non_null(strstr(text.at, "\"factor\": 32,"));
+    p.config.rope = NIB_ROPE_LINEAR; /* scaled besides */
+    nib__text_clear(&text);
+    assert_int_equal(nib__config_write(&text, &p.config, &err), NIB_UNSUPPORTED);
+    p.config.rope = NIB_ROPE_PLAIN;
     divisors[3] = 7;
     nib__text_clear(&text);
     assert_int_equal(nib__config_write(&text, &p.config, &err), NIB_UNSUPPORTED);

@@ -407,6 +407,15 @@ static void test_config_taken(void **state)
         NIB_OK);
     assert_int_equal(c.rope, NIB_ROPE_LINEAR);
     assert_true(c.rope_factor == 32);
+    /* a factor without rope.scaling.type is one of linear scaling, too */
+    assert_int_equal(
+        config_said(&c, &(said)WITH(KEY("rope.scaling.factor"), NIB_GGUF_F32, F32_BIG), NULL, &err),
+        NIB_OK);
+    assert_int_equal(c.rope, NIB_ROPE_LINEAR);
+    assert_true(c.rope_factor == 32);
+    assert_int_equal(
+        config_said(&c, &(said)TEXT(KEY("rope.scaling.type"), "linear"), NULL, &err), NIB_OK);
+    assert_int_equal(c.rope, NIB_ROPE_PLAIN);
     assert_int_equal(
         config_said(&c, &(said)WITH("tokenizer.ggml.eos_token_id", NIB_GGUF_U32, UINT32_MAX), NULL,
                     &err),
