@@ -49,6 +49,9 @@ size_t nib__checkpoint_count(const nib_checkpoint *cp);
 const nib_tensor *nib__checkpoint_at(const nib_checkpoint *cp, size_t i); /* in file order */
 const nib_tensor *nib__checkpoint_find(const nib_checkpoint *cp,
                                        const char *name); /* follows aliases; may be NULL */
+/* Rotary frequencies: one container stores them, and another's description of the model implies
+ * them. */
+bool nib__is_rotary_table(const char *name);
 size_t nib__checkpoint_meta_count(const nib_checkpoint *cp);
 const nib_meta *nib__checkpoint_meta_at(const nib_checkpoint *cp, size_t i);
 const nib_meta *nib__checkpoint_alias(const nib_checkpoint *cp, const char *name); /* NULL: none */

@@ -330,16 +330,9 @@ static nib_status check_expected(nib_verifying *v, const nib_expected *x, bool *
     if (x->bias && !e->bias)
         NIB_TRY(find(v, "bias", name, "%s implies a bias, but none is stored", by));
     if (!x->bias && e->bias)
-        NIB_TRY(find(
-            v, "bias", name,
-            "has a bias that %s does not imply; a run applies it, other programs may drop it", by));
+        NIB_TRY(find(v, "bias", name,
+                     "has a bias that %s does not imply; other programs may drop it", by));
     return NIB_OK;
-}
-
-/* What one container says in a tensor, and another in its description of the model. */
-static bool is_described(const char *name)
-{
-    return strstr(name, "rotary_emb.inv_freq") != NULL || strcmp(name, "rope_freqs.weight") == 0;
 }
 
 /* Every implied weight is there once, and nothing else is. A bias is part of its weight's line; a
@@ -354,7 +347,7 @@ static nib_status check_completeness(nib_verifying *v)
     for (size_t i = 0; i < v->job->expected_count; i++)
         NIB_TRY(check_expected(v, &v->job->expected[i], claimed));
     for (size_t i = 0; i < v->count; i++)
-        if (!claimed[i] && !is_described(v->entries[i].name))
+        if (!claimed[i] && !nib__is_rotary_table(v->entries[i].name))
             NIB_TRY(find(v, "surplus", v->entries[i].name, "is stored, but %s does not imply it",
                          nib__checkpoint_described(v->job->checkpoint)));
     return NIB_OK;
@@ -376,7 +369,7 @@ static nib_status compare_tensor(nib_verifying *v, const char *name)
     const nib_tensor *a = nib__checkpoint_find(v->job->checkpoint, name);
     const nib_tensor *b = nib__checkpoint_find(v->job->against, name);
     if (a == NULL || b == NULL)
-        return a == b || is_described(name)
+        return a == b || nib__is_rotary_table(name)
                    ? NIB_OK
                    : find(v, "against", name, "is in one of the checkpoints only");
     if (a->rank != b->rank || memcmp(a->shape, b->shape, sizeof a->shape) != 0)
@@ -455,7 +448,7 @@ static nib_status find_absent(nib_verifying *v)
             NIB_TRY(compare_lone_head(v, &others[i].weight));
             continue;
         }
-        if (!is_part && !is_described(others[i].name) &&
+        if (!is_part && !nib__is_rotary_table(others[i].name) &&
             find_entry(v, others[i].name) == SIZE_MAX &&
             nib__checkpoint_alias(v->job->checkpoint, others[i].name) == NULL)
             NIB_TRY(find(v, "against", others[i].name, "is in the other checkpoint only"));

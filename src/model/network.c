@@ -13,6 +13,8 @@
 
 enum { CONFIG_LIMIT = 16 << 20 };
 
+static const char layers_prefix[] = "model.layers.";
+
 static const struct {
     const char *name;
     nib_role role;
@@ -93,14 +95,24 @@ static void find_tie(nib_network *net)
                          net->config.tied ? "true" : "false", what);
 }
 
+nib_status nib__network_weight(nib_weight *out, const nib_network *net, const nib_site *site,
+                               nib_ledger *ledger, nib_err *err)
+{
+    if (site->role != NIB_ROLE_HEAD || !net->tied)
+        return nib__checkpoint_weight(out, NULL, net->checkpoint, site->name, ledger, err);
+    NIB_TRY(nib__checkpoint_weight(out, NULL, net->checkpoint, nib__network_embed(net)->name, NULL,
+                                   err));
+    out->bias = NULL; /* the table's, if it had one */
+    return nib__checkpoint_bias(out, net->checkpoint, site->name, ledger, err);
+}
+
 /* Shapes and biases of the stored weights against the config. */
-static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
+static nib_status check_site(nib_network *net, nib_site *s, nib_network_use use, nib_err *err)
 {
     nib_weight w;
-    const bool head_by_embed = s->role == NIB_ROLE_HEAD && net->tied;
-    const char *module = head_by_embed ? "model.embed_tokens" : s->name;
-    const nib_status status = nib__checkpoint_weight(&w, NULL, net->checkpoint, module,
-                                                     head_by_embed ? NULL : &net->notes, err);
+    const char *module =
+        s->role == NIB_ROLE_HEAD && net->tied ? nib__network_embed(net)->name : s->name;
+    const nib_status status = nib__network_weight(&w, net, s, &net->notes, err);
     if (status != NIB_OK)
         return nib__fail_in(err, status, nib__checkpoint_path(net->checkpoint));
     if (w.k != s->k ||
@@ -116,9 +128,15 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_err *err)
                          nib__checkpoint_path(net->checkpoint), module,
                          nib__checkpoint_described(net->checkpoint),
                          nib__arch_name(net->config.arch), s->n);
-    if (!s->bias && w.bias)
+    if (s->role == NIB_ROLE_EMBED && w.bias && use == NIB_NETWORK_RUN)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: %s.bias is stored, but an embedding has no bias in %s; leaving it "
+                         "out would change the result",
+                         nib__checkpoint_path(net->checkpoint), s->name,
+                         nib__arch_name(net->config.arch));
+    if (!s->bias && w.bias && s->role != NIB_ROLE_EMBED)
         nib__ledger_add_note(&net->notes, "bias",
-                             "%s has a bias that %s does not imply; it is applied", module,
+                             "%s has a bias that %s does not imply; it is applied", s->name,
                              nib__checkpoint_described(net->checkpoint));
     s->n = w.n;
     s->bias = w.bias != NULL;
@@ -147,7 +165,6 @@ static void note_order(nib_network *net)
  * and how many layers there are. Either contradiction would change every text without a word. */
 static nib_status check_agreement(const nib_network *net, nib_err *err)
 {
-    static const char prefix[] = "model.layers.";
     const char *path = nib__checkpoint_path(net->checkpoint);
     bool quantized = !net->config.quantized;
     for (size_t i = 0; i < net->site_count && !quantized; i++)
@@ -159,8 +176,8 @@ static nib_status check_agreement(const nib_network *net, nib_err *err)
                          path);
     for (size_t i = 0; i < nib__checkpoint_count(net->checkpoint); i++) {
         const char *name = nib__checkpoint_at(net->checkpoint, i)->name;
-        if (strncmp(name, prefix, sizeof prefix - 1) == 0 &&
-            strtoll(name + sizeof prefix - 1, NULL, 10) >= net->config.layers) {
+        if (strncmp(name, layers_prefix, sizeof layers_prefix - 1) == 0 &&
+            strtoll(name + sizeof layers_prefix - 1, NULL, 10) >= net->config.layers) {
             char shown[160];
             return nib__fail(err, NIB_BAD_INPUT, "%s: %s is stored, but %s in %s is %" PRId64, path,
                              nib__say_name(shown, sizeof shown, name, strlen(name)),
@@ -169,6 +186,51 @@ static nib_status check_agreement(const nib_network *net, nib_err *err)
                              nib__checkpoint_described(net->checkpoint), net->config.layers);
         }
     }
+    return NIB_OK;
+}
+
+/* A norm that the forward pass reads. */
+static bool is_norm(const nib_network *net, const char *name)
+{
+    static const char *const parts[] = {"input_layernorm", "post_attention_layernorm",
+                                        "self_attn.q_norm", "self_attn.k_norm"};
+    const size_t count = net->config.qk_norm ? COUNT(parts) : 2;
+    char norm[96];
+    int64_t layer = -1;
+    if (strncmp(name, layers_prefix, sizeof layers_prefix - 1) == 0)
+        layer = strtoll(name + sizeof layers_prefix - 1, NULL, 10);
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(nib__network_norm_name(norm, layer, parts[i]), name) == 0)
+            return true;
+    return false;
+}
+
+/* Tensors that nothing reads: a note, but for a bias, which is never passed over. */
+static nib_status check_unused(nib_network *net, nib_network_use use, nib_err *err)
+{
+    const nib_checkpoint *cp = net->checkpoint;
+    const char *arch = nib__arch_name(net->config.arch), *first = NULL;
+    char shown[160];
+    size_t count = 0;
+    for (size_t i = nib__checkpoint_count(cp); i-- > 0;) {
+        const char *name = nib__checkpoint_at(cp, i)->name;
+        if (nib__checkpoint_owner(cp, i) != 0 || is_norm(net, name) ||
+            nib__is_rotary_table(name))
+            continue;
+        nib__say_name(shown, sizeof shown, name, strlen(name));
+        if (nib__ends_with(name, ".bias") && use == NIB_NETWORK_RUN)
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "%s: %s is stored, but %s has no such bias; leaving it out would "
+                             "change the result",
+                             nib__checkpoint_path(cp), shown, arch);
+        first = name;
+        count++;
+    }
+    if (count != 0)
+        nib__ledger_add_note(&net->notes, "surplus",
+                             "%zu stored tensors are no part of %s as it is built, and have no "
+                             "effect; the first is %s",
+                             count, arch, nib__say_name(shown, sizeof shown, first, strlen(first)));
     return NIB_OK;
 }
 
@@ -256,13 +318,14 @@ static nib_status is_gguf(bool *out, const char *path, nib_err *err)
     return NIB_OK;
 }
 
-static nib_status check_sites(nib_network *net, nib_err *err)
+static nib_status check_sites(nib_network *net, nib_network_use use, nib_err *err)
 {
     find_tie(net);
     for (size_t i = 0; i < net->site_count; i++)
-        NIB_TRY(check_site(net, &net->sites[i], err));
+        NIB_TRY(check_site(net, &net->sites[i], use, err));
     note_order(net);
-    return check_agreement(net, err);
+    NIB_TRY(check_agreement(net, err));
+    return check_unused(net, use, err);
 }
 
 /* Weights of Meta's kind that no config.json describes, but a params.json. */
@@ -289,7 +352,7 @@ static nib_status open_meta(nib_network *net, const char *path, nib_network_use 
     NIB_TRY(read_generation(net, net->directory, err));
     NIB_TRY(list_sites(net, err));
     if (use == NIB_NETWORK_RUN || use == NIB_NETWORK_CONVERT)
-        return check_sites(net, err);
+        return check_sites(net, use, err);
     nib__checkpoint_close(net->checkpoint);
     net->checkpoint = NULL;
     return NIB_OK;
@@ -360,7 +423,7 @@ static nib_status open_gguf(nib_network *net, const char *path, nib_network_use 
     net->generation = nib__generation_none;
     NIB_TRY(list_sites(net, err));
     if (use == NIB_NETWORK_RUN || use == NIB_NETWORK_CONVERT)
-        return check_sites(net, err);
+        return check_sites(net, use, err);
     if (use == NIB_NETWORK_CONFIG) {
         nib__checkpoint_close(net->checkpoint);
         net->checkpoint = NULL;
@@ -406,7 +469,7 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
         NIB_TRY(note_unread(net, &why, err));
     if (net->unknown && use == NIB_NETWORK_CONVERT)
         return list_stored(net, err);
-    return net->inspected ? NIB_OK : check_sites(net, err);
+    return net->inspected ? NIB_OK : check_sites(net, use, err);
 }
 
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,

@@ -74,6 +74,11 @@ NIB_INLINE const nib_site *nib__network_head(const nib_network *net)
     return &net->sites[net->site_count - 1];
 }
 
+/* The weight of a site, with the bias that is stored beside it; a tied head has the embedding's
+ * weight and a bias of its own. As nib__checkpoint_weight. */
+nib_status nib__network_weight(nib_weight *out, const nib_network *net, const nib_site *site,
+                               nib_ledger *ledger, nib_err *err);
+
 /* The stored name of a norm weight: "input_layernorm", "post_attention_layernorm",
  * "self_attn.q_norm" or "self_attn.k_norm" of a layer; layer -1: the last norm. */
 const char *nib__network_norm_name(char out[96], int64_t layer, const char *part);

@@ -407,6 +407,109 @@ static void test_config_notes(void **state)
     }
 }
 
+/* Adds an F32 tensor of ones [count] to the model's file: its header grows, its data too. */
+static void add_ones(const char *directory, const char *name, int64_t count)
+{
+    const nib_allocator a = nib__allocator_default();
+    char path[300], *file, entry[256];
+    size_t size;
+    uint64_t header = 0;
+    snprintf(path, sizeof path, "%s/model.safetensors", directory);
+    assert_int_equal(nib__file_read(&file, &size, path, 1 << 20, &a, NULL), NIB_OK);
+    for (int i = 0; i < 8; i++)
+        header |= (uint64_t)(uint8_t)file[i] << 8 * i;
+    const size_t end = 8 + (size_t)header, data = size - end, bytes = (size_t)count * sizeof(float);
+    size_t brace = end;
+    while (file[brace - 1] != '}')
+        brace--;
+    const int used = snprintf(entry, sizeof entry,
+                              ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%lld],"
+                              "\"data_offsets\":[%zu,%zu]}",
+                              name, (long long)count, data, data + bytes);
+    const uint64_t grown = brace - 9 + (size_t)used + 1;
+    uint8_t *out = malloc(8 + (size_t)grown + data + bytes), *at = out;
+    assert_non_null(out);
+    for (int i = 0; i < 8; i++)
+        *at++ = (uint8_t)(grown >> 8 * i);
+    memcpy(at, file + 8, brace - 9);
+    at += brace - 9;
+    memcpy(at, entry, (size_t)used);
+    at += used;
+    *at++ = '}';
+    memcpy(at, file + end, data);
+    at += data;
+    for (int64_t i = 0; i < count; i++, at += sizeof(float))
+        memcpy(at, &(float){1}, sizeof(float));
+    write_bytes(path, out, (size_t)(at - out));
+    free(out);
+    nib__release(&a, file);
+}
+
+/* The logits of one token into out [vocab]; the plan's line of the head says that it has a bias. */
+static void first_logits(const char *path, bool biased, float *out)
+{
+    opened o = must_open(&(open_how){.path = path, .dtype = "f32"});
+    const nib_slot slot = {0, 0, 7, true};
+    const float *logits;
+    must_step(o.session, &slot, 1, &logits);
+    memcpy(out, logits, (size_t)nib_session_vocab(o.session) * sizeof *out);
+    assert_int_equal(nib__network_head(&o.model->net)->bias, biased);
+    close_opened(&o);
+}
+
+/* A head that is the embedding's table may have a bias of its own. */
+static void test_bias_of_tied_head(void **state)
+{
+    (void)state;
+    enum { VOCAB = 211 };
+    char directory[256];
+    float plain[VOCAB], biased[VOCAB];
+    copy_model(directory, "llama3", "\"tie_word_embeddings\": true");
+    first_logits(directory, false, plain);
+    add_ones(directory, "lm_head.bias", VOCAB);
+    first_logits(directory, true, biased);
+    for (int i = 0; i < VOCAB; i++)
+        assert_true(biased[i] == 1 + plain[i]);
+    drop_directory(directory);
+}
+
+/* What is stored and read by nothing is a note; a bias that nothing reads is an error. */
+static void test_unused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tensor;
+        int64_t count;
+        const char *says;
+    } cases[] = {
+        {"model.norm.bias", 64, "model.norm.bias is stored, but llama has no such bias"},
+        {"model.embed_tokens.bias", 211, "an embedding has no bias in llama"},
+        {"model.layers.0.self_attn.q_norm.weight", 16, NULL},
+        {"model.vision.weight", 3, NULL},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char directory[256];
+        opened o;
+        nib_err err;
+        copy_model(directory, "llama3", "\"tie_word_embeddings\": true");
+        add_ones(directory, cases[i].tensor, cases[i].count);
+        const nib_status status =
+            try_open(&o, &(open_how){.path = directory, .dtype = "f32"}, &err);
+        if (cases[i].says != NULL) {
+            assert_int_equal(status, NIB_UNSUPPORTED);
+            assert_non_null(strstr(err.text, cases[i].says));
+        } else {
+            assert_int_equal(status, NIB_OK);
+            const nib_ledger *notes = &o.model->net.notes;
+            assert_int_equal(notes->note_count, 1);
+            assert_string_equal(notes->notes[0].code, "surplus");
+            assert_non_null(strstr(notes->notes[0].text, cases[i].tensor));
+            close_opened(&o);
+        }
+        drop_directory(directory);
+    }
+}
+
 static void test_config_only(void **state)
 {
     (void)state;
@@ -482,6 +585,8 @@ int main(void)
         cmocka_unit_test(test_step_errors),
         cmocka_unit_test(test_config_against_tensors),
         cmocka_unit_test(test_config_notes),
+        cmocka_unit_test(test_bias_of_tied_head),
+        cmocka_unit_test(test_unused),
         cmocka_unit_test(test_config_only),
         cmocka_unit_test(test_memory),
     };
