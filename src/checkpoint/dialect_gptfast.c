@@ -31,9 +31,12 @@ static bool sibling(char out[512], const char *module, const char *last, const c
     return true;
 }
 
+/* 0: no tensor, or one without elements, whose sizes may be anything. */
 static int64_t rows_of(const nib_tensor *t)
 {
-    return t == NULL || t->rank < 1 ? 0 : t->rank == 4 ? t->shape[0] * 8 : t->shape[0];
+    return t == NULL || t->rank < 1 || t->bytes == 0 ? 0
+           : t->rank == 4                            ? t->shape[0] * 8
+                                                     : t->shape[0];
 }
 
 static const nib_tensor *part_of(const nib_weight_query *q, const char *module, const char *suffix)
@@ -44,7 +47,7 @@ static const nib_tensor *part_of(const nib_weight_query *q, const char *module, 
 }
 
 /* The first row of the module in its scales and zeros, which are those of all of q, k and v where
- * the weight was a fused one. */
+ * the weight was a fused one. Every part of that has elements, so no sum of rows overflows. */
 static int64_t first_row(const nib_weight_query *q, const nib_tensor *all)
 {
     static const char *const parts[] = {"q_proj", "k_proj", "v_proj"};

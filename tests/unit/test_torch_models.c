@@ -221,6 +221,33 @@ static void test_refused(void **state)
     }
 }
 
+/* A q without elements, whose rows times 8 are -2^44: k's scales do not begin there. */
+static void test_no_elements(void **state)
+{
+    (void)state;
+#define K "model.layers.0.self_attn."
+    static const char header[] =
+        "{\"" K "q_proj.weight\":{\"dtype\":\"I32\",\"shape\":[2305840810190438400,0,32,4],"
+        "\"data_offsets\":[0,0]},"
+        "\"" K "k_proj.weight\":{\"dtype\":\"I32\",\"shape\":[1,1,32,4],"
+        "\"data_offsets\":[0,512]},"
+        "\"" K "k_proj.scales_and_zeros\":{\"dtype\":\"BF16\",\"shape\":[4,64,2],"
+        "\"data_offsets\":[512,1536]}}";
+    static const uint8_t data[1536] = {0};
+    char dir[256], path[300];
+    nib_weight w;
+    nib_err err = {NIB_OK, ""};
+    make_directory(dir);
+    write_safetensors(dir, "m.safetensors", header, data, sizeof data);
+    snprintf(path, sizeof path, "%s/m.safetensors", dir);
+    nib_checkpoint *cp = open_ok(path);
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, cp, K "k_proj", NULL, &err), NIB_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "packed for one kind of machine"));
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+#undef K
+}
+
 /* Scales, zero points and bias of f64 are taken. */
 static void test_f64(void **state)
 {
@@ -278,9 +305,10 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logits),   cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_tinygemm), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_f64),      cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_logits),    cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_tinygemm),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_f64),       cmocka_unit_test(test_no_elements),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
