@@ -153,15 +153,6 @@ static nib_status add_meta(nib_checkpoint *cp, const nib_meta *meta, nib_err *er
                      nib__shown(a, cp->path), nib__shown(b, meta->key));
 }
 
-/* A name that the index places in a shard may be a second one of a tensor there. */
-static void mark_alias(nib_shards *index, const nib_contents *parsed, const nib_meta *meta)
-{
-    const size_t i =
-        nib__names_find(&index->by_tensor, (const void *const *)index->entries, meta->key);
-    for (size_t t = 0; i != SIZE_MAX && t < parsed->count && !index->entries[i]->found; t++)
-        index->entries[i]->found = strcmp(parsed->tensors[t]->name, meta->value) == 0;
-}
-
 static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, nib_shards *index,
                               nib_err *err)
 {
@@ -180,11 +171,8 @@ static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, ni
         if (index != NULL)
             NIB_TRY(check_entry(index, cp, tensor, err));
     }
-    for (size_t i = 0; i < parsed->meta_count; i++) {
-        if (index != NULL)
-            mark_alias(index, parsed, parsed->metas[i]);
+    for (size_t i = 0; i < parsed->meta_count; i++)
         NIB_TRY(add_meta(cp, parsed->metas[i], err));
-    }
     return NIB_OK;
 }
 
@@ -274,13 +262,14 @@ static nib_status open_single(nib_checkpoint *cp, const char *path, nib_err *err
     return parts == 1 ? take_gguf(cp, &parsed, err) : open_parts(cp, parsed.gguf, parts, err);
 }
 
-/* Everything the index promises is there, and its total is the truth. */
+/* Everything the index promises is there, maybe as a second name, and its total is the truth. */
 static nib_status check_index(nib_checkpoint *cp, const nib_shards *index, nib_err *err)
 {
     char a[NIB_SHOWN], b[NIB_SHOWN], note[200];
     uint64_t total = 0;
     for (size_t i = 0; i < index->count; i++)
-        if (!index->entries[i]->found)
+        if (!index->entries[i]->found &&
+            nib__checkpoint_alias(cp, index->entries[i]->tensor) == NULL)
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: tensor \"%s\" is missing, though the weight_map places it here",
                              nib__shown(a, index->entries[i]->shard->name),

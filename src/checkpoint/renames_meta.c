@@ -6,6 +6,8 @@
  */
 #include "renames_meta.h"
 
+#include "names.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -169,24 +171,31 @@ static nib_status add_note(nib_contents *c, const char *note, const char *file, 
 
 /* ---- gpt-fast's fused weight ---- */
 
-static const nib_tensor *find_tensor(const nib_contents *c, const char *name)
+/* What there is to part, and its tensors by name. */
+typedef struct parting {
+    const nib_contents *from;
+    nib_names names;
+    const char *file;
+    nib_arena *arena;
+    nib_err *err;
+} parting;
+
+static const nib_tensor *find_tensor(const parting *p, const char *name)
 {
-    for (size_t i = 0; i < c->count; i++)
-        if (strcmp(c->tensors[i]->name, name) == 0)
-            return c->tensors[i];
-    return NULL;
+    const size_t at = nib__names_find(&p->names, (const void *const *)p->from->tensors, name);
+    return at == SIZE_MAX ? NULL : p->from->tensors[at];
 }
 
 /* Rows that one step of the first dimension is: 8 in the layout of tensor cores. */
 static int64_t row_step(const nib_tensor *t) { return t->rank == 4 ? 8 : 1; }
 
 /* Rows of q: as many as o has inputs. A packed o does not say it; there it is the model's width. */
-static int64_t rows_of_q(const nib_contents *c, const char *module, size_t size)
+static int64_t rows_of_q(const parting *p, const char *module, size_t size)
 {
     char name[NIB_META_NAME_MAX];
     snprintf(name, sizeof name, "%.*so_proj.weight", (int)size, module);
-    const nib_tensor *o = find_tensor(c, name),
-                     *embed = find_tensor(c, "model.embed_tokens.weight");
+    const nib_tensor *o = find_tensor(p, name),
+                     *embed = find_tensor(p, "model.embed_tokens.weight");
     if (o != NULL && o->rank == 2 && (nib__type_is_float(o->type) || o->type == NIB_TYPE_I8))
         return o->shape[1];
     return embed != NULL && embed->rank == 2 ? embed->shape[1] : 0;
@@ -203,31 +212,31 @@ static size_t fused_at(const nib_tensor *t)
 
 /* The three parts of a fused tensor, in its place in the list. The scales of packed int4 have their
  * rows inside of groups: each part gets all of them, and dialect_gptfast.c finds its own. */
-static nib_status part_fused(nib_tensor *const *out, const nib_contents *c, const nib_tensor *t,
-                             const char *file, nib_arena *arena, nib_err *err)
+static nib_status part_fused(nib_tensor *const *out, const parting *p, const nib_tensor *t)
 {
     static const char *const modules[] = {"q_proj.", "k_proj.", "v_proj."};
     char shown[SHOWN], name[NIB_META_NAME_MAX];
     const size_t at = fused_at(t);
     const bool inner = nib__ends_with(t->name, ".scales_and_zeros");
-    const int64_t step = row_step(t), rows = t->rank < 1 ? 0 : t->shape[0] * step,
-                  q = inner ? 0 : rows_of_q(c, t->name, at);
+    /* without elements the sizes may be anything */
+    const int64_t step = row_step(t), rows = t->rank < 1 || t->bytes == 0 ? 0 : t->shape[0] * step,
+                  q = inner ? 0 : rows_of_q(p, t->name, at);
     if (!inner &&
         (q < 1 || q >= rows || (rows - q) % 2 != 0 || q % step != 0 || (rows - q) / 2 % step != 0))
-        return nib__fail(err, NIB_UNSUPPORTED,
+        return nib__fail(p->err, NIB_UNSUPPORTED,
                          "%s: tensor \"%s\" has %" PRId64 " rows, which are no q of %" PRId64
                          " with k and v of one size",
-                         file, nib__say_name(shown, sizeof shown, t->name, strlen(t->name)), rows,
-                         q);
+                         p->file, nib__say_name(shown, sizeof shown, t->name, strlen(t->name)),
+                         rows, q);
     const uint64_t bytes = inner ? 0 : t->bytes / (uint64_t)t->shape[0];
     const uint8_t *data = t->data;
     for (size_t i = 0; i < COUNT(modules); i++) {
         *out[i] = *t;
         snprintf(name, sizeof name, "%.*s%s%s", (int)at, t->name, modules[i],
                  t->name + at + strlen(qkv));
-        out[i]->name = nib__arena_copy(arena, name, strlen(name));
+        out[i]->name = nib__arena_copy(p->arena, name, strlen(name));
         if (out[i]->name == NULL)
-            return no_memory(err, file);
+            return no_memory(p->err, p->file);
         if (inner)
             continue;
         out[i]->shape[0] = (i == 0 ? q : (rows - q) / 2) / step;
@@ -241,10 +250,15 @@ static nib_status part_fused(nib_tensor *const *out, const nib_contents *c, cons
 static nib_status part_all(nib_contents *c, const char *file, nib_arena *arena, nib_err *err)
 {
     size_t fused = 0, count = 0;
+    parting p = {.from = c, .file = file, .arena = arena, .err = err};
     for (size_t i = 0; i < c->count; i++)
         fused += fused_at(c->tensors[i]) != 0;
     if (fused == 0)
         return NIB_OK;
+    if (!nib__names_init(&p.names, arena, c->count))
+        return no_memory(err, file);
+    for (size_t i = 0; i < c->count; i++) /* whoever merges files says what comes twice */
+        (void)nib__names_add(&p.names, (const void *const *)c->tensors, i);
     nib_tensor **parts = nib__contents_items(arena, 3 * fused, sizeof(nib_tensor)),
                **all = nib__arena_take(arena, c->count + 2 * fused, sizeof *all);
     if (parts == NULL || all == NULL)
@@ -254,8 +268,8 @@ static nib_status part_all(nib_contents *c, const char *file, nib_arena *arena, 
             all[count++] = c->tensors[i];
             continue;
         }
-        NIB_TRY(part_fused(parts, c, c->tensors[i], file, arena, err));
-        for (int p = 0; p < 3; p++)
+        NIB_TRY(part_fused(parts, &p, c->tensors[i]));
+        for (int part = 0; part < 3; part++)
             all[count++] = *parts++;
     }
     c->tensors = all;
