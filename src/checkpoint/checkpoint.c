@@ -151,24 +151,49 @@ static nib_status read_params(nib_checkpoint *cp, nib_err *err)
     return status;
 }
 
+/* used: [group_count] zeroed: the groups that describe a module. Every expression is tried on every
+ * module, as when weights are read. */
+static nib_status find_used(const nib_checkpoint *cp, bool *used, nib_err *err)
+{
+    enum { TRIES_MAX = 1 << 26 };
+    const nib_quantization *coding = cp->coding;
+    const nib_coding_group *group;
+    char a[NIB_SHOWN];
+    if (coding->expressions != 0 && cp->module_count > TRIES_MAX / coding->expressions)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: quantization_config has %zu regular expressions for %zu weights, "
+                         "over the limit of %d trials; name the modules themselves",
+                         nib__shown(a, cp->path), coding->expressions, cp->module_count, TRIES_MAX);
+    for (size_t i = 0; i < cp->module_count; i++) {
+        const nib_status status = nib__quantization_group(&group, coding, cp->modules[i], err);
+        if (status != NIB_OK)
+            return nib__fail_in(err, status, "config.json: quantization_config");
+        if (group != NULL)
+            used[group - coding->groups] = true;
+    }
+    return NIB_OK;
+}
+
 /* Groups of modules that describe none here, and codes that are asked for and not kept. */
 static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
 {
     const nib_quantization *coding = cp->coding;
     char note[400], a[NIB_SHOWN];
-    for (size_t g = 0; coding != NULL && g < coding->group_count; g++) {
-        const nib_coding_group *group = &coding->groups[g];
-        size_t i = 0;
-        while (i < cp->module_count && nib__quantization_group(coding, cp->modules[i]) != group)
-            i++;
-        if (i < cp->module_count)
+    if (coding == NULL)
+        return NIB_OK;
+    bool *used = nib__arena_take(&cp->arena, coding->group_count, sizeof *used);
+    if (used == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    NIB_TRY(find_used(cp, used, err));
+    for (size_t g = 0; g < coding->group_count; g++) {
+        if (used[g])
             continue;
         snprintf(note, sizeof note,
                  "config.json: config group \"%s\" of quantization_config matches no weight",
-                 nib__shown(a, group->name));
+                 nib__shown(a, coding->groups[g].name));
         NIB_TRY(nib__checkpoint_add_note(cp, note, err));
     }
-    return coding == NULL || !coding->has_kv_cache
+    return !coding->has_kv_cache
                ? NIB_OK
                : nib__checkpoint_add_note(
                      cp,

@@ -326,15 +326,17 @@ bool nib__weight_is_compressed(const nib_weight_query *q, const nib_tensor *code
 nib_status nib__weight_compressed(const nib_weight_query *q)
 {
     const nib_quantization *config = q->cp->coding;
-    const nib_coding_group *group = nib__quantization_group(config, q->module);
+    const nib_coding_group *group;
     char shown[2 * NIB_WORD];
+    bool ignored;
+    NIB_TRY(nib__targets_match(&ignored, &config->ignore, q->module, q->err));
+    NIB_TRY(nib__quantization_group(&group, config, q->module, q->err));
     if (group == NULL || !group->weights.given)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "is stored as codes, but %s of config.json's quantization_config "
                                 "describes it",
-                                nib__targets_match(&config->ignore, q->module)
-                                    ? "the ignore list and no config group"
-                                    : "no config group");
+                                ignored ? "the ignore list and no config group"
+                                        : "no config group");
     const bool own = group->format[0] != 0 && !is(group->format, "mixed-precision");
     const char *format = own ? group->format : config->format;
     nib__say_name(shown, sizeof shown, format, strlen(format));

@@ -9,11 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-enum {
-    MOST_GROUPS = 256,
-    MOST_TARGETS = 1 << 18,    /* names in one list */
-    MOST_EXPRESSIONS = 1 << 12 /* of them regular */
-};
+enum { MOST_GROUPS = 256 };
 
 /* ---- members of one object ---- */
 
@@ -92,82 +88,22 @@ static bool take_member(nib_json *json, void *out, const member *members, size_t
     return false;
 }
 
-/* ---- lists of names ---- */
+/* ---- compressed-tensors ---- */
 
 typedef struct reader {
     nib_json json;
     nib_quantization *q;
     nib_arena *arena;
     const nib_allocator *allocator;
-    size_t expressions;
     nib_err *err;
 } reader;
 
-static nib_pattern *make_pattern(reader *r, const char *text)
-{
-    char whole[600];
-    nib_pattern *pattern = NULL;
-    nib_err err = {NIB_OK, ""};
-    /* Python's re.match asks for a beginning; our patterns for the whole name. */
-    if (++r->expressions > MOST_EXPRESSIONS ||
-        snprintf(whole, sizeof whole, "re:(?:%s).*", text + 3) >= (int)sizeof whole) {
-        nib__json_fail(&r->json, "holds more than %d expressions, or one of over 500 bytes",
-                       MOST_EXPRESSIONS);
-        return NULL;
-    }
-    const nib_status status = nib__pattern_make(&pattern, whole, r->allocator, &err);
-    if (status == NIB_NO_MEMORY)
-        nib__json_fail_memory(&r->json, sizeof whole);
-    else if (status != NIB_OK)
-        nib__json_fail(&r->json, "%s", err.text);
-    return pattern;
-}
-
-/* After the ARRAY: names up to its end. */
+/* After a KEY: the list of names behind it. */
 static void take_targets(reader *r, nib_targets *out)
 {
-    nib_json *json = &r->json;
-    size_t capacity = 0;
-    if (json->event == NIB_JSON_NULL)
-        return;
-    if (json->event != NIB_JSON_ARRAY) {
-        nib__json_fail(json, "must be a list of names");
-        return;
-    }
-    while (nib__json_next(json) == NIB_JSON_STRING) {
-        if (out->count == capacity) { /* the arena keeps the smaller ones: at most as much again */
-            const size_t want = capacity == 0 ? 4 : 2 * capacity;
-            nib_target *items =
-                want > MOST_TARGETS ? NULL : nib__arena_take(r->arena, want, sizeof *items);
-            if (items == NULL) {
-                nib__json_fail_memory(json, want * sizeof *items);
-                return;
-            }
-            if (out->count != 0)
-                memcpy(items, out->items, out->count * sizeof *items);
-            out->items = items;
-            capacity = want;
-        }
-        const char *text = nib__json_string(json, r->arena, NULL);
-        if (text == NULL)
-            return;
-        nib_target *target = &out->items[out->count];
-        *target = (nib_target){.text = text};
-        if (strncmp(text, "re:", 3) == 0 && (target->pattern = make_pattern(r, text)) == NULL)
-            return;
-        out->count++;
-    }
-    if (json->event != NIB_JSON_ARRAY_END)
-        nib__json_fail(json, "must be a list of names");
+    nib__json_next(&r->json);
+    nib__targets_read(out, &r->json, &r->q->expressions, r->arena, r->allocator);
 }
-
-static void free_targets(nib_targets *targets)
-{
-    for (size_t i = 0; i < targets->count; i++)
-        nib__pattern_free(targets->items[i].pattern);
-}
-
-/* ---- compressed-tensors ---- */
 
 #define AT(member) offsetof(nib_coding, member)
 
@@ -204,7 +140,6 @@ static void take_group(reader *r, nib_coding_group *out)
     }
     while (nib__json_next(json) == NIB_JSON_KEY) {
         if (nib__json_is(json, "targets")) {
-            nib__json_next(json);
             take_targets(r, &out->targets);
         } else if (nib__json_is(json, "weights")) {
             take_coding(json, &out->weights);
@@ -341,7 +276,6 @@ static void take_top(reader *r, words *w)
         if (nib__json_is(json, "config_groups")) {
             take_groups(r);
         } else if (nib__json_is(json, "ignore")) {
-            nib__json_next(json);
             take_targets(r, &r->q->ignore);
         } else if (nib__json_is(json, "kv_cache_scheme")) {
             r->q->has_kv_cache = take_presence(json);
@@ -582,41 +516,30 @@ void nib__quantization_free(nib_quantization *q)
 {
     if (q == NULL)
         return;
-    free_targets(&q->ignore);
+    nib__targets_free(&q->ignore);
     for (size_t i = 0; i < q->group_count; i++)
-        free_targets(&q->groups[i].targets);
+        nib__targets_free(&q->groups[i].targets);
 }
 
 /* ---- which group ---- */
 
-bool nib__targets_match(const nib_targets *targets, const char *module)
+nib_status nib__quantization_group(const nib_coding_group **out, const nib_quantization *q,
+                                   const char *module, nib_err *err)
 {
-    for (size_t i = 0; i < targets->count; i++) {
-        const nib_target *t = &targets->items[i];
-        if (t->pattern != NULL ? nib__pattern_matches(t->pattern, module, NULL)
-                               : strcmp(t->text, module) == 0)
-            return true;
+    bool found = false;
+    *out = NULL;
+    NIB_TRY(nib__targets_match(&found, &q->ignore, module, err));
+    if (found)
+        return NIB_OK;
+    for (size_t i = 0; i < q->group_count; i++) {
+        NIB_TRY(nib__targets_match(&found, &q->groups[i].targets, module, err));
+        if (found) {
+            *out = &q->groups[i];
+            return NIB_OK;
+        }
     }
-    return false;
-}
-
-static bool names_linear(const nib_targets *targets)
-{
-    for (size_t i = 0; i < targets->count; i++)
-        if (strcmp(targets->items[i].text, "Linear") == 0)
-            return true;
-    return false;
-}
-
-const nib_coding_group *nib__quantization_group(const nib_quantization *q, const char *module)
-{
-    if (nib__targets_match(&q->ignore, module))
-        return NULL;
-    for (size_t i = 0; i < q->group_count; i++)
-        if (nib__targets_match(&q->groups[i].targets, module))
-            return &q->groups[i];
-    for (size_t i = 0; i < q->group_count; i++)
-        if (names_linear(&q->groups[i].targets))
-            return &q->groups[i];
-    return NULL;
+    for (size_t i = 0; i < q->group_count && *out == NULL; i++)
+        if (nib__targets_name(&q->groups[i].targets, "Linear"))
+            *out = &q->groups[i];
+    return NIB_OK;
 }

@@ -7,8 +7,7 @@
 #ifndef NIB_QUANTIZATION_H
 #define NIB_QUANTIZATION_H
 
-#include "json.h"
-#include "match.h"
+#include "targets.h"
 
 typedef enum nib_method {
     NIB_METHOD_NONE, /* none is named, or one whose weights describe themselves */
@@ -33,16 +32,6 @@ typedef struct nib_coding {
     char dynamic[NIB_WORD];  /* "true", "false", "local" */
 } nib_coding;
 
-typedef struct nib_target {
-    const char *text;     /* a module's name, the name of a class, or "re:" and an expression */
-    nib_pattern *pattern; /* of an expression, which may end before the name does; else NULL */
-} nib_target;
-
-typedef struct nib_targets {
-    nib_target *items;
-    size_t count;
-} nib_targets;
-
 typedef struct nib_coding_group {
     const char *name; /* "group_0" */
     char format[NIB_WORD];
@@ -58,7 +47,8 @@ typedef struct nib_quantization {
     nib_coding_group *groups; /* [group_count] */
     size_t group_count;
     nib_targets ignore;
-    bool has_kv_cache; /* keys and values are to be kept in codes, too */
+    size_t expressions; /* in all lists of targets */
+    bool has_kv_cache;  /* keys and values are to be kept in codes, too */
     /* GPTQ and AWQ */
     int64_t bits;
     int64_t group;       /* elements of k per scale; -1: a row */
@@ -75,9 +65,9 @@ nib_status nib__quantization_parse(nib_quantization **out, const char *name, con
                                    nib_err *err);
 void nib__quantization_free(nib_quantization *q); /* its patterns; NULL allowed */
 
-bool nib__targets_match(const nib_targets *targets, const char *module);
-/* The group that describes the module's linear weight, or NULL. A target that names a module goes
- * before one that names the class Linear. */
-const nib_coding_group *nib__quantization_group(const nib_quantization *q, const char *module);
+/* *out: the group that describes the module's linear weight, or NULL. A target that names a module
+ * goes before one that names the class Linear. */
+nib_status nib__quantization_group(const nib_coding_group **out, const nib_quantization *q,
+                                   const char *module, nib_err *err);
 
 #endif

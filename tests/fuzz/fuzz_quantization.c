@@ -44,7 +44,8 @@ static void require_quantization(const nib_quantization *q)
         require_coding(&q->groups[i].inputs);
     }
     for (size_t i = 0; i < COUNT(modules); i++) {
-        const nib_coding_group *group = nib__quantization_group(q, modules[i]);
+        const nib_coding_group *group;
+        require(nib__quantization_group(&group, q, modules[i], NULL) == NIB_OK || group == NULL);
         require(group == NULL || (group >= q->groups && group < q->groups + q->group_count));
     }
 }

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists of modules in a config: names by hash, expressions from the beginning of a name on, and
+ * what is refused.
+ */
+#include "failing.h"
+#include "targets.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+typedef struct list {
+    nib_arena arena;
+    nib_targets targets;
+    size_t expressions;
+    nib_err err;
+} list;
+
+static nib_status read_list(list *l, const char *text, const nib_allocator *a)
+{
+    nib_json json;
+    *l = (list){.err = {NIB_OK, ""}};
+    nib__arena_init(&l->arena, a, 0);
+    nib__json_init(&json, "x", text, strlen(text), NULL);
+    nib__json_next(&json);
+    nib__targets_read(&l->targets, &json, &l->expressions, &l->arena, a);
+    return nib__json_status(&json, &l->err);
+}
+
+static void drop(list *l)
+{
+    nib__targets_free(&l->targets);
+    nib__arena_free(&l->arena);
+}
+
+static void test_matches(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "[\"Linear\", \"lm_head\", \"re:.*mlp[.]gate$\", \"lm_head\", \"re:visual\"]";
+    static const struct {
+        const char *module;
+        bool matches;
+    } cases[] = {
+        {"lm_head", true},
+        {"lm_head2", false},
+        {"lm_hea", false},
+        {"", false},
+        {"model.layers.3.mlp.gate", true},
+        {"model.layers.3.mlp.gate_proj", false},
+        {"visual.blocks.0", true}, /* an expression need not reach the end */
+        {"model.visual", false},   /* but begins at the beginning */
+    };
+    const nib_allocator a = nib__allocator_default();
+    list l;
+    assert_int_equal(read_list(&l, text, &a), NIB_OK);
+    assert_int_equal(l.expressions, 2);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        bool found = !cases[i].matches;
+        assert_int_equal(nib__targets_match(&found, &l.targets, cases[i].module, &l.err), NIB_OK);
+        assert_int_equal(found, cases[i].matches);
+    }
+    assert_true(nib__targets_name(&l.targets, "Linear"));
+    assert_false(nib__targets_name(&l.targets, "visual.blocks.0"));
+    drop(&l);
+    static const char *const empty[] = {"null", "[]"};
+    for (size_t i = 0; i < COUNT(empty); i++) {
+        bool found = true;
+        assert_int_equal(read_list(&l, empty[i], &a), NIB_OK);
+        assert_int_equal(nib__targets_match(&found, &l.targets, "x", &l.err), NIB_OK);
+        assert_false(found);
+        drop(&l);
+    }
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"3", "must be one list of names"},
+        {"[\"a\", 3]", "must be a list of names"},
+        {"[\"re:(\"]", "pattern `re:(?:().*`"},
+        {"[\"a\"", "expected"},
+    };
+    const nib_allocator a = nib__allocator_default();
+    list l;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        if (read_list(&l, cases[i][0], &a) != NIB_BAD_INPUT ||
+            strstr(l.err.text, cases[i][1]) == NULL)
+            fail_msg("%s: %s", cases[i][0], l.err.text);
+        drop(&l);
+    }
+}
+
+/* An expression that would be tried for hours is an error, not a name that does not match. */
+static void test_slow_expression(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    list l;
+    bool found;
+    assert_int_equal(read_list(&l, "[\"re:(a*)*(a*)*(a*)*b\"]", &a), NIB_OK);
+    assert_int_equal(
+        nib__targets_match(&found, &l.targets, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", &l.err),
+        NIB_BAD_INPUT);
+    assert_non_null(strstr(l.err.text, "pattern `re:(?:(a*)*"));
+    drop(&l);
+}
+
+/* A hundred thousand names, each looked for: no walk over all of them. */
+static void test_many(void **state)
+{
+    (void)state;
+    enum { NAMES = 100000 };
+    const nib_allocator a = nib__allocator_default();
+    nib_text text;
+    char name[32];
+    list l;
+    nib__text_init(&text, &a);
+    for (int i = 0; i < NAMES; i++)
+        nib__text_format(&text, "%s\"m.%d\"", i == 0 ? "[" : ",", i);
+    nib__text_str(&text, "]");
+    assert_int_equal(read_list(&l, text.at, &a), NIB_OK);
+    nib__text_free(&text);
+    assert_int_equal(l.targets.name_count, NAMES);
+    for (int i = 0; i < 2 * NAMES; i++) {
+        snprintf(name, sizeof name, "m.%d", i);
+        assert_int_equal(nib__targets_name(&l.targets, name), i < NAMES);
+    }
+    drop(&l);
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    nib_status status = NIB_NO_MEMORY;
+    for (int allocations = 0; status != NIB_OK; allocations++) {
+        failing f = {.left = allocations};
+        const nib_allocator a = failing_allocator(&f);
+        list l;
+        status = read_list(&l, "[\"a\", \"re:b\", \"c\", \"d\", \"e\", \"f\"]", &a);
+        assert_true(status == NIB_OK || status == NIB_NO_MEMORY);
+        drop(&l);
+        assert_int_equal(f.live, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matches),         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_slow_expression), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
