@@ -39,10 +39,9 @@ rm -r again
 
 # there and back: floats are the values of the codes
 check 'back to floats' nibble convert q floats --format nibble --bias float --quiet
-check 'the same values' nibble verify floats --against q
-equal 'and all equal' 0 "$(nibble verify floats --against q | grep -c ' dB')"
+same 'the same values' floats q
 check 'a format without them' nibble convert q t --format torchao --quiet
-equal 'their values there' 0 "$(nibble verify t --against floats | grep -c ' dB')"
+same 'their values there' t floats
 rm -r floats t
 for format in 8da4w compressed-tensors; do
     nibble convert q t --format $format >out

@@ -10,7 +10,7 @@ before=$(loss q)
 for format in torchao nibble compressed-tensors; do
     check "8da4w to $format" nibble convert q c --format $format --quiet
     check "verify $format" nibble verify c
-    check "$format is the same" nibble verify c --against q
+    same "$format is the same" c q
     equal "$format gives the same loss" "$before" "$(loss c)"
     check "$format and back" nibble convert c back --format torchao --quiet
     equal "back from $format" "$(nibble info q --json | grep -v '"file"')" "$(nibble info back --json | grep -v '"file"')"
@@ -41,12 +41,12 @@ refused 6 'half: exists already; --force replaces it' convert q half --format ni
 # GGUF: the model, its biases and its tokenizer in one file, and back
 check 'to GGUF' nibble convert m m.gguf --format gguf --quiet
 check 'verify GGUF' nibble verify m.gguf
-check 'GGUF is the same' nibble verify m.gguf --against m
+same 'GGUF is the same' m.gguf m
 equal 'GGUF gives the same loss' "$(loss m)" "$(loss m.gguf)"
 equal 'and the same text' "$(nibble generate m -p 'The king' -n 8 --temp 0 -q)" "$(nibble generate m.gguf -p 'The king' -n 8 --temp 0 -q)"
 check 'through torchao, with its tokenizer' nibble convert m.gguf middle --format torchao --quiet
 check 'and to GGUF again' nibble convert middle m2.gguf --format gguf --quiet
-check 'the same model' nibble verify m2.gguf --against m.gguf
+same 'the same model' m2.gguf m.gguf
 equal 'the same ids' "$(loss m.gguf)" "$(loss m2.gguf)"
 mkdir bare && cp m/config.json m/model.safetensors bare
 check 'with another tokenizer' nibble convert bare m3.gguf --format gguf --tokenizer m.gguf --quiet
@@ -54,18 +54,17 @@ equal 'which it has' "$(nibble generate m -p 'The king' -n 8 --temp 0 -q)" "$(ni
 nibble convert bare m4.gguf --format gguf --quiet >report
 check 'without one, which is said' grep -q 'the GGUF has no tokenizer' report
 check 'and back' nibble convert m.gguf again --format torchao --quiet
-check 'the same weights' nibble verify again --against m
+same 'the same weights' again m
 equal 'the same loss' "$(loss m)" "$(loss again)"
 check 'quantized from GGUF' nibble quantize m.gguf q8 --recipe int8wo-g32 --quiet
 check 'to Q8_0' nibble convert q8 q8.gguf --format gguf --quiet
 equal 'Q8_0 blocks' 36 "$(nibble info q8.gguf --json | grep -c '"format": "gguf q8_0"')"
-check 'Q8_0 is the same' nibble verify q8.gguf --against q8
+same 'Q8_0 is the same' q8.gguf q8
 for recipe in int8wo-g32-ggml int4wo-sym-ggml+head int4wo-ggml; do
     check "quantize to $recipe" nibble quantize m g.gguf --recipe $recipe --format gguf --force --quiet
     check "verify $recipe" nibble verify g.gguf
     nibble quantize m g --recipe $recipe --format nibble --force --quiet >/dev/null
-    check "$recipe in blocks is $recipe" nibble verify g.gguf --against g
-    equal "$recipe has no distance" 0 "$(nibble verify g.gguf --against g | grep -c ' dB$')"
+    same "$recipe in blocks is $recipe" g.gguf g
     check "$recipe runs" nibble generate g.gguf -n 2
 done
 nibble quantize m i64 --recipe 8da4w-g64 --quiet >/dev/null

@@ -13,7 +13,7 @@ refused 3 '*the architecture "gpt_oss" is not supported; *' eval "$golden/gpt_os
 for format in nibble safetensors; do
     check "convert to $format" nibble convert "$golden/gpt_oss" out --format $format --quiet --force
     check "verify it" nibble verify out
-    check "it is the same" nibble verify out --against "$golden/gpt_oss"
+    same "it is the same" out "$golden/gpt_oss"
 done
 refused 4 'model.layers.0.mlp.experts.0.*: the format 8da4w cannot hold *' convert "$golden/gpt_oss" none --format 8da4w
 
@@ -22,7 +22,7 @@ mkdir deepseek
 cp "$golden/fp8_block/model.safetensors" deepseek
 sed 's/^{/{"model_type": "deepseek_v3",/' "$golden/fp8_block/config.json" >deepseek/config.json
 check 'convert blocks' nibble convert deepseek out --format safetensors --quiet --force
-check 'the same values' nibble verify out --against deepseek
+same 'the same values' out deepseek
 
 # GPTQ with act-order runs; a config.json that nobody reads is named
 nibble plan "$golden/gptq_model" >plan.txt
@@ -31,5 +31,5 @@ cp -r "$golden/gptq_model" m
 sed -i 's/"gptq",/"hqq",/' m/config.json
 refused 3 '*quant_method "hqq" is not read here; transformers with hqq reads it*' info m
 check 'act-order is kept in our own dialect' nibble convert "$golden/gptq_model" kept --format nibble --quiet
-check 'and is the same' nibble verify kept --against "$golden/gptq_model"
+same 'and is the same' kept "$golden/gptq_model"
 refused 4 '*act-order*; --format nibble holds it' convert "$golden/gptq_model" none --format compressed-tensors

@@ -11,13 +11,13 @@ check 'its codes are sound' nibble verify "$golden/8da4w_bias"
 for model in 8da4w_bias 8da4w_plain meta meta_float gptfast_int8/model_int8.pth gptfast_int4/model_int4.g32.pth; do
     for format in torchao nibble; do
         check "$model to $format" nibble convert "$golden/$model" out --format $format
-        check "$model equals its $format" nibble verify out --against "$golden/$model"
-        check "$model equals its $format, the other way" nibble verify "$golden/$model" --against out
+        same "$model equals its $format" out "$golden/$model"
+        same "$model equals its $format, the other way" "$golden/$model" out
         rm -rf out out.nibble.json
     done
 done
 check '8da4w and back' nibble convert "$golden/8da4w_bias" out --format 8da4w
-check '8da4w is the same' nibble verify out --against "$golden/8da4w_bias"
+same '8da4w is the same' out "$golden/8da4w_bias"
 rm -rf out
 
 # beside safetensors they are not read; what cannot be is refused with the way out
@@ -51,7 +51,7 @@ if [ -n "${NIBBLE_TEST_DATA:-}" ]; then
     for format in safetensors nibble; do
         check "stories to $format" nibble convert "$stories/stories260K.pt" out --format $format
         equal "its loss as $format" 1.3061 "$(loss out)"
-        check "equal to its $format" nibble verify out --against "$stories/stories260K.pt"
+        same "equal to its $format" out "$stories/stories260K.pt"
         rm -rf out out.nibble.json
     done
     check 'stories quantized' nibble quantize "$stories/stories260K.pt" out --recipe 8da4w
