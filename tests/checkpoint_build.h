@@ -123,4 +123,45 @@ static inline void expect_weight(const made *m, nib_status status, const char *f
         assert_int_equal(w.n, -7); /* untouched */
 }
 
+/* Opens and reads module m; the sentence holds the fragment. NIB_OK with "" is no error. */
+static inline void expect_module(const char *config, const part *parts, size_t count,
+                                 nib_status status, const char *fragment)
+{
+    made m;
+    nib_weight w = {.n = -7};
+    nib_status got = make_checkpoint(&m, config, parts, count);
+    if (got == NIB_OK) {
+        got = nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &m.err);
+        if (got == NIB_OK)
+            got = nib__weight_check_codes(&w, "m", &m.err);
+        else
+            assert_int_equal(w.n, -7); /* untouched */
+    }
+    if (got != status || (status != NIB_OK && strstr(m.err.text, fragment) == NULL))
+        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
+                 nib_status_name(got), m.err.text);
+    drop_checkpoint(&m);
+}
+
+/* One of the parts in place of another of its name (its name NULL: left out). */
+typedef struct change {
+    size_t at;
+    part by;
+    nib_status status;
+    const char *fragment;
+} change;
+
+static inline void expect_changes(const char *config, const part *parts, size_t count,
+                                  const change *changes, size_t change_count)
+{
+    part changed[12];
+    assert_true(count <= COUNT(changed));
+    expect_module(config, parts, count, NIB_OK, "");
+    for (size_t i = 0; i < change_count; i++) {
+        memcpy(changed, parts, count * sizeof *parts);
+        changed[changes[i].at] = changes[i].by;
+        expect_module(config, changed, count, changes[i].status, changes[i].fragment);
+    }
+}
+
 #endif

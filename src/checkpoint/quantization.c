@@ -124,7 +124,7 @@ static void take_coding(nib_json *json, nib_coding *out)
         nib__json_fail(json, "must be an object, or null");
         return;
     }
-    *out = (nib_coding){.given = true, .bits = 8, .type = "int", .symmetric = true, .group = -1};
+    *out = (nib_coding){.given = true, .bits = 8, .type = "int", .symmetric = true};
     while (nib__json_next(json) == NIB_JSON_KEY)
         if (!take_member(json, out, coding_members, COUNT(coding_members)))
             nib__json_skip(json);

@@ -26,7 +26,7 @@ typedef struct nib_coding {
     char type[NIB_WORD]; /* "int", "float" */
     bool symmetric;
     char strategy[NIB_WORD]; /* "tensor", "channel", "group", "tensor_group", "block", "token" */
-    int64_t group;           /* -1: not said */
+    int64_t group;           /* -1: a row; 0: not said */
     int64_t block[2];        /* rows and columns that share a scale; 0: not said */
     char order[NIB_WORD];    /* actorder: "group", "weight", ... */
     char dynamic[NIB_WORD];  /* "true", "false", "local" */

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * compressed-tensors: what config.json says of a weight and its activations, and what is wrong with
+ * its tensors. The values of its own tool are compared in test_dialects.c.
+ */
+#include "checkpoint_build.h"
+
+#include <math.h>
+
+#define CT_CONFIG(format, weights, inputs)                                                         \
+    "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"" format       \
+    "\",\"config_groups\":{\"group_0\":{\"targets\":[\"Linear\"],\"weights\":{" weights            \
+    "},\"input_activations\":" inputs "}},\"ignore\":[\"lm_head\"]}}"
+
+static const float ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+static const float not_finite[6] = {1, 1, 1, NAN, 1, 1}, infinite[6] = {1, INFINITY, 1, 1, 1, 1};
+
+static void test_packed_hostile(void **state)
+{
+    (void)state;
+    static const int64_t shape[2] = {3, 20}, wrong[2] = {3, 28}, huge[2] = {INT64_MAX, 20},
+                         negative[2] = {3, -20};
+    static const int32_t narrow[2] = {3, 20};
+    static const int32_t order[20] = {1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0},
+                         beyond[20] = {0, 2}, uneven[20] = {1}, before[20] = {0, -1};
+    static const char config[] =
+        CT_CONFIG("pack-quantized",
+                  "\"num_bits\":4,\"type\":\"int\",\"symmetric\":false,\"strategy\":\"group\","
+                  "\"group_size\":10",
+                  "null");
+    static const part parts[] = {
+        {"m.weight_packed", "I32", 2, {3, 3}, NULL},
+        {"m.weight_scale", "F32", 2, {3, 2}, ones},
+        {"m.weight_shape", "I64", 1, {2}, shape},
+        {"m.weight_zero_point", "I32", 2, {1, 2}, NULL},
+        {"m.weight_g_idx", "I32", 1, {20}, NULL}, /* all 0: uneven; replaced at once */
+        {"m.bias", "BF16", 1, {3}, NULL},
+    };
+    static const change changes[] = {
+        {2, {"m.weight_shape", "I32", 1, {2}, narrow}, NIB_OK, ""},
+        {0, {NULL}, NIB_BAD_INPUT, "m.weight"},
+        {0, {"m.weight_packed", "I32", 2, {3, 4}, NULL}, NIB_BAD_INPUT, "expected [3, 3]"},
+        {0, {"m.weight_packed", "I32", 2, {2, 3}, NULL}, NIB_BAD_INPUT, "expected [3, 3]"},
+        {0, {"m.weight_packed", "U8", 2, {3, 3}, NULL}, NIB_BAD_INPUT, "is U8, expected I32"},
+        {0, {"m.weight_packed", "I32", 2, {0, 0}, NULL}, NIB_BAD_INPUT, "expected [3, 3]"},
+        {1, {NULL}, NIB_BAD_INPUT, "m.weight_scale: the tensor is missing"},
+        {1, {"m.weight_scale", "F32", 2, {2, 3}, ones}, NIB_BAD_INPUT, "expected [3, 2]"},
+        {1, {"m.weight_scale", "I32", 2, {3, 2}, NULL}, NIB_BAD_INPUT, "scales are F32"},
+        {1,
+         {"m.weight_scale", "F32", 2, {3, 2}, not_finite},
+         NIB_BAD_INPUT,
+         "scale at row 1, group 1"},
+        {1,
+         {"m.weight_scale", "F32", 2, {3, 2}, infinite},
+         NIB_BAD_INPUT,
+         "scale at row 0, group 1"},
+        {2, {NULL}, NIB_BAD_INPUT, "m.weight_shape: the tensor is missing"},
+        {2, {"m.weight_shape", "I64", 1, {2}, wrong}, NIB_BAD_INPUT, "expected [3, 4]"},
+        {2, {"m.weight_shape", "I64", 1, {2}, huge}, NIB_BAD_INPUT, "at index 0"},
+        {2, {"m.weight_shape", "I64", 1, {2}, negative}, NIB_BAD_INPUT, "at index 1"},
+        {2, {"m.weight_shape", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "a shape is I64 or I32"},
+        {2, {"m.weight_shape", "I64", 1, {1}, shape}, NIB_BAD_INPUT, "expected [2]"},
+        {3, {NULL}, NIB_BAD_INPUT, "m.weight_zero_point: the tensor is missing"},
+        {3, {"m.weight_zero_point", "I32", 2, {3, 2}, NULL}, NIB_BAD_INPUT, "expected [1, 2]"},
+        {3, {"m.weight_zero_point", "F32", 2, {3, 2}, ones}, NIB_BAD_INPUT, "I8 or I32"},
+        {3, {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\4\5\6"}, NIB_OK, ""},
+        {3,
+         {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\4\5\10"},
+         NIB_BAD_INPUT,
+         "row 2, group 1 is 8, outside of -8 to 7"},
+        {4, {NULL}, NIB_OK, ""},
+        {4, {"m.weight_g_idx", "I32", 1, {20}, beyond}, NIB_BAD_INPUT, "input 1 into group 2"},
+        {4, {"m.weight_g_idx", "I32", 1, {20}, before}, NIB_BAD_INPUT, "input 1 into group -1"},
+        {4, {"m.weight_g_idx", "I32", 1, {20}, uneven}, NIB_UNSUPPORTED, "19 inputs into group 0"},
+        {4, {"m.weight_g_idx", "F32", 1, {20}, NULL}, NIB_BAD_INPUT, "are I32 or I64"},
+        {4, {"m.weight_g_idx", "I32", 1, {19}, order}, NIB_BAD_INPUT, "expected [20]"},
+        {5, {"m.bias", "BF16", 1, {4}, NULL}, NIB_BAD_INPUT, "m.bias: has shape [4]"},
+        {5, {"m.bias", "I8", 1, {3}, NULL}, NIB_BAD_INPUT, "m.bias: is I8"},
+        {5, {"m.weight", "BF16", 2, {3, 20}, NULL}, NIB_BAD_INPUT, "is stored twice"},
+    };
+    part good[COUNT(parts)];
+    memcpy(good, parts, sizeof parts);
+    good[4].data = order;
+    expect_changes(config, good, COUNT(good), changes, COUNT(changes));
+}
+
+static void test_bytes_hostile(void **state)
+{
+    (void)state;
+    static const float negative_scale[1] = {-1};
+    static const char config[] = CT_CONFIG(
+        "int-quantized",
+        "\"num_bits\":8,\"type\":\"int\",\"symmetric\":true,\"strategy\":\"channel\"",
+        "{\"num_bits\":8,\"type\":\"int\",\"symmetric\":true,\"strategy\":\"tensor\",\"dynamic\":"
+        "false}");
+    static const part parts[] = {
+        {"m.weight", "I8", 2, {3, 5}, NULL},
+        {"m.weight_scale", "F32", 2, {3, 1}, ones},
+        {"m.input_scale", "F32", 1, {1}, ones},
+    };
+    static const change changes[] = {
+        {0, {"m.weight", "I8", 2, {3, 0}, NULL}, NIB_BAD_INPUT, "empty"},
+        {0, {"m.weight", "U8", 2, {3, 5}, NULL}, NIB_UNSUPPORTED, "is U8"},
+        {1, {"m.weight_scale", "F32", 1, {3}, ones}, NIB_OK, ""},
+        {1, {"m.weight_scale", "F32", 2, {1, 1}, ones}, NIB_BAD_INPUT, "expected [3, 1]"},
+        {1, {"m.weight_scale", "F32", 2, {3, 1}, not_finite + 2}, NIB_BAD_INPUT, "row 1"},
+        {2, {NULL}, NIB_BAD_INPUT, "m.input_scale: the tensor is missing"},
+        {2, {"m.input_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT, "no single float"},
+        {2, {"m.input_scale", "F32", 1, {1}, negative_scale}, NIB_BAD_INPUT, "finite and positive"},
+        {2, {"m.input_scale", "F32", 1, {1}, NULL}, NIB_BAD_INPUT, "finite and positive"},
+    };
+    expect_changes(config, parts, COUNT(parts), changes, COUNT(changes));
+}
+
+static void test_float_hostile(void **state)
+{
+    (void)state;
+    static const uint8_t e8m0[2] = {127, 255}, e4m3[2] = {0x38, 0x7f};
+    static const float zero[1] = {0};
+    static const char mx[] = CT_CONFIG(
+        "mxfp4-pack-quantized", "\"num_bits\":4,\"type\":\"float\",\"group_size\":32", "null");
+    static const char nv[] = CT_CONFIG(
+        "nvfp4-pack-quantized", "\"num_bits\":4,\"type\":\"float\",\"group_size\":16", "null");
+    static const part mx_parts[] = {{"m.weight_packed", "U8", 2, {2, 16}, NULL},
+                                    {"m.weight_scale", "U8", 2, {2, 1}, "\177\177"}};
+    static const part nv_parts[] = {{"m.weight_packed", "U8", 2, {2, 8}, NULL},
+                                    {"m.weight_scale", "F8_E4M3", 2, {2, 1}, "\70\70"},
+                                    {"m.weight_global_scale", "F32", 1, {1}, ones}};
+    static const change mx_changes[] = {
+        {1, {"m.weight_scale", "F8_E8M0", 2, {2, 1}, "\177\177"}, NIB_OK, ""},
+        {1, {"m.weight_scale", "U8", 2, {2, 1}, e8m0}, NIB_BAD_INPUT, "row 1, group 0"},
+        {1, {"m.weight_scale", "BF16", 2, {2, 1}, ones}, NIB_BAD_INPUT, "scales are F8_E8M0"},
+        {0, {"m.weight_packed", "I32", 2, {2, 16}, NULL}, NIB_BAD_INPUT, "expected U8"},
+    };
+    static const change nv_changes[] = {
+        {1, {"m.weight_scale", "F8_E4M3", 2, {2, 1}, e4m3}, NIB_BAD_INPUT, "row 1, group 0"},
+        {1, {"m.weight_scale", "F32", 2, {2, 1}, ones}, NIB_BAD_INPUT, "scales are F8_E4M3"},
+        {2, {NULL}, NIB_BAD_INPUT, "m.weight_global_scale: the tensor is missing"},
+        {2, {"m.weight_global_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT, "no single F32"},
+        {2, {"m.weight_global_scale", "F32", 1, {1}, zero}, NIB_BAD_INPUT, "finite and positive"},
+        {2, {"m.weight_global_scale", "F32", 1, {1}, infinite + 1}, NIB_BAD_INPUT, "finite and"},
+    };
+    expect_changes(mx, mx_parts, COUNT(mx_parts), mx_changes, COUNT(mx_changes));
+    expect_changes(nv, nv_parts, COUNT(nv_parts), nv_changes, COUNT(nv_changes));
+}
+
+/* What the config says of one packed weight. */
+static void test_config(void **state)
+{
+    (void)state;
+    static const int64_t shape[2] = {2, 8};
+    static const part parts[] = {{"m.weight_packed", "I32", 2, {2, 1}, NULL},
+                                 {"m.weight_scale", "F32", 2, {2, 1}, ones},
+                                 {"m.weight_shape", "I64", 1, {2}, shape}};
+#define INT4                                                                                       \
+    "\"num_bits\":4,\"type\":\"int\",\"symmetric\":true,\"strategy\":\"group\",\"group_size\":"
+    static const struct {
+        const char *config;
+        nib_status status;
+        const char *fragment;
+    } rows[] = {
+        {CT_CONFIG("pack-quantized", INT4 "8", "null"), NIB_OK, ""},
+        {CT_CONFIG("pack-quantized", INT4 "100", "null"), NIB_OK, ""}, /* a short group */
+        {CT_CONFIG("pack-quantized", INT4 "4", "null"), NIB_BAD_INPUT, "expected [2, 2]"},
+        {CT_CONFIG("pack-quantized", INT4 "0", "null"), NIB_UNSUPPORTED, "groups of 0"},
+        {CT_CONFIG("pack-quantized", INT4 "-9", "null"), NIB_UNSUPPORTED, "groups of -9"},
+        {CT_CONFIG("pack-quantized", INT4 "2.5", "null"), NIB_BAD_INPUT, "config.json"},
+        {CT_CONFIG("pack-quantized", INT4 "\"8\"", "null"), NIB_BAD_INPUT, "whole number"},
+        {CT_CONFIG("pack-quantized", "\"num_bits\":3,\"group_size\":8", "null"), NIB_UNSUPPORTED,
+         "3 bits of type \"int\""},
+        {CT_CONFIG("pack-quantized", "\"num_bits\":4,\"type\":\"nf4\"", "null"), NIB_UNSUPPORTED,
+         "type \"nf4\""},
+        {CT_CONFIG("marlin-24", INT4 "8", "null"), NIB_UNSUPPORTED, "is of format \"marlin-24\""},
+        {CT_CONFIG("int-quantized", INT4 "8", "null"), NIB_BAD_INPUT,
+         "m.weight: is missing, where format"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
+         "\"pack-quantized\"}}",
+         NIB_BAD_INPUT, "no config_groups"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
+         "\"pack-quantized\",\"config_groups\":{\"a\":{\"targets\":[\"re:x.*\"],\"weights\":"
+         "{\"num_bits\":4}}}}}",
+         NIB_BAD_INPUT, "no config group"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"ignore\":[\"re:m\"],"
+         "\"config_groups\":{\"a\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4}}}}}",
+         NIB_BAD_INPUT, "the ignore list"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
+         "{\"W4A16\":[\"Linear\"]}}}",
+         NIB_BAD_INPUT, "a preset's name"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
+         "{\"a\":{\"targets\":[\"re:(\"]}}}}",
+         NIB_BAD_INPUT, "config.json"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
+         "{\"a\":{\"targets\":[\"m\"]}},\"transform_config\":{\"config_groups\":{\"R1\":{}}}}}",
+         NIB_UNSUPPORTED, "transform_config"},
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
+         "{\"a\":{\"targets\":[\"m\"]}},\"sparsity_config\":{\"format\":\"sparse-24-bitmask\"}}}",
+         NIB_UNSUPPORTED, "sparse-24-bitmask"},
+        {NULL, NIB_UNSUPPORTED, "compressed-tensors does (weight_packed)"},
+        {"{}", NIB_UNSUPPORTED, "quantization_config in a config.json"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++)
+        expect_module(rows[i].config, parts, COUNT(parts), rows[i].status, rows[i].fragment);
+}
+
+/* ---- what config.json's words mean ---- */
+
+/* Reads module m of two rows; its scheme's name. */
+static void read_scheme(made *m, nib_weight *w, nib_ledger *ledger, char name[64],
+                        const char *config, const part *parts, size_t count)
+{
+    if (make_checkpoint(m, config, parts, count) != NIB_OK)
+        fail_msg("%s", m->err.text);
+    nib__ledger_init(ledger, &m->allocator);
+    if (nib__checkpoint_weight(w, NULL, m->cp, "m", ledger, &m->err) != NIB_OK)
+        fail_msg("%s: %s", config, m->err.text);
+    nib__scheme_name(name, &w->scheme);
+}
+
+#define INTS(weights, inputs)                                                                      \
+    CT_CONFIG("int-quantized", "\"num_bits\":8,\"type\":\"int\"" weights, inputs)
+#define FLOATS(inputs)                                                                             \
+    CT_CONFIG("float-quantized", "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\"",     \
+              "{\"num_bits\":8,\"type\":\"float\"," inputs "}")
+#define ROWS(bits, inputs)                                                                         \
+    INTS(",\"strategy\":\"channel\"",                                                              \
+         "{\"num_bits\":" bits ",\"type\":\"int\",\"dynamic\":true," inputs "}")
+
+static void test_words(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        int64_t rows, groups; /* of the scales; rows 0: one value */
+        const char *scheme;
+        size_t said; /* lines of the ledger */
+    } cases[] = {
+        /* without a strategy group_size says it */
+        {INTS("", "null"), 0, 1, "int8wo-tensor", 0},
+        {INTS(",\"group_size\":-1", "null"), 2, 1, "int8wo", 0},
+        {INTS(",\"group_size\":8", "null"), 2, 2, "int8wo-g8", 0},
+        {INTS(",\"group_size\":8,\"strategy\":\"channel\"", "null"), 2, 1, "int8wo", 0},
+        {INTS(",\"strategy\":\"block\",\"block_structure\":[2,8]", "null"), 1, 2, "int8wo-g8", 0},
+        /* dynamic activations; a batch with one scale is told */
+        {ROWS("8", "\"strategy\":\"token\""), 2, 1, "int8dq", 0},
+        {ROWS("8", "\"strategy\":\"tensor\""), 2, 1, "int8dq", 1},
+        {ROWS("8", "\"strategy\":\"token\",\"symmetric\":false"), 2, 1, "int8dq-actasym", 0},
+        {ROWS("4", "\"strategy\":\"token\""), 2, 1, "i8+a4t-actsym", 0},
+        {ROWS("8", "\"strategy\":\"group\",\"group_size\":8"), 2, 1, "int8wo", 1},
+        {FLOATS("\"strategy\":\"token\",\"dynamic\":true"), 2, 1, "fp8dq", 0},
+        {FLOATS("\"strategy\":\"tensor\",\"dynamic\":true"), 2, 1, "fp8dq", 1},
+        {FLOATS("\"strategy\":\"tensor\",\"dynamic\":false"), 2, 1, "fp8wo", 1},
+        {FLOATS("\"strategy\":\"group\",\"group_size\":128,\"dynamic\":true"), 2, 1, "fp8wo", 1},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const bool e4m3 = strstr(cases[i].config, "float-quantized") != NULL;
+        const part parts[] = {{"m.weight", e4m3 ? "F8_E4M3" : "I8", 2, {2, 16}, NULL},
+                              {"m.weight_scale",
+                               "F32",
+                               cases[i].rows == 0 ? 1 : 2,
+                               {nib__max(1, cases[i].rows), cases[i].groups},
+                               ones}};
+        made m;
+        nib_weight w;
+        nib_ledger ledger;
+        char name[64];
+        read_scheme(&m, &w, &ledger, name, cases[i].config, parts, COUNT(parts));
+        if (strcmp(name, cases[i].scheme) != 0 || ledger.tensor_count != cases[i].said)
+            fail_msg("%s is %s with %zu lines", cases[i].config, name, ledger.tensor_count);
+        nib__ledger_free(&ledger);
+        drop_checkpoint(&m);
+    }
+}
+
+/* Static activations that are not symmetric have a zero point, of I8 or I32. */
+static void test_static_zero(void **state)
+{
+    (void)state;
+    static const char config[] =
+        INTS(",\"strategy\":\"channel\"",
+             "{\"num_bits\":8,\"type\":\"int\",\"symmetric\":false,\"strategy\":\"tensor\"}");
+    static const float scale[1] = {0.25F};
+    static const int8_t low[1] = {-128};
+    static const int32_t wide[1] = {127}, beyond[1] = {128};
+    const part parts[] = {{"m.weight", "I8", 2, {2, 16}, NULL},
+                          {"m.weight_scale", "F32", 2, {2, 1}, ones},
+                          {"m.input_scale", "F32", 1, {1}, scale},
+                          {"m.input_zero_point", "I8", 1, {1}, low}};
+    made m;
+    nib_weight w;
+    nib_ledger ledger;
+    char name[64];
+    read_scheme(&m, &w, &ledger, name, config, parts, COUNT(parts));
+    assert_string_equal(name, "int8dq-actasym-static");
+    assert_true(*w.act_scale == 0.25F);
+    assert_int_equal(*w.act_zero, -128);
+    nib__ledger_free(&ledger);
+    drop_checkpoint(&m);
+    static const change changes[] = {
+        {3, {"m.input_zero_point", "I32", 1, {1}, wide}, NIB_OK, ""},
+        {3, {"m.input_zero_point", "I32", 1, {1}, beyond}, NIB_BAD_INPUT, "128, outside of -128"},
+        {3, {"m.input_zero_point", "F32", 1, {1}, NULL}, NIB_BAD_INPUT, "no single I8 or I32"},
+        {3, {"m.input_zero_point", "I8", 1, {2}, NULL}, NIB_BAD_INPUT, "no single I8 or I32"},
+    };
+    expect_changes(config, parts, COUNT(parts), changes, COUNT(changes));
+}
+
+/* The one zero point of a tensor is not packed, whatever its type. */
+static void test_tensor_zero(void **state)
+{
+    (void)state;
+    static const char config[] = CT_CONFIG(
+        "pack-quantized",
+        "\"num_bits\":4,\"type\":\"int\",\"symmetric\":false,\"strategy\":\"tensor\"", "null");
+    static const int64_t shape[2] = {2, 8};
+    static const int32_t three[1] = {3};
+    static const uint8_t codes[8] = {0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe};
+    static const float two[1] = {2};
+    const part parts[] = {{"m.weight_packed", "I32", 2, {2, 1}, codes},
+                          {"m.weight_scale", "F32", 1, {1}, two},
+                          {"m.weight_shape", "I64", 1, {2}, shape},
+                          {"m.weight_zero_point", "I32", 1, {1}, three}};
+    made m;
+    nib_weight w;
+    nib_ledger ledger;
+    char name[64];
+    float row[8];
+    read_scheme(&m, &w, &ledger, name, config, parts, COUNT(parts));
+    nib__weight_row(&w, 1, row);
+    for (int j = 0; j < 8; j++)
+        assert_true(row[j] == 2 * (float)(j - 3)); /* stored 8 + j, which is j */
+    nib__ledger_free(&ledger);
+    drop_checkpoint(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_packed_hostile), cmocka_unit_test(test_bytes_hostile),
+        cmocka_unit_test(test_float_hostile),  cmocka_unit_test(test_config),
+        cmocka_unit_test(test_words),          cmocka_unit_test(test_static_zero),
+        cmocka_unit_test(test_tensor_zero),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
