@@ -215,9 +215,8 @@ NIB_MUST_CHECK nib_status nib_plan_summary(const nib_plan *plan, const nib_sink 
 typedef struct nib_quantize_options {
     nib_request request;
     const char *out; /* a directory for a directory, else a file */
-    const char
-        *format; /* "torchao", "nibble", "8da4w", "compressed-tensors"; NULL: torchao, or nibble
-                              with a ledger line */
+    const char *format; /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; NULL:
+                           torchao, or nibble with a ledger line */
     const char *calibrate; /* text file for -static recipes */
     bool force;            /* replace an existing OUT: a file, a model's directory, an empty one */
     bool dry_run;          /* sizes and ledger only */
@@ -235,8 +234,8 @@ NIB_MUST_CHECK nib_status nib_quantize(nib_model *model, const nib_quantize_opti
 
 typedef struct nib_convert_options {
     const char *out;    /* a directory for a directory, else a file */
-    const char *format; /* "torchao", "nibble", "8da4w", "compressed-tensors", or "safetensors" for
-                           plain floats */
+    const char *format; /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf", or
+                           "safetensors" for plain floats */
     const char *dtype;  /* of plain floats: "f32", "f16", "bf16"; NULL: "f32" for codes */
     bool force;         /* replace an existing OUT */
     bool dry_run;       /* sizes and ledger only */

@@ -44,7 +44,7 @@ const option option_table[] = {
      "as stored",
      ON_RUN | ON_WRITE},
     {"format", 0, KIND_TEXT, AT(format), "FORMAT",
-     "torchao, nibble, 8da4w, compressed-tensors; convert also safetensors: plain floats; "
+     "torchao, nibble, 8da4w, compressed-tensors, gguf; convert also safetensors: plain floats; "
      "quantize's default is torchao where it can hold the result",
      ON_WRITE},
     {"method", 0, KIND_TEXT, AT(method), "METHOD", "rtn: round to nearest", ON_QUANTIZE},

@@ -220,6 +220,8 @@ static const char *refuses(char why[160], nib_dialect dialect, const nib_quantiz
     *stored = o->stored;
     if (!nib__scheme_is_quantized(&l->choice.scheme))
         return nib__write_float.refuses(why, stored);
+    if (dialect == NIB_DIALECT_FLOAT)
+        return "it holds plain floats, into which only nibble convert turns codes";
     if (stored->ordered && dialect != NIB_DIALECT_NIBBLE)
         return "its columns are in the order of their groups (act-order)";
     const char *says = nib__dialect_writer(dialect)->refuses(why, stored);
