@@ -10,38 +10,40 @@
 
 static const nib_format formats[] = {
     {"safetensors", "safetensors, one file or shards", "F32, F16, BF16; F64 is rounded to f32",
-     "float", "tests/unit/test_safetensors.c", "tests/unit/test_convert.c"},
+     "float", "test_safetensors.c:test_legal", "test_convert.c:test_floats"},
     {"torchao", "safetensors, as torchao 0.15 to 0.18 and transformers write them",
      "Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, Float8Tensor, MXTensor, NVFP4Tensor: int8, "
      "int4, e4m3, mxfp8, mxfp4, nvfp4; weight-only, or int8, e4m3, mxfp8 or mxfp4 activations; "
      "read also Int4TilePackedTo4dTensor",
-     "float", "tests/unit/test_formats.c", "tests/unit/test_dialect_write.c"},
+     "float", "test_weight.c:test_torchao_golden", "test_quantize.c:test_torchao_parts"},
     {"nibble", "safetensors", "every scheme of `nibble recipes`, any shape, static activations",
-     "float", "tests/unit/test_weight.c", "tests/unit/test_quantize.c"},
+     "float, int8 or int32", "test_formats.c:test_formats", "test_quantize.c:test_nibble"},
     {"8da4w", "safetensors or PyTorch's zip files, as ExecuTorch and torchtune write them",
      "int4 in groups, int8 rows of embedding and output; int8 activations per token", "float",
-     "tests/unit/test_torch_models.c", "tests/unit/test_convert.c"},
+     "test_torch_models.c:test_logits", "test_convert.c:test_chains"},
     {"compressed-tensors", "safetensors",
      "pack-quantized (int4, int8), int-quantized, float-quantized; read also mxfp4, mxfp8, nvfp4; "
      "groups, channels, tensors, g_idx; symmetric or not",
-     "float", "tests/unit/test_dialects.c", "tests/unit/test_convert.c"},
+     "float", "test_dialects.c:test_compressed_golden", "test_convert.c:test_chains"},
     {"gptq", "safetensors", "int4 and int8, v1 and v2, act-order", "float",
-     "tests/unit/test_dialects.c", NULL},
-    {"awq", "safetensors", "int4, the GEMM order", "float", "tests/unit/test_dialects.c", NULL},
+     "test_dialects.c:test_gptq_golden", NULL},
+    {"awq", "safetensors", "int4, the GEMM order", "float", "test_dialects.c:test_gptq_golden",
+     NULL},
     {"fp8", "safetensors, as DeepSeek, transformers and vLLM write them",
-     "e4m3 in blocks of 128 x 128, rows or tensors", "float", "tests/unit/test_dialects.c", NULL},
+     "e4m3 in blocks of 128 x 128, rows or tensors", "float", "test_dialects.c:test_fp8_golden",
+     NULL},
     {"mxfp4", "safetensors, as gpt-oss has its experts", "e2m1 in blocks of 32", "float",
-     "tests/unit/test_dialects.c", NULL},
+     "test_dialects.c:test_gpt_oss_golden", NULL},
     {"gguf", "GGUF version 2 and 3, with the tokenizer inside",
      "F32, F16, BF16, Q4_0, Q4_1, Q8_0, MXFP4; read also Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL",
-     "float", "tests/unit/test_gguf_blocks.c", "tests/cli/convert.sh"},
+     "float", "test_store_gguf.c:test_values", "test_gguf_blocks.c:test_golden"},
     {"gpt-fast", "PyTorch's zip files or safetensors, as gpt-fast writes them",
      "int8 rows; int4 in groups, packed for CUDA, ROCm or CPUs; weight-only", "float",
-     "tests/unit/test_torch_models.c", NULL},
+     "test_torch_models.c:test_tinygemm", NULL},
     {"meta", "PyTorch's zip files or safetensors, as Meta and llama2.c write them",
-     "floats, rows of q and k in pairs", "float", "tests/unit/test_renames_meta.c", NULL},
+     "floats, rows of q and k in pairs", "float", "test_torch_models.c:test_logits", NULL},
     {"pytorch", "PyTorch's zip files (.pt, .pth, .bin), read without executing anything",
-     "floats, and whatever dialect their tensors are in", "float", "tests/unit/test_torch_zip.c",
+     "floats, and whatever dialect their tensors are in", "float", "test_torch_zip.c:test_contents",
      NULL},
 };
 
@@ -90,7 +92,7 @@ static void render_markdown(nib_text *out)
     nib__text_str(out,
                   "# Formats of checkpoints\n\n"
                   "Printed by `nibble formats --markdown`; the tensors of each are in "
-                  "[formats.md](formats.md). A test\nstands behind each yes.\n\n"
+                  "[formats.md](formats.md). Behind each\nyes stands a test of tests/unit.\n\n"
                   "| format | files | holds | bias | read | write |\n|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < COUNT(formats); i++) {
         const nib_format *f = &formats[i];

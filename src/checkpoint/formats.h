@@ -14,7 +14,8 @@ typedef struct nib_format {
     const char *files; /* where its tensors lie */
     const char *holds; /* codes, groups, zeros, activations */
     const char *bias;
-    const char *read, *written; /* tests that show it; NULL: it is not */
+    const char *read,
+        *written; /* the test that shows it, "test_zip.c:test_forms"; NULL: it is not */
 } nib_format;
 
 const nib_format *nib__format_at(size_t i); /* NULL past the last */
