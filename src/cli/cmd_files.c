@@ -93,7 +93,7 @@ int run_convert(const settings *s)
         return fail_usage("`nibble convert` wants MODEL and OUT");
     if (!s->format)
         return fail_usage("`nibble convert` wants --format torchao, nibble, 8da4w, "
-                          "compressed-tensors or safetensors");
+                          "compressed-tensors, gguf or safetensors");
     return with_model(s, "`nibble convert` wants MODEL and OUT",
                       (nib_model_options){.convert = true}, convert);
 }

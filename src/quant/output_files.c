@@ -16,6 +16,7 @@ enum { CONFIG_MAX = 16 << 20, COPY_MAX = 256 << 20 };
 static const char *const copied[] = {
     "generation_config.json",
     "tokenizer.json",
+    "tokenizer.gguf", /* what a conversion of a GGUF left */
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",

@@ -29,35 +29,57 @@ static nib_type main_type(const nib_network *net, const nib_scheme *scheme)
     return storage.codes.type;
 }
 
-/* chat_template of tokenizer_config.json, where it is one text; NULL: there is none. */
-static nib_status read_template(const char **out, const char *directory, const nib_model *m,
-                                nib_arena *arena, nib_err *err)
+/* chat_template of tokenizer_config.json, where it is one text. */
+static nib_status read_member(const char **out, const char *path, const nib_model *m,
+                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     const nib_allocator *a = &m->engine->allocator;
-    const char *path = nib__path_join(arena, directory, "tokenizer_config.json");
     char *text;
     size_t size;
     nib_json json;
-    *out = NULL;
-    if (!path)
-        return nib__fail_memory(err, strlen(directory), "a path");
-    if (nib__path_kind(path) != NIB_PATH_FILE)
-        return NIB_OK;
     NIB_TRY(nib__file_read(&text, &size, path, TEMPLATE_LIMIT, a, err));
     nib__json_init(&json, path, text, size, NULL);
     bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
     while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
-        if (!nib__json_is(&json, "chat_template"))
+        const bool is_template = nib__json_is(&json, "chat_template");
+        if (!is_template || nib__json_next(&json) != NIB_JSON_STRING) {
+            if (is_template && json.event == NIB_JSON_ARRAY)
+                nib__ledger_add_note(ledger, "tokenizer",
+                                     "%s has a list of chat templates, and the GGUF gets none of "
+                                     "them; a chat_template.jinja beside it is taken",
+                                     path);
             ok = nib__json_skip(&json);
-        else if (nib__json_next(&json) == NIB_JSON_STRING)
+        } else {
             ok = (*out = nib__json_string(&json, arena, NULL)) != NULL;
-        else
-            ok = nib__json_skip(&json);
+        }
     }
     const nib_status status =
         ok && json.event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(&json, err);
     nib__release(a, text);
     return status;
+}
+
+/* The chat template in a tokenizer's directory; NULL: there is none. The file of its own, which
+ * newer tools write, goes first. */
+static nib_status read_template(const char **out, const char *directory, const nib_model *m,
+                                nib_arena *arena, nib_ledger *ledger, nib_err *err)
+{
+    const nib_allocator *a = &m->engine->allocator;
+    const char *own = nib__path_join(arena, directory, "chat_template.jinja"),
+               *config = nib__path_join(arena, directory, "tokenizer_config.json");
+    char *text;
+    size_t size;
+    *out = NULL;
+    if (!own || !config)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    if (nib__path_kind(own) != NIB_PATH_FILE)
+        return nib__path_kind(config) == NIB_PATH_FILE
+                   ? read_member(out, config, m, arena, ledger, err)
+                   : NIB_OK;
+    NIB_TRY(nib__file_read(&text, &size, own, TEMPLATE_LIMIT, a, err));
+    *out = nib__arena_copy(arena, text, size);
+    nib__release(a, text);
+    return *out ? NIB_OK : nib__fail_memory(err, size, own);
 }
 
 /* The tokenizer of a GGUF, as that one has it, and its chat template. */
@@ -85,36 +107,30 @@ static nib_status copy_vocab_of(nib_gguf_head *head, const char *path, const nib
     return status;
 }
 
-/* Named, inside the model, or beside it: tokenizer.json goes before tokenizer.gguf. */
+/* Named, inside the model, or beside it. */
 static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *arena,
                                 nib_ledger *ledger, nib_err *err)
 {
     const nib_gguf *gguf = nib__checkpoint_gguf(m->net.checkpoint);
-    const char *at = m->tokenizer_path ? m->tokenizer_path : m->net.directory, *template;
+    const char *at = m->tokenizer_path ? m->tokenizer_path : m->net.directory, *file, *template;
     if (!m->tokenizer_path && gguf && nib__gguf_find(gguf, "tokenizer.ggml.model"))
         return copy_vocab(head, gguf, arena, err);
-    if (nib__path_kind(at) == NIB_PATH_FILE && nib__gguf_begins(at))
-        return copy_vocab_of(head, at, m, arena, err);
-    const char *directory = at;
-    if (nib__path_kind(at) == NIB_PATH_FILE)
-        directory = nib__arena_copy(arena, at, (size_t)(nib__path_name(at) - at));
-    if (directory && !*directory)
-        directory = ".";
-    const char *file = directory ? nib__path_join(arena, directory, "tokenizer.json") : NULL;
-    const char *inside = directory ? nib__path_join(arena, directory, "tokenizer.gguf") : NULL;
-    if (!file || !inside)
-        return nib__fail_memory(err, strlen(at), "a path");
-    if (nib__path_kind(file) != NIB_PATH_FILE && nib__path_kind(inside) == NIB_PATH_FILE)
-        return copy_vocab_of(head, inside, m, arena, err);
-    if (nib__path_kind(file) != NIB_PATH_FILE) {
+    NIB_TRY(nib__tokenizer_place(&file, at, arena, err));
+    if (nib__path_kind(file) == NIB_PATH_NONE && !m->tokenizer_path) {
         nib__ledger_add_note(ledger, "tokenizer",
                              "%s is not there: the GGUF has no tokenizer, and programs that need "
                              "one will not open it; --tokenizer PATH names one",
                              file);
         return NIB_OK;
     }
-    NIB_TRY(read_template(&template, directory, m, arena, err));
-    return nib__gguf_describe_tokenizer(head, directory, &m->net.config, template,
+    if (nib__gguf_begins(file))
+        return copy_vocab_of(head, file, m, arena, err);
+    const size_t size = (size_t)(nib__path_name(file) - file);
+    const char *directory = size == 0 ? "." : nib__arena_copy(arena, file, size);
+    if (!directory)
+        return nib__fail_memory(err, size, "a path");
+    NIB_TRY(read_template(&template, directory, m, arena, ledger, err));
+    return nib__gguf_describe_tokenizer(head, file, directory, &m->net.config, template,
                                         &m->engine->allocator, ledger, err);
 }
 

@@ -134,18 +134,18 @@ void nib__gguf_describe_vocab(nib_gguf_head *head, const nib_vocab_source *s)
     put_said(head, KEY("add_space_prefix"), s->add_space_prefix);
 }
 
-nib_status nib__gguf_describe_tokenizer(nib_gguf_head *head, const char *directory,
-                                        const nib_config *c, const char *chat_template,
-                                        const nib_allocator *a, nib_ledger *ledger, nib_err *err)
+nib_status nib__gguf_describe_tokenizer(nib_gguf_head *head, const char *file,
+                                        const char *directory, const nib_config *c,
+                                        const char *chat_template, const nib_allocator *a,
+                                        nib_ledger *ledger, nib_err *err)
 {
     nib_vocab_source source;
     nib_tokenizer *t = NULL;
     nib_arena arena;
     nib__arena_init(&arena, a, 0);
-    const char *file = nib__path_join(&arena, directory, "tokenizer.json");
     const char *config = nib__path_join(&arena, directory, "tokenizer_config.json");
     nib_status status =
-        file == NULL || config == NULL
+        config == NULL
             ? nib__fail_memory(err, strlen(directory), "a path")
             : nib__tokenizer_open(&t, file, nib__path_kind(config) == NIB_PATH_FILE ? config : NULL,
                                   a, err);

@@ -38,6 +38,9 @@ struct nib_session {
 
 /* NIB_USAGE for a model that was opened only to look at. */
 nib_status nib__model_runs(const nib_model *model, nib_err *err);
+/* The file that a tokenizer's path means: itself, or the tokenizer.json of a directory, or the
+ * tokenizer.gguf that a conversion of a GGUF leaves there. It need not be there. */
+nib_status nib__tokenizer_place(const char **out, const char *at, nib_arena *arena, nib_err *err);
 /* Opens the tokenizer when first asked for. */
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
 

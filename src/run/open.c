@@ -63,23 +63,32 @@ nib_status nib__model_runs(const nib_model *model, nib_err *err)
                      model->net.directory);
 }
 
+nib_status nib__tokenizer_place(const char **out, const char *at, nib_arena *arena, nib_err *err)
+{
+    *out = at;
+    if (nib__path_kind(at) != NIB_PATH_DIRECTORY)
+        return NIB_OK;
+    const char *json = nib__path_join(arena, at, "tokenizer.json"),
+               *gguf = nib__path_join(arena, at, "tokenizer.gguf");
+    if (!json || !gguf)
+        return nib__fail_memory(err, strlen(at), "a path");
+    const bool is_gguf =
+        nib__path_kind(json) == NIB_PATH_NONE && nib__path_kind(gguf) == NIB_PATH_FILE;
+    *out = is_gguf ? gguf : json;
+    return NIB_OK;
+}
+
 /* A tokenizer.json, with what lies beside it, or a GGUF. *shown: the file, for messages. */
 static nib_status open_tokenizer_at(nib_model *m, const char *at, const char **shown, nib_err *err)
 {
     const nib_allocator *a = &m->engine->allocator;
     const bool directory = nib__path_kind(at) == NIB_PATH_DIRECTORY;
-    const char *file = directory ? nib__path_join(&m->net.arena, at, "tokenizer.json") : at;
+    const char *file;
     const char *config =
         directory ? nib__path_join(&m->net.arena, at, "tokenizer_config.json") : NULL;
-    if (!file || (directory && !config))
+    if (directory && !config)
         return nib__fail_memory(err, strlen(at), "a path");
-    if (directory && nib__path_kind(file) == NIB_PATH_NONE) {
-        const char *inside = nib__path_join(&m->net.arena, at, "tokenizer.gguf");
-        if (!inside)
-            return nib__fail_memory(err, strlen(at), "a path");
-        if (nib__path_kind(inside) == NIB_PATH_FILE)
-            file = inside; /* what a conversion of a GGUF leaves */
-    }
+    NIB_TRY(nib__tokenizer_place(&file, at, &m->net.arena, err));
     *shown = file;
     if (nib__path_kind(file) == NIB_PATH_NONE)
         return nib__fail(err, NIB_IO,

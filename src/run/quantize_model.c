@@ -334,6 +334,11 @@ nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib
                          "a float type is asked for, but the format %s keeps codes; the format "
                          "safetensors has plain floats",
                          options->format);
+    if (model->tokenizer_path && !is_gguf(options->format))
+        return nib__fail(err, NIB_USAGE,
+                         "a tokenizer is named, but the format %s has none inside: the model's own "
+                         "is copied; the format gguf takes it",
+                         options->format);
     work_open(&w, model);
     const nib_status status = convert(&w, options, form, sink, err);
     work_close(&w);

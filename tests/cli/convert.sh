@@ -51,6 +51,17 @@ equal 'the same ids' "$(loss m.gguf)" "$(loss m2.gguf)"
 mkdir bare && cp m/config.json m/model.safetensors bare
 check 'with another tokenizer' nibble convert bare m3.gguf --format gguf --tokenizer m.gguf --quiet
 equal 'which it has' "$(nibble generate m -p 'The king' -n 8 --temp 0 -q)" "$(nibble generate m3.gguf -p 'The king' -n 8 --temp 0 -q)"
+cp m/tokenizer.json named.json
+check 'with a tokenizer of another name' nibble convert bare m5.gguf --format gguf --tokenizer named.json --quiet
+equal 'which it has, too' "$(nibble generate m -p 'The king' -n 8 --temp 0 -q)" "$(nibble generate m5.gguf -p 'The king' -n 8 --temp 0 -q)"
+refused 6 '*absent.json*' convert bare m6.gguf --format gguf --tokenizer absent.json
+refused 2 'a tokenizer is named, but the format nibble has none inside*' convert bare c --format nibble --tokenizer named.json
+cp -r m jinja && printf '{{ messages }}' >jinja/chat_template.jinja
+check 'a chat template in a file of its own' nibble convert jinja jinja.gguf --format gguf --quiet
+equal 'is inside' 1 "$(grep -ac '{{ messages }}' jinja.gguf)"
+check 'from GGUF to nibble' nibble convert m.gguf first --format nibble --quiet
+check 'and on to torchao' nibble convert first second --format torchao --quiet
+equal 'with its tokenizer' "$(loss m)" "$(loss second)"
 nibble convert bare m4.gguf --format gguf --quiet >report
 check 'without one, which is said' grep -q 'the GGUF has no tokenizer' report
 check 'and back' nibble convert m.gguf again --format torchao --quiet

@@ -114,10 +114,12 @@ static nib_status describe(nib_text *file, const char *directory, int64_t rows,
                            const nib_allocator *a, nib_ledger *ledger, nib_err *err)
 {
     const nib_config c = {.vocab = rows, .bos = -1};
+    char path[1024];
     nib_gguf_head head;
+    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
     nib__gguf_head_init(&head, a);
     const nib_status status =
-        nib__gguf_describe_tokenizer(&head, directory, &c, "{{ x }}", a, ledger, err);
+        nib__gguf_describe_tokenizer(&head, path, directory, &c, "{{ x }}", a, ledger, err);
     finish_head(file, &head, a);
     nib__gguf_head_free(&head);
     return status;
