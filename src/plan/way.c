@@ -232,3 +232,17 @@ const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *mac
     query.fact[NIB_FACT_BUILT] = 1;
     return best_row(&query, machine, true, ANY_NUMBERS, NULL);
 }
+
+const nib_kernel *nib__plan_operand(nib_op op, const nib_scheme *scheme, nib_type input,
+                                    const nib_machine *machine)
+{
+    nib_query query = machine->facts;
+    query.fact[NIB_FACT_OP] = op;
+    query.fact[NIB_FACT_CODE] = scheme->code;
+    query.fact[NIB_FACT_ACT] = scheme->act;
+    query.fact[NIB_FACT_INPUT] = input;
+    query.fact[NIB_FACT_GROUP] = scheme->group;
+    query.fact[NIB_FACT_M] = 1;
+    query.fact[NIB_FACT_BUILT] = 1;
+    return best_row(&query, machine, true, ANY_NUMBERS, NULL);
+}

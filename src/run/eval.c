@@ -4,17 +4,14 @@
  * windows that do not overlap; JSON lines are documents. Every id but the first of a window is
  * predicted.
  */
+#include "documents.h"
 #include "library.h"
 #include "precise.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 
-enum {
-    TEXT_LIMIT = 1 << 30,
-    LOGITS_LIMIT = 1 << 24, /* floats per pass: 64 MiB */
-};
+enum { LOGITS_LIMIT = 1 << 24 /* floats per pass: 64 MiB */ };
 
 /* What one predicted token adds. */
 typedef struct token_score {
@@ -162,70 +159,27 @@ static nib_status eval_text(evaluation *e, const char *name, const char *text, s
     return status;
 }
 
-/* The `text` member of one JSON line. */
-static nib_status eval_line(evaluation *e, const char *path, const char *line, size_t size,
-                            int64_t number)
+static nib_status eval_documents(evaluation *e, nib_documents *documents)
 {
-    char shown[160], name[192];
-    nib_arena arena;
-    snprintf(name, sizeof name, "%s, line %" PRId64,
-             nib__say_name(shown, sizeof shown, path, strlen(path)), number);
-    nib__arena_init(&arena, &e->session->model->engine->allocator, 0);
-    nib_json json;
-    nib__json_init(&json, name, line, size, NULL);
-    char *text = NULL;
-    size_t text_size = 0;
-    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
-    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
-        if (nib__json_is(&json, "text"))
-            ok = (text = nib__json_read_string(&json, &arena, &text_size)) != NULL;
-        else
-            ok = nib__json_skip(&json);
+    nib_document doc;
+    bool found;
+    for (;;) {
+        NIB_TRY(nib__documents_next(documents, &doc, &found, e->err));
+        if (!found)
+            return NIB_OK;
+        e->done = doc.begin;
+        NIB_TRY(eval_text(e, doc.name, doc.text, doc.size, documents->lines));
     }
-    ok = ok && json.event == NIB_JSON_OBJECT_END && nib__json_next(&json) == NIB_JSON_END;
-    nib_status status;
-    if (!ok)
-        status = nib__json_status(&json, e->err);
-    else if (!text)
-        status = nib__fail(e->err, NIB_BAD_INPUT, "%s has no \"text\"", name);
-    else
-        status = eval_text(e, name, text, text_size, true);
-    nib__arena_free(&arena);
-    return status;
-}
-
-/* Of JSON's white space: a carriage return may be all that a line holds. */
-static bool is_blank(const char *line, size_t size)
-{
-    while (size > 0 && strchr(" \t\r", line[size - 1]) && line[size - 1] != '\0')
-        size--;
-    return size == 0;
 }
 
 static nib_status eval_file(evaluation *e)
 {
-    const nib_allocator *a = &e->session->model->engine->allocator;
+    nib_documents documents;
     const char *path = e->options->text_path;
-    char *text;
-    size_t size;
-    NIB_TRY(nib__file_read(&text, &size, path, TEXT_LIMIT, a, e->err));
-    e->total = size;
-    const size_t length = strlen(path);
-    nib_status status = NIB_OK;
-    if (length < 6 || strcmp(path + length - 6, ".jsonl") != 0) {
-        status = eval_text(e, path, text, size, false);
-    } else {
-        int64_t number = 1;
-        for (const char *line = text; line < text + size && status == NIB_OK; number++) {
-            const char *end = memchr(line, '\n', (size_t)(text + size - line));
-            const size_t line_size = (size_t)((end ? end : text + size) - line);
-            e->done = (uint64_t)(line - text);
-            if (!is_blank(line, line_size))
-                status = eval_line(e, path, line, line_size, number);
-            line += line_size + 1;
-        }
-    }
-    nib__release(a, text);
+    NIB_TRY(nib__documents_open(&documents, path, &e->session->model->engine->allocator, e->err));
+    e->total = documents.size;
+    const nib_status status = eval_documents(e, &documents);
+    nib__documents_close(&documents);
     if (status == NIB_OK && e->predicted == 0)
         return nib__fail(
             e->err, NIB_BAD_INPUT,
