@@ -144,6 +144,7 @@ extern const nib_family nib__family_linear_float; /* float activations: linear_f
 extern const nib_family nib__family_linear_fp8;   /* fp8 and MX activations: linear_fp8.c */
 extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, cache: token_rows.c */
 extern const nib_family nib__family_attn;  /* attention: attn_rows.c */
+extern const nib_family nib__family_attn_dx; /* its gradients: attn_dx_rows.c */
 extern const nib_family nib__family_declared; /* not built here: GPU, backward: declared.c */
 extern const nib_family nib__family_peers;    /* other engines: peers.c */
 

@@ -48,7 +48,7 @@ static const char *const type_words[] = {
 static const char *const op_words[] = {
     "linear_experts", "linear_dx", "linear_dw", "linear", "quant",   "dequant", "pack",
     "embed",          "attn",      "norm",      "rope",   "softmax", "swiglu",  "add",
-    "copy",           "sample",    "xent",      "adamw",  "gather",
+    "copy",           "sample",    "xent",      "adamw",  "gather",  "attn_dx",
 };
 static const char *const target_words[] = {
     "ref",  "avx512vnni", "avx512bf16", "avx512", "avx2",       "neon",

@@ -295,16 +295,18 @@ static bool check_store(verdict *v, const nib_kernel *row, const nib_kernel *ref
     return good;
 }
 
+/* The output, then the log-sum-exp. */
 static result run_attn(const nib_kernel *row, memory *m, nib_attn a, int64_t part)
 {
     const int64_t count = a.m * a.ldo, items = a.m * a.heads;
-    a.out = take(m, (size_t)count * sizeof *a.out);
+    a.out = take(m, (size_t)(count + items) * sizeof *a.out);
+    a.lse = a.out + count;
     void *scratch = take(m, row->scratch != NULL ? row->scratch(&a) : 0);
     const nib_float_mode mode = nib__float_mode_flush();
     for (int64_t i = 0; i < items; i += part)
         row->run.attn(&a, i, nib__min(items, i + part), scratch);
     nib__float_mode_restore(mode);
-    return (result){a.out, count};
+    return (result){a.out, count + items};
 }
 
 static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
@@ -329,6 +331,49 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     return check_results(v, &m, want, got, parts, "item by item");
 }
 
+/* dq, dk and dv, one after the other. */
+static result run_attn_dx(const nib_kernel *row, memory *m, nib_attn_dx a, int64_t part)
+{
+    const int64_t count = a.m * a.ldq + 2 * a.m * a.ldkv, items = a.documents * a.cache.kv_heads;
+    a.dq = take(m, (size_t)count * sizeof *a.dq);
+    a.dk = a.dq + a.m * a.ldq;
+    a.dv = a.dk + a.m * a.ldkv;
+    void *scratch = take(m, row->scratch != NULL ? row->scratch(&a) : 0);
+    const nib_float_mode mode = nib__float_mode_flush();
+    for (int64_t i = 0; i < items; i += part)
+        row->run.attn_dx(&a, i, nib__min(items, i + part), scratch);
+    nib__float_mode_restore(mode);
+    return (result){a.dq, count};
+}
+
+/* A log-sum-exp that is not the scores' own: any will do for the same bits. */
+static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                          int64_t width, value_class class, rng *r)
+{
+    static const int32_t lengths[] = {0, 1, 15, 16, 17, 63, 64, 65, 130, 199};
+    memory m = {.count = 0};
+    const int64_t kv_heads = 1 + below(r, 2), dim = width > 128 ? 128 : width;
+    nib_attn_dx a = {.heads = kv_heads * (1 + below(r, 3)),
+                     .documents = 1 + rows % SEQUENCES,
+                     .scale = 1 / sqrtf((float)dim)};
+    int32_t *start = take(&m, (size_t)(a.documents + 1) * sizeof *start);
+    start[0] = 0;
+    for (int64_t i = 0; i < a.documents; i++)
+        start[i + 1] = start[i] + lengths[below(r, COUNT(lengths) - (dim > 48 ? 2 : 0))];
+    a.start = start, a.m = start[a.documents];
+    a.cache = make_cache(&m, kv_heads, dim, cache_types[below(r, 3)], r);
+    a.ldq = a.heads * dim + below(r, 3), a.ldo = a.heads * dim + below(r, 3);
+    a.ldkv = kv_heads * dim + below(r, 3);
+    a.q = floats(&m, a.m * a.ldq, r, class);
+    a.out = floats(&m, a.m * a.ldo, r, VALUES_RANDOM);
+    a.dout = floats(&m, a.m * a.ldo, r, class);
+    a.lse = floats(&m, a.m * a.heads, r, VALUES_RANDOM);
+    const int64_t items = a.documents * kv_heads;
+    const result want = run_attn_dx(ref, &m, a, items), got = run_attn_dx(row, &m, a, items);
+    const result parts = run_attn_dx(row, &m, a, 1);
+    return check_results(v, &m, want, got, parts, "item by item");
+}
+
 /* ---- all of a row's cases ---- */
 
 typedef bool (*token_check)(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
@@ -345,6 +390,7 @@ static token_check token_check_of(nib_op op)
     case NIB_OP_EMBED: return check_embed;
     case NIB_OP_COPY: return check_store;
     case NIB_OP_ATTN: return check_attn;
+    case NIB_OP_ATTN_DX: return check_attn_dx;
     default: return NULL;
     }
 }

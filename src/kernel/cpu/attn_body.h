@@ -17,25 +17,16 @@
  */
 #include "attn_tile.h"
 #include "lanes.h"
+#include "precise.h"
 
-/* Sixteen values from the start of a cached vector. */
-NIB_INLINE nib_lanes cached(const void *at, nib_type type)
-{
-    switch (type) {
-    case NIB_TYPE_F16: return nib__lanes_load_f16(at);
-    case NIB_TYPE_BF16: return nib__lanes_load_bf16(at);
-    default: return nib__lanes_load(at);
-    }
-}
-
-/* The first count of them, zeros after. */
+/* The first count values of a cached vector, zeros after. */
 NIB_INLINE nib_lanes cached_part(const void *at, nib_type type, int64_t count)
 {
     if (type == NIB_TYPE_F32)
         return nib__lanes_load_part(at, count);
     uint16_t part[NIB_LANES] = {0};
     memcpy(part, at, (size_t)count * sizeof *part);
-    return cached(part, type);
+    return nib__lanes_load_as(part, type);
 }
 
 NIB_INLINE int64_t type_bytes(nib_type type) { return type == NIB_TYPE_F32 ? 4 : 2; }
@@ -57,7 +48,7 @@ NIB_INLINE void score(float *scores, const float *q, int64_t ldq, const char *ke
         nib_lanes k[4];
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            k[v] = cached(keys + v * NIB_LANES * type_bytes(type), type);
+            k[v] = nib__lanes_load_as(keys + v * NIB_LANES * type_bytes(type), type);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             const nib_lanes x = nib__lanes_set(q[r * ldq + d]);
@@ -160,7 +151,7 @@ NIB_INLINE void weigh(const nib_tile *t, int row, int64_t first, int64_t from, i
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
                 x[v] = some > 0 ? cached_part(values, type, some)
-                                : cached(values + v * NIB_LANES * bytes, type);
+                                : nib__lanes_load_as(values + v * NIB_LANES * bytes, type);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
                 const nib_lanes w = nib__lanes_set(p[r * NIB_SOFTMAX_BLOCK + i]);
@@ -259,6 +250,9 @@ NIB_INLINE void attend(nib_tile *t, nib_type type)
             nib__lanes_store(total + d, nib__lanes_div(nib__lanes_load(total + d), weight));
         memcpy(t->a->out + t->slots[r] * t->a->ldo + t->heads[r] * t->dim, total,
                (size_t)t->dim * sizeof *total);
+        if (t->a->lse != NULL)
+            t->a->lse[t->slots[r] * t->a->heads + t->heads[r]] =
+                (float)((double)t->max[r] + nib__log((double)t->weight[r]));
     }
 }
 

@@ -199,6 +199,16 @@ NIB_INLINE nib_lanes nib__lanes_min(nib_lanes a, nib_lanes b)
 }
 #endif
 
+/* Sixteen values of a type: f16 and bf16 are widened, all else is taken as f32. */
+NIB_INLINE nib_lanes nib__lanes_load_as(const void *p, nib_type type)
+{
+    switch (type) {
+    case NIB_TYPE_F16: return nib__lanes_load_f16(p);
+    case NIB_TYPE_BF16: return nib__lanes_load_bf16(p);
+    default: return nib__lanes_load(p);
+    }
+}
+
 /* The first count (1..15) values of p, zeros after. */
 NIB_INLINE nib_lanes nib__lanes_load_part(const float *p, int64_t count)
 {
