@@ -101,6 +101,7 @@ NIB_INLINE bool nib__act_is_mx(nib_act act) { return act == NIB_ACT_MX8 || act =
 /* How the codes of a nib_weight lie in memory: a row of the table in store.c each. */
 typedef enum nib_store {
     NIB_STORE_FLOAT,  /* [n][k] of the code's float type */
+    NIB_STORE_F64,    /* [n][k] of f64, each read as the f32 nearest to it; the code is F32 */
     NIB_STORE_BYTE,   /* [n][k] one code per byte: i8 for I8 and I4, the bit pattern for the others
                          (E4M3, E5M2, MX8, MX4, NV4) */
     NIB_STORE_NIBBLE, /* [n][ceil(k/2)] low nibble first: two's complement for I4, bit pattern for
@@ -155,7 +156,9 @@ typedef struct nib_weight {
     bool tensor_divides;  /* NV4: every scale is divided by it instead */
     const void *zeros;    /* strided as scales; NULL for ZERO_NONE and as scales */
     nib_type zero_type;   /* I8 or I32 for ZERO_INT, a float type for ZERO_FLOAT; I8 where a store
-                             packs them */
+                             packs them, or they are stored as floats */
+    nib_type float_zeros; /* ZERO_INT: the float type that the whole numbers are stored in; NONE:
+                             zero_type */
     const int32_t *rows;  /* [n] where row i is stored, such as a part of a fused weight or the
                              rotary order of another tool; NULL: at i */
     const int32_t *order; /* [k] the input that stored column j belongs to (GPTQ's act-order);
@@ -193,8 +196,8 @@ NIB_INLINE float nib__weight_factor(const nib_weight *w)
 /* The activations that the weight runs with where no recipe says otherwise: its scheme's, or those
  * that the tools which store weights so multiply them with. */
 nib_act nib__weight_act(const nib_weight *w);
-/* Row i of a FLOAT store, k values of the code's type. */
-const void *nib__weight_floats(const nib_weight *w, int64_t i);
+/* Columns k0..k0+count of row i of float codes, as values of the code's type. */
+void nib__weight_floats(const nib_weight *w, int64_t i, int64_t k0, int64_t count, void *out);
 /* Stored columns k0..k0+count of row i as int8 (I8, I4) or raw bytes (E4M3, E5M2, MX8; MX4 and NV4
  * one per byte). */
 void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out);

@@ -7,9 +7,15 @@
 
 /* ---- the stores of safetensors dialects ---- */
 
+/* The type that float codes are stored in. */
+static nib_type stored_float(const nib_weight *w)
+{
+    return w->store == NIB_STORE_F64 ? NIB_TYPE_F64 : nib__float_type(w->scheme.code);
+}
+
 static uint64_t float_row_bytes(const nib_weight *w)
 {
-    return (uint64_t)w->k * (w->scheme.code == NIB_CODE_F32 ? 4 : 2);
+    return (uint64_t)w->k * (uint64_t)nib__type_bits(stored_float(w)) / 8;
 }
 
 static void byte_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out)
@@ -37,6 +43,7 @@ static uint64_t nibble_row_bytes(const nib_weight *w) { return (uint64_t)nib__ce
     }
 static const nib_store_ops stores[NIB_STORE_COUNT] = {
     [NIB_STORE_FLOAT] = {.row_bytes = float_row_bytes},
+    [NIB_STORE_F64] = {.row_bytes = float_row_bytes},
     [NIB_STORE_BYTE] = {.codes = byte_codes, .row_bytes = byte_row_bytes},
     [NIB_STORE_NIBBLE] = {.codes = nibble_codes, .row_bytes = nibble_row_bytes},
     [NIB_STORE_WORDS] = {.codes = nib__words_codes, .row_bytes = nib__words_row_bytes},
@@ -72,9 +79,21 @@ nib_act nib__weight_act(const nib_weight *w)
 
 /* ---- codes ---- */
 
-const void *nib__weight_floats(const nib_weight *w, int64_t i)
+/* Column k0 of row i. */
+static const uint8_t *float_place(const nib_weight *w, int64_t i, int64_t k0)
 {
-    return (const uint8_t *)w->codes + (uint64_t)nib__weight_place(w, i) * float_row_bytes(w);
+    return (const uint8_t *)w->codes + (uint64_t)nib__weight_place(w, i) * float_row_bytes(w) +
+           (size_t)k0 * (size_t)nib__type_bits(stored_float(w)) / 8;
+}
+
+void nib__weight_floats(const nib_weight *w, int64_t i, int64_t k0, int64_t count, void *out)
+{
+    const nib_type type = stored_float(w);
+    const uint8_t *from = float_place(w, i, k0);
+    if (type == NIB_TYPE_F64)
+        nib__to_f32(out, from, type, count);
+    else
+        memcpy(out, from, (size_t)count * (size_t)nib__type_bits(type) / 8);
 }
 
 void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out)
@@ -126,7 +145,8 @@ float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g)
         return 0;
     if (store->zero != NULL)
         return store->zero(w, nib__weight_place(w, i), g);
-    return element(w->zeros, w->zero_type, scale_place(w, i, g));
+    return element(w->zeros, w->float_zeros != NIB_TYPE_NONE ? w->float_zeros : w->zero_type,
+                   scale_place(w, i, g));
 }
 
 int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g)
@@ -134,7 +154,7 @@ int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g)
     int32_t zero;
     if (w->scheme.zero != NIB_ZERO_INT)
         return 0;
-    if (stores[w->store].zero != NULL)
+    if (stores[w->store].zero != NULL || w->float_zeros != NIB_TYPE_NONE)
         return (int64_t)nib__weight_zero(w, i, g);
     const int64_t at = scale_place(w, i, g);
     if (w->zero_type == NIB_TYPE_I8)
@@ -169,7 +189,7 @@ void nib__weight_put_scale(const nib_weight *w, int64_t i, int64_t g, void *to)
 
 void nib__weight_put_zero(const nib_weight *w, int64_t i, int64_t g, void *to)
 {
-    if (stores[w->store].zero == NULL) {
+    if (stores[w->store].zero == NULL && w->float_zeros == NIB_TYPE_NONE) {
         put(to, w->zeros, w->zero_type, scale_place(w, i, g));
         return;
     }
@@ -205,9 +225,8 @@ float nib__weight_value(const nib_weight *w, int8_t code, float scale, float zer
 
 void nib__weight_row(const nib_weight *w, int64_t i, float *out)
 {
-    static const nib_type float_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
-    if (w->store == NIB_STORE_FLOAT) {
-        nib__to_f32(out, nib__weight_floats(w, i), float_types[w->scheme.code], w->k);
+    if (!nib__scheme_is_quantized(&w->scheme)) {
+        nib__to_f32(out, float_place(w, i, 0), stored_float(w), w->k);
         return;
     }
     enum { PIECE = 256 };
@@ -245,7 +264,7 @@ uint64_t nib__weight_bytes(const nib_weight *w)
 {
     const nib_store_ops *store = &stores[w->store];
     const uint64_t n = (uint64_t)w->n, codes = nib__weight_code_bytes(w);
-    if (w->store == NIB_STORE_FLOAT || store->scale != NULL)
+    if (!nib__scheme_is_quantized(&w->scheme) || store->scale != NULL)
         return codes;
     const bool one = w->scheme.group == NIB_GROUP_TENSOR;
     const uint64_t rows = w->scale_rows > 1 ? (uint64_t)nib__ceil_div(w->n, w->scale_rows) : n;

@@ -8,6 +8,7 @@
 #include "rotary.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 enum {
@@ -337,4 +338,17 @@ void nib__checkpoint_release(const nib_checkpoint *cp, const void *at, uint64_t 
             size <= cp->maps[f].size - (from - start))
             nib__map_release(at, size);
     }
+}
+
+double nib__checkpoint_f64_change(const nib_checkpoint *cp, const void *values, int64_t count)
+{
+    enum { BLOCK = 1 << 20, SIZE = 8 };
+    double worst = 0;
+    for (int64_t at = 0; at < count; at += BLOCK) {
+        const int64_t some = nib__min(BLOCK, count - at);
+        const uint8_t *block = (const uint8_t *)values + at * SIZE;
+        worst = fmax(worst, nib__f64_change(block, some));
+        nib__checkpoint_release(cp, block, (uint64_t)some * SIZE);
+    }
+    return worst;
 }

@@ -94,6 +94,9 @@ const char *nib__checkpoint_params(const nib_checkpoint *cp);
 /* Pages of a mapped file that may be given back until they are read again; what lies elsewhere is
  * left alone. */
 void nib__checkpoint_release(const nib_checkpoint *cp, const void *at, uint64_t size);
+/* nib__f64_change of values that lie in the files, however many: pages are let go of as they are
+ * read. */
+double nib__checkpoint_f64_change(const nib_checkpoint *cp, const void *values, int64_t count);
 /* What open noticed and did not refuse, as sentences: a total_size that lies, two formats side by
  * side. */
 size_t nib__checkpoint_note_count(const nib_checkpoint *cp);

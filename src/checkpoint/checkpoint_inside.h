@@ -43,9 +43,9 @@ struct nib_checkpoint {
     const char *params;
     int64_t paired, paired_count;
     int32_t *paired_rows;
-    /* Buffers that replace stored bytes where a view cannot serve (zero points as int8, f64
-     * weights as f32, scalars aligned): [count] by tensor, made once and kept. Reachable through a
-     * const checkpoint. */
+    /* Buffers that replace stored bytes where a view cannot serve (scalars aligned, orders of
+     * columns and biases of rows in another order): [count] by tensor, made once and kept; never
+     * whole weights or their scales. Reachable through a const checkpoint. */
     void **copies;
     nib_arena *copy_arena;
     /* [count] by tensor: the length of its name's beginning that is the module whose weight was
@@ -92,6 +92,8 @@ void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, s
  * zeros that are all 0 become NIB_ZERO_NONE. The suffixes name the tensors in messages. */
 nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffix);
 nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix);
+/* The part of it for integer zeros, which takes whole numbers stored as floats, too. */
+nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *suffix);
 /* All values finite once they are f32. `what` is "scale", "zero point", "bias" or "bias scale". */
 nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffix,
                                     const void *values, nib_type type, int64_t count,

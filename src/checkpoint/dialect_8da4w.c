@@ -73,12 +73,9 @@ static nib_status take_group(const nib_weight_query *q)
     return NIB_OK;
 }
 
-/* Float zero points are whole numbers. *any: one of them is not 0. */
-static nib_status check_zeros(const nib_weight_query *q, bool *any, const nib_tensor *zeros,
-                              int64_t groups)
+static nib_status check_whole(const nib_weight_query *q, const nib_tensor *zeros, int64_t groups)
 {
     const int64_t count = q->out->n * groups, size = nib__type_bits(zeros->type) / 8;
-    *any = false;
     for (int64_t i = 0; i < count; i++) {
         float value;
         nib__to_f32(&value, zeros->data + i * size, zeros->type, 1);
@@ -87,37 +84,22 @@ static nib_status check_zeros(const nib_weight_query *q, bool *any, const nib_te
                                     "is %g at row %" PRId64 ", group %" PRId64
                                     "; zero points are whole numbers from -128 to 127",
                                     (double)value, i / groups, i % groups);
-        *any = *any || value != 0;
     }
     return NIB_OK;
 }
 
-/* Float zero points, kept as int8; where all are 0, as most files have them, there are none. */
-static nib_status round_zeros(const nib_weight_query *q, const nib_tensor *zeros, int64_t groups)
+/* Float zero points are whole numbers and are read as such; where all are 0, as most files have
+ * them, there are none. */
+static nib_status take_floats(const nib_weight_query *q, const nib_tensor *zeros)
 {
     nib_weight *w = q->out;
-    const int64_t count = w->n * groups, size = nib__type_bits(zeros->type) / 8;
-    bool fresh, any;
-    NIB_TRY(check_zeros(q, &any, zeros, groups));
-    if (!any) {
-        w->scheme.zero = NIB_ZERO_NONE;
-        w->scheme.symmetric = true;
-        w->zeros = NULL;
-        w->zero_type = NIB_TYPE_NONE;
-        return NIB_OK;
-    }
-    int8_t *whole = nib__checkpoint_copy(q->cp, zeros, (size_t)count, &fresh);
-    if (whole == NULL)
-        return nib__fail_memory(q->err, (size_t)count, zeros->name);
-    for (int64_t i = 0; fresh && i < count; i++) {
-        float value;
-        nib__to_f32(&value, zeros->data + i * size, zeros->type, 1);
-        whole[i] = (int8_t)value;
-    }
-    nib__weight_say(q, ".zeros", nib__type_name(zeros->type), "i8", 0,
-                    "zero points are whole numbers");
-    w->zeros = whole;
+    NIB_TRY(check_whole(q, zeros, nib__scheme_groups(&w->scheme, w->k)));
     w->zero_type = NIB_TYPE_I8;
+    w->float_zeros = zeros->type;
+    NIB_TRY(nib__weight_check_int_zeros(q, ".zeros"));
+    if (w->scheme.zero != NIB_ZERO_NONE)
+        nib__weight_say(q, ".zeros", nib__type_name(zeros->type), "i8", 0,
+                        "zero points are whole numbers");
     return NIB_OK;
 }
 
@@ -134,7 +116,7 @@ static nib_status take_zeros(const nib_weight_query *q)
     w->zeros = zeros->data;
     w->zero_type = zeros->type;
     if (nib__type_is_float(zeros->type))
-        NIB_TRY(round_zeros(q, zeros, nib__scheme_groups(&w->scheme, w->k)));
+        return take_floats(q, zeros);
     return nib__weight_check_zeros(q, ".zeros");
 }
 

@@ -170,7 +170,7 @@ void nib__weight_say_f64(const nib_weight_query *q, const char *suffix, const vo
 {
     if (q->ledger == NULL) /* the change is a pass over all values, for the ledger's line alone */
         return;
-    nib__weight_say(q, suffix, "f64", "f32", nib__f64_change(values, count),
+    nib__weight_say(q, suffix, "f64", "f32", nib__checkpoint_f64_change(q->cp, values, count),
                     "every product here is computed in f32");
 }
 
@@ -210,19 +210,20 @@ nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffi
     return NIB_OK;
 }
 
-/* An integer zero is a code, and a code's range is what torchao clamps it to. */
-static nib_status check_int_zeros(const nib_weight_query *q, const char *suffix)
+nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *suffix)
 {
     nib_weight *w = q->out;
     char place[64];
-    const int64_t count = scale_count(w), bytes = nib__type_bits(w->zero_type) / 8;
+    const nib_type type = w->float_zeros != NIB_TYPE_NONE ? w->float_zeros : w->zero_type;
+    const int64_t count = scale_count(w), bytes = nib__type_bits(type) / 8;
+    /* a zero is a code, and a code's range is what torchao clamps it to */
     const float low = w->scheme.code == NIB_CODE_I4 ? -8 : -128,
                 high = w->scheme.code == NIB_CODE_I4 ? 7 : 127;
     bool any = false;
     for (int64_t at = 0; at < count; at += PIECE) {
         float piece[PIECE];
         const int64_t some = nib__min(PIECE, count - at);
-        nib__to_f32(piece, (const uint8_t *)w->zeros + at * bytes, w->zero_type, some);
+        nib__to_f32(piece, (const uint8_t *)w->zeros + at * bytes, type, some);
         for (int64_t i = 0; i < some; i++) {
             any = any || piece[i] != 0;
             if (piece[i] < low || piece[i] > high)
@@ -235,7 +236,7 @@ static nib_status check_int_zeros(const nib_weight_query *q, const char *suffix)
         w->scheme.zero = NIB_ZERO_NONE;
         w->scheme.symmetric = true;
         w->zeros = NULL;
-        w->zero_type = NIB_TYPE_NONE;
+        w->zero_type = w->float_zeros = NIB_TYPE_NONE;
     }
     return NIB_OK;
 }
@@ -250,7 +251,7 @@ nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix
             return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                     "is %s; integer zero points are I8 or I32",
                                     nib__type_stored_name(w->zero_type));
-        return check_int_zeros(q, suffix);
+        return nib__weight_check_int_zeros(q, suffix);
     }
     if (!nib__type_is_float(w->zero_type))
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
@@ -303,21 +304,6 @@ nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale,
 
 /* ---- plain weights ---- */
 
-/* No code is f64: the weight is rounded once and kept. */
-static nib_status take_f64(const nib_weight_query *q, const nib_tensor *tensor)
-{
-    const int64_t count = tensor->shape[0] * tensor->shape[1];
-    bool fresh;
-    float *values = nib__checkpoint_copy(q->cp, tensor, (size_t)tensor->bytes / 2, &fresh);
-    if (values == NULL)
-        return nib__fail_memory(q->err, (size_t)tensor->bytes / 2, tensor->name);
-    if (fresh)
-        nib__to_f32(values, tensor->data, NIB_TYPE_F64, count);
-    nib__weight_say_f64(q, ".weight", tensor->data, count);
-    q->out->codes = values;
-    return NIB_OK;
-}
-
 static nib_status take_plain(const nib_weight_query *q)
 {
     const nib_tensor *tensor = nib__weight_part(q, ".weight");
@@ -334,7 +320,11 @@ static nib_status take_plain(const nib_weight_query *q)
     w->scheme = (nib_scheme){.symmetric = true};
     w->codes = tensor->data;
     switch (tensor->type) {
-    case NIB_TYPE_F64: NIB_TRY(take_f64(q, tensor)); break;
+    case NIB_TYPE_F64: /* no code is f64: it is rounded wherever it is read */
+        w->scheme.code = NIB_CODE_F32;
+        w->store = NIB_STORE_F64;
+        nib__weight_say_f64(q, ".weight", tensor->data, w->n * w->k);
+        break;
     case NIB_TYPE_F32: w->scheme.code = NIB_CODE_F32; break;
     case NIB_TYPE_F16: w->scheme.code = NIB_CODE_F16; break;
     case NIB_TYPE_BF16: w->scheme.code = NIB_CODE_BF16; break;

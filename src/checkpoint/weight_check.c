@@ -67,6 +67,20 @@ static int64_t find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask
     return k;
 }
 
+/* The first of k f64 that is no finite number once it is f32, as which it is read; or k. */
+static int64_t find_f64(const uint8_t *row, int64_t k)
+{
+    float piece[256];
+    for (int64_t at = 0; at < k; at += (int64_t)COUNT(piece)) {
+        const int64_t some = nib__min((int64_t)COUNT(piece), k - at);
+        nib__to_f32(piece, row + at * 8, NIB_TYPE_F64, some);
+        for (int64_t j = 0; j < some; j++)
+            if (!isfinite(piece[j]))
+                return at + j;
+    }
+    return k;
+}
+
 /* The first column of int4 codes, one per byte, that is outside of -8 to 7; or k. */
 static int64_t find_wide(const int8_t *row, int64_t k)
 {
@@ -104,8 +118,9 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
     for (int64_t i = first; i < first + count && (wide || numbers); i++) {
         const uint8_t *row = (const uint8_t *)w->codes +
                              (uint64_t)nib__weight_place(w, i) * nib__weight_row_bytes(w);
-        const int64_t at =
-            wide ? find_wide((const int8_t *)row, w->k) : find_bits(row, w->k, bytes, mask, bad);
+        const int64_t at = wide                         ? find_wide((const int8_t *)row, w->k)
+                           : w->store == NIB_STORE_F64 ? find_f64(row, w->k)
+                                                        : find_bits(row, w->k, bytes, mask, bad);
         if (at == w->k)
             continue;
         if (wide)

@@ -42,7 +42,7 @@ static nib_status find_floats(nib_rewriting *r, const char *module, const char *
     const nib_checkpoint *cp = r->job->checkpoint;
     char a[NIB_SHOWN];
     NIB_TRY(nib__checkpoint_weight(&out->weight, NULL, cp, module, r->ledger, r->err));
-    if (out->weight.store != NIB_STORE_FLOAT)
+    if (nib__scheme_is_quantized(&out->weight.scheme))
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s.weight: is quantized already (%s); codes are not quantized again: "
                          "give the unquantized checkpoint, or change its format with nibble "
@@ -95,7 +95,7 @@ static nib_type norms_type(const nib_checkpoint *cp)
  * its scales, or where those have a type of their own, of the model's norms. */
 static nib_type float_like(const nib_checkpoint *cp, const nib_weight *w)
 {
-    if (w->store == NIB_STORE_FLOAT)
+    if (!nib__scheme_is_quantized(&w->scheme))
         return nib__float_type(w->scheme.code);
     return w->scale_type == NIB_TYPE_BF16 || w->scale_type == NIB_TYPE_F16 ? w->scale_type
                                                                            : norms_type(cp);

@@ -163,8 +163,8 @@ static void float_row(recode *c, int worker, int64_t row)
     const nib_type type = r->storage.codes.type;
     uint8_t *to = c->rows + (row - c->first) * c->row_bytes;
     float *before = c->values + 2 * worker * k, *after = before + k;
-    if (r->weight.store == NIB_STORE_FLOAT && nib__code_type(r->weight.scheme.code) == type) {
-        memcpy(to, nib__weight_floats(&r->weight, i), (size_t)c->row_bytes);
+    if (nib__float_type(r->weight.scheme.code) == type) {
+        nib__weight_floats(&r->weight, i, 0, k, to);
         return;
     }
     nib__weight_row(&r->weight, i, before);
@@ -281,23 +281,25 @@ static void put_tensor(recode *c)
 
 /* Whether 64-bit values lose bits here: compared above are the f32 values that they are computed
  * with, and what those lost is a line of the ledger. */
-static bool rounds_f64(const nib_rewrite *r)
+static bool rounds_f64(const nib_stream *s, const nib_rewrite *r)
 {
+    const nib_checkpoint *cp = s->job->checkpoint;
     const nib_weight *w = &r->weight;
     const int64_t rows = w->scale_rows > 1 ? nib__ceil_div(w->n, w->scale_rows) : w->n;
     const int64_t count =
         w->scheme.group == NIB_GROUP_TENSOR ? 1 : rows * nib__scheme_groups(&w->scheme, w->k);
-    if (w->store == NIB_STORE_FLOAT)
-        return r->from->type == NIB_TYPE_F64 && nib__f64_change(r->from->data, w->n * w->k) > 0;
-    return (w->scale_type == NIB_TYPE_F64 && nib__f64_change(w->scales, count) > 0) ||
-           (w->zero_type == NIB_TYPE_F64 && nib__f64_change(w->zeros, count) > 0);
+    if (w->store == NIB_STORE_F64)
+        return nib__checkpoint_f64_change(cp, w->codes, w->n * w->k) > 0;
+    return (w->scale_type == NIB_TYPE_F64 &&
+            nib__checkpoint_f64_change(cp, w->scales, count) > 0) ||
+           (w->zero_type == NIB_TYPE_F64 && nib__checkpoint_f64_change(cp, w->zeros, count) > 0);
 }
 
 /* How much of the weight is as it was, in one word for the ledger. */
-static const char *say_kept(const nib_rewrite *r, double error)
+static const char *say_kept(const nib_stream *s, const nib_rewrite *r, double error)
 {
     const nib_weight *w = &r->weight;
-    if (error > 0 || rounds_f64(r))
+    if (error > 0 || rounds_f64(s, r))
         return "lossy";
     const bool types = r->stored.scale_type == w->scale_type && r->stored.zero_type == w->zero_type;
     return types && nib__scheme_equal(&r->stored.scheme, &w->scheme) && w->scale_rows <= 1 &&
@@ -330,7 +332,7 @@ static nib_status run(nib_stream *s, recode *c, nib_arena *arena, nib_err *err)
     }
     if (r->line == SIZE_MAX)
         return NIB_OK;
-    s->ledger->layers[r->line].kept = say_kept(r, error);
+    s->ledger->layers[r->line].kept = say_kept(s, r, error);
     s->ledger->layers[r->line].sqnr_db = error > 0 ? nib__sqnr_db(signal, error) : (double)NAN;
     return NIB_OK;
 }

@@ -87,10 +87,10 @@ typedef union span {
 static void fetch(const nib_weight *w, int64_t i, int64_t k0, int64_t count, const uint8_t *recode,
                   span *out)
 {
-    const size_t size = w->store != NIB_STORE_FLOAT ? 1 : w->scheme.code == NIB_CODE_F32 ? 4 : 2;
-    if (w->store == NIB_STORE_FLOAT)
-        memcpy(out, (const uint8_t *)nib__weight_floats(w, i) + (size_t)k0 * size,
-               (size_t)count * size);
+    const bool is_float = !nib__scheme_is_quantized(&w->scheme);
+    const size_t size = !is_float ? 1 : w->scheme.code == NIB_CODE_F32 ? 4 : 2;
+    if (is_float)
+        nib__weight_floats(w, i, k0, count, out);
     else
         nib__weight_codes(w, i, k0, count, (int8_t *)out->bytes);
     const int64_t padded = nib__round_up(count, NIB_FLOAT_STEP);

@@ -54,8 +54,8 @@ static float sum_bf16(const float *x, const float *w, int64_t count)
 /* One row of weights as f32 codes less their integer zeros, [k]; room for k bytes at `codes`. */
 static void decode_row(const nib_weight *w, int64_t i, float *out, int8_t *codes)
 {
-    if (w->store == NIB_STORE_FLOAT) {
-        nib__to_f32(out, nib__weight_floats(w, i), nib__float_type(w->scheme.code), w->k);
+    if (!nib__scheme_is_quantized(&w->scheme)) {
+        nib__weight_row(w, i, out);
         return;
     }
     nib__weight_codes(w, i, 0, w->k, codes);
