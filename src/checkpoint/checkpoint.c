@@ -340,6 +340,17 @@ void nib__checkpoint_release(const nib_checkpoint *cp, const void *at, uint64_t 
     }
 }
 
+void nib__checkpoint_release_rows(const nib_checkpoint *cp, const nib_weight *w, int64_t first,
+                                  int64_t count)
+{
+    const uint64_t row = w->rows == NULL ? nib__weight_row_bytes(w) : 0;
+    if (row != 0)
+        nib__checkpoint_release(cp, (const uint8_t *)w->codes + (uint64_t)first * row,
+                                (uint64_t)count * row);
+    else if (first + count == w->n)
+        nib__checkpoint_release(cp, w->codes, nib__weight_code_bytes(w));
+}
+
 double nib__checkpoint_f64_change(const nib_checkpoint *cp, const void *values, int64_t count)
 {
     enum { BLOCK = 1 << 20, SIZE = 8 };

@@ -94,6 +94,10 @@ const char *nib__checkpoint_params(const nib_checkpoint *cp);
 /* Pages of a mapped file that may be given back until they are read again; what lies elsewhere is
  * left alone. */
 void nib__checkpoint_release(const nib_checkpoint *cp, const void *at, uint64_t size);
+/* The same for rows first..first+count of a weight, which are read in their order: of rows that do
+ * not lie one after the other all go with the last. */
+void nib__checkpoint_release_rows(const nib_checkpoint *cp, const nib_weight *w, int64_t first,
+                                  int64_t count);
 /* nib__f64_change of values that lie in the files, however many: pages are let go of as they are
  * read. */
 double nib__checkpoint_f64_change(const nib_checkpoint *cp, const void *values, int64_t count);

@@ -7,8 +7,11 @@
 
 #include <math.h>
 
+enum { BLOCK = 1 << 20 }; /* values whose pages are let go of together */
+
 typedef struct comparison {
     const nib_weight *a, *b;
+    int64_t first; /* row of the block at hand */
     float *rows;            /* [threads][2][k] */
     double *signal, *error; /* [n] */
 } comparison;
@@ -33,27 +36,38 @@ static void compare_rows(void *ctx, int worker, int64_t begin, int64_t end)
     comparison *c = ctx;
     const int64_t k = c->a->k;
     float *a = c->rows + 2 * worker * k, *b = a + k;
-    for (int64_t i = begin; i < end; i++) {
+    for (int64_t i = c->first + begin; i < c->first + end; i++) {
         nib__weight_row(c->a, i, a);
         nib__weight_row(c->b, i, b);
         add_values(&c->signal[i], &c->error[i], a, b, k);
     }
 }
 
-nib_status nib__weight_distance(double *sqnr_db, const nib_weight *a, const nib_weight *b,
+static void compare_blocks(comparison *c, const nib_held *a, const nib_held *b, nib_pool *pool)
+{
+    const int64_t n = c->a->n, block = nib__max(1, BLOCK / c->a->k);
+    for (c->first = 0; c->first < n; c->first += block) {
+        const int64_t some = nib__min(block, n - c->first);
+        nib__pool_run(pool, some, 4, false, compare_rows, c);
+        nib__checkpoint_release_rows(a->checkpoint, a->weight, c->first, some);
+        nib__checkpoint_release_rows(b->checkpoint, b->weight, c->first, some);
+    }
+}
+
+nib_status nib__weight_distance(double *sqnr_db, const nib_held *a, const nib_held *b,
                                 nib_pool *pool, const nib_allocator *allocator, nib_err *err)
 {
     nib_arena arena;
-    comparison c = {.a = a, .b = b};
-    const size_t n = (size_t)a->n, threads = (size_t)nib__pool_threads(pool);
+    comparison c = {.a = a->weight, .b = b->weight};
+    const size_t n = (size_t)c.a->n, k = (size_t)c.a->k, threads = (size_t)nib__pool_threads(pool);
     nib__arena_init(&arena, allocator, 0);
-    c.rows = nib__arena_take(&arena, 2 * threads * (size_t)a->k, sizeof *c.rows);
+    c.rows = nib__arena_take(&arena, 2 * threads * k, sizeof *c.rows);
     c.signal = nib__arena_take(&arena, n, sizeof *c.signal);
     c.error = nib__arena_take(&arena, n, sizeof *c.error);
     const bool room = c.rows != NULL && c.signal != NULL && c.error != NULL;
     if (room) {
         double signal = 0, error = 0;
-        nib__pool_run(pool, a->n, 4, false, compare_rows, &c);
+        compare_blocks(&c, a, b, pool);
         for (size_t i = 0; i < n; i++) {
             signal += c.signal[i];
             error += c.error[i];

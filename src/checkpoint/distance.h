@@ -10,8 +10,15 @@
 #include "checkpoint.h"
 #include "pool.h"
 
-/* Over the dequantized values; a row per thread and a sum per row are the memory it takes. */
-nib_status nib__weight_distance(double *sqnr_db, const nib_weight *a, const nib_weight *b,
+/* A weight and the checkpoint that it lies in. */
+typedef struct nib_held {
+    const nib_checkpoint *checkpoint;
+    const nib_weight *weight;
+} nib_held;
+
+/* Over the dequantized values; a row per thread, a sum per row and the pages of a few rows are the
+ * memory it takes. */
+nib_status nib__weight_distance(double *sqnr_db, const nib_held *a, const nib_held *b,
                                 nib_pool *pool, const nib_allocator *allocator, nib_err *err);
 /* Of biases of one length, both there, each in its own form. */
 nib_status nib__bias_distance(double *sqnr_db, const nib_weight *a, const nib_weight *b,

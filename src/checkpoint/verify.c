@@ -410,8 +410,9 @@ static nib_status compare_weight(nib_verifying *v, const nib_entry *e)
     if (other.n != e->weight.n || other.k != e->weight.k)
         return find(v, "against", e->name, "is %" PRId64 " x %" PRId64 " in the other checkpoint",
                     other.n, other.k);
+    const nib_held here = {job->checkpoint, &e->weight}, there = {job->against, &other};
     double db;
-    NIB_TRY(nib__weight_distance(&db, &e->weight, &other, v->job->pool, v->job->allocator, v->err));
+    NIB_TRY(nib__weight_distance(&db, &here, &there, job->pool, job->allocator, v->err));
     NIB_TRY(add_distance(v, e->module, db));
     return compare_bias(v, e, &other);
 }
@@ -431,7 +432,8 @@ static nib_status compare_lone_head(nib_verifying *v, const nib_weight *other)
                     " in the other checkpoint, and the embedding, which "
                     "it is here, %" PRId64 " x %" PRId64,
                     other->n, other->k, own.n, own.k);
-    NIB_TRY(nib__weight_distance(&db, &own, other, job->pool, job->allocator, v->err));
+    const nib_held here = {job->checkpoint, &own}, there = {job->against, other};
+    NIB_TRY(nib__weight_distance(&db, &here, &there, job->pool, job->allocator, v->err));
     return add_distance(v, job->lone_head, db);
 }
 

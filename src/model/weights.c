@@ -187,21 +187,7 @@ static void job_pack(void *ctx, int worker, int64_t begin, int64_t end)
                            nib__min(l->first + end * step, l->out->w.n));
 }
 
-/* Pages of the file come back when a row of an embedding is looked up. Where rows do not lie by
- * themselves, all go with the last. */
-static void release_stored(const loading *l, int64_t first, int64_t count)
-{
-    const uint64_t row = nib__weight_row_bytes(&l->from);
-    if (row == 0 && first + count == l->from.n)
-        nib__checkpoint_release(l->net->checkpoint, l->from.codes,
-                                nib__weight_code_bytes(&l->from));
-    else if (l->from.rows == NULL)
-        nib__checkpoint_release(l->net->checkpoint,
-                                (const uint8_t *)l->from.codes + (uint64_t)first * row,
-                                (uint64_t)count * row);
-}
-
-/* Pages of the converted copy do not: its rows are in the packed one. */
+/* Pages of the converted copy, whose rows are in the packed one. */
 static void release_converted(const loading *l, int64_t first, int64_t count)
 {
     const uint64_t row = nib__weight_row_bytes(&l->out->w);
@@ -242,7 +228,8 @@ static nib_status run_blocks(loading *l, bool keep, nib_err *err)
             l->pack = &l->out->packs[i];
             nib__pool_run(pool, nib__ceil_div(rows, l->pack->packing->step), 1, false, job_pack, l);
         }
-        release_stored(l, l->first, rows);
+        /* pages of the file come back when a row of an embedding is looked up */
+        nib__checkpoint_release_rows(l->net->checkpoint, &l->from, l->first, rows);
         if (l->convert && !keep)
             release_converted(l, l->first, rows);
     }

@@ -240,16 +240,6 @@ static bool take_buffers(recode *c, nib_arena *arena, int64_t block, int threads
            c->errs && c->bad;
 }
 
-static void release_rows(nib_stream *s, const nib_weight *w, bool reordered, int64_t first,
-                         int64_t count)
-{
-    const uint64_t row = nib__weight_row_bytes(w);
-    if (w->rows == NULL && !reordered)
-        nib__checkpoint_release(s->job->checkpoint,
-                                (const uint8_t *)w->codes + (uint64_t)first * row,
-                                (uint64_t)count * row);
-}
-
 static nib_status put_rows(nib_stream *s, recode *c, int64_t block, nib_err *err)
 {
     const nib_rewrite *r = c->rewrite;
@@ -260,7 +250,8 @@ static nib_status put_rows(nib_stream *s, recode *c, int64_t block, nib_err *err
         nib__pool_run(s->job->pool, some, GRAIN, false, rows, c);
         NIB_TRY(check_failures(c, nib__pool_threads(s->job->pool), err));
         NIB_TRY(nib__writer_put(s->writer, r->codes, c->rows, (size_t)(some * c->row_bytes), err));
-        release_rows(s, &r->weight, r->written_rows != NULL, c->first, some);
+        if (r->written_rows == NULL)
+            nib__checkpoint_release_rows(s->job->checkpoint, &r->weight, c->first, some);
         NIB_TRY(nib__stream_progress(s, share, err));
     }
     return nib__stream_progress(s, r->from->bytes % (uint64_t)n, err);
@@ -347,7 +338,7 @@ nib_status nib__recode_run(nib_stream *s, const nib_rewrite *r, nib_err *err)
     nib__arena_init(&arena, s->job->allocator, 0);
     const nib_status status = run(s, &c, &arena, err);
     nib__arena_free(&arena);
-    /* rows in another order, or that do not lie by themselves, were not let go of one by one */
+    /* rows that are written in another order were not let go of block by block */
     nib__checkpoint_release(s->job->checkpoint, r->from->data, r->from->bytes);
     return status;
 }

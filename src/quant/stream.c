@@ -284,8 +284,9 @@ static nib_status copy_blocks(nib_stream *s, const nib_rewrite *r, cast *to, cop
         if (r->cast != NIB_TYPE_NONE) {
             nib__hasher_add(c->put.hasher, from->data + at, some);
             NIB_TRY(put_cast(s, r, to, at, some, err));
-            nib__checkpoint_release(s->job->checkpoint, from->data + at, some);
         }
+        /* again: while one worker wrote the block and let go of it, the others looked at it */
+        nib__checkpoint_release(s->job->checkpoint, from->data + at, some);
         NIB_TRY(nib__stream_progress(s, some, err));
     }
     if (r->line != SIZE_MAX && r->cast != NIB_TYPE_NONE)
