@@ -466,6 +466,40 @@ static void test_floats(void **state)
             check_code((nib_code)code, NIB_ACT_FLOAT, inputs[i], 33);
 }
 
+/* The same weight in f64 gives the same outputs, bit for bit. */
+static void test_f64(void **state)
+{
+    (void)state;
+    const shape s = {.code = NIB_CODE_F32,
+                     .input = NIB_TYPE_F32,
+                     .scale_type = NIB_TYPE_NONE,
+                     .m = 3,
+                     .n = 33,
+                     .k = 1100, /* more than is packed at a time */
+                     .bias = true};
+    product narrow = make(&s, 1), wide = make(&s, 1);
+    double *codes = take(&wide, (size_t)(s.n * s.k) * sizeof *codes);
+    for (int64_t i = 0; i < s.n * s.k; i++)
+        codes[i] = (double)((const float *)narrow.w.codes)[i] * (1 + 1e-12);
+    wide.w.codes = codes;
+    wide.w.store = NIB_STORE_F64;
+    int rows = 0;
+    for (size_t i = 0; i < nib__family_linear_float.count; i++) {
+        const nib_kernel *row = &nib__family_linear_float.rows[i];
+        if (!allowed(row, &s))
+            continue;
+        run_row(row, &narrow);
+        run_row(row, &wide);
+        for (int64_t m = 0; m < s.m; m++)
+            assert_memory_equal(narrow.a.y + m * narrow.a.ldy, wide.a.y + m * wide.a.ldy,
+                                (size_t)s.n * 4);
+        rows++;
+    }
+    assert_true(rows >= 1);
+    product_free(&narrow);
+    product_free(&wide);
+}
+
 static void test_integers(void **state)
 {
     (void)state;
@@ -701,8 +735,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_vdpbf16ps), cmocka_unit_test(test_reference),
         cmocka_unit_test(test_tiles),     cmocka_unit_test(test_floats),
-        cmocka_unit_test(test_integers),  cmocka_unit_test(test_fp8),
-        cmocka_unit_test(test_fp4),
+        cmocka_unit_test(test_f64),       cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_fp8),       cmocka_unit_test(test_fp4),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
  */
 #include "scheme.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -98,12 +99,67 @@ static void test_put(void **state)
     assert_int_equal(nib__weight_int_zero(&w, 1, 1), 3);
 }
 
+/* f64 is read as the f32 nearest to it, whole rows and pieces. */
+static void test_f64(void **state)
+{
+    (void)state;
+    static const double values[2 * 3] = {0.1, 1, 2, 1.0 / 3, 0x1p-200, -1e39};
+    static const int32_t rows[2] = {1, 0};
+    nib_weight w = {.scheme = {.code = NIB_CODE_F32, .symmetric = true},
+                    .n = 2,
+                    .k = 3,
+                    .store = NIB_STORE_F64,
+                    .codes = values};
+    float row[3], piece[2];
+    nib__weight_row(&w, 0, row);
+    assert_true(row[0] == 0.1F && row[1] == 1 && row[2] == 2);
+    w.rows = rows;
+    nib__weight_row(&w, 0, row);
+    assert_true(row[0] == 1.0F / 3 && row[1] == 0 && row[2] == -INFINITY);
+    nib__weight_floats(&w, 1, 1, 2, piece);
+    assert_true(piece[0] == 1 && piece[1] == 2);
+    assert_int_equal(nib__weight_row_bytes(&w), 24);
+    assert_int_equal(nib__weight_bytes(&w), 48);
+}
+
+/* Whole zero points that are stored as floats are integers to all who ask. */
+static void test_float_zeros(void **state)
+{
+    (void)state;
+    static const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_F64};
+    static const float zeros[8] = {-8, 7, 0, 1, -1, 2, -2, 3};
+    for (size_t t = 0; t < COUNT(types); t++) {
+        nib_weight w = weight();
+        double stored[8];
+        if (types[t] == NIB_TYPE_F64)
+            for (int i = 0; i < 8; i++)
+                stored[i] = (double)zeros[i];
+        else
+            nib__from_f32(stored, types[t], zeros, 8);
+        w.scheme.zero = NIB_ZERO_INT;
+        w.zeros = stored;
+        w.zero_type = NIB_TYPE_I8;
+        w.float_zeros = types[t];
+        for (int64_t i = 0; i < 4; i++)
+            for (int64_t g = 0; g < 2; g++) {
+                int8_t packed[2] = {0, 99};
+                nib__weight_put_zero(&w, i, g, packed);
+                assert_true((float)packed[0] == zeros[2 * i + g]);
+                assert_int_equal(packed[1], 99); /* one byte */
+                assert_true(nib__weight_zero(&w, i, g) == zeros[2 * i + g]);
+                assert_int_equal(nib__weight_int_zero(&w, i, g), (int64_t)zeros[2 * i + g]);
+            }
+        expect_row(&w, 0, (const float[4]){8, 9, -10, -8});
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),          cmocka_unit_test(test_order),
         cmocka_unit_test(test_shared_scales), cmocka_unit_test(test_tensor_scale),
-        cmocka_unit_test(test_put),
+        cmocka_unit_test(test_put),           cmocka_unit_test(test_f64),
+        cmocka_unit_test(test_float_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

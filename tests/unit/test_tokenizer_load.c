@@ -4,6 +4,7 @@
  * an error that says what, and hostile files cost no more than they weigh.
  */
 #include "failing.h"
+#include "metered.h"
 #include "tokenizing.h"
 
 #include <stdio.h>
@@ -388,40 +389,13 @@ static void test_calling_patterns(void **state)
                    NULL));
 }
 
-/* The most that a parse holds at a time. */
-typedef struct meter {
-    size_t now, peak;
-} meter;
-
-static void *metered_resize(void *ctx, void *old, size_t size)
-{
-    enum { HEADER = 16 };
-    meter *m = ctx;
-    char *base = old == NULL ? NULL : (char *)old - HEADER;
-    size_t before = 0;
-    if (base != NULL)
-        memcpy(&before, base, sizeof before);
-    m->now -= before;
-    if (size == 0) {
-        free(base);
-        return NULL;
-    }
-    base = realloc(base, size + HEADER);
-    assert_non_null(base);
-    memcpy(base, &size, sizeof size);
-    m->now += size;
-    /* A reallocation may hold both blocks for a moment. */
-    m->peak = m->now + before > m->peak ? m->now + before : m->peak;
-    return base + HEADER;
-}
-
 /* T16: 40 MB of vocabulary and merges. */
 static void test_large_file(void **state)
 {
     enum { TOKENS = 1100000, MERGES = 1000000 };
     const nib_allocator plain = nib__allocator_default();
     meter m = {0, 0};
-    const nib_allocator a = {metered_resize, &m};
+    const nib_allocator a = metered_allocator(&m);
     nib_text text;
     nib_tokenizer *t = NULL;
     nib_err err = {.status = NIB_OK};
@@ -448,7 +422,7 @@ static void test_large_file(void **state)
 static void test_one_large_id(void **state)
 {
     meter m = {0, 0};
-    const nib_allocator a = {metered_resize, &m};
+    const nib_allocator a = metered_allocator(&m);
     nib_tokenizer *t = NULL;
     (void)state;
     assert_int_equal(

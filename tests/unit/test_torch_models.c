@@ -269,6 +269,8 @@ static void test_f64(void **state)
     assert_int_equal(w.scale_type, NIB_TYPE_F64);
     assert_int_equal(w.bias_type, NIB_TYPE_F64);
     assert_int_equal(w.scheme.zero, NIB_ZERO_INT);
+    assert_int_equal(w.zero_type, NIB_TYPE_I8);
+    assert_int_equal(w.float_zeros, NIB_TYPE_F64); /* where they lie */
     assert_int_equal(w.scheme.group, 32);
     assert_int_equal(w.scheme.act, NIB_ACT_I8_TOKEN);
 }

@@ -5,7 +5,9 @@
  */
 #include "checkpoint_build.h"
 #include "dialects.h"
+#include "metered.h"
 
+#include <float.h>
 #include <math.h>
 
 /* ---- torchao's own files ---- */
@@ -81,7 +83,7 @@ static void test_plain(void **state)
     }
 }
 
-/* f64 is rounded once, and said with the largest change. */
+/* f64 is read where it lies, rounded each time, and said with the largest change. */
 static void test_f64(void **state)
 {
     (void)state;
@@ -89,7 +91,7 @@ static void test_f64(void **state)
     const part parts[] = {{"m.weight", "F64", 2, {2, 3}, values},
                           {"m.bias", "F64", 1, {2}, values}};
     made m;
-    nib_weight w, again;
+    nib_weight w;
     nib_ledger ledger;
     open_parts(&m, "", parts, 2);
     nib__ledger_init(&ledger, &m.allocator);
@@ -104,10 +106,101 @@ static void test_f64(void **state)
     assert_true(ledger.tensors[0].max_rel_change == 1); /* 1e-300 became 0 */
     assert_string_equal(ledger.tensors[1].name, "m.bias");
     assert_true(ledger.tensors[1].max_rel_change > 1e-9 && ledger.tensors[1].max_rel_change < 6e-8);
-    assert_int_equal(nib__checkpoint_weight(&again, NULL, m.cp, "m", NULL, NULL), NIB_OK);
-    assert_ptr_equal(again.codes, w.codes); /* converted once */
+    assert_int_equal(w.scheme.code, NIB_CODE_F32);
+    assert_int_equal(w.store, NIB_STORE_F64);
+    assert_ptr_equal(w.codes, nib__checkpoint_find(m.cp, "m.weight")->data);
     nib__ledger_free(&ledger);
     drop_checkpoint(&m);
+}
+
+/* What f32 cannot hold is found where the codes are looked at. */
+static void test_f64_too_large(void **state)
+{
+    (void)state;
+    static const struct {
+        double value;
+        nib_status status;
+    } cases[] = {{(double)FLT_MAX, NIB_OK},
+                 {-0x1.fffffefffffffp127, NIB_OK}, /* the last that is rounded to FLT_MAX */
+                 {0x1.ffffffp127, NIB_BAD_INPUT},  /* and the first that is not */
+                 {1e300, NIB_BAD_INPUT},
+                 {-INFINITY, NIB_BAD_INPUT},
+                 {NAN, NIB_BAD_INPUT}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        double values[2 * 300] = {0};
+        values[300 + 290] = cases[i].value;
+        const part parts[] = {{"m.weight", "F64", 2, {2, 300}, values}};
+        made m;
+        nib_weight w;
+        nib_err err = {NIB_OK, ""};
+        open_parts(&m, "", parts, 1);
+        assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
+        assert_int_equal(nib__weight_check_codes(&w, "m", &err), cases[i].status);
+        if (cases[i].status != NIB_OK)
+            assert_non_null(strstr(err.text, "m.weight: value at row 1, column 290 is no finite "
+                                             "number"));
+        drop_checkpoint(&m);
+    }
+}
+
+static void patch(const char *path, size_t place, const void *bytes, size_t size)
+{
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, (long)place, SEEK_SET), 0);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* A file of 92 MB, nearly all of it a hole, costs little to open and to look at: neither f64
+ * weights nor float zero points are copied. */
+static void test_large_f64(void **state)
+{
+    enum { N = 1024, K = 8192, GROUPS = K / 8 };
+    static const char header[] =
+        "{\"a.weight\":{\"dtype\":\"F64\",\"shape\":[1024,8192],"
+        "\"data_offsets\":[0,67108864]},"
+        "\"b.scales\":{\"dtype\":\"F64\",\"shape\":[1024,1024],"
+        "\"data_offsets\":[67108864,75497472]},"
+        "\"b.weight\":{\"dtype\":\"I8\",\"shape\":[1024,8192],"
+        "\"data_offsets\":[75497472,83886080]},"
+        "\"b.zeros\":{\"dtype\":\"F64\",\"shape\":[1024,1024],"
+        "\"data_offsets\":[83886080,92274688]}}";
+    const double third = 1.0 / 3, three = 3;
+    char dir[256], path[300];
+    meter held = {0, 0};
+    const nib_allocator a = metered_allocator(&held), plain = nib__allocator_default();
+    nib_checkpoint *cp;
+    nib_weight w;
+    nib_err err;
+    nib_ledger ledger;
+    float row[K];
+    (void)state;
+    make_directory(dir);
+    write_safetensors(dir, "m.safetensors", header, NULL, 0);
+    snprintf(path, sizeof path, "%s/m.safetensors", dir);
+    const size_t start = 8 + strlen(header), end = (size_t)8 * N * (K + 2 * GROUPS) + (size_t)N * K;
+    assert_int_equal(truncate(path, (off_t)(start + end)), 0);
+    patch(path, start + 8 * (size_t)(N - 1) * K, &third, sizeof third); /* the last row of a */
+    patch(path, start + end - 8, &three, sizeof three);                 /* the last zero of b */
+    nib__ledger_init(&ledger, &plain);
+    if (nib__checkpoint_open(&cp, path, &a, &err) != NIB_OK ||
+        nib__checkpoint_weight(&w, NULL, cp, "a", &ledger, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    nib__weight_row(&w, N - 1, row);
+    assert_true(row[0] == 1.0F / 3 && row[1] == 0);
+    if (nib__checkpoint_weight(&w, NULL, cp, "b", &ledger, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(w.scheme.zero, NIB_ZERO_INT);
+    assert_int_equal(nib__weight_int_zero(&w, N - 1, GROUPS - 1), 3);
+    assert_int_equal(nib__weight_int_zero(&w, N - 1, GROUPS - 2), 0);
+    assert_int_equal(ledger.tensor_count, 3); /* a.weight, b.scales, b.zeros */
+    assert_true(ledger.tensors[0].max_rel_change > 1e-9);
+    nib__ledger_free(&ledger);
+    nib__checkpoint_close(cp);
+    assert_int_equal(held.now, 0);
+    assert_true(held.peak < 256 << 10);
+    drop_directory(dir);
 }
 
 static void test_alias(void **state)
@@ -830,6 +923,8 @@ int main(void)
         cmocka_unit_test(test_torchao_golden),
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_f64),
+        cmocka_unit_test(test_f64_too_large),
+        cmocka_unit_test(test_large_f64),
         cmocka_unit_test(test_alias),
         cmocka_unit_test(test_bad_plain),
         cmocka_unit_test(test_torchao_scales),
