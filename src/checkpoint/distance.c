@@ -11,7 +11,7 @@ enum { BLOCK = 1 << 20 }; /* values whose pages are let go of together */
 
 typedef struct comparison {
     const nib_weight *a, *b;
-    int64_t first; /* row of the block at hand */
+    int64_t first;          /* row of the block at hand */
     float *rows;            /* [threads][2][k] */
     double *signal, *error; /* [n] */
 } comparison;

@@ -118,9 +118,9 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
     for (int64_t i = first; i < first + count && (wide || numbers); i++) {
         const uint8_t *row = (const uint8_t *)w->codes +
                              (uint64_t)nib__weight_place(w, i) * nib__weight_row_bytes(w);
-        const int64_t at = wide                         ? find_wide((const int8_t *)row, w->k)
+        const int64_t at = wide                        ? find_wide((const int8_t *)row, w->k)
                            : w->store == NIB_STORE_F64 ? find_f64(row, w->k)
-                                                        : find_bits(row, w->k, bytes, mask, bad);
+                                                       : find_bits(row, w->k, bytes, mask, bad);
         if (at == w->k)
             continue;
         if (wide)

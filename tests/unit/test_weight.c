@@ -157,15 +157,14 @@ static void patch(const char *path, size_t place, const void *bytes, size_t size
 static void test_large_f64(void **state)
 {
     enum { N = 1024, K = 8192, GROUPS = K / 8 };
-    static const char header[] =
-        "{\"a.weight\":{\"dtype\":\"F64\",\"shape\":[1024,8192],"
-        "\"data_offsets\":[0,67108864]},"
-        "\"b.scales\":{\"dtype\":\"F64\",\"shape\":[1024,1024],"
-        "\"data_offsets\":[67108864,75497472]},"
-        "\"b.weight\":{\"dtype\":\"I8\",\"shape\":[1024,8192],"
-        "\"data_offsets\":[75497472,83886080]},"
-        "\"b.zeros\":{\"dtype\":\"F64\",\"shape\":[1024,1024],"
-        "\"data_offsets\":[83886080,92274688]}}";
+    static const char header[] = "{\"a.weight\":{\"dtype\":\"F64\",\"shape\":[1024,8192],"
+                                 "\"data_offsets\":[0,67108864]},"
+                                 "\"b.scales\":{\"dtype\":\"F64\",\"shape\":[1024,1024],"
+                                 "\"data_offsets\":[67108864,75497472]},"
+                                 "\"b.weight\":{\"dtype\":\"I8\",\"shape\":[1024,8192],"
+                                 "\"data_offsets\":[75497472,83886080]},"
+                                 "\"b.zeros\":{\"dtype\":\"F64\",\"shape\":[1024,1024],"
+                                 "\"data_offsets\":[83886080,92274688]}}";
     const double third = 1.0 / 3, three = 3;
     char dir[256], path[300];
     meter held = {0, 0};
