@@ -205,17 +205,33 @@ static bool is_norm(const nib_network *net, const char *name)
     return false;
 }
 
-/* Tensors that nothing reads: a note, but for a bias, which is never passed over. */
-static nib_status check_unused(nib_network *net, nib_network_use use, nib_err *err)
+static void say_f64(nib_network *net, const nib_tensor *norm)
+{
+    nib_ledger_tensor *line =
+        nib__ledger_add_tensor(&net->notes, nib__ledger_text(&net->notes, "%s", norm->name));
+    if (line == NULL)
+        return;
+    line->asked = "f64";
+    line->done = "f32";
+    line->max_rel_change = nib__f64_change(norm->data, (int64_t)(norm->bytes / sizeof(double)));
+    line->reason = "norms are computed in f32";
+}
+
+/* Tensors other than weights. What nothing reads is a note, but for a bias, which is never passed
+ * over. */
+static nib_status check_others(nib_network *net, nib_network_use use, nib_err *err)
 {
     const nib_checkpoint *cp = net->checkpoint;
     const char *arch = nib__arch_name(net->config.arch), *first = NULL;
     char shown[160];
     size_t count = 0;
-    for (size_t i = nib__checkpoint_count(cp); i-- > 0;) {
-        const char *name = nib__checkpoint_at(cp, i)->name;
-        if (nib__checkpoint_owner(cp, i) != 0 || is_norm(net, name) ||
-            nib__is_rotary_table(name))
+    for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {
+        const nib_tensor *tensor = nib__checkpoint_at(cp, i);
+        const char *name = tensor->name;
+        const bool norm = is_norm(net, name);
+        if (norm && tensor->type == NIB_TYPE_F64)
+            say_f64(net, tensor);
+        if (norm || nib__checkpoint_owner(cp, i) != 0 || nib__is_rotary_table(name))
             continue;
         nib__say_name(shown, sizeof shown, name, strlen(name));
         if (nib__ends_with(name, ".bias") && use == NIB_NETWORK_RUN)
@@ -223,8 +239,7 @@ static nib_status check_unused(nib_network *net, nib_network_use use, nib_err *e
                              "%s: %s is stored, but %s has no such bias; leaving it out would "
                              "change the result",
                              nib__checkpoint_path(cp), shown, arch);
-        first = name;
-        count++;
+        first = count++ == 0 ? name : first;
     }
     if (count != 0)
         nib__ledger_add_note(&net->notes, "surplus",
@@ -325,7 +340,7 @@ static nib_status check_sites(nib_network *net, nib_network_use use, nib_err *er
         NIB_TRY(check_site(net, &net->sites[i], use, err));
     note_order(net);
     NIB_TRY(check_agreement(net, err));
-    return check_unused(net, use, err);
+    return check_others(net, use, err);
 }
 
 /* Weights of Meta's kind that no config.json describes, but a params.json. */

@@ -267,6 +267,40 @@ static nib_status put_cast(nib_stream *s, const nib_rewrite *r, cast *c, uint64_
     return NIB_OK;
 }
 
+/* change: the largest of a value, relative to it. */
+static void say_f64(nib_stream *s, const nib_rewrite *r, double change, const char *reason)
+{
+    nib_ledger_tensor *line =
+        nib__ledger_add_tensor(s->ledger, nib__ledger_text(s->ledger, "%s", r->from->name));
+    if (line == NULL)
+        return;
+    line->asked = "f64";
+    line->done = "f32";
+    line->max_rel_change = change;
+    line->reason = reason;
+}
+
+/* What another float type did to a layer's weight, or to a vector that a format has no f64 for. */
+static void say_cast(nib_stream *s, const nib_rewrite *r, const cast *c)
+{
+    const nib_tensor *from = r->from;
+    const double rounded =
+        from->type == NIB_TYPE_F64
+            ? nib__f64_change(from->data, (int64_t)(from->bytes / sizeof(double)))
+            : 0;
+    if (r->line == SIZE_MAX) {
+        if (from->type == NIB_TYPE_F64)
+            say_f64(s, r, rounded, "the format's vectors are f32");
+        return;
+    }
+    nib_ledger_layer *line = &s->ledger->layers[r->line];
+    line->sqnr_db = nib__sqnr_db(c->signal, c->error);
+    if (!s->job->convert)
+        return;
+    line->kept = c->error > 0 || rounded > 0 ? "lossy" : "exact after a change of layout";
+    line->sqnr_db = c->error > 0 ? line->sqnr_db : (double)NAN;
+}
+
 static nib_status copy_blocks(nib_stream *s, const nib_rewrite *r, cast *to, copy *c, nib_err *err)
 {
     const nib_tensor *from = r->from;
@@ -289,8 +323,8 @@ static nib_status copy_blocks(nib_stream *s, const nib_rewrite *r, cast *to, cop
         nib__checkpoint_release(s->job->checkpoint, from->data + at, some);
         NIB_TRY(nib__stream_progress(s, some, err));
     }
-    if (r->line != SIZE_MAX && r->cast != NIB_TYPE_NONE)
-        s->ledger->layers[r->line].sqnr_db = nib__sqnr_db(to->signal, to->error);
+    if (r->cast != NIB_TYPE_NONE)
+        say_cast(s, r, to);
     return NIB_OK;
 }
 
@@ -451,18 +485,6 @@ static void queue_block(const nib_rewrite *r, block *b, int64_t rows, int64_t ca
     b->second = !b->second;
 }
 
-static void say_f64(nib_stream *s, const nib_rewrite *r, double change)
-{
-    nib_ledger_tensor *line =
-        nib__ledger_add_tensor(s->ledger, nib__ledger_text(s->ledger, "%s", r->from->name));
-    if (line == NULL)
-        return;
-    line->asked = "f64";
-    line->done = "f32";
-    line->max_rel_change = change;
-    line->reason = "quantized from its f32 values";
-}
-
 static nib_status quantize_blocks(nib_stream *s, const nib_rewrite *r, block *b, int64_t rows,
                                   double *change, nib_err *err)
 {
@@ -500,7 +522,7 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
     if (r->line != SIZE_MAX)
         s->ledger->layers[r->line].sqnr_db = nib__sqnr_db(signal, error);
     if (r->from->type == NIB_TYPE_F64)
-        say_f64(s, r, change);
+        say_f64(s, r, change, "quantized from its f32 values");
     return NIB_OK;
 }
 

@@ -16,8 +16,8 @@ void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *config, co
                                nib_type type);
 /* tokenizer.ggml.*. */
 void nib__gguf_describe_vocab(nib_gguf_head *head, const nib_vocab_source *source);
-/* A tokenizer.json, of whatever name, with the tokenizer_config.json in `directory` if there is one,
- * and its BOS and EOS or else the config's; chat_template: NULL for none. Errors are those of
+/* A tokenizer.json, of whatever name, with the tokenizer_config.json in `directory` if there is
+ * one, and its BOS and EOS or else the config's; chat_template: NULL for none. Errors are those of
  * opening it and of nib__tokenizer_to_vocab. */
 nib_status nib__gguf_describe_tokenizer(nib_gguf_head *head, const char *file,
                                         const char *directory, const nib_config *config,

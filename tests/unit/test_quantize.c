@@ -221,6 +221,54 @@ static void test_nibble(void **state)
     drop(from);
 }
 
+/* A conversion that only changes the type of plain floats says what that did to each weight; and to
+ * f64 in a format whose vectors are f32. */
+static void test_cast(void **state)
+{
+    (void)state;
+    static const source_tensor tensors[] = {{"a.weight", NIB_TYPE_BF16, {3, 64}, 2},
+                                            {"b.weight", NIB_TYPE_F64, {3, 64}, 2},
+                                            {"model.norm.weight", NIB_TYPE_F64, {8}, 1}};
+    char from[512], out[512];
+    nib_gguf_head head;
+    done d;
+    write_source(at(from, "src"), config, tensors, COUNT(tensors), NULL, 0);
+    nib_quantize_layer layers[] = {layer("a", "f32"), layer("b", "f32")};
+    run_job(&d, from,
+            (nib_quantize_job){.layers = layers,
+                               .count = 2,
+                               .out = at(out, "out"),
+                               .format = "safetensors",
+                               .convert = true});
+    expect(&d, NIB_OK, NULL);
+    assert_string_equal(d.ledger.layers[0].kept, "exact after a change of layout");
+    assert_true(isnan(d.ledger.layers[0].sqnr_db));
+    assert_string_equal(d.ledger.layers[1].kept, "lossy");
+    assert_int_equal(d.ledger.tensor_count, 0); /* the norm is copied */
+    free_done(&d);
+    drop(out);
+    drop(from);
+    write_source(from, config, &tensors[2], 1, NULL, 0);
+    nib__gguf_head_init(&head, &heap);
+    nib__gguf_put_string(&head, "general.architecture", "llama", 5);
+    run_job(&d, from,
+            (nib_quantize_job){.layers = layers,
+                               .out = at(out, "out.gguf"),
+                               .format = "gguf",
+                               .gguf = &head,
+                               .convert = true});
+    expect(&d, NIB_OK, NULL);
+    assert_int_equal(d.ledger.tensor_count, 1);
+    assert_string_equal(d.ledger.tensors[0].name, "model.norm.weight");
+    assert_string_equal(d.ledger.tensors[0].done, "f32");
+    assert_true(d.ledger.tensors[0].max_rel_change > 0);
+    nib__gguf_head_free(&head);
+    free_done(&d);
+    drop(out);
+    drop(at(out, "out.gguf.nibble.json"));
+    drop(from);
+}
+
 /* ---- names that share a tensor ---- */
 
 static void test_shared(void **state)
@@ -660,6 +708,7 @@ int main(void)
         cmocka_unit_test(test_torchao_parts),
         cmocka_unit_test(test_directory),
         cmocka_unit_test(test_nibble),
+        cmocka_unit_test(test_cast),
         cmocka_unit_test(test_shared),
         cmocka_unit_test(test_again),
         cmocka_unit_test(test_source_hash),
