@@ -213,9 +213,10 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     NIB_TRY(nib__checkpoint_open_path(cp, err));
     NIB_TRY(nib__experts_split(cp, err));
     cp->copies = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copies);
+    cp->copy_sizes = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copy_sizes);
     cp->copy_arena = &cp->arena;
     cp->owners = nib__arena_take(&cp->arena, cp->count, sizeof *cp->owners);
-    if (cp->copies == NULL || cp->owners == NULL)
+    if (cp->copies == NULL || cp->copy_sizes == NULL || cp->owners == NULL)
         return nib__checkpoint_no_memory(err, path);
     NIB_TRY(check_version(cp, err));
     cp->grouped_scales = nib__checkpoint_has_groups(cp);

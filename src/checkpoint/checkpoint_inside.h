@@ -34,7 +34,8 @@ struct nib_checkpoint {
     const char *method;       /* its quant_method ("gptq"), or NULL */
     const nib_gguf *gguf;     /* of the first file, or NULL */
     nib_quantization *coding; /* what it says, or NULL */
-    bool grouped_scales;      /* a tensor M.scales has several columns: the 8da4w state dict */
+    bool grouped_scales;      /* a tensor M.scales has several columns, or an M.zeros is there: the
+                                 8da4w state dict */
     /* A file with Meta's names (see rotary.h): how the model was built, as the text of a
      * params.json, or NULL. Of it and of GGUF's llama: the width of a head whose rows of q and k
      * are in pairs, 0 if none are, -1 if it is not known; and where the first paired_count rows are
@@ -47,6 +48,7 @@ struct nib_checkpoint {
      * columns and biases of rows in another order): [count] by tensor, made once and kept; never
      * whole weights or their scales. Reachable through a const checkpoint. */
     void **copies;
+    size_t *copy_sizes; /* [count] their bytes */
     nib_arena *copy_arena;
     /* [count] by tensor: the length of its name's beginning that is the module whose weight was
      * read from it, or 0. Reachable likewise. */
@@ -69,8 +71,8 @@ typedef struct nib_weight_query {
     nib_err *err;
 } nib_weight_query;
 
-/* The stored tensor module + suffix, or NULL. It becomes the module's: see
- * nib__checkpoint_owner. */
+/* The tensor module + suffix, or NULL. Stored under this name, it becomes the module's: see
+ * nib__checkpoint_owner. Several modules may share one, of which the others have aliases. */
 const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix);
 /* "module.suffix: sentence". */
 nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const char *suffix,
@@ -83,7 +85,7 @@ nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix,
 void nib__weight_say(const nib_weight_query *q, const char *suffix, const char *asked,
                      const char *done, double max_rel_change, const char *reason);
 /* `size` zeroed bytes that replace the tensor's, or those made before (*fresh = false). NULL: no
- * memory. */
+ * memory, or made with another size, for a module that takes the tensor as something else. */
 void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, size_t size,
                            bool *fresh);
 

@@ -17,10 +17,12 @@
 
 bool nib__checkpoint_has_groups(const nib_checkpoint *cp)
 {
-    for (size_t i = 0; i < cp->count; i++)
-        if (cp->tensors[i]->rank == 2 && cp->tensors[i]->shape[1] > 1 &&
-            nib__ends_with(cp->tensors[i]->name, ".scales"))
+    for (size_t i = 0; i < cp->count; i++) {
+        const nib_tensor *t = cp->tensors[i];
+        if ((t->rank == 2 && t->shape[1] > 1 && nib__ends_with(t->name, ".scales")) ||
+            nib__ends_with(t->name, ".zeros")) /* gpt-fast has none: one group fills the rows */
             return true;
+    }
     return false;
 }
 

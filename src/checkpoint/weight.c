@@ -24,7 +24,7 @@ const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix
         return NULL;
     const size_t i = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, name);
     if (i == SIZE_MAX)
-        return NULL;
+        return nib__checkpoint_find(cp, name);
     cp->owners[i] = strlen(q->module);
     return cp->tensors[i];
 }
@@ -103,9 +103,11 @@ void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, s
 {
     const size_t i = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, tensor->name);
     *fresh = cp->copies[i] == NULL;
-    if (*fresh)
+    if (*fresh) {
         cp->copies[i] = nib__arena_take(cp->copy_arena, size, 1);
-    return cp->copies[i];
+        cp->copy_sizes[i] = size;
+    }
+    return cp->copy_sizes[i] == size ? cp->copies[i] : NULL;
 }
 
 /* ---- scales and zeros ---- */

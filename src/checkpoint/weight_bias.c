@@ -188,20 +188,10 @@ static nib_status check_absent(const nib_weight_query *q, const nib_tensor *bias
     return NIB_OK;
 }
 
-/* The float bias, which another name may lead to. */
-static const nib_tensor *find_floats(const nib_weight_query *q)
-{
-    char name[512];
-    const nib_tensor *bias = nib__weight_part(q, ".bias");
-    if (bias != NULL || snprintf(name, sizeof name, "%s.bias", q->module) >= (int)sizeof name)
-        return bias;
-    return nib__checkpoint_find(q->cp, name);
-}
-
 nib_status nib__weight_take_bias(const nib_weight_query *q)
 {
     nib_weight *w = q->out;
-    const nib_tensor *bias = find_floats(q);
+    const nib_tensor *bias = nib__weight_part(q, ".bias");
     if (nib__weight_part(q, qdata) != NULL)
         return bias == NULL ? take_codes(q)
                             : nib__weight_fail(q, NIB_BAD_INPUT, ".bias",

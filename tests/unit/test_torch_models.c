@@ -221,6 +221,42 @@ static void test_refused(void **state)
     }
 }
 
+/* Zero points that two modules share are those of both; they show int4 where one group fills the
+ * rows. What is made of a shared tensor for one module serves the other. */
+static void test_shared_parts(void **state)
+{
+    (void)state;
+    static const char shared[] =
+        "{\"__metadata__\":{\"b.zeros\":\"a.zeros\"},"
+        "\"a.weight\":{\"dtype\":\"I8\",\"shape\":[1,8],\"data_offsets\":[0,8]},"
+        "\"b.weight\":{\"dtype\":\"I8\",\"shape\":[1,8],\"data_offsets\":[8,16]},"
+        "\"a.scales\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[16,20]},"
+        "\"a.zeros\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[20,24]},"
+        "\"b.scales\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[24,28]}}";
+    static const float numbers[] = {2, 3, 4}; /* scale, zero, scale */
+    uint8_t data[28];
+    char dir[256], path[300];
+    memset(data, 5, 16);
+    memcpy(data + 16, numbers, sizeof numbers);
+    make_directory(dir);
+    write_safetensors(dir, "m.safetensors", shared, data, sizeof data);
+    snprintf(path, sizeof path, "%s/m.safetensors", dir);
+    nib_checkpoint *cp = open_ok(path);
+    for (int m = 0; m < 2; m++) {
+        nib_weight w;
+        float row[8];
+        nib_err err;
+        if (nib__checkpoint_weight(&w, NULL, cp, m == 0 ? "a" : "b", NULL, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(w.scheme.code, NIB_CODE_I4);
+        assert_int_equal(w.scheme.act, NIB_ACT_I8_TOKEN);
+        nib__weight_row(&w, 0, row);
+        assert_float_equal(row[7], (5 - 3) * (m == 0 ? 2 : 4), 0);
+    }
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+}
+
 /* A q without elements, whose rows times 8 are -2^44: k's scales do not begin there. */
 static void test_no_elements(void **state)
 {
@@ -307,10 +343,10 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logits),    cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_tinygemm),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_f64),       cmocka_unit_test(test_no_elements),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_logits),       cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_tinygemm),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_f64),          cmocka_unit_test(test_no_elements),
+        cmocka_unit_test(test_shared_parts), cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
