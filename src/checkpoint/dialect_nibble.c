@@ -125,7 +125,11 @@ static void describe(nib_text *out, const nib_stored *weight)
     nib__jsonw_object_end(&w);
 }
 
-const nib_dialect_writer nib__write_nibble = {"nibble", refuses, storage_of, describe};
+const nib_dialect_writer nib__write_nibble = {.name = "nibble",
+                                              .orders = true,
+                                              .refuses = refuses,
+                                              .storage = storage_of,
+                                              .describe = describe};
 
 /* ---- reading ---- */
 

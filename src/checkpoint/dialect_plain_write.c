@@ -6,7 +6,9 @@
  * 8da4w        weight I8 [n][k], scales and zeros float [n][groups]; of int8 rows scales [n] alone
  * compressed-  weight_packed I32 [n][ceil(k*bits/32)], weight_scale float [n][groups],
  * tensors      weight_zero_point I32 [ceil(n*bits/32)][groups], weight_shape I64 [2]; quantized
- *              activations or e4m3: weight I8 or F8_E4M3 [n][k], weight_scale, weight_zero_point I8
+ *              activations or e4m3: weight I8 or F8_E4M3 [n][k], weight_scale,
+ *              weight_zero_point I8; e4m3 in blocks: weight_scale [ceil(n/rows)][groups];
+ *              act-order: weight_g_idx I32 [k]
  * gguf         weight Q8_0, Q4_0, Q4_1 or MXFP4 [n][k]
  * float        weight F32, F16 or BF16 [n][k]
  */
@@ -69,7 +71,8 @@ static void store_8da4w(nib_storage *out, const nib_stored *w)
     out->zeros.suffix = ".zeros";
 }
 
-const nib_dialect_writer nib__write_8da4w = {"8da4w", refuse_8da4w, store_8da4w, NULL};
+const nib_dialect_writer nib__write_8da4w = {
+    .name = "8da4w", .refuses = refuse_8da4w, .storage = store_8da4w};
 
 /* ---- compressed-tensors ---- */
 
@@ -81,9 +84,11 @@ static const char *refuse_compressed(char out[160], nib_stored *w)
         return "int4, int8 and e4m3 are what is written there";
     if (s->zero == NIB_ZERO_FLOAT)
         return "its zero points are integers";
-    if (fp8 && s->group > 0)
-        return "its fp8 weights have one scale per row or tensor";
-    if (refuse_groups(out, w) != NULL)
+    if (w->ordered && (fp8 || s->act != NIB_ACT_FLOAT))
+        return "act-order goes with packed integers and float activations there";
+    if (!fp8 || s->group <= 0)
+        w->scale_rows = 0; /* of integers the rows of a block repeat their scales */
+    if (w->scale_rows <= 1 && refuse_groups(out, w) != NULL) /* blocks may end early */
         return out;
     if (w->scale_type == NIB_TYPE_F64)
         w->scale_type = NIB_TYPE_F32;
@@ -95,7 +100,9 @@ static void store_compressed(nib_storage *out, const nib_stored *w)
 {
     const nib_scheme *s = &w->scheme;
     const int64_t groups = nib__scheme_groups(s, w->k),
-                  rows = s->group == NIB_GROUP_TENSOR ? 1 : w->n;
+                  rows = s->group == NIB_GROUP_TENSOR
+                             ? 1
+                             : nib__ceil_div(w->n, nib__max(1, w->scale_rows));
     const int64_t per = s->code == NIB_CODE_I4 ? 8 : 4; /* codes in an int32 */
     const bool packed = is_int(s->code) && s->act == NIB_ACT_FLOAT;
     *out = (nib_storage){.codes = part(".weight", NIB_TYPE_I8, w->n, w->k)};
@@ -115,10 +122,16 @@ static void store_compressed(nib_storage *out, const nib_stored *w)
     out->zeros.shape[0] = nib__ceil_div(rows, per);
     out->zero_order = per == 8 ? NIB_ORDER_WORDS4 : NIB_ORDER_WORDS8;
     out->size = (nib_stored_part){".weight_shape", NIB_TYPE_I64, 1, {2}};
+    out->input_groups = w->ordered;
+    if (w->ordered && s->group > 0) /* of one group the order says nothing */
+        out->inputs = (nib_stored_part){".weight_g_idx", NIB_TYPE_I32, 1, {w->k}};
 }
 
-const nib_dialect_writer nib__write_compressed = {"compressed-tensors", refuse_compressed,
-                                                  store_compressed, NULL};
+const nib_dialect_writer nib__write_compressed = {.name = "compressed-tensors",
+                                                  .orders = true,
+                                                  .blocks = true,
+                                                  .refuses = refuse_compressed,
+                                                  .storage = store_compressed};
 
 /* ---- GGUF ---- */
 
@@ -158,7 +171,8 @@ static void store_gguf(nib_storage *out, const nib_stored *w)
                          .pieces = NIB_PIECES_BLOCKS};
 }
 
-const nib_dialect_writer nib__write_gguf = {"gguf", refuse_gguf, store_gguf, NULL};
+const nib_dialect_writer nib__write_gguf = {
+    .name = "gguf", .refuses = refuse_gguf, .storage = store_gguf};
 
 /* ---- floats ---- */
 
@@ -176,4 +190,5 @@ static void store_float(nib_storage *out, const nib_stored *w)
         (nib_storage){.codes = part(".weight", w->source, w->n, w->k), .pieces = NIB_PIECES_FLOATS};
 }
 
-const nib_dialect_writer nib__write_float = {"safetensors", refuse_float, store_float, NULL};
+const nib_dialect_writer nib__write_float = {
+    .name = "safetensors", .refuses = refuse_float, .storage = store_float};

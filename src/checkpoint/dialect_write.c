@@ -356,7 +356,8 @@ static void describe(nib_text *out, const nib_stored *weight)
     nib__jsonw_object_end(&w);
 }
 
-const nib_dialect_writer nib__write_torchao = {"torchao", refuses, storage_of, describe};
+const nib_dialect_writer nib__write_torchao = {
+    .name = "torchao", .refuses = refuses, .storage = storage_of, .describe = describe};
 
 /* ---- configs ---- */
 

@@ -27,6 +27,7 @@ typedef struct nib_stored {
     nib_type scale_type, zero_type; /* zero_type NONE: no zeros */
     bool embedding;                 /* rows are looked up, not multiplied */
     bool tensor_divides;            /* as in nib_weight */
+    int64_t scale_rows;             /* likewise; 0 where a dialect gives every row its scales */
     bool ordered;                   /* its columns are in act-order: nib_weight's `order` */
 } nib_stored;
 
@@ -61,7 +62,8 @@ typedef struct nib_storage {
     nib_stored_part codes, scales, zeros;
     nib_stored_part tensor; /* the scale of the tensor over those of its blocks */
     nib_stored_part size;   /* the weight's n and k as a tensor */
-    nib_stored_part inputs; /* the input of each column, of a weight in act-order */
+    nib_stored_part inputs; /* of a weight in act-order: the input of each column, or */
+    bool input_groups;      /* the group of each input, and codes lie in the order of inputs */
     nib_pieces pieces;
     nib_order order, zero_order;
     bool zero_filled; /* zeros are stored though the scheme has none: all 0 */
@@ -82,6 +84,8 @@ void nib__storage_values(nib_order order, const nib_stored_part *part, uint8_t *
 
 typedef struct nib_dialect_writer {
     const char *name;
+    bool orders; /* it has a place for act-order */
+    bool blocks; /* and for scales that rows share; others repeat them */
     /* Why it cannot hold this weight, as the end of a sentence (in `out` or a constant); NULL: it
      * can. The types of scales and zeros become those that it stores. */
     const char *(*refuses)(char out[160], nib_stored *weight);

@@ -23,7 +23,7 @@ static const nib_format formats[] = {
      "test_torch_models.c:test_logits", "test_convert.c:test_chains"},
     {"compressed-tensors", "safetensors",
      "pack-quantized (int4, int8), int-quantized, float-quantized; read also mxfp4, mxfp8, nvfp4; "
-     "groups, channels, tensors, g_idx; symmetric or not",
+     "groups, channels, tensors, blocks, g_idx; symmetric or not",
      "float", "test_dialects.c:test_compressed_golden", "test_convert.c:test_chains"},
     {"gptq", "safetensors", "int4 and int8, v1 and v2, act-order", "float",
      "test_dialects.c:test_gptq_golden", NULL},

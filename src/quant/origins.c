@@ -117,6 +117,7 @@ static nib_status find_weight(nib_rewriting *r, const nib_quantize_layer *l, con
                                              : nib__float_type(l->choice.scheme.code),
                                .ordered = w->order != NULL,
                                .scale_type = w->scale_type,
+                               .scale_rows = w->rows == NULL ? w->scale_rows : 0,
                                .tensor_divides = w->tensor_divides,
                                .zero_type = w->zeros != NULL ? w->zero_type : NIB_TYPE_NONE};
     if (w->scheme.zero != NIB_ZERO_NONE && w->zeros == NULL)
@@ -222,9 +223,12 @@ static const char *refuses(char why[160], nib_dialect dialect, const nib_quantiz
         return nib__write_float.refuses(why, stored);
     if (dialect == NIB_DIALECT_FLOAT)
         return "it holds plain floats, into which only nibble convert turns codes";
-    if (stored->ordered && dialect != NIB_DIALECT_NIBBLE)
+    const nib_dialect_writer *writer = nib__dialect_writer(dialect);
+    if (stored->ordered && !writer->orders)
         return "its columns are in the order of their groups (act-order)";
-    const char *says = nib__dialect_writer(dialect)->refuses(why, stored);
+    if (!writer->blocks)
+        stored->scale_rows = 0;
+    const char *says = writer->refuses(why, stored);
     if (says != NULL)
         return says;
     if (dialect == NIB_DIALECT_GGUF && !l->recode && stored->scheme.formula != NIB_FORMULA_GGML)

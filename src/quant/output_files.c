@@ -83,22 +83,35 @@ static nib_status read_config(char **text, size_t *size, const char **name, nib_
     return nib__file_read(text, size, *name, CONFIG_MAX, job->allocator, err);
 }
 
-static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_quantize_job *job,
-                               nib_dialect dialect, bool untied, const char *directory,
-                               nib_err *err)
+/* Every quantized layer as it is written; NULL: no memory. */
+static const nib_stored *fit_all(const nib_rewriting *r, nib_arena *arena)
 {
+    nib_stored *stored = nib__arena_take(arena, r->job->count + 1, sizeof *stored);
+    for (size_t i = 0; i < r->job->count && stored != NULL; i++)
+        if (nib__layer_is_quantized(&r->job->layers[i]))
+            nib__origins_fit(r, i, &stored[i]);
+    return stored;
+}
+
+static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_rewriting *r,
+                               const char *directory)
+{
+    const nib_quantize_job *job = r->job;
+    nib_err *err = r->err;
+    const bool untied = r->separated_count != 0;
+    const nib_stored *stored = fit_all(r, arena);
     const char *to = nib__path_join(arena, directory, "config.json"), *from;
     char *text;
     size_t size;
     nib_text quantization, edited;
-    if (to == NULL)
-        return nib__fail_memory(err, strlen(directory), "a path");
+    if (to == NULL || stored == NULL)
+        return nib__fail_memory(err, job->count * sizeof *stored, "the config");
     NIB_TRY(read_config(&text, &size, &from, arena, job, err));
     if (text == NULL)
         return NIB_OK;
     nib__text_init(&quantization, job->allocator);
     nib__text_init(&edited, job->allocator);
-    nib__quantization_config(&quantization, job, dialect);
+    nib__quantization_config(&quantization, job, stored, r->dialect);
     const nib_json_edit edits[] = {{"quantization_config", quantization.at},
                                    {"tie_word_embeddings", "false"}};
     nib_status status = quantization.failed
@@ -133,20 +146,19 @@ static nib_status write_vocabulary(nib_side_files *out, nib_arena *arena,
     return status;
 }
 
-nib_status nib__side_files_write(nib_side_files *out, const nib_quantize_job *job,
-                                 nib_dialect dialect, bool untied, const char *directory,
-                                 nib_err *err)
+nib_status nib__side_files_write(nib_side_files *out, const nib_rewriting *r, const char *directory)
 {
+    const nib_quantize_job *job = r->job;
     const char *from = nib__checkpoint_directory(job->checkpoint);
     const bool gguf = nib__checkpoint_gguf(job->checkpoint) != NULL;
     nib_arena arena;
     *out = (nib_side_files){.count = 0};
     nib__arena_init(&arena, job->allocator, 0);
-    nib_status status = write_config(out, &arena, job, dialect, untied, directory, err);
+    nib_status status = write_config(out, &arena, r, directory);
     if (status == NIB_OK && gguf)
-        status = write_vocabulary(out, &arena, job, directory, err);
+        status = write_vocabulary(out, &arena, job, directory, r->err);
     for (size_t i = 0; i < COUNT(copied) && status == NIB_OK && !gguf && from != NULL; i++)
-        status = copy_file(out, &arena, job, from, directory, copied[i], err);
+        status = copy_file(out, &arena, job, from, directory, copied[i], r->err);
     nib__arena_free(&arena);
     return status;
 }

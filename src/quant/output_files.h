@@ -7,9 +7,7 @@
 #ifndef NIB_OUTPUT_FILES_H
 #define NIB_OUTPUT_FILES_H
 
-#include "dialects.h"
-#include "quantize.h"
-#include "writer.h"
+#include "rewriting.h"
 
 /* A file beside the weights, for the manifest. */
 typedef struct nib_side_file {
@@ -27,9 +25,8 @@ typedef struct nib_side_files {
 /* config.json of the source with quantization_config if a layer is quantized, and
  * tie_word_embeddings false where the head is untied, into directory; then every tokenizer and
  * generation file that the source has. */
-nib_status nib__side_files_write(nib_side_files *out, const nib_quantize_job *job,
-                                 nib_dialect dialect, bool untied, const char *directory,
-                                 nib_err *err);
+nib_status nib__side_files_write(nib_side_files *out, const nib_rewriting *r,
+                                 const char *directory);
 
 /* The manifest: tool, source, recipe, format, ledger, a hash per tensor and file. */
 nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
@@ -37,7 +34,9 @@ nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
                                const nib_writer *writer, const nib_side_files *files, nib_err *err);
 
 /* config.json's quantization_config as the dialect's own readers want it; nothing is written for a
- * dialect without one, or where no layer is quantized. quantization_config.c */
-void nib__quantization_config(nib_text *out, const nib_quantize_job *job, nib_dialect dialect);
+ * dialect without one, or where no layer is quantized. stored: [job->count], each quantized layer
+ * as it is written. quantization_config.c */
+void nib__quantization_config(nib_text *out, const nib_quantize_job *job, const nib_stored *stored,
+                              nib_dialect dialect);
 
 #endif

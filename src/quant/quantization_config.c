@@ -59,8 +59,9 @@ static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job)
     nib__jsonw_object_end(w);
 }
 
-static void put_torchao(nib_jsonw *w, const nib_quantize_job *job)
+static void put_torchao(nib_jsonw *w, const nib_quantize_job *job, const nib_stored *stored)
 {
+    (void)stored;
     bool embedding = false;
     nib__jsonw_key(w, "modules_to_not_convert");
     nib__jsonw_array(w);
@@ -87,79 +88,115 @@ static const char *format_of(const nib_scheme *s)
                                      : "int-quantized";
 }
 
-/* The arguments of one operand. group 0 and below: one scale per row, token or tensor. */
-static void put_args(nib_jsonw *w, const char *key, const nib_scheme *s, bool weights)
+/* What both operands have. */
+static void put_coding(nib_jsonw *w, int bits, const nib_scheme *s, bool symmetric,
+                       const char *strategy)
 {
-    const bool tensor = weights ? s->group == NIB_GROUP_TENSOR : s->act == NIB_ACT_I8_STATIC;
-    nib__jsonw_key(w, key);
-    nib__jsonw_object(w);
-    const bool four = weights ? s->code == NIB_CODE_I4 : s->act == NIB_ACT_I4_TOKEN;
-    nib__jsonw_pair_int(w, "num_bits", four ? 4 : 8);
+    nib__jsonw_pair_int(w, "num_bits", bits);
     nib__jsonw_pair_string(w, "type", s->code == NIB_CODE_E4M3 ? "float" : "int");
-    nib__jsonw_pair_bool(w, "symmetric", weights ? s->zero == NIB_ZERO_NONE : s->act_symmetric);
-    nib__jsonw_pair_string(w, "strategy",
-                           tensor         ? "tensor"
-                           : !weights     ? "token"
-                           : s->group > 0 ? "group"
-                                          : "channel");
+    nib__jsonw_pair_bool(w, "symmetric", symmetric);
+    nib__jsonw_pair_string(w, "strategy", strategy);
+}
+
+static void put_weights(nib_jsonw *w, const nib_stored *stored)
+{
+    const nib_scheme *s = &stored->scheme;
+    const bool group = s->group > 0 && stored->scale_rows <= 1, block = s->group > 0 && !group;
+    nib__jsonw_key(w, "weights");
+    nib__jsonw_object(w);
+    put_coding(w, s->code == NIB_CODE_I4 ? 4 : 8, s, s->zero == NIB_ZERO_NONE,
+               block                          ? "block"
+               : group                        ? "group"
+               : s->group == NIB_GROUP_TENSOR ? "tensor"
+                                              : "channel");
     nib__jsonw_key(w, "group_size");
-    if (weights && s->group > 0)
+    if (group)
         nib__jsonw_int(w, s->group);
     else
         nib__jsonw_null(w);
-    nib__jsonw_pair_bool(w, "dynamic", !weights && s->act != NIB_ACT_I8_STATIC);
+    if (block) {
+        nib__jsonw_key(w, "block_structure");
+        nib__jsonw_array(w);
+        nib__jsonw_int(w, stored->scale_rows);
+        nib__jsonw_int(w, s->group);
+        nib__jsonw_array_end(w);
+    }
+    if (group && stored->ordered)
+        nib__jsonw_pair_string(w, "actorder", "group");
+    nib__jsonw_pair_bool(w, "dynamic", false);
     nib__jsonw_object_end(w);
 }
 
-/* The group of all layers with the scheme of layer `first`. alone: no other layer is quantized, so
- * that their kind names them. */
-static void put_group(nib_jsonw *w, const nib_quantize_job *job, size_t first, bool alone)
+static void put_inputs(nib_jsonw *w, const nib_scheme *s)
 {
-    const nib_scheme *s = &job->layers[first].choice.scheme;
+    const bool is_static = s->act == NIB_ACT_I8_STATIC;
+    nib__jsonw_key(w, "input_activations");
+    if (s->act == NIB_ACT_FLOAT) {
+        nib__jsonw_null(w);
+        return;
+    }
+    nib__jsonw_object(w);
+    put_coding(w, s->act == NIB_ACT_I4_TOKEN ? 4 : 8, s, s->act_symmetric,
+               is_static ? "tensor" : "token");
+    nib__jsonw_key(w, "group_size");
+    nib__jsonw_null(w);
+    nib__jsonw_pair_bool(w, "dynamic", !is_static);
+    nib__jsonw_object_end(w);
+}
+
+/* Whether one group of the config says both. */
+static bool is_like(const nib_stored *a, const nib_stored *b)
+{
+    return nib__scheme_equal(&a->scheme, &b->scheme) && a->scale_rows == b->scale_rows &&
+           a->ordered == b->ordered;
+}
+
+/* The group of all layers like layer `first`. alone: no other layer is quantized, so that their
+ * kind names them. */
+static void put_group(nib_jsonw *w, const nib_quantize_job *job, const nib_stored *stored,
+                      size_t first, bool alone)
+{
+    const nib_scheme *s = &stored[first].scheme;
     nib__jsonw_object(w);
     nib__jsonw_key(w, "targets");
     nib__jsonw_array(w);
     if (alone)
         nib__jsonw_string(w, "Linear");
     for (size_t i = first; i < job->count && !alone; i++)
-        if (nib__layer_is_quantized(&job->layers[i]) &&
-            nib__scheme_equal(s, &job->layers[i].choice.scheme))
+        if (nib__layer_is_quantized(&job->layers[i]) && is_like(&stored[first], &stored[i]))
             nib__jsonw_string(w, job->layers[i].name);
     nib__jsonw_array_end(w);
-    put_args(w, "weights", s, true);
-    if (s->act == NIB_ACT_FLOAT) {
-        nib__jsonw_key(w, "input_activations");
-        nib__jsonw_null(w);
-    } else {
-        put_args(w, "input_activations", s, false);
-    }
+    put_weights(w, &stored[first]);
+    put_inputs(w, s);
     nib__jsonw_key(w, "output_activations");
     nib__jsonw_null(w);
     nib__jsonw_pair_string(w, "format", format_of(s));
     nib__jsonw_object_end(w);
 }
 
-/* The first layer with the scheme of layer i. */
-static size_t first_like(const nib_quantize_job *job, size_t i)
+/* The first layer like layer i. */
+static size_t first_like(const nib_quantize_job *job, const nib_stored *stored, size_t i)
 {
     for (size_t j = 0; j < i; j++)
-        if (nib__layer_is_quantized(&job->layers[j]) &&
-            nib__scheme_equal(&job->layers[j].choice.scheme, &job->layers[i].choice.scheme))
+        if (nib__layer_is_quantized(&job->layers[j]) && is_like(&stored[j], &stored[i]))
             return j;
     return i;
 }
 
-static void put_compressed(nib_jsonw *w, const nib_quantize_job *job)
+static void put_compressed(nib_jsonw *w, const nib_quantize_job *job, const nib_stored *stored)
 {
     const char *format = NULL;
-    bool alone = only_scheme(job) != NULL;
+    size_t one = SIZE_MAX; /* a quantized layer that all are like */
+    bool alone = true;
     int groups = 0;
     for (size_t i = 0; i < job->count; i++) {
         const nib_quantize_layer *l = &job->layers[i];
         if (!nib__layer_is_quantized(l))
             continue;
-        alone = alone && l->role != NIB_ROLE_EMBED; /* no Linear */
-        const char *own = format_of(&l->choice.scheme);
+        one = one == SIZE_MAX ? i : one;
+        alone =
+            alone && is_like(&stored[one], &stored[i]) && l->role != NIB_ROLE_EMBED; /* no Linear */
+        const char *own = format_of(&stored[i].scheme);
         format = format == NULL || strcmp(format, own) == 0 ? own : "mixed-precision";
     }
     nib__jsonw_pair_string(w, "quant_method", "compressed-tensors");
@@ -169,11 +206,11 @@ static void put_compressed(nib_jsonw *w, const nib_quantize_job *job)
     nib__jsonw_object(w);
     for (size_t i = 0; i < job->count; i++) {
         char name[32];
-        if (!nib__layer_is_quantized(&job->layers[i]) || first_like(job, i) != i)
+        if (!nib__layer_is_quantized(&job->layers[i]) || first_like(job, stored, i) != i)
             continue;
         snprintf(name, sizeof name, "group_%d", groups++);
         nib__jsonw_key(w, name);
-        put_group(w, job, i, alone);
+        put_group(w, job, stored, i, alone);
     }
     nib__jsonw_object_end(w);
     nib__jsonw_key(w, "ignore");
@@ -188,16 +225,19 @@ static void put_compressed(nib_jsonw *w, const nib_quantize_job *job)
 
 /* ---- any ---- */
 
-static void put_nibble(nib_jsonw *w, const nib_quantize_job *job)
+static void put_nibble(nib_jsonw *w, const nib_quantize_job *job, const nib_stored *stored)
 {
     (void)job;
+    (void)stored;
     nib__jsonw_pair_string(w, "quant_method", "nibble");
     nib__jsonw_pair_int(w, "version", 1);
 }
 
-void nib__quantization_config(nib_text *out, const nib_quantize_job *job, nib_dialect dialect)
+void nib__quantization_config(nib_text *out, const nib_quantize_job *job, const nib_stored *stored,
+                              nib_dialect dialect)
 {
-    static void (*const puts[NIB_DIALECT_COUNT])(nib_jsonw *, const nib_quantize_job *) = {
+    static void (*const puts[NIB_DIALECT_COUNT])(nib_jsonw *, const nib_quantize_job *,
+                                                 const nib_stored *) = {
         [NIB_DIALECT_TORCHAO] = put_torchao,
         [NIB_DIALECT_NIBBLE] = put_nibble,
         [NIB_DIALECT_COMPRESSED] = put_compressed,
@@ -211,6 +251,6 @@ void nib__quantization_config(nib_text *out, const nib_quantize_job *job, nib_di
     nib__jsonw_init(&w, out, 2);
     nib__jsonw_object(&w);
     w.depth = 2; /* it becomes a member of config.json's object */
-    puts[dialect](&w, job);
+    puts[dialect](&w, job, stored);
     nib__jsonw_object_end(&w);
 }

@@ -101,8 +101,7 @@ static nib_status write_parts(nib_rewriting *r, const char *part, const char *ma
     NIB_TRY(stream_all(r, &source));
     nib__rewriting_share(r);
     if (r->directory)
-        NIB_TRY(
-            nib__side_files_write(&files, job, r->dialect, r->separated_count != 0, part, r->err));
+        NIB_TRY(nib__side_files_write(&files, r, part));
     return nib__manifest_write(manifest, job, r->ledger, format, source, r->writer, &files, r->err);
 }
 

@@ -19,11 +19,12 @@ typedef struct recode {
     const nib_rewrite *rewrite;
     int64_t first;           /* row of the block at hand */
     int64_t groups;          /* scales per row as written; 0: one for the tensor, or none */
+    int64_t scale_rows;      /* rows that share them as written */
     int64_t row_bytes;       /* of the codes as written */
     uint8_t *rows;           /* [block][row_bytes] */
-    int8_t *codes;           /* [threads][k] */
+    int8_t *codes;           /* [threads][2][k]: a row, and in the order of the inputs */
     float *values;           /* [threads][2][k]: a row before and after */
-    uint8_t *scales, *zeros; /* [n][groups] as written, plain */
+    uint8_t *scales, *zeros; /* [ceil(n/scale_rows)][groups] as written, plain */
     double *signal, *error;  /* [n] */
     nib_err *errs;           /* [threads] */
     int64_t *bad;            /* [threads]: the first row that failed; INT64_MAX: none */
@@ -119,7 +120,7 @@ static void block_row(recode *c, int worker, int64_t j)
     const nib_rewrite *r = c->rewrite;
     const nib_weight *w = &r->weight;
     const int64_t k = r->stored.k, i = source_of(r, j), groups = nib__scheme_groups(&w->scheme, k);
-    int8_t *codes = c->codes + worker * k;
+    int8_t *codes = c->codes + 2 * worker * k;
     float *scales = c->values + 2 * worker * k, *zeros = scales + k;
     nib__weight_codes(w, i, 0, k, codes);
     for (int64_t g = 0; g < groups; g++) {
@@ -136,19 +137,34 @@ static void block_row(recode *c, int worker, int64_t j)
     }
 }
 
+/* The codes as a format has them that says the group of each input; room for k more is behind. */
+static const int8_t *in_input_order(const nib_rewrite *r, int8_t *codes)
+{
+    const int64_t k = r->stored.k;
+    if (!r->storage.input_groups)
+        return codes;
+    for (int64_t at = 0; at < k; at++)
+        codes[k + r->weight.order[at]] = codes[at];
+    return codes + k;
+}
+
 static void code_row(recode *c, int worker, int64_t j)
 {
     const nib_rewrite *r = c->rewrite;
     const int64_t k = r->stored.k, i = source_of(r, j);
-    int8_t *codes = c->codes + worker * k;
+    int8_t *codes = c->codes + 2 * worker * k;
+    uint8_t again[16]; /* scale and zero of a block, which its first row has written */
+    const bool first = j % c->scale_rows == 0;
     const size_t scale_bytes = (size_t)nib__type_bits(r->stored.scale_type) / 8,
                  zero_bytes = (size_t)nib__type_bits(r->stored.zero_type) / 8;
     nib__weight_codes(&r->weight, i, 0, k, codes);
-    nib__storage_row(&r->storage, codes, k, c->rows + (j - c->first) * c->row_bytes);
+    nib__storage_row(&r->storage, in_input_order(r, codes), k,
+                     c->rows + (j - c->first) * c->row_bytes);
     for (int64_t g = 0; g < c->groups; g++) {
-        const size_t at = (size_t)(j * c->groups + g);
+        const size_t at = (size_t)(j / c->scale_rows * c->groups + g);
         float after[2];
-        if (put_group(r, i, g, c->scales + at * scale_bytes, c->zeros + at * zero_bytes, after))
+        if (put_group(r, i, g, first ? c->scales + at * scale_bytes : again,
+                      first ? c->zeros + at * zero_bytes : again + 8, after))
             continue;
         check_group(c, worker, i, g, after);
         measure_group(c, j, g, after);
@@ -222,11 +238,12 @@ static bool take_buffers(recode *c, nib_arena *arena, int64_t block, int threads
 {
     const nib_rewrite *r = c->rewrite;
     const size_t n = (size_t)r->stored.n, k = (size_t)r->stored.k, t = (size_t)threads;
-    const size_t values = n * (size_t)c->groups + 1; /* or the tensor's one */
+    const size_t sets = (size_t)nib__ceil_div(r->stored.n, c->scale_rows);
+    const size_t values = sets * (size_t)c->groups + 1; /* or the tensor's one */
     const bool floats =
         r->storage.pieces == NIB_PIECES_FLOATS || r->storage.pieces == NIB_PIECES_BLOCKS;
     c->rows = nib__arena_take(arena, (size_t)block, (size_t)c->row_bytes);
-    c->codes = nib__arena_take(arena, t * k, 1);
+    c->codes = nib__arena_take(arena, 2 * t * k, 1);
     c->values = nib__arena_take(arena, floats ? 2 * t * k : 1, sizeof *c->values);
     c->scales = nib__arena_take(arena, values, (size_t)nib__type_bits(r->stored.scale_type) / 8);
     c->zeros = nib__arena_take(arena, values, (size_t)nib__type_bits(r->stored.zero_type) / 8);
@@ -293,9 +310,9 @@ static const char *say_kept(const nib_stream *s, const nib_rewrite *r, double er
     if (error > 0 || rounds_f64(s, r))
         return "lossy";
     const bool types = r->stored.scale_type == w->scale_type && r->stored.zero_type == w->zero_type;
-    return types && nib__scheme_equal(&r->stored.scheme, &w->scheme) && w->scale_rows <= 1 &&
-                   w->rows == NULL && r->written_rows == NULL &&
-                   r->stored.tensor_divides == w->tensor_divides
+    const bool shared = nib__max(1, r->stored.scale_rows) == nib__max(1, w->scale_rows);
+    return types && nib__scheme_equal(&r->stored.scheme, &w->scheme) && shared && w->rows == NULL &&
+                   r->written_rows == NULL && r->stored.tensor_divides == w->tensor_divides
                ? "lossless"
                : "exact after a change of layout";
 }
@@ -334,6 +351,7 @@ nib_status nib__recode_run(nib_stream *s, const nib_rewrite *r, nib_err *err)
     nib_arena arena;
     recode c = {.rewrite = r,
                 .groups = one ? 0 : nib__scheme_groups(&r->stored.scheme, r->stored.k),
+                .scale_rows = nib__max(1, r->stored.scale_rows),
                 .row_bytes = nib__storage_row_bytes(&r->storage, r->stored.k)};
     nib__arena_init(&arena, s->job->allocator, 0);
     const nib_status status = run(s, &c, &arena, err);

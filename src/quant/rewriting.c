@@ -402,6 +402,26 @@ static void tell_activations(nib_rewriting *r)
                              count, nib__dialect_writer(r->dialect)->name, a, first);
 }
 
+/* Act-order in words that their own reader has dropped: a file that only others open. */
+static void tell_order(nib_rewriting *r)
+{
+    size_t count = 0, first = 0;
+    char a[NIB_SHOWN];
+    if (r->dialect != NIB_DIALECT_COMPRESSED)
+        return;
+    for (size_t i = r->job->count; i-- > 0;)
+        if (nib__layer_is_quantized(&r->job->layers[i]) && r->origins[i].stored.ordered) {
+            count++;
+            first = i;
+        }
+    if (count != 0)
+        nib__ledger_add_note(r->ledger, "act-order",
+                             "%zu layers are in act-order (weight_g_idx, \"actorder\": \"group\"), "
+                             "which compressed-tensors reads up to 0.18; from 0.19 on it refuses "
+                             "that config by name; the first is %s",
+                             count, nib__shown(a, r->job->layers[first].name));
+}
+
 /* ---- metadata ---- */
 
 static bool was_separated(const nib_rewriting *r, const char *name)
@@ -482,6 +502,7 @@ nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
     NIB_TRY(list_stored(r));
     NIB_TRY(list_shared(r));
     tell_activations(r);
+    tell_order(r);
     r->extra = SIZE_MAX;
     if (r->job->extra != NULL)
         r->extra = nib__writer_add_tensor(r->writer, r->job->extra_name, NIB_TYPE_F32,

@@ -379,6 +379,23 @@ float nib__rewrite_tensor_scale(const nib_rewrite *r)
     return 1 / w->tensor_scale;
 }
 
+/* Act-order, as the input of each column or the group of each input. */
+static nib_status put_inputs(nib_stream *s, const nib_rewrite *r, nib_err *err)
+{
+    const int32_t *order = r->weight.order;
+    const size_t k = (size_t)r->stored.k, bytes = k * sizeof *order;
+    if (!r->storage.input_groups)
+        return nib__writer_put(s->writer, r->inputs, order, bytes, err);
+    int32_t *groups = nib__calloc(s->job->allocator, k, sizeof *groups);
+    if (groups == NULL)
+        return nib__fail_memory(err, bytes, r->from->name);
+    for (size_t j = 0; j < k; j++)
+        groups[order[j]] = (int32_t)((int64_t)j / r->stored.scheme.group);
+    const nib_status status = nib__writer_put(s->writer, r->inputs, groups, bytes, err);
+    nib__release(s->job->allocator, groups);
+    return status;
+}
+
 nib_status nib__stream_put_extras(nib_stream *s, const nib_rewrite *r, nib_err *err)
 {
     const int64_t size[2] = {r->stored.n, r->stored.k};
@@ -390,8 +407,7 @@ nib_status nib__stream_put_extras(nib_stream *s, const nib_rewrite *r, nib_err *
     if (r->size != SIZE_MAX)
         NIB_TRY(nib__writer_put(s->writer, r->size, size, sizeof size, err));
     if (r->inputs != SIZE_MAX)
-        NIB_TRY(nib__writer_put(s->writer, r->inputs, r->weight.order,
-                                (size_t)r->stored.k * sizeof *r->weight.order, err));
+        NIB_TRY(put_inputs(s, r, err));
     if (r->act_scale != SIZE_MAX)
         NIB_TRY(nib__writer_put(s->writer, r->act_scale, scale, sizeof *scale, err));
     if (r->act_zero != SIZE_MAX)

@@ -23,6 +23,9 @@ cp "$golden/fp8_block/model.safetensors" deepseek
 sed 's/^{/{"model_type": "deepseek_v3",/' "$golden/fp8_block/config.json" >deepseek/config.json
 check 'convert blocks' nibble convert deepseek out --format safetensors --quiet --force
 same 'the same values' out deepseek
+check 'blocks stay blocks' nibble convert deepseek blocks --format compressed-tensors --quiet
+equal 'in its words' 1 "$(tr -d '\n ' <blocks/config.json | grep -c '"strategy":"block","group_size":null,"block_structure":\[128,128\]')"
+same 'the same values, too' blocks deepseek
 
 # GPTQ with act-order runs; a config.json that nobody reads is named
 nibble plan "$golden/gptq_model" >plan.txt
@@ -32,4 +35,5 @@ sed -i 's/"gptq",/"hqq",/' m/config.json
 refused 3 '*quant_method "hqq" is not read here; transformers with hqq reads it*' info m
 check 'act-order is kept in our own dialect' nibble convert "$golden/gptq_model" kept --format nibble --quiet
 same 'and is the same' kept "$golden/gptq_model"
-refused 4 '*act-order*; --format nibble holds it' convert "$golden/gptq_model" none --format compressed-tensors
+refused 4 '*act-order*; --format nibble holds it' convert "$golden/gptq_model" none --format torchao
+refused 4 '*k = 140 is no multiple of the group of 32*; --format nibble holds it' convert "$golden/gptq_model" none --format compressed-tensors

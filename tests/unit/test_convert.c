@@ -53,6 +53,20 @@ static void drop(const char *path)
         fail_msg("%s", err.text);
 }
 
+/* Whatever a round has written. */
+static void drop_all(void)
+{
+    static const char *const names[] = {"plain", "first", "floats", "a",     "b",
+                                        "c",     "step0", "step1",  "step2", "step3"};
+    static const char *const ends[] = {"", ".gguf", ".gguf.nibble.json"};
+    for (size_t i = 0; i < COUNT(names); i++)
+        for (size_t e = 0; e < COUNT(ends); e++) {
+            char path[512], file[40];
+            snprintf(file, sizeof file, "%s%s", names[i], ends[e]);
+            drop(at(path, file)); /* nothing, where there is nothing */
+        }
+}
+
 /* ---- a float model of random shape ---- */
 
 typedef struct model {
@@ -194,6 +208,9 @@ static void same_weight(const nib_weight *a, const nib_weight *b, const char *wh
     int8_t x[1024], y[1024];
     assert_int_equal(a->n, b->n);
     assert_int_equal(a->k, b->k);
+    for (int64_t j = 0; j < a->k; j++)
+        if ((a->order != NULL ? a->order[j] : j) != (b->order != NULL ? b->order[j] : j))
+            fail_msg("%s: other inputs from column %d on", what, (int)j);
     char left[64], right[64];
     if (through_gguf ? !nib__scheme_same_weight(&a->scheme, &b->scheme)
                      : !nib__scheme_equal(&a->scheme, &b->scheme))
@@ -292,20 +309,219 @@ static void test_chains(void **state)
             }
             nib__ledger_free(&s.ledger);
         }
-        drop(plain);
-        drop(first);
-        for (int i = 0; i < 4; i++) {
-            static const char *const ends[] = {"", ".gguf", ".gguf.nibble.json"};
-            for (size_t e = 0; e < COUNT(ends); e++) {
-                char path[512], file[40];
-                snprintf(file, sizeof file, "step%d%s", i, ends[e]);
-                if (nib__path_kind(at(path, file)) != NIB_PATH_NONE)
-                    drop(path);
-            }
-        }
+        drop_all();
     }
     assert_true(steps > 100 && refused > 10); /* the chains are worth their name */
     assert_true(lossy > 0);
+}
+
+/* ---- models of other tools ---- */
+
+enum { CODES = 8 }; /* of 4 bits, in a word */
+
+static size_t add_random(nib_writer *w, const char *module, const char *suffix, nib_type type,
+                         int64_t rows, int64_t columns)
+{
+    char name[100];
+    const int64_t shape[2] = {rows, columns};
+    snprintf(name, sizeof name, "%s%s", module, suffix);
+    return nib__writer_add_tensor(w, name, type, shape, columns == 0 ? 1 : 2, 0);
+}
+
+static void put_bytes(nib_writer *w, size_t tensor, const void *bytes, size_t size)
+{
+    nib_err err;
+    assert_int_equal(nib__writer_put(w, tensor, bytes, size, &err), NIB_OK);
+}
+
+/* Values from 2^-10 on, so that every one is a scale. */
+static void put_scales(nib_writer *w, size_t tensor, nib_type type, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const float value = (float)(1 + next(1000)) / 1024;
+        uint8_t bytes[4];
+        nib__from_f32(bytes, type, &value, 1);
+        put_bytes(w, tensor, bytes, (size_t)nib__type_bits(type) / 8);
+    }
+}
+
+/* The group of each input, in no order. */
+static void put_groups(nib_writer *w, size_t tensor, int64_t k, int64_t group)
+{
+    int32_t index[1024];
+    for (int64_t j = 0; j < k; j++)
+        index[j] = (int32_t)(j / group);
+    for (int64_t j = k - 1; j > 0; j--) {
+        const uint64_t other = next((uint64_t)j + 1);
+        const int32_t kept = index[j];
+        index[j] = index[other];
+        index[other] = kept;
+    }
+    put_bytes(w, tensor, index, (size_t)k * sizeof *index);
+}
+
+/* Layer i in GPTQ, 4 bits, with act-order. */
+static void put_gptq(nib_writer *w, const model *m, int i, int64_t group, const size_t places[5])
+{
+    const int64_t n = m->n[i], groups = nib__ceil_div(m->k[i], group);
+    const int64_t words = nib__ceil_div(m->k[i], CODES) * n;
+    for (int64_t j = 0; j < words + groups * nib__ceil_div(n, CODES); j++) {
+        const uint32_t word = (uint32_t)next(UINT64_C(1) << 32);
+        put_bytes(w, places[j < words ? 0 : 1], &word, sizeof word);
+    }
+    put_scales(w, places[2], m->type, groups * n);
+    put_groups(w, places[3], m->k[i], group);
+    put_random(w, places[4], m->type, n);
+}
+
+static void write_gptq(const model *m, const char *directory, int64_t group)
+{
+    nib_writer *w;
+    nib_err err;
+    size_t places[LAYERS][5];
+    assert_int_equal(nib__writer_make(&w, &heap, &err), NIB_OK);
+    for (int i = 0; i < LAYERS; i++) {
+        const int64_t n = m->n[i], k = m->k[i], groups = nib__ceil_div(k, group);
+        places[i][0] =
+            add_random(w, m->names[i], ".qweight", NIB_TYPE_I32, nib__ceil_div(k, CODES), n);
+        places[i][1] =
+            add_random(w, m->names[i], ".qzeros", NIB_TYPE_I32, groups, nib__ceil_div(n, CODES));
+        places[i][2] = add_random(w, m->names[i], ".scales", m->type, groups, n);
+        places[i][3] = add_random(w, m->names[i], ".g_idx", NIB_TYPE_I32, k, 0);
+        places[i][4] = add_random(w, m->names[i], ".bias", m->type, n, 0);
+    }
+    assert_int_equal(nib__writer_layout(w, 0, &err), NIB_OK);
+    assert_int_equal(mkdir(directory, 0700), 0);
+    assert_int_equal(nib__writer_begin(w, directory, NULL, &err), NIB_OK);
+    for (int i = 0; i < LAYERS; i++)
+        put_gptq(w, m, i, group, places[i]);
+    assert_int_equal(nib__writer_finish(w, &err), NIB_OK);
+    nib__writer_free(w);
+    char config[200];
+    snprintf(config, sizeof config,
+             "{\"model_type\":\"llama\",\"quantization_config\":{\"quant_method\":\"gptq\","
+             "\"bits\":4,\"group_size\":%d,\"desc_act\":true}}",
+             (int)group);
+    write_text(directory, "config.json", config);
+}
+
+/* e4m3 with a scale for every block, the last of which may end early. */
+static void write_blocks(const model *m, const char *directory, int64_t rows, int64_t columns)
+{
+    nib_writer *w;
+    nib_err err;
+    size_t places[LAYERS][3];
+    assert_int_equal(nib__writer_make(&w, &heap, &err), NIB_OK);
+    for (int i = 0; i < LAYERS; i++) {
+        const int64_t n = m->n[i], k = m->k[i];
+        places[i][0] = add_random(w, m->names[i], ".weight", NIB_TYPE_E4M3, n, k);
+        places[i][1] = add_random(w, m->names[i], ".weight_scale_inv", m->type,
+                                  nib__ceil_div(n, rows), nib__ceil_div(k, columns));
+        places[i][2] = add_random(w, m->names[i], ".bias", m->type, n, 0);
+    }
+    assert_int_equal(nib__writer_layout(w, 0, &err), NIB_OK);
+    assert_int_equal(mkdir(directory, 0700), 0);
+    assert_int_equal(nib__writer_begin(w, directory, NULL, &err), NIB_OK);
+    for (int i = 0; i < LAYERS; i++) {
+        for (int64_t j = 0; j < m->n[i] * m->k[i]; j++) {
+            const uint8_t code = (uint8_t)(next(127) + 128 * next(2)); /* no NaN */
+            put_bytes(w, places[i][0], &code, 1);
+        }
+        put_scales(w, places[i][1], m->type,
+                   nib__ceil_div(m->n[i], rows) * nib__ceil_div(m->k[i], columns));
+        put_random(w, places[i][2], m->type, m->n[i]);
+    }
+    assert_int_equal(nib__writer_finish(w, &err), NIB_OK);
+    nib__writer_free(w);
+    char config[200];
+    snprintf(config, sizeof config,
+             "{\"model_type\":\"llama\",\"quantization_config\":{\"quant_method\":\"fp8\","
+             "\"fmt\":\"e4m3\",\"weight_block_size\":[%d,%d]}}",
+             (int)rows, (int)columns);
+    write_text(directory, "config.json", config);
+}
+
+static void expect_kept(const step *s, const char *kept)
+{
+    if (s->status != NIB_OK)
+        fail_msg("%s", s->err.text);
+    for (size_t i = 0; i < s->ledger.layer_count; i++)
+        assert_string_equal(s->ledger.layers[i].kept, kept);
+}
+
+static bool config_has(const char *directory, const char *text)
+{
+    char path[600], config[8192];
+    snprintf(path, sizeof path, "%s/config.json", directory);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    config[fread(config, 1, sizeof config - 1, file)] = 0;
+    fclose(file);
+    return strstr(config, text) != NULL;
+}
+
+/* Act-order into compressed-tensors and back through our own dialect: codes, zeros and the order of
+ * the inputs are what they were. */
+static void test_act_order(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 8; round++) {
+        model m = random_model();
+        const int64_t group = 8 * (1 + (int64_t)next(4));
+        char first[512], a[512], b[512], c[512];
+        step s;
+        for (int i = 0; i < LAYERS; i++)
+            m.k[i] = group * (1 + (int64_t)next(6));
+        m.k[0] = 3 * group; /* one is in act-order, all but surely */
+        write_gptq(&m, at(first, "first"), group);
+        convert(&s, &m, first, at(a, "a"), "compressed-tensors", NIB_CODE_F32);
+        expect_kept(&s, "lossless");
+        assert_non_null(strstr(s.ledger.notes[0].text, "compressed-tensors reads up to 0.18"));
+        nib__ledger_free(&s.ledger);
+        assert_true(config_has(a, "\"actorder\": \"group\""));
+        convert(&s, &m, a, at(b, "b"), "nibble", NIB_CODE_F32);
+        expect_kept(&s, "lossless");
+        nib__ledger_free(&s.ledger);
+        convert(&s, &m, b, at(c, "c"), "compressed-tensors", NIB_CODE_F32);
+        expect_kept(&s, "lossless");
+        nib__ledger_free(&s.ledger);
+        same_model(&m, first, a, "into compressed-tensors");
+        same_model(&m, first, b, "into nibble");
+        same_model(&m, first, c, "and back");
+        drop_all();
+    }
+}
+
+/* Blocks of e4m3 stay blocks in compressed-tensors; our own dialect repeats their scales, which is
+ * said, and where groups end early they do not go back. */
+static void test_blocks(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 8; round++) {
+        const model m = random_model();
+        const int64_t rows = 2 + (int64_t)next(40), columns = 1 + (int64_t)next(60);
+        char first[512], a[512], b[512], c[512];
+        bool whole = true;
+        step s;
+        write_blocks(&m, at(first, "first"), rows, columns);
+        convert(&s, &m, first, at(a, "a"), "compressed-tensors", NIB_CODE_F32);
+        expect_kept(&s, "lossless");
+        nib__ledger_free(&s.ledger);
+        assert_true(config_has(a, "\"strategy\": \"block\""));
+        convert(&s, &m, a, at(b, "b"), "nibble", NIB_CODE_F32);
+        expect_kept(&s, "exact after a change of layout");
+        nib__ledger_free(&s.ledger);
+        same_model(&m, first, a, "into compressed-tensors");
+        same_model(&m, first, b, "into nibble");
+        for (int i = 0; i < LAYERS; i++)
+            whole = whole && m.k[i] % columns == 0;
+        convert(&s, &m, b, at(c, "c"), "compressed-tensors", NIB_CODE_F32);
+        assert_int_equal(s.status, whole ? NIB_OK : NIB_NOT_AS_ASKED);
+        nib__ledger_free(&s.ledger);
+        if (whole)
+            same_model(&m, first, c, "and back");
+        drop_all();
+    }
 }
 
 /* Codes to floats: f32 holds them all but for e8m0 and products of two f32; bf16 says what is lost.
@@ -350,9 +566,7 @@ static void test_floats(void **state)
         assert_string_equal(s.ledger.layers[0].kept, "lossy");
         assert_true(s.ledger.layers[0].sqnr_db > 40 && s.ledger.layers[0].sqnr_db < 70);
         nib__ledger_free(&s.ledger);
-        drop(plain);
-        drop(first);
-        drop(out);
+        drop_all();
     }
 }
 
@@ -380,6 +594,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_act_order),
+        cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_floats),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -8,7 +8,8 @@ Small random models (torchao_load.py makes them) are quantized by nibble and con
 result is its conversion to plain f32. Then, per recipe and format:
   compressed-tensors  AutoModelForCausalLM.from_pretrained decompresses it: every weight and bias equals nibble's,
                       within the rounding of the type that compressed-tensors decompresses to; of several formats in
-                      one file, compressed-tensors' own decompression of each module
+                      one file, compressed-tensors' own decompression of each module. Also of e4m3 in blocks, which
+                      nibble does not quantize: made here as DeepSeek stores it, with blocks that end early
   8da4w               torchao's Int8DynActInt4WeightLinear takes the state dict strictly, with and without bias:
                       its codes, scales and zeros give nibble's weights exactly, its forward pass the linear layer's
                       product within 1e-5
@@ -25,7 +26,7 @@ import torch
 import transformers
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationScheme
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torchao.quantization.linear_quant_modules import Int8DynActInt4WeightLinear
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -33,6 +34,7 @@ from torchao_load import models, run
 
 COMPRESSED = ["int4wo-sym", "int4wo-g64-sym", "int8wo", "int8wo-g32", "int8wo-asym", "int8wo-g32-asym", "int8wo-tensor",
               "int8dq", "8da4w", "fp8wo", "fp8wo-tensor", "fp8dq", "8da4w+head-int8wo"]
+BLOCKS = [(32, 32), (48, 40), (128, 128), (1, 32)]
 STATE_DICT = ["8da4w", "8da4w-g64", "8da4w-asym", "8da4w+head"]
 ROUNDING = {torch.float32: (1e-7, 0.0), torch.bfloat16: (2.0 ** -7, 0.0), torch.float16: (2.0 ** -10, 2.0 ** -24)}
 
@@ -42,6 +44,26 @@ def files_of(folder):
     for file in sorted(folder.glob("*.safetensors")):
         tensors.update(load_file(file))
     return tensors
+
+
+def make_blocks(source, out, rows, columns):
+    """The source with e4m3 weights and a scale per block, under quant_method "fp8"."""
+    tensors = files_of(source)
+    for name in [n for n in tensors if n.endswith("proj.weight")]:
+        w = tensors[name].float()
+        n, k = w.shape
+        up, along = -(-n // rows), -(-k // columns)
+        padded = torch.nn.functional.pad(w, (0, along * columns - k, 0, up * rows - n))
+        scale = padded.reshape(up, rows, along, columns).abs().amax((1, 3)) / 448
+        spread = scale.repeat_interleave(rows, 0)[:n].repeat_interleave(columns, 1)[:, :k]
+        tensors[name] = (w / spread).to(torch.float8_e4m3fn)
+        tensors[name + "_scale_inv"] = scale
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                     "weight_block_size": [rows, columns]}
+    out.mkdir(exist_ok=True)
+    (out / "config.json").write_text(json.dumps(config))
+    save_file(tensors, out / "model.safetensors")
 
 
 def check_mixed(out, plain):
@@ -106,6 +128,16 @@ def check_state_dict(out, plain):
     return f"{count} layers, {biases} with a bias"
 
 
+def cases(program, source, first):
+    """Format, what is tried, and how the quantized model comes to be in `first`."""
+    for rows, columns in BLOCKS:
+        yield "compressed-tensors", f"e4m3 {rows} x {columns}", lambda: make_blocks(source, first, rows, columns)
+    for format, recipes in (("compressed-tensors", COMPRESSED), ("8da4w", STATE_DICT)):
+        for recipe in recipes:
+            if "+head" not in recipe or "tied" not in source.name:
+                yield format, recipe, lambda: run(program, "quantize", source, first, "--recipe", recipe, "--force")
+
+
 def main():
     program, failed = pathlib.Path(sys.argv[1]).resolve(), 0
     torch.manual_seed(20261120)
@@ -113,23 +145,20 @@ def main():
         folder = pathlib.Path(folder)
         first, out, floats = folder / "first", folder / "out", folder / "floats"
         for name, source, dtype in models(folder):
-            for format, recipes in (("compressed-tensors", COMPRESSED), ("8da4w", STATE_DICT)):
-                for recipe in recipes:
-                    try:
-                        if "+head" in recipe and "tied" in name:
-                            continue
-                        run(program, "quantize", source, first, "--recipe", recipe, "--force")
-                        run(program, "convert", first, out, "--format", format, "--force")
-                        run(program, "convert", first, floats, "--format", "safetensors", "--dtype", "f32", "--force")
-                        plain = {k: v.float() for k, v in files_of(floats).items()}
-                        said = (check_state_dict(out, plain) if format == "8da4w"
-                                else check_mixed(out, plain) if "+head-" in recipe
-                                else check_compressed(out, plain, dtype))
-                        print(f"ok    {name:16} {format:18} {recipe:20} {said}")
-                    except Exception as error:
-                        more = getattr(error, "stderr", b"") or b""
-                        print(f"FAIL  {name:16} {format:18} {recipe:20} {type(error).__name__}: {error} {more.decode()}")
-                        failed += 1
+            for format, what, make in cases(program, source, first):
+                try:
+                    make()
+                    run(program, "convert", first, out, "--format", format, "--force")
+                    run(program, "convert", first, floats, "--format", "safetensors", "--dtype", "f32", "--force")
+                    plain = {k: v.float() for k, v in files_of(floats).items()}
+                    said = (check_state_dict(out, plain) if format == "8da4w"
+                            else check_mixed(out, plain) if "+head-" in what
+                            else check_compressed(out, plain, dtype))
+                    print(f"ok    {name:16} {format:18} {what:20} {said}")
+                except Exception as error:
+                    more = getattr(error, "stderr", b"") or b""
+                    print(f"FAIL  {name:16} {format:18} {what:20} {type(error).__name__}: {error} {more.decode()}")
+                    failed += 1
     print(f"{failed} failed")
     return failed != 0
 
