@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows for kernels that are not built yet: GPUs, neon, and the backward products. They have no run,
- * so the fact `built` refuses them here, and a plan for a machine that is not here says `declared,
- * not built`. Their conditions are only what cannot be computed: tails of n and k, odd groups and
- * biases are computed.
+ * Rows for kernels that are not built yet: GPUs and neon. They have no run, so the fact `built`
+ * refuses them here, and a plan for a machine that is not here says `declared, not built`. Their
+ * conditions are only what cannot be computed: tails of n and k, odd groups and biases are
+ * computed.
  */
 #include "kernel.h"
 
@@ -76,9 +76,6 @@ static const nib_cond smmla[] = {
         DECLARED("quant_f32_" types "__ocl", QUANT, NIB_ANY, act_, input_, OPENCL, any_device,     \
                  OTHER, "quant_f32_" types "__ref", 40, F32, "one work group per token")
 
-#define BACKWARD(op_, name_, types, code_, act_, input_, numbers_)                                 \
-    DECLARED(name_ types "_f32__ref", op_, code_, act_, input_, CPU, any_device, numbers_, NULL,   \
-             90, SCALAR, "plain C, any shape, short last blocks")
 #define BACKWARD_CUDA(op_, name_, types, target, code_, act_, input_, conds_, rank_, unit_)        \
     DECLARED(name_ types "_f32__" target, op_, code_, act_, input_, CUDA, conds_, OTHER,           \
              name_ types "_f32__ref", rank_, unit_,                                                \
@@ -192,15 +189,7 @@ static const nib_kernel rows[] = {
     NEON_BLOCKS("a8b256_w8g", I8, I8_BLOCK256),
     NEON_BLOCKS("a8b256_w4g", I4, I8_BLOCK256),
 
-    /* ---- the backward products ---- */
-    BACKWARD(LINEAR_DX, "linear_dx_", "f32_f32", CODE(F32), ACT(FLOAT), TYPE(F32), F32),
-    BACKWARD(LINEAR_DX, "linear_dx_", "bf16_bf16", CODE(BF16), ACT(FLOAT), TYPE(BF16), BF16),
-    BACKWARD(LINEAR_DX, "linear_dx_", "e4m3t_e4m3c", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, BF16),
-    BACKWARD(LINEAR_DX, "linear_dx_", "mx8_mx8", CODE(MX8), ACT(MX8), NIB_ANY, BF16),
-    BACKWARD(LINEAR_DW, "linear_dw_", "f32_f32", CODE(F32), ACT(FLOAT), TYPE(F32), F32),
-    BACKWARD(LINEAR_DW, "linear_dw_", "bf16_bf16", CODE(BF16), ACT(FLOAT), TYPE(BF16), BF16),
-    BACKWARD(LINEAR_DW, "linear_dw_", "e4m3t_e4m3c", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, BF16),
-    BACKWARD(LINEAR_DW, "linear_dw_", "mx8_mx8", CODE(MX8), ACT(MX8), NIB_ANY, BF16),
+    /* ---- the backward products on GPUs ---- */
     BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16),
                   sm80, 30, BF16),
     BACKWARD_CUDA(LINEAR_DW, "linear_dw_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16),

@@ -138,14 +138,16 @@ typedef struct nib_family {
     size_t count;
 } nib_family;
 
-extern const nib_family nib__family_linear_int;   /* int8 activations: linear_int.c */
-extern const nib_family nib__family_quant;        /* activation quantizers: quant_rows.c */
-extern const nib_family nib__family_linear_float; /* float activations: linear_float.c */
-extern const nib_family nib__family_linear_fp8;   /* fp8 and MX activations: linear_fp8.c */
+extern const nib_family nib__family_linear_int;      /* int8 activations: linear_int.c */
+extern const nib_family nib__family_quant;           /* activation quantizers: quant_rows.c */
+extern const nib_family nib__family_linear_float;    /* float activations: linear_float.c */
+extern const nib_family nib__family_linear_fp8;      /* fp8 and MX activations: linear_fp8.c */
+extern const nib_family nib__family_linear_backward; /* dx and dW: linear_backward.c */
+extern const nib_family nib__family_cast;            /* training's operands: cast_rows.c */
 extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, cache: token_rows.c */
 extern const nib_family nib__family_attn;  /* attention: attn_rows.c */
-extern const nib_family nib__family_attn_dx; /* its gradients: attn_dx_rows.c */
-extern const nib_family nib__family_declared; /* not built here: GPU, backward: declared.c */
+extern const nib_family nib__family_attn_dx;  /* its gradients: attn_dx_rows.c */
+extern const nib_family nib__family_declared; /* not built here: GPUs, neon: declared.c */
 extern const nib_family nib__family_peers;    /* other engines: peers.c */
 
 #endif

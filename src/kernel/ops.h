@@ -41,9 +41,10 @@ typedef struct nib_quant {
     nib_input out;
     bool symmetric;
     bool mx_floor;
-    bool e5m2;                 /* training, E4M3_TOKEN: codes are e5m2 instead */
-    bool two_power;            /* training, E4M3_TOKEN: scales are rounded to powers of two */
-    const float *amax;         /* training, E4M3_TOKEN: one scale for all, of this largest |x| */
+    /* E4M3_TOKEN in training; one of them asks QUANT for the formulas of nib__cast_factor. */
+    bool e5m2;                 /* codes are e5m2 instead */
+    bool two_power;            /* factors are rounded down to powers of two */
+    const float *amax;         /* one scale for all, of this largest |x| */
     nib_formula formula;       /* which eps */
     const float *static_scale; /* I8_STATIC */
     const int32_t *static_zero;

@@ -12,6 +12,8 @@ static const nib_family *const families[] = {
     &nib__family_quant,
     &nib__family_linear_float,
     &nib__family_linear_fp8,
+    &nib__family_linear_backward,
+    &nib__family_cast,
     &nib__family_token,
     &nib__family_attn,
     &nib__family_attn_dx,

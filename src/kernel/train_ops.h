@@ -25,16 +25,18 @@ enum {
 };
 
 /* QUANT_T takes a nib_quant: x is [k][ldx], its m tokens are columns; forms bf16, f32, E4M3_TOKEN
- * and MX8. Parts begin at multiples of 16 tokens. */
+ * (always by nib__cast_factor) and MX8. Parts begin at multiples of 16 tokens. */
 
-/* f32 into a packed weight. CAST: x is [n][ldx], k wide; CAST_T: [k][ldx], n wide. */
+/* f32 into a weight, packed as the row's packing says or plain: cast.h. CAST: x is [n][ldx], k
+ * wide; CAST_T: [k][ldx], n wide. */
 typedef struct nib_cast {
     const float *x;
     int64_t ldx;
-    const nib_weight *w; /* n, k, scheme, scale_type; no data. Codes f32, bf16, e4m3, mx8 */
-    void *packed;        /* in the layout of the products' rows; parts are of 16 outputs */
+    const nib_weight *w; /* n, k, scheme, scale_type; no data. Codes f32, bf16, e4m3, mx8 with
+                            scales none, none, F32, E8M0 */
+    void *packed;        /* nib__cast_bytes; parts begin at multiples of 16 outputs */
     const float *amax; /* e4m3: one scale for the tensor, of this largest |x|; NULL: one per row */
-    bool two_power;    /* e4m3: scales are rounded down to powers of two */
+    bool two_power;    /* e4m3: factors are rounded down to powers of two */
 } nib_cast;
 
 /* out[part] = max |x| over the rows of a part of NIB_TRAIN_ROWS; NaN if there is one. */

@@ -11,6 +11,7 @@
  * process of its own, so that a crash is one failure.
  */
 #include "check_bench.h"
+#include "check_cast.h"
 #include "check_linear.h"
 #include "check_token.h"
 
@@ -45,11 +46,6 @@ static const char *const type_words[] = {
     "w8c",  "w8g",  "w4c",  "w4g",  "e4m3c", "e5m2c", "e4m3b",  "mx4", "nv4",   "q4_0",
     "q4_1", "q5_0", "q5_1", "q8_0", "q2k",   "q3k",   "q4k",    "q5k", "q6k",   "iq4nl",
 };
-static const char *const op_words[] = {
-    "linear_experts", "linear_dx", "linear_dw", "linear", "quant",   "dequant", "pack",
-    "embed",          "attn",      "norm",      "rope",   "softmax", "swiglu",  "add",
-    "copy",           "sample",    "xent",      "adamw",  "gather",  "attn_dx",
-};
 static const char *const target_words[] = {
     "ref",  "avx512vnni", "avx512bf16", "avx512", "avx2",       "neon",
     "i8mm", "sm80",       "sm90",       "sm100",  "ocl_gfx90a", "ocl",
@@ -80,7 +76,7 @@ static bool eat_number(const char **at)
 static bool name_parses(const char *name)
 {
     const char *at = name;
-    if (!eat_word(&at, op_words, COUNT(op_words)))
+    if (!eat_word(&at, nib__op_names, NIB_OP_COUNT))
         return false;
     while (at[0] == '_' && at[1] != '_') {
         at++;
@@ -216,7 +212,7 @@ static void check_row(counts *n, size_t i, nib_text *text)
 {
     const nib_kernel *row = nib__kernel_at(i);
     const nib_kernel *ref = row->reference != NULL ? nib__kernel_find(row->reference) : row;
-    const bool is_peer = row->peer != NULL, is_linear = row->op == NIB_OP_LINEAR;
+    const bool is_peer = row->peer != NULL, is_linear = is_product(row->op);
     report(n, is_peer || name_parses(row->name), row->name, "the name does not parse");
     report(n, nib__kernel_find(row->name) == row, row->name, "the name is there twice");
     report(n, row->note != NULL && strlen(row->note) >= 3, row->name, "it has no note");
@@ -271,8 +267,10 @@ static bool check_runs(verdict *v, const nib_kernel *row, int64_t isa, uint64_t 
     const nib_kernel *ref = row->reference != NULL ? nib__kernel_find(row->reference) : row;
     if (ref == NULL || !nib__kernel_built(ref))
         return broken(v, "its reference is not built");
-    if (row->op == NIB_OP_LINEAR || row->op == NIB_OP_QUANT)
+    if (is_product(row->op) || row->op == NIB_OP_QUANT)
         return check_products(v, row, ref, isa, seed);
+    if (is_cast(row->op))
+        return check_casts(v, row, ref, seed);
     if (token_check_of(row->op) == NULL)
         return broken(v, "the checker has no cases for %s", nib__op_names[row->op]);
     return check_tokens(v, row, ref, seed);

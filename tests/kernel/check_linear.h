@@ -55,6 +55,12 @@ static void case_query(nib_query *q, const linear_case *c, nib_op op, int64_t is
     q->fact[NIB_FACT_BUILT] = 1;
 }
 
+/* Rows that take a nib_linear. */
+static bool is_product(int64_t op)
+{
+    return op == NIB_OP_LINEAR || op == NIB_OP_LINEAR_DX || op == NIB_OP_LINEAR_DW;
+}
+
 /* The best built row of `op` for the case. */
 static const nib_kernel *row_for(const linear_case *c, nib_op op, int64_t isa)
 {
@@ -246,6 +252,13 @@ static bool check_quant_case(verdict *v, const nib_kernel *row, const nib_kernel
     const float *x = floats(&m, c->m * ldx, r, c->values);
     nib_quant want = make_quant(&m, c, x, ldx), got = make_quant(&m, c, x, ldx),
               parts = make_quant(&m, c, x, ldx);
+    if (c->scheme.act == NIB_ACT_E4M3_TOKEN && next(r) % 2 != 0) { /* as training asks */
+        static const float amax = 0.75F;
+        want.e5m2 = next(r) % 2 != 0, want.two_power = next(r) % 2 != 0;
+        want.amax = next(r) % 2 != 0 ? &amax : NULL;
+        got.e5m2 = parts.e5m2 = want.e5m2, got.two_power = parts.two_power = want.two_power;
+        got.amax = parts.amax = want.amax;
+    }
     ref->run.quant(&want, 0, c->m);
     row->run.quant(&got, 0, c->m);
     for (int64_t i = 0; i < c->m; i++)

@@ -219,6 +219,14 @@ static bool advises(const nib_ledger_layer *line, char **words)
     return false;
 }
 
+static bool uses(const nib_ledger_layer *line, const char *kernel)
+{
+    bool found = false;
+    for (size_t i = 0; i < line->use_count; i++)
+        found = found || strcmp(line->uses[i].kernel, kernel) == 0;
+    return found;
+}
+
 static bool is_met(const nib_layers_plan *plan, char **words)
 {
     const nib_ledger_layer *line = NULL;
@@ -238,7 +246,7 @@ static bool is_met(const nib_layers_plan *plan, char **words)
     if (strcmp(what, "reason") == 0)
         return has_code(line->reasons, line->reason_count, value);
     if (strcmp(what, "kernel") == 0)
-        return line->use_count != 0 && strcmp(line->uses[0].kernel, value) == 0;
+        return uses(line, value);
     if (strcmp(what, "peer") == 0)
         return peer_says(line, value, words[4]);
     if (strcmp(what, "advice") == 0)

@@ -11,7 +11,8 @@
  *   static                  s and z as given
  *   then                    q = clamp(rne(x * (1 / s)) + z, qmin, qmax)
  *   steps is 255 or 15; eps the smallest normal f32, or 2^-23 with -ao017
- *   e4m3 per token          s = max |x| / 448; q = e4m3(x / s), saturated
+ *   e4m3 per token          s = max |x| / 448; q = e4m3(x / s), saturated; training's, which e5m2,
+ *                           two_power or amax ask for, are those of cast_ref.c
  *   MX                      per 32 elements, the last block may be shorter: see mx_scale
  *   int8 per 32 elements    d = max |x| / 127; q = round(x * (1 / d)), halves away from zero; the
  *                           scale is d rounded to f16 (ggml's Q8_0)
@@ -23,6 +24,7 @@
  * codes 0 and a scale of NaN, which makes all its products NaN; the casts to f16 and bf16 keep NaN
  * and infinity as they are.
  */
+#include "cast.h"
 #include "quant_rows.h"
 
 #include <math.h>
@@ -404,9 +406,58 @@ NIB_INLINE void e4m3_codes(uint8_t *NIB_RESTRICT out, const float *NIB_RESTRICT 
     }
 }
 
+/* As e4m3_magnitude: largest 57344, smallest normal 2^-14, multiples of 2^-16 below. */
+NIB_INLINE int32_t e5m2_magnitude(float x)
+{
+    const int32_t magnitude = bits_of(x) & 0x7fffffff;
+    const float v = float_of(magnitude < 0x47600000 ? magnitude : 0x47600000);
+    const int32_t bits = bits_of(v);
+    const int32_t normal = (bits + 0xfffff + (bits >> 21 & 1)) & ~0x1fffff;
+    const int32_t small = bits_of((v + 0x1p7f) - 0x1p7f);
+    return bits < 0x38800000 ? small : normal;
+}
+
+/* x * factor as e4m3 or e5m2, in bf16. */
+NIB_INLINE void f8_as_bf16(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count,
+                           float factor, const bool is_e5m2)
+{
+    for (int64_t j = 0; j < count; j++) {
+        const float v = x[j] * factor;
+        const int32_t magnitude = is_e5m2 ? e5m2_magnitude(v) : e4m3_magnitude(v);
+        out[j] = (uint16_t)((uint32_t)(magnitude | (bits_of(v) & INT32_MIN)) >> 16);
+    }
+}
+
+NIB_INLINE void train_tokens(const nib_quant *a, int64_t m0, int64_t m1, const bool is_e5m2)
+{
+    const nib_input *out = &a->out;
+    for (int64_t r = m0; r < m1; r++) {
+        const float *x = a->x + r * a->ldx;
+        uint16_t *to = out->bf16 + r * out->ld;
+        float largest = a->amax != NULL ? *a->amax : 0;
+        if (a->amax == NULL) {
+            const range of = range_of(x, out->k);
+            largest = of.is_finite ? largest_of(of) : NAN;
+        }
+        const float factor = nib__cast_factor(largest, is_e5m2 ? 57344 : 448, a->two_power);
+        const int64_t coded = factor == factor ? out->k : 0;
+        f8_as_bf16(to, x, coded, factor, is_e5m2);
+        memset(to + coded, 0, (size_t)(out->ld - coded) * sizeof *to);
+        out->scale[r] = 1 / factor;
+    }
+}
+
 void NIB_QUANT(e4m3t)(const nib_quant *a, int64_t m0, int64_t m1)
 {
     const nib_input *out = &a->out;
+    if (a->e5m2) {
+        train_tokens(a, m0, m1, true);
+        return;
+    }
+    if (a->two_power || a->amax != NULL) {
+        train_tokens(a, m0, m1, false);
+        return;
+    }
     for (int64_t r = m0; r < m1; r++) {
         const float *x = a->x + r * a->ldx;
         uint16_t *to = out->bf16 + r * out->ld;

@@ -1,0 +1,605 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The casts of training, written once for every x86 instruction set; the arithmetic is that of
+ * cast_ref.c, the packed layout that of linear_float.h. Included with NIB_CAST(name) naming the
+ * functions of one instruction set, and:
+ *
+ *   LANES           32-bit lanes of a vec: 8 or 16
+ *   vec_load vec_store vec_store_16 vec_store_8 (the low bits of each lane)
+ *   vec_set vec_add vec_sub vec_and vec_or vec_min vec_max (signed) vec_right vec_left
+ *   vec_less(a, b, yes, no) (signed)   vec_equal(a, b, yes, no)
+ *   vec_mul_f vec_add_f vec_sub_f vec_div_f (the lanes are f32)
+ *   vec_transpose(rows) of LANES x LANES
+ *
+ * Everything happens in patches: STRIP elements of the sums of PANEL outputs or tokens, one vector
+ * holding one element of LANES sums. Where x lies that way (the _T forms) it is read in place, else
+ * it is transposed into a patch in the first-level cache; so are the ends of both directions, with
+ * zeros around them. Weights leave as they are, codes of QUANT_T are transposed back.
+ */
+#include "cast_rows.h"
+
+#include <math.h>
+
+enum {
+    PANEL = NIB_FLOAT_PANEL,
+    STRIP = 32, /* elements of a sum: an MX block */
+    CHUNK = 16, /* panels whose columns are read side by side */
+};
+
+/* x as sums: element j of sum i is x[i][j], or x[j][i] where they run across. */
+typedef struct source {
+    const float *x;
+    int64_t ld, sums, length;
+    bool across;
+} source;
+
+/* Element j of the patch's sums is at x + j * ld. */
+typedef struct patch {
+    const float *x;
+    int64_t ld;
+} patch;
+
+typedef float patch_room[STRIP * PANEL];
+
+/* ---- patches ---- */
+
+static void copy_part(const source *s, int64_t i0, int64_t j0, float *room)
+{
+    const int64_t columns = nib__min(PANEL, s->sums - i0);
+    memset(room, 0, sizeof(patch_room));
+    for (int64_t j = 0; j < nib__min(STRIP, s->length - j0); j++)
+        for (int64_t i = 0; i < columns; i++)
+            room[j * PANEL + i] =
+                s->across ? s->x[(j0 + j) * s->ld + i0 + i] : s->x[(i0 + i) * s->ld + j0 + j];
+}
+
+NIB_INLINE void transpose_patch(const float *x, int64_t ld, float *room)
+{
+    for (int64_t j = 0; j < STRIP; j += LANES)
+        for (int64_t i = 0; i < PANEL; i += LANES) {
+            vec rows[LANES];
+#pragma GCC unroll 16
+            for (int r = 0; r < LANES; r++)
+                rows[r] = vec_load(x + (i + r) * ld + j);
+            vec_transpose(rows);
+#pragma GCC unroll 16
+            for (int r = 0; r < LANES; r++)
+                vec_store(room + (j + r) * PANEL + i, rows[r]);
+        }
+}
+
+/* Elements j0.. of sums i0..; zeros where there are none. */
+NIB_INLINE patch patch_at(const source *s, int64_t i0, int64_t j0, const bool across, float *room)
+{
+    const bool whole = s->sums - i0 >= PANEL && s->length - j0 >= STRIP;
+    if (whole && across)
+        return (patch){s->x + j0 * s->ld + i0, s->ld};
+    if (whole)
+        transpose_patch(s->x + i0 * s->ld + j0, s->ld, room);
+    else
+        copy_part(s, i0, j0, room);
+    return (patch){room, PANEL};
+}
+
+NIB_INLINE vec element(patch p, int64_t j, int half)
+{
+    return vec_load(p.x + j * p.ld + half * LANES);
+}
+
+/* ---- values ---- */
+
+NIB_INLINE vec magnitude_of(vec x) { return vec_and(x, vec_set(0x7fffffff)); }
+
+NIB_INLINE vec bits_of(float f)
+{
+    int32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return vec_set(bits);
+}
+
+/* bf16 in the high half of each lane; the low half is rubbish. */
+NIB_INLINE vec bf16_high(vec x)
+{
+    const vec odd = vec_and(vec_right(x, 16), vec_set(1));
+    const vec rounded = vec_add(vec_add(x, vec_set(0x7fff)), odd);
+    const vec nan = vec_or(vec_and(x, vec_set(INT32_MIN)), vec_set(0x7fc00000));
+    return vec_less(vec_set(0x7f800000), magnitude_of(x), nan, rounded);
+}
+
+/* Two elements of a sum as a pair of bf16. */
+NIB_INLINE vec bf16_pair(vec even, vec odd)
+{
+    return vec_or(vec_right(bf16_high(even), 16),
+                  vec_and(bf16_high(odd), vec_set((int32_t)0xffff0000)));
+}
+
+/* A small float: its mantissa bits, exponent of the smallest normal, largest value. */
+typedef struct small_float {
+    int mantissa, least;
+    float most;
+} small_float;
+
+static const small_float e4m3 = {3, -6, 448}, e5m2 = {2, -14, 57344};
+
+/* 2^power. */
+NIB_INLINE float power_of_two(int power)
+{
+    const int32_t bits = (power + 127) << 23;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* |x| rounded to the format, saturated, as a code. Below the smallest normal the addition of a
+ * power of two whose last place is the smallest step rounds. */
+NIB_INLINE vec small_code(vec x, const small_float f)
+{
+    const int shift = 23 - f.mantissa;
+    const vec v = vec_min(magnitude_of(x), bits_of(f.most));
+    const vec odd = vec_and(vec_right(v, shift), vec_set(1));
+    const vec raised = vec_add(vec_add(v, vec_set((1 << (shift - 1)) - 1)), odd);
+    const vec normal =
+        vec_sub(vec_right(raised, shift), vec_set((127 + f.least - 1) << f.mantissa));
+    const vec step = bits_of(power_of_two(f.least - f.mantissa + 23));
+    const vec small = vec_sub(vec_add_f(v, step), step);
+    return vec_less(v, bits_of(power_of_two(f.least)), small, normal);
+}
+
+/* The same as f32, with the sign of x. */
+NIB_INLINE vec small_value(vec x, const small_float f)
+{
+    const int shift = 23 - f.mantissa;
+    const vec v = vec_min(magnitude_of(x), bits_of(f.most));
+    const vec odd = vec_and(vec_right(v, shift), vec_set(1));
+    const vec raised = vec_add(vec_add(v, vec_set((1 << (shift - 1)) - 1)), odd);
+    const vec normal = vec_and(raised, vec_set(-(1 << shift)));
+    const vec step = bits_of(power_of_two(f.least - f.mantissa + 23));
+    const vec small = vec_sub_f(vec_add_f(v, step), step);
+    return vec_or(vec_less(v, bits_of(power_of_two(f.least)), small, normal),
+                  vec_and(x, vec_set(INT32_MIN)));
+}
+
+/* What the values of LANES sums are multiplied with; 0 where `finite` is 0: the codes are 0. */
+typedef struct lane_factors {
+    vec factor, finite;
+} lane_factors;
+
+/* x * factor as an e4m3 byte. */
+NIB_INLINE vec e4m3_byte(vec x, lane_factors f)
+{
+    const vec v = vec_mul_f(x, f.factor);
+    const vec sign = vec_and(vec_right(v, 24), vec_set(0x80));
+    return vec_and(vec_or(small_code(v, e4m3), sign), f.finite);
+}
+
+/* The same as panels hold it (nib__e4m3_small): sign in bit 0, no minus zero. */
+NIB_INLINE vec e4m3_recoded(vec x, lane_factors f)
+{
+    const vec v = vec_mul_f(x, f.factor);
+    const vec code = vec_and(small_code(v, e4m3), f.finite), zero = vec_set(0);
+    return vec_equal(code, zero, zero, vec_or(vec_left(code, 1), vec_right(v, 31)));
+}
+
+/* ---- scales ---- */
+
+NIB_INLINE vec largest_in(patch p, int half)
+{
+    vec most = vec_set(0);
+    for (int64_t j = 0; j < STRIP; j++)
+        most = vec_max(most, magnitude_of(element(p, j, half)));
+    return most;
+}
+
+/* Scale bytes of LANES blocks with these largest magnitudes, and the blocks' factors: see mx_byte
+ * of cast_ref.c. */
+NIB_INLINE vec mx_bytes(vec most, bool is_floor, lane_factors *f)
+{
+    const vec zero = vec_set(0), one = vec_set(1), infinity = vec_set(0x7f800000);
+    vec byte;
+    if (is_floor) {
+        byte = vec_max(vec_sub(vec_right(most, 23), vec_set(8)), zero);
+    } else {
+        const vec d = vec_div_f(most, bits_of(448));
+        const vec mantissa = vec_and(d, vec_set(0x7fffff)), exponent = vec_right(d, 23);
+        const vec over = vec_equal(exponent, zero, vec_set(0x400000), zero);
+        byte = vec_add(exponent, vec_less(over, mantissa, one, zero));
+    }
+    f->finite = vec_less(most, infinity, vec_set(-1), zero);
+    const vec inverse = vec_left(vec_sub(vec_set(254), byte), 23);
+    const vec of_zero = is_floor ? bits_of(0x1p126F) : bits_of(1);
+    f->factor = vec_and(vec_equal(byte, zero, of_zero, inverse), f->finite);
+    return vec_less(most, infinity, byte, vec_set(255));
+}
+
+/* Factors of PANEL sums that have one each, and the scales. */
+typedef struct panel_factors {
+    int32_t factor[PANEL], finite[PANEL];
+    float scale[PANEL];
+} panel_factors;
+
+NIB_INLINE lane_factors factors_of(const panel_factors *p, int half)
+{
+    return (lane_factors){vec_load((const float *)(const void *)(p->factor + half * LANES)),
+                          vec_load((const float *)(const void *)(p->finite + half * LANES))};
+}
+
+static void set_factors(panel_factors *p, const float *largest, int64_t count, float most,
+                        bool two_power)
+{
+    memset(p, 0, sizeof *p);
+    for (int64_t i = 0; i < count; i++) {
+        const float factor = nib__cast_factor(largest[i], most, two_power);
+        const bool finite = factor == factor;
+        p->finite[i] = -finite;
+        memcpy(&p->factor[i], &factor, sizeof factor);
+        p->factor[i] &= p->finite[i];
+        p->scale[i] = 1 / factor;
+    }
+}
+
+/* max |x| of `count` consecutive values. */
+NIB_INLINE float largest_along(const float *x, int64_t count)
+{
+    vec most[4] = {vec_set(0), vec_set(0), vec_set(0), vec_set(0)};
+    int32_t lanes[LANES], all = 0;
+    int64_t j = 0;
+    for (; j + 4 * LANES <= count; j += 4 * LANES)
+#pragma GCC unroll 4
+        for (int t = 0; t < 4; t++)
+            most[t] = vec_max(most[t], magnitude_of(vec_load(x + j + t * LANES)));
+    vec_store((float *)(void *)lanes,
+              vec_max(vec_max(most[0], most[1]), vec_max(most[2], most[3])));
+    for (; j < count; j++) {
+        int32_t bits;
+        memcpy(&bits, &x[j], sizeof bits);
+        bits &= 0x7fffffff;
+        all = bits > all ? bits : all;
+    }
+    for (int i = 0; i < LANES; i++)
+        all = lanes[i] > all ? lanes[i] : all;
+    float largest;
+    memcpy(&largest, &all, sizeof largest);
+    return largest;
+}
+
+/* max |x| of the sums i0..i0 + count, up to CHUNK panels. */
+static void largest_of(const source *s, int64_t i0, int64_t count, float *largest)
+{
+    if (!s->across) {
+        for (int64_t i = 0; i < count; i++)
+            largest[i] = largest_along(s->x + (i0 + i) * s->ld, s->length);
+        return;
+    }
+    memset(largest, 0, (size_t)count * sizeof *largest);
+    for (int64_t j = 0; j < s->length; j++) {
+        const float *x = s->x + j * s->ld + i0;
+        int64_t i = 0;
+        for (; i + LANES <= count; i += LANES)
+            vec_store(largest + i, vec_max(vec_load(largest + i), magnitude_of(vec_load(x + i))));
+        for (; i < count; i++) {
+            int32_t bits, most;
+            memcpy(&bits, &x[i], sizeof bits);
+            memcpy(&most, &largest[i], sizeof most);
+            bits &= 0x7fffffff;
+            most = bits > most ? bits : most;
+            memcpy(&largest[i], &most, sizeof most);
+        }
+    }
+}
+
+/* Factors of panels i0.. of one form: from the tensor's largest, or the sums' own. */
+static void chunk_factors(const source *s, int64_t i0, int64_t count, const float *amax, float most,
+                          bool two_power, panel_factors out[CHUNK])
+{
+    float largest[CHUNK * PANEL];
+    if (amax == NULL)
+        largest_of(s, i0, count, largest);
+    for (int64_t i = 0; amax != NULL && i < count; i++)
+        largest[i] = *amax;
+    for (int64_t i = 0; i < count; i += PANEL)
+        set_factors(&out[i / PANEL], largest + i, nib__min(PANEL, count - i), most, two_power);
+}
+
+/* ---- weights ---- */
+
+/* Elements j0.. of one panel of weights. */
+typedef struct weight_patch {
+    patch from;
+    uint8_t *panel, *steps; /* the panel, and its codes of j0.. */
+    int64_t pairs;          /* of codes, up to whole steps */
+    int64_t columns, j0;
+    bool mx_floor;
+    const panel_factors *factors;
+} weight_patch;
+
+NIB_INLINE void put_f32(const weight_patch *w)
+{
+    for (int64_t j = 0; j < 2 * w->pairs; j++)
+        for (int half = 0; half < PANEL / LANES; half++)
+            vec_store((float *)(void *)w->steps + j * PANEL + half * LANES,
+                      element(w->from, j, half));
+}
+
+NIB_INLINE void put_bf16(const weight_patch *w)
+{
+    for (int64_t j = 0; j < w->pairs; j++)
+        for (int half = 0; half < PANEL / LANES; half++)
+            vec_store((float *)(void *)w->steps + j * PANEL + half * LANES,
+                      bf16_pair(element(w->from, 2 * j, half), element(w->from, 2 * j + 1, half)));
+}
+
+NIB_INLINE void put_e4m3(const weight_patch *w, int half, lane_factors f)
+{
+    for (int64_t j = 0; j < w->pairs; j++) {
+        const vec even = e4m3_recoded(element(w->from, 2 * j, half), f),
+                  odd = e4m3_recoded(element(w->from, 2 * j + 1, half), f);
+        vec_store_16(w->steps + 2 * (j * PANEL + half * LANES), vec_or(even, vec_left(odd, 8)));
+    }
+}
+
+NIB_INLINE void put_row_e4m3(const weight_patch *w)
+{
+    if (w->j0 == 0)
+        memcpy(w->panel, w->factors->scale, (size_t)w->columns * sizeof(float));
+    for (int half = 0; half < PANEL / LANES; half++)
+        put_e4m3(w, half, factors_of(w->factors, half));
+}
+
+NIB_INLINE void put_mx8(const weight_patch *w)
+{
+    uint8_t bytes[PANEL];
+    for (int half = 0; half < PANEL / LANES; half++) {
+        lane_factors f;
+        vec_store_8(bytes + half * LANES, mx_bytes(largest_in(w->from, half), w->mx_floor, &f));
+        put_e4m3(w, half, f);
+    }
+    memcpy(w->panel + w->j0 / STRIP * PANEL, bytes, (size_t)w->columns);
+}
+
+NIB_INLINE void put_weights(const weight_patch *w, const nib_code code)
+{
+    switch (code) {
+    case NIB_CODE_F32: put_f32(w); break;
+    case NIB_CODE_BF16: put_bf16(w); break;
+    case NIB_CODE_E4M3: put_row_e4m3(w); break;
+    default: put_mx8(w); break;
+    }
+}
+
+NIB_INLINE void cast_patch(const nib_cast *a, const source *s, const nib_float_layout *l, int64_t i,
+                           int64_t j, const nib_code code, const bool across,
+                           const panel_factors *factors)
+{
+    patch_room room;
+    weight_patch w = {.columns = nib__min(PANEL, s->sums - i),
+                      .j0 = j,
+                      .mx_floor = a->w->scheme.mx_floor,
+                      .factors = factors};
+    w.panel = (uint8_t *)a->packed + (size_t)(i / PANEL) * l->bytes;
+    w.steps = w.panel + l->code_at + (size_t)(j / NIB_FLOAT_STEP) * l->step_bytes;
+    w.pairs = nib__min(STRIP, nib__round_up(s->length - j, NIB_FLOAT_STEP)) / 2;
+    if (j == 0 && w.columns < PANEL) /* the others' scales */
+        memset(w.panel, 0, l->code_at);
+    w.from = patch_at(s, i, j, across, room);
+    put_weights(&w, code);
+}
+
+/* Strips of columns side by side, or one panel of rows after the other: as x lies. */
+NIB_INLINE void cast_weights(const nib_cast *a, int64_t n0, int64_t n1, const nib_code code,
+                             const bool across)
+{
+    const source s = {a->x, a->ldx, nib__min(n1, a->w->n), a->w->k, across};
+    const nib_float_layout l = nib__float_layout(a->w);
+    const int64_t chunk = (across ? CHUNK : 1) * PANEL;
+    panel_factors factors[CHUNK];
+    for (int64_t c = n0; c < s.sums; c += chunk) {
+        const int64_t end = nib__min(s.sums, c + chunk);
+        if (code == NIB_CODE_E4M3)
+            chunk_factors(&s, c, end - c, a->amax, 448, a->two_power, factors);
+        for (int64_t j = 0; j < s.length; j += STRIP)
+            for (int64_t i = c; i < end; i += PANEL)
+                cast_patch(a, &s, &l, i, j, code, across, &factors[(i - c) / PANEL]);
+    }
+}
+
+#define CAST_RUN(name, CODE, across)                                                               \
+    void NIB_CAST(name)(const nib_cast *a, int64_t n0, int64_t n1)                                 \
+    {                                                                                              \
+        cast_weights(a, n0, n1, NIB_CODE_##CODE, across);                                          \
+    }
+CAST_RUN(cast_f32, F32, false)
+CAST_RUN(cast_bf16, BF16, false)
+CAST_RUN(cast_e4m3c, E4M3, false)
+CAST_RUN(cast_mx8, MX8, false)
+CAST_RUN(cast_t_f32, F32, true)
+CAST_RUN(cast_t_bf16, BF16, true)
+CAST_RUN(cast_t_e4m3c, E4M3, true)
+CAST_RUN(cast_t_mx8, MX8, true)
+
+/* ---- inputs: sums are tokens ---- */
+
+/* Writes LANES words of LANES tokens to their rows, `count` of them. */
+NIB_INLINE void put_words(vec words[LANES], uint8_t *to, int64_t row_bytes, int64_t count)
+{
+    vec_transpose(words);
+    if (count >= LANES) {
+#pragma GCC unroll 16
+        for (int r = 0; r < LANES; r++)
+            vec_store((float *)(void *)(to + r * row_bytes), words[r]);
+        return;
+    }
+    for (int r = 0; r < count; r++)
+        vec_store((float *)(void *)(to + r * row_bytes), words[r]);
+}
+
+/* STRIP elements of PANEL tokens as f32. */
+static void put_tokens_f32(patch p, float *to, int64_t ld, int64_t tokens, int64_t count)
+{
+    float part[LANES];
+    for (int half = 0; half < PANEL / LANES; half++)
+        for (int64_t j = 0; j < count; j += LANES) {
+            vec words[LANES];
+            for (int t = 0; t < LANES; t++)
+                words[t] = element(p, j + t, half);
+            vec_transpose(words);
+            for (int r = 0; r < nib__min(LANES, tokens - half * LANES); r++) {
+                float *row = to + (half * LANES + r) * ld + j;
+                vec_store(count - j >= LANES ? row : part, words[r]);
+                if (count - j < LANES)
+                    memcpy(row, part, (size_t)(count - j) * sizeof *row);
+            }
+        }
+}
+
+/* STRIP elements of PANEL tokens as bf16, or as e4m3 or e5m2 widened to it. */
+typedef enum wide_form { WIDE_BF16, WIDE_E4M3, WIDE_E5M2 } wide_form;
+
+NIB_INLINE vec wide_pair(vec even, vec odd, lane_factors f, const wide_form to_form)
+{
+    if (to_form == WIDE_BF16)
+        return bf16_pair(even, odd);
+    const small_float small = to_form == WIDE_E4M3 ? e4m3 : e5m2;
+    const vec low = small_value(vec_mul_f(even, f.factor), small),
+              high = small_value(vec_mul_f(odd, f.factor), small);
+    return vec_and(vec_or(vec_right(low, 16), high), f.finite);
+}
+
+NIB_INLINE void put_tokens_wide(patch p, uint16_t *to, int64_t ld, int64_t tokens,
+                                const panel_factors *factors, const wide_form to_form)
+{
+    for (int half = 0; half < PANEL / LANES; half++) {
+        const lane_factors f = to_form == WIDE_BF16 ? (lane_factors){vec_set(0), vec_set(0)}
+                                                    : factors_of(factors, half);
+        for (int j = 0; j < STRIP; j += 2 * LANES) {
+            vec words[LANES];
+#pragma GCC unroll 16
+            for (int t = 0; t < LANES; t++)
+                words[t] = wide_pair(element(p, j + 2 * t, half), element(p, j + 2 * t + 1, half),
+                                     f, to_form);
+            put_words(words, (uint8_t *)(to + half * LANES * ld + j), ld * 2,
+                      tokens - half * LANES);
+        }
+    }
+}
+
+/* MX codes of PANEL tokens: LANES words are so many patches. */
+enum { BATCH = LANES * 4 / STRIP };
+
+NIB_INLINE void put_mx_scales(const nib_quant *a, vec bytes, int64_t token, int64_t count,
+                              int64_t g)
+{
+    float scale[LANES];
+    const vec normal = vec_left(bytes, 23);
+    const vec finite = vec_equal(bytes, vec_set(0), vec_set(0x00400000), normal);
+    vec_store(scale, vec_equal(bytes, vec_set(255), vec_set(0x7fc00000), finite));
+    for (int r = 0; r < nib__min(LANES, count); r++)
+        a->out.scale[(token + r) * a->out.groups + g] = scale[r];
+}
+
+NIB_INLINE void put_tokens_mx8(const nib_quant *a, const patch p[BATCH], int64_t token,
+                               int64_t tokens, int64_t j0)
+{
+    uint8_t *codes = (uint8_t *)a->out.codes + token * a->out.ld + j0;
+    for (int half = 0; half < PANEL / LANES; half++) {
+        vec words[LANES];
+        for (int b = 0; b < BATCH; b++) {
+            lane_factors f;
+            const vec bytes = mx_bytes(largest_in(p[b], half), a->mx_floor, &f);
+            const int64_t g = j0 / STRIP + b;
+            if (g < a->out.groups)
+                put_mx_scales(a, bytes, token + half * LANES, tokens - half * LANES, g);
+            for (int j = 0; j < STRIP; j += 4) {
+                vec word = e4m3_byte(element(p[b], j, half), f);
+#pragma GCC unroll 4
+                for (int t = 1; t < 4; t++)
+                    word = vec_or(word, vec_left(e4m3_byte(element(p[b], j + t, half), f), 8 * t));
+                words[(b * STRIP + j) / 4] = word;
+            }
+        }
+        put_words(words, codes + half * LANES * a->out.ld, a->out.ld, tokens - half * LANES);
+    }
+}
+
+typedef enum token_form { TOKEN_F32, TOKEN_BF16, TOKEN_E4M3, TOKEN_E5M2, TOKEN_MX8 } token_form;
+
+NIB_INLINE void quant_patch(const nib_quant *a, const source *s, int64_t i, int64_t j,
+                            const token_form to_form, const panel_factors *factors)
+{
+    const nib_input *out = &a->out;
+    const int64_t tokens = nib__min(PANEL, s->sums - i);
+    patch_room rooms[BATCH];
+    patch p[BATCH];
+    for (int b = 0; b < (to_form == TOKEN_MX8 ? BATCH : 1); b++)
+        p[b] = patch_at(s, i, j + b * STRIP, true, rooms[b]);
+    switch (to_form) {
+    case TOKEN_F32:
+        put_tokens_f32(p[0], out->f32 + i * out->ld + j, out->ld, tokens,
+                       nib__min(STRIP, s->length - j));
+        break;
+    case TOKEN_BF16:
+        put_tokens_wide(p[0], out->bf16 + i * out->ld + j, out->ld, tokens, NULL, WIDE_BF16);
+        break;
+    case TOKEN_E4M3:
+        put_tokens_wide(p[0], out->bf16 + i * out->ld + j, out->ld, tokens, factors, WIDE_E4M3);
+        break;
+    case TOKEN_E5M2:
+        put_tokens_wide(p[0], out->bf16 + i * out->ld + j, out->ld, tokens, factors, WIDE_E5M2);
+        break;
+    case TOKEN_MX8: put_tokens_mx8(a, p, i, tokens, j); break;
+    }
+}
+
+NIB_INLINE void quant_tokens(const nib_quant *a, int64_t m0, int64_t m1, const token_form to_form)
+{
+    const source s = {a->x, a->ldx, nib__min(m1, a->out.m), a->out.k, true};
+    const bool is_e5m2 = to_form == TOKEN_E5M2, has_factor = is_e5m2 || to_form == TOKEN_E4M3;
+    const int64_t end_j = to_form == TOKEN_F32 ? s.length : a->out.ld;
+    panel_factors factors[CHUNK];
+    for (int64_t c = m0; c < s.sums; c += CHUNK * PANEL) {
+        const int64_t end = nib__min(s.sums, c + CHUNK * PANEL);
+        if (has_factor)
+            chunk_factors(&s, c, end - c, a->amax, is_e5m2 ? e5m2.most : e4m3.most, a->two_power,
+                          factors);
+        for (int64_t i = c; has_factor && i < end; i++)
+            a->out.scale[i] = factors[(i - c) / PANEL].scale[(i - c) % PANEL];
+        for (int64_t j = 0; j < end_j; j += to_form == TOKEN_MX8 ? BATCH * STRIP : STRIP)
+            for (int64_t i = c; i < end; i += PANEL)
+                quant_patch(a, &s, i, j, to_form, &factors[(i - c) / PANEL]);
+    }
+}
+
+void NIB_CAST(quant_t_f32)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    quant_tokens(a, m0, m1, TOKEN_F32);
+}
+void NIB_CAST(quant_t_bf16)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    quant_tokens(a, m0, m1, TOKEN_BF16);
+}
+void NIB_CAST(quant_t_e4m3t)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    if (a->e5m2)
+        quant_tokens(a, m0, m1, TOKEN_E5M2);
+    else
+        quant_tokens(a, m0, m1, TOKEN_E4M3);
+}
+void NIB_CAST(quant_t_mx8)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    quant_tokens(a, m0, m1, TOKEN_MX8);
+}
+
+/* ---- the largest magnitude ---- */
+
+void NIB_CAST(amax_f32)(const nib_amax *a, int64_t part0, int64_t part1)
+{
+    for (int64_t p = part0; p < part1; p++) {
+        int32_t most = 0;
+        for (int64_t i = p * NIB_TRAIN_ROWS; i < nib__min(a->rows, (p + 1) * NIB_TRAIN_ROWS); i++) {
+            const float largest = largest_along(a->x + i * a->ldx, a->width);
+            int32_t bits;
+            memcpy(&bits, &largest, sizeof bits);
+            most = bits > most ? bits : most;
+        }
+        memcpy(&a->out[p], &most, sizeof most);
+    }
+}

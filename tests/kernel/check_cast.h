@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For the kernel checker: the casts that make training's operands. What a row writes in a packed
+ * layout must be what the layout's own pack() makes of the reference's plain weight; the rest is
+ * compared as it is. Shapes around strips, panels and MX blocks; the whole against the smallest
+ * parts.
+ */
+#ifndef NIB_CHECK_CAST_H
+#define NIB_CHECK_CAST_H
+
+#include "cast.h"
+#include "check_linear.h"
+
+static bool is_cast(nib_op op)
+{
+    return op == NIB_OP_CAST || op == NIB_OP_CAST_T || op == NIB_OP_QUANT_T || op == NIB_OP_AMAX;
+}
+
+static const int64_t cast_sizes[] = {1,  2,  7,  15, 16,  17,  31,  32,
+                                     33, 47, 64, 65, 100, 129, 271, 600};
+enum { CAST_PART = 16 /* parts of casts begin at multiples of it */ };
+
+typedef struct cast_case {
+    int64_t sums, length; /* n and k, or m and k */
+    value_class values;
+    bool mx_floor, two_power, e5m2, tensor;
+} cast_case;
+
+/* ---- weights ---- */
+
+static nib_weight cast_shape(const nib_kernel *row, const cast_case *c)
+{
+    nib_weight w = {.n = c->sums, .k = c->length, .scheme = {.symmetric = true}};
+    w.scheme.code = (nib_code)row->code;
+    w.scheme.group = row->code == NIB_CODE_MX8 ? 32 : c->tensor ? NIB_GROUP_TENSOR : NIB_GROUP_ROW;
+    w.scheme.mx_floor = c->mx_floor;
+    w.scale_type = row->code == NIB_CODE_MX8    ? NIB_TYPE_E8M0
+                   : row->code == NIB_CODE_E4M3 ? NIB_TYPE_F32
+                                                : NIB_TYPE_NONE;
+    return w;
+}
+
+static uint8_t *run_cast(memory *m, const nib_kernel *row, nib_cast a, int64_t part)
+{
+    a.packed = take(m, (size_t)nib__cast_bytes(row, a.w));
+    for (int64_t i = 0; i < a.w->n; i += part)
+        row->run.cast(&a, i, nib__min(a.w->n, i + part));
+    return a.packed;
+}
+
+static bool check_weight_cast(verdict *v, const nib_kernel *row, const nib_kernel *ref,
+                              const cast_case *c, rng *r)
+{
+    memory m = {.count = 0};
+    const bool across = row->op == NIB_OP_CAST_T;
+    const nib_weight shape = cast_shape(row, c);
+    const float amax = c->values == VALUES_NOT_FINITE ? INFINITY : 70;
+    nib_cast a = {.w = &shape, .ldx = (across ? c->sums : c->length) + below(r, 3)};
+    a.x = floats(&m, (across ? c->length : c->sums) * a.ldx, r, c->values);
+    a.amax = c->tensor ? &amax : NULL;
+    a.two_power = c->two_power;
+    const uint8_t *plain = run_cast(&m, ref, a, c->sums), *want = plain;
+    nib_weight view;
+    nib__cast_view(&view, ref, &shape, plain);
+    if (row->packing != NULL)
+        want = pack_weight(&m, row, &view);
+    const uint8_t *got = run_cast(&m, row, a, c->sums), *parts = run_cast(&m, row, a, CAST_PART);
+    const size_t bytes = (size_t)nib__cast_bytes(row, &shape);
+    const bool good =
+        (memcmp(got, want, bytes) == 0 || broken(v, "its bytes differ from the reference's")) &&
+        (memcmp(parts, got, bytes) == 0 || broken(v, "its bytes in parts differ")) &&
+        (guards_hold(&m) || broken(v, "wrote outside its memory"));
+    release(&m);
+    return good;
+}
+
+/* ---- inputs ---- */
+
+static bool check_input_cast(verdict *v, const nib_kernel *row, const nib_kernel *ref,
+                             const cast_case *c, rng *r)
+{
+    memory m = {.count = 0};
+    const float amax = c->values == VALUES_NOT_FINITE ? NAN : 70;
+    linear_case l = {.m = c->sums, .k = c->length, .scheme = {.symmetric = true}};
+    l.scheme.act = (nib_act)row->act;
+    l.scheme.group = row->act == NIB_ACT_MX8 ? 32 : NIB_GROUP_ROW;
+    l.scheme.mx_floor = c->mx_floor;
+    l.input = row->input == NIB_ANY ? NIB_TYPE_F32 : (nib_type)row->input;
+    const int64_t ldx = c->sums + below(r, 3);
+    const float *x = floats(&m, c->length * ldx, r, c->values);
+    nib_quant all[3];
+    for (int i = 0; i < 3; i++) {
+        all[i] = make_quant(&m, &l, x, ldx);
+        all[i].e5m2 = c->e5m2, all[i].two_power = c->two_power;
+        all[i].amax = c->tensor ? &amax : NULL;
+    }
+    ref->run.quant(&all[0], 0, c->sums);
+    row->run.quant(&all[1], 0, c->sums);
+    for (int64_t i = 0; i < c->sums; i += CAST_PART)
+        row->run.quant(&all[2], i, nib__min(c->sums, i + CAST_PART));
+    const bool good = same_form(v, &all[1].out, &all[0].out, &l) &&
+                      same_form(v, &all[2].out, &all[0].out, &l) &&
+                      (guards_hold(&m) || broken(v, "wrote outside its output"));
+    release(&m);
+    return good;
+}
+
+/* ---- the largest magnitude ---- */
+
+static bool check_amax(verdict *v, const nib_kernel *row, const nib_kernel *ref, const cast_case *c,
+                       rng *r)
+{
+    memory m = {.count = 0};
+    nib_amax a = {.rows = c->sums, .width = c->length, .ldx = c->length + below(r, 3)};
+    a.x = floats(&m, a.rows * a.ldx, r, c->values);
+    const int64_t count = nib__ceil_div(a.rows, NIB_TRAIN_ROWS);
+    float *want = take(&m, (size_t)count * sizeof *want),
+          *got = take(&m, (size_t)count * sizeof *got);
+    a.out = want, ref->run.amax(&a, 0, count);
+    a.out = got;
+    for (int64_t p = 0; p < count; p++)
+        row->run.amax(&a, p, p + 1);
+    const bool good = same_floats(v, "against the reference", got, want, count, 0) &&
+                      (guards_hold(&m) || broken(v, "wrote outside its output"));
+    release(&m);
+    return good;
+}
+
+/* ---- all of a row's cases ---- */
+
+static bool check_casts(verdict *v, const nib_kernel *row, const nib_kernel *ref, uint64_t seed)
+{
+    enum { CASES = 96 };
+    rng r = {seed};
+    for (int i = 0; i < CASES; i++) {
+        cast_case c = {.values = (value_class)(i % VALUES_COUNT)};
+        c.sums = cast_sizes[below(&r, COUNT(cast_sizes))];
+        c.length = cast_sizes[below(&r, COUNT(cast_sizes))];
+        c.mx_floor = below(&r, 2) != 0, c.two_power = below(&r, 2) != 0;
+        c.e5m2 = below(&r, 2) != 0, c.tensor = below(&r, 3) == 0;
+        const bool good = row->op == NIB_OP_AMAX      ? check_amax(v, row, ref, &c, &r)
+                          : row->op == NIB_OP_QUANT_T ? check_input_cast(v, row, ref, &c, &r)
+                                                      : check_weight_cast(v, row, ref, &c, &r);
+        if (!good) {
+            char text[sizeof v->text];
+            snprintf(text, sizeof text, "%s", v->text);
+            return broken(v, "%.300s (%" PRId64 " sums of %" PRId64 ", %s values%s%s%s%s)", text,
+                          c.sums, c.length, class_names[c.values], c.mx_floor ? ", floor" : "",
+                          c.two_power ? ", powers of two" : "", c.e5m2 ? ", e5m2" : "",
+                          c.tensor ? ", one scale" : "");
+        }
+        v->cases++;
+    }
+    return true;
+}
+
+#endif
