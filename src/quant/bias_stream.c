@@ -93,6 +93,9 @@ nib_status nib__bias_run_with(nib_stream *s, const nib_rewrite *r, const void *s
     w.act_scale = &r->layer->act_scale;
     w.bias = r->biased->bias;
     w.bias_type = r->biased->bias_type;
+    w.bias_scales = r->biased->bias_scales; /* of one that is codes already */
+    w.bias_scale_type = r->biased->bias_scale_type;
+    w.bias_zeros = r->biased->bias_zeros;
     nib__arena_init(&arena, s->job->allocator, 0);
     const nib_status status = run(s, r, &w, &arena, err);
     nib__arena_free(&arena);

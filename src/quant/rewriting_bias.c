@@ -35,7 +35,7 @@ nib_status nib__rewriting_find_bias(nib_rewriting *r, size_t i, const nib_scheme
                                  l->recode ? NULL : r->ledger, r->err));
     o->bias_form = nib__weight_bias_form(&o->bias);
     o->bias.scheme = *scheme; /* whose mapping an int8 bias follows */
-    if (o->bias.bias == NULL || r->job->bias == NIB_BIAS_NONE)
+    if (o->bias.bias == NULL || r->job->bias == NIB_BIAS_NONE || r->job->bias == o->bias_form)
         return NIB_OK;
     NIB_TRY(check_shared(r, l->name));
     o->bias_form = r->job->bias;

@@ -142,6 +142,46 @@ static void test_biases(void **state)
     drop(from);
 }
 
+/* int8 biases of weights that are floats stay where int8 is asked, and become int32 with the
+ * weights. */
+static void test_biases_of_floats(void **state)
+{
+    (void)state;
+    char from[512], coded[512], floats[512], out[512];
+    nib_quantize_layer layers[BIASED];
+    done d;
+    write_source(at(from, "src"), config, biased, COUNT(biased), NULL, 0);
+    list_biased(layers, "8da4w-g32-asym");
+    nib_quantize_job job = {.layers = layers,
+                            .count = BIASED,
+                            .out = at(coded, "coded"),
+                            .format = "nibble",
+                            .bias = NIB_BIAS_INT8};
+    run_job(&d, from, job);
+    expect(&d, NIB_OK, NULL);
+    free_done(&d);
+    list_stored(layers, "f32");
+    job.out = at(floats, "floats");
+    job.convert = true;
+    run_job(&d, coded, job);
+    expect(&d, NIB_OK, NULL);
+    assert_int_equal(d.report.biases_changed, 0);
+    free_done(&d);
+    expect_biases(floats, NIB_BIAS_INT8, 0.004);
+    list_biased(layers, "int8dq-static");
+    job.out = at(out, "out");
+    job.convert = false;
+    job.bias = NIB_BIAS_INT32;
+    run_job(&d, floats, job);
+    expect(&d, NIB_OK, NULL);
+    free_done(&d);
+    expect_biases(out, NIB_BIAS_INT32, 0.005);
+    drop(from);
+    drop(coded);
+    drop(floats);
+    drop(out);
+}
+
 /* A format without quantized biases gets floats and a line, and where that is strict an error. */
 static void test_biases_refused(void **state)
 {
@@ -227,6 +267,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_biases_of_floats),
         cmocka_unit_test(test_biases_refused),
         cmocka_unit_test(test_no_memory),
     };
