@@ -37,6 +37,10 @@ uint64_t nib__row_bytes(const nib_kernel *kernel, const nib_layer *layer, const 
     const nib_weight w = nib__layer_weight(layer, scheme);
     if (kernel->packing != NULL && kernel->packing->bytes != NULL)
         return kernel->packing->bytes(&w);
+    /* a row of ours without a packing reads the weight where it lies */
+    if (kernel->run.any != NULL && layer->stored_bytes != 0 &&
+        nib__scheme_same_weight(&layer->stored, scheme))
+        return layer->stored_bytes;
     return nib__weight_bytes(&w);
 }
 

@@ -25,6 +25,7 @@ typedef struct nib_layer {
     nib_bias bias_form;             /* as stored, or as it is quantized when it is loaded */
     nib_type scale_type, zero_type; /* as stored, or as the quantizer will store them */
     nib_type act_scale_type;        /* F32; what a founding case turned into F64 */
+    uint64_t stored_bytes;          /* nib__weight_bytes as it is stored; 0: it is not */
     nib_wish wish;
     const char *wish_text; /* as written in the recipe; NULL */
 } nib_layer;

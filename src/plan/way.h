@@ -43,7 +43,7 @@ nib_type nib__layer_zero_type(const nib_layer *layer, const nib_scheme *scheme);
 
 /* The weight as it would lie in memory: shapes and types, no data. */
 nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme);
-/* Weight bytes in the row's layout. */
+/* Weight bytes in the layout that the row reads: packed, or as stored. */
 uint64_t nib__row_bytes(const nib_kernel *kernel, const nib_layer *layer, const nib_scheme *scheme);
 /* Predicted seconds of a use with m tokens: the larger of bytes / bandwidth and operations / rate,
  * and a launch; the activation quantizer included. */

@@ -7,6 +7,7 @@
 #include "session.h"
 
 #include "config_gguf.h"
+#include "dialects.h"
 #include "failing.h"
 #include "gguf_build.h"
 #include "manifest.h"
@@ -203,6 +204,34 @@ static void test_activations(void **state)
         }
         close_opened(&o);
     }
+}
+
+/* A row that reads blocks where they lie takes their bytes, not those that the scheme would take by
+ * itself: the embedding's always does, and those of every layer where nothing is packed. */
+static void test_bytes(void **state)
+{
+    (void)state;
+    opened o = must_open(&(open_how){.path = "tests/golden/gguf/llama.gguf", .isa = "ref"});
+    const nib_layers_plan *plan = &o.plan->plan;
+    int others = 0; /* whose blocks take other bytes than codes and scales by themselves */
+    for (size_t i = 0; i < plan->count; i++) {
+        nib_weight w;
+        bool found = true;
+        assert_int_equal(nib__checkpoint_weight(&w, &found, o.model->net.checkpoint,
+                                                plan->layers[i].layer->name, NULL, NULL),
+                         NIB_OK);
+        if (!found) /* the head is the embedding */
+            continue;
+        const uint64_t bytes = nib__weight_bytes(&w);
+        assert_int_equal(plan->layers[i].uses[0].bytes, bytes);
+        assert_int_equal(plan->ledger.layers[i].bytes, bytes);
+        if (!nib__scheme_is_quantized(&w.scheme))
+            continue;
+        w.store = nib__nibble_store(w.scheme.code);
+        others += nib__weight_bytes(&w) != bytes;
+    }
+    assert_true(others > 0);
+    close_opened(&o);
 }
 
 /* ---- the config ---- */
@@ -413,8 +442,8 @@ static void test_config_taken(void **state)
         NIB_OK);
     assert_int_equal(c.rope, NIB_ROPE_LINEAR);
     assert_true(c.rope_factor == 32);
-    assert_int_equal(
-        config_said(&c, &(said)TEXT(KEY("rope.scaling.type"), "linear"), NULL, &err), NIB_OK);
+    assert_int_equal(config_said(&c, &(said)TEXT(KEY("rope.scaling.type"), "linear"), NULL, &err),
+                     NIB_OK);
     assert_int_equal(c.rope, NIB_ROPE_PLAIN);
     assert_int_equal(
         config_said(&c, &(said)WITH("tokenizer.ggml.eos_token_id", NIB_GGUF_U32, UINT32_MAX), NULL,
@@ -678,6 +707,7 @@ int main(void)
         cmocka_unit_test(test_config_taken),   cmocka_unit_test(test_changed_files),
         cmocka_unit_test(test_bad_scale),      cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_parts),          cmocka_unit_test(test_other_name),
+        cmocka_unit_test(test_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
