@@ -228,12 +228,14 @@ static int64_t count_lost(const nib_weight *w)
             if (nib__weight_scale(w, n, g) != 0)
                 continue;
             const int64_t end = nib__min((g + 1) * size, w->k);
+            int8_t first = 0;
             bool same = true;
             for (int64_t at = g * size; at < end && same; at += (int64_t)sizeof codes) {
                 const int64_t some = nib__min((int64_t)sizeof codes, end - at);
                 nib__weight_codes(w, n, at, some, codes);
-                for (int64_t j = 1; j < some; j++)
-                    same = same && codes[j] == codes[0];
+                first = at == g * size ? codes[0] : first;
+                for (int64_t j = 0; j < some; j++)
+                    same = same && codes[j] == first;
             }
             lost += !same;
         }
@@ -292,11 +294,12 @@ static nib_status check_weights(nib_verifying *v)
 /* The parts of a weight that is there but cannot be read, which is told already. */
 static bool claim_unreadable(const nib_verifying *v, const char *module, bool *claimed)
 {
-    bool any = false;
-    for (size_t i = 0; i < v->count; i++)
-        if (v->entries[i].part_of != NULL && strcmp(v->entries[i].part_of, module) == 0)
-            claimed[i] = any = true;
-    return any;
+    const size_t first = nib__names_find(&v->by_part, v->parts, module);
+    if (first == SIZE_MAX)
+        return false;
+    for (size_t i = first + 1; i != 0; i = v->next_part[i - 1])
+        claimed[i - 1] = true;
+    return true;
 }
 
 static size_t find_entry(const nib_verifying *v, const char *name)
@@ -474,15 +477,34 @@ static nib_status compare(nib_verifying *v)
 
 /* ---- the whole ---- */
 
+/* Entry i is a part of a weight that cannot be read: it joins the others. */
+static void list_part(nib_verifying *v, size_t i)
+{
+    const size_t first = nib__names_find(&v->by_part, v->parts, v->entries[i].part_of);
+    v->parts[i] = &v->entries[i].part_of;
+    if (first == SIZE_MAX) {
+        nib__names_add(&v->by_part, v->parts, i);
+        return;
+    }
+    v->next_part[i] = v->next_part[first];
+    v->next_part[first] = i + 1;
+}
+
 static nib_status list_entries(nib_verifying *v)
 {
     NIB_TRY(nib__entries_list(&v->entries, &v->count, v->job->checkpoint, &v->arena, NULL, v->err));
     v->items = nib__arena_take(&v->arena, v->count, sizeof *v->items);
-    if (v->items == NULL || !nib__names_init(&v->by_name, &v->arena, v->count))
+    v->parts = nib__arena_take(&v->arena, v->count, sizeof *v->parts);
+    v->next_part = nib__arena_take(&v->arena, v->count, sizeof *v->next_part);
+    if (v->items == NULL || v->parts == NULL || v->next_part == NULL ||
+        !nib__names_init(&v->by_name, &v->arena, v->count) ||
+        !nib__names_init(&v->by_part, &v->arena, v->count))
         return nib__fail_memory(v->err, v->count * sizeof *v->items, "the list of weights");
     for (size_t i = 0; i < v->count; i++) {
         v->items[i] = &v->entries[i];
         nib__names_add(&v->by_name, v->items, i);
+        if (v->entries[i].part_of != NULL)
+            list_part(v, i);
     }
     return NIB_OK;
 }

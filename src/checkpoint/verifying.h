@@ -21,6 +21,9 @@ typedef struct nib_verifying {
     size_t count;
     const void **items; /* [count]: the entries, for by_name */
     nib_names by_name;
+    const void **parts; /* [count]: the part_of of entries, for by_part, which has the first of a */
+    nib_names by_part;  /* module's parts; next_part [count]: the number of the next + 1, or 0 */
+    size_t *next_part;
     nib_finding *findings;
     size_t finding_count, finding_capacity, more; /* more: counted beyond those kept */
     nib_manifest manifest;
