@@ -198,6 +198,11 @@ static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
                              "%s: a name of %zu bytes and %d dimensions; GGUF has at most %d and 1 "
                              "to %d",
                              shown, length, e->rank, NIB_GGUF_NAME_MAX, NIB_GGUF_RANK_MAX);
+        if (e->bytes == 0)
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "%s: has no elements, which GGUF has no place for; take it out of the "
+                             "model",
+                             shown);
         e->offset = to->data;
         nib__gguf_entry(&to->header, e->name, e->type, e->shape, e->rank, e->offset);
         to->data +=

@@ -170,6 +170,25 @@ static void expect_refused(const char *name, nib_type type, int rank, const char
     nib__gguf_head_free(&head);
 }
 
+/* A tensor without elements, which no reader of GGUF takes. */
+static void test_no_elements(void **state)
+{
+    (void)state;
+    static const int64_t shape[] = {0, 32};
+    const nib_allocator a = nib__allocator_default();
+    nib_err err = {.status = NIB_OK};
+    nib_gguf_head head;
+    nib_writer *w = NULL;
+    nib__gguf_head_init(&head, &a);
+    assert_int_equal(nib__writer_make(&w, &a, &err), NIB_OK);
+    nib__writer_add_tensor(w, "w", NIB_TYPE_F32, shape, 2, 0);
+    nib__writer_use_gguf(w, &head);
+    assert_int_equal(nib__writer_layout(w, 0, &err), NIB_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "w: has no elements"));
+    nib__writer_free(w);
+    nib__gguf_head_free(&head);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -208,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_elements),
         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
