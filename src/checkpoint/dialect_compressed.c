@@ -240,6 +240,18 @@ static nib_status take_ints(const nib_weight_query *q, const nib_coding *c)
     return nib__weight_take_order(q, ".weight_g_idx");
 }
 
+/* Older files keep zero points of symmetric codes, too: they are 0, whatever their type. */
+static nib_status check_no_zeros(const nib_weight_query *q)
+{
+    const nib_tensor *zeros = nib__weight_part(q, zero_point);
+    for (uint64_t i = 0; zeros != NULL && i < zeros->bytes; i++)
+        if (zeros->data[i] != 0)
+            return nib__weight_fail(q, NIB_UNSUPPORTED, zero_point,
+                                    "is not 0 throughout; codes of e4m3 are read without zero "
+                                    "points");
+    return NIB_OK;
+}
+
 static nib_status take_floats(const nib_weight_query *q, const nib_coding *c)
 {
     nib_weight *w = q->out;
@@ -248,6 +260,7 @@ static nib_status take_floats(const nib_weight_query *q, const nib_coding *c)
     w->scheme.code = NIB_CODE_E4M3;
     w->scheme.symmetric = true;
     NIB_TRY(nib__weight_take_bytes(q, plain, NIB_TYPE_E4M3));
+    NIB_TRY(check_no_zeros(q));
     NIB_TRY(take_group(q, c));
     return nib__weight_take_grid(q, scale, NIB_TYPE_NONE);
 }

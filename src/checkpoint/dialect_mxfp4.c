@@ -106,6 +106,7 @@ static const nib_tensor *view(nib_checkpoint *cp, const nib_tensor *t, size_t wh
     out->bytes = t->bytes / (uint64_t)t->shape[0];
     out->data = t->data + (uint64_t)e * out->bytes;
     out->rank = which == 2 ? 1 : 2;
+    memset(out->shape, 0, sizeof out->shape); /* shapes are compared whole */
     out->shape[0] = t->shape[1];
     out->shape[1] = which == 0 ? 16 * t->shape[2] : t->shape[2];
     return out->name == NULL ? NULL : out;

@@ -245,11 +245,6 @@ static nib_status push_string(machine *m, int size_of_size)
 
 /* ---- names and calls ---- */
 
-static bool same(const char *text, size_t size, const char *other)
-{
-    return strlen(other) == size && memcmp(text, other, size) == 0;
-}
-
 static nib_status push_global(machine *m, const char *module, size_t module_size, const char *name,
                               size_t name_size)
 {
@@ -599,7 +594,8 @@ const nib_pickle_value *nib__pickle_item(const nib_pickle *pickle, const nib_pic
 
 bool nib__pickle_is(const nib_pickle_value *string, const char *text)
 {
-    return string->kind == NIB_PICKLE_STRING && same(string->u.text, string->count, text);
+    return string->kind == NIB_PICKLE_STRING && strlen(text) == string->count &&
+           memcmp(text, string->u.text, string->count) == 0;
 }
 
 const char *nib__pickle_refusal(const nib_pickle_value *refused)

@@ -142,6 +142,16 @@ static void test_float_hostile(void **state)
         {2, {"m.weight_global_scale", "F32", 1, {1}, zero}, NIB_BAD_INPUT, "finite and positive"},
         {2, {"m.weight_global_scale", "F32", 1, {1}, infinite + 1}, NIB_BAD_INPUT, "finite and"},
     };
+    static const char fp8[] = CT_CONFIG(
+        "float-quantized", "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\"", "null");
+    static const part fp8_parts[] = {{"m.weight", "F8_E4M3", 2, {2, 5}, NULL},
+                                     {"m.weight_scale", "F32", 2, {2, 1}, ones},
+                                     {"m.weight_zero_point", "F8_E4M3", 2, {2, 1}, NULL}};
+    static const change fp8_changes[] = {
+        {2, {"m.weight_zero_point", "F8_E4M3", 2, {2, 1}, "\0\70"}, NIB_UNSUPPORTED, "is not 0"},
+        {2, {NULL}, NIB_OK, ""},
+    };
+    expect_changes(fp8, fp8_parts, COUNT(fp8_parts), fp8_changes, COUNT(fp8_changes));
     expect_changes(mx, mx_parts, COUNT(mx_parts), mx_changes, COUNT(mx_changes));
     expect_changes(nv, nv_parts, COUNT(nv_parts), nv_changes, COUNT(nv_changes));
 }

@@ -369,6 +369,15 @@ static void test_stacks_hostile(void **state)
             fail_msg("%s", m.err.text);
         drop_checkpoint(&m);
     }
+    made m;
+    assert_int_equal(make_checkpoint(&m, NULL, parts, COUNT(parts)), NIB_OK);
+    const nib_tensor *bias = nib__checkpoint_find(m.cp, "1.p.bias"),
+                     *blocks = nib__checkpoint_find(m.cp, "1.p.weight_blocks");
+    for (int i = 0; i < NIB_RANK_MAX; i++) { /* nothing is left behind the rank of a view */
+        assert_int_equal(bias->shape[i], i == 0 ? 3 : 0);
+        assert_int_equal(blocks->shape[i], i == 0 ? 3 : i == 1 ? 16 : 0);
+    }
+    drop_checkpoint(&m);
 }
 
 /* ---- what is said ---- */
