@@ -147,6 +147,7 @@ extern const nib_family nib__family_cast;            /* training's operands: cas
 extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, cache: token_rows.c */
 extern const nib_family nib__family_attn;  /* attention: attn_rows.c */
 extern const nib_family nib__family_attn_dx;  /* its gradients: attn_dx_rows.c */
+extern const nib_family nib__family_train;    /* gradients, loss, optimizer: train_rows.c */
 extern const nib_family nib__family_declared; /* not built here: GPUs, neon: declared.c */
 extern const nib_family nib__family_peers;    /* other engines: peers.c */
 

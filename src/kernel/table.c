@@ -17,6 +17,7 @@ static const nib_family *const families[] = {
     &nib__family_token,
     &nib__family_attn,
     &nib__family_attn_dx,
+    &nib__family_train,
     &nib__family_declared,
     &nib__family_peers,
 };

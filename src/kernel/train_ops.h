@@ -46,7 +46,9 @@ typedef struct nib_amax {
     float *out; /* [ceil(rows / NIB_TRAIN_ROWS)] */
 } nib_amax;
 
-/* With r = 1 / sqrt(mean(x^2) + eps): dx += r * (w dy - x r^2 mean(x w dy)). */
+/* With r = 1 / sqrt(mean(x^2) + eps): dx += r * (w dy - x r^2 mean(x w dy)). Both means in lanes as
+ * the forward norm's, whose r has the same bits; w dy is rounded, c = r * r * mean, then two fused
+ * multiply-adds: dx + r * (w dy - x * c). */
 typedef struct nib_norm_dx {
     const float *x, *dy; /* [rows][ldx], [rows][ldy] */
     const float *weight; /* [width] */
@@ -56,15 +58,16 @@ typedef struct nib_norm_dx {
     float eps;
 } nib_norm_dx;
 
-/* dw[j] = sum over rows of dy * x * r. A row of q and k norms is a head of a token. */
+/* dw[j] = sum over rows of dy * (x * r), written. A row of q and k norms is a head of a token. */
 typedef struct nib_norm_dw {
     const float *x, *dy, *inverse;
     float *dw; /* [width] */
     int64_t rows, width, ldx, ldy;
 } nib_norm_dw;
 
-/* Of out = silu(gate) * up, with s = 1 / (1 + e^-gate): dgate = dy * up * s * (1 + gate * (1 - s)),
- * dup = dy * silu(gate). dgate and dup may be gate and up. */
+/* Of out = silu(gate) * up, with s = 1 / (1 + e^-gate): dup = dy * silu(gate) with the forward's
+ * silu, gate / (1 + e^-gate); dgate = (dy * up) * (s * (1 + gate * (1 - s))), the inner sum fused.
+ * dgate and dup may be gate and up. */
 typedef struct nib_swiglu_dx {
     const float *gate, *up, *dy; /* [m][ld], dy [m][ldy] */
     float *dgate, *dup;          /* [m][ld] */
@@ -83,7 +86,7 @@ typedef struct nib_attn_dx {
     float scale;
 } nib_attn_dx;
 
-/* d[id] += dx over tokens in ascending order. */
+/* d[id] += dx over tokens in ascending order, without blocks. */
 typedef struct nib_embed_dw {
     const int32_t *ids; /* [m] */
     const float *dx;    /* [m][width] */
@@ -91,7 +94,7 @@ typedef struct nib_embed_dw {
     int64_t m, width;
 } nib_embed_dw;
 
-/* db[j] = sum over tokens of dy. */
+/* db[j] = sum over tokens of dy, written. */
 typedef struct nib_bias_dw {
     const float *dy; /* [m][ldy] */
     float *db;       /* [n] */
@@ -99,7 +102,13 @@ typedef struct nib_bias_dw {
 } nib_bias_dw;
 
 /* loss = log(sum of e^x) - x[target] per token, in nats; x becomes its gradient times `scale`. A
- * target of -1 is not counted: loss and gradient 0. */
+ * target of -1 is not counted: loss and gradient 0, whatever x is. Else NaN in a row makes all of
+ * it NaN.
+ *
+ * e = e^(x - largest) in f32, at least e^-87.33; its sums over NIB_SUM_BLOCK values in lanes, added
+ * in f64 ascending; loss = log(sum) + (largest - x[target]) in f64, rounded once. The gradient is
+ * e * (scale / sum), the factor rounded from f64; of the target, (e / sum - 1) * scale in f64,
+ * rounded once. */
 typedef struct nib_xent {
     float *x;              /* [m][ldx] logits, then gradients */
     const int32_t *target; /* [m] */
@@ -109,7 +118,8 @@ typedef struct nib_xent {
     bool gradient; /* false: only the loss; x stays */
 } nib_xent;
 
-/* out[part] = the sum of x^2 in double over NIB_TRAIN_PART elements: 16 lanes and their tree. */
+/* out[part] = the sum of x^2 in f64 over NIB_TRAIN_PART elements: 16 lanes and their tree. The
+ * squares are exact. */
 typedef struct nib_squares {
     const float *x; /* [count] */
     int64_t count;
@@ -117,15 +127,17 @@ typedef struct nib_squares {
 } nib_squares;
 
 /* AdamW (Loshchilov and Hutter, 2019) as PyTorch computes it, with g = gradient * clip:
- *   p = p * (1 - rate * decay)
- *   m = m + (g - m) * (1 - beta1);  v = v * beta2 + (1 - beta2) * g * g
- *   p = p - step * (m / (sqrt(v) / root + eps))
- * step = rate / (1 - beta1^t), root = sqrt(1 - beta2^t). */
+ *   m = m + (g - m) * rest1                                fused
+ *   v = (rest2 * g) * g + v * beta2                        fused, after both inner products
+ *   p = p * shrink - step * (m / (sqrt(v) / root + eps))   fused, after p * shrink
+ * step = rate / (1 - beta1^t), root = sqrt(1 - beta2^t). Constants are rounded from f64: 1 minus
+ * the rounded 0.999 would be off by 1.3e-5. */
 typedef struct nib_adamw {
     float *p, *m, *v; /* [count] */
     const float *g;   /* [count] */
     int64_t count;
-    float clip, shrink /* 1 - rate * decay */, beta1, beta2, step, root, eps;
+    float clip, shrink /* 1 - rate * decay */, rest1 /* 1 - beta1 */;
+    float beta2, rest2 /* 1 - beta2 */, step, root, eps;
 } nib_adamw;
 
 #endif

@@ -14,6 +14,7 @@
 #include "check_cast.h"
 #include "check_linear.h"
 #include "check_token.h"
+#include "check_train.h"
 
 #include "machine.h"
 
@@ -271,9 +272,12 @@ static bool check_runs(verdict *v, const nib_kernel *row, int64_t isa, uint64_t 
         return check_products(v, row, ref, isa, seed);
     if (is_cast(row->op))
         return check_casts(v, row, ref, seed);
-    if (token_check_of(row->op) == NULL)
+    token_check check = token_check_of(row->op);
+    if (check == NULL)
+        check = train_check_of(row->op);
+    if (check == NULL)
         return broken(v, "the checker has no cases for %s", nib__op_names[row->op]);
-    return check_tokens(v, row, ref, seed);
+    return check_tokens(v, row, ref, check, seed);
 }
 
 /* In a process of its own: a crash ends that, and is said. */

@@ -169,6 +169,7 @@ static bool check_rope(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     enum { POSITIONS = 40 };
     memory m = {.count = 0};
     nib_rope a = {.m = rows, .heads = 1 + below(r, 3), .head_dim = 2 * nib__ceil_div(width, 2)};
+    a.inverse = below(r, 2) != 0;
     a.dims = a.head_dim > 4 && below(r, 3) == 0 ? a.head_dim / 4 * 2 : a.head_dim;
     a.ldx = a.heads * a.head_dim + below(r, 3);
     a.cos_sin = floats(&m, POSITIONS * a.dims, r, VALUES_RANDOM);
@@ -395,9 +396,9 @@ static token_check token_check_of(nib_op op)
     }
 }
 
-static bool check_tokens(verdict *v, const nib_kernel *row, const nib_kernel *ref, uint64_t seed)
+static bool check_tokens(verdict *v, const nib_kernel *row, const nib_kernel *ref,
+                         token_check check, uint64_t seed)
 {
-    const token_check check = token_check_of(row->op);
     rng r = {seed};
     for (size_t i = 0; i < 3 * COUNT(widths); i++) {
         const int64_t rows = token_counts[i % COUNT(token_counts)],

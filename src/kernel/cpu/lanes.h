@@ -3,7 +3,7 @@
  * Sixteen virtual lanes of f32: the unit of every float reduction outside linear rows. The same
  * source is compiled for plain C, AVX2 and AVX-512 and gives the same bits, because each operation
  * below is one IEEE operation per lane and the tree of nib__lanes_sum is fixed. Also exp, the only
- * function of softmax and silu.
+ * function of softmax and silu, and sixteen lanes of f64 for sums of squares.
  */
 #ifndef NIB_LANES_H
 #define NIB_LANES_H
@@ -30,6 +30,7 @@ NIB_INLINE nib_lanes nib__lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
 {
     return (nib_lanes){_mm512_fmadd_ps(a.v, b.v, c.v)};
 }
+NIB_INLINE nib_lanes nib__lanes_sqrt(nib_lanes a) { return (nib_lanes){_mm512_sqrt_ps(a.v)}; }
 NIB_INLINE nib_lanes nib__lanes_exp2(nib_lanes n)
 {
     const __m512i bits = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
@@ -50,6 +51,26 @@ NIB_INLINE float nib__lanes_sum(nib_lanes a)
     const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
     const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+
+typedef struct nib_wide {
+    __m512d low, high;
+} nib_wide;
+
+NIB_INLINE nib_wide nib__wide_zero(void)
+{
+    return (nib_wide){_mm512_setzero_pd(), _mm512_setzero_pd()};
+}
+NIB_INLINE nib_wide nib__wide_squares(nib_lanes x, nib_wide sum)
+{
+    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x.v)),
+                  high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1));
+    return (nib_wide){_mm512_fmadd_pd(low, low, sum.low), _mm512_fmadd_pd(high, high, sum.high)};
+}
+NIB_INLINE void nib__wide_store(double *p, nib_wide a)
+{
+    _mm512_storeu_pd(p, a.low);
+    _mm512_storeu_pd(p + 8, a.high);
 }
 
 #elif defined(__AVX2__)
@@ -79,6 +100,10 @@ NIB_INLINE nib_lanes nib__lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
 {
     return (nib_lanes){_mm256_fmadd_ps(a.low, b.low, c.low),
                        _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+NIB_INLINE nib_lanes nib__lanes_sqrt(nib_lanes a)
+{
+    return (nib_lanes){_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)};
 }
 NIB_INLINE __m256 nib__lanes_exp2_half(__m256 n)
 {
@@ -111,6 +136,35 @@ NIB_INLINE float nib__lanes_sum(nib_lanes a)
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
 
+typedef struct nib_wide {
+    __m256d v[4];
+} nib_wide;
+
+NIB_INLINE nib_wide nib__wide_zero(void)
+{
+    const __m256d zero = _mm256_setzero_pd();
+    return (nib_wide){{zero, zero, zero, zero}};
+}
+NIB_INLINE __m256d nib__wide_squares_quarter(__m128 x, __m256d sum)
+{
+    const __m256d wide = _mm256_cvtps_pd(x);
+    return _mm256_fmadd_pd(wide, wide, sum);
+}
+NIB_INLINE nib_wide nib__wide_squares(nib_lanes x, nib_wide sum)
+{
+    return (nib_wide){{
+        nib__wide_squares_quarter(_mm256_castps256_ps128(x.low), sum.v[0]),
+        nib__wide_squares_quarter(_mm256_extractf128_ps(x.low, 1), sum.v[1]),
+        nib__wide_squares_quarter(_mm256_castps256_ps128(x.high), sum.v[2]),
+        nib__wide_squares_quarter(_mm256_extractf128_ps(x.high, 1), sum.v[3]),
+    }};
+}
+NIB_INLINE void nib__wide_store(double *p, nib_wide a)
+{
+    for (int i = 0; i < 4; i++)
+        _mm256_storeu_pd(p + 4 * i, a.v[i]);
+}
+
 #else
 
 typedef struct nib_lanes {
@@ -139,6 +193,7 @@ NIB_INLINE nib_lanes nib__lanes_min(nib_lanes a, nib_lanes b)
 {
     NIB_LANES_EACH(a.v[i] < b.v[i] ? a.v[i] : b.v[i]);
 }
+NIB_INLINE nib_lanes nib__lanes_sqrt(nib_lanes a) { NIB_LANES_EACH(sqrtf(a.v[i])); }
 NIB_INLINE nib_lanes nib__lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
 {
     NIB_LANES_EACH(fmaf(a.v[i], b.v[i], c.v[i]));
@@ -169,7 +224,32 @@ NIB_INLINE float nib__lanes_sum(nib_lanes a)
     return a.v[0];
 }
 
+typedef struct nib_wide {
+    double v[16];
+} nib_wide;
+
+NIB_INLINE nib_wide nib__wide_zero(void) { return (nib_wide){{0}}; }
+NIB_INLINE nib_wide nib__wide_squares(nib_lanes x, nib_wide sum)
+{
+    for (int i = 0; i < 16; i++)
+        sum.v[i] += (double)x.v[i] * (double)x.v[i];
+    return sum;
+}
+NIB_INLINE void nib__wide_store(double *p, nib_wide a) { memcpy(p, a.v, sizeof a.v); }
+
 #endif
+
+/* The tree of nib__lanes_sum. A square of an f32 is exact in f64, so that it matters not whether it
+ * is added by a fused multiply-add. */
+NIB_INLINE double nib__wide_sum(nib_wide a)
+{
+    double v[16];
+    nib__wide_store(v, a);
+    for (int half = 8; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            v[i] += v[i + half];
+    return v[0];
+}
 
 #if defined(NIB_LANES_OP)
 NIB_INLINE nib_lanes nib__lanes_add(nib_lanes a, nib_lanes b)
@@ -222,6 +302,20 @@ NIB_INLINE void nib__lanes_store_part(float *p, nib_lanes a, int64_t count)
     float part[16];
     nib__lanes_store(part, a);
     memcpy(p, part, (size_t)count * sizeof *p);
+}
+
+/* x as lanes from column i on, zeros past width. */
+NIB_INLINE nib_lanes nib__lanes_at(const float *x, int64_t i, int64_t width)
+{
+    return i + 16 <= width ? nib__lanes_load(x + i) : nib__lanes_load_part(x + i, width - i);
+}
+
+NIB_INLINE void nib__lanes_put(float *x, int64_t i, int64_t width, nib_lanes value)
+{
+    if (i + 16 <= width)
+        nib__lanes_store(x + i, value);
+    else
+        nib__lanes_store_part(x + i, value, width - i);
 }
 
 /* e^x per lane: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial in r (Chebyshev interpolation of

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The training rows' code, written once on lanes and compiled per instruction set: each including
+ * file names its functions through NIB_TRAIN(name). train_ops.h says in which order each value is
+ * rounded. Sums over tokens go down the rows for NIB_TRAIN_STRIP columns at a time, whose sums stay
+ * in registers.
+ */
+#include "lanes.h"
+#include "ops.h"
+#include "precise.h"
+#include "train_ops.h"
+
+enum { NIB_TRAIN_STRIP = 4 * NIB_LANES };
+
+void NIB_TRAIN(norm_dx)(const nib_norm_dx *a, int64_t row0, int64_t row1)
+{
+    for (int64_t row = row0; row < row1; row++) {
+        const float *x = a->x + row * a->ldx, *dy = a->dy + row * a->ldy;
+        float *dx = a->dx + row * a->lddx;
+        nib_lanes squares = nib__lanes_set(0.0f), dot = squares;
+        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
+            const nib_lanes v = nib__lanes_at(x, i, a->width);
+            const nib_lanes d = nib__lanes_mul(nib__lanes_at(a->weight, i, a->width),
+                                               nib__lanes_at(dy, i, a->width));
+            squares = nib__lanes_fma(v, v, squares);
+            dot = nib__lanes_fma(v, d, dot);
+        }
+        const float r = 1.0f / sqrtf(nib__lanes_sum(squares) / (float)a->width + a->eps);
+        const float along = r * r * (nib__lanes_sum(dot) / (float)a->width);
+        const nib_lanes scale = nib__lanes_set(r), minus = nib__lanes_set(-along);
+        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
+            const nib_lanes d = nib__lanes_mul(nib__lanes_at(a->weight, i, a->width),
+                                               nib__lanes_at(dy, i, a->width));
+            const nib_lanes across = nib__lanes_fma(nib__lanes_at(x, i, a->width), minus, d);
+            nib__lanes_put(dx, i, a->width,
+                           nib__lanes_fma(across, scale, nib__lanes_at(dx, i, a->width)));
+        }
+        a->inverse[row] = r;
+    }
+}
+
+/* ---- sums over tokens ---- */
+
+/* The sums of one block of rows, for up to NIB_TRAIN_STRIP columns; `first`: they are written, not
+ * added. A strip's columns have nothing to do with each other, so where strips begin is no matter.
+ */
+NIB_INLINE void put_strip(float *out, const nib_lanes sums[4], int64_t count, bool first)
+{
+    for (int l = 0; l < 4; l++) {
+        const int64_t i = l * NIB_LANES;
+        if (i < count)
+            nib__lanes_put(out, i, count,
+                           first ? sums[l] : nib__lanes_add(nib__lanes_at(out, i, count), sums[l]));
+    }
+}
+
+NIB_INLINE void norm_dw_strip(const nib_norm_dw *a, int64_t row0, int64_t row1, int64_t column,
+                              int64_t count)
+{
+    nib_lanes sums[4];
+    for (int l = 0; l < 4; l++)
+        sums[l] = nib__lanes_set(0.0f);
+    for (int64_t row = row0; row < row1; row++) {
+        const float *x = a->x + row * a->ldx + column, *dy = a->dy + row * a->ldy + column;
+        const nib_lanes r = nib__lanes_set(a->inverse[row]);
+        for (int l = 0; l < 4; l++) {
+            const int64_t i = l * NIB_LANES;
+            if (i < count)
+                sums[l] = nib__lanes_fma(nib__lanes_at(dy, i, count),
+                                         nib__lanes_mul(nib__lanes_at(x, i, count), r), sums[l]);
+        }
+    }
+    put_strip(a->dw + column, sums, count, row0 == 0);
+}
+
+void NIB_TRAIN(norm_dw)(const nib_norm_dw *a, int64_t column0, int64_t column1)
+{
+    for (int64_t row = 0; row == 0 || row < a->rows; row += NIB_TRAIN_ROWS) {
+        const int64_t end = nib__min(a->rows, row + NIB_TRAIN_ROWS);
+        int64_t j = column0;
+        for (; j + NIB_TRAIN_STRIP <= column1; j += NIB_TRAIN_STRIP)
+            norm_dw_strip(a, row, end, j, NIB_TRAIN_STRIP);
+        if (j < column1)
+            norm_dw_strip(a, row, end, j, column1 - j);
+    }
+}
+
+NIB_INLINE void bias_dw_strip(const nib_bias_dw *a, int64_t m0, int64_t m1, int64_t column,
+                              int64_t count)
+{
+    nib_lanes sums[4];
+    for (int l = 0; l < 4; l++)
+        sums[l] = nib__lanes_set(0.0f);
+    for (int64_t m = m0; m < m1; m++) {
+        const float *dy = a->dy + m * a->ldy + column;
+        for (int l = 0; l < 4; l++) {
+            const int64_t i = l * NIB_LANES;
+            if (i < count)
+                sums[l] = nib__lanes_add(sums[l], nib__lanes_at(dy, i, count));
+        }
+    }
+    put_strip(a->db + column, sums, count, m0 == 0);
+}
+
+void NIB_TRAIN(bias_dw)(const nib_bias_dw *a, int64_t column0, int64_t column1)
+{
+    for (int64_t m = 0; m == 0 || m < a->m; m += NIB_TRAIN_ROWS) {
+        const int64_t end = nib__min(a->m, m + NIB_TRAIN_ROWS);
+        int64_t j = column0;
+        for (; j + NIB_TRAIN_STRIP <= column1; j += NIB_TRAIN_STRIP)
+            bias_dw_strip(a, m, end, j, NIB_TRAIN_STRIP);
+        if (j < column1)
+            bias_dw_strip(a, m, end, j, column1 - j);
+    }
+}
+
+void NIB_TRAIN(embed_dw)(const nib_embed_dw *a, int64_t column0, int64_t column1)
+{
+    const int64_t count = column1 - column0;
+    for (int64_t m = 0; m < a->m; m++) {
+        const float *dx = a->dx + m * a->width + column0;
+        float *d = a->d + a->ids[m] * a->width + column0;
+        for (int64_t i = 0; i < count; i += NIB_LANES)
+            nib__lanes_put(d, i, count,
+                           nib__lanes_add(nib__lanes_at(d, i, count), nib__lanes_at(dx, i, count)));
+    }
+}
+
+/* ---- swiglu ---- */
+
+void NIB_TRAIN(swiglu_dx)(const nib_swiglu_dx *a, int64_t m0, int64_t m1)
+{
+    const nib_lanes one = nib__lanes_set(1.0f), zero = nib__lanes_set(0.0f);
+    for (int64_t m = m0; m < m1; m++) {
+        const float *gate = a->gate + m * a->ld, *up = a->up + m * a->ld, *dy = a->dy + m * a->ldy;
+        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
+            const nib_lanes g = nib__lanes_at(gate, i, a->width);
+            const nib_lanes u = nib__lanes_at(up, i, a->width), d = nib__lanes_at(dy, i, a->width);
+            const nib_lanes whole = nib__lanes_add(one, nib__lanes_exp(nib__lanes_sub(zero, g)));
+            const nib_lanes s = nib__lanes_div(one, whole), silu = nib__lanes_div(g, whole);
+            const nib_lanes slope =
+                nib__lanes_mul(s, nib__lanes_fma(g, nib__lanes_sub(one, s), one));
+            nib__lanes_put(a->dgate + m * a->ld, i, a->width,
+                           nib__lanes_mul(nib__lanes_mul(d, u), slope));
+            nib__lanes_put(a->dup + m * a->ld, i, a->width, nib__lanes_mul(d, silu));
+        }
+    }
+}
+
+/* ---- cross-entropy ---- */
+
+/* The largest of count values; a NaN is passed over, the sum will have it. Four sets of lanes, so
+ * that one maximum does not wait for the last. */
+NIB_INLINE float largest_of(const float *x, int64_t count)
+{
+    nib_lanes most[4];
+    float best[NIB_LANES];
+    int64_t i = 0;
+    for (int l = 0; l < 4; l++)
+        most[l] = nib__lanes_set(-INFINITY);
+    for (; i + NIB_TRAIN_STRIP <= count; i += NIB_TRAIN_STRIP)
+        for (int l = 0; l < 4; l++)
+            most[l] = nib__lanes_max(nib__lanes_load(x + i + l * NIB_LANES), most[l]);
+    for (int l = 1; l < 4; l++)
+        most[0] = nib__lanes_max(most[l], most[0]);
+    nib__lanes_store(best, most[0]);
+    for (; i < count; i++)
+        best[0] = x[i] > best[0] ? x[i] : best[0];
+    for (int l = 1; l < NIB_LANES; l++)
+        best[0] = best[l] > best[0] ? best[l] : best[0];
+    return best[0];
+}
+
+/* The sum of e^(x - most) over count values, kept in x if wanted. */
+NIB_INLINE float sum_of_exp(float *x, int64_t count, nib_lanes most, bool keep)
+{
+    nib_lanes sum = nib__lanes_set(0.0f);
+    int64_t i = 0;
+    for (; i + NIB_LANES <= count; i += NIB_LANES) {
+        const nib_lanes e = nib__lanes_exp(nib__lanes_sub(nib__lanes_load(x + i), most));
+        sum = nib__lanes_add(sum, e);
+        if (keep)
+            nib__lanes_store(x + i, e);
+    }
+    if (i < count) { /* lanes past the end add 0 */
+        float part[NIB_LANES] = {0};
+        nib__lanes_store_part(
+            part, nib__lanes_exp(nib__lanes_sub(nib__lanes_load_part(x + i, count - i), most)),
+            count - i);
+        sum = nib__lanes_add(sum, nib__lanes_load(part));
+        if (keep)
+            memcpy(x + i, part, (size_t)(count - i) * sizeof *x);
+    }
+    return nib__lanes_sum(sum);
+}
+
+void NIB_TRAIN(xent)(const nib_xent *a, int64_t m0, int64_t m1)
+{
+    for (int64_t m = m0; m < m1; m++) {
+        float *x = a->x + m * a->ldx;
+        const int32_t target = a->target[m];
+        if (target < 0) {
+            a->loss[m] = 0.0f;
+            if (a->gradient)
+                memset(x, 0, (size_t)a->vocab * sizeof *x);
+            continue;
+        }
+        const float most = largest_of(x, a->vocab), chosen = x[target];
+        const nib_lanes all = nib__lanes_set(most);
+        double sum = 0.0;
+        for (int64_t i = 0; i < a->vocab; i += NIB_SUM_BLOCK)
+            sum +=
+                (double)sum_of_exp(x + i, nib__min(NIB_SUM_BLOCK, a->vocab - i), all, a->gradient);
+        a->loss[m] = (float)(nib__log(sum) + ((double)most - (double)chosen));
+        if (!a->gradient)
+            continue;
+        const double likely = (double)x[target] / sum;
+        const nib_lanes factor = nib__lanes_set((float)((double)a->scale / sum));
+        for (int64_t i = 0; i < a->vocab; i += NIB_LANES)
+            nib__lanes_put(x, i, a->vocab, nib__lanes_mul(nib__lanes_at(x, i, a->vocab), factor));
+        x[target] = (float)((likely - 1.0) * (double)a->scale);
+    }
+}
+
+/* ---- the optimizer ---- */
+
+void NIB_TRAIN(squares)(const nib_squares *a, int64_t part0, int64_t part1)
+{
+    for (int64_t part = part0; part < part1; part++) {
+        const float *x = a->x + part * NIB_TRAIN_PART;
+        const int64_t count = nib__min(NIB_TRAIN_PART, a->count - part * NIB_TRAIN_PART);
+        nib_wide sum = nib__wide_zero();
+        for (int64_t i = 0; i < count; i += NIB_LANES)
+            sum = nib__wide_squares(nib__lanes_at(x, i, count), sum);
+        a->out[part] = nib__wide_sum(sum);
+    }
+}
+
+void NIB_TRAIN(adamw)(const nib_adamw *a, int64_t i0, int64_t i1)
+{
+    const nib_lanes clip = nib__lanes_set(a->clip), shrink = nib__lanes_set(a->shrink);
+    const nib_lanes rest1 = nib__lanes_set(a->rest1), rest2 = nib__lanes_set(a->rest2);
+    const nib_lanes beta2 = nib__lanes_set(a->beta2), step = nib__lanes_set(-a->step);
+    const nib_lanes root = nib__lanes_set(a->root), eps = nib__lanes_set(a->eps);
+    for (int64_t i = i0; i < i1; i += NIB_LANES) {
+        const nib_lanes g = nib__lanes_mul(nib__lanes_at(a->g, i, i1), clip);
+        nib_lanes m = nib__lanes_at(a->m, i, i1), v = nib__lanes_at(a->v, i, i1);
+        m = nib__lanes_fma(nib__lanes_sub(g, m), rest1, m);
+        v = nib__lanes_fma(nib__lanes_mul(rest2, g), g, nib__lanes_mul(v, beta2));
+        const nib_lanes p = nib__lanes_mul(nib__lanes_at(a->p, i, i1), shrink);
+        const nib_lanes size = nib__lanes_add(nib__lanes_div(nib__lanes_sqrt(v), root), eps);
+        nib__lanes_put(a->p, i, i1, nib__lanes_fma(nib__lanes_div(m, size), step, p));
+        nib__lanes_put(a->m, i, i1, m);
+        nib__lanes_put(a->v, i, i1, v);
+    }
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For the kernel checker: the operations of training that have no weight. Sums over tokens also
+ * around NIB_TRAIN_ROWS tokens, with columns in parts; everything else row by row.
+ */
+#ifndef NIB_CHECK_TRAIN_H
+#define NIB_CHECK_TRAIN_H
+
+#include "check_token.h"
+
+/* Tokens around the blocks of a sum over tokens, as well as the `few` asked for. */
+static int64_t many_tokens(int64_t few, rng *r)
+{
+    static const int64_t around[] = {NIB_TRAIN_ROWS - 1, NIB_TRAIN_ROWS, NIB_TRAIN_ROWS + 1,
+                                     2 * NIB_TRAIN_ROWS + 19};
+    return below(r, 3) == 0 ? around[below(r, COUNT(around))] : few;
+}
+
+/* A part's size that is no multiple of the lanes or of a strip, so that strips begin anywhere. */
+static int64_t odd_part(rng *r) { return 1 + below(r, 90); }
+
+static float *copy_of(memory *m, const float *values, int64_t count)
+{
+    float *out = take(m, (size_t)count * sizeof *out);
+    memcpy(out, values, (size_t)count * sizeof *out);
+    return out;
+}
+
+/* ---- gradients of the norm ---- */
+
+/* dx, then r of every row. */
+static result run_norm_dx(const nib_kernel *row, memory *m, nib_norm_dx a, int64_t part)
+{
+    const int64_t count = a.rows * a.lddx;
+    float *values = take(m, (size_t)(count + a.rows) * sizeof *values);
+    memcpy(values, a.dx, (size_t)count * sizeof *values);
+    a.dx = values, a.inverse = values + count;
+    for (int64_t i = 0; i < a.rows; i += part)
+        row->run.norm_dx(&a, i, nib__min(a.rows, i + part));
+    return (result){values, count + a.rows};
+}
+
+static bool check_norm_dx(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                          int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_norm_dx a = {.rows = rows, .width = width, .eps = 1e-5F};
+    a.ldx = width + below(r, 3), a.ldy = width + below(r, 3), a.lddx = width + below(r, 3);
+    a.x = floats(&m, rows * a.ldx, r, class);
+    a.dy = floats(&m, rows * a.ldy, r, class);
+    a.weight = floats(&m, width, r, VALUES_RANDOM);
+    a.dx = floats(&m, rows * a.lddx, r, VALUES_RANDOM);
+    const result want = run_norm_dx(ref, &m, a, rows), got = run_norm_dx(row, &m, a, rows);
+    const result parts = run_norm_dx(row, &m, a, 1);
+    return check_results(v, &m, want, got, parts, "row by row");
+}
+
+static result run_norm_dw(const nib_kernel *row, memory *m, nib_norm_dw a, int64_t part)
+{
+    a.dw = take(m, (size_t)a.width * sizeof *a.dw);
+    for (int64_t j = 0; j < a.width; j += part)
+        row->run.norm_dw(&a, j, nib__min(a.width, j + part));
+    return (result){a.dw, a.width};
+}
+
+static bool check_norm_dw(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                          int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_norm_dw a = {.rows = many_tokens(rows, r), .width = width};
+    a.ldx = width + below(r, 3), a.ldy = width + below(r, 3);
+    a.x = floats(&m, a.rows * a.ldx, r, class);
+    a.dy = floats(&m, a.rows * a.ldy, r, class);
+    a.inverse = floats(&m, a.rows, r, VALUES_RANDOM);
+    const result want = run_norm_dw(ref, &m, a, width), got = run_norm_dw(row, &m, a, width);
+    const result parts = run_norm_dw(row, &m, a, odd_part(r));
+    return check_results(v, &m, want, got, parts, "in parts of columns");
+}
+
+/* ---- gradients of swiglu, the table and a bias ---- */
+
+/* dgate, then dup. */
+static result run_swiglu_dx(const nib_kernel *row, memory *m, nib_swiglu_dx a, bool in_place,
+                            int64_t part)
+{
+    const int64_t count = a.m * a.ld;
+    float *values = take(m, (size_t)(2 * count) * sizeof *values);
+    memcpy(values, a.gate, (size_t)count * sizeof *values);
+    memcpy(values + count, a.up, (size_t)count * sizeof *values);
+    a.dgate = values, a.dup = values + count;
+    if (in_place)
+        a.gate = a.dgate, a.up = a.dup;
+    for (int64_t i = 0; i < a.m; i += part)
+        row->run.swiglu_dx(&a, i, nib__min(a.m, i + part));
+    return (result){values, 2 * count};
+}
+
+static bool check_swiglu_dx(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                            int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_swiglu_dx a = {.m = rows, .width = width};
+    a.ld = width + below(r, 3), a.ldy = width + below(r, 3);
+    a.gate = floats(&m, rows * a.ld, r, class);
+    a.up = floats(&m, rows * a.ld, r, VALUES_RANDOM);
+    a.dy = floats(&m, rows * a.ldy, r, VALUES_RANDOM);
+    const result want = run_swiglu_dx(ref, &m, a, false, rows),
+                 got = run_swiglu_dx(row, &m, a, false, rows),
+                 placed = run_swiglu_dx(row, &m, a, true, rows),
+                 parts = run_swiglu_dx(row, &m, a, false, 1);
+    const bool in_place = same_floats(v, "in place", placed.values, got.values, got.count, 0);
+    return check_results(v, &m, want, got, parts, "row by row") && in_place;
+}
+
+static result run_embed_dw(const nib_kernel *row, memory *m, nib_embed_dw a, int64_t vocabulary,
+                           int64_t part)
+{
+    a.d = copy_of(m, a.d, vocabulary * a.width);
+    for (int64_t j = 0; j < a.width; j += part)
+        row->run.embed_dw(&a, j, nib__min(a.width, j + part));
+    return (result){a.d, vocabulary * a.width};
+}
+
+static bool check_embed_dw(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                           int64_t width, value_class class, rng *r)
+{
+    enum { VOCABULARY = 7 }; /* few, so that tokens come again */
+    memory m = {.count = 0};
+    nib_embed_dw a = {.m = many_tokens(rows, r), .width = width};
+    int32_t *ids = take(&m, (size_t)a.m * sizeof *ids);
+    for (int64_t i = 0; i < a.m; i++)
+        ids[i] = (int32_t)below(r, VOCABULARY);
+    a.ids = ids;
+    a.dx = floats(&m, a.m * width, r, class);
+    a.d = floats(&m, VOCABULARY * width, r, VALUES_RANDOM);
+    const result want = run_embed_dw(ref, &m, a, VOCABULARY, width),
+                 got = run_embed_dw(row, &m, a, VOCABULARY, width),
+                 parts = run_embed_dw(row, &m, a, VOCABULARY, odd_part(r));
+    return check_results(v, &m, want, got, parts, "in parts of columns");
+}
+
+static result run_bias_dw(const nib_kernel *row, memory *m, nib_bias_dw a, int64_t part)
+{
+    a.db = take(m, (size_t)a.n * sizeof *a.db);
+    for (int64_t j = 0; j < a.n; j += part)
+        row->run.bias_dw(&a, j, nib__min(a.n, j + part));
+    return (result){a.db, a.n};
+}
+
+static bool check_bias_dw(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                          int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_bias_dw a = {.m = many_tokens(rows, r), .n = width, .ldy = width + below(r, 3)};
+    a.dy = floats(&m, a.m * a.ldy, r, class);
+    const result want = run_bias_dw(ref, &m, a, width), got = run_bias_dw(row, &m, a, width);
+    const result parts = run_bias_dw(row, &m, a, odd_part(r));
+    return check_results(v, &m, want, got, parts, "in parts of columns");
+}
+
+/* ---- loss and optimizer ---- */
+
+/* The gradients, then the losses. */
+static result run_xent(const nib_kernel *row, memory *m, nib_xent a, int64_t part)
+{
+    const int64_t count = a.m * a.ldx;
+    float *values = take(m, (size_t)(count + a.m) * sizeof *values);
+    memcpy(values, a.x, (size_t)count * sizeof *values);
+    a.x = values, a.loss = values + count;
+    const nib_float_mode mode = nib__float_mode_flush();
+    for (int64_t i = 0; i < a.m; i += part)
+        row->run.xent(&a, i, nib__min(a.m, i + part));
+    nib__float_mode_restore(mode);
+    return (result){values, count + a.m};
+}
+
+static bool check_xent(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                       int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_xent a = {.m = rows, .scale = unit(r), .gradient = below(r, 4) != 0};
+    a.vocab = below(r, 3) == 0 ? width + 2 * NIB_SUM_BLOCK - 8 : width;
+    a.ldx = a.vocab + below(r, 3);
+    a.x = floats(&m, rows * a.ldx, r, class);
+    int32_t *target = take(&m, (size_t)rows * sizeof *target);
+    for (int64_t i = 0; i < rows; i++)
+        target[i] = (int32_t)(below(r, a.vocab + 1) - 1);
+    a.target = target;
+    const result want = run_xent(ref, &m, a, rows), got = run_xent(row, &m, a, rows);
+    const result parts = run_xent(row, &m, a, 1);
+    const bool kept = a.gradient || same_floats(v, "the logits that were to stay", got.values, a.x,
+                                                rows * a.ldx, 0);
+    return check_results(v, &m, want, got, parts, "row by row") && kept;
+}
+
+/* As check_results, of f64. */
+static bool check_squares(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                          int64_t width, value_class class, rng *r)
+{
+    enum { RUNS = 3, PARTS_MAX = 3 };
+    memory m = {.count = 0};
+    nib_squares a = {.count = rows * width};
+    if (below(r, 4) == 0)
+        a.count += below(r, 2) + (int64_t)NIB_TRAIN_PART * below(r, PARTS_MAX);
+    const int64_t parts = nib__ceil_div(a.count, NIB_TRAIN_PART);
+    double *sums[RUNS];
+    a.x = floats(&m, a.count, r, class);
+    for (int i = 0; i < RUNS; i++)
+        sums[i] = take(&m, (size_t)parts * sizeof *sums[i]);
+    a.out = sums[0], ref->run.squares(&a, 0, parts);
+    a.out = sums[1], row->run.squares(&a, 0, parts);
+    a.out = sums[2];
+    for (int64_t i = 0; i < parts; i++)
+        row->run.squares(&a, i, i + 1);
+    bool good = guards_hold(&m) || broken(v, "wrote outside its output");
+    for (int64_t i = 0; i < RUNS * parts && good; i++) {
+        const double got = sums[i / parts][i % parts], want = sums[0][i % parts];
+        good = memcmp(&got, &want, sizeof got) == 0 || (isnan(got) && isnan(want)) ||
+               broken(v, "sum %" PRId64 " is %a, not %a", i % parts, got, want);
+    }
+    release(&m);
+    return good;
+}
+
+/* p, m and v after two steps. */
+static result run_adamw(const nib_kernel *row, memory *m, nib_adamw a, int64_t part)
+{
+    const int64_t count = a.count;
+    float *values = take(m, (size_t)(3 * count) * sizeof *values);
+    memcpy(values, a.p, (size_t)count * sizeof *values);
+    memset(values + count, 0, (size_t)(2 * count) * sizeof *values);
+    a.p = values, a.m = values + count, a.v = values + 2 * count;
+    for (int step = 0; step < 2; step++)
+        for (int64_t i = 0; i < count; i += part)
+            row->run.adamw(&a, i, nib__min(count, i + part));
+    return (result){values, 3 * count};
+}
+
+static bool check_adamw(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                        int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_adamw a = {.count = rows * width,
+                   .clip = 0.7F,
+                   .shrink = 0.99F,
+                   .rest1 = 0.1F,
+                   .beta2 = 0.95F,
+                   .rest2 = 0.05F,
+                   .step = 1e-2F,
+                   .root = 0.3F,
+                   .eps = 1e-8F};
+    a.p = floats(&m, a.count, r, VALUES_RANDOM);
+    a.g = floats(&m, a.count, r, class);
+    const result want = run_adamw(ref, &m, a, a.count), got = run_adamw(row, &m, a, a.count);
+    const result parts = run_adamw(row, &m, a, odd_part(r));
+    return check_results(v, &m, want, got, parts, "in parts");
+}
+
+static token_check train_check_of(nib_op op)
+{
+    switch (op) {
+    case NIB_OP_NORM_DX: return check_norm_dx;
+    case NIB_OP_NORM_DW: return check_norm_dw;
+    case NIB_OP_SWIGLU_DX: return check_swiglu_dx;
+    case NIB_OP_EMBED_DW: return check_embed_dw;
+    case NIB_OP_BIAS_DW: return check_bias_dw;
+    case NIB_OP_XENT: return check_xent;
+    case NIB_OP_SQUARES: return check_squares;
+    case NIB_OP_ADAMW: return check_adamw;
+    default: return NULL;
+    }
+}
+
+#endif
