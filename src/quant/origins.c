@@ -231,7 +231,12 @@ static const char *refuses(char why[160], nib_dialect dialect, const nib_quantiz
     const char *says = writer->refuses(why, stored);
     if (says != NULL)
         return says;
-    if (dialect == NIB_DIALECT_GGUF && !l->recode && stored->scheme.formula != NIB_FORMULA_GGML)
+    if (dialect != NIB_DIALECT_GGUF || l->recode)
+        return NULL;
+    if (o->stored.scheme.act != NIB_ACT_FLOAT)
+        return "it has no words for quantized activations: ask for weights alone, such as mxfp4 or "
+               "int8wo-g32-ggml";
+    if (stored->scheme.code != NIB_CODE_MX4 && stored->scheme.formula != NIB_FORMULA_GGML)
         return "its scales are f16, which that formula does not round to: say -ggml "
                "(int8wo-g32-ggml, int4wo-sym-ggml, int4wo-ggml), or quantize into nibble and "
                "convert from there";

@@ -38,6 +38,10 @@ refused 2 '*the format nibble keeps codes*' convert q c --format nibble --dtype 
 refused 2 'dtype "f8" is none of f32, f16, bf16' convert q c --format safetensors --dtype f8
 refused 6 'half: exists already; --force replaces it' convert q half --format nibble
 
+refused 4 '*: the format gguf cannot hold mxfp4dq at 224 x 224: it has no words for quantized activations*' \
+    quantize m c --recipe mxfp4dq --format gguf
+refused 4 '*: the format gguf cannot hold int8wo-g32 at 224 x 224: its scales are f16*' quantize m c --recipe int8wo-g32 --format gguf
+
 # GGUF: the model, its biases and its tokenizer in one file, and back
 check 'to GGUF' nibble convert m m.gguf --format gguf --quiet
 check 'verify GGUF' nibble verify m.gguf
@@ -71,7 +75,7 @@ check 'quantized from GGUF' nibble quantize m.gguf q8 --recipe int8wo-g32 --quie
 check 'to Q8_0' nibble convert q8 q8.gguf --format gguf --quiet
 equal 'Q8_0 blocks' 36 "$(nibble info q8.gguf --json | grep -c '"format": "gguf q8_0"')"
 same 'Q8_0 is the same' q8.gguf q8
-for recipe in int8wo-g32-ggml int4wo-sym-ggml+head int4wo-ggml; do
+for recipe in int8wo-g32-ggml int4wo-sym-ggml+head int4wo-ggml mxfp4; do
     check "quantize to $recipe" nibble quantize m g.gguf --recipe $recipe --format gguf --force --quiet
     check "verify $recipe" nibble verify g.gguf
     nibble quantize m g --recipe $recipe --format nibble --force --quiet >/dev/null
