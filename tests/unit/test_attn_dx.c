@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gradients of attention, as training runs it: keys and values into the cache, attention with
+ * its log-sum-exp, then dq, dk and dv. Against central differences of a forward pass written here
+ * in double, and against PyTorch's in float64 (tests/golden/attn_dx.txt).
+ */
+#include "kernel.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+/* A batch: m tokens of documents, heads side by side in each token's row. */
+typedef struct batch {
+    int64_t documents, m, heads, kv_heads, dim;
+    int32_t start[8];
+    float scale;
+    float *q, *dout, *out, *dq; /* [m][heads * dim] */
+    float *k, *v, *dk, *dv;     /* [m][kv_heads * dim]; k and v as the cache holds them */
+    float *lse;                 /* [m][heads] */
+} batch;
+
+static float *floats(int64_t count)
+{
+    float *values = calloc((size_t)count + 1, sizeof *values);
+    assert_non_null(values);
+    return values;
+}
+
+static void batch_make(batch *b, const int32_t *lengths, int64_t documents, int64_t heads,
+                       int64_t kv_heads, int64_t dim)
+{
+    *b = (batch){.documents = documents, .heads = heads, .kv_heads = kv_heads, .dim = dim};
+    b->scale = 1.0F / sqrtf((float)dim);
+    for (int64_t i = 0; i < documents; i++)
+        b->start[i + 1] = b->start[i] + lengths[i];
+    b->m = b->start[documents];
+    float **const wide[] = {&b->q, &b->dout, &b->out, &b->dq};
+    float **const narrow[] = {&b->k, &b->v, &b->dk, &b->dv};
+    for (size_t i = 0; i < COUNT(wide); i++)
+        *wide[i] = floats(b->m * heads * dim), *narrow[i] = floats(b->m * kv_heads * dim);
+    b->lse = floats(b->m * heads);
+}
+
+static void batch_free(batch *b)
+{
+    float *const all[] = {b->q, b->dout, b->out, b->dq, b->k, b->v, b->dk, b->dv, b->lse};
+    for (size_t i = 0; i < COUNT(all); i++)
+        free(all[i]);
+}
+
+static uint32_t random_next(uint32_t *state) { return *state = *state * 1664525u + 1013904223u; }
+
+static void randomize(float *values, int64_t count, uint32_t *state)
+{
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)(int32_t)random_next(state) * 0x1p-31F;
+}
+
+/* ---- the rows ---- */
+
+static const nib_kernel *row(const char *name)
+{
+    const nib_kernel *found = nib__kernel_find(name);
+    assert_non_null(found);
+    return found;
+}
+
+/* 64-byte aligned, filled with what no sum may meet. */
+static void *dirty(size_t bytes)
+{
+    void *memory = aligned_alloc(64, (size_t)nib__round_up((int64_t)bytes + 1, 64));
+    assert_non_null(memory);
+    memset(memory, 0xff, bytes);
+    return memory;
+}
+
+/* A cache whose blocks lie in descending order, with k and v stored and read back as rounded. */
+static nib_cache stored(batch *b, nib_type type, int32_t *sequence, int32_t *position)
+{
+    int64_t blocks = 1;
+    for (int64_t i = 0; i < b->documents; i++)
+        for (int32_t t = b->start[i]; t < b->start[i + 1]; t++) {
+            sequence[t] = (int32_t)i, position[t] = t - b->start[i];
+            blocks = nib__max(blocks, position[t] / NIB_CACHE_BLOCK + 1);
+        }
+    const int64_t wide = b->kv_heads * b->dim;
+    const size_t bytes = (size_t)(b->documents * blocks * NIB_CACHE_BLOCK * wide) * 4;
+    int32_t *tables = dirty((size_t)(b->documents * blocks) * sizeof *tables);
+    for (int64_t i = 0; i < b->documents * blocks; i++)
+        tables[i] = (int32_t)(b->documents * blocks - 1 - i);
+    const nib_cache cache = {.keys = dirty(bytes),
+                             .values = dirty(bytes),
+                             .type = type,
+                             .tables = tables,
+                             .table_ld = blocks,
+                             .kv_heads = b->kv_heads,
+                             .head_dim = b->dim};
+    const nib_store_kv store = {.k = b->k,
+                                .v = b->v,
+                                .ld = wide,
+                                .m = b->m,
+                                .sequence = sequence,
+                                .position = position,
+                                .cache = cache};
+    row("copy_f32__ref")->run.store_kv(&store, 0, b->m);
+    float *const both[] = {b->k, b->v};
+    for (size_t i = 0; i < COUNT(both); i++) {
+        uint16_t half;
+        for (int64_t j = 0; type != NIB_TYPE_F32 && j < b->m * wide; j++) {
+            nib__from_f32(&half, type, both[i] + j, 1);
+            nib__to_f32(both[i] + j, &half, type, 1);
+        }
+    }
+    return cache;
+}
+
+static void run_rows(batch *b, nib_type type)
+{
+    int32_t *sequence = dirty((size_t)b->m * 4), *position = dirty((size_t)b->m * 4);
+    const int64_t wide = b->heads * b->dim;
+    const nib_cache cache = stored(b, type, sequence, position);
+    const nib_attn forward = {.q = b->q,
+                              .out = b->out,
+                              .ldq = wide,
+                              .ldo = wide,
+                              .m = b->m,
+                              .heads = b->heads,
+                              .sequence = sequence,
+                              .position = position,
+                              .cache = cache,
+                              .scale = b->scale,
+                              .lse = b->lse};
+    const nib_attn_dx backward = {.q = b->q,
+                                  .out = b->out,
+                                  .dout = b->dout,
+                                  .lse = b->lse,
+                                  .dq = b->dq,
+                                  .dk = b->dk,
+                                  .dv = b->dv,
+                                  .ldq = wide,
+                                  .ldo = wide,
+                                  .ldkv = b->kv_heads * b->dim,
+                                  .m = b->m,
+                                  .heads = b->heads,
+                                  .documents = b->documents,
+                                  .start = b->start,
+                                  .cache = cache,
+                                  .scale = b->scale};
+    const nib_kernel *attn = row("attn_f32__ref"), *attn_dx = row("attn_dx_f32__ref");
+    void *scratch = dirty(attn->scratch(&forward)), *more = dirty(attn_dx->scratch(&backward));
+    attn->run.attn(&forward, 0, b->m * b->heads, scratch);
+    attn_dx->run.attn_dx(&backward, 0, b->documents * b->kv_heads, more);
+    void *const all[] = {cache.keys, cache.values, (void *)(intptr_t)cache.tables, scratch, more,
+                         sequence,   position};
+    for (size_t i = 0; i < COUNT(all); i++)
+        free(all[i]);
+}
+
+/* ---- the loss in double ---- */
+
+/* One of the inputs moved by `by`. */
+typedef struct moved {
+    const float *at;
+    double by;
+} moved;
+
+static double at(const float *p, moved x) { return (double)*p + (p == x.at ? x.by : 0.0); }
+
+/* dout . out of one query's head, or its log-sum-exp. */
+static double query_loss(const batch *b, int64_t document, int64_t token, int64_t head, moved x,
+                         double *lse)
+{
+    const int64_t dim = b->dim, kv_head = head / (b->heads / b->kv_heads);
+    const float *q = b->q + (token * b->heads + head) * dim;
+    const float *dout = b->dout + (token * b->heads + head) * dim;
+    double sum = 0.0, loss = 0.0;
+    for (int64_t j = b->start[document]; j <= token; j++) {
+        const int64_t from = (j * b->kv_heads + kv_head) * dim;
+        double score = 0.0, product = 0.0;
+        for (int64_t d = 0; d < dim; d++) {
+            score += at(q + d, x) * at(b->k + from + d, x);
+            product += (double)dout[d] * at(b->v + from + d, x);
+        }
+        const double e = exp(score * (double)b->scale); /* scores are small: no maximum needed */
+        sum += e;
+        loss += e * product;
+    }
+    *lse = log(sum);
+    return loss / sum;
+}
+
+/* The loss over the queries that see a token, for the heads of a kv head. */
+static double loss_from(const batch *b, int64_t document, int64_t token, int64_t last,
+                        int64_t kv_head, moved x)
+{
+    const int64_t share = b->heads / b->kv_heads;
+    double sum = 0.0, lse;
+    for (int64_t t = token; t < last; t++)
+        for (int64_t h = kv_head * share; h < (kv_head + 1) * share; h++)
+            sum += query_loss(b, document, t, h, x, &lse);
+    return sum;
+}
+
+static double difference(const batch *b, int64_t document, int64_t token, int64_t last,
+                         int64_t kv_head, const float *at)
+{
+    const double step = 0x1p-12;
+    const moved up = {at, step}, down = {at, -step};
+    return (loss_from(b, document, token, last, kv_head, up) -
+            loss_from(b, document, token, last, kv_head, down)) /
+           (2 * step);
+}
+
+/* Within 1e-4 of the value, or of a hundredth of the largest gradient of its kind, where sums
+ * cancel. */
+static void expect_close(const char *what, int64_t i, double got, double want, double largest)
+{
+    const double size = fmax(fabs(want), 0.01 * largest);
+    if (!(fabs(got - want) <= 1e-4 * size))
+        fail_msg("%s[%lld] is %.9g, not %.9g", what, (long long)i, got, want);
+}
+
+static double largest_of(const float *values, int64_t count)
+{
+    double largest = 0.0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs((double)values[i]));
+    return largest;
+}
+
+/* Some tokens of a document: both ends, around the cache's blocks, and random ones. */
+static int64_t pick(int64_t i, int64_t length, uint32_t *state)
+{
+    const int64_t fixed[] = {0, length - 1, 63, 64, length / 2};
+    const int64_t chosen = i < (int64_t)COUNT(fixed) ? fixed[i] : random_next(state) >> 8;
+    return chosen % length;
+}
+
+static void check_token(const batch *b, int64_t document, int64_t token, uint32_t *state)
+{
+    const int64_t last = b->start[document + 1], share = b->heads / b->kv_heads;
+    const int64_t head = random_next(state) % b->heads, kv_head = head / share;
+    const int64_t d = random_next(state) % b->dim;
+    const int64_t i = (token * b->heads + head) * b->dim + d;
+    const int64_t j = (token * b->kv_heads + kv_head) * b->dim + d;
+    const int64_t wide = b->m * b->heads * b->dim, narrow = b->m * b->kv_heads * b->dim;
+    double lse;
+    query_loss(b, document, token, head, (moved){NULL, 0.0}, &lse);
+    assert_true(fabs((double)b->lse[token * b->heads + head] - lse) <= 2e-6 * fmax(1.0, lse));
+    expect_close("dq", i, (double)b->dq[i],
+                 difference(b, document, token, token + 1, kv_head, b->q + i),
+                 largest_of(b->dq, wide));
+    expect_close("dk", j, (double)b->dk[j], difference(b, document, token, last, kv_head, b->k + j),
+                 largest_of(b->dk, narrow));
+    expect_close("dv", j, (double)b->dv[j], difference(b, document, token, last, kv_head, b->v + j),
+                 largest_of(b->dv, narrow));
+}
+
+static void check_differences(const int32_t *lengths, int64_t documents, int64_t heads,
+                              int64_t kv_heads, int64_t dim, nib_type type, int64_t tokens)
+{
+    batch b;
+    uint32_t state = (uint32_t)(heads * 1000 + dim);
+    batch_make(&b, lengths, documents, heads, kv_heads, dim);
+    randomize(b.q, b.m * heads * dim, &state);
+    randomize(b.dout, b.m * heads * dim, &state);
+    randomize(b.k, b.m * kv_heads * dim, &state);
+    randomize(b.v, b.m * kv_heads * dim, &state);
+    run_rows(&b, type);
+    for (int64_t i = 0; i < documents; i++)
+        for (int64_t t = 0; t < tokens && lengths[i] > 0; t++)
+            check_token(&b, i, b.start[i] + pick(t, lengths[i], &state), &state);
+    batch_free(&b);
+}
+
+static void test_differences(void **state)
+{
+    (void)state;
+    static const int32_t around[] = {63, 1, 64, 0, 65}, long_ones[] = {257, 600};
+    check_differences(around, 5, 4, 2, 16, NIB_TYPE_F32, 8);
+    check_differences(around, 5, 3, 1, 7, NIB_TYPE_BF16, 8);
+    check_differences(around, 5, 2, 2, 33, NIB_TYPE_F16, 8);
+    check_differences(around, 5, 2, 1, 80, NIB_TYPE_F32, 8);
+    check_differences(around, 5, 5, 1, 1, NIB_TYPE_F32, 8);
+    check_differences(long_ones, 2, 7, 1, 16, NIB_TYPE_F32, 6);
+    check_differences(long_ones, 2, 2, 2, 32, NIB_TYPE_F32, 6);
+    check_differences(long_ones, 2, 1, 1, 48, NIB_TYPE_BF16, 6);
+}
+
+/* ---- PyTorch ---- */
+
+/* A line: its name, then its values. */
+static void read_values(FILE *file, const char *name, float *values, int64_t count)
+{
+    char word[16];
+    assert_int_equal(fscanf(file, "%15s", word), 1);
+    assert_string_equal(word, name);
+    for (int64_t i = 0; i < count; i++)
+        assert_int_equal(fscanf(file, "%f", values + i), 1);
+}
+
+static void expect_golden(FILE *file, const char *name, const float *got, int64_t count)
+{
+    float *want = floats(count);
+    read_values(file, name, want, count);
+    const double largest = largest_of(want, count);
+    for (int64_t i = 0; i < count; i++)
+        expect_close(name, i, (double)got[i], (double)want[i], largest);
+    free(want);
+}
+
+static void test_pytorch(void **state)
+{
+    (void)state;
+    FILE *file = fopen("tests/golden/attn_dx.txt", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "#%*[^\n]"), 0);
+    long long heads, kv_heads, dim, documents, cases = 0;
+    while (fscanf(file, " case %lld %lld %lld %lld", &heads, &kv_heads, &dim, &documents) == 4) {
+        batch b;
+        int32_t lengths[COUNT(b.start) - 1];
+        assert_in_range(documents, 1, COUNT(lengths));
+        for (long long i = 0; i < documents; i++)
+            assert_int_equal(fscanf(file, "%d", &lengths[i]), 1);
+        batch_make(&b, lengths, documents, heads, kv_heads, dim);
+        const int64_t wide = b.m * heads * dim, narrow = b.m * kv_heads * dim;
+        read_values(file, "q", b.q, wide);
+        read_values(file, "k", b.k, narrow);
+        read_values(file, "v", b.v, narrow);
+        read_values(file, "dout", b.dout, wide);
+        run_rows(&b, NIB_TYPE_F32);
+        expect_golden(file, "out", b.out, wide);
+        expect_golden(file, "lse", b.lse, b.m * heads);
+        expect_golden(file, "dq", b.dq, wide);
+        expect_golden(file, "dk", b.dk, narrow);
+        expect_golden(file, "dv", b.dv, narrow);
+        batch_free(&b);
+        cases++;
+    }
+    assert_int_equal(cases, 2);
+    assert_int_equal(fclose(file), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_pytorch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
