@@ -94,72 +94,94 @@ NIB_INLINE void score_tile(const nib_tile *t, int64_t first, int64_t count, nib_
 
 /* ---- softmax of one block ---- */
 
-/* p = e^(score - max) in place; their sum. Scores past count are padding up to whole lanes. A NaN
- * among the scores may not be the maximum, but is in the sum. */
-NIB_INLINE float soften(float *scores, int64_t count, float *max)
+/* Scores past count become padding up to whole lanes. A NaN among the scores may not be the maximum,
+ * but is in the sum. */
+NIB_INLINE float most(float *scores, int64_t count)
 {
     for (int64_t i = count; i % NIB_LANES != 0; i++)
         scores[i] = scores[0];
-    nib_lanes most = nib__lanes_load(scores);
+    nib_lanes all = nib__lanes_load(scores);
     for (int64_t i = NIB_LANES; i < count; i += NIB_LANES)
-        most = nib__lanes_max(nib__lanes_load(scores + i), most);
-    float lanes[NIB_LANES];
-    nib__lanes_store(lanes, most);
-    float m = lanes[0];
-    for (int i = 1; i < NIB_LANES; i++)
-        m = lanes[i] > m ? lanes[i] : m;
+        all = nib__lanes_max(nib__lanes_load(scores + i), all);
+    return nib__lanes_most(all);
+}
+
+/* p = e^(score - max) in place; their sum. */
+NIB_INLINE float soften(float *scores, int64_t count, float max)
+{
     nib_lanes sum = nib__lanes_set(0.0f);
     for (int64_t i = 0; i < count; i += NIB_LANES) {
         nib_lanes p =
-            nib__lanes_exp(nib__lanes_sub(nib__lanes_load(scores + i), nib__lanes_set(m)));
+            nib__lanes_exp(nib__lanes_sub(nib__lanes_load(scores + i), nib__lanes_set(max)));
         nib__lanes_store(scores + i, p);
         if (i + NIB_LANES > count)
-            p = nib__lanes_load_part(scores + i, count - i);
+            p = nib__lanes_first(p, count - i);
         sum = nib__lanes_add(sum, p);
     }
-    *max = m;
     return nib__lanes_sum(sum);
 }
 
 /* ---- p . v ---- */
 
-/* part[r][d..d + 16 * vectors) += p . v over positions from..to of a softmax block; `some`
- * dimensions of the one vector if that is the head's last and not whole, else 0. */
-NIB_INLINE void weigh(const nib_tile *t, int row, int64_t first, int64_t from, int64_t to,
-                      int64_t d, int64_t some, nib_type type, const int rows, const int vectors)
+/* Rows row.. of a tile, and how many positions of a softmax block they see: all of them `common`,
+ * any of them `most`. */
+typedef struct seen {
+    int row;
+    int64_t first;         /* position of the softmax block */
+    const int64_t *counts; /* of each of the rows */
+    int64_t common, most;
+} seen;
+
+/* sum[r][..] += p . v over positions from..to of one cache block, whose values begin at `values`,
+ * one every row_bytes; `all`: every row sees them. `some` dimensions of the one vector if that is
+ * the head's last and not whole, else 0. */
+NIB_INLINE void weigh_run(nib_lanes sum[NIB_ATTN_ROWS][4], const float *p, const char *values,
+                          int64_t row_bytes, int64_t from, int64_t to, const int64_t *counts,
+                          int64_t some, nib_type type, const bool all, const int rows,
+                          const int vectors)
+{
+    for (int64_t i = from; i < to; i++, values += row_bytes) {
+        nib_lanes x[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            x[v] = some > 0 ? cached_part(values, type, some)
+                            : nib__lanes_load_as(values + v * NIB_LANES * type_bytes(type), type);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            if (!all && i >= counts[r])
+                continue;
+            const nib_lanes w = nib__lanes_set(p[r * NIB_SOFTMAX_BLOCK + i]);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++)
+                sum[r][v] = nib__lanes_fma(w, x[v], sum[r][v]);
+        }
+    }
+}
+
+/* part[r][d..d + 16 * vectors) += p . v over a softmax block. */
+NIB_INLINE void weigh(const nib_tile *t, const seen *s, int64_t d, int64_t some, nib_type type,
+                      const int rows, const int vectors)
 {
     const nib_cache *c = &t->a->cache;
     const int64_t bytes = type_bytes(type), row_bytes = t->dim * bytes;
-    const float *p = t->scores + row * NIB_SOFTMAX_BLOCK;
-    float *part = t->part + row * t->padded + d;
+    const float *p = t->scores + s->row * NIB_SOFTMAX_BLOCK;
+    float *part = t->part + s->row * t->padded + d;
     nib_lanes sum[NIB_ATTN_ROWS][4];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
             sum[r][v] = nib__lanes_load(part + r * t->padded + v * NIB_LANES);
-    for (int64_t i = from; i < to;) {
-        const int64_t block = t->table[(first + i) / NIB_CACHE_BLOCK];
-        const int64_t end = nib__min(to, (i / NIB_CACHE_BLOCK + 1) * NIB_CACHE_BLOCK);
-        const char *values =
-            (const char *)c->values +
-            ((block * c->kv_heads + t->kv_head) * NIB_CACHE_BLOCK + i % NIB_CACHE_BLOCK) *
-                row_bytes +
-            d * bytes;
-        for (; i < end; i++, values += row_bytes) {
-            nib_lanes x[4];
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++)
-                x[v] = some > 0 ? cached_part(values, type, some)
-                                : nib__lanes_load_as(values + v * NIB_LANES * bytes, type);
-#pragma GCC unroll 8
-            for (int r = 0; r < rows; r++) {
-                const nib_lanes w = nib__lanes_set(p[r * NIB_SOFTMAX_BLOCK + i]);
-#pragma GCC unroll 4
-                for (int v = 0; v < vectors; v++)
-                    sum[r][v] = nib__lanes_fma(w, x[v], sum[r][v]);
-            }
-        }
+    for (int64_t i = 0; i < s->most; i += NIB_CACHE_BLOCK) {
+        const int64_t block = t->table[(s->first + i) / NIB_CACHE_BLOCK];
+        const char *values = (const char *)c->values +
+                             (block * c->kv_heads + t->kv_head) * NIB_CACHE_BLOCK * row_bytes +
+                             d * bytes;
+        const int64_t end = nib__min(i + NIB_CACHE_BLOCK, s->most);
+        const int64_t split = nib__max(i, nib__min(end, s->common));
+        weigh_run(sum, p, values, row_bytes, i, split, s->counts, some, type, true, rows, vectors);
+        weigh_run(sum, p, values + (split - i) * row_bytes, row_bytes, split, end, s->counts, some,
+                  type, false, rows, vectors);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
@@ -169,36 +191,34 @@ NIB_INLINE void weigh(const nib_tile *t, int row, int64_t first, int64_t from, i
 }
 
 /* All dimensions of `rows` rows. */
-NIB_INLINE void weigh_rows(const nib_tile *t, int row, int64_t first, int64_t from, int64_t to,
+NIB_INLINE void weigh_rows(const nib_tile *t, int row, int64_t first, const int64_t *counts,
                            nib_type type, const int rows, const int vectors)
 {
+    seen s = {row, first, counts + row, counts[row], counts[row]};
+    for (int r = 1; r < rows; r++) {
+        s.common = nib__min(s.common, s.counts[r]);
+        s.most = nib__max(s.most, s.counts[r]);
+    }
     int64_t d = 0;
     for (; d + vectors * NIB_LANES <= t->dim; d += vectors * NIB_LANES)
-        weigh(t, row, first, from, to, d, 0, type, rows, vectors);
+        weigh(t, &s, d, 0, type, rows, vectors);
     for (; d + NIB_LANES <= t->dim; d += NIB_LANES)
-        weigh(t, row, first, from, to, d, 0, type, rows, 1);
+        weigh(t, &s, d, 0, type, rows, 1);
     if (d < t->dim)
-        weigh(t, row, first, from, to, d, t->dim - d, type, rows, 1);
+        weigh(t, &s, d, t->dim - d, type, rows, 1);
 }
 
-/* Positions that all rows see together, then what is left of each by itself. */
 NIB_INLINE void weigh_tile(const nib_tile *t, int64_t first, const int64_t *counts, nib_type type)
 {
-    int64_t common = counts[0];
-    for (int r = 1; r < t->rows; r++)
-        common = nib__min(common, counts[r]);
     int row = 0;
     for (; NIB_ATTN_WIDE && row + 8 <= t->rows; row += 8)
-        weigh_rows(t, row, first, 0, common, type, 8, 2);
+        weigh_rows(t, row, first, counts, type, 8, 2);
     for (; row + 4 <= t->rows; row += 4)
-        weigh_rows(t, row, first, 0, common, type, 4, NIB_ATTN_WIDE ? 4 : 1);
+        weigh_rows(t, row, first, counts, type, 4, NIB_ATTN_WIDE ? 4 : 1);
     for (; row + 2 <= t->rows; row += 2)
-        weigh_rows(t, row, first, 0, common, type, 2, NIB_ATTN_WIDE ? 4 : 2);
+        weigh_rows(t, row, first, counts, type, 2, NIB_ATTN_WIDE ? 4 : 2);
     for (; row < t->rows; row++)
-        weigh_rows(t, row, first, 0, common, type, 1, 4);
-    for (row = 0; row < t->rows; row++)
-        if (counts[row] > common)
-            weigh_rows(t, row, first, common, counts[row], type, 1, 4);
+        weigh_rows(t, row, first, counts, type, 1, 4);
 }
 
 /* ---- a tile ---- */
@@ -235,8 +255,11 @@ NIB_INLINE void attend(nib_tile *t, nib_type type)
         for (int r = 0; r < t->rows; r++) {
             counts[r] = nib__max(0, nib__min(NIB_SOFTMAX_BLOCK, t->positions[r] - first));
             if (counts[r] > 0)
-                weight[r] = soften(t->scores + r * NIB_SOFTMAX_BLOCK, counts[r], &max[r]);
+                max[r] = most(t->scores + r * NIB_SOFTMAX_BLOCK, counts[r]);
         }
+        for (int r = 0; r < t->rows; r++) /* apart, so that rows need not wait for each other */
+            if (counts[r] > 0)
+                weight[r] = soften(t->scores + r * NIB_SOFTMAX_BLOCK, counts[r], max[r]);
         memset(t->part, 0, (size_t)(t->rows * t->padded) * sizeof *t->part);
         weigh_tile(t, first, counts, type);
         for (int r = 0; r < t->rows; r++)
@@ -250,10 +273,10 @@ NIB_INLINE void attend(nib_tile *t, nib_type type)
             nib__lanes_store(total + d, nib__lanes_div(nib__lanes_load(total + d), weight));
         memcpy(t->a->out + t->slots[r] * t->a->ldo + t->heads[r] * t->dim, total,
                (size_t)t->dim * sizeof *total);
-        if (t->a->lse != NULL)
-            t->a->lse[t->slots[r] * t->a->heads + t->heads[r]] =
-                (float)((double)t->max[r] + nib__log((double)t->weight[r]));
     }
+    for (int r = 0; t->a->lse != NULL && r < t->rows; r++)
+        t->a->lse[t->slots[r] * t->a->heads + t->heads[r]] =
+            (float)((double)t->max[r] + nib__log((double)t->weight[r]));
 }
 
 static void attend_f32(nib_tile *t) { attend(t, NIB_TYPE_F32); }

@@ -52,6 +52,13 @@ NIB_INLINE float nib__lanes_sum(nib_lanes a)
     const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
+NIB_INLINE float nib__lanes_most(nib_lanes a)
+{
+    const __m256 s8 = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    const __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_max_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
 
 typedef struct nib_wide {
     __m512d low, high;
@@ -134,6 +141,13 @@ NIB_INLINE float nib__lanes_sum(nib_lanes a)
     const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
     const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+NIB_INLINE float nib__lanes_most(nib_lanes a)
+{
+    const __m256 s8 = _mm256_max_ps(a.low, a.high);
+    const __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    const __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_max_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
 
 typedef struct nib_wide {
@@ -223,6 +237,14 @@ NIB_INLINE float nib__lanes_sum(nib_lanes a)
             a.v[i] += a.v[i + half];
     return a.v[0];
 }
+/* The largest lane, by the same tree; where one is NaN, some other or NaN. */
+NIB_INLINE float nib__lanes_most(nib_lanes a)
+{
+    for (int half = 8; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];
+    return a.v[0];
+}
 
 typedef struct nib_wide {
     double v[16];
@@ -292,16 +314,36 @@ NIB_INLINE nib_lanes nib__lanes_load_as(const void *p, nib_type type)
 /* The first count (1..15) values of p, zeros after. */
 NIB_INLINE nib_lanes nib__lanes_load_part(const float *p, int64_t count)
 {
+#if defined(__AVX512F__)
+    return (nib_lanes){_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), p)};
+#else
     float part[16] = {0};
     memcpy(part, p, (size_t)count * sizeof *p);
     return nib__lanes_load(part);
+#endif
 }
 
 NIB_INLINE void nib__lanes_store_part(float *p, nib_lanes a, int64_t count)
 {
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << count) - 1), a.v);
+#else
     float part[16];
     nib__lanes_store(part, a);
     memcpy(p, part, (size_t)count * sizeof *p);
+#endif
+}
+
+/* The first count (1..15) lanes, zeros after. */
+NIB_INLINE nib_lanes nib__lanes_first(nib_lanes a, int64_t count)
+{
+#if defined(__AVX512F__)
+    return (nib_lanes){_mm512_maskz_mov_ps((__mmask16)((1u << count) - 1), a.v)};
+#else
+    float all[16];
+    nib__lanes_store(all, a);
+    return nib__lanes_load_part(all, count);
+#endif
 }
 
 /* x as lanes from column i on, zeros past width. */
