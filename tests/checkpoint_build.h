@@ -8,11 +8,8 @@
 
 #include "checkpoint.h"
 #include "dialects.h"
+#include "opening.h"
 #include "safetensors_build.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 
 typedef struct part {
     const char *name, *type; /* name NULL: left out */

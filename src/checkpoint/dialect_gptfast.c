@@ -229,6 +229,24 @@ static fit measure(nib_weight *w, nib_store store)
     return (fit){s.count == 0 ? 0 : ends / (2 * s.count), correlation(&s)};
 }
 
+/* Layouts of few rows are alike. */
+static bool same_codes(nib_weight *w, nib_store a, nib_store b)
+{
+    enum { COLUMNS = 256 };
+    int8_t one[COLUMNS], other[COLUMNS];
+    for (int64_t i = 0; i < w->n; i++)
+        for (int64_t k0 = 0; k0 < w->k; k0 += COLUMNS) {
+            const int64_t count = nib__min(COLUMNS, w->k - k0);
+            w->store = a;
+            nib__weight_codes(w, i, k0, count, one);
+            w->store = b;
+            nib__weight_codes(w, i, k0, count, other);
+            if (memcmp(one, other, (size_t)count) != 0)
+                return false;
+        }
+    return true;
+}
+
 static void say_machine(const nib_weight_query *q, const char *codes)
 {
     for (size_t i = 0; i < COUNT(layouts); i++)
@@ -254,8 +272,9 @@ nib_status nib__weight_pick_layout(const nib_weight_query *q, const char *codes,
         if ((layouts[i].words && !words) || w->stored_n % layouts[i].rows != 0)
             continue;
         now = measure(w, layouts[i].store);
-        if (now.ends == best.ends && now.means == best.means)
-            continue; /* the same codes: layouts of few rows are alike */
+        if (now.ends == best.ends && now.means == best.means &&
+            same_codes(w, store, layouts[i].store))
+            continue;
         const bool better = now.ends + now.means > best.ends + best.means;
         const fit other = better ? best : now;
         if (other.ends + other.means > second.ends + second.means)

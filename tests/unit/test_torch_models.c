@@ -3,25 +3,11 @@
  * Quantized models as PyTorch's programs keep them: the logits that torchao and transformers
  * compute from the same state dict, int4 as aten packs it for each machine, and what is refused.
  */
-#include "checkpoint.h"
+#include "checkpoint_build.h"
 #include "failing.h"
-#include "safetensors_build.h"
 #include "session.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
-
-static nib_checkpoint *open_ok(const char *path)
-{
-    const nib_allocator a = nib__allocator_default();
-    nib_checkpoint *cp = NULL;
-    nib_err err;
-    if (nib__checkpoint_open(&cp, path, &a, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    return cp;
-}
 
 /* ---- logits ---- */
 
@@ -150,75 +136,132 @@ static void test_tinygemm(void **state)
 
 /* ---- what is refused ---- */
 
-/* A file of one module "m": weight I8 [4][64] of zeros, then `more`, and its data. */
-static nib_status read_module(nib_weight *w, const char *more, const void *data, size_t size,
-                              nib_err *err)
-{
-    char dir[256], path[300], header[1000];
-    uint8_t all[2000] = {0};
-    memcpy(all + 256, data, size);
-    make_directory(dir);
-    snprintf(header, sizeof header,
-             "{\"m.weight\":{\"dtype\":\"I8\",\"shape\":[4,64],\"data_offsets\":[0,256]},%s}",
-             more);
-    write_safetensors(dir, "m.safetensors", header, all, 256 + size);
-    snprintf(path, sizeof path, "%s/m.safetensors", dir);
-    nib_checkpoint *cp = open_ok(path);
-    const nib_status status = nib__checkpoint_weight(w, NULL, cp, "m", NULL, err);
-    nib__checkpoint_close(cp);
-    drop_directory(dir);
-    return status;
-}
-
+/* Of a module m with codes [4][64] of zeros, in groups of 32. */
 static void test_refused(void **state)
 {
     (void)state;
-#define SCALES "\"m.scales\":{\"dtype\":\"F32\",\"shape\":[4,2],\"data_offsets\":[256,288]}"
-    static const struct {
-        const char *more;
-        float at_32; /* the ninth value: what follows eight scales */
-        size_t size;
-        nib_status status;
-        const char *fragment;
-    } cases[] = {
-        {SCALES, 0, 32, NIB_OK, ""},
-        {SCALES ",\"m.zeros\":{\"dtype\":\"F32\",\"shape\":[4,2],\"data_offsets\":[288,320]}", 0.5F,
-         64, NIB_BAD_INPUT, "m.zeros: is 0.5 at row 0, group 0"},
-        {SCALES ",\"m.zeros\":{\"dtype\":\"F32\",\"shape\":[4,2],\"data_offsets\":[288,320]}", 9,
-         64, NIB_BAD_INPUT, "zero point at row 0, group 0 is 9, outside of -8 to 7"},
-        {SCALES ",\"m.zeros\":{\"dtype\":\"F32\",\"shape\":[4,2],\"data_offsets\":[288,320]}", NAN,
-         64, NIB_BAD_INPUT, "m.zeros: is nan"},
-        {SCALES ",\"m.zeros\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[288,320]}", 0, 64,
-         NIB_BAD_INPUT, "m.zeros: has shape [8], expected [4, 2]"},
-        {SCALES ",\"m.zeros\":{\"dtype\":\"I64\",\"shape\":[4,2],\"data_offsets\":[288,352]}", 0,
-         96, NIB_BAD_INPUT, "m.zeros: is I64"},
-        {SCALES ",\"m.bias\":{\"dtype\":\"I32\",\"shape\":[4],\"data_offsets\":[288,304]}", 0, 48,
-         NIB_BAD_INPUT, "m.bias: is I32"},
-        {SCALES ",\"m.bias\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[288,300]}", 0, 44,
-         NIB_BAD_INPUT, "m.bias: has shape [3], expected [4]"},
-        {SCALES ",\"m.adaptor.A.weight\":{\"dtype\":\"F32\",\"shape\":[1,64],\"data_offsets\":[288,"
-                "544]}",
-         0, 288, NIB_UNSUPPORTED, "m.adaptor.A.weight: is a LoRA adaptor"},
-        {"\"m.scales\":{\"dtype\":\"F32\",\"shape\":[4,3],\"data_offsets\":[256,304]}", 0, 48,
-         NIB_BAD_INPUT, "3 groups, which do not divide k = 64"},
-        {"\"m.scales\":{\"dtype\":\"F32\",\"shape\":[2,4],\"data_offsets\":[256,288]}", 0, 32,
-         NIB_BAD_INPUT, "m.scales: has shape [2, 4], expected [4, 4]"},
-        {"\"m.scales\":{\"dtype\":\"I8\",\"shape\":[4,2],\"data_offsets\":[256,264]}", 0, 8,
-         NIB_BAD_INPUT, "m.scales: is I8"},
-        {"\"m.scales\":{\"dtype\":\"F32\",\"shape\":[5],\"data_offsets\":[256,276]}", 0, 20,
-         NIB_BAD_INPUT, "m.scales: has shape [5], expected [4]"},
+    static const float ones[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, half[8] = {0.5F},
+                       nine[8] = {9}, negative[8] = {0, 0, 0, -9}, nan_zero[8] = {NAN},
+                       beyond[8] = {0, 128};
+    static const part parts[] = {
+        {"m.weight", "I8", 2, {4, 64}, NULL}, {"m.scales", "F32", 2, {4, 2}, ones}, {NULL}};
+    static const change changes[] = {
+        {2,
+         {"m.zeros", "F32", 2, {4, 2}, half},
+         NIB_BAD_INPUT,
+         "m.zeros: is 0.5 at row 0, group 0"},
+        {2,
+         {"m.zeros", "F32", 2, {4, 2}, nine},
+         NIB_BAD_INPUT,
+         "zero point at row 0, group 0 is 9, outside of -8 to 7"},
+        {2,
+         {"m.zeros", "F32", 2, {4, 2}, negative},
+         NIB_BAD_INPUT,
+         "zero point at row 1, group 1 is -9, outside of -8 to 7"},
+        {2, {"m.zeros", "F32", 2, {4, 2}, nan_zero}, NIB_BAD_INPUT, "m.zeros: is nan"},
+        {2,
+         {"m.zeros", "F32", 2, {4, 2}, beyond},
+         NIB_BAD_INPUT,
+         "m.zeros: is 128 at row 0, group 1"},
+        {2,
+         {"m.zeros", "F32", 1, {8}, NULL},
+         NIB_BAD_INPUT,
+         "m.zeros: has shape [8], expected [4, 2]"},
+        {2, {"m.zeros", "I64", 2, {4, 2}, NULL}, NIB_BAD_INPUT, "m.zeros: is I64"},
+        {2, {"m.bias", "I32", 1, {4}, NULL}, NIB_BAD_INPUT, "m.bias: is I32"},
+        {2, {"m.bias", "F32", 1, {3}, NULL}, NIB_BAD_INPUT, "m.bias: has shape [3], expected [4]"},
+        {2,
+         {"m.adaptor.A.weight", "F32", 2, {1, 64}, NULL},
+         NIB_UNSUPPORTED,
+         "m.adaptor.A.weight: is a LoRA adaptor"},
+        {2,
+         {"m.adaptor.B.weight", "F32", 2, {4, 1}, NULL},
+         NIB_UNSUPPORTED,
+         "m.adaptor.B.weight: is a LoRA adaptor"},
+        {2,
+         {"m.lora_a.weight", "F32", 2, {1, 64}, NULL},
+         NIB_UNSUPPORTED,
+         "m.lora_a.weight: is a LoRA adaptor"},
+        {2,
+         {"m.lora_b.weight", "F32", 2, {4, 1}, NULL},
+         NIB_UNSUPPORTED,
+         "m.lora_b.weight: is a LoRA adaptor"},
+        {1,
+         {"m.scales", "F32", 2, {4, 3}, ones},
+         NIB_BAD_INPUT,
+         "3 groups, which do not divide k = 64"},
+        {1,
+         {"m.scales", "F32", 2, {2, 4}, ones},
+         NIB_BAD_INPUT,
+         "m.scales: has shape [2, 4], expected [4, 4]"},
+        {1, {"m.scales", "I8", 2, {4, 2}, NULL}, NIB_BAD_INPUT, "m.scales: is I8"},
+        {1,
+         {"m.scales", "F32", 1, {5}, ones},
+         NIB_BAD_INPUT,
+         "m.scales: has shape [5], expected [4]"},
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        float data[100] = {0};
+    expect_changes(NULL, parts, COUNT(parts), changes, COUNT(changes));
+}
+
+/* Which activations each layer of Meta's has: none where rows are looked up. */
+static void test_meta_activations(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *module;
+        nib_code code;
+        nib_act act;
+    } rows[] = {{"model.embed_tokens", NIB_CODE_I8, NIB_ACT_FLOAT},
+                {"model.layers.0.mlp.up_proj", NIB_CODE_I4, NIB_ACT_I8_TOKEN},
+                {"lm_head", NIB_CODE_I8, NIB_ACT_I8_TOKEN}};
+    nib_checkpoint *cp = open_ok("tests/golden/torch/meta");
+    for (size_t i = 0; i < COUNT(rows); i++) {
         nib_weight w;
-        nib_err err = {NIB_OK, ""};
-        for (int s = 0; s < 8; s++)
-            data[s] = 1;
-        data[8] = cases[i].at_32;
-        const nib_status status = read_module(&w, cases[i].more, data, cases[i].size, &err);
-        if (status != cases[i].status || strstr(err.text, cases[i].fragment) == NULL)
-            fail_msg("case %zu: %s: %s", i, nib_status_name(status), err.text);
+        nib_err err;
+        if (nib__checkpoint_weight(&w, NULL, cp, rows[i].module, NULL, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(w.scheme.code, rows[i].code);
+        assert_int_equal(w.scheme.act, rows[i].act);
     }
+    nib__checkpoint_close(cp);
+}
+
+/* Scales, zero points and bias of f64 are taken, by their values. */
+static void test_f64(void **state)
+{
+    (void)state;
+    int8_t codes[4 * 64];
+    double scales[8], zeros[8], bias[4] = {16, -17, 0.5, 1};
+    for (int i = 0; i < 4 * 64; i++)
+        codes[i] = (int8_t)(i % 16 - 8);
+    for (int i = 0; i < 8; i++)
+        scales[i] = 0.25 * (i + 1), zeros[i] = i - 4;
+    const part parts[] = {{"m.weight", "I8", 2, {4, 64}, codes},
+                          {"m.scales", "F64", 2, {4, 2}, scales},
+                          {"m.zeros", "F64", 2, {4, 2}, zeros},
+                          {"m.bias", "F64", 1, {4}, bias}};
+    made m;
+    nib_weight w;
+    float row[64], values[4];
+    assert_int_equal(make_checkpoint(&m, NULL, parts, COUNT(parts)), NIB_OK);
+    if (nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &m.err) != NIB_OK)
+        fail_msg("%s", m.err.text);
+    assert_int_equal(w.scheme.zero, NIB_ZERO_INT);
+    assert_int_equal(w.zero_type, NIB_TYPE_I8);
+    assert_int_equal(w.float_zeros, NIB_TYPE_F64); /* where they lie */
+    assert_int_equal(w.scheme.group, 32);
+    assert_int_equal(w.scheme.act, NIB_ACT_I8_TOKEN);
+    for (int i = 0; i < 4; i++) {
+        nib__weight_row(&w, i, row);
+        for (int j = 0; j < 64; j++) {
+            const int g = 2 * i + j / 32;
+            assert_true(row[j] == (float)((codes[i * 64 + j] - zeros[g]) * scales[g]));
+        }
+    }
+    nib__weight_bias(&w, values);
+    for (int i = 0; i < 4; i++)
+        assert_true(values[i] == (float)bias[i]);
+    drop_checkpoint(&m);
 }
 
 /* Zero points that two modules share are those of both; they show int4 where one group fills the
@@ -284,31 +327,61 @@ static void test_no_elements(void **state)
 #undef K
 }
 
-/* Scales, zero points and bias of f64 are taken. */
-static void test_f64(void **state)
+/* int4 in packed words: columns that the layers around do not have, a NaN among the scales of the
+ * rows of a fused weight that are this module's. */
+static void test_packed_refused(void **state)
 {
     (void)state;
-    double data[20];
+    static const part padded[] = {{"model.embed_tokens.weight", "BF16", 2, {3, 40}, NULL},
+                                  {"m.weight", "I32", 4, {1, 64, 32, 1}, NULL},
+                                  {"m.scales_and_zeros", "F32", 3, {8, 8, 2}, NULL}};
+    expect_module(NULL, padded, COUNT(padded), NIB_BAD_INPUT,
+                  "packed with 2048 columns, but the layers around it have 40, which pads to 1024");
+    float pairs[24 * 2];
+    for (int i = 0; i < 24; i++)
+        pairs[2 * i] = 1,
+                  pairs[2 * i + 1] = i == 19 ? NAN : 0; /* row 3 of the last of q, k and v */
+    const part fused[] = {{"a.q_proj.weight", "I32", 4, {1, 1, 32, 1}, NULL},
+                          {"a.k_proj.weight", "I32", 4, {1, 1, 32, 1}, NULL},
+                          {"a.v_proj.weight", "I32", 4, {1, 1, 32, 1}, NULL},
+                          {"a.k_proj.scales_and_zeros", "F32", 3, {1, 24, 2}, pairs},
+                          {"a.v_proj.scales_and_zeros", "F32", 3, {1, 24, 2}, pairs}};
+    made m;
     nib_weight w;
-    nib_err err;
-    for (int i = 0; i < 8; i++)
-        data[i] = 0.25 * (i + 1), data[8 + i] = i - 4;
-    for (int i = 16; i < 20; i++)
-        data[i] = i;
-    const nib_status status =
-        read_module(&w,
-                    "\"m.scales\":{\"dtype\":\"F64\",\"shape\":[4,2],\"data_offsets\":[256,320]},"
-                    "\"m.zeros\":{\"dtype\":\"F64\",\"shape\":[4,2],\"data_offsets\":[320,384]},"
-                    "\"m.bias\":{\"dtype\":\"F64\",\"shape\":[4],\"data_offsets\":[384,416]}",
-                    data, sizeof data, &err);
-    assert_int_equal(status, NIB_OK);
-    assert_int_equal(w.scale_type, NIB_TYPE_F64);
-    assert_int_equal(w.bias_type, NIB_TYPE_F64);
-    assert_int_equal(w.scheme.zero, NIB_ZERO_INT);
-    assert_int_equal(w.zero_type, NIB_TYPE_I8);
-    assert_int_equal(w.float_zeros, NIB_TYPE_F64); /* where they lie */
-    assert_int_equal(w.scheme.group, 32);
-    assert_int_equal(w.scheme.act, NIB_ACT_I8_TOKEN);
+    assert_int_equal(make_checkpoint(&m, NULL, fused, COUNT(fused)), NIB_OK);
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "a.v_proj", NULL, &m.err),
+                     NIB_BAD_INPUT);
+    assert_non_null(strstr(m.err.text, "zero point at row 3, group 0 is no finite number"));
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "a.k_proj", NULL, &m.err),
+                     NIB_UNSUPPORTED); /* codes of zeros fit no machine's layout */
+    drop_checkpoint(&m);
+}
+
+/* Two machines' layouts that fit equally well: neither is guessed. Every word has both ends and one
+ * mean for 16 rows, so that it does not matter whose row of these it is. */
+static void test_two_machines(void **state)
+{
+    (void)state;
+    enum { ROWS = 32, WORDS = ROWS / 8 * 32 };
+    uint32_t words[WORDS];
+    float pairs[ROWS * 2];
+    for (int row = 0; row < ROWS; row++) {
+        pairs[2 * row] = 1;
+        pairs[2 * row + 1] = row < 16 ? -3 : 3; /* where code 8 is */
+    }
+    for (int i = 0; i < WORDS; i++) { /* which byte of the word has the ends, differs */
+        const uint32_t middle = i < WORDS / 2 ? 0xbbbbbbbbU : 0x44444444U;
+        const int shift = i % 3 * 8;
+        words[i] = (middle & ~(0xffU << shift)) | 0xf0U << shift;
+    }
+    const part parts[] = {{"m.weight", "I32", 4, {ROWS / 8, 1, 32, 1}, words},
+                          {"m.scales_and_zeros", "F32", 3, {1, ROWS, 2}, pairs}};
+    expect_module(NULL, parts, COUNT(parts), NIB_UNSUPPORTED,
+                  "fit none of CUDA, ROCm and the CPU's layouts clearly");
+    for (int i = 0; i < WORDS; i++) /* alike but for some means */
+        words[i] ^= i % 7 == 0 ? 0x10000000U : 0;
+    expect_module(NULL, parts, COUNT(parts), NIB_UNSUPPORTED,
+                  "fit none of CUDA, ROCm and the CPU's layouts clearly");
 }
 
 /* Every request for memory fails once, from opening to the last weight; nothing is lost. */
@@ -343,10 +416,17 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logits),       cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_tinygemm),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_f64),          cmocka_unit_test(test_no_elements),
-        cmocka_unit_test(test_shared_parts), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_tinygemm),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_f64),
+        cmocka_unit_test(test_no_elements),
+        cmocka_unit_test(test_shared_parts),
+        cmocka_unit_test(test_meta_activations),
+        cmocka_unit_test(test_packed_refused),
+        cmocka_unit_test(test_two_machines),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
