@@ -49,6 +49,12 @@ for format in 8da4w compressed-tensors; do
     rm -r t
 done
 
+# rows of q and k, and their biases, lie in another order in a llama's GGUF
+check 'a llama with int8 biases' nibble convert "$REPO/tests/golden/torch/8da4w_bias" l --format nibble --bias int8 --quiet
+check 'into GGUF' nibble convert l l.gguf --format gguf --quiet
+equal 'their values there' 7 "$(nibble verify l.gguf --against l | grep -c '\.bias  *equal$')"
+rm -r l l.gguf l.gguf.nibble.json
+
 refused 2 'bias "int4" is none of float, int8, int32' plan m --recipe 8da4w --bias int4
 refused 2 'bias "int4" is none of float, int8, int32' convert q x --format nibble --bias int4
 refused 4 'model.layers.0.self_attn.q_proj: 8da4w-g32 takes no int32 bias: its activations have a scale per token*' generate m --recipe 8da4w --bias int32 -n 1

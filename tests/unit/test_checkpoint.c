@@ -4,6 +4,7 @@
  */
 #include "checkpoint.h"
 #include "failing.h"
+#include "opening.h"
 #include "safetensors_build.h"
 
 #include <setjmp.h>
@@ -33,16 +34,6 @@ static void expect_refused(const char *path, nib_status status, const char *frag
         fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
                  nib_status_name(got), err.text);
     assert_null(cp);
-}
-
-static nib_checkpoint *open_ok(const char *path)
-{
-    const nib_allocator a = heap();
-    nib_checkpoint *cp = NULL;
-    nib_err err = {NIB_OK, ""};
-    if (nib__checkpoint_open(&cp, path, &a, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    return cp;
 }
 
 /* ---- one file ---- */

@@ -8,6 +8,7 @@
 
 #include "dialects.h"
 #include "failing.h"
+#include "opening.h"
 #include "safetensors_build.h"
 #include "writer.h"
 
@@ -35,15 +36,6 @@ static const char *at(char out[512], const char *name)
 {
     snprintf(out, 512, "%s/%s", root, name);
     return out;
-}
-
-static nib_checkpoint *open_ok(const char *path)
-{
-    nib_checkpoint *cp = NULL;
-    nib_err err;
-    if (nib__checkpoint_open(&cp, path, &heap, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    return cp;
 }
 
 static void drop(const char *path)

@@ -4,24 +4,12 @@
  * wrote; what it cannot hold is refused with the reason.
  */
 #include "dialects.h"
+#include "opening.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 static const char golden[] = "tests/golden/torchao_weights.safetensors";
-
-static nib_checkpoint *open_golden(void)
-{
-    const nib_allocator a = nib__allocator_default();
-    nib_checkpoint *cp = NULL;
-    nib_err err;
-    if (nib__checkpoint_open(&cp, golden, &a, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    return cp;
-}
 
 static nib_scheme scheme_named(const char *name, size_t size)
 {
@@ -61,7 +49,7 @@ static const char *meta_value(const nib_checkpoint *cp, const char *key)
 static void test_descriptions(void **state)
 {
     (void)state;
-    nib_checkpoint *cp = open_golden();
+    nib_checkpoint *cp = open_ok(golden);
     const nib_allocator a = nib__allocator_default();
     size_t seen = 0;
     for (size_t i = 0; i < nib__checkpoint_module_count(cp); i++) {
@@ -99,7 +87,7 @@ static void expect_part(const nib_checkpoint *cp, const char *module, const nib_
 static void test_layouts(void **state)
 {
     (void)state;
-    nib_checkpoint *cp = open_golden();
+    nib_checkpoint *cp = open_ok(golden);
     for (size_t i = 0; i < nib__checkpoint_module_count(cp); i++) {
         const char *module = nib__checkpoint_module(cp, i);
         char name[100];

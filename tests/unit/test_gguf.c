@@ -264,6 +264,9 @@ static void test_kinds(void **state)
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "a.b", NIB_GGUF_BOOL, 7, 1);
     expect(&f, NIB_BAD_INPUT, "the byte 7 as a bool");
+    put_header(&f, 3, 0, 1);
+    put_key_int(&f, "a.b", NIB_GGUF_BOOL, 2, 1);
+    expect(&f, NIB_BAD_INPUT, "the byte 2 as a bool");
 }
 
 static void test_lengths(void **state)

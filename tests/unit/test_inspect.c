@@ -6,6 +6,7 @@
 #include "inspect.h"
 
 #include "quantize.h"
+#include "opening.h"
 #include "safetensors_build.h"
 #include "writer.h"
 
@@ -17,15 +18,6 @@
 
 static nib_allocator heap;
 static nib_pool *pool;
-
-static nib_checkpoint *open_ok(const char *path)
-{
-    nib_checkpoint *cp = NULL;
-    nib_err err;
-    if (nib__checkpoint_open(&cp, path, &heap, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    return cp;
-}
 
 /* A model of one layer: embedding, a projection with a bias, a norm. */
 static void write_model(const char *directory)

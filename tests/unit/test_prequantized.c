@@ -3,6 +3,7 @@
  * Models of other tools' dialects run: their logits are those of the same values stored as f32,
  * whatever the order of their columns, the instruction set and the chunks of the prompt.
  */
+#include "opening.h"
 #include "safetensors_build.h"
 #include "session.h"
 
@@ -92,12 +93,9 @@ static bool ends_with(const char *text, const char *end)
 static void write_weights(const char *dir, const char *source, put_weight *put)
 {
     const nib_allocator a = nib__allocator_default();
-    nib_checkpoint *cp;
-    nib_err err;
+    nib_checkpoint *cp = open_ok(source);
     copy c = {.data = calloc(1, DATA_MOST)};
     assert_non_null(c.data);
-    if (nib__checkpoint_open(&cp, source, &a, &err) != NIB_OK)
-        fail_msg("%s", err.text);
     nib__text_init(&c.header, &a);
     nib__text_str(&c.header, "{");
     for (size_t i = 0; i < nib__checkpoint_module_count(cp); i++) {

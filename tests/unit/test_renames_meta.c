@@ -5,6 +5,7 @@
  */
 #include "checkpoint.h"
 #include "config_meta.h"
+#include "opening.h"
 #include "renames_meta.h"
 #include "rotary.h"
 #include "safetensors_build.h"
@@ -97,14 +98,9 @@ static void write_fused(const char *directory, const char *prefix)
 
 static nib_checkpoint *open_in(const char *directory)
 {
-    const nib_allocator a = nib__allocator_default();
     char path[512];
-    nib_checkpoint *cp = NULL;
-    nib_err err = {NIB_OK, ""};
     snprintf(path, sizeof path, "%s/m.safetensors", directory);
-    if (nib__checkpoint_open(&cp, path, &a, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    return cp;
+    return open_ok(path);
 }
 
 static nib_status weight(nib_weight *w, const nib_checkpoint *cp, const char *part, nib_err *err)
@@ -165,6 +161,7 @@ static void test_orders(void **state)
         {"params.json", "{\"dim\": 8, \"n_heads\": 4}", 1},
         {"params.json", "{\"dim\": 8, \"n_heads\": 4, \"use_hf_rope\": true}", 0},
         {"params.json", "{\"dim\": 8, \"n_heads\": 1, \"head_dim\": 4}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 2, \"head_dim\": 6}", -1},
         {"config.json", "{\"model_type\": \"qwen2\", \"hidden_size\": 8}", 0},
         {"config.json",
          "{\"model_type\": \"llama\", \"hidden_size\": 8, "

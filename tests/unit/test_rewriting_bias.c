@@ -222,6 +222,32 @@ static void test_biases_refused(void **state)
     drop(from);
 }
 
+/* One bias under two names is not coded for one of them. */
+static void test_shared_bias(void **state)
+{
+    (void)state;
+    static const source_tensor tensors[] = {{"a.weight", NIB_TYPE_BF16, {3, 64}, 2},
+                                            {"b.bias", NIB_TYPE_BF16, {3}, 1},
+                                            {"b.weight", NIB_TYPE_BF16, {3, 64}, 2}};
+    static const nib_meta shared[] = {{"a.bias", "b.bias"}};
+    const nib_quantize_layer layers[] = {layer("a", "8da4w-g32"), layer("b", "8da4w-g32")};
+    char from[512], out[512];
+    done d;
+    write_source(at(from, "src"), config, tensors, COUNT(tensors), shared, 1);
+    nib_quantize_job job = {
+        .layers = layers, .count = COUNT(layers), .out = at(out, "out"), .bias = NIB_BIAS_INT8};
+    run_job(&d, from, job);
+    expect(&d, NIB_NOT_AS_ASKED, "a.bias: is stored once under another name, so it keeps its form");
+    free_done(&d);
+    assert_false(exists(out));
+    job.bias = NIB_BIAS_FLOAT;
+    run_job(&d, from, job);
+    expect(&d, NIB_OK, NULL);
+    free_done(&d);
+    drop(out);
+    drop(from);
+}
+
 /* The nth allocation failing, n = 0, 1, ...: an error each, nothing left, until all is done. */
 static void test_no_memory(void **state)
 {
@@ -269,6 +295,7 @@ int main(void)
         cmocka_unit_test(test_biases),
         cmocka_unit_test(test_biases_of_floats),
         cmocka_unit_test(test_biases_refused),
+        cmocka_unit_test(test_shared_bias),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -153,13 +153,30 @@ static void test_float_zeros(void **state)
     }
 }
 
+/* Zero points of I32, one for each scale, as numbers and in values. */
+static void test_wide_zeros(void **state)
+{
+    (void)state;
+    static const int32_t zeros[4 * 2] = {0, 1, -2, 3, -128, 127, 6, -7};
+    nib_weight w = weight();
+    w.scheme.zero = NIB_ZERO_INT;
+    w.zero_type = NIB_TYPE_I32;
+    w.zeros = zeros;
+    for (int64_t i = 0; i < 4; i++)
+        for (int64_t g = 0; g < 2; g++) {
+            assert_int_equal(nib__weight_int_zero(&w, i, g), zeros[2 * i + g]);
+            assert_true(nib__weight_zero(&w, i, g) == (float)zeros[2 * i + g]);
+        }
+    expect_row(&w, 1, (const float[4]){24, 28, 24, 32});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),          cmocka_unit_test(test_order),
         cmocka_unit_test(test_shared_scales), cmocka_unit_test(test_tensor_scale),
         cmocka_unit_test(test_put),           cmocka_unit_test(test_f64),
-        cmocka_unit_test(test_float_zeros),
+        cmocka_unit_test(test_float_zeros),   cmocka_unit_test(test_wide_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

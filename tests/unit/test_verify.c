@@ -5,6 +5,7 @@
  */
 #include "inspect.h"
 
+#include "opening.h"
 #include "safetensors_build.h"
 #include "zip_build.h"
 
@@ -27,7 +28,6 @@ static void test_copies(void **state)
     float values[SIDE * SIDE];
     char root[256], path[512];
     const nib_allocator heap = nib__allocator_default();
-    nib_checkpoint *cp = NULL;
     nib_pool *pool = NULL;
     nib_err err;
     nib_text text;
@@ -41,8 +41,7 @@ static void test_copies(void **state)
     snprintf(path, sizeof path, "%s/w.pt", root);
     assert_int_equal(nib__file_write(path, z.bytes, z.size, &heap, &err), NIB_OK);
     free(z.bytes);
-    if (nib__checkpoint_open(&cp, path, &heap, &err) != NIB_OK)
-        fail_msg("%s", err.text);
+    nib_checkpoint *cp = open_ok(path);
     assert_int_equal(nib__pool_open(&pool, 2, &heap, &err), NIB_OK);
     const nib_verify_job job = {.checkpoint = cp, .pool = pool, .allocator = &heap};
     nib__text_init(&text, &heap);

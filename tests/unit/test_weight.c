@@ -15,12 +15,9 @@
 static void test_torchao_golden(void **state)
 {
     (void)state;
-    const nib_allocator a = nib__allocator_default();
-    nib_checkpoint *cp;
+    nib_checkpoint *cp = open_ok("tests/golden/torchao_weights.safetensors");
     nib_err err;
     size_t seen = 0;
-    if (nib__checkpoint_open(&cp, "tests/golden/torchao_weights.safetensors", &a, &err) != NIB_OK)
-        fail_msg("%s", err.text);
     for (size_t i = 0; i < nib__checkpoint_module_count(cp); i++) {
         const char *module = nib__checkpoint_module(cp, i);
         char name[200], scheme[64], wanted[64];
@@ -729,8 +726,6 @@ static void test_parts_in_shards(void **state)
 {
     (void)state;
     char dir[256];
-    const nib_allocator a = nib__allocator_default();
-    nib_checkpoint *cp;
     nib_weight w;
     nib_err err = {NIB_OK, ""};
     make_directory(dir);
@@ -749,8 +744,8 @@ static void test_parts_in_shards(void **state)
     write_text(
         dir, "model.safetensors.index.json",
         "{\"weight_map\":{\"m._weight_qdata\":\"a\",\"m._weight_scale\":\"b\",\"m.bias\":\"c\"}}");
-    if (nib__checkpoint_open(&cp, dir, &a, &err) != NIB_OK ||
-        nib__checkpoint_weight(&w, NULL, cp, "m", NULL, &err) != NIB_OK)
+    nib_checkpoint *cp = open_ok(dir);
+    if (nib__checkpoint_weight(&w, NULL, cp, "m", NULL, &err) != NIB_OK)
         fail_msg("%s", err.text);
     assert_non_null(w.bias);
     assert_true(nib__weight_scale(&w, 1, 0) == 1);
