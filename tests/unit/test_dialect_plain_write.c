@@ -97,6 +97,14 @@ static void test_tensors(void **state)
     nib__write_compressed.storage(&storage, &w);
     assert_string_equal(say_part(said, &storage.codes), ".weight_packed I32 [9, 9]");
     assert_string_equal(say_part(said, &storage.zeros), ".weight_zero_point I32 [2, 1]");
+    /* e4m3 in blocks of 2 x 32, which may end early */
+    w = stored("fp8wo", 9, 67);
+    w.scheme.group = 32;
+    w.scale_rows = 2;
+    assert_null(nib__write_compressed.refuses(why, &w));
+    nib__write_compressed.storage(&storage, &w);
+    assert_string_equal(say_part(said, &storage.codes), ".weight F8_E4M3 [9, 67]");
+    assert_string_equal(say_part(said, &storage.scales), ".weight_scale F32 [5, 3]");
 }
 
 /* ---- bytes ---- */
@@ -210,10 +218,6 @@ static void test_refusals(void **state)
     char why[160];
     nib_stored zeros = without_act("8da4w-g32-asym", 9, 64);
     assert_non_null(strstr(nib__write_gguf.refuses(why, &zeros), "its blocks are of 32"));
-    /* e4m3 in blocks is read from others' files, and has no recipe's name */
-    nib_stored blocks = stored("fp8wo", 9, 64);
-    blocks.scheme.group = 32;
-    assert_non_null(strstr(nib__write_compressed.refuses(why, &blocks), "per row or tensor"));
 }
 
 /* Scales of f64 are f32 there, GGUF's f16 or e8m0; GGUF has no words for activations. */
