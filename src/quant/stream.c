@@ -284,10 +284,10 @@ static void say_f64(nib_stream *s, const nib_rewrite *r, double change, const ch
 static void say_cast(nib_stream *s, const nib_rewrite *r, const cast *c)
 {
     const nib_tensor *from = r->from;
-    const double rounded =
-        from->type == NIB_TYPE_F64
-            ? nib__f64_change(from->data, (int64_t)(from->bytes / sizeof(double)))
-            : 0;
+    const double rounded = from->type == NIB_TYPE_F64
+                               ? nib__checkpoint_f64_change(s->job->checkpoint, from->data,
+                                                            (int64_t)(from->bytes / sizeof(double)))
+                               : 0;
     if (r->line == SIZE_MAX) {
         if (from->type == NIB_TYPE_F64)
             say_f64(s, r, rounded, "the format's vectors are f32");
