@@ -154,4 +154,91 @@ static bool check_casts(verdict *v, const nib_kernel *row, const nib_kernel *ref
     return true;
 }
 
+/* ---- how fast ---- */
+
+typedef struct cast_bench {
+    const nib_kernel *row;
+    nib_cast cast;
+    nib_quant quant;
+    nib_amax amax;
+    int64_t parts, step; /* in sums, or in parts of AMAX */
+} cast_bench;
+
+static void run_cast_bench(cast_bench *b)
+{
+    for (int64_t i = 0; i < b->parts; i += b->step) {
+        const int64_t end = nib__min(b->parts, i + b->step);
+        if (b->row->op == NIB_OP_AMAX)
+            b->row->run.amax(&b->amax, i, end);
+        else if (b->row->op == NIB_OP_QUANT || b->row->op == NIB_OP_QUANT_T)
+            b->row->run.quant(&b->quant, i, end);
+        else
+            b->row->run.cast(&b->cast, i, end);
+    }
+}
+
+/* One thread on a matrix [rows][width], parts of `step` sums: elements read per second, and bytes
+ * read and written. */
+static void bench_cast(const nib_kernel *row, int64_t rows, int64_t width, int64_t step)
+{
+    memory m = {.count = 0};
+    rng r = {1};
+    const bool across = row->op == NIB_OP_CAST_T || row->op == NIB_OP_QUANT_T;
+    const cast_case c = {.sums = across ? width : rows, .length = across ? rows : width};
+    const float *x = floats(&m, rows * width, &r, VALUES_RANDOM);
+    cast_bench b = {.row = row, .parts = c.sums, .step = step};
+    uint64_t least = UINT64_MAX;
+    double written = 0;
+    nib_weight shape;
+    if (row->op == NIB_OP_AMAX) {
+        b.parts = nib__ceil_div(rows, NIB_TRAIN_ROWS), b.step = 1;
+        b.amax = (nib_amax){.x = x, .rows = rows, .width = width, .ldx = width};
+        b.amax.out = take(&m, (size_t)b.parts * sizeof *b.amax.out);
+    } else if (row->op == NIB_OP_QUANT || row->op == NIB_OP_QUANT_T) {
+        linear_case l = {.m = c.sums, .k = c.length, .scheme = {.symmetric = true}};
+        l.scheme.act = (nib_act)row->act;
+        l.scheme.group = row->act == NIB_ACT_MX8 ? 32 : NIB_GROUP_ROW;
+        l.input = row->input == NIB_ANY ? NIB_TYPE_F32 : (nib_type)row->input;
+        b.quant = make_quant(&m, &l, x, width);
+        b.quant.two_power = row->act == NIB_ACT_E4M3_TOKEN;
+        written = b.quant.out.f32 != NULL ? 4 : b.quant.out.bf16 != NULL ? 2 : 1;
+    } else {
+        shape = cast_shape(row, &c);
+        b.cast = (nib_cast){.x = x, .ldx = width, .w = &shape, .two_power = true};
+        b.cast.packed = take(&m, (size_t)nib__cast_bytes(row, &shape));
+        written = (double)nib__cast_bytes(row, &shape) / ((double)rows * (double)width);
+    }
+    for (int i = 0; i < BENCH_RUNS; i++) {
+        const uint64_t start = nib__now_ns();
+        run_cast_bench(&b);
+        const uint64_t ns = nib__now_ns() - start;
+        least = ns < least ? ns : least;
+    }
+    const double count = (double)rows * (double)width, ns = (double)least;
+    printf("%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%.1f,%.2f,%.2f\n", row->name, rows, width, step,
+           ns * 1e-3, count / ns, count * (4 + written) / ns);
+    release(&m);
+}
+
+/* Rows that make operands of training, on activations of a small model and in the cache. */
+static int bench_casts(const char *wanted, int64_t isa)
+{
+    static const int64_t shapes[][3] = {{256, 256, 64}, {4096, 768, 64}, {4096, 768, 768}};
+    printf("row,rows,width,part,us,gelements_per_s,gb_per_s\n");
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        const bool is_operand =
+            is_cast(row->op) || (row->op == NIB_OP_QUANT &&
+                                 (row->act == NIB_ACT_MX8 || row->act == NIB_ACT_E4M3_TOKEN ||
+                                  (row->act == NIB_ACT_FLOAT && row->input == NIB_TYPE_BF16)));
+        nib_query q = {{0}};
+        q.fact[NIB_FACT_ISA] = isa;
+        if (is_operand && nib__kernel_built(row) && nib__kernel_holds(row, &q, true) &&
+            (wanted == NULL ? !nib__kernel_is_ref(row) : strstr(row->name, wanted) != NULL))
+            for (size_t j = 0; j < COUNT(shapes); j++)
+                bench_cast(row, shapes[j][0], shapes[j][1], shapes[j][2]);
+    }
+    return 0;
+}
+
 #endif

@@ -2,7 +2,8 @@
  *
  * Checks the kernel table by iterating it; it has no list of kernels of its own.
  *
- *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--bench] [--bench-bias] [--threads N]
+ *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--threads N]
+ *                 [--bench | --bench-bias | --bench-casts]
  *
  * Of every row, built or not: its name parses by the grammar, it is there once, its reference
  * exists, its words are complete, and each condition has a witness, a query that breaks only it and
@@ -24,7 +25,7 @@
 typedef struct options {
     const char *isa, *row;
     uint64_t seed;
-    bool bench, bench_bias;
+    bool bench, bench_bias, bench_casts;
     int threads;
 } options;
 
@@ -317,6 +318,8 @@ static bool read_options(options *o, int count, char **words)
             o->bench = true;
         else if (strcmp(words[i], "--bench-bias") == 0)
             o->bench_bias = true;
+        else if (strcmp(words[i], "--bench-casts") == 0)
+            o->bench_casts = true;
         else if (strcmp(words[i], "--isa") == 0 && has_value)
             o->isa = words[++i];
         else if (strcmp(words[i], "--row") == 0 && has_value)
@@ -338,10 +341,8 @@ int main(int count, char **words)
     counts n = {0, 0};
     int64_t isa;
     if (!read_options(&o, count, words)) {
-        fprintf(
-            stderr,
-            "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--bench] [--bench-bias] "
-            "[--threads N]\n");
+        fprintf(stderr, "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--threads N] "
+                        "[--bench | --bench-bias | --bench-casts]\n");
         return 2;
     }
     if (nib__cpu_isa_mask(&isa, o.isa, &err) != NIB_OK) {
@@ -350,6 +351,8 @@ int main(int count, char **words)
     }
     if (o.bench_bias)
         return bench_biases(o.row, isa);
+    if (o.bench_casts)
+        return bench_casts(o.row, isa);
     if (o.bench)
         return bench_rows(o.row, isa, o.threads);
     printf("seed %" PRIu64 ", isa %s\n", o.seed, nib__cpu_isa_name(isa));

@@ -7,7 +7,8 @@
  *   LANES           32-bit lanes of a vec: 8 or 16
  *   vec_load vec_store vec_store_16 vec_store_8 (the low bits of each lane)
  *   vec_set vec_add vec_sub vec_and vec_or vec_min vec_max (signed) vec_right vec_left
- *   vec_less(a, b, yes, no) (signed)   vec_equal(a, b, yes, no)
+ *   vec_less(a, b, yes, no) (signed)   vec_equal(a, b, yes, no)   vec_any_less(a, b)
+ *   vec_largest (of all lanes, signed)
  *   vec_mul_f vec_add_f vec_sub_f vec_div_f (the lanes are f32)
  *   vec_transpose(rows) of LANES x LANES
  *
@@ -17,8 +18,6 @@
  * zeros around them. Weights leave as they are, codes of QUANT_T are transposed back.
  */
 #include "cast_rows.h"
-
-#include <math.h>
 
 enum {
     PANEL = NIB_FLOAT_PANEL,
@@ -130,53 +129,52 @@ NIB_INLINE float power_of_two(int power)
     return f;
 }
 
-/* |x| rounded to the format, saturated, as a code. Below the smallest normal the addition of a
- * power of two whose last place is the smallest step rounds. */
+/* |x|, capped, for rounding: `least` is 2^e of its binade, or of the smallest normal's; at `step`,
+ * which is 2^e times a power of two, the last place of an f32 is the format's, so that adding step
+ * rounds to nearest, ties to even. */
+typedef struct small_parts {
+    vec magnitude, least, step;
+} small_parts;
+
+NIB_INLINE small_parts small_parts_of(vec x, const small_float f)
+{
+    small_parts p;
+    p.magnitude = vec_min(magnitude_of(x), bits_of(f.most));
+    p.least = vec_max(vec_and(p.magnitude, vec_set(0x7f800000)), bits_of(power_of_two(f.least)));
+    p.step = vec_add(p.least, vec_set((23 - f.mantissa) << 23));
+    return p;
+}
+
+/* |x| rounded to the format, saturated, as a code: the places that adding `step` left, in units of
+ * the binade's, after the codes of all binades below. */
 NIB_INLINE vec small_code(vec x, const small_float f)
 {
-    const int shift = 23 - f.mantissa;
-    const vec v = vec_min(magnitude_of(x), bits_of(f.most));
-    const vec odd = vec_and(vec_right(v, shift), vec_set(1));
-    const vec raised = vec_add(vec_add(v, vec_set((1 << (shift - 1)) - 1)), odd);
-    const vec normal =
-        vec_sub(vec_right(raised, shift), vec_set((127 + f.least - 1) << f.mantissa));
-    const vec step = bits_of(power_of_two(f.least - f.mantissa + 23));
-    const vec small = vec_sub(vec_add_f(v, step), step);
-    return vec_less(v, bits_of(power_of_two(f.least)), small, normal);
+    const small_parts p = small_parts_of(x, f);
+    const vec places = vec_sub(vec_add_f(p.magnitude, p.step), p.step);
+    const vec below = vec_right(p.least, 23 - f.mantissa);
+    return vec_sub(vec_add(places, below), vec_set((127 + f.least) << f.mantissa));
 }
 
 /* The same as f32, with the sign of x. */
 NIB_INLINE vec small_value(vec x, const small_float f)
 {
-    const int shift = 23 - f.mantissa;
-    const vec v = vec_min(magnitude_of(x), bits_of(f.most));
-    const vec odd = vec_and(vec_right(v, shift), vec_set(1));
-    const vec raised = vec_add(vec_add(v, vec_set((1 << (shift - 1)) - 1)), odd);
-    const vec normal = vec_and(raised, vec_set(-(1 << shift)));
-    const vec step = bits_of(power_of_two(f.least - f.mantissa + 23));
-    const vec small = vec_sub_f(vec_add_f(v, step), step);
-    return vec_or(vec_less(v, bits_of(power_of_two(f.least)), small, normal),
-                  vec_and(x, vec_set(INT32_MIN)));
+    const small_parts p = small_parts_of(x, f);
+    const vec value = vec_sub_f(vec_add_f(p.magnitude, p.step), p.step);
+    return vec_or(value, vec_and(x, vec_set(INT32_MIN)));
 }
 
-/* What the values of LANES sums are multiplied with; 0 where `finite` is 0: the codes are 0. */
-typedef struct lane_factors {
-    vec factor, finite;
-} lane_factors;
-
 /* x * factor as an e4m3 byte. */
-NIB_INLINE vec e4m3_byte(vec x, lane_factors f)
+NIB_INLINE vec e4m3_byte(vec x, vec factor)
 {
-    const vec v = vec_mul_f(x, f.factor);
-    const vec sign = vec_and(vec_right(v, 24), vec_set(0x80));
-    return vec_and(vec_or(small_code(v, e4m3), sign), f.finite);
+    const vec v = vec_mul_f(x, factor);
+    return vec_or(small_code(v, e4m3), vec_and(vec_right(v, 24), vec_set(0x80)));
 }
 
 /* The same as panels hold it (nib__e4m3_small): sign in bit 0, no minus zero. */
-NIB_INLINE vec e4m3_recoded(vec x, lane_factors f)
+NIB_INLINE vec e4m3_recoded(vec x, vec factor)
 {
-    const vec v = vec_mul_f(x, f.factor);
-    const vec code = vec_and(small_code(v, e4m3), f.finite), zero = vec_set(0);
+    const vec v = vec_mul_f(x, factor);
+    const vec code = small_code(v, e4m3), zero = vec_set(0);
     return vec_equal(code, zero, zero, vec_or(vec_left(code, 1), vec_right(v, 31)));
 }
 
@@ -190,9 +188,17 @@ NIB_INLINE vec largest_in(patch p, int half)
     return most;
 }
 
-/* Scale bytes of LANES blocks with these largest magnitudes, and the blocks' factors: see mx_byte
- * of cast_ref.c. */
-NIB_INLINE vec mx_bytes(vec most, bool is_floor, lane_factors *f)
+/* The patch with zeros for the sums of one half that are not finite, in `room`. */
+static patch finite_part(patch p, int half, vec finite, float *room)
+{
+    for (int64_t j = 0; j < STRIP; j++)
+        vec_store(room + j * PANEL + half * LANES, vec_and(element(p, j, half), finite));
+    return (patch){room, PANEL};
+}
+
+/* Scale bytes of LANES blocks with these largest magnitudes, and what they are multiplied with: see
+ * mx_byte of cast_ref.c. Of blocks that are not finite, 255 and 1. */
+NIB_INLINE vec mx_bytes(vec most, bool is_floor, vec *factor)
 {
     const vec zero = vec_set(0), one = vec_set(1), infinity = vec_set(0x7f800000);
     vec byte;
@@ -204,37 +210,56 @@ NIB_INLINE vec mx_bytes(vec most, bool is_floor, lane_factors *f)
         const vec over = vec_equal(exponent, zero, vec_set(0x400000), zero);
         byte = vec_add(exponent, vec_less(over, mantissa, one, zero));
     }
-    f->finite = vec_less(most, infinity, vec_set(-1), zero);
-    const vec inverse = vec_left(vec_sub(vec_set(254), byte), 23);
     const vec of_zero = is_floor ? bits_of(0x1p126F) : bits_of(1);
-    f->factor = vec_and(vec_equal(byte, zero, of_zero, inverse), f->finite);
+    *factor = vec_equal(byte, zero, of_zero, vec_left(vec_sub(vec_set(254), byte), 23));
+    *factor = vec_less(most, infinity, *factor, bits_of(1));
     return vec_less(most, infinity, byte, vec_set(255));
 }
 
-/* Factors of PANEL sums that have one each, and the scales. */
+/* Of PANEL sums that have one each: factors, scales, and all ones where the sum is finite. */
 typedef struct panel_factors {
-    int32_t factor[PANEL], finite[PANEL];
-    float scale[PANEL];
+    float factor[PANEL], scale[PANEL];
+    int32_t finite[PANEL];
+    bool all_finite;
 } panel_factors;
-
-NIB_INLINE lane_factors factors_of(const panel_factors *p, int half)
-{
-    return (lane_factors){vec_load((const float *)(const void *)(p->factor + half * LANES)),
-                          vec_load((const float *)(const void *)(p->finite + half * LANES))};
-}
 
 static void set_factors(panel_factors *p, const float *largest, int64_t count, float most,
                         bool two_power)
 {
     memset(p, 0, sizeof *p);
+    p->all_finite = true;
     for (int64_t i = 0; i < count; i++) {
         const float factor = nib__cast_factor(largest[i], most, two_power);
         const bool finite = factor == factor;
-        p->finite[i] = -finite;
-        memcpy(&p->factor[i], &factor, sizeof factor);
-        p->factor[i] &= p->finite[i];
+        p->factor[i] = finite ? factor : 1;
         p->scale[i] = 1 / factor;
+        p->finite[i] = -finite;
+        p->all_finite &= finite;
     }
+}
+
+/* The patch with zeros for sums that are not finite. */
+NIB_INLINE patch finite_patch(patch p, const panel_factors *f, float *room)
+{
+    if (f->all_finite)
+        return p;
+    patch out = p;
+    for (int half = 0; half < PANEL / LANES; half++) {
+        const vec finite = vec_load((const float *)(const void *)(f->finite + half * LANES));
+        out = finite_part(p, half, finite, room);
+    }
+    return out;
+}
+
+/* The largest magnitudes of one half of the patch as scale bytes and factors; a block that is not
+ * finite becomes zeros. */
+NIB_INLINE vec mx_half(patch *p, int half, bool is_floor, vec *factor, float *room)
+{
+    const vec most = largest_in(*p, half), infinity = vec_set(0x7f800000);
+    const vec bytes = mx_bytes(most, is_floor, factor);
+    if (vec_any_less(vec_sub(infinity, vec_set(1)), most))
+        *p = finite_part(*p, half, vec_less(most, infinity, vec_set(-1), vec_set(0)), room);
+    return bytes;
 }
 
 /* max |x| of `count` consecutive values. */
@@ -328,11 +353,11 @@ NIB_INLINE void put_bf16(const weight_patch *w)
                       bf16_pair(element(w->from, 2 * j, half), element(w->from, 2 * j + 1, half)));
 }
 
-NIB_INLINE void put_e4m3(const weight_patch *w, int half, lane_factors f)
+NIB_INLINE void put_e4m3(const weight_patch *w, patch from, int half, vec factor)
 {
     for (int64_t j = 0; j < w->pairs; j++) {
-        const vec even = e4m3_recoded(element(w->from, 2 * j, half), f),
-                  odd = e4m3_recoded(element(w->from, 2 * j + 1, half), f);
+        const vec even = e4m3_recoded(element(from, 2 * j, half), factor),
+                  odd = e4m3_recoded(element(from, 2 * j + 1, half), factor);
         vec_store_16(w->steps + 2 * (j * PANEL + half * LANES), vec_or(even, vec_left(odd, 8)));
     }
 }
@@ -341,17 +366,21 @@ NIB_INLINE void put_row_e4m3(const weight_patch *w)
 {
     if (w->j0 == 0)
         memcpy(w->panel, w->factors->scale, (size_t)w->columns * sizeof(float));
+    patch_room room;
+    const patch from = finite_patch(w->from, w->factors, room);
     for (int half = 0; half < PANEL / LANES; half++)
-        put_e4m3(w, half, factors_of(w->factors, half));
+        put_e4m3(w, from, half, vec_load(w->factors->factor + half * LANES));
 }
 
 NIB_INLINE void put_mx8(const weight_patch *w)
 {
+    patch_room room;
     uint8_t bytes[PANEL];
     for (int half = 0; half < PANEL / LANES; half++) {
-        lane_factors f;
-        vec_store_8(bytes + half * LANES, mx_bytes(largest_in(w->from, half), w->mx_floor, &f));
-        put_e4m3(w, half, f);
+        patch from = w->from;
+        vec factor;
+        vec_store_8(bytes + half * LANES, mx_half(&from, half, w->mx_floor, &factor, room));
+        put_e4m3(w, from, half, factor);
     }
     memcpy(w->panel + w->j0 / STRIP * PANEL, bytes, (size_t)w->columns);
 }
@@ -454,28 +483,31 @@ static void put_tokens_f32(patch p, float *to, int64_t ld, int64_t tokens, int64
 /* STRIP elements of PANEL tokens as bf16, or as e4m3 or e5m2 widened to it. */
 typedef enum wide_form { WIDE_BF16, WIDE_E4M3, WIDE_E5M2 } wide_form;
 
-NIB_INLINE vec wide_pair(vec even, vec odd, lane_factors f, const wide_form to_form)
+NIB_INLINE vec wide_pair(vec even, vec odd, vec factor, const wide_form to_form)
 {
     if (to_form == WIDE_BF16)
         return bf16_pair(even, odd);
     const small_float small = to_form == WIDE_E4M3 ? e4m3 : e5m2;
-    const vec low = small_value(vec_mul_f(even, f.factor), small),
-              high = small_value(vec_mul_f(odd, f.factor), small);
-    return vec_and(vec_or(vec_right(low, 16), high), f.finite);
+    const vec low = small_value(vec_mul_f(even, factor), small),
+              high = small_value(vec_mul_f(odd, factor), small);
+    return vec_or(vec_right(low, 16), high);
 }
 
 NIB_INLINE void put_tokens_wide(patch p, uint16_t *to, int64_t ld, int64_t tokens,
                                 const panel_factors *factors, const wide_form to_form)
 {
+    patch_room room;
+    if (to_form != WIDE_BF16)
+        p = finite_patch(p, factors, room);
     for (int half = 0; half < PANEL / LANES; half++) {
-        const lane_factors f = to_form == WIDE_BF16 ? (lane_factors){vec_set(0), vec_set(0)}
-                                                    : factors_of(factors, half);
+        const vec factor =
+            to_form == WIDE_BF16 ? vec_set(0) : vec_load(factors->factor + half * LANES);
         for (int j = 0; j < STRIP; j += 2 * LANES) {
             vec words[LANES];
 #pragma GCC unroll 16
             for (int t = 0; t < LANES; t++)
                 words[t] = wide_pair(element(p, j + 2 * t, half), element(p, j + 2 * t + 1, half),
-                                     f, to_form);
+                                     factor, to_form);
             put_words(words, (uint8_t *)(to + half * LANES * ld + j), ld * 2,
                       tokens - half * LANES);
         }
@@ -485,13 +517,18 @@ NIB_INLINE void put_tokens_wide(patch p, uint16_t *to, int64_t ld, int64_t token
 /* MX codes of PANEL tokens: LANES words are so many patches. */
 enum { BATCH = LANES * 4 / STRIP };
 
+NIB_INLINE vec e8m0_values(vec bytes)
+{
+    const vec normal = vec_left(bytes, 23);
+    const vec finite = vec_equal(bytes, vec_set(0), vec_set(0x00400000), normal);
+    return vec_equal(bytes, vec_set(255), vec_set(0x7fc00000), finite);
+}
+
 NIB_INLINE void put_mx_scales(const nib_quant *a, vec bytes, int64_t token, int64_t count,
                               int64_t g)
 {
     float scale[LANES];
-    const vec normal = vec_left(bytes, 23);
-    const vec finite = vec_equal(bytes, vec_set(0), vec_set(0x00400000), normal);
-    vec_store(scale, vec_equal(bytes, vec_set(255), vec_set(0x7fc00000), finite));
+    vec_store(scale, e8m0_values(bytes));
     for (int r = 0; r < nib__min(LANES, count); r++)
         a->out.scale[(token + r) * a->out.groups + g] = scale[r];
 }
@@ -503,16 +540,19 @@ NIB_INLINE void put_tokens_mx8(const nib_quant *a, const patch p[BATCH], int64_t
     for (int half = 0; half < PANEL / LANES; half++) {
         vec words[LANES];
         for (int b = 0; b < BATCH; b++) {
-            lane_factors f;
-            const vec bytes = mx_bytes(largest_in(p[b], half), a->mx_floor, &f);
+            patch_room room;
+            patch from = p[b];
+            vec factor;
+            const vec bytes = mx_half(&from, half, a->mx_floor, &factor, room);
             const int64_t g = j0 / STRIP + b;
             if (g < a->out.groups)
                 put_mx_scales(a, bytes, token + half * LANES, tokens - half * LANES, g);
             for (int j = 0; j < STRIP; j += 4) {
-                vec word = e4m3_byte(element(p[b], j, half), f);
+                vec word = e4m3_byte(element(from, j, half), factor);
 #pragma GCC unroll 4
                 for (int t = 1; t < 4; t++)
-                    word = vec_or(word, vec_left(e4m3_byte(element(p[b], j + t, half), f), 8 * t));
+                    word = vec_or(word,
+                                  vec_left(e4m3_byte(element(from, j + t, half), factor), 8 * t));
                 words[(b * STRIP + j) / 4] = word;
             }
         }
@@ -586,6 +626,79 @@ void NIB_CAST(quant_t_e4m3t)(const nib_quant *a, int64_t m0, int64_t m1)
 void NIB_CAST(quant_t_mx8)(const nib_quant *a, int64_t m0, int64_t m1)
 {
     quant_tokens(a, m0, m1, TOKEN_MX8);
+}
+
+/* ---- MX inputs along rows of x ---- */
+
+/* LANES blocks of STRIP consecutive values, and what becomes of them. */
+typedef struct mx_batch {
+    const float *x;
+    uint8_t *codes;
+    float *scale;
+    int64_t count;
+} mx_batch;
+
+NIB_INLINE vec block_vec(const mx_batch *b, int64_t block, int v)
+{
+    return vec_load(b->x + block * STRIP + v * LANES);
+}
+
+/* Codes of one block, to `to`. */
+NIB_INLINE void put_block(const mx_batch *b, int64_t block, float factor, uint8_t *to)
+{
+    const vec by = bits_of(factor);
+#pragma GCC unroll 4
+    for (int v = 0; v < STRIP / LANES; v++)
+        vec_store_8(to + v * LANES, e4m3_byte(block_vec(b, block, v), by));
+}
+
+NIB_INLINE void quant_blocks(const mx_batch *b, bool is_floor)
+{
+    float largest[LANES] = {0}, factors[LANES], scales[LANES];
+    for (int64_t i = 0; i < b->count; i++) {
+        vec most = magnitude_of(block_vec(b, i, 0));
+#pragma GCC unroll 4
+        for (int v = 1; v < STRIP / LANES; v++)
+            most = vec_max(most, magnitude_of(block_vec(b, i, v)));
+        const int32_t bits = vec_largest(most);
+        memcpy(&largest[i], &bits, sizeof bits);
+    }
+    vec factor;
+    const vec bytes = mx_bytes(vec_load(largest), is_floor, &factor);
+    vec_store(factors, factor);
+    vec_store(scales, e8m0_values(bytes));
+    for (int64_t i = 0; i < b->count; i++) {
+        b->scale[i] = scales[i];
+        if (scales[i] == scales[i])
+            put_block(b, i, factors[i], b->codes + i * STRIP);
+        else
+            memset(b->codes + i * STRIP, 0, STRIP);
+    }
+}
+
+void NIB_CAST(quant_mx8)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    const nib_input *out = &a->out;
+    const int64_t whole = out->k / STRIP;
+    for (int64_t r = m0; r < m1; r++) {
+        mx_batch b = {a->x + r * a->ldx, (uint8_t *)out->codes + r * out->ld,
+                      out->scale + r * out->groups, 0};
+        for (int64_t done = 0; done < whole; done += b.count) {
+            b.x += b.count * STRIP, b.codes += b.count * STRIP, b.scale += b.count;
+            b.count = nib__min(LANES, whole - done);
+            quant_blocks(&b, a->mx_floor);
+        }
+        const int64_t rest = out->k % STRIP;
+        if (rest != 0) { /* rows of codes have room for a whole block */
+            float part[STRIP] = {0};
+            memcpy(part, a->x + r * a->ldx + whole * STRIP, (size_t)rest * sizeof *part);
+            b = (mx_batch){part, (uint8_t *)out->codes + r * out->ld + whole * STRIP,
+                           out->scale + r * out->groups + whole, 1};
+            quant_blocks(&b, a->mx_floor);
+        }
+        const int64_t end = nib__round_up(out->k, STRIP);
+        memset(out->codes + r * out->ld + end, 0, (size_t)(out->ld - end));
+    }
 }
 
 /* ---- the largest magnitude ---- */

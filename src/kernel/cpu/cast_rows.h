@@ -9,6 +9,7 @@
 
 #include "cast.h"
 #include "linear_float.h"
+#include "quant_rows.h"
 
 #define NIB_CAST_RUNS(target)                                                                      \
     void nib__cast_f32__##target(const nib_cast *a, int64_t n0, int64_t n1);                       \

@@ -36,6 +36,16 @@ NIB_INLINE vec vec_equal(vec a, vec b, vec yes, vec no)
 {
     return _mm256_blendv_epi8(no, yes, _mm256_cmpeq_epi32(a, b));
 }
+NIB_INLINE bool vec_any_less(vec a, vec b)
+{
+    return _mm256_movemask_epi8(_mm256_cmpgt_epi32(b, a)) != 0;
+}
+NIB_INLINE int32_t vec_largest(vec a)
+{
+    const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
 NIB_INLINE vec vec_mul_f(vec a, vec b) { return as_i(_mm256_mul_ps(as_f(a), as_f(b))); }
 NIB_INLINE vec vec_add_f(vec a, vec b) { return as_i(_mm256_add_ps(as_f(a), as_f(b))); }
 NIB_INLINE vec vec_sub_f(vec a, vec b) { return as_i(_mm256_sub_ps(as_f(a), as_f(b))); }

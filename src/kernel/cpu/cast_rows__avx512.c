@@ -38,6 +38,8 @@ NIB_INLINE vec vec_equal(vec a, vec b, vec yes, vec no)
 {
     return _mm512_mask_mov_epi32(no, _mm512_cmpeq_epi32_mask(a, b), yes);
 }
+NIB_INLINE bool vec_any_less(vec a, vec b) { return _mm512_cmplt_epi32_mask(a, b) != 0; }
+NIB_INLINE int32_t vec_largest(vec a) { return _mm512_reduce_max_epi32(a); }
 NIB_INLINE vec vec_mul_f(vec a, vec b) { return as_i(_mm512_mul_ps(as_f(a), as_f(b))); }
 NIB_INLINE vec vec_add_f(vec a, vec b) { return as_i(_mm512_add_ps(as_f(a), as_f(b))); }
 NIB_INLINE vec vec_sub_f(vec a, vec b) { return as_i(_mm512_sub_ps(as_f(a), as_f(b))); }

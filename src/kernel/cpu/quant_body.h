@@ -394,15 +394,17 @@ NIB_INLINE void e4m3_as_bf16(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRI
     }
 }
 
+/* x * factor as bytes. Adding 2^14 to a value below the smallest normal leaves its code in the last
+ * places. */
 NIB_INLINE void e4m3_codes(uint8_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count,
-                           float scale)
+                           float factor)
 {
     for (int64_t j = 0; j < count; j++) {
-        const float v = x[j] / scale;
-        const int32_t magnitude = e4m3_magnitude(v);
-        const int32_t normal = (magnitude >> 20) - (120 << 3),
-                      small = (int32_t)(float_of(magnitude) * 512);
-        out[j] = (uint8_t)((magnitude < 0x3c800000 ? small : normal) | (bits_of(v) >> 24 & 0x80));
+        const int32_t product = bits_of(x[j] * factor), magnitude = product & 0x7fffffff;
+        const int32_t bits = magnitude < 0x43e00000 ? magnitude : 0x43e00000; /* 448 */
+        const int32_t normal = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120 << 3),
+                      small = bits_of(float_of(bits) + 0x1p14f) - bits_of(0x1p14f);
+        out[j] = (uint8_t)((bits < 0x3c800000 ? small : normal) | (product >> 24 & 0x80));
     }
 }
 
@@ -472,58 +474,84 @@ void NIB_QUANT(e4m3t)(const nib_quant *a, int64_t m0, int64_t m1)
 
 /* ---- MX ---- */
 
+enum { MX_BLOCK = 32 };
+
 typedef struct mx_block {
-    float scale;   /* 2^(byte - 127); byte 0 is a denormal */
-    float divisor; /* of x: the scale, except for byte 0, whose inverse f32 would hold but torchao
-                      does not use */
+    float scale;  /* 2^(byte - 127); byte 0 is a denormal */
+    float factor; /* of x: 1 / scale, exact, except for byte 0, whose inverse f32 would hold but
+                     torchao does not use */
 } mx_block;
+
+/* By bits, so that NaN is the largest. */
+NIB_INLINE int32_t largest_bits(const float *x, int64_t count)
+{
+    int32_t most = 0;
+    for (int64_t j = 0; j < count; j++) {
+        const int32_t magnitude = bits_of(x[j]) & 0x7fffffff;
+        most = magnitude > most ? magnitude : most;
+    }
+    return most;
+}
 
 /* The exponent of max |x| less that of `most`, the largest code (floor), or the least power of two
  * not below max |x| / most. */
-NIB_INLINE mx_block mx_scale(float largest, bool is_floor, const float most)
+NIB_INLINE mx_block mx_scale(int32_t largest, bool is_floor, const float most)
 {
+    int32_t byte;
     if (is_floor) {
-        const int32_t power = (bits_of(most) >> 23) - 127, exponent = bits_of(largest) >> 23;
-        const int32_t byte = exponent > power ? exponent - power : 0;
-        return (mx_block){nib__e8m0_to_f32((uint8_t)byte),
-                          nib__e8m0_to_f32((uint8_t)(byte > 0 ? byte : 1))};
+        const int32_t power = (bits_of(most) >> 23) - 127, exponent = largest >> 23;
+        byte = exponent > power ? exponent - power : 0;
+    } else {
+        const int32_t bits = bits_of(float_of(largest) / most);
+        const int32_t exponent = bits >> 23, mantissa = bits & 0x7fffff;
+        byte = exponent + (exponent == 0 ? mantissa > 0x400000 : mantissa != 0);
     }
-    const uint8_t byte = nib__f32_to_e8m0_up(largest / most);
-    return (mx_block){nib__e8m0_to_f32(byte), byte > 0 ? nib__e8m0_to_f32(byte) : 1};
+    const float of_zero = is_floor ? 0x1p126f : 1;
+    return (mx_block){float_of(byte > 0 ? byte << 23 : 0x400000),
+                      byte > 0 ? float_of((254 - byte) << 23) : of_zero};
 }
 
 /* The nearest e2m1 as the e4m3 of its value: +-0, 0.5, 1, 1.5, 2, 3, 4, 6. */
 NIB_INLINE void e2m1_codes(uint8_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count,
-                           float scale)
+                           float factor)
 {
     static const uint8_t values[16] = {0,    0x30, 0x38, 0x3c, 0x40, 0x44, 0x48, 0x4c,
                                        0x80, 0xb0, 0xb8, 0xbc, 0xc0, 0xc4, 0xc8, 0xcc};
     for (int64_t j = 0; j < count; j++)
-        out[j] = values[nib__f32_to_e2m1(x[j] / scale)];
+        out[j] = values[nib__f32_to_e2m1(x[j] * factor)];
+}
+
+/* One block; its scale. */
+NIB_INLINE float mx_codes(uint8_t *to, const float *x, int64_t count, bool is_floor,
+                          const bool is_e2m1)
+{
+    const int32_t largest = largest_bits(x, count);
+    if (largest >= 0x7f800000) {
+        memset(to, 0, (size_t)count);
+        return NAN;
+    }
+    const mx_block block = mx_scale(largest, is_floor, is_e2m1 ? 6 : 448);
+    if (is_e2m1)
+        e2m1_codes(to, x, count, block.factor);
+    else
+        e4m3_codes(to, x, count, block.factor);
+    return block.scale;
 }
 
 NIB_INLINE void mx_tokens(const nib_quant *a, int64_t m0, int64_t m1, const bool is_e2m1)
 {
-    enum { BLOCK = 32 };
     const nib_input *out = &a->out;
     for (int64_t r = m0; r < m1; r++) {
+        const float *x = a->x + r * a->ldx;
         uint8_t *to = (uint8_t *)out->codes + r * out->ld;
-        for (int64_t g = 0, k0 = 0; k0 < out->k; g++, k0 += BLOCK) {
-            const float *x = a->x + r * a->ldx + k0;
-            const int64_t count = nib__min(BLOCK, out->k - k0);
-            const range of = range_of(x, count);
-            const mx_block block = mx_scale(largest_of(of), a->mx_floor, is_e2m1 ? 6 : 448);
-            if (!of.is_finite)
-                memset(to + k0, 0, (size_t)count);
-            else if (is_e2m1)
-                e2m1_codes(to + k0, x, count, block.divisor);
-            else
-                e4m3_codes(to + k0, x, count, block.divisor);
-            out->scale[r * out->groups + g] = of.is_finite ? block.scale : NAN;
-        }
+        float *scale = out->scale + r * out->groups;
+        int64_t k0 = 0;
+        for (; k0 + MX_BLOCK <= out->k; k0 += MX_BLOCK) /* of a size that the compiler knows */
+            *scale++ = mx_codes(to + k0, x + k0, MX_BLOCK, a->mx_floor, is_e2m1);
+        if (k0 < out->k)
+            *scale = mx_codes(to + k0, x + k0, out->k - k0, a->mx_floor, is_e2m1);
         memset(to + out->k, 0, (size_t)(out->ld - out->k));
     }
 }
 
-void NIB_QUANT(mx8)(const nib_quant *a, int64_t m0, int64_t m1) { mx_tokens(a, m0, m1, false); }
 void NIB_QUANT(mx4)(const nib_quant *a, int64_t m0, int64_t m1) { mx_tokens(a, m0, m1, true); }

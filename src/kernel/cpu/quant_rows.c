@@ -7,6 +7,12 @@
 #include "quant_body.h"
 #include "x86.h"
 
+/* The others are in cast_body.h: there mx8 is the form of three operands. */
+void nib__quant_mx8__ref(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    mx_tokens(a, m0, m1, false);
+}
+
 #define ROW(form, act_, input_, target, rank_, conditions, ref, function, words)                   \
     {                                                                                              \
         .name = "quant_f32_" #form "__" #target, .op = NIB_OP_QUANT, .code = NIB_ANY,              \
