@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What torchao's configs mean: a config is read into a flat list of fields, and one function per
- * type says which scheme that is. The table `types` below lists the types with the settings they
- * take.
+ * What torchao's configs mean: one function per type says which scheme its fields are. The table
+ * `types` below lists the types with the settings they take.
  */
 #include "torchao_config.h"
 
@@ -42,102 +41,6 @@ nib_wish nib__recipe_wish(const char *layout)
         if (strstr(layout, known[i].part) != NULL)
             return known[i].wish;
     return NIB_WISH_OTHER;
-}
-
-/* ---- reading one config ---- */
-
-/* The members of an object inside of a field, its OBJECT just read. */
-static nib_status read_nested(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
-{
-    while (nib__json_next(json) == NIB_JSON_KEY) {
-        const bool is_type = nib__json_is(json, "_type"), is_data = nib__json_is(json, "_data");
-        if (!is_type && !is_data) {
-            if (!nib__json_skip(json))
-                break;
-            continue;
-        }
-        const nib_json_event event = nib__json_next(json);
-        if (event == NIB_JSON_STRING) {
-            const char *text = nib__recipe_string(r, json);
-            if (text == NULL)
-                return nib__json_status(json, err);
-            if (is_type)
-                f->type = text;
-            else
-                f->text = text;
-        } else if (is_data && event == NIB_JSON_OBJECT) {
-            while (nib__json_next(json) == NIB_JSON_KEY) /* the first number is what it is about */
-                if (nib__json_next(json) == NIB_JSON_NUMBER && !f->has_number)
-                    f->has_number = nib__json_int64(json, &f->number);
-                else if (!nib__json_skip(json))
-                    return nib__json_status(json, err);
-            if (json->event != NIB_JSON_OBJECT_END)
-                return nib__json_status(json, err);
-        } else if (!nib__json_skip(json)) {
-            break;
-        }
-    }
-    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
-}
-
-/* A value whose first event was just read; lists are read by read_field. */
-static nib_status read_one(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
-{
-    switch (json->event) {
-    case NIB_JSON_NULL: f->is_null = true; return NIB_OK;
-    case NIB_JSON_TRUE: f->is_true = true; return NIB_OK;
-    case NIB_JSON_FALSE: return NIB_OK;
-    case NIB_JSON_STRING:
-        f->text = nib__recipe_string(r, json);
-        return f->text == NULL ? nib__json_status(json, err) : NIB_OK;
-    case NIB_JSON_OBJECT: return read_nested(r, json, f, err);
-    case NIB_JSON_NUMBER: {
-        double value;
-        if (!nib__json_double(json, &value))
-            return nib__json_status(json, err);
-        /* a size is whole; other numbers are bounds, of which only that they are given counts */
-        f->has_number = value >= -0x1p62 && value <= 0x1p62 && value == (double)(int64_t)value;
-        f->number = f->has_number ? (int64_t)value : 0;
-        return NIB_OK;
-    }
-    default: return nib__json_skip(json) ? NIB_OK : nib__json_status(json, err);
-    }
-}
-
-static nib_status read_field(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
-{
-    if (nib__json_next(json) == NIB_JSON_ERROR)
-        return nib__json_status(json, err);
-    if (json->event != NIB_JSON_ARRAY)
-        return read_one(r, json, f, err);
-    const char *first = NULL;
-    for (int i = 0; nib__json_next(json) != NIB_JSON_ARRAY_END; i++) {
-        *f = (nib_ao_field){.key = f->key};
-        NIB_TRY(read_one(r, json, f, err));
-        if (json->event == NIB_JSON_ERROR)
-            return nib__json_status(json, err);
-        if (i == 0)
-            first = f->type;
-    }
-    f->first_type = first;
-    return NIB_OK;
-}
-
-static nib_status read_data(nib_recipe *r, nib_json *json, nib_ao_config *c, nib_err *err)
-{
-    if (!nib__json_expect(json, NIB_JSON_OBJECT))
-        return nib__json_status(json, err);
-    while (nib__json_next(json) == NIB_JSON_KEY) {
-        if (c->count == NIB_AO_FIELDS_MAX)
-            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a config has more than %d settings",
-                                    NIB_AO_FIELDS_MAX);
-        nib_ao_field *f = &c->fields[c->count++];
-        *f = (nib_ao_field){.key = nib__recipe_string(r, json)};
-        if (f->key == NULL)
-            return nib__json_status(json, err);
-        NIB_TRY(read_field(r, json, f, err));
-    }
-    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
 }
 
 /* ---- fields ---- */
@@ -557,7 +460,7 @@ static nib_status mean(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning 
         names[i] = types[i].type;
         if (strcmp(c->type, types[i].type) != 0)
             continue;
-        NIB_TRY(read_data(r, data, c, err));
+        NIB_TRY(nib__ao_read_data(c, r, data, err));
         NIB_TRY(check_fields(r, c, types[i].takes, err));
         NIB_TRY(check_common(c, err));
         NIB_TRY(types[i].read(r, c, m, err));
@@ -573,42 +476,6 @@ static nib_status mean(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning 
 }
 
 /* ---- the interface ---- */
-
-nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_json *data,
-                        nib_err *err)
-{
-    nib_ao_config *const c = out;
-    bool has_data = false;
-    *c = (nib_ao_config){.version = 1, .at = *json};
-    if (json->event == NIB_JSON_NULL)
-        return NIB_OK;
-    if (json->event != NIB_JSON_OBJECT) {
-        nib__json_fail(json, "a config is neither an object nor null");
-        return nib__json_status(json, err);
-    }
-    while (nib__json_next(json) == NIB_JSON_KEY) {
-        if (nib__json_is(json, "_type")) {
-            c->type = nib__json_expect(json, NIB_JSON_STRING) ? nib__recipe_string(r, json) : NULL;
-            if (c->type == NULL)
-                return nib__json_status(json, err);
-        } else if (nib__json_is(json, "_version")) {
-            if (!nib__json_read_int64(json, 0, INT64_MAX, &c->version))
-                return nib__json_status(json, err);
-        } else {
-            has_data |= nib__json_is(json, "_data");
-            if (nib__json_is(json, "_data"))
-                *data = *json;
-            if (!nib__json_skip(json))
-                return nib__json_status(json, err);
-        }
-    }
-    if (json->event != NIB_JSON_OBJECT_END)
-        return nib__json_status(json, err);
-    if (c->type == NULL || !has_data)
-        return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a torchao config lacks \"%s\"",
-                                c->type == NULL ? "_type" : "_data");
-    return NIB_OK;
-}
 
 nib_status nib__ao_fill_rule(nib_recipe *r, nib_ao_config *c, nib_json *data, nib_rule *rule,
                              nib_err *err)

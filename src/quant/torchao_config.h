@@ -31,6 +31,8 @@ typedef struct nib_ao_config {
  * begins. */
 nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_json *data,
                         nib_err *err);
+/* Its fields, from *data on. */
+nib_status nib__ao_read_data(nib_ao_config *c, nib_recipe *r, nib_json *data, nib_err *err);
 /* Fills what the rule gives: keep for null, else the config's scheme and wish. */
 nib_status nib__ao_fill_rule(nib_recipe *r, nib_ao_config *c, nib_json *data, nib_rule *rule,
                              nib_err *err);
