@@ -19,10 +19,11 @@
  * and the result does not depend on threads. A batch of fewer (document, kv head) pairs than
  * threads leaves threads idle.
  *
- * For each key block, all queries that see it pass by: its keys and values are widened and
- * transposed once, and its gradients stay in the first caches. All five products are
- * `multiply`: a register tile over 16-lane vectors. NIB_ATTN_DX_WIDE: there are 32 registers of 16
- * lanes, else 16 of 8.
+ * A head's queries, their gradients and dout are gathered first: in the arguments its rows lie so far
+ * apart that they would fall on few sets of the caches. Then for each key block, all queries that
+ * see it pass by: its keys and values are widened and transposed once, and its gradients stay in
+ * the first caches. All five products are `multiply`: a register tile over 16-lane vectors.
+ * NIB_ATTN_DX_WIDE: there are 32 registers of 16 lanes, else 16 of 8.
  */
 #include "attn_dx_rows.h"
 #include "lanes.h"
@@ -177,107 +178,102 @@ NIB_INLINE void weigh(float *p, float *ds, const float *lse, const float *delta,
     }
 }
 
-/* Adds to dq of `count` queries and to dk and dv of the key block; on the diagonal both are of the
- * same positions. */
-NIB_INLINE void multiply_block(const dx_item *t, int64_t count, bool diagonal)
+/* Adds to dq of the queries from query0 and to dk and dv of the key block; on the diagonal both are
+ * of the same positions. */
+NIB_INLINE void multiply_block(const dx_item *t, int64_t query0, bool diagonal)
 {
     const nib_attn_dx_scratch *s = &t->s;
-    const int64_t padded = t->padded, strips = nib__ceil_div(count, NIB_LANES);
-    for (int64_t i = 0; i < strips * NIB_LANES; i += NIB_LANES) {
+    const int64_t padded = t->padded, count = nib__min(SIDE, t->length - query0);
+    const int64_t rows = nib__round_up(count, NIB_LANES);
+    const float *q = s->q + query0 * padded, *dout = s->dout + query0 * padded;
+    for (int64_t i = 0; i < rows; i += NIB_LANES) {
         float *p = s->p + i * SIDE, *ds = s->ds + i * SIDE;
         const int64_t columns = diagonal ? i + NIB_LANES : SIDE;
-        multiply(p, SIDE, s->q + i * padded, padded, 1, s->kt, SIDE, t->dim, columns, false);
-        multiply(ds, SIDE, s->dout + i * padded, padded, 1, s->vt, SIDE, t->dim, columns, false);
-        weigh(p, ds, s->lse + i, s->delta_block + i, t->a->scale, columns, diagonal);
-        multiply(s->dq + i * padded, padded, ds, SIDE, 1, s->k, padded,
+        multiply(p, SIDE, q + i * padded, padded, 1, s->kt, SIDE, t->dim, columns, false);
+        multiply(ds, SIDE, dout + i * padded, padded, 1, s->vt, SIDE, t->dim, columns, false);
+        weigh(p, ds, s->lse + query0 + i, s->delta + query0 + i, t->a->scale, columns, diagonal);
+        multiply(s->dq + (query0 + i) * padded, padded, ds, SIDE, 1, s->k, padded,
                  diagonal ? nib__min(columns, count) : SIDE, padded, true);
     }
-    for (int64_t j = 0; j < (diagonal ? strips * NIB_LANES : SIDE); j += NIB_LANES) {
+    for (int64_t j = 0; j < (diagonal ? rows : SIDE); j += NIB_LANES) {
         const int64_t i = diagonal ? j : 0; /* the first query that sees a key of the strip */
-        multiply(s->dv + j * padded, padded, s->p + i * SIDE + j, 1, SIDE, s->dout + i * padded,
+        multiply(s->dv + j * padded, padded, s->p + i * SIDE + j, 1, SIDE, dout + i * padded,
                  padded, count - i, padded, true);
-        multiply(s->dk + j * padded, padded, s->ds + i * SIDE + j, 1, SIDE, s->q + i * padded,
-                 padded, count - i, padded, true);
+        multiply(s->dk + j * padded, padded, s->ds + i * SIDE + j, 1, SIDE, q + i * padded, padded,
+                 count - i, padded, true);
     }
-}
-
-/* What one head's block of queries adds for the key block. */
-NIB_INLINE void pass(const dx_item *t, int64_t share_head, int64_t query0, int64_t key0)
-{
-    const nib_attn_dx *a = t->a;
-    const nib_attn_dx_scratch *s = &t->s;
-    const int64_t count = nib__min(SIDE, t->length - query0), row = t->first + query0;
-    const int64_t head = t->kv_head * (a->heads / a->cache.kv_heads) + share_head;
-    float *dq = a->dq + row * a->ldq + head * t->dim;
-    copy_rows(s->q, t->padded, a->q + row * a->ldq + head * t->dim, a->ldq, t->dim, count);
-    copy_rows(s->dout, t->padded, a->dout + row * a->ldo + head * t->dim, a->ldo, t->dim, count);
-    if (key0 == 0)
-        memset(s->dq, 0, (size_t)(SIDE * t->padded) * sizeof *s->dq);
-    else
-        copy_rows(s->dq, t->padded, dq, a->ldq, t->dim, count);
-    memcpy(s->delta_block, s->delta + share_head * a->m + query0, (size_t)count * sizeof *s->delta);
-    for (int64_t i = 0; i < count; i++)
-        s->lse[i] = a->lse[(row + i) * a->heads + head];
-    if (query0 == key0)
-        multiply_block(t, count, true);
-    else
-        multiply_block(t, count, false);
-    write_rows(dq, a->ldq, s->dq, t->padded, t->dim, count);
 }
 
 /* ---- an item ---- */
 
-/* delta of all queries of the item, by head and position. */
-NIB_INLINE void make_delta(const dx_item *t, int64_t share)
-{
-    const nib_attn_dx *a = t->a;
-    for (int64_t h = 0; h < share; h++)
-        for (int64_t i = 0; i < t->length; i++) {
-            const int64_t at = (t->first + i) * a->ldo + (t->kv_head * share + h) * t->dim;
-            const float *out = a->out + at, *dout = a->dout + at;
-            nib_lanes sum = nib__lanes_set(0.0f);
-            int64_t d = 0;
-            for (; d + NIB_LANES <= t->dim; d += NIB_LANES)
-                sum = nib__lanes_fma(nib__lanes_load(out + d), nib__lanes_load(dout + d), sum);
-            if (d < t->dim)
-                sum = nib__lanes_fma(nib__lanes_load_part(out + d, t->dim - d),
-                                     nib__lanes_load_part(dout + d, t->dim - d), sum);
-            t->s.delta[h * a->m + i] = a->scale * nib__lanes_sum(sum);
-        }
-}
-
-NIB_INLINE void run_item(const dx_item *t)
+/* Gathers a head. Rows past the document's end, to whole lanes, are computed and not looked at. */
+NIB_INLINE void take_head(const dx_item *t, int64_t head)
 {
     const nib_attn_dx *a = t->a;
     const nib_attn_dx_scratch *s = &t->s;
-    const int64_t share = a->heads / a->cache.kv_heads;
-    const size_t bytes = (size_t)(SIDE * t->padded) * sizeof(float);
-    make_delta(t, share);
+    const int64_t dim = t->dim, padded = t->padded, length = t->length;
+    const int64_t past = (nib__round_up(length, NIB_LANES) - length) * padded;
+    copy_rows(s->q, padded, a->q + t->first * a->ldq + head * dim, a->ldq, dim, length);
+    copy_rows(s->dout, padded, a->dout + t->first * a->ldo + head * dim, a->ldo, dim, length);
+    memset(s->q + length * padded, 0, (size_t)past * sizeof *s->q);
+    memset(s->dout + length * padded, 0, (size_t)past * sizeof *s->dout);
+    memset(s->dq, 0, (size_t)(length * padded + past) * sizeof *s->dq);
+    memset(s->lse + length, 0, (size_t)(past / padded) * sizeof *s->lse);
+    memset(s->delta + length, 0, (size_t)(past / padded) * sizeof *s->delta);
+    for (int64_t i = 0; i < length; i++) {
+        const float *out = a->out + (t->first + i) * a->ldo + head * dim;
+        const float *dout = s->dout + i * padded;
+        nib_lanes sum = nib__lanes_set(0.0f);
+        int64_t d = 0;
+        for (; d + NIB_LANES <= dim; d += NIB_LANES)
+            sum = nib__lanes_fma(nib__lanes_load(out + d), nib__lanes_load(dout + d), sum);
+        if (d < dim)
+            sum = nib__lanes_fma(nib__lanes_load_part(out + d, dim - d), nib__lanes_load(dout + d),
+                                 sum);
+        s->delta[i] = a->scale * nib__lanes_sum(sum);
+        s->lse[i] = a->lse[(t->first + i) * a->heads + head];
+    }
+}
+
+NIB_INLINE void run_head(const dx_item *t, int64_t head, bool is_first)
+{
+    const nib_attn_dx *a = t->a;
+    const nib_attn_dx_scratch *s = &t->s;
+    take_head(t, head);
     for (int64_t key0 = 0; key0 < t->length; key0 += SIDE) {
         const int64_t at = (t->first + key0) * a->ldkv + t->kv_head * t->dim;
         const int64_t keys = nib__min(SIDE, t->length - key0);
         take_keys(t, key0);
-        memset(s->dk, 0, bytes);
-        memset(s->dv, 0, bytes);
-        for (int64_t h = 0; h < share; h++)
-            for (int64_t query0 = key0; query0 < t->length; query0 += SIDE)
-                pass(t, h, query0, key0);
+        if (is_first) {
+            memset(s->dk, 0, (size_t)(SIDE * t->padded) * sizeof *s->dk);
+            memset(s->dv, 0, (size_t)(SIDE * t->padded) * sizeof *s->dv);
+        } else {
+            copy_rows(s->dk, t->padded, a->dk + at, a->ldkv, t->dim, keys);
+            copy_rows(s->dv, t->padded, a->dv + at, a->ldkv, t->dim, keys);
+        }
+        multiply_block(t, key0, true);
+        for (int64_t query0 = key0 + SIDE; query0 < t->length; query0 += SIDE)
+            multiply_block(t, query0, false);
         write_rows(a->dk + at, a->ldkv, s->dk, t->padded, t->dim, keys);
         write_rows(a->dv + at, a->ldkv, s->dv, t->padded, t->dim, keys);
     }
+    write_rows(a->dq + t->first * a->ldq + head * t->dim, a->ldq, s->dq, t->padded, t->dim,
+               t->length);
 }
 
 void NIB_ATTN_DX(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch)
 {
     const int64_t kv_heads = a->cache.kv_heads, dim = a->cache.head_dim;
     dx_item t = {.a = a, .dim = dim, .padded = nib__round_up(dim, NIB_LANES)};
-    nib__attn_dx_part(&t.s, scratch, t.padded);
+    const int64_t share = a->heads / kv_heads;
+    nib__attn_dx_part(&t.s, a, scratch);
     for (int64_t item = item0; item < item1; item++) {
         const int64_t document = item / kv_heads;
         t.kv_head = item % kv_heads;
         t.first = a->start[document];
         t.length = a->start[document + 1] - t.first;
         t.table = a->cache.tables + document * a->cache.table_ld;
-        run_item(&t);
+        for (int64_t h = 0; h < share; h++)
+            run_head(&t, t.kv_head * share + h, h == 0);
     }
 }

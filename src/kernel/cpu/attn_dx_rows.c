@@ -10,31 +10,38 @@
 #define NIB_ATTN_DX_WIDE 0
 #include "attn_dx_body.h"
 
-enum { MATRICES = 9 /* of SIDE x padded */, SQUARES = 2 /* of SIDE x SIDE */, VECTORS = 2 };
+/* Sets the parts and returns their bytes; memory may be NULL to ask only for these. */
+static size_t part(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memory)
+{
+    const int64_t padded = nib__round_up(a->cache.head_dim, NIB_LANES);
+    const int64_t longest = nib__min(nib__round_up(a->m, SIDE), a->cache.table_ld * SIDE);
+    const struct {
+        float **at;
+        int64_t count;
+    } parts[] = {
+        {&s->q, longest * padded}, {&s->dout, longest * padded}, {&s->dq, longest * padded},
+        {&s->lse, longest},        {&s->delta, longest},         {&s->k, SIDE * padded},
+        {&s->kt, SIDE * padded},   {&s->vt, SIDE * padded},      {&s->v, SIDE * padded},
+        {&s->dk, SIDE * padded},   {&s->dv, SIDE * padded},      {&s->p, SIDE * SIDE},
+        {&s->ds, SIDE * SIDE},
+    };
+    int64_t used = 0;
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        *parts[i].at = memory != NULL ? memory + used : NULL;
+        used += parts[i].count;
+    }
+    return (size_t)used * sizeof *memory;
+}
 
 static size_t attn_dx_scratch(const void *args)
 {
-    const nib_attn_dx *a = args;
-    const int64_t padded = nib__round_up(a->cache.head_dim, NIB_LANES);
-    const int64_t blocks = SIDE * (MATRICES * padded + SQUARES * SIDE + VECTORS);
-    return (size_t)(blocks + a->heads / a->cache.kv_heads * a->m) * sizeof(float);
+    nib_attn_dx_scratch s;
+    return part(&s, args, NULL);
 }
 
-void nib__attn_dx_part(nib_attn_dx_scratch *s, float *memory, int64_t padded)
+void nib__attn_dx_part(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memory)
 {
-    float **const matrices[MATRICES] = {&s->k,  &s->kt, &s->vt,   &s->v, &s->dk,
-                                        &s->dv, &s->q,  &s->dout, &s->dq};
-    float **const squares[SQUARES] = {&s->p, &s->ds},
-                  **const vectors[] = {&s->lse, &s->delta_block};
-    float *at = memory;
-    for (int i = 0; i < MATRICES; i++, at += SIDE * padded)
-        *matrices[i] = at;
-    for (int i = 0; i < SQUARES; i++, at += SIDE * SIDE)
-        *squares[i] = at;
-    for (int i = 0; i < VECTORS; i++, at += SIDE)
-        *vectors[i] = at;
-    s->delta = at;
-    memset(memory, 0, (size_t)(at - memory) * sizeof *memory);
+    part(s, a, memory);
 }
 
 #define ROW(target, rank_, conditions, ref, function, words)                                       \

@@ -8,24 +8,23 @@
 
 #include "kernel.h"
 
-/* All f32, in blocks of NIB_CACHE_BLOCK positions; `padded` = head_dim to whole lanes.
+/* All f32; `padded` = head_dim to whole lanes, `longest` = positions that a sequence of the cache may
+ * have.
  *
+ *   q, dout, dq   [longest][padded]           a head of a document
+ *   lse, delta    [longest]                   of it; delta = scale * dout.out
  *   k             [NIB_CACHE_BLOCK][padded]   the key block
  *   kt, vt        [head_dim][NIB_CACHE_BLOCK] keys and values of it, transposed
  *   v             [NIB_CACHE_BLOCK][head_dim] on the way to vt
  *   dk, dv        [NIB_CACHE_BLOCK][padded]   its gradients so far
- *   q, dout, dq   [NIB_CACHE_BLOCK][padded]   the query block
- *   p, ds         [NIB_CACHE_BLOCK][NIB_CACHE_BLOCK]   of the query block (rows) and the key block
- *   lse, delta_block   [NIB_CACHE_BLOCK]      of the query block
- *   delta         [heads of a kv head][m]     scale * dout.out of all queries of the document
+ *   p, ds         [NIB_CACHE_BLOCK][NIB_CACHE_BLOCK]   of a block of queries (rows) and the keys
  */
 typedef struct nib_attn_dx_scratch {
-    float *k, *kt, *vt, *v, *dk, *dv, *q, *dout, *dq, *p, *ds, *lse, *delta_block, *delta;
+    float *q, *dout, *dq, *lse, *delta, *k, *kt, *vt, *v, *dk, *dv, *p, *ds;
 } nib_attn_dx_scratch;
 
-/* Parts the memory that the rows' `scratch` asks for; what may be read before it is written is
- * zero. */
-void nib__attn_dx_part(nib_attn_dx_scratch *s, float *memory, int64_t padded);
+/* Parts the memory that the rows' `scratch` asks for. */
+void nib__attn_dx_part(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memory);
 
 void nib__attn_dx__ref(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch);
 void nib__attn_dx__avx2(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch);
