@@ -75,7 +75,8 @@ typedef struct nib_swiglu_dx {
 } nib_swiglu_dx;
 
 /* The gradients of causal attention over documents. A document is a sequence of the cache; its
- * tokens are consecutive rows in order of position. */
+ * tokens are consecutive rows in order of position. Its sums run in blocks of NIB_CACHE_BLOCK
+ * positions, and its items (a document and a kv head) are all the work that threads can share. */
 typedef struct nib_attn_dx {
     const float *q, *out, *dout; /* [m][ldq], [m][ldo], [m][ldo] */
     const float *lse;            /* [m][heads] */
