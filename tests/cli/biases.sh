@@ -37,6 +37,12 @@ check 'converted' nibble convert s32 again --format nibble --quiet
 check 'into the same bytes' cmp s32/model.safetensors again/model.safetensors
 rm -r again
 
+# a scale that makes nothing of the codes
+cp -r q zeroed
+"$REPO/tests/cli/tensors" zeroed/model.safetensors put model.layers.0.self_attn.q_proj._bias_scale 0 00000000
+check 'a bias whose scale is 0' grep -q '1 scales of its bias are 0 or negative' <(nibble verify zeroed 2>&1 | tr -s ' \n' ' ')
+rm -r zeroed
+
 # there and back: floats are the values of the codes
 check 'back to floats' nibble convert q floats --format nibble --bias float --quiet
 same 'the same values' floats q

@@ -267,6 +267,18 @@ static void test_zip64_lies(void **state)
     zip_set(extra + 2, 17, 2);
     expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "ends outside of it");
     free(z.bytes);
+    /* two fields, of which readers may take either */
+    z = build_zip(&part, 1, false, false);
+    entry = z.bytes + z.entry[0];
+    zip_set(entry + 28, strlen(part.name) - 20, 2);
+    zip_set(entry + 30, 20, 2);
+    extra = entry + 46 + strlen(part.name) - 20;
+    for (int i = 0; i < 2; i++) {
+        zip_set(extra + 10 * i, 1, 2);
+        zip_set(extra + 10 * i + 2, 6, 2);
+    }
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "has two zip64 fields");
+    free(z.bytes);
 }
 
 /* As PyTorch writes what lies past 4 GiB: the entry's zip64 field stands in the local header, too,

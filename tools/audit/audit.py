@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random small models through torchao, llama.cpp and Nibble: was done what was asked, and if not, was it said?
 
-    audit.py PROGRAM LOGITS_OF [--llama-quantize PATH] [--count 1000] [--seed 20261120] [--verbose]
+    audit.py PROGRAM LOGITS_OF [--llama-quantize PATH --llama-version NAME] [--count 1000] [--seed 20261120] [--verbose]
 
 `make audit` runs it and writes docs/audit.md. Each case is a model (Llama, Llama with biases, or Qwen2; odd shapes, tied
 or not; f32, bf16 or f16) and a recipe, and sometimes a twist: a group that does not divide, a pattern that matches
@@ -296,6 +296,7 @@ def main():
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("logits_of", type=pathlib.Path)
     parser.add_argument("--llama-quantize", type=pathlib.Path)
+    parser.add_argument("--llama-version", default="of a version that was not named")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=20261120)
     parser.add_argument("--verbose", action="store_true")
@@ -316,7 +317,7 @@ def main():
             subprocess.run(["rm", "-rf", str(folder)], check=True)
     print(f"{options.count} models, seed {options.seed}; torchao {torchao.__version__}, torch {torch.__version__}, "
           f"transformers {transformers.__version__}"
-          + (f", llama.cpp's llama-quantize" if options.llama_quantize else "") + ".\n")
+          + (f", llama.cpp's llama-quantize {options.llama_version}" if options.llama_quantize else "") + ".\n")
     print("| engine | asked | done as asked | said, with layer and values | silently changed | "
           "died without naming the layer |\n|---|---|---|---|---|---|")
     for engine in ("torchao", "llama.cpp", "Nibble"):
