@@ -358,6 +358,18 @@ NIB_MUST_CHECK nib_status nib_bench(nib_session *session, const nib_bench_option
 NIB_MUST_CHECK nib_status nib_bench_kernels(nib_engine *engine, nib_form form, const nib_sink *sink,
                                             nib_err *err);
 
+/* ---- train ----------------------------------------------------------------------------------- */
+
+typedef struct nib_train_options {
+    bool dry_run; /* one layer of each distinct shape, forward and backward */
+} nib_train_options;
+
+/* Trains what the model's config says by the plan, which was made for it; writes a line per step to
+ * sink. NIB_CHECK_FAILED: a loss or a gradient is not finite, and the weights are as they were. */
+NIB_MUST_CHECK nib_status nib_train(nib_model *model, const nib_plan *plan,
+                                    const nib_train_options *options, const nib_sink *sink,
+                                    nib_err *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -164,7 +164,30 @@ static int64_t ffn_width(const reader *r)
 nib_status nib__train_config_parse(nib_train_config *out, nib_config *model, const char *name,
                                    const char *text, size_t size, nib_arena *arena, nib_err *err)
 {
-    *out = (nib_train_config){.batch = 8, .sequence = 2048};
+    /* torchtitan's values for the debug model */
+    *out = (nib_train_config){.dump_folder = "outputs",
+                              .document_mask = true,
+                              .batch = 8,
+                              .sequence = 2048,
+                              .steps = 10,
+                              .max_norm = 1,
+                              .dtype = NIB_TYPE_BF16,
+                              .rate = 8e-4,
+                              .beta1 = 0.9,
+                              .beta2 = 0.95,
+                              .eps = 1e-8,
+                              .weight_decay = 0.1,
+                              .warmup = 2,
+                              .decay_ratio = 0.8,
+                              .folder = "checkpoint",
+                              .interval = 500,
+                              .keep = 10,
+                              .load_step = -1,
+                              .export_dtype = NIB_TYPE_F32,
+                              .log_every = 1,
+                              .validation_every = 5,
+                              .validation_steps = 10,
+                              .timeout_s = 100};
     *model = (nib_config){.arch = NIB_ARCH_LLAMA,
                           .rope_theta = 500000,
                           .norm_eps = 1e-5,

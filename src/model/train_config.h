@@ -1,16 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A training config in torchtitan's sections: enough of it to plan a step. The model's dimensions
- * become a nib_config, the quantize section is a recipe's JSON.
+ * A training config in torchtitan's sections and names: what the trainer does, and what a plan of a
+ * step needs. The model's dimensions become a nib_config, the quantize section is a recipe's JSON.
  */
 #ifndef NIB_TRAIN_CONFIG_H
 #define NIB_TRAIN_CONFIG_H
 
 #include "config.h"
 
+typedef enum nib_ac { NIB_AC_NONE, NIB_AC_SELECTIVE, NIB_AC_FULL } nib_ac;
+typedef enum nib_decay { NIB_DECAY_LINEAR, NIB_DECAY_SQRT, NIB_DECAY_COSINE } nib_decay;
+
+/* Strings lie in the arena of the parse; NULL: not given. */
 typedef struct nib_train_config {
-    int64_t batch, sequence; /* of one rank's micro-batch */
-    char *recipe;            /* the text of the quantize section; NULL: none */
+    /* job */
+    const char *dump_folder; /* where checkpoints and metrics go: "outputs" */
+    /* model */
+    const char *tokenizer; /* tokenizer.json or its directory */
+    bool print_after_conversion;
+    bool document_mask; /* attn_mask_type "block_causal": attention stays within a document */
+    char *recipe;       /* the text of the quantize section, or of converters; NULL: none */
+    /* training */
+    const char *dataset;     /* a text or .jsonl */
+    int64_t batch, sequence; /* of a micro-batch: local_batch_size, seq_len */
+    int64_t global_batch;    /* sequences per step; 0: local_batch_size * ranks */
+    int64_t steps;
+    double max_norm; /* of the gradient; 0: not clipped */
+    uint64_t seed;
+    nib_type dtype; /* mixed_precision_param: of products; F32 or BF16 */
+    nib_ac checkpointing;
+    /* optimizer: AdamW */
+    double rate, beta1, beta2, eps, weight_decay;
+    /* lr_scheduler: warm-up, stable, decay */
+    int64_t warmup;
+    double decay_ratio; /* share of the steps that decay; negative: all after the warm-up */
+    nib_decay decay;
+    double min_factor; /* of the rate at the end */
+    /* checkpoint */
+    bool save;
+    const char *folder; /* below dump_folder */
+    int64_t interval, keep;
+    const char *initial_load; /* a model to start from */
+    int64_t load_step;        /* -1: the last; no checkpoint there is none to load */
+    bool export_last;         /* last_save_in_hf */
+    nib_type export_dtype;
+    /* metrics */
+    int64_t log_every;
+    const char *metrics; /* JSON lines; NULL: none */
+    bool count_casts;    /* saturated and underflowed values of every cast */
+    double spike;        /* a loss over this many times the running mean is a spike; 0: none */
+    bool skip_bad_steps; /* else a step that is not finite stops the run */
+    /* validation */
+    const char *validation; /* a text or .jsonl; NULL: none */
+    int64_t validation_every, validation_steps;
+    /* comm */
+    double timeout_s; /* that a rank waits for another */
 } nib_train_config;
 
 /* Whether a JSON text is a training config: an object whose "model" is an object. */

@@ -87,10 +87,10 @@ nib_bias nib__layer_bias(const nib_layer *layer, const nib_scheme *done);
 
 /* The best built row of an op without weights (norm, attn, ...) on this machine. */
 const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine);
-/* The best built row that makes an operand of a product in this scheme: QUANT, QUANT_T, CAST,
- * CAST_T; NULL: none, or none is needed. */
+/* The best built row that makes an operand of a product in this scheme: QUANT, QUANT_T; CAST and
+ * CAST_T for a product of this packing. NULL: none, or none is needed. */
 const nib_kernel *nib__plan_operand(nib_op op, const nib_scheme *scheme, nib_type input,
-                                    const nib_machine *machine);
+                                    const nib_packing *packing, const nib_machine *machine);
 
 /* Facts of one layer on one machine for `op` at m: what every row is asked. */
 void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *scheme,

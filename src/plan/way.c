@@ -66,7 +66,9 @@ bool nib__way_outpaces(const nib_kernel *a, const nib_kernel *b, const nib_machi
 {
     enum { PROMPT = 17 }; /* from here on arithmetic bounds a product, not the weights' bytes */
     const double clearly = 1.25;
-    return machine != NULL && machine->measured && m >= PROMPT && a->op == NIB_OP_LINEAR &&
+    const bool is_product =
+        a->op == NIB_OP_LINEAR || a->op == NIB_OP_LINEAR_DX || a->op == NIB_OP_LINEAR_DW;
+    return machine != NULL && machine->measured && m >= PROMPT && is_product &&
            a->numbers == b->numbers && a->unit != NIB_UNIT_SCALAR && b->unit != NIB_UNIT_SCALAR &&
            machine->rate[a->unit] > clearly * machine->rate[b->unit];
 }
@@ -234,9 +236,10 @@ const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *mac
 }
 
 const nib_kernel *nib__plan_operand(nib_op op, const nib_scheme *scheme, nib_type input,
-                                    const nib_machine *machine)
+                                    const nib_packing *packing, const nib_machine *machine)
 {
     nib_query query = machine->facts;
+    const nib_kernel *best = NULL;
     query.fact[NIB_FACT_OP] = op;
     query.fact[NIB_FACT_CODE] = scheme->code;
     query.fact[NIB_FACT_ACT] = scheme->act;
@@ -244,5 +247,13 @@ const nib_kernel *nib__plan_operand(nib_op op, const nib_scheme *scheme, nib_typ
     query.fact[NIB_FACT_GROUP] = scheme->group;
     query.fact[NIB_FACT_M] = 1;
     query.fact[NIB_FACT_BUILT] = 1;
-    return best_row(&query, machine, true, ANY_NUMBERS, NULL);
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        if (row->peer != NULL || row->packing != packing || !nib__kernel_keyed(row, &query) ||
+            !nib__kernel_holds(row, &query, true))
+            continue;
+        if (best == NULL || row->rank < best->rank)
+            best = row;
+    }
+    return best;
 }

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Adds neighbours, here and between ranks.
+ */
+#include "gradient.h"
+
+#include <inttypes.h>
+
+void nib__tree_init(nib_tree *out, nib_pool *pool, nib_ranks *ranks, const nib_machine *machine,
+                    size_t total, int64_t count)
+{
+    *out = (nib_tree){.pool = pool,
+                      .ranks = ranks,
+                      .add = nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, machine),
+                      .total = total,
+                      .count = count};
+}
+
+static size_t block_bytes(const nib_tree *t) { return t->total * sizeof(float); }
+
+void nib__tree_free(nib_tree *t)
+{
+    for (int i = 0; i < t->held_count; i++)
+        nib__block_free(t->held[i].sum, block_bytes(t));
+    for (int i = 0; i < t->spare_count; i++)
+        nib__block_free(t->spare[i], block_bytes(t));
+    *t = (nib_tree){0};
+}
+
+int64_t nib__tree_first(int64_t count, int rank, int ranks) { return count * rank / ranks; }
+
+nib_status nib__tree_block(nib_tree *t, float **out, nib_err *err)
+{
+    if (t->spare_count > 0) {
+        *out = t->spare[--t->spare_count];
+        return NIB_OK;
+    }
+    float *block = nib__block_take(block_bytes(t));
+    if (!block)
+        return nib__fail_memory(err, block_bytes(t), "the gradient of a micro-batch");
+    *out = block;
+    t->blocks++;
+    return NIB_OK;
+}
+
+typedef struct adding {
+    const nib_kernel *row;
+    float *to;
+    const float *from;
+} adding;
+
+static void job_add(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const adding *p = ctx;
+    const nib_add a = {.x = p->from + begin, .y = p->to + begin, .m = 1, .width = end - begin};
+    (void)worker;
+    p->row->run.add(&a, 0, 1);
+}
+
+/* left += right; the right block is spare then. */
+static void merge(nib_tree *t, nib_tree_node *left, const nib_tree_node *right)
+{
+    adding p = {t->add, left->sum, right->sum};
+    nib__pool_run(t->pool, (int64_t)t->total, NIB_TRAIN_PART, false, job_add, &p);
+    left->loss += right->loss;
+    left->level++;
+    left->index /= 2;
+    t->spare[t->spare_count++] = right->sum;
+}
+
+static bool are_neighbours(const nib_tree_node *a, const nib_tree_node *b)
+{
+    return a->level == b->level && a->index % 2 == 0 && b->index == a->index + 1;
+}
+
+void nib__tree_put(nib_tree *t, int64_t leaf, float *block, double loss)
+{
+    t->held[t->held_count++] = (nib_tree_node){.index = leaf, .sum = block, .loss = loss};
+    while (t->held_count > 1 &&
+           are_neighbours(&t->held[t->held_count - 2], &t->held[t->held_count - 1])) {
+        merge(t, &t->held[t->held_count - 2], &t->held[t->held_count - 1]);
+        t->held_count--;
+    }
+}
+
+/* ---- between ranks ---- */
+
+/* Which rank holds a node: the one whose leaves begin it. */
+static int holder(const nib_tree *t, int level, int64_t index)
+{
+    const int ranks = nib__ranks_count(t->ranks);
+    const int64_t leaf = index << level;
+    int rank = 0;
+    while (rank + 1 < ranks && nib__tree_first(t->count, rank + 1, ranks) <= leaf)
+        rank++;
+    return rank;
+}
+
+static nib_tree_node *find(nib_tree *t, int level, int64_t index)
+{
+    for (int i = 0; i < t->held_count; i++)
+        if (t->held[i].level == level && t->held[i].index == index)
+            return &t->held[i];
+    return NULL;
+}
+
+static void drop(nib_tree *t, nib_tree_node *node)
+{
+    const int at = (int)(node - t->held);
+    memmove(node, node + 1, (size_t)(t->held_count - at - 1) * sizeof *node);
+    t->held_count--;
+}
+
+static nib_status give(nib_tree *t, nib_tree_node *node, int to, const char *what, nib_err *err)
+{
+    NIB_TRY(nib__ranks_send(t->ranks, &node->loss, sizeof node->loss, to, what, err));
+    NIB_TRY(nib__ranks_send(t->ranks, node->sum, block_bytes(t), to, what, err));
+    t->spare[t->spare_count++] = node->sum;
+    drop(t, node);
+    return NIB_OK;
+}
+
+static nib_status take(nib_tree *t, nib_tree_node *left, int from, const char *what, nib_err *err)
+{
+    nib_tree_node right = *left;
+    right.index++;
+    NIB_TRY(nib__tree_block(t, &right.sum, err));
+    nib_status status =
+        nib__ranks_receive(t->ranks, &right.loss, sizeof right.loss, from, what, err);
+    if (status == NIB_OK)
+        status = nib__ranks_receive(t->ranks, right.sum, block_bytes(t), from, what, err);
+    if (status == NIB_OK)
+        merge(t, left, &right);
+    else
+        t->spare[t->spare_count++] = right.sum;
+    return status;
+}
+
+/* Pairs of one level whose halves lie on two ranks. */
+static nib_status join_level(nib_tree *t, int level, const char *what, nib_err *err)
+{
+    const int me = nib__ranks_rank(t->ranks);
+    for (int64_t i = 0; i << level < t->count; i += 2) {
+        const int left = holder(t, level, i), right = holder(t, level, i + 1);
+        nib_tree_node *node = find(t, level, me == left ? i : i + 1);
+        if (left == right || node == NULL)
+            continue;
+        if (me == right)
+            NIB_TRY(give(t, node, left, what, err));
+        else if (me == left)
+            NIB_TRY(take(t, node, right, what, err));
+    }
+    return NIB_OK;
+}
+
+nib_status nib__tree_sum(nib_tree *t, const float **sum, double *loss, const char *what,
+                         nib_err *err)
+{
+    const bool alone = nib__ranks_count(t->ranks) == 1;
+    for (int level = 0; !alone && INT64_C(1) << level < t->count; level++)
+        NIB_TRY(join_level(t, level, what, err));
+    float *block;
+    if (nib__ranks_rank(t->ranks) == 0) {
+        block = t->held[0].sum;
+        *loss = t->held[0].loss;
+        t->held_count = 0;
+    } else {
+        NIB_TRY(nib__tree_block(t, &block, err));
+    }
+    t->spare[t->spare_count++] = block;
+    NIB_TRY(nib__ranks_share(t->ranks, loss, sizeof *loss, what, err));
+    NIB_TRY(nib__ranks_share(t->ranks, block, block_bytes(t), what, err));
+    *sum = block;
+    return NIB_OK;
+}

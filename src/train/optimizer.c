@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The optimizer's state and steps.
+ */
+#include "optimizer.h"
+
+#include "precise.h"
+
+#include <math.h>
+
+static uint64_t block_bytes(const nib_params *p) { return p->total * sizeof(float); }
+
+nib_status nib__optimizer_open(nib_optimizer *out, const nib_train_config *config,
+                               const nib_params *params, const nib_machine *machine,
+                               nib_engine *engine, nib_err *err)
+{
+    *out = (nib_optimizer){.config = config,
+                           .params = params,
+                           .pool = engine->pool,
+                           .adamw = nib__plan_op(NIB_OP_ADAMW, NIB_TYPE_F32, machine),
+                           .squares = nib__plan_op(NIB_OP_SQUARES, NIB_TYPE_F32, machine)};
+    if (!out->adamw || !out->squares)
+        return nib__fail(err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
+                         out->adamw ? "squares" : "adamw", machine->name);
+    const size_t bytes = (size_t)block_bytes(params);
+    out->m = nib__block_take(bytes);
+    out->v = nib__block_take(bytes);
+    out->parts = nib__block_take((params->total / NIB_TRAIN_PART + 1) * sizeof *out->parts);
+    if (out->m && out->v && out->parts)
+        return NIB_OK;
+    nib__optimizer_close(out);
+    return nib__fail_memory(err, 2 * bytes, "the optimizer's moments");
+}
+
+void nib__optimizer_close(nib_optimizer *o)
+{
+    if (!o->params)
+        return;
+    nib__block_free(o->m, (size_t)block_bytes(o->params));
+    nib__block_free(o->v, (size_t)block_bytes(o->params));
+    nib__block_free(o->parts, (o->params->total / NIB_TRAIN_PART + 1) * sizeof *o->parts);
+    *o = (nib_optimizer){0};
+}
+
+uint64_t nib__optimizer_bytes(const nib_optimizer *o) { return 2 * block_bytes(o->params); }
+
+/* ---- schedule ---- */
+
+double nib__rate_factor(const nib_train_config *c, int64_t step)
+{
+    const int64_t rest = nib__max(0, c->steps - c->warmup);
+    const int64_t wanted =
+        c->decay_ratio < 0 ? rest : (int64_t)nearbyint((double)c->steps * c->decay_ratio);
+    const int64_t decay = nib__min(rest, wanted), falls = c->steps + 1 - decay;
+    if (step < c->warmup)
+        return (double)(step + 1) / (double)c->warmup;
+    if (step < falls || decay == 0)
+        return 1;
+    const double pi = 3.141592653589793;
+    const double progress = fmin(1, (double)(step + 1 - falls) / (double)decay);
+    const double left = c->decay == NIB_DECAY_LINEAR ? 1 - progress
+                        : c->decay == NIB_DECAY_SQRT ? 1 - sqrt(progress)
+                                                     : 0.5 * (1 + nib__cos(pi * progress));
+    return c->min_factor + (1 - c->min_factor) * left;
+}
+
+/* ---- norm ---- */
+
+typedef struct squares_part {
+    const nib_kernel *row;
+    const nib_squares *args;
+} squares_part;
+
+static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const squares_part *p = ctx;
+    (void)worker;
+    p->row->run.squares(p->args, begin, end);
+}
+
+double nib__gradient_norm(nib_optimizer *o, const float *gradient, size_t *bad)
+{
+    double sum = 0;
+    size_t first = o->params->count;
+    for (size_t i = 0; i < o->params->count; i++) {
+        const nib_param *p = &o->params->items[i];
+        const int64_t count = (int64_t)nib__param_size(p);
+        const int64_t parts = nib__ceil_div(count, NIB_TRAIN_PART);
+        const nib_squares a = {.x = gradient + p->at, .count = count, .out = o->parts};
+        squares_part part = {o->squares, &a};
+        nib__pool_run(o->pool, parts, 1, false, job_part, &part);
+        double own = 0;
+        for (int64_t j = 0; j < parts; j++)
+            own += o->parts[j];
+        if (!isfinite(own) && first == o->params->count)
+            first = i;
+        sum += own;
+    }
+    if (bad)
+        *bad = first;
+    return sqrt(sum);
+}
+
+/* ---- a step ---- */
+
+typedef struct adamw_part {
+    const nib_kernel *row;
+    const nib_adamw *args;
+} adamw_part;
+
+static void job_adamw(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const adamw_part *p = ctx;
+    (void)worker;
+    p->row->run.adamw(p->args, begin, end);
+}
+
+/* x^n by squaring: the same bits on every system. */
+static double power(double x, int64_t n)
+{
+    double result = 1;
+    for (; n > 0; n >>= 1, x *= x)
+        if (n & 1)
+            result *= x;
+    return result;
+}
+
+double nib__optimizer_step(nib_optimizer *o, float *weights, const float *gradient, double clip)
+{
+    const nib_train_config *c = o->config;
+    const double rate = c->rate * nib__rate_factor(c, o->steps);
+    o->steps++;
+    const nib_adamw a = {.p = weights,
+                         .m = o->m,
+                         .v = o->v,
+                         .g = gradient,
+                         .count = (int64_t)o->params->total,
+                         .clip = (float)clip,
+                         .shrink = (float)(1 - rate * c->weight_decay),
+                         .rest1 = (float)(1 - c->beta1),
+                         .beta2 = (float)c->beta2,
+                         .rest2 = (float)(1 - c->beta2),
+                         .step = (float)(rate / (1 - power(c->beta1, o->steps))),
+                         .root = (float)sqrt(1 - power(c->beta2, o->steps)),
+                         .eps = (float)c->eps};
+    adamw_part part = {o->adamw, &a};
+    nib__pool_run(o->pool, a.count, NIB_TRAIN_PART, false, job_adamw, &part);
+    return rate;
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The list of parameters, and their first values.
+ */
+#include "params.h"
+
+#include "precise.h"
+#include "sample.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+/* ---- the list ---- */
+
+typedef struct lister {
+    const nib_network *net;
+    nib_params *out;
+    nib_arena *arena;
+} lister;
+
+static bool add(lister *l, const char *name, nib_param p)
+{
+    p.name = nib__arena_copy(l->arena, name, strlen(name));
+    if (p.name == NULL)
+        return false;
+    p.at = l->out->total;
+    l->out->values += nib__param_size(&p);
+    l->out->total += (size_t)nib__round_up((int64_t)nib__param_size(&p), NIB_LANES);
+    l->out->items[l->out->count++] = p;
+    return true;
+}
+
+static bool add_site(lister *l, size_t site, int64_t layer)
+{
+    const nib_site *s = &l->net->sites[site];
+    const bool table = s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD;
+    char name[160];
+    l->out->bias[site] = SIZE_MAX;
+    if (s->role == NIB_ROLE_HEAD && l->net->tied) {
+        l->out->weight[site] = l->out->weight[0];
+        return true;
+    }
+    snprintf(name, sizeof name, "%s.weight", s->name);
+    l->out->weight[site] = l->out->count;
+    if (!add(l, name,
+             (nib_param){.role = table ? NIB_PARAM_TABLE : NIB_PARAM_WEIGHT,
+                         .layer = layer,
+                         .rows = s->n,
+                         .columns = s->k,
+                         .site = site}))
+        return false;
+    if (!s->bias)
+        return true;
+    snprintf(name, sizeof name, "%s.bias", s->name);
+    l->out->bias[site] = l->out->count;
+    return add(
+        l, name,
+        (nib_param){
+            .role = NIB_PARAM_BIAS, .layer = layer, .rows = 1, .columns = s->n, .site = site});
+}
+
+static bool add_norm(lister *l, size_t which, int64_t layer, const char *part)
+{
+    char name[96];
+    nib__network_norm_name(name, layer, part);
+    l->out->norm[which] = l->out->count;
+    return add(l, name,
+               (nib_param){.role = NIB_PARAM_NORM,
+                           .layer = layer,
+                           .rows = 1,
+                           .columns = l->net->config.width,
+                           .site = SIZE_MAX});
+}
+
+static bool list(lister *l)
+{
+    bool ok = add_site(l, 0, -1);
+    for (int64_t i = 0; ok && i < l->net->config.layers; i++) {
+        const size_t first = (size_t)(1 + i * NIB_SITE_COUNT);
+        ok = add_norm(l, (size_t)(2 * i), i, "input_layernorm");
+        for (size_t s = NIB_SITE_Q; ok && s <= NIB_SITE_O; s++)
+            ok = add_site(l, first + s, i);
+        ok = ok && add_norm(l, (size_t)(2 * i + 1), i, "post_attention_layernorm");
+        for (size_t s = NIB_SITE_GATE; ok && s <= NIB_SITE_DOWN; s++)
+            ok = add_site(l, first + s, i);
+    }
+    return ok && add_norm(l, (size_t)(2 * l->net->config.layers), -1, "") &&
+           add_site(l, l->net->site_count - 1, -1);
+}
+
+nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *arena, nib_err *err)
+{
+    if (net->config.qk_norm)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s has norms of queries and keys, whose training is not built; "
+                         "llama, mistral and qwen2 train",
+                         nib__arch_name(net->config.arch));
+    const size_t norms = (size_t)(2 * net->config.layers + 1), most = 2 * net->site_count + norms;
+    *out = (nib_params){.items = nib__arena_take(arena, most, sizeof *out->items),
+                        .weight = nib__arena_take(arena, net->site_count, sizeof *out->weight),
+                        .bias = nib__arena_take(arena, net->site_count, sizeof *out->bias),
+                        .norm = nib__arena_take(arena, norms, sizeof *out->norm)};
+    lister l = {net, out, arena};
+    if (!out->items || !out->weight || !out->bias || !out->norm || !list(&l))
+        return nib__fail_memory(err, most * sizeof *out->items, "the list of parameters");
+    return NIB_OK;
+}
+
+/* ---- first values ---- */
+
+/* A normal value by Box and Muller's transform; a draw past `cut` deviations is drawn again. */
+static float normal(uint64_t seed, size_t parameter, int64_t place, double deviation, double cut)
+{
+    const double two_pi = 6.283185307179586;
+    for (int64_t draw = 0;; draw++) {
+        /* places of one parameter and draw: a sequence of their own */
+        const int64_t sequence = (int64_t)parameter << 16 | draw;
+        const double u = 1 - nib__random(seed, sequence, 2 * place);
+        const double turn = nib__random(seed, sequence, 2 * place + 1);
+        const double x = sqrt(-2 * nib__log(u)) * nib__cos(two_pi * turn);
+        if (fabs(x) <= cut)
+            return (float)(x * deviation);
+    }
+}
+
+typedef struct fill {
+    float *to;
+    uint64_t seed;
+    size_t parameter;
+    double deviation, cut;
+} fill;
+
+static void job_fill(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const fill *f = ctx;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++)
+        f->to[i] = normal(f->seed, f->parameter, i, f->deviation, f->cut);
+}
+
+static bool is_deep(size_t site) /* o, up (w3) and down (w2) lie on the way of the residual */
+{
+    const size_t part = (site - 1) % NIB_SITE_COUNT;
+    return part == NIB_SITE_O || part == NIB_SITE_UP || part == NIB_SITE_DOWN;
+}
+
+void nib__params_init(float *block, const nib_params *params, uint64_t seed, nib_pool *pool)
+{
+    const double limit = 2; /* trunc_normal_'s default bounds are absolute */
+    for (size_t i = 0; i < params->count; i++) {
+        const nib_param *p = &params->items[i];
+        const int64_t count = (int64_t)nib__param_size(p);
+        fill f = {.to = block + p->at, .seed = seed, .parameter = i, .deviation = 0.02};
+        if (p->role == NIB_PARAM_NORM)
+            for (int64_t j = 0; j < count; j++)
+                f.to[j] = 1;
+        if (p->role == NIB_PARAM_NORM || p->role == NIB_PARAM_BIAS)
+            continue;
+        f.cut = INFINITY;
+        if (p->site == 0) {
+            f.deviation = 1;
+        } else if (p->role == NIB_PARAM_TABLE) {
+            f.deviation = 1 / sqrt((double)p->columns);
+            f.cut = 3;
+        } else {
+            if (is_deep(p->site))
+                f.deviation /= sqrt(2 * (double)(p->layer + 1));
+            f.cut = limit / f.deviation;
+        }
+        nib__pool_run(pool, count, 4096, false, job_fill, &f);
+    }
+}
+
+static nib_status load_weight(float *to, const nib_param *p, const nib_network *net, nib_err *err)
+{
+    nib_weight w;
+    NIB_TRY(nib__checkpoint_weight(&w, NULL, net->checkpoint, net->sites[p->site].name, NULL, err));
+    if (p->role == NIB_PARAM_BIAS) {
+        nib__weight_bias(&w, to);
+        return NIB_OK;
+    }
+    for (int64_t i = 0; i < p->rows; i++)
+        nib__weight_row(&w, i, to + i * p->columns);
+    return NIB_OK;
+}
+
+nib_status nib__params_load(float *block, const nib_params *params, const nib_network *net,
+                            nib_err *err)
+{
+    for (size_t i = 0; i < params->count; i++) {
+        const nib_param *p = &params->items[i];
+        if (p->role == NIB_PARAM_NORM) {
+            const char *part = i == params->norm[2 * (p->layer < 0 ? 0 : p->layer)]
+                                   ? "input_layernorm"
+                                   : "post_attention_layernorm";
+            NIB_TRY(nib__network_norm(block + p->at, net, p->layer, p->layer < 0 ? "" : part,
+                                      p->columns, err));
+        } else {
+            NIB_TRY(load_weight(block + p->at, p, net, err));
+        }
+    }
+    return NIB_OK;
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One micro-batch: forward and backward as a flat list of operations on numbered buffers. The list
+ * is made once from network and plan; the runner loops over it and takes rows from nowhere else. A
+ * micro-batch owns its gradients, so how many ranks or threads there are changes no bit.
+ *
+ * With m tokens in packed documents, x1 is the residual before a layer and x2 the one before its
+ * second half:
+ *
+ *   x2 = x1 + o(attention(q, k, v of norm(x1)));  the next x1 = x2 + down(silu(gate) * up of
+ *   norm(x2))
+ *
+ * What the backward pass reads is kept per layer; with activation checkpointing less is kept and
+ * computed again, to the same bits.
+ */
+#ifndef NIB_STEP_H
+#define NIB_STEP_H
+
+#include "params.h"
+#include "plan.h"
+
+/* f32 [m][columns] unless it says otherwise. */
+typedef enum nib_train_buffer {
+    /* kept for the backward pass, one per layer */
+    NIB_KEPT_X1, /* [layers + 1] whatever is checkpointed */
+    NIB_KEPT_X2,
+    NIB_KEPT_Q,
+    NIB_KEPT_ATTN,
+    NIB_KEPT_LSE,   /* [m][heads] */
+    NIB_KEPT_CACHE, /* in a block of its own */
+    NIB_KEPT_GATE,
+    NIB_KEPT_UP,
+    NIB_KEPT_INPUTS, /* of linear layers, packed for their weights' gradients: see input_at */
+    /* one of each */
+    NIB_HELD_NORMED,
+    NIB_HELD_K,
+    NIB_HELD_V,
+    NIB_HELD_H,      /* silu(gate) * up */
+    NIB_HELD_INPUT,  /* the x side of a product, in its form */
+    NIB_HELD_LOGITS, /* [m][vocab], then their gradient */
+    NIB_HELD_D,      /* gradient of the residual */
+    NIB_HELD_DNORMED,
+    NIB_HELD_TEMP,
+    NIB_HELD_DQ,
+    NIB_HELD_DK,
+    NIB_HELD_DV,
+    NIB_HELD_DATTN,
+    NIB_HELD_DH,
+    NIB_HELD_INVERSE, /* [m] */
+    NIB_HELD_LOSS,    /* [m] */
+    NIB_HELD_AMAX,    /* parts of a maximum, then it */
+    NIB_TRAIN_BUFFERS
+} nib_train_buffer;
+
+enum { NIB_PRODUCT_Y, NIB_PRODUCT_DX, NIB_PRODUCT_DW, NIB_PRODUCTS };
+
+/* One of the three products of a site: its row, and the rows that make its operands. */
+typedef struct nib_product {
+    const nib_kernel *row, *quant, *cast;
+    nib_weight shape; /* of the W side, without data */
+    bool one_scale;   /* e4m3 with a scale per tensor: the maxima come first */
+    bool e5m2;        /* of the x side */
+    bool two_power;   /* e4m3: scales are powers of two */
+} nib_product;
+
+typedef struct nib_train_node {
+    nib_op op;
+    const nib_kernel *row;
+    size_t site;   /* products, quantizers, casts; SIZE_MAX */
+    int product;   /* which of the site's */
+    int64_t layer; /* of kept buffers: all but x1 are layer 0's where layers are run again */
+    int from, other, to;
+    size_t param; /* whose weight is read or gradient written; SIZE_MAX */
+    int64_t columns;
+    bool backward; /* ROPE: back */
+    bool next;     /* x1 of the layer after this is written */
+} nib_train_node;
+
+typedef struct nib_step_options {
+    int64_t batch, length; /* sequences of a micro-batch, tokens of each */
+    nib_ac checkpointing;
+} nib_step_options;
+
+/* A micro-batch: packed sequences cut into documents. */
+typedef struct nib_batch {
+    int64_t m, documents;
+    const int32_t *ids, *targets; /* [m]; a target of -1 is not counted */
+    const int32_t *start;         /* [documents + 1] first token of each; the last is m */
+} nib_batch;
+
+typedef struct nib_step {
+    nib_engine *engine;
+    const nib_network *net;
+    const nib_layers_plan *plan;
+    const nib_params *params;
+    nib_step_options options;
+    int64_t m;
+    nib_arena arena;
+    nib_product (*products)[NIB_PRODUCTS]; /* [site_count] */
+    nib_train_node *nodes;
+    size_t count, capacity, forward_end; /* of the list: forward, then backward */
+    /* buffers */
+    char *block;
+    uint64_t block_bytes;
+    uint64_t at[NIB_TRAIN_BUFFERS], each[NIB_TRAIN_BUFFERS]; /* offset, bytes per layer */
+    int64_t ld[NIB_TRAIN_BUFFERS];
+    uint64_t scratch_at, scratch_bytes; /* of each worker */
+    /* weights in the layouts of their rows, made by nib__step_cast */
+    char *packed;
+    uint64_t packed_bytes;
+    uint64_t (*packed_at)[2]; /* [site_count]: for y, for dx */
+    uint64_t *input_at;       /* [site_count] in NIB_KEPT_INPUTS; layers of one form share */
+    float *rope;              /* [length][head_dim] */
+    uint64_t rope_bytes;
+    /* of the batch that runs */
+    int32_t *sequence, *position; /* [m] */
+    int32_t *tables;              /* [m][table_ld] */
+    int64_t table_ld;
+    char *cache; /* [layers kept][keys, values][cache_blocks] */
+    uint64_t cache_bytes, cache_side /* keys, or values, of a layer */;
+    int64_t cache_blocks;
+    const nib_batch *batch;
+    const float *weights;
+    float *gradients;
+    float scale;
+    uint64_t *node_ns; /* [count] time of each operation so far */
+} nib_step;
+
+/* params, net and plan must outlive it. NIB_NOT_AS_ASKED: an operation has no row here. */
+nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_layers_plan *plan,
+                          const nib_params *params, const nib_step_options *options, nib_err *err);
+void nib__step_close(nib_step *step);
+
+/* Casts and packs the weights [params.total]; once after each change of them. */
+void nib__step_cast(nib_step *step, const float *weights);
+/* Runs the batch: *loss is the sum over counted targets in nats. gradients [params.total] are those
+ * of `scale` times that sum, and are overwritten; NULL: only the loss. */
+nib_status nib__step_run(nib_step *step, const float *weights, const nib_batch *batch, float scale,
+                         float *gradients, double *loss, nib_err *err);
+
+/* Bytes of buffers and packed weights together. */
+uint64_t nib__step_bytes(const nib_step *step);
+
+/* step_lower.c: fills nodes, products, ld and each. */
+nib_status nib__step_lower(nib_step *step, nib_err *err);
+/* step.c: room for keys and values; what it held is lost. */
+nib_status nib__step_take_cache(nib_step *step, int64_t blocks, nib_err *err);
+
+#endif

@@ -1,0 +1,540 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs a micro-batch: for each operation fills in pointers and sizes, and shares its parts among
+ * the threads. Which thread computes what changes no bit: rows see to that.
+ */
+#include "cast.h"
+#include "lower.h"
+#include "step.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+/* ---- places ---- */
+
+static char *place(const nib_step *s, int buffer, int64_t layer)
+{
+    const bool all = buffer == NIB_KEPT_X1;
+    const bool kept = all || (buffer < NIB_KEPT_INPUTS && s->options.checkpointing != NIB_AC_FULL);
+    return s->block + s->at[buffer] + (kept ? (uint64_t)layer * s->each[buffer] : 0);
+}
+
+static float *values(const nib_step *s, int buffer, int64_t layer)
+{
+    return (float *)(void *)place(s, buffer, layer);
+}
+
+static nib_cache cache_of(const nib_step *s, int64_t layer)
+{
+    const nib_config *c = &s->net->config;
+    const uint64_t at = s->options.checkpointing == NIB_AC_FULL ? 0 : (uint64_t)layer;
+    char *keys = s->cache + at * 2 * s->cache_side;
+    return (nib_cache){.keys = keys,
+                       .values = keys + s->cache_side,
+                       .type = s->plan->dtype,
+                       .tables = s->tables,
+                       .table_ld = s->table_ld,
+                       .kv_heads = c->kv_heads,
+                       .head_dim = c->head_dim};
+}
+
+/* ---- parts, as jobs of the pool ---- */
+
+typedef struct part {
+    const nib_step *s;
+    const nib_kernel *row;
+    const void *args;
+} part;
+
+static void *scratch_of(const nib_step *s, int worker)
+{
+    return s->block + s->scratch_at + (uint64_t)worker * s->scratch_bytes;
+}
+
+static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const part *p = ctx;
+    const nib_run *run = &p->row->run;
+    switch (p->row->op) {
+    case NIB_OP_EMBED: run->embed(p->args, begin, end); break;
+    case NIB_OP_NORM: run->norm(p->args, begin, end); break;
+    case NIB_OP_ROPE: run->rope(p->args, begin, end); break;
+    case NIB_OP_COPY: run->store_kv(p->args, begin, end); break;
+    case NIB_OP_SWIGLU: run->swiglu(p->args, begin, end); break;
+    case NIB_OP_ADD: run->add(p->args, begin, end); break;
+    case NIB_OP_ATTN: run->attn(p->args, begin, end, scratch_of(p->s, worker)); break;
+    case NIB_OP_QUANT:
+    case NIB_OP_QUANT_T: run->quant(p->args, begin, end); break;
+    case NIB_OP_CAST:
+    case NIB_OP_CAST_T: run->cast(p->args, begin, end); break;
+    case NIB_OP_AMAX: run->amax(p->args, begin, end); break;
+    case NIB_OP_NORM_DX: run->norm_dx(p->args, begin, end); break;
+    case NIB_OP_NORM_DW: run->norm_dw(p->args, begin, end); break;
+    case NIB_OP_SWIGLU_DX: run->swiglu_dx(p->args, begin, end); break;
+    case NIB_OP_ATTN_DX: run->attn_dx(p->args, begin, end, scratch_of(p->s, worker)); break;
+    case NIB_OP_EMBED_DW: run->embed_dw(p->args, begin, end); break;
+    case NIB_OP_BIAS_DW: run->bias_dw(p->args, begin, end); break;
+    case NIB_OP_XENT: run->xent(p->args, begin, end); break;
+    default: break; /* lowering makes no other; products have a job of their own */
+    }
+}
+
+enum { PARTS_PER_WORKER = 4, LINE = 16 /* f32 in a cache line: columns of a part */ };
+
+static int64_t grain_for(const nib_step *s, int64_t count, int64_t step)
+{
+    const int64_t parts = (int64_t)nib__pool_threads(s->engine->pool) * PARTS_PER_WORKER;
+    return nib__round_up(nib__max(1, nib__ceil_div(count, parts)), step);
+}
+
+static void run_parts(const nib_step *s, const nib_kernel *row, const void *args, int64_t count,
+                      int64_t step, bool flush)
+{
+    part p = {s, row, args};
+    nib__pool_run(s->engine->pool, count, grain_for(s, count, step), flush, job_part, &p);
+}
+
+/* ---- products ---- */
+
+typedef struct product_part {
+    const nib_step *s;
+    const nib_kernel *row;
+    const nib_linear *whole;
+    int64_t rows, row_parts; /* x rows of a part, and how many such parts */
+    int64_t columns;         /* outputs of a part */
+} product_part;
+
+/* Rows r0..r1 of an input. */
+static nib_input input_rows(const nib_input *x, const nib_scheme *scheme, int64_t r0, int64_t r1)
+{
+    nib_input out = *x;
+    out.m = r1 - r0;
+    if (x->f32)
+        out.f32 = x->f32 + r0 * x->ld;
+    if (x->bf16)
+        out.bf16 = x->bf16 + r0 * x->ld;
+    if (x->codes)
+        out.codes = x->codes + r0 * x->ld;
+    if (x->scale)
+        out.scale = x->scale + r0 * (nib__act_is_mx(scheme->act) ? x->groups : 1);
+    return out;
+}
+
+static void job_product(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const product_part *p = ctx;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t r0 = i % p->row_parts * p->rows, n0 = i / p->row_parts * p->columns;
+        nib_linear a = *p->whole;
+        a.x = input_rows(&p->whole->x, &a.w->scheme, r0, nib__min(r0 + p->rows, p->whole->x.m));
+        a.y = p->whole->y + r0 * a.ldy;
+        p->row->run.linear(&a, n0, nib__min(n0 + p->columns, a.w->n), scratch_of(p->s, worker));
+    }
+}
+
+/* Parts are rows of x, all outputs each, as long as there are enough of them: a part brings its
+ * rows into the order of the tiles once. */
+static void run_linear(const nib_step *s, const nib_kernel *row, const nib_linear *a)
+{
+    enum { TILE = 12, ROWS = 240 }; /* linear_float.h's, for speed alone */
+    const int64_t threads = nib__pool_threads(s->engine->pool);
+    const int64_t fair = nib__ceil_div(a->x.m, 2 * threads);
+    product_part p = {.s = s, .row = row, .whole = a};
+    p.rows = nib__min(ROWS, nib__round_up(nib__max(1, fair), TILE));
+    p.row_parts = nib__ceil_div(a->x.m, p.rows);
+    const int64_t step = nib__max(1, row->n_step), steps = nib__ceil_div(a->w->n, step);
+    const int64_t wanted = nib__max(1, nib__ceil_div(threads, p.row_parts));
+    p.columns = nib__ceil_div(steps, nib__min(steps, wanted)) * step;
+    const int64_t count = p.row_parts * nib__ceil_div(a->w->n, p.columns);
+    nib__pool_run(s->engine->pool, count, 1, true, job_product, &p);
+}
+
+static nib_input input_form(const nib_step *s, const nib_product *p, int64_t rows)
+{
+    nib_input x;
+    nib__input_place(&x, &p->shape.scheme, s->plan->dtype, rows, p->shape.k,
+                     place(s, NIB_HELD_INPUT, 0), NULL);
+    return x;
+}
+
+static void run_product(nib_step *s, const nib_train_node *n)
+{
+    const nib_product *p = &s->products[n->site][n->product];
+    const bool gradient = n->product == NIB_PRODUCT_DW;
+    const int64_t rows = gradient ? s->net->sites[n->site].n : s->m;
+    const size_t bias = s->params->bias[n->site];
+    const void *packed = gradient ? place(s, NIB_KEPT_INPUTS, 0) + s->input_at[n->site]
+                                  : s->packed + s->packed_at[n->site][n->product];
+    nib_weight w;
+    nib__cast_view(&w, p->row, &p->shape, packed);
+    nib_linear a = {.w = &w, .packed = packed, .x = input_form(s, p, rows)};
+    if (p->quant == NULL) {
+        a.x.f32 = values(s, n->from, n->layer);
+        a.x.ld = s->ld[n->from];
+    }
+    if (gradient) {
+        a.y = s->gradients + s->params->items[n->param].at;
+        a.ldy = p->shape.n;
+    } else {
+        a.y = values(s, n->to, n->layer + n->next);
+        a.ldy = s->ld[n->to];
+    }
+    if (n->product == NIB_PRODUCT_Y && bias != SIZE_MAX)
+        a.bias = s->weights + s->params->items[bias].at;
+    run_linear(s, p->row, &a);
+}
+
+/* ---- operands ---- */
+
+static void reduce_amax(nib_step *s, const nib_kernel *row, const float *x, int64_t rows,
+                        int64_t width, int64_t ld)
+{
+    float *parts = values(s, NIB_HELD_AMAX, 0);
+    const int64_t count = nib__ceil_div(rows, NIB_TRAIN_ROWS);
+    const nib_amax a = {.x = x, .rows = rows, .width = width, .ldx = ld, .out = parts + 1};
+    run_parts(s, row, &a, count, 1, false);
+    float most = 0;
+    for (int64_t i = 1; i <= count; i++)
+        most = !(parts[i] <= most) ? parts[i] : most; /* NaN stays */
+    parts[0] = most;
+}
+
+static void run_quant(nib_step *s, const nib_train_node *n)
+{
+    const nib_product *p = &s->products[n->site][n->product];
+    const int64_t rows = n->product == NIB_PRODUCT_DW ? s->net->sites[n->site].n : s->m;
+    const nib_quant a = {.x = values(s, n->from, n->layer),
+                         .ldx = s->ld[n->from],
+                         .out = input_form(s, p, rows),
+                         .symmetric = true,
+                         .mx_floor = p->shape.scheme.mx_floor,
+                         .e5m2 = p->e5m2,
+                         .two_power = p->two_power,
+                         .amax = p->one_scale ? values(s, NIB_HELD_AMAX, 0) : NULL};
+    run_parts(s, n->row, &a, rows, n->op == NIB_OP_QUANT_T ? LINE : 1, false);
+}
+
+static void run_cast(nib_step *s, const nib_product *p, const nib_kernel *row, const float *x,
+                     int64_t ld, void *to)
+{
+    const nib_cast a = {.x = x,
+                        .ldx = ld,
+                        .w = &p->shape,
+                        .packed = to,
+                        .amax = p->one_scale ? values(s, NIB_HELD_AMAX, 0) : NULL,
+                        .two_power = p->two_power};
+    run_parts(s, row, &a, p->shape.n, LINE, false);
+}
+
+void nib__step_cast(nib_step *s, const float *weights)
+{
+    const nib_kernel *amax = nib__plan_op(NIB_OP_AMAX, NIB_TYPE_F32, s->plan->machine);
+    for (size_t i = 1; i < s->net->site_count; i++) {
+        const nib_param *w = &s->params->items[s->params->weight[i]];
+        const float *x = weights + w->at;
+        if (s->products[i][0].one_scale && amax)
+            reduce_amax(s, amax, x, w->rows, w->columns, w->columns);
+        for (int p = 0; p < 2; p++)
+            run_cast(s, &s->products[i][p], s->products[i][p].cast, x, w->columns,
+                     s->packed + s->packed_at[i][p]);
+    }
+}
+
+/* ---- other operations ---- */
+
+static void run_embed(nib_step *s, const nib_train_node *n)
+{
+    const nib_param *p = &s->params->items[n->param];
+    const nib_weight table = {.scheme = {.code = NIB_CODE_F32},
+                              .n = p->rows,
+                              .k = p->columns,
+                              .store = NIB_STORE_FLOAT,
+                              .codes = s->weights + p->at};
+    const nib_embed a = {
+        .table = &table, .ids = s->batch->ids, .out = values(s, n->to, 0), .m = s->m};
+    run_parts(s, n->row, &a, s->m, 1, false);
+}
+
+static void run_norm(nib_step *s, const nib_train_node *n)
+{
+    const nib_norm a = {.x = values(s, n->from, n->layer),
+                        .out = values(s, n->to, n->layer),
+                        .weight = s->weights + s->params->items[n->param].at,
+                        .rows = s->m,
+                        .width = n->columns,
+                        .ldx = s->ld[n->from],
+                        .ldo = s->ld[n->to],
+                        .eps = (float)s->net->config.norm_eps};
+    run_parts(s, n->row, &a, s->m, 1, false);
+}
+
+static void run_rope(nib_step *s, const nib_train_node *n)
+{
+    const int64_t head_dim = s->net->config.head_dim;
+    const nib_rope a = {.x = values(s, n->to, n->layer),
+                        .position = s->position,
+                        .cos_sin = s->rope,
+                        .m = s->m,
+                        .heads = n->columns,
+                        .head_dim = head_dim,
+                        .dims = head_dim,
+                        .ldx = s->ld[n->to],
+                        .inverse = n->backward};
+    run_parts(s, n->row, &a, s->m, 1, false);
+}
+
+static void run_copy(nib_step *s, const nib_train_node *n)
+{
+    const nib_store_kv a = {.k = values(s, n->from, n->layer),
+                            .v = values(s, n->other, n->layer),
+                            .ld = s->ld[n->from],
+                            .m = s->m,
+                            .sequence = s->sequence,
+                            .position = s->position,
+                            .cache = cache_of(s, n->layer)};
+    run_parts(s, n->row, &a, s->m, 1, false);
+}
+
+static float attention_scale(const nib_step *s)
+{
+    return 1.0f / sqrtf((float)s->net->config.head_dim);
+}
+
+static void run_attn(nib_step *s, const nib_train_node *n)
+{
+    const nib_config *c = &s->net->config;
+    const nib_attn a = {.q = values(s, n->from, n->layer),
+                        .out = values(s, n->to, n->layer),
+                        .ldq = s->ld[n->from],
+                        .ldo = s->ld[n->to],
+                        .m = s->m,
+                        .heads = c->heads,
+                        .sequence = s->sequence,
+                        .position = s->position,
+                        .cache = cache_of(s, n->layer),
+                        .scale = attention_scale(s),
+                        .lse = values(s, NIB_KEPT_LSE, n->layer)};
+    /* heads that share keys stay together, and tokens enough to share what is read of them */
+    enum { TOKENS = 32 };
+    const int64_t step = TOKENS * c->heads;
+    part p = {s, n->row, &a};
+    nib__pool_run(s->engine->pool, s->m * c->heads, step, true, job_part, &p);
+}
+
+static void run_attn_dx(nib_step *s, const nib_train_node *n)
+{
+    const nib_config *c = &s->net->config;
+    const nib_attn_dx a = {.q = values(s, NIB_KEPT_Q, n->layer),
+                           .out = values(s, NIB_KEPT_ATTN, n->layer),
+                           .dout = values(s, n->from, n->layer),
+                           .lse = values(s, NIB_KEPT_LSE, n->layer),
+                           .dq = values(s, NIB_HELD_DQ, n->layer),
+                           .dk = values(s, NIB_HELD_DK, n->layer),
+                           .dv = values(s, NIB_HELD_DV, n->layer),
+                           .ldq = s->ld[NIB_KEPT_Q],
+                           .ldo = s->ld[NIB_KEPT_ATTN],
+                           .ldkv = s->ld[NIB_HELD_DK],
+                           .m = s->m,
+                           .heads = c->heads,
+                           .documents = s->batch->documents,
+                           .start = s->batch->start,
+                           .cache = cache_of(s, n->layer),
+                           .scale = attention_scale(s)};
+    part p = {s, n->row, &a};
+    nib__pool_run(s->engine->pool, a.documents * c->kv_heads, 1, true, job_part, &p);
+}
+
+static void run_swiglu(nib_step *s, const nib_train_node *n)
+{
+    const nib_swiglu a = {.gate = values(s, n->from, n->layer),
+                          .up = values(s, n->other, n->layer),
+                          .out = values(s, n->to, n->layer),
+                          .m = s->m,
+                          .width = n->columns,
+                          .ld = s->ld[n->from],
+                          .ldo = s->ld[n->to]};
+    run_parts(s, n->row, &a, s->m, 1, false);
+}
+
+static void run_swiglu_dx(nib_step *s, const nib_train_node *n)
+{
+    float *gate = values(s, NIB_KEPT_GATE, n->layer), *up = values(s, NIB_KEPT_UP, n->layer);
+    const nib_swiglu_dx a = {.gate = gate,
+                             .up = up,
+                             .dy = values(s, n->from, n->layer),
+                             .dgate = gate,
+                             .dup = up,
+                             .m = s->m,
+                             .width = n->columns,
+                             .ld = s->ld[NIB_KEPT_GATE],
+                             .ldy = s->ld[n->from]};
+    run_parts(s, n->row, &a, s->m, 1, false);
+}
+
+static void run_add(nib_step *s, const nib_train_node *n)
+{
+    const nib_add a = {.x = values(s, n->from, n->layer),
+                       .y = values(s, n->to, n->layer + n->next),
+                       .m = s->m,
+                       .width = n->columns,
+                       .ldx = s->ld[n->from],
+                       .ldy = s->ld[n->to]};
+    run_parts(s, n->row, &a, s->m, 1, false);
+}
+
+static void run_norm_dx(nib_step *s, const nib_train_node *n)
+{
+    const nib_norm_dx a = {.x = values(s, n->from, n->layer),
+                           .dy = values(s, n->other, n->layer),
+                           .weight = s->weights + s->params->items[n->param].at,
+                           .dx = values(s, n->to, n->layer),
+                           .inverse = values(s, NIB_HELD_INVERSE, n->layer),
+                           .rows = s->m,
+                           .width = n->columns,
+                           .ldx = s->ld[n->from],
+                           .ldy = s->ld[n->other],
+                           .lddx = s->ld[n->to],
+                           .eps = (float)s->net->config.norm_eps};
+    run_parts(s, n->row, &a, s->m, 1, false);
+}
+
+static void run_norm_dw(nib_step *s, const nib_train_node *n)
+{
+    const nib_norm_dw a = {.x = values(s, n->from, n->layer),
+                           .dy = values(s, n->other, n->layer),
+                           .inverse = values(s, NIB_HELD_INVERSE, n->layer),
+                           .dw = s->gradients + s->params->items[n->param].at,
+                           .rows = s->m,
+                           .width = n->columns,
+                           .ldx = s->ld[n->from],
+                           .ldy = s->ld[n->other]};
+    run_parts(s, n->row, &a, n->columns, LINE, false);
+}
+
+static void run_bias_dw(nib_step *s, const nib_train_node *n)
+{
+    const nib_bias_dw a = {.dy = values(s, n->from, n->layer),
+                           .db = s->gradients + s->params->items[n->param].at,
+                           .m = s->m,
+                           .n = n->columns,
+                           .ldy = s->ld[n->from]};
+    run_parts(s, n->row, &a, n->columns, LINE, false);
+}
+
+static void run_embed_dw(nib_step *s, const nib_train_node *n)
+{
+    const nib_embed_dw a = {.ids = s->batch->ids,
+                            .dx = values(s, n->from, n->layer),
+                            .d = s->gradients + s->params->items[n->param].at,
+                            .m = s->m,
+                            .width = n->columns};
+    run_parts(s, n->row, &a, n->columns, LINE, false);
+}
+
+static void run_xent(nib_step *s, const nib_train_node *n)
+{
+    const nib_xent a = {.x = values(s, n->from, n->layer),
+                        .target = s->batch->targets,
+                        .loss = values(s, NIB_HELD_LOSS, n->layer),
+                        .m = s->m,
+                        .vocab = n->columns,
+                        .ldx = s->ld[n->from],
+                        .scale = s->scale,
+                        .gradient = s->gradients != NULL};
+    run_parts(s, n->row, &a, s->m, 1, false);
+}
+
+static void run_node(nib_step *s, const nib_train_node *n)
+{
+    switch (n->op) {
+    case NIB_OP_EMBED: run_embed(s, n); break;
+    case NIB_OP_NORM: run_norm(s, n); break;
+    case NIB_OP_AMAX:
+        reduce_amax(s, n->row, values(s, n->from, n->layer), s->m, n->columns, s->ld[n->from]);
+        break;
+    case NIB_OP_QUANT:
+    case NIB_OP_QUANT_T: run_quant(s, n); break;
+    case NIB_OP_CAST_T:
+        run_cast(s, &s->products[n->site][n->product], n->row, values(s, n->from, n->layer),
+                 s->ld[n->from], place(s, n->to, 0) + s->input_at[n->site]);
+        break;
+    case NIB_OP_LINEAR:
+    case NIB_OP_LINEAR_DX:
+    case NIB_OP_LINEAR_DW: run_product(s, n); break;
+    case NIB_OP_ROPE: run_rope(s, n); break;
+    case NIB_OP_COPY: run_copy(s, n); break;
+    case NIB_OP_ATTN: run_attn(s, n); break;
+    case NIB_OP_ATTN_DX: run_attn_dx(s, n); break;
+    case NIB_OP_SWIGLU: run_swiglu(s, n); break;
+    case NIB_OP_SWIGLU_DX: run_swiglu_dx(s, n); break;
+    case NIB_OP_ADD: run_add(s, n); break;
+    case NIB_OP_NORM_DX: run_norm_dx(s, n); break;
+    case NIB_OP_NORM_DW: run_norm_dw(s, n); break;
+    case NIB_OP_BIAS_DW: run_bias_dw(s, n); break;
+    case NIB_OP_EMBED_DW: run_embed_dw(s, n); break;
+    case NIB_OP_XENT: run_xent(s, n); break;
+    default: break; /* lowering makes no other */
+    }
+}
+
+/* ---- a micro-batch ---- */
+
+/* Which document and position each token has, and which cache blocks the documents get. */
+static nib_status place_documents(nib_step *s, const nib_batch *b, nib_err *err)
+{
+    int64_t blocks = 0;
+    for (int64_t d = 0; d < b->documents; d++)
+        blocks += nib__ceil_div(b->start[d + 1] - b->start[d], NIB_CACHE_BLOCK);
+    if (blocks > s->cache_blocks)
+        NIB_TRY(nib__step_take_cache(s, blocks, err));
+    int32_t next = 0;
+    for (int64_t d = 0; d < b->documents; d++) {
+        const int32_t first = b->start[d];
+        for (int32_t i = first; i < b->start[d + 1]; i++) {
+            s->sequence[i] = (int32_t)d;
+            s->position[i] = i - first;
+            if (s->position[i] % NIB_CACHE_BLOCK == 0)
+                s->tables[d * s->table_ld + s->position[i] / NIB_CACHE_BLOCK] = next++;
+        }
+    }
+    return NIB_OK;
+}
+
+static double sum_losses(const nib_step *s)
+{
+    const float *loss = values(s, NIB_HELD_LOSS, 0);
+    double sum = 0;
+    for (int64_t i = 0; i < s->m; i++)
+        sum += (double)loss[i];
+    return sum;
+}
+
+/* What is added to starts from zero: the gradient of the residual, that of an embedding which is
+ * no head. */
+static void clear_sums(nib_step *s)
+{
+    const nib_param *table = &s->params->items[s->params->weight[0]];
+    memset(place(s, NIB_HELD_D, 0), 0, (size_t)s->each[NIB_HELD_D]);
+    if (!s->net->tied)
+        memset(s->gradients + table->at, 0, nib__param_size(table) * sizeof(float));
+}
+
+nib_status nib__step_run(nib_step *s, const float *weights, const nib_batch *batch, float scale,
+                         float *gradients, double *loss, nib_err *err)
+{
+    NIB_TRY(place_documents(s, batch, err));
+    s->batch = batch;
+    s->weights = weights;
+    s->gradients = gradients;
+    s->scale = scale;
+    const size_t end = gradients ? s->count : s->forward_end;
+    if (gradients)
+        clear_sums(s);
+    for (size_t i = 0; i < end; i++) {
+        const uint64_t from = nib__now_ns();
+        run_node(s, &s->nodes[i]);
+        s->node_ns[i] += nib__now_ns() - from;
+    }
+    *loss = sum_losses(s);
+    return NIB_OK;
+}

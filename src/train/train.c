@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nib_train: opens a run, takes its steps and writes what each came to, as torchtitan writes it.
+ */
+#include "ranks.h"
+#include "trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+typedef struct run {
+    nib_trainer trainer;
+    const nib_train_options *options;
+    const nib_sink *sink;
+    nib_text text;
+    uint64_t since; /* of the last line */
+    int64_t tokens; /* since then */
+} run;
+
+static bool is_first(const run *r) { return nib__ranks_rank(r->trainer.ranks) == 0; }
+
+/* "12,345" of a rate. */
+static const char *whole(char out[32], double value)
+{
+    return nib__say_count(out, (uint64_t)fmax(0, nearbyint(value)));
+}
+
+static nib_status write_step(run *r, const nib_step_report *report, nib_err *err)
+{
+    const nib_trainer *t = &r->trainer;
+    const nib_train_config *c = t->config;
+    r->tokens += report->tokens;
+    const bool due = report->step % c->log_every == 0 || report->step == 1 ||
+                     report->step == c->steps || report->skipped;
+    if (!due || !is_first(r))
+        return NIB_OK;
+    const nib_machine *here = &t->plan->machine;
+    const uint64_t now = nib__now_ns(), used = nib__peak_bytes();
+    const double tps = (double)r->tokens / ((double)(now - r->since) * 1e-9);
+    const double flops = tps * nib__trainer_flops(t);
+    const double peak =
+        here->rate[t->plan->policy.dtype == NIB_TYPE_F32 ? NIB_UNIT_F32 : NIB_UNIT_BF16];
+    char count[32];
+    r->since = now;
+    r->tokens = 0;
+    nib__text_format(&r->text,
+                     "step: %2" PRId64 "  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  "
+                     "tps: %s  tflops: %.2f  mfu: %.2f%%%s\n",
+                     report->step, report->loss, report->norm, (double)used / 0x1p30,
+                     100 * (double)used / (double)here->memory, whole(count, tps), flops * 1e-12,
+                     100 * flops / peak, report->skipped ? "  skipped" : "");
+    return nib__text_flush(&r->text, r->sink, err);
+}
+
+static nib_status take_steps(run *r, nib_err *err)
+{
+    nib_trainer *t = &r->trainer;
+    const int64_t steps = t->config->steps;
+    r->since = nib__now_ns();
+    while (t->optimizer.steps < steps) {
+        nib_step_report report;
+        if (!nib__engine_progress(t->engine, "train", (uint64_t)t->optimizer.steps,
+                                  (uint64_t)steps))
+            return nib__fail(err, NIB_CANCELLED, "training was cancelled after step %" PRId64,
+                             t->optimizer.steps);
+        NIB_TRY(nib__trainer_step(t, &report, err));
+        NIB_TRY(write_step(r, &report, err));
+    }
+    nib__engine_progress(t->engine, "train", (uint64_t)steps, (uint64_t)steps);
+    return NIB_OK;
+}
+
+nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_options *options,
+                     const nib_sink *sink, nib_err *err)
+{
+    run r = {.options = options, .sink = sink};
+    if (!model->net.training)
+        return nib__fail(err, NIB_USAGE, "%s is a model; a training config is wanted",
+                         model->net.directory);
+    NIB_TRY(nib_plan_status(plan, err));
+    NIB_TRY(nib__trainer_open(&r.trainer, model, plan, NULL, err));
+    nib__text_init(&r.text, &model->engine->allocator);
+    const nib_status status = take_steps(&r, err);
+    nib__text_free(&r.text);
+    nib__trainer_close(&r.trainer);
+    return status;
+}

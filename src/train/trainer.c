@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opens a run and takes its steps.
+ */
+#include "trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+/* ---- opening ---- */
+
+static int64_t next_power(int64_t x)
+{
+    int64_t power = 1;
+    while (power < x)
+        power *= 2;
+    return power;
+}
+
+/* How many micro-batches make a step: a power of two, at least one for each rank. */
+static nib_status count_micro_batches(nib_trainer *t, nib_err *err)
+{
+    const nib_train_config *c = t->config;
+    const int64_t ranks = nib__ranks_count(t->ranks);
+    if (c->global_batch == 0) {
+        t->micro_batches = next_power(ranks);
+        return NIB_OK;
+    }
+    const int64_t count = c->global_batch / c->batch;
+    if (c->global_batch % c->batch != 0 || count != next_power(count))
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "training.global_batch_size %" PRId64 " is not local_batch_size %" PRId64
+                         " times a power of two; %" PRId64 " and %" PRId64 " are",
+                         c->global_batch, c->batch,
+                         c->batch * nib__max(1, next_power(count + 1) / 2),
+                         c->batch * next_power(count + 1));
+    if (count < ranks)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "training.global_batch_size %" PRId64 " makes %" PRId64
+                         " micro-batches of %" PRId64 " sequences, fewer than the %" PRId64
+                         " ranks; %" PRId64 " is the least",
+                         c->global_batch, count, c->batch, ranks, c->batch * next_power(ranks));
+    t->micro_batches = count;
+    return NIB_OK;
+}
+
+static nib_status open_data(nib_trainer *t, nib_err *err)
+{
+    const nib_train_config *c = t->config;
+    if (!c->dataset)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "training.dataset_path names no text to train on: a text file, or JSON "
+                         "lines with a \"text\" key (.jsonl)");
+    nib_data_options options = {
+        .path = c->dataset, .vocab = nib__network_embed(&t->model->net)->n, .length = c->sequence};
+    NIB_TRY(nib__model_tokenizer(t->model, &options.tokenizer, err));
+    return nib__data_open(&t->data, t->engine, &options, err);
+}
+
+static nib_status take_batch(nib_trainer *t, nib_err *err)
+{
+    const size_t m = (size_t)t->step.m, row = (size_t)t->config->sequence + 1;
+    t->ids = nib__arena_take(&t->arena, m, sizeof *t->ids);
+    t->targets = nib__arena_take(&t->arena, m, sizeof *t->targets);
+    t->start = nib__arena_take(&t->arena, m + 1, sizeof *t->start);
+    t->row_ids = nib__arena_take(&t->arena, row, sizeof *t->row_ids);
+    t->row_first = nib__arena_take(&t->arena, row, sizeof *t->row_first);
+    t->weights = nib__block_take(t->params.total * sizeof *t->weights);
+    return t->ids && t->targets && t->start && t->row_ids && t->row_first && t->weights
+               ? NIB_OK
+               : nib__fail_memory(err, t->params.total * sizeof *t->weights, "the weights");
+}
+
+static nib_status first_weights(nib_trainer *t, nib_err *err)
+{
+    const nib_train_config *c = t->config;
+    if (!c->initial_load) {
+        nib__params_init(t->weights, &t->params, c->seed, t->engine->pool);
+        return NIB_OK;
+    }
+    nib_network from;
+    NIB_TRY(nib__network_open(&from, t->engine, c->initial_load, NIB_NETWORK_RUN, err));
+    nib_status status = NIB_OK;
+    char shown[NIB_SHOWN];
+    if (from.site_count != t->model->net.site_count || from.tied != t->model->net.tied)
+        status = nib__fail(err, NIB_BAD_INPUT, "%s: the model has other layers than the config",
+                           nib__shown(shown, c->initial_load));
+    for (size_t i = 0; status == NIB_OK && i < from.site_count; i++) {
+        const nib_site *a = &from.sites[i], *b = &t->model->net.sites[i];
+        if (a->n != b->n || a->k != b->k || a->bias != b->bias)
+            status =
+                nib__fail(err, NIB_BAD_INPUT,
+                          "%s: %s is [%" PRId64 "][%" PRId64 "]%s, but the config's is "
+                          "[%" PRId64 "][%" PRId64 "]%s",
+                          nib__shown(shown, c->initial_load), a->name, a->n, a->k,
+                          a->bias ? " with a bias" : "", b->n, b->k, b->bias ? " with a bias" : "");
+    }
+    if (status == NIB_OK)
+        status = nib__checkpoint_read(from.checkpoint,
+                                      nib__params_load(t->weights, &t->params, &from, err), err);
+    nib__network_close(&from);
+    return status;
+}
+
+static nib_status open_parts(nib_trainer *t, nib_err *err)
+{
+    const nib_train_config *c = t->config;
+    const nib_step_options options = {
+        .batch = c->batch, .length = c->sequence, .checkpointing = c->checkpointing};
+    NIB_TRY(count_micro_batches(t, err));
+    NIB_TRY(nib__params_list(&t->params, &t->model->net, &t->arena, err));
+    NIB_TRY(open_data(t, err));
+    NIB_TRY(nib__step_open(&t->step, &t->model->net, &t->plan->plan, &t->params, &options, err));
+    NIB_TRY(nib__optimizer_open(&t->optimizer, c, &t->params, &t->plan->machine, t->engine, err));
+    nib__tree_init(&t->tree, t->engine->pool, t->ranks, &t->plan->machine, t->params.total,
+                   t->micro_batches);
+    NIB_TRY(take_batch(t, err));
+    return first_weights(t, err);
+}
+
+nib_status nib__trainer_open(nib_trainer *out, nib_model *model, const nib_plan *plan,
+                             nib_ranks *ranks, nib_err *err)
+{
+    *out = (nib_trainer){.model = model,
+                         .plan = plan,
+                         .config = &model->net.train,
+                         .engine = model->engine,
+                         .ranks = ranks};
+    nib__arena_init(&out->arena, &model->engine->allocator, 0);
+    const nib_status status = open_parts(out, err);
+    if (status != NIB_OK)
+        nib__trainer_close(out);
+    return status;
+}
+
+void nib__trainer_close(nib_trainer *t)
+{
+    if (!t->model)
+        return;
+    nib__block_free(t->weights, t->params.total * sizeof *t->weights);
+    if (t->step.engine)
+        nib__step_close(&t->step);
+    nib__optimizer_close(&t->optimizer);
+    nib__tree_free(&t->tree);
+    nib__data_close(&t->data);
+    nib__arena_free(&t->arena);
+    *t = (nib_trainer){0};
+}
+
+uint64_t nib__trainer_bytes(const nib_trainer *t)
+{
+    const uint64_t block = t->params.total * sizeof(float);
+    return block * (uint64_t)(1 + t->tree.blocks) + nib__optimizer_bytes(&t->optimizer) +
+           nib__step_bytes(&t->step);
+}
+
+double nib__trainer_flops(const nib_trainer *t)
+{
+    const nib_config *c = &t->model->net.config;
+    const double table = (double)(t->model->net.tied ? 0 : c->vocab * c->width);
+    return 6 * ((double)t->params.values - table) +
+           12 * (double)c->layers * (double)(c->heads * c->head_dim) * (double)t->config->sequence;
+}
+
+/* ---- a step ---- */
+
+/* The next micro-batch of the stream. A document begins at each row, and where the data has one
+ * unless attention goes across. */
+static nib_status read_batch(nib_trainer *t, nib_batch *out, nib_err *err)
+{
+    const int64_t length = t->config->sequence;
+    int64_t documents = 0;
+    for (int64_t row = 0; row < t->config->batch; row++) {
+        NIB_TRY(nib__data_next(&t->data, t->row_ids, t->row_first, err));
+        const int64_t at = row * length;
+        memcpy(t->ids + at, t->row_ids, (size_t)length * sizeof *t->ids);
+        memcpy(t->targets + at, t->row_ids + 1, (size_t)length * sizeof *t->targets);
+        for (int64_t i = 0; i < length; i++)
+            if (i == 0 || (t->config->document_mask && t->row_first[i]))
+                t->start[documents++] = (int32_t)(at + i);
+    }
+    t->start[documents] = (int32_t)t->step.m;
+    *out = (nib_batch){.m = t->step.m,
+                       .documents = documents,
+                       .ids = t->ids,
+                       .targets = t->targets,
+                       .start = t->start};
+    return NIB_OK;
+}
+
+/* The micro-batches of this rank; the others are passed over. */
+static nib_status run_micro_batches(nib_trainer *t, float scale, nib_err *err)
+{
+    const int rank = nib__ranks_rank(t->ranks), ranks = nib__ranks_count(t->ranks);
+    const int64_t first = nib__tree_first(t->micro_batches, rank, ranks),
+                  end = nib__tree_first(t->micro_batches, rank + 1, ranks);
+    NIB_TRY(nib__data_skip(&t->data, first * t->config->batch, err));
+    for (int64_t i = first; i < end; i++) {
+        nib_batch batch;
+        float *gradient;
+        double loss;
+        NIB_TRY(read_batch(t, &batch, err));
+        NIB_TRY(nib__tree_block(&t->tree, &gradient, err));
+        NIB_TRY(nib__step_run(&t->step, t->weights, &batch, scale, gradient, &loss, err));
+        nib__tree_put(&t->tree, i, gradient, loss);
+    }
+    return nib__data_skip(&t->data, (t->micro_batches - end) * t->config->batch, err);
+}
+
+/* What is wrong with a step, as a sentence; NIB_OK: nothing. */
+static nib_status judge(const nib_trainer *t, const nib_step_report *r, size_t bad, nib_err *err)
+{
+    const double spike = t->config->spike;
+    if (!isfinite(r->loss) || !isfinite(r->norm))
+        return nib__fail(err, NIB_CHECK_FAILED,
+                         "step %" PRId64 ": the %s is not finite (%g); the first gradient that is "
+                         "not is that of %s; weights are as they were before the step",
+                         r->step, isfinite(r->loss) ? "gradient norm" : "loss",
+                         isfinite(r->loss) ? r->norm : r->loss,
+                         bad < t->params.count ? t->params.items[bad].name : "none");
+    if (spike > 0 && t->mean_loss > 0 && r->loss > spike * t->mean_loss)
+        return nib__fail(err, NIB_CHECK_FAILED,
+                         "step %" PRId64 ": the loss of %.4f is over %g times its mean of %.4f; "
+                         "weights are as they were before the step",
+                         r->step, r->loss, spike, t->mean_loss);
+    return NIB_OK;
+}
+
+nib_status nib__trainer_step(nib_trainer *t, nib_step_report *report, nib_err *err)
+{
+    const uint64_t from = nib__now_ns();
+    const int64_t tokens = t->micro_batches * t->step.m;
+    char what[64];
+    *report = (nib_step_report){.step = t->optimizer.steps + 1, .tokens = tokens};
+    snprintf(what, sizeof what, "the gradient of step %" PRId64, report->step);
+    nib__step_cast(&t->step, t->weights);
+    const nib_status ran = run_micro_batches(t, (float)(1 / (double)tokens), err);
+    NIB_TRY(nib__ranks_agree(t->ranks, ran, err));
+    const float *gradient;
+    double loss;
+    size_t bad;
+    NIB_TRY(nib__tree_sum(&t->tree, &gradient, &loss, what, err));
+    report->loss = loss / (double)tokens;
+    report->norm = nib__gradient_norm(&t->optimizer, gradient, &bad);
+    const nib_status verdict = judge(t, report, bad, err);
+    report->skipped = verdict != NIB_OK && t->config->skip_bad_steps;
+    if (verdict != NIB_OK && !report->skipped)
+        return verdict;
+    const double most = t->config->max_norm;
+    /* clip_grad_norm_ of PyTorch: the norm becomes at most max_norm */
+    const double clip = most > 0 ? fmin(1, most / (report->norm + 1e-6)) : 1;
+    if (report->skipped)
+        t->optimizer.steps++;
+    else
+        report->rate = nib__optimizer_step(&t->optimizer, t->weights, gradient, clip);
+    if (!report->skipped)
+        t->mean_loss = t->mean_loss > 0 ? 0.9 * t->mean_loss + 0.1 * report->loss : report->loss;
+    report->seconds = (double)(nib__now_ns() - from) * 1e-9;
+    return NIB_OK;
+}

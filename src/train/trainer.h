@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A training run: model, data, optimizer and ranks, and the loop over steps. A step reads its
+ * micro-batches from one stream, adds their gradients in a tree, clips, and takes a step of AdamW.
+ */
+#ifndef NIB_TRAINER_H
+#define NIB_TRAINER_H
+
+#include "data.h"
+#include "gradient.h"
+#include "library.h"
+#include "optimizer.h"
+#include "step.h"
+
+/* What a step came to. */
+typedef struct nib_step_report {
+    int64_t step; /* from 1 */
+    double loss;  /* nats per predicted token */
+    double norm;  /* of the gradient, before it is clipped */
+    double rate;
+    double seconds;
+    int64_t tokens; /* of all ranks */
+    bool skipped;   /* weights did not change */
+} nib_step_report;
+
+typedef struct nib_trainer {
+    nib_model *model;
+    const nib_plan *plan;
+    const nib_train_config *config;
+    nib_engine *engine;
+    nib_arena arena;
+    nib_params params;
+    float *weights; /* [params.total] */
+    nib_step step;
+    nib_optimizer optimizer;
+    nib_tree tree;
+    nib_ranks *ranks; /* NULL: one process; the caller's */
+    nib_data data;
+    int64_t micro_batches; /* of a step, over all ranks */
+    /* of one micro-batch */
+    int32_t *ids, *targets, *start, *row_ids; /* [m], [m], [m + 1], [length + 1] */
+    bool *row_first;                          /* [length + 1] */
+    double mean_loss;                         /* running, for spikes; 0: no step yet */
+} nib_trainer;
+
+/* plan and config belong to the model. ranks NULL: one process. */
+nib_status nib__trainer_open(nib_trainer *out, nib_model *model, const nib_plan *plan,
+                             nib_ranks *ranks, nib_err *err);
+void nib__trainer_close(nib_trainer *trainer);
+
+/* One step: NIB_CHECK_FAILED if its loss or gradient is not finite or spikes, before any weight
+ * changes, unless the config skips such steps. */
+nib_status nib__trainer_step(nib_trainer *trainer, nib_step_report *report, nib_err *err);
+
+/* Bytes of everything that training holds. */
+uint64_t nib__trainer_bytes(const nib_trainer *trainer);
+/* torchtitan's count of operations per token: 6 for each parameter but the embedding's, and the
+ * products of attention. */
+double nib__trainer_flops(const nib_trainer *trainer);
+
+#endif

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes tests/golden/train/{llama,qwen2}, tiny models, and *_gradients.safetensors: a micro-batch in documents, its loss and every
+parameter's gradient, from transformers in float64. Documents see only themselves, as in packed training.
+
+usage: make_step_golden.py OUT_FOLDER"""
+import json
+import os
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+SEED = 1
+COMMON = dict(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+              num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, rope_theta=10000.0,
+              attn_implementation="eager")
+# [rows of a micro-batch][documents]: lengths; a row has 20 tokens
+ROWS = [[20], [1, 7, 12]]
+
+
+def build(arch):
+    if arch == "llama":
+        config = transformers.LlamaConfig(tie_word_embeddings=True, **COMMON)
+        return transformers.LlamaForCausalLM(config)
+    config = transformers.Qwen2Config(tie_word_embeddings=False, **COMMON)
+    return transformers.Qwen2ForCausalLM(config)
+
+
+def make(arch, folder):
+    os.makedirs(f"{folder}/{arch}", exist_ok=True)
+    torch.manual_seed(SEED)
+    model = build(arch).double()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            scale = 1.0 if name.endswith("norm.weight") else 0.0
+            p.copy_((scale + 0.15 * torch.randn(p.shape)).float().double())
+    rows = torch.randint(0, COMMON["vocab_size"], (len(ROWS), 21))
+    count = rows.shape[0] * 20
+    total = 0.0
+    for row, lengths in zip(rows, ROWS):
+        at = 0
+        for length in lengths:
+            ids, targets = row[at:at + length], row[at + 1:at + length + 1]
+            logits = model(ids[None]).logits[0]
+            total = total + torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+            at += length
+    (total / count).backward()
+    weights, tensors = {}, {"rows": rows.to(torch.int32)}
+    tensors["starts"] = torch.tensor([r * 20 + sum(l[:i]) for r, l in enumerate(ROWS) for i in range(len(l))],
+                                     dtype=torch.int32)
+    tensors["loss"] = total.detach().reshape(1)
+    for name, p in model.named_parameters():
+        weights[name] = p.detach().float().contiguous()
+        tensors[name] = p.grad.float().contiguous()
+    about = {"tool": f"transformers {transformers.__version__}, torch {torch.__version__}", "seed": str(SEED),
+             "command": "tools/golden/make_step_golden.py tests/golden/train"}
+    save_file(weights, f"{folder}/{arch}/model.safetensors", about)
+    save_file(tensors, f"{folder}/{arch}_gradients.safetensors", about)
+    with open(f"{folder}/{arch}/config.json", "w") as f:
+        config = {"model_type": arch, "architectures": [type(model).__name__], "torch_dtype": "float32",
+                  "hidden_act": "silu", "tie_word_embeddings": arch == "llama",
+                  **{k: v for k, v in COMMON.items() if k != "attn_implementation"}}
+        json.dump(config, f, indent=1)
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    for arch in ("llama", "qwen2"):
+        make(arch, sys.argv[1])
