@@ -138,6 +138,23 @@ static void test_gptq_golden(void **state)
     expect_all("awq", "awq", awq, COUNT(awq));
 }
 
+/* As GPTQModel packed them and unpacks them itself. */
+static void test_gptqmodel_golden(void **state)
+{
+    (void)state;
+    static const golden four[] = {
+        {"model.layers.0.self_attn.k_proj", "int4wo-g32-intzero", 64, 64, 3, true},
+        {"model.layers.0.mlp.down_proj", "int4wo-g32-intzero", 64, 128, 3, false},
+    };
+    static const golden eight[] = {
+        {"model.layers.0.self_attn.k_proj", "int8wo-g32-asym", 64, 64, 3, true},
+        {"model.layers.0.mlp.down_proj", "int8wo-g32-asym", 64, 128, 3, false},
+    };
+    expect_all("gptqmodel", "gptq", four, COUNT(four));
+    expect_all("gptqmodel_v2", "gptq", eight, COUNT(eight));
+    expect_all("gptqmodel_awq", "awq", four, COUNT(four));
+}
+
 static void test_fp8_golden(void **state)
 {
     (void)state;
@@ -454,6 +471,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compressed_golden),
         cmocka_unit_test(test_gptq_golden),
+        cmocka_unit_test(test_gptqmodel_golden),
         cmocka_unit_test(test_fp8_golden),
         cmocka_unit_test(test_gpt_oss_golden),
         cmocka_unit_test(test_fp8_hostile),
