@@ -14,7 +14,8 @@ gptfast_int4    gpt-fast's model_int4.g32.pth, packed for CUDA
 tinygemm.safetensors    int4 as aten packs it for each machine, and the values
 
 logits.safetensors holds tokens, positions and logits as those of make_model_golden.py. The packing for CPUs is
-PyTorch's own, run at each instruction set; that for GPUs is written out below, lane by lane.
+PyTorch's own, run at each instruction set; that for GPUs is written out below, lane by lane, and compared with what the
+matrix instructions of either vendor would take from it.
 """
 import json
 import os
@@ -242,6 +243,25 @@ def pack_gpu(q, tiles, rows, lanes):
     return torch.tensor(words, dtype=torch.int32).view(n // 8, k // (16 * tiles), 32, tiles // 2)
 
 
+def read_gpu(packed, n, k, tiles, rows, lanes):
+    """The codes as the product takes them: half i of register j is nibble j + 4 i, and tile t of a word has the registers
+    2 t and 2 t + 1. Those are the operand B of mma.m16n8k16 (PTX), or of v_mfma_f32_16x16x16_bf16 (CDNA)."""
+    words = packed.flatten().tolist()
+    q = torch.full((n, k), -1, dtype=torch.int32)
+    for tile in range(k // 16):
+        for block in range(n // rows):
+            for lane in range(lanes):
+                at = ((block * (k // 16 // tiles) + tile // tiles) * lanes + lane) * (tiles // 2) + tile % tiles // 2
+                for element in range(4):  # of B, two per register
+                    register, half = tile % 2 * 2 + element // 2, element % 2
+                    if lanes == 32:
+                        row, column = lane // 4, lane % 4 * 2 + half + 8 * (element // 2)
+                    else:
+                        row, column = lane % 16, lane // 16 * 4 + element
+                    q[block * rows + row, tile * 16 + column] = words[at] >> 4 * (register + 4 * half) & 15
+    return q
+
+
 PACK = """import sys, torch
 torch.save(torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.load(sys.argv[1]), 1), sys.argv[2])
 print(torch.backends.cpu.get_cpu_capability())"""
@@ -296,13 +316,15 @@ def gptfast_int4():
 def tinygemm():
     torch.manual_seed(SEED)
     out = {}
-    for name, (n, k, tiles) in {"plain": (80, 128, 8), "small": (32, 64, 2)}.items():
+    for name, (n, k, tiles) in {"plain": (80, 128, 8), "small": (32, 64, 2), "middle": (16, 64, 4)}.items():
         q, pairs, value = int4_groups(torch.randn(n, k), GROUP)
         out[f"{name}.value"] = value.contiguous()
-        for machine, packed in (("cuda", pack_gpu(q, tiles, 8, 32)), ("rocm", pack_gpu(q, tiles, 16, 64))):
+        for machine, rows, lanes in (("cuda", 8, 32), ("rocm", 16, 64)):
+            packed = pack_gpu(q, tiles, rows, lanes)
+            assert torch.equal(read_gpu(packed, n, k, tiles, rows, lanes), q)
             out[f"{name}.{machine}.weight"] = packed
             out[f"{name}.{machine}.scales_and_zeros"] = pairs.clone()
-        for capability in ("avx512", "avx2", "default"):
+        for capability in ("avx512", "avx2", "default") if name != "middle" else ():
             out[f"{name}.{capability}.weight"] = pack_cpu(q, capability)
             out[f"{name}.{capability}.scales_and_zeros"] = pairs.clone()
     # as PyTorch multiplies it: rows of the identity give the values, rounded to bf16 once
