@@ -20,6 +20,7 @@ typedef struct nib_train_config {
     bool print_after_conversion;
     bool document_mask; /* attn_mask_type "block_causal": attention stays within a document */
     char *recipe;       /* the text of the quantize section, or of converters; NULL: none */
+    bool wgrad_with_hp; /* weights' gradients of quantized layers in bf16 */
     /* training */
     const char *dataset;     /* a text or .jsonl */
     int64_t batch, sequence; /* of a micro-batch: local_batch_size, seq_len */

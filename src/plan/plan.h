@@ -38,6 +38,7 @@ typedef struct nib_policy {
     const char *detail; /* pattern of layers that get every candidate; NULL: none */
     bool training;      /* plan forward and backward with m exact */
     int64_t m;          /* training: tokens per micro-batch */
+    bool wgrad_with_hp; /* training: weights' gradients of quantized layers in bf16 */
     bool declared;      /* a machine that is not here: plan rows that are not built */
 } nib_policy;
 

@@ -133,7 +133,13 @@ static void set_uses(nib_way *way, const nib_layer *layer, const nib_policy *pol
 static void use_query(nib_query *query, const nib_way *way, const nib_layer *layer,
                       const nib_policy *policy, const nib_use *use, nib_op op)
 {
-    nib__plan_query(query, layer, &way->scheme, way->machine, policy, op, use->phase, use->m_min);
+    const nib_scheme high = {.code = NIB_CODE_BF16, .symmetric = true, .act_symmetric = true};
+    const bool is_high = policy->wgrad_with_hp && use->op == NIB_OP_LINEAR_DW &&
+                         nib__scheme_is_quantized(&way->scheme);
+    nib__plan_query(query, layer, is_high ? &high : &way->scheme, way->machine, policy, op,
+                    use->phase, use->m_min);
+    if (is_high)
+        query->fact[NIB_FACT_INPUT] = NIB_TYPE_BF16;
 }
 
 /* Rows of one contract for all uses; false, and which use lacks one. */

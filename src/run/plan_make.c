@@ -283,6 +283,7 @@ static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
     NIB_TRY(choose_context(p, err));
     p->policy.allow = r->allow, p->policy.kernel = r->kernel, p->policy.place = r->place;
     p->policy.training = p->model->net.training;
+    p->policy.wgrad_with_hp = p->model->net.train.wgrad_with_hp;
     p->policy.m = p->model->net.train.batch * p->model->net.train.sequence;
     p->policy.strict = r->strict, p->policy.engine = r->engine, p->policy.detail = r->layer;
     NIB_TRY(nib__plan_layers(&p->plan, p->layers, p->model->net.site_count, &p->machine, &p->policy,

@@ -29,7 +29,7 @@ static uint64_t product_scratch(const nib_step *s)
             const nib_product *product = &s->products[i][p];
             const int64_t rows = p == NIB_PRODUCT_DW ? s->net->sites[i].n : s->m;
             nib_linear args = {.w = &product->shape};
-            nib__input_place(&args.x, &product->shape.scheme, s->plan->dtype, rows,
+            nib__input_place(&args.x, &product->shape.scheme, product->input, rows,
                              product->shape.k, NULL, NULL);
             if (product->row->scratch)
                 most = (uint64_t)nib__max((int64_t)most, (int64_t)product->row->scratch(&args));
@@ -40,8 +40,10 @@ static uint64_t product_scratch(const nib_step *s)
 static uint64_t attention_scratch(const nib_step *s)
 {
     const nib_config *c = &s->net->config;
-    const nib_cache cache = {
-        .type = s->plan->dtype, .kv_heads = c->kv_heads, .head_dim = c->head_dim};
+    const nib_cache cache = {.type = s->plan->dtype,
+                             .kv_heads = c->kv_heads,
+                             .head_dim = c->head_dim,
+                             .table_ld = s->table_ld};
     const nib_attn forward = {.cache = cache, .heads = c->heads};
     const nib_attn_dx backward = {.cache = cache, .heads = c->heads, .m = s->m};
     uint64_t most = 0;
@@ -108,10 +110,10 @@ static nib_status take_packed(nib_step *s, nib_err *err)
 
 static nib_status open_parts(nib_step *s, nib_err *err)
 {
+    s->table_ld = nib__ceil_div(s->options.length, NIB_CACHE_BLOCK);
     NIB_TRY(nib__step_lower(s, err));
     NIB_TRY(take_block(s, err));
     NIB_TRY(take_packed(s, err));
-    s->table_ld = nib__ceil_div(s->options.length, NIB_CACHE_BLOCK);
     /* documents as long as the sequences; shorter ones get more room when they come */
     NIB_TRY(nib__step_take_cache(s, s->table_ld * s->options.batch, err));
     s->rope_bytes =

@@ -57,10 +57,11 @@ enum { NIB_PRODUCT_Y, NIB_PRODUCT_DX, NIB_PRODUCT_DW, NIB_PRODUCTS };
 /* One of the three products of a site: its row, and the rows that make its operands. */
 typedef struct nib_product {
     const nib_kernel *row, *quant, *cast;
-    nib_weight shape; /* of the W side, without data */
-    bool one_scale;   /* e4m3 with a scale per tensor: the maxima come first */
-    bool e5m2;        /* of the x side */
-    bool two_power;   /* e4m3: scales are powers of two */
+    nib_weight shape;    /* of the W side, without data */
+    nib_type input;      /* of the x side, where it is float */
+    bool x_amax, w_amax; /* e4m3: one scale for the whole side, of its largest magnitude */
+    bool e5m2;           /* e4m3: codes of the x side are e5m2 */
+    bool two_power;      /* e4m3: scales are powers of two */
 } nib_product;
 
 typedef struct nib_train_node {

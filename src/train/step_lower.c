@@ -49,15 +49,15 @@ static bool same_form(const lowering *l, size_t a, size_t b, int product)
 {
     const nib_product *p = &l->s->products[a][product], *q = &l->s->products[b][product];
     return nib__scheme_equal(&p->shape.scheme, &q->shape.scheme) && p->quant == q->quant &&
-           p->cast == q->cast;
+           p->cast == q->cast && p->x_amax == q->x_amax;
 }
 
 /* ---- pieces of both passes ---- */
 
 /* The largest magnitude of a matrix, where one scale serves all of it. */
-static void add_amax(lowering *l, const nib_product *p, int from, int64_t layer, int64_t columns)
+static void add_amax(lowering *l, bool wanted, int from, int64_t layer, int64_t columns)
 {
-    if (p->one_scale)
+    if (wanted)
         add_op(l, (nib_train_node){
                       .op = NIB_OP_AMAX, .from = from, .layer = layer, .columns = columns});
 }
@@ -70,7 +70,7 @@ static void add_quant(lowering *l, size_t site, int product, int from, int64_t l
     const int64_t columns = product == NIB_PRODUCT_Y ? shape->k : shape->n;
     if (p->quant == NULL) /* f32 rows are taken as they lie */
         return;
-    add_amax(l, p, from, layer, columns);
+    add_amax(l, p->x_amax, from, layer, columns);
     add(l, (nib_train_node){.op = p->quant->op,
                             .row = p->quant,
                             .site = site,
@@ -131,7 +131,7 @@ static void add_keeps(lowering *l, size_t first, size_t count, int from, int64_t
         const nib_product *p = &l->s->products[site][NIB_PRODUCT_DW];
         if (i > 0 && l->s->input_at[site] == l->s->input_at[site - 1])
             continue;
-        add_amax(l, p, from, layer, p->shape.n);
+        add_amax(l, p->w_amax, from, layer, p->shape.n);
         add(l, (nib_train_node){.op = NIB_OP_CAST_T,
                                 .row = p->cast,
                                 .site = site,
@@ -344,30 +344,57 @@ static void backward(lowering *l)
 
 /* ---- products and places ---- */
 
+/* What a product's sides are coded in: the layer's scheme, but bf16 for the weight's gradient where
+ * the config wants it in high precision; then fp8 with a scale per row has one for the whole
+ * weight in dx (torchao's rowwise_with_gw_hp). */
+static nib_scheme product_scheme(const nib_step *s, const nib_scheme *done, int which)
+{
+    nib_scheme scheme = *done;
+    if (!s->net->train.wgrad_with_hp || !nib__scheme_is_quantized(done))
+        return scheme;
+    if (which == NIB_PRODUCT_DW)
+        return (nib_scheme){.code = NIB_CODE_BF16, .symmetric = true, .act_symmetric = true};
+    if (which == NIB_PRODUCT_DX && scheme.code == NIB_CODE_E4M3)
+        scheme.group = NIB_GROUP_TENSOR;
+    return scheme;
+}
+
+/* torchao's recipes for fp8: tensorwise has e5m2 gradients, rowwise scales of powers of two. */
+static void set_fp8(nib_product *p, const nib_scheme *done, int which)
+{
+    const bool tensorwise = done->group == NIB_GROUP_TENSOR;
+    if (p->shape.scheme.code != NIB_CODE_E4M3)
+        return;
+    p->x_amax = tensorwise;
+    p->w_amax = p->shape.scheme.group == NIB_GROUP_TENSOR;
+    p->e5m2 = tensorwise && which != NIB_PRODUCT_Y;
+    p->two_power = !tensorwise;
+}
+
 static nib_status find_product(lowering *l, size_t site, int which)
 {
     nib_step *s = l->s;
     const nib_site *shape = &s->net->sites[site];
     const nib_layer_plan *uses = &s->plan->layers[site];
     nib_product *p = &s->products[site][which];
+    const nib_scheme scheme = product_scheme(s, &uses->done, which);
+    const bool y = which == NIB_PRODUCT_Y, dw = which == NIB_PRODUCT_DW;
     p->row = uses->uses[which].kernel; /* the plan is of a step: y, dx, dw */
-    const int64_t m = s->m;
-    const int64_t n = which == NIB_PRODUCT_Y ? shape->n : shape->k;
-    const int64_t k = which == NIB_PRODUCT_Y ? shape->k : which == NIB_PRODUCT_DX ? shape->n : m;
-    const nib_scheme *scheme = &uses->done;
-    p->shape = (nib_weight){.scheme = *scheme,
-                            .n = n,
-                            .k = k,
-                            .scale_type = scheme->code == NIB_CODE_E4M3  ? NIB_TYPE_F32
-                                          : scheme->code == NIB_CODE_MX8 ? NIB_TYPE_E8M0
-                                                                         : NIB_TYPE_NONE};
-    p->one_scale = scheme->code == NIB_CODE_E4M3 && scheme->group == NIB_GROUP_TENSOR;
-    p->quant = nib__plan_operand(which == NIB_PRODUCT_DW ? NIB_OP_QUANT_T : NIB_OP_QUANT, scheme,
-                                 s->plan->dtype, NULL, s->plan->machine);
-    p->cast = nib__plan_operand(which == NIB_PRODUCT_Y ? NIB_OP_CAST : NIB_OP_CAST_T, scheme,
-                                s->plan->dtype, p->row->packing, s->plan->machine);
-    if (which != NIB_PRODUCT_DW && uses->done.act == NIB_ACT_FLOAT &&
-        s->plan->dtype == NIB_TYPE_F32)
+    p->shape = (nib_weight){.scheme = scheme,
+                            .n = y ? shape->n : shape->k,
+                            .k = y    ? shape->k
+                                 : dw ? s->m
+                                      : shape->n,
+                            .scale_type = scheme.code == NIB_CODE_E4M3  ? NIB_TYPE_F32
+                                          : scheme.code == NIB_CODE_MX8 ? NIB_TYPE_E8M0
+                                                                        : NIB_TYPE_NONE};
+    p->input = scheme.code == NIB_CODE_F32 ? NIB_TYPE_F32 : NIB_TYPE_BF16;
+    set_fp8(p, &uses->done, which);
+    p->quant = nib__plan_operand(dw ? NIB_OP_QUANT_T : NIB_OP_QUANT, &scheme, p->input, NULL,
+                                 s->plan->machine);
+    p->cast = nib__plan_operand(y ? NIB_OP_CAST : NIB_OP_CAST_T, &scheme, p->input, p->row->packing,
+                                s->plan->machine);
+    if (!dw && p->input == NIB_TYPE_F32 && scheme.act == NIB_ACT_FLOAT)
         p->quant = NULL;
     return p->cast != NULL
                ? NIB_OK
@@ -425,11 +452,12 @@ static void size_buffers(lowering *l)
     s->each[NIB_HELD_AMAX] = (uint64_t)(nib__ceil_div(s->m, NIB_TRAIN_ROWS) + 1) * sizeof(float);
     for (size_t i = 1; i < s->net->site_count; i++) {
         for (int p = 0; p < NIB_PRODUCTS; p++) {
-            const nib_weight *w = &s->products[i][p].shape;
+            const nib_product *product = &s->products[i][p];
+            const nib_weight *w = &product->shape;
             const int64_t rows = p == NIB_PRODUCT_DW ? s->net->sites[i].n : s->m;
             nib_input form;
             uint64_t bytes;
-            nib__input_place(&form, &w->scheme, s->plan->dtype, rows, w->k, NULL, &bytes);
+            nib__input_place(&form, &w->scheme, product->input, rows, w->k, NULL, &bytes);
             if (bytes > s->each[NIB_HELD_INPUT])
                 s->each[NIB_HELD_INPUT] = bytes;
         }

@@ -152,8 +152,8 @@ static void run_linear(const nib_step *s, const nib_kernel *row, const nib_linea
 static nib_input input_form(const nib_step *s, const nib_product *p, int64_t rows)
 {
     nib_input x;
-    nib__input_place(&x, &p->shape.scheme, s->plan->dtype, rows, p->shape.k,
-                     place(s, NIB_HELD_INPUT, 0), NULL);
+    nib__input_place(&x, &p->shape.scheme, p->input, rows, p->shape.k, place(s, NIB_HELD_INPUT, 0),
+                     NULL);
     return x;
 }
 
@@ -210,7 +210,7 @@ static void run_quant(nib_step *s, const nib_train_node *n)
                          .mx_floor = p->shape.scheme.mx_floor,
                          .e5m2 = p->e5m2,
                          .two_power = p->two_power,
-                         .amax = p->one_scale ? values(s, NIB_HELD_AMAX, 0) : NULL};
+                         .amax = p->x_amax ? values(s, NIB_HELD_AMAX, 0) : NULL};
     run_parts(s, n->row, &a, rows, n->op == NIB_OP_QUANT_T ? LINE : 1, false);
 }
 
@@ -221,7 +221,7 @@ static void run_cast(nib_step *s, const nib_product *p, const nib_kernel *row, c
                         .ldx = ld,
                         .w = &p->shape,
                         .packed = to,
-                        .amax = p->one_scale ? values(s, NIB_HELD_AMAX, 0) : NULL,
+                        .amax = p->w_amax ? values(s, NIB_HELD_AMAX, 0) : NULL,
                         .two_power = p->two_power};
     run_parts(s, row, &a, p->shape.n, LINE, false);
 }
@@ -232,7 +232,7 @@ void nib__step_cast(nib_step *s, const float *weights)
     for (size_t i = 1; i < s->net->site_count; i++) {
         const nib_param *w = &s->params->items[s->params->weight[i]];
         const float *x = weights + w->at;
-        if (s->products[i][0].one_scale && amax)
+        if ((s->products[i][0].w_amax || s->products[i][1].w_amax) && amax)
             reduce_amax(s, amax, x, w->rows, w->columns, w->columns);
         for (int p = 0; p < 2; p++)
             run_cast(s, &s->products[i][p], s->products[i][p].cast, x, w->columns,

@@ -35,6 +35,7 @@ typedef struct setting {
     const char *name, *isa, *dtype, *recipe;
     int threads;
     nib_ac checkpointing;
+    bool wgrad_with_hp;
 } setting;
 
 static void ok(nib_status status, const nib_err *err)
@@ -80,7 +81,8 @@ static void open_fixture(fixture *f, const setting *s)
     snprintf(path, sizeof path, "tests/golden/train/%s_gradients.safetensors", s->name);
     ok(nib__checkpoint_open(&f->golden, path, &f->engine->allocator, &err), &err);
     f->model->net.training = true;
-    f->model->net.train = (nib_train_config){.batch = ROWS, .sequence = LENGTH};
+    f->model->net.train =
+        (nib_train_config){.batch = ROWS, .sequence = LENGTH, .wgrad_with_hp = s->wgrad_with_hp};
     const nib_request request = {.dtype = s->dtype ? s->dtype : "f32", .recipe = s->recipe};
     ok(nib_plan_make(&f->plan, f->model, &request, &err), &err);
     ok(nib_plan_status(f->plan, &err), &err);
@@ -179,10 +181,16 @@ static void test_golden_low(void **state)
 {
     (void)state;
     check_golden(&(setting){.name = "qwen2", .dtype = "bf16", .recipe = "bf16"}, 0.05);
-    assert_true(cosine(&(setting){.name = "qwen2", .dtype = "bf16", .recipe = "fp8dq+head"}) >
-                0.99);
-    assert_true(cosine(&(setting){.name = "qwen2", .dtype = "bf16", .recipe = "mxfp8+head"}) >
-                0.99);
+    static const char *const recipes[] = {"fp8dq+head", "fp8dq-tensor+head", "mxfp8+head",
+                                          "mxfp8-floor+head"};
+    for (size_t i = 0; i < COUNT(recipes); i++) {
+        setting s = {.name = "qwen2", .dtype = "bf16", .recipe = recipes[i]};
+        const double low = cosine(&s);
+        s.wgrad_with_hp = true;
+        const double high = cosine(&s);
+        if (!(low > 0.97 && high > low))
+            fail_msg("%s: %g, with gradients of weights in bf16 %g", recipes[i], low, high);
+    }
 }
 
 static void check_same(const setting *a, const setting *b)
@@ -199,12 +207,14 @@ static void check_same(const setting *a, const setting *b)
 
 static void test_same_bits(void **state)
 {
-    static const char *const recipes[] = {"bf16", "mxfp8+head", "fp8dq+head"};
+    static const char *const recipes[] = {
+        "bf16", "mxfp8+head", "fp8dq+head", "fp8dq-tensor+head", "mxfp8+head", "fp8dq+head"};
     static const char *const isas[] = {"ref", "avx2", "avx512"};
     (void)state;
     for (size_t r = 0; r < 1 + COUNT(recipes); r++) {
         const char *recipe = r > 0 ? recipes[r - 1] : NULL, *dtype = r > 0 ? "bf16" : "f32";
-        const setting base = {.name = "qwen2", .dtype = dtype, .recipe = recipe};
+        const setting base = {
+            .name = "qwen2", .dtype = dtype, .recipe = recipe, .wgrad_with_hp = r > 4};
         setting other = base;
         other.threads = 3;
         check_same(&base, &other);
