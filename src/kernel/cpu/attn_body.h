@@ -94,8 +94,8 @@ NIB_INLINE void score_tile(const nib_tile *t, int64_t first, int64_t count, nib_
 
 /* ---- softmax of one block ---- */
 
-/* Scores past count become padding up to whole lanes. A NaN among the scores may not be the maximum,
- * but is in the sum. */
+/* Scores past count become padding up to whole lanes. A NaN among the scores may not be the
+ * maximum, but is in the sum. */
 NIB_INLINE float most(float *scores, int64_t count)
 {
     for (int64_t i = count; i % NIB_LANES != 0; i++)

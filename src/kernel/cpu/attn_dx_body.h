@@ -19,10 +19,10 @@
  * and the result does not depend on threads. A batch of fewer (document, kv head) pairs than
  * threads leaves threads idle.
  *
- * A head's queries, their gradients and dout are gathered first: in the arguments its rows lie so far
- * apart that they would fall on few sets of the caches. Then for each key block, all queries that
- * see it pass by: its keys and values are widened and transposed once, and its gradients stay in
- * the first caches. All five products are `multiply`: a register tile over 16-lane vectors.
+ * A head's queries, their gradients and dout are gathered first: in the arguments its rows lie so
+ * far apart that they would fall on few sets of the caches. Then for each key block, all queries
+ * that see it pass by: its keys and values are widened and transposed once, and its gradients stay
+ * in the first caches. All five products are `multiply`: a register tile over 16-lane vectors.
  * NIB_ATTN_DX_WIDE: there are 32 registers of 16 lanes, else 16 of 8.
  */
 #include "attn_dx_rows.h"

@@ -8,8 +8,8 @@
 
 #include "kernel.h"
 
-/* All f32; `padded` = head_dim to whole lanes, `longest` = positions that a sequence of the cache may
- * have.
+/* All f32; `padded` = head_dim to whole lanes, `longest` = positions that a sequence of the cache
+ * may have.
  *
  *   q, dout, dq   [longest][padded]           a head of a document
  *   lse, delta    [longest]                   of it; delta = scale * dout.out
