@@ -6,7 +6,6 @@
 #include "step.h"
 
 #include "cast.h"
-#include "lower.h"
 
 #include <inttypes.h>
 
@@ -26,13 +25,9 @@ static uint64_t product_scratch(const nib_step *s)
     uint64_t most = 0;
     for (size_t i = 1; i < s->net->site_count; i++)
         for (int p = 0; p < NIB_PRODUCTS; p++) {
-            const nib_product *product = &s->products[i][p];
-            const int64_t rows = p == NIB_PRODUCT_DW ? s->net->sites[i].n : s->m;
-            nib_linear args = {.w = &product->shape};
-            nib__input_place(&args.x, &product->shape.scheme, product->input, rows,
-                             product->shape.k, NULL, NULL);
-            if (product->row->scratch)
-                most = (uint64_t)nib__max((int64_t)most, (int64_t)product->row->scratch(&args));
+            const int64_t rows = nib__product_rows(s->plan->layers[i].layer, p, s->m);
+            const uint64_t want = nib__product_scratch(&s->products[i][p], rows);
+            most = want > most ? want : most;
         }
     return most;
 }
@@ -86,13 +81,15 @@ static nib_status take_block(nib_step *s, nib_err *err)
         s->each[i] = aligned(s->each[i]);
         used += s->each[i] * copies(s, i);
     }
-    s->scratch_at = used;
-    s->scratch_bytes =
+    s->workers.pool = s->engine->pool;
+    s->workers.scratch_bytes =
         aligned((uint64_t)nib__max((int64_t)product_scratch(s), (int64_t)attention_scratch(s)));
-    s->block_bytes = used + s->scratch_bytes * (uint64_t)nib__pool_threads(s->engine->pool);
+    s->block_bytes = used + s->workers.scratch_bytes * (uint64_t)nib__pool_threads(s->engine->pool);
     s->block = nib__block_take((size_t)s->block_bytes);
-    return s->block ? NIB_OK
-                    : nib__fail_memory(err, (size_t)s->block_bytes, "a micro-batch's buffers");
+    if (!s->block)
+        return nib__fail_memory(err, (size_t)s->block_bytes, "a micro-batch's buffers");
+    s->workers.scratch = s->block + used;
+    return NIB_OK;
 }
 
 static nib_status take_packed(nib_step *s, nib_err *err)

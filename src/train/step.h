@@ -17,7 +17,7 @@
 #define NIB_STEP_H
 
 #include "params.h"
-#include "plan.h"
+#include "product.h"
 
 /* f32 [m][columns] unless it says otherwise. */
 typedef enum nib_train_buffer {
@@ -51,18 +51,6 @@ typedef enum nib_train_buffer {
     NIB_HELD_AMAX,    /* parts of a maximum, then it */
     NIB_TRAIN_BUFFERS
 } nib_train_buffer;
-
-enum { NIB_PRODUCT_Y, NIB_PRODUCT_DX, NIB_PRODUCT_DW, NIB_PRODUCTS };
-
-/* One of the three products of a site: its row, and the rows that make its operands. */
-typedef struct nib_product {
-    const nib_kernel *row, *quant, *cast;
-    nib_weight shape;    /* of the W side, without data */
-    nib_type input;      /* of the x side, where it is float */
-    bool x_amax, w_amax; /* e4m3: one scale for the whole side, of its largest magnitude */
-    bool e5m2;           /* e4m3: codes of the x side are e5m2 */
-    bool two_power;      /* e4m3: scales are powers of two */
-} nib_product;
 
 typedef struct nib_train_node {
     nib_op op;
@@ -105,7 +93,7 @@ typedef struct nib_step {
     uint64_t block_bytes;
     uint64_t at[NIB_TRAIN_BUFFERS], each[NIB_TRAIN_BUFFERS]; /* offset, bytes per layer */
     int64_t ld[NIB_TRAIN_BUFFERS];
-    uint64_t scratch_at, scratch_bytes; /* of each worker */
+    nib_workers workers;
     /* weights in the layouts of their rows, made by nib__step_cast */
     char *packed;
     uint64_t packed_bytes;

@@ -344,64 +344,6 @@ static void backward(lowering *l)
 
 /* ---- products and places ---- */
 
-/* What a product's sides are coded in: the layer's scheme, but bf16 for the weight's gradient where
- * the config wants it in high precision; then fp8 with a scale per row has one for the whole
- * weight in dx (torchao's rowwise_with_gw_hp). */
-static nib_scheme product_scheme(const nib_step *s, const nib_scheme *done, int which)
-{
-    nib_scheme scheme = *done;
-    if (!s->net->train.wgrad_with_hp || !nib__scheme_is_quantized(done))
-        return scheme;
-    if (which == NIB_PRODUCT_DW)
-        return (nib_scheme){.code = NIB_CODE_BF16, .symmetric = true, .act_symmetric = true};
-    if (which == NIB_PRODUCT_DX && scheme.code == NIB_CODE_E4M3)
-        scheme.group = NIB_GROUP_TENSOR;
-    return scheme;
-}
-
-/* torchao's recipes for fp8: tensorwise has e5m2 gradients, rowwise scales of powers of two. */
-static void set_fp8(nib_product *p, const nib_scheme *done, int which)
-{
-    const bool tensorwise = done->group == NIB_GROUP_TENSOR;
-    if (p->shape.scheme.code != NIB_CODE_E4M3)
-        return;
-    p->x_amax = tensorwise;
-    p->w_amax = p->shape.scheme.group == NIB_GROUP_TENSOR;
-    p->e5m2 = tensorwise && which != NIB_PRODUCT_Y;
-    p->two_power = !tensorwise;
-}
-
-static nib_status find_product(lowering *l, size_t site, int which)
-{
-    nib_step *s = l->s;
-    const nib_site *shape = &s->net->sites[site];
-    const nib_layer_plan *uses = &s->plan->layers[site];
-    nib_product *p = &s->products[site][which];
-    const nib_scheme scheme = product_scheme(s, &uses->done, which);
-    const bool y = which == NIB_PRODUCT_Y, dw = which == NIB_PRODUCT_DW;
-    p->row = uses->uses[which].kernel; /* the plan is of a step: y, dx, dw */
-    p->shape = (nib_weight){.scheme = scheme,
-                            .n = y ? shape->n : shape->k,
-                            .k = y    ? shape->k
-                                 : dw ? s->m
-                                      : shape->n,
-                            .scale_type = scheme.code == NIB_CODE_E4M3  ? NIB_TYPE_F32
-                                          : scheme.code == NIB_CODE_MX8 ? NIB_TYPE_E8M0
-                                                                        : NIB_TYPE_NONE};
-    p->input = scheme.code == NIB_CODE_F32 ? NIB_TYPE_F32 : NIB_TYPE_BF16;
-    set_fp8(p, &uses->done, which);
-    p->quant = nib__plan_operand(dw ? NIB_OP_QUANT_T : NIB_OP_QUANT, &scheme, p->input, NULL,
-                                 s->plan->machine);
-    p->cast = nib__plan_operand(y ? NIB_OP_CAST : NIB_OP_CAST_T, &scheme, p->input, p->row->packing,
-                                s->plan->machine);
-    if (!dw && p->input == NIB_TYPE_F32 && scheme.act == NIB_ACT_FLOAT)
-        p->quant = NULL;
-    return p->cast != NULL
-               ? NIB_OK
-               : nib__fail(l->err, NIB_NOT_AS_ASKED, "%s: no row makes the operands of %s in %s",
-                           shape->name, p->row->name, nib__op_names[p->row->op]);
-}
-
 /* Where each site's input lies: one place for neighbours that read it in the same form. */
 static uint64_t place_inputs(lowering *l)
 {
@@ -452,12 +394,9 @@ static void size_buffers(lowering *l)
     s->each[NIB_HELD_AMAX] = (uint64_t)(nib__ceil_div(s->m, NIB_TRAIN_ROWS) + 1) * sizeof(float);
     for (size_t i = 1; i < s->net->site_count; i++) {
         for (int p = 0; p < NIB_PRODUCTS; p++) {
-            const nib_product *product = &s->products[i][p];
-            const nib_weight *w = &product->shape;
-            const int64_t rows = p == NIB_PRODUCT_DW ? s->net->sites[i].n : s->m;
-            nib_input form;
             uint64_t bytes;
-            nib__input_place(&form, &w->scheme, product->input, rows, w->k, NULL, &bytes);
+            nib__product_input(&s->products[i][p],
+                               nib__product_rows(s->plan->layers[i].layer, p, s->m), NULL, &bytes);
             if (bytes > s->each[NIB_HELD_INPUT])
                 s->each[NIB_HELD_INPUT] = bytes;
         }
@@ -479,7 +418,8 @@ nib_status nib__step_lower(nib_step *s, nib_err *err)
         return nib__fail_memory(err, s->capacity * sizeof *s->nodes, "the list of operations");
     for (size_t i = 1; i < sites; i++)
         for (int p = 0; p < NIB_PRODUCTS; p++)
-            NIB_TRY(find_product(&l, i, p));
+            NIB_TRY(nib__product_find(&s->products[i][p], &s->plan->layers[i], p, s->m,
+                                      s->net->train.wgrad_with_hp, s->plan->machine, err));
     size_buffers(&l);
     place_inputs(&l);
     forward(&l);

@@ -3,8 +3,6 @@
  * Runs a micro-batch: for each operation fills in pointers and sizes, and shares its parts among
  * the threads. Which thread computes what changes no bit: rows see to that.
  */
-#include "cast.h"
-#include "lower.h"
 #include "step.h"
 
 #include <inttypes.h>
@@ -48,7 +46,7 @@ typedef struct part {
 
 static void *scratch_of(const nib_step *s, int worker)
 {
-    return s->block + s->scratch_at + (uint64_t)worker * s->scratch_bytes;
+    return s->workers.scratch + (uint64_t)worker * s->workers.scratch_bytes;
 }
 
 static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
@@ -63,11 +61,6 @@ static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
     case NIB_OP_SWIGLU: run->swiglu(p->args, begin, end); break;
     case NIB_OP_ADD: run->add(p->args, begin, end); break;
     case NIB_OP_ATTN: run->attn(p->args, begin, end, scratch_of(p->s, worker)); break;
-    case NIB_OP_QUANT:
-    case NIB_OP_QUANT_T: run->quant(p->args, begin, end); break;
-    case NIB_OP_CAST:
-    case NIB_OP_CAST_T: run->cast(p->args, begin, end); break;
-    case NIB_OP_AMAX: run->amax(p->args, begin, end); break;
     case NIB_OP_NORM_DX: run->norm_dx(p->args, begin, end); break;
     case NIB_OP_NORM_DW: run->norm_dw(p->args, begin, end); break;
     case NIB_OP_SWIGLU_DX: run->swiglu_dx(p->args, begin, end); break;
@@ -75,168 +68,89 @@ static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
     case NIB_OP_EMBED_DW: run->embed_dw(p->args, begin, end); break;
     case NIB_OP_BIAS_DW: run->bias_dw(p->args, begin, end); break;
     case NIB_OP_XENT: run->xent(p->args, begin, end); break;
-    default: break; /* lowering makes no other; products have a job of their own */
+    default: break; /* lowering makes no other; products are product.c's */
     }
 }
 
-enum { PARTS_PER_WORKER = 4, LINE = 16 /* f32 in a cache line: columns of a part */ };
-
-static int64_t grain_for(const nib_step *s, int64_t count, int64_t step)
-{
-    const int64_t parts = (int64_t)nib__pool_threads(s->engine->pool) * PARTS_PER_WORKER;
-    return nib__round_up(nib__max(1, nib__ceil_div(count, parts)), step);
-}
+enum { LINE = 16 /* f32 in a cache line: columns of a part */ };
 
 static void run_parts(const nib_step *s, const nib_kernel *row, const void *args, int64_t count,
                       int64_t step, bool flush)
 {
     part p = {s, row, args};
-    nib__pool_run(s->engine->pool, count, grain_for(s, count, step), flush, job_part, &p);
+    nib__pool_run(s->engine->pool, count, nib__parts_grain(&s->workers, count, step), flush,
+                  job_part, &p);
 }
 
 /* ---- products ---- */
 
-typedef struct product_part {
-    const nib_step *s;
-    const nib_kernel *row;
-    const nib_linear *whole;
-    int64_t rows, row_parts; /* x rows of a part, and how many such parts */
-    int64_t columns;         /* outputs of a part */
-} product_part;
-
-/* Rows r0..r1 of an input. */
-static nib_input input_rows(const nib_input *x, const nib_scheme *scheme, int64_t r0, int64_t r1)
+static int64_t rows_of(const nib_step *s, const nib_train_node *n)
 {
-    nib_input out = *x;
-    out.m = r1 - r0;
-    if (x->f32)
-        out.f32 = x->f32 + r0 * x->ld;
-    if (x->bf16)
-        out.bf16 = x->bf16 + r0 * x->ld;
-    if (x->codes)
-        out.codes = x->codes + r0 * x->ld;
-    if (x->scale)
-        out.scale = x->scale + r0 * (nib__act_is_mx(scheme->act) ? x->groups : 1);
-    return out;
+    return nib__product_rows(s->plan->layers[n->site].layer, n->product, s->m);
 }
 
-static void job_product(void *ctx, int worker, int64_t begin, int64_t end)
+static nib_input input_of(const nib_step *s, const nib_train_node *n)
 {
-    const product_part *p = ctx;
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t r0 = i % p->row_parts * p->rows, n0 = i / p->row_parts * p->columns;
-        nib_linear a = *p->whole;
-        a.x = input_rows(&p->whole->x, &a.w->scheme, r0, nib__min(r0 + p->rows, p->whole->x.m));
-        a.y = p->whole->y + r0 * a.ldy;
-        p->row->run.linear(&a, n0, nib__min(n0 + p->columns, a.w->n), scratch_of(p->s, worker));
-    }
-}
-
-/* Parts are rows of x, all outputs each, as long as there are enough of them: a part brings its
- * rows into the order of the tiles once. */
-static void run_linear(const nib_step *s, const nib_kernel *row, const nib_linear *a)
-{
-    enum { TILE = 12, ROWS = 240 }; /* linear_float.h's, for speed alone */
-    const int64_t threads = nib__pool_threads(s->engine->pool);
-    const int64_t fair = nib__ceil_div(a->x.m, 2 * threads);
-    product_part p = {.s = s, .row = row, .whole = a};
-    p.rows = nib__min(ROWS, nib__round_up(nib__max(1, fair), TILE));
-    p.row_parts = nib__ceil_div(a->x.m, p.rows);
-    const int64_t step = nib__max(1, row->n_step), steps = nib__ceil_div(a->w->n, step);
-    const int64_t wanted = nib__max(1, nib__ceil_div(threads, p.row_parts));
-    p.columns = nib__ceil_div(steps, nib__min(steps, wanted)) * step;
-    const int64_t count = p.row_parts * nib__ceil_div(a->w->n, p.columns);
-    nib__pool_run(s->engine->pool, count, 1, true, job_product, &p);
-}
-
-static nib_input input_form(const nib_step *s, const nib_product *p, int64_t rows)
-{
-    nib_input x;
-    nib__input_place(&x, &p->shape.scheme, p->input, rows, p->shape.k, place(s, NIB_HELD_INPUT, 0),
-                     NULL);
-    return x;
+    return nib__product_input(&s->products[n->site][n->product], rows_of(s, n),
+                              place(s, NIB_HELD_INPUT, 0), NULL);
 }
 
 static void run_product(nib_step *s, const nib_train_node *n)
 {
     const nib_product *p = &s->products[n->site][n->product];
     const bool gradient = n->product == NIB_PRODUCT_DW;
-    const int64_t rows = gradient ? s->net->sites[n->site].n : s->m;
     const size_t bias = s->params->bias[n->site];
     const void *packed = gradient ? place(s, NIB_KEPT_INPUTS, 0) + s->input_at[n->site]
                                   : s->packed + s->packed_at[n->site][n->product];
-    nib_weight w;
-    nib__cast_view(&w, p->row, &p->shape, packed);
-    nib_linear a = {.w = &w, .packed = packed, .x = input_form(s, p, rows)};
+    nib_input x = input_of(s, n);
     if (p->quant == NULL) {
-        a.x.f32 = values(s, n->from, n->layer);
-        a.x.ld = s->ld[n->from];
+        x.f32 = values(s, n->from, n->layer);
+        x.ld = s->ld[n->from];
     }
-    if (gradient) {
-        a.y = s->gradients + s->params->items[n->param].at;
-        a.ldy = p->shape.n;
-    } else {
-        a.y = values(s, n->to, n->layer + n->next);
-        a.ldy = s->ld[n->to];
-    }
-    if (n->product == NIB_PRODUCT_Y && bias != SIZE_MAX)
-        a.bias = s->weights + s->params->items[bias].at;
-    run_linear(s, p->row, &a);
-}
-
-/* ---- operands ---- */
-
-static void reduce_amax(nib_step *s, const nib_kernel *row, const float *x, int64_t rows,
-                        int64_t width, int64_t ld)
-{
-    float *parts = values(s, NIB_HELD_AMAX, 0);
-    const int64_t count = nib__ceil_div(rows, NIB_TRAIN_ROWS);
-    const nib_amax a = {.x = x, .rows = rows, .width = width, .ldx = ld, .out = parts + 1};
-    run_parts(s, row, &a, count, 1, false);
-    float most = 0;
-    for (int64_t i = 1; i <= count; i++)
-        most = !(parts[i] <= most) ? parts[i] : most; /* NaN stays */
-    parts[0] = most;
+    if (gradient)
+        nib__product_run(p, &s->workers, &x, packed, NULL,
+                         s->gradients + s->params->items[n->param].at, p->shape.n);
+    else
+        nib__product_run(p, &s->workers, &x, packed,
+                         n->product == NIB_PRODUCT_Y && bias != SIZE_MAX
+                             ? s->weights + s->params->items[bias].at
+                             : NULL,
+                         values(s, n->to, n->layer + n->next), s->ld[n->to]);
 }
 
 static void run_quant(nib_step *s, const nib_train_node *n)
 {
-    const nib_product *p = &s->products[n->site][n->product];
-    const int64_t rows = n->product == NIB_PRODUCT_DW ? s->net->sites[n->site].n : s->m;
-    const nib_quant a = {.x = values(s, n->from, n->layer),
-                         .ldx = s->ld[n->from],
-                         .out = input_form(s, p, rows),
-                         .symmetric = true,
-                         .mx_floor = p->shape.scheme.mx_floor,
-                         .e5m2 = p->e5m2,
-                         .two_power = p->two_power,
-                         .amax = p->x_amax ? values(s, NIB_HELD_AMAX, 0) : NULL};
-    run_parts(s, n->row, &a, rows, n->op == NIB_OP_QUANT_T ? LINE : 1, false);
+    const nib_input x = input_of(s, n);
+    nib__product_quant(&s->products[n->site][n->product], &s->workers, values(s, n->from, n->layer),
+                       s->ld[n->from], values(s, NIB_HELD_AMAX, 0), &x);
 }
 
-static void run_cast(nib_step *s, const nib_product *p, const nib_kernel *row, const float *x,
-                     int64_t ld, void *to)
+static void run_cast(nib_step *s, const nib_train_node *n)
 {
-    const nib_cast a = {.x = x,
-                        .ldx = ld,
-                        .w = &p->shape,
-                        .packed = to,
-                        .amax = p->w_amax ? values(s, NIB_HELD_AMAX, 0) : NULL,
-                        .two_power = p->two_power};
-    run_parts(s, row, &a, p->shape.n, LINE, false);
+    nib__product_cast(&s->products[n->site][n->product], &s->workers, values(s, n->from, n->layer),
+                      s->ld[n->from], values(s, NIB_HELD_AMAX, 0),
+                      place(s, n->to, 0) + s->input_at[n->site]);
+}
+
+static void run_amax(nib_step *s, const nib_train_node *n)
+{
+    nib__product_amax(n->row, &s->workers, values(s, n->from, n->layer), s->m, n->columns,
+                      s->ld[n->from], values(s, NIB_HELD_AMAX, 0));
 }
 
 void nib__step_cast(nib_step *s, const float *weights)
 {
-    const nib_kernel *amax = nib__plan_op(NIB_OP_AMAX, NIB_TYPE_F32, s->plan->machine);
+    const nib_kernel *row = nib__plan_op(NIB_OP_AMAX, NIB_TYPE_F32, s->plan->machine);
+    float *amax = values(s, NIB_HELD_AMAX, 0);
     for (size_t i = 1; i < s->net->site_count; i++) {
+        const nib_product *products = s->products[i];
         const nib_param *w = &s->params->items[s->params->weight[i]];
         const float *x = weights + w->at;
-        if ((s->products[i][0].w_amax || s->products[i][1].w_amax) && amax)
-            reduce_amax(s, amax, x, w->rows, w->columns, w->columns);
-        for (int p = 0; p < 2; p++)
-            run_cast(s, &s->products[i][p], s->products[i][p].cast, x, w->columns,
-                     s->packed + s->packed_at[i][p]);
+        if (row != NULL && (products[NIB_PRODUCT_Y].w_amax || products[NIB_PRODUCT_DX].w_amax))
+            nib__product_amax(row, &s->workers, x, w->rows, w->columns, w->columns, amax);
+        for (int p = NIB_PRODUCT_Y; p <= NIB_PRODUCT_DX; p++)
+            nib__product_cast(&products[p], &s->workers, x, w->columns, amax,
+                              s->packed + s->packed_at[i][p]);
     }
 }
 
@@ -449,15 +363,10 @@ static void run_node(nib_step *s, const nib_train_node *n)
     switch (n->op) {
     case NIB_OP_EMBED: run_embed(s, n); break;
     case NIB_OP_NORM: run_norm(s, n); break;
-    case NIB_OP_AMAX:
-        reduce_amax(s, n->row, values(s, n->from, n->layer), s->m, n->columns, s->ld[n->from]);
-        break;
+    case NIB_OP_AMAX: run_amax(s, n); break;
     case NIB_OP_QUANT:
     case NIB_OP_QUANT_T: run_quant(s, n); break;
-    case NIB_OP_CAST_T:
-        run_cast(s, &s->products[n->site][n->product], n->row, values(s, n->from, n->layer),
-                 s->ld[n->from], place(s, n->to, 0) + s->input_at[n->site]);
-        break;
+    case NIB_OP_CAST_T: run_cast(s, n); break;
     case NIB_OP_LINEAR:
     case NIB_OP_LINEAR_DX:
     case NIB_OP_LINEAR_DW: run_product(s, n); break;
