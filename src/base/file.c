@@ -265,6 +265,21 @@ nib_status nib__directory_make(const char *path, nib_err *err)
     return mkdir(path, 0777) == 0 ? NIB_OK : nib__file_fail(err, path, "create it");
 }
 
+nib_status nib__directory_each(const char *path, void (*each)(void *ctx, const char *name),
+                               void *ctx, nib_err *err)
+{
+    DIR *directory = opendir(path);
+    if (directory == NULL)
+        return errno == ENOENT ? NIB_OK : nib__file_fail(err, path, "open it");
+    const struct dirent *entry;
+    while (errno = 0, (entry = readdir(directory)) != NULL)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            each(ctx, entry->d_name);
+    const nib_status status = errno == 0 ? NIB_OK : nib__file_fail(err, path, "list it");
+    closedir(directory);
+    return status;
+}
+
 /* Visits the entries of an open directory: finds a directory among them, or unlinks them all. */
 static nib_status each_entry(DIR *directory, const char *path, bool unlink_them, nib_err *err)
 {

@@ -44,6 +44,12 @@ bool nib__path_same(const char *a, const char *b);
 /* True if path, which need not exist yet, is the directory or would lie anywhere inside it. */
 bool nib__path_within(const char *path, const char *directory);
 nib_status nib__directory_make(const char *path, nib_err *err);
+/* With those above it that are missing; their names are on the disk when this returns. One that is
+ * there is no error. */
+nib_status nib__directories_make(const char *path, nib_err *err);
+/* Every name in a directory, in no order; one that is not there has none. */
+nib_status nib__directory_each(const char *path, void (*each)(void *ctx, const char *name),
+                               void *ctx, nib_err *err);
 /* Removes a file, or a directory with the plain files in it (one level deep; with a directory in it
  * nothing is removed). Nothing there is no error. */
 nib_status nib__path_remove(const char *path, nib_err *err);
@@ -77,6 +83,17 @@ void nib__output_abandon(nib_output *output);
 /* A whole new file, on the disk when this returns. */
 nib_status nib__file_write(const char *path, const void *bytes, size_t size, const nib_allocator *a,
                            nib_err *err);
+
+/* ---- a file that grows by lines ---- */
+
+/* Opens path, which may exist, to write behind its first `keep` bytes; what else was there is cut
+ * off. */
+nib_status nib__append_open(int *fd, const char *path, uint64_t keep, nib_err *err);
+/* In one call of the system, so that a killed process leaves at most its last line torn. */
+nib_status nib__append(int fd, const char *path, const void *bytes, size_t size, nib_err *err);
+void nib__append_close(int fd); /* negative: there is none */
+
+/* ---- locks and names ---- */
 
 /* Takes a file as the sign that an output is being written; NIB_EXISTS if another process has it. A
  * killed process loses it. *fd is for release, negative where the file system knows no locks. */

@@ -208,6 +208,50 @@ nib_status nib__file_write(const char *path, const void *bytes, size_t size, con
     return status;
 }
 
+/* ---- a file that grows by lines ---- */
+
+nib_status nib__append_open(int *fd, const char *path, uint64_t keep, nib_err *err)
+{
+    int file;
+    do {
+        file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    } while (file < 0 && errno == EINTR);
+    if (file < 0)
+        return nib__file_fail(err, path, "open it");
+    struct stat st;
+    const bool plain = fstat(file, &st) == 0 && S_ISREG(st.st_mode);
+    if ((plain && ftruncate(file, (off_t)keep) != 0) || (plain && lseek(file, 0, SEEK_END) < 0)) {
+        const nib_status status = nib__file_fail(err, path, "write to it");
+        close(file);
+        return status;
+    }
+    *fd = file;
+    return NIB_OK;
+}
+
+nib_status nib__append(int fd, const char *path, const void *bytes, size_t size, nib_err *err)
+{
+    const uint8_t *at = bytes;
+    while (size > 0) {
+        const ssize_t n = write(fd, at, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
+            errno = ENOSPC;
+        if (n <= 0)
+            return nib__file_fail(err, path, "write to it");
+        at += n;
+        size -= (size_t)n;
+    }
+    return NIB_OK;
+}
+
+void nib__append_close(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
 /* ---- one writer at a time ---- */
 
 /* False if the lock belongs to a file that its last owner has removed meanwhile. */
@@ -278,6 +322,30 @@ static nib_status sync_parent(const char *path, nib_err *err)
     memcpy(parent, path, size);
     parent[size] = 0;
     return sync_directory(size == 0 ? "." : parent, err);
+}
+
+nib_status nib__directories_make(const char *path, nib_err *err)
+{
+    char part[4096];
+    const size_t size = strlen(path);
+    if (size >= sizeof part)
+        return nib__fail(err, NIB_IO, "%s: the path is too long", path);
+    for (size_t end = 1; end <= size; end++) {
+        if (path[end] != '/' && path[end] != '\0')
+            continue;
+        memcpy(part, path, end);
+        part[end] = '\0';
+        if (mkdir(part, 0777) == 0) {
+            NIB_TRY(sync_parent(part, err));
+            continue;
+        }
+        const int why = errno;
+        if (nib__path_kind(part) == NIB_PATH_DIRECTORY)
+            continue;
+        errno = why;
+        return nib__file_fail(err, part, "create it");
+    }
+    return NIB_OK;
 }
 
 nib_status nib__publish_aside(const char *from, const char *to, nib_err *err)

@@ -60,6 +60,8 @@ typedef struct nib_train_config {
 
 /* Whether a JSON text is a training config: an object whose "model" is an object. */
 bool nib__train_config_is(const char *text, size_t size);
+/* Its settings as one flat object with torchtitan's names: {"training.seq_len": 2048, ...}. */
+void nib__train_config_put(nib_jsonw *w, const nib_train_config *config);
 nib_status nib__train_config_parse(nib_train_config *out, nib_config *model, const char *name,
                                    const char *text, size_t size, nib_arena *arena, nib_err *err);
 

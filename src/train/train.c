@@ -3,7 +3,7 @@
  * nib_train: opens a run, takes its steps and writes what each came to, as torchtitan writes it.
  */
 #include "ranks.h"
-#include "trainer.h"
+#include "train_checkpoint.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,6 +11,7 @@
 
 typedef struct run {
     nib_trainer trainer;
+    nib_saves saves;
     const nib_train_options *options;
     const nib_sink *sink;
     nib_text text;
@@ -53,6 +54,16 @@ static nib_status write_step(run *r, const nib_step_report *report, nib_err *err
     return nib__text_flush(&r->text, r->sink, err);
 }
 
+/* A run that is cancelled goes on later from where it stood. */
+static nib_status cancel(run *r, nib_err *err)
+{
+    const int64_t step = r->trainer.optimizer.steps;
+    if (is_first(r))
+        NIB_TRY(nib__saves_now(&r->saves, err));
+    return nib__fail(err, NIB_CANCELLED, "training was cancelled after step %" PRId64 "%s", step,
+                     r->saves.saved == step && step > 0 ? ", whose checkpoint is written" : "");
+}
+
 static nib_status take_steps(run *r, nib_err *err)
 {
     nib_trainer *t = &r->trainer;
@@ -62,10 +73,10 @@ static nib_status take_steps(run *r, nib_err *err)
         nib_step_report report;
         if (!nib__engine_progress(t->engine, "train", (uint64_t)t->optimizer.steps,
                                   (uint64_t)steps))
-            return nib__fail(err, NIB_CANCELLED, "training was cancelled after step %" PRId64,
-                             t->optimizer.steps);
+            return cancel(r, err);
         NIB_TRY(nib__trainer_step(t, &report, err));
         NIB_TRY(write_step(r, &report, err));
+        NIB_TRY(nib__saves_step(&r->saves, err));
     }
     nib__engine_progress(t->engine, "train", (uint64_t)steps, (uint64_t)steps);
     return NIB_OK;
@@ -81,7 +92,10 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
     NIB_TRY(nib_plan_status(plan, err));
     NIB_TRY(nib__trainer_open(&r.trainer, model, plan, NULL, err));
     nib__text_init(&r.text, &model->engine->allocator);
-    const nib_status status = take_steps(&r, err);
+    nib_status status = nib__saves_open(&r.saves, &r.trainer, err);
+    if (status == NIB_OK)
+        status = take_steps(&r, err);
+    nib__saves_close(&r.saves);
     nib__text_free(&r.text);
     nib__trainer_close(&r.trainer);
     return status;
