@@ -29,6 +29,15 @@ void nib__tree_free(nib_tree *t)
 
 int64_t nib__tree_first(int64_t count, int rank, int ranks) { return count * rank / ranks; }
 
+int nib__tree_blocks(const nib_tree *t)
+{
+    const int ranks = nib__ranks_count(t->ranks);
+    int blocks = ranks > 1 ? 2 : 1;
+    for (int64_t leaves = nib__ceil_div(t->count, ranks); leaves > 1; leaves /= 2)
+        blocks++;
+    return blocks;
+}
+
 nib_status nib__tree_block(nib_tree *t, float **out, nib_err *err)
 {
     if (t->spare_count > 0) {
@@ -39,7 +48,6 @@ nib_status nib__tree_block(nib_tree *t, float **out, nib_err *err)
     if (!block)
         return nib__fail_memory(err, block_bytes(t), "the gradient of a micro-batch");
     *out = block;
-    t->blocks++;
     return NIB_OK;
 }
 

@@ -29,7 +29,7 @@ typedef struct nib_tree {
     nib_tree_node held[2 * NIB_TREE_LEVELS];
     int held_count;
     float *spare[2 * NIB_TREE_LEVELS]; /* blocks that wait for use */
-    int spare_count, blocks;
+    int spare_count;
 } nib_tree;
 
 void nib__tree_init(nib_tree *out, nib_pool *pool, nib_ranks *ranks, const nib_machine *machine,
@@ -38,6 +38,10 @@ void nib__tree_free(nib_tree *tree);
 
 /* The leaves of a rank: first..last of `count`. */
 int64_t nib__tree_first(int64_t count, int rank, int ranks);
+
+/* The most blocks that a rank holds at once: a node of each level of its own tree, a leaf, and one
+ * that another rank gives. */
+int nib__tree_blocks(const nib_tree *tree);
 
 /* A block [total] for the next leaf's gradient, which the tree owns. */
 nib_status nib__tree_block(nib_tree *tree, float **out, nib_err *err);

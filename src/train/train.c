@@ -2,6 +2,7 @@
  *
  * nib_train: opens a run, takes its steps and writes what each came to, as torchtitan writes it.
  */
+#include "dry_run.h"
 #include "ranks.h"
 #include "train_checkpoint.h"
 
@@ -90,6 +91,8 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
         return nib__fail(err, NIB_USAGE, "%s is a model; a training config is wanted",
                          model->net.directory);
     NIB_TRY(nib_plan_status(plan, err));
+    if (options && options->dry_run)
+        return nib__dry_run(model, plan, sink, err);
     NIB_TRY(nib__trainer_open(&r.trainer, model, plan, NULL, err));
     nib__text_init(&r.text, &model->engine->allocator);
     nib_status status = nib__saves_open(&r.saves, &r.trainer, err);

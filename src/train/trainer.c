@@ -151,8 +151,8 @@ void nib__trainer_close(nib_trainer *t)
 uint64_t nib__trainer_bytes(const nib_trainer *t)
 {
     const uint64_t block = t->params.total * sizeof(float);
-    return block * (uint64_t)(1 + t->tree.blocks) + nib__optimizer_bytes(&t->optimizer) +
-           nib__step_bytes(&t->step);
+    return block * (uint64_t)(1 + nib__tree_blocks(&t->tree)) +
+           nib__optimizer_bytes(&t->optimizer) + nib__step_bytes(&t->step);
 }
 
 double nib__trainer_flops(const nib_trainer *t)

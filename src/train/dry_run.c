@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Trials of single layers. The error of a product is |a - b| / |b| over all its values (Frobenius
+ * norms), b from the same inputs in f32.
+ */
+#include "dry_run.h"
+
+#include "cast.h"
+#include "precise.h"
+#include "sample.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+/* The values that one layer's products take and give. */
+typedef struct trial {
+    const nib_plan *plan;
+    const nib_layer *layer;
+    int64_t m;
+    nib_arena arena;
+    nib_workers workers;
+    float *x, *w, *dy;               /* [m][k], [n][k], [m][n] */
+    float *results[NIB_PRODUCTS][2]; /* as planned, and in f32 */
+    double seconds[NIB_PRODUCTS][2]; /* of the product, of making its sides */
+    double errors[NIB_PRODUCTS];
+    nib_layers_plan exact; /* the layer in f32 */
+} trial;
+
+/* ---- values ---- */
+
+typedef struct fill {
+    float *to;
+    int64_t sequence;
+} fill;
+
+/* Normal values with a few large ones, as activations and gradients have. */
+static void job_fill(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const fill *f = ctx;
+    const double two_pi = 6.283185307179586;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) {
+        const double u = 1 - nib__random(0, f->sequence, 2 * i);
+        const double turn = nib__random(0, f->sequence, 2 * i + 1);
+        f->to[i] =
+            (float)(sqrt(-2 * nib__log(u)) * nib__cos(two_pi * turn) * (i % 997 == 0 ? 20.0 : 1.0));
+    }
+}
+
+static float *take(trial *t, int64_t count, int64_t sequence)
+{
+    fill f = {nib__arena_take(&t->arena, (size_t)count, sizeof(float)), sequence};
+    if (f.to != NULL)
+        nib__pool_run(t->workers.pool, count, 4096, false, job_fill, &f);
+    return f.to;
+}
+
+static nib_status take_values(trial *t, nib_err *err)
+{
+    const int64_t n = t->layer->n, k = t->layer->k;
+    const int64_t sizes[NIB_PRODUCTS] = {t->m * n, t->m * k, n * k};
+    t->x = take(t, t->m * k, 1);
+    t->w = take(t, n * k, 2);
+    t->dy = take(t, t->m * n, 3);
+    bool ok = t->x && t->w && t->dy;
+    for (int p = 0; p < NIB_PRODUCTS; p++)
+        for (int i = 0; i < 2; i++) {
+            t->results[p][i] = nib__arena_take(&t->arena, (size_t)sizes[p], sizeof(float));
+            ok = ok && t->results[p][i] != NULL;
+        }
+    return ok ? NIB_OK
+              : nib__fail_memory(err, (size_t)(t->m * (n + k)) * sizeof(float), "a layer's trial");
+}
+
+/* ---- one product ---- */
+
+/* The memory of both sides of a product. */
+typedef struct sides {
+    char *form, *packed;
+    float *amax;
+    size_t form_bytes, packed_bytes, amax_bytes, scratch_bytes;
+} sides;
+
+static void free_sides(trial *t, const sides *s)
+{
+    nib__block_free(s->form, s->form_bytes);
+    nib__block_free(s->packed, s->packed_bytes);
+    nib__block_free(s->amax, s->amax_bytes);
+    nib__block_free(t->workers.scratch, s->scratch_bytes);
+    t->workers.scratch = NULL;
+}
+
+static nib_status take_sides(trial *t, sides *s, const nib_product *p, int64_t rows, nib_err *err)
+{
+    uint64_t bytes;
+    nib__product_input(p, rows, NULL, &bytes);
+    t->workers.scratch_bytes = (nib__product_scratch(p, rows) + 63) & ~UINT64_C(63);
+    *s = (sides){
+        .form_bytes = (size_t)bytes + 1,
+        .packed_bytes = (size_t)nib__cast_bytes(p->row, &p->shape),
+        .amax_bytes = (size_t)(nib__max(t->m, t->layer->n) / NIB_TRAIN_ROWS + 2) * sizeof(float),
+        .scratch_bytes =
+            (size_t)t->workers.scratch_bytes * (size_t)nib__pool_threads(t->workers.pool) + 1};
+    s->form = nib__block_take(s->form_bytes);
+    s->packed = nib__block_take(s->packed_bytes);
+    s->amax = nib__block_take(s->amax_bytes);
+    t->workers.scratch = nib__block_take(s->scratch_bytes);
+    if (s->form && s->packed && s->amax && t->workers.scratch)
+        return NIB_OK;
+    free_sides(t, s);
+    return nib__fail_memory(err, s->packed_bytes, "a layer's trial");
+}
+
+/* Both sides from f32; of a product that takes f32 rows as they lie, *x points to them. */
+static void make_sides(trial *t, const sides *s, const nib_product *p, int which, nib_input *x)
+{
+    const nib_layer *l = t->layer;
+    const nib_kernel *row = nib__plan_op(NIB_OP_AMAX, NIB_TYPE_F32, &t->plan->machine);
+    const bool y = which == NIB_PRODUCT_Y, dw = which == NIB_PRODUCT_DW;
+    float *left = y ? t->x : t->dy, *right = dw ? t->x : t->w;
+    const int64_t columns = y ? l->k : l->n;
+    if (p->x_amax)
+        nib__product_amax(row, &t->workers, left, t->m, columns, columns, s->amax);
+    if (p->quant) {
+        nib__product_quant(p, &t->workers, left, columns, s->amax, x);
+    } else {
+        x->f32 = left;
+        x->ld = columns;
+    }
+    if (p->w_amax)
+        nib__product_amax(row, &t->workers, right, dw ? t->m : l->n, l->k, l->k, s->amax);
+    nib__product_cast(p, &t->workers, right, l->k, s->amax, s->packed);
+}
+
+static double now(void) { return (double)nib__now_ns() * 1e-9; }
+
+/* Runs one product twice: the second time nothing is cold. */
+static nib_status run_product(trial *t, const nib_layer_plan *uses, int which, int result,
+                              nib_err *err)
+{
+    nib_product p;
+    sides s;
+    const int64_t rows = nib__product_rows(t->layer, which, t->m);
+    NIB_TRY(nib__product_find(&p, uses, which, t->m, t->plan->policy.wgrad_with_hp,
+                              &t->plan->machine, err));
+    NIB_TRY(take_sides(t, &s, &p, rows, err));
+    for (int i = 0; i < 2; i++) {
+        nib_input x = nib__product_input(&p, rows, s.form, NULL);
+        const double start = now();
+        make_sides(t, &s, &p, which, &x);
+        const double made = now();
+        nib__product_run(&p, &t->workers, &x, s.packed, NULL, t->results[which][result], p.shape.n);
+        if (result == 0) {
+            t->seconds[which][0] = now() - made;
+            t->seconds[which][1] = made - start;
+        }
+    }
+    free_sides(t, &s);
+    return NIB_OK;
+}
+
+static double distance(const float *a, const float *b, int64_t count)
+{
+    double off = 0, all = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const double d = (double)a[i] - (double)b[i];
+        off += d * d;
+        all += (double)b[i] * (double)b[i];
+    }
+    return all > 0 ? sqrt(off / all) : 0;
+}
+
+/* ---- one layer ---- */
+
+/* The same layer with f32 products, for comparison. */
+static nib_status plan_exact(trial *t, nib_layer *layer, nib_err *err)
+{
+    nib_policy policy = t->plan->policy;
+    *layer = *t->layer;
+    layer->asked = layer->stored =
+        (nib_scheme){.code = NIB_CODE_F32, .symmetric = true, .act_symmetric = true};
+    layer->scale_type = layer->zero_type = NIB_TYPE_NONE;
+    policy.dtype = NIB_TYPE_F32;
+    policy.allow = policy.kernel = policy.place = (nib_strings){0};
+    policy.detail = NULL;
+    return nib__plan_layers(&t->exact, layer, 1, &t->plan->machine, &policy,
+                            &t->plan->model->engine->allocator, err);
+}
+
+static nib_status run_layer(trial *t, const nib_layer_plan *uses, nib_err *err)
+{
+    nib_layer layer;
+    NIB_TRY(take_values(t, err));
+    NIB_TRY(plan_exact(t, &layer, err));
+    nib_status status = NIB_OK;
+    for (int p = 0; p < NIB_PRODUCTS && status == NIB_OK; p++) {
+        const int64_t n = t->layer->n, k = t->layer->k;
+        const int64_t size = p == NIB_PRODUCT_Y ? t->m * n : p == NIB_PRODUCT_DX ? t->m * k : n * k;
+        status = run_product(t, uses, p, 0, err);
+        if (status == NIB_OK)
+            status = run_product(t, &t->exact.layers[0], p, 1, err);
+        if (status == NIB_OK)
+            t->errors[p] = distance(t->results[p][0], t->results[p][1], size);
+    }
+    nib__plan_layers_free(&t->exact);
+    return status;
+}
+
+/* ---- the report ---- */
+
+static bool same_shape(const nib_layer_plan *a, const nib_layer_plan *b)
+{
+    return a->layer->n == b->layer->n && a->layer->k == b->layer->k &&
+           nib__scheme_equal(&a->done, &b->done);
+}
+
+static void write_layer(nib_text *text, const trial *t, const nib_layer_plan *uses, int64_t count)
+{
+    static const char *const names[NIB_PRODUCTS] = {"y", "dx", "dw"};
+    char scheme[64];
+    nib__text_format(text, "%s: %" PRId64 " of n %" PRId64 ", k %" PRId64 ", m %" PRId64 ", %s\n",
+                     t->layer->name, count, t->layer->n, t->layer->k, t->m,
+                     nib__scheme_name(scheme, &uses->done));
+    const double operations = 2.0 * (double)t->m * (double)t->layer->n * (double)t->layer->k;
+    for (int p = 0; p < NIB_PRODUCTS; p++)
+        nib__text_format(text,
+                         "  %-2s  %9.3f ms  %7.1f G operations/s  sides %8.3f ms  error %.2e  %s\n",
+                         names[p], t->seconds[p][0] * 1e3, operations / t->seconds[p][0] * 1e-9,
+                         t->seconds[p][1] * 1e3, t->errors[p], uses->uses[p].kernel->name);
+}
+
+/* Layers that were not tried yet with their shape, from site i on. */
+static int64_t count_alike(const nib_layers_plan *plan, size_t i)
+{
+    for (size_t j = 1; j < i; j++)
+        if (same_shape(&plan->layers[j], &plan->layers[i]))
+            return 0;
+    int64_t count = 0;
+    for (size_t j = i; j < plan->count; j++)
+        count += same_shape(&plan->layers[j], &plan->layers[i]);
+    return count;
+}
+
+static nib_status try_layers(nib_model *model, const nib_plan *plan, nib_text *text,
+                             const nib_sink *sink, nib_err *err)
+{
+    double step = 0;
+    for (size_t i = 1; i < plan->plan.count; i++) {
+        const nib_layer_plan *uses = &plan->plan.layers[i];
+        const int64_t count = count_alike(&plan->plan, i);
+        if (count == 0)
+            continue;
+        trial t = {.plan = plan,
+                   .layer = uses->layer,
+                   .m = plan->policy.m,
+                   .workers = {.pool = model->engine->pool}};
+        nib__arena_init(&t.arena, &model->engine->allocator, 0);
+        const nib_status status = run_layer(&t, uses, err);
+        if (status == NIB_OK)
+            write_layer(text, &t, uses, count);
+        for (int p = 0; p < NIB_PRODUCTS; p++)
+            step += (double)count * (t.seconds[p][0] + t.seconds[p][1]);
+        nib__arena_free(&t.arena);
+        NIB_TRY(status);
+        NIB_TRY(nib__text_flush(text, sink, err));
+    }
+    nib__text_format(text, "linear layers of a micro-batch: %.3f s\n", step);
+    return NIB_OK;
+}
+
+static nib_status write_memory(nib_model *model, const nib_plan *plan, nib_text *text, nib_err *err)
+{
+    nib_trainer trainer;
+    char all[32], block[32], buffers[32];
+    NIB_TRY(nib__trainer_open(&trainer, model, plan, NULL, err));
+    const uint64_t parameters = trainer.params.total * sizeof(float);
+    nib__text_format(text,
+                     "memory of a run: %s (%" PRIu64
+                     " parameters, %s each for weights, two moments and a gradient; %s for a "
+                     "micro-batch)\n",
+                     nib__say_bytes(all, nib__trainer_bytes(&trainer)), trainer.params.values,
+                     nib__say_bytes(block, parameters),
+                     nib__say_bytes(buffers, nib__step_bytes(&trainer.step)));
+    nib__trainer_close(&trainer);
+    return NIB_OK;
+}
+
+nib_status nib__dry_run(nib_model *model, const nib_plan *plan, const nib_sink *sink, nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, &model->engine->allocator);
+    nib_status status = try_layers(model, plan, &text, sink, err);
+    if (status == NIB_OK)
+        status = write_memory(model, plan, &text, err);
+    if (status == NIB_OK)
+        status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
