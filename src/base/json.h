@@ -34,6 +34,7 @@ typedef struct nib_json_limits {
 
 typedef struct nib_json {
     const char *name; /* of the file, for messages */
+    uint64_t line;    /* of it that the text begins in, for messages: 1 unless set after init */
     const char *start, *at, *end;
     const char *from; /* where the last event began: the place that an error names */
     nib_json_limits limits;

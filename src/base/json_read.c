@@ -28,6 +28,7 @@ void nib__json_init(nib_json *json, const char *name, const char *text, size_t s
     static const char mark[] = "\xef\xbb\xbf";
     static const nib_json_limits none;
     json->name = name;
+    json->line = 1;
     json->start = json->at = json->from = text;
     json->end = size == 0 ? text : text + size;
     if (size >= 3 && memcmp(text, mark, 3) == 0)
@@ -52,7 +53,7 @@ void nib__json_init(nib_json *json, const char *name, const char *text, size_t s
 
 static void set_error(nib_json *json, nib_status status, const char *sentence)
 {
-    uint64_t line = 1;
+    uint64_t line = json->line;
     const char *line_start = json->start;
     for (const char *c = json->start; c < json->from; c++) {
         if (*c == '\n') {

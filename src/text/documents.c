@@ -44,14 +44,15 @@ static bool is_blank(const char *line, size_t size)
     return size == 0;
 }
 
-/* The `text` member of one JSON line. */
-static nib_status read_line(nib_documents *d, const char *line, size_t size, nib_document *out,
-                            nib_err *err)
+/* The `text` member of one JSON line; path: as messages show it. */
+static nib_status read_line(nib_documents *d, const char *path, const char *line, size_t size,
+                            nib_document *out, nib_err *err)
 {
     nib__arena_free(&d->arena);
     nib__arena_init(&d->arena, d->allocator, 0);
     nib_json json;
-    nib__json_init(&json, out->name, line, size, NULL);
+    nib__json_init(&json, path, line, size, NULL);
+    json.line = (uint64_t)d->number;
     out->text = NULL;
     bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
     while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
@@ -86,9 +87,9 @@ nib_status nib__documents_next(nib_documents *d, nib_document *out, bool *found,
         d->number++;
         if (is_blank(line, size))
             continue;
-        snprintf(out->name, sizeof out->name, "%s, line %" PRId64, nib__shown(shown, d->path),
-                 d->number);
-        NIB_TRY(read_line(d, line, size, out, err));
+        const char *path = nib__shown(shown, d->path);
+        snprintf(out->name, sizeof out->name, "%s, line %" PRId64, path, d->number);
+        NIB_TRY(read_line(d, path, line, size, out, err));
         *found = true;
         return NIB_OK;
     }

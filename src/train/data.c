@@ -7,108 +7,223 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static void drop_document(nib_data *d)
+/* ---- opening ---- */
+
+static nib_status fail_empty(const nib_data *d, nib_err *err)
 {
-    if (d->ids)
-        nib__tokenizer_ids_free(d->options.tokenizer, d->ids);
-    nib__release(&d->engine->allocator, d->framed);
-    d->ids = NULL;
-    d->framed = NULL;
-    d->open = false;
+    char shown[NIB_SHOWN];
+    return nib__fail(err, NIB_BAD_INPUT, "%s holds no text to train on",
+                     nib__shown(shown, d->options.path));
+}
+
+/* Every document is one, and one of them has a text. */
+static nib_status check_documents(nib_data *d, nib_err *err)
+{
+    bool any = false;
+    for (;;) {
+        nib_document doc;
+        bool found;
+        NIB_TRY(nib__documents_next(&d->documents, &doc, &found, err));
+        if (!found)
+            break;
+        const size_t valid = nib__utf8_check(doc.text, doc.size);
+        if (valid < doc.size)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: the text is not valid UTF-8: byte 0x%02x at offset %zu; convert "
+                             "it to UTF-8 first",
+                             doc.name, (unsigned)(unsigned char)doc.text[valid], valid);
+        any = any || doc.size > 0;
+    }
+    nib__documents_seek(&d->documents, 0, 1);
+    return any ? NIB_OK : fail_empty(d, err);
+}
+
+static nib_status fail_vocab(const nib_data *d, int32_t id, nib_err *err)
+{
+    size_t size;
+    char shown[NIB_SHOWN];
+    const char *token = nib__tokenizer_token(d->options.tokenizer, id, &size);
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "the tokenizer has id %" PRId32 " (%s), but the model has %" PRId64
+                     " ids; train with its own tokenizer, or with model.vocab_size %" PRId64,
+                     id, token ? nib__say_name(shown, sizeof shown, token, size) : "no token",
+                     d->options.vocab, nib__tokenizer_vocab_size(d->options.tokenizer));
+}
+
+/* Special tokens beyond the vocabulary are common (padding) and do no harm: no text makes them. */
+static nib_status check_vocab(const nib_data *d, nib_err *err)
+{
+    const nib_tokenizer *t = d->options.tokenizer;
+    const int64_t end = nib__tokenizer_vocab_size(t);
+    for (int64_t i = d->options.vocab; i < end; i++) {
+        const int32_t id = (int32_t)i;
+        size_t size;
+        const bool text = nib__tokenizer_token(t, id, &size) && !nib__tokenizer_is_special(t, id);
+        if (text || id == nib__tokenizer_eos(t) ||
+            (id == nib__tokenizer_bos(t) && nib__tokenizer_adds_bos(t)))
+            return fail_vocab(d, id, err);
+    }
+    return NIB_OK;
 }
 
 nib_status nib__data_open(nib_data *out, const nib_engine *engine, const nib_data_options *options,
                           nib_err *err)
 {
     *out = (nib_data){.engine = engine, .options = *options};
-    return nib__documents_open(&out->documents, options->path, &engine->allocator, err);
+    nib_status status = check_vocab(out, err);
+    if (status == NIB_OK)
+        status = nib__documents_open(&out->documents, options->path, &engine->allocator, err);
+    if (status == NIB_OK)
+        status = check_documents(out, err);
+    if (status != NIB_OK)
+        nib__data_close(out);
+    return status;
+}
+
+static void drop_piece(nib_data *d)
+{
+    nib__release(&d->engine->allocator, d->ids);
+    d->ids = NULL;
+    d->count = 0;
 }
 
 void nib__data_close(nib_data *d)
 {
     if (!d->engine)
         return;
-    drop_document(d);
+    drop_piece(d);
     nib__documents_close(&d->documents);
     *d = (nib_data){0};
 }
 
-static nib_status check_ids(const nib_data *d, const char *name, nib_err *err)
+/* ---- documents into ids ---- */
+
+/* Where the piece ends that begins at `from`: past the last line end in its second half that no
+ * blank follows, else before its last blank, else at a character. A word is thus not cut, and
+ * tokenizers of words give the ids that they give for the whole text. */
+static size_t end_piece(const char *text, size_t size, size_t from)
+{
+    if (size - from <= NIB_DATA_PIECE)
+        return size;
+    const size_t least = from + NIB_DATA_PIECE / 2, most = from + NIB_DATA_PIECE;
+    for (size_t at = most; at > least; at--)
+        if (text[at - 1] == '\n' && !strchr(" \t\r\n", text[at]))
+            return at;
+    for (size_t at = most; at > least; at--)
+        if (text[at] == ' ' && text[at - 1] != ' ')
+            return at;
+    size_t at = most;
+    while (((unsigned char)text[at] & 0xc0) == 0x80)
+        at--;
+    return at;
+}
+
+static nib_status check_ids(const nib_data *d, nib_err *err)
 {
     for (int64_t i = 0; i < d->count; i++)
-        if (d->framed[i] < 0 || d->framed[i] >= d->options.vocab)
-            return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: the tokenizer gives id %" PRId32 ", but the model has %" PRId64
-                             " ids; train with its own tokenizer, or a larger vocab_size",
-                             name, d->framed[i], d->options.vocab);
+        if (d->ids[i] < 0 || d->ids[i] >= d->options.vocab) {
+            const nib_status status = fail_vocab(d, d->ids[i], err);
+            return nib__fail_in(err, status, d->document.name);
+        }
     return NIB_OK;
 }
 
-static nib_status encode(nib_data *d, const nib_document *doc, nib_err *err)
+/* Puts BOS and EOS around the ids of a piece where they belong. */
+static nib_status frame(nib_data *d, const int32_t *ids, size_t count, nib_err *err)
 {
     const nib_tokenizer *t = d->options.tokenizer;
-    size_t count;
-    const nib_status status =
-        nib__tokenizer_encode(t, doc->text, doc->size, 0, &d->ids, &count, err);
-    if (status != NIB_OK)
-        return nib__fail_in(err, status, doc->name);
-    d->framed = nib__calloc(&d->engine->allocator, count + 2, sizeof *d->framed);
-    if (!d->framed)
-        return nib__fail_memory(err, (count + 2) * sizeof *d->framed, "a document's ids");
     const int32_t bos = nib__tokenizer_bos(t), eos = nib__tokenizer_eos(t);
-    d->count = 0;
-    if (count > 0 && bos >= 0 && nib__tokenizer_adds_bos(t))
-        d->framed[d->count++] = bos;
-    memcpy(d->framed + d->count, d->ids, count * sizeof *d->ids);
+    const bool begins = d->place.piece == 0, ends = d->piece_end == d->document.size,
+               empty = begins && ends && count == 0;
+    d->ids = nib__calloc(&d->engine->allocator, count + 2, sizeof *d->ids);
+    if (!d->ids)
+        return nib__fail_memory(err, (count + 2) * sizeof *d->ids, "a document's ids");
+    if (begins && !empty && bos >= 0 && nib__tokenizer_adds_bos(t))
+        d->ids[d->count++] = bos;
+    if (count > 0)
+        memcpy(d->ids + d->count, ids, count * sizeof *ids);
     d->count += (int64_t)count;
-    if (count > 0 && eos >= 0)
-        d->framed[d->count++] = eos;
-    d->open = true;
-    return check_ids(d, doc->name, err);
+    if (ends && !empty && eos >= 0)
+        d->ids[d->count++] = eos;
+    return check_ids(d, err);
 }
 
-/* The next document that has ids, in the next pass if need be. */
-static nib_status open_document(nib_data *d, nib_err *err)
+/* Opens the piece of the document that begins at this byte of its text. */
+static nib_status open_piece(nib_data *d, size_t from, nib_err *err)
 {
-    char shown[NIB_SHOWN];
-    for (;;) {
-        nib_document doc;
-        bool found;
-        drop_document(d);
-        NIB_TRY(nib__documents_next(&d->documents, &doc, &found, err));
-        if (found) {
-            d->place.begin = (int64_t)doc.begin;
-            d->place.line = d->documents.number;
-            d->place.used = 0;
-            NIB_TRY(encode(d, &doc, err));
-            if (d->count == 0)
-                continue;
-            d->any = true;
-            return NIB_OK;
-        }
+    const nib_tokenizer *t = d->options.tokenizer;
+    const nib_document *doc = &d->document;
+    drop_piece(d);
+    d->place.piece = (int64_t)from;
+    d->place.used = 0;
+    d->piece_end = end_piece(doc->text, doc->size, from);
+    int32_t *ids;
+    size_t count;
+    const nib_status encoded =
+        nib__tokenizer_encode(t, doc->text + from, d->piece_end - from, 0, &ids, &count, err);
+    if (encoded != NIB_OK)
+        return nib__fail_in(err, encoded, doc->name);
+    const nib_status status = frame(d, ids, count, err);
+    nib__tokenizer_ids_free(t, ids);
+    d->any = d->any || d->count > 0;
+    return status;
+}
+
+/* Opens the next document of this pass at a byte of its text; found false: there is none. */
+static nib_status open_document(nib_data *d, size_t from, bool *found, nib_err *err)
+{
+    drop_piece(d);
+    NIB_TRY(nib__documents_next(&d->documents, &d->document, found, err));
+    if (!*found)
+        return NIB_OK;
+    d->place.begin = (int64_t)d->document.begin;
+    d->place.line = d->documents.number;
+    return open_piece(d, from < d->document.size ? from : d->document.size, err);
+}
+
+/* Said of the 2nd, 3rd, 5th, 9th pass and so on: a short text may be read thousands of times. */
+static void say_pass(const nib_data *d)
+{
+    const nib_callbacks *call = &d->engine->callbacks;
+    char shown[NIB_SHOWN], line[NIB_SHOWN + 64];
+    if (!call->log || (d->place.pass & (d->place.pass - 1)) != 0)
+        return;
+    snprintf(line, sizeof line, "%s begins again: pass %" PRId64,
+             nib__shown(shown, d->options.path), d->place.pass + 1);
+    call->log(call->ctx, line);
+}
+
+/* Opens pieces until one has ids that were not taken, in the next pass if need be. */
+static nib_status need_ids(nib_data *d, nib_err *err)
+{
+    while (!d->ids || d->place.used == d->count) {
+        bool found = true;
+        if (d->ids && d->piece_end < d->document.size)
+            NIB_TRY(open_piece(d, d->piece_end, err));
+        else
+            NIB_TRY(open_document(d, 0, &found, err));
+        if (found)
+            continue;
         if (!d->any)
-            return nib__fail(err, NIB_BAD_INPUT, "%s holds no text to train on",
-                             nib__shown(shown, d->options.path));
+            return fail_empty(d, err);
         d->place.pass++;
         nib__documents_seek(&d->documents, 0, 1);
-        char line[NIB_SHOWN + 64];
-        snprintf(line, sizeof line, "%s begins again: pass %" PRId64,
-                 nib__shown(shown, d->options.path), d->place.pass + 1);
-        if (d->engine->callbacks.log)
-            d->engine->callbacks.log(d->engine->callbacks.ctx, line);
+        say_pass(d);
     }
+    return NIB_OK;
 }
+
+/* ---- ids into sequences ---- */
 
 nib_status nib__data_next(nib_data *d, int32_t *ids, bool *first, nib_err *err)
 {
     const int64_t wanted = d->options.length + 1;
     for (int64_t i = 0; i < wanted;) {
-        if (!d->open || d->place.used == d->count)
-            NIB_TRY(open_document(d, err));
+        NIB_TRY(need_ids(d, err));
         const int64_t part = nib__min(wanted - i, d->count - d->place.used);
-        memcpy(ids + i, d->framed + d->place.used, (size_t)part * sizeof *ids);
+        memcpy(ids + i, d->ids + d->place.used, (size_t)part * sizeof *ids);
         memset(first + i, 0, (size_t)part * sizeof *first);
-        first[i] = d->place.used == 0;
+        first[i] = d->place.piece == 0 && d->place.used == 0;
         d->place.used += part;
         i += part;
     }
@@ -118,31 +233,45 @@ nib_status nib__data_next(nib_data *d, int32_t *ids, bool *first, nib_err *err)
 
 nib_status nib__data_skip(nib_data *d, int64_t count, nib_err *err)
 {
-    const int64_t sequences = d->place.sequences + count;
     for (int64_t left = count * (d->options.length + 1); left > 0;) {
-        if (!d->open || d->place.used == d->count)
-            NIB_TRY(open_document(d, err));
+        NIB_TRY(need_ids(d, err));
         const int64_t part = nib__min(left, d->count - d->place.used);
         d->place.used += part;
         left -= part;
     }
-    d->place.sequences = sequences;
+    d->place.sequences += count;
     return NIB_OK;
+}
+
+static nib_status fail_place(const nib_data *d, const nib_data_place *p, nib_err *err)
+{
+    char shown[NIB_SHOWN];
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s has no id %" PRId64 " in the document at byte %" PRId64 " (line %" PRId64
+                     ") from byte %" PRId64
+                     " of its text, where the data set was read to; the file or the tokenizer has "
+                     "changed",
+                     nib__shown(shown, d->options.path), p->used, p->begin, p->line, p->piece);
 }
 
 nib_status nib__data_seek(nib_data *d, const nib_data_place *place, nib_err *err)
 {
-    nib__documents_seek(&d->documents, (size_t)place->begin, place->line);
-    drop_document(d);
-    d->any = place->pass > 0;
-    if (place->sequences > 0)
-        NIB_TRY(open_document(d, err));
-    if (place->used < 0 || (d->open && place->used > d->count))
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: the document at byte %" PRId64 " has %" PRId64
-                         " ids, fewer than the %" PRId64
-                         " that were taken of it; the file or the tokenizer has changed",
-                         d->options.path, place->begin, d->count, place->used);
-    d->place = *place;
+    const nib_data_place p = *place; /* it may be d->place */
+    if (p.sequences < 0 || p.pass < 0 || p.begin < 0 || p.line < 0 || p.piece < 0 || p.used < 0)
+        return fail_place(d, &p, err);
+    drop_piece(d);
+    d->any = false;
+    nib__documents_seek(&d->documents, (size_t)p.begin, p.line);
+    if (p.sequences > 0) {
+        bool found;
+        const nib_status status = open_document(d, (size_t)p.piece, &found, err);
+        /* Of a file whose every line is a document, it is the place that is bad. */
+        if (status == NIB_BAD_INPUT ||
+            (status == NIB_OK && (!found || d->place.begin != p.begin ||
+                                  d->place.piece != p.piece || p.used > d->count)))
+            return fail_place(d, &p, err);
+        NIB_TRY(status);
+    }
+    d->place = p;
     return NIB_OK;
 }

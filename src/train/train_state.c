@@ -53,6 +53,7 @@ static const field wholes[] = {
     {"data_pass", AT(place.pass), NULL},
     {"data_begin", AT(place.begin), NULL},
     {"data_line", AT(place.line), NULL},
+    {"data_piece", AT(place.piece), NULL},
     {"data_used", AT(place.used), NULL},
 };
 

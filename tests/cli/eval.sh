@@ -31,5 +31,5 @@ refused 3 'bytes.txt: *UTF-8*offset 5*' eval "$MODEL" --text bytes.txt
 echo '{"txt": "no"}' >wrong.jsonl
 refused 3 'wrong.jsonl, line 1 has no "text"' eval "$MODEL" --text wrong.jsonl
 printf '{"text": "Once upon a time"}\n{"text": ' >cut.jsonl
-refused 3 'cut.jsonl, line 2: line 1, column 10: *' eval "$MODEL" --text cut.jsonl
+refused 3 'cut.jsonl: line 2, column 10: *' eval "$MODEL" --text cut.jsonl
 refused 6 'nosuch: there is no such file or directory' eval "$MODEL" --text text.txt --against nosuch

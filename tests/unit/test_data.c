@@ -1,0 +1,581 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packed sequences: against those that Python packs (tests/golden/train/batches.txt), going on from
+ * every place, passes over short files, and the files and vocabularies that are refused.
+ */
+#include "data.h"
+#include "failing.h"
+#include "metered.h"
+#include "tokenizing.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static char root[] = "/tmp/nibble-data-XXXXXX";
+static nib_tokenizer *shipped;
+
+enum { LENGTH_MAX = 4096 };
+
+/* ---- files and streams ---- */
+
+static const char *in_root(const char *name)
+{
+    static char paths[4][128];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", root, name);
+    return path;
+}
+
+static const char *write_bytes(const char *name, const void *bytes, size_t size)
+{
+    const char *path = in_root(name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, size, f), size);
+    assert_int_equal(fclose(f), 0);
+    return path;
+}
+
+static const char *write_string(const char *name, const char *text)
+{
+    return write_bytes(name, text, strlen(text));
+}
+
+/* A file of JSON lines under a name by which it is one text. */
+static const char *as_text(const char *path)
+{
+    size_t size;
+    const nib_allocator a = nib__allocator_default();
+    nib_arena arena;
+    nib__arena_init(&arena, &a, 0);
+    const char *text = read_text(&arena, path, &size);
+    const char *copy = write_bytes("whole.txt", text, size);
+    nib__arena_free(&arena);
+    return copy;
+}
+
+typedef struct log_text {
+    char text[2048];
+    int lines;
+} log_text;
+
+static void keep_line(void *ctx, const char *line)
+{
+    log_text *log = ctx;
+    log->lines++;
+    strncat(log->text, line, sizeof log->text - strlen(log->text) - 2);
+    strncat(log->text, "\n", 2);
+}
+
+/* All that a stream reads of an engine. */
+static nib_engine engine_of(nib_allocator a, log_text *log)
+{
+    nib_engine engine = {.allocator = a};
+    if (log)
+        engine.callbacks = (nib_callbacks){.ctx = log, .log = keep_line};
+    return engine;
+}
+
+static nib_data_options options_of(const char *path, int64_t length)
+{
+    return (nib_data_options){.path = path, .tokenizer = shipped, .vocab = 2048, .length = length};
+}
+
+static void must_open_data(nib_data *d, const nib_engine *engine, const nib_data_options *options)
+{
+    nib_err err;
+    if (nib__data_open(d, engine, options, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
+static void must_next(nib_data *d, int32_t *ids, bool *first)
+{
+    nib_err err;
+    if (nib__data_next(d, ids, first, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
+/* The error of opening and reading, without the folder's name; "" for none. */
+static const char *error_of(const nib_data_options *options, nib_status *status)
+{
+    static nib_err err;
+    int32_t ids[LENGTH_MAX + 1];
+    bool first[LENGTH_MAX + 1];
+    const nib_engine engine = engine_of(nib__allocator_default(), NULL);
+    nib_data d;
+    err.text[0] = '\0';
+    *status = nib__data_open(&d, &engine, options, &err);
+    for (int i = 0; i < 20 && *status == NIB_OK; i++)
+        *status = nib__data_next(&d, ids, first, &err);
+    nib__data_close(&d);
+    const size_t skipped = strlen(root) + 1;
+    return strncmp(err.text, root, skipped - 1) == 0 ? err.text + skipped : err.text;
+}
+
+static void expect_refused(const nib_data_options *options, const char *expected)
+{
+    nib_status status;
+    const char *text = error_of(options, &status);
+    if (status != NIB_BAD_INPUT || strcmp(text, expected) != 0)
+        fail_msg("status %d: %s\n  instead of: %s", (int)status, text, expected);
+}
+
+static void expect_bytes_refused(const char *name, const char *bytes, size_t size,
+                                 const char *expected)
+{
+    const nib_data_options options = options_of(write_bytes(name, bytes, size), 8);
+    expect_refused(&options, expected);
+}
+
+/* ---- against Python ---- */
+
+static uint64_t hash_of(const int32_t *ids, int64_t count)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    for (int64_t i = 0; i < count; i++)
+        for (int shift = 0; shift < 32; shift += 8)
+            h = (h ^ ((uint32_t)ids[i] >> shift & 255)) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+/* The line of a sequence as the golden file writes it. */
+static void sequence_text(nib_text *out, const nib_data *d, const int32_t *ids, const bool *first,
+                          bool hashed)
+{
+    const int64_t count = d->options.length + 1;
+    bool any = false;
+    nib__text_clear(out);
+    nib__text_format(out, "%" PRId64 " ", d->place.pass);
+    for (int64_t i = 0; i < count; i++)
+        if (first[i]) {
+            nib__text_format(out, any ? ",%" PRId64 : "%" PRId64, i);
+            any = true;
+        }
+    nib__text_str(out, any ? "" : "-");
+    if (hashed)
+        nib__text_format(out, " =%016" PRIx64, hash_of(ids, count));
+    for (int64_t i = 0; i < count && !hashed; i++)
+        nib__text_format(out, " %" PRId32, ids[i]);
+    nib__text_put(out, "", 0);
+}
+
+/* Opens what a line "@ FILE AS LENGTH" names. */
+static void open_named(nib_data *d, const nib_engine *engine, const char *line)
+{
+    static char path[128];
+    char how[8];
+    long length;
+    assert_int_equal(sscanf(line, "@ %127s %7s %ld", path, how, &length), 3);
+    assert_in_range(length, 1, LENGTH_MAX);
+    const nib_data_options options =
+        options_of(strcmp(how, "text") == 0 ? as_text(path) : path, length);
+    must_open_data(d, engine, &options);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    static char line[1024];
+    static int32_t ids[LENGTH_MAX + 1];
+    static bool first[LENGTH_MAX + 1];
+    const nib_allocator a = nib__allocator_default();
+    const nib_engine engine = engine_of(a, NULL);
+    nib_data d = {0};
+    nib_text text;
+    nib__text_init(&text, &a);
+    FILE *f = fopen("tests/golden/train/batches.txt", "r");
+    assert_non_null(f);
+    int sequences = 0;
+    for (int number = 1; fgets(line, sizeof line, f); number++) {
+        line[strcspn(line, "\n")] = '\0';
+        if (line[0] == '#')
+            continue;
+        if (line[0] == '@') {
+            nib__data_close(&d);
+            open_named(&d, &engine, line);
+            continue;
+        }
+        must_next(&d, ids, first);
+        sequence_text(&text, &d, ids, first, strchr(line, '=') != NULL);
+        if (strcmp(text.at, line) != 0)
+            fail_msg("batches.txt, line %d: %s\n  instead of: %s", number, text.at, line);
+        sequences++;
+    }
+    fclose(f);
+    nib__data_close(&d);
+    nib__text_free(&text);
+    assert_int_equal(sequences, 674);
+}
+
+/* ---- places ---- */
+
+static void expect_same_place(const nib_data_place *a, const nib_data_place *b)
+{
+    assert_int_equal(a->sequences, b->sequences);
+    assert_int_equal(a->pass, b->pass);
+    assert_int_equal(a->begin, b->begin);
+    assert_int_equal(a->line, b->line);
+    assert_int_equal(a->piece, b->piece);
+    assert_int_equal(a->used, b->used);
+}
+
+/* Both give the same for so many sequences. */
+static void expect_same_stream(nib_data *a, nib_data *b, int count)
+{
+    static int32_t ids[2][LENGTH_MAX + 1];
+    static bool first[2][LENGTH_MAX + 1];
+    const size_t wanted = (size_t)a->options.length + 1;
+    expect_same_place(&a->place, &b->place);
+    for (int i = 0; i < count; i++) {
+        must_next(a, ids[0], first[0]);
+        must_next(b, ids[1], first[1]);
+        assert_memory_equal(ids[0], ids[1], wanted * sizeof ids[0][0]);
+        assert_memory_equal(first[0], first[1], wanted * sizeof first[0][0]);
+        expect_same_place(&a->place, &b->place);
+    }
+}
+
+/* Goes on at every `stride`th of `count` sequences by a place and by skipping, in streams that were
+ * just opened and in one that was read before. */
+static void try_places(const char *path, int64_t length, int count, int stride, int ahead)
+{
+    static int32_t ids[LENGTH_MAX + 1];
+    static bool first[LENGTH_MAX + 1];
+    const nib_engine engine = engine_of(nib__allocator_default(), NULL);
+    const nib_data_options options = options_of(path, length);
+    nib_data straight, used;
+    must_open_data(&straight, &engine, &options);
+    must_open_data(&used, &engine, &options);
+    for (int k = 0; k < count; k += stride) {
+        nib_data again, skipped;
+        const nib_data_place place = straight.place;
+        assert_int_equal(place.sequences, k);
+        must_open_data(&again, &engine, &options);
+        must_open_data(&skipped, &engine, &options);
+        assert_int_equal(nib__data_seek(&again, &place, NULL), NIB_OK);
+        assert_int_equal(nib__data_skip(&skipped, k / 3, NULL), NIB_OK);
+        assert_int_equal(nib__data_skip(&skipped, 0, NULL), NIB_OK);
+        assert_int_equal(nib__data_skip(&skipped, k - k / 3, NULL), NIB_OK);
+        expect_same_stream(&again, &skipped, ahead);
+        assert_int_equal(nib__data_seek(&used, &place, NULL), NIB_OK);
+        assert_int_equal(nib__data_seek(&again, &used.place, NULL), NIB_OK);
+        assert_int_equal(nib__data_seek(&again, &again.place, NULL), NIB_OK);
+        expect_same_stream(&used, &again, ahead);
+        nib__data_close(&again);
+        nib__data_close(&skipped);
+        for (int i = 0; i < stride; i++)
+            must_next(&straight, ids, first);
+    }
+    /* What was sought is what was read in order. */
+    assert_int_equal(nib__data_seek(&used, &straight.place, NULL), NIB_OK);
+    expect_same_stream(&straight, &used, ahead);
+    nib__data_close(&straight);
+    nib__data_close(&used);
+}
+
+static void test_places(void **state)
+{
+    (void)state;
+    const char *const documents = "tests/golden/train/documents.jsonl";
+    try_places(documents, 15, 40, 1, 30);
+    try_places(documents, 1, 320, 1, 4);
+    try_places(documents, 300, 9, 1, 3);
+    try_places(write_string("one.txt", "a single document"), 4, 40, 1, 9);
+    try_places("tests/data/heldout.jsonl", 2048, 20, 3, 2);
+}
+
+static void test_places_in_pieces(void **state)
+{
+    (void)state;
+    try_places(as_text("tests/data/corpus.jsonl"), 4096, 120, 23, 2);
+}
+
+static void expect_no_place(nib_data *d, nib_data_place place, const char *expected)
+{
+    nib_err err;
+    assert_int_equal(nib__data_seek(d, &place, &err), NIB_BAD_INPUT);
+    if (!strstr(err.text, expected))
+        fail_msg("%s", err.text);
+}
+
+static void test_no_such_place(void **state)
+{
+    (void)state;
+    const nib_engine engine = engine_of(nib__allocator_default(), NULL);
+    const nib_data_options options =
+        options_of(write_string("two.jsonl", "{\"text\": \"ab\"}\n\n{\"text\": \"cd\"}\n"), 2);
+    nib_data d;
+    must_open_data(&d, &engine, &options);
+    const nib_data_place good = {.sequences = 1, .begin = 16, .line = 3, .used = 2};
+    assert_int_equal(nib__data_seek(&d, &good, NULL), NIB_OK);
+    nib_data_place p = good;
+    p.used = 9;
+    expect_no_place(&d, p, "two.jsonl has no id 9 in the document at byte 16 (line 3) from byte 0");
+    p = good, p.used = -1;
+    expect_no_place(&d, p, "has no id -1");
+    p = good, p.begin = 15; /* the blank line */
+    expect_no_place(&d, p, "the document at byte 15");
+    p = good, p.begin = 1 << 20, p.pass = 3; /* past the end: nothing is left to begin again with */
+    expect_no_place(&d, p, "the file or the tokenizer has changed");
+    p = good, p.begin = -1;
+    expect_no_place(&d, p, "byte -1");
+    p = good, p.piece = 3;
+    expect_no_place(&d, p, "from byte 3 of its text");
+    p = good, p.sequences = -1;
+    expect_no_place(&d, p, "has changed");
+    p = good, p.begin = 18; /* inside a line */
+    expect_no_place(&d, p, "the document at byte 18");
+    /* A refused place leaves a stream that can be sought in. */
+    int32_t ids[3];
+    bool first[3];
+    assert_int_equal(nib__data_seek(&d, &good, NULL), NIB_OK);
+    must_next(&d, ids, first);
+    assert_int_equal(ids[1], 2047);
+    assert_int_equal(ids[2], 2046);
+    assert_true(first[2]);
+    nib__data_close(&d);
+}
+
+/* ---- passes ---- */
+
+static void test_passes(void **state)
+{
+    (void)state;
+    int32_t ids[101];
+    bool first[101];
+    log_text log = {.lines = 0};
+    const nib_engine engine = engine_of(nib__allocator_default(), &log);
+    const nib_data_options options = options_of(write_string("short.txt", "ab"), 100);
+    nib_data d;
+    must_open_data(&d, &engine, &options);
+    must_next(&d, ids, first);
+    /* BOS, "ab" in one or two ids, EOS, and again. */
+    int64_t period = 1;
+    while (!first[period])
+        period++;
+    assert_in_range(period, 3, 4);
+    for (int64_t i = 0; i < 101; i++) {
+        assert_int_equal(first[i], i % period == 0);
+        assert_int_equal(ids[i], ids[i % period]);
+    }
+    assert_int_equal(ids[0], 2046);
+    assert_int_equal(ids[period - 1], 2047);
+    assert_int_equal(d.place.pass, 100 / period);
+    nib__data_close(&d);
+    char expected[2048];
+    snprintf(expected, sizeof expected,
+             "%s begins again: pass 2\n%s begins again: pass 3\n%s begins again: pass 5\n"
+             "%s begins again: pass 9\n%s begins again: pass 17\n",
+             options.path, options.path, options.path, options.path, options.path);
+    assert_memory_equal(log.text, expected, strlen(expected));
+    assert_in_range(log.lines, 5, 6); /* of 25 or 33 passes */
+}
+
+/* ---- what is refused ---- */
+
+static void test_empty(void **state)
+{
+    (void)state;
+    expect_bytes_refused("a.txt", "", 0, "a.txt holds no text to train on");
+    expect_bytes_refused("a.jsonl", "", 0, "a.jsonl holds no text to train on");
+    expect_bytes_refused("b.jsonl", "\n \r\n\t\n", 6, "b.jsonl holds no text to train on");
+    expect_bytes_refused("c.jsonl", "\xef\xbb\xbf", 3,
+                         "c.jsonl: line 1, column 4: expected a value, found the end of the text");
+    const char nothing[] = "{\"text\": \"\"}\n{\"text\": \"\"}";
+    expect_bytes_refused("d.jsonl", nothing, strlen(nothing), "d.jsonl holds no text to train on");
+    const nib_data_options missing = options_of(in_root("missing.txt"), 8);
+    nib_status status;
+    const char *text = error_of(&missing, &status);
+    assert_int_equal(status, NIB_IO);
+    assert_non_null(strstr(text, "missing.txt: cannot open it: No such file or directory"));
+    const nib_data_options folder = options_of(root, 8);
+    error_of(&folder, &status);
+    assert_int_not_equal(status, NIB_OK);
+}
+
+static void test_bad_lines(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *expected;
+    } lines[] = {
+        {"text", "bad.jsonl: line 3, column 1: expected a value, found `t`"},
+        {"[1]", "bad.jsonl: line 3, column 1: expected an object, found an array"},
+        {"{\"text\": 1}", "bad.jsonl: line 3, column 10: expected a string, found a number"},
+        {"{\"text\": null}", "bad.jsonl: line 3, column 10: expected a string, found null"},
+        {"{\"Text\": \"a\"}", "bad.jsonl, line 3 has no \"text\""},
+        {"{}", "bad.jsonl, line 3 has no \"text\""},
+        {"{\"text\": \"a\"",
+         "bad.jsonl: line 3, column 13: expected `,` or `}`, found the end of the text"},
+        {"{\"text\": \"a\"} {\"text\": \"b\"}",
+         "bad.jsonl: line 3, column 15: expected nothing after the value, found `{`"},
+        {"{\"text\": \"a\xff\"}", "bad.jsonl: line 3, column 12: this byte is not valid UTF-8"},
+        {"{\"text\": \"\\ud800\"}",
+         "bad.jsonl: line 3, column 11: \\ud800 is half of a surrogate pair"},
+    };
+    for (size_t i = 0; i < COUNT(lines); i++) {
+        char bytes[256];
+        /* The third line, far from the first sequence: said when the file is opened. */
+        snprintf(bytes, sizeof bytes, "{\"text\": \"good\"}\r\n\n%s\n", lines[i].line);
+        expect_bytes_refused("bad.jsonl", bytes, strlen(bytes), lines[i].expected);
+    }
+}
+
+static void test_not_utf8(void **state)
+{
+    (void)state;
+    expect_bytes_refused("bad.txt", "good \xc3\xa9, \xe9t\xe9", 12,
+                         "bad.txt: the text is not valid UTF-8: byte 0xe9 at offset 9; convert it "
+                         "to UTF-8 first");
+    /* Past the first piece, too. */
+    enum { SIZE = 2 * NIB_DATA_PIECE };
+    const nib_allocator a = nib__allocator_default();
+    char *text = nib__calloc(&a, SIZE, 1);
+    assert_non_null(text);
+    memset(text, 'a', SIZE);
+    text[SIZE - 2] = '\x80';
+    expect_bytes_refused("long.txt", text, SIZE,
+                         "long.txt: the text is not valid UTF-8: byte 0x80 at offset 524286; "
+                         "convert it to UTF-8 first");
+    nib__release(&a, text);
+}
+
+static nib_tokenizer *made_tokenizer(const char *specials, const char *model)
+{
+    char json[1024];
+    snprintf(json, sizeof json,
+             "{\"added_tokens\": [%s], \"normalizer\": null, \"pre_tokenizer\": null, "
+             "\"post_processor\": null, \"decoder\": null, \"model\": {\"type\": \"BPE\", %s}}",
+             specials, model);
+    return parse_text(json, NULL);
+}
+
+#define ADDED(id, content, special)                                                                \
+    "{\"id\": " #id ", \"content\": \"" content "\", \"single_word\": false, \"lstrip\": false, "  \
+    "\"rstrip\": false, \"normalized\": false, \"special\": " #special "}"
+
+static void test_vocabulary(void **state)
+{
+    (void)state;
+    nib_data_options o = options_of("tests/data/heldout.jsonl", 64);
+    nib_status status;
+    o.vocab = 2256;
+    assert_string_equal(error_of(&o, &status), "");
+    o.vocab = 2047;
+    expect_refused(
+        &o, "the tokenizer has id 2047 (<|end_of_text|>), but the model has 2047 ids; train with "
+            "its own tokenizer, or with model.vocab_size 2048");
+    o.vocab = 2046;
+    expect_refused(
+        &o, "the tokenizer has id 2046 (<|begin_of_text|>), but the model has 2046 ids; train with "
+            "its own tokenizer, or with model.vocab_size 2048");
+    o.vocab = 300;
+    expect_refused(
+        &o, "the tokenizer has id 300 (\xc4\xa0in), but the model has 300 ids; train with its own "
+            "tokenizer, or with model.vocab_size 2048");
+
+    /* Padding beyond the model's ids is no text's; an unknown character may be. */
+    const char model[] = "\"unk_token\": \"<unk>\", \"vocab\": {\"a\": 0, \"b\": 1, \"<unk>\": 4}, "
+                         "\"merges\": []";
+    nib_tokenizer *padded =
+        made_tokenizer(ADDED(4, "<unk>", true) ", " ADDED(5, "<pad>", true), model);
+    o = (nib_data_options){
+        .path = write_string("abc.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"abc\"}\n"),
+        .tokenizer = padded,
+        .vocab = 2,
+        .length = 3};
+    expect_refused(
+        &o, "abc.jsonl, line 2: the tokenizer has id 4 (<unk>), but the model has 2 ids; train "
+            "with its own tokenizer, or with model.vocab_size 6");
+    o.path = write_string("ab.txt", "abba");
+    assert_string_equal(error_of(&o, &status), "");
+    assert_int_equal(status, NIB_OK);
+    nib__tokenizer_close(padded);
+    nib_tokenizer *named =
+        made_tokenizer(ADDED(4, "<unk>", true) ", " ADDED(5, "<name>", false), model);
+    o.tokenizer = named;
+    expect_refused(&o,
+                   "the tokenizer has id 5 (<name>), but the model has 2 ids; train with its own "
+                   "tokenizer, or with model.vocab_size 6");
+    nib__tokenizer_close(named);
+}
+
+/* ---- memory ---- */
+
+/* Ids of a piece, not of the file. */
+static void test_memory(void **state)
+{
+    (void)state;
+    enum { SIZE = 8 * NIB_DATA_PIECE };
+    static int32_t ids[LENGTH_MAX + 1];
+    static bool first[LENGTH_MAX + 1];
+    meter m = {0};
+    const nib_engine engine = engine_of(metered_allocator(&m), NULL);
+    char *text = malloc(SIZE);
+    assert_non_null(text);
+    for (size_t i = 0; i < SIZE; i++)
+        text[i] = "wolf and king "[i % 14];
+    const nib_data_options options = options_of(write_bytes("big.txt", text, SIZE), LENGTH_MAX);
+    free(text);
+    nib_data d;
+    must_open_data(&d, &engine, &options);
+    while (d.place.pass == 0)
+        must_next(&d, ids, first);
+    assert_in_range(m.peak, SIZE, SIZE + 4 * (NIB_DATA_PIECE + 2) + 4096);
+    nib__data_close(&d);
+    assert_int_equal(m.now, 0);
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    const nib_data_options options = options_of("tests/golden/train/documents.jsonl", 200);
+    int32_t ids[201];
+    bool first[201];
+    for (int left = 0;; left++) {
+        failing f = {.left = left};
+        const nib_engine engine = engine_of(failing_allocator(&f), NULL);
+        nib_data d;
+        nib_err err;
+        nib_status status = nib__data_open(&d, &engine, &options, &err);
+        for (int i = 0; i < 4 && status == NIB_OK; i++)
+            status = nib__data_next(&d, ids, first, &err);
+        nib__data_close(&d);
+        assert_int_equal(f.live, 0);
+        if (status == NIB_OK)
+            return;
+        assert_int_equal(status, NIB_NO_MEMORY);
+        assert_true(left < 1000);
+    }
+}
+
+static int open_all(void **state)
+{
+    (void)state;
+    shipped =
+        open_path("configs/tokenizer/tokenizer.json", "configs/tokenizer/tokenizer_config.json");
+    return mkdtemp(root) == NULL;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    nib__tokenizer_close(shipped);
+    nib_err err;
+    return nib__path_remove(root, &err) != NIB_OK;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),           cmocka_unit_test(test_places),
+        cmocka_unit_test(test_places_in_pieces), cmocka_unit_test(test_no_such_place),
+        cmocka_unit_test(test_passes),           cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_bad_lines),        cmocka_unit_test(test_not_utf8),
+        cmocka_unit_test(test_vocabulary),       cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
