@@ -105,6 +105,10 @@ typedef struct nib_engine_options {
     const nib_allocator *allocator; /* NULL: malloc; copied */
     nib_callbacks callbacks;
     const char *cache_path; /* measurements of this machine, read and written; NULL: none */
+    /* Where processes share the cores of one machine, the part that is this one's: `slice` of
+     * `slices`; 0 of 0 and 0 of 1: all. The thread that opens the engine moves there. With more
+     * slices than cores there is one thread if `threads` is 0, and none is pinned or spins. */
+    int slice, slices;
 } nib_engine_options;
 
 /* Starts the threads. options NULL: all defaults. NIB_USAGE: more threads than the limit, or an

@@ -283,6 +283,35 @@ int nib__cores_allowed(void)
     return online > 0 ? (int)online : 1;
 }
 
+nib_hash nib__cores_hash(void)
+{
+    cpu_set_t mask[SETS];
+    memset(mask, 0, sizeof mask); /* the kernel writes as much as it has */
+    (void)sched_getaffinity(0, sizeof mask, mask);
+    return nib__hash_bytes(mask, sizeof mask);
+}
+
+/* Moves the calling thread to its share, and with it every thread that it starts. The number of
+ * cores there; 0: the system does not allow it. */
+static int move_to_share(nib_share share, int cores)
+{
+    cpu_set_t allowed[SETS], mine[SETS];
+    const int first = (int)((int64_t)cores * share.slice / share.slices),
+              end = (int)((int64_t)cores * (share.slice + 1) / share.slices);
+    if (sched_getaffinity(0, sizeof allowed, allowed) != 0)
+        return 0;
+    CPU_ZERO_S(sizeof mine, mine);
+    int index = 0;
+    for (size_t cpu = 0; cpu < SETS * CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET_S(cpu, sizeof allowed, allowed))
+            continue;
+        if (index >= first && index < end)
+            CPU_SET_S(cpu, sizeof mine, mine);
+        index++;
+    }
+    return sched_setaffinity(0, sizeof mine, mine) == 0 ? end - first : 0;
+}
+
 /* One core of the caller's mask for each worker. The core on which the caller is now stays free for
  * it: the caller's own mask is not ours to change. */
 static bool pin_workers(nib_pool *pool)
@@ -308,6 +337,18 @@ int nib__cores_allowed(void)
 {
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int)online : 1;
+}
+
+nib_hash nib__cores_hash(void)
+{
+    const int cores = nib__cores_allowed();
+    return nib__hash_bytes(&cores, sizeof cores);
+}
+
+static int move_to_share(nib_share share, int cores)
+{
+    return (int)((int64_t)cores * (share.slice + 1) / share.slices -
+                 (int64_t)cores * share.slice / share.slices);
 }
 
 static bool pin_workers(nib_pool *pool)
@@ -352,14 +393,29 @@ static int start_workers(nib_pool *pool)
     return started;
 }
 
-nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, nib_err *err)
+/* The cores that are this process's own; 0: all are shared. */
+static int own_cores(nib_share share)
 {
     const int cores = nib__cores_allowed();
+    if (share.slices < 2)
+        return cores;
+    return share.slices <= cores ? move_to_share(share, cores) : 0;
+}
+
+nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, nib_err *err)
+{
+    return nib__pool_open_share(out, threads, (nib_share){0}, a, err);
+}
+
+nib_status nib__pool_open_share(nib_pool **out, int threads, nib_share share,
+                                const nib_allocator *a, nib_err *err)
+{
+    const int cores = own_cores(share);
     if (threads < 0 || threads > MOST_THREADS)
         return nib__fail(err, NIB_USAGE, "%d threads: the number must be from 0 (all cores) to %d",
                          threads, MOST_THREADS);
     if (threads == 0)
-        threads = (int)nib__min(cores, MOST_THREADS);
+        threads = (int)nib__max(1, nib__min(cores, MOST_THREADS));
     nib_pool *pool = nib__calloc(a, 1, sizeof *pool);
     worker *workers = nib__calloc(a, (size_t)threads, sizeof *workers);
     if (pool == NULL || workers == NULL) {

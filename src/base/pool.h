@@ -13,16 +13,27 @@
 #ifndef NIB_POOL_H
 #define NIB_POOL_H
 
+#include "hash.h"
 #include "memory.h"
 
 typedef struct nib_pool nib_pool;
 
-/* threads 0: the cores this process may run on. */
+/* The part of the cores that is this process's, where several share a machine: `slice` of `slices`.
+ * With more slices than cores, no core is anyone's. */
+typedef struct nib_share {
+    int slice, slices; /* slices below 2: all cores */
+} nib_share;
+
+/* threads 0: the cores this process may run on; of a share, its cores, to which the calling thread
+ * moves, or one thread if no core is anyone's. */
 nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, nib_err *err);
+nib_status nib__pool_open_share(nib_pool **out, int threads, nib_share share,
+                                const nib_allocator *a, nib_err *err);
 void nib__pool_close(nib_pool *pool);
 int nib__pool_threads(const nib_pool *pool);
 bool nib__pool_pinned(const nib_pool *pool);
 int nib__cores_allowed(void);
+nib_hash nib__cores_hash(void); /* of the set of cores: processes with equal ones share them */
 
 /* job(ctx, worker, begin, end) covers parts of [0, count), each a multiple of `grain` but the last.
  * Parts are handed out in ascending order as workers become free; every index is covered exactly

@@ -4,10 +4,30 @@
  */
 #include "engine.h"
 
+#include <stdio.h>
+
+/* Where processes share a machine; said once, by the first of them. */
+static void say_crowded(const nib_engine *e, const nib_engine_options *o)
+{
+    char line[128];
+    const int cores = nib__cores_allowed();
+    if (!o->callbacks.log || o->slice != 0 || o->slices <= cores)
+        return;
+    snprintf(line, sizeof line, "%d ranks share %d core%s: %d thread%s each, not pinned", o->slices,
+             cores, cores == 1 ? "" : "s", nib__pool_threads(e->pool),
+             nib__pool_threads(e->pool) == 1 ? "" : "s");
+    o->callbacks.log(o->callbacks.ctx, line);
+}
+
 static nib_status open_parts(nib_engine *e, const nib_engine_options *o, nib_err *err)
 {
     NIB_TRY(nib__cpu_isa_mask(&e->isa, o->isa, err));
-    NIB_TRY(nib__pool_open(&e->pool, o->threads, &e->allocator, err));
+    if (o->slices > 1 && (o->slice < 0 || o->slice >= o->slices))
+        return nib__fail(err, NIB_USAGE, "slice %d of %d: slices count from 0", o->slice,
+                         o->slices);
+    NIB_TRY(nib__pool_open_share(&e->pool, o->threads, (nib_share){o->slice, o->slices},
+                                 &e->allocator, err));
+    say_crowded(e, o);
     nib__machine_here(&e->here, e->isa, nib__pool_threads(e->pool));
     if (o->cache_path == NULL)
         return NIB_OK;

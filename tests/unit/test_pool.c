@@ -255,6 +255,51 @@ static void test_open(void **state)
     nib__pool_close(NULL);
 }
 
+/* Two processes that share the cores, as two threads: a thread has a mask of its own. */
+static void *open_slice(void *to)
+{
+    nib_share *share = to;
+    const nib_allocator a = heap_of();
+    nib_pool *pool;
+    if (nib__pool_open_share(&pool, 0, *share, &a, NULL) != NIB_OK)
+        return NULL;
+    share->slice = nib__pool_threads(pool);
+    share->slices = nib__cores_allowed();
+    if (nib__pool_pinned(pool) && share->slices == 1)
+        share->slice = -1;
+    nib__pool_close(pool);
+    return to;
+}
+
+static nib_share slice_of(int slice, int slices)
+{
+    nib_share share = {slice, slices};
+    pthread_t thread;
+    void *opened = NULL;
+    assert_int_equal(pthread_create(&thread, NULL, open_slice, &share), 0);
+    pthread_join(thread, &opened);
+    assert_non_null(opened);
+    return share; /* threads, cores */
+}
+
+static void test_share(void **state)
+{
+    (void)state;
+    const int cores = nib__cores_allowed();
+    int sum = 0;
+    for (int i = 0; cores > 1 && i < 2; i++) {
+        const nib_share got = slice_of(i, 2);
+        assert_int_equal(got.slice, got.slices);
+        sum += got.slices;
+    }
+    if (cores > 1)
+        assert_int_equal(sum, cores);
+    const nib_share crowded = slice_of(cores, cores + 1);
+    assert_int_equal(crowded.slice, 1);      /* thread */
+    assert_int_equal(crowded.slices, cores); /* where it may run */
+    assert_int_equal(nib__cores_allowed(), cores);
+}
+
 static void test_memory_fails(void **state)
 {
     (void)state;
@@ -314,6 +359,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_open),
+        cmocka_unit_test(test_share),
         cmocka_unit_test(test_memory_fails),
         cmocka_unit_test(test_every_index_once),
         cmocka_unit_test(test_largest_count),
