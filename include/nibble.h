@@ -364,8 +364,40 @@ NIB_MUST_CHECK nib_status nib_bench_kernels(nib_engine *engine, nib_form form, c
 
 /* ---- train ----------------------------------------------------------------------------------- */
 
+/* The processes that mpirun started for one run: Open MPI, loaded here and nowhere else. A process
+ * has at most one, and opens it before its engine. */
+typedef struct nib_ranks nib_ranks;
+
+typedef struct nib_ranks_options {
+    int asked;                      /* ranks that the run must have at least; 0: any number */
+    double timeout_s;               /* that a rank waits for another; 0: 100 */
+    const nib_allocator *allocator; /* NULL: malloc; copied */
+} nib_ranks_options;
+
+/* NIB_NOT_AS_ASKED: there is no Open MPI here, and what to install; or fewer ranks than asked. */
+NIB_MUST_CHECK nib_status nib_ranks_open(nib_ranks **out, const nib_ranks_options *options,
+                                         nib_err *err);
+/* After this the process cannot open ranks again. */
+void nib_ranks_close(nib_ranks *ranks);
+int nib_ranks_rank(const nib_ranks *ranks);  /* from 0; 0 for NULL: one process */
+int nib_ranks_count(const nib_ranks *ranks); /* 1 for NULL */
+/* The part of this host's cores that is this rank's, for nib_engine_options: ranks that may run on
+ * the same cores take one slice each. */
+void nib_ranks_slice(const nib_ranks *ranks, int *slice, int *slices);
+
+/* Every rank gives its status, and its sentence in err, and learns those of the first rank that
+ * failed, "rank 2: " before the sentence; NIB_OK: none did. So a run ends everywhere with the
+ * sentence of the rank that ended it. */
+NIB_MUST_CHECK nib_status nib_ranks_agree(nib_ranks *ranks, nib_status mine, nib_err *err);
+/* A rank did not answer, or could not go on in the middle of a step: the others cannot be told any
+ * more, only ended. */
+bool nib_ranks_broken(const nib_ranks *ranks);
+/* Ends every process of the run at once, this one too. */
+void nib_ranks_abort(nib_ranks *ranks, int exit_status);
+
 typedef struct nib_train_options {
-    bool dry_run; /* one layer of each distinct shape, forward and backward */
+    bool dry_run;     /* one layer of each distinct shape, forward and backward */
+    nib_ranks *ranks; /* NULL: one process */
 } nib_train_options;
 
 /* Trains what the model's config says by the plan, which was made for it; writes a line per step to

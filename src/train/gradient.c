@@ -31,7 +31,7 @@ int64_t nib__tree_first(int64_t count, int rank, int ranks) { return count * ran
 
 int nib__tree_blocks(const nib_tree *t)
 {
-    const int ranks = nib__ranks_count(t->ranks);
+    const int ranks = nib_ranks_count(t->ranks);
     int blocks = ranks > 1 ? 2 : 1;
     for (int64_t leaves = nib__ceil_div(t->count, ranks); leaves > 1; leaves /= 2)
         blocks++;
@@ -96,7 +96,7 @@ void nib__tree_put(nib_tree *t, int64_t leaf, float *block, double loss)
 /* Which rank holds a node: the one whose leaves begin it. */
 static int holder(const nib_tree *t, int level, int64_t index)
 {
-    const int ranks = nib__ranks_count(t->ranks);
+    const int ranks = nib_ranks_count(t->ranks);
     const int64_t leaf = index << level;
     int rank = 0;
     while (rank + 1 < ranks && nib__tree_first(t->count, rank + 1, ranks) <= leaf)
@@ -144,16 +144,28 @@ static nib_status take(nib_tree *t, nib_tree_node *left, int from, const char *w
     return status;
 }
 
-/* Pairs of one level whose halves lie on two ranks. */
+/* Both halves are here; the right one was completed by another rank's part. */
+static void join_here(nib_tree *t, int level, int64_t index)
+{
+    nib_tree_node *left = find(t, level, index), *right = find(t, level, index + 1);
+    if (!left || !right)
+        return;
+    merge(t, left, right);
+    drop(t, right);
+}
+
+/* Pairs of one level that are not yet added. */
 static nib_status join_level(nib_tree *t, int level, const char *what, nib_err *err)
 {
-    const int me = nib__ranks_rank(t->ranks);
+    const int me = nib_ranks_rank(t->ranks);
     for (int64_t i = 0; i << level < t->count; i += 2) {
         const int left = holder(t, level, i), right = holder(t, level, i + 1);
         nib_tree_node *node = find(t, level, me == left ? i : i + 1);
-        if (left == right || node == NULL)
+        if (left == right)
+            join_here(t, level, i);
+        else if (node == NULL)
             continue;
-        if (me == right)
+        else if (me == right)
             NIB_TRY(give(t, node, left, what, err));
         else if (me == left)
             NIB_TRY(take(t, node, right, what, err));
@@ -164,11 +176,11 @@ static nib_status join_level(nib_tree *t, int level, const char *what, nib_err *
 nib_status nib__tree_sum(nib_tree *t, const float **sum, double *loss, const char *what,
                          nib_err *err)
 {
-    const bool alone = nib__ranks_count(t->ranks) == 1;
+    const bool alone = nib_ranks_count(t->ranks) == 1;
     for (int level = 0; !alone && INT64_C(1) << level < t->count; level++)
         NIB_TRY(join_level(t, level, what, err));
     float *block;
-    if (nib__ranks_rank(t->ranks) == 0) {
+    if (nib_ranks_rank(t->ranks) == 0) {
         block = t->held[0].sum;
         *loss = t->held[0].loss;
         t->held_count = 0;

@@ -20,7 +20,7 @@ typedef struct run {
     int64_t tokens; /* since then */
 } run;
 
-static bool is_first(const run *r) { return nib__ranks_rank(r->trainer.ranks) == 0; }
+static bool is_first(const run *r) { return nib_ranks_rank(r->trainer.ranks) == 0; }
 
 /* "12,345" of a rate. */
 static const char *whole(char out[32], double value)
@@ -65,22 +65,66 @@ static nib_status cancel(run *r, nib_err *err)
                      r->saves.saved == step && step > 0 ? ", whose checkpoint is written" : "");
 }
 
+/* The step lines and checkpoints are rank 0's: what fails there alone, or a person who cancels on
+ * one rank, ends the run on all of them before the next step. */
 static nib_status take_steps(run *r, nib_err *err)
 {
     nib_trainer *t = &r->trainer;
     const int64_t steps = t->config->steps;
+    nib_status status = NIB_OK;
     r->since = nib__now_ns();
     while (t->optimizer.steps < steps) {
         nib_step_report report;
-        if (!nib__engine_progress(t->engine, "train", (uint64_t)t->optimizer.steps,
+        if (status == NIB_OK &&
+            !nib__engine_progress(t->engine, "train", (uint64_t)t->optimizer.steps,
                                   (uint64_t)steps))
+            status = nib__fail(err, NIB_CANCELLED, "training was cancelled");
+        status = nib_ranks_agree(t->ranks, status, err);
+        if (status == NIB_CANCELLED)
             return cancel(r, err);
+        NIB_TRY(status);
         NIB_TRY(nib__trainer_step(t, &report, err));
-        NIB_TRY(write_step(r, &report, err));
-        NIB_TRY(nib__saves_step(&r->saves, err));
+        status = write_step(r, &report, err);
+        if (status == NIB_OK)
+            status = nib__saves_step(&r->saves, err);
     }
+    NIB_TRY(nib_ranks_agree(t->ranks, status, err));
     nib__engine_progress(t->engine, "train", (uint64_t)steps, (uint64_t)steps);
     return NIB_OK;
+}
+
+/* Ranks that begin with different weights or batches would not notice it, and train nothing. */
+static nib_status check_same_start(const nib_trainer *t, nib_err *err)
+{
+    struct {
+        nib_hash weights;
+        int64_t steps, batch, sequence, micro_batches, taken;
+    } mine = {nib__hash_bytes(t->weights, t->params.total * sizeof *t->weights),
+              t->config->steps,
+              t->config->batch,
+              t->config->sequence,
+              t->micro_batches,
+              t->optimizer.steps},
+      first = mine;
+    if (!t->ranks)
+        return NIB_OK;
+    NIB_TRY(nib__ranks_share(t->ranks, &first, sizeof first, "the start of rank 0", err));
+    nib_status status = NIB_OK;
+    if (memcmp(&first, &mine, sizeof mine) != 0)
+        status = nib__fail(err, NIB_BAD_INPUT,
+                           "this rank starts with another config or other weights than rank 0; "
+                           "every host needs the same files and the same program");
+    return nib_ranks_agree(t->ranks, status, err);
+}
+
+static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_err *err)
+{
+    nib_ranks *ranks = r->options ? r->options->ranks : NULL;
+    nib__ranks_limit(ranks, model->net.train.timeout_s);
+    const nib_status status = nib__trainer_open(&r->trainer, model, plan, ranks, err);
+    NIB_TRY(nib_ranks_agree(ranks, status, err));
+    NIB_TRY(nib__saves_open(&r->saves, &r->trainer, err));
+    return check_same_start(&r->trainer, err);
 }
 
 nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_options *options,
@@ -93,9 +137,8 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
     NIB_TRY(nib_plan_status(plan, err));
     if (options && options->dry_run)
         return nib__dry_run(model, plan, sink, err);
-    NIB_TRY(nib__trainer_open(&r.trainer, model, plan, NULL, err));
     nib__text_init(&r.text, &model->engine->allocator);
-    nib_status status = nib__saves_open(&r.saves, &r.trainer, err);
+    nib_status status = run_open(&r, model, plan, err);
     if (status == NIB_OK)
         status = take_steps(&r, err);
     nib__saves_close(&r.saves);

@@ -165,8 +165,8 @@ static nib_status resume(nib_saves *s, nib_arena *arena, nib_err *err)
     const char *directory;
     char line[NIB_SHOWN + 64], shown[NIB_SHOWN];
     int64_t step = 0;
-    nib_status status = nib__ranks_rank(t->ranks) == 0 ? choose(&step, s, arena, err) : NIB_OK;
-    NIB_TRY(nib__ranks_agree(t->ranks, status, err));
+    nib_status status = nib_ranks_rank(t->ranks) == 0 ? choose(&step, s, arena, err) : NIB_OK;
+    NIB_TRY(nib_ranks_agree(t->ranks, status, err));
     NIB_TRY(nib__ranks_share(t->ranks, &step, sizeof step, "the step to go on from", err));
     if (step == 0)
         return NIB_OK;
@@ -176,10 +176,10 @@ static nib_status resume(nib_saves *s, nib_arena *arena, nib_err *err)
     if (status == NIB_OK && t->optimizer.steps != step)
         status = nib__fail(err, NIB_BAD_INPUT, "%s: nibble.json says that it is of step %" PRId64,
                            directory, t->optimizer.steps);
-    NIB_TRY(nib__ranks_agree(t->ranks, status, err));
+    NIB_TRY(nib_ranks_agree(t->ranks, status, err));
     s->saved = step;
     snprintf(line, sizeof line, "goes on from %s", nib__shown(shown, directory));
-    if (nib__ranks_rank(t->ranks) == 0)
+    if (nib_ranks_rank(t->ranks) == 0)
         say(t, line);
     return NIB_OK;
 }
@@ -195,7 +195,7 @@ static nib_status take_folder(nib_saves *s, nib_err *err)
 static nib_status open_saves(nib_saves *s, nib_arena *arena, nib_err *err)
 {
     const nib_train_config *c = s->trainer->config;
-    const bool mine = c->save && nib__ranks_rank(s->trainer->ranks) == 0;
+    const bool mine = c->save && nib_ranks_rank(s->trainer->ranks) == 0;
     nib_status status = NIB_OK;
     s->folder = nib__path_join(&s->trainer->arena, c->dump_folder, c->folder);
     s->lock_path =
@@ -204,7 +204,7 @@ static nib_status open_saves(nib_saves *s, nib_arena *arena, nib_err *err)
         status = nib__fail_memory(err, strlen(c->folder), "a path");
     else if (mine)
         status = take_folder(s, err);
-    NIB_TRY(nib__ranks_agree(s->trainer->ranks, status, err));
+    NIB_TRY(nib_ranks_agree(s->trainer->ranks, status, err));
     return c->save || c->load_step >= 0 ? resume(s, arena, err) : NIB_OK;
 }
 
@@ -321,7 +321,7 @@ nib_status nib__saves_step(nib_saves *s, nib_err *err)
     const int64_t step = s->trainer->optimizer.steps;
     if (!c->save || (step < c->steps && (c->interval <= 0 || step % c->interval != 0)))
         return NIB_OK;
-    const bool mine = nib__ranks_rank(s->trainer->ranks) == 0;
+    const bool mine = nib_ranks_rank(s->trainer->ranks) == 0;
     const nib_status status = mine ? nib__saves_now(s, err) : NIB_OK;
-    return nib__ranks_agree(s->trainer->ranks, status, err);
+    return nib_ranks_agree(s->trainer->ranks, status, err);
 }

@@ -22,7 +22,7 @@ static int64_t next_power(int64_t x)
 static nib_status count_micro_batches(nib_trainer *t, nib_err *err)
 {
     const nib_train_config *c = t->config;
-    const int64_t ranks = nib__ranks_count(t->ranks);
+    const int64_t ranks = nib_ranks_count(t->ranks);
     if (c->global_batch == 0) {
         t->micro_batches = next_power(ranks);
         return NIB_OK;
@@ -192,7 +192,7 @@ static nib_status read_batch(nib_trainer *t, nib_batch *out, nib_err *err)
 /* The micro-batches of this rank; the others are passed over. */
 static nib_status run_micro_batches(nib_trainer *t, float scale, nib_err *err)
 {
-    const int rank = nib__ranks_rank(t->ranks), ranks = nib__ranks_count(t->ranks);
+    const int rank = nib_ranks_rank(t->ranks), ranks = nib_ranks_count(t->ranks);
     const int64_t first = nib__tree_first(t->micro_batches, rank, ranks),
                   end = nib__tree_first(t->micro_batches, rank + 1, ranks);
     NIB_TRY(nib__data_skip(&t->data, first * t->config->batch, err));
@@ -236,11 +236,15 @@ nib_status nib__trainer_step(nib_trainer *t, nib_step_report *report, nib_err *e
     snprintf(what, sizeof what, "the gradient of step %" PRId64, report->step);
     nib__step_cast(&t->step, t->weights);
     const nib_status ran = run_micro_batches(t, (float)(1 / (double)tokens), err);
-    NIB_TRY(nib__ranks_agree(t->ranks, ran, err));
+    NIB_TRY(nib_ranks_agree(t->ranks, ran, err));
     const float *gradient;
     double loss;
     size_t bad;
-    NIB_TRY(nib__tree_sum(&t->tree, &gradient, &loss, what, err));
+    const nib_status summed = nib__tree_sum(&t->tree, &gradient, &loss, what, err);
+    if (summed != NIB_OK) {
+        nib__ranks_break(t->ranks); /* others wait in the middle of the sum */
+        return summed;
+    }
     report->loss = loss / (double)tokens;
     report->norm = nib__gradient_norm(&t->optimizer, gradient, &bad);
     const nib_status verdict = judge(t, report, bad, err);
