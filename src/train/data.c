@@ -260,7 +260,6 @@ nib_status nib__data_seek(nib_data *d, const nib_data_place *place, nib_err *err
     if (p.sequences < 0 || p.pass < 0 || p.begin < 0 || p.line < 0 || p.piece < 0 || p.used < 0)
         return fail_place(d, &p, err);
     drop_piece(d);
-    d->any = false;
     nib__documents_seek(&d->documents, (size_t)p.begin, p.line);
     if (p.sequences > 0) {
         bool found;

@@ -45,7 +45,7 @@ typedef struct nib_data {
     size_t piece_end;      /* byte of its text; its size: no piece is left */
     int32_t *ids;          /* [count] of the piece, with BOS and EOS; NULL: none is being read */
     int64_t count;
-    bool any; /* ids were found since the file was opened, or sought in */
+    bool any; /* ids were found since the file was opened */
 } nib_data;
 
 /* Reads the whole file once, so that what is no document is said before training and not in its

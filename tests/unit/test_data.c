@@ -97,8 +97,8 @@ static void must_next(nib_data *d, int32_t *ids, bool *first)
         fail_msg("%s", err.text);
 }
 
-/* The error of opening and reading, without the folder's name; "" for none. */
-static const char *error_of(const nib_data_options *options, nib_status *status)
+/* The error of opening and of reading so many sequences, without the folder's name; "" for none. */
+static const char *error_of(const nib_data_options *options, int count, nib_status *status)
 {
     static nib_err err;
     int32_t ids[LENGTH_MAX + 1];
@@ -107,19 +107,25 @@ static const char *error_of(const nib_data_options *options, nib_status *status)
     nib_data d;
     err.text[0] = '\0';
     *status = nib__data_open(&d, &engine, options, &err);
-    for (int i = 0; i < 20 && *status == NIB_OK; i++)
+    for (int i = 0; i < count && *status == NIB_OK; i++)
         *status = nib__data_next(&d, ids, first, &err);
     nib__data_close(&d);
     const size_t skipped = strlen(root) + 1;
     return strncmp(err.text, root, skipped - 1) == 0 ? err.text + skipped : err.text;
 }
 
-static void expect_refused(const nib_data_options *options, const char *expected)
+static void expect_refused_after(const nib_data_options *options, int count, const char *expected)
 {
     nib_status status;
-    const char *text = error_of(options, &status);
+    const char *text = error_of(options, count, &status);
     if (status != NIB_BAD_INPUT || strcmp(text, expected) != 0)
         fail_msg("status %d: %s\n  instead of: %s", (int)status, text, expected);
+}
+
+/* When it is opened: before the first step of a run. */
+static void expect_refused(const nib_data_options *options, const char *expected)
+{
+    expect_refused_after(options, 0, expected);
 }
 
 static void expect_bytes_refused(const char *name, const char *bytes, size_t size,
@@ -310,6 +316,10 @@ static void test_no_such_place(void **state)
     must_open_data(&d, &engine, &options);
     const nib_data_place good = {.sequences = 1, .begin = 16, .line = 3, .used = 2};
     assert_int_equal(nib__data_seek(&d, &good, NULL), NIB_OK);
+    /* The second pass counts its lines from the first. */
+    assert_int_equal(nib__data_skip(&d, 3, NULL), NIB_OK);
+    assert_int_equal(d.place.pass, 1);
+    assert_int_equal(d.place.line, d.place.begin == 0 ? 1 : 3);
     nib_data_place p = good;
     p.used = 9;
     expect_no_place(&d, p, "two.jsonl has no id 9 in the document at byte 16 (line 3) from byte 0");
@@ -336,6 +346,47 @@ static void test_no_such_place(void **state)
     assert_int_equal(ids[2], 2046);
     assert_true(first[2]);
     nib__data_close(&d);
+}
+
+/* Where the second piece of a text of so many bytes begins. */
+static int64_t second_piece(const char *text, size_t size)
+{
+    int32_t ids[2];
+    bool first[2];
+    const nib_engine engine = engine_of(nib__allocator_default(), NULL);
+    const nib_data_options options = options_of(write_bytes("pieces.txt", text, size), 1);
+    nib_data d;
+    must_open_data(&d, &engine, &options);
+    do
+        must_next(&d, ids, first);
+    while (d.place.piece == 0 && d.place.pass == 0);
+    const int64_t piece = d.place.piece;
+    nib__data_close(&d);
+    return piece;
+}
+
+/* At a line end, a blank or a character, in this order, and in the second half only. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    enum { SIZE = NIB_DATA_PIECE + 3, HALF = NIB_DATA_PIECE / 2 };
+    char *text = malloc(SIZE);
+    assert_non_null(text);
+    for (size_t i = 0; i < SIZE; i++)
+        text[i] = "\xe4\xb8\xad"[i % 3];
+    assert_int_equal(second_piece(text, SIZE - 4), 0); /* there is one only */
+    assert_int_equal(second_piece(text, SIZE - 1), NIB_DATA_PIECE - 1);
+    for (size_t i = 0; i < SIZE; i++)
+        text[i] = "abcdefgh"[i % 8];
+    memcpy(text + HALF - 20, " x\ny", 4);
+    assert_int_equal(second_piece(text, SIZE), NIB_DATA_PIECE);
+    memcpy(text + HALF + 200, "  x", 3);
+    assert_int_equal(second_piece(text, SIZE), HALF + 200);
+    memcpy(text + HALF + 100, "\n\ty", 3);
+    assert_int_equal(second_piece(text, SIZE), HALF + 200);
+    memcpy(text + HALF + 50, "\n\ny\nz", 5);
+    assert_int_equal(second_piece(text, SIZE), HALF + 54);
+    free(text);
 }
 
 /* ---- passes ---- */
@@ -387,11 +438,11 @@ static void test_empty(void **state)
     expect_bytes_refused("d.jsonl", nothing, strlen(nothing), "d.jsonl holds no text to train on");
     const nib_data_options missing = options_of(in_root("missing.txt"), 8);
     nib_status status;
-    const char *text = error_of(&missing, &status);
+    const char *text = error_of(&missing, 0, &status);
     assert_int_equal(status, NIB_IO);
     assert_non_null(strstr(text, "missing.txt: cannot open it: No such file or directory"));
     const nib_data_options folder = options_of(root, 8);
-    error_of(&folder, &status);
+    error_of(&folder, 0, &status);
     assert_int_not_equal(status, NIB_OK);
 }
 
@@ -417,7 +468,6 @@ static void test_bad_lines(void **state)
     };
     for (size_t i = 0; i < COUNT(lines); i++) {
         char bytes[256];
-        /* The third line, far from the first sequence: said when the file is opened. */
         snprintf(bytes, sizeof bytes, "{\"text\": \"good\"}\r\n\n%s\n", lines[i].line);
         expect_bytes_refused("bad.jsonl", bytes, strlen(bytes), lines[i].expected);
     }
@@ -462,7 +512,7 @@ static void test_vocabulary(void **state)
     nib_data_options o = options_of("tests/data/heldout.jsonl", 64);
     nib_status status;
     o.vocab = 2256;
-    assert_string_equal(error_of(&o, &status), "");
+    assert_string_equal(error_of(&o, 20, &status), "");
     o.vocab = 2047;
     expect_refused(
         &o, "the tokenizer has id 2047 (<|end_of_text|>), but the model has 2047 ids; train with "
@@ -486,11 +536,12 @@ static void test_vocabulary(void **state)
         .tokenizer = padded,
         .vocab = 2,
         .length = 3};
-    expect_refused(
-        &o, "abc.jsonl, line 2: the tokenizer has id 4 (<unk>), but the model has 2 ids; train "
-            "with its own tokenizer, or with model.vocab_size 6");
+    expect_refused_after(
+        &o, 20,
+        "abc.jsonl, line 2: the tokenizer has id 4 (<unk>), but the model has 2 ids; train "
+        "with its own tokenizer, or with model.vocab_size 6");
     o.path = write_string("ab.txt", "abba");
-    assert_string_equal(error_of(&o, &status), "");
+    assert_string_equal(error_of(&o, 20, &status), "");
     assert_int_equal(status, NIB_OK);
     nib__tokenizer_close(padded);
     nib_tokenizer *named =
@@ -570,11 +621,17 @@ static int close_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),           cmocka_unit_test(test_places),
-        cmocka_unit_test(test_places_in_pieces), cmocka_unit_test(test_no_such_place),
-        cmocka_unit_test(test_passes),           cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_bad_lines),        cmocka_unit_test(test_not_utf8),
-        cmocka_unit_test(test_vocabulary),       cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_places_in_pieces),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_no_such_place),
+        cmocka_unit_test(test_passes),
+        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_not_utf8),
+        cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
