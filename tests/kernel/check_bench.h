@@ -9,6 +9,7 @@
 #define NIB_CHECK_BENCH_H
 
 #include "check_linear.h"
+#include "library.h"
 #include "machine.h"
 
 enum { BENCH_RUNS = 15 };
@@ -130,8 +131,8 @@ static int bench_rows(const char *wanted, int64_t isa, int threads)
 
 /* ---- what a bias costs ---- */
 
-/* One thread, the three in turn, the least of many runs: what the machine does besides falls on all
- * of them alike. */
+/* One thread, the three forms in turn, first by first; medians, and the median of the ratios of
+ * neighbours: what the machine does besides falls on all of them alike. */
 static void bench_bias(const nib_kernel *row, int64_t m, int64_t n, int64_t k)
 {
     memory mem = {.count = 0};
@@ -139,7 +140,7 @@ static void bench_bias(const nib_kernel *row, int64_t m, int64_t n, int64_t k)
     nib_weight w;
     linear_case c = bench_case(row, m);
     c.n = n, c.k = k, c.scheme.group = NIB_GROUP_ROW;
-    const int runs = (int)nib__max(200, 400000000 / (m * n * k));
+    const int calls = (int)nib__max(1, 8000000 / (m * n * k)); /* a round is some 0.1 ms */
     make_weight(&w, &mem, &c, &r);
     nib_quant quant = make_quant(&mem, &c, floats(&mem, m * k, &r, VALUES_RANDOM), k);
     w.act_scale = quant.static_scale, w.act_zero = quant.static_zero;
@@ -150,18 +151,24 @@ static void bench_bias(const nib_kernel *row, int64_t m, int64_t n, int64_t k)
     void *scratch = take(&mem, row->scratch != NULL ? row->scratch(&a) : 0);
     const float *as_float = floats(&mem, n, &r, VALUES_RANDOM);
     const int32_t *as_int = int_bias(&mem, &c, &r);
-    uint64_t least[3] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
-    for (int i = 0; i < 3 * runs; i++) {
-        a.bias = i % 3 == 1 ? as_float : NULL;
-        a.int_bias = i % 3 == 2 ? as_int : NULL;
-        const uint64_t start = nib__now_ns();
-        row->run.linear(&a, 0, n, scratch);
-        const uint64_t ns = nib__now_ns() - start;
-        least[i % 3] = ns < least[i % 3] ? ns : least[i % 3];
+    enum { ROUNDS = 2001 };
+    static double none[ROUNDS], as_floats[ROUNDS], as_ints[ROUNDS], ratio[ROUNDS];
+    double *const times[] = {none, as_floats, as_ints};
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < 3; i++) {
+            const int form = (round + i) % 3;
+            a.bias = form == 1 ? as_float : NULL;
+            a.int_bias = form == 2 ? as_int : NULL;
+            const uint64_t start = nib__now_ns();
+            for (int j = 0; j < calls; j++)
+                row->run.linear(&a, 0, n, scratch);
+            times[form][round] = (double)(nib__now_ns() - start) * 1e-3 / calls;
+        }
+        ratio[round] = as_ints[round] / as_floats[round];
     }
     printf("%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%.2f,%.2f,%.2f,%+.1f\n", row->name, m, n, k,
-           (double)least[0] * 1e-3, (double)least[1] * 1e-3, (double)least[2] * 1e-3,
-           100 * ((double)least[2] / (double)least[1] - 1));
+           nib__median(none, ROUNDS), nib__median(as_floats, ROUNDS), nib__median(as_ints, ROUNDS),
+           100 * (nib__median(ratio, ROUNDS) - 1));
     release(&mem);
 }
 
