@@ -41,6 +41,10 @@ typedef enum nib_op {
     NIB_OP_XENT,      /* cross-entropy and its gradient */
     NIB_OP_SQUARES,   /* a float64 sum of squares */
     NIB_OP_ADAMW,
+    /* Quantization-aware training: fake_quant.h, without rows of their own. */
+    NIB_OP_FAKE,    /* an input into codes and back */
+    NIB_OP_FAKE_DX, /* its gradient past the rounding */
+    NIB_OP_FAKE_DW, /* the weight's */
     NIB_OP_COUNT
 } nib_op;
 

@@ -21,6 +21,7 @@ typedef struct nib_train_config {
     bool document_mask; /* attn_mask_type "block_causal": attention stays within a document */
     char *recipe;       /* the text of the quantize section, or of converters; NULL: none */
     bool wgrad_with_hp; /* weights' gradients of quantized layers in bf16 */
+    bool qat; /* the recipe is what is trained for: products of floats see its rounding */
     /* training */
     const char *dataset;     /* a text or .jsonl */
     int64_t batch, sequence; /* of a micro-batch: local_batch_size, seq_len */

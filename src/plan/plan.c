@@ -44,6 +44,17 @@ static const char *say_done(nib_ledger *ledger, const nib_scheme *scheme,
     return nib__ledger_text(ledger, "%s@%s", nib__scheme_name(name, scheme), machine->name);
 }
 
+/* "qat 8da4w-g32@cpu" of a layer that is trained for codes. */
+static const char *say_layer(nib_ledger *ledger, const nib_layer *layer, const nib_scheme *scheme,
+                             const nib_machine *machine)
+{
+    char name[64];
+    if (!nib__scheme_is_quantized(&layer->qat) || layer->role == NIB_ROLE_EMBED)
+        return say_done(ledger, scheme, machine);
+    return nib__ledger_text(ledger, "qat %s@%s", nib__scheme_name(name, &layer->qat),
+                            machine->name);
+}
+
 /* ---- rungs ---- */
 
 static const nib_plan_option *allowance(const planner *p, const nib_layer *layer, nib_rung rung)
@@ -459,14 +470,14 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     line->role = nib__role_name(layer->role);
     line->rule = layer->rule != NULL ? nib__ledger_text(ledger, "%s", layer->rule) : NULL;
     line->n = layer->n, line->k = layer->k, line->bias = layer->bias;
-    line->asked = say_done(ledger, &layer->asked, d.machine);
+    line->asked = say_layer(ledger, layer, &layer->asked, d.machine);
     find_binding(p, &d);
     decide(p, line, &d);
     const nib_way *way = d.done.runs ? &d.done : &d.asked;
     line->rung = d.rung;
     line->denied = d.denied;
     line->allowed = d.denied ? NULL : d.allowed;
-    line->done = d.denied ? NULL : say_done(ledger, &way->scheme, way->machine);
+    line->done = d.denied ? NULL : say_layer(ledger, layer, &way->scheme, way->machine);
     line->bias_form = layer->bias ? nib__bias_names[nib__layer_bias(layer, &way->scheme)] : NULL;
     const nib_weight weight = nib__layer_weight(layer, &way->scheme);
     line->bytes = nib__weight_bytes(&weight);

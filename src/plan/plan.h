@@ -28,6 +28,8 @@ typedef struct nib_layer {
     uint64_t stored_bytes;          /* nib__weight_bytes as it is stored; 0: it is not */
     nib_wish wish;
     const char *wish_text; /* as written in the recipe; NULL */
+    nib_scheme qat; /* training: what operands are rounded to before a product of `asked`, which is
+                       float, and an embedding at the end; a float code: nothing */
 } nib_layer;
 
 typedef struct nib_policy {

@@ -5,6 +5,7 @@
  */
 #include "library.h"
 #include "bias_codes.h"
+#include "fake_quant.h"
 #include "quantizer.h"
 
 #include <inttypes.h>
@@ -161,6 +162,34 @@ static nib_status choose_dtype(nib_plan *p, nib_err *err)
     return NIB_OK;
 }
 
+/* The codes that a layer is trained for: its products are of floats. */
+static nib_status choose_qat(nib_plan *p, nib_err *err)
+{
+    const char *products = nib__type_name(p->policy.dtype);
+    size_t trained = 0;
+    if (!p->model->net.training || !p->model->net.train.qat)
+        return NIB_OK;
+    for (size_t i = 0; i < p->model->net.site_count; i++) {
+        nib_layer *l = &p->layers[i];
+        char name[64];
+        if (!nib__scheme_is_quantized(&l->asked))
+            continue;
+        if (l->role != NIB_ROLE_EMBED && !nib__fake_has(&l->asked))
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "%s: %s has no quantization-aware training; 8da4w, int4wo and int8wo "
+                             "of torchao's formulas have, in rows or groups",
+                             l->name, nib__scheme_name(name, &l->asked));
+        trained += l->role != NIB_ROLE_EMBED;
+        l->qat = l->asked;
+        NIB_TRY(nib__scheme_parse(&l->asked, products, strlen(products), err));
+    }
+    return trained > 0
+               ? NIB_OK
+               : nib__fail(err, NIB_BAD_INPUT,
+                           "quantize.qat is set, but the recipe quantizes no linear layer: there "
+                           "is nothing to train for; a recipe such as 8da4w-g32 does");
+}
+
 static nib_status choose_machine(nib_plan *p, nib_err *err)
 {
     nib_engine *engine = p->model->engine;
@@ -237,6 +266,27 @@ static void add_notes(nib_plan *p)
                              nib__type_name(p->policy.dtype));
 }
 
+static void note_qat(nib_plan *p)
+{
+    nib_ledger *to = &p->plan.ledger;
+    size_t layers = 0, tables = 0;
+    for (size_t i = 0; i < p->model->net.site_count; i++) {
+        const bool is_table = p->layers[i].role == NIB_ROLE_EMBED;
+        layers += !is_table && nib__scheme_is_quantized(&p->layers[i].qat);
+        tables += is_table && nib__scheme_is_quantized(&p->layers[i].qat);
+    }
+    if (layers == 0)
+        return;
+    nib__ledger_add_note(to, "qat",
+                         "%zu linear layers are trained for their codes: weights, and inputs where "
+                         "the recipe quantizes them, become codes and values again before each "
+                         "product, which is of %s; gradients pass the rounding",
+                         layers, nib__type_name(p->policy.dtype));
+    if (tables > 0)
+        nib__ledger_add_note(to, "qat",
+                             "the embedding is trained as it is and quantized at the end");
+}
+
 void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
 {
     size_t biases = 0, as_asked = 0;
@@ -279,6 +329,7 @@ static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
     const nib_request *r = &p->request;
     NIB_TRY(load_recipe(p, err));
     NIB_TRY(choose_dtype(p, err));
+    NIB_TRY(choose_qat(p, err));
     NIB_TRY(choose_machine(p, err));
     NIB_TRY(choose_context(p, err));
     p->policy.allow = r->allow, p->policy.kernel = r->kernel, p->policy.place = r->place;
@@ -291,6 +342,7 @@ static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
     add_notes(p);
     nib__note_biases(&p->plan.ledger, p->request.bias,
                      "stay floats, as the weights of their layers do");
+    note_qat(p);
     note_memory(p);
     return NIB_OK;
 }

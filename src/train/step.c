@@ -148,11 +148,12 @@ void nib__step_close(nib_step *s)
     nib__block_free(s->packed, (size_t)s->packed_bytes);
     nib__block_free(s->cache, (size_t)s->cache_bytes);
     nib__block_free(s->rope, (size_t)s->rope_bytes);
+    nib__block_free(s->fake_block, (size_t)s->fake_bytes);
     nib__arena_free(&s->arena);
     *s = (nib_step){0};
 }
 
 uint64_t nib__step_bytes(const nib_step *s)
 {
-    return s->block_bytes + s->packed_bytes + s->cache_bytes + s->rope_bytes;
+    return s->block_bytes + s->packed_bytes + s->cache_bytes + s->rope_bytes + s->fake_bytes;
 }

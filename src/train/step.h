@@ -16,6 +16,7 @@
 #ifndef NIB_STEP_H
 #define NIB_STEP_H
 
+#include "fake_quant.h"
 #include "params.h"
 #include "product.h"
 
@@ -31,12 +32,14 @@ typedef enum nib_train_buffer {
     NIB_KEPT_GATE,
     NIB_KEPT_UP,
     NIB_KEPT_INPUTS, /* of linear layers, packed for their weights' gradients: see input_at */
+    NIB_KEPT_MASKS,  /* of inputs that became codes and values again: see nib_step_fake */
     /* one of each */
     NIB_HELD_NORMED,
     NIB_HELD_K,
     NIB_HELD_V,
     NIB_HELD_H,      /* silu(gate) * up */
-    NIB_HELD_INPUT,  /* the x side of a product, in its form */
+    NIB_HELD_FAKE,   /* an input that became codes and values again */
+    NIB_HELD_INPUT,  /* the x side of a product, in its form; or these codes */
     NIB_HELD_LOGITS, /* [m][vocab], then their gradient */
     NIB_HELD_D,      /* gradient of the residual */
     NIB_HELD_DNORMED,
@@ -64,6 +67,13 @@ typedef struct nib_train_node {
     bool backward; /* ROPE: back */
     bool next;     /* x1 of the layer after this is written */
 } nib_train_node;
+
+/* A layer in quantization-aware training; all 0: it is not. */
+typedef struct nib_step_fake {
+    nib_fake_weight weight;
+    const nib_kernel *act; /* makes the input's codes; NULL: inputs stay as they are */
+    uint64_t mask_at;      /* [m][nib__fake_mask_ld(k)] in NIB_KEPT_MASKS; one form has one */
+} nib_step_fake;
 
 typedef struct nib_step_options {
     int64_t batch, length; /* sequences of a micro-batch, tokens of each */
@@ -99,7 +109,11 @@ typedef struct nib_step {
     uint64_t packed_bytes;
     uint64_t (*packed_at)[2]; /* [site_count]: for y, for dx */
     uint64_t *input_at;       /* [site_count] in NIB_KEPT_INPUTS; layers of one form share */
-    float *rope;              /* [length][head_dim] */
+    /* quantization-aware training */
+    nib_step_fake *fake; /* [site_count]; NULL: no layer is */
+    char *fake_block;    /* values of one weight, then codes and scales of all */
+    uint64_t fake_bytes;
+    float *rope; /* [length][head_dim] */
     uint64_t rope_bytes;
     /* of the batch that runs */
     int32_t *sequence, *position; /* [m] */
@@ -132,6 +146,24 @@ uint64_t nib__step_bytes(const nib_step *step);
 
 /* step_lower.c: fills nodes, products, ld and each. */
 nib_status nib__step_lower(nib_step *step, nib_err *err);
+/* The site reads the same input as the one before it: k, v, up. */
+bool nib__step_shares_input(const nib_step *step, size_t site);
+/* step_fake.c: what layers in quantization-aware training need, and the size of its buffers. */
+nib_status nib__step_fake_open(nib_step *step, nib_err *err);
+NIB_INLINE const nib_step_fake *nib__step_fake_at(const nib_step *step, size_t site)
+{
+    return step->fake != NULL && step->fake[site].weight.codes != NULL ? &step->fake[site] : NULL;
+}
+/* Both read their input in the same way. */
+bool nib__step_fake_same(const nib_step *step, size_t a, size_t b);
+/* The weight that products see; valid until the next call. */
+const float *nib__step_fake_weight(nib_step *step, size_t site, const float *w);
+/* An input [m][ldx] through `codes`, room for them, into out [m][ldo] and mask. */
+void nib__step_fake_input(const nib_step *step, size_t site, const float *x, int64_t ldx,
+                          char *codes, float *out, int64_t ldo, uint8_t *mask);
+void nib__step_fake_dx(const nib_step *step, size_t site, const uint8_t *mask, float *dx,
+                       int64_t ld);
+void nib__step_fake_dw(const nib_step *step, size_t site, const float *w, float *gradient);
 /* step.c: room for keys and values; what it held is lost. */
 nib_status nib__step_take_cache(nib_step *step, int64_t blocks, nib_err *err);
 

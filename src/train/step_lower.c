@@ -14,6 +14,10 @@ typedef struct lowering {
     const nib_config *c;
     nib_err *err;
     nib_status status; /* of the first failure; later nodes are not added */
+    /* which input NIB_HELD_FAKE is of: buffer (-1: none), layer, mask */
+    int fake_from;
+    int64_t fake_layer;
+    uint64_t fake_mask;
 } lowering;
 
 static void add(lowering *l, nib_train_node node)
@@ -21,7 +25,9 @@ static void add(lowering *l, nib_train_node node)
     nib_step *s = l->s;
     if (l->status != NIB_OK)
         return;
-    if (node.row == NULL)
+    if (l->fake_from >= 0 && node.to == l->fake_from)
+        l->fake_from = -1;
+    if (node.row == NULL && node.op != NIB_OP_FAKE_DX && node.op != NIB_OP_FAKE_DW)
         l->status = nib__fail(l->err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
                               nib__op_names[node.op], s->plan->machine->name);
     else if (s->count == s->capacity)
@@ -49,7 +55,14 @@ static bool same_form(const lowering *l, size_t a, size_t b, int product)
 {
     const nib_product *p = &l->s->products[a][product], *q = &l->s->products[b][product];
     return nib__scheme_equal(&p->shape.scheme, &q->shape.scheme) && p->quant == q->quant &&
-           p->cast == q->cast && p->x_amax == q->x_amax;
+           p->cast == q->cast && p->x_amax == q->x_amax && nib__step_fake_same(l->s, a, b);
+}
+
+bool nib__step_shares_input(const nib_step *s, size_t site)
+{
+    const size_t part = (site - 1) % NIB_SITE_COUNT;
+    return site + 1 < s->net->site_count &&
+           (part == NIB_SITE_K || part == NIB_SITE_V || part == NIB_SITE_UP);
 }
 
 /* ---- pieces of both passes ---- */
@@ -60,6 +73,27 @@ static void add_amax(lowering *l, bool wanted, int from, int64_t layer, int64_t 
     if (wanted)
         add_op(l, (nib_train_node){
                       .op = NIB_OP_AMAX, .from = from, .layer = layer, .columns = columns});
+}
+
+/* What a layer's products read of `from`: it, or what its codes mean, with the mask for dx. */
+static int add_fake(lowering *l, size_t site, int from, int64_t layer)
+{
+    const nib_step_fake *f = nib__step_fake_at(l->s, site);
+    if (f == NULL || f->act == NULL)
+        return from;
+    if (l->fake_from == from && l->fake_layer == layer && l->fake_mask == f->mask_at)
+        return NIB_HELD_FAKE;
+    add(l, (nib_train_node){.op = NIB_OP_FAKE,
+                            .row = f->act,
+                            .site = site,
+                            .from = from,
+                            .layer = layer,
+                            .to = NIB_HELD_FAKE,
+                            .columns = l->s->net->sites[site].k});
+    l->fake_from = from;
+    l->fake_layer = layer;
+    l->fake_mask = f->mask_at;
+    return NIB_HELD_FAKE;
 }
 
 /* The x side of a product in its form: the rows of `from`, or its columns. */
@@ -117,9 +151,10 @@ static void add_linears(lowering *l, size_t first, size_t count, int from, int64
                         const int *to)
 {
     for (size_t i = 0; i < count; i++) {
+        const int x = add_fake(l, first + i, from, layer);
         if (i == 0 || !same_form(l, first + i - 1, first + i, NIB_PRODUCT_Y))
-            add_quant(l, first + i, NIB_PRODUCT_Y, from, layer);
-        add_product(l, first + i, NIB_PRODUCT_Y, from, layer, to[i]);
+            add_quant(l, first + i, NIB_PRODUCT_Y, x, layer);
+        add_product(l, first + i, NIB_PRODUCT_Y, x, layer, to[i]);
     }
 }
 
@@ -131,12 +166,13 @@ static void add_keeps(lowering *l, size_t first, size_t count, int from, int64_t
         const nib_product *p = &l->s->products[site][NIB_PRODUCT_DW];
         if (i > 0 && l->s->input_at[site] == l->s->input_at[site - 1])
             continue;
-        add_amax(l, p->w_amax, from, layer, p->shape.n);
+        const int x = add_fake(l, site, from, layer);
+        add_amax(l, p->w_amax, x, layer, p->shape.n);
         add(l, (nib_train_node){.op = NIB_OP_CAST_T,
                                 .row = p->cast,
                                 .site = site,
                                 .product = NIB_PRODUCT_DW,
-                                .from = from,
+                                .from = x,
                                 .layer = layer,
                                 .to = NIB_KEPT_INPUTS,
                                 .columns = p->shape.n});
@@ -241,6 +277,11 @@ static void add_dw(lowering *l, size_t site, int dy, int64_t layer)
     const size_t bias = l->s->params->bias[site];
     add_quant(l, site, NIB_PRODUCT_DW, dy, layer);
     add_product(l, site, NIB_PRODUCT_DW, dy, layer, NIB_KEPT_INPUTS);
+    if (nib__step_fake_at(l->s, site))
+        add(l, (nib_train_node){.op = NIB_OP_FAKE_DW,
+                                .site = site,
+                                .layer = layer,
+                                .param = l->s->params->weight[site]});
     if (bias != SIZE_MAX)
         add_op(l, (nib_train_node){.op = NIB_OP_BIAS_DW,
                                    .from = dy,
@@ -251,8 +292,15 @@ static void add_dw(lowering *l, size_t site, int dy, int64_t layer)
 
 static void add_dx(lowering *l, size_t site, int dy, int64_t layer, int to)
 {
+    const nib_step_fake *f = nib__step_fake_at(l->s, site);
     add_quant(l, site, NIB_PRODUCT_DX, dy, layer);
     add_product(l, site, NIB_PRODUCT_DX, dy, layer, to);
+    if (f && f->act)
+        add(l, (nib_train_node){.op = NIB_OP_FAKE_DX,
+                                .site = site,
+                                .layer = layer,
+                                .to = to,
+                                .columns = l->s->net->sites[site].k});
 }
 
 /* The gradients of layers that read one input: dx is the sum, in the order of the sites. */
@@ -347,8 +395,6 @@ static void backward(lowering *l)
 /* Where each site's input lies: one place for neighbours that read it in the same form. */
 static uint64_t place_inputs(lowering *l)
 {
-    static const size_t same[NIB_SITE_COUNT] = {
-        [NIB_SITE_K] = 1, [NIB_SITE_V] = 1, [NIB_SITE_UP] = 1};
     nib_step *s = l->s;
     const bool each = s->options.checkpointing == NIB_AC_NONE;
     uint64_t used = 0;
@@ -357,7 +403,7 @@ static uint64_t place_inputs(lowering *l)
         const nib_product *p = &s->products[i][NIB_PRODUCT_DW];
         if (!each && part == 0)
             used = 0; /* layers take turns */
-        if (i + 1 < s->net->site_count && same[part] && same_form(l, i - 1, i, NIB_PRODUCT_DW)) {
+        if (nib__step_shares_input(s, i) && same_form(l, i - 1, i, NIB_PRODUCT_DW)) {
             s->input_at[i] = s->input_at[i - 1];
             continue;
         }
@@ -406,7 +452,7 @@ static void size_buffers(lowering *l)
 nib_status nib__step_lower(nib_step *s, nib_err *err)
 {
     enum { NODES_PER_LAYER = 160, NODES_AROUND = 64 };
-    lowering l = {.s = s, .c = &s->net->config, .err = err};
+    lowering l = {.s = s, .c = &s->net->config, .err = err, .fake_from = -1};
     const size_t sites = s->net->site_count;
     s->capacity = (size_t)(l.c->layers * NODES_PER_LAYER + NODES_AROUND);
     s->nodes = nib__arena_take(&s->arena, s->capacity, sizeof *s->nodes);
@@ -421,6 +467,7 @@ nib_status nib__step_lower(nib_step *s, nib_err *err)
             NIB_TRY(nib__product_find(&s->products[i][p], &s->plan->layers[i], p, s->m,
                                       s->net->train.wgrad_with_hp, s->plan->machine, err));
     size_buffers(&l);
+    NIB_TRY(nib__step_fake_open(s, err));
     place_inputs(&l);
     forward(&l);
     s->forward_end = s->count;

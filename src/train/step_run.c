@@ -132,6 +132,19 @@ static void run_cast(nib_step *s, const nib_train_node *n)
                       place(s, n->to, 0) + s->input_at[n->site]);
 }
 
+static void run_fake(nib_step *s, const nib_train_node *n)
+{
+    const nib_param *w = &s->params->items[s->params->weight[n->site]];
+    uint8_t *mask = (uint8_t *)place(s, NIB_KEPT_MASKS, 0) + s->fake[n->site].mask_at;
+    if (n->op == NIB_OP_FAKE)
+        nib__step_fake_input(s, n->site, values(s, n->from, n->layer), s->ld[n->from],
+                             place(s, NIB_HELD_INPUT, 0), values(s, n->to, 0), s->ld[n->to], mask);
+    else if (n->op == NIB_OP_FAKE_DX)
+        nib__step_fake_dx(s, n->site, mask, values(s, n->to, n->layer), s->ld[n->to]);
+    else
+        nib__step_fake_dw(s, n->site, s->weights + w->at, s->gradients + w->at);
+}
+
 static void run_amax(nib_step *s, const nib_train_node *n)
 {
     nib__product_amax(n->row, &s->workers, values(s, n->from, n->layer), s->m, n->columns,
@@ -148,6 +161,8 @@ void nib__step_cast(nib_step *s, const float *weights)
         const float *x = weights + w->at;
         if (row != NULL && (products[NIB_PRODUCT_Y].w_amax || products[NIB_PRODUCT_DX].w_amax))
             nib__product_amax(row, &s->workers, x, w->rows, w->columns, w->columns, amax);
+        if (nib__step_fake_at(s, i))
+            x = nib__step_fake_weight(s, i, x);
         for (int p = NIB_PRODUCT_Y; p <= NIB_PRODUCT_DX; p++)
             nib__product_cast(&products[p], &s->workers, x, w->columns, amax,
                               s->packed + s->packed_at[i][p]);
@@ -370,6 +385,9 @@ static void run_node(nib_step *s, const nib_train_node *n)
     case NIB_OP_LINEAR:
     case NIB_OP_LINEAR_DX:
     case NIB_OP_LINEAR_DW: run_product(s, n); break;
+    case NIB_OP_FAKE:
+    case NIB_OP_FAKE_DX:
+    case NIB_OP_FAKE_DW: run_fake(s, n); break;
     case NIB_OP_ROPE: run_rope(s, n); break;
     case NIB_OP_COPY: run_copy(s, n); break;
     case NIB_OP_ATTN: run_attn(s, n); break;

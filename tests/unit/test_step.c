@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A micro-batch against transformers in float64 (tools/golden/make_step_golden.py): the loss and
- * the gradient of every parameter, in documents, with biases, tied and untied; and that threads,
- * instruction sets and checkpointing change no bit.
+ * the gradient of every parameter, in documents, with biases, tied and untied; the same of
+ * quantization-aware training against torchao (make_qat_golden.py); and that threads, instruction
+ * sets and checkpointing change no bit.
  */
 #include "checkpoint_build.h"
 #include "library.h"
@@ -36,6 +37,7 @@ typedef struct setting {
     int threads;
     nib_ac checkpointing;
     bool wgrad_with_hp;
+    const char *qat; /* the golden file of gradients in quantization-aware training */
 } setting;
 
 static void ok(nib_status status, const nib_err *err)
@@ -69,6 +71,15 @@ static void read_batch(fixture *f)
     f->batch = (nib_batch){ROWS * LENGTH, documents, f->ids, f->targets, f->start};
 }
 
+static void open_golden(fixture *f, const char *name)
+{
+    nib_err err;
+    char path[256];
+    nib__checkpoint_close(f->golden);
+    snprintf(path, sizeof path, "tests/golden/train/%s.safetensors", name);
+    ok(nib__checkpoint_open(&f->golden, path, &f->engine->allocator, &err), &err);
+}
+
 static void open_fixture(fixture *f, const setting *s)
 {
     nib_err err;
@@ -78,11 +89,11 @@ static void open_fixture(fixture *f, const setting *s)
     const nib_engine_options options = {.threads = s->threads ? s->threads : 1, .isa = s->isa};
     ok(nib_engine_open(&f->engine, &options, &err), &err);
     ok(nib_model_open(&f->model, f->engine, path, NULL, &err), &err);
-    snprintf(path, sizeof path, "tests/golden/train/%s_gradients.safetensors", s->name);
-    ok(nib__checkpoint_open(&f->golden, path, &f->engine->allocator, &err), &err);
     f->model->net.training = true;
-    f->model->net.train =
-        (nib_train_config){.batch = ROWS, .sequence = LENGTH, .wgrad_with_hp = s->wgrad_with_hp};
+    f->model->net.train = (nib_train_config){.batch = ROWS,
+                                             .sequence = LENGTH,
+                                             .wgrad_with_hp = s->wgrad_with_hp,
+                                             .qat = s->qat != NULL};
     const nib_request request = {.dtype = s->dtype ? s->dtype : "f32", .recipe = s->recipe};
     ok(nib_plan_make(&f->plan, f->model, &request, &err), &err);
     ok(nib_plan_status(f->plan, &err), &err);
@@ -93,7 +104,11 @@ static void open_fixture(fixture *f, const setting *s)
     ok(nib__params_load(f->weights, &f->params, &f->model->net, &err), &err);
     const nib_step_options step = {ROWS, LENGTH, s->checkpointing};
     ok(nib__step_open(&f->step, &f->model->net, &f->plan->plan, &f->params, &step, &err), &err);
+    snprintf(path, sizeof path, "%s_gradients", s->name);
+    open_golden(f, path);
     read_batch(f);
+    if (s->qat)
+        open_golden(f, s->qat);
 }
 
 static double run(fixture *f, float *gradients)
@@ -136,14 +151,17 @@ static void check_golden(const setting *s, double limit)
     double wanted;
     values(&f, "loss", &wanted, sizeof wanted);
     const double loss = run(&f, f.gradients);
-    assert_true(fabs(loss - wanted) < limit * wanted);
+    if (!(fabs(loss - wanted) < limit * wanted))
+        fail_msg("%s %s %s: loss %.9g, not %.9g", s->name, s->dtype ? s->dtype : "f32",
+                 s->recipe ? s->recipe : "", loss, wanted);
     assert_true(fabs(run(&f, NULL) - loss) == 0);
     for (size_t i = 0; i < f.params.count; i++) {
         const nib_param *p = &f.params.items[i];
         values(&f, p->name, golden, sizeof golden);
         const double off = distance(f.gradients + p->at, golden, nib__param_size(p));
         if (!(off < limit))
-            fail_msg("%s, %s: %g", s->name, p->name, off);
+            fail_msg("%s %s %s, %s: %g", s->name, s->dtype ? s->dtype : "f32",
+                     s->recipe ? s->recipe : "", p->name, off);
     }
     close_fixture(&f);
 }
@@ -193,6 +211,25 @@ static void test_golden_low(void **state)
     }
 }
 
+/* In bf16 a value that lies between two codes may get the other one: it moves by a step, and the
+ * gradients with it. */
+static void test_golden_qat(void **state)
+{
+    static const setting settings[] = {
+        {.recipe = "8da4w-g8+head", .qat = "qat_8da4w"},
+        {.recipe = "int4wo-g8", .qat = "qat_int4wo"},
+        {.recipe = "int8wo+head", .qat = "qat_int8wo"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(settings); i++) {
+        setting s = settings[i];
+        s.name = "qwen2";
+        check_golden(&s, 1e-4);
+        s.dtype = "bf16";
+        check_golden(&s, 0.2);
+    }
+}
+
 static void check_same(const setting *a, const setting *b)
 {
     fixture f, g;
@@ -205,38 +242,58 @@ static void check_same(const setting *a, const setting *b)
     close_fixture(&g);
 }
 
+/* The same bits in whatever way the step of `base` is run. */
+static void check_ways(const setting *base)
+{
+    static const char *const isas[] = {"ref", "avx2", "avx512"};
+    setting other = *base;
+    other.threads = 3;
+    check_same(base, &other);
+    other = *base;
+    other.checkpointing = NIB_AC_SELECTIVE;
+    check_same(base, &other);
+    other.checkpointing = NIB_AC_FULL;
+    check_same(base, &other);
+    for (size_t i = 0; i < COUNT(isas); i++) {
+        other = *base;
+        other.isa = isas[i];
+        check_same(base, &other);
+    }
+}
+
 static void test_same_bits(void **state)
 {
     static const char *const recipes[] = {
         "bf16", "mxfp8+head", "fp8dq+head", "fp8dq-tensor+head", "mxfp8+head", "fp8dq+head"};
-    static const char *const isas[] = {"ref", "avx2", "avx512"};
     (void)state;
     for (size_t r = 0; r < 1 + COUNT(recipes); r++) {
         const char *recipe = r > 0 ? recipes[r - 1] : NULL, *dtype = r > 0 ? "bf16" : "f32";
         const setting base = {
             .name = "qwen2", .dtype = dtype, .recipe = recipe, .wgrad_with_hp = r > 4};
-        setting other = base;
-        other.threads = 3;
-        check_same(&base, &other);
-        other = base;
-        other.checkpointing = NIB_AC_SELECTIVE;
-        check_same(&base, &other);
-        other.checkpointing = NIB_AC_FULL;
-        check_same(&base, &other);
-        for (size_t i = 0; i < COUNT(isas); i++) {
-            other = base;
-            other.isa = isas[i];
-            check_same(&base, &other);
-        }
+        check_ways(&base);
     }
+}
+
+/* Groups of 10 do not divide 24; layers that read one input are of several forms. */
+static void test_same_bits_qat(void **state)
+{
+    static const char *const recipes[] = {
+        "8da4w-g10+head", "int4wo-g10",
+        "{\"rules\": [{\"match\": \"*k_proj\", \"scheme\": \"bf16\"}, {\"match\": \"*up_proj\", "
+        "\"scheme\": \"int8dq\"}], \"else\": \"8da4w-g8\"}"};
+    (void)state;
+    for (size_t r = 0; r < COUNT(recipes); r++)
+        check_ways(
+            &(setting){.name = "qwen2", .dtype = "bf16", .recipe = recipes[r], .qat = "qat_8da4w"});
+    check_ways(&(setting){.name = "llama", .recipe = "8da4w-g8+head", .qat = "qat_8da4w"});
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_f32),
-        cmocka_unit_test(test_golden_low),
-        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_golden_f32),    cmocka_unit_test(test_golden_low),
+        cmocka_unit_test(test_golden_qat),    cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_same_bits_qat),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

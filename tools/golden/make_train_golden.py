@@ -238,4 +238,5 @@ def main():
         (linear if "--linear" in sys.argv[1:] else casts)()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Quantization-aware training within a micro-batch: which layers it is of, the codes of their
+ * weights, which are made once per step, and the loops over rows. The formulas are fake_quant.h's.
+ */
+#include "step.h"
+
+#include "lower.h"
+
+/* ---- opening ---- */
+
+static uint64_t aligned(uint64_t bytes) { return (bytes + 63) & ~UINT64_C(63); }
+
+static const nib_scheme *scheme_of(const nib_step_fake *f) { return &f->weight.quantizer.scheme; }
+
+bool nib__step_fake_same(const nib_step *s, size_t a, size_t b)
+{
+    const nib_step_fake *p = nib__step_fake_at(s, a), *q = nib__step_fake_at(s, b);
+    if (p == NULL || q == NULL || p->act == NULL || q->act == NULL)
+        return (p == NULL || p->act == NULL) && (q == NULL || q->act == NULL);
+    return scheme_of(p)->act_symmetric == scheme_of(q)->act_symmetric &&
+           scheme_of(p)->formula == scheme_of(q)->formula;
+}
+
+/* Bytes of codes, scales and zeros, each from a multiple of 64 on; with at, the places. */
+static uint64_t place_weight(nib_fake_weight *f, int64_t n, char *at)
+{
+    const nib_quantizer *q = &f->quantizer;
+    const uint64_t codes = aligned((uint64_t)(n * q->k)),
+                   scales = aligned((uint64_t)(n * q->groups) * sizeof(float));
+    const bool zeros = q->zero_type != NIB_TYPE_NONE;
+    if (at != NULL) {
+        f->codes = (int8_t *)at;
+        f->scales = (float *)(void *)(at + codes);
+        f->zeros = zeros ? (float *)(void *)(at + codes + scales) : NULL;
+    }
+    return codes + scales + (zeros ? scales : 0);
+}
+
+static nib_status take_block(nib_step *s, nib_err *err)
+{
+    uint64_t values = 0, used = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        used = values;
+        for (size_t i = 1; i < s->net->site_count; i++) {
+            const nib_site *site = &s->net->sites[i];
+            const uint64_t bytes = aligned((uint64_t)(site->n * site->k) * sizeof(float));
+            if (!nib__scheme_is_quantized(&s->plan->layers[i].layer->qat))
+                continue;
+            values = bytes > values ? bytes : values;
+            used +=
+                place_weight(&s->fake[i].weight, site->n, pass == 0 ? NULL : s->fake_block + used);
+        }
+        if (pass == 0)
+            s->fake_block = nib__block_take((size_t)(values + used));
+        if (s->fake_block == NULL)
+            return nib__fail_memory(err, (size_t)(values + used), "the codes of weights");
+    }
+    s->fake_bytes = used;
+    return NIB_OK;
+}
+
+/* Rooms for masks: one per layer, or layers take turns where they are run again. */
+static void place_masks(nib_step *s)
+{
+    const bool each = s->options.checkpointing == NIB_AC_NONE;
+    uint64_t used = 0;
+    for (size_t i = 1; i < s->net->site_count; i++) {
+        nib_step_fake *f = &s->fake[i];
+        const int64_t k = s->net->sites[i].k;
+        if (!each && (i - 1) % NIB_SITE_COUNT == 0)
+            used = 0;
+        if (f->act == NULL)
+            continue;
+        if (nib__step_shares_input(s, i) && nib__step_fake_same(s, i - 1, i)) {
+            f->mask_at = s->fake[i - 1].mask_at;
+            continue;
+        }
+        nib_input codes;
+        uint64_t bytes;
+        nib__input_place(&codes, scheme_of(f), NIB_TYPE_F32, s->m, k, NULL, &bytes);
+        f->mask_at = used;
+        used += aligned((uint64_t)(s->m * nib__fake_mask_ld(k)));
+        s->each[NIB_KEPT_MASKS] = used > s->each[NIB_KEPT_MASKS] ? used : s->each[NIB_KEPT_MASKS];
+        s->each[NIB_HELD_INPUT] = bytes > s->each[NIB_HELD_INPUT] ? bytes : s->each[NIB_HELD_INPUT];
+        s->ld[NIB_HELD_FAKE] = nib__max(s->ld[NIB_HELD_FAKE], k);
+    }
+    s->each[NIB_HELD_FAKE] = (uint64_t)(s->m * s->ld[NIB_HELD_FAKE]) * sizeof(float);
+}
+
+nib_status nib__step_fake_open(nib_step *s, nib_err *err)
+{
+    size_t count = 0;
+    for (size_t i = 1; i < s->net->site_count; i++)
+        count += nib__scheme_is_quantized(&s->plan->layers[i].layer->qat);
+    if (count == 0)
+        return NIB_OK;
+    s->fake = nib__arena_take(&s->arena, s->net->site_count, sizeof *s->fake);
+    if (s->fake == NULL)
+        return nib__fail_memory(err, s->net->site_count * sizeof *s->fake, "the list of layers");
+    for (size_t i = 1; i < s->net->site_count; i++) {
+        const nib_scheme *scheme = &s->plan->layers[i].layer->qat;
+        nib_step_fake *f = &s->fake[i];
+        if (!nib__scheme_is_quantized(scheme))
+            continue;
+        NIB_TRY(nib__quantizer_init(&f->weight.quantizer, scheme, NIB_TYPE_F32, s->net->sites[i].k,
+                                    err));
+        if (scheme->act == NIB_ACT_FLOAT)
+            continue;
+        f->act = nib__plan_operand(NIB_OP_QUANT, scheme, NIB_TYPE_F32, NULL, s->plan->machine);
+        if (f->act == NULL)
+            return nib__fail(err, NIB_NOT_AS_ASKED, "%s: no row makes codes of inputs",
+                             s->net->sites[i].name);
+    }
+    NIB_TRY(take_block(s, err));
+    place_masks(s);
+    return NIB_OK;
+}
+
+/* ---- running ---- */
+
+typedef struct fake_part {
+    const nib_step_fake *fake;
+    nib_quant quant; /* FAKE */
+    const float *w;
+    float *values; /* written, or a gradient in place */
+    uint8_t *mask;
+    const uint8_t *kept;
+    int64_t ld, k;
+} fake_part;
+
+static void job_weight(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const fake_part *p = ctx;
+    (void)worker;
+    nib__fake_weight_rows(&p->fake->weight, p->w, p->values, begin, end);
+}
+
+static void job_dw(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const fake_part *p = ctx;
+    (void)worker;
+    nib__fake_weight_gradient(&p->fake->weight, p->w, p->values, begin, end);
+}
+
+static void job_input(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const fake_part *p = ctx;
+    (void)worker;
+    p->fake->act->run.quant(&p->quant, begin, end);
+    nib__fake_input_rows(&p->quant.out, p->values, p->ld, p->mask, begin, end);
+}
+
+static void job_dx(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const fake_part *p = ctx;
+    (void)worker;
+    nib__fake_input_gradient(p->kept, p->values, p->ld, p->k, begin, end);
+}
+
+static void run_rows(const nib_step *s, int64_t rows, nib_pool_job job, fake_part *p)
+{
+    nib__pool_run(s->workers.pool, rows, nib__parts_grain(&s->workers, rows, 1), false, job, p);
+}
+
+const float *nib__step_fake_weight(nib_step *s, size_t site, const float *w)
+{
+    fake_part p = {.fake = &s->fake[site], .w = w, .values = (float *)(void *)s->fake_block};
+    run_rows(s, s->net->sites[site].n, job_weight, &p);
+    return p.values;
+}
+
+void nib__step_fake_input(const nib_step *s, size_t site, const float *x, int64_t ldx, char *codes,
+                          float *out, int64_t ldo, uint8_t *mask)
+{
+    const nib_scheme *scheme = scheme_of(&s->fake[site]);
+    fake_part p = {
+        .fake = &s->fake[site],
+        .quant = {.x = x,
+                  .ldx = ldx,
+                  .symmetric = scheme->act_symmetric,
+                  .formula = scheme->formula},
+        .values = out,
+        .mask = mask,
+        .ld = ldo,
+    };
+    nib__input_place(&p.quant.out, scheme, NIB_TYPE_F32, s->m, s->net->sites[site].k, codes, NULL);
+    run_rows(s, s->m, job_input, &p);
+}
+
+void nib__step_fake_dx(const nib_step *s, size_t site, const uint8_t *mask, float *dx, int64_t ld)
+{
+    fake_part p = {.values = dx, .kept = mask, .ld = ld, .k = s->net->sites[site].k};
+    run_rows(s, s->m, job_dx, &p);
+}
+
+void nib__step_fake_dw(const nib_step *s, size_t site, const float *w, float *gradient)
+{
+    fake_part p = {.fake = &s->fake[site], .w = w, .values = gradient};
+    run_rows(s, s->net->sites[site].n, job_dw, &p);
+}
