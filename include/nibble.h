@@ -398,6 +398,8 @@ void nib_ranks_abort(nib_ranks *ranks, int exit_status);
 typedef struct nib_train_options {
     bool dry_run;     /* one layer of each distinct shape, forward and backward */
     nib_ranks *ranks; /* NULL: one process */
+    const char *out;  /* a directory, which must not exist, for the trained model as Hugging Face
+                         lays it out; NULL: what the config says */
 } nib_train_options;
 
 /* Trains what the model's config says by the plan, which was made for it; writes a line per step to
@@ -405,6 +407,18 @@ typedef struct nib_train_options {
 NIB_MUST_CHECK nib_status nib_train(nib_model *model, const nib_plan *plan,
                                     const nib_train_options *options, const nib_sink *sink,
                                     nib_err *err);
+
+typedef struct nib_plot_options {
+    nib_strings runs;  /* files of metrics, or directories with a metrics.jsonl */
+    const char *value; /* which of the metrics; NULL: "loss" */
+    int64_t smooth;    /* also the mean of so many points up to each; 0: none */
+    const char *out;   /* a file, which may exist; NULL: into sink */
+} nib_plot_options;
+
+/* Draws curves of runs over steps as one SVG. NIB_BAD_INPUT: a line is no line of metrics, and
+ * which, or a run has no such value; NIB_USAGE: no run, or too many. */
+NIB_MUST_CHECK nib_status nib_plot(nib_engine *engine, const nib_plot_options *options,
+                                   const nib_sink *sink, nib_err *err);
 
 #ifdef __cplusplus
 }

@@ -3,8 +3,10 @@
  * nib_train: opens a run, takes its steps and writes what each came to, as torchtitan writes it.
  */
 #include "dry_run.h"
+#include "metrics.h"
 #include "ranks.h"
 #include "train_checkpoint.h"
+#include "train_export.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -13,6 +15,8 @@
 typedef struct run {
     nib_trainer trainer;
     nib_saves saves;
+    nib_metrics metrics;
+    const char *export; /* where to, in the end; NULL: nowhere */
     const nib_train_options *options;
     const nib_sink *sink;
     nib_text text;
@@ -28,31 +32,41 @@ static const char *whole(char out[32], double value)
     return nib__say_count(out, (uint64_t)fmax(0, nearbyint(value)));
 }
 
+/* Of the steps since the last line. */
+static nib_speed measure(run *r)
+{
+    const nib_trainer *t = &r->trainer;
+    const nib_machine *here = &t->plan->machine;
+    const uint64_t now = nib__now_ns();
+    const double tps = (double)r->tokens / ((double)(now - r->since) * 1e-9);
+    const double flops = tps * nib__trainer_flops(t);
+    const double peak =
+        here->rate[t->plan->policy.dtype == NIB_TYPE_F32 ? NIB_UNIT_F32 : NIB_UNIT_BF16];
+    r->since = now;
+    r->tokens = 0;
+    return (nib_speed){tps, flops, flops / peak, nib__peak_bytes()};
+}
+
 static nib_status write_step(run *r, const nib_step_report *report, nib_err *err)
 {
     const nib_trainer *t = &r->trainer;
     const nib_train_config *c = t->config;
     r->tokens += report->tokens;
-    const bool due = report->step % c->log_every == 0 || report->step == 1 ||
+    const bool due = report->step % nib__max(1, c->log_every) == 0 || report->step == 1 ||
                      report->step == c->steps || report->skipped;
     if (!due || !is_first(r))
         return NIB_OK;
-    const nib_machine *here = &t->plan->machine;
-    const uint64_t now = nib__now_ns(), used = nib__peak_bytes();
-    const double tps = (double)r->tokens / ((double)(now - r->since) * 1e-9);
-    const double flops = tps * nib__trainer_flops(t);
-    const double peak =
-        here->rate[t->plan->policy.dtype == NIB_TYPE_F32 ? NIB_UNIT_F32 : NIB_UNIT_BF16];
+    const nib_speed speed = measure(r);
     char count[32];
-    r->since = now;
-    r->tokens = 0;
     nib__text_format(&r->text,
                      "step: %2" PRId64 "  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  "
                      "tps: %s  tflops: %.2f  mfu: %.2f%%%s\n",
-                     report->step, report->loss, report->norm, (double)used / 0x1p30,
-                     100 * (double)used / (double)here->memory, whole(count, tps), flops * 1e-12,
-                     100 * flops / peak, report->skipped ? "  skipped" : "");
-    return nib__text_flush(&r->text, r->sink, err);
+                     report->step, report->loss, report->norm, (double)speed.memory / 0x1p30,
+                     100 * (double)speed.memory / (double)t->plan->machine.memory,
+                     whole(count, speed.tokens_per_s), speed.flops * 1e-12, 100 * speed.share,
+                     report->skipped ? "  skipped" : "");
+    NIB_TRY(nib__text_flush(&r->text, r->sink, err));
+    return nib__metrics_step(&r->metrics, report, &speed, err);
 }
 
 /* A run that is cancelled goes on later from where it stood. */
@@ -120,11 +134,21 @@ static nib_status check_same_start(const nib_trainer *t, nib_err *err)
 static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_err *err)
 {
     nib_ranks *ranks = r->options ? r->options->ranks : NULL;
+    const char *out = r->options ? r->options->out : NULL;
     nib__ranks_limit(ranks, model->net.train.timeout_s);
-    const nib_status status = nib__trainer_open(&r->trainer, model, plan, ranks, err);
+    nib_status status = nib__trainer_open(&r->trainer, model, plan, ranks, err);
+    if (status == NIB_OK)
+        status = nib__export_place(&r->export, &r->trainer, out, err);
     NIB_TRY(nib_ranks_agree(ranks, status, err));
     NIB_TRY(nib__saves_open(&r->saves, &r->trainer, err));
-    return check_same_start(&r->trainer, err);
+    NIB_TRY(check_same_start(&r->trainer, err));
+    return nib_ranks_agree(ranks, nib__metrics_open(&r->metrics, &r->trainer, err), err);
+}
+
+static nib_status export_model(const run *r, nib_err *err)
+{
+    const bool replace = !r->options || !r->options->out; /* what an earlier run exported */
+    return r->export ? nib__export(&r->trainer, r->export, replace, err) : NIB_OK;
 }
 
 nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_options *options,
@@ -141,6 +165,9 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
     nib_status status = run_open(&r, model, plan, err);
     if (status == NIB_OK)
         status = take_steps(&r, err);
+    if (status == NIB_OK)
+        status = export_model(&r, err);
+    nib__metrics_close(&r.metrics);
     nib__saves_close(&r.saves);
     nib__text_free(&r.text);
     nib__trainer_close(&r.trainer);

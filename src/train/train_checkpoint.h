@@ -19,12 +19,12 @@ typedef struct nib_saves {
     int64_t saved; /* step of the checkpoint that was read or written last; 0: none */
 } nib_saves;
 
-/* Every rank calls each of these. Opening takes the folder for this process and reads what
+/* Every rank calls this. It takes the folder for this process and reads what
  * checkpoint.load_step names. NIB_EXISTS: another process writes there. */
 nib_status nib__saves_open(nib_saves *out, nib_trainer *trainer, nib_err *err);
 void nib__saves_close(nib_saves *saves);
-/* After a step: writes a checkpoint if the interval or the run ends with it, and removes the
- * oldest. */
+/* After a step: rank 0 writes a checkpoint if the interval or the run ends with it, and removes the
+ * oldest. The others learn of a failure when they agree on the next step. */
 nib_status nib__saves_step(nib_saves *saves, nib_err *err);
 /* What the trainer holds, now, unless that is saved already. For rank 0 alone, too: a run that is
  * being cancelled waits for nobody. */

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writes metrics, and finds where an interrupted run's file goes on.
+ */
+#include "metrics.h"
+
+#include <stdio.h>
+
+enum { METRICS_MAX = 1 << 30 };
+
+/* ---- what stays of an earlier process's file ---- */
+
+/* The step of a line; 0: a line without one; negative: no line of metrics. */
+static int64_t step_of(const char *line, size_t size)
+{
+    nib_json json;
+    int64_t step = 0;
+    nib__json_init(&json, "", line, size, NULL);
+    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&json) == NIB_JSON_KEY)
+        ok = nib__json_is(&json, "step") ? nib__json_read_int64(&json, 1, INT64_MAX, &step)
+                                         : nib__json_skip(&json);
+    ok = ok && json.event == NIB_JSON_OBJECT_END && nib__json_next(&json) == NIB_JSON_END;
+    return ok ? step : -1;
+}
+
+/* Bytes up to the end of the last line that is not past the step. */
+static uint64_t kept_bytes(const char *text, size_t size, int64_t step)
+{
+    size_t kept = 0;
+    for (size_t at = 0; at < size;) {
+        const char *end = memchr(text + at, '\n', size - at);
+        if (!end)
+            break;
+        const int64_t found = step_of(text + at, (size_t)(end - (text + at)));
+        if (found < 0 || found > step)
+            break;
+        at = (size_t)(end + 1 - text);
+        if (found > 0 || kept == 0) /* lines about earlier resumptions count only before a step */
+            kept = at;
+    }
+    return kept;
+}
+
+static nib_status find_end(uint64_t *out, const nib_metrics *m, nib_err *err)
+{
+    const nib_allocator *a = &m->trainer->engine->allocator;
+    char *text;
+    size_t size;
+    *out = 0;
+    if (m->trainer->optimizer.steps == 0 || nib__path_kind(m->path) != NIB_PATH_FILE)
+        return NIB_OK;
+    NIB_TRY(nib__file_read(&text, &size, m->path, METRICS_MAX, a, err));
+    *out = kept_bytes(text, size, m->trainer->optimizer.steps);
+    nib__release(a, text);
+    return NIB_OK;
+}
+
+/* ---- writing ---- */
+
+static nib_status write_line(nib_metrics *m, nib_err *err)
+{
+    nib__text_str(&m->line, "\n");
+    const nib_status status = m->line.failed
+                                  ? nib__fail_memory(err, m->line.size, "a line of metrics")
+                                  : nib__append(m->fd, m->path, m->line.at, m->line.size, err);
+    nib__text_clear(&m->line);
+    return status;
+}
+
+static nib_status write_head(nib_metrics *m, nib_err *err)
+{
+    const nib_trainer *t = m->trainer;
+    nib_jsonw w;
+    nib__jsonw_init(&w, &m->line, 0);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_string(&w, "tool", "nibble " NIB_VERSION);
+    if (t->optimizer.steps > 0)
+        nib__jsonw_pair_int(&w, "resumed_from", t->optimizer.steps);
+    nib__jsonw_pair_int(&w, "ranks", nib_ranks_count(t->ranks));
+    nib__jsonw_pair_int(&w, "threads", nib__pool_threads(t->engine->pool));
+    nib__jsonw_pair_string(&w, "device", t->plan->machine.name);
+    nib__jsonw_pair_int(&w, "parameters", (int64_t)t->params.values);
+    nib__jsonw_key(&w, "config");
+    nib__train_config_put(&w, t->config);
+    nib__jsonw_object_end(&w);
+    return write_line(m, err);
+}
+
+nib_status nib__metrics_step(nib_metrics *m, const nib_step_report *r, const nib_speed *speed,
+                             nib_err *err)
+{
+    nib_jsonw w;
+    if (!m->trainer)
+        return NIB_OK;
+    nib__jsonw_init(&w, &m->line, 0);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "step", r->step);
+    nib__jsonw_pair_double(&w, "loss", r->loss);
+    nib__jsonw_pair_double(&w, "grad_norm", r->norm);
+    nib__jsonw_pair_double(&w, "rate", r->rate);
+    nib__jsonw_pair_int(&w, "tokens", r->step * r->tokens);
+    nib__jsonw_pair_double(&w, "tps", speed->tokens_per_s);
+    nib__jsonw_pair_double(&w, "tflops", speed->flops * 1e-12);
+    nib__jsonw_pair_double(&w, "mfu", speed->share);
+    nib__jsonw_pair_int(&w, "memory_bytes", (int64_t)speed->memory);
+    nib__jsonw_pair_double(&w, "seconds", r->seconds);
+    nib__jsonw_pair_bool(&w, "skipped", r->skipped);
+    nib__jsonw_object_end(&w);
+    return write_line(m, err);
+}
+
+/* ---- opening ---- */
+
+static nib_status find_path(nib_metrics *m, nib_arena *arena, nib_err *err)
+{
+    const nib_train_config *c = m->trainer->config;
+    const char *path =
+        c->metrics[0] == '/' ? c->metrics : nib__path_join(arena, c->dump_folder, c->metrics);
+    if (!path)
+        return nib__fail_memory(err, strlen(c->metrics), "a path");
+    m->path = path;
+    const size_t head = (size_t)(nib__path_name(path) - path);
+    char *folder = nib__arena_copy(arena, path, head > 1 ? head - 1 : head);
+    if (!folder)
+        return nib__fail_memory(err, head, "a path");
+    return head > 1 ? nib__directories_make(folder, err) : NIB_OK;
+}
+
+nib_status nib__metrics_open(nib_metrics *out, nib_trainer *t, nib_err *err)
+{
+    uint64_t keep;
+    *out = (nib_metrics){.fd = -1};
+    if (!t->config->metrics || nib_ranks_rank(t->ranks) != 0)
+        return NIB_OK;
+    out->trainer = t;
+    nib__text_init(&out->line, &t->engine->allocator);
+    nib_status status = find_path(out, &t->arena, err);
+    if (status == NIB_OK)
+        status = find_end(&keep, out, err);
+    if (status == NIB_OK)
+        status = nib__append_open(&out->fd, out->path, keep, err);
+    if (status == NIB_OK)
+        status = write_head(out, err);
+    if (status != NIB_OK)
+        nib__metrics_close(out);
+    return status;
+}
+
+void nib__metrics_close(nib_metrics *m)
+{
+    if (!m->trainer)
+        return;
+    nib__append_close(m->fd);
+    nib__text_free(&m->line);
+    *m = (nib_metrics){.fd = -1};
+}

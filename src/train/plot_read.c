@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads curves, and nib_plot.
+ */
+#include "plot.h"
+
+#include "file.h"
+#include "json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+enum { METRICS_MAX = 1 << 30 };
+
+/* What is larger is drawn no more than what is not finite. NaN is not below it either. */
+#define LARGEST 1e300
+
+typedef struct reader {
+    const nib_engine *engine;
+    const char *path, *value;
+    nib_curve *out;
+    size_t capacity; /* of both arrays */
+} reader;
+
+/* *step 0, or *y NaN: the line says nothing of that. */
+static nib_status read_line(int64_t *step, double *y, const char *name, const char *line,
+                            size_t size, const char *value, nib_err *err)
+{
+    nib_json json;
+    nib__json_init(&json, name, line, size, NULL);
+    *step = 0;
+    *y = NAN;
+    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
+        if (nib__json_is(&json, "step")) {
+            ok = nib__json_read_int64(&json, 0, INT64_C(1) << 50, step);
+        } else if (!nib__json_is(&json, value)) {
+            ok = nib__json_skip(&json);
+        } else if (nib__json_next(&json) != NIB_JSON_NULL) {
+            if (json.event != NIB_JSON_NUMBER)
+                nib__json_fail(&json, "the value is no number");
+            ok = json.event != NIB_JSON_ERROR && nib__json_double(&json, y);
+        }
+    }
+    if (json.event == NIB_JSON_OBJECT_END)
+        nib__json_next(&json);
+    return nib__json_status(&json, err);
+}
+
+static size_t count_lines(const char *text, size_t size)
+{
+    size_t lines = 1;
+    for (size_t i = 0; i < size; i++)
+        lines += text[i] == '\n';
+    return lines;
+}
+
+/* A run that is being written, or was killed, may end within a line. */
+static void say_torn(const reader *r, int64_t number)
+{
+    char line[NIB_SHOWN + 96], shown[NIB_SHOWN];
+    snprintf(line, sizeof line, "%s: line %" PRId64 ", the last, is not whole: it is passed over",
+             nib__shown(shown, r->path), number);
+    if (r->engine->callbacks.log)
+        r->engine->callbacks.log(r->engine->callbacks.ctx, line);
+}
+
+static nib_status read_lines(reader *r, const char *text, size_t size, nib_err *err)
+{
+    char name[NIB_SHOWN + 32], shown[NIB_SHOWN];
+    int64_t number = 0;
+    for (size_t at = 0; at < size;) {
+        const char *end = memchr(text + at, '\n', size - at);
+        const size_t length = (end ? (size_t)(end - text) : size) - at;
+        int64_t step;
+        double y;
+        snprintf(name, sizeof name, "%s, line %" PRId64, nib__shown(shown, r->path), ++number);
+        const nib_status status = read_line(&step, &y, name, text + at, length, r->value, err);
+        if (status != NIB_OK && end)
+            return status;
+        if (status != NIB_OK)
+            say_torn(r, number);
+        if (status == NIB_OK && step > 0 && fabs(y) < LARGEST) {
+            r->out->x[r->out->count] = (double)step;
+            r->out->y[r->out->count++] = y;
+        }
+        at += length + 1;
+    }
+    return NIB_OK;
+}
+
+/* What to call a run: its path without the file's usual name. */
+static const char *name_of(const char *path, nib_arena *arena)
+{
+    static const char usual[] = "/metrics.jsonl";
+    size_t size = strlen(path);
+    if (nib__ends_with(path, usual))
+        size -= sizeof usual - 1;
+    while (size > 1 && path[size - 1] == '/')
+        size--;
+    return nib__arena_copy(arena, path, size);
+}
+
+nib_status nib__curve_read(nib_curve *out, const char *path, const char *value,
+                           const nib_engine *engine, nib_arena *arena, nib_err *err)
+{
+    const nib_allocator *a = &engine->allocator;
+    reader r = {.engine = engine, .path = path, .value = value, .out = out};
+    char *text, shown[NIB_SHOWN];
+    size_t size;
+    *out = (nib_curve){.name = name_of(path, arena)};
+    if (nib__path_kind(path) == NIB_PATH_DIRECTORY)
+        r.path = nib__path_join(arena, path, "metrics.jsonl");
+    if (!out->name || !r.path)
+        return nib__fail_memory(err, strlen(path), "a path");
+    NIB_TRY(nib__file_read(&text, &size, r.path, METRICS_MAX, a, err));
+    const size_t lines = count_lines(text, size);
+    out->x = nib__arena_take(arena, lines, sizeof *out->x);
+    out->y = nib__arena_take(arena, lines, sizeof *out->y);
+    const nib_status status = out->x && out->y
+                                  ? read_lines(&r, text, size, err)
+                                  : nib__fail_memory(err, lines * sizeof *out->x, r.path);
+    nib__release(a, text);
+    if (status == NIB_OK && out->count == 0)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: no line has a step and a number \"%s\"",
+                         nib__shown(shown, r.path), value);
+    return status;
+}
+
+/* ---- the call ---- */
+
+static nib_status publish(const char *path, const nib_text *svg, const nib_allocator *a,
+                          nib_err *err)
+{
+    char part[4096];
+    const int size = snprintf(part, sizeof part, "%s.part", path);
+    if (size < 0 || (size_t)size >= sizeof part)
+        return nib__fail(err, NIB_IO, "%s: the path is too long", path);
+    if (nib__path_kind(path) == NIB_PATH_DIRECTORY)
+        return nib__fail(err, NIB_EXISTS, "%s: is a directory; the plot is a file", path);
+    NIB_TRY(nib__path_remove(part, err)); /* what a killed run left */
+    nib_status status = nib__file_write(part, svg->at, svg->size, a, err);
+    if (status == NIB_OK)
+        status = nib__publish(part, path, true, err);
+    if (status != NIB_OK)
+        (void)nib__path_remove(part, NULL);
+    return status;
+}
+
+static nib_status draw(nib_text *svg, nib_engine *engine, const nib_plot_options *o,
+                       nib_arena *arena, nib_err *err)
+{
+    nib_curve curves[NIB_PLOT_RUNS];
+    const char *value = o->value ? o->value : "loss";
+    for (size_t i = 0; i < o->runs.count; i++)
+        NIB_TRY(nib__curve_read(&curves[i], o->runs.items[i], value, engine, arena, err));
+    return nib__plot_draw(svg, curves, o->runs.count, value, o->smooth, arena, err);
+}
+
+nib_status nib_plot(nib_engine *engine, const nib_plot_options *o, const nib_sink *sink,
+                    nib_err *err)
+{
+    nib_arena arena;
+    nib_text svg;
+    if (o->runs.count < 1 || o->runs.count > NIB_PLOT_RUNS)
+        return nib__fail(err, NIB_USAGE, "%zu runs; a plot is of 1 to %d", o->runs.count,
+                         NIB_PLOT_RUNS);
+    if (o->smooth < 0 || o->smooth > NIB_PLOT_SMOOTH)
+        return nib__fail(err, NIB_USAGE, "a mean over %" PRId64 " points; 0 to %d are wanted",
+                         o->smooth, NIB_PLOT_SMOOTH);
+    nib__arena_init(&arena, &engine->allocator, 0);
+    nib__text_init(&svg, &engine->allocator);
+    nib_status status = draw(&svg, engine, o, &arena, err);
+    if (status == NIB_OK)
+        status = o->out ? publish(o->out, &svg, &engine->allocator, err)
+                        : nib__text_flush(&svg, sink, err);
+    nib__text_free(&svg);
+    nib__arena_free(&arena);
+    return status;
+}

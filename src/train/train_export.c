@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writes a trained model for others to load.
+ */
+#include "train_export.h"
+
+#include "hash.h"
+#include "train_state.h"
+
+#include <stdio.h>
+
+enum { COPY_MAX = 256 << 20 };
+
+/* What is taken along of a tokenizer's directory. */
+static const char *const tokenizer_files[] = {
+    "tokenizer.json",
+    "tokenizer.gguf",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+};
+
+typedef struct exporting {
+    const nib_trainer *t;
+    const nib_allocator *allocator;
+    nib_arena arena;
+    nib_text manifest;
+    nib_jsonw w;      /* of the manifest: inside "files" while files are put */
+    const char *part; /* the directory while it is written */
+    nib_err *err;
+} exporting;
+
+nib_status nib__export_place(const char **out, nib_trainer *t, const char *asked, nib_err *err)
+{
+    const nib_train_config *c = t->config;
+    *out = asked;
+    if (asked && nib__path_kind(asked) != NIB_PATH_NONE)
+        return nib__fail(err, NIB_EXISTS,
+                         "%s: exists already; name another directory for the trained model, or "
+                         "remove it",
+                         asked);
+    if (asked || !c->export_last)
+        return NIB_OK;
+    const char *folder = nib__path_join(&t->arena, c->dump_folder, c->folder);
+    *out = folder ? nib__path_join(&t->arena, folder, "model") : NULL;
+    return *out ? NIB_OK : nib__fail_memory(err, strlen(c->folder), "a path");
+}
+
+static nib_status put_file(exporting *e, const char *name, const char *bytes, size_t size)
+{
+    char hash[33];
+    const char *path = nib__path_join(&e->arena, e->part, name);
+    if (!path)
+        return nib__fail_memory(e->err, strlen(name), "a path");
+    nib__jsonw_pair_string(&e->w, name, nib__hash_text(hash, nib__hash_bytes(bytes, size)));
+    return nib__file_write(path, bytes, size, e->allocator, e->err);
+}
+
+static nib_status put_text(exporting *e, const char *name, const nib_text *text)
+{
+    return text->failed ? nib__fail_memory(e->err, text->size, name)
+                        : put_file(e, name, text->at, text->size);
+}
+
+static nib_status copy_file(exporting *e, const char *from, const char *name)
+{
+    char *bytes;
+    size_t size;
+    NIB_TRY(nib__file_read(&bytes, &size, from, COPY_MAX, e->allocator, e->err));
+    const nib_status status = put_file(e, name, bytes, size);
+    nib__release(e->allocator, bytes);
+    return status;
+}
+
+/* The files that the run's own tokenizer was opened from. */
+static nib_status copy_tokenizer(exporting *e)
+{
+    const nib_model *m = e->t->model;
+    const char *at = m->tokenizer_path ? m->tokenizer_path : m->net.directory;
+    if (nib__path_kind(at) != NIB_PATH_DIRECTORY)
+        return copy_file(e, at, nib__ends_with(at, ".gguf") ? "tokenizer.gguf" : "tokenizer.json");
+    for (size_t i = 0; i < COUNT(tokenizer_files); i++) {
+        const char *from = nib__path_join(&e->arena, at, tokenizer_files[i]);
+        if (!from)
+            return nib__fail_memory(e->err, strlen(at), "a path");
+        if (nib__path_kind(from) == NIB_PATH_FILE)
+            NIB_TRY(copy_file(e, from, tokenizer_files[i]));
+    }
+    return NIB_OK;
+}
+
+static void put_generation(nib_text *out, const nib_tokenizer *t)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 2);
+    nib__jsonw_object(&w);
+    if (nib__tokenizer_bos(t) >= 0)
+        nib__jsonw_pair_int(&w, "bos_token_id", nib__tokenizer_bos(t));
+    if (nib__tokenizer_eos(t) >= 0)
+        nib__jsonw_pair_int(&w, "eos_token_id", nib__tokenizer_eos(t));
+    nib__jsonw_object_end(&w);
+    nib__text_str(out, "\n");
+}
+
+static nib_status put_texts(exporting *e)
+{
+    nib_text text;
+    nib__text_init(&text, e->allocator);
+    nib_status status = nib__state_config(&text, e->t, e->t->config->export_dtype, e->err);
+    if (status == NIB_OK)
+        status = put_text(e, "config.json", &text);
+    nib__text_clear(&text);
+    put_generation(&text, e->t->data.options.tokenizer);
+    if (status == NIB_OK)
+        status = put_text(e, "generation_config.json", &text);
+    nib__text_free(&text);
+    return status;
+}
+
+static nib_status put_all(exporting *e)
+{
+    const nib_trainer *t = e->t;
+    const nib_state_block weights[] = {{"", t->weights}};
+    const char *model = nib__path_join(&e->arena, e->part, "model.safetensors"),
+               *manifest = nib__path_join(&e->arena, e->part, "nibble.json");
+    if (!model || !manifest)
+        return nib__fail_memory(e->err, strlen(e->part), "a path");
+    NIB_TRY(nib__path_remove(e->part, e->err)); /* what a killed run left */
+    NIB_TRY(nib__directory_make(e->part, e->err));
+    nib__jsonw_object(&e->w);
+    nib__jsonw_pair_int(&e->w, "schema", 1);
+    nib__jsonw_pair_string(&e->w, "tool", "nibble " NIB_VERSION);
+    nib__jsonw_pair_string(&e->w, "format", "safetensors");
+    nib__jsonw_pair_int(&e->w, "trained_steps", t->optimizer.steps);
+    nib__jsonw_key(&e->w, "config");
+    nib__train_config_put(&e->w, t->config);
+    nib__jsonw_key(&e->w, "tensors");
+    nib__jsonw_object(&e->w);
+    NIB_TRY(nib__state_blocks(model, t, weights, 1, t->config->export_dtype, &e->w, e->err));
+    nib__jsonw_object_end(&e->w);
+    nib__jsonw_key(&e->w, "files");
+    nib__jsonw_object(&e->w);
+    NIB_TRY(put_texts(e));
+    NIB_TRY(copy_tokenizer(e));
+    nib__jsonw_object_end(&e->w);
+    nib__jsonw_object_end(&e->w);
+    nib__text_str(&e->manifest, "\n");
+    return e->manifest.failed
+               ? nib__fail_memory(e->err, e->manifest.size, "the manifest")
+               : nib__file_write(manifest, e->manifest.at, e->manifest.size, e->allocator, e->err);
+}
+
+static nib_status write_export(exporting *e, const char *directory, bool replace)
+{
+    char part[4096];
+    const int size = snprintf(part, sizeof part, "%s.part", directory);
+    if (size < 0 || (size_t)size >= sizeof part)
+        return nib__fail(e->err, NIB_IO, "%s: the path is too long", directory);
+    e->part = part;
+    nib_status status = put_all(e);
+    if (status == NIB_OK)
+        status = nib__publish(part, directory, replace, e->err);
+    if (status != NIB_OK)
+        (void)nib__path_remove(part, NULL);
+    return status;
+}
+
+nib_status nib__export(const nib_trainer *t, const char *directory, bool replace, nib_err *err)
+{
+    exporting e = {.t = t, .allocator = &t->engine->allocator, .err = err};
+    nib_status status = NIB_OK;
+    if (nib_ranks_rank(t->ranks) == 0) {
+        nib__arena_init(&e.arena, e.allocator, 0);
+        nib__text_init(&e.manifest, e.allocator);
+        nib__jsonw_init(&e.w, &e.manifest, 1);
+        status = write_export(&e, directory, replace);
+        nib__text_free(&e.manifest);
+        nib__arena_free(&e.arena);
+    }
+    return nib_ranks_agree(t->ranks, status, err);
+}
+
+nib_status nib__export_quantized(nib_engine *engine, const char *directory, const char *recipe,
+                                 const char *out, const nib_sink *sink, nib_err *err)
+{
+    nib_model *model;
+    const nib_quantize_options options = {.request = {.recipe = recipe}, .out = out};
+    NIB_TRY(nib_model_open(&model, engine, directory, NULL, err));
+    const nib_status status = nib_quantize(model, &options, NIB_FORM_TEXT, sink, err);
+    nib_model_close(model);
+    return status;
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plots: two small runs as a golden file (`test_plot --write` makes it anew), names and values
+ * that XML or an axis could stumble over, and lines that are no metrics.
+ */
+#include "plot.h"
+
+#include "file.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static const char golden[] = "tests/golden/plot/two_runs.svg";
+static const char *const two[] = {"tests/golden/plot/bf16.jsonl", "tests/golden/plot/mxfp8.jsonl"};
+
+static nib_engine *engine;
+static char *drawn; /* what the sink received */
+static size_t drawn_size;
+static char logged[512];
+
+static nib_status receive(void *ctx, const char *bytes, size_t size)
+{
+    (void)ctx;
+    free(drawn);
+    drawn = malloc(size + 1);
+    assert_non_null(drawn);
+    memcpy(drawn, bytes, size);
+    drawn[size] = '\0';
+    drawn_size = size;
+    return NIB_OK;
+}
+
+static void on_log(void *ctx, const char *line)
+{
+    (void)ctx;
+    snprintf(logged, sizeof logged, "%s", line);
+}
+
+static nib_status plot(const nib_plot_options *options, nib_err *err)
+{
+    const nib_sink sink = {receive, NULL};
+    logged[0] = '\0';
+    return nib_plot(engine, options, &sink, err);
+}
+
+static const char *draw_text(const char *path, const char *text)
+{
+    nib_err err;
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    const nib_plot_options options = {.runs = {&path, 1}};
+    if (plot(&options, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return drawn;
+}
+
+static void expect_refused(const char *text, nib_status status, const char *words)
+{
+    nib_err err;
+    const char *path = "/tmp/nibble-test-plot.jsonl";
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    const nib_plot_options options = {.runs = {&path, 1}};
+    const nib_status got = plot(&options, &err);
+    remove(path);
+    if (got != status || !strstr(err.text, words))
+        fail_msg("wanted %s, \"%s\"; got %s, \"%s\"", nib_status_name(status), words,
+                 nib_status_name(got), got == NIB_OK ? "" : err.text);
+}
+
+/* Every tag is closed, every attribute quoted, and nothing else is marked: enough of XML for what
+ * is drawn here. */
+static void expect_xml(const char *text)
+{
+    char open[16][32];
+    size_t depth = 0;
+    for (const char *at = text; *at; at++) {
+        if (*at == '&')
+            assert_true(strncmp(at, "&amp;", 5) == 0 || strncmp(at, "&lt;", 4) == 0 ||
+                        strncmp(at, "&gt;", 4) == 0);
+        assert_true((unsigned char)*at >= 0x20 || *at == '\n');
+        assert_true(*at != '>');
+        if (*at != '<')
+            continue;
+        const bool closes = at[1] == '/';
+        const char *name = at + 1 + closes;
+        const size_t size = strspn(name, "abcdefghijklmnopqrstuvwxyz");
+        bool quoted = false;
+        assert_true(size > 0 && size < sizeof open[0]);
+        for (at = name + size; *at != '>' || quoted; at++) {
+            assert_true(*at != '\0' && *at != '<');
+            quoted ^= *at == '"';
+        }
+        if (closes) {
+            assert_true(depth > 0);
+            depth--;
+            assert_true(strncmp(open[depth], name, size) == 0 && open[depth][size] == '\0');
+        } else if (at[-1] != '/') {
+            assert_true(depth < COUNT(open));
+            memcpy(open[depth], name, size);
+            open[depth++][size] = '\0';
+        }
+    }
+    assert_int_equal(depth, 0);
+}
+
+static void test_golden(void **state)
+{
+    const nib_plot_options options = {.runs = {two, 2}, .smooth = 5};
+    const nib_allocator a = nib__allocator_default();
+    nib_err err;
+    char *text;
+    size_t size;
+    (void)state;
+    if (plot(&options, &err) != NIB_OK ||
+        nib__file_read(&text, &size, golden, 1 << 20, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    expect_xml(drawn);
+    assert_int_equal(size, drawn_size);
+    assert_memory_equal(text, drawn, size);
+    free(text);
+}
+
+static void test_names_and_values(void **state)
+{
+    (void)state;
+    const char *svg =
+        draw_text("/tmp/nibble-<a>&\"b\x01\xff.jsonl", "{\"step\": 1, \"loss\": 3}\n");
+    remove("/tmp/nibble-<a>&\"b\x01\xff.jsonl");
+    expect_xml(svg);
+    assert_non_null(strstr(svg, "nibble-&lt;a&gt;&amp;\"b\xef\xbf\xbd\xef\xbf\xbd.jsonl: 3 at"));
+    static const char *const texts[] = {
+        "{\"step\": 1, \"loss\": 0}\n{\"step\": 9007199254740991, \"loss\": 1e-320}",
+        "{\"step\": 5, \"loss\": -1e299}\n{\"step\": 6, \"loss\": 1e299}\n{\"step\": 7, \"loss\": "
+        "1e308}",
+        "{\"step\": 100000001, \"loss\": 1e-9}\n{\"step\": 100000009, \"loss\": 2e-9}\n",
+        "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": null}\n{\"step\": 3, \"other\": "
+        "\"x\"}\n",
+    };
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        svg = draw_text("/tmp/nibble-test-plot.jsonl", texts[i]);
+        expect_xml(svg);
+        assert_null(strstr(svg, "nan"));
+        assert_null(strstr(svg, "inf"));
+    }
+    assert_string_equal(logged, "");
+    /* a run that is being written */
+    draw_text("/tmp/nibble-test-plot.jsonl", "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"lo");
+    assert_non_null(strstr(logged, "line 2, the last, is not whole"));
+    remove("/tmp/nibble-test-plot.jsonl");
+}
+
+static void test_refuses(void **state)
+{
+    nib_err err;
+    const char *many[NIB_PLOT_RUNS + 1];
+    (void)state;
+    expect_refused("", NIB_BAD_INPUT, "no line has a step and a number \"loss\"");
+    expect_refused("{\"step\": 1}\n", NIB_BAD_INPUT, "no line has a step");
+    expect_refused("{\"step\": 1, \"loss\": 2}\nstep 2\n", NIB_BAD_INPUT, ".jsonl, line 2: ");
+    expect_refused("{\"step\": 1.5, \"loss\": 2}\n", NIB_BAD_INPUT, ", line 1: ");
+    expect_refused("{\"step\": 1, \"loss\": \"2\"}\n", NIB_BAD_INPUT, "the value is no number");
+    expect_refused("{\"step\": 1, \"loss\": 2} {}\n", NIB_BAD_INPUT, ", line 1: ");
+    for (size_t i = 0; i < COUNT(many); i++)
+        many[i] = two[0];
+    nib_plot_options options = {.runs = {many, COUNT(many)}};
+    assert_int_equal(plot(&options, &err), NIB_USAGE);
+    options.runs.count = NIB_PLOT_RUNS;
+    assert_int_equal(plot(&options, &err), NIB_OK);
+    expect_xml(drawn);
+    options.runs.count = 0;
+    assert_int_equal(plot(&options, &err), NIB_USAGE);
+    const nib_plot_options smooth = {.runs = {two, 2}, .smooth = -1};
+    assert_int_equal(plot(&smooth, &err), NIB_USAGE);
+    const char *missing = "tests/golden/plot/none";
+    const nib_plot_options none = {.runs = {&missing, 1}};
+    assert_int_equal(plot(&none, &err), NIB_IO);
+}
+
+/* Into a file, which is replaced whole; the name of a run is its directory's. */
+static void test_file(void **state)
+{
+    char folder[] = "/tmp/nibble-test-plot-XXXXXX", path[64], out[64];
+    const nib_allocator a = nib__allocator_default();
+    nib_err err;
+    char *text;
+    size_t size;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    snprintf(out, sizeof out, "%s/loss.svg", folder);
+    draw_text(path, "{\"step\": 1, \"loss\": 2, \"rate\": 0.5}\n{\"step\": 2, \"rate\": 0.1}\n");
+    const char *run = folder;
+    const nib_plot_options options = {.runs = {&run, 1}, .out = out, .value = "rate"};
+    for (int i = 0; i < 2; i++)
+        if (plot(&options, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+    assert_int_equal(nib__file_read(&text, &size, out, 1 << 20, &a, &err), NIB_OK);
+    assert_non_null(strstr(text, ": 0.1 at step 2</text>"));
+    assert_null(strstr(text, "metrics.jsonl"));
+    free(text);
+    assert_int_equal(nib__path_remove(folder, &err), NIB_OK);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_names_and_values),
+        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_file),
+    };
+    const nib_engine_options options = {.threads = 1, .callbacks = {.log = on_log}};
+    nib_err err;
+    if (nib_engine_open(&engine, &options, &err) != NIB_OK)
+        return 1;
+    const nib_plot_options write = {.runs = {two, 2}, .smooth = 5, .out = golden};
+    const bool renew = argc == 2 && strcmp(argv[1], "--write") == 0;
+    const int failed = renew ? nib_plot(engine, &write, NULL, &err) != NIB_OK
+                             : cmocka_run_group_tests(tests, NULL, NULL);
+    free(drawn);
+    nib_engine_close(engine);
+    return failed;
+}

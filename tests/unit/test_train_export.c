@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a run leaves for others: a model that opens, verifies and generates, in the type that was
+ * asked; the same in codes; and metrics that go on where an interrupted run's ended.
+ */
+#include "train_export.h"
+#include "train_runs.h"
+
+static nib_status drop(void *ctx, const char *bytes, size_t size)
+{
+    (void)ctx, (void)bytes, (void)size;
+    return NIB_OK;
+}
+
+static const nib_sink nowhere = {drop, NULL};
+
+/* Opens, verifies and runs what lies there. */
+static void expect_model(const char *name, const char *recipe, nib_type type)
+{
+    const nib_generate_options options = {.prompt = "w1 and",
+                                          .max_tokens = 4,
+                                          .top_k = -1,
+                                          .top_p = -1,
+                                          .min_p = -1,
+                                          .repeat_penalty = -1,
+                                          .ignore_eos = true};
+    nib_engine *engine;
+    nib_model *model;
+    nib_plan *plan;
+    nib_session *session;
+    nib_err err = {.status = NIB_OK};
+    const nib_engine_options one = {.threads = 1};
+    assert_int_equal(nib_engine_open(&engine, &one, &err), NIB_OK);
+    engine->measured = true;
+    if (nib_model_open(&model, engine, in_root(name), NULL, &err) != NIB_OK ||
+        nib_verify(model, NULL, NIB_FORM_TEXT, &nowhere, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(model->net.config.dtype, type);
+    const nib_request request = {.recipe = recipe};
+    if (nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
+        nib_session_open(&session, model, plan, 1, &err) != NIB_OK ||
+        nib_generate(session, &options, &nowhere, NULL, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    nib_session_close(session);
+    nib_plan_free(plan);
+    nib_model_close(model);
+    nib_engine_close(engine);
+}
+
+static void test_exports(void **state)
+{
+    char out[256];
+    (void)state;
+    job j = {.folder = "first", .steps = 3, .export_last = true};
+    must_train(&j);
+    expect_model("first/model", NULL, NIB_TYPE_F32);
+    assert_true(exists("first/model/generation_config.json"));
+    must_train(&j); /* there is one already: it gives way */
+    assert_false(exists("first/model.part"));
+    snprintf(out, sizeof out, "%s", in_root("given"));
+    j = (job){.folder = "first", .steps = 3, .out = out, .export_dtype = NIB_TYPE_BF16};
+    must_train(&j);
+    expect_model("given", NULL, NIB_TYPE_BF16);
+    expect_refused(&j, NIB_EXISTS, "given: exists already; name another directory");
+    assert_string_equal(j.lines, ""); /* said before the first step */
+}
+
+/* The weights of a step's directory are a model, too. */
+static void test_checkpoint_is_a_model(void **state)
+{
+    nib_engine *engine;
+    nib_model *model;
+    nib_err err = {.status = NIB_OK};
+    job j = {.folder = "steps", .steps = 2};
+    (void)state;
+    must_train(&j);
+    assert_int_equal(nib_engine_open(&engine, NULL, &err), NIB_OK);
+    if (nib_model_open(&model, engine, in_root("steps/step-00000002"), NULL, &err) != NIB_OK ||
+        nib_verify(model, NULL, NIB_FORM_TEXT, &nowhere, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    nib_model_close(model);
+    nib_engine_close(engine);
+}
+
+static void test_exports_codes(void **state)
+{
+    nib_engine *engine;
+    nib_err err = {.status = NIB_OK};
+    job j = {.folder = "codes", .steps = 2, .export_last = true};
+    char from[256], to[256];
+    (void)state;
+    must_train(&j);
+    snprintf(from, sizeof from, "%s", in_root("codes/model"));
+    snprintf(to, sizeof to, "%s", in_root("codes/8da4w"));
+    assert_int_equal(nib_engine_open(&engine, NULL, &err), NIB_OK);
+    if (nib__export_quantized(engine, from, "8da4w-g16", to, &nowhere, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    nib_engine_close(engine);
+    expect_model("codes/8da4w", NULL, NIB_TYPE_F32);
+}
+
+/* How often the words occur in a file. */
+static int count_words(const char *name, const char *words)
+{
+    size_t size;
+    int count = 0;
+    char *text = read_file(name, &size);
+    for (const char *at = text; (at = strstr(at, words)) != NULL; at++)
+        count++;
+    free(text);
+    return count;
+}
+
+static void test_metrics(void **state)
+{
+    size_t size;
+    (void)state;
+    job j = {.folder = "measured", .steps = 8, .interval = 2, .stop = 5, .metrics = "runs/m.jsonl"};
+    expect_refused(&j, NIB_CANCELLED, "step 5");
+    assert_int_equal(count_words("runs/m.jsonl", "\"step\": "), 5);
+    assert_int_equal(count_words("runs/m.jsonl", "\"training.seq_len\": 24"), 1);
+    /* killed within step 8's line: the checkpoint is of step 5 */
+    char *text = read_file("runs/m.jsonl", &size), longer[8192];
+    const int length =
+        snprintf(longer, sizeof longer,
+                 "%s{\"step\": 6, \"loss\": 1}\n{\"step\": 7}\n{\"step\": 8, \"lo", text);
+    free(text);
+    write_text("runs/m.jsonl", longer, (size_t)length);
+    j.stop = 0;
+    must_train(&j);
+    assert_int_equal(count_words("runs/m.jsonl", "\"step\": "), 8);
+    assert_int_equal(count_words("runs/m.jsonl", "\"step\": 6,"), 1);
+    assert_int_equal(count_words("runs/m.jsonl", "\"resumed_from\": 5"), 1);
+    assert_int_equal(count_words("runs/m.jsonl", "\"tokens\": 768,"), 1); /* 8 x 4 x 24 */
+    assert_int_equal(count_words("runs/m.jsonl", "\"skipped\": false}\n"), 8);
+    /* a run from the start begins its file anew */
+    j = (job){.folder = "fresh", .steps = 2, .unsaved = true, .metrics = "runs/m.jsonl"};
+    must_train(&j);
+    assert_int_equal(count_words("runs/m.jsonl", "\n"), 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exports),
+        cmocka_unit_test(test_checkpoint_is_a_model),
+        cmocka_unit_test(test_exports_codes),
+        cmocka_unit_test(test_metrics),
+    };
+    return cmocka_run_group_tests(tests, make_root, remove_root);
+}
