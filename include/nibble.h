@@ -94,6 +94,11 @@ typedef struct nib_callbacks {
     void *ctx;
 } nib_callbacks;
 
+typedef struct nib_strings {
+    const char *const *items;
+    size_t count;
+} nib_strings;
+
 /* ---- engine: threads, instruction set, memory ------------------------------------------------ */
 
 typedef struct nib_engine nib_engine;
@@ -140,15 +145,17 @@ typedef struct nib_model_options {
                               no error here, but what nib_info_write and nib_verify tell */
     bool convert;          /* to convert or run: an architecture that is not known is no error here,
                               but only nib_convert then takes the model */
+    nib_strings overrides; /* of a training config: "section.key=value", or "section.key" of a
+                              flag */
 } nib_model_options;
 
-/* path: a Hugging Face directory, its config.json, or a file of weights: safetensors, GGUF, or what
- * torch.save writes, with its config.json or params.json beside it. Weights stay mapped from
- * the files until nib_model_close; every rule of the format is checked before this returns. A file
- * that is written to meanwhile is NIB_IO in whatever call was reading it; one that is cut short may
- * raise SIGBUS before, for the program to handle (src/cli/terminal.c does). options NULL: all
- * defaults. NIB_UNSUPPORTED: an architecture, or a key of config.json that would change the result,
- * that Nibble does not know. */
+/* path: a Hugging Face directory, its config.json, a file of weights (safetensors, GGUF, or what
+ * torch.save writes, with its config.json or params.json beside it), or a training config, to plan
+ * and to train. Weights stay mapped from the files until nib_model_close; every rule of the format
+ * is checked before this returns. A file that is written to meanwhile is NIB_IO in whatever call
+ * was reading it; one that is cut short may raise SIGBUS before, for the program to handle
+ * (src/cli/terminal.c does). options NULL: all defaults. NIB_UNSUPPORTED: an architecture, or a key
+ * of config.json that would change the result, that Nibble does not know. */
 NIB_MUST_CHECK nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
                                          const nib_model_options *options, nib_err *err);
 void nib_model_close(nib_model *model);
@@ -178,11 +185,6 @@ NIB_MUST_CHECK nib_status nib_detokenize(nib_model *model, const int32_t *ids, s
 /* ---- plan: what will run, why not otherwise, at what cost ------------------------------------ */
 
 typedef struct nib_plan nib_plan;
-
-typedef struct nib_strings {
-    const char *const *items;
-    size_t count;
-} nib_strings;
 
 /* What is asked. Zero-initialize for the defaults. */
 typedef struct nib_request {
@@ -401,6 +403,10 @@ typedef struct nib_train_options {
     const char *out;  /* a directory, which must not exist, for the trained model as Hugging Face
                          lays it out; NULL: what the config says */
 } nib_train_options;
+
+/* Every key of a training config: its values, and what it does or why it changes nothing. */
+NIB_MUST_CHECK nib_status nib_train_keys_write(nib_engine *engine, nib_form form,
+                                               const nib_sink *sink, nib_err *err);
 
 /* Trains what the model's config says by the plan, which was made for it; writes a line per step to
  * sink. NIB_CHECK_FAILED: a loss or a gradient is not finite, and the weights are as they were. */

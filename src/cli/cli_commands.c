@@ -13,11 +13,13 @@ const command commands[] = {
      0, 1, run_info},
     {"plan", "MODEL", "say for every layer what will run, why not otherwise, and what it costs",
      "Plans a model for a recipe and a machine, present or not, without running anything. MODEL "
-     "may be a bare config.json. "
+     "may be a bare config.json, or a training config, whose keys are options as for `nibble "
+     "train`. "
      "Exits 4 if a layer has no allowed way, after printing everything.",
      "nibble plan MODEL --recipe 8da4w\n"
      "nibble plan MODEL --recipe int4wo --device mi210 --layer lm_head\n"
-     "nibble plan MODEL --recipe int4wo --device a100 --engine torchao",
+     "nibble plan MODEL --recipe int4wo --device a100 --engine torchao\n"
+     "nibble plan CONFIG --device b200 --training.local_batch_size=2",
      0, 1, run_plan},
     {"quantize", "MODEL OUT", "write a quantized checkpoint",
      "Streams MODEL through a recipe into OUT: a directory for a directory, else a file. OUT "
@@ -60,6 +62,16 @@ const command commands[] = {
      "nibble bench MODEL --recipe 8da4w\n"
      "nibble bench --kernels",
      0, 1, run_bench},
+    {"train", "CONFIG", "train a model in low precision",
+     "Trains what a config says, in torchtitan's sections and names: --keys lists them. Each key "
+     "is "
+     "an option, too, before the others: --section.key=value, --section.key value, and a flag by "
+     "itself; lists have commas. A line for each step goes to stdout, the ledger's line to stderr.",
+     "nibble train CONFIG\n"
+     "nibble train CONFIG --training.steps=50 --model.converters mx\n"
+     "nibble train CONFIG --dry-run\n"
+     "nibble train --keys",
+     0, 1, run_train},
     {"devices", "", "list this machine and the machines known by name",
      "Shows each device with its facts, their date and source.", "nibble devices", 0, 0,
      run_devices},

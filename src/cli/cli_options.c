@@ -42,7 +42,7 @@ const option option_table[] = {
     {"bias", 0, KIND_TEXT, AT(bias), "FORM",
      "of the biases of quantized layers: float, int8, or int32 for static scales per row; default "
      "as stored",
-     ON_RUN | ON_WRITE},
+     ON_INFER | ON_WRITE},
     {"format", 0, KIND_TEXT, AT(format), "FORMAT",
      "torchao, nibble, 8da4w, compressed-tensors, gguf; convert also safetensors: plain floats; "
      "quantize's default is torchao where it can hold the result",
@@ -54,6 +54,9 @@ const option option_table[] = {
      ON_WRITE},
     {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "say sizes and the ledger, write nothing",
      ON_WRITE},
+    {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL,
+     "run one layer of each distinct shape forward and backward, and train nothing", ON_TRAIN},
+    {"keys", 0, KIND_FLAG, AT(keys), NULL, "list every key of a config, without one", ON_TRAIN},
     {"against", 0, KIND_TEXT, AT(against), "MODEL", "compare with this model", ON_EVAL | ON_VERIFY},
     {"prompt", 'p', KIND_TEXT, AT(prompt), "TEXT", "where the text begins", ON_GENERATE},
     {"file", 'f', KIND_TEXT, AT(prompt_file), "FILE",
@@ -89,7 +92,7 @@ const option option_table[] = {
     {"kernels", 0, KIND_FLAG, AT(kernels), NULL,
      "time every kernel that runs here, without a model", ON_BENCH},
     {"context", 'c', KIND_INT, AT(context), "N",
-     "tokens per sequence; default the smaller of the model's and 4096", ON_RUN},
+     "tokens per sequence; default the smaller of the model's and 4096", ON_INFER},
     {"tokenizer", 0, KIND_TEXT, AT(tokenizer), "PATH",
      "tokenizer.json, its directory or a GGUF; default inside the model or beside it",
      ON_RUN | ON_WRITE},
@@ -99,7 +102,7 @@ const option option_table[] = {
      "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16", ON_ALL},
     {"json", 'j', KIND_FLAG, AT(json), NULL, "machine-readable output (\"schema\": 1)", ON_ALL},
     {"markdown", 0, KIND_FLAG, AT(markdown), NULL, "as in the documentation",
-     ON_TABLES | ON_MANUAL},
+     ON_TABLES | ON_TRAIN | ON_MANUAL},
     {"quiet", 'q', KIND_FLAG, AT(quiet), NULL, "no progress, statistics or summary on stderr",
      ON_ALL},
     {"no-color", 0, KIND_FLAG, AT(no_color), NULL, "no colours", ON_ALL},
@@ -246,6 +249,37 @@ static int unknown_option(const command *c, const char *word)
     return fail_usage("unknown option %s%s", word, nearest(near, wrong, "--", names, count));
 }
 
+/* "--section.key=value" of a training config; "--section.key value" and a bare "--section.key",
+ * too: the next word is the value unless it looks like an option. */
+static bool is_override(const command *c, const char *word)
+{
+    const size_t size = strcspn(word, "=");
+    return (command_bit(c) & ON_CONFIG) != 0 && strncmp(word, "--", 2) == 0 &&
+           memchr(word, '.', size) != NULL;
+}
+
+static bool is_value(const char *word)
+{
+    const char *letters = word + strspn(word, "-");
+    return letters == word || !((*letters >= 'a' && *letters <= 'z') || *letters == '\0');
+}
+
+/* *used: words that were taken. */
+static int add_override(settings *s, const char *const *words, int count, int *used)
+{
+    const char *name = words[0] + 2;
+    const bool apart = !strchr(name, '=') && count > 1 && is_value(words[1]);
+    const size_t size = strlen(name) + (apart ? strlen(words[1]) + 1 : 0) + 1;
+    char *override = malloc(size);
+    *used = apart ? 2 : 1;
+    if (override)
+        snprintf(override, size, "%s%s%s", name, apart ? "=" : "", apart ? words[1] : "");
+    if (override && append(&s->overrides, override))
+        return 0;
+    free(override);
+    return fail(&(nib_err){NIB_NO_MEMORY, "memory ran out while reading options"});
+}
+
 int parse_options(settings *out, const command *c, int argc, char **argv)
 {
     *out =
@@ -260,6 +294,14 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
         }
         if (strcmp(word, "--") == 0) {
             only_arguments = true;
+            continue;
+        }
+        if (is_override(c, word)) {
+            int used;
+            const int status = add_override(out, (const char *const *)argv + i, argc - i, &used);
+            if (status)
+                return status;
+            i += used - 1;
             continue;
         }
         const option *o = find_option(c, word, &value);
@@ -282,7 +324,9 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
 void free_settings(settings *s)
 {
     list *const lists[] = {&s->arguments, &s->skip,  &s->only, &s->allow,
-                           &s->kernel,    &s->place, &s->stop};
+                           &s->kernel,    &s->place, &s->stop, &s->overrides};
+    for (size_t i = 0; i < s->overrides.count; i++)
+        free((void *)s->overrides.items[i]);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free((void *)lists[i]->items);
 }

@@ -84,6 +84,7 @@ int open_model(nib_model **out, nib_engine *engine, const settings *s, const cha
 {
     nib_err err;
     options.tokenizer = s->tokenizer;
+    options.overrides = strings_of(&s->overrides);
     return nib_model_open(out, engine, path, &options, &err) == NIB_OK ? 0 : fail(&err);
 }
 

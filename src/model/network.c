@@ -269,7 +269,8 @@ static nib_status read_generation(nib_network *net, const char *directory, nib_e
 }
 
 /* config.json beside the weights; a JSON file that was named may be a training config, too. */
-static nib_status read_config(nib_network *net, const char *path, bool named, nib_err *err)
+static nib_status read_config(nib_network *net, const char *path, bool named, nib_strings options,
+                              nib_err *err)
 {
     const nib_allocator *a = &net->engine->allocator;
     char *text;
@@ -277,9 +278,14 @@ static nib_status read_config(nib_network *net, const char *path, bool named, ni
     nib_status status;
     NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
     net->training = named && nib__train_config_is(text, size);
+    const nib_train_source source = {.name = path,
+                                     .text = text,
+                                     .size = size,
+                                     .options = options,
+                                     .arena = &net->arena,
+                                     .notes = &net->notes};
     if (net->training)
-        status =
-            nib__train_config_parse(&net->train, &net->config, path, text, size, &net->arena, err);
+        status = nib__train_config_parse(&net->train, &net->config, &source, err);
     else
         status = nib__config_parse(&net->config, path, text, size, &net->arena, &net->notes, err);
     nib__release(a, text);
@@ -376,10 +382,11 @@ static nib_status open_meta(nib_network *net, const char *path, nib_network_use 
 
 /* Who only looks, or only converts, is told why config.json is of no use, and has the weights. */
 static nib_status read_described(nib_network *net, const char *config, bool is_json,
-                                 nib_network_use use, nib_err *why, nib_err *err)
+                                 nib_network_use use, nib_strings options, nib_err *why,
+                                 nib_err *err)
 {
     const bool lenient = use == NIB_NETWORK_CONVERT || use == NIB_NETWORK_INSPECT;
-    nib_status status = read_config(net, config, is_json, why);
+    nib_status status = read_config(net, config, is_json, options, why);
     if (status == NIB_OK)
         status = list_sites(net, why);
     if (status == NIB_OK)
@@ -447,7 +454,8 @@ static nib_status open_gguf(nib_network *net, const char *path, nib_network_use 
     return NIB_OK;
 }
 
-static nib_status open_parts(nib_network *net, const char *path, nib_network_use use, nib_err *err)
+static nib_status open_parts(nib_network *net, const char *path, nib_network_use use,
+                             nib_strings options, nib_err *err)
 {
     bool gguf;
     net->directory = directory_of(net, path);
@@ -470,7 +478,7 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
         return open_meta(net, path, use, err);
     nib_err why = {NIB_OK, ""};
     if (!net->inspected || described)
-        NIB_TRY(read_described(net, is_json ? path : config, is_json, use, &why, err));
+        NIB_TRY(read_described(net, is_json ? path : config, is_json, use, options, &why, err));
     if (use == NIB_NETWORK_CONFIG || is_json) {
         if (net->config.quantized)
             nib__ledger_add_note(&net->notes, "quantization",
@@ -491,10 +499,20 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,
                              nib_network_use use, nib_err *err)
 {
+    return nib__network_open_with(out, engine, path, use, (nib_strings){0}, err);
+}
+
+nib_status nib__network_open_with(nib_network *out, nib_engine *engine, const char *path,
+                                  nib_network_use use, nib_strings options, nib_err *err)
+{
     *out = (nib_network){.engine = engine, .inspected = use == NIB_NETWORK_INSPECT};
     nib__arena_init(&out->arena, &engine->allocator, 0);
     nib__ledger_init(&out->notes, &engine->allocator);
-    const nib_status status = open_parts(out, path, use, err);
+    nib_status status = open_parts(out, path, use, options, err);
+    if (status == NIB_OK && options.count > 0 && !out->training)
+        status = nib__fail(err, NIB_USAGE,
+                           "--%s overrides a key of a training config, but %s is a model",
+                           options.items[0], path);
     if (status != NIB_OK)
         nib__network_close(out);
     return status;

@@ -67,6 +67,9 @@ typedef enum nib_network_use {
  * a .gguf file. */
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,
                              nib_network_use use, nib_err *err);
+/* The same with options that override a training config's keys; NIB_USAGE if path is none. */
+nib_status nib__network_open_with(nib_network *out, nib_engine *engine, const char *path,
+                                  nib_network_use use, nib_strings options, nib_err *err);
 void nib__network_close(nib_network *network);
 
 NIB_INLINE const nib_site *nib__network_embed(const nib_network *net) { return &net->sites[0]; }

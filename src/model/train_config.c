@@ -1,29 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the sections model, training and quantize. An unknown key is an error with near names: a
- * setting that is not read would be a setting that is silently not done.
+ * Reads a training config and the options that override it. An unknown key is an error with near
+ * names: a setting that is not read would be a setting that is silently not done.
  */
 #include "train_config.h"
 
+#include "file.h"
+#include "train_values.h"
+
 #include <inttypes.h>
-#include <math.h>
+#include <stdio.h>
 
-typedef struct reader {
-    nib_json json;
-    nib_arena *arena;
-    nib_config *model;
-    nib_train_config *out;
-    int64_t multiple_of;
-    double ffn_multiplier;
-    char *section;
-} reader;
-
-typedef struct field {
-    const char *key;
-    int64_t *whole;
-    double *real;
-    bool words; /* a string without effect here: names of the model */
-} field;
+enum { NAME_MAX_SIZE = 128 };
 
 bool nib__train_config_is(const char *text, size_t size)
 {
@@ -40,175 +28,267 @@ bool nib__train_config_is(const char *text, size_t size)
     return false;
 }
 
-static void unknown_key(reader *r, const field *fields, size_t count)
+/* ---- unknown names ---- */
+
+/* "; did you mean NAMES" of a key, or of a section. */
+static void say_near(nib_text *near, const char *name, bool section)
 {
-    const char *names[16];
-    for (size_t i = 0; i < count && i < COUNT(names); i++)
-        names[i] = fields[i].key;
-    const char *key = nib__json_string(&r->json, r->arena, NULL);
+    const char *names[NIB_TRAIN_KEYS_MAX];
+    const size_t count = section ? nib__train_section_count : nib__train_key_count;
+    for (size_t i = 0; i < count; i++)
+        names[i] = section ? nib__train_sections[i] : nib__train_keys[i].name;
+    nib__text_str(near, "; did you mean ");
+    const size_t before = near->size;
+    nib__near_names(near, name, names, count);
+    if (near->size == before)
+        nib__text_clear(near);
+    if (near->size == 0 && section)
+        nib__text_str(near, "; `nibble train --keys` lists them");
+}
+
+static const char *text_of(const nib_text *text) { return text->size > 0 ? text->at : ""; }
+
+static void fail_unknown(nib_train_reader *r, nib_json *json, const char *name, bool section)
+{
+    char shown[NIB_SHOWN];
     nib_text near;
-    nib__text_init(&near, r->arena->allocator);
-    if (key)
-        nib__near_names(&near, key, names, count);
-    nib__json_fail(&r->json, "\"%s\" is not a key of the section \"%s\"%s%s", key ? key : "?",
-                   r->section, near.size ? "; did you mean " : "", near.size ? near.at : "");
+    nib__text_init(&near, r->source->arena->allocator);
+    say_near(&near, name, section);
+    nib__json_fail(json, "\"%s\" is not a %s of a training config%s", nib__shown(shown, name),
+                   section ? "section" : "key", text_of(&near));
     nib__text_free(&near);
 }
 
-/* One section of numbers. */
-static bool read_section(reader *r, const field *fields, size_t count)
+static nib_status fail_unknown_option(const nib_train_reader *r, const char *name, nib_err *err)
 {
-    if (!nib__json_expect(&r->json, NIB_JSON_OBJECT))
+    char shown[NIB_SHOWN];
+    nib_text near;
+    nib__text_init(&near, r->source->arena->allocator);
+    say_near(&near, name, false);
+    const nib_status status =
+        nib__fail(err, NIB_USAGE, "--%s: there is no such key of a training config%s",
+                  nib__shown(shown, name), text_of(&near));
+    nib__text_free(&near);
+    return status;
+}
+
+/* ---- the file ---- */
+
+/* Another tool's config in the place of Nibble's own keys: torchao's, or torchchat's. */
+static bool is_foreign(nib_json json)
+{
+    static const char *const first[] = {"_type", "_data", "quant_type", "quant_method"};
+    if (nib__json_next(&json) != NIB_JSON_OBJECT || nib__json_next(&json) != NIB_JSON_KEY)
         return false;
-    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
-        size_t i = 0;
-        while (i < count && !nib__json_is(&r->json, fields[i].key))
-            i++;
-        if (i == count) {
-            unknown_key(r, fields, count);
-            return false;
-        }
-        bool ok;
-        if (fields[i].words)
-            ok = nib__json_read_string(&r->json, r->arena, NULL) != NULL;
-        else if (fields[i].whole)
-            ok = nib__json_read_int64(&r->json, 0, INT64_C(1) << 40, fields[i].whole);
-        else
-            ok = nib__json_read_double(&r->json, fields[i].real);
-        if (!ok)
-            return false;
+    for (size_t i = 0; i < COUNT(first); i++)
+        if (nib__json_is(&json, first[i]))
+            return true;
+    return memchr(json.token, ':', json.token_size) != NULL;
+}
+
+/* The key just read, in the section `path`, which is entered where the key is one. */
+static bool read_key(nib_train_reader *r, nib_json *json, char path[NAME_MAX_SIZE])
+{
+    char name[2 * NAME_MAX_SIZE];
+    size_t size;
+    const char *key = nib__json_string(json, r->source->arena, &size);
+    if (!key)
+        return false;
+    const int length =
+        snprintf(name, sizeof name, "%s%s%s", path, *path ? "." : "", size < 100 ? key : "?");
+    if (strcmp(name, "quantize") == 0 && is_foreign(*json)) {
+        r->draft.quantize.whole = nib__json_raw(json, r->source->arena);
+        return r->draft.quantize.whole != NULL;
     }
-    return r->json.event == NIB_JSON_OBJECT_END;
-}
-
-static bool read_model(reader *r)
-{
-    nib_config *c = r->model;
-    const field fields[] = {
-        {.key = "name", .words = true},
-        {.key = "flavor", .words = true},
-        {.key = "dim", .whole = &c->width},
-        {.key = "n_layers", .whole = &c->layers},
-        {.key = "n_heads", .whole = &c->heads},
-        {.key = "n_kv_heads", .whole = &c->kv_heads},
-        {.key = "vocab_size", .whole = &c->vocab},
-        {.key = "multiple_of", .whole = &r->multiple_of},
-        {.key = "ffn_dim_multiplier", .real = &r->ffn_multiplier},
-        {.key = "norm_eps", .real = &c->norm_eps},
-        {.key = "rope_theta", .real = &c->rope_theta},
-        {.key = "max_seq_len", .whole = &c->context},
-    };
-    return read_section(r, fields, COUNT(fields));
-}
-
-static bool read_training(reader *r)
-{
-    int64_t steps; /* a plan is of one step */
-    const field fields[] = {
-        {.key = "local_batch_size", .whole = &r->out->batch},
-        {.key = "seq_len", .whole = &r->out->sequence},
-        {.key = "steps", .whole = &steps},
-    };
-    return read_section(r, fields, COUNT(fields));
-}
-
-static bool read_quantize(reader *r)
-{
-    const char *start = r->json.at;
-    if (!nib__json_skip(&r->json))
-        return false;
-    while (start < r->json.at && *start != '{')
-        start++;
-    r->out->recipe = nib__arena_copy(r->arena, start, (size_t)(r->json.at - start));
-    if (!r->out->recipe)
-        nib__json_fail_memory(&r->json, (size_t)(r->json.at - start));
-    return r->out->recipe != NULL;
-}
-
-static bool read_sections(reader *r)
-{
-    if (!nib__json_expect(&r->json, NIB_JSON_OBJECT))
-        return false;
-    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
-        r->section = nib__json_string(&r->json, r->arena, NULL);
-        if (!r->section)
-            return false;
-        bool ok;
-        if (strcmp(r->section, "model") == 0) {
-            ok = read_model(r);
-        } else if (strcmp(r->section, "training") == 0) {
-            ok = read_training(r);
-        } else if (strcmp(r->section, "quantize") == 0) {
-            ok = read_quantize(r);
-        } else {
-            nib__json_fail(&r->json, "the section \"%s\" is not one of model, training, quantize",
-                           r->section);
-            ok = false;
-        }
-        if (!ok)
-            return false;
+    if (nib__train_key_is_section(name)) {
+        memcpy(path, name, (size_t)length + 1); /* sections are short */
+        return nib__json_expect(json, NIB_JSON_OBJECT);
     }
-    return r->json.event == NIB_JSON_OBJECT_END && nib__json_next(&r->json) == NIB_JSON_END;
+    const size_t row = nib__train_key_find(name);
+    if (row != SIZE_MAX)
+        return nib__train_value_json(r, row, json);
+    nib_json value = *json;
+    fail_unknown(r, json, name, nib__json_next(&value) == NIB_JSON_OBJECT);
+    return false;
 }
 
-/* Llama 3's rule: two thirds of 4 dim, times the multiplier, rounded up to a multiple. */
-static int64_t ffn_width(const reader *r)
+static bool read_sections(nib_train_reader *r, nib_json *json)
 {
-    int64_t width = 2 * 4 * r->model->width / 3;
-    if (r->ffn_multiplier > 0)
-        /* a product that no check below would take need not be exact, but must fit */
-        width = (int64_t)fmin(r->ffn_multiplier * (double)width, 0x1p50);
-    return nib__round_up(width, nib__max(1, r->multiple_of));
+    char path[NAME_MAX_SIZE] = "";
+    if (!nib__json_expect(json, NIB_JSON_OBJECT))
+        return false;
+    for (;;) {
+        const nib_json_event event = nib__json_next(json);
+        if (event == NIB_JSON_KEY && read_key(r, json, path))
+            continue;
+        if (event != NIB_JSON_OBJECT_END)
+            return false;
+        if (*path == '\0')
+            return nib__json_next(json) == NIB_JSON_END;
+        char *dot = strrchr(path, '.');
+        *(dot ? dot : path) = '\0';
+    }
 }
 
-nib_status nib__train_config_parse(nib_train_config *out, nib_config *model, const char *name,
-                                   const char *text, size_t size, nib_arena *arena, nib_err *err)
+/* ---- options ---- */
+
+/* "section.key=value", or "section.key" of a flag. */
+static nib_status read_option(nib_train_reader *r, const char *option, nib_err *err)
 {
-    /* torchtitan's values for the debug model */
-    *out = (nib_train_config){.dump_folder = "outputs",
-                              .document_mask = true,
-                              .batch = 8,
-                              .sequence = 2048,
-                              .steps = 10,
-                              .max_norm = 1,
-                              .dtype = NIB_TYPE_BF16,
-                              .rate = 8e-4,
-                              .beta1 = 0.9,
-                              .beta2 = 0.95,
-                              .eps = 1e-8,
-                              .weight_decay = 0.1,
-                              .warmup = 2,
-                              .decay_ratio = 0.8,
-                              .folder = "checkpoint",
-                              .interval = 500,
-                              .keep = 10,
-                              .load_step = -1,
-                              .export_dtype = NIB_TYPE_F32,
-                              .log_every = 1,
-                              .validation_every = 5,
-                              .validation_steps = 10,
-                              .timeout_s = 100};
-    *model = (nib_config){.arch = NIB_ARCH_LLAMA,
-                          .rope_theta = 500000,
-                          .norm_eps = 1e-5,
-                          .bos = -1,
-                          .context = 2048,
-                          .dtype = NIB_TYPE_BF16};
-    reader r = {.arena = arena, .model = model, .out = out, .multiple_of = 256, .section = ""};
-    nib__json_init(&r.json, name, text, size, NULL);
-    if (!read_sections(&r))
-        return nib__json_status(&r.json, err);
-    if (r.ffn_multiplier < 0)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: ffn_dim_multiplier is %g; 0 or more is wanted",
-                         name, r.ffn_multiplier);
-    if (model->kv_heads == 0)
-        model->kv_heads = model->heads;
-    model->ffn = ffn_width(&r);
-    model->head_dim = model->heads > 0 ? model->width / model->heads : 0;
-    if (out->batch < 1 || out->sequence < 1 || out->batch > (INT64_C(1) << 31) / out->sequence)
+    char name[NAME_MAX_SIZE];
+    const size_t size = strcspn(option, "=");
+    const char *value = option[size] == '=' ? option + size + 1 : NULL;
+    if (size >= sizeof name)
+        return nib__fail(err, NIB_USAGE, "--%.40s...: there is no such key of a training config",
+                         option);
+    memcpy(name, option, size);
+    name[size] = '\0';
+    const size_t row = nib__train_key_find(name);
+    return row == SIZE_MAX ? fail_unknown_option(r, name, err)
+                           : nib__train_value_option(r, row, value, err);
+}
+
+/* ---- what follows from the values ---- */
+
+/* A line of the ledger for each reason why keys change nothing. */
+static void note_idle(const nib_train_reader *r)
+{
+    bool said[NIB_TRAIN_KEYS_MAX] = {false};
+    nib_text names;
+    nib__text_init(&names, r->source->arena->allocator);
+    for (size_t i = 0; r->source->notes && i < nib__train_key_count; i++) {
+        const char *why = nib__train_keys[i].instead;
+        size_t count = 0;
+        nib__text_clear(&names);
+        for (size_t j = i; why && j < nib__train_key_count; j++) {
+            const nib_train_key *k = &nib__train_keys[j];
+            const bool idle = k->at == NIB_KEY_NOWHERE && k->least < 0;
+            if (!idle || said[j] || (r->given[j] & NIB_GIVEN_TO_DO) == 0 ||
+                strcmp(k->instead ? k->instead : "", why) != 0)
+                continue;
+            said[j] = true;
+            nib__text_format(&names, "%s%s", count++ > 0 ? ", " : "", k->name);
+        }
+        if (count > 0)
+            nib__ledger_add_note(r->source->notes, "config", "%s change%s nothing: %s",
+                                 text_of(&names), count == 1 ? "s" : "", why);
+    }
+    nib__text_free(&names);
+}
+
+static nib_status check_validation(nib_train_reader *r, nib_err *err)
+{
+    const nib_train_draft *d = &r->draft;
+    const char *name = r->source->name;
+    if (d->validate && !d->out.validation)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: a micro-batch of %" PRId64 " x %" PRId64
-                         " tokens is not between 1 and 2^31",
-                         name, out->batch, out->sequence);
-    return nib__config_check(model, name, err);
+                         "%s: validation.enable is set, but validation.dataset_path names no text",
+                         name);
+    if (!d->validate && d->out.validation && r->source->notes)
+        nib__ledger_add_note(r->source->notes, "config",
+                             "validation.dataset_path changes nothing: validation.enable is not "
+                             "set");
+    if ((d->validation_batch != 0 && d->validation_batch != d->out.batch) ||
+        (d->validation_length != 0 && d->validation_length != d->out.sequence))
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: validation runs in training's micro-batches of %" PRId64 " x %" PRId64
+                         " tokens; leave out validation.local_batch_size and validation.seq_len",
+                         name, d->out.batch, d->out.sequence);
+    if (!d->validate)
+        r->draft.out.validation = NULL;
+    return NIB_OK;
+}
+
+static nib_status finish(nib_train_reader *r, nib_err *err)
+{
+    static const nib_type exports[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
+    static const nib_decay decays[] = {NIB_DECAY_LINEAR, NIB_DECAY_SQRT, NIB_DECAY_COSINE};
+    static const nib_ac modes[] = {NIB_AC_NONE, NIB_AC_SELECTIVE, NIB_AC_FULL};
+    nib_train_draft *d = &r->draft;
+    nib_train_config *c = &d->out;
+    c->dtype = d->param_type == 0 ? NIB_TYPE_BF16 : NIB_TYPE_F32;
+    c->export_dtype = exports[d->export_type];
+    c->decay = decays[d->decay];
+    c->checkpointing = modes[d->checkpointing];
+    c->document_mask = d->attention == 1;
+    c->global_batch = nib__max(c->global_batch, 0);
+    if (c->batch > (INT64_C(1) << 31) / c->sequence)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: a micro-batch of %" PRId64 " x %" PRId64 " tokens is over 2^31",
+                         r->source->name, c->batch, c->sequence);
+    if (d->metrics) {
+        c->metrics = *d->metrics == '/'
+                         ? d->metrics
+                         : nib__path_join(r->source->arena, c->dump_folder, d->metrics);
+        if (!c->metrics)
+            return nib__fail_memory(err, strlen(d->metrics), "a path");
+    }
+    NIB_TRY(check_validation(r, err));
+    NIB_TRY(nib__train_recipe(&c->recipe, r, err));
+    if (c->qat && !c->recipe)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: quantize.qat wants a recipe that it trains for: quantize.recipe",
+                         r->source->name);
+    return NIB_OK;
+}
+
+void nib__train_draft_defaults(nib_train_draft *out)
+{
+    *out = (nib_train_draft){.model = {.rope_theta = 500000, .norm_eps = 1e-5},
+                             .attention = 1,
+                             .checkpointing = 1,
+                             .out = {.dump_folder = "outputs",
+                                     .batch = 8,
+                                     .sequence = 2048,
+                                     .steps = 10,
+                                     .max_norm = 1,
+                                     .rate = 8e-4,
+                                     .beta1 = 0.9,
+                                     .beta2 = 0.95,
+                                     .eps = 1e-8,
+                                     .weight_decay = 0.1,
+                                     .warmup = 2,
+                                     .decay_ratio = 0.8,
+                                     .folder = "checkpoint",
+                                     .interval = 500,
+                                     .keep = 10,
+                                     .load_step = -1,
+                                     .log_every = 1,
+                                     .validation_every = 5,
+                                     .validation_steps = 10,
+                                     .timeout_s = 100}};
+}
+
+static const char *directory_of(const char *path, nib_arena *arena)
+{
+    const size_t size = (size_t)(nib__path_name(path) - path);
+    return size == 0 ? "." : nib__arena_copy(arena, path, size);
+}
+
+static nib_status read_all(nib_train_reader *r, nib_err *err)
+{
+    const nib_train_source *source = r->source;
+    nib_json json;
+    nib__json_init(&json, source->name, source->text, source->size, NULL);
+    r->directory = directory_of(source->name, source->arena);
+    if (!r->directory)
+        return nib__fail_memory(err, strlen(source->name), "a path");
+    if (!read_sections(r, &json))
+        return nib__json_status(&json, err);
+    for (size_t i = 0; i < source->options.count; i++)
+        NIB_TRY(read_option(r, source->options.items[i], err));
+    note_idle(r);
+    return NIB_OK;
+}
+
+nib_status nib__train_config_parse(nib_train_config *out, nib_config *model,
+                                   const nib_train_source *source, nib_err *err)
+{
+    nib_train_reader r = {.source = source};
+    nib__train_draft_defaults(&r.draft);
+    NIB_TRY(read_all(&r, err));
+    NIB_TRY(finish(&r, err));
+    NIB_TRY(nib__train_model(model, &r, err));
+    *out = r.draft.out;
+    return NIB_OK;
 }

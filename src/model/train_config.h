@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A training config in torchtitan's sections and names: what the trainer does, and what a plan of a
- * step needs. The model's dimensions become a nib_config, the quantize section is a recipe's JSON.
+ * step needs. The model's dimensions become a nib_config, converters and the quantize section a
+ * recipe's JSON.
  */
 #ifndef NIB_TRAIN_CONFIG_H
 #define NIB_TRAIN_CONFIG_H
@@ -61,9 +62,23 @@ typedef struct nib_train_config {
 
 /* Whether a JSON text is a training config: an object whose "model" is an object. */
 bool nib__train_config_is(const char *text, size_t size);
+
+typedef struct nib_train_source {
+    const char *name; /* path of the config: for messages, and for the paths in it */
+    const char *text; /* [size] */
+    size_t size;
+    nib_strings options; /* "section.key=value", or "section.key" of a flag; they win */
+    nib_arena *arena;    /* of what the config holds */
+    nib_ledger *notes;   /* keys that change nothing; NULL: not said */
+} nib_train_source;
+
+/* NIB_USAGE: an option is wrong. */
+nib_status nib__train_config_parse(nib_train_config *out, nib_config *model,
+                                   const nib_train_source *source, nib_err *err);
+
+/* The table of keys. */
+void nib__train_keys_render(nib_form form, nib_text *out);
 /* Its settings as one flat object with torchtitan's names: {"training.seq_len": 2048, ...}. */
 void nib__train_config_put(nib_jsonw *w, const nib_train_config *config);
-nib_status nib__train_config_parse(nib_train_config *out, nib_config *model, const char *name,
-                                   const char *text, size_t size, nib_arena *arena, nib_err *err);
 
 #endif

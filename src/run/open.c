@@ -18,21 +18,22 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
     if (!m)
         return nib__fail_memory(err, sizeof *m, "the model");
     m->engine = engine;
-    nib_status status = nib__network_open(&m->net, engine, path,
-                                          o->inspect       ? NIB_NETWORK_INSPECT
-                                          : o->convert     ? NIB_NETWORK_CONVERT
-                                          : o->config_only ? NIB_NETWORK_CONFIG
-                                                           : NIB_NETWORK_RUN,
-                                          err);
+    nib_status status = nib__network_open_with(&m->net, engine, path,
+                                               o->inspect       ? NIB_NETWORK_INSPECT
+                                               : o->convert     ? NIB_NETWORK_CONVERT
+                                               : o->config_only ? NIB_NETWORK_CONFIG
+                                                                : NIB_NETWORK_RUN,
+                                               o->overrides, err);
     if (status != NIB_OK) {
         nib__release(&engine->allocator, m);
         return status;
     }
-    if (o->tokenizer) {
-        m->tokenizer_path = nib__arena_copy(&m->net.arena, o->tokenizer, strlen(o->tokenizer));
+    const char *tokenizer = o->tokenizer ? o->tokenizer : m->net.train.tokenizer;
+    if (tokenizer) {
+        m->tokenizer_path = nib__arena_copy(&m->net.arena, tokenizer, strlen(tokenizer));
         if (!m->tokenizer_path) {
             nib_model_close(m);
-            return nib__fail_memory(err, strlen(o->tokenizer), "a path");
+            return nib__fail_memory(err, strlen(tokenizer), "a path");
         }
     }
     *out = m;

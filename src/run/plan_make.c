@@ -312,9 +312,6 @@ static void note_memory(nib_plan *p)
     if (p->policy.training) {
         nib__ledger_add_note(&p->plan.ledger, "memory", "weights %s",
                              nib__say_bytes(weights, p->weight_bytes));
-        nib__ledger_add_note(&p->plan.ledger, "training",
-                             "training is not built in this version: a step can be planned and "
-                             "not be run");
         return;
     }
     nib__ledger_add_note(

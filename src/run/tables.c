@@ -42,3 +42,14 @@ nib_status nib_devices_write(nib_engine *engine, nib_form form, const nib_sink *
     nib__text_free(&text);
     return status;
 }
+
+nib_status nib_train_keys_write(nib_engine *engine, nib_form form, const nib_sink *sink,
+                                nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, &engine->allocator);
+    nib__train_keys_render(form, &text);
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}

@@ -161,6 +161,9 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
     NIB_TRY(nib_plan_status(plan, err));
     if (options && options->dry_run)
         return nib__dry_run(model, plan, sink, err);
+    if (model->net.train.print_after_conversion &&
+        nib_ranks_rank(options ? options->ranks : NULL) == 0)
+        NIB_TRY(nib_plan_write(plan, NIB_FORM_TEXT, sink, err));
     nib__text_init(&r.text, &model->engine->allocator);
     nib_status status = run_open(&r, model, plan, err);
     if (status == NIB_OK)

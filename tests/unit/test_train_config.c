@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training configs: the sections that are taken, and what is refused instead of being passed over.
+ * Training configs: every key is taken, with its limits; options win over the file; what would
+ * change the result and is not built is refused, and what changes nothing is said.
  */
-#include "train_config.h"
+#include "train_keys.h"
 
 #include "failing.h"
 
@@ -13,25 +14,78 @@
 #include <cmocka.h>
 
 #define SIZES "\"dim\":256,\"n_layers\":6,\"n_heads\":16,\"vocab_size\":2256"
+#define MODEL "\"model\":{" SIZES "}"
 
-static nib_status parse(nib_train_config *out, nib_config *model, const char *text, nib_err *err)
+enum { OPTIONS_MAX = 8 };
+
+static nib_ledger notes; /* of the last parse */
+
+/* options: words up to NULL. */
+static nib_status parse_with(nib_train_config *out, nib_config *model, const char *text,
+                             const char *const *options, nib_err *err)
 {
     static nib_allocator a;
-    static nib_arena arena; /* holds out->recipe until the next call */
-    nib__arena_free(&arena);
+    static nib_arena arena; /* holds what *out points to until the next call */
+    static bool used;
+    if (used) {
+        nib__arena_free(&arena);
+        nib__ledger_free(&notes);
+    }
+    used = true;
     a = nib__allocator_default();
     nib__arena_init(&arena, &a, 0);
-    return nib__train_config_parse(out, model, "train.json", text, strlen(text), &arena, err);
+    nib__ledger_init(&notes, &a);
+    nib_train_source source = {.name = "configs/train.json",
+                               .text = text,
+                               .size = strlen(text),
+                               .arena = &arena,
+                               .notes = &notes};
+    while (options && options[source.options.count])
+        source.options.count++;
+    source.options.items = options;
+    return nib__train_config_parse(out, model, &source, err);
+}
+
+static nib_train_config train;
+static nib_config model;
+
+static void takes(const char *text, const char *const *options)
+{
+    nib_err err;
+    if (parse_with(&train, &model, text, options, &err) != NIB_OK)
+        fail_msg("%s: %s", text, err.text);
+}
+
+static void refused_with(const char *text, const char *option, nib_status status, const char *words)
+{
+    const char *const options[] = {option, NULL};
+    nib_train_config out;
+    nib_config sizes;
+    nib_err err;
+    const nib_status got = parse_with(&out, &sizes, text, options, &err);
+    if (got != status)
+        fail_msg("%s with %s: status %s: %s", text, option ? option : "no option",
+                 nib_status_name(got), got == NIB_OK ? "" : err.text);
+    if (!strstr(err.text, words))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, words);
 }
 
 static void refused(const char *text, const char *words)
 {
-    nib_train_config train;
-    nib_config model;
-    nib_err err;
-    assert_int_equal(parse(&train, &model, text, &err), NIB_BAD_INPUT);
-    if (!strstr(err.text, words))
-        fail_msg("\"%s\" does not say \"%s\"", err.text, words);
+    refused_with(text, NULL, NIB_BAD_INPUT, words);
+}
+
+static void option_refused(const char *option, const char *words)
+{
+    refused_with("{" MODEL "}", option, NIB_USAGE, words);
+}
+
+static size_t noted(const char *words)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < notes.note_count; i++)
+        found += strstr(notes.notes[i].text, words) != NULL;
+    return found;
 }
 
 static void test_is(void **state)
@@ -51,67 +105,315 @@ static void test_is(void **state)
         assert_int_equal(nib__train_config_is(cases[i].text, strlen(cases[i].text)), cases[i].is);
 }
 
-static void test_takes(void **state)
+static void test_sizes(void **state)
 {
     (void)state;
-    nib_train_config train;
-    nib_config model;
-    nib_err err;
-    assert_int_equal(parse(&train, &model,
-                           "{\"model\":{\"name\":\"llama3\"," SIZES ",\"n_kv_heads\":4,"
-                           "\"multiple_of\":256,\"norm_eps\":1e-5,\"max_seq_len\":2048},"
-                           "\"training\":{\"local_batch_size\":2,\"seq_len\":64,\"steps\":10},"
-                           "\"quantize\": {\"recipe_name\":\"mxfp8\"}}",
-                           &err),
-                     NIB_OK);
-    assert_true(train.batch == 2 && train.sequence == 64);
-    assert_string_equal(train.recipe, "{\"recipe_name\":\"mxfp8\"}");
+    takes("{\"model\":{\"name\":\"llama3\"," SIZES ",\"n_kv_heads\":4,\"multiple_of\":256,"
+          "\"norm_eps\":1e-6,\"max_seq_len\":2048},"
+          "\"training\":{\"local_batch_size\":2,\"seq_len\":64,\"steps\":10},"
+          "\"quantize\": {\"recipe_name\":\"mxfp8\"}}",
+          NULL);
+    assert_true(train.batch == 2 && train.sequence == 64 && train.steps == 10);
+    assert_string_equal(train.recipe, "{\"recipe_name\": \"mxfp8\"}");
     assert_true(model.width == 256 && model.layers == 6 && model.heads == 16);
     assert_true(model.kv_heads == 4 && model.head_dim == 16 && model.vocab == 2256);
+    assert_true(model.norm_eps == 1e-6 && model.context == 2048 && !model.tied);
     /* two thirds of 1,024 are 682, the next multiple of 256 is 768 */
     assert_int_equal(model.ffn, 768);
-    assert_int_equal(parse(&train, &model,
-                           "{\"model\":{" SIZES ",\"ffn_dim_multiplier\":1.3,\"multiple_of\":1}}",
-                           &err),
-                     NIB_OK);
+    takes("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":1.3,\"multiple_of\":1}}", NULL);
     assert_int_equal(model.ffn, 886);
     assert_true(model.kv_heads == 16 && train.batch == 8 && train.sequence == 2048);
-    assert_null(train.recipe);
+    assert_true(model.context == 2048 && train.recipe == NULL);
+    takes("{\"model\":{" SIZES ",\"hidden_dim\":600,\"enable_weight_tying\":true}}", NULL);
+    assert_true(model.ffn == 600 && model.tied);
+}
+
+static void test_flavors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t width, layers, heads, kv_heads, ffn, vocab;
+    } cases[] = {
+        {"debugmodel", 256, 6, 16, 16, 768, 2048},
+        {"8B", 4096, 32, 32, 8, 14336, 128256},
+        {"70B", 8192, 80, 64, 8, 28672, 128256},
+        {"405B", 16384, 126, 128, 8, 53248, 128256},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[80];
+        snprintf(text, sizeof text, "{\"model\":{\"flavor\":\"%s\"}}", cases[i].name);
+        takes(text, NULL);
+        assert_true(model.width == cases[i].width && model.layers == cases[i].layers);
+        assert_true(model.heads == cases[i].heads && model.kv_heads == cases[i].kv_heads);
+        assert_true(model.ffn == cases[i].ffn && model.vocab == cases[i].vocab);
+        assert_true(model.rope_theta == 500000 && model.norm_eps == 1e-5);
+    }
+    takes("{\"model\":{\"flavor\":\"debugmodel\",\"vocab_size\":2256,\"n_layers\":2}}", NULL);
+    assert_true(model.vocab == 2256 && model.layers == 2 && model.width == 256);
+    refused("{\"model\":{\"flavor\":\"debugmodell\"}}", "did you mean debugmodel");
+    refused("{\"model\":{}}", "model.dim is missing, and neither model.flavor nor");
+}
+
+/* Paths: of the file from its folder, of an option from here; what is written is from here. */
+static void test_paths(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{" MODEL ",\"job\":{\"dump_folder\":\"out\"},\"metrics\":{\"path\":\"m.jsonl\"},"
+        "\"training\":{\"dataset_path\":\"../data.txt\"}}";
+    const char *const options[] = {"training.dataset_path=here.txt",
+                                   "model.tokenizer_path=/tok/t.json", NULL};
+    takes(text, NULL);
+    assert_string_equal(train.dataset, "configs/../data.txt");
+    assert_string_equal(train.dump_folder, "out");
+    assert_string_equal(train.metrics, "out/m.jsonl");
+    assert_null(train.tokenizer);
+    takes(text, options);
+    assert_string_equal(train.dataset, "here.txt");
+    assert_string_equal(train.tokenizer, "/tok/t.json");
+    takes("{\"model\":{" SIZES ",\"hf_assets_path\":\"tok\"}}", NULL);
+    assert_string_equal(train.tokenizer, "configs/tok");
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    takes("{" MODEL ",\"optimizer\":{\"name\":\"AdamW\",\"lr\":0.001,\"weight_decay\":0},"
+          "\"lr_scheduler\":{\"warmup_steps\":5,\"decay_ratio\":null,\"decay_type\":\"cosine\","
+          "\"lr_min\":0.1},\"training\":{\"batch_size\":4,\"global_batch_size\":-1,\"seed\":null,"
+          "\"mixed_precision_param\":\"float32\",\"max_norm\":0},"
+          "\"checkpoint\":{\"enable_checkpoint\":true,\"export_dtype\":\"bfloat16\","
+          "\"keep_latest_k\":0},\"activation_checkpoint\":{\"mode\":\"full\"},"
+          "\"comm\":{\"train_timeout_seconds\":7}}",
+          NULL);
+    assert_true(train.rate == 0.001 && train.weight_decay == 0 && train.warmup == 5);
+    assert_true(train.decay_ratio < 0 && train.decay == NIB_DECAY_COSINE);
+    assert_true(train.min_factor == 0.1);
+    assert_true(train.batch == 4 && train.global_batch == 0 && train.seed == 0);
+    assert_true(train.dtype == NIB_TYPE_F32 && model.dtype == NIB_TYPE_F32 && train.max_norm == 0);
+    assert_true(train.save && train.export_dtype == NIB_TYPE_BF16 && train.keep == 0);
+    assert_true(train.checkpointing == NIB_AC_FULL && train.timeout_s == 7 && train.document_mask);
+    takes("{" MODEL "}", NULL);
+    assert_true(train.dtype == NIB_TYPE_BF16 && train.checkpointing == NIB_AC_SELECTIVE);
+    assert_true(train.decay_ratio == 0.8 && !train.save && train.rate == 8e-4);
+}
+
+/* As run_train.sh hands them on. */
+static void test_options(void **state)
+{
+    (void)state;
+    static const char text[] = "{" MODEL ",\"training\":{\"steps\":10},"
+                               "\"mx\":{\"filter_fqns\":[\"w1\"]}}";
+    const char *const line[] = {"model.print_after_conversion",
+                                "training.compile",
+                                "training.steps=50",
+                                "model.converters=mx",
+                                "mx.recipe_name=mxfp8",
+                                "mx.filter_fqns=output",
+                                NULL};
+    const char *const lists[] = {"model.converters=mx", "mx.filter_fqns=a,b", "mx.filter_fqns=c",
+                                 NULL};
+    const char *const values[] = {"training.steps=5",
+                                  "training.steps=6",
+                                  "training.compile=false",
+                                  "checkpoint.enable=true",
+                                  "checkpoint.load_step=-1",
+                                  "lr_scheduler.decay_ratio=null",
+                                  "model.attn_mask_type=causal",
+                                  NULL};
+    takes(text, line);
+    assert_true(train.print_after_conversion && train.steps == 50);
+    assert_string_equal(train.recipe,
+                        "{\"recipe_name\": \"mxfp8\", \"filter_fqns\": [\"output\"]}");
+    assert_int_equal(noted("training.compile changes nothing"), 1);
+    takes(text, lists);
+    assert_string_equal(train.recipe,
+                        "{\"recipe_name\": \"mxfp8\", \"filter_fqns\": [\"a\", \"b\", \"c\"]}");
+    takes(text, values);
+    assert_true(train.steps == 6 && train.save && train.load_step == -1);
+    assert_true(train.decay_ratio < 0 && !train.document_mask && !train.recipe);
+    assert_int_equal(noted("training.compile"), 0);
+    assert_int_equal(noted("mx.filter_fqns changes nothing: model.converters does not name mx"), 1);
+
+    option_refused("training.step=5", "did you mean training.steps");
+    option_refused("trainin.steps=5", "did you mean training.steps");
+    option_refused("training.steps=ten",
+                   "training.steps is \"ten\"; a whole number from 1 to 1,099,511,627,776");
+    option_refused("training.steps", "training.steps is nothing");
+    option_refused("training.steps=0", "from 1 to");
+    option_refused("training.steps=1e3", "a whole number");
+    option_refused("training.compile=yes", "true or false is wanted");
+    option_refused("optimizer.lr=fast", "a number from 0 to 1000");
+    option_refused("optimizer.lr=inf", "a number from 0 to 1000");
+    option_refused("optimizer.lr=null", "a number from 0 to 1000");
+    option_refused("optimizer.beta2=1", "from 0 to");
+    option_refused("lr_scheduler.decay_type=steep", "linear or sqrt or cosine is wanted");
+    option_refused("mx.filter_fqns", "names with commas");
+    option_refused("model.tokenizer_path=", "an empty text names nothing");
+}
+
+/* Values that are not built name what is. */
+static void test_not_built(void **state)
+{
+    (void)state;
+    option_refused("parallelism.tensor_parallel_degree=2",
+                   "only 1 is built; data parallelism over ranks is what is built");
+    option_refused("optimizer.name=Muon", "AdamW is built");
+    option_refused("optimizer.early_step_in_backward", "is not built: a step is taken when");
+    option_refused("training.dtype=bfloat16", "float32 is built; master weights are f32");
+    option_refused("checkpoint.exclude_from_loading=lr", "is not built");
+    option_refused("job.config_file=x.toml", "has no place here: the config is the argument");
+    option_refused("model.name=deepseek_v3", "llama3 is wanted");
+    takes("{" MODEL ",\"parallelism\":{\"tensor_parallel_degree\":1},"
+          "\"checkpoint\":{\"exclude_from_loading\":[],\"load_only\":false}}",
+          NULL);
 }
 
 static void test_refuses(void **state)
 {
     (void)state;
-    refused("{\"model\":{" SIZES "},\"optimizer\":{}}", "\"optimizer\" is not one of model");
-    refused("{\"model\":{" SIZES ",\"n_head\":4}}", "did you mean n_heads");
-    refused("{\"model\":{" SIZES "},\"training\":{\"local_batch_size\":0}}",
-            "a micro-batch of 0 x");
-    refused("{\"model\":{" SIZES ",\"dim\":-1}}", "-1 is outside of 0");
-    refused("{\"model\":{\"dim\":256}}", "num_hidden_layers is missing");
-    refused("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":-1}}", "ffn_dim_multiplier is -1");
+    refused("{" MODEL ",\"optimiser\":{}}", "\"optimiser\" is not a section");
+    refused("{" MODEL ",\"optimiser\":{}}", "did you mean optimizer");
+    refused("{\"model\":{" SIZES ",\"n_head\":4}}", "did you mean model.n_heads");
+    refused("{" MODEL ",\"training\":{\"optimizer\":{}}}", "not a section");
+    refused("{" MODEL ",\"training\":4}", "found a number");
+    refused("{" MODEL ",\"training\":{\"steps\":{}}}", "training.steps is an object");
+    refused("{" MODEL ",\"training\":{\"steps\":\"5\"}}", "training.steps is \"5\"; a whole");
+    refused("{" MODEL ",\"training\":{\"steps\":true}}", "training.steps is true");
+    refused("{" MODEL ",\"training\":{\"compile\":1}}", "true or false is wanted");
+    refused("{" MODEL ",\"training\":{\"batch_size\":4,\"local_batch_size\":4}}",
+            "training.local_batch_size is given twice, once as training.batch_size");
+    refused("{" MODEL ",\"training\":{\"steps\":4,\"steps\":4}}", "training.steps is given twice");
+    refused("{" MODEL ",\"training\":{\"local_batch_size\":0}}", "from 1 to 2,147,483,648");
+    refused("{" MODEL ",\"training\":{\"local_batch_size\":2000000}}", "is over 2^31");
+    refused("{\"model\":{" SIZES ",\"max_seq_len\":64}}", "seq_len 2048 is over the 64 positions");
+    refused("{" MODEL ",\"mx\":{\"filter_fqns\":\"output\"}}", "a list of names is wanted");
+    refused("{" MODEL ",\"mx\":{\"filter_fqns\":[1]}}", "holds something that is not a text");
+    refused("{" MODEL ",\"job\":{\"dump_folder\":\"a\\u0000b\"}}", "zero byte");
+    refused("{\"model\":{\"dim\":-1}}", "a whole number from 1");
+    refused("{\"model\":{\"dim\":256}}", "model.n_layers is missing");
+    refused("{\"model\":{\"dim\":250,\"n_layers\":1,\"n_heads\":16,\"vocab_size\":9}}",
+            "250 is no multiple of model.n_heads 16");
+    refused("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":-1}}", "a number from 0");
     /* a product that no integer holds */
-    refused("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":1e300}}", "intermediate_size is 11");
-    refused("{\"model\":{" SIZES "},\"quantize\":", "");
+    refused("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":1e9}}", "intermediate_size is");
+    refused("{" MODEL ",\"quantize\":", "");
+    refused("{" MODEL ",\"validation\":{\"enable\":true}}", "dataset_path names no text");
+    refused("{" MODEL ",\"validation\":{\"seq_len\":64}}",
+            "in training's micro-batches of 8 x 2048");
+    refused("{\"model\":{" SIZES ",\"hf_config\":\"x.json\"}}",
+            "model.dim and model.hf_config both say");
+}
+
+static void test_recipes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *recipe;
+        bool high;
+    } cases[] = {
+        {"\"mx\"],\"n_kv_heads\":16},\"mx\":{\"recipe_name\":\"mxfp8_rceil\"}",
+         "{\"recipe_name\": \"mxfp8_rceil\"}", false},
+        {"\"mx\"]},\"mx\":{\"filter_fqns\":[],\"wgrad_with_hp\":true}",
+         "{\"recipe_name\": \"mxfp8\", \"filter_fqns\": []}", true},
+        {"\"quantize.linear.mx\"]},\"quantize\":{\"linear\":{\"mx\":{\"filter_fqns\":[\"a\"]}}}",
+         "{\"recipe_name\": \"mxfp8\", \"filter_fqns\": [\"a\"]}", false},
+        {"\"float8\"]}", "{\"recipe\": \"fp8dq-tensor+head\"}", false},
+        {"\"float8\"]},\"float8\":{\"recipe_name\":\"rowwise\",\"filter_fqns\":[\"output\"]}",
+         "{\"recipe_name\": \"rowwise\", \"filter_fqns\": [\"output\"]}", false},
+        {"\"float8\"]},\"float8\":{\"recipe_name\":\"rowwise_with_gw_hp\"}",
+         "{\"recipe_name\": \"rowwise\"}", true},
+        {"]},\"quantize\":{\"recipe\":\"8da4w\",\"skip\":[\"*.q_proj\"],\"qat\":true}",
+         "{\"skip\": [\"*.q_proj\"], \"recipe\": \"8da4w\"}", false},
+        {"]},\"quantize\":{\"rules\":[{\"match\":\"*\",\"scheme\":\"mxfp8\"}],\"else\":\"keep\"}",
+         "{\"else\": \"keep\", \"rules\": [{\"match\":\"*\",\"scheme\":\"mxfp8\"}]}", false},
+        {"]},\"quantize\":{\"_type\":\"X\"}", "{\"_type\":\"X\"}", false},
+        {"]},\"quantize\":{\"recipe\":\"r.json\"}", "configs/r.json", false},
+    };
+    char text[400];
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        snprintf(text, sizeof text, "{\"model\":{" SIZES ",\"converters\":[%s}", cases[i].text);
+        takes(text, NULL);
+        assert_string_equal(train.recipe, cases[i].recipe);
+        assert_int_equal(train.wgrad_with_hp, cases[i].high);
+    }
+    static const char *const wrong[][2] = {
+        {"\"mx\",\"float8\"]}", "names 2; a layer is converted once"},
+        {"\"mxx\"]}", "\"mxx\" is none of mx, float8"},
+        {"\"mx\"]},\"quantize\":{\"recipe\":\"mxfp8\"}", "both ask for a recipe"},
+        {"\"float8\"]},\"float8\":{\"recipe_name\":\"x\"}", "none of tensorwise, rowwise"},
+        {"]},\"quantize\":{\"recipe\":\"r.json\",\"only\":[\"a\"]}", "says all by itself"},
+        {"]},\"quantize\":{\"qat\":true}", "wants a recipe that it trains for"},
+    };
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        snprintf(text, sizeof text, "{\"model\":{" SIZES ",\"converters\":[%s}", wrong[i][0]);
+        refused(text, wrong[i][1]);
+    }
+}
+
+/* Keys with one reason share a line; what is off is not said. */
+static void test_notes(void **state)
+{
+    (void)state;
+    takes("{" MODEL ",\"profiling\":{\"enable_profiling\":false,\"profile_freq\":10},"
+          "\"metrics\":{\"enable_tensorboard\":true,\"save_tb_folder\":\"tb\"},"
+          "\"job\":{\"description\":\"x\"},\"training\":{\"dataset\":\"c4_test\"}}",
+          NULL);
+    assert_int_equal(noted("metrics.enable_tensorboard, metrics.save_tb_folder change nothing"), 1);
+    assert_int_equal(noted("profiling.profile_freq changes nothing: no profiler is built in"), 1);
+    assert_int_equal(noted("training.dataset changes nothing: nothing is downloaded"), 1);
+    assert_int_equal(noted("description"), 0);
+}
+
+/* The table itself: names are unique, sections known, limits sound, every row of use explained. */
+static void test_table(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < nib__train_key_count; i++) {
+        const nib_train_key *k = &nib__train_keys[i];
+        char section[128];
+        assert_true(nib__train_key_find(k->name) == i);
+        snprintf(section, sizeof section, "%s", k->name);
+        *strrchr(section, '.') = '\0';
+        assert_true(nib__train_key_is_section(section));
+        assert_true(k->least <= k->most);
+        assert_true((k->type == NIB_KEY_WORD) <= (k->words != NULL));
+        bool explained = k->means || k->instead || k->at == NIB_KEY_NOWHERE;
+        for (size_t j = 0; j < i && !explained; j++)
+            explained = nib__train_keys[j].at == k->at && nib__train_keys[j].means;
+        if (!explained)
+            fail_msg("%s is not explained", k->name);
+    }
 }
 
 /* Memory that runs out at any request is that error, and nothing leaks. */
 static void test_memory(void **state)
 {
     (void)state;
-    static const char text[] = "{\"model\":{" SIZES "},\"quantize\":{\"a\":1}}";
+    static const char text[] =
+        "{\"model\":{" SIZES ",\"converters\":[\"mx\"]},\"mx\":{\"filter_fqns\":[\"output\"]},"
+        "\"training\":{\"dataset_path\":\"a\",\"compile\":true},\"metrics\":{\"path\":\"m\"}}";
+    const char *const option = "mx.filter_fqns=a,b";
     bool done = false;
     for (int n = 0; !done; n++) {
         failing f = {.left = n};
         const nib_allocator a = failing_allocator(&f);
-        nib_train_config train;
-        nib_config model;
         nib_arena arena;
+        nib_ledger ledger;
         nib_err err;
         nib__arena_init(&arena, &a, 0);
-        const nib_status status = nib__train_config_parse(&train, &model, "train.json", text,
-                                                          sizeof text - 1, &arena, &err);
+        nib__ledger_init(&ledger, &a);
+        const nib_train_source source = {.name = "a/train.json",
+                                         .text = text,
+                                         .size = sizeof text - 1,
+                                         .options = {.items = &option, .count = 1},
+                                         .arena = &arena,
+                                         .notes = &ledger};
+        const nib_status status = nib__train_config_parse(&train, &model, &source, &err);
         done = status == NIB_OK;
         assert_true(done ? train.recipe && model.layers == 6 : status == NIB_NO_MEMORY);
+        nib__ledger_free(&ledger);
         nib__arena_free(&arena);
         assert_int_equal(f.live, 0);
         assert_true(n < 100);
@@ -121,10 +423,12 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_is),
-        cmocka_unit_test(test_takes),
-        cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_is),        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_flavors),   cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_values),    cmocka_unit_test(test_options),
+        cmocka_unit_test(test_not_built), cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_recipes),   cmocka_unit_test(test_notes),
+        cmocka_unit_test(test_table),     cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

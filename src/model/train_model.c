@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The model that a training config names: a flavor of torchtitan's, sizes one by one, or the
+ * config.json of a model.
+ */
+#include "train_values.h"
+
+#include "file.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+enum { CONFIG_LIMIT = 1 << 20 };
+
+/* torchtitan's llama3_configs; their ids are those of its tokenizers. */
+static const struct flavor {
+    const char *name;
+    int64_t dim, layers, heads, kv_heads, vocab, multiple_of;
+    double ffn_multiplier;
+    bool block_causal;
+} flavors[] = {
+    {"debugmodel", 256, 6, 16, 16, 2048, 256, 0, false},
+    {"debugmodel_flex_attn", 256, 6, 16, 16, 2048, 256, 0, true},
+    {"8B", 4096, 32, 32, 8, 128256, 1024, 1.3, false},
+    {"70B", 8192, 80, 64, 8, 128256, 4096, 1.3, false},
+    {"405B", 16384, 126, 128, 8, 128256, 4096, 1.2, false},
+};
+
+static nib_status unknown_flavor(const nib_train_reader *r, nib_err *err)
+{
+    const char *names[COUNT(flavors)];
+    nib_text near;
+    char shown[NIB_SHOWN];
+    for (size_t i = 0; i < COUNT(flavors); i++)
+        names[i] = flavors[i].name;
+    nib__text_init(&near, r->source->arena->allocator);
+    nib__near_names(&near, r->draft.flavor, names, COUNT(names));
+    const nib_status status = nib__fail(
+        err, NIB_BAD_INPUT,
+        "%s: model.flavor \"%s\" is none of debugmodel, debugmodel_flex_attn, 8B, 70B, 405B%s%s; "
+        "sizes may be given one by one, too (model.dim, model.n_layers, ...)",
+        r->source->name, nib__shown(shown, r->draft.flavor), near.size ? "; did you mean " : "",
+        near.size ? near.at : "");
+    nib__text_free(&near);
+    return status;
+}
+
+/* Llama 3's rule: two thirds of 4 dim, times the multiplier, rounded up to a multiple. */
+static int64_t ffn_width(const nib_config *m, double multiplier, int64_t multiple_of)
+{
+    int64_t width = 2 * 4 * m->width / 3;
+    if (multiplier > 0)
+        /* a product that no check below would take need not be exact, but must fit */
+        width = (int64_t)fmin(multiplier * (double)width, 0x1p50);
+    return nib__round_up(width, nib__max(1, multiple_of));
+}
+
+static void take(int64_t *size, int64_t other)
+{
+    if (*size == 0)
+        *size = other;
+}
+
+static nib_status check_sizes(const nib_config *m, const char *name, nib_err *err)
+{
+    const struct {
+        const char *key;
+        int64_t value;
+    } sizes[] = {{"dim", m->width},
+                 {"n_layers", m->layers},
+                 {"n_heads", m->heads},
+                 {"vocab_size", m->vocab}};
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        if (sizes[i].value == 0)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: model.%s is missing, and neither model.flavor nor "
+                             "model.hf_config says it",
+                             name, sizes[i].key);
+    if (m->width % m->heads != 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: model.dim %" PRId64 " is no multiple of model.n_heads %" PRId64, name,
+                         m->width, m->heads);
+    return NIB_OK;
+}
+
+static nib_status by_sizes(nib_config *out, const nib_train_reader *r, nib_err *err)
+{
+    const nib_train_draft *d = &r->draft;
+    int64_t multiple_of = d->multiple_of;
+    double multiplier = d->ffn_multiplier;
+    size_t i = 0;
+    *out = d->model;
+    out->arch = NIB_ARCH_LLAMA;
+    out->bos = -1;
+    while (d->flavor && i < COUNT(flavors) && strcmp(flavors[i].name, d->flavor) != 0)
+        i++;
+    if (i == COUNT(flavors))
+        return unknown_flavor(r, err);
+    if (d->flavor) {
+        const struct flavor *f = &flavors[i];
+        take(&out->width, f->dim);
+        take(&out->layers, f->layers);
+        take(&out->heads, f->heads);
+        take(&out->kv_heads, f->kv_heads);
+        take(&out->vocab, f->vocab);
+        take(&multiple_of, f->multiple_of);
+        if (!nib__train_given(r, "model.ffn_dim_multiplier"))
+            multiplier = f->ffn_multiplier;
+    }
+    NIB_TRY(check_sizes(out, r->source->name, err));
+    take(&out->kv_heads, out->heads);
+    take(&multiple_of, 256);
+    if (out->ffn == 0)
+        out->ffn = ffn_width(out, multiplier, multiple_of);
+    out->head_dim = out->width / out->heads;
+    take(&out->context, d->out.sequence); /* as torchtitan sets it */
+    return NIB_OK;
+}
+
+static nib_status by_config(nib_config *out, const nib_train_reader *r, nib_err *err)
+{
+    static const char *const sizes[] = {"model.flavor",
+                                        "model.dim",
+                                        "model.n_layers",
+                                        "model.n_heads",
+                                        "model.n_kv_heads",
+                                        "model.vocab_size",
+                                        "model.hidden_dim",
+                                        "model.multiple_of",
+                                        "model.ffn_dim_multiplier",
+                                        "model.norm_eps",
+                                        "model.rope_theta",
+                                        "model.max_seq_len",
+                                        "model.name",
+                                        "model.enable_weight_tying"};
+    const nib_train_source *source = r->source;
+    const nib_allocator *a = source->arena->allocator;
+    const char *path = r->draft.hf_config;
+    char *text;
+    size_t size;
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        if (nib__train_given(r, sizes[i]))
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: %s and model.hf_config both say what model it is; keep one",
+                             source->name, sizes[i]);
+    if (nib__path_kind(path) == NIB_PATH_DIRECTORY) {
+        path = nib__path_join(source->arena, path, "config.json");
+        if (!path)
+            return nib__fail_memory(err, strlen(r->draft.hf_config), "a path");
+    }
+    NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
+    const nib_status status =
+        nib__config_parse(out, path, text, size, source->arena, source->notes, err);
+    nib__release(a, text);
+    out->quantized = false; /* what is trained is floats, whatever that checkpoint holds */
+    return status;
+}
+
+nib_status nib__train_model(nib_config *out, const nib_train_reader *r, nib_err *err)
+{
+    const nib_train_draft *d = &r->draft;
+    NIB_TRY(d->hf_config ? by_config(out, r, err) : by_sizes(out, r, err));
+    out->dtype = d->out.dtype; /* of products */
+    if (d->out.sequence > out->context)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: training.seq_len %" PRId64 " is over the %" PRId64
+                         " positions that the model is for; raise %s",
+                         r->source->name, d->out.sequence, out->context,
+                         d->hf_config ? "max_position_embeddings" : "model.max_seq_len");
+    return nib__config_check(out, r->source->name, err);
+}

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One value of a training config, from the file or from the command line, held against its row. A
+ * wrong one is a sentence with the value and what is wanted.
+ */
+#include "train_values.h"
+
+#include "file.h"
+
+#include <stdio.h>
+
+/* A value as it was found. */
+typedef struct found {
+    nib_json_event event; /* of the file; NIB_JSON_END: from the command line */
+    const char *text;     /* STRING, NUMBER, or an option's; NULL: a bare flag, or neither */
+    nib_train_list list;  /* ARRAY */
+} found;
+
+typedef struct setter {
+    nib_train_reader *reader;
+    const nib_train_key *key;
+    size_t row;
+    const found *value;
+    char problem[512]; /* empty: none */
+    bool no_memory;
+} setter;
+
+static bool is_option(const setter *s) { return s->value->event == NIB_JSON_END; }
+
+/* The value as a message shows it. */
+static const char *shown(const setter *s, char out[NIB_SHOWN + 2])
+{
+    char name[NIB_SHOWN];
+    const found *v = s->value;
+    if (v->text)
+        snprintf(out, NIB_SHOWN + 2, v->event == NIB_JSON_NUMBER ? "%s" : "\"%s\"",
+                 nib__shown(name, v->text));
+    else
+        snprintf(out, NIB_SHOWN + 2, "%s",
+                 v->event == NIB_JSON_TRUE    ? "true"
+                 : v->event == NIB_JSON_FALSE ? "false"
+                 : v->event == NIB_JSON_ARRAY ? "a list"
+                 : is_option(s)               ? "nothing"
+                                              : "an object");
+    return out;
+}
+
+static bool refuse(setter *s, const char *wanted)
+{
+    char value[NIB_SHOWN + 2];
+    const char *why = s->key->instead;
+    snprintf(s->problem, sizeof s->problem, "%s is %s; %s%s%s", s->key->name, shown(s, value),
+             wanted, why ? "; " : "", why ? why : "");
+    return false;
+}
+
+static bool no_memory(setter *s)
+{
+    s->no_memory = true;
+    return false;
+}
+
+/* A number's text, as JSON writes numbers. */
+static bool number_of(const char *text, int64_t *whole, double *real)
+{
+    nib_json json;
+    nib__json_init(&json, "", text, strlen(text), NULL);
+    if (nib__json_next(&json) != NIB_JSON_NUMBER)
+        return false;
+    const bool ok = whole ? nib__json_int64(&json, whole) : nib__json_double(&json, real);
+    return ok && nib__json_next(&json) == NIB_JSON_END;
+}
+
+static const char *limit_text(char out[32], double limit, bool whole)
+{
+    if (whole && limit >= 0)
+        return nib__say_count(out, (uint64_t)limit);
+    snprintf(out, 32, "%g", limit);
+    return out;
+}
+
+static bool refuse_number(setter *s)
+{
+    const nib_train_key *k = s->key;
+    const bool whole = k->type == NIB_KEY_WHOLE;
+    char wanted[160], least[32], most[32];
+    if (k->at == NIB_KEY_NOWHERE && k->least == k->most)
+        snprintf(wanted, sizeof wanted, "only %g is built", k->least);
+    else
+        snprintf(wanted, sizeof wanted, "a %s from %s to %s is wanted",
+                 whole ? "whole number" : "number", limit_text(least, k->least, whole),
+                 limit_text(most, k->most, whole));
+    return refuse(s, wanted);
+}
+
+static bool set_number(setter *s, char *at)
+{
+    const nib_train_key *k = s->key;
+    const found *v = s->value;
+    int64_t whole = 0;
+    double real = 0;
+    if (!v->text || (!is_option(s) && v->event != NIB_JSON_NUMBER))
+        return refuse_number(s);
+    const bool is_whole = k->type == NIB_KEY_WHOLE;
+    if (!number_of(v->text, is_whole ? &whole : NULL, &real))
+        return refuse_number(s);
+    const double value = is_whole ? (double)whole : real;
+    if (!(value >= k->least && value <= k->most))
+        return refuse_number(s);
+    if (at && is_whole)
+        memcpy(at, &whole, sizeof whole);
+    else if (at)
+        memcpy(at, &real, sizeof real);
+    return true;
+}
+
+static bool set_flag(setter *s, char *at)
+{
+    const found *v = s->value;
+    const bool option = is_option(s);
+    const bool yes = option ? !v->text || strcmp(v->text, "true") == 0 || strcmp(v->text, "1") == 0
+                            : v->event == NIB_JSON_TRUE;
+    const bool no = option ? v->text && (strcmp(v->text, "false") == 0 || strcmp(v->text, "0") == 0)
+                           : v->event == NIB_JSON_FALSE;
+    if (!yes && !no)
+        return refuse(s, "true or false is wanted");
+    if (yes && s->key->most == 0) {
+        snprintf(s->problem, sizeof s->problem, "%s is not built: %s", s->key->name,
+                 s->key->instead);
+        return false;
+    }
+    if (at)
+        memcpy(at, &yes, sizeof yes);
+    if (!yes)
+        s->reader->given[s->row] &= (uint8_t)~NIB_GIVEN_TO_DO;
+    return true;
+}
+
+static bool set_word(setter *s, char *at)
+{
+    const char *text = s->value->event == NIB_JSON_STRING || is_option(s) ? s->value->text : NULL;
+    const char *word = s->key->words;
+    char wanted[160];
+    for (int i = 0; text; i++) {
+        const size_t size = strcspn(word, "|");
+        if (strlen(text) == size && memcmp(text, word, size) == 0) {
+            if (at)
+                memcpy(at, &i, sizeof i);
+            return true;
+        }
+        if (word[size] == '\0')
+            break;
+        word += size + 1;
+    }
+    size_t used = 0;
+    for (word = s->key->words; *word && used < sizeof wanted - 8; word++)
+        used += (size_t)snprintf(wanted + used, sizeof wanted - used, *word == '|' ? " or " : "%c",
+                                 *word);
+    snprintf(wanted + used, sizeof wanted - used, " is %s", s->key->instead ? "built" : "wanted");
+    return refuse(s, wanted);
+}
+
+static bool set_text(setter *s, char *at)
+{
+    const found *v = s->value;
+    const nib_train_reader *r = s->reader;
+    const char *text = v->text;
+    if (!text || (!is_option(s) && v->event != NIB_JSON_STRING))
+        return refuse(s, s->key->type == NIB_KEY_TEXT ? "a text is wanted" : "a path is wanted");
+    if (s->key->most == 0 && *text) {
+        snprintf(s->problem, sizeof s->problem, "%s has no place here: %s", s->key->name,
+                 s->key->instead);
+        return false;
+    }
+    if (!at)
+        return true;
+    if (*text == '\0')
+        return refuse(s, "an empty text names nothing");
+    if (s->key->type == NIB_KEY_READ && !is_option(s) && *text != '/')
+        text = nib__path_join(r->source->arena, r->directory, text);
+    else
+        text = nib__arena_copy(r->source->arena, text, strlen(text));
+    if (!text)
+        return no_memory(s);
+    memcpy(at, &text, sizeof text);
+    return true;
+}
+
+static bool append(setter *s, nib_train_list *list, const char *text, size_t size)
+{
+    nib_arena *arena = s->reader->source->arena;
+    if (list->count == list->capacity) {
+        const size_t capacity = list->capacity ? 2 * list->capacity : 8;
+        const char **items = nib__arena_take(arena, capacity, sizeof *items);
+        if (!items)
+            return no_memory(s);
+        if (list->count > 0)
+            memcpy((void *)items, (const void *)list->items, list->count * sizeof *items);
+        list->items = items;
+        list->capacity = capacity;
+    }
+    const char *copy = nib__arena_copy(arena, text, size);
+    if (!copy)
+        return no_memory(s);
+    list->items[list->count++] = copy;
+    return true;
+}
+
+/* Options: by comma, and one after the other; the first takes the place of the file's. */
+static bool append_option(setter *s, nib_train_list *list, bool again)
+{
+    if (!again)
+        *list = (nib_train_list){.given = true};
+    for (const char *at = s->value->text; *at;) {
+        const size_t size = strcspn(at, ",");
+        if (size > 0 && !append(s, list, at, size))
+            return false;
+        at += size + (at[size] == ',');
+    }
+    return true;
+}
+
+static bool set_list(setter *s, char *at, bool again)
+{
+    const found *v = s->value;
+    nib_train_list list = {0};
+    if (at && again)
+        memcpy(&list, at, sizeof list);
+    if (is_option(s) ? !v->text : v->event != NIB_JSON_ARRAY)
+        return refuse(s, is_option(s) ? "names with commas between them are wanted"
+                                      : "a list of names is wanted");
+    if (!is_option(s)) {
+        list = v->list;
+        list.given = true;
+    } else if (!append_option(s, &list, again)) {
+        return false;
+    }
+    if (s->key->most == 0 && list.count > 0) {
+        snprintf(s->problem, sizeof s->problem, "%s is not built: %s", s->key->name,
+                 s->key->instead);
+        return false;
+    }
+    if (at)
+        memcpy(at, &list, sizeof list);
+    return true;
+}
+
+/* Whether a key of the same place was given from `from` before. */
+static const char *other_name(const setter *s, unsigned from)
+{
+    for (size_t i = 0; i < nib__train_key_count; i++) {
+        const bool same =
+            i == s->row || (s->key->at != NIB_KEY_NOWHERE && nib__train_keys[i].at == s->key->at);
+        if (same && (s->reader->given[i] & from) != 0)
+            return nib__train_keys[i].name;
+    }
+    return NULL;
+}
+
+static bool set(setter *s)
+{
+    const nib_train_key *k = s->key;
+    const found *v = s->value;
+    const unsigned from = is_option(s) ? NIB_GIVEN_AS_OPTION : NIB_GIVEN_IN_FILE;
+    const char *other = other_name(s, from);
+    char *at = k->at == NIB_KEY_NOWHERE ? NULL : (char *)&s->reader->draft + k->at;
+    if (other && !is_option(s)) {
+        snprintf(s->problem, sizeof s->problem, "%s is given twice%s%s", k->name,
+                 strcmp(other, k->name) == 0 ? "" : ", once as ",
+                 strcmp(other, k->name) == 0 ? "" : other);
+        return false;
+    }
+    const bool null = v->event == NIB_JSON_NULL || (is_option(s) && k->type == NIB_KEY_REAL &&
+                                                    v->text && strcmp(v->text, "null") == 0);
+    if (null && k->type == NIB_KEY_REAL && k->words) { /* null means a number below all others */
+        memcpy(at, &(double){-1}, sizeof(double));
+        return true;
+    }
+    if (null && !is_option(s))
+        return true;
+    s->reader->given[s->row] |= (uint8_t)(from | NIB_GIVEN_TO_DO);
+    switch (k->type) {
+    case NIB_KEY_FLAG: return set_flag(s, at);
+    case NIB_KEY_WHOLE:
+    case NIB_KEY_REAL: return set_number(s, at);
+    case NIB_KEY_WORD: return set_word(s, at);
+    case NIB_KEY_LIST: return set_list(s, at, other != NULL);
+    case NIB_KEY_JSON:
+    case NIB_KEY_TEXT:
+    case NIB_KEY_READ:
+    case NIB_KEY_WRITE: return set_text(s, at);
+    }
+    return false;
+}
+
+/* ---- from the file ---- */
+
+static bool read_list(setter *s, nib_json *json, nib_train_list *list)
+{
+    while (nib__json_next(json) == NIB_JSON_STRING) {
+        size_t size;
+        const char *text = nib__json_string(json, s->reader->source->arena, &size);
+        if (!text)
+            return false;
+        if (!append(s, list, text, size)) {
+            nib__json_fail_memory(json, size);
+            return false;
+        }
+    }
+    if (json->event != NIB_JSON_ARRAY_END && json->event != NIB_JSON_ERROR)
+        nib__json_fail(json, "%s holds something that is not a text", s->key->name);
+    return json->event == NIB_JSON_ARRAY_END;
+}
+
+bool nib__train_value_json(nib_train_reader *reader, size_t row, nib_json *json)
+{
+    nib_arena *arena = reader->source->arena;
+    found v = {0};
+    setter s = {.reader = reader, .key = &nib__train_keys[row], .row = row, .value = &v};
+    if (s.key->type == NIB_KEY_JSON) {
+        v.event = NIB_JSON_STRING;
+        v.text = nib__json_raw(json, arena);
+        if (!v.text)
+            return false;
+    } else {
+        v.event = nib__json_next(json);
+        if (v.event == NIB_JSON_STRING) {
+            size_t size;
+            v.text = nib__json_string(json, arena, &size);
+            if (v.text && strlen(v.text) != size) {
+                nib__json_fail(json, "%s holds a zero byte", s.key->name);
+                return false;
+            }
+        } else if (v.event == NIB_JSON_NUMBER) {
+            v.text = nib__arena_copy(arena, json->token, json->token_size);
+            if (!v.text)
+                nib__json_fail_memory(json, json->token_size);
+        }
+        if (v.event == NIB_JSON_ERROR || json->event == NIB_JSON_ERROR)
+            return false;
+        if (v.event == NIB_JSON_ARRAY && s.key->type == NIB_KEY_LIST &&
+            !read_list(&s, json, &v.list))
+            return false;
+    }
+    if (set(&s))
+        return true;
+    if (s.no_memory)
+        nib__json_fail_memory(json, json->token_size);
+    else
+        nib__json_fail(json, "%s", s.problem);
+    return false;
+}
+
+nib_status nib__train_value_option(nib_train_reader *reader, size_t row, const char *text,
+                                   nib_err *err)
+{
+    const found v = {.event = NIB_JSON_END, .text = text};
+    setter s = {.reader = reader, .key = &nib__train_keys[row], .row = row, .value = &v};
+    if (set(&s))
+        return NIB_OK;
+    return s.no_memory ? nib__fail_memory(err, strlen(text), s.key->name)
+                       : nib__fail(err, NIB_USAGE, "--%s", s.problem);
+}
+
+bool nib__train_given(const nib_train_reader *reader, const char *name)
+{
+    const size_t row = nib__train_key_find(name);
+    return row != SIZE_MAX && reader->given[row] != 0;
+}

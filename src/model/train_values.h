@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside the training config: the reader of one config, and values on their way into its draft.
+ */
+#ifndef NIB_TRAIN_VALUES_H
+#define NIB_TRAIN_VALUES_H
+
+#include "json.h"
+#include "train_keys.h"
+
+/* How a key was given, by row. */
+enum { NIB_GIVEN_IN_FILE = 1, NIB_GIVEN_AS_OPTION = 2, NIB_GIVEN_TO_DO = 4 };
+
+typedef struct nib_train_reader {
+    nib_train_draft draft;
+    const nib_train_source *source;
+    const char *directory; /* of the config, for the paths in it */
+    uint8_t given[NIB_TRAIN_KEYS_MAX];
+} nib_train_reader;
+
+/* The values of a config that gives none: torchtitan's for the debug model. */
+void nib__train_draft_defaults(nib_train_draft *out);
+/* The value of the row that follows the KEY just read; false: json->err says why. */
+bool nib__train_value_json(nib_train_reader *reader, size_t row, nib_json *json);
+/* text NULL: a bare flag. */
+nib_status nib__train_value_option(nib_train_reader *reader, size_t row, const char *text,
+                                   nib_err *err);
+bool nib__train_given(const nib_train_reader *reader, const char *name);
+
+/* The sizes of the model: by name, by number, or from a config.json. */
+nib_status nib__train_model(nib_config *out, const nib_train_reader *reader, nib_err *err);
+/* *out: JSON or a path for nib__recipe_load; NULL: none. */
+nib_status nib__train_recipe(char **out, nib_train_reader *reader, nib_err *err);
+
+#endif
