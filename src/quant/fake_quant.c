@@ -18,14 +18,39 @@ bool nib__fake_has(const nib_scheme *s)
 
 /* ---- weights ---- */
 
+/* Value `at` of an array; 0 without one. */
+static float one_of(const void *array, nib_type type, int64_t at)
+{
+    float value = 0;
+    if (array != NULL)
+        nib__to_f32(&value, (const char *)array + at * (nib__type_bits(type) / 8), type, 1);
+    return value;
+}
+
+static void *at_row(void *array, nib_type type, int64_t at)
+{
+    return array != NULL ? (char *)array + at * (nib__type_bits(type) / 8) : NULL;
+}
+
+static void round_row(float *out, const float *w, int64_t count, nib_type type)
+{
+    enum { PIECE = 256 };
+    float stored[PIECE]; /* room for any of the types */
+    for (int64_t j = 0; j < count; j += PIECE) {
+        const int64_t piece = nib__min(PIECE, count - j);
+        nib__from_f32(stored, type, w + j, piece);
+        nib__to_f32(out + j, stored, type, piece);
+    }
+}
+
 static void row_values(const nib_fake_weight *f, float *out, int64_t row)
 {
     const nib_quantizer *q = &f->quantizer;
     const int64_t size = nib__scheme_group_size(&q->scheme, q->k);
     const int8_t *codes = f->codes + row * q->k;
     for (int64_t g = 0; g < q->groups; g++) {
-        const float scale = f->scales[row * q->groups + g];
-        const float zero = f->zeros ? f->zeros[row * q->groups + g] : 0;
+        const float scale = one_of(f->scales, q->scale_type, row * q->groups + g);
+        const float zero = one_of(f->zeros, q->zero_type, row * q->groups + g);
         for (int64_t j = g * size; j < nib__min((g + 1) * size, q->k); j++)
             out[j] = (float)codes[j] * scale + zero;
     }
@@ -36,16 +61,18 @@ void nib__fake_weight_rows(const nib_fake_weight *f, const float *w, float *out,
 {
     const nib_quantizer *q = &f->quantizer;
     for (int64_t i = n0; i < n1; i++) {
+        float *row = out + i * q->k;
         nib_quantized to = {.codes = f->codes + i * q->k,
-                            .scales = f->scales + i * q->groups,
-                            .zeros = f->zeros ? f->zeros + i * q->groups : NULL};
+                            .scales = at_row(f->scales, q->scale_type, i * q->groups),
+                            .zeros = at_row(f->zeros, q->zero_type, i * q->groups)};
         nib_err err;
-        if (nib__quantizer_rows(q, w + i * q->k, i, 1, &to, &err) == NIB_OK) {
-            row_values(f, out + i * q->k, i);
+        round_row(row, w + i * q->k, q->k, q->source);
+        if (nib__quantizer_rows(q, row, i, 1, &to, &err) == NIB_OK) {
+            row_values(f, row, i);
             continue;
         }
         for (int64_t j = 0; j < q->k; j++)
-            out[i * q->k + j] = NAN;
+            row[j] = NAN;
     }
 }
 

@@ -27,12 +27,12 @@ static uint64_t place_weight(nib_fake_weight *f, int64_t n, char *at)
 {
     const nib_quantizer *q = &f->quantizer;
     const uint64_t codes = aligned((uint64_t)(n * q->k)),
-                   scales = aligned((uint64_t)(n * q->groups) * sizeof(float));
+                   scales = aligned((uint64_t)(n * q->groups) * sizeof(float)); /* or less */
     const bool zeros = q->zero_type != NIB_TYPE_NONE;
     if (at != NULL) {
         f->codes = (int8_t *)at;
-        f->scales = (float *)(void *)(at + codes);
-        f->zeros = zeros ? (float *)(void *)(at + codes + scales) : NULL;
+        f->scales = at + codes;
+        f->zeros = zeros ? at + codes + scales : NULL;
     }
     return codes + scales + (zeros ? scales : 0);
 }
@@ -95,6 +95,9 @@ nib_status nib__step_fake_open(nib_step *s, nib_err *err)
         count += nib__scheme_is_quantized(&s->plan->layers[i].layer->qat);
     if (count == 0)
         return NIB_OK;
+    /* codes are to be those of what is exported */
+    const nib_type asked = s->net->train.export_dtype,
+                   source = asked == NIB_TYPE_NONE ? NIB_TYPE_F32 : asked;
     s->fake = nib__arena_take(&s->arena, s->net->site_count, sizeof *s->fake);
     if (s->fake == NULL)
         return nib__fail_memory(err, s->net->site_count * sizeof *s->fake, "the list of layers");
@@ -103,8 +106,7 @@ nib_status nib__step_fake_open(nib_step *s, nib_err *err)
         nib_step_fake *f = &s->fake[i];
         if (!nib__scheme_is_quantized(scheme))
             continue;
-        NIB_TRY(nib__quantizer_init(&f->weight.quantizer, scheme, NIB_TYPE_F32, s->net->sites[i].k,
-                                    err));
+        NIB_TRY(nib__quantizer_init(&f->weight.quantizer, scheme, source, s->net->sites[i].k, err));
         if (scheme->act == NIB_ACT_FLOAT)
             continue;
         f->act = nib__plan_operand(NIB_OP_QUANT, scheme, NIB_TYPE_F32, NULL, s->plan->machine);

@@ -218,6 +218,41 @@ static void test_not_finite(void **state)
     }
 }
 
+/* Of a weight that will be stored in fewer bits the values are those of its own codes. */
+static void test_stored(void **state)
+{
+    static const char *const names[] = {"8da4w-g32", "int4wo-g32", "int8wo"};
+    static const nib_type types[] = {NIB_TYPE_BF16, NIB_TYPE_F16};
+    enum { ROWS = 3, WIDE = 72 };
+    (void)state;
+    for (size_t i = 0; i < COUNT(names) * COUNT(types); i++) {
+        const nib_type type = types[i % COUNT(types)];
+        const char *name = names[i / COUNT(types)];
+        float x[ROWS * WIDE], stored[ROWS * WIDE], y[ROWS * WIDE], row[WIDE], room[2][64],
+            own[2][64];
+        int8_t codes[ROWS * WIDE], own_codes[ROWS * WIDE];
+        nib_fake_weight f = {.codes = codes, .scales = room[0]};
+        nib_quantized to = {.codes = own_codes, .scales = own[0], .zeros = own[1]};
+        nib_scheme scheme;
+        nib_weight w;
+        nib_err err;
+        assert_int_equal(nib__scheme_parse(&scheme, name, strlen(name), &err), NIB_OK);
+        assert_int_equal(nib__quantizer_init(&f.quantizer, &scheme, type, WIDE, &err), NIB_OK);
+        f.zeros = f.quantizer.zero_type == NIB_TYPE_NONE ? NULL : room[1];
+        make_values(x, 94, ROWS, WIDE, "plain");
+        nib__from_f32(y, type, x, ROWS * WIDE);
+        nib__to_f32(stored, y, type, ROWS * WIDE);
+        assert_int_equal(nib__quantizer_rows(&f.quantizer, stored, 0, ROWS, &to, &err), NIB_OK);
+        nib__quantizer_weight(&w, &f.quantizer, ROWS, own_codes, own[0], own[1]);
+        nib__fake_weight_rows(&f, x, y, 0, ROWS);
+        assert_memory_equal(codes, own_codes, sizeof codes);
+        for (int64_t n = 0; n < ROWS; n++) {
+            nib__weight_row(&w, n, row);
+            assert_memory_equal(row, y + n * WIDE, sizeof row);
+        }
+    }
+}
+
 static void test_has(void **state)
 {
     static const struct {
@@ -253,9 +288,8 @@ static void test_has(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_short_group),
-        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_golden),     cmocka_unit_test(test_short_group),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_stored),
         cmocka_unit_test(test_has),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
