@@ -7,10 +7,9 @@
 #include <stdio.h>
 
 /* Where processes share a machine; said once, by the first of them. */
-static void say_crowded(const nib_engine *e, const nib_engine_options *o)
+static void say_crowded(const nib_engine *e, const nib_engine_options *o, int cores)
 {
     char line[128];
-    const int cores = nib__cores_allowed();
     if (!o->callbacks.log || o->slice != 0 || o->slices <= cores)
         return;
     snprintf(line, sizeof line, "%d ranks share %d core%s: %d thread%s each, not pinned", o->slices,
@@ -25,9 +24,10 @@ static nib_status open_parts(nib_engine *e, const nib_engine_options *o, nib_err
     if (o->slices > 1 && (o->slice < 0 || o->slice >= o->slices))
         return nib__fail(err, NIB_USAGE, "slice %d of %d: slices count from 0", o->slice,
                          o->slices);
+    const int cores = nib__cores_allowed(); /* before this thread moves to its share */
     NIB_TRY(nib__pool_open_share(&e->pool, o->threads, (nib_share){o->slice, o->slices},
                                  &e->allocator, err));
-    say_crowded(e, o);
+    say_crowded(e, o, cores);
     nib__machine_here(&e->here, e->isa, nib__pool_threads(e->pool));
     if (o->cache_path == NULL)
         return NIB_OK;

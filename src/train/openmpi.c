@@ -12,15 +12,13 @@
 #define TO_INSTALL "install Open MPI 4 or 5 (Debian, Ubuntu: apt-get install openmpi-bin)"
 
 /* Releases 3 to 5 have this number; their version tells them apart. */
-static const char *const files[] = {"libmpi.so.40", "libmpi.40.dylib"};
+static const char name[] = "libmpi.so.40", name_of_macos[] = "libmpi.40.dylib";
 
 /* Its plug-ins find the library's symbols only where those are global. */
 static void *open_library(void)
 {
-    void *library = NULL;
-    for (size_t i = 0; !library && i < sizeof files / sizeof *files; i++)
-        library = dlopen(files[i], RTLD_NOW | RTLD_GLOBAL);
-    return library;
+    void *library = dlopen(name_of_macos, RTLD_NOW | RTLD_GLOBAL);
+    return library ? library : dlopen(name, RTLD_NOW | RTLD_GLOBAL);
 }
 
 /* A pointer to an object or a function, of `size` bytes: ISO C has no cast between the two. */
@@ -29,7 +27,7 @@ static nib_status find(void *to, size_t size, void *library, const char *symbol,
     void *at = dlsym(library, symbol);
     if (!at || size != sizeof at)
         return nib__fail(err, NIB_NOT_AS_ASKED, "%s has no %s and is not Open MPI's; " TO_INSTALL,
-                         files[0], symbol);
+                         name, symbol);
     memcpy(to, &at, sizeof at);
     return NIB_OK;
 }
@@ -46,16 +44,18 @@ static nib_status check_version(const nib_mpi *m, nib_err *err)
     text[64] = '\0';
     char shown[NIB_SHOWN];
     return nib__fail(err, NIB_NOT_AS_ASKED, "%s is \"%s\", and only Open MPI 4 and 5 are known; %s",
-                     files[0], nib__shown(shown, text), TO_INSTALL);
+                     name, nib__shown(shown, text), TO_INSTALL);
 }
 
 nib_status nib__mpi_load(nib_mpi *out, nib_err *err)
 {
     void *library = open_library();
     if (!library)
-        return nib__fail(err, NIB_NOT_AS_ASKED, "ranks want %s, which is not here; %s", files[0],
+        return nib__fail(err, NIB_NOT_AS_ASKED,
+                         "ranks want Open MPI, and it does not load (%s); %s", dlerror(),
                          TO_INSTALL);
-#define X(name, symbol, more) NIB_TRY(find(&out->name, sizeof out->name, library, symbol, err));
+#define X(member, symbol, more)                                                                    \
+    NIB_TRY(find(&out->member, sizeof out->member, library, symbol, err));
     NIB_MPI_OBJECTS(X)
     NIB_MPI_CALLS(X)
 #undef X
