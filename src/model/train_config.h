@@ -52,6 +52,7 @@ typedef struct nib_train_config {
     const char *metrics; /* JSON lines; NULL: none */
     bool count_casts;    /* saturated and underflowed values of every cast */
     double spike;        /* a loss over this many times the running mean is a spike; 0: none */
+    double norm_spike;   /* the same of the gradient's norm, which varies more; 0: none */
     bool skip_bad_steps; /* else a step that is not finite stops the run */
     /* validation */
     const char *validation; /* a text or .jsonl; NULL: none */

@@ -51,6 +51,8 @@ nib_status nib__tree_block(nib_tree *t, float **out, nib_err *err)
     return NIB_OK;
 }
 
+void nib__tree_block_back(nib_tree *t, float *block) { t->spare[t->spare_count++] = block; }
+
 typedef struct adding {
     const nib_kernel *row;
     float *to;

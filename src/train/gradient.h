@@ -45,6 +45,8 @@ int nib__tree_blocks(const nib_tree *tree);
 
 /* A block [total] for the next leaf's gradient, which the tree owns. */
 nib_status nib__tree_block(nib_tree *tree, float **out, nib_err *err);
+/* Gives back a block that is not put. */
+void nib__tree_block_back(nib_tree *tree, float *block);
 /* The leaf's gradient is in the block of the last call. */
 void nib__tree_put(nib_tree *tree, int64_t leaf, float *block, double loss);
 /* After all leaves of every rank were put: the sum, the same on every rank. The block is the

@@ -78,20 +78,25 @@ static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
     p->row->run.squares(p->args, begin, end);
 }
 
+double nib__gradient_squares(nib_optimizer *o, const float *gradient, size_t param)
+{
+    const nib_param *p = &o->params->items[param];
+    const int64_t count = (int64_t)nib__param_size(p), parts = nib__ceil_div(count, NIB_TRAIN_PART);
+    const nib_squares a = {.x = gradient + p->at, .count = count, .out = o->parts};
+    squares_part part = {o->squares, &a};
+    nib__pool_run(o->pool, parts, 1, false, job_part, &part);
+    double sum = 0;
+    for (int64_t i = 0; i < parts; i++)
+        sum += o->parts[i];
+    return sum;
+}
+
 double nib__gradient_norm(nib_optimizer *o, const float *gradient, size_t *bad)
 {
     double sum = 0;
     size_t first = o->params->count;
     for (size_t i = 0; i < o->params->count; i++) {
-        const nib_param *p = &o->params->items[i];
-        const int64_t count = (int64_t)nib__param_size(p);
-        const int64_t parts = nib__ceil_div(count, NIB_TRAIN_PART);
-        const nib_squares a = {.x = gradient + p->at, .count = count, .out = o->parts};
-        squares_part part = {o->squares, &a};
-        nib__pool_run(o->pool, parts, 1, false, job_part, &part);
-        double own = 0;
-        for (int64_t j = 0; j < parts; j++)
-            own += o->parts[j];
+        const double own = nib__gradient_squares(o, gradient, i);
         if (!isfinite(own) && first == o->params->count)
             first = i;
         sum += own;

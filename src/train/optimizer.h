@@ -30,6 +30,8 @@ uint64_t nib__optimizer_bytes(const nib_optimizer *optimizer);
  * ends one step past the last, so that no step has a rate of 0. */
 double nib__rate_factor(const nib_train_config *config, int64_t step);
 
+/* The sum of the squares of a parameter's gradient. */
+double nib__gradient_squares(nib_optimizer *optimizer, const float *gradient, size_t param);
 /* The Euclidean norm of a gradient: squares are summed in double, per parameter and then over the
  * parameters in order. *bad (NULL allowed): the first parameter whose gradient is not finite, or
  * count. */

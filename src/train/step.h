@@ -87,6 +87,12 @@ typedef struct nib_batch {
     const int32_t *start;         /* [documents + 1] first token of each; the last is m */
 } nib_batch;
 
+/* Looks on as operations run: before each of them and after it. */
+typedef struct nib_step_watch {
+    void (*see)(void *ctx, const nib_train_node *node, bool done);
+    void *ctx;
+} nib_step_watch;
+
 typedef struct nib_step {
     nib_engine *engine;
     const nib_network *net;
@@ -126,7 +132,8 @@ typedef struct nib_step {
     const float *weights;
     float *gradients;
     float scale;
-    uint64_t *node_ns; /* [count] time of each operation so far */
+    const nib_step_watch *watch; /* NULL: nobody looks on */
+    uint64_t *node_ns;           /* [count] time of each operation so far */
 } nib_step;
 
 /* params, net and plan must outlive it. NIB_NOT_AS_ASKED: an operation has no row here. */
@@ -140,6 +147,9 @@ void nib__step_cast(nib_step *step, const float *weights);
  * of `scale` times that sum, and are overwritten; NULL: only the loss. */
 nib_status nib__step_run(nib_step *step, const float *weights, const nib_batch *batch, float scale,
                          float *gradients, double *loss, nib_err *err);
+
+/* A buffer's values [m][ld]: they last until an operation writes there again. */
+float *nib__step_values(const nib_step *step, int buffer, int64_t layer);
 
 /* Bytes of buffers and packed weights together. */
 uint64_t nib__step_bytes(const nib_step *step);

@@ -22,6 +22,11 @@ static float *values(const nib_step *s, int buffer, int64_t layer)
     return (float *)(void *)place(s, buffer, layer);
 }
 
+float *nib__step_values(const nib_step *s, int buffer, int64_t layer)
+{
+    return values(s, buffer, layer);
+}
+
 static nib_cache cache_of(const nib_step *s, int64_t layer)
 {
     const nib_config *c = &s->net->config;
@@ -458,9 +463,13 @@ nib_status nib__step_run(nib_step *s, const float *weights, const nib_batch *bat
     if (gradients)
         clear_sums(s);
     for (size_t i = 0; i < end; i++) {
+        if (s->watch)
+            s->watch->see(s->watch->ctx, &s->nodes[i], false);
         const uint64_t from = nib__now_ns();
         run_node(s, &s->nodes[i]);
         s->node_ns[i] += nib__now_ns() - from;
+        if (s->watch)
+            s->watch->see(s->watch->ctx, &s->nodes[i], true);
     }
     *loss = sum_losses(s);
     return NIB_OK;

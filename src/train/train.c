@@ -2,11 +2,13 @@
  *
  * nib_train: opens a run, takes its steps and writes what each came to, as torchtitan writes it.
  */
+#include "cast_losses.h"
 #include "dry_run.h"
 #include "metrics.h"
 #include "ranks.h"
 #include "train_checkpoint.h"
 #include "train_export.h"
+#include "validate.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -17,6 +19,8 @@ typedef struct run {
     nib_saves saves;
     nib_metrics metrics;
     const char *export; /* where to, in the end; NULL: nowhere */
+    nib_validation validation;
+    nib_cast_losses casts;
     const nib_train_options *options;
     const nib_sink *sink;
     nib_text text;
@@ -49,14 +53,18 @@ static nib_speed measure(run *r)
     return (nib_speed){tps, flops, flops / peak, nib__peak_bytes()};
 }
 
+/* Steps that get a line whatever they come to. */
+static bool is_logged(const nib_train_config *c, int64_t step)
+{
+    return step % nib__max(1, c->log_every) == 0 || step == 1 || step == c->steps;
+}
+
 static nib_status write_step(run *r, const nib_step_report *report, nib_err *err)
 {
     const nib_trainer *t = &r->trainer;
     const nib_train_config *c = t->config;
     r->tokens += report->tokens;
-    const bool due = report->step % nib__max(1, c->log_every) == 0 || report->step == 1 ||
-                     report->step == c->steps || report->skipped;
-    if (!due || !is_first(r))
+    if (!(is_logged(c, report->step) || report->skipped) || !is_first(r))
         return NIB_OK;
     const nib_speed speed = measure(r);
     char count[32];
@@ -69,6 +77,40 @@ static nib_status write_step(run *r, const nib_step_report *report, nib_err *err
                      report->skipped ? "  skipped" : "");
     NIB_TRY(nib__text_flush(&r->text, r->sink, err));
     return nib__metrics_step(&r->metrics, report, &speed, err);
+}
+
+/* The loss of the other text, if it is due; not in the next line's tokens per second. */
+static nib_status validate(run *r, nib_err *err)
+{
+    const nib_trainer *t = &r->trainer;
+    const uint64_t used = nib__peak_bytes();
+    nib_validation_report report;
+    char count[32];
+    NIB_TRY(nib__validation_run(&r->validation, &report, err));
+    r->since += (uint64_t)(report.seconds * 1e9);
+    if (!is_first(r))
+        return NIB_OK;
+    nib__text_format(
+        &r->text, "validate step: %2" PRId64 "  loss: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s\n",
+        report.step, report.loss, (double)used / 0x1p30,
+        100 * (double)used / (double)t->plan->machine.memory,
+        whole(count, (double)report.tokens / report.seconds));
+    return nib__text_flush(&r->text, r->sink, err);
+}
+
+/* A step and its line, with what its casts lose where that is asked for. */
+static nib_status take_step(run *r, nib_step_report *report, nib_err *err)
+{
+    nib_trainer *t = &r->trainer;
+    const bool counts = r->casts.trainer && is_logged(t->config, t->optimizer.steps + 1);
+    if (counts)
+        nib__cast_losses_begin(&r->casts);
+    NIB_TRY(nib__trainer_step(t, report, err));
+    if (counts)
+        NIB_TRY(nib__cast_losses_end(&r->casts, err));
+    if (counts && is_first(r))
+        nib__cast_losses_write(&r->text, &r->casts, report->step);
+    return NIB_OK;
 }
 
 /* A run that is cancelled goes on later from where it stood. */
@@ -99,8 +141,12 @@ static nib_status take_steps(run *r, nib_err *err)
         if (status == NIB_CANCELLED)
             return cancel(r, err);
         NIB_TRY(status);
-        NIB_TRY(nib__trainer_step(t, &report, err));
+        NIB_TRY(take_step(r, &report, err));
         status = write_step(r, &report, err);
+        if (nib__validation_due(&r->validation, report.step)) {
+            NIB_TRY(nib_ranks_agree(t->ranks, status, err));
+            status = validate(r, err);
+        }
         if (status == NIB_OK)
             status = nib__saves_step(&r->saves, err);
     }
@@ -142,6 +188,9 @@ static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_e
     if (status == NIB_OK)
         status = nib__export_place(&r->export, &r->trainer, out, err);
     NIB_TRY(nib_ranks_agree(ranks, status, err));
+    NIB_TRY(nib__validation_open(&r->validation, &r->trainer, err));
+    if (model->net.train.count_casts)
+        NIB_TRY(nib__cast_losses_open(&r->casts, &r->trainer, err));
     NIB_TRY(nib__saves_open(&r->saves, &r->trainer, err));
     NIB_TRY(check_same_start(&r->trainer, err));
     return nib_ranks_agree(ranks, nib__metrics_open(&r->metrics, &r->trainer, err), err);
@@ -174,6 +223,8 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
         status = export_model(&r, err);
     nib__metrics_close(&r.metrics);
     nib__saves_close(&r.saves);
+    nib__cast_losses_close(&r.casts);
+    nib__validation_close(&r.validation);
     nib__text_free(&r.text);
     nib__trainer_close(&r.trainer);
     return status;

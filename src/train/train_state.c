@@ -18,7 +18,7 @@ enum { MANIFEST_MAX = 256 << 20 };
 /* All that a run needs to go on, and all that has to be the same when it does. */
 typedef struct state {
     int64_t step, tokens;
-    double mean_loss;
+    double mean_loss, mean_norm;
     int64_t sequence, batch, global_batch;
     nib_data_place place;
     int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, tied;
@@ -59,6 +59,7 @@ static const field wholes[] = {
 
 static const field reals[] = {
     {"mean_loss", AT(mean_loss), NULL},
+    {"mean_norm", AT(mean_norm), NULL},
     {"norm_eps", AT(norm_eps), "model.norm_eps"},
     {"rope_theta", AT(rope_theta), "model.rope_theta"},
 };
@@ -73,6 +74,7 @@ static state state_of(const nib_trainer *t)
     return (state){.step = t->optimizer.steps,
                    .tokens = t->optimizer.steps * t->micro_batches * t->step.m,
                    .mean_loss = t->mean_loss,
+                   .mean_norm = t->mean_norm,
                    .sequence = t->config->sequence,
                    .batch = t->config->batch,
                    .global_batch = t->micro_batches * t->config->batch,
@@ -515,6 +517,7 @@ static nib_status read_all(nib_trainer *t, const char *directory, nib_arena *are
     NIB_TRY(nib__data_seek(&t->data, &saved.place, err));
     t->optimizer.steps = saved.step;
     t->mean_loss = saved.mean_loss;
+    t->mean_norm = saved.mean_norm;
     return NIB_OK;
 }
 

@@ -4,6 +4,8 @@
  */
 #include "trainer.h"
 
+#include "judge.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -165,14 +167,21 @@ double nib__trainer_flops(const nib_trainer *t)
 
 /* ---- a step ---- */
 
-/* The next micro-batch of the stream. A document begins at each row, and where the data has one
- * unless attention goes across. */
-static nib_status read_batch(nib_trainer *t, nib_batch *out, nib_err *err)
+/* Adds the time since `from`, and gives the time now. */
+static uint64_t spent(nib_trainer *t, nib_spent on, uint64_t from)
+{
+    const uint64_t now = nib__now_ns();
+    t->spent_ns[on] += now - from;
+    return now;
+}
+
+/* A document begins at each row, and where the data has one unless attention goes across. */
+nib_status nib__trainer_batch(nib_trainer *t, nib_data *data, nib_batch *out, nib_err *err)
 {
     const int64_t length = t->config->sequence;
     int64_t documents = 0;
     for (int64_t row = 0; row < t->config->batch; row++) {
-        NIB_TRY(nib__data_next(&t->data, t->row_ids, t->row_first, err));
+        NIB_TRY(nib__data_next(data, t->row_ids, t->row_first, err));
         const int64_t at = row * length;
         memcpy(t->ids + at, t->row_ids, (size_t)length * sizeof *t->ids);
         memcpy(t->targets + at, t->row_ids + 1, (size_t)length * sizeof *t->targets);
@@ -195,71 +204,68 @@ static nib_status run_micro_batches(nib_trainer *t, float scale, nib_err *err)
     const int rank = nib_ranks_rank(t->ranks), ranks = nib_ranks_count(t->ranks);
     const int64_t first = nib__tree_first(t->micro_batches, rank, ranks),
                   end = nib__tree_first(t->micro_batches, rank + 1, ranks);
+    uint64_t from = nib__now_ns();
     NIB_TRY(nib__data_skip(&t->data, first * t->config->batch, err));
     for (int64_t i = first; i < end; i++) {
         nib_batch batch;
         float *gradient;
         double loss;
-        NIB_TRY(read_batch(t, &batch, err));
+        NIB_TRY(nib__trainer_batch(t, &t->data, &batch, err));
+        from = spent(t, NIB_SPENT_DATA, from);
         NIB_TRY(nib__tree_block(&t->tree, &gradient, err));
         NIB_TRY(nib__step_run(&t->step, t->weights, &batch, scale, gradient, &loss, err));
         nib__tree_put(&t->tree, i, gradient, loss);
+        from = spent(t, NIB_SPENT_MICRO_BATCHES, from);
     }
-    return nib__data_skip(&t->data, (t->micro_batches - end) * t->config->batch, err);
+    const nib_status status =
+        nib__data_skip(&t->data, (t->micro_batches - end) * t->config->batch, err);
+    spent(t, NIB_SPENT_DATA, from);
+    return status;
 }
 
-/* What is wrong with a step, as a sentence; NIB_OK: nothing. */
-static nib_status judge(const nib_trainer *t, const nib_step_report *r, size_t bad, nib_err *err)
+/* Running means of what spikes are told by. */
+static double mean_of(double mean, double value)
 {
-    const double spike = t->config->spike;
-    if (!isfinite(r->loss) || !isfinite(r->norm))
-        return nib__fail(err, NIB_CHECK_FAILED,
-                         "step %" PRId64 ": the %s is not finite (%g); the first gradient that is "
-                         "not is that of %s; weights are as they were before the step",
-                         r->step, isfinite(r->loss) ? "gradient norm" : "loss",
-                         isfinite(r->loss) ? r->norm : r->loss,
-                         bad < t->params.count ? t->params.items[bad].name : "none");
-    if (spike > 0 && t->mean_loss > 0 && r->loss > spike * t->mean_loss)
-        return nib__fail(err, NIB_CHECK_FAILED,
-                         "step %" PRId64 ": the loss of %.4f is over %g times its mean of %.4f; "
-                         "weights are as they were before the step",
-                         r->step, r->loss, spike, t->mean_loss);
-    return NIB_OK;
+    return mean > 0 ? 0.9 * mean + 0.1 * value : value;
+}
+
+/* The step's update, once it is known to be good. */
+static void update(nib_trainer *t, nib_step_report *report, const float *gradient)
+{
+    const double most = t->config->max_norm;
+    /* clip_grad_norm_ of PyTorch: the norm becomes at most max_norm */
+    const double clip = most > 0 ? fmin(1, most / (report->norm + 1e-6)) : 1;
+    report->rate = nib__optimizer_step(&t->optimizer, t->weights, gradient, clip);
+    t->mean_loss = mean_of(t->mean_loss, report->loss);
+    t->mean_norm = mean_of(t->mean_norm, report->norm);
 }
 
 nib_status nib__trainer_step(nib_trainer *t, nib_step_report *report, nib_err *err)
 {
-    const uint64_t from = nib__now_ns();
+    const uint64_t start = nib__now_ns();
     const int64_t tokens = t->micro_batches * t->step.m;
+    const nib_data_place place = t->data.place;
     char what[64];
     *report = (nib_step_report){.step = t->optimizer.steps + 1, .tokens = tokens};
     snprintf(what, sizeof what, "the gradient of step %" PRId64, report->step);
     nib__step_cast(&t->step, t->weights);
+    uint64_t from = spent(t, NIB_SPENT_CAST, start);
     const nib_status ran = run_micro_batches(t, (float)(1 / (double)tokens), err);
     NIB_TRY(nib_ranks_agree(t->ranks, ran, err));
     const float *gradient;
     double loss;
     size_t bad;
-    const nib_status summed = nib__tree_sum(&t->tree, &gradient, &loss, what, err);
-    if (summed != NIB_OK) {
-        nib__ranks_break(t->ranks); /* others wait in the middle of the sum */
-        return summed;
-    }
+    from = nib__now_ns();
+    NIB_TRY(nib__tree_sum(&t->tree, &gradient, &loss, what, err));
+    from = spent(t, NIB_SPENT_SUM, from);
     report->loss = loss / (double)tokens;
     report->norm = nib__gradient_norm(&t->optimizer, gradient, &bad);
-    const nib_status verdict = judge(t, report, bad, err);
-    report->skipped = verdict != NIB_OK && t->config->skip_bad_steps;
-    if (verdict != NIB_OK && !report->skipped)
-        return verdict;
-    const double most = t->config->max_norm;
-    /* clip_grad_norm_ of PyTorch: the norm becomes at most max_norm */
-    const double clip = most > 0 ? fmin(1, most / (report->norm + 1e-6)) : 1;
+    from = spent(t, NIB_SPENT_NORM, from);
+    NIB_TRY(nib__judge(t, report, &(nib_evidence){gradient, bad, place}, err));
     if (report->skipped)
         t->optimizer.steps++;
     else
-        report->rate = nib__optimizer_step(&t->optimizer, t->weights, gradient, clip);
-    if (!report->skipped)
-        t->mean_loss = t->mean_loss > 0 ? 0.9 * t->mean_loss + 0.1 * report->loss : report->loss;
-    report->seconds = (double)(nib__now_ns() - from) * 1e-9;
+        update(t, report, gradient);
+    report->seconds = (double)(spent(t, NIB_SPENT_UPDATE, from) - start) * 1e-9;
     return NIB_OK;
 }

@@ -23,6 +23,17 @@ typedef struct nib_step_report {
     bool skipped;   /* weights did not change */
 } nib_step_report;
 
+/* What a step's time goes to. */
+typedef enum nib_spent {
+    NIB_SPENT_CAST,          /* weights into the layouts of their rows */
+    NIB_SPENT_DATA,          /* texts into ids */
+    NIB_SPENT_MICRO_BATCHES, /* forward and backward, and adding what is here */
+    NIB_SPENT_SUM,           /* adding what other ranks have */
+    NIB_SPENT_NORM,
+    NIB_SPENT_UPDATE,
+    NIB_SPENT_COUNT
+} nib_spent;
+
 typedef struct nib_trainer {
     nib_model *model;
     const nib_plan *plan;
@@ -40,7 +51,8 @@ typedef struct nib_trainer {
     /* of one micro-batch */
     int32_t *ids, *targets, *start, *row_ids; /* [m], [m], [m + 1], [length + 1] */
     bool *row_first;                          /* [length + 1] */
-    double mean_loss;                         /* running, for spikes; 0: no step yet */
+    double mean_loss, mean_norm;              /* running, for spikes; 0: no step yet */
+    uint64_t spent_ns[NIB_SPENT_COUNT];       /* time so far */
 } nib_trainer;
 
 /* plan and config belong to the model. ranks NULL: one process. */
@@ -49,8 +61,11 @@ nib_status nib__trainer_open(nib_trainer *out, nib_model *model, const nib_plan 
 void nib__trainer_close(nib_trainer *trainer);
 
 /* One step: NIB_CHECK_FAILED if its loss or gradient is not finite or spikes, before any weight
- * changes, unless the config skips such steps. */
+ * changes, unless the config skips such steps (judge.h). */
 nib_status nib__trainer_step(nib_trainer *trainer, nib_step_report *report, nib_err *err);
+
+/* The next micro-batch of a stream, in the trainer's buffers: until the next call. */
+nib_status nib__trainer_batch(nib_trainer *trainer, nib_data *data, nib_batch *out, nib_err *err);
 
 /* Bytes of everything that training holds. */
 uint64_t nib__trainer_bytes(const nib_trainer *trainer);

@@ -1,0 +1,719 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Steps of a run on a tiny model: values that are not finite and spikes stop or skip a step before
+ * weights change, and the sentence names where they began; the learning rates of torchtitan;
+ * clipping; the loss of another text; what casts lose; memory said beforehand.
+ */
+#include "cast_losses.h"
+#include "trainer.h"
+#include "validate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static char root[] = "/tmp/nibble-trainer-XXXXXX";
+
+static const char model_json[] =
+    "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": %d, "
+    "\"intermediate_size\": %d, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+    "\"num_key_value_heads\": 2, \"vocab_size\": %d, \"max_position_embeddings\": 256, "
+    "\"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
+    "\"tie_word_embeddings\": %s, \"torch_dtype\": \"%s\"}";
+
+/* ---- files ---- */
+
+static const char *in_root(const char *name)
+{
+    static char paths[8][256];
+    static int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", root, name);
+    return path;
+}
+
+static void write_text(const char *name, const char *text, size_t size)
+{
+    FILE *f = fopen(in_root(name), "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, size, f), size);
+    fclose(f);
+}
+
+static void write_model(const char *name, int width, int ffn, int vocab, const char *tied,
+                        const char *type)
+{
+    char text[512];
+    const int size = snprintf(text, sizeof text, model_json, width, ffn, vocab, tied, type);
+    write_text(name, text, (size_t)size);
+}
+
+/* Documents of changing words, as JSON lines. */
+static void write_documents(const char *name, int count, uint32_t random)
+{
+    static char text[60000];
+    size_t used = 0;
+    for (int i = 0; i < count; i++) {
+        used += (size_t)snprintf(text + used, sizeof text - used, "{\"text\": \"");
+        for (int word = 0; word < 4 + i * i % 37; word++) {
+            random = random * 1664525 + 1013904223;
+            used += (size_t)snprintf(text + used, sizeof text - used, "w%u and ", random >> 26);
+        }
+        used += (size_t)snprintf(text + used, sizeof text - used, "end.\"}\n");
+    }
+    write_text(name, text, used);
+}
+
+static int make_root(void **state)
+{
+    (void)state;
+    if (!mkdtemp(root))
+        return -1;
+    write_documents("text.jsonl", 60, 1);
+    write_documents("other.jsonl", 12, 7);
+    write_model("tiny.json", 32, 48, 920, "false", "float32");
+    write_model("tiny_bf16.json", 32, 48, 920, "false", "bfloat16");
+    write_model("wide.json", 512, 1536, 8192, "true", "float32");
+    write_model("wide_bf16.json", 512, 1536, 8192, "true", "bfloat16");
+    const nib_allocator a = nib__allocator_default();
+    char *json;
+    size_t size;
+    nib_err err;
+    if (nib__file_read(&json, &size, "tests/golden/tokenizer_bytes.json", 1 << 20, &a, &err))
+        return -1;
+    write_text("tokenizer.json", json, size);
+    free(json);
+    return 0;
+}
+
+static int remove_root(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -r '%s'", root);
+    return system(command);
+}
+
+/* ---- a run ---- */
+
+typedef struct fixture {
+    nib_engine *engine;
+    nib_model *model;
+    nib_plan *plan;
+    nib_trainer trainer;
+    char log[4096];
+} fixture;
+
+/* What differs from the usual config. */
+typedef struct setting {
+    const char *model, *dtype, *recipe, *validation;
+    int64_t global_batch, batch, sequence, validation_steps;
+    double rate, max_norm, spike, norm_spike;
+    bool skip;
+    int threads;
+    nib_ac checkpointing;
+} setting;
+
+static void ok(nib_status status, const nib_err *err)
+{
+    if (status != NIB_OK)
+        fail_msg("%s", err->text);
+}
+
+static void on_log(void *ctx, const char *line)
+{
+    fixture *f = ctx;
+    const size_t used = strlen(f->log);
+    snprintf(f->log + used, sizeof f->log - used, "%s\n", line);
+}
+
+static nib_train_config config_of(const setting *s)
+{
+    return (nib_train_config){.dump_folder = root,
+                              .document_mask = true,
+                              .dataset = in_root("text.jsonl"),
+                              .batch = s->batch ? s->batch : 2,
+                              .sequence = s->sequence ? s->sequence : 24,
+                              .global_batch = s->global_batch ? s->global_batch : 4,
+                              .steps = 50,
+                              .max_norm = s->max_norm,
+                              .seed = 5,
+                              .dtype = NIB_TYPE_F32,
+                              .checkpointing = s->checkpointing,
+                              .rate = s->rate > 0 ? s->rate : 1e-2,
+                              .beta1 = 0.9,
+                              .beta2 = 0.95,
+                              .eps = 1e-8,
+                              .weight_decay = 0.1,
+                              .decay_ratio = 0,
+                              .log_every = 1,
+                              .spike = s->spike,
+                              .norm_spike = s->norm_spike,
+                              .skip_bad_steps = s->skip,
+                              .validation = s->validation,
+                              .validation_every = 5,
+                              .validation_steps = s->validation_steps,
+                              .timeout_s = 10};
+}
+
+static void open_fixture(fixture *f, const setting *s)
+{
+    nib_err err;
+    *f = (fixture){0};
+    const nib_engine_options options = {.threads = s->threads ? s->threads : 1,
+                                        .callbacks = {NULL, on_log, f}};
+    const nib_model_options bare = {.config_only = true};
+    ok(nib_engine_open(&f->engine, &options, &err), &err);
+    f->engine->measured = true;
+    ok(nib_model_open(&f->model, f->engine, in_root(s->model ? s->model : "tiny.json"), &bare,
+                      &err),
+       &err);
+    f->model->net.training = true;
+    f->model->net.train = config_of(s);
+    const nib_request request = {.dtype = s->dtype ? s->dtype : "f32", .recipe = s->recipe};
+    ok(nib_plan_make(&f->plan, f->model, &request, &err), &err);
+    ok(nib_plan_status(f->plan, &err), &err);
+    ok(nib__trainer_open(&f->trainer, f->model, f->plan, NULL, &err), &err);
+}
+
+static void close_fixture(fixture *f)
+{
+    nib__trainer_close(&f->trainer);
+    nib_plan_free(f->plan);
+    nib_model_close(f->model);
+    nib_engine_close(f->engine);
+}
+
+static nib_step_report step(fixture *f)
+{
+    nib_err err;
+    nib_step_report report;
+    ok(nib__trainer_step(&f->trainer, &report, &err), &err);
+    return report;
+}
+
+static void expect_stop(fixture *f, const char *const *words)
+{
+    nib_err err;
+    nib_step_report report;
+    const nib_status got = nib__trainer_step(&f->trainer, &report, &err);
+    assert_int_equal(got, NIB_CHECK_FAILED);
+    assert_int_equal(nib_status_exit(got), 8);
+    for (; *words; words++)
+        if (!strstr(err.text, *words))
+            fail_msg("\"%s\" is not in \"%s\"", *words, err.text);
+}
+
+static float *weight_of(fixture *f, const char *name)
+{
+    for (size_t i = 0; i < f->trainer.params.count; i++)
+        if (strcmp(f->trainer.params.items[i].name, name) == 0)
+            return f->trainer.weights + f->trainer.params.items[i].at;
+    fail_msg("no parameter %s", name);
+    return NULL;
+}
+
+/* Everything that a step changes. */
+typedef struct held {
+    float *weights, *m, *v;
+    size_t bytes;
+} held;
+
+static held hold(const fixture *f)
+{
+    const size_t bytes = f->trainer.params.total * sizeof(float);
+    held h = {malloc(bytes), malloc(bytes), malloc(bytes), bytes};
+    assert_true(h.weights && h.m && h.v);
+    memcpy(h.weights, f->trainer.weights, bytes);
+    memcpy(h.m, f->trainer.optimizer.m, bytes);
+    memcpy(h.v, f->trainer.optimizer.v, bytes);
+    return h;
+}
+
+static void expect_held(held *h, const fixture *f)
+{
+    assert_memory_equal(h->weights, f->trainer.weights, h->bytes);
+    assert_memory_equal(h->m, f->trainer.optimizer.m, h->bytes);
+    assert_memory_equal(h->v, f->trainer.optimizer.v, h->bytes);
+    free(h->weights), free(h->m), free(h->v);
+}
+
+/* ---- values that are not finite ---- */
+
+static void test_names_the_first_layer(void **state)
+{
+    static const struct {
+        const char *name;
+        float value;
+        const char *words[4];
+    } cases[] = {
+        {"model.layers.1.mlp.down_proj.weight",
+         NAN,
+         {"step 3: the loss is not finite (nan)",
+          "the output of model.layers.1.mlp.down_proj is nan",
+          "model.layers.1.mlp.down_proj.weight was not finite before the step", NULL}},
+        {"model.layers.0.self_attn.k_proj.weight",
+         INFINITY,
+         {"step 3: the loss is not finite",
+          "where the output of model.layers.0.self_attn.k_proj is ",
+          "model.layers.0.self_attn.k_proj.weight was not finite", NULL}},
+        {"model.layers.1.post_attention_layernorm.weight",
+         -INFINITY,
+         {"the output of the norm model.layers.1.post_attention_layernorm.weight is -inf", NULL}},
+        {"model.norm.weight", NAN, {"the output of the norm model.norm.weight is nan", NULL}},
+        {"lm_head.weight", NAN, {"the output of lm_head is nan", "channel 0", NULL}},
+        /* finite weights, infinite products */
+        {"model.layers.1.self_attn.o_proj.weight",
+         3e38f,
+         {"the loss is not finite", "of model.layers.1.self_attn.o_proj is ",
+          "weights are as they were before the step", NULL}},
+    };
+    (void)state;
+    for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++)
+        for (size_t i = 0; i < COUNT(cases); i++) {
+            fixture f;
+            open_fixture(&f, &(setting){.skip = cases[i].value != 3e38f,
+                                        .threads = 2,
+                                        .checkpointing = (nib_ac)ac});
+            step(&f), step(&f);
+            float *w = weight_of(&f, cases[i].name);
+            for (int j = 0; j < 32; j++)
+                w[j] = cases[i].value;
+            held before = hold(&f);
+            expect_stop(&f, cases[i].words);
+            expect_held(&before, &f);
+            assert_int_equal(f.trainer.optimizer.steps, 2);
+            close_fixture(&f);
+        }
+}
+
+static void scale(fixture *f, const char *name, float factor)
+{
+    const nib_params *p = &f->trainer.params;
+    float *w = weight_of(f, name);
+    for (size_t i = 0; i < p->count; i++)
+        for (size_t j = 0;
+             f->trainer.weights + p->items[i].at == w && j < nib__param_size(&p->items[i]); j++)
+            w[j] *= factor;
+}
+
+/* The loss is finite, the way back is not: norms make 1 of a residual of 1e-18, and so their
+ * gradients are 1e18 times what comes into them. */
+static void test_names_a_gradient(void **state)
+{
+    static const char *const words[] = {
+        "step 1: the gradient norm is not finite",
+        "first in micro-batch 0, where the gradient of the input of the norm ",
+        "weights are as they were before the step", NULL};
+    fixture f;
+    (void)state;
+    open_fixture(&f, &(setting){0});
+    f.model->net.config.norm_eps = 0;
+    scale(&f, "model.embed_tokens.weight", 1e-18f);
+    for (int layer = 0; layer < 2; layer++) {
+        char name[96];
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.o_proj.weight", layer);
+        scale(&f, name, 0);
+        snprintf(name, sizeof name, "model.layers.%d.mlp.down_proj.weight", layer);
+        scale(&f, name, 0);
+    }
+    scale(&f, "lm_head.weight", 1e25f);
+    held before = hold(&f);
+    expect_stop(&f, words);
+    expect_held(&before, &f);
+    close_fixture(&f);
+}
+
+/* The bits of a run that is not watched are those of one whose step was judged bad: data goes on,
+ * the step counts, and nothing else happens. */
+static void test_skips(void **state)
+{
+    fixture f, other;
+    (void)state;
+    open_fixture(&f, &(setting){.skip = true});
+    open_fixture(&other, &(setting){.skip = true});
+    step(&f), step(&other);
+    float *w = weight_of(&f, "model.layers.0.mlp.up_proj.weight");
+    const float kept = w[0];
+    w[0] = 3e38f, w[1] = 3e38f;
+    held before = hold(&f);
+    const nib_data_place place = f.trainer.data.place;
+    const double mean = f.trainer.mean_loss;
+    const nib_step_report report = step(&f);
+    assert_true(report.skipped);
+    assert_int_equal(report.step, 2);
+    assert_int_equal(f.trainer.optimizer.steps, 2);
+    assert_int_equal(f.trainer.data.place.sequences, place.sequences + 4);
+    assert_true(f.trainer.mean_loss == mean);
+    assert_non_null(strstr(f.log, "step 2: the "));
+    assert_non_null(strstr(f.log, "model.layers.0.mlp.up_proj"));
+    expect_held(&before, &f);
+    /* the third step reads what it would have read */
+    nib_err err;
+    ok(nib__data_skip(&other.trainer.data, 4, &err), &err);
+    other.trainer.optimizer.steps++;
+    w[0] = kept;
+    w[1] = weight_of(&other, "model.layers.0.mlp.up_proj.weight")[1];
+    const nib_step_report a = step(&f), b = step(&other);
+    assert_false(a.skipped);
+    assert_true(a.loss == b.loss && a.norm == b.norm && a.step == 3);
+    close_fixture(&f);
+    close_fixture(&other);
+}
+
+static void test_spikes(void **state)
+{
+    fixture f;
+    (void)state;
+    /* a rate that ruins the model in one step */
+    open_fixture(&f, &(setting){.rate = 10, .spike = 2});
+    step(&f);
+    held before = hold(&f);
+    expect_stop(&f, (const char *const[]){"step 2: the loss of ", " is over 2 times its mean of 6.",
+                                          " % of the squared gradient", NULL});
+    expect_held(&before, &f);
+    close_fixture(&f);
+    open_fixture(&f, &(setting){.rate = 10, .spike = 2, .skip = true});
+    step(&f);
+    assert_true(step(&f).skipped && step(&f).skipped);
+    close_fixture(&f);
+    open_fixture(&f, &(setting){.norm_spike = 3});
+    step(&f);
+    f.trainer.mean_norm = 1e-3;
+    expect_stop(&f, (const char *const[]){"step 2: the gradient norm of ",
+                                          " is over 3 times its mean of 0.0010", NULL});
+    close_fixture(&f);
+}
+
+/* ---- no poisoned checkpoint ---- */
+
+static nib_status to_nowhere(void *ctx, const char *bytes, size_t size)
+{
+    (void)ctx, (void)bytes, (void)size;
+    return NIB_OK;
+}
+
+static void expect_run_stops(const char *folder, double rate, double spike, const char *words)
+{
+    fixture f;
+    nib_err err;
+    open_fixture(&f, &(setting){.rate = rate, .spike = spike});
+    f.model->net.train.save = true;
+    f.model->net.train.folder = folder;
+    f.model->net.train.interval = 1;
+    f.model->net.train.load_step = -1;
+    const nib_train_options none = {0};
+    const nib_sink sink = {to_nowhere, NULL};
+    const nib_status got = nib_train(f.model, f.plan, &none, &sink, &err);
+    if (got != NIB_CHECK_FAILED || !strstr(err.text, words))
+        fail_msg("wanted \"%s\", got %s: \"%s\"", words, nib_status_name(got),
+                 got == NIB_OK ? "" : err.text);
+    close_fixture(&f);
+}
+
+static bool exists(const char *name) { return nib__path_kind(in_root(name)) != NIB_PATH_NONE; }
+
+static void test_no_poisoned_checkpoint(void **state)
+{
+    (void)state;
+    /* a bad step leaves the checkpoint of the step before it */
+    expect_run_stops("spiked", 10, 2, "step 2: the loss of ");
+    assert_true(exists("spiked/step-00000001/nibble.json"));
+    assert_false(exists("spiked/step-00000002") || exists("spiked/step-00000002.part"));
+    /* it is whole: the run goes on from it, to the same end */
+    expect_run_stops("spiked", 10, 2, "step 2: the loss of ");
+    /* an update that overflows is found when it is written */
+    expect_run_stops("poisoned", 1e39, 0, "not finite");
+    assert_false(exists("poisoned/step-00000001") || exists("poisoned/step-00000001.part"));
+}
+
+/* ---- the schedule and clipping ---- */
+
+/* torchtitan's linear_warmup_stable_decay, whose lambda gets the number of the last update, with
+ * its own names and its three stages as they stand there. */
+static double titan(int64_t current, int64_t steps, int64_t warmup, double ratio, nib_decay type,
+                    double lowest)
+{
+    int64_t decay = ratio < 0 ? steps - warmup : (int64_t)nearbyint((double)steps * ratio);
+    if (decay > steps - warmup)
+        decay = steps - warmup;
+    const int64_t stable = steps + 1 - warmup - decay;
+    if (current < warmup)
+        return (double)(current + 1) / (double)warmup;
+    if (current < warmup + stable)
+        return 1;
+    const double progress = (double)(current + 1 - warmup - stable) / (double)decay;
+    const double left = type == NIB_DECAY_LINEAR ? 1 - progress
+                        : type == NIB_DECAY_SQRT ? 1 - sqrt(progress)
+                                                 : 0.5 * (1 + cos(acos(-1.0) * progress));
+    return lowest + (1 - lowest) * left;
+}
+
+static void test_rates(void **state)
+{
+    /* by hand: 10 steps, 2 of warm-up, 0.8 decay linearly: 8 that begin one step late, so that the
+     * last has 1/8 left */
+    static const double wanted[] = {0.5, 1, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125};
+    const nib_train_config c = {.steps = 10, .warmup = 2, .decay_ratio = 0.8};
+    (void)state;
+    for (int64_t i = 0; i < 10; i++)
+        assert_true(fabs(nib__rate_factor(&c, i) - wanted[i]) < 1e-15);
+    static const int64_t steps[] = {1, 7, 50, 1000}, warmups[] = {0, 2, 60};
+    static const double ratios[] = {-1, 0, 0.1, 0.5, 1}, lowest[] = {0, 0.1, 1};
+    for (size_t a = 0; a < COUNT(steps); a++)
+        for (size_t b = 0; b < COUNT(warmups); b++)
+            for (size_t r = 0; r < COUNT(ratios); r++)
+                for (int type = NIB_DECAY_LINEAR; type <= NIB_DECAY_COSINE; type++)
+                    for (size_t l = 0; l < COUNT(lowest); l++) {
+                        const int64_t warmup = warmups[b] < steps[a] ? warmups[b] : steps[a];
+                        const nib_train_config d = {.steps = steps[a],
+                                                    .warmup = warmup,
+                                                    .decay_ratio = ratios[r],
+                                                    .decay = (nib_decay)type,
+                                                    .min_factor = lowest[l]};
+                        for (int64_t i = 0; i < steps[a]; i++) {
+                            const double factor =
+                                titan(i, steps[a], warmup, ratios[r], (nib_decay)type, lowest[l]);
+                            if (fabs(nib__rate_factor(&d, i) - factor) > 1e-12)
+                                fail_msg("step %d of %d: %g, not %g", (int)i, (int)steps[a],
+                                         nib__rate_factor(&d, i), factor);
+                        }
+                    }
+}
+
+/* One step of AdamW from zero moments moves each weight by the rate, whatever the gradient's size:
+ * what clipping does is in the moments. */
+static void test_clips(void **state)
+{
+    fixture f, free_run;
+    (void)state;
+    open_fixture(&f, &(setting){.max_norm = 0.125});
+    open_fixture(&free_run, &(setting){0});
+    const nib_step_report a = step(&f), b = step(&free_run);
+    assert_true(a.norm == b.norm && a.norm > 0.125);
+    double clipped = 0, whole = 0;
+    for (size_t i = 0; i < f.trainer.params.total; i++) {
+        clipped += (double)f.trainer.optimizer.m[i] * (double)f.trainer.optimizer.m[i];
+        whole += (double)free_run.trainer.optimizer.m[i] * (double)free_run.trainer.optimizer.m[i];
+    }
+    assert_true(fabs(sqrt(whole) / 0.1 / a.norm - 1) < 1e-6);
+    assert_true(fabs(sqrt(clipped) / 0.1 / 0.125 - 1) < 1e-4);
+    close_fixture(&f);
+    close_fixture(&free_run);
+}
+
+/* ---- another text ---- */
+
+static nib_validation_report validation_of(nib_validation *v)
+{
+    nib_err err;
+    nib_validation_report report;
+    ok(nib__validation_run(v, &report, &err), &err);
+    return report;
+}
+
+static void test_validates(void **state)
+{
+    fixture f, g;
+    nib_err err;
+    nib_validation v, w;
+    (void)state;
+    const setting s = {.validation = in_root("other.jsonl"), .validation_steps = 3};
+    open_fixture(&f, &s);
+    open_fixture(&g, &(setting){.threads = 2});
+    ok(nib__validation_open(&v, &f.trainer, &err), &err);
+    ok(nib__validation_open(&w, &g.trainer, &err), &err);
+    assert_null(w.trainer); /* no text is named */
+    assert_false(nib__validation_due(&w, 5));
+    assert_true(nib__validation_due(&v, 1) && nib__validation_due(&v, 10));
+    assert_false(nib__validation_due(&v, 4));
+    assert_int_equal(v.count, 3);
+    /* the first losses are near log(vocab); the same twice; and training is not disturbed */
+    const nib_validation_report first = validation_of(&v), again = validation_of(&v);
+    assert_true(first.loss == again.loss && fabs(first.loss - log(920)) < 1);
+    assert_int_equal(first.tokens, 3 * 2 * 24);
+    for (int i = 0; i < 4; i++) {
+        const nib_step_report a = step(&f), b = step(&g);
+        assert_true(a.loss == b.loss && a.norm == b.norm);
+        validation_of(&v);
+    }
+    assert_true(validation_of(&v).loss < first.loss);
+    assert_int_equal(v.count, 3);
+    nib__validation_close(&v);
+    nib__validation_close(&w);
+    close_fixture(&g);
+    close_fixture(&f);
+}
+
+static void test_validates_what_is_there(void **state)
+{
+    fixture f;
+    nib_err err;
+    nib_validation v;
+    (void)state;
+    open_fixture(&f, &(setting){.validation = in_root("other.jsonl"), .validation_steps = 1000});
+    ok(nib__validation_open(&v, &f.trainer, &err), &err);
+    assert_true(v.count > 3 && v.count < 1000);
+    assert_non_null(strstr(f.log, "of the 1000 micro-batches of validation.steps"));
+    nib__validation_close(&v);
+    /* every id of it, but those that do not fill a micro-batch */
+    write_text("short.jsonl", "{\"text\": \"a b\"}\n", 16);
+    f.model->net.train.validation = in_root("short.jsonl");
+    assert_int_equal(nib__validation_open(&v, &f.trainer, &err), NIB_BAD_INPUT);
+    assert_non_null(strstr(err.text, "short.jsonl has not the 2 x 25 ids of a micro-batch"));
+    f.model->net.train.validation = in_root("missing.jsonl");
+    assert_int_not_equal(nib__validation_open(&v, &f.trainer, &err), NIB_OK);
+    assert_non_null(strstr(err.text, "missing.jsonl"));
+    close_fixture(&f);
+}
+
+/* ---- what casts lose ---- */
+
+static nib_cast_line line_of(const nib_cast_losses *l, const char *layer, int product, int side)
+{
+    nib_cast_line line = {0};
+    for (size_t i = 1; i < l->trainer->model->net.site_count; i++)
+        if (nib__cast_losses_line(&line, l, i, product, side) && strcmp(line.layer, layer) == 0)
+            return line;
+    fail_msg("no line of %s", layer);
+    return line;
+}
+
+static void test_counts_casts(void **state)
+{
+    (void)state;
+    for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
+        fixture f, g;
+        nib_err err;
+        nib_cast_losses losses;
+        const setting s = {.model = "tiny_bf16.json",
+                           .dtype = "bf16",
+                           .recipe = "mxfp8",
+                           .checkpointing = (nib_ac)ac};
+        open_fixture(&f, &s);
+        open_fixture(&g, &s);
+        ok(nib__cast_losses_open(&losses, &f.trainer, &err), &err);
+        static const char name[] = "model.layers.1.mlp.gate_proj";
+        float *w = weight_of(&f, "model.layers.1.mlp.gate_proj.weight"),
+              *same = weight_of(&g, "model.layers.1.mlp.gate_proj.weight");
+        for (int i = 0; i < 32; i++) /* a row of one block: 1, and 31 that are too small for it */
+            w[i] = same[i] = i == 0 ? 1.0f : 1e-6f;
+        nib__cast_losses_begin(&losses);
+        const nib_step_report a = step(&f), b = step(&g);
+        ok(nib__cast_losses_end(&losses, &err), &err);
+        assert_true(a.loss == b.loss && a.norm == b.norm); /* counting changes nothing */
+        const nib_cast_line weight = line_of(&losses, name, NIB_PRODUCT_Y, 1);
+        assert_int_equal(weight.values, 48 * 32);
+        assert_true(weight.counts.underflowed >= 31 && weight.counts.underflowed < 200);
+        assert_true(weight.counts.nonzero <= weight.values);
+        assert_string_equal(weight.operand, "w");
+        assert_string_equal(weight.code, "mxfp8");
+        const nib_cast_line x = line_of(&losses, name, NIB_PRODUCT_Y, 0),
+                            dy = line_of(&losses, name, NIB_PRODUCT_DX, 0),
+                            across = line_of(&losses, name, NIB_PRODUCT_DW, 0),
+                            input = line_of(&losses, name, NIB_PRODUCT_DW, 1);
+        assert_int_equal(x.values, 2 * 2 * 24 * 32);
+        assert_int_equal(dy.values, 2 * 2 * 24 * 48);
+        assert_int_equal(input.counts.nonzero, x.counts.nonzero);
+        assert_int_equal(across.counts.nonzero, dy.counts.nonzero);
+        assert_true(x.counts.nonzero > x.values / 2 && x.counts.nonzero <= x.values);
+        assert_true(dy.counts.nonzero > dy.values / 2);
+        nib_text text;
+        nib__text_init(&text, &f.engine->allocator);
+        nib__cast_losses_write(&text, &losses, 1);
+        assert_non_null(strstr(text.at, "casts of step 1: model.layers.0.self_attn.q_proj"));
+        assert_non_null(strstr(text.at, "dy of dw mxfp8  nonzero "));
+        nib__text_free(&text);
+        nib__cast_losses_close(&losses);
+        close_fixture(&f);
+        close_fixture(&g);
+    }
+}
+
+static void test_counts_nothing_in_floats(void **state)
+{
+    fixture f;
+    nib_err err;
+    nib_cast_losses losses;
+    nib_text text;
+    (void)state;
+    open_fixture(&f, &(setting){0});
+    ok(nib__cast_losses_open(&losses, &f.trainer, &err), &err);
+    nib__cast_losses_begin(&losses);
+    step(&f);
+    ok(nib__cast_losses_end(&losses, &err), &err);
+    nib__text_init(&text, &f.engine->allocator);
+    nib__cast_losses_write(&text, &losses, 1);
+    assert_string_equal(text.at, "casts of step 1: no layer is cast to fewer than 16 bits\n");
+    nib__text_free(&text);
+    nib__cast_losses_close(&losses);
+    close_fixture(&f);
+}
+
+/* ---- memory ---- */
+
+/* What a run takes beyond what the process had, against what it says beforehand. In a process of
+ * its own, whose highest use is not that of the tests before it. */
+static int measure_memory(const setting *s)
+{
+    fixture f;
+    const uint64_t before = nib__peak_bytes();
+    open_fixture(&f, s);
+    const uint64_t said = nib__trainer_bytes(&f.trainer);
+    step(&f), step(&f);
+    const double share = (double)(nib__peak_bytes() - before) / (double)said;
+    if (share > 0.9 && share < 1.1)
+        return 0;
+    fprintf(stderr, "%.1f MB were said, %.1f MB taken\n", (double)said * 1e-6,
+            share * (double)said * 1e-6);
+    return 1;
+}
+
+static void test_memory(void **state)
+{
+    static const setting settings[] = {
+        {.model = "wide.json", .sequence = 128, .global_batch = 8, .batch = 2},
+        {.model = "wide_bf16.json",
+         .sequence = 128,
+         .global_batch = 2,
+         .batch = 2,
+         .dtype = "bf16",
+         .recipe = "mxfp8",
+         .checkpointing = NIB_AC_FULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(settings); i++) {
+        int status;
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0)
+            _exit(measure_memory(&settings[i]));
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names_the_first_layer),
+        cmocka_unit_test(test_names_a_gradient),
+        cmocka_unit_test(test_skips),
+        cmocka_unit_test(test_spikes),
+        cmocka_unit_test(test_no_poisoned_checkpoint),
+        cmocka_unit_test(test_rates),
+        cmocka_unit_test(test_clips),
+        cmocka_unit_test(test_validates),
+        cmocka_unit_test(test_validates_what_is_there),
+        cmocka_unit_test(test_counts_casts),
+        cmocka_unit_test(test_counts_nothing_in_floats),
+        cmocka_unit_test(test_memory),
+    };
+    return cmocka_run_group_tests(tests, make_root, remove_root);
+}
