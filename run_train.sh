@@ -1,0 +1,33 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# torchtitan's line, for `nibble train`: NGPU ranks, a config, and keys of the config as options, with their values after
+# a space or "=".
+#   NGPU=4 ./run_train.sh --model.converters mx --mx.recipe_name "mxfp8" --mx.filter_fqns "output"
+# NGPU: ranks on this machine, started by mpirun; default 1, without it. CONFIG_FILE: instead of the debug model with an
+# output 2256 wide. NIBBLE: the program, instead of build/release/nibble, which is built if it is missing.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+ranks=${NGPU:-1}
+config=${CONFIG_FILE:-$here/configs/llama3_debugmodel_mxfp8_vocab2256.json}
+program=${NIBBLE:-$here/build/release/nibble}
+
+fail() {
+    echo "run_train.sh: $2" >&2
+    exit "$1"
+}
+
+[[ $ranks =~ ^[1-9][0-9]{0,3}$ ]] || fail 2 "NGPU is \"$ranks\"; a number of ranks from 1 to 9999 is wanted"
+if [ ! -x "$program" ]; then
+    [ -z "${NIBBLE:-}" ] || fail 6 "NIBBLE is $program, which is no program"
+    echo "run_train.sh: $program is not there yet; building it" >&2
+    make -s -C "$here" -j "$(nproc)" build/release/nibble >&2 || fail 1 "the build failed; tools/setup says what it needs"
+fi
+[ "$ranks" -gt 1 ] || exec "$program" train "$config" "$@"
+
+command -v mpirun >/dev/null || fail 4 "NGPU is $ranks, but there is no mpirun; install Open MPI (Debian: openmpi-bin)"
+export NIBBLE_RANKS=$ranks # fewer are an error
+# in a container everything runs as root, which mpirun asks about
+[ "$(id -u)" != 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# ranks share the cores themselves
+exec mpirun --oversubscribe --bind-to none -n "$ranks" "$program" train "$config" "$@"
