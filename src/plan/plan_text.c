@@ -234,8 +234,34 @@ static void render_candidates(const nib_ledger_layer *layer, bool of_engine, boo
     trim_line_ends(out, start);
 }
 
+/* A step of training multiplies three times: y, dx and dW, in this order. */
+static bool is_step(const nib_ledger_layer *layer)
+{
+    return layer->use_count == 3 && strcmp(layer->uses[2].phase, "backward") == 0;
+}
+
+static void render_products(const nib_ledger_layer *layer, nib_text *out)
+{
+    const int64_t m = layer->uses[0].m_min, n = layer->n, k = layer->k;
+    const struct {
+        const char *name;
+        int64_t m, n, k;
+    } products[] = {{"y", m, n, k}, {"dx", m, k, n}, {"dW", n, k, m}};
+    for (size_t i = 0; i < COUNT(products); i++) {
+        char time[32];
+        nib__text_format(out,
+                         "  predicted: %s %s, M %" PRId64 ", N %" PRId64 ", K %" PRId64 ": %s\n",
+                         layer->uses[i].phase, products[i].name, products[i].m, products[i].n,
+                         products[i].k, nib__say_seconds(time, layer->uses[i].predicted_us * 1e-6));
+    }
+}
+
 static void render_uses(const nib_ledger_layer *layer, nib_text *out)
 {
+    if (is_step(layer)) {
+        render_products(layer, out);
+        return;
+    }
     for (size_t i = 0; i < layer->use_count; i++) {
         const nib_ledger_use *use = &layer->uses[i];
         char time[32];

@@ -307,18 +307,17 @@ static nib_status matches_nothing(nib_recipe *r, const nib_recipe_input *in, con
 {
     const char *what = reach == NIB_REACH_LINEAR ? "linear layer" : "layer";
     size_t count = 0;
-    const bool meta = strncmp(text, "layers.", 7) == 0;
-    const char **names = nib__calloc(&r->allocator, in->count, sizeof *names);
+    const char **names = nib__calloc(&r->allocator, in->count, 2 * sizeof *names);
     if (names == NULL)
-        return nib__fail_memory(err, in->count * sizeof *names, "layer names");
+        return nib__fail_memory(err, in->count * 2 * sizeof *names, "layer names");
     for (size_t i = 0; i < in->count; i++) {
         char other[NAME_MAX_BYTES];
         const char *name = in->layers[i].name;
         if ((reach & reach_of(&in->layers[i])) == 0)
             continue;
-        if (meta && nib__alias_to_meta(other, sizeof other, name))
-            name = nib__recipe_say(r, "%s", other);
-        if (name != NULL)
+        names[count++] = name;
+        if (nib__alias_to_meta(other, sizeof other, name) &&
+            (name = nib__recipe_say(r, "%s", other)) != NULL)
             names[count++] = name;
     }
     nib_text near;
