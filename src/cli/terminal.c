@@ -260,7 +260,7 @@ int help_width(FILE *to)
 static struct {
     bool on, drawn;
     char what[32];
-    double begun, last;
+    double begun, last, first; /* first: the share that was done when it began */
 } bar;
 
 static double seconds(void)
@@ -281,21 +281,23 @@ static void draw(const char *what, uint64_t done, uint64_t total)
 {
     enum { WIDTH = 32 };
     const double now = seconds();
+    const double share = done < total ? (double)done / (double)total : 1;
     if (strcmp(bar.what, what) != 0) {
         snprintf(bar.what, sizeof bar.what, "%s", what);
         bar.begun = now;
+        bar.first = share;
         bar.last = 0;
     }
     /* short work shows nothing; a bar that moves ten times a second is enough */
     if (now - bar.begun < 0.5 || now - bar.last < 0.1 || total == 0)
         return;
     bar.last = now;
-    const double share = done < total ? (double)done / (double)total : 1;
     char marks[WIDTH + 1];
     memset(marks, '.', WIDTH);
     memset(marks, '#', (size_t)(share * WIDTH));
     marks[WIDTH] = '\0';
-    const double left = share > 0 ? (now - bar.begun) * (1 - share) / share : 0;
+    const double moved = share - bar.first;
+    const double left = moved > 0 ? (now - bar.begun) * (1 - share) / moved : 0;
     fprintf(stderr, "\r\033[K%s [%s] %3.0f %%  %.0f s left", what, marks, 100 * share, left);
     bar.drawn = true;
     if (done >= total)

@@ -112,14 +112,8 @@ nib_status nib__metrics_step(nib_metrics *m, const nib_step_report *r, const nib
 
 /* ---- opening ---- */
 
-static nib_status find_path(nib_metrics *m, nib_arena *arena, nib_err *err)
+static nib_status make_folder(const char *path, nib_arena *arena, nib_err *err)
 {
-    const nib_train_config *c = m->trainer->config;
-    const char *path =
-        c->metrics[0] == '/' ? c->metrics : nib__path_join(arena, c->dump_folder, c->metrics);
-    if (!path)
-        return nib__fail_memory(err, strlen(c->metrics), "a path");
-    m->path = path;
     const size_t head = (size_t)(nib__path_name(path) - path);
     char *folder = nib__arena_copy(arena, path, head > 1 ? head - 1 : head);
     if (!folder)
@@ -134,8 +128,9 @@ nib_status nib__metrics_open(nib_metrics *out, nib_trainer *t, nib_err *err)
     if (!t->config->metrics || nib_ranks_rank(t->ranks) != 0)
         return NIB_OK;
     out->trainer = t;
+    out->path = t->config->metrics;
     nib__text_init(&out->line, &t->engine->allocator);
-    nib_status status = find_path(out, &t->arena, err);
+    nib_status status = make_folder(out->path, &t->arena, err);
     if (status == NIB_OK)
         status = find_end(&keep, out, err);
     if (status == NIB_OK)

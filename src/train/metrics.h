@@ -22,7 +22,7 @@ typedef struct nib_speed {
     uint64_t memory;                   /* bytes: the most so far */
 } nib_speed;
 
-/* config->metrics lies below the dump folder unless it is absolute. */
+/* Makes the folder of config->metrics. */
 nib_status nib__metrics_open(nib_metrics *out, nib_trainer *trainer, nib_err *err);
 void nib__metrics_close(nib_metrics *metrics);
 nib_status nib__metrics_step(nib_metrics *metrics, const nib_step_report *report,

@@ -56,6 +56,7 @@ static const field wholes[] = {
     {"data_piece", AT(place.piece), NULL},
     {"data_used", AT(place.used), NULL},
 };
+_Static_assert(sizeof(nib_data_place) == 6 * sizeof(int64_t), "every member of it is written");
 
 static const field reals[] = {
     {"mean_loss", AT(mean_loss), NULL},

@@ -54,6 +54,34 @@ static void test_resumes_exactly(void **state)
     assert_string_equal(parts.lines, "");
 }
 
+/* A document that is read in pieces: the checkpoint is of a place in the second. */
+static void test_resumes_in_a_piece(void **state)
+{
+    const size_t size = 400000;
+    char *text = malloc(size), path[256];
+    (void)state;
+    assert_non_null(text);
+    for (size_t i = 0; i < size; i++)
+        text[i] = " the"[i % 4];
+    write_text("long.txt", text, size);
+    free(text);
+    snprintf(path, sizeof path, "%s", in_root("long.txt"));
+    const job base = {
+        .steps = 11, .dataset = path, .batch = 64, .global_batch = 128, .sequence = 60};
+    job whole = base, parts = base;
+    whole.folder = "long";
+    parts.folder = "long-parts";
+    must_train(&whole);
+    parts.stop = 10;
+    expect_refused(&parts, NIB_CANCELLED, "step 10");
+    char *manifest = read_file("long-parts/step-00000010/nibble.json", &(size_t){0});
+    assert_non_null(strstr(manifest, "\"data_piece\": 26"));
+    free(manifest);
+    parts.stop = 0;
+    must_train(&parts);
+    expect_same("long/step-00000011", "long-parts/step-00000011");
+}
+
 static void test_keeps_the_last(void **state)
 {
     job j = {.folder = "kept", .steps = 9, .interval = 2, .keep = 2};
@@ -186,9 +214,10 @@ static void test_one_at_a_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resumes_exactly), cmocka_unit_test(test_keeps_the_last),
-        cmocka_unit_test(test_other_runs),      cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_one_at_a_time),
+        cmocka_unit_test(test_resumes_exactly), cmocka_unit_test(test_resumes_in_a_piece),
+        cmocka_unit_test(test_keeps_the_last),  cmocka_unit_test(test_other_runs),
+        cmocka_unit_test(test_damage),          cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_one_at_a_time),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

@@ -114,8 +114,10 @@ static int count_words(const char *name, const char *words)
 static void test_metrics(void **state)
 {
     size_t size;
+    char path[256];
     (void)state;
-    job j = {.folder = "measured", .steps = 8, .interval = 2, .stop = 5, .metrics = "runs/m.jsonl"};
+    snprintf(path, sizeof path, "%s", in_root("runs/m.jsonl"));
+    job j = {.folder = "measured", .steps = 8, .interval = 2, .stop = 5, .metrics = path};
     expect_refused(&j, NIB_CANCELLED, "step 5");
     assert_int_equal(count_words("runs/m.jsonl", "\"step\": "), 5);
     assert_int_equal(count_words("runs/m.jsonl", "\"training.seq_len\": 24"), 1);
@@ -134,7 +136,7 @@ static void test_metrics(void **state)
     assert_int_equal(count_words("runs/m.jsonl", "\"tokens\": 768,"), 1); /* 8 x 4 x 24 */
     assert_int_equal(count_words("runs/m.jsonl", "\"skipped\": false}\n"), 8);
     /* a run from the start begins its file anew */
-    j = (job){.folder = "fresh", .steps = 2, .unsaved = true, .metrics = "runs/m.jsonl"};
+    j = (job){.folder = "fresh", .steps = 2, .unsaved = true, .metrics = path};
     must_train(&j);
     assert_int_equal(count_words("runs/m.jsonl", "\n"), 3);
 }
