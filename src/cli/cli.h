@@ -19,10 +19,10 @@ typedef struct list {
 typedef struct settings {
     list arguments; /* MODEL, OUT, ... */
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
-        *calibrate, *against, *prompt, *prompt_file, *text, *tokenizer, *isa;
+        *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa;
     list skip, only, allow, kernel, place, stop;
     list overrides; /* "section.key=value" of a training config, each allocated */
-    long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats;
+    long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats, smooth;
     double temperature, top_p, min_p, repeat_penalty;
     bool json, markdown, quiet, no_color, strict, force, dry_run, ignore_eos, kernels, keys, help;
 } settings;
@@ -96,6 +96,7 @@ int run_generate(const settings *s);
 int run_eval(const settings *s);
 int run_bench(const settings *s);
 int run_train(const settings *s);
+int run_plot(const settings *s);
 int run_manual(const settings *s);
 int run_completion(const settings *s);
 

@@ -72,6 +72,13 @@ const command commands[] = {
      "nibble train CONFIG --dry-run\n"
      "nibble train --keys",
      0, 1, run_train},
+    {"plot", "RUN...", "draw curves of training runs",
+     "Draws the losses of runs over their steps as one SVG, to stdout. RUN is a file of metrics "
+     "(metrics.path of a config), or a directory with a metrics.jsonl.",
+     "nibble plot outputs/metrics.jsonl > loss.svg\n"
+     "nibble plot bf16 mxfp8 --smooth 20 -o loss.svg\n"
+     "nibble plot outputs --value grad_norm -o norm.svg",
+     0, 24, run_plot},
     {"devices", "", "list this machine and the machines known by name",
      "Shows each device with its facts, their date and source.", "nibble devices", 0, 0,
      run_devices},

@@ -56,6 +56,13 @@ const option option_table[] = {
      ON_WRITE},
     {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL,
      "run one layer of each distinct shape forward and backward, and train nothing", ON_TRAIN},
+    {"export", 0, KIND_TEXT, AT(out), "DIR",
+     "write the trained model there as Hugging Face lays it out; DIR must not exist", ON_TRAIN},
+    {"out", 'o', KIND_TEXT, AT(out), "FILE", "write there instead of to stdout", ON_PLOT},
+    {"value", 0, KIND_TEXT, AT(value), "NAME",
+     "which of the metrics: grad_norm, rate, tps, ...; default loss", ON_PLOT},
+    {"smooth", 0, KIND_INT, AT(smooth), "N",
+     "draw the mean of the last N points, and the points faintly", ON_PLOT},
     {"keys", 0, KIND_FLAG, AT(keys), NULL, "list every key of a config, without one", ON_TRAIN},
     {"against", 0, KIND_TEXT, AT(against), "MODEL", "compare with this model", ON_EVAL | ON_VERIFY},
     {"prompt", 'p', KIND_TEXT, AT(prompt), "TEXT", "where the text begins", ON_GENERATE},
@@ -104,9 +111,10 @@ const option option_table[] = {
     {"markdown", 0, KIND_FLAG, AT(markdown), NULL, "as in the documentation",
      ON_TABLES | ON_TRAIN | ON_MANUAL},
     {"quiet", 'q', KIND_FLAG, AT(quiet), NULL, "no progress, statistics or summary on stderr",
-     ON_ALL},
+     ON_ALL | ON_PLOT},
     {"no-color", 0, KIND_FLAG, AT(no_color), NULL, "no colours", ON_ALL},
-    {"help", 'h', KIND_FLAG, AT(help), NULL, "this text", ON_ALL | ON_MANUAL | ON_COMPLETION},
+    {"help", 'h', KIND_FLAG, AT(help), NULL, "this text",
+     ON_ALL | ON_PLOT | ON_MANUAL | ON_COMPLETION},
 };
 const size_t option_count = sizeof option_table / sizeof *option_table;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * nibble train: runs a training config. It ends with the ledger's line, as commands that run do.
+ * nibble plot: draws what runs measured.
  */
 #include "cli.h"
 
@@ -21,7 +22,7 @@ static int write_keys(const settings *s)
 
 static int train(nib_model *model, nib_engine *engine, const settings *s)
 {
-    const nib_train_options options = {.dry_run = s->dry_run};
+    const nib_train_options options = {.dry_run = s->dry_run, .out = s->out};
     const nib_request request = request_of(s);
     const nib_sink sink = stdout_sink(), errors = stderr_sink();
     nib_plan *plan = NULL;
@@ -48,4 +49,25 @@ int run_train(const settings *s)
         return write_keys(s);
     return with_model(s, "`nibble train` wants CONFIG: a training config (.json)",
                       (nib_model_options){0}, train);
+}
+
+int run_plot(const settings *s)
+{
+    if (s->arguments.count == 0)
+        return fail_usage("`nibble plot` wants RUN: a file of metrics, or a directory with a "
+                          "metrics.jsonl");
+    const nib_plot_options options = {.runs = {s->arguments.items, s->arguments.count},
+                                      .value = s->value,
+                                      .smooth = s->smooth,
+                                      .out = s->out};
+    const nib_sink sink = stdout_sink();
+    nib_engine *engine;
+    nib_err err;
+    const int status = open_engine(&engine, s);
+    if (status)
+        return status;
+    const int end =
+        nib_plot(engine, &options, &sink, &err) == NIB_OK ? finish_stdout(0) : fail(&err);
+    nib_engine_close(engine);
+    return end;
 }

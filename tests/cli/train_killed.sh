@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Training killed at random moments goes on from its last checkpoint and ends with the bytes of a run that nobody killed.
+# 10 kills; KILLS=100 tests/cli/run train_killed runs more. A checkpoint that does not fit the disk leaves the one before.
+kills=${KILLS:-10}
+cat >tiny.json <<END
+{"model": {"name": "llama3", "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 2048, "multiple_of": 16,
+  "tokenizer_path": "$REPO/configs/tokenizer"},
+ "optimizer": {"lr": 1e-3},
+ "training": {"dataset_path": "$REPO/tests/data/corpus.jsonl", "local_batch_size": 2, "seq_len": 64, "steps": 60},
+ "checkpoint": {"enable": true, "interval": 2, "keep_latest_k": 2, "last_save_in_hf": true},
+ "metrics": {"path": "metrics.jsonl", "log_freq": 1}}
+END
+run() { nibble train tiny.json -t 1 --quiet "$@"; }
+begin=$(date +%s%N)
+check 'a run that nobody kills' run --job.dump_folder=whole
+took=$((($(date +%s%N) - begin) / 1000000))
+RANDOM=11
+killed=0 ended=0
+for round in $(seq "$kills"); do
+    # from the start now and then, so that every part of a run is hit, its first checkpoint and its export, too
+    [ $((round % 4)) != 0 ] || rm -rf parts
+    ms=$((RANDOM * 10 % (took + took / 10) + 5)) status=0
+    timeout --preserve-status -s KILL "$(printf '%d.%03d' $((ms / 1000)) $((ms % 1000)))" \
+        "$NIBBLE" train tiny.json -t 1 --quiet --job.dump_folder=parts >"$seen.report" 2>"$seen.err" || status=$?
+    [ "$status" = 0 ] && ended=$((ended + 1)) || killed=$((killed + 1))
+    check "round $round ended or was killed ($status)" [ "$status" = 0 -o "$status" = 137 ]
+    # whatever has a manifest is whole
+    for step in parts/checkpoint/step-????????; do
+        [ ! -e "$step/nibble.json" ] || check "round $round: $step" nibble verify "$step"
+    done
+done
+check 'some were killed' [ "$killed" -gt 0 ]
+check 'it goes on' run --job.dump_folder=parts
+check 'weights are those of the whole run' cmp parts/checkpoint/step-00000060/model.safetensors whole/checkpoint/step-00000060/model.safetensors
+check 'and moments' cmp parts/checkpoint/step-00000060/moments.safetensors whole/checkpoint/step-00000060/moments.safetensors
+equal 'what is kept' 'model step-00000058 step-00000060' "$(cd parts/checkpoint && echo *)"
+equal 'every step is measured once' "$(seq 60)" "$(sed -n 's/^{"step": \([0-9]*\),.*/\1/p' parts/metrics.jsonl)"
+equal 'as in the whole run' "$(sed -n 's/.*"loss": \([^,]*\),.*/\1/p' whole/metrics.jsonl)" "$(sed -n 's/.*"loss": \([^,]*\),.*/\1/p' parts/metrics.jsonl)"
+check 'the export' nibble verify parts/checkpoint/model
+check 'generates' nibble generate parts/checkpoint/model -p 'The ' -n 4
+check 'a plot of both' nibble plot whole parts --smooth 5 -o loss.svg
+check 'is XML' python3 -c "import xml.dom.minidom; xml.dom.minidom.parse('loss.svg')"
+check 'nothing else is left' [ -z "$(find . -name '*.part' -o -name '*.lock' -o -name '*.old')" ]
+
+# a disk that fills up in the middle: the checkpoint before it stands
+size=$(stat -c %s whole/checkpoint/step-00000060/moments.safetensors)
+status=0
+(ulimit -f $((size / 1024 - 8)) && run --job.dump_folder=cut) >"$seen.report" 2>"$seen.err" || status=$?
+equal 'a file-size limit' '6 nibble: no checkpoint of step 2: cut/checkpoint/step-00000002.part/moments.safetensors: cannot write to it: File too large' \
+    "$status $(cat "$seen.err")"
+status=0
+(ulimit -f $((size / 1024 - 8)) && run --job.dump_folder=parts --training.steps=70) >"$seen.report" 2>"$seen.err" || status=$?
+equal 'the one before stands' '6 nibble: no checkpoint of step 62, that of step 60 stands: parts/checkpoint/step-00000062.part/moments.safetensors: cannot write to it: File too large' \
+    "$status $(cat "$seen.err")"
+check 'and is whole' nibble verify parts/checkpoint/step-00000060
+refused 3 '*training.seq_len is 64 in the checkpoint, but 32 here*' train tiny.json --quiet --job.dump_folder=parts --training.seq_len=32
+refused 3 '*checkpoint.load_step 7 names no checkpoint; there are 2, from step 58 to 60' train tiny.json --quiet --job.dump_folder=parts --checkpoint.load_step=7
+refused 6 'parts/checkpoint/model: exists already; *' train tiny.json --quiet --job.dump_folder=parts --export parts/checkpoint/model
