@@ -57,3 +57,4 @@ check 'and is whole' nibble verify parts/checkpoint/step-00000060
 refused 3 '*training.seq_len is 64 in the checkpoint, but 32 here*' train tiny.json --quiet --job.dump_folder=parts --training.seq_len=32
 refused 3 '*checkpoint.load_step 7 names no checkpoint; there are 2, from step 58 to 60' train tiny.json --quiet --job.dump_folder=parts --checkpoint.load_step=7
 refused 6 'parts/checkpoint/model: exists already; *' train tiny.json --quiet --job.dump_folder=parts --export parts/checkpoint/model
+check 'a step is a model to start from' run --job.dump_folder=next --training.steps=2 --checkpoint.initial_load_path=whole/checkpoint/step-00000060
