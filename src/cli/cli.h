@@ -22,7 +22,8 @@ typedef struct settings {
         *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa;
     list skip, only, allow, kernel, place, stop;
     list overrides; /* "section.key=value" of a training config, each allocated */
-    long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats, smooth;
+    long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats, smooth,
+        ranks;
     double temperature, top_p, min_p, repeat_penalty;
     bool json, markdown, quiet, no_color, strict, force, dry_run, ignore_eos, kernels, keys, help;
 } settings;
@@ -68,6 +69,15 @@ int help_width(FILE *to);                            /* columns to wrap at */
 nib_callbacks terminal_callbacks(const settings *s); /* progress bar, log, Ctrl-C */
 void clear_progress(void);
 
+/* ---- cli_ranks.c ---- */
+
+/* *out NULL: this process is the whole run. What ranks but the first would print is dropped. 0, or
+ * the exit status after the sentence was printed. */
+int join_ranks(nib_ranks **out, const settings *s);
+/* The exit status of how the run ended, after the sentence was printed once; ends the other ranks
+ * where they cannot be told. */
+int leave_ranks(nib_ranks *ranks, nib_status status, const nib_err *err);
+
 /* ---- shared by commands ---- */
 
 /* Engine and model as the settings say; the sentence is printed on failure. */
@@ -79,6 +89,9 @@ int with_model(const settings *s, const char *wants, nib_model_options options,
                int (*use)(nib_model *model, nib_engine *engine, const settings *s));
 int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path,
                nib_model_options options);
+/* The same, where the caller says what failed. ranks NULL: one process. */
+nib_status start_engine(nib_engine **out, const settings *s, const nib_ranks *ranks, nib_err *err);
+nib_model_options model_options_of(const settings *s, nib_model_options options);
 nib_request request_of(const settings *s);
 nib_form form_of(const settings *s);
 const char *model_path(const settings *s); /* -m, or the first argument */

@@ -105,6 +105,10 @@ const option option_table[] = {
      ON_RUN | ON_WRITE},
     {"threads", 't', KIND_INT, AT(threads), "N",
      "threads; default as many as this process may run on", ON_ALL},
+    {"ranks", 0, KIND_INT, AT(ranks), "N",
+     "processes that the run must have at least, started with `mpirun -n N`; default as many as "
+     "there are",
+     ON_TRAIN},
     {"isa", 0, KIND_TEXT, AT(isa), "LEVEL",
      "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16", ON_ALL},
     {"json", 'j', KIND_FLAG, AT(json), NULL, "machine-readable output (\"schema\": 1)", ON_ALL},

@@ -20,24 +20,43 @@ static int write_keys(const settings *s)
     return end;
 }
 
-static int train(nib_model *model, nib_engine *engine, const settings *s)
+typedef struct job {
+    nib_engine *engine;
+    nib_model *model;
+    nib_plan *plan;
+} job;
+
+static nib_status open_job(job *j, const settings *s, const nib_ranks *ranks, nib_err *err)
 {
-    const nib_train_options options = {.dry_run = s->dry_run, .out = s->out};
+    const nib_model_options options = model_options_of(s, (nib_model_options){0});
     const nib_request request = request_of(s);
-    const nib_sink sink = stdout_sink(), errors = stderr_sink();
-    nib_plan *plan = NULL;
-    nib_err err;
-    (void)engine;
-    nib_status status = nib_plan_make(&plan, model, &request, &err);
+    nib_status status = start_engine(&j->engine, s, ranks, err);
     if (status == NIB_OK)
-        status = nib_train(model, plan, &options, &sink, &err);
+        status = nib_model_open(&j->model, j->engine, model_path(s), &options, err);
+    if (status == NIB_OK)
+        status = nib_plan_make(&j->plan, j->model, &request, err);
+    return status;
+}
+
+static void close_job(job *j)
+{
+    nib_plan_free(j->plan);
+    nib_model_close(j->model);
+    nib_engine_close(j->engine);
+}
+
+static nib_status train(job *j, const settings *s, nib_ranks *ranks, nib_err *err)
+{
+    const nib_train_options options = {.dry_run = s->dry_run, .out = s->out, .ranks = ranks};
+    const nib_sink sink = stdout_sink(), errors = stderr_sink();
+    nib_status status = nib_ranks_agree(ranks, open_job(j, s, ranks, err), err);
+    if (status == NIB_OK)
+        status = nib_train(j->model, j->plan, &options, &sink, err);
     clear_progress();
     fflush(stdout); /* the ledger's line comes last */
-    int end = status == NIB_OK ? 0 : fail(&err);
-    if (status == NIB_OK && !s->quiet && nib_plan_summary(plan, &errors, &err) != NIB_OK)
-        end = fail(&err);
-    nib_plan_free(plan);
-    return finish_stdout(end);
+    if (status == NIB_OK && !s->quiet && nib_ranks_rank(ranks) == 0)
+        status = nib_plan_summary(j->plan, &errors, err);
+    return status;
 }
 
 int run_train(const settings *s)
@@ -47,8 +66,18 @@ int run_train(const settings *s)
                           model_path(s));
     if (s->keys)
         return write_keys(s);
-    return with_model(s, "`nibble train` wants CONFIG: a training config (.json)",
-                      (nib_model_options){0}, train);
+    if (!model_path(s))
+        return fail_usage("`nibble train` wants CONFIG: a training config (.json)");
+    nib_ranks *ranks;
+    int end = join_ranks(&ranks, s);
+    if (end)
+        return end;
+    job j = {0};
+    nib_err err;
+    const nib_status status = train(&j, s, ranks, &err);
+    end = leave_ranks(ranks, status, &err);
+    close_job(&j);
+    return finish_stdout(end);
 }
 
 int run_plot(const settings *s)

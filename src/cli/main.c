@@ -67,24 +67,37 @@ static const char *cache_path(char *out, size_t size)
     return out;
 }
 
-int open_engine(nib_engine **out, const settings *s)
+nib_status start_engine(nib_engine **out, const settings *s, const nib_ranks *ranks, nib_err *err)
 {
     char cache[4096];
-    const nib_engine_options options = {.threads =
-                                            (int)(s->threads < INT_MAX ? s->threads : INT_MAX),
-                                        .isa = s->isa,
-                                        .callbacks = terminal_callbacks(s),
-                                        .cache_path = cache_path(cache, sizeof cache)};
+    nib_engine_options options = {.threads = (int)(s->threads < INT_MAX ? s->threads : INT_MAX),
+                                  .isa = s->isa,
+                                  .callbacks = terminal_callbacks(s),
+                                  .cache_path = cache_path(cache, sizeof cache)};
+    nib_ranks_slice(ranks, &options.slice, &options.slices);
+    if (nib_ranks_rank(ranks) > 0)
+        options.callbacks.log = NULL;
+    return nib_engine_open(out, &options, err);
+}
+
+nib_model_options model_options_of(const settings *s, nib_model_options options)
+{
+    options.tokenizer = s->tokenizer;
+    options.overrides = strings_of(&s->overrides);
+    return options;
+}
+
+int open_engine(nib_engine **out, const settings *s)
+{
     nib_err err;
-    return nib_engine_open(out, &options, &err) == NIB_OK ? 0 : fail(&err);
+    return start_engine(out, s, NULL, &err) == NIB_OK ? 0 : fail(&err);
 }
 
 int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path,
                nib_model_options options)
 {
     nib_err err;
-    options.tokenizer = s->tokenizer;
-    options.overrides = strings_of(&s->overrides);
+    options = model_options_of(s, options);
     return nib_model_open(out, engine, path, &options, &err) == NIB_OK ? 0 : fail(&err);
 }
 

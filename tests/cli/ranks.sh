@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Ranks: any number of them and of threads gives the same losses, weights and moments; a rank that is killed, stops or
+# fails ends the run with its name, and nothing is left running.
+refused 4 '4 ranks are asked, and this is one process; start it with `mpirun -n 4 nibble train ...`*' train c.json --ranks 4
+if ! command -v mpirun >/dev/null; then
+    echo 'skipped: ranks (no mpirun: apt-get install openmpi-bin)'
+    exit
+fi
+# containers are root; there may be fewer cores than ranks
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+
+cat >c.json <<END
+{"model": {"name": "llama3", "flavor": "debugmodel", "dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2,
+           "vocab_size": 2048, "multiple_of": 32, "norm_eps": 1e-5, "rope_theta": 10000, "max_seq_len": 64,
+           "tokenizer_path": "$REPO/configs/tokenizer/tokenizer.json", "converters": ["mx"]},
+ "training": {"dataset_path": "$REPO/tests/data/corpus.jsonl", "local_batch_size": 1, "global_batch_size": 8,
+              "seq_len": 64, "steps": 4},
+ "mx": {"recipe_name": "mxfp8", "filter_fqns": []},
+ "checkpoint": {"enable": true, "interval": 2},
+ "metrics": {"log_freq": 1}}
+END
+
+# train RANKS FOLDER ARGUMENT...: its lines without what is measured, in FOLDER.lines
+train() {
+    local ranks=$1 folder=$2 status=0
+    shift 2
+    timeout 60 mpirun -n "$ranks" "$NIBBLE" train c.json --quiet --ranks "$ranks" --job.dump_folder "$PWD/$folder" "$@" \
+        >"$folder.out" 2>"$folder.err" || status=$?
+    sed 's/  memory:.*//' "$folder.out" >"$folder.lines"
+    return $status
+}
+check 'one process' nibble train c.json --quiet --threads 1 --job.dump_folder "$PWD/alone"
+cp "$seen.out" alone.out
+sed 's/  memory:.*//' alone.out >alone.lines
+check 'one process: a line for each step' [ "$(wc -l <alone.lines)" = 4 ]
+for threads in 1 2; do
+    for ranks in 1 2 3 4; do
+        check "$ranks ranks of $threads threads" train "$ranks" many --threads "$threads"
+        check "$ranks ranks of $threads threads: the same losses" diff alone.lines many.lines
+        for part in model moments; do
+            check "$ranks ranks of $threads threads: the same $part" \
+                cmp {alone,many}/checkpoint/step-00000004/$part.safetensors
+        done
+        rm -rf many
+    done
+done
+
+# two steps on two ranks, two more on three
+check 'half on two ranks' train 2 half --training.steps 2
+check 'the rest on three' train 3 half
+check 'go on: the same losses' diff <(tail -n 2 alone.lines) half.lines
+check 'go on: the same weights' cmp {alone,half}/checkpoint/step-00000004/model.safetensors
+
+# what all ranks find, or one, is said once, with the status that belongs to it
+status=0
+train 2 bad --training.stepz 3 || status=$?
+check "an unknown key ends all ($status)" [ "$status" = 2 ]
+check 'and is said once' [ "$(grep -c '^nibble: rank 0: .*training.stepz' bad.err)" = 1 ]
+status=0
+train 4 bad --training.global_batch_size 2 || status=$?
+check "too few sequences for the ranks ($status)" [ "$status" = 3 ]
+check 'and says how many' grep -q '^nibble: rank 0: .*fewer than the 4 ranks' bad.err
+status=0
+mpirun -n 2 "$NIBBLE" train c.json --ranks 3 >bad.out 2>bad.err || status=$?
+check "fewer ranks than asked ($status)" [ "$status" = 4 ]
+check 'and says so' grep -q '^nibble: 3 ranks are asked, and the run has 2' bad.err
+
+# rank_of PID; ours: the processes of this test's run
+rank_of() { tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'; }
+ours() {
+    local p
+    for p in $(pgrep -x nibble); do
+        [ "$(readlink "/proc/$p/cwd")" = "$PWD" ] && echo "$p"
+    done
+}
+# hurt SIGNAL RANK: after the first step; the seconds from then to the end of the run, and its status
+hurt() {
+    local status=0 i p
+    train 3 hurt --training.steps 1000000 --checkpoint.interval 1000000 --comm.train_timeout_seconds 2 &
+    for i in $(seq 100); do
+        grep -q '^step:  2' hurt.out 2>/dev/null && break
+        sleep 0.1
+    done
+    for p in $(ours); do
+        [ "$(rank_of "$p")" = "$2" ] && kill -"$1" "$p"
+    done
+    SECONDS=0
+    wait $! || status=$?
+    check "$1 of rank $2: the run fails" [ "$status" != 0 ]
+    check "$1 of rank $2: within the limit ($SECONDS s)" [ "$SECONDS" -le 20 ]
+    check "$1 of rank $2: nothing is left" [ -z "$(ours)" ]
+    cp hurt.err "hurt.$1.$2"
+    rm -rf hurt hurt.out
+}
+hurt KILL 1
+check 'the killed rank is named' grep -q 'rank 1 .*signal 9' hurt.KILL.1
+hurt STOP 2
+check 'the stopped rank is named' grep -Eq '^nibble: .*for rank 2, which does not answer' hurt.STOP.2
+hurt STOP 0
+check 'the stopped first rank is named' grep -Eq '^nibble: .*for rank 0, which does not answer' hurt.STOP.0
+
+# other libraries of that name
+fake() { # LINE...: of C, which becomes libmpi.so.40
+    printf '%s\n' "$@" >fake.c
+    "${CC:-cc}" -shared -fPIC -o fake/libmpi.so.40 fake.c
+}
+mkdir fake
+export OMPI_COMM_WORLD_SIZE=2
+objects='int ompi_mpi_comm_world, ompi_mpi_byte, ompi_mpi_errors_return;'
+calls=$(printf 'int MPI_%s(void) { return 0; }\n' Init_thread Initialized Finalized Finalize Abort Comm_rank Comm_size \
+    Comm_set_errhandler Error_string Get_processor_name Isend Irecv Test Iprobe)
+version='int MPI_Get_library_version(char *t, int *n) { *n = 16; for (int i = 0; (t[i] = "Open MPI v3.1.6"[i]); i++); return 0; }'
+: >fake/libmpi.so.40
+LD_LIBRARY_PATH=$PWD/fake refused 4 'ranks want Open MPI, and it does not load (*file too short); install Open MPI*' train c.json
+fake "$objects"
+LD_LIBRARY_PATH=$PWD/fake refused 4 "libmpi.so.40 has no MPI_Get_library_version and is not Open MPI's; *" train c.json
+fake "$objects" "$calls" "$version"
+LD_LIBRARY_PATH=$PWD/fake refused 4 'libmpi.so.40 is "Open MPI v3.1.6", and only Open MPI 4 and 5 are known; *' train c.json
+unset OMPI_COMM_WORLD_SIZE
+refused 4 '3 ranks are asked, and this is one process*' train c.json --ranks 3
+
+# the words between ranks, and the tree's sum, in each process
+tests=$(dirname "$NIBBLE")/tests/test_ranks
+if [ -x "$tests" ]; then
+    for ranks in 2 3 5; do
+        check "test_ranks in $ranks processes" timeout 60 mpirun -n "$ranks" "$tests"
+    done
+    status=0
+    timeout 60 mpirun -n 4 "$tests" hang >hang.out 2>hang.err || status=$?
+    check "a chain of ranks that wait ($status)" [ "$status" = 7 ]
+    check 'the end of the chain is named' grep -q 'rank 0 waited .* for rank 3, which' hang.err
+fi
