@@ -137,7 +137,7 @@ static nib_status find_named(int64_t *out, const nib_saves *s, const steps *have
                          "%s: checkpoint.load_step %" PRId64 " names no checkpoint; %s", s->folder,
                          wanted, known);
     }
-    if (c->save && have->items[have->count - 1] > wanted)
+    if (c->save && have->count > 0 && have->items[have->count - 1] > wanted)
         return nib__fail(err, NIB_EXISTS,
                          "%s: checkpoint.load_step is %" PRId64 ", but there are checkpoints up to "
                          "step %" PRId64 ", which would be taken for those of this run; remove "
@@ -178,7 +178,8 @@ static nib_status resume(nib_saves *s, nib_arena *arena, nib_err *err)
                            directory, t->optimizer.steps);
     NIB_TRY(nib_ranks_agree(t->ranks, status, err));
     s->saved = step;
-    snprintf(line, sizeof line, "goes on from %s", nib__shown(shown, directory));
+    snprintf(line, sizeof line, "goes on from %s%s", nib__shown(shown, directory),
+             step >= t->config->steps ? ": all of training.steps are done" : "");
     if (nib_ranks_rank(t->ranks) == 0)
         say(t, line);
     return NIB_OK;
