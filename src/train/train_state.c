@@ -24,6 +24,7 @@ typedef struct state {
     int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, tied;
     double norm_eps, rope_theta;
     const char *arch, *dataset;
+    const char *config; /* of the run that wrote it, as JSON; NULL: not said */
     nib_hash data;
 } state;
 
@@ -157,6 +158,10 @@ static nib_status read_state(state *out, const char *path, nib_arena *arena, nib
     nib__json_init(&json, path, text, size, NULL);
     bool ok = nib__json_expect(&json, NIB_JSON_OBJECT), found = false;
     while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
+        if (nib__json_is(&json, "config")) {
+            ok = (out->config = nib__json_raw(&json, arena)) != NULL;
+            continue;
+        }
         if (!nib__json_is(&json, "training")) {
             ok = nib__json_skip(&json);
             continue;
@@ -513,6 +518,7 @@ static nib_status read_all(nib_trainer *t, const char *directory, nib_arena *are
         return nib__fail_memory(err, strlen(directory), "a path");
     NIB_TRY(read_state(&saved, manifest_path, arena, err));
     NIB_TRY(check_same(&saved, &here, directory, err));
+    NIB_TRY(nib__state_changes(t, saved.config, arena, err));
     NIB_TRY(read_weights(t, directory, &manifest, arena, err));
     NIB_TRY(read_moments(t, moments, &manifest, arena, err));
     NIB_TRY(nib__data_seek(&t->data, &saved.place, err));

@@ -35,5 +35,9 @@ nib_status nib__state_write(nib_trainer *trainer, const char *directory, nib_err
 /* Everything that nib__state_write wrote, into a trainer of the same model, batches and data.
  * NIB_BAD_INPUT: it is of another one, or bytes have changed. */
 nib_status nib__state_read(nib_trainer *trainer, const char *directory, nib_err *err);
+/* A line of the log for each setting that is another one than in `saved`: the "config" of a
+ * nibble.json (NULL: it has none). train_changes.c */
+nib_status nib__state_changes(const nib_trainer *trainer, const char *saved, nib_arena *arena,
+                              nib_err *err);
 
 #endif

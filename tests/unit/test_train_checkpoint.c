@@ -39,6 +39,7 @@ static void test_resumes_exactly(void **state)
     job parts = {.folder = "parts", .steps = 12, .stop = 5};
     expect_refused(&parts, NIB_CANCELLED, "step 5, whose checkpoint is written");
     assert_true(exists("parts/step-00000005/nibble.json"));
+    assert_null(strstr(parts.log, "was"));
     parts.stop = 9;
     parts.threads = 2;
     expect_refused(&parts, NIB_CANCELLED, "step 9");
@@ -133,8 +134,10 @@ static void test_other_runs(void **state)
     expect_refused(&j, NIB_BAD_INPUT, "model.n_layers is 2 in the checkpoint, but 3 here");
     write_text("config.json", config, sizeof config - 1);
     free(text);
-    j = again;
+    j = again; /* a longer run is allowed, and said */
     must_train(&j);
+    assert_non_null(strstr(j.log, "training.steps was 3 before the checkpoint and is 6 now\n"));
+    assert_null(strstr(j.log, "optimizer"));
 }
 
 /* Changes one byte. */
