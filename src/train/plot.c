@@ -10,7 +10,7 @@
 
 enum {
     WIDTH = 860,
-    LEFT = 70,
+    LEFT = 84,
     RIGHT = 24,
     TOP = 20,
     PLOT_HEIGHT = 400,
@@ -55,6 +55,20 @@ static void put_number(nib_text *out, double value)
         nib__text_format(out, "%" PRId64, (int64_t)value);
     else
         nib__text_double(out, fabs(value) < 1e38 ? (double)(float)value : value);
+}
+
+/* Of a tick: 20G for 20,000,000,000, so that it has room beside the axis. */
+static void put_tick(nib_text *out, double value)
+{
+    static const struct {
+        double times;
+        const char *letter;
+    } units[] = {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1, ""}};
+    size_t i = 0;
+    while (i + 1 < COUNT(units) && fabs(value) < units[i].times)
+        i++;
+    put_number(out, value / units[i].times);
+    nib__text_str(out, units[i].letter);
 }
 
 /* Text of others as XML: what it may not hold becomes U+FFFD; at most `most` characters. */
@@ -157,14 +171,14 @@ static void draw_axes(const drawing *d, const char *value)
         const double at = y_place(d, (double)i * d->y.step);
         put_line(out, LEFT, at, WIDTH - RIGHT, at);
         begin_text(out, LEFT - 8, at + 4, "end");
-        put_number(out, (double)i * d->y.step);
+        put_tick(out, (double)i * d->y.step);
         nib__text_str(out, "</text>\n");
     }
     for (int64_t i = d->x.first; i <= d->x.last; i++) {
         const double at = x_place(d, (double)i * d->x.step);
         put_line(out, at, TOP, at, TOP + PLOT_HEIGHT);
         begin_text(out, at, TOP + PLOT_HEIGHT + 18, "middle");
-        put_number(out, (double)i * d->x.step);
+        put_tick(out, (double)i * d->x.step);
         nib__text_str(out, "</text>\n");
     }
     begin_text(out, (LEFT + WIDTH - RIGHT) / 2.0, TOP + PLOT_HEIGHT + 38, "middle");

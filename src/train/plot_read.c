@@ -24,18 +24,20 @@ typedef struct reader {
 } reader;
 
 /* *step 0, or *y NaN: the line says nothing of that. */
-static nib_status read_line(int64_t *step, double *y, const char *name, const char *line,
-                            size_t size, const char *value, nib_err *err)
+static nib_status read_line(int64_t *step, double *y, const reader *r, int64_t number,
+                            const char *line, size_t size, nib_err *err)
 {
+    char shown[NIB_SHOWN];
     nib_json json;
-    nib__json_init(&json, name, line, size, NULL);
+    nib__json_init(&json, nib__shown(shown, r->path), line, size, NULL);
+    json.line = (uint64_t)number;
     *step = 0;
     *y = NAN;
     bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
     while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
         if (nib__json_is(&json, "step")) {
             ok = nib__json_read_int64(&json, 0, INT64_C(1) << 50, step);
-        } else if (!nib__json_is(&json, value)) {
+        } else if (!nib__json_is(&json, r->value)) {
             ok = nib__json_skip(&json);
         } else if (nib__json_next(&json) != NIB_JSON_NULL) {
             if (json.event != NIB_JSON_NUMBER)
@@ -68,15 +70,13 @@ static void say_torn(const reader *r, int64_t number)
 
 static nib_status read_lines(reader *r, const char *text, size_t size, nib_err *err)
 {
-    char name[NIB_SHOWN + 32], shown[NIB_SHOWN];
     int64_t number = 0;
     for (size_t at = 0; at < size;) {
         const char *end = memchr(text + at, '\n', size - at);
         const size_t length = (end ? (size_t)(end - text) : size) - at;
         int64_t step;
         double y;
-        snprintf(name, sizeof name, "%s, line %" PRId64, nib__shown(shown, r->path), ++number);
-        const nib_status status = read_line(&step, &y, name, text + at, length, r->value, err);
+        const nib_status status = read_line(&step, &y, r, ++number, text + at, length, err);
         if (status != NIB_OK && end)
             return status;
         if (status != NIB_OK)

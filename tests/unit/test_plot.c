@@ -167,10 +167,10 @@ static void test_refuses(void **state)
     (void)state;
     expect_refused("", NIB_BAD_INPUT, "no line has a step and a number \"loss\"");
     expect_refused("{\"step\": 1}\n", NIB_BAD_INPUT, "no line has a step");
-    expect_refused("{\"step\": 1, \"loss\": 2}\nstep 2\n", NIB_BAD_INPUT, ".jsonl, line 2: ");
-    expect_refused("{\"step\": 1.5, \"loss\": 2}\n", NIB_BAD_INPUT, ", line 1: ");
+    expect_refused("{\"step\": 1, \"loss\": 2}\nstep 2\n", NIB_BAD_INPUT, ".jsonl: line 2, column 1: expected a value");
+    expect_refused("{\"step\": 1.5, \"loss\": 2}\n", NIB_BAD_INPUT, ".jsonl: line 1, ");
     expect_refused("{\"step\": 1, \"loss\": \"2\"}\n", NIB_BAD_INPUT, "the value is no number");
-    expect_refused("{\"step\": 1, \"loss\": 2} {}\n", NIB_BAD_INPUT, ", line 1: ");
+    expect_refused("{\"step\": 1, \"loss\": 2} {}\n", NIB_BAD_INPUT, ".jsonl: line 1, ");
     for (size_t i = 0; i < COUNT(many); i++)
         many[i] = two[0];
     nib_plot_options options = {.runs = {many, COUNT(many)}};
