@@ -44,10 +44,9 @@ static nib_speed measure(run *r)
     const uint64_t now = nib__now_ns();
     const double tps = (double)r->tokens / ((double)(now - r->since) * 1e-9);
     const double flops = tps * nib__trainer_flops(t);
-    /* of all ranks, each of which has as much as this one */
+    /* of the unit that the products run on, and of all ranks, each with as much as this one */
     const double peak =
-        nib_ranks_count(t->ranks) *
-        here->rate[t->plan->policy.dtype == NIB_TYPE_F32 ? NIB_UNIT_F32 : NIB_UNIT_BF16];
+        nib_ranks_count(t->ranks) * here->rate[t->plan->plan.layers[1].uses[0].kernel->unit];
     r->since = now;
     r->tokens = 0;
     return (nib_speed){tps, flops, flops / peak, nib__peak_bytes()};
