@@ -69,6 +69,7 @@ typedef struct job {
     const char *dataset, *metrics, *out;
     nib_type export_dtype;
     bool export_last;
+    const char *qat; /* the recipe that is trained for */
     int threads;
     bool unsaved;
     nib_err err;
@@ -103,6 +104,8 @@ static inline nib_train_config settings(const job *j)
     return (nib_train_config){.dump_folder = root,
                               .document_mask = true,
                               .dataset = j->dataset ? j->dataset : in_root("text.jsonl"),
+                              .recipe = (char *)j->qat,
+                              .qat = j->qat != NULL,
                               .batch = j->batch ? j->batch : 2,
                               .sequence = j->sequence ? j->sequence : 24,
                               .global_batch = j->global_batch ? j->global_batch : 4,

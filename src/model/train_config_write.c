@@ -13,6 +13,7 @@ void nib__train_config_put(nib_jsonw *w, const nib_train_config *c)
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "model.attn_mask_type", c->document_mask ? "block_causal" : "causal");
     nib__jsonw_pair_string(w, "quantize", c->recipe);
+    nib__jsonw_pair_bool(w, "quantize.qat", c->qat);
     nib__jsonw_pair_string(w, "training.dataset_path", c->dataset);
     nib__jsonw_pair_int(w, "training.local_batch_size", c->batch);
     nib__jsonw_pair_int(w, "training.global_batch_size", c->global_batch);

@@ -12,8 +12,8 @@
  *       dmin = sum of g at the bounds - ds / 15, dmax = ds / 15; equal extremes share theirs. No ds
  *       reaches them where the range is 1e-6 or less.
  *
- * Where weights are to be stored as bf16 or f16, codes and scales are those of the stored weight, as
- * its quantizer makes them; torchao's fake quantizers keep scales in f32 then, which its own
+ * Where weights are to be stored as bf16 or f16, codes and scales are those of the stored weight,
+ * as its quantizer makes them; torchao's fake quantizers keep scales in f32 then, which its own
  * conversion does not, so that some of its codes change at the end.
  *
  * Rows are independent: how they are shared changes no bit.
@@ -36,8 +36,8 @@ typedef struct nib_fake_weight {
     void *zeros;             /* [n][groups] of quantizer.zero_type; NULL: the scheme has none */
 } nib_fake_weight;
 
-/* Rows n0..n1 of w [n][k], rounded to the source, into codes, and into out [n][k] what these mean. A row that no scale can
- * cover becomes NaN, so that the loss shows it. */
+/* Rows n0..n1 of w [n][k], rounded to the source, into codes, and into out [n][k] what these mean.
+ * A row that no scale can cover becomes NaN, so that the loss shows it. */
 void nib__fake_weight_rows(const nib_fake_weight *f, const float *w, float *out, int64_t n0,
                            int64_t n1);
 /* Rows n0..n1 of the gradient of out, in place into that of w. */

@@ -18,7 +18,7 @@ typedef struct run {
     nib_trainer trainer;
     nib_saves saves;
     nib_metrics metrics;
-    const char *export; /* where to, in the end; NULL: nowhere */
+    nib_export_places places;
     nib_validation validation;
     nib_cast_losses casts;
     const nib_train_options *options;
@@ -185,7 +185,7 @@ static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_e
     nib__ranks_limit(ranks, model->net.train.timeout_s);
     nib_status status = nib__trainer_open(&r->trainer, model, plan, ranks, err);
     if (status == NIB_OK)
-        status = nib__export_place(&r->export, &r->trainer, out, err);
+        status = nib__export_places(&r->places, &r->trainer, out, err);
     NIB_TRY(nib_ranks_agree(ranks, status, err));
     NIB_TRY(nib__validation_open(&r->validation, &r->trainer, err));
     if (model->net.train.count_casts)
@@ -197,8 +197,10 @@ static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_e
 
 static nib_status export_model(const run *r, nib_err *err)
 {
-    const bool replace = !r->options || !r->options->out; /* what an earlier run exported */
-    return r->export ? nib__export(&r->trainer, r->export, replace, err) : NIB_OK;
+    const nib_export_places *places = &r->places;
+    if (places->model)
+        NIB_TRY(nib__export(&r->trainer, places->model, places->replace, err));
+    return places->quantized ? nib__export_quantized(&r->trainer, places, r->sink, err) : NIB_OK;
 }
 
 nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_options *options,

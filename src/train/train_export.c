@@ -33,20 +33,44 @@ typedef struct exporting {
     nib_err *err;
 } exporting;
 
-nib_status nib__export_place(const char **out, nib_trainer *t, const char *asked, nib_err *err)
+static nib_status must_be_free(const char *asked, const char *place, nib_err *err)
+{
+    if (!asked || nib__path_kind(place) == NIB_PATH_NONE)
+        return NIB_OK;
+    return nib__fail(err, NIB_EXISTS,
+                     "%s: exists already; name another directory for the trained model, or remove "
+                     "it",
+                     place);
+}
+
+static const char *add_words(nib_arena *arena, const char *path, const char *words)
+{
+    const size_t size = strlen(path) + strlen(words) + 1;
+    char *out = nib__arena_take(arena, size, 1);
+    if (out)
+        snprintf(out, size, "%s%s", path, words);
+    return out;
+}
+
+nib_status nib__export_places(nib_export_places *out, nib_trainer *t, const char *asked,
+                              nib_err *err)
 {
     const nib_train_config *c = t->config;
-    *out = asked;
-    if (asked && nib__path_kind(asked) != NIB_PATH_NONE)
-        return nib__fail(err, NIB_EXISTS,
-                         "%s: exists already; name another directory for the trained model, or "
-                         "remove it",
-                         asked);
-    if (asked || !c->export_last)
+    *out = (nib_export_places){.model = asked, .replace = !asked};
+    if (!asked && !c->export_last && !(c->qat && c->save))
         return NIB_OK;
-    const char *folder = nib__path_join(&t->arena, c->dump_folder, c->folder);
-    *out = folder ? nib__path_join(&t->arena, folder, "model") : NULL;
-    return *out ? NIB_OK : nib__fail_memory(err, strlen(c->folder), "a path");
+    if (!asked) {
+        const char *folder = nib__path_join(&t->arena, c->dump_folder, c->folder);
+        out->model = folder ? nib__path_join(&t->arena, folder, "model") : NULL;
+        if (out->model && nib_ranks_rank(t->ranks) == 0)
+            NIB_TRY(nib__directories_make(folder, err));
+    }
+    if (out->model && c->qat)
+        out->quantized = add_words(&t->arena, out->model, "-quantized");
+    if (!out->model || (c->qat && !out->quantized))
+        return nib__fail_memory(err, strlen(c->folder), "a path");
+    NIB_TRY(must_be_free(asked, out->model, err));
+    return out->quantized ? must_be_free(asked, out->quantized, err) : NIB_OK;
 }
 
 static nib_status put_file(exporting *e, const char *name, const char *bytes, size_t size)
@@ -183,13 +207,28 @@ nib_status nib__export(const nib_trainer *t, const char *directory, bool replace
     return nib_ranks_agree(t->ranks, status, err);
 }
 
-nib_status nib__export_quantized(nib_engine *engine, const char *directory, const char *recipe,
-                                 const char *out, const nib_sink *sink, nib_err *err)
+static nib_status quantize(const nib_trainer *t, const nib_export_places *places,
+                           const nib_sink *sink, nib_err *err)
 {
     nib_model *model;
-    const nib_quantize_options options = {.request = {.recipe = recipe}, .out = out};
-    NIB_TRY(nib_model_open(&model, engine, directory, NULL, err));
+    const nib_request *asked = &t->plan->request;
+    const nib_quantize_options options = {
+        .request = {.recipe = asked->recipe ? asked->recipe : t->config->recipe,
+                    .skip = asked->skip,
+                    .only = asked->only,
+                    .bias = asked->bias},
+        .out = places->quantized,
+        .force = places->replace,
+    };
+    NIB_TRY(nib_model_open(&model, t->engine, places->model, NULL, err));
     const nib_status status = nib_quantize(model, &options, NIB_FORM_TEXT, sink, err);
     nib_model_close(model);
     return status;
+}
+
+nib_status nib__export_quantized(const nib_trainer *t, const nib_export_places *places,
+                                 const nib_sink *sink, nib_err *err)
+{
+    const bool first = nib_ranks_rank(t->ranks) == 0;
+    return nib_ranks_agree(t->ranks, first ? quantize(t, places, sink, err) : NIB_OK, err);
 }

@@ -57,6 +57,9 @@ static void test_exports(void **state)
     assert_true(exists("first/model/generation_config.json"));
     must_train(&j); /* there is one already: it gives way */
     assert_false(exists("first/model.part"));
+    j = (job){.folder = "only", .steps = 1, .export_last = true, .unsaved = true};
+    must_train(&j);
+    expect_model("only/model", NULL, NIB_TYPE_F32);
     snprintf(out, sizeof out, "%s", in_root("given"));
     j = (job){.folder = "first", .steps = 3, .out = out, .export_dtype = NIB_TYPE_BF16};
     must_train(&j);
@@ -82,21 +85,25 @@ static void test_checkpoint_is_a_model(void **state)
     nib_engine_close(engine);
 }
 
+/* Training for codes ends with them. */
 static void test_exports_codes(void **state)
 {
-    nib_engine *engine;
-    nib_err err = {.status = NIB_OK};
-    job j = {.folder = "codes", .steps = 2, .export_last = true};
-    char from[256], to[256];
+    char out[256];
     (void)state;
+    job j = {.folder = "codes", .steps = 2, .qat = "8da4w-g16"};
     must_train(&j);
-    snprintf(from, sizeof from, "%s", in_root("codes/model"));
-    snprintf(to, sizeof to, "%s", in_root("codes/8da4w"));
-    assert_int_equal(nib_engine_open(&engine, NULL, &err), NIB_OK);
-    if (nib__export_quantized(engine, from, "8da4w-g16", to, &nowhere, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    nib_engine_close(engine);
-    expect_model("codes/8da4w", NULL, NIB_TYPE_F32);
+    expect_model("codes/model", NULL, NIB_TYPE_F32);
+    expect_model("codes/model-quantized", NULL, NIB_TYPE_F32);
+    must_train(&j);
+    snprintf(out, sizeof out, "%s", in_root("asked"));
+    j = (job){.folder = "asked-codes", .steps = 2, .qat = "int4wo-g16", .unsaved = true};
+    must_train(&j);
+    assert_false(exists("asked-codes"));
+    j.out = out;
+    must_train(&j);
+    expect_model("asked-quantized", NULL, NIB_TYPE_F32);
+    assert_int_equal(rename(out, in_root("elsewhere")), 0);
+    expect_refused(&j, NIB_EXISTS, "asked-quantized: exists already");
 }
 
 /* How often the words occur in a file. */
