@@ -65,7 +65,7 @@ typedef struct job {
     const char *folder;
     int64_t steps, stop, interval, keep, load; /* stop: cancelled after so many; load 0: the last */
     int64_t batch, global_batch, sequence;
-    double norm_eps;
+    double norm_eps, rate; /* 0: the usual ones */
     const char *dataset, *metrics, *out;
     nib_type export_dtype;
     bool export_last;
@@ -113,7 +113,7 @@ static inline nib_train_config settings(const job *j)
                               .max_norm = 1,
                               .seed = 5,
                               .dtype = NIB_TYPE_F32,
-                              .rate = 1e-2,
+                              .rate = j->rate > 0 ? j->rate : 1e-2,
                               .beta1 = 0.9,
                               .beta2 = 0.95,
                               .eps = 1e-8,

@@ -141,7 +141,8 @@ static void test_names_and_values(void **state)
     assert_non_null(strstr(svg, "nibble-&lt;a&gt;&amp;\"b\xef\xbf\xbd\xef\xbf\xbd.jsonl: 3 at"));
     static const char *const texts[] = {
         "{\"step\": 1, \"loss\": 0}\n{\"step\": 9007199254740991, \"loss\": 1e-320}",
-        "{\"step\": 5, \"loss\": -1e299}\n{\"step\": 6, \"loss\": 1e299}\n{\"step\": 7, \"loss\": "
+        "{\"step\": 5, \"loss\": -1e299}\n{\"step\": 6, \"loss\": 1e299}\n"
+        "{\"step\": 7, \"loss\": "
         "1e308}",
         "{\"step\": 100000001, \"loss\": 1e-9}\n{\"step\": 100000009, \"loss\": 2e-9}\n",
         "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": null}\n{\"step\": 3, \"other\": "
@@ -167,7 +168,8 @@ static void test_refuses(void **state)
     (void)state;
     expect_refused("", NIB_BAD_INPUT, "no line has a step and a number \"loss\"");
     expect_refused("{\"step\": 1}\n", NIB_BAD_INPUT, "no line has a step");
-    expect_refused("{\"step\": 1, \"loss\": 2}\nstep 2\n", NIB_BAD_INPUT, ".jsonl: line 2, column 1: expected a value");
+    expect_refused("{\"step\": 1, \"loss\": 2}\nstep 2\n", NIB_BAD_INPUT,
+                   ".jsonl: line 2, column 1: expected a value");
     expect_refused("{\"step\": 1.5, \"loss\": 2}\n", NIB_BAD_INPUT, ".jsonl: line 1, ");
     expect_refused("{\"step\": 1, \"loss\": \"2\"}\n", NIB_BAD_INPUT, "the value is no number");
     expect_refused("{\"step\": 1, \"loss\": 2} {}\n", NIB_BAD_INPUT, ".jsonl: line 1, ");

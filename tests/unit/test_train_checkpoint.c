@@ -200,6 +200,16 @@ static void test_full_disk(void **state)
     assert_false(exists("full/step-00000004.part"));
 }
 
+/* A step that ruins the weights may have had a loss that was fine. */
+static void test_not_finite(void **state)
+{
+    job j = {.folder = "ruined", .steps = 3, .interval = 1, .rate = 1e45};
+    (void)state;
+    expect_refused(&j, NIB_CHECK_FAILED, "no checkpoint of step 1: after step 1 the weights of ");
+    assert_false(exists("ruined/step-00000001"));
+    assert_false(exists("ruined/step-00000001.part"));
+}
+
 static void test_one_at_a_time(void **state)
 {
     int fd;
@@ -220,7 +230,7 @@ int main(void)
         cmocka_unit_test(test_resumes_exactly), cmocka_unit_test(test_resumes_in_a_piece),
         cmocka_unit_test(test_keeps_the_last),  cmocka_unit_test(test_other_runs),
         cmocka_unit_test(test_damage),          cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_one_at_a_time),
+        cmocka_unit_test(test_one_at_a_time),   cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }
