@@ -137,6 +137,7 @@ docs: all
 	$(PROGRAM) recipes --markdown > docs/recipes.md
 	$(PROGRAM) formats --markdown > docs/checkpoints.md
 	$(PROGRAM) manual --markdown > docs/commands.md
+	$(PROGRAM) train --keys --markdown > docs/config.md
 
 bench: all
 	$(PROGRAM) bench --kernels

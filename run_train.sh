@@ -7,7 +7,7 @@
 # NGPU: ranks on this machine, started by mpirun; default 1, without it. CONFIG_FILE: instead of the debug model with an
 # output 2256 wide. NIBBLE: the program, instead of build/release/nibble, which is built if it is missing.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 ranks=${NGPU:-1}
 config=${CONFIG_FILE:-$here/configs/llama3_debugmodel_mxfp8_vocab2256.json}
 program=${NIBBLE:-$here/build/release/nibble}
@@ -26,8 +26,7 @@ fi
 [ "$ranks" -gt 1 ] || exec "$program" train "$config" "$@"
 
 command -v mpirun >/dev/null || fail 4 "NGPU is $ranks, but there is no mpirun; install Open MPI (Debian: openmpi-bin)"
-export NIBBLE_RANKS=$ranks # fewer are an error
 # in a container everything runs as root, which mpirun asks about
 [ "$(id -u)" != 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # ranks share the cores themselves
-exec mpirun --oversubscribe --bind-to none -n "$ranks" "$program" train "$config" "$@"
+exec mpirun --oversubscribe --bind-to none -n "$ranks" "$program" train "$config" --ranks "$ranks" "$@"

@@ -30,13 +30,36 @@ bool nib__train_config_is(const char *text, size_t size)
 
 /* ---- unknown names ---- */
 
+/* The keys of the same section whose own names are near; a long section would make all its keys
+ * near. */
+static size_t near_in_section(const char **names, const char *name, nib_text *scratch)
+{
+    const char *dot = strrchr(name, '.');
+    const size_t section = dot ? (size_t)(dot - name) + 1 : 0;
+    size_t count = 0;
+    for (size_t i = 0; section > 0 && i < nib__train_key_count; i++) {
+        const char *key = nib__train_keys[i].name, *own = key + section;
+        if (strncmp(key, name, section) != 0)
+            continue;
+        nib__text_clear(scratch);
+        nib__near_names(scratch, name + section, &own, 1);
+        if (scratch->size > 0)
+            names[count++] = key;
+    }
+    nib__text_clear(scratch);
+    return count;
+}
+
 /* "; did you mean NAMES" of a key, or of a section. */
 static void say_near(nib_text *near, const char *name, bool section)
 {
     const char *names[NIB_TRAIN_KEYS_MAX];
-    const size_t count = section ? nib__train_section_count : nib__train_key_count;
-    for (size_t i = 0; i < count; i++)
-        names[i] = section ? nib__train_sections[i] : nib__train_keys[i].name;
+    size_t count = section ? 0 : near_in_section(names, name, near);
+    if (count == 0) {
+        count = section ? nib__train_section_count : nib__train_key_count;
+        for (size_t i = 0; i < count; i++)
+            names[i] = section ? nib__train_sections[i] : nib__train_keys[i].name;
+    }
     nib__text_str(near, "; did you mean ");
     const size_t before = near->size;
     nib__near_names(near, name, names, count);
@@ -150,6 +173,14 @@ static nib_status read_option(nib_train_reader *r, const char *option, nib_err *
 
 /* ---- what follows from the values ---- */
 
+/* Whether a row was given, and why it changes nothing; NULL: it was not, or does something. */
+static const char *idle_reason(const nib_train_reader *r, size_t row)
+{
+    const nib_train_key *k = &nib__train_keys[row];
+    const bool idle = k->at == NIB_KEY_NOWHERE && k->least < 0;
+    return idle && (r->given[row] & NIB_GIVEN_TO_DO) != 0 ? k->instead : NULL;
+}
+
 /* A line of the ledger for each reason why keys change nothing. */
 static void note_idle(const nib_train_reader *r)
 {
@@ -157,21 +188,20 @@ static void note_idle(const nib_train_reader *r)
     nib_text names;
     nib__text_init(&names, r->source->arena->allocator);
     for (size_t i = 0; r->source->notes && i < nib__train_key_count; i++) {
-        const char *why = nib__train_keys[i].instead;
+        const char *why = idle_reason(r, i);
         size_t count = 0;
+        if (!why || said[i])
+            continue;
         nib__text_clear(&names);
-        for (size_t j = i; why && j < nib__train_key_count; j++) {
-            const nib_train_key *k = &nib__train_keys[j];
-            const bool idle = k->at == NIB_KEY_NOWHERE && k->least < 0;
-            if (!idle || said[j] || (r->given[j] & NIB_GIVEN_TO_DO) == 0 ||
-                strcmp(k->instead ? k->instead : "", why) != 0)
+        for (size_t j = i; j < nib__train_key_count; j++) {
+            const char *same = idle_reason(r, j);
+            if (!same || strcmp(same, why) != 0)
                 continue;
             said[j] = true;
-            nib__text_format(&names, "%s%s", count++ > 0 ? ", " : "", k->name);
+            nib__text_format(&names, "%s%s", count++ > 0 ? ", " : "", nib__train_keys[j].name);
         }
-        if (count > 0)
-            nib__ledger_add_note(r->source->notes, "config", "%s change%s nothing: %s",
-                                 text_of(&names), count == 1 ? "s" : "", why);
+        nib__ledger_add_note(r->source->notes, "config", "%s change%s nothing: %s", text_of(&names),
+                             count == 1 ? "s" : "", why);
     }
     nib__text_free(&names);
 }
@@ -212,6 +242,8 @@ static nib_status finish(nib_train_reader *r, nib_err *err)
     c->checkpointing = modes[d->checkpointing];
     c->document_mask = d->attention == 1;
     c->global_batch = nib__max(c->global_batch, 0);
+    if (!c->tokenizer && d->hf_config && nib__path_kind(d->hf_config) == NIB_PATH_DIRECTORY)
+        c->tokenizer = d->hf_config;
     if (c->batch > (INT64_C(1) << 31) / c->sequence)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: a micro-batch of %" PRId64 " x %" PRId64 " tokens is over 2^31",

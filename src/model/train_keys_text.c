@@ -144,7 +144,12 @@ static void render_json(nib_text *out, columns *c, const nib_train_draft *defaul
 
 static void render_markdown(nib_text *out, columns *c, const nib_train_draft *defaults)
 {
-    nib__text_str(out, "| key | value | default | meaning |\n|---|---|---|---|\n");
+    nib__text_str(
+        out, "# Keys of a training config\n\n"
+             "Printed by `nibble train --keys --markdown`; [training.md](training.md) says how "
+             "they are given. Keys that change\nnothing are torchtitan's: a config that has "
+             "them is taken, and the ledger says why.\n\n"
+             "| key | value | default | meaning |\n|---|---|---|---|\n");
     for (size_t i = 0; i < nib__train_key_count; i++) {
         fill(c, i, defaults);
         nib__text_format(out, "| `%s` | %s | %s | %s |\n", nib__train_keys[i].name,

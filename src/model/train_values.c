@@ -48,7 +48,7 @@ static const char *shown(const setter *s, char out[NIB_SHOWN + 2])
 static bool refuse(setter *s, const char *wanted)
 {
     char value[NIB_SHOWN + 2];
-    const char *why = s->key->instead;
+    const char *why = s->key->least < 0 ? NULL : s->key->instead; /* any value would do nothing */
     snprintf(s->problem, sizeof s->problem, "%s is %s; %s%s%s", s->key->name, shown(s, value),
              wanted, why ? "; " : "", why ? why : "");
     return false;

@@ -92,8 +92,8 @@ static nib_status open_tokenizer_at(nib_model *m, const char *at, const char **s
     NIB_TRY(nib__tokenizer_place(&file, at, &m->net.arena, err));
     *shown = file;
     if (nib__path_kind(file) == NIB_PATH_NONE)
-        return nib__fail(err, NIB_IO,
-                         "%s: there is no tokenizer; name one with --tokenizer FILE or DIR", file);
+        return nib__fail(err, NIB_IO, "%s: there is no tokenizer; name one with %s FILE or DIR",
+                         file, m->net.training ? "--model.tokenizer_path" : "--tokenizer");
     if (nib__gguf_begins(file))
         return nib__gguf_tokenizer_open(&m->tokenizer, file, a, err);
     if (config && nib__path_kind(config) != NIB_PATH_FILE)

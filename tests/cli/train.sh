@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble train: configs, their keys as options, run_train.sh, and what is refused before a step.
+configs=$REPO/configs
+debug=$configs/llama3_debugmodel_mxfp8_vocab2256.json
+small=(--training.local_batch_size 1 --training.seq_len=32 --training.steps 2)
+
+# says WHAT GLOB FILE: some line of the file matches
+says() {
+    local line
+    while IFS= read -r line; do
+        # shellcheck disable=SC2053 # a glob is meant
+        [[ $line == $2 ]] && return
+    done <"$3"
+    failures=$((failures + 1))
+    echo "FAIL $1: no line is $2"
+    tail -n 3 "$3"
+}
+
+# every shipped config is planned, for here and for a machine that is not
+for config in "$configs"/llama3_*.json; do
+    check "plan of $config" nibble plan "$config" --quiet
+    check "plan of $config for a B200" nibble plan "$config" --device b200 --allow dequant
+done
+
+# and those of the debug model train
+for name in '' _mxfp8 _fp8 _mxfp8_vocab2256 _qat_8da4w; do
+    check "training of $name" nibble train "$configs/llama3_debugmodel$name.json" "${small[@]}"
+    says "two steps of $name" 'step:  2  loss: *  grad_norm: *  memory: *GiB(*%)  tps: *  tflops: *  mfu: *%' "$seen.out"
+    says "the ledger's line of $name" '43 linear layers: *43 done on *, 0 substituted' "$seen.err"
+done
+
+# a dry run takes no step and writes nothing
+check 'dry run' nibble train "$debug" "${small[@]}" --dry-run
+says 'the output layer' 'lm_head: 1 of n 2256, k 256, m 32, mxfp8-floor' "$seen.out"
+grep -q '^step:' "$seen.out" && echo 'FAIL a dry run takes steps' && failures=1
+[ -z "$(ls)" ] || { echo "FAIL something was written: $(ls)" && failures=1; }
+
+# torchtitan's line, verbatim, and shorter
+line=(--model.print_after_conversion --training.compile --training.steps 50 --model.converters mx --mx.recipe_name "mxfp8")
+check 'the line' env NGPU=1 "$REPO/run_train.sh" "${line[@]}" --mx.filter_fqns "output" "${small[@]}"
+says 'the output is kept' '* lm_head * bf16@cpu * as asked' "$seen.out"
+says 'the plan stands first' 'step:  1  loss: *' <(sed '/lm_head/,$!d' "$seen.out")
+check 'the line without the filter' env NGPU=1 "$REPO/run_train.sh" "${line[@]}" "${small[@]}"
+says 'the output is converted' '* lm_head * mxfp8-floor@cpu * as asked' "$seen.out"
+says 'the ledger' '43 linear layers: 43 asked mxfp8-floor*' "$seen.err"
+check 'CONFIG_FILE' env CONFIG_FILE="$configs/llama3_debugmodel.json" "$REPO/run_train.sh" "${small[@]}"
+says 'its config' '43 linear layers: 43 asked bf16*' "$seen.err"
+NGPU=four "$REPO/run_train.sh" 2>"$seen.err" && echo 'FAIL NGPU=four' && failures=1
+says 'NGPU' 'run_train.sh: NGPU is "four"; a number of ranks from 1 to 9999 is wanted' "$seen.err"
+
+# one step is the same however its keys are given
+echo '{"model": {"flavor": "debugmodel", "n_layers": 1, "tokenizer_path": "tok"}, "training": {"dataset_path": "t.txt",
+"local_batch_size": 2, "seq_len": 16, "steps": 1}}' >a.json
+ln -s "$configs/tokenizer" tok
+printf 'once upon a time there was a wolf %.0s' {1..40} >t.txt
+first=$(nibble train a.json --model.converters mx 2>/dev/null | grep -o 'loss: *[0-9.]*  grad_norm: *[0-9.]*')
+mkdir b
+sed 's/"tok"/"..\/tok"/; s/"t.txt"/"..\/t.txt"/; s/"n_layers": 1/"n_layers": 1, "converters": ["mx"]/' a.json >b/b.json
+second=$(nibble train b/b.json 2>/dev/null | grep -o 'loss: *[0-9.]*  grad_norm: *[0-9.]*')
+[ -n "$first" ] && [ "$first" = "$second" ] || { echo "FAIL one step: $first, $second" && failures=1; }
+
+# keys
+refused 2 '--training.step: there is no such key of a training config; did you mean training.steps' train a.json --training.step 5
+refused 2 '--training.steps is "ten"; a whole number from 1 to * is wanted' train a.json --training.steps ten
+refused 2 '--training.steps is nothing; *' train a.json --training.steps
+refused 2 '--training.compile is "a.json"; true or false is wanted' train a.json --training.compile a.json
+refused 2 '--parallelism.tensor_parallel_degree is "2"; only 1 is built; *' train a.json --parallelism.tensor_parallel_degree=2
+refused 2 '--training.steps=5 overrides a key of a training config, but * is a model' plan "$MODEL" --training.steps=5
+refused 2 'unknown option --training.steps*' generate "$MODEL" --training.steps=5
+refused 2 'pattern "outputs" matches no layer; did you mean output' train a.json --model.converters mx --mx.filter_fqns outputs
+refused 2 '* is a model; a training config is wanted' train "$MODEL"
+refused 2 '`nibble train` wants CONFIG: a training config (.json)' train
+refused 6 'nowhere.json: there is no such file or directory' train nowhere.json
+sed 's/"steps"/"stepps"/' a.json >wrong.json
+refused 3 'wrong.json: line 2, column *: "training.stepps" is not a key of a training config; did you mean training.steps' train wrong.json
+sed 's/"steps": 1/"steps": 0/' a.json >wrong.json
+refused 3 'wrong.json: line 2, column *: training.steps is 0; a whole number from 1 to *' train wrong.json
+
+# data, vocabulary, batches
+refused 6 'nothing.txt: *' train a.json --training.dataset_path nothing.txt
+: >empty.txt
+refused 3 'empty.txt holds no text to train on' train a.json --training.dataset_path empty.txt
+sed 's/"dataset_path": "t.txt",//' a.json >wrong.json
+refused 3 'training.dataset_path names no text to train on: *' train wrong.json
+refused 3 '*the tokenizer has id*but the model has 100*' train a.json --model.vocab_size 100
+refused 6 '*there is no tokenizer; name one with --model.tokenizer_path FILE or DIR' train a.json --model.tokenizer_path b
+refused 3 'training.global_batch_size 3 is not local_batch_size 2 times a power of two; 2 and 4 are' train a.json --training.global_batch_size 3
+refused 3 '*training.seq_len 64 is over the 32 positions that the model is for; raise model.max_seq_len' train a.json --model.max_seq_len 32 --training.seq_len 64
+
+# the table of keys
+check 'keys' nibble train --keys --json
+python3 -c 'import json, sys; assert len(json.load(sys.stdin)["keys"]) > 100' <"$seen.out" || failures=1
+refused 2 '--keys lists the keys of any config; leave out a.json, or --keys' train a.json --keys
+exit 0
