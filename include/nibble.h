@@ -413,6 +413,11 @@ NIB_MUST_CHECK nib_status nib_train_keys_write(nib_engine *engine, nib_form form
 NIB_MUST_CHECK nib_status nib_train(nib_model *model, const nib_plan *plan,
                                     const nib_train_options *options, const nib_sink *sink,
                                     nib_err *err);
+/* Takes `steps` steps (0: 5) of a training config and writes tokens per second, the time of every
+ * operation with its shares of this machine's rates, and the memory said beforehand and taken.
+ * Nothing is saved. */
+NIB_MUST_CHECK nib_status nib_bench_train(nib_model *model, const nib_plan *plan, int steps,
+                                          nib_form form, const nib_sink *sink, nib_err *err);
 
 typedef struct nib_plot_options {
     nib_strings runs;  /* files of metrics, or directories with a metrics.jsonl */

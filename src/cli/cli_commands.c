@@ -57,10 +57,11 @@ const command commands[] = {
      "nibble verify QUANTIZED --against MODEL",
      0, 1, run_verify},
     {"bench", "[MODEL]", "measure tokens per second, and shares of the machine's limits",
-     "Medians of prefill and decode, with the bandwidth and the arithmetic rate measured in the "
-     "same run.",
+     "Medians of prefill and decode, or of the steps of a training config, with the bandwidth and "
+     "the arithmetic rate measured in the same run.",
      "nibble bench MODEL --recipe 8da4w\n"
-     "nibble bench --kernels",
+     "nibble bench --kernels\n"
+     "nibble bench --train configs/llama3_debugmodel_mxfp8_vocab2256.json --json",
      0, 1, run_bench},
     {"train", "CONFIG", "train a model in low precision",
      "Trains what a config says, in torchtitan's sections and names: --keys lists them. Each key "

@@ -30,7 +30,7 @@ enum {
     ON_TABLES = ON_DEVICES | ON_KERNELS | ON_RECIPES | ON_FORMATS,
     ON_INFER = ON_PLAN | ON_GENERATE | ON_EVAL | ON_BENCH,
     ON_RUN = ON_INFER | ON_TRAIN,
-    ON_CONFIG = ON_PLAN | ON_TRAIN, /* where a training config's keys are options, too */
+    ON_CONFIG = ON_PLAN | ON_TRAIN | ON_BENCH, /* where a training config's keys are options, too */
     ON_WRITE = ON_QUANTIZE | ON_CONVERT,
     ON_MODEL = ON_RUN | ON_INFO | ON_VERIFY | ON_WRITE,
     ON_ALL = ON_MODEL | ON_TABLES,

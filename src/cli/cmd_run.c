@@ -356,9 +356,33 @@ static int bench_model(nib_engine *engine, const settings *s, const char *path)
     return end;
 }
 
+/* Steps of a training config. */
+static int bench_train(nib_engine *engine, const settings *s, const char *path)
+{
+    nib_model *model;
+    nib_plan *plan = NULL;
+    nib_err err;
+    int status = open_model(&model, engine, s, path, (nib_model_options){0});
+    if (status)
+        return status;
+    const nib_request request = request_of(s);
+    const nib_sink sink = report_sink(s);
+    const int steps = (int)(s->repeats < INT_MAX ? s->repeats : INT_MAX);
+    if (nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
+        nib_bench_train(model, plan, steps, form_of(s), &sink, &err) != NIB_OK)
+        status = fail(&err);
+    else
+        status = finish_stdout(0);
+    nib_plan_free(plan);
+    nib_model_close(model);
+    return status;
+}
+
 int run_bench(const settings *s)
 {
     const char *path = model_path(s);
+    if (!path && s->train)
+        return fail_usage("`nibble bench --train` wants CONFIG");
     if (!path && !s->kernels)
         return fail_usage("`nibble bench` wants MODEL, or --kernels");
     if (path && s->kernels)
@@ -373,6 +397,8 @@ int run_bench(const settings *s)
     if (s->kernels)
         status = nib_bench_kernels(engine, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
                                                                               : fail(&err);
+    else if (s->train)
+        status = bench_train(engine, s, path);
     else
         status = bench_model(engine, s, path);
     nib_engine_close(engine);

@@ -192,6 +192,8 @@ const nib_train_key nib__train_keys[] = {
     ONLY("training.dtype", "float32", "master weights are f32"),
     REAL("training.spike_factor", OUT(spike), 0, 1e30,
          "a loss over this many times its running mean ends the run; 0: none does"),
+    REAL("training.norm_spike_factor", OUT(norm_spike), 0, 1e30,
+         "a gradient's norm over this many times its running mean is a spike; 0: none is"),
     FLAG("training.skip_bad_steps", OUT(skip_bad_steps),
          "leave out a step that is not finite or spikes, and go on"),
     IDLE("training.compile", NIB_KEY_FLAG, AHEAD),

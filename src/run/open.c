@@ -7,7 +7,10 @@
 #include "gguf_vocab.h"
 
 #include <inttypes.h>
+#include <fcntl.h>
+#include <stdlib.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
                           const nib_model_options *options, nib_err *err)
@@ -247,4 +250,20 @@ uint64_t nib__peak_bytes(void)
 #else
     return (uint64_t)usage.ru_maxrss * 1024; /* Linux counts KiB */
 #endif
+}
+
+uint64_t nib__resident_bytes(void)
+{
+    char text[128];
+    char *at = text;
+    const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return nib__peak_bytes();
+    const ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (size <= 0)
+        return nib__peak_bytes();
+    text[size] = '\0';
+    strtoull(at, &at, 10); /* pages of address space, then those that are there */
+    return strtoull(at, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
 }

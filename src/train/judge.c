@@ -33,6 +33,7 @@ static outputs outputs_of(const nib_train_node *n)
     case NIB_OP_NORM:
     case NIB_OP_LINEAR:
     case NIB_OP_LINEAR_DX:
+    case NIB_OP_FAKE:
     case NIB_OP_ROPE:
     case NIB_OP_ATTN:
     case NIB_OP_SWIGLU:

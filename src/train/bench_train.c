@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nib_bench_train: tokens per second of a training config, where a step's time goes, and what
+ * shares of this machine's arithmetic rate and bandwidth its operations reach, both measured in the
+ * same run. Nothing is written.
+ *
+ * Bytes are what an operation must read and write of f32 rows and codes, without what a cache saves
+ * it; operations are two for a multiply-add of a product. Attention's depend on where documents
+ * begin and are not counted.
+ */
+#include "json.h"
+#include "trainer.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum { STEPS_MAX = 1000, LINES_MAX = 128 };
+
+/* Where a layer stands. */
+typedef enum kind { KIND_NONE, KIND_ATTENTION, KIND_MLP, KIND_OUTPUT, KIND_COUNT } kind;
+
+static const char *const kind_names[KIND_COUNT] = {"", "attention", "mlp", "output"};
+
+/* One line: operations of a name and a kind of layer. */
+typedef struct line {
+    const char *name;
+    kind layers;
+    nib_unit unit;
+    double seconds;           /* per step */
+    double operations, bytes; /* per step; 0: not counted */
+} line;
+
+typedef struct bench {
+    nib_trainer trainer;
+    nib_machine now;
+    line lines[LINES_MAX];
+    size_t count;
+    int steps;
+    double seconds[STEPS_MAX];
+    double median;
+    uint64_t said, taken; /* bytes of memory */
+} bench;
+
+/* ---- measuring ---- */
+
+static kind kind_of(const bench *b, const nib_train_node *n)
+{
+    if (n->site == SIZE_MAX)
+        return KIND_NONE;
+    switch (b->trainer.model->net.sites[n->site].role) {
+    case NIB_ROLE_HEAD: return KIND_OUTPUT;
+    case NIB_ROLE_GATE:
+    case NIB_ROLE_UP:
+    case NIB_ROLE_DOWN: return KIND_MLP;
+    default: return KIND_ATTENTION;
+    }
+}
+
+/* f32 rows that an operation without weights reads and writes. */
+static double rows_moved(nib_op op)
+{
+    switch (op) {
+    case NIB_OP_AMAX:
+    case NIB_OP_BIAS_DW: return 1;
+    case NIB_OP_EMBED:
+    case NIB_OP_NORM:
+    case NIB_OP_ROPE:
+    case NIB_OP_NORM_DW: return 2;
+    case NIB_OP_SWIGLU:
+    case NIB_OP_ADD:
+    case NIB_OP_XENT:
+    case NIB_OP_EMBED_DW: return 3;
+    case NIB_OP_NORM_DX: return 4;
+    case NIB_OP_SWIGLU_DX: return 5;
+    default: return 0;
+    }
+}
+
+static double code_bytes(const nib_product *p)
+{
+    const nib_code code = p->shape.scheme.code;
+    return code == NIB_CODE_F32 ? 4 : code == NIB_CODE_BF16 ? 2 : 1;
+}
+
+/* Of one run of an operation. */
+static void measure_node(const bench *b, const nib_train_node *n, line *out)
+{
+    const nib_step *s = &b->trainer.step;
+    const double m = (double)s->m;
+    const nib_product *p = n->site == SIZE_MAX ? NULL : &s->products[n->site][n->product];
+    switch (n->op) {
+    case NIB_OP_LINEAR:
+    case NIB_OP_LINEAR_DX:
+    case NIB_OP_LINEAR_DW: {
+        const double rows =
+            (double)nib__product_rows(s->plan->layers[n->site].layer, n->product, s->m);
+        const double outputs = (double)p->shape.n, sums = (double)p->shape.k;
+        out->operations = 2 * rows * outputs * sums;
+        out->bytes = (rows + outputs) * sums * code_bytes(p) + rows * outputs * sizeof(float);
+        break;
+    }
+    case NIB_OP_QUANT:
+    case NIB_OP_QUANT_T:
+    case NIB_OP_CAST_T:
+        out->bytes = m * (double)n->columns * (sizeof(float) + code_bytes(p));
+        break;
+    case NIB_OP_EMBED:
+    case NIB_OP_ROPE:
+        out->bytes = rows_moved(n->op) * m * (double)s->ld[n->to] * sizeof(float);
+        break;
+    default: out->bytes = rows_moved(n->op) * m * (double)n->columns * sizeof(float);
+    }
+}
+
+static void add_line(bench *b, const line *more)
+{
+    size_t i = 0;
+    while (i < b->count && (b->lines[i].name != more->name || b->lines[i].layers != more->layers ||
+                            b->lines[i].unit != more->unit))
+        i++;
+    if (i == LINES_MAX)
+        return;
+    if (i == b->count) {
+        b->lines[b->count++] = *more;
+        return;
+    }
+    b->lines[i].seconds += more->seconds;
+    b->lines[i].operations += more->operations;
+    b->lines[i].bytes += more->bytes;
+}
+
+/* What a step does beside its operations. AdamW reads four blocks and writes three. */
+static void add_phases(bench *b, double operations)
+{
+    const nib_trainer *t = &b->trainer;
+    const double block = (double)t->params.total * sizeof(float),
+                 sums = (double)(t->micro_batches - 1);
+    static const char *const names[NIB_SPENT_COUNT] = {
+        [NIB_SPENT_CAST] = "cast of weights",           [NIB_SPENT_DATA] = "data",
+        [NIB_SPENT_MICRO_BATCHES] = "sum of gradients", [NIB_SPENT_SUM] = "sum over ranks",
+        [NIB_SPENT_NORM] = "norm of gradients",         [NIB_SPENT_UPDATE] = "adamw"};
+    const double bytes[NIB_SPENT_COUNT] = {[NIB_SPENT_CAST] =
+                                               2 * block + (double)t->step.packed_bytes,
+                                           [NIB_SPENT_MICRO_BATCHES] = 3 * sums * block,
+                                           [NIB_SPENT_NORM] = block,
+                                           [NIB_SPENT_UPDATE] = 7 * block};
+    for (int i = 0; i < NIB_SPENT_COUNT; i++) {
+        line l = {.name = names[i],
+                  .unit = NIB_UNIT_COUNT,
+                  .bytes = bytes[i],
+                  .seconds = (double)t->spent_ns[i] * 1e-9 / b->steps};
+        if (i == NIB_SPENT_MICRO_BATCHES)
+            l.seconds = l.seconds > operations ? l.seconds - operations : 0;
+        if (l.seconds > 0)
+            add_line(b, &l);
+    }
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const line *x = a, *y = b;
+    return x->seconds > y->seconds ? -1 : x->seconds < y->seconds;
+}
+
+static void add_lines(bench *b)
+{
+    const nib_step *s = &b->trainer.step;
+    double seconds = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        const nib_train_node *n = &s->nodes[i];
+        line l = {.name = nib__op_names[n->op], .layers = kind_of(b, n), .unit = NIB_UNIT_COUNT};
+        measure_node(b, n, &l);
+        l.seconds = (double)s->node_ns[i] * 1e-9 / b->steps;
+        seconds += l.seconds;
+        if (l.operations > 0)
+            l.unit = n->row->unit;
+        l.operations *= (double)b->trainer.micro_batches;
+        l.bytes *= (double)b->trainer.micro_batches;
+        add_line(b, &l);
+    }
+    add_phases(b, seconds);
+    qsort(b->lines, b->count, sizeof *b->lines, by_time);
+}
+
+static nib_status run_steps(bench *b, nib_err *err)
+{
+    nib_trainer *t = &b->trainer;
+    nib_step_report report;
+    NIB_TRY(nib__trainer_step(t, &report, err)); /* warms up */
+    memset(t->step.node_ns, 0, t->step.count * sizeof *t->step.node_ns);
+    memset(t->spent_ns, 0, sizeof t->spent_ns);
+    for (int i = 0; i < b->steps; i++) {
+        if (!nib__engine_progress(t->engine, "bench", (uint64_t)i, (uint64_t)b->steps))
+            return nib__fail(err, NIB_CANCELLED, "the bench was cancelled");
+        NIB_TRY(nib__trainer_step(t, &report, err));
+        b->seconds[i] = report.seconds;
+    }
+    b->median = nib__median(b->seconds, b->steps);
+    return NIB_OK;
+}
+
+static nib_status measure(bench *b, nib_model *model, const nib_plan *plan, nib_err *err)
+{
+    const uint64_t before = nib__resident_bytes();
+    NIB_TRY(nib__trainer_open(&b->trainer, model, plan, NULL, err));
+    b->said = nib__trainer_bytes(&b->trainer);
+    NIB_TRY(run_steps(b, err));
+    const uint64_t after = nib__resident_bytes();
+    b->taken = after > before ? after - before : 0;
+    b->now = model->engine->here;
+    NIB_TRY(
+        nib__machine_measure(&b->now, model->engine->pool, NULL, &model->engine->allocator, err));
+    add_lines(b);
+    return NIB_OK;
+}
+
+/* ---- writing ---- */
+
+/* The rates that a line reaches, and their shares of this machine's, 0 to 1; 0: not counted. */
+typedef struct rates {
+    double operations, bytes, operations_share, bytes_share;
+} rates;
+
+static rates rates_of(const bench *b, const line *l)
+{
+    rates r = {0};
+    if (l->seconds <= 0)
+        return r;
+    const double peak = l->unit < NIB_UNIT_COUNT ? b->now.rate[l->unit] : 0;
+    r.operations = l->operations / l->seconds;
+    r.bytes = l->bytes / l->seconds;
+    r.operations_share = peak > 0 ? r.operations / peak : 0;
+    r.bytes_share = b->now.bytes_per_s > 0 ? r.bytes / b->now.bytes_per_s : 0;
+    return r;
+}
+
+static double peak_of(const bench *b)
+{
+    return b->now
+        .rate[b->trainer.plan->policy.dtype == NIB_TYPE_F32 ? NIB_UNIT_F32 : NIB_UNIT_BF16];
+}
+
+static double tokens_per_s(const bench *b)
+{
+    return (double)(b->trainer.micro_batches * b->trainer.step.m) / b->median;
+}
+
+static void write_json(const bench *b, nib_text *text)
+{
+    const nib_trainer *t = &b->trainer;
+    const double flops = tokens_per_s(b) * nib__trainer_flops(t), peak = peak_of(b);
+    nib_jsonw w;
+    nib__jsonw_init(&w, text, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_pair_int(&w, "parameters", (int64_t)t->params.values);
+    nib__jsonw_pair_int(&w, "tokens_per_step", t->micro_batches * t->step.m);
+    nib__jsonw_pair_int(&w, "threads", nib__pool_threads(t->engine->pool));
+    nib__jsonw_pair_int(&w, "steps", b->steps);
+    nib__jsonw_pair_double(&w, "step_s", b->median);
+    nib__jsonw_pair_double(&w, "tokens_per_s", tokens_per_s(b));
+    nib__jsonw_pair_double(&w, "tflops", flops * 1e-12);
+    nib__jsonw_pair_double(&w, "mfu", peak > 0 ? flops / peak : 0);
+    nib__jsonw_pair_double(&w, "peak_gop_per_s", peak * 1e-9);
+    nib__jsonw_pair_double(&w, "read_gb_per_s", b->now.bytes_per_s * 1e-9);
+    nib__jsonw_pair_int(&w, "memory_said_bytes", (int64_t)b->said);
+    nib__jsonw_pair_int(&w, "memory_taken_bytes", (int64_t)b->taken);
+    nib__jsonw_key(&w, "operations");
+    nib__jsonw_array(&w);
+    for (size_t i = 0; i < b->count; i++) {
+        const line *l = &b->lines[i];
+        const rates r = rates_of(b, l);
+        nib__jsonw_object(&w);
+        nib__jsonw_pair_string(&w, "operation", l->name);
+        nib__jsonw_pair_string(&w, "layers", l->layers != KIND_NONE ? kind_names[l->layers] : NULL);
+        nib__jsonw_pair_double(&w, "seconds", l->seconds);
+        nib__jsonw_pair_double(&w, "share", l->seconds / b->median);
+        nib__jsonw_pair_double(&w, "gop_per_s", r.operations * 1e-9);
+        nib__jsonw_pair_double(&w, "arithmetic_share", r.operations_share);
+        nib__jsonw_pair_double(&w, "gb_per_s", r.bytes * 1e-9);
+        nib__jsonw_pair_double(&w, "bandwidth_share", r.bytes_share);
+        nib__jsonw_object_end(&w);
+    }
+    nib__jsonw_array_end(&w);
+    nib__jsonw_object_end(&w);
+    nib__text_str(text, "\n");
+}
+
+/* "123.4  56 %", or dashes where nothing is counted. */
+static void write_rate(nib_text *text, double rate, double share, bool markdown)
+{
+    if (rate <= 0)
+        nib__text_str(text, markdown ? " | |" : "         -       -");
+    else if (markdown)
+        nib__text_format(text, " %.1f | %.0f %% |", rate * 1e-9, 100 * share);
+    else
+        nib__text_format(text, "  %8.1f  %4.0f %%", rate * 1e-9, 100 * share);
+}
+
+static void write_lines(const bench *b, bool markdown, nib_text *text)
+{
+    if (markdown)
+        nib__text_str(text, "| operation | layers | ms per step | share | G operations/s | of the "
+                            "measured rate | GB/s | of the measured bandwidth |\n"
+                            "|---|---|---|---|---|---|---|---|\n");
+    else
+        nib__text_format(text, "\n%-18s %-10s %9s %7s  %8s  %6s  %8s  %6s\n", "operation", "layers",
+                         "ms/step", "share", "G ops/s", "of it", "GB/s", "of it");
+    for (size_t i = 0; i < b->count; i++) {
+        const line *l = &b->lines[i];
+        const rates r = rates_of(b, l);
+        nib__text_format(
+            text, markdown ? "| %s | %s | %.2f | %.1f %% |" : "%-18s %-10s %9.2f %5.1f %%", l->name,
+            kind_names[l->layers], l->seconds * 1e3, 100 * l->seconds / b->median);
+        write_rate(text, r.operations, r.operations_share, markdown);
+        write_rate(text, r.bytes, r.bytes_share, markdown);
+        nib__text_str(text, "\n");
+    }
+}
+
+static void write_text(const bench *b, bool markdown, nib_text *text)
+{
+    const nib_trainer *t = &b->trainer;
+    const double flops = tokens_per_s(b) * nib__trainer_flops(t), peak = peak_of(b);
+    char parameters[32], tokens[32], said[32], taken[32];
+    const char *end = markdown ? "\n\n" : "\n";
+    nib__text_format(text,
+                     "%s parameters, %" PRId64 " x %" PRId64 " x %" PRId64
+                     " tokens per step, %d thread%s%s",
+                     nib__say_count(parameters, t->params.values), t->micro_batches,
+                     t->config->batch, t->config->sequence, nib__pool_threads(t->engine->pool),
+                     nib__pool_threads(t->engine->pool) == 1 ? "" : "s", end);
+    nib__text_format(
+        text,
+        "speed       %s tokens/s, %.3f s per step (median of %d), %.1f G operations/s, "
+        "%.0f %% of %.0f%s",
+        nib__say_count(tokens, (uint64_t)tokens_per_s(b)), b->median, b->steps, flops * 1e-9,
+        peak > 0 ? 100 * flops / peak : 0, peak * 1e-9, end);
+    nib__text_format(text, "memory      %s said beforehand, %s taken; %.1f GB/s measured%s",
+                     nib__say_bytes(said, b->said), nib__say_bytes(taken, b->taken),
+                     b->now.bytes_per_s * 1e-9, end);
+    write_lines(b, markdown, text);
+}
+
+nib_status nib_bench_train(nib_model *model, const nib_plan *plan, int steps, nib_form form,
+                           const nib_sink *sink, nib_err *err)
+{
+    if (!model->net.training)
+        return nib__fail(err, NIB_USAGE, "%s is a model; a training config is wanted",
+                         model->net.directory);
+    if (steps > STEPS_MAX)
+        return nib__fail(err, NIB_USAGE, "%d repeats are over the limit of %d", steps, STEPS_MAX);
+    NIB_TRY(nib_plan_status(plan, err));
+    bench *b = nib__calloc(&model->engine->allocator, 1, sizeof *b);
+    if (!b)
+        return nib__fail_memory(err, sizeof *b, "the bench");
+    nib_text text;
+    nib__text_init(&text, &model->engine->allocator);
+    b->steps = steps > 0 ? steps : 5;
+    nib_status status = measure(b, model, plan, err);
+    if (status == NIB_OK && form == NIB_FORM_JSON)
+        write_json(b, &text);
+    else if (status == NIB_OK)
+        write_text(b, form == NIB_FORM_MARKDOWN, &text);
+    if (status == NIB_OK)
+        status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    nib__trainer_close(&b->trainer);
+    nib__release(&model->engine->allocator, b);
+    return status;
+}
