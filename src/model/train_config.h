@@ -56,7 +56,7 @@ typedef struct nib_train_config {
     bool skip_bad_steps; /* else a step that is not finite stops the run */
     /* validation */
     const char *validation; /* a text or .jsonl; NULL: none */
-    int64_t validation_every, validation_steps;
+    int64_t validation_every, validation_steps; /* steps -1: all of the text */
     /* comm */
     double timeout_s; /* that a rank waits for another */
 } nib_train_config;

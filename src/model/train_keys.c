@@ -18,6 +18,7 @@
 #define FULL_STATE "every checkpoint is whole, so that training goes on from any of them"
 #define BY_FILE "what a file holds is read from the file"
 #define AC_EVEN "what is kept is the same in every layer, and no mode changes a bit of the result"
+#define DRY_RUN "`nibble train --dry-run` says what memory a run takes"
 #define MESSAGES "messages between ranks are not traced"
 
 /* What is built, of keys that would change the result. */
@@ -284,10 +285,10 @@ const nib_train_key nib__train_keys[] = {
     IDLE("profiling.enable_memory_snapshot", NIB_KEY_FLAG, PROFILER),
     IDLE("profiling.save_memory_snapshot_folder", NIB_KEY_TEXT, PROFILER),
     IDLE("memory_estimation.enabled", NIB_KEY_FLAG,
-         "the plan says beforehand what memory it takes"),
-    IDLE("memory_estimation.enable", NIB_KEY_FLAG, "the plan says beforehand what memory it takes"),
+         DRY_RUN),
+    IDLE("memory_estimation.enable", NIB_KEY_FLAG, DRY_RUN),
     IDLE("memory_estimation.disable_fake_mode", NIB_KEY_FLAG,
-         "the plan says beforehand what memory it takes"),
+         DRY_RUN),
 
     /* ---- validation, comm ---- */
     FLAG("validation.enable", DRAFT(validate), "measure the loss of another text"),
@@ -297,7 +298,7 @@ const nib_train_key nib__train_keys[] = {
          "nothing is downloaded; validation.dataset_path names the text"),
     WHOLE("validation.freq", OUT(validation_every), 1, MANY, "steps between two measurements"),
     WHOLE("validation.steps", OUT(validation_steps), -1, MANY,
-          "micro-batches of a measurement; -1: the whole text"),
+          "micro-batches of a measurement; -1: of the whole text"),
     WHOLE("validation.local_batch_size", DRAFT(validation_batch), 1, MANY,
           "as training's, the only one that is built"),
     WHOLE("validation.seq_len", DRAFT(validation_length), 1, MANY,

@@ -12,9 +12,10 @@ static nib_status count_batches(nib_validation *v, nib_err *err)
 {
     const nib_train_config *c = v->trainer->config;
     const nib_callbacks *call = &v->trainer->engine->callbacks;
+    const bool whole = c->validation_steps < 0;
     char shown[NIB_SHOWN], line[NIB_SHOWN + 160];
     nib__shown(shown, c->validation);
-    while (v->count < c->validation_steps) {
+    while (whole || v->count < c->validation_steps) {
         NIB_TRY(nib__data_skip(&v->data, c->batch, err));
         if (v->data.place.pass > 0)
             break;
@@ -26,7 +27,7 @@ static nib_status count_batches(nib_validation *v, nib_err *err)
                          " ids of a micro-batch; validation wants a longer text, or a smaller "
                          "training.local_batch_size or training.seq_len",
                          shown, c->batch, c->sequence + 1);
-    if (v->count < c->validation_steps && call->log && nib_ranks_rank(v->trainer->ranks) == 0) {
+    if (!whole && v->count < c->validation_steps && call->log && nib_ranks_rank(v->trainer->ranks) == 0) {
         snprintf(line, sizeof line,
                  "%s holds %" PRId64 " of the %" PRId64
                  " micro-batches of validation.steps: the loss is of those",
@@ -54,7 +55,7 @@ static nib_status open_data(nib_validation *v, nib_err *err)
 nib_status nib__validation_open(nib_validation *out, nib_trainer *trainer, nib_err *err)
 {
     *out = (nib_validation){0};
-    if (!trainer->config->validation || trainer->config->validation_steps < 1)
+    if (!trainer->config->validation || trainer->config->validation_steps == 0)
         return NIB_OK;
     out->trainer = trainer;
     const nib_status status = open_data(out, err);

@@ -30,6 +30,10 @@ for name in '' _mxfp8 _fp8 _mxfp8_vocab2256 _qat_8da4w; do
     says "the ledger's line of $name" '43 linear layers: *43 done on *, 0 substituted' "$seen.err"
 done
 
+# training for codes ends with a model that has them
+check 'a prequantized model' nibble generate outputs/checkpoint/model-quantized -p 'Once' -n 4
+rm -rf outputs
+
 # a dry run takes no step and writes nothing
 check 'dry run' nibble train "$debug" "${small[@]}" --dry-run
 says 'the output layer' 'lm_head: 1 of n 2256, k 256, m 32, mxfp8-floor' "$seen.out"
@@ -59,6 +63,31 @@ mkdir b
 sed 's/"tok"/"..\/tok"/; s/"t.txt"/"..\/t.txt"/; s/"n_layers": 1/"n_layers": 1, "converters": ["mx"]/' a.json >b/b.json
 second=$(nibble train b/b.json 2>/dev/null | grep -o 'loss: *[0-9.]*  grad_norm: *[0-9.]*')
 [ -n "$first" ] && [ "$first" = "$second" ] || { echo "FAIL one step: $first, $second" && failures=1; }
+
+# a model by its config.json: biases, tied embeddings, grouped heads, scaled positions
+mkdir qwen
+cat >qwen/config.json <<'END'
+{"model_type": "qwen2", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "vocab_size": 2048, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+ "tie_word_embeddings": true, "rope_theta": 10000, "rope_scaling": {"rope_type": "linear", "factor": 2}}
+END
+echo '{"model": {"hf_config": "qwen", "tokenizer_path": "tok"}, "training": {"dataset_path": "t.txt", "local_batch_size": 2,
+"seq_len": 16, "steps": 2}}' >qwen.json
+check 'a Qwen2 model' nibble train qwen.json
+says 'its steps' 'step:  2  loss: *' "$seen.out"
+check 'its plan' nibble plan qwen.json
+says 'its biases' '* model.layers.\*.self_attn.q_proj * 64x64 +b*' "$seen.out"
+check 'the shipped model as the start' nibble train qwen.json --model.hf_config "$MODEL" \
+    --checkpoint.initial_load_path "$MODEL" --model.tokenizer_path "$MODEL" --training.dataset_path "$MODEL/heldout.txt"
+refused 3 '*: the model has other layers than the config' train qwen.json --checkpoint.initial_load_path "$MODEL"
+refused 3 '*: model.dim and model.hf_config both say what model it is; keep one' train qwen.json --model.dim 64
+refused 6 'nowhere/config.json: *' train qwen.json --model.hf_config nowhere/config.json
+
+# another text's loss
+sed 's/"seq_len": 16/"seq_len": 8/' a.json >valid.json
+check 'validation' nibble train valid.json --validation.enable --validation.dataset_path t.txt --validation.freq 1 --validation.steps=-1
+says 'its line' 'validate step: *1  loss: *' "$seen.out"
+refused 3 '*validation.enable is set, but validation.dataset_path names no text' train a.json --validation.enable
 
 # keys
 refused 2 '--training.step: there is no such key of a training config; did you mean training.steps' train a.json --training.step 5
