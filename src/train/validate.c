@@ -27,7 +27,8 @@ static nib_status count_batches(nib_validation *v, nib_err *err)
                          " ids of a micro-batch; validation wants a longer text, or a smaller "
                          "training.local_batch_size or training.seq_len",
                          shown, c->batch, c->sequence + 1);
-    if (!whole && v->count < c->validation_steps && call->log && nib_ranks_rank(v->trainer->ranks) == 0) {
+    if (!whole && v->count < c->validation_steps && call->log &&
+        nib_ranks_rank(v->trainer->ranks) == 0) {
         snprintf(line, sizeof line,
                  "%s holds %" PRId64 " of the %" PRId64
                  " micro-batches of validation.steps: the loss is of those",
