@@ -110,6 +110,57 @@ nib_status nib__metrics_step(nib_metrics *m, const nib_step_report *r, const nib
     return write_line(m, err);
 }
 
+nib_status nib__metrics_validation(nib_metrics *m, const nib_validation_report *r, nib_err *err)
+{
+    nib_jsonw w;
+    if (!m->trainer)
+        return NIB_OK;
+    nib__jsonw_init(&w, &m->line, 0);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "step", r->step);
+    nib__jsonw_pair_double(&w, "validation_loss", r->loss);
+    nib__jsonw_pair_int(&w, "validation_tokens", r->tokens);
+    nib__jsonw_pair_double(&w, "seconds", r->seconds);
+    nib__jsonw_object_end(&w);
+    return write_line(m, err);
+}
+
+static void put_cast(nib_jsonw *w, const nib_cast_line *line)
+{
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "layer", line->layer);
+    nib__jsonw_pair_string(w, "product", line->product);
+    nib__jsonw_pair_string(w, "operand", line->operand);
+    nib__jsonw_pair_string(w, "code", line->code);
+    nib__jsonw_pair_int(w, "values", (int64_t)line->values);
+    nib__jsonw_pair_int(w, "nonzero", (int64_t)line->counts.nonzero);
+    nib__jsonw_pair_int(w, "saturated", (int64_t)line->counts.saturated);
+    nib__jsonw_pair_int(w, "underflowed", (int64_t)line->counts.underflowed);
+    nib__jsonw_object_end(w);
+}
+
+nib_status nib__metrics_casts(nib_metrics *m, const nib_cast_losses *losses, int64_t step,
+                              nib_err *err)
+{
+    nib_jsonw w;
+    nib_cast_line line;
+    if (!m->trainer)
+        return NIB_OK;
+    nib__jsonw_init(&w, &m->line, 0);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "step", step);
+    nib__jsonw_key(&w, "casts");
+    nib__jsonw_array(&w);
+    for (size_t i = 1; i < m->trainer->model->net.site_count; i++)
+        for (int p = 0; p < NIB_PRODUCTS; p++)
+            for (int side = 0; side < 2; side++)
+                if (nib__cast_losses_line(&line, losses, i, p, side))
+                    put_cast(&w, &line);
+    nib__jsonw_array_end(&w);
+    nib__jsonw_object_end(&w);
+    return write_line(m, err);
+}
+
 /* ---- opening ---- */
 
 static nib_status make_folder(const char *path, nib_arena *arena, nib_err *err)

@@ -7,7 +7,9 @@
 #ifndef NIB_METRICS_H
 #define NIB_METRICS_H
 
+#include "cast_losses.h"
 #include "trainer.h"
+#include "validate.h"
 
 typedef struct nib_metrics {
     const nib_trainer *trainer; /* NULL: none are asked for, or this is not rank 0 */
@@ -27,5 +29,13 @@ nib_status nib__metrics_open(nib_metrics *out, nib_trainer *trainer, nib_err *er
 void nib__metrics_close(nib_metrics *metrics);
 nib_status nib__metrics_step(nib_metrics *metrics, const nib_step_report *report,
                              const nib_speed *speed, nib_err *err);
+
+/* {"step": 5, "validation_loss": 3.1, ...}. */
+nib_status nib__metrics_validation(nib_metrics *metrics, const nib_validation_report *report,
+                                   nib_err *err);
+/* {"step": 5, "casts": [{"layer": "lm_head", "operand": "dy", "product": "dw", ...}, ...]}: counts
+ * of values. */
+nib_status nib__metrics_casts(nib_metrics *metrics, const nib_cast_losses *losses, int64_t step,
+                              nib_err *err);
 
 #endif

@@ -74,8 +74,12 @@ static nib_status write_step(run *r, const nib_step_report *report, nib_err *err
                      100 * (double)speed.memory / (double)t->plan->machine.memory,
                      whole(count, speed.tokens_per_s), speed.flops * 1e-12, 100 * speed.share,
                      report->skipped ? "  skipped" : "");
+    const bool counted = r->casts.trainer && is_logged(c, report->step);
+    if (counted)
+        nib__cast_losses_write(&r->text, &r->casts, report->step);
     NIB_TRY(nib__text_flush(&r->text, r->sink, err));
-    return nib__metrics_step(&r->metrics, report, &speed, err);
+    NIB_TRY(nib__metrics_step(&r->metrics, report, &speed, err));
+    return counted ? nib__metrics_casts(&r->metrics, &r->casts, report->step, err) : NIB_OK;
 }
 
 /* The loss of the other text, if it is due; not in the next line's tokens per second. */
@@ -94,10 +98,11 @@ static nib_status validate(run *r, nib_err *err)
         report.step, report.loss, (double)used / 0x1p30,
         100 * (double)used / (double)t->plan->machine.memory,
         whole(count, (double)report.tokens / report.seconds));
-    return nib__text_flush(&r->text, r->sink, err);
+    NIB_TRY(nib__text_flush(&r->text, r->sink, err));
+    return nib__metrics_validation(&r->metrics, &report, err);
 }
 
-/* A step and its line, with what its casts lose where that is asked for. */
+/* A step, with what its casts lose counted where that is asked for. */
 static nib_status take_step(run *r, nib_step_report *report, nib_err *err)
 {
     nib_trainer *t = &r->trainer;
@@ -107,8 +112,6 @@ static nib_status take_step(run *r, nib_step_report *report, nib_err *err)
     NIB_TRY(nib__trainer_step(t, report, err));
     if (counts)
         NIB_TRY(nib__cast_losses_end(&r->casts, err));
-    if (counts && is_first(r))
-        nib__cast_losses_write(&r->text, &r->casts, report->step);
     return NIB_OK;
 }
 

@@ -11,3 +11,11 @@ done
 refused 2 '600 prompt and 4 new tokens do not each fit the context of 512*' bench "$MODEL" --prompt-tokens 600 -n 4
 refused 2 '`nibble bench` wants MODEL, or --kernels' bench
 refused 2 '--kernels times kernels without a model; leave out *nibble-tales, or --kernels' bench "$MODEL" --kernels
+
+# steps of a training config
+tiny=(--model.n_layers=1 --model.dim 64 --model.n_heads 4 --model.n_kv_heads 2 --training.seq_len=32 --training.local_batch_size=1)
+debug=$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json
+check 'bench --train' nibble bench --train "$debug" "${tiny[@]}" --repeats 1
+grep -q '^linear_dw  *output ' "$seen.out" || { echo 'FAIL no product of the output layer' && failures=1; }
+check 'bench --train --json' nibble bench --train "$debug" "${tiny[@]}" --repeats 1 --json
+grep -q '"tokens_per_step": 32,' "$seen.out" || { echo 'FAIL tokens_per_step' && failures=1; }

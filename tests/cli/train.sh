@@ -121,4 +121,20 @@ refused 3 '*training.seq_len 64 is over the 32 positions that the model is for; 
 check 'keys' nibble train --keys --json
 python3 -c 'import json, sys; assert len(json.load(sys.stdin)["keys"]) > 100' <"$seen.out" || failures=1
 refused 2 '--keys lists the keys of any config; leave out a.json, or --keys' train a.json --keys
+
+# another text in between, what casts lose, and a step that must not be taken
+rm -rf out
+check 'validation and casts' nibble train "$debug" "${small[@]}" --job.dump_folder=out --metrics.path=m.jsonl \
+    --metrics.count_casts --validation.enable --validation.dataset_path="$REPO/tests/data/heldout.jsonl" \
+    --validation.freq=2 --validation.steps=2
+says 'the validation' 'validate step:  2  loss: *  memory: *GiB(*%)  tps: *' "$seen.out"
+says 'the casts' 'casts of step 2: lm_head * dy of dw mxfp8  nonzero *%  saturated *%  underflowed *%' "$seen.out"
+says 'the validation in the metrics' '{"step": 2, "validation_loss": *' out/m.jsonl
+says 'the casts in the metrics' '{"step": 2, "casts": \[{"layer": "model.layers.0.self_attn.q_proj", *' out/m.jsonl
+nibble train "$debug" "${small[@]}" --optimizer.lr=900 --training.spike_factor=1.5 >"$seen.out" 2>"$seen.err"
+[ $? -eq 8 ] || { echo 'FAIL a spike does not end with 8' && failures=1; }
+says 'the spike' 'nibble: step 2: the loss of * is over 1.5 times its mean of *; weights are as they were before the step' "$seen.err"
+check 'a spike that is skipped' nibble train "$debug" "${small[@]}" --optimizer.lr=900 --training.spike_factor=1.5 \
+    --training.skip_bad_steps
+says 'the skipped step' 'step:  2 * skipped' "$seen.out"
 exit 0
