@@ -35,6 +35,7 @@ check 'a prequantized model' nibble generate outputs/checkpoint/model-quantized 
 rm -rf outputs
 
 # a dry run takes no step and writes nothing
+rm -rf outputs # the model that quantization-aware training ended with
 check 'dry run' nibble train "$debug" "${small[@]}" --dry-run
 says 'the output layer' 'lm_head: 1 of n 2256, k 256, m 32, mxfp8-floor' "$seen.out"
 grep -q '^step:' "$seen.out" && echo 'FAIL a dry run takes steps' && failures=1
