@@ -44,7 +44,7 @@ static inline void write_text(const char *name, const char *text, size_t size)
     fclose(f);
 }
 
-static char *read_file(const char *name, size_t *size)
+static inline char *read_file(const char *name, size_t *size)
 {
     const nib_allocator a = nib__allocator_default();
     char *text;
@@ -70,6 +70,7 @@ typedef struct job {
     nib_type export_dtype;
     bool export_last;
     const char *qat; /* the recipe that is trained for */
+    const char *initial_load;
     int threads;
     bool unsaved;
     nib_err err;
@@ -124,6 +125,7 @@ static inline nib_train_config settings(const job *j)
                               .folder = j->folder,
                               .interval = j->interval,
                               .keep = j->keep,
+                              .initial_load = j->initial_load,
                               .load_step = j->load ? j->load : -1,
                               .export_last = j->export_last,
                               .export_dtype = j->export_dtype ? j->export_dtype : NIB_TYPE_F32,

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What quantization-aware training is for: a tiny model that is trained for its codes loses less
+ * than half as much by them as one that was trained as long and rounded to nearest. Numbers of
+ * larger ones are tools/measure_qat's.
+ */
+#include "train_runs.h"
+
+/* On the text that it was trained on. */
+static double loss_of(const char *name, const char *recipe)
+{
+    const nib_engine_options one = {.threads = 1};
+    nib_engine *engine;
+    nib_model *model;
+    nib_plan *plan;
+    nib_session *session;
+    nib_eval_result result;
+    nib_err err = {.status = NIB_OK};
+    char text[256];
+    snprintf(text, sizeof text, "%s", in_root("text.jsonl"));
+    const nib_eval_options options = {.text_path = text, .window = 24};
+    const nib_request request = {.recipe = recipe, .dtype = "f32"};
+    assert_int_equal(nib_engine_open(&engine, &one, &err), NIB_OK);
+    engine->measured = true;
+    if (nib_model_open(&model, engine, in_root(name), NULL, &err) != NIB_OK ||
+        nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
+        nib_session_open(&session, model, plan, 1, &err) != NIB_OK ||
+        nib_eval(session, NULL, &options, &result, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    nib_session_close(session);
+    nib_plan_free(plan);
+    nib_model_close(model);
+    nib_engine_close(engine);
+    return result.loss;
+}
+
+static void test_recovers(void **state)
+{
+    static const char *const recipes[] = {"8da4w-g32", "int4wo-g32"};
+    char base[256];
+    (void)state;
+    job j = {.folder = "base", .steps = 150, .export_last = true, .unsaved = true};
+    must_train(&j);
+    snprintf(base, sizeof base, "%s", in_root("base/model"));
+    j = (job){.folder = "floats",
+              .steps = 150,
+              .initial_load = base,
+              .export_last = true,
+              .unsaved = true};
+    must_train(&j);
+    const double floats = loss_of("floats/model", NULL);
+    for (size_t i = 0; i < COUNT(recipes); i++) {
+        j.folder = "codes";
+        j.qat = recipes[i];
+        must_train(&j);
+        const double rounded = loss_of("floats/model", recipes[i]),
+                     trained = loss_of("codes/model-quantized", NULL);
+        assert_true(rounded > floats);
+        if (!(rounded - trained > (rounded - floats) / 2))
+            fail_msg("%s: floats %.5f, rounded %.5f, trained %.5f", recipes[i], floats, rounded,
+                     trained);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_recovers)};
+    return cmocka_run_group_tests(tests, make_root, remove_root);
+}
