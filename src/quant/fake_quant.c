@@ -16,6 +16,9 @@ bool nib__fake_has(const nib_scheme *s)
            (s->act == NIB_ACT_FLOAT || s->act == NIB_ACT_I8_TOKEN);
 }
 
+/* For |x| < 2^22. */
+NIB_INLINE float round_even(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+
 /* ---- weights ---- */
 
 /* Value `at` of an array; 0 without one. */
@@ -76,14 +79,19 @@ void nib__fake_weight_rows(const nib_fake_weight *f, const float *w, float *out,
     }
 }
 
-static void stop_at_bounds(float *gradient, const int8_t *codes, int64_t count, int8_t least,
-                           int8_t largest)
+/* A group of integers: where the clamp changed a code, nothing passes. */
+static void past_rounding(float *gradient, const float *w, int64_t count, float scale, float qmin,
+                          float qmax)
 {
-    for (int64_t j = 0; j < count; j++)
-        gradient[j] = codes[j] > least && codes[j] < largest ? gradient[j] : 0;
+    const float factor = 1 / scale;
+    for (int64_t j = 0; j < count; j++) {
+        const float code = round_even(w[j] * factor);
+        gradient[j] = code >= qmin && code <= qmax ? gradient[j] : 0;
+    }
 }
 
-/* A group of int4 with float zeros; codes are stored less 8. */
+/* A group of int4 with float zeros; codes are stored less 8. None is clamped, as the range is the
+ * group's own, so the minimum by itself has no gradient. */
 static void through_range(float *gradient, const int8_t *codes, const float *w, int64_t count)
 {
     const float smallest = 1e-6f; /* range, of Int4Tensor */
@@ -92,24 +100,21 @@ static void through_range(float *gradient, const int8_t *codes, const float *w, 
         low = w[j] < low ? w[j] : low;
         high = w[j] > high ? w[j] : high;
     }
-    const float range = high - low > smallest ? high - low : smallest, scale = range / 15;
-    double of_scale = 0, of_low = 0;
+    if (!(high - low > smallest))
+        return;
+    const float scale = (high - low) / 15;
+    double of_scale = 0;
     int64_t lows = 0, highs = 0;
     for (int64_t j = 0; j < count; j++) {
-        const double g = (double)gradient[j], code = codes[j] + 8;
-        const bool inside = code > 0 && code < 15;
-        of_scale += g * (inside ? code - (double)((w[j] - low) / scale) : code);
-        of_low += inside ? 0 : g;
+        of_scale += (double)gradient[j] * (codes[j] + 8 - (double)((w[j] - low) / scale));
         lows += w[j] == low;
         highs += w[j] == high;
-        gradient[j] = inside ? gradient[j] : 0;
     }
-    const double of_range = high - low > smallest ? of_scale / 15 : 0;
     for (int64_t j = 0; j < count; j++) {
         if (w[j] == low)
-            gradient[j] += (float)((of_low - of_range) / (double)lows);
+            gradient[j] -= (float)(of_scale / 15 / (double)lows);
         if (w[j] == high)
-            gradient[j] += (float)(of_range / (double)highs);
+            gradient[j] += (float)(of_scale / 15 / (double)highs);
     }
 }
 
@@ -119,37 +124,41 @@ void nib__fake_weight_gradient(const nib_fake_weight *f, const float *w, float *
     const nib_quantizer *q = &f->quantizer;
     const int64_t size = nib__scheme_group_size(&q->scheme, q->k);
     const bool bits8 = q->scheme.code == NIB_CODE_I8;
-    for (int64_t i = n0; i < n1; i++) {
-        const int64_t row = i * q->k;
-        if (q->scheme.zero == NIB_ZERO_NONE) {
-            stop_at_bounds(gradient + row, f->codes + row, q->k, bits8 ? -128 : -8,
-                           bits8 ? 127 : 7);
-            continue;
+    for (int64_t i = n0; i < n1; i++)
+        for (int64_t g = 0; g < q->groups; g++) {
+            const int64_t at = i * q->k + g * size, count = nib__min(size, q->k - g * size);
+            if (q->scheme.zero == NIB_ZERO_NONE)
+                past_rounding(gradient + at, w + at, count,
+                              one_of(f->scales, q->scale_type, i * q->groups + g),
+                              bits8 ? -128 : -8, bits8 ? 127 : 7);
+            else
+                through_range(gradient + at, f->codes + at, w + at, count);
         }
-        for (int64_t k0 = 0; k0 < q->k; k0 += size)
-            through_range(gradient + row + k0, f->codes + row + k0, w + row + k0,
-                          nib__min(size, q->k - k0));
-    }
 }
 
 /* ---- inputs ---- */
 
-void nib__fake_input_rows(const nib_input *codes, float *out, int64_t ldo, uint8_t *mask,
-                          int64_t m0, int64_t m1)
+void nib__fake_input_rows(const nib_quant *made, float *out, int64_t ldo, uint8_t *mask, int64_t m0,
+                          int64_t m1)
 {
+    const nib_input *codes = &made->out;
     const int64_t mask_ld = nib__fake_mask_ld(codes->k);
     for (int64_t i = m0; i < m1; i++) {
         const int8_t *c = codes->codes + i * codes->ld;
-        const float scale = codes->scale[i];
+        const float *x = made->x + i * made->ldx;
+        const float scale = codes->scale[i], factor = 1 / scale;
         const int32_t zero = codes->zero[i];
+        const float least = (float)(INT8_MIN - zero), most = (float)(INT8_MAX - zero);
         float *values = out + i * ldo;
         for (int64_t j = 0; j < codes->k; j++)
             values[j] = (float)(c[j] - zero) * scale;
         for (int64_t b = 0; b < mask_ld; b++) {
             const int64_t j0 = 8 * b, count = nib__min(8, codes->k - j0);
             unsigned bits = 0;
-            for (int64_t j = 0; j < count; j++)
-                bits |= (unsigned)(c[j0 + j] > INT8_MIN && c[j0 + j] < INT8_MAX) << j;
+            for (int64_t j = 0; j < count; j++) {
+                const float code = round_even(x[j0 + j] * factor);
+                bits |= (unsigned)(code >= least && code <= most) << j;
+            }
             mask[i * mask_ld + b] = (uint8_t)bits;
         }
     }
@@ -163,7 +172,7 @@ void nib__fake_input_gradient(const uint8_t *mask, float *gradient, int64_t ld, 
         float *g = gradient + i * ld;
         for (int64_t b = 0; b < mask_ld; b++) {
             const unsigned bits = mask[i * mask_ld + b];
-            if (bits == 0xff) /* almost always: a token has two extremes */
+            if (bits == 0xff) /* almost always */
                 continue;
             for (int64_t j = 8 * b; j < nib__min(8 * b + 8, k); j++)
                 g[j] = bits >> (j - 8 * b) & 1 ? g[j] : 0;

@@ -3,14 +3,16 @@
  * Fake quantization, for quantization-aware training: values become codes and values again, so that
  * a product of floats sees what the quantized model will see; gradients go past the rounding. Codes
  * are the quantizers' and the activation rows' own. Gradients are those of torchao 0.18's fake
- * quantizers with PyTorch 2.15, whose clamp passes none at its bounds:
+ * quantizers where a clamp passes gradients at its bounds, as PyTorch's did for years. The clamp of
+ * PyTorch 2.15 passes none there, which holds the largest weights of every group still; what that
+ * costs is in docs/training.md.
  *
- *   integers (scale not learned)   g where the code is neither the least nor the largest, else 0;
- *       torchao rounds twice on the way, g times s times 1 / s, which is left out
- *   int4 with float zeros          the same, and scale s = (max - min) / 15 and min have gradients:
- *       with e = code - (w - min) / s, ds = sum of g e inside + sum of g code at the bounds,
- *       dmin = sum of g at the bounds - ds / 15, dmax = ds / 15; equal extremes share theirs. No ds
- *       reaches them where the range is 1e-6 or less.
+ *   integers (scale not learned)   g where the clamp changed nothing, else 0; torchao rounds twice
+ *       on the way, g times s times 1 / s, which is left out
+ *   int4 with float zeros          scale s = (max - min) / 15 and min have gradients: with e = code
+ *       - (w - min) / s and ds = sum of g e, g - ds / 15 for the least, g + ds / 15 for the
+ *       largest, g for the others; equal extremes share theirs. Only g where the range is 1e-6 or
+ *       less.
  *
  * Where weights are to be stored as bf16 or f16, codes and scales are those of the stored weight,
  * as its quantizer makes them; torchao's fake quantizers keep scales in f32 then, which its own
@@ -47,9 +49,10 @@ void nib__fake_weight_gradient(const nib_fake_weight *f, const float *w, float *
 /* A bit per input, in rows of this many bytes: set where gradients pass. */
 NIB_INLINE int64_t nib__fake_mask_ld(int64_t k) { return nib__ceil_div(k, 8); }
 
-/* Tokens m0..m1 of int8 codes into out [m][ldo], what these mean, and into mask [m][mask_ld]. */
-void nib__fake_input_rows(const nib_input *codes, float *out, int64_t ldo, uint8_t *mask,
-                          int64_t m0, int64_t m1);
+/* Tokens m0..m1 of int8 codes, as a row made them, into out [m][ldo], what they mean, and into mask
+ * [m][mask_ld]. */
+void nib__fake_input_rows(const nib_quant *made, float *out, int64_t ldo, uint8_t *mask, int64_t m0,
+                          int64_t m1);
 /* Tokens m0..m1 of the gradient of out, in place into that of the input; `k` wide. */
 void nib__fake_input_gradient(const uint8_t *mask, float *gradient, int64_t ld, int64_t k,
                               int64_t m0, int64_t m1);

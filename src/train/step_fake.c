@@ -150,7 +150,7 @@ static void job_input(void *ctx, int worker, int64_t begin, int64_t end)
     const fake_part *p = ctx;
     (void)worker;
     p->fake->act->run.quant(&p->quant, begin, end);
-    nib__fake_input_rows(&p->quant.out, p->values, p->ld, p->mask, begin, end);
+    nib__fake_input_rows(&p->quant, p->values, p->ld, p->mask, begin, end);
 }
 
 static void job_dx(void *ctx, int worker, int64_t begin, int64_t end)

@@ -93,7 +93,7 @@ static void fake_input(matrix *m)
     nib__input_place(&q.out, &m->scheme, NIB_TYPE_F32, m->rows, m->columns, room, &bytes);
     assert_true(bytes <= sizeof room);
     nib__kernel_find("quant_f32_a8t__ref")->run.quant(&q, 0, m->rows);
-    nib__fake_input_rows(&q.out, m->y, m->columns, mask, 0, m->rows);
+    nib__fake_input_rows(&q, m->y, m->columns, mask, 0, m->rows);
     nib__fake_input_gradient(mask, m->gradient, m->columns, m->columns, 0, m->rows);
 }
 

@@ -12,6 +12,7 @@ qat.txt:   SIDE SCHEME CLASS TENSOR ROWS COLUMNS VALUES GRADIENT
            flat: rows of one value
   VALUES   hex of f32: what the fake quantizer makes of the matrix
   GRADIENT hex of f32: what becomes of the incoming gradient
+Gradients pass a clamp at its bounds, as in PyTorch before 2.15: see Clamp.
 *.safetensors: loss and gradients in f32 for the weights and documents of qwen2 and qwen2_gradients.safetensors
 """
 import sys
@@ -53,6 +54,27 @@ MODELS = {  # every linear layer, the head among them
                         step="prepare"),
     "int8wo": QATConfig(IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerAxis(0)), step="prepare"),
 }
+
+
+class Clamp(torch.autograd.Function):
+    """torch.clamp, with the gradient that it had before PyTorch 2.15: passed at the bounds, too."""
+
+    @staticmethod
+    def forward(ctx, x, low, high):
+        ctx.save_for_backward((x >= (low if low is not None else x)) & (x <= (high if high is not None else x)))
+        return ORIGINAL(x, low, high)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None, None
+
+
+ORIGINAL = torch.clamp
+
+
+def clamp(x, min=None, max=None):
+    numbers = all(v is None or isinstance(v, (int, float)) for v in (min, max))
+    return Clamp.apply(x, min, max) if numbers and x.requires_grad else ORIGINAL(x, min, max)
 
 
 def matrix(tensor, rows, columns, kind):
@@ -99,6 +121,7 @@ def write_model(folder, name, config, about):
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     torch.use_deterministic_algorithms(True)
+    torch.clamp = torch.Tensor.clamp = clamp
     tools = f"torchao {torchao.__version__}, torch {torch.__version__.split('+')[0]}, numpy {numpy.__version__}"
     write_quantizers(f"{sys.argv[1]}/qat.txt", tools)
     for name, config in MODELS.items():
