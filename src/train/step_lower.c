@@ -437,8 +437,9 @@ static void size_buffers(lowering *l)
         s->ld[i] = columns[i];
         s->each[i] = (uint64_t)columns[i] * (uint64_t)s->m * sizeof(float);
     }
-    s->each[NIB_HELD_AMAX] = (uint64_t)(nib__ceil_div(s->m, NIB_TRAIN_ROWS) + 1) * sizeof(float);
+    int64_t rows = s->m; /* the most of a matrix whose magnitude is looked for; weights, too */
     for (size_t i = 1; i < s->net->site_count; i++) {
+        rows = nib__max(rows, s->net->sites[i].n);
         for (int p = 0; p < NIB_PRODUCTS; p++) {
             uint64_t bytes;
             nib__product_input(&s->products[i][p],
@@ -447,6 +448,7 @@ static void size_buffers(lowering *l)
                 s->each[NIB_HELD_INPUT] = bytes;
         }
     }
+    s->each[NIB_HELD_AMAX] = (uint64_t)(nib__ceil_div(rows, NIB_TRAIN_ROWS) + 1) * sizeof(float);
 }
 
 nib_status nib__step_lower(nib_step *s, nib_err *err)

@@ -79,6 +79,7 @@ static int make_root(void **state)
     write_documents("other.jsonl", 12, 7);
     write_model("tiny.json", 32, 48, 920, "false", "float32");
     write_model("tiny_bf16.json", 32, 48, 920, "false", "bfloat16");
+    write_model("tall_bf16.json", 32, 4400, 920, "false", "bfloat16");
     write_model("wide.json", 512, 1536, 8192, "true", "float32");
     write_model("wide_bf16.json", 512, 1536, 8192, "true", "bfloat16");
     const nib_allocator a = nib__allocator_default();
@@ -699,11 +700,27 @@ static void test_memory(void **state)
     }
 }
 
+/* One scale for a weight that has more rows than a micro-batch has tokens. */
+static void test_room_for_maxima(void **state)
+{
+    fixture f;
+    (void)state;
+    open_fixture(&f, &(setting){.model = "tall_bf16.json",
+                                .dtype = "bf16",
+                                .recipe = "fp8dq-tensor",
+                                .sequence = 8});
+    const int64_t parts = nib__ceil_div(4400, NIB_TRAIN_ROWS);
+    assert_true(f.trainer.step.each[NIB_HELD_AMAX] >= (uint64_t)(parts + 1) * sizeof(float));
+    assert_true(isfinite(step(&f).loss));
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_the_first_layer),
         cmocka_unit_test(test_names_a_gradient),
+        cmocka_unit_test(test_room_for_maxima),
         cmocka_unit_test(test_skips),
         cmocka_unit_test(test_spikes),
         cmocka_unit_test(test_no_poisoned_checkpoint),
