@@ -145,7 +145,8 @@ static bool is_deep(size_t site) /* o, up (w3) and down (w2) lie on the way of t
     return part == NIB_SITE_O || part == NIB_SITE_UP || part == NIB_SITE_DOWN;
 }
 
-void nib__params_init(float *block, const nib_params *params, uint64_t seed, nib_pool *pool)
+void nib__params_init(float *block, const nib_params *params, bool tied, uint64_t seed,
+                      nib_pool *pool)
 {
     const double limit = 2; /* trunc_normal_'s default bounds are absolute */
     for (size_t i = 0; i < params->count; i++) {
@@ -158,7 +159,7 @@ void nib__params_init(float *block, const nib_params *params, uint64_t seed, nib
         if (p->role == NIB_PARAM_NORM || p->role == NIB_PARAM_BIAS)
             continue;
         f.cut = INFINITY;
-        if (p->site == 0) {
+        if (p->site == 0 && !tied) {
             f.deviation = 1;
         } else if (p->role == NIB_PARAM_TABLE) {
             f.deviation = 1 / sqrt((double)p->columns);

@@ -42,9 +42,11 @@ nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *
 NIB_INLINE size_t nib__param_size(const nib_param *p) { return (size_t)(p->rows * p->columns); }
 
 /* torchtitan's initial values: the embedding normal; the head normal with deviation width^-1/2, cut
- * at 3 deviations; gate, q, k, v 0.02 and up, down, o 0.02 / sqrt(2 (layer + 1)), cut at +-2; norms
- * 1, biases 0. Each value is a function of the seed, its parameter and its place alone. */
-void nib__params_init(float *block, const nib_params *params, uint64_t seed, nib_pool *pool);
+ * at 3 deviations, and so a tied embedding, which is the head; gate, q, k, v 0.02 and up, down, o
+ * 0.02 / sqrt(2 (layer + 1)), cut at +-2; norms 1, biases 0. Each value is a function of the seed,
+ * its parameter and its place alone. */
+void nib__params_init(float *block, const nib_params *params, bool tied, uint64_t seed,
+                      nib_pool *pool);
 /* From the network's checkpoint, whatever it is stored as. */
 nib_status nib__params_load(float *block, const nib_params *params, const nib_network *net,
                             nib_err *err);

@@ -78,7 +78,7 @@ static nib_status first_weights(nib_trainer *t, nib_err *err)
 {
     const nib_train_config *c = t->config;
     if (!c->initial_load) {
-        nib__params_init(t->weights, &t->params, c->seed, t->engine->pool);
+        nib__params_init(t->weights, &t->params, t->model->net.tied, c->seed, t->engine->pool);
         return NIB_OK;
     }
     nib_network from;

@@ -76,6 +76,8 @@ echo '{"model": {"hf_config": "qwen", "tokenizer_path": "tok"}, "training": {"da
 "seq_len": 16, "steps": 2}}' >qwen.json
 check 'a Qwen2 model' nibble train qwen.json
 says 'its steps' 'step:  2  loss: *' "$seen.out"
+# a tied embedding begins as an output, not as an embedding, whose first loss would be 60
+says 'its first loss' 'step:  1  loss:  [789].*' "$seen.out"
 check 'its plan' nibble plan qwen.json
 says 'its biases' '* model.layers.\*.self_attn.q_proj * 64x64 +b*' "$seen.out"
 check 'the shipped model as the start' nibble train qwen.json --model.hf_config "$MODEL" \
