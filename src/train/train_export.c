@@ -11,6 +11,8 @@
 
 enum { COPY_MAX = 256 << 20 };
 
+static const char part_end[] = ".part"; /* of a directory while it is written */
+
 /* What is taken along of a tokenizer's directory. */
 static const char *const tokenizer_files[] = {
     "tokenizer.json",
@@ -33,9 +35,9 @@ typedef struct exporting {
     nib_err *err;
 } exporting;
 
-static nib_status must_be_free(const char *asked, const char *place, nib_err *err)
+static nib_status must_be_free(const char *place, nib_err *err)
 {
-    if (!asked || nib__path_kind(place) == NIB_PATH_NONE)
+    if (nib__path_kind(place) == NIB_PATH_NONE)
         return NIB_OK;
     return nib__fail(err, NIB_EXISTS,
                      "%s: exists already; name another directory for the trained model, or remove "
@@ -52,25 +54,54 @@ static const char *add_words(nib_arena *arena, const char *path, const char *wor
     return out;
 }
 
+/* A place that is asked for, without slashes at its end, which make no other place. That it can be
+ * made is tried now: a run of days must not end with the news that it cannot. */
+static nib_status take_asked(const char **out, nib_trainer *t, const char *asked, nib_err *err)
+{
+    size_t size = strlen(asked);
+    while (size > 1 && asked[size - 1] == '/')
+        size--;
+    if (size == 0)
+        return nib__fail(err, NIB_USAGE, "the directory of --export is empty; name one");
+    char *place = nib__arena_copy(&t->arena, asked, size);
+    const char *part = place ? add_words(&t->arena, place, part_end) : NULL;
+    if (!part)
+        return nib__fail_memory(err, size, "a path");
+    NIB_TRY(must_be_free(place, err));
+    if (nib_ranks_rank(t->ranks) == 0) {
+        NIB_TRY(nib__path_remove(part, err)); /* what a killed run left */
+        NIB_TRY(nib__directory_make(part, err));
+        NIB_TRY(nib__path_remove(part, err));
+    }
+    *out = place;
+    return NIB_OK;
+}
+
+/* The place that the config means: beside the checkpoints. */
+static nib_status take_folder(const char **out, nib_trainer *t, nib_err *err)
+{
+    const nib_train_config *c = t->config;
+    const char *folder = nib__path_join(&t->arena, c->dump_folder, c->folder);
+    *out = folder ? nib__path_join(&t->arena, folder, "model") : NULL;
+    if (!*out)
+        return nib__fail_memory(err, strlen(c->folder), "a path");
+    return nib_ranks_rank(t->ranks) == 0 ? nib__directories_make(folder, err) : NIB_OK;
+}
+
 nib_status nib__export_places(nib_export_places *out, nib_trainer *t, const char *asked,
                               nib_err *err)
 {
     const nib_train_config *c = t->config;
-    *out = (nib_export_places){.model = asked, .replace = !asked};
+    *out = (nib_export_places){.replace = !asked};
     if (!asked && !c->export_last && !(c->qat && c->save))
         return NIB_OK;
-    if (!asked) {
-        const char *folder = nib__path_join(&t->arena, c->dump_folder, c->folder);
-        out->model = folder ? nib__path_join(&t->arena, folder, "model") : NULL;
-        if (out->model && nib_ranks_rank(t->ranks) == 0)
-            NIB_TRY(nib__directories_make(folder, err));
-    }
-    if (out->model && c->qat)
-        out->quantized = add_words(&t->arena, out->model, "-quantized");
-    if (!out->model || (c->qat && !out->quantized))
-        return nib__fail_memory(err, strlen(c->folder), "a path");
-    NIB_TRY(must_be_free(asked, out->model, err));
-    return out->quantized ? must_be_free(asked, out->quantized, err) : NIB_OK;
+    NIB_TRY(asked ? take_asked(&out->model, t, asked, err) : take_folder(&out->model, t, err));
+    if (!c->qat)
+        return NIB_OK;
+    out->quantized = add_words(&t->arena, out->model, "-quantized");
+    if (!out->quantized)
+        return nib__fail_memory(err, strlen(out->model), "a path");
+    return asked ? must_be_free(out->quantized, err) : NIB_OK;
 }
 
 static nib_status put_file(exporting *e, const char *name, const char *bytes, size_t size)
@@ -179,16 +210,14 @@ static nib_status put_all(exporting *e)
 
 static nib_status write_export(exporting *e, const char *directory, bool replace)
 {
-    char part[4096];
-    const int size = snprintf(part, sizeof part, "%s.part", directory);
-    if (size < 0 || (size_t)size >= sizeof part)
-        return nib__fail(e->err, NIB_IO, "%s: the path is too long", directory);
-    e->part = part;
+    e->part = add_words(&e->arena, directory, part_end);
+    if (!e->part)
+        return nib__fail_memory(e->err, strlen(directory), "a path");
     nib_status status = put_all(e);
     if (status == NIB_OK)
-        status = nib__publish(part, directory, replace, e->err);
+        status = nib__publish(e->part, directory, replace, e->err);
     if (status != NIB_OK)
-        (void)nib__path_remove(part, NULL);
+        (void)nib__path_remove(e->part, NULL);
     return status;
 }
 

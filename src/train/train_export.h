@@ -17,7 +17,8 @@ typedef struct nib_export_places {
 } nib_export_places;
 
 /* `asked`, or the "model" beside its checkpoints if the config wants an export, as training for
- * codes with checkpoints does. NIB_EXISTS: what was asked is there; said before the run begins. */
+ * codes with checkpoints does. What is asked must be free, and such that it can be made: said
+ * before the run begins. */
 nib_status nib__export_places(nib_export_places *out, nib_trainer *trainer, const char *asked,
                               nib_err *err);
 /* The directory appears complete or not at all. With replace, one that is there gives way. Every

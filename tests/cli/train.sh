@@ -109,6 +109,14 @@ refused 3 'wrong.json: line 2, column *: "training.stepps" is not a key of a tra
 sed 's/"steps": 1/"steps": 0/' a.json >wrong.json
 refused 3 'wrong.json: line 2, column *: training.steps is 0; a whole number from 1 to *' train wrong.json
 
+# where a trained model goes is tried before the first step
+refused 6 'nowhere/model.part: cannot create it: *' train a.json --export nowhere/model
+refused 6 't.txt: exists already; *' train a.json --export t.txt
+refused 6 't.txt: exists already; *' train a.json --export t.txt/
+refused 2 'the directory of --export is empty; name one' train a.json --export ''
+check 'an export with a slash behind' nibble train a.json --export model/
+check 'the exported model' nibble verify model
+
 # data, vocabulary, batches
 refused 6 'nothing.txt: *' train a.json --training.dataset_path nothing.txt
 : >empty.txt
