@@ -69,11 +69,15 @@ static void look(void *ctx, const nib_train_node *n, bool done)
     f->backward = n - s->nodes >= (ptrdiff_t)s->forward_end;
     const outputs out = outputs_of(n);
     for (int i = 0; i < out.count && !f->node; i++) {
-        const int64_t ld = s->ld[out.buffers[i]], count = s->m * ld;
-        const float *x = nib__step_values(s, out.buffers[i], n->layer + n->next);
-        const int64_t at = first_bad(x, count);
-        if (at < count)
-            f->node = n, f->token = at / ld, f->channel = at % ld, f->value = x[at];
+        const int buffer = out.buffers[i];
+        /* FAKE's is as wide as the widest of the inputs that take turns in it */
+        const int64_t ld = s->ld[buffer], width = n->op == NIB_OP_FAKE ? n->columns : ld;
+        const float *x = nib__step_values(s, buffer, n->layer + n->next);
+        for (int64_t token = 0; token < s->m && !f->node; token++) {
+            const int64_t at = first_bad(x + token * ld, width);
+            if (at < width)
+                f->node = n, f->token = token, f->channel = at, f->value = x[token * ld + at];
+        }
     }
     if (out.gradient) {
         const nib_param *p = &s->params->items[n->param];
@@ -92,6 +96,8 @@ static void name_node(char out[256], const search *f)
     const char *side = f->backward && n->op != NIB_OP_LINEAR ? "the gradient" : "the output";
     if (f->channel < 0)
         snprintf(out, 256, "the gradient of %s", params->items[n->param].name);
+    else if (n->op == NIB_OP_FAKE)
+        snprintf(out, 256, "the rounded input of %s", f->trainer->model->net.sites[n->site].name);
     else if (n->site != SIZE_MAX)
         snprintf(out, 256, "%s of %s%s", side, n->op == NIB_OP_LINEAR_DX ? "the input of " : "",
                  f->trainer->model->net.sites[n->site].name);

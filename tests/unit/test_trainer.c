@@ -116,7 +116,7 @@ typedef struct setting {
     const char *model, *dtype, *recipe, *validation;
     int64_t global_batch, batch, sequence, validation_steps;
     double rate, max_norm, spike, norm_spike;
-    bool skip;
+    bool skip, qat;
     int threads;
     nib_ac checkpointing;
 } setting;
@@ -146,6 +146,7 @@ static nib_train_config config_of(const setting *s)
                               .max_norm = s->max_norm,
                               .seed = 5,
                               .dtype = NIB_TYPE_F32,
+                              .qat = s->qat,
                               .checkpointing = s->checkpointing,
                               .rate = s->rate > 0 ? s->rate : 1e-2,
                               .beta1 = 0.9,
@@ -292,6 +293,23 @@ static void test_names_the_first_layer(void **state)
             assert_int_equal(f.trainer.optimizer.steps, 2);
             close_fixture(&f);
         }
+}
+
+/* The inputs of layers of several widths become codes in one buffer, in which a bad step leaves what
+ * it came to. */
+static void test_names_the_first_layer_qat(void **state)
+{
+    static const char *const words[] = {
+        "step 2: the loss is not finite (nan)",
+        "the output of model.layers.0.mlp.gate_proj is nan",
+        "model.layers.0.mlp.gate_proj.weight was not finite before the step", NULL};
+    fixture f;
+    (void)state;
+    open_fixture(&f, &(setting){.recipe = "8da4w-g16", .qat = true});
+    step(&f);
+    weight_of(&f, "model.layers.0.mlp.gate_proj.weight")[0] = NAN;
+    expect_stop(&f, words);
+    close_fixture(&f);
 }
 
 static void scale(fixture *f, const char *name, float factor)
@@ -719,6 +737,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_the_first_layer),
+        cmocka_unit_test(test_names_the_first_layer_qat),
         cmocka_unit_test(test_names_a_gradient),
         cmocka_unit_test(test_room_for_maxima),
         cmocka_unit_test(test_skips),
