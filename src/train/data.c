@@ -186,7 +186,7 @@ static void say_pass(const nib_data *d)
 {
     const nib_callbacks *call = &d->engine->callbacks;
     char shown[NIB_SHOWN], line[NIB_SHOWN + 64];
-    if (!call->log || (d->place.pass & (d->place.pass - 1)) != 0)
+    if (!call->log || d->options.quiet || (d->place.pass & (d->place.pass - 1)) != 0)
         return;
     snprintf(line, sizeof line, "%s begins again: pass %" PRId64,
              nib__shown(shown, d->options.path), d->place.pass + 1);

@@ -24,6 +24,7 @@ typedef struct nib_data_options {
     const nib_tokenizer *tokenizer;
     int64_t vocab;  /* ids of the model; a larger one is an error */
     int64_t length; /* tokens that are read per sequence */
+    bool quiet;     /* that the stream begins again is not logged */
 } nib_data_options;
 
 /* Where a stream stands: enough to go on. */

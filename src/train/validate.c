@@ -43,7 +43,8 @@ static nib_status open_data(nib_validation *v, nib_err *err)
     nib_trainer *t = v->trainer;
     nib_data_options options = {.path = t->config->validation,
                                 .vocab = nib__network_embed(&t->model->net)->n,
-                                .length = t->config->sequence};
+                                .length = t->config->sequence,
+                                .quiet = true}; /* it is read past its end only to count */
     NIB_TRY(nib__model_tokenizer(t->model, &options.tokenizer, err));
     NIB_TRY(nib__data_open(&v->data, t->engine, &options, err));
     NIB_TRY(count_batches(v, err));

@@ -580,6 +580,7 @@ static void test_validates_what_is_there(void **state)
     ok(nib__validation_open(&v, &f.trainer, &err), &err);
     assert_true(v.count > 3 && v.count < 1000);
     assert_non_null(strstr(f.log, "of the 1000 micro-batches of validation.steps"));
+    assert_null(strstr(f.log, "begins again")); /* which no measurement does */
     nib__validation_close(&v);
     /* every id of it, but those that do not fill a micro-batch */
     write_text("short.jsonl", "{\"text\": \"a b\"}\n", 16);
