@@ -59,12 +59,13 @@ nib_status nib__product_find(nib_product *out, const nib_layer_plan *uses, int w
                                         : layer->n,
                               .scale_type = scale_type(scheme.code)};
     set_fp8(out, &uses->done, which);
-    if (dw || out->input != NIB_TYPE_F32 || scheme.act != NIB_ACT_FLOAT)
+    const bool made = dw || out->input != NIB_TYPE_F32 || scheme.act != NIB_ACT_FLOAT;
+    if (made)
         out->quant = nib__plan_operand(dw ? NIB_OP_QUANT_T : NIB_OP_QUANT, &scheme, out->input,
                                        NULL, machine);
     out->cast = nib__plan_operand(y ? NIB_OP_CAST : NIB_OP_CAST_T, &scheme, out->input,
                                   out->row->packing, machine);
-    return out->cast != NULL
+    return out->cast != NULL && (out->quant != NULL || !made)
                ? NIB_OK
                : nib__fail(err, NIB_NOT_AS_ASKED, "%s: no row makes the operands of %s",
                            layer->name, out->row->name);

@@ -64,6 +64,7 @@ nib_status nib__step_take_cache(nib_step *s, int64_t blocks, nib_err *err)
     const uint64_t bytes = 2 * side * copies(s, NIB_KEPT_CACHE);
     nib__block_free(s->cache, (size_t)s->cache_bytes);
     s->cache_bytes = 0;
+    s->cache_blocks = 0;
     s->cache = nib__block_take((size_t)bytes);
     if (!s->cache)
         return nib__fail_memory(err, (size_t)bytes, "the keys and values of a micro-batch");
