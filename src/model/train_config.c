@@ -244,10 +244,15 @@ static nib_status finish(nib_train_reader *r, nib_err *err)
     c->global_batch = nib__max(c->global_batch, 0);
     if (!c->tokenizer && d->hf_config && nib__path_kind(d->hf_config) == NIB_PATH_DIRECTORY)
         c->tokenizer = d->hf_config;
-    if (c->batch > (INT64_C(1) << 31) / c->sequence)
+    if (c->batch > INT32_MAX / c->sequence)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: a micro-batch of %" PRId64 " x %" PRId64 " tokens is over 2^31",
+                         "%s: a micro-batch of %" PRId64 " x %" PRId64
+                         " tokens is not below 2^31",
                          r->source->name, c->batch, c->sequence);
+    if (c->global_batch > (INT64_C(1) << 53) / c->sequence)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: a step of %" PRId64 " x %" PRId64 " tokens is over 2^53",
+                         r->source->name, c->global_batch, c->sequence);
     if (d->metrics) {
         c->metrics = *d->metrics == '/'
                          ? d->metrics

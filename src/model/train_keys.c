@@ -161,7 +161,7 @@ const nib_train_key nib__train_keys[] = {
     REAL("optimizer.lr", OUT(rate), 0, 1e3, "rate at the top of the schedule"),
     REAL("optimizer.beta1", OUT(beta1), 0, 0.9999999, "of the first moments"),
     REAL("optimizer.beta2", OUT(beta2), 0, 0.9999999, "of the second moments"),
-    REAL("optimizer.eps", OUT(eps), 0, 1, "added to the root of the second moment"),
+    REAL("optimizer.eps", OUT(eps), 1e-30, 1, "added to the root of the second moment"),
     REAL("optimizer.weight_decay", OUT(weight_decay), 0, 1e3, "of all parameters, as AdamW's"),
     IDLE("optimizer.implementation", NIB_KEY_TEXT, "AdamW is one pass over each parameter"),
     OFF("optimizer.early_step_in_backward", NIB_KEY_FLAG,

@@ -286,7 +286,11 @@ static void test_refuses(void **state)
             "training.local_batch_size is given twice, once as training.batch_size");
     refused("{" MODEL ",\"training\":{\"steps\":4,\"steps\":4}}", "training.steps is given twice");
     refused("{" MODEL ",\"training\":{\"local_batch_size\":0}}", "from 1 to 2,147,483,648");
-    refused("{" MODEL ",\"training\":{\"local_batch_size\":2000000}}", "is over 2^31");
+    refused("{" MODEL ",\"training\":{\"local_batch_size\":2000000}}", "is not below 2^31");
+    refused("{" MODEL ",\"training\":{\"global_batch_size\":1099511627776,\"seq_len\":65536}}",
+            "is over 2^53");
+    /* an id that no text has yet: 0 / 0 would be its embedding's step */
+    refused("{" MODEL ",\"optimizer\":{\"eps\":0}}", "optimizer.eps");
     refused("{\"model\":{" SIZES ",\"max_seq_len\":64}}", "seq_len 2048 is over the 64 positions");
     refused("{" MODEL ",\"mx\":{\"filter_fqns\":\"output\"}}", "a list of names is wanted");
     refused("{" MODEL ",\"mx\":{\"filter_fqns\":[1]}}", "holds something that is not a text");
