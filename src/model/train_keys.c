@@ -236,7 +236,8 @@ const nib_train_key nib__train_keys[] = {
     /* ---- checkpoint, activation_checkpoint ---- */
     FLAG("checkpoint.enable", OUT(save), "save while training, and go on from what is there"),
     FLAG("checkpoint.enable_checkpoint", OUT(save), NULL),
-    TEXT("checkpoint.folder", NIB_KEY_TEXT, OUT(folder), "folder below job.dump_folder"),
+    TEXT("checkpoint.folder", NIB_KEY_TEXT, OUT(folder),
+         "folder below job.dump_folder, or an absolute path"),
     WHOLE("checkpoint.interval", OUT(interval), 1, MANY, "steps between two"),
     WHOLE("checkpoint.keep_latest_k", OUT(keep), 0, MANY, "how many stay; 0: all"),
     WHOLE("checkpoint.load_step", OUT(load_step), -1, MANY, "which to go on from; -1: the last"),
@@ -269,7 +270,8 @@ const nib_train_key nib__train_keys[] = {
 
     /* ---- metrics, profiling ---- */
     WHOLE("metrics.log_freq", OUT(log_every), 1, MANY, "steps between two lines"),
-    TEXT("metrics.path", NIB_KEY_WRITE, DRAFT(metrics), "JSON lines, below job.dump_folder"),
+    TEXT("metrics.path", NIB_KEY_WRITE, DRAFT(metrics),
+         "JSON lines, below job.dump_folder, or an absolute path"),
     FLAG("metrics.count_casts", OUT(count_casts),
          "count values that saturate and that underflow, layer by layer"),
     IDLE("metrics.disable_color_printing", NIB_KEY_FLAG, "--no-color is the option"),

@@ -187,8 +187,18 @@ static nib_status resume(nib_saves *s, nib_arena *arena, nib_err *err)
 
 /* ---- opening ---- */
 
+nib_status nib__saves_folder(const char **out, nib_trainer *t, nib_err *err)
+{
+    const nib_train_config *c = t->config;
+    *out = *c->folder == '/' ? c->folder : nib__path_join(&t->arena, c->dump_folder, c->folder);
+    return *out ? NIB_OK : nib__fail_memory(err, strlen(c->folder), "a path");
+}
+
 static nib_status take_folder(nib_saves *s, nib_err *err)
 {
+    s->lock_path = nib__path_join(&s->trainer->arena, s->folder, "training.lock");
+    if (!s->lock_path)
+        return nib__fail_memory(err, strlen(s->folder), "a path");
     NIB_TRY(nib__directories_make(s->folder, err));
     return nib__lock_take(&s->lock, s->lock_path, err);
 }
@@ -197,13 +207,8 @@ static nib_status open_saves(nib_saves *s, nib_arena *arena, nib_err *err)
 {
     const nib_train_config *c = s->trainer->config;
     const bool mine = c->save && nib_ranks_rank(s->trainer->ranks) == 0;
-    nib_status status = NIB_OK;
-    s->folder = nib__path_join(&s->trainer->arena, c->dump_folder, c->folder);
-    s->lock_path =
-        s->folder ? nib__path_join(&s->trainer->arena, s->folder, "training.lock") : NULL;
-    if (!s->lock_path)
-        status = nib__fail_memory(err, strlen(c->folder), "a path");
-    else if (mine)
+    nib_status status = nib__saves_folder(&s->folder, s->trainer, err);
+    if (status == NIB_OK && mine)
         status = take_folder(s, err);
     NIB_TRY(nib_ranks_agree(s->trainer->ranks, status, err));
     return c->save || c->load_step >= 0 ? resume(s, arena, err) : NIB_OK;

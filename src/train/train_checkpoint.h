@@ -19,6 +19,8 @@ typedef struct nib_saves {
     int64_t saved; /* step of the checkpoint that was read or written last; 0: none */
 } nib_saves;
 
+/* Where a run's checkpoints lie: below job.dump_folder, unless checkpoint.folder is absolute. */
+nib_status nib__saves_folder(const char **out, nib_trainer *trainer, nib_err *err);
 /* Every rank calls this. It takes the folder for this process and reads what
  * checkpoint.load_step names. NIB_EXISTS: another process writes there. */
 nib_status nib__saves_open(nib_saves *out, nib_trainer *trainer, nib_err *err);

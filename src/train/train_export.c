@@ -5,6 +5,7 @@
 #include "train_export.h"
 
 #include "hash.h"
+#include "train_checkpoint.h"
 #include "train_state.h"
 
 #include <stdio.h>
@@ -80,11 +81,11 @@ static nib_status take_asked(const char **out, nib_trainer *t, const char *asked
 /* The place that the config means: beside the checkpoints. */
 static nib_status take_folder(const char **out, nib_trainer *t, nib_err *err)
 {
-    const nib_train_config *c = t->config;
-    const char *folder = nib__path_join(&t->arena, c->dump_folder, c->folder);
-    *out = folder ? nib__path_join(&t->arena, folder, "model") : NULL;
+    const char *folder;
+    NIB_TRY(nib__saves_folder(&folder, t, err));
+    *out = nib__path_join(&t->arena, folder, "model");
     if (!*out)
-        return nib__fail_memory(err, strlen(c->folder), "a path");
+        return nib__fail_memory(err, strlen(folder), "a path");
     return nib_ranks_rank(t->ranks) == 0 ? nib__directories_make(folder, err) : NIB_OK;
 }
 

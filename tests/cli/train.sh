@@ -117,6 +117,11 @@ refused 2 'the directory of --export is empty; name one' train a.json --export '
 check 'an export with a slash behind' nibble train a.json --export model/
 check 'the exported model' nibble verify model
 
+# what a run writes lies below job.dump_folder, unless its path is absolute
+check 'an absolute folder' nibble train a.json --job.dump_folder=dump --checkpoint.enable --checkpoint.folder="$PWD/away" --metrics.path="$PWD/away.jsonl"
+check 'its checkpoint' nibble verify away/step-00000001
+[ -s away.jsonl ] && [ ! -e dump ] || { echo "FAIL absolute paths: $(ls)" && failures=1; }
+
 # data, vocabulary, batches
 refused 6 'nothing.txt: *' train a.json --training.dataset_path nothing.txt
 : >empty.txt
