@@ -59,17 +59,33 @@ static nib_status train(job *j, const settings *s, nib_ranks *ranks, nib_err *er
     return status;
 }
 
-int run_train(const settings *s)
+/* Options that would do nothing together; 0: none. */
+static int check_options(const settings *s)
 {
     if (s->keys && model_path(s))
         return fail_usage("--keys lists the keys of any config; leave out %s, or --keys",
                           model_path(s));
+    if (s->keys && (s->dry_run || s->out))
+        return fail_usage("--keys trains nothing; leave out %s", s->out ? "--export" : "--dry-run");
+    if (!s->keys && !model_path(s))
+        return fail_usage("`nibble train` wants CONFIG: a training config (.json)");
+    if (!s->keys && (s->json || s->markdown))
+        return fail_usage("%s is of --keys; --metrics.path=FILE writes a run's steps as JSON lines",
+                          s->json ? "--json" : "--markdown");
+    if (s->dry_run && s->out)
+        return fail_usage("--dry-run trains no model to write; leave out --export");
+    return 0;
+}
+
+int run_train(const settings *s)
+{
+    int end = check_options(s);
+    if (end)
+        return end;
     if (s->keys)
         return write_keys(s);
-    if (!model_path(s))
-        return fail_usage("`nibble train` wants CONFIG: a training config (.json)");
     nib_ranks *ranks;
-    int end = join_ranks(&ranks, s);
+    end = join_ranks(&ranks, s);
     if (end)
         return end;
     job j = {0};

@@ -138,6 +138,12 @@ check 'keys' nibble train --keys --json
 python3 -c 'import json, sys; assert len(json.load(sys.stdin)["keys"]) > 100' <"$seen.out" || failures=1
 refused 2 '--keys lists the keys of any config; leave out a.json, or --keys' train a.json --keys
 
+# options that would do nothing
+refused 2 '--json is of --keys; --metrics.path=FILE writes *' train a.json --json
+refused 2 '--markdown is of --keys; *' train a.json --dry-run --markdown
+refused 2 '--dry-run trains no model to write; leave out --export' train a.json --dry-run --export model2
+refused 2 '--keys trains nothing; leave out --dry-run' train --keys --dry-run
+
 # another text in between, what casts lose, and a step that must not be taken
 rm -rf out
 check 'validation and casts' nibble train "$debug" "${small[@]}" --job.dump_folder=out --metrics.path=m.jsonl \
