@@ -74,6 +74,35 @@ static nib_status take_batch(nib_trainer *t, nib_err *err)
                : nib__fail_memory(err, t->params.total * sizeof *t->weights, "the weights");
 }
 
+/* Whether the weights of `from` mean in this model what they mean there. */
+static nib_status check_same_model(const nib_trainer *t, const nib_network *from, nib_err *err)
+{
+    const nib_network *net = &t->model->net;
+    char shown[NIB_SHOWN];
+    nib__shown(shown, t->config->initial_load);
+    if (from->site_count != net->site_count || from->tied != net->tied)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: the model has other layers than the config",
+                         shown);
+    if (from->config.head_dim != net->config.head_dim)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: a head has %" PRId64 " channels, but the config's has %" PRId64,
+                         shown, from->config.head_dim, net->config.head_dim);
+    if (from->config.qk_norm)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: the model has norms of queries and keys, which the config's has not",
+                         shown);
+    for (size_t i = 0; i < from->site_count; i++) {
+        const nib_site *a = &from->sites[i], *b = &net->sites[i];
+        if (a->n != b->n || a->k != b->k || a->bias != b->bias)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: %s is [%" PRId64 "][%" PRId64 "]%s, but the config's is "
+                             "[%" PRId64 "][%" PRId64 "]%s",
+                             shown, a->name, a->n, a->k, a->bias ? " with a bias" : "", b->n, b->k,
+                             b->bias ? " with a bias" : "");
+    }
+    return NIB_OK;
+}
+
 static nib_status first_weights(nib_trainer *t, nib_err *err)
 {
     const nib_train_config *c = t->config;
@@ -83,21 +112,7 @@ static nib_status first_weights(nib_trainer *t, nib_err *err)
     }
     nib_network from;
     NIB_TRY(nib__network_open(&from, t->engine, c->initial_load, NIB_NETWORK_RUN, err));
-    nib_status status = NIB_OK;
-    char shown[NIB_SHOWN];
-    if (from.site_count != t->model->net.site_count || from.tied != t->model->net.tied)
-        status = nib__fail(err, NIB_BAD_INPUT, "%s: the model has other layers than the config",
-                           nib__shown(shown, c->initial_load));
-    for (size_t i = 0; status == NIB_OK && i < from.site_count; i++) {
-        const nib_site *a = &from.sites[i], *b = &t->model->net.sites[i];
-        if (a->n != b->n || a->k != b->k || a->bias != b->bias)
-            status =
-                nib__fail(err, NIB_BAD_INPUT,
-                          "%s: %s is [%" PRId64 "][%" PRId64 "]%s, but the config's is "
-                          "[%" PRId64 "][%" PRId64 "]%s",
-                          nib__shown(shown, c->initial_load), a->name, a->n, a->k,
-                          a->bias ? " with a bias" : "", b->n, b->k, b->bias ? " with a bias" : "");
-    }
+    nib_status status = check_same_model(t, &from, err);
     if (status == NIB_OK)
         status = nib__checkpoint_read(from.checkpoint,
                                       nib__params_load(t->weights, &t->params, &from, err), err);

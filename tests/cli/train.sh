@@ -83,6 +83,12 @@ says 'its biases' '* model.layers.\*.self_attn.q_proj * 64x64 +b*' "$seen.out"
 check 'the shipped model as the start' nibble train qwen.json --model.hf_config "$MODEL" \
     --checkpoint.initial_load_path "$MODEL" --model.tokenizer_path "$MODEL" --training.dataset_path "$MODEL/heldout.txt"
 refused 3 '*: the model has other layers than the config' train qwen.json --checkpoint.initial_load_path "$MODEL"
+# heads twice as wide and half as many have weights of the same sizes
+mkdir heads
+sed 's/"num_attention_heads": 14/"num_attention_heads": 7/; s/"num_key_value_heads": 2/"num_key_value_heads": 1/' \
+    "$MODEL/config.json" >heads/config.json
+refused 3 "*: a head has 16 channels, but the config's has 32" train qwen.json --model.hf_config heads \
+    --checkpoint.initial_load_path "$MODEL" --model.tokenizer_path "$MODEL" --training.dataset_path "$MODEL/heldout.txt"
 refused 3 '*: model.dim and model.hf_config both say what model it is; keep one' train qwen.json --model.dim 64
 refused 6 'nowhere/config.json: *' train qwen.json --model.hf_config nowhere/config.json
 

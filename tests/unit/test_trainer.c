@@ -295,8 +295,8 @@ static void test_names_the_first_layer(void **state)
         }
 }
 
-/* The inputs of layers of several widths become codes in one buffer, in which a bad step leaves what
- * it came to. */
+/* The inputs of layers of several widths become codes in one buffer, in which a bad step leaves
+ * what it came to. */
 static void test_names_the_first_layer_qat(void **state)
 {
     static const char *const words[] = {
