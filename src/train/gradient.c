@@ -29,13 +29,20 @@ void nib__tree_free(nib_tree *t)
 
 int64_t nib__tree_first(int64_t count, int rank, int ranks) { return count * rank / ranks; }
 
-int nib__tree_blocks(const nib_tree *t)
+int nib__tree_blocks(int64_t count, int rank, int ranks)
 {
-    const int ranks = nib_ranks_count(t->ranks);
-    int blocks = ranks > 1 ? 2 : 1;
-    for (int64_t leaves = nib__ceil_div(t->count, ranks); leaves > 1; leaves /= 2)
-        blocks++;
-    return blocks;
+    const int64_t end = nib__tree_first(count, rank + 1, ranks);
+    int held = 0, most = 0;
+    for (int64_t at = nib__tree_first(count, rank, ranks); at < end; held++) {
+        int64_t leaves = 1; /* of the largest node that begins here and is whole on this rank */
+        int below = 0;      /* its last leaf comes while a node of each level below it waits */
+        for (; at % (2 * leaves) == 0 && at + 2 * leaves <= end; below++)
+            leaves *= 2;
+        most = (int)nib__max(most, held + below + 1);
+        at += leaves;
+    }
+    /* and one that another rank gives */
+    return ranks > 1 ? (int)nib__max(most, held + 1) : most;
 }
 
 nib_status nib__tree_block(nib_tree *t, float **out, nib_err *err)

@@ -39,9 +39,8 @@ void nib__tree_free(nib_tree *tree);
 /* The leaves of a rank: first..last of `count`. */
 int64_t nib__tree_first(int64_t count, int rank, int ranks);
 
-/* The most blocks that a rank holds at once: a node of each level of its own tree, a leaf, and one
- * that another rank gives. */
-int nib__tree_blocks(const nib_tree *tree);
+/* The most blocks that a rank holds at once, between the leaves of a step or between ranks. */
+int nib__tree_blocks(int64_t count, int rank, int ranks);
 
 /* A block [total] for the next leaf's gradient, which the tree owns. */
 nib_status nib__tree_block(nib_tree *tree, float **out, nib_err *err);

@@ -168,7 +168,9 @@ void nib__trainer_close(nib_trainer *t)
 uint64_t nib__trainer_bytes(const nib_trainer *t)
 {
     const uint64_t block = t->params.total * sizeof(float);
-    return block * (uint64_t)(1 + nib__tree_blocks(&t->tree)) +
+    const int sums = nib__tree_blocks(t->micro_batches, nib_ranks_rank(t->ranks),
+                                      nib_ranks_count(t->ranks));
+    return block * (uint64_t)(1 + sums) +
            nib__optimizer_bytes(&t->optimizer) + nib__step_bytes(&t->step);
 }
 

@@ -196,8 +196,9 @@ static double cosine(const setting *s)
 
 /* Layers that read one input are of several forms: k and up are kept as they are. */
 #define KEPT(scheme)                                                                               \
-    "{\"rules\": [{\"match\": \"*k_proj\", \"scheme\": \"bf16\"}, "                                 \
-    "{\"match\": \"*up_proj\", \"scheme\": \"bf16\"}], \"else\": \"" scheme "\"}"
+    "{\"rules\": [{\"match\": \"*k_proj\", \"scheme\": \"bf16\"}, "                                \
+    "{\"match\": \"*up_proj\", \"scheme\": \"bf16\"}], "                                           \
+    "\"else\": \"" scheme "\"}"
 
 /* Products of rounded inputs give gradients that point the same way. */
 static void test_golden_low(void **state)
@@ -205,7 +206,8 @@ static void test_golden_low(void **state)
     (void)state;
     check_golden(&(setting){.name = "qwen2", .dtype = "bf16", .recipe = "bf16"}, 0.05);
     static const char *const recipes[] = {"fp8dq+head", "fp8dq-tensor+head", "mxfp8+head",
-                                          "mxfp8-floor+head", KEPT("fp8dq-tensor"), KEPT("mxfp8")};
+                                          "mxfp8-floor+head", KEPT("fp8dq-tensor"),
+                                          KEPT("mxfp8")};
     for (size_t i = 0; i < COUNT(recipes); i++) {
         setting s = {.name = "qwen2", .dtype = "bf16", .recipe = recipes[i]};
         const double low = cosine(&s);

@@ -695,6 +695,35 @@ static int measure_memory(const setting *s)
     return 1;
 }
 
+/* The blocks that a tree takes, against those that are said. */
+static void test_memory_of_sums(void **state)
+{
+    fixture f;
+    (void)state;
+    open_fixture(&f, &(setting){0});
+    for (int64_t count = 1; count <= 64; count *= 2)
+        for (int ranks = 1; ranks <= count && ranks <= 7; ranks++)
+            for (int rank = 0; rank < ranks; rank++) {
+                nib_tree tree;
+                nib_err err;
+                float *block;
+                nib__tree_init(&tree, f.engine->pool, NULL, &f.plan->machine, 16, count);
+                for (int64_t i = nib__tree_first(count, rank, ranks);
+                     i < nib__tree_first(count, rank + 1, ranks); i++) {
+                    ok(nib__tree_block(&tree, &block, &err), &err);
+                    nib__tree_put(&tree, i, block, 0);
+                }
+                if (ranks > 1) { /* what another gives */
+                    ok(nib__tree_block(&tree, &block, &err), &err);
+                    nib__tree_block_back(&tree, block);
+                }
+                assert_int_equal(nib__tree_blocks(count, rank, ranks),
+                                 tree.held_count + tree.spare_count);
+                nib__tree_free(&tree);
+            }
+    close_fixture(&f);
+}
+
 static void test_memory(void **state)
 {
     static const setting settings[] = {
@@ -751,6 +780,7 @@ int main(void)
         cmocka_unit_test(test_counts_casts),
         cmocka_unit_test(test_counts_nothing_in_floats),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_of_sums),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }
