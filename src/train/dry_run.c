@@ -274,13 +274,14 @@ static nib_status write_memory(nib_model *model, const nib_plan *plan, nib_text 
     nib_trainer trainer;
     char all[32], block[32], buffers[32];
     NIB_TRY(nib__trainer_open(&trainer, model, plan, NULL, err));
+    const int sums = nib__tree_blocks(trainer.micro_batches, 0, 1);
     const uint64_t parameters = trainer.params.total * sizeof(float);
     nib__text_format(text,
                      "memory of a run: %s (%" PRIu64
-                     " parameters, %s each for weights, two moments and a gradient; %s for a "
-                     "micro-batch)\n",
+                     " parameters, %s each for weights, two moments and %d sum%s of gradients; %s "
+                     "for a micro-batch)\n",
                      nib__say_bytes(all, nib__trainer_bytes(&trainer)), trainer.params.values,
-                     nib__say_bytes(block, parameters),
+                     nib__say_bytes(block, parameters), sums, sums == 1 ? "" : "s",
                      nib__say_bytes(buffers, nib__step_bytes(&trainer.step)));
     nib__trainer_close(&trainer);
     return NIB_OK;
