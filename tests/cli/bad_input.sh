@@ -39,7 +39,7 @@ refused 3 'pointer/model.safetensors is a Git LFS pointer*`git lfs pull`*' plan 
 cp m/model.safetensors pointer
 refused 3 'pointer/tokenizer.json is a Git LFS pointer*`git lfs pull`*' generate pointer -n 1
 rm -r pointer
-refused 3 'm/tokenizer.json: *the section "version" is not one of*' plan m/tokenizer.json
+refused 3 'm/tokenizer.json: *"version" is not a key of a training config*' plan m/tokenizer.json
 refused 2 'm/: only a config was given, and a plan is all that it allows; *' generate m/config.json -n 1
 refused 2 'm/: only a config was given*' info m/config.json
 
