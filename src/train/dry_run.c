@@ -197,7 +197,10 @@ static nib_status run_layer(trial *t, const nib_layer_plan *uses, nib_err *err)
     for (int p = 0; p < NIB_PRODUCTS && status == NIB_OK; p++) {
         const int64_t n = t->layer->n, k = t->layer->k;
         const int64_t size = p == NIB_PRODUCT_Y ? t->m * n : p == NIB_PRODUCT_DX ? t->m * k : n * k;
-        status = run_product(t, uses, p, 0, err);
+        if (!nib__engine_progress(t->plan->model->engine, "try", (uint64_t)p, NIB_PRODUCTS))
+            status = nib__fail(err, NIB_CANCELLED, "the dry run was cancelled");
+        else
+            status = run_product(t, uses, p, 0, err);
         if (status == NIB_OK)
             status = run_product(t, &t->exact.layers[0], p, 1, err);
         if (status == NIB_OK)
