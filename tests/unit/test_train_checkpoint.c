@@ -127,8 +127,9 @@ static void test_other_runs(void **state)
     expect_refused(&j, NIB_BAD_INPUT, "was trained on \"text.jsonl\", which hashed to ");
     size_t size;
     char *text = read_file("config.json", &size);
-    char *layers = strstr(text, "num_hidden_layers\": 2");
-    layers[strlen("num_hidden_layers\": ")] = '3';
+    const char *layers = strstr(text, "num_hidden_layers\": 2");
+    assert_non_null(layers);
+    text[(size_t)(layers - text) + strlen("num_hidden_layers\": ")] = '3';
     write_text("config.json", text, size);
     j = again;
     expect_refused(&j, NIB_BAD_INPUT, "model.n_layers is 2 in the checkpoint, but 3 here");
