@@ -47,7 +47,7 @@ static inline void write_text(const char *name, const char *text, size_t size)
 static inline char *read_file(const char *name, size_t *size)
 {
     const nib_allocator a = nib__allocator_default();
-    char *text;
+    char *text = NULL;
     nib_err err;
     if (nib__file_read(&text, size, in_root(name), 1 << 26, &a, &err) != NIB_OK)
         fail_msg("%s", err.text);
