@@ -44,7 +44,8 @@ static inline void write_text(const char *name, const char *text, size_t size)
     fclose(f);
 }
 
-static inline char *read_file(const char *name, size_t *size)
+/* Not inline: gcc 12 would then warn of a pointer to `text` where there is none. */
+__attribute__((noinline, unused)) static char *read_file(const char *name, size_t *size)
 {
     const nib_allocator a = nib__allocator_default();
     char *text = NULL;
