@@ -87,15 +87,23 @@ static nib_status write_head(nib_metrics *m, nib_err *err)
     return write_line(m, err);
 }
 
+/* The line of a step, open; false: no metrics are written. */
+static bool begin_line(nib_metrics *m, nib_jsonw *w, int64_t step)
+{
+    if (!m->trainer)
+        return false;
+    nib__jsonw_init(w, &m->line, 0);
+    nib__jsonw_object(w);
+    nib__jsonw_pair_int(w, "step", step);
+    return true;
+}
+
 nib_status nib__metrics_step(nib_metrics *m, const nib_step_report *r, const nib_speed *speed,
                              nib_err *err)
 {
     nib_jsonw w;
-    if (!m->trainer)
+    if (!begin_line(m, &w, r->step))
         return NIB_OK;
-    nib__jsonw_init(&w, &m->line, 0);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "step", r->step);
     nib__jsonw_pair_double(&w, "loss", r->loss);
     nib__jsonw_pair_double(&w, "grad_norm", r->norm);
     nib__jsonw_pair_double(&w, "rate", r->rate);
@@ -113,11 +121,8 @@ nib_status nib__metrics_step(nib_metrics *m, const nib_step_report *r, const nib
 nib_status nib__metrics_validation(nib_metrics *m, const nib_validation_report *r, nib_err *err)
 {
     nib_jsonw w;
-    if (!m->trainer)
+    if (!begin_line(m, &w, r->step))
         return NIB_OK;
-    nib__jsonw_init(&w, &m->line, 0);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "step", r->step);
     nib__jsonw_pair_double(&w, "validation_loss", r->loss);
     nib__jsonw_pair_int(&w, "validation_tokens", r->tokens);
     nib__jsonw_pair_double(&w, "seconds", r->seconds);

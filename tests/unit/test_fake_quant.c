@@ -5,6 +5,7 @@
  * else within the roundings of its way: times scale and its inverse, or sums in f32 through a
  * range.
  */
+#include "golden_values.h"
 #include "fake_quant.h"
 #include "kernel.h"
 #include "lower.h"
@@ -17,33 +18,9 @@
 
 #include <cmocka.h>
 
-enum { SEED = 20261120, MOST = 512, LINE = 1 << 14 };
+enum { MOST = 512, LINE = 1 << 14 };
 
 /* ---- what the generator does, too ---- */
-
-static uint64_t mix(uint64_t z)
-{
-    z += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-static float value(uint64_t tensor, uint64_t i, uint64_t row, const char *kind)
-{
-    const uint64_t z = mix(SEED + (tensor << 32) + i), part = z >> 40 & 15;
-    const float unit = (float)(int32_t)(uint32_t)z * 0x1p-31F;
-    const int power = (int)((z >> 32) % 41) - 20;
-    if (strcmp(kind, "wide") == 0)
-        return ldexpf(unit, power);
-    if (strcmp(kind, "whole") == 0)
-        return ldexpf((float)((int)((z >> 8) % 121) - 60), (int)(row % 3) - 1);
-    if (strcmp(kind, "hard") != 0)
-        return unit;
-    if (part < 2)
-        return part == 0 ? 0.0F : -0.0F;
-    return ldexpf(unit, row % 8 == 1 ? -130 : row % 8 == 2 ? 120 : power);
-}
 
 static void make_values(float *x, uint64_t tensor, int64_t rows, int64_t width, const char *kind)
 {
