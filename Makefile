@@ -15,6 +15,7 @@ BUILD   ?= build/$(if $(SAN),san-$(subst $(comma),-,$(SAN)),release)
 comma   := ,
 
 VERSION := $(shell sed -n 's/^.define NIB_VERSION "\(.*\)"/\1/p' include/nibble.h)
+# opencl-c-headers (CL/cl.h) has no .pc file; the library itself is loaded at run time.
 PKGS    := oniguruma libutf8proc libxxhash
 # Empty while the packages are not installed yet: tools/setup installs them before anything is compiled.
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
@@ -23,8 +24,8 @@ PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes
 STRICT  := -Wconversion
 OPT     ?= -O2 -g
-MODULES := base kernel kernel/cpu device checkpoint quant plan model text run train
-CPPFLAGS += -Iinclude -Isrc/base -Isrc/kernel -Isrc/device -Isrc/checkpoint -Isrc/quant -Isrc/plan -Isrc/model \
+MODULES := base kernel kernel/cpu kernel/gpu device checkpoint quant plan model text run train
+CPPFLAGS += -Iinclude -Isrc/base -Isrc/kernel -Isrc/kernel/gpu -Isrc/device -Isrc/checkpoint -Isrc/quant -Isrc/plan -Isrc/model \
             -Isrc/text -Isrc/run -Isrc/train $(PKG_CFLAGS) -D_GNU_SOURCE
 # No contraction: where a fused multiply-add is meant, the source says fma.
 CFLAGS  += -std=c11 $(OPT) -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(WARN)
@@ -62,6 +63,18 @@ $(BUILD)/src/device/measure.o: OPT = -O3 -g
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(STRICT) $(ISA) -MMD -MP -c $< -o $@
+
+# Sources for a device's compiler go into the library as bytes: prelude.cl becomes nib__text_prelude_cl.
+EMBEDDED := $(wildcard src/kernel/gpu/*.cl)
+LIB_OBJ  += $(EMBEDDED:%=$(BUILD)/%.o)
+$(BUILD)/%.cl.c: %.cl
+	@mkdir -p $(@D)
+	@{ echo '#include <stddef.h>'; name=$$(basename $< | tr . _); \
+	   echo "extern const unsigned char nib__text_$$name[]; extern const size_t nib__size_$$name;"; \
+	   echo "const unsigned char nib__text_$$name[] = {"; od -An -v -tu1 $< | sed 's/\([0-9][0-9]*\)/\1,/g'; \
+	   echo "0};"; echo "const size_t nib__size_$$name = sizeof nib__text_$$name - 1;"; } > $@
+$(BUILD)/%.cl.o: $(BUILD)/%.cl.c
+	$(CC) $(CFLAGS) -c $< -o $@
 
 $(LIB): $(LIB_OBJ)
 	@rm -f $@

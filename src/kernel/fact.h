@@ -113,6 +113,7 @@ typedef enum nib_wish {
     X(MATRIX_UNIT, FLAG, "matrix_unit", "the device", "a matrix unit", NULL)                       \
     X(FP8_UNIT, FLAG, "fp8_unit", "the device", "an fp8 matrix unit", NULL)                        \
     X(MX_UNIT, FLAG, "mx_unit", "the device", "a block-scaled matrix unit", NULL)                  \
+    X(SUBGROUPS, FLAG, "subgroups", "the device", "sub-groups", NULL)                              \
     X(DRIVER, INT, "driver", "the device", "the driver version", NULL)                             \
     X(N, INT, "n", "the layer", "the output width n", NULL)                                        \
     X(K, INT, "k", "the layer", "the input width k", NULL)                                         \

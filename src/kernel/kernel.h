@@ -8,6 +8,7 @@
 #define NIB_KERNEL_H
 
 #include "fact.h"
+#include "launch.h"
 #include "ops.h"
 #include "train_ops.h"
 
@@ -97,7 +98,8 @@ typedef struct nib_kernel {
     /* Bytes for one worker, of the operation's arguments; NULL: none. Never shrinks as m grows: it
      * is asked once, for the largest m. */
     size_t (*scratch)(const void *args);
-    nib_run run;
+    nib_run run;             /* on the CPU */
+    const nib_gpu_code *gpu; /* elsewhere */
     const nib_peer *peer; /* NULL: Nibble's own */
     const char *note; /* one line for the documentation; of a peer: what it does when it refuses */
 } nib_kernel;
@@ -148,6 +150,7 @@ extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, ca
 extern const nib_family nib__family_attn;  /* attention: attn_rows.c */
 extern const nib_family nib__family_attn_dx;  /* its gradients: attn_dx_rows.c */
 extern const nib_family nib__family_train;    /* gradients, loss, optimizer: train_rows.c */
+extern const nib_family nib__family_ocl_token; /* OpenCL: gpu/ocl_token.c */
 extern const nib_family nib__family_declared; /* not built here: GPUs, neon: declared.c */
 extern const nib_family nib__family_peers;    /* other engines: peers.c */
 

@@ -18,6 +18,7 @@ static const nib_family *const families[] = {
     &nib__family_attn,
     &nib__family_attn_dx,
     &nib__family_train,
+    &nib__family_ocl_token,
     &nib__family_declared,
     &nib__family_peers,
 };
@@ -52,7 +53,7 @@ const nib_kernel *nib__kernel_find(const char *name)
 
 bool nib__kernel_built(const nib_kernel *kernel)
 {
-    return kernel->peer == NULL && kernel->run.any != NULL;
+    return kernel->peer == NULL && (kernel->run.any != NULL || kernel->gpu != NULL);
 }
 
 bool nib__kernel_is_ref(const nib_kernel *kernel)

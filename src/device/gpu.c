@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What all drivers share: the list of devices, addresses, and running a row's launches.
+ */
+#include "gpu.h"
+
+#include <inttypes.h>
+
+static const nib_gpu_driver *const drivers[] = {&nib__driver_opencl};
+
+const nib_gpu_driver *nib__gpu_driver_at(size_t i)
+{
+    return i < COUNT(drivers) ? drivers[i] : NULL;
+}
+
+size_t nib__gpus_find(nib_gpu_found out[NIB_GPUS_MAX], nib_text *why)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < COUNT(drivers); i++)
+        drivers[i]->find(out, &count, why);
+    for (size_t i = 0; i < count; i++)
+        out[i].machine.name = out[i].name, out[i].machine.title = out[i].title;
+    return count;
+}
+
+/* ---- opening ---- */
+
+/* Where addresses begin: far from any that a process has, so that a mistake is found. */
+#define FIRST_ADDRESS (UINT64_C(1) << 60)
+enum { PIECE_ALIGN = 4096 };
+
+nib_status nib__gpu_open(nib_gpu **out, const nib_gpu_found *found, double limit_s,
+                         const nib_allocator *a, nib_err *err)
+{
+    nib_gpu *gpu = nib__calloc(a, 1, sizeof *gpu);
+    if (gpu == NULL)
+        return nib__fail_memory(err, sizeof *gpu, "a device");
+    *gpu = (nib_gpu){.found = found, .allocator = a, .limit_s = limit_s, .next = FIRST_ADDRESS};
+    const nib_status status = found->driver->open(gpu, err);
+    if (status != NIB_OK) {
+        nib__gpu_close(gpu);
+        return nib__fail_in(err, status, found->name);
+    }
+    *out = gpu;
+    return NIB_OK;
+}
+
+void nib__gpu_close(nib_gpu *gpu)
+{
+    if (gpu == NULL)
+        return;
+    const nib_allocator *a = gpu->allocator;
+    for (size_t i = 0; i < gpu->count; i++)
+        gpu->found->driver->give(gpu, gpu->pieces[i].handle);
+    gpu->found->driver->close(gpu);
+    nib__release(a, gpu->pieces);
+    nib__release(a, gpu);
+}
+
+/* ---- memory ---- */
+
+/* The number of pieces that begin at or before the address. */
+static size_t pieces_before(const nib_gpu *gpu, uint64_t address)
+{
+    size_t low = 0, high = gpu->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (gpu->pieces[middle].address <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+const nib_gpu_piece *nib__gpu_piece(const nib_gpu *gpu, const void *address)
+{
+    const uint64_t at = (uint64_t)(uintptr_t)address;
+    const size_t before = pieces_before(gpu, at);
+    if (before == 0)
+        return NULL;
+    const nib_gpu_piece *piece = &gpu->pieces[before - 1];
+    return at - piece->address < piece->bytes ? piece : NULL;
+}
+
+static nib_status add_piece(nib_gpu *gpu, uint64_t address, uint64_t bytes, const char *what,
+                            nib_err *err)
+{
+    void *pieces = gpu->pieces;
+    uint64_t handle = 0;
+    if (!nib__reserve(gpu->allocator, &pieces, &gpu->capacity, gpu->count + 1, sizeof *gpu->pieces))
+        return nib__fail_memory(err, (gpu->count + 1) * sizeof *gpu->pieces,
+                                "the list of a device's memory");
+    gpu->pieces = pieces;
+    const nib_status status = gpu->found->driver->take(gpu, bytes, &handle, err);
+    if (status == NIB_NO_MEMORY) {
+        char asked[32], held[32], all[32];
+        return nib__fail(
+            err, NIB_NO_MEMORY, "%s has no memory left: %s needs %s, %s of its %s are held",
+            gpu->found->name, what, nib__say_bytes(asked, bytes), nib__say_bytes(held, gpu->held),
+            nib__say_bytes(all, gpu->found->machine.memory));
+    }
+    NIB_TRY(status);
+    const size_t at = pieces_before(gpu, address);
+    memmove(&gpu->pieces[at + 1], &gpu->pieces[at], (gpu->count - at) * sizeof *gpu->pieces);
+    gpu->pieces[at] = (nib_gpu_piece){.address = address, .bytes = bytes, .handle = handle};
+    gpu->count++;
+    gpu->held += bytes;
+    return NIB_OK;
+}
+
+nib_status nib__gpu_take(nib_gpu *gpu, uint64_t bytes, const char *what, void **address,
+                         nib_err *err)
+{
+    const uint64_t at = gpu->next, wanted = bytes == 0 ? 1 : bytes;
+    NIB_TRY(add_piece(gpu, at, wanted, what, err));
+    gpu->next += (wanted + 2 * PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN; /* never touching */
+    *address = (void *)(uintptr_t)at;
+    return NIB_OK;
+}
+
+nib_status nib__gpu_shadow(nib_gpu *gpu, void *host, uint64_t bytes, nib_err *err)
+{
+    return add_piece(gpu, (uint64_t)(uintptr_t)host, bytes, "a copy of the host's memory", err);
+}
+
+void nib__gpu_give(nib_gpu *gpu, void *address)
+{
+    const nib_gpu_piece *piece = nib__gpu_piece(gpu, address);
+    if (piece == NULL)
+        return;
+    const size_t at = (size_t)(piece - gpu->pieces);
+    gpu->found->driver->give(gpu, piece->handle);
+    gpu->held -= piece->bytes;
+    gpu->count--;
+    memmove(&gpu->pieces[at], &gpu->pieces[at + 1], (gpu->count - at) * sizeof *gpu->pieces);
+}
+
+uint64_t nib__gpu_held(const nib_gpu *gpu) { return gpu->held; }
+
+/* The piece that holds bytes from the address on, and where in it they begin. */
+static nib_status locate(const nib_gpu *gpu, const void *address, uint64_t bytes,
+                         const nib_gpu_piece **piece, uint64_t *at, nib_err *err)
+{
+    *piece = nib__gpu_piece(gpu, address);
+    *at = *piece != NULL ? (uint64_t)(uintptr_t)address - (*piece)->address : 0;
+    if (*piece == NULL || bytes > (*piece)->bytes - *at)
+        return nib__fail(err, NIB_FAILED, "%s: %" PRIu64 " bytes at %p are not the device's",
+                         gpu->found->name, bytes, address);
+    return NIB_OK;
+}
+
+nib_status nib__gpu_write(nib_gpu *gpu, void *to, const void *from, uint64_t bytes, nib_err *err)
+{
+    const nib_gpu_piece *piece;
+    uint64_t at;
+    NIB_TRY(locate(gpu, to, bytes, &piece, &at, err));
+    return gpu->found->driver->write(gpu, piece->handle, at, from, bytes, err);
+}
+
+nib_status nib__gpu_read(nib_gpu *gpu, void *to, const void *from, uint64_t bytes, nib_err *err)
+{
+    const nib_gpu_piece *piece;
+    uint64_t at;
+    NIB_TRY(locate(gpu, from, bytes, &piece, &at, err));
+    return gpu->found->driver->read(gpu, piece->handle, at, to, bytes, err);
+}
+
+nib_status nib__gpu_copy(nib_gpu *gpu, void *to, const void *from, uint64_t bytes, nib_err *err)
+{
+    const nib_gpu_piece *source, *target;
+    uint64_t source_at, target_at;
+    NIB_TRY(locate(gpu, from, bytes, &source, &source_at, err));
+    NIB_TRY(locate(gpu, to, bytes, &target, &target_at, err));
+    return gpu->found->driver->copy(gpu, target->handle, target_at, source->handle, source_at,
+                                    bytes, err);
+}
+
+/* ---- rows ---- */
+
+nib_status nib__gpu_prepare(nib_gpu *gpu, const nib_kernel *row, const void *args, nib_err *err)
+{
+    nib_launch launches[NIB_LAUNCHES_MAX];
+    const int count = row->gpu->launches(args, launches);
+    void *function;
+    for (int i = 0; i < count; i++)
+        NIB_TRY(gpu->found->driver->prepare(gpu, row->gpu, &launches[i], &function, err));
+    return NIB_OK;
+}
+
+nib_status nib__gpu_run(nib_gpu *gpu, const nib_kernel *row, const void *args, nib_err *err)
+{
+    nib_launch launches[NIB_LAUNCHES_MAX];
+    const int count = row->gpu->launches(args, launches);
+    for (int i = 0; i < count; i++) {
+        void *function;
+        nib_status status =
+            gpu->found->driver->prepare(gpu, row->gpu, &launches[i], &function, err);
+        if (status == NIB_OK)
+            status = gpu->found->driver->launch(gpu, function, &launches[i], err);
+        if (status != NIB_OK)
+            return nib__fail_in(err, status, row->name);
+    }
+    return NIB_OK;
+}
+
+nib_status nib__gpu_finish(nib_gpu *gpu, nib_err *err)
+{
+    return gpu->found->driver->finish(gpu, err);
+}

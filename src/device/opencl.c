@@ -1,0 +1,577 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * OpenCL 1.2 and later, through whatever loader the system has: devices and their facts, memory,
+ * programs (compiled once for each set of options), launches in order on one queue.
+ */
+#include "gpu.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define CL_TARGET_OPENCL_VERSION 120
+#ifdef __APPLE__
+#include <OpenCL/cl.h>
+#define LIBRARY "/System/Library/Frameworks/OpenCL.framework/OpenCL"
+#else
+#include <CL/cl.h>
+#define LIBRARY "libOpenCL.so.1"
+#endif
+
+/* ---- the library ---- */
+
+#define FUNCTIONS(X)                                                                               \
+    X(clGetPlatformIDs)                                                                            \
+    X(clGetPlatformInfo)                                                                           \
+    X(clGetDeviceIDs)                                                                              \
+    X(clGetDeviceInfo)                                                                             \
+    X(clCreateContext)                                                                             \
+    X(clReleaseContext)                                                                            \
+    X(clCreateCommandQueue)                                                                        \
+    X(clReleaseCommandQueue)                                                                       \
+    X(clCreateBuffer)                                                                              \
+    X(clReleaseMemObject)                                                                          \
+    X(clEnqueueWriteBuffer)                                                                        \
+    X(clEnqueueReadBuffer)                                                                         \
+    X(clEnqueueCopyBuffer)                                                                         \
+    X(clCreateProgramWithSource)                                                                   \
+    X(clBuildProgram)                                                                              \
+    X(clGetProgramBuildInfo)                                                                       \
+    X(clReleaseProgram)                                                                            \
+    X(clCreateKernel)                                                                              \
+    X(clSetKernelArg)                                                                              \
+    X(clReleaseKernel)                                                                             \
+    X(clEnqueueNDRangeKernel)                                                                      \
+    X(clGetEventInfo)                                                                              \
+    X(clReleaseEvent)                                                                              \
+    X(clFlush)
+
+typedef struct library {
+    void *handle;
+#define POINTER(name) __typeof__(&(name)) name;
+    FUNCTIONS(POINTER)
+#undef POINTER
+} library;
+
+/* False: there is no such library, or it lacks a function. */
+static bool load(library *l)
+{
+    *l = (library){.handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL)};
+    if (l->handle == NULL)
+        return false;
+    bool all = true;
+#define LOOK_UP(name)                                                                              \
+    {                                                                                              \
+        void *at = dlsym(l->handle, #name);                                                        \
+        memcpy(&l->name, &at, sizeof at); /* ISO C has no cast from data to a function */          \
+        all = all && at != NULL;                                                                   \
+    }
+    FUNCTIONS(LOOK_UP)
+#undef LOOK_UP
+    if (!all)
+        dlclose(l->handle);
+    return all;
+}
+
+static const char *error_name(cl_int code)
+{
+    switch (code) {
+    case CL_DEVICE_NOT_AVAILABLE: return "the device is not available";
+    case CL_COMPILER_NOT_AVAILABLE: return "the driver has no compiler";
+    case CL_MEM_OBJECT_ALLOCATION_FAILURE:
+    case CL_OUT_OF_RESOURCES: return "out of the device's resources";
+    case CL_OUT_OF_HOST_MEMORY: return "out of the host's memory";
+    case CL_BUILD_PROGRAM_FAILURE: return "the driver does not compile it";
+    case CL_INVALID_WORK_GROUP_SIZE: return "the work-group is too large for it";
+    case CL_INVALID_BUFFER_SIZE: return "larger than a buffer may be";
+    case CL_INVALID_KERNEL_ARGS: return "an argument is missing";
+    default: return "an error of the driver";
+    }
+}
+
+static nib_status failed(nib_err *err, const char *what, cl_int code)
+{
+    return nib__fail(err, NIB_FAILED, "%s: %s (OpenCL's %d)", what, error_name(code), code);
+}
+
+static bool is_memory(cl_int code)
+{
+    return code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_RESOURCES ||
+           code == CL_OUT_OF_HOST_MEMORY || code == CL_INVALID_BUFFER_SIZE;
+}
+
+/* ---- finding devices ---- */
+
+enum { PLATFORMS_MAX = 16, EXTENSIONS_SIZE = 8192 };
+
+static void read_text(const library *l, cl_device_id device, cl_device_info what, char *out,
+                      size_t size)
+{
+    size_t written = 0;
+    out[0] = 0;
+    if (l->clGetDeviceInfo(device, what, size, out, &written) != CL_SUCCESS)
+        out[0] = 0; /* longer than `out`, or not known */
+    out[size - 1] = 0;
+}
+
+static uint64_t read_number(const library *l, cl_device_id device, cl_device_info what)
+{
+    uint64_t wide = 0;
+    cl_uint narrow = 0;
+    if (l->clGetDeviceInfo(device, what, sizeof wide, &wide, NULL) == CL_SUCCESS && wide != 0)
+        return what == CL_DEVICE_GLOBAL_MEM_SIZE || what == CL_DEVICE_MAX_MEM_ALLOC_SIZE ||
+                       what == CL_DEVICE_TYPE
+                   ? wide
+                   : (uint32_t)wide;
+    return l->clGetDeviceInfo(device, what, sizeof narrow, &narrow, NULL) == CL_SUCCESS ? narrow
+                                                                                        : 0;
+}
+
+static nib_maker maker_of(const char *vendor, bool is_cpu)
+{
+    static const struct {
+        const char *word;
+        nib_maker maker;
+    } words[] = {{"NVIDIA", NIB_MAKER_NVIDIA}, {"Advanced Micro", NIB_MAKER_AMD},
+                 {"AMD", NIB_MAKER_AMD},       {"Apple", NIB_MAKER_APPLE},
+                 {"ARM", NIB_MAKER_ARM},       {"Intel", NIB_MAKER_INTEL}};
+    for (size_t i = 0; !is_cpu && i < COUNT(words); i++)
+        if (strstr(vendor, words[i].word) != NULL)
+            return words[i].maker;
+#if defined(__aarch64__)
+    return NIB_MAKER_ARM;
+#else
+    return NIB_MAKER_X86;
+#endif
+}
+
+/* gfx90a and gfx942 are CDNA 2 and 3; 0: none of them. */
+static int64_t cdna_of(const char *name)
+{
+    static const struct {
+        const char *word;
+        int64_t generation;
+    } words[] = {{"gfx908", 1}, {"gfx90a", 2}, {"gfx94", 3}, {"gfx950", 4}};
+    for (size_t i = 0; i < COUNT(words); i++)
+        if (strstr(name, words[i].word) != NULL)
+            return words[i].generation;
+    return 0;
+}
+
+/* Rates that a device of this kind surely has, until it is measured. */
+static void cautious_rates(const library *l, cl_device_id device, bool is_cpu, nib_machine *m)
+{
+    const double units = (double)read_number(l, device, CL_DEVICE_MAX_COMPUTE_UNITS);
+    const double clock = 1e6 * (double)read_number(l, device, CL_DEVICE_MAX_CLOCK_FREQUENCY);
+    const double lanes = is_cpu ? 4 : 64;
+    const double f32 = units * (clock > 0 ? clock : 1e9) * lanes;
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        m->rate[unit] = f32;
+    m->bytes_per_s = is_cpu ? 5e9 * units : 50e9;
+    m->launch_s = 10e-6;
+}
+
+static void describe(const library *l, cl_device_id device, size_t index, nib_gpu_found *out)
+{
+    char extensions[EXTENSIONS_SIZE], vendor[96];
+    nib_machine *m = &out->machine;
+    const bool is_cpu = (read_number(l, device, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0;
+    read_text(l, device, CL_DEVICE_NAME, out->title, sizeof out->title);
+    read_text(l, device, CL_DRIVER_VERSION, out->driver_version, sizeof out->driver_version);
+    read_text(l, device, CL_DEVICE_VENDOR, vendor, sizeof vendor);
+    read_text(l, device, CL_DEVICE_EXTENSIONS, extensions, sizeof extensions);
+    if (index == 0)
+        snprintf(out->name, sizeof out->name, "opencl");
+    else
+        snprintf(out->name, sizeof out->name, "opencl:%zu", index);
+    *m = (nib_machine){.here = true, .memory = read_number(l, device, CL_DEVICE_GLOBAL_MEM_SIZE)};
+    int64_t *fact = m->facts.fact;
+    fact[NIB_FACT_DEVICE] = NIB_DEVICE_OPENCL;
+    fact[NIB_FACT_MAKER] = maker_of(vendor, is_cpu);
+    fact[NIB_FACT_CDNA] = fact[NIB_FACT_MAKER] == NIB_MAKER_AMD ? cdna_of(out->title) : 0;
+    fact[NIB_FACT_DOT8] = strstr(extensions, "cl_khr_integer_dot_product") != NULL;
+    fact[NIB_FACT_DOT4] = fact[NIB_FACT_CDNA] >= 2;
+    fact[NIB_FACT_MATRIX_UNIT] = fact[NIB_FACT_CDNA] >= 1;
+    fact[NIB_FACT_SUBGROUPS] = strstr(extensions, "cl_khr_subgroups") != NULL;
+    cautious_rates(l, device, is_cpu, m);
+}
+
+static void find(nib_gpu_found *out, size_t *count, nib_text *why)
+{
+    library l;
+    cl_platform_id platforms[PLATFORMS_MAX];
+    cl_uint platform_count = 0;
+    size_t index = 0;
+    if (!load(&l)) {
+        nib__text_str(why, "OpenCL: " LIBRARY " is not here; install the device's driver and "
+                           "ocl-icd-libopencl1\n");
+        return;
+    }
+    if (l.clGetPlatformIDs(PLATFORMS_MAX, platforms, &platform_count) != CL_SUCCESS)
+        platform_count = 0;
+    for (cl_uint i = 0; i < platform_count && i < PLATFORMS_MAX; i++) {
+        cl_device_id devices[NIB_GPUS_MAX];
+        cl_uint device_count = 0;
+        if (l.clGetDeviceIDs(platforms[i], CL_DEVICE_TYPE_ALL, NIB_GPUS_MAX, devices,
+                             &device_count) != CL_SUCCESS)
+            continue;
+        for (cl_uint j = 0; j < device_count && j < NIB_GPUS_MAX && *count < NIB_GPUS_MAX; j++) {
+            nib_gpu_found *found = &out[(*count)++];
+            *found =
+                (nib_gpu_found){.driver = &nib__driver_opencl, .ids = {platforms[i], devices[j]}};
+            describe(&l, devices[j], index++, found);
+        }
+    }
+    if (index == 0)
+        nib__text_str(why, "OpenCL: " LIBRARY " is here, but no driver of a device; install the "
+                           "maker's, or pocl-opencl-icd for the CPU\n");
+    /* the library stays loaded: ids are its own */
+}
+
+/* ---- opening ---- */
+
+enum { EVENTS = 256 /* launches that are remembered, to name the one that hangs */ };
+
+typedef struct compiled {
+    const nib_gpu_code *code;
+    char options[NIB_LAUNCH_OPTIONS];
+    const char *name; /* of the function; NULL: the program */
+    cl_program program;
+    cl_kernel kernel;
+} compiled;
+
+typedef struct state {
+    library l;
+    cl_device_id device;
+    cl_context context;
+    cl_command_queue queue;
+    compiled *compiled; /* programs, and functions of them */
+    size_t count, capacity;
+    struct {
+        cl_event event;
+        const char *function;
+    } launched[EVENTS]; /* a ring */
+    size_t first, held;
+} state;
+
+static nib_status open_device(nib_gpu *gpu, nib_err *err)
+{
+    state *s = nib__calloc(gpu->allocator, 1, sizeof *s);
+    cl_int code = CL_SUCCESS;
+    if (s == NULL)
+        return nib__fail_memory(err, sizeof *s, "a device of OpenCL");
+    gpu->state = s;
+    if (!load(&s->l))
+        return nib__fail(err, NIB_NOT_AS_ASKED, LIBRARY " is not here any more");
+    s->device = gpu->found->ids[1];
+    s->context = s->l.clCreateContext(NULL, 1, &s->device, NULL, NULL, &code);
+    if (code != CL_SUCCESS)
+        return failed(err, "a context", code);
+    s->queue = s->l.clCreateCommandQueue(s->context, s->device, 0, &code);
+    return code == CL_SUCCESS ? NIB_OK : failed(err, "a queue", code);
+}
+
+static void forget_events(state *s)
+{
+    for (; s->held > 0; s->held--, s->first = (s->first + 1) % EVENTS)
+        s->l.clReleaseEvent(s->launched[s->first].event);
+}
+
+static void close_device(nib_gpu *gpu)
+{
+    state *s = gpu->state;
+    if (s == NULL)
+        return;
+    forget_events(s);
+    for (size_t i = 0; i < s->count; i++) {
+        if (s->compiled[i].name != NULL)
+            s->l.clReleaseKernel(s->compiled[i].kernel);
+        else
+            s->l.clReleaseProgram(s->compiled[i].program);
+    }
+    if (s->queue != NULL)
+        s->l.clReleaseCommandQueue(s->queue);
+    if (s->context != NULL)
+        s->l.clReleaseContext(s->context);
+    nib__release(gpu->allocator, s->compiled);
+    nib__release(gpu->allocator, s);
+    gpu->state = NULL;
+}
+
+/* ---- waiting ---- */
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Waits for the oldest launch that is remembered. A driver's own wait has no limit. */
+static nib_status wait_oldest(nib_gpu *gpu, nib_err *err)
+{
+    state *s = gpu->state;
+    const double begun = seconds_now();
+    const char *function = s->launched[s->first].function;
+    long pause_ns = 2000;
+    for (;;) {
+        cl_int status = CL_QUEUED;
+        const cl_int code =
+            s->l.clGetEventInfo(s->launched[s->first].event, CL_EVENT_COMMAND_EXECUTION_STATUS,
+                                sizeof status, &status, NULL);
+        if (code != CL_SUCCESS || status < 0)
+            return failed(err, function, code != CL_SUCCESS ? code : status);
+        if (status == CL_COMPLETE)
+            break;
+        if (seconds_now() - begun > gpu->limit_s)
+            return nib__fail(err, NIB_FAILED,
+                             "%s: %s did not return in %.0f s; the device hangs, or is far slower "
+                             "than its facts say",
+                             gpu->found->name, function, gpu->limit_s);
+        nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
+        pause_ns = pause_ns < 200000 ? pause_ns * 2 : pause_ns;
+    }
+    s->l.clReleaseEvent(s->launched[s->first].event);
+    s->first = (s->first + 1) % EVENTS;
+    s->held--;
+    return NIB_OK;
+}
+
+static nib_status finish(nib_gpu *gpu, nib_err *err)
+{
+    state *s = gpu->state;
+    const cl_int code = s->l.clFlush(s->queue);
+    if (code != CL_SUCCESS)
+        return failed(err, "the queue", code);
+    while (s->held > 0)
+        NIB_TRY(wait_oldest(gpu, err));
+    return NIB_OK;
+}
+
+static nib_status remember(nib_gpu *gpu, cl_event event, const char *function, nib_err *err)
+{
+    state *s = gpu->state;
+    if (s->held == EVENTS) {
+        s->l.clFlush(s->queue);
+        const nib_status status = wait_oldest(gpu, err);
+        if (status != NIB_OK) {
+            s->l.clReleaseEvent(event);
+            return status;
+        }
+    }
+    const size_t at = (s->first + s->held++) % EVENTS;
+    s->launched[at].event = event;
+    s->launched[at].function = function;
+    return NIB_OK;
+}
+
+/* ---- memory ---- */
+
+static nib_status take(nib_gpu *gpu, uint64_t bytes, uint64_t *handle, nib_err *err)
+{
+    state *s = gpu->state;
+    cl_int code = CL_SUCCESS;
+    const cl_mem memory =
+        s->l.clCreateBuffer(s->context, CL_MEM_READ_WRITE, (size_t)bytes, NULL, &code);
+    if (is_memory(code))
+        return NIB_NO_MEMORY;
+    if (code != CL_SUCCESS)
+        return failed(err, "memory", code);
+    *handle = (uint64_t)(uintptr_t)memory;
+    return NIB_OK;
+}
+
+static cl_mem memory_of(uint64_t handle) { return (cl_mem)(uintptr_t)handle; }
+
+static void give(nib_gpu *gpu, uint64_t handle)
+{
+    state *s = gpu->state;
+    s->l.clReleaseMemObject(memory_of(handle));
+}
+
+static nib_status write(nib_gpu *gpu, uint64_t handle, uint64_t at, const void *from,
+                        uint64_t bytes, nib_err *err)
+{
+    state *s = gpu->state;
+    const cl_int code = s->l.clEnqueueWriteBuffer(s->queue, memory_of(handle), CL_TRUE, (size_t)at,
+                                                  (size_t)bytes, from, 0, NULL, NULL);
+    return code == CL_SUCCESS ? NIB_OK : failed(err, "a copy to the device", code);
+}
+
+static nib_status read(nib_gpu *gpu, uint64_t handle, uint64_t at, void *to, uint64_t bytes,
+                       nib_err *err)
+{
+    state *s = gpu->state;
+    NIB_TRY(finish(gpu, err)); /* with a limit, unlike the driver's wait */
+    const cl_int code = s->l.clEnqueueReadBuffer(s->queue, memory_of(handle), CL_TRUE, (size_t)at,
+                                                 (size_t)bytes, to, 0, NULL, NULL);
+    return code == CL_SUCCESS ? NIB_OK : failed(err, "a copy from the device", code);
+}
+
+static nib_status copy(nib_gpu *gpu, uint64_t to, uint64_t to_at, uint64_t from, uint64_t from_at,
+                       uint64_t bytes, nib_err *err)
+{
+    state *s = gpu->state;
+    const cl_int code =
+        s->l.clEnqueueCopyBuffer(s->queue, memory_of(from), memory_of(to), (size_t)from_at,
+                                 (size_t)to_at, (size_t)bytes, 0, NULL, NULL);
+    return code == CL_SUCCESS ? NIB_OK : failed(err, "a copy on the device", code);
+}
+
+/* ---- programs ---- */
+
+static nib_status add_compiled(nib_gpu *gpu, const compiled *c, nib_err *err)
+{
+    state *s = gpu->state;
+    void *list = s->compiled;
+    if (!nib__reserve(gpu->allocator, &list, &s->capacity, s->count + 1, sizeof *s->compiled))
+        return nib__fail_memory(err, (s->count + 1) * sizeof *s->compiled, "compiled functions");
+    s->compiled = list;
+    s->compiled[s->count++] = *c;
+    return NIB_OK;
+}
+
+/* The compiler's first words, on one line. */
+static nib_status say_log(nib_gpu *gpu, cl_program program, const char *name, nib_err *err)
+{
+    enum { LOG_SIZE = 1 << 16, SHOWN = 240 };
+    state *s = gpu->state;
+    char *log = nib__calloc(gpu->allocator, LOG_SIZE, 1);
+    char line[SHOWN + 1] = "no message";
+    size_t size = 0;
+    if (log != NULL && s->l.clGetProgramBuildInfo(program, s->device, CL_PROGRAM_BUILD_LOG,
+                                                  LOG_SIZE - 1, log, &size) == CL_SUCCESS) {
+        const char *from = strstr(log, "error");
+        snprintf(line, sizeof line, "%s", from != NULL ? from : log);
+        for (char *c = line; *c != 0; c++)
+            *c = *c == '\n' || *c == '\r' || *c == '\t' ? ' ' : *c;
+    }
+    nib__release(gpu->allocator, log);
+    return nib__fail(err, NIB_NOT_AS_ASKED, "the driver %s of %s does not compile %s: %s",
+                     gpu->found->driver_version, gpu->found->title, name, line);
+}
+
+static nib_status build(nib_gpu *gpu, compiled *c, nib_err *err)
+{
+    state *s = gpu->state;
+    const nib_gpu_source *sources[] = {&nib__source_prelude, c->code->source};
+    const char *texts[COUNT(sources)];
+    size_t sizes[COUNT(sources)];
+    cl_int code = CL_SUCCESS;
+    for (size_t i = 0; i < COUNT(sources); i++) {
+        texts[i] = (const char *)sources[i]->text;
+        sizes[i] = *sources[i]->size;
+    }
+    c->program = s->l.clCreateProgramWithSource(s->context, COUNT(sources), texts, sizes, &code);
+    if (code != CL_SUCCESS)
+        return failed(err, c->code->source->name, code);
+    code = s->l.clBuildProgram(c->program, 1, &s->device, c->options, NULL, NULL);
+    nib_status status = code == CL_SUCCESS ? add_compiled(gpu, c, err)
+                                           : say_log(gpu, c->program, c->code->source->name, err);
+    if (status != NIB_OK)
+        s->l.clReleaseProgram(c->program);
+    return status;
+}
+
+static nib_status prepare(nib_gpu *gpu, const nib_gpu_code *code, const nib_launch *launch,
+                          void **function, nib_err *err)
+{
+    state *s = gpu->state;
+    compiled c = {.code = code};
+    snprintf(c.options, sizeof c.options, "%s", launch->options);
+    for (size_t i = 0; i < s->count; i++) {
+        const compiled *have = &s->compiled[i];
+        if (have->code->source != code->source || strcmp(have->options, c.options) != 0)
+            continue;
+        if (have->name != NULL && strcmp(have->name, launch->function) == 0) {
+            *function = have->kernel;
+            return NIB_OK;
+        }
+        c.program = have->program;
+    }
+    if (c.program == NULL)
+        NIB_TRY(build(gpu, &c, err));
+    cl_int status = CL_SUCCESS;
+    c.name = launch->function;
+    c.kernel = s->l.clCreateKernel(c.program, c.name, &status);
+    if (status != CL_SUCCESS)
+        return failed(err, c.name, status);
+    NIB_TRY(add_compiled(gpu, &c, err));
+    *function = c.kernel;
+    return NIB_OK;
+}
+
+/* ---- launching ---- */
+
+static cl_int set_memory(nib_gpu *gpu, cl_kernel kernel, cl_uint *at, const void *address,
+                         bool *known)
+{
+    state *s = gpu->state;
+    const nib_gpu_piece *piece = nib__gpu_piece(gpu, address);
+    const cl_mem memory = piece != NULL ? memory_of(piece->handle) : NULL;
+    const cl_ulong offset = piece != NULL ? (uint64_t)(uintptr_t)address - piece->address : 0;
+    *known = piece != NULL || address == NULL;
+    const cl_int code = s->l.clSetKernelArg(kernel, (*at)++, sizeof memory, &memory);
+    return code != CL_SUCCESS ? code : s->l.clSetKernelArg(kernel, (*at)++, sizeof offset, &offset);
+}
+
+static nib_status set_args(nib_gpu *gpu, cl_kernel kernel, const nib_launch *launch, nib_err *err)
+{
+    state *s = gpu->state;
+    cl_uint at = 0;
+    for (int i = 0; i < launch->count; i++) {
+        const nib_launch_arg *arg = &launch->args[i];
+        bool known = true;
+        cl_int code;
+        if (arg->kind == NIB_LAUNCH_MEMORY)
+            code = set_memory(gpu, kernel, &at, arg->value.memory, &known);
+        else if (arg->kind == NIB_LAUNCH_INT)
+            code =
+                s->l.clSetKernelArg(kernel, at++, sizeof arg->value.integer, &arg->value.integer);
+        else
+            code = s->l.clSetKernelArg(kernel, at++, sizeof arg->value.number, &arg->value.number);
+        if (!known)
+            return nib__fail(err, NIB_FAILED, "%s: argument %d is no memory of %s",
+                             launch->function, i, gpu->found->name);
+        if (code != CL_SUCCESS)
+            return failed(err, launch->function, code);
+    }
+    return NIB_OK;
+}
+
+static nib_status launch(nib_gpu *gpu, void *function, const nib_launch *launch, nib_err *err)
+{
+    state *s = gpu->state;
+    size_t global[3], local[3];
+    cl_event event;
+    for (int i = 0; i < 3; i++) {
+        local[i] = (size_t)launch->items[i];
+        global[i] = (size_t)launch->groups[i] * local[i];
+        if (global[i] == 0)
+            return NIB_OK;
+    }
+    NIB_TRY(set_args(gpu, function, launch, err));
+    const cl_int code =
+        s->l.clEnqueueNDRangeKernel(s->queue, function, 3, NULL, global, local, 0, NULL, &event);
+    if (code != CL_SUCCESS)
+        return failed(err, launch->function, code);
+    return remember(gpu, event, launch->function, err);
+}
+
+const nib_gpu_driver nib__driver_opencl = {
+    .name = "OpenCL",
+    .library = LIBRARY,
+    .find = find,
+    .open = open_device,
+    .close = close_device,
+    .take = take,
+    .give = give,
+    .write = write,
+    .read = read,
+    .copy = copy,
+    .prepare = prepare,
+    .launch = launch,
+    .finish = finish,
+};

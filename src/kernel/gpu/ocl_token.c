@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of OpenCL for operations on rows of tokens (token.cl) and attention, on any device of 1.2.
+ */
+#include "sources.h"
+
+#include "kernel.h"
+
+enum { GROUP = 64 };
+
+/* What the device's sources call a type (prelude.cl). */
+static int type_number(nib_type type)
+{
+    return type == NIB_TYPE_F32 ? 0 : type == NIB_TYPE_F16 ? 1 : 2;
+}
+
+/* A work-group a row. `cache` is the type of the cache, where the function reads it. */
+static void init_rows(nib_launch *out, const char *function, int64_t rows, nib_type cache)
+{
+    nib__launch_init(out, function, rows, GROUP);
+    nib__launch_option(out, "-DGROUP=%d -DBLOCK=%d -DCACHE=%d", GROUP, NIB_CACHE_BLOCK,
+                       type_number(cache));
+}
+
+/* A work-item an element: column, row. */
+static void init_elements(nib_launch *out, const char *function, int64_t width, int64_t rows)
+{
+    init_rows(out, function, nib__ceil_div(width, GROUP), NIB_TYPE_F32);
+    out->groups[1] = rows;
+}
+
+static int launch_norm(const void *args, nib_launch out[])
+{
+    const nib_norm *a = args;
+    init_rows(out, "norm", a->rows, NIB_TYPE_F32);
+    nib__launch_memory(out, a->x);
+    nib__launch_memory(out, a->out);
+    nib__launch_memory(out, a->weight);
+    nib__launch_int(out, a->width);
+    nib__launch_int(out, a->ldx);
+    nib__launch_int(out, a->ldo);
+    nib__launch_float(out, a->eps);
+    return 1;
+}
+
+static int launch_rope(const void *args, nib_launch out[])
+{
+    const nib_rope *a = args;
+    init_rows(out, "rope", a->m, NIB_TYPE_F32);
+    nib__launch_memory(out, a->x);
+    nib__launch_memory(out, a->position);
+    nib__launch_memory(out, a->cos_sin);
+    nib__launch_int(out, a->heads);
+    nib__launch_int(out, a->head_dim);
+    nib__launch_int(out, a->dims);
+    nib__launch_int(out, a->ldx);
+    nib__launch_float(out, a->inverse ? -1.0F : 1.0F);
+    return 1;
+}
+
+static int launch_store_kv(const void *args, nib_launch out[])
+{
+    const nib_store_kv *a = args;
+    init_rows(out, "store_kv", a->m, a->cache.type);
+    nib__launch_memory(out, a->k);
+    nib__launch_memory(out, a->v);
+    nib__launch_memory(out, a->cache.keys);
+    nib__launch_memory(out, a->cache.values);
+    nib__launch_memory(out, a->sequence);
+    nib__launch_memory(out, a->position);
+    nib__launch_memory(out, a->cache.tables);
+    nib__launch_int(out, a->ld);
+    nib__launch_int(out, a->cache.table_ld);
+    nib__launch_int(out, a->cache.kv_heads);
+    nib__launch_int(out, a->cache.head_dim);
+    return 1;
+}
+
+static int launch_swiglu(const void *args, nib_launch out[])
+{
+    const nib_swiglu *a = args;
+    init_elements(out, "swiglu", a->width, a->m);
+    nib__launch_memory(out, a->gate);
+    nib__launch_memory(out, a->up);
+    nib__launch_memory(out, a->out);
+    nib__launch_int(out, a->width);
+    nib__launch_int(out, a->ld);
+    nib__launch_int(out, a->ldo);
+    return 1;
+}
+
+static int launch_add(const void *args, nib_launch out[])
+{
+    const nib_add *a = args;
+    init_elements(out, "add", a->width, a->m);
+    nib__launch_memory(out, a->x);
+    nib__launch_memory(out, a->y);
+    nib__launch_int(out, a->width);
+    nib__launch_int(out, a->ldx);
+    nib__launch_int(out, a->ldy);
+    return 1;
+}
+
+static int launch_gather(const void *args, nib_launch out[])
+{
+    const nib_gather *a = args;
+    init_elements(out, "gather", a->width, a->m);
+    nib__launch_memory(out, a->x);
+    nib__launch_memory(out, a->out);
+    nib__launch_memory(out, a->order);
+    nib__launch_int(out, a->width);
+    nib__launch_int(out, a->ldx);
+    nib__launch_int(out, a->ldo);
+    return 1;
+}
+
+static int launch_attention(const void *args, nib_launch out[])
+{
+    const nib_attn *a = args;
+    nib__launch_init(out, "attention", a->heads, NIB_CACHE_BLOCK);
+    out->groups[1] = a->m;
+    nib__launch_option(out, "-DBLOCK=%d -DCACHE=%d -DDIMS=%d", NIB_CACHE_BLOCK,
+                       type_number(a->cache.type),
+                       (int)nib__ceil_div(a->cache.head_dim, NIB_CACHE_BLOCK));
+    nib__launch_memory(out, a->q);
+    nib__launch_memory(out, a->out);
+    nib__launch_memory(out, a->cache.keys);
+    nib__launch_memory(out, a->cache.values);
+    nib__launch_memory(out, a->sequence);
+    nib__launch_memory(out, a->position);
+    nib__launch_memory(out, a->cache.tables);
+    nib__launch_memory(out, a->lse);
+    nib__launch_int(out, a->ldq);
+    nib__launch_int(out, a->ldo);
+    nib__launch_int(out, a->heads);
+    nib__launch_int(out, a->cache.kv_heads);
+    nib__launch_int(out, a->cache.head_dim);
+    nib__launch_int(out, a->cache.table_ld);
+    nib__launch_int(out, a->lse != NULL);
+    nib__launch_float(out, a->scale);
+    return 1;
+}
+
+static const nib_cond any_device[] = {NIB_COND_END};
+
+#define ROW(name_, op_, numbers_, file, function, words)                                           \
+    {                                                                                              \
+        .name = name_ "__ocl", .op = NIB_OP_##op_, .code = NIB_ANY, .act = NIB_ANY,                \
+        .input = NIB_ANY, .device = NIB_DEVICE_OPENCL, .conds = any_device,                        \
+        .numbers = NIB_NUMBERS_OTHER, .reference = name_ "__ref", .rank = 40,                      \
+        .unit = NIB_UNIT_F32, .n_step = 1,                                                         \
+        .gpu = &(const nib_gpu_code){&nib__source_##file, function}, .note = words                 \
+    }
+
+static const nib_kernel rows[] = {
+    ROW("norm_f32", NORM, OTHER, token, launch_norm, "a work-group a row"),
+    ROW("rope_f32", ROPE, OTHER, token, launch_rope, "a work-group a token"),
+    ROW("copy_f32", COPY, OTHER, token, launch_store_kv, "a work-group a token"),
+    ROW("swiglu_f32", SWIGLU, OTHER, token, launch_swiglu, "a work-item a value"),
+    ROW("add_f32", ADD, EXACT, token, launch_add, "a work-item a value"),
+    ROW("attn_f32", ATTN, OTHER, attention, launch_attention, "a work-group a head of a token"),
+    ROW("gather_f32", GATHER, EXACT, token, launch_gather, "a work-item a value"),
+};
+
+const nib_family nib__family_ocl_token = {rows, COUNT(rows)};

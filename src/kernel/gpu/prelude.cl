@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Stands before every source: what a function's arguments look like, number formats as bits, and
+ * sums over a work-group. OpenCL C 1.2; fp16 arithmetic is not asked for, as many devices lack it.
+ */
+
+/* An address is a base and an offset in bytes: MEMORY in the argument list, HERE at the top of the
+ * body, from where `name` is a pointer. */
+#define MEMORY(type, name) __global type *name##_base, ulong name##_at
+#define HERE(type, name)                                                                           \
+    __global type *name = (__global type *)((__global uchar *)name##_base + name##_at)
+#define HERE_CONST(type, name)                                                                     \
+    const __global type *name =                                                                    \
+        (const __global type *)((const __global uchar *)name##_base + name##_at)
+
+/* ---- number formats: as nib__to_f32 and nib__from_f32 (src/base/numbers.c) ---- */
+
+#define TYPE_F32 0
+#define TYPE_F16 1
+#define TYPE_BF16 2
+
+static float of_bf16(ushort bits) { return as_float((uint)bits << 16); }
+
+/* To the nearest, ties to even; NaN stays NaN. */
+static ushort to_bf16(float value)
+{
+    const uint bits = as_uint(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (ushort)((bits >> 16) | 0x40u);
+    return (ushort)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+static float of_f16(ushort bits)
+{
+    const uint sign = (uint)(bits & 0x8000u) << 16, rest = bits & 0x7fffu;
+    if (rest >= 0x7c00u) /* infinity, NaN */
+        return as_float(sign | 0x7f800000u | ((rest & 0x3ffu) << 13));
+    /* exponent and fraction where they are in f32, then the difference of the biases: exact, also
+     * of denormals unless the device flushes what it multiplies, so those go by integers */
+    if (rest < 0x400u) {
+        const float value = (float)rest * 5.9604644775390625e-8f; /* 2^-24 */
+        return sign != 0 ? -value : value;
+    }
+    return as_float(sign | ((rest << 13) + 0x38000000u));
+}
+
+static ushort to_f16(float value)
+{
+    const uint bits = as_uint(value), sign = (bits >> 16) & 0x8000u, rest = bits & 0x7fffffffu;
+    if (rest > 0x7f800000u)
+        return (ushort)(sign | 0x7e00u);
+    if (rest >= 0x477ff000u) /* rounds to 65536 or more */
+        return (ushort)(sign | 0x7c00u);
+    if (rest < 0x38800000u) { /* a denormal of f16: in steps of 2^-24 */
+        const uint shift = 126u - (rest >> 23);
+        if (shift > 24u)
+            return (ushort)sign;
+        const uint fraction = (rest & 0x7fffffu) | 0x800000u, half = 1u << (shift - 1);
+        const uint down = fraction >> shift, left = fraction & ((1u << shift) - 1u);
+        return (ushort)(sign | (down + (left > half || (left == half && (down & 1u)) ? 1u : 0u)));
+    }
+    return (ushort)(sign | ((rest - 0x38000000u + 0xfffu + ((rest >> 13) & 1u)) >> 13));
+}
+
+/* e4m3 without infinities: 0x7f and 0xff are NaN. */
+static float of_e4m3(uchar bits)
+{
+    const uint sign = (uint)(bits & 0x80u) << 24, rest = bits & 0x7fu;
+    if (rest == 0x7fu)
+        return as_float(sign | 0x7fc00000u);
+    if (rest < 8u) {
+        const float value = (float)rest * 0.001953125f; /* 2^-9 */
+        return sign != 0 ? -value : value;
+    }
+    return as_float(sign | ((rest << 20) + 0x3c000000u));
+}
+
+static float of_e5m2(uchar bits) { return of_f16((ushort)((uint)bits << 8)); }
+
+/* 2^(bits - 127); 0 is the denormal 2^-127, 255 is NaN. */
+static float of_e8m0(uchar bits)
+{
+    return as_float(bits == 255u ? 0x7fc00000u : bits == 0u ? 0x00400000u : (uint)bits << 23);
+}
+
+static float of_e2m1(uint bits)
+{
+    const uint magnitude = bits & 7u;
+    /* 0 0.5 1 1.5 2 3 4 6 as f32 */
+    const float value = magnitude < 2u ? 0.5f * (float)magnitude
+                                       : as_float((magnitude << 22) + 0x3f000000u);
+    return (bits & 8u) != 0 ? -value : value;
+}
+
+/* A value of a cache or a table, whose type is an argument of the compiler. */
+static float load_typed(const __global uchar *p, size_t i, int type)
+{
+    if (type == TYPE_F32)
+        return ((const __global float *)p)[i];
+    const ushort bits = ((const __global ushort *)p)[i];
+    return type == TYPE_F16 ? of_f16(bits) : of_bf16(bits);
+}
+
+static void store_typed(__global uchar *p, size_t i, int type, float value)
+{
+    if (type == TYPE_F32)
+        ((__global float *)p)[i] = value;
+    else
+        ((__global ushort *)p)[i] = type == TYPE_F16 ? to_f16(value) : to_bf16(value);
+}
+
+/* ---- over a work-group: every work-item gives a value and gets the result ---- */
+
+/* `room` has a float for each work-item; their number is a power of two. */
+static float group_sum(float value, __local float *room)
+{
+    const int id = (int)get_local_id(0);
+    room[id] = value;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int step = (int)get_local_size(0) / 2; step > 0; step /= 2) {
+        if (id < step)
+            room[id] += room[id + step];
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    const float sum = room[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return sum;
+}
+
+static float group_max(float value, __local float *room)
+{
+    const int id = (int)get_local_id(0);
+    room[id] = value;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int step = (int)get_local_size(0) / 2; step > 0; step /= 2) {
+        if (id < step)
+            room[id] = fmax(room[id], room[id + step]);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    const float largest = room[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return largest;
+}

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of the sources in the library.
+ */
+#include "sources.h"
+
+#define NIB_SOURCE(file)                                                                           \
+    const nib_gpu_source nib__source_##file = {#file ".cl", nib__text_##file##_cl,                 \
+                                               &nib__size_##file##_cl};
+NIB_GPU_SOURCES(NIB_SOURCE)

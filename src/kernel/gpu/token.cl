@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operations on rows of tokens: norm, rope, the cache's rows, swiglu, add, gather. Arguments and
+ * shapes are those of ops.h.
+ */
+
+/* A work-group a row. */
+__kernel void norm(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weight), int width, int ldx,
+                   int ldo, float eps)
+{
+    __local float room[GROUP];
+    HERE_CONST(float, x);
+    HERE(float, out);
+    HERE_CONST(float, weight);
+    const size_t row = get_group_id(0);
+    float squares = 0;
+    x += row * (size_t)ldx;
+    out += row * (size_t)ldo;
+    for (int i = (int)get_local_id(0); i < width; i += GROUP)
+        squares += x[i] * x[i];
+    const float factor = 1.0f / sqrt(group_sum(squares, room) / (float)width + eps);
+    for (int i = (int)get_local_id(0); i < width; i += GROUP)
+        out[i] = x[i] * factor * weight[i];
+}
+
+/* A work-item a pair of dimensions, all heads of a token in a work-group. */
+__kernel void rope(MEMORY(float, x), MEMORY(int, position), MEMORY(float, cos_sin), int heads,
+                   int head_dim, int dims, int ldx, float sign)
+{
+    HERE(float, x);
+    HERE_CONST(int, position);
+    HERE_CONST(float, cos_sin);
+    const size_t row = get_group_id(0);
+    const int half_dims = dims / 2;
+    cos_sin += (size_t)position[row] * (size_t)dims;
+    x += row * (size_t)ldx;
+    for (int i = (int)get_local_id(0); i < heads * half_dims; i += GROUP) {
+        const int head = i / half_dims, pair = i % half_dims;
+        __global float *a = x + head * head_dim + pair, *b = a + half_dims;
+        const float c = cos_sin[pair], s = sign * cos_sin[half_dims + pair], u = *a, v = *b;
+        *a = u * c - v * s;
+        *b = v * c + u * s;
+    }
+}
+
+/* A work-group a slot. Keys are [block][kv_head][head_dim][position], values
+ * [block][kv_head][position][head_dim], BLOCK positions each. */
+__kernel void store_kv(MEMORY(float, k), MEMORY(float, v), MEMORY(uchar, keys),
+                       MEMORY(uchar, values), MEMORY(int, sequence), MEMORY(int, position),
+                       MEMORY(int, tables), int ld, int table_ld, int kv_heads, int head_dim)
+{
+    HERE_CONST(float, k);
+    HERE_CONST(float, v);
+    HERE(uchar, keys);
+    HERE(uchar, values);
+    HERE_CONST(int, sequence);
+    HERE_CONST(int, position);
+    HERE_CONST(int, tables);
+    const size_t row = get_group_id(0);
+    const int at = position[row];
+    const int block = tables[(size_t)sequence[row] * (size_t)table_ld + (size_t)(at / BLOCK)];
+    for (int i = (int)get_local_id(0); i < kv_heads * head_dim; i += GROUP) {
+        const int head = i / head_dim, d = i % head_dim;
+        const size_t side = ((size_t)block * (size_t)kv_heads + (size_t)head) * BLOCK;
+        store_typed(keys, side * (size_t)head_dim + (size_t)(d * BLOCK + at % BLOCK), CACHE,
+                    k[row * (size_t)ld + (size_t)i]);
+        store_typed(values, (side + (size_t)(at % BLOCK)) * (size_t)head_dim + (size_t)d, CACHE,
+                    v[row * (size_t)ld + (size_t)i]);
+    }
+}
+
+/* A work-item an element, in two dimensions: column, row. */
+__kernel void swiglu(MEMORY(float, gate), MEMORY(float, up), MEMORY(float, out), int width, int ld,
+                     int ldo)
+{
+    HERE_CONST(float, gate);
+    HERE_CONST(float, up);
+    HERE(float, out);
+    const int i = (int)get_global_id(0);
+    const size_t row = get_group_id(1);
+    if (i >= width)
+        return;
+    const float g = gate[row * (size_t)ld + (size_t)i];
+    out[row * (size_t)ldo + (size_t)i] = g / (1.0f + exp(-g)) * up[row * (size_t)ld + (size_t)i];
+}
+
+__kernel void add(MEMORY(float, x), MEMORY(float, y), int width, int ldx, int ldy)
+{
+    HERE_CONST(float, x);
+    HERE(float, y);
+    const int i = (int)get_global_id(0);
+    const size_t row = get_group_id(1);
+    if (i < width)
+        y[row * (size_t)ldy + (size_t)i] += x[row * (size_t)ldx + (size_t)i];
+}
+
+__kernel void gather(MEMORY(float, x), MEMORY(float, out), MEMORY(int, order), int width, int ldx,
+                     int ldo)
+{
+    HERE_CONST(float, x);
+    HERE(float, out);
+    HERE_CONST(int, order);
+    const int i = (int)get_global_id(0);
+    const size_t row = get_group_id(1);
+    if (i < width)
+        out[row * (size_t)ldo + (size_t)i] = x[row * (size_t)ldx + (size_t)order[i]];
+}
