@@ -85,7 +85,7 @@ void nib__json_fail_memory(nib_json *json, size_t bytes)
     char sentence[96], size[32];
     if (json->state == AT_ERROR)
         return;
-    snprintf(sentence, sizeof sentence, "memory ran out: a string needs %s more",
+    snprintf(sentence, sizeof sentence, "memory ran out: there are no %s more for a string",
              nib__say_bytes(size, bytes));
     set_error(json, NIB_NO_MEMORY, sentence);
 }

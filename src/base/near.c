@@ -10,7 +10,8 @@ enum {
     LONGEST = 256,
     MOST = 3, /* suggestions */
     FAR = 1 << 20,
-    /* Ranks: a small change of the whole name, then of its last component, then a part of it. */
+    /* Ranks: a small change of the whole name, then of its last component, then words of
+     * it. */
     OF_LAST = 100,
     OF_PART = 200,
 };
@@ -63,13 +64,22 @@ static const char *last_component(const char *name, size_t size)
     return name + size;
 }
 
+static bool is_letter(char c) { return lower(c) >= 'a' && lower(c) <= 'z'; }
+
+/* A word of a name begins at i: proj of q_proj, Only of WeightOnly, but not version of conversion. */
+static bool begins_word(const char *text, size_t i)
+{
+    return i == 0 || !is_letter(text[i - 1]) || !is_letter(text[i]) ||
+           (lower(text[i - 1]) == text[i - 1] && lower(text[i]) != text[i]);
+}
+
 static bool contains(const char *text, size_t size, const char *part, size_t part_size)
 {
     for (size_t i = 0; i + part_size <= size; i++) {
         size_t same = 0;
         while (same < part_size && lower(text[i + same]) == lower(part[same]))
             same++;
-        if (same == part_size)
+        if (same == part_size && begins_word(text, i))
             return true;
     }
     return false;

@@ -73,8 +73,8 @@ nib_status nib__fail(nib_err *err, nib_status status, const char *format, ...)
 nib_status nib__fail_memory(nib_err *err, size_t bytes, const char *what)
 {
     char size[32];
-    return nib__fail(err, NIB_NO_MEMORY, "memory ran out: %s needs %s more", what,
-                     nib__say_bytes(size, bytes));
+    return nib__fail(err, NIB_NO_MEMORY, "memory ran out: there are no %s more for %s",
+                     nib__say_bytes(size, bytes), what);
 }
 
 nib_status nib__fail_in(nib_err *err, nib_status status, const char *prefix)

@@ -145,12 +145,12 @@ static void shortest(char out[32], double value, bool as_float)
     }
 }
 
-static void put_number(nib_text *text, double value, bool as_float)
+static const char *write_number(char out[32], double value, bool as_float)
 {
-    char written[32], clean[32];
+    char written[32];
     if (isnan(value) || isinf(value)) {
-        nib__text_str(text, isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
-        return;
+        snprintf(out, 32, "%s", isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
+        return out;
     }
     if (fabs(value) < 1e15 && value == floor(value))
         snprintf(written, sizeof written, "%.0f", value);
@@ -160,23 +160,34 @@ static void put_number(nib_text *text, double value, bool as_float)
     size_t size = 0;
     for (const char *c = written; *c != 0;) {
         const size_t plain = strspn(c, "0123456789+-e");
-        memcpy(clean + size, c, plain);
+        memcpy(out + size, c, plain);
         size += plain;
         c += plain;
         if (*c != 0) {
-            clean[size++] = '.';
+            out[size++] = '.';
             c += strcspn(c, "0123456789+-e");
         }
     }
-    nib__text_put(text, clean, size);
+    out[size] = 0;
+    return out;
+}
+
+const char *nib__say_double(char out[32], double value)
+{
+    return write_number(out, value, fabs(value) <= FLT_MAX && (double)(float)value == value);
 }
 
 void nib__text_double(nib_text *text, double value)
 {
-    put_number(text, value, fabs(value) <= FLT_MAX && (double)(float)value == value);
+    char number[32];
+    nib__text_str(text, nib__say_double(number, value));
 }
 
-void nib__text_double_exact(nib_text *text, double value) { put_number(text, value, false); }
+void nib__text_double_exact(nib_text *text, double value)
+{
+    char number[32];
+    nib__text_str(text, write_number(number, value, false));
+}
 
 /* ---- names ---- */
 

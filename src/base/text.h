@@ -47,6 +47,7 @@ size_t nib__utf8_check(const char *s, size_t size);
 
 /* Decimal, in any locale: shortest form that reads back equal (%.9g or less for floats). */
 void nib__text_double(nib_text *text, double value);
+const char *nib__say_double(char out[32], double value);
 /* The same, but a value that is a float, too, reads back equal as a double (0.1f as
  * 0.10000000149011612). */
 void nib__text_double_exact(nib_text *text, double value);
