@@ -11,21 +11,36 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { NAME_MAX_SIZE = 128 };
+enum { NAME_MAX_SIZE = 128, SECTION_DEPTH = 4 };
+
+static bool is_section(const nib_json *json)
+{
+    for (size_t i = 0; i < nib__train_section_count; i++)
+        if (nib__json_is(json, nib__train_sections[i]))
+            return true;
+    return false;
+}
 
 bool nib__train_config_is(const char *text, size_t size)
 {
+    bool found = false;
     nib_json json;
     nib__json_init(&json, "", text, size, NULL);
     if (!nib__json_expect(&json, NIB_JSON_OBJECT))
         return false;
     while (nib__json_next(&json) == NIB_JSON_KEY) {
-        if (nib__json_is(&json, "model"))
-            return nib__json_next(&json) == NIB_JSON_OBJECT;
-        if (!nib__json_skip(&json))
+        const bool section = is_section(&json), model = nib__json_is(&json, "model");
+        if (nib__json_is(&json, "model_type"))
             return false;
+        nib_json value = json;
+        const bool object = nib__json_next(&value) == NIB_JSON_OBJECT;
+        if (model && object)
+            return true;
+        found |= section && object;
+        if (!nib__json_skip(&json))
+            break; /* of what was one so far, the parse says where it ends to be JSON */
     }
-    return false;
+    return found;
 }
 
 /* ---- unknown names ---- */
@@ -50,23 +65,39 @@ static size_t near_in_section(const char **names, const char *name, nib_text *sc
     return count;
 }
 
+/* The keys of other sections that may be meant. Where the section is right, another one's key is
+ * meant only if it has this very name: checkpoint.dir is not model.dim. */
+static size_t near_elsewhere(const char **names, const char *name)
+{
+    char section[NAME_MAX_SIZE];
+    const char *dot = strrchr(name, '.');
+    snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - name) : 0, name);
+    const bool known = nib__train_section_find(section) != SIZE_MAX;
+    size_t count = 0;
+    for (size_t i = 0; i < nib__train_key_count; i++) {
+        const char *key = nib__train_keys[i].name;
+        if (!known || strcmp(strrchr(key, '.'), dot) == 0)
+            names[count++] = key;
+    }
+    return count;
+}
+
 /* "; did you mean NAMES" of a key, or of a section. */
 static void say_near(nib_text *near, const char *name, bool section)
 {
     const char *names[NIB_TRAIN_KEYS_MAX];
     size_t count = section ? 0 : near_in_section(names, name, near);
-    if (count == 0) {
-        count = section ? nib__train_section_count : nib__train_key_count;
-        for (size_t i = 0; i < count; i++)
-            names[i] = section ? nib__train_sections[i] : nib__train_keys[i].name;
-    }
+    if (count == 0 && !section)
+        count = near_elsewhere(names, name);
+    for (size_t i = 0; section && i < nib__train_section_count; i++)
+        names[count++] = nib__train_sections[i];
     nib__text_str(near, "; did you mean ");
     const size_t before = near->size;
     nib__near_names(near, name, names, count);
-    if (near->size == before)
-        nib__text_clear(near);
-    if (near->size == 0 && section)
-        nib__text_str(near, "; `nibble train --keys` lists them");
+    if (near->size > before)
+        return;
+    nib__text_clear(near);
+    nib__text_str(near, "; `nibble train --keys` lists them");
 }
 
 static const char *text_of(const nib_text *text) { return text->size > 0 ? text->at : ""; }
@@ -109,24 +140,44 @@ static bool is_foreign(nib_json json)
     return memchr(json.token, ':', json.token_size) != NULL;
 }
 
-/* The key just read, in the section `path`, which is entered where the key is one. */
-static bool read_key(nib_train_reader *r, nib_json *json, char path[NAME_MAX_SIZE])
+/* The section that is read. A key may hold dots: it enters several at once. */
+typedef struct section {
+    char path[NAME_MAX_SIZE];
+    size_t above[SECTION_DEPTH]; /* [depth] sizes of the paths of those around it */
+    int depth;
+} section;
+
+/* Paths of the table are short and have two dots at most. */
+static bool enter(section *in, nib_json *json, size_t index)
+{
+    in->above[in->depth++] = strlen(in->path);
+    memcpy(in->path, nib__train_sections[index], strlen(nib__train_sections[index]) + 1);
+    return nib__json_expect(json, NIB_JSON_OBJECT);
+}
+
+/* The key just read, of a section, which is entered where the key is one. */
+static bool read_key(nib_train_reader *r, nib_json *json, section *in)
 {
     char name[2 * NAME_MAX_SIZE];
     size_t size;
     const char *key = nib__json_string(json, r->source->arena, &size);
     if (!key)
         return false;
-    const int length =
-        snprintf(name, sizeof name, "%s%s%s", path, *path ? "." : "", size < 100 ? key : "?");
+    const bool whole = size < 100 && strlen(key) == size; /* without a zero byte */
+    snprintf(name, sizeof name, "%s%s%s", in->path, *in->path ? "." : "", whole ? key : "?");
+    const size_t index = nib__train_section_find(name);
+    if (index != SIZE_MAX && r->entered[index]) {
+        nib__json_fail(json, "section \"%s\" is given twice", name);
+        return false;
+    }
+    if (index != SIZE_MAX)
+        r->entered[index] = true;
     if (strcmp(name, "quantize") == 0 && is_foreign(*json)) {
         r->draft.quantize.whole = nib__json_raw(json, r->source->arena);
         return r->draft.quantize.whole != NULL;
     }
-    if (nib__train_key_is_section(name)) {
-        memcpy(path, name, (size_t)length + 1); /* sections are short */
-        return nib__json_expect(json, NIB_JSON_OBJECT);
-    }
+    if (index != SIZE_MAX)
+        return enter(in, json, index);
     const size_t row = nib__train_key_find(name);
     if (row != SIZE_MAX)
         return nib__train_value_json(r, row, json);
@@ -137,19 +188,18 @@ static bool read_key(nib_train_reader *r, nib_json *json, char path[NAME_MAX_SIZ
 
 static bool read_sections(nib_train_reader *r, nib_json *json)
 {
-    char path[NAME_MAX_SIZE] = "";
+    section in = {.depth = 0};
     if (!nib__json_expect(json, NIB_JSON_OBJECT))
         return false;
     for (;;) {
         const nib_json_event event = nib__json_next(json);
-        if (event == NIB_JSON_KEY && read_key(r, json, path))
+        if (event == NIB_JSON_KEY && read_key(r, json, &in))
             continue;
         if (event != NIB_JSON_OBJECT_END)
             return false;
-        if (*path == '\0')
+        if (in.depth == 0)
             return nib__json_next(json) == NIB_JSON_END;
-        char *dot = strrchr(path, '.');
-        *(dot ? dot : path) = '\0';
+        in.path[in.above[--in.depth]] = '\0';
     }
 }
 
@@ -247,11 +297,12 @@ static nib_status finish(nib_train_reader *r, nib_err *err)
     if (c->batch > INT32_MAX / c->sequence)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: a micro-batch of %" PRId64 " x %" PRId64
-                         " tokens is not below 2^31",
+                         " tokens is not below 2^31; lower training.local_batch_size or "
+                         "training.seq_len",
                          r->source->name, c->batch, c->sequence);
     if (c->global_batch > (INT64_C(1) << 53) / c->sequence)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: a step of %" PRId64 " x %" PRId64 " tokens is over 2^53",
+                         "%s: a step of %" PRId64 " x %" PRId64 " tokens is over 2^53; lower training.global_batch_size or training.seq_len",
                          r->source->name, c->global_batch, c->sequence);
     if (d->metrics) {
         c->metrics = *d->metrics == '/'

@@ -61,7 +61,8 @@ typedef struct nib_train_config {
     double timeout_s; /* that a rank waits for another */
 } nib_train_config;
 
-/* Whether a JSON text is a training config: an object whose "model" is an object. */
+/* Whether a JSON text is a training config: an object with one under the name of a section, and
+ * without the "model_type" that a model has. */
 bool nib__train_config_is(const char *text, size_t size);
 
 typedef struct nib_train_source {

@@ -342,6 +342,8 @@ const char *const nib__train_sections[] = {
     "comm",
 };
 const size_t nib__train_section_count = COUNT(nib__train_sections);
+_Static_assert(COUNT(nib__train_sections) <= NIB_TRAIN_SECTIONS_MAX,
+               "raise NIB_TRAIN_SECTIONS_MAX");
 
 size_t nib__train_key_find(const char *name)
 {
@@ -351,10 +353,10 @@ size_t nib__train_key_find(const char *name)
     return SIZE_MAX;
 }
 
-bool nib__train_key_is_section(const char *name)
+size_t nib__train_section_find(const char *name)
 {
     for (size_t i = 0; i < nib__train_section_count; i++)
         if (strcmp(nib__train_sections[i], name) == 0)
-            return true;
-    return false;
+            return i;
+    return SIZE_MAX;
 }

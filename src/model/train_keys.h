@@ -40,7 +40,7 @@ extern const size_t nib__train_key_count;
 extern const char *const nib__train_sections[]; /* "training", "training.dataloader" */
 extern const size_t nib__train_section_count;
 
-enum { NIB_TRAIN_KEYS_MAX = 256 };
+enum { NIB_TRAIN_KEYS_MAX = 256, NIB_TRAIN_SECTIONS_MAX = 64 };
 
 typedef struct nib_train_list {
     const char **items;
@@ -71,6 +71,7 @@ typedef struct nib_train_draft {
 
 /* The row of a name; SIZE_MAX: none. */
 size_t nib__train_key_find(const char *name);
-bool nib__train_key_is_section(const char *name);
+/* The index of a section's name; SIZE_MAX: none. */
+size_t nib__train_section_find(const char *name);
 
 #endif

@@ -75,8 +75,7 @@ static const char *limit_text(char out[32], double limit, bool whole)
 {
     if (whole && limit >= 0)
         return nib__say_count(out, (uint64_t)limit);
-    snprintf(out, 32, "%g", limit);
-    return out;
+    return nib__say_double(out, limit);
 }
 
 static bool refuse_number(setter *s)
@@ -85,7 +84,7 @@ static bool refuse_number(setter *s)
     const bool whole = k->type == NIB_KEY_WHOLE;
     char wanted[160], least[32], most[32];
     if (k->at == NIB_KEY_NOWHERE && k->least == k->most)
-        snprintf(wanted, sizeof wanted, "only %g is built", k->least);
+        snprintf(wanted, sizeof wanted, "only %s is built", limit_text(least, k->least, whole));
     else
         snprintf(wanted, sizeof wanted, "a %s from %s to %s is wanted",
                  whole ? "whole number" : "number", limit_text(least, k->least, whole),

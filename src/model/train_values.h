@@ -16,6 +16,7 @@ typedef struct nib_train_reader {
     const nib_train_source *source;
     const char *directory; /* of the config, for the paths in it */
     uint8_t given[NIB_TRAIN_KEYS_MAX];
+    bool entered[NIB_TRAIN_SECTIONS_MAX]; /* of the file */
 } nib_train_reader;
 
 /* The values of a config that gives none: torchtitan's for the debug model. */

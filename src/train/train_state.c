@@ -194,7 +194,7 @@ static nib_status read_state(state *out, const char *path, nib_arena *arena, nib
 static nib_status check_same(const state *saved, const state *here, const char *directory,
                              nib_err *err)
 {
-    char a[33], b[33], name[NIB_SHOWN], other[NIB_SHOWN];
+    char a[33], b[33], real[32], name[NIB_SHOWN], other[NIB_SHOWN];
     if (strcmp(saved->arch, here->arch) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: its model is of the architecture %s, the config's of %s", directory,
@@ -208,9 +208,10 @@ static nib_status check_same(const state *saved, const state *here, const char *
     for (size_t i = 0; i < COUNT(reals); i++)
         if (reals[i].same && *real_of(saved, i) != *real_of(here, i))
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: %s is %g in the checkpoint, but %g here; set it to the same, or "
+                             "%s: %s is %s in the checkpoint, but %s here; set it to the same, or "
                              "name another checkpoint.folder",
-                             directory, reals[i].same, *real_of(saved, i), *real_of(here, i));
+                             directory, reals[i].same, nib__say_double(a, *real_of(saved, i)),
+                             nib__say_double(real, *real_of(here, i)));
     if (!nib__hash_equal(saved->data, here->data))
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: the checkpoint was trained on \"%s\", which hashed to %s, but \"%s\" "

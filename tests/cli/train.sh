@@ -115,6 +115,17 @@ refused 3 'wrong.json: line 2, column *: "training.stepps" is not a key of a tra
 sed 's/"steps": 1/"steps": 0/' a.json >wrong.json
 refused 3 'wrong.json: line 2, column *: training.steps is 0; a whole number from 1 to *' train wrong.json
 
+sed 's/"steps": 1}/"steps": 1}, "training": {"steps": 2}/' a.json >wrong.json
+refused 3 'wrong.json: line 2, column *: section "training" is given twice' train wrong.json
+refused 2 '--optimizer.beta1 is "1"; a number from 0 to 0.9999999 is wanted' train a.json --optimizer.beta1=1
+refused 2 '--checkpoint.dir: there is no such key of a training config; `nibble train --keys` lists them' train a.json --checkpoint.dir x
+# a config may leave its model to options; without them it says what is missing
+sed 's/"model": *{[^}]*}, *//' a.json >wrong.json
+refused 3 'wrong.json: model.dim is missing, *' train wrong.json
+check 'a model by options' nibble train wrong.json --model.flavor debugmodel --model.n_layers 1 --model.tokenizer_path tok
+echo '{}' >wrong.json
+refused 3 'wrong.json: "model_type" is missing; it names the architecture (a training config, *' train wrong.json
+
 # where a trained model goes is tried before the first step
 refused 6 'nowhere/model.part: cannot create it: *' train a.json --export nowhere/model
 refused 6 't.txt: exists already; *' train a.json --export t.txt

@@ -99,6 +99,13 @@ static void test_is(void **state)
         {"{\"model\":\"llama\"}", false},
         {"{\"model_type\":\"llama\"}", false},
         {"[{\"model\":{}}]", false},
+        /* sizes may come from options */
+        {"{\"training\":{\"steps\":3}}", true},
+        {"{\"training\":{},\"model\":\"llama\"}", true},
+        {"{\"training\":{},\"modle\":", true},
+        {"{\"training\":{},\"model_type\":\"llama\"}", false},
+        {"{\"training\":3,\"modle\":{}}", false},
+        {"{\"quantize.linear\":{}}", true},
         {"", false},
     };
     for (size_t i = 0; i < COUNT(cases); i++)
@@ -126,6 +133,12 @@ static void test_sizes(void **state)
     assert_true(model.context == 2048 && train.recipe == NULL);
     takes("{\"model\":{" SIZES ",\"hidden_dim\":600,\"enable_weight_tying\":true}}", NULL);
     assert_true(model.ffn == 600 && model.tied);
+    /* a key with a dot enters two sections, and its end leaves both */
+    static const char *const seven[] = {"training.steps=7", NULL};
+    takes("{\"quantize.linear\":{\"mx\":{\"recipe_name\":\"mxfp8\"}}," MODEL
+          ",\"training\":{\"seq_len\":64}}",
+          seven);
+    assert_true(train.sequence == 64 && train.steps == 7);
 }
 
 static void test_flavors(void **state)
@@ -238,6 +251,11 @@ static void test_options(void **state)
 
     option_refused("training.step=5", "did you mean training.steps");
     option_refused("trainin.steps=5", "did you mean training.steps");
+    option_refused("training.lr=5", "did you mean optimizer.lr");
+    /* what is near only by its letters is no suggestion */
+    option_refused("checkpoint.dir=x", "such key of a training config; `nibble train --keys` lists");
+    option_refused("optimizer.rate=1", "such key of a training config; `nibble train --keys` lists");
+    option_refused("optimizer.beta1=1", "\"1\"; a number from 0 to 0.9999999 is wanted");
     option_refused("training.steps=ten",
                    "training.steps is \"ten\"; a whole number from 1 to 1,099,511,627,776");
     option_refused("training.steps", "training.steps is nothing");
@@ -276,6 +294,7 @@ static void test_refuses(void **state)
     refused("{" MODEL ",\"optimiser\":{}}", "\"optimiser\" is not a section");
     refused("{" MODEL ",\"optimiser\":{}}", "did you mean optimizer");
     refused("{\"model\":{" SIZES ",\"n_head\":4}}", "did you mean model.n_heads");
+    refused("{" MODEL ",\"version\":1}", "not a key of a training config; `nibble train --keys` lists");
     refused("{" MODEL ",\"training\":{\"optimizer\":{}}}", "not a section");
     refused("{" MODEL ",\"training\":4}", "found a number");
     refused("{" MODEL ",\"training\":{\"steps\":{}}}", "training.steps is an object");
@@ -285,10 +304,17 @@ static void test_refuses(void **state)
     refused("{" MODEL ",\"training\":{\"batch_size\":4,\"local_batch_size\":4}}",
             "training.local_batch_size is given twice, once as training.batch_size");
     refused("{" MODEL ",\"training\":{\"steps\":4,\"steps\":4}}", "training.steps is given twice");
+    refused("{" MODEL ",\n \"training\":{},\"training\":{\"steps\":4}}",
+            "line 2, column 16: section \"training\" is given twice");
+    refused("{" MODEL ",\"quantize\":{\"linear\":{\"mx\":{}},\"linear\":{}}}",
+            "section \"quantize.linear\" is given twice");
+    refused("{" MODEL ",\"quantize\":{\"_type\":\"A\"},\"quantize\":{}}",
+            "section \"quantize\" is given twice");
+    refused("{" MODEL ",\"training\\u0000\":{}}", "\"?\" is not a section");
     refused("{" MODEL ",\"training\":{\"local_batch_size\":0}}", "from 1 to 2,147,483,648");
-    refused("{" MODEL ",\"training\":{\"local_batch_size\":2000000}}", "is not below 2^31");
+    refused("{" MODEL ",\"training\":{\"local_batch_size\":2000000}}", "is not below 2^31; lower training.local_batch_size or training.seq_len");
     refused("{" MODEL ",\"training\":{\"global_batch_size\":1099511627776,\"seq_len\":65536}}",
-            "is over 2^53");
+            "is over 2^53; lower training.global_batch_size or training.seq_len");
     /* an id that no text has yet: 0 / 0 would be its embedding's step */
     refused("{" MODEL ",\"optimizer\":{\"eps\":0}}", "optimizer.eps");
     refused("{\"model\":{" SIZES ",\"max_seq_len\":64}}", "seq_len 2048 is over the 64 positions");
@@ -380,7 +406,7 @@ static void test_table(void **state)
         assert_true(nib__train_key_find(k->name) == i);
         snprintf(section, sizeof section, "%s", k->name);
         *strrchr(section, '.') = '\0';
-        assert_true(nib__train_key_is_section(section));
+        assert_true(nib__train_section_find(section) != SIZE_MAX);
         assert_true(k->least <= k->most);
         assert_true((k->type == NIB_KEY_WORD) <= (k->words != NULL));
         bool explained = k->means || k->instead || k->at == NIB_KEY_NOWHERE;
