@@ -66,7 +66,7 @@ static const char *last_component(const char *name, size_t size)
 
 static bool is_letter(char c) { return lower(c) >= 'a' && lower(c) <= 'z'; }
 
-/* A word of a name begins at i: proj of q_proj, Only of WeightOnly, but not version of conversion. */
+/* A word of a name begins at i: proj of q_proj, Only of WeightOnly, not version of conversion. */
 static bool begins_word(const char *text, size_t i)
 {
     return i == 0 || !is_letter(text[i - 1]) || !is_letter(text[i]) ||

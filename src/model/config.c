@@ -318,10 +318,11 @@ static bool read_key(reader *r)
 static nib_status find_arch(reader *r, const char *name, nib_err *err)
 {
     if (!r->model_type)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: \"model_type\" is missing; it names the architecture (a training config, "
-                         "for `nibble train`, has sections instead, such as \"model\": {...})",
-                         name);
+        return nib__fail(
+            err, NIB_BAD_INPUT,
+            "%s: \"model_type\" is missing; it names the architecture (a training config, "
+            "for `nibble train`, has sections instead, such as \"model\": {...})",
+            name);
     size_t i = 0;
     while (i < COUNT(arch_names) && strcmp(arch_names[i], r->model_type) != 0)
         i++;

@@ -301,9 +301,11 @@ static nib_status finish(nib_train_reader *r, nib_err *err)
                          "training.seq_len",
                          r->source->name, c->batch, c->sequence);
     if (c->global_batch > (INT64_C(1) << 53) / c->sequence)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: a step of %" PRId64 " x %" PRId64 " tokens is over 2^53; lower training.global_batch_size or training.seq_len",
-                         r->source->name, c->global_batch, c->sequence);
+        return nib__fail(
+            err, NIB_BAD_INPUT,
+            "%s: a step of %" PRId64 " x %" PRId64
+            " tokens is over 2^53; lower training.global_batch_size or training.seq_len",
+            r->source->name, c->global_batch, c->sequence);
     if (d->metrics) {
         c->metrics = *d->metrics == '/'
                          ? d->metrics

@@ -22,7 +22,7 @@ typedef struct nib_train_config {
     bool document_mask; /* attn_mask_type "block_causal": attention stays within a document */
     char *recipe;       /* the text of the quantize section, or of converters; NULL: none */
     bool wgrad_with_hp; /* weights' gradients of quantized layers in bf16 */
-    bool qat; /* the recipe is what is trained for: products of floats see its rounding */
+    bool qat;           /* the recipe is what is trained for: products of floats see its rounding */
     /* training */
     const char *dataset;     /* a text or .jsonl */
     int64_t batch, sequence; /* of a micro-batch: local_batch_size, seq_len */
@@ -55,7 +55,7 @@ typedef struct nib_train_config {
     double norm_spike;   /* the same of the gradient's norm, which varies more; 0: none */
     bool skip_bad_steps; /* else a step that is not finite stops the run */
     /* validation */
-    const char *validation; /* a text or .jsonl; NULL: none */
+    const char *validation;                     /* a text or .jsonl; NULL: none */
     int64_t validation_every, validation_steps; /* steps -1: all of the text */
     /* comm */
     double timeout_s; /* that a rank waits for another */

@@ -286,11 +286,9 @@ const nib_train_key nib__train_keys[] = {
     IDLE("profiling.profiler_warmup", NIB_KEY_WHOLE, PROFILER),
     IDLE("profiling.enable_memory_snapshot", NIB_KEY_FLAG, PROFILER),
     IDLE("profiling.save_memory_snapshot_folder", NIB_KEY_TEXT, PROFILER),
-    IDLE("memory_estimation.enabled", NIB_KEY_FLAG,
-         DRY_RUN),
+    IDLE("memory_estimation.enabled", NIB_KEY_FLAG, DRY_RUN),
     IDLE("memory_estimation.enable", NIB_KEY_FLAG, DRY_RUN),
-    IDLE("memory_estimation.disable_fake_mode", NIB_KEY_FLAG,
-         DRY_RUN),
+    IDLE("memory_estimation.disable_fake_mode", NIB_KEY_FLAG, DRY_RUN),
 
     /* ---- validation, comm ---- */
     FLAG("validation.enable", DRAFT(validate), "measure the loss of another text"),

@@ -130,11 +130,18 @@ static double power(double x, int64_t n)
     return result;
 }
 
+void nib__optimizer_skip(nib_optimizer *o)
+{
+    o->steps++;
+    o->skipped++;
+}
+
 double nib__optimizer_step(nib_optimizer *o, float *weights, const float *gradient, double clip)
 {
     const nib_train_config *c = o->config;
     const double rate = c->rate * nib__rate_factor(c, o->steps);
     o->steps++;
+    const int64_t taken = o->steps - o->skipped;
     const nib_adamw a = {.p = weights,
                          .m = o->m,
                          .v = o->v,
@@ -145,8 +152,8 @@ double nib__optimizer_step(nib_optimizer *o, float *weights, const float *gradie
                          .rest1 = (float)(1 - c->beta1),
                          .beta2 = (float)c->beta2,
                          .rest2 = (float)(1 - c->beta2),
-                         .step = (float)(rate / (1 - power(c->beta1, o->steps))),
-                         .root = (float)sqrt(1 - power(c->beta2, o->steps)),
+                         .step = (float)(rate / (1 - power(c->beta1, taken))),
+                         .root = (float)sqrt(1 - power(c->beta2, taken)),
                          .eps = (float)c->eps};
     adamw_part part = {o->adamw, &a};
     nib__pool_run(o->pool, a.count, NIB_TRAIN_PART, false, job_adamw, &part);

@@ -16,7 +16,8 @@ typedef struct nib_optimizer {
     const nib_kernel *adamw, *squares;
     float *m, *v; /* [params.total] */
     double *parts;
-    int64_t steps; /* taken */
+    int64_t steps;   /* of the run so far: where its schedule is */
+    int64_t skipped; /* of them: the moments did not see these */
 } nib_optimizer;
 
 /* NIB_NOT_AS_ASKED: an operation has no row here. */
@@ -37,6 +38,8 @@ double nib__gradient_squares(nib_optimizer *optimizer, const float *gradient, si
  * count. */
 double nib__gradient_norm(nib_optimizer *optimizer, const float *gradient, size_t *bad);
 
+/* A step of the run that changes nothing. */
+void nib__optimizer_skip(nib_optimizer *optimizer);
 /* One step with the gradient times `clip`; returns the rate that it took. */
 double nib__optimizer_step(nib_optimizer *optimizer, float *weights, const float *gradient,
                            double clip);

@@ -174,7 +174,9 @@ static nib_status resume(nib_saves *s, nib_arena *arena, nib_err *err)
     if (status == NIB_OK)
         status = nib__state_read(t, directory, err);
     if (status == NIB_OK && t->optimizer.steps != step)
-        status = nib__fail(err, NIB_BAD_INPUT, "%s: nibble.json says that it is of step %" PRId64,
+        status = nib__fail(err, NIB_BAD_INPUT,
+                           "%s: nibble.json says that it is of step %" PRId64
+                           "; give the directory back its name, or remove it",
                            directory, t->optimizer.steps);
     NIB_TRY(nib_ranks_agree(t->ranks, status, err));
     s->saved = step;

@@ -17,7 +17,7 @@ enum { MANIFEST_MAX = 256 << 20 };
 
 /* All that a run needs to go on, and all that has to be the same when it does. */
 typedef struct state {
-    int64_t step, tokens;
+    int64_t step, skipped, tokens;
     double mean_loss, mean_norm;
     int64_t sequence, batch, global_batch;
     nib_data_place place;
@@ -74,6 +74,7 @@ static state state_of(const nib_trainer *t)
     const nib_config *c = &t->model->net.config;
     const nib_documents *d = &t->data.documents;
     return (state){.step = t->optimizer.steps,
+                   .skipped = t->optimizer.skipped,
                    .tokens = t->optimizer.steps * t->micro_batches * t->step.m,
                    .mean_loss = t->mean_loss,
                    .mean_norm = t->mean_norm,
@@ -103,6 +104,7 @@ static void put_state(nib_jsonw *w, const state *s)
         nib__jsonw_pair_int(w, wholes[i].key, *whole_of(s, i));
     for (size_t i = 0; i < COUNT(reals); i++)
         nib__jsonw_pair_double(w, reals[i].key, *real_of(s, i));
+    nib__jsonw_pair_int(w, "skipped", s->skipped);
     nib__jsonw_pair_string(w, "arch", s->arch);
     nib__jsonw_pair_string(w, "dataset", s->dataset);
     nib__jsonw_pair_string(w, "dataset_xxh3_128", nib__hash_text(hash, s->data));
@@ -130,6 +132,8 @@ static bool read_member(nib_json *json, state *s, uint64_t *seen, nib_arena *are
             *seen |= UINT64_C(1) << (COUNT(wholes) + i);
             return nib__json_read_double(json, real_of(s, i));
         }
+    if (nib__json_is(json, "skipped")) /* a checkpoint from before it was written has none: 0 */
+        return nib__json_read_int64(json, 0, INT64_MAX, &s->skipped);
     if (nib__json_is(json, "arch"))
         return (s->arch = nib__json_read_string(json, arena, NULL)) != NULL;
     if (nib__json_is(json, "dataset"))
@@ -145,6 +149,16 @@ static const char *missing_key(uint64_t seen)
         if (!(seen >> i & 1))
             return i < COUNT(wholes) ? wholes[i].key : reals[i - COUNT(wholes)].key;
     return NULL;
+}
+
+/* What a damaged checkpoint leaves to do. */
+static nib_status fail_damaged(nib_status status, nib_err *err)
+{
+    if (status != NIB_BAD_INPUT || err == NULL)
+        return status;
+    const nib_err why = *err;
+    return nib__fail(err, status, "%s; remove the directory to go on from the checkpoint before it",
+                     why.text);
 }
 
 static nib_status read_state(state *out, const char *path, nib_arena *arena, nib_err *err)
@@ -176,17 +190,24 @@ static nib_status read_state(state *out, const char *path, nib_arena *arena, nib
     const nib_status status = nib__json_status(&json, err);
     nib__release(arena->allocator, text);
     if (status != NIB_OK)
-        return status;
+        return fail_damaged(status, err);
     if (!found)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s has no \"training\": this is a model, not the checkpoint of a run; "
                          "checkpoint.initial_load_path starts from a model",
                          path);
     if (missing_key(seen) || !out->arch || !out->dataset)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: \"training\" has no \"%s\"", path,
-                         missing_key(seen) ? missing_key(seen)
-                         : out->arch       ? "dataset"
-                                           : "arch");
+        return fail_damaged(nib__fail(err, NIB_BAD_INPUT, "%s: \"training\" has no \"%s\"", path,
+                                      missing_key(seen) ? missing_key(seen)
+                                      : out->arch       ? "dataset"
+                                                        : "arch"),
+                            err);
+    if (out->skipped > out->step)
+        return fail_damaged(nib__fail(err, NIB_BAD_INPUT,
+                                      "%s: of %" PRId64 " steps it says that %" PRId64
+                                      " were skipped",
+                                      path, out->step, out->skipped),
+                            err);
     return NIB_OK;
 }
 
@@ -427,10 +448,8 @@ static nib_status fail_changed(nib_err *err, const char *path, const char *name,
 {
     char a[33], b[33];
     return nib__fail(err, NIB_BAD_INPUT,
-                     "%s%s%s hashes to %s, nibble.json says %s: the file has changed; remove the "
-                     "directory to go on from the checkpoint before it",
-                     path, *name ? ": " : "", name, nib__hash_text(a, found),
-                     nib__hash_text(b, stated));
+                     "%s%s%s hashes to %s, nibble.json says %s: the file has changed", path,
+                     *name ? ": " : "", name, nib__hash_text(a, found), nib__hash_text(b, stated));
 }
 
 /* Weights: a hash per tensor, in the order of the parameters. */
@@ -450,14 +469,11 @@ static nib_status copy_weights(nib_trainer *t, const nib_checkpoint *cp, const n
     return NIB_OK;
 }
 
-static nib_status read_weights(nib_trainer *t, const char *directory, nib_manifest *manifest,
-                               nib_arena *arena, nib_err *err)
+static nib_status read_weights(nib_trainer *t, const char *directory, const char *path,
+                               nib_manifest *manifest, nib_arena *arena, nib_err *err)
 {
     const nib_allocator *a = &t->engine->allocator;
-    const char *path = nib__path_join(arena, directory, "model.safetensors");
     nib_checkpoint *cp;
-    if (!path)
-        return nib__fail_memory(err, strlen(directory), "a path");
     NIB_TRY(nib__checkpoint_open(&cp, directory, a, err));
     nib_status status = nib__manifest_read(manifest, cp, arena, a, err);
     if (status == NIB_OK && !manifest->path)
@@ -486,21 +502,30 @@ static nib_status copy_moments(nib_trainer *t, const nib_contents *file, const c
     return NIB_OK;
 }
 
-static nib_status read_moments(nib_trainer *t, const char *path, const nib_manifest *m,
-                               nib_arena *arena, nib_err *err)
+/* The file's hash is the one that the manifest states. */
+static nib_status check_file(const nib_map *map, const char *path, const nib_manifest *m,
+                             nib_err *err)
 {
-    nib_map map;
-    nib_contents file = {.count = 0};
     size_t i = 0;
     while (i < m->file_count && strcmp(m->files[i].name, nib__path_name(path)) != 0)
         i++;
     if (i == m->file_count)
         return nib__fail(err, NIB_BAD_INPUT, "%s lists no hash for %s", m->path, path);
+    const nib_hash hash = nib__hash_bytes(map->at, map->size);
+    return nib__hash_equal(hash, m->files[i].hash)
+               ? NIB_OK
+               : fail_changed(err, path, "", hash, m->files[i].hash);
+}
+
+static nib_status read_moments(nib_trainer *t, const char *path, const nib_manifest *m,
+                               nib_arena *arena, nib_err *err)
+{
+    nib_map map;
+    nib_contents file = {.count = 0};
     NIB_TRY(nib__map_open(&map, path, err));
-    const nib_hash hash = nib__hash_bytes(map.at, map.size);
-    nib_status status = nib__hash_equal(hash, m->files[i].hash)
-                            ? nib__safetensors_parse(&file, map.at, map.size, path, 0, arena, err)
-                            : fail_changed(err, path, "", hash, m->files[i].hash);
+    nib_status status = check_file(&map, path, m, err);
+    if (status == NIB_OK)
+        status = nib__safetensors_parse(&file, map.at, map.size, path, 0, arena, err);
     if (status == NIB_OK)
         status = copy_moments(t, &file, path, err);
     status = nib__map_read(&map, path, status, err);
@@ -508,22 +533,47 @@ static nib_status read_moments(nib_trainer *t, const char *path, const nib_manif
     return status;
 }
 
+/* Nothing is read from it, but what stands beside the weights is what others read them by. */
+static nib_status check_config(const char *path, const nib_manifest *m, nib_err *err)
+{
+    nib_map map;
+    NIB_TRY(nib__map_open(&map, path, err));
+    const nib_status status = nib__map_read(&map, path, check_file(&map, path, m, err), err);
+    nib__map_close(&map);
+    return status;
+}
+
+static nib_status read_files(nib_trainer *t, const char *directory, nib_arena *arena, nib_err *err)
+{
+    static const char *const names[] = {"model.safetensors", "config.json", "moments.safetensors"};
+    const char *paths[COUNT(names)];
+    nib_manifest manifest;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        paths[i] = nib__path_join(arena, directory, names[i]);
+        if (!paths[i])
+            return nib__fail_memory(err, strlen(directory), "a path");
+        if (nib__path_kind(paths[i]) == NIB_PATH_NONE)
+            return nib__fail(err, NIB_BAD_INPUT, "%s is missing", paths[i]);
+    }
+    NIB_TRY(read_weights(t, directory, paths[0], &manifest, arena, err));
+    NIB_TRY(check_config(paths[1], &manifest, err));
+    return read_moments(t, paths[2], &manifest, arena, err);
+}
+
 static nib_status read_all(nib_trainer *t, const char *directory, nib_arena *arena, nib_err *err)
 {
     const state here = state_of(t);
-    const char *manifest_path = nib__path_join(arena, directory, "nibble.json"),
-               *moments = nib__path_join(arena, directory, "moments.safetensors");
+    const char *manifest = nib__path_join(arena, directory, "nibble.json");
     state saved;
-    nib_manifest manifest;
-    if (!manifest_path || !moments)
+    if (!manifest)
         return nib__fail_memory(err, strlen(directory), "a path");
-    NIB_TRY(read_state(&saved, manifest_path, arena, err));
+    NIB_TRY(read_state(&saved, manifest, arena, err));
     NIB_TRY(check_same(&saved, &here, directory, err));
     NIB_TRY(nib__state_changes(t, saved.config, arena, err));
-    NIB_TRY(read_weights(t, directory, &manifest, arena, err));
-    NIB_TRY(read_moments(t, moments, &manifest, arena, err));
+    NIB_TRY(fail_damaged(read_files(t, directory, arena, err), err));
     NIB_TRY(nib__data_seek(&t->data, &saved.place, err));
     t->optimizer.steps = saved.step;
+    t->optimizer.skipped = saved.skipped;
     t->mean_loss = saved.mean_loss;
     t->mean_norm = saved.mean_norm;
     return NIB_OK;

@@ -168,10 +168,10 @@ void nib__trainer_close(nib_trainer *t)
 uint64_t nib__trainer_bytes(const nib_trainer *t)
 {
     const uint64_t block = t->params.total * sizeof(float);
-    const int sums = nib__tree_blocks(t->micro_batches, nib_ranks_rank(t->ranks),
-                                      nib_ranks_count(t->ranks));
-    return block * (uint64_t)(1 + sums) +
-           nib__optimizer_bytes(&t->optimizer) + nib__step_bytes(&t->step);
+    const int sums =
+        nib__tree_blocks(t->micro_batches, nib_ranks_rank(t->ranks), nib_ranks_count(t->ranks));
+    return block * (uint64_t)(1 + sums) + nib__optimizer_bytes(&t->optimizer) +
+           nib__step_bytes(&t->step);
 }
 
 double nib__trainer_flops(const nib_trainer *t)
@@ -280,7 +280,7 @@ nib_status nib__trainer_step(nib_trainer *t, nib_step_report *report, nib_err *e
     from = spent(t, NIB_SPENT_NORM, from);
     NIB_TRY(nib__judge(t, report, &(nib_evidence){gradient, bad, place}, err));
     if (report->skipped)
-        t->optimizer.steps++;
+        nib__optimizer_skip(&t->optimizer);
     else
         update(t, report, gradient);
     report->seconds = (double)(spent(t, NIB_SPENT_UPDATE, from) - start) * 1e-9;

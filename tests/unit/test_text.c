@@ -405,7 +405,7 @@ static void test_near(void **state)
     expect_near("embed", "model.embed_tokens"); /* a part of it */
     expect_near("lm_head.weight", "lm_head");   /* the other way round */
     expect_near("tokens", "model.embed_tokens");
-    expect_near("roj", ""); /* letters of a word are no part of a name */
+    expect_near("roj", "");                          /* letters of a word are no part of a name */
     expect_near("bed_tokens", "model.embed_tokens"); /* two changes */
     expect_near("output", "");
     expect_near("xq", "");

@@ -151,6 +151,19 @@ static void damage(const char *name, size_t place)
     free(bytes);
 }
 
+static const char remedy[] = "; remove the directory to go on from the checkpoint before it";
+
+static void expect_missing(job *j, const char *name)
+{
+    size_t size;
+    char *bytes = read_file(name, &size);
+    assert_int_equal(unlink(in_root(name)), 0);
+    expect_refused(j, NIB_BAD_INPUT, " is missing; remove the directory to go on");
+    assert_non_null(strstr(j->err.text, strchr(name, '/')));
+    write_text(name, bytes, size);
+    free(bytes);
+}
+
 static void test_damage(void **state)
 {
     job j = {.folder = "damaged", .steps = 4, .interval = 1, .keep = 3};
@@ -163,6 +176,22 @@ static void test_damage(void **state)
     damage("damaged/step-00000004/model.safetensors", SIZE_MAX);
     damage("damaged/step-00000004/moments.safetensors", SIZE_MAX);
     expect_refused(&j, NIB_BAD_INPUT, "step-00000004/moments.safetensors hashes to");
+    assert_non_null(strstr(j.err.text, remedy));
+    damage("damaged/step-00000004/moments.safetensors", SIZE_MAX);
+    damage("damaged/step-00000004/model.safetensors", 7); /* the size of its header */
+    expect_refused(&j, NIB_BAD_INPUT, "step-00000004/model.safetensors: header of ");
+    assert_non_null(strstr(j.err.text, remedy));
+    damage("damaged/step-00000004/model.safetensors", 7);
+    damage("damaged/step-00000004/nibble.json", 0);
+    expect_refused(&j, NIB_BAD_INPUT, "step-00000004/nibble.json: line 1, column 1: ");
+    assert_non_null(strstr(j.err.text, remedy));
+    damage("damaged/step-00000004/nibble.json", 0);
+    expect_missing(&j, "damaged/step-00000004/model.safetensors");
+    expect_missing(&j, "damaged/step-00000004/moments.safetensors");
+    expect_missing(&j, "damaged/step-00000004/config.json");
+    damage("damaged/step-00000004/config.json", 5);
+    expect_refused(&j, NIB_BAD_INPUT, "step-00000004/config.json hashes to");
+    assert_non_null(strstr(j.err.text, remedy));
     /* half removed: passed over, and replaced */
     assert_int_equal(unlink(in_root("damaged/step-00000004/nibble.json")), 0);
     must_train(&j);

@@ -253,8 +253,10 @@ static void test_options(void **state)
     option_refused("trainin.steps=5", "did you mean training.steps");
     option_refused("training.lr=5", "did you mean optimizer.lr");
     /* what is near only by its letters is no suggestion */
-    option_refused("checkpoint.dir=x", "such key of a training config; `nibble train --keys` lists");
-    option_refused("optimizer.rate=1", "such key of a training config; `nibble train --keys` lists");
+    option_refused("checkpoint.dir=x",
+                   "such key of a training config; `nibble train --keys` lists");
+    option_refused("optimizer.rate=1",
+                   "such key of a training config; `nibble train --keys` lists");
     option_refused("optimizer.beta1=1", "\"1\"; a number from 0 to 0.9999999 is wanted");
     option_refused("training.steps=ten",
                    "training.steps is \"ten\"; a whole number from 1 to 1,099,511,627,776");
@@ -294,7 +296,8 @@ static void test_refuses(void **state)
     refused("{" MODEL ",\"optimiser\":{}}", "\"optimiser\" is not a section");
     refused("{" MODEL ",\"optimiser\":{}}", "did you mean optimizer");
     refused("{\"model\":{" SIZES ",\"n_head\":4}}", "did you mean model.n_heads");
-    refused("{" MODEL ",\"version\":1}", "not a key of a training config; `nibble train --keys` lists");
+    refused("{" MODEL ",\"version\":1}",
+            "not a key of a training config; `nibble train --keys` lists");
     refused("{" MODEL ",\"training\":{\"optimizer\":{}}}", "not a section");
     refused("{" MODEL ",\"training\":4}", "found a number");
     refused("{" MODEL ",\"training\":{\"steps\":{}}}", "training.steps is an object");
@@ -312,7 +315,8 @@ static void test_refuses(void **state)
             "section \"quantize\" is given twice");
     refused("{" MODEL ",\"training\\u0000\":{}}", "\"?\" is not a section");
     refused("{" MODEL ",\"training\":{\"local_batch_size\":0}}", "from 1 to 2,147,483,648");
-    refused("{" MODEL ",\"training\":{\"local_batch_size\":2000000}}", "is not below 2^31; lower training.local_batch_size or training.seq_len");
+    refused("{" MODEL ",\"training\":{\"local_batch_size\":2000000}}",
+            "is not below 2^31; lower training.local_batch_size or training.seq_len");
     refused("{" MODEL ",\"training\":{\"global_batch_size\":1099511627776,\"seq_len\":65536}}",
             "is over 2^53; lower training.global_batch_size or training.seq_len");
     /* an id that no text has yet: 0 / 0 would be its embedding's step */
