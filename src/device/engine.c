@@ -49,6 +49,7 @@ nib_status nib_engine_open(nib_engine **out, const nib_engine_options *options, 
         return nib__fail_memory(err, sizeof *e, "the engine");
     e->allocator = a;
     e->callbacks = o->callbacks;
+    nib__text_init(&e->no_gpus, &e->allocator);
     const nib_status status = open_parts(e, o, err);
     if (status != NIB_OK) {
         nib_engine_close(e);
@@ -63,6 +64,10 @@ void nib_engine_close(nib_engine *engine)
     if (engine == NULL)
         return;
     const nib_allocator a = engine->allocator;
+    for (size_t i = 0; i < engine->gpu_count; i++)
+        nib__gpu_close(engine->opened[i]);
+    nib__release(&a, engine->gpus);
+    nib__text_free(&engine->no_gpus);
     nib__pool_close(engine->pool);
     nib__release(&a, engine->cache_path);
     nib__release(&a, engine);
@@ -76,6 +81,46 @@ nib_status nib__engine_measure(nib_engine *engine, nib_err *err)
                                  &engine->allocator, err));
     engine->measured = true;
     return NIB_OK;
+}
+
+/* ---- GPUs ---- */
+
+nib_status nib__engine_find_gpus(nib_engine *engine, nib_err *err)
+{
+    if (engine->gpus != NULL)
+        return NIB_OK;
+    nib_gpu_found *found = nib__calloc(&engine->allocator, NIB_GPUS_MAX, sizeof *found);
+    if (found == NULL)
+        return nib__fail_memory(err, NIB_GPUS_MAX * sizeof *found, "the list of devices");
+    engine->gpus = found;
+    engine->gpu_count = nib__gpus_find(found, &engine->no_gpus);
+    for (size_t i = 0; i < engine->gpu_count; i++)
+        found[i].machine.host = &engine->here;
+    return NIB_OK;
+}
+
+const nib_machine *nib__engine_gpu_find(const nib_engine *engine, const char *name)
+{
+    for (size_t i = 0; i < engine->gpu_count; i++)
+        if (strcmp(engine->gpus[i].name, name) == 0)
+            return &engine->gpus[i].machine;
+    return NULL;
+}
+
+nib_status nib__engine_gpu(nib_gpu **out, nib_engine *engine, const nib_machine *machine,
+                           nib_err *err)
+{
+    const double limit_s = 60; /* of one launch */
+    for (size_t i = 0; i < engine->gpu_count; i++) {
+        if (strcmp(engine->gpus[i].name, machine->name) != 0)
+            continue;
+        if (engine->opened[i] == NULL)
+            NIB_TRY(nib__gpu_open(&engine->opened[i], &engine->gpus[i], limit_s, &engine->allocator,
+                                  err));
+        *out = engine->opened[i];
+        return NIB_OK;
+    }
+    return nib__fail(err, NIB_FAILED, "%s is no device that was found", machine->name);
 }
 
 bool nib__engine_progress(const nib_engine *engine, const char *what, uint64_t done, uint64_t total)

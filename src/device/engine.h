@@ -5,7 +5,7 @@
 #ifndef NIB_ENGINE_H
 #define NIB_ENGINE_H
 
-#include "machine.h"
+#include "gpu.h"
 #include "pool.h"
 
 struct nib_engine {
@@ -14,12 +14,24 @@ struct nib_engine {
     nib_pool *pool;
     int64_t isa;
     nib_machine here;
-    char *cache_path; /* NULL: none */
-    bool measured;    /* here.rate and here.bytes_per_s were measured or read back */
+    char *cache_path;    /* NULL: none */
+    bool measured;       /* here.rate and here.bytes_per_s were measured or read back */
+    nib_gpu_found *gpus; /* [NIB_GPUS_MAX]; NULL: not looked for yet */
+    size_t gpu_count;
+    nib_gpu *opened[NIB_GPUS_MAX]; /* beside gpus; NULL: not opened */
+    nib_text no_gpus;              /* a line for each driver that is missing, or has no device */
 };
 
 /* Measures this machine once; later calls cost nothing. */
 nib_status nib__engine_measure(nib_engine *engine, nib_err *err);
+/* Looks for GPUs, once. */
+nib_status nib__engine_find_gpus(nib_engine *engine, nib_err *err);
+/* The device of this name, or NULL; after nib__engine_find_gpus. */
+const nib_machine *nib__engine_gpu_find(const nib_engine *engine, const char *name);
+/* The device of a machine that was found, opened by whoever asks first and closed with the
+ * engine. */
+nib_status nib__engine_gpu(nib_gpu **out, nib_engine *engine, const nib_machine *machine,
+                           nib_err *err);
 /* False: the user wants to stop. */
 bool nib__engine_progress(const nib_engine *engine, const char *what, uint64_t done,
                           uint64_t total);

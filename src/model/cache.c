@@ -23,11 +23,28 @@ static nib_status size_of(nib_kv *kv, nib_err *err)
     return NIB_OK;
 }
 
+#define WHAT "the cache of keys and values; ask for a shorter context"
+
+static nib_status take_block(nib_kv *kv, nib_err *err)
+{
+    void *block = NULL;
+    if (kv->gpu != NULL) {
+        NIB_TRY(nib__gpu_take(kv->gpu, kv->block_bytes, WHAT, &block, err));
+        kv->block = block;
+        kv->stale = true;
+        return nib__gpu_take(kv->gpu, (uint64_t)kv->blocks * sizeof *kv->tables, WHAT,
+                             &kv->gpu_tables, err);
+    }
+    kv->block = nib__block_take((size_t)kv->block_bytes);
+    return kv->block != NULL ? NIB_OK : nib__fail_memory(err, (size_t)kv->block_bytes, WHAT);
+}
+
 nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t head_dim,
-                        int64_t sequences, int64_t context, nib_type type, const nib_allocator *a,
-                        nib_err *err)
+                        int64_t sequences, int64_t context, nib_type type, nib_gpu *gpu,
+                        const nib_allocator *a, nib_err *err)
 {
     nib_kv kv = {.allocator = a,
+                 .gpu = gpu,
                  .layers = layers,
                  .kv_heads = kv_heads,
                  .head_dim = head_dim,
@@ -45,11 +62,10 @@ nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t h
     kv.tables = nib__calloc(a, (size_t)kv.blocks, sizeof *kv.tables);
     kv.free = nib__calloc(a, (size_t)kv.blocks, sizeof *kv.free);
     kv.lengths = nib__calloc(a, (size_t)sequences, sizeof *kv.lengths);
-    kv.block = nib__block_take((size_t)kv.block_bytes);
-    if (!kv.tables || !kv.free || !kv.lengths || !kv.block) {
+    const nib_status status = take_block(&kv, err);
+    if (status != NIB_OK || !kv.tables || !kv.free || !kv.lengths) {
         nib__kv_close(&kv);
-        return nib__fail_memory(err, (size_t)kv.block_bytes,
-                                "the cache of keys and values; ask for a shorter context");
+        return status != NIB_OK ? status : nib__fail_memory(err, (size_t)kv.blocks * 12, WHAT);
     }
     for (int64_t i = 0; i < kv.blocks; i++) {
         kv.tables[i] = -1;
@@ -62,11 +78,25 @@ nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t h
 
 void nib__kv_close(nib_kv *kv)
 {
-    nib__block_free(kv->block, (size_t)kv->block_bytes);
+    if (kv->gpu != NULL) {
+        nib__gpu_give(kv->gpu, kv->block);
+        nib__gpu_give(kv->gpu, kv->gpu_tables);
+    } else {
+        nib__block_free(kv->block, (size_t)kv->block_bytes);
+    }
     nib__release(kv->allocator, kv->tables);
     nib__release(kv->allocator, kv->free);
     nib__release(kv->allocator, kv->lengths);
     *kv = (nib_kv){0};
+}
+
+nib_status nib__kv_sync(nib_kv *kv, nib_err *err)
+{
+    if (kv->gpu == NULL || !kv->stale)
+        return NIB_OK;
+    kv->stale = false;
+    return nib__gpu_write(kv->gpu, kv->gpu_tables, kv->tables,
+                          (uint64_t)kv->blocks * sizeof *kv->tables, err);
 }
 
 nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_err *err)
@@ -85,8 +115,10 @@ nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_er
                          " is past the context of %" PRId64,
                          position, sequence, kv->context);
     int32_t *entry = &kv->tables[sequence * kv->table_ld + position / NIB_CACHE_BLOCK];
-    if (*entry < 0)
+    if (*entry < 0) {
         *entry = kv->free[--kv->free_count]; /* never empty: there is a block for every entry */
+        kv->stale = true;
+    }
     kv->lengths[sequence]++;
     return NIB_OK;
 }
@@ -110,7 +142,7 @@ nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer)
     return (nib_cache){.keys = keys,
                        .values = keys + kv->side_bytes,
                        .type = kv->type,
-                       .tables = kv->tables,
+                       .tables = kv->gpu != NULL ? kv->gpu_tables : kv->tables,
                        .table_ld = kv->table_ld,
                        .kv_heads = kv->kv_heads,
                        .head_dim = kv->head_dim};

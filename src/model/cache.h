@@ -7,12 +7,15 @@
 #ifndef NIB_CACHE_H
 #define NIB_CACHE_H
 
-#include "ops.h"
+#include "gpu.h"
 
 typedef struct nib_kv {
     const nib_allocator *allocator;
+    nib_gpu *gpu; /* where keys, values and a copy of the tables lie; NULL: here */
     int64_t layers, kv_heads, head_dim, sequences, context;
     nib_type type;
+    void *gpu_tables; /* the GPU's copy; stale: not yet written there */
+    bool stale;
     char *block;          /* [layers][keys, values][blocks][kv_heads][NIB_CACHE_BLOCK * head_dim] */
     uint64_t block_bytes; /* of all of it */
     uint64_t side_bytes;  /* keys, or values, of one layer */
@@ -24,9 +27,11 @@ typedef struct nib_kv {
 } nib_kv;
 
 nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t head_dim,
-                        int64_t sequences, int64_t context, nib_type type, const nib_allocator *a,
-                        nib_err *err);
+                        int64_t sequences, int64_t context, nib_type type, nib_gpu *gpu,
+                        const nib_allocator *a, nib_err *err);
 void nib__kv_close(nib_kv *kv);
+/* Writes the tables to the GPU, if they changed; nothing without one. */
+nib_status nib__kv_sync(nib_kv *kv, nib_err *err);
 /* Makes room for position `position` of a sequence, which must be its next. */
 nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_err *err);
 void nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position);

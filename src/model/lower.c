@@ -10,6 +10,7 @@ typedef struct lowering {
     nib_arena *arena;
     nib_lowered *out;
     size_t capacity;
+    int held[NIB_BUFFER_COUNT]; /* bits: the sides that hold the buffer's values */
     nib_err *err;
 } lowering;
 
@@ -79,12 +80,49 @@ void nib__input_place(nib_input *out, const nib_scheme *scheme, nib_type input, 
 
 /* ---- nodes ---- */
 
-static nib_status add(lowering *l, nib_node node)
+static nib_status append(lowering *l, const nib_node *node)
 {
     if (l->out->count == l->capacity)
         return nib__fail(l->err, NIB_FAILED, "the list of operations is full at %zu", l->capacity);
-    l->out->nodes[l->out->count++] = node;
+    l->out->nodes[l->out->count++] = *node;
     return NIB_OK;
+}
+
+/* The buffers of f32 rows that an operation reads. INPUT is made where it is read. */
+static int reads(const nib_node *node, nib_buffer out[2])
+{
+    out[0] = node->from;
+    switch (node->op) {
+    case NIB_OP_EMBED: return 0;
+    case NIB_OP_ROPE: out[0] = node->to; return 1;
+    case NIB_OP_COPY:
+    case NIB_OP_SWIGLU: out[1] = node->other; return 2;
+    case NIB_OP_ADD: out[1] = node->to; return 2;
+    default: return 1;
+    }
+}
+
+static int side_of(const nib_kernel *row)
+{
+    return row->device == NIB_DEVICE_CPU ? NIB_SIDE_CPU : NIB_SIDE_GPU;
+}
+
+/* An operation on the side of its row, and before it what brings its inputs there. */
+static nib_status add(lowering *l, nib_node node)
+{
+    nib_buffer read[2];
+    node.side = side_of(node.row != NULL ? node.row : node.uses->uses[0].kernel);
+    l->out->uses_gpu = l->out->uses_gpu || node.side == NIB_SIDE_GPU;
+    for (int i = reads(&node, read); i-- > 0;) {
+        const nib_node move = {
+            .op = NIB_OP_MOVE, .side = node.side, .from = read[i], .to = read[i]};
+        if ((l->held[read[i]] & 1 << node.side) == 0)
+            NIB_TRY(append(l, &move));
+        l->held[read[i]] |= 1 << node.side;
+    }
+    if (node.op != NIB_OP_COPY && node.op != NIB_OP_QUANT)
+        l->held[node.to] = 1 << node.side;
+    return append(l, &node);
 }
 
 static nib_status add_op(lowering *l, nib_node node)
@@ -93,6 +131,8 @@ static nib_status add_op(lowering *l, nib_node node)
     if (!node.row)
         return nib__fail(l->err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
                          nib__op_names[node.op], l->plan->machine->name);
+    if (node.op == NIB_OP_ATTN)
+        l->out->cache_side = side_of(node.row);
     return add(l, node);
 }
 
@@ -158,7 +198,8 @@ static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buff
     NIB_TRY(check_form(l, uses));
     const nib_node *last = &l->out->nodes[l->out->count - 1];
     const int32_t *order = order_of(l, uses, site);
-    const bool ordered = shares && last->uses->layer->k == k &&
+    const bool same_side = side_of(uses->uses[0].kernel) == last->side;
+    const bool ordered = shares && same_side && last->uses->layer->k == k &&
                          same_order(order, order_of(l, last->uses, last->site), k);
     const bool formed = ordered && same_form(last->uses, uses);
     if (order != NULL && !ordered)
@@ -166,6 +207,7 @@ static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buff
                                      .site = site,
                                      .from = from,
                                      .to = NIB_BUFFER_GATHERED,
+                                     .order = order,
                                      .width = k}));
     if (order != NULL)
         from = NIB_BUFFER_GATHERED;
@@ -263,13 +305,15 @@ nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers
 {
     const nib_config *c = &net->config;
     lowering l = {.net = net, .plan = plan, .arena = arena, .out = out, .err = err};
-    enum { NODES_PER_LAYER = 32, NODES_AROUND = 8 };
+    enum { NODES_PER_LAYER = 64, NODES_AROUND = 16 }; /* each may move two buffers */
     l.capacity = (size_t)(c->layers * NODES_PER_LAYER + NODES_AROUND);
     *out = (nib_lowered){.nodes = nib__arena_take(arena, l.capacity, sizeof *out->nodes)};
     if (!out->nodes)
         return nib__fail_memory(err, l.capacity * sizeof *out->nodes, "the list of operations");
     size_buffers(out, c, nib__network_head(net)->n);
-    NIB_TRY(add_op(&l, (nib_node){.op = NIB_OP_EMBED, .to = NIB_BUFFER_RESIDUAL}));
+    NIB_TRY(add(&l, (nib_node){.op = NIB_OP_EMBED,
+                               .row = plan->layers[0].uses[0].kernel,
+                               .to = NIB_BUFFER_RESIDUAL}));
     for (int64_t i = 0; i < c->layers; i++) {
         NIB_TRY(lower_attention(&l, i));
         NIB_TRY(lower_mlp(&l, i));

@@ -25,8 +25,12 @@ typedef enum nib_buffer {
     NIB_BUFFER_COUNT
 } nib_buffer;
 
+/* Where operations run: each side has its own buffers. */
+enum { NIB_SIDE_CPU, NIB_SIDE_GPU, NIB_SIDE_COUNT };
+
 typedef struct nib_node {
     nib_op op;
+    int side;                   /* MOVE: to which */
     const nib_kernel *row;      /* all but LINEAR and QUANT */
     const nib_layer_plan *uses; /* LINEAR, QUANT: rows by m */
     size_t site;                /* LINEAR, QUANT, GATHER: whose weight; also EMBED */
@@ -34,13 +38,16 @@ typedef struct nib_node {
     nib_buffer from, other, to;
     int64_t width;          /* NORM: of a row; ROPE: heads; ADD, SWIGLU, GATHER: columns */
     int64_t rows_per_token; /* NORM: heads for q and k norms, else 1 */
-    const float *weight;    /* NORM */
+    const float *weight;    /* NORM; an address of the GPU's once the runner is open */
+    const int32_t *order;   /* GATHER; likewise */
     bool wanted_only;       /* only slots whose logits are wanted, from here on */
 } nib_node;
 
 typedef struct nib_lowered {
     nib_node *nodes;
     size_t count;
+    bool uses_gpu;
+    int cache_side;
     int64_t ld[NIB_BUFFER_COUNT]; /* elements per token */
     uint64_t token_bytes[NIB_BUFFER_COUNT];
 } nib_lowered;

@@ -33,7 +33,7 @@ typedef struct nib_site {
     bool bias; /* what config.json implies; for a checkpoint, what is stored */
     nib_bias bias_form;
     nib_scheme stored;
-    nib_act act; /* nib__weight_act of what is stored */
+    nib_act act;          /* nib__weight_act of what is stored */
     const int32_t *order; /* of the stored weight's columns, as nib_weight says; the checkpoint's */
     nib_type scale_type, zero_type, act_scale_type;
     uint64_t stored_bytes; /* nib__weight_bytes of what is stored; 0: nothing is */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a forward step: for each operation fills in pointers and sizes, and shares its parts among
- * the threads.
+ * The runner's memory on each side, and a step: its slots in passes of NIB_CHUNK, operation by
+ * operation.
  */
 #include "runner.h"
 
 #include <inttypes.h>
-#include <math.h>
 
 /* ---- opening ---- */
 
@@ -37,32 +36,99 @@ static uint64_t scratch_of(const nib_runner *r)
     return aligned(most);
 }
 
-static nib_status open_buffers(nib_runner *r, int64_t context, nib_err *err)
+/* Where each buffer begins in a block; returns the bytes of all. */
+static uint64_t lay_out(const nib_runner *r, uint64_t offset[NIB_BUFFER_COUNT])
 {
-    uint64_t offset[NIB_BUFFER_COUNT], total = 0;
+    uint64_t total = 0;
     for (int i = 0; i < NIB_BUFFER_COUNT; i++) {
         offset[i] = total;
         if (i != NIB_BUFFER_LOGITS) /* those live as long as the caller looks at them */
             total += aligned(r->ops.token_bytes[i] * NIB_CHUNK);
     }
-    r->scratch_bytes = scratch_of(r);
-    r->block_bytes = total + r->scratch_bytes * (uint64_t)nib__pool_threads(r->engine->pool) +
-                     3 * NIB_CHUNK * sizeof(int32_t);
-    r->block = nib__block_take((size_t)r->block_bytes);
-    r->rope_bytes = (uint64_t)context * (uint64_t)r->net->config.head_dim * sizeof *r->rope;
-    r->rope = nib__block_take((size_t)r->rope_bytes);
-    if (!r->block || !r->rope)
-        return nib__fail_memory(err, (size_t)(r->block_bytes + r->rope_bytes),
-                                "the buffers of a step");
+    return total;
+}
+
+enum { SLOT_BYTES = 3 * NIB_CHUNK * sizeof(int32_t) };
+
+static void place(nib_side *side, const uint64_t offset[NIB_BUFFER_COUNT], uint64_t slots)
+{
     for (int i = 0; i < NIB_BUFFER_COUNT; i++)
-        r->at[i] = r->block + offset[i];
-    r->scratch = r->block + total;
-    r->ids = (int32_t *)(void *)(r->scratch +
-                                 r->scratch_bytes * (uint64_t)nib__pool_threads(r->engine->pool));
-    r->sequences = r->ids + NIB_CHUNK;
-    r->positions = r->sequences + NIB_CHUNK;
-    nib__rope_table(r->rope, &r->net->config, context);
+        side->at[i] = side->block + offset[i];
+    side->ids = (int32_t *)(void *)(side->block + slots);
+    side->sequences = side->ids + NIB_CHUNK;
+    side->positions = side->sequences + NIB_CHUNK;
+}
+
+static nib_status open_here(nib_runner *r, int64_t context, nib_err *err)
+{
+    nib_side *side = &r->sides[NIB_SIDE_CPU];
+    uint64_t offset[NIB_BUFFER_COUNT];
+    const uint64_t buffers = lay_out(r, offset);
+    r->scratch_bytes = scratch_of(r);
+    const uint64_t scratch = r->scratch_bytes * (uint64_t)nib__pool_threads(r->engine->pool);
+    side->block_bytes = buffers + scratch + SLOT_BYTES;
+    side->block = nib__block_take((size_t)side->block_bytes);
+    r->rope_bytes = (uint64_t)context * (uint64_t)r->net->config.head_dim * sizeof *side->rope;
+    side->rope = nib__block_take((size_t)r->rope_bytes);
+    if (!side->block || !side->rope)
+        return nib__fail_memory(err, (size_t)(side->block_bytes + r->rope_bytes),
+                                "the buffers of a step");
+    place(side, offset, buffers + scratch);
+    r->scratch = side->block + buffers;
+    nib__rope_table(side->rope, &r->net->config, context);
     return NIB_OK;
+}
+
+/* What a node reads besides buffers goes to the GPU, too. */
+static nib_status move_constants(nib_runner *r, nib_node *node, nib_err *err)
+{
+    const void *from = node->op == NIB_OP_NORM ? (const void *)node->weight : node->order;
+    void *to = NULL;
+    if (node->side != NIB_SIDE_GPU || (node->op != NIB_OP_NORM && node->op != NIB_OP_GATHER))
+        return NIB_OK;
+    const uint64_t bytes = (uint64_t)node->width * sizeof(float);
+    NIB_TRY(nib__gpu_take(r->gpu, bytes, "a norm's weight or an order of columns", &to, err));
+    if (node->op == NIB_OP_NORM)
+        node->weight = to;
+    else
+        node->order = to;
+    return nib__gpu_write(r->gpu, to, from, bytes, err);
+}
+
+static nib_status open_there(nib_runner *r, nib_err *err)
+{
+    nib_side *side = &r->sides[NIB_SIDE_GPU];
+    uint64_t offset[NIB_BUFFER_COUNT];
+    void *at = NULL;
+    const uint64_t buffers = lay_out(r, offset);
+    side->block_bytes = buffers + SLOT_BYTES;
+    NIB_TRY(nib__gpu_take(r->gpu, side->block_bytes, "the buffers of a step", &at, err));
+    side->block = at;
+    place(side, offset, buffers);
+    side->at[NIB_BUFFER_LOGITS] = NULL;
+    NIB_TRY(nib__gpu_take(r->gpu, r->rope_bytes, "the table of positions", &at, err));
+    side->rope = at;
+    NIB_TRY(nib__gpu_write(r->gpu, at, r->sides[NIB_SIDE_CPU].rope, r->rope_bytes, err));
+    for (size_t i = 0; i < r->ops.count; i++)
+        NIB_TRY(move_constants(r, &r->ops.nodes[i], err));
+    return NIB_OK;
+}
+
+static void close_there(nib_runner *r)
+{
+    nib_side *side = &r->sides[NIB_SIDE_GPU];
+    for (size_t i = 0; side->block && i < r->ops.count; i++) {
+        const nib_node *node = &r->ops.nodes[i];
+        if (node->side == NIB_SIDE_GPU && node->op == NIB_OP_NORM)
+            nib__gpu_give(r->gpu, (void *)(uintptr_t)node->weight);
+        if (node->side == NIB_SIDE_GPU && node->op == NIB_OP_GATHER)
+            nib__gpu_give(r->gpu, (void *)(uintptr_t)node->order);
+    }
+    if (r->gpu == NULL)
+        return;
+    nib__gpu_give(r->gpu, side->at[NIB_BUFFER_LOGITS]);
+    nib__gpu_give(r->gpu, side->rope);
+    nib__gpu_give(r->gpu, side->block);
 }
 
 static nib_status load_weights(nib_runner *r, nib_err *err)
@@ -74,7 +140,7 @@ static nib_status load_weights(nib_runner *r, nib_err *err)
     for (size_t i = 0; i < count; i++) {
         if (!nib__engine_progress(r->engine, "load", i, count))
             return nib__fail(err, NIB_CANCELLED, "loading was cancelled");
-        NIB_TRY(nib__weight_load(&r->weights[i], r->net, &r->plan->layers[i], i, err));
+        NIB_TRY(nib__weight_load(&r->weights[i], r->net, &r->plan->layers[i], i, r->gpu, err));
         if (i != 0) /* of the embedding one row is read */
             r->weight_bytes += r->weights[i].bytes;
     }
@@ -85,11 +151,15 @@ static nib_status load_weights(nib_runner *r, nib_err *err)
 static nib_status open_parts(nib_runner *r, int64_t sequences, int64_t context, nib_err *err)
 {
     const nib_config *c = &r->net->config;
+    if (r->plan->machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
+        NIB_TRY(nib__engine_gpu(&r->gpu, r->engine, r->plan->machine, err));
     NIB_TRY(load_weights(r, err));
     NIB_TRY(nib__lower(&r->ops, r->net, r->plan, &r->arena, err));
     NIB_TRY(nib__kv_open(&r->kv, c->layers, c->kv_heads, c->head_dim, sequences, context,
-                         r->plan->dtype, &r->engine->allocator, err));
-    return open_buffers(r, context, err);
+                         r->plan->dtype, r->ops.cache_side == NIB_SIDE_GPU ? r->gpu : NULL,
+                         &r->engine->allocator, err));
+    NIB_TRY(open_here(r, context, err));
+    return r->ops.uses_gpu ? open_there(r, err) : NIB_OK;
 }
 
 nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan,
@@ -110,294 +180,92 @@ void nib__runner_close(nib_runner *r)
         nib__weight_unload(&r->weights[i], a);
     if (r->kv.allocator)
         nib__kv_close(&r->kv);
-    nib__block_free(r->block, (size_t)r->block_bytes);
-    nib__block_free(r->rope, (size_t)r->rope_bytes);
+    close_there(r);
+    nib__block_free(r->sides[NIB_SIDE_CPU].block, (size_t)r->sides[NIB_SIDE_CPU].block_bytes);
+    nib__block_free(r->sides[NIB_SIDE_CPU].rope, (size_t)r->rope_bytes);
     nib__release(a, r->logits);
     nib__arena_free(&r->arena);
     *r = (nib_runner){0};
 }
 
-/* ---- parts of an operation, as jobs of the pool ---- */
-
-typedef struct part {
-    const nib_kernel *row;
-    const void *args;
-    int64_t step, end; /* LINEAR: outputs per index, and all of them */
-    char *scratch;
-    uint64_t scratch_bytes;
-} part;
-
-static void job_linear(void *ctx, int worker, int64_t begin, int64_t end)
-{
-    const part *p = ctx;
-    p->row->run.linear(p->args, begin * p->step, nib__min(end * p->step, p->end),
-                       p->scratch + (uint64_t)worker * p->scratch_bytes);
-}
-
-static void job_attn(void *ctx, int worker, int64_t begin, int64_t end)
-{
-    const part *p = ctx;
-    p->row->run.attn(p->args, begin, end, p->scratch + (uint64_t)worker * p->scratch_bytes);
-}
-
-static void job_quant(void *ctx, int worker, int64_t begin, int64_t end)
-{
-    (void)worker;
-    ((const part *)ctx)->row->run.quant(((const part *)ctx)->args, begin, end);
-}
-
-/* The operations whose parts are ranges of tokens or rows. */
-static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
-{
-    const part *p = ctx;
-    (void)worker;
-    switch (p->row->op) {
-    case NIB_OP_EMBED: p->row->run.embed(p->args, begin, end); break;
-    case NIB_OP_NORM: p->row->run.norm(p->args, begin, end); break;
-    case NIB_OP_ROPE: p->row->run.rope(p->args, begin, end); break;
-    case NIB_OP_COPY: p->row->run.store_kv(p->args, begin, end); break;
-    case NIB_OP_SWIGLU: p->row->run.swiglu(p->args, begin, end); break;
-    case NIB_OP_ADD: p->row->run.add(p->args, begin, end); break;
-    case NIB_OP_GATHER: p->row->run.gather(p->args, begin, end); break;
-    default: break;
-    }
-}
-
-/* Parts per worker: enough that a worker which was interrupted holds nobody up for long. */
-enum { PARTS_PER_WORKER = 4 };
-
-static int64_t grain_for(const nib_runner *r, int64_t count)
-{
-    return nib__max(
-        1, nib__ceil_div(count, (int64_t)nib__pool_threads(r->engine->pool) * PARTS_PER_WORKER));
-}
-
-static void run_rows(nib_runner *r, const nib_kernel *row, const void *args, int64_t count)
-{
-    part p = {.row = row, .args = args};
-    nib__pool_run(r->engine->pool, count, grain_for(r, count), false, job_rows, &p);
-}
-
-/* ---- one operation ---- */
-
-/* A float pointer: every buffer but INPUT holds f32. */
-static float *values(const nib_runner *r, nib_buffer b) { return (float *)(void *)r->at[b]; }
-
-static nib_input input_of(const nib_runner *r, const nib_node *node, int64_t m)
-{
-    nib_input input;
-    const nib_weight *w = &r->weights[node->site].w;
-    nib__input_place(&input, &w->scheme, r->plan->dtype, m, w->k, r->at[NIB_BUFFER_INPUT], NULL);
-    if (w->scheme.act == NIB_ACT_FLOAT && r->plan->dtype == NIB_TYPE_F32) {
-        input.f32 = values(r, node->from); /* taken as it is */
-        input.ld = r->ops.ld[node->from];
-    }
-    return input;
-}
-
-static void run_quant(nib_runner *r, const nib_node *node, int64_t m)
-{
-    const nib_kernel *row = nib__use_at(node->uses, m)->quant;
-    if (!row)
-        return;
-    const nib_weight *w = &r->weights[node->site].w;
-    const nib_quant args = {.x = values(r, node->from),
-                            .ldx = r->ops.ld[node->from],
-                            .out = input_of(r, node, m),
-                            .symmetric = w->scheme.act_symmetric,
-                            .mx_floor = w->scheme.mx_floor,
-                            .formula = w->scheme.formula,
-                            .static_scale = w->act_scale,
-                            .static_zero = w->act_zero};
-    part p = {.row = row, .args = &args};
-    nib__pool_run(r->engine->pool, m, grain_for(r, m), false, job_quant, &p);
-}
-
-static void run_linear(nib_runner *r, const nib_node *node, int64_t m)
-{
-    const nib_kernel *row = nib__use_at(node->uses, m)->kernel;
-    const nib_loaded *loaded = &r->weights[node->site];
-    if (r->observer.see)
-        r->observer.see(r->observer.ctx, node->site, values(r, node->from), r->ops.ld[node->from],
-                        m, loaded->w.k);
-    const nib_linear args = {.w = &loaded->w,
-                             .packed = nib__weight_packed(loaded, row),
-                             .x = input_of(r, node, m),
-                             .y = values(r, node->to),
-                             .ldy = r->ops.ld[node->to],
-                             .bias = loaded->bias,
-                             .int_bias = loaded->int_bias};
-    const int64_t step = nib__max(1, row->n_step), count = nib__ceil_div(loaded->w.n, step);
-    part p = {.row = row,
-              .args = &args,
-              .step = step,
-              .end = loaded->w.n,
-              .scratch = r->scratch,
-              .scratch_bytes = r->scratch_bytes};
-    nib__pool_run(r->engine->pool, count, grain_for(r, count), true, job_linear, &p);
-}
-
-static void run_attn(nib_runner *r, const nib_node *node, int64_t m)
-{
-    const nib_config *c = &r->net->config;
-    const nib_attn args = {.q = values(r, node->from),
-                           .out = values(r, node->to),
-                           .ldq = r->ops.ld[node->from],
-                           .ldo = r->ops.ld[node->to],
-                           .m = m,
-                           .heads = c->heads,
-                           .sequence = r->sequences,
-                           .position = r->positions,
-                           .cache = nib__kv_layer(&r->kv, node->layer),
-                           .scale = 1.0f / sqrtf((float)c->head_dim)};
-    part p = {
-        .row = node->row, .args = &args, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
-    /* heads that share keys stay together */
-    const int64_t share = c->heads / c->kv_heads;
-    const int64_t grain = nib__round_up(grain_for(r, m * c->heads), share);
-    nib__pool_run(r->engine->pool, m * c->heads, grain, true, job_attn, &p);
-}
-
-static void run_embed(nib_runner *r, const nib_node *node, int64_t m)
-{
-    const nib_embed args = {
-        .table = &r->weights[0].w, .ids = r->ids, .out = values(r, node->to), .m = m};
-    run_rows(r, node->row, &args, m);
-}
-
-static void run_norm(nib_runner *r, const nib_node *node, int64_t m)
-{
-    const int64_t rows = m * node->rows_per_token;
-    const nib_norm args = {.x = values(r, node->from),
-                           .out = values(r, node->to),
-                           .weight = node->weight,
-                           .rows = rows,
-                           .width = node->width,
-                           .ldx = r->ops.ld[node->from] / node->rows_per_token,
-                           .ldo = r->ops.ld[node->to] / node->rows_per_token,
-                           .eps = (float)r->net->config.norm_eps};
-    run_rows(r, node->row, &args, rows);
-}
-
-static void run_rope(nib_runner *r, const nib_node *node, int64_t m)
-{
-    const int64_t head_dim = r->net->config.head_dim;
-    const nib_rope args = {.x = values(r, node->to),
-                           .position = r->positions,
-                           .cos_sin = r->rope,
-                           .m = m,
-                           .heads = node->width,
-                           .head_dim = head_dim,
-                           .dims = head_dim,
-                           .ldx = r->ops.ld[node->to]};
-    run_rows(r, node->row, &args, m);
-}
-
-static void run_store_kv(nib_runner *r, const nib_node *node, int64_t m)
-{
-    const nib_store_kv args = {.k = values(r, node->from),
-                               .v = values(r, node->other),
-                               .ld = r->ops.ld[node->from],
-                               .m = m,
-                               .sequence = r->sequences,
-                               .position = r->positions,
-                               .cache = nib__kv_layer(&r->kv, node->layer)};
-    run_rows(r, node->row, &args, m);
-}
-
-static void run_swiglu(nib_runner *r, const nib_node *node, int64_t m)
-{
-    const nib_swiglu args = {.gate = values(r, node->from),
-                             .up = values(r, node->other),
-                             .out = values(r, node->to),
-                             .m = m,
-                             .width = node->width,
-                             .ld = r->ops.ld[node->from],
-                             .ldo = r->ops.ld[node->to]};
-    run_rows(r, node->row, &args, m);
-}
-
-static void run_add(nib_runner *r, const nib_node *node, int64_t m)
-{
-    const nib_add args = {.x = values(r, node->from),
-                          .y = values(r, node->to),
-                          .m = m,
-                          .width = node->width,
-                          .ldx = r->ops.ld[node->from],
-                          .ldy = r->ops.ld[node->to]};
-    run_rows(r, node->row, &args, m);
-}
-
-static void run_gather(nib_runner *r, const nib_node *node, int64_t m)
-{
-    const nib_gather args = {.x = values(r, node->from),
-                             .out = values(r, node->to),
-                             .order = r->net->sites[node->site].order,
-                             .m = m,
-                             .width = node->width,
-                             .ldx = r->ops.ld[node->from],
-                             .ldo = r->ops.ld[node->to]};
-    run_rows(r, node->row, &args, m);
-}
-
-static void run_node(nib_runner *r, const nib_node *node, int64_t m)
-{
-    switch (node->op) {
-    case NIB_OP_EMBED: run_embed(r, node, m); break;
-    case NIB_OP_NORM: run_norm(r, node, m); break;
-    case NIB_OP_ROPE: run_rope(r, node, m); break;
-    case NIB_OP_COPY: run_store_kv(r, node, m); break;
-    case NIB_OP_SWIGLU: run_swiglu(r, node, m); break;
-    case NIB_OP_ADD: run_add(r, node, m); break;
-    case NIB_OP_GATHER: run_gather(r, node, m); break;
-    case NIB_OP_ATTN: run_attn(r, node, m); break;
-    case NIB_OP_QUANT: run_quant(r, node, m); break;
-    case NIB_OP_LINEAR: run_linear(r, node, m); break;
-    default: break; /* lowering makes no other */
-    }
-}
-
 /* ---- a step ---- */
 
 /* Moves the residual rows of wanted slots to the front; nothing reads the others any more. */
-static int64_t keep_wanted(nib_runner *r, const nib_slot *slots, int64_t count)
+static nib_status keep_wanted(nib_runner *r, int side, const nib_slot *slots, int64_t count,
+                              int64_t *kept, nib_err *err)
 {
-    const int64_t ld = r->ops.ld[NIB_BUFFER_RESIDUAL];
-    float *residual = values(r, NIB_BUFFER_RESIDUAL);
-    int64_t kept = 0;
+    const uint64_t row = (uint64_t)r->ops.ld[NIB_BUFFER_RESIDUAL] * sizeof(float);
+    char *residual = r->sides[side].at[NIB_BUFFER_RESIDUAL];
+    *kept = 0;
     for (int64_t i = 0; i < count; i++) {
+        char *to = residual + (uint64_t)*kept * row, *from = residual + (uint64_t)i * row;
         if (!slots[i].logits)
             continue;
-        if (i != kept)
-            memcpy(residual + kept * ld, residual + i * ld, (size_t)ld * sizeof *residual);
-        kept++;
+        if (to != from && side == NIB_SIDE_GPU)
+            NIB_TRY(nib__gpu_copy(r->gpu, to, from, row, err));
+        else if (to != from)
+            memcpy(to, from, (size_t)row);
+        ++*kept;
     }
-    return kept;
+    return NIB_OK;
 }
 
-/* Runs up to NIB_CHUNK slots; logits of the wanted ones go to `logits`. Gives how many those were.
- */
-static int64_t run_chunk(nib_runner *r, const nib_slot *slots, int64_t count, float *logits)
+/* Room on the GPU for the logits of m slots. */
+static nib_status reserve_logits(nib_runner *r, int64_t m, nib_err *err)
 {
+    char **at = &r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_LOGITS];
+    void *address = NULL;
+    if ((size_t)m <= r->gpu_logits)
+        return NIB_OK;
+    nib__gpu_give(r->gpu, *at);
+    *at = NULL, r->gpu_logits = 0;
+    NIB_TRY(nib__gpu_take(r->gpu, (uint64_t)m * r->ops.token_bytes[NIB_BUFFER_LOGITS], "logits",
+                          &address, err));
+    *at = address, r->gpu_logits = (size_t)m;
+    return NIB_OK;
+}
+
+/* Tokens and positions to where they are read; of the GPU the cache's tables, too. */
+static nib_status place_slots(nib_runner *r, const nib_slot *slots, int64_t count, nib_err *err)
+{
+    const nib_side *here = &r->sides[NIB_SIDE_CPU];
     for (int64_t i = 0; i < count; i++) {
-        r->ids[i] = slots[i].token;
-        r->sequences[i] = slots[i].sequence;
-        r->positions[i] = slots[i].position;
+        here->ids[i] = slots[i].token;
+        here->sequences[i] = slots[i].sequence;
+        here->positions[i] = slots[i].position;
     }
-    r->at[NIB_BUFFER_LOGITS] = (char *)logits;
+    if (!r->ops.uses_gpu)
+        return NIB_OK;
+    NIB_TRY(nib__gpu_write(r->gpu, r->sides[NIB_SIDE_GPU].ids, here->ids, SLOT_BYTES, err));
+    return nib__kv_sync(&r->kv, err);
+}
+
+/* Runs up to NIB_CHUNK slots; logits of the wanted ones go to `logits`; *wanted: how many. */
+static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count, float *logits,
+                            int64_t *wanted, nib_err *err)
+{
+    const nib_node *last = &r->ops.nodes[r->ops.count - 1];
     int64_t m = count;
     bool cut = false;
+    NIB_TRY(place_slots(r, slots, count, err));
+    r->sides[NIB_SIDE_CPU].at[NIB_BUFFER_LOGITS] = (char *)logits;
     for (size_t i = 0; i < r->ops.count; i++) {
         const nib_node *node = &r->ops.nodes[i];
         if (node->wanted_only && !cut) {
-            m = keep_wanted(r, slots, count);
+            NIB_TRY(keep_wanted(r, node->side, slots, count, &m, err));
             cut = true;
             if (m == 0)
                 break;
         }
-        run_node(r, node, m);
+        if (node == last && node->side == NIB_SIDE_GPU)
+            NIB_TRY(reserve_logits(r, m, err));
+        NIB_TRY(nib__runner_node(r, node, m, err));
     }
-    return m;
+    *wanted = m;
+    if (m != 0 && last->side == NIB_SIDE_GPU)
+        return nib__gpu_read(r->gpu, logits, r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_LOGITS],
+                             (uint64_t)m * r->ops.token_bytes[NIB_BUFFER_LOGITS], err);
+    return r->ops.uses_gpu ? nib__gpu_finish(r->gpu, err) : NIB_OK;
 }
 
 static nib_status check_slots(nib_runner *r, const nib_slot *slots, size_t count, size_t *wanted,
@@ -416,15 +284,21 @@ static nib_status check_slots(nib_runner *r, const nib_slot *slots, size_t count
     return NIB_OK;
 }
 
-/* Room for every slot, or, if one is refused, for none: the sequences are then as they were. */
+/* The sequences as they were before these slots, the last of them first. */
+static void take_back(nib_runner *r, const nib_slot *slots, size_t count)
+{
+    while (count-- > 0)
+        nib__kv_truncate(&r->kv, slots[count].sequence, slots[count].position);
+}
+
+/* Room for every slot, or, if one is refused, for none. */
 static nib_status extend_all(nib_runner *r, const nib_slot *slots, size_t count, nib_err *err)
 {
     for (size_t i = 0; i < count; i++) {
         const nib_status status = nib__kv_extend(&r->kv, slots[i].sequence, slots[i].position, err);
         if (status == NIB_OK)
             continue;
-        while (i-- > 0)
-            nib__kv_truncate(&r->kv, slots[i].sequence, slots[i].position);
+        take_back(r, slots, i);
         return status;
     }
     return NIB_OK;
@@ -445,7 +319,13 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
     float *to = r->logits;
     for (size_t done = 0; done < count; done += NIB_CHUNK) {
         const int64_t part_count = nib__min((int64_t)(count - done), NIB_CHUNK);
-        to += run_chunk(r, slots + done, part_count, to) * vocab;
+        int64_t given = 0;
+        const nib_status status = run_chunk(r, slots + done, part_count, to, &given, err);
+        if (status != NIB_OK) {
+            take_back(r, slots, count);
+            return status;
+        }
+        to += given * vocab;
     }
     *logits = r->logits;
     return NIB_OK;

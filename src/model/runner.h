@@ -19,6 +19,15 @@ typedef struct nib_observer {
     void *ctx;
 } nib_observer;
 
+/* What one side runs with. */
+typedef struct nib_side {
+    char *block; /* buffers of one pass; on the CPU then a scratch per worker */
+    uint64_t block_bytes;
+    char *at[NIB_BUFFER_COUNT];
+    float *rope;                          /* [context][head_dim] */
+    int32_t *ids, *sequences, *positions; /* [NIB_CHUNK] each, one after the other */
+} nib_side;
+
 typedef struct nib_runner {
     const nib_network *net;
     const nib_layers_plan *plan;
@@ -27,23 +36,23 @@ typedef struct nib_runner {
     nib_lowered ops;
     nib_loaded *weights; /* [site_count] */
     nib_kv kv;
-    char *block; /* buffers of one pass, then a scratch per worker */
-    uint64_t block_bytes;
-    char *at[NIB_BUFFER_COUNT];
+    nib_gpu *gpu; /* the plan's; NULL: it has none */
+    nib_side sides[NIB_SIDE_COUNT];
     char *scratch;
     uint64_t scratch_bytes; /* per worker */
-    float *rope;            /* [context][head_dim] */
     uint64_t rope_bytes;
-    int32_t *ids, *sequences, *positions; /* [NIB_CHUNK] */
-    float *logits;                        /* [wanted][vocab] of the last step */
-    size_t logits_capacity;               /* rows */
-    uint64_t weight_bytes;                /* read per token */
-    nib_observer observer;                /* see NULL: none */
+    size_t gpu_logits;      /* rows that the GPU's buffer of logits holds */
+    float *logits;          /* [wanted][vocab] of the last step */
+    size_t logits_capacity; /* rows */
+    uint64_t weight_bytes;  /* read per token */
+    nib_observer observer;  /* see NULL: none */
 } nib_runner;
 
 nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan,
                             int64_t sequences, int64_t context, nib_err *err);
 void nib__runner_close(nib_runner *runner);
+/* One operation for m tokens; of the GPU: it is launched. */
+nib_status nib__runner_node(nib_runner *runner, const nib_node *node, int64_t m, nib_err *err);
 nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err);
 

@@ -260,13 +260,64 @@ static nib_status load(loading *l, size_t site, nib_err *err)
     return run_blocks(l, reads_plain(l->plan), err);
 }
 
+/* ---- onto the GPU ---- */
+
+/* A copy of `bytes` at `from` on the GPU. */
+static nib_status upload(nib_gpu *gpu, void **to, const void *from, uint64_t bytes, nib_err *err)
+{
+    void *address = NULL;
+    NIB_TRY(nib__gpu_take(gpu, bytes, "a weight", &address, err));
+    const nib_status status = nib__gpu_write(gpu, address, from, bytes, err);
+    if (status != NIB_OK)
+        nib__gpu_give(gpu, address);
+    else
+        *to = address;
+    return status;
+}
+
+/* Packed blocks and the bias move; what fails leaves both kinds of memory to be told apart. */
+static nib_status move_to_gpu(nib_loaded *l, nib_gpu *gpu, const nib_allocator *a, nib_err *err)
+{
+    void *at[NIB_USES_MAX] = {NULL}, *bias = NULL;
+    nib_status status = NIB_OK;
+    for (int i = 0; i < l->pack_count && status == NIB_OK; i++)
+        status = upload(gpu, &at[i], l->packs[i].at, l->packs[i].bytes, err);
+    void *from = l->bias != NULL ? (void *)l->bias : l->int_bias;
+    const int64_t padded = l->int_bias != NULL ? nib__round_up(l->w.n, NIB_CODES_PAD) : l->w.n;
+    if (status == NIB_OK && from != NULL)
+        status = upload(gpu, &bias, from, (uint64_t)padded * sizeof(float), err);
+    if (status != NIB_OK) {
+        for (int i = 0; i < l->pack_count; i++)
+            nib__gpu_give(gpu, at[i]);
+        return status;
+    }
+    for (int i = 0; i < l->pack_count; i++) {
+        nib__block_free(l->packs[i].at, (size_t)l->packs[i].bytes);
+        l->packs[i].at = at[i];
+    }
+    nib__release(a, from);
+    if (l->int_bias != NULL)
+        l->int_bias = bias;
+    else
+        l->bias = bias;
+    l->gpu = gpu;
+    return NIB_OK;
+}
+
+static bool runs_on_gpu(const nib_layer_plan *plan)
+{
+    return plan->use_count > 0 && plan->uses[0].kernel->device != NIB_DEVICE_CPU;
+}
+
 nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan,
-                            size_t site, nib_err *err)
+                            size_t site, nib_gpu *gpu, nib_err *err)
 {
     loading l = {.out = out, .net = net, .plan = plan};
     *out = (nib_loaded){0};
     nib_status status = load(&l, site, err);
     nib__release(&net->engine->allocator, l.rows);
+    if (status == NIB_OK && runs_on_gpu(plan))
+        status = move_to_gpu(out, gpu, &net->engine->allocator, err);
     if (status != NIB_OK) {
         nib__weight_unload(out, &net->engine->allocator);
         return nib__fail_in(err, status, net->sites[site].name);
@@ -278,10 +329,18 @@ nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_l
 void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a)
 {
     for (int i = 0; i < loaded->pack_count; i++)
-        nib__block_free(loaded->packs[i].at, (size_t)loaded->packs[i].bytes);
+        if (loaded->gpu != NULL)
+            nib__gpu_give(loaded->gpu, loaded->packs[i].at);
+        else
+            nib__block_free(loaded->packs[i].at, (size_t)loaded->packs[i].bytes);
     nib__block_free(loaded->owned, (size_t)loaded->owned_bytes);
-    nib__release(a, loaded->bias);
-    nib__release(a, loaded->int_bias);
+    if (loaded->gpu != NULL) {
+        nib__gpu_give(loaded->gpu, loaded->bias);
+        nib__gpu_give(loaded->gpu, loaded->int_bias);
+    } else {
+        nib__release(a, loaded->bias);
+        nib__release(a, loaded->int_bias);
+    }
     *loaded = (nib_loaded){0};
 }
 

@@ -11,11 +11,12 @@
 
 typedef struct nib_pack {
     const nib_packing *packing;
-    void *at;
+    void *at; /* on the GPU, if the weight is */
     uint64_t bytes;
 } nib_pack;
 
 typedef struct nib_loaded {
+    nib_gpu *gpu; /* where packs and bias lie; NULL: here */
     nib_weight w; /* shape and scheme; codes only while a row reads them plain */
     char *owned;  /* what w points into, when it was made here */
     uint64_t owned_bytes;
@@ -26,9 +27,10 @@ typedef struct nib_loaded {
     uint64_t bytes;    /* read for one token */
 } nib_loaded;
 
-/* Loads the weight of one site for its planned uses. */
+/* Loads the weight of one site for its planned uses; onto the GPU if they run there. It is packed
+ * here. */
 nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan,
-                            size_t site, nib_err *err);
+                            size_t site, nib_gpu *gpu, nib_err *err);
 void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a);
 /* The block in the row's layout; NULL for a row that reads the plain weight. */
 const void *nib__weight_packed(const nib_loaded *loaded, const nib_kernel *row);

@@ -205,11 +205,20 @@ static nib_status choose_machine(nib_plan *p, nib_err *err)
         p->policy.declared = true;
         return NIB_OK;
     }
+    NIB_TRY(nib__engine_find_gpus(engine, err));
+    machine = nib__engine_gpu_find(engine, name);
+    if (machine) {
+        NIB_TRY(nib__engine_measure(engine, err)); /* its host */
+        p->machine = *machine;
+        return NIB_OK;
+    }
     nib_text near;
     nib__text_init(&near, &engine->allocator);
     const char *names[64];
     size_t count = 0;
     names[count++] = engine->here.name;
+    for (size_t i = 0; i < engine->gpu_count; i++)
+        names[count++] = engine->gpus[i].name;
     for (size_t i = 0; i < nib__machine_count() && count < COUNT(names); i++)
         names[count++] = nib__machine_at(i)->name;
     nib__near_names(&near, name, names, count);

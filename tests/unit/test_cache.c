@@ -18,7 +18,7 @@ static nib_kv open_cache(int64_t sequences, int64_t context, nib_type type)
 {
     nib_kv kv;
     allocator = nib__allocator_default();
-    assert_int_equal(nib__kv_open(&kv, 3, 2, 20, sequences, context, type, &allocator, NULL),
+    assert_int_equal(nib__kv_open(&kv, 3, 2, 20, sequences, context, type, NULL, &allocator, NULL),
                      NIB_OK);
     return kv;
 }
@@ -151,13 +151,13 @@ static void test_errors(void **state)
     nib_kv untouched = {.layers = 77};
     nib_err err;
     assert_int_equal(
-        nib__kv_open(&untouched, 4096, 65536, 65536, 1000, 1 << 30, NIB_TYPE_F32, &allocator, &err),
+        nib__kv_open(&untouched, 4096, 65536, 65536, 1000, 1 << 30, NIB_TYPE_F32, NULL, &allocator, &err),
         NIB_NO_MEMORY);
     assert_non_null(strstr(err.text, "context"));
     assert_int_equal(untouched.layers, 77);
     /* many blocks of nothing much */
     assert_int_equal(
-        nib__kv_open(&untouched, 1, 1, 2, 1 << 20, 1 << 30, NIB_TYPE_BF16, &allocator, &err),
+        nib__kv_open(&untouched, 1, 1, 2, 1 << 20, 1 << 30, NIB_TYPE_BF16, NULL, &allocator, &err),
         NIB_NO_MEMORY);
     assert_non_null(strstr(err.text, "cache blocks are over the limit"));
 }
@@ -170,7 +170,7 @@ static void test_memory(void **state)
         const nib_allocator a = failing_allocator(&f);
         nib_kv kv;
         nib_err err;
-        assert_int_equal(nib__kv_open(&kv, 2, 2, 16, 2, 100, NIB_TYPE_BF16, &a, &err),
+        assert_int_equal(nib__kv_open(&kv, 2, 2, 16, 2, 100, NIB_TYPE_BF16, NULL, &a, &err),
                          NIB_NO_MEMORY);
         assert_int_equal(f.live, 0);
     }

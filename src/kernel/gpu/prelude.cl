@@ -55,9 +55,9 @@ static ushort to_f16(float value)
         const uint shift = 126u - (rest >> 23);
         if (shift > 24u)
             return (ushort)sign;
-        const uint fraction = (rest & 0x7fffffu) | 0x800000u, half = 1u << (shift - 1);
+        const uint fraction = (rest & 0x7fffffu) | 0x800000u, tie = 1u << (shift - 1);
         const uint down = fraction >> shift, left = fraction & ((1u << shift) - 1u);
-        return (ushort)(sign | (down + (left > half || (left == half && (down & 1u)) ? 1u : 0u)));
+        return (ushort)(sign | (down + (left > tie || (left == tie && (down & 1u)) ? 1u : 0u)));
     }
     return (ushort)(sign | ((rest - 0x38000000u + 0xfffu + ((rest >> 13) & 1u)) >> 13));
 }

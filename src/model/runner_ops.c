@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One operation of a step: fills in pointers and sizes, and shares its parts among the threads or
+ * launches it on the GPU.
+ */
+#include "runner.h"
+
+#include <math.h>
+
+/* ---- parts of an operation, as jobs of the pool ---- */
+
+typedef struct part {
+    const nib_kernel *row;
+    const void *args;
+    int64_t step, end; /* LINEAR: outputs per index, and all of them */
+    char *scratch;
+    uint64_t scratch_bytes;
+} part;
+
+static void job_linear(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const part *p = ctx;
+    p->row->run.linear(p->args, begin * p->step, nib__min(end * p->step, p->end),
+                       p->scratch + (uint64_t)worker * p->scratch_bytes);
+}
+
+static void job_attn(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const part *p = ctx;
+    p->row->run.attn(p->args, begin, end, p->scratch + (uint64_t)worker * p->scratch_bytes);
+}
+
+static void job_quant(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    (void)worker;
+    ((const part *)ctx)->row->run.quant(((const part *)ctx)->args, begin, end);
+}
+
+/* The operations whose parts are ranges of tokens or rows. */
+static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const part *p = ctx;
+    (void)worker;
+    switch (p->row->op) {
+    case NIB_OP_EMBED: p->row->run.embed(p->args, begin, end); break;
+    case NIB_OP_NORM: p->row->run.norm(p->args, begin, end); break;
+    case NIB_OP_ROPE: p->row->run.rope(p->args, begin, end); break;
+    case NIB_OP_COPY: p->row->run.store_kv(p->args, begin, end); break;
+    case NIB_OP_SWIGLU: p->row->run.swiglu(p->args, begin, end); break;
+    case NIB_OP_ADD: p->row->run.add(p->args, begin, end); break;
+    case NIB_OP_GATHER: p->row->run.gather(p->args, begin, end); break;
+    default: break;
+    }
+}
+
+/* Parts per worker: enough that a worker which was interrupted holds nobody up for long. */
+enum { PARTS_PER_WORKER = 4 };
+
+static int64_t grain_for(const nib_runner *r, int64_t count)
+{
+    return nib__max(
+        1, nib__ceil_div(count, (int64_t)nib__pool_threads(r->engine->pool) * PARTS_PER_WORKER));
+}
+
+/* On the pool, or on the GPU whole. */
+static nib_status run_rows(nib_runner *r, const nib_kernel *row, const void *args, int64_t count,
+                           nib_err *err)
+{
+    part p = {.row = row, .args = args};
+    if (row->gpu != NULL)
+        return nib__gpu_run(r->gpu, row, args, err);
+    nib__pool_run(r->engine->pool, count, grain_for(r, count), false, job_rows, &p);
+    return NIB_OK;
+}
+
+/* ---- one operation ---- */
+
+/* A float pointer, or an address of the GPU's: every buffer but INPUT holds f32. */
+static float *values(const nib_runner *r, const nib_node *node, nib_buffer b)
+{
+    return (float *)(void *)r->sides[node->side].at[b];
+}
+
+static nib_input input_of(const nib_runner *r, const nib_node *node, int64_t m)
+{
+    nib_input input;
+    const nib_weight *w = &r->weights[node->site].w;
+    nib__input_place(&input, &w->scheme, r->plan->dtype, m, w->k,
+                     r->sides[node->side].at[NIB_BUFFER_INPUT], NULL);
+    if (w->scheme.act == NIB_ACT_FLOAT && r->plan->dtype == NIB_TYPE_F32) {
+        input.f32 = values(r, node, node->from); /* taken as it is */
+        input.ld = r->ops.ld[node->from];
+    }
+    return input;
+}
+
+static nib_status run_quant(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_kernel *row = nib__use_at(node->uses, m)->quant;
+    if (!row)
+        return NIB_OK;
+    const nib_weight *w = &r->weights[node->site].w;
+    const nib_quant args = {.x = values(r, node, node->from),
+                            .ldx = r->ops.ld[node->from],
+                            .out = input_of(r, node, m),
+                            .symmetric = w->scheme.act_symmetric,
+                            .mx_floor = w->scheme.mx_floor,
+                            .formula = w->scheme.formula,
+                            .static_scale = w->act_scale,
+                            .static_zero = w->act_zero};
+    part p = {.row = row, .args = &args};
+    if (row->gpu != NULL)
+        return nib__gpu_run(r->gpu, row, &args, err);
+    nib__pool_run(r->engine->pool, m, grain_for(r, m), false, job_quant, &p);
+    return NIB_OK;
+}
+
+static nib_status run_linear(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_kernel *row = nib__use_at(node->uses, m)->kernel;
+    const nib_loaded *loaded = &r->weights[node->site];
+    if (r->observer.see && node->side == NIB_SIDE_CPU)
+        r->observer.see(r->observer.ctx, node->site, values(r, node, node->from),
+                        r->ops.ld[node->from], m, loaded->w.k);
+    const nib_linear args = {.w = &loaded->w,
+                             .packed = nib__weight_packed(loaded, row),
+                             .x = input_of(r, node, m),
+                             .y = values(r, node, node->to),
+                             .ldy = r->ops.ld[node->to],
+                             .bias = loaded->bias,
+                             .int_bias = loaded->int_bias};
+    if (row->gpu != NULL)
+        return nib__gpu_run(r->gpu, row, &args, err);
+    const int64_t step = nib__max(1, row->n_step), count = nib__ceil_div(loaded->w.n, step);
+    part p = {.row = row,
+              .args = &args,
+              .step = step,
+              .end = loaded->w.n,
+              .scratch = r->scratch,
+              .scratch_bytes = r->scratch_bytes};
+    nib__pool_run(r->engine->pool, count, grain_for(r, count), true, job_linear, &p);
+    return NIB_OK;
+}
+
+static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_config *c = &r->net->config;
+    const nib_attn args = {.q = values(r, node, node->from),
+                           .out = values(r, node, node->to),
+                           .ldq = r->ops.ld[node->from],
+                           .ldo = r->ops.ld[node->to],
+                           .m = m,
+                           .heads = c->heads,
+                           .sequence = r->sides[node->side].sequences,
+                           .position = r->sides[node->side].positions,
+                           .cache = nib__kv_layer(&r->kv, node->layer),
+                           .scale = 1.0f / sqrtf((float)c->head_dim)};
+    if (node->row->gpu != NULL)
+        return nib__gpu_run(r->gpu, node->row, &args, err);
+    part p = {
+        .row = node->row, .args = &args, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
+    /* heads that share keys stay together */
+    const int64_t share = c->heads / c->kv_heads;
+    const int64_t grain = nib__round_up(grain_for(r, m * c->heads), share);
+    nib__pool_run(r->engine->pool, m * c->heads, grain, true, job_attn, &p);
+    return NIB_OK;
+}
+
+static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_embed args = {.table = &r->weights[0].w,
+                            .ids = r->sides[node->side].ids,
+                            .out = values(r, node, node->to),
+                            .m = m};
+    return run_rows(r, node->row, &args, m, err);
+}
+
+static nib_status run_norm(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const int64_t rows = m * node->rows_per_token;
+    const nib_norm args = {.x = values(r, node, node->from),
+                           .out = values(r, node, node->to),
+                           .weight = node->weight,
+                           .rows = rows,
+                           .width = node->width,
+                           .ldx = r->ops.ld[node->from] / node->rows_per_token,
+                           .ldo = r->ops.ld[node->to] / node->rows_per_token,
+                           .eps = (float)r->net->config.norm_eps};
+    return run_rows(r, node->row, &args, rows, err);
+}
+
+static nib_status run_rope(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const int64_t head_dim = r->net->config.head_dim;
+    const nib_rope args = {.x = values(r, node, node->to),
+                           .position = r->sides[node->side].positions,
+                           .cos_sin = r->sides[node->side].rope,
+                           .m = m,
+                           .heads = node->width,
+                           .head_dim = head_dim,
+                           .dims = head_dim,
+                           .ldx = r->ops.ld[node->to]};
+    return run_rows(r, node->row, &args, m, err);
+}
+
+static nib_status run_store_kv(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_store_kv args = {.k = values(r, node, node->from),
+                               .v = values(r, node, node->other),
+                               .ld = r->ops.ld[node->from],
+                               .m = m,
+                               .sequence = r->sides[node->side].sequences,
+                               .position = r->sides[node->side].positions,
+                               .cache = nib__kv_layer(&r->kv, node->layer)};
+    return run_rows(r, node->row, &args, m, err);
+}
+
+static nib_status run_swiglu(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_swiglu args = {.gate = values(r, node, node->from),
+                             .up = values(r, node, node->other),
+                             .out = values(r, node, node->to),
+                             .m = m,
+                             .width = node->width,
+                             .ld = r->ops.ld[node->from],
+                             .ldo = r->ops.ld[node->to]};
+    return run_rows(r, node->row, &args, m, err);
+}
+
+static nib_status run_add(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_add args = {.x = values(r, node, node->from),
+                          .y = values(r, node, node->to),
+                          .m = m,
+                          .width = node->width,
+                          .ldx = r->ops.ld[node->from],
+                          .ldy = r->ops.ld[node->to]};
+    return run_rows(r, node->row, &args, m, err);
+}
+
+static nib_status run_gather(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_gather args = {.x = values(r, node, node->from),
+                             .out = values(r, node, node->to),
+                             .order = node->order,
+                             .m = m,
+                             .width = node->width,
+                             .ldx = r->ops.ld[node->from],
+                             .ldo = r->ops.ld[node->to]};
+    return run_rows(r, node->row, &args, m, err);
+}
+
+/* f32 rows of a buffer from the other side. */
+static nib_status run_move(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const uint64_t bytes = (uint64_t)m * (uint64_t)r->ops.ld[node->from] * sizeof(float);
+    char *here = r->sides[NIB_SIDE_CPU].at[node->from],
+         *there = r->sides[NIB_SIDE_GPU].at[node->from];
+    return node->side == NIB_SIDE_GPU ? nib__gpu_write(r->gpu, there, here, bytes, err)
+                                      : nib__gpu_read(r->gpu, here, there, bytes, err);
+}
+
+nib_status nib__runner_node(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    switch (node->op) {
+    case NIB_OP_EMBED: return run_embed(r, node, m, err);
+    case NIB_OP_NORM: return run_norm(r, node, m, err);
+    case NIB_OP_ROPE: return run_rope(r, node, m, err);
+    case NIB_OP_COPY: return run_store_kv(r, node, m, err);
+    case NIB_OP_SWIGLU: return run_swiglu(r, node, m, err);
+    case NIB_OP_ADD: return run_add(r, node, m, err);
+    case NIB_OP_GATHER: return run_gather(r, node, m, err);
+    case NIB_OP_ATTN: return run_attn(r, node, m, err);
+    case NIB_OP_QUANT: return run_quant(r, node, m, err);
+    case NIB_OP_LINEAR: return run_linear(r, node, m, err);
+    case NIB_OP_MOVE: return run_move(r, node, m, err);
+    default: return NIB_OK; /* lowering makes no other */
+    }
+}
