@@ -150,9 +150,9 @@ static void test_errors(void **state)
     nib__kv_close(&kv);
     nib_kv untouched = {.layers = 77};
     nib_err err;
-    assert_int_equal(
-        nib__kv_open(&untouched, 4096, 65536, 65536, 1000, 1 << 30, NIB_TYPE_F32, NULL, &allocator, &err),
-        NIB_NO_MEMORY);
+    assert_int_equal(nib__kv_open(&untouched, 4096, 65536, 65536, 1000, 1 << 30, NIB_TYPE_F32, NULL,
+                                  &allocator, &err),
+                     NIB_NO_MEMORY);
     assert_non_null(strstr(err.text, "context"));
     assert_int_equal(untouched.layers, 77);
     /* many blocks of nothing much */
