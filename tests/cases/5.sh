@@ -49,9 +49,16 @@ status 8 0
 says 8.err '43 linear layers: 43 asked mxfp8-floor, 43 done on cpu/'
 says 8.out 'step: 3 loss:'
 
-# forward, the same width is done here
+# the same line trains a model with biases, and its export becomes a prequantized checkpoint that runs
 status 9 0
-says 9.err '36 asked mxfp8, 36 done on cpu/'
-says 9.err '0 substituted'
-[ "$(wc -c <9.out)" -gt 20 ] || fail 'no text was generated'
+says 9.err '36 linear layers: 36 asked mxfp8-floor, 36 done on cpu/'
+says 9.out 'step: 2 loss:'
+status 10 0
+says 10.out '15 of 15 biases are int8'
+says 10.out '0 problems'
+says 10.err '36 asked 8da4w-g32, 36 done on cpu/'
+status 11 0
+says 11.err '36 asked mxfp8, 36 done on cpu/'
+says 11.err '0 substituted'
+[ "$(wc -c <11.out)" -gt 20 ] || fail 'no text was generated'
 finish
