@@ -166,8 +166,8 @@ typedef struct linear_part {
     const nib_kernel *row;
     const nib_workers *workers;
     const nib_linear *whole;
-    int64_t rows, row_parts; /* x rows of a part, and how many such parts */
-    int64_t columns;         /* outputs of a part */
+    int64_t tiles, row_parts; /* of x rows, shared evenly among so many parts */
+    int64_t columns;          /* outputs of a part */
 } linear_part;
 
 /* Rows r0..r1 of an input. */
@@ -186,13 +186,17 @@ static nib_input input_rows(const nib_input *x, const nib_scheme *scheme, int64_
     return out;
 }
 
+enum { TILE = 12, ROWS = 240 }; /* linear_float.h's, for speed alone */
+
 static void job_linear(void *ctx, int worker, int64_t begin, int64_t end)
 {
     const linear_part *p = ctx;
     for (int64_t i = begin; i < end; i++) {
-        const int64_t r0 = i % p->row_parts * p->rows, n0 = i / p->row_parts * p->columns;
+        const int64_t of = i % p->row_parts, n0 = i / p->row_parts * p->columns;
+        const int64_t r0 = of * p->tiles / p->row_parts * TILE,
+                      r1 = (of + 1) * p->tiles / p->row_parts * TILE;
         nib_linear a = *p->whole;
-        a.x = input_rows(&p->whole->x, &a.w->scheme, r0, nib__min(r0 + p->rows, p->whole->x.m));
+        a.x = input_rows(&p->whole->x, &a.w->scheme, r0, nib__min(r1, p->whole->x.m));
         a.y = p->whole->y + r0 * a.ldy;
         p->row->run.linear(&a, n0, nib__min(n0 + p->columns, a.w->n),
                            p->workers->scratch + (uint64_t)worker * p->workers->scratch_bytes);
@@ -200,19 +204,21 @@ static void job_linear(void *ctx, int worker, int64_t begin, int64_t end)
 }
 
 /* Parts are rows of x with all outputs, as long as there are enough of them: a part brings its rows
- * into the order of the tiles once. */
+ * into the order of the tiles once. They are of one size and a multiple of the threads, so that all
+ * threads end together. */
 void nib__product_run(const nib_product *p, const nib_workers *w, const nib_input *x,
                       const void *packed, const float *bias, float *y, int64_t ldy)
 {
-    enum { TILE = 12, ROWS = 240 }; /* linear_float.h's, for speed alone */
+    enum { PARTS_PER_WORKER = 2 };
     nib_weight weight;
     nib__cast_view(&weight, p->row, &p->shape, packed);
     const nib_linear a = {
         .w = &weight, .packed = packed, .x = *x, .y = y, .ldy = ldy, .bias = bias};
     const int64_t threads = nib__pool_threads(w->pool);
     linear_part l = {.row = p->row, .workers = w, .whole = &a};
-    l.rows = nib__min(ROWS, nib__round_up(nib__max(1, nib__ceil_div(x->m, 2 * threads)), TILE));
-    l.row_parts = nib__ceil_div(x->m, l.rows);
+    l.tiles = nib__ceil_div(x->m, TILE);
+    const int64_t least = nib__max(PARTS_PER_WORKER * threads, nib__ceil_div(x->m, ROWS));
+    l.row_parts = nib__min(l.tiles, nib__round_up(least, threads));
     const int64_t step = nib__max(1, p->row->n_step), steps = nib__ceil_div(weight.n, step);
     const int64_t wanted = nib__max(1, nib__ceil_div(threads, nib__max(1, l.row_parts)));
     l.columns = nib__ceil_div(steps, nib__min(steps, wanted)) * step;
