@@ -17,7 +17,7 @@
  * What the including file defines (vec: 16 f32 lanes, ivec: 16 i32, pair: the weights of two k in
  * 16 lanes, raw: 8 k of 4 bits, x_pair: two staged activations, x_value: an x_pair in all lanes):
  *   NATIVE (the form that tiles take), SWAPS (pairs in memory are in the order of the sum),
- *   SPAN, TILE_M, TILE_P, WIDE_M, WIDE_P,
+ *   SPAN and WIDE_SPAN (k per piece), TILE_M, TILE_P, WIDE_M, WIDE_P,
  *   vec_zero vec_set vec_load vec_store vec_load_part vec_store_part vec_add vec_mul vec_fma,
  *   vec_values ivec_load_i8 raw_load pair_get pair_native pair_store pair_fma,
  *   x_get x_put_f32 x_put_bf16 x_put_e4m3
@@ -44,8 +44,9 @@ typedef struct job {
     form f;                       /* of the packed codes */
     bool shifted;                 /* codes have integer zeros */
     bool swap;                    /* the odd k of a pair is staged and summed first */
-    bool opens;                   /* the piece opens the block */
+    bool opens, closes;           /* the piece is the block's first, last */
     bool first, last;             /* block */
+    bool bare;                    /* a last total needs no more than a bias */
 } job;
 
 typedef vec vec_tile[TILE_M][WIDE_P];
@@ -181,19 +182,56 @@ NIB_INLINE void load_sums(vec_tile sums, const float *from, const tile_form t)
                 from != NULL ? vec_load(from + (r * t.panels + p) * NIB_FLOAT_PANEL) : vec_zero();
 }
 
-NIB_INLINE void tile_plain(const job *j, const tile_form t)
+/* Does a tile put its sums into y itself? Else it leaves them to put_tile. */
+NIB_INLINE bool puts_sums(const job *j, int panels)
 {
-    vec_tile sums;
-    if (j->opens)
-        load_sums(sums, NULL, t);
-    else
-        load_sums(sums, j->acc, t);
-    sum_steps(sums, j->codes, 0, j->x, nib__ceil_div(j->k1 - j->k0, NIB_FLOAT_STEP), t);
+    return j->bare && j->closes && j->n_end - j->n >= panels * NIB_FLOAT_PANEL;
+}
+
+/* put_tile from registers: products of few k gain a tenth (Xeon 6/207, 2026-11-20). Where there is
+ * no bias, and before the last block, 0 is added: a total of -0 becomes 0, as y in the end does. */
+NIB_INLINE void put_sums(const job *j, vec_tile sums, const tile_form t)
+{
+    static const float zeros[WIDE_P * NIB_FLOAT_PANEL] = {0};
+    const nib_linear *a = j->a;
+    const float *bias = j->last && a->bias != NULL ? a->bias + j->n : zeros;
+    const int64_t ld = a->ldy;
+    float *y = a->y + j->row * ld + j->n;
+    vec after[WIDE_P];
+#pragma GCC unroll 32
+    for (int p = 0; p < t.panels; p++)
+        after[p] = vec_add(vec_load(bias + p * NIB_FLOAT_PANEL), vec_zero());
+    if (!j->first)
+#pragma GCC unroll 32
+        for (int r = 0; r < t.rows; r++)
+#pragma GCC unroll 32
+            for (int p = 0; p < t.panels; p++)
+                sums[r][p] = vec_add(vec_load(y + r * ld + p * NIB_FLOAT_PANEL), sums[r][p]);
 #pragma GCC unroll 32
     for (int r = 0; r < t.rows; r++)
 #pragma GCC unroll 32
         for (int p = 0; p < t.panels; p++)
-            vec_store(j->acc + (r * t.panels + p) * NIB_FLOAT_PANEL, sums[r][p]);
+            vec_store(y + r * ld + p * NIB_FLOAT_PANEL, vec_add(sums[r][p], after[p]));
+}
+
+NIB_INLINE void tile_plain(const job *j, const tile_form t)
+{
+    vec_tile sums;
+    float *acc = j->acc;
+    if (j->opens)
+        load_sums(sums, NULL, t);
+    else
+        load_sums(sums, acc, t);
+    sum_steps(sums, j->codes, 0, j->x, nib__ceil_div(j->k1 - j->k0, NIB_FLOAT_STEP), t);
+    if (!t.streams && puts_sums(j, t.panels)) {
+        put_sums(j, sums, t);
+        return;
+    }
+#pragma GCC unroll 32
+    for (int r = 0; r < t.rows; r++)
+#pragma GCC unroll 32
+        for (int p = 0; p < t.panels; p++)
+            vec_store(acc + (r * t.panels + p) * NIB_FLOAT_PANEL, sums[r][p]);
 }
 
 /* The piece is whole groups. */
@@ -458,7 +496,7 @@ static void run_wide(job j, int64_t first, const places *room)
 {
     const bool native = j.f == NATIVE, direct = !j.shifted && is_direct(j.f) && j.a->x.m == 1;
     const int64_t end = j.k1,
-                  piece = native || direct ? NIB_SUM_BLOCK : nib__float_span(&j.l, SPAN);
+                  piece = native || direct ? NIB_SUM_BLOCK : nib__float_span(&j.l, WIDE_SPAN);
     const int64_t m = nib__min(j.a->x.m - j.row, WIDE_M);
     aim(&j, first, WIDE_P);
     j.acc = room->acc;
@@ -485,18 +523,33 @@ NIB_INLINE float *acc_of(const patch *at, const places *room, int64_t p, int64_t
     return room->acc + (p * at->rows + r * TILE_P) * NIB_FLOAT_PANEL;
 }
 
+/* Stages the tokens of one tile, from `r` on. */
+static void stage_tile(job j, const patch *at, const places *room, int64_t r)
+{
+    const int64_t rows = nib__min(at->tile_rows, at->rows - r);
+    j.row += r;
+    if (rows > 0)
+        stage_rows(&j, rows, room->x + r * SPAN_PAIRS, SPAN_PAIRS);
+}
+
+/* Tokens are staged one tile ahead, so that storing them overlaps with the tile's sums. */
 static void run_piece(job j, const patch *at, const places *room)
 {
-    const int64_t row0 = j.row;
-    stage_rows(&j, at->rows, room->x, SPAN_PAIRS);
+    const job whole = j;
+    stage_tile(whole, at, room, 0);
     for (int64_t p = 0; p < at->panels; p += TILE_P) {
         aim(&j, at->first + p, TILE_P);
         bring(&j, TILE_P, j.f == NATIVE, room->weights);
         for (int64_t r = 0; r < at->rows; r += at->tile_rows) {
-            j.row = row0 + r;
+            const int64_t rows = nib__min(at->tile_rows, at->rows - r);
+            if (p == 0)
+                stage_tile(whole, at, room, r + at->tile_rows);
+            j.row = whole.row + r;
             j.x = room->x + r * SPAN_PAIRS;
             j.acc = acc_of(at, room, p, r);
-            native_tile(&j, nib__min(at->tile_rows, at->rows - r));
+            native_tile(&j, rows);
+            if (j.closes && !puts_sums(&j, TILE_P))
+                put_tile(&j, rows, TILE_P);
         }
     }
 }
@@ -504,18 +557,11 @@ static void run_piece(job j, const patch *at, const places *room)
 /* One block k0..k1. */
 static void run_block(job j, const patch *at, const places *room)
 {
-    const int64_t end = j.k1, row0 = j.row;
+    const int64_t end = j.k1;
     for (; j.k0 < end; j.k0 = j.k1, j.opens = false) {
         j.k1 = nib__min(end, j.k0 + nib__float_span(&j.l, SPAN));
+        j.closes = j.k1 == end;
         run_piece(j, at, room);
-    }
-    for (int64_t p = 0; p < at->panels; p += TILE_P) {
-        aim(&j, at->first + p, TILE_P);
-        for (int64_t r = 0; r < at->rows; r += at->tile_rows) {
-            j.row = row0 + r;
-            j.acc = acc_of(at, room, p, r);
-            put_tile(&j, nib__min(at->tile_rows, at->rows - r), TILE_P);
-        }
     }
 }
 
@@ -528,6 +574,7 @@ static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, form
     job j = {.a = a, .l = nib__float_layout(a->w), .f = f, .swap = pairs && SWAPS};
     j.n_end = nib__min(n1, a->w->n);
     j.shifted = a->w->scheme.zero == NIB_ZERO_INT;
+    j.bare = j.l.groups == 0 && a->w->tensor_scale == 0 && a->w->scheme.act != NIB_ACT_E4M3_TOKEN;
     const int64_t m = a->x.m, k = a->w->k, block = nib__sum_block(a->w);
     const bool wide = m <= WIDE_M || j.l.group > SPAN;
     const int64_t tile_rows = m > 0 ? nib__ceil_div(m, nib__ceil_div(m, TILE_M)) : 1;
