@@ -5,13 +5,18 @@
 # make test       install what is missing, build, run every test; last line: N passed, N failed
 # make lint       style, layers and formatting
 # make SAN=address,undefined test-unit      the same tests under sanitizers, in their own build folder
+# make CUDA=1     with kernels for NVIDIA's GPUs, where nvcc (12.0 or later) is, in build/cuda; other builds lack
+#                 them, say so, and take no longer for a machine that has nvcc
+# make test-cuda-build   compiles those kernels and reads the machine code; needs nvcc, no GPU
+# make test-gpu   checks every kernel on every GPU found and measures; says `skipped` where there is none
 # make install PREFIX=/usr/local
 
 CC      ?= gcc
 AR      ?= ar
 PREFIX  ?= /usr/local
 SAN     ?=
-BUILD   ?= build/$(if $(SAN),san-$(subst $(comma),-,$(SAN)),release)
+CUDA    ?=
+BUILD   ?= build/$(if $(SAN),san-$(subst $(comma),-,$(SAN)),$(if $(CUDA),cuda$(CUDA:1=),release))
 comma   := ,
 
 VERSION := $(shell sed -n 's/^.define NIB_VERSION "\(.*\)"/\1/p' include/nibble.h)
@@ -33,6 +38,10 @@ LDLIBS  += $(PKG_LIBS) -pthread -lm -ldl
 ifneq ($(SAN),)
 CFLAGS  += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
 LDFLAGS += -fsanitize=$(SAN)
+endif
+
+ifneq ($(CUDA),)
+CPPFLAGS += -DNIB_WITH_CUDA
 endif
 
 LIB_SRC  := $(foreach m,$(MODULES),$(wildcard src/$(m)/*.c))
@@ -75,6 +84,38 @@ $(BUILD)/%.cl.c: %.cl
 	   echo "0};"; echo "const size_t nib__size_$$name = sizeof nib__text_$$name - 1;"; } > $@
 $(BUILD)/%.cl.o: $(BUILD)/%.cl.c
 	$(CC) $(CFLAGS) -c $< -o $@
+
+# Programs for CUDA, of which each has a fat binary: machine code of each architecture, and PTX of the newest
+# for later ones. CUDA=-emulated puts names in their place, for tests/cuda/emulate.h.
+LIB_OBJ     += $(BUILD)/cuda/programs.o
+NVCC        ?= $(or $(shell command -v nvcc 2>/dev/null),/usr/local/cuda/bin/nvcc)
+CUDA_FOLDER := $(BUILD)/cuda/images
+CUDA_HEADERS := $(wildcard src/kernel/gpu/*.cuh) src/kernel/gpu/prelude.cl
+CUDA_ALL     = $(shell $(NVCC) --list-gpu-arch | sed 's/.*_//')
+CUDA_ARCHS  ?= $(filter 80 90 100,$(CUDA_ALL))
+NVCC_FLAGS   = -std=c++17 -O3 -x cu -fatbin -include $(CURDIR)/src/kernel/gpu/cuda_prelude.cuh -Isrc/kernel/gpu \
+               --Werror all-warnings -Xptxas -v,-warn-spills,-warn-lmem-usage \
+               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+               -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+ifeq ($(CUDA),1)
+CUDA_COMPILE = @mkdir -p $(@D); echo "nvcc $1 $2"; $(NVCC) $(NVCC_FLAGS) $2 src/kernel/gpu/$1 -o $@ >$@.log 2>&1 || { cat $@.log; exit 1; }
+CUDA_TABLE   = table $(CUDA_FOLDER) \
+               $(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\),.*/\1 \2/p' | awk '{print $$1 * 1000 + $$2 * 10}')
+else
+CUDA_COMPILE = @mkdir -p $(@D); printf '%s\0' '$1 $2' > $@
+CUDA_TABLE   = $(if $(CUDA),table $(CUDA_FOLDER) 13000,none)
+endif
+$(BUILD)/cuda/rules.mk: src/kernel/gpu/cuda_programs.txt tools/cuda_programs
+	@mkdir -p $(@D)
+	@tools/cuda_programs rules $(CUDA_FOLDER) > $@
+ifneq ($(CUDA),)
+include $(BUILD)/cuda/rules.mk
+endif
+$(BUILD)/cuda/programs.c: $(CUDA_IMAGES) tools/cuda_programs src/kernel/gpu/cuda_programs.txt
+	@mkdir -p $(@D)
+	@tools/cuda_programs $(CUDA_TABLE) > $@
+$(BUILD)/cuda/programs.o: $(BUILD)/cuda/programs.c $(CUDA_IMAGES)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 $(LIB): $(LIB_OBJ)
 	@rm -f $@

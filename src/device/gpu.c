@@ -6,7 +6,7 @@
 
 #include <inttypes.h>
 
-static const nib_gpu_driver *const drivers[] = {&nib__driver_opencl};
+static const nib_gpu_driver *const drivers[] = {&nib__driver_cuda, &nib__driver_opencl};
 
 const nib_gpu_driver *nib__gpu_driver_at(size_t i)
 {

@@ -100,6 +100,6 @@ struct nib_gpu {
 /* The piece that holds the address; NULL for NULL and for what is none. */
 const nib_gpu_piece *nib__gpu_piece(const nib_gpu *gpu, const void *address);
 
-extern const nib_gpu_driver nib__driver_opencl;
+extern const nib_gpu_driver nib__driver_cuda, nib__driver_opencl;
 
 #endif

@@ -35,6 +35,7 @@ typedef struct nib_launch {
     char options[NIB_LAUNCH_OPTIONS]; /* "-DW=4 ...": each text is a program of its own */
     int64_t groups[3];
     int32_t items[3];
+    int32_t shared; /* CUDA: bytes of shared memory beside what the function itself declares */
     nib_launch_arg args[NIB_LAUNCH_ARGS];
     int count;
 } nib_launch;

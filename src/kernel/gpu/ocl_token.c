@@ -3,6 +3,7 @@
  * Rows of OpenCL for operations on rows of tokens (token.cl) and attention, on any device of 1.2.
  */
 #include "sources.h"
+#include "token_launches.h"
 
 #include "kernel.h"
 
@@ -29,10 +30,10 @@ static void init_elements(nib_launch *out, const char *function, int64_t width, 
     out->groups[1] = rows;
 }
 
-static int launch_norm(const void *args, nib_launch out[])
+int nib__launch_norm(const void *args, nib_launch out[])
 {
     const nib_norm *a = args;
-    init_rows(out, "norm", a->rows, NIB_TYPE_F32);
+    init_rows(out, "norm_rows", a->rows, NIB_TYPE_F32);
     nib__launch_memory(out, a->x);
     nib__launch_memory(out, a->out);
     nib__launch_memory(out, a->weight);
@@ -43,7 +44,7 @@ static int launch_norm(const void *args, nib_launch out[])
     return 1;
 }
 
-static int launch_rope(const void *args, nib_launch out[])
+int nib__launch_rope(const void *args, nib_launch out[])
 {
     const nib_rope *a = args;
     init_rows(out, "rope", a->m, NIB_TYPE_F32);
@@ -58,7 +59,7 @@ static int launch_rope(const void *args, nib_launch out[])
     return 1;
 }
 
-static int launch_store_kv(const void *args, nib_launch out[])
+int nib__launch_store_kv(const void *args, nib_launch out[])
 {
     const nib_store_kv *a = args;
     init_rows(out, "store_kv", a->m, a->cache.type);
@@ -76,7 +77,7 @@ static int launch_store_kv(const void *args, nib_launch out[])
     return 1;
 }
 
-static int launch_swiglu(const void *args, nib_launch out[])
+int nib__launch_swiglu(const void *args, nib_launch out[])
 {
     const nib_swiglu *a = args;
     init_elements(out, "swiglu", a->width, a->m);
@@ -89,7 +90,7 @@ static int launch_swiglu(const void *args, nib_launch out[])
     return 1;
 }
 
-static int launch_add(const void *args, nib_launch out[])
+int nib__launch_add(const void *args, nib_launch out[])
 {
     const nib_add *a = args;
     init_elements(out, "add", a->width, a->m);
@@ -101,7 +102,7 @@ static int launch_add(const void *args, nib_launch out[])
     return 1;
 }
 
-static int launch_gather(const void *args, nib_launch out[])
+int nib__launch_gather(const void *args, nib_launch out[])
 {
     const nib_gather *a = args;
     init_elements(out, "gather", a->width, a->m);
@@ -114,7 +115,7 @@ static int launch_gather(const void *args, nib_launch out[])
     return 1;
 }
 
-static int launch_attention(const void *args, nib_launch out[])
+int nib__launch_attention(const void *args, nib_launch out[])
 {
     const nib_attn *a = args;
     nib__launch_init(out, "attention", a->heads, NIB_CACHE_BLOCK);
@@ -153,13 +154,14 @@ static const nib_cond any_device[] = {NIB_COND_END};
     }
 
 static const nib_kernel rows[] = {
-    ROW("norm_f32", NORM, OTHER, token, launch_norm, "a work-group a row"),
-    ROW("rope_f32", ROPE, OTHER, token, launch_rope, "a work-group a token"),
-    ROW("copy_f32", COPY, OTHER, token, launch_store_kv, "a work-group a token"),
-    ROW("swiglu_f32", SWIGLU, OTHER, token, launch_swiglu, "a work-item a value"),
-    ROW("add_f32", ADD, EXACT, token, launch_add, "a work-item a value"),
-    ROW("attn_f32", ATTN, OTHER, attention, launch_attention, "a work-group a head of a token"),
-    ROW("gather_f32", GATHER, EXACT, token, launch_gather, "a work-item a value"),
+    ROW("norm_f32", NORM, OTHER, token, nib__launch_norm, "a work-group a row"),
+    ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope, "a work-group a token"),
+    ROW("copy_f32", COPY, OTHER, token, nib__launch_store_kv, "a work-group a token"),
+    ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu, "a work-item a value"),
+    ROW("add_f32", ADD, EXACT, token, nib__launch_add, "a work-item a value"),
+    ROW("attn_f32", ATTN, OTHER, attention, nib__launch_attention,
+        "a work-group a head of a token"),
+    ROW("gather_f32", GATHER, EXACT, token, nib__launch_gather, "a work-item a value"),
 };
 
 const nib_family nib__family_ocl_token = {rows, COUNT(rows)};

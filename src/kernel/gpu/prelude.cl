@@ -5,13 +5,15 @@
  */
 
 /* An address is a base and an offset in bytes: MEMORY in the argument list, HERE at the top of the
- * body, from where `name` is a pointer. */
+ * body, from where `name` is a pointer. CUDA has its own (cuda_prelude.cuh). */
+#ifndef NIB_CUDA
 #define MEMORY(type, name) __global type *name##_base, ulong name##_at
 #define HERE(type, name)                                                                           \
     __global type *name = (__global type *)((__global uchar *)name##_base + name##_at)
 #define HERE_CONST(type, name)                                                                     \
     const __global type *name =                                                                    \
         (const __global type *)((const __global uchar *)name##_base + name##_at)
+#endif
 
 /* ---- number formats: as nib__to_f32 and nib__from_f32 (src/base/numbers.c) ---- */
 
@@ -111,6 +113,8 @@ static void store_typed(__global uchar *p, size_t i, int type, float value)
 
 /* ---- over a work-group: every work-item gives a value and gets the result ---- */
 
+#ifndef NIB_CUDA /* where warps shuffle */
+
 /* `room` has a float for each work-item; their number is a power of two. */
 static float group_sum(float value, __local float *room)
 {
@@ -141,3 +145,5 @@ static float group_max(float value, __local float *room)
     barrier(CLK_LOCAL_MEM_FENCE);
     return largest;
 }
+
+#endif

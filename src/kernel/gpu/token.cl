@@ -4,9 +4,9 @@
  * shapes are those of ops.h.
  */
 
-/* A work-group a row. */
-__kernel void norm(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weight), int width, int ldx,
-                   int ldo, float eps)
+/* A work-group a row. CUDA has a function `norm` of its own. */
+__kernel void norm_rows(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weight), int width,
+                        int ldx, int ldo, float eps)
 {
     __local float room[GROUP];
     HERE_CONST(float, x);

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Stands before every source that nvcc compiles: the words of OpenCL C in those of CUDA, so that
+ * the .cl files serve both, then prelude.cl's number formats. tests/cuda/emulate.h stands in its
+ * place where a test runs the same sources on the CPU.
+ */
+#ifndef NIB_CUDA_PRELUDE_CUH
+#define NIB_CUDA_PRELUDE_CUH
+
+#include <cuda_runtime.h>
+
+#include <stdint.h>
+
+#define NIB_CUDA 1
+
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+
+#define __kernel extern "C" __global__
+#define __global
+#define __constant __constant__ const
+#define __local __shared__
+#define MEMORY(type, name) type *name##_base
+#define HERE(type, name) type *name = name##_base
+#define HERE_CONST(type, name) const type *name = name##_base
+
+#define CLK_LOCAL_MEM_FENCE 0
+#define barrier(fence) __syncthreads()
+#define as_uint(x) __float_as_uint(x)
+#define as_int(x) __float_as_int(x)
+#define as_float(x) __uint_as_float(x)
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+
+/* Not `static`: what a .cl file defines beside its kernels must be device code here. */
+#define static __device__ static
+
+static inline uint get_local_id(int d)
+{
+    return d == 0 ? threadIdx.x : d == 1 ? threadIdx.y : threadIdx.z;
+}
+
+static inline uint get_group_id(int d)
+{
+    return d == 0 ? blockIdx.x : d == 1 ? blockIdx.y : blockIdx.z;
+}
+
+static inline uint get_local_size(int d)
+{
+    return d == 0 ? blockDim.x : d == 1 ? blockDim.y : blockDim.z;
+}
+
+static inline uint get_num_groups(int d)
+{
+    return d == 0 ? gridDim.x : d == 1 ? gridDim.y : gridDim.z;
+}
+
+static inline size_t get_global_id(int d)
+{
+    return (size_t)get_group_id(d) * get_local_size(d) + get_local_id(d);
+}
+
+#include "prelude.cl"
+
+/* `room` has a float for each thread. */
+static inline float group_sum(float value, float *room)
+{
+    const int id = (int)threadIdx.x, warps = ((int)blockDim.x + 31) / 32;
+    for (int step = 16; step > 0; step /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, step);
+    if (id % 32 == 0)
+        room[id / 32] = value;
+    __syncthreads();
+    value = room[0];
+    for (int i = 1; i < warps; i++)
+        value += room[i];
+    __syncthreads();
+    return value;
+}
+
+static inline float group_max(float value, float *room)
+{
+    const int id = (int)threadIdx.x, warps = ((int)blockDim.x + 31) / 32;
+    for (int step = 16; step > 0; step /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
+    if (id % 32 == 0)
+        room[id / 32] = value;
+    __syncthreads();
+    value = room[0];
+    for (int i = 1; i < warps; i++)
+        value = fmaxf(value, room[i]);
+    __syncthreads();
+    return value;
+}
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Launches of the functions of token.cl and attention.cl, which rows of OpenCL and of CUDA share:
+ * nib_gpu_code.launches of each operation (ocl_token.c).
+ */
+#ifndef NIB_TOKEN_LAUNCHES_H
+#define NIB_TOKEN_LAUNCHES_H
+
+#include "launch.h"
+
+int nib__launch_norm(const void *args, nib_launch out[]);
+int nib__launch_rope(const void *args, nib_launch out[]);
+int nib__launch_store_kv(const void *args, nib_launch out[]);
+int nib__launch_swiglu(const void *args, nib_launch out[]);
+int nib__launch_add(const void *args, nib_launch out[]);
+int nib__launch_gather(const void *args, nib_launch out[]);
+int nib__launch_attention(const void *args, nib_launch out[]);
+
+#endif

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs the sources of gpu/ on the CPU, in place of cuda_prelude.cuh and cuda_ptx.cuh: a block's
+ * threads are coroutines, so barriers, shuffles and the matrix instructions of a warp mean what
+ * they mean on the device; addresses are the host's. Blocks run one after the other, threads of
+ * every second block backwards, asynchronous copies happen as late as they may, and shared memory
+ * is poisoned before a block: what a missing barrier or wait would break, breaks here. It checks
+ * arithmetic and order of one block, nothing of speed, and no race between blocks.
+ */
+#ifndef NIB_EMULATE_H
+#define NIB_EMULATE_H
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#define NIB_CUDA 1
+#define NIB_EMULATED 1
+
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+
+struct uint3e {
+    uint x, y, z;
+};
+struct alignas(16) uint4 {
+    uint x, y, z, w;
+};
+struct alignas(8) uint2 {
+    uint x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+static inline uint4 make_uint4(uint x, uint y, uint z, uint w) { return {x, y, z, w}; }
+
+/* ---- the thread that runs (emulated_cuda.cpp) ---- */
+
+extern uint3e threadIdx, blockIdx, blockDim, gridDim;
+extern unsigned char *emulated_shared; /* what the launch asked for beside the function's own */
+
+void emulated_block_barrier();
+/* A word of each lane of the warp: gives its own, sees all. Every lane of the warp comes. */
+const uint32_t *emulated_warp_words(const uint32_t *mine, int count);
+void emulated_copy(void *to, const void *from, size_t from_bytes, size_t bytes);
+void emulated_copy_commit();
+void emulated_copy_wait(int groups_left);
+
+/* ---- functions by name ---- */
+
+struct emulated_function {
+    template <class... A> emulated_function(const char *image, const char *name, void (*f)(A...))
+    {
+        add(image, name, [f](void **args) { call(f, args, std::index_sequence_for<A...>{}); });
+    }
+
+  private:
+    static void add(const char *image, const char *name, std::function<void(void **)> run);
+    template <class... A, size_t... I>
+    static void call(void (*f)(A...), void **args, std::index_sequence<I...>)
+    {
+        f(*(std::remove_reference_t<A> *)args[I]...);
+    }
+};
+
+/* ---- the words of CUDA and of OpenCL C ---- */
+
+#define __kernel static
+#define __global
+#define __constant static const
+#define __local static
+#define __device__
+#define __forceinline__ inline
+#define __restrict__
+#define __shared__ static
+#define __launch_bounds__(...)
+#define MEMORY(type, name) type *name##_base
+#define HERE(type, name) type *name = name##_base
+#define HERE_CONST(type, name) const type *name = name##_base
+
+#define CLK_LOCAL_MEM_FENCE 0
+#define barrier(fence) emulated_block_barrier()
+#define __syncthreads() emulated_block_barrier()
+#define __syncwarp() ((void)emulated_warp_words(nullptr, 0))
+
+template <class To, class From> static inline To emulated_bits(From from)
+{
+    static_assert(sizeof(To) == sizeof(From), "as_type keeps the size");
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+#define as_uint(x) emulated_bits<uint>(x)
+#define as_int(x) emulated_bits<int>(x)
+#define as_float(x) emulated_bits<float>(x)
+
+using std::exp;
+using std::fmax;
+using std::fmaxf;
+using std::log;
+using std::max;
+using std::min;
+using std::sqrt;
+
+static inline uint get_local_id(int d) { return (&threadIdx.x)[d]; }
+static inline uint get_group_id(int d) { return (&blockIdx.x)[d]; }
+static inline uint get_local_size(int d) { return (&blockDim.x)[d]; }
+static inline uint get_num_groups(int d) { return (&gridDim.x)[d]; }
+static inline size_t get_global_id(int d)
+{
+    return (size_t)get_group_id(d) * get_local_size(d) + get_local_id(d);
+}
+
+#pragma GCC diagnostic ignored "-Wunused-function"
+#include "prelude.cl"
+
+template <class T> static inline T shuffle_xor(T value, int mask)
+{
+    const uint32_t word = emulated_bits<uint32_t>(value);
+    return emulated_bits<T>(emulated_warp_words(&word, 1)[(threadIdx.x % 32) ^ (uint)mask]);
+}
+
+static inline float group_sum(float value, float *room)
+{
+    (void)room;
+    for (int step = 16; step > 0; step /= 2)
+        value += shuffle_xor(value, step);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = value;
+    emulated_block_barrier();
+    value = room[0];
+    for (uint i = 1; i < (blockDim.x + 31) / 32; i++)
+        value += room[i];
+    emulated_block_barrier();
+    return value;
+}
+
+static inline float group_max(float value, float *room)
+{
+    for (int step = 16; step > 0; step /= 2)
+        value = fmaxf(value, shuffle_xor(value, step));
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = value;
+    emulated_block_barrier();
+    value = room[0];
+    for (uint i = 1; i < (blockDim.x + 31) / 32; i++)
+        value = fmaxf(value, room[i]);
+    emulated_block_barrier();
+    return value;
+}
+
+/* ---- instructions: cuda_ptx.cuh, by the tables of the PTX manual ---- */
+
+#define NIB_CUDA_PTX_CUH
+
+/* Halves and bytes of a word. */
+static inline float emulated_bf16(uint32_t word, int half)
+{
+    return of_bf16((ushort)(word >> (16 * half)));
+}
+static inline float emulated_f16(uint32_t word, int half)
+{
+    return of_f16((ushort)(word >> (16 * half)));
+}
+static inline int emulated_s8(uint32_t word, int byte) { return (int8_t)(word >> (8 * byte)); }
+static inline float emulated_e4m3(uint32_t word, int byte)
+{
+    return of_e4m3((uchar)(word >> (8 * byte)));
+}
+
+/* D += A B of a warp, m16n8 and k in words of `per` values: a lane has rows lane / 4 and + 8 of A
+ * and column lane / 4 of B, words lane % 4 and + 4 of k; of D columns 2 * (lane % 4) and the next. */
+template <int per, class Sum, class Read>
+static inline void emulated_mma(Sum d[4], const uint a[4], const uint b[2], Read read)
+{
+    const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const uint32_t *all = emulated_warp_words(mine, 6);
+    const int lane = (int)(threadIdx.x % 32);
+    for (int i = 0; i < 4; i++) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        double sum = (double)d[i];
+        for (int k = 0; k < 8 * per; k++) {
+            const int word = k / per;
+            const uint32_t *of_a = all + 6 * (row % 8 * 4 + word % 4);
+            const uint32_t *of_b = all + 6 * (column * 4 + word % 4);
+            sum += (double)read(of_a[word / 4 * 2 + row / 8], k % per) *
+                   (double)read(of_b[4 + word / 4], k % per);
+        }
+        d[i] = (Sum)sum;
+    }
+    __syncwarp();
+}
+
+static inline void mma_bf16(float d[4], const uint a[4], const uint b[2])
+{
+    emulated_mma<2>(d, a, b, emulated_bf16);
+}
+static inline void mma_f16(float d[4], const uint a[4], const uint b[2])
+{
+    emulated_mma<2>(d, a, b, emulated_f16);
+}
+static inline void mma_s8(int d[4], const uint a[4], const uint b[2])
+{
+    emulated_mma<4>(d, a, b, emulated_s8);
+}
+static inline void mma_e4m3(float d[4], const uint a[4], const uint b[2])
+{
+    emulated_mma<4>(d, a, b, emulated_e4m3);
+}
+
+/* Four 8x8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8. */
+static inline void load_matrix_x4(uint out[4], const void *row)
+{
+    uint32_t mine[2];
+    memcpy(mine, &row, sizeof mine);
+    const uint32_t *all = emulated_warp_words(mine, 2);
+    const int lane = (int)(threadIdx.x % 32);
+    for (int i = 0; i < 4; i++) {
+        const unsigned char *from;
+        memcpy(&from, all + 2 * (8 * i + lane / 4), sizeof from);
+        memcpy(&out[i], from + 4 * (lane % 4), 4);
+    }
+    __syncwarp();
+}
+
+static inline void copy_async(void *to, const void *from, bool valid)
+{
+    emulated_copy(to, from, valid ? 16 : 0, 16);
+}
+static inline void copy_commit() { emulated_copy_commit(); }
+template <int left> static inline void copy_wait() { emulated_copy_wait(left); }
+
+/* Bytes of two words, chosen by the nibbles of `which`. */
+static inline uint __byte_perm(uint a, uint b, uint which)
+{
+    const uint64_t both = (uint64_t)b << 32 | a;
+    uint out = 0;
+    for (int i = 0; i < 4; i++)
+        out |= (uint)(both >> (8 * (which >> (4 * i) & 7)) & 255) << (8 * i);
+    return out;
+}
+
+static inline uint4 load_once(const void *from)
+{
+    uint4 out;
+    memcpy(&out, from, sizeof out);
+    return out;
+}
+
+#define DYNAMIC_SHARED(type, name) type *name = (type *)emulated_shared
+
+#endif

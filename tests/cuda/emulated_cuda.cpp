@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A libcuda.so.1 for tests, with one device of sm_89 whose memory is the host's: it runs the
+ * library's programs by emulate.h, so that the driver, the rows' launches and the kernels' index
+ * arithmetic are checked where no GPU is. The programs are those of cuda_programs.txt, which
+ * `tools/cuda_programs emulated` includes below.
+ */
+#include EMULATED_PROGRAMS
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <ucontext.h>
+
+uint3e threadIdx, blockIdx, blockDim, gridDim;
+unsigned char *emulated_shared;
+
+namespace
+{
+
+/* ---- a block of threads ---- */
+
+enum { STACK = 256 << 10, WORDS_MAX = 8, SHARED_MAX = 228 << 10 };
+
+struct pending {
+    void *to;
+    const void *from;
+    size_t from_bytes, bytes;
+};
+
+struct thread {
+    ucontext_t context;
+    std::vector<unsigned char> stack;
+    std::vector<std::vector<pending>> copies; /* groups, the last one open */
+    uint3e id;
+    bool done;
+};
+
+struct warp_exchange {
+    int come, generation;
+    uint32_t words[2][32 * WORDS_MAX]; /* by turns, so that a fast lane does not overwrite */
+};
+
+ucontext_t scheduler;
+std::vector<thread> threads;
+std::vector<warp_exchange> warps;
+size_t current, live;
+size_t barrier_come;
+int barrier_generation;
+const std::function<void(void **)> *running;
+void **running_args;
+
+void yield() { swapcontext(&threads[current].context, &scheduler); }
+
+void begin_thread()
+{
+    (*running)(running_args);
+    threads[current].done = true;
+    live--;
+    if (barrier_come > 0 && barrier_come == live) /* the others wait for this one no more */
+        barrier_come = 0, barrier_generation++;
+    swapcontext(&threads[current].context, &scheduler);
+}
+
+void run_block(bool backwards)
+{
+    const size_t count = threads.size();
+    live = count, barrier_come = 0;
+    warps.assign((count + 31) / 32, {});
+    for (size_t i = 0; i < count; i++) {
+        thread &t = threads[i];
+        t.stack.resize(STACK);
+        t.copies.assign(1, {});
+        t.done = false;
+        t.id = {(uint)(i % blockDim.x), (uint)(i / blockDim.x % blockDim.y),
+                (uint)(i / blockDim.x / blockDim.y)};
+        getcontext(&t.context);
+        t.context.uc_stack.ss_sp = t.stack.data();
+        t.context.uc_stack.ss_size = t.stack.size();
+        t.context.uc_link = &scheduler;
+        makecontext(&t.context, begin_thread, 0);
+    }
+    while (live > 0)
+        for (size_t i = 0; i < count; i++) {
+            current = backwards ? count - 1 - i : i;
+            if (threads[current].done)
+                continue;
+            threadIdx = threads[current].id;
+            swapcontext(&scheduler, &threads[current].context);
+        }
+}
+
+struct function {
+    std::string name;
+    std::function<void(void **)> run;
+};
+typedef std::map<std::string, function> module_functions;
+
+std::map<std::string, module_functions> &images()
+{
+    static std::map<std::string, module_functions> all;
+    return all;
+}
+
+const char *failure = nullptr;
+
+} // namespace
+
+void emulated_function::add(const char *image, const char *name, std::function<void(void **)> run)
+{
+    images()[image][name] = {name, std::move(run)};
+}
+
+void emulated_block_barrier()
+{
+    const int now = barrier_generation;
+    if (++barrier_come == live)
+        barrier_come = 0, barrier_generation++;
+    else
+        while (barrier_generation == now)
+            yield();
+    threadIdx = threads[current].id;
+}
+
+const uint32_t *emulated_warp_words(const uint32_t *mine, int count)
+{
+    const size_t lanes = std::min<size_t>(32, threads.size() - current / 32 * 32);
+    warp_exchange &w = warps[current / 32];
+    const int now = w.generation;
+    uint32_t *words = w.words[now % 2];
+    for (int i = 0; i < count; i++)
+        words[current % 32 * (size_t)count + (size_t)i] = mine[i];
+    if ((size_t)++w.come == lanes)
+        w.come = 0, w.generation++;
+    else
+        while (w.generation == now)
+            yield();
+    threadIdx = threads[current].id;
+    return words;
+}
+
+void emulated_copy(void *to, const void *from, size_t from_bytes, size_t bytes)
+{
+    if ((uintptr_t)to % bytes != 0 || (from_bytes > 0 && (uintptr_t)from % bytes != 0))
+        failure = "an asynchronous copy is not aligned";
+    threads[current].copies.back().push_back({to, from, from_bytes, bytes});
+}
+
+void emulated_copy_commit() { threads[current].copies.push_back({}); }
+
+void emulated_copy_wait(int groups_left)
+{
+    auto &copies = threads[current].copies;
+    while ((int)copies.size() - 1 > groups_left) {
+        for (const pending &p : copies.front()) {
+            memset(p.to, 0, p.bytes);
+            if (p.from_bytes > 0)
+                memcpy(p.to, p.from, p.from_bytes);
+        }
+        copies.erase(copies.begin());
+    }
+}
+
+/* ---- the driver's interface ---- */
+
+extern "C" {
+
+#define API __attribute__((visibility("default"))) int
+
+API cuInit(unsigned) { return 0; }
+API cuDriverGetVersion(int *version)
+{
+    const char *as = getenv("EMULATED_CUDA_VERSION");
+    *version = as != nullptr ? (int)strtol(as, nullptr, 10) : 13000;
+    return 0;
+}
+API cuGetErrorString(int code, const char **text)
+{
+    *text = failure != nullptr ? failure : code == 2 ? "out of memory" : "an emulated error";
+    return 0;
+}
+API cuDeviceGetCount(int *count) { return *count = 1, 0; }
+API cuDeviceGet(int *device, int index) { return *device = index, 0; }
+API cuDeviceGetName(char *name, int size, int)
+{
+    return snprintf(name, (size_t)size, "emulated on the CPU"), 0;
+}
+API cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = (size_t)1 << 30, 0; }
+API cuDeviceGetAttribute(int *value, int attribute, int)
+{
+    *value = attribute == 75   ? 8
+             : attribute == 76 ? 9
+             : attribute == 13 ? 1000000
+             : attribute == 36 ? 1000000
+             : attribute == 37 ? 128
+             : attribute == 16 ? 1
+                               : 0;
+    return 0;
+}
+API cuDevicePrimaryCtxRetain(void **context, int) { return *context = &scheduler, 0; }
+API cuDevicePrimaryCtxRelease_v2(int) { return 0; }
+API cuCtxSetCurrent(void *) { return 0; }
+API cuMemAlloc_v2(uint64_t *address, size_t bytes)
+{
+    if (bytes > (size_t)1 << 30)
+        return 2;
+    void *at = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    *address = (uint64_t)(uintptr_t)at;
+    return at != nullptr ? 0 : 2;
+}
+API cuMemFree_v2(uint64_t address) { return free((void *)(uintptr_t)address), 0; }
+API cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *)
+{
+    return memcpy((void *)to, from, bytes), 0;
+}
+API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *)
+{
+    return memcpy(to, (void *)from, bytes), 0;
+}
+API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *)
+{
+    return memmove((void *)to, (void *)from, bytes), 0;
+}
+API cuModuleLoadData(void **module, const void *image)
+{
+    const auto at = images().find((const char *)image);
+    if (at == images().end())
+        return 200;
+    *module = &at->second;
+    return 0;
+}
+API cuModuleUnload(void *) { return 0; }
+API cuModuleGetFunction(void **out, void *module, const char *name)
+{
+    auto &functions = *(module_functions *)module;
+    const auto at = functions.find(name);
+    if (at == functions.end())
+        return 500;
+    *out = &at->second;
+    return 0;
+}
+API cuFuncSetAttribute(void *, int, int value) { return value > SHARED_MAX ? 1 : 0; }
+API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned shared, void *, void **args, void **)
+{
+    static std::vector<unsigned char> room(SHARED_MAX + 128);
+    running = &((function *)f)->run;
+    running_args = args;
+    gridDim = {gx, gy, gz}, blockDim = {bx, by, bz};
+    threads.clear();
+    threads.resize((size_t)bx * by * bz);
+    failure = nullptr;
+    if (shared > SHARED_MAX || threads.size() > 1024)
+        return 1;
+    emulated_shared = (unsigned char *)(((uintptr_t)room.data() + 127) / 128 * 128);
+    for (uint z = 0; z < gz; z++)
+        for (uint y = 0; y < gy; y++)
+            for (uint x = 0; x < gx; x++) {
+                blockIdx = {x, y, z};
+                memset(emulated_shared, 0xff, shared);
+                run_block((x + y) % 2 != 0);
+            }
+    return failure != nullptr ? 719 : 0;
+}
+API cuStreamCreate(void **stream, unsigned) { return *stream = &scheduler, 0; }
+API cuStreamDestroy_v2(void *) { return 0; }
+API cuStreamSynchronize(void *) { return 0; }
+API cuEventCreate(void **event, unsigned) { return *event = &scheduler, 0; }
+API cuEventDestroy_v2(void *) { return 0; }
+API cuEventRecord(void *, void *) { return 0; }
+API cuEventQuery(void *) { return 0; }
+}
