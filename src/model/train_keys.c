@@ -182,7 +182,7 @@ const nib_train_key nib__train_keys[] = {
     WHOLE("training.batch_size", OUT(batch), 1, 2147483648.0, NULL),
     WHOLE("training.global_batch_size", OUT(global_batch), -1, MANY,
           "sequences of a step; -1: a micro-batch for each rank"),
-    WHOLE("training.seq_len", OUT(sequence), 1, 2147483648.0, "tokens of a sequence"),
+    WHOLE("training.seq_len", OUT(sequence), 1, 1073741824.0, "tokens of a sequence"),
     WHOLE("training.steps", OUT(steps), 1, MANY, "steps of the run"),
     REAL("training.max_norm", OUT(max_norm), 0, 1e30,
          "the gradient is clipped to this norm; 0: not clipped"),

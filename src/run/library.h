@@ -66,7 +66,8 @@ nib_status nib__eval_ids(nib_session *session, nib_session *against, const int32
 
 /* Highest memory use of this process so far. */
 uint64_t nib__peak_bytes(void);
-/* Memory of this process now; where the system does not say, the highest. */
+/* Memory of this process now, without pages of files, such as its code; where the system does not
+ * say, the highest. */
 uint64_t nib__resident_bytes(void);
 
 #endif

@@ -264,6 +264,7 @@ uint64_t nib__resident_bytes(void)
     if (size <= 0)
         return nib__peak_bytes();
     text[size] = '\0';
-    strtoull(at, &at, 10); /* pages of address space, then those that are there */
-    return strtoull(at, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
+    strtoull(at, &at, 10); /* pages of address space, then those that are there, then of files */
+    const uint64_t there = strtoull(at, &at, 10), of_files = strtoull(at, NULL, 10);
+    return (there > of_files ? there - of_files : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
 }

@@ -14,20 +14,26 @@ enum {
 
 /* ---- accessors ---- */
 
-int64_t nib__tokenizer_vocab_size(const nib_tokenizer *t)
+int64_t nib__tokenizer_vocab_size(const nib_tokenizer *t) { return (int64_t)t->vocab.text_count; }
+
+static uint64_t trie_bytes(const nib_trie *trie)
 {
-    return (int64_t)t->vocab.text_count;
+    return trie->capacity * sizeof *trie->edges + trie->node_capacity * sizeof *trie->tokens;
 }
 
-int32_t nib__tokenizer_bos(const nib_tokenizer *t)
+uint64_t nib__tokenizer_bytes(const nib_tokenizer *t)
 {
-    return t->bos;
+    const nib_vocab *v = &t->vocab;
+    const nib_bpe *b = &t->bpe;
+    return sizeof *t + t->arena.total + v->bytes_capacity + v->text_capacity * sizeof *v->texts +
+           (v->model.capacity + v->added.capacity) * sizeof *v->model.slots +
+           (b->slots ? sizeof *b->slots << b->bits : 0) + t->added_capacity * sizeof *t->added +
+           trie_bytes(&t->plain) + trie_bytes(&t->normal);
 }
 
-int32_t nib__tokenizer_eos(const nib_tokenizer *t)
-{
-    return t->eos;
-}
+int32_t nib__tokenizer_bos(const nib_tokenizer *t) { return t->bos; }
+
+int32_t nib__tokenizer_eos(const nib_tokenizer *t) { return t->eos; }
 
 bool nib__tokenizer_adds_bos(const nib_tokenizer *t)
 {

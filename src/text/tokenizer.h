@@ -86,6 +86,8 @@ nib_status nib__tokenizer_to_vocab(nib_vocab_source *out, const nib_tokenizer *t
 
 /* Largest id + 1, added tokens included. There may be gaps: ids without a token. */
 int64_t nib__tokenizer_vocab_size(const nib_tokenizer *t);
+/* What it holds in memory, but for compiled expressions. */
+uint64_t nib__tokenizer_bytes(const nib_tokenizer *t);
 /* Id of BOS or EOS; -1: the files name none. */
 int32_t nib__tokenizer_bos(const nib_tokenizer *t);
 int32_t nib__tokenizer_eos(const nib_tokenizer *t);

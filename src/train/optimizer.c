@@ -9,6 +9,10 @@
 #include <math.h>
 
 static uint64_t block_bytes(const nib_params *p) { return p->total * sizeof(float); }
+static uint64_t parts_bytes(const nib_params *p)
+{
+    return (p->total / NIB_TRAIN_PART + 1) * sizeof(double);
+}
 
 nib_status nib__optimizer_open(nib_optimizer *out, const nib_train_config *config,
                                const nib_params *params, const nib_machine *machine,
@@ -25,7 +29,7 @@ nib_status nib__optimizer_open(nib_optimizer *out, const nib_train_config *confi
     const size_t bytes = (size_t)block_bytes(params);
     out->m = nib__block_take(bytes);
     out->v = nib__block_take(bytes);
-    out->parts = nib__block_take((params->total / NIB_TRAIN_PART + 1) * sizeof *out->parts);
+    out->parts = nib__block_take((size_t)parts_bytes(params));
     if (out->m && out->v && out->parts)
         return NIB_OK;
     nib__optimizer_close(out);
@@ -38,11 +42,11 @@ void nib__optimizer_close(nib_optimizer *o)
         return;
     nib__block_free(o->m, (size_t)block_bytes(o->params));
     nib__block_free(o->v, (size_t)block_bytes(o->params));
-    nib__block_free(o->parts, (o->params->total / NIB_TRAIN_PART + 1) * sizeof *o->parts);
+    nib__block_free(o->parts, (size_t)parts_bytes(o->params));
     *o = (nib_optimizer){0};
 }
 
-uint64_t nib__optimizer_bytes(const nib_optimizer *o) { return 2 * block_bytes(o->params); }
+uint64_t nib__optimizer_bytes(const nib_params *p) { return 2 * block_bytes(p) + parts_bytes(p); }
 
 /* ---- schedule ---- */
 

@@ -25,7 +25,8 @@ nib_status nib__optimizer_open(nib_optimizer *out, const nib_train_config *confi
                                const nib_params *params, const nib_machine *machine,
                                nib_engine *engine, nib_err *err);
 void nib__optimizer_close(nib_optimizer *optimizer);
-uint64_t nib__optimizer_bytes(const nib_optimizer *optimizer);
+/* Of an optimizer of these parameters. */
+uint64_t nib__optimizer_bytes(const nib_params *params);
 
 /* torchtitan's warm-up, stable, decay: the factor of the rate at a step, counted from 0. The decay
  * ends one step past the last, so that no step has a rate of 0. */

@@ -53,25 +53,70 @@ static uint64_t attention_scratch(const nib_step *s)
     return most;
 }
 
-/* Room for the keys and values of all layers that are kept: `blocks` of NIB_CACHE_BLOCK positions.
- */
-nib_status nib__step_take_cache(nib_step *s, int64_t blocks, nib_err *err)
+/* ---- memory ---- */
+
+static nib_status fail_room(const nib_step *s, uint64_t bytes, const char *what, nib_err *err)
+{
+    static const char *const modes[] = {
+        [NIB_AC_NONE] = ", or set activation_checkpoint.mode to selective or full instead of none",
+        [NIB_AC_SELECTIVE] = ", or set activation_checkpoint.mode to full instead of selective",
+        [NIB_AC_FULL] = ""};
+    char size[32];
+    return nib__fail(err, NIB_NO_MEMORY,
+                     "memory ran out: there are no %s more for the %s of a micro-batch of %" PRId64
+                     " x %" PRId64 " tokens; lower training.local_batch_size or training.seq_len%s",
+                     nib__say_bytes(size, bytes), what, s->options.batch, s->options.length,
+                     modes[s->options.checkpointing]);
+}
+
+/* A block of so many bytes, or none where only sizes are asked. */
+static bool take(const nib_step *s, char **to, uint64_t bytes)
+{
+    if (s->options.sizes_only)
+        return true;
+    *to = nib__block_take((size_t)bytes);
+    return *to != NULL;
+}
+
+/* Sizes below are sums of products without checks; far below what wraps them they are refused here.
+ * A layer has no more than 64 buffers and forms, each of no more than these channels. */
+static nib_status check_sizes(const nib_step *s, nib_err *err)
 {
     const nib_config *c = &s->net->config;
-    const uint64_t value = s->plan->dtype == NIB_TYPE_F32 ? 4 : 2;
-    const uint64_t side =
-        (uint64_t)blocks * NIB_CACHE_BLOCK * (uint64_t)(c->kv_heads * c->head_dim) * value;
-    const uint64_t bytes = 2 * side * copies(s, NIB_KEPT_CACHE);
+    const double channels = (double)c->width + (double)c->ffn +
+                            (double)(c->heads + 2 * c->kv_heads) * (double)c->head_dim;
+    const double batch = (double)s->m * ((double)(c->layers + 1) * 64 * channels +
+                                         16 * (double)nib__network_head(s->net)->n),
+                 weights = (double)s->params->total * 8;
+    if ((batch + weights) * sizeof(float) < 0x1p62)
+        return NIB_OK;
+    return fail_room(s, UINT64_MAX / 2, "buffers", err);
+}
+
+nib_status nib__step_reserve(nib_step *s, int64_t documents, int64_t blocks, nib_err *err)
+{
+    if (documents <= s->documents && blocks <= s->cache_blocks)
+        return NIB_OK;
+    if (s->cache_blocks > 0) { /* some more, so that it does not grow with every batch */
+        documents = nib__min(s->m, documents + documents / 8);
+        blocks = nib__min(s->m, blocks + blocks / 8);
+    }
     nib__block_free(s->cache, (size_t)s->cache_bytes);
-    s->cache_bytes = 0;
-    s->cache_blocks = 0;
-    s->cache = nib__block_take((size_t)bytes);
-    if (!s->cache)
-        return nib__fail_memory(err, (size_t)bytes, "the keys and values of a micro-batch");
-    s->cache_bytes = bytes;
-    s->cache_side = side;
-    s->cache_blocks = blocks;
-    return NIB_OK;
+    nib__block_free(s->tables, (size_t)s->table_bytes);
+    s->cache = NULL;
+    s->tables = NULL;
+    s->documents = nib__max(documents, s->documents);
+    s->cache_blocks = nib__max(blocks, s->cache_blocks);
+    const nib_config *c = &s->net->config;
+    const uint64_t value = s->plan->dtype == NIB_TYPE_F32 ? 4 : 2;
+    s->cache_side =
+        (uint64_t)s->cache_blocks * NIB_CACHE_BLOCK * (uint64_t)(c->kv_heads * c->head_dim) * value;
+    s->cache_bytes = 2 * s->cache_side * copies(s, NIB_KEPT_CACHE);
+    s->table_bytes = (uint64_t)(s->documents * s->table_ld) * sizeof *s->tables;
+    char *tables = NULL;
+    const bool ok = take(s, &s->cache, s->cache_bytes) && take(s, &tables, s->table_bytes);
+    s->tables = (int32_t *)(void *)tables;
+    return ok ? NIB_OK : fail_room(s, s->cache_bytes + s->table_bytes, "keys and values", err);
 }
 
 static nib_status take_block(nib_step *s, nib_err *err)
@@ -86,10 +131,9 @@ static nib_status take_block(nib_step *s, nib_err *err)
     s->workers.scratch_bytes =
         aligned((uint64_t)nib__max((int64_t)product_scratch(s), (int64_t)attention_scratch(s)));
     s->block_bytes = used + s->workers.scratch_bytes * (uint64_t)nib__pool_threads(s->engine->pool);
-    s->block = nib__block_take((size_t)s->block_bytes);
-    if (!s->block)
-        return nib__fail_memory(err, (size_t)s->block_bytes, "a micro-batch's buffers");
-    s->workers.scratch = s->block + used;
+    if (!take(s, &s->block, s->block_bytes))
+        return fail_room(s, s->block_bytes, "buffers", err);
+    s->workers.scratch = s->block ? s->block + used : NULL;
     return NIB_OK;
 }
 
@@ -101,30 +145,41 @@ static nib_status take_packed(nib_step *s, nib_err *err)
             s->packed_at[i][p] = s->packed_bytes;
             s->packed_bytes += aligned(nib__cast_bytes(product->row, &product->shape));
         }
-    s->packed = nib__block_take((size_t)s->packed_bytes);
-    return s->packed ? NIB_OK
-                     : nib__fail_memory(err, (size_t)s->packed_bytes, "the packed weights");
+    return take(s, &s->packed, s->packed_bytes)
+               ? NIB_OK
+               : nib__fail_memory(err, (size_t)s->packed_bytes, "the packed weights");
+}
+
+/* What is known of every token and position. */
+static nib_status take_positions(nib_step *s, nib_err *err)
+{
+    const size_t m = (size_t)s->m;
+    s->rope_bytes =
+        (uint64_t)s->options.length * (uint64_t)s->net->config.head_dim * sizeof *s->rope;
+    s->place_bytes = m * (sizeof *s->sequence + sizeof *s->position);
+    char *rope = NULL, *places = NULL;
+    const bool ok = take(s, &rope, s->rope_bytes) && take(s, &places, s->place_bytes);
+    s->rope = (float *)(void *)rope;
+    s->sequence = (int32_t *)(void *)places;
+    if (!ok)
+        return fail_room(s, s->rope_bytes + s->place_bytes, "positions", err);
+    if (s->options.sizes_only)
+        return NIB_OK;
+    s->position = s->sequence + m;
+    nib__rope_table(s->rope, &s->net->config, s->options.length);
+    return NIB_OK;
 }
 
 static nib_status open_parts(nib_step *s, nib_err *err)
 {
     s->table_ld = nib__ceil_div(s->options.length, NIB_CACHE_BLOCK);
+    NIB_TRY(check_sizes(s, err));
     NIB_TRY(nib__step_lower(s, err));
     NIB_TRY(take_block(s, err));
     NIB_TRY(take_packed(s, err));
+    NIB_TRY(take_positions(s, err));
     /* documents as long as the sequences; shorter ones get more room when they come */
-    NIB_TRY(nib__step_take_cache(s, s->table_ld * s->options.batch, err));
-    s->rope_bytes =
-        (uint64_t)s->options.length * (uint64_t)s->net->config.head_dim * sizeof *s->rope;
-    s->rope = nib__block_take((size_t)s->rope_bytes);
-    const size_t m = (size_t)s->m;
-    s->sequence = nib__arena_take(&s->arena, m, sizeof *s->sequence);
-    s->position = nib__arena_take(&s->arena, m, sizeof *s->position);
-    s->tables = nib__arena_take(&s->arena, m * (size_t)s->table_ld, sizeof *s->tables);
-    if (!s->rope || !s->sequence || !s->position || !s->tables)
-        return nib__fail_memory(err, (size_t)s->rope_bytes, "a micro-batch's positions");
-    nib__rope_table(s->rope, &s->net->config, s->options.length);
-    return NIB_OK;
+    return nib__step_reserve(s, s->options.batch, s->table_ld * s->options.batch, err);
 }
 
 nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_layers_plan *plan,
@@ -148,7 +203,9 @@ void nib__step_close(nib_step *s)
     nib__block_free(s->block, (size_t)s->block_bytes);
     nib__block_free(s->packed, (size_t)s->packed_bytes);
     nib__block_free(s->cache, (size_t)s->cache_bytes);
+    nib__block_free(s->tables, (size_t)s->table_bytes);
     nib__block_free(s->rope, (size_t)s->rope_bytes);
+    nib__block_free(s->sequence, (size_t)s->place_bytes);
     nib__block_free(s->fake_block, (size_t)s->fake_bytes);
     nib__arena_free(&s->arena);
     *s = (nib_step){0};
@@ -156,5 +213,6 @@ void nib__step_close(nib_step *s)
 
 uint64_t nib__step_bytes(const nib_step *s)
 {
-    return s->block_bytes + s->packed_bytes + s->cache_bytes + s->rope_bytes + s->fake_bytes;
+    return s->block_bytes + s->packed_bytes + s->cache_bytes + s->table_bytes + s->rope_bytes +
+           s->place_bytes + s->fake_bytes + s->arena.total;
 }

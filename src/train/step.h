@@ -78,6 +78,7 @@ typedef struct nib_step_fake {
 typedef struct nib_step_options {
     int64_t batch, length; /* sequences of a micro-batch, tokens of each */
     nib_ac checkpointing;
+    bool sizes_only; /* nothing runs: nib__step_bytes is all that is asked */
 } nib_step_options;
 
 /* A micro-batch: packed sequences cut into documents. */
@@ -123,8 +124,10 @@ typedef struct nib_step {
     uint64_t rope_bytes;
     /* of the batch that runs */
     int32_t *sequence, *position; /* [m] */
-    int32_t *tables;              /* [m][table_ld] */
-    int64_t table_ld;
+    uint64_t place_bytes;         /* of both */
+    int32_t *tables;              /* [documents][table_ld] */
+    int64_t documents, table_ld;  /* room for so many */
+    uint64_t table_bytes;
     char *cache; /* [layers kept][keys, values][cache_blocks] */
     uint64_t cache_bytes, cache_side /* keys, or values, of a layer */;
     int64_t cache_blocks;
@@ -151,7 +154,9 @@ nib_status nib__step_run(nib_step *step, const float *weights, const nib_batch *
 /* A buffer's values [m][ld]: they last until an operation writes there again. */
 float *nib__step_values(const nib_step *step, int buffer, int64_t layer);
 
-/* Bytes of buffers and packed weights together. */
+/* Room for batches like this one, before it is run; its documents are all that is looked at. */
+nib_status nib__step_make_room(nib_step *step, const nib_batch *batch, nib_err *err);
+/* Bytes of all that it holds. */
 uint64_t nib__step_bytes(const nib_step *step);
 
 /* step_lower.c: fills nodes, products, ld and each. */
@@ -174,7 +179,8 @@ void nib__step_fake_input(const nib_step *step, size_t site, const float *x, int
 void nib__step_fake_dx(const nib_step *step, size_t site, const uint8_t *mask, float *dx,
                        int64_t ld);
 void nib__step_fake_dw(const nib_step *step, size_t site, const float *w, float *gradient);
-/* step.c: room for keys and values; what it held is lost. */
-nib_status nib__step_take_cache(nib_step *step, int64_t blocks, nib_err *err);
+/* step.c: room for the keys and values of so many documents in so many blocks; what it held is lost
+ * where it grows. */
+nib_status nib__step_reserve(nib_step *step, int64_t documents, int64_t blocks, nib_err *err);
 
 #endif

@@ -15,9 +15,11 @@ static const nib_scheme *scheme_of(const nib_step_fake *f) { return &f->weight.q
 
 bool nib__step_fake_same(const nib_step *s, size_t a, size_t b)
 {
-    const nib_step_fake *p = nib__step_fake_at(s, a), *q = nib__step_fake_at(s, b);
-    if (p == NULL || q == NULL || p->act == NULL || q->act == NULL)
-        return (p == NULL || p->act == NULL) && (q == NULL || q->act == NULL);
+    if (s->fake == NULL)
+        return true;
+    const nib_step_fake *p = &s->fake[a], *q = &s->fake[b];
+    if (p->act == NULL || q->act == NULL)
+        return p->act == NULL && q->act == NULL;
     return scheme_of(p)->act_symmetric == scheme_of(q)->act_symmetric &&
            scheme_of(p)->formula == scheme_of(q)->formula;
 }
@@ -50,6 +52,10 @@ static nib_status take_block(nib_step *s, nib_err *err)
             values = bytes > values ? bytes : values;
             used +=
                 place_weight(&s->fake[i].weight, site->n, pass == 0 ? NULL : s->fake_block + used);
+        }
+        if (s->options.sizes_only) { /* nothing to place */
+            s->fake_bytes = values + used;
+            return NIB_OK;
         }
         if (pass == 0)
             s->fake_block = nib__block_take((size_t)(values + used));

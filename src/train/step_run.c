@@ -411,14 +411,18 @@ static void run_node(nib_step *s, const nib_train_node *n)
 
 /* ---- a micro-batch ---- */
 
-/* Which document and position each token has, and which cache blocks the documents get. */
-static nib_status place_documents(nib_step *s, const nib_batch *b, nib_err *err)
+nib_status nib__step_make_room(nib_step *s, const nib_batch *b, nib_err *err)
 {
     int64_t blocks = 0;
     for (int64_t d = 0; d < b->documents; d++)
         blocks += nib__ceil_div(b->start[d + 1] - b->start[d], NIB_CACHE_BLOCK);
-    if (blocks > s->cache_blocks)
-        NIB_TRY(nib__step_take_cache(s, blocks, err));
+    return nib__step_reserve(s, b->documents, blocks, err);
+}
+
+/* Which document and position each token has, and which cache blocks the documents get. */
+static nib_status place_documents(nib_step *s, const nib_batch *b, nib_err *err)
+{
+    NIB_TRY(nib__step_make_room(s, b, err));
     int32_t next = 0;
     for (int64_t d = 0; d < b->documents; d++) {
         const int32_t first = b->start[d];

@@ -60,18 +60,40 @@ static nib_status open_data(nib_trainer *t, nib_err *err)
     return nib__data_open(&t->data, t->engine, &options, err);
 }
 
+/* Of a micro-batch's tokens and one row of the stream. */
+static uint64_t batch_bytes(const nib_trainer *t)
+{
+    const uint64_t m = (uint64_t)t->step.m, row = (uint64_t)t->config->sequence + 1;
+    return (3 * m + 1 + row) * sizeof(int32_t) + row * sizeof(bool);
+}
+
 static nib_status take_batch(nib_trainer *t, nib_err *err)
 {
-    const size_t m = (size_t)t->step.m, row = (size_t)t->config->sequence + 1;
-    t->ids = nib__arena_take(&t->arena, m, sizeof *t->ids);
-    t->targets = nib__arena_take(&t->arena, m, sizeof *t->targets);
-    t->start = nib__arena_take(&t->arena, m + 1, sizeof *t->start);
-    t->row_ids = nib__arena_take(&t->arena, row, sizeof *t->row_ids);
-    t->row_first = nib__arena_take(&t->arena, row, sizeof *t->row_first);
-    t->weights = nib__block_take(t->params.total * sizeof *t->weights);
-    return t->ids && t->targets && t->start && t->row_ids && t->row_first && t->weights
-               ? NIB_OK
-               : nib__fail_memory(err, t->params.total * sizeof *t->weights, "the weights");
+    const int64_t m = t->step.m;
+    int32_t *const block = nib__block_take((size_t)batch_bytes(t));
+    if (!block)
+        return nib__fail_memory(err, (size_t)batch_bytes(t), "the tokens of a micro-batch");
+    t->ids = block;
+    t->targets = t->ids + m;
+    t->start = t->targets + m;
+    t->row_ids = t->start + m + 1;
+    t->row_first = (bool *)(t->row_ids + t->config->sequence + 1);
+    return NIB_OK;
+}
+
+/* Room for documents as short as those of the first micro-batch, so that the memory that is said is
+ * what is taken. */
+static nib_status make_room(nib_trainer *t, nib_err *err)
+{
+    const nib_data_place place = t->data.place;
+    const bool quiet = t->data.options.quiet;
+    nib_batch batch;
+    t->data.options.quiet = true;
+    nib_status status = nib__trainer_batch(t, &t->data, &batch, err);
+    t->data.options.quiet = quiet;
+    if (status == NIB_OK)
+        status = nib__step_make_room(&t->step, &batch, err);
+    return status == NIB_OK ? nib__data_seek(&t->data, &place, err) : status;
 }
 
 /* Whether the weights of `from` mean in this model what they mean there. */
@@ -120,24 +142,35 @@ static nib_status first_weights(nib_trainer *t, nib_err *err)
     return status;
 }
 
-static nib_status open_parts(nib_trainer *t, nib_err *err)
+static nib_status open_parts(nib_trainer *t, bool sizes_only, nib_err *err)
 {
+    enum { TRIED = 1 << 20 }; /* tokens; more take long to read */
     const nib_train_config *c = t->config;
-    const nib_step_options options = {
-        .batch = c->batch, .length = c->sequence, .checkpointing = c->checkpointing};
+    const nib_step_options options = {.batch = c->batch,
+                                      .length = c->sequence,
+                                      .checkpointing = c->checkpointing,
+                                      .sizes_only = sizes_only};
     NIB_TRY(count_micro_batches(t, err));
     NIB_TRY(nib__params_list(&t->params, &t->model->net, &t->arena, err));
     NIB_TRY(open_data(t, err));
     NIB_TRY(nib__step_open(&t->step, &t->model->net, &t->plan->plan, &t->params, &options, err));
+    if (!sizes_only || t->step.m <= TRIED)
+        NIB_TRY(take_batch(t, err));
+    if (t->step.m <= TRIED)
+        NIB_TRY(make_room(t, err));
+    if (sizes_only)
+        return NIB_OK;
     NIB_TRY(nib__optimizer_open(&t->optimizer, c, &t->params, &t->plan->machine, t->engine, err));
     nib__tree_init(&t->tree, t->engine->pool, t->ranks, &t->plan->machine, t->params.total,
                    t->micro_batches);
-    NIB_TRY(take_batch(t, err));
+    t->weights = nib__block_take(t->params.total * sizeof *t->weights);
+    if (!t->weights)
+        return nib__fail_memory(err, t->params.total * sizeof *t->weights, "the weights");
     return first_weights(t, err);
 }
 
-nib_status nib__trainer_open(nib_trainer *out, nib_model *model, const nib_plan *plan,
-                             nib_ranks *ranks, nib_err *err)
+static nib_status open_as(nib_trainer *out, nib_model *model, const nib_plan *plan,
+                          nib_ranks *ranks, bool sizes_only, nib_err *err)
 {
     *out = (nib_trainer){.model = model,
                          .plan = plan,
@@ -145,10 +178,22 @@ nib_status nib__trainer_open(nib_trainer *out, nib_model *model, const nib_plan 
                          .engine = model->engine,
                          .ranks = ranks};
     nib__arena_init(&out->arena, &model->engine->allocator, 0);
-    const nib_status status = open_parts(out, err);
+    const nib_status status = open_parts(out, sizes_only, err);
     if (status != NIB_OK)
         nib__trainer_close(out);
     return status;
+}
+
+nib_status nib__trainer_open(nib_trainer *out, nib_model *model, const nib_plan *plan,
+                             nib_ranks *ranks, nib_err *err)
+{
+    return open_as(out, model, plan, ranks, false, err);
+}
+
+nib_status nib__trainer_measure(nib_trainer *out, nib_model *model, const nib_plan *plan,
+                                nib_ranks *ranks, nib_err *err)
+{
+    return open_as(out, model, plan, ranks, true, err);
 }
 
 void nib__trainer_close(nib_trainer *t)
@@ -156,6 +201,7 @@ void nib__trainer_close(nib_trainer *t)
     if (!t->model)
         return;
     nib__block_free(t->weights, t->params.total * sizeof *t->weights);
+    nib__block_free(t->ids, (size_t)batch_bytes(t));
     if (t->step.engine)
         nib__step_close(&t->step);
     nib__optimizer_close(&t->optimizer);
@@ -165,13 +211,21 @@ void nib__trainer_close(nib_trainer *t)
     *t = (nib_trainer){0};
 }
 
+int nib__trainer_sums(const nib_trainer *t)
+{
+    const int ranks = nib_ranks_count(t->ranks);
+    int sums = 0;
+    for (int rank = 0; rank < ranks; rank++)
+        sums = (int)nib__max(sums, nib__tree_blocks(t->micro_batches, rank, ranks));
+    return sums;
+}
+
 uint64_t nib__trainer_bytes(const nib_trainer *t)
 {
     const uint64_t block = t->params.total * sizeof(float);
-    const int sums =
-        nib__tree_blocks(t->micro_batches, nib_ranks_rank(t->ranks), nib_ranks_count(t->ranks));
-    return block * (uint64_t)(1 + sums) + nib__optimizer_bytes(&t->optimizer) +
-           nib__step_bytes(&t->step);
+    return block * (uint64_t)(1 + nib__trainer_sums(t)) + nib__optimizer_bytes(&t->params) +
+           nib__step_bytes(&t->step) + batch_bytes(t) + t->arena.total + t->data.documents.size +
+           nib__tokenizer_bytes(t->data.options.tokenizer);
 }
 
 double nib__trainer_flops(const nib_trainer *t)

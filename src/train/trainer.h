@@ -48,7 +48,7 @@ typedef struct nib_trainer {
     nib_ranks *ranks; /* NULL: one process; the caller's */
     nib_data data;
     int64_t micro_batches; /* of a step, over all ranks */
-    /* of one micro-batch */
+    /* of one micro-batch, in one block */
     int32_t *ids, *targets, *start, *row_ids; /* [m], [m], [m + 1], [length + 1] */
     bool *row_first;                          /* [length + 1] */
     double mean_loss, mean_norm;              /* running, for spikes; 0: no step yet */
@@ -58,6 +58,9 @@ typedef struct nib_trainer {
 /* plan and config belong to the model. ranks NULL: one process. */
 nib_status nib__trainer_open(nib_trainer *out, nib_model *model, const nib_plan *plan,
                              nib_ranks *ranks, nib_err *err);
+/* The same without its memory: for nib__trainer_bytes and nib__trainer_flops, of any model. */
+nib_status nib__trainer_measure(nib_trainer *out, nib_model *model, const nib_plan *plan,
+                                nib_ranks *ranks, nib_err *err);
 void nib__trainer_close(nib_trainer *trainer);
 
 /* One step: NIB_CHECK_FAILED if its loss or gradient is not finite or spikes, before any weight
@@ -67,7 +70,10 @@ nib_status nib__trainer_step(nib_trainer *trainer, nib_step_report *report, nib_
 /* The next micro-batch of a stream, in the trainer's buffers: until the next call. */
 nib_status nib__trainer_batch(nib_trainer *trainer, nib_data *data, nib_batch *out, nib_err *err);
 
-/* Bytes of everything that training holds. */
+/* Sums of gradients that are held at once, of the rank that holds the most. */
+int nib__trainer_sums(const nib_trainer *trainer);
+/* Bytes of everything that training holds, of the rank that holds the most. Of documents that are
+ * much shorter than those of the first micro-batch it takes more. */
 uint64_t nib__trainer_bytes(const nib_trainer *trainer);
 /* torchtitan's count of operations per token: 6 for each parameter but the embedding's, and the
  * products of attention. */

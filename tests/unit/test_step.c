@@ -102,7 +102,8 @@ static void open_fixture(fixture *f, const setting *s)
     f->weights = nib__arena_take(&f->arena, f->params.total, sizeof *f->weights);
     f->gradients = nib__arena_take(&f->arena, f->params.total, sizeof *f->gradients);
     ok(nib__params_load(f->weights, &f->params, &f->model->net, &err), &err);
-    const nib_step_options step = {ROWS, LENGTH, s->checkpointing};
+    const nib_step_options step = {
+        .batch = ROWS, .length = LENGTH, .checkpointing = s->checkpointing};
     ok(nib__step_open(&f->step, &f->model->net, &f->plan->plan, &f->params, &step, &err), &err);
     snprintf(path, sizeof path, "%s_gradients", s->name);
     open_golden(f, path);
@@ -205,9 +206,8 @@ static void test_golden_low(void **state)
 {
     (void)state;
     check_golden(&(setting){.name = "qwen2", .dtype = "bf16", .recipe = "bf16"}, 0.05);
-    static const char *const recipes[] = {"fp8dq+head", "fp8dq-tensor+head", "mxfp8+head",
-                                          "mxfp8-floor+head", KEPT("fp8dq-tensor"),
-                                          KEPT("mxfp8")};
+    static const char *const recipes[] = {"fp8dq+head",       "fp8dq-tensor+head",  "mxfp8+head",
+                                          "mxfp8-floor+head", KEPT("fp8dq-tensor"), KEPT("mxfp8")};
     for (size_t i = 0; i < COUNT(recipes); i++) {
         setting s = {.name = "qwen2", .dtype = "bf16", .recipe = recipes[i]};
         const double low = cosine(&s);
@@ -271,8 +271,8 @@ static void check_ways(const setting *base)
 static void test_same_bits(void **state)
 {
     static const char *const recipes[] = {
-        "bf16",       "mxfp8+head",    "fp8dq+head", "fp8dq-tensor+head", KEPT("fp8dq-tensor"),
-        "mxfp8+head", KEPT("fp8dq"),   "fp8dq+head"};
+        "bf16",       "mxfp8+head",  "fp8dq+head", "fp8dq-tensor+head", KEPT("fp8dq-tensor"),
+        "mxfp8+head", KEPT("fp8dq"), "fp8dq+head"};
     (void)state;
     for (size_t r = 0; r < 1 + COUNT(recipes); r++) {
         const char *recipe = r > 0 ? recipes[r - 1] : NULL, *dtype = r > 0 ? "bf16" : "f32";

@@ -72,6 +72,16 @@ static void write_documents(const char *name, int count, uint32_t random)
     write_text(name, text, used);
 }
 
+/* Documents of a word. */
+static void write_words(const char *name, int count)
+{
+    static char text[60000];
+    size_t used = 0;
+    for (int i = 0; i < count; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "{\"text\": \"w%d\"}\n", i);
+    write_text(name, text, used);
+}
+
 static int make_root(void **state)
 {
     (void)state;
@@ -79,6 +89,7 @@ static int make_root(void **state)
         return -1;
     write_documents("text.jsonl", 60, 1);
     write_documents("other.jsonl", 12, 7);
+    write_words("words.jsonl", 2000);
     write_model("tiny.json", 32, 48, 920, "false", "float32");
     write_model("tiny_bf16.json", 32, 48, 920, "false", "bfloat16");
     write_model("tall_bf16.json", 32, 4400, 920, "false", "bfloat16");
@@ -115,7 +126,7 @@ typedef struct fixture {
 
 /* What differs from the usual config. */
 typedef struct setting {
-    const char *model, *dtype, *recipe, *validation;
+    const char *model, *dtype, *recipe, *dataset, *validation;
     int64_t global_batch, batch, sequence, validation_steps;
     double rate, max_norm, spike, norm_spike;
     bool skip, qat;
@@ -140,7 +151,7 @@ static nib_train_config config_of(const setting *s)
 {
     return (nib_train_config){.dump_folder = root,
                               .document_mask = true,
-                              .dataset = in_root("text.jsonl"),
+                              .dataset = in_root(s->dataset ? s->dataset : "text.jsonl"),
                               .batch = s->batch ? s->batch : 2,
                               .sequence = s->sequence ? s->sequence : 24,
                               .global_batch = s->global_batch ? s->global_batch : 4,
@@ -769,6 +780,13 @@ static void test_memory(void **state)
          .dtype = "bf16",
          .recipe = "mxfp8",
          .checkpointing = NIB_AC_FULL},
+        /* keys and values of a word or two take a block each */
+        {.model = "wide.json",
+         .sequence = 128,
+         .global_batch = 2,
+         .batch = 2,
+         .dataset = "words.jsonl"},
+        {.sequence = 128, .global_batch = 32, .batch = 32, .dataset = "words.jsonl"},
     };
     (void)state;
     for (size_t i = 0; i < COUNT(settings); i++) {
@@ -780,6 +798,69 @@ static void test_memory(void **state)
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_int_equal(status, 0);
     }
+}
+
+/* What is said without memory is what is said with it. */
+static void test_measures(void **state)
+{
+    static const setting settings[] = {
+        {.threads = 2},
+        {.dtype = "bf16", .model = "tiny_bf16.json", .recipe = "mxfp8"},
+        {.dtype = "bf16", .model = "tiny_bf16.json", .recipe = "fp8dq-tensor"},
+        {.recipe = "8da4w-g16", .qat = true, .dataset = "words.jsonl"},
+        {.recipe = "int4wo-g32", .qat = true, .global_batch = 16},
+    };
+    (void)state;
+    for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++)
+        for (size_t i = 0; i < COUNT(settings); i++) {
+            fixture f;
+            nib_err err;
+            nib_trainer sizes;
+            setting s = settings[i];
+            s.checkpointing = (nib_ac)ac;
+            open_fixture(&f, &s);
+            ok(nib__trainer_measure(&sizes, f.model, f.plan, NULL, &err), &err);
+            assert_int_equal(nib__step_bytes(&sizes.step), nib__step_bytes(&f.trainer.step));
+            assert_int_equal(nib__trainer_bytes(&sizes), nib__trainer_bytes(&f.trainer));
+            assert_true(sizes.weights == NULL && sizes.step.block == NULL);
+            nib__trainer_close(&sizes);
+            close_fixture(&f);
+        }
+}
+
+/* What does not fit is said with the keys that make it smaller. */
+static void test_no_room(void **state)
+{
+    static const char *const words[] = {
+        " x 24 tokens; lower training.local_batch_size or training.seq_len, or set "
+        "activation_checkpoint.mode to selective or full instead of none",
+        " x 24 tokens; lower training.local_batch_size or training.seq_len, or set "
+        "activation_checkpoint.mode to full instead of selective",
+        " x 24 tokens; lower training.local_batch_size or training.seq_len"};
+    fixture f;
+    nib_err err;
+    nib_step step;
+    (void)state;
+    open_fixture(&f, &(setting){0});
+    for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
+        nib_params params = f.trainer.params;
+        nib_step_options o = {.batch = 2, .length = 24, .checkpointing = (nib_ac)ac};
+        params.total = SIZE_MAX / 64; /* a sum of sizes would wrap */
+        assert_int_equal(nib__step_open(&step, &f.model->net, &f.plan->plan, &params, &o, &err),
+                         NIB_NO_MEMORY);
+        assert_non_null(strstr(err.text, "the buffers of a micro-batch of 2 x 24 tokens"));
+        const char *end = err.text + strlen(err.text) - strlen(words[ac]);
+        assert_string_equal(end, words[ac]);
+        /* more than any address; nothing is touched where a system gives it none the less */
+        o.batch = INT32_MAX / 24;
+        const nib_status status =
+            nib__step_open(&step, &f.model->net, &f.plan->plan, &f.trainer.params, &o, &err);
+        if (status == NIB_OK)
+            nib__step_close(&step);
+        else
+            assert_non_null(strstr(err.text, words[ac]));
+    }
+    close_fixture(&f);
 }
 
 /* One scale for a weight that has more rows than a micro-batch has tokens. */
@@ -815,6 +896,8 @@ int main(void)
         cmocka_unit_test(test_counts_casts),
         cmocka_unit_test(test_counts_nothing_in_floats),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_measures),
+        cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_memory_of_sums),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
