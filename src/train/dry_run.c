@@ -25,7 +25,26 @@ typedef struct trial {
     double seconds[NIB_PRODUCTS][2]; /* of the product, of making its sides */
     double errors[NIB_PRODUCTS];
     nib_layers_plan exact; /* the layer in f32 */
+    uint64_t done, all;    /* rows of products, for whoever waits */
 } trial;
+
+static nib_status fail_room(const trial *t, uint64_t bytes, nib_err *err)
+{
+    char size[32];
+    return nib__fail(err, NIB_NO_MEMORY,
+                     "memory ran out: there are no %s more to try %s with %" PRId64
+                     " tokens; lower training.local_batch_size or training.seq_len",
+                     nib__say_bytes(size, bytes), t->layer->name, t->m);
+}
+
+/* Rows of a product went by; false: whoever looks on wants no more. */
+static nib_status go_on(trial *t, int64_t rows, nib_err *err)
+{
+    t->done += (uint64_t)rows;
+    if (nib__engine_progress(t->plan->model->engine, "try", t->done, t->all))
+        return NIB_OK;
+    return nib__fail(err, NIB_CANCELLED, "the dry run was cancelled");
+}
 
 /* ---- values ---- */
 
@@ -60,6 +79,7 @@ static nib_status take_values(trial *t, nib_err *err)
 {
     const int64_t n = t->layer->n, k = t->layer->k;
     const int64_t sizes[NIB_PRODUCTS] = {t->m * n, t->m * k, n * k};
+    const uint64_t all = 3 * (uint64_t)(sizes[0] + sizes[1] + sizes[2]) * sizeof(float);
     t->x = take(t, t->m * k, 1);
     t->w = take(t, n * k, 2);
     t->dy = take(t, t->m * n, 3);
@@ -69,8 +89,7 @@ static nib_status take_values(trial *t, nib_err *err)
             t->results[p][i] = nib__arena_take(&t->arena, (size_t)sizes[p], sizeof(float));
             ok = ok && t->results[p][i] != NULL;
         }
-    return ok ? NIB_OK
-              : nib__fail_memory(err, (size_t)(t->m * (n + k)) * sizeof(float), "a layer's trial");
+    return ok ? NIB_OK : fail_room(t, all, err);
 }
 
 /* ---- one product ---- */
@@ -109,7 +128,7 @@ static nib_status take_sides(trial *t, sides *s, const nib_product *p, int64_t r
     if (s->form && s->packed && s->amax && t->workers.scratch)
         return NIB_OK;
     free_sides(t, s);
-    return nib__fail_memory(err, s->packed_bytes, "a layer's trial");
+    return fail_room(t, s->form_bytes + s->packed_bytes, err);
 }
 
 /* Both sides from f32; of a product that takes f32 rows as they lie, *x points to them. */
@@ -135,6 +154,22 @@ static void make_sides(trial *t, const sides *s, const nib_product *p, int which
 
 static double now(void) { return (double)nib__now_ns() * 1e-9; }
 
+/* The product, in pieces of about a second, between which it can be cancelled. */
+static nib_status run_rows(trial *t, const nib_product *p, const sides *s, const nib_input *x,
+                           float *y, nib_err *err)
+{
+    enum { LEAST = 1 << 12 /* rows, so that all threads have enough of them */ };
+    const double operations = 2.0 * (double)p->shape.n * (double)p->shape.k;
+    const int64_t some = nib__max(LEAST, (int64_t)(1e11 / operations));
+    for (int64_t at = 0; at < x->m; at += some) {
+        const int64_t end = nib__min(at + some, x->m);
+        const nib_input rows = nib__product_input_rows(p, x, at, end);
+        nib__product_run(p, &t->workers, &rows, s->packed, NULL, y + at * p->shape.n, p->shape.n);
+        NIB_TRY(go_on(t, end - at, err));
+    }
+    return NIB_OK;
+}
+
 /* Runs one product twice: the second time nothing is cold. */
 static nib_status run_product(trial *t, const nib_layer_plan *uses, int which, int result,
                               nib_err *err)
@@ -145,19 +180,20 @@ static nib_status run_product(trial *t, const nib_layer_plan *uses, int which, i
     NIB_TRY(nib__product_find(&p, uses, which, t->m, t->plan->policy.wgrad_with_hp,
                               &t->plan->machine, err));
     NIB_TRY(take_sides(t, &s, &p, rows, err));
-    for (int i = 0; i < 2; i++) {
+    nib_status status = NIB_OK;
+    for (int i = 0; i < 2 && status == NIB_OK; i++) {
         nib_input x = nib__product_input(&p, rows, s.form, NULL);
         const double start = now();
         make_sides(t, &s, &p, which, &x);
         const double made = now();
-        nib__product_run(&p, &t->workers, &x, s.packed, NULL, t->results[which][result], p.shape.n);
+        status = run_rows(t, &p, &s, &x, t->results[which][result], err);
         if (result == 0) {
             t->seconds[which][0] = now() - made;
             t->seconds[which][1] = made - start;
         }
     }
     free_sides(t, &s);
-    return NIB_OK;
+    return status;
 }
 
 static double distance(const float *a, const float *b, int64_t count)
@@ -191,16 +227,16 @@ static nib_status plan_exact(trial *t, nib_layer *layer, nib_err *err)
 static nib_status run_layer(trial *t, const nib_layer_plan *uses, nib_err *err)
 {
     nib_layer layer;
+    for (int p = 0; p < NIB_PRODUCTS; p++) /* as planned and in f32, each twice */
+        t->all += 4 * (uint64_t)nib__product_rows(t->layer, p, t->m);
+    NIB_TRY(go_on(t, 0, err));
     NIB_TRY(take_values(t, err));
     NIB_TRY(plan_exact(t, &layer, err));
     nib_status status = NIB_OK;
     for (int p = 0; p < NIB_PRODUCTS && status == NIB_OK; p++) {
         const int64_t n = t->layer->n, k = t->layer->k;
         const int64_t size = p == NIB_PRODUCT_Y ? t->m * n : p == NIB_PRODUCT_DX ? t->m * k : n * k;
-        if (!nib__engine_progress(t->plan->model->engine, "try", (uint64_t)p, NIB_PRODUCTS))
-            status = nib__fail(err, NIB_CANCELLED, "the dry run was cancelled");
-        else
-            status = run_product(t, uses, p, 0, err);
+        status = run_product(t, uses, p, 0, err);
         if (status == NIB_OK)
             status = run_product(t, &t->exact.layers[0], p, 1, err);
         if (status == NIB_OK)
@@ -272,31 +308,36 @@ static nib_status try_layers(nib_model *model, const nib_plan *plan, nib_text *t
     return NIB_OK;
 }
 
-static nib_status write_memory(nib_model *model, const nib_plan *plan, nib_text *text, nib_err *err)
+static nib_status write_memory(nib_model *model, const nib_plan *plan, nib_ranks *ranks,
+                               nib_text *text, const nib_sink *sink, nib_err *err)
 {
-    nib_trainer trainer;
+    nib_trainer t;
     char all[32], block[32], buffers[32];
-    NIB_TRY(nib__trainer_open(&trainer, model, plan, NULL, err));
-    const int sums = nib__tree_blocks(trainer.micro_batches, 0, 1);
-    const uint64_t parameters = trainer.params.total * sizeof(float);
+    NIB_TRY(nib__trainer_measure(&t, model, plan, ranks, err));
+    const int sums = nib__trainer_sums(&t);
+    const uint64_t parameters = t.params.total * sizeof(float);
     nib__text_format(text,
-                     "memory of a run: %s (%" PRIu64
+                     "memory of %s: %s (%" PRIu64
                      " parameters, %s each for weights, two moments and %d sum%s of gradients; %s "
                      "for a micro-batch)\n",
-                     nib__say_bytes(all, nib__trainer_bytes(&trainer)), trainer.params.values,
+                     nib_ranks_count(ranks) > 1 ? "each rank" : "a run",
+                     nib__say_bytes(all, nib__trainer_bytes(&t)), t.params.values,
                      nib__say_bytes(block, parameters), sums, sums == 1 ? "" : "s",
-                     nib__say_bytes(buffers, nib__step_bytes(&trainer.step)));
-    nib__trainer_close(&trainer);
-    return NIB_OK;
+                     nib__say_bytes(buffers, nib__step_bytes(&t.step)));
+    nib__trainer_close(&t);
+    return nib__text_flush(text, sink, err);
 }
 
-nib_status nib__dry_run(nib_model *model, const nib_plan *plan, const nib_sink *sink, nib_err *err)
+nib_status nib__dry_run(nib_model *model, const nib_plan *plan, nib_ranks *ranks,
+                        const nib_sink *sink, nib_err *err)
 {
+    if (nib_ranks_rank(ranks) > 0) /* one speaks, and has its cores for itself */
+        return NIB_OK;
     nib_text text;
     nib__text_init(&text, &model->engine->allocator);
-    nib_status status = try_layers(model, plan, &text, sink, err);
+    nib_status status = write_memory(model, plan, ranks, &text, sink, err);
     if (status == NIB_OK)
-        status = write_memory(model, plan, &text, err);
+        status = try_layers(model, plan, &text, sink, err);
     if (status == NIB_OK)
         status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);

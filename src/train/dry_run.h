@@ -8,6 +8,9 @@
 
 #include "trainer.h"
 
-nib_status nib__dry_run(nib_model *model, const nib_plan *plan, const nib_sink *sink, nib_err *err);
+/* The memory first, for which none is taken; then the layers, one after the other. ranks NULL: one
+ * process. */
+nib_status nib__dry_run(nib_model *model, const nib_plan *plan, nib_ranks *ranks,
+                        const nib_sink *sink, nib_err *err);
 
 #endif

@@ -203,6 +203,12 @@ static void job_linear(void *ctx, int worker, int64_t begin, int64_t end)
     }
 }
 
+nib_input nib__product_input_rows(const nib_product *p, const nib_input *x, int64_t first,
+                                  int64_t end)
+{
+    return input_rows(x, &p->shape.scheme, first, end);
+}
+
 /* Parts are rows of x with all outputs, as long as there are enough of them: a part brings its rows
  * into the order of the tiles once. They are of one size and a multiple of the threads, so that all
  * threads end together. */

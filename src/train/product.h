@@ -37,6 +37,9 @@ uint64_t nib__product_scratch(const nib_product *p, int64_t rows);
 
 /* The x side of `rows` rows in its form at `at`; *bytes (NULL allowed): how many it takes. */
 nib_input nib__product_input(const nib_product *p, int64_t rows, char *at, uint64_t *bytes);
+/* Rows first..end of an x side. */
+nib_input nib__product_input_rows(const nib_product *p, const nib_input *x, int64_t first,
+                                  int64_t end);
 /* Makes it: of rows of x, or of columns for dW. */
 void nib__product_quant(const nib_product *p, const nib_workers *w, const float *x, int64_t ldx,
                         const float *amax, const nib_input *out);

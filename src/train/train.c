@@ -215,7 +215,7 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
                          model->net.directory);
     NIB_TRY(nib_plan_status(plan, err));
     if (options && options->dry_run)
-        return nib__dry_run(model, plan, sink, err);
+        return nib__dry_run(model, plan, options->ranks, sink, err);
     if (model->net.train.print_after_conversion &&
         nib_ranks_rank(options ? options->ranks : NULL) == 0)
         NIB_TRY(nib_plan_write(plan, NIB_FORM_TEXT, sink, err));

@@ -53,6 +53,14 @@ check 'the rest on three' train 3 half
 check 'go on: the same losses' diff <(tail -n 2 alone.lines) half.lines
 check 'go on: the same weights' cmp {alone,half}/checkpoint/step-00000004/model.safetensors
 
+# a dry run on ranks says what each holds, the sum that another gives it among it
+check 'a dry run of one process' nibble train c.json --quiet --dry-run --training.global_batch_size=1
+cp "$seen.out" dry.out
+check 'its memory' grep -q '^memory of a run: .* and 1 sum of gradients' dry.out
+check 'a dry run on two ranks' train 2 dry --dry-run --training.global_batch_size=2
+check 'their memory' grep -q '^memory of each rank: .* and 2 sums of gradients' dry.out
+check 'and is said once' [ "$(grep -c '^memory of' dry.out)" = 1 ]
+
 # what all ranks find, or one, is said once, with the status that belongs to it
 status=0
 train 2 bad --training.stepz 3 || status=$?
