@@ -47,7 +47,8 @@ endif
 LIB_SRC  := $(foreach m,$(MODULES),$(wildcard src/$(m)/*.c))
 CLI_SRC  := $(wildcard src/cli/*.c)
 UNIT_SRC := $(wildcard tests/unit/test_*.c)
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
+MACHINES := $(patsubst %,machines/%.json,$(sort $(patsubst machines/%.json,%,$(wildcard machines/*.json))))
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/made/machine_files.o
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
@@ -116,6 +117,15 @@ $(BUILD)/cuda/programs.c: $(CUDA_IMAGES) tools/cuda_programs src/kernel/gpu/cuda
 	@tools/cuda_programs $(CUDA_TABLE) > $@
 $(BUILD)/cuda/programs.o: $(BUILD)/cuda/programs.c $(CUDA_IMAGES)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+
+# The files of machines/ as bytes, so that the program needs no file beside it.
+$(BUILD)/made/machine_files.c: $(MACHINES) tools/embed_machines machines
+	@mkdir -p $(@D)
+	tools/embed_machines $(MACHINES) > $@.part
+	@mv $@.part $@
+
+$(BUILD)/made/%.o: $(BUILD)/made/%.c
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(STRICT) -MMD -MP -c $< -o $@
 
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
@@ -192,6 +202,7 @@ docs: all
 	$(PROGRAM) formats --markdown > docs/checkpoints.md
 	$(PROGRAM) manual --markdown > docs/commands.md
 	$(PROGRAM) train --keys --markdown > docs/config.md
+	$(PROGRAM) devices --markdown > docs/machines.md
 
 bench: all
 	$(PROGRAM) bench --kernels

@@ -128,6 +128,10 @@ NIB_MUST_CHECK nib_status nib_kernels_write(nib_engine *engine, nib_form form, c
                                             nib_err *err);
 NIB_MUST_CHECK nib_status nib_devices_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                             nib_err *err);
+/* One device, by name or as the path of its file. As JSON it is that file: what
+ * nib_request.device takes. */
+NIB_MUST_CHECK nib_status nib_device_write(nib_engine *engine, const char *name, nib_form form,
+                                           const nib_sink *sink, nib_err *err);
 NIB_MUST_CHECK nib_status nib_recipes_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                             nib_err *err);
 /* The formats of checkpoints: what each holds, whether it is read and written. */
@@ -190,7 +194,9 @@ typedef struct nib_plan nib_plan;
 typedef struct nib_request {
     const char *recipe;     /* a recipe name, or the path of a recipe file; NULL: as stored */
     nib_strings skip, only; /* patterns: leave out, or quantize nothing else */
-    const char *device; /* "cpu", or a machine of `nibble devices`, present or not; NULL: here */
+    /* "cpu", a machine of `nibble devices`, present or not, or the path of a machine's file, with a
+     * slash or ending in .json; NULL: here */
+    const char *device;
     const char *dtype;  /* activations: "f32", "f16", "bf16"; NULL: the stored type */
     nib_strings allow;  /* [PATTERN=]RUNG: kernel, device, dequant, unquantized */
     nib_strings kernel; /* [PATTERN=]NAME: binding */
@@ -220,8 +226,8 @@ NIB_MUST_CHECK nib_status nib_plan_summary(const nib_plan *plan, const nib_sink 
 
 typedef struct nib_quantize_options {
     nib_request request;
-    const char *out; /* a directory for a directory, else a file */
-    const char *format; /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; NULL:
+    const char *out;       /* a directory for a directory, else a file */
+    const char *format;    /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; NULL:
                            torchao, or nibble with a ledger line */
     const char *calibrate; /* text file for -static recipes */
     bool force;            /* replace an existing OUT: a file, a model's directory, an empty one */

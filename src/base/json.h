@@ -105,7 +105,8 @@ void nib__jsonw_key(nib_jsonw *w, const char *key);
 void nib__jsonw_string(nib_jsonw *w, const char *string); /* bad UTF-8 becomes U+FFFD */
 void nib__jsonw_string_n(nib_jsonw *w, const char *string, size_t size);
 void nib__jsonw_int(nib_jsonw *w, int64_t value);
-void nib__jsonw_double(nib_jsonw *w, double value); /* NaN and infinities become null */
+void nib__jsonw_double(nib_jsonw *w, double value);       /* NaN and infinities become null */
+void nib__jsonw_number(nib_jsonw *w, const char *number); /* as it is to stand there: "1.5e12" */
 void nib__jsonw_bool(nib_jsonw *w, bool value);
 void nib__jsonw_null(nib_jsonw *w);
 /* key and value in one line of code */

@@ -146,6 +146,8 @@ static void put_word(nib_jsonw *w, const char *word)
     w->need_comma = true;
 }
 
+void nib__jsonw_number(nib_jsonw *w, const char *number) { put_word(w, number); }
+
 void nib__jsonw_bool(nib_jsonw *w, bool value) { put_word(w, value ? "true" : "false"); }
 
 void nib__jsonw_null(nib_jsonw *w) { put_word(w, "null"); }

@@ -80,9 +80,14 @@ const command commands[] = {
      "nibble plot bf16 mxfp8 --smooth 20 -o loss.svg\n"
      "nibble plot outputs --value grad_norm -o norm.svg",
      0, 24, run_plot},
-    {"devices", "", "list this machine and the machines known by name",
-     "Shows each device with its facts, their date and source.", "nibble devices", 0, 0,
-     run_devices},
+    {"devices", "[DEVICE]", "list this machine and the machines known by name",
+     "Shows each device with its facts, their date and source; or one, by its name or the path of "
+     "its file. One as --json is a file that --device takes: copy it to add a machine.",
+     "nibble devices\n"
+     "nibble devices mi210\n"
+     "nibble devices mi210 --json > my-gpu.json\n"
+     "nibble plan MODEL --device my-gpu.json",
+     0, 1, run_devices},
     {"kernels", "", "list every kernel and its conditions",
      "Shows the table of kernels: those of this build, those declared for other devices, and those "
      "of other engines.",

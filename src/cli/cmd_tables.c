@@ -19,7 +19,22 @@ static int write_table(const settings *s, writer write)
     return written == NIB_OK ? finish_stdout(0) : fail(&err);
 }
 
-int run_devices(const settings *s) { return write_table(s, nib_devices_write); }
+int run_devices(const settings *s)
+{
+    if (s->arguments.count == 0)
+        return write_table(s, nib_devices_write);
+    nib_engine *engine;
+    const int status = open_engine(&engine, s);
+    if (status)
+        return status;
+    nib_err err;
+    const nib_sink sink = report_sink(s);
+    const nib_status written =
+        nib_device_write(engine, s->arguments.items[0], form_of(s), &sink, &err);
+    nib_engine_close(engine);
+    return written == NIB_OK ? finish_stdout(0) : fail(&err);
+}
+
 int run_kernels(const settings *s) { return write_table(s, nib_kernels_write); }
 int run_recipes(const settings *s) { return write_table(s, nib_recipes_write); }
 int run_formats(const settings *s) { return write_table(s, nib_formats_write); }

@@ -60,6 +60,13 @@ int64_t nib__cpu_isa(void)
     return isa;
 }
 
+/* AMX, which no kernel of the table uses. */
+static bool has_matrix_unit(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && has(d, 24);
+}
+
 static void cpu_model(char *out, size_t size)
 {
     unsigned words[12] = {0};
@@ -103,6 +110,8 @@ int64_t nib__cpu_isa(void)
 #endif
     return isa;
 }
+
+static bool has_matrix_unit(void) { return false; }
 
 static void cpu_model(char *out, size_t size)
 {
@@ -210,6 +219,7 @@ void nib__machine_here(nib_machine *out, int64_t isa, int threads)
     out->facts.fact[NIB_FACT_MAKER] = ON_X86 ? NIB_MAKER_X86 : NIB_MAKER_ARM;
     out->facts.fact[NIB_FACT_ISA] = isa;
     out->facts.fact[NIB_FACT_DOT8] = (isa & (NIB_ISA_AVX512VNNI | NIB_ISA_DOTPROD)) != 0;
+    out->facts.fact[NIB_FACT_MATRIX_UNIT] = has_matrix_unit();
     cautious_rates(out->rate, isa);
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
         out->rate[unit] *= out->threads;

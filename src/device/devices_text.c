@@ -1,73 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Machines as documentation: this one and the table's, each fact with its date and source, as text,
- * JSON or Markdown.
+ * Machines as documentation: this one and the known ones, each fact with its date and source, as
+ * text, JSON or Markdown. What int4 asks of a machine stands first.
  */
 #include "json.h"
 #include "machine.h"
 
 #include <stdio.h>
 
-static const char *const unit_names[NIB_UNIT_COUNT] = {"f32", "bf16", "i8", "fp8", "mx8", "scalar"};
-
-static const char *what_of(const nib_fact_source *s)
-{
-    return s->what != NULL ? s->what : nib__fact_info[s->fact].key;
-}
-
-static const char *say_rate(char out[32], double rate)
-{
-    if (rate >= 1e15)
-        snprintf(out, 32, "%.2f P", rate / 1e15);
-    else if (rate >= 1e12)
-        snprintf(out, 32, "%.3g T", rate / 1e12);
-    else
-        snprintf(out, 32, "%.3g G", rate / 1e9);
-    return out;
-}
-
 /* ---- text ---- */
 
-static void text_here(const nib_machine *m, nib_text *out)
+static void text_lines(const nib_machine_lines *lines, const nib_machine *m, bool int4,
+                       nib_text *out)
 {
-    char rate[32], bytes[32];
-    nib__text_format(out, "%-16s %s, %s, %d thread%s\n", m->name, m->cpu,
-                     nib__cpu_isa_name(m->facts.fact[NIB_FACT_ISA]), m->threads,
-                     m->threads == 1 ? "" : "s");
-    nib__text_str(out, "    isa            ");
-    nib__fact_say(NIB_FACT_ISA, m->facts.fact[NIB_FACT_ISA], out);
-    nib__text_format(out, "\n    memory         %s\n    bytes_per_s    %.1f GB/s\n",
-                     nib__say_bytes(bytes, m->memory), m->bytes_per_s / 1e9);
-    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
-        nib__text_format(out, "    %-14s %s operations/s\n", unit_names[unit],
-                         say_rate(rate, m->rate[unit]));
-    if (m->measured)
-        nib__text_format(out, "    measured here, %s%s\n", m->measured_on,
-                         m->disturbed ? ", while others used the cores: lower than true" : "");
-    else
-        nib__text_str(out, "    cautious rates, not measured\n");
+    for (size_t i = 0; i < lines->count; i++) {
+        const nib_fact_source *line = &lines->items[i];
+        if (nib__line_is_int4(line) != int4)
+            continue;
+        nib__text_format(out, "    %-14s ", nib__line_name(line));
+        nib__line_say(line, m, out);
+        nib__text_format(out, "\n    %-14s   %s, ", "", line->source->date);
+        if (line->derived != NULL)
+            nib__text_format(out, "derived: %s; ", line->derived);
+        nib__text_format(out, "%s\n", line->source->title);
+    }
 }
 
 static void text_machine(const nib_machine *m, nib_text *out)
 {
-    nib__text_format(out, "\n%-16s %s, not here\n", m->name, m->title);
+    nib_machine_lines lines;
+    nib__machine_lines(&lines, m);
+    if (m->threads != 0) /* the CPU that this runs on */
+        nib__text_format(out, "%-16s %s, %s, %d thread%s\n", m->name, m->cpu,
+                         nib__cpu_isa_name(m->facts.fact[NIB_FACT_ISA]), m->threads,
+                         m->threads == 1 ? "" : "s");
+    else
+        nib__text_format(out, "%-16s %s, %s\n", m->name, nib__machine_title(m),
+                         m->here ? "here" : "not here");
+    nib__text_str(out, "  what int4 asks for:\n");
+    text_lines(&lines, m, true, out);
+    nib__text_str(out, "  the rest:\n");
     if (m->host != NULL)
         nib__text_format(out, "    %-14s %s: work may go there with --allow device\n", "host",
                          m->host->name);
-    for (size_t i = 0; i < m->source_count; i++) {
-        const nib_fact_source *s = &m->sources[i];
-        nib__text_format(out, "    %-14s %s\n    %-14s   %s, %s\n", what_of(s), s->value, "",
-                         s->date, s->source);
-    }
+    text_lines(&lines, m, false, out);
 }
 
 /* ---- JSON ---- */
+
+static void json_sources(const nib_machine *m, nib_text *scratch, nib_jsonw *w)
+{
+    nib_machine_lines lines;
+    nib__machine_lines(&lines, m);
+    nib__jsonw_key(w, "sources");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < lines.count; i++) {
+        const nib_fact_source *line = &lines.items[i];
+        nib__text_clear(scratch);
+        nib__line_say(line, m, scratch);
+        nib__jsonw_object(w);
+        nib__jsonw_pair_string(w, "fact", nib__line_name(line));
+        nib__jsonw_pair_string(w, "value", scratch->failed ? "" : scratch->at);
+        nib__jsonw_pair_string(w, "date", line->source->date);
+        nib__jsonw_pair_string(w, "source", line->source->title);
+        nib__jsonw_pair_string(w, "derived", line->derived);
+        nib__jsonw_pair_string(w, "address", line->source->address);
+        nib__jsonw_object_end(w);
+    }
+    nib__jsonw_array_end(w);
+}
 
 static void json_machine(const nib_machine *m, nib_text *scratch, nib_jsonw *w)
 {
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "name", m->name);
-    nib__jsonw_pair_string(w, "title", m->here ? m->cpu : m->title);
+    nib__jsonw_pair_string(w, "title", nib__machine_title(m));
     nib__jsonw_pair_bool(w, "here", m->here);
     nib__jsonw_pair_bool(w, "measured", m->measured);
     nib__jsonw_pair_string(w, "host", m->host != NULL ? m->host->name : NULL);
@@ -75,33 +82,23 @@ static void json_machine(const nib_machine *m, nib_text *scratch, nib_jsonw *w)
     nib__jsonw_pair_double(w, "bytes_per_s", m->bytes_per_s);
     nib__jsonw_key(w, "rates");
     nib__jsonw_object(w);
-    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
-        if (m->rate[unit] > 0)
-            nib__jsonw_pair_double(w, unit_names[unit], m->rate[unit]);
+    for (int rate = NIB_RATE_UNITS; rate < NIB_RATE_COUNT; rate++)
+        if (nib__machine_rate(m, rate) > 0)
+            nib__jsonw_pair_double(w, nib__rate_names[rate], nib__machine_rate(m, rate));
     nib__jsonw_object_end(w);
     nib__jsonw_key(w, "facts");
     nib__jsonw_object(w);
     for (int f = NIB_FACT_DEVICE; f <= NIB_FACT_DRIVER; f++) {
         nib__text_clear(scratch);
         nib__fact_say((nib_fact)f, m->facts.fact[f], scratch);
-        nib__jsonw_pair_string(w, nib__fact_info[f].key, scratch->at);
+        nib__jsonw_pair_string(w, nib__fact_info[f].key, scratch->failed ? "" : scratch->at);
     }
     nib__jsonw_object_end(w);
-    nib__jsonw_key(w, "sources");
-    nib__jsonw_array(w);
-    for (size_t i = 0; i < m->source_count; i++) {
-        nib__jsonw_object(w);
-        nib__jsonw_pair_string(w, "fact", what_of(&m->sources[i]));
-        nib__jsonw_pair_string(w, "value", m->sources[i].value);
-        nib__jsonw_pair_string(w, "date", m->sources[i].date);
-        nib__jsonw_pair_string(w, "source", m->sources[i].source);
-        nib__jsonw_object_end(w);
-    }
-    nib__jsonw_array_end(w);
+    json_sources(m, scratch, w);
     nib__jsonw_object_end(w);
 }
 
-static void render_json(const nib_machine *here, nib_text *out)
+static void render_json(const nib_machine *here, const nib_machines *known, nib_text *out)
 {
     nib_jsonw w;
     nib_text scratch;
@@ -113,8 +110,8 @@ static void render_json(const nib_machine *here, nib_text *out)
     nib__jsonw_array(&w);
     if (here != NULL)
         json_machine(here, &scratch, &w);
-    for (size_t i = 0; i < nib__machine_count(); i++)
-        json_machine(nib__machine_at(i), &scratch, &w);
+    for (size_t i = 0; i < known->count; i++)
+        json_machine(&known->items[i], &scratch, &w);
     nib__jsonw_array_end(&w);
     nib__jsonw_object_end(&w);
     nib__text_str(out, "\n");
@@ -124,32 +121,95 @@ static void render_json(const nib_machine *here, nib_text *out)
 
 /* ---- Markdown ---- */
 
+static void markdown_lines(const nib_machine_lines *lines, const nib_machine *m, bool int4,
+                           nib_text *out)
+{
+    for (size_t i = 0; i < lines->count; i++) {
+        const nib_fact_source *line = &lines->items[i];
+        const nib_source *s = line->source;
+        if (nib__line_is_int4(line) != int4)
+            continue;
+        nib__text_format(out, int4 ? "| **%s** | " : "| %s | ", nib__line_name(line));
+        nib__line_say(line, m, out);
+        nib__text_format(out, " | %s | ", s->date);
+        if (line->derived != NULL)
+            nib__text_format(out, "derived: %s; ", line->derived);
+        if (s->address != NULL)
+            nib__text_format(out, "[%s](%s) |\n", s->title, s->address);
+        else
+            nib__text_format(out, "%s |\n", s->title);
+    }
+}
+
 static void markdown_machine(const nib_machine *m, nib_text *out)
 {
-    nib__text_format(out, "\n## %s\n\n%s.", m->name, m->title);
+    nib_machine_lines lines;
+    nib__machine_lines(&lines, m);
+    nib__text_format(out, "\n## %s\n\n%s.", m->name, nib__machine_title(m));
     if (m->host != NULL)
         nib__text_format(out, " Its host is `%s`.", m->host->name);
     nib__text_str(out, "\n\n| what | value | date | source |\n|---|---|---|---|\n");
-    for (size_t i = 0; i < m->source_count; i++)
-        nib__text_format(out, "| %s | %s | %s | %s |\n", what_of(&m->sources[i]),
-                         m->sources[i].value, m->sources[i].date, m->sources[i].source);
+    markdown_lines(&lines, m, true, out);
+    markdown_lines(&lines, m, false, out);
 }
 
-void nib__devices_render(nib_form form, const nib_machine *here, nib_text *out)
+static void markdown_table(const nib_machines *known, nib_text *out)
+{
+    nib__text_str(out, "# Machines\n\nMachines that a plan may name with `--device`, present or "
+                       "not: the files of `machines/`. How to add one's own:\n"
+                       "[devices.md](devices.md). What int4 asks for is in bold: dot products of "
+                       "4 or 8 bits, matrix units, bandwidth.\n\n"
+                       "| machine | bandwidth | f32 | bf16 | int8 | fp8 | dot4 | dot8 | matrix "
+                       "unit |\n|---|---|---|---|---|---|---|---|---|\n");
+    for (size_t i = 0; i < known->count; i++) {
+        const nib_machine *m = &known->items[i];
+        static const int rates[] = {NIB_RATE_BYTES, NIB_RATE_UNITS + NIB_UNIT_F32,
+                                    NIB_RATE_UNITS + NIB_UNIT_BF16, NIB_RATE_UNITS + NIB_UNIT_I8,
+                                    NIB_RATE_UNITS + NIB_UNIT_FP8};
+        static const nib_fact facts[] = {NIB_FACT_DOT4, NIB_FACT_DOT8, NIB_FACT_MATRIX_UNIT};
+        nib__text_format(out, "| [%s](#%s) | ", m->name, m->name);
+        for (size_t r = 0; r < COUNT(rates); r++) {
+            const nib_fact_source line = {.fact = NIB_FACT_COUNT, .rate = rates[r]};
+            if (nib__machine_rate(m, rates[r]) > 0)
+                nib__line_say(&line, m, out);
+            else
+                nib__text_str(out, "-");
+            nib__text_str(out, " | ");
+        }
+        for (size_t f = 0; f < COUNT(facts); f++)
+            nib__text_format(out, "%s%s", m->facts.fact[facts[f]] != 0 ? "yes" : "no",
+                             f + 1 < COUNT(facts) ? " | " : " |\n");
+    }
+}
+
+/* ---- all, and one ---- */
+
+void nib__devices_render(nib_form form, const nib_machine *here, const nib_machines *known,
+                         nib_text *out)
 {
     if (form == NIB_FORM_JSON) {
-        render_json(here, out);
+        render_json(here, known, out);
         return;
     }
     if (form == NIB_FORM_MARKDOWN)
-        nib__text_str(
-            out, "# Machines\n\nMachines that a plan may name with `--device`, present or not.\n");
+        markdown_table(known, out);
     else if (here != NULL)
-        text_here(here, out);
-    for (size_t i = 0; i < nib__machine_count(); i++) {
-        if (form == NIB_FORM_MARKDOWN)
-            markdown_machine(nib__machine_at(i), out);
-        else
-            text_machine(nib__machine_at(i), out);
+        text_machine(here, out);
+    for (size_t i = 0; i < known->count; i++) {
+        if (form == NIB_FORM_MARKDOWN) {
+            markdown_machine(&known->items[i], out);
+            continue;
+        }
+        nib__text_str(out, "\n");
+        text_machine(&known->items[i], out);
+    }
+}
+
+void nib__device_render(nib_form form, const nib_machine *m, nib_text *out)
+{
+    switch (form) {
+    case NIB_FORM_JSON: nib__machine_write(m, out); break;
+    case NIB_FORM_MARKDOWN: markdown_machine(m, out); break;
+    default: text_machine(m, out); break;
     }
 }

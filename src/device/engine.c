@@ -69,6 +69,7 @@ void nib_engine_close(nib_engine *engine)
     nib__release(&a, engine->gpus);
     nib__text_free(&engine->no_gpus);
     nib__pool_close(engine->pool);
+    nib__machines_close(&engine->machines);
     nib__release(&a, engine->cache_path);
     nib__release(&a, engine);
 }
@@ -121,6 +122,67 @@ nib_status nib__engine_gpu(nib_gpu **out, nib_engine *engine, const nib_machine 
         return NIB_OK;
     }
     return nib__fail(err, NIB_FAILED, "%s is no device that was found", machine->name);
+}
+
+/* ---- machines by name ---- */
+
+nib_status nib__engine_machines(nib_engine *engine, const nib_machines **out, nib_err *err)
+{
+    if (engine->machines.count == 0)
+        NIB_TRY(nib__machines_open(&engine->machines, &engine->allocator, err));
+    *out = &engine->machines;
+    return NIB_OK;
+}
+
+static nib_status fail_machine(const nib_engine *engine, const char *name, nib_err *err)
+{
+    const nib_machines *known = &engine->machines;
+    const size_t most = 1 + engine->gpu_count + known->count;
+    nib_text near;
+    char shown[NIB_SHOWN];
+    size_t count = 0;
+    const char **names = nib__calloc(&engine->allocator, most, sizeof *names);
+    if (names == NULL)
+        return nib__fail_memory(err, most * sizeof *names, "names of machines");
+    names[count++] = engine->here.name;
+    for (size_t i = 0; i < engine->gpu_count; i++)
+        names[count++] = engine->gpus[i].name;
+    for (size_t i = 0; i < known->count; i++)
+        names[count++] = known->items[i].name;
+    nib__text_init(&near, &engine->allocator);
+    nib__near_names(&near, name, names, count);
+    const nib_status status = nib__fail(
+        err, NIB_USAGE, "device \"%s\" is not known%s%s; `nibble devices` lists them",
+        nib__shown(shown, name), near.size ? "; did you mean " : "", near.size ? near.at : "");
+    nib__text_free(&near);
+    nib__release(&engine->allocator, names);
+    return status;
+}
+
+nib_status nib__engine_machine(nib_engine *engine, nib_machine *out, const char *name,
+                               nib_arena *arena, nib_err *err)
+{
+    const nib_machines *known;
+    if (strcmp(name, engine->here.name) == 0) {
+        NIB_TRY(nib__engine_measure(engine, err));
+        *out = engine->here;
+        return NIB_OK;
+    }
+    NIB_TRY(nib__engine_machines(engine, &known, err));
+    if (nib__machine_is_path(name))
+        return nib__machine_read(out, name, known, arena, err);
+    const nib_machine *machine = nib__machines_find(known, name);
+    if (machine != NULL) {
+        *out = *machine;
+        return NIB_OK;
+    }
+    NIB_TRY(nib__engine_find_gpus(engine, err));
+    machine = nib__engine_gpu_find(engine, name);
+    if (machine == NULL)
+        return fail_machine(engine, name, err);
+    NIB_TRY(nib__engine_measure(engine, err)); /* its host */
+    *out = *machine;
+    return NIB_OK;
 }
 
 bool nib__engine_progress(const nib_engine *engine, const char *what, uint64_t done, uint64_t total)

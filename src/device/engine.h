@@ -20,6 +20,7 @@ struct nib_engine {
     size_t gpu_count;
     nib_gpu *opened[NIB_GPUS_MAX]; /* beside gpus; NULL: not opened */
     nib_text no_gpus;              /* a line for each driver that is missing, or has no device */
+    nib_machines machines;         /* empty until they are asked for */
 };
 
 /* Measures this machine once; later calls cost nothing. */
@@ -32,6 +33,12 @@ const nib_machine *nib__engine_gpu_find(const nib_engine *engine, const char *na
  * engine. */
 nib_status nib__engine_gpu(nib_gpu **out, nib_engine *engine, const nib_machine *machine,
                            nib_err *err);
+/* The machines known by name. */
+nib_status nib__engine_machines(nib_engine *engine, const nib_machines **out, nib_err *err);
+/* The machine that a user named: this one (measured), one of a file, whose texts go to the arena, a
+ * known one, or a GPU that was found. NIB_USAGE with near names: no such machine. */
+nib_status nib__engine_machine(nib_engine *engine, nib_machine *out, const char *name,
+                               nib_arena *arena, nib_err *err);
 /* False: the user wants to stop. */
 bool nib__engine_progress(const nib_engine *engine, const char *what, uint64_t done,
                           uint64_t total);

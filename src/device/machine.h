@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Machines as data: what a device has, as facts with date and source, and the rates that predict
- * time. The machine this process runs on is found out; others are a table, present or not.
+ * time. The machine this process runs on is found out; others are files of machines/, which the
+ * library holds as text, or files of the user's.
  */
 #ifndef NIB_MACHINE_H
 #define NIB_MACHINE_H
@@ -9,9 +10,29 @@
 #include "fact.h"
 #include "kernel.h"
 
+/* The numbers of a machine's file: bytes/s, bytes, seconds, and operations/s of each unit. */
+enum {
+    NIB_RATE_BYTES,
+    NIB_RATE_MEMORY,
+    NIB_RATE_LAUNCH,
+    NIB_RATE_UNITS, /* + nib_unit */
+    NIB_RATE_COUNT = NIB_RATE_UNITS + NIB_UNIT_COUNT
+};
+extern const char *const nib__rate_names[]; /* by rate; ends in NULL */
+
+typedef struct nib_source {
+    const char *key; /* within its file */
+    const char *title, *date;
+    const char *address; /* NULL: none */
+} nib_source;
+
+/* Where one fact or rate is from; its value lies in the machine. */
 typedef struct nib_fact_source {
-    nib_fact fact; /* NIB_FACT_COUNT: a rate, named by `what` */
-    const char *what, *value, *date, *source;
+    nib_fact fact; /* NIB_FACT_COUNT: a rate */
+    int rate;
+    const char *words;   /* what the value alone does not say; NULL */
+    const char *derived; /* how it follows from the source; NULL: it stands there */
+    const nib_source *source;
 } nib_fact_source;
 
 typedef struct nib_machine {
@@ -28,16 +49,74 @@ typedef struct nib_machine {
     bool measured;               /* rates were measured here, not published */
     char measured_on[16];        /* "2026-11-20" */
     bool disturbed; /* others used the cores meanwhile: the rates are lower than true */
-    const nib_fact_source *sources;
+    const nib_fact_source *sources; /* facts, then rates; this machine: none, see below */
     size_t source_count;
 } nib_machine;
 
-size_t nib__machine_count(void); /* of the table, without this machine */
-const nib_machine *nib__machine_at(size_t i);
-const nib_machine *nib__machine_find(const char *name);
+/* ---- the machines known by name ---- */
 
-/* This machine (NULL: without it) and the table, every fact with date and source. */
-void nib__devices_render(nib_form form, const nib_machine *here, nib_text *out);
+typedef struct nib_machines {
+    nib_arena arena;
+    nib_machine *items; /* [count], by name; a host is one of them */
+    size_t count;
+} nib_machines;
+
+nib_status nib__machines_open(nib_machines *out, const nib_allocator *a, nib_err *err);
+void nib__machines_close(nib_machines *machines);
+const nib_machine *nib__machines_find(const nib_machines *machines, const char *name);
+
+/* A file of machines/: its text is part of the library. */
+typedef struct nib_machine_file {
+    const char *name;
+    const unsigned char *text;
+    size_t size;
+} nib_machine_file;
+extern const nib_machine_file nib__machine_files[]; /* made by the Makefile; ends in a NULL name */
+
+/* Is it the path of a file, not a name? It has a slash or ends in .json. */
+bool nib__machine_is_path(const char *name);
+/* The machine that a file describes; its name is the file's. known: where its host may be. What it
+ * holds lies in the arena. */
+nib_status nib__machine_read(nib_machine *out, const char *path, const nib_machines *known,
+                             nib_arena *arena, nib_err *err);
+/* The same of a text; file is what errors name. *host: the name of its host, or NULL; out->host is
+ * left open. */
+nib_status nib__machine_parse(nib_machine *out, const char **host, const char *name,
+                              const char *file, const char *text, size_t size, nib_arena *arena,
+                              nib_err *err);
+/* The file of a machine, as machines/ has it: parsed, it gives the same machine. */
+void nib__machine_write(const nib_machine *m, nib_text *out);
+
+/* ---- words ---- */
+
+/* What it is: "AMD Instinct MI210"; of this machine the processor's own name. */
+const char *nib__machine_title(const nib_machine *m);
+
+enum { NIB_LINES_MAX = NIB_FACT_COUNT + NIB_RATE_COUNT };
+
+/* All that is known of a machine, line by line: its sources, or for this machine what was found
+ * out. Keeps the source that lines of this machine share, so it must outlive them. */
+typedef struct nib_machine_lines {
+    nib_source here;
+    char today[16];
+    nib_fact_source items[NIB_LINES_MAX];
+    size_t count;
+} nib_machine_lines;
+void nib__machine_lines(nib_machine_lines *out, const nib_machine *m);
+/* "dot4", "bytes_per_s" */
+const char *nib__line_name(const nib_fact_source *line);
+/* "yes: v_dot8_i32_i4", "1.638 TB/s (HBM2e)" */
+void nib__line_say(const nib_fact_source *line, const nib_machine *m, nib_text *out);
+/* One of the three things that int4 asks of a machine: dot products of 4 or 8 bits, matrix units,
+ * bandwidth. */
+bool nib__line_is_int4(const nib_fact_source *line);
+double nib__machine_rate(const nib_machine *m, int rate);
+
+/* This machine (NULL: without it) and the known ones, every fact with date and source. */
+void nib__devices_render(nib_form form, const nib_machine *here, const nib_machines *known,
+                         nib_text *out);
+/* One machine: in words, or its file as JSON. */
+void nib__device_render(nib_form form, const nib_machine *m, nib_text *out);
 
 /* cpuid and the operating system's word; the bits of NIB_FACT_ISA. */
 int64_t nib__cpu_isa(void);
@@ -48,6 +127,7 @@ const char *nib__cpu_isa_name(int64_t isa); /* of the highest level: "avx512vnni
 
 /* This machine with `isa` and `threads`; rates are cautious defaults until measured. */
 void nib__machine_here(nib_machine *out, int64_t isa, int threads);
+void nib__today(char out[16]); /* "2026-11-20" */
 /* Measures read bandwidth and the arithmetic rates with the pool (about 0.2 s), or reads them from
  * cache_path where they were written for the same CPU, isa and threads. cache_path NULL: measures.
  * What was measured while others used the cores is not written. */

@@ -266,6 +266,14 @@ static double launch_time(nib_pool *pool)
     return (double)(nib__now_ns() - start) * 1e-9 / JOBS;
 }
 
+void nib__today(char out[16])
+{
+    const time_t now = time(NULL);
+    struct tm day;
+    if (gmtime_r(&now, &day) == NULL || strftime(out, 16, "%Y-%m-%d", &day) == 0)
+        snprintf(out, 16, "1970-01-01");
+}
+
 static nib_status measure(nib_machine *m, nib_pool *pool, nib_err *err)
 {
     const int64_t isa = m->facts.fact[NIB_FACT_ISA];
@@ -296,11 +304,7 @@ static nib_status measure(nib_machine *m, nib_pool *pool, nib_err *err)
     m->rate[NIB_UNIT_FP8] = m->rate[NIB_UNIT_BF16]; /* codes are widened to bf16 */
     m->rate[NIB_UNIT_MX8] = m->rate[NIB_UNIT_BF16];
     m->measured = true;
-    const time_t now = time(NULL);
-    struct tm day;
-    if (gmtime_r(&now, &day) == NULL ||
-        strftime(m->measured_on, sizeof m->measured_on, "%Y-%m-%d", &day) == 0)
-        snprintf(m->measured_on, sizeof m->measured_on, "unknown day");
+    nib__today(m->measured_on);
     return NIB_OK;
 }
 

@@ -102,7 +102,7 @@ void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *s
 
 /* Which kernel does each bare recipe on each machine, in Markdown: from the planner, for a layer
  * without odd sizes. */
-void nib__support_render(nib_text *out);
+void nib__support_render(const nib_machines *known, nib_text *out);
 
 /* Text of the plan for people: header with machine and totals, the layers (folded, or one with
  * every candidate), advice, cost. JSON members likewise come from the ledger. */

@@ -18,13 +18,12 @@ static bool asks_dot4(const nib_way *way)
     return false;
 }
 
-/* "v_dot8_i32_i4 multiplies eight 4-bit pairs" of the machine's "yes: ..." */
+/* "v_dot8_i32_i4 multiplies eight 4-bit pairs" */
 static const char *what_dot4(const nib_machine *machine)
 {
     for (size_t i = 0; i < machine->source_count; i++)
-        if (machine->sources[i].fact == NIB_FACT_DOT4 &&
-            strncmp(machine->sources[i].value, "yes: ", 5) == 0)
-            return machine->sources[i].value + 5;
+        if (machine->sources[i].fact == NIB_FACT_DOT4 && machine->sources[i].words != NULL)
+            return machine->sources[i].words;
     return "published";
 }
 

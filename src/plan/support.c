@@ -43,7 +43,8 @@ static int target_length(const char *target)
     return length;
 }
 
-static void render_cell(const column *c, const char *recipe, nib_text *out)
+static void render_cell(const column *c, const char *recipe, const nib_machines *known,
+                        nib_text *out)
 {
     nib_machine local;
     nib_layer layer = {
@@ -51,8 +52,9 @@ static void render_cell(const column *c, const char *recipe, nib_text *out)
     nib_policy policy = {.dtype = NIB_TYPE_BF16, .declared = c->machine != NULL};
     nib_way way;
     nib__machine_here(&local, c->isa, 1);
-    const nib_machine *machine = c->machine != NULL ? nib__machine_find(c->machine) : &local;
-    if (nib__scheme_parse(&layer.asked, recipe, strlen(recipe), NULL) != NIB_OK)
+    const nib_machine *machine =
+        c->machine != NULL ? nib__machines_find(known, c->machine) : &local;
+    if (machine == NULL || nib__scheme_parse(&layer.asked, recipe, strlen(recipe), NULL) != NIB_OK)
         return;
     layer.stored = layer.asked;
     if (layer.asked.code == NIB_CODE_F32 || layer.asked.code == NIB_CODE_F16)
@@ -68,7 +70,7 @@ static void render_cell(const column *c, const char *recipe, nib_text *out)
                      nib__kernel_built(way.uses[0].kernel) ? "" : "?");
 }
 
-void nib__support_render(nib_text *out)
+void nib__support_render(const nib_machines *known, nib_text *out)
 {
     nib__text_str(
         out,
@@ -84,7 +86,7 @@ void nib__support_render(nib_text *out)
     for (size_t r = 0; r < COUNT(recipes); r++) {
         nib__text_format(out, "\n| %s |", recipes[r]);
         for (size_t c = 0; c < COUNT(columns); c++)
-            render_cell(&columns[c], recipes[r], out);
+            render_cell(&columns[c], recipes[r], known, out);
     }
     nib__text_str(out, "\n");
 }

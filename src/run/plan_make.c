@@ -194,39 +194,10 @@ static nib_status choose_machine(nib_plan *p, nib_err *err)
 {
     nib_engine *engine = p->model->engine;
     const char *name = p->request.device ? p->request.device : nib__recipe_device(p->recipe);
-    if (!name || strcmp(name, engine->here.name) == 0) {
-        NIB_TRY(nib__engine_measure(engine, err));
-        p->machine = engine->here;
-        return NIB_OK;
-    }
-    const nib_machine *machine = nib__machine_find(name);
-    if (machine) {
-        p->machine = *machine;
-        p->policy.declared = true;
-        return NIB_OK;
-    }
-    NIB_TRY(nib__engine_find_gpus(engine, err));
-    machine = nib__engine_gpu_find(engine, name);
-    if (machine) {
-        NIB_TRY(nib__engine_measure(engine, err)); /* its host */
-        p->machine = *machine;
-        return NIB_OK;
-    }
-    nib_text near;
-    nib__text_init(&near, &engine->allocator);
-    const char *names[64];
-    size_t count = 0;
-    names[count++] = engine->here.name;
-    for (size_t i = 0; i < engine->gpu_count; i++)
-        names[count++] = engine->gpus[i].name;
-    for (size_t i = 0; i < nib__machine_count() && count < COUNT(names); i++)
-        names[count++] = nib__machine_at(i)->name;
-    nib__near_names(&near, name, names, count);
-    const nib_status status =
-        nib__fail(err, NIB_USAGE, "device \"%s\" is not known%s%s; `nibble devices` lists them",
-                  name, near.size ? "; did you mean " : "", near.size ? near.at : "");
-    nib__text_free(&near);
-    return status;
+    NIB_TRY(
+        nib__engine_machine(engine, &p->machine, name ? name : engine->here.name, &p->arena, err));
+    p->policy.declared = !p->machine.here;
+    return NIB_OK;
 }
 
 /* The context, and the bytes of keys and values that it needs; a training step keeps none. */

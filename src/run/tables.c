@@ -23,10 +23,12 @@ nib_status nib_formats_write(nib_engine *engine, nib_form form, const nib_sink *
 nib_status nib_kernels_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
 {
     nib_text text;
+    const nib_machines *known;
+    NIB_TRY(nib__engine_machines(engine, &known, err));
     nib__text_init(&text, &engine->allocator);
     nib__kernels_render(form, &text);
     if (form == NIB_FORM_MARKDOWN)
-        nib__support_render(&text);
+        nib__support_render(known, &text);
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;
@@ -36,10 +38,30 @@ nib_status nib_devices_write(nib_engine *engine, nib_form form, const nib_sink *
 {
     NIB_TRY(nib__engine_measure(engine, err));
     nib_text text;
+    const nib_machines *known;
+    NIB_TRY(nib__engine_machines(engine, &known, err));
     nib__text_init(&text, &engine->allocator);
-    nib__devices_render(form, &engine->here, &text);
+    nib__devices_render(form, &engine->here, known, &text);
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
+    return status;
+}
+
+nib_status nib_device_write(nib_engine *engine, const char *name, nib_form form,
+                            const nib_sink *sink, nib_err *err)
+{
+    nib_machine machine;
+    nib_arena arena;
+    nib_text text;
+    nib__arena_init(&arena, &engine->allocator, 0);
+    nib__text_init(&text, &engine->allocator);
+    nib_status status = nib__engine_machine(engine, &machine, name, &arena, err);
+    if (status == NIB_OK) {
+        nib__device_render(form, &machine, &text);
+        status = nib__text_flush(&text, sink, err);
+    }
+    nib__text_free(&text);
+    nib__arena_free(&arena);
     return status;
 }
 

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 static nib_allocator allocator;
+static nib_machines machines;
 
 static void the_document_is_the_table(void **state)
 {
@@ -30,7 +31,7 @@ static void the_document_is_the_table(void **state)
     fclose(f);
     nib__text_init(&text, &allocator);
     nib__kernels_render(NIB_FORM_MARKDOWN, &text);
-    nib__support_render(&text);
+    nib__support_render(&machines, &text);
     if (strcmp(stored, text.at) != 0)
         fail_msg(
             "docs/kernels.md differs from the table: nibble kernels --markdown > docs/kernels.md");
@@ -58,14 +59,23 @@ static void every_machine_is_there(void **state)
     nib_machine here;
     nib__machine_here(&here, nib__cpu_isa(), 1);
     for (int form = NIB_FORM_TEXT; form <= NIB_FORM_MARKDOWN; form++) {
-        nib_text text;
+        nib_text text, line;
         nib__text_init(&text, &allocator);
-        nib__devices_render((nib_form)form, &here, &text);
+        nib__text_init(&line, &allocator);
+        nib__devices_render((nib_form)form, &here, &machines, &text);
         assert_false(text.failed);
-        for (size_t i = 0; i < nib__machine_count(); i++)
-            for (size_t s = 0; s < nib__machine_at(i)->source_count; s++)
-                if (strchr(nib__machine_at(i)->sources[s].value, '"') == NULL)
-                    assert_non_null(strstr(text.at, nib__machine_at(i)->sources[s].value));
+        for (size_t i = 0; i < machines.count; i++) {
+            const nib_machine *m = &machines.items[i];
+            assert_non_null(strstr(text.at, m->name));
+            for (size_t s = 0; s < m->source_count; s++) {
+                nib__text_clear(&line);
+                nib__line_say(&m->sources[s], m, &line);
+                assert_non_null(strstr(text.at, line.at));
+                assert_non_null(strstr(text.at, m->sources[s].source->date));
+                assert_non_null(strstr(text.at, m->sources[s].source->title));
+            }
+        }
+        nib__text_free(&line);
         nib__text_free(&text);
     }
 }
@@ -78,5 +88,9 @@ int main(void)
         cmocka_unit_test(every_machine_is_there),
     };
     allocator = nib__allocator_default();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (nib__machines_open(&machines, &allocator, NULL) != NIB_OK)
+        return 1;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    nib__machines_close(&machines);
+    return failed;
 }

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 static nib_allocator allocator;
+static nib_machines machines;
 
 static const nib_scheme bf16 = {.code = NIB_CODE_BF16, .symmetric = true};
 
@@ -186,9 +187,9 @@ static void asked_is_done_or_said(void **state)
         for (int i = 0; i < LAYERS; i++)
             layers[i] = random_layer(&random);
         nib_machine local = here(isas[pick(&random, COUNT(isas))]);
-        const int64_t which = pick(&random, 2 * (int64_t)nib__machine_count());
+        const int64_t which = pick(&random, 2 * (int64_t)machines.count);
         const nib_machine *machine =
-            which < (int64_t)nib__machine_count() ? nib__machine_at((size_t)which) : &local;
+            which < (int64_t)machines.count ? &machines.items[which] : &local;
         nib_policy policy = {.dtype = dtypes[pick(&random, COUNT(dtypes))],
                              .strict = pick(&random, 5) == 0,
                              .training = pick(&random, 5) == 0,
@@ -267,7 +268,7 @@ static void a_denied_layer_names_the_way_out(void **state)
 {
     (void)state;
     static const char *const allow[] = {"*.up_proj=device"};
-    const nib_machine *m2 = nib__machine_find("apple-m2");
+    const nib_machine *m2 = nib__machines_find(&machines, "apple-m2");
     nib_policy policy = {.dtype = NIB_TYPE_BF16, .declared = true};
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "8da4w");
     nib_layers_plan plan;
@@ -499,9 +500,9 @@ static void the_peer_fails_where_it_failed(void **state)
                          .declared = true,
                          .engine = "torchtitan"};
     nib_layers_plan plan;
-    assert_int_equal(
-        nib__plan_layers(&plan, layers, 2, nib__machine_find("b200"), &policy, &allocator, NULL),
-        NIB_OK);
+    assert_int_equal(nib__plan_layers(&plan, layers, 2, nib__machines_find(&machines, "b200"),
+                                      &policy, &allocator, NULL),
+                     NIB_OK);
     assert_int_equal(plan.denied.status, NIB_OK); /* Nibble's rows ask no such thing */
     const nib_ledger_layer *wq = &plan.ledger.layers[0], *output = &plan.ledger.layers[1];
     for (size_t i = 0; i < wq->candidate_count; i++)
@@ -586,7 +587,11 @@ int main(void)
         cmocka_unit_test(memory_that_runs_out_is_said),
     };
     allocator = nib__allocator_default();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (nib__machines_open(&machines, &allocator, NULL) != NIB_OK)
+        return 1;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    nib__machines_close(&machines);
+    return failed;
 }
 
 /* ---- memory ---- */

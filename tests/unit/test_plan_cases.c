@@ -21,6 +21,7 @@
 enum { LAYERS_MAX = 16, WORDS_MAX = 16, TEXTS_MAX = 4, EXPECTS_MAX = 32, LINE_MAX_ = 512 };
 
 static nib_allocator allocator;
+static nib_machines machines;
 
 typedef struct case_file {
     char text[8192]; /* cut into words in place */
@@ -74,7 +75,7 @@ static void read_machine(case_file *c, char **words)
                   {"avx512", NIB_ISA_AVX2 | NIB_ISA_AVX512},
                   {"avx512vnni", NIB_ISA_AVX2 | NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI}};
     if (strcmp(words[1], "cpu") != 0) {
-        c->machine = nib__machine_find(words[1]);
+        c->machine = nib__machines_find(&machines, words[1]);
         c->policy.declared = true;
     }
     for (size_t i = 0; c->machine == NULL && words[2] != NULL && i < COUNT(levels); i++) {
@@ -293,5 +294,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_case_is_met)};
     allocator = nib__allocator_default();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (nib__machines_open(&machines, &allocator, NULL) != NIB_OK)
+        return 1;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    nib__machines_close(&machines);
+    return failed;
 }

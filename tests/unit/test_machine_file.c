@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files of machines: the library's are what the writer writes; a user's is read, and what is wrong
+ * with it is said with its place.
+ */
+#include "failing.h"
+#include "file.h"
+#include "machine.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static nib_allocator allocator;
+static nib_machines machines;
+
+static void the_writer_gives_the_file(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < machines.count; i++) {
+        nib_text text;
+        nib__text_init(&text, &allocator);
+        nib__machine_write(&machines.items[i], &text);
+        assert_false(text.failed);
+        assert_string_equal(nib__machine_files[i].name, machines.items[i].name);
+        if (text.size != nib__machine_files[i].size ||
+            memcmp(text.at, nib__machine_files[i].text, text.size) != 0)
+            fail_msg("machines/%s.json is not what `nibble devices %s --json` prints",
+                     machines.items[i].name, machines.items[i].name);
+        nib__text_free(&text);
+    }
+}
+
+/* ---- a small machine, whole and with one thing wrong ---- */
+
+#define SOURCES "\"sources\":{\"a\":{\"title\":\"A sheet\",\"date\":\"2026-01-02\"}}"
+#define FACTS                                                                                      \
+    "\"device\":{\"value\":\"opencl\",\"source\":\"a\"},"                                          \
+    "\"maker\":{\"value\":\"intel\",\"source\":\"a\"},"                                            \
+    "\"dot4\":{\"value\":false,\"source\":\"a\"},"                                                 \
+    "\"dot8\":{\"value\":true,\"words\":\"dp4a\",\"source\":\"a\"},"                               \
+    "\"matrix_unit\":{\"value\":false,\"source\":\"a\"}"
+#define RATES                                                                                      \
+    "\"bytes_per_s\":{\"value\":50e9,\"source\":\"a\"},"                                           \
+    "\"memory\":{\"value\":8589934592,\"source\":\"a\"},"                                          \
+    "\"f32\":{\"value\":1.5e12,\"derived\":\"by hand\",\"source\":\"a\"}"
+#define FILE_OF(more, sources, facts, rates)                                                       \
+    "{\"schema\":1,\"title\":\"Mine\"," more sources ",\"facts\":{" facts "},\n\"rates\":{" rates  \
+    "}}"
+static const char whole[] = FILE_OF("", SOURCES, FACTS, RATES);
+
+static nib_status parse(nib_machine *m, const char *text, nib_arena *arena, nib_err *err)
+{
+    const char *host;
+    return nib__machine_parse(m, &host, "mine", "mine.json", text, strlen(text), arena, err);
+}
+
+static void a_small_machine_is_read(void **state)
+{
+    (void)state;
+    nib_machine m;
+    nib_arena arena;
+    nib_text text;
+    nib__arena_init(&arena, &allocator, 0);
+    assert_int_equal(parse(&m, whole, &arena, NULL), NIB_OK);
+    assert_string_equal(m.name, "mine");
+    assert_string_equal(m.title, "Mine");
+    assert_int_equal(m.facts.fact[NIB_FACT_DEVICE], NIB_DEVICE_OPENCL);
+    assert_int_equal(m.facts.fact[NIB_FACT_MAKER], NIB_MAKER_INTEL);
+    assert_int_equal(m.facts.fact[NIB_FACT_DOT8], 1);
+    assert_true(m.bytes_per_s == 50e9 && m.rate[NIB_UNIT_F32] == 1.5e12);
+    assert_true(m.memory == UINT64_C(8589934592) && m.launch_s == 5e-6);
+    assert_int_equal(m.source_count, 8);
+    nib__text_init(&text, &allocator);
+    nib__device_render(NIB_FORM_TEXT, &m, &text);
+    assert_non_null(strstr(text.at, "    dot8           yes: dp4a\n"
+                                    "                     2026-01-02, A sheet\n"));
+    assert_non_null(strstr(text.at, "    f32            1.5 TFLOP/s\n                     "
+                                    "2026-01-02, derived: by hand; A sheet\n"));
+    nib__text_free(&text);
+    nib__arena_free(&arena);
+}
+
+static void what_is_wrong_is_said(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *sentence;
+    } cases[] = {
+        {"", "mine.json: line 1, column 1"},
+        {"[]", "expected an object, found an array"},
+        {"{\"schema\":2}", "2 is outside of 1 to 1"},
+        {"{\"tilte\":\"x\"}", "column 2: a machine has no member \"tilte\"; did you mean title"},
+        {FILE_OF("", SOURCES, FACTS ",\"dot5\":{}", RATES),
+         "a machine has no fact \"dot5\"; did you mean dot4"},
+        {FILE_OF("", SOURCES, FACTS ",\"op\":{}", RATES), "a machine has no fact \"op\""},
+        {FILE_OF("", SOURCES, FACTS, RATES ",\"fp9\":{}"),
+         "line 2, column 151: a machine has no rate \"fp9\"; did you mean fp8"},
+        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"vlaue\":80}", RATES),
+         "a machine has no member of a fact or rate \"vlaue\"; did you mean value"},
+        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":true}", RATES),
+         "expected a number, found true"},
+        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":-1}", RATES), "-1 is outside of 0 to"},
+        {FILE_OF("", SOURCES, FACTS ",\"fp8_unit\":{\"value\":1}", RATES),
+         "expected true or false, found a number"},
+        {FILE_OF("", SOURCES, FACTS ",\"isa\":{\"value\":[\"avx512vni\"]}", RATES),
+         "a machine has no isa \"avx512vni\"; did you mean avx512vnni"},
+        {FILE_OF("", SOURCES, FACTS ",\"isa\":{\"value\":\"avx2\"}", RATES),
+         "expected an array, found a string"},
+        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"source\":\"a\"}", RATES), "sm lacks \"value\""},
+        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":80}", RATES), "sm lacks \"source\""},
+        {FILE_OF("", SOURCES, FACTS ",\"dot4\":{}", RATES), "dot4 stands there twice"},
+        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":80,\"source\":\"aa\"}", RATES),
+         "mine.json: sm: its source \"aa\" is not among the sources"},
+        {FILE_OF("", SOURCES, FACTS, RATES ",\"bf16\":{\"value\":0,\"source\":\"a\"}"),
+         "bf16 is 0; more than 0"},
+        {FILE_OF("", SOURCES, FACTS, RATES ",\"launch_s\":{\"value\":5}"), "launch_s is 5"},
+        {FILE_OF("", SOURCES, FACTS, RATES ",\"i8\":{\"value\":1e999}"), "too large"},
+        {FILE_OF("\"title\":\"Again\",", SOURCES, FACTS, RATES), "the key stands there twice"},
+        {FILE_OF("\"host\":\"a\\u001bb\",", SOURCES, FACTS, RATES),
+         "the text holds a control character, U+001B"},
+        {FILE_OF("\"host\":\"\",", SOURCES, FACTS, RATES), "a text of 0 bytes"},
+        {FILE_OF("", "\"sources\":{\"a\":{\"title\":\"A\",\"date\":\"May 2026\"}}", FACTS, RATES),
+         "\"May 2026\" is no date"},
+        {FILE_OF("", "\"sources\":{\"a\":{\"title\":\"A\"}}", FACTS, RATES),
+         "a source lacks \"date\""},
+        {FILE_OF("", "\"sources\":{\"a\":{\"titel\":\"A\"}}", FACTS, RATES),
+         "a machine has no member of a source \"titel\"; did you mean title"},
+        {"{\"schema\":1}", "mine.json: the machine lacks its title"},
+        {"{\"title\":\"Mine\"}", "mine.json: the machine lacks the fact device"},
+        {FILE_OF("", SOURCES, FACTS, "\"f32\":{\"value\":1e12,\"source\":\"a\"}"),
+         "mine.json: the machine lacks the rate bytes_per_s"},
+        {"{\"title\":\"Mine\"} x", "mine.json: line 1"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_machine m;
+        nib_arena arena;
+        nib_err err = {NIB_OK, ""};
+        nib__arena_init(&arena, &allocator, 0);
+        assert_int_equal(parse(&m, cases[i].text, &arena, &err), NIB_BAD_INPUT);
+        if (strstr(err.text, cases[i].sentence) == NULL)
+            fail_msg("%s\n  is not: %s", err.text, cases[i].sentence);
+        nib__arena_free(&arena);
+    }
+}
+
+/* Every beginning of a file ends in a sentence. */
+static void a_cut_file_is_refused(void **state)
+{
+    (void)state;
+    for (size_t size = 0; size + 1 < sizeof whole - 1; size++) {
+        nib_machine m;
+        const char *host;
+        nib_arena arena;
+        nib__arena_init(&arena, &allocator, 0);
+        assert_int_equal(
+            nib__machine_parse(&m, &host, "mine", "mine.json", whole, size, &arena, NULL),
+            NIB_BAD_INPUT);
+        nib__arena_free(&arena);
+    }
+}
+
+/* ---- files ---- */
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void a_users_file_is_a_device(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *text;
+        nib_status status;
+        const char *sentence;
+    } cases[] = {
+        {"my-gpu.json", whole, NIB_OK, ""},
+        {"hosted.json", FILE_OF("\"host\":\"graviton3\",", SOURCES, FACTS, RATES), NIB_OK, ""},
+        {"lost.json", FILE_OF("\"host\":\"graviton33\",", SOURCES, FACTS, RATES), NIB_BAD_INPUT,
+         "its host \"graviton33\" is not known; did you mean graviton3"},
+        {"a b.json", whole, NIB_USAGE, "a machine is named by its file"},
+        {".json", whole, NIB_USAGE, "a machine is named by its file"},
+        {"none.json", NULL, NIB_IO, "none.json"},
+    };
+    char dir[] = "/tmp/nib-machine-XXXXXX", path[128];
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_machine m;
+        nib_arena arena;
+        nib_err err = {NIB_OK, ""};
+        nib__arena_init(&arena, &allocator, 0);
+        snprintf(path, sizeof path, "%s/%s", dir, cases[i].file);
+        if (cases[i].text != NULL)
+            write_text(path, cases[i].text);
+        assert_true(nib__machine_is_path(path));
+        assert_int_equal(nib__machine_read(&m, path, &machines, &arena, &err), cases[i].status);
+        assert_non_null(strstr(err.text, cases[i].sentence));
+        if (i == 0)
+            assert_string_equal(m.name, "my-gpu");
+        if (i == 1)
+            assert_ptr_equal(m.host, nib__machines_find(&machines, "graviton3"));
+        nib__arena_free(&arena);
+    }
+    assert_int_equal(nib__path_remove(dir, NULL), NIB_OK);
+    assert_true(nib__machine_is_path("mine.json") && !nib__machine_is_path("mi210"));
+}
+
+static void memory_that_runs_out_is_said(void **state)
+{
+    (void)state;
+    nib_status status = NIB_NO_MEMORY;
+    for (int left = 0; status == NIB_NO_MEMORY && left < 2000; left++) {
+        failing f = {.left = left};
+        nib_allocator a = failing_allocator(&f);
+        nib_machines all;
+        status = nib__machines_open(&all, &a, NULL);
+        if (status == NIB_OK)
+            nib__machines_close(&all);
+        assert_int_equal(f.live, 0);
+    }
+    assert_int_equal(status, NIB_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_writer_gives_the_file), cmocka_unit_test(a_small_machine_is_read),
+        cmocka_unit_test(what_is_wrong_is_said),     cmocka_unit_test(a_cut_file_is_refused),
+        cmocka_unit_test(a_users_file_is_a_device),  cmocka_unit_test(memory_that_runs_out_is_said),
+    };
+    allocator = nib__allocator_default();
+    if (nib__machines_open(&machines, &allocator, NULL) != NIB_OK)
+        return 1;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    nib__machines_close(&machines);
+    return failed;
+}
