@@ -210,12 +210,11 @@ nib_input nib__product_input_rows(const nib_product *p, const nib_input *x, int6
 }
 
 /* Parts are rows of x with all outputs, as long as there are enough of them: a part brings its rows
- * into the order of the tiles once. They are of one size and a multiple of the threads, so that all
- * threads end together. */
+ * into the order of the tiles once, and all weights into their form. So parts are as few as can be,
+ * but of one size and a multiple of the threads, so that all threads end together. */
 void nib__product_run(const nib_product *p, const nib_workers *w, const nib_input *x,
                       const void *packed, const float *bias, float *y, int64_t ldy)
 {
-    enum { PARTS_PER_WORKER = 2 };
     nib_weight weight;
     nib__cast_view(&weight, p->row, &p->shape, packed);
     const nib_linear a = {
@@ -223,8 +222,7 @@ void nib__product_run(const nib_product *p, const nib_workers *w, const nib_inpu
     const int64_t threads = nib__pool_threads(w->pool);
     linear_part l = {.row = p->row, .workers = w, .whole = &a};
     l.tiles = nib__ceil_div(x->m, TILE);
-    const int64_t least = nib__max(PARTS_PER_WORKER * threads, nib__ceil_div(x->m, ROWS));
-    l.row_parts = nib__min(l.tiles, nib__round_up(least, threads));
+    l.row_parts = nib__min(l.tiles, nib__round_up(nib__ceil_div(x->m, ROWS), threads));
     const int64_t step = nib__max(1, p->row->n_step), steps = nib__ceil_div(weight.n, step);
     const int64_t wanted = nib__max(1, nib__ceil_div(threads, nib__max(1, l.row_parts)));
     l.columns = nib__ceil_div(steps, nib__min(steps, wanted)) * step;
