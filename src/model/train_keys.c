@@ -186,7 +186,7 @@ const nib_train_key nib__train_keys[] = {
     WHOLE("training.steps", OUT(steps), 1, MANY, "steps of the run"),
     REAL("training.max_norm", OUT(max_norm), 0, 1e30,
          "the gradient is clipped to this norm; 0: not clipped"),
-    WHOLE("training.seed", OUT(seed), 0, 9007199254740992.0, "of the first values; default 0"),
+    WHOLE("training.seed", OUT(seed), 0, 9007199254740992.0, "of the first values"),
     WORD("training.mixed_precision_param", DRAFT(param_type), "bfloat16|float32",
          "of products and attention"),
     ONLY("training.mixed_precision_reduce", "float32", "gradients are added in f32"),

@@ -25,6 +25,15 @@ static const char *type_text(const nib_train_key *k)
     return "";
 }
 
+/* Whole ones with all their digits: 2^53 is a float, too, and would be short of some. */
+static void put_limit(nib_text *out, const nib_train_key *k, double limit)
+{
+    if (k->type == NIB_KEY_WHOLE)
+        nib__text_format(out, "%lld", (long long)limit);
+    else
+        nib__text_double(out, limit);
+}
+
 /* "least to most", or the words; empty: no limit. */
 static void put_limits(nib_text *out, const nib_train_key *k)
 {
@@ -34,10 +43,10 @@ static void put_limits(nib_text *out, const nib_train_key *k)
     } else if (k->type == NIB_KEY_WHOLE || k->type == NIB_KEY_REAL) {
         if (idles(k))
             return;
-        nib__text_double(out, k->least);
+        put_limit(out, k, k->least);
         if (k->most > k->least) {
             nib__text_str(out, " to ");
-            nib__text_double(out, k->most);
+            put_limit(out, k, k->most);
         }
     }
 }

@@ -422,6 +422,20 @@ static void test_table(void **state)
 }
 
 /* Memory that runs out at any request is that error, and nothing leaks. */
+/* A limit is printed as the number that it is. */
+static void test_printed_limits(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_text text;
+    (void)state;
+    nib__text_init(&text, &a);
+    nib__train_keys_render(NIB_FORM_TEXT, &text);
+    assert_non_null(text.at);
+    assert_non_null(strstr(text.at, "training.seed: 0 to 9007199254740992; default 0\n"));
+    assert_non_null(strstr(text.at, "optimizer.beta1: 0 to 0.9999999; default 0.9\n"));
+    nib__text_free(&text);
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -457,12 +471,19 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_is),        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_flavors),   cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_values),    cmocka_unit_test(test_options),
-        cmocka_unit_test(test_not_built), cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_recipes),   cmocka_unit_test(test_notes),
-        cmocka_unit_test(test_table),     cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_is),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_flavors),
+        cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_not_built),
+        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_recipes),
+        cmocka_unit_test(test_notes),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_printed_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
