@@ -241,9 +241,12 @@ static void draw_legend(nib_text *out, const nib_curve *c, size_t index)
     nib__text_str(out, "\"/>\n");
     begin_text(out, LEFT + 36, y + 4, "start");
     put_escaped(out, c->name, NAME);
-    const double last = floor(c->y[c->count - 1] * 10000 + 0.5) / 10000;
+    const double last = c->y[c->count - 1];
+    double parts = 1e4; /* of 1: four places, and four digits of what is small, such as a rate */
+    while (last != 0 && fabs(last) * parts < 1000 && parts < 1e300)
+        parts *= 10;
     nib__text_str(out, ": ");
-    put_number(out, last);
+    put_number(out, floor(last * parts + 0.5) / parts);
     nib__text_str(out, " at step ");
     put_number(out, c->x[c->count - 1]);
     nib__text_str(out, "</text>\n");

@@ -50,12 +50,15 @@ static nib_status read_line(int64_t *step, double *y, const reader *r, int64_t n
     return nib__json_status(&json, err);
 }
 
-static size_t count_lines(const char *text, size_t size)
+/* No fewer than the points of a text: they are lines, and none is shorter than this one. */
+static size_t most_points(const char *text, size_t size)
 {
+    static const char shortest[] = "{\"step\":1,\"\":1}\n";
     size_t lines = 1;
     for (size_t i = 0; i < size; i++)
         lines += text[i] == '\n';
-    return lines;
+    const size_t fit = (size + 1) / (sizeof shortest - 1);
+    return lines < fit ? lines : fit;
 }
 
 /* A run that is being written, or was killed, may end within a line. */
@@ -81,7 +84,7 @@ static nib_status read_lines(reader *r, const char *text, size_t size, nib_err *
             return status;
         if (status != NIB_OK)
             say_torn(r, number);
-        if (status == NIB_OK && step > 0 && fabs(y) < LARGEST) {
+        if (status == NIB_OK && step > 0 && fabs(y) < LARGEST && r->out->count < r->capacity) {
             r->out->x[r->out->count] = (double)step;
             r->out->y[r->out->count++] = y;
         }
@@ -115,12 +118,12 @@ nib_status nib__curve_read(nib_curve *out, const char *path, const char *value,
     if (!out->name || !r.path)
         return nib__fail_memory(err, strlen(path), "a path");
     NIB_TRY(nib__file_read(&text, &size, r.path, METRICS_MAX, a, err));
-    const size_t lines = count_lines(text, size);
-    out->x = nib__arena_take(arena, lines, sizeof *out->x);
-    out->y = nib__arena_take(arena, lines, sizeof *out->y);
+    r.capacity = most_points(text, size);
+    out->x = nib__arena_take(arena, r.capacity, sizeof *out->x);
+    out->y = nib__arena_take(arena, r.capacity, sizeof *out->y);
     const nib_status status = out->x && out->y
                                   ? read_lines(&r, text, size, err)
-                                  : nib__fail_memory(err, lines * sizeof *out->x, r.path);
+                                  : nib__fail_memory(err, r.capacity * sizeof *out->x, r.path);
     nib__release(a, text);
     if (status == NIB_OK && out->count == 0)
         return nib__fail(err, NIB_BAD_INPUT, "%s: no line has a step and a number \"%s\"",
@@ -139,13 +142,30 @@ static nib_status publish(const char *path, const nib_text *svg, const nib_alloc
         return nib__fail(err, NIB_IO, "%s: the path is too long", path);
     if (nib__path_kind(path) == NIB_PATH_DIRECTORY)
         return nib__fail(err, NIB_EXISTS, "%s: is a directory; the plot is a file", path);
-    NIB_TRY(nib__path_remove(part, err)); /* what a killed run left */
+    if (nib__path_kind(part) == NIB_PATH_FILE) /* what a killed run left */
+        NIB_TRY(nib__path_remove(part, err));
     nib_status status = nib__file_write(part, svg->at, svg->size, a, err);
     if (status == NIB_OK)
         status = nib__publish(part, path, true, err);
-    if (status != NIB_OK)
+    if (status != NIB_OK && nib__path_kind(part) == NIB_PATH_FILE)
         (void)nib__path_remove(part, NULL);
     return status;
+}
+
+/* The plot would take the place of what it is drawn of. */
+static nib_status check_out(const nib_plot_options *o, nib_arena *arena, nib_err *err)
+{
+    char shown[NIB_SHOWN];
+    for (size_t i = 0; o->out && i < o->runs.count; i++) {
+        const char *run = o->runs.items[i], *inside = nib__path_join(arena, run, "metrics.jsonl");
+        if (!inside)
+            return nib__fail_memory(err, strlen(run), "a path");
+        if (nib__path_same(o->out, run) || nib__path_same(o->out, inside))
+            return nib__fail(err, NIB_EXISTS,
+                             "%s: the plot would replace a run that it is of; name another file",
+                             nib__shown(shown, o->out));
+    }
+    return NIB_OK;
 }
 
 static nib_status draw(nib_text *svg, nib_engine *engine, const nib_plot_options *o,
@@ -171,7 +191,9 @@ nib_status nib_plot(nib_engine *engine, const nib_plot_options *o, const nib_sin
                          o->smooth, NIB_PLOT_SMOOTH);
     nib__arena_init(&arena, &engine->allocator, 0);
     nib__text_init(&svg, &engine->allocator);
-    nib_status status = draw(&svg, engine, o, &arena, err);
+    nib_status status = check_out(o, &arena, err);
+    if (status == NIB_OK)
+        status = draw(&svg, engine, o, &arena, err);
     if (status == NIB_OK)
         status = o->out ? publish(o->out, &svg, &engine->allocator, err)
                         : nib__text_flush(&svg, sink, err);

@@ -6,10 +6,12 @@
 #include "plot.h"
 
 #include "file.h"
+#include "metered.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -211,16 +213,66 @@ static void test_file(void **state)
     assert_non_null(strstr(text, ": 0.1 at step 2</text>"));
     assert_null(strstr(text, "metrics.jsonl"));
     free(text);
+    /* neither what it is drawn of goes, nor a directory with the name of a half-written plot */
+    nib_plot_options over = options;
+    for (int i = 0; i < 2; i++) {
+        over.out = path;
+        run = i == 0 ? folder : path;
+        assert_int_equal(plot(&over, &err), NIB_EXISTS);
+        assert_non_null(strstr(err.text, "would replace a run that it is of"));
+    }
+    char part[80], kept[96];
+    snprintf(part, sizeof part, "%s.part", out);
+    snprintf(kept, sizeof kept, "%s/kept", part);
+    assert_true(mkdir(part, 0777) == 0 && mkdir(kept, 0777) == 0);
+    assert_int_equal(plot(&options, &err), NIB_EXISTS);
+    assert_true(rmdir(kept) == 0 && rmdir(part) == 0);
+    /* a rate is small, and not 0 */
+    assert_non_null(strstr(draw_text(path, "{\"step\": 7, \"loss\": 3.14159e-5}\n"),
+                           ": 3.142e-05 at step 7</text>"));
     assert_int_equal(nib__path_remove(folder, &err), NIB_OK);
+}
+
+/* Points take no more than the file, whatever its lines are. */
+static void test_memory_of_points(void **state)
+{
+    char path[] = "/tmp/nibble-test-plot-XXXXXX";
+    static const char point[] = "{\"step\":1,\"\":1}\n";
+    meter m = {0};
+    nib_arena arena;
+    nib_curve curve;
+    nib_err err;
+    (void)state;
+    const int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "wb");
+    assert_non_null(f);
+    for (int i = 0; i < 100; i++)
+        fputs(point, f);
+    fflush(f);
+    nib_engine metered = *engine;
+    metered.allocator = metered_allocator(&m);
+    nib__arena_init(&arena, &metered.allocator, 0);
+    assert_int_equal(nib__curve_read(&curve, path, "", &metered, &arena, &err), NIB_OK);
+    assert_int_equal(curve.count, 100);
+    nib__arena_free(&arena);
+    for (int i = 0; i < 1 << 20; i++)
+        fputc('\n', f);
+    fclose(f);
+    nib__arena_init(&arena, &metered.allocator, 0);
+    m.peak = m.now;
+    assert_int_equal(nib__curve_read(&curve, path, "", &metered, &arena, &err), NIB_BAD_INPUT);
+    assert_non_null(strstr(err.text, "line 101, column 1"));
+    assert_true(m.peak < 4 << 20);
+    nib__arena_free(&arena);
+    remove(path);
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_names_and_values),
-        cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_golden),           cmocka_unit_test(test_names_and_values),
+        cmocka_unit_test(test_refuses),          cmocka_unit_test(test_file),
+        cmocka_unit_test(test_memory_of_points),
     };
     const nib_engine_options options = {.threads = 1, .callbacks = {.log = on_log}};
     nib_err err;
