@@ -197,15 +197,16 @@ typedef struct nib_request {
     /* "cpu", a machine of `nibble devices`, present or not, or the path of a machine's file, with a
      * slash or ending in .json; NULL: here */
     const char *device;
-    const char *dtype;  /* activations: "f32", "f16", "bf16"; NULL: the stored type */
-    nib_strings allow;  /* [PATTERN=]RUNG: kernel, device, dequant, unquantized */
-    nib_strings kernel; /* [PATTERN=]NAME: binding */
-    nib_strings place;  /* [PATTERN=]DEVICE */
-    bool strict;        /* any substitution is an error */
-    const char *engine; /* explain against this peer's kernels; NULL: none */
-    const char *layer;  /* only this layer, with every candidate; NULL: all */
-    const char *bias;   /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
-    int64_t context;    /* tokens per sequence; 0: the smaller of the model's and 4,096 */
+    const char *dtype;   /* activations: "f32", "f16", "bf16"; NULL: the stored type */
+    nib_strings allow;   /* [PATTERN=]RUNG: kernel, device, dequant, unquantized */
+    nib_strings kernel;  /* [PATTERN=]NAME: binding */
+    nib_strings place;   /* [PATTERN=]DEVICE */
+    nib_strings without; /* kernels that are not to be taken: names, or patterns */
+    bool strict;         /* any substitution is an error */
+    const char *engine;  /* explain against this peer's kernels; NULL: none */
+    const char *layer;   /* only this layer, with every candidate; NULL: all */
+    const char *bias;    /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
+    int64_t context;     /* tokens per sequence; 0: the smaller of the model's and 4,096 */
 } nib_request;
 
 /* Plans without running anything; request NULL: all defaults. A plan is made even if a layer has no

@@ -142,7 +142,8 @@ void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candida
 
 bool nib__ledger_is_linear(const nib_ledger_layer *layer)
 {
-    return layer->role == NULL || strcmp(layer->role, "embed") != 0;
+    return layer->role == NULL ||
+           (strcmp(layer->role, "embed") != 0 && strcmp(layer->role, NIB_LEDGER_OPERATION) != 0);
 }
 
 nib_ledger_counts nib__ledger_count(const nib_ledger *ledger)
@@ -152,7 +153,9 @@ nib_ledger_counts nib__ledger_count(const nib_ledger *ledger)
         const nib_ledger_layer *layer = &ledger->layers[i];
         const bool as_asked = !layer->denied && layer->rung == NIB_RUNG_NONE;
         if (!nib__ledger_is_linear(layer)) {
-            counts.embeddings += !as_asked;
+            const bool is_operation = strcmp(layer->role, NIB_LEDGER_OPERATION) == 0;
+            counts.embeddings += !as_asked && !is_operation;
+            counts.operations += !as_asked && is_operation;
             continue;
         }
         counts.asked++;
@@ -285,5 +288,7 @@ void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w)
     nib__jsonw_pair_int(w, "substituted", (int64_t)counts.substituted);
     nib__jsonw_pair_int(w, "denied", (int64_t)counts.denied);
     nib__jsonw_pair_int(w, "embeddings_not_as_asked", (int64_t)counts.embeddings);
+    if (counts.operations != 0)
+        nib__jsonw_pair_int(w, "operations_not_as_asked", (int64_t)counts.operations);
     nib__jsonw_object_end(w);
 }

@@ -45,6 +45,9 @@ typedef struct nib_candidate {
     const char *source;      /* "commit:path" of it; NULL */
 } nib_candidate;
 
+/* The role of a line that speaks of an operation without weights. */
+#define NIB_LEDGER_OPERATION "operation"
+
 typedef struct nib_ledger_layer {
     const char *name, *role, *asked, *done; /* scheme@device */
     const char *rule;    /* which decided: "recipe", "--skip lm_head", "mxfp8 keeps the head" */
@@ -109,6 +112,7 @@ void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candida
 typedef struct nib_ledger_counts {
     size_t asked, done, substituted, denied;
     size_t embeddings; /* which are no linear layers, but not passed over: those not as asked */
+    size_t operations; /* likewise: operations without weights that are not as asked */
 } nib_ledger_counts;
 nib_ledger_counts nib__ledger_count(const nib_ledger *ledger);
 bool nib__ledger_is_linear(const nib_ledger_layer *layer);
@@ -121,6 +125,8 @@ void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w);
 void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out);
 /* "", " +b", " +b8", " +b32": the mark of a bias behind a shape. */
 const char *nib__ledger_bias_mark(const nib_ledger_layer *layer);
+/* "2256x224 +b"; empty for an operation. */
+const char *nib__ledger_shape(char out[48], const nib_ledger_layer *layer);
 /* "model.layers.*.mlp.up_proj": a name with its numbers replaced; two layers fold if these are
  * equal. */
 const char *nib__ledger_fold_name(char *out, size_t size, const char *name);

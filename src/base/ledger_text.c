@@ -145,8 +145,12 @@ const char *nib__ledger_bias_mark(const nib_ledger_layer *layer)
     return " +b";
 }
 
-static const char *say_shape(char out[48], const nib_ledger_layer *layer)
+const char *nib__ledger_shape(char out[48], const nib_ledger_layer *layer)
 {
+    if (layer->n == 0 && layer->k == 0) { /* an operation has the shapes of its inputs */
+        out[0] = 0;
+        return out;
+    }
     snprintf(out, 48, "%" PRId64 "x%" PRId64 "%s", layer->n, layer->k,
              nib__ledger_bias_mark(layer));
     return out;
@@ -160,7 +164,7 @@ static void table_line(const line *l, widths w, nib_text *out)
 {
     char shape[48], bytes[32];
     const nib_ledger_layer *layer = l->layer;
-    say_shape(shape, layer);
+    nib__ledger_shape(shape, layer);
     nib__text_format(out, "%7zu  %-*s", l->count, w.name, l->name);
     if ((int)strlen(l->name) > w.name)
         nib__text_format(out, "\n%9s%-*s", "", w.name, "");
@@ -253,7 +257,7 @@ static void differences(const nib_ledger *ledger, bool fold, nib_text *out)
             line l;
             if (same_difference(layer, &ledger->layers[j]) && line_at(ledger, j, fold, &l))
                 nib__text_format(out, "  %5zu  %s  %s\n", l.count, l.name,
-                                 say_shape(shape, l.layer));
+                                 nib__ledger_shape(shape, l.layer));
         }
         for (size_t r = 0; r < layer->reason_count; r++)
             nib__ledger_wrap(out, "  - ", "    ", WIDTH, layer->reasons[r].text);
@@ -405,4 +409,7 @@ void nib__ledger_summary(const nib_ledger *ledger, nib_text *out)
         nib__text_format(out, ", %zu denied", counts.denied);
     if (counts.embeddings != 0)
         nib__text_format(out, "; of the embeddings %zu not as asked", counts.embeddings);
+    if (counts.operations != 0)
+        nib__text_format(out, "; of the operations without weights %zu not as asked",
+                         counts.operations);
 }

@@ -38,6 +38,8 @@ const option option_table[] = {
     {"kernel", 0, KIND_LIST, AT(kernel), "[PATTERN=]NAME",
      "bind a kernel; if it cannot be given, exit 4", ON_RUN},
     {"place", 0, KIND_LIST, AT(place), "[PATTERN=]DEVICE", "put layers on a device", ON_RUN},
+    {"without", 0, KIND_LIST, AT(without), "KERNEL",
+     "take no kernel of this name or pattern; may be repeated", ON_RUN},
     {"strict", 0, KIND_FLAG, AT(strict), NULL, "any substitution is an error",
      ON_RUN | ON_QUANTIZE},
     {"bias", 0, KIND_TEXT, AT(bias), "FORM",
@@ -338,8 +340,8 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
 
 void free_settings(settings *s)
 {
-    list *const lists[] = {&s->arguments, &s->skip,  &s->only, &s->allow,
-                           &s->kernel,    &s->place, &s->stop, &s->overrides};
+    list *const lists[] = {&s->arguments, &s->skip,    &s->only, &s->allow,    &s->kernel,
+                           &s->place,     &s->without, &s->stop, &s->overrides};
     for (size_t i = 0; i < s->overrides.count; i++)
         free((void *)s->overrides.items[i]);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)

@@ -35,6 +35,7 @@ nib_request request_of(const settings *s)
         .allow = strings_of(&s->allow),
         .kernel = strings_of(&s->kernel),
         .place = strings_of(&s->place),
+        .without = strings_of(&s->without),
         .strict = s->strict,
         .engine = s->engine,
         .layer = s->layer,

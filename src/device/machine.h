@@ -43,11 +43,12 @@ typedef struct nib_machine {
     const struct nib_machine *host; /* the CPU beside it, where work may go if allowed; NULL */
     nib_query facts;                /* the device facts only */
     double bytes_per_s;
-    double rate[NIB_UNIT_COUNT]; /* operations/s (a multiply-add is two); 0: has no such unit */
-    double launch_s;             /* per operation */
-    uint64_t memory;             /* bytes */
-    bool measured;               /* rates were measured here, not published */
-    char measured_on[16];        /* "2026-11-20" */
+    double rate[NIB_UNIT_COUNT];     /* operations/s (a multiply-add is two); 0: has no such unit */
+    double launch_s;                 /* per operation */
+    double copy_s, copy_bytes_per_s; /* between it and its host; 0: there is none */
+    uint64_t memory;                 /* bytes */
+    bool measured;                   /* rates were measured here, not published */
+    char measured_on[16];            /* "2026-11-20" */
     bool disturbed; /* others used the cores meanwhile: the rates are lower than true */
     const nib_fact_source *sources; /* facts, then rates; this machine: none, see below */
     size_t source_count;

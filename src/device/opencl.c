@@ -171,6 +171,8 @@ static void cautious_rates(const library *l, cl_device_id device, bool is_cpu, n
         m->rate[unit] = f32;
     m->bytes_per_s = is_cpu ? 5e9 * units : 50e9;
     m->launch_s = 10e-6;
+    m->copy_s = 20e-6;
+    m->copy_bytes_per_s = 5e9;
 }
 
 static void describe(const library *l, cl_device_id device, size_t index, nib_gpu_found *out)

@@ -130,7 +130,8 @@ typedef enum nib_wish {
     X(BIAS, FLAG, "bias", "the layer", "a bias", NULL)                                             \
     X(WISH, ENUM, "layout", "the layer", "the requested layout", nib__wish_names)                  \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
-    X(BUILT, FLAG, "built", "this program", "this kernel", NULL)
+    X(BUILT, FLAG, "built", "this program", "this kernel", NULL)                                   \
+    X(OFFERED, FLAG, "offered", "this run", "this kernel", NULL)
 
 #define X(id, kind, key, owner, noun, names) NIB_FACT_##id,
 typedef enum nib_fact { NIB_FACTS(X) NIB_FACT_COUNT } nib_fact;
@@ -157,6 +158,7 @@ extern const char *const nib__phase_names[];
 /* What is known of one product on one device. */
 typedef struct nib_query {
     int64_t fact[NIB_FACT_COUNT];
+    const nib_strings *without; /* names of rows that are not to be taken; NULL: none */
 } nib_query;
 
 /* ---- conditions ---- */

@@ -73,9 +73,18 @@ bool nib__kernel_keyed(const nib_kernel *kernel, const nib_query *query)
            keyed_by(kernel->device, query->fact[NIB_FACT_DEVICE]);
 }
 
-/* Whether a row is built is no fact of the query but of the row: the condition is asked of every
- * row. */
+/* Whether a row is built, or left out, is no fact of the query but of the row: the conditions are
+ * asked of every row. */
 static const nib_cond built_cond = NIB_IS(BUILT, 1, "it is declared, not built");
+static const nib_cond offered_cond = NIB_IS(OFFERED, 1, "--without leaves it out");
+
+static bool is_left_out(const nib_kernel *kernel, const nib_query *query)
+{
+    for (size_t i = 0; query->without != NULL && i < query->without->count; i++)
+        if (strcmp(query->without->items[i], kernel->name) == 0)
+            return true;
+    return false;
+}
 
 size_t nib__kernel_failed(const nib_kernel *kernel, const nib_query *query, bool ask_built,
                           const nib_cond **failed, size_t room)
@@ -84,6 +93,11 @@ size_t nib__kernel_failed(const nib_kernel *kernel, const nib_query *query, bool
     if (ask_built && kernel->peer == NULL && !nib__kernel_built(kernel)) {
         if (count < room)
             failed[count] = &built_cond;
+        count++;
+    }
+    if (kernel->peer == NULL && is_left_out(kernel, query)) {
+        if (count < room)
+            failed[count] = &offered_cond;
         count++;
     }
     for (const nib_cond *c = kernel->conds; c->relation != NIB_REL_END; c++) {

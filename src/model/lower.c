@@ -127,10 +127,11 @@ static nib_status add(lowering *l, nib_node node)
 
 static nib_status add_op(lowering *l, nib_node node)
 {
-    node.row = nib__plan_op(node.op, NIB_TYPE_F32, l->plan->machine);
-    if (!node.row)
+    const nib_op_plan *plan = nib__plan_operation(l->plan, node.op);
+    if (plan == NULL || plan->row == NULL) /* it was denied, and whoever runs should have asked */
         return nib__fail(l->err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
                          nib__op_names[node.op], l->plan->machine->name);
+    node.row = plan->row;
     if (node.op == NIB_OP_ATTN)
         l->out->cache_side = side_of(node.row);
     return add(l, node);

@@ -151,8 +151,8 @@ static nib_status load_weights(nib_runner *r, nib_err *err)
 static nib_status open_parts(nib_runner *r, int64_t sequences, int64_t context, nib_err *err)
 {
     const nib_config *c = &r->net->config;
-    if (r->plan->machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
-        NIB_TRY(nib__engine_gpu(&r->gpu, r->engine, r->plan->machine, err));
+    if (r->plan->gpu != NULL)
+        NIB_TRY(nib__engine_gpu(&r->gpu, r->engine, r->plan->gpu, err));
     NIB_TRY(load_weights(r, err));
     NIB_TRY(nib__lower(&r->ops, r->net, r->plan, &r->arena, err));
     NIB_TRY(nib__kv_open(&r->kv, c->layers, c->kv_heads, c->head_dim, sequences, context,

@@ -6,6 +6,7 @@
 #include "options.h"
 
 typedef struct reader {
+    const nib_policy *policy;
     const char *option; /* "--allow" */
     const nib_machine *machine;
     const nib_layer *layers;
@@ -81,6 +82,16 @@ static nib_status read_place(const reader *r, nib_plan_option *out, const char *
     }
     if (m->host != NULL && (strcmp(value, m->host->name) == 0 || strcmp(value, "cpu") == 0)) {
         out->machine = m->host;
+        return NIB_OK;
+    }
+    for (size_t i = 0; i < r->policy->other_count; i++) {
+        if (strcmp(value, r->policy->others[i]->name) != 0)
+            continue;
+        if (m->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
+            return nib__fail(r->err, NIB_USAGE,
+                             "%s %s: a run has one device beside the CPU, and --device says %s",
+                             r->option, out->text, m->name);
+        out->machine = r->policy->others[i];
         return NIB_OK;
     }
     return nib__fail(r->err, NIB_USAGE, "%s %s: this plan has the device %s%s%s and no other",
@@ -205,7 +216,8 @@ nib_status nib__plan_options_read(nib_plan_options *out, const nib_policy *polic
                                   const nib_machine *machine, const nib_layer *layers, size_t count,
                                   const nib_allocator *a, nib_err *err)
 {
-    reader r = {.machine = machine, .layers = layers, .count = count, .a = a, .err = err};
+    reader r = {
+        .policy = policy, .machine = machine, .layers = layers, .count = count, .a = a, .err = err};
     *out = (nib_plan_options){.allocator = a};
     NIB_TRY(check_engine(policy->engine, a, err));
     const nib_status status = read_all(&r, out, policy);

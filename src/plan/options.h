@@ -32,6 +32,9 @@ void nib__plan_options_free(nib_plan_options *options);
 
 /* The first option that speaks of the layer; NULL: none. */
 nib_plan_option *nib__plan_option_find(nib_plan_option *options, size_t count, const char *layer);
+/* The operations of inference without weights, once every layer is planned. */
+void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
+                          const nib_layer *layers, size_t count, const nib_policy *policy);
 /* Once every layer is decided: NIB_USAGE for a --kernel or --place that decided none. */
 nib_status nib__plan_options_used(const nib_plan_options *options, nib_err *err);
 

@@ -497,6 +497,8 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
         nib__explain_engine(ledger, line, &d.asked, layer, p->policy);
     *out =
         (nib_layer_plan){.layer = layer, .done = way->scheme, .rung = d.rung, .denied = d.denied};
+    if (!d.denied && way->machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
+        p->out->gpu = way->machine;
     memcpy(out->uses, way->uses, sizeof out->uses);
     out->use_count = d.denied ? 0 : way->use_count;
 }
@@ -510,6 +512,8 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
     planner p = {.out = out, .machine = machine, .policy = policy, .slowest = SIZE_MAX};
     NIB_TRY(nib__plan_options_read(&p.options, policy, machine, layers, count, a, err));
     *out = (nib_layers_plan){.machine = machine, .dtype = policy->dtype, .count = count};
+    if (machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
+        out->gpu = machine;
     nib__ledger_init(&out->ledger, a);
     out->layers = nib__arena_take(&out->ledger.arena, count, sizeof *out->layers);
     if (out->layers == NULL)
@@ -517,6 +521,7 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
     for (size_t i = 0; i < count && !out->ledger.failed; i++)
         plan_layer(&p, &layers[i], &out->layers[i]);
     if (!out->ledger.failed) {
+        nib__plan_operations(out, &p.options, layers, count, policy);
         advise_slowest(&p);
         write_rung_options(&p);
         nib__plan_notes(out, policy, &p.totals);

@@ -35,6 +35,10 @@ typedef struct nib_layer {
 typedef struct nib_policy {
     nib_type dtype; /* F32, F16, BF16: activations */
     nib_strings allow, kernel, place;
+    nib_strings without; /* names of rows that are not to be taken */
+    /* Devices that --place may name beside the plan's own and its host. */
+    const nib_machine *const *others;
+    size_t other_count;
     bool strict;
     const char *engine; /* explain against this peer; NULL */
     const char *detail; /* pattern of layers that get every candidate; NULL: none */
@@ -65,8 +69,20 @@ typedef struct nib_layer_plan {
     int use_count;
 } nib_layer_plan;
 
+/* An operation without weights, the same in every decoder layer. */
+typedef struct nib_op_plan {
+    nib_op op;
+    const nib_kernel *row; /* NULL: nothing allowed does it */
+    const nib_machine *machine;
+} nib_op_plan;
+
+enum { NIB_OPS_MAX = 8 };
+
 typedef struct nib_layers_plan {
     const nib_machine *machine;
+    const nib_machine *gpu; /* the one device besides the CPU that anything is placed on; NULL */
+    nib_op_plan ops[NIB_OPS_MAX]; /* inference */
+    int op_count;
     nib_type dtype;
     nib_layer_plan *layers; /* [count], in the given order; in the ledger's arena */
     size_t count;
@@ -88,6 +104,8 @@ void nib__plan_layers_free(nib_layers_plan *plan);
  * of an int32 bias do not take it as it is. */
 nib_bias nib__layer_bias(const nib_layer *layer, const nib_scheme *done);
 
+/* What the plan does an operation of inference with; NULL: it has none. */
+const nib_op_plan *nib__plan_operation(const nib_layers_plan *plan, nib_op op);
 /* The best built row of an op without weights (norm, attn, ...) on this machine. */
 const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine);
 /* The best built row that makes an operand of a product in this scheme: QUANT, QUANT_T; CAST and

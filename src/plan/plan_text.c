@@ -360,9 +360,9 @@ static void render_layers_like(const nib_ledger *ledger, size_t i, nib_text *out
         if (seen)
             continue;
         nib__ledger_fold_name(name, sizeof name, layer->name);
-        nib__text_format(out, "%7zu  %s  %" PRId64 "x%" PRId64 "%s\n", count,
-                         count > 1 ? name : layer->name, layer->n, layer->k,
-                         nib__ledger_bias_mark(layer));
+        char shape[48];
+        nib__text_format(out, "%7zu  %s%s%s\n", count, count > 1 ? name : layer->name,
+                         layer->n != 0 ? "  " : "", nib__ledger_shape(shape, layer));
     }
 }
 

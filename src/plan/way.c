@@ -57,6 +57,8 @@ void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *s
     fact[NIB_FACT_WISH] = layer->wish;
     fact[NIB_FACT_PHASE] = phase;
     fact[NIB_FACT_BUILT] = 1;
+    fact[NIB_FACT_OFFERED] = 1;
+    out->without = &policy->without;
 }
 
 /* ---- the choice ---- */
@@ -231,13 +233,25 @@ const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer,
     return best;
 }
 
+void nib__plan_op_query(nib_query *out, nib_op op, nib_type input, const nib_machine *machine)
+{
+    *out = machine->facts;
+    out->fact[NIB_FACT_OP] = op;
+    out->fact[NIB_FACT_INPUT] = input;
+    out->fact[NIB_FACT_M] = 1;
+    out->fact[NIB_FACT_BUILT] = 1;
+    out->fact[NIB_FACT_OFFERED] = 1;
+}
+
+const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *machine)
+{
+    return best_row(query, machine, true, ANY_NUMBERS, NULL);
+}
+
 const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine)
 {
-    nib_query query = machine->facts;
-    query.fact[NIB_FACT_OP] = op;
-    query.fact[NIB_FACT_INPUT] = input;
-    query.fact[NIB_FACT_M] = 1;
-    query.fact[NIB_FACT_BUILT] = 1;
+    nib_query query;
+    nib__plan_op_query(&query, op, input, machine);
     return best_row(&query, machine, true, ANY_NUMBERS, NULL);
 }
 

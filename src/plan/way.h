@@ -24,6 +24,10 @@ typedef struct nib_way {
 void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *scheme,
                    const nib_machine *machine, const nib_policy *policy, const nib_kernel *bound);
 
+/* Facts of an operation without weights, and the best built row of them. */
+void nib__plan_op_query(nib_query *out, nib_op op, nib_type input, const nib_machine *machine);
+const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *machine);
+
 /* The row at `use` that would run if not for its conditions: built (or declared), keyed, faster
  * than the one chosen, its instruction set present. NULL: the chosen row is as good as any here. */
 const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer,

@@ -44,6 +44,11 @@ nib_status nib__tokenizer_place(const char **out, const char *at, nib_arena *are
 /* Opens the tokenizer when first asked for. */
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
 
+/* Fills p->machine by the request, and the devices that --place may name. */
+nib_status nib__choose_machine(nib_plan *p, nib_err *err);
+/* The names of the kernels that match one of the patterns; a pattern without one is NIB_USAGE. */
+nib_status nib__choose_without(nib_strings *out, const nib_strings *patterns, nib_arena *arena,
+                               const nib_allocator *a, nib_err *err);
 /* The request's recipe against the model's layers, with the layers as the recipe sees them:
  * [net.site_count], in the arena. */
 nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,

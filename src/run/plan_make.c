@@ -38,7 +38,7 @@ static nib_status copy_request(nib_plan *p, const nib_request *request, nib_err 
         copy_string(a, &r->recipe) && copy_string(a, &r->device) && copy_string(a, &r->dtype) &&
         copy_string(a, &r->engine) && copy_string(a, &r->layer) && copy_string(a, &r->bias) &&
         copy_strings(a, &r->skip) && copy_strings(a, &r->only) && copy_strings(a, &r->allow) &&
-        copy_strings(a, &r->kernel) && copy_strings(a, &r->place);
+        copy_strings(a, &r->kernel) && copy_strings(a, &r->place) && copy_strings(a, &r->without);
     return ok ? NIB_OK : nib__fail_memory(err, sizeof *request, "the request");
 }
 
@@ -190,16 +190,6 @@ static nib_status choose_qat(nib_plan *p, nib_err *err)
                            "is nothing to train for; a recipe such as 8da4w-g32 does");
 }
 
-static nib_status choose_machine(nib_plan *p, nib_err *err)
-{
-    nib_engine *engine = p->model->engine;
-    const char *name = p->request.device ? p->request.device : nib__recipe_device(p->recipe);
-    NIB_TRY(
-        nib__engine_machine(engine, &p->machine, name ? name : engine->here.name, &p->arena, err));
-    p->policy.declared = !p->machine.here;
-    return NIB_OK;
-}
-
 /* The context, and the bytes of keys and values that it needs; a training step keeps none. */
 static nib_status choose_context(nib_plan *p, nib_err *err)
 {
@@ -307,9 +297,11 @@ static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
     NIB_TRY(load_recipe(p, err));
     NIB_TRY(choose_dtype(p, err));
     NIB_TRY(choose_qat(p, err));
-    NIB_TRY(choose_machine(p, err));
+    NIB_TRY(nib__choose_machine(p, err));
     NIB_TRY(choose_context(p, err));
     p->policy.allow = r->allow, p->policy.kernel = r->kernel, p->policy.place = r->place;
+    NIB_TRY(nib__choose_without(&p->policy.without, &r->without, &p->arena,
+                                &p->model->engine->allocator, err));
     p->policy.training = p->model->net.training;
     p->policy.wgrad_with_hp = p->model->net.train.wgrad_with_hp;
     p->policy.m = p->model->net.train.batch * p->model->net.train.sequence;

@@ -231,7 +231,7 @@ static int bench_casts(const char *wanted, int64_t isa)
             is_cast(row->op) || (row->op == NIB_OP_QUANT &&
                                  (row->act == NIB_ACT_MX8 || row->act == NIB_ACT_E4M3_TOKEN ||
                                   (row->act == NIB_ACT_FLOAT && row->input == NIB_TYPE_BF16)));
-        nib_query q = {{0}};
+        nib_query q = {.fact = {0}};
         q.fact[NIB_FACT_ISA] = isa;
         if (is_operand && nib__kernel_built(row) && nib__kernel_holds(row, &q, true) &&
             (wanted == NULL ? !nib__kernel_is_ref(row) : strstr(row->name, wanted) != NULL))

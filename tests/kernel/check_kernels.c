@@ -133,7 +133,7 @@ static void satisfy(const nib_cond *c, nib_query *q)
 
 static nib_query query_that_holds(const nib_kernel *row)
 {
-    nib_query q = {{0}};
+    nib_query q = {.fact = {0}};
     q.fact[NIB_FACT_OP] = row->op;
     q.fact[NIB_FACT_CODE] = row->code == NIB_ANY ? 0 : row->code;
     q.fact[NIB_FACT_ACT] = row->act == NIB_ANY ? 0 : row->act;
@@ -256,7 +256,7 @@ static void check_table(counts *n)
 
 static bool runs_here(const nib_kernel *row, int64_t isa)
 {
-    nib_query q = {{0}};
+    nib_query q = {.fact = {0}};
     q.fact[NIB_FACT_ISA] = isa;
     for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++)
         if (c->fact >= NIB_FACT_DEVICE && c->fact <= NIB_FACT_DRIVER && !nib__cond_holds(c, &q))

@@ -60,7 +60,7 @@ static void codes_and_sentences(void **state)
     nib_text text;
     nib__text_init(&text, &allocator);
     for (size_t i = 0; i < COUNT(cases); i++) {
-        nib_query query = {{0}};
+        nib_query query = {.fact = {0}};
         query.fact[NIB_FACT_K] = 172;
         query.fact[cases[i].cond.fact] = cases[i].value;
         assert_int_equal(nib__cond_holds(&cases[i].cond, &query), cases[i].holds);
@@ -95,7 +95,7 @@ static void divisors_are_found_at_once(void **state)
     nib_text text;
     nib__text_init(&text, &allocator);
     for (size_t i = 0; i < COUNT(large); i++) {
-        nib_query query = {{0}};
+        nib_query query = {.fact = {0}};
         query.fact[NIB_FACT_GROUP] = large[i].group;
         query.fact[NIB_FACT_K] = large[i].k;
         nib__text_clear(&text);

@@ -353,7 +353,7 @@ static void check_equal(const product *p, const float *want, const char *name, c
 
 static bool allowed(const nib_kernel *row, const shape *s)
 {
-    nib_query q = {{0}};
+    nib_query q = {.fact = {0}};
     q.fact[NIB_FACT_ISA] = nib__cpu_isa();
     q.fact[NIB_FACT_GROUP] = s->code <= NIB_CODE_BF16 ? 0 : s->group;
     q.fact[NIB_FACT_K] = s->k;

@@ -205,7 +205,7 @@ static void free_problem(problem *p)
 /* Does the row take the shape, by its own conditions, on this machine? */
 static bool takes(const nib_kernel *row, const shape *s)
 {
-    nib_query q = {{0}};
+    nib_query q = {.fact = {0}};
     q.fact[NIB_FACT_ISA] = nib__cpu_isa();
     q.fact[NIB_FACT_N] = s->n;
     q.fact[NIB_FACT_K] = s->k;

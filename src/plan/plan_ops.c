@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The operations without weights: norms, positions, attention, the cache. On the CPU each has a
+ * row for every shape, and nothing is said. On another device one that lacks its row goes to the
+ * host, if that is allowed, with a line of its own in the ledger: what crosses between the two, and
+ * what that costs per token.
+ */
+#include "options.h"
+#include "way.h"
+
+#include <math.h>
+
+static const nib_op operations[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,  NIB_OP_COPY,
+                                    NIB_OP_SWIGLU, NIB_OP_ADD,  NIB_OP_GATHER};
+
+const nib_op_plan *nib__plan_operation(const nib_layers_plan *plan, nib_op op)
+{
+    for (int i = 0; i < plan->op_count; i++)
+        if (plan->ops[i].op == op)
+            return &plan->ops[i];
+    return NULL;
+}
+
+/* ---- what crosses: a walk through the operations of one token, as lowering orders them ---- */
+
+typedef enum buffer { RESIDUAL, NORMED, Q, K, V, HEADS, GATE, UP, LOGITS, BUFFERS } buffer;
+
+typedef struct walk {
+    const nib_layers_plan *plan;
+    int held[BUFFERS]; /* bits: the sides that hold the buffer */
+    double width[BUFFERS];
+    double copies, bytes;
+} walk;
+
+enum { HERE, THERE };
+
+static int side_of_row(const walk *w, const nib_kernel *row)
+{
+    const nib_machine *m = w->plan->machine; /* where what is denied was asked */
+    return (row != NULL ? row->device : m->facts.fact[NIB_FACT_DEVICE]) == NIB_DEVICE_CPU ? HERE
+                                                                                          : THERE;
+}
+
+static int side_of_op(const walk *w, nib_op op)
+{
+    const nib_op_plan *plan = nib__plan_operation(w->plan, op);
+    return side_of_row(w, plan != NULL ? plan->row : NULL);
+}
+
+static int side_of_site(const walk *w, size_t site)
+{
+    const nib_layer_plan *layer = &w->plan->layers[site];
+    return side_of_row(w, layer->use_count > 0 ? layer->uses[0].kernel : NULL);
+}
+
+static void reads(walk *w, int side, buffer b)
+{
+    if ((w->held[b] & 1 << side) == 0) {
+        w->copies++;
+        w->bytes += 4 * w->width[b];
+    }
+    w->held[b] |= 1 << side;
+}
+
+static void makes(walk *w, int side, buffer b) { w->held[b] = 1 << side; }
+
+static void turns(walk *w, int side, buffer from, buffer to)
+{
+    reads(w, side, from);
+    makes(w, side, to);
+}
+
+static void walk_layer(walk *w, size_t first)
+{
+    const int norm = side_of_op(w, NIB_OP_NORM), rope = side_of_op(w, NIB_OP_ROPE);
+    const int attn = side_of_op(w, NIB_OP_ATTN), add = side_of_op(w, NIB_OP_ADD);
+    const int swiglu = side_of_op(w, NIB_OP_SWIGLU);
+    turns(w, norm, RESIDUAL, NORMED);
+    for (size_t i = 0; i < 3; i++) /* q, k, v */
+        turns(w, side_of_site(w, first + i), NORMED, (buffer)(Q + i));
+    turns(w, rope, Q, Q);
+    turns(w, rope, K, K);
+    reads(w, attn, K);
+    reads(w, attn, V);
+    turns(w, attn, Q, HEADS);
+    turns(w, side_of_site(w, first + 3), HEADS, NORMED);
+    reads(w, add, NORMED);
+    turns(w, add, RESIDUAL, RESIDUAL);
+    turns(w, norm, RESIDUAL, NORMED);
+    turns(w, side_of_site(w, first + 4), NORMED, GATE);
+    turns(w, side_of_site(w, first + 5), NORMED, UP);
+    reads(w, swiglu, UP);
+    turns(w, swiglu, GATE, GATE);
+    turns(w, side_of_site(w, first + 6), GATE, NORMED);
+    reads(w, add, NORMED);
+    turns(w, add, RESIDUAL, RESIDUAL);
+}
+
+/* Seconds that copies between the devices take for one token. */
+static double crossing_seconds(walk *w, const nib_layers_plan *plan, const nib_layer *layers,
+                               size_t count)
+{
+    enum { SITES = 7 };
+    *w = (walk){.plan = plan};
+    if (plan->gpu == NULL || count < SITES + 2 || (count - 2) % SITES != 0)
+        return 0;
+    const double width = (double)layers[1].k, ffn = (double)layers[5].n;
+    const double widths[BUFFERS] = {width,
+                                    width,
+                                    (double)layers[1].n,
+                                    (double)layers[2].n,
+                                    (double)layers[3].n,
+                                    (double)layers[1].n,
+                                    ffn,
+                                    ffn,
+                                    (double)layers[count - 1].n};
+    memcpy(w->width, widths, sizeof widths);
+    makes(w, side_of_site(w, 0), RESIDUAL);
+    for (size_t first = 1; first + SITES < count; first += SITES)
+        walk_layer(w, first);
+    turns(w, side_of_op(w, NIB_OP_NORM), RESIDUAL, NORMED);
+    turns(w, side_of_site(w, count - 1), NORMED, LOGITS);
+    reads(w, HERE, LOGITS); /* to sample from */
+    const nib_machine *m = plan->gpu;
+    return w->copies * m->copy_s + (m->copy_bytes_per_s > 0 ? w->bytes / m->copy_bytes_per_s : 0);
+}
+
+/* ---- an operation that the device has no row for ---- */
+
+/* The rows of the device that would do it, each with what refuses it; or that there are none. */
+static void explain(nib_ledger *ledger, nib_ledger_layer *line, const nib_query *query,
+                    const nib_machine *machine)
+{
+    bool any = false;
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        if (row->peer != NULL || !nib__kernel_keyed(row, query))
+            continue;
+        any = true;
+        nib__explain_row(ledger, line, row, query, true);
+    }
+    if (!any)
+        nib__ledger_add_reason(ledger, line, "no-row",
+                               nib__ledger_text(ledger, "no kernel: the table has no %s on %s",
+                                                nib__op_names[query->fact[NIB_FACT_OP]],
+                                                machine->name));
+}
+
+static const char *allowance(const nib_plan_options *options, const char *op)
+{
+    for (size_t i = 0; i < options->allow_count; i++)
+        if (options->allow[i].rung == NIB_RUNG_DEVICE &&
+            nib__plan_option_find(&options->allow[i], 1, op) != NULL)
+            return options->allow[i].text;
+    return NULL;
+}
+
+static void write_use(nib_ledger *ledger, nib_ledger_layer *line, const nib_op_plan *plan,
+                      double seconds)
+{
+    line->uses = nib__arena_take(&ledger->arena, 1, sizeof *line->uses);
+    if (line->uses == NULL) {
+        ledger->failed = true;
+        return;
+    }
+    line->uses[0] = (nib_ledger_use){.phase = nib__phase_names[NIB_PHASE_INFER],
+                                     .m_min = 1,
+                                     .kernel = plan->row->name,
+                                     .device = plan->machine->name,
+                                     .predicted_us = seconds * 1e6};
+    line->use_count = 1;
+}
+
+/* ": 785 tokens/s, and 8330 tokens/s if opencl did it"; empty where the linear layers' time is
+ * not known. */
+static const char *say_speeds(nib_ledger *ledger, double host_s, double device_s,
+                              const char *device)
+{
+    const double with = 1 / host_s, without = 1 / device_s;
+    if (isnan(with) || isnan(without))
+        return "";
+    return nib__ledger_text(ledger,
+                            without < 100 ? ": %.3g tokens/s, and %.3g if %s did it"
+                                          : ": %.0f tokens/s, and %.0f if %s did it",
+                            with, without, device);
+}
+
+/* What it costs that `plan` is done by the host: the copies of a token with it and without. */
+static const char *say_price(nib_layers_plan *out, const nib_op_plan *plan, const nib_kernel *row,
+                             const nib_layer *layers, size_t count, double *seconds)
+{
+    nib_ledger *ledger = &out->ledger;
+    nib_op_plan *slot = &out->ops[out->op_count++];
+    char time[32], bytes[32];
+    walk with, without;
+    *slot = (nib_op_plan){plan->op, NULL, plan->machine}; /* as asked */
+    const double as_asked_s = crossing_seconds(&without, out, layers, count);
+    *slot = (nib_op_plan){plan->op, row, plan->machine->host};
+    const double on_host_s = crossing_seconds(&with, out, layers, count);
+    out->op_count--;
+    *seconds = on_host_s - as_asked_s;
+    nib__say_seconds(time, *seconds);
+    return nib__ledger_text(
+        ledger, "%.0f more copies of %s per token between %s and %s, %s predicted%s",
+        with.copies - without.copies, nib__say_bytes(bytes, (uint64_t)(with.bytes - without.bytes)),
+        plan->machine->name, plan->machine->host->name, time,
+        say_speeds(ledger, out->predicted_token_s + on_host_s, out->predicted_token_s + as_asked_s,
+                   plan->machine->name));
+}
+
+/* The host does it: a line that says why, what it costs and what allows it. */
+static void go_to_host(nib_layers_plan *out, nib_op_plan *plan, const nib_query *query,
+                       const nib_plan_options *options, const nib_layer *layers, size_t count,
+                       const nib_policy *policy)
+{
+    nib_ledger *ledger = &out->ledger;
+    const nib_machine *device = plan->machine, *host = device->host;
+    const char *name = nib__op_names[plan->op], *allowed = allowance(options, name);
+    nib_ledger_layer *line = nib__ledger_add_layer(ledger, name);
+    const nib_kernel *row = NULL;
+    const char *price = "";
+    double seconds = 0;
+    if (line == NULL)
+        return;
+    line->role = NIB_LEDGER_OPERATION;
+    line->asked = nib__ledger_text(ledger, "f32@%s", device->name);
+    explain(ledger, line, query, device);
+    if (host != NULL) {
+        nib_query host_query;
+        nib__plan_op_query(&host_query, plan->op, NIB_TYPE_F32, host);
+        host_query.without = &policy->without;
+        row = nib__plan_op_best(&host_query, host);
+    }
+    if (row != NULL)
+        price = say_price(out, plan, row, layers, count, &seconds);
+    line->denied = row == NULL || allowed == NULL || policy->strict;
+    line->rung = row != NULL && allowed != NULL ? NIB_RUNG_DEVICE : NIB_RUNG_NONE;
+    if (row != NULL && line->denied)
+        nib__ledger_add_advice(
+            ledger, line, "--allow device",
+            nib__ledger_text(ledger, "done f32@%s by %s; %s", host->name, row->name, price));
+    if (line->denied)
+        return;
+    line->allowed = nib__ledger_text(ledger, "by --allow %s", allowed);
+    line->done = nib__ledger_text(ledger, "f32@%s", host->name);
+    nib__ledger_add_reason(ledger, line, "price", price);
+    plan->row = row, plan->machine = host;
+    write_use(ledger, line, plan, seconds);
+}
+
+/* Keys are written where attention reads them. */
+static const nib_machine *home_of(const nib_layers_plan *out, nib_op op)
+{
+    const nib_op_plan *attention = op == NIB_OP_COPY ? nib__plan_operation(out, NIB_OP_ATTN) : NULL;
+    return attention != NULL && attention->row != NULL ? attention->machine : out->machine;
+}
+
+void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
+                          const nib_layer *layers, size_t count, const nib_policy *policy)
+{
+    walk w;
+    char time[32], bytes[32];
+    if (policy->training || policy->declared)
+        return;
+    for (size_t i = 0; i < COUNT(operations); i++) {
+        nib_op_plan plan = {.op = operations[i], .machine = home_of(out, operations[i])};
+        nib_query query;
+        nib__plan_op_query(&query, plan.op, NIB_TYPE_F32, plan.machine);
+        query.without = &policy->without;
+        plan.row = nib__plan_op_best(&query, plan.machine);
+        if (plan.row == NULL)
+            go_to_host(out, &plan, &query, options, layers, count, policy);
+        out->ops[out->op_count++] = plan;
+    }
+    const double seconds = crossing_seconds(&w, out, layers, count);
+    if (seconds == 0)
+        return;
+    out->predicted_token_s += seconds;
+    nib__ledger_add_note(
+        &out->ledger, "moves", "%.0f cop%s of %s per token between %s and its host, %s predicted",
+        w.copies, w.copies == 1 ? "y" : "ies", nib__say_bytes(bytes, (uint64_t)w.bytes),
+        out->gpu->name, nib__say_seconds(time, seconds));
+}

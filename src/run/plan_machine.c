@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a plan is made for: this machine's CPU, a device that is here, or a machine that need not
+ * be; and the kernels that it may not take.
+ */
+#include "library.h"
+#include "match.h"
+
+#include <stdio.h>
+
+/* Devices that are here may be named by --place. */
+static nib_status offer_gpus(nib_plan *p, nib_err *err)
+{
+    nib_engine *engine = p->model->engine;
+    NIB_TRY(nib__engine_find_gpus(engine, err));
+    const nib_machine **others = nib__arena_take(&p->arena, NIB_GPUS_MAX, sizeof *others);
+    if (others == NULL)
+        return nib__fail_memory(err, NIB_GPUS_MAX * sizeof *others, "the list of devices");
+    for (size_t i = 0; i < engine->gpu_count; i++)
+        others[i] = &engine->gpus[i].machine;
+    p->policy.others = others;
+    p->policy.other_count = engine->gpu_count;
+    return NIB_OK;
+}
+
+nib_status nib__choose_machine(nib_plan *p, nib_err *err)
+{
+    nib_engine *engine = p->model->engine;
+    const char *name = p->request.device ? p->request.device : nib__recipe_device(p->recipe);
+    NIB_TRY(
+        nib__engine_machine(engine, &p->machine, name ? name : engine->here.name, &p->arena, err));
+    p->policy.declared = !p->machine.here;
+    return p->machine.here && p->request.place.count != 0 ? offer_gpus(p, err) : NIB_OK;
+}
+
+/* ---- kernels that are left out ---- */
+
+static nib_status no_kernel(const char *pattern, const nib_allocator *a, nib_err *err)
+{
+    enum { NAMES_MAX = 2048 };
+    const char **names = nib__calloc(a, NAMES_MAX, sizeof *names);
+    nib_text near;
+    size_t count = 0;
+    char shown[128];
+    if (names == NULL)
+        return nib__fail_memory(err, NAMES_MAX * sizeof *names, "the kernels' names");
+    for (size_t i = 0; i < nib__kernel_count() && count < NAMES_MAX; i++)
+        names[count++] = nib__kernel_at(i)->name;
+    nib__text_init(&near, a);
+    nib__near_names(&near, pattern, names, count);
+    const nib_status status = nib__fail(
+        err, NIB_USAGE, "--without %s: no kernel matches%s%s; `nibble kernels` lists them",
+        nib__say_name(shown, sizeof shown, pattern, strlen(pattern)),
+        near.size ? "; did you mean " : "", near.size ? near.at : "");
+    nib__text_free(&near);
+    nib__release(a, names);
+    return status;
+}
+
+nib_status nib__choose_without(nib_strings *out, const nib_strings *patterns, nib_arena *arena,
+                               const nib_allocator *a, nib_err *err)
+{
+    const size_t kernels = patterns->count != 0 ? nib__kernel_count() : 0;
+    const char **names = nib__arena_take(arena, kernels + 1, sizeof *names);
+    size_t count = 0;
+    if (names == NULL)
+        return nib__fail_memory(err, kernels * sizeof *names, "the kernels' names");
+    for (size_t i = 0; i < patterns->count; i++) {
+        nib_pattern *pattern;
+        bool any = false;
+        NIB_TRY(nib__pattern_make(&pattern, patterns->items[i], a, err));
+        for (size_t j = 0; j < kernels; j++) {
+            const nib_kernel *row = nib__kernel_at(j);
+            if (row->peer != NULL || !nib__pattern_matches(pattern, row->name, NULL))
+                continue;
+            any = true;
+            if (count < kernels)
+                names[count++] = row->name;
+        }
+        nib__pattern_free(pattern);
+        if (!any)
+            return no_kernel(patterns->items[i], a, err);
+    }
+    *out = (nib_strings){names, count};
+    return NIB_OK;
+}
