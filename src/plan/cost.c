@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Predicted time: a product reads its weights and activations and writes its outputs, and does 2 m
- * n k operations; it takes the longer of the two at the machine's rates, and a launch.
+ * n k operations and, on a GPU, what surrounds them; it takes the longer of the two at the machine's
+ * rates, and a launch.
  */
 #include "way.h"
 
@@ -52,16 +53,47 @@ static double rate_of(const nib_machine *machine, nib_unit unit)
     return machine->rate[NIB_UNIT_F32] > 0 ? machine->rate[NIB_UNIT_F32] : 1e9;
 }
 
-static double bytes_per_input(nib_act act, int64_t dtype)
+static bool is_gpu(const nib_machine *machine)
 {
-    if (act != NIB_ACT_FLOAT)
-        return act == NIB_ACT_E4M3_TOKEN ? 2 : 1;
+    return machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU;
+}
+
+static double bytes_per_input(nib_act act, int64_t dtype, const nib_machine *machine)
+{
+    if (act != NIB_ACT_FLOAT) /* the CPU's rows take e4m3 widened to bf16 */
+        return act == NIB_ACT_E4M3_TOKEN && !is_gpu(machine) ? 2 : 1;
     return dtype == NIB_TYPE_F32 ? 4 : 2;
 }
 
-static double longer(double bytes, double operations, const nib_machine *machine, nib_unit unit)
+/* Seconds at the f32 rate beside the products of a GPU, which its matrix units do not hide: codes
+ * that the unit does not multiply are widened and scaled, a weight's again for each tile of tokens;
+ * else the sum of each group is converted and scaled, unless block scales enter the product. It is
+ * why weight-only loses to bf16 where arithmetic bounds it, and small groups lose to large ones.
+ * The CPU's rows widen a panel for all tokens. */
+static double beside_seconds(const nib_kernel *kernel, const nib_layer *layer,
+                             const nib_scheme *scheme, const nib_machine *machine, double tokens)
 {
-    return fmax(bytes / machine->bytes_per_s, operations / rate_of(machine, unit)) +
+    const double tile = 128, each = 2, n = (double)layer->n, k = (double)layer->k;
+    const int64_t block = nib__act_block(scheme->act);
+    if (!is_gpu(machine) || !nib__scheme_is_quantized(scheme) || kernel->unit == NIB_UNIT_MX8)
+        return 0;
+    double operations;
+    if (kernel->unit == NIB_UNIT_I8 || kernel->unit == NIB_UNIT_FP8) {
+        const double groups = (double)nib__scheme_groups(scheme, layer->k);
+        operations = each * tokens * n * fmax(groups, block > 0 ? ceil(k / (double)block) : 1);
+    } else {
+        operations = each * n * k * ceil(tokens / tile);
+        if (scheme->act != NIB_ACT_FLOAT)
+            operations += each * tokens * k * ceil(n / tile);
+    }
+    return operations / rate_of(machine, NIB_UNIT_F32);
+}
+
+/* beside: seconds of arithmetic that no unit hides */
+static double longer(double bytes, double operations, double beside, const nib_machine *machine,
+                     nib_unit unit)
+{
+    return fmax(bytes / machine->bytes_per_s, operations / rate_of(machine, unit) + beside) +
            machine->launch_s;
 }
 
@@ -71,17 +103,18 @@ double nib__use_seconds(const nib_use *use, const nib_layer *layer, const nib_sc
     const double n = (double)layer->n, k = (double)layer->k, tokens = (double)m;
     if (use->op == NIB_OP_EMBED) {
         const double row = (double)nib__row_bytes(use->kernel, layer, scheme) / fmax(n, 1);
-        return longer(tokens * (row + 4 * k), tokens * k, machine, use->kernel->unit);
+        return longer(tokens * (row + 4 * k), tokens * k, 0, machine, use->kernel->unit);
     }
     const double in = bytes_per_input(
-        scheme->act, use->kernel->input == NIB_ANY ? NIB_TYPE_F32 : use->kernel->input);
+        scheme->act, use->kernel->input == NIB_ANY ? NIB_TYPE_F32 : use->kernel->input, machine);
+    const double beside = beside_seconds(use->kernel, layer, scheme, machine, tokens);
     const double weights = use->op == NIB_OP_LINEAR_DW
                                ? 4 * n * k /* written */
                                : (double)nib__row_bytes(use->kernel, layer, scheme);
     const double bytes = weights + tokens * k * in + tokens * n * 4;
-    double seconds = longer(bytes, 2 * tokens * n * k, machine, use->kernel->unit);
+    double seconds = longer(bytes, 2 * tokens * n * k, beside, machine, use->kernel->unit);
     if (use->quant != NULL)
-        seconds += longer(tokens * k * (4 + in), 8 * tokens * k, machine, use->quant->unit);
+        seconds += longer(tokens * k * (4 + in), 8 * tokens * k, 0, machine, use->quant->unit);
     return seconds;
 }
 

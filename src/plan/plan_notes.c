@@ -74,6 +74,49 @@ static void note_dot4(nib_layers_plan *out, const nib_policy *policy)
         idle->asked.act == NIB_ACT_FLOAT ? "float" : nib__act_names[idle->asked.act], remedy);
 }
 
+/* ---- fp8 without its unit ---- */
+
+static bool is_fp8(nib_code code)
+{
+    return code == NIB_CODE_E4M3 || code == NIB_CODE_E5M2 || code == NIB_CODE_MX8;
+}
+
+static bool is_widened(const nib_layer_plan *plan)
+{
+    for (int i = 0; i < plan->use_count; i++)
+        if (plan->uses[i].kernel->unit == NIB_UNIT_FP8 ||
+            plan->uses[i].kernel->unit == NIB_UNIT_MX8)
+            return false;
+    return plan->layer->role != NIB_ROLE_EMBED;
+}
+
+/* A GPU's fp8 is bought for speed, so it is said where no fp8 unit multiplies it. A recipe that
+ * quantizes weights alone asks for floats; then only a machine without the unit is worth a line. */
+static void note_widened(nib_layers_plan *out)
+{
+    const nib_machine *m = out->machine;
+    const bool has_fp8 = m->facts.fact[NIB_FACT_FP8_UNIT] != 0;
+    size_t layers = 0, blocks = 0;
+    for (size_t i = 0; i < out->count; i++) {
+        const nib_layer_plan *plan = &out->layers[i];
+        const bool asked = !has_fp8 || plan->done.act != NIB_ACT_FLOAT;
+        if (plan->denied || !is_fp8(plan->done.code) || !asked || !is_widened(plan))
+            continue;
+        layers++;
+        blocks += plan->done.code == NIB_CODE_MX8;
+    }
+    if (layers == 0 || m->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU)
+        return;
+    const char *lacks = !has_fp8 ? "has no fp8 matrix unit"
+                        : blocks == layers && !m->facts.fact[NIB_FACT_MX_UNIT]
+                            ? "has no block-scaled matrix unit"
+                            : "has an fp8 matrix unit, but no kernel of the table for it";
+    nib__ledger_add_note(&out->ledger, "widened",
+                         "%s %s: the codes of %zu fp8 layer%s are widened to bf16 and multiplied "
+                         "there",
+                         m->name, lacks, layers, layers == 1 ? "" : "s");
+}
+
 /* ---- activations that the format brings ---- */
 
 static void note_format_activations(nib_layers_plan *out)
@@ -123,6 +166,7 @@ void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_p
                              NIB_PREFILL_TOKENS, totals->slow_prefill,
                              totals->slow_prefill == 1 ? "" : "s");
     note_dot4(out, policy);
+    note_widened(out);
     note_format_activations(out);
     if (policy->declared)
         nib__ledger_add_note(
