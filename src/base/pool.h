@@ -48,6 +48,8 @@ void nib__pool_each(nib_pool *pool, bool flush_denormals, nib_pool_job job, void
 
 /* Monotonic clock in nanoseconds. */
 uint64_t nib__now_ns(void);
+/* Of what it measured; sorts the values. */
+double nib__median(double *values, int count);
 
 /* The control word by itself, for code that runs a row outside the pool. */
 typedef struct nib_float_mode {

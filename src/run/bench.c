@@ -6,21 +6,8 @@
 #include "library.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 enum { REPEATS_MAX = 1000 };
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-double nib__median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
 
 /* Token ids that a vocabulary of any size has, spread so that embedding rows are not all in a
  * cache. */

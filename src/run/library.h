@@ -63,8 +63,6 @@ void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
 nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_request *request,
                           const char *text_path, nib_err *err);
 
-/* Sorts the values. */
-double nib__median(double *values, int count);
 /* Loss of one window of ids, and the distance to another session on them. */
 nib_status nib__eval_ids(nib_session *session, nib_session *against, const int32_t *ids,
                          int64_t count, nib_eval_result *result, nib_err *err);

@@ -9,7 +9,6 @@
 #define NIB_CHECK_BENCH_H
 
 #include "check_linear.h"
-#include "library.h"
 #include "machine.h"
 
 enum { BENCH_RUNS = 15 };
