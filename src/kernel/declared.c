@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows for kernels that are not built yet: GPUs and neon. They have no run, so the fact `built`
+ * Rows for kernels that are not built yet, those of GPUs. They have no run, so the fact `built`
  * refuses them here, and a plan for a machine that is not here says `declared, not built`. Their
  * conditions are only what cannot be computed: tails of n and k, odd groups and biases are
  * computed.
@@ -50,15 +50,6 @@ static const nib_cond gfx90a_dot4[] = {
     NIB_COND_END,
 };
 static const nib_cond any_device[] = {NIB_COND_END};
-static const nib_cond neon[] = {NIB_HAS(ISA, NIB_ISA_NEON, NULL), NIB_COND_END};
-static const nib_cond sdot[] = {
-    NIB_HAS(ISA, NIB_ISA_NEON | NIB_ISA_DOTPROD, "it uses sdot"),
-    NIB_COND_END,
-};
-static const nib_cond smmla[] = {
-    NIB_HAS(ISA, NIB_ISA_NEON | NIB_ISA_DOTPROD | NIB_ISA_I8MM, "it uses smmla"),
-    NIB_COND_END,
-};
 
 /* One scheme on all targets: the unit on NVIDIA, on gfx90a and elsewhere. OpenCL's general kernel
  * sums in f32; a row of it takes every shape on every device. */
@@ -80,18 +71,6 @@ static const nib_cond smmla[] = {
     DECLARED(name_ types "_f32__" target, op_, code_, act_, input_, CUDA, conds_, OTHER,           \
              name_ types "_f32__ref", rank_, unit_,                                                \
              "tensor cores; short last blocks are padded in shared memory")
-
-#define NEON_FLOAT(types, code_, input_, numbers_)                                                 \
-    DECLARED("linear_" types "_f32__neon", LINEAR, CODE(code_), ACT(FLOAT), TYPE(input_), CPU,     \
-             neon, numbers_, "linear_" types "_f32__ref", 30, numbers_,                            \
-             "fmla; pairs odd k first where inputs are bf16")
-
-/* ggml's activations: their blocks are multiplied under whole groups of the weight. */
-#define NEON_BLOCKS(types, code_, act_)                                                            \
-    DECLARED("linear_" types "_f32__i8mm", LINEAR, CODE(code_), ACT(act_), NIB_ANY, CPU, smmla,    \
-             I32, "linear_" types "_f32__ref", 20, I8, "smmla on unpacked codes"),                 \
-        DECLARED("linear_" types "_f32__neon", LINEAR, CODE(code_), ACT(act_), NIB_ANY, CPU, sdot, \
-                 I32, "linear_" types "_f32__ref", 30, I8, "sdot on unpacked codes")
 
 static const nib_kernel rows[] = {
     /* ---- linear on GPUs ---- */
@@ -147,47 +126,6 @@ static const nib_kernel rows[] = {
              "embed_f32__ref", 30, F32, "copies rows of the table, dequantized"),
     DECLARED("embed_f32__ocl", EMBED, NIB_ANY, NIB_ANY, NIB_ANY, OPENCL, any_device, OTHER,
              "embed_f32__ref", 40, F32, "copies rows of the table, dequantized"),
-
-    /* ---- linear on Arm CPUs: the same bits as every CPU row ---- */
-    NEON_FLOAT("f32_f32", F32, F32, F32),
-    NEON_FLOAT("f32_f16", F16, F32, F32),
-    NEON_FLOAT("f32_bf16", BF16, F32, F32),
-    NEON_FLOAT("f32_w8g", I8, F32, F32),
-    NEON_FLOAT("f32_w4g", I4, F32, F32),
-    NEON_FLOAT("f32_e4m3c", E4M3, F32, F32),
-    NEON_FLOAT("f32_mx4", MX4, F32, F32),
-    NEON_FLOAT("f32_nv4", NV4, F32, F32),
-    NEON_FLOAT("f16_f16", F16, F16, F32),
-    NEON_FLOAT("f16_w8g", I8, F16, F32),
-    NEON_FLOAT("f16_w4g", I4, F16, F32),
-    NEON_FLOAT("bf16_bf16", BF16, BF16, BF16),
-    NEON_FLOAT("bf16_w8g", I8, BF16, BF16),
-    NEON_FLOAT("bf16_w4g", I4, BF16, BF16),
-    NEON_FLOAT("bf16_mx4", MX4, BF16, BF16),
-    NEON_FLOAT("bf16_nv4", NV4, BF16, BF16),
-    NEON_FLOAT("bf16_e4m3c", E4M3, BF16, BF16),
-    DECLARED("linear_e4m3t_e4m3c_f32__neon", LINEAR, CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, CPU,
-             neon, BF16, "linear_e4m3t_e4m3c_f32__ref", 30, BF16, "fmla in pairs on widened codes"),
-    DECLARED("linear_mx8_mx8_f32__neon", LINEAR, CODE(MX8), ACT(MX8), NIB_ANY, CPU, neon, BF16,
-             "linear_mx8_mx8_f32__ref", 30, BF16, "fmla in pairs on widened codes"),
-    DECLARED("linear_mx4_mx4_f32__neon", LINEAR, CODE(MX4), ACT(MX4), NIB_ANY, CPU, neon, BF16,
-             "linear_mx4_mx4_f32__ref", 30, BF16, "fmla in pairs on widened codes"),
-    DECLARED("linear_a4t_w4g_f32__i8mm", LINEAR, CODE(I4), ACT(I4_TOKEN), NIB_ANY, CPU, smmla, I32,
-             "linear_a4t_w4g_f32__ref", 20, I8, "smmla on unpacked codes"),
-    DECLARED("linear_a4t_w4g_f32__neon", LINEAR, CODE(I4), ACT(I4_TOKEN), NIB_ANY, CPU, sdot, I32,
-             "linear_a4t_w4g_f32__ref", 30, I8, "sdot on unpacked codes"),
-    DECLARED("linear_a8t_w8g_f32__i8mm", LINEAR, CODE(I8), ACT(I8_TOKEN), NIB_ANY, CPU, smmla, I32,
-             "linear_a8t_w8g_f32__ref", 20, I8, "smmla"),
-    DECLARED("linear_a8t_w4g_f32__i8mm", LINEAR, CODE(I4), ACT(I8_TOKEN), NIB_ANY, CPU, smmla, I32,
-             "linear_a8t_w4g_f32__ref", 20, I8, "smmla on unpacked codes"),
-    DECLARED("linear_a8t_w8g_f32__neon", LINEAR, CODE(I8), ACT(I8_TOKEN), NIB_ANY, CPU, sdot, I32,
-             "linear_a8t_w8g_f32__ref", 30, I8, "sdot"),
-    DECLARED("linear_a8t_w4g_f32__neon", LINEAR, CODE(I4), ACT(I8_TOKEN), NIB_ANY, CPU, sdot, I32,
-             "linear_a8t_w4g_f32__ref", 30, I8, "sdot on unpacked codes"),
-    NEON_BLOCKS("a8b32_w8g", I8, I8_BLOCK32),
-    NEON_BLOCKS("a8b32_w4g", I4, I8_BLOCK32),
-    NEON_BLOCKS("a8b256_w8g", I8, I8_BLOCK256),
-    NEON_BLOCKS("a8b256_w4g", I4, I8_BLOCK256),
 
     /* ---- the backward products on GPUs ---- */
     BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16),

@@ -27,7 +27,7 @@ holds allowed.json 'd["counts"] == {"asked": 36, "done": 0, "substituted": 36, "
 holds allowed.json 'all(l["rung"] == "device" and l["allowed"] == "by --allow device" for l in d["layers"])'
 holds allowed.json 'layer("lm_head")["done"] == "int4wo-g32-tinygemm@apple-m2-cpu"'
 holds allowed.json '0 < d["predicted_token_s"] < 1'
-holds f32.json 'layer("lm_head")["uses"][0]["kernel"] == "linear_f32_w4g_f32__neon"'
+holds f32.json 'layer("lm_head")["uses"][0]["kernel"] == "linear_f32_w4g_f32__neon_4x16"'
 holds f32.json 'd["predicted_token_s"] < 1e-3'
 says 4.err '36 asked 8da4w-g32, 36 substituted'
 

@@ -39,7 +39,7 @@ equal 'nothing is done where it is denied, and nowhere else' True "$(ask strict 
 equal 'counted as the summary does' '36 0 0 36 0' "$(ask strict '" ".join(str(d["counts"][k]) for k in ("asked", "done", "substituted", "denied", "embeddings_not_as_asked"))')"
 equal 'strictly denied' True "$(ask strict 'all(l["denied"] for l in L if l["role"] != "embed")')"
 check 'the sentence' grep -q '^nibble: model.layers.0.self_attn.q_proj: --strict: .*group size is 7.*' strict.err
-planned 4 bound "$MODEL" --recipe 8da4w --kernel linear_a8t_w4g_f32__i8mm
+planned 4 bound "$MODEL" --recipe 8da4w --kernel linear_a8t_w4g_f32__i8mm_8x8
 equal 'all failed conditions' True "$(ask bound 'len({r["code"] for r in L[1]["reasons"]}) > 1')"
 planned 0 ref "$MODEL" --recipe 8da4w --kernel 'lm_head=linear_a8t_w4g_f32__ref'
 equal 'a bound row runs' "{'linear_a8t_w4g_f32__ref'}" "$(ask ref '{u["kernel"] for l in L if l["name"] == "lm_head" for u in l["uses"]}')"

@@ -391,8 +391,8 @@ static int64_t step_of(const nib_kernel *row, nib_fact fact)
 
 static nib_scheme random_scheme(const nib_kernel *row, rng *r)
 {
-    static const int64_t groups[] = {32, NIB_GROUP_ROW, 64,   128, NIB_GROUP_TENSOR, 8, 40,
-                                     7,  256,           2080, 16};
+    static const int64_t groups[] = {32,  NIB_GROUP_ROW, 64, 128, NIB_GROUP_TENSOR, 8, 40, 7,
+                                     256, 2080,          16, 1024};
     nib_scheme s = {.symmetric = true};
     s.act = row->act == NIB_ANY ? NIB_ACT_FLOAT : (nib_act)row->act;
     s.code = row->code != NIB_ANY          ? (nib_code)row->code

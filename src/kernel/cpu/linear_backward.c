@@ -17,8 +17,8 @@
     }
 
 /* A row, 32 or none are the groups that casts make; the conditions are the layout's. */
-#define FAST(op_, name_, types, CODE, ACT, input_, NUMBERS, function, target, tile, isa, rank_,    \
-             unit_, words)                                                                         \
+#define FAST(op_, name_, types, CODE, ACT, input_, NUMBERS, function, target, tile, isa, arch,     \
+             rank_, unit_, words)                                                                  \
     {                                                                                              \
         .name = "linear_" name_ "_" types "_f32__" #target "_" tile, .op = NIB_OP_LINEAR_##op_,    \
         .code = NIB_CODE_##CODE, .act = NIB_ACT_##ACT, .input = input_, .device = NIB_DEVICE_CPU,  \
@@ -29,24 +29,29 @@
         .numbers = NIB_NUMBERS_##NUMBERS, .reference = "linear_" name_ "_" types "_f32__ref",      \
         .rank = rank_, .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB_FLOAT_PANEL,                    \
         .packing = &nib__packing_n16, .scratch = nib__linear_float_scratch,                        \
-        .run = {.linear = NIB_X86(nib__linear_##function##_##target)}, .note = words               \
+        .run = {.linear = arch(nib__linear_##function##_##target)}, .note = words                  \
     }
 
 #define F32_ROWS(op, name)                                                                         \
     FAST(op, name, "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32, f32_f32, avx512, "12x32",             \
-         NIB_ISA_AVX512, 20, F32, "f32 multiply-adds, 16 outputs in a register"),                  \
+         NIB_ISA_AVX512, NIB_X86, 20, F32, "f32 multiply-adds, 16 outputs in a register"),         \
         FAST(op, name, "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32, f32_f32, avx2, "6x16",            \
-             NIB_ISA_AVX2, 30, F32, "f32 multiply-adds, 16 outputs in two registers"),             \
+             NIB_ISA_AVX2, NIB_X86, 30, F32, "f32 multiply-adds, 16 outputs in two registers"),    \
+        FAST(op, name, "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32, f32_f32, neon, "4x16",            \
+             NIB_ISA_NEON, NIB_ARM, 30, F32,                                                       \
+             "f32 multiply-adds by element, 16 outputs in four registers"),                        \
         REF(op, name, "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32, f32)
 
 #define BF16_ROWS(op, name, types, CODE, ACT, input, code)                                         \
     FAST(op, name, types, CODE, ACT, input, BF16, bf16_##code, avx512bf16, "12x32",                \
-         NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, 10, BF16,                                            \
+         NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, NIB_X86, 10, BF16,                                   \
          "vdpbf16ps on pairs of k, 16 outputs in a register"),                                     \
         FAST(op, name, types, CODE, ACT, input, BF16, bf16_##code, avx512, "12x32",                \
-             NIB_ISA_AVX512, 20, F32, "f32 multiply-adds in pairs"),                               \
-        FAST(op, name, types, CODE, ACT, input, BF16, bf16_##code, avx2, "6x16", NIB_ISA_AVX2, 30, \
-             F32, "f32 multiply-adds in pairs"),                                                   \
+             NIB_ISA_AVX512, NIB_X86, 20, F32, "f32 multiply-adds in pairs"),                      \
+        FAST(op, name, types, CODE, ACT, input, BF16, bf16_##code, avx2, "6x16", NIB_ISA_AVX2,     \
+             NIB_X86, 30, F32, "f32 multiply-adds in pairs"),                                      \
+        FAST(op, name, types, CODE, ACT, input, BF16, bf16_##code, neon, "4x16", NIB_ISA_NEON,     \
+             NIB_ARM, 30, F32, "f32 multiply-adds in pairs"),                                      \
         REF(op, name, types, CODE, ACT, input, BF16, bf16)
 
 #define ROWS(op, name)                                                                             \

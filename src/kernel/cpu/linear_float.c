@@ -50,7 +50,8 @@ size_t nib__linear_float_scratch(const void *args)
         .note = "plain C, any shape, group, scale and zero point"                                  \
     }
 
-#define FAST(in, IN, word, CODE, NUMBERS, target, tile, isa, rank_, unit_, function, words)        \
+/* `arch`: NIB_X86 or NIB_ARM. */
+#define FAST(in, IN, word, CODE, NUMBERS, target, tile, isa, arch, rank_, unit_, function, words)  \
     {                                                                                              \
         .name = "linear_" in "_" word "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,              \
         .code = NIB_CODE_##CODE, .act = NIB_ACT_FLOAT, .input = NIB_TYPE_##IN,                     \
@@ -58,23 +59,27 @@ size_t nib__linear_float_scratch(const void *args)
         .reference = "linear_" in "_" word "_f32__ref", .rank = rank_, .unit = NIB_UNIT_##unit_,   \
         .n_step = 2 * NIB_FLOAT_PANEL, .packing = &nib__packing_n16,                               \
         .scratch = nib__linear_float_scratch,                                                      \
-        .run = {.linear = NIB_X86(nib__linear_##function##_##target)}, .note = words               \
+        .run = {.linear = arch(nib__linear_##function##_##target)}, .note = words                  \
     }
 
 #define AVX2(in, IN, word, CODE, NUMBERS, function)                                                \
-    FAST(in, IN, word, CODE, NUMBERS, avx2, "6x16", NIB_ISA_AVX2, 30, F32, function,               \
+    FAST(in, IN, word, CODE, NUMBERS, avx2, "6x16", NIB_ISA_AVX2, NIB_X86, 30, F32, function,      \
          "f32 multiply-adds, 16 outputs in two registers")
 #define AVX512(in, IN, word, CODE, NUMBERS, function)                                              \
-    FAST(in, IN, word, CODE, NUMBERS, avx512, "12x32", NIB_ISA_AVX512, 20, F32, function,          \
+    FAST(in, IN, word, CODE, NUMBERS, avx512, "12x32", NIB_ISA_AVX512, NIB_X86, 20, F32, function, \
          "f32 multiply-adds, 16 outputs in a register")
+#define NEON(in, IN, word, CODE, NUMBERS, function)                                                \
+    FAST(in, IN, word, CODE, NUMBERS, neon, "4x16", NIB_ISA_NEON, NIB_ARM, 30, F32, function,      \
+         "f32 multiply-adds by element, 16 outputs in four registers")
 #define BF16(word, CODE, function)                                                                 \
     FAST("bf16", BF16, word, CODE, BF16, avx512bf16, "12x32", NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, \
-         10, BF16, function, "vdpbf16ps on pairs of k, 16 outputs in a register")
+         NIB_X86, 10, BF16, function, "vdpbf16ps on pairs of k, 16 outputs in a register")
 
 /* Every row of one input type and code but the BF16 ones. */
 #define ROWS(in, IN, word, CODE, NUMBERS, sums, code)                                              \
     AVX512(in, IN, word, CODE, NUMBERS, sums##_##code),                                            \
-        AVX2(in, IN, word, CODE, NUMBERS, sums##_##code), REF(in, IN, word, CODE, NUMBERS, sums)
+        AVX2(in, IN, word, CODE, NUMBERS, sums##_##code),                                          \
+        NEON(in, IN, word, CODE, NUMBERS, sums##_##code), REF(in, IN, word, CODE, NUMBERS, sums)
 
 static const nib_kernel rows[] = {
     ROWS("f32", F32, "f32", F32, F32, f32, f32),

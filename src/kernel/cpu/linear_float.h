@@ -22,6 +22,7 @@
 #ifndef NIB_LINEAR_FLOAT_H
 #define NIB_LINEAR_FLOAT_H
 
+#include "arm.h"
 #include "kernel.h"
 #include "x86.h"
 
@@ -89,6 +90,20 @@ NIB_LINEAR_RUN(nib__linear_bf16_i4_avx2);
 NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx2);
 NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx2);
 NIB_LINEAR_RUN(nib__linear_bf16_e2m1_avx2);
+NIB_LINEAR_RUN(nib__linear_f32_f32_neon);
+NIB_LINEAR_RUN(nib__linear_f32_f16_neon);
+NIB_LINEAR_RUN(nib__linear_f32_bf16_neon);
+NIB_LINEAR_RUN(nib__linear_f32_i8_neon);
+NIB_LINEAR_RUN(nib__linear_f32_i4_neon);
+NIB_LINEAR_RUN(nib__linear_f32_e4m3_neon);
+NIB_LINEAR_RUN(nib__linear_f32_e5m2_neon);
+NIB_LINEAR_RUN(nib__linear_f32_e2m1_neon);
+NIB_LINEAR_RUN(nib__linear_bf16_bf16_neon);
+NIB_LINEAR_RUN(nib__linear_bf16_i8_neon);
+NIB_LINEAR_RUN(nib__linear_bf16_i4_neon);
+NIB_LINEAR_RUN(nib__linear_bf16_e4m3_neon);
+NIB_LINEAR_RUN(nib__linear_bf16_e5m2_neon);
+NIB_LINEAR_RUN(nib__linear_bf16_e2m1_neon);
 NIB_LINEAR_RUN(nib__linear_f32_f32_avx512);
 NIB_LINEAR_RUN(nib__linear_f32_f16_avx512);
 NIB_LINEAR_RUN(nib__linear_f32_bf16_avx512);

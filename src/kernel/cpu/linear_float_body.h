@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The linear rows with float accumulators, written once for every x86 instruction set. Each
+ * The linear rows with float accumulators, written once for every instruction set. Each
  * linear_float__<isa>.c defines the types and operations listed below, includes this file, and then
  * names its runs. The arithmetic is that of linear_float_ref.c, the packed layout that of
  * linear_float.h; lanes are outputs, so no sum over k is ever split or reordered.
@@ -54,10 +54,7 @@ typedef vec vec_tile[TILE_M][WIDE_P];
 /* ---- a tile: rows x panels sums in registers ---- */
 
 /* Past the end is harmless. */
-NIB_INLINE void prefetch(const uint8_t *codes)
-{
-    _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0);
-}
+NIB_INLINE void prefetch(const uint8_t *codes) { __builtin_prefetch(codes + AHEAD, 0, 3); }
 
 /* A tile of `rows` tokens `x_stride` pairs apart by `panels` panels of weights in form `f`. NATIVE
  * takes any tile, the other forms one row by WIDE_P panels. `swap`: the odd k of a pair is summed
@@ -455,7 +452,7 @@ static void stage_rows(const job *j, int64_t rows, x_pair *out, int64_t stride)
             x_put_f32(out, (const void *)from, count, j->swap);
         /* The next piece: rows are too short for the processor to see where they lead. */
         for (int64_t ahead = 0; ahead < count * size; ahead += 64)
-            _mm_prefetch(from + count * size + ahead, _MM_HINT_T1);
+            __builtin_prefetch(from + count * size + ahead, 0, 2);
         memset(out + pairs, 0, (size_t)(padded - pairs) * sizeof *out);
     }
 }

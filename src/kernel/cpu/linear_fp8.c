@@ -21,7 +21,8 @@
         .note = "plain C, any shape, group and scale"                                              \
     }
 
-#define FAST(type, CODE, ACT, form, target, tile, isa, rank_, unit_, words)                        \
+/* `arch`: NIB_X86 or NIB_ARM. */
+#define FAST(type, CODE, ACT, form, target, tile, isa, arch, rank_, unit_, words)                  \
     {                                                                                              \
         .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
         .code = NIB_CODE_##CODE, .act = NIB_ACT_##ACT, .input = NIB_ANY, .device = NIB_DEVICE_CPU, \
@@ -32,15 +33,17 @@
         .numbers = NIB_NUMBERS_BF16, .reference = "linear_" type "_f32__ref", .rank = rank_,       \
         .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB_FLOAT_PANEL, .packing = &nib__packing_n16,     \
         .scratch = nib__linear_float_scratch,                                                      \
-        .run = {.linear = NIB_X86(nib__linear_bf16_##form##_##target)}, .note = words              \
+        .run = {.linear = arch(nib__linear_bf16_##form##_##target)}, .note = words                 \
     }
 
 #define ROWS(type, CODE, ACT, form)                                                                \
-    FAST(type, CODE, ACT, form, avx512bf16, "12x32", NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, 10,      \
-         BF16, "vdpbf16ps on codes widened to bf16"),                                              \
-        FAST(type, CODE, ACT, form, avx512, "12x32", NIB_ISA_AVX512, 20, F32,                      \
+    FAST(type, CODE, ACT, form, avx512bf16, "12x32", NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, NIB_X86, \
+         10, BF16, "vdpbf16ps on codes widened to bf16"),                                          \
+        FAST(type, CODE, ACT, form, avx512, "12x32", NIB_ISA_AVX512, NIB_X86, 20, F32,             \
              "f32 multiply-adds in pairs"),                                                        \
-        FAST(type, CODE, ACT, form, avx2, "6x16", NIB_ISA_AVX2, 30, F32,                           \
+        FAST(type, CODE, ACT, form, avx2, "6x16", NIB_ISA_AVX2, NIB_X86, 30, F32,                  \
+             "f32 multiply-adds in pairs"),                                                        \
+        FAST(type, CODE, ACT, form, neon, "4x16", NIB_ISA_NEON, NIB_ARM, 30, F32,                  \
              "f32 multiply-adds in pairs"),                                                        \
         REF(type, CODE, ACT)
 

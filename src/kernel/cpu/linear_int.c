@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Linear rows with integer activations: their reference in plain C and the list of all rows.
- * Packing is linear_int_pack.c, the x86 code linear_int_*.h and linear_a8t_*__*.c.
+ * Packing is linear_int_pack.c, the x86 code linear_int_*.h and linear_a8t_*__*.c, Arm's
+ * linear_int_neon*.h, linear_int__dotprod.c and linear_int__i8mm.c.
  *
  * The arithmetic of every row here, NIB_NUMBERS_I32, for token r and output i:
  *   dot_g  = sum over k of group g of (code - zero_g) * (x - z_r)     an exact integer
@@ -160,9 +161,9 @@ static void linear_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratc
 
 /* One row's sum of stored codes by activation codes: 255 * 128 * 2^16 < 2^31. */
 enum { K_MAX = 1 << 16 };
-#define FAST_CONDS(isa)                                                                            \
+#define FAST_CONDS(isa, why)                                                                       \
     NIB_CONDS(                                                                                     \
-        NIB_HAS(ISA, isa, NULL),                                                                   \
+        NIB_HAS(ISA, isa, why),                                                                    \
         NIB_MULTIPLE(GROUP, NIB_INT_UNIT, "32 inputs at a time are multiplied under one scale"),   \
         NIB_AT_MOST(K, K_MAX, "sums are held in 32 bits"),                                         \
         NIB_ONE_OF(SCALE_TYPE,                                                                     \
@@ -175,8 +176,8 @@ enum { K_MAX = 1 << 16 };
                    "zero points are packed in 16 bits"))
 
 /* Groups that activations in blocks of `block` allow: a scale of theirs covers whole groups. */
-#define BLOCK_CONDS(isa, groups, block)                                                            \
-    NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                             \
+#define BLOCK_CONDS(isa, why, groups, block)                                                       \
+    NIB_CONDS(NIB_HAS(ISA, isa, why),                                                              \
               NIB_ONE_OF(GROUP, groups,                                                            \
                          "a block of " block                                                       \
                          " activations is multiplied under whole groups, 16 or 32 "                \
@@ -197,38 +198,50 @@ enum { K_MAX = 1 << 16 };
         .scratch = ref_scratch, .run = {.linear = linear_ref},                                     \
         .note = "plain C, any shape, group, scale and zero point"                                  \
     }
-#define FAST(type, code_, act_, target, tile, isa, rank_, layout, words)                           \
+/* `arch`: NIB_X86 or NIB_ARM. */
+#define FAST(type, code_, act_, target, tile, isa, why, arch, rank_, layout, words)                \
     {                                                                                              \
         .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
         .code = NIB_CODE_##code_, .act = NIB_ACT_##act_, .input = NIB_ANY,                         \
-        .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa), .numbers = NIB_NUMBERS_I32,            \
+        .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa, why), .numbers = NIB_NUMBERS_I32,       \
         .reference = "linear_" type "_f32__ref", .rank = rank_, .unit = NIB_UNIT_I8,               \
         .n_step = NIB_INT_PANEL, .packing = &nib__packing_##layout,                                \
-        .scratch = NIB_X86(nib__linear_int_scratch_##target),                                      \
-        .run = {.linear = NIB_X86(nib__linear_##layout##_##target)}, .note = words                 \
+        .scratch = arch(nib__linear_int_scratch_##target),                                         \
+        .run = {.linear = arch(nib__linear_##layout##_##target)}, .note = words                    \
     }
-#define BLOCKS(type, code_, act_, target, tile, isa, rank_, layout, groups, block)                 \
+#define BLOCKS(type, code_, act_, target, tile, isa, why, arch, rank_, layout, groups, block)      \
     {                                                                                              \
         .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
         .code = NIB_CODE_##code_, .act = NIB_ACT_##act_, .input = NIB_ANY,                         \
-        .device = NIB_DEVICE_CPU, .conds = BLOCK_CONDS(isa, groups, block),                        \
+        .device = NIB_DEVICE_CPU, .conds = BLOCK_CONDS(isa, why, groups, block),                   \
         .numbers = NIB_NUMBERS_I32, .reference = "linear_" type "_f32__ref", .rank = rank_,        \
         .unit = NIB_UNIT_I8, .n_step = NIB_INT_PANEL, .packing = &nib__packing_##layout,           \
-        .scratch = NIB_X86(nib__linear_blocks_scratch_##target),                                   \
-        .run = {.linear = NIB_X86(nib__linear_##layout##_blocks_##target)},                        \
+        .scratch = arch(nib__linear_blocks_scratch_##target),                                      \
+        .run = {.linear = arch(nib__linear_##layout##_blocks_##target)},                           \
         .note = "panels of 32 outputs; a scale for each " block " activations, as ggml has them"   \
     }
 #define BLOCKS_VNNI(type, code, act, layout, groups, block)                                        \
-    BLOCKS(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 10, layout,   \
-           groups, block)
+    BLOCKS(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL,         \
+           NIB_X86, 10, layout, groups, block)
 #define BLOCKS_AVX2(type, code, act, layout, groups, block)                                        \
-    BLOCKS(type, code, act, avx2, "4x8", NIB_ISA_AVX2, 20, layout, groups, block)
+    BLOCKS(type, code, act, avx2, "4x8", NIB_ISA_AVX2, NULL, NIB_X86, 20, layout, groups, block)
 #define VNNI(type, code, act, layout)                                                              \
-    FAST(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 10, layout,     \
-         "vpdpbusd on unsigned codes; one stream of panels of 32 outputs")
+    FAST(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL, NIB_X86,  \
+         10, layout, "vpdpbusd on unsigned codes; one stream of panels of 32 outputs")
 #define AVX2(type, code, act, layout, tile)                                                        \
-    FAST(type, code, act, avx2, tile, NIB_ISA_AVX2, 20, layout,                                    \
+    FAST(type, code, act, avx2, tile, NIB_ISA_AVX2, NULL, NIB_X86, 20, layout,                     \
          "16-bit products of the same panels")
+#define SDOT NIB_ISA_NEON | NIB_ISA_DOTPROD, "it uses sdot", NIB_ARM
+#define SMMLA NIB_ISA_NEON | NIB_ISA_DOTPROD | NIB_ISA_I8MM, "it uses smmla", NIB_ARM
+/* Both rows of Arm. Through a second macro, so that SDOT and SMMLA become three arguments. */
+#define FAST_(...) FAST(__VA_ARGS__)
+#define BLOCKS_(...) BLOCKS(__VA_ARGS__)
+#define ARM(type, code, act, layout)                                                               \
+    FAST_(type, code, act, i8mm, "8x8", SMMLA, 20, layout, "smmla on the same panels, unpacked"),  \
+        FAST_(type, code, act, neon, "8x8", SDOT, 30, layout, "sdot on the same panels")
+#define BLOCKS_ARM(type, code, act, layout, groups, block)                                         \
+    BLOCKS_(type, code, act, i8mm, "8x8", SMMLA, 20, layout, groups, block),                       \
+        BLOCKS_(type, code, act, neon, "8x8", SDOT, 30, layout, groups, block)
 
 static const nib_kernel rows[] = {
     VNNI("a8t_w4g", I4, I8_TOKEN, w4),
@@ -243,6 +256,12 @@ static const nib_kernel rows[] = {
     AVX2("a8t_w8g", I8, I8_TOKEN, w8, "4x8"),
     AVX2("a8s_w8g", I8, I8_STATIC, w8, "4x8"),
     AVX2("a4t_w8g", I8, I4_TOKEN, w8, "4x8"),
+    ARM("a8t_w4g", I4, I8_TOKEN, w4),
+    ARM("a8s_w4g", I4, I8_STATIC, w4),
+    ARM("a4t_w4g", I4, I4_TOKEN, w4),
+    ARM("a8t_w8g", I8, I8_TOKEN, w8),
+    ARM("a8s_w8g", I8, I8_STATIC, w8),
+    ARM("a4t_w8g", I8, I4_TOKEN, w8),
     BLOCKS_VNNI("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_VNNI("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
     BLOCKS_VNNI("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
@@ -251,6 +270,10 @@ static const nib_kernel rows[] = {
     BLOCKS_AVX2("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
     BLOCKS_AVX2("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
     BLOCKS_AVX2("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
+    BLOCKS_ARM("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
+    BLOCKS_ARM("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
+    BLOCKS_ARM("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
+    BLOCKS_ARM("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
     REF("a8b32_w4g", I4, I8_BLOCK32),
     REF("a8b32_w8g", I8, I8_BLOCK32),
     REF("a8b256_w4g", I4, I8_BLOCK256),

@@ -18,6 +18,7 @@
 #ifndef NIB_LINEAR_INT_H
 #define NIB_LINEAR_INT_H
 
+#include "arm.h"
 #include "kernel.h"
 #include "x86.h"
 
@@ -141,5 +142,19 @@ size_t nib__linear_int_scratch_avx2(const void *args);
 size_t nib__linear_int_scratch_avx512vnni(const void *args);
 size_t nib__linear_blocks_scratch_avx2(const void *args);
 size_t nib__linear_blocks_scratch_avx512vnni(const void *args);
+
+/* The runs of the Arm rows. */
+void nib__linear_w4_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w8_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w4_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w8_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w4_blocks_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w8_blocks_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w4_blocks_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_w8_blocks_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+size_t nib__linear_int_scratch_neon(const void *args);
+size_t nib__linear_int_scratch_i8mm(const void *args);
+size_t nib__linear_blocks_scratch_neon(const void *args);
+size_t nib__linear_blocks_scratch_i8mm(const void *args);
 
 #endif

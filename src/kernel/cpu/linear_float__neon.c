@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear rows with float accumulators for NEON: 16 lanes are four registers. Activations are
+ * multiplied by element, so that a staged pair is one register for a whole tile.
+ */
+#include "linear_float.h"
+
+#if NIB_BUILT_ARM
+
+#include <arm_neon.h>
+
+#define NATIVE FORM_F32
+enum { TILE_M = 4, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, QUARTERS = 4 };
+enum { SWAPS = true, SPAN = 128, WIDE_SPAN = 128 };
+
+typedef struct vec {
+    float32x4_t q[QUARTERS];
+} vec;
+
+typedef struct ivec {
+    int32x4_t q[QUARTERS];
+} ivec;
+
+typedef ivec raw;
+
+/* In the order of the sum: even k first for F32 sums, odd k first for BF16 sums. */
+typedef struct pair {
+    vec first, second;
+} pair;
+
+typedef struct x_pair {
+    float first, second;
+} x_pair;
+
+typedef float32x2_t x_value;
+
+#define EACH(type, expression)                                                                     \
+    do {                                                                                           \
+        type r;                                                                                    \
+        _Pragma("GCC unroll 4") for (int i = 0; i < QUARTERS; i++) r.q[i] = (expression);          \
+        return r;                                                                                  \
+    } while (0)
+
+NIB_INLINE vec vec_set(float x) { EACH(vec, vdupq_n_f32(x)); }
+NIB_INLINE vec vec_zero(void) { return vec_set(0); }
+NIB_INLINE vec vec_load(const float *p) { EACH(vec, vld1q_f32(p + 4 * i)); }
+NIB_INLINE vec vec_add(vec a, vec b) { EACH(vec, vaddq_f32(a.q[i], b.q[i])); }
+NIB_INLINE vec vec_mul(vec a, vec b) { EACH(vec, vmulq_f32(a.q[i], b.q[i])); }
+NIB_INLINE vec vec_fma(vec a, vec b, vec c) { EACH(vec, vfmaq_f32(c.q[i], a.q[i], b.q[i])); }
+
+NIB_INLINE void vec_store(float *p, vec a)
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < QUARTERS; i++)
+        vst1q_f32(p + 4 * i, a.q[i]);
+}
+
+/* The first `count` of 16; zeros after. */
+NIB_INLINE vec vec_load_part(const float *p, int count)
+{
+    if (count == NIB_FLOAT_PANEL)
+        return vec_load(p);
+    float part[NIB_FLOAT_PANEL] = {0};
+    memcpy(part, p, (size_t)count * sizeof *p);
+    return vec_load(part);
+}
+
+NIB_INLINE void vec_store_part(float *p, vec a, int count)
+{
+    if (count == NIB_FLOAT_PANEL) {
+        vec_store(p, a);
+        return;
+    }
+    float part[NIB_FLOAT_PANEL];
+    vec_store(part, a);
+    memcpy(p, part, (size_t)count * sizeof *p);
+}
+
+/* ---- numbers as packed ---- */
+
+NIB_INLINE float32x4_t f16_values(const uint8_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const void *)p)));
+}
+
+NIB_INLINE float32x4_t bf16_values(const uint8_t *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16((const void *)p), 16));
+}
+
+/* e8m0 code 0 is 2^-127, a denormal: 0 here, as everywhere in linear rows. */
+NIB_INLINE float32x4_t e8m0_of(uint32x4_t code)
+{
+    const uint32x4_t nan = vceqq_u32(code, vdupq_n_u32(255));
+    return vreinterpretq_f32_u32(vbslq_u32(nan, vdupq_n_u32(0x7fc00000), vshlq_n_u32(code, 23)));
+}
+
+NIB_INLINE vec e8m0_values(const uint8_t *p)
+{
+    const uint8x16_t codes = vld1q_u8(p);
+    const uint16x8_t low = vmovl_u8(vget_low_u8(codes)), high = vmovl_high_u8(codes);
+    return (vec){{e8m0_of(vmovl_u16(vget_low_u16(low))), e8m0_of(vmovl_high_u16(low)),
+                  e8m0_of(vmovl_u16(vget_low_u16(high))), e8m0_of(vmovl_high_u16(high))}};
+}
+
+NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
+{
+    switch (type) {
+    case NIB_TYPE_F32: return vec_load((const float *)(const void *)p);
+    case NIB_TYPE_E8M0: return e8m0_values(p);
+    case NIB_TYPE_F16: EACH(vec, f16_values(p + 8 * i));
+    default: EACH(vec, bf16_values(p + 8 * i));
+    }
+}
+
+/* ---- codes ---- */
+
+/* 16 int8; NULL: zeros. */
+NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
+{
+    if (p == NULL)
+        EACH(ivec, vdupq_n_s32(0 * i));
+    const int8x16_t codes = vld1q_s8((const void *)p);
+    const int16x8_t low = vmovl_s8(vget_low_s8(codes)), high = vmovl_high_s8(codes);
+    return (ivec){{vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)),
+                   vmovl_high_s16(high)}};
+}
+
+NIB_INLINE raw raw_load(const form f, const uint8_t *p)
+{
+    if (!is_nibble(f))
+        return ivec_load_i8(NULL);
+    EACH(raw, vld1q_s32((const int32_t *)(const void *)p + 4 * i));
+}
+
+NIB_INLINE float32x4_t even_values(uint32x4_t words)
+{
+    return vreinterpretq_f32_u32(vshlq_n_u32(words, 16));
+}
+
+NIB_INLINE float32x4_t odd_values(uint32x4_t words)
+{
+    return vreinterpretq_f32_u32(vandq_u32(words, vdupq_n_u32(0xffff0000)));
+}
+
+/* Words of two bf16, even k in the low half. */
+NIB_INLINE pair pair_of_bf16(const uint32x4_t words[QUARTERS])
+{
+    pair w;
+#pragma GCC unroll 4
+    for (int i = 0; i < QUARTERS; i++) {
+        w.first.q[i] = even_values(words[i]);
+        w.second.q[i] = odd_values(words[i]);
+    }
+    return w;
+}
+
+/* Half of 16 recoded f8 codes that are normal numbers as bf16. */
+NIB_INLINE uint16x8_t f8_normal(const form f, uint16x8_t code)
+{
+    const uint16x8_t shifted = f == FORM_E4M3 ? vshlq_n_u16(code, 3) : vshlq_n_u16(code, 4);
+    const uint16x8_t biased = vaddq_u16(shifted, vdupq_n_u16(f == FORM_E4M3 ? 120 << 7 : 111 << 7));
+    const uint16x8_t stray = vdupq_n_u16(f == FORM_E4M3 ? 1 << 3 : 1 << 4);
+    return vorrq_u16(vbicq_u16(biased, stray), vshlq_n_u16(code, 15));
+}
+
+/* 16 recoded f8 codes (see nib__e4m3_small) as bf16: 8 outputs by 2 k. */
+NIB_INLINE void f8_words(const form f, const uint8_t *p, uint32x4_t words[2])
+{
+    const uint8x16_t code = vld1q_u8(p);
+    /* The table's words as 16 low and 16 high bytes; codes past it give 0. */
+    const uint8x16x2_t table =
+        vld2q_u8((const void *)(f == FORM_E4M3 ? nib__e4m3_small : nib__e5m2_small));
+    const uint8x16_t low = vqtbl1q_u8(table.val[0], code), high = vqtbl1q_u8(table.val[1], code);
+    const uint8x16_t large = vcgeq_u8(code, vdupq_n_u8(16));
+    const uint8x16_t first = vandq_u8(
+        vreinterpretq_u8_u16(f8_normal(f, vmovl_u8(vget_low_u8(code)))), vzip1q_u8(large, large));
+    const uint8x16_t second =
+        vandq_u8(vreinterpretq_u8_u16(f8_normal(f, vmovl_high_u8(code))), vzip2q_u8(large, large));
+    words[0] = vreinterpretq_u32_u8(vorrq_u8(first, vzip1q_u8(low, high)));
+    words[1] = vreinterpretq_u32_u8(vorrq_u8(second, vzip2q_u8(low, high)));
+}
+
+NIB_INLINE pair f8_pair(const form f, const uint8_t *p)
+{
+    uint32x4_t words[QUARTERS];
+    f8_words(f, p, words);
+    f8_words(f, p + 16, words + 2);
+    return pair_of_bf16(words);
+}
+
+NIB_INLINE pair bf16_pair(const uint8_t *p)
+{
+    uint32x4_t words[QUARTERS];
+#pragma GCC unroll 4
+    for (int i = 0; i < QUARTERS; i++)
+        words[i] = vld1q_u32((const uint32_t *)(const void *)p + 4 * i);
+    return pair_of_bf16(words);
+}
+
+NIB_INLINE vec i8_values(const uint8_t *p, ivec zero, const bool shifted)
+{
+    const ivec code = ivec_load_i8(p);
+    EACH(vec, vcvtq_f32_s32(shifted ? vsubq_s32(code.q[i], zero.q[i]) : code.q[i]));
+}
+
+/* The four bits of each lane from bit `at` on, signed. */
+NIB_INLINE vec i4_values(raw held, const int at, ivec zero, const bool shifted)
+{
+    const int32x4_t left = vdupq_n_s32(28 - at), right = vdupq_n_s32(-28);
+    ivec code;
+#pragma GCC unroll 4
+    for (int i = 0; i < QUARTERS; i++) {
+        code.q[i] = vshlq_s32(vshlq_s32(held.q[i], left), right);
+        if (shifted)
+            code.q[i] = vsubq_s32(code.q[i], zero.q[i]);
+    }
+    EACH(vec, vcvtq_f32_s32(code.q[i]));
+}
+
+/* Pair i of 8 k: nibbles i and i + 4 of each lane. A table gives both bytes of a code's bf16; the
+ * bytes of even i lie in even places. */
+NIB_INLINE pair e2m1_pair(raw held, const int i)
+{
+    static const uint8_t highs[16] = {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
+                                      0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0},
+                         lows[16] = {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0,
+                                     0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0};
+    const uint8x16_t high = vld1q_u8(highs), low = vld1q_u8(lows);
+    uint32x4_t words[QUARTERS];
+#pragma GCC unroll 4
+    for (int q = 0; q < QUARTERS; q++) {
+        const uint8x16_t bytes = vreinterpretq_u8_s32(held.q[q]);
+        const uint8x16_t code = i % 2 == 0 ? vandq_u8(bytes, vdupq_n_u8(15)) : vshrq_n_u8(bytes, 4);
+        const uint8x16_t l = vqtbl1q_u8(low, code), h = vqtbl1q_u8(high, code);
+        words[q] = vreinterpretq_u32_u8(i < 2 ? vtrn1q_u8(l, h) : vtrn2q_u8(l, h));
+    }
+    return pair_of_bf16(words);
+}
+
+NIB_INLINE vec f16_vec(const uint8_t *p) { EACH(vec, f16_values(p + 8 * i)); }
+
+/* Even k, odd k. */
+NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, raw held,
+                            const int i, ivec zero)
+{
+    const float *floats = (const float *)(const void *)p + 32 * i;
+    switch (f) {
+    case FORM_F32: return (pair){vec_load(floats), vec_load(floats + 16)};
+    case FORM_F16: return (pair){f16_vec(p + 64 * i), f16_vec(p + 64 * i + 32)};
+    case FORM_BF16: return bf16_pair(p + 64 * i);
+    case FORM_I8:
+        return (pair){i8_values(p + 32 * i, zero, shifted),
+                      i8_values(p + 32 * i + 16, zero, shifted)};
+    case FORM_I4:
+        return (pair){i4_values(held, 4 * i, zero, shifted),
+                      i4_values(held, 16 + 4 * i, zero, shifted)};
+    case FORM_E2M1: return e2m1_pair(held, i);
+    default: return f8_pair(f, p + 32 * i);
+    }
+}
+
+NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p,
+                         raw held, const int i, ivec zero)
+{
+    const pair w = pair_decode(f, shifted, p, held, i, zero);
+    return swap ? (pair){w.second, w.first} : w;
+}
+
+NIB_INLINE void pair_store(uint8_t *p, pair w)
+{
+    float *out = (float *)(void *)p;
+    vec_store(out, w.first);
+    vec_store(out + NIB_FLOAT_PANEL, w.second);
+}
+
+NIB_INLINE pair pair_native(const uint8_t *p)
+{
+    const float *in = (const float *)(const void *)p;
+    return (pair){vec_load(in), vec_load(in + NIB_FLOAT_PANEL)};
+}
+
+/* ---- products ---- */
+
+NIB_INLINE x_value x_get(const x_pair *x) { return vld1_f32(&x->first); }
+
+NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < QUARTERS; i++)
+        sum.q[i] = vfmaq_lane_f32(sum.q[i], w.first.q[i], x, 0);
+#pragma GCC unroll 4
+    for (int i = 0; i < QUARTERS; i++)
+        sum.q[i] = vfmaq_lane_f32(sum.q[i], w.second.q[i], x, 1);
+    return sum;
+}
+
+#include "linear_float_stage.h"
+#include "linear_float_body.h"
+
+NIB_LINEAR_RUN(nib__linear_f32_f32_neon) { run(a, n0, n1, scratch, FORM_F32, false); }
+NIB_LINEAR_RUN(nib__linear_f32_f16_neon) { run(a, n0, n1, scratch, FORM_F16, false); }
+NIB_LINEAR_RUN(nib__linear_f32_bf16_neon) { run(a, n0, n1, scratch, FORM_BF16, false); }
+NIB_LINEAR_RUN(nib__linear_f32_i8_neon) { run(a, n0, n1, scratch, FORM_I8, false); }
+NIB_LINEAR_RUN(nib__linear_f32_i4_neon) { run(a, n0, n1, scratch, FORM_I4, false); }
+NIB_LINEAR_RUN(nib__linear_f32_e4m3_neon) { run(a, n0, n1, scratch, FORM_E4M3, false); }
+NIB_LINEAR_RUN(nib__linear_f32_e5m2_neon) { run(a, n0, n1, scratch, FORM_E5M2, false); }
+NIB_LINEAR_RUN(nib__linear_f32_e2m1_neon) { run(a, n0, n1, scratch, FORM_E2M1, false); }
+NIB_LINEAR_RUN(nib__linear_bf16_bf16_neon) { run(a, n0, n1, scratch, FORM_BF16, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_i8_neon) { run(a, n0, n1, scratch, FORM_I8, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_i4_neon) { run(a, n0, n1, scratch, FORM_I4, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_e4m3_neon) { run(a, n0, n1, scratch, FORM_E4M3, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_e5m2_neon) { run(a, n0, n1, scratch, FORM_E5M2, true); }
+NIB_LINEAR_RUN(nib__linear_bf16_e2m1_neon) { run(a, n0, n1, scratch, FORM_E2M1, true); }
+
+#endif
