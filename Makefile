@@ -3,6 +3,7 @@
 # make            the library and the program, in build/
 # make demo       install what is missing, build, quantize the shipped model, plan, generate, evaluate
 # make test       install what is missing, build, run every test; last line: N passed, N failed
+# make test-neon  Arm's kernels alone, under qemu; part of make test
 # make lint       style, layers and formatting
 # make SAN=address,undefined test-unit      the same tests under sanitizers, in their own build folder
 # make CUDA=1     with kernels for NVIDIA's GPUs, where nvcc (12.0 or later) is, in build/cuda; other builds lack
@@ -25,6 +26,7 @@ PKGS    := oniguruma libutf8proc libxxhash
 # Empty while the packages are not installed yet: tools/setup installs them before anything is compiled.
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+CMOCKA     := -lcmocka
 
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes
 STRICT  := -Wconversion
@@ -44,7 +46,12 @@ ifneq ($(CUDA),)
 CPPFLAGS += -DNIB_WITH_CUDA
 endif
 
-LIB_SRC  := $(foreach m,$(MODULES),$(wildcard src/$(m)/*.c))
+# Kernels of other processors are left out; their rows stay in the table, not built.
+X86_ISA  := avx2 avx512 avx512vnni avx512bf16
+ARM_ISA  := neon dotprod i8mm
+MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+FOREIGN  := $(if $(filter x86_64,$(MACHINE)),,$(X86_ISA)) $(if $(filter aarch64 arm64,$(MACHINE)),,$(ARM_ISA))
+LIB_SRC  := $(filter-out $(FOREIGN:%=\%__%.c),$(foreach m,$(MODULES),$(wildcard src/$(m)/*.c)))
 CLI_SRC  := $(wildcard src/cli/*.c)
 UNIT_SRC := $(wildcard tests/unit/test_*.c)
 MACHINES := $(patsubst %,machines/%.json,$(sort $(patsubst machines/%.json,%,$(wildcard machines/*.json))))
@@ -63,6 +70,9 @@ $(BUILD)/src/kernel/cpu/%__avx2.o:       ISA = -mavx2 -mfma -mf16c -mbmi2
 $(BUILD)/src/kernel/cpu/%__avx512.o:     ISA = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mbmi2
 $(BUILD)/src/kernel/cpu/%__avx512vnni.o: ISA = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mbmi2
 $(BUILD)/src/kernel/cpu/%__avx512bf16.o: ISA = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma -mf16c -mbmi2
+$(BUILD)/src/kernel/cpu/%__neon.o:       ISA = -march=armv8-a
+$(BUILD)/src/kernel/cpu/%__dotprod.o:    ISA = -march=armv8.2-a+dotprod
+$(BUILD)/src/kernel/cpu/%__i8mm.o:       ISA = -march=armv8.2-a+dotprod+i8mm
 $(BUILD)/src/kernel/cpu/%.o: STRICT =
 # Sanitized kernels are checked, not timed: -O3 would take minutes to compile. Line tables only: tracking
 # variables doubles the time that unrolled tiles take.
@@ -136,7 +146,7 @@ $(PROGRAM): $(CLI_OBJ) $(LIB)
 
 $(BUILD)/tests/%: tests/unit/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP $(LDFLAGS) $< -o $@ $(LIB) $(LDLIBS) -lcmocka
+	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP $(LDFLAGS) $< -o $@ $(LIB) $(LDLIBS) $(CMOCKA)
 
 $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/regress_main.c $(LIB)
 	@mkdir -p $(@D)
@@ -175,7 +185,8 @@ test: setup-test
 	@echo "building the program and its tests, plain and with sanitizers: many minutes the first time"
 	@$(MAKE) -s $(JOBS) all test-programs
 	@$(MAKE) -s $(JOBS) test-programs SAN=address,undefined
-	@tests/run $(BUILD) build/san-address-undefined
+	@$(MAKE) -s arm-programs
+	@tests/run $(BUILD) build/san-address-undefined build/aarch64
 
 setup:
 	@tools/setup
@@ -191,6 +202,16 @@ test-fuzz: $(FUZZ_BIN)
 	@for t in $(FUZZ_BIN); do n=$${t##*/fuzz_}; echo "== fuzz_$$n"; $$t tests/fuzz/corpus/$$n || exit 1; done
 check-kernels: $(KERNEL_CHECK)
 	$(KERNEL_CHECK)
+
+# The kernel checker and the tests of kernels for Arm: linked without the libraries that kernels do not need, because a
+# machine has them for its own architecture only. Without a compiler nothing is built, and tests/arm/run says so.
+ARM_TESTS := check_kernels test_linear_int test_linear_float
+arm-programs:
+	@if command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) -s $(JOBS) $(ARM_TESTS:%=build/aarch64/tests/%) BUILD=build/aarch64 \
+	    SAN= CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar MODULES='base kernel kernel/cpu kernel/gpu device' LDFLAGS=-static \
+	    PKG_CFLAGS='-DXXH_INLINE_ALL -Itests/arm' PKG_LIBS= CMOCKA=; fi
+test-neon: arm-programs
+	@tests/arm/run build/aarch64
 
 lint: all
 	tools/lint $(BUILD)
@@ -252,5 +273,5 @@ clean:
 
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
-.PHONY: all unit tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels lint docs bench golden oracle audit \
-        install clean FORCE
+.PHONY: all unit tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
+        bench golden oracle audit install clean FORCE

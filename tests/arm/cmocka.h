@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tests of kernels use of cmocka, for programs that run under qemu: a machine has the
+ * library for its own architecture only. The first assertion that fails ends the program.
+ */
+#ifndef CMOCKA_H
+#define CMOCKA_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define assert_true(condition)                                                                     \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);                                 \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+#define assert_non_null(pointer) assert_true((pointer) != NULL)
+#define assert_int_equal(a, b) assert_true((a) == (b))
+#define assert_memory_equal(a, b, size) assert_true(memcmp(a, b, size) == 0)
+#define fail_msg(...)                                                                              \
+    do {                                                                                           \
+        printf(__VA_ARGS__);                                                                       \
+        printf("\n");                                                                              \
+        exit(1);                                                                                   \
+    } while (0)
+#define skip() return
+#define print_message printf
+
+struct CMUnitTest {
+    const char *name;
+    void (*run)(void **state);
+};
+#define cmocka_unit_test(function)                                                                 \
+    {                                                                                              \
+#function, function                                                                        \
+    }
+
+#define cmocka_run_group_tests(tests, setup, teardown)                                             \
+    run_group(tests, sizeof(tests) / sizeof *(tests))
+static int run_group(const struct CMUnitTest *tests, size_t count)
+{
+    void *state = NULL;
+    for (size_t i = 0; i < count; i++) {
+        tests[i].run(&state);
+        printf("[       OK ] %s\n", tests[i].name);
+        fflush(stdout);
+    }
+    return 0;
+}
+
+#endif
