@@ -98,7 +98,7 @@ static void json_machine(const nib_machine *m, nib_text *scratch, nib_jsonw *w)
     nib__jsonw_object_end(w);
 }
 
-static void render_json(const nib_machine *here, const nib_machines *known, nib_text *out)
+static void render_json(const nib_machines_here *here, const nib_machines *known, nib_text *out)
 {
     nib_jsonw w;
     nib_text scratch;
@@ -108,8 +108,8 @@ static void render_json(const nib_machine *here, const nib_machines *known, nib_
     nib__jsonw_pair_int(&w, "schema", 1);
     nib__jsonw_key(&w, "devices");
     nib__jsonw_array(&w);
-    if (here != NULL)
-        json_machine(here, &scratch, &w);
+    for (size_t i = 0; i < here->count; i++)
+        json_machine(here->items[i], &scratch, &w);
     for (size_t i = 0; i < known->count; i++)
         json_machine(&known->items[i], &scratch, &w);
     nib__jsonw_array_end(&w);
@@ -184,7 +184,7 @@ static void markdown_table(const nib_machines *known, nib_text *out)
 
 /* ---- all, and one ---- */
 
-void nib__devices_render(nib_form form, const nib_machine *here, const nib_machines *known,
+void nib__devices_render(nib_form form, const nib_machines_here *here, const nib_machines *known,
                          nib_text *out)
 {
     if (form == NIB_FORM_JSON) {
@@ -193,8 +193,12 @@ void nib__devices_render(nib_form form, const nib_machine *here, const nib_machi
     }
     if (form == NIB_FORM_MARKDOWN)
         markdown_table(known, out);
-    else if (here != NULL)
-        text_machine(here, out);
+    for (size_t i = 0; form == NIB_FORM_TEXT && i < here->count; i++) {
+        nib__text_str(out, i == 0 ? "" : "\n");
+        text_machine(here->items[i], out);
+    }
+    if (form == NIB_FORM_TEXT && here->missing[0] != 0)
+        nib__text_format(out, "\n%s", here->missing);
     for (size_t i = 0; i < known->count; i++) {
         if (form == NIB_FORM_MARKDOWN) {
             markdown_machine(&known->items[i], out);

@@ -113,8 +113,15 @@ void nib__line_say(const nib_fact_source *line, const nib_machine *m, nib_text *
 bool nib__line_is_int4(const nib_fact_source *line);
 double nib__machine_rate(const nib_machine *m, int rate);
 
-/* This machine (NULL: without it) and the known ones, every fact with date and source. */
-void nib__devices_render(nib_form form, const nib_machine *here, const nib_machines *known,
+/* What is here: the CPU first, then other devices; lines about drivers that are not. */
+typedef struct nib_machines_here {
+    const nib_machine *items[1 + 16];
+    size_t count;
+    const char *missing;
+} nib_machines_here;
+/* The machines here (Markdown leaves them out) and the known ones, every fact with date and
+ * source. */
+void nib__devices_render(nib_form form, const nib_machines_here *here, const nib_machines *known,
                          nib_text *out);
 /* One machine: in words, or its file as JSON. */
 void nib__device_render(nib_form form, const nib_machine *m, nib_text *out);

@@ -40,8 +40,14 @@ nib_status nib_devices_write(nib_engine *engine, nib_form form, const nib_sink *
     nib_text text;
     const nib_machines *known;
     NIB_TRY(nib__engine_machines(engine, &known, err));
+    NIB_TRY(nib__engine_find_gpus(engine, err));
+    nib_machines_here here = {.items = {&engine->here},
+                              .count = 1,
+                              .missing = engine->no_gpus.at ? engine->no_gpus.at : ""};
+    for (size_t i = 0; i < engine->gpu_count; i++)
+        here.items[here.count++] = &engine->gpus[i].machine;
     nib__text_init(&text, &engine->allocator);
-    nib__devices_render(form, &engine->here, known, &text);
+    nib__devices_render(form, &here, known, &text);
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;

@@ -62,7 +62,9 @@ static void every_machine_is_there(void **state)
         nib_text text, line;
         nib__text_init(&text, &allocator);
         nib__text_init(&line, &allocator);
-        nib__devices_render((nib_form)form, &here, &machines, &text);
+        const nib_machines_here all = {.items = {&here}, .count = 1, .missing = "CUDA: none\n"};
+        nib__devices_render((nib_form)form, &all, &machines, &text);
+        assert_int_equal(strstr(text.at, all.missing) != NULL, form == NIB_FORM_TEXT);
         assert_false(text.failed);
         for (size_t i = 0; i < machines.count; i++) {
             const nib_machine *m = &machines.items[i];
