@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Predicted time: a product reads its weights and activations and writes its outputs, and does 2 m
- * n k operations and, on a GPU, what surrounds them; it takes the longer of the two at the machine's
- * rates, and a launch.
+ * n k operations and, on a GPU, what surrounds them; it takes the longer of the two at the
+ * machine's rates, and a launch.
  */
 #include "way.h"
 

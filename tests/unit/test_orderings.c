@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Orderings that others measured and published, as the planner predicts them for the layers of
- * Llama-3.1-8B (the figures and their sources: docs/devices.md): which scheme goes before which, and
- * that a plan says it where the low-bit one is behind.
+ * Llama-3.1-8B (the figures and their sources: docs/devices.md): which scheme goes before which,
+ * and that a plan says it where the low-bit one is behind.
  */
 #include "way.h"
 
@@ -81,7 +81,7 @@ static double training_seconds(const char *machine, const char *recipe, int64_t 
     return predicted;
 }
 
-/* The first note of a code, after planning; says whether it is there and, with `words`, has them. */
+/* Has the plan a note of this code, with these words? words NULL: any. */
 static bool notes(const nib_layers_plan *plan, const char *code, const char *words)
 {
     for (size_t i = 0; i < plan->ledger.note_count; i++)
