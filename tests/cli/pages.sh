@@ -56,8 +56,20 @@ for table in devices kernels recipes; do
     check "$table" grep -q . <(nibble $table)
     check "$table --markdown" grep -q '|' <(nibble $table --markdown)
 done
-for machine in mi210 apple-m2 a100 h200 b200 graviton3 raspberry-pi-5; do
+for machine in mi210 mi300x apple-m1 apple-m4 a100 h100 h200 b200 rtx4090 intel-arc graviton4 xeon-spr epyc-turin raspberry-pi-5; do
     check "$machine is listed" grep -q "^$machine " <(nibble devices)
 done
+check 'one device' grep -q 'dot4 .*yes: v_dot8_i32_i4' <(nibble devices mi210)
+check 'one device in Markdown' grep -q '^| \*\*dot4\*\* | yes' <(nibble devices mi210 --markdown)
+nibble devices mi210 --json >mine.json
+check 'a file is the device that it is of' cmp "$REPO/machines/mi210.json" mine.json
+check 'a device of a file' grep -q '^mine  *AMD' <(nibble devices mine.json)
+check 'a plan for it' grep -q '^machine  *mine: AMD' <(nibble plan "$MODEL" --device ./mine.json --recipe int4wo 2>/dev/null)
+nibble devices cpu --json >here.json
+check 'this machine as a file' nibble plan "$MODEL" --device here.json --recipe 8da4w
+refused 2 'device "mi220" is not known; did you mean mi210; *' devices mi220
+refused 6 'none.json: *' devices none.json
+sed 's/"f32"/"f33"/' mine.json >wrong.json
+refused 3 'wrong.json: line *, column 5: a machine has no rate "f33"; did you mean f32*' plan "$MODEL" --device wrong.json
 check 'commands in Markdown' test 12 -le "$(nibble manual --markdown | grep -c '^## nibble ')"
 refused 2 '--markdown prints all commands; leave out "plan"' manual plan --markdown
