@@ -205,7 +205,7 @@ check-kernels: $(KERNEL_CHECK)
 
 # The kernel checker and the tests of kernels for Arm: linked without the libraries that kernels do not need, because a
 # machine has them for its own architecture only. Without a compiler nothing is built, and tests/arm/run says so.
-ARM_TESTS := check_kernels test_linear_int test_linear_float
+ARM_TESTS := check_kernels $(addprefix test_,linear_int linear_float quant_rows cast train_rows numbers precise machine)
 arm-programs:
 	@if command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) -s $(JOBS) $(ARM_TESTS:%=build/aarch64/tests/%) BUILD=build/aarch64 \
 	    SAN= CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar MODULES='base kernel kernel/cpu kernel/gpu device' LDFLAGS=-static \

@@ -6,6 +6,7 @@
 #ifndef CMOCKA_H
 #define CMOCKA_H
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +18,15 @@
             exit(1);                                                                               \
         }                                                                                          \
     } while (0)
+#define assert_false(condition) assert_true(!(condition))
+#define assert_null(pointer) assert_true((pointer) == NULL)
 #define assert_non_null(pointer) assert_true((pointer) != NULL)
-#define assert_int_equal(a, b) assert_true((a) == (b))
+#define assert_ptr_equal(a, b) assert_true((a) == (b))
+#define assert_int_equal(a, b) assert_true((intmax_t)(a) == (intmax_t)(b))
+#define assert_int_not_equal(a, b) assert_true((intmax_t)(a) != (intmax_t)(b))
+#define assert_in_range(value, least, most)                                                        \
+    assert_true((intmax_t)(value) >= (least) && (intmax_t)(value) <= (most))
+#define assert_string_equal(a, b) assert_true(strcmp(a, b) == 0)
 #define assert_memory_equal(a, b, size) assert_true(memcmp(a, b, size) == 0)
 #define fail_msg(...)                                                                              \
     do {                                                                                           \

@@ -32,7 +32,7 @@ static const char *say_case(char out[160], const linear_case *c)
 
 static void case_query(nib_query *q, const linear_case *c, nib_op op, int64_t isa)
 {
-    *q = (nib_query){{0}};
+    *q = (nib_query){.fact = {0}};
     q->fact[NIB_FACT_OP] = op;
     q->fact[NIB_FACT_CODE] = c->scheme.code;
     q->fact[NIB_FACT_ACT] = c->scheme.act;
