@@ -4,6 +4,7 @@
  */
 #include "attn_dx_rows.h"
 
+#include "arm.h"
 #include "x86.h"
 
 #define NIB_ATTN_DX nib__attn_dx__ref
@@ -58,6 +59,8 @@ static const nib_kernel rows[] = {
         "gradients of q, k and v; probabilities made again from the log-sum-exp"),
     ROW(avx2, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL)), "attn_dx_f32__ref",
         NIB_X86(nib__attn_dx__avx2), "the same"),
+    ROW(neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)), "attn_dx_f32__ref",
+        NIB_ARM(nib__attn_dx__neon), "the same"),
     ROW(ref, 90, NIB_NO_CONDS, NULL, nib__attn_dx__ref, "the same in plain C"),
 };
 

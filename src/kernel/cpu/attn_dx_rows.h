@@ -28,6 +28,7 @@ void nib__attn_dx_part(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memo
 
 void nib__attn_dx__ref(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch);
 void nib__attn_dx__avx2(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch);
+void nib__attn_dx__neon(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch);
 void nib__attn_dx__avx512(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch);
 
 #endif

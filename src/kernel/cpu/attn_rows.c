@@ -4,6 +4,7 @@
  */
 #include "token_rows.h"
 
+#include "arm.h"
 #include "x86.h"
 
 #define NIB_ATTN nib__attn__ref
@@ -76,6 +77,8 @@ static const nib_kernel rows[] = {
         "causal attention, softmax blocks of 256 positions merged ascending"),
     ROW(avx2, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL)), "attn_f32__ref",
         NIB_X86(nib__attn__avx2), "the same"),
+    ROW(neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)), "attn_f32__ref",
+        NIB_ARM(nib__attn__neon), "the same"),
     ROW(ref, 90, NIB_NO_CONDS, NULL, nib__attn__ref, "the same in plain C"),
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The casts of training, written once for every x86 instruction set; the arithmetic is that of
+ * The casts of training, written once for every instruction set; the arithmetic is that of
  * cast_ref.c, the packed layout that of linear_float.h. Included with NIB_CAST(name) naming the
  * functions of one instruction set, and:
  *

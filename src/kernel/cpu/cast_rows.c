@@ -4,6 +4,7 @@
  * weights, QUANT_T the other side, both with blocks and scales along the sum of the product that
  * reads them; AMAX is for the scale of a tensor. The references write plain weights (cast.h).
  */
+#include "arm.h"
 #include "cast_rows.h"
 
 #define ROW(op_, name_, code_, act_, input_, target, rank_, conditions, ref, packing_, member,     \
@@ -19,6 +20,8 @@
         name "__ref", packing, member, NIB_X86(function##__avx512), words),                        \
         ROW(op, name, code, act, input, avx2, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL)),     \
             name "__ref", packing, member, NIB_X86(function##__avx2), words),                      \
+        ROW(op, name, code, act, input, neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)),     \
+            name "__ref", packing, member, NIB_ARM(function##__neon), words),                      \
         ROW(op, name, code, act, input, ref, 90, NIB_NO_CONDS, NULL, NULL, member,                 \
             function##__ref, words)
 

@@ -28,6 +28,7 @@
 
 NIB_CAST_RUNS(ref);
 NIB_CAST_RUNS(avx2);
+NIB_CAST_RUNS(neon);
 NIB_CAST_RUNS(avx512);
 
 #endif

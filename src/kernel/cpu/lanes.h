@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Sixteen virtual lanes of f32: the unit of every float reduction outside linear rows. The same
- * source is compiled for plain C, AVX2 and AVX-512 and gives the same bits, because each operation
- * below is one IEEE operation per lane and the tree of nib__lanes_sum is fixed. Also exp, the only
- * function of softmax and silu, and sixteen lanes of f64 for sums of squares.
+ * source is compiled for plain C, AVX2, AVX-512 and NEON and gives the same bits, because each
+ * operation below is one IEEE operation per lane and the tree of nib__lanes_sum is fixed. Also exp,
+ * the only function of softmax and silu, and sixteen lanes of f64 for sums of squares.
  */
 #ifndef NIB_LANES_H
 #define NIB_LANES_H
@@ -177,6 +177,114 @@ NIB_INLINE void nib__wide_store(double *p, nib_wide a)
 {
     for (int i = 0; i < 4; i++)
         _mm256_storeu_pd(p + 4 * i, a.v[i]);
+}
+
+#elif defined(NIB_LANES_NEON) /* a file asks for it: no flag does, every such processor has it */
+#include <arm_neon.h>
+
+typedef struct nib_lanes {
+    float32x4_t q[4];
+} nib_lanes;
+
+#define NIB_LANES_EACH(expression)                                                                 \
+    do {                                                                                           \
+        nib_lanes r;                                                                               \
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) r.q[i] = (expression);                 \
+        return r;                                                                                  \
+    } while (0)
+NIB_INLINE nib_lanes nib__lanes_set(float x) { NIB_LANES_EACH(vdupq_n_f32(x)); }
+NIB_INLINE nib_lanes nib__lanes_load(const float *p) { NIB_LANES_EACH(vld1q_f32(p + 4 * i)); }
+NIB_INLINE void nib__lanes_store(float *p, nib_lanes a)
+{
+    for (int i = 0; i < 4; i++)
+        vst1q_f32(p + 4 * i, a.q[i]);
+}
+NIB_INLINE nib_lanes nib__lanes_add(nib_lanes a, nib_lanes b)
+{
+    NIB_LANES_EACH(vaddq_f32(a.q[i], b.q[i]));
+}
+NIB_INLINE nib_lanes nib__lanes_sub(nib_lanes a, nib_lanes b)
+{
+    NIB_LANES_EACH(vsubq_f32(a.q[i], b.q[i]));
+}
+NIB_INLINE nib_lanes nib__lanes_mul(nib_lanes a, nib_lanes b)
+{
+    NIB_LANES_EACH(vmulq_f32(a.q[i], b.q[i]));
+}
+NIB_INLINE nib_lanes nib__lanes_div(nib_lanes a, nib_lanes b)
+{
+    NIB_LANES_EACH(vdivq_f32(a.q[i], b.q[i]));
+}
+/* Not fmax, which gives NaN: as x86, where either is NaN, b. */
+NIB_INLINE float32x4_t nib__quarter_max(float32x4_t a, float32x4_t b)
+{
+    return vbslq_f32(vcgtq_f32(a, b), a, b);
+}
+NIB_INLINE nib_lanes nib__lanes_max(nib_lanes a, nib_lanes b)
+{
+    NIB_LANES_EACH(nib__quarter_max(a.q[i], b.q[i]));
+}
+NIB_INLINE nib_lanes nib__lanes_min(nib_lanes a, nib_lanes b)
+{
+    NIB_LANES_EACH(vbslq_f32(vcltq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]));
+}
+NIB_INLINE nib_lanes nib__lanes_sqrt(nib_lanes a) { NIB_LANES_EACH(vsqrtq_f32(a.q[i])); }
+NIB_INLINE nib_lanes nib__lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
+{
+    NIB_LANES_EACH(vfmaq_f32(c.q[i], a.q[i], b.q[i]));
+}
+NIB_INLINE nib_lanes nib__lanes_exp2(nib_lanes n)
+{
+    NIB_LANES_EACH(vreinterpretq_f32_s32(
+        vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(n.q[i]), vdupq_n_s32(127)), 23)));
+}
+NIB_INLINE nib_lanes nib__lanes_load_f16(const uint16_t *p)
+{
+    NIB_LANES_EACH(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))));
+}
+NIB_INLINE nib_lanes nib__lanes_load_bf16(const uint16_t *p)
+{
+    NIB_LANES_EACH(vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)));
+}
+NIB_INLINE float nib__lanes_sum(nib_lanes a)
+{
+    const float32x4_t s4 = vaddq_f32(vaddq_f32(a.q[0], a.q[2]), vaddq_f32(a.q[1], a.q[3]));
+    const float32x2_t s2 = vadd_f32(vget_low_f32(s4), vget_high_f32(s4));
+    return vget_lane_f32(s2, 0) + vget_lane_f32(s2, 1);
+}
+NIB_INLINE float nib__lanes_most(nib_lanes a)
+{
+    const float32x4_t s4 =
+        nib__quarter_max(nib__quarter_max(a.q[0], a.q[2]), nib__quarter_max(a.q[1], a.q[3]));
+    const float32x4_t s2 = nib__quarter_max(s4, vextq_f32(s4, s4, 2));
+    return vgetq_lane_f32(nib__quarter_max(s2, vextq_f32(s2, s2, 1)), 0);
+}
+
+typedef struct nib_wide {
+    float64x2_t v[8];
+} nib_wide;
+
+NIB_INLINE nib_wide nib__wide_zero(void)
+{
+    nib_wide r;
+    for (int i = 0; i < 8; i++)
+        r.v[i] = vdupq_n_f64(0);
+    return r;
+}
+NIB_INLINE nib_wide nib__wide_squares(nib_lanes x, nib_wide sum)
+{
+    for (int i = 0; i < 4; i++) {
+        const float64x2_t low = vcvt_f64_f32(vget_low_f32(x.q[i])),
+                          high = vcvt_high_f64_f32(x.q[i]);
+        sum.v[2 * i] = vfmaq_f64(sum.v[2 * i], low, low);
+        sum.v[2 * i + 1] = vfmaq_f64(sum.v[2 * i + 1], high, high);
+    }
+    return sum;
+}
+NIB_INLINE void nib__wide_store(double *p, nib_wide a)
+{
+    for (int i = 0; i < 8; i++)
+        vst1q_f64(p + 2 * i, a.v[i]);
 }
 
 #else

@@ -5,6 +5,7 @@
  */
 #define NIB_QUANT(name) nib__quant_##name##__ref
 #include "quant_body.h"
+#include "arm.h"
 #include "x86.h"
 
 /* The others are in cast_body.h: there mx8 is the form of three operands. */
@@ -25,6 +26,8 @@ void nib__quant_mx8__ref(const nib_quant *a, int64_t m0, int64_t m1)
         "quant_f32_" #form "__ref", NIB_X86(nib__quant_##form##__avx512), words),                  \
         ROW(form, act, input, avx2, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL)),               \
             "quant_f32_" #form "__ref", NIB_X86(nib__quant_##form##__avx2), words),                \
+        ROW(form, act, input, neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)),               \
+            "quant_f32_" #form "__ref", NIB_ARM(nib__quant_##form##__neon), words),                \
         ROW(form, act, input, ref, 90, NIB_NO_CONDS, NULL, nib__quant_##form##__ref, words)
 
 static const nib_kernel rows[] = {

@@ -22,6 +22,7 @@
 
 NIB_QUANT_RUNS(ref);
 NIB_QUANT_RUNS(avx2);
+NIB_QUANT_RUNS(neon);
 NIB_QUANT_RUNS(avx512);
 
 #endif

@@ -7,6 +7,7 @@
  */
 #include "token_rows.h"
 
+#include "arm.h"
 #include "x86.h"
 
 #define NIB_TOKEN(name) nib__token_##name##__ref
@@ -80,21 +81,28 @@ static void gather_ref(const nib_gather *a, int64_t m0, int64_t m1)
 #define AVX2(kernel, operation, member, words)                                                     \
     ROW(kernel, operation, avx2, 20, NEEDS_AVX2, #kernel "__ref", member,                          \
         NIB_X86(nib__token_##member##__avx2), words)
+#define NEON(kernel, operation, member, words)                                                     \
+    ROW(kernel, operation, neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)), #kernel "__ref", \
+        member, NIB_ARM(nib__token_##member##__neon), words)
 #define REF(kernel, operation, member, words)                                                      \
     ROW(kernel, operation, ref, 90, NIB_NO_CONDS, NULL, member, nib__token_##member##__ref, words)
 
 static const nib_kernel rows[] = {
     AVX512(norm_f32, NORM, norm, "root mean square norm, 16 lanes and one tree"),
     AVX2(norm_f32, NORM, norm, "the same, two vectors of 8 lanes"),
+    NEON(norm_f32, NORM, norm, "the same, four vectors of 4 lanes"),
     REF(norm_f32, NORM, norm, "the same in plain C"),
     AVX512(rope_f32, ROPE, rope, "rotates pairs (i, i + dims/2) of each head"),
     AVX2(rope_f32, ROPE, rope, "the same"),
+    NEON(rope_f32, ROPE, rope, "the same, four vectors of 4 lanes"),
     REF(rope_f32, ROPE, rope, "the same in plain C"),
     AVX512(swiglu_f32, SWIGLU, swiglu, "silu(gate) * up, with the library's own exp"),
     AVX2(swiglu_f32, SWIGLU, swiglu, "the same"),
+    NEON(swiglu_f32, SWIGLU, swiglu, "the same, four vectors of 4 lanes"),
     REF(swiglu_f32, SWIGLU, swiglu, "the same in plain C"),
     AVX512(add_f32, ADD, add, "adds into the residual"),
     AVX2(add_f32, ADD, add, "the same"),
+    NEON(add_f32, ADD, add, "the same, four vectors of 4 lanes"),
     REF(add_f32, ADD, add, "the same in plain C"),
     ROW(embed_f32, EMBED, ref, 90, NIB_NO_CONDS, NULL, embed, embed_ref,
         "copies rows of the table, dequantized to f32"),

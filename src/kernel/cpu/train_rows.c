@@ -6,6 +6,7 @@
  */
 #include "train_rows.h"
 
+#include "arm.h"
 #include "x86.h"
 
 #define NIB_TRAIN(name) nib__train_##name##__ref
@@ -28,6 +29,9 @@
         NIB_X86(nib__train_##member##__avx512), words),                                            \
         ROW(kernel, operation, avx2, 20, NEEDS_AVX2, #kernel "__ref", member, arithmetic,          \
             NIB_X86(nib__train_##member##__avx2), "the same, two vectors of 8 lanes"),             \
+        ROW(kernel, operation, neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)),              \
+            #kernel "__ref", member, arithmetic, NIB_ARM(nib__train_##member##__neon),             \
+            "the same, four vectors of 4 lanes"),                                                  \
         ROW(kernel, operation, ref, 90, NIB_NO_CONDS, NULL, member, arithmetic,                    \
             nib__train_##member##__ref, "the same in plain C")
 
