@@ -194,8 +194,8 @@ typedef struct nib_plan nib_plan;
 typedef struct nib_request {
     const char *recipe;     /* a recipe name, or the path of a recipe file; NULL: as stored */
     nib_strings skip, only; /* patterns: leave out, or quantize nothing else */
-    /* "cpu", a machine of `nibble devices`, present or not, or the path of a machine's file, with a
-     * slash or ending in .json; NULL: here */
+    /* "cpu", "auto" (the fastest that is here and fits), a machine of `nibble devices`, present or
+     * not, or the path of a machine's file, with a slash or ending in .json; NULL: here */
     const char *device;
     const char *dtype;   /* activations: "f32", "f16", "bf16"; NULL: the stored type */
     nib_strings allow;   /* [PATTERN=]RUNG: kernel, device, dequant, unquantized */

@@ -44,8 +44,14 @@ nib_status nib__tokenizer_place(const char **out, const char *at, nib_arena *are
 /* Opens the tokenizer when first asked for. */
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
 
-/* Fills p->machine by the request, and the devices that --place may name. */
+/* Fills p->machine by the request, and the devices that --place may name; of "auto" the CPU. */
 nib_status nib__choose_machine(nib_plan *p, nib_err *err);
+/* Plans the layers for p->machine; of "auto" for every device that is here, and keeps the plan with
+ * the fastest token among those that fit. */
+nib_status nib__plan_machines(nib_plan *p, nib_err *err);
+/* Says what a plan holds in memory. More than a device has denies the plan, with what would fit; on
+ * this CPU, which pages, it is a note. */
+void nib__plan_memory(nib_plan *p);
 /* The names of the kernels that match one of the patterns; a pattern without one is NIB_USAGE. */
 nib_status nib__choose_without(nib_strings *out, const nib_strings *patterns, nib_arena *arena,
                                const nib_allocator *a, nib_err *err);

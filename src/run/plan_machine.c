@@ -5,8 +5,9 @@
  */
 #include "library.h"
 #include "match.h"
+#include "way.h"
 
-#include <stdio.h>
+#include <math.h>
 
 /* Devices that are here may be named by --place. */
 static nib_status offer_gpus(nib_plan *p, nib_err *err)
@@ -23,14 +24,85 @@ static nib_status offer_gpus(nib_plan *p, nib_err *err)
     return NIB_OK;
 }
 
+static bool is_auto(const nib_plan *p)
+{
+    return p->request.device != NULL && strcmp(p->request.device, "auto") == 0;
+}
+
 nib_status nib__choose_machine(nib_plan *p, nib_err *err)
 {
     nib_engine *engine = p->model->engine;
     const char *name = p->request.device ? p->request.device : nib__recipe_device(p->recipe);
+    if (is_auto(p)) {
+        name = engine->here.name;
+        NIB_TRY(offer_gpus(p, err));
+    }
     NIB_TRY(
         nib__engine_machine(engine, &p->machine, name ? name : engine->here.name, &p->arena, err));
     p->policy.declared = !p->machine.here;
     return p->machine.here && p->request.place.count != 0 ? offer_gpus(p, err) : NIB_OK;
+}
+
+/* ---- the fastest device ---- */
+
+static uint64_t bytes_of(const nib_plan *p)
+{
+    uint64_t sum = p->cache_bytes;
+    for (size_t i = 0; i < p->plan.count; i++)
+        sum += p->plan.ledger.layers[i].bytes;
+    return sum;
+}
+
+/* "opencl: 3.2 ms per token" or why it is not taken. */
+static void say_candidate(const nib_plan *p, bool fits, nib_text *out)
+{
+    char time[32];
+    nib__text_format(out, "%s%s: ", out->size != 0 ? ", " : "", p->machine.name);
+    if (p->plan.denied.status != NIB_OK)
+        nib__text_str(out, "not all of it has a kernel there");
+    else if (!fits)
+        nib__text_str(out, "it does not fit");
+    else
+        nib__text_format(out, "%s per token", nib__say_seconds(time, p->plan.predicted_token_s));
+}
+
+static nib_status plan_layers(nib_plan *p, nib_err *err)
+{
+    return nib__plan_layers(&p->plan, p->layers, p->model->net.site_count, &p->machine, &p->policy,
+                            &p->model->engine->allocator, err);
+}
+
+nib_status nib__plan_machines(nib_plan *p, nib_err *err)
+{
+    const nib_machine host = p->machine;
+    double best_s = INFINITY;
+    nib_machine best = host;
+    nib_text said;
+    if (!is_auto(p) || p->policy.training)
+        return plan_layers(p, err);
+    nib__text_init(&said, &p->model->engine->allocator);
+    for (size_t i = 0; i <= p->policy.other_count; i++) {
+        p->machine = i == 0 ? host : *p->policy.others[i - 1];
+        const nib_status status = plan_layers(p, err);
+        if (status != NIB_OK) {
+            nib__text_free(&said);
+            return status;
+        }
+        const bool fits = bytes_of(p) <= p->machine.memory;
+        say_candidate(p, fits, &said);
+        if (p->plan.denied.status == NIB_OK && fits && p->plan.predicted_token_s < best_s) {
+            best_s = p->plan.predicted_token_s;
+            best = p->machine;
+        }
+        nib__plan_layers_free(&p->plan);
+    }
+    p->machine = best;
+    const nib_status status = plan_layers(p, err);
+    if (status == NIB_OK && !said.failed)
+        nib__ledger_add_note(&p->plan.ledger, "auto", "--device auto takes %s, predicted: %s",
+                             best.name, said.at);
+    nib__text_free(&said);
+    return status;
 }
 
 /* ---- kernels that are left out ---- */

@@ -274,22 +274,6 @@ void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
                              as_asked < biases ? others : "");
 }
 
-static void note_memory(nib_plan *p)
-{
-    for (size_t i = 0; i < p->plan.count; i++)
-        p->weight_bytes += p->plan.ledger.layers[i].bytes;
-    char weights[32], cache[32], context[32];
-    if (p->policy.training) {
-        nib__ledger_add_note(&p->plan.ledger, "memory", "weights %s",
-                             nib__say_bytes(weights, p->weight_bytes));
-        return;
-    }
-    nib__ledger_add_note(
-        &p->plan.ledger, "memory", "weights %s, keys and values of %s positions %s",
-        nib__say_bytes(weights, p->weight_bytes), nib__say_count(context, (uint64_t)p->context),
-        nib__say_bytes(cache, p->cache_bytes));
-}
-
 static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
 {
     NIB_TRY(copy_request(p, request, err));
@@ -306,13 +290,12 @@ static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
     p->policy.wgrad_with_hp = p->model->net.train.wgrad_with_hp;
     p->policy.m = p->model->net.train.batch * p->model->net.train.sequence;
     p->policy.strict = r->strict, p->policy.engine = r->engine, p->policy.detail = r->layer;
-    NIB_TRY(nib__plan_layers(&p->plan, p->layers, p->model->net.site_count, &p->machine, &p->policy,
-                             &p->model->engine->allocator, err));
+    NIB_TRY(nib__plan_machines(p, err));
     add_notes(p);
     nib__note_biases(&p->plan.ledger, p->request.bias,
                      "stay floats, as the weights of their layers do");
     note_qat(p);
-    note_memory(p);
+    nib__plan_memory(p);
     return NIB_OK;
 }
 
