@@ -23,7 +23,8 @@ const option option_table[] = {
     {"only", 0, KIND_LIST, AT(only), "PATTERN",
      "quantize nothing but these layers; may be repeated", ON_RUN | ON_QUANTIZE},
     {"device", 0, KIND_TEXT, AT(device), "DEVICE",
-     "where to run, or what to plan for: a name of `nibble devices`, or a machine's FILE.json",
+     "where to run, or what to plan for: auto, a name of `nibble devices`, or a machine's "
+     "FILE.json",
      ON_RUN},
     {"dtype", 0, KIND_TEXT, AT(dtype), "TYPE",
      "activations: f32, f16 or bf16; default the stored type of the weights. convert: of plain "
