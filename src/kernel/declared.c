@@ -51,15 +51,12 @@ static const nib_cond gfx90a_dot4[] = {
 };
 static const nib_cond any_device[] = {NIB_COND_END};
 
-/* One scheme on all targets: the unit on NVIDIA, on gfx90a and elsewhere. OpenCL's general kernel
- * sums in f32; a row of it takes every shape on every device. */
+/* One scheme on all targets: the unit on NVIDIA and on gfx90a. */
 #define GPU_LINEAR(types, code_, act_, input_, nvidia, amd)                                        \
     DECLARED("linear_" types "_f32__sm80", LINEAR, code_, act_, input_, CUDA, sm80, OTHER,         \
              "linear_" types "_f32__ref", 30, nvidia, "tensor cores of sm_80 and later"),          \
         DECLARED("linear_" types "_f32__ocl_gfx90a", LINEAR, code_, act_, input_, OPENCL, gfx90a,  \
-                 OTHER, "linear_" types "_f32__ref", 20, amd, "matrix cores of CDNA2"),            \
-        DECLARED("linear_" types "_f32__ocl", LINEAR, code_, act_, input_, OPENCL, any_device,     \
-                 OTHER, "linear_" types "_f32__ref", 40, F32, "any OpenCL 1.2 device")
+                 OTHER, "linear_" types "_f32__ref", 20, amd, "matrix cores of CDNA2")
 
 #define QUANT(types, act_, input_)                                                                 \
     DECLARED("quant_f32_" types "__sm80", QUANT, NIB_ANY, act_, input_, CUDA, sm80, OTHER,         \
@@ -124,8 +121,6 @@ static const nib_kernel rows[] = {
     QUANT("mx4", ACT(MX4), NIB_ANY),
     DECLARED("embed_f32__sm80", EMBED, NIB_ANY, NIB_ANY, NIB_ANY, CUDA, sm80, OTHER,
              "embed_f32__ref", 30, F32, "copies rows of the table, dequantized"),
-    DECLARED("embed_f32__ocl", EMBED, NIB_ANY, NIB_ANY, NIB_ANY, OPENCL, any_device, OTHER,
-             "embed_f32__ref", 40, F32, "copies rows of the table, dequantized"),
 
     /* ---- the backward products on GPUs ---- */
     BACKWARD_CUDA(LINEAR_DX, "linear_dx_", "bf16_bf16", "sm80", CODE(BF16), ACT(FLOAT), TYPE(BF16),

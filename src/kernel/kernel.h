@@ -100,7 +100,7 @@ typedef struct nib_kernel {
     size_t (*scratch)(const void *args);
     nib_run run;             /* on the CPU */
     const nib_gpu_code *gpu; /* elsewhere */
-    const nib_peer *peer; /* NULL: Nibble's own */
+    const nib_peer *peer;    /* NULL: Nibble's own */
     const char *note; /* one line for the documentation; of a peer: what it does when it refuses */
 } nib_kernel;
 
@@ -148,11 +148,12 @@ extern const nib_family nib__family_linear_backward; /* dx and dW: linear_backwa
 extern const nib_family nib__family_cast;            /* training's operands: cast_rows.c */
 extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, cache: token_rows.c */
 extern const nib_family nib__family_attn;  /* attention: attn_rows.c */
-extern const nib_family nib__family_attn_dx;  /* its gradients: attn_dx_rows.c */
-extern const nib_family nib__family_train;    /* gradients, loss, optimizer: train_rows.c */
-extern const nib_family nib__family_ocl_token; /* OpenCL: gpu/ocl_token.c */
+extern const nib_family nib__family_attn_dx;    /* its gradients: attn_dx_rows.c */
+extern const nib_family nib__family_train;      /* gradients, loss, optimizer: train_rows.c */
+extern const nib_family nib__family_ocl_token;  /* OpenCL: gpu/ocl_token.c */
+extern const nib_family nib__family_ocl_linear; /* gpu/ocl_linear.c */
 extern const nib_family nib__family_cuda_token; /* CUDA: gpu/cuda_token.c */
-extern const nib_family nib__family_declared; /* not built: GPUs: declared.c */
-extern const nib_family nib__family_peers;    /* other engines: peers.c */
+extern const nib_family nib__family_declared;   /* not built: GPUs: declared.c */
+extern const nib_family nib__family_peers;      /* other engines: peers.c */
 
 #endif

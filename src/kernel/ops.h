@@ -66,6 +66,7 @@ typedef struct nib_linear {
 typedef struct nib_embed {
     const nib_weight
         *table;         /* n = vocabulary, k = width; float or quantized; rows are dequantized */
+    const void *packed; /* in the row's layout; of rows that have one */
     const int32_t *ids; /* [m], each below table->n */
     float *out;         /* [m][k] */
     int64_t m;

@@ -45,7 +45,7 @@ static void bench_one(const nib_kernel *row, const linear_case *c, nib_pool *poo
     nib_weight w;
     bench_job job = {.row = row};
     uint64_t ns[BENCH_RUNS];
-    const nib_kernel *quantizer = row_for(c, NIB_OP_QUANT, 0);
+    const nib_kernel *quantizer = row_for(c, NIB_OP_QUANT);
     make_weight(&w, &m, c, &r);
     nib_quant quant = make_quant(&m, c, floats(&m, c->m * c->k, &r, VALUES_RANDOM), c->k);
     w.act_scale = quant.static_scale, w.act_zero = quant.static_zero;
@@ -115,8 +115,8 @@ static int bench_rows(const char *wanted, int64_t isa, int threads)
         const nib_kernel *row = nib__kernel_at(i);
         for (size_t j = 0; j < COUNT(ms); j++) {
             const linear_case c = bench_case(row, ms[j]);
-            nib_query q;
-            case_query(&q, &c, NIB_OP_LINEAR, isa);
+            nib_query q = cpu_query(isa);
+            case_query(&q, &c, NIB_OP_LINEAR);
             const bool is_wanted =
                 wanted == NULL ? !nib__kernel_is_ref(row) : strstr(row->name, wanted) != NULL;
             if (is_wanted && nib__kernel_built(row) && nib__kernel_keyed(row, &q) &&
@@ -143,7 +143,7 @@ static void bench_bias(const nib_kernel *row, int64_t m, int64_t n, int64_t k)
     make_weight(&w, &mem, &c, &r);
     nib_quant quant = make_quant(&mem, &c, floats(&mem, m * k, &r, VALUES_RANDOM), k);
     w.act_scale = quant.static_scale, w.act_zero = quant.static_zero;
-    row_for(&c, NIB_OP_QUANT, 0)->run.quant(&quant, 0, m);
+    row_for(&c, NIB_OP_QUANT)->run.quant(&quant, 0, m);
     nib_linear a = {.w = &w, .x = quant.out, .ldy = n};
     a.y = take(&mem, (size_t)(m * n) * sizeof *a.y);
     a.packed = pack_weight(&mem, row, &w);
@@ -179,10 +179,10 @@ static int bench_biases(const char *wanted, int64_t isa)
     printf("row,m,n,k,none_us,float_us,int32_us,int32_percent_over_float\n");
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
-        nib_query q;
+        nib_query q = cpu_query(isa);
         linear_case c = bench_case(row, 1);
         c.scheme.group = NIB_GROUP_ROW;
-        case_query(&q, &c, NIB_OP_LINEAR, isa);
+        case_query(&q, &c, NIB_OP_LINEAR);
         if (row->act != NIB_ACT_I8_STATIC || !nib__kernel_built(row) || nib__kernel_is_ref(row) ||
             !nib__kernel_keyed(row, &q) || !nib__kernel_holds(row, &q, true) ||
             (wanted != NULL && strstr(row->name, wanted) == NULL))

@@ -98,8 +98,8 @@ static bool check_input_cast(verdict *v, const nib_kernel *row, const nib_kernel
     row->run.quant(&all[1], 0, c->sums);
     for (int64_t i = 0; i < c->sums; i += CAST_PART)
         row->run.quant(&all[2], i, nib__min(c->sums, i + CAST_PART));
-    const bool good = same_form(v, &all[1].out, &all[0].out, &l) &&
-                      same_form(v, &all[2].out, &all[0].out, &l) &&
+    const bool good = same_form(v, &all[1].out, &all[0].out, &l, 0, 0) &&
+                      same_form(v, &all[2].out, &all[0].out, &l, 0, 0) &&
                       (guards_hold(&m) || broken(v, "wrote outside its output"));
     release(&m);
     return good;
@@ -120,7 +120,7 @@ static bool check_amax(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     a.out = got;
     for (int64_t p = 0; p < count; p++)
         row->run.amax(&a, p, p + 1);
-    const bool good = same_floats(v, "against the reference", got, want, count, 0) &&
+    const bool good = same_floats(v, "against the reference", got, want, count) &&
                       (guards_hold(&m) || broken(v, "wrote outside its output"));
     release(&m);
     return good;

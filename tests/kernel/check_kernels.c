@@ -254,35 +254,43 @@ static void check_table(counts *n)
 
 /* ---- rows that run here ---- */
 
-static bool runs_here(const nib_kernel *row, int64_t isa)
+/* Where a row is run: here, or on the GPU of that number. */
+typedef struct place {
+    nib_query facts;
+    size_t gpu;
+    uint64_t seed;
+} place;
+
+static bool runs_there(const nib_kernel *row, const nib_query *device)
 {
-    nib_query q = {.fact = {0}};
-    q.fact[NIB_FACT_ISA] = isa;
+    const int64_t kind = device->fact[NIB_FACT_DEVICE];
     for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++)
-        if (c->fact >= NIB_FACT_DEVICE && c->fact <= NIB_FACT_DRIVER && !nib__cond_holds(c, &q))
+        if (c->fact >= NIB_FACT_DEVICE && c->fact <= NIB_FACT_DRIVER && !nib__cond_holds(c, device))
             return false;
-    return row->run.any != NULL;
+    return kind == NIB_DEVICE_CPU ? row->run.any != NULL : row->gpu != NULL && row->device == kind;
 }
 
-static bool check_runs(verdict *v, const nib_kernel *row, int64_t isa, uint64_t seed)
+static bool check_runs(verdict *v, const nib_kernel *row, const place *at)
 {
     const nib_kernel *ref = row->reference != NULL ? nib__kernel_find(row->reference) : row;
     if (ref == NULL || !nib__kernel_built(ref))
         return broken(v, "its reference is not built");
+    if (row->gpu != NULL && !open_gpu(v, at->gpu))
+        return false;
     if (is_product(row->op) || row->op == NIB_OP_QUANT)
-        return check_products(v, row, ref, isa, seed);
+        return check_products(v, row, ref, &at->facts, at->seed);
     if (is_cast(row->op))
-        return check_casts(v, row, ref, seed);
+        return check_casts(v, row, ref, at->seed);
     token_check check = token_check_of(row->op);
     if (check == NULL)
         check = train_check_of(row->op);
     if (check == NULL)
         return broken(v, "the checker has no cases for %s", nib__op_names[row->op]);
-    return check_tokens(v, row, ref, check, seed);
+    return check_tokens(v, row, ref, check, at->seed);
 }
 
 /* In a process of its own: a crash ends that, and is said. */
-static void check_apart(counts *n, const nib_kernel *row, int64_t isa, uint64_t seed)
+static void check_apart(counts *n, const nib_kernel *row, const place *at)
 {
     int ends[2], status = 0;
     verdict v = {.text = "the process of this row gave no verdict"};
@@ -295,7 +303,7 @@ static void check_apart(counts *n, const nib_kernel *row, int64_t isa, uint64_t 
     if (child == 0) {
         verdict own = {.text = ""};
         close(ends[0]);
-        const bool good = check_runs(&own, row, isa, seed);
+        const bool good = check_runs(&own, row, at);
         const bool said = write(ends[1], &own, sizeof own) == (ssize_t)sizeof own;
         _exit(good && said ? 0 : 1);
     }
@@ -307,6 +315,28 @@ static void check_apart(counts *n, const nib_kernel *row, int64_t isa, uint64_t 
     if (!told && WIFSIGNALED(status))
         snprintf(v.text, sizeof v.text, "it crashed with signal %d", WTERMSIG(status));
     report(n, told && WIFEXITED(status) && WEXITSTATUS(status) == 0, row->name, v.text);
+}
+
+/* Every row that runs there. */
+static void check_place(counts *n, const place *at, const char *only)
+{
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        if (runs_there(row, &at->facts) && (only == NULL || strstr(row->name, only) != NULL))
+            check_apart(n, row, at);
+    }
+}
+
+static void check_gpus(counts *n, uint64_t seed, const char *only)
+{
+    devices found = {0};
+    ask_devices(&found);
+    for (size_t i = 0; i < found.count; i++) {
+        printf("device %s\n", found.names[i]);
+        check_place(n, &(place){.facts = found.facts[i], .gpu = i, .seed = seed}, only);
+    }
+    if (found.count == 0)
+        printf("skipped: rows of OpenCL, no device\n");
 }
 
 static bool read_options(options *o, int count, char **words)
@@ -358,11 +388,8 @@ int main(int count, char **words)
     printf("seed %" PRIu64 ", isa %s\n", o.seed, nib__cpu_isa_name(isa));
     if (o.row == NULL)
         check_table(&n);
-    for (size_t i = 0; i < nib__kernel_count(); i++) {
-        const nib_kernel *row = nib__kernel_at(i);
-        if (runs_here(row, isa) && (o.row == NULL || strstr(row->name, o.row) != NULL))
-            check_apart(&n, row, isa, o.seed);
-    }
+    check_place(&n, &(place){.facts = cpu_query(isa), .seed = o.seed}, o.row);
+    check_gpus(&n, o.seed, o.row);
     printf("%d passed, %d failed\n", n.passed, n.failed);
     return n.failed != 0;
 }

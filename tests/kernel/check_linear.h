@@ -6,7 +6,7 @@
 #ifndef NIB_CHECK_LINEAR_H
 #define NIB_CHECK_LINEAR_H
 
-#include "check_values.h"
+#include "check_gpu.h"
 
 typedef struct linear_case {
     nib_scheme scheme;
@@ -30,15 +30,19 @@ static const char *say_case(char out[160], const linear_case *c)
     return out;
 }
 
-static void case_query(nib_query *q, const linear_case *c, nib_op op, int64_t isa)
+/* The facts of this CPU with these instruction sets. */
+static nib_query cpu_query(int64_t isa)
 {
-    *q = (nib_query){.fact = {0}};
+    return (nib_query){.fact = {[NIB_FACT_DEVICE] = NIB_DEVICE_CPU, [NIB_FACT_ISA] = isa}};
+}
+
+/* Adds the case to a query that has the facts of a device. */
+static void case_query(nib_query *q, const linear_case *c, nib_op op)
+{
     q->fact[NIB_FACT_OP] = op;
     q->fact[NIB_FACT_CODE] = c->scheme.code;
     q->fact[NIB_FACT_ACT] = c->scheme.act;
     q->fact[NIB_FACT_INPUT] = c->input;
-    q->fact[NIB_FACT_DEVICE] = NIB_DEVICE_CPU;
-    q->fact[NIB_FACT_ISA] = isa;
     q->fact[NIB_FACT_N] = c->n;
     q->fact[NIB_FACT_K] = c->k;
     q->fact[NIB_FACT_M] = c->m;
@@ -61,12 +65,12 @@ static bool is_product(int64_t op)
     return op == NIB_OP_LINEAR || op == NIB_OP_LINEAR_DX || op == NIB_OP_LINEAR_DW;
 }
 
-/* The best built row of `op` for the case. */
-static const nib_kernel *row_for(const linear_case *c, nib_op op, int64_t isa)
+/* The best built row of `op` for the case on any CPU. */
+static const nib_kernel *row_for(const linear_case *c, nib_op op)
 {
     const nib_kernel *best = NULL;
-    nib_query q;
-    case_query(&q, c, op, isa);
+    nib_query q = cpu_query(0);
+    case_query(&q, c, op);
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
         if (nib__kernel_built(row) && nib__kernel_keyed(row, &q) &&
@@ -206,33 +210,38 @@ static nib_input make_form(memory *m, const linear_case *c)
 
 static nib_quant make_quant(memory *m, const linear_case *c, const float *x, int64_t ldx)
 {
-    static const float scale = 0.0125F;
-    static const int32_t zero = 3, no_zero = 0;
+    float *scale = take(m, sizeof *scale);
+    int32_t *zero = take(m, sizeof *zero);
+    *scale = 0.0125F;
+    *zero = c->scheme.act_symmetric ? 0 : 3;
     return (nib_quant){.x = x,
                        .ldx = ldx,
                        .out = make_form(m, c),
                        .symmetric = c->scheme.act_symmetric,
                        .mx_floor = c->scheme.mx_floor,
                        .formula = c->scheme.formula,
-                       .static_scale = &scale,
-                       .static_zero = c->scheme.act_symmetric ? &no_zero : &zero};
+                       .static_scale = scale,
+                       .static_zero = zero};
 }
 
-static bool same_form(verdict *v, const nib_input *got, const nib_input *want, const linear_case *c)
+/* Codes and scales are the same on every device; only sums of floats, of values up to `size`, are
+ * each device's own. */
+static bool same_form(verdict *v, const nib_input *got, const nib_input *want, const linear_case *c,
+                      double tolerance, double size)
 {
     const size_t cells = (size_t)(c->m * want->ld);
-    if (want->f32 != NULL && !same_floats(v, "f32", got->f32, want->f32, (int64_t)cells, 0))
+    if (want->f32 != NULL && !same_floats(v, "f32", got->f32, want->f32, (int64_t)cells))
         return false;
     if (want->bf16 != NULL && memcmp(got->bf16, want->bf16, cells * sizeof *got->bf16) != 0)
         return broken(v, "bf16 values differ");
     if (want->codes != NULL && memcmp(got->codes, want->codes, cells) != 0)
         return broken(v, "codes differ");
-    if (want->fsums != NULL &&
-        !same_floats(v, "sums", got->fsums, want->fsums, c->m * want->groups, 0))
+    if (want->fsums != NULL && !near_floats(v, "sums", got->fsums, want->fsums, c->m * want->groups,
+                                            tolerance, size * (double)want->group))
         return false;
     if (c->scheme.act == NIB_ACT_FLOAT)
         return true;
-    if (!same_floats(v, "scales", got->scale, want->scale, scale_count(c), 0))
+    if (!same_floats(v, "scales", got->scale, want->scale, scale_count(c)))
         return false;
     const bool is_int = want->codes != NULL && !nib__act_is_mx(c->scheme.act);
     const bool has_zeros = is_int && nib__act_block(c->scheme.act) == 0;
@@ -244,6 +253,14 @@ static bool same_form(verdict *v, const nib_input *got, const nib_input *want, c
     return true;
 }
 
+static void run_quant(memory *m, const nib_kernel *row, const nib_quant *a, int64_t part)
+{
+    if (runs_on_gpu(m, row, a))
+        return;
+    for (int64_t i = 0; i < a->out.m; i += part)
+        row->run.quant(a, i, nib__min(a->out.m, i + part));
+}
+
 static bool check_quant_case(verdict *v, const nib_kernel *row, const nib_kernel *ref,
                              const linear_case *c, rng *r)
 {
@@ -253,18 +270,19 @@ static bool check_quant_case(verdict *v, const nib_kernel *row, const nib_kernel
     nib_quant want = make_quant(&m, c, x, ldx), got = make_quant(&m, c, x, ldx),
               parts = make_quant(&m, c, x, ldx);
     if (c->scheme.act == NIB_ACT_E4M3_TOKEN && next(r) % 2 != 0) { /* as training asks */
-        static const float amax = 0.75F;
+        float *amax = take(&m, sizeof *amax);
+        *amax = 0.75F;
         want.e5m2 = next(r) % 2 != 0, want.two_power = next(r) % 2 != 0;
-        want.amax = next(r) % 2 != 0 ? &amax : NULL;
+        want.amax = next(r) % 2 != 0 ? amax : NULL;
         got.e5m2 = parts.e5m2 = want.e5m2, got.two_power = parts.two_power = want.two_power;
         got.amax = parts.amax = want.amax;
     }
     ref->run.quant(&want, 0, c->m);
-    row->run.quant(&got, 0, c->m);
-    for (int64_t i = 0; i < c->m; i++)
-        row->run.quant(&parts, i, i + 1);
-    const bool good = same_form(v, &got.out, &want.out, c) &&
-                      same_form(v, &parts.out, &want.out, c) &&
+    run_quant(&m, row, &got, c->m);
+    run_quant(&m, row, &parts, 1);
+    const double tolerance = tolerance_of(row), size = largest_of(x, c->m * ldx);
+    const bool good = gpu_held(v) && same_form(v, &got.out, &want.out, c, tolerance, size) &&
+                      same_form(v, &parts.out, &want.out, c, tolerance, size) &&
                       (guards_hold(&m) || broken(v, "wrote outside its output"));
     release(&m);
     return good;
@@ -295,6 +313,8 @@ static float *run_linear(memory *m, const nib_kernel *row, nib_linear a, int64_t
     a.w = &bare;
     a.y = y;
     void *scratch = take(m, row->scratch != NULL ? row->scratch(&a) : 0);
+    if (runs_on_gpu(m, row, &a))
+        return y;
     const nib_float_mode mode = nib__float_mode_flush();
     for (int64_t n = 0; n < plain.n; n += part)
         row->run.linear(&a, n, nib__min(plain.n, n + part), scratch);
@@ -303,10 +323,11 @@ static float *run_linear(memory *m, const nib_kernel *row, nib_linear a, int64_t
 }
 
 static bool rows_equal(verdict *v, const char *what, const float *got, const float *want,
-                       const linear_case *c, int64_t ldy, double tolerance)
+                       const linear_case *c, int64_t ldy, double tolerance, const double *sizes)
 {
     for (int64_t i = 0; i < c->m; i++) {
-        if (!same_floats(v, what, got + i * ldy, want + i * ldy, c->n, tolerance))
+        if (!near_floats(v, what, got + i * ldy, want + i * ldy, c->n, tolerance,
+                         sizes != NULL ? sizes[i] : 0))
             return false;
         for (int64_t j = c->n; j < ldy; j++) {
             uint32_t bits;
@@ -344,11 +365,32 @@ static const int32_t *int_bias(memory *m, const linear_case *c, rng *r)
     return out;
 }
 
+/* [m] what a sum over k of the token has in it, whatever its sign; the largest of all outputs. */
+static const double *sizes_of_sums(memory *m, const nib_linear *a, const float *x)
+{
+    const int64_t k = a->w->k;
+    double *sizes = take(m, (size_t)a->x.m * sizeof *sizes);
+    float *row = take(m, (size_t)k * sizeof *row);
+    for (int64_t r = 0; r < a->x.m; r++)
+        sizes[r] = 0;
+    for (int64_t i = 0; i < a->w->n; i++) {
+        nib__weight_row(a->w, i, row);
+        for (int64_t r = 0; r < a->x.m; r++) {
+            double size = a->bias != NULL ? fabs((double)a->bias[i]) : 0;
+            for (int64_t j = 0; j < k; j++)
+                if (isfinite(x[r * k + j]))
+                    size += fabs((double)row[j] * (double)x[r * k + j]);
+            sizes[r] = fmax(sizes[r], size);
+        }
+    }
+    return sizes;
+}
+
 static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kernel *ref,
                               const linear_case *c, rng *r)
 {
     memory m = {.count = 0};
-    const nib_kernel *quantizer = row_for(c, NIB_OP_QUANT, 0);
+    const nib_kernel *quantizer = row_for(c, NIB_OP_QUANT);
     nib_weight w;
     if (quantizer == NULL)
         return broken(v, "no reference quantizer makes its input");
@@ -363,17 +405,19 @@ static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kerne
                           .ldy = c->n + below(r, 3),
                           .bias = c->bias ? floats(&m, c->n, r, VALUES_RANDOM) : NULL,
                           .int_bias = c->int_bias ? int_bias(&m, c, r) : NULL};
-    const double tolerance = row->numbers == NIB_NUMBERS_OTHER ? 1e-5 : 0;
+    const double tolerance = tolerance_of(row);
+    const double *sizes = tolerance > 0 ? sizes_of_sums(&m, &a, x) : NULL;
     const int64_t step = row->n_step > 0 ? row->n_step : 1;
     const float *want = run_linear(&m, ref, a, c->n);
     const float *got = run_linear(&m, row, a, c->n);
     const float *again = run_linear(&m, row, a, c->n);
     const float *parts = run_linear(&m, row, a, step);
-    const bool good = rows_equal(v, "against the reference", got, want, c, a.ldy, tolerance) &&
-                      rows_equal(v, "run twice", again, got, c, a.ldy, 0) &&
-                      rows_equal(v, "in parts", parts, got, c, a.ldy, 0) &&
-                      scratch_grows(v, row, a) &&
-                      (guards_hold(&m) || broken(v, "wrote outside its memory"));
+    const bool good =
+        gpu_held(v) &&
+        rows_equal(v, "against the reference", got, want, c, a.ldy, tolerance, sizes) &&
+        rows_equal(v, "run twice", again, got, c, a.ldy, 0, NULL) &&
+        rows_equal(v, "in parts", parts, got, c, a.ldy, 0, NULL) && scratch_grows(v, row, a) &&
+        (guards_hold(&m) || broken(v, "wrote outside its memory"));
     release(&m);
     return good;
 }
@@ -455,16 +499,43 @@ static linear_case random_case(const nib_kernel *row, int t, rng *r)
     return c;
 }
 
+/* The case for a GPU, where each set of types is a program to compile: few of them, and every
+ * number of tokens that has a kernel of its own. */
+static void narrow_for_gpu(linear_case *c, int t)
+{
+    static const int64_t ms[] = {1, 2, 5, 17, 67};
+    static const struct {
+        nib_zero zero;
+        nib_type scale, zero_type;
+    } sets[] = {{NIB_ZERO_NONE, NIB_TYPE_F32, NIB_TYPE_NONE},
+                {NIB_ZERO_INT, NIB_TYPE_BF16, NIB_TYPE_I8},
+                {NIB_ZERO_FLOAT, NIB_TYPE_F16, NIB_TYPE_F16}};
+    const int size = t % (int)COUNT(ms), set = (size + t / (int)COUNT(ms) % 2) % (int)COUNT(sets);
+    const bool is_int = c->scheme.code == NIB_CODE_I8 || c->scheme.code == NIB_CODE_I4;
+    const bool any_zero = c->scheme.act == NIB_ACT_FLOAT || nib__act_block(c->scheme.act) > 0;
+    c->m = ms[size];
+    if (is_int) {
+        c->scheme.zero = any_zero || set < 2 ? sets[set].zero : NIB_ZERO_NONE;
+        c->scheme.symmetric = c->scheme.zero == NIB_ZERO_NONE;
+        if (c->scheme.zero != NIB_ZERO_INT || c->zero_type != NIB_TYPE_I32)
+            c->zero_type = c->scheme.zero != NIB_ZERO_NONE ? sets[set].zero_type : NIB_TYPE_NONE;
+    }
+    if (is_int || c->scheme.code == NIB_CODE_E4M3 || c->scheme.code == NIB_CODE_E5M2)
+        c->scale_type = set == 0 && c->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F64 : sets[set].scale;
+}
+
 /* Cases whose conditions hold for the row and its reference. */
-static bool check_products(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t isa,
-                           uint64_t seed)
+static bool check_products(verdict *v, const nib_kernel *row, const nib_kernel *ref,
+                           const nib_query *where, uint64_t seed)
 {
     enum { WANTED = 28, TRIES = 600 };
     rng r = {seed};
     for (int t = 0; t < TRIES && v->cases < WANTED; t++) {
-        const linear_case c = random_case(row, t, &r);
-        nib_query q;
-        case_query(&q, &c, row->op, isa);
+        linear_case c = random_case(row, t, &r);
+        nib_query q = *where;
+        if (row->gpu != NULL && row->op != NIB_OP_QUANT)
+            narrow_for_gpu(&c, t);
+        case_query(&q, &c, row->op);
         if (!nib__kernel_keyed(row, &q) || !nib__kernel_holds(row, &q, true))
             continue;
         if (!nib__kernel_holds(ref, &q, true))

@@ -6,7 +6,7 @@
 #ifndef NIB_CHECK_TOKEN_H
 #define NIB_CHECK_TOKEN_H
 
-#include "check_values.h"
+#include "check_linear.h"
 
 static const int64_t token_counts[] = {1, 2, 3, 5, 8, 17};
 static const int64_t widths[] = {1, 2, 15, 16, 17, 32, 48, 64, 100, 224, 608};
@@ -17,15 +17,16 @@ typedef struct result {
     int64_t count;
 } result;
 
-/* What every operation promises: the reference's bits, the same bits in parts (`how`: of what
- * size), and nothing outside. Releases the case's memory. */
-static bool check_results(verdict *v, memory *m, result want, result got, result parts,
-                          const char *how)
+/* What every operation promises: the reference's bits, or on a GPU its values, the same bits in
+ * parts (`how`: of what size), and nothing outside. Releases the case's memory. */
+static bool check_results(verdict *v, memory *m, const nib_kernel *row, result want, result got,
+                          result parts, const char *how)
 {
-    const bool good =
-        same_floats(v, "against the reference", got.values, want.values, want.count, 0) &&
-        same_floats(v, how, parts.values, got.values, got.count, 0) &&
-        (guards_hold(m) || broken(v, "wrote outside its output"));
+    const bool good = gpu_held(v) &&
+                      near_floats(v, "against the reference", got.values, want.values, want.count,
+                                  tolerance_of(row), largest_of(want.values, want.count)) &&
+                      same_floats(v, how, parts.values, got.values, got.count) &&
+                      (guards_hold(m) || broken(v, "wrote outside its output"));
     release(m);
     return good;
 }
@@ -42,6 +43,8 @@ static result run_norm(const nib_kernel *row, memory *m, nib_norm a, bool in_pla
         a.x = out, a.ldx = a.ldo;
     }
     a.out = out;
+    if (runs_on_gpu(m, row, &a))
+        return (result){out, count};
     for (int64_t i = 0; i < a.rows; i += part)
         row->run.norm(&a, i, nib__min(a.rows, i + part));
     return (result){out, count};
@@ -61,14 +64,16 @@ static bool check_norm(verdict *v, const nib_kernel *row, const nib_kernel *ref,
                         .eps = 1e-5F};
     const result want = run_norm(ref, &m, a, false, rows), got = run_norm(row, &m, a, false, rows);
     const result parts = run_norm(row, &m, a, false, 1), placed = run_norm(row, &m, a, true, rows);
-    const bool in_place = same_floats(v, "in place", placed.values, got.values, got.count, 0);
-    return check_results(v, &m, want, got, parts, "row by row") && in_place;
+    const bool in_place = same_floats(v, "in place", placed.values, got.values, got.count);
+    return check_results(v, &m, row, want, got, parts, "row by row") && in_place;
 }
 
 static result run_swiglu(const nib_kernel *row, memory *m, nib_swiglu a, int64_t part)
 {
     const int64_t count = a.m * a.ldo;
     a.out = take(m, (size_t)count * sizeof *a.out);
+    if (runs_on_gpu(m, row, &a))
+        return (result){a.out, count};
     for (int64_t i = 0; i < a.m; i += part)
         row->run.swiglu(&a, i, nib__min(a.m, i + part));
     return (result){a.out, count};
@@ -87,7 +92,7 @@ static bool check_swiglu(verdict *v, const nib_kernel *row, const nib_kernel *re
                           .ldo = width + below(r, 3)};
     const result want = run_swiglu(ref, &m, a, rows), got = run_swiglu(row, &m, a, rows);
     const result parts = run_swiglu(row, &m, a, 1);
-    return check_results(v, &m, want, got, parts, "row by row");
+    return check_results(v, &m, row, want, got, parts, "row by row");
 }
 
 static result run_add(const nib_kernel *row, memory *m, nib_add a, const float *start, int64_t part)
@@ -95,6 +100,8 @@ static result run_add(const nib_kernel *row, memory *m, nib_add a, const float *
     const int64_t count = a.m * a.ldy;
     a.y = take(m, (size_t)count * sizeof *a.y);
     memcpy(a.y, start, (size_t)count * sizeof *a.y);
+    if (runs_on_gpu(m, row, &a))
+        return (result){a.y, count};
     for (int64_t i = 0; i < a.m; i += part)
         row->run.add(&a, i, nib__min(a.m, i + part));
     return (result){a.y, count};
@@ -110,7 +117,7 @@ static bool check_add(verdict *v, const nib_kernel *row, const nib_kernel *ref, 
     const float *start = floats(&m, rows * ldy, r, VALUES_RANDOM);
     const result want = run_add(ref, &m, a, start, rows), got = run_add(row, &m, a, start, rows);
     const result parts = run_add(row, &m, a, start, 1);
-    return check_results(v, &m, want, got, parts, "row by row");
+    return check_results(v, &m, row, want, got, parts, "row by row");
 }
 
 /* ---- gather ---- */
@@ -119,6 +126,8 @@ static result run_gather(const nib_kernel *row, memory *m, nib_gather a, int64_t
 {
     const int64_t count = a.m * a.ldo;
     a.out = take(m, (size_t)count * sizeof *a.out);
+    if (runs_on_gpu(m, row, &a))
+        return (result){a.out, count};
     for (int64_t i = 0; i < a.m; i += part)
         row->run.gather(&a, i, nib__min(a.m, i + part));
     return (result){a.out, count};
@@ -147,7 +156,7 @@ static bool check_gather(verdict *v, const nib_kernel *row, const nib_kernel *re
         for (int64_t j = 0; j < width && right; j++)
             right = memcmp(&got.values[i * a.ldo + j], &a.x[i * a.ldx + order[j]], 4) == 0;
     right = right || broken(v, "a value is not the one that the order names");
-    return check_results(v, &m, want, got, parts, "row by row") && right;
+    return check_results(v, &m, row, want, got, parts, "row by row") && right;
 }
 
 /* ---- rope ---- */
@@ -158,6 +167,8 @@ static result run_rope(const nib_kernel *row, memory *m, nib_rope a, const float
     const int64_t count = a.m * a.ldx;
     a.x = take(m, (size_t)count * sizeof *a.x);
     memcpy(a.x, start, (size_t)count * sizeof *a.x);
+    if (runs_on_gpu(m, row, &a))
+        return (result){a.x, count};
     for (int64_t i = 0; i < a.m; i += part)
         row->run.rope(&a, i, nib__min(a.m, i + part));
     return (result){a.x, count};
@@ -180,7 +191,7 @@ static bool check_rope(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     const float *start = floats(&m, rows * a.ldx, r, class);
     const result want = run_rope(ref, &m, a, start, rows), got = run_rope(row, &m, a, start, rows);
     const result parts = run_rope(row, &m, a, start, 1);
-    return check_results(v, &m, want, got, parts, "row by row");
+    return check_results(v, &m, row, want, got, parts, "row by row");
 }
 
 /* ---- embedding ---- */
@@ -188,7 +199,10 @@ static bool check_rope(verdict *v, const nib_kernel *row, const nib_kernel *ref,
 static result run_embed(const nib_kernel *row, memory *m, nib_embed a, int64_t part)
 {
     const int64_t count = a.m * a.table->k;
+    a.packed = pack_weight(m, row, a.table);
     a.out = take(m, (size_t)count * sizeof *a.out);
+    if (runs_on_gpu(m, row, &a))
+        return (result){a.out, count};
     for (int64_t i = 0; i < a.m; i += part)
         row->run.embed(&a, i, nib__min(a.m, i + part));
     return (result){a.out, count};
@@ -199,28 +213,30 @@ static bool check_embed(verdict *v, const nib_kernel *row, const nib_kernel *ref
 {
     enum { VOCABULARY = 13 };
     memory m = {.count = 0};
-    const bool is_int = below(r, 2) != 0;
-    const int64_t groups = nib__ceil_div(width, 32);
-    nib_weight table = {
-        .scheme = {.code = NIB_CODE_BF16, .symmetric = true}, .n = VOCABULARY, .k = width};
-    uint16_t *halves = take(&m, (size_t)(VOCABULARY * width) * sizeof *halves);
-    for (int64_t i = 0; i < VOCABULARY * width; i++)
-        halves[i] = is_int ? (uint16_t)next(r) : nib__f32_to_bf16(value(r, class, i));
-    table.codes = halves;
-    if (is_int) { /* as many bytes are there as codes are needed */
-        table.scheme = (nib_scheme){.code = NIB_CODE_I8, .group = 32, .symmetric = true};
-        table.store = NIB_STORE_BYTE;
-        table.scales = floats(&m, VOCABULARY * groups, r, VALUES_RANDOM);
-        table.scale_type = NIB_TYPE_F32;
-        table.scale_stride_n = groups, table.scale_stride_g = 1;
-    }
+    static const linear_case kinds[] = {
+        {.scheme = {.code = NIB_CODE_BF16}},
+        {.scheme = {.code = NIB_CODE_F32}},
+        {.scheme = {.code = NIB_CODE_I8, .group = 32}, .scale_type = NIB_TYPE_F32},
+        {.scheme = {.code = NIB_CODE_I4, .group = 7, .zero = NIB_ZERO_INT},
+         .scale_type = NIB_TYPE_BF16,
+         .zero_type = NIB_TYPE_I8},
+        {.scheme = {.code = NIB_CODE_I4, .group = 64, .zero = NIB_ZERO_FLOAT},
+         .scale_type = NIB_TYPE_F16,
+         .zero_type = NIB_TYPE_F16},
+        {.scheme = {.code = NIB_CODE_E4M3}, .scale_type = NIB_TYPE_F32},
+        {.scheme = {.code = NIB_CODE_NV4, .group = 16}, .scale_type = NIB_TYPE_E4M3},
+    };
+    linear_case c = kinds[below(r, COUNT(kinds))];
+    nib_weight table;
+    c.n = VOCABULARY, c.k = width, c.values = class;
+    make_weight(&table, &m, &c, r);
     int32_t *ids = take(&m, (size_t)rows * sizeof *ids);
     for (int64_t i = 0; i < rows; i++)
         ids[i] = (int32_t)below(r, VOCABULARY);
     const nib_embed a = {.table = &table, .ids = ids, .m = rows};
     const result want = run_embed(ref, &m, a, rows), got = run_embed(row, &m, a, rows);
     const result parts = run_embed(row, &m, a, 1);
-    return check_results(v, &m, want, got, parts, "row by row");
+    return check_results(v, &m, row, want, got, parts, "row by row");
 }
 
 /* ---- the cache: storing and attending ---- */
@@ -254,6 +270,14 @@ static nib_cache make_cache(memory *m, int64_t kv_heads, int64_t head_dim, nib_t
 
 static const nib_type cache_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
 
+static void run_store(const nib_kernel *row, memory *m, const nib_store_kv *a, int64_t part)
+{
+    if (runs_on_gpu(m, row, a))
+        return;
+    for (int64_t i = 0; i < a->m; i += part)
+        row->run.store_kv(a, i, nib__min(a->m, i + part));
+}
+
 static bool check_store(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                         int64_t width, value_class class, rng *r)
 {
@@ -281,12 +305,11 @@ static bool check_store(verdict *v, const nib_kernel *row, const nib_kernel *ref
                       .m = rows,
                       .sequence = sequence,
                       .position = position};
-    a.cache = caches[0], ref->run.store_kv(&a, 0, rows);
-    a.cache = caches[1], row->run.store_kv(&a, 0, rows);
-    a.cache = caches[2];
-    for (int64_t i = 0; i < rows; i++)
-        row->run.store_kv(&a, i, i + 1);
-    bool good = guards_hold(&m) || broken(v, "wrote outside the cache");
+    a.cache = caches[0], run_store(ref, &m, &a, rows);
+    a.cache = caches[1], run_store(row, &m, &a, rows);
+    a.cache = caches[2], run_store(row, &m, &a, 1);
+    bool good = gpu_held(v);
+    good = good && (guards_hold(&m) || broken(v, "wrote outside the cache"));
     for (int i = 1; i < 3 && good; i++)
         good = (memcmp(caches[0].keys, caches[i].keys, bytes) == 0 &&
                 memcmp(caches[0].values, caches[i].values, bytes) == 0) ||
@@ -303,6 +326,8 @@ static result run_attn(const nib_kernel *row, memory *m, nib_attn a, int64_t par
     a.out = take(m, (size_t)(count + items) * sizeof *a.out);
     a.lse = a.out + count;
     void *scratch = take(m, row->scratch != NULL ? row->scratch(&a) : 0);
+    if (runs_on_gpu(m, row, &a))
+        return (result){a.out, count + items};
     const nib_float_mode mode = nib__float_mode_flush();
     for (int64_t i = 0; i < items; i += part)
         row->run.attn(&a, i, nib__min(items, i + part), scratch);
@@ -329,7 +354,7 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     const result want = run_attn(ref, &m, a, rows * a.heads),
                  got = run_attn(row, &m, a, rows * a.heads);
     const result parts = run_attn(row, &m, a, 1);
-    return check_results(v, &m, want, got, parts, "item by item");
+    return check_results(v, &m, row, want, got, parts, "item by item");
 }
 
 /* dq, dk and dv, one after the other. */
@@ -372,7 +397,7 @@ static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
     const int64_t items = a.documents * kv_heads;
     const result want = run_attn_dx(ref, &m, a, items), got = run_attn_dx(row, &m, a, items);
     const result parts = run_attn_dx(row, &m, a, 1);
-    return check_results(v, &m, want, got, parts, "item by item");
+    return check_results(v, &m, row, want, got, parts, "item by item");
 }
 
 /* ---- all of a row's cases ---- */

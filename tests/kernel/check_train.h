@@ -52,7 +52,7 @@ static bool check_norm_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
     a.dx = floats(&m, rows * a.lddx, r, VALUES_RANDOM);
     const result want = run_norm_dx(ref, &m, a, rows), got = run_norm_dx(row, &m, a, rows);
     const result parts = run_norm_dx(row, &m, a, 1);
-    return check_results(v, &m, want, got, parts, "row by row");
+    return check_results(v, &m, row, want, got, parts, "row by row");
 }
 
 static result run_norm_dw(const nib_kernel *row, memory *m, nib_norm_dw a, int64_t part)
@@ -74,7 +74,7 @@ static bool check_norm_dw(verdict *v, const nib_kernel *row, const nib_kernel *r
     a.inverse = floats(&m, a.rows, r, VALUES_RANDOM);
     const result want = run_norm_dw(ref, &m, a, width), got = run_norm_dw(row, &m, a, width);
     const result parts = run_norm_dw(row, &m, a, odd_part(r));
-    return check_results(v, &m, want, got, parts, "in parts of columns");
+    return check_results(v, &m, row, want, got, parts, "in parts of columns");
 }
 
 /* ---- gradients of swiglu, the table and a bias ---- */
@@ -108,8 +108,8 @@ static bool check_swiglu_dx(verdict *v, const nib_kernel *row, const nib_kernel 
                  got = run_swiglu_dx(row, &m, a, false, rows),
                  placed = run_swiglu_dx(row, &m, a, true, rows),
                  parts = run_swiglu_dx(row, &m, a, false, 1);
-    const bool in_place = same_floats(v, "in place", placed.values, got.values, got.count, 0);
-    return check_results(v, &m, want, got, parts, "row by row") && in_place;
+    const bool in_place = same_floats(v, "in place", placed.values, got.values, got.count);
+    return check_results(v, &m, row, want, got, parts, "row by row") && in_place;
 }
 
 static result run_embed_dw(const nib_kernel *row, memory *m, nib_embed_dw a, int64_t vocabulary,
@@ -136,7 +136,7 @@ static bool check_embed_dw(verdict *v, const nib_kernel *row, const nib_kernel *
     const result want = run_embed_dw(ref, &m, a, VOCABULARY, width),
                  got = run_embed_dw(row, &m, a, VOCABULARY, width),
                  parts = run_embed_dw(row, &m, a, VOCABULARY, odd_part(r));
-    return check_results(v, &m, want, got, parts, "in parts of columns");
+    return check_results(v, &m, row, want, got, parts, "in parts of columns");
 }
 
 static result run_bias_dw(const nib_kernel *row, memory *m, nib_bias_dw a, int64_t part)
@@ -155,7 +155,7 @@ static bool check_bias_dw(verdict *v, const nib_kernel *row, const nib_kernel *r
     a.dy = floats(&m, a.m * a.ldy, r, class);
     const result want = run_bias_dw(ref, &m, a, width), got = run_bias_dw(row, &m, a, width);
     const result parts = run_bias_dw(row, &m, a, odd_part(r));
-    return check_results(v, &m, want, got, parts, "in parts of columns");
+    return check_results(v, &m, row, want, got, parts, "in parts of columns");
 }
 
 /* ---- loss and optimizer ---- */
@@ -188,9 +188,9 @@ static bool check_xent(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     a.target = target;
     const result want = run_xent(ref, &m, a, rows), got = run_xent(row, &m, a, rows);
     const result parts = run_xent(row, &m, a, 1);
-    const bool kept = a.gradient || same_floats(v, "the logits that were to stay", got.values, a.x,
-                                                rows * a.ldx, 0);
-    return check_results(v, &m, want, got, parts, "row by row") && kept;
+    const bool kept =
+        a.gradient || same_floats(v, "the logits that were to stay", got.values, a.x, rows * a.ldx);
+    return check_results(v, &m, row, want, got, parts, "row by row") && kept;
 }
 
 /* As check_results, of f64. */
@@ -253,7 +253,7 @@ static bool check_adamw(verdict *v, const nib_kernel *row, const nib_kernel *ref
     a.g = floats(&m, a.count, r, class);
     const result want = run_adamw(ref, &m, a, a.count), got = run_adamw(row, &m, a, a.count);
     const result parts = run_adamw(row, &m, a, odd_part(r));
-    return check_results(v, &m, want, got, parts, "in parts");
+    return check_results(v, &m, row, want, got, parts, "in parts");
 }
 
 static token_check train_check_of(nib_op op)

@@ -10,7 +10,8 @@
 #define NIB_GPU_SOURCES(X)                                                                         \
     X(prelude)                                                                                     \
     X(token)                                                                                       \
-    X(attention)
+    X(attention)                                                                                   \
+    X(linear)
 
 #define NIB_SOURCE(file)                                                                           \
     extern const unsigned char nib__text_##file##_cl[];                                            \

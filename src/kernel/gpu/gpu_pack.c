@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packs weights of any code and store into the rows of gpu_pack.h.
+ */
+#include "gpu_pack.h"
+
+static int64_t code_bits(nib_code code)
+{
+    switch (code) {
+    case NIB_CODE_F32: return 32;
+    case NIB_CODE_F16:
+    case NIB_CODE_BF16: return 16;
+    case NIB_CODE_I4:
+    case NIB_CODE_MX4:
+    case NIB_CODE_NV4: return 4;
+    default: return 8;
+    }
+}
+
+static nib_type packed_type(nib_type stored)
+{
+    return stored == NIB_TYPE_F64 ? NIB_TYPE_F32 : stored;
+}
+
+/* *end becomes the end of n x groups values of the type from a multiple of 64 bytes on; returns
+ * where they begin. */
+static uint64_t place(uint64_t *end, const nib_weight *w, int64_t groups, nib_type type, bool *fits)
+{
+    uint64_t begin, bytes;
+    *fits = *fits && nib__add(&begin, *end, 63) &&
+            nib__mul(&bytes, (uint64_t)w->n, (uint64_t)groups) &&
+            nib__mul(&bytes, bytes, (uint64_t)nib__type_bits(type) / 8) &&
+            nib__add(end, begin & ~UINT64_C(63), bytes);
+    return *fits ? begin & ~UINT64_C(63) : 0;
+}
+
+nib_gpu_rows nib__gpu_rows(const nib_weight *w)
+{
+    const bool quantized = nib__scheme_is_quantized(&w->scheme);
+    nib_gpu_rows l = {.ldk = nib__round_up(w->k, NIB_CODES_PAD)};
+    l.groups = quantized ? nib__scheme_groups(&w->scheme, w->k) : 0;
+    l.scale_type = quantized ? packed_type(w->scale_type) : NIB_TYPE_NONE;
+    l.zero_type =
+        quantized && w->scheme.zero != NIB_ZERO_NONE ? packed_type(w->zero_type) : NIB_TYPE_NONE;
+    l.row_bytes = (uint64_t)(l.ldk * code_bits(w->scheme.code) / 8);
+    bool fits = nib__mul(&l.bytes, (uint64_t)w->n, l.row_bytes);
+    l.scale_at = place(&l.bytes, w, l.groups, l.scale_type, &fits);
+    l.zero_at = place(&l.bytes, w, l.groups, l.zero_type, &fits);
+    l.bytes = fits ? l.bytes : UINT64_MAX;
+    return l;
+}
+
+static uint64_t packed_bytes(const nib_weight *w) { return nib__gpu_rows(w).bytes; }
+
+/* ---- packing ---- */
+
+enum { FETCH = 1024 /* codes of one output that are fetched at a time; even */ };
+
+/* Codes of 4 bits, one per byte, two to a byte; the byte after an odd last one is 0. */
+static void put_nibbles(uint8_t *to, const uint8_t *codes, int64_t count)
+{
+    for (int64_t j = 0; j < count; j += 2)
+        to[j / 2] = (uint8_t)((codes[j] & 15) | (codes[j + 1] & 15) << 4);
+}
+
+static void put_codes(const nib_weight *w, int64_t i, uint8_t *to)
+{
+    uint8_t codes[FETCH + 1];
+    if (!nib__scheme_is_quantized(&w->scheme)) {
+        nib__weight_floats(w, i, 0, w->k, to);
+        return;
+    }
+    if (code_bits(w->scheme.code) == 8) {
+        nib__weight_codes(w, i, 0, w->k, (int8_t *)to);
+        return;
+    }
+    for (int64_t k0 = 0; k0 < w->k; k0 += FETCH) {
+        const int64_t count = nib__min(FETCH, w->k - k0);
+        nib__weight_codes(w, i, k0, count, (int8_t *)codes);
+        codes[count] = 0;
+        put_nibbles(to + k0 / 2, codes, count);
+    }
+}
+
+static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
+{
+    const nib_gpu_rows l = nib__gpu_rows(w);
+    const size_t used = (size_t)nib__ceil_div(w->k * code_bits(w->scheme.code), 8);
+    const size_t scale_bytes = (size_t)nib__type_bits(l.scale_type) / 8,
+                 zero_bytes = (size_t)nib__type_bits(l.zero_type) / 8;
+    uint8_t *base = out;
+    for (int64_t i = n0; i < n1; i++) {
+        uint8_t *row = base + (size_t)i * l.row_bytes;
+        put_codes(w, i, row);
+        memset(row + used, 0, l.row_bytes - used);
+        for (int64_t g = 0; g < l.groups; g++) {
+            const size_t at = (size_t)(i * l.groups + g);
+            nib__weight_put_scale(w, i, g, base + l.scale_at + at * scale_bytes);
+            if (l.zero_type != NIB_TYPE_NONE)
+                nib__weight_put_zero(w, i, g, base + l.zero_at + at * zero_bytes);
+        }
+    }
+}
+
+const nib_packing nib__packing_rows = {"rows", 1, packed_bytes, pack};

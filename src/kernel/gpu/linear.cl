@@ -1,0 +1,581 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear products and look-ups of weights in the layout "rows" (gpu_pack.h). What a program takes
+ * is a matter of its options, which ocl_linear.c gives:
+ *
+ *   W       how weights are coded, WEIGHT_*
+ *   X       how activations are, INPUT_*; XBLOCK: elements of k per scale of theirs, 0: a token
+ *   SCALE   the type of the weight's scales, ZERO of its zero points: VALUE_*
+ *   TOKENS  tokens at a time of a matrix-vector product
+ *   ROWS    outputs of a work-group there, ITEMS its work-items
+ *
+ * The value of a code is (code - zero) * scale of an integer zero, code * scale + zero of a float
+ * one; those of activations (code - zero) * scale. Eight codes are taken at a time: under one scale
+ * where groups are a multiple of 8, else each under its own. Sums are of f32, in whatever order
+ * suits the device; products of integers are summed as such as long as their scales are one.
+ */
+#define WEIGHT_F32 0
+#define WEIGHT_F16 1
+#define WEIGHT_BF16 2
+#define WEIGHT_I8 3
+#define WEIGHT_I4 4
+#define WEIGHT_E4M3 5
+#define WEIGHT_E5M2 6
+#define WEIGHT_E2M1 7
+
+#define INPUT_F32 0
+#define INPUT_BF16 1
+#define INPUT_I8 2
+#define INPUT_E4M3 3
+
+#define VALUE_NONE (-1)
+#define VALUE_F32 0 /* to VALUE_BF16 the numbers of TYPE_* */
+#define VALUE_F16 1
+#define VALUE_BF16 2
+#define VALUE_E8M0 3
+#define VALUE_E4M3 4
+#define VALUE_I8 5
+#define VALUE_I32 6
+
+#define HAS_INT_ZERO (ZERO == VALUE_I8 || ZERO == VALUE_I32)
+#define HAS_FLOAT_ZERO (ZERO >= 0 && !HAS_INT_ZERO)
+#define IS_INTEGER (X == INPUT_I8 && (W == WEIGHT_I8 || W == WEIGHT_I4))
+
+/* ---- eight codes ---- */
+
+static float8 e4m3_eight(uchar8 c)
+{
+    return (float8)(of_e4m3(c.s0), of_e4m3(c.s1), of_e4m3(c.s2), of_e4m3(c.s3), of_e4m3(c.s4),
+                    of_e4m3(c.s5), of_e4m3(c.s6), of_e4m3(c.s7));
+}
+
+#if W == WEIGHT_I4 || W == WEIGHT_E2M1
+#define WEIGHT_BYTES(count) ((count) / 2)
+#elif W == WEIGHT_F32
+#define WEIGHT_BYTES(count) ((count) * 4)
+#elif W == WEIGHT_F16 || W == WEIGHT_BF16
+#define WEIGHT_BYTES(count) ((count) * 2)
+#else
+#define WEIGHT_BYTES(count) (count)
+#endif
+
+/* The codes of a row from k on, a multiple of 8, as they are. */
+static float8 weight_codes(const __global uchar *row, int k)
+{
+    const __global uchar *at = row + WEIGHT_BYTES((size_t)k);
+#if W == WEIGHT_F32
+    return *(const __global float8 *)at;
+#elif W == WEIGHT_F16
+    return vload_half8(0, (const __global half *)at);
+#elif W == WEIGHT_BF16
+    return as_float8(convert_uint8(*(const __global ushort8 *)at) << 16);
+#elif W == WEIGHT_I8
+    return convert_float8(*(const __global char8 *)at);
+#elif W == WEIGHT_I4
+    const int8 word = (int8)(*(const __global int *)at);
+    return convert_float8((word << (int8)(28, 24, 20, 16, 12, 8, 4, 0)) >> 28);
+#elif W == WEIGHT_E4M3
+    return e4m3_eight(*(const __global uchar8 *)at);
+#elif W == WEIGHT_E5M2
+    const uchar8 c = *(const __global uchar8 *)at;
+    return (float8)(of_e5m2(c.s0), of_e5m2(c.s1), of_e5m2(c.s2), of_e5m2(c.s3), of_e5m2(c.s4),
+                    of_e5m2(c.s5), of_e5m2(c.s6), of_e5m2(c.s7));
+#else
+    const uint c = *(const __global uint *)at;
+    return (float8)(of_e2m1(c), of_e2m1(c >> 4), of_e2m1(c >> 8), of_e2m1(c >> 12),
+                    of_e2m1(c >> 16), of_e2m1(c >> 20), of_e2m1(c >> 24), of_e2m1(c >> 28));
+#endif
+}
+
+static float value_at(const __global uchar *from, size_t i, int type)
+{
+    if (type == VALUE_E8M0)
+        return of_e8m0(from[i]);
+    if (type == VALUE_E4M3)
+        return of_e4m3(from[i]);
+    if (type == VALUE_I8)
+        return (float)((const __global char *)from)[i];
+    if (type == VALUE_I32)
+        return (float)((const __global int *)from)[i];
+    return load_typed(from, i, type);
+}
+
+static float sum_eight(float8 v)
+{
+    const float4 four = v.lo + v.hi;
+    return (four.x + four.y) + (four.z + four.w);
+}
+
+/* Not dot(), whose accuracy is the device's choice. */
+static float dot_eight(float8 a, float8 b)
+{
+    float sum = a.s0 * b.s0;
+    sum += a.s1 * b.s1;
+    sum += a.s2 * b.s2;
+    sum += a.s3 * b.s3;
+    sum += a.s4 * b.s4;
+    sum += a.s5 * b.s5;
+    sum += a.s6 * b.s6;
+    return sum + a.s7 * b.s7;
+}
+
+/* ---- a weight ---- */
+
+typedef struct weight {
+    const __global uchar *codes, *scales, *zeros;
+    int k, group, groups;
+    int shift; /* group is 1 << shift; -1: it is no power of two */
+    size_t row_bytes;
+} weight;
+
+static int group_of(const weight *w, int k) { return w->shift >= 0 ? k >> w->shift : k / w->group; }
+
+/* Eight codes from k on, a multiple of 8, lie in one group. */
+static bool is_even(const weight *w) { return (w->group & 7) == 0 || w->groups <= 1; }
+
+static const __global uchar *weight_row(const weight *w, int row)
+{
+    return w->codes + (size_t)row * w->row_bytes;
+}
+
+static float scale_of(const weight *w, int row, int group)
+{
+    return SCALE == VALUE_NONE
+               ? 1.0f
+               : value_at(w->scales, (size_t)row * (size_t)w->groups + (size_t)group, SCALE);
+}
+
+static float zero_of(const weight *w, int row, int group)
+{
+    return ZERO == VALUE_NONE
+               ? 0.0f
+               : value_at(w->zeros, (size_t)row * (size_t)w->groups + (size_t)group, ZERO);
+}
+
+static float8 scales_of(const weight *w, int row, int k)
+{
+    const int last = w->k - 1;
+#define AT(j) scale_of(w, row, group_of(w, min(k + j, last)))
+    return (float8)(AT(0), AT(1), AT(2), AT(3), AT(4), AT(5), AT(6), AT(7));
+#undef AT
+}
+
+static float8 zeros_of(const weight *w, int row, int k)
+{
+    const int last = w->k - 1;
+#define AT(j) zero_of(w, row, group_of(w, min(k + j, last)))
+    return (float8)(AT(0), AT(1), AT(2), AT(3), AT(4), AT(5), AT(6), AT(7));
+#undef AT
+}
+
+/* Eight dequantized values from k on, a multiple of 8, of which those past the row's end count
+ * nothing. */
+static float8 weight_values(const weight *w, int row, int k)
+{
+    const float8 codes = weight_codes(weight_row(w, row), k);
+    if (SCALE == VALUE_NONE)
+        return codes;
+    if (is_even(w)) {
+        const int group = group_of(w, min(k, w->k - 1));
+        const float scale = scale_of(w, row, group), zero = zero_of(w, row, group);
+        return HAS_FLOAT_ZERO ? codes * scale + zero : (codes - zero) * scale;
+    }
+    const float8 scale = scales_of(w, row, k), zero = zeros_of(w, row, k);
+    return HAS_FLOAT_ZERO ? codes * scale + zero : (codes - zero) * scale;
+}
+
+#ifdef EMBED
+
+/* ---- look-up: a work-group a token ---- */
+
+__kernel void embed(MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, zeros),
+                    MEMORY(int, ids), MEMORY(float, out), int k, int ldk, int group, int groups,
+                    int shift, float factor)
+{
+    HERE_CONST(uchar, codes);
+    HERE_CONST(uchar, scales);
+    HERE_CONST(uchar, zeros);
+    HERE_CONST(int, ids);
+    HERE(float, out);
+    const weight w = {codes, scales, zeros, k, group, groups, shift, WEIGHT_BYTES((size_t)ldk)};
+    const size_t token = get_group_id(0);
+    out += token * (size_t)k;
+    for (int k0 = 8 * (int)get_local_id(0); k0 < k; k0 += 8 * ITEMS) {
+        float eight[8];
+        vstore8(weight_values(&w, ids[token], k0) * factor, 0, eight);
+        for (int j = 0; j < 8 && k0 + j < k; j++)
+            out[k0 + j] = eight[j];
+    }
+}
+
+#else
+
+/* ---- activations ---- */
+
+typedef struct input {
+    const __global uchar *values; /* [m][ld] */
+    const __global float *scale;  /* [m], or [m][blocks] */
+    const __global int *zero;     /* [m] */
+    int ld, k, blocks;
+    int is_aligned; /* f32: rows begin at multiples of 16 bytes */
+} input;
+
+static int zero_of_token(const input *x, int token)
+{
+#if X == INPUT_I8 && XBLOCK == 0
+    return x->zero[token];
+#else
+    return 0;
+#endif
+}
+
+/* Of the block that k is in. */
+static float scale_of_block(const input *x, int token, int k)
+{
+#if XBLOCK > 0
+    return x->scale[(size_t)token * (size_t)x->blocks + (size_t)(min(k, x->k - 1) / XBLOCK)];
+#else
+    return 1.0f;
+#endif
+}
+
+/* Eight values of a token from k on, without its scale but with that of a block; 0 past the end. */
+static float8 input_values(const input *x, int token, int k)
+{
+    const size_t at = (size_t)token * (size_t)x->ld + (size_t)k;
+#if X == INPUT_F32
+    const __global float *from = (const __global float *)x->values + at;
+    if (k + 8 > x->k) {
+        float8 tail = 0;
+        const int left = x->k - k;
+        tail.s0 = left > 0 ? from[0] : 0.0f;
+        tail.s1 = left > 1 ? from[1] : 0.0f;
+        tail.s2 = left > 2 ? from[2] : 0.0f;
+        tail.s3 = left > 3 ? from[3] : 0.0f;
+        tail.s4 = left > 4 ? from[4] : 0.0f;
+        tail.s5 = left > 5 ? from[5] : 0.0f;
+        tail.s6 = left > 6 ? from[6] : 0.0f;
+        return tail;
+    }
+    if (x->is_aligned) {
+        const __global float4 *four = (const __global float4 *)from;
+        return (float8)(four[0], four[1]);
+    }
+    return vload8(0, from);
+#elif X == INPUT_BF16
+    const ushort8 bits = *(const __global ushort8 *)((const __global ushort *)x->values + at);
+    return as_float8(convert_uint8(bits) << 16);
+#elif X == INPUT_E4M3
+    return e4m3_eight(*(const __global uchar8 *)(x->values + at)) * scale_of_block(x, token, k);
+#else
+    const int8 place = (int8)(0, 1, 2, 3, 4, 5, 6, 7) + k;
+    const int8 codes = convert_int8(*(const __global char8 *)(x->values + at));
+    const int8 zero = (int8)zero_of_token(x, token);
+    return select((float8)0, convert_float8(codes - zero), place < (int8)x->k) *
+           scale_of_block(x, token, k);
+#endif
+}
+
+/* ---- integers: eight codes are two words of four bytes ---- */
+
+#if IS_INTEGER
+
+/* Even codes in one word and odd ones in the other where nibbles come apart like that. */
+static uint2 weight_words(const __global uchar *row, int k)
+{
+#if W == WEIGHT_I4
+    const uint both = *(const __global uint *)(row + WEIGHT_BYTES((size_t)k));
+    const uint2 four = (uint2)(both, both >> 4) & 0x0f0f0f0fu;
+    /* -8..7 by bytes, without borrows: codes + 8, above a bit that gives and is put right */
+    return (((four ^ 0x08080808u) | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
+#else
+    return *(const __global uint2 *)(row + k);
+#endif
+}
+
+static uint2 input_words(const input *x, int token, int k)
+{
+    const char8 codes =
+        *(const __global char8 *)(x->values + (size_t)token * (size_t)x->ld + (size_t)k);
+#if W == WEIGHT_I4
+    return (uint2)(as_uint(codes.even), as_uint(codes.odd));
+#else
+    return as_uint2(codes);
+#endif
+}
+
+static int dot_word(uint a, uint b, int sum)
+{
+#ifdef __opencl_c_integer_dot_product_input_4x8bit_packed
+    return sum + dot_4x8packed_ss_int(a, b);
+#else
+    const int4 p = convert_int4(as_char4(a)) * convert_int4(as_char4(b));
+    return sum + (p.x + p.y) + (p.z + p.w);
+#endif
+}
+
+static int sum_word(uint a, int sum) { return dot_word(a, 0x01010101u, sum); }
+
+#endif
+
+/* ---- what the products share ---- */
+
+#define PRODUCT_ARGUMENTS                                                                          \
+    MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, zeros), MEMORY(uchar, values),      \
+        MEMORY(float, x_scale), MEMORY(int, x_zero), MEMORY(float, bias), MEMORY(int, int_bias),   \
+        MEMORY(float, y), int m, int n, int k, int ldk, int group, int groups, int shift, int ldx, \
+        int blocks, int is_aligned, int ldy, int has_bias, int has_int_bias, float factor
+
+#define PRODUCT_HERE                                                                               \
+    HERE_CONST(uchar, codes);                                                                      \
+    HERE_CONST(uchar, scales);                                                                     \
+    HERE_CONST(uchar, zeros);                                                                      \
+    HERE_CONST(uchar, values);                                                                     \
+    HERE_CONST(float, x_scale);                                                                    \
+    HERE_CONST(int, x_zero);                                                                       \
+    HERE_CONST(float, bias);                                                                       \
+    HERE_CONST(int, int_bias);                                                                     \
+    HERE(float, y);                                                                                \
+    const weight w = {codes, scales, zeros, k, group, groups, shift, WEIGHT_BYTES((size_t)ldk)};   \
+    const input x = {values, x_scale, x_zero, ldx, k, blocks, is_aligned}
+
+/* y of one output and token from the sum over k. An int32 bias is in steps of the sum's integers. */
+#define PUT_Y(token, row, sum)                                                                     \
+    do {                                                                                           \
+        float total_ = sum;                                                                        \
+        if (has_int_bias != 0)                                                                     \
+            total_ += scale_of(&w, row, 0) * (float)int_bias[row];                                 \
+        total_ *= factor;                                                                          \
+        if (TOKEN_SCALE != 0)                                                                      \
+            total_ *= x_scale[token];                                                              \
+        y[(size_t)(token) * (size_t)ldy + (size_t)(row)] =                                         \
+            has_bias != 0 ? bias[row] + total_ : total_;                                           \
+    } while (0)
+
+#ifdef TOKENS
+
+/* ---- few tokens: a work-group is ROWS outputs of TOKENS tokens, its items share k ---- */
+
+#define SUMS (ROWS * TOKENS)
+#define PARTS (ITEMS / SUMS) /* items that add up one sum */
+
+__kernel void matvec(PRODUCT_ARGUMENTS)
+{
+    __local float room[SUMS][ITEMS + 1], part[SUMS][PARTS + 1];
+    PRODUCT_HERE;
+    const int id = (int)get_local_id(0);
+    const int row0 = (int)get_group_id(0) * ROWS, token0 = (int)get_group_id(1) * TOKENS;
+    float sums[ROWS][TOKENS];
+    for (int r = 0; r < ROWS; r++)
+        for (int t = 0; t < TOKENS; t++)
+            sums[r][t] = 0;
+    for (int k0 = 8 * id; k0 < k; k0 += 8 * ITEMS) {
+        if (SCALE != VALUE_NONE && !is_even(&w)) {
+            for (int r = 0; r < ROWS; r++) {
+                const float8 eight = weight_values(&w, min(row0 + r, n - 1), k0);
+                for (int t = 0; t < TOKENS; t++)
+                    sums[r][t] +=
+                        dot_eight(eight, input_values(&x, min(token0 + t, m - 1), k0));
+            }
+            continue;
+        }
+        const int g = group_of(&w, k0);
+        float scale[ROWS], zero[ROWS];
+        for (int r = 0; r < ROWS; r++) {
+            scale[r] = scale_of(&w, min(row0 + r, n - 1), g);
+            zero[r] = zero_of(&w, min(row0 + r, n - 1), g);
+        }
+#if IS_INTEGER
+        const int count = min(8, k - k0);
+        uint2 words[ROWS];
+        for (int r = 0; r < ROWS; r++)
+            words[r] = weight_words(weight_row(&w, min(row0 + r, n - 1)), k0);
+        for (int t = 0; t < TOKENS; t++) {
+            const int token = min(token0 + t, m - 1), z = zero_of_token(&x, token);
+            const uint2 four = input_words(&x, token, k0);
+            const float block = scale_of_block(&x, token, k0);
+            const int of_x = sum_word(four.x, sum_word(four.y, -count * z));
+            for (int r = 0; r < ROWS; r++) {
+                int sum = dot_word(words[r].x, four.x, dot_word(words[r].y, four.y, 0));
+                if (XBLOCK == 0)
+                    sum -= z * sum_word(words[r].x, sum_word(words[r].y, 0));
+                if (HAS_INT_ZERO)
+                    sum -= (int)zero[r] * of_x;
+                sums[r][t] += scale[r] * block * (float)sum;
+                if (HAS_FLOAT_ZERO)
+                    sums[r][t] += zero[r] * (block * (float)of_x);
+            }
+        }
+#else
+        float8 eight[ROWS];
+        for (int r = 0; r < ROWS; r++)
+            eight[r] = weight_codes(weight_row(&w, min(row0 + r, n - 1)), k0);
+        for (int t = 0; t < TOKENS; t++) {
+            const float8 of_x = input_values(&x, min(token0 + t, m - 1), k0);
+            const float x_sum = ZERO != VALUE_NONE ? sum_eight(of_x) : 0.0f;
+            for (int r = 0; r < ROWS; r++) {
+                const float sum = dot_eight(eight[r], of_x);
+                if (SCALE == VALUE_NONE)
+                    sums[r][t] += sum;
+                else if (HAS_FLOAT_ZERO)
+                    sums[r][t] += scale[r] * sum + zero[r] * x_sum;
+                else
+                    sums[r][t] += scale[r] * (sum - zero[r] * x_sum);
+            }
+        }
+#endif
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int t = 0; t < TOKENS; t++)
+            room[r * TOKENS + t][id] = sums[r][t];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const int mine = id / PARTS, first = id % PARTS;
+    float sum = 0;
+    for (int i = first; i < ITEMS; i += PARTS)
+        sum += room[mine][i];
+    part[mine][first] = sum;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const int row = row0 + id / TOKENS, token = token0 + id % TOKENS;
+    if (id < SUMS && row < n && token < m) {
+        float total = 0;
+        for (int i = 0; i < PARTS; i++)
+            total += part[id][i];
+        PUT_Y(token, row, total);
+    }
+}
+
+#else
+
+/* ---- many tokens: 64 outputs of 64 tokens in a work-group of 16 x 16, each item 4 x 4 ---- */
+
+#define TILE 64
+#define STEP 32 /* k at a time: eight for each of the 256 items, of weights and of activations */
+#define SIDE 16
+#define EACH (TILE / SIDE)
+
+#ifndef SUM_INTEGERS
+
+__kernel void tile(PRODUCT_ARGUMENTS)
+{
+    /* a row of k each; 65 so that the eight that an item writes lie in different banks */
+    __local float of_w[STEP][TILE + 1], of_x[STEP][TILE + 1];
+    PRODUCT_HERE;
+    const int id = (int)get_local_id(0), column = id % SIDE, line = id / SIDE;
+    const int row0 = (int)get_group_id(0) * TILE, token0 = (int)get_group_id(1) * TILE;
+    const int mine = id / (STEP / 8), k1 = id % (STEP / 8) * 8; /* what this item fetches */
+    const int row = min(row0 + mine, n - 1), token = min(token0 + mine, m - 1);
+    float sums[EACH][EACH];
+    for (int i = 0; i < EACH; i++)
+        for (int j = 0; j < EACH; j++)
+            sums[i][j] = 0;
+    for (int k0 = 0; k0 < k; k0 += STEP) {
+        float eight_w[8], eight_x[8];
+        vstore8(weight_values(&w, row, k0 + k1), 0, eight_w);
+        vstore8(input_values(&x, token, k0 + k1), 0, eight_x);
+        for (int j = 0; j < 8; j++) {
+            of_w[k1 + j][mine] = eight_w[j];
+            of_x[k1 + j][mine] = eight_x[j];
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int q = 0; q < STEP; q++) {
+            float a[EACH], b[EACH];
+            for (int i = 0; i < EACH; i++) {
+                a[i] = of_x[q][line + i * SIDE];
+                b[i] = of_w[q][column + i * SIDE];
+            }
+            for (int i = 0; i < EACH; i++)
+                for (int j = 0; j < EACH; j++)
+                    sums[i][j] += a[i] * b[j];
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    for (int i = 0; i < EACH; i++)
+        for (int j = 0; j < EACH; j++) {
+            const int to_token = token0 + line + i * SIDE, to_row = row0 + column + j * SIDE;
+            if (to_token < m && to_row < n)
+                PUT_Y(to_token, to_row, sums[i][j]);
+        }
+}
+
+#else
+
+/* Groups are a multiple of STEP, or one: a step has one scale. Sums of (code - zero) * (x - z) are
+ * sum(code * x) - zero * sum(x - z) - z * sum(code); past the end all are 0. */
+__kernel void tile(PRODUCT_ARGUMENTS)
+{
+    __local uint of_w[STEP / 4][TILE + 1], of_x[STEP / 4][TILE + 1];
+    __local int sums_w[STEP / 8][TILE], sums_x[STEP / 8][TILE];
+    __local float scales_w[TILE], zeros_w[TILE], scales_x[TILE];
+    PRODUCT_HERE;
+    const int id = (int)get_local_id(0), column = id % SIDE, line = id / SIDE;
+    const int row0 = (int)get_group_id(0) * TILE, token0 = (int)get_group_id(1) * TILE;
+    const int mine = id / (STEP / 8), part = id % (STEP / 8); /* what this item fetches */
+    const int row = min(row0 + mine, n - 1), token = min(token0 + mine, m - 1);
+    float sums[EACH][EACH];
+    int z[EACH];
+    for (int i = 0; i < EACH; i++) {
+        z[i] = zero_of_token(&x, min(token0 + line + i * SIDE, m - 1));
+        for (int j = 0; j < EACH; j++)
+            sums[i][j] = 0;
+    }
+    for (int k0 = 0; k0 < k; k0 += STEP) {
+        const uint2 words_w = weight_words(weight_row(&w, row), k0 + 8 * part);
+        const uint2 words_x = input_words(&x, token, k0 + 8 * part);
+        of_w[2 * part][mine] = words_w.x;
+        of_w[2 * part + 1][mine] = words_w.y;
+        of_x[2 * part][mine] = words_x.x;
+        of_x[2 * part + 1][mine] = words_x.y;
+        sums_w[part][mine] = sum_word(words_w.x, sum_word(words_w.y, 0));
+        sums_x[part][mine] = sum_word(words_x.x, sum_word(words_x.y, 0));
+        if (part == 0) {
+            scales_w[mine] = scale_of(&w, row, group_of(&w, k0));
+            zeros_w[mine] = zero_of(&w, row, group_of(&w, k0));
+            scales_x[mine] = scale_of_block(&x, token, k0);
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        int exact[EACH][EACH];
+        for (int i = 0; i < EACH; i++)
+            for (int j = 0; j < EACH; j++)
+                exact[i][j] = 0;
+        for (int q = 0; q < STEP / 4; q++) {
+            uint a[EACH], b[EACH];
+            for (int i = 0; i < EACH; i++) {
+                a[i] = of_x[q][line + i * SIDE];
+                b[i] = of_w[q][column + i * SIDE];
+            }
+            for (int i = 0; i < EACH; i++)
+                for (int j = 0; j < EACH; j++)
+                    exact[i][j] = dot_word(a[i], b[j], exact[i][j]);
+        }
+        const int count = min(STEP, k - k0);
+        for (int j = 0; j < EACH; j++) {
+            const int to = column + j * SIDE;
+            int of_codes = 0;
+            for (int p = 0; p < STEP / 8; p++)
+                of_codes += sums_w[p][to];
+            for (int i = 0; i < EACH; i++) {
+                const int from = line + i * SIDE;
+                int of_inputs = -count * z[i];
+                for (int p = 0; p < STEP / 8; p++)
+                    of_inputs += sums_x[p][from];
+                int sum = exact[i][j] - z[i] * of_codes;
+                if (HAS_INT_ZERO)
+                    sum -= (int)zeros_w[to] * of_inputs;
+                sums[i][j] += scales_w[to] * scales_x[from] * (float)sum;
+                if (HAS_FLOAT_ZERO)
+                    sums[i][j] += zeros_w[to] * (scales_x[from] * (float)of_inputs);
+            }
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    for (int i = 0; i < EACH; i++)
+        for (int j = 0; j < EACH; j++) {
+            const int to_token = token0 + line + i * SIDE, to_row = row0 + column + j * SIDE;
+            if (to_token < m && to_row < n)
+                PUT_Y(to_token, to_row, sums[i][j]);
+        }
+}
+
+#endif
+#endif
+#endif

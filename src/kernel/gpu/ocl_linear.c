@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of OpenCL for linear products and the embedding (linear.cl), on any device of 1.2, of every
+ * shape. Their weights lie in the layout "rows" of gpu_pack.h, at a multiple of 64 bytes.
+ */
+#include "gpu_pack.h"
+#include "sources.h"
+
+#include "kernel.h"
+
+enum {
+    FEW = 16, /* up to so many tokens, weights are read for TOKENS_MOST at a time */
+    TOKENS_MOST = 8,
+    ROWS = 4,   /* outputs of a work-group then, and */
+    ITEMS = 64, /* its work-items */
+    TILE = 64,  /* outputs and tokens of a work-group for more tokens, and */
+    TILE_ITEMS = 256,
+    STEP = 32 /* k that it takes at a time: under one scale, integers are summed as such */
+};
+
+/* ---- what linear.cl calls codes and types ---- */
+
+static int weight_number(nib_code code)
+{
+    switch (code) {
+    case NIB_CODE_F32: return 0;
+    case NIB_CODE_F16: return 1;
+    case NIB_CODE_BF16: return 2;
+    case NIB_CODE_I8: return 3;
+    case NIB_CODE_I4: return 4;
+    case NIB_CODE_E5M2: return 6;
+    case NIB_CODE_MX4:
+    case NIB_CODE_NV4: return 7;
+    default: return 5; /* e4m3 codes: E4M3, MX8 */
+    }
+}
+
+static int value_number(nib_type type)
+{
+    switch (type) {
+    case NIB_TYPE_F32: return 0;
+    case NIB_TYPE_F16: return 1;
+    case NIB_TYPE_BF16: return 2;
+    case NIB_TYPE_E8M0: return 3;
+    case NIB_TYPE_E4M3: return 4;
+    case NIB_TYPE_I8: return 5;
+    case NIB_TYPE_I32: return 6;
+    default: return -1;
+    }
+}
+
+enum { INPUT_F32, INPUT_BF16, INPUT_I8, INPUT_E4M3 };
+
+static int input_number(const nib_input *x, nib_act act)
+{
+    if (x->codes != NULL && act != NIB_ACT_FLOAT && act != NIB_ACT_E4M3_TOKEN)
+        return nib__act_is_mx(act) ? INPUT_E4M3 : INPUT_I8;
+    return x->bf16 != NULL ? INPUT_BF16 : INPUT_F32;
+}
+
+/* The power of two that a group is; one group is of the largest. */
+static int shift_of(int64_t group, int64_t groups)
+{
+    if (groups <= 1)
+        return 31;
+    int shift = 0;
+    while (INT64_C(1) << shift < group)
+        shift++;
+    return INT64_C(1) << shift == group ? shift : -1;
+}
+
+static const void *part(const void *packed, uint64_t at, nib_type type)
+{
+    return type != NIB_TYPE_NONE ? (const char *)packed + at : NULL;
+}
+
+static void weight_memory(nib_launch *out, const nib_gpu_rows *l, const void *packed)
+{
+    nib__launch_memory(out, packed);
+    nib__launch_memory(out, part(packed, l->scale_at, l->scale_type));
+    nib__launch_memory(out, part(packed, l->zero_at, l->zero_type));
+}
+
+static void weight_numbers(nib_launch *out, const nib_gpu_rows *l, const nib_weight *w)
+{
+    nib__launch_int(out, l->ldk);
+    nib__launch_int(out, nib__scheme_group_size(&w->scheme, w->k));
+    nib__launch_int(out, l->groups);
+    nib__launch_int(out, shift_of(w->scheme.group, l->groups));
+}
+
+static float factor_of(const nib_weight *w)
+{
+    return w->tensor_scale != 0 ? nib__weight_factor(w) : 1;
+}
+
+static void weight_options(nib_launch *out, const nib_gpu_rows *l, const nib_weight *w)
+{
+    nib__launch_option(out, "-DW=%d -DSCALE=%d -DZERO=%d", weight_number(w->scheme.code),
+                       value_number(l->scale_type), value_number(l->zero_type));
+}
+
+/* ---- products ---- */
+
+/* The tokens that a work-group of few has: a power of two. */
+static int tokens_of(int64_t m)
+{
+    int tokens = 1;
+    while (tokens < m && tokens < TOKENS_MOST)
+        tokens *= 2;
+    return tokens;
+}
+
+static void product_grid(nib_launch *out, const nib_linear *a, const nib_gpu_rows *l)
+{
+    const nib_scheme *s = &a->w->scheme;
+    const bool is_few = a->x.m <= FEW;
+    const int tokens = tokens_of(a->x.m);
+    const int x = input_number(&a->x, s->act);
+    const bool is_integer = x == INPUT_I8 && (l->groups <= 1 || s->group % STEP == 0);
+    const int block = (int)nib__act_block(s->act);
+    nib__launch_init(out, is_few ? "matvec" : "tile",
+                     nib__ceil_div(a->w->n, is_few ? (int64_t)ROWS : TILE),
+                     is_few ? ITEMS : TILE_ITEMS);
+    out->groups[1] = nib__ceil_div(a->x.m, is_few ? (int64_t)tokens : TILE);
+    weight_options(out, l, a->w);
+    nib__launch_option(out, " -DX=%d -DXBLOCK=%d -DTOKEN_SCALE=%d", x, block,
+                       s->act != NIB_ACT_FLOAT && block == 0);
+    if (is_few)
+        nib__launch_option(out, " -DTOKENS=%d -DROWS=%d -DITEMS=%d", tokens, ROWS, ITEMS);
+    else if (is_integer)
+        nib__launch_option(out, " -DSUM_INTEGERS");
+}
+
+static int launch_linear(const void *args, nib_launch out[])
+{
+    const nib_linear *a = args;
+    const nib_input *x = &a->x;
+    const nib_gpu_rows l = nib__gpu_rows(a->w);
+    const void *values = x->bf16 != NULL    ? (const void *)x->bf16
+                         : x->codes != NULL ? (const void *)x->codes
+                                            : x->f32;
+    const int64_t block = nib__act_block(a->w->scheme.act);
+    product_grid(out, a, &l);
+    weight_memory(out, &l, a->packed);
+    nib__launch_memory(out, values);
+    nib__launch_memory(out, x->scale);
+    nib__launch_memory(out, x->zero);
+    nib__launch_memory(out, a->bias);
+    nib__launch_memory(out, a->int_bias);
+    nib__launch_memory(out, a->y);
+    nib__launch_int(out, x->m);
+    nib__launch_int(out, a->w->n);
+    nib__launch_int(out, a->w->k);
+    weight_numbers(out, &l, a->w);
+    nib__launch_int(out, x->ld);
+    nib__launch_int(out, block > 0 ? nib__ceil_div(a->w->k, block) : 1);
+    nib__launch_int(out, x->f32 != NULL && (uintptr_t)x->f32 % 16 == 0 && x->ld % 4 == 0);
+    nib__launch_int(out, a->ldy);
+    nib__launch_int(out, a->bias != NULL);
+    nib__launch_int(out, a->int_bias != NULL);
+    nib__launch_float(out, factor_of(a->w));
+    return 1;
+}
+
+/* ---- the embedding ---- */
+
+static int launch_embed(const void *args, nib_launch out[])
+{
+    const nib_embed *a = args;
+    const nib_gpu_rows l = nib__gpu_rows(a->table);
+    nib__launch_init(out, "embed", a->m, ITEMS);
+    weight_options(out, &l, a->table);
+    nib__launch_option(out, " -DITEMS=%d -DEMBED", ITEMS);
+    weight_memory(out, &l, a->packed);
+    nib__launch_memory(out, a->ids);
+    nib__launch_memory(out, a->out);
+    nib__launch_int(out, a->table->k);
+    weight_numbers(out, &l, a->table);
+    nib__launch_float(out, factor_of(a->table));
+    return 1;
+}
+
+/* ---- rows ---- */
+
+#define LINEAR(types, code_, act_, input_)                                                         \
+    {                                                                                              \
+        .name = "linear_" types "_f32__ocl", .op = NIB_OP_LINEAR, .code = NIB_CODE_##code_,        \
+        .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_OPENCL,                       \
+        .conds = NIB_NO_CONDS, .numbers = NIB_NUMBERS_OTHER,                                       \
+        .reference = "linear_" types "_f32__ref", .rank = 40, .unit = NIB_UNIT_F32, .n_step = 1,   \
+        .packing = &nib__packing_rows,                                                             \
+        .gpu = &(const nib_gpu_code){&nib__source_linear, launch_linear},                          \
+        .note = "any OpenCL 1.2 device, any shape, group, scale and zero point"                    \
+    }
+#define FLOATS(word, code)                                                                         \
+    LINEAR("f32_" word, code, FLOAT, NIB_TYPE_F32),                                                \
+        LINEAR("f16_" word, code, FLOAT, NIB_TYPE_F16),                                            \
+        LINEAR("bf16_" word, code, FLOAT, NIB_TYPE_BF16)
+
+static const nib_kernel rows[] = {
+    FLOATS("f32", F32),
+    FLOATS("f16", F16),
+    FLOATS("bf16", BF16),
+    FLOATS("w8g", I8),
+    FLOATS("w4g", I4),
+    FLOATS("e4m3c", E4M3),
+    FLOATS("e5m2c", E5M2),
+    FLOATS("mx8", MX8),
+    FLOATS("mx4", MX4),
+    FLOATS("nv4", NV4),
+    LINEAR("a8t_w8g", I8, I8_TOKEN, NIB_ANY),
+    LINEAR("a8s_w8g", I8, I8_STATIC, NIB_ANY),
+    LINEAR("a4t_w8g", I8, I4_TOKEN, NIB_ANY),
+    LINEAR("a8b32_w8g", I8, I8_BLOCK32, NIB_ANY),
+    LINEAR("a8b256_w8g", I8, I8_BLOCK256, NIB_ANY),
+    LINEAR("a8t_w4g", I4, I8_TOKEN, NIB_ANY),
+    LINEAR("a8s_w4g", I4, I8_STATIC, NIB_ANY),
+    LINEAR("a4t_w4g", I4, I4_TOKEN, NIB_ANY),
+    LINEAR("a8b32_w4g", I4, I8_BLOCK32, NIB_ANY),
+    LINEAR("a8b256_w4g", I4, I8_BLOCK256, NIB_ANY),
+    LINEAR("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY),
+    LINEAR("mx8_mx8", MX8, MX8, NIB_ANY),
+    LINEAR("mx8_mx4", MX4, MX8, NIB_ANY),
+    LINEAR("mx4_mx4", MX4, MX4, NIB_ANY),
+    {.name = "embed_f32__ocl",
+     .op = NIB_OP_EMBED,
+     .code = NIB_ANY,
+     .act = NIB_ANY,
+     .input = NIB_ANY,
+     .device = NIB_DEVICE_OPENCL,
+     .conds = NIB_NO_CONDS,
+     .numbers = NIB_NUMBERS_OTHER,
+     .reference = "embed_f32__ref",
+     .rank = 40,
+     .unit = NIB_UNIT_F32,
+     .n_step = 1,
+     .packing = &nib__packing_rows,
+     .gpu = &(const nib_gpu_code){&nib__source_linear, launch_embed},
+     .note = "copies rows of the table, dequantized"},
+};
+
+const nib_family nib__family_ocl_linear = {rows, COUNT(rows)};
