@@ -455,9 +455,21 @@ static nib_status say_log(nib_gpu *gpu, cl_program program, const char *name, ni
                      gpu->found->driver_version, gpu->found->title, name, line);
 }
 
+/* Codes of activations are the CPU's own where quotients are rounded to the nearest. */
+static void compiler_options(nib_gpu *gpu, const compiled *c, char *out, size_t size)
+{
+    state *s = gpu->state;
+    const uint64_t has = read_number(&s->l, s->device, CL_DEVICE_SINGLE_FP_CONFIG);
+    snprintf(out, size, "%s%s", c->options,
+             (has & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) != 0
+                 ? " -cl-fp32-correctly-rounded-divide-sqrt"
+                 : "");
+}
+
 static nib_status build(nib_gpu *gpu, compiled *c, nib_err *err)
 {
     state *s = gpu->state;
+    char options[NIB_LAUNCH_OPTIONS + 64];
     const nib_gpu_source *sources[] = {&nib__source_prelude, c->code->source};
     const char *texts[COUNT(sources)];
     size_t sizes[COUNT(sources)];
@@ -469,7 +481,8 @@ static nib_status build(nib_gpu *gpu, compiled *c, nib_err *err)
     c->program = s->l.clCreateProgramWithSource(s->context, COUNT(sources), texts, sizes, &code);
     if (code != CL_SUCCESS)
         return failed(err, c->code->source->name, code);
-    code = s->l.clBuildProgram(c->program, 1, &s->device, c->options, NULL, NULL);
+    compiler_options(gpu, c, options, sizeof options);
+    code = s->l.clBuildProgram(c->program, 1, &s->device, options, NULL, NULL);
     nib_status status = code == CL_SUCCESS ? add_compiled(gpu, c, err)
                                            : say_log(gpu, c->program, c->code->source->name, err);
     if (status != NIB_OK)

@@ -49,7 +49,6 @@ static const nib_cond gfx90a_dot4[] = {
     NIB_IS(DOT4, 1, "eight pairs of 4-bit codes are multiplied at a time"),
     NIB_COND_END,
 };
-static const nib_cond any_device[] = {NIB_COND_END};
 
 /* One scheme on all targets: the unit on NVIDIA and on gfx90a. */
 #define GPU_LINEAR(types, code_, act_, input_, nvidia, amd)                                        \
@@ -60,9 +59,7 @@ static const nib_cond any_device[] = {NIB_COND_END};
 
 #define QUANT(types, act_, input_)                                                                 \
     DECLARED("quant_f32_" types "__sm80", QUANT, NIB_ANY, act_, input_, CUDA, sm80, OTHER,         \
-             "quant_f32_" types "__ref", 30, F32, "one block of threads per token"),               \
-        DECLARED("quant_f32_" types "__ocl", QUANT, NIB_ANY, act_, input_, OPENCL, any_device,     \
-                 OTHER, "quant_f32_" types "__ref", 40, F32, "one work group per token")
+             "quant_f32_" types "__ref", 30, F32, "one block of threads per token")
 
 #define BACKWARD_CUDA(op_, name_, types, target, code_, act_, input_, conds_, rank_, unit_)        \
     DECLARED(name_ types "_f32__" target, op_, code_, act_, input_, CUDA, conds_, OTHER,           \

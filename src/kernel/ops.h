@@ -28,7 +28,8 @@ typedef struct nib_input {
     int8_t *codes; /* [m][ld], ld = round_up(k, NIB_CODES_PAD), zeros past k */
     float *scale;  /* [m]; of blocks: [m][ceil(k / block)], MX8: powers of two */
     int32_t *zero; /* [m]; all 0 when symmetric; not of blocks, which are */
-    int32_t *sums; /* I8, I4: [m][groups] sum of the codes of each weight group */
+    int32_t *sums; /* I8, I4: [m][groups] sum of the codes of each weight group; NULL on a
+                      GPU where no product reads them */
     float *fsums;  /* FLOAT with float zeros: [m][groups] sum of x over each weight group, in the
                       order of a product with codes that are all 1 */
     int64_t ld, groups;
@@ -46,7 +47,7 @@ typedef struct nib_quant {
     bool two_power;            /* factors are rounded down to powers of two */
     const float *amax;         /* one scale for all, of this largest |x| */
     nib_formula formula;       /* which eps */
-    const float *static_scale; /* I8_STATIC */
+    const float *static_scale; /* I8_STATIC; both of the host's memory, as the weight is */
     const int32_t *static_zero;
 } nib_quant;
 

@@ -21,6 +21,7 @@ static const nib_family *const families[] = {
     &nib__family_ocl_token,
     &nib__family_cuda_token,
     &nib__family_ocl_linear,
+    &nib__family_ocl_quant,
     &nib__family_declared,
     &nib__family_peers,
 };

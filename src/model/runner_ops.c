@@ -169,6 +169,7 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
 static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const nib_embed args = {.table = &r->weights[0].w,
+                            .packed = nib__weight_packed(&r->weights[0], node->row),
                             .ids = r->sides[node->side].ids,
                             .out = values(r, node, node->to),
                             .m = m};

@@ -11,7 +11,8 @@
     X(prelude)                                                                                     \
     X(token)                                                                                       \
     X(attention)                                                                                   \
-    X(linear)
+    X(linear)                                                                                      \
+    X(quant)
 
 #define NIB_SOURCE(file)                                                                           \
     extern const unsigned char nib__text_##file##_cl[];                                            \

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Activations into the form that a product takes; the formulas are those of cpu/quant_body.h, and
+ * so are the codes and scales wherever the device divides to the nearest. A work-group of GROUP
+ * items has a token, or a block of one.
+ */
+#pragma OPENCL FP_CONTRACT OFF
+
+#define IS_FINITE(bits) (((bits) & 0x7fffffff) < 0x7f800000)
+#define NOT_A_NUMBER as_float(0x7fc00000u)
+
+/* ---- over a work-group ---- */
+
+static int group_most(int value, __local int *room)
+{
+    const int id = (int)get_local_id(0);
+    room[id] = value;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int step = GROUP / 2; step > 0; step /= 2) {
+        if (id < step)
+            room[id] = max(room[id], room[id + step]);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    const int most = room[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return most;
+}
+
+/* The range of values and 0. Bits that order like floats, so that NaN lies beyond infinity on both
+ * sides. */
+typedef struct range {
+    float low, high;
+    int is_finite;
+} range;
+
+static int order_of(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+
+static range range_of(const __global float *x, int count, __local int *room)
+{
+    int least = 0, most = 0;
+    for (int i = (int)get_local_id(0); i < count; i += GROUP) {
+        const int key = order_of(as_int(x[i]));
+        least = min(least, key);
+        most = max(most, key);
+    }
+    const int low = order_of(-group_most(-least, room)), high = group_most(most, room);
+    range r;
+    r.low = as_float(low);
+    r.high = as_float(high);
+    r.is_finite = IS_FINITE(low) && IS_FINITE(high);
+    return r;
+}
+
+static float largest_of(range r) { return fmax(-r.low, r.high); }
+
+/* ---- integers, a scale a token ---- */
+
+__kernel void integers(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scale),
+                       MEMORY(int, zero), int k, int ldx, int ld, int qmin, int qmax,
+                       int is_symmetric, int is_static, int static_zero, float eps,
+                       float static_scale)
+{
+    __local int room[GROUP];
+    HERE_CONST(float, x);
+    HERE(char, codes);
+    HERE(float, scale);
+    HERE(int, zero);
+    const size_t token = get_group_id(0);
+    x += token * (size_t)ldx;
+    codes += token * (size_t)ld;
+    const range of = range_of(x, k, room);
+    const float steps = (float)(qmax - qmin);
+    float s = static_scale;
+    int z = static_zero;
+    if (of.is_finite && is_static == 0) {
+        s = fmax(is_symmetric != 0 ? largest_of(of) / (steps / 2) : (of.high - of.low) / steps, eps);
+        z = is_symmetric != 0 ? 0 : clamp(qmin - (int)rint(of.low / s), qmin, qmax);
+    }
+    const float factor = 1.0f / s, low = (float)(qmin - z), high = (float)(qmax - z);
+    for (int i = (int)get_local_id(0); i < ld; i += GROUP) {
+        int code = 0;
+        if (i < k && of.is_finite) {
+            float v = x[i] * factor;
+            v = v > low ? v : low; /* NaN, from a static scale of 0, becomes low */
+            v = v < high ? v : high;
+            code = (int)rint(v) + z;
+        }
+        codes[i] = (char)code;
+    }
+    if (get_local_id(0) == 0) {
+        scale[token] = of.is_finite ? s : NOT_A_NUMBER;
+        zero[token] = of.is_finite ? z : 0;
+    }
+}
+
+/* ---- integers, a scale a block: work-groups are block, token ---- */
+
+#ifdef BLOCK
+
+/* Of the largest magnitudes, the first one. */
+static float first_largest(const __global float *x, int count, range of, __local int *room)
+{
+    int first = count;
+    for (int i = (int)get_local_id(0); i < count; i += GROUP)
+        if (fabs(x[i]) == largest_of(of))
+            first = min(first, i);
+    return x[min(-group_most(-first, room), count - 1)];
+}
+
+__kernel void blocks(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scale), int k, int ldx,
+                     int ld)
+{
+    __local int room[GROUP];
+    HERE_CONST(float, x);
+    HERE(char, codes);
+    HERE(float, scale);
+    const size_t token = get_group_id(1);
+    const int block = (int)get_group_id(0), last = (int)get_num_groups(0) - 1;
+    const int count = min(BLOCK, k - block * BLOCK);
+    x += token * (size_t)ldx + (size_t)block * BLOCK;
+    codes += token * (size_t)ld + (size_t)block * BLOCK;
+    const range of = range_of(x, count, room);
+#if BLOCK == 32 /* ggml's Q8_0: the codes' factor is of f32, the scale that is kept of f16 */
+    const float d = largest_of(of) / 127.0f, kept = of_f16(to_f16(d)), factor = 1.0f / d;
+    const int is_coded = of.is_finite && kept != 0;
+#else /* ggml's Q8_K: of the first largest value the code is -127 */
+    const float factor = -127.0f / first_largest(x, count, of, room), kept = 1.0f / factor;
+    const int is_coded = of.is_finite && largest_of(of) != 0 && IS_FINITE(as_int(factor));
+#endif
+    for (int i = (int)get_local_id(0); i < count; i += GROUP) {
+        const float v = x[i] * factor;
+#if BLOCK == 32
+        codes[i] = is_coded ? (char)(int)round(v) : (char)0; /* halves away from zero */
+#else
+        codes[i] = is_coded ? (char)(int)fmin(rint(v), 127.0f) : (char)0;
+#endif
+    }
+    if (block == last)
+        for (int i = count + (int)get_local_id(0); i < ld - last * BLOCK; i += GROUP)
+            codes[i] = 0;
+    if (get_local_id(0) == 0)
+        scale[token * (size_t)(last + 1) + (size_t)block] = !of.is_finite ? NOT_A_NUMBER
+                                                            : is_coded    ? kept
+                                                                          : 0.0f;
+}
+
+#endif
+
+/* ---- floats of 8 and 4 bits ---- */
+
+/* The nearest of a format with `bits` of fraction, its smallest normal 2^least and its largest value
+ * `most`, saturated, as f32 without its sign. Below the smallest normal, values are multiples of
+ * 2^(least - bits): an addition rounds to them. */
+static float nearest(float x, int bits, int least, float most)
+{
+    const float v = fmin(as_float(as_uint(x) & 0x7fffffffu), most);
+    const uint drop = 23u - (uint)bits, all = as_uint(v);
+    if (all < (uint)(least + 127) << 23) {
+        const float large = as_float((uint)(least - bits + 23 + 127) << 23);
+        return (v + large) - large;
+    }
+    return as_float((all + (1u << (drop - 1)) - 1u + ((all >> drop) & 1u)) & ~((1u << drop) - 1u));
+}
+
+#define NEAREST_E4M3(x) nearest(x, 3, -6, 448.0f)
+#define NEAREST_E5M2(x) nearest(x, 2, -14, 57344.0f)
+#define NEAREST_E2M1(x) nearest(x, 1, 0, 6.0f)
+
+/* The code of an e4m3 value without its sign. */
+static uint e4m3_code(float value)
+{
+    const uint bits = as_uint(value);
+    return bits < 0x3c800000u ? (uint)(value * 512.0f) : (bits >> 20) - (120u << 3);
+}
+
+/* e4m3, or e5m2, widened to bf16, a scale a token. FORM 0: torchao's; 1: training's, where `amax` is
+ * of all tokens or not there (has_amax 0) and `least` the factor of what is next to nothing. */
+__kernel void f8_tokens(MEMORY(float, x), MEMORY(ushort, out), MEMORY(float, scale),
+                        MEMORY(float, amax), int k, int ldx, int ld, int is_training, int has_amax,
+                        int is_e5m2, int two_power, float most, float least)
+{
+    __local int room[GROUP];
+    HERE_CONST(float, x);
+    HERE(ushort, out);
+    HERE(float, scale);
+    HERE_CONST(float, amax);
+    const size_t token = get_group_id(0);
+    x += token * (size_t)ldx;
+    out += token * (size_t)ld;
+    const range of = range_of(x, k, room);
+    float largest = of.is_finite ? largest_of(of) : NOT_A_NUMBER, by, kept;
+    int coded;
+    if (is_training == 0) {
+        by = largest / most;
+        coded = by > 0;
+        kept = by == 0 ? 1.0f : by;
+    } else {
+        if (has_amax != 0)
+            largest = amax[0];
+        by = largest > 1e-12f ? most / largest : least;
+        if (two_power != 0)
+            by = as_float(as_uint(by) & 0xff800000u);
+        coded = IS_FINITE(as_int(largest));
+        kept = coded ? 1.0f / by : NOT_A_NUMBER;
+    }
+    for (int i = (int)get_local_id(0); i < ld; i += GROUP) {
+        uint bits = 0;
+        if (i < k && coded) {
+            const float v = is_training != 0 ? x[i] * by : x[i] / by;
+            const float near = is_e5m2 != 0 ? NEAREST_E5M2(v) : NEAREST_E4M3(v);
+            bits = as_uint(near) | (as_uint(v) & 0x80000000u);
+        }
+        out[i] = (ushort)(bits >> 16);
+    }
+    if (get_local_id(0) == 0)
+        scale[token] = kept;
+}
+
+/* ---- MX: work-groups are block of 32, token ---- */
+
+__kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, scale), int k,
+                        int ldx, int ld, int is_e2m1, int is_floor)
+{
+    __local int room[GROUP];
+    HERE_CONST(float, x);
+    HERE(uchar, codes);
+    HERE(float, scale);
+    const size_t token = get_group_id(1);
+    const int block = (int)get_group_id(0), last = (int)get_num_groups(0) - 1;
+    const int count = min(32, k - block * 32);
+    x += token * (size_t)ldx + (size_t)block * 32;
+    codes += token * (size_t)ld + (size_t)block * 32;
+    int largest = 0;
+    for (int i = (int)get_local_id(0); i < count; i += GROUP)
+        largest = max(largest, as_int(x[i]) & 0x7fffffff);
+    largest = group_most(largest, room);
+    int byte;
+    if (is_floor != 0) { /* the exponent, less that of the largest code */
+        byte = max((largest >> 23) - (is_e2m1 != 0 ? 2 : 8), 0);
+    } else { /* the least power of two not below the largest value by the largest code */
+        const int bits = as_int(as_float(largest) / (is_e2m1 != 0 ? 6.0f : 448.0f));
+        const int exponent = bits >> 23, fraction = bits & 0x7fffff;
+        byte = exponent + (exponent == 0 ? fraction > 0x400000 : fraction != 0);
+    }
+    const float of_zero = is_floor != 0 ? as_float((126u + 127u) << 23) : 1.0f;
+    const float factor = byte > 0 ? as_float((254 - byte) << 23) : of_zero;
+    const int is_coded = IS_FINITE(largest);
+    for (int i = (int)get_local_id(0); i < count; i += GROUP) {
+        const float v = x[i] * factor, near = is_e2m1 != 0 ? NEAREST_E2M1(v) : NEAREST_E4M3(v);
+        const uint code = e4m3_code(near) | ((as_uint(v) >> 24) & 0x80u);
+        codes[i] = is_coded ? (uchar)code : (uchar)0;
+    }
+    if (block == last)
+        for (int i = count + (int)get_local_id(0); i < ld - last * 32; i += GROUP)
+            codes[i] = 0;
+    if (get_local_id(0) == 0)
+        scale[token * (size_t)(last + 1) + (size_t)block] =
+            is_coded ? as_float(byte > 0 ? byte << 23 : 0x400000) : NOT_A_NUMBER;
+}
+
+/* ---- floats: work-items are column, token ---- */
+
+__kernel void to_bf16_rows(MEMORY(float, x), MEMORY(ushort, out), int k, int ldx, int ld)
+{
+    HERE_CONST(float, x);
+    HERE(ushort, out);
+    const size_t token = get_group_id(1);
+    const int i = (int)get_global_id(0);
+    if (i >= ld)
+        return;
+    const float v = i < k ? x[token * (size_t)ldx + (size_t)i] : 0.0f;
+    out[token * (size_t)ld + (size_t)i] =
+        isnan(v) ? (ushort)(0x7fc0u | ((as_uint(v) >> 16) & 0x8000u)) : to_bf16(v);
+}
+
+/* Rounded to f16, or as they are. */
+__kernel void to_f32_rows(MEMORY(float, x), MEMORY(float, out), int k, int ldx, int ld,
+                          int is_rounded)
+{
+    HERE_CONST(float, x);
+    HERE(float, out);
+    const size_t token = get_group_id(1);
+    const int i = (int)get_global_id(0);
+    if (i >= k)
+        return;
+    const float v = x[token * (size_t)ldx + (size_t)i];
+    out[token * (size_t)ld + (size_t)i] = is_rounded != 0 ? of_f16(to_f16(v)) : v;
+}
+
+/* ---- sums over the weight's groups: work-groups are group, token ---- */
+
+__kernel void code_sums(MEMORY(char, codes), MEMORY(int, sums), int k, int ld, int group)
+{
+    __local int room[GROUP];
+    HERE_CONST(char, codes);
+    HERE(int, sums);
+    const size_t token = get_group_id(1);
+    const int begin = (int)get_group_id(0) * group, id = (int)get_local_id(0);
+    const int end = min(k - begin, group) + begin;
+    int sum = 0;
+    for (int i = begin + id; i < end; i += GROUP)
+        sum += codes[token * (size_t)ld + (size_t)i];
+    room[id] = sum;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int step = GROUP / 2; step > 0; step /= 2) {
+        if (id < step)
+            room[id] += room[id + step];
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    if (id == 0)
+        sums[token * get_num_groups(0) + get_group_id(0)] = room[0];
+}
+
+__kernel void float_sums(MEMORY(uchar, values), MEMORY(float, sums), int k, int ld, int group,
+                         int type)
+{
+    __local float room[GROUP];
+    HERE_CONST(uchar, values);
+    HERE(float, sums);
+    const size_t token = get_group_id(1);
+    const int begin = (int)get_group_id(0) * group;
+    const int end = min(k - begin, group) + begin;
+    float sum = 0;
+    for (int i = begin + (int)get_local_id(0); i < end; i += GROUP)
+        sum += load_typed(values, token * (size_t)ld + (size_t)i, type);
+    sum = group_sum(sum, room);
+    if (get_local_id(0) == 0)
+        sums[token * get_num_groups(0) + get_group_id(0)] = sum;
+}
