@@ -9,7 +9,8 @@
 # make CUDA=1     with kernels for NVIDIA's GPUs, where nvcc (12.0 or later) is, in build/cuda; other builds lack
 #                 them, say so, and take no longer for a machine that has nvcc
 # make test-cuda-build   compiles those kernels and reads the machine code; needs nvcc, no GPU
-# make test-gpu   checks every kernel on every GPU found and measures; says `skipped` where there is none
+# make test-cuda-emulated   checks them by their sources on the CPU
+# make test-gpu   checks them on the GPUs found; says `skipped` where there is none
 # make install PREFIX=/usr/local
 
 CC      ?= gcc
@@ -105,7 +106,7 @@ CUDA_HEADERS := $(wildcard src/kernel/gpu/*.cuh) src/kernel/gpu/prelude.cl
 CUDA_ALL     = $(shell $(NVCC) --list-gpu-arch | sed 's/.*_//')
 CUDA_ARCHS  ?= $(filter 80 90 100,$(CUDA_ALL))
 NVCC_FLAGS   = -std=c++17 -O3 -x cu -fatbin -include $(CURDIR)/src/kernel/gpu/cuda_prelude.cuh -Isrc/kernel/gpu \
-               --Werror all-warnings -Xptxas -v,-warn-spills,-warn-lmem-usage \
+               --Werror all-warnings -diag-suppress 177 -Xptxas -v \
                $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
                -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 ifeq ($(CUDA),1)
@@ -136,6 +137,28 @@ $(BUILD)/made/machine_files.c: $(MACHINES) tools/embed_machines machines
 
 $(BUILD)/made/%.o: $(BUILD)/made/%.c
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(STRICT) -MMD -MP -c $< -o $@
+
+# ---- tests of CUDA ----
+
+cuda-images: $(CUDA_IMAGES)
+test-cuda-build:
+	@if ! command -v $(NVCC) >/dev/null; then echo "skipped: kernels of CUDA, no nvcc"; else \
+	    $(MAKE) -s $(JOBS) CUDA=1 cuda-images && tests/cuda/check_build build/cuda; fi
+# The same sources as C++ on the CPU, behind a libcuda.so.1 of the tests' own: some minutes.
+test-cuda-emulated:
+	@$(MAKE) -s $(JOBS) CUDA=-emulated cuda-emulated
+	LD_LIBRARY_PATH=build/cuda-emulated/cuda build/cuda-emulated/tests/check_kernels --row __sm80
+cuda-emulated: $(KERNEL_CHECK) $(BUILD)/cuda/libcuda.so.1
+$(BUILD)/cuda/libcuda.so.1: $(wildcard tests/cuda/*.h tests/cuda/*.cpp src/kernel/gpu/*.cl src/kernel/gpu/*.cu src/kernel/gpu/*.cuh) \
+                            src/kernel/gpu/cuda_programs.txt tools/cuda_programs
+	@mkdir -p $(@D)
+	@tools/cuda_programs emulated > $(@D)/emulated_programs.h
+	$(CXX) -std=c++17 -O1 -fPIC -shared -Wall -Wextra -Wno-unused -Wno-unknown-pragmas -Isrc/kernel/gpu -Itests/cuda \
+	    -DEMULATED_PROGRAMS='"$(CURDIR)/$(@D)/emulated_programs.h"' tests/cuda/emulated_cuda.cpp -o $@
+test-gpu:
+	@if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then echo "skipped: no CUDA device"; \
+	elif ! command -v $(NVCC) >/dev/null; then echo "skipped: kernels of CUDA, no nvcc"; else \
+	    $(MAKE) -s $(JOBS) CUDA=1 test-programs && build/cuda/tests/check_kernels --row __sm; fi
 
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
@@ -274,4 +297,4 @@ clean:
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
-        bench golden oracle audit install clean FORCE
+        bench golden oracle audit cuda-images cuda-emulated test-cuda-build test-cuda-emulated test-gpu install clean FORCE

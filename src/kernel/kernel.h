@@ -154,6 +154,7 @@ extern const nib_family nib__family_ocl_token;  /* OpenCL: gpu/ocl_token.c */
 extern const nib_family nib__family_ocl_linear; /* gpu/ocl_linear.c */
 extern const nib_family nib__family_ocl_quant;  /* gpu/ocl_quant.c */
 extern const nib_family nib__family_cuda_token; /* CUDA: gpu/cuda_token.c */
+extern const nib_family nib__family_cuda_linear; /* gpu/cuda_linear.c */
 extern const nib_family nib__family_declared;   /* not built: GPUs: declared.c */
 extern const nib_family nib__family_peers;      /* other engines: peers.c */
 

@@ -22,6 +22,7 @@ static const nib_family *const families[] = {
     &nib__family_cuda_token,
     &nib__family_ocl_linear,
     &nib__family_ocl_quant,
+    &nib__family_cuda_linear,
     &nib__family_declared,
     &nib__family_peers,
 };

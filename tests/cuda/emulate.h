@@ -176,7 +176,7 @@ static inline float emulated_e4m3(uint32_t word, int byte)
 }
 
 /* D += A B of a warp, m16n8 and k in words of `per` values: a lane has rows lane / 4 and + 8 of A
- * and column lane / 4 of B, words lane % 4 and + 4 of k; of D columns 2 * (lane % 4) and the next. */
+ * and column lane / 4 of B, words lane % 4 and + 4 of k; of D columns 2 * (lane % 4) and on. */
 template <int per, class Sum, class Read>
 static inline void emulated_mma(Sum d[4], const uint a[4], const uint b[2], Read read)
 {
@@ -237,8 +237,33 @@ static inline void copy_async(void *to, const void *from, bool valid)
 static inline void copy_commit() { emulated_copy_commit(); }
 template <int left> static inline void copy_wait() { emulated_copy_wait(left); }
 
+static inline uint pack_bf16(float low, float high)
+{
+    return (uint)to_bf16(high) << 16 | to_bf16(low);
+}
+static inline uint pack_f16(float low, float high)
+{
+    return (uint)to_f16(high) << 16 | to_f16(low);
+}
+static inline uint fma_bf16(uint a, uint b, uint c)
+{
+    return pack_bf16(std::fma(emulated_bf16(a, 0), emulated_bf16(b, 0), emulated_bf16(c, 0)),
+                     std::fma(emulated_bf16(a, 1), emulated_bf16(b, 1), emulated_bf16(c, 1)));
+}
+static inline uint fma_f16(uint a, uint b, uint c)
+{
+    return pack_f16(std::fma(emulated_f16(a, 0), emulated_f16(b, 0), emulated_f16(c, 0)),
+                    std::fma(emulated_f16(a, 1), emulated_f16(b, 1), emulated_f16(c, 1)));
+}
+static inline int dot_bytes(uint a, uint b, int sum)
+{
+    for (int i = 0; i < 4; i++)
+        sum += emulated_s8(a, i) * emulated_s8(b, i);
+    return sum;
+}
+
 /* Bytes of two words, chosen by the nibbles of `which`. */
-static inline uint __byte_perm(uint a, uint b, uint which)
+static inline uint choose_bytes(uint a, uint b, uint which)
 {
     const uint64_t both = (uint64_t)b << 32 | a;
     uint out = 0;
@@ -254,6 +279,6 @@ static inline uint4 load_once(const void *from)
     return out;
 }
 
-#define DYNAMIC_SHARED(type, name) type *name = (type *)emulated_shared
+#define DYNAMIC_SHARED(name) unsigned char *name = emulated_shared
 
 #endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What products on CUDA share: the arguments, and codes of the layout "rows" (gpu_pack.h) as
+ * numbers. Options: W, how weights are coded, and X, how activations are. cuda_linear.c gives all.
+ *
+ *   codes   [n][ldk], zeros past k       scales, zeros   [n][groups]
+ *   x       [m][ldx] f32, or bf16 or bytes of codes with zeros past k
+ *   x_scale [m], or [m][ceil(k / xblock)] where xblock > 0        x_zero [m], of INPUT_I8
+ *   y       [m][ldy]
+ */
+#ifndef NIB_CUDA_LINEAR_CUH
+#define NIB_CUDA_LINEAR_CUH
+
+#include "cuda_ptx.cuh"
+
+#define WEIGHT_F32 0
+#define WEIGHT_F16 1
+#define WEIGHT_BF16 2
+#define WEIGHT_I8 3
+#define WEIGHT_I4 4
+#define WEIGHT_E4M3 5
+#define WEIGHT_E2M1 7
+
+#define INPUT_F32 0
+#define INPUT_BF16 1
+#define INPUT_I8 2
+#define INPUT_E4M3 3
+#define INPUT_F16 4 /* f32 that f16 holds */
+
+#define PRODUCT_ARGS                                                                               \
+    MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, zeros), MEMORY(uchar, x),           \
+        MEMORY(float, x_scale), MEMORY(int, x_zero), MEMORY(float, bias), MEMORY(int, int_bias),   \
+        MEMORY(float, y), int m, int n, int k, int ldk, int group, int groups, int scale_type,     \
+        int zero_type, int ldx, int xblock, int ldy, int x_aligned, int token_scale, float factor
+
+#define PRODUCT_HERE                                                                               \
+    HERE_CONST(uchar, codes);                                                                      \
+    HERE_CONST(uchar, scales);                                                                     \
+    HERE_CONST(uchar, zeros);                                                                      \
+    HERE_CONST(uchar, x);                                                                          \
+    HERE_CONST(float, x_scale);                                                                    \
+    HERE_CONST(int, x_zero);                                                                       \
+    HERE_CONST(float, bias);                                                                       \
+    HERE_CONST(int, int_bias);                                                                     \
+    HERE(float, y)
+
+/* Types of scales and zero points; the first three are TYPE_*. */
+#define VALUE_NONE (-1)
+#define VALUE_E8M0 3
+#define VALUE_E4M3 4
+#define VALUE_I8 5
+#define VALUE_I32 6
+
+static inline float value_at(const uchar *from, size_t i, int type)
+{
+    switch (type) {
+    case VALUE_NONE: return 1.0f;
+    case VALUE_E8M0: return of_e8m0(from[i]);
+    case VALUE_E4M3: return of_e4m3(from[i]);
+    case VALUE_I8: return (float)((const signed char *)from)[i];
+    case VALUE_I32: return (float)((const int *)from)[i];
+    default: return load_typed(from, i, type);
+    }
+}
+
+static inline bool is_int_zero(int type) { return type == VALUE_I8 || type == VALUE_I32; }
+
+/* e4m3 by its bits as an f32, whose exponent is then 120 too small. */
+static inline float quick_e4m3(uint bits)
+{
+    const float small = as_float((bits & 0x7fu) << 20 | (bits & 0x80u) << 24);
+    const float value = small * as_float(0x7b800000u);
+    return (bits & 0x7fu) == 0x7fu ? as_float(0x7fc00000u) : value;
+}
+
+#if W == WEIGHT_F32
+#define WEIGHT_BITS 32
+#elif W == WEIGHT_F16 || W == WEIGHT_BF16
+#define WEIGHT_BITS 16
+#elif W == WEIGHT_I4 || W == WEIGHT_E2M1
+#define WEIGHT_BITS 4
+#else
+#define WEIGHT_BITS 8
+#endif
+
+#define EIGHT_WORDS (WEIGHT_BITS / 4) /* of eight codes */
+
+/* Eight codes as numbers, k ascending. */
+static inline void eight_codes(const uint *words, float out[8])
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const uint word = words[j * WEIGHT_BITS / 32];
+        const uint code = word >> (j * WEIGHT_BITS % 32);
+#if W == WEIGHT_F32
+        out[j] = as_float(code);
+#elif W == WEIGHT_F16
+        out[j] = of_f16((ushort)(code & 0xffffu));
+#elif W == WEIGHT_BF16
+        out[j] = as_float(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
+#elif W == WEIGHT_I8 /* 2^23 + 128 + code, less that */
+        out[j] = as_float(((code & 0xffu) ^ 0x80u) | 0x4b000000u) - 8388736.0f;
+#elif W == WEIGHT_I4
+        out[j] = as_float(((code & 0xfu) ^ 0x8u) | 0x4b000000u) - 8388616.0f;
+#elif W == WEIGHT_E4M3
+        out[j] = quick_e4m3(code);
+#else
+        out[j] = of_e2m1(code);
+#endif
+    }
+}
+
+#if W == WEIGHT_I8 || W == WEIGHT_I4
+/* Eight codes as bytes: those of 4 bits are 16 times what they were, in the high half of a byte,
+ * where their sign is. */
+#define BYTE_SHIFT (W == WEIGHT_I4 ? 4 : 0)
+static inline void eight_bytes(const uint *words, uint out[2])
+{
+#if W == WEIGHT_I8
+    out[0] = words[0], out[1] = words[1];
+#else
+    const uint even = (words[0] << 4) & 0xf0f0f0f0u, odd = words[0] & 0xf0f0f0f0u;
+    out[0] = choose_bytes(even, odd, 0x5140u);
+    out[1] = choose_bytes(even, odd, 0x7362u);
+#endif
+}
+#endif
+
+#endif

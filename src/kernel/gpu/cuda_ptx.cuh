@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The instructions of sm_80 and later that C++ has no words for: products of a warp's tiles,
+ * asynchronous copies into shared memory, conversions in pairs. tests/cuda/emulate.h says in C++
+ * what each does.
+ */
+#ifndef NIB_CUDA_PTX_CUH
+#define NIB_CUDA_PTX_CUH
+
+/* D += A B, m16n8k16 of 16-bit floats: a lane has of A rows lane / 4 and + 8, of B column lane / 4,
+ * of both words lane % 4 and + 4 of k; of D columns 2 (lane % 4) and the next. */
+static inline void mma_bf16(float d[4], const uint a[4], const uint b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+static inline void mma_f16(float d[4], const uint a[4], const uint b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* m16n8k32 of int8, four to a word, exact. */
+static inline void mma_s8(int d[4], const uint a[4], const uint b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* 16 aligned bytes into shared memory, zeros if not `valid`: there once copy_wait and a barrier
+ * have passed. */
+static inline void copy_async(void *to, const void *from, bool valid)
+{
+    const uint at = (uint)__cvta_generic_to_shared(to);
+    const int bytes = valid ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
+static inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/* Until at most `left` of the thread's groups are under way. */
+template <int left> static inline void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+/* Two floats rounded to 16-bit ones, the first in the low half. */
+static inline uint pack_bf16(float low, float high)
+{
+    uint out;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
+
+static inline uint pack_f16(float low, float high)
+{
+    uint out;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
+
+/* a b + c in pairs. */
+static inline uint fma_bf16(uint a, uint b, uint c)
+{
+    uint out;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+    return out;
+}
+
+static inline uint fma_f16(uint a, uint b, uint c)
+{
+    uint out;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+    return out;
+}
+
+static inline int dot_bytes(uint a, uint b, int sum) { return __dp4a((int)a, (int)b, sum); }
+
+static inline float shuffle_xor(float value, int mask)
+{
+    return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+static inline uint choose_bytes(uint a, uint b, uint which) { return __byte_perm(a, b, which); }
+
+/* Weights are read once: they stay out of the first cache. */
+static inline uint4 load_once(const void *from) { return __ldcs((const uint4 *)from); }
+
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(128) uchar name[]
+
+#endif
