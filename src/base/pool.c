@@ -69,12 +69,16 @@ struct nib_pool {
     pthread_cond_t changed;
 };
 
-uint64_t nib__now_ns(void)
+static uint64_t read_clock(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
+
+uint64_t nib__now_ns(void) { return read_clock(CLOCK_MONOTONIC); }
+
+uint64_t nib__worked_ns(void) { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
 
 static int by_value(const void *a, const void *b)
 {

@@ -48,6 +48,9 @@ void nib__pool_each(nib_pool *pool, bool flush_denormals, nib_pool_job job, void
 
 /* Monotonic clock in nanoseconds. */
 uint64_t nib__now_ns(void);
+/* Processor time that this thread took, in nanoseconds: for limits on work, which must not depend
+ * on who else uses the machine. */
+uint64_t nib__worked_ns(void);
 /* Of what it measured; sorts the values. */
 double nib__median(double *values, int count);
 

@@ -6,8 +6,8 @@
  * A regular expression comes from a file and the text from anybody. Oniguruma can stop after a
  * number of steps back, but a pattern such as `a*[bc]|a` reads to the end of the text from each
  * place in it without one. So both are bounded: a search begins with few steps back and is begun
- * again with more, and a call may take only so much time, some hundred times what the patterns of
- * real tokenizers need.
+ * again with more, and a call may take only so much of the processor's time, some hundred times what
+ * the patterns of real tokenizers need.
  */
 #include "tokenizer_parts.h"
 
@@ -89,7 +89,7 @@ void nib__text_regex_close(nib_text_regex *regex)
 
 nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, nib_err *err)
 {
-    run->deadline = nib__now_ns() + BUDGET_NS + (uint64_t)text_size * BUDGET_NS_PER_BYTE;
+    run->deadline = nib__worked_ns() + BUDGET_NS + (uint64_t)text_size * BUDGET_NS_PER_BYTE;
     run->searches = 0;
     run->region = onig_region_new();
     run->param = onig_new_match_param();
@@ -167,9 +167,9 @@ static nib_status search_longer(const nib_finder *finder, nib_regex_run *run, co
                                 nib_err *err)
 {
     for (unsigned long steps = FIRST_STEPS; out_of_steps(*result); steps *= MORE) {
-        const uint64_t start = nib__now_ns();
+        const uint64_t start = nib__worked_ns();
         *result = search(finder, run, text, size, from, steps, match);
-        const uint64_t now = nib__now_ns();
+        const uint64_t now = nib__worked_ns();
         if (out_of_steps(*result) && now + MORE * (now - start) > run->deadline)
             return fail_slow(finder, err);
     }
@@ -179,7 +179,7 @@ static nib_status search_longer(const nib_finder *finder, nib_regex_run *run, co
 static nib_status find_regex(const nib_finder *finder, nib_regex_run *run, const char *text,
                              size_t size, size_t from, nib_match *match, bool *found, nib_err *err)
 {
-    if (++run->searches % SEARCHES_PER_LOOK == 0 && nib__now_ns() > run->deadline)
+    if (++run->searches % SEARCHES_PER_LOOK == 0 && nib__worked_ns() > run->deadline)
         return fail_slow(finder, err);
     int result = search(finder, run, text, size, from, FIRST_STEPS, match);
     if (out_of_steps(result))
