@@ -6,7 +6,7 @@
  * A regular expression comes from a file and the text from anybody. Oniguruma can stop after a
  * number of steps back, but a pattern such as `a*[bc]|a` reads to the end of the text from each
  * place in it without one. So both are bounded: a search begins with few steps back and is begun
- * again with more, and a call may take only so much of the processor's time, some hundred times what
+ * again with more, and a call may take only so much processor time, some hundred times what
  * the patterns of real tokenizers need.
  */
 #include "tokenizer_parts.h"

@@ -27,10 +27,10 @@ static const nib_kernel rows[] = {
     ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope, "a block of threads a token"),
     ROW("copy_f32", COPY, OTHER, token, nib__launch_store_kv, "a block of threads a token"),
     ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu, "a thread a value"),
-    ROW("add_f32", ADD, EXACT, token, nib__launch_add, "a thread a value"),
+    ROW("add_f32", ADD, LANES, token, nib__launch_add, "a thread a value"),
     ROW("attn_f32", ATTN, OTHER, attention, nib__launch_attention,
         "a block of threads a head of a token"),
-    ROW("gather_f32", GATHER, EXACT, token, nib__launch_gather, "a thread a value"),
+    ROW("gather_f32", GATHER, LANES, token, nib__launch_gather, "a thread a value"),
 };
 
 const nib_family nib__family_cuda_token = {rows, COUNT(rows)};

@@ -158,10 +158,10 @@ static const nib_kernel rows[] = {
     ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope, "a work-group a token"),
     ROW("copy_f32", COPY, OTHER, token, nib__launch_store_kv, "a work-group a token"),
     ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu, "a work-item a value"),
-    ROW("add_f32", ADD, EXACT, token, nib__launch_add, "a work-item a value"),
+    ROW("add_f32", ADD, LANES, token, nib__launch_add, "a work-item a value"),
     ROW("attn_f32", ATTN, OTHER, attention, nib__launch_attention,
         "a work-group a head of a token"),
-    ROW("gather_f32", GATHER, EXACT, token, nib__launch_gather, "a work-item a value"),
+    ROW("gather_f32", GATHER, LANES, token, nib__launch_gather, "a work-item a value"),
 };
 
 const nib_family nib__family_ocl_token = {rows, COUNT(rows)};
