@@ -377,6 +377,9 @@ static const double *sizes_of_sums(memory *m, const nib_linear *a, const float *
         nib__weight_row(a->w, i, row);
         for (int64_t r = 0; r < a->x.m; r++) {
             double size = a->bias != NULL ? fabs((double)a->bias[i]) : 0;
+            if (a->int_bias != NULL)
+                size += fabs((double)a->int_bias[i] * (double)nib__weight_scale(a->w, i, 0) *
+                             (double)*a->w->act_scale);
             for (int64_t j = 0; j < k; j++)
                 if (isfinite(x[r * k + j]))
                     size += fabs((double)row[j] * (double)x[r * k + j]);
