@@ -61,7 +61,7 @@ static float *make_values(int64_t count, bool finite)
 static bool runs_here(const nib_kernel *row)
 {
     nib_query here = {.fact = {[NIB_FACT_ISA] = nib__cpu_isa(), [NIB_FACT_GROUP] = BLOCK}};
-    return nib__kernel_built(row) && nib__kernel_holds(row, &here, true);
+    return row->run.any != NULL && nib__kernel_holds(row, &here, true);
 }
 
 /* ---- how a matrix is cast ---- */

@@ -45,7 +45,7 @@ static const nib_kernel *row_named(const char *name)
 static bool runs_here(const nib_kernel *row)
 {
     nib_query here = {.fact = {[NIB_FACT_ISA] = nib__cpu_isa()}};
-    return nib__kernel_built(row) && nib__kernel_holds(row, &here, true);
+    return row->run.any != NULL && nib__kernel_holds(row, &here, true);
 }
 
 /* ---- one job with its own buffers ---- */

@@ -104,7 +104,7 @@ static void each_line(const char *path, int (*check)(const fields *f), int least
 static bool runs_here(const nib_kernel *row)
 {
     nib_query here = {.fact = {[NIB_FACT_ISA] = nib__cpu_isa(), [NIB_FACT_GROUP] = BLOCK}};
-    return nib__kernel_built(row) && nib__kernel_holds(row, &here, true);
+    return row->run.any != NULL && nib__kernel_holds(row, &here, true);
 }
 
 /* ---- casts ---- */

@@ -38,7 +38,7 @@ static const nib_kernel *next_row(nib_op op, const nib_kernel *last)
     const nib_query here = {.fact = {[NIB_FACT_OP] = op, [NIB_FACT_ISA] = nib__cpu_isa()}};
     const nib_kernel *end = nib__family_train.rows + nib__family_train.count;
     for (const nib_kernel *row = last == NULL ? nib__family_train.rows : last + 1; row < end; row++)
-        if (row->op == op && nib__kernel_built(row) && nib__kernel_holds(row, &here, true))
+        if (row->op == op && row->run.any != NULL && nib__kernel_holds(row, &here, true))
             return row;
     return NULL;
 }
@@ -259,7 +259,7 @@ static void test_rope_inverse(void **state)
     for (size_t i = 0; i < nib__family_token.count; i++) {
         const nib_kernel *row = &nib__family_token.rows[i];
         const nib_query here = {.fact = {[NIB_FACT_ISA] = nib__cpu_isa()}};
-        if (row->op != NIB_OP_ROPE || !nib__kernel_built(row) ||
+        if (row->op != NIB_OP_ROPE || row->run.any == NULL ||
             !nib__kernel_holds(row, &here, true))
             continue;
         const nib_rope a = {x, position, cos_sin, ROWS, HEADS, DIMS, DIMS, HEADS * DIMS, true};
