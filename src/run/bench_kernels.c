@@ -171,7 +171,7 @@ static void write_row(const bench *b, nib_form form, double one, double prompt,
 static bool wanted(const nib_engine *engine, const nib_kernel *row)
 {
     nib_query q = engine->here.facts;
-    if (row->op != NIB_OP_LINEAR || row->peer || !nib__kernel_built(row) || !row->reference ||
+    if (row->op != NIB_OP_LINEAR || row->peer || !row->run.any || !row->reference ||
         row->code == NIB_ANY)
         return false;
     const nib_scheme s = scheme_of(row);
