@@ -173,8 +173,8 @@ static uint e4m3_code(float value)
     return bits < 0x3c800000u ? (uint)(value * 512.0f) : (bits >> 20) - (120u << 3);
 }
 
-/* e4m3, or e5m2, widened to bf16, a scale a token. FORM 0: torchao's; 1: training's, where `amax` is
- * of all tokens or not there (has_amax 0) and `least` the factor of what is next to nothing. */
+/* e4m3, or e5m2, widened to bf16, a scale a token: torchao's, or training's, where `amax` is of all
+ * tokens or not there (has_amax 0) and `least` is the factor of what is next to nothing. */
 __kernel void f8_tokens(MEMORY(float, x), MEMORY(ushort, out), MEMORY(float, scale),
                         MEMORY(float, amax), int k, int ldx, int ld, int is_training, int has_amax,
                         int is_e5m2, int two_power, float most, float least)
