@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# A model on a device of OpenCL (PoCL in CI): the whole step there, layers and operations on either side, what is masked
+# goes to the host only where that is allowed, with its price.
+if ! nibble devices opencl >device.txt 2>"$seen.err"; then
+    echo 'skipped: opencl (no device of OpenCL is here)'
+    exit
+fi
+check 'the device is here' grep -q 'host  *cpu: work may go there with --allow device' device.txt
+
+loss() { nibble eval "$MODEL" --text text.txt --json --quiet "$@" | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p'; }
+near() { # near WHAT LOSS LOSS: within a thousandth
+    check "$1: $2 and $3" awk -v a="$2" -v b="$3" 'BEGIN { exit !(a > 0 && b > 0 && a - b < 1e-3 && b - a < 1e-3) }'
+}
+head -c 1500 "$MODEL/heldout.txt" >text.txt
+summary() { nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 "$@" 2>&1 >/dev/null | tail -n 1; }
+
+# the whole step there: the loss is the CPU's, within the device's rounding
+for recipe in '' int8wo 8da4w int8dq int4wo fp8wo mxfp8; do
+    option=()
+    [ -z "$recipe" ] || option=(--recipe "$recipe")
+    near "${recipe:-bf16}" "$(loss "${option[@]}")" "$(loss --device opencl "${option[@]}")"
+done
+case $(summary --device opencl --recipe 8da4w) in
+*'36 done on opencl/ocl, 0 substituted') ;;
+*) check 'nothing is substituted' false ;;
+esac
+
+# some layers there, some here
+near 'down_proj there' "$(loss --dtype f32)" "$(loss --dtype f32 --place '*down_proj=opencl')"
+near 'head and q_proj here' "$(loss --dtype f32)" \
+    "$(loss --dtype f32 --device opencl --place lm_head=cpu --place '*q_proj=cpu')"
+refused 2 '--place *: this plan has the device cpu and no other' plan "$MODEL" --place '*down_proj=opencl:9'
+
+# one operation masked: refused before the first token, or done by the host, with the price said
+masked=(--device opencl --without 'attn_f32__ocl')
+refused 4 'attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: this run lacks this kernel: --without leaves it out; --allow device: done f32@cpu by attn_*; 20 more copies of 10.2 kB per token *' \
+    generate "$MODEL" -p x -n 2 "${masked[@]}" --quiet
+near 'attention here' "$(loss --dtype f32)" "$(loss --dtype f32 "${masked[@]}" --allow device)"
+case $(summary "${masked[@]}" --allow device) in
+*'0 substituted; of the operations without weights 1 not as asked') ;;
+*) check 'attention is substituted' false ;;
+esac
+refused 4 'attn: --strict: *' generate "$MODEL" -p x -n 2 "${masked[@]}" --allow device --strict --quiet
+refused 2 '--without attn_f32__oc: no kernel matches; did you mean attn_f32__ocl*' plan "$MODEL" --without attn_f32__oc
+refused 2 'device "opencll" is not known; did you mean opencl; *' generate "$MODEL" -p x --device opencll
