@@ -8,18 +8,14 @@
 #include "cuda_programs.h"
 #include "gpu.h"
 
-#include <dlfcn.h>
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
-#include <time.h>
 
 #define LIBRARY "libcuda.so.1"
 
 /* ---- the library ---- */
 
 typedef struct library {
-    void *handle;
 #define POINTER(result, name, arguments) result(*name) arguments;
     NIB_CUDA_FUNCTIONS(POINTER)
 #undef POINTER
@@ -28,19 +24,10 @@ typedef struct library {
 /* False: there is no such library, or it lacks a function, whose name is then in *lacking. */
 static bool load(library *l, const char **lacking)
 {
-    *lacking = NULL;
-    *l = (library){.handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL)};
-    if (l->handle == NULL)
-        return false;
-#define LOOK_UP(result, name, arguments)                                                           \
-    {                                                                                              \
-        void *at = dlsym(l->handle, #name);                                                        \
-        memcpy(&l->name, &at, sizeof at); /* ISO C has no cast from data to a function */          \
-        *lacking = at == NULL ? #name : *lacking;                                                  \
-    }
-    NIB_CUDA_FUNCTIONS(LOOK_UP)
-#undef LOOK_UP
-    return *lacking == NULL;
+#define NAME(result, name, arguments) #name,
+    static const char *const names[] = {NIB_CUDA_FUNCTIONS(NAME)};
+#undef NAME
+    return nib__gpu_load_library(LIBRARY, names, COUNT(names), l, lacking);
 }
 
 static nib_status failed(const library *l, nib_err *err, const char *what, cu_result code)
@@ -114,7 +101,6 @@ static void describe(const library *l, cu_device device, size_t index, int versi
     published_rates(l, device, m);
 }
 
-/* The library stays loaded: a context of it may be in use. */
 static void find(nib_gpu_found *out, size_t *count, nib_text *why)
 {
     library l;
@@ -149,37 +135,11 @@ static void find(nib_gpu_found *out, size_t *count, nib_text *why)
 
 /* ---- opening ---- */
 
-enum {
-    BATCH = 16,   /* launches under one event */
-    BATCHES = 32, /* that are remembered, to name those that hang */
-};
-
-/* A program that was loaded, or a function of it. */
-typedef struct loaded {
-    const nib_cuda_program *program;
-    const char *name; /* of the function; NULL: the program */
-    cu_module module;
-    cu_function function;
-    int32_t shared; /* the most that was asked for */
-} loaded;
-
-typedef struct batch {
-    cu_event event;
-    const char *first, *last; /* functions */
-} batch;
-
 typedef struct state {
     library l;
     cu_device device;
     cu_context context;
     cu_stream stream;
-    loaded *loaded;
-    size_t count, capacity;
-    batch batches[BATCHES]; /* a ring; the event is made once for each place */
-    size_t first, held;
-    const char *begun; /* the first function that was launched since the last event; NULL: none */
-    const char *last;
-    int since; /* their number */
 } state;
 
 /* A context is current in a thread; calls may come from any. */
@@ -226,8 +186,6 @@ static nib_status open_device(nib_gpu *gpu, nib_err *err)
         return failed(&s->l, err, "a context", code);
     NIB_TRY(enter(gpu, err));
     code = s->l.cuStreamCreate(&s->stream, CU_STREAM_ALONE);
-    for (size_t i = 0; code == CU_SUCCESS && i < BATCHES; i++)
-        code = s->l.cuEventCreate(&s->batches[i].event, CU_EVENT_WITHOUT_TIME);
     return code == CU_SUCCESS ? NIB_OK : failed(&s->l, err, "a stream", code);
 }
 
@@ -237,97 +195,14 @@ static void close_device(nib_gpu *gpu)
     if (s == NULL)
         return;
     if (s->context != NULL && s->l.cuCtxSetCurrent(s->context) == CU_SUCCESS) {
-        for (size_t i = 0; i < s->count; i++)
-            if (s->loaded[i].name == NULL)
-                s->l.cuModuleUnload(s->loaded[i].module);
-        for (size_t i = 0; i < BATCHES; i++)
-            if (s->batches[i].event != NULL)
-                s->l.cuEventDestroy_v2(s->batches[i].event);
         if (s->stream != NULL)
             s->l.cuStreamDestroy_v2(s->stream);
         s->l.cuCtxSetCurrent(NULL);
     }
     if (s->context != NULL)
         s->l.cuDevicePrimaryCtxRelease_v2(s->device);
-    nib__release(gpu->allocator, s->loaded);
     nib__release(gpu->allocator, s);
     gpu->state = NULL;
-}
-
-/* ---- waiting ---- */
-
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static const char *say_batch(char out[128], const batch *b)
-{
-    if (strcmp(b->first, b->last) == 0)
-        snprintf(out, 128, "%s", b->first);
-    else
-        snprintf(out, 128, "one of %d launches from %s to %s", BATCH, b->first, b->last);
-    return out;
-}
-
-/* Waits for the oldest batch that is remembered. A driver's own wait has no limit. */
-static nib_status wait_oldest(nib_gpu *gpu, nib_err *err)
-{
-    enum { SPIN_MS = 2 };
-    state *s = gpu->state;
-    const batch *oldest = &s->batches[s->first];
-    const double begun = seconds_now();
-    char name[128];
-    for (;;) {
-        const cu_result code = s->l.cuEventQuery(oldest->event);
-        if (code == CU_SUCCESS)
-            break;
-        if (code != CU_ERROR_NOT_READY)
-            return failed(&s->l, err, say_batch(name, oldest), code);
-        const double waited = seconds_now() - begun;
-        if (waited > gpu->limit_s)
-            return nib__fail(err, NIB_FAILED,
-                             "%s: %s did not return in %.0f s; the device hangs, or is far slower "
-                             "than its facts say",
-                             gpu->found->name, say_batch(name, oldest), gpu->limit_s);
-        if (waited * 1e3 < SPIN_MS) /* a sleep lasts longer than most launches */
-            sched_yield();
-        else
-            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-    }
-    s->first = (s->first + 1) % BATCHES;
-    s->held--;
-    return NIB_OK;
-}
-
-/* An event after what was launched since the last one. */
-static nib_status end_batch(nib_gpu *gpu, nib_err *err)
-{
-    state *s = gpu->state;
-    if (s->begun == NULL)
-        return NIB_OK;
-    if (s->held == BATCHES)
-        NIB_TRY(wait_oldest(gpu, err));
-    batch *b = &s->batches[(s->first + s->held) % BATCHES];
-    const cu_result code = s->l.cuEventRecord(b->event, s->stream);
-    if (code != CU_SUCCESS)
-        return failed(&s->l, err, s->last, code);
-    b->first = s->begun, b->last = s->last;
-    s->held++;
-    s->begun = NULL, s->since = 0;
-    return NIB_OK;
-}
-
-static nib_status finish(nib_gpu *gpu, nib_err *err)
-{
-    state *s = gpu->state;
-    NIB_TRY(enter(gpu, err));
-    NIB_TRY(end_batch(gpu, err));
-    while (s->held > 0)
-        NIB_TRY(wait_oldest(gpu, err));
-    return NIB_OK;
 }
 
 /* ---- memory: a handle is the address on the device ---- */
@@ -364,7 +239,8 @@ static nib_status read(nib_gpu *gpu, uint64_t handle, uint64_t at, void *to, uin
                        nib_err *err)
 {
     state *s = gpu->state;
-    NIB_TRY(finish(gpu, err)); /* with a limit, unlike the driver's wait */
+    NIB_TRY(enter(gpu, err));
+    NIB_TRY(nib__gpu_finish(gpu, err)); /* with a limit, unlike the driver's wait */
     cu_result code = s->l.cuMemcpyDtoHAsync_v2(to, handle + at, (size_t)bytes, s->stream);
     if (code == CU_SUCCESS)
         code = s->l.cuStreamSynchronize(s->stream);
@@ -383,17 +259,6 @@ static nib_status copy(nib_gpu *gpu, uint64_t to, uint64_t to_at, uint64_t from,
 
 /* ---- programs ---- */
 
-static nib_status add_loaded(nib_gpu *gpu, const loaded *one, nib_err *err)
-{
-    state *s = gpu->state;
-    void *list = s->loaded;
-    if (!nib__reserve(gpu->allocator, &list, &s->capacity, s->count + 1, sizeof *s->loaded))
-        return nib__fail_memory(err, (s->count + 1) * sizeof *s->loaded, "loaded functions");
-    s->loaded = list;
-    s->loaded[s->count++] = *one;
-    return NIB_OK;
-}
-
 static const nib_cuda_program *program_of(const char *source, const char *options)
 {
     const nib_cuda_program *p = nib__cuda_programs;
@@ -403,59 +268,41 @@ static const nib_cuda_program *program_of(const char *source, const char *option
     return p->source != NULL ? p : NULL;
 }
 
-static nib_status load_program(nib_gpu *gpu, loaded *one, nib_err *err)
+static nib_status load_program(nib_gpu *gpu, const nib_gpu_source *source, const nib_launch *launch,
+                               void **program, nib_err *err)
 {
     state *s = gpu->state;
-    const cu_result code = s->l.cuModuleLoadData(&one->module, one->program->image);
-    if (code != CU_SUCCESS)
-        return failed(&s->l, err, one->program->source, code);
-    const nib_status status = add_loaded(gpu, one, err);
-    if (status != NIB_OK)
-        s->l.cuModuleUnload(one->module);
-    return status;
-}
-
-static nib_status load_function(nib_gpu *gpu, loaded *one, const nib_launch *launch, nib_err *err)
-{
-    state *s = gpu->state;
-    one->name = launch->function;
-    one->shared = launch->shared;
-    cu_result code = s->l.cuModuleGetFunction(&one->function, one->module, one->name);
-    if (code == CU_SUCCESS && one->shared > 0)
-        code = s->l.cuFuncSetAttribute(one->function, CU_FUNCTION_MOST_DYNAMIC_SHARED, one->shared);
-    return code == CU_SUCCESS ? add_loaded(gpu, one, err) : failed(&s->l, err, one->name, code);
-}
-
-static nib_status prepare(nib_gpu *gpu, const nib_gpu_code *code, const nib_launch *launch,
-                          void **function, nib_err *err)
-{
-    state *s = gpu->state;
-    loaded one = {.program = NULL};
-    for (size_t i = 0; i < s->count; i++) {
-        const loaded *have = &s->loaded[i];
-        if (strcmp(have->program->source, code->source->name) != 0 ||
-            strcmp(have->program->options, launch->options) != 0)
-            continue;
-        if (have->name != NULL && strcmp(have->name, launch->function) == 0 &&
-            have->shared >= launch->shared) {
-            *function = have->function;
-            return NIB_OK;
-        }
-        one.program = have->program, one.module = have->module;
-    }
+    cu_module module;
+    const nib_cuda_program *compiled = program_of(source->name, launch->options);
+    if (compiled == NULL)
+        return nib__fail(err, NIB_NOT_AS_ASKED,
+                         "%s with %s is not among the programs for CUDA; add its line to "
+                         "cuda_programs.txt",
+                         source->name, launch->options);
     NIB_TRY(enter(gpu, err));
-    if (one.program == NULL) {
-        one.program = program_of(code->source->name, launch->options);
-        if (one.program == NULL)
-            return nib__fail(err, NIB_NOT_AS_ASKED,
-                             "%s with %s is not among the programs for CUDA; add its line to "
-                             "cuda_programs.txt",
-                             code->source->name, launch->options);
-        NIB_TRY(load_program(gpu, &one, err));
-    }
-    NIB_TRY(load_function(gpu, &one, launch, err));
-    *function = one.function;
-    return NIB_OK;
+    const cu_result code = s->l.cuModuleLoadData(&module, compiled->image);
+    *program = module;
+    return code == CU_SUCCESS ? NIB_OK : failed(&s->l, err, source->name, code);
+}
+
+static void give_program(nib_gpu *gpu, void *program)
+{
+    state *s = gpu->state;
+    if (enter(gpu, NULL) == NIB_OK)
+        s->l.cuModuleUnload(program);
+}
+
+static nib_status find_function(nib_gpu *gpu, void *program, const nib_launch *launch,
+                                void **function, nib_err *err)
+{
+    state *s = gpu->state;
+    cu_function found;
+    NIB_TRY(enter(gpu, err));
+    cu_result code = s->l.cuModuleGetFunction(&found, program, launch->function);
+    if (code == CU_SUCCESS && launch->shared > 0)
+        code = s->l.cuFuncSetAttribute(found, CU_FUNCTION_MOST_DYNAMIC_SHARED, launch->shared);
+    *function = found;
+    return code == CU_SUCCESS ? NIB_OK : failed(&s->l, err, launch->function, code);
 }
 
 /* ---- launching ---- */
@@ -498,8 +345,6 @@ static nib_status launch(nib_gpu *gpu, void *function, const nib_launch *launch,
     value values[NIB_LAUNCH_ARGS];
     void *args[NIB_LAUNCH_ARGS];
     for (int i = 0; i < 3; i++) {
-        if (launch->groups[i] == 0)
-            return NIB_OK;
         if (launch->groups[i] > most[i])
             return nib__fail(err, NIB_NOT_AS_ASKED,
                              "%s: %" PRId64 " blocks of threads in dimension %d, where CUDA takes "
@@ -512,12 +357,39 @@ static nib_status launch(nib_gpu *gpu, void *function, const nib_launch *launch,
         function, (unsigned)launch->groups[0], (unsigned)launch->groups[1],
         (unsigned)launch->groups[2], (unsigned)launch->items[0], (unsigned)launch->items[1],
         (unsigned)launch->items[2], (unsigned)launch->shared, s->stream, args, NULL);
+    return code == CU_SUCCESS ? NIB_OK : failed(&s->l, err, launch->function, code);
+}
+
+static void give_event(nib_gpu *gpu, void *event)
+{
+    state *s = gpu->state;
+    if (enter(gpu, NULL) == NIB_OK)
+        s->l.cuEventDestroy_v2(event);
+}
+
+static nib_status mark(nib_gpu *gpu, void **event, nib_err *err)
+{
+    state *s = gpu->state;
+    cu_event made;
+    NIB_TRY(enter(gpu, err));
+    cu_result code = s->l.cuEventCreate(&made, CU_EVENT_WITHOUT_TIME);
     if (code != CU_SUCCESS)
-        return failed(&s->l, err, launch->function, code);
-    s->last = launch->function;
-    if (s->begun == NULL)
-        s->begun = s->last;
-    return ++s->since == BATCH ? end_batch(gpu, err) : NIB_OK;
+        return failed(&s->l, err, "an event", code);
+    *event = made;
+    code = s->l.cuEventRecord(made, s->stream);
+    if (code == CU_SUCCESS)
+        return NIB_OK;
+    give_event(gpu, made);
+    return failed(&s->l, err, "the stream", code);
+}
+
+static nib_status has_come(nib_gpu *gpu, void *event, bool *come, const char *what, nib_err *err)
+{
+    state *s = gpu->state;
+    NIB_TRY(enter(gpu, err));
+    const cu_result code = s->l.cuEventQuery(event);
+    *come = code == CU_SUCCESS;
+    return *come || code == CU_ERROR_NOT_READY ? NIB_OK : failed(&s->l, err, what, code);
 }
 
 const nib_gpu_driver nib__driver_cuda = {
@@ -531,7 +403,12 @@ const nib_gpu_driver nib__driver_cuda = {
     .write = write,
     .read = read,
     .copy = copy,
-    .prepare = prepare,
+    .load_program = load_program,
+    .give_program = give_program,
+    .find_function = find_function,
     .launch = launch,
-    .finish = finish,
+    .mark = mark,
+    .has_come = has_come,
+    .give_event = give_event,
+    .spin_ns = 2000000,
 };

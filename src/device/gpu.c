@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What all drivers share: the list of devices, addresses, and running a row's launches.
+ * What all drivers share: their libraries, the list of devices, and memory with addresses.
  */
 #include "gpu.h"
 
+#include <dlfcn.h>
 #include <inttypes.h>
 
 static const nib_gpu_driver *const drivers[] = {&nib__driver_cuda, &nib__driver_opencl};
@@ -21,6 +22,23 @@ size_t nib__gpus_find(nib_gpu_found out[NIB_GPUS_MAX], nib_text *why)
     for (size_t i = 0; i < count; i++)
         out[i].machine.name = out[i].name, out[i].machine.title = out[i].title;
     return count;
+}
+
+bool nib__gpu_load_library(const char *library, const char *const *names, size_t count,
+                           void *functions, const char **lacking)
+{
+    /* it stays loaded: what was found and opened is the library's own */
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    *lacking = NULL;
+    if (handle == NULL)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        void *at = dlsym(handle, names[i]);
+        /* ISO C has no cast from data to a function */
+        memcpy((char *)functions + i * sizeof at, &at, sizeof at);
+        *lacking = at == NULL ? names[i] : *lacking;
+    }
+    return *lacking == NULL;
 }
 
 /* ---- opening ---- */
@@ -50,6 +68,7 @@ void nib__gpu_close(nib_gpu *gpu)
     if (gpu == NULL)
         return;
     const nib_allocator *a = gpu->allocator;
+    nib__gpu_forget_launches(gpu);
     for (size_t i = 0; i < gpu->count; i++)
         gpu->found->driver->give(gpu, gpu->pieces[i].handle);
     gpu->found->driver->close(gpu);
@@ -174,37 +193,4 @@ nib_status nib__gpu_copy(nib_gpu *gpu, void *to, const void *from, uint64_t byte
     NIB_TRY(locate(gpu, to, bytes, &target, &target_at, err));
     return gpu->found->driver->copy(gpu, target->handle, target_at, source->handle, source_at,
                                     bytes, err);
-}
-
-/* ---- rows ---- */
-
-nib_status nib__gpu_prepare(nib_gpu *gpu, const nib_kernel *row, const void *args, nib_err *err)
-{
-    nib_launch launches[NIB_LAUNCHES_MAX];
-    const int count = row->gpu->launches(args, launches);
-    void *function;
-    for (int i = 0; i < count; i++)
-        NIB_TRY(gpu->found->driver->prepare(gpu, row->gpu, &launches[i], &function, err));
-    return NIB_OK;
-}
-
-nib_status nib__gpu_run(nib_gpu *gpu, const nib_kernel *row, const void *args, nib_err *err)
-{
-    nib_launch launches[NIB_LAUNCHES_MAX];
-    const int count = row->gpu->launches(args, launches);
-    for (int i = 0; i < count; i++) {
-        void *function;
-        nib_status status =
-            gpu->found->driver->prepare(gpu, row->gpu, &launches[i], &function, err);
-        if (status == NIB_OK)
-            status = gpu->found->driver->launch(gpu, function, &launches[i], err);
-        if (status != NIB_OK)
-            return nib__fail_in(err, status, row->name);
-    }
-    return NIB_OK;
-}
-
-nib_status nib__gpu_finish(nib_gpu *gpu, nib_err *err)
-{
-    return gpu->found->driver->finish(gpu, err);
 }

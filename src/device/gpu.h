@@ -41,12 +41,20 @@ typedef struct nib_gpu_driver {
                        nib_err *err);
     nib_status (*copy)(nib_gpu *gpu, uint64_t to, uint64_t to_at, uint64_t from, uint64_t from_at,
                        uint64_t bytes, nib_err *err);
-    /* Compiles the launch's function, unless it was before. */
-    nib_status (*prepare)(nib_gpu *gpu, const nib_gpu_code *code, const nib_launch *launch,
-                          void **function, nib_err *err);
+    /* The source with the launch's options. */
+    nib_status (*load_program)(nib_gpu *gpu, const nib_gpu_source *source, const nib_launch *launch,
+                               void **program, nib_err *err);
+    void (*give_program)(nib_gpu *gpu, void *program);
+    nib_status (*find_function)(nib_gpu *gpu, void *program, const nib_launch *launch,
+                                void **function, nib_err *err);
+    void (*give_function)(nib_gpu *gpu, void *function); /* NULL: it goes with its program */
     nib_status (*launch)(nib_gpu *gpu, void *function, const nib_launch *launch, nib_err *err);
-    /* Waits for all that was launched. */
-    nib_status (*finish)(nib_gpu *gpu, nib_err *err);
+    /* An event that comes after all that was launched, and whether it has come. `mark` also sees
+     * to it that what was launched begins. */
+    nib_status (*mark)(nib_gpu *gpu, void **event, nib_err *err);
+    nib_status (*has_come)(nib_gpu *gpu, void *event, bool *come, const char *what, nib_err *err);
+    void (*give_event)(nib_gpu *gpu, void *event);
+    uint64_t spin_ns; /* how long waiting asks without a sleep, which lasts longer than a launch */
 } nib_gpu_driver;
 
 /* All drivers, in the order in which they are preferred; NULL past the last. */
@@ -86,6 +94,26 @@ typedef struct nib_gpu_piece {
     uint64_t handle;
 } nib_gpu_piece;
 
+/* A program that was loaded, or a function of it. */
+typedef struct nib_gpu_loaded {
+    const nib_gpu_source *source;
+    char options[NIB_LAUNCH_OPTIONS];
+    const char *name; /* of the function; NULL: the program */
+    void *program, *function;
+    int32_t shared; /* the most that was asked for */
+} nib_gpu_loaded;
+
+/* Launches under one event. */
+typedef struct nib_gpu_batch {
+    void *event;
+    const char *first, *last; /* functions */
+} nib_gpu_batch;
+
+enum {
+    NIB_GPU_BATCH = 16,   /* launches under one event */
+    NIB_GPU_BATCHES = 32, /* that are remembered, to name those that hang */
+};
+
 struct nib_gpu {
     const nib_gpu_found *found;
     const nib_allocator *allocator;
@@ -95,10 +123,24 @@ struct nib_gpu {
     size_t count, capacity;
     uint64_t next; /* address of the next piece */
     uint64_t held;
+    nib_gpu_loaded *loaded;
+    size_t loaded_count, loaded_capacity;
+    nib_gpu_batch batches[NIB_GPU_BATCHES]; /* a ring */
+    size_t batch_first, batch_count;
+    nib_gpu_batch now; /* launched since the last event; `first` is NULL: nothing */
+    int now_count;
 };
 
 /* The piece that holds the address; NULL for NULL and for what is none. */
 const nib_gpu_piece *nib__gpu_piece(const nib_gpu *gpu, const void *address);
+
+/* Looks up names[i] in a library and writes the i-th of `functions`, pointers to functions. Without
+ * the library, false and *lacking is NULL; without a function, false and its name. */
+bool nib__gpu_load_library(const char *library, const char *const *names, size_t count,
+                           void *functions, const char **lacking);
+
+/* What nib__gpu_close does first: gives back events, functions and programs. */
+void nib__gpu_forget_launches(nib_gpu *gpu);
 
 extern const nib_gpu_driver nib__driver_cuda, nib__driver_opencl;
 

@@ -5,11 +5,9 @@
  */
 #include "gpu.h"
 
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define CL_TARGET_OPENCL_VERSION 120
 #ifdef __APPLE__
@@ -44,12 +42,12 @@
     X(clSetKernelArg)                                                                              \
     X(clReleaseKernel)                                                                             \
     X(clEnqueueNDRangeKernel)                                                                      \
+    X(clEnqueueMarkerWithWaitList)                                                                 \
     X(clGetEventInfo)                                                                              \
     X(clReleaseEvent)                                                                              \
     X(clFlush)
 
 typedef struct library {
-    void *handle;
 #define POINTER(name) __typeof__(&(name)) name;
     FUNCTIONS(POINTER)
 #undef POINTER
@@ -58,21 +56,11 @@ typedef struct library {
 /* False: there is no such library, or it lacks a function. */
 static bool load(library *l)
 {
-    *l = (library){.handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL)};
-    if (l->handle == NULL)
-        return false;
-    bool all = true;
-#define LOOK_UP(name)                                                                              \
-    {                                                                                              \
-        void *at = dlsym(l->handle, #name);                                                        \
-        memcpy(&l->name, &at, sizeof at); /* ISO C has no cast from data to a function */          \
-        all = all && at != NULL;                                                                   \
-    }
-    FUNCTIONS(LOOK_UP)
-#undef LOOK_UP
-    if (!all)
-        dlclose(l->handle);
-    return all;
+#define NAME(name) #name,
+    static const char *const names[] = {FUNCTIONS(NAME)};
+#undef NAME
+    const char *lacking;
+    return nib__gpu_load_library(LIBRARY, names, COUNT(names), l, &lacking);
 }
 
 static const char *error_name(cl_int code)
@@ -229,33 +217,15 @@ static void find(nib_gpu_found *out, size_t *count, nib_text *why)
     if (index == 0)
         nib__text_str(why, "OpenCL: " LIBRARY " is here, but no driver of a device; install the "
                            "maker's, or pocl-opencl-icd for the CPU\n");
-    /* the library stays loaded: ids are its own */
 }
 
 /* ---- opening ---- */
-
-enum { EVENTS = 256 /* launches that are remembered, to name the one that hangs */ };
-
-typedef struct compiled {
-    const nib_gpu_code *code;
-    char options[NIB_LAUNCH_OPTIONS];
-    const char *name; /* of the function; NULL: the program */
-    cl_program program;
-    cl_kernel kernel;
-} compiled;
 
 typedef struct state {
     library l;
     cl_device_id device;
     cl_context context;
     cl_command_queue queue;
-    compiled *compiled; /* programs, and functions of them */
-    size_t count, capacity;
-    struct {
-        cl_event event;
-        const char *function;
-    } launched[EVENTS]; /* a ring */
-    size_t first, held;
 } state;
 
 static nib_status open_device(nib_gpu *gpu, nib_err *err)
@@ -275,98 +245,17 @@ static nib_status open_device(nib_gpu *gpu, nib_err *err)
     return code == CL_SUCCESS ? NIB_OK : failed(err, "a queue", code);
 }
 
-static void forget_events(state *s)
-{
-    for (; s->held > 0; s->held--, s->first = (s->first + 1) % EVENTS)
-        s->l.clReleaseEvent(s->launched[s->first].event);
-}
-
 static void close_device(nib_gpu *gpu)
 {
     state *s = gpu->state;
     if (s == NULL)
         return;
-    forget_events(s);
-    for (size_t i = 0; i < s->count; i++) {
-        if (s->compiled[i].name != NULL)
-            s->l.clReleaseKernel(s->compiled[i].kernel);
-        else
-            s->l.clReleaseProgram(s->compiled[i].program);
-    }
     if (s->queue != NULL)
         s->l.clReleaseCommandQueue(s->queue);
     if (s->context != NULL)
         s->l.clReleaseContext(s->context);
-    nib__release(gpu->allocator, s->compiled);
     nib__release(gpu->allocator, s);
     gpu->state = NULL;
-}
-
-/* ---- waiting ---- */
-
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Waits for the oldest launch that is remembered. A driver's own wait has no limit. */
-static nib_status wait_oldest(nib_gpu *gpu, nib_err *err)
-{
-    state *s = gpu->state;
-    const double begun = seconds_now();
-    const char *function = s->launched[s->first].function;
-    long pause_ns = 2000;
-    for (;;) {
-        cl_int status = CL_QUEUED;
-        const cl_int code =
-            s->l.clGetEventInfo(s->launched[s->first].event, CL_EVENT_COMMAND_EXECUTION_STATUS,
-                                sizeof status, &status, NULL);
-        if (code != CL_SUCCESS || status < 0)
-            return failed(err, function, code != CL_SUCCESS ? code : status);
-        if (status == CL_COMPLETE)
-            break;
-        if (seconds_now() - begun > gpu->limit_s)
-            return nib__fail(err, NIB_FAILED,
-                             "%s: %s did not return in %.0f s; the device hangs, or is far slower "
-                             "than its facts say",
-                             gpu->found->name, function, gpu->limit_s);
-        nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
-        pause_ns = pause_ns < 200000 ? pause_ns * 2 : pause_ns;
-    }
-    s->l.clReleaseEvent(s->launched[s->first].event);
-    s->first = (s->first + 1) % EVENTS;
-    s->held--;
-    return NIB_OK;
-}
-
-static nib_status finish(nib_gpu *gpu, nib_err *err)
-{
-    state *s = gpu->state;
-    const cl_int code = s->l.clFlush(s->queue);
-    if (code != CL_SUCCESS)
-        return failed(err, "the queue", code);
-    while (s->held > 0)
-        NIB_TRY(wait_oldest(gpu, err));
-    return NIB_OK;
-}
-
-static nib_status remember(nib_gpu *gpu, cl_event event, const char *function, nib_err *err)
-{
-    state *s = gpu->state;
-    if (s->held == EVENTS) {
-        s->l.clFlush(s->queue);
-        const nib_status status = wait_oldest(gpu, err);
-        if (status != NIB_OK) {
-            s->l.clReleaseEvent(event);
-            return status;
-        }
-    }
-    const size_t at = (s->first + s->held++) % EVENTS;
-    s->launched[at].event = event;
-    s->launched[at].function = function;
-    return NIB_OK;
 }
 
 /* ---- memory ---- */
@@ -406,7 +295,7 @@ static nib_status read(nib_gpu *gpu, uint64_t handle, uint64_t at, void *to, uin
                        nib_err *err)
 {
     state *s = gpu->state;
-    NIB_TRY(finish(gpu, err)); /* with a limit, unlike the driver's wait */
+    NIB_TRY(nib__gpu_finish(gpu, err)); /* with a limit, unlike the driver's wait */
     const cl_int code = s->l.clEnqueueReadBuffer(s->queue, memory_of(handle), CL_TRUE, (size_t)at,
                                                  (size_t)bytes, to, 0, NULL, NULL);
     return code == CL_SUCCESS ? NIB_OK : failed(err, "a copy from the device", code);
@@ -423,17 +312,6 @@ static nib_status copy(nib_gpu *gpu, uint64_t to, uint64_t to_at, uint64_t from,
 }
 
 /* ---- programs ---- */
-
-static nib_status add_compiled(nib_gpu *gpu, const compiled *c, nib_err *err)
-{
-    state *s = gpu->state;
-    void *list = s->compiled;
-    if (!nib__reserve(gpu->allocator, &list, &s->capacity, s->count + 1, sizeof *s->compiled))
-        return nib__fail_memory(err, (s->count + 1) * sizeof *s->compiled, "compiled functions");
-    s->compiled = list;
-    s->compiled[s->count++] = *c;
-    return NIB_OK;
-}
 
 /* The compiler's first words, on one line. */
 static nib_status say_log(nib_gpu *gpu, cl_program program, const char *name, nib_err *err)
@@ -456,21 +334,28 @@ static nib_status say_log(nib_gpu *gpu, cl_program program, const char *name, ni
 }
 
 /* Codes of activations are the CPU's own where quotients are rounded to the nearest. */
-static void compiler_options(nib_gpu *gpu, const compiled *c, char *out, size_t size)
+static void compiler_options(nib_gpu *gpu, const nib_launch *launch, char *out, size_t size)
 {
     state *s = gpu->state;
     const uint64_t has = read_number(&s->l, s->device, CL_DEVICE_SINGLE_FP_CONFIG);
-    snprintf(out, size, "%s%s", c->options,
+    snprintf(out, size, "%s%s", launch->options,
              (has & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) != 0
                  ? " -cl-fp32-correctly-rounded-divide-sqrt"
                  : "");
 }
 
-static nib_status build(nib_gpu *gpu, compiled *c, nib_err *err)
+static void give_program(nib_gpu *gpu, void *program)
+{
+    state *s = gpu->state;
+    s->l.clReleaseProgram(program);
+}
+
+static nib_status load_program(nib_gpu *gpu, const nib_gpu_source *source, const nib_launch *launch,
+                               void **program, nib_err *err)
 {
     state *s = gpu->state;
     char options[NIB_LAUNCH_OPTIONS + 64];
-    const nib_gpu_source *sources[] = {&nib__source_prelude, c->code->source};
+    const nib_gpu_source *sources[] = {&nib__source_prelude, source};
     const char *texts[COUNT(sources)];
     size_t sizes[COUNT(sources)];
     cl_int code = CL_SUCCESS;
@@ -478,44 +363,31 @@ static nib_status build(nib_gpu *gpu, compiled *c, nib_err *err)
         texts[i] = (const char *)sources[i]->text;
         sizes[i] = *sources[i]->size;
     }
-    c->program = s->l.clCreateProgramWithSource(s->context, COUNT(sources), texts, sizes, &code);
+    *program = s->l.clCreateProgramWithSource(s->context, COUNT(sources), texts, sizes, &code);
     if (code != CL_SUCCESS)
-        return failed(err, c->code->source->name, code);
-    compiler_options(gpu, c, options, sizeof options);
-    code = s->l.clBuildProgram(c->program, 1, &s->device, options, NULL, NULL);
-    nib_status status = code == CL_SUCCESS ? add_compiled(gpu, c, err)
-                                           : say_log(gpu, c->program, c->code->source->name, err);
-    if (status != NIB_OK)
-        s->l.clReleaseProgram(c->program);
+        return failed(err, source->name, code);
+    compiler_options(gpu, launch, options, sizeof options);
+    code = s->l.clBuildProgram(*program, 1, &s->device, options, NULL, NULL);
+    if (code == CL_SUCCESS)
+        return NIB_OK;
+    const nib_status status = say_log(gpu, *program, source->name, err);
+    give_program(gpu, *program);
     return status;
 }
 
-static nib_status prepare(nib_gpu *gpu, const nib_gpu_code *code, const nib_launch *launch,
-                          void **function, nib_err *err)
+static nib_status find_function(nib_gpu *gpu, void *program, const nib_launch *launch,
+                                void **function, nib_err *err)
 {
     state *s = gpu->state;
-    compiled c = {.code = code};
-    snprintf(c.options, sizeof c.options, "%s", launch->options);
-    for (size_t i = 0; i < s->count; i++) {
-        const compiled *have = &s->compiled[i];
-        if (have->code->source != code->source || strcmp(have->options, c.options) != 0)
-            continue;
-        if (have->name != NULL && strcmp(have->name, launch->function) == 0) {
-            *function = have->kernel;
-            return NIB_OK;
-        }
-        c.program = have->program;
-    }
-    if (c.program == NULL)
-        NIB_TRY(build(gpu, &c, err));
-    cl_int status = CL_SUCCESS;
-    c.name = launch->function;
-    c.kernel = s->l.clCreateKernel(c.program, c.name, &status);
-    if (status != CL_SUCCESS)
-        return failed(err, c.name, status);
-    NIB_TRY(add_compiled(gpu, &c, err));
-    *function = c.kernel;
-    return NIB_OK;
+    cl_int code = CL_SUCCESS;
+    *function = s->l.clCreateKernel(program, launch->function, &code);
+    return code == CL_SUCCESS ? NIB_OK : failed(err, launch->function, code);
+}
+
+static void give_function(nib_gpu *gpu, void *function)
+{
+    state *s = gpu->state;
+    s->l.clReleaseKernel(function);
 }
 
 /* ---- launching ---- */
@@ -560,19 +432,47 @@ static nib_status launch(nib_gpu *gpu, void *function, const nib_launch *launch,
 {
     state *s = gpu->state;
     size_t global[3], local[3];
-    cl_event event;
     for (int i = 0; i < 3; i++) {
         local[i] = (size_t)launch->items[i];
         global[i] = (size_t)launch->groups[i] * local[i];
-        if (global[i] == 0)
-            return NIB_OK;
     }
     NIB_TRY(set_args(gpu, function, launch, err));
     const cl_int code =
-        s->l.clEnqueueNDRangeKernel(s->queue, function, 3, NULL, global, local, 0, NULL, &event);
+        s->l.clEnqueueNDRangeKernel(s->queue, function, 3, NULL, global, local, 0, NULL, NULL);
+    return code == CL_SUCCESS ? NIB_OK : failed(err, launch->function, code);
+}
+
+static nib_status mark(nib_gpu *gpu, void **event, nib_err *err)
+{
+    state *s = gpu->state;
+    cl_event made;
+    cl_int code = s->l.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, &made);
     if (code != CL_SUCCESS)
-        return failed(err, launch->function, code);
-    return remember(gpu, event, launch->function, err);
+        return failed(err, "the queue", code);
+    *event = made;
+    code = s->l.clFlush(s->queue);
+    if (code == CL_SUCCESS)
+        return NIB_OK;
+    s->l.clReleaseEvent(made);
+    return failed(err, "the queue", code);
+}
+
+static nib_status has_come(nib_gpu *gpu, void *event, bool *come, const char *what, nib_err *err)
+{
+    state *s = gpu->state;
+    cl_int status = CL_QUEUED;
+    const cl_int code =
+        s->l.clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
+    *come = status == CL_COMPLETE;
+    if (code != CL_SUCCESS || status < 0)
+        return failed(err, what, code != CL_SUCCESS ? code : status);
+    return NIB_OK;
+}
+
+static void give_event(nib_gpu *gpu, void *event)
+{
+    state *s = gpu->state;
+    s->l.clReleaseEvent(event);
 }
 
 const nib_gpu_driver nib__driver_opencl = {
@@ -586,7 +486,13 @@ const nib_gpu_driver nib__driver_opencl = {
     .write = write,
     .read = read,
     .copy = copy,
-    .prepare = prepare,
+    .load_program = load_program,
+    .give_program = give_program,
+    .find_function = find_function,
+    .give_function = give_function,
     .launch = launch,
-    .finish = finish,
+    .mark = mark,
+    .has_come = has_come,
+    .give_event = give_event,
+    .spin_ns = 0, /* a device on the CPU needs its cores */
 };
