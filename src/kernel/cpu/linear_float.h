@@ -74,56 +74,33 @@ void nib__linear_bf16_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scr
 /* Scratch of the packed rows, whatever the instruction set. */
 size_t nib__linear_float_scratch(const void *args);
 
-/* linear_float__<isa>.c: F32 or BF16 sums, then how weights are coded. */
-#define NIB_LINEAR_RUN(name) void name(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
-NIB_LINEAR_RUN(nib__linear_f32_f32_avx2);
-NIB_LINEAR_RUN(nib__linear_f32_f16_avx2);
-NIB_LINEAR_RUN(nib__linear_f32_bf16_avx2);
-NIB_LINEAR_RUN(nib__linear_f32_i8_avx2);
-NIB_LINEAR_RUN(nib__linear_f32_i4_avx2);
-NIB_LINEAR_RUN(nib__linear_f32_e4m3_avx2);
-NIB_LINEAR_RUN(nib__linear_f32_e5m2_avx2);
-NIB_LINEAR_RUN(nib__linear_f32_e2m1_avx2);
-NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx2);
-NIB_LINEAR_RUN(nib__linear_bf16_i8_avx2);
-NIB_LINEAR_RUN(nib__linear_bf16_i4_avx2);
-NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx2);
-NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx2);
-NIB_LINEAR_RUN(nib__linear_bf16_e2m1_avx2);
-NIB_LINEAR_RUN(nib__linear_f32_f32_neon);
-NIB_LINEAR_RUN(nib__linear_f32_f16_neon);
-NIB_LINEAR_RUN(nib__linear_f32_bf16_neon);
-NIB_LINEAR_RUN(nib__linear_f32_i8_neon);
-NIB_LINEAR_RUN(nib__linear_f32_i4_neon);
-NIB_LINEAR_RUN(nib__linear_f32_e4m3_neon);
-NIB_LINEAR_RUN(nib__linear_f32_e5m2_neon);
-NIB_LINEAR_RUN(nib__linear_f32_e2m1_neon);
-NIB_LINEAR_RUN(nib__linear_bf16_bf16_neon);
-NIB_LINEAR_RUN(nib__linear_bf16_i8_neon);
-NIB_LINEAR_RUN(nib__linear_bf16_i4_neon);
-NIB_LINEAR_RUN(nib__linear_bf16_e4m3_neon);
-NIB_LINEAR_RUN(nib__linear_bf16_e5m2_neon);
-NIB_LINEAR_RUN(nib__linear_bf16_e2m1_neon);
-NIB_LINEAR_RUN(nib__linear_f32_f32_avx512);
-NIB_LINEAR_RUN(nib__linear_f32_f16_avx512);
-NIB_LINEAR_RUN(nib__linear_f32_bf16_avx512);
-NIB_LINEAR_RUN(nib__linear_f32_i8_avx512);
-NIB_LINEAR_RUN(nib__linear_f32_i4_avx512);
-NIB_LINEAR_RUN(nib__linear_f32_e4m3_avx512);
-NIB_LINEAR_RUN(nib__linear_f32_e5m2_avx512);
-NIB_LINEAR_RUN(nib__linear_f32_e2m1_avx512);
-NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx512);
-NIB_LINEAR_RUN(nib__linear_bf16_i8_avx512);
-NIB_LINEAR_RUN(nib__linear_bf16_i4_avx512);
-NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx512);
-NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx512);
-NIB_LINEAR_RUN(nib__linear_bf16_e2m1_avx512);
-NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx512bf16);
-NIB_LINEAR_RUN(nib__linear_bf16_i8_avx512bf16);
-NIB_LINEAR_RUN(nib__linear_bf16_i4_avx512bf16);
-NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx512bf16);
-NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx512bf16);
-NIB_LINEAR_RUN(nib__linear_bf16_e2m1_avx512bf16);
+/* The runs of linear_float__<isa>.c: X(type of the sums, how weights are coded, isa). */
+#define NIB_F32_RUNS(X, isa)                                                                       \
+    X(f32, f32, F32, isa)                                                                          \
+    X(f32, f16, F16, isa)                                                                          \
+    X(f32, bf16, BF16, isa)                                                                        \
+    X(f32, i8, I8, isa)                                                                            \
+    X(f32, i4, I4, isa)                                                                            \
+    X(f32, e4m3, E4M3, isa)                                                                        \
+    X(f32, e5m2, E5M2, isa)                                                                        \
+    X(f32, e2m1, E2M1, isa)
+#define NIB_BF16_RUNS(X, isa)                                                                      \
+    X(bf16, bf16, BF16, isa)                                                                       \
+    X(bf16, i8, I8, isa)                                                                           \
+    X(bf16, i4, I4, isa)                                                                           \
+    X(bf16, e4m3, E4M3, isa)                                                                       \
+    X(bf16, e5m2, E5M2, isa)                                                                       \
+    X(bf16, e2m1, E2M1, isa)
+#define NIB_DECLARE_RUN(sums, code, FORM, isa)                                                     \
+    void nib__linear_##sums##_##code##_##isa(const nib_linear *a, int64_t n0, int64_t n1,          \
+                                             void *scratch);
+NIB_F32_RUNS(NIB_DECLARE_RUN, avx2)
+NIB_F32_RUNS(NIB_DECLARE_RUN, avx512)
+NIB_F32_RUNS(NIB_DECLARE_RUN, neon)
+NIB_BF16_RUNS(NIB_DECLARE_RUN, avx2)
+NIB_BF16_RUNS(NIB_DECLARE_RUN, avx512)
+NIB_BF16_RUNS(NIB_DECLARE_RUN, avx512bf16)
+NIB_BF16_RUNS(NIB_DECLARE_RUN, neon)
 
 /* ---- for linear_float_body.h and the files that include it ---- */
 

@@ -109,11 +109,6 @@ NIB_INLINE void x_put_f32(x_pair *out, const float *x, int64_t count, bool swap)
 
 #include "linear_float_body.h"
 
-NIB_LINEAR_RUN(nib__linear_bf16_bf16_avx512bf16) { run(a, n0, n1, scratch, FORM_BF16, true); }
-NIB_LINEAR_RUN(nib__linear_bf16_i8_avx512bf16) { run(a, n0, n1, scratch, FORM_I8, true); }
-NIB_LINEAR_RUN(nib__linear_bf16_i4_avx512bf16) { run(a, n0, n1, scratch, FORM_I4, true); }
-NIB_LINEAR_RUN(nib__linear_bf16_e4m3_avx512bf16) { run(a, n0, n1, scratch, FORM_E4M3, true); }
-NIB_LINEAR_RUN(nib__linear_bf16_e5m2_avx512bf16) { run(a, n0, n1, scratch, FORM_E5M2, true); }
-NIB_LINEAR_RUN(nib__linear_bf16_e2m1_avx512bf16) { run(a, n0, n1, scratch, FORM_E2M1, true); }
+NIB_BF16_RUNS(NIB_DEFINE_RUN, avx512bf16)
 
 #endif

@@ -260,26 +260,6 @@ NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, 
     }
 }
 
-NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p,
-                         raw held, const int i, ivec zero)
-{
-    const pair w = pair_decode(f, shifted, p, held, i, zero);
-    return swap ? (pair){w.second, w.first} : w;
-}
-
-NIB_INLINE void pair_store(uint8_t *p, pair w)
-{
-    float *out = (float *)(void *)p;
-    vec_store(out, w.first);
-    vec_store(out + NIB_FLOAT_PANEL, w.second);
-}
-
-NIB_INLINE pair pair_native(const uint8_t *p)
-{
-    const float *in = (const float *)(const void *)p;
-    return (pair){vec_load(in), vec_load(in + NIB_FLOAT_PANEL)};
-}
-
 /* ---- products ---- */
 
 NIB_INLINE x_value x_get(const x_pair *x) { return vld1_f32(&x->first); }
@@ -298,19 +278,7 @@ NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
 #include "linear_float_stage.h"
 #include "linear_float_body.h"
 
-NIB_LINEAR_RUN(nib__linear_f32_f32_neon) { run(a, n0, n1, scratch, FORM_F32, false); }
-NIB_LINEAR_RUN(nib__linear_f32_f16_neon) { run(a, n0, n1, scratch, FORM_F16, false); }
-NIB_LINEAR_RUN(nib__linear_f32_bf16_neon) { run(a, n0, n1, scratch, FORM_BF16, false); }
-NIB_LINEAR_RUN(nib__linear_f32_i8_neon) { run(a, n0, n1, scratch, FORM_I8, false); }
-NIB_LINEAR_RUN(nib__linear_f32_i4_neon) { run(a, n0, n1, scratch, FORM_I4, false); }
-NIB_LINEAR_RUN(nib__linear_f32_e4m3_neon) { run(a, n0, n1, scratch, FORM_E4M3, false); }
-NIB_LINEAR_RUN(nib__linear_f32_e5m2_neon) { run(a, n0, n1, scratch, FORM_E5M2, false); }
-NIB_LINEAR_RUN(nib__linear_f32_e2m1_neon) { run(a, n0, n1, scratch, FORM_E2M1, false); }
-NIB_LINEAR_RUN(nib__linear_bf16_bf16_neon) { run(a, n0, n1, scratch, FORM_BF16, true); }
-NIB_LINEAR_RUN(nib__linear_bf16_i8_neon) { run(a, n0, n1, scratch, FORM_I8, true); }
-NIB_LINEAR_RUN(nib__linear_bf16_i4_neon) { run(a, n0, n1, scratch, FORM_I4, true); }
-NIB_LINEAR_RUN(nib__linear_bf16_e4m3_neon) { run(a, n0, n1, scratch, FORM_E4M3, true); }
-NIB_LINEAR_RUN(nib__linear_bf16_e5m2_neon) { run(a, n0, n1, scratch, FORM_E5M2, true); }
-NIB_LINEAR_RUN(nib__linear_bf16_e2m1_neon) { run(a, n0, n1, scratch, FORM_E2M1, true); }
+NIB_F32_RUNS(NIB_DEFINE_RUN, neon)
+NIB_BF16_RUNS(NIB_DEFINE_RUN, neon)
 
 #endif

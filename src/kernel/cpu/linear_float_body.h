@@ -594,3 +594,11 @@ static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, form
                     run_block(j, &at, &room);
             }
 }
+
+enum { SUMS_f32 = false, SUMS_bf16 = true }; /* whether pairs are summed, by the name in a run */
+#define NIB_DEFINE_RUN(sums, code, FORM, isa)                                                      \
+    void nib__linear_##sums##_##code##_##isa(const nib_linear *a, int64_t n0, int64_t n1,          \
+                                             void *scratch)                                        \
+    {                                                                                              \
+        run(a, n0, n1, scratch, FORM_##FORM, SUMS_##sums);                                         \
+    }

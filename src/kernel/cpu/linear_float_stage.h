@@ -1,8 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Activations staged as pairs of f32, for the instruction sets whose x_pair is {float first,
- * second}: even k first, or with `swap` odd k first.
+ * Pairs of f32, for the instruction sets that have them in two vectors: weights as pair_decode
+ * gives them, and activations staged as {float first, second}. Even k is first, or with `swap`
+ * odd k.
  */
+
+NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p,
+                         raw held, const int i, ivec zero)
+{
+    const pair w = pair_decode(f, shifted, p, held, i, zero);
+    return swap ? (pair){w.second, w.first} : w;
+}
+
+NIB_INLINE void pair_store(uint8_t *p, pair w)
+{
+    float *out = (float *)(void *)p;
+    vec_store(out, w.first);
+    vec_store(out + NIB_FLOAT_PANEL, w.second);
+}
+
+NIB_INLINE pair pair_native(const uint8_t *p)
+{
+    const float *in = (const float *)(const void *)p;
+    return (pair){vec_load(in), vec_load(in + NIB_FLOAT_PANEL)};
+}
 
 NIB_INLINE void put_bits(x_pair *out, uint32_t even, uint32_t odd, bool swap)
 {

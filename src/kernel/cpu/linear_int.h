@@ -129,32 +129,17 @@ int64_t nib__int_row_block(int64_t m, int64_t k);
 /* The largest of them for up to m tokens: what scratch is sized for. */
 int64_t nib__int_row_block_most(int64_t m, int64_t k);
 
-/* The runs of the x86 rows. */
-void nib__linear_w4_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w8_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w4_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w8_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w4_blocks_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w8_blocks_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w4_blocks_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w8_blocks_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-size_t nib__linear_int_scratch_avx2(const void *args);
-size_t nib__linear_int_scratch_avx512vnni(const void *args);
-size_t nib__linear_blocks_scratch_avx2(const void *args);
-size_t nib__linear_blocks_scratch_avx512vnni(const void *args);
-
-/* The runs of the Arm rows. */
-void nib__linear_w4_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w8_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w4_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w8_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w4_blocks_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w8_blocks_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w4_blocks_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-void nib__linear_w8_blocks_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
-size_t nib__linear_int_scratch_neon(const void *args);
-size_t nib__linear_int_scratch_i8mm(const void *args);
-size_t nib__linear_blocks_scratch_neon(const void *args);
-size_t nib__linear_blocks_scratch_i8mm(const void *args);
+/* The runs of linear_int__<isa>.c. */
+#define NIB_INT_RUNS(isa)                                                                          \
+    void nib__linear_w4_##isa(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);         \
+    void nib__linear_w8_##isa(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);         \
+    void nib__linear_w4_blocks_##isa(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);  \
+    void nib__linear_w8_blocks_##isa(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);  \
+    size_t nib__linear_int_scratch_##isa(const void *args);                                        \
+    size_t nib__linear_blocks_scratch_##isa(const void *args);
+NIB_INT_RUNS(avx2)
+NIB_INT_RUNS(avx512vnni)
+NIB_INT_RUNS(neon)
+NIB_INT_RUNS(i8mm)
 
 #endif
