@@ -11,20 +11,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-typedef struct kept {
-    char text[32768];
-    size_t size;
-} kept;
-
-static nib_status keep(void *ctx, const char *bytes, size_t size)
-{
-    kept *k = ctx;
-    assert_true(size < sizeof k->text - k->size);
-    memcpy(k->text + k->size, bytes, size);
-    k->size += size;
-    k->text[k->size] = '\0';
-    return NIB_OK;
-}
+#include "kept.h"
 
 static nib_status bench(kept *k, const char *path, int steps, nib_form form, nib_err *err)
 {

@@ -11,26 +11,17 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+#include "kept.h"
+
 typedef struct job {
     nib_engine *engine;
     nib_model *model;
     nib_plan *plan;
-    char text[8192];
-    size_t size;
+    kept out;
     int calls, last; /* calls of progress; the one that ends the run, 0: none */
     uint64_t done;
     bool whole; /* some layer came to its end */
 } job;
-
-static nib_status keep(void *ctx, const char *bytes, size_t size)
-{
-    job *j = ctx;
-    assert_true(size < sizeof j->text - j->size);
-    memcpy(j->text + j->size, bytes, size);
-    j->size += size;
-    j->text[j->size] = '\0';
-    return NIB_OK;
-}
 
 static bool on_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
@@ -66,7 +57,7 @@ static void open_job(job *j, int last)
 
 static nib_status dry_run(job *j, nib_err *err)
 {
-    const nib_sink sink = {keep, j};
+    const nib_sink sink = {keep, &j->out};
     j->calls = 0;
     return nib__dry_run(j->model, j->plan, NULL, &sink, err);
 }
@@ -93,12 +84,12 @@ static void test_tries_each_shape(void **state)
     snprintf(memory, sizeof memory, "memory of a run: %s (",
              nib__say_bytes(size, nib__trainer_bytes(&trainer)));
     nib__trainer_close(&trainer);
-    assert_true(strncmp(j.text, memory, strlen(memory)) == 0);
-    assert_non_null(strstr(j.text, "two moments and 2 sums of gradients"));
+    assert_true(strncmp(j.out.text, memory, strlen(memory)) == 0);
+    assert_non_null(strstr(j.out.text, "two moments and 2 sums of gradients"));
     assert_non_null(
-        strstr(j.text, "model.layers.0.self_attn.q_proj: 4 of n 64, k 64, m 96, mxfp8"));
-    assert_non_null(strstr(j.text, "lm_head: 1 of n 2048, k 64, m 96, bf16"));
-    assert_non_null(strstr(j.text, "linear layers of a micro-batch: "));
+        strstr(j.out.text, "model.layers.0.self_attn.q_proj: 4 of n 64, k 64, m 96, mxfp8"));
+    assert_non_null(strstr(j.out.text, "lm_head: 1 of n 2048, k 64, m 96, bf16"));
+    assert_non_null(strstr(j.out.text, "linear layers of a micro-batch: "));
     close_job(&j);
 }
 

@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-static nib_allocator allocator;
-static nib_machines machines;
+#include "machines.h"
 
 static void the_document_is_the_table(void **state)
 {
@@ -89,10 +88,5 @@ int main(void)
         cmocka_unit_test(every_row_is_there),
         cmocka_unit_test(every_machine_is_there),
     };
-    allocator = nib__allocator_default();
-    if (nib__machines_open(&machines, &allocator, NULL) != NIB_OK)
-        return 1;
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    nib__machines_close(&machines);
-    return failed;
+    return RUN_WITH_MACHINES(tests);
 }

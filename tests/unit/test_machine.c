@@ -14,8 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static nib_allocator allocator;
-static nib_machines machines;
+#include "machines.h"
 
 static bool has_line(const nib_machine *m, nib_fact fact, int rate)
 {
@@ -178,10 +177,5 @@ int main(void)
         cmocka_unit_test(this_machine_has_cautious_rates),
         cmocka_unit_test(measuring_is_cached),
     };
-    allocator = nib__allocator_default();
-    if (nib__machines_open(&machines, &allocator, NULL) != NIB_OK)
-        return 1;
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    nib__machines_close(&machines);
-    return failed;
+    return RUN_WITH_MACHINES(tests);
 }

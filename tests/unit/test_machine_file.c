@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-static nib_allocator allocator;
-static nib_machines machines;
+#include "machines.h"
 
 static void the_writer_gives_the_file(void **state)
 {
@@ -234,10 +233,5 @@ int main(void)
         cmocka_unit_test(what_is_wrong_is_said),     cmocka_unit_test(a_cut_file_is_refused),
         cmocka_unit_test(a_users_file_is_a_device),  cmocka_unit_test(memory_that_runs_out_is_said),
     };
-    allocator = nib__allocator_default();
-    if (nib__machines_open(&machines, &allocator, NULL) != NIB_OK)
-        return 1;
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    nib__machines_close(&machines);
-    return failed;
+    return RUN_WITH_MACHINES(tests);
 }

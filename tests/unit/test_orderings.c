@@ -12,8 +12,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-static nib_allocator allocator;
-static nib_machines machines;
+#include "machines.h"
 
 /* One decoder layer and the output; enough, as all decoder layers are alike. */
 static const struct {
@@ -228,10 +227,5 @@ int main(void)
         cmocka_unit_test(int8_weights_lose_at_large_batch),
         cmocka_unit_test(mi210_says_where_int4_is_behind),
     };
-    allocator = nib__allocator_default();
-    if (nib__machines_open(&machines, &allocator, NULL) != NIB_OK)
-        return 1;
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    nib__machines_close(&machines);
-    return failed;
+    return RUN_WITH_MACHINES(tests);
 }

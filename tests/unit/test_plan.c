@@ -14,8 +14,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-static nib_allocator allocator;
-static nib_machines machines;
+#include "machines.h"
 
 static const nib_scheme bf16 = {.code = NIB_CODE_BF16, .symmetric = true};
 
@@ -586,12 +585,7 @@ int main(void)
         cmocka_unit_test(plans_render),
         cmocka_unit_test(memory_that_runs_out_is_said),
     };
-    allocator = nib__allocator_default();
-    if (nib__machines_open(&machines, &allocator, NULL) != NIB_OK)
-        return 1;
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    nib__machines_close(&machines);
-    return failed;
+    return RUN_WITH_MACHINES(tests);
 }
 
 /* ---- memory ---- */

@@ -18,10 +18,9 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-enum { LAYERS_MAX = 16, WORDS_MAX = 16, TEXTS_MAX = 4, EXPECTS_MAX = 32, LINE_MAX_ = 512 };
+#include "machines.h"
 
-static nib_allocator allocator;
-static nib_machines machines;
+enum { LAYERS_MAX = 16, WORDS_MAX = 16, TEXTS_MAX = 4, EXPECTS_MAX = 32, LINE_MAX_ = 512 };
 
 typedef struct case_file {
     char text[8192]; /* cut into words in place */
@@ -293,10 +292,5 @@ static void every_case_is_met(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_case_is_met)};
-    allocator = nib__allocator_default();
-    if (nib__machines_open(&machines, &allocator, NULL) != NIB_OK)
-        return 1;
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    nib__machines_close(&machines);
-    return failed;
+    return RUN_WITH_MACHINES(tests);
 }
