@@ -161,7 +161,16 @@ static bool find_rows(nib_way *way, const nib_layer *layer, const nib_policy *po
     return true;
 }
 
-/* The row that brings activations into the form. Float activations may need none. */
+/* f32 values without sums are taken as they lie. Of a machine that is not here, rows that only
+ * round floats need not be declared. */
+static bool takes_floats(const nib_way *way, const nib_query *query, const nib_policy *policy)
+{
+    return way->scheme.act == NIB_ACT_FLOAT &&
+           (policy->declared ||
+            (query->fact[NIB_FACT_INPUT] == NIB_TYPE_F32 && way->scheme.zero != NIB_ZERO_FLOAT));
+}
+
+/* The row that brings activations into the form. */
 static bool find_quants(nib_way *way, const nib_layer *layer, const nib_policy *policy)
 {
     for (int i = 0; i < way->use_count; i++) {
@@ -171,7 +180,7 @@ static bool find_quants(nib_way *way, const nib_layer *layer, const nib_policy *
             continue;
         use_query(&query, way, layer, policy, use, NIB_OP_QUANT);
         use->quant = best_row(&query, way->machine, !policy->declared, ANY_NUMBERS, NULL);
-        if (use->quant == NULL && way->scheme.act != NIB_ACT_FLOAT) {
+        if (use->quant == NULL && !takes_floats(way, &query, policy)) {
             way->missing = i;
             way->no_quant = true;
             return false;
