@@ -134,26 +134,36 @@ nib_status nib__engine_machines(nib_engine *engine, const nib_machines **out, ni
     return NIB_OK;
 }
 
+static void list_names(nib_text *out, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        nib__text_format(out, "%s%s", i == 0 ? "" : ", ", names[i]);
+}
+
+/* Names that are near, those that are here, and those that are known. */
 static nib_status fail_machine(const nib_engine *engine, const char *name, nib_err *err)
 {
     const nib_machines *known = &engine->machines;
-    const size_t most = 1 + engine->gpu_count + known->count;
+    const size_t here = 1 + engine->gpu_count, most = here + known->count;
     nib_text near;
     char shown[NIB_SHOWN];
-    size_t count = 0;
     const char **names = nib__calloc(&engine->allocator, most, sizeof *names);
     if (names == NULL)
         return nib__fail_memory(err, most * sizeof *names, "names of machines");
-    names[count++] = engine->here.name;
+    names[0] = engine->here.name;
     for (size_t i = 0; i < engine->gpu_count; i++)
-        names[count++] = engine->gpus[i].name;
+        names[1 + i] = engine->gpus[i].name;
     for (size_t i = 0; i < known->count; i++)
-        names[count++] = known->items[i].name;
+        names[here + i] = known->items[i].name;
     nib__text_init(&near, &engine->allocator);
-    nib__near_names(&near, name, names, count);
-    const nib_status status = nib__fail(
-        err, NIB_USAGE, "device \"%s\" is not known%s%s; `nibble devices` lists them",
-        nib__shown(shown, name), near.size ? "; did you mean " : "", near.size ? near.at : "");
+    nib__near_names(&near, name, names, most);
+    const char *const ask = near.size != 0 ? "; did you mean " : "";
+    nib__text_str(&near, "; here: ");
+    list_names(&near, names, here);
+    nib__text_str(&near, "; known: ");
+    list_names(&near, names + here, known->count);
+    const nib_status status = nib__fail(err, NIB_USAGE, "device \"%s\" is not known%s%s",
+                                        nib__shown(shown, name), ask, near.failed ? "" : near.at);
     nib__text_free(&near);
     nib__release(&engine->allocator, names);
     return status;

@@ -43,4 +43,4 @@ case $(summary "${masked[@]}" --allow device) in
 esac
 refused 4 'attn: --strict: *' generate "$MODEL" -p x -n 2 "${masked[@]}" --allow device --strict --quiet
 refused 2 '--without attn_f32__oc: no kernel matches; did you mean attn_f32__ocl*' plan "$MODEL" --without attn_f32__oc
-refused 2 'device "opencll" is not known; did you mean opencl; *' generate "$MODEL" -p x --device opencll
+refused 2 'device "opencll" is not known; did you mean opencl; here: cpu, opencl; known: *' generate "$MODEL" -p x --device opencll
