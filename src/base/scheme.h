@@ -230,6 +230,9 @@ const char *nib__bias_int32_refuses(const nib_scheme *s, int64_t k);
 int64_t nib__bias_int32_most(const nib_scheme *s, int64_t k);
 /* Bytes of codes, scales and zeros. */
 uint64_t nib__weight_bytes(const nib_weight *w);
+/* Codes, scales and zeros lie in arrays by rows, one after the other, as the layout says: they can
+ * be copied without asking the store. */
+bool nib__weight_is_plain(const nib_weight *w);
 /* Bytes of all codes, with what a store keeps among them. */
 uint64_t nib__weight_code_bytes(const nib_weight *w);
 /* Bytes of one stored row of codes; 0: rows do not lie by themselves. */

@@ -254,6 +254,14 @@ uint64_t nib__weight_row_bytes(const nib_weight *w)
     return store->row_bytes != NULL ? store->row_bytes(w) : 0;
 }
 
+bool nib__weight_is_plain(const nib_weight *w)
+{
+    const bool by_rows =
+        w->store == NIB_STORE_FLOAT || w->store == NIB_STORE_BYTE || w->store == NIB_STORE_NIBBLE;
+    return by_rows && w->rows == NULL && !w->scale_tiles && w->float_zeros == NIB_TYPE_NONE &&
+           w->scale_type != NIB_TYPE_F64 && w->zero_type != NIB_TYPE_F64;
+}
+
 uint64_t nib__weight_code_bytes(const nib_weight *w)
 {
     const nib_store_ops *store = &stores[w->store];

@@ -68,6 +68,10 @@ static void print_generate_stats(const nib_generate_stats *t)
             t->decode_gb_per_s, finish_word(t->finish), (double)t->weight_bytes * 1e-6,
             (double)t->cache_bytes * 1e-6, (double)t->peak_bytes * 1e-6, t->temperature, t->top_k,
             t->top_p, t->min_p, t->repeat_penalty, t->seed);
+    if (t->sampler != NULL)
+        fprintf(stderr, "drawn by    %s\n", t->sampler);
+    if (t->sampler_why[0] != 0)
+        fprintf(stderr, "            all logits are moved for it: %s\n", t->sampler_why);
 }
 
 static int fail_prompt(nib_status status, const char *path, const char *why)

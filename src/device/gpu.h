@@ -118,6 +118,7 @@ struct nib_gpu {
     const nib_gpu_found *found;
     const nib_allocator *allocator;
     double limit_s;
+    bool emulates; /* tests: instructions that the device lacks are functions of the sources */
     void *state;           /* the driver's */
     nib_gpu_piece *pieces; /* by address */
     size_t count, capacity;

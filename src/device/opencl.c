@@ -181,10 +181,13 @@ static void describe(const library *l, cl_device_id device, size_t index, nib_gp
     fact[NIB_FACT_DEVICE] = NIB_DEVICE_OPENCL;
     fact[NIB_FACT_MAKER] = maker_of(vendor, is_cpu);
     fact[NIB_FACT_CDNA] = fact[NIB_FACT_MAKER] == NIB_MAKER_AMD ? cdna_of(out->title) : 0;
-    fact[NIB_FACT_DOT8] = strstr(extensions, "cl_khr_integer_dot_product") != NULL;
+    fact[NIB_FACT_DOT8] =
+        fact[NIB_FACT_CDNA] >= 1 || strstr(extensions, "cl_khr_integer_dot_product") != NULL;
     fact[NIB_FACT_DOT4] = fact[NIB_FACT_CDNA] >= 2;
     fact[NIB_FACT_MATRIX_UNIT] = fact[NIB_FACT_CDNA] >= 1;
-    fact[NIB_FACT_SUBGROUPS] = strstr(extensions, "cl_khr_subgroups") != NULL;
+    fact[NIB_FACT_SUBGROUPS] = strstr(extensions, "_subgroups") != NULL; /* of Khronos or Intel */
+    fact[NIB_FACT_FP16] = strstr(extensions, "cl_khr_fp16") != NULL;
+    fact[NIB_FACT_FP64] = strstr(extensions, "cl_khr_fp64") != NULL;
     cautious_rates(l, device, is_cpu, m);
 }
 
@@ -224,9 +227,21 @@ static void find(nib_gpu_found *out, size_t *count, nib_text *why)
 typedef struct state {
     library l;
     cl_device_id device;
+    const char *language; /* the option for functions of sub-groups, which are of OpenCL C 2 */
     cl_context context;
     cl_command_queue queue;
 } state;
+
+/* OpenCL C 3 makes much of 2 optional again, but both have what cl_khr_subgroups is written in;
+ * Intel's own are of 1.2, too. */
+static const char *language_of(const library *l, cl_device_id device)
+{
+    char version[96]; /* "OpenCL 3.0 ..." */
+    read_text(l, device, CL_DEVICE_VERSION, version, sizeof version);
+    return strncmp(version, "OpenCL 3", 8) == 0   ? " -cl-std=CL3.0"
+           : strncmp(version, "OpenCL 2", 8) == 0 ? " -cl-std=CL2.0"
+                                                  : "";
+}
 
 static nib_status open_device(nib_gpu *gpu, nib_err *err)
 {
@@ -238,6 +253,7 @@ static nib_status open_device(nib_gpu *gpu, nib_err *err)
     if (!load(&s->l))
         return nib__fail(err, NIB_NOT_AS_ASKED, LIBRARY " is not here any more");
     s->device = gpu->found->ids[1];
+    s->language = language_of(&s->l, s->device);
     s->context = s->l.clCreateContext(NULL, 1, &s->device, NULL, NULL, &code);
     if (code != CL_SUCCESS)
         return failed(err, "a context", code);
@@ -338,7 +354,8 @@ static void compiler_options(nib_gpu *gpu, const nib_launch *launch, char *out, 
 {
     state *s = gpu->state;
     const uint64_t has = read_number(&s->l, s->device, CL_DEVICE_SINGLE_FP_CONFIG);
-    snprintf(out, size, "%s%s", launch->options,
+    snprintf(out, size, "%s%s%s%s", launch->options, gpu->emulates ? " -DNIB_EMULATE" : "",
+             strstr(launch->options, "-DSUBGROUPS") != NULL && !gpu->emulates ? s->language : "",
              (has & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) != 0
                  ? " -cl-fp32-correctly-rounded-divide-sqrt"
                  : "");
@@ -354,16 +371,17 @@ static nib_status load_program(nib_gpu *gpu, const nib_gpu_source *source, const
                                void **program, nib_err *err)
 {
     state *s = gpu->state;
-    char options[NIB_LAUNCH_OPTIONS + 64];
-    const nib_gpu_source *sources[] = {&nib__source_prelude, source};
-    const char *texts[COUNT(sources)];
-    size_t sizes[COUNT(sources)];
+    enum { CHAIN = 4 };
+    char options[NIB_LAUNCH_OPTIONS + 128];
+    const char *texts[CHAIN];
+    size_t sizes[CHAIN], first = CHAIN;
     cl_int code = CL_SUCCESS;
-    for (size_t i = 0; i < COUNT(sources); i++) {
-        texts[i] = (const char *)sources[i]->text;
-        sizes[i] = *sources[i]->size;
+    for (const nib_gpu_source *at = source; at != NULL && first > 0; at = at->before) {
+        texts[--first] = (const char *)at->text;
+        sizes[first] = *at->size;
     }
-    *program = s->l.clCreateProgramWithSource(s->context, COUNT(sources), texts, sizes, &code);
+    *program = s->l.clCreateProgramWithSource(s->context, (cl_uint)(CHAIN - first), texts + first,
+                                              sizes + first, &code);
     if (code != CL_SUCCESS)
         return failed(err, source->name, code);
     compiler_options(gpu, launch, options, sizeof options);

@@ -38,24 +38,10 @@ static const nib_cond sm100_fp8[] = {
     NIB_IS(FP8_UNIT, 1, "it multiplies fp8"),
     NIB_COND_END,
 };
-static const nib_cond gfx90a[] = {
-    NIB_IS(MAKER, NIB_MAKER_AMD, "it is written for gfx90a"),
-    NIB_AT_LEAST(CDNA, 2, "its mfma is of CDNA2"),
-    NIB_COND_END,
-};
-static const nib_cond gfx90a_dot4[] = {
-    NIB_IS(MAKER, NIB_MAKER_AMD, "it is written for gfx90a"),
-    NIB_AT_LEAST(CDNA, 2, "v_dot8_i32_i4 is of CDNA2"),
-    NIB_IS(DOT4, 1, "eight pairs of 4-bit codes are multiplied at a time"),
-    NIB_COND_END,
-};
 
-/* One scheme on all targets: the unit on NVIDIA and on gfx90a. */
-#define GPU_LINEAR(types, code_, act_, input_, nvidia, amd)                                        \
+#define LINEAR(types, code_, act_, input_, unit_)                                                  \
     DECLARED("linear_" types "_f32__sm80", LINEAR, code_, act_, input_, CUDA, sm80, OTHER,         \
-             "linear_" types "_f32__ref", 30, nvidia, "tensor cores of sm_80 and later"),          \
-        DECLARED("linear_" types "_f32__ocl_gfx90a", LINEAR, code_, act_, input_, OPENCL, gfx90a,  \
-                 OTHER, "linear_" types "_f32__ref", 20, amd, "matrix cores of CDNA2")
+             "linear_" types "_f32__ref", 30, unit_, "tensor cores of sm_80 and later")
 
 #define QUANT(types, act_, input_)                                                                 \
     DECLARED("quant_f32_" types "__sm80", QUANT, NIB_ANY, act_, input_, CUDA, sm80, OTHER,         \
@@ -68,37 +54,34 @@ static const nib_cond gfx90a_dot4[] = {
 
 static const nib_kernel rows[] = {
     /* ---- linear on GPUs ---- */
-    GPU_LINEAR("f32_f32", CODE(F32), ACT(FLOAT), TYPE(F32), F32, F32),
-    GPU_LINEAR("f16_f16", CODE(F16), ACT(FLOAT), TYPE(F16), BF16, BF16),
-    GPU_LINEAR("bf16_bf16", CODE(BF16), ACT(FLOAT), TYPE(BF16), BF16, BF16),
-    GPU_LINEAR("f32_bf16", CODE(BF16), ACT(FLOAT), TYPE(F32), F32, F32),
-    GPU_LINEAR("bf16_w8g", CODE(I8), ACT(FLOAT), TYPE(BF16), BF16, BF16),
-    GPU_LINEAR("f16_w8g", CODE(I8), ACT(FLOAT), TYPE(F16), BF16, BF16),
-    GPU_LINEAR("f32_w8g", CODE(I8), ACT(FLOAT), TYPE(F32), F32, F32),
-    GPU_LINEAR("bf16_w4g", CODE(I4), ACT(FLOAT), TYPE(BF16), BF16, BF16),
-    GPU_LINEAR("f16_w4g", CODE(I4), ACT(FLOAT), TYPE(F16), BF16, BF16),
-    GPU_LINEAR("f32_w4g", CODE(I4), ACT(FLOAT), TYPE(F32), F32, F32),
-    GPU_LINEAR("bf16_e4m3c", CODE(E4M3), ACT(FLOAT), TYPE(BF16), BF16, BF16),
-    GPU_LINEAR("f32_e4m3c", CODE(E4M3), ACT(FLOAT), TYPE(F32), F32, F32),
-    GPU_LINEAR("bf16_mx4", CODE(MX4), ACT(FLOAT), TYPE(BF16), BF16, BF16),
-    GPU_LINEAR("f32_mx4", CODE(MX4), ACT(FLOAT), TYPE(F32), F32, F32),
-    GPU_LINEAR("bf16_nv4", CODE(NV4), ACT(FLOAT), TYPE(BF16), BF16, BF16),
-    GPU_LINEAR("f32_nv4", CODE(NV4), ACT(FLOAT), TYPE(F32), F32, F32),
-    GPU_LINEAR("a8t_w8g", CODE(I8), ACT(I8_TOKEN), NIB_ANY, I8, I8),
-    GPU_LINEAR("a8s_w8g", CODE(I8), ACT(I8_STATIC), NIB_ANY, I8, I8),
-    GPU_LINEAR("a8t_w4g", CODE(I4), ACT(I8_TOKEN), NIB_ANY, I8, I8),
-    GPU_LINEAR("a8s_w4g", CODE(I4), ACT(I8_STATIC), NIB_ANY, I8, I8),
-    GPU_LINEAR("a8b32_w8g", CODE(I8), ACT(I8_BLOCK32), NIB_ANY, I8, I8),
-    GPU_LINEAR("a8b32_w4g", CODE(I4), ACT(I8_BLOCK32), NIB_ANY, I8, I8),
-    GPU_LINEAR("a8b256_w8g", CODE(I8), ACT(I8_BLOCK256), NIB_ANY, I8, I8),
-    GPU_LINEAR("a8b256_w4g", CODE(I4), ACT(I8_BLOCK256), NIB_ANY, I8, I8),
-    GPU_LINEAR("a4t_w4g", CODE(I4), ACT(I4_TOKEN), NIB_ANY, I8, I8),
-    GPU_LINEAR("e4m3t_e4m3c", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, BF16, BF16),
-    GPU_LINEAR("mx8_mx8", CODE(MX8), ACT(MX8), NIB_ANY, BF16, BF16),
-    GPU_LINEAR("mx4_mx4", CODE(MX4), ACT(MX4), NIB_ANY, BF16, BF16),
-    DECLARED("linear_a4t_w4g_f32__ocl_gfx90a_1x64", LINEAR, CODE(I4), ACT(I4_TOKEN), NIB_ANY,
-             OPENCL, gfx90a_dot4, OTHER, "linear_a4t_w4g_f32__ref", 10, I8,
-             "v_dot8_i32_i4: 4-bit codes are multiplied as stored"),
+    LINEAR("f32_f32", CODE(F32), ACT(FLOAT), TYPE(F32), F32),
+    LINEAR("f16_f16", CODE(F16), ACT(FLOAT), TYPE(F16), BF16),
+    LINEAR("bf16_bf16", CODE(BF16), ACT(FLOAT), TYPE(BF16), BF16),
+    LINEAR("f32_bf16", CODE(BF16), ACT(FLOAT), TYPE(F32), F32),
+    LINEAR("bf16_w8g", CODE(I8), ACT(FLOAT), TYPE(BF16), BF16),
+    LINEAR("f16_w8g", CODE(I8), ACT(FLOAT), TYPE(F16), BF16),
+    LINEAR("f32_w8g", CODE(I8), ACT(FLOAT), TYPE(F32), F32),
+    LINEAR("bf16_w4g", CODE(I4), ACT(FLOAT), TYPE(BF16), BF16),
+    LINEAR("f16_w4g", CODE(I4), ACT(FLOAT), TYPE(F16), BF16),
+    LINEAR("f32_w4g", CODE(I4), ACT(FLOAT), TYPE(F32), F32),
+    LINEAR("bf16_e4m3c", CODE(E4M3), ACT(FLOAT), TYPE(BF16), BF16),
+    LINEAR("f32_e4m3c", CODE(E4M3), ACT(FLOAT), TYPE(F32), F32),
+    LINEAR("bf16_mx4", CODE(MX4), ACT(FLOAT), TYPE(BF16), BF16),
+    LINEAR("f32_mx4", CODE(MX4), ACT(FLOAT), TYPE(F32), F32),
+    LINEAR("bf16_nv4", CODE(NV4), ACT(FLOAT), TYPE(BF16), BF16),
+    LINEAR("f32_nv4", CODE(NV4), ACT(FLOAT), TYPE(F32), F32),
+    LINEAR("a8t_w8g", CODE(I8), ACT(I8_TOKEN), NIB_ANY, I8),
+    LINEAR("a8s_w8g", CODE(I8), ACT(I8_STATIC), NIB_ANY, I8),
+    LINEAR("a8t_w4g", CODE(I4), ACT(I8_TOKEN), NIB_ANY, I8),
+    LINEAR("a8s_w4g", CODE(I4), ACT(I8_STATIC), NIB_ANY, I8),
+    LINEAR("a8b32_w8g", CODE(I8), ACT(I8_BLOCK32), NIB_ANY, I8),
+    LINEAR("a8b32_w4g", CODE(I4), ACT(I8_BLOCK32), NIB_ANY, I8),
+    LINEAR("a8b256_w8g", CODE(I8), ACT(I8_BLOCK256), NIB_ANY, I8),
+    LINEAR("a8b256_w4g", CODE(I4), ACT(I8_BLOCK256), NIB_ANY, I8),
+    LINEAR("a4t_w4g", CODE(I4), ACT(I4_TOKEN), NIB_ANY, I8),
+    LINEAR("e4m3t_e4m3c", CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, BF16),
+    LINEAR("mx8_mx8", CODE(MX8), ACT(MX8), NIB_ANY, BF16),
+    LINEAR("mx4_mx4", CODE(MX4), ACT(MX4), NIB_ANY, BF16),
     DECLARED("linear_e4m3t_e4m3c_f32__sm90", LINEAR, CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, CUDA,
              sm90, OTHER, "linear_e4m3t_e4m3c_f32__ref", 20, FP8, "fp8 tensor cores"),
     DECLARED("linear_e4m3t_e4m3c_f32__sm100", LINEAR, CODE(E4M3), ACT(E4M3_TOKEN), NIB_ANY, CUDA,

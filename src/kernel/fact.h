@@ -27,6 +27,7 @@ typedef enum nib_op {
     NIB_OP_ADD,
     NIB_OP_COPY,   /* keys and values into the cache */
     NIB_OP_GATHER, /* columns into the order of a weight's */
+    NIB_OP_SAMPLE, /* the next token from logits */
     NIB_OP_MOVE,   /* a buffer to another device; without rows of its own */
     /* Training: src/kernel/train_ops.h. */
     NIB_OP_QUANT_T,   /* as QUANT, of the transposed matrix */
@@ -115,6 +116,8 @@ typedef enum nib_wish {
     X(FP8_UNIT, FLAG, "fp8_unit", "the device", "an fp8 matrix unit", NULL)                        \
     X(MX_UNIT, FLAG, "mx_unit", "the device", "a block-scaled matrix unit", NULL)                  \
     X(SUBGROUPS, FLAG, "subgroups", "the device", "sub-groups", NULL)                              \
+    X(FP16, FLAG, "fp16", "the device", "half precision", NULL)                                    \
+    X(FP64, FLAG, "fp64", "the device", "double precision", NULL)                                  \
     X(DRIVER, INT, "driver", "the device", "the driver version", NULL)                             \
     X(N, INT, "n", "the layer", "the output width n", NULL)                                        \
     X(K, INT, "k", "the layer", "the input width k", NULL)                                         \
@@ -128,7 +131,10 @@ typedef enum nib_wish {
     X(ACT_SCALE_TYPE, ENUM, "act_scale_type", "the layer", "the activation's scale type",          \
       nib__type_names)                                                                             \
     X(BIAS, FLAG, "bias", "the layer", "a bias", NULL)                                             \
+    X(PLAIN, FLAG, "plain", "the layer", "codes and scales in plain rows", NULL)                   \
     X(WISH, ENUM, "layout", "the layer", "the requested layout", nib__wish_names)                  \
+    X(TOP_K, INT, "top_k", "the request", "the number of candidates top-k", NULL)                  \
+    X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
     X(BUILT, FLAG, "built", "this program", "this kernel", NULL)                                   \
     X(OFFERED, FLAG, "offered", "this run", "this kernel", NULL)

@@ -58,6 +58,8 @@ typedef union nib_run {
     void (*swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1);
     void (*add)(const nib_add *a, int64_t m0, int64_t m1);
     void (*gather)(const nib_gather *a, int64_t m0, int64_t m1);
+    void (*pack)(const nib_pack_rows *a, int64_t n0, int64_t n1);
+    void (*draw)(const nib_draw *a, void *scratch); /* scratch: of one worker, as for linear */
     /* training; quant_t is a quant */
     void (*cast)(const nib_cast *a, int64_t n0, int64_t n1);
     void (*amax)(const nib_amax *a, int64_t part0, int64_t part1);
@@ -148,14 +150,20 @@ extern const nib_family nib__family_linear_backward; /* dx and dW: linear_backwa
 extern const nib_family nib__family_cast;            /* training's operands: cast_rows.c */
 extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, cache: token_rows.c */
 extern const nib_family nib__family_attn;  /* attention: attn_rows.c */
-extern const nib_family nib__family_attn_dx;    /* its gradients: attn_dx_rows.c */
-extern const nib_family nib__family_train;      /* gradients, loss, optimizer: train_rows.c */
-extern const nib_family nib__family_ocl_token;  /* OpenCL: gpu/ocl_token.c */
-extern const nib_family nib__family_ocl_linear; /* gpu/ocl_linear.c */
-extern const nib_family nib__family_ocl_quant;  /* gpu/ocl_quant.c */
-extern const nib_family nib__family_cuda_token; /* CUDA: gpu/cuda_token.c */
-extern const nib_family nib__family_cuda_linear; /* gpu/cuda_linear.c */
-extern const nib_family nib__family_declared;   /* not built: GPUs: declared.c */
-extern const nib_family nib__family_peers;      /* other engines: peers.c */
+extern const nib_family nib__family_sample;         /* drawing tokens: sample_rows.c */
+extern const nib_family nib__family_attn_dx;        /* its gradients: attn_dx_rows.c */
+extern const nib_family nib__family_train;          /* gradients, loss, optimizer: train_rows.c */
+extern const nib_family nib__family_ocl_token;      /* OpenCL: gpu/ocl_token.c */
+extern const nib_family nib__family_ocl_linear;     /* gpu/ocl_linear.c */
+extern const nib_family nib__family_ocl_quant;      /* gpu/ocl_quant.c */
+extern const nib_family nib__family_ocl_gfx90a;     /* gpu/ocl_gfx90a.c */
+extern const nib_family nib__family_ocl_sample;     /* gpu/ocl_sample.c */
+extern const nib_family nib__family_gpu_pack;       /* packing: gpu/gpu_pack.c */
+extern const nib_family nib__family_ocl_pack;       /* gpu/ocl_pack.c */
+extern const nib_family nib__family_ocl_extensions; /* gpu/ocl_extensions.c */
+extern const nib_family nib__family_cuda_token;     /* CUDA: gpu/cuda_token.c */
+extern const nib_family nib__family_cuda_linear;    /* gpu/cuda_linear.c */
+extern const nib_family nib__family_declared;       /* not built: GPUs: declared.c */
+extern const nib_family nib__family_peers;          /* other engines: peers.c */
 
 #endif

@@ -40,11 +40,12 @@ typedef struct nib_launch {
     int count;
 } nib_launch;
 
-/* Text that is compiled on the device after the prelude. */
+/* Text that is compiled on the device, after another: every chain begins with the prelude. */
 typedef struct nib_gpu_source {
     const char *name; /* "token.cl" */
     const unsigned char *text;
     const size_t *size;
+    const struct nib_gpu_source *before; /* NULL: the prelude */
 } nib_gpu_source;
 
 typedef struct nib_gpu_code {
@@ -52,9 +53,6 @@ typedef struct nib_gpu_code {
     /* Returns how many launches, in order; 0: there is nothing to do. */
     int (*launches)(const void *args, nib_launch out[NIB_LAUNCHES_MAX]);
 } nib_gpu_code;
-
-/* The definitions that every source starts with. */
-extern const nib_gpu_source nib__source_prelude;
 
 /* ---- for the rows' own functions ---- */
 

@@ -142,4 +142,20 @@ typedef struct nib_gather {
     int64_t m, width, ldx, ldo;
 } nib_gather;
 
+/* A weight into the layout of a row's packing. */
+typedef struct nib_pack_rows {
+    const nib_weight *w; /* codes, scales and zeros where the row runs */
+    void *out;
+} nib_pack_rows;
+
+/* A token of one row of logits: the top_k best, of those the ones that top_p and min_p leave, of
+ * those one by their probabilities at the temperature. Equal logits go by the lower id. */
+typedef struct nib_draw {
+    const float *logits;  /* [vocab] */
+    int64_t vocab, top_k; /* top_k: 1 is the best; 0: all */
+    double temperature, top_p, min_p;
+    double random;  /* in [0, 1) */
+    int32_t *token; /* or, where a logit is no number, -1 - the first such */
+} nib_draw;
+
 #endif

@@ -145,6 +145,7 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_network_use use,
     s->act = nib__weight_act(&w);
     s->order = w.order;
     s->stored_bytes = nib__weight_bytes(&w);
+    s->plain = nib__weight_is_plain(&w);
     s->scale_type = nib__scheme_is_quantized(&w.scheme) ? w.scale_type : NIB_TYPE_NONE;
     s->zero_type = w.scheme.zero != NIB_ZERO_NONE ? w.zero_type : NIB_TYPE_NONE;
     return NIB_OK;

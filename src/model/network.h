@@ -37,6 +37,7 @@ typedef struct nib_site {
     const int32_t *order; /* of the stored weight's columns, as nib_weight says; the checkpoint's */
     nib_type scale_type, zero_type, act_scale_type;
     uint64_t stored_bytes; /* nib__weight_bytes of what is stored; 0: nothing is */
+    bool plain;            /* nib__weight_is_plain */
 } nib_site;
 
 typedef struct nib_network {

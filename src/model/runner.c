@@ -126,6 +126,7 @@ static void close_there(nib_runner *r)
     }
     if (r->gpu == NULL)
         return;
+    nib__gpu_give(r->gpu, r->drawn);
     nib__gpu_give(r->gpu, side->at[NIB_BUFFER_LOGITS]);
     nib__gpu_give(r->gpu, side->rope);
     nib__gpu_give(r->gpu, side->block);
@@ -262,7 +263,7 @@ static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count,
         NIB_TRY(nib__runner_node(r, node, m, err));
     }
     *wanted = m;
-    if (m != 0 && last->side == NIB_SIDE_GPU)
+    if (m != 0 && last->side == NIB_SIDE_GPU && !r->keeps_logits)
         return nib__gpu_read(r->gpu, logits, r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_LOGITS],
                              (uint64_t)m * r->ops.token_bytes[NIB_BUFFER_LOGITS], err);
     return r->ops.uses_gpu ? nib__gpu_finish(r->gpu, err) : NIB_OK;
@@ -329,4 +330,22 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
     }
     *logits = r->logits;
     return NIB_OK;
+}
+
+bool nib__runner_logits_there(const nib_runner *r)
+{
+    return r->ops.nodes[r->ops.count - 1].side == NIB_SIDE_GPU;
+}
+
+nib_status nib__runner_draw(nib_runner *r, const nib_kernel *row, nib_draw draw, int32_t *token,
+                            nib_err *err)
+{
+    void *drawn = r->drawn;
+    if (drawn == NULL)
+        NIB_TRY(nib__gpu_take(r->gpu, sizeof *token, "a token", &drawn, err));
+    r->drawn = drawn;
+    draw.token = r->drawn;
+    draw.logits = (const float *)(const void *)r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_LOGITS];
+    NIB_TRY(nib__gpu_run(r->gpu, row, &draw, err));
+    return nib__gpu_read(r->gpu, token, r->drawn, sizeof *token, err);
 }

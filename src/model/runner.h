@@ -46,6 +46,8 @@ typedef struct nib_runner {
     size_t logits_capacity; /* rows */
     uint64_t weight_bytes;  /* read per token */
     nib_observer observer;  /* see NULL: none */
+    bool keeps_logits;      /* those of the GPU stay there, for nib__runner_draw */
+    int32_t *drawn;         /* the GPU's; NULL: nothing was drawn there */
 } nib_runner;
 
 nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan,
@@ -55,5 +57,12 @@ void nib__runner_close(nib_runner *runner);
 nib_status nib__runner_node(nib_runner *runner, const nib_node *node, int64_t m, nib_err *err);
 nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err);
+
+/* Whether logits come about on the GPU. */
+bool nib__runner_logits_there(const nib_runner *runner);
+/* The token that a row of the GPU draws from the first row of logits there; `draw` has all but the
+ * addresses. */
+nib_status nib__runner_draw(nib_runner *runner, const nib_kernel *row, nib_draw draw,
+                            int32_t *token, nib_err *err);
 
 #endif

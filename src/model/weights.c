@@ -95,6 +95,8 @@ static nib_status open_packs(loading *l, nib_err *err)
             continue;
         nib_pack *pack = &out->packs[out->pack_count++];
         *pack = (nib_pack){.packing = packing, .bytes = packing->bytes(&out->w)};
+        if (l->plan->pack != NULL) /* the device does it */
+            continue;
         pack->at = nib__block_take((size_t)pack->bytes);
         if (!pack->at)
             return nib__fail_memory(err, (size_t)pack->bytes, "a packed weight");
@@ -195,6 +197,14 @@ static void release_converted(const loading *l, int64_t first, int64_t count)
                      (uint64_t)count * row);
 }
 
+/* Pages of the file come back when a row of an embedding is looked up. */
+static void release_rows(const loading *l, int64_t first, int64_t count, bool keep)
+{
+    nib__checkpoint_release_rows(l->net->checkpoint, &l->from, first, count);
+    if (l->convert && !keep)
+        release_converted(l, first, count);
+}
+
 static nib_status scan_tensor(loading *l, nib_err *err)
 {
     float range[2] = {0.0f, 0.0f};
@@ -224,14 +234,12 @@ static nib_status run_blocks(loading *l, bool keep, nib_err *err)
             if (l->failed)
                 return nib__fail(err, l->err.status, "%s", l->err.text);
         }
-        for (int i = 0; i < l->out->pack_count; i++) {
+        for (int i = 0; i < l->out->pack_count && l->plan->pack == NULL; i++) {
             l->pack = &l->out->packs[i];
             nib__pool_run(pool, nib__ceil_div(rows, l->pack->packing->step), 1, false, job_pack, l);
         }
-        /* pages of the file come back when a row of an embedding is looked up */
-        nib__checkpoint_release_rows(l->net->checkpoint, &l->from, l->first, rows);
-        if (l->convert && !keep)
-            release_converted(l, l->first, rows);
+        if (l->plan->pack == NULL)
+            release_rows(l, l->first, rows, keep);
     }
     return NIB_OK;
 }
@@ -275,13 +283,53 @@ static nib_status upload(nib_gpu *gpu, void **to, const void *from, uint64_t byt
     return status;
 }
 
+/* Bytes of an array of values that are strided as scales. */
+static uint64_t strided_bytes(const nib_weight *w, nib_type type)
+{
+    const int64_t rows = nib__ceil_div(w->n, nib__max(w->scale_rows, 1)),
+                  groups = nib__scheme_groups(&w->scheme, w->k);
+    const int64_t last = (rows - 1) * w->scale_stride_n + (groups - 1) * w->scale_stride_g;
+    return (uint64_t)(last + 1) * (uint64_t)nib__type_bits(type) / 8;
+}
+
+/* Uploads what is stored, and packs it there. */
+static nib_status pack_there(nib_gpu *gpu, void **to, const nib_kernel *row, const nib_weight *w,
+                             const nib_pack *pack, nib_err *err)
+{
+    void *codes = NULL, *scales = NULL, *zeros = NULL, *out = NULL;
+    nib_weight there = *w;
+    nib_status status = upload(gpu, &codes, w->codes, nib__weight_code_bytes(w), err);
+    if (status == NIB_OK && w->scales != NULL)
+        status = upload(gpu, &scales, w->scales, strided_bytes(w, w->scale_type), err);
+    if (status == NIB_OK && w->zeros != NULL)
+        status = upload(gpu, &zeros, w->zeros, strided_bytes(w, w->zero_type), err);
+    if (status == NIB_OK)
+        status = nib__gpu_take(gpu, pack->bytes, "a weight", &out, err);
+    there.codes = codes, there.scales = scales, there.zeros = zeros;
+    const nib_pack_rows args = {.w = &there, .out = out};
+    if (status == NIB_OK)
+        status = nib__gpu_run(gpu, row, &args, err);
+    if (status == NIB_OK)
+        status = nib__gpu_finish(gpu, err);
+    nib__gpu_give(gpu, codes);
+    nib__gpu_give(gpu, scales);
+    nib__gpu_give(gpu, zeros);
+    if (status != NIB_OK)
+        nib__gpu_give(gpu, out);
+    else
+        *to = out;
+    return status;
+}
+
 /* Packed blocks and the bias move; what fails leaves both kinds of memory to be told apart. */
-static nib_status move_to_gpu(nib_loaded *l, nib_gpu *gpu, const nib_allocator *a, nib_err *err)
+static nib_status move_to_gpu(nib_loaded *l, nib_gpu *gpu, const nib_kernel *packer,
+                              const nib_allocator *a, nib_err *err)
 {
     void *at[NIB_USES_MAX] = {NULL}, *bias = NULL;
     nib_status status = NIB_OK;
     for (int i = 0; i < l->pack_count && status == NIB_OK; i++)
-        status = upload(gpu, &at[i], l->packs[i].at, l->packs[i].bytes, err);
+        status = packer != NULL ? pack_there(gpu, &at[i], packer, &l->w, &l->packs[i], err)
+                                : upload(gpu, &at[i], l->packs[i].at, l->packs[i].bytes, err);
     void *from = l->bias != NULL ? (void *)l->bias : l->int_bias;
     const int64_t padded = l->int_bias != NULL ? nib__round_up(l->w.n, NIB_CODES_PAD) : l->w.n;
     if (status == NIB_OK && from != NULL)
@@ -317,7 +365,9 @@ nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_l
     nib_status status = load(&l, site, err);
     nib__release(&net->engine->allocator, l.rows);
     if (status == NIB_OK && runs_on_gpu(plan))
-        status = move_to_gpu(out, gpu, &net->engine->allocator, err);
+        status = move_to_gpu(out, gpu, plan->pack, &net->engine->allocator, err);
+    if (status == NIB_OK && plan->pack != NULL)
+        release_rows(&l, 0, out->w.n, reads_plain(plan));
     if (status != NIB_OK) {
         nib__weight_unload(out, &net->engine->allocator);
         return nib__fail_in(err, status, net->sites[site].name);

@@ -33,6 +33,9 @@ void nib__plan_options_free(nib_plan_options *options);
 /* The first option that speaks of the layer; NULL: none. */
 nib_plan_option *nib__plan_option_find(nib_plan_option *options, size_t count, const char *layer);
 /* The operations of inference without weights, once every layer is planned. */
+/* Packing onto devices: which row packs each layer's weight, and a note with bytes and time. */
+void nib__plan_packing(nib_layers_plan *out, const nib_layer *layers, size_t count,
+                       const nib_policy *policy);
 void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy);
 /* Once every layer is decided: NIB_USAGE for a --kernel or --place that decided none. */

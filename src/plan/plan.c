@@ -521,6 +521,7 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
     for (size_t i = 0; i < count && !out->ledger.failed; i++)
         plan_layer(&p, &layers[i], &out->layers[i]);
     if (!out->ledger.failed) {
+        nib__plan_packing(out, layers, count, policy);
         nib__plan_operations(out, &p.options, layers, count, policy);
         advise_slowest(&p);
         write_rung_options(&p);

@@ -26,6 +26,7 @@ typedef struct nib_layer {
     nib_type scale_type, zero_type; /* as stored, or as the quantizer will store them */
     nib_type act_scale_type;        /* F32; what a founding case turned into F64 */
     uint64_t stored_bytes;          /* nib__weight_bytes as it is stored; 0: it is not */
+    bool plain;                     /* nib__weight_is_plain of what is stored */
     nib_wish wish;
     const char *wish_text; /* as written in the recipe; NULL */
     nib_scheme qat; /* training: what operands are rounded to before a product of `asked`, which is
@@ -67,6 +68,8 @@ typedef struct nib_layer_plan {
     bool denied;
     nib_use uses[NIB_USES_MAX];
     int use_count;
+    const nib_kernel
+        *pack; /* packs the weight on the device of the uses; NULL: it is packed here */
 } nib_layer_plan;
 
 /* An operation without weights, the same in every decoder layer. */
@@ -106,6 +109,11 @@ nib_bias nib__layer_bias(const nib_layer *layer, const nib_scheme *done);
 
 /* What the plan does an operation of inference with; NULL: it has none. */
 const nib_op_plan *nib__plan_operation(const nib_layers_plan *plan, nib_op op);
+/* Where logits of the plan's last layer lie, the best row that draws a token for a request of these
+ * facts; NULL: they are read, and the CPU draws it. why (NULL allowed) gets what each row of the
+ * device lacks. */
+const nib_kernel *nib__plan_sampler(const nib_layers_plan *plan, const nib_policy *policy,
+                                    int64_t top_k, bool penalty, nib_text *why);
 /* The best built row of an op without weights (norm, attn, ...) on this machine. */
 const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine);
 /* The best built row that makes an operand of a product in this scheme: QUANT, QUANT_T; CAST and

@@ -97,8 +97,8 @@ static void walk_layer(walk *w, size_t first)
 }
 
 /* Seconds that copies between the devices take for one token. */
-static double crossing_seconds(walk *w, const nib_layers_plan *plan, const nib_layer *layers,
-                               size_t count)
+static double crossing_seconds(walk *w, const nib_layers_plan *plan, const nib_policy *policy,
+                               const nib_layer *layers, size_t count)
 {
     enum { SITES = 7 };
     *w = (walk){.plan = plan};
@@ -120,9 +120,52 @@ static double crossing_seconds(walk *w, const nib_layers_plan *plan, const nib_l
         walk_layer(w, first);
     turns(w, side_of_op(w, NIB_OP_NORM), RESIDUAL, NORMED);
     turns(w, side_of_site(w, count - 1), NORMED, LOGITS);
-    reads(w, HERE, LOGITS); /* to sample from */
+    enum { TOP_K = 40 }; /* of a request that says nothing else */
+    if (nib__plan_sampler(plan, policy, TOP_K, false, NULL) == NULL)
+        reads(w, HERE, LOGITS); /* to sample from */
+    else
+        w->copies++, w->bytes += sizeof(int32_t);
     const nib_machine *m = plan->gpu;
     return w->copies * m->copy_s + (m->copy_bytes_per_s > 0 ? w->bytes / m->copy_bytes_per_s : 0);
+}
+
+/* ---- drawing the token ---- */
+
+static const nib_machine *machine_of_logits(const nib_layers_plan *plan)
+{
+    const nib_layer_plan *head = plan->count > 0 ? &plan->layers[plan->count - 1] : NULL;
+    const nib_kernel *row = head != NULL && head->use_count > 0 ? head->uses[0].kernel : NULL;
+    return row != NULL && row->device != NIB_DEVICE_CPU ? plan->gpu : NULL;
+}
+
+const nib_kernel *nib__plan_sampler(const nib_layers_plan *plan, const nib_policy *policy,
+                                    int64_t top_k, bool penalty, nib_text *why)
+{
+    enum { FAILED_MAX = 4 };
+    const nib_machine *machine = machine_of_logits(plan);
+    nib_query query;
+    if (machine == NULL)
+        return NULL;
+    nib__plan_op_query(&query, NIB_OP_SAMPLE, NIB_TYPE_F32, machine);
+    query.without = &policy->without;
+    query.fact[NIB_FACT_TOP_K] = top_k;
+    query.fact[NIB_FACT_PENALTY] = penalty;
+    const nib_kernel *best = nib__plan_op_best(&query, machine);
+    for (size_t i = 0; best == NULL && why != NULL && i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        const nib_cond *failed[FAILED_MAX];
+        if (row->peer != NULL || !nib__kernel_keyed(row, &query))
+            continue;
+        const size_t count = nib__kernel_failed(row, &query, true, failed, FAILED_MAX);
+        for (size_t j = 0; j < count && j < FAILED_MAX; j++) {
+            nib__text_format(why, "%s%s", why->size > 0 ? "; " : "", j == 0 ? row->name : "");
+            nib__text_str(why, j == 0 ? ": " : "");
+            nib__cond_say(failed[j], &query, why);
+        }
+    }
+    if (best == NULL && why != NULL && why->size == 0)
+        nib__text_format(why, "the table has no sample on %s", machine->name);
+    return best;
 }
 
 /* ---- an operation that the device has no row for ---- */
@@ -187,16 +230,17 @@ static const char *say_speeds(nib_ledger *ledger, double host_s, double device_s
 
 /* What it costs that `plan` is done by the host: the copies of a token with it and without. */
 static const char *say_price(nib_layers_plan *out, const nib_op_plan *plan, const nib_kernel *row,
-                             const nib_layer *layers, size_t count, double *seconds)
+                             const nib_policy *policy, const nib_layer *layers, size_t count,
+                             double *seconds)
 {
     nib_ledger *ledger = &out->ledger;
     nib_op_plan *slot = &out->ops[out->op_count++];
     char time[32], bytes[32];
     walk with, without;
     *slot = (nib_op_plan){plan->op, NULL, plan->machine}; /* as asked */
-    const double as_asked_s = crossing_seconds(&without, out, layers, count);
+    const double as_asked_s = crossing_seconds(&without, out, policy, layers, count);
     *slot = (nib_op_plan){plan->op, row, plan->machine->host};
-    const double on_host_s = crossing_seconds(&with, out, layers, count);
+    const double on_host_s = crossing_seconds(&with, out, policy, layers, count);
     out->op_count--;
     *seconds = on_host_s - as_asked_s;
     nib__say_seconds(time, *seconds);
@@ -232,7 +276,7 @@ static void go_to_host(nib_layers_plan *out, nib_op_plan *plan, const nib_query 
         row = nib__plan_op_best(&host_query, host);
     }
     if (row != NULL)
-        price = say_price(out, plan, row, layers, count, &seconds);
+        price = say_price(out, plan, row, policy, layers, count, &seconds);
     line->denied = row == NULL || allowed == NULL || policy->strict;
     line->rung = row != NULL && allowed != NULL ? NIB_RUNG_DEVICE : NIB_RUNG_NONE;
     if (row != NULL && line->denied)
@@ -272,7 +316,7 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
             go_to_host(out, &plan, &query, options, layers, count, policy);
         out->ops[out->op_count++] = plan;
     }
-    const double seconds = crossing_seconds(&w, out, layers, count);
+    const double seconds = crossing_seconds(&w, out, policy, layers, count);
     if (seconds == 0)
         return;
     out->predicted_token_s += seconds;

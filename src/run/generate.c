@@ -7,6 +7,7 @@
 #include "sample.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 typedef struct writer {
     const nib_generate_options *options;
@@ -22,7 +23,8 @@ typedef struct generation {
     nib_sampling sampling;
     const nib_tokenizer *tokenizer;
     nib_sampler sampler;
-    int32_t *ids; /* prompt and new tokens */
+    const nib_kernel *there; /* draws tokens where the logits are; NULL: the sampler does */
+    int32_t *ids;            /* prompt and new tokens */
     size_t count, capacity;
     writer writer;
     nib_generate_stats *stats;
@@ -187,6 +189,39 @@ static nib_status put_token(generation *g, int32_t id, nib_err *err)
     return write_held(&g->writer, false, err);
 }
 
+/* ---- drawing ---- */
+
+/* A row of the device that takes the request, or why there is none. */
+static nib_status choose_sampler(generation *g, nib_err *err)
+{
+    const nib_plan *plan = g->session->plan;
+    nib_generate_stats *stats = g->stats;
+    nib_text why;
+    nib__text_init(&why, &g->session->model->engine->allocator);
+    g->there = nib__plan_sampler(&plan->plan, &plan->policy, nib__sampling_top_k(&g->sampling),
+                                 g->sampling.repeat_penalty != 1.0, &why);
+    const bool failed = why.failed;
+    stats->sampler = g->there != NULL ? g->there->name : why.size > 0 ? g->sampler.row->name : NULL;
+    if (!failed && why.size > 0)
+        snprintf(stats->sampler_why, sizeof stats->sampler_why, "%s", why.at);
+    nib__text_free(&why);
+    g->session->runner.keeps_logits = g->there != NULL;
+    return failed ? nib__fail_memory(err, sizeof stats->sampler_why, "a reason") : NIB_OK;
+}
+
+static nib_status draw(generation *g, const float *logits, int32_t *id, nib_err *err)
+{
+    const int64_t position = (int64_t)g->count;
+    int32_t drawn;
+    if (g->there == NULL)
+        return nib__sample(id, &g->sampler, logits, &g->sampling, g->ids, g->count, 0, position,
+                           err);
+    NIB_TRY(nib__runner_draw(&g->session->runner, g->there,
+                             nib__sampling_draw(&g->sampling, g->sampler.vocab, 0, position),
+                             &drawn, err));
+    return nib__sampling_token(id, drawn, position, err);
+}
+
 /* The loop: sample, write, step. */
 static nib_status run(generation *g, nib_err *err)
 {
@@ -199,8 +234,7 @@ static nib_status run(generation *g, nib_err *err)
     g->stats->finish = NIB_FINISH_LENGTH;
     for (;;) {
         int32_t id;
-        NIB_TRY(nib__sample(&id, &g->sampler, logits, &g->sampling, g->ids, g->count, 0,
-                            (int64_t)g->count, err));
+        NIB_TRY(draw(g, logits, &id, err));
         if (g->stats->new_tokens == 0)
             g->stats->first_token_s = (double)(nib__now_ns() - start) * 1e-9;
         if (ends(g, id)) {
@@ -280,9 +314,12 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
     nib__detok_init(&g.writer.detok, g.tokenizer, true);
     nib__text_init(&g.writer.held, a);
     nib__kv_truncate(&session->runner.kv, 0, 0);
-    nib_status status = read_prompt(&g, err);
+    nib_status status = choose_sampler(&g, err);
+    if (status == NIB_OK)
+        status = read_prompt(&g, err);
     if (status == NIB_OK)
         status = nib__checkpoint_read(session->model->net.checkpoint, run(&g, err), err);
+    session->runner.keeps_logits = false;
     fill_stats(&g);
     nib__release(a, g.ids);
     nib__text_free(&g.writer.held);

@@ -119,6 +119,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .zero_type = s->zero_type,
                          .act_scale_type = s->act_scale_type,
                          .stored_bytes = s->stored_bytes,
+                         .plain = s->plain || s->stored_bytes == 0,
                          .wish = choice.wish,
                          .wish_text = choice.wish_text};
         if (bias != NIB_BIAS_NONE)

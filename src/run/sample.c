@@ -4,17 +4,9 @@
  */
 #include "sample.h"
 
-#include "precise.h"
+#include "kernel.h"
 
 #include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-
-typedef struct nib_pick {
-    float logit;
-    int32_t id;
-    double weight;
-} nib_pick;
 
 /* ---- random numbers ---- */
 
@@ -61,125 +53,81 @@ nib_status nib__sampling_check(const nib_sampling *s, nib_err *err)
 
 nib_status nib__sampler_open(nib_sampler *out, int64_t vocab, const nib_allocator *a, nib_err *err)
 {
-    *out = (nib_sampler){
-        .allocator = a, .vocab = vocab, .picks = nib__calloc(a, (size_t)vocab, sizeof *out->picks)};
-    return out->picks ? NIB_OK
-                      : nib__fail_memory(err, (size_t)vocab * sizeof *out->picks, "the sampler");
+    const nib_kernel *row = nib__kernel_find("sample_f32__ref");
+    const nib_draw draw = {.vocab = vocab};
+    const size_t bytes = row->scratch(&draw), own = (size_t)vocab * sizeof *out->logits;
+    *out = (nib_sampler){.allocator = a, .vocab = vocab, .row = row};
+    out->logits = nib__calloc(a, (size_t)vocab, sizeof *out->logits);
+    out->scratch = nib__calloc(a, bytes, 1);
+    if (out->logits != NULL && out->scratch != NULL)
+        return NIB_OK;
+    nib__sampler_close(out);
+    return nib__fail_memory(err, bytes + own, "the sampler");
 }
 
 void nib__sampler_close(nib_sampler *sampler)
 {
-    if (sampler->allocator)
-        nib__release(sampler->allocator, sampler->picks);
+    if (sampler->allocator) {
+        nib__release(sampler->allocator, sampler->logits);
+        nib__release(sampler->allocator, sampler->scratch);
+    }
     *sampler = (nib_sampler){0};
 }
 
-static int by_logit(const void *a, const void *b)
-{
-    const nib_pick *x = a, *y = b;
-    if (x->logit != y->logit)
-        return x->logit < y->logit ? 1 : -1;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
 /* Logits of tokens already there move away from being chosen, each token once. */
-static void penalize(nib_pick *picks, int64_t vocab, const nib_sampling *s, const int32_t *seen,
-                     size_t count)
+static void penalize(nib_sampler *sampler, const float *logits, const nib_sampling *s,
+                     const int32_t *seen, size_t count)
 {
-    for (int64_t i = 0; i < vocab; i++)
-        picks[i].weight = 0.0; /* marks */
+    char *marks = sampler->scratch;
+    memset(marks, 0, (size_t)sampler->vocab);
+    memcpy(sampler->logits, logits, (size_t)sampler->vocab * sizeof *logits);
     for (size_t i = 0; i < count; i++) {
-        if (seen[i] < 0 || seen[i] >= vocab) /* an embedding may have more rows than the head */
+        /* an embedding may have more rows than the head */
+        if (seen[i] < 0 || seen[i] >= sampler->vocab || marks[seen[i]] != 0)
             continue;
-        nib_pick *p = &picks[seen[i]];
-        if (p->weight != 0.0)
-            continue;
-        p->weight = 1.0;
-        p->logit = p->logit > 0 ? (float)(p->logit / s->repeat_penalty)
-                                : (float)(p->logit * s->repeat_penalty);
+        float *logit = &sampler->logits[seen[i]];
+        marks[seen[i]] = 1;
+        *logit =
+            *logit > 0 ? (float)(*logit / s->repeat_penalty) : (float)(*logit * s->repeat_penalty);
     }
 }
 
-static int64_t best_of(const nib_pick *picks, int64_t count)
+nib_draw nib__sampling_draw(const nib_sampling *s, int64_t vocab, int64_t sequence,
+                            int64_t position)
 {
-    int64_t best = 0;
-    for (int64_t i = 1; i < count; i++)
-        if (picks[i].logit > picks[best].logit)
-            best = i;
-    return best;
+    return (nib_draw){.vocab = vocab,
+                      .top_k = nib__sampling_top_k(s),
+                      .temperature = s->temperature,
+                      .top_p = s->top_p,
+                      .min_p = s->min_p,
+                      .random = nib__random(s->seed, sequence, position)};
 }
 
-/* Keeps the `keep` best, in order. Selection by a threshold first, so that a vocabulary of 100,000
- * is not sorted. */
-static int64_t keep_best(nib_pick *picks, int64_t count, int64_t keep)
-{
-    enum { SORT_ALL = 4096 };
-    while (count > SORT_ALL && keep < count / 4) {
-        /* a pivot from a spread sample: its (keep * 2 / count) quantile leaves enough */
-        nib_pick sample[256];
-        for (int i = 0; i < 256; i++)
-            sample[i] = picks[count / 256 * i];
-        qsort(sample, 256, sizeof *sample, by_logit);
-        const int64_t rank = nib__min(255, 256 * 2 * keep / count + 8);
-        const float floor = sample[rank].logit;
-        int64_t above = 0;
-        for (int64_t i = 0; i < count; i++)
-            above += picks[i].logit >= floor;
-        if (above < keep || above == count)
-            break;
-        int64_t kept = 0;
-        for (int64_t i = 0; i < count; i++)
-            if (picks[i].logit >= floor)
-                picks[kept++] = picks[i];
-        count = kept;
-    }
-    qsort(picks, (size_t)count, sizeof *picks, by_logit);
-    return nib__min(count, keep);
-}
+int64_t nib__sampling_top_k(const nib_sampling *s) { return s->temperature == 0 ? 1 : s->top_k; }
 
-/* Sorted candidates -> how many remain after top-p and min-p. */
-static int64_t cut_tail(nib_pick *picks, int64_t count, const nib_sampling *s)
+nib_status nib__sampling_token(int32_t *out, int32_t drawn, int64_t position, nib_err *err)
 {
-    double sum = 0.0;
-    for (int64_t i = 0; i < count; i++)
-        sum += picks[i].weight = nib__exp((double)picks[i].logit - (double)picks[0].logit);
-    double so_far = 0.0;
-    int64_t kept = 0;
-    while (kept < count && (kept == 0 || so_far < s->top_p * sum) && picks[kept].weight >= s->min_p)
-        so_far += picks[kept++].weight;
-    return nib__max(kept, 1);
+    if (drawn < 0)
+        return nib__fail(err, NIB_CHECK_FAILED,
+                         "the logit of token %d at position %" PRId64
+                         " is NaN; `nibble verify` finds the tensor that holds NaN or Inf",
+                         -1 - drawn, position);
+    *out = drawn;
+    return NIB_OK;
 }
 
 nib_status nib__sample(int32_t *out, nib_sampler *sampler, const float *logits,
                        const nib_sampling *s, const int32_t *seen, size_t seen_count,
                        int64_t sequence, int64_t position, nib_err *err)
 {
-    nib_pick *picks = sampler->picks;
-    int64_t count = sampler->vocab;
-    for (int64_t i = 0; i < count; i++) {
-        if (logits[i] != logits[i])
-            return nib__fail(err, NIB_CHECK_FAILED,
-                             "the logit of token %" PRId64 " at position %" PRId64
-                             " is NaN; `nibble verify` finds the tensor that holds NaN or Inf",
-                             i, position);
-        picks[i] = (nib_pick){.logit = logits[i], .id = (int32_t)i};
+    nib_draw draw = nib__sampling_draw(s, sampler->vocab, sequence, position);
+    int32_t token = 0;
+    draw.logits = logits;
+    draw.token = &token;
+    if (s->repeat_penalty != 1.0) {
+        penalize(sampler, logits, s, seen, seen_count);
+        draw.logits = sampler->logits;
     }
-    if (s->repeat_penalty != 1.0)
-        penalize(picks, count, s, seen, seen_count);
-    if (s->temperature == 0.0) {
-        *out = picks[best_of(picks, count)].id;
-        return NIB_OK;
-    }
-    count = keep_best(picks, count, s->top_k > 0 ? nib__min(s->top_k, count) : count);
-    count = cut_tail(picks, count, s);
-    double sum = 0.0;
-    for (int64_t i = 0; i < count; i++)
-        sum += picks[i].weight =
-            nib__exp(((double)picks[i].logit - (double)picks[0].logit) / s->temperature);
-    double left = nib__random(s->seed, sequence, position) * sum;
-    int64_t chosen = 0;
-    while (chosen < count - 1 && left >= picks[chosen].weight)
-        left -= picks[chosen++].weight;
-    *out = picks[chosen].id;
-    return NIB_OK;
+    sampler->row->run.draw(&draw, sampler->scratch);
+    return nib__sampling_token(out, token, position, err);
 }

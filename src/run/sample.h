@@ -6,6 +6,7 @@
 #ifndef NIB_SAMPLE_H
 #define NIB_SAMPLE_H
 
+#include "kernel.h"
 #include "memory.h"
 
 typedef struct nib_sampling {
@@ -17,7 +18,9 @@ typedef struct nib_sampling {
 
 typedef struct nib_sampler {
     const nib_allocator *allocator;
-    struct nib_pick *picks; /* [vocab] */
+    const nib_kernel *row; /* of the CPU */
+    float *logits;         /* [vocab] with their penalties */
+    void *scratch;
     int64_t vocab;
 } nib_sampler;
 
@@ -32,6 +35,15 @@ void nib__sampler_close(nib_sampler *sampler);
 nib_status nib__sample(int32_t *out, nib_sampler *sampler, const float *logits,
                        const nib_sampling *s, const int32_t *seen, size_t seen_count,
                        int64_t sequence, int64_t position, nib_err *err);
+
+/* The same for a row of a device, which has the logits: all but their address and the token's. Of a
+ * repetition penalty it knows nothing. */
+nib_draw nib__sampling_draw(const nib_sampling *s, int64_t vocab, int64_t sequence,
+                            int64_t position);
+/* The fact `top_k` of the request: 1 is greedy. */
+int64_t nib__sampling_top_k(const nib_sampling *s);
+/* The token that a row drew; NaN among the logits is an error that names it. */
+nib_status nib__sampling_token(int32_t *out, int32_t drawn, int64_t position, nib_err *err);
 
 /* Uniform in [0, 1), 53 bits: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers:
  * as easy as 1, 2, 3", 2011) with the seed as key and (sequence, position) as counter. */

@@ -34,7 +34,7 @@ refused 2 '--place *: this plan has the device cpu and no other' plan "$MODEL" -
 
 # one operation masked: refused before the first token, or done by the host, with the price said
 masked=(--device opencl --without 'attn_f32__ocl')
-refused 4 'attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: this run lacks this kernel: --without leaves it out; --allow device: done f32@cpu by attn_*; 20 more copies of 10.2 kB per token *' \
+refused 4 'attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: this run lacks this kernel: --without leaves it out; *--allow device: done f32@cpu by attn_*; 20 more copies of 10.2 kB per token *' \
     generate "$MODEL" -p x -n 2 "${masked[@]}" --quiet
 near 'attention here' "$(loss --dtype f32)" "$(loss --dtype f32 "${masked[@]}" --allow device)"
 case $(summary "${masked[@]}" --allow device) in
@@ -44,3 +44,20 @@ esac
 refused 4 'attn: --strict: *' generate "$MODEL" -p x -n 2 "${masked[@]}" --allow device --strict --quiet
 refused 2 '--without attn_f32__oc: no kernel matches; did you mean attn_f32__ocl*' plan "$MODEL" --without attn_f32__oc
 refused 2 'device "opencll" is not known; did you mean opencl; here: cpu, opencl; known: *' generate "$MODEL" -p x --device opencll
+
+# tokens are drawn there: those that the CPU draws from the same logits
+drawn() { nibble generate "$MODEL" -p 'Once upon a time' -n 24 --device opencl "$@" 2>drawn.err; }
+for how in '--temp 0' '--temp 1 --top-k 50 --seed 3' '--temp 0.7 --top-k 256 --top-p 0.9 --min-p 0.02'; do
+    read -ra how <<<"$how"
+    there=$(drawn "${how[@]}")
+    check "${how[*]}: drawn there" grep -q '^drawn by    sample_f32__ocl' drawn.err
+    here=$(drawn "${how[@]}" --without 'sample_f32__ocl*')
+    check "${how[*]}: drawn here" grep -q '^drawn by    sample_f32__ref' drawn.err
+    check "${how[*]}: the same tokens" test "$there" = "$here"
+done
+drawn --top-k 0 >all.txt
+check 'top-k 0 is said' grep -q 'all logits are moved for it: .*sample_f32__ocl: .*top-k' drawn.err
+drawn --repeat-penalty 1.1 >penalized.txt
+check 'a penalty is said' grep -q 'all logits are moved for it: .*repetition penalty' drawn.err
+nibble plan "$MODEL" --device opencl >plan.txt 2>&1
+check 'a token crosses, not its logits' grep -q 'note: 1 copy of 4 B per token' plan.txt

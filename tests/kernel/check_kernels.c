@@ -3,7 +3,7 @@
  * Checks the kernel table by iterating it; it has no list of kernels of its own.
  *
  *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--threads N]
- *                 [--bench | --bench-bias | --bench-casts]
+ *                 [--bench | --bench-bias | --bench-casts | --programs FOLDER]
  *
  * Of every row, built or not: its name parses by the grammar, it is there once, its reference
  * exists, its words are complete, and each condition has a witness, a query that breaks only it and
@@ -14,6 +14,9 @@
 #include "check_bench.h"
 #include "check_cast.h"
 #include "check_linear.h"
+#include "check_pack.h"
+#include "check_programs.h"
+#include "check_sample.h"
 #include "check_token.h"
 #include "check_train.h"
 
@@ -23,7 +26,7 @@
 #include <unistd.h>
 
 typedef struct options {
-    const char *isa, *row;
+    const char *isa, *row, *programs;
     uint64_t seed;
     bool bench, bench_bias, bench_casts;
     int threads;
@@ -49,8 +52,8 @@ static const char *const type_words[] = {
     "q4_1", "q5_0", "q5_1", "q8_0", "q2k",   "q3k",   "q4k",    "q5k", "q6k",   "iq4nl",
 };
 static const char *const target_words[] = {
-    "ref",  "avx512vnni", "avx512bf16", "avx512", "avx2",       "neon",
-    "i8mm", "sm80",       "sm90",       "sm100",  "ocl_gfx90a", "ocl",
+    "ref",  "avx512vnni", "avx512bf16", "avx512", "avx2",   "neon",     "i8mm",    "sm80",
+    "sm90", "sm100",      "ocl_gfx90a", "ocl",    "ocl_sg", "ocl_dot8", "ocl_f16",
 };
 
 /* Moves past the longest of the words that begins at *at and ends at '_' or the end. */
@@ -254,11 +257,12 @@ static void check_table(counts *n)
 
 /* ---- rows that run here ---- */
 
-/* Where a row is run: here, or on the GPU of that number. */
+/* Where a row is run: here, or on the GPU of that number, which may emulate instructions. */
 typedef struct place {
     nib_query facts;
     size_t gpu;
     uint64_t seed;
+    bool emulates;
 } place;
 
 static bool runs_there(const nib_kernel *row, const nib_query *device)
@@ -277,11 +281,16 @@ static bool check_runs(verdict *v, const nib_kernel *row, const place *at)
         return broken(v, "its reference is not built");
     if (row->gpu != NULL && !open_gpu(v, at->gpu))
         return false;
+    if (row->gpu != NULL)
+        under_test.gpu->emulates = at->emulates;
     if (is_product(row->op) || row->op == NIB_OP_QUANT)
-        return check_products(v, row, ref, &at->facts, at->seed);
+        return check_products(v, row, ref, &at->facts, at->emulates ? PRODUCTS_EMULATED : PRODUCTS,
+                              at->seed);
     if (is_cast(row->op))
         return check_casts(v, row, ref, at->seed);
-    token_check check = token_check_of(row->op);
+    token_check check = row->op == NIB_OP_SAMPLE ? check_sample
+                        : row->op == NIB_OP_PACK ? check_pack
+                                                 : token_check_of(row->op);
     if (check == NULL)
         check = train_check_of(row->op);
     if (check == NULL)
@@ -317,14 +326,28 @@ static void check_apart(counts *n, const nib_kernel *row, const place *at)
     report(n, told && WIFEXITED(status) && WEXITSTATUS(status) == 0, row->name, v.text);
 }
 
-/* Every row that runs there. */
-static void check_place(counts *n, const place *at, const char *only)
+/* Every row that runs there, but none that `but` runs by itself. */
+static void check_place(counts *n, const place *at, const nib_query *but, const char *only)
 {
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
-        if (runs_there(row, &at->facts) && (only == NULL || strstr(row->name, only) != NULL))
+        if (runs_there(row, &at->facts) && (but == NULL || !runs_there(row, but)) &&
+            (only == NULL || strstr(row->name, only) != NULL))
             check_apart(n, row, at);
     }
+}
+
+/* Rows whose instructions the device lacks: the sources have functions in their place, so that all
+ * else is checked. */
+static void check_emulated(counts *n, const place *real, const char *only)
+{
+    place at = *real;
+    int64_t *fact = at.facts.fact;
+    at.emulates = true;
+    fact[NIB_FACT_MAKER] = NIB_MAKER_AMD, fact[NIB_FACT_CDNA] = 2;
+    fact[NIB_FACT_DOT4] = fact[NIB_FACT_DOT8] = 1;
+    fact[NIB_FACT_SUBGROUPS] = fact[NIB_FACT_FP16] = 1;
+    check_place(n, &at, &real->facts, only);
 }
 
 static void check_gpus(counts *n, uint64_t seed, const char *only)
@@ -332,8 +355,11 @@ static void check_gpus(counts *n, uint64_t seed, const char *only)
     devices found = {0};
     ask_devices(&found);
     for (size_t i = 0; i < found.count; i++) {
+        const place at = {.facts = found.facts[i], .gpu = i, .seed = seed};
         printf("device %s\n", found.names[i]);
-        check_place(n, &(place){.facts = found.facts[i], .gpu = i, .seed = seed}, only);
+        check_place(n, &at, NULL, only);
+        if (at.facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_OPENCL)
+            check_emulated(n, &at, only);
     }
     if (found.count == 0)
         printf("skipped: rows of OpenCL, no device\n");
@@ -354,6 +380,8 @@ static bool read_options(options *o, int count, char **words)
             o->isa = words[++i];
         else if (strcmp(words[i], "--row") == 0 && has_value)
             o->row = words[++i];
+        else if (strcmp(words[i], "--programs") == 0 && has_value)
+            o->programs = words[++i];
         else if (strcmp(words[i], "--seed") == 0 && has_value)
             o->seed = strtoull(words[++i], NULL, 10);
         else if (strcmp(words[i], "--threads") == 0 && has_value)
@@ -372,13 +400,15 @@ int main(int count, char **words)
     int64_t isa;
     if (!read_options(&o, count, words)) {
         fprintf(stderr, "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--threads N] "
-                        "[--bench | --bench-bias | --bench-casts]\n");
+                        "[--bench | --bench-bias | --bench-casts | --programs FOLDER]\n");
         return 2;
     }
     if (nib__cpu_isa_mask(&isa, o.isa, &err) != NIB_OK) {
         fprintf(stderr, "%s\n", err.text);
         return nib_status_exit(err.status);
     }
+    if (o.programs != NULL)
+        return write_programs(o.row, o.programs);
     if (o.bench_bias)
         return bench_biases(o.row, isa);
     if (o.bench_casts)
@@ -388,7 +418,7 @@ int main(int count, char **words)
     printf("seed %" PRIu64 ", isa %s\n", o.seed, nib__cpu_isa_name(isa));
     if (o.row == NULL)
         check_table(&n);
-    check_place(&n, &(place){.facts = cpu_query(isa), .seed = o.seed}, o.row);
+    check_place(&n, &(place){.facts = cpu_query(isa), .seed = o.seed}, NULL, o.row);
     check_gpus(&n, o.seed, o.row);
     printf("%d passed, %d failed\n", n.passed, n.failed);
     return n.failed != 0;

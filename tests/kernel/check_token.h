@@ -347,9 +347,12 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     a.q = floats(&m, rows * a.ldq, r, class);
     int32_t *sequence = take(&m, (size_t)rows * sizeof *sequence),
             *position = take(&m, (size_t)rows * sizeof *position);
-    for (int64_t i = 0; i < rows; i++)
-        sequence[i] = (int32_t)below(r, SEQUENCES),
-        position[i] = positions[below(r, COUNT(positions))];
+    const bool is_prompt = next(r) % 2 != 0; /* the next positions of one sequence */
+    const int32_t first = (int32_t)below(r, 200);
+    for (int64_t i = 0; i < rows; i++) {
+        sequence[i] = is_prompt ? first % SEQUENCES : (int32_t)below(r, SEQUENCES);
+        position[i] = is_prompt ? first + (int32_t)i : positions[below(r, COUNT(positions))];
+    }
     a.sequence = sequence, a.position = position;
     const result want = run_attn(ref, &m, a, rows * a.heads),
                  got = run_attn(row, &m, a, rows * a.heads);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Causal attention of a slot over the positions of its sequence, from the cache. A work-group of
- * BLOCK items is one head of one slot: for each block of positions every item scores one position,
- * then sums values of its own dimensions; the softmax is merged block by block.
+ * Causal attention of slots over the positions of their sequences, from the cache. For each block
+ * of positions every one of BLOCK work-items scores one position, then sums values of its own
+ * dimensions; the softmax is merged block by block.
  */
+#ifndef QUERIES
+
+/* A work-group is one head of one slot. */
 __kernel void attention(MEMORY(float, q), MEMORY(float, out), MEMORY(uchar, keys),
                         MEMORY(uchar, values), MEMORY(int, sequence), MEMORY(int, position),
                         MEMORY(int, tables), MEMORY(float, lse), int ldq, int ldo, int heads,
@@ -61,3 +64,119 @@ __kernel void attention(MEMORY(float, q), MEMORY(float, out), MEMORY(uchar, keys
         lse[row * (size_t)heads + (size_t)head] = largest + log(total);
     }
 }
+
+#else
+
+#define PARTS (BLOCK / QUERIES) /* work-items that share the softmax of one slot */
+
+/* A work-group is one head of QUERIES slots: those of one sequence, as a prompt's are, share what
+ * is read of the cache; another sequence among them begins anew. */
+__kernel void attention_tile(MEMORY(float, q), MEMORY(float, out), MEMORY(uchar, keys),
+                             MEMORY(uchar, values), MEMORY(int, sequence), MEMORY(int, position),
+                             MEMORY(int, tables), MEMORY(float, lse), int ldq, int ldo, int heads,
+                             int kv_heads, int head_dim, int table_ld, int with_lse, float scale,
+                             int m)
+{
+    __local float query[QUERIES][DIMS * BLOCK], weight[QUERIES][BLOCK], room[QUERIES][PARTS];
+    __local float largest[QUERIES], total[QUERIES], old[QUERIES];
+    HERE_CONST(float, q);
+    HERE(float, out);
+    HERE_CONST(uchar, keys);
+    HERE_CONST(uchar, values);
+    HERE_CONST(int, sequence);
+    HERE_CONST(int, position);
+    HERE_CONST(int, tables);
+    const int id = (int)get_local_id(0), head = (int)get_group_id(0);
+    const int mine = id / PARTS, part = id % PARTS, kv_head = head / (heads / kv_heads);
+    const int end = min(m, ((int)get_group_id(1) + 1) * QUERIES);
+    for (int row = (int)get_group_id(1) * QUERIES, next; row < end; row = next) {
+        int last = position[row], at[QUERIES];
+        float sums[QUERIES][DIMS];
+        for (next = row + 1; next < end && sequence[next] == sequence[row]; next++)
+            last = max(last, position[next]);
+        for (int t = 0; t < QUERIES; t++) {
+            at[t] = row + t < next ? position[row + t] : -1;
+            for (int i = 0; i < DIMS; i++)
+                sums[t][i] = 0;
+            for (int d = id; d < head_dim; d += BLOCK)
+                query[t][d] =
+                    row + t < next
+                        ? q[(size_t)(row + t) * (size_t)ldq + (size_t)(head * head_dim + d)] * scale
+                        : 0.0f;
+        }
+        if (id < QUERIES) {
+            largest[id] = -INFINITY;
+            total[id] = 0;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int begin = 0; begin <= last; begin += BLOCK) {
+            const size_t entry = (size_t)sequence[row] * (size_t)table_ld + (size_t)(begin / BLOCK);
+            const size_t side = ((size_t)tables[entry] * (size_t)kv_heads + (size_t)kv_head) *
+                                (size_t)(BLOCK * head_dim);
+            float score[QUERIES];
+            for (int t = 0; t < QUERIES; t++)
+                score[t] = 0;
+            for (int d = 0; begin + id <= last && d < head_dim; d++) {
+                const float key = load_typed(keys, side + (size_t)(d * BLOCK + id), CACHE);
+                for (int t = 0; t < QUERIES; t++)
+                    score[t] += query[t][d] * key;
+            }
+            for (int t = 0; t < QUERIES; t++)
+                weight[t][id] = begin + id <= at[t] ? score[t] : -INFINITY;
+            barrier(CLK_LOCAL_MEM_FENCE);
+            float most = largest[mine];
+            for (int j = part; j < BLOCK; j += PARTS)
+                most = fmax(most, weight[mine][j]);
+            room[mine][part] = most;
+            barrier(CLK_LOCAL_MEM_FENCE);
+            for (int j = 0; j < PARTS; j++)
+                most = fmax(most, room[mine][j]);
+            const float before = largest[mine];
+            barrier(CLK_LOCAL_MEM_FENCE);
+            float sum = 0;
+            for (int j = part; j < BLOCK; j += PARTS) {
+                /* where none of the block counts, as of a slot that is not there, most is -inf */
+                const float of_j = weight[mine][j] == -INFINITY ? 0.0f : exp(weight[mine][j] - most);
+                weight[mine][j] = of_j;
+                sum += of_j;
+            }
+            room[mine][part] = sum;
+            barrier(CLK_LOCAL_MEM_FENCE);
+            if (part == 0) {
+                const float factor = before == -INFINITY ? 0.0f : exp(before - most);
+                float of_all = total[mine] * factor;
+                for (int j = 0; j < PARTS; j++)
+                    of_all += room[mine][j];
+                total[mine] = of_all;
+                largest[mine] = most;
+                old[mine] = factor;
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+            const int count = min(BLOCK, last + 1 - begin);
+            for (int i = 0; i < DIMS; i++) {
+                const int d = i * BLOCK + id;
+                for (int t = 0; t < QUERIES; t++)
+                    sums[t][i] *= old[t];
+                for (int j = 0; d < head_dim && j < count; j++) {
+                    const float v = load_typed(values, side + (size_t)(j * head_dim + d), CACHE);
+                    for (int t = 0; t < QUERIES; t++)
+                        sums[t][i] += weight[t][j] * v;
+                }
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+        for (int t = 0; row + t < next; t++) {
+            __global float *to = out + (size_t)(row + t) * (size_t)ldo + (size_t)(head * head_dim);
+            for (int i = 0; i < DIMS; i++)
+                if (i * BLOCK + id < head_dim)
+                    to[i * BLOCK + id] = sums[t][i] / total[t];
+            if (with_lse != 0 && id == 0) {
+                HERE(float, lse);
+                lse[(size_t)(row + t) * (size_t)heads + (size_t)head] = largest[t] + log(total[t]);
+            }
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+}
+
+#endif

@@ -128,7 +128,7 @@ static int launch_linear(const void *args, nib_launch out[])
 
 /* ---- rows ---- */
 
-static const nib_gpu_source source_matvec = {"matvec.cu", NULL, NULL};
+static const nib_gpu_source source_matvec = {.name = "matvec.cu"};
 
 static const nib_cond sm80[] = {
     NIB_AT_LEAST(SM, 80, "its machine code begins at sm_80"),

@@ -103,3 +103,25 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 }
 
 const nib_packing nib__packing_rows = {"rows", 1, packed_bytes, pack};
+
+/* ---- the same as an operation: where no row of a device takes what is stored ---- */
+
+static void pack_ref(const nib_pack_rows *a, int64_t n0, int64_t n1) { pack(a->w, a->out, n0, n1); }
+
+static const nib_kernel rows[] = {
+    {.name = "pack__ref",
+     .op = NIB_OP_PACK,
+     .code = NIB_ANY,
+     .act = NIB_ANY,
+     .input = NIB_ANY,
+     .device = NIB_DEVICE_CPU,
+     .conds = NIB_NO_CONDS,
+     .numbers = NIB_NUMBERS_EXACT,
+     .rank = 90,
+     .unit = NIB_UNIT_SCALAR,
+     .packing = &nib__packing_rows,
+     .run = {.pack = pack_ref},
+     .note = "every store; what a GPU reads is packed here and moved"},
+};
+
+const nib_family nib__family_gpu_pack = {rows, COUNT(rows)};

@@ -8,6 +8,10 @@
  *   SCALE   the type of the weight's scales, ZERO of its zero points: VALUE_*
  *   TOKENS  tokens at a time of a matrix-vector product
  *   ROWS    outputs of a work-group there, ITEMS its work-items
+ *   SUBGROUPS  a matrix-vector product's sums are of sub-groups first
+ *   DOT8    integers are multiplied by cl_khr_integer_dot_product; DOT_AMD, DOT_NIBBLES (4-bit
+ *           codes): by an instruction of gfx90a; else by multiplications
+ *   HALVES  a tile keeps values as halves, which they are: f16 weights and activations
  *
  * The value of a code is (code - zero) * scale of an integer zero, code * scale + zero of a float
  * one; those of activations (code - zero) * scale. Eight codes are taken at a time: under one scale
@@ -276,12 +280,52 @@ static float8 input_values(const input *x, int token, int k)
 #endif
 }
 
-/* ---- integers: eight codes are two words of four bytes ---- */
+/* ---- integers: eight codes are two words of four bytes, or one of 4-bit codes ---- */
 
 #if IS_INTEGER
 
+#ifdef DOT_NIBBLES /* weights and activations of -8..7 */
+
+typedef uint eight_codes;
+#define EIGHT_ONES 0x11111111u
+
+static eight_codes weight_eight(const __global uchar *row, int k)
+{
+    return *(const __global uint *)(row + WEIGHT_BYTES((size_t)k));
+}
+
+/* Four bytes' low halves in the low half of a word. */
+static uint join_nibbles(uint four)
+{
+    const uint pairs = (four & 0x0f0f0f0fu) | (four & 0x0f0f0f0fu) >> 4;
+    return (pairs & 0xffu) | (pairs >> 8 & 0xff00u);
+}
+
+static eight_codes input_eight(const input *x, int token, int k)
+{
+    const uint2 bytes =
+        *(const __global uint2 *)(x->values + (size_t)token * (size_t)x->ld + (size_t)k);
+    return join_nibbles(bytes.x) | join_nibbles(bytes.y) << 16;
+}
+
+static int dot_codes(eight_codes a, eight_codes b, int sum)
+{
+#ifdef NIB_EMULATE /* for the kernel checker, where there is no such instruction */
+    for (int i = 28; i >= 0; i -= 4)
+        sum += ((int)(a << i) >> 28) * ((int)(b << i) >> 28);
+    return sum;
+#else
+    return __builtin_amdgcn_sdot8((int)a, (int)b, sum, false);
+#endif
+}
+
+#else
+
+typedef uint2 eight_codes;
+#define EIGHT_ONES (uint2)(0x01010101u)
+
 /* Even codes in one word and odd ones in the other where nibbles come apart like that. */
-static uint2 weight_words(const __global uchar *row, int k)
+static eight_codes weight_eight(const __global uchar *row, int k)
 {
 #if W == WEIGHT_I4
     const uint both = *(const __global uint *)(row + WEIGHT_BYTES((size_t)k));
@@ -293,7 +337,7 @@ static uint2 weight_words(const __global uchar *row, int k)
 #endif
 }
 
-static uint2 input_words(const input *x, int token, int k)
+static eight_codes input_eight(const input *x, int token, int k)
 {
     const char8 codes =
         *(const __global char8 *)(x->values + (size_t)token * (size_t)x->ld + (size_t)k);
@@ -306,7 +350,9 @@ static uint2 input_words(const input *x, int token, int k)
 
 static int dot_word(uint a, uint b, int sum)
 {
-#ifdef __opencl_c_integer_dot_product_input_4x8bit_packed
+#if (defined(DOT_AMD) || (defined(DOT8) && defined(__AMDGCN__))) && !defined(NIB_EMULATE)
+    return __builtin_amdgcn_sdot4((int)a, (int)b, sum, false);
+#elif defined(DOT8) && defined(cl_khr_integer_dot_product)
     return sum + dot_4x8packed_ss_int(a, b);
 #else
     const int4 p = convert_int4(as_char4(a)) * convert_int4(as_char4(b));
@@ -314,7 +360,14 @@ static int dot_word(uint a, uint b, int sum)
 #endif
 }
 
-static int sum_word(uint a, int sum) { return dot_word(a, 0x01010101u, sum); }
+static int dot_codes(eight_codes a, eight_codes b, int sum)
+{
+    return dot_word(a.x, b.x, dot_word(a.y, b.y, sum));
+}
+
+#endif
+
+static int sum_codes(eight_codes a, int sum) { return dot_codes(a, EIGHT_ONES, sum); }
 
 #endif
 
@@ -361,7 +414,11 @@ static int sum_word(uint a, int sum) { return dot_word(a, 0x01010101u, sum); }
 
 __kernel void matvec(PRODUCT_ARGUMENTS)
 {
+#ifdef SUBGROUPS /* at most as many as work-items */
+    __local float part[SUMS][ITEMS + 1];
+#else
     __local float room[SUMS][ITEMS + 1], part[SUMS][PARTS + 1];
+#endif
     PRODUCT_HERE;
     const int id = (int)get_local_id(0);
     const int row0 = (int)get_group_id(0) * ROWS, token0 = (int)get_group_id(1) * TOKENS;
@@ -387,18 +444,18 @@ __kernel void matvec(PRODUCT_ARGUMENTS)
         }
 #if IS_INTEGER
         const int count = min(8, k - k0);
-        uint2 words[ROWS];
+        eight_codes codes_w[ROWS];
         for (int r = 0; r < ROWS; r++)
-            words[r] = weight_words(weight_row(&w, min(row0 + r, n - 1)), k0);
+            codes_w[r] = weight_eight(weight_row(&w, min(row0 + r, n - 1)), k0);
         for (int t = 0; t < TOKENS; t++) {
             const int token = min(token0 + t, m - 1), z = zero_of_token(&x, token);
-            const uint2 four = input_words(&x, token, k0);
+            const eight_codes codes_x = input_eight(&x, token, k0);
             const float block = scale_of_block(&x, token, k0);
-            const int of_x = sum_word(four.x, sum_word(four.y, -count * z));
+            const int of_x = sum_codes(codes_x, -count * z);
             for (int r = 0; r < ROWS; r++) {
-                int sum = dot_word(words[r].x, four.x, dot_word(words[r].y, four.y, 0));
+                int sum = dot_codes(codes_w[r], codes_x, 0);
                 if (XBLOCK == 0)
-                    sum -= z * sum_word(words[r].x, sum_word(words[r].y, 0));
+                    sum -= z * sum_codes(codes_w[r], 0);
                 if (HAS_INT_ZERO)
                     sum -= (int)zero[r] * of_x;
                 sums[r][t] += scale[r] * block * (float)sum;
@@ -425,6 +482,14 @@ __kernel void matvec(PRODUCT_ARGUMENTS)
         }
 #endif
     }
+#ifdef SUBGROUPS
+    for (int i = 0; i < SUMS; i++) {
+        const float of_all = sub_group_reduce_add(sums[i / TOKENS][i % TOKENS]);
+        if (get_sub_group_local_id() == 0)
+            part[i][get_sub_group_id()] = of_all;
+    }
+    const int parts = (int)get_num_sub_groups();
+#else
     for (int r = 0; r < ROWS; r++)
         for (int t = 0; t < TOKENS; t++)
             room[r * TOKENS + t][id] = sums[r][t];
@@ -434,11 +499,13 @@ __kernel void matvec(PRODUCT_ARGUMENTS)
     for (int i = first; i < ITEMS; i += PARTS)
         sum += room[mine][i];
     part[mine][first] = sum;
+    const int parts = PARTS;
+#endif
     barrier(CLK_LOCAL_MEM_FENCE);
     const int row = row0 + id / TOKENS, token = token0 + id % TOKENS;
     if (id < SUMS && row < n && token < m) {
         float total = 0;
-        for (int i = 0; i < PARTS; i++)
+        for (int i = 0; i < parts; i++)
             total += part[id][i];
         PUT_Y(token, row, total);
     }
@@ -453,12 +520,23 @@ __kernel void matvec(PRODUCT_ARGUMENTS)
 #define SIDE 16
 #define EACH (TILE / SIDE)
 
-#ifndef SUM_INTEGERS
+#ifdef MATRIX_AMD /* the tile of gfx90a.cl */
+#elif !defined(SUM_INTEGERS)
+
+#ifdef HALVES
+typedef ushort stored;
+#define STORE(to, value) vstore_half_rte(value, 0, (__local half *)&(to))
+#define LOAD(from) vload_half(0, (const __local half *)&(from))
+#else
+typedef float stored;
+#define STORE(to, value) (to) = (value)
+#define LOAD(from) (from)
+#endif
 
 __kernel void tile(PRODUCT_ARGUMENTS)
 {
     /* a row of k each; 65 so that the eight that an item writes lie in different banks */
-    __local float of_w[STEP][TILE + 1], of_x[STEP][TILE + 1];
+    __local stored of_w[STEP][TILE + 1], of_x[STEP][TILE + 1];
     PRODUCT_HERE;
     const int id = (int)get_local_id(0), column = id % SIDE, line = id / SIDE;
     const int row0 = (int)get_group_id(0) * TILE, token0 = (int)get_group_id(1) * TILE;
@@ -473,15 +551,15 @@ __kernel void tile(PRODUCT_ARGUMENTS)
         vstore8(weight_values(&w, row, k0 + k1), 0, eight_w);
         vstore8(input_values(&x, token, k0 + k1), 0, eight_x);
         for (int j = 0; j < 8; j++) {
-            of_w[k1 + j][mine] = eight_w[j];
-            of_x[k1 + j][mine] = eight_x[j];
+            STORE(of_w[k1 + j][mine], eight_w[j]);
+            STORE(of_x[k1 + j][mine], eight_x[j]);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int q = 0; q < STEP; q++) {
             float a[EACH], b[EACH];
             for (int i = 0; i < EACH; i++) {
-                a[i] = of_x[q][line + i * SIDE];
-                b[i] = of_w[q][column + i * SIDE];
+                a[i] = LOAD(of_x[q][line + i * SIDE]);
+                b[i] = LOAD(of_w[q][column + i * SIDE]);
             }
             for (int i = 0; i < EACH; i++)
                 for (int j = 0; j < EACH; j++)
@@ -503,7 +581,7 @@ __kernel void tile(PRODUCT_ARGUMENTS)
  * sum(code * x) - zero * sum(x - z) - z * sum(code); past the end all are 0. */
 __kernel void tile(PRODUCT_ARGUMENTS)
 {
-    __local uint of_w[STEP / 4][TILE + 1], of_x[STEP / 4][TILE + 1];
+    __local eight_codes of_w[STEP / 8][TILE + 1], of_x[STEP / 8][TILE + 1];
     __local int sums_w[STEP / 8][TILE], sums_x[STEP / 8][TILE];
     __local float scales_w[TILE], zeros_w[TILE], scales_x[TILE];
     PRODUCT_HERE;
@@ -519,14 +597,12 @@ __kernel void tile(PRODUCT_ARGUMENTS)
             sums[i][j] = 0;
     }
     for (int k0 = 0; k0 < k; k0 += STEP) {
-        const uint2 words_w = weight_words(weight_row(&w, row), k0 + 8 * part);
-        const uint2 words_x = input_words(&x, token, k0 + 8 * part);
-        of_w[2 * part][mine] = words_w.x;
-        of_w[2 * part + 1][mine] = words_w.y;
-        of_x[2 * part][mine] = words_x.x;
-        of_x[2 * part + 1][mine] = words_x.y;
-        sums_w[part][mine] = sum_word(words_w.x, sum_word(words_w.y, 0));
-        sums_x[part][mine] = sum_word(words_x.x, sum_word(words_x.y, 0));
+        const eight_codes codes_w = weight_eight(weight_row(&w, row), k0 + 8 * part);
+        const eight_codes codes_x = input_eight(&x, token, k0 + 8 * part);
+        of_w[part][mine] = codes_w;
+        of_x[part][mine] = codes_x;
+        sums_w[part][mine] = sum_codes(codes_w, 0);
+        sums_x[part][mine] = sum_codes(codes_x, 0);
         if (part == 0) {
             scales_w[mine] = scale_of(&w, row, group_of(&w, k0));
             zeros_w[mine] = zero_of(&w, row, group_of(&w, k0));
@@ -537,15 +613,15 @@ __kernel void tile(PRODUCT_ARGUMENTS)
         for (int i = 0; i < EACH; i++)
             for (int j = 0; j < EACH; j++)
                 exact[i][j] = 0;
-        for (int q = 0; q < STEP / 4; q++) {
-            uint a[EACH], b[EACH];
+        for (int q = 0; q < STEP / 8; q++) {
+            eight_codes a[EACH], b[EACH];
             for (int i = 0; i < EACH; i++) {
                 a[i] = of_x[q][line + i * SIDE];
                 b[i] = of_w[q][column + i * SIDE];
             }
             for (int i = 0; i < EACH; i++)
                 for (int j = 0; j < EACH; j++)
-                    exact[i][j] = dot_word(a[i], b[j], exact[i][j]);
+                    exact[i][j] = dot_codes(a[i], b[j], exact[i][j]);
         }
         const int count = min(STEP, k - k0);
         for (int j = 0; j < EACH; j++) {

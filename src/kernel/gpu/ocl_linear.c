@@ -4,6 +4,7 @@
  * shape. Their weights lie in the layout "rows" of gpu_pack.h, at a multiple of 64 bytes.
  */
 #include "gpu_pack.h"
+#include "ocl_linear.h"
 #include "sources.h"
 
 #include "kernel.h"
@@ -14,8 +15,7 @@ enum {
     ROWS = 4,   /* outputs of a work-group then, and */
     ITEMS = 64, /* its work-items */
     TILE = 64,  /* outputs and tokens of a work-group for more tokens, and */
-    TILE_ITEMS = 256,
-    STEP = 32 /* k that it takes at a time: under one scale, integers are summed as such */
+    TILE_ITEMS = 256
 };
 
 /* ---- what linear.cl calls codes and types ---- */
@@ -111,13 +111,20 @@ static int tokens_of(int64_t m)
     return tokens;
 }
 
+bool nib__ocl_steps_whole(const nib_weight *w)
+{
+    return nib__gpu_rows(w).groups <= 1 || w->scheme.group % NIB_OCL_STEP == 0;
+}
+
+bool nib__ocl_is_tile(const nib_launch *launch) { return strcmp(launch->function, "tile") == 0; }
+
 static void product_grid(nib_launch *out, const nib_linear *a, const nib_gpu_rows *l)
 {
     const nib_scheme *s = &a->w->scheme;
     const bool is_few = a->x.m <= FEW;
     const int tokens = tokens_of(a->x.m);
     const int x = input_number(&a->x, s->act);
-    const bool is_integer = x == INPUT_I8 && (l->groups <= 1 || s->group % STEP == 0);
+    const bool is_integer = x == INPUT_I8 && nib__ocl_steps_whole(a->w); /* summed as such */
     const int block = (int)nib__act_block(s->act);
     nib__launch_init(out, is_few ? "matvec" : "tile",
                      nib__ceil_div(a->w->n, is_few ? (int64_t)ROWS : TILE),
@@ -132,7 +139,7 @@ static void product_grid(nib_launch *out, const nib_linear *a, const nib_gpu_row
         nib__launch_option(out, " -DSUM_INTEGERS");
 }
 
-static int launch_linear(const void *args, nib_launch out[])
+int nib__ocl_linear(const void *args, nib_launch out[])
 {
     const nib_linear *a = args;
     const nib_input *x = &a->x;
@@ -190,7 +197,7 @@ static int launch_embed(const void *args, nib_launch out[])
         .conds = NIB_NO_CONDS, .numbers = NIB_NUMBERS_OTHER,                                       \
         .reference = "linear_" types "_f32__ref", .rank = 40, .unit = NIB_UNIT_F32, .n_step = 1,   \
         .packing = &nib__packing_rows,                                                             \
-        .gpu = &(const nib_gpu_code){&nib__source_linear, launch_linear},                          \
+        .gpu = &(const nib_gpu_code){&nib__source_linear, nib__ocl_linear},                        \
         .note = "any OpenCL 1.2 device, any shape, group, scale and zero point"                    \
     }
 #define FLOATS(word, code)                                                                         \

@@ -142,6 +142,22 @@ int nib__launch_attention(const void *args, nib_launch out[])
     return 1;
 }
 
+/* Slots of a work-group where there are more than a few, as in a prompt. */
+enum { FEW_SLOTS = 16, QUERIES = 8 };
+
+int nib__ocl_attention(const void *args, nib_launch out[])
+{
+    const nib_attn *a = args;
+    const int count = nib__launch_attention(args, out);
+    if (a->m <= FEW_SLOTS)
+        return count;
+    out->function = "attention_tile";
+    out->groups[1] = nib__ceil_div(a->m, QUERIES);
+    nib__launch_option(out, " -DQUERIES=%d", QUERIES);
+    nib__launch_int(out, a->m);
+    return count;
+}
+
 static const nib_cond any_device[] = {NIB_COND_END};
 
 #define ROW(name_, op_, numbers_, file, function, words)                                           \
@@ -159,8 +175,8 @@ static const nib_kernel rows[] = {
     ROW("copy_f32", COPY, OTHER, token, nib__launch_store_kv, "a work-group a token"),
     ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu, "a work-item a value"),
     ROW("add_f32", ADD, LANES, token, nib__launch_add, "a work-item a value"),
-    ROW("attn_f32", ATTN, OTHER, attention, nib__launch_attention,
-        "a work-group a head of a token"),
+    ROW("attn_f32", ATTN, OTHER, attention, nib__ocl_attention,
+        "a work-group a head of a token, of eight where there are many"),
     ROW("gather_f32", GATHER, LANES, token, nib__launch_gather, "a work-item a value"),
 };
 

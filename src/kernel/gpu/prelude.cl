@@ -113,7 +113,48 @@ static void store_typed(__global uchar *p, size_t i, int type, float value)
 
 /* ---- over a work-group: every work-item gives a value and gets the result ---- */
 
-#ifndef NIB_CUDA /* where warps shuffle */
+#ifdef SUBGROUPS
+
+#ifdef NIB_EMULATE /* for the kernel checker: sub-groups of one work-item */
+#define sub_group_reduce_add(value) (value)
+#define sub_group_reduce_max(value) (value)
+#define get_sub_group_local_id() 0u
+#define get_sub_group_id() ((uint)get_local_id(0))
+#define get_num_sub_groups() ((uint)get_local_size(0))
+#elif defined(cl_intel_subgroups)
+#pragma OPENCL EXTENSION cl_intel_subgroups : enable
+#elif defined(cl_khr_subgroups)
+#pragma OPENCL EXTENSION cl_khr_subgroups : enable
+#endif
+
+/* Each sub-group's result goes to `room`, which has a float for each work-item. */
+static float group_sum(float value, __local float *room)
+{
+    const float part = sub_group_reduce_add(value);
+    if (get_sub_group_local_id() == 0)
+        room[get_sub_group_id()] = part;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    float sum = room[0];
+    for (uint i = 1; i < get_num_sub_groups(); i++)
+        sum += room[i];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return sum;
+}
+
+static float group_max(float value, __local float *room)
+{
+    const float part = sub_group_reduce_max(value);
+    if (get_sub_group_local_id() == 0)
+        room[get_sub_group_id()] = part;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    float largest = room[0];
+    for (uint i = 1; i < get_num_sub_groups(); i++)
+        largest = fmax(largest, room[i]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return largest;
+}
+
+#elif !defined(NIB_CUDA) /* where warps shuffle */
 
 /* `room` has a float for each work-item; their number is a power of two. */
 static float group_sum(float value, __local float *room)

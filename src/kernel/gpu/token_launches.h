@@ -15,5 +15,7 @@ int nib__launch_swiglu(const void *args, nib_launch out[]);
 int nib__launch_add(const void *args, nib_launch out[]);
 int nib__launch_gather(const void *args, nib_launch out[]);
 int nib__launch_attention(const void *args, nib_launch out[]);
+/* As nib__launch_attention, but of many slots several in a work-group. */
+int nib__ocl_attention(const void *args, nib_launch out[]);
 
 #endif

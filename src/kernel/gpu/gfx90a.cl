@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * After linear.cl, for AMD's CDNA2 and later: products of many tokens by the matrix unit. A
+ * work-group is 64 outputs of 64 tokens, 256 work-items in four waves of 64; a wave has 32 of each,
+ * as 2 x 2 blocks of 16 x 16, and takes 16 of k at a time.
+ *
+ *   bf16 (v_mfma_f32_16x16x16bf16_1k)  codes of weights and activations are bf16 exactly: int8,
+ *        int4, fp8, fp4, and those of MX and nvfp4 with their scales, too; other scales and zero
+ *        points apply to the sum of a step. The unit takes denormals for 0.
+ *   int8 (v_mfma_i32_16x16x16i8)       as SUM_INTEGERS of linear.cl; CDNA3 has 16x16x32 instead
+ *
+ * A step lies in one group: groups are a multiple of 32, or one.
+ */
+#ifdef MATRIX_AMD
+
+#define WAVE 64
+#define SQUARE 16 /* outputs and tokens of a block */
+#define BLOCKS 2  /* of a wave, either way */
+#define PIECES (STEP / 4)
+
+/* Four values of k, which a work-item gives at a time, and what comes of a block. */
+#if IS_INTEGER
+typedef uint four_k;
+typedef int one_sum;
+typedef int4 four_sums;
+#else
+typedef ushort4 four_k;
+typedef float one_sum;
+typedef float4 four_sums;
+#endif
+
+#if IS_INTEGER && (defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || \
+                   defined(__gfx950__))
+#define WIDE 2 /* pieces that a work-item gives at a time: which of k they are is no matter */
+#define TAKE(row, at) as_long((uint2)((row)[at], (row)[(at) + 1]))
+typedef long given;
+#else
+#define WIDE 1
+#define TAKE(row, at) (row)[at]
+typedef four_k given;
+#endif
+
+/* Scales that are powers of two, or of few bits as the codes are. */
+#define IN_CODES (SCALE == VALUE_E8M0 || (W == WEIGHT_E2M1 && SCALE == VALUE_E4M3))
+#define PER_STEP (SCALE != VALUE_NONE && !IN_CODES)
+
+#ifdef NIB_EMULATE
+
+static one_sum product_of(four_k a, four_k b)
+{
+#if IS_INTEGER
+    const int4 p = convert_int4(as_char4(a)) * convert_int4(as_char4(b));
+    return (p.x + p.y) + (p.z + p.w);
+#else
+    const float4 p =
+        as_float4(convert_uint4(a) << (uint4)16) * as_float4(convert_uint4(b) << (uint4)16);
+    return (p.x + p.y) + (p.z + p.w);
+#endif
+}
+
+/* For the kernel checker: what the instruction does, by work-items that show each other theirs. */
+static four_sums multiply(four_k a, four_k b, four_sums c, __local four_k *room)
+{
+    const int id = (int)get_local_id(0), lane = id % WAVE, wave = id - lane, all = 4 * WAVE;
+    one_sum sums[4];
+    vstore4(c, 0, sums);
+    room[id] = a;
+    room[all + id] = b;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int r = 0; r < 4; r++)
+        for (int q = 0; q < 4; q++)
+            sums[r] += product_of(room[wave + q * SQUARE + 4 * (lane / SQUARE) + r],
+                                  room[all + wave + q * SQUARE + lane % SQUARE]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return vload4(0, sums);
+}
+
+#elif WIDE == 2
+#define multiply(a, b, c, room) __builtin_amdgcn_mfma_i32_16x16x32_i8(a, b, c, 0, 0, 0)
+#elif IS_INTEGER
+#define multiply(a, b, c, room) __builtin_amdgcn_mfma_i32_16x16x16i8((int)(a), (int)(b), c, 0, 0, 0)
+#else
+#define multiply(a, b, c, room)                                                                    \
+    __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(as_short4(a), as_short4(b), c, 0, 0, 0)
+#endif
+
+#if !IS_INTEGER
+/* Of values that are bf16 the upper halves. */
+static void put_eight(__local four_k *to, float8 eight)
+{
+    const ushort8 halves = convert_ushort8(as_uint8(eight) >> (uint8)16);
+    to[0] = halves.lo;
+    to[1] = halves.hi;
+}
+#endif
+
+/* Work-item `lane` of a wave gives row lane % 16 of either side, its k from 4 * (lane / 16) on, and
+ * gets of column lane % 16 the rows from 4 * (lane / 16) on: rows are tokens, columns outputs. */
+__kernel void tile_matrix(PRODUCT_ARGUMENTS)
+{
+    __local four_k of_w[TILE][PIECES + 1], of_x[TILE][PIECES + 1];
+    __local one_sum sums_x[TILE][STEP / 8];
+#if IS_INTEGER
+    __local one_sum sums_w[TILE][STEP / 8];
+#endif
+    __local float scales_w[TILE], zeros_w[TILE], scales_x[TILE];
+#ifdef NIB_EMULATE
+    __local four_k room[2 * 4 * WAVE];
+#endif
+    PRODUCT_HERE;
+    const int id = (int)get_local_id(0), wave = id / WAVE;
+    const int column = id % SQUARE, line = id % WAVE / SQUARE;
+    const int left = wave % 2 * SQUARE * BLOCKS, top = wave / 2 * SQUARE * BLOCKS;
+    const int row0 = (int)get_group_id(0) * TILE, token0 = (int)get_group_id(1) * TILE;
+    const int mine = id / (STEP / 8), part = id % (STEP / 8); /* what this item fetches */
+    const int row = min(row0 + mine, n - 1), token = min(token0 + mine, m - 1);
+    four_sums exact[BLOCKS][BLOCKS];
+    float sums[BLOCKS][BLOCKS][4];
+    for (int i = 0; i < BLOCKS; i++)
+        for (int j = 0; j < BLOCKS; j++) {
+            exact[i][j] = 0;
+            vstore4((float4)0, 0, sums[i][j]);
+        }
+    for (int k0 = 0; k0 < k; k0 += STEP) {
+        const int k1 = k0 + 8 * part;
+#if IS_INTEGER
+        const eight_codes codes_w = weight_eight(weight_row(&w, row), k1);
+        const eight_codes codes_x = input_eight(&x, token, k1);
+        of_w[mine][2 * part] = codes_w.x;
+        of_w[mine][2 * part + 1] = codes_w.y;
+        of_x[mine][2 * part] = codes_x.x;
+        of_x[mine][2 * part + 1] = codes_x.y;
+        sums_w[mine][part] = sum_codes(codes_w, 0);
+        sums_x[mine][part] = sum_codes(codes_x, 0);
+#else
+        const float8 eight = input_values(&x, token, k1);
+        put_eight(&of_w[mine][2 * part],
+                  IN_CODES ? weight_values(&w, row, k1) : weight_codes(weight_row(&w, row), k1));
+        put_eight(&of_x[mine][2 * part], eight);
+        sums_x[mine][part] = ZERO != VALUE_NONE ? sum_eight(eight) : 0.0f;
+#endif
+        if (part == 0) {
+            scales_w[mine] = scale_of(&w, row, group_of(&w, k0));
+            zeros_w[mine] = zero_of(&w, row, group_of(&w, k0));
+            scales_x[mine] = IS_INTEGER ? scale_of_block(&x, token, k0) : 1.0f;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int s = 0; s < PIECES; s += 4 * WIDE) {
+            given a[BLOCKS], b[BLOCKS];
+            for (int i = 0; i < BLOCKS; i++) {
+                a[i] = TAKE(of_x[top + i * SQUARE + column], s + WIDE * line);
+                b[i] = TAKE(of_w[left + i * SQUARE + column], s + WIDE * line);
+            }
+            for (int i = 0; i < BLOCKS; i++)
+                for (int j = 0; j < BLOCKS; j++)
+                    exact[i][j] = multiply(a[i], b[j], exact[i][j], room);
+        }
+#if PER_STEP
+        for (int j = 0; j < BLOCKS; j++) {
+            const int to = left + j * SQUARE + column;
+            const float scale = scales_w[to], zero = zeros_w[to];
+            for (int i = 0; i < BLOCKS; i++) {
+                one_sum of_step[4];
+                vstore4(exact[i][j], 0, of_step);
+                exact[i][j] = 0;
+                for (int r = 0; r < 4; r++) {
+                    const int from = top + i * SQUARE + 4 * line + r;
+                    one_sum sum = of_step[r], of_inputs = 0;
+                    for (int p = 0; p < STEP / 8; p++)
+                        of_inputs += sums_x[from][p];
+#if IS_INTEGER
+                    const int z = zero_of_token(&x, min(token0 + from, m - 1));
+                    for (int p = 0; p < STEP / 8; p++)
+                        sum -= z * sums_w[to][p];
+                    of_inputs -= min(STEP, k - k0) * z;
+#endif
+                    if (HAS_INT_ZERO)
+                        sum -= (one_sum)zero * of_inputs;
+                    sums[i][j][r] += scale * scales_x[from] * (float)sum;
+                    if (HAS_FLOAT_ZERO)
+                        sums[i][j][r] += zero * (scales_x[from] * (float)of_inputs);
+                }
+            }
+        }
+#endif
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        for (int j = 0; j < BLOCKS; j++) {
+            if (!PER_STEP)
+                vstore4(convert_float4(exact[i][j]), 0, sums[i][j]);
+            for (int r = 0; r < 4; r++) {
+                const int to_token = token0 + top + i * SQUARE + 4 * line + r;
+                const int to_row = row0 + left + j * SQUARE + column;
+                if (to_token < m && to_row < n)
+                    PUT_Y(to_token, to_row, sums[i][j][r]);
+            }
+        }
+}
+
+#endif

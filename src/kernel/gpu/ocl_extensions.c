@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of OpenCL for devices with more than 1.2: sub-groups (cl_khr_subgroups, cl_intel_subgroups),
+ * integer dot products (cl_khr_integer_dot_product, or AMD's instruction), half precision
+ * (cl_khr_fp16). They are the rows of any device with one more option.
+ */
+#include "gpu_pack.h"
+#include "ocl_linear.h"
+#include "sources.h"
+#include "token_launches.h"
+
+#include "kernel.h"
+
+/* ---- launches ---- */
+
+static int add_option(nib_launch out[], int count, const char *option)
+{
+    nib__launch_option(out, "%s", option);
+    return count;
+}
+
+static int linear_sg(const void *args, nib_launch out[])
+{
+    const int count = nib__ocl_linear(args, out);
+    return nib__ocl_is_tile(out) ? count : add_option(out, count, " -DSUBGROUPS");
+}
+static int linear_dot8(const void *args, nib_launch out[])
+{
+    return add_option(out, nib__ocl_linear(args, out), " -DDOT8");
+}
+static int linear_f16(const void *args, nib_launch out[])
+{
+    const int count = nib__ocl_linear(args, out);
+    return nib__ocl_is_tile(out) ? add_option(out, count, " -DHALVES") : count;
+}
+static int norm_sg(const void *args, nib_launch out[])
+{
+    return add_option(out, nib__launch_norm(args, out), " -DSUBGROUPS");
+}
+static int attention_sg(const void *args, nib_launch out[])
+{
+    return add_option(out, nib__ocl_attention(args, out), " -DSUBGROUPS");
+}
+
+/* ---- rows ---- */
+
+static const nib_cond subgroups[] = {
+    NIB_IS(SUBGROUPS, 1, "they add up what a work-group has"),
+    NIB_COND_END,
+};
+static const nib_cond dot8[] = {
+    NIB_IS(DOT8, 1, "four pairs of 8-bit codes are multiplied at a time"),
+    NIB_COND_END,
+};
+static const nib_cond fp16[] = {
+    NIB_IS(FP16, 1, "tiles are kept in halves"),
+    NIB_COND_END,
+};
+
+#define ROW(name_, target, op_, code_, act_, input_, conds_, rank_, unit_, packing_, file,         \
+            function, words)                                                                       \
+    {                                                                                              \
+        .name = name_ "__" target, .op = NIB_OP_##op_, .code = code_, .act = act_,                 \
+        .input = input_, .device = NIB_DEVICE_OPENCL, .conds = conds_,                             \
+        .numbers = NIB_NUMBERS_OTHER, .reference = name_ "__ref", .rank = rank_,                   \
+        .unit = NIB_UNIT_##unit_, .n_step = 1, .packing = packing_,                                \
+        .gpu = &(const nib_gpu_code){&nib__source_##file, function}, .note = words                 \
+    }
+#define TOKEN(name, op, file, function, words)                                                     \
+    ROW(name, "ocl_sg", op, NIB_ANY, NIB_ANY, NIB_ANY, subgroups, 38, F32, NULL, file, function,   \
+        words)
+#define LINEAR(types, code, act, input, target, conds, rank, unit, function, words)                \
+    ROW("linear_" types "_f32", target, LINEAR, NIB_CODE_##code, NIB_ACT_##act, input, conds,      \
+        rank, unit, &nib__packing_rows, linear, function, words)
+#define SUMS(types, code, act, input)                                                              \
+    LINEAR(types, code, act, input, "ocl_sg", subgroups, 38, F32, linear_sg,                       \
+           "sums of few tokens by sub-groups")
+#define FLOATS(word, code)                                                                         \
+    SUMS("f32_" word, code, FLOAT, NIB_TYPE_F32), SUMS("f16_" word, code, FLOAT, NIB_TYPE_F16),    \
+        SUMS("bf16_" word, code, FLOAT, NIB_TYPE_BF16)
+#define INTEGERS(types, code, act)                                                                 \
+    SUMS(types, code, act, NIB_ANY), LINEAR(types, code, act, NIB_ANY, "ocl_dot8", dot8, 36, I8,   \
+                                            linear_dot8, "dot products of four 8-bit codes")
+static const nib_kernel rows[] = {
+    TOKEN("norm_f32", NORM, token, norm_sg, "sums by sub-groups"),
+    TOKEN("attn_f32", ATTN, attention, attention_sg, "sums of few tokens by sub-groups"),
+    FLOATS("f32", F32),
+    FLOATS("f16", F16),
+    FLOATS("bf16", BF16),
+    FLOATS("w8g", I8),
+    FLOATS("w4g", I4),
+    FLOATS("e4m3c", E4M3),
+    FLOATS("e5m2c", E5M2),
+    FLOATS("mx8", MX8),
+    FLOATS("mx4", MX4),
+    FLOATS("nv4", NV4),
+    INTEGERS("a8t_w8g", I8, I8_TOKEN),
+    INTEGERS("a8s_w8g", I8, I8_STATIC),
+    INTEGERS("a4t_w8g", I8, I4_TOKEN),
+    INTEGERS("a8b32_w8g", I8, I8_BLOCK32),
+    INTEGERS("a8b256_w8g", I8, I8_BLOCK256),
+    INTEGERS("a8t_w4g", I4, I8_TOKEN),
+    INTEGERS("a8s_w4g", I4, I8_STATIC),
+    INTEGERS("a4t_w4g", I4, I4_TOKEN),
+    INTEGERS("a8b32_w4g", I4, I8_BLOCK32),
+    INTEGERS("a8b256_w4g", I4, I8_BLOCK256),
+    SUMS("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY),
+    SUMS("mx8_mx8", MX8, MX8, NIB_ANY),
+    SUMS("mx8_mx4", MX4, MX8, NIB_ANY),
+    SUMS("mx4_mx4", MX4, MX4, NIB_ANY),
+    LINEAR("f16_f16", F16, FLOAT, NIB_TYPE_F16, "ocl_f16", fp16, 37, F32, linear_f16,
+           "tiles of many tokens in halves, sums in f32"),
+};
+
+const nib_family nib__family_ocl_extensions = {rows, COUNT(rows)};

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packing of weights for a device, before the first token: there, of what is stored, where it has a
+ * row that takes the store; else here, and what is packed moves.
+ */
+#include "options.h"
+#include "way.h"
+
+#include <stdio.h>
+
+typedef struct packing {
+    size_t there, here;
+    uint64_t bytes_there, bytes_here; /* that move */
+    double seconds;
+    const nib_kernel *row;
+} packing;
+
+/* What is uploaded: as stored, or as it was quantized when it was loaded. */
+static uint64_t uploaded(const nib_layer *layer, const nib_scheme *done)
+{
+    if (layer->stored_bytes != 0 && nib__scheme_same_weight(&layer->stored, done))
+        return layer->stored_bytes;
+    const nib_weight w = nib__layer_weight(layer, done);
+    return nib__weight_bytes(&w);
+}
+
+static const nib_kernel *row_for(const nib_layer *layer, const nib_layer_plan *plan,
+                                 const nib_machine *machine, const nib_policy *policy)
+{
+    nib_query query;
+    nib__plan_op_query(&query, NIB_OP_PACK, NIB_TYPE_F32, machine);
+    query.without = &policy->without;
+    query.fact[NIB_FACT_PLAIN] =
+        layer->plain || !nib__scheme_same_weight(&layer->stored, &plan->done);
+    const nib_kernel *row = nib__plan_op_best(&query, machine);
+    return row != NULL && row->packing == plan->uses[0].kernel->packing ? row : NULL;
+}
+
+static double seconds_to_move(const nib_machine *m, double bytes)
+{
+    return m->copy_s + (m->copy_bytes_per_s > 0 ? bytes / m->copy_bytes_per_s : 0);
+}
+
+static void add_layer(packing *p, const nib_layer *layer, nib_layer_plan *plan,
+                      const nib_machine *machine, const nib_policy *policy)
+{
+    const double packed = (double)nib__row_bytes(plan->uses[0].kernel, layer, &plan->done);
+    const double stored = (double)uploaded(layer, &plan->done);
+    const nib_machine *host = machine->host;
+    plan->pack = row_for(layer, plan, machine, policy);
+    if (plan->pack != NULL) {
+        p->there++;
+        p->row = plan->pack;
+        p->bytes_there += (uint64_t)stored;
+        p->seconds += seconds_to_move(machine, stored) + (stored + packed) / machine->bytes_per_s +
+                      machine->launch_s;
+        return;
+    }
+    p->here++;
+    p->bytes_here += (uint64_t)packed;
+    p->seconds += seconds_to_move(machine, packed);
+    if (host != NULL && host->bytes_per_s > 0)
+        p->seconds += (stored + packed) / host->bytes_per_s;
+}
+
+static void say(nib_layers_plan *out, const packing *p)
+{
+    char there[32], here[32], time[32], first[160] = "", second[160] = "";
+    if (p->there != 0)
+        snprintf(first, sizeof first, "%zu weights on %s by %s, %s as stored", p->there,
+                 out->gpu->name, p->row->name, nib__say_bytes(there, p->bytes_there));
+    if (p->here != 0)
+        snprintf(second, sizeof second, "%s%zu here, for no kernel of %s takes them as stored, %s",
+                 p->there != 0 ? "; " : "", p->here, out->gpu->name,
+                 nib__say_bytes(here, p->bytes_here));
+    nib__ledger_add_note(&out->ledger, "packing",
+                         "packed before the first token: %s%s; %s predicted with the moves", first,
+                         second, nib__say_seconds(time, p->seconds));
+}
+
+void nib__plan_packing(nib_layers_plan *out, const nib_layer *layers, size_t count,
+                       const nib_policy *policy)
+{
+    packing p = {0};
+    if (policy->training || out->gpu == NULL || !out->gpu->here)
+        return;
+    for (size_t i = 0; i < count; i++) {
+        nib_layer_plan *plan = &out->layers[i];
+        const nib_kernel *row = plan->use_count > 0 ? plan->uses[0].kernel : NULL;
+        if (row != NULL && row->device != NIB_DEVICE_CPU && row->packing != NULL)
+            add_layer(&p, &layers[i], plan, out->gpu, policy);
+    }
+    if (p.there + p.here != 0)
+        say(out, &p);
+}
