@@ -84,6 +84,11 @@ void nib__output_abandon(nib_output *output);
 nib_status nib__file_write(const char *path, const void *bytes, size_t size, const nib_allocator *a,
                            nib_err *err);
 
+/* The same under a name that may be taken by a file: it appears complete or not at all, and a kill
+ * leaves the old one. */
+nib_status nib__file_replace(const char *path, const void *bytes, size_t size,
+                             const nib_allocator *a, nib_err *err);
+
 /* ---- a file that grows by lines ---- */
 
 /* Opens path, which may exist, to write behind its first `keep` bytes; what else was there is cut

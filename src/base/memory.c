@@ -10,7 +10,9 @@
 #include "memory.h"
 
 #include <stdlib.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Under ASan each arena piece is an allocation of exactly its size, so that a write past it is
@@ -228,4 +230,35 @@ void nib__block_free(void *p, size_t bytes)
 {
     if (p != NULL)
         munmap(p, whole_pages(bytes));
+}
+
+/* ---- this process ---- */
+
+uint64_t nib__peak_bytes(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return 0;
+#ifdef __APPLE__
+    return (uint64_t)usage.ru_maxrss;
+#else
+    return (uint64_t)usage.ru_maxrss * 1024; /* Linux counts KiB */
+#endif
+}
+
+uint64_t nib__resident_bytes(void)
+{
+    char text[128];
+    char *at = text;
+    const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return nib__peak_bytes();
+    const ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (size <= 0)
+        return nib__peak_bytes();
+    text[size] = '\0';
+    strtoull(at, &at, 10); /* pages of address space, then those that are there, then of files */
+    const uint64_t there = strtoull(at, &at, 10), of_files = strtoull(at, NULL, 10);
+    return (there > of_files ? there - of_files : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
 }

@@ -42,4 +42,12 @@ char *nib__arena_copy(nib_arena *arena, const char *text, size_t size); /* adds 
 void *nib__block_take(size_t bytes);
 void nib__block_free(void *p, size_t bytes);
 
+/* ---- this process ---- */
+
+/* Highest memory use of this process so far. */
+uint64_t nib__peak_bytes(void);
+/* Memory of this process now, without pages of files, such as its code; where the system does not
+ * say, the highest. */
+uint64_t nib__resident_bytes(void);
+
 #endif

@@ -137,6 +137,15 @@ static bool allocate(int fd, uint64_t size)
     } while (result != 0 && errno == EINTR);
     if (result == 0 || (errno != EOPNOTSUPP && errno != ENOSYS))
         return result == 0;
+#elif defined(F_PREALLOCATE)
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return false;
+    fstore_t store = {.fst_flags = F_ALLOCATEALL,
+                      .fst_posmode = F_PEOFPOSMODE,
+                      .fst_length = (off_t)size - st.st_size};
+    if (fcntl(fd, F_PREALLOCATE, &store) != 0 && errno == ENOSPC)
+        return false;
 #endif
     return ftruncate(fd, (off_t)size) == 0;
 }
@@ -388,6 +397,11 @@ static bool rename_new(const char *from, const char *to)
         return true;
     if (errno != ENOSYS && errno != EINVAL)
         return false;
+#elif defined(RENAME_EXCL)
+    if (renamex_np(from, to, RENAME_EXCL) == 0)
+        return true;
+    if (errno != ENOTSUP && errno != EINVAL)
+        return false;
 #endif
     return rename(from, to) == 0;
 }
@@ -420,4 +434,23 @@ nib_status nib__publish(const char *from, const char *to, bool replace, nib_err 
         return nib__publish_aside(from, to, err);
     NIB_TRY(sync_parent(to, err));
     return nib__path_remove(from, err);
+}
+
+nib_status nib__file_replace(const char *path, const void *bytes, size_t size,
+                             const nib_allocator *a, nib_err *err)
+{
+    char part[4096];
+    const int length = snprintf(part, sizeof part, "%s.part", path);
+    if (length < 0 || (size_t)length >= sizeof part)
+        return nib__fail(err, NIB_IO, "%s: the path is too long", path);
+    if (nib__path_kind(path) == NIB_PATH_DIRECTORY)
+        return nib__fail(err, NIB_EXISTS, "%s: is a directory; a file is to be written", path);
+    if (nib__path_kind(part) == NIB_PATH_FILE) /* what a killed run left */
+        NIB_TRY(nib__path_remove(part, err));
+    nib_status status = nib__file_write(part, bytes, size, a, err);
+    if (status == NIB_OK)
+        status = nib__publish(part, path, true, err);
+    if (status != NIB_OK && nib__path_kind(part) == NIB_PATH_FILE)
+        (void)nib__path_remove(part, NULL);
+    return status;
 }

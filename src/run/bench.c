@@ -58,47 +58,63 @@ static double operations(const nib_session *s)
     return sum;
 }
 
-nib_status nib_bench(nib_session *session, const nib_bench_options *options,
-                     nib_bench_result *result, nib_err *err)
+/* What the options leave open, and whether the context holds it. */
+static nib_status complete(nib_bench_options *o, const nib_session *session, nib_err *err)
 {
-    const int64_t prompt = options->prompt_tokens > 0 ? options->prompt_tokens : 512;
-    const int64_t fresh = options->new_tokens > 0 ? options->new_tokens : 64;
-    const int repeats = options->repeats > 0 ? options->repeats : 5;
     const int64_t context = session->plan->context;
-    if (prompt > context || fresh > context)
+    o->prompt_tokens = o->prompt_tokens > 0 ? o->prompt_tokens : 512;
+    o->new_tokens = o->new_tokens > 0 ? o->new_tokens : 64;
+    o->repeats = o->repeats > 0 ? o->repeats : 5;
+    if (o->prompt_tokens > context || o->new_tokens > context)
         return nib__fail(err, NIB_USAGE,
                          "%" PRId64 " prompt and %" PRId64
                          " new tokens do not each fit the context of %" PRId64
                          "; raise --context or lower them",
-                         prompt, fresh, context);
-    if (repeats > REPEATS_MAX)
-        return nib__fail(err, NIB_USAGE, "%d repeats are over the limit of %d", repeats,
+                         o->prompt_tokens, o->new_tokens, context);
+    if (o->repeats > REPEATS_MAX)
+        return nib__fail(err, NIB_USAGE, "%d repeats are over the limit of %d", o->repeats,
                          REPEATS_MAX);
-    nib_engine *engine = session->model->engine;
+    return NIB_OK;
+}
+
+nib_status nib__bench_speeds(nib_session *session, const nib_bench_options *options,
+                             nib_bench_result *result, nib_err *err)
+{
     double prefills[REPEATS_MAX], decodes[REPEATS_MAX], unused;
-    NIB_TRY(prefill(session, nib__min(prompt, 16), &unused, err)); /* warm up */
-    for (int i = 0; i < repeats; i++) {
-        if (!nib__engine_progress(engine, "bench", (uint64_t)i, (uint64_t)repeats))
+    nib_bench_options o = *options;
+    NIB_TRY(complete(&o, session, err));
+    NIB_TRY(prefill(session, nib__min(o.prompt_tokens, 16), &unused, err)); /* warm up */
+    for (int i = 0; i < o.repeats; i++) {
+        if (!nib__engine_progress(session->model->engine, "bench", (uint64_t)i,
+                                  (uint64_t)o.repeats))
             return nib__fail(err, NIB_CANCELLED, "the bench was cancelled");
-        NIB_TRY(prefill(session, prompt, &prefills[i], err));
-        NIB_TRY(decode(session, fresh, &decodes[i], err));
+        NIB_TRY(prefill(session, o.prompt_tokens, &prefills[i], err));
+        NIB_TRY(decode(session, o.new_tokens, &decodes[i], err));
     }
-    const uint64_t peak = nib__peak_bytes(); /* before the measurement takes its own buffers */
+    *result = (nib_bench_result){
+        .prefill_tokens_per_s = (double)o.prompt_tokens / nib__median(prefills, o.repeats),
+        .decode_tokens_per_s = (double)o.new_tokens / nib__median(decodes, o.repeats),
+        .weight_bytes = session->runner.weight_bytes};
+    return NIB_OK;
+}
+
+nib_status nib_bench(nib_session *session, const nib_bench_options *options,
+                     nib_bench_result *result, nib_err *err)
+{
+    nib_engine *engine = session->model->engine;
+    nib_bench_options o = *options;
+    nib_bench_result r;
+    NIB_TRY(complete(&o, session, err));
+    NIB_TRY(nib__bench_speeds(session, &o, &r, err));
+    r.peak_bytes = nib__peak_bytes(); /* before the measurement takes its own buffers */
     nib_machine now = engine->here;
     NIB_TRY(nib__machine_measure(&now, engine->pool, NULL, &engine->allocator, err));
-    const nib_use *use = nib__use_at(&session->plan->plan.layers[1], prompt);
+    const nib_use *use = nib__use_at(&session->plan->plan.layers[1], o.prompt_tokens);
     const double rate = now.rate[use->kernel->unit];
-    *result = (nib_bench_result){
-        .prefill_tokens_per_s = (double)prompt / nib__median(prefills, repeats),
-        .decode_tokens_per_s = (double)fresh / nib__median(decodes, repeats),
-        .weight_bytes = session->runner.weight_bytes,
-        .peak_bytes = peak,
-        .copy_gb_per_s = now.bytes_per_s * 1e-9,
-        .peak_gop_per_s = rate * 1e-9,
-    };
-    result->bandwidth_share =
-        result->decode_tokens_per_s * (double)result->weight_bytes / now.bytes_per_s;
-    result->arithmetic_share =
-        rate > 0 ? result->prefill_tokens_per_s * operations(session) / rate : 0;
+    r.copy_gb_per_s = now.bytes_per_s * 1e-9;
+    r.peak_gop_per_s = rate * 1e-9;
+    r.bandwidth_share = r.decode_tokens_per_s * (double)r.weight_bytes / now.bytes_per_s;
+    r.arithmetic_share = rate > 0 ? r.prefill_tokens_per_s * operations(session) / rate : 0;
+    *result = r;
     return NIB_OK;
 }

@@ -69,14 +69,12 @@ void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
 nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_request *request,
                           const char *text_path, nib_err *err);
 
+/* The speeds and weight_bytes of nib_bench, without measuring the machine. */
+nib_status nib__bench_speeds(nib_session *session, const nib_bench_options *options,
+                             nib_bench_result *result, nib_err *err);
+
 /* Loss of one window of ids, and the distance to another session on them. */
 nib_status nib__eval_ids(nib_session *session, nib_session *against, const int32_t *ids,
                          int64_t count, nib_eval_result *result, nib_err *err);
-
-/* Highest memory use of this process so far. */
-uint64_t nib__peak_bytes(void);
-/* Memory of this process now, without pages of files, such as its code; where the system does not
- * say, the highest. */
-uint64_t nib__resident_bytes(void);
 
 #endif

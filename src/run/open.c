@@ -7,10 +7,6 @@
 #include "gguf_vocab.h"
 
 #include <inttypes.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
                           const nib_model_options *options, nib_err *err)
@@ -238,33 +234,4 @@ nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t 
 int64_t nib_session_vocab(const nib_session *session)
 {
     return session->runner.ops.ld[NIB_BUFFER_LOGITS];
-}
-
-uint64_t nib__peak_bytes(void)
-{
-    struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage) != 0)
-        return 0;
-#ifdef __APPLE__
-    return (uint64_t)usage.ru_maxrss;
-#else
-    return (uint64_t)usage.ru_maxrss * 1024; /* Linux counts KiB */
-#endif
-}
-
-uint64_t nib__resident_bytes(void)
-{
-    char text[128];
-    char *at = text;
-    const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return nib__peak_bytes();
-    const ssize_t size = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (size <= 0)
-        return nib__peak_bytes();
-    text[size] = '\0';
-    strtoull(at, &at, 10); /* pages of address space, then those that are there, then of files */
-    const uint64_t there = strtoull(at, &at, 10), of_files = strtoull(at, NULL, 10);
-    return (there > of_files ? there - of_files : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
 }

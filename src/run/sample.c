@@ -32,6 +32,14 @@ double nib__random(uint64_t seed, int64_t sequence, int64_t position)
     return (double)bits * 0x1p-53;
 }
 
+double nib__random_normal(uint64_t seed, int64_t sequence, int64_t i)
+{
+    const double two_pi = 6.283185307179586;
+    const double u = 1 - nib__random(seed, sequence, 2 * i);
+    const double turn = nib__random(seed, sequence, 2 * i + 1);
+    return sqrt(-2 * nib__log(u)) * nib__cos(two_pi * turn);
+}
+
 /* ---- sampler ---- */
 
 nib_status nib__sampling_check(const nib_sampling *s, nib_err *err)

@@ -48,5 +48,7 @@ nib_status nib__sampling_token(int32_t *out, int32_t drawn, int64_t position, ni
 /* Uniform in [0, 1), 53 bits: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers:
  * as easy as 1, 2, 3", 2011) with the seed as key and (sequence, position) as counter. */
 double nib__random(uint64_t seed, int64_t sequence, int64_t position);
+/* Normal, of deviation 1, by Box and Muller's transform of uniform values 2i and 2i + 1. */
+double nib__random_normal(uint64_t seed, int64_t sequence, int64_t i);
 
 #endif

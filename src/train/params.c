@@ -4,7 +4,6 @@
  */
 #include "params.h"
 
-#include "precise.h"
 #include "sample.h"
 
 #include <inttypes.h>
@@ -109,16 +108,13 @@ nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *
 
 /* ---- first values ---- */
 
-/* A normal value by Box and Muller's transform; a draw past `cut` deviations is drawn again. */
+/* A normal value; a draw past `cut` deviations is drawn again. */
 static float normal(uint64_t seed, size_t parameter, int64_t place, double deviation, double cut)
 {
-    const double two_pi = 6.283185307179586;
     for (int64_t draw = 0;; draw++) {
         /* places of one parameter and draw: a sequence of their own */
         const int64_t sequence = (int64_t)parameter << 16 | draw;
-        const double u = 1 - nib__random(seed, sequence, 2 * place);
-        const double turn = nib__random(seed, sequence, 2 * place + 1);
-        const double x = sqrt(-2 * nib__log(u)) * nib__cos(two_pi * turn);
+        const double x = nib__random_normal(seed, sequence, place);
         if (fabs(x) <= cut)
             return (float)(x * deviation);
     }

@@ -133,25 +133,6 @@ nib_status nib__curve_read(nib_curve *out, const char *path, const char *value,
 
 /* ---- the call ---- */
 
-static nib_status publish(const char *path, const nib_text *svg, const nib_allocator *a,
-                          nib_err *err)
-{
-    char part[4096];
-    const int size = snprintf(part, sizeof part, "%s.part", path);
-    if (size < 0 || (size_t)size >= sizeof part)
-        return nib__fail(err, NIB_IO, "%s: the path is too long", path);
-    if (nib__path_kind(path) == NIB_PATH_DIRECTORY)
-        return nib__fail(err, NIB_EXISTS, "%s: is a directory; the plot is a file", path);
-    if (nib__path_kind(part) == NIB_PATH_FILE) /* what a killed run left */
-        NIB_TRY(nib__path_remove(part, err));
-    nib_status status = nib__file_write(part, svg->at, svg->size, a, err);
-    if (status == NIB_OK)
-        status = nib__publish(part, path, true, err);
-    if (status != NIB_OK && nib__path_kind(part) == NIB_PATH_FILE)
-        (void)nib__path_remove(part, NULL);
-    return status;
-}
-
 /* The plot would take the place of what it is drawn of. */
 static nib_status check_out(const nib_plot_options *o, nib_arena *arena, nib_err *err)
 {
@@ -195,7 +176,7 @@ nib_status nib_plot(nib_engine *engine, const nib_plot_options *o, const nib_sin
     if (status == NIB_OK)
         status = draw(&svg, engine, o, &arena, err);
     if (status == NIB_OK)
-        status = o->out ? publish(o->out, &svg, &engine->allocator, err)
+        status = o->out ? nib__file_replace(o->out, svg.at, svg.size, &engine->allocator, err)
                         : nib__text_flush(&svg, sink, err);
     nib__text_free(&svg);
     nib__arena_free(&arena);
