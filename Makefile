@@ -4,6 +4,7 @@
 # make demo       install what is missing, build, quantize the shipped model, plan, generate, evaluate
 # make test       install what is missing, build, run every test; last line: N passed, N failed
 # make test-neon  Arm's kernels alone, under qemu; part of make test
+# make portable   every file but those of src/base and src/device compiles with POSIX alone; part of make test
 # make lint       style, layers and formatting
 # make SAN=address,undefined test-unit      the same tests under sanitizers, in their own build folder
 # make CUDA=1     with kernels for NVIDIA's GPUs, where nvcc (12.0 or later) is, in build/cuda; other builds lack
@@ -194,6 +195,27 @@ $(BUILD)/tools/%: tools/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(STRICT) -MMD -MP $(LDFLAGS) $< -o $@ $(LIB) $(LDLIBS)
 
+# ---- other systems ----
+
+# Outside of src/base and src/device every file compiles with what POSIX has and nothing else. The width of a terminal
+# and a map without a file are not POSIX's; every BSD, macOS too, has them.
+EVERY_ISA := $(if $(filter x86_64,$(MACHINE)),-mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl \
+             -mavx512vnni -mavx512bf16) $(if $(filter aarch64 arm64,$(MACHINE)),-march=armv8.2-a+dotprod+i8mm)
+POSIX_SRC := $(filter-out src/base/% src/device/%,$(LIB_SRC) $(CLI_SRC))
+READ       = @mkdir -p $(@D); $(CC) $(filter-out -D_GNU_SOURCE,$(CPPFLAGS)) $1 $(CFLAGS) -fsyntax-only \
+             -Werror=implicit-function-declaration -MMD -MP -MF $@.d -MT $@ $< && touch $@
+$(BUILD)/portable/src/cli/terminal.ok: MORE = -D_DEFAULT_SOURCE -D_DARWIN_C_SOURCE
+$(BUILD)/portable/%.ok: %.c
+	$(call READ,-D_XOPEN_SOURCE=700 $(MORE) $(EVERY_ISA))
+# And what base and device do on macOS is read by a compiler, with stand-ins for what it has.
+APPLE_SRC := $(filter src/base/% src/device/%,$(LIB_SRC))
+$(BUILD)/apple/%.ok: %.c tests/portable/apple.h
+	$(call READ,-D_GNU_SOURCE -U__linux__ -Itests/portable/apple -include tests/portable/apple.h)
+apple: $(APPLE_SRC:%.c=$(BUILD)/apple/%.ok)
+portable: $(POSIX_SRC:%.c=$(BUILD)/portable/%.ok) apple
+	@if command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) -s apple BUILD=build/aarch64 CC=aarch64-linux-gnu-gcc \
+	    PKG_CFLAGS="-DXXH_INLINE_ALL -Itests/arm"; fi
+
 # ---- what a person types ----
 
 # On every core, unless -j was given.
@@ -269,8 +291,8 @@ $(BUILD)/nibble.pc: FORCE
 	    'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lnibble' 'Libs.private: -pthread -lm -ldl' \
 	    'Cflags: -I$${includedir}' > $@
 
-MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan quantize convert generate eval verify bench \
-           devices kernels recipes formats manual completion)))
+MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan advise quantize convert generate eval verify bench \
+           train plot devices kernels recipes formats manual completion)))
 $(BUILD)/man/nibble.1: $(PROGRAM)
 	@mkdir -p $(@D)
 	$(PROGRAM) manual > $@
@@ -296,5 +318,5 @@ clean:
 
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
-.PHONY: all unit tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
+.PHONY: all unit apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
         bench golden oracle audit cuda-images cuda-emulated test-cuda-build test-cuda-emulated test-gpu install clean FORCE

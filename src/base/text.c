@@ -250,3 +250,8 @@ bool nib__ends_with(const char *text, const char *end)
     const size_t size = strlen(text), end_size = strlen(end);
     return size >= end_size && strcmp(text + size - end_size, end) == 0;
 }
+
+const char *nib__find_bytes(const char *in, size_t in_size, const char *bytes, size_t size)
+{
+    return memmem(in, in_size, bytes, size);
+}

@@ -35,6 +35,8 @@ const char *nib__say_name(char *out, size_t out_size, const char *name, size_t s
 enum { NIB_SHOWN = 160 };
 const char *nib__shown(char out[NIB_SHOWN], const char *name);
 bool nib__ends_with(const char *text, const char *end);
+/* The first place of bytes among others; NULL: none. */
+const char *nib__find_bytes(const char *in, size_t in_size, const char *bytes, size_t size);
 
 /* Length of the valid UTF-8 sequence at s (1..4), or 0. No overlong forms, no surrogates, <=
  * U+10FFFF. */

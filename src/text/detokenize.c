@@ -90,16 +90,11 @@ static bool is_prefix(const uint8_t *bytes, int count)
         return true;
     const uint8_t second = bytes[1];
     switch (bytes[0]) {
-    case 0xe0:
-        return second >= 0xa0;
-    case 0xed:
-        return second < 0xa0;
-    case 0xf0:
-        return second >= 0x90;
-    case 0xf4:
-        return second < 0x90;
-    default:
-        return true;
+    case 0xe0: return second >= 0xa0;
+    case 0xed: return second < 0xa0;
+    case 0xf0: return second >= 0x90;
+    case 0xf4: return second < 0x90;
+    default: return true;
     }
 }
 
@@ -142,7 +137,7 @@ static void put_byte(nib_detok *d, uint8_t byte, nib_text *out)
 static void replace(const nib_decoder *r, const char *text, size_t size, nib_text *out)
 {
     while (size != 0) {
-        const char *found = memmem(text, size, r->finder.string, r->finder.size);
+        const char *found = nib__find_bytes(text, size, r->finder.string, r->finder.size);
         const size_t before = found == NULL ? size : (size_t)(found - text);
         nib__text_put(out, text, before);
         if (found == NULL)
@@ -243,15 +238,12 @@ static void put_token(nib_detok *d, const char *text, size_t size, bool verbatim
                 return;
             }
             break;
-        case NIB_DECODE_BYTES:
-            put_byte_level(d, text, size, verbatim, out);
-            return;
+        case NIB_DECODE_BYTES: put_byte_level(d, text, size, verbatim, out); return;
         case NIB_DECODE_STRIP:
             if (!decoder->whole)
                 strip_token(decoder, &text, &size);
             break;
-        default:
-            break;
+        default: break;
         }
     }
     flush_pending(d, out);

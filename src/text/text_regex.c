@@ -261,7 +261,8 @@ static bool find_class(nib_finder_kind kind, const char *text, size_t size, size
 static bool find_string(const char *string, size_t string_size, const char *text, size_t size,
                         size_t from, nib_match *match)
 {
-    const char *found = from >= size ? NULL : memmem(text + from, size - from, string, string_size);
+    const char *found =
+        from >= size ? NULL : nib__find_bytes(text + from, size - from, string, string_size);
     if (found == NULL)
         return false;
     *match = (nib_match){(size_t)(found - text), (size_t)(found - text) + string_size};

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The header of the OpenCL framework, for tests/portable/apple.h: the same interface as Khronos'.
+ */
+#ifndef NIB_TESTS_APPLE_CL_H
+#define NIB_TESTS_APPLE_CL_H
+
+#undef __APPLE__ /* what Khronos' header includes there does not lie here */
+#include <CL/cl.h>
+#define __APPLE__ 1
+
+#endif
