@@ -373,6 +373,31 @@ NIB_MUST_CHECK nib_status nib_bench(nib_session *session, const nib_bench_option
 NIB_MUST_CHECK nib_status nib_bench_kernels(nib_engine *engine, nib_form form, const nib_sink *sink,
                                             nib_err *err);
 
+/* ---- advise: which recipe -------------------------------------------------------------------- */
+
+typedef struct nib_advise_options {
+    nib_request request; /* of it the device, which is not "auto", dtype and context */
+    nib_strings recipes; /* to compare with the model as stored; none: every base of `nibble
+                            recipes`, groups of other sizes, outputs and embeddings */
+    const char *text_path; /* the loss of this text is measured; NULL: it is not */
+    int64_t window;        /* as of nib_eval_options */
+    uint64_t memory;       /* bytes of weights, keys and values; 0: what the device has */
+    double loss_budget;    /* nats per token over the model as stored; negative: 0.02 */
+    bool by_prefill;       /* fast is who reads a prompt fast; else who decodes fast */
+    bool dry_run;          /* predict, and run nothing */
+    const char *svg;       /* a file for the frontier, which may exist; NULL: none */
+    const char *name;      /* of the model in the commands that are written; NULL: its directory */
+} nib_advise_options;
+
+/* Plans recipes for a device; times those that it does as asked where the device is here, and
+ * measures their losses. Writes the frontier of loss, speed and memory, the recipe to take, the
+ * command, and the training that would make up for rounding. The report is written even where there
+ * is nothing to take: NIB_NO_MEMORY: nothing fits, and by how much; NIB_NOT_AS_ASKED: the device
+ * does nothing as asked. NIB_USAGE: an unknown device or recipe; NIB_UNSUPPORTED: the model is
+ * quantized already. */
+NIB_MUST_CHECK nib_status nib_advise(nib_model *model, const nib_advise_options *options,
+                                     nib_form form, const nib_sink *sink, nib_err *err);
+
 /* ---- train ----------------------------------------------------------------------------------- */
 
 /* The processes that mpirun started for one run: Open MPI, loaded here and nowhere else. A process

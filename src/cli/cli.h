@@ -19,12 +19,14 @@ typedef struct list {
 typedef struct settings {
     list arguments; /* MODEL, OUT, ... */
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
-        *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa;
+        *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg,
+        *speed;
+    unsigned long long memory;
     list skip, only, allow, kernel, place, without, stop;
     list overrides; /* "section.key=value" of a training config, each allocated */
     long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats, smooth,
         ranks;
-    double temperature, top_p, min_p, repeat_penalty;
+    double temperature, top_p, min_p, repeat_penalty, loss_budget;
     bool json, markdown, quiet, no_color, strict, force, dry_run, ignore_eos, kernels, train, keys,
         help;
 } settings;
@@ -104,6 +106,7 @@ int run_kernels(const settings *s);
 int run_recipes(const settings *s);
 int run_formats(const settings *s);
 int run_plan(const settings *s);
+int run_advise(const settings *s);
 int run_quantize(const settings *s);
 int run_convert(const settings *s);
 int run_generate(const settings *s);

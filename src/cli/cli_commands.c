@@ -21,6 +21,17 @@ const command commands[] = {
      "nibble plan MODEL --recipe int4wo --device a100 --engine torchao\n"
      "nibble plan CONFIG --device b200 --training.local_batch_size=2",
      0, 1, run_plan},
+    {"advise", "MODEL [RECIPE...]", "say which recipe to take on a device, and what it costs",
+     "Compares recipes on a device, present or not: memory and speed as planned, and where the "
+     "device is here as measured; with --text the loss of each, else an estimate of what rounding "
+     "does to a layer. Shows the frontier, what is not done as asked or does not fit, and ends "
+     "with the recipe to take, its command, and with training for its codes where rounding costs "
+     "too much. MODEL may be a bare config.json. Exits 5 if nothing fits, 4 if the device does "
+     "nothing as asked, after printing everything.",
+     "nibble advise MODEL --text book.txt\n"
+     "nibble advise MODEL --device h200 --memory 6GB --svg frontier.svg\n"
+     "nibble advise MODEL int8wo 8da4w int4wo-g64 --text book.txt --loss-budget 0.01",
+     0, 64, run_advise},
     {"quantize", "MODEL OUT", "write a quantized checkpoint",
      "Streams MODEL through a recipe into OUT: a directory for a directory, else a file. OUT "
      "appears complete or not at all. "

@@ -25,11 +25,11 @@ const option option_table[] = {
     {"device", 0, KIND_TEXT, AT(device), "DEVICE",
      "where to run, or what to plan for: auto, a name of `nibble devices`, or a machine's "
      "FILE.json",
-     ON_RUN},
+     ON_RUN | ON_ADVISE},
     {"dtype", 0, KIND_TEXT, AT(dtype), "TYPE",
      "activations: f32, f16 or bf16; default the stored type of the weights. convert: of plain "
      "floats; default f32 for codes",
-     ON_RUN | ON_CONVERT},
+     ON_RUN | ON_CONVERT | ON_ADVISE},
     {"engine", 0, KIND_TEXT, AT(engine), "PEER", "explain what another engine does with the model",
      ON_PLAN},
     {"layer", 0, KIND_TEXT, AT(layer), "NAME",
@@ -94,9 +94,18 @@ const option option_table[] = {
     {"ignore-eos", 0, KIND_FLAG, AT(ignore_eos), NULL, "go on after an end-of-text token",
      ON_GENERATE},
     {"text", 0, KIND_TEXT, AT(text), "FILE", "a text, or JSON lines with a `text` key (.jsonl)",
-     ON_EVAL},
+     ON_EVAL | ON_ADVISE},
     {"window", 0, KIND_INT, AT(window), "N",
-     "tokens per window; default the smaller of the context and 4096", ON_EVAL},
+     "tokens per window; default the smaller of the context and 4096", ON_EVAL | ON_ADVISE},
+    {"memory", 0, KIND_BYTES, AT(memory), "SIZE",
+     "what weights, keys and values may take: 6GB, 500MB, 8GiB; default what the device has",
+     ON_ADVISE},
+    {"loss-budget", 0, KIND_DOUBLE, AT(loss_budget), "NATS",
+     "the loss per token that rounding may add; default 0.02, a perplexity 2 % higher", ON_ADVISE},
+    {"speed", 0, KIND_TEXT, AT(speed), "OF", "what has to be fast: decode, the default, or prompt",
+     ON_ADVISE},
+    {"svg", 0, KIND_TEXT, AT(svg), "FILE", "draw the frontier there, too", ON_ADVISE},
+    {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "predict, and run nothing", ON_ADVISE},
     {"prompt-tokens", 0, KIND_INT, AT(prompt_tokens), "N",
      "length of the prompt to time; default 512", ON_BENCH},
     {"repeats", 0, KIND_INT, AT(repeats), "N", "runs to take the median of; default 5", ON_BENCH},
@@ -105,10 +114,10 @@ const option option_table[] = {
     {"train", 0, KIND_FLAG, AT(train), NULL,
      "time steps of MODEL, a training config; --repeats says how many", ON_BENCH},
     {"context", 'c', KIND_INT, AT(context), "N",
-     "tokens per sequence; default the smaller of the model's and 4096", ON_INFER},
+     "tokens per sequence; default the smaller of the model's and 4096", ON_INFER | ON_ADVISE},
     {"tokenizer", 0, KIND_TEXT, AT(tokenizer), "PATH",
      "tokenizer.json, its directory or a GGUF; default inside the model or beside it",
-     ON_RUN | ON_WRITE},
+     ON_RUN | ON_WRITE | ON_ADVISE},
     {"threads", 't', KIND_INT, AT(threads), "N",
      "threads; default as many as this process may run on", ON_ALL},
     {"ranks", 0, KIND_INT, AT(ranks), "N",
@@ -192,6 +201,29 @@ static bool append(list *l, const char *item)
     return true;
 }
 
+/* "6GB", "1.5GiB", "100000": more than 0, and less than 2^63 bytes. */
+static bool parse_bytes(unsigned long long *out, const char *value)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"", 1},      {"B", 1},        {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+                 {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+    char *end;
+    const double number = *value >= '0' && *value <= '9' ? strtod(value, &end) : 0;
+    if (!(number > 0))
+        return false;
+    end += *end == ' ';
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        const double bytes = number * units[i].bytes;
+        if (strcasecmp(end, units[i].name) == 0 && bytes >= 1 && bytes < 0x1p63) {
+            *out = (unsigned long long)bytes;
+            return true;
+        }
+    }
+    return false;
+}
+
 static int set_value(settings *s, const option *o, const char *value)
 {
     char *at = (char *)s + o->offset;
@@ -209,6 +241,14 @@ static int set_value(settings *s, const option *o, const char *value)
         if (errno || end == value || *end || n < 0)
             return fail_usage("--%s: \"%s\" is not a whole number of 0 or more", o->name, value);
         memcpy(at, &n, sizeof n);
+        return 0;
+    }
+    case KIND_BYTES: {
+        unsigned long long bytes;
+        if (!parse_bytes(&bytes, value))
+            return fail_usage("--%s: \"%s\" is not a size, such as 6GB, 500MB or 8GiB", o->name,
+                              value);
+        memcpy(at, &bytes, sizeof bytes);
         return 0;
     }
     case KIND_DOUBLE: {
@@ -300,8 +340,12 @@ static int add_override(settings *s, const char *const *words, int count, int *u
 
 int parse_options(settings *out, const command *c, int argc, char **argv)
 {
-    *out =
-        (settings){.temperature = -1, .top_p = -1, .min_p = -1, .repeat_penalty = -1, .top_k = -1};
+    *out = (settings){.temperature = -1,
+                      .top_p = -1,
+                      .min_p = -1,
+                      .repeat_penalty = -1,
+                      .top_k = -1,
+                      .loss_budget = -1};
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i], *value;

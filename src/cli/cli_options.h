@@ -7,32 +7,40 @@
 
 #include "cli.h"
 
-typedef enum option_kind { KIND_FLAG, KIND_TEXT, KIND_LIST, KIND_INT, KIND_DOUBLE } option_kind;
+typedef enum option_kind {
+    KIND_FLAG,
+    KIND_TEXT,
+    KIND_LIST,
+    KIND_INT,
+    KIND_DOUBLE,
+    KIND_BYTES
+} option_kind;
 
 /* Bits in the order of `commands`. */
 enum {
     ON_INFO = 1 << 0,
     ON_PLAN = 1 << 1,
-    ON_QUANTIZE = 1 << 2,
-    ON_CONVERT = 1 << 3,
-    ON_GENERATE = 1 << 4,
-    ON_EVAL = 1 << 5,
-    ON_VERIFY = 1 << 6,
-    ON_BENCH = 1 << 7,
-    ON_TRAIN = 1 << 8,
-    ON_PLOT = 1 << 9,
-    ON_DEVICES = 1 << 10,
-    ON_KERNELS = 1 << 11,
-    ON_RECIPES = 1 << 12,
-    ON_FORMATS = 1 << 13,
-    ON_MANUAL = 1 << 14,
-    ON_COMPLETION = 1 << 15,
+    ON_ADVISE = 1 << 2,
+    ON_QUANTIZE = 1 << 3,
+    ON_CONVERT = 1 << 4,
+    ON_GENERATE = 1 << 5,
+    ON_EVAL = 1 << 6,
+    ON_VERIFY = 1 << 7,
+    ON_BENCH = 1 << 8,
+    ON_TRAIN = 1 << 9,
+    ON_PLOT = 1 << 10,
+    ON_DEVICES = 1 << 11,
+    ON_KERNELS = 1 << 12,
+    ON_RECIPES = 1 << 13,
+    ON_FORMATS = 1 << 14,
+    ON_MANUAL = 1 << 15,
+    ON_COMPLETION = 1 << 16,
     ON_TABLES = ON_DEVICES | ON_KERNELS | ON_RECIPES | ON_FORMATS,
     ON_INFER = ON_PLAN | ON_GENERATE | ON_EVAL | ON_BENCH,
     ON_RUN = ON_INFER | ON_TRAIN,
     ON_CONFIG = ON_PLAN | ON_TRAIN | ON_BENCH, /* where a training config's keys are options, too */
     ON_WRITE = ON_QUANTIZE | ON_CONVERT,
-    ON_MODEL = ON_RUN | ON_INFO | ON_VERIFY | ON_WRITE,
+    ON_MODEL = ON_RUN | ON_INFO | ON_VERIFY | ON_WRITE | ON_ADVISE,
     ON_ALL = ON_MODEL | ON_TABLES,
 };
 

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nibble advise: which recipe to take on a device.
+ */
+#include "cli.h"
+
+#include <string.h>
+
+static int advise(nib_model *model, nib_engine *engine, const settings *s)
+{
+    const size_t first = s->model ? 0 : 1; /* the arguments before are the model */
+    const nib_advise_options options = {
+        .request = request_of(s),
+        .recipes = {s->arguments.items + first, s->arguments.count - first},
+        .text_path = s->text,
+        .window = s->window,
+        .memory = s->memory,
+        .loss_budget = s->loss_budget,
+        .by_prefill = s->speed && strcmp(s->speed, "prompt") == 0,
+        .dry_run = s->dry_run,
+        .svg = s->svg,
+        .name = model_path(s)};
+    const nib_sink sink = report_sink(s);
+    nib_err err;
+    (void)engine;
+    const nib_status status = nib_advise(model, &options, form_of(s), &sink, &err);
+    return finish_stdout(status == NIB_OK ? 0 : fail(&err));
+}
+
+int run_advise(const settings *s)
+{
+    if (s->speed && strcmp(s->speed, "decode") != 0 && strcmp(s->speed, "prompt") != 0)
+        return fail_usage("--speed: \"%s\" is neither decode nor prompt", s->speed);
+    return with_model(
+        s, "`nibble advise` wants MODEL: a directory, a config.json or a file of weights",
+        (nib_model_options){0}, advise);
+}

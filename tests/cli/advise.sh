@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble advise: on machines whose rates are published, so that every number is known; then on this one, where speeds are
+# not compared, but losses are: they are the same everywhere.
+shape=$REPO/configs/shapes/llama-3.2-1b/config.json
+see advise "$shape" --device h200
+see advise "$shape" --device mi210 --memory 1.2GB --speed prompt int8wo 8da4w 4da4w int4wo+head+embed
+see advise "$shape" --device raspberry-pi-5 --memory 500MB 8da4w+head+embed int8wo
+see advise "$shape" --device apple-m2 int4wo 8da4w mxfp8
+
+# what is wrong
+see advise "$shape" --device h2000
+see advise "$shape" --device h200 --memory 6XB
+see advise "$shape" int9wo
+see advise "$shape" --text "$MODEL/heldout.txt"
+see advise "$shape" --loss-budget 0.1
+see advise "$MODEL" --device auto
+: >empty.txt
+see advise "$MODEL" --text empty.txt
+nibble quantize "$MODEL" q --recipe 8da4w --quiet >/dev/null 2>&1
+see advise q
+only_here empty.txt q
+rm -r empty.txt q
+
+# on this machine: its losses are those of `nibble eval`, and the command that it ends with does what it says
+head -c 20000 "$MODEL/heldout.txt" >text.txt
+nibble advise "$MODEL" int8wo 8da4w 4da4w --text text.txt --window 128 --svg f.svg --memory 7MB >out.txt 2>err.txt
+equal 'nothing on stderr' '' "$(cat err.txt)"
+loss() { nibble eval "$MODEL" --text text.txt --window 128 --json --quiet "$@" | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p' | xargs printf '%.4f'; }
+check 'the loss of the model as stored is that of eval' grep -q "^none (bf16) .* $(loss)  *+0.0000  .* too large$" out.txt
+for recipe in int8wo 8da4w 4da4w; do
+    check "the loss of $recipe is that of eval" grep -q "^$recipe .* $(loss --recipe $recipe) " out.txt
+done
+check 'speeds are said to be measured' grep -q '^speed   tokens/s, measured here' out.txt
+check 'the picture is XML' python3 -c 'import xml.dom.minidom as m; t = m.parse("f.svg"); assert len(t.getElementsByTagName("circle")) == 8'
+command=$(grep '^  nibble quantize ' out.txt)
+eval "$command --quiet" >quantized.txt 2>&1 || check "the command: $command" false
+check 'what it wrote runs' nibble generate nibble-tales-* -p 'The king' -n 2 --temp 0 --quiet
+
+# JSON, and what is taken with other budgets
+taken() {
+    nibble advise "$MODEL" int8wo 8da4w 4da4w --text text.txt --window 128 --memory 7MB --json --quiet "$@" >taken.json
+    python3 -c 'import json; d = json.load(open("taken.json")); print(d["taken"], d["within_budget"], d["train_for"])'
+}
+nibble advise "$MODEL" int8wo --dry-run --json | members advise schema=1 device=str here=true 'recipes[].bytes=int' \
+    'recipes[].predicted_decode_tokens_per_s=num' 'recipes[].decode_tokens_per_s=null' 'recipes[].estimated_error=num' \
+    'recipes[].frontier=bool' taken=str 'command=str|null'
+equal 'what costs too much is to be trained for' 'int8wo True 8da4w' "$(taken --loss-budget 0.005)"
+equal 'none keeps to the budget: the one that costs least' 'int8wo False 8da4w' "$(taken --loss-budget 0)"
+
+# the training that it points to
+nibble advise "$MODEL" 8da4w --text text.txt --window 128 --loss-budget 0.001 >out.txt 2>err.txt
+training=$(grep '^  echo ' out.txt)
+eval "$training" || check "the config: $training" false
+training=$(grep '^  nibble train qat.json' out.txt)
+eval "${training/TEXT/text.txt} --training.steps=1 --training.local_batch_size=1 --training.seq_len=64 --quiet" >train.txt 2>&1 || {
+    check "the training: $training" false
+    tail -n 3 train.txt
+}
+check 'it ends with codes' test -e outputs/checkpoint/model-quantized/config.json
+
+# Ctrl-C: the exit status, and no report
+timeout --preserve-status -s INT 1 "$NIBBLE" advise "$MODEL" --text "$MODEL/heldout.txt" --svg cut.svg >cut.txt 2>cut.err
+equal 'cancelled: its status' 130 $?
+check 'cancelled: no report' test ! -s cut.txt -a ! -e cut.svg

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Advice: the frontier with ties, near times and values that are not known; what is taken from it;
+ * the estimated error against the formulas written out; and the call as a whole: cancelled, out of
+ * memory, refused.
+ */
+#include "advise.h"
+
+#include "failing.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "kept.h"
+
+/* ---- the frontier ---- */
+
+static void expect_behind(const nib_merit *merits, size_t count, const int *wanted)
+{
+    int behind[8];
+    assert_true(count <= COUNT(behind));
+    nib__frontier(behind, merits, count);
+    for (size_t i = 0; i < count; i++)
+        if (behind[i] != wanted[i])
+            fail_msg("%zu is behind %d, wanted %d", i, behind[i], wanted[i]);
+}
+
+static void test_frontier(void **state)
+{
+    (void)state;
+    /* each is best in one thing; the last is best in none */
+    const nib_merit merits[] = {{true, 1, 9, 9}, {true, 9, 1, 9}, {true, 9, 9, 1}, {true, 9, 9, 9}};
+    expect_behind(merits, 3, (int[]){-1, -1, -1});
+    expect_behind(merits, 4, (int[]){-1, -1, -1, 0});
+    /* behind one that is itself behind: the first is named */
+    const nib_merit chain[] = {{true, 3, 3, 3}, {true, 2, 2, 2}, {true, 1, 1, 1}};
+    expect_behind(chain, 3, (int[]){2, 2, -1});
+}
+
+static void test_frontier_ties(void **state)
+{
+    (void)state;
+    const nib_merit equal[] = {{true, 1, 1, 1}, {true, 1, 1, 1}};
+    expect_behind(equal, 2, (int[]){-1, -1});
+    const nib_merit tied[] = {{true, 1, 1, 2}, {true, 1, 1, 1}};
+    expect_behind(tied, 2, (int[]){1, -1});
+    /* 4 % slower is as fast, and costs less; 6 % is slower */
+    const nib_merit near[] = {{true, 2, 1.00, 1}, {true, 1, 1.04, 1}};
+    expect_behind(near, 2, (int[]){1, -1});
+    const nib_merit slower[] = {{true, 2, 1.00, 1}, {true, 1, 1.06, 1}};
+    expect_behind(slower, 2, (int[]){-1, -1});
+    /* each as fast as the next, the ends are not: no circle, and someone is left */
+    const nib_merit stairs[] = {{true, 1, 1.00, 1}, {true, 1, 1.04, 1}, {true, 1, 1.08, 1}};
+    expect_behind(stairs, 3, (int[]){-1, -1, 0});
+}
+
+static void test_frontier_unknown(void **state)
+{
+    (void)state;
+    const nib_merit merits[] = {{true, NAN, 1, 1}, {true, 5, 1, 1}, {true, 5, NAN, 1}};
+    expect_behind(merits, 3, (int[]){1, -1, 1});
+    const nib_merit nothing[] = {{true, NAN, NAN, 2}, {true, NAN, NAN, 1}};
+    expect_behind(nothing, 2, (int[]){1, -1});
+    /* NaN is still the fastest of all: only what is known can be outdone in it */
+    const nib_merit fast[] = {{true, NAN, 1, 1}, {true, 5, 2, 1}};
+    expect_behind(fast, 2, (int[]){-1, -1});
+    /* what is not done as asked, or does not fit, outdoes nothing, and has no place */
+    const nib_merit out[] = {{false, 0, 0, 0}, {true, 5, 5, 5}, {false, 9, 9, 9}};
+    expect_behind(out, 3, (int[]){-1, -1, -1});
+}
+
+static void expect_taken(const nib_merit *merits, size_t count, double most, int wanted,
+                         bool wanted_within)
+{
+    bool within;
+    const int taken = nib__frontier_take(&within, merits, count, most);
+    if (taken != wanted || within != wanted_within)
+        fail_msg("took %d, %s; wanted %d", taken, within ? "within" : "over", wanted);
+}
+
+static void test_take(void **state)
+{
+    (void)state;
+    const nib_merit merits[] = {
+        {true, 1, 10, 9}, {true, 2, 5, 5}, {true, 3, 4.9, 4}, {true, 9, 1, 1}, {false, 0, 0, 0}};
+    expect_taken(merits, 5, 1.5, 0, true);
+    expect_taken(merits, 5, 3, 1, true); /* as fast as 2, and costs less */
+    expect_taken(merits, 5, 9, 3, true);
+    expect_taken(merits, 5, 0.5, 0, false); /* none keeps to it: the least cost */
+    const nib_merit bytes[] = {{true, 1, 1, 2}, {true, 1, 1, 1}, {true, 1, 1, 1}};
+    expect_taken(bytes, 3, 1, 1, true);
+    const nib_merit unknown[] = {{true, NAN, 1, 1}, {true, 7, NAN, 1}, {true, 8, 3, 1}};
+    expect_taken(unknown, 3, 5, 1, false);
+    expect_taken(unknown, 3, 10, 2, true);
+    expect_taken(unknown, 2, 10, 1, true);
+    expect_taken(unknown, 1, 10, 0, false);
+    expect_taken(merits + 4, 1, 10, -1, false);
+    expect_taken(NULL, 0, 10, -1, false);
+}
+
+/* ---- the estimated error ---- */
+
+typedef struct planned {
+    nib_engine *engine;
+    nib_model *model;
+} planned;
+
+static nib_status on_status; /* what the last call gave */
+
+static planned open_model(const char *path, const nib_allocator *a)
+{
+    planned p = {0};
+    nib_err err;
+    const nib_engine_options options = {.threads = 1, .allocator = a};
+    if (nib_engine_open(&p.engine, &options, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    p.engine->measured = true; /* rates do not matter here */
+    if (nib_model_open(&p.model, p.engine, path, NULL, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return p;
+}
+
+static void close_model(planned *p)
+{
+    nib_model_close(p->model);
+    nib_engine_close(p->engine);
+}
+
+/* Of a plan of one recipe, whose `only` layers are quantized. */
+static double estimated(const planned *p, const char *recipe, const char *only)
+{
+    nib_plan *plan;
+    nib_err err;
+    double error = NAN;
+    const nib_request r = {.recipe = recipe, .only = {&only, only ? 1 : 0}};
+    if (nib_plan_make(&plan, p->model, &r, &err) != NIB_OK ||
+        nib__advise_error(&error, plan, &err) != NIB_OK)
+        fail_msg("%s: %s", recipe, err.text);
+    nib_plan_free(plan);
+    return error;
+}
+
+/* Codes of one layer written out: symmetric, `most` steps each way, a scale per `group`. */
+static double by_hand(const planned *p, size_t site, double most, int64_t group)
+{
+    const nib_network *net = &p->model->net;
+    nib_weight w;
+    nib_err err;
+    double signal = 0, error = 0, all = 0;
+    static float row[4096];
+    if (nib__network_weight(&w, net, &net->sites[site], NULL, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_true(w.k <= (int64_t)COUNT(row));
+    for (int64_t i = 0; i < w.n; i++) {
+        nib__weight_row(&w, i, row);
+        for (int64_t from = 0; from < w.k; from += group) {
+            const int64_t end = nib__min(from + group, w.k);
+            double amax = 0;
+            for (int64_t j = from; j < end; j++)
+                amax = fmax(amax, fabs((double)row[j]));
+            const double s = amax / (most + 0.5);
+            for (int64_t j = from; j < end; j++) {
+                const double x = row[j];
+                const double q = fmin(most, fmax(-most - 1, nearbyint(x / s)));
+                signal += x * x;
+                error += (x - q * s) * (x - q * s);
+            }
+        }
+    }
+    for (size_t i = 1; i < net->site_count; i++)
+        all += (double)net->sites[i].n * (double)net->sites[i].k;
+    return sqrt(error / signal * (double)w.n * (double)w.k / all);
+}
+
+static void expect_near(double got, double wanted, double share)
+{
+    if (!(fabs(got - wanted) <= share * wanted))
+        fail_msg("%g is not near %g", got, wanted);
+}
+
+/* 16 rows of a weight stand for all, so within a few percent. */
+static void test_error_of_weights(void **state)
+{
+    planned p = open_model("models/nibble-tales", NULL);
+    const size_t head = p.model->net.site_count - 1, up = 6;
+    (void)state;
+    assert_string_equal(p.model->net.sites[up].name, "model.layers.0.mlp.up_proj");
+    expect_near(estimated(&p, "int4wo-sym", "lm_head"), by_hand(&p, head, 7, 32), 0.1);
+    expect_near(estimated(&p, "int4wo-sym", "model.layers.0.mlp.up_proj"), by_hand(&p, up, 7, 32),
+                0.1);
+    expect_near(estimated(&p, "int8wo", "lm_head"), by_hand(&p, head, 127, 1 << 20), 0.1);
+    assert_true(estimated(&p, "bf16", NULL) == 0); /* as stored */
+    close_model(&p);
+}
+
+/* Normal values have the error of normal weights, and squares add. */
+static void test_error_of_inputs(void **state)
+{
+    planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
+    const double weights = estimated(&p, "int8wo", NULL), both = estimated(&p, "int8dq", NULL);
+    (void)state;
+    expect_near(both, weights * sqrt(2.0), 0.01);
+    /* uniform in a step: s / sqrt(12), with s of the largest of 2048 normal values, about 3.5 */
+    expect_near(weights, 3.5 / 127.5 / sqrt(12.0), 0.15);
+    /* half of the last place of three bits of mantissa, seen evenly: 2^-4 / sqrt(3) at the most */
+    const double fp8 = estimated(&p, "fp8wo", NULL);
+    assert_true(fp8 < 0.0361 && fp8 > 0.0361 / 2);
+    static const char *const ascending[] = {"int8wo",      "int8dq", "fp8dq", "int4wo",
+                                            "int4wo-g128", "mxfp4",  "4da4w"};
+    for (size_t i = 0; i + 1 < COUNT(ascending); i++)
+        if (!(estimated(&p, ascending[i], NULL) < estimated(&p, ascending[i + 1], NULL)))
+            fail_msg("%s is estimated worse than %s", ascending[i], ascending[i + 1]);
+    close_model(&p);
+}
+
+/* ---- the call ---- */
+
+static kept report;
+
+static nib_status advise(const planned *p, const nib_advise_options *o, nib_form form, nib_err *err)
+{
+    const nib_sink sink = {keep, &report};
+    report = (kept){0};
+    on_status = nib_advise(p->model, o, form, &sink, err);
+    return on_status;
+}
+
+static void test_call(void **state)
+{
+    planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
+    const nib_advise_options o = {.request = {.device = "h200"}, .loss_budget = -1};
+    nib_err err;
+    (void)state;
+    if (advise(&p, &o, NIB_FORM_TEXT, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_non_null(strstr(report.text, "none (bf16)"));
+    assert_non_null(strstr(report.text, "frontier, taken"));
+    assert_non_null(
+        strstr(report.text, "nibble quantize configs/shapes/llama-3.2-1b/ llama-3.2-1b-"));
+    /* every base of `nibble recipes` is tried */
+    const char *base;
+    for (size_t i = 0; (base = nib__scheme_base(i)) != NULL; i++)
+        if (strcmp(base, "f32") != 0 && strcmp(base, "f16") != 0 && strcmp(base, "bf16") != 0)
+            assert_non_null(strstr(report.text, base));
+    close_model(&p);
+}
+
+static void expect_refused(const planned *p, nib_advise_options o, nib_status status,
+                           const char *words)
+{
+    nib_err err = {NIB_OK, ""};
+    if (advise(p, &o, NIB_FORM_TEXT, &err) != status || !strstr(err.text, words))
+        fail_msg("wanted %s, \"%s\"; got %s, \"%s\"", nib_status_name(status), words,
+                 nib_status_name(on_status), err.text);
+}
+
+static void test_refused(void **state)
+{
+    planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
+    static const char *const recipes[] = {"int5"};
+    const nib_advise_options plain = {.loss_budget = -1};
+    nib_advise_options o = plain;
+    (void)state;
+    o.request.device = "h2000";
+    expect_refused(&p, o, NIB_USAGE, "did you mean h200");
+    assert_string_equal(report.text, "");
+    o.request.device = "auto";
+    expect_refused(&p, o, NIB_USAGE, "one device");
+    o = plain, o.recipes = (nib_strings){recipes, 1};
+    expect_refused(&p, o, NIB_USAGE, "int5");
+    o = plain, o.text_path = "models/nibble-tales/heldout.txt";
+    expect_refused(&p, o, NIB_USAGE, "only a config was given");
+    o = plain, o.loss_budget = 0.1;
+    expect_refused(&p, o, NIB_USAGE, "no text");
+    /* nothing fits: the report all the same, and by how much */
+    o = plain, o.memory = 1000000, o.request.device = "h200";
+    expect_refused(&p, o, NIB_NO_MEMORY, "MB more");
+    assert_non_null(strstr(report.text, "too large"));
+    close_model(&p);
+    p = open_model("configs/llama3_debugmodel.json", NULL);
+    expect_refused(&p, plain, NIB_USAGE, "a training config");
+    close_model(&p);
+}
+
+static int calls_left;
+
+static bool stop(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    (void)ctx;
+    (void)done;
+    (void)total;
+    return strcmp(what, "advise") != 0 || calls_left-- > 0;
+}
+
+static void test_cancelled(void **state)
+{
+    planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
+    p.engine->callbacks.progress = stop;
+    calls_left = 3;
+    (void)state;
+    expect_refused(&p, (nib_advise_options){.loss_budget = -1, .request.device = "a100"},
+                   NIB_CANCELLED, "cancelled after 3 of ");
+    assert_string_equal(report.text, "");
+    close_model(&p);
+}
+
+/* Whichever allocation fails: NIB_NO_MEMORY, and nothing is left behind. */
+static void test_no_memory(void **state)
+{
+    failing f = {.left = -1};
+    const nib_allocator a = failing_allocator(&f);
+    planned p = open_model("configs/shapes/llama-3.2-1b/config.json", &a);
+    static const char *const recipes[] = {"4da4w"};
+    const nib_advise_options o = {
+        .request = {.device = "mi210"}, .recipes = {recipes, 1}, .loss_budget = -1};
+    nib_err err;
+    (void)state;
+    if (advise(&p, &o, NIB_FORM_JSON, &err) != NIB_OK) /* known machines are read once */
+        fail_msg("%s", err.text);
+    const int live = f.live;
+    int failures = 0;
+    for (int n = 0;; n += 1 + n / 40) {
+        f.left = n;
+        const nib_status status = advise(&p, &o, NIB_FORM_JSON, &err);
+        assert_int_equal(f.live, live);
+        if (status == NIB_OK)
+            break;
+        if (status != NIB_NO_MEMORY)
+            fail_msg("allocation %d: %s", n, err.text);
+        failures++;
+    }
+    assert_true(failures > 20);
+    f.left = -1;
+    close_model(&p);
+    assert_int_equal(f.live, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_frontier),
+        cmocka_unit_test(test_frontier_ties),
+        cmocka_unit_test(test_frontier_unknown),
+        cmocka_unit_test(test_take),
+        cmocka_unit_test(test_error_of_weights),
+        cmocka_unit_test(test_error_of_inputs),
+        cmocka_unit_test(test_call),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
