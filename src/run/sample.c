@@ -5,8 +5,10 @@
 #include "sample.h"
 
 #include "kernel.h"
+#include "precise.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 /* ---- random numbers ---- */
 
