@@ -158,6 +158,7 @@ extern const nib_family nib__family_ocl_linear;     /* gpu/ocl_linear.c */
 extern const nib_family nib__family_ocl_quant;      /* gpu/ocl_quant.c */
 extern const nib_family nib__family_ocl_gfx90a;     /* gpu/ocl_gfx90a.c */
 extern const nib_family nib__family_ocl_sample;     /* gpu/ocl_sample.c */
+extern const nib_family nib__family_ocl_train;      /* gpu/ocl_train.c */
 extern const nib_family nib__family_gpu_pack;       /* packing: gpu/gpu_pack.c */
 extern const nib_family nib__family_ocl_pack;       /* gpu/ocl_pack.c */
 extern const nib_family nib__family_ocl_extensions; /* gpu/ocl_extensions.c */

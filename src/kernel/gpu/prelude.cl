@@ -94,6 +94,71 @@ static float of_e2m1(uint bits)
     return (bits & 8u) != 0 ? -value : value;
 }
 
+/* ---- into formats of 16, 8 and 4 bits, as quantizers and casts do ---- */
+
+#define IS_FINITE(bits) (((bits) & 0x7fffffff) < 0x7f800000)
+#define NOT_A_NUMBER as_float(0x7fc00000u)
+
+/* As to_bf16, but every NaN is one. */
+static ushort bf16_of(float value)
+{
+    const uint bits = as_uint(value);
+    return (bits & 0x7fffffffu) <= 0x7f800000u ? to_bf16(value)
+                                               : (ushort)(0x7fc0u | ((bits >> 16) & 0x8000u));
+}
+
+/* The nearest of a format with `bits` of fraction, its smallest normal 2^least and its largest value
+ * `most`, saturated, as f32 without its sign. Below the smallest normal, values are multiples of
+ * 2^(least - bits): an addition rounds to them. */
+static float nearest(float x, int bits, int least, float most)
+{
+    const float v = fmin(as_float(as_uint(x) & 0x7fffffffu), most);
+    const uint drop = 23u - (uint)bits, all = as_uint(v);
+    if (all < (uint)(least + 127) << 23) {
+        const float large = as_float((uint)(least - bits + 23 + 127) << 23);
+        return (v + large) - large;
+    }
+    return as_float((all + (1u << (drop - 1)) - 1u + ((all >> drop) & 1u)) & ~((1u << drop) - 1u));
+}
+
+#define NEAREST_E4M3(x) nearest(x, 3, -6, 448.0f)
+#define NEAREST_E5M2(x) nearest(x, 2, -14, 57344.0f)
+#define NEAREST_E2M1(x) nearest(x, 1, 0, 6.0f)
+
+/* The code of an e4m3 value without its sign. */
+static uint e4m3_code(float value)
+{
+    const uint bits = as_uint(value);
+    return bits < 0x3c800000u ? (uint)(value * 512.0f) : (bits >> 20) - (120u << 3);
+}
+
+/* Of training: what values are multiplied with before they become codes of which `most` is the
+ * largest; `least` where there is next to nothing. */
+static float f8_factor(float largest, float most, float least, int two_power)
+{
+    const float by = largest > 1e-12f ? most / largest : least;
+    return two_power != 0 ? as_float(as_uint(by) & 0xff800000u) : by;
+}
+
+/* The scale of an MX block, whose largest value is given as bits and its largest code as the value
+ * `most` with the exponent `exponent_most`: the exponent less that one, or the least power of two
+ * not below value by code. */
+static int mx_byte(int largest, float most, int exponent_most, int is_floor)
+{
+    if (is_floor != 0)
+        return max((largest >> 23) - exponent_most, 0);
+    const int bits = as_int(as_float(largest) / most);
+    const int exponent = bits >> 23, fraction = bits & 0x7fffff;
+    return exponent + (exponent == 0 ? fraction > 0x400000 : fraction != 0);
+}
+
+/* What its values are multiplied with. */
+static float mx_factor(int byte, int is_floor)
+{
+    const float of_zero = is_floor != 0 ? as_float((126 + 127) << 23) : 1.0f;
+    return byte > 0 ? as_float((254 - byte) << 23) : of_zero;
+}
+
 /* A value of a cache or a table, whose type is an argument of the compiler. */
 static float load_typed(const __global uchar *p, size_t i, int type)
 {

@@ -6,9 +6,6 @@
  */
 #pragma OPENCL FP_CONTRACT OFF
 
-#define IS_FINITE(bits) (((bits) & 0x7fffffff) < 0x7f800000)
-#define NOT_A_NUMBER as_float(0x7fc00000u)
-
 /* ---- over a work-group ---- */
 
 static int group_most(int value, __local int *room)
@@ -148,31 +145,6 @@ __kernel void blocks(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scale)
 
 /* ---- floats of 8 and 4 bits ---- */
 
-/* The nearest of a format with `bits` of fraction, its smallest normal 2^least and its largest value
- * `most`, saturated, as f32 without its sign. Below the smallest normal, values are multiples of
- * 2^(least - bits): an addition rounds to them. */
-static float nearest(float x, int bits, int least, float most)
-{
-    const float v = fmin(as_float(as_uint(x) & 0x7fffffffu), most);
-    const uint drop = 23u - (uint)bits, all = as_uint(v);
-    if (all < (uint)(least + 127) << 23) {
-        const float large = as_float((uint)(least - bits + 23 + 127) << 23);
-        return (v + large) - large;
-    }
-    return as_float((all + (1u << (drop - 1)) - 1u + ((all >> drop) & 1u)) & ~((1u << drop) - 1u));
-}
-
-#define NEAREST_E4M3(x) nearest(x, 3, -6, 448.0f)
-#define NEAREST_E5M2(x) nearest(x, 2, -14, 57344.0f)
-#define NEAREST_E2M1(x) nearest(x, 1, 0, 6.0f)
-
-/* The code of an e4m3 value without its sign. */
-static uint e4m3_code(float value)
-{
-    const uint bits = as_uint(value);
-    return bits < 0x3c800000u ? (uint)(value * 512.0f) : (bits >> 20) - (120u << 3);
-}
-
 /* e4m3, or e5m2, widened to bf16, a scale a token: torchao's, or training's, where `amax` is of all
  * tokens or not there (has_amax 0) and `least` is the factor of what is next to nothing. */
 __kernel void f8_tokens(MEMORY(float, x), MEMORY(ushort, out), MEMORY(float, scale),
@@ -197,9 +169,7 @@ __kernel void f8_tokens(MEMORY(float, x), MEMORY(ushort, out), MEMORY(float, sca
     } else {
         if (has_amax != 0)
             largest = amax[0];
-        by = largest > 1e-12f ? most / largest : least;
-        if (two_power != 0)
-            by = as_float(as_uint(by) & 0xff800000u);
+        by = f8_factor(largest, most, least, two_power);
         coded = IS_FINITE(as_int(largest));
         kept = coded ? 1.0f / by : NOT_A_NUMBER;
     }
@@ -234,16 +204,9 @@ __kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, sc
     for (int i = (int)get_local_id(0); i < count; i += GROUP)
         largest = max(largest, as_int(x[i]) & 0x7fffffff);
     largest = group_most(largest, room);
-    int byte;
-    if (is_floor != 0) { /* the exponent, less that of the largest code */
-        byte = max((largest >> 23) - (is_e2m1 != 0 ? 2 : 8), 0);
-    } else { /* the least power of two not below the largest value by the largest code */
-        const int bits = as_int(as_float(largest) / (is_e2m1 != 0 ? 6.0f : 448.0f));
-        const int exponent = bits >> 23, fraction = bits & 0x7fffff;
-        byte = exponent + (exponent == 0 ? fraction > 0x400000 : fraction != 0);
-    }
-    const float of_zero = is_floor != 0 ? as_float((126u + 127u) << 23) : 1.0f;
-    const float factor = byte > 0 ? as_float((254 - byte) << 23) : of_zero;
+    const int byte = is_e2m1 != 0 ? mx_byte(largest, 6.0f, 2, is_floor)
+                                  : mx_byte(largest, 448.0f, 8, is_floor);
+    const float factor = mx_factor(byte, is_floor);
     const int is_coded = IS_FINITE(largest);
     for (int i = (int)get_local_id(0); i < count; i += GROUP) {
         const float v = x[i] * factor, near = is_e2m1 != 0 ? NEAREST_E2M1(v) : NEAREST_E4M3(v);
@@ -255,7 +218,7 @@ __kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, sc
             codes[i] = 0;
     if (get_local_id(0) == 0)
         scale[token * (size_t)(last + 1) + (size_t)block] =
-            is_coded ? as_float(byte > 0 ? byte << 23 : 0x400000) : NOT_A_NUMBER;
+            is_coded ? of_e8m0((uchar)byte) : NOT_A_NUMBER;
 }
 
 /* ---- floats: work-items are column, token ---- */
@@ -268,9 +231,8 @@ __kernel void to_bf16_rows(MEMORY(float, x), MEMORY(ushort, out), int k, int ldx
     const int i = (int)get_global_id(0);
     if (i >= ld)
         return;
-    const float v = i < k ? x[token * (size_t)ldx + (size_t)i] : 0.0f;
     out[token * (size_t)ld + (size_t)i] =
-        isnan(v) ? (ushort)(0x7fc0u | ((as_uint(v) >> 16) & 0x8000u)) : to_bf16(v);
+        i < k ? bf16_of(x[token * (size_t)ldx + (size_t)i]) : (ushort)0;
 }
 
 /* Rounded to f16, or as they are. */

@@ -15,7 +15,8 @@
     X(gfx90a, &nib__source_linear)                                                                 \
     X(quant, &nib__source_prelude)                                                                 \
     X(sample, &nib__source_prelude)                                                                \
-    X(pack, &nib__source_prelude)
+    X(pack, &nib__source_prelude)                                                                  \
+    X(cast, &nib__source_prelude)
 
 #define NIB_SOURCE(file, before)                                                                   \
     extern const unsigned char nib__text_##file##_cl[];                                            \

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The operands of training's products: a matrix of f32, read along its rows or across them, into a
+ * weight in the layout "rows" (gpu_pack.h) or into activations. The formulas are those of
+ * cpu/cast_ref.c. Options, which ocl_train.c gives:
+ *
+ *   FORM    what is written, FORM_*
+ *   ACROSS  1: the sum i is column i of x, else its row i
+ *   WEIGHT  1: scales of blocks are bytes, else f32
+ *
+ * A work-group has 32 sums and takes 32 of their elements at a time through a tile, so that reads
+ * run along the rows of x and writes along the sums, whichever way they lie.
+ */
+#pragma OPENCL FP_CONTRACT OFF
+
+#define FORM_F32 0
+#define FORM_BF16 1
+#define FORM_E4M3 2 /* codes */
+#define FORM_WIDE 3 /* e4m3 or e5m2 as bf16 */
+#define FORM_MX8 4
+
+#define TILE 32 /* and the elements of an MX block */
+#define LANES 8 /* items of a sum */
+#define ITEMS (TILE * LANES)
+
+#define HAS_SUM_SCALE (FORM == FORM_E4M3 || FORM == FORM_WIDE)
+#define MAGNITUDE(f) (as_int(f) & 0x7fffffff)
+
+#ifdef FORM
+
+typedef __local float (*tile_rows)[TILE + 1];
+
+/* Elements j0.. of the sums from s0 on: [sum][element], 0 past the end of either. */
+static void load_tile(tile_rows tile, const __global float *x, int s0, int j0, int sums,
+                      int length, int ldx)
+{
+    const int along = (int)get_local_id(0) % TILE;
+    for (int other = (int)get_local_id(0) / TILE; other < TILE; other += LANES) {
+        const int of_sum = ACROSS ? along : other, of_j = ACROSS ? other : along;
+        const int s = s0 + of_sum, j = j0 + of_j;
+        const size_t at = ACROSS ? (size_t)j * (size_t)ldx + (size_t)s
+                                 : (size_t)s * (size_t)ldx + (size_t)j;
+        tile[of_sum][of_j] = s < sums && j < length ? x[at] : 0.0f;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+/* The largest magnitude, as bits, of the elements of a sum that its item `id` has. */
+static int tile_most(tile_rows tile, int id, int most)
+{
+    for (int j = id % LANES; j < TILE; j += LANES)
+        most = max(most, MAGNITUDE(tile[id / LANES][j]));
+    return most;
+}
+
+/* Of all items of a sum; every item of the group calls it. */
+static int sum_most(int most, __local int *room)
+{
+    const int id = (int)get_local_id(0), first = id / LANES * LANES;
+    room[id] = most;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = 0; i < LANES; i++)
+        most = max(most, room[first + i]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return most;
+}
+
+static uint sign_of(float v) { return (as_uint(v) >> 24) & 0x80u; }
+
+/* Element `at` of what is written; a factor that is NaN makes the code 0. */
+static void put(__global uchar *to, size_t at, float v, float factor, int is_e5m2)
+{
+#if FORM == FORM_F32
+    ((__global float *)to)[at] = v;
+#elif FORM == FORM_BF16
+    ((__global ushort *)to)[at] = bf16_of(v);
+#else
+    const int is_coded = IS_FINITE(as_int(factor));
+    v *= factor;
+#if FORM == FORM_WIDE
+    const float near = is_e5m2 != 0 ? NEAREST_E5M2(v) : NEAREST_E4M3(v);
+    ((__global ushort *)to)[at] =
+        is_coded ? (ushort)((as_uint(near) >> 16) | (sign_of(v) << 8)) : (ushort)0;
+#else
+    to[at] = is_coded ? (uchar)(e4m3_code(NEAREST_E4M3(v)) | sign_of(v)) : (uchar)0;
+#endif
+#endif
+}
+
+/* width: elements of a sum that are written, with zeros past its length. Work-groups are 32 sums,
+ * and tiles of them in turns; under one scale for each sum that is not given, one has all. */
+__kernel void cast_tiles(MEMORY(float, x), MEMORY(uchar, to), MEMORY(uchar, scales),
+                         MEMORY(float, amax), int sums, int length, int ldx, int ld, int width,
+                         int blocks, int has_amax, int two_power, int is_e5m2, int is_floor,
+                         float most_code, float least)
+{
+    __local float tile[TILE][TILE + 1], factors[TILE];
+    __local int room[ITEMS];
+    HERE_CONST(float, x);
+    HERE(uchar, to);
+    HERE(uchar, scales);
+    HERE_CONST(float, amax);
+    const int id = (int)get_local_id(0), s0 = (int)get_group_id(0) * TILE;
+    const int of_sum = id / LANES, is_first = id % LANES == 0 && s0 + of_sum < sums;
+    const int j_first = (int)get_group_id(1) * TILE, j_step = (int)get_num_groups(1) * TILE;
+#if HAS_SUM_SCALE
+    int most = has_amax != 0 ? MAGNITUDE(amax[0]) : 0;
+    for (int j0 = 0; j0 < length && has_amax == 0; j0 += TILE) {
+        load_tile(tile, x, s0, j0, sums, length, ldx);
+        most = tile_most(tile, id, most);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    most = sum_most(most, room);
+    const float by = IS_FINITE(most) ? f8_factor(as_float(most), most_code, least, two_power)
+                                     : NOT_A_NUMBER;
+    if (id % LANES == 0)
+        factors[of_sum] = by;
+    if (is_first && j_first == 0)
+        ((__global float *)scales)[s0 + of_sum] = 1.0f / by;
+#endif
+    for (int j0 = j_first; j0 < width; j0 += j_step) {
+        load_tile(tile, x, s0, j0, sums, length, ldx);
+#if FORM == FORM_MX8
+        const int largest = sum_most(tile_most(tile, id, 0), room);
+        const int byte = IS_FINITE(largest) ? mx_byte(largest, 448.0f, 8, is_floor) : 255;
+        if (id % LANES == 0)
+            factors[of_sum] = byte < 255 ? mx_factor(byte, is_floor) : NOT_A_NUMBER;
+        if (is_first && j0 < length) {
+            const size_t at = (size_t)(s0 + of_sum) * (size_t)blocks + (size_t)(j0 / TILE);
+            if (WEIGHT)
+                scales[at] = (uchar)byte;
+            else
+                ((__global float *)scales)[at] = of_e8m0((uchar)byte);
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+        const int j = j0 + id % TILE;
+        for (int s = id / TILE; s < TILE; s += LANES)
+            if (s0 + s < sums && j < width)
+                put(to, (size_t)(s0 + s) * (size_t)ld + (size_t)j, tile[s][id % TILE], factors[s],
+                    is_e5m2);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+}
+
+#else
+
+/* The largest magnitude of ROWS rows, a work-group; NaN, whose bits are larger than infinity's, if
+ * there is one. */
+__kernel void amax_rows(MEMORY(float, x), MEMORY(float, out), int rows, int width, int ldx)
+{
+    __local int room[ITEMS];
+    HERE_CONST(float, x);
+    HERE(float, out);
+    const int id = (int)get_local_id(0), row0 = (int)get_group_id(0) * ROWS;
+    int most = 0;
+    for (int row = row0; row < min(rows, row0 + ROWS); row++)
+        for (int i = id; i < width; i += ITEMS)
+            most = max(most, MAGNITUDE(x[(size_t)row * (size_t)ldx + (size_t)i]));
+    room[id] = most;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int step = ITEMS / 2; step > 0; step /= 2) {
+        if (id < step)
+            room[id] = max(room[id], room[id + step]);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    if (id == 0)
+        out[get_group_id(0)] = as_float(room[0]);
+}
+
+#endif
