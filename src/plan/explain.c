@@ -98,7 +98,6 @@ void nib__explain_missing(nib_ledger *ledger, nib_ledger_layer *line, const nib_
                           const nib_layer *layer, const nib_policy *policy)
 {
     const nib_use *use = &way->uses[way->missing];
-    const nib_op op = way->no_quant ? NIB_OP_QUANT : use->op;
     nib_query query;
     bool any = false;
     if (way->no_common) {
@@ -107,7 +106,8 @@ void nib__explain_missing(nib_ledger *ledger, nib_ledger_layer *line, const nib_
             "no one arithmetic contract has kernels for every number of tokens and phase");
         return;
     }
-    nib__plan_query(&query, layer, &way->scheme, way->machine, policy, op, use->phase, use->m_min);
+    nib__plan_query(&query, layer, &way->scheme, way->machine, policy, way->lacks, use->phase,
+                    use->m_min);
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
         if (row->peer != NULL || !nib__kernel_keyed(row, &query))

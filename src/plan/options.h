@@ -38,6 +38,9 @@ void nib__plan_packing(nib_layers_plan *out, const nib_layer *layers, size_t cou
                        const nib_policy *policy);
 void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy);
+/* Of training on a device: what stays on the CPU, and what crosses for it. */
+void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t count,
+                        const nib_policy *policy);
 /* Once every layer is decided: NIB_USAGE for a --kernel or --place that decided none. */
 nib_status nib__plan_options_used(const nib_plan_options *options, nib_err *err);
 

@@ -461,9 +461,13 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     nib_ledger_layer *line = nib__ledger_add_layer(ledger, layer->name);
     if (line == NULL)
         return;
+    /* in training rows of the table are looked up, and their gradients added, on the CPU */
+    const bool here = p->policy->training && !p->policy->declared && layer->role == NIB_ROLE_EMBED;
     nib_plan_option *place =
         nib__plan_option_find(p->options.place, p->options.place_count, layer->name);
-    if (place != NULL) {
+    if (here) {
+        d.machine = nib__plan_host(p->out);
+    } else if (place != NULL) {
         d.machine = place->machine;
         place->layers++;
     }
@@ -511,7 +515,8 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
 {
     planner p = {.out = out, .machine = machine, .policy = policy, .slowest = SIZE_MAX};
     NIB_TRY(nib__plan_options_read(&p.options, policy, machine, layers, count, a, err));
-    *out = (nib_layers_plan){.machine = machine, .dtype = policy->dtype, .count = count};
+    *out = (nib_layers_plan){
+        .machine = machine, .dtype = policy->dtype, .without = policy->without, .count = count};
     if (machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
         out->gpu = machine;
     nib__ledger_init(&out->ledger, a);

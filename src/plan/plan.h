@@ -46,6 +46,7 @@ typedef struct nib_policy {
     bool training;      /* plan forward and backward with m exact */
     int64_t m;          /* training: tokens per micro-batch */
     bool wgrad_with_hp; /* training: weights' gradients of quantized layers in bf16 */
+    int run_again;      /* training, in the backward pass: 1 norms and swiglu, 2 the layers */
     bool declared;      /* a machine that is not here: plan rows that are not built */
 } nib_policy;
 
@@ -87,6 +88,7 @@ typedef struct nib_layers_plan {
     nib_op_plan ops[NIB_OPS_MAX]; /* inference */
     int op_count;
     nib_type dtype;
+    nib_strings without;    /* the policy's */
     nib_layer_plan *layers; /* [count], in the given order; in the ledger's arena */
     size_t count;
     nib_ledger ledger;
@@ -107,6 +109,18 @@ void nib__plan_layers_free(nib_layers_plan *plan);
  * of an int32 bias do not take it as it is. */
 nib_bias nib__layer_bias(const nib_layer *layer, const nib_scheme *done);
 
+/* The CPU of the plan: its machine, or that one's host; NULL: the machine has none. */
+NIB_INLINE const nib_machine *nib__plan_host(const nib_layers_plan *plan)
+{
+    const bool is_cpu = plan->machine->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU;
+    return is_cpu ? plan->machine : plan->machine->host;
+}
+/* Where a row of the plan runs. */
+NIB_INLINE const nib_machine *nib__plan_place(const nib_layers_plan *plan, const nib_kernel *row)
+{
+    return row->device == NIB_DEVICE_CPU ? nib__plan_host(plan) : plan->gpu;
+}
+
 /* What the plan does an operation of inference with; NULL: it has none. */
 const nib_op_plan *nib__plan_operation(const nib_layers_plan *plan, nib_op op);
 /* Where logits of the plan's last layer lie, the best row that draws a token for a request of these
@@ -114,12 +128,15 @@ const nib_op_plan *nib__plan_operation(const nib_layers_plan *plan, nib_op op);
  * device lacks. */
 const nib_kernel *nib__plan_sampler(const nib_layers_plan *plan, const nib_policy *policy,
                                     int64_t top_k, bool penalty, nib_text *why);
-/* The best built row of an op without weights (norm, attn, ...) on this machine. */
-const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine);
-/* The best built row that makes an operand of a product in this scheme: QUANT, QUANT_T; CAST and
- * CAST_T for a product of this packing. NULL: none, or none is needed. */
+/* The best built row of an op without weights (norm, attn, ...) on this machine, but for those
+ * that are left out (NULL: none). */
+const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine,
+                               const nib_strings *without);
+/* The same of what makes an operand of a product in this scheme: QUANT, QUANT_T; CAST and CAST_T
+ * for a product of this packing. NULL: there is none. */
 const nib_kernel *nib__plan_operand(nib_op op, const nib_scheme *scheme, nib_type input,
-                                    const nib_packing *packing, const nib_machine *machine);
+                                    const nib_packing *packing, const nib_machine *machine,
+                                    const nib_strings *without);
 
 /* Facts of one layer on one machine for `op` at m: what every row is asked. */
 void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *scheme,

@@ -304,6 +304,8 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
 {
     walk w;
     char time[32], bytes[32];
+    if (policy->training)
+        nib__plan_training(out, layers, count, policy);
     if (policy->training || policy->declared)
         return;
     for (size_t i = 0; i < COUNT(operations); i++) {

@@ -155,6 +155,7 @@ static bool find_rows(nib_way *way, const nib_layer *layer, const nib_policy *po
         way->uses[i].kernel = best_row(&query, way->machine, ask_built, numbers, bound);
         if (way->uses[i].kernel == NULL) {
             way->missing = i;
+            way->lacks = way->uses[i].op;
             return false;
         }
     }
@@ -182,7 +183,49 @@ static bool find_quants(nib_way *way, const nib_layer *layer, const nib_policy *
         use->quant = best_row(&query, way->machine, !policy->declared, ANY_NUMBERS, NULL);
         if (use->quant == NULL && !takes_floats(way, &query, policy)) {
             way->missing = i;
-            way->no_quant = true;
+            way->lacks = NIB_OP_QUANT;
+            return false;
+        }
+    }
+    return true;
+}
+
+static const nib_kernel *best_operand(const nib_query *query, const nib_packing *packing)
+{
+    const nib_kernel *best = NULL;
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        if (row->peer != NULL || row->packing != packing || !nib__kernel_keyed(row, query) ||
+            !nib__kernel_holds(row, query, true))
+            continue;
+        if (best == NULL || row->rank < best->rank)
+            best = row;
+    }
+    return best;
+}
+
+/* Training makes the operands of each product on the machine that runs it. A machine that is not
+ * here is planned by its products. */
+static bool find_operands(nib_way *way, const nib_layer *layer, const nib_policy *policy)
+{
+    for (int i = 0; i < way->use_count && policy->training && !policy->declared; i++) {
+        const nib_use *use = &way->uses[i];
+        const bool dw = use->op == NIB_OP_LINEAR_DW;
+        const nib_op casts[] = {use->op == NIB_OP_LINEAR ? NIB_OP_CAST : NIB_OP_CAST_T,
+                                NIB_OP_QUANT_T, NIB_OP_AMAX};
+        if (use->op == NIB_OP_EMBED)
+            continue;
+        for (size_t j = 0; j < COUNT(casts); j++) {
+            nib_query query;
+            use_query(&query, way, layer, policy, use, casts[j]);
+            const int64_t code = query.fact[NIB_FACT_CODE];
+            if ((j == 1 && !dw) || (j == 2 && code != NIB_CODE_E4M3))
+                continue;
+            query.fact[NIB_FACT_INPUT] = code == NIB_CODE_F32 ? NIB_TYPE_F32 : NIB_TYPE_BF16;
+            if (best_operand(&query, j == 0 ? use->kernel->packing : NULL) != NULL)
+                continue;
+            way->missing = i;
+            way->lacks = casts[j];
             return false;
         }
     }
@@ -194,6 +237,7 @@ void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *schem
 {
     *way = (nib_way){.scheme = *scheme, .machine = machine, .bound = bound};
     set_uses(way, layer, policy);
+    way->lacks = way->uses[0].op;
     if (!find_rows(way, layer, policy, ANY_NUMBERS, bound))
         return;
     const int first = (int)way->uses[0].kernel->numbers;
@@ -204,7 +248,7 @@ void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *schem
         way->no_common = true;
         return;
     }
-    if (!find_quants(way, layer, policy))
+    if (!find_quants(way, layer, policy) || !find_operands(way, layer, policy))
         return;
     way->runs = true;
     for (int i = 0; i < way->use_count; i++) {
@@ -257,18 +301,20 @@ const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *m
     return best_row(query, machine, true, ANY_NUMBERS, NULL);
 }
 
-const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine)
+const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine,
+                               const nib_strings *without)
 {
     nib_query query;
     nib__plan_op_query(&query, op, input, machine);
+    query.without = without;
     return best_row(&query, machine, true, ANY_NUMBERS, NULL);
 }
 
 const nib_kernel *nib__plan_operand(nib_op op, const nib_scheme *scheme, nib_type input,
-                                    const nib_packing *packing, const nib_machine *machine)
+                                    const nib_packing *packing, const nib_machine *machine,
+                                    const nib_strings *without)
 {
     nib_query query = machine->facts;
-    const nib_kernel *best = NULL;
     query.fact[NIB_FACT_OP] = op;
     query.fact[NIB_FACT_CODE] = scheme->code;
     query.fact[NIB_FACT_ACT] = scheme->act;
@@ -276,13 +322,7 @@ const nib_kernel *nib__plan_operand(nib_op op, const nib_scheme *scheme, nib_typ
     query.fact[NIB_FACT_GROUP] = scheme->group;
     query.fact[NIB_FACT_M] = 1;
     query.fact[NIB_FACT_BUILT] = 1;
-    for (size_t i = 0; i < nib__kernel_count(); i++) {
-        const nib_kernel *row = nib__kernel_at(i);
-        if (row->peer != NULL || row->packing != packing || !nib__kernel_keyed(row, &query) ||
-            !nib__kernel_holds(row, &query, true))
-            continue;
-        if (best == NULL || row->rank < best->rank)
-            best = row;
-    }
-    return best;
+    query.fact[NIB_FACT_OFFERED] = 1;
+    query.without = without;
+    return best_operand(&query, packing);
 }

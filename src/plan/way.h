@@ -16,7 +16,7 @@ typedef struct nib_way {
     const nib_kernel *bound; /* the only row asked for, or NULL */
     bool runs;               /* every use has its rows */
     int missing;             /* the use that has none, if it does not run */
-    bool no_quant;           /* there, the activation quantizer is what is missing */
+    nib_op lacks;            /* there: its own operation, or one that makes an operand of it */
     bool no_common;          /* every use has a row, but none of one arithmetic contract */
 } nib_way;
 

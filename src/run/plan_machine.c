@@ -53,7 +53,7 @@ static uint64_t bytes_of(const nib_plan *p)
     return sum;
 }
 
-/* "opencl: 3.2 ms per token" or why it is not taken. */
+/* "opencl: 3.2 ms per token" (of training, per micro-batch) or why it is not taken. */
 static void say_candidate(const nib_plan *p, bool fits, nib_text *out)
 {
     char time[32];
@@ -63,7 +63,8 @@ static void say_candidate(const nib_plan *p, bool fits, nib_text *out)
     else if (!fits)
         nib__text_str(out, "it does not fit");
     else
-        nib__text_format(out, "%s per token", nib__say_seconds(time, p->plan.predicted_token_s));
+        nib__text_format(out, "%s per %s", nib__say_seconds(time, p->plan.predicted_token_s),
+                         nib__policy_unit(&p->policy));
 }
 
 static nib_status plan_layers(nib_plan *p, nib_err *err)
@@ -78,7 +79,7 @@ nib_status nib__plan_machines(nib_plan *p, nib_err *err)
     double best_s = INFINITY;
     nib_machine best = host;
     nib_text said;
-    if (!is_auto(p) || p->policy.training)
+    if (!is_auto(p))
         return plan_layers(p, err);
     nib__text_init(&said, &p->model->engine->allocator);
     for (size_t i = 0; i <= p->policy.other_count; i++) {

@@ -289,6 +289,7 @@ static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
                                 &p->model->engine->allocator, err));
     p->policy.training = p->model->net.training;
     p->policy.wgrad_with_hp = p->model->net.train.wgrad_with_hp;
+    p->policy.run_again = (int)p->model->net.train.checkpointing;
     p->policy.m = p->model->net.train.batch * p->model->net.train.sequence;
     p->policy.strict = r->strict, p->policy.engine = r->engine, p->policy.detail = r->layer;
     NIB_TRY(nib__plan_machines(p, err));

@@ -139,11 +139,11 @@ static void add_phases(bench *b, double operations)
         [NIB_SPENT_CAST] = "cast of weights",           [NIB_SPENT_DATA] = "data",
         [NIB_SPENT_MICRO_BATCHES] = "sum of gradients", [NIB_SPENT_SUM] = "sum over ranks",
         [NIB_SPENT_NORM] = "norm of gradients",         [NIB_SPENT_UPDATE] = "adamw"};
-    const double bytes[NIB_SPENT_COUNT] = {[NIB_SPENT_CAST] =
-                                               2 * block + (double)t->step.packed_bytes,
-                                           [NIB_SPENT_MICRO_BATCHES] = 3 * sums * block,
-                                           [NIB_SPENT_NORM] = block,
-                                           [NIB_SPENT_UPDATE] = 7 * block};
+    const double bytes[NIB_SPENT_COUNT] = {
+        [NIB_SPENT_CAST] = 2 * block + (double)t->step.sides[NIB_SIDE_CPU].packed_bytes,
+        [NIB_SPENT_MICRO_BATCHES] = 3 * sums * block,
+        [NIB_SPENT_NORM] = block,
+        [NIB_SPENT_UPDATE] = 7 * block};
     for (int i = 0; i < NIB_SPENT_COUNT; i++) {
         line l = {.name = names[i],
                   .unit = NIB_UNIT_COUNT,

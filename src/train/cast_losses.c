@@ -113,16 +113,16 @@ static void count_side(nib_cast_losses *l, size_t site, int product, int side, m
 
 /* The operands of a product are whole just before it runs, whichever form of them was made before:
  * x at the forward product, dy at its gradients. */
-static void see(void *ctx, const nib_train_node *n, bool done)
+static nib_status see(void *ctx, const nib_train_node *n, bool done, nib_err *err)
 {
     nib_cast_losses *l = ctx;
     const nib_step *s = &l->trainer->step;
     const bool forward = n - s->nodes < (ptrdiff_t)s->forward_end;
     if (done || n->site == SIZE_MAX)
-        return;
+        return NIB_OK;
     matrix m = {.rows = s->m};
     if (n->op == NIB_OP_LINEAR || n->op == NIB_OP_LINEAR_DX || n->op == NIB_OP_LINEAR_DW) {
-        m.x = nib__step_values(s, n->from, n->layer);
+        NIB_TRY(nib__step_look(s, n, n->from, n->layer, &m.x, err));
         m.width = m.ldx = s->ld[n->from];
     }
     if (n->op == NIB_OP_LINEAR && forward) { /* what is run again was counted */
@@ -135,6 +135,7 @@ static void see(void *ctx, const nib_train_node *n, bool done)
         m.across = true;
         count_side(l, n->site, NIB_PRODUCT_DW, 0, m);
     }
+    return NIB_OK;
 }
 
 void nib__cast_losses_begin(nib_cast_losses *l)

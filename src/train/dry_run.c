@@ -88,15 +88,22 @@ static nib_status take_values(trial *t, nib_err *err)
 
 /* ---- one product ---- */
 
-/* The memory of both sides of a product. */
+/* The memory of a product where it runs: its sides, and on a device copies of what they are made of
+ * and of the result. */
 typedef struct sides {
+    nib_gpu *gpu; /* NULL: here */
     char *form, *packed;
-    float *amax;
+    float *amax, *left, *right, *y;
     size_t form_bytes, packed_bytes, amax_bytes, scratch_bytes;
 } sides;
 
 static void free_sides(trial *t, const sides *s)
 {
+    void *there[] = {s->form, s->packed, s->amax, s->left, s->right, s->y};
+    for (size_t i = 0; s->gpu != NULL && i < COUNT(there); i++)
+        nib__gpu_give(s->gpu, there[i]);
+    if (s->gpu != NULL)
+        return;
     nib__block_free(s->form, s->form_bytes);
     nib__block_free(s->packed, s->packed_bytes);
     nib__block_free(s->amax, s->amax_bytes);
@@ -104,7 +111,66 @@ static void free_sides(trial *t, const sides *s)
     t->workers.scratch = NULL;
 }
 
-static nib_status take_sides(trial *t, sides *s, const nib_product *p, int64_t rows, nib_err *err)
+static nib_status take_here(trial *t, sides *s, nib_err *err)
+{
+    s->form = nib__block_take(s->form_bytes);
+    s->packed = nib__block_take(s->packed_bytes);
+    s->amax = nib__block_take(s->amax_bytes);
+    t->workers.scratch = nib__block_take(s->scratch_bytes);
+    return s->form && s->packed && s->amax && t->workers.scratch
+               ? NIB_OK
+               : fail_room(t, s->form_bytes + s->packed_bytes, err);
+}
+
+/* The matrices that a product's sides are made of. */
+typedef struct matrices {
+    float *left, *right, *y;          /* here */
+    int64_t left_columns, right_rows; /* of f32: [m][left_columns], [right_rows][k] */
+    size_t left_bytes, right_bytes, y_bytes;
+} matrices;
+
+static matrices matrices_of(const trial *t, const nib_product *p, int which, int result)
+{
+    const nib_layer *l = t->layer;
+    const bool y = which == NIB_PRODUCT_Y, dw = which == NIB_PRODUCT_DW;
+    matrices m = {.left = y ? t->x : t->dy,
+                  .right = dw ? t->x : t->w,
+                  .y = t->results[which][result],
+                  .left_columns = y ? l->k : l->n,
+                  .right_rows = dw ? t->m : l->n};
+    m.left_bytes = (size_t)(t->m * m.left_columns) * sizeof(float);
+    m.right_bytes = (size_t)(m.right_rows * l->k) * sizeof(float);
+    m.y_bytes = (size_t)(nib__product_rows(l, which, t->m) * p->shape.n) * sizeof(float);
+    return m;
+}
+
+static nib_status take_piece(nib_gpu *gpu, uint64_t bytes, char **to, nib_err *err)
+{
+    void *at;
+    NIB_TRY(nib__gpu_take(gpu, bytes, "a layer that is tried", &at, err));
+    *to = at;
+    return NIB_OK;
+}
+
+static nib_status take_there(sides *s, const matrices *m, nib_err *err)
+{
+    char *amax, *left, *right, *y;
+    NIB_TRY(take_piece(s->gpu, s->form_bytes, &s->form, err));
+    NIB_TRY(take_piece(s->gpu, s->packed_bytes, &s->packed, err));
+    NIB_TRY(take_piece(s->gpu, s->amax_bytes, &amax, err));
+    s->amax = (float *)(void *)amax;
+    NIB_TRY(take_piece(s->gpu, m->left_bytes, &left, err));
+    s->left = (float *)(void *)left;
+    NIB_TRY(take_piece(s->gpu, m->right_bytes, &right, err));
+    s->right = (float *)(void *)right;
+    NIB_TRY(take_piece(s->gpu, m->y_bytes, &y, err));
+    s->y = (float *)(void *)y;
+    NIB_TRY(nib__gpu_write(s->gpu, s->left, m->left, m->left_bytes, err));
+    return nib__gpu_write(s->gpu, s->right, m->right, m->right_bytes, err);
+}
+
+static nib_status take_sides(trial *t, sides *s, const nib_product *p, const matrices *m,
+                             int64_t rows, nib_err *err)
 {
     uint64_t bytes;
     nib__product_input(p, rows, NULL, &bytes);
@@ -114,43 +180,52 @@ static nib_status take_sides(trial *t, sides *s, const nib_product *p, int64_t r
         .packed_bytes = (size_t)nib__cast_bytes(p->row, &p->shape),
         .amax_bytes = (size_t)(nib__max(t->m, t->layer->n) / NIB_TRAIN_ROWS + 2) * sizeof(float),
         .scratch_bytes =
-            (size_t)t->workers.scratch_bytes * (size_t)nib__pool_threads(t->workers.pool) + 1};
-    s->form = nib__block_take(s->form_bytes);
-    s->packed = nib__block_take(s->packed_bytes);
-    s->amax = nib__block_take(s->amax_bytes);
-    t->workers.scratch = nib__block_take(s->scratch_bytes);
-    if (s->form && s->packed && s->amax && t->workers.scratch)
-        return NIB_OK;
-    free_sides(t, s);
-    return fail_room(t, s->form_bytes + s->packed_bytes, err);
+            (size_t)t->workers.scratch_bytes * (size_t)nib__pool_threads(t->workers.pool) + 1,
+        .left = m->left,
+        .right = m->right,
+        .y = m->y};
+    if (p->row->gpu != NULL) {
+        s->left = s->right = s->y = NULL;
+        s->gpu = t->workers.gpu;
+    }
+    const nib_status status = s->gpu != NULL ? take_there(s, m, err) : take_here(t, s, err);
+    if (status != NIB_OK)
+        free_sides(t, s);
+    return status;
+}
+
+/* Until the device has done what it was given. */
+static nib_status finish(const sides *s, nib_err *err)
+{
+    return s->gpu != NULL ? nib__gpu_finish(s->gpu, err) : NIB_OK;
 }
 
 /* Both sides from f32; of a product that takes f32 rows as they lie, *x points to them. */
-static void make_sides(trial *t, const sides *s, const nib_product *p, int which, nib_input *x)
+static nib_status make_sides(trial *t, const sides *s, const nib_product *p, const matrices *m,
+                             nib_input *x, nib_err *err)
 {
-    const nib_layer *l = t->layer;
-    const nib_kernel *row = nib__plan_op(NIB_OP_AMAX, NIB_TYPE_F32, &t->plan->machine);
-    const bool y = which == NIB_PRODUCT_Y, dw = which == NIB_PRODUCT_DW;
-    float *left = y ? t->x : t->dy, *right = dw ? t->x : t->w;
-    const int64_t columns = y ? l->k : l->n;
+    const int64_t columns = m->left_columns, k = t->layer->k;
     if (p->x_amax)
-        nib__product_amax(row, &t->workers, left, t->m, columns, columns, s->amax);
+        NIB_TRY(
+            nib__product_amax(p->amax, &t->workers, s->left, t->m, columns, columns, s->amax, err));
     if (p->quant) {
-        nib__product_quant(p, &t->workers, left, columns, s->amax, x);
+        NIB_TRY(nib__product_quant(p, &t->workers, s->left, columns, s->amax, x, err));
     } else {
-        x->f32 = left;
+        x->f32 = s->left;
         x->ld = columns;
     }
     if (p->w_amax)
-        nib__product_amax(row, &t->workers, right, dw ? t->m : l->n, l->k, l->k, s->amax);
-    nib__product_cast(p, &t->workers, right, l->k, s->amax, s->packed);
+        NIB_TRY(
+            nib__product_amax(p->amax, &t->workers, s->right, m->right_rows, k, k, s->amax, err));
+    NIB_TRY(nib__product_cast(p, &t->workers, s->right, k, s->amax, s->packed, err));
+    return finish(s, err);
 }
 
 static double now(void) { return (double)nib__now_ns() * 1e-9; }
 
 /* The product, in pieces of about a second, between which it can be cancelled. */
 static nib_status run_rows(trial *t, const nib_product *p, const sides *s, const nib_input *x,
-                           float *y, nib_err *err)
+                           nib_err *err)
 {
     enum { LEAST = 1 << 12 /* rows, so that all threads have enough of them */ };
     const double operations = 2.0 * (double)p->shape.n * (double)p->shape.k;
@@ -158,34 +233,39 @@ static nib_status run_rows(trial *t, const nib_product *p, const sides *s, const
     for (int64_t at = 0; at < x->m; at += some) {
         const int64_t end = nib__min(at + some, x->m);
         const nib_input rows = nib__product_input_rows(p, x, at, end);
-        nib__product_run(p, &t->workers, &rows, s->packed, NULL, y + at * p->shape.n, p->shape.n);
+        NIB_TRY(nib__product_run(p, &t->workers, &rows, s->packed, NULL, s->y + at * p->shape.n,
+                                 p->shape.n, err));
+        NIB_TRY(finish(s, err));
         NIB_TRY(go_on(t, end - at, err));
     }
     return NIB_OK;
 }
 
 /* Runs one product twice: the second time nothing is cold. */
-static nib_status run_product(trial *t, const nib_layer_plan *uses, int which, int result,
-                              nib_err *err)
+static nib_status run_product(trial *t, const nib_layers_plan *plan, const nib_layer_plan *uses,
+                              int which, int result, nib_err *err)
 {
     nib_product p;
     sides s;
     const int64_t rows = nib__product_rows(t->layer, which, t->m);
-    NIB_TRY(nib__product_find(&p, uses, which, t->m, t->plan->policy.wgrad_with_hp,
-                              &t->plan->machine, err));
-    NIB_TRY(take_sides(t, &s, &p, rows, err));
+    NIB_TRY(nib__product_find(&p, plan, uses, which, t->m, t->plan->policy.wgrad_with_hp, err));
+    const matrices m = matrices_of(t, &p, which, result);
+    NIB_TRY(take_sides(t, &s, &p, &m, rows, err));
     nib_status status = NIB_OK;
     for (int i = 0; i < 2 && status == NIB_OK; i++) {
         nib_input x = nib__product_input(&p, rows, s.form, NULL);
         const double start = now();
-        make_sides(t, &s, &p, which, &x);
+        status = make_sides(t, &s, &p, &m, &x, err);
         const double made = now();
-        status = run_rows(t, &p, &s, &x, t->results[which][result], err);
+        if (status == NIB_OK)
+            status = run_rows(t, &p, &s, &x, err);
         if (result == 0) {
             t->seconds[which][0] = now() - made;
             t->seconds[which][1] = made - start;
         }
     }
+    if (status == NIB_OK && s.gpu != NULL)
+        status = nib__gpu_read(s.gpu, m.y, s.y, m.y_bytes, err);
     free_sides(t, &s);
     return status;
 }
@@ -203,7 +283,7 @@ static double distance(const float *a, const float *b, int64_t count)
 
 /* ---- one layer ---- */
 
-/* The same layer with f32 products, for comparison. */
+/* The same layer with f32 products on the CPU, for comparison. */
 static nib_status plan_exact(trial *t, nib_layer *layer, nib_err *err)
 {
     nib_policy policy = t->plan->policy;
@@ -214,7 +294,7 @@ static nib_status plan_exact(trial *t, nib_layer *layer, nib_err *err)
     policy.dtype = NIB_TYPE_F32;
     policy.allow = policy.kernel = policy.place = (nib_strings){0};
     policy.detail = NULL;
-    return nib__plan_layers(&t->exact, layer, 1, &t->plan->machine, &policy,
+    return nib__plan_layers(&t->exact, layer, 1, nib__plan_host(&t->plan->plan), &policy,
                             &t->plan->model->engine->allocator, err);
 }
 
@@ -225,14 +305,16 @@ static nib_status run_layer(trial *t, const nib_layer_plan *uses, nib_err *err)
         t->all += 4 * (uint64_t)nib__product_rows(t->layer, p, t->m);
     NIB_TRY(go_on(t, 0, err));
     NIB_TRY(take_values(t, err));
+    if (t->plan->plan.gpu != NULL)
+        NIB_TRY(nib__engine_gpu(&t->workers.gpu, t->plan->model->engine, t->plan->plan.gpu, err));
     NIB_TRY(plan_exact(t, &layer, err));
     nib_status status = NIB_OK;
     for (int p = 0; p < NIB_PRODUCTS && status == NIB_OK; p++) {
         const int64_t n = t->layer->n, k = t->layer->k;
         const int64_t size = p == NIB_PRODUCT_Y ? t->m * n : p == NIB_PRODUCT_DX ? t->m * k : n * k;
-        status = run_product(t, uses, p, 0, err);
+        status = run_product(t, &t->plan->plan, uses, p, 0, err);
         if (status == NIB_OK)
-            status = run_product(t, &t->exact.layers[0], p, 1, err);
+            status = run_product(t, &t->exact, &t->exact.layers[0], p, 1, err);
         if (status == NIB_OK)
             t->errors[p] = distance(t->results[p][0], t->results[p][1], size);
     }
@@ -318,6 +400,9 @@ static nib_status write_memory(nib_model *model, const nib_plan *plan, nib_ranks
                      nib__say_bytes(all, nib__trainer_bytes(&t)), t.params.values,
                      nib__say_bytes(block, parameters), sums, sums == 1 ? "" : "s",
                      nib__say_bytes(buffers, nib__step_bytes(&t.step)));
+    if (nib__step_device_bytes(&t.step) > 0)
+        nib__text_format(text, "memory on %s: %s\n", plan->plan.gpu->name,
+                         nib__say_bytes(all, nib__step_device_bytes(&t.step)));
     nib__trainer_close(&t);
     return nib__text_flush(text, sink, err);
 }

@@ -11,7 +11,7 @@ void nib__tree_init(nib_tree *out, nib_pool *pool, nib_ranks *ranks, const nib_m
 {
     *out = (nib_tree){.pool = pool,
                       .ranks = ranks,
-                      .add = nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, machine),
+                      .add = nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, machine, NULL),
                       .total = total,
                       .count = count};
 }

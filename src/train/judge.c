@@ -60,19 +60,20 @@ static int64_t first_bad(const float *x, int64_t count)
     return i;
 }
 
-static void look(void *ctx, const nib_train_node *n, bool done)
+static nib_status look(void *ctx, const nib_train_node *n, bool done, nib_err *err)
 {
     search *f = ctx;
     const nib_step *s = &f->trainer->step;
     if (!done || f->node)
-        return;
+        return NIB_OK;
     f->backward = n - s->nodes >= (ptrdiff_t)s->forward_end;
     const outputs out = outputs_of(n);
     for (int i = 0; i < out.count && !f->node; i++) {
         const int buffer = out.buffers[i];
         /* FAKE's is as wide as the widest of the inputs that take turns in it */
         const int64_t ld = s->ld[buffer], width = n->op == NIB_OP_FAKE ? n->columns : ld;
-        const float *x = nib__step_values(s, buffer, n->layer + n->next);
+        const float *x;
+        NIB_TRY(nib__step_look(s, n, buffer, n->layer + n->next, &x, err));
         for (int64_t token = 0; token < s->m && !f->node; token++) {
             const int64_t at = first_bad(x + token * ld, width);
             if (at < width)
@@ -86,6 +87,7 @@ static void look(void *ctx, const nib_train_node *n, bool done)
         if (at < count)
             f->node = n, f->channel = -1, f->value = x[at];
     }
+    return NIB_OK;
 }
 
 /* "the output of model.layers.1.mlp.down_proj" */

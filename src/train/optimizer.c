@@ -21,8 +21,8 @@ nib_status nib__optimizer_open(nib_optimizer *out, const nib_train_config *confi
     *out = (nib_optimizer){.config = config,
                            .params = params,
                            .pool = engine->pool,
-                           .adamw = nib__plan_op(NIB_OP_ADAMW, NIB_TYPE_F32, machine),
-                           .squares = nib__plan_op(NIB_OP_SQUARES, NIB_TYPE_F32, machine)};
+                           .adamw = nib__plan_op(NIB_OP_ADAMW, NIB_TYPE_F32, machine, NULL),
+                           .squares = nib__plan_op(NIB_OP_SQUARES, NIB_TYPE_F32, machine, NULL)};
     if (!out->adamw || !out->squares)
         return nib__fail(err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
                          out->adamw ? "squares" : "adamw", machine->name);

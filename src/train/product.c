@@ -44,9 +44,11 @@ static nib_type scale_type(nib_code code)
                                   : NIB_TYPE_NONE;
 }
 
-nib_status nib__product_find(nib_product *out, const nib_layer_plan *uses, int which, int64_t m,
-                             bool wgrad_with_hp, const nib_machine *machine, nib_err *err)
+nib_status nib__product_find(nib_product *out, const nib_layers_plan *plan,
+                             const nib_layer_plan *uses, int which, int64_t m, bool wgrad_with_hp,
+                             nib_err *err)
 {
+    const nib_machine *machine = nib__plan_place(plan, uses->uses[which].kernel);
     const nib_layer *layer = uses->layer;
     const nib_scheme scheme = side_scheme(&uses->done, which, wgrad_with_hp);
     const bool y = which == NIB_PRODUCT_Y, dw = which == NIB_PRODUCT_DW;
@@ -62,10 +64,12 @@ nib_status nib__product_find(nib_product *out, const nib_layer_plan *uses, int w
     const bool made = dw || out->input != NIB_TYPE_F32 || scheme.act != NIB_ACT_FLOAT;
     if (made)
         out->quant = nib__plan_operand(dw ? NIB_OP_QUANT_T : NIB_OP_QUANT, &scheme, out->input,
-                                       NULL, machine);
+                                       NULL, machine, &plan->without);
     out->cast = nib__plan_operand(y ? NIB_OP_CAST : NIB_OP_CAST_T, &scheme, out->input,
-                                  out->row->packing, machine);
-    return out->cast != NULL && (out->quant != NULL || !made)
+                                  out->row->packing, machine, &plan->without);
+    out->amax = nib__plan_op(NIB_OP_AMAX, NIB_TYPE_F32, machine, &plan->without);
+    return out->cast != NULL && (out->quant != NULL || !made) &&
+                   (out->amax != NULL || (!out->x_amax && !out->w_amax))
                ? NIB_OK
                : nib__fail(err, NIB_NOT_AS_ASKED, "%s: no row makes the operands of %s",
                            layer->name, out->row->name);
@@ -116,28 +120,32 @@ int64_t nib__parts_grain(const nib_workers *w, int64_t count, int64_t step)
     return nib__round_up(nib__max(1, nib__ceil_div(count, parts)), step);
 }
 
-static void run_parts(const nib_kernel *row, const nib_workers *w, const void *args, int64_t count,
-                      int64_t step)
+/* Among the threads, or whole on the device. */
+static nib_status run_parts(const nib_kernel *row, const nib_workers *w, const void *args,
+                            int64_t count, int64_t step, nib_err *err)
 {
     part p = {row, args};
+    if (row->gpu != NULL)
+        return nib__gpu_run(w->gpu, row, args, err);
     nib__pool_run(w->pool, count, nib__parts_grain(w, count, step), false, job_part, &p);
+    return NIB_OK;
 }
 
-void nib__product_amax(const nib_kernel *row, const nib_workers *w, const float *x, int64_t rows,
-                       int64_t width, int64_t ldx, float *parts)
+/* Parts are rows of one matrix, and then of another of one row, which has their magnitudes. */
+nib_status nib__product_amax(const nib_kernel *row, const nib_workers *w, const float *x,
+                             int64_t rows, int64_t width, int64_t ldx, float *parts, nib_err *err)
 {
     const int64_t count = nib__ceil_div(rows, NIB_TRAIN_ROWS);
-    const nib_amax a = {.x = x, .rows = rows, .width = width, .ldx = ldx, .out = parts + 1};
-    run_parts(row, w, &a, count, 1);
-    parts[0] = 0;
-    for (int64_t i = 1; i <= count && parts[0] == parts[0]; i++) /* NaN stays */
-        parts[0] = parts[i] <= parts[0] ? parts[0] : parts[i];
+    const nib_amax each = {.x = x, .rows = rows, .width = width, .ldx = ldx, .out = parts + 1},
+                   all = {.x = parts + 1, .rows = 1, .width = count, .ldx = count, .out = parts};
+    NIB_TRY(run_parts(row, w, &each, count, 1, err));
+    return run_parts(row, w, &all, 1, 1, err);
 }
 
 enum { PANEL = 16 /* tokens or outputs that parts of columns begin at multiples of */ };
 
-void nib__product_quant(const nib_product *p, const nib_workers *w, const float *x, int64_t ldx,
-                        const float *amax, const nib_input *out)
+nib_status nib__product_quant(const nib_product *p, const nib_workers *w, const float *x,
+                              int64_t ldx, const float *amax, const nib_input *out, nib_err *err)
 {
     const nib_quant a = {.x = x,
                          .ldx = ldx,
@@ -147,11 +155,11 @@ void nib__product_quant(const nib_product *p, const nib_workers *w, const float 
                          .e5m2 = p->e5m2,
                          .two_power = p->two_power,
                          .amax = p->x_amax ? amax : NULL};
-    run_parts(p->quant, w, &a, out->m, p->quant->op == NIB_OP_QUANT_T ? PANEL : 1);
+    return run_parts(p->quant, w, &a, out->m, p->quant->op == NIB_OP_QUANT_T ? PANEL : 1, err);
 }
 
-void nib__product_cast(const nib_product *p, const nib_workers *w, const float *x, int64_t ldx,
-                       const float *amax, void *to)
+nib_status nib__product_cast(const nib_product *p, const nib_workers *w, const float *x,
+                             int64_t ldx, const float *amax, void *to, nib_err *err)
 {
     const nib_cast a = {.x = x,
                         .ldx = ldx,
@@ -159,7 +167,7 @@ void nib__product_cast(const nib_product *p, const nib_workers *w, const float *
                         .packed = to,
                         .amax = p->w_amax ? amax : NULL,
                         .two_power = p->two_power};
-    run_parts(p->cast, w, &a, p->shape.n, PANEL);
+    return run_parts(p->cast, w, &a, p->shape.n, PANEL, err);
 }
 
 typedef struct linear_part {
@@ -212,13 +220,16 @@ nib_input nib__product_input_rows(const nib_product *p, const nib_input *x, int6
 /* Parts are rows of x with all outputs, as long as there are enough of them: a part brings its rows
  * into the order of the tiles once, and all weights into their form. So parts are as few as can be,
  * but of one size and a multiple of the threads, so that all threads end together. */
-void nib__product_run(const nib_product *p, const nib_workers *w, const nib_input *x,
-                      const void *packed, const float *bias, float *y, int64_t ldy)
+nib_status nib__product_run(const nib_product *p, const nib_workers *w, const nib_input *x,
+                            const void *packed, const float *bias, float *y, int64_t ldy,
+                            nib_err *err)
 {
     nib_weight weight;
     nib__cast_view(&weight, p->row, &p->shape, packed);
     const nib_linear a = {
         .w = &weight, .packed = packed, .x = *x, .y = y, .ldy = ldy, .bias = bias};
+    if (p->row->gpu != NULL)
+        return nib__gpu_run(w->gpu, p->row, &a, err);
     const int64_t threads = nib__pool_threads(w->pool);
     linear_part l = {.row = p->row, .workers = w, .whole = &a};
     l.tiles = nib__ceil_div(x->m, TILE);
@@ -228,4 +239,5 @@ void nib__product_run(const nib_product *p, const nib_workers *w, const nib_inpu
     l.columns = nib__ceil_div(steps, nib__min(steps, wanted)) * step;
     const int64_t count = l.row_parts * nib__ceil_div(weight.n, l.columns);
     nib__pool_run(w->pool, count, 1, true, job_linear, &l);
+    return NIB_OK;
 }

@@ -7,6 +7,7 @@
 #ifndef NIB_PRODUCT_H
 #define NIB_PRODUCT_H
 
+#include "gpu.h"
 #include "plan.h"
 #include "pool.h"
 
@@ -14,23 +15,27 @@ enum { NIB_PRODUCT_Y, NIB_PRODUCT_DX, NIB_PRODUCT_DW, NIB_PRODUCTS };
 
 typedef struct nib_product {
     const nib_kernel *row, *quant, *cast; /* quant NULL: f32 rows are taken as they lie */
-    nib_weight shape;                     /* of the W side, without data */
-    nib_type input;                       /* of the x side, where it is float */
+    const nib_kernel *amax;
+    nib_weight shape;    /* of the W side, without data */
+    nib_type input;      /* of the x side, where it is float */
     bool x_amax, w_amax; /* e4m3: one scale for the whole side, of its largest magnitude */
     bool e5m2;           /* e4m3: codes of the x side are e5m2 */
     bool two_power;      /* e4m3: scales are powers of two */
 } nib_product;
 
-/* Where a product runs: threads, and scratch of `scratch_bytes` for each. */
+/* Where a product runs: threads, and scratch of `scratch_bytes` for each; or a device, to whose
+ * memory all addresses of the product then belong. Its rows say which. */
 typedef struct nib_workers {
     nib_pool *pool;
+    nib_gpu *gpu; /* NULL: there is none */
     char *scratch;
     uint64_t scratch_bytes;
 } nib_workers;
 
-/* The product of a planned layer with m tokens. NIB_NOT_AS_ASKED: a side has no row here. */
-nib_status nib__product_find(nib_product *out, const nib_layer_plan *uses, int which, int64_t m,
-                             bool wgrad_with_hp, const nib_machine *machine, nib_err *err);
+/* The product of a planned layer with m tokens. NIB_NOT_AS_ASKED: a side has no row there. */
+nib_status nib__product_find(nib_product *out, const nib_layers_plan *plan,
+                             const nib_layer_plan *uses, int which, int64_t m, bool wgrad_with_hp,
+                             nib_err *err);
 /* Rows of its x side: m, m, n. */
 int64_t nib__product_rows(const nib_layer *layer, int which, int64_t m);
 uint64_t nib__product_scratch(const nib_product *p, int64_t rows);
@@ -40,19 +45,22 @@ nib_input nib__product_input(const nib_product *p, int64_t rows, char *at, uint6
 /* Rows first..end of an x side. */
 nib_input nib__product_input_rows(const nib_product *p, const nib_input *x, int64_t first,
                                   int64_t end);
+/* What follows fails on a device alone. */
+
 /* Makes it: of rows of x, or of columns for dW. */
-void nib__product_quant(const nib_product *p, const nib_workers *w, const float *x, int64_t ldx,
-                        const float *amax, const nib_input *out);
+nib_status nib__product_quant(const nib_product *p, const nib_workers *w, const float *x,
+                              int64_t ldx, const float *amax, const nib_input *out, nib_err *err);
 /* Makes the W side: nib__cast_bytes at `to`. */
-void nib__product_cast(const nib_product *p, const nib_workers *w, const float *x, int64_t ldx,
-                       const float *amax, void *to);
+nib_status nib__product_cast(const nib_product *p, const nib_workers *w, const float *x,
+                             int64_t ldx, const float *amax, void *to, nib_err *err);
 /* y [rows][ldy] = x side times W side, and bias [n] or NULL. */
-void nib__product_run(const nib_product *p, const nib_workers *w, const nib_input *x,
-                      const void *packed, const float *bias, float *y, int64_t ldy);
+nib_status nib__product_run(const nib_product *p, const nib_workers *w, const nib_input *x,
+                            const void *packed, const float *bias, float *y, int64_t ldy,
+                            nib_err *err);
 
 /* The largest magnitude of x [rows][ldx] into *parts; room for ceil(rows / NIB_TRAIN_ROWS) + 1. */
-void nib__product_amax(const nib_kernel *row, const nib_workers *w, const float *x, int64_t rows,
-                       int64_t width, int64_t ldx, float *parts);
+nib_status nib__product_amax(const nib_kernel *row, const nib_workers *w, const float *x,
+                             int64_t rows, int64_t width, int64_t ldx, float *parts, nib_err *err);
 
 /* Parts of a loop over `count` elements, each a multiple of `step`. */
 int64_t nib__parts_grain(const nib_workers *w, int64_t count, int64_t step);

@@ -17,7 +17,7 @@ static uint64_t copies(const nib_step *s, int buffer)
     const uint64_t layers = (uint64_t)s->net->config.layers;
     if (buffer == NIB_KEPT_X1)
         return layers + 1;
-    return buffer >= NIB_KEPT_INPUTS || s->options.checkpointing == NIB_AC_FULL ? 1 : layers;
+    return nib__step_is_kept(s, buffer) ? layers : 1;
 }
 
 static uint64_t product_scratch(const nib_step *s)
@@ -119,35 +119,67 @@ nib_status nib__step_reserve(nib_step *s, int64_t documents, int64_t blocks, nib
     return ok ? NIB_OK : fail_room(s, s->cache_bytes + s->table_bytes, "keys and values", err);
 }
 
-static nib_status take_block(nib_step *s, nib_err *err)
+/* Where each buffer of a side begins; returns the bytes of all. */
+static uint64_t lay_out(const nib_step *s, nib_step_side *side)
 {
     uint64_t used = 0;
     for (int i = 0; i < NIB_TRAIN_BUFFERS; i++) {
-        s->at[i] = used;
-        s->each[i] = aligned(s->each[i]);
-        used += s->each[i] * copies(s, i);
+        side->at[i] = used;
+        side->each[i] = aligned(side->each[i]);
+        used += side->each[i] * copies(s, i);
     }
+    return used;
+}
+
+static nib_status take_block(nib_step *s, nib_err *err)
+{
+    nib_step_side *here = &s->sides[NIB_SIDE_CPU];
+    const uint64_t used = lay_out(s, here);
     s->workers.pool = s->engine->pool;
     s->workers.scratch_bytes =
         aligned((uint64_t)nib__max((int64_t)product_scratch(s), (int64_t)attention_scratch(s)));
-    s->block_bytes = used + s->workers.scratch_bytes * (uint64_t)nib__pool_threads(s->engine->pool);
-    if (!take(s, &s->block, s->block_bytes))
-        return fail_room(s, s->block_bytes, "buffers", err);
-    s->workers.scratch = s->block ? s->block + used : NULL;
+    here->block_bytes =
+        used + s->workers.scratch_bytes * (uint64_t)nib__pool_threads(s->engine->pool);
+    if (!take(s, &here->block, here->block_bytes))
+        return fail_room(s, here->block_bytes, "buffers", err);
+    s->workers.scratch = here->block ? here->block + used : NULL;
     return NIB_OK;
 }
 
 static nib_status take_packed(nib_step *s, nib_err *err)
 {
-    for (size_t i = 1; i < s->net->site_count; i++)
+    nib_step_side *here = &s->sides[NIB_SIDE_CPU];
+    for (size_t i = 1; i < s->net->site_count; i++) {
+        nib_step_side *side = &s->sides[nib__step_side(s, i)];
         for (int p = 0; p < 2; p++) {
             const nib_product *product = &s->products[i][p];
-            s->packed_at[i][p] = s->packed_bytes;
-            s->packed_bytes += aligned(nib__cast_bytes(product->row, &product->shape));
+            s->packed_at[i][p] = side->packed_bytes;
+            side->packed_bytes += aligned(nib__cast_bytes(product->row, &product->shape));
         }
-    return take(s, &s->packed, s->packed_bytes)
+        s->packed_at[i][NIB_PACKED_BIAS] = side->packed_bytes;
+        if (side != here && s->net->sites[i].bias)
+            side->packed_bytes += aligned((uint64_t)s->net->sites[i].n * sizeof(float));
+    }
+    return take(s, &here->packed, here->packed_bytes)
                ? NIB_OK
-               : nib__fail_memory(err, (size_t)s->packed_bytes, "the packed weights");
+               : nib__fail_memory(err, (size_t)here->packed_bytes, "the packed weights");
+}
+
+/* The device's buffers, of those that its operations touch. */
+static nib_status take_there(nib_step *s, nib_err *err)
+{
+    nib_step_side *there = &s->sides[NIB_SIDE_GPU];
+    void *block, *packed;
+    there->block_bytes = lay_out(s, there);
+    if (there->packed_bytes == 0 || s->options.sizes_only)
+        return NIB_OK;
+    NIB_TRY(nib__engine_gpu(&s->workers.gpu, s->engine, s->plan->gpu, err));
+    NIB_TRY(nib__gpu_take(s->workers.gpu, there->block_bytes, "the buffers of a micro-batch",
+                          &block, err));
+    there->block = block;
+    NIB_TRY(nib__gpu_take(s->workers.gpu, there->packed_bytes, "the packed weights", &packed, err));
+    there->packed = packed;
+    return NIB_OK;
 }
 
 /* What is known of every token and position. */
@@ -177,6 +209,7 @@ static nib_status open_parts(nib_step *s, nib_err *err)
     NIB_TRY(nib__step_lower(s, err));
     NIB_TRY(take_block(s, err));
     NIB_TRY(take_packed(s, err));
+    NIB_TRY(take_there(s, err));
     NIB_TRY(take_positions(s, err));
     /* documents as long as the sequences; shorter ones get more room when they come */
     return nib__step_reserve(s, s->options.batch, s->table_ld * s->options.batch, err);
@@ -200,8 +233,13 @@ nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_layer
 
 void nib__step_close(nib_step *s)
 {
-    nib__block_free(s->block, (size_t)s->block_bytes);
-    nib__block_free(s->packed, (size_t)s->packed_bytes);
+    const nib_step_side *here = &s->sides[NIB_SIDE_CPU], *there = &s->sides[NIB_SIDE_GPU];
+    nib__block_free(here->block, (size_t)here->block_bytes);
+    nib__block_free(here->packed, (size_t)here->packed_bytes);
+    if (s->workers.gpu != NULL) {
+        nib__gpu_give(s->workers.gpu, there->block);
+        nib__gpu_give(s->workers.gpu, there->packed);
+    }
     nib__block_free(s->cache, (size_t)s->cache_bytes);
     nib__block_free(s->tables, (size_t)s->table_bytes);
     nib__block_free(s->rope, (size_t)s->rope_bytes);
@@ -213,6 +251,12 @@ void nib__step_close(nib_step *s)
 
 uint64_t nib__step_bytes(const nib_step *s)
 {
-    return s->block_bytes + s->packed_bytes + s->cache_bytes + s->table_bytes + s->rope_bytes +
-           s->place_bytes + s->fake_bytes + s->arena.total;
+    const nib_step_side *here = &s->sides[NIB_SIDE_CPU];
+    return here->block_bytes + here->packed_bytes + s->cache_bytes + s->table_bytes +
+           s->rope_bytes + s->place_bytes + s->fake_bytes + s->arena.total;
+}
+
+uint64_t nib__step_device_bytes(const nib_step *s)
+{
+    return s->sides[NIB_SIDE_GPU].block_bytes + s->sides[NIB_SIDE_GPU].packed_bytes;
 }

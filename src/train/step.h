@@ -12,11 +12,16 @@
  *
  * What the backward pass reads is kept per layer; with activation checkpointing less is kept and
  * computed again, to the same bits.
+ *
+ * An operation runs on the side of its row. The CPU and the device have buffers of their own, and a
+ * MOVE stands before an operation that reads what the other side wrote. Operands of products lie
+ * where the product runs and never move.
  */
 #ifndef NIB_STEP_H
 #define NIB_STEP_H
 
 #include "fake_quant.h"
+#include "lower.h"
 #include "params.h"
 #include "product.h"
 
@@ -52,11 +57,13 @@ typedef enum nib_train_buffer {
     NIB_HELD_INVERSE, /* [m] */
     NIB_HELD_LOSS,    /* [m] */
     NIB_HELD_AMAX,    /* parts of a maximum, then it */
+    NIB_HELD_WEIGHT,  /* of the device: a weight or its gradient on its way, f32 [n][k] */
     NIB_TRAIN_BUFFERS
 } nib_train_buffer;
 
 typedef struct nib_train_node {
     nib_op op;
+    int side; /* NIB_SIDE_*; MOVE: to which */
     const nib_kernel *row;
     size_t site;   /* products, quantizers, casts; SIZE_MAX */
     int product;   /* which of the site's */
@@ -90,9 +97,21 @@ typedef struct nib_batch {
 
 /* Looks on as operations run: before each of them and after it. */
 typedef struct nib_step_watch {
-    void (*see)(void *ctx, const nib_train_node *node, bool done);
+    nib_status (*see)(void *ctx, const nib_train_node *node, bool done, nib_err *err);
     void *ctx;
 } nib_step_watch;
+
+/* What one side has. */
+typedef struct nib_step_side {
+    char *block;
+    uint64_t block_bytes;
+    uint64_t at[NIB_TRAIN_BUFFERS], each[NIB_TRAIN_BUFFERS]; /* offset, bytes per layer */
+    /* weights in the layouts of their rows, and biases, made by nib__step_cast */
+    char *packed;
+    uint64_t packed_bytes;
+} nib_step_side;
+
+enum { NIB_PACKED_Y, NIB_PACKED_DX, NIB_PACKED_BIAS /* on the device alone */, NIB_PACKED_COUNT };
 
 typedef struct nib_step {
     nib_engine *engine;
@@ -105,17 +124,13 @@ typedef struct nib_step {
     nib_product (*products)[NIB_PRODUCTS]; /* [site_count] */
     nib_train_node *nodes;
     size_t count, capacity, forward_end; /* of the list: forward, then backward */
-    /* buffers */
-    char *block;
-    uint64_t block_bytes;
-    uint64_t at[NIB_TRAIN_BUFFERS], each[NIB_TRAIN_BUFFERS]; /* offset, bytes per layer */
+    /* bits: the sides that hold a buffer's values at the end of the list, [buffer][layers + 1] */
+    uint8_t *held;
+    nib_step_side sides[NIB_SIDE_COUNT];
     int64_t ld[NIB_TRAIN_BUFFERS];
-    nib_workers workers;
-    /* weights in the layouts of their rows, made by nib__step_cast */
-    char *packed;
-    uint64_t packed_bytes;
-    uint64_t (*packed_at)[2]; /* [site_count]: for y, for dx */
-    uint64_t *input_at;       /* [site_count] in NIB_KEPT_INPUTS; layers of one form share */
+    nib_workers workers;                     /* and the device; NULL: the plan has none */
+    uint64_t (*packed_at)[NIB_PACKED_COUNT]; /* [site_count] */
+    uint64_t *input_at; /* [site_count] in NIB_KEPT_INPUTS; layers of one form share */
     /* quantization-aware training */
     nib_step_fake *fake; /* [site_count]; NULL: no layer is */
     char *fake_block;    /* values of one weight, then codes and scales of all */
@@ -137,6 +152,7 @@ typedef struct nib_step {
     float scale;
     const nib_step_watch *watch; /* NULL: nobody looks on */
     uint64_t *node_ns;           /* [count] time of each operation so far */
+    bool timed; /* waits for the device after each operation, whose time is then its own */
 } nib_step;
 
 /* params, net and plan must outlive it. NIB_NOT_AS_ASKED: an operation has no row here. */
@@ -145,22 +161,50 @@ nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_layer
 void nib__step_close(nib_step *step);
 
 /* Casts and packs the weights [params.total]; once after each change of them. */
-void nib__step_cast(nib_step *step, const float *weights);
+nib_status nib__step_cast(nib_step *step, const float *weights, nib_err *err);
 /* Runs the batch: *loss is the sum over counted targets in nats. gradients [params.total] are those
  * of `scale` times that sum, and are overwritten; NULL: only the loss. */
 nib_status nib__step_run(nib_step *step, const float *weights, const nib_batch *batch, float scale,
                          float *gradients, double *loss, nib_err *err);
 
-/* A buffer's values [m][ld]: they last until an operation writes there again. */
+/* A buffer's values [m][ld] on the CPU: they last until an operation writes there again. */
 float *nib__step_values(const nib_step *step, int buffer, int64_t layer);
+/* The same of a buffer that the node reads or wrote, brought here from where that runs. */
+nib_status nib__step_look(const nib_step *step, const nib_train_node *node, int buffer,
+                          int64_t layer, const float **out, nib_err *err);
 
 /* Room for batches like this one, before it is run; its documents are all that is looked at. */
 nib_status nib__step_make_room(nib_step *step, const nib_batch *batch, nib_err *err);
-/* Bytes of all that it holds. */
+/* Bytes of all that it holds here, and on the device. */
 uint64_t nib__step_bytes(const nib_step *step);
+uint64_t nib__step_device_bytes(const nib_step *step);
 
 /* step_lower.c: fills nodes, products, ld and each. */
 nib_status nib__step_lower(nib_step *step, nib_err *err);
+/* Two sites that read one buffer read it in the same form on the same side. */
+bool nib__step_same_form(const nib_step *step, size_t a, size_t b, int product);
+/* step_places.c: appends the operation, and before it what brings its inputs to its side. */
+nib_status nib__step_add(nib_step *step, const nib_train_node *node, nib_err *err);
+/* Sizes of f32 buffers and operands on each side; of the device only what products need at all. */
+void nib__step_size(nib_step *step);
+/* Where each site's kept input lies on its side: one place for neighbours of one form. */
+void nib__step_place_inputs(nib_step *step);
+/* Where a site's products run. */
+NIB_INLINE int nib__step_side(const nib_step *step, size_t site)
+{
+    const nib_kernel *row = step->products[site][NIB_PRODUCT_Y].row;
+    return row->device == NIB_DEVICE_CPU ? NIB_SIDE_CPU : NIB_SIDE_GPU;
+}
+/* Whether a buffer has a place for each layer. */
+NIB_INLINE bool nib__step_is_kept(const nib_step *step, int buffer)
+{
+    return buffer == NIB_KEPT_X1 ||
+           (buffer < NIB_KEPT_INPUTS && step->options.checkpointing != NIB_AC_FULL);
+}
+/* step_products.c: the places of buffers, and what runs on either side; others are step_run.c's. */
+char *nib__step_place(const nib_step *step, int side, int buffer, int64_t layer);
+nib_status nib__step_product(nib_step *step, const nib_train_node *node, nib_err *err);
+nib_status nib__step_move(nib_step *step, const nib_train_node *node, nib_err *err);
 /* The site reads the same input as the one before it: k, v, up. */
 bool nib__step_shares_input(const nib_step *step, size_t site);
 /* step_fake.c: what layers in quantization-aware training need, and the size of its buffers. */

@@ -69,12 +69,12 @@ static nib_status take_block(nib_step *s, nib_err *err)
 /* Rooms for masks: one per layer, or layers take turns where they are run again. */
 static void place_masks(nib_step *s)
 {
-    const bool each = s->options.checkpointing == NIB_AC_NONE;
-    uint64_t used = 0;
+    const bool of_layers = s->options.checkpointing == NIB_AC_NONE;
+    uint64_t used = 0, *each = s->sides[NIB_SIDE_CPU].each;
     for (size_t i = 1; i < s->net->site_count; i++) {
         nib_step_fake *f = &s->fake[i];
         const int64_t k = s->net->sites[i].k;
-        if (!each && (i - 1) % NIB_SITE_COUNT == 0)
+        if (!of_layers && (i - 1) % NIB_SITE_COUNT == 0)
             used = 0;
         if (f->act == NULL)
             continue;
@@ -87,11 +87,11 @@ static void place_masks(nib_step *s)
         nib__input_place(&codes, scheme_of(f), NIB_TYPE_F32, s->m, k, NULL, &bytes);
         f->mask_at = used;
         used += aligned((uint64_t)(s->m * nib__fake_mask_ld(k)));
-        s->each[NIB_KEPT_MASKS] = used > s->each[NIB_KEPT_MASKS] ? used : s->each[NIB_KEPT_MASKS];
-        s->each[NIB_HELD_INPUT] = bytes > s->each[NIB_HELD_INPUT] ? bytes : s->each[NIB_HELD_INPUT];
+        each[NIB_KEPT_MASKS] = used > each[NIB_KEPT_MASKS] ? used : each[NIB_KEPT_MASKS];
+        each[NIB_HELD_INPUT] = bytes > each[NIB_HELD_INPUT] ? bytes : each[NIB_HELD_INPUT];
         s->ld[NIB_HELD_FAKE] = nib__max(s->ld[NIB_HELD_FAKE], k);
     }
-    s->each[NIB_HELD_FAKE] = (uint64_t)(s->m * s->ld[NIB_HELD_FAKE]) * sizeof(float);
+    each[NIB_HELD_FAKE] = (uint64_t)(s->m * s->ld[NIB_HELD_FAKE]) * sizeof(float);
 }
 
 nib_status nib__step_fake_open(nib_step *s, nib_err *err)
@@ -115,7 +115,8 @@ nib_status nib__step_fake_open(nib_step *s, nib_err *err)
         NIB_TRY(nib__quantizer_init(&f->weight.quantizer, scheme, source, s->net->sites[i].k, err));
         if (scheme->act == NIB_ACT_FLOAT)
             continue;
-        f->act = nib__plan_operand(NIB_OP_QUANT, scheme, NIB_TYPE_F32, NULL, s->plan->machine);
+        f->act = nib__plan_operand(NIB_OP_QUANT, scheme, NIB_TYPE_F32, NULL,
+                                   nib__plan_host(s->plan), &s->plan->without);
         if (f->act == NULL)
             return nib__fail(err, NIB_NOT_AS_ASKED, "%s: no row makes codes of inputs",
                              s->net->sites[i].name);

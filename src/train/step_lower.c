@@ -3,11 +3,7 @@
  * Writes the operations of a micro-batch: the forward step as inference runs it, with what the
  * backward pass needs kept, then the gradients, operator by operator in reverse.
  */
-#include "cast.h"
-#include "lower.h"
 #include "step.h"
-
-#include <inttypes.h>
 
 typedef struct lowering {
     nib_step *s;
@@ -22,25 +18,25 @@ typedef struct lowering {
 
 static void add(lowering *l, nib_train_node node)
 {
-    nib_step *s = l->s;
     if (l->status != NIB_OK)
         return;
     if (l->fake_from >= 0 && node.to == l->fake_from)
         l->fake_from = -1;
-    if (node.row == NULL && node.op != NIB_OP_FAKE_DX && node.op != NIB_OP_FAKE_DW)
+    if (node.row == NULL && node.op != NIB_OP_FAKE_DX && node.op != NIB_OP_FAKE_DW) {
         l->status = nib__fail(l->err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
-                              nib__op_names[node.op], s->plan->machine->name);
-    else if (s->count == s->capacity)
-        l->status =
-            nib__fail(l->err, NIB_FAILED, "the list of operations is full at %zu", s->capacity);
-    else
-        s->nodes[s->count++] = node;
+                              nib__op_names[node.op], nib__plan_host(l->s->plan)->name);
+        return;
+    }
+    node.side =
+        node.row != NULL && node.row->device != NIB_DEVICE_CPU ? NIB_SIDE_GPU : NIB_SIDE_CPU;
+    l->status = nib__step_add(l->s, &node, l->err);
 }
 
-/* An operation without a site. */
+/* An operation without a site is the CPU's. */
 static void add_op(lowering *l, nib_train_node node)
 {
-    node.row = nib__plan_op(node.op, NIB_TYPE_F32, l->s->plan->machine);
+    const nib_layers_plan *plan = l->s->plan;
+    node.row = nib__plan_op(node.op, NIB_TYPE_F32, nib__plan_host(plan), &plan->without);
     node.site = SIZE_MAX;
     add(l, node);
 }
@@ -50,12 +46,11 @@ static size_t site_of(int64_t layer, size_t part)
     return (size_t)(1 + layer * NIB_SITE_COUNT) + part;
 }
 
-/* Layers that read one input take the same form of it if their schemes are the same. */
-static bool same_form(const lowering *l, size_t a, size_t b, int product)
+bool nib__step_same_form(const nib_step *s, size_t a, size_t b, int product)
 {
-    const nib_product *p = &l->s->products[a][product], *q = &l->s->products[b][product];
+    const nib_product *p = &s->products[a][product], *q = &s->products[b][product];
     return nib__scheme_equal(&p->shape.scheme, &q->shape.scheme) && p->quant == q->quant &&
-           p->cast == q->cast && p->x_amax == q->x_amax && nib__step_fake_same(l->s, a, b);
+           p->cast == q->cast && p->x_amax == q->x_amax && nib__step_fake_same(s, a, b);
 }
 
 bool nib__step_shares_input(const nib_step *s, size_t site)
@@ -67,12 +62,17 @@ bool nib__step_shares_input(const nib_step *s, size_t site)
 
 /* ---- pieces of both passes ---- */
 
-/* The largest magnitude of a matrix, where one scale serves all of it. */
-static void add_amax(lowering *l, bool wanted, int from, int64_t layer, int64_t columns)
+/* The largest magnitude of a matrix, where one scale serves all of it; beside the product. */
+static void add_amax(lowering *l, bool wanted, const nib_product *p, int from, int64_t layer,
+                     int64_t columns)
 {
     if (wanted)
-        add_op(l, (nib_train_node){
-                      .op = NIB_OP_AMAX, .from = from, .layer = layer, .columns = columns});
+        add(l, (nib_train_node){.op = NIB_OP_AMAX,
+                                .row = p->amax,
+                                .site = SIZE_MAX,
+                                .from = from,
+                                .layer = layer,
+                                .columns = columns});
 }
 
 /* What a layer's products read of `from`: it, or what its codes mean, with the mask for dx. */
@@ -104,7 +104,7 @@ static void add_quant(lowering *l, size_t site, int product, int from, int64_t l
     const int64_t columns = product == NIB_PRODUCT_Y ? shape->k : shape->n;
     if (p->quant == NULL) /* f32 rows are taken as they lie */
         return;
-    add_amax(l, p->x_amax, from, layer, columns);
+    add_amax(l, p->x_amax, p, from, layer, columns);
     add(l, (nib_train_node){.op = p->quant->op,
                             .row = p->quant,
                             .site = site,
@@ -127,6 +127,7 @@ static void add_product(lowering *l, size_t site, int product, int from, int64_t
                             .layer = layer,
                             .to = to,
                             .param = l->s->params->weight[site],
+                            .next = to == NIB_KEPT_X1,
                             .columns = p->shape.n});
 }
 
@@ -152,7 +153,7 @@ static void add_linears(lowering *l, size_t first, size_t count, int from, int64
 {
     for (size_t i = 0; i < count; i++) {
         const int x = add_fake(l, first + i, from, layer);
-        if (i == 0 || !same_form(l, first + i - 1, first + i, NIB_PRODUCT_Y))
+        if (i == 0 || !nib__step_same_form(l->s, first + i - 1, first + i, NIB_PRODUCT_Y))
             add_quant(l, first + i, NIB_PRODUCT_Y, x, layer);
         add_product(l, first + i, NIB_PRODUCT_Y, x, layer, to[i]);
     }
@@ -164,10 +165,10 @@ static void add_keeps(lowering *l, size_t first, size_t count, int from, int64_t
     for (size_t i = 0; i < count; i++) {
         const size_t site = first + i;
         const nib_product *p = &l->s->products[site][NIB_PRODUCT_DW];
-        if (i > 0 && l->s->input_at[site] == l->s->input_at[site - 1])
+        if (i > 0 && nib__step_same_form(l->s, site - 1, site, NIB_PRODUCT_DW))
             continue;
         const int x = add_fake(l, site, from, layer);
-        add_amax(l, p->w_amax, x, layer, p->shape.n);
+        add_amax(l, p->w_amax, p, x, layer, p->shape.n);
         add(l, (nib_train_node){.op = NIB_OP_CAST_T,
                                 .row = p->cast,
                                 .site = site,
@@ -236,11 +237,7 @@ static void forward_layer(lowering *l, int64_t layer, bool keeps)
 static void finish_layer(lowering *l, int64_t layer)
 {
     static const int x1[] = {NIB_KEPT_X1};
-    nib_step *s = l->s;
-    const size_t first = s->count;
     add_linears(l, site_of(layer, NIB_SITE_DOWN), 1, NIB_HELD_H, layer, x1);
-    if (l->status == NIB_OK && s->count > first)
-        s->nodes[s->count - 1].next = true;
     add_op(l, (nib_train_node){.op = NIB_OP_ADD,
                                .from = NIB_KEPT_X2,
                                .to = NIB_KEPT_X1,
@@ -390,70 +387,11 @@ static void backward(lowering *l)
                                .columns = l->c->width});
 }
 
-/* ---- products and places ---- */
-
-/* Where each site's input lies: one place for neighbours that read it in the same form. */
-static uint64_t place_inputs(lowering *l)
-{
-    nib_step *s = l->s;
-    const bool each = s->options.checkpointing == NIB_AC_NONE;
-    uint64_t used = 0;
-    for (size_t i = 1; i < s->net->site_count; i++) {
-        const size_t part = (i - 1) % NIB_SITE_COUNT;
-        const nib_product *p = &s->products[i][NIB_PRODUCT_DW];
-        if (!each && part == 0)
-            used = 0; /* layers take turns */
-        if (nib__step_shares_input(s, i) && same_form(l, i - 1, i, NIB_PRODUCT_DW)) {
-            s->input_at[i] = s->input_at[i - 1];
-            continue;
-        }
-        s->input_at[i] = used;
-        used += (nib__cast_bytes(p->row, &p->shape) + 63) & ~UINT64_C(63);
-        if (used > s->each[NIB_KEPT_INPUTS])
-            s->each[NIB_KEPT_INPUTS] = used;
-    }
-    return used;
-}
-
-static void size_buffers(lowering *l)
-{
-    nib_step *s = l->s;
-    const nib_config *c = l->c;
-    const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    const int64_t columns[NIB_TRAIN_BUFFERS] = {
-        [NIB_KEPT_X1] = c->width,   [NIB_KEPT_X2] = c->width,
-        [NIB_KEPT_Q] = q,           [NIB_KEPT_ATTN] = q,
-        [NIB_KEPT_LSE] = c->heads,  [NIB_KEPT_GATE] = c->ffn,
-        [NIB_KEPT_UP] = c->ffn,     [NIB_HELD_NORMED] = c->width,
-        [NIB_HELD_K] = kv,          [NIB_HELD_V] = kv,
-        [NIB_HELD_H] = c->ffn,      [NIB_HELD_LOGITS] = nib__network_head(s->net)->n,
-        [NIB_HELD_D] = c->width,    [NIB_HELD_DNORMED] = c->width,
-        [NIB_HELD_TEMP] = c->width, [NIB_HELD_DQ] = q,
-        [NIB_HELD_DK] = kv,         [NIB_HELD_DV] = kv,
-        [NIB_HELD_DATTN] = q,       [NIB_HELD_DH] = c->ffn,
-        [NIB_HELD_INVERSE] = 1,     [NIB_HELD_LOSS] = 1,
-    };
-    for (int i = 0; i < NIB_TRAIN_BUFFERS; i++) {
-        s->ld[i] = columns[i];
-        s->each[i] = (uint64_t)columns[i] * (uint64_t)s->m * sizeof(float);
-    }
-    int64_t rows = s->m; /* the most of a matrix whose magnitude is looked for; weights, too */
-    for (size_t i = 1; i < s->net->site_count; i++) {
-        rows = nib__max(rows, s->net->sites[i].n);
-        for (int p = 0; p < NIB_PRODUCTS; p++) {
-            uint64_t bytes;
-            nib__product_input(&s->products[i][p],
-                               nib__product_rows(s->plan->layers[i].layer, p, s->m), NULL, &bytes);
-            if (bytes > s->each[NIB_HELD_INPUT])
-                s->each[NIB_HELD_INPUT] = bytes;
-        }
-    }
-    s->each[NIB_HELD_AMAX] = (uint64_t)(nib__ceil_div(rows, NIB_TRAIN_ROWS) + 1) * sizeof(float);
-}
+/* ---- all of it ---- */
 
 nib_status nib__step_lower(nib_step *s, nib_err *err)
 {
-    enum { NODES_PER_LAYER = 160, NODES_AROUND = 64 };
+    enum { NODES_PER_LAYER = 320, NODES_AROUND = 128 }; /* each may move what it reads */
     lowering l = {.s = s, .c = &s->net->config, .err = err, .fake_from = -1};
     const size_t sites = s->net->site_count;
     s->capacity = (size_t)(l.c->layers * NODES_PER_LAYER + NODES_AROUND);
@@ -462,15 +400,18 @@ nib_status nib__step_lower(nib_step *s, nib_err *err)
     s->products = nib__arena_take(&s->arena, sites, sizeof *s->products);
     s->input_at = nib__arena_take(&s->arena, sites, sizeof *s->input_at);
     s->packed_at = nib__arena_take(&s->arena, sites, sizeof *s->packed_at);
-    if (!s->nodes || !s->node_ns || !s->products || !s->input_at || !s->packed_at)
+    const size_t buffers = (size_t)(NIB_TRAIN_BUFFERS * (l.c->layers + 1));
+    s->held = nib__arena_take(&s->arena, buffers, sizeof *s->held);
+    if (!s->nodes || !s->node_ns || !s->products || !s->input_at || !s->packed_at || !s->held)
         return nib__fail_memory(err, s->capacity * sizeof *s->nodes, "the list of operations");
     for (size_t i = 1; i < sites; i++)
         for (int p = 0; p < NIB_PRODUCTS; p++)
-            NIB_TRY(nib__product_find(&s->products[i][p], &s->plan->layers[i], p, s->m,
-                                      s->net->train.wgrad_with_hp, s->plan->machine, err));
-    size_buffers(&l);
+            NIB_TRY(nib__product_find(&s->products[i][p], s->plan, &s->plan->layers[i], p, s->m,
+                                      s->net->train.wgrad_with_hp, err));
+    memset(s->held, 1 << NIB_SIDE_CPU, buffers);
+    nib__step_size(s);
     NIB_TRY(nib__step_fake_open(s, err));
-    place_inputs(&l);
+    nib__step_place_inputs(s);
     forward(&l);
     s->forward_end = s->count;
     backward(&l);

@@ -8,23 +8,15 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* ---- places ---- */
-
+/* Of the CPU: operations without weights run there. */
 static char *place(const nib_step *s, int buffer, int64_t layer)
 {
-    const bool all = buffer == NIB_KEPT_X1;
-    const bool kept = all || (buffer < NIB_KEPT_INPUTS && s->options.checkpointing != NIB_AC_FULL);
-    return s->block + s->at[buffer] + (kept ? (uint64_t)layer * s->each[buffer] : 0);
+    return nib__step_place(s, NIB_SIDE_CPU, buffer, layer);
 }
 
 static float *values(const nib_step *s, int buffer, int64_t layer)
 {
-    return (float *)(void *)place(s, buffer, layer);
-}
-
-float *nib__step_values(const nib_step *s, int buffer, int64_t layer)
-{
-    return values(s, buffer, layer);
+    return nib__step_values(s, buffer, layer);
 }
 
 static nib_cache cache_of(const nib_step *s, int64_t layer)
@@ -87,55 +79,7 @@ static void run_parts(const nib_step *s, const nib_kernel *row, const void *args
                   job_part, &p);
 }
 
-/* ---- products ---- */
-
-static int64_t rows_of(const nib_step *s, const nib_train_node *n)
-{
-    return nib__product_rows(s->plan->layers[n->site].layer, n->product, s->m);
-}
-
-static nib_input input_of(const nib_step *s, const nib_train_node *n)
-{
-    return nib__product_input(&s->products[n->site][n->product], rows_of(s, n),
-                              place(s, NIB_HELD_INPUT, 0), NULL);
-}
-
-static void run_product(nib_step *s, const nib_train_node *n)
-{
-    const nib_product *p = &s->products[n->site][n->product];
-    const bool gradient = n->product == NIB_PRODUCT_DW;
-    const size_t bias = s->params->bias[n->site];
-    const void *packed = gradient ? place(s, NIB_KEPT_INPUTS, 0) + s->input_at[n->site]
-                                  : s->packed + s->packed_at[n->site][n->product];
-    nib_input x = input_of(s, n);
-    if (p->quant == NULL) {
-        x.f32 = values(s, n->from, n->layer);
-        x.ld = s->ld[n->from];
-    }
-    if (gradient)
-        nib__product_run(p, &s->workers, &x, packed, NULL,
-                         s->gradients + s->params->items[n->param].at, p->shape.n);
-    else
-        nib__product_run(p, &s->workers, &x, packed,
-                         n->product == NIB_PRODUCT_Y && bias != SIZE_MAX
-                             ? s->weights + s->params->items[bias].at
-                             : NULL,
-                         values(s, n->to, n->layer + n->next), s->ld[n->to]);
-}
-
-static void run_quant(nib_step *s, const nib_train_node *n)
-{
-    const nib_input x = input_of(s, n);
-    nib__product_quant(&s->products[n->site][n->product], &s->workers, values(s, n->from, n->layer),
-                       s->ld[n->from], values(s, NIB_HELD_AMAX, 0), &x);
-}
-
-static void run_cast(nib_step *s, const nib_train_node *n)
-{
-    nib__product_cast(&s->products[n->site][n->product], &s->workers, values(s, n->from, n->layer),
-                      s->ld[n->from], values(s, NIB_HELD_AMAX, 0),
-                      place(s, n->to, 0) + s->input_at[n->site]);
-}
+/* ---- one operation ---- */
 
 static void run_fake(nib_step *s, const nib_train_node *n)
 {
@@ -149,32 +93,6 @@ static void run_fake(nib_step *s, const nib_train_node *n)
     else
         nib__step_fake_dw(s, n->site, s->weights + w->at, s->gradients + w->at);
 }
-
-static void run_amax(nib_step *s, const nib_train_node *n)
-{
-    nib__product_amax(n->row, &s->workers, values(s, n->from, n->layer), s->m, n->columns,
-                      s->ld[n->from], values(s, NIB_HELD_AMAX, 0));
-}
-
-void nib__step_cast(nib_step *s, const float *weights)
-{
-    const nib_kernel *row = nib__plan_op(NIB_OP_AMAX, NIB_TYPE_F32, s->plan->machine);
-    float *amax = values(s, NIB_HELD_AMAX, 0);
-    for (size_t i = 1; i < s->net->site_count; i++) {
-        const nib_product *products = s->products[i];
-        const nib_param *w = &s->params->items[s->params->weight[i]];
-        const float *x = weights + w->at;
-        if (row != NULL && (products[NIB_PRODUCT_Y].w_amax || products[NIB_PRODUCT_DX].w_amax))
-            nib__product_amax(row, &s->workers, x, w->rows, w->columns, w->columns, amax);
-        if (nib__step_fake_at(s, i))
-            x = nib__step_fake_weight(s, i, x);
-        for (int p = NIB_PRODUCT_Y; p <= NIB_PRODUCT_DX; p++)
-            nib__product_cast(&products[p], &s->workers, x, w->columns, amax,
-                              s->packed + s->packed_at[i][p]);
-    }
-}
-
-/* ---- other operations ---- */
 
 static void run_embed(nib_step *s, const nib_train_node *n)
 {
@@ -378,18 +296,19 @@ static void run_xent(nib_step *s, const nib_train_node *n)
     run_parts(s, n->row, &a, s->m, 1, false);
 }
 
-static void run_node(nib_step *s, const nib_train_node *n)
+static nib_status run_node(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     switch (n->op) {
-    case NIB_OP_EMBED: run_embed(s, n); break;
-    case NIB_OP_NORM: run_norm(s, n); break;
-    case NIB_OP_AMAX: run_amax(s, n); break;
+    case NIB_OP_AMAX:
     case NIB_OP_QUANT:
-    case NIB_OP_QUANT_T: run_quant(s, n); break;
-    case NIB_OP_CAST_T: run_cast(s, n); break;
+    case NIB_OP_QUANT_T:
+    case NIB_OP_CAST_T:
     case NIB_OP_LINEAR:
     case NIB_OP_LINEAR_DX:
-    case NIB_OP_LINEAR_DW: run_product(s, n); break;
+    case NIB_OP_LINEAR_DW: return nib__step_product(s, n, err);
+    case NIB_OP_MOVE: return nib__step_move(s, n, err);
+    case NIB_OP_EMBED: run_embed(s, n); break;
+    case NIB_OP_NORM: run_norm(s, n); break;
     case NIB_OP_FAKE:
     case NIB_OP_FAKE_DX:
     case NIB_OP_FAKE_DW: run_fake(s, n); break;
@@ -407,6 +326,7 @@ static void run_node(nib_step *s, const nib_train_node *n)
     case NIB_OP_XENT: run_xent(s, n); break;
     default: break; /* lowering makes no other */
     }
+    return NIB_OK;
 }
 
 /* ---- a micro-batch ---- */
@@ -450,9 +370,14 @@ static double sum_losses(const nib_step *s)
 static void clear_sums(nib_step *s)
 {
     const nib_param *table = &s->params->items[s->params->weight[0]];
-    memset(place(s, NIB_HELD_D, 0), 0, (size_t)s->each[NIB_HELD_D]);
+    memset(place(s, NIB_HELD_D, 0), 0, (size_t)s->sides[NIB_SIDE_CPU].each[NIB_HELD_D]);
     if (!s->net->tied)
         memset(s->gradients + table->at, 0, nib__param_size(table) * sizeof(float));
+}
+
+static nib_status see(const nib_step *s, const nib_train_node *n, bool done, nib_err *err)
+{
+    return s->watch ? s->watch->see(s->watch->ctx, n, done, err) : NIB_OK;
 }
 
 nib_status nib__step_run(nib_step *s, const float *weights, const nib_batch *batch, float scale,
@@ -467,14 +392,16 @@ nib_status nib__step_run(nib_step *s, const float *weights, const nib_batch *bat
     if (gradients)
         clear_sums(s);
     for (size_t i = 0; i < end; i++) {
-        if (s->watch)
-            s->watch->see(s->watch->ctx, &s->nodes[i], false);
+        NIB_TRY(see(s, &s->nodes[i], false, err));
         const uint64_t from = nib__now_ns();
-        run_node(s, &s->nodes[i]);
+        NIB_TRY(run_node(s, &s->nodes[i], err));
+        if (s->timed && s->nodes[i].side == NIB_SIDE_GPU)
+            NIB_TRY(nib__gpu_finish(s->workers.gpu, err));
         s->node_ns[i] += nib__now_ns() - from;
-        if (s->watch)
-            s->watch->see(s->watch->ctx, &s->nodes[i], true);
+        NIB_TRY(see(s, &s->nodes[i], true, err));
     }
+    if (s->workers.gpu)
+        NIB_TRY(nib__gpu_finish(s->workers.gpu, err));
     *loss = sum_losses(s);
     return NIB_OK;
 }

@@ -40,13 +40,13 @@ static const char *whole(char out[32], double value)
 static nib_speed measure(run *r)
 {
     const nib_trainer *t = &r->trainer;
-    const nib_machine *here = &t->plan->machine;
+    const nib_kernel *row = t->plan->plan.layers[1].uses[0].kernel;
+    const nib_machine *here = nib__plan_place(&t->plan->plan, row);
     const uint64_t now = nib__now_ns();
     const double tps = (double)r->tokens / ((double)(now - r->since) * 1e-9);
     const double flops = tps * nib__trainer_flops(t);
     /* of the unit that the products run on, and of all ranks, each with as much as this one */
-    const double peak =
-        nib_ranks_count(t->ranks) * here->rate[t->plan->plan.layers[1].uses[0].kernel->unit];
+    const double peak = nib_ranks_count(t->ranks) * here->rate[row->unit];
     r->since = now;
     r->tokens = 0;
     return (nib_speed){tps, flops, flops / peak, nib__peak_bytes()};
@@ -71,7 +71,7 @@ static nib_status write_step(run *r, const nib_step_report *report, nib_err *err
                      "step: %2" PRId64 "  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  "
                      "tps: %s  tflops: %.2f  mfu: %.2f%%%s\n",
                      report->step, report->loss, report->norm, (double)speed.memory / 0x1p30,
-                     100 * (double)speed.memory / (double)t->plan->machine.memory,
+                     100 * (double)speed.memory / (double)nib__plan_host(&t->plan->plan)->memory,
                      whole(count, speed.tokens_per_s), speed.flops * 1e-12, 100 * speed.share,
                      report->skipped ? "  skipped" : "");
     const bool counted = r->casts.trainer && is_logged(c, report->step);
@@ -96,7 +96,7 @@ static nib_status validate(run *r, nib_err *err)
     nib__text_format(
         &r->text, "validate step: %2" PRId64 "  loss: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s\n",
         report.step, report.loss, (double)used / 0x1p30,
-        100 * (double)used / (double)t->plan->machine.memory,
+        100 * (double)used / (double)nib__plan_host(&t->plan->plan)->memory,
         whole(count, (double)report.tokens / report.seconds));
     NIB_TRY(nib__text_flush(&r->text, r->sink, err));
     return nib__metrics_validation(&r->metrics, &report, err);
@@ -214,6 +214,11 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
         return nib__fail(err, NIB_USAGE, "%s is a model; a training config is wanted",
                          model->net.directory);
     NIB_TRY(nib_plan_status(plan, err));
+    if (!plan->machine.here)
+        return nib__fail(err, NIB_NOT_AS_ASKED,
+                         "the plan is for %s, which is not this machine, so it can be planned and "
+                         "not run; --device %s trains here",
+                         plan->machine.name, model->engine->here.name);
     if (options && options->dry_run)
         return nib__dry_run(model, plan, options->ranks, sink, err);
     if (model->net.train.print_after_conversion &&

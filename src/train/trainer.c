@@ -160,9 +160,9 @@ static nib_status open_parts(nib_trainer *t, bool sizes_only, nib_err *err)
         NIB_TRY(make_room(t, err));
     if (sizes_only)
         return NIB_OK;
-    NIB_TRY(nib__optimizer_open(&t->optimizer, c, &t->params, &t->plan->machine, t->engine, err));
-    nib__tree_init(&t->tree, t->engine->pool, t->ranks, &t->plan->machine, t->params.total,
-                   t->micro_batches);
+    const nib_machine *host = nib__plan_host(&t->plan->plan);
+    NIB_TRY(nib__optimizer_open(&t->optimizer, c, &t->params, host, t->engine, err));
+    nib__tree_init(&t->tree, t->engine->pool, t->ranks, host, t->params.total, t->micro_batches);
     t->weights = nib__block_take(t->params.total * sizeof *t->weights);
     if (!t->weights)
         return nib__fail_memory(err, t->params.total * sizeof *t->weights, "the weights");
@@ -319,9 +319,10 @@ nib_status nib__trainer_step(nib_trainer *t, nib_step_report *report, nib_err *e
     char what[64];
     *report = (nib_step_report){.step = t->optimizer.steps + 1, .tokens = tokens};
     snprintf(what, sizeof what, "the gradient of step %" PRId64, report->step);
-    nib__step_cast(&t->step, t->weights);
+    nib_status ran = nib__step_cast(&t->step, t->weights, err);
     uint64_t from = spent(t, NIB_SPENT_CAST, start);
-    const nib_status ran = run_micro_batches(t, (float)(1 / (double)tokens), err);
+    if (ran == NIB_OK)
+        ran = run_micro_batches(t, (float)(1 / (double)tokens), err);
     NIB_TRY(nib_ranks_agree(t->ranks, ran, err));
     const float *gradient;
     double loss;

@@ -89,7 +89,7 @@ static nib_status run_own(nib_validation *v, int64_t first, int64_t end, nib_err
     nib_trainer *t = v->trainer;
     NIB_TRY(nib__data_seek(&v->data, &beginning, err));
     NIB_TRY(nib__data_skip(&v->data, first * t->config->batch, err));
-    nib__step_cast(&t->step, t->weights);
+    NIB_TRY(nib__step_cast(&t->step, t->weights, err));
     for (int64_t i = first; i < end; i++) {
         nib_batch batch;
         NIB_TRY(nib__trainer_batch(t, &v->data, &batch, err));

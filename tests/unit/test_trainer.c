@@ -825,7 +825,7 @@ static void test_measures(void **state)
             ok(nib__trainer_measure(&sizes, f.model, f.plan, NULL, &err), &err);
             assert_int_equal(nib__step_bytes(&sizes.step), nib__step_bytes(&f.trainer.step));
             assert_int_equal(nib__trainer_bytes(&sizes), nib__trainer_bytes(&f.trainer));
-            assert_true(sizes.weights == NULL && sizes.step.block == NULL);
+            assert_true(sizes.weights == NULL && sizes.step.sides[NIB_SIDE_CPU].block == NULL);
             nib__trainer_close(&sizes);
             close_fixture(&f);
         }
@@ -876,7 +876,8 @@ static void test_room_for_maxima(void **state)
                                 .recipe = "fp8dq-tensor",
                                 .sequence = 8});
     const int64_t parts = nib__ceil_div(4400, NIB_TRAIN_ROWS);
-    assert_true(f.trainer.step.each[NIB_HELD_AMAX] >= (uint64_t)(parts + 1) * sizeof(float));
+    assert_true(f.trainer.step.sides[NIB_SIDE_CPU].each[NIB_HELD_AMAX] >=
+                (uint64_t)(parts + 1) * sizeof(float));
     assert_true(isfinite(step(&f).loss));
     close_fixture(&f);
 }

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Training with linear layers on a device of OpenCL (PoCL in CI): ten steps of golden curves of the CPU within a
+# tolerance, some layers there, what the plan says stays here and crosses, a dry run, ranks, and what is refused.
+if ! nibble devices opencl >device.txt 2>"$seen.err"; then
+    echo 'skipped: training on opencl (no device of OpenCL is here)'
+    exit
+fi
+curves=$REPO/tests/golden/train/curves
+debug=$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json
+
+# near WHAT GOLDEN CURVE: losses of all steps within 2e-4 of the golden ones, gradient norms within 3e-3
+near() {
+    check "$1: within the tolerance of the CPU's" awk '
+        NR == FNR { loss[$1] = $2; norm[$1] = $3; next }
+        { steps++; for (i = 2; i <= 3; i++) {
+            want = i == 2 ? loss[$1] : norm[$1]; most = i == 2 ? 2e-4 : 3e-3; off = ($i - want) / want
+            if (!(off < most && -off < most)) { print "step " $1 ": " $i ", not " want; bad = 1 } } }
+        END { exit !(steps > 0) || bad }' "$2" "$3"
+}
+
+# curve NAME STEPS ARGUMENT...: 2 sequences of 256
+curve() {
+    local name=$1 steps=$2
+    shift 2
+    "$curves/run" "$NIBBLE" "$name" 2 "$steps" "$@" >there.txt 2>err || cat err
+    check "$name: $steps steps" [ "$(wc -l <there.txt)" = "$steps" ]
+    near "$name $*" "$curves/${name}_2x256.txt" there.txt
+}
+curve mxfp8_2256 10 --device opencl
+curve bf16 2 --device opencl
+curve fp8 2 --device opencl
+curve fp8_tensorwise 2 --device opencl
+curve qat_8da4w 2 --place '*down_proj=opencl'
+
+# what stays here, and what it costs
+small=(--training.local_batch_size 1 --training.seq_len=32 --training.steps 2 --model.n_layers 1)
+check 'plan' nibble plan "$debug" --device opencl "${small[@]}"
+plan=$(tr '\n' ' ' <"$seen.out" | sed 's/  */ /g')
+check 'the plan: kernels of the device' grep -q ' linear_dw_mx8_mx8_f32__ocl backward 32 ' <<<"$plan"
+check 'the plan: what stays' grep -q 'of training opencl does the products of linear layers and their casts; ' <<<"$plan"
+check 'the plan: what crosses' grep -q '[0-9]* copies of [0-9.]* [kM]B per micro-batch between opencl and its host, .* predicted; of weights [0-9.]* MB per step, ' <<<"$plan"
+check 'the fastest device' nibble plan "$debug" --device auto "${small[@]}"
+auto=$(tr '\n' ' ' <"$seen.out" | sed 's/  */ /g')
+check 'the fastest device: what each takes' grep -q -- '--device auto takes [a-z0-9:]*, predicted: cpu: .* per micro-batch, opencl: .* per micro-batch' <<<"$auto"
+check 'train' nibble train "$debug" --device opencl "${small[@]}"
+case $(tail -n 1 "$seen.err") in
+*'8 linear layers: 8 asked mxfp8-floor, 8 done on opencl/ocl, 0 substituted'*) ;;
+*) check "the ledger's line: $(tail -n 1 "$seen.err")" false ;;
+esac
+check 'dry run' nibble train "$debug" --device opencl --dry-run "${small[@]}"
+cp "$seen.out" dry.txt
+check 'its memory' grep -q '^memory on opencl: ' dry.txt
+check 'its kernels' grep -q 'error [0-9.e-]*  linear_dx_mx8_mx8_f32__ocl' dry.txt
+check 'bench' nibble bench --train "$debug" --device opencl --repeats 1 "${small[@]}"
+
+# every rank has the device; the losses are those of one process
+if command -v mpirun >/dev/null; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+    both=(train "$debug" --device opencl "${small[@]}" --training.global_batch_size=2 --quiet)
+    nibble "${both[@]}" 2>&1 | sed 's/  memory:.*//' >one.txt
+    timeout 60 mpirun -n 2 "$NIBBLE" "${both[@]}" --ranks 2 2>&1 | sed 's/  memory:.*//' >two.txt
+    check 'ranks: two steps' [ "$(wc -l <one.txt)" = 2 ]
+    check 'ranks: the same losses' diff one.txt two.txt
+fi
+
+refused 2 '--place *embed_tokens=opencl: decides no layer; *' train "$debug" "${small[@]}" --place '*embed_tokens=opencl'
+refused 4 '*: the table has no *' train "$debug" "${small[@]}" --device apple-m4
+refused 4 'the plan is for mi210, which is not this machine, so it can be planned and not run; --device cpu trains here' \
+    train "$debug" "${small[@]}" --device mi210
+refused 4 '*lm_head*: linear_dw_mx8_mx8_f32__ocl: this run lacks this kernel: --without leaves it out*' \
+    train "$debug" "${small[@]}" --place lm_head=opencl --without linear_dw_mx8_mx8_f32__ocl
+check 'allowed to go here' nibble train "$debug" "${small[@]}" --place lm_head=opencl \
+    --without linear_dw_mx8_mx8_f32__ocl --allow device

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Test helper: a golden model opened as a training config would be, with the golden batch, and its
+ * micro-batch run.
+ */
+#ifndef NIB_TESTS_STEP_FIXTURE_H
+#define NIB_TESTS_STEP_FIXTURE_H
+
+#include "checkpoint_build.h"
+#include "library.h"
+#include "step.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { LENGTH = 20, ROWS = 2 };
+
+/* A golden model, opened as a training config would be. */
+typedef struct fixture {
+    nib_engine *engine;
+    nib_model *model;
+    nib_checkpoint *golden;
+    nib_plan *plan;
+    nib_arena arena;
+    nib_params params;
+    nib_step step;
+    float *weights, *gradients;
+    int32_t ids[ROWS * LENGTH], targets[ROWS * LENGTH], start[ROWS * LENGTH + 1];
+    nib_batch batch;
+} fixture;
+
+typedef struct setting {
+    const char *name, *isa, *dtype, *recipe;
+    int threads;
+    nib_ac checkpointing;
+    bool wgrad_with_hp;
+    const char *qat;            /* the golden file of gradients in quantization-aware training */
+    const char *device, *place; /* of the request; NULL: the CPU */
+} setting;
+
+static inline void ok(nib_status status, const nib_err *err)
+{
+    if (status != NIB_OK)
+        fail_msg("%s", err->text);
+}
+
+/* A golden tensor's values; they may lie unaligned in the file. */
+static inline int64_t values(const fixture *f, const char *name, void *to, size_t room)
+{
+    const nib_tensor *t = nib__checkpoint_find(f->golden, name);
+    if (t == NULL)
+        fail_msg("%s is missing", name);
+    assert_true(t->bytes <= room);
+    memcpy(to, t->data, t->bytes);
+    return t->shape[0];
+}
+
+static inline void read_batch(fixture *f)
+{
+    int32_t ids[ROWS * (LENGTH + 1)];
+    values(f, "rows", ids, sizeof ids);
+    const int64_t documents = values(f, "starts", f->start, sizeof f->start);
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < LENGTH; i++) {
+            f->ids[r * LENGTH + i] = ids[r * (LENGTH + 1) + i];
+            f->targets[r * LENGTH + i] = ids[r * (LENGTH + 1) + i + 1];
+        }
+    f->start[documents] = ROWS * LENGTH;
+    f->batch = (nib_batch){ROWS * LENGTH, documents, f->ids, f->targets, f->start};
+}
+
+static inline void open_golden(fixture *f, const char *name)
+{
+    nib_err err;
+    char path[320];
+    nib__checkpoint_close(f->golden);
+    snprintf(path, sizeof path, "tests/golden/train/%s.safetensors", name);
+    ok(nib__checkpoint_open(&f->golden, path, &f->engine->allocator, &err), &err);
+}
+
+static inline void open_fixture(fixture *f, const setting *s)
+{
+    nib_err err;
+    char path[256];
+    *f = (fixture){0};
+    snprintf(path, sizeof path, "tests/golden/train/%s", s->name);
+    const nib_engine_options options = {.threads = s->threads ? s->threads : 1, .isa = s->isa};
+    ok(nib_engine_open(&f->engine, &options, &err), &err);
+    ok(nib_model_open(&f->model, f->engine, path, NULL, &err), &err);
+    f->model->net.training = true;
+    f->model->net.train = (nib_train_config){.batch = ROWS,
+                                             .sequence = LENGTH,
+                                             .checkpointing = s->checkpointing,
+                                             .wgrad_with_hp = s->wgrad_with_hp,
+                                             .qat = s->qat != NULL};
+    const nib_request request = {.dtype = s->dtype ? s->dtype : "f32",
+                                 .recipe = s->recipe,
+                                 .device = s->device,
+                                 .place = {&s->place, s->place != NULL}};
+    ok(nib_plan_make(&f->plan, f->model, &request, &err), &err);
+    ok(nib_plan_status(f->plan, &err), &err);
+    nib__arena_init(&f->arena, &f->engine->allocator, 0);
+    ok(nib__params_list(&f->params, &f->model->net, &f->arena, &err), &err);
+    f->weights = nib__arena_take(&f->arena, f->params.total, sizeof *f->weights);
+    f->gradients = nib__arena_take(&f->arena, f->params.total, sizeof *f->gradients);
+    ok(nib__params_load(f->weights, &f->params, &f->model->net, &err), &err);
+    const nib_step_options step = {
+        .batch = ROWS, .length = LENGTH, .checkpointing = s->checkpointing};
+    ok(nib__step_open(&f->step, &f->model->net, &f->plan->plan, &f->params, &step, &err), &err);
+    snprintf(path, sizeof path, "%s_gradients", s->name);
+    open_golden(f, path);
+    read_batch(f);
+    if (s->qat)
+        open_golden(f, s->qat);
+}
+
+static inline double run(fixture *f, float *gradients)
+{
+    nib_err err;
+    double loss;
+    ok(nib__step_cast(&f->step, f->weights, &err), &err);
+    ok(nib__step_run(&f->step, f->weights, &f->batch, 1.0f / (ROWS * LENGTH), gradients, &loss,
+                     &err),
+       &err);
+    return loss;
+}
+
+static inline void close_fixture(fixture *f)
+{
+    nib__step_close(&f->step);
+    nib__arena_free(&f->arena);
+    nib_plan_free(f->plan);
+    nib__checkpoint_close(f->golden);
+    nib_model_close(f->model);
+    nib_engine_close(f->engine);
+}
+
+/* max |a - b| / max |b| over a parameter */
+static inline double distance(const float *a, const float *b, size_t count)
+{
+    double most = 0, scale = 0;
+    for (size_t i = 0; i < count; i++) {
+        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+        scale = fmax(scale, fabs((double)b[i]));
+    }
+    return most / scale;
+}
+
+#endif
