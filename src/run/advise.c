@@ -330,6 +330,8 @@ static nib_status check(const nib_model *model, const nib_advise_options *o, nib
     if (o->request.device && strcmp(o->request.device, "auto") == 0)
         return nib__fail(err, NIB_USAGE,
                          "recipes are compared on one device; name one in place of auto");
+    if (o->svg && nib__path_kind(o->svg) == NIB_PATH_DIRECTORY) /* before the work is done */
+        return nib__fail(err, NIB_EXISTS, "%s: is a directory; the picture is a file", o->svg);
     if (o->text_path && o->dry_run)
         return nib__fail(err, NIB_USAGE, "%s is not read: --dry-run runs nothing", o->text_path);
     if (o->text_path && !net->checkpoint)
@@ -367,20 +369,16 @@ static nib_status write_report(nib_advice *v, nib_form form, const nib_sink *sin
 {
     const nib_allocator *a = &v->model->engine->allocator;
     nib_text text;
-    nib_status status = NIB_OK;
     nib__text_init(&text, a);
-    if (v->options->svg) {
+    if (form == NIB_FORM_JSON)
+        nib__advise_json(v, &text);
+    else
+        nib__advise_render(v, &text);
+    nib_status status = nib__text_flush(&text, sink, err);
+    if (status == NIB_OK && v->options->svg) {
         nib__advise_draw(v, &text);
         status = text.failed ? nib__fail_memory(err, text.size, "the picture")
                              : nib__file_replace(v->options->svg, text.at, text.size, a, err);
-        nib__text_clear(&text);
-    }
-    if (status == NIB_OK) {
-        if (form == NIB_FORM_JSON)
-            nib__advise_json(v, &text);
-        else
-            nib__advise_render(v, &text);
-        status = nib__text_flush(&text, sink, err);
     }
     nib__text_free(&text);
     return status;

@@ -15,6 +15,11 @@ see advise "$shape" int9wo
 see advise "$shape" --text "$MODEL/heldout.txt"
 see advise "$shape" --loss-budget 0.1
 see advise "$MODEL" --device auto
+see advise "$MODEL" --dry-run --text text.txt
+see advise "$shape" int8wo --device h200 --svg .
+for size in 0 -1GB GB 1e30GB; do
+    refused 2 "--memory: \"$size\" is not a size, *" advise "$shape" --memory "$size" int8wo
+done
 : >empty.txt
 see advise "$MODEL" --text empty.txt
 nibble quantize "$MODEL" q --recipe 8da4w --quiet >/dev/null 2>&1
@@ -36,6 +41,12 @@ check 'the picture is XML' python3 -c 'import xml.dom.minidom as m; t = m.parse(
 command=$(grep '^  nibble quantize ' out.txt)
 eval "$command --quiet" >quantized.txt 2>&1 || check "the command: $command" false
 check 'what it wrote runs' nibble generate nibble-tales-* -p 'The king' -n 2 --temp 0 --quiet
+
+# a picture that cannot be written is an error after the report
+nibble advise "$shape" int8wo --device h200 --svg none/f.svg >out.txt 2>err.txt
+equal 'no place for the picture: its status' 6 $?
+check 'no place for the picture: the report' grep -q '^take int8wo' out.txt
+equal 'sizes in powers of two' 1610612736 "$(nibble advise "$shape" int8wo --device h200 --memory 1.5GiB --json 2>&1 | sed -n 's/^  "memory": \([0-9]*\),/\1/p')"
 
 # JSON, and what is taken with other budgets
 taken() {
