@@ -10,8 +10,8 @@
 # make CUDA=1     with kernels for NVIDIA's GPUs, where nvcc (12.0 or later) is, in build/cuda; other builds lack
 #                 them, say so, and take no longer for a machine that has nvcc
 # make test-cuda-build   compiles those kernels and reads the machine code; needs nvcc, no GPU
-# make test-cuda-emulated   checks them by their sources on the CPU
-# make test-gpu   checks them on the GPUs found; says `skipped` where there is none
+# make test-cuda-emulated   checks them by their sources on the CPU; both are part of make test
+# make test-gpu   checks and times them on the GPUs found; says `skipped` where there is none
 # make install PREFIX=/usr/local
 
 CC      ?= gcc
@@ -98,8 +98,8 @@ $(BUILD)/%.cl.c: %.cl
 $(BUILD)/%.cl.o: $(BUILD)/%.cl.c
 	$(CC) $(CFLAGS) -c $< -o $@
 
-# Programs for CUDA, of which each has a fat binary: machine code of each architecture, and PTX of the newest
-# for later ones. CUDA=-emulated puts names in their place, for tests/cuda/emulate.h.
+# Programs for CUDA, of which each has a fat binary: machine code of each architecture, all made of the PTX of
+# the first, which is in it for those that come later.
 LIB_OBJ     += $(BUILD)/cuda/programs.o
 NVCC        ?= $(or $(shell command -v nvcc 2>/dev/null),/usr/local/cuda/bin/nvcc)
 CUDA_FOLDER := $(BUILD)/cuda/images
@@ -108,16 +108,12 @@ CUDA_ALL     = $(shell $(NVCC) --list-gpu-arch | sed 's/.*_//')
 CUDA_ARCHS  ?= $(filter 80 90 100,$(CUDA_ALL))
 NVCC_FLAGS   = -std=c++17 -O3 -x cu -fatbin -include $(CURDIR)/src/kernel/gpu/cuda_prelude.cuh -Isrc/kernel/gpu \
                --Werror all-warnings -diag-suppress 177 -Xptxas -v \
-               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
-               -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
-ifeq ($(CUDA),1)
-CUDA_COMPILE = @mkdir -p $(@D); echo "nvcc $1 $2"; $(NVCC) $(NVCC_FLAGS) $2 src/kernel/gpu/$1 -o $@ >$@.log 2>&1 || { cat $@.log; exit 1; }
-CUDA_TABLE   = table $(CUDA_FOLDER) \
-               $(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\),.*/\1 \2/p' | awk '{print $$1 * 1000 + $$2 * 10}')
-else
-CUDA_COMPILE = @mkdir -p $(@D); printf '%s\0' '$1 $2' > $@
-CUDA_TABLE   = $(if $(CUDA),table $(CUDA_FOLDER) 13000,none)
-endif
+               -gencode 'arch=compute_$(firstword $(CUDA_ARCHS)),code=[compute_$(firstword $(CUDA_ARCHS))$(subst $() ,,$(CUDA_ARCHS:%=$(comma)sm_%))]'
+# Codes are those of the CPU: no multiplication and addition are made one.
+CUDA_EXACT  := quant.cl
+CUDA_COMPILE = @mkdir -p $(@D); echo "nvcc $1 $2"; $(NVCC) $(NVCC_FLAGS) $(if $(filter $(CUDA_EXACT),$1),-fmad=false) $2 \
+               src/kernel/gpu/$1 -o $@ >$@.log 2>&1 || { cat $@.log; exit 1; }
+CUDA_RELEASE = $(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\),.*/\1 \2/p' | awk '{print $$1 * 1000 + $$2 * 10}')
 $(BUILD)/cuda/rules.mk: src/kernel/gpu/cuda_programs.txt tools/cuda_programs
 	@mkdir -p $(@D)
 	@tools/cuda_programs rules $(CUDA_FOLDER) > $@
@@ -126,7 +122,7 @@ include $(BUILD)/cuda/rules.mk
 endif
 $(BUILD)/cuda/programs.c: $(CUDA_IMAGES) tools/cuda_programs src/kernel/gpu/cuda_programs.txt
 	@mkdir -p $(@D)
-	@tools/cuda_programs $(CUDA_TABLE) > $@
+	@tools/cuda_programs $(if $(CUDA),table $(CUDA_FOLDER) $(CUDA_RELEASE),none) > $@
 $(BUILD)/cuda/programs.o: $(BUILD)/cuda/programs.c $(CUDA_IMAGES)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
@@ -142,24 +138,38 @@ $(BUILD)/made/%.o: $(BUILD)/made/%.c
 # ---- tests of CUDA ----
 
 cuda-images: $(CUDA_IMAGES)
-test-cuda-build:
-	@if ! command -v $(NVCC) >/dev/null; then echo "skipped: kernels of CUDA, no nvcc"; else \
-	    $(MAKE) -s $(JOBS) CUDA=1 cuda-images && tests/cuda/check_build build/cuda; fi
-# The same sources as C++ on the CPU, behind a libcuda.so.1 of the tests' own: some minutes.
-test-cuda-emulated:
-	@$(MAKE) -s $(JOBS) CUDA=-emulated cuda-emulated
-	LD_LIBRARY_PATH=build/cuda-emulated/cuda build/cuda-emulated/tests/check_kernels --row __sm80
-cuda-emulated: $(KERNEL_CHECK) $(BUILD)/cuda/libcuda.so.1
-$(BUILD)/cuda/libcuda.so.1: $(wildcard tests/cuda/*.h tests/cuda/*.cpp src/kernel/gpu/*.cl src/kernel/gpu/*.cu src/kernel/gpu/*.cuh) \
-                            src/kernel/gpu/cuda_programs.txt tools/cuda_programs
+cuda-programs:
+	@if command -v $(NVCC) >/dev/null; then $(MAKE) -s $(JOBS) CUDA=1 cuda-images; fi
+test-cuda-build: cuda-programs
+	@if NVCC=$(NVCC) tests/cuda/check_build --can; then tests/cuda/check_build build/cuda; fi
+# The same sources as C++ on the CPU, behind a libcuda.so.1 of the tests' own: a kernel checker whose library has the rows
+# of CUDA, with names in the place of their programs.
+EMULATED     := $(BUILD)/emulated
+EMULATED_OBJ := $(patsubst %.c,$(EMULATED)/%.o,$(wildcard src/kernel/gpu/cuda_*.c)) $(EMULATED)/programs.o
+CUDA_SOURCES := $(wildcard src/kernel/gpu/*.cl src/kernel/gpu/*.cu src/kernel/gpu/*.cuh) src/kernel/gpu/cuda_programs.txt tools/cuda_programs
+$(EMULATED)/%.o: %.c
 	@mkdir -p $(@D)
-	@tools/cuda_programs emulated > $(@D)/emulated_programs.h
-	$(CXX) -std=c++17 -O1 -fPIC -shared -Wall -Wextra -Wno-unused -Wno-unknown-pragmas -Isrc/kernel/gpu -Itests/cuda \
-	    -DEMULATED_PROGRAMS='"$(CURDIR)/$(@D)/emulated_programs.h"' tests/cuda/emulated_cuda.cpp -o $@
+	$(CC) $(CPPFLAGS) -DNIB_WITH_CUDA $(CFLAGS) $(STRICT) -MMD -MP -c $< -o $@
+$(EMULATED)/programs.c $(EMULATED)/programs.h &: $(CUDA_SOURCES)
+	@mkdir -p $(@D)
+	@tools/cuda_programs names > $(EMULATED)/programs.c
+	@tools/cuda_programs emulated > $(EMULATED)/programs.h
+$(EMULATED)/programs.o: $(EMULATED)/programs.c
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+$(EMULATED)/check_kernels: tests/kernel/check_kernels.c $(EMULATED_OBJ) $(LIB)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) $< $(EMULATED_OBJ) -o $@ $(LIB) $(LDLIBS)
+$(EMULATED)/libcuda.so.1: tests/cuda/emulated_cuda.cpp tests/cuda/emulate.h $(EMULATED)/programs.h
+	$(CXX) -std=c++17 -O1 -U_FORTIFY_SOURCE -fPIC -shared -Wall -Wextra -Wno-unused -Wno-unknown-pragmas -Isrc/kernel/gpu \
+	    -Itests/cuda -DEMULATED_PROGRAMS='"$(CURDIR)/$(EMULATED)/programs.h"' $< -o $@
+cuda-emulated: $(EMULATED)/check_kernels $(EMULATED)/libcuda.so.1
+test-cuda-emulated: cuda-emulated
+	LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm
+# On the GPUs found: every row, then how fast the products are beside a copy and cuBLAS.
 test-gpu:
 	@if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then echo "skipped: no CUDA device"; \
 	elif ! command -v $(NVCC) >/dev/null; then echo "skipped: kernels of CUDA, no nvcc"; else \
-	    $(MAKE) -s $(JOBS) CUDA=1 test-programs && build/cuda/tests/check_kernels --row __sm; fi
+	    $(MAKE) -s $(JOBS) CUDA=1 test-programs && build/cuda/tests/check_kernels --row __sm && \
+	    build/cuda/tests/check_kernels --bench-gpu; fi
 
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
@@ -231,6 +241,8 @@ test: setup-test
 	@$(MAKE) -s $(JOBS) all test-programs
 	@$(MAKE) -s $(JOBS) test-programs SAN=address,undefined
 	@$(MAKE) -s arm-programs
+	@$(MAKE) -s cuda-programs
+	@$(MAKE) -s $(JOBS) cuda-emulated
 	@tests/run $(BUILD) build/san-address-undefined build/aarch64
 
 setup:
@@ -319,4 +331,4 @@ clean:
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
-        bench golden oracle audit cuda-images cuda-emulated test-cuda-build test-cuda-emulated test-gpu install clean FORCE
+        bench golden oracle audit cuda-images cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install clean FORCE

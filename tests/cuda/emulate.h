@@ -39,6 +39,9 @@ struct alignas(8) uint2 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
 static inline uint4 make_uint4(uint x, uint y, uint z, uint w) { return {x, y, z, w}; }
 
 /* ---- the thread that runs (emulated_cuda.cpp) ---- */
@@ -47,8 +50,15 @@ extern uint3e threadIdx, blockIdx, blockDim, gridDim;
 extern unsigned char *emulated_shared; /* what the launch asked for beside the function's own */
 
 void emulated_block_barrier();
-/* A word of each lane of the warp: gives its own, sees all. Every lane of the warp comes. */
-const uint32_t *emulated_warp_words(const uint32_t *mine, int count);
+/* Room of a warp, by turns: what its lanes put there before they meet all see after it, until they
+ * have met once more. Every lane of the warp comes. */
+enum { EMULATED_ROOM = 24 * 32 };
+union emulated_room {
+    uint32_t words[EMULATED_ROOM];
+    float floats[EMULATED_ROOM];
+};
+emulated_room *emulated_warp_room();
+void emulated_warp_meet();
 void emulated_copy(void *to, const void *from, size_t from_bytes, size_t bytes);
 void emulated_copy_commit();
 void emulated_copy_wait(int groups_left);
@@ -76,6 +86,7 @@ struct emulated_function {
 #define __global
 #define __constant static const
 #define __local static
+#define LOCAL
 #define __device__
 #define __forceinline__ inline
 #define __restrict__
@@ -88,7 +99,7 @@ struct emulated_function {
 #define CLK_LOCAL_MEM_FENCE 0
 #define barrier(fence) emulated_block_barrier()
 #define __syncthreads() emulated_block_barrier()
-#define __syncwarp() ((void)emulated_warp_words(nullptr, 0))
+#define __syncwarp() emulated_warp_meet()
 
 template <class To, class From> static inline To emulated_bits(From from)
 {
@@ -102,12 +113,18 @@ template <class To, class From> static inline To emulated_bits(From from)
 #define as_float(x) emulated_bits<float>(x)
 
 using std::exp;
+using std::fabs;
 using std::fmax;
 using std::fmaxf;
+using std::fmin;
+using std::isnan;
 using std::log;
 using std::max;
 using std::min;
+using std::rint;
+using std::round;
 using std::sqrt;
+#define clamp(value, low, high) min(max(value, low), high)
 
 static inline uint get_local_id(int d) { return (&threadIdx.x)[d]; }
 static inline uint get_group_id(int d) { return (&blockIdx.x)[d]; }
@@ -123,8 +140,10 @@ static inline size_t get_global_id(int d)
 
 template <class T> static inline T shuffle_xor(T value, int mask)
 {
-    const uint32_t word = emulated_bits<uint32_t>(value);
-    return emulated_bits<T>(emulated_warp_words(&word, 1)[(threadIdx.x % 32) ^ (uint)mask]);
+    uint32_t *words = emulated_warp_room()->words;
+    words[threadIdx.x % 32] = emulated_bits<uint32_t>(value);
+    emulated_warp_meet();
+    return emulated_bits<T>(words[(threadIdx.x % 32) ^ (uint)mask]);
 }
 
 static inline float group_sum(float value, float *room)
@@ -176,26 +195,29 @@ static inline float emulated_e4m3(uint32_t word, int byte)
 }
 
 /* D += A B of a warp, m16n8 and k in words of `per` values: a lane has rows lane / 4 and + 8 of A
- * and column lane / 4 of B, words lane % 4 and + 4 of k; of D columns 2 * (lane % 4) and on. */
+ * and column lane / 4 of B, words lane % 4 and + 4 of k; of D columns 2 * (lane % 4) and on. A model
+ * of mma.sync: its sums are f32 in one order, those of the unit in another. */
 template <int per, class Sum, class Read>
 static inline void emulated_mma(Sum d[4], const uint a[4], const uint b[2], Read read)
 {
-    const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    const uint32_t *all = emulated_warp_words(mine, 6);
-    const int lane = (int)(threadIdx.x % 32);
-    for (int i = 0; i < 4; i++) {
-        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-        double sum = (double)d[i];
-        for (int k = 0; k < 8 * per; k++) {
-            const int word = k / per;
-            const uint32_t *of_a = all + 6 * (row % 8 * 4 + word % 4);
-            const uint32_t *of_b = all + 6 * (column * 4 + word % 4);
-            sum += (double)read(of_a[word / 4 * 2 + row / 8], k % per) *
-                   (double)read(of_b[4 + word / 4], k % per);
-        }
-        d[i] = (Sum)sum;
+    const int lane = (int)(threadIdx.x % 32), ks = 8 * per;
+    float *of_a = emulated_warp_room()->floats, *of_b = of_a + 16 * ks; /* rows of k */
+    for (int i = 0; i < per; i++) {
+        for (int r = 0; r < 4; r++)
+            of_a[(lane / 4 + r % 2 * 8) * ks + (lane % 4 + r / 2 * 4) * per + i] =
+                (float)read(a[r], i);
+        for (int r = 0; r < 2; r++)
+            of_b[lane / 4 * ks + (lane % 4 + r * 4) * per + i] = (float)read(b[r], i);
     }
-    __syncwarp();
+    emulated_warp_meet();
+    const float *row[2] = {of_a + lane / 4 * ks, of_a + (lane / 4 + 8) * ks};
+    const float *column[2] = {of_b + lane % 4 * 2 * ks, of_b + (lane % 4 * 2 + 1) * ks};
+    float sums[4] = {0, 0, 0, 0};
+    for (int k = 0; k < ks; k++)
+        for (int i = 0; i < 4; i++)
+            sums[i] += row[i / 2][k] * column[i % 2][k];
+    for (int i = 0; i < 4; i++)
+        d[i] += (Sum)sums[i];
 }
 
 static inline void mma_bf16(float d[4], const uint a[4], const uint b[2])
@@ -218,21 +240,24 @@ static inline void mma_e4m3(float d[4], const uint a[4], const uint b[2])
 /* Four 8x8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8. */
 static inline void load_matrix_x4(uint out[4], const void *row)
 {
-    uint32_t mine[2];
-    memcpy(mine, &row, sizeof mine);
-    const uint32_t *all = emulated_warp_words(mine, 2);
     const int lane = (int)(threadIdx.x % 32);
+    uint32_t *words = emulated_warp_room()->words;
+    memcpy(words + 2 * lane, &row, sizeof row);
+    emulated_warp_meet();
     for (int i = 0; i < 4; i++) {
         const unsigned char *from;
-        memcpy(&from, all + 2 * (8 * i + lane / 4), sizeof from);
+        memcpy(&from, words + 2 * (8 * i + lane / 4), sizeof from);
         memcpy(&out[i], from + 4 * (lane % 4), 4);
     }
-    __syncwarp();
 }
 
 static inline void copy_async(void *to, const void *from, bool valid)
 {
     emulated_copy(to, from, valid ? 16 : 0, 16);
+}
+static inline void copy_async_word(void *to, const void *from, bool valid)
+{
+    emulated_copy(to, from, valid ? 4 : 0, 4);
 }
 static inline void copy_commit() { emulated_copy_commit(); }
 template <int left> static inline void copy_wait() { emulated_copy_wait(left); }

@@ -7,6 +7,7 @@
  */
 #include EMULATED_PROGRAMS
 
+#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -20,7 +21,7 @@ namespace
 
 /* ---- a block of threads ---- */
 
-enum { STACK = 256 << 10, WORDS_MAX = 8, SHARED_MAX = 228 << 10 };
+enum { STACK = 128 << 10, SHARED_MAX = 228 << 10 };
 
 struct pending {
     void *to;
@@ -29,8 +30,9 @@ struct pending {
 };
 
 struct thread {
-    ucontext_t context;
-    std::vector<unsigned char> stack;
+    ucontext_t context; /* to begin in: */
+    bool begun;
+    jmp_buf here; /* and to go on at, without the system call that a context takes */
     std::vector<std::vector<pending>> copies; /* groups, the last one open */
     uint3e id;
     bool done;
@@ -38,11 +40,12 @@ struct thread {
 
 struct warp_exchange {
     int come, generation;
-    uint32_t words[2][32 * WORDS_MAX]; /* by turns, so that a fast lane does not overwrite */
+    emulated_room rooms[2]; /* by turns, so that a fast lane does not overwrite */
 };
 
-ucontext_t scheduler;
+jmp_buf scheduler;
 std::vector<thread> threads;
+std::vector<std::vector<unsigned char>> stacks; /* of all threads that there were */
 std::vector<warp_exchange> warps;
 size_t current, live;
 size_t barrier_come;
@@ -50,7 +53,22 @@ int barrier_generation;
 const std::function<void(void **)> *running;
 void **running_args;
 
-void yield() { swapcontext(&threads[current].context, &scheduler); }
+void yield()
+{
+    if (_setjmp(threads[current].here) == 0)
+        _longjmp(scheduler, 1);
+}
+
+/* Returns when the thread yields or ends. */
+__attribute__((noinline)) void run_thread(thread &t)
+{
+    if (_setjmp(scheduler) != 0)
+        return;
+    if (t.begun)
+        _longjmp(t.here, 1);
+    t.begun = true;
+    setcontext(&t.context);
+}
 
 void begin_thread()
 {
@@ -59,7 +77,7 @@ void begin_thread()
     live--;
     if (barrier_come > 0 && barrier_come == live) /* the others wait for this one no more */
         barrier_come = 0, barrier_generation++;
-    swapcontext(&threads[current].context, &scheduler);
+    _longjmp(scheduler, 1);
 }
 
 void run_block(bool backwards)
@@ -67,17 +85,17 @@ void run_block(bool backwards)
     const size_t count = threads.size();
     live = count, barrier_come = 0;
     warps.assign((count + 31) / 32, {});
+    while (stacks.size() < count)
+        stacks.emplace_back(STACK);
     for (size_t i = 0; i < count; i++) {
         thread &t = threads[i];
-        t.stack.resize(STACK);
         t.copies.assign(1, {});
-        t.done = false;
+        t.begun = t.done = false;
         t.id = {(uint)(i % blockDim.x), (uint)(i / blockDim.x % blockDim.y),
                 (uint)(i / blockDim.x / blockDim.y)};
         getcontext(&t.context);
-        t.context.uc_stack.ss_sp = t.stack.data();
-        t.context.uc_stack.ss_size = t.stack.size();
-        t.context.uc_link = &scheduler;
+        t.context.uc_stack.ss_sp = stacks[i].data();
+        t.context.uc_stack.ss_size = STACK;
         makecontext(&t.context, begin_thread, 0);
     }
     while (live > 0)
@@ -86,7 +104,7 @@ void run_block(bool backwards)
             if (threads[current].done)
                 continue;
             threadIdx = threads[current].id;
-            swapcontext(&scheduler, &threads[current].context);
+            run_thread(threads[current]);
         }
 }
 
@@ -122,21 +140,23 @@ void emulated_block_barrier()
     threadIdx = threads[current].id;
 }
 
-const uint32_t *emulated_warp_words(const uint32_t *mine, int count)
+emulated_room *emulated_warp_room()
+{
+    warp_exchange &w = warps[current / 32];
+    return &w.rooms[w.generation % 2];
+}
+
+void emulated_warp_meet()
 {
     const size_t lanes = std::min<size_t>(32, threads.size() - current / 32 * 32);
     warp_exchange &w = warps[current / 32];
     const int now = w.generation;
-    uint32_t *words = w.words[now % 2];
-    for (int i = 0; i < count; i++)
-        words[current % 32 * (size_t)count + (size_t)i] = mine[i];
     if ((size_t)++w.come == lanes)
         w.come = 0, w.generation++;
     else
         while (w.generation == now)
             yield();
     threadIdx = threads[current].id;
-    return words;
 }
 
 void emulated_copy(void *to, const void *from, size_t from_bytes, size_t bytes)
@@ -197,7 +217,7 @@ API cuDeviceGetAttribute(int *value, int attribute, int)
                                : 0;
     return 0;
 }
-API cuDevicePrimaryCtxRetain(void **context, int) { return *context = &scheduler, 0; }
+API cuDevicePrimaryCtxRetain(void **context, int) { return *context = &threads, 0; }
 API cuDevicePrimaryCtxRelease_v2(int) { return 0; }
 API cuCtxSetCurrent(void *) { return 0; }
 API cuMemAlloc_v2(uint64_t *address, size_t bytes)
@@ -262,10 +282,10 @@ API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
             }
     return failure != nullptr ? 719 : 0;
 }
-API cuStreamCreate(void **stream, unsigned) { return *stream = &scheduler, 0; }
+API cuStreamCreate(void **stream, unsigned) { return *stream = &threads, 0; }
 API cuStreamDestroy_v2(void *) { return 0; }
 API cuStreamSynchronize(void *) { return 0; }
-API cuEventCreate(void **event, unsigned) { return *event = &scheduler, 0; }
+API cuEventCreate(void **event, unsigned) { return *event = &threads, 0; }
 API cuEventDestroy_v2(void *) { return 0; }
 API cuEventRecord(void *, void *) { return 0; }
 API cuEventQuery(void *) { return 0; }

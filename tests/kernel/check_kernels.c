@@ -3,7 +3,8 @@
  * Checks the kernel table by iterating it; it has no list of kernels of its own.
  *
  *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--threads N]
- *                 [--bench | --bench-bias | --bench-casts | --programs FOLDER]
+ *                 [--bench | --bench-bias | --bench-casts | --bench-gpu [--divide N] |
+ *                  --programs FOLDER]
  *
  * Of every row, built or not: its name parses by the grammar, it is there once, its reference
  * exists, its words are complete, and each condition has a witness, a query that breaks only it and
@@ -12,6 +13,7 @@
  * process of its own, so that a crash is one failure.
  */
 #include "check_bench.h"
+#include "check_bench_gpu.h"
 #include "check_cast.h"
 #include "check_linear.h"
 #include "check_pack.h"
@@ -28,7 +30,8 @@
 typedef struct options {
     const char *isa, *row, *programs;
     uint64_t seed;
-    bool bench, bench_bias, bench_casts;
+    bool bench, bench_bias, bench_casts, bench_gpu;
+    int64_t divide;
     int threads;
 } options;
 
@@ -367,7 +370,7 @@ static void check_gpus(counts *n, uint64_t seed, const char *only)
 
 static bool read_options(options *o, int count, char **words)
 {
-    *o = (options){.seed = 20261120};
+    *o = (options){.seed = 20261120, .divide = 1};
     for (int i = 1; i < count; i++) {
         const bool has_value = i + 1 < count;
         if (strcmp(words[i], "--bench") == 0)
@@ -376,6 +379,10 @@ static bool read_options(options *o, int count, char **words)
             o->bench_bias = true;
         else if (strcmp(words[i], "--bench-casts") == 0)
             o->bench_casts = true;
+        else if (strcmp(words[i], "--bench-gpu") == 0)
+            o->bench_gpu = true;
+        else if (strcmp(words[i], "--divide") == 0 && has_value)
+            o->divide = nib__max(1, strtol(words[++i], NULL, 10));
         else if (strcmp(words[i], "--isa") == 0 && has_value)
             o->isa = words[++i];
         else if (strcmp(words[i], "--row") == 0 && has_value)
@@ -400,7 +407,8 @@ int main(int count, char **words)
     int64_t isa;
     if (!read_options(&o, count, words)) {
         fprintf(stderr, "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--threads N] "
-                        "[--bench | --bench-bias | --bench-casts | --programs FOLDER]\n");
+                        "[--bench | --bench-bias | --bench-casts | --bench-gpu [--divide N] | "
+                        "--programs FOLDER]\n");
         return 2;
     }
     if (nib__cpu_isa_mask(&isa, o.isa, &err) != NIB_OK) {
@@ -413,6 +421,8 @@ int main(int count, char **words)
         return bench_biases(o.row, isa);
     if (o.bench_casts)
         return bench_casts(o.row, isa);
+    if (o.bench_gpu)
+        return bench_gpu(o.divide);
     if (o.bench)
         return bench_rows(o.row, isa, o.threads);
     printf("seed %" PRIu64 ", isa %s\n", o.seed, nib__cpu_isa_name(isa));

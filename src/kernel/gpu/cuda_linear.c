@@ -1,85 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of CUDA for linear products of few tokens, which take any number: matvec.cu. Those of tensor
- * cores for many are declared (declared.c). Their weights lie in the layout "rows" of
- * gpu_pack.h, at a multiple of 64 bytes.
+ * Rows of CUDA for linear products: of few tokens, which take any number and group (matvec.cu), and
+ * of many on the matrix units (tile.cu), forward and backward; and for the embedding. Their weights
+ * lie in the layout "rows" of gpu_pack.h, at a multiple of 64 bytes.
  */
 #include "cuda_programs.h"
-#include "gpu_pack.h"
+#include "gpu_args.h"
 
 #include "kernel.h"
 
 enum {
     ROWS = 4, /* outputs of a block, and */
     THREADS = 128,
-    TOKENS = 4, /* tokens of a block, unless there is one */
+    TOKENS = 4,    /* tokens of a block, unless there is one */
+    TILE = 128,    /* tokens, and outputs, of a block for many tokens */
+    LOOK_UP = 128, /* threads of a row of the embedding */
 };
 
-/* ---- what cuda_linear.cuh calls codes and types ---- */
-
-static int weight_number(nib_code code)
+/* Activations without a zero point. */
+static bool is_centred(const nib_weight *w)
 {
-    switch (code) {
-    case NIB_CODE_F32: return 0;
-    case NIB_CODE_F16: return 1;
-    case NIB_CODE_BF16: return 2;
-    case NIB_CODE_I8: return 3;
-    case NIB_CODE_I4: return 4;
-    case NIB_CODE_MX4:
-    case NIB_CODE_NV4: return 7;
-    default: return 5; /* e4m3 codes: E4M3, MX8 */
-    }
-}
-
-static int value_number(nib_type type)
-{
-    switch (type) {
-    case NIB_TYPE_F32: return 0;
-    case NIB_TYPE_F16: return 1;
-    case NIB_TYPE_BF16: return 2;
-    case NIB_TYPE_E8M0: return 3;
-    case NIB_TYPE_E4M3: return 4;
-    case NIB_TYPE_I8: return 5;
-    case NIB_TYPE_I32: return 6;
-    default: return -1;
-    }
-}
-
-enum { INPUT_F32, INPUT_BF16, INPUT_I8, INPUT_E4M3 };
-
-static int input_number(const nib_input *x, nib_act act)
-{
-    if (x->bf16 != NULL)
-        return INPUT_BF16;
-    if (x->codes == NULL || act == NIB_ACT_FLOAT)
-        return INPUT_F32;
-    return nib__act_is_mx(act) ? INPUT_E4M3 : INPUT_I8;
-}
-
-static const void *values_of(const nib_input *x, int number)
-{
-    return number == INPUT_BF16  ? (const void *)x->bf16
-           : number == INPUT_F32 ? (const void *)x->f32
-                                 : x->codes;
-}
-
-static const void *part(const void *packed, uint64_t at, nib_type type)
-{
-    return type != NIB_TYPE_NONE ? (const char *)packed + at : NULL;
+    const nib_act act = w->scheme.act;
+    return w->scheme.act_symmetric || act == NIB_ACT_FLOAT || act == NIB_ACT_E4M3_TOKEN ||
+           nib__act_block(act) > 0;
 }
 
 /* In the order of PRODUCT_ARGS. */
-static void product_args(nib_launch *out, const nib_linear *a, const nib_gpu_rows *l, int number)
+static void product_args(nib_launch *out, const nib_linear *a, const nib_gpu_rows *l)
 {
     const nib_input *x = &a->x;
     const nib_act act = a->w->scheme.act;
     const int64_t block = nib__act_block(act);
-    nib__launch_memory(out, a->packed);
-    nib__launch_memory(out, part(a->packed, l->scale_at, l->scale_type));
-    nib__launch_memory(out, part(a->packed, l->zero_at, l->zero_type));
-    nib__launch_memory(out, values_of(x, number));
+    nib__gpu_weight_memory(out, l, a->packed);
+    nib__launch_memory(out, nib__gpu_input_values(x));
     nib__launch_memory(out, x->scale);
-    nib__launch_memory(out, x->zero);
+    nib__launch_memory(out, is_centred(a->w) ? NULL : x->zero);
     nib__launch_memory(out, a->bias);
     nib__launch_memory(out, a->int_bias);
     nib__launch_memory(out, a->y);
@@ -89,51 +44,157 @@ static void product_args(nib_launch *out, const nib_linear *a, const nib_gpu_row
     nib__launch_int(out, l->ldk);
     nib__launch_int(out, nib__scheme_group_size(&a->w->scheme, a->w->k));
     nib__launch_int(out, l->groups);
-    nib__launch_int(out, value_number(l->scale_type));
-    nib__launch_int(out, value_number(l->zero_type));
+    nib__launch_int(out, nib__gpu_value_number(l->scale_type));
+    nib__launch_int(out, nib__gpu_value_number(l->zero_type));
     nib__launch_int(out, x->ld);
     nib__launch_int(out, block);
     nib__launch_int(out, a->ldy);
     nib__launch_int(out, (uintptr_t)x->f32 % 16 == 0 && x->ld % 4 == 0);
     nib__launch_int(out, act != NIB_ACT_FLOAT && block == 0);
-    nib__launch_float(out, a->w->tensor_scale != 0 ? nib__weight_factor(a->w) : 1);
+    nib__launch_float(out, nib__gpu_weight_factor(a->w));
 }
 
 /* Codes of a row that a thread takes at a time: STEP of matvec.cu. */
 static int64_t step_of(nib_code code)
 {
-    const int number = weight_number(code);
+    const int number = nib__gpu_weight_number(code);
     if (code == NIB_CODE_NV4)
         return 16; /* its groups */
     return number == 4 || number == 7 ? 32 : number == 3 || number == 5 ? 16 : 8;
 }
 
-static int launch_linear(const void *args, nib_launch out[])
+static int launch_matvec(const void *args, nib_launch out[])
 {
     const nib_linear *a = args;
     const nib_gpu_rows l = nib__gpu_rows(a->w);
-    const int number = input_number(&a->x, a->w->scheme.act), tokens = a->x.m == 1 ? 1 : TOKENS;
+    const int number = nib__gpu_input_number(&a->x, a->w->scheme.act),
+              tokens = a->x.m == 1 ? 1 : TOKENS;
     const int64_t step = step_of(a->w->scheme.code);
     const bool is_whole = l.groups <= 1 || a->w->scheme.group % step == 0;
     nib__launch_init(out, is_whole ? "matvec" : "matvec_any", nib__ceil_div(a->w->n, (int64_t)ROWS),
                      THREADS);
     out->groups[1] = nib__ceil_div(a->x.m, (int64_t)tokens);
-    nib__launch_option(out, "-DW=%d -DX=%d -DTOKENS=%d", weight_number(a->w->scheme.code), number,
-                       tokens);
+    nib__launch_option(out, "-DW=%d -DX=%d -DTOKENS=%d", nib__gpu_weight_number(a->w->scheme.code),
+                       number, tokens);
     if (a->w->scheme.code == NIB_CODE_NV4)
         nib__launch_option(out, " -DSTEP=%d", (int)step);
-    product_args(out, a, &l, number);
+    product_args(out, a, &l);
+    return 1;
+}
+
+/* ---- many tokens ---- */
+
+/* Bytes of shared memory: as tile.cu has it. */
+static int32_t tile_shared(int weight, int input)
+{
+    const int32_t row = 128, step = input == NIB_INPUT_I8 ? 128 : 64;
+    const int32_t w_bits = weight == 4 || weight == 7 ? 4 : weight == 1 || weight == 2 ? 16 : 8;
+    const int32_t x_bits = input == NIB_INPUT_F16 ? 32 : input == NIB_INPUT_BF16 ? 16 : 8;
+    const int32_t raw_x = step * x_bits / 8, raw_w = step * w_bits / 8;
+    return TILE *
+           ((raw_x > row ? 2 : 3) * (raw_x + raw_w) + row * (raw_x != row) + row * (raw_w != row));
+}
+
+/* Sums of integers over all of k are of 32 bits. */
+static int group_of_tile(const nib_linear *a, const nib_gpu_rows *l, int input)
+{
+    enum { INTEGERS_MOST = 32768 };
+    const bool is_one = l->groups <= 1 && nib__act_block(a->w->scheme.act) == 0 &&
+                        (input != NIB_INPUT_I8 || a->w->k <= INTEGERS_MOST);
+    return is_one ? 0 : a->w->scheme.code == NIB_CODE_NV4 ? 16 : 32;
+}
+
+static int launch_tile_of(const nib_linear *a, nib_launch out[], int input)
+{
+    const nib_gpu_rows l = nib__gpu_rows(a->w);
+    const int weight = nib__gpu_weight_number(a->w->scheme.code);
+    nib__launch_init(out, "tile",
+                     nib__ceil_div(a->w->n, (int64_t)TILE) * nib__ceil_div(a->x.m, (int64_t)TILE),
+                     THREADS);
+    const int group = group_of_tile(a, &l, input);
+    nib__launch_option(out, "-DW=%d -DX=%d -DGROUPED=%d", weight, input, group);
+    if (group > 0)
+        nib__launch_option(out, " -DZERO=%d -DBLOCKS=%d", l.zero_type != NIB_TYPE_NONE,
+                           nib__act_block(a->w->scheme.act) > 0);
+    out->shared = tile_shared(weight, input);
+    product_args(out, a, &l);
+    return 1;
+}
+
+static int launch_tile(const void *args, nib_launch out[])
+{
+    const nib_linear *a = args;
+    return launch_tile_of(a, out, nib__gpu_input_number(&a->x, a->w->scheme.act));
+}
+
+/* Of f32 values that f16 holds. */
+static int launch_tile_f16(const void *args, nib_launch out[])
+{
+    return launch_tile_of(args, out, NIB_INPUT_F16);
+}
+
+/* ---- the embedding ---- */
+
+static int launch_embed(const void *args, nib_launch out[])
+{
+    const nib_embed *a = args;
+    const nib_gpu_rows l = nib__gpu_rows(a->table);
+    nib__launch_init(out, "embed", a->m, LOOK_UP);
+    nib__launch_option(out, "-DW=%d", nib__gpu_weight_number(a->table->scheme.code));
+    nib__gpu_weight_memory(out, &l, a->packed);
+    nib__launch_memory(out, a->ids);
+    nib__launch_memory(out, a->out);
+    nib__launch_int(out, a->table->k);
+    nib__launch_int(out, l.ldk);
+    nib__launch_int(out, nib__scheme_group_size(&a->table->scheme, a->table->k));
+    nib__launch_int(out, l.groups);
+    nib__launch_int(out, nib__gpu_value_number(l.scale_type));
+    nib__launch_int(out, nib__gpu_value_number(l.zero_type));
+    nib__launch_float(out, nib__gpu_weight_factor(a->table));
     return 1;
 }
 
 /* ---- rows ---- */
 
 static const nib_gpu_source source_matvec = {.name = "matvec.cu"};
+static const nib_gpu_source source_tile = {.name = "tile.cu"};
+static const nib_gpu_source source_embed = {.name = "embed.cu"};
 
 static const nib_cond sm80[] = {
     NIB_AT_LEAST(SM, 80, "its machine code begins at sm_80"),
     NIB_COND_END,
 };
+
+/* Under one scale at a time: 32 codes, or all. */
+static const nib_cond sm80_groups[] = {
+    NIB_AT_LEAST(SM, 80, "its mma is of sm_80"),
+    NIB_MULTIPLE(GROUP, 32, "the matrix unit adds up 32 codes under one scale"),
+    NIB_COND_END,
+};
+static const nib_cond sm80_mma[] = {
+    NIB_AT_LEAST(SM, 80, "its mma is of sm_80"),
+    NIB_COND_END,
+};
+
+#define PROMPT 17 /* tokens, from which on arithmetic bounds a product */
+#define TILE_ROW(op_, name_, types, code_, act_, input_, unit_, conds_, function)                  \
+    {                                                                                              \
+        .name = name_ types "_f32__sm80", .op = NIB_OP_##op_, .code = NIB_CODE_##code_,            \
+        .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_CUDA, .conds = conds_,        \
+        .numbers = NIB_NUMBERS_OTHER, .reference = name_ types "_f32__ref", .rank = 30,            \
+        .unit = NIB_UNIT_##unit_, .n_step = 1, .m_best = PROMPT, .packing = &nib__packing_rows,    \
+        .gpu = NIB_CUDA_CODE(&source_tile, function),                                              \
+        .note = "tensor cores of sm_80 and later, for many tokens; compiled only, not yet run on " \
+                "a device"                                                                         \
+    }
+#define TILE_LINEAR(types, code, act, input, unit, conds)                                          \
+    TILE_ROW(LINEAR, "linear_", types, code, act, input, unit, conds, launch_tile)
+#define TILE_F16(word, code, conds)                                                                \
+    TILE_ROW(LINEAR, "linear_", "f16_" word, code, FLOAT, NIB_TYPE_F16, BF16, conds,               \
+             launch_tile_f16)
+#define TILE_BACKWARD(types, code, act, input)                                                     \
+    TILE_ROW(LINEAR_DX, "linear_dx_", types, code, act, input, BF16, sm80_groups, launch_tile),    \
+        TILE_ROW(LINEAR_DW, "linear_dw_", types, code, act, input, BF16, sm80_groups, launch_tile)
 
 #define LINEAR(types, code_, act_, input_, unit_)                                                  \
     {                                                                                              \
@@ -141,7 +202,7 @@ static const nib_cond sm80[] = {
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_CUDA, .conds = sm80,          \
         .numbers = NIB_NUMBERS_OTHER, .reference = "linear_" types "_f32__ref", .rank = 35,        \
         .unit = NIB_UNIT_##unit_, .n_step = 1, .packing = &nib__packing_rows,                      \
-        .gpu = NIB_CUDA_CODE(&source_matvec, launch_linear),                                       \
+        .gpu = NIB_CUDA_CODE(&source_matvec, launch_matvec),                                       \
         .note = "any shape, group and scale, for few tokens; compiled only, not yet run on a "     \
                 "device"                                                                           \
     }
@@ -178,6 +239,45 @@ static const nib_kernel rows[] = {
     LINEAR("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY, F32),
     LINEAR("mx8_mx8", MX8, MX8, NIB_ANY, F32),
     LINEAR("mx4_mx4", MX4, MX4, NIB_ANY, F32),
+    TILE_F16("f16", F16, sm80_mma),
+    TILE_F16("w8g", I8, sm80_groups),
+    TILE_F16("w4g", I4, sm80_groups),
+    TILE_LINEAR("bf16_bf16", BF16, FLOAT, NIB_TYPE_BF16, BF16, sm80_mma),
+    TILE_LINEAR("bf16_w8g", I8, FLOAT, NIB_TYPE_BF16, BF16, sm80_groups),
+    TILE_LINEAR("bf16_w4g", I4, FLOAT, NIB_TYPE_BF16, BF16, sm80_groups),
+    TILE_LINEAR("bf16_e4m3c", E4M3, FLOAT, NIB_TYPE_BF16, BF16, sm80_groups),
+    TILE_LINEAR("bf16_mx4", MX4, FLOAT, NIB_TYPE_BF16, BF16, sm80_mma),
+    TILE_LINEAR("bf16_nv4", NV4, FLOAT, NIB_TYPE_BF16, BF16, sm80_mma),
+    TILE_LINEAR("a8t_w8g", I8, I8_TOKEN, NIB_ANY, I8, sm80_groups),
+    TILE_LINEAR("a8s_w8g", I8, I8_STATIC, NIB_ANY, I8, sm80_groups),
+    TILE_LINEAR("a8t_w4g", I4, I8_TOKEN, NIB_ANY, I8, sm80_groups),
+    TILE_LINEAR("a8s_w4g", I4, I8_STATIC, NIB_ANY, I8, sm80_groups),
+    TILE_LINEAR("a8b32_w8g", I8, I8_BLOCK32, NIB_ANY, I8, sm80_groups),
+    TILE_LINEAR("a8b32_w4g", I4, I8_BLOCK32, NIB_ANY, I8, sm80_groups),
+    TILE_LINEAR("a8b256_w8g", I8, I8_BLOCK256, NIB_ANY, I8, sm80_groups),
+    TILE_LINEAR("a8b256_w4g", I4, I8_BLOCK256, NIB_ANY, I8, sm80_groups),
+    TILE_LINEAR("a4t_w4g", I4, I4_TOKEN, NIB_ANY, I8, sm80_groups),
+    TILE_LINEAR("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY, BF16, sm80_groups),
+    TILE_LINEAR("mx8_mx8", MX8, MX8, NIB_ANY, BF16, sm80_mma),
+    TILE_LINEAR("mx4_mx4", MX4, MX4, NIB_ANY, BF16, sm80_mma),
+    TILE_BACKWARD("bf16_bf16", BF16, FLOAT, NIB_TYPE_BF16),
+    TILE_BACKWARD("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY),
+    TILE_BACKWARD("mx8_mx8", MX8, MX8, NIB_ANY),
+    {.name = "embed_f32__sm80",
+     .op = NIB_OP_EMBED,
+     .code = NIB_ANY,
+     .act = NIB_ANY,
+     .input = NIB_ANY,
+     .device = NIB_DEVICE_CUDA,
+     .conds = sm80,
+     .numbers = NIB_NUMBERS_OTHER,
+     .reference = "embed_f32__ref",
+     .rank = 30,
+     .unit = NIB_UNIT_F32,
+     .n_step = 1,
+     .packing = &nib__packing_rows,
+     .gpu = NIB_CUDA_CODE(&source_embed, launch_embed),
+     .note = "copies rows of the table, dequantized; compiled only, not yet run on a device"},
 };
 
 const nib_family nib__family_cuda_linear = {rows, COUNT(rows)};

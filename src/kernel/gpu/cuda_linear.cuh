@@ -5,27 +5,13 @@
  *
  *   codes   [n][ldk], zeros past k       scales, zeros   [n][groups]
  *   x       [m][ldx] f32, or bf16 or bytes of codes with zeros past k
- *   x_scale [m], or [m][ceil(k / xblock)] where xblock > 0        x_zero [m], of INPUT_I8
+ *   x_scale [m], or [m][ceil(k / xblock)] where xblock > 0        x_zero [m], or NULL
  *   y       [m][ldy]
  */
 #ifndef NIB_CUDA_LINEAR_CUH
 #define NIB_CUDA_LINEAR_CUH
 
 #include "cuda_ptx.cuh"
-
-#define WEIGHT_F32 0
-#define WEIGHT_F16 1
-#define WEIGHT_BF16 2
-#define WEIGHT_I8 3
-#define WEIGHT_I4 4
-#define WEIGHT_E4M3 5
-#define WEIGHT_E2M1 7
-
-#define INPUT_F32 0
-#define INPUT_BF16 1
-#define INPUT_I8 2
-#define INPUT_E4M3 3
-#define INPUT_F16 4 /* f32 that f16 holds */
 
 #define PRODUCT_ARGS                                                                               \
     MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, zeros), MEMORY(uchar, x),           \
@@ -43,25 +29,6 @@
     HERE_CONST(float, bias);                                                                       \
     HERE_CONST(int, int_bias);                                                                     \
     HERE(float, y)
-
-/* Types of scales and zero points; the first three are TYPE_*. */
-#define VALUE_NONE (-1)
-#define VALUE_E8M0 3
-#define VALUE_E4M3 4
-#define VALUE_I8 5
-#define VALUE_I32 6
-
-static inline float value_at(const uchar *from, size_t i, int type)
-{
-    switch (type) {
-    case VALUE_NONE: return 1.0f;
-    case VALUE_E8M0: return of_e8m0(from[i]);
-    case VALUE_E4M3: return of_e4m3(from[i]);
-    case VALUE_I8: return (float)((const signed char *)from)[i];
-    case VALUE_I32: return (float)((const int *)from)[i];
-    default: return load_typed(from, i, type);
-    }
-}
 
 static inline bool is_int_zero(int type) { return type == VALUE_I8 || type == VALUE_I32; }
 
@@ -104,6 +71,8 @@ static inline void eight_codes(const uint *words, float out[8])
         out[j] = as_float(((code & 0xfu) ^ 0x8u) | 0x4b000000u) - 8388616.0f;
 #elif W == WEIGHT_E4M3
         out[j] = quick_e4m3(code);
+#elif W == WEIGHT_E5M2
+        out[j] = of_e5m2((uchar)(code & 0xffu));
 #else
         out[j] = of_e2m1(code);
 #endif

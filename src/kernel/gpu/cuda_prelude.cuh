@@ -22,6 +22,7 @@ typedef unsigned long ulong;
 #define __global
 #define __constant __constant__ const
 #define __local __shared__
+#define LOCAL
 #define MEMORY(type, name) type *name##_base
 #define HERE(type, name) type *name = name##_base
 #define HERE_CONST(type, name) const type *name = name##_base
@@ -34,6 +35,8 @@ typedef unsigned long ulong;
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #endif
+
+#define clamp(value, low, high) min(max(value, low), high)
 
 /* Not `static`: what a .cl file defines beside its kernels must be device code here. */
 #define static __device__ static

@@ -34,6 +34,17 @@ static inline void mma_s8(int d[4], const uint a[4], const uint b[2])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/* Four 8x8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8, and has
+ * of each word l % 4 of row l / 4. */
+static inline void load_matrix_x4(uint out[4], const void *row)
+{
+    const uint at = (uint)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(at)
+                 : "memory");
+}
+
 /* 16 aligned bytes into shared memory, zeros if not `valid`: there once copy_wait and a barrier
  * have passed. */
 static inline void copy_async(void *to, const void *from, bool valid)
@@ -41,6 +52,14 @@ static inline void copy_async(void *to, const void *from, bool valid)
     const uint at = (uint)__cvta_generic_to_shared(to);
     const int bytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
+static inline void copy_async_word(void *to, const void *from, bool valid)
+{
+    const uint at = (uint)__cvta_generic_to_shared(to);
+    const int bytes = valid ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(bytes)
                  : "memory");
 }
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of CUDA for operations on rows of tokens and attention: the functions and launches of
- * OpenCL's rows (ocl_token.c), compiled by nvcc.
+ * Rows of CUDA for operations on rows of tokens, attention and activation quantizers: the functions
+ * and launches of OpenCL's rows (ocl_token.c, ocl_quant.c), compiled by nvcc.
  */
 #include "cuda_programs.h"
 #include "kernel.h"
+#include "quant_launches.h"
 #include "sources.h"
 #include "token_launches.h"
 
@@ -22,6 +23,16 @@ static const nib_cond sm80[] = {
         .note = words "; compiled only, not yet run on a device"                                   \
     }
 
+#define QUANT(form, act_, input_, words)                                                           \
+    {                                                                                              \
+        .name = "quant_f32_" #form "__sm80", .op = NIB_OP_QUANT, .code = NIB_ANY,                  \
+        .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_CUDA, .conds = sm80,          \
+        .numbers = NIB_NUMBERS_OTHER, .reference = "quant_f32_" #form "__ref", .rank = 30,         \
+        .unit = NIB_UNIT_F32, .n_step = 1,                                                         \
+        .gpu = NIB_CUDA_CODE(&nib__source_quant, nib__launch_quant_##form),                        \
+        .note = words "; compiled only, not yet run on a device"                                   \
+    }
+
 static const nib_kernel rows[] = {
     ROW("norm_f32", NORM, OTHER, token, nib__launch_norm, "a block of threads a row"),
     ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope, "a block of threads a token"),
@@ -31,6 +42,17 @@ static const nib_kernel rows[] = {
     ROW("attn_f32", ATTN, OTHER, attention, nib__launch_attention,
         "a block of threads a head of a token"),
     ROW("gather_f32", GATHER, LANES, token, nib__launch_gather, "a thread a value"),
+    QUANT(a8t, I8_TOKEN, NIB_ANY, "a block of threads a token"),
+    QUANT(a8s, I8_STATIC, NIB_ANY, "a block of threads a token"),
+    QUANT(a4t, I4_TOKEN, NIB_ANY, "a block of threads a token"),
+    QUANT(a8b32, I8_BLOCK32, NIB_ANY, "a block of threads a block"),
+    QUANT(a8b256, I8_BLOCK256, NIB_ANY, "a block of threads a block"),
+    QUANT(e4m3t, E4M3_TOKEN, NIB_ANY, "a block of threads a token"),
+    QUANT(mx8, MX8, NIB_ANY, "a warp a block"),
+    QUANT(mx4, MX4, NIB_ANY, "a warp a block"),
+    QUANT(bf16, FLOAT, NIB_TYPE_BF16, "a thread a value"),
+    QUANT(f16, FLOAT, NIB_TYPE_F16, "a thread a value"),
+    QUANT(f32, FLOAT, NIB_TYPE_F32, "as it is, or a thread a value"),
 };
 
 const nib_family nib__family_cuda_token = {rows, COUNT(rows)};

@@ -18,29 +18,6 @@
  * where groups are a multiple of 8, else each under its own. Sums are of f32, in whatever order
  * suits the device; products of integers are summed as such as long as their scales are one.
  */
-#define WEIGHT_F32 0
-#define WEIGHT_F16 1
-#define WEIGHT_BF16 2
-#define WEIGHT_I8 3
-#define WEIGHT_I4 4
-#define WEIGHT_E4M3 5
-#define WEIGHT_E5M2 6
-#define WEIGHT_E2M1 7
-
-#define INPUT_F32 0
-#define INPUT_BF16 1
-#define INPUT_I8 2
-#define INPUT_E4M3 3
-
-#define VALUE_NONE (-1)
-#define VALUE_F32 0 /* to VALUE_BF16 the numbers of TYPE_* */
-#define VALUE_F16 1
-#define VALUE_BF16 2
-#define VALUE_E8M0 3
-#define VALUE_E4M3 4
-#define VALUE_I8 5
-#define VALUE_I32 6
-
 #define HAS_INT_ZERO (ZERO == VALUE_I8 || ZERO == VALUE_I32)
 #define HAS_FLOAT_ZERO (ZERO >= 0 && !HAS_INT_ZERO)
 #define IS_INTEGER (X == INPUT_I8 && (W == WEIGHT_I8 || W == WEIGHT_I4))
@@ -89,19 +66,6 @@ static float8 weight_codes(const __global uchar *row, int k)
     return (float8)(of_e2m1(c), of_e2m1(c >> 4), of_e2m1(c >> 8), of_e2m1(c >> 12),
                     of_e2m1(c >> 16), of_e2m1(c >> 20), of_e2m1(c >> 24), of_e2m1(c >> 28));
 #endif
-}
-
-static float value_at(const __global uchar *from, size_t i, int type)
-{
-    if (type == VALUE_E8M0)
-        return of_e8m0(from[i]);
-    if (type == VALUE_E4M3)
-        return of_e4m3(from[i]);
-    if (type == VALUE_I8)
-        return (float)((const __global char *)from)[i];
-    if (type == VALUE_I32)
-        return (float)((const __global int *)from)[i];
-    return load_typed(from, i, type);
 }
 
 static float sum_eight(float8 v)

@@ -132,7 +132,7 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
         }
 #pragma unroll
         for (int t = 0; t < TOKENS; t++) {
-            const int z = xblock > 0 ? 0 : x_zero[min(token0 + t, m - 1)];
+            const int z = x_zero != NULL ? x_zero[min(token0 + t, m - 1)] : 0;
             x_sum[t] = (float)(x_sums[t] - z * count);
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
@@ -248,7 +248,7 @@ __kernel void __launch_bounds__(THREADS) matvec_any(PRODUCT_ARGS)
 #pragma unroll
         for (int t = 0; t < TOKENS; t++) {
             const int token = min(token0 + t, m - 1);
-            const float z = X == INPUT_I8 && xblock == 0 ? (float)x_zero[token] : 0.0f;
+            const float z = X == INPUT_I8 && x_zero != NULL ? (float)x_zero[token] : 0.0f;
             float inputs[8], sum = 0;
             eight_inputs(x, (size_t)token, ldx, k0, k, x_aligned, inputs);
 #pragma unroll

@@ -3,7 +3,7 @@
  * Rows of OpenCL for linear products and the embedding (linear.cl), on any device of 1.2, of every
  * shape. Their weights lie in the layout "rows" of gpu_pack.h, at a multiple of 64 bytes.
  */
-#include "gpu_pack.h"
+#include "gpu_args.h"
 #include "ocl_linear.h"
 #include "sources.h"
 
@@ -18,46 +18,6 @@ enum {
     TILE_ITEMS = 256
 };
 
-/* ---- what linear.cl calls codes and types ---- */
-
-static int weight_number(nib_code code)
-{
-    switch (code) {
-    case NIB_CODE_F32: return 0;
-    case NIB_CODE_F16: return 1;
-    case NIB_CODE_BF16: return 2;
-    case NIB_CODE_I8: return 3;
-    case NIB_CODE_I4: return 4;
-    case NIB_CODE_E5M2: return 6;
-    case NIB_CODE_MX4:
-    case NIB_CODE_NV4: return 7;
-    default: return 5; /* e4m3 codes: E4M3, MX8 */
-    }
-}
-
-static int value_number(nib_type type)
-{
-    switch (type) {
-    case NIB_TYPE_F32: return 0;
-    case NIB_TYPE_F16: return 1;
-    case NIB_TYPE_BF16: return 2;
-    case NIB_TYPE_E8M0: return 3;
-    case NIB_TYPE_E4M3: return 4;
-    case NIB_TYPE_I8: return 5;
-    case NIB_TYPE_I32: return 6;
-    default: return -1;
-    }
-}
-
-enum { INPUT_F32, INPUT_BF16, INPUT_I8, INPUT_E4M3 };
-
-static int input_number(const nib_input *x, nib_act act)
-{
-    if (x->codes != NULL && act != NIB_ACT_FLOAT && act != NIB_ACT_E4M3_TOKEN)
-        return nib__act_is_mx(act) ? INPUT_E4M3 : INPUT_I8;
-    return x->bf16 != NULL ? INPUT_BF16 : INPUT_F32;
-}
-
 /* The power of two that a group is; one group is of the largest. */
 static int shift_of(int64_t group, int64_t groups)
 {
@@ -69,18 +29,6 @@ static int shift_of(int64_t group, int64_t groups)
     return INT64_C(1) << shift == group ? shift : -1;
 }
 
-static const void *part(const void *packed, uint64_t at, nib_type type)
-{
-    return type != NIB_TYPE_NONE ? (const char *)packed + at : NULL;
-}
-
-static void weight_memory(nib_launch *out, const nib_gpu_rows *l, const void *packed)
-{
-    nib__launch_memory(out, packed);
-    nib__launch_memory(out, part(packed, l->scale_at, l->scale_type));
-    nib__launch_memory(out, part(packed, l->zero_at, l->zero_type));
-}
-
 static void weight_numbers(nib_launch *out, const nib_gpu_rows *l, const nib_weight *w)
 {
     nib__launch_int(out, l->ldk);
@@ -89,15 +37,10 @@ static void weight_numbers(nib_launch *out, const nib_gpu_rows *l, const nib_wei
     nib__launch_int(out, shift_of(w->scheme.group, l->groups));
 }
 
-static float factor_of(const nib_weight *w)
-{
-    return w->tensor_scale != 0 ? nib__weight_factor(w) : 1;
-}
-
 static void weight_options(nib_launch *out, const nib_gpu_rows *l, const nib_weight *w)
 {
-    nib__launch_option(out, "-DW=%d -DSCALE=%d -DZERO=%d", weight_number(w->scheme.code),
-                       value_number(l->scale_type), value_number(l->zero_type));
+    nib__launch_option(out, "-DW=%d -DSCALE=%d -DZERO=%d", nib__gpu_weight_number(w->scheme.code),
+                       nib__gpu_value_number(l->scale_type), nib__gpu_value_number(l->zero_type));
 }
 
 /* ---- products ---- */
@@ -123,8 +66,8 @@ static void product_grid(nib_launch *out, const nib_linear *a, const nib_gpu_row
     const nib_scheme *s = &a->w->scheme;
     const bool is_few = a->x.m <= FEW;
     const int tokens = tokens_of(a->x.m);
-    const int x = input_number(&a->x, s->act);
-    const bool is_integer = x == INPUT_I8 && nib__ocl_steps_whole(a->w); /* summed as such */
+    const int x = nib__gpu_input_number(&a->x, s->act);
+    const bool is_integer = x == NIB_INPUT_I8 && nib__ocl_steps_whole(a->w); /* summed as such */
     const int block = (int)nib__act_block(s->act);
     nib__launch_init(out, is_few ? "matvec" : "tile",
                      nib__ceil_div(a->w->n, is_few ? (int64_t)ROWS : TILE),
@@ -144,13 +87,10 @@ int nib__ocl_linear(const void *args, nib_launch out[])
     const nib_linear *a = args;
     const nib_input *x = &a->x;
     const nib_gpu_rows l = nib__gpu_rows(a->w);
-    const void *values = x->bf16 != NULL    ? (const void *)x->bf16
-                         : x->codes != NULL ? (const void *)x->codes
-                                            : x->f32;
     const int64_t block = nib__act_block(a->w->scheme.act);
     product_grid(out, a, &l);
-    weight_memory(out, &l, a->packed);
-    nib__launch_memory(out, values);
+    nib__gpu_weight_memory(out, &l, a->packed);
+    nib__launch_memory(out, nib__gpu_input_values(x));
     nib__launch_memory(out, x->scale);
     nib__launch_memory(out, x->zero);
     nib__launch_memory(out, a->bias);
@@ -166,7 +106,7 @@ int nib__ocl_linear(const void *args, nib_launch out[])
     nib__launch_int(out, a->ldy);
     nib__launch_int(out, a->bias != NULL);
     nib__launch_int(out, a->int_bias != NULL);
-    nib__launch_float(out, factor_of(a->w));
+    nib__launch_float(out, nib__gpu_weight_factor(a->w));
     return 1;
 }
 
@@ -179,12 +119,12 @@ static int launch_embed(const void *args, nib_launch out[])
     nib__launch_init(out, "embed", a->m, ITEMS);
     weight_options(out, &l, a->table);
     nib__launch_option(out, " -DITEMS=%d -DEMBED", ITEMS);
-    weight_memory(out, &l, a->packed);
+    nib__gpu_weight_memory(out, &l, a->packed);
     nib__launch_memory(out, a->ids);
     nib__launch_memory(out, a->out);
     nib__launch_int(out, a->table->k);
     weight_numbers(out, &l, a->table);
-    nib__launch_float(out, factor_of(a->table));
+    nib__launch_float(out, nib__gpu_weight_factor(a->table));
     return 1;
 }
 

@@ -2,8 +2,9 @@
  *
  * Rows of OpenCL that turn f32 activations into the form that a linear row takes (quant.cl). Sums
  * over groups are launches of their own, made where their memory is given: products of linear.cl do
- * without.
+ * without. CUDA's rows make the same launches.
  */
+#include "quant_launches.h"
 #include "sources.h"
 
 #include "kernel.h"
@@ -84,15 +85,15 @@ static int launch_integers(const nib_quant *a, nib_launch out[], int qmin, int q
     return 1 + add_code_sums(a, out + 1);
 }
 
-static int launch_a8t(const void *args, nib_launch out[])
+int nib__launch_quant_a8t(const void *args, nib_launch out[])
 {
     return launch_integers(args, out, -128, 127, false);
 }
-static int launch_a4t(const void *args, nib_launch out[])
+int nib__launch_quant_a4t(const void *args, nib_launch out[])
 {
     return launch_integers(args, out, -8, 7, false);
 }
-static int launch_a8s(const void *args, nib_launch out[])
+int nib__launch_quant_a8s(const void *args, nib_launch out[])
 {
     return launch_integers(args, out, -128, 127, true);
 }
@@ -108,15 +109,15 @@ static int launch_blocks(const nib_quant *a, nib_launch out[], int block)
     return 1 + add_code_sums(a, out + 1);
 }
 
-static int launch_a8b32(const void *args, nib_launch out[]) { return launch_blocks(args, out, 32); }
-static int launch_a8b256(const void *args, nib_launch out[])
+int nib__launch_quant_a8b32(const void *args, nib_launch out[]) { return launch_blocks(args, out, 32); }
+int nib__launch_quant_a8b256(const void *args, nib_launch out[])
 {
     return launch_blocks(args, out, 256);
 }
 
 /* ---- small floats ---- */
 
-static int launch_e4m3t(const void *args, nib_launch out[])
+int nib__launch_quant_e4m3t(const void *args, nib_launch out[])
 {
     const nib_quant *a = args;
     const float most = a->e5m2 ? 57344 : 448;
@@ -147,12 +148,12 @@ static int launch_mx(const nib_quant *a, nib_launch out[], bool is_e2m1)
     return 1;
 }
 
-static int launch_mx8(const void *args, nib_launch out[]) { return launch_mx(args, out, false); }
-static int launch_mx4(const void *args, nib_launch out[]) { return launch_mx(args, out, true); }
+int nib__launch_quant_mx8(const void *args, nib_launch out[]) { return launch_mx(args, out, false); }
+int nib__launch_quant_mx4(const void *args, nib_launch out[]) { return launch_mx(args, out, true); }
 
 /* ---- floats ---- */
 
-static int launch_bf16(const void *args, nib_launch out[])
+int nib__launch_quant_bf16(const void *args, nib_launch out[])
 {
     const nib_quant *a = args;
     init(out, "to_bf16_rows", nib__ceil_div(a->out.ld, GROUP), a->out.m, GROUP);
@@ -174,11 +175,11 @@ static int launch_f32_rows(const nib_quant *a, nib_launch out[], bool is_rounded
     return 1 + add_float_sums(a, out + 1);
 }
 
-static int launch_f16(const void *args, nib_launch out[])
+int nib__launch_quant_f16(const void *args, nib_launch out[])
 {
     return launch_f32_rows(args, out, true);
 }
-static int launch_f32(const void *args, nib_launch out[])
+int nib__launch_quant_f32(const void *args, nib_launch out[])
 {
     return launch_f32_rows(args, out, false);
 }
@@ -191,7 +192,7 @@ static int launch_f32(const void *args, nib_launch out[])
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_OPENCL,                       \
         .conds = NIB_NO_CONDS, .numbers = NIB_NUMBERS_OTHER,                                       \
         .reference = "quant_f32_" #form "__ref", .rank = 40, .unit = NIB_UNIT_F32, .n_step = 1,    \
-        .gpu = &(const nib_gpu_code){&nib__source_quant, launch_##form}, .note = words             \
+        .gpu = &(const nib_gpu_code){&nib__source_quant, nib__launch_quant_##form}, .note = words             \
     }
 
 static const nib_kernel rows[] = {

@@ -5,8 +5,10 @@
  */
 
 /* An address is a base and an offset in bytes: MEMORY in the argument list, HERE at the top of the
- * body, from where `name` is a pointer. CUDA has its own (cuda_prelude.cuh). */
+ * body, from where `name` is a pointer. LOCAL stands before a parameter that points to the memory of
+ * a work-group. CUDA has its own (cuda_prelude.cuh). */
 #ifndef NIB_CUDA
+#define LOCAL __local
 #define MEMORY(type, name) __global type *name##_base, ulong name##_at
 #define HERE(type, name)                                                                           \
     __global type *name = (__global type *)((__global uchar *)name##_base + name##_at)
@@ -174,6 +176,42 @@ static void store_typed(__global uchar *p, size_t i, int type, float value)
         ((__global float *)p)[i] = value;
     else
         ((__global ushort *)p)[i] = type == TYPE_F16 ? to_f16(value) : to_bf16(value);
+}
+
+/* ---- codes and types of products and look-ups: the numbers of gpu_args.c ---- */
+
+#define WEIGHT_F32 0
+#define WEIGHT_F16 1
+#define WEIGHT_BF16 2
+#define WEIGHT_I8 3
+#define WEIGHT_I4 4
+#define WEIGHT_E4M3 5
+#define WEIGHT_E5M2 6
+#define WEIGHT_E2M1 7
+
+#define INPUT_F32 0
+#define INPUT_BF16 1
+#define INPUT_I8 2
+#define INPUT_E4M3 3
+#define INPUT_F16 4 /* f32 that f16 holds */
+
+/* Types of scales and zero points; f32, f16 and bf16 are TYPE_*. */
+#define VALUE_NONE (-1)
+#define VALUE_E8M0 3
+#define VALUE_E4M3 4
+#define VALUE_I8 5
+#define VALUE_I32 6
+
+static float value_at(const __global uchar *from, size_t i, int type)
+{
+    switch (type) {
+    case VALUE_NONE: return 1.0f;
+    case VALUE_E8M0: return of_e8m0(from[i]);
+    case VALUE_E4M3: return of_e4m3(from[i]);
+    case VALUE_I8: return (float)((const __global char *)from)[i];
+    case VALUE_I32: return (float)((const __global int *)from)[i];
+    default: return load_typed(from, i, type);
+    }
 }
 
 /* ---- over a work-group: every work-item gives a value and gets the result ---- */

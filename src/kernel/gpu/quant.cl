@@ -4,11 +4,13 @@
  * so are the codes and scales wherever the device divides to the nearest. A work-group of GROUP
  * items has a token, or a block of one.
  */
+#ifndef NIB_CUDA /* there an option of the compiler says it */
 #pragma OPENCL FP_CONTRACT OFF
+#endif
 
 /* ---- over a work-group ---- */
 
-static int group_most(int value, __local int *room)
+static int group_most(int value, LOCAL int *room)
 {
     const int id = (int)get_local_id(0);
     room[id] = value;
@@ -32,7 +34,7 @@ typedef struct range {
 
 static int order_of(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 
-static range range_of(const __global float *x, int count, __local int *room)
+static range range_of(const __global float *x, int count, LOCAL int *room)
 {
     int least = 0, most = 0;
     for (int i = (int)get_local_id(0); i < count; i += GROUP) {
@@ -95,7 +97,7 @@ __kernel void integers(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scal
 #ifdef BLOCK
 
 /* Of the largest magnitudes, the first one. */
-static float first_largest(const __global float *x, int count, range of, __local int *room)
+static float first_largest(const __global float *x, int count, range of, LOCAL int *room)
 {
     int first = count;
     for (int i = (int)get_local_id(0); i < count; i += GROUP)

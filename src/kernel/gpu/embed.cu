@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Look-up: a block of threads has a token, and copies its row of the table, dequantized. A thread
+ * takes eight codes at a time, each under the scale of its own group.
+ */
+#include "cuda_linear.cuh"
+
+__kernel void embed(MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, zeros),
+                    MEMORY(int, ids), MEMORY(float, out), int k, int ldk, int group, int groups,
+                    int scale_type, int zero_type, float factor)
+{
+    HERE_CONST(uchar, codes);
+    HERE_CONST(uchar, scales);
+    HERE_CONST(uchar, zeros);
+    HERE_CONST(int, ids);
+    HERE(float, out);
+    const size_t token = blockIdx.x, row = (size_t)ids[token];
+    const bool has_zero = zero_type != VALUE_NONE, int_zero = is_int_zero(zero_type);
+    out += token * (size_t)k;
+    for (int k0 = 8 * (int)threadIdx.x; k0 < k; k0 += 8 * (int)blockDim.x) {
+        const uint *words = (const uint *)(codes + (row * (size_t)ldk + (size_t)k0) * WEIGHT_BITS / 8);
+        float eight[8];
+        eight_codes(words, eight);
+        for (int j = 0; j < 8 && k0 + j < k; j++) {
+            const size_t at = row * (size_t)groups + (size_t)(groups > 1 ? (k0 + j) / group : 0);
+            const float scale = value_at(scales, at, scale_type);
+            const float zero = has_zero ? value_at(zeros, at, zero_type) : 0.0f;
+            const float value =
+                int_zero ? (eight[j] - zero) * scale : eight[j] * scale + zero;
+            out[k0 + j] = value * factor;
+        }
+    }
+}

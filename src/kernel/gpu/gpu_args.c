@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Arguments of launches that rows of every driver share: see gpu_args.h.
+ */
+#include "gpu_args.h"
+
+int nib__gpu_weight_number(nib_code code)
+{
+    switch (code) {
+    case NIB_CODE_F32: return 0;
+    case NIB_CODE_F16: return 1;
+    case NIB_CODE_BF16: return 2;
+    case NIB_CODE_I8: return 3;
+    case NIB_CODE_I4: return 4;
+    case NIB_CODE_E5M2: return 6;
+    case NIB_CODE_MX4:
+    case NIB_CODE_NV4: return 7;
+    default: return 5; /* e4m3 codes: E4M3, MX8 */
+    }
+}
+
+int nib__gpu_value_number(nib_type type)
+{
+    switch (type) {
+    case NIB_TYPE_F32: return 0;
+    case NIB_TYPE_F16: return 1;
+    case NIB_TYPE_BF16: return 2;
+    case NIB_TYPE_E8M0: return 3;
+    case NIB_TYPE_E4M3: return 4;
+    case NIB_TYPE_I8: return 5;
+    case NIB_TYPE_I32: return 6;
+    default: return -1;
+    }
+}
+
+int nib__gpu_input_number(const nib_input *x, nib_act act)
+{
+    if (x->codes != NULL && act != NIB_ACT_FLOAT && act != NIB_ACT_E4M3_TOKEN)
+        return nib__act_is_mx(act) ? NIB_INPUT_E4M3 : NIB_INPUT_I8;
+    return x->bf16 != NULL ? NIB_INPUT_BF16 : NIB_INPUT_F32;
+}
+
+const void *nib__gpu_input_values(const nib_input *x)
+{
+    return x->bf16 != NULL    ? (const void *)x->bf16
+           : x->codes != NULL ? (const void *)x->codes
+                              : x->f32;
+}
+
+static const void *part(const void *packed, uint64_t at, nib_type type)
+{
+    return type != NIB_TYPE_NONE ? (const char *)packed + at : NULL;
+}
+
+void nib__gpu_weight_memory(nib_launch *out, const nib_gpu_rows *l, const void *packed)
+{
+    nib__launch_memory(out, packed);
+    nib__launch_memory(out, part(packed, l->scale_at, l->scale_type));
+    nib__launch_memory(out, part(packed, l->zero_at, l->zero_type));
+}
+
+float nib__gpu_weight_factor(const nib_weight *w)
+{
+    return w->tensor_scale != 0 ? nib__weight_factor(w) : 1;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Launches of the functions of quant.cl, which rows of OpenCL and of CUDA share:
+ * nib_gpu_code.launches of each form of activations (ocl_quant.c).
+ */
+#ifndef NIB_QUANT_LAUNCHES_H
+#define NIB_QUANT_LAUNCHES_H
+
+#include "launch.h"
+
+int nib__launch_quant_a8t(const void *args, nib_launch out[]);
+int nib__launch_quant_a8s(const void *args, nib_launch out[]);
+int nib__launch_quant_a4t(const void *args, nib_launch out[]);
+int nib__launch_quant_a8b32(const void *args, nib_launch out[]);
+int nib__launch_quant_a8b256(const void *args, nib_launch out[]);
+int nib__launch_quant_e4m3t(const void *args, nib_launch out[]);
+int nib__launch_quant_mx8(const void *args, nib_launch out[]);
+int nib__launch_quant_mx4(const void *args, nib_launch out[]);
+int nib__launch_quant_bf16(const void *args, nib_launch out[]);
+int nib__launch_quant_f16(const void *args, nib_launch out[]);
+int nib__launch_quant_f32(const void *args, nib_launch out[]);
+
+#endif
