@@ -10,7 +10,7 @@
 # make CUDA=1     with kernels for NVIDIA's GPUs, where nvcc (12.0 or later) is, in build/cuda; other builds lack
 #                 them, say so, and take no longer for a machine that has nvcc
 # make test-cuda-build   compiles those kernels and reads the machine code; needs nvcc, no GPU
-# make test-cuda-emulated   checks them by their sources on the CPU; both are part of make test
+# make test-cuda-emulated   checks them by their sources on the CPU; both, with fewer cases, are part of make test
 # make test-gpu   checks and times them on the GPUs found; says `skipped` where there is none
 # make install PREFIX=/usr/local
 

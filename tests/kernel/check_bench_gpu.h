@@ -11,7 +11,7 @@
 #include "check_cublas.h"
 #include "check_linear.h"
 
-enum { GPU_ROUNDS = 7, GPU_CALLS = 24 };
+enum { GPU_ROUNDS = 7, GPU_CALLS = 24 /* under way at a time; of small shapes, 2 */ };
 enum { PAST_CACHES = 256 << 20 /* bytes of weights that are read before one is read again */ };
 
 typedef struct gpu_shape {
@@ -45,16 +45,17 @@ static bool wait_for(gpu_bench *b, bool is_blas)
 /* Median seconds of a call, many of which are under way at a time; 0: it failed. */
 static double gpu_seconds(gpu_bench *b, gpu_call call, void *what, bool is_blas)
 {
+    const int calls = b->divide > 1 ? 2 : GPU_CALLS;
     double seconds[GPU_ROUNDS];
     for (int round = -1; round < GPU_ROUNDS; round++) {
         const uint64_t start = nib__now_ns();
-        for (int i = 0; i < GPU_CALLS; i++)
+        for (int i = 0; i < calls; i++)
             if (!call(what, i))
                 return 0;
         if (!wait_for(b, is_blas))
             return 0;
         if (round >= 0)
-            seconds[round] = (double)(nib__now_ns() - start) * 1e-9 / GPU_CALLS;
+            seconds[round] = (double)(nib__now_ns() - start) * 1e-9 / calls;
     }
     return nib__median(seconds, GPU_ROUNDS);
 }

@@ -2,7 +2,7 @@
  *
  * Checks the kernel table by iterating it; it has no list of kernels of its own.
  *
- *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--threads N]
+ *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--cases N] [--threads N]
  *                 [--bench | --bench-bias | --bench-casts | --bench-gpu [--divide N] |
  *                  --programs FOLDER]
  *
@@ -391,6 +391,8 @@ static bool read_options(options *o, int count, char **words)
             o->programs = words[++i];
         else if (strcmp(words[i], "--seed") == 0 && has_value)
             o->seed = strtoull(words[++i], NULL, 10);
+        else if (strcmp(words[i], "--cases") == 0 && has_value)
+            cases_wanted = (int)nib__max(1, strtol(words[++i], NULL, 10));
         else if (strcmp(words[i], "--threads") == 0 && has_value)
             o->threads = (int)strtol(words[++i], NULL, 10);
         else
@@ -406,7 +408,8 @@ int main(int count, char **words)
     counts n = {0, 0};
     int64_t isa;
     if (!read_options(&o, count, words)) {
-        fprintf(stderr, "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--threads N] "
+        fprintf(stderr, "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--cases N] "
+                        "[--threads N] "
                         "[--bench | --bench-bias | --bench-casts | --bench-gpu [--divide N] | "
                         "--programs FOLDER]\n");
         return 2;
