@@ -195,8 +195,8 @@ static inline float emulated_e4m3(uint32_t word, int byte)
 }
 
 /* D += A B of a warp, m16n8 and k in words of `per` values: a lane has rows lane / 4 and + 8 of A
- * and column lane / 4 of B, words lane % 4 and + 4 of k; of D columns 2 * (lane % 4) and on. A model
- * of mma.sync: its sums are f32 in one order, those of the unit in another. */
+ * and column lane / 4 of B, words lane % 4 and + 4 of k; of D columns 2 * (lane % 4) and on. A
+ * model of mma.sync: its sums are f32 in one order, those of the unit in another. */
 template <int per, class Sum, class Read>
 static inline void emulated_mma(Sum d[4], const uint a[4], const uint b[2], Read read)
 {

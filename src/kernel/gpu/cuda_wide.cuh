@@ -10,7 +10,7 @@
 
 #include "cuda_linear.cuh"
 
-#define BOTH(half) ((uint)(half) * 0x10001u)
+#define BOTH(half) ((uint)(half)*0x10001u)
 
 #if X == INPUT_F16
 #define PAIR_FMA fma_f16

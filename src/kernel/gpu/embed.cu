@@ -18,15 +18,15 @@ __kernel void embed(MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, z
     const bool has_zero = zero_type != VALUE_NONE, int_zero = is_int_zero(zero_type);
     out += token * (size_t)k;
     for (int k0 = 8 * (int)threadIdx.x; k0 < k; k0 += 8 * (int)blockDim.x) {
-        const uint *words = (const uint *)(codes + (row * (size_t)ldk + (size_t)k0) * WEIGHT_BITS / 8);
+        const uint *words =
+            (const uint *)(codes + (row * (size_t)ldk + (size_t)k0) * WEIGHT_BITS / 8);
         float eight[8];
         eight_codes(words, eight);
         for (int j = 0; j < 8 && k0 + j < k; j++) {
             const size_t at = row * (size_t)groups + (size_t)(groups > 1 ? (k0 + j) / group : 0);
             const float scale = value_at(scales, at, scale_type);
             const float zero = has_zero ? value_at(zeros, at, zero_type) : 0.0f;
-            const float value =
-                int_zero ? (eight[j] - zero) * scale : eight[j] * scale + zero;
+            const float value = int_zero ? (eight[j] - zero) * scale : eight[j] * scale + zero;
             out[k0 + j] = value * factor;
         }
     }

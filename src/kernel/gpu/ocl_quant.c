@@ -109,7 +109,10 @@ static int launch_blocks(const nib_quant *a, nib_launch out[], int block)
     return 1 + add_code_sums(a, out + 1);
 }
 
-int nib__launch_quant_a8b32(const void *args, nib_launch out[]) { return launch_blocks(args, out, 32); }
+int nib__launch_quant_a8b32(const void *args, nib_launch out[])
+{
+    return launch_blocks(args, out, 32);
+}
 int nib__launch_quant_a8b256(const void *args, nib_launch out[])
 {
     return launch_blocks(args, out, 256);
@@ -148,7 +151,10 @@ static int launch_mx(const nib_quant *a, nib_launch out[], bool is_e2m1)
     return 1;
 }
 
-int nib__launch_quant_mx8(const void *args, nib_launch out[]) { return launch_mx(args, out, false); }
+int nib__launch_quant_mx8(const void *args, nib_launch out[])
+{
+    return launch_mx(args, out, false);
+}
 int nib__launch_quant_mx4(const void *args, nib_launch out[]) { return launch_mx(args, out, true); }
 
 /* ---- floats ---- */
@@ -192,7 +198,7 @@ int nib__launch_quant_f32(const void *args, nib_launch out[])
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_OPENCL,                       \
         .conds = NIB_NO_CONDS, .numbers = NIB_NUMBERS_OTHER,                                       \
         .reference = "quant_f32_" #form "__ref", .rank = 40, .unit = NIB_UNIT_F32, .n_step = 1,    \
-        .gpu = &(const nib_gpu_code){&nib__source_quant, nib__launch_quant_##form}, .note = words             \
+        .gpu = &(const nib_gpu_code){&nib__source_quant, nib__launch_quant_##form}, .note = words  \
     }
 
 static const nib_kernel rows[] = {

@@ -185,7 +185,8 @@ static inline void widen_x(uchar *to, const uchar *from, int left)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int k = 8 * part + 2 * i;
-            out[i] = pack_f16(k < left ? eight[2 * i] : 0.0f, k + 1 < left ? eight[2 * i + 1] : 0.0f);
+            out[i] =
+                pack_f16(k < left ? eight[2 * i] : 0.0f, k + 1 < left ? eight[2 * i + 1] : 0.0f);
         }
 #else
         (void)left;
@@ -234,8 +235,8 @@ static __forceinline__ void load_scaling(scaling *out, const product *p, int ste
         out->a[s] = X == INPUT_I8 && W == WEIGHT_I4 ? scale * 0.0625f : scale; /* eight_bytes() */
         out->b[s] = out->x[s] = 0;
         if (ZERO && p->has_zero)
-            out->b[s] = value_at(p->zeros, at, p->zero_type) *
-                        (is_int_zero(p->zero_type) ? -scale : 1.0f);
+            out->b[s] =
+                value_at(p->zeros, at, p->zero_type) * (is_int_zero(p->zero_type) ? -scale : 1.0f);
         if (BLOCKS) {
             const size_t blocks = (size_t)((p->k + p->xblock - 1) / p->xblock);
             out->x[s] = p->x_scale[(size_t)p->token * blocks + (size_t)(k / p->xblock)];
@@ -299,8 +300,8 @@ static __forceinline__ lanes lanes_of(int id)
 
 #if !GROUPED
 
-static __forceinline__ void multiply_step(kept total[4][8][4], const uchar *of_x,
-                                          const uchar *of_w, const lanes *l)
+static __forceinline__ void multiply_step(kept total[4][8][4], const uchar *of_x, const uchar *of_w,
+                                          const lanes *l)
 {
 #pragma unroll
     for (int s = 0; s < SLICES; s++) {
@@ -328,10 +329,7 @@ typedef struct segment_at {
     int turn, segment, token, output;
 } segment_at;
 
-static __forceinline__ float2 pair_at(const float *from)
-{
-    return *(const float2 *)from;
-}
+static __forceinline__ float2 pair_at(const float *from) { return *(const float2 *)from; }
 
 /* Of the lane's tokens. */
 typedef struct of_tokens {
@@ -340,8 +338,8 @@ typedef struct of_tokens {
 } of_tokens;
 
 /* Adds the scaled sums of a segment: q of a lane is of token q / 2 of two, output q % 2. */
-static __forceinline__ void add_scaled(float total[4], const sum part[4], const of_tokens *x,
-                                       int i, float2 a, float2 b, float2 sums)
+static __forceinline__ void add_scaled(float total[4], const sum part[4], const of_tokens *x, int i,
+                                       float2 a, float2 b, float2 sums)
 {
 #pragma unroll
     for (int q = 0; q < 4; q++) {
@@ -397,7 +395,8 @@ static __forceinline__ void multiply_segment(float total[4][8][4], const uchar *
         if (j % 2 == 0)
 #pragma unroll
             for (int s = 0; s < IN_SEGMENT; s++)
-                load_matrix_x4(b[s], part_of(of_w, l->row_w + j % 8 * 8, first + 2 * s + l->part_w));
+                load_matrix_x4(b[s],
+                               part_of(of_w, l->row_w + j % 8 * 8, first + 2 * s + l->part_w));
 #pragma unroll
         for (int i = 0; i < AT_A_TIME; i++) {
             sum part[4];
@@ -547,10 +546,10 @@ __kernel void __launch_bounds__(THREADS, 2) tile(PRODUCT_ARGS)
     if (row0 + id >= n)
         return;
     const float plus = bias != NULL ? bias[p.row] : 0.0f;
-    const float of_int = int_bias != NULL ? (float)int_bias[p.row] *
-                                                value_at(scales, (size_t)p.row * (size_t)groups,
-                                                         scale_type)
-                                          : 0.0f;
+    const float of_int =
+        int_bias != NULL
+            ? (float)int_bias[p.row] * value_at(scales, (size_t)p.row * (size_t)groups, scale_type)
+            : 0.0f;
 #pragma unroll 4
     for (int i = 0; i < min(m - token0, TILE); i++) {
         const size_t token = (size_t)(token0 + i);
