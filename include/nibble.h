@@ -321,7 +321,7 @@ typedef struct nib_generate_stats {
     int64_t top_k;
     uint64_t seed;
     const char *sampler;   /* of logits on a device: the kernel that drew the tokens; NULL */
-    char sampler_why[512]; /* why none of the device did, and all logits were moved; empty */
+    char sampler_why[512]; /* why none of the device did, and what moved instead; empty */
 } nib_generate_stats;
 
 /* Streams generated text to sink, whole code points at a time, with sequence 0 from its start.

@@ -71,7 +71,7 @@ static void print_generate_stats(const nib_generate_stats *t)
     if (t->sampler != NULL)
         fprintf(stderr, "drawn by    %s\n", t->sampler);
     if (t->sampler_why[0] != 0)
-        fprintf(stderr, "            all logits are moved for it: %s\n", t->sampler_why);
+        fprintf(stderr, "            %s\n", t->sampler_why);
 }
 
 static int fail_prompt(nib_status status, const char *path, const char *why)

@@ -202,8 +202,12 @@ static nib_status choose_sampler(generation *g, nib_err *err)
                                  g->sampling.repeat_penalty != 1.0, &why);
     const bool failed = why.failed;
     stats->sampler = g->there != NULL ? g->there->name : why.size > 0 ? g->sampler.row->name : NULL;
-    if (!failed && why.size > 0)
-        snprintf(stats->sampler_why, sizeof stats->sampler_why, "%s", why.at);
+    if (!failed && why.size > 0) {
+        char bytes[32];
+        nib__say_bytes(bytes, (uint64_t)g->sampler.vocab * sizeof(float));
+        snprintf(stats->sampler_why, sizeof stats->sampler_why, "%s of logits move per token: %s",
+                 bytes, why.at);
+    }
     nib__text_free(&why);
     g->session->runner.keeps_logits = g->there != NULL;
     return failed ? nib__fail_memory(err, sizeof stats->sampler_why, "a reason") : NIB_OK;
