@@ -301,16 +301,19 @@ static bool check_runs(verdict *v, const nib_kernel *row, const place *at)
     return check_tokens(v, row, ref, check, at->seed);
 }
 
-/* In a process of its own: a crash ends that, and is said. */
-static void check_apart(counts *n, const nib_kernel *row, const place *at)
+/* A row that is checked in a process of its own: a crash ends that, and is said. */
+typedef struct apart {
+    const nib_kernel *row;
+    pid_t child;
+    int end; /* where it writes its verdict */
+} apart;
+
+static apart start_apart(const nib_kernel *row, const place *at)
 {
-    int ends[2], status = 0;
-    verdict v = {.text = "the process of this row gave no verdict"};
+    int ends[2];
     fflush(stdout);
-    if (pipe(ends) != 0) {
-        report(n, false, row->name, "no pipe");
-        return;
-    }
+    if (pipe(ends) != 0)
+        return (apart){.row = row, .child = -1, .end = -1};
     const pid_t child = fork();
     if (child == 0) {
         verdict own = {.text = ""};
@@ -320,24 +323,48 @@ static void check_apart(counts *n, const nib_kernel *row, const place *at)
         _exit(good && said ? 0 : 1);
     }
     close(ends[1]);
-    const bool told = child > 0 && read(ends[0], &v, sizeof v) == (ssize_t)sizeof v;
-    close(ends[0]);
-    if (child > 0)
-        waitpid(child, &status, 0);
+    return (apart){.row = row, .child = child, .end = ends[0]};
+}
+
+static void finish_apart(counts *n, const apart *a)
+{
+    verdict v = {.text = "the process of this row gave no verdict"};
+    int status = 0;
+    const bool told = a->child > 0 && read(a->end, &v, sizeof v) == (ssize_t)sizeof v;
+    close(a->end);
+    if (a->child > 0)
+        waitpid(a->child, &status, 0);
     if (!told && WIFSIGNALED(status))
         snprintf(v.text, sizeof v.text, "it crashed with signal %d", WTERMSIG(status));
-    report(n, told && WIFEXITED(status) && WEXITSTATUS(status) == 0, row->name, v.text);
+    report(n, told && WIFEXITED(status) && WEXITSTATUS(status) == 0, a->row->name, v.text);
+}
+
+enum { AT_ONCE_MOST = 8 };
+
+/* Rows at a time: what takes long is to compile a device's programs, by one thread each. */
+static size_t rows_at_once(void)
+{
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    return processors < 1 ? 1 : processors > AT_ONCE_MOST ? AT_ONCE_MOST : (size_t)processors;
 }
 
 /* Every row that runs there, but none that `but` runs by itself. */
 static void check_place(counts *n, const place *at, const nib_query *but, const char *only)
 {
+    apart running[AT_ONCE_MOST];
+    const size_t most = rows_at_once();
+    size_t started = 0, finished = 0;
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
-        if (runs_there(row, &at->facts) && (but == NULL || !runs_there(row, but)) &&
-            (only == NULL || strstr(row->name, only) != NULL))
-            check_apart(n, row, at);
+        if (!runs_there(row, &at->facts) || (but != NULL && runs_there(row, but)) ||
+            (only != NULL && strstr(row->name, only) == NULL))
+            continue;
+        if (started - finished == most)
+            finish_apart(n, &running[finished++ % most]);
+        running[started++ % most] = start_apart(row, at);
     }
+    while (finished < started)
+        finish_apart(n, &running[finished++ % most]);
 }
 
 /* Rows whose instructions the device lacks: the sources have functions in their place, so that all
