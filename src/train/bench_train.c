@@ -28,6 +28,7 @@ typedef struct line {
     nib_unit unit;
     double seconds;           /* per step */
     double operations, bytes; /* per step; 0: not counted */
+    bool there; /* on a device, whose rates are not measured: no shares of them are told */
 } line;
 
 typedef struct bench {
@@ -104,6 +105,7 @@ static void measure_node(const bench *b, const nib_train_node *n, line *out)
     case NIB_OP_CAST_T:
         out->bytes = m * (double)n->columns * (sizeof(float) + code_bytes(p));
         break;
+    case NIB_OP_MOVE: out->bytes = m * (double)n->columns * sizeof(float); break;
     case NIB_OP_EMBED:
     case NIB_OP_ROPE:
         out->bytes = rows_moved(n->op) * m * (double)s->ld[n->to] * sizeof(float);
@@ -116,7 +118,7 @@ static void add_line(bench *b, const line *more)
 {
     size_t i = 0;
     while (i < b->count && (b->lines[i].name != more->name || b->lines[i].layers != more->layers ||
-                            b->lines[i].unit != more->unit))
+                            b->lines[i].unit != more->unit || b->lines[i].there != more->there))
         i++;
     if (i == LINES_MAX)
         return;
@@ -169,6 +171,7 @@ static void add_lines(bench *b)
     for (size_t i = 0; i < s->count; i++) {
         const nib_train_node *n = &s->nodes[i];
         line l = {.name = nib__op_names[n->op], .layers = kind_of(b, n), .unit = NIB_UNIT_COUNT};
+        l.there = n->side == NIB_SIDE_GPU || n->op == NIB_OP_MOVE;
         measure_node(b, n, &l);
         l.seconds = (double)s->node_ns[i] * 1e-9 / b->steps;
         seconds += l.seconds;
@@ -204,6 +207,7 @@ static nib_status measure(bench *b, nib_model *model, const nib_plan *plan, nib_
     const uint64_t before = nib__resident_bytes();
     NIB_TRY(nib__trainer_open(&b->trainer, model, plan, NULL, err));
     b->said = nib__trainer_bytes(&b->trainer);
+    b->trainer.step.timed = true;
     NIB_TRY(run_steps(b, err));
     const uint64_t after = nib__resident_bytes();
     b->taken = after > before ? after - before : 0;
@@ -229,6 +233,8 @@ static rates rates_of(const bench *b, const line *l)
     const double peak = l->unit < NIB_UNIT_COUNT ? b->now.rate[l->unit] : 0;
     r.operations = l->operations / l->seconds;
     r.bytes = l->bytes / l->seconds;
+    if (l->there)
+        return r;
     r.operations_share = peak > 0 ? r.operations / peak : 0;
     r.bytes_share = b->now.bytes_per_s > 0 ? r.bytes / b->now.bytes_per_s : 0;
     return r;
@@ -243,6 +249,11 @@ static double peak_of(const bench *b)
 static double tokens_per_s(const bench *b)
 {
     return (double)(b->trainer.micro_batches * b->trainer.step.m) / b->median;
+}
+
+static const nib_machine *device_of(const bench *b, const line *l)
+{
+    return l->there ? b->trainer.plan->plan.gpu : &b->now;
 }
 
 static void write_json(const bench *b, nib_text *text)
@@ -273,6 +284,7 @@ static void write_json(const bench *b, nib_text *text)
         nib__jsonw_object(&w);
         nib__jsonw_pair_string(&w, "operation", l->name);
         nib__jsonw_pair_string(&w, "layers", l->layers != KIND_NONE ? kind_names[l->layers] : NULL);
+        nib__jsonw_pair_string(&w, "device", device_of(b, l)->name);
         nib__jsonw_pair_double(&w, "seconds", l->seconds);
         nib__jsonw_pair_double(&w, "share", l->seconds / b->median);
         nib__jsonw_pair_double(&w, "gop_per_s", r.operations * 1e-9);
@@ -291,6 +303,8 @@ static void write_rate(nib_text *text, double rate, double share, bool markdown)
 {
     if (rate <= 0)
         nib__text_str(text, markdown ? " | |" : "         -       -");
+    else if (share <= 0)
+        nib__text_format(text, markdown ? " %.1f | |" : "  %8.1f       -", rate * 1e-9);
     else if (markdown)
         nib__text_format(text, " %.1f | %.0f %% |", rate * 1e-9, 100 * share);
     else
@@ -316,6 +330,9 @@ static void write_lines(const bench *b, bool markdown, nib_text *text)
         write_rate(text, r.bytes, r.bytes_share, markdown);
         nib__text_str(text, "\n");
     }
+    if (nib__step_device_bytes(&b->trainer.step) > 0)
+        nib__text_format(text, "\nrates without a share are of %s, or of copies to and from it\n",
+                         b->trainer.plan->plan.gpu->name);
 }
 
 static void write_text(const bench *b, bool markdown, nib_text *text)

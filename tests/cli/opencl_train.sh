@@ -53,6 +53,10 @@ cp "$seen.out" dry.txt
 check 'its memory' grep -q '^memory on opencl: ' dry.txt
 check 'its kernels' grep -q 'error [0-9.e-]*  linear_dx_mx8_mx8_f32__ocl' dry.txt
 check 'bench' nibble bench --train "$debug" --device opencl --repeats 1 "${small[@]}"
+cp "$seen.out" bench.txt
+check 'bench: products there, without a share' grep -Eq '^linear_dx +attention .* [0-9.]+ +- +[0-9.]+ +-$' bench.txt
+check 'bench: copies' grep -Eq '^move .* - +- +[0-9.]+ +-$' bench.txt
+check 'bench: what that means' grep -q '^rates without a share are of opencl, or of copies to and from it$' bench.txt
 
 # every rank has the device; the losses are those of one process
 if command -v mpirun >/dev/null; then
