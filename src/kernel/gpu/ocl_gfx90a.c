@@ -51,19 +51,27 @@ static const nib_cond gfx90a_dot4[] = {
     NIB_COND_END,
 };
 
-#define ROW(types, tile, code_, act_, input_, conds_, rank_, unit_, function, words)               \
+#define PRODUCT(op_, name_, types, tile, code_, act_, input_, conds_, rank_, unit_, function,      \
+                words)                                                                             \
     {                                                                                              \
-        .name = "linear_" types "_f32__ocl_gfx90a" tile, .op = NIB_OP_LINEAR,                      \
-        .code = NIB_CODE_##code_, .act = NIB_ACT_##act_, .input = input_,                          \
-        .device = NIB_DEVICE_OPENCL, .conds = conds_, .numbers = NIB_NUMBERS_OTHER,                \
-        .reference = "linear_" types "_f32__ref", .rank = rank_, .unit = NIB_UNIT_##unit_,         \
-        .n_step = 1, .packing = &nib__packing_rows,                                                \
+        .name = name_ types "_f32__ocl_gfx90a" tile, .op = NIB_OP_##op_, .code = NIB_CODE_##code_, \
+        .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_OPENCL, .conds = conds_,      \
+        .numbers = NIB_NUMBERS_OTHER, .reference = name_ types "_f32__ref", .rank = rank_,         \
+        .unit = NIB_UNIT_##unit_, .n_step = 1, .packing = &nib__packing_rows,                      \
         .gpu = &(const nib_gpu_code){&nib__source_gfx90a, function},                               \
         .note = words "; emulated and compiled only, not yet run on a device"                      \
     }
+#define ROW(types, tile, code, act, input, conds, rank, unit, function, words)                     \
+    PRODUCT(LINEAR, "linear_", types, tile, code, act, input, conds, rank, unit, function, words)
+#define MATRIX_BF16 "v_mfma_f32_16x16x16bf16_1k for many tokens"
 #define BF16(types, code, act, input)                                                              \
-    ROW(types, "", code, act, input, gfx90a, 20, BF16, launch_linear,                              \
-        "v_mfma_f32_16x16x16bf16_1k for many tokens")
+    ROW(types, "", code, act, input, gfx90a, 20, BF16, launch_linear, MATRIX_BF16)
+/* The gradients are products of the forward kind with other operands (train_ops.h). */
+#define GRADIENTS(types, code, act, input)                                                         \
+    PRODUCT(LINEAR_DX, "linear_dx_", types, "", code, act, input, gfx90a, 20, BF16, launch_linear, \
+            MATRIX_BF16),                                                                          \
+        PRODUCT(LINEAR_DW, "linear_dw_", types, "", code, act, input, gfx90a, 20, BF16,            \
+                launch_linear, MATRIX_BF16)
 #define I8(types, code, act)                                                                       \
     ROW(types, "", code, act, NIB_ANY, gfx90a, 20, I8, launch_linear,                              \
         "v_dot4_i32_i8, and v_mfma_i32_16x16x16i8 for many tokens")
@@ -92,6 +100,9 @@ static const nib_kernel rows[] = {
     BF16("mx4_mx4", MX4, MX4, NIB_ANY),
     ROW("a4t_w4g", "_1x64", I4, I4_TOKEN, NIB_ANY, gfx90a_dot4, 10, I8, launch_nibbles,
         "v_dot8_i32_i4 for few tokens: 4-bit codes are multiplied as stored"),
+    GRADIENTS("bf16_bf16", BF16, FLOAT, NIB_TYPE_BF16),
+    GRADIENTS("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY),
+    GRADIENTS("mx8_mx8", MX8, MX8, NIB_ANY),
 };
 
 const nib_family nib__family_ocl_gfx90a = {rows, COUNT(rows)};
