@@ -39,7 +39,7 @@ int main(int argc, char **argv)
         nib_session_open(&session, model, plan, 1, &err) == NIB_OK &&
         nib_generate(session, &options, &text, &stats, &err) == NIB_OK &&
         print(stdout, "\n", 1) == NIB_OK)
-        err.status = nib_plan_summary(plan, &messages, &err);
+        err.status = nib_plan_summary(nib_session_plan(session), &messages, &err);
     if (err.status != NIB_OK)
         fprintf(stderr, "%s\n", err.text);
     nib_session_close(session);

@@ -207,6 +207,7 @@ typedef struct nib_request {
     const char *layer;   /* only this layer, with every candidate; NULL: all */
     const char *bias;    /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
     int64_t context;     /* tokens per sequence; 0: the smaller of the model's and 4,096 */
+    uint64_t memory;     /* bytes that a run may take of the device; 0: as much as it has */
 } nib_request;
 
 /* Plans without running anything; request NULL: all defaults. A plan is made even if a layer has no
@@ -219,20 +220,22 @@ void nib_plan_free(nib_plan *plan);
 NIB_MUST_CHECK nib_status nib_plan_status(const nib_plan *plan, nib_err *err);
 NIB_MUST_CHECK nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *sink,
                                          nib_err *err);
-/* The one-line summary that ends every run. */
+/* The summary that ends every run, one line; before it a line for each thing that the device
+ * refused when the run was opened. */
 NIB_MUST_CHECK nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink,
                                            nib_err *err);
 
 /* ---- quantize -------------------------------------------------------------------------------- */
 
 typedef struct nib_quantize_options {
-    nib_request request;
-    const char *out;       /* a directory for a directory, else a file */
-    const char *format;    /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; NULL:
+    nib_request request; /* its device computes the codes; NULL: the CPU, as every other does yet */
+    const char *for_device; /* the result is also planned for this machine; NULL: none */
+    const char *out;        /* a directory for a directory, else a file */
+    const char *format;     /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; NULL:
                            torchao, or nibble with a ledger line */
-    const char *calibrate; /* text file for -static recipes */
-    bool force;            /* replace an existing OUT: a file, a model's directory, an empty one */
-    bool dry_run;          /* sizes and ledger only */
+    const char *calibrate;  /* text file for -static recipes */
+    bool force;             /* replace an existing OUT: a file, a model's directory, an empty one */
+    bool dry_run;           /* sizes and ledger only */
 } nib_quantize_options;
 
 /* Streams the checkpoint through the recipe into options->out, which appears complete or not at
@@ -268,10 +271,15 @@ NIB_MUST_CHECK nib_status nib_convert(nib_model *model, const nib_convert_option
 typedef struct nib_session nib_session;
 
 /* Packs the weights as the plan says and allocates the cache for `sequences` sequences of the
- * plan's context. NIB_NOT_AS_ASKED: the plan has a layer without an allowed way, or is for another
- * machine; NIB_USAGE: the model was opened to plan or to look only. */
+ * plan's context. On a device all memory is taken and every kernel compiled first; what it refuses
+ * leads to another plan of the same request: with a row or a rung that is allowed, or to the error
+ * with all reasons. NIB_NOT_AS_ASKED: the plan has a layer without an allowed way, or is for
+ * another machine; NIB_USAGE: the model was opened to plan or to look only. */
 NIB_MUST_CHECK nib_status nib_session_open(nib_session **out, nib_model *model,
                                            const nib_plan *plan, int sequences, nib_err *err);
+/* The plan that runs: the given one, or the one that was made in its place, whose ledger says what
+ * the device refused. It lives as long as the session. */
+const nib_plan *nib_session_plan(const nib_session *session);
 void nib_session_close(nib_session *session);
 
 /* One token of a ragged batch. */
@@ -314,7 +322,9 @@ typedef enum nib_finish { NIB_FINISH_STOP, NIB_FINISH_LENGTH, NIB_FINISH_CANCELL
 typedef struct nib_generate_stats {
     int64_t prompt_tokens, new_tokens;
     double first_token_s, prefill_s, decode_s;
-    double decode_gb_per_s; /* weights and cache read */
+    double token_s, predicted_token_s; /* of one token after the first, measured and by the plan;
+                                          NaN: none was made, or its time is not known */
+    double decode_gb_per_s;            /* weights and cache read */
     uint64_t weight_bytes, cache_bytes, peak_bytes;
     nib_finish finish;
     double temperature, top_p, min_p, repeat_penalty; /* as used */

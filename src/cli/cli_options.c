@@ -26,6 +26,12 @@ const option option_table[] = {
      "where to run, or what to plan for: auto, a name of `nibble devices`, or a machine's "
      "FILE.json",
      ON_RUN | ON_ADVISE},
+    {"device", 0, KIND_TEXT, AT(device), "DEVICE",
+     "where weights are quantized; none but the CPU has kernels for that yet", ON_QUANTIZE},
+    {"for", 0, KIND_TEXT, AT(for_device), "DEVICE",
+     "plan the result for the machine that will run it, present or not: as --device of `nibble "
+     "plan`",
+     ON_QUANTIZE},
     {"dtype", 0, KIND_TEXT, AT(dtype), "TYPE",
      "activations: f32, f16 or bf16; default the stored type of the weights. convert: of plain "
      "floats; default f32 for codes",
@@ -35,12 +41,16 @@ const option option_table[] = {
     {"layer", 0, KIND_TEXT, AT(layer), "NAME",
      "show every candidate and every reason for layers of this name or pattern", ON_PLAN},
     {"allow", 0, KIND_LIST, AT(allow), "[PATTERN=]RUNG",
-     "allow a substitution: device, dequant, unquantized", ON_RUN},
+     "allow a substitution: device, dequant, unquantized; PATTERN: layers, or an operation such "
+     "as attn",
+     ON_RUN | ON_QUANTIZE},
     {"kernel", 0, KIND_LIST, AT(kernel), "[PATTERN=]NAME",
      "bind a kernel; if it cannot be given, exit 4", ON_RUN},
     {"place", 0, KIND_LIST, AT(place), "[PATTERN=]DEVICE", "put layers on a device", ON_RUN},
     {"without", 0, KIND_LIST, AT(without), "KERNEL",
      "take no kernel of this name or pattern; may be repeated", ON_RUN},
+    {"memory", 0, KIND_BYTES, AT(memory), "SIZE",
+     "take no more than this of the device's memory: 6GB, 512MiB", ON_INFER},
     {"strict", 0, KIND_FLAG, AT(strict), NULL, "any substitution is an error",
      ON_RUN | ON_QUANTIZE},
     {"bias", 0, KIND_TEXT, AT(bias), "FORM",

@@ -47,6 +47,7 @@ int run_verify(const settings *s)
 static int quantize(nib_model *model, nib_engine *engine, const settings *s)
 {
     const nib_quantize_options options = {.request = request_of(s),
+                                          .for_device = s->for_device,
                                           .out = s->arguments.items[s->arguments.count - 1],
                                           .format = s->format,
                                           .calibrate = s->calibrate,

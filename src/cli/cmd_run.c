@@ -43,8 +43,9 @@ static int summarize(const ready *r, const settings *s)
 {
     nib_err err;
     const nib_sink sink = stderr_sink();
-    fflush(stdout); /* the ledger's line comes last */
-    return s->quiet || nib_plan_summary(r->plan, &sink, &err) == NIB_OK ? 0 : fail(&err);
+    fflush(stdout);                                      /* the ledger's line comes last */
+    const nib_plan *plan = nib_session_plan(r->session); /* what ran */
+    return s->quiet || nib_plan_summary(plan, &sink, &err) == NIB_OK ? 0 : fail(&err);
 }
 
 /* ---- generate ---- */
@@ -54,18 +55,29 @@ static const char *finish_word(nib_finish f)
     return f == NIB_FINISH_STOP ? "stop" : f == NIB_FINISH_LENGTH ? "length" : "cancelled";
 }
 
+static const char *say_time(char out[32], double seconds)
+{
+    if (isnan(seconds))
+        return "unknown";
+    snprintf(out, 32, "%.4g ms", seconds * 1e3);
+    return out;
+}
+
 static void print_generate_stats(const nib_generate_stats *t)
 {
     const double steps = t->new_tokens > 1 ? (double)(t->new_tokens - 1) : 0;
+    char predicted[32], measured[32];
     fprintf(stderr,
             "\nprompt      %" PRId64 " tokens, %.1f tokens/s, first token after %.3f s\n"
             "generated   %" PRId64 " tokens, %.1f tokens/s, %.1f GB/s, ended with %s\n"
+            "per token   %s predicted, %s measured\n"
             "memory      %.1f MB weights, %.1f MB keys and values, %.1f MB at most\n"
             "sampling    temp %g, top-k %" PRId64
             ", top-p %g, min-p %g, repeat-penalty %g, seed %" PRIu64 "\n",
             t->prompt_tokens, t->prefill_s > 0 ? (double)t->prompt_tokens / t->prefill_s : 0,
             t->first_token_s, t->new_tokens, t->decode_s > 0 ? steps / t->decode_s : 0,
-            t->decode_gb_per_s, finish_word(t->finish), (double)t->weight_bytes * 1e-6,
+            t->decode_gb_per_s, finish_word(t->finish), say_time(predicted, t->predicted_token_s),
+            say_time(measured, t->token_s), (double)t->weight_bytes * 1e-6,
             (double)t->cache_bytes * 1e-6, (double)t->peak_bytes * 1e-6, t->temperature, t->top_k,
             t->top_p, t->min_p, t->repeat_penalty, t->seed);
     if (t->sampler != NULL)
@@ -168,15 +180,26 @@ static void print_json_text(const kept *k)
     putchar('"');
 }
 
+/* A value of JSON, which has no infinities. */
+static void print_json_number(const char *key, double value)
+{
+    if (isfinite(value))
+        printf(", \"%s\": %.9g", key, value);
+    else
+        printf(", \"%s\": null", key);
+}
+
 static void print_generate_json(const nib_generate_stats *t, const kept *k)
 {
     fputs("{\"schema\": 1, \"text\": ", stdout);
     print_json_text(k);
     printf(", \"prompt_tokens\": %" PRId64 ", \"new_tokens\": %" PRId64 ", \"finish\": \"%s\", "
-           "\"first_token_s\": %.6f, \"prefill_s\": %.6f, \"decode_s\": %.6f, \"seed\": %" PRIu64
-           "}\n",
+           "\"first_token_s\": %.6f, \"prefill_s\": %.6f, \"decode_s\": %.6f",
            t->prompt_tokens, t->new_tokens, finish_word(t->finish), t->first_token_s, t->prefill_s,
-           t->decode_s, t->seed);
+           t->decode_s);
+    print_json_number("token_s", t->token_s);
+    print_json_number("predicted_token_s", t->predicted_token_s);
+    printf(", \"seed\": %" PRIu64 "}\n", t->seed);
 }
 
 static int generate(const ready *r, const settings *s, const char *prompt)
@@ -238,15 +261,6 @@ int run_generate(const settings *s)
 }
 
 /* ---- eval ---- */
-
-/* A value of JSON, which has no infinities. */
-static void print_json_number(const char *key, double value)
-{
-    if (isfinite(value))
-        printf(", \"%s\": %.9g", key, value);
-    else
-        printf(", \"%s\": null", key);
-}
 
 static void print_eval(const nib_eval_result *e, bool against, bool json)
 {

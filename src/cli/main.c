@@ -41,6 +41,7 @@ nib_request request_of(const settings *s)
         .layer = s->layer,
         .bias = s->bias,
         .context = s->context,
+        .memory = s->memory,
     };
 }
 

@@ -5,6 +5,7 @@
 #include "engine.h"
 
 #include <stdio.h>
+#include <strings.h>
 
 /* Where processes share a machine; said once, by the first of them. */
 static void say_crowded(const nib_engine *e, const nib_engine_options *o, int cores)
@@ -140,12 +141,27 @@ static void list_names(nib_text *out, const char *const *names, size_t count)
         nib__text_format(out, "%s%s", i == 0 ? "" : ", ", names[i]);
 }
 
-/* Names that are near, those that are here, and those that are known. */
+/* "; OpenCL: libOpenCL.so.1 is not here; install ..." of the driver that the name speaks of: the
+ * line that `nibble devices` has of it. False: it speaks of none. */
+static bool say_driver(const nib_engine *engine, const char *name, nib_text *out)
+{
+    const size_t before = out->size;
+    const char *line = engine->no_gpus.size != 0 ? engine->no_gpus.at : "";
+    for (size_t size; *line != 0; line += size + (line[size] == '\n')) {
+        const size_t driver = strcspn(line, ":");
+        size = strcspn(line, "\n");
+        if (driver < size && strncasecmp(line, name, driver) == 0)
+            nib__text_format(out, "; %.*s", (int)size, line);
+    }
+    return out->size != before;
+}
+
+/* Its driver, or names that are near; those that are here, and those that are known. */
 static nib_status fail_machine(const nib_engine *engine, const char *name, nib_err *err)
 {
     const nib_machines *known = &engine->machines;
     const size_t here = 1 + engine->gpu_count, most = here + known->count;
-    nib_text near;
+    nib_text words, near;
     char shown[NIB_SHOWN];
     const char **names = nib__calloc(&engine->allocator, most, sizeof *names);
     if (names == NULL)
@@ -155,16 +171,21 @@ static nib_status fail_machine(const nib_engine *engine, const char *name, nib_e
         names[1 + i] = engine->gpus[i].name;
     for (size_t i = 0; i < known->count; i++)
         names[here + i] = known->items[i].name;
+    nib__text_init(&words, &engine->allocator);
     nib__text_init(&near, &engine->allocator);
     nib__near_names(&near, name, names, most);
-    const char *const ask = near.size != 0 ? "; did you mean " : "";
-    nib__text_str(&near, "; here: ");
-    list_names(&near, names, here);
-    nib__text_str(&near, "; known: ");
-    list_names(&near, names + here, known->count);
-    const nib_status status = nib__fail(err, NIB_USAGE, "device \"%s\" is not known%s%s",
-                                        nib__shown(shown, name), ask, near.failed ? "" : near.at);
+    const bool has_driver = say_driver(engine, name, &words);
+    if (!has_driver && near.size != 0)
+        nib__text_format(&words, "; did you mean %s", near.at);
+    nib__text_str(&words, "; here: ");
+    list_names(&words, names, here);
+    nib__text_str(&words, has_driver ? "" : "; known: ");
+    list_names(&words, names + here, has_driver ? 0 : known->count);
+    const nib_status status =
+        nib__fail(err, NIB_USAGE, "device \"%s\" is not %s%s", nib__shown(shown, name),
+                  has_driver ? "here" : "known", words.failed ? "" : words.at);
     nib__text_free(&near);
+    nib__text_free(&words);
     nib__release(&engine->allocator, names);
     return status;
 }

@@ -102,6 +102,23 @@ const nib_gpu_piece *nib__gpu_piece(const nib_gpu *gpu, const void *address)
     return at - piece->address < piece->bytes ? piece : NULL;
 }
 
+void nib__gpu_limit(nib_gpu *gpu, uint64_t bytes) { gpu->most = bytes; }
+
+static nib_status take(nib_gpu *gpu, uint64_t bytes, const char *what, uint64_t *handle,
+                       nib_err *err)
+{
+    char asked[32], held[32], all[32];
+    const bool is_over = gpu->most != 0 && (bytes > gpu->most || gpu->held > gpu->most - bytes);
+    const nib_status status =
+        is_over ? NIB_NO_MEMORY : gpu->found->driver->take(gpu, bytes, handle, err);
+    if (status != NIB_NO_MEMORY)
+        return status;
+    return nib__fail(err, NIB_NO_MEMORY,
+                     "%s has no memory left: %s needs %s, %s of its %s are held", gpu->found->name,
+                     what, nib__say_bytes(asked, bytes), nib__say_bytes(held, gpu->held),
+                     nib__say_bytes(all, gpu->most != 0 ? gpu->most : gpu->found->machine.memory));
+}
+
 static nib_status add_piece(nib_gpu *gpu, uint64_t address, uint64_t bytes, const char *what,
                             nib_err *err)
 {
@@ -111,15 +128,7 @@ static nib_status add_piece(nib_gpu *gpu, uint64_t address, uint64_t bytes, cons
         return nib__fail_memory(err, (gpu->count + 1) * sizeof *gpu->pieces,
                                 "the list of a device's memory");
     gpu->pieces = pieces;
-    const nib_status status = gpu->found->driver->take(gpu, bytes, &handle, err);
-    if (status == NIB_NO_MEMORY) {
-        char asked[32], held[32], all[32];
-        return nib__fail(
-            err, NIB_NO_MEMORY, "%s has no memory left: %s needs %s, %s of its %s are held",
-            gpu->found->name, what, nib__say_bytes(asked, bytes), nib__say_bytes(held, gpu->held),
-            nib__say_bytes(all, gpu->found->machine.memory));
-    }
-    NIB_TRY(status);
+    NIB_TRY(take(gpu, bytes, what, &handle, err));
     const size_t at = pieces_before(gpu, address);
     memmove(&gpu->pieces[at + 1], &gpu->pieces[at], (gpu->count - at) * sizeof *gpu->pieces);
     gpu->pieces[at] = (nib_gpu_piece){.address = address, .bytes = bytes, .handle = handle};

@@ -68,6 +68,8 @@ nib_status nib__gpu_open(nib_gpu **out, const nib_gpu_found *found, double limit
                          const nib_allocator *a, nib_err *err);
 void nib__gpu_close(nib_gpu *gpu);
 
+/* No more than `bytes` are taken of its memory from now on; 0: what the driver gives. */
+void nib__gpu_limit(nib_gpu *gpu, uint64_t bytes);
 /* Memory of the device; `what` is for the error. */
 nib_status nib__gpu_take(nib_gpu *gpu, uint64_t bytes, const char *what, void **address,
                          nib_err *err);
@@ -122,8 +124,8 @@ struct nib_gpu {
     void *state;           /* the driver's */
     nib_gpu_piece *pieces; /* by address */
     size_t count, capacity;
-    uint64_t next; /* address of the next piece */
-    uint64_t held;
+    uint64_t next;       /* address of the next piece */
+    uint64_t held, most; /* most 0: no limit */
     nib_gpu_loaded *loaded;
     size_t loaded_count, loaded_capacity;
     nib_gpu_batch batches[NIB_GPU_BATCHES]; /* a ring */

@@ -97,7 +97,7 @@ static nib_status wait_oldest(nib_gpu *gpu, nib_err *err)
         const uint64_t waited = nib__now_ns() - begun;
         if ((double)waited * 1e-9 > gpu->limit_s)
             return nib__fail(err, NIB_FAILED,
-                             "%s: %s did not return in %.0f s; the device hangs, or is far slower "
+                             "%s: %s did not return in %.3g s; the device hangs, or is far slower "
                              "than its facts say",
                              gpu->found->name, name, gpu->limit_s);
         if (waited < driver->spin_ns) {

@@ -243,6 +243,21 @@ static const char *language_of(const library *l, cl_device_id device)
                                                   : "";
 }
 
+/* "OpenCL 1.2 ..." */
+static nib_status check_version(nib_gpu *gpu, nib_err *err)
+{
+    state *s = gpu->state;
+    char version[96];
+    int major = 0, minor = 0;
+    read_text(&s->l, s->device, CL_DEVICE_VERSION, version, sizeof version);
+    if (sscanf(version, "OpenCL %d.%d", &major, &minor) != 2 || 10 * major + minor >= 12)
+        return NIB_OK;
+    return nib__fail(err, NIB_NOT_AS_ASKED,
+                     "the driver %s of %s is of %.40s, and 1.2 or later is wanted; update the "
+                     "driver",
+                     gpu->found->driver_version, gpu->found->title, version);
+}
+
 static nib_status open_device(nib_gpu *gpu, nib_err *err)
 {
     state *s = nib__calloc(gpu->allocator, 1, sizeof *s);
@@ -253,6 +268,7 @@ static nib_status open_device(nib_gpu *gpu, nib_err *err)
     if (!load(&s->l))
         return nib__fail(err, NIB_NOT_AS_ASKED, LIBRARY " is not here any more");
     s->device = gpu->found->ids[1];
+    NIB_TRY(check_version(gpu, err));
     s->language = language_of(&s->l, s->device);
     s->context = s->l.clCreateContext(NULL, 1, &s->device, NULL, NULL, &code);
     if (code != CL_SUCCESS)
@@ -276,12 +292,20 @@ static void close_device(nib_gpu *gpu)
 
 /* ---- memory ---- */
 
+/* Drivers may look for memory only when it is first used: its last byte is, at once. */
 static nib_status take(nib_gpu *gpu, uint64_t bytes, uint64_t *handle, nib_err *err)
 {
     state *s = gpu->state;
+    const char zero = 0;
     cl_int code = CL_SUCCESS;
     const cl_mem memory =
         s->l.clCreateBuffer(s->context, CL_MEM_READ_WRITE, (size_t)bytes, NULL, &code);
+    const bool was_made = code == CL_SUCCESS;
+    if (was_made)
+        code = s->l.clEnqueueWriteBuffer(s->queue, memory, CL_TRUE, (size_t)bytes - 1, 1, &zero, 0,
+                                         NULL, NULL);
+    if (was_made && code != CL_SUCCESS)
+        s->l.clReleaseMemObject(memory);
     if (is_memory(code))
         return NIB_NO_MEMORY;
     if (code != CL_SUCCESS)

@@ -280,8 +280,10 @@ static nib_status lower_mlp(lowering *l, int64_t layer)
                                 .width = c->width});
 }
 
-static void size_buffers(nib_lowered *out, const nib_config *c, int64_t vocab)
+void nib__lower_sizes(nib_lowered *out, const nib_network *net)
 {
+    const nib_config *c = &net->config;
+    const int64_t vocab = nib__network_head(net)->n;
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     const int64_t columns[NIB_BUFFER_COUNT] = {
         [NIB_BUFFER_RESIDUAL] = c->width,
@@ -311,7 +313,7 @@ nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers
     *out = (nib_lowered){.nodes = nib__arena_take(arena, l.capacity, sizeof *out->nodes)};
     if (!out->nodes)
         return nib__fail_memory(err, l.capacity * sizeof *out->nodes, "the list of operations");
-    size_buffers(out, c, nib__network_head(net)->n);
+    nib__lower_sizes(out, net);
     NIB_TRY(add(&l, (nib_node){.op = NIB_OP_EMBED,
                                .row = plan->layers[0].uses[0].kernel,
                                .to = NIB_BUFFER_RESIDUAL}));

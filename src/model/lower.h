@@ -59,6 +59,9 @@ const nib_use *nib__use_at(const nib_layer_plan *plan, int64_t m);
 nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan,
                       nib_arena *arena, nib_err *err);
 
+/* Elements and bytes per token of every buffer but INPUT. */
+void nib__lower_sizes(nib_lowered *out, const nib_network *net);
+
 /* Sets the pointers of an input form inside `at`; *bytes (NULL allowed) says how many m tokens
  * need. */
 void nib__input_place(nib_input *out, const nib_scheme *scheme, nib_type input, int64_t m,

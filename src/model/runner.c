@@ -5,6 +5,8 @@
  */
 #include "runner.h"
 
+#include "way.h"
+
 #include <inttypes.h>
 
 /* ---- opening ---- */
@@ -68,7 +70,6 @@ static nib_status open_here(nib_runner *r, int64_t context, nib_err *err)
     const uint64_t scratch = r->scratch_bytes * (uint64_t)nib__pool_threads(r->engine->pool);
     side->block_bytes = buffers + scratch + SLOT_BYTES;
     side->block = nib__block_take((size_t)side->block_bytes);
-    r->rope_bytes = (uint64_t)context * (uint64_t)r->net->config.head_dim * sizeof *side->rope;
     side->rope = nib__block_take((size_t)r->rope_bytes);
     if (!side->block || !side->rope)
         return nib__fail_memory(err, (size_t)(side->block_bytes + r->rope_bytes),
@@ -95,7 +96,23 @@ static nib_status move_constants(nib_runner *r, nib_node *node, nib_err *err)
     return nib__gpu_write(r->gpu, to, from, bytes, err);
 }
 
-static nib_status open_there(nib_runner *r, nib_err *err)
+/* Room on the GPU for the logits of m slots. */
+static nib_status reserve_logits(nib_runner *r, int64_t m, nib_err *err)
+{
+    char **at = &r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_LOGITS];
+    void *address = NULL;
+    if ((size_t)m <= r->gpu_logits)
+        return NIB_OK;
+    nib__gpu_give(r->gpu, *at);
+    *at = NULL, r->gpu_logits = 0;
+    NIB_TRY(nib__gpu_take(r->gpu, (uint64_t)m * r->ops.token_bytes[NIB_BUFFER_LOGITS], "logits",
+                          &address, err));
+    *at = address, r->gpu_logits = (size_t)m;
+    return NIB_OK;
+}
+
+/* The buffers of a step there, logits of `rows` slots among them. */
+static nib_status take_there(nib_runner *r, int64_t rows, nib_err *err)
 {
     nib_side *side = &r->sides[NIB_SIDE_GPU];
     uint64_t offset[NIB_BUFFER_COUNT];
@@ -108,10 +125,13 @@ static nib_status open_there(nib_runner *r, nib_err *err)
     side->at[NIB_BUFFER_LOGITS] = NULL;
     NIB_TRY(nib__gpu_take(r->gpu, r->rope_bytes, "the table of positions", &at, err));
     side->rope = at;
-    NIB_TRY(nib__gpu_write(r->gpu, at, r->sides[NIB_SIDE_CPU].rope, r->rope_bytes, err));
     for (size_t i = 0; i < r->ops.count; i++)
         NIB_TRY(move_constants(r, &r->ops.nodes[i], err));
-    return NIB_OK;
+    if (r->plan->samplers[0] != NULL || r->plan->samplers[1] != NULL) {
+        NIB_TRY(nib__gpu_take(r->gpu, sizeof *r->drawn, "a token", &at, err));
+        r->drawn = at;
+    }
+    return reserve_logits(r, rows, err);
 }
 
 static void close_there(nib_runner *r)
@@ -126,52 +146,194 @@ static void close_there(nib_runner *r)
     }
     if (r->gpu == NULL)
         return;
+    nib__staging_give(&r->staging);
     nib__gpu_give(r->gpu, r->drawn);
     nib__gpu_give(r->gpu, side->at[NIB_BUFFER_LOGITS]);
     nib__gpu_give(r->gpu, side->rope);
     nib__gpu_give(r->gpu, side->block);
 }
 
+/* ---- before anything is loaded: what the device may refuse ---- */
+
+static nib_status refuse(nib_runner *r, nib_status status, nib_refusal refusal)
+{
+    if (status != NIB_OK)
+        r->refusal = refusal;
+    return status;
+}
+
+static nib_status reserve_weights(nib_runner *r, nib_err *err)
+{
+    const uint64_t before = nib__gpu_held(r->gpu);
+    nib_status status = NIB_OK;
+    for (size_t i = 0; i < r->net->site_count && status == NIB_OK; i++) {
+        const uint64_t room = nib__gpu_held(r->gpu) - before;
+        status = nib__weight_reserve(&r->weights[i], &r->plan->layers[i], r->gpu, err);
+        if (status == NIB_NO_MEMORY)
+            refuse(r, status, (nib_refusal){.what = NIB_REFUSED_MEMORY, .room = room});
+    }
+    return status;
+}
+
+/* Where the GPU packs weights itself: room for the largest as it is stored, and the row. */
+static nib_status reserve_staging(nib_runner *r, nib_err *err)
+{
+    nib_status status = NIB_OK;
+    r->staging.gpu = r->gpu;
+    for (size_t i = 0; i < r->net->site_count && status == NIB_OK; i++) {
+        enum { ARRAYS = 3, ALIGN = 64 }; /* codes, scales and zeros */
+        const nib_layer_plan *plan = &r->plan->layers[i];
+        const nib_pack_rows args = {.w = &r->weights[i].w, .out = r->weights[i].packs[0].at};
+        if (plan->pack == NULL)
+            continue;
+        status = nib__staging_reserve(
+            &r->staging, nib__upload_bytes(plan->layer, &plan->done) + ARRAYS * ALIGN, err);
+        if (status == NIB_OK)
+            status = nib__gpu_prepare(r->gpu, plan->pack, &args, err);
+        refuse(r, status, (nib_refusal){.what = NIB_REFUSED_ROW, .row = plan->pack});
+    }
+    return status;
+}
+
+/* The same of rows that draw tokens, which a request chooses from. */
+static nib_status prepare_samplers(nib_runner *r, nib_err *err)
+{
+    nib_status status = NIB_OK;
+    for (size_t i = 0; i < COUNT(r->plan->samplers) && status == NIB_OK; i++) {
+        const nib_kernel *row = r->plan->samplers[i];
+        const nib_draw draw = {.vocab = r->ops.ld[NIB_BUFFER_LOGITS], .top_k = 1, .temperature = 1};
+        if (row != NULL)
+            status = refuse(r, nib__gpu_prepare(r->gpu, row, &draw, err),
+                            (nib_refusal){.what = NIB_REFUSED_ROW, .row = row});
+    }
+    return status;
+}
+
+/* What a launch is compiled with may depend on the number of tokens: every small one, and those
+ * that fill tiles. */
+static nib_status prepare(nib_runner *r, nib_err *err)
+{
+    enum { EVERY = 32, STEP = 16 };
+    nib_status status = NIB_OK;
+    r->preparing = true;
+    for (size_t i = 0; i < r->ops.count && status == NIB_OK; i++) {
+        const nib_node *node = &r->ops.nodes[i];
+        const bool compiles = node->side == NIB_SIDE_GPU && node->op != NIB_OP_MOVE;
+        for (int64_t m = 1; compiles && m <= NIB_CHUNK && status == NIB_OK;
+             m += m < EVERY ? 1 : STEP)
+            status = nib__runner_node(r, node, m, err);
+    }
+    r->preparing = false;
+    return status;
+}
+
+static nib_status open_cache(nib_runner *r, int64_t sequences, int64_t context, nib_err *err)
+{
+    const nib_config *c = &r->net->config;
+    const bool there = r->ops.cache_side == NIB_SIDE_GPU;
+    const nib_status status =
+        nib__kv_open(&r->kv, c->layers, c->kv_heads, c->head_dim, sequences, context,
+                     r->plan->dtype, there ? r->gpu : NULL, &r->engine->allocator, err);
+    const nib_op_plan *attention = nib__plan_operation(r->plan, NIB_OP_ATTN);
+    return status == NIB_NO_MEMORY && there
+               ? refuse(r, status, (nib_refusal){.what = NIB_REFUSED_ROW, .row = attention->row})
+               : status;
+}
+
+/* All that is not weights is taken first: of those a part may go elsewhere. */
+static nib_status ask_device(nib_runner *r, int64_t sequences, nib_err *err)
+{
+    const nib_refusal device = {.what = NIB_REFUSED_DEVICE,
+                                .device = r->plan->gpu->facts.fact[NIB_FACT_DEVICE]};
+    const nib_status status = take_there(r, nib__min(sequences, NIB_CHUNK), err);
+    if (status != NIB_OK)
+        return refuse(r, status, device);
+    NIB_TRY(reserve_weights(r, err));
+    NIB_TRY(reserve_staging(r, err));
+    NIB_TRY(prepare_samplers(r, err));
+    return prepare(r, err);
+}
+
 static nib_status load_weights(nib_runner *r, nib_err *err)
 {
     const size_t count = r->net->site_count;
-    r->weights = nib__arena_take(&r->arena, count, sizeof *r->weights);
-    if (!r->weights)
-        return nib__fail_memory(err, count * sizeof *r->weights, "the list of weights");
     for (size_t i = 0; i < count; i++) {
         if (!nib__engine_progress(r->engine, "load", i, count))
             return nib__fail(err, NIB_CANCELLED, "loading was cancelled");
-        NIB_TRY(nib__weight_load(&r->weights[i], r->net, &r->plan->layers[i], i, r->gpu, err));
+        const nib_status status =
+            nib__weight_load(&r->weights[i], r->net, &r->plan->layers[i], i, &r->staging, err);
+        if (status != NIB_OK && r->staging.refused != NULL)
+            refuse(r, status, (nib_refusal){.what = NIB_REFUSED_ROW, .row = r->staging.refused});
+        NIB_TRY(status);
         if (i != 0) /* of the embedding one row is read */
             r->weight_bytes += r->weights[i].bytes;
     }
     nib__engine_progress(r->engine, "load", count, count);
+    nib__staging_give(&r->staging);
+    return NIB_OK;
+}
+
+static nib_status open_gpu(nib_runner *r, nib_err *err)
+{
+    const nib_machine *gpu = r->plan->gpu;
+    const nib_refusal device = {.what = NIB_REFUSED_DEVICE,
+                                .device = gpu->facts.fact[NIB_FACT_DEVICE]};
+    NIB_TRY(refuse(r, nib__engine_gpu(&r->gpu, r->engine, gpu, err), device));
+    nib__gpu_limit(r->gpu, gpu->memory);
     return NIB_OK;
 }
 
 static nib_status open_parts(nib_runner *r, int64_t sequences, int64_t context, nib_err *err)
 {
-    const nib_config *c = &r->net->config;
-    if (r->plan->gpu != NULL)
-        NIB_TRY(nib__engine_gpu(&r->gpu, r->engine, r->plan->gpu, err));
-    NIB_TRY(load_weights(r, err));
+    const size_t count = r->net->site_count;
+    r->weights = nib__arena_take(&r->arena, count, sizeof *r->weights);
+    if (!r->weights)
+        return nib__fail_memory(err, count * sizeof *r->weights, "the list of weights");
+    r->rope_bytes = (uint64_t)context * (uint64_t)r->net->config.head_dim * sizeof(float);
     NIB_TRY(nib__lower(&r->ops, r->net, r->plan, &r->arena, err));
-    NIB_TRY(nib__kv_open(&r->kv, c->layers, c->kv_heads, c->head_dim, sequences, context,
-                         r->plan->dtype, r->ops.cache_side == NIB_SIDE_GPU ? r->gpu : NULL,
-                         &r->engine->allocator, err));
+    if (r->ops.uses_gpu) /* a plan for a device may have nothing that it does */
+        NIB_TRY(open_gpu(r, err));
+    NIB_TRY(open_cache(r, sequences, context, err));
+    if (r->ops.uses_gpu)
+        NIB_TRY(ask_device(r, sequences, err));
+    NIB_TRY(load_weights(r, err));
     NIB_TRY(open_here(r, context, err));
-    return r->ops.uses_gpu ? open_there(r, err) : NIB_OK;
+    if (!r->ops.uses_gpu)
+        return NIB_OK;
+    NIB_TRY(nib__gpu_write(r->gpu, r->sides[NIB_SIDE_GPU].rope, r->sides[NIB_SIDE_CPU].rope,
+                           r->rope_bytes, err));
+    return prepare(r, err); /* with what was loaded: as a rule nothing is left to compile */
 }
 
 nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan,
-                            int64_t sequences, int64_t context, nib_err *err)
+                            int64_t sequences, int64_t context, nib_refusal *refusal, nib_err *err)
 {
     *out = (nib_runner){.net = net, .plan = plan, .engine = net->engine};
     nib__arena_init(&out->arena, &net->engine->allocator, 0);
     const nib_status status = open_parts(out, sequences, context, err);
+    *refusal = out->refusal;
     if (status != NIB_OK)
         nib__runner_close(out);
     return status;
+}
+
+uint64_t nib__runner_gpu_bytes(const nib_network *net, const nib_layer *layers, nib_type dtype,
+                               int64_t context)
+{
+    const nib_config *c = &net->config;
+    nib_runner r = {.net = net};
+    uint64_t offset[NIB_BUFFER_COUNT];
+    nib__lower_sizes(&r.ops, net);
+    for (size_t i = 1; i < net->site_count; i++) { /* but for the embedding, which reads ids */
+        nib_input form;
+        uint64_t bytes = 0;
+        nib__input_place(&form, &layers[i].asked, dtype, 1, layers[i].k, NULL, &bytes);
+        if (bytes > r.ops.token_bytes[NIB_BUFFER_INPUT])
+            r.ops.token_bytes[NIB_BUFFER_INPUT] = bytes;
+    }
+    const int64_t norms = (2 * c->layers + 1) * c->width + 2 * c->layers * c->head_dim;
+    return lay_out(&r, offset) + SLOT_BYTES + r.ops.token_bytes[NIB_BUFFER_LOGITS] +
+           (uint64_t)(context * c->head_dim + norms) * sizeof(float);
 }
 
 void nib__runner_close(nib_runner *r)
@@ -208,21 +370,6 @@ static nib_status keep_wanted(nib_runner *r, int side, const nib_slot *slots, in
             memcpy(to, from, (size_t)row);
         ++*kept;
     }
-    return NIB_OK;
-}
-
-/* Room on the GPU for the logits of m slots. */
-static nib_status reserve_logits(nib_runner *r, int64_t m, nib_err *err)
-{
-    char **at = &r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_LOGITS];
-    void *address = NULL;
-    if ((size_t)m <= r->gpu_logits)
-        return NIB_OK;
-    nib__gpu_give(r->gpu, *at);
-    *at = NULL, r->gpu_logits = 0;
-    NIB_TRY(nib__gpu_take(r->gpu, (uint64_t)m * r->ops.token_bytes[NIB_BUFFER_LOGITS], "logits",
-                          &address, err));
-    *at = address, r->gpu_logits = (size_t)m;
     return NIB_OK;
 }
 

@@ -19,6 +19,20 @@ typedef struct nib_observer {
     void *ctx;
 } nib_observer;
 
+/* What a device refuses of a plan, found while a runner is opened; the error has its words. */
+typedef struct nib_refusal {
+    enum {
+        NIB_REFUSED_NOTHING,
+        NIB_REFUSED_ROW,    /* its driver does not compile it, or there is no memory for what it
+                               keeps */
+        NIB_REFUSED_MEMORY, /* for all weights */
+        NIB_REFUSED_DEVICE, /* it cannot be used at all */
+    } what;
+    const nib_kernel *row;
+    uint64_t room;  /* MEMORY: bytes of weights that there was room for */
+    int64_t device; /* DEVICE: its kind, NIB_DEVICE_* */
+} nib_refusal;
+
 /* What one side runs with. */
 typedef struct nib_side {
     char *block; /* buffers of one pass; on the CPU then a scratch per worker */
@@ -48,11 +62,20 @@ typedef struct nib_runner {
     nib_observer observer;  /* see NULL: none */
     bool keeps_logits;      /* those of the GPU stay there, for nib__runner_draw */
     int32_t *drawn;         /* the GPU's; NULL: nothing was drawn there */
+    bool preparing;         /* operations of the GPU are compiled and not launched */
+    nib_refusal refusal;
+    nib_staging staging; /* while weights are loaded */
 } nib_runner;
 
+/* Takes all memory and compiles every kernel that the plan may launch before it loads a weight.
+ * *refusal says what of it the device refused, if that is why it fails. */
 nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan,
-                            int64_t sequences, int64_t context, nib_err *err);
+                            int64_t sequences, int64_t context, nib_refusal *refusal, nib_err *err);
 void nib__runner_close(nib_runner *runner);
+/* Bytes that a runner takes on a GPU beside weights, keys and values, at most: all operations
+ * there. */
+uint64_t nib__runner_gpu_bytes(const nib_network *net, const nib_layer *layers, nib_type dtype,
+                               int64_t context);
 /* One operation for m tokens; of the GPU: it is launched. */
 nib_status nib__runner_node(nib_runner *runner, const nib_node *node, int64_t m, nib_err *err);
 nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t count,

@@ -62,13 +62,23 @@ static int64_t grain_for(const nib_runner *r, int64_t count)
         1, nib__ceil_div(count, (int64_t)nib__pool_threads(r->engine->pool) * PARTS_PER_WORKER));
 }
 
+static nib_status run_on_gpu(nib_runner *r, const nib_kernel *row, const void *args, nib_err *err)
+{
+    if (!r->preparing)
+        return nib__gpu_run(r->gpu, row, args, err);
+    const nib_status status = nib__gpu_prepare(r->gpu, row, args, err);
+    if (status != NIB_OK)
+        r->refusal = (nib_refusal){.what = NIB_REFUSED_ROW, .row = row};
+    return status;
+}
+
 /* On the pool, or on the GPU whole. */
 static nib_status run_rows(nib_runner *r, const nib_kernel *row, const void *args, int64_t count,
                            nib_err *err)
 {
     part p = {.row = row, .args = args};
     if (row->gpu != NULL)
-        return nib__gpu_run(r->gpu, row, args, err);
+        return run_on_gpu(r, row, args, err);
     nib__pool_run(r->engine->pool, count, grain_for(r, count), false, job_rows, &p);
     return NIB_OK;
 }
@@ -110,7 +120,7 @@ static nib_status run_quant(nib_runner *r, const nib_node *node, int64_t m, nib_
                             .static_zero = w->act_zero};
     part p = {.row = row, .args = &args};
     if (row->gpu != NULL)
-        return nib__gpu_run(r->gpu, row, &args, err);
+        return run_on_gpu(r, row, &args, err);
     nib__pool_run(r->engine->pool, m, grain_for(r, m), false, job_quant, &p);
     return NIB_OK;
 }
@@ -130,7 +140,7 @@ static nib_status run_linear(nib_runner *r, const nib_node *node, int64_t m, nib
                              .bias = loaded->bias,
                              .int_bias = loaded->int_bias};
     if (row->gpu != NULL)
-        return nib__gpu_run(r->gpu, row, &args, err);
+        return run_on_gpu(r, row, &args, err);
     const int64_t step = nib__max(1, row->n_step), count = nib__ceil_div(loaded->w.n, step);
     part p = {.row = row,
               .args = &args,
@@ -156,7 +166,7 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
                            .cache = nib__kv_layer(&r->kv, node->layer),
                            .scale = 1.0f / sqrtf((float)c->head_dim)};
     if (node->row->gpu != NULL)
-        return nib__gpu_run(r->gpu, node->row, &args, err);
+        return run_on_gpu(r, node->row, &args, err);
     part p = {
         .row = node->row, .args = &args, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
     /* heads that share keys stay together */

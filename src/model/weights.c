@@ -8,6 +8,7 @@
 
 #include "bias_codes.h"
 #include "quantizer.h"
+#include "way.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -82,16 +83,22 @@ static nib_status open_converted(loading *l, nib_err *err)
     return NIB_OK;
 }
 
+/* Does the weight have this layout already? What is read plain needs none. */
+static bool is_packed(const nib_loaded *l, const nib_packing *packing)
+{
+    bool known = packing == NULL;
+    for (int i = 0; i < l->pack_count; i++)
+        known = known || l->packs[i].packing == packing;
+    return known;
+}
+
 static nib_status open_packs(loading *l, nib_err *err)
 {
     nib_loaded *out = l->out;
     for (int i = 0; i < l->plan->use_count; i++) {
         const nib_packing *packing =
             l->plan->uses[i].kernel ? l->plan->uses[i].kernel->packing : NULL;
-        bool known = !packing;
-        for (int j = 0; j < out->pack_count; j++)
-            known |= out->packs[j].packing == packing;
-        if (known)
+        if (is_packed(out, packing))
             continue;
         nib_pack *pack = &out->packs[out->pack_count++];
         *pack = (nib_pack){.packing = packing, .bytes = packing->bytes(&out->w)};
@@ -270,106 +277,182 @@ static nib_status load(loading *l, size_t site, nib_err *err)
 
 /* ---- onto the GPU ---- */
 
-/* A copy of `bytes` at `from` on the GPU. */
-static nib_status upload(nib_gpu *gpu, void **to, const void *from, uint64_t bytes, nib_err *err)
-{
-    void *address = NULL;
-    NIB_TRY(nib__gpu_take(gpu, bytes, "a weight", &address, err));
-    const nib_status status = nib__gpu_write(gpu, address, from, bytes, err);
-    if (status != NIB_OK)
-        nib__gpu_give(gpu, address);
-    else
-        *to = address;
-    return status;
-}
-
-/* Bytes of an array of values that are strided as scales. */
-static uint64_t strided_bytes(const nib_weight *w, nib_type type)
-{
-    const int64_t rows = nib__ceil_div(w->n, nib__max(w->scale_rows, 1)),
-                  groups = nib__scheme_groups(&w->scheme, w->k);
-    const int64_t last = (rows - 1) * w->scale_stride_n + (groups - 1) * w->scale_stride_g;
-    return (uint64_t)(last + 1) * (uint64_t)nib__type_bits(type) / 8;
-}
-
-/* Uploads what is stored, and packs it there. */
-static nib_status pack_there(nib_gpu *gpu, void **to, const nib_kernel *row, const nib_weight *w,
-                             const nib_pack *pack, nib_err *err)
-{
-    void *codes = NULL, *scales = NULL, *zeros = NULL, *out = NULL;
-    nib_weight there = *w;
-    nib_status status = upload(gpu, &codes, w->codes, nib__weight_code_bytes(w), err);
-    if (status == NIB_OK && w->scales != NULL)
-        status = upload(gpu, &scales, w->scales, strided_bytes(w, w->scale_type), err);
-    if (status == NIB_OK && w->zeros != NULL)
-        status = upload(gpu, &zeros, w->zeros, strided_bytes(w, w->zero_type), err);
-    if (status == NIB_OK)
-        status = nib__gpu_take(gpu, pack->bytes, "a weight", &out, err);
-    there.codes = codes, there.scales = scales, there.zeros = zeros;
-    const nib_pack_rows args = {.w = &there, .out = out};
-    if (status == NIB_OK)
-        status = nib__gpu_run(gpu, row, &args, err);
-    if (status == NIB_OK)
-        status = nib__gpu_finish(gpu, err);
-    nib__gpu_give(gpu, codes);
-    nib__gpu_give(gpu, scales);
-    nib__gpu_give(gpu, zeros);
-    if (status != NIB_OK)
-        nib__gpu_give(gpu, out);
-    else
-        *to = out;
-    return status;
-}
-
-/* Packed blocks and the bias move; what fails leaves both kinds of memory to be told apart. */
-static nib_status move_to_gpu(nib_loaded *l, nib_gpu *gpu, const nib_kernel *packer,
-                              const nib_allocator *a, nib_err *err)
-{
-    void *at[NIB_USES_MAX] = {NULL}, *bias = NULL;
-    nib_status status = NIB_OK;
-    for (int i = 0; i < l->pack_count && status == NIB_OK; i++)
-        status = packer != NULL ? pack_there(gpu, &at[i], packer, &l->w, &l->packs[i], err)
-                                : upload(gpu, &at[i], l->packs[i].at, l->packs[i].bytes, err);
-    void *from = l->bias != NULL ? (void *)l->bias : l->int_bias;
-    const int64_t padded = l->int_bias != NULL ? nib__round_up(l->w.n, NIB_CODES_PAD) : l->w.n;
-    if (status == NIB_OK && from != NULL)
-        status = upload(gpu, &bias, from, (uint64_t)padded * sizeof(float), err);
-    if (status != NIB_OK) {
-        for (int i = 0; i < l->pack_count; i++)
-            nib__gpu_give(gpu, at[i]);
-        return status;
-    }
-    for (int i = 0; i < l->pack_count; i++) {
-        nib__block_free(l->packs[i].at, (size_t)l->packs[i].bytes);
-        l->packs[i].at = at[i];
-    }
-    nib__release(a, from);
-    if (l->int_bias != NULL)
-        l->int_bias = bias;
-    else
-        l->bias = bias;
-    l->gpu = gpu;
-    return NIB_OK;
-}
-
 static bool runs_on_gpu(const nib_layer_plan *plan)
 {
     return plan->use_count > 0 && plan->uses[0].kernel->device != NIB_DEVICE_CPU;
 }
 
-nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan,
-                            size_t site, nib_gpu *gpu, nib_err *err)
+/* f32 or int32, with what rows of integers read past the end. */
+static uint64_t bias_bytes(int64_t n, bool is_int)
 {
-    loading l = {.out = out, .net = net, .plan = plan};
-    *out = (nib_loaded){0};
+    return (uint64_t)(is_int ? nib__round_up(n, NIB_CODES_PAD) : n) * sizeof(float);
+}
+
+static nib_status reserve_bias(nib_loaded *out, const nib_layer_plan *plan, nib_err *err)
+{
+    const bool is_int = nib__layer_bias(plan->layer, &plan->done) == NIB_BIAS_INT32;
+    void *at = NULL;
+    if (!plan->layer->bias)
+        return NIB_OK;
+    NIB_TRY(nib__gpu_take(out->gpu, bias_bytes(out->w.n, is_int), "a bias", &at, err));
+    if (is_int)
+        out->int_bias = at;
+    else
+        out->bias = at;
+    return NIB_OK;
+}
+
+nib_status nib__weight_reserve(nib_loaded *out, const nib_layer_plan *plan, nib_gpu *gpu,
+                               nib_err *err)
+{
+    static const float no_scale = 1; /* of activations: a launch is described by its value */
+    nib_status status = NIB_OK;
+    if (!runs_on_gpu(plan))
+        return NIB_OK;
+    *out = (nib_loaded){.gpu = gpu, .w = nib__layer_weight(plan->layer, &plan->done)};
+    out->w.act_scale = plan->done.act == NIB_ACT_I8_STATIC ? &no_scale : NULL;
+    for (int i = 0; i < plan->use_count && status == NIB_OK; i++) {
+        const nib_packing *packing = plan->uses[i].kernel->packing;
+        nib_pack *pack = &out->packs[out->pack_count];
+        void *at = NULL;
+        if (is_packed(out, packing))
+            continue;
+        *pack = (nib_pack){.packing = packing, .bytes = packing->bytes(&out->w)};
+        status = nib__gpu_take(gpu, pack->bytes, "a weight", &at, err);
+        pack->at = at;
+        out->pack_count += status == NIB_OK;
+    }
+    if (status == NIB_OK)
+        status = reserve_bias(out, plan, err);
+    return status == NIB_OK ? NIB_OK : nib__fail_in(err, status, plan->layer->name);
+}
+
+/* What was reserved; or, for what is larger than planned, new memory. */
+static nib_status room_for(nib_gpu *gpu, void **at, uint64_t bytes, nib_err *err)
+{
+    const nib_gpu_piece *piece = nib__gpu_piece(gpu, *at);
+    if (piece != NULL && piece->bytes >= bytes)
+        return NIB_OK;
+    nib__gpu_give(gpu, *at);
+    *at = NULL;
+    return nib__gpu_take(gpu, bytes, "a weight", at, err);
+}
+
+static nib_status fill(nib_gpu *gpu, void **to, const void *from, uint64_t bytes, nib_err *err)
+{
+    NIB_TRY(room_for(gpu, to, bytes, err));
+    return nib__gpu_write(gpu, *to, from, bytes, err);
+}
+
+nib_status nib__staging_reserve(nib_staging *s, uint64_t bytes, nib_err *err)
+{
+    if (bytes <= s->bytes)
+        return NIB_OK;
+    nib__staging_give(s);
+    NIB_TRY(
+        nib__gpu_take(s->gpu, bytes, "a weight as it is stored, to be packed there,", &s->at, err));
+    s->bytes = bytes;
+    return NIB_OK;
+}
+
+void nib__staging_give(nib_staging *s)
+{
+    if (s->at != NULL)
+        nib__gpu_give(s->gpu, s->at);
+    s->at = NULL, s->bytes = 0;
+}
+
+/* Bytes of an array of values that are strided as scales. */
+static uint64_t strided_bytes(const nib_weight *w, const void *values, nib_type type)
+{
+    const int64_t rows = nib__ceil_div(w->n, nib__max(w->scale_rows, 1)),
+                  groups = nib__scheme_groups(&w->scheme, w->k);
+    const int64_t last = (rows - 1) * w->scale_stride_n + (groups - 1) * w->scale_stride_g;
+    return values != NULL ? (uint64_t)(last + 1) * (uint64_t)nib__type_bits(type) / 8 : 0;
+}
+
+/* Uploads what is stored, and packs it there. */
+static nib_status pack_there(nib_staging *staging, const nib_kernel *row, const nib_weight *w,
+                             void *out, nib_err *err)
+{
+    nib_gpu *gpu = staging->gpu;
+    const void *const from[] = {w->codes, w->scales, w->zeros};
+    const uint64_t bytes[] = {nib__weight_code_bytes(w), strided_bytes(w, w->scales, w->scale_type),
+                              strided_bytes(w, w->zeros, w->zero_type)};
+    const void *to[COUNT(from)] = {NULL};
+    uint64_t used = 0;
+    for (size_t i = 0; i < COUNT(from); i++)
+        used += (bytes[i] + 63) & ~UINT64_C(63);
+    NIB_TRY(nib__staging_reserve(staging, used, err));
+    used = 0;
+    for (size_t i = 0; i < COUNT(from); i++) {
+        char *at = (char *)staging->at + used;
+        if (bytes[i] == 0)
+            continue;
+        NIB_TRY(nib__gpu_write(gpu, at, from[i], bytes[i], err));
+        to[i] = at;
+        used += (bytes[i] + 63) & ~UINT64_C(63);
+    }
+    nib_weight there = *w;
+    there.codes = to[0], there.scales = to[1], there.zeros = to[2];
+    const nib_pack_rows args = {.w = &there, .out = out};
+    const nib_status status = nib__gpu_prepare(gpu, row, &args, err);
+    if (status != NIB_OK) {
+        staging->refused = row;
+        return status;
+    }
+    NIB_TRY(nib__gpu_run(gpu, row, &args, err));
+    return nib__gpu_finish(gpu, err); /* the next weight takes the same memory */
+}
+
+/* Packed blocks and the bias of `here` go to the GPU; all else of it becomes `out`'s. */
+static nib_status move_to_gpu(nib_loaded *out, nib_loaded *here, nib_staging *staging,
+                              const nib_kernel *packer, nib_err *err)
+{
+    nib_gpu *gpu = out->gpu;
+    out->w = here->w;
+    out->owned = here->owned, out->owned_bytes = here->owned_bytes;
+    here->owned = NULL;
+    for (int i = 0; i < here->pack_count; i++) {
+        void *at = i < out->pack_count ? out->packs[i].at : NULL;
+        nib_status status = room_for(gpu, &at, here->packs[i].bytes, err);
+        if (status == NIB_OK)
+            status = packer != NULL
+                         ? pack_there(staging, packer, &out->w, at, err)
+                         : nib__gpu_write(gpu, at, here->packs[i].at, here->packs[i].bytes, err);
+        out->packs[i] = (nib_pack){here->packs[i].packing, at, here->packs[i].bytes};
+        out->pack_count = i < out->pack_count ? out->pack_count : i + 1;
+        NIB_TRY(status);
+    }
+    void *bias = out->bias, *int_bias = out->int_bias;
+    nib_status status = NIB_OK;
+    if (here->bias != NULL)
+        status = fill(gpu, &bias, here->bias, bias_bytes(out->w.n, false), err);
+    else if (here->int_bias != NULL)
+        status = fill(gpu, &int_bias, here->int_bias, bias_bytes(out->w.n, true), err);
+    out->bias = bias, out->int_bias = int_bias;
+    return status;
+}
+
+nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan,
+                            size_t site, nib_staging *staging, nib_err *err)
+{
+    const nib_allocator *a = &net->engine->allocator;
+    nib_loaded here = {0};
+    loading l = {.out = &here, .net = net, .plan = plan};
     nib_status status = load(&l, site, err);
-    nib__release(&net->engine->allocator, l.rows);
-    if (status == NIB_OK && runs_on_gpu(plan))
-        status = move_to_gpu(out, gpu, plan->pack, &net->engine->allocator, err);
+    nib__release(a, l.rows);
+    if (status == NIB_OK && out->gpu == NULL) {
+        *out = here;
+    } else {
+        if (status == NIB_OK)
+            status = move_to_gpu(out, &here, staging, plan->pack, err);
+        nib__weight_unload(&here, a);
+    }
     if (status == NIB_OK && plan->pack != NULL)
         release_rows(&l, 0, out->w.n, reads_plain(plan));
     if (status != NIB_OK) {
-        nib__weight_unload(out, &net->engine->allocator);
+        nib__weight_unload(out, a);
         return nib__fail_in(err, status, net->sites[site].name);
     }
     out->bytes = out->pack_count > 0 ? out->packs[0].bytes : nib__weight_bytes(&out->w);

@@ -27,10 +27,25 @@ typedef struct nib_loaded {
     uint64_t bytes;    /* read for one token */
 } nib_loaded;
 
-/* Loads the weight of one site for its planned uses; onto the GPU if they run there. It is packed
- * here. */
+/* Takes what the weight will need of the GPU's memory, if it runs there, by its planned shape and
+ * types: so that memory which runs out is known before anything is loaded. w then has no data. */
+nib_status nib__weight_reserve(nib_loaded *out, const nib_layer_plan *plan, nib_gpu *gpu,
+                               nib_err *err);
+/* Memory of the GPU that stored weights pass through where it packs them. */
+typedef struct nib_staging {
+    nib_gpu *gpu;
+    void *at;
+    uint64_t bytes;
+    const nib_kernel *refused; /* a row that packs, and that the driver does not compile; NULL */
+} nib_staging;
+/* At least so many bytes of it. */
+nib_status nib__staging_reserve(nib_staging *staging, uint64_t bytes, nib_err *err);
+void nib__staging_give(nib_staging *staging);
+
+/* Loads the weight of one site for its planned uses; onto the GPU, where it was reserved, if they
+ * run there: packed there, or here. */
 nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan,
-                            size_t site, nib_gpu *gpu, nib_err *err);
+                            size_t site, nib_staging *staging, nib_err *err);
 void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a);
 /* The block in the row's layout; NULL for a row that reads the plain weight. */
 const void *nib__weight_packed(const nib_loaded *loaded, const nib_kernel *row);

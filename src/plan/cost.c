@@ -45,6 +45,38 @@ uint64_t nib__row_bytes(const nib_kernel *kernel, const nib_layer *layer, const 
     return nib__weight_bytes(&w);
 }
 
+uint64_t nib__way_bytes(const nib_way *way, const nib_layer *layer)
+{
+    uint64_t sum = layer->bias ? (uint64_t)layer->n * sizeof(float) : 0;
+    for (int i = 0; i < way->use_count; i++) {
+        const nib_kernel *row = way->uses[i].kernel;
+        bool counted = false;
+        for (int j = 0; j < i; j++)
+            counted = counted || way->uses[j].kernel->packing == row->packing;
+        if (!counted && !nib__add(&sum, sum, nib__row_bytes(row, layer, &way->scheme)))
+            return UINT64_MAX; /* no layout can hold it */
+    }
+    return sum;
+}
+
+uint64_t nib__plan_room(const nib_policy *policy, const nib_machine *own,
+                        const nib_machine *machine)
+{
+    nib_query attention;
+    nib__plan_op_query(&attention, NIB_OP_ATTN, NIB_TYPE_F32, machine);
+    attention.without = &policy->without;
+    const bool has_cache =
+        machine == own && (policy->declared || nib__plan_op_best(&attention, machine) != NULL);
+    const uint64_t beside = policy->step_bytes + (has_cache ? policy->cache_bytes : 0);
+    if (machine->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU || policy->training)
+        return UINT64_MAX;
+    if (policy->room_words != NULL)
+        return policy->room;
+    if (machine->memory == 0)
+        return UINT64_MAX;
+    return machine->memory > beside ? machine->memory - beside : 0;
+}
+
 static double rate_of(const nib_machine *machine, nib_unit unit)
 {
     if (machine->rate[unit] > 0)

@@ -10,11 +10,23 @@ static const char *const numbers_names[NIB_NUMBERS_COUNT] = {"f32",   "bf16",  "
 
 static const char *const packing_phase = "pack";
 
-/* The code and the sentence of one condition, in the ledger. */
-static nib_reason reason_of(nib_ledger *ledger, const nib_cond *cond, const nib_query *query)
+const char *nib__driver_words(const nib_policy *policy, const nib_kernel *kernel)
 {
+    for (size_t i = 0; i < policy->refused_count; i++)
+        if (strcmp(policy->refused[i].kernel, kernel->name) == 0)
+            return policy->refused[i].words;
+    return NULL;
+}
+
+/* The code and the sentence of one condition of a row, in the ledger. */
+static nib_reason reason_of(nib_ledger *ledger, const nib_cond *cond, const nib_kernel *kernel,
+                            const nib_query *query, const nib_policy *policy)
+{
+    const char *words = cond->fact == NIB_FACT_OFFERED ? nib__driver_words(policy, kernel) : NULL;
     nib_text text;
     nib_reason reason;
+    if (words != NULL)
+        return (nib_reason){"refused", nib__ledger_text(ledger, "%s", words)};
     nib__text_init(&text, ledger->arena.allocator);
     nib__cond_code(cond, &text);
     reason.code = nib__ledger_text(ledger, "%s", text.at != NULL ? text.at : "");
@@ -60,13 +72,13 @@ static size_t refusals(const nib_kernel *kernel, const nib_query *query, bool as
 }
 
 void nib__explain_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kernel *kernel,
-                      const nib_query *query, bool ask_built)
+                      const nib_query *query, const nib_policy *policy, bool ask_built)
 {
     nib_cond conds[CONDS_MAX];
     const nib_query own = query_of(kernel, query);
     const size_t count = refusals(kernel, &own, ask_built, true, conds);
     for (size_t i = 0; i < count; i++) {
-        const nib_reason reason = reason_of(ledger, &conds[i], &own);
+        const nib_reason reason = reason_of(ledger, &conds[i], kernel, &own, policy);
         nib__ledger_add_reason(ledger, line, reason.code,
                                nib__ledger_text(ledger, "%s: %s", kernel->name, reason.text));
     }
@@ -113,7 +125,7 @@ void nib__explain_missing(nib_ledger *ledger, nib_ledger_layer *line, const nib_
         if (row->peer != NULL || !nib__kernel_keyed(row, &query))
             continue;
         any = true;
-        nib__explain_row(ledger, line, row, &query, !policy->declared);
+        nib__explain_row(ledger, line, row, &query, policy, !policy->declared);
     }
     if (!any)
         explain_no_row(ledger, line, &query);
@@ -190,7 +202,7 @@ static void add_candidate(nib_ledger *ledger, nib_ledger_layer *line, const nib_
     }
     candidate->verdict = failed == 0 ? NIB_VERDICT_COULD : NIB_VERDICT_NO;
     for (size_t i = 0; i < failed; i++) {
-        const nib_reason reason = reason_of(ledger, &conds[i], query);
+        const nib_reason reason = reason_of(ledger, &conds[i], row, query, policy);
         nib__ledger_add_candidate_reason(ledger, candidate, reason.code, reason.text);
     }
     if (failed == 0)
@@ -239,7 +251,7 @@ void nib__explain_candidates(nib_ledger *ledger, nib_ledger_layer *line, const n
 /* ---- another engine ---- */
 
 static void engine_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kernel *row,
-                       const nib_query *query)
+                       const nib_query *query, const nib_policy *policy)
 {
     nib_cond conds[CONDS_MAX];
     nib_candidate *candidate = nib__ledger_add_candidate(ledger, line);
@@ -255,7 +267,7 @@ static void engine_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_ker
     candidate->consequence = failed == 0 ? row->peer->result : row->note;
     candidate->source = row->peer->source;
     for (size_t i = 0; i < failed; i++) {
-        const nib_reason reason = reason_of(ledger, &conds[i], &own);
+        const nib_reason reason = reason_of(ledger, &conds[i], row, &own, policy);
         nib__ledger_add_candidate_reason(ledger, candidate, reason.code, reason.text);
     }
 }
@@ -279,7 +291,7 @@ void nib__explain_engine(nib_ledger *ledger, nib_ledger_layer *line, const nib_w
         for (size_t i = 0; i < nib__kernel_count(); i++) {
             const nib_kernel *row = nib__kernel_at(i);
             if (nib__engine_uses(policy->engine, row) && nib__kernel_keyed(row, &query))
-                engine_row(ledger, line, row, &query);
+                engine_row(ledger, line, row, &query, policy);
         }
     }
 }

@@ -8,6 +8,7 @@
 typedef struct reader {
     const nib_policy *policy;
     const char *option; /* "--allow" */
+    bool operations;    /* its patterns speak of operations without weights, too */
     const nib_machine *machine;
     const nib_layer *layers;
     size_t count;
@@ -101,22 +102,31 @@ static nib_status read_place(const reader *r, nib_plan_option *out, const char *
 
 /* ---- patterns ---- */
 
+/* What a pattern may mean: layers, then operations; NULL past the last. */
+static const char *name_at(const reader *r, size_t i)
+{
+    if (i < r->count)
+        return r->layers[i].name;
+    return r->operations ? nib__plan_operation_name(i - r->count) : NULL;
+}
+
 static nib_status no_match(const reader *r, const char *pattern)
 {
-    const char **names = nib__calloc(r->a, r->count, sizeof *names);
+    size_t count = 0;
+    const char **names = nib__calloc(r->a, r->count + NIB_OPS_MAX, sizeof *names);
     nib_text near;
     if (names == NULL)
         return nib__fail_memory(r->err, r->count * sizeof *names, "the layers' names");
-    for (size_t i = 0; i < r->count; i++)
-        names[i] = r->layers[i].name;
+    for (; name_at(r, count) != NULL; count++)
+        names[count] = name_at(r, count);
     nib__text_init(&near, r->a);
-    nib__near_names(&near, pattern, names, r->count);
+    nib__near_names(&near, pattern, names, count);
     const bool some = near.at != NULL && near.size != 0;
     char shown[128];
-    const nib_status status =
-        nib__fail(r->err, NIB_USAGE, "%s %s: no layer matches%s%s", r->option,
-                  nib__say_name(shown, sizeof shown, pattern, strlen(pattern)),
-                  some ? "; did you mean " : "", some ? near.at : "");
+    const nib_status status = nib__fail(
+        r->err, NIB_USAGE, "%s %s: no layer%s matches%s%s", r->option,
+        nib__say_name(shown, sizeof shown, pattern, strlen(pattern)),
+        r->operations ? " or operation" : "", some ? "; did you mean " : "", some ? near.at : "");
     nib__text_free(&near);
     nib__release(r->a, names);
     return status;
@@ -124,9 +134,9 @@ static nib_status no_match(const reader *r, const char *pattern)
 
 static nib_status check_matches(const reader *r, const nib_pattern *pattern)
 {
-    for (size_t i = 0; i < r->count; i++) {
+    for (size_t i = 0; name_at(r, i) != NULL; i++) {
         nib_err err = {NIB_OK, ""};
-        if (nib__layer_matches(pattern, r->layers[i].name, &err))
+        if (nib__layer_matches(pattern, name_at(r, i), &err))
             return NIB_OK;
         if (err.status != NIB_OK)
             return nib__fail(r->err, err.status, "%s: %s", r->option, err.text);
@@ -180,7 +190,9 @@ static nib_status read_list(reader *r, const char *option, const nib_strings *st
 
 static nib_status read_all(reader *r, nib_plan_options *out, const nib_policy *policy)
 {
+    r->operations = !policy->training;
     NIB_TRY(read_list(r, "--allow", &policy->allow, read_rung, &out->allow, &out->allow_count));
+    r->operations = false;
     NIB_TRY(
         read_list(r, "--kernel", &policy->kernel, read_kernel, &out->kernel, &out->kernel_count));
     NIB_TRY(read_list(r, "--place", &policy->place, read_place, &out->place, &out->place_count));

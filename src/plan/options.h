@@ -9,7 +9,7 @@
 #include "plan.h"
 
 typedef struct nib_plan_option {
-    nib_pattern *pattern;       /* NULL: every layer */
+    nib_pattern *pattern;       /* NULL: every layer and operation */
     const char *text;           /* as given */
     nib_rung rung;              /* --allow */
     const nib_kernel *kernel;   /* --kernel */
@@ -24,7 +24,8 @@ typedef struct nib_plan_options {
     const nib_allocator *allocator;
 } nib_plan_options;
 
-/* Every pattern must match a layer, every value be known. On failure nothing is held. */
+/* Every pattern must match a layer, that of --allow a layer or an operation; every value be known.
+ * On failure nothing is held. */
 nib_status nib__plan_options_read(nib_plan_options *out, const nib_policy *policy,
                                   const nib_machine *machine, const nib_layer *layers, size_t count,
                                   const nib_allocator *a, nib_err *err);
@@ -32,10 +33,12 @@ void nib__plan_options_free(nib_plan_options *options);
 
 /* The first option that speaks of the layer; NULL: none. */
 nib_plan_option *nib__plan_option_find(nib_plan_option *options, size_t count, const char *layer);
-/* The operations of inference without weights, once every layer is planned. */
 /* Packing onto devices: which row packs each layer's weight, and a note with bytes and time. */
 void nib__plan_packing(nib_layers_plan *out, const nib_layer *layers, size_t count,
                        const nib_policy *policy);
+/* Names of the operations of inference without weights; NULL past the last. */
+const char *nib__plan_operation_name(size_t i);
+/* Plans those operations, once every layer is planned. */
 void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy);
 /* Of training on a device: what stays on the CPU, and what crosses for it. */

@@ -195,8 +195,22 @@ static void answer_wish(const planner *p, nib_ledger_layer *line, const decision
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
         if (row->peer != NULL && asks_wish(row, layer->wish) && nib__kernel_keyed(row, &query))
-            nib__explain_row(ledger, line, row, &query, false);
+            nib__explain_row(ledger, line, row, &query, p->policy, false);
     }
+}
+
+/* True: the driver refused rows that would have run. */
+static bool explain_driver(const planner *p, nib_ledger_layer *line, const decision *d)
+{
+    const nib_kernel *before = NULL;
+    for (int i = 0; i < d->done.use_count; i++) {
+        nib_query query;
+        const nib_kernel *row = nib__way_driver_refused(&d->done, d->layer, p->policy, i, &query);
+        if (row != NULL && row != before)
+            nib__explain_row(&p->out->ledger, line, row, &query, p->policy, true);
+        before = row != NULL ? row : before;
+    }
+    return before != NULL;
 }
 
 static void find_rung_kernel(const planner *p, nib_ledger_layer *line, decision *d)
@@ -213,14 +227,42 @@ static void find_rung_kernel(const planner *p, nib_ledger_layer *line, decision 
             continue;
         nib__plan_query(&query, d->layer, &d->done.scheme, d->done.machine, p->policy, use->op,
                         use->phase, use->m_min);
-        nib__explain_row(&p->out->ledger, line, refused, &query, !p->policy->declared);
+        nib__explain_row(&p->out->ledger, line, refused, &query, p->policy, !p->policy->declared);
         before = refused;
     }
     d->refused = before != NULL;
-    if (wished || d->refused) {
+    if (explain_driver(p, line, d) || wished || d->refused) {
         d->rung = NIB_RUNG_KERNEL;
         is_allowed(p, d, NIB_RUNG_KERNEL);
     }
+}
+
+/* ---- memory that runs out ---- */
+
+/* No memory of its device is left for the layer, and it may go to the host. Where it may not, it
+ * stays, and the plan as a whole is too large, which says what would fit. */
+static bool leaves_for_memory(const planner *p, nib_ledger_layer *line, decision *d)
+{
+    nib_ledger *ledger = &p->out->ledger;
+    const uint64_t held = p->out->gpu_bytes, bytes = nib__way_bytes(&d->asked, d->layer),
+                   room = nib__plan_room(p->policy, p->machine, d->machine);
+    const char *words = p->policy->room_words;
+    nib_way way;
+    char all[32];
+    if (d->bound != NULL || (bytes <= room && held <= room - bytes))
+        return false;
+    if (!rung_way(p, d, NIB_RUNG_DEVICE, &way) || !is_allowed(p, d, NIB_RUNG_DEVICE))
+        return false;
+    d->rung = NIB_RUNG_DEVICE;
+    d->done = way;
+    nib__ledger_add_reason(
+        ledger, line, "memory",
+        nib__ledger_text(ledger,
+                         "%s has room for %s of weights beside keys, values and buffers, and not "
+                         "enough is left for this one%s%s",
+                         d->machine->name, nib__say_bytes(all, room), words != NULL ? ": " : "",
+                         words != NULL ? words : ""));
+    return true;
 }
 
 /* ---- one layer ---- */
@@ -257,7 +299,7 @@ static void deny_bound(const planner *p, nib_ledger_layer *line, decision *d)
         nib__plan_query(&query, d->layer, &d->layer->asked, d->machine, p->policy, use->op,
                         use->phase, use->m_min);
         const size_t before = line->reason_count;
-        nib__explain_row(ledger, line, d->bound, &query, !p->policy->declared);
+        nib__explain_row(ledger, line, d->bound, &query, p->policy, !p->policy->declared);
         said = line->reason_count != before;
     }
     if (!said)
@@ -307,7 +349,8 @@ static void decide(const planner *p, nib_ledger_layer *line, decision *d)
             deny_bound(p, line, d);
             return;
         }
-        find_rung_kernel(p, line, d);
+        if (!leaves_for_memory(p, line, d))
+            find_rung_kernel(p, line, d);
     } else if (d->bound != NULL) {
         deny_bound(p, line, d);
     } else {
@@ -501,8 +544,10 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
         nib__explain_engine(ledger, line, &d.asked, layer, p->policy);
     *out =
         (nib_layer_plan){.layer = layer, .done = way->scheme, .rung = d.rung, .denied = d.denied};
-    if (!d.denied && way->machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
+    if (!d.denied && way->machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU) {
         p->out->gpu = way->machine;
+        p->out->gpu_bytes += nib__way_bytes(way, layer);
+    }
     memcpy(out->uses, way->uses, sizeof out->uses);
     out->use_count = d.denied ? 0 : way->use_count;
 }

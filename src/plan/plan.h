@@ -33,10 +33,24 @@ typedef struct nib_layer {
                        float, and an embedding at the end; a float code: nothing */
 } nib_layer;
 
+/* A row that the driver of its device refused when a run was opened, in the driver's words. */
+typedef struct nib_refused {
+    const char *kernel, *words;
+} nib_refused;
+
 typedef struct nib_policy {
     nib_type dtype; /* F32, F16, BF16: activations */
     nib_strings allow, kernel, place;
-    nib_strings without; /* names of rows that are not to be taken */
+    nib_strings without; /* names of rows that are not to be taken, the refused ones among them */
+    const nib_refused *refused;
+    size_t refused_count;
+    /* What a run holds on a device beside the weights: keys and values where attention runs, and
+     * buffers. */
+    uint64_t cache_bytes, step_bytes;
+    /* Weights that the device was found to have room for, and how that was found; words NULL: it
+     * was not tried. */
+    uint64_t room;
+    const char *room_words;
     /* Devices that --place may name beside the plan's own and its host. */
     const nib_machine *const *others;
     size_t other_count;
@@ -85,8 +99,11 @@ enum { NIB_OPS_MAX = 8 };
 typedef struct nib_layers_plan {
     const nib_machine *machine;
     const nib_machine *gpu; /* the one device besides the CPU that anything is placed on; NULL */
+    uint64_t gpu_bytes;     /* of weights there */
     nib_op_plan ops[NIB_OPS_MAX]; /* inference */
     int op_count;
+    /* Rows that draw tokens on the device, for a greedy request and the usual one; NULL: none */
+    const nib_kernel *samplers[2];
     nib_type dtype;
     nib_strings without;    /* the policy's */
     nib_layer_plan *layers; /* [count], in the given order; in the ledger's arena */

@@ -199,7 +199,7 @@ void nib__plan_say_denied(nib_layers_plan *out, const nib_policy *policy)
                  used < sizeof reasons ? sizeof reasons - used : 1, "; and %zu more",
                  line->reason_count - said);
     if (denied > 1)
-        snprintf(more, sizeof more, " (and %zu more layers)", denied - 1);
+        snprintf(more, sizeof more, " (and %zu more)", denied - 1);
     if (line->advice_count != 0)
         snprintf(remedy, sizeof remedy, "; %.80s: %.220s", line->advice[0].code,
                  line->advice[0].text);

@@ -13,6 +13,13 @@
 static const nib_op operations[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,  NIB_OP_COPY,
                                     NIB_OP_SWIGLU, NIB_OP_ADD,  NIB_OP_GATHER};
 
+_Static_assert(COUNT(operations) <= NIB_OPS_MAX, "raise NIB_OPS_MAX");
+
+const char *nib__plan_operation_name(size_t i)
+{
+    return i < COUNT(operations) ? nib__op_names[operations[i]] : NULL;
+}
+
 const nib_op_plan *nib__plan_operation(const nib_layers_plan *plan, nib_op op)
 {
     for (int i = 0; i < plan->op_count; i++)
@@ -96,6 +103,8 @@ static void walk_layer(walk *w, size_t first)
     turns(w, add, RESIDUAL, RESIDUAL);
 }
 
+enum { TOP_K = 40 }; /* of a request that says nothing else */
+
 /* Seconds that copies between the devices take for one token. */
 static double crossing_seconds(walk *w, const nib_layers_plan *plan, const nib_policy *policy,
                                const nib_layer *layers, size_t count)
@@ -120,7 +129,6 @@ static double crossing_seconds(walk *w, const nib_layers_plan *plan, const nib_p
         walk_layer(w, first);
     turns(w, side_of_op(w, NIB_OP_NORM), RESIDUAL, NORMED);
     turns(w, side_of_site(w, count - 1), NORMED, LOGITS);
-    enum { TOP_K = 40 }; /* of a request that says nothing else */
     if (nib__plan_sampler(plan, policy, TOP_K, false, NULL) == NULL)
         reads(w, HERE, LOGITS); /* to sample from */
     else
@@ -160,7 +168,10 @@ const nib_kernel *nib__plan_sampler(const nib_layers_plan *plan, const nib_polic
         for (size_t j = 0; j < count && j < FAILED_MAX; j++) {
             nib__text_format(why, "%s%s", why->size > 0 ? "; " : "", j == 0 ? row->name : "");
             nib__text_str(why, j == 0 ? ": " : "");
-            nib__cond_say(failed[j], &query, why);
+            if (failed[j]->fact == NIB_FACT_OFFERED && nib__driver_words(policy, row) != NULL)
+                nib__text_str(why, nib__driver_words(policy, row));
+            else
+                nib__cond_say(failed[j], &query, why);
         }
     }
     if (best == NULL && why != NULL && why->size == 0)
@@ -172,7 +183,7 @@ const nib_kernel *nib__plan_sampler(const nib_layers_plan *plan, const nib_polic
 
 /* The rows of the device that would do it, each with what refuses it; or that there are none. */
 static void explain(nib_ledger *ledger, nib_ledger_layer *line, const nib_query *query,
-                    const nib_machine *machine)
+                    const nib_policy *policy, const nib_machine *machine)
 {
     bool any = false;
     for (size_t i = 0; i < nib__kernel_count(); i++) {
@@ -180,7 +191,7 @@ static void explain(nib_ledger *ledger, nib_ledger_layer *line, const nib_query 
         if (row->peer != NULL || !nib__kernel_keyed(row, query))
             continue;
         any = true;
-        nib__explain_row(ledger, line, row, query, true);
+        nib__explain_row(ledger, line, row, query, policy, true);
     }
     if (!any)
         nib__ledger_add_reason(ledger, line, "no-row",
@@ -268,7 +279,7 @@ static void go_to_host(nib_layers_plan *out, nib_op_plan *plan, const nib_query 
         return;
     line->role = NIB_LEDGER_OPERATION;
     line->asked = nib__ledger_text(ledger, "f32@%s", device->name);
-    explain(ledger, line, query, device);
+    explain(ledger, line, query, policy, device);
     if (host != NULL) {
         nib_query host_query;
         nib__plan_op_query(&host_query, plan->op, NIB_TYPE_F32, host);
@@ -281,7 +292,7 @@ static void go_to_host(nib_layers_plan *out, nib_op_plan *plan, const nib_query 
     line->rung = row != NULL && allowed != NULL ? NIB_RUNG_DEVICE : NIB_RUNG_NONE;
     if (row != NULL && line->denied)
         nib__ledger_add_advice(
-            ledger, line, "--allow device",
+            ledger, line, nib__rung_names[NIB_RUNG_DEVICE],
             nib__ledger_text(ledger, "done f32@%s by %s; %s", host->name, row->name, price));
     if (line->denied)
         return;
@@ -290,6 +301,28 @@ static void go_to_host(nib_layers_plan *out, nib_op_plan *plan, const nib_query 
     nib__ledger_add_reason(ledger, line, "price", price);
     plan->row = row, plan->machine = host;
     write_use(ledger, line, plan, seconds);
+}
+
+/* The driver refused the row that would have done it, and another of the device does. */
+static void say_other_row(nib_layers_plan *out, const nib_op_plan *plan, const nib_query *query,
+                          const nib_policy *policy)
+{
+    nib_ledger *ledger = &out->ledger;
+    const nib_kernel *refused = nib__driver_refused(plan->row, query, policy);
+    nib_ledger_layer *line =
+        refused != NULL ? nib__ledger_add_layer(ledger, nib__op_names[plan->op]) : NULL;
+    if (line == NULL)
+        return;
+    line->role = NIB_LEDGER_OPERATION;
+    line->asked = nib__ledger_text(ledger, "f32@%s", plan->machine->name);
+    line->rung = NIB_RUNG_KERNEL;
+    line->denied = policy->strict;
+    nib__explain_row(ledger, line, refused, query, policy, true);
+    if (line->denied)
+        return;
+    line->allowed = "by default";
+    line->done = line->asked;
+    write_use(ledger, line, plan, 0);
 }
 
 /* Keys are written where attention reads them. */
@@ -316,8 +349,12 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
         plan.row = nib__plan_op_best(&query, plan.machine);
         if (plan.row == NULL)
             go_to_host(out, &plan, &query, options, layers, count, policy);
+        else
+            say_other_row(out, &plan, &query, policy);
         out->ops[out->op_count++] = plan;
     }
+    out->samplers[0] = nib__plan_sampler(out, policy, 1, false, NULL);
+    out->samplers[1] = nib__plan_sampler(out, policy, TOP_K, false, NULL);
     const double seconds = crossing_seconds(&w, out, policy, layers, count);
     if (seconds == 0)
         return;

@@ -15,8 +15,7 @@ typedef struct packing {
     const nib_kernel *row;
 } packing;
 
-/* What is uploaded: as stored, or as it was quantized when it was loaded. */
-static uint64_t uploaded(const nib_layer *layer, const nib_scheme *done)
+uint64_t nib__upload_bytes(const nib_layer *layer, const nib_scheme *done)
 {
     if (layer->stored_bytes != 0 && nib__scheme_same_weight(&layer->stored, done))
         return layer->stored_bytes;
@@ -45,7 +44,7 @@ static void add_layer(packing *p, const nib_layer *layer, nib_layer_plan *plan,
                       const nib_machine *machine, const nib_policy *policy)
 {
     const double packed = (double)nib__row_bytes(plan->uses[0].kernel, layer, &plan->done);
-    const double stored = (double)uploaded(layer, &plan->done);
+    const double stored = (double)nib__upload_bytes(layer, &plan->done);
     const nib_machine *host = machine->host;
     plan->pack = row_for(layer, plan, machine, policy);
     if (plan->pack != NULL) {

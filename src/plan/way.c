@@ -286,6 +286,32 @@ const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer,
     return best;
 }
 
+const nib_kernel *nib__driver_refused(const nib_kernel *chosen, const nib_query *query,
+                                      const nib_policy *policy)
+{
+    for (size_t i = 0; i < policy->refused_count; i++) {
+        const nib_kernel *row = nib__kernel_find(policy->refused[i].kernel);
+        nib_query asked = *query;
+        asked.without = NULL;
+        if (nib__kernel_keyed(row, query) && nib__kernel_holds(row, &asked, true) &&
+            goes_before(row, chosen, NULL, query->fact[NIB_FACT_M]))
+            return row;
+    }
+    return NULL;
+}
+
+const nib_kernel *nib__way_driver_refused(const nib_way *way, const nib_layer *layer,
+                                          const nib_policy *policy, int use, nib_query *query)
+{
+    const nib_use *u = &way->uses[use];
+    use_query(query, way, layer, policy, u, u->op);
+    const nib_kernel *row = nib__driver_refused(u->kernel, query, policy);
+    if (row != NULL || u->quant == NULL)
+        return row;
+    use_query(query, way, layer, policy, u, NIB_OP_QUANT);
+    return nib__driver_refused(u->quant, query, policy);
+}
+
 void nib__plan_op_query(nib_query *out, nib_op op, nib_type input, const nib_machine *machine)
 {
     *out = machine->facts;

@@ -33,6 +33,15 @@ const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *m
 const nib_kernel *nib__way_refused(const nib_way *way, const nib_layer *layer,
                                    const nib_policy *policy, int use);
 
+/* What the driver said when it refused the row; NULL: it did not. */
+const char *nib__driver_words(const nib_policy *policy, const nib_kernel *kernel);
+/* The row that would run in place of `chosen`, had the driver not refused it; NULL: none. */
+const nib_kernel *nib__driver_refused(const nib_kernel *chosen, const nib_query *query,
+                                      const nib_policy *policy);
+/* The same of the row, or of the activation quantizer, at `use`; what was asked goes to *query. */
+const nib_kernel *nib__way_driver_refused(const nib_way *way, const nib_layer *layer,
+                                          const nib_policy *policy, int use, nib_query *query);
+
 /* With many tokens, a's arithmetic unit was measured to be clearly faster than b's, and the bits
  * are the same. */
 bool nib__way_outpaces(const nib_kernel *a, const nib_kernel *b, const nib_machine *machine,
@@ -49,6 +58,16 @@ nib_type nib__layer_zero_type(const nib_layer *layer, const nib_scheme *scheme);
 nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme);
 /* Weight bytes in the layout that the row reads: packed, or as stored. */
 uint64_t nib__row_bytes(const nib_kernel *kernel, const nib_layer *layer, const nib_scheme *scheme);
+/* Bytes of the layer's weight on the way's machine, in each layout that its rows read, and of its
+ * bias. */
+uint64_t nib__way_bytes(const nib_way *way, const nib_layer *layer);
+/* Bytes that are uploaded to pack the weight on its device: as stored, or as it was quantized when
+ * it was loaded. */
+uint64_t nib__upload_bytes(const nib_layer *layer, const nib_scheme *done);
+/* Bytes that a machine has for weights; UINT64_MAX: no limit is known. `own`: the plan's machine,
+ * where keys and values lie if attention runs there. */
+uint64_t nib__plan_room(const nib_policy *policy, const nib_machine *own,
+                        const nib_machine *machine);
 /* Predicted seconds of a use with m tokens: the larger of bytes / bandwidth and operations / rate,
  * and a launch; the activation quantizer included. */
 double nib__use_seconds(const nib_use *use, const nib_layer *layer, const nib_scheme *scheme,
@@ -88,7 +107,7 @@ void nib__explain_missing(nib_ledger *ledger, nib_ledger_layer *line, const nib_
                           const nib_layer *layer, const nib_policy *policy);
 /* The failed conditions of one row, as reasons; its name is said first. */
 void nib__explain_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kernel *kernel,
-                      const nib_query *query, bool ask_built);
+                      const nib_query *query, const nib_policy *policy, bool ask_built);
 /* Every candidate row of the way, chosen or not. */
 void nib__explain_candidates(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
                              const nib_layer *layer, const nib_policy *policy);

@@ -215,31 +215,21 @@ nib_status nib__quantize(nib_ledger *ledger, nib_quantize_report *report,
 
 /* ---- the report ---- */
 
-static void render_json(const nib_ledger *ledger, const nib_quantize_report *report, nib_text *out)
+void nib__quantize_json(const nib_ledger *ledger, const nib_quantize_report *report, nib_jsonw *w)
 {
-    nib_jsonw w;
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
-    nib__jsonw_pair_string(&w, "format", report->format);
-    nib__jsonw_pair_bool(&w, "dry_run", report->dry_run);
-    nib__jsonw_pair_int(&w, "bytes_before", (int64_t)report->bytes_before);
-    nib__jsonw_pair_int(&w, "bytes_after", (int64_t)report->bytes_after);
-    nib__jsonw_pair_int(&w, "files", (int64_t)report->files);
-    nib__jsonw_pair_double(&w, "seconds", report->seconds);
-    nib__ledger_json(ledger, &w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_pair_string(w, "format", report->format);
+    nib__jsonw_pair_bool(w, "dry_run", report->dry_run);
+    nib__jsonw_pair_int(w, "bytes_before", (int64_t)report->bytes_before);
+    nib__jsonw_pair_int(w, "bytes_after", (int64_t)report->bytes_after);
+    nib__jsonw_pair_int(w, "files", (int64_t)report->files);
+    nib__jsonw_pair_double(w, "seconds", report->seconds);
+    nib__ledger_json(ledger, w);
 }
 
 void nib__quantize_render(const nib_ledger *ledger, const nib_quantize_report *report,
-                          nib_form form, nib_text *out)
+                          nib_text *out)
 {
     char before[32], after[32];
-    if (form == NIB_FORM_JSON) {
-        render_json(ledger, report, out);
-        return;
-    }
     nib__ledger_render(ledger, true, out);
     nib__text_format(out, "\n%s: %s -> %s (%.1f %%) in %zu file%s, format %s",
                      report->dry_run ? "would write" : "wrote",

@@ -73,8 +73,10 @@ typedef struct nib_quantize_report {
 nib_status nib__quantize(nib_ledger *ledger, nib_quantize_report *report,
                          const nib_quantize_job *job, nib_err *err);
 
-/* The ledger, then sizes and time. */
+/* The ledger, then sizes and time, in words. */
 void nib__quantize_render(const nib_ledger *ledger, const nib_quantize_report *report,
-                          nib_form form, nib_text *out);
+                          nib_text *out);
+/* The same as members of the open JSON object of w. */
+void nib__quantize_json(const nib_ledger *ledger, const nib_quantize_report *report, nib_jsonw *w);
 
 #endif

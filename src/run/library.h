@@ -33,6 +33,7 @@ struct nib_plan {
 struct nib_session {
     nib_model *model;
     const nib_plan *plan;
+    nib_plan *own; /* `plan`, where the device refused a part of the one that was given; NULL */
     nib_runner runner;
 };
 
@@ -49,9 +50,31 @@ nib_status nib__choose_machine(nib_plan *p, nib_err *err);
 /* Plans the layers for p->machine; of "auto" for every device that is here, and keeps the plan with
  * the fastest token among those that fit. */
 nib_status nib__plan_machines(nib_plan *p, nib_err *err);
-/* Says what a plan holds in memory. More than a device has denies the plan, with what would fit; on
- * this CPU, which pages, it is a note. */
-void nib__plan_memory(nib_plan *p);
+/* Says what a plan holds in memory. More than a device has denies the plan, with what would fit and
+ * what would be done elsewhere; on this CPU, which pages, it is a note unless a limit was asked. */
+nib_status nib__plan_memory(nib_plan *p, nib_err *err);
+/* Does the plan fit the memory of its machine? */
+bool nib__plan_fits(const nib_plan *p);
+/* The code of notes on what a device refused, which end a run, too. */
+#define NIB_NOTE_REFUSED "refused"
+
+/* What a device refused of the plans before. */
+typedef struct nib_retry {
+    const nib_refused *refused;
+    size_t refused_count;
+    uint64_t room;
+    const char *room_words; /* NULL: its memory did not run out */
+} nib_retry;
+/* again NULL: nothing was refused yet. */
+nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *request,
+                          const nib_retry *again, nib_err *err);
+/* For nib__plan_make: leaves out what was refused, and says so once the plan is made. */
+nib_status nib__plan_take_refused(nib_plan *p, const nib_retry *again, nib_err *err);
+void nib__plan_note_refused(nib_plan *p);
+/* The plan of the same request, and of what a device refused so far and now: its ledger says what,
+ * in the driver's `words`. */
+nib_status nib__plan_again(nib_plan **out, const nib_plan *plan, const nib_refusal *refusal,
+                           const char *words, nib_err *err);
 /* The names of the kernels that match one of the patterns; a pattern without one is NIB_USAGE. */
 nib_status nib__choose_without(nib_strings *out, const nib_strings *patterns, nib_arena *arena,
                                const nib_allocator *a, nib_err *err);
@@ -63,6 +86,17 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
 
 /* A note on how many biases have the asked form; asked NULL: none. others: why not all of them. */
 void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others);
+
+/* Members of a plan's JSON into the open object of w. */
+void nib__plan_json(const nib_plan *plan, nib_jsonw *w);
+/* Where the arithmetic of quantizing runs, if a device was asked: a line of the ledger, or the
+ * error where that is not allowed. */
+nib_status nib__quantize_where(nib_ledger *ledger, nib_model *model,
+                               const nib_quantize_options *options, nib_err *err);
+/* The plan of the machine that will run the result, which must have an allowed way for each layer,
+ * and its summary as a note; *out stays NULL where none was named. */
+nib_status nib__quantize_for(nib_plan **out, nib_ledger *ledger, nib_model *model,
+                             const nib_quantize_options *options, nib_err *err);
 
 /* Runs the model as stored over a text and gives the least and the greatest input of every linear
  * layer: ranges[site][2], from {0, 0} on. */

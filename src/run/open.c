@@ -163,6 +163,27 @@ nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count, co
     return status;
 }
 
+/* Opens the runner. What a device refuses of the plan is planned again without it, as for any
+ * kernel that is missing, and the ledger of that plan says so; nothing is loaded before. Each round
+ * has fewer rows or less memory, so that a device soon has nothing left to refuse. */
+static nib_status open_runner(nib_session *s, int sequences, nib_err *err)
+{
+    enum { ROUNDS = 64 };
+    for (int round = 0;; round++) {
+        nib_refusal refusal;
+        nib_err words;
+        nib_plan *again;
+        const nib_status status = nib__runner_open(&s->runner, &s->model->net, &s->plan->plan,
+                                                   sequences, s->plan->context, &refusal, &words);
+        if (status == NIB_OK || refusal.what == NIB_REFUSED_NOTHING || round == ROUNDS)
+            return status == NIB_OK ? NIB_OK : nib__fail(err, status, "%s", words.text);
+        NIB_TRY(nib__plan_again(&again, s->plan, &refusal, words.text, err));
+        nib_plan_free(s->own);
+        s->plan = s->own = again;
+        NIB_TRY(nib_plan_status(again, err));
+    }
+}
+
 nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan,
                             int sequences, nib_err *err)
 {
@@ -188,13 +209,8 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
         return nib__fail_memory(err, sizeof *s, "the session");
     s->model = model;
     s->plan = plan;
-    nib_status status =
-        nib__runner_open(&s->runner, &model->net, &plan->plan, sequences, plan->context, err);
-    if (status != NIB_OK) {
-        nib__release(a, s);
-        return nib__checkpoint_read(model->net.checkpoint, status, err);
-    }
-    status = nib__checkpoint_read(model->net.checkpoint, NIB_OK, err);
+    const nib_status opened = open_runner(s, sequences, err);
+    const nib_status status = nib__checkpoint_read(model->net.checkpoint, opened, err);
     if (status != NIB_OK) {
         nib_session_close(s);
         return status;
@@ -203,11 +219,15 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
     return NIB_OK;
 }
 
+const nib_plan *nib_session_plan(const nib_session *session) { return session->plan; }
+
 void nib_session_close(nib_session *session)
 {
     if (!session)
         return;
-    nib__runner_close(&session->runner);
+    if (session->runner.engine) /* else it did not open */
+        nib__runner_close(&session->runner);
+    nib_plan_free(session->own);
     nib__release(&session->model->engine->allocator, session);
 }
 

@@ -9,16 +9,29 @@
 
 #include <math.h>
 
+/* No more memory than --memory gives it. */
+static void limit_memory(const nib_plan *p, nib_machine *m)
+{
+    const uint64_t most = p->request.memory;
+    if (most != 0 && (m->memory == 0 || m->memory > most))
+        m->memory = most;
+}
+
 /* Devices that are here may be named by --place. */
 static nib_status offer_gpus(nib_plan *p, nib_err *err)
 {
     nib_engine *engine = p->model->engine;
     NIB_TRY(nib__engine_find_gpus(engine, err));
     const nib_machine **others = nib__arena_take(&p->arena, NIB_GPUS_MAX, sizeof *others);
-    if (others == NULL)
-        return nib__fail_memory(err, NIB_GPUS_MAX * sizeof *others, "the list of devices");
-    for (size_t i = 0; i < engine->gpu_count; i++)
-        others[i] = &engine->gpus[i].machine;
+    nib_machine *copies = nib__arena_take(&p->arena, NIB_GPUS_MAX, sizeof *copies);
+    if (others == NULL || copies == NULL)
+        return nib__fail_memory(err, NIB_GPUS_MAX * (sizeof *others + sizeof *copies),
+                                "the list of devices");
+    for (size_t i = 0; i < engine->gpu_count; i++) {
+        copies[i] = engine->gpus[i].machine;
+        limit_memory(p, &copies[i]);
+        others[i] = &copies[i];
+    }
     p->policy.others = others;
     p->policy.other_count = engine->gpu_count;
     return NIB_OK;
@@ -39,19 +52,12 @@ nib_status nib__choose_machine(nib_plan *p, nib_err *err)
     }
     NIB_TRY(
         nib__engine_machine(engine, &p->machine, name ? name : engine->here.name, &p->arena, err));
+    limit_memory(p, &p->machine);
     p->policy.declared = !p->machine.here;
     return p->machine.here && p->request.place.count != 0 ? offer_gpus(p, err) : NIB_OK;
 }
 
 /* ---- the fastest device ---- */
-
-static uint64_t bytes_of(const nib_plan *p)
-{
-    uint64_t sum = p->cache_bytes;
-    for (size_t i = 0; i < p->plan.count; i++)
-        sum += p->plan.ledger.layers[i].bytes;
-    return sum;
-}
 
 /* "opencl: 3.2 ms per token" (of training, per micro-batch) or why it is not taken. */
 static void say_candidate(const nib_plan *p, bool fits, nib_text *out)
@@ -89,7 +95,7 @@ nib_status nib__plan_machines(nib_plan *p, nib_err *err)
             nib__text_free(&said);
             return status;
         }
-        const bool fits = bytes_of(p) <= p->machine.memory;
+        const bool fits = nib__plan_fits(p);
         say_candidate(p, fits, &said);
         if (p->plan.denied.status == NIB_OK && fits && p->plan.predicted_token_s < best_s) {
             best_s = p->plan.predicted_token_s;

@@ -275,7 +275,8 @@ void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
                              as_asked < biases ? others : "");
 }
 
-static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
+static nib_status make(nib_plan *p, const nib_request *request, const nib_retry *again,
+                       nib_err *err)
 {
     NIB_TRY(copy_request(p, request, err));
     const nib_request *r = &p->request;
@@ -287,37 +288,48 @@ static nib_status make(nib_plan *p, const nib_request *request, nib_err *err)
     p->policy.allow = r->allow, p->policy.kernel = r->kernel, p->policy.place = r->place;
     NIB_TRY(nib__choose_without(&p->policy.without, &r->without, &p->arena,
                                 &p->model->engine->allocator, err));
+    if (again != NULL)
+        NIB_TRY(nib__plan_take_refused(p, again, err));
     p->policy.training = p->model->net.training;
     p->policy.wgrad_with_hp = p->model->net.train.wgrad_with_hp;
     p->policy.run_again = (int)p->model->net.train.checkpointing;
     p->policy.m = p->model->net.train.batch * p->model->net.train.sequence;
     p->policy.strict = r->strict, p->policy.engine = r->engine, p->policy.detail = r->layer;
+    p->policy.cache_bytes = p->cache_bytes;
+    p->policy.step_bytes =
+        nib__runner_gpu_bytes(&p->model->net, p->layers, p->policy.dtype, p->context);
     NIB_TRY(nib__plan_machines(p, err));
+    nib__plan_note_refused(p);
     add_notes(p);
     nib__note_biases(&p->plan.ledger, p->request.bias,
                      "stay floats, as the weights of their layers do");
     note_qat(p);
-    nib__plan_memory(p);
-    return NIB_OK;
+    return nib__plan_memory(p, err);
 }
 
-nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *request, nib_err *err)
+nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *request,
+                          const nib_retry *again, nib_err *err)
 {
-    const nib_request none = {0};
     const nib_allocator *a = &model->engine->allocator;
-    NIB_TRY(nib__model_runs(model, err));
     nib_plan *p = nib__calloc(a, 1, sizeof *p);
     if (!p)
         return nib__fail_memory(err, sizeof *p, "the plan");
     p->model = model;
     nib__arena_init(&p->arena, a, 0);
-    const nib_status status = make(p, request ? request : &none, err);
+    const nib_status status = make(p, request, again, err);
     if (status != NIB_OK) {
         nib_plan_free(p);
         return status;
     }
     *out = p;
     return NIB_OK;
+}
+
+nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *request, nib_err *err)
+{
+    const nib_request none = {0};
+    NIB_TRY(nib__model_runs(model, err));
+    return nib__plan_make(out, model, request ? request : &none, NULL, err);
 }
 
 void nib_plan_free(nib_plan *plan)
@@ -336,26 +348,31 @@ nib_status nib_plan_status(const nib_plan *plan, nib_err *err)
     return denied->status == NIB_OK ? NIB_OK : nib__fail(err, denied->status, "%s", denied->text);
 }
 
+void nib__plan_json(const nib_plan *p, nib_jsonw *w)
+{
+    const nib_network *net = &p->model->net;
+    const bool lone = nib__checkpoint_gguf(net->checkpoint) != NULL;
+    nib__jsonw_pair_string(w, "model",
+                           lone ? nib__checkpoint_path(net->checkpoint) : net->directory);
+    nib__jsonw_pair_string(w, "recipe", nib__recipe_text(p->recipe));
+    nib__jsonw_pair_string(w, "device", p->machine.name);
+    nib__jsonw_pair_string(w, "dtype", nib__type_name(p->policy.dtype));
+    nib__jsonw_pair_int(w, "context", p->context);
+    nib__jsonw_pair_int(w, "weight_bytes", (int64_t)p->weight_bytes);
+    nib__jsonw_pair_int(w, "cache_bytes", (int64_t)p->cache_bytes);
+    nib__jsonw_pair_double(w, "predicted_token_s", p->plan.predicted_token_s);
+    nib__jsonw_pair_double(w, "predicted_bf16_token_s", p->plan.predicted_bf16_token_s);
+    nib__jsonw_pair_double(w, "predicted_prefill_s", p->plan.predicted_prefill_s);
+    nib__ledger_json(&p->plan.ledger, w);
+}
+
 static void write_json(const nib_plan *p, nib_text *text)
 {
     nib_jsonw w;
     nib__jsonw_init(&w, text, 2);
     nib__jsonw_object(&w);
     nib__jsonw_pair_int(&w, "schema", 1);
-    const nib_network *net = &p->model->net;
-    const bool lone = nib__checkpoint_gguf(net->checkpoint) != NULL;
-    nib__jsonw_pair_string(&w, "model",
-                           lone ? nib__checkpoint_path(net->checkpoint) : net->directory);
-    nib__jsonw_pair_string(&w, "recipe", nib__recipe_text(p->recipe));
-    nib__jsonw_pair_string(&w, "device", p->machine.name);
-    nib__jsonw_pair_string(&w, "dtype", nib__type_name(p->policy.dtype));
-    nib__jsonw_pair_int(&w, "context", p->context);
-    nib__jsonw_pair_int(&w, "weight_bytes", (int64_t)p->weight_bytes);
-    nib__jsonw_pair_int(&w, "cache_bytes", (int64_t)p->cache_bytes);
-    nib__jsonw_pair_double(&w, "predicted_token_s", p->plan.predicted_token_s);
-    nib__jsonw_pair_double(&w, "predicted_bf16_token_s", p->plan.predicted_bf16_token_s);
-    nib__jsonw_pair_double(&w, "predicted_prefill_s", p->plan.predicted_prefill_s);
-    nib__ledger_json(&p->plan.ledger, &w);
+    nib__plan_json(p, &w);
     nib__jsonw_object_end(&w);
     nib__text_str(text, "\n");
 }
@@ -375,9 +392,13 @@ nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *s
 
 nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err *err)
 {
+    const nib_ledger *ledger = &plan->plan.ledger;
     nib_text text;
     nib__text_init(&text, &plan->model->engine->allocator);
-    nib__ledger_summary(&plan->plan.ledger, &text);
+    for (size_t i = 0; i < ledger->note_count; i++)
+        if (strcmp(ledger->notes[i].code, NIB_NOTE_REFUSED) == 0)
+            nib__text_format(&text, "%s\n", ledger->notes[i].text);
+    nib__ledger_summary(ledger, &text);
     nib__text_str(&text, "\n");
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);

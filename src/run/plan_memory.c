@@ -1,12 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a plan fits: weights as they are done, keys and values of the whole context, against the
- * memory of the machine.
+ * Whether a plan fits: weights as they are done, keys and values of the whole context and, on a
+ * device, the buffers of a step, against the memory of the machine.
  */
 #include "library.h"
 #include "way.h"
 
 #include <stdio.h>
+
+/* ---- what has to fit where ---- */
+
+typedef struct load {
+    const nib_machine *machine;
+    uint64_t weights, room; /* bytes of weights there, and those that it has for them */
+    uint64_t beside;        /* of all else there */
+} load;
+
+static uint64_t weight_bytes(const nib_plan *p)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < p->plan.count; i++)
+        sum += p->plan.ledger.layers[i].bytes;
+    return sum;
+}
+
+static load load_of(const nib_plan *p)
+{
+    const nib_machine *gpu = p->plan.gpu, *own = &p->machine;
+    load l = {.machine = own, .weights = weight_bytes(p), .room = UINT64_MAX};
+    if (gpu != NULL && !p->policy.training) {
+        l.machine = gpu;
+        l.weights = p->plan.gpu_bytes;
+        l.room = nib__plan_room(&p->policy, own, gpu);
+        l.beside = p->policy.step_bytes + (gpu == own ? p->cache_bytes : 0);
+    } else if (own->memory != 0) {
+        l.beside = p->cache_bytes;
+        l.room = own->memory > l.beside ? own->memory - l.beside : 0;
+    }
+    return l;
+}
+
+bool nib__plan_fits(const nib_plan *p)
+{
+    const load l = load_of(p);
+    return l.weights <= l.room;
+}
+
+/* ---- what would fit ---- */
 
 /* Bytes of all weights, those that are stored as floats in this scheme. */
 static uint64_t bytes_with(const nib_plan *p, const nib_scheme *scheme, bool tables)
@@ -22,8 +62,8 @@ static uint64_t bytes_with(const nib_plan *p, const nib_scheme *scheme, bool tab
     return sum;
 }
 
-/* The mildest recipe with which weights and cache fit, and what they then are; NULL: none. */
-static const char *what_fits(const nib_plan *p, uint64_t *bytes)
+/* The mildest recipe with which all fits, and what its weights then are; NULL: none. */
+static const char *what_fits(const nib_plan *p, const load *l, uint64_t *bytes)
 {
     static const struct {
         const char *recipe, *scheme;
@@ -36,59 +76,119 @@ static const char *what_fits(const nib_plan *p, uint64_t *bytes)
         if (nib__scheme_parse(&scheme, recipes[i].scheme, strlen(recipes[i].scheme), NULL) !=
             NIB_OK)
             continue;
-        *bytes = bytes_with(p, &scheme, recipes[i].tables) + p->cache_bytes;
-        if (*bytes < p->weight_bytes + p->cache_bytes && *bytes <= p->machine.memory)
+        *bytes = bytes_with(p, &scheme, recipes[i].tables);
+        if (*bytes < l->weights && *bytes <= l->room)
             return recipes[i].recipe;
     }
     return NULL;
 }
 
 /* What to do: a recipe, or else a shorter context, where that is what is too large. */
-static void say_remedy(const nib_plan *p, char *out, size_t size)
+static void say_remedy(const nib_plan *p, const load *l, nib_text *out)
 {
     uint64_t bytes;
     char text[32];
-    const char *recipe = what_fits(p, &bytes);
+    const char *recipe = what_fits(p, l, &bytes);
     if (recipe != NULL)
-        snprintf(out, size, "; --recipe %s has %s and fits", recipe, nib__say_bytes(text, bytes));
-    else if (p->weight_bytes < p->machine.memory)
-        snprintf(out, size, "; --context less than %lld fits", (long long)p->context);
+        nib__text_format(out, "; --recipe %s has %s and fits", recipe,
+                         nib__say_bytes(text, bytes + l->beside));
+    else if (l->weights + l->beside - p->cache_bytes < l->machine->memory &&
+             p->policy.room_words == NULL)
+        nib__text_format(out, "; --context less than %lld fits", (long long)p->context);
     else
-        snprintf(out, size, "; no recipe of weights in 4 bits fits either");
+        nib__text_str(out, "; no recipe of weights in 4 bits fits either");
 }
 
-static void say_too_large(nib_plan *p)
+/* What the host would do of it, and the predicted speed with that and without: the same plan, with
+ * the rung allowed. */
+static nib_status say_host(const nib_plan *p, const load *l, nib_text *out, nib_err *err)
 {
-    const nib_machine *m = &p->machine;
-    const uint64_t need = p->weight_bytes + p->cache_bytes;
-    char needed[32], there[32], over[32], remedy[128];
-    nib__say_bytes(needed, need);
-    nib__say_bytes(there, m->memory);
-    nib__say_bytes(over, need - m->memory);
-    say_remedy(p, remedy, sizeof remedy);
-    nib__ledger_add_note(&p->plan.ledger, "too-large",
-                         "weights, keys and values are %s, %s more than %s has (%s)%s", needed,
-                         over, m->name, there, remedy);
-    if (p->plan.denied.status == NIB_OK && !(m->here && m->host == NULL))
-        nib__fail(&p->plan.denied, NIB_NO_MEMORY,
-                  "weights, keys and values are %s, %s more than %s has (%s)%s", needed, over,
-                  m->name, there, remedy);
+    const nib_allocator *a = &p->model->engine->allocator;
+    const nib_strings *given = &p->policy.allow;
+    char then[32], whole[32];
+    nib_layers_plan plan;
+    nib_policy policy = p->policy;
+    size_t moved = 0;
+    if (l->machine->host == NULL || p->policy.strict || p->plan.denied.status != NIB_OK)
+        return NIB_OK;
+    const char **allow = nib__calloc(a, given->count + 1, sizeof *allow);
+    if (allow == NULL)
+        return nib__fail_memory(err, (given->count + 1) * sizeof *allow, "options");
+    for (size_t i = 0; i < given->count; i++)
+        allow[i] = given->items[i];
+    allow[given->count] = nib__rung_names[NIB_RUNG_DEVICE];
+    policy.allow = (nib_strings){allow, given->count + 1};
+    const nib_status status =
+        nib__plan_layers(&plan, p->layers, p->plan.count, &p->machine, &policy, a, err);
+    nib__release(a, allow);
+    if (status != NIB_OK)
+        return status;
+    for (size_t i = 0; i < plan.count; i++)
+        moved += plan.layers[i].rung == NIB_RUNG_DEVICE;
+    if (plan.denied.status == NIB_OK && plan.gpu_bytes <= l->room)
+        nib__text_format(out,
+                         "; --allow device: %zu of %zu layers done by %s, %s per token predicted, "
+                         "and %s if all were done by %s",
+                         moved, plan.count, l->machine->host->name,
+                         nib__say_seconds(then, plan.predicted_token_s),
+                         nib__say_seconds(whole, p->plan.predicted_token_s), l->machine->name);
+    nib__plan_layers_free(&plan);
+    return NIB_OK;
 }
 
-void nib__plan_memory(nib_plan *p)
+/* ---- too large ---- */
+
+static void say_excess(const nib_plan *p, const load *l, nib_text *out)
+{
+    const nib_machine *m = l->machine;
+    char needed[32], there[32], over[32];
+    if (p->policy.room_words != NULL) {
+        nib__text_format(out, "weights are %s, %s more than %s has room for: %s",
+                         nib__say_bytes(needed, l->weights),
+                         nib__say_bytes(over, l->weights - l->room), m->name, p->policy.room_words);
+        return;
+    }
+    const uint64_t need = l->weights + l->beside;
+    nib__text_format(out, "weights, keys%s are %s, %s more than %s has (%s)",
+                     p->plan.gpu != NULL ? ", values and buffers" : " and values",
+                     nib__say_bytes(needed, need),
+                     nib__say_bytes(over, need > m->memory ? need - m->memory : 0), m->name,
+                     nib__say_bytes(there, m->memory));
+}
+
+static nib_status say_too_large(nib_plan *p, const load *l, nib_err *err)
+{
+    const nib_machine *m = l->machine;
+    const bool pages = m->here && m->host == NULL && p->request.memory == 0;
+    nib_text words;
+    nib__text_init(&words, &p->model->engine->allocator);
+    say_excess(p, l, &words);
+    say_remedy(p, l, &words);
+    const nib_status status = say_host(p, l, &words, err);
+    if (status == NIB_OK && !words.failed) {
+        nib__ledger_add_note(&p->plan.ledger, "too-large", "%s", words.at);
+        if (p->plan.denied.status == NIB_OK && !pages)
+            nib__fail(&p->plan.denied, NIB_NO_MEMORY, "%s", words.at);
+    }
+    const bool failed = words.failed;
+    nib__text_free(&words);
+    NIB_TRY(status);
+    return failed ? nib__fail_memory(err, 1024, "the words of a plan") : NIB_OK;
+}
+
+nib_status nib__plan_memory(nib_plan *p, nib_err *err)
 {
     char weights[32], cache[32], context[32];
-    for (size_t i = 0; i < p->plan.count; i++)
-        p->weight_bytes += p->plan.ledger.layers[i].bytes;
+    p->weight_bytes = weight_bytes(p);
     if (p->policy.training) {
         nib__ledger_add_note(&p->plan.ledger, "memory", "weights %s",
                              nib__say_bytes(weights, p->weight_bytes));
-        return;
+        return NIB_OK;
     }
     nib__ledger_add_note(
         &p->plan.ledger, "memory", "weights %s, keys and values of %s positions %s",
         nib__say_bytes(weights, p->weight_bytes), nib__say_count(context, (uint64_t)p->context),
         nib__say_bytes(cache, p->cache_bytes));
-    if (p->machine.memory != 0 && p->weight_bytes + p->cache_bytes > p->machine.memory)
-        say_too_large(p);
+    const load l = load_of(p);
+    return l.weights <= l.room ? NIB_OK : say_too_large(p, &l, err);
 }

@@ -21,6 +21,7 @@ typedef struct work {
     nib_quantize_layer *layers;
     nib_text config;    /* for a model without a config.json */
     nib_gguf_head head; /* of a conversion to GGUF */
+    nib_plan *plan;     /* of the machine that will run the result; NULL: none was named */
     nib_ledger ledger;
 } work;
 
@@ -152,12 +153,37 @@ static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *r
     return nib__quantize(&w->ledger, report, job, err);
 }
 
+static void render_json(const work *w, const nib_quantize_report *report, nib_text *out)
+{
+    nib_jsonw json;
+    nib__jsonw_init(&json, out, 2);
+    nib__jsonw_object(&json);
+    nib__jsonw_pair_int(&json, "schema", 1);
+    nib__quantize_json(&w->ledger, report, &json);
+    if (w->plan != NULL) {
+        nib__jsonw_key(&json, "for");
+        nib__jsonw_object(&json);
+        nib__plan_json(w->plan, &json);
+        nib__jsonw_object_end(&json);
+    }
+    nib__jsonw_object_end(&json);
+    nib__text_str(out, "\n");
+}
+
 static nib_status render(work *w, const nib_quantize_report *report, nib_form form,
                          const nib_sink *sink, nib_err *err)
 {
     nib_text text;
     nib__text_init(&text, &w->model->engine->allocator);
-    nib__quantize_render(&w->ledger, report, form, &text);
+    if (form == NIB_FORM_JSON) {
+        render_json(w, report, &text);
+    } else {
+        nib__quantize_render(&w->ledger, report, &text);
+        if (w->plan != NULL) {
+            nib__text_format(&text, "\nplanned for %s\n\n", w->plan->machine.name);
+            nib__plan_render(&w->plan->plan, &w->plan->policy, &text);
+        }
+    }
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;
@@ -187,6 +213,7 @@ static void work_open(work *w, nib_model *model)
 
 static void work_close(work *w)
 {
+    nib_plan_free(w->plan);
     nib__ledger_free(&w->ledger);
     nib__text_free(&w->config);
     nib__gguf_head_free(&w->head);
@@ -203,6 +230,8 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     nib_quantize_report report;
     NIB_TRY(name_output(w, o->out, err));
     NIB_TRY(choose_layers(w, err));
+    NIB_TRY(nib__quantize_where(&w->ledger, w->model, o, err));
+    NIB_TRY(nib__quantize_for(&w->plan, &w->ledger, w->model, o, err));
     NIB_TRY(calibrate(w, err));
     nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
                             /* strictly: no other format than the default one either */

@@ -36,8 +36,29 @@ says 5.err '36 asked int4wo-g32-tinygemm, 36 done on cpu/'
 says 5.err '0 substituted'
 [ "$(wc -c <5.out)" -gt 20 ] || fail 'no text was generated'
 
+# on a device that is here: packing on the CPU is said, with bytes and time; text is generated there
+says 6.out 'packed before the first token: 37 here, for no kernel of opencl takes them as stored, '
+says 6.out ' predicted with the moves'
+says 6.err '36 asked int4wo-g32-tinygemm, 36 done on opencl/ocl, 0 substituted'
+[ "$(wc -c <there.txt)" -gt 20 ] || fail 'no text was generated on the device'
+
+# an operation that it lacks: stopped before the first token, with reasons, price and option; done where that is allowed
+status 7 4
+says 7.err 'attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: this run lacks this kernel'
+says 7.err "--allow 'attn=device': done f32@cpu by attn_"
+says 7.err ' more copies of '
+says 7.err ' tokens/s, and '
+[ ! -s 7.out ] || fail 'text was generated before the error'
+holds allowed_here.json 'd["new_tokens"] == 24 and d["token_s"] > 0 and d["predicted_token_s"] > 0'
+says 8.err '36 done on opencl/ocl, 0 substituted; of the operations without weights 1 not as asked'
+holds plan_here.json 'layer("attn")["asked"] == "f32@opencl" and layer("attn")["done"] == "f32@cpu"'
+holds plan_here.json 'layer("attn")["rung"] == "device" and layer("attn")["allowed"] == "by --allow attn=device"'
+holds plan_here.json 'layer("attn")["uses"][0]["predicted_us"] > 0'
+status 9 4
+says 9.err 'attn: --strict: asked f32@opencl'
+
 # documentation: nothing ran is a failure, and so is a command that fails
-says 6.out 'FAIL no block ran'
+says 10.out 'FAIL no block ran'
 printf '```sh\nnibble plan models/nibble-tales --device no-such-device\n```\n' >wrong.md
 "$REPO/tests/docs/run" wrong.md >wrong.out 2>&1 && fail 'a page with a failing command passed'
 says wrong.out '0 passed, 1 failed'

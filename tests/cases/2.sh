@@ -39,7 +39,15 @@ holds f64_peers.json '"scale_type=f32" in codes(candidate("lm_head", "torchao-0.
 holds f64_peers.json '"is f64, not f32" in str(candidate("lm_head", "torchao-0.10.cutlass_s8s4")["reasons"])'
 holds f64_peers.json '"dequantized whole in each call" in candidate("lm_head", "torchao.8da4w_unpacked")["consequence"]'
 
-# text and loss were compared in the section's last block
+# on a device, too: nothing substituted, and the same loss; a kernel that it cannot have is refused with its conditions
+holds f64_there.json 'd["device"] == "opencl" and d["counts"]["substituted"] == 0 and d["counts"]["done"] == 36'
+holds f64_there.json 'all("__ocl" in u["kernel"] for l in d["layers"] for u in l["uses"])'
+holds f64_scales_there.json '0 < d["loss"] < 8 and d["predicted"] > 500'
+status 8 4
+says 8.err 'linear_a8t_w4g_f32__sm80_4x4: '
+says 8.err 'the device is opencl, not cuda'
+
+# text and loss were compared in block 6
 status 6 0
 holds f64_scales_loss.json '0 < d["loss"] < 8 and d["predicted"] > 500'
 finish

@@ -35,4 +35,17 @@ says 5.err '--device cpu runs here'
 says 6.err '36 asked int4wo-g32, 36 done on cpu/'
 says 6.err '0 substituted'
 [ "$(wc -c <6.out)" -gt 20 ] || fail 'no text was generated'
+
+# a device that is here and has no int4 kernel: an error with the CPU's price; allowed, predicted and measured time
+status 7 4
+says 7.err 'asked int4wo-g32@opencl'
+says 7.err '--without leaves it out'
+says 7.err '--allow device: done int4wo-g32@cpu, '
+says 7.err 'per token predicted; in bf16 '
+[ ! -s 7.out ] || fail 'text was generated before the error'
+status 8 0
+says 8.err '36 asked int4wo-g32, 36 substituted'
+says 8.err ' ms predicted, '
+says 8.err ' ms measured'
+[ "$(wc -c <8.out)" -gt 20 ] || fail 'no text was generated'
 finish

@@ -33,8 +33,8 @@ near 'head and q_proj here' "$(loss --dtype f32)" \
 refused 2 '--place *: this plan has the device cpu and no other' plan "$MODEL" --place '*down_proj=opencl:9'
 
 # one operation masked: refused before the first token, or done by the host, with the price said
-masked=(--device opencl --without 'attn_f32__ocl')
-refused 4 'attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: this run lacks this kernel: --without leaves it out; *--allow device: done f32@cpu by attn_*; 20 more copies of 10.2 kB per token *' \
+masked=(--device opencl --without 'attn_*__ocl*')
+refused 4 'attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: this run lacks this kernel: --without leaves it out*; --allow '"'"'attn=device'"'"': done f32@cpu by attn_*; 20 more copies of 10.2 kB per token *' \
     generate "$MODEL" -p x -n 2 "${masked[@]}" --quiet
 near 'attention here' "$(loss --dtype f32)" "$(loss --dtype f32 "${masked[@]}" --allow device)"
 case $(summary "${masked[@]}" --allow device) in

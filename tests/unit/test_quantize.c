@@ -544,11 +544,15 @@ static void test_cancel_and_dry_run(void **state)
     const uint64_t predicted = report.bytes_after;
     nib_text text;
     nib__text_init(&text, &heap);
-    nib__quantize_render(&ledger, &report, NIB_FORM_TEXT, &text);
+    nib__quantize_render(&ledger, &report, &text);
     assert_non_null(strstr(text.at, "would write"));
     assert_non_null(strstr(text.at, "1 linear layer: 1 asked int8wo, 1 done, 0 substituted"));
     nib__text_clear(&text);
-    nib__quantize_render(&ledger, &report, NIB_FORM_JSON, &text);
+    nib_jsonw json;
+    nib__jsonw_init(&json, &text, 2);
+    nib__jsonw_object(&json);
+    nib__quantize_json(&ledger, &report, &json);
+    nib__jsonw_object_end(&json);
     assert_non_null(strstr(text.at, "\"dry_run\": true"));
     nib__text_free(&text);
     nib__ledger_free(&ledger);

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Drivers that are missing, too old, or lack a function: named with what to install, and a device that cannot be used is
+# a substitution like any other.
+mkdir none old
+driver() { # driver FOLDER LIBRARY SOURCE...
+    cc -shared -fPIC -x c -w -o "$1/$2" "${@:3}"
+}
+
+# a library without a function that is needed
+echo 'int nothing;' >nothing.c
+driver none libcuda.so.1 nothing.c
+LD_LIBRARY_PATH=$PWD/none refused 2 'device "cuda" is not here; CUDA: libcuda.so.1 has no *; install a newer driver; here: cpu*' \
+    plan "$MODEL" --device cuda
+[ -e /dev/nvidia0 ] || [ -n "$(ldconfig -p 2>/dev/null | grep libcuda.so.1)" ] ||
+    refused 2 'device "cuda:1" is not here; CUDA: libcuda.so.1 is not here; install NVIDIA'"'"'s driver; here: cpu*' \
+        plan "$MODEL" --device cuda:1
+
+# OpenCL 1.1: all of the device is refused when it is opened, in its driver's name and version
+grep -o 'X(cl[A-Za-z]*)' "$REPO/src/device/opencl.c" | tr -d 'X()' | sort -u |
+    grep -vxF -e clGetPlatformIDs -e clGetDeviceIDs -e clGetDeviceInfo | sed 's/.*/int &(void) { return -59; }/' >others.c
+driver old libOpenCL.so.1 "$REPO/tests/cli/stub_opencl.c" others.c
+export LD_LIBRARY_PATH=$PWD/old
+check 'the old device is found' nibble devices opencl
+words='the driver 9.9.1 of Old GPU is of OpenCL 1.1 of old, and 1.2 or later is wanted; update the driver'
+refused 4 "*: asked *@opencl*opencl: $words*--allow device: done *@cpu, *" \
+    generate "$MODEL" -p x -n 2 --device opencl --recipe 8da4w --quiet
+nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 --device opencl --recipe 8da4w --allow device >text 2>said
+check 'it is said that the device was left out' grep -qF "planned again without the device: opencl: $words" said
+check 'and how many layers were moved' grep -q '36 asked 8da4w-g32, 36 substituted' said
+nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 --recipe 8da4w >here 2>/dev/null
+check 'the text is the CPU'"'"'s' cmp text here
+refused 4 '*--strict: *' generate "$MODEL" -p x -n 2 --device opencl --recipe 8da4w --allow device --strict --quiet

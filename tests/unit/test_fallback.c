@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a device refuses when a run is opened, on the shipped model: each failure leads to another
+ * plan that is allowed, or to the error with the driver's words, prices and the option; and what
+ * fails later ends the run with a name.
+ */
+#include "session.h"
+
+#include "failing_gpu.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define MODEL "models/nibble-tales"
+
+/* An engine whose one device is the failing one, and a session on it. */
+typedef struct run {
+    failing_gpu device;
+    opened o;
+    nib_err err;
+} run;
+
+typedef struct how {
+    const char *allow, *recipe, *place;
+    bool strict;
+    uint64_t memory;
+} how;
+
+static nib_status try_run(run *r, const how *h)
+{
+    const nib_engine_options options = {.threads = 1};
+    const nib_request request = {.device = h->place != NULL ? NULL : "opencl",
+                                 .recipe = h->recipe,
+                                 .allow = {&h->allow, h->allow != NULL},
+                                 .place = {&h->place, h->place != NULL},
+                                 .strict = h->strict,
+                                 .context = 64,
+                                 .memory = h->memory};
+    r->o = (opened){0};
+    r->err = (nib_err){NIB_OK, ""};
+    if (nib_engine_open(&r->o.engine, &options, &r->err) != NIB_OK ||
+        !failing_offer(r->o.engine, &r->device))
+        fail_msg("%s", r->err.text);
+    r->o.engine->measured = true;
+    if (nib_model_open(&r->o.model, r->o.engine, MODEL, NULL, &r->err) != NIB_OK ||
+        nib_plan_make(&r->o.plan, r->o.model, &request, &r->err) != NIB_OK)
+        fail_msg("%s", r->err.text);
+    return nib_session_open(&r->o.session, r->o.model, r->o.plan, 1, &r->err);
+}
+
+static void end_run(run *r)
+{
+    close_opened(&r->o);
+    assert_int_equal(r->device.live, 0); /* all memory, programs, functions and events */
+    assert_int_equal(r->device.held, 0);
+}
+
+static void must_run(run *r, const how *h)
+{
+    if (try_run(r, h) != NIB_OK)
+        fail_msg("%s", r->err.text);
+}
+
+static void says(const char *text, const char *words)
+{
+    if (strstr(text, words) == NULL)
+        fail_msg("\"%s\" lacks \"%s\"", text, words);
+}
+
+static const nib_ledger *ledger_of(const run *r) { return &r->o.session->plan->plan.ledger; }
+
+/* The text of the n-th note on what was refused; NULL: there are fewer. */
+static const char *refused(const run *r, size_t n)
+{
+    const nib_ledger *l = ledger_of(r);
+    for (size_t i = 0; i < l->note_count; i++)
+        if (strcmp(l->notes[i].code, NIB_NOTE_REFUSED) == 0 && n-- == 0)
+            return l->notes[i].text;
+    return NULL;
+}
+
+/* Weights were left out. Room to pack one on the device may be lacking all the same, and then they
+ * are packed here. */
+static bool weights_refused(const run *r)
+{
+    for (size_t i = 0; refused(r, i) != NULL; i++)
+        if (strstr(refused(r, i), "without pack__ocl: ") == NULL)
+            return true;
+    return false;
+}
+
+static const nib_ledger_layer *line_of(const run *r, const char *name)
+{
+    const nib_ledger *l = ledger_of(r);
+    for (size_t i = 0; i < l->layer_count; i++)
+        if (strcmp(l->layers[i].name, name) == 0)
+            return &l->layers[i];
+    return NULL;
+}
+
+static size_t layers_on_host(const run *r)
+{
+    const nib_layers_plan *plan = &r->o.session->plan->plan;
+    size_t count = 0;
+    for (size_t i = 0; i < plan->count; i++)
+        count += plan->layers[i].rung == NIB_RUNG_DEVICE;
+    return count;
+}
+
+static nib_status step(run *r)
+{
+    const nib_slot slot = {
+        .position = r->o.session->runner.kv.lengths[0], .token = 1, .logits = true};
+    const float *logits;
+    r->err = (nib_err){NIB_OK, ""};
+    return nib_session_step(r->o.session, &slot, 1, &logits, &r->err);
+}
+
+/* ---- a device that refuses nothing ---- */
+
+static void nothing_is_compiled_or_taken_after_opening(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    must_run(&r, &(how){.recipe = "8da4w"});
+    assert_ptr_equal(nib_session_plan(r.o.session), r.o.plan);
+    assert_null(refused(&r, 0));
+    const size_t compiled = r.o.session->runner.gpu->loaded_count;
+    const uint64_t held = r.device.held;
+    const int packed = r.device.launches;
+    r.device.takes_left = 0;
+    r.device.refuse_option = "";
+    nib_slot slots[40];
+    for (int i = 0; i < 40; i++)
+        slots[i] = (nib_slot){.position = i, .token = i, .logits = i == 39};
+    const float *logits;
+    if (nib_session_step(r.o.session, slots, 40, &logits, &r.err) != NIB_OK)
+        fail_msg("%s", r.err.text);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(step(&r), NIB_OK);
+    assert_int_equal(r.o.session->runner.gpu->loaded_count, compiled);
+    assert_int_equal(r.device.held, held);
+    assert_true(r.device.launches > packed);
+    end_run(&r);
+}
+
+/* ---- a kernel that the driver does not compile ---- */
+
+static void a_refused_operation_is_an_error_with_words_prices_and_option(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    r.device.refuse_function = "attention";
+    assert_int_equal(try_run(&r, &(how){.recipe = "8da4w"}), NIB_NOT_AS_ASKED);
+    says(r.err.text, "attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: ");
+    says(r.err.text, "the driver 7.5 of a device of tests does not compile attention: error: too "
+                     "many registers");
+    says(r.err.text, "; --allow 'attn=device': done f32@cpu by attn_");
+    says(r.err.text, " more copies of ");
+    says(r.err.text, " tokens/s, and ");
+    assert_int_equal(r.device.launches, 0);
+    end_run(&r);
+}
+
+static void a_refused_operation_goes_where_it_is_allowed(void **state)
+{
+    (void)state;
+    static const char *const allowances[] = {"device", "attn=device", "a*n=device"};
+    for (size_t i = 0; i < COUNT(allowances); i++) {
+        run r;
+        failing_init(&r.device);
+        r.device.refuse_function = "attention";
+        must_run(&r, &(how){.recipe = "8da4w", .allow = allowances[i]});
+        assert_ptr_not_equal(nib_session_plan(r.o.session), r.o.plan);
+        const nib_ledger_layer *line = line_of(&r, "attn");
+        assert_non_null(line);
+        assert_int_equal(line->rung, NIB_RUNG_DEVICE);
+        assert_string_equal(line->asked, "f32@opencl");
+        assert_string_equal(line->done, "f32@cpu");
+        says(line->allowed, allowances[i]);
+        says(line->reasons[0].text, "too many registers");
+        says(refused(&r, 0), "planned again without attn_f32__ocl: the driver 7.5");
+        assert_null(refused(&r, 1));
+        assert_int_equal(layers_on_host(&r), 0);
+        assert_int_equal(step(&r), NIB_OK);
+        end_run(&r);
+    }
+}
+
+static void strictly_a_refused_operation_is_an_error(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    r.device.refuse_function = "attention";
+    assert_int_equal(try_run(&r, &(how){.allow = "device", .strict = true}), NIB_NOT_AS_ASKED);
+    says(r.err.text, "attn: --strict: ");
+    end_run(&r);
+}
+
+/* Which launches are refused is found with every number of tokens: this one only many have. */
+static void a_kernel_of_long_prompts_is_refused_before_the_first_token(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    r.device.refuse_function = "tile";
+    assert_int_equal(try_run(&r, &(how){.recipe = "8da4w"}), NIB_NOT_AS_ASKED);
+    says(r.err.text, "asked 8da4w-g32@opencl");
+    says(r.err.text, "does not compile tile");
+    says(r.err.text, "--allow device: done 8da4w-g32@cpu, ");
+    end_run(&r);
+    failing_init(&r.device);
+    r.device.refuse_function = "tile";
+    must_run(&r, &(how){.recipe = "8da4w", .allow = "device"});
+    assert_int_equal(layers_on_host(&r), r.o.session->plan->plan.count - 1); /* but the embedding */
+    assert_int_equal(step(&r), NIB_OK);
+    end_run(&r);
+}
+
+/* What packs and what draws tokens is the device's where it compiles that, and else the CPU's. */
+static void rows_that_pack_and_draw_are_asked_for_too(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *function, *row;
+    } refusals[] = {{"pack_codes", "pack__ocl"}, {"sample", "sample_f32__ocl_1x1"}};
+    for (size_t i = 0; i < COUNT(refusals); i++) {
+        char words[96];
+        run r;
+        failing_init(&r.device);
+        r.device.refuse_function = refusals[i].function;
+        must_run(&r, &(how){.recipe = "8da4w"});
+        snprintf(words, sizeof words, "planned again without %s: ", refusals[i].row);
+        says(refused(&r, 0), words);
+        says(refused(&r, 0), "too many registers");
+        assert_null(refused(&r, 1));
+        assert_int_equal(layers_on_host(&r), 0);
+        assert_int_equal(step(&r), NIB_OK);
+        end_run(&r);
+    }
+}
+
+/* A pattern allows what it matches and nothing else. */
+static void a_pattern_allows_no_more_than_it_matches(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    r.device.refuse_function = "attention";
+    assert_int_equal(try_run(&r, &(how){.allow = "norm=device"}), NIB_NOT_AS_ASKED);
+    end_run(&r);
+}
+
+/* ---- memory that runs out ---- */
+
+/* With any room that the driver has not told of, a run opens within it, or says why not. */
+static void memory_that_runs_out_moves_what_does_not_fit(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    must_run(&r, &(how){.recipe = "8da4w"});
+    const uint64_t whole = r.device.held;
+    end_run(&r);
+    size_t before = SIZE_MAX, partly = 0;
+    for (uint64_t part = 0; part <= 8; part++) {
+        failing_init(&r.device);
+        r.device.room = whole / 8 * part + (part == 8 ? 8 : 0);
+        must_run(&r, &(how){.recipe = "8da4w", .allow = "device"});
+        assert_true(r.device.held <= r.device.room);
+        const size_t moved = layers_on_host(&r);
+        assert_true(moved <= before); /* more room never moves more */
+        before = moved;
+        partly += moved > 0 && moved < r.o.session->plan->plan.count;
+        assert_true(weights_refused(&r) == (part < 8));
+        if (part < 8)
+            says(refused(&r, 0), "opencl has no memory left: ");
+        assert_int_equal(step(&r), NIB_OK);
+        end_run(&r);
+    }
+    assert_int_equal(before, 0);
+    assert_true(partly > 0);
+}
+
+static void memory_that_runs_out_is_an_error_with_what_would_do(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    must_run(&r, &(how){.recipe = "bf16"});
+    const uint64_t whole = r.device.held;
+    end_run(&r);
+    failing_init(&r.device);
+    r.device.room = whole - 100000;
+    assert_int_equal(try_run(&r, &(how){.recipe = "bf16"}), NIB_NO_MEMORY);
+    says(r.err.text, "more than opencl has room for: ");
+    says(r.err.text, "opencl has no memory left: a weight needs ");
+    says(r.err.text, "; --recipe int8wo has ");
+    says(r.err.text, "; --allow device: 1 of 37 layers done by cpu, ");
+    says(r.err.text, " per token predicted, and ");
+    end_run(&r);
+}
+
+/* Wherever in the order of pieces the driver stops. */
+static void any_piece_may_be_the_first_that_is_refused(void **state)
+{
+    (void)state;
+    static const char *const allowances[] = {NULL, "device"};
+    run r;
+    failing_init(&r.device);
+    must_run(&r, &(how){.recipe = "int8wo"});
+    const int pieces = (int)r.o.session->runner.gpu->count;
+    end_run(&r);
+    for (int taken = 0; taken < pieces; taken += 3) {
+        for (size_t i = 0; i < COUNT(allowances); i++) {
+            failing_init(&r.device);
+            r.device.takes_left = taken;
+            const nib_status status =
+                try_run(&r, &(how){.recipe = "int8wo", .allow = allowances[i]});
+            assert_true(allowances[i] != NULL
+                            ? status == NIB_OK
+                            : status == NIB_NO_MEMORY || status == NIB_NOT_AS_ASKED);
+            if (status == NIB_OK)
+                assert_non_null(refused(&r, 0));
+            else
+                says(r.err.text, "--allow ");
+            end_run(&r);
+        }
+    }
+}
+
+/* What the user grants is known beforehand: planned once, and kept. */
+static void a_limit_is_planned_for_and_kept(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    must_run(&r, &(how){.recipe = "bf16"});
+    const uint64_t whole = r.device.held;
+    end_run(&r);
+    const uint64_t limits[] = {whole - 200000, whole - 3000000};
+    for (size_t i = 0; i < COUNT(limits); i++) {
+        failing_init(&r.device);
+        must_run(&r, &(how){.recipe = "bf16", .allow = "device", .memory = limits[i]});
+        assert_false(weights_refused(&r));
+        assert_true(r.device.held <= limits[i] && layers_on_host(&r) > 0);
+        assert_true(r.device.held > limits[i] - 1500000); /* and made use of: no layer is larger */
+        end_run(&r);
+        failing_init(&r.device);
+        assert_int_equal(try_run(&r, &(how){.recipe = "bf16", .memory = limits[i]}), NIB_NO_MEMORY);
+        says(r.err.text, "weights, keys, values and buffers are ");
+        says(r.err.text, "; --allow device: ");
+        end_run(&r);
+    }
+}
+
+static void strictly_no_layer_leaves_for_memory(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    assert_int_equal(
+        try_run(&r, &(how){.recipe = "bf16", .allow = "device", .strict = true, .memory = 9000000}),
+        NIB_NOT_AS_ASKED);
+    says(r.err.text, "--strict: ");
+    says(r.err.text, "opencl has room for ");
+    end_run(&r);
+}
+
+/* ---- a device that cannot be used ---- */
+
+static void a_wrong_driver_is_named_with_its_version(void **state)
+{
+    (void)state;
+    static const char words[] = "the driver 7.5 is too old, 8 or later is wanted; update it";
+    run r;
+    failing_init(&r.device);
+    r.device.open_words = words;
+    assert_int_equal(try_run(&r, &(how){.recipe = "8da4w"}), NIB_NOT_AS_ASKED);
+    says(r.err.text, words);
+    says(r.err.text, "--allow device: done ");
+    end_run(&r);
+    failing_init(&r.device);
+    r.device.open_words = words;
+    must_run(&r, &(how){.recipe = "8da4w", .allow = "device"});
+    assert_int_equal(layers_on_host(&r), r.o.session->plan->plan.count);
+    says(refused(&r, 0), "planned again without the device: opencl: the driver 7.5 is too old");
+    assert_null(refused(&r, 1));
+    assert_int_equal(step(&r), NIB_OK);
+    end_run(&r);
+}
+
+/* ---- in the middle of a run ---- */
+
+static void a_launch_that_fails_ends_the_step_with_its_name(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    must_run(&r, &(how){.recipe = "8da4w"});
+    assert_int_equal(step(&r), NIB_OK);
+    r.device.fail_launch = "attention";
+    assert_int_equal(step(&r), NIB_FAILED);
+    says(r.err.text, "attn_f32__ocl: attention: out of the device's resources");
+    assert_int_equal(r.o.session->runner.kv.lengths[0], 1); /* as before the step */
+    r.device.fail_launch = NULL;
+    assert_int_equal(step(&r), NIB_OK);
+    end_run(&r);
+}
+
+static void a_launch_that_hangs_ends_the_step_with_its_name(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    must_run(&r, &(how){.recipe = "8da4w"});
+    r.o.session->runner.gpu->limit_s = 0.01;
+    r.device.hangs = true;
+    assert_int_equal(step(&r), NIB_FAILED);
+    says(r.err.text, "opencl: ");
+    says(r.err.text, " did not return in 0.01 s; the device hangs");
+    says(r.err.text, "embed");
+    assert_int_equal(r.o.session->runner.kv.lengths[0], 0);
+    r.device.hangs = false;
+    end_run(&r);
+}
+
+static void a_read_that_fails_ends_the_step(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    must_run(&r, &(how){.recipe = "8da4w"});
+    r.device.fail_read = true;
+    assert_int_equal(step(&r), NIB_FAILED);
+    says(r.err.text, "a copy from the device: the bus is gone");
+    end_run(&r);
+}
+
+/* ---- a device beside the CPU ---- */
+
+static void placed_layers_come_back_where_that_is_allowed(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    r.device.room = 1000;
+    assert_int_equal(try_run(&r, &(how){.place = "*down_proj=opencl"}), NIB_NOT_AS_ASKED);
+    says(r.err.text, "down_proj: asked bf16@opencl");
+    says(r.err.text, "--allow 'model.layers.*.mlp.down_proj=device'");
+    end_run(&r);
+    failing_init(&r.device);
+    r.device.room = 1000;
+    must_run(&r, &(how){.place = "*down_proj=opencl", .allow = "device"});
+    assert_int_equal(layers_on_host(&r), 5);
+    assert_int_equal(step(&r), NIB_OK);
+    end_run(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_compiled_or_taken_after_opening),
+        cmocka_unit_test(a_refused_operation_is_an_error_with_words_prices_and_option),
+        cmocka_unit_test(a_refused_operation_goes_where_it_is_allowed),
+        cmocka_unit_test(strictly_a_refused_operation_is_an_error),
+        cmocka_unit_test(a_kernel_of_long_prompts_is_refused_before_the_first_token),
+        cmocka_unit_test(rows_that_pack_and_draw_are_asked_for_too),
+        cmocka_unit_test(a_pattern_allows_no_more_than_it_matches),
+        cmocka_unit_test(memory_that_runs_out_moves_what_does_not_fit),
+        cmocka_unit_test(memory_that_runs_out_is_an_error_with_what_would_do),
+        cmocka_unit_test(any_piece_may_be_the_first_that_is_refused),
+        cmocka_unit_test(a_limit_is_planned_for_and_kept),
+        cmocka_unit_test(strictly_no_layer_leaves_for_memory),
+        cmocka_unit_test(a_wrong_driver_is_named_with_its_version),
+        cmocka_unit_test(a_launch_that_fails_ends_the_step_with_its_name),
+        cmocka_unit_test(a_launch_that_hangs_ends_the_step_with_its_name),
+        cmocka_unit_test(a_read_that_fails_ends_the_step),
+        cmocka_unit_test(placed_layers_come_back_where_that_is_allowed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operations without weights in a plan: copies between a device and its host counted and priced,
+ * an operation without a row denied with its price and option, allowed by rung and pattern, and
+ * refused strictly.
+ */
+#include "options.h"
+#include "way.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+enum { WIDTH = 64, KV = 32, FFN = 128, VOCAB = 96, DECODERS = 2, LAYERS = 2 + 7 * DECODERS };
+
+static nib_machine host, device;
+static nib_layer layers[LAYERS];
+
+static int set_up(void **state)
+{
+    static const struct {
+        nib_role role;
+        int64_t n, k;
+    } sites[] = {{NIB_ROLE_Q, WIDTH, WIDTH}, {NIB_ROLE_K, KV, WIDTH},     {NIB_ROLE_V, KV, WIDTH},
+                 {NIB_ROLE_O, WIDTH, WIDTH}, {NIB_ROLE_GATE, FFN, WIDTH}, {NIB_ROLE_UP, FFN, WIDTH},
+                 {NIB_ROLE_DOWN, WIDTH, FFN}};
+    static const char *const names[LAYERS] = {
+        "embed",       "0.q_proj",    "0.k_proj",    "0.v_proj", "0.o_proj", "0.gate_proj",
+        "0.up_proj",   "0.down_proj", "1.q_proj",    "1.k_proj", "1.v_proj", "1.o_proj",
+        "1.gate_proj", "1.up_proj",   "1.down_proj", "lm_head"};
+    const nib_scheme bf16 = {.code = NIB_CODE_BF16, .symmetric = true};
+    (void)state;
+    nib__machine_here(&host, 0, 1);
+    device = (nib_machine){.name = "opencl",
+                           .title = "a device of tests",
+                           .here = true,
+                           .host = &host,
+                           .bytes_per_s = 100e9,
+                           .launch_s = 5e-6,
+                           .copy_s = 10e-6,
+                           .copy_bytes_per_s = 1e9};
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        device.rate[unit] = 1e12;
+    device.facts.fact[NIB_FACT_DEVICE] = NIB_DEVICE_OPENCL;
+    for (size_t i = 0; i < LAYERS; i++) {
+        const bool is_embed = i == 0, is_head = i == LAYERS - 1;
+        layers[i] = (nib_layer){.name = names[i],
+                                .role = is_embed  ? NIB_ROLE_EMBED
+                                        : is_head ? NIB_ROLE_HEAD
+                                                  : sites[(i - 1) % 7].role,
+                                .n = is_embed || is_head ? VOCAB : sites[(i - 1) % 7].n,
+                                .k = is_embed || is_head ? WIDTH : sites[(i - 1) % 7].k,
+                                .stored = bf16,
+                                .asked = bf16};
+    }
+    return 0;
+}
+
+typedef struct asked {
+    const char *allow, *without[2], *place;
+    bool strict;
+    const nib_refused *refused; /* of without[0] */
+} asked;
+
+static nib_layers_plan plan_of(const nib_machine *machine, const asked *a)
+{
+    static nib_allocator allocator;
+    allocator = nib__allocator_default();
+    const nib_policy policy = {
+        .dtype = NIB_TYPE_BF16,
+        .allow = {&a->allow, a->allow != NULL},
+        .place = {&a->place, a->place != NULL},
+        .without = {a->without, (size_t)((a->without[0] != NULL) + (a->without[1] != NULL))},
+        .strict = a->strict,
+        .refused = a->refused,
+        .refused_count = a->refused != NULL};
+    nib_layers_plan plan;
+    nib_err err = {NIB_OK, ""};
+    if (nib__plan_layers(&plan, layers, LAYERS, machine, &policy, &allocator, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return plan;
+}
+
+static const nib_ledger_layer *line_of(const nib_layers_plan *plan, const char *name)
+{
+    for (size_t i = 0; i < plan->ledger.layer_count; i++)
+        if (strcmp(plan->ledger.layers[i].name, name) == 0)
+            return &plan->ledger.layers[i];
+    return NULL;
+}
+
+static const char *moves_of(const nib_layers_plan *plan)
+{
+    for (size_t i = 0; i < plan->ledger.note_count; i++)
+        if (strcmp(plan->ledger.notes[i].code, "moves") == 0)
+            return plan->ledger.notes[i].text;
+    return "none";
+}
+
+static void says(const char *text, const char *words)
+{
+    if (strstr(text, words) == NULL)
+        fail_msg("\"%s\" lacks \"%s\"", text, words);
+}
+
+static void expect_copies(const asked *a, int copies, int values)
+{
+    char expected[96], bytes[32];
+    nib_layers_plan plan = plan_of(&device, a);
+    snprintf(expected, sizeof expected, "%d cop%s of %s per token between opencl and its host",
+             copies, copies == 1 ? "y" : "ies", nib__say_bytes(bytes, 4 * (uint64_t)values));
+    says(moves_of(&plan), expected);
+    nib__plan_layers_free(&plan);
+}
+
+/* ---- crossings ---- */
+
+static void copies_are_those_that_a_step_makes(void **state)
+{
+    (void)state;
+    const asked whole = {0}, head = {.place = "lm_head=cpu"}, down = {.place = "*down_proj=cpu"},
+                qkv = {.place = "re:^[01].[qkv]_proj=cpu"};
+    expect_copies(&whole, 1, VOCAB); /* logits, to sample from */
+    expect_copies(&head, 1, WIDTH);
+    expect_copies(&down, 1 + 2 * DECODERS, VOCAB + DECODERS * (FFN + WIDTH));
+    /* the input goes there once, the three outputs come back */
+    expect_copies(&qkv, 1 + 4 * DECODERS, VOCAB + DECODERS * (2 * WIDTH + 2 * KV));
+}
+
+static void copies_cost_what_the_machine_says(void **state)
+{
+    (void)state;
+    const asked whole = {0}, head = {.place = "lm_head=cpu"};
+    nib_layers_plan a = plan_of(&device, &whole), b;
+    const nib_machine rates = device;
+    device.copy_s = 0, device.copy_bytes_per_s = INFINITY;
+    b = plan_of(&device, &whole);
+    device = rates;
+    const double seconds = rates.copy_s + 4 * VOCAB / rates.copy_bytes_per_s;
+    assert_true(fabs(a.predicted_token_s - b.predicted_token_s - seconds) < 1e-9);
+    nib__plan_layers_free(&a);
+    nib__plan_layers_free(&b);
+    a = plan_of(&host, &head); /* a CPU alone copies nothing */
+    assert_string_equal(moves_of(&a), "none");
+    nib__plan_layers_free(&a);
+}
+
+static void a_cpu_has_every_operation_without_a_word(void **state)
+{
+    (void)state;
+    nib_layers_plan plan = plan_of(&host, &(asked){0});
+    assert_int_equal(plan.ledger.layer_count, LAYERS);
+    for (size_t i = 0; nib__plan_operation_name(i) != NULL; i++)
+        assert_true(plan.ops[i].row != NULL && plan.ops[i].machine == &host);
+    assert_int_equal(plan.denied.status, NIB_OK);
+    nib__plan_layers_free(&plan);
+}
+
+/* ---- without a row ---- */
+
+/* Queries, keys and values go to the host, and heads come back. */
+enum { MORE_COPIES = 4 * DECODERS, MORE_VALUES = DECODERS * (2 * WIDTH + 2 * KV) };
+
+static void a_missing_operation_is_denied_with_its_price(void **state)
+{
+    (void)state;
+    char words[96], bytes[32], time[32];
+    nib_layers_plan plan = plan_of(&device, &(asked){.without = {"attn_f32__ocl"}});
+    const nib_ledger_layer *line = line_of(&plan, "attn");
+    assert_non_null(line);
+    assert_string_equal(line->role, NIB_LEDGER_OPERATION);
+    assert_string_equal(line->asked, "f32@opencl");
+    assert_true(line->denied && line->done == NULL && line->rung == NIB_RUNG_NONE);
+    assert_string_equal(line->reasons[0].code, "offered=yes");
+    says(line->reasons[0].text,
+         "attn_f32__ocl: this run lacks this kernel: --without leaves it out");
+    assert_string_equal(line->advice[0].code, "--allow 'attn=device'");
+    snprintf(words, sizeof words,
+             "%d more copies of %s per token between opencl and cpu, %s predicted: ", MORE_COPIES,
+             nib__say_bytes(bytes, 4 * MORE_VALUES),
+             nib__say_seconds(time, MORE_COPIES * device.copy_s +
+                                        4 * MORE_VALUES / device.copy_bytes_per_s));
+    says(line->advice[0].text, words);
+    says(line->advice[0].text, "done f32@cpu by attn_");
+    says(line->advice[0].text, " tokens/s, and ");
+    assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
+    says(plan.denied.text, "attn: asked f32@opencl, and nothing allowed does it: ");
+    says(plan.denied.text, "; --allow 'attn=device': ");
+    assert_null(nib__plan_operation(&plan, NIB_OP_ATTN)->row);
+    nib__plan_layers_free(&plan);
+}
+
+static void what_the_driver_says_is_the_reason(void **state)
+{
+    (void)state;
+    const nib_refused refused = {"attn_f32__ocl", "the driver says no"};
+    nib_layers_plan plan =
+        plan_of(&device, &(asked){.without = {"attn_f32__ocl"}, .refused = &refused});
+    const nib_ledger_layer *line = line_of(&plan, "attn");
+    assert_string_equal(line->reasons[0].code, "refused");
+    assert_string_equal(line->reasons[0].text, "attn_f32__ocl: the driver says no");
+    nib__plan_layers_free(&plan);
+}
+
+static void rung_and_pattern_allow_the_host(void **state)
+{
+    (void)state;
+    static const char *const allowances[] = {"device", "attn=device", "at*=device", "*=device"};
+    for (size_t i = 0; i < COUNT(allowances); i++) {
+        nib_layers_plan plan =
+            plan_of(&device, &(asked){.without = {"attn_f32__ocl"}, .allow = allowances[i]});
+        const nib_ledger_layer *line = line_of(&plan, "attn");
+        assert_int_equal(plan.denied.status, NIB_OK);
+        assert_int_equal(line->rung, NIB_RUNG_DEVICE);
+        assert_string_equal(line->done, "f32@cpu");
+        says(line->allowed, allowances[i]);
+        assert_string_equal(line->uses[0].device, "cpu");
+        const double us =
+            1e6 * (MORE_COPIES * device.copy_s + 4 * MORE_VALUES / device.copy_bytes_per_s);
+        assert_true(fabs(line->uses[0].predicted_us - us) < 1e-3);
+        const nib_op_plan *attn = nib__plan_operation(&plan, NIB_OP_ATTN),
+                          *copy = nib__plan_operation(&plan, NIB_OP_COPY);
+        assert_ptr_equal(attn->machine, &host);
+        assert_ptr_equal(copy->machine, &host); /* keys lie where attention reads them */
+        assert_null(line_of(&plan, "copy"));
+        const nib_ledger_counts counts = nib__ledger_count(&plan.ledger);
+        assert_int_equal(counts.operations, 1);
+        assert_int_equal(counts.substituted, 0);
+        nib__plan_layers_free(&plan);
+    }
+}
+
+static void another_pattern_does_not(void **state)
+{
+    (void)state;
+    static const char *const allowances[] = {"norm=device", "*_proj=device", "attn=dequant"};
+    for (size_t i = 0; i < COUNT(allowances); i++) {
+        nib_layers_plan plan =
+            plan_of(&device, &(asked){.without = {"attn_f32__ocl"}, .allow = allowances[i]});
+        assert_true(line_of(&plan, "attn")->denied);
+        assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
+        nib__plan_layers_free(&plan);
+    }
+}
+
+static void strictly_it_is_denied_even_if_allowed(void **state)
+{
+    (void)state;
+    nib_layers_plan plan =
+        plan_of(&device, &(asked){.without = {"attn_f32__ocl"}, .allow = "device", .strict = true});
+    assert_true(line_of(&plan, "attn")->denied);
+    assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
+    says(plan.denied.text, "attn: --strict: ");
+    nib__plan_layers_free(&plan);
+}
+
+/* One option for all of them, where more than one is missing. */
+static void two_missing_operations_ask_for_one_option(void **state)
+{
+    (void)state;
+    nib_layers_plan plan =
+        plan_of(&device, &(asked){.without = {"attn_f32__ocl", "norm_f32__ocl"}});
+    assert_string_equal(line_of(&plan, "attn")->advice[0].code, "--allow device");
+    assert_string_equal(line_of(&plan, "norm")->advice[0].code, "--allow device");
+    says(plan.denied.text, " (and 1 more)");
+    nib__plan_layers_free(&plan);
+}
+
+static void a_pattern_of_nothing_is_an_error_with_near_names(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"atn=device"};
+    const nib_allocator allocator = nib__allocator_default();
+    const nib_policy policy = {.dtype = NIB_TYPE_BF16, .allow = {wrong, 1}};
+    nib_layers_plan plan;
+    nib_err err;
+    assert_int_equal(nib__plan_layers(&plan, layers, LAYERS, &device, &policy, &allocator, &err),
+                     NIB_USAGE);
+    assert_string_equal(err.text, "--allow atn: no layer or operation matches; did you mean attn");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copies_are_those_that_a_step_makes),
+        cmocka_unit_test(copies_cost_what_the_machine_says),
+        cmocka_unit_test(a_cpu_has_every_operation_without_a_word),
+        cmocka_unit_test(a_missing_operation_is_denied_with_its_price),
+        cmocka_unit_test(what_the_driver_says_is_the_reason),
+        cmocka_unit_test(rung_and_pattern_allow_the_host),
+        cmocka_unit_test(another_pattern_does_not),
+        cmocka_unit_test(strictly_it_is_denied_even_if_allowed),
+        cmocka_unit_test(two_missing_operations_ask_for_one_option),
+        cmocka_unit_test(a_pattern_of_nothing_is_an_error_with_near_names),
+    };
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}
