@@ -136,9 +136,9 @@ static nib_status bring_weight(nib_step *s, size_t site, const float *weights, c
     const nib_param *w = &s->params->items[s->params->weight[site]];
     const size_t bias = s->params->bias[site];
     const nib_step_side *there = &s->sides[NIB_SIDE_GPU];
-    float *to = values(s, NIB_SIDE_GPU, NIB_HELD_WEIGHT, 0);
     if (nib__step_side(s, site) == NIB_SIDE_CPU)
         return NIB_OK;
+    float *to = values(s, NIB_SIDE_GPU, NIB_HELD_WEIGHT, 0);
     NIB_TRY(nib__gpu_write(s->workers.gpu, to, *x, nib__param_size(w) * sizeof(float), err));
     *x = to;
     if (bias == SIZE_MAX)
