@@ -2,10 +2,11 @@
  *
  * Runs the sources of gpu/ on the CPU, in place of cuda_prelude.cuh and cuda_ptx.cuh: a block's
  * threads are coroutines, so barriers, shuffles and the matrix instructions of a warp mean what
- * they mean on the device; addresses are the host's. Blocks run one after the other, threads of
- * every second block backwards, asynchronous copies happen as late as they may, and shared memory
- * is poisoned before a block: what a missing barrier or wait would break, breaks here. It checks
- * arithmetic and order of one block, nothing of speed, and no race between blocks.
+ * they mean on the device; addresses are the host's. Blocks run one after the other, each warp as
+ * far as it gets without the others, in every second block the last one first; asynchronous copies
+ * happen as late as they may, and shared memory is poisoned before a block: what a missing barrier
+ * or wait would break, breaks here. It checks arithmetic and order of one block, nothing of speed,
+ * and no race between blocks.
  */
 #ifndef NIB_EMULATE_H
 #define NIB_EMULATE_H

@@ -35,6 +35,7 @@ struct thread {
     jmp_buf here; /* and to go on at, without the system call that a context takes */
     std::vector<std::vector<pending>> copies; /* groups, the last one open */
     uint3e id;
+    int waits; /* at the block's barrier of that number; -1: at none */
     bool done;
 };
 
@@ -80,6 +81,24 @@ void begin_thread()
     _longjmp(scheduler, 1);
 }
 
+/* Until all its lanes have ended, or wait for other warps: it gets ahead of them as far as it may. */
+void run_warp(size_t warp, bool backwards)
+{
+    const size_t first = 32 * warp, lanes = std::min<size_t>(32, threads.size() - first);
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t i = 0; i < lanes; i++) {
+            current = first + (backwards ? lanes - 1 - i : i);
+            thread &t = threads[current];
+            if (t.done || t.waits == barrier_generation)
+                continue;
+            threadIdx = t.id;
+            run_thread(t);
+            moved = true;
+        }
+    }
+}
+
 void run_block(bool backwards)
 {
     const size_t count = threads.size();
@@ -91,6 +110,7 @@ void run_block(bool backwards)
         thread &t = threads[i];
         t.copies.assign(1, {});
         t.begun = t.done = false;
+        t.waits = -1;
         t.id = {(uint)(i % blockDim.x), (uint)(i / blockDim.x % blockDim.y),
                 (uint)(i / blockDim.x / blockDim.y)};
         getcontext(&t.context);
@@ -99,13 +119,8 @@ void run_block(bool backwards)
         makecontext(&t.context, begin_thread, 0);
     }
     while (live > 0)
-        for (size_t i = 0; i < count; i++) {
-            current = backwards ? count - 1 - i : i;
-            if (threads[current].done)
-                continue;
-            threadIdx = threads[current].id;
-            run_thread(threads[current]);
-        }
+        for (size_t i = 0; i < warps.size(); i++)
+            run_warp(backwards ? warps.size() - 1 - i : i, backwards);
 }
 
 struct function {
@@ -135,8 +150,10 @@ void emulated_block_barrier()
     if (++barrier_come == live)
         barrier_come = 0, barrier_generation++;
     else
-        while (barrier_generation == now)
+        while (barrier_generation == now) {
+            threads[current].waits = now;
             yield();
+        }
     threadIdx = threads[current].id;
 }
 

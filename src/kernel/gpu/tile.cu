@@ -14,9 +14,9 @@
  *   sum of (code - zero) * (x - z) = a * (dot - z * sum of codes) + b * (sum of x - count * z)
  *
  * Shared memory: STAGES times x [128][RAW_X bytes] and w [128][RAW_W]; then x and w again as rows
- * of 128 bytes where those are not; in the end the totals, for threads of an output each. The eight 16-byte parts of a row of 128 bytes are where their
- * index is after an exclusive or with that of the row, so that eight rows are read without
- * conflict.
+ * of 128 bytes where those are not; in the end the totals, for threads of an output each. The eight
+ * 16-byte parts of a row of 128 bytes are where their index is after an exclusive or with that of
+ * the row, so that eight rows are read without conflict.
  */
 #include "cuda_wide.cuh"
 
