@@ -164,8 +164,13 @@ static nib_status eval_and_time(nib_advice *v, nib_advised *c, nib_session *sess
 static nib_status run_plan(nib_advice *v, nib_advised *c, const nib_plan *plan, nib_err *err)
 {
     nib_session *session;
+    char text[sizeof err->text] = "";
     NIB_TRY(nib_session_open(&session, v->model, plan, 1, err));
-    const nib_status status = eval_and_time(v, c, session, err);
+    const nib_plan *runs = nib_session_plan(session);
+    if (runs != plan) /* the device refused something, and another row would do it */
+        say_substituted(&runs->plan.ledger, text, sizeof text);
+    const nib_status status =
+        text[0] ? keep_problem(v, c, text, err) : eval_and_time(v, c, session, err);
     nib_session_close(session);
     return status;
 }
