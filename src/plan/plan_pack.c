@@ -66,8 +66,9 @@ static void say(nib_layers_plan *out, const packing *p)
 {
     char there[32], here[32], time[32], first[160] = "", second[160] = "";
     if (p->there != 0)
-        snprintf(first, sizeof first, "%zu weights on %s by %s, %s as stored", p->there,
-                 out->gpu->name, p->row->name, nib__say_bytes(there, p->bytes_there));
+        snprintf(first, sizeof first, "%zu weight%s on %s by %s, %s as stored", p->there,
+                 p->there == 1 ? "" : "s", out->gpu->name, p->row->name,
+                 nib__say_bytes(there, p->bytes_there));
     if (p->here != 0)
         snprintf(second, sizeof second, "%s%zu here, for no kernel of %s takes them as stored, %s",
                  p->there != 0 ? "; " : "", p->here, out->gpu->name,

@@ -61,3 +61,21 @@ drawn --repeat-penalty 1.1 >penalized.txt
 check 'a penalty is said' grep -q 'of logits move per token: .*repetition penalty' drawn.err
 nibble plan "$MODEL" --device opencl >plan.txt 2>&1
 check 'a token crosses, not its logits' grep -q 'note: 1 copy of 4 B per token' plan.txt
+
+# weights are packed there from what is stored, or here, and are the same
+packed() { nibble plan "$1" --device opencl "${@:2}" 2>/dev/null | grep -A 1 '^note: packed' | tr -s '\n ' ' '; }
+case $(packed "$MODEL" --recipe 8da4w) in
+*'37 weights on opencl by pack__ocl, '*' as stored; '*' predicted with the moves '*) ;;
+*) check 'all are packed there' false ;;
+esac
+case $(packed "$MODEL" --recipe 8da4w --without pack__ocl) in
+*'37 here, for no kernel of opencl takes them as stored, '*) ;;
+*) check 'all are packed here' false ;;
+esac
+there=$(drawn --recipe 8da4w --temp 0)
+check 'packed here or there' test "$there" = "$(drawn --recipe 8da4w --temp 0 --without pack__ocl)"
+nibble quantize "$MODEL" blocks.gguf --recipe int4wo-sym-ggml --format gguf --quiet >quantized.txt
+case $(packed blocks.gguf) in
+*' 1 weight on opencl by pack__ocl, '*'; 36 here, for no kernel of opencl takes them as stored, '*) ;;
+*) check "blocks are packed here: $(packed blocks.gguf)" false ;;
+esac
