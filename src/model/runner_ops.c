@@ -101,6 +101,8 @@ static nib_input input_of(const nib_runner *r, const nib_node *node, int64_t m)
         input.f32 = values(r, node, node->from); /* taken as it is */
         input.ld = r->ops.ld[node->from];
     }
+    if (node->side == NIB_SIDE_GPU) /* none of its products reads sums: they are not made */
+        input.sums = NULL, input.fsums = NULL;
     return input;
 }
 
