@@ -132,6 +132,10 @@ NIB_MUST_CHECK nib_status nib_devices_write(nib_engine *engine, nib_form form, c
  * nib_request.device takes. */
 NIB_MUST_CHECK nib_status nib_device_write(nib_engine *engine, const char *name, nib_form form,
                                            const nib_sink *sink, nib_err *err);
+/* Measures a machine that is here, CPU or device, or with name NULL all of them: copies, launches,
+ * and products by the kernels that a plan takes. Some seconds each. Kept where the engine's
+ * cache_path says; plans predict from it. */
+NIB_MUST_CHECK nib_status nib_devices_measure(nib_engine *engine, const char *name, nib_err *err);
 NIB_MUST_CHECK nib_status nib_recipes_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                             nib_err *err);
 /* The formats of checkpoints: what each holds, whether it is read and written. */
@@ -374,14 +378,24 @@ typedef struct nib_bench_result {
      * and prefill reach. */
     double copy_gb_per_s, bandwidth_share;
     double peak_gop_per_s, arithmetic_share;
+    /* What the plan says of the same: 0 where it does not know. */
+    double predicted_prefill_tokens_per_s, predicted_decode_tokens_per_s;
+    uint64_t predicted_bytes; /* weights, cache and buffers; of peak_bytes, or of device_bytes */
+    uint64_t device_bytes;    /* held on the device; 0: there is none */
 } nib_bench_result;
 
 /* NIB_USAGE: the tokens do not fit the context, or too many repeats. */
 NIB_MUST_CHECK nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                                     nib_bench_result *result, nib_err *err);
-/* Times every row that runs here: medians, spread and shares. */
+/* Times every row that runs here, the best of a few, with shares of what the machine does. */
 NIB_MUST_CHECK nib_status nib_bench_kernels(nib_engine *engine, nib_form form, const nib_sink *sink,
                                             nib_err *err);
+
+/* Times layers of an 8B model on a device that is here, NULL: the CPU, beside what a plan predicts
+ * of them. prompt_tokens 0: 512. */
+NIB_MUST_CHECK nib_status nib_bench_predict(nib_engine *engine, const char *device,
+                                            int64_t prompt_tokens, nib_form form,
+                                            const nib_sink *sink, nib_err *err);
 
 /* ---- advise: which recipe -------------------------------------------------------------------- */
 

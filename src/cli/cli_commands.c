@@ -72,6 +72,7 @@ const command commands[] = {
      "the arithmetic rate measured in the same run.",
      "nibble bench MODEL --recipe 8da4w\n"
      "nibble bench --kernels\n"
+     "nibble bench --predict --device opencl --prompt-tokens 64\n"
      "nibble bench --train configs/llama3_debugmodel_mxfp8_vocab2256.json --json",
      0, 1, run_bench},
     {"train", "CONFIG", "train a model in low precision",
@@ -96,6 +97,7 @@ const command commands[] = {
      "its file. One as --json is a file that --device takes: copy it to add a machine.",
      "nibble devices\n"
      "nibble devices mi210\n"
+     "nibble devices opencl --measure\n"
      "nibble devices mi210 --json > my-gpu.json\n"
      "nibble plan MODEL --device my-gpu.json",
      0, 1, run_devices},

@@ -334,9 +334,13 @@ static void print_bench(const nib_bench_result *b, bool json)
         printf("{\"schema\": 1, \"prefill_tokens_per_s\": %.6g, \"decode_tokens_per_s\": %.6g, "
                "\"peak_bytes\": %" PRIu64
                ", \"bandwidth_share\": %.4g, \"arithmetic_share\": %.4g, \"weight_bytes\": %" PRIu64
-               ", \"read_gb_per_s\": %.4g, \"peak_gop_per_s\": %.4g}\n",
+               ", \"read_gb_per_s\": %.4g, \"peak_gop_per_s\": %.4g, "
+               "\"predicted_prefill_tokens_per_s\": %.6g, \"predicted_decode_tokens_per_s\": %.6g, "
+               "\"predicted_bytes\": %" PRIu64 ", \"device_bytes\": %" PRIu64 "}\n",
                b->prefill_tokens_per_s, b->decode_tokens_per_s, b->peak_bytes, b->bandwidth_share,
-               b->arithmetic_share, b->weight_bytes, b->copy_gb_per_s, b->peak_gop_per_s);
+               b->arithmetic_share, b->weight_bytes, b->copy_gb_per_s, b->peak_gop_per_s,
+               b->predicted_prefill_tokens_per_s, b->predicted_decode_tokens_per_s,
+               b->predicted_bytes, b->device_bytes);
         return;
     }
     /* a small model is read from the caches, not from the memory that was measured */
@@ -347,6 +351,11 @@ static void print_bench(const nib_bench_result *b, bool json)
            b->decode_tokens_per_s, 100 * b->bandwidth_share, b->copy_gb_per_s,
            b->bandwidth_share > 1 ? ": the weights stay in the caches" : "",
            (double)b->weight_bytes * 1e-6, (double)b->peak_bytes * 1e-6);
+    if (b->device_bytes != 0)
+        printf("            %.1f MB on the device\n", (double)b->device_bytes * 1e-6);
+    printf("predicted   %.1f tokens/s prefill, %.1f tokens/s decode, %.1f MB\n",
+           b->predicted_prefill_tokens_per_s, b->predicted_decode_tokens_per_s,
+           (double)b->predicted_bytes * 1e-6);
 }
 
 static int bench_model(nib_engine *engine, const settings *s, const char *path)
@@ -401,8 +410,11 @@ int run_bench(const settings *s)
     const char *path = model_path(s);
     if (!path && s->train)
         return fail_usage("`nibble bench --train` wants CONFIG");
-    if (!path && !s->kernels)
-        return fail_usage("`nibble bench` wants MODEL, or --kernels");
+    if (!path && !s->kernels && !s->predict)
+        return fail_usage("`nibble bench` wants MODEL, --kernels or --predict");
+    if (path && s->predict)
+        return fail_usage("--predict times layers without a model; leave out %s, or --predict",
+                          path);
     if (path && s->kernels)
         return fail_usage("--kernels times kernels without a model; leave out %s, or --kernels",
                           path);
@@ -415,6 +427,11 @@ int run_bench(const settings *s)
     if (s->kernels)
         status = nib_bench_kernels(engine, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
                                                                               : fail(&err);
+    else if (s->predict)
+        status = nib_bench_predict(engine, s->device, s->prompt_tokens, form_of(s), &sink, &err) ==
+                         NIB_OK
+                     ? finish_stdout(0)
+                     : fail(&err);
     else if (s->train)
         status = bench_train(engine, s, path);
     else

@@ -21,18 +21,20 @@ static int write_table(const settings *s, writer write)
 
 int run_devices(const settings *s)
 {
-    if (s->arguments.count == 0)
-        return write_table(s, nib_devices_write);
+    const char *name = s->arguments.count != 0 ? s->arguments.items[0] : NULL;
     nib_engine *engine;
     const int status = open_engine(&engine, s);
     if (status)
         return status;
     nib_err err;
     const nib_sink sink = report_sink(s);
-    const nib_status written =
-        nib_device_write(engine, s->arguments.items[0], form_of(s), &sink, &err);
+    nib_status done = s->measure ? nib_devices_measure(engine, name, &err) : NIB_OK;
+    clear_progress();
+    if (done == NIB_OK)
+        done = name != NULL ? nib_device_write(engine, name, form_of(s), &sink, &err)
+                            : nib_devices_write(engine, form_of(s), &sink, &err);
     nib_engine_close(engine);
-    return written == NIB_OK ? finish_stdout(0) : fail(&err);
+    return done == NIB_OK ? finish_stdout(0) : fail(&err);
 }
 
 int run_kernels(const settings *s) { return write_table(s, nib_kernels_write); }

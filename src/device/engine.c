@@ -96,8 +96,12 @@ nib_status nib__engine_find_gpus(nib_engine *engine, nib_err *err)
         return nib__fail_memory(err, NIB_GPUS_MAX * sizeof *found, "the list of devices");
     engine->gpus = found;
     engine->gpu_count = nib__gpus_find(found, &engine->no_gpus);
-    for (size_t i = 0; i < engine->gpu_count; i++)
+    for (size_t i = 0; i < engine->gpu_count; i++) {
         found[i].machine.host = &engine->here;
+        if (engine->cache_path != NULL)
+            nib__measured_find(&found[i].machine, found[i].driver_version, engine->cache_path,
+                               &engine->allocator);
+    }
     return NIB_OK;
 }
 
@@ -214,6 +218,22 @@ nib_status nib__engine_machine(nib_engine *engine, nib_machine *out, const char 
     NIB_TRY(nib__engine_measure(engine, err)); /* its host */
     *out = *machine;
     return NIB_OK;
+}
+
+nib_status nib__engine_machine_here(nib_engine *engine, nib_machine *out, nib_gpu **gpu,
+                                    const char *name, nib_err *err)
+{
+    nib_arena arena; /* texts of a machine that is not here */
+    nib__arena_init(&arena, &engine->allocator, 0);
+    nib_status status = nib__engine_machine(engine, out, name, &arena, err);
+    if (status == NIB_OK && !out->here)
+        status =
+            nib__fail(err, NIB_USAGE, "%s is not here, so nothing of it can be measured", name);
+    nib__arena_free(&arena);
+    *gpu = NULL;
+    if (status == NIB_OK && out->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
+        status = nib__engine_gpu(gpu, engine, out, err);
+    return status;
 }
 
 bool nib__engine_progress(const nib_engine *engine, const char *what, uint64_t done, uint64_t total)

@@ -39,6 +39,10 @@ nib_status nib__engine_machines(nib_engine *engine, const nib_machines **out, ni
  * known one, or a GPU that was found. NIB_USAGE with near names: no such machine. */
 nib_status nib__engine_machine(nib_engine *engine, nib_machine *out, const char *name,
                                nib_arena *arena, nib_err *err);
+/* The same, and it must be here, or it is NIB_USAGE: something is to be measured. *gpu: the device,
+ * opened; NULL for the CPU. */
+nib_status nib__engine_machine_here(nib_engine *engine, nib_machine *out, nib_gpu **gpu,
+                                    const char *name, nib_err *err);
 /* False: the user wants to stop. */
 bool nib__engine_progress(const nib_engine *engine, const char *what, uint64_t done,
                           uint64_t total);

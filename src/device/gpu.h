@@ -88,6 +88,11 @@ nib_status nib__gpu_prepare(nib_gpu *gpu, const nib_kernel *row, const void *arg
 nib_status nib__gpu_run(nib_gpu *gpu, const nib_kernel *row, const void *args, nib_err *err);
 nib_status nib__gpu_finish(nib_gpu *gpu, nib_err *err);
 
+/* Measures what copies cost, within the device and between it and the host, and what a launch of
+ * `add` does, a row of NIB_OP_ADD. Some 0.5 s. What products take is measured by kernels:
+ * src/run/measure_products.c. */
+nib_status nib__gpu_measure(nib_machine *m, nib_gpu *gpu, const nib_kernel *add, nib_err *err);
+
 /* ---- for drivers ---- */
 
 /* A piece of memory by its address. */

@@ -35,6 +35,21 @@ typedef struct nib_fact_source {
     const nib_source *source;
 } nib_fact_source;
 
+/* What products of one code and one kind of activations take on a machine, as the planner does them
+ * there, measured for a few numbers of tokens. Launches are not in it. */
+enum { NIB_POINTS = 4, NIB_MEASURED_MAX = 16 };
+extern const int64_t nib__points[NIB_POINTS]; /* tokens: 1, then two where few and two where many
+                                                 share a row; see cost.c */
+typedef struct nib_measured {
+    nib_code code;
+    nib_act act;
+    const nib_kernel *row[NIB_POINTS];
+    double weight_s[NIB_POINTS]; /* per weight; of one token where the caches hold the weights */
+    double memory_s;             /* per weight, one token, weights from memory */
+    double weight_bytes;         /* as they were packed */
+    double input_s[NIB_POINTS];  /* per element of the input, bringing it into form */
+} nib_measured;
+
 typedef struct nib_machine {
     const char *name, *title;
     bool here;
@@ -42,7 +57,9 @@ typedef struct nib_machine {
     int threads;                    /* this machine: of the pool */
     const struct nib_machine *host; /* the CPU beside it, where work may go if allowed; NULL */
     nib_query facts;                /* the device facts only */
-    double bytes_per_s;
+    double bytes_per_s;             /* from memory */
+    double cache_bytes;             /* what the caches hold of weights; 0: not known */
+    double cache_bytes_per_s;
     double rate[NIB_UNIT_COUNT];     /* operations/s (a multiply-add is two); 0: has no such unit */
     double launch_s;                 /* per operation */
     double copy_s, copy_bytes_per_s; /* between it and its host; 0: there is none */
@@ -50,6 +67,8 @@ typedef struct nib_machine {
     bool measured;                   /* rates were measured here, not published */
     char measured_on[16];            /* "2026-11-20" */
     bool disturbed; /* others used the cores meanwhile: the rates are lower than true */
+    nib_measured products[NIB_MEASURED_MAX]; /* empty until they are asked for */
+    int product_count;
     const nib_fact_source *sources; /* facts, then rates; this machine: none, see below */
     size_t source_count;
 } nib_machine;
@@ -136,11 +155,22 @@ const char *nib__cpu_isa_name(int64_t isa); /* of the highest level: "avx512vnni
 /* This machine with `isa` and `threads`; rates are cautious defaults until measured. */
 void nib__machine_here(nib_machine *out, int64_t isa, int threads);
 void nib__today(char out[16]); /* "2026-11-20" */
-/* Measures read bandwidth and the arithmetic rates with the pool (about 0.2 s), or reads them from
+/* Measures read bandwidth and the arithmetic rates with the pool (about 0.3 s), or reads them from
  * cache_path where they were written for the same CPU, isa and threads. cache_path NULL: measures.
  * What was measured while others used the cores is not written. */
 struct nib_pool;
 nib_status nib__machine_measure(nib_machine *machine, struct nib_pool *pool, const char *cache_path,
                                 const nib_allocator *a, nib_err *err);
+
+/* ---- what was measured before, in one file: measured.c ---- */
+
+/* Fills in what the file has of this machine (of a device: by this driver), products only of this
+ * version's kernels. False: nothing. */
+bool nib__measured_find(nib_machine *m, const char *driver, const char *path,
+                        const nib_allocator *a);
+/* Writes it there in place of what the file has. A file that cannot be written is no error: the
+ * next run measures again. */
+void nib__measured_keep(const nib_machine *m, const char *driver, const char *path,
+                        const nib_allocator *a);
 
 #endif

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What this machine can do, measured in about 0.2 s with all threads of the pool: bytes read from
+ * What this machine can do, measured in about 0.3 s with all threads of the pool: bytes read from
  * memory, and operations per second of the units that rows name. Loops of independent accumulators,
- * long enough to hide latency; nothing here is a kernel. The result is kept as JSON, keyed by
- * processor, isa and threads.
+ * long enough to hide latency; nothing here is a kernel. What products of kernels take is measured
+ * when it is asked for (src/run/measure_products.c).
  */
-#include "file.h"
-#include "json.h"
 #include "machine.h"
 #include "pool.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #define ON_X86 1
@@ -23,10 +22,11 @@
 #endif
 
 enum {
-    CHAINS = 12,           /* independent accumulators: latency times throughput of any unit here */
-    READ_BYTES = 64 << 20, /* of all threads; larger than a core's share of the last cache */
-    READ_PASSES = 12,
-    CACHE_LIMIT = 1 << 20, /* bytes of the file */
+    CHAINS = 12,             /* independent accumulators: latency times throughput of any unit */
+    READ_LEAST = 64 << 20,   /* bytes that are read, of all threads, and */
+    READ_MOST = 512 << 20,   /* twice the last cache within these */
+    READ_TOTAL = 1536 << 20, /* at most, in passes */
+    PASSES_MOST = 12,
 };
 
 static const double unit_seconds = 0.02; /* each unit is measured for so long */
@@ -167,8 +167,8 @@ static unit_work work_of(nib_unit unit, int64_t isa)
 typedef struct job {
     unit_work work;
     int64_t rounds;
-    const uint64_t *bytes; /* READ_BYTES */
-    _Atomic double sink;   /* whoever writes last: only that it is written matters */
+    const uint64_t *bytes;
+    _Atomic double sink; /* whoever writes last: only that it is written matters */
 } job;
 
 static void run_loop(void *ctx, int worker, int64_t begin, int64_t end)
@@ -238,17 +238,54 @@ static samples unit_rate(nib_pool *pool, unit_work work)
     return timed;
 }
 
-static samples read_rate(nib_pool *pool, const uint64_t *bytes)
+static samples read_rate(nib_pool *pool, const uint64_t *bytes, int64_t size)
 {
-    const int64_t count = READ_BYTES / (int64_t)sizeof *bytes, grain = 1 << 15;
+    const int64_t count = size / (int64_t)sizeof *bytes, grain = 1 << 15;
+    const int64_t passes = nib__min(PASSES_MOST, READ_TOTAL / nib__max(size, 1));
     job j = {.bytes = bytes};
     samples timed = {0, 0, 0};
-    for (int pass = 0; pass < READ_PASSES; pass++) {
+    for (int64_t pass = 0; pass < passes; pass++) {
         const uint64_t start = nib__now_ns();
         nib__pool_run(pool, count, grain, false, run_read, &j);
-        add_sample(&timed, READ_BYTES / ((double)(nib__now_ns() - start + 1) * 1e-9));
+        add_sample(&timed, (double)size / ((double)(nib__now_ns() - start + 1) * 1e-9));
     }
     return timed;
+}
+
+/* Of the last cache, as the system says; 0: it does not. */
+static int64_t last_cache_bytes(void)
+{
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    const long third = sysconf(_SC_LEVEL3_CACHE_SIZE), second = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return third > 0 ? third : second > 0 ? second : 0;
+#else
+    return 0;
+#endif
+}
+
+/* From memory, and from the caches, where weights of small models stay from one token to the
+ * next. */
+static nib_status measure_reading(nib_machine *m, nib_pool *pool, nib_err *err)
+{
+    enum { SHARE = 16 /* of the memory that is there, at most */ };
+    const int64_t cache = last_cache_bytes();
+    const int64_t most = nib__min(READ_MOST, (int64_t)(m->memory / SHARE));
+    const int64_t size = nib__max(READ_LEAST, nib__min(2 * cache, most));
+    uint64_t *bytes = nib__block_take((size_t)size);
+    if (bytes == NULL)
+        return nib__fail_memory(err, (size_t)size, "measuring this machine");
+    memset(bytes, 1, (size_t)size); /* unwritten pages would all be the same page of zeros */
+    const samples far = read_rate(pool, bytes, size);
+    m->bytes_per_s = far.best;
+    m->cache_bytes = (double)cache;
+    m->disturbed = was_disturbed(&far);
+    if (cache > 0) {
+        const samples near = read_rate(pool, bytes, nib__min(READ_LEAST, cache / 4));
+        m->cache_bytes_per_s = near.best > far.best ? near.best : far.best;
+        m->disturbed = m->disturbed || was_disturbed(&near);
+    }
+    nib__block_free(bytes, (size_t)size);
+    return NIB_OK;
 }
 
 /* An empty job: what starting one costs. */
@@ -277,14 +314,7 @@ void nib__today(char out[16])
 static nib_status measure(nib_machine *m, nib_pool *pool, nib_err *err)
 {
     const int64_t isa = m->facts.fact[NIB_FACT_ISA];
-    uint64_t *bytes = nib__block_take(READ_BYTES);
-    if (bytes == NULL)
-        return nib__fail_memory(err, READ_BYTES, "measuring this machine");
-    memset(bytes, 1, READ_BYTES); /* unwritten pages would all be the same page of zeros */
-    const samples read = read_rate(pool, bytes);
-    m->bytes_per_s = read.best;
-    m->disturbed = was_disturbed(&read);
-    nib__block_free(bytes, READ_BYTES);
+    NIB_TRY(measure_reading(m, pool, err));
     m->launch_s = launch_time(pool);
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++) {
         const unit_work work = work_of((nib_unit)unit, isa);
@@ -308,197 +338,16 @@ static nib_status measure(nib_machine *m, nib_pool *pool, nib_err *err)
     return NIB_OK;
 }
 
-/* ---- the cache ----
- * {"schema": 1, "machines": [{"cpu", "isa", "threads", "measured", "bytes_per_s", "launch_s",
- *                             "rates": [NIB_UNIT_COUNT numbers]}]} */
-
-typedef struct entry {
-    char cpu[64], measured[16];
-    int64_t isa, threads;
-    double bytes_per_s, launch_s, rate[NIB_UNIT_COUNT];
-} entry;
-
-enum { ENTRIES_MAX = 32 };
-
-static bool read_text(nib_json *json, nib_arena *arena, char *out, size_t size)
-{
-    const char *text = nib__json_read_string(json, arena, NULL);
-    if (text == NULL)
-        return false;
-    snprintf(out, size, "%s", text);
-    return true;
-}
-
-static bool read_rates(nib_json *json, double rate[NIB_UNIT_COUNT])
-{
-    if (!nib__json_expect(json, NIB_JSON_ARRAY))
-        return false;
-    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
-        if (!nib__json_read_double(json, &rate[unit]))
-            return false;
-    return nib__json_expect(json, NIB_JSON_ARRAY_END);
-}
-
-static bool read_member(nib_json *json, nib_arena *arena, entry *e)
-{
-    if (nib__json_is(json, "cpu"))
-        return read_text(json, arena, e->cpu, sizeof e->cpu);
-    if (nib__json_is(json, "measured"))
-        return read_text(json, arena, e->measured, sizeof e->measured);
-    if (nib__json_is(json, "isa"))
-        return nib__json_read_int64(json, 0, INT64_MAX, &e->isa);
-    if (nib__json_is(json, "threads"))
-        return nib__json_read_int64(json, 1, 1 << 20, &e->threads);
-    if (nib__json_is(json, "bytes_per_s"))
-        return nib__json_read_double(json, &e->bytes_per_s);
-    if (nib__json_is(json, "launch_s"))
-        return nib__json_read_double(json, &e->launch_s);
-    if (nib__json_is(json, "rates"))
-        return read_rates(json, e->rate);
-    return nib__json_skip(json);
-}
-
-static bool read_entry(nib_json *json, nib_arena *arena, entry *e)
-{
-    nib_json_event event;
-    while ((event = nib__json_next(json)) == NIB_JSON_KEY)
-        if (!read_member(json, arena, e))
-            return false;
-    return event == NIB_JSON_OBJECT_END;
-}
-
-static bool is_sane(const entry *e)
-{
-    bool sane = e->bytes_per_s > 1e6 && e->launch_s >= 0 && e->launch_s < 1;
-    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
-        sane = sane && e->rate[unit] > 1e3;
-    return sane;
-}
-
-/* The entries of a cache file; a file that is not one counts as empty, and is written anew. */
-static size_t read_cache(entry entries[ENTRIES_MAX], const char *path, const nib_allocator *a)
-{
-    const nib_json_limits limits = {.depth = 8, .events = 100000};
-    char *text;
-    size_t size, count = 0;
-    nib_json json;
-    nib_arena arena;
-    if (nib__file_read(&text, &size, path, CACHE_LIMIT, a, NULL) != NIB_OK)
-        return 0;
-    nib__arena_init(&arena, a, CACHE_LIMIT);
-    nib__json_init(&json, path, text, size, &limits);
-    bool good = nib__json_expect(&json, NIB_JSON_OBJECT);
-    while (good && nib__json_next(&json) == NIB_JSON_KEY) {
-        if (!nib__json_is(&json, "machines")) {
-            good = nib__json_skip(&json);
-            continue;
-        }
-        good = nib__json_expect(&json, NIB_JSON_ARRAY);
-        while (good && nib__json_next(&json) == NIB_JSON_OBJECT) {
-            entry e = {.threads = 0};
-            good = read_entry(&json, &arena, &e);
-            if (good && count < ENTRIES_MAX && is_sane(&e))
-                entries[count++] = e;
-        }
-    }
-    nib__arena_free(&arena);
-    nib__release(a, text);
-    return good && nib__json_status(&json, NULL) == NIB_OK ? count : 0;
-}
-
-static void write_entry(nib_jsonw *w, const entry *e)
-{
-    nib__jsonw_object(w);
-    nib__jsonw_pair_string(w, "cpu", e->cpu);
-    nib__jsonw_pair_int(w, "isa", e->isa);
-    nib__jsonw_pair_int(w, "threads", e->threads);
-    nib__jsonw_pair_string(w, "measured", e->measured);
-    nib__jsonw_pair_double(w, "bytes_per_s", e->bytes_per_s);
-    nib__jsonw_pair_double(w, "launch_s", e->launch_s);
-    nib__jsonw_key(w, "rates");
-    nib__jsonw_array(w);
-    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
-        nib__jsonw_double(w, e->rate[unit]);
-    nib__jsonw_array_end(w);
-    nib__jsonw_object_end(w);
-}
-
-static nib_status write_file(const char *part, const char *path, const nib_text *text,
-                             const nib_allocator *a)
-{
-    (void)nib__path_remove(part, NULL); /* of a run that was killed */
-    NIB_TRY(nib__file_write(part, text->at, text->size, a, NULL));
-    return nib__publish(part, path, true, NULL);
-}
-
-/* A cache that cannot be written costs the next run 0.2 s, and no more. */
-static void write_cache(const entry *entries, size_t count, const char *path,
-                        const nib_allocator *a)
-{
-    nib_text text, part;
-    nib_jsonw w;
-    nib__text_init(&text, a);
-    nib__text_init(&part, a);
-    nib__jsonw_init(&w, &text, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
-    nib__jsonw_key(&w, "machines");
-    nib__jsonw_array(&w);
-    for (size_t i = 0; i < count; i++)
-        write_entry(&w, &entries[i]);
-    nib__jsonw_array_end(&w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(&text, "\n");
-    nib__text_format(&part, "%s.part", path);
-    if (!text.failed && !part.failed && write_file(part.at, path, &text, a) != NIB_OK)
-        (void)nib__path_remove(part.at, NULL);
-    nib__text_free(&part);
-    nib__text_free(&text);
-}
-
-static bool same_machine(const entry *e, const nib_machine *m)
-{
-    return strcmp(e->cpu, m->cpu) == 0 && e->isa == m->facts.fact[NIB_FACT_ISA] &&
-           e->threads == m->threads;
-}
-
-static void take_entry(nib_machine *m, const entry *e)
-{
-    m->bytes_per_s = e->bytes_per_s;
-    m->launch_s = e->launch_s;
-    memcpy(m->rate, e->rate, sizeof m->rate);
-    m->measured = true;
-    snprintf(m->measured_on, sizeof m->measured_on, "%s", e->measured);
-}
+/* ---- measured here, or before ---- */
 
 nib_status nib__machine_measure(nib_machine *machine, struct nib_pool *pool, const char *cache_path,
                                 const nib_allocator *a, nib_err *err)
 {
-    if (cache_path == NULL)
-        return measure(machine, pool, err);
-    entry *entries = nib__calloc(a, ENTRIES_MAX, sizeof *entries);
-    if (entries == NULL)
-        return nib__fail_memory(err, ENTRIES_MAX * sizeof *entries, "measuring this machine");
-    size_t count = read_cache(entries, cache_path, a);
-    for (size_t i = 0; i < count; i++) {
-        if (same_machine(&entries[i], machine)) {
-            take_entry(machine, &entries[i]);
-            nib__release(a, entries);
-            return NIB_OK;
-        }
-    }
-    const nib_status status = measure(machine, pool, err);
+    if (cache_path != NULL && nib__measured_find(machine, "", cache_path, a))
+        return NIB_OK;
+    NIB_TRY(measure(machine, pool, err));
     /* What a busy machine gives is used once and not kept. */
-    if (status == NIB_OK && !machine->disturbed) {
-        entry *e = &entries[count < ENTRIES_MAX ? count++ : 0];
-        *e = (entry){.isa = machine->facts.fact[NIB_FACT_ISA], .threads = machine->threads};
-        snprintf(e->cpu, sizeof e->cpu, "%s", machine->cpu);
-        snprintf(e->measured, sizeof e->measured, "%s", machine->measured_on);
-        e->bytes_per_s = machine->bytes_per_s;
-        e->launch_s = machine->launch_s;
-        memcpy(e->rate, machine->rate, sizeof e->rate);
-        write_cache(entries, count, cache_path, a);
-    }
-    nib__release(a, entries);
-    return status;
+    if (cache_path != NULL && !machine->disturbed)
+        nib__measured_keep(machine, "", cache_path, a);
+    return NIB_OK;
 }

@@ -148,17 +148,6 @@ static nib_status add_norm(lowering *l, int64_t layer, const char *part, nib_nod
     return add_op(l, node);
 }
 
-static bool same_form(const nib_layer_plan *a, const nib_layer_plan *b)
-{
-    if (a->use_count != b->use_count || !nib__scheme_equal(&a->done, &b->done))
-        return false;
-    for (int i = 0; i < a->use_count; i++)
-        if (a->uses[i].quant != b->uses[i].quant || a->uses[i].m_max != b->uses[i].m_max)
-            return false;
-    /* a fixed scale belongs to one layer */
-    return a->done.act != NIB_ACT_I8_STATIC && a->layer->k == b->layer->k;
-}
-
 /* Only f32 values without sums are taken as they lie; for any other form a row must make it. */
 static nib_status check_form(lowering *l, const nib_layer_plan *uses)
 {
@@ -202,7 +191,7 @@ static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buff
     const bool same_side = side_of(uses->uses[0].kernel) == last->side;
     const bool ordered = shares && same_side && last->uses->layer->k == k &&
                          same_order(order, order_of(l, last->uses, last->site), k);
-    const bool formed = ordered && same_form(last->uses, uses);
+    const bool formed = ordered && nib__plan_same_form(last->uses, uses);
     if (order != NULL && !ordered)
         NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_GATHER,
                                      .site = site,
@@ -301,6 +290,16 @@ void nib__lower_sizes(nib_lowered *out, const nib_network *net)
         out->ld[i] = columns[i];
         out->token_bytes[i] = (uint64_t)columns[i] * sizeof(float);
     }
+}
+
+uint64_t nib__buffers_bytes(const nib_config *config, int64_t m)
+{
+    nib_lowered sizes = {.count = 0};
+    uint64_t sum = 0;
+    size_buffers(&sizes, config, 0);
+    for (int i = 0; i < NIB_BUFFER_COUNT; i++)
+        sum += sizes.token_bytes[i] * (uint64_t)m;
+    return sum;
 }
 
 nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan,

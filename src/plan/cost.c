@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predicted time: a product reads its weights and activations and writes its outputs, and does 2 m
- * n k operations and, on a GPU, what surrounds them; it takes the longer of the two at the
- * machine's rates, and a launch.
+ * Predicted time. Where products of this kind were measured on the machine (nib_measured), they
+ * take so long per weight, more where weights come from memory, and a launch. Else a product reads
+ * its weights and activations and writes its outputs, and does 2 m n k operations and, on a GPU,
+ * what surrounds them; it takes the longer of the two at the machine's rates, and a launch. Layers
+ * that share an input bring it into form once, as a run does: the first of them pays.
  */
 #include "way.h"
 
@@ -121,33 +123,155 @@ static double beside_seconds(const nib_kernel *kernel, const nib_layer *layer,
     return operations / rate_of(machine, NIB_UNIT_F32);
 }
 
-/* beside: seconds of arithmetic that no unit hides */
-static double longer(double bytes, double operations, double beside, const nib_machine *machine,
-                     nib_unit unit)
+/* The part of so many bytes, read once for each token, that the caches keep from one to the next. */
+static double cached_share(const nib_machine *machine, double bytes)
 {
-    return fmax(bytes / machine->bytes_per_s, operations / rate_of(machine, unit) + beside) +
+    const double all = machine->cache_bytes / 2, none = machine->cache_bytes * 2;
+    if (machine->cache_bytes <= 0 || bytes >= none || bytes <= 0)
+        return 0;
+    return bytes <= all ? 1 : log(none / bytes) / log(none / all);
+}
+
+/* The same of all weights, if they were as those of this layer: `bytes` for n x k. */
+static double share_of(const nib_machine *machine, const nib_layer *layer, double bytes,
+                       const nib_policy *policy)
+{
+    const double weights = (double)layer->n * (double)layer->k;
+    return policy->weights > 0 ? cached_share(machine, bytes * policy->weights / weights) : 0;
+}
+
+/* ---- from rates ---- */
+
+/* beside: seconds of arithmetic that no unit hides; cached: the share of bytes that caches give */
+static double longer(double bytes, double operations, double beside, double cached,
+                     const nib_machine *machine, nib_unit unit)
+{
+    double seconds = bytes * (1 - cached) / machine->bytes_per_s;
+    if (cached > 0)
+        seconds += bytes * cached / machine->cache_bytes_per_s;
+    return fmax(seconds, operations / rate_of(machine, unit) + beside) + machine->launch_s;
+}
+
+static double quant_seconds(const nib_use *use, double bytes, double tokens, double k,
+                            const nib_machine *machine)
+{
+    return longer(tokens * k * (4 + bytes), 8 * tokens * k, 0, 0, machine, use->quant->unit);
+}
+
+/* ---- from products that were measured ---- */
+
+enum { FEW = 16 /* tokens up to which a product has the row of nib__points[1] */ };
+
+static int point_of(int64_t m) { return m == 1 ? 0 : m <= FEW ? 1 : 2; }
+
+/* The product was timed with this row, or with one like it that takes inputs of another type. */
+static bool is_timed(const nib_kernel *timed, const nib_kernel *row)
+{
+    return timed == row || (timed->input != row->input && timed->rank == row->rank);
+}
+
+static const nib_measured *measured_of(const nib_machine *machine, const nib_scheme *scheme,
+                                       const nib_kernel *row, int64_t m)
+{
+    for (int i = 0; i < machine->product_count; i++) {
+        const nib_measured *p = &machine->products[i];
+        if (p->code == scheme->code && p->act == scheme->act && is_timed(p->row[point_of(m)], row))
+            return p;
+    }
+    return NULL;
+}
+
+/* Between and past two points, on the line through them. */
+static double on_line(const double *at, int first, double tokens)
+{
+    const double from = (double)nib__points[first], to = (double)nib__points[first + 1];
+    const double slope = (at[first + 1] - at[first]) / (to - from);
+    return fmax(at[first] + slope * (tokens - from), 0);
+}
+
+/* bytes: of the layer's weights as they are packed; those that were timed may have had groups of
+ * another size. */
+static double measured_seconds(const nib_measured *p, const nib_machine *machine,
+                               const nib_layer *layer, double bytes, const nib_policy *policy,
+                               int64_t m)
+{
+    const double weights = (double)layer->n * (double)layer->k, tokens = (double)m;
+    const double memory_s = p->memory_s * bytes / (weights * p->weight_bytes);
+    const double cached = share_of(machine, layer, bytes, policy);
+    const double least = cached * p->weight_s[0] + (1 - cached) * fmax(memory_s, p->weight_s[0]);
+    double seconds = least;
+    if (m > 1)
+        seconds = fmax(least, on_line(p->weight_s, m <= FEW ? 0 : 2, tokens));
+    return weights * seconds + machine->launch_s;
+}
+
+static double measured_quant(const nib_measured *p, const nib_machine *machine, double k, int64_t m)
+{
+    const int point = point_of(m), first = point == 2 ? 2 : 0;
+    return (double)m * k * on_line(p->input_s, first, fmin((double)m, (double)nib__points[3])) +
            machine->launch_s;
 }
 
-double nib__use_seconds(const nib_use *use, const nib_layer *layer, const nib_scheme *scheme,
-                        const nib_machine *machine, int64_t m)
+/* ---- a layer ---- */
+
+/* K and V read what Q does, and UP what GATE does, which come before them. */
+static bool shares_input(const nib_way *way, const nib_layer *layer, nib_op op)
 {
+    const nib_role role = layer->role;
+    return !way->own_input && op != NIB_OP_LINEAR_DX && way->scheme.act != NIB_ACT_I8_STATIC &&
+           (role == NIB_ROLE_K || role == NIB_ROLE_V || role == NIB_ROLE_UP);
+}
+
+/* f32 that a row takes as it lies. */
+static bool is_plain(const nib_scheme *scheme, const nib_policy *policy)
+{
+    return scheme->act == NIB_ACT_FLOAT && policy->dtype == NIB_TYPE_F32 &&
+           scheme->zero != NIB_ZERO_FLOAT;
+}
+
+static double embed_seconds(const nib_way *way, const nib_use *use, const nib_layer *layer,
+                            double tokens)
+{
+    const double n = (double)layer->n, k = (double)layer->k;
+    const double row = (double)nib__row_bytes(use->kernel, layer, &way->scheme) / fmax(n, 1);
+    return longer(tokens * (row + 4 * k), tokens * k, 0, 0, way->machine, use->kernel->unit);
+}
+
+static double use_seconds(const nib_way *way, const nib_use *use, const nib_layer *layer,
+                          const nib_policy *policy, int64_t m)
+{
+    const nib_scheme *scheme = &way->scheme;
+    const nib_machine *machine = way->machine;
     const double n = (double)layer->n, k = (double)layer->k, tokens = (double)m;
-    if (use->op == NIB_OP_EMBED) {
-        const double row = (double)nib__row_bytes(use->kernel, layer, scheme) / fmax(n, 1);
-        return longer(tokens * (row + 4 * k), tokens * k, 0, machine, use->kernel->unit);
-    }
+    if (use->op == NIB_OP_EMBED)
+        return embed_seconds(way, use, layer, tokens);
+    const double packed = (double)nib__row_bytes(use->kernel, layer, scheme);
+    const nib_measured *measured =
+        use->op == NIB_OP_LINEAR ? measured_of(machine, scheme, use->kernel, m) : NULL;
     const double in = bytes_per_input(
         scheme->act, use->kernel->input == NIB_ANY ? NIB_TYPE_F32 : use->kernel->input, machine);
-    const double beside = beside_seconds(use->kernel, layer, scheme, machine, tokens);
-    const double weights = use->op == NIB_OP_LINEAR_DW
-                               ? 4 * n * k /* written */
-                               : (double)nib__row_bytes(use->kernel, layer, scheme);
-    const double bytes = weights + tokens * k * in + tokens * n * 4;
-    double seconds = longer(bytes, 2 * tokens * n * k, beside, machine, use->kernel->unit);
-    if (use->quant != NULL)
-        seconds += longer(tokens * k * (4 + in), 8 * tokens * k, 0, machine, use->quant->unit);
+    double seconds;
+    if (measured != NULL) {
+        seconds = measured_seconds(measured, machine, layer, packed, policy, m);
+    } else {
+        const double weights = use->op == NIB_OP_LINEAR_DW ? 4 * n * k /* written */ : packed;
+        seconds = longer(weights + tokens * k * in + tokens * n * 4, 2 * tokens * n * k,
+                         beside_seconds(use->kernel, layer, scheme, machine, tokens),
+                         share_of(machine, layer, weights, policy), machine, use->kernel->unit);
+    }
+    if (use->quant != NULL && !shares_input(way, layer, use->op) && !is_plain(scheme, policy))
+        seconds += measured != NULL ? measured_quant(measured, machine, k, m)
+                                    : quant_seconds(use, in, tokens, k, machine);
     return seconds;
+}
+
+void nib__way_price(nib_way *way, const nib_layer *layer, const nib_policy *policy)
+{
+    for (int i = 0; i < way->use_count; i++) {
+        nib_use *use = &way->uses[i];
+        use->predicted_s = use_seconds(way, use, layer, policy, use->m_min);
+        use->bytes = nib__row_bytes(use->kernel, layer, &way->scheme);
+    }
 }
 
 double nib__way_seconds(const nib_way *way, const nib_layer *layer, const nib_policy *policy,
@@ -160,7 +284,7 @@ double nib__way_seconds(const nib_way *way, const nib_layer *layer, const nib_po
         const nib_use *use = &way->uses[i];
         const bool in_range = m >= use->m_min && (use->m_max == 0 || m <= use->m_max);
         if (policy->training || in_range)
-            sum += nib__use_seconds(use, layer, &way->scheme, way->machine, m);
+            sum += use_seconds(way, use, layer, policy, m);
     }
     return sum;
 }

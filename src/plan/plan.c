@@ -389,8 +389,10 @@ static void note_speed(planner *p, const decision *d)
 {
     const nib_layer *layer = d->layer;
     nib_layers_plan *out = p->out;
-    const int64_t m = nib__policy_m(p->policy),
-                  prefill = p->policy->training ? m : NIB_PREFILL_TOKENS;
+    const int64_t m = nib__policy_m(p->policy);
+    const int64_t prefill = p->policy->training            ? m
+                            : layer->role == NIB_ROLE_HEAD ? 1 /* of a prompt, the last token */
+                                                           : NIB_PREFILL_TOKENS;
     if (layer->role == NIB_ROLE_EMBED)
         return;
     const double decode_s = nib__way_seconds(&d->done, layer, p->policy, m);
@@ -403,9 +405,10 @@ static void note_speed(planner *p, const decision *d)
     p->totals.bf16_prefill_s += bf16_prefill_s;
     if (d->denied || !nib__scheme_is_quantized(&d->done.scheme))
         return;
-    p->totals.slow_prefill += prefill_s > bf16_prefill_s;
-    p->totals.slow_decode += decode_s > bf16_s;
-    if (decode_s - bf16_s > p->slowest_s - p->slowest_bf16_s) {
+    const double clearly = 1.01; /* launches alone differ by less */
+    p->totals.slow_prefill += prefill > 1 && prefill_s > clearly * bf16_prefill_s;
+    p->totals.slow_decode += decode_s > clearly * bf16_s;
+    if (decode_s > clearly * bf16_s && decode_s - bf16_s > p->slowest_s - p->slowest_bf16_s) {
         p->slowest = out->ledger.layer_count - 1;
         p->slowest_s = decode_s;
         p->slowest_bf16_s = bf16_s;
@@ -497,6 +500,29 @@ nib_bias nib__layer_bias(const nib_layer *layer, const nib_scheme *done)
     return out ? NIB_BIAS_FLOAT : layer->bias_form;
 }
 
+bool nib__plan_same_form(const nib_layer_plan *a, const nib_layer_plan *b)
+{
+    if (a->use_count != b->use_count || !nib__scheme_equal(&a->done, &b->done))
+        return false;
+    for (int i = 0; i < a->use_count; i++)
+        if (a->uses[i].quant != b->uses[i].quant || a->uses[i].m_max != b->uses[i].m_max)
+            return false;
+    /* a fixed scale belongs to one layer */
+    return a->done.act != NIB_ACT_I8_STATIC && a->layer->k == b->layer->k;
+}
+
+/* Where the layer before it is done otherwise, the form of the input is made once more. */
+static void price_input(const planner *p, decision *d, const nib_layer_plan *out)
+{
+    nib_layer_plan mine = {
+        .layer = d->layer, .done = d->done.scheme, .use_count = d->done.use_count};
+    if (d->denied)
+        return;
+    memcpy(mine.uses, d->done.uses, sizeof mine.uses);
+    d->done.own_input = out == p->out->layers || !nib__plan_same_form(out - 1, &mine);
+    nib__way_price(&d->done, d->layer, p->policy);
+}
+
 static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
 {
     nib_ledger *ledger = &p->out->ledger;
@@ -520,6 +546,7 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     line->asked = say_layer(ledger, layer, &layer->asked, d.machine);
     find_binding(p, &d);
     decide(p, line, &d);
+    price_input(p, &d, out);
     const nib_way *way = d.done.runs ? &d.done : &d.asked;
     line->rung = d.rung;
     line->denied = d.denied;
@@ -549,19 +576,37 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
         p->out->gpu_bytes += nib__way_bytes(way, layer);
     }
     memcpy(out->uses, way->uses, sizeof out->uses);
+    out->machine = way->machine;
+    out->own_input = way->own_input;
     out->use_count = d.denied ? 0 : way->use_count;
 }
 
 /* ---- the whole plan ---- */
 
+/* Weights that a token is multiplied with. */
+static double weights_of(const nib_layer *layers, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        if (layers[i].role != NIB_ROLE_EMBED)
+            sum += (double)layers[i].n * (double)layers[i].k;
+    return sum;
+}
+
 nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_t count,
-                            const nib_machine *machine, const nib_policy *policy,
+                            const nib_machine *machine, const nib_policy *asked,
                             const nib_allocator *a, nib_err *err)
 {
+    nib_policy own = *asked;
+    const nib_policy *policy = &own;
     planner p = {.out = out, .machine = machine, .policy = policy, .slowest = SIZE_MAX};
+    own.weights = weights_of(layers, count);
     NIB_TRY(nib__plan_options_read(&p.options, policy, machine, layers, count, a, err));
-    *out = (nib_layers_plan){
-        .machine = machine, .dtype = policy->dtype, .without = policy->without, .count = count};
+    *out = (nib_layers_plan){.machine = machine,
+                             .dtype = policy->dtype,
+                             .without = policy->without,
+                             .count = count,
+                             .weights = own.weights};
     if (machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
         out->gpu = machine;
     nib__ledger_init(&out->ledger, a);

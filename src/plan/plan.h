@@ -62,6 +62,7 @@ typedef struct nib_policy {
     bool wgrad_with_hp; /* training: weights' gradients of quantized layers in bf16 */
     int run_again;      /* training, in the backward pass: 1 norms and swiglu, 2 the layers */
     bool declared;      /* a machine that is not here: plan rows that are not built */
+    double weights;     /* of all layers, which take turns in the caches; 0: not known */
 } nib_policy;
 
 enum { NIB_USES_MAX = 3 };
@@ -85,6 +86,8 @@ typedef struct nib_layer_plan {
     int use_count;
     const nib_kernel
         *pack; /* packs the weight on the device of the uses; NULL: it is packed here */
+    const nib_machine *machine;
+    bool own_input; /* the form of its input is made for it alone, see cost.c */
 } nib_layer_plan;
 
 /* An operation without weights, the same in every decoder layer. */
@@ -111,9 +114,11 @@ typedef struct nib_layers_plan {
     nib_ledger ledger;
     nib_err denied; /* status NIB_NOT_AS_ASKED and the sentence if a layer has no allowed way, else
                        NIB_OK */
-    double predicted_token_s;      /* one decode step, linear layers only */
+    double predicted_token_s;      /* one decode step, linear layers and moves only */
     double predicted_bf16_token_s; /* the same layers unquantized */
-    double predicted_prefill_s;    /* 512 tokens */
+    double predicted_prefill_s;    /* 512 tokens, the output for the last of them */
+    double predicted_moves_s;      /* one decode step, between devices */
+    double weights;                /* that a token is multiplied with: policy.weights */
 } nib_layers_plan;
 
 /* layers and machine must outlive the plan. Errors only for wrong patterns, names, memory. */
@@ -121,6 +126,16 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
                             const nib_machine *machine, const nib_policy *policy,
                             const nib_allocator *a, nib_err *err);
 void nib__plan_layers_free(nib_layers_plan *plan);
+
+/* Do both layers, one after the other in the plan, multiply the same form of the input that they
+ * share? Then it is made once. */
+bool nib__plan_same_form(const nib_layer_plan *a, const nib_layer_plan *b);
+
+/* Predicted seconds of a step of inference, with all that is done besides linear layers: m tokens,
+ * of which the last has an output, each with so many positions to attend to. NaN: not all of the
+ * plan runs. */
+double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *policy, int64_t m,
+                              double positions);
 
 /* The form of a layer's bias once its weight is done in `done`: sums of another scheme than that
  * of an int32 bias do not take it as it is. */

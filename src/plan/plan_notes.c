@@ -6,6 +6,7 @@
 #include "way.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 /* ---- a unit that is there: used, or why not ---- */
@@ -134,13 +135,85 @@ static void note_format_activations(nib_layers_plan *out)
                              layers, layers == 1 ? " is" : "s are");
 }
 
+/* ---- quantizing that does not pay ---- */
+
+/* Seconds of m tokens if the layers that are quantized were so in another scheme; NaN: one of them
+ * could not be. */
+static double seconds_in(const nib_layers_plan *out, const nib_policy *policy,
+                         const nib_scheme *scheme, int64_t m)
+{
+    double sum = 0;
+    for (size_t i = 0; i < out->count; i++) {
+        const nib_layer_plan *plan = &out->layers[i];
+        const bool quantized = nib__scheme_is_quantized(&plan->done);
+        nib_way way;
+        if (plan->layer->role == NIB_ROLE_EMBED)
+            continue;
+        if (quantized && nib__scheme_is_quantized(&plan->layer->stored))
+            return NAN;
+        nib__way_find(&way, plan->layer, quantized ? scheme : &plan->done, out->machine, policy,
+                      NULL);
+        sum += nib__way_seconds(&way, plan->layer, policy, m);
+    }
+    return sum;
+}
+
+/* What is faster with so many tokens than the plan and than bf16: recipes are tried as if all
+ * layers that are quantized were so in them. */
+static void say_fastest(const nib_layers_plan *out, const nib_policy *policy, int64_t m,
+                        double planned_s, double bf16_s, char *to, size_t size)
+{
+    const char *recipe, *best = NULL;
+    double best_s = bf16_s;
+    nib_scheme scheme;
+    char time[32];
+    to[0] = 0;
+    if (policy->place.count != 0 || isnan(bf16_s))
+        return;
+    for (size_t i = 0; (recipe = nib__suggest_recipe(&scheme, i)) != NULL; i++) {
+        const double seconds = seconds_in(out, policy, &scheme, m);
+        if (seconds < best_s) /* no NaN is */
+            best = recipe, best_s = seconds;
+    }
+    if (best != NULL && best_s < planned_s)
+        snprintf(to, size, "; --recipe %s is fastest there, %s", best,
+                 nib__say_seconds(time, best_s));
+    else if (bf16_s < planned_s)
+        snprintf(to, size, "; bf16 is fastest there, %s", nib__say_seconds(time, bf16_s));
+}
+
+/* Each batch by its own: what pays for one token may not for a prompt. */
+static void note_slower(nib_layers_plan *out, const nib_policy *policy,
+                        const nib_plan_totals *totals)
+{
+    char fastest[96], prompt[64];
+    const int64_t m = nib__policy_m(policy);
+    snprintf(prompt, sizeof prompt, "in a prompt of %d tokens", NIB_PREFILL_TOKENS);
+    for (int prefill = 0; prefill < (policy->training ? 1 : 2); prefill++) {
+        const size_t slow = prefill ? totals->slow_prefill : totals->slow_decode;
+        if (slow == 0)
+            continue;
+        say_fastest(out, policy, prefill ? NIB_PREFILL_TOKENS : m,
+                    prefill ? out->predicted_prefill_s : out->predicted_token_s,
+                    prefill ? totals->bf16_prefill_s : out->predicted_bf16_token_s, fastest,
+                    sizeof fastest);
+        nib__ledger_add_note(&out->ledger, "slower-than-bf16",
+                             "slower than bf16 %s%s: %zu quantized layer%s%s",
+                             prefill ? "" : "per ", prefill ? prompt : nib__policy_unit(policy),
+                             slow, slow == 1 ? "" : "s", fastest);
+    }
+}
+
 /* ---- notes ---- */
 
 void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_plan_totals *totals)
 {
     const nib_machine *m = out->machine;
     char time[32], bf16[32], prefill[32], bf16_prefill[32];
-    const char *source = m->here ? m->measured ? "measured" : "cautious" : "published";
+    const char *source = !m->here               ? "published rates"
+                         : m->product_count > 0 ? "measured kernels"
+                         : m->measured          ? "measured rates"
+                                                : "cautious rates";
     nib__say_seconds(time, out->predicted_token_s);
     nib__say_seconds(bf16, out->predicted_bf16_token_s);
     nib__say_seconds(prefill, out->predicted_prefill_s);
@@ -148,23 +221,20 @@ void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_p
     if (policy->training)
         nib__ledger_add_note(&out->ledger, "predicted",
                              "linear layers, forward and backward, of %" PRId64
-                             " tokens: %s predicted from %s rates; in bf16 %s",
+                             " tokens: %s predicted from %s; in bf16 %s",
                              nib__policy_m(policy), time, source, bf16);
     else
         nib__ledger_add_note(
             &out->ledger, "predicted",
-            "linear layers, predicted from %s rates: %s per token (in bf16 %s), %s for a prompt of "
+            "linear layers, predicted from %s: %s per token (in bf16 %s), %s for a prompt of "
             "%d tokens (in bf16 %s)",
             source, time, bf16, prefill, NIB_PREFILL_TOKENS, bf16_prefill);
-    if (totals->slow_decode != 0)
-        nib__ledger_add_note(
-            &out->ledger, "slower-than-bf16", "slower than bf16 per %s: %zu quantized layer%s",
-            nib__policy_unit(policy), totals->slow_decode, totals->slow_decode == 1 ? "" : "s");
-    if (totals->slow_prefill != 0 && !policy->training)
-        nib__ledger_add_note(&out->ledger, "slower-than-bf16",
-                             "slower than bf16 in a prompt of %d tokens: %zu quantized layer%s",
-                             NIB_PREFILL_TOKENS, totals->slow_prefill,
-                             totals->slow_prefill == 1 ? "" : "s");
+    if (m->here && !m->measured)
+        nib__ledger_add_note(&out->ledger, "cautious",
+                             "%s is faster than its cautious rates: `nibble devices %s --measure` "
+                             "times its kernels, and plans then predict from them",
+                             m->name, m->name);
+    note_slower(out, policy, totals);
     note_dot4(out, policy);
     note_widened(out);
     note_format_activations(out);

@@ -359,6 +359,7 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
     if (seconds == 0)
         return;
     out->predicted_token_s += seconds;
+    out->predicted_moves_s = seconds;
     nib__ledger_add_note(
         &out->ledger, "moves", "%.0f cop%s of %s per token between %s and its host, %s predicted",
         w.copies, w.copies == 1 ? "y" : "ies", nib__say_bytes(bytes, (uint64_t)w.bytes),

@@ -33,12 +33,12 @@ static void say_rate(nib_text *out, const char *name, double rate)
 static void render_machine(const nib_machine *m, nib_text *out)
 {
     const bool is_cpu = m->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU;
-    nib__text_format(out, "machine  %s: %s", m->name, m->here ? m->cpu : m->title);
+    nib__text_format(out, "machine  %s: %s", m->name, nib__machine_title(m));
     if (is_cpu)
         nib__text_format(out, ", %s", nib__cpu_isa_name(m->facts.fact[NIB_FACT_ISA]));
-    if (m->here)
+    if (m->threads > 0)
         nib__text_format(out, ", %d thread%s", m->threads, m->threads == 1 ? "" : "s");
-    else
+    if (!m->here)
         nib__text_str(out, " (not here)");
     nib__text_format(out, "\nrates    %.*f GB/s", m->bytes_per_s < 100e9 ? 1 : 0,
                      m->bytes_per_s / 1e9);

@@ -125,16 +125,22 @@ static void try_dtypes(search *s)
     }
 }
 
-static void try_recipes(search *s)
+const char *nib__suggest_recipe(nib_scheme *scheme, size_t i)
 {
     static const char *const recipes[] = {"8da4w", "int4wo", "int8dq", "int8wo",
                                           "fp8dq", "fp8wo",  "mxfp8"};
-    for (size_t i = 0; i < COUNT(recipes); i++) {
-        nib_scheme scheme;
-        if (nib__scheme_parse(&scheme, recipes[i], strlen(recipes[i]), NULL) == NIB_OK &&
-            !nib__scheme_equal(&scheme, &s->layer->asked))
+    return i < COUNT(recipes) &&
+                   nib__scheme_parse(scheme, recipes[i], strlen(recipes[i]), NULL) == NIB_OK
+               ? recipes[i]
+               : NULL;
+}
+
+static void try_recipes(search *s)
+{
+    nib_scheme scheme;
+    for (size_t i = 0; nib__suggest_recipe(&scheme, i) != NULL; i++)
+        if (!nib__scheme_equal(&scheme, &s->layer->asked))
             try_scheme(s, &scheme);
-    }
 }
 
 static void try_pads(search *s)

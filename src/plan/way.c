@@ -251,11 +251,15 @@ void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *schem
     if (!find_quants(way, layer, policy) || !find_operands(way, layer, policy))
         return;
     way->runs = true;
-    for (int i = 0; i < way->use_count; i++) {
-        nib_use *use = &way->uses[i];
-        use->predicted_s = nib__use_seconds(use, layer, scheme, machine, use->m_min);
-        use->bytes = nib__row_bytes(use->kernel, layer, scheme);
-    }
+    nib__way_price(way, layer, policy);
+}
+
+const nib_use *nib__way_use(const nib_way *way, int64_t m)
+{
+    int i = 0;
+    while (i + 1 < way->use_count && way->uses[i].m_max != 0 && m > way->uses[i].m_max)
+        i++;
+    return &way->uses[i];
 }
 
 static bool device_conds_hold(const nib_kernel *row, const nib_query *query)

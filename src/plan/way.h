@@ -18,11 +18,15 @@ typedef struct nib_way {
     int missing;             /* the use that has none, if it does not run */
     nib_op lacks;            /* there: its own operation, or one that makes an operand of it */
     bool no_common;          /* every use has a row, but none of one arithmetic contract */
+    bool own_input;          /* the form of its input is made for it alone, see cost.c */
 } nib_way;
 
 /* bound: the only row for its operation; NULL: the best. */
 void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *scheme,
                    const nib_machine *machine, const nib_policy *policy, const nib_kernel *bound);
+
+/* The use that has m tokens in its range. */
+const nib_use *nib__way_use(const nib_way *way, int64_t m);
 
 /* Facts of an operation without weights, and the best built row of them. */
 void nib__plan_op_query(nib_query *out, nib_op op, nib_type input, const nib_machine *machine);
@@ -68,10 +72,8 @@ uint64_t nib__upload_bytes(const nib_layer *layer, const nib_scheme *done);
  * where keys and values lie if attention runs there. */
 uint64_t nib__plan_room(const nib_policy *policy, const nib_machine *own,
                         const nib_machine *machine);
-/* Predicted seconds of a use with m tokens: the larger of bytes / bandwidth and operations / rate,
- * and a launch; the activation quantizer included. */
-double nib__use_seconds(const nib_use *use, const nib_layer *layer, const nib_scheme *scheme,
-                        const nib_machine *machine, int64_t m);
+/* Fills in what the way's uses are predicted to take. */
+void nib__way_price(nib_way *way, const nib_layer *layer, const nib_policy *policy);
 /* Seconds with m tokens by the use that has m in its range; all phases together in training. */
 double nib__way_seconds(const nib_way *way, const nib_layer *layer, const nib_policy *policy,
                         int64_t m);
@@ -114,6 +116,9 @@ void nib__explain_candidates(nib_ledger *ledger, nib_ledger_layer *line, const n
 /* The rows of policy->engine that the layer would have met there. */
 void nib__explain_engine(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
                          const nib_layer *layer, const nib_policy *policy);
+
+/* The recipes that are offered, one after the other; NULL past the last. */
+const char *nib__suggest_recipe(nib_scheme *scheme, size_t i);
 
 /* Plans the layer again with one thing changed, and adds what then works as advice, fastest first.
  * `now` is the predicted seconds of one token as it stands, NaN if it does not run. */

@@ -98,6 +98,24 @@ nib_status nib__bench_speeds(nib_session *session, const nib_bench_options *opti
     return NIB_OK;
 }
 
+/* The same runs, as planned: prompts go in chunks, and every token attends to those before it. */
+static void predict(const nib_session *s, int64_t prompt, int64_t fresh, nib_bench_result *out)
+{
+    const nib_layers_plan *plan = &s->plan->plan;
+    double prefill_s = 0;
+    for (int64_t done = 0; done < prompt; done += NIB_CHUNK) {
+        const int64_t part = nib__min(NIB_CHUNK, prompt - done);
+        const double positions = (double)done + (double)part / 2;
+        prefill_s += nib__plan_step_seconds(plan, &s->plan->policy, part, positions);
+    }
+    const double token_s = nib__plan_step_seconds(plan, &s->plan->policy, 1, (double)fresh / 2);
+    out->predicted_prefill_tokens_per_s = prefill_s > 0 ? (double)prompt / prefill_s : 0;
+    out->predicted_decode_tokens_per_s = token_s > 0 ? 1 / token_s : 0;
+    out->predicted_bytes = s->plan->weight_bytes + s->plan->cache_bytes +
+                           nib__buffers_bytes(&s->model->net.config, NIB_CHUNK);
+    out->device_bytes = s->runner.gpu != NULL ? nib__gpu_held(s->runner.gpu) : 0;
+}
+
 nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                      nib_bench_result *result, nib_err *err)
 {
@@ -115,6 +133,7 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
     r.peak_gop_per_s = rate * 1e-9;
     r.bandwidth_share = r.decode_tokens_per_s * (double)r.weight_bytes / now.bytes_per_s;
     r.arithmetic_share = rate > 0 ? r.prefill_tokens_per_s * operations(session) / rate : 0;
+    predict(session, o.prompt_tokens, o.new_tokens, &r);
     *result = r;
     return NIB_OK;
 }

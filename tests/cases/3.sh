@@ -11,7 +11,7 @@ holds int4wo.json 'layer("lm_head")["uses"][0]["kernel"] == "linear_bf16_w4g_f32
 
 # predicted: faster than bf16 by the bytes; the peer's kernel was measured 2.7 times slower
 holds int4wo.json '2 < d["predicted_bf16_token_s"] / d["predicted_token_s"] < 3'
-holds int4wo.json '4.5e-3 < d["predicted_token_s"] < 5.0e-3'
+holds int4wo.json '4.1e-3 < d["predicted_token_s"] < 4.5e-3'
 holds int4wo.json '"maker=nvidia" in codes(candidate("lm_head", "pytorch-2.3.int4pack_cuda"))'
 holds int4wo.json '"not available for build" in candidate("lm_head", "pytorch-2.3.int4pack_cuda")["consequence"]'
 holds int4wo.json 'candidate("lm_head", "pytorch-2.5.int4pack_rocm")["verdict"] == "runs"'

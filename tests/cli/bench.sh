@@ -2,14 +2,25 @@
 #
 # nibble bench: its fields; numbers are for people and docs/speed.md.
 nibble bench "$MODEL" --repeats 1 --prompt-tokens 16 -n 4 --json 2>err | members bench schema=1 prefill_tokens_per_s=num decode_tokens_per_s=num peak_bytes=int \
-    bandwidth_share=num arithmetic_share=num weight_bytes=int
+    bandwidth_share=num arithmetic_share=num weight_bytes=int predicted_prefill_tokens_per_s=num predicted_decode_tokens_per_s=num \
+    predicted_bytes=int device_bytes=0
 check "the ledger's line" grep -q '36 linear layers: 36 asked bf16, .* 0 substituted' err
 nibble bench "$MODEL" --repeats 1 --prompt-tokens 16 -n 4 --recipe 8da4w >out 2>err
-for word in 'prefill  *[0-9.]* tokens/s, [0-9]* % of [0-9]* GOP/s' 'decode  *[0-9.]* tokens/s, [0-9]* % of [0-9.]* GB/s' 'memory  *[0-9.]* MB weights'; do
+for word in 'prefill  *[0-9.]* tokens/s, [0-9]* % of [0-9]* GOP/s' 'decode  *[0-9.]* tokens/s, [0-9]* % of [0-9.]* GB/s' 'memory  *[0-9.]* MB weights' \
+    'predicted  *[0-9.]* tokens/s prefill, [0-9.]* tokens/s decode, [0-9.]* MB'; do
     check "in words: $word" grep -q "$word" out
 done
 refused 2 '600 prompt and 4 new tokens do not each fit the context of 512*' bench "$MODEL" --prompt-tokens 600 -n 4
-refused 2 '`nibble bench` wants MODEL, or --kernels' bench
+refused 2 '`nibble bench` wants MODEL, --kernels or --predict' bench
+refused 2 '--predict times layers without a model; leave out *nibble-tales, or --predict' bench "$MODEL" --predict
+refused 2 'mi210 is not here, so nothing of it can be measured' bench --predict --device mi210
+refused 2 'a prompt of 9000 tokens is over the limit of 8192' bench --predict --prompt-tokens 9000
+
+# layers beside what is predicted of them: three shapes, four recipes, one token and a prompt
+check 'layers are timed' nibble bench --predict --prompt-tokens 17 --json
+cp "$seen.out" layers.json
+members layers schema=1 device='"cpu"' 'layers[].recipe=str' 'layers[].predicted_us=num' 'layers[].measured_us=num' worst=num <layers.json
+check 'each shape and recipe' test "$(grep -c predicted_us layers.json)" = 24
 refused 2 '--kernels times kernels without a model; leave out *nibble-tales, or --kernels' bench "$MODEL" --kernels
 
 # steps of a training config

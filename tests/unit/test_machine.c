@@ -144,12 +144,12 @@ static void measuring_is_cached(void **state)
     if (!first.disturbed)
         assert_memory_equal(first.rate, second.rate, sizeof first.rate);
     /* an entry of this processor, isa and threads is taken as it is */
-    snprintf(text, sizeof text,
-             "{\"schema\":1,\"other\":[{}],\"machines\":[{\"cpu\":\"%s\",\"isa\":0,\"threads\":1,"
-             "\"new\":2,"
-             "\"measured\":\"2026-01-02\",\"bytes_per_s\":5e9,\"launch_s\":1e-6,\"rates\":[1e9,2e9,"
-             "3e9,4e9,5e9,6e9]}]}",
-             first.cpu);
+    snprintf(
+        text, sizeof text,
+        "{\"schema\":2,\"other\":[{}],\"machines\":[{\"name\":\"%s\",\"driver\":\"\",\"isa\":0,"
+        "\"threads\":1,\"new\":2,\"measured\":\"2026-01-02\",\"bytes_per_s\":5e9,"
+        "\"launch_s\":1e-6,\"rates\":[1e9,2e9,3e9,4e9,5e9,6e9]}]}",
+        first.cpu);
     write_text(path, text);
     nib__machine_here(&second, 0, 1);
     assert_int_equal(nib__machine_measure(&second, pool, path, &allocator, NULL), NIB_OK);
@@ -168,6 +168,91 @@ static void measuring_is_cached(void **state)
     assert_int_equal(nib__path_remove(dir, NULL), NIB_OK);
 }
 
+/* A device with everything that is kept of one. */
+static void make_device(nib_machine *m)
+{
+    *m = (nib_machine){.name = "gpu", .title = "a device \"X\"", .here = true};
+    m->bytes_per_s = 100e9, m->cache_bytes = 1 << 20, m->cache_bytes_per_s = 300e9;
+    m->launch_s = 4e-6, m->copy_s = 9e-6, m->copy_bytes_per_s = 12e9;
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        m->rate[unit] = 1e12 + unit;
+    m->product_count = 1;
+    m->products[0] = (nib_measured){.code = NIB_CODE_I4,
+                                    .act = NIB_ACT_I8_TOKEN,
+                                    .weight_s = {1e-12, 2e-12, 3e-11, 1e-10},
+                                    .memory_s = 5e-12,
+                                    .weight_bytes = 0.5625,
+                                    .input_s = {1e-9, 0, 1e-10, 1e-10}};
+    for (int i = 0; i < NIB_POINTS; i++)
+        m->products[0].row[i] = nib__kernel_find("linear_a8t_w4g_f32__ref");
+    snprintf(m->measured_on, sizeof m->measured_on, "2026-01-02");
+}
+
+static void replace_word(const char *path, const char *from, const char *to)
+{
+    char *text, *at;
+    size_t size;
+    assert_int_equal(nib__file_read(&text, &size, path, 1 << 20, &allocator, NULL), NIB_OK);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_non_null(at = strstr(text, from));
+    fprintf(f, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    fclose(f);
+    nib__release(&allocator, text);
+}
+
+static void what_was_measured_is_kept(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/nib-measured-XXXXXX", path[64];
+    nib_machine kept, other, found = {.title = "a device \"X\""};
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/machine.json", dir);
+    make_device(&kept);
+    assert_false(nib__measured_find(&found, "1.2", path, &allocator));
+    nib__measured_keep(&kept, "1.2", path, &allocator);
+    other = kept;
+    other.title = "another";
+    nib__measured_keep(&other, "1.2", path, &allocator);
+    /* another driver, or another device, is another machine */
+    assert_false(nib__measured_find(&found, "1.3", path, &allocator));
+    assert_false(found.measured);
+    assert_true(nib__measured_find(&found, "1.2", path, &allocator));
+    assert_true(found.measured && found.bytes_per_s == 100e9 && found.cache_bytes == 1 << 20);
+    assert_true(found.cache_bytes_per_s == 300e9 && found.launch_s == 4e-6);
+    assert_true(found.copy_s == 9e-6 && found.copy_bytes_per_s == 12e9 && !found.disturbed);
+    assert_memory_equal(found.rate, kept.rate, sizeof kept.rate);
+    assert_string_equal(found.measured_on, "2026-01-02");
+    assert_int_equal(found.product_count, 1);
+    const nib_measured *p = &found.products[0], *wanted = &kept.products[0];
+    assert_true(p->code == NIB_CODE_I4 && p->act == NIB_ACT_I8_TOKEN);
+    assert_true(p->memory_s == wanted->memory_s && p->weight_bytes == wanted->weight_bytes);
+    assert_memory_equal(p->row, wanted->row, sizeof p->row);
+    assert_memory_equal(p->weight_s, wanted->weight_s, sizeof p->weight_s);
+    assert_memory_equal(p->input_s, wanted->input_s, sizeof p->input_s);
+    /* measured again, it takes the place of what was there */
+    kept.launch_s = 5e-6, kept.disturbed = true;
+    nib__measured_keep(&kept, "1.2", path, &allocator);
+    assert_true(nib__measured_find(&found, "1.2", path, &allocator));
+    assert_true(found.launch_s == 5e-6 && found.disturbed);
+    assert_true(nib__measured_find(&other, "1.2", path, &allocator));
+    /* a kernel that is no more takes its product with it; so does another version all products */
+    replace_word(path, "linear_a8t_w4g_f32__ref", "linear_that_was__ref");
+    assert_true(nib__measured_find(&found, "1.2", path, &allocator));
+    assert_true(found.product_count == 0 && found.launch_s == 5e-6);
+    nib__measured_keep(&kept, "1.2", path, &allocator);
+    replace_word(path, NIB_VERSION, "0.0.0");
+    assert_true(nib__measured_find(&found, "1.2", path, &allocator));
+    assert_true(found.product_count == 0 && found.bytes_per_s == 100e9);
+    /* rates that cannot be, and files of another schema, are as none */
+    replace_word(path, "\"launch_s\": ", "\"launch_s\": -");
+    assert_false(nib__measured_find(&found, "1.2", path, &allocator));
+    nib__measured_keep(&kept, "1.2", path, &allocator);
+    replace_word(path, "\"schema\": 2", "\"schema\": 1");
+    assert_false(nib__measured_find(&found, "1.2", path, &allocator));
+    assert_int_equal(nib__path_remove(dir, NULL), NIB_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -176,6 +261,7 @@ int main(void)
         cmocka_unit_test(levels_mask),
         cmocka_unit_test(this_machine_has_cautious_rates),
         cmocka_unit_test(measuring_is_cached),
+        cmocka_unit_test(what_was_measured_is_kept),
     };
     return RUN_WITH_MACHINES(tests);
 }

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What was measured of machines, kept as JSON from one run to the next:
+ *
+ *   {"schema": 2, "machines": [{"name", "driver", "isa", "threads", "version", "measured",
+ *     "disturbed", "bytes_per_s", "cache_bytes", "cache_bytes_per_s", "launch_s", "copy_s",
+ *     "copy_bytes_per_s", "rates": [NIB_UNIT_COUNT numbers],
+ *     "products": [{"code", "act", "weight_bytes", "memory_s", "kernels": [NIB_POINTS names],
+ *                   "weight_s": [NIB_POINTS numbers], "input_s": [NIB_POINTS numbers]}]}]}
+ *
+ * A processor is known by name, isa and threads, another device by name and driver. Products hold
+ * for the version that measured them. A file of another schema, or none, counts as empty.
+ */
+#include "file.h"
+#include "json.h"
+#include "machine.h"
+
+#include <stdio.h>
+
+enum { SCHEMA = 2, ENTRIES_MAX = 32, FILE_LIMIT = 1 << 20, WORDS = 96 };
+
+const int64_t nib__points[NIB_POINTS] = {1, 8, 64, 256};
+
+typedef struct entry {
+    char name[WORDS], driver[WORDS], version[WORDS];
+    int64_t threads;
+    nib_machine m; /* what was measured, and the fact ISA */
+} entry;
+
+/* ---- reading ---- */
+
+static bool read_text(nib_json *json, nib_arena *arena, char *out, size_t size)
+{
+    const char *text = nib__json_read_string(json, arena, NULL);
+    if (text == NULL)
+        return false;
+    snprintf(out, size, "%s", text);
+    return true;
+}
+
+static bool read_numbers(nib_json *json, double *out, int count)
+{
+    if (!nib__json_expect(json, NIB_JSON_ARRAY))
+        return false;
+    for (int i = 0; i < count; i++)
+        if (!nib__json_read_double(json, &out[i]))
+            return false;
+    return nib__json_expect(json, NIB_JSON_ARRAY_END);
+}
+
+static bool read_kernels(nib_json *json, nib_arena *arena, const nib_kernel *row[NIB_POINTS])
+{
+    if (!nib__json_expect(json, NIB_JSON_ARRAY))
+        return false;
+    for (int i = 0; i < NIB_POINTS; i++) {
+        const char *name = nib__json_read_string(json, arena, NULL);
+        if (name == NULL)
+            return false;
+        row[i] = nib__kernel_find(name);
+    }
+    return nib__json_expect(json, NIB_JSON_ARRAY_END);
+}
+
+static bool read_product_member(nib_json *json, nib_arena *arena, nib_measured *p)
+{
+    int64_t number = 0;
+    bool good;
+    if (nib__json_is(json, "code")) {
+        good = nib__json_read_int64(json, 0, NIB_CODE_COUNT - 1, &number);
+        p->code = (nib_code)number;
+        return good;
+    }
+    if (nib__json_is(json, "act")) {
+        good = nib__json_read_int64(json, 0, NIB_ACT_COUNT - 1, &number);
+        p->act = (nib_act)number;
+        return good;
+    }
+    if (nib__json_is(json, "kernels"))
+        return read_kernels(json, arena, p->row);
+    if (nib__json_is(json, "weight_bytes"))
+        return nib__json_read_double(json, &p->weight_bytes);
+    if (nib__json_is(json, "memory_s"))
+        return nib__json_read_double(json, &p->memory_s);
+    if (nib__json_is(json, "weight_s"))
+        return read_numbers(json, p->weight_s, NIB_POINTS);
+    if (nib__json_is(json, "input_s"))
+        return read_numbers(json, p->input_s, NIB_POINTS);
+    return nib__json_skip(json);
+}
+
+/* A kernel that is no more, or a time that cannot be, leaves the product out. */
+static bool is_sane_product(const nib_measured *p)
+{
+    bool sane = p->memory_s > 0 && p->memory_s < 1 && p->weight_bytes > 0;
+    for (int i = 0; i < NIB_POINTS; i++)
+        sane = sane && p->row[i] != NULL && p->weight_s[i] > 0 && p->weight_s[i] < 1 &&
+               p->input_s[i] >= 0 && p->input_s[i] < 1;
+    return sane;
+}
+
+static bool read_products(nib_json *json, nib_arena *arena, nib_machine *m)
+{
+    if (!nib__json_expect(json, NIB_JSON_ARRAY))
+        return false;
+    nib_json_event event;
+    while ((event = nib__json_next(json)) == NIB_JSON_OBJECT) {
+        nib_measured p = {.memory_s = 0};
+        while ((event = nib__json_next(json)) == NIB_JSON_KEY)
+            if (!read_product_member(json, arena, &p))
+                return false;
+        if (event != NIB_JSON_OBJECT_END)
+            return false;
+        if (m->product_count < NIB_MEASURED_MAX && is_sane_product(&p))
+            m->products[m->product_count++] = p;
+    }
+    return event == NIB_JSON_ARRAY_END;
+}
+
+/* The numbers of a machine by their names in the file. */
+static double *number_of(nib_machine *m, const nib_json *json)
+{
+    const struct {
+        const char *name;
+        double *at;
+    } numbers[] = {{"bytes_per_s", &m->bytes_per_s},
+                   {"cache_bytes", &m->cache_bytes},
+                   {"cache_bytes_per_s", &m->cache_bytes_per_s},
+                   {"launch_s", &m->launch_s},
+                   {"copy_s", &m->copy_s},
+                   {"copy_bytes_per_s", &m->copy_bytes_per_s}};
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if (nib__json_is(json, numbers[i].name))
+            return numbers[i].at;
+    return NULL;
+}
+
+static bool read_member(nib_json *json, nib_arena *arena, entry *e)
+{
+    double *number = number_of(&e->m, json);
+    if (number != NULL)
+        return nib__json_read_double(json, number);
+    if (nib__json_is(json, "name"))
+        return read_text(json, arena, e->name, sizeof e->name);
+    if (nib__json_is(json, "driver"))
+        return read_text(json, arena, e->driver, sizeof e->driver);
+    if (nib__json_is(json, "version"))
+        return read_text(json, arena, e->version, sizeof e->version);
+    if (nib__json_is(json, "measured"))
+        return read_text(json, arena, e->m.measured_on, sizeof e->m.measured_on);
+    if (nib__json_is(json, "disturbed"))
+        return nib__json_read_bool(json, &e->m.disturbed);
+    if (nib__json_is(json, "isa"))
+        return nib__json_read_int64(json, 0, INT64_MAX, &e->m.facts.fact[NIB_FACT_ISA]);
+    if (nib__json_is(json, "threads"))
+        return nib__json_read_int64(json, 0, 1 << 20, &e->threads);
+    if (nib__json_is(json, "rates"))
+        return read_numbers(json, e->m.rate, NIB_UNIT_COUNT);
+    if (nib__json_is(json, "products"))
+        return read_products(json, arena, &e->m);
+    return nib__json_skip(json);
+}
+
+static bool is_sane(const entry *e)
+{
+    bool sane = e->m.bytes_per_s > 1e6 && e->m.launch_s >= 0 && e->m.launch_s < 1 &&
+                e->m.cache_bytes >= 0 && e->m.cache_bytes_per_s >= 0 && e->m.copy_s >= 0 &&
+                e->m.copy_s < 1 && e->m.copy_bytes_per_s >= 0;
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        sane = sane && e->m.rate[unit] > 1e3;
+    return sane;
+}
+
+static bool read_entries(nib_json *json, nib_arena *arena, entry entries[ENTRIES_MAX],
+                         size_t *count)
+{
+    bool good = nib__json_expect(json, NIB_JSON_ARRAY);
+    while (good && nib__json_next(json) == NIB_JSON_OBJECT) {
+        entry e = {.threads = 0};
+        nib_json_event event = NIB_JSON_KEY;
+        while (good && (event = nib__json_next(json)) == NIB_JSON_KEY)
+            good = read_member(json, arena, &e);
+        good = good && event == NIB_JSON_OBJECT_END;
+        if (good && *count < ENTRIES_MAX && is_sane(&e))
+            entries[(*count)++] = e;
+    }
+    return good;
+}
+
+static size_t read_file(entry entries[ENTRIES_MAX], const char *path, const nib_allocator *a)
+{
+    const nib_json_limits limits = {.depth = 8, .events = 100000};
+    char *text;
+    size_t size, count = 0;
+    int64_t schema = 0;
+    nib_json json;
+    nib_arena arena;
+    if (nib__file_read(&text, &size, path, FILE_LIMIT, a, NULL) != NIB_OK)
+        return 0;
+    nib__arena_init(&arena, a, FILE_LIMIT);
+    nib__json_init(&json, path, text, size, &limits);
+    bool good = nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (good && nib__json_next(&json) == NIB_JSON_KEY) {
+        if (nib__json_is(&json, "schema"))
+            good = nib__json_read_int64(&json, 0, INT64_MAX, &schema);
+        else if (nib__json_is(&json, "machines") && schema == SCHEMA)
+            good = read_entries(&json, &arena, entries, &count);
+        else
+            good = nib__json_skip(&json);
+    }
+    nib__arena_free(&arena);
+    nib__release(a, text);
+    return good && nib__json_status(&json, NULL) == NIB_OK ? count : 0;
+}
+
+/* ---- writing ---- */
+
+static void write_numbers(nib_jsonw *w, const char *key, const double *numbers, int count)
+{
+    nib__jsonw_key(w, key);
+    nib__jsonw_array(w);
+    for (int i = 0; i < count; i++)
+        nib__jsonw_double(w, numbers[i]);
+    nib__jsonw_array_end(w);
+}
+
+static void write_product(nib_jsonw *w, const nib_measured *p)
+{
+    nib__jsonw_object(w);
+    nib__jsonw_pair_int(w, "code", p->code);
+    nib__jsonw_pair_int(w, "act", p->act);
+    nib__jsonw_pair_double(w, "weight_bytes", p->weight_bytes);
+    nib__jsonw_pair_double(w, "memory_s", p->memory_s);
+    nib__jsonw_key(w, "kernels");
+    nib__jsonw_array(w);
+    for (int i = 0; i < NIB_POINTS; i++)
+        nib__jsonw_string(w, p->row[i]->name);
+    nib__jsonw_array_end(w);
+    write_numbers(w, "weight_s", p->weight_s, NIB_POINTS);
+    write_numbers(w, "input_s", p->input_s, NIB_POINTS);
+    nib__jsonw_object_end(w);
+}
+
+static void write_entry(nib_jsonw *w, const entry *e)
+{
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "name", e->name);
+    nib__jsonw_pair_string(w, "driver", e->driver);
+    nib__jsonw_pair_int(w, "isa", e->m.facts.fact[NIB_FACT_ISA]);
+    nib__jsonw_pair_int(w, "threads", e->threads);
+    nib__jsonw_pair_string(w, "version", e->version);
+    nib__jsonw_pair_string(w, "measured", e->m.measured_on);
+    nib__jsonw_pair_bool(w, "disturbed", e->m.disturbed);
+    nib__jsonw_pair_double(w, "bytes_per_s", e->m.bytes_per_s);
+    nib__jsonw_pair_double(w, "cache_bytes", e->m.cache_bytes);
+    nib__jsonw_pair_double(w, "cache_bytes_per_s", e->m.cache_bytes_per_s);
+    nib__jsonw_pair_double(w, "launch_s", e->m.launch_s);
+    nib__jsonw_pair_double(w, "copy_s", e->m.copy_s);
+    nib__jsonw_pair_double(w, "copy_bytes_per_s", e->m.copy_bytes_per_s);
+    write_numbers(w, "rates", e->m.rate, NIB_UNIT_COUNT);
+    nib__jsonw_key(w, "products");
+    nib__jsonw_array(w);
+    for (int i = 0; i < e->m.product_count; i++)
+        write_product(w, &e->m.products[i]);
+    nib__jsonw_array_end(w);
+    nib__jsonw_object_end(w);
+}
+
+static nib_status write_text(const char *part, const char *path, const nib_text *text,
+                             const nib_allocator *a)
+{
+    (void)nib__path_remove(part, NULL); /* of a run that was killed */
+    NIB_TRY(nib__file_write(part, text->at, text->size, a, NULL));
+    return nib__publish(part, path, true, NULL);
+}
+
+static void write_file(const entry *entries, size_t count, const char *path, const nib_allocator *a)
+{
+    nib_text text, part;
+    nib_jsonw w;
+    nib__text_init(&text, a);
+    nib__text_init(&part, a);
+    nib__jsonw_init(&w, &text, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", SCHEMA);
+    nib__jsonw_key(&w, "machines");
+    nib__jsonw_array(&w);
+    for (size_t i = 0; i < count; i++)
+        write_entry(&w, &entries[i]);
+    nib__jsonw_array_end(&w);
+    nib__jsonw_object_end(&w);
+    nib__text_str(&text, "\n");
+    nib__text_format(&part, "%s.part", path);
+    if (!text.failed && !part.failed && write_text(part.at, path, &text, a) != NIB_OK)
+        (void)nib__path_remove(part.at, NULL);
+    nib__text_free(&part);
+    nib__text_free(&text);
+}
+
+/* ---- finding and keeping ---- */
+
+static entry entry_of(const nib_machine *m, const char *driver)
+{
+    entry e = {.m = *m};
+    snprintf(e.name, sizeof e.name, "%s", nib__machine_title(m));
+    snprintf(e.driver, sizeof e.driver, "%s", driver);
+    snprintf(e.version, sizeof e.version, "%s", NIB_VERSION);
+    e.threads = m->threads;
+    return e;
+}
+
+static entry *find_entry(entry *entries, size_t count, const entry *like)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(entries[i].name, like->name) == 0 &&
+            strcmp(entries[i].driver, like->driver) == 0 && entries[i].threads == like->threads &&
+            entries[i].m.facts.fact[NIB_FACT_ISA] == like->m.facts.fact[NIB_FACT_ISA])
+            return &entries[i];
+    return NULL;
+}
+
+static void take_entry(nib_machine *m, const entry *e)
+{
+    m->bytes_per_s = e->m.bytes_per_s;
+    m->cache_bytes = e->m.cache_bytes;
+    m->cache_bytes_per_s = e->m.cache_bytes_per_s;
+    m->launch_s = e->m.launch_s;
+    m->copy_s = e->m.copy_s;
+    m->copy_bytes_per_s = e->m.copy_bytes_per_s;
+    m->disturbed = e->m.disturbed;
+    m->measured = true;
+    memcpy(m->rate, e->m.rate, sizeof m->rate);
+    memcpy(m->measured_on, e->m.measured_on, sizeof m->measured_on);
+    m->product_count = strcmp(e->version, NIB_VERSION) == 0 ? e->m.product_count : 0;
+    memcpy(m->products, e->m.products, sizeof m->products);
+}
+
+bool nib__measured_find(nib_machine *m, const char *driver, const char *path,
+                        const nib_allocator *a)
+{
+    entry *entries = nib__calloc(a, ENTRIES_MAX, sizeof *entries);
+    if (entries == NULL)
+        return false;
+    const entry like = entry_of(m, driver);
+    const entry *found = find_entry(entries, read_file(entries, path, a), &like);
+    if (found != NULL)
+        take_entry(m, found);
+    nib__release(a, entries);
+    return found != NULL;
+}
+
+void nib__measured_keep(const nib_machine *m, const char *driver, const char *path,
+                        const nib_allocator *a)
+{
+    entry *entries = nib__calloc(a, ENTRIES_MAX, sizeof *entries);
+    if (entries == NULL)
+        return;
+    const entry mine = entry_of(m, driver);
+    size_t count = read_file(entries, path, a);
+    entry *at = find_entry(entries, count, &mine);
+    if (at == NULL)
+        at = &entries[count < ENTRIES_MAX ? count++ : 0];
+    *at = mine;
+    write_file(entries, count, path, a);
+    nib__release(a, entries);
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Calibrates a machine that is here, the CPU or a device: what products take there, by the rows that
+ * the planner chooses, for the recipes that people use; of a device also what copies and launches
+ * cost. Where products differ from those that are timed, in size or in the size of groups, the
+ * planner scales (cost.c).
+ */
+#include "library.h"
+#include "timing.h"
+#include "way.h"
+
+static const struct {
+    const char *scheme;
+    nib_act act; /* of a format whose tools multiply with it; FLOAT: as the scheme says */
+    nib_type dtype;
+} products[] = {
+    {"bf16", NIB_ACT_FLOAT, NIB_TYPE_BF16},
+    {"f32", NIB_ACT_FLOAT, NIB_TYPE_F32},
+    {"f16", NIB_ACT_FLOAT, NIB_TYPE_F16},
+    {"int8wo", NIB_ACT_FLOAT, NIB_TYPE_BF16},
+    {"int4wo", NIB_ACT_FLOAT, NIB_TYPE_BF16},
+    {"fp8wo", NIB_ACT_FLOAT, NIB_TYPE_BF16},
+    {"mxfp4", NIB_ACT_FLOAT, NIB_TYPE_BF16},
+    {"int8dq", NIB_ACT_FLOAT, NIB_TYPE_BF16},
+    {"8da4w", NIB_ACT_FLOAT, NIB_TYPE_BF16},
+    {"4da4w", NIB_ACT_FLOAT, NIB_TYPE_BF16},
+    {"fp8dq", NIB_ACT_FLOAT, NIB_TYPE_BF16},
+    {"mxfp8", NIB_ACT_FLOAT, NIB_TYPE_BF16},
+    {"int8wo-g32-ggml", NIB_ACT_I8_BLOCK32, NIB_TYPE_BF16},
+    {"int4wo-sym-ggml", NIB_ACT_I8_BLOCK32, NIB_TYPE_BF16},
+};
+_Static_assert(COUNT(products) <= NIB_MEASURED_MAX, "raise NIB_MEASURED_MAX");
+
+enum {
+    K = 4096,
+    N_LEAST = 256, /* outputs: as few as are timed well */
+    N_MOST = 16384,
+    N_STEP = 4,
+    NEAR_SHARE = 4,  /* of the caches: weights that stay there */
+    FAR_WEIGHTS = 4, /* that pass through them at least */
+};
+
+static const double long_enough_s = 2e-3; /* of one product */
+
+/* ---- one product ---- */
+
+typedef struct calibration {
+    nib_machine *machine;
+    nib_timed timed;
+    nib_layer layer;
+    nib_way way;
+} calibration;
+
+/* Weights of one token stay in the caches, where there are any. */
+static uint64_t most_bytes(const calibration *c, int64_t m)
+{
+    const uint64_t near = (uint64_t)(c->machine->cache_bytes / NEAR_SHARE);
+    const uint64_t all = c->timed.weight_bytes;
+    return m == 1 && near > 0 && near < all ? near : all;
+}
+
+/* As many outputs as take long enough. */
+static nib_status time_point(calibration *c, nib_measured *p, int point, int64_t *n, nib_err *err)
+{
+    const int64_t m = nib__points[point];
+    const nib_use *use = nib__way_use(&c->way, m);
+    const uint64_t most = most_bytes(c, m);
+    double seconds;
+    *n = N_LEAST;
+    NIB_TRY(nib__timed_linear(&c->timed, use->kernel, *n, m, false, &seconds, err));
+    while (seconds < long_enough_s && *n * N_STEP <= N_MOST &&
+           nib__timed_bytes(&c->timed, use->kernel, *n * N_STEP) <= most) {
+        *n *= N_STEP;
+        NIB_TRY(nib__timed_linear(&c->timed, use->kernel, *n, m, false, &seconds, err));
+    }
+    p->row[point] = use->kernel;
+    p->weight_s[point] = nib__seconds_without(seconds, c->machine->launch_s) / (double)(*n * K);
+    if (use->quant == NULL)
+        return NIB_OK;
+    NIB_TRY(nib__timed_quant(&c->timed, use->quant, m, &seconds, err));
+    p->input_s[point] = nib__seconds_without(seconds, c->machine->launch_s) / (double)(m * K);
+    return NIB_OK;
+}
+
+static nib_status time_far(calibration *c, nib_measured *p, int64_t n, nib_err *err)
+{
+    const nib_kernel *row = nib__way_use(&c->way, 1)->kernel;
+    double seconds;
+    while (n > N_LEAST && nib__timed_bytes(&c->timed, row, n) * FAR_WEIGHTS > c->timed.weight_bytes)
+        n /= N_STEP;
+    NIB_TRY(nib__timed_linear(&c->timed, row, n, 1, true, &seconds, err));
+    p->memory_s = nib__seconds_without(seconds, c->machine->launch_s) / (double)(n * K);
+    p->weight_bytes = (double)nib__timed_bytes(&c->timed, row, n) / (double)(n * K);
+    return NIB_OK;
+}
+
+/* False: the machine has no kernel for it, or cannot quantize its inputs. */
+static bool set_product(calibration *c, size_t i, nib_policy *policy)
+{
+    nib_scheme scheme;
+    const char *name = products[i].scheme;
+    if (nib__scheme_parse(&scheme, name, strlen(name), NULL) != NIB_OK)
+        return false;
+    if (products[i].act != NIB_ACT_FLOAT)
+        scheme.act = products[i].act, scheme.act_symmetric = true;
+    *policy = (nib_policy){.dtype = products[i].dtype};
+    c->layer = (nib_layer){.name = name,
+                           .role = NIB_ROLE_O,
+                           .n = N_LEAST,
+                           .k = K,
+                           .asked = scheme,
+                           .stored = {.code = NIB_CODE_BF16, .symmetric = true},
+                           .scale_type = NIB_TYPE_BF16,
+                           .act_scale_type = NIB_TYPE_F32};
+    nib__way_find(&c->way, &c->layer, &scheme, c->machine, policy, NULL);
+    return c->way.runs && !nib__kernel_is_ref(c->way.uses[0].kernel);
+}
+
+static nib_status measure_product(calibration *c, const nib_policy *policy, nib_err *err)
+{
+    const int64_t m_most = nib__points[NIB_POINTS - 1];
+    nib_measured p = {.code = c->layer.asked.code, .act = c->layer.asked.act};
+    int64_t n, first = N_LEAST;
+    NIB_TRY(nib__timed_set(&c->timed, &c->layer.asked, policy->dtype, N_MOST, K, m_most, err));
+    for (int point = 0; point < NIB_POINTS; point++) {
+        NIB_TRY(time_point(c, &p, point, &n, err));
+        first = point == 0 ? n : first;
+    }
+    NIB_TRY(time_far(c, &p, first, err));
+    c->machine->products[c->machine->product_count++] = p;
+    return NIB_OK;
+}
+
+/* ---- a machine ---- */
+
+/* Of a device, whose units are not known but by their products: for those that were not timed. */
+static void set_rates(nib_machine *m)
+{
+    const int last = NIB_POINTS - 1;
+    double rate[NIB_UNIT_COUNT] = {0};
+    for (int i = 0; i < m->product_count; i++) {
+        const nib_measured *p = &m->products[i];
+        const double r = 2 * (double)nib__points[last] / p->weight_s[last];
+        const nib_unit unit = p->row[last]->unit;
+        rate[unit] = r > rate[unit] ? r : rate[unit];
+    }
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        if (rate[unit] > 0)
+            m->rate[unit] = rate[unit];
+        else if (rate[NIB_UNIT_F32] > 0)
+            m->rate[unit] = rate[NIB_UNIT_F32];
+}
+
+static nib_status measure_products(nib_engine *engine, nib_machine *machine, nib_gpu *gpu,
+                                   nib_err *err)
+{
+    calibration c = {.machine = machine};
+    nib_policy policy;
+    nib_status status = nib__timed_open(&c.timed, engine, gpu, nib__timed_weights(machine), err);
+    machine->product_count = 0;
+    for (size_t i = 0; i < COUNT(products) && status == NIB_OK; i++) {
+        if (!nib__engine_progress(engine, "measure", i, COUNT(products)))
+            status = nib__fail(err, NIB_CANCELLED, "measuring was cancelled");
+        else if (set_product(&c, i, &policy))
+            status = measure_product(&c, &policy, err);
+    }
+    nib__engine_progress(engine, "measure", COUNT(products), COUNT(products));
+    nib__timed_close(&c.timed);
+    return status;
+}
+
+static nib_status measure_here(nib_engine *engine, nib_err *err)
+{
+    nib_machine m = engine->here;
+    NIB_TRY(nib__machine_measure(&m, engine->pool, NULL, &engine->allocator, err));
+    NIB_TRY(measure_products(engine, &m, NULL, err));
+    engine->here = m;
+    engine->measured = true;
+    if (engine->cache_path != NULL)
+        nib__measured_keep(&m, "", engine->cache_path, &engine->allocator);
+    return NIB_OK;
+}
+
+static nib_status measure_device(nib_engine *engine, nib_gpu_found *found, nib_err *err)
+{
+    nib_machine m;
+    nib_gpu *gpu;
+    NIB_TRY(nib__engine_machine_here(engine, &m, &gpu, found->name, err));
+    const nib_kernel *add = nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, &m);
+    if (add == NULL)
+        return nib__fail(err, NIB_NOT_AS_ASKED,
+                         "%s: there are no kernels for it, so there is nothing to measure", m.name);
+    nib_status status = nib__gpu_measure(&m, gpu, add, err);
+    if (status == NIB_OK)
+        status = measure_products(engine, &m, gpu, err);
+    if (status != NIB_OK)
+        return nib__fail_in(err, status, m.name);
+    set_rates(&m);
+    found->machine = m;
+    if (engine->cache_path != NULL)
+        nib__measured_keep(&m, found->driver_version, engine->cache_path, &engine->allocator);
+    return NIB_OK;
+}
+
+nib_status nib_devices_measure(nib_engine *engine, const char *name, nib_err *err)
+{
+    nib_machine named;
+    nib_gpu *gpu;
+    NIB_TRY(nib__engine_find_gpus(engine, err));
+    if (name != NULL)
+        NIB_TRY(nib__engine_machine_here(engine, &named, &gpu, name, err));
+    if (name == NULL || strcmp(name, engine->here.name) == 0)
+        NIB_TRY(measure_here(engine, err));
+    for (size_t i = 0; i < engine->gpu_count; i++)
+        if (name == NULL || strcmp(name, engine->gpus[i].name) == 0)
+            NIB_TRY(measure_device(engine, &engine->gpus[i], err));
+    return NIB_OK;
+}

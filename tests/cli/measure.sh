@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble devices --measure: kernels are timed, the file keeps it, plans predict from it and say so; another machine's
+# entry stays. Nothing here is decided by how fast anything is.
+export XDG_CACHE_HOME=$PWD/cache
+kept=$XDG_CACHE_HOME/nibble/machine.json
+says() { nibble plan "$MODEL" --recipe 8da4w "$@" 2>&1 | grep -c "^note: linear layers, predicted from $words:"; }
+
+words='measured rates'
+check 'not asked for: no kernel is timed' test "$(says -t 1)" = 1
+check 'the CPU is measured' nibble devices cpu --measure -t 1
+words='measured kernels'
+check 'the plan is from kernels' test "$(says -t 1)" = 1
+check 'they are in the file' grep -q '"linear_a8t_w4g_f32__' "$kept"
+words='measured rates'
+check 'other threads are another machine' test "$(says -t 2)" = 1
+refused 2 'mi210 is not here, so nothing of it can be measured' devices mi210 --measure
+refused 2 'device "cpuu" is not known; did you mean cpu*' devices cpuu --measure
+
+if ! nibble devices opencl >/dev/null 2>&1; then
+    echo 'skipped: measuring opencl (no device of OpenCL is here)'
+    exit
+fi
+words='cautious rates'
+check 'a device has cautious rates' test "$(says --device opencl)" = 1
+nibble plan "$MODEL" --device opencl >plan.txt 2>&1
+check 'and how to measure it' grep -q '^note: opencl is faster than its cautious rates: `nibble devices opencl --measure`' plan.txt
+check 'the device is measured' nibble devices opencl --measure
+words='measured kernels'
+check 'its plan is from kernels' test "$(says --device opencl)" = 1
+check "the CPU's stay" test "$(says -t 1)" = 1

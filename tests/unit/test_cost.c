@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a plan predicts: from published or measured rates, and from kernels that were timed; an
+ * input that layers share is brought into form once, and of a prompt one token has an output. Where
+ * quantizing loses, the plan says for which batch, and names what is faster. Machines are data
+ * here: nothing is timed.
+ */
+#include "way.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+static nib_allocator allocator;
+
+enum { K = 4096, SITES = 9 };
+
+static const nib_scheme bf16 = {.code = NIB_CODE_BF16, .symmetric = true};
+static const nib_policy infer = {.dtype = NIB_TYPE_BF16};
+
+static nib_scheme scheme_of(const char *name)
+{
+    nib_scheme scheme;
+    assert_int_equal(nib__scheme_parse(&scheme, name, strlen(name), NULL), NIB_OK);
+    return scheme;
+}
+
+static nib_layer layer_of(nib_role role, int64_t n, const char *recipe)
+{
+    return (nib_layer){.name = nib__role_name(role),
+                       .role = role,
+                       .n = n,
+                       .k = K,
+                       .stored = bf16,
+                       .asked = scheme_of(recipe),
+                       .rule = "recipe",
+                       .scale_type = NIB_TYPE_BF16,
+                       .act_scale_type = NIB_TYPE_F32};
+}
+
+/* A model of one decoder layer. */
+static void make_layers(nib_layer layers[SITES], const char *recipe)
+{
+    static const nib_role roles[SITES] = {NIB_ROLE_EMBED, NIB_ROLE_Q,    NIB_ROLE_K,
+                                          NIB_ROLE_V,     NIB_ROLE_O,    NIB_ROLE_GATE,
+                                          NIB_ROLE_UP,    NIB_ROLE_DOWN, NIB_ROLE_HEAD};
+    for (size_t i = 0; i < SITES; i++)
+        layers[i] = layer_of(roles[i], K, roles[i] == NIB_ROLE_EMBED ? "bf16" : recipe);
+}
+
+static nib_machine here(void)
+{
+    nib_machine m;
+    nib__machine_here(&m, nib__cpu_isa(), 1);
+    return m;
+}
+
+static nib_way way_of(const nib_layer *layer, const nib_machine *m)
+{
+    nib_way way;
+    nib__way_find(&way, layer, &layer->asked, m, &infer, NULL);
+    assert_true(way.runs);
+    return way;
+}
+
+/* Products of a scheme take so long per weight at each of nib__points. */
+static void add_product(nib_machine *m, const char *recipe, double one, double many)
+{
+    const nib_layer layer = layer_of(NIB_ROLE_O, K, recipe);
+    const nib_way way = way_of(&layer, m);
+    const double bytes = (double)nib__row_bytes(way.uses[0].kernel, &layer, &layer.asked);
+    nib_measured p = {.code = layer.asked.code,
+                      .act = layer.asked.act,
+                      .memory_s = one,
+                      .weight_bytes = bytes / ((double)K * K)};
+    for (int i = 0; i < NIB_POINTS; i++) {
+        p.row[i] = nib__way_use(&way, nib__points[i])->kernel;
+        p.weight_s[i] = i == 0 ? one / 4 : many * (double)nib__points[i];
+        p.input_s[i] = 1e-12;
+    }
+    m->products[m->product_count++] = p;
+}
+
+static void assert_near(double a, double b)
+{
+    if (!(fabs(a - b) <= 1e-6 * fabs(b)))
+        fail_msg("%g is not %g", a, b);
+}
+
+static double seconds(const nib_layer *layer, const nib_machine *m, double weights, int64_t tokens)
+{
+    const nib_policy policy = {.dtype = NIB_TYPE_BF16, .weights = weights};
+    const nib_way way = way_of(layer, m);
+    return nib__way_seconds(&way, layer, &policy, tokens);
+}
+
+/* ---- from kernels that were timed ---- */
+
+static void timed_kernels_go_before_rates(void **state)
+{
+    (void)state;
+    const double weights = (double)K * K;
+    const nib_layer layer = layer_of(NIB_ROLE_O, K, "8da4w"),
+                    small = layer_of(NIB_ROLE_O, 64, "8da4w"),
+                    other = layer_of(NIB_ROLE_O, K, "int8dq");
+    nib_machine m = here();
+    const double by_rates = seconds(&other, &m, 0, 1);
+    add_product(&m, "8da4w", 4e-11, 1e-12);
+    const double input = K * 1e-12 + m.launch_s;
+    assert_near(seconds(&layer, &m, 0, 1), weights * 4e-11 + m.launch_s + input);
+    assert_near(seconds(&small, &m, 0, 1), 64.0 * K * 4e-11 + m.launch_s + input);
+    /* few tokens on one line, many on another, and past it; bytes are the least */
+    assert_near(seconds(&layer, &m, 0, 64), weights * 64e-12 + m.launch_s + 63 * K * 1e-12 + input);
+    assert_near(seconds(&layer, &m, 0, 512),
+                weights * 512e-12 + m.launch_s + 511 * K * 1e-12 + input);
+    assert_near(seconds(&layer, &m, 0, 2), weights * 4e-11 + m.launch_s + K * 1e-12 + input);
+    /* a scheme that was not timed goes by rates */
+    assert_near(seconds(&other, &m, 0, 1), by_rates);
+    /* and so does a row that was not, bound by its name */
+    m.products[0].row[0] = nib__kernel_find("linear_a8t_w4g_f32__ref");
+    assert_true(nib__kernel_is_ref(way_of(&layer, &m).uses[0].kernel) ||
+                seconds(&layer, &m, 0, 1) != weights * 4e-11 + m.launch_s + input);
+}
+
+static void caches_keep_small_models(void **state)
+{
+    (void)state;
+    const double weights = (double)K * K;
+    const nib_layer layer = layer_of(NIB_ROLE_O, K, "8da4w");
+    nib_machine m = here();
+    m.cache_bytes_per_s = 8 * m.bytes_per_s;
+    const double cold = seconds(&layer, &m, 0, 1);
+    m.cache_bytes = 1e9;
+    const double bytes = seconds(&layer, &m, weights, 1),
+                 half = seconds(&layer, &m, 128 * weights, 1);
+    assert_near(seconds(&layer, &m, 1e12, 1), cold);
+    assert_true(bytes < half && half < cold);
+    /* the same of kernels that were timed: in the caches a quarter */
+    add_product(&m, "8da4w", 4e-11, 1e-12);
+    const double launches = 2 * m.launch_s + K * 1e-12;
+    assert_near(seconds(&layer, &m, weights, 1), weights * 1e-11 + launches);
+    assert_near(seconds(&layer, &m, 1e12, 1), weights * 4e-11 + launches);
+}
+
+static void groups_of_another_size_have_other_bytes(void **state)
+{
+    (void)state;
+    const nib_layer small = layer_of(NIB_ROLE_O, K, "8da4w"),
+                    large = layer_of(NIB_ROLE_O, K, "8da4w-g256");
+    nib_machine m = here();
+    add_product(&m, "8da4w", 4e-11, 1e-15);
+    assert_true(seconds(&large, &m, 0, 1) < 0.95 * seconds(&small, &m, 0, 1));
+}
+
+/* ---- the plan ---- */
+
+static void plan_of(nib_layers_plan *plan, nib_layer layers[SITES], const nib_machine *m,
+                    const char *recipe)
+{
+    make_layers(layers, recipe);
+    assert_int_equal(nib__plan_layers(plan, layers, SITES, m, &infer, &allocator, NULL), NIB_OK);
+    assert_int_equal(plan->denied.status, NIB_OK);
+}
+
+static void inputs_are_brought_into_form_once(void **state)
+{
+    (void)state;
+    const nib_machine m = here();
+    nib_layer layers[SITES];
+    nib_layers_plan plan;
+    plan_of(&plan, layers, &m, "8da4w");
+    const nib_layer_plan *l = plan.layers;
+    const double product = l[2].uses[0].predicted_s, quant = l[1].uses[0].predicted_s - product;
+    assert_true(quant > 0);
+    assert_near(l[3].uses[0].predicted_s, product);               /* v, after q and k */
+    assert_near(l[4].uses[0].predicted_s, product + quant);       /* o */
+    assert_near(l[6].uses[0].predicted_s, product);               /* up, after gate */
+    assert_near(plan.predicted_token_s, 8 * product + 5 * quant); /* q, o, gate, down, head */
+    nib__plan_layers_free(&plan);
+    /* k is done otherwise: v makes its form again */
+    make_layers(layers, "8da4w");
+    layers[2].asked = bf16;
+    assert_int_equal(nib__plan_layers(&plan, layers, SITES, &m, &infer, &allocator, NULL), NIB_OK);
+    assert_near(plan.layers[3].uses[0].predicted_s, product + quant);
+    assert_true(plan.layers[3].own_input && !plan.layers[6].own_input);
+    nib__plan_layers_free(&plan);
+}
+
+static void a_prompt_has_one_output(void **state)
+{
+    (void)state;
+    nib_machine m = here();
+    nib_layer layers[SITES];
+    nib_layers_plan plan;
+    add_product(&m, "8da4w", 4e-11, 1e-12);
+    plan_of(&plan, layers, &m, "8da4w");
+    const double quant = NIB_PREFILL_TOKENS * K * 1e-12 + m.launch_s;
+    const double one = (double)K * K * 4e-11 + K * 1e-12 + 2 * m.launch_s;
+    assert_near(plan.predicted_prefill_s,
+                7 * ((double)K * K * NIB_PREFILL_TOKENS * 1e-12 + m.launch_s) + 4 * quant + one);
+    /* a step has more in it than products, and more with more positions */
+    const double token = nib__plan_step_seconds(&plan, &infer, 1, 1),
+                 late = nib__plan_step_seconds(&plan, &infer, 1, 100000),
+                 prompt = nib__plan_step_seconds(&plan, &infer, NIB_PREFILL_TOKENS, 256);
+    assert_true(token > plan.predicted_token_s && late > 1.2 * token);
+    assert_true(prompt > plan.predicted_prefill_s);
+    nib__plan_layers_free(&plan);
+}
+
+/* ---- quantizing that does not pay ---- */
+
+static const char *note_of(const nib_layers_plan *plan, const char *words)
+{
+    for (size_t i = 0; i < plan->ledger.note_count; i++)
+        if (strcmp(plan->ledger.notes[i].code, "slower-than-bf16") == 0 &&
+            strstr(plan->ledger.notes[i].text, words) != NULL)
+            return plan->ledger.notes[i].text;
+    return "";
+}
+
+static void assert_says(const nib_layers_plan *plan, const char *batch, const char *words)
+{
+    if (strstr(note_of(plan, batch), words) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", note_of(plan, batch), words);
+}
+
+/* On the machine bf16 is fast in prompts and int8dq faster, int4wo fast for one token. */
+static void each_batch_says_what_is_faster(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"8da4w", "int8wo", "fp8dq", "fp8wo", "mxfp8"};
+    nib_machine m = here();
+    nib_layer layers[SITES];
+    nib_layers_plan plan;
+    add_product(&m, "bf16", 10e-12, 4e-12);
+    add_product(&m, "int4wo", 3e-12, 8e-12);
+    add_product(&m, "int8dq", 12e-12, 2e-12);
+    for (size_t i = 0; i < COUNT(others); i++)
+        add_product(&m, others[i], 20e-12, 9e-12);
+    plan_of(&plan, layers, &m, "int4wo"); /* better for one token, worse in prompts */
+    assert_string_equal(note_of(&plan, "per token"), "");
+    assert_says(&plan, "in a prompt of 512 tokens",
+                "7 quantized layers; --recipe int8dq is fastest");
+    nib__plan_layers_free(&plan);
+    plan_of(&plan, layers, &m, "int8dq"); /* the other way round */
+    assert_says(&plan, "per token", "8 quantized layers; --recipe int4wo is fastest there");
+    assert_string_equal(note_of(&plan, "in a prompt"), "");
+    nib__plan_layers_free(&plan);
+    plan_of(&plan, layers, &m, "fp8wo"); /* worse in both */
+    assert_says(&plan, "per token", "--recipe int4wo is fastest there");
+    assert_says(&plan, "in a prompt", "--recipe int8dq is fastest there");
+    nib__plan_layers_free(&plan);
+    for (int i = 0; i < m.product_count; i++) /* now nothing outdoes bf16 in a prompt */
+        if (m.products[i].code == NIB_CODE_I8)
+            m.products[i].weight_s[2] *= 4, m.products[i].weight_s[3] *= 4;
+    plan_of(&plan, layers, &m, "int4wo");
+    assert_says(&plan, "in a prompt", "; bf16 is fastest there");
+    nib__plan_layers_free(&plan);
+}
+
+/* The same on a device, from the same data. */
+static void so_does_every_device(void **state)
+{
+    (void)state;
+    nib_machine cpu = here();
+    nib_machine m = {
+        .name = "opencl", .title = "a device", .here = true, .measured = true, .host = &cpu};
+    nib_layer layers[SITES];
+    nib_layers_plan plan;
+    m.facts.fact[NIB_FACT_DEVICE] = NIB_DEVICE_OPENCL;
+    m.bytes_per_s = 100e9, m.launch_s = 5e-6, m.copy_s = 1e-5, m.copy_bytes_per_s = 1e10;
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        m.rate[unit] = 1e12;
+    add_product(&m, "bf16", 10e-12, 4e-12);
+    add_product(&m, "int4wo", 30e-12, 2e-12);
+    plan_of(&plan, layers, &m, "int4wo");
+    assert_says(&plan, "per token", "8 quantized layers; --recipe ");
+    assert_string_equal(note_of(&plan, "in a prompt"), "");
+    nib__plan_layers_free(&plan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(timed_kernels_go_before_rates),
+        cmocka_unit_test(caches_keep_small_models),
+        cmocka_unit_test(groups_of_another_size_have_other_bytes),
+        cmocka_unit_test(inputs_are_brought_into_form_once),
+        cmocka_unit_test(a_prompt_has_one_output),
+        cmocka_unit_test(each_batch_says_what_is_faster),
+        cmocka_unit_test(so_does_every_device),
+    };
+    allocator = nib__allocator_default();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
