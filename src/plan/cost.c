@@ -123,7 +123,7 @@ static double beside_seconds(const nib_kernel *kernel, const nib_layer *layer,
     return operations / rate_of(machine, NIB_UNIT_F32);
 }
 
-/* The part of so many bytes, read once for each token, that the caches keep from one to the next. */
+/* The part of so many bytes, read for each token, that the caches keep from one to the next. */
 static double cached_share(const nib_machine *machine, double bytes)
 {
     const double all = machine->cache_bytes / 2, none = machine->cache_bytes * 2;

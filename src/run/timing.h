@@ -36,8 +36,8 @@ nib_status nib__timed_set(nib_timed *t, const nib_scheme *scheme, nib_type dtype
 
 /* Bytes of n outputs as the row reads them. */
 uint64_t nib__timed_bytes(const nib_timed *t, const nib_kernel *row, int64_t n);
-/* Seconds of one product of n outputs and m tokens, the best of a few. far: each reads other weights
- * than the one before. */
+/* Seconds of one product of n outputs and m tokens, the best of a few. far: each reads other
+ * weights than the one before. */
 nib_status nib__timed_linear(nib_timed *t, const nib_kernel *row, int64_t n, int64_t m, bool far,
                              double *seconds, nib_err *err);
 /* Of bringing m tokens into the scheme's form. */
