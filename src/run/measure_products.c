@@ -186,7 +186,7 @@ static nib_status measure_device(nib_engine *engine, nib_gpu_found *found, nib_e
     nib_machine m;
     nib_gpu *gpu;
     NIB_TRY(nib__engine_machine_here(engine, &m, &gpu, found->name, err));
-    const nib_kernel *add = nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, &m);
+    const nib_kernel *add = nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, &m, NULL);
     if (add == NULL)
         return nib__fail(err, NIB_NOT_AS_ASKED,
                          "%s: there are no kernels for it, so there is nothing to measure", m.name);
