@@ -292,16 +292,6 @@ void nib__lower_sizes(nib_lowered *out, const nib_network *net)
     }
 }
 
-uint64_t nib__buffers_bytes(const nib_config *config, int64_t m)
-{
-    nib_lowered sizes = {.count = 0};
-    uint64_t sum = 0;
-    size_buffers(&sizes, config, 0);
-    for (int i = 0; i < NIB_BUFFER_COUNT; i++)
-        sum += sizes.token_bytes[i] * (uint64_t)m;
-    return sum;
-}
-
 nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan,
                       nib_arena *arena, nib_err *err)
 {

@@ -55,9 +55,6 @@ typedef struct nib_lowered {
 /* Which use runs m tokens. */
 const nib_use *nib__use_at(const nib_layer_plan *plan, int64_t m);
 
-/* Bytes of the buffers of a step of m tokens, but for logits and the form of inputs. */
-uint64_t nib__buffers_bytes(const nib_config *config, int64_t m);
-
 /* Everything lies in the arena. norms: f32, read from the checkpoint here. */
 nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan,
                       nib_arena *arena, nib_err *err);

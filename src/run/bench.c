@@ -111,8 +111,8 @@ static void predict(const nib_session *s, int64_t prompt, int64_t fresh, nib_ben
     const double token_s = nib__plan_step_seconds(plan, &s->plan->policy, 1, (double)fresh / 2);
     out->predicted_prefill_tokens_per_s = prefill_s > 0 ? (double)prompt / prefill_s : 0;
     out->predicted_decode_tokens_per_s = token_s > 0 ? 1 / token_s : 0;
-    out->predicted_bytes = s->plan->weight_bytes + s->plan->cache_bytes +
-                           nib__buffers_bytes(&s->model->net.config, NIB_CHUNK);
+    out->predicted_bytes = (plan->gpu != NULL ? plan->gpu_bytes : s->plan->weight_bytes) +
+                           s->plan->cache_bytes + s->plan->policy.step_bytes;
     out->device_bytes = s->runner.gpu != NULL ? nib__gpu_held(s->runner.gpu) : 0;
 }
 
