@@ -2,8 +2,8 @@
  *
  * Calibrates a machine that is here, the CPU or a device: what products take there, by the rows
  * that the planner chooses, for the recipes that people use; of a device also what copies and
- * launches cost. Where products differ from those that are timed, in size or in the size of groups, the
- * planner scales (cost.c).
+ * launches cost. Where products differ from those that are timed, in size or in the size of groups,
+ * the planner scales (cost.c).
  */
 #include "library.h"
 #include "timing.h"
