@@ -68,11 +68,13 @@ static nib_status time_point(calibration *c, nib_measured *p, int point, int64_t
     double seconds;
     *n = N_LEAST;
     NIB_TRY(nib__timed_linear(&c->timed, use->kernel, *n, m, false, &seconds, err));
-    while (seconds < long_enough_s && *n * N_STEP <= N_MOST &&
-           nib__timed_bytes(&c->timed, use->kernel, *n * N_STEP) <= most) {
+    for (double s = seconds; s < long_enough_s && *n * N_STEP <= N_MOST; s *= N_STEP) {
+        if (nib__timed_bytes(&c->timed, use->kernel, *n * N_STEP) > most)
+            break;
         *n *= N_STEP;
-        NIB_TRY(nib__timed_linear(&c->timed, use->kernel, *n, m, false, &seconds, err));
     }
+    if (*n > N_LEAST)
+        NIB_TRY(nib__timed_linear(&c->timed, use->kernel, *n, m, false, &seconds, err));
     p->row[point] = use->kernel;
     p->weight_s[point] = nib__seconds_without(seconds, c->machine->launch_s) / (double)(*n * K);
     if (use->quant == NULL)

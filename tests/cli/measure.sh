@@ -2,6 +2,7 @@
 #
 # nibble devices --measure: kernels are timed, the file keeps it, plans predict from it and say so; another machine's
 # entry stays. Nothing here is decided by how fast anything is.
+export POCL_CACHE_DIR=$XDG_CACHE_HOME/pocl/kcache # what PoCL compiled before
 export XDG_CACHE_HOME=$PWD/cache
 kept=$XDG_CACHE_HOME/nibble/machine.json
 says() { nibble plan "$MODEL" --recipe 8da4w "$@" 2>&1 | grep -c "^note: linear layers, predicted from $words:"; }
