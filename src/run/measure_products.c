@@ -40,7 +40,7 @@ enum {
     FAR_WEIGHTS = 4, /* that pass through them at least */
 };
 
-static const double long_enough_s = 2e-3; /* of one product */
+static const double long_enough_s = 8e-3; /* of one product: then threads and tiles are filled */
 
 /* ---- one product ---- */
 
