@@ -46,17 +46,23 @@ struct CMUnitTest {
 #function, function                                                                        \
     }
 
+typedef int (*fixture)(void **state); /* 0: it worked */
+
 #define cmocka_run_group_tests(tests, setup, teardown)                                             \
-    run_group(tests, sizeof(tests) / sizeof *(tests))
-static int run_group(const struct CMUnitTest *tests, size_t count)
+    run_group(tests, sizeof(tests) / sizeof *(tests), setup, teardown)
+static int run_group(const struct CMUnitTest *tests, size_t count, fixture setup, fixture teardown)
 {
     void *state = NULL;
+    if (setup != NULL && setup(&state) != 0) {
+        printf("the setup failed\n");
+        return 1;
+    }
     for (size_t i = 0; i < count; i++) {
         tests[i].run(&state);
         printf("[       OK ] %s\n", tests[i].name);
         fflush(stdout);
     }
-    return 0;
+    return teardown != NULL ? teardown(&state) : 0;
 }
 
 #endif
