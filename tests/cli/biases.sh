@@ -17,8 +17,8 @@ for recipe in 8da4w 8da4w-asym int4wo fp8dq mxfp8 int8wo 4da4w; do
     rm -r f q
 done
 
-nibble quantize m q --recipe 8da4w --bias int8 --json 2>err | members 'quantize --bias' 'layers[].bias_form=' 'format="nibble"'
-nibble info q --json | members info 'tensors[].bias=bool' 'tensors[].bias_form='
+nibble quantize m q --recipe 8da4w --bias int8 --json 2>err | members 'quantize --bias' 'layers[].bias_form=str|null' 'format="nibble"'
+nibble info q --json | members info 'tensors[].bias=bool' 'tensors[].bias_form=str|null'
 equal 'info' 3 "$(nibble info q | grep -c 'with an int8 bias')"
 equal 'the mark in the table' 3 "$(nibble plan q | grep -c '224 +b8')"
 check 'as asked at load' grep -q 'note: 15 of 15 biases are int8' <(nibble plan m --recipe 8da4w --bias int8)
