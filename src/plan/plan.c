@@ -390,9 +390,8 @@ static void note_speed(planner *p, const decision *d)
     const nib_layer *layer = d->layer;
     nib_layers_plan *out = p->out;
     const int64_t m = nib__policy_m(p->policy);
-    const int64_t prefill = p->policy->training            ? m
-                            : layer->role == NIB_ROLE_HEAD ? 1 /* of a prompt, the last token */
-                                                           : NIB_PREFILL_TOKENS;
+    const int64_t prefill =
+        p->policy->training ? m : nib__layer_tokens(layer, p->policy, NIB_PREFILL_TOKENS);
     if (layer->role == NIB_ROLE_EMBED)
         return;
     const double decode_s = nib__way_seconds(&d->done, layer, p->policy, m);

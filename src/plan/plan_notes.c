@@ -153,7 +153,8 @@ static double seconds_in(const nib_layers_plan *out, const nib_policy *policy,
             return NAN;
         nib__way_find(&way, plan->layer, quantized ? scheme : &plan->done, out->machine, policy,
                       NULL);
-        sum += nib__way_seconds(&way, plan->layer, policy, m);
+        sum +=
+            nib__way_seconds(&way, plan->layer, policy, nib__layer_tokens(plan->layer, policy, m));
     }
     return sum;
 }

@@ -66,10 +66,9 @@ double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *pol
     if (plan->denied.status != NIB_OK)
         return NAN;
     own.weights = plan->weights;
-    for (size_t i = 0; i < plan->count; i++) {
-        const bool is_head = plan->layers[i].layer->role == NIB_ROLE_HEAD;
-        sum += linear_seconds(&plan->layers[i], &own, is_head ? 1 : m);
-    }
+    for (size_t i = 0; i < plan->count; i++)
+        sum += linear_seconds(&plan->layers[i], &own,
+                              nib__layer_tokens(plan->layers[i].layer, &own, m));
     for (size_t i = 1; i + SITES < plan->count; i += SITES)
         sum += layer_seconds(&s, &plan->layers[i]);
     return sum;

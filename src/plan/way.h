@@ -72,6 +72,11 @@ uint64_t nib__upload_bytes(const nib_layer *layer, const nib_scheme *done);
  * where keys and values lie if attention runs there. */
 uint64_t nib__plan_room(const nib_policy *policy, const nib_machine *own,
                         const nib_machine *machine);
+/* Of m tokens those that the layer multiplies: in inference a prompt has one output. */
+NIB_INLINE int64_t nib__layer_tokens(const nib_layer *layer, const nib_policy *policy, int64_t m)
+{
+    return policy->training || layer->role != NIB_ROLE_HEAD ? m : 1;
+}
 /* Fills in what the way's uses are predicted to take. */
 void nib__way_price(nib_way *way, const nib_layer *layer, const nib_policy *policy);
 /* Seconds with m tokens by the use that has m in its range; all phases together in training. */

@@ -260,6 +260,32 @@ static void each_batch_says_what_is_faster(void **state)
     nib__plan_layers_free(&plan);
 }
 
+/* The time that a note has of a recipe is the one that its own plan predicts. */
+static void what_is_faster_takes_what_its_plan_says(void **state)
+{
+    (void)state;
+    nib_machine m = here();
+    nib_layer layers[SITES];
+    nib_layers_plan plan;
+    char words[96], prompt[32], token[32];
+    add_product(&m, "bf16", 10e-12, 4e-12);
+    add_product(&m, "fp8wo", 20e-12, 9e-12);
+    add_product(&m, "int4wo", 3e-12, 8e-12);
+    add_product(&m, "int8dq", 12e-12, 2e-12);
+    plan_of(&plan, layers, &m, "int8dq");
+    nib__say_seconds(prompt, plan.predicted_prefill_s);
+    nib__plan_layers_free(&plan);
+    plan_of(&plan, layers, &m, "int4wo");
+    nib__say_seconds(token, plan.predicted_token_s);
+    nib__plan_layers_free(&plan);
+    plan_of(&plan, layers, &m, "fp8wo");
+    snprintf(words, sizeof words, "--recipe int8dq is fastest there, %s", prompt);
+    assert_says(&plan, "in a prompt", words);
+    snprintf(words, sizeof words, "--recipe int4wo is fastest there, %s", token);
+    assert_says(&plan, "per token", words);
+    nib__plan_layers_free(&plan);
+}
+
 /* The same on a device, from the same data. */
 static void so_does_every_device(void **state)
 {
@@ -290,6 +316,7 @@ int main(void)
         cmocka_unit_test(inputs_are_brought_into_form_once),
         cmocka_unit_test(a_prompt_has_one_output),
         cmocka_unit_test(each_batch_says_what_is_faster),
+        cmocka_unit_test(what_is_faster_takes_what_its_plan_says),
         cmocka_unit_test(so_does_every_device),
     };
     allocator = nib__allocator_default();
