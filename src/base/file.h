@@ -85,9 +85,11 @@ nib_status nib__file_write(const char *path, const void *bytes, size_t size, con
                            nib_err *err);
 
 /* The same under a name that may be taken by a file: it appears complete or not at all, and a kill
- * leaves the old one. */
+ * leaves the old one. NIB_EXISTS: a directory, a device or a pipe has the name. */
 nib_status nib__file_replace(const char *path, const void *bytes, size_t size,
                              const nib_allocator *a, nib_err *err);
+/* What of that is known before there is anything to write. */
+nib_status nib__file_may_replace(const char *path, nib_err *err);
 
 /* ---- a file that grows by lines ---- */
 

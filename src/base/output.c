@@ -436,6 +436,17 @@ nib_status nib__publish(const char *from, const char *to, bool replace, nib_err 
     return nib__path_remove(from, err);
 }
 
+nib_status nib__file_may_replace(const char *path, nib_err *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
+        return NIB_OK;
+    if (S_ISDIR(st.st_mode))
+        return nib__fail(err, NIB_EXISTS, "%s: is a directory; a file is to be written", path);
+    return nib__fail(err, NIB_EXISTS,
+                     "%s: is a device or a pipe, whose place a file would take; name a file", path);
+}
+
 nib_status nib__file_replace(const char *path, const void *bytes, size_t size,
                              const nib_allocator *a, nib_err *err)
 {
@@ -443,8 +454,7 @@ nib_status nib__file_replace(const char *path, const void *bytes, size_t size,
     const int length = snprintf(part, sizeof part, "%s.part", path);
     if (length < 0 || (size_t)length >= sizeof part)
         return nib__fail(err, NIB_IO, "%s: the path is too long", path);
-    if (nib__path_kind(path) == NIB_PATH_DIRECTORY)
-        return nib__fail(err, NIB_EXISTS, "%s: is a directory; a file is to be written", path);
+    NIB_TRY(nib__file_may_replace(path, err));
     if (nib__path_kind(part) == NIB_PATH_FILE) /* what a killed run left */
         NIB_TRY(nib__path_remove(part, err));
     nib_status status = nib__file_write(part, bytes, size, a, err);

@@ -168,9 +168,8 @@ nib_status nib__machine_measure(nib_machine *machine, struct nib_pool *pool, con
  * version's kernels. False: nothing. */
 bool nib__measured_find(nib_machine *m, const char *driver, const char *path,
                         const nib_allocator *a);
-/* Writes it there in place of what the file has. A file that cannot be written is no error: the
- * next run measures again. */
-void nib__measured_keep(const nib_machine *m, const char *driver, const char *path,
-                        const nib_allocator *a);
+/* Writes it there in place of what the file has. */
+nib_status nib__measured_keep(const nib_machine *m, const char *driver, const char *path,
+                              const nib_allocator *a, nib_err *err);
 
 #endif

@@ -346,8 +346,8 @@ nib_status nib__machine_measure(nib_machine *machine, struct nib_pool *pool, con
     if (cache_path != NULL && nib__measured_find(machine, "", cache_path, a))
         return NIB_OK;
     NIB_TRY(measure(machine, pool, err));
-    /* What a busy machine gives is used once and not kept. */
+    /* What a busy machine gives is used once; what is not kept is measured again. */
     if (cache_path != NULL && !machine->disturbed)
-        nib__measured_keep(machine, "", cache_path, a);
+        (void)nib__measured_keep(machine, "", cache_path, a, NULL);
     return NIB_OK;
 }

@@ -265,20 +265,12 @@ static void write_entry(nib_jsonw *w, const entry *e)
     nib__jsonw_object_end(w);
 }
 
-static nib_status write_text(const char *part, const char *path, const nib_text *text,
-                             const nib_allocator *a)
+static nib_status write_file(const entry *entries, size_t count, const char *path,
+                             const nib_allocator *a, nib_err *err)
 {
-    (void)nib__path_remove(part, NULL); /* of a run that was killed */
-    NIB_TRY(nib__file_write(part, text->at, text->size, a, NULL));
-    return nib__publish(part, path, true, NULL);
-}
-
-static void write_file(const entry *entries, size_t count, const char *path, const nib_allocator *a)
-{
-    nib_text text, part;
+    nib_text text;
     nib_jsonw w;
     nib__text_init(&text, a);
-    nib__text_init(&part, a);
     nib__jsonw_init(&w, &text, 2);
     nib__jsonw_object(&w);
     nib__jsonw_pair_int(&w, "schema", SCHEMA);
@@ -289,11 +281,10 @@ static void write_file(const entry *entries, size_t count, const char *path, con
     nib__jsonw_array_end(&w);
     nib__jsonw_object_end(&w);
     nib__text_str(&text, "\n");
-    nib__text_format(&part, "%s.part", path);
-    if (!text.failed && !part.failed && write_text(part.at, path, &text, a) != NIB_OK)
-        (void)nib__path_remove(part.at, NULL);
-    nib__text_free(&part);
+    const nib_status status = text.failed ? nib__fail_memory(err, text.size, "what was measured")
+                                          : nib__file_replace(path, text.at, text.size, a, err);
     nib__text_free(&text);
+    return status;
 }
 
 /* ---- finding and keeping ---- */
@@ -348,18 +339,19 @@ bool nib__measured_find(nib_machine *m, const char *driver, const char *path,
     return found != NULL;
 }
 
-void nib__measured_keep(const nib_machine *m, const char *driver, const char *path,
-                        const nib_allocator *a)
+nib_status nib__measured_keep(const nib_machine *m, const char *driver, const char *path,
+                              const nib_allocator *a, nib_err *err)
 {
     entry *entries = nib__calloc(a, ENTRIES_MAX, sizeof *entries);
     if (entries == NULL)
-        return;
+        return nib__fail_memory(err, ENTRIES_MAX * sizeof *entries, "what was measured");
     const entry mine = entry_of(m, driver);
     size_t count = read_file(entries, path, a);
     entry *at = find_entry(entries, count, &mine);
     if (at == NULL)
         at = &entries[count < ENTRIES_MAX ? count++ : 0];
     *at = mine;
-    write_file(entries, count, path, a);
+    const nib_status status = write_file(entries, count, path, a, err);
     nib__release(a, entries);
+    return status;
 }

@@ -171,6 +171,18 @@ static nib_status measure_products(nib_engine *engine, nib_machine *machine, nib
     return status;
 }
 
+/* For later runs, which is what a user measures for. */
+static nib_status keep(const nib_engine *engine, const nib_machine *m, const char *driver,
+                       nib_err *err)
+{
+    if (engine->cache_path == NULL)
+        return NIB_OK;
+    const nib_status status =
+        nib__measured_keep(m, driver, engine->cache_path, &engine->allocator, err);
+    return status == NIB_OK ? NIB_OK
+                            : nib__fail_in(err, status, "what was measured could not be kept");
+}
+
 static nib_status measure_here(nib_engine *engine, nib_err *err)
 {
     nib_machine m = engine->here;
@@ -178,9 +190,7 @@ static nib_status measure_here(nib_engine *engine, nib_err *err)
     NIB_TRY(measure_products(engine, &m, NULL, err));
     engine->here = m;
     engine->measured = true;
-    if (engine->cache_path != NULL)
-        nib__measured_keep(&m, "", engine->cache_path, &engine->allocator);
-    return NIB_OK;
+    return keep(engine, &m, "", err);
 }
 
 static nib_status measure_device(nib_engine *engine, nib_gpu_found *found, nib_err *err)
@@ -199,9 +209,7 @@ static nib_status measure_device(nib_engine *engine, nib_gpu_found *found, nib_e
         return nib__fail_in(err, status, m.name);
     set_rates(&m);
     found->machine = m;
-    if (engine->cache_path != NULL)
-        nib__measured_keep(&m, found->driver_version, engine->cache_path, &engine->allocator);
-    return NIB_OK;
+    return keep(engine, &m, found->driver_version, err);
 }
 
 nib_status nib_devices_measure(nib_engine *engine, const char *name, nib_err *err)

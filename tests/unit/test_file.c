@@ -522,6 +522,32 @@ static void test_publish_file(void **state)
     removed(at("to"));
 }
 
+static void test_replace(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    struct stat st;
+    assert_int_equal(nib__file_replace(at("to"), "1", 1, &heap, &err), NIB_OK);
+    put(at("to.part"), "of a killed run", 15);
+    assert_int_equal(nib__file_replace(at("to"), "22", 2, &heap, &err), NIB_OK);
+    assert_true(holds(at("to"), "22"));
+    assert_int_equal(nib__path_kind(at("to.part")), NIB_PATH_NONE);
+    assert_int_equal(nib__file_replace(at("none/to"), "3", 1, &heap, &err), NIB_IO);
+    /* a device, as /dev/null is for a user who may rename there, stays one; and so does a pipe */
+    assert_int_equal(mkfifo(at("pipe"), 0600), 0);
+    assert_int_equal(nib__file_replace(at("pipe"), "4", 1, &heap, &err), NIB_EXISTS);
+    assert_non_null(strstr(err.text, "/pipe: is a device or a pipe"));
+    assert_int_equal(stat(at("pipe"), &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_int_equal(nib__path_kind(at("pipe.part")), NIB_PATH_NONE);
+    assert_int_equal(nib__file_may_replace("/dev/null", &err), NIB_EXISTS);
+    assert_int_equal(nib__file_may_replace(root, &err), NIB_EXISTS);
+    assert_int_equal(nib__file_may_replace(at("to"), &err), NIB_OK);
+    assert_int_equal(nib__file_may_replace(at("none/to"), &err), NIB_OK); /* writing says it */
+    removed(at("pipe"));
+    removed(at("to"));
+}
+
 static void test_publish_directory(void **state)
 {
     (void)state;
@@ -615,6 +641,7 @@ int main(void)
         cmocka_unit_test(test_output_without_memory),
         cmocka_unit_test(test_lock),
         cmocka_unit_test(test_publish_file),
+        cmocka_unit_test(test_replace),
         cmocka_unit_test(test_publish_directory),
         cmocka_unit_test(test_publish_mixed),
         cmocka_unit_test(test_publish_aside),

@@ -201,6 +201,13 @@ static void replace_word(const char *path, const char *from, const char *to)
     nib__release(&allocator, text);
 }
 
+static void keep_there(const nib_machine *m, const char *path)
+{
+    nib_err err;
+    if (nib__measured_keep(m, "1.2", path, &allocator, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
 static void what_was_measured_is_kept(void **state)
 {
     (void)state;
@@ -210,10 +217,10 @@ static void what_was_measured_is_kept(void **state)
     snprintf(path, sizeof path, "%s/machine.json", dir);
     make_device(&kept);
     assert_false(nib__measured_find(&found, "1.2", path, &allocator));
-    nib__measured_keep(&kept, "1.2", path, &allocator);
+    keep_there(&kept, path);
     other = kept;
     other.title = "another";
-    nib__measured_keep(&other, "1.2", path, &allocator);
+    keep_there(&other, path);
     /* another driver, or another device, is another machine */
     assert_false(nib__measured_find(&found, "1.3", path, &allocator));
     assert_false(found.measured);
@@ -232,7 +239,7 @@ static void what_was_measured_is_kept(void **state)
     assert_memory_equal(p->input_s, wanted->input_s, sizeof p->input_s);
     /* measured again, it takes the place of what was there */
     kept.launch_s = 5e-6, kept.disturbed = true;
-    nib__measured_keep(&kept, "1.2", path, &allocator);
+    keep_there(&kept, path);
     assert_true(nib__measured_find(&found, "1.2", path, &allocator));
     assert_true(found.launch_s == 5e-6 && found.disturbed);
     assert_true(nib__measured_find(&other, "1.2", path, &allocator));
@@ -240,17 +247,19 @@ static void what_was_measured_is_kept(void **state)
     replace_word(path, "linear_a8t_w4g_f32__ref", "linear_that_was__ref");
     assert_true(nib__measured_find(&found, "1.2", path, &allocator));
     assert_true(found.product_count == 0 && found.launch_s == 5e-6);
-    nib__measured_keep(&kept, "1.2", path, &allocator);
+    keep_there(&kept, path);
     replace_word(path, NIB_VERSION, "0.0.0");
     assert_true(nib__measured_find(&found, "1.2", path, &allocator));
     assert_true(found.product_count == 0 && found.bytes_per_s == 100e9);
     /* rates that cannot be, and files of another schema, are as none */
     replace_word(path, "\"launch_s\": ", "\"launch_s\": -");
     assert_false(nib__measured_find(&found, "1.2", path, &allocator));
-    nib__measured_keep(&kept, "1.2", path, &allocator);
+    keep_there(&kept, path);
     replace_word(path, "\"schema\": 2", "\"schema\": 1");
     assert_false(nib__measured_find(&found, "1.2", path, &allocator));
     assert_int_equal(nib__path_remove(dir, NULL), NIB_OK);
+    assert_int_equal(nib__measured_keep(&kept, "1.2", path, &allocator, NULL), NIB_IO);
+    assert_int_equal(nib__measured_keep(&kept, "1.2", "/dev/full", &allocator, NULL), NIB_EXISTS);
 }
 
 int main(void)
