@@ -21,8 +21,9 @@ typedef struct failing_gpu {
     int takes_left;          /* pieces of memory that it still gives; negative: any number */
     const char *fail_launch; /* a function; NULL: none */
     bool hangs, fail_read;
-    int live;     /* pieces, programs, functions and events that were not given back */
-    int launches; /* that were accepted */
+    bool subgroups; /* a fact of it */
+    int live;       /* pieces, programs, functions and events that were not given back */
+    int launches;   /* that were accepted */
 } failing_gpu;
 
 static inline failing_gpu *failing_of(const nib_gpu *gpu) { return gpu->found->ids[0]; }
@@ -202,6 +203,7 @@ static inline void failing_describe(nib_gpu_found *out, failing_gpu *f)
         m->rate[unit] = 1e12;
     m->facts.fact[NIB_FACT_DEVICE] = NIB_DEVICE_OPENCL;
     m->facts.fact[NIB_FACT_MAKER] = NIB_MAKER_AMD;
+    m->facts.fact[NIB_FACT_SUBGROUPS] = f->subgroups;
 }
 
 /* The engine then has this device and no other; false: no memory. */

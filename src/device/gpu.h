@@ -113,7 +113,9 @@ typedef struct nib_gpu_loaded {
 /* Launches under one event. */
 typedef struct nib_gpu_batch {
     void *event;
-    const char *first, *last; /* functions */
+    const char *first, *last; /* functions; first NULL: nothing was launched */
+    int count;
+    bool alike; /* all are of one function */
 } nib_gpu_batch;
 
 enum {
@@ -126,7 +128,7 @@ struct nib_gpu {
     const nib_allocator *allocator;
     double limit_s;
     bool emulates; /* tests: instructions that the device lacks are functions of the sources */
-    void *state;           /* the driver's */
+    void *state;   /* the driver's */
     nib_gpu_piece *pieces; /* by address */
     size_t count, capacity;
     uint64_t next;       /* address of the next piece */
@@ -135,8 +137,7 @@ struct nib_gpu {
     size_t loaded_count, loaded_capacity;
     nib_gpu_batch batches[NIB_GPU_BATCHES]; /* a ring */
     size_t batch_first, batch_count;
-    nib_gpu_batch now; /* launched since the last event; `first` is NULL: nothing */
-    int now_count;
+    nib_gpu_batch now; /* launched since the last event */
 };
 
 /* The piece that holds the address; NULL for NULL and for what is none. */

@@ -74,10 +74,10 @@ static nib_status prepare(nib_gpu *gpu, const nib_gpu_code *code, const nib_laun
 
 static const char *say_batch(char out[128], const nib_gpu_batch *b)
 {
-    if (strcmp(b->first, b->last) == 0)
+    if (b->alike)
         snprintf(out, 128, "%s", b->first);
     else
-        snprintf(out, 128, "one of %d launches from %s to %s", NIB_GPU_BATCH, b->first, b->last);
+        snprintf(out, 128, "one of %d launches from %s to %s", b->count, b->first, b->last);
     return out;
 }
 
@@ -122,8 +122,7 @@ static nib_status end_batch(nib_gpu *gpu, nib_err *err)
         NIB_TRY(wait_oldest(gpu, err));
     NIB_TRY(gpu->found->driver->mark(gpu, &gpu->now.event, err));
     gpu->batches[(gpu->batch_first + gpu->batch_count++) % NIB_GPU_BATCHES] = gpu->now;
-    gpu->now.first = NULL;
-    gpu->now_count = 0;
+    gpu->now = (nib_gpu_batch){.first = NULL};
     return NIB_OK;
 }
 
@@ -172,10 +171,12 @@ static nib_status run_launch(nib_gpu *gpu, const nib_gpu_code *code, const nib_l
     if (is_empty(launch))
         return NIB_OK;
     NIB_TRY(gpu->found->driver->launch(gpu, function, launch, err));
-    gpu->now.last = launch->function;
-    if (gpu->now.first == NULL)
-        gpu->now.first = launch->function;
-    return ++gpu->now_count == NIB_GPU_BATCH ? end_batch(gpu, err) : NIB_OK;
+    nib_gpu_batch *now = &gpu->now;
+    if (now->first == NULL)
+        *now = (nib_gpu_batch){.first = launch->function, .alike = true};
+    now->alike = now->alike && strcmp(now->first, launch->function) == 0;
+    now->last = launch->function;
+    return ++now->count == NIB_GPU_BATCH ? end_batch(gpu, err) : NIB_OK;
 }
 
 nib_status nib__gpu_run(nib_gpu *gpu, const nib_kernel *row, const void *args, nib_err *err)

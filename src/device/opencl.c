@@ -53,14 +53,13 @@ typedef struct library {
 #undef POINTER
 } library;
 
-/* False: there is no such library, or it lacks a function. */
-static bool load(library *l)
+/* False: there is no such library, or it lacks a function, whose name is then in *lacking. */
+static bool load(library *l, const char **lacking)
 {
 #define NAME(name) #name,
     static const char *const names[] = {FUNCTIONS(NAME)};
 #undef NAME
-    const char *lacking;
-    return nib__gpu_load_library(LIBRARY, names, COUNT(names), l, &lacking);
+    return nib__gpu_load_library(LIBRARY, names, COUNT(names), l, lacking);
 }
 
 static const char *error_name(cl_int code)
@@ -196,10 +195,16 @@ static void find(nib_gpu_found *out, size_t *count, nib_text *why)
     library l;
     cl_platform_id platforms[PLATFORMS_MAX];
     cl_uint platform_count = 0;
+    const char *lacking;
     size_t index = 0;
-    if (!load(&l)) {
-        nib__text_str(why, "OpenCL: " LIBRARY " is not here; install the device's driver and "
-                           "ocl-icd-libopencl1\n");
+    if (!load(&l, &lacking)) {
+        if (lacking == NULL)
+            nib__text_str(why, "OpenCL: " LIBRARY " is not here; install the device's driver and "
+                               "ocl-icd-libopencl1\n");
+        else
+            nib__text_format(why,
+                             "OpenCL: " LIBRARY " has no %s; install one of OpenCL 1.2 or later\n",
+                             lacking);
         return;
     }
     if (l.clGetPlatformIDs(PLATFORMS_MAX, platforms, &platform_count) != CL_SUCCESS)
@@ -265,7 +270,8 @@ static nib_status open_device(nib_gpu *gpu, nib_err *err)
     if (s == NULL)
         return nib__fail_memory(err, sizeof *s, "a device of OpenCL");
     gpu->state = s;
-    if (!load(&s->l))
+    const char *lacking;
+    if (!load(&s->l, &lacking))
         return nib__fail(err, NIB_NOT_AS_ASKED, LIBRARY " is not here any more");
     s->device = gpu->found->ids[1];
     NIB_TRY(check_version(gpu, err));

@@ -36,6 +36,7 @@ typedef struct nib_layer {
 /* A row that the driver of its device refused when a run was opened, in the driver's words. */
 typedef struct nib_refused {
     const char *kernel, *words;
+    bool with_device; /* as every row of its device was, at once */
 } nib_refused;
 
 typedef struct nib_policy {

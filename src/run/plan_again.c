@@ -38,19 +38,20 @@ nib_status nib__plan_take_refused(nib_plan *p, const nib_retry *again, nib_err *
     return copy_words(p, &policy->room_words, err);
 }
 
-/* A line for each thing that was refused; all rows of a device have the same words. */
+/* A line for each thing that was refused: for all rows of a device one. */
 void nib__plan_note_refused(nib_plan *p)
 {
     const nib_policy *policy = &p->policy;
     nib_ledger *to = &p->plan.ledger;
     char room[32];
     for (size_t i = 0, next; i < policy->refused_count; i = next) {
-        const char *words = policy->refused[i].words;
+        const nib_refused *refused = &policy->refused[i];
         next = i + 1;
-        while (next < policy->refused_count && strcmp(words, policy->refused[next].words) == 0)
+        while (refused->with_device && next < policy->refused_count &&
+               policy->refused[next].with_device)
             next++;
         nib__ledger_add_note(to, NIB_NOTE_REFUSED, "planned again without %s: %s",
-                             next - i == 1 ? policy->refused[i].kernel : "the device", words);
+                             refused->with_device ? "the device" : refused->kernel, refused->words);
     }
     if (policy->room_words != NULL)
         nib__ledger_add_note(to, NIB_NOTE_REFUSED, "planned again with %s for weights: %s",
@@ -62,11 +63,11 @@ static size_t list_refused(nib_refused *out, const nib_refusal *refusal, const c
 {
     size_t count = 0;
     if (refusal->what == NIB_REFUSED_ROW)
-        out[count++] = (nib_refused){refusal->row->name, words};
+        out[count++] = (nib_refused){refusal->row->name, words, false};
     for (size_t i = 0; refusal->what == NIB_REFUSED_DEVICE && i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
         if (nib__kernel_built(row) && row->device == refusal->device)
-            out[count++] = (nib_refused){row->name, words};
+            out[count++] = (nib_refused){row->name, words, true};
     }
     return count;
 }

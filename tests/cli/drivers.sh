@@ -10,8 +10,11 @@ driver() { # driver FOLDER LIBRARY SOURCE...
 # a library without a function that is needed
 echo 'int nothing;' >nothing.c
 driver none libcuda.so.1 nothing.c
+driver none libOpenCL.so.1 nothing.c
 LD_LIBRARY_PATH=$PWD/none refused 2 'device "cuda" is not here; CUDA: libcuda.so.1 has no *; install a newer driver; here: cpu*' \
     plan "$MODEL" --device cuda
+LD_LIBRARY_PATH=$PWD/none refused 2 'device "opencl" is not here; OpenCL: libOpenCL.so.1 has no cl*; install one of OpenCL 1.2 or later; here: cpu' \
+    plan "$MODEL" --device opencl
 [ -e /dev/nvidia0 ] || [ -n "$(ldconfig -p 2>/dev/null | grep libcuda.so.1)" ] ||
     refused 2 'device "cuda:1" is not here; CUDA: libcuda.so.1 is not here; install NVIDIA'"'"'s driver; here: cpu*' \
         plan "$MODEL" --device cuda:1

@@ -58,6 +58,28 @@ static void end_run(run *r)
     assert_int_equal(r->device.held, 0);
 }
 
+/* Before and after each test; and within one, for the next run. */
+static int begin(void **state)
+{
+    static run r;
+    failing_init(&r.device);
+    r.o = (opened){0};
+    *state = &r;
+    return 0;
+}
+
+static int end(void **state)
+{
+    end_run(*state);
+    return 0;
+}
+
+static void begin_again(run *r)
+{
+    end_run(r);
+    failing_init(&r->device);
+}
+
 static void must_run(run *r, const how *h)
 {
     if (try_run(r, h) != NIB_OK)
@@ -123,138 +145,131 @@ static nib_status step(run *r)
 
 static void nothing_is_compiled_or_taken_after_opening(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    must_run(&r, &(how){.recipe = "8da4w"});
-    assert_ptr_equal(nib_session_plan(r.o.session), r.o.plan);
-    assert_null(refused(&r, 0));
-    const size_t compiled = r.o.session->runner.gpu->loaded_count;
-    const uint64_t held = r.device.held;
-    const int packed = r.device.launches;
-    r.device.takes_left = 0;
-    r.device.refuse_option = "";
+    run *r = *state;
+    must_run(r, &(how){.recipe = "8da4w"});
+    assert_ptr_equal(nib_session_plan(r->o.session), r->o.plan);
+    assert_null(refused(r, 0));
+    const size_t compiled = r->o.session->runner.gpu->loaded_count;
+    const uint64_t held = r->device.held;
+    const int packed = r->device.launches;
+    r->device.takes_left = 0;
+    r->device.refuse_option = "";
     nib_slot slots[40];
     for (int i = 0; i < 40; i++)
         slots[i] = (nib_slot){.position = i, .token = i, .logits = i == 39};
     const float *logits;
-    if (nib_session_step(r.o.session, slots, 40, &logits, &r.err) != NIB_OK)
-        fail_msg("%s", r.err.text);
+    if (nib_session_step(r->o.session, slots, 40, &logits, &r->err) != NIB_OK)
+        fail_msg("%s", r->err.text);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(step(&r), NIB_OK);
-    assert_int_equal(r.o.session->runner.gpu->loaded_count, compiled);
-    assert_int_equal(r.device.held, held);
-    assert_true(r.device.launches > packed);
-    end_run(&r);
+        assert_int_equal(step(r), NIB_OK);
+    assert_int_equal(r->o.session->runner.gpu->loaded_count, compiled);
+    assert_int_equal(r->device.held, held);
+    assert_true(r->device.launches > packed);
 }
 
 /* ---- a kernel that the driver does not compile ---- */
 
 static void a_refused_operation_is_an_error_with_words_prices_and_option(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    r.device.refuse_function = "attention";
-    assert_int_equal(try_run(&r, &(how){.recipe = "8da4w"}), NIB_NOT_AS_ASKED);
-    says(r.err.text, "attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: ");
-    says(r.err.text, "the driver 7.5 of a device of tests does not compile attention: error: too "
-                     "many registers");
-    says(r.err.text, "; --allow 'attn=device': done f32@cpu by attn_");
-    says(r.err.text, " more copies of ");
-    says(r.err.text, " tokens/s, and ");
-    assert_int_equal(r.device.launches, 0);
-    end_run(&r);
+    run *r = *state;
+    r->device.refuse_function = "attention";
+    assert_int_equal(try_run(r, &(how){.recipe = "8da4w"}), NIB_NOT_AS_ASKED);
+    says(r->err.text, "attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: ");
+    says(r->err.text, "the driver 7.5 of a device of tests does not compile attention: error: too "
+                      "many registers");
+    says(r->err.text, "; --allow 'attn=device': done f32@cpu by attn_");
+    says(r->err.text, " more copies of ");
+    says(r->err.text, " tokens/s, and ");
+    assert_int_equal(r->device.launches, 0);
 }
 
 static void a_refused_operation_goes_where_it_is_allowed(void **state)
 {
-    (void)state;
+    run *r = *state;
     static const char *const allowances[] = {"device", "attn=device", "a*n=device"};
     for (size_t i = 0; i < COUNT(allowances); i++) {
-        run r;
-        failing_init(&r.device);
-        r.device.refuse_function = "attention";
-        must_run(&r, &(how){.recipe = "8da4w", .allow = allowances[i]});
-        assert_ptr_not_equal(nib_session_plan(r.o.session), r.o.plan);
-        const nib_ledger_layer *line = line_of(&r, "attn");
+        begin_again(r);
+        r->device.refuse_function = "attention";
+        must_run(r, &(how){.recipe = "8da4w", .allow = allowances[i]});
+        assert_ptr_not_equal(nib_session_plan(r->o.session), r->o.plan);
+        const nib_ledger_layer *line = line_of(r, "attn");
         assert_non_null(line);
         assert_int_equal(line->rung, NIB_RUNG_DEVICE);
         assert_string_equal(line->asked, "f32@opencl");
         assert_string_equal(line->done, "f32@cpu");
         says(line->allowed, allowances[i]);
         says(line->reasons[0].text, "too many registers");
-        says(refused(&r, 0), "planned again without attn_f32__ocl: the driver 7.5");
-        assert_null(refused(&r, 1));
-        assert_int_equal(layers_on_host(&r), 0);
-        assert_int_equal(step(&r), NIB_OK);
-        end_run(&r);
+        says(refused(r, 0), "planned again without attn_f32__ocl: the driver 7.5");
+        assert_null(refused(r, 1));
+        assert_int_equal(layers_on_host(r), 0);
+        assert_int_equal(step(r), NIB_OK);
     }
 }
 
 static void strictly_a_refused_operation_is_an_error(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    r.device.refuse_function = "attention";
-    assert_int_equal(try_run(&r, &(how){.allow = "device", .strict = true}), NIB_NOT_AS_ASKED);
-    says(r.err.text, "attn: --strict: ");
-    end_run(&r);
+    run *r = *state;
+    r->device.refuse_function = "attention";
+    assert_int_equal(try_run(r, &(how){.allow = "device", .strict = true}), NIB_NOT_AS_ASKED);
+    says(r->err.text, "attn: --strict: ");
 }
 
 /* Which launches are refused is found with every number of tokens: this one only many have. */
 static void a_kernel_of_long_prompts_is_refused_before_the_first_token(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    r.device.refuse_function = "tile";
-    assert_int_equal(try_run(&r, &(how){.recipe = "8da4w"}), NIB_NOT_AS_ASKED);
-    says(r.err.text, "asked 8da4w-g32@opencl");
-    says(r.err.text, "does not compile tile");
-    says(r.err.text, "--allow device: done 8da4w-g32@cpu, ");
-    end_run(&r);
-    failing_init(&r.device);
-    r.device.refuse_function = "tile";
-    must_run(&r, &(how){.recipe = "8da4w", .allow = "device"});
-    assert_int_equal(layers_on_host(&r), r.o.session->plan->plan.count - 1); /* but the embedding */
-    assert_int_equal(step(&r), NIB_OK);
-    end_run(&r);
+    run *r = *state;
+    r->device.refuse_function = "tile";
+    assert_int_equal(try_run(r, &(how){.recipe = "8da4w"}), NIB_NOT_AS_ASKED);
+    says(r->err.text, "asked 8da4w-g32@opencl");
+    says(r->err.text, "does not compile tile");
+    says(r->err.text, "--allow device: done 8da4w-g32@cpu, ");
+    begin_again(r);
+    r->device.refuse_function = "tile";
+    must_run(r, &(how){.recipe = "8da4w", .allow = "device"});
+    assert_int_equal(layers_on_host(r), r->o.session->plan->plan.count - 1); /* but the embedding */
+    assert_int_equal(step(r), NIB_OK);
 }
 
 /* What packs and what draws tokens is the device's where it compiles that, and else the CPU's. */
 static void rows_that_pack_and_draw_are_asked_for_too(void **state)
 {
-    (void)state;
+    run *r = *state;
     static const struct {
         const char *function, *row;
     } refusals[] = {{"pack_codes", "pack__ocl"}, {"sample", "sample_f32__ocl_1x1"}};
     for (size_t i = 0; i < COUNT(refusals); i++) {
         char words[96];
-        run r;
-        failing_init(&r.device);
-        r.device.refuse_function = refusals[i].function;
-        must_run(&r, &(how){.recipe = "8da4w"});
+        begin_again(r);
+        r->device.refuse_function = refusals[i].function;
+        must_run(r, &(how){.recipe = "8da4w"});
         snprintf(words, sizeof words, "planned again without %s: ", refusals[i].row);
-        says(refused(&r, 0), words);
-        says(refused(&r, 0), "too many registers");
-        assert_null(refused(&r, 1));
-        assert_int_equal(layers_on_host(&r), 0);
-        assert_int_equal(step(&r), NIB_OK);
-        end_run(&r);
+        says(refused(r, 0), words);
+        says(refused(r, 0), "too many registers");
+        assert_null(refused(r, 1));
+        assert_int_equal(layers_on_host(r), 0);
+        assert_int_equal(step(r), NIB_OK);
     }
+}
+
+/* A driver says of each what it said of the one before: they are two rows all the same. */
+static void rows_refused_in_the_same_words_are_not_the_device(void **state)
+{
+    run *r = *state;
+    r->device.subgroups = true;
+    r->device.refuse_function = "attention";
+    must_run(r, &(how){.recipe = "8da4w", .allow = "device"});
+    says(refused(r, 0), "planned again without attn_f32__ocl_sg: the driver 7.5");
+    says(refused(r, 1), "planned again without attn_f32__ocl: the driver 7.5");
+    assert_null(refused(r, 2));
+    assert_int_equal(layers_on_host(r), 0);
 }
 
 /* A pattern allows what it matches and nothing else. */
 static void a_pattern_allows_no_more_than_it_matches(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    r.device.refuse_function = "attention";
-    assert_int_equal(try_run(&r, &(how){.allow = "norm=device"}), NIB_NOT_AS_ASKED);
-    end_run(&r);
+    run *r = *state;
+    r->device.refuse_function = "attention";
+    assert_int_equal(try_run(r, &(how){.allow = "norm=device"}), NIB_NOT_AS_ASKED);
 }
 
 /* ---- memory that runs out ---- */
@@ -262,27 +277,23 @@ static void a_pattern_allows_no_more_than_it_matches(void **state)
 /* With any room that the driver has not told of, a run opens within it, or says why not. */
 static void memory_that_runs_out_moves_what_does_not_fit(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    must_run(&r, &(how){.recipe = "8da4w"});
-    const uint64_t whole = r.device.held;
-    end_run(&r);
+    run *r = *state;
+    must_run(r, &(how){.recipe = "8da4w"});
+    const uint64_t whole = r->device.held;
     size_t before = SIZE_MAX, partly = 0;
     for (uint64_t part = 0; part <= 8; part++) {
-        failing_init(&r.device);
-        r.device.room = whole / 8 * part + (part == 8 ? 8 : 0);
-        must_run(&r, &(how){.recipe = "8da4w", .allow = "device"});
-        assert_true(r.device.held <= r.device.room);
-        const size_t moved = layers_on_host(&r);
+        begin_again(r);
+        r->device.room = whole / 8 * part + (part == 8 ? 8 : 0);
+        must_run(r, &(how){.recipe = "8da4w", .allow = "device"});
+        assert_true(r->device.held <= r->device.room);
+        const size_t moved = layers_on_host(r);
         assert_true(moved <= before); /* more room never moves more */
         before = moved;
-        partly += moved > 0 && moved < r.o.session->plan->plan.count;
-        assert_true(weights_refused(&r) == (part < 8));
+        partly += moved > 0 && moved < r->o.session->plan->plan.count;
+        assert_true(weights_refused(r) == (part < 8));
         if (part < 8)
-            says(refused(&r, 0), "opencl has no memory left: ");
-        assert_int_equal(step(&r), NIB_OK);
-        end_run(&r);
+            says(refused(r, 0), "opencl has no memory left: ");
+        assert_int_equal(step(r), NIB_OK);
     }
     assert_int_equal(before, 0);
     assert_true(partly > 0);
@@ -290,47 +301,39 @@ static void memory_that_runs_out_moves_what_does_not_fit(void **state)
 
 static void memory_that_runs_out_is_an_error_with_what_would_do(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    must_run(&r, &(how){.recipe = "bf16"});
-    const uint64_t whole = r.device.held;
-    end_run(&r);
-    failing_init(&r.device);
-    r.device.room = whole - 100000;
-    assert_int_equal(try_run(&r, &(how){.recipe = "bf16"}), NIB_NO_MEMORY);
-    says(r.err.text, "more than opencl has room for: ");
-    says(r.err.text, "opencl has no memory left: a weight needs ");
-    says(r.err.text, "; --recipe int8wo has ");
-    says(r.err.text, "; --allow device: 1 of 37 layers done by cpu, ");
-    says(r.err.text, " per token predicted, and ");
-    end_run(&r);
+    run *r = *state;
+    must_run(r, &(how){.recipe = "bf16"});
+    const uint64_t whole = r->device.held;
+    begin_again(r);
+    r->device.room = whole - 100000;
+    assert_int_equal(try_run(r, &(how){.recipe = "bf16"}), NIB_NO_MEMORY);
+    says(r->err.text, "more than opencl has room for: ");
+    says(r->err.text, "opencl has no memory left: a weight needs ");
+    says(r->err.text, "; --recipe int8wo has ");
+    says(r->err.text, "; --allow device: 1 of 37 layers done by cpu, ");
+    says(r->err.text, " per token predicted, and ");
 }
 
 /* Wherever in the order of pieces the driver stops. */
 static void any_piece_may_be_the_first_that_is_refused(void **state)
 {
-    (void)state;
     static const char *const allowances[] = {NULL, "device"};
-    run r;
-    failing_init(&r.device);
-    must_run(&r, &(how){.recipe = "int8wo"});
-    const int pieces = (int)r.o.session->runner.gpu->count;
-    end_run(&r);
+    run *r = *state;
+    must_run(r, &(how){.recipe = "int8wo"});
+    const int pieces = (int)r->o.session->runner.gpu->count;
     for (int taken = 0; taken < pieces; taken += 3) {
         for (size_t i = 0; i < COUNT(allowances); i++) {
-            failing_init(&r.device);
-            r.device.takes_left = taken;
+            begin_again(r);
+            r->device.takes_left = taken;
             const nib_status status =
-                try_run(&r, &(how){.recipe = "int8wo", .allow = allowances[i]});
+                try_run(r, &(how){.recipe = "int8wo", .allow = allowances[i]});
             assert_true(allowances[i] != NULL
                             ? status == NIB_OK
                             : status == NIB_NO_MEMORY || status == NIB_NOT_AS_ASKED);
             if (status == NIB_OK)
-                assert_non_null(refused(&r, 0));
+                assert_non_null(refused(r, 0));
             else
-                says(r.err.text, "--allow ");
-            end_run(&r);
+                says(r->err.text, "--allow ");
         }
     }
 }
@@ -338,151 +341,166 @@ static void any_piece_may_be_the_first_that_is_refused(void **state)
 /* What the user grants is known beforehand: planned once, and kept. */
 static void a_limit_is_planned_for_and_kept(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    must_run(&r, &(how){.recipe = "bf16"});
-    const uint64_t whole = r.device.held;
-    end_run(&r);
+    run *r = *state;
+    must_run(r, &(how){.recipe = "bf16"});
+    const uint64_t whole = r->device.held;
     const uint64_t limits[] = {whole - 200000, whole - 3000000};
     for (size_t i = 0; i < COUNT(limits); i++) {
-        failing_init(&r.device);
-        must_run(&r, &(how){.recipe = "bf16", .allow = "device", .memory = limits[i]});
-        assert_false(weights_refused(&r));
-        assert_true(r.device.held <= limits[i] && layers_on_host(&r) > 0);
-        assert_true(r.device.held > limits[i] - 1500000); /* and made use of: no layer is larger */
-        end_run(&r);
-        failing_init(&r.device);
-        assert_int_equal(try_run(&r, &(how){.recipe = "bf16", .memory = limits[i]}), NIB_NO_MEMORY);
-        says(r.err.text, "weights, keys, values and buffers are ");
-        says(r.err.text, "; --allow device: ");
-        end_run(&r);
+        begin_again(r);
+        must_run(r, &(how){.recipe = "bf16", .allow = "device", .memory = limits[i]});
+        assert_false(weights_refused(r));
+        assert_true(r->device.held <= limits[i] && layers_on_host(r) > 0);
+        assert_true(r->device.held > limits[i] - 1500000); /* and made use of: no layer is larger */
+        begin_again(r);
+        assert_int_equal(try_run(r, &(how){.recipe = "bf16", .memory = limits[i]}), NIB_NO_MEMORY);
+        says(r->err.text, "weights, keys, values and buffers are ");
+        says(r->err.text, "; --allow device: ");
     }
 }
 
 static void strictly_no_layer_leaves_for_memory(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
+    run *r = *state;
     assert_int_equal(
-        try_run(&r, &(how){.recipe = "bf16", .allow = "device", .strict = true, .memory = 9000000}),
+        try_run(r, &(how){.recipe = "bf16", .allow = "device", .strict = true, .memory = 9000000}),
         NIB_NOT_AS_ASKED);
-    says(r.err.text, "--strict: ");
-    says(r.err.text, "opencl has room for ");
-    end_run(&r);
+    says(r->err.text, "--strict: ");
+    says(r->err.text, "opencl has room for ");
 }
 
 /* ---- a device that cannot be used ---- */
 
 static void a_wrong_driver_is_named_with_its_version(void **state)
 {
-    (void)state;
     static const char words[] = "the driver 7.5 is too old, 8 or later is wanted; update it";
-    run r;
-    failing_init(&r.device);
-    r.device.open_words = words;
-    assert_int_equal(try_run(&r, &(how){.recipe = "8da4w"}), NIB_NOT_AS_ASKED);
-    says(r.err.text, words);
-    says(r.err.text, "--allow device: done ");
-    end_run(&r);
-    failing_init(&r.device);
-    r.device.open_words = words;
-    must_run(&r, &(how){.recipe = "8da4w", .allow = "device"});
-    assert_int_equal(layers_on_host(&r), r.o.session->plan->plan.count);
-    says(refused(&r, 0), "planned again without the device: opencl: the driver 7.5 is too old");
-    assert_null(refused(&r, 1));
-    assert_int_equal(step(&r), NIB_OK);
-    end_run(&r);
+    run *r = *state;
+    r->device.open_words = words;
+    assert_int_equal(try_run(r, &(how){.recipe = "8da4w"}), NIB_NOT_AS_ASKED);
+    says(r->err.text, words);
+    says(r->err.text, "--allow device: done ");
+    begin_again(r);
+    r->device.open_words = words;
+    must_run(r, &(how){.recipe = "8da4w", .allow = "device"});
+    assert_int_equal(layers_on_host(r), r->o.session->plan->plan.count);
+    says(refused(r, 0), "planned again without the device: opencl: the driver 7.5 is too old");
+    assert_null(refused(r, 1));
+    assert_int_equal(step(r), NIB_OK);
 }
 
 /* ---- in the middle of a run ---- */
 
 static void a_launch_that_fails_ends_the_step_with_its_name(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    must_run(&r, &(how){.recipe = "8da4w"});
-    assert_int_equal(step(&r), NIB_OK);
-    r.device.fail_launch = "attention";
-    assert_int_equal(step(&r), NIB_FAILED);
-    says(r.err.text, "attn_f32__ocl: attention: out of the device's resources");
-    assert_int_equal(r.o.session->runner.kv.lengths[0], 1); /* as before the step */
-    r.device.fail_launch = NULL;
-    assert_int_equal(step(&r), NIB_OK);
-    end_run(&r);
+    run *r = *state;
+    must_run(r, &(how){.recipe = "8da4w"});
+    assert_int_equal(step(r), NIB_OK);
+    r->device.fail_launch = "attention";
+    assert_int_equal(step(r), NIB_FAILED);
+    says(r->err.text, "attn_f32__ocl: attention: out of the device's resources");
+    assert_int_equal(r->o.session->runner.kv.lengths[0], 1); /* as before the step */
+    r->device.fail_launch = NULL;
+    assert_int_equal(step(r), NIB_OK);
 }
 
 static void a_launch_that_hangs_ends_the_step_with_its_name(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    must_run(&r, &(how){.recipe = "8da4w"});
-    r.o.session->runner.gpu->limit_s = 0.01;
-    r.device.hangs = true;
-    assert_int_equal(step(&r), NIB_FAILED);
-    says(r.err.text, "opencl: ");
-    says(r.err.text, " did not return in 0.01 s; the device hangs");
-    says(r.err.text, "embed");
-    assert_int_equal(r.o.session->runner.kv.lengths[0], 0);
-    r.device.hangs = false;
-    end_run(&r);
+    run *r = *state;
+    must_run(r, &(how){.recipe = "8da4w"});
+    r->o.session->runner.gpu->limit_s = 0.01;
+    r->device.hangs = true;
+    assert_int_equal(step(r), NIB_FAILED);
+    says(r->err.text, "opencl: ");
+    says(r->err.text, " did not return in 0.01 s; the device hangs");
+    says(r->err.text, "embed");
+    assert_int_equal(r->o.session->runner.kv.lengths[0], 0);
+    r->device.hangs = false;
+}
+
+/* Launches under one event cannot be told apart: each of them may be the one. */
+static void a_launch_that_hangs_is_one_of_its_batch(void **state)
+{
+    static const char *const operations[] = {"norm_f32__ocl", "add_f32__ocl", "norm_f32__ocl"};
+    run *r = *state;
+    must_run(r, &(how){.recipe = "8da4w"});
+    nib_gpu *gpu = r->o.session->runner.gpu;
+    const nib_norm norm = {.rows = 1, .width = 64, .ldx = 64, .ldo = 64};
+    const nib_add add = {.m = 1, .width = 64, .ldx = 64, .ldy = 64};
+    gpu->limit_s = 0.01;
+    r->device.hangs = true;
+    for (size_t i = 0; i < COUNT(operations); i++)
+        assert_int_equal(nib__gpu_run(gpu, nib__kernel_find(operations[i]),
+                                      i == 1 ? (const void *)&add : &norm, &r->err),
+                         NIB_OK);
+    assert_int_equal(nib__gpu_finish(gpu, &r->err), NIB_FAILED);
+    says(r->err.text, "opencl: one of 3 launches from norm_rows to norm_rows did not return in ");
+    r->device.hangs = false;
 }
 
 static void a_read_that_fails_ends_the_step(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    must_run(&r, &(how){.recipe = "8da4w"});
-    r.device.fail_read = true;
-    assert_int_equal(step(&r), NIB_FAILED);
-    says(r.err.text, "a copy from the device: the bus is gone");
-    end_run(&r);
+    run *r = *state;
+    must_run(r, &(how){.recipe = "8da4w"});
+    r->device.fail_read = true;
+    assert_int_equal(step(r), NIB_FAILED);
+    says(r->err.text, "a copy from the device: the bus is gone");
+}
+
+/* ---- a device that computes nothing ---- */
+
+/* Of a device that was not measured there is no rate to have a share of: not the CPU's. */
+static void a_bench_has_no_shares_of_guesses(void **state)
+{
+    const nib_bench_options options = {.prompt_tokens = 16, .new_tokens = 2, .repeats = 1};
+    run *r = *state;
+    nib_bench_result result;
+    must_run(r, &(how){.recipe = "8da4w"});
+    assert_int_equal(nib_bench(r->o.session, &options, &result, &r->err), NIB_OK);
+    assert_true(result.decode_tokens_per_s > 0 && result.device_bytes > 0);
+    assert_true(result.copy_gb_per_s == 0 && result.peak_gop_per_s == 0);
+    assert_true(result.bandwidth_share == 0 && result.arithmetic_share == 0);
 }
 
 /* ---- a device beside the CPU ---- */
 
 static void placed_layers_come_back_where_that_is_allowed(void **state)
 {
-    (void)state;
-    run r;
-    failing_init(&r.device);
-    r.device.room = 1000;
-    assert_int_equal(try_run(&r, &(how){.place = "*down_proj=opencl"}), NIB_NOT_AS_ASKED);
-    says(r.err.text, "down_proj: asked bf16@opencl");
-    says(r.err.text, "--allow 'model.layers.*.mlp.down_proj=device'");
-    end_run(&r);
-    failing_init(&r.device);
-    r.device.room = 1000;
-    must_run(&r, &(how){.place = "*down_proj=opencl", .allow = "device"});
-    assert_int_equal(layers_on_host(&r), 5);
-    assert_int_equal(step(&r), NIB_OK);
-    end_run(&r);
+    run *r = *state;
+    r->device.room = 1000;
+    assert_int_equal(try_run(r, &(how){.place = "*down_proj=opencl"}), NIB_NOT_AS_ASKED);
+    says(r->err.text, "down_proj: asked bf16@opencl");
+    says(r->err.text, "--allow 'model.layers.*.mlp.down_proj=device'");
+    begin_again(r);
+    r->device.room = 1000;
+    must_run(r, &(how){.place = "*down_proj=opencl", .allow = "device"});
+    assert_int_equal(layers_on_host(r), 5);
+    assert_int_equal(step(r), NIB_OK);
 }
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, begin, end)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_compiled_or_taken_after_opening),
-        cmocka_unit_test(a_refused_operation_is_an_error_with_words_prices_and_option),
-        cmocka_unit_test(a_refused_operation_goes_where_it_is_allowed),
-        cmocka_unit_test(strictly_a_refused_operation_is_an_error),
-        cmocka_unit_test(a_kernel_of_long_prompts_is_refused_before_the_first_token),
-        cmocka_unit_test(rows_that_pack_and_draw_are_asked_for_too),
-        cmocka_unit_test(a_pattern_allows_no_more_than_it_matches),
-        cmocka_unit_test(memory_that_runs_out_moves_what_does_not_fit),
-        cmocka_unit_test(memory_that_runs_out_is_an_error_with_what_would_do),
-        cmocka_unit_test(any_piece_may_be_the_first_that_is_refused),
-        cmocka_unit_test(a_limit_is_planned_for_and_kept),
-        cmocka_unit_test(strictly_no_layer_leaves_for_memory),
-        cmocka_unit_test(a_wrong_driver_is_named_with_its_version),
-        cmocka_unit_test(a_launch_that_fails_ends_the_step_with_its_name),
-        cmocka_unit_test(a_launch_that_hangs_ends_the_step_with_its_name),
-        cmocka_unit_test(a_read_that_fails_ends_the_step),
-        cmocka_unit_test(placed_layers_come_back_where_that_is_allowed),
+        TEST(nothing_is_compiled_or_taken_after_opening),
+        TEST(a_refused_operation_is_an_error_with_words_prices_and_option),
+        TEST(a_refused_operation_goes_where_it_is_allowed),
+        TEST(strictly_a_refused_operation_is_an_error),
+        TEST(a_kernel_of_long_prompts_is_refused_before_the_first_token),
+        TEST(rows_that_pack_and_draw_are_asked_for_too),
+        TEST(rows_refused_in_the_same_words_are_not_the_device),
+        TEST(a_pattern_allows_no_more_than_it_matches),
+        TEST(memory_that_runs_out_moves_what_does_not_fit),
+        TEST(memory_that_runs_out_is_an_error_with_what_would_do),
+        TEST(any_piece_may_be_the_first_that_is_refused),
+        TEST(a_limit_is_planned_for_and_kept),
+        TEST(strictly_no_layer_leaves_for_memory),
+        TEST(a_wrong_driver_is_named_with_its_version),
+        TEST(a_launch_that_fails_ends_the_step_with_its_name),
+        TEST(a_launch_that_hangs_ends_the_step_with_its_name),
+        TEST(a_launch_that_hangs_is_one_of_its_batch),
+        TEST(a_read_that_fails_ends_the_step),
+        TEST(a_bench_has_no_shares_of_guesses),
+        TEST(placed_layers_come_back_where_that_is_allowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

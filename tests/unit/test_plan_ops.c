@@ -195,7 +195,7 @@ static void a_missing_operation_is_denied_with_its_price(void **state)
 static void what_the_driver_says_is_the_reason(void **state)
 {
     (void)state;
-    const nib_refused refused = {"attn_f32__ocl", "the driver says no"};
+    const nib_refused refused = {"attn_f32__ocl", "the driver says no", false};
     nib_layers_plan plan =
         plan_of(&device, &(asked){.without = {"attn_f32__ocl"}, .refused = &refused});
     const nib_ledger_layer *line = line_of(&plan, "attn");
