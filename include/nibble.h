@@ -374,8 +374,8 @@ typedef struct nib_bench_options {
 typedef struct nib_bench_result {
     double prefill_tokens_per_s, decode_tokens_per_s; /* medians */
     uint64_t weight_bytes, peak_bytes;
-    /* Rates of this machine, measured in the same run, and the shares of them, 0 to 1, that decode
-     * and prefill reach. */
+    /* Rates of the machine of the layers, this CPU's measured in the same run, and the shares of
+     * them, 0 to 1, that decode and prefill reach; 0 of a device that was not measured. */
     double copy_gb_per_s, bandwidth_share;
     double peak_gop_per_s, arithmetic_share;
     /* What the plan says of the same: 0 where it does not know. */
@@ -400,12 +400,12 @@ NIB_MUST_CHECK nib_status nib_bench_predict(nib_engine *engine, const char *devi
 /* ---- advise: which recipe -------------------------------------------------------------------- */
 
 typedef struct nib_advise_options {
-    nib_request request; /* of it the device, which is not "auto", dtype and context */
-    nib_strings recipes; /* to compare with the model as stored; none: every base of `nibble
+    nib_request request;   /* of it the device, which is not "auto", dtype and context */
+    nib_strings recipes;   /* to compare with the model as stored; none: every base of `nibble
                             recipes`, groups of other sizes, outputs and embeddings */
     const char *text_path; /* the loss of this text is measured; NULL: it is not */
     int64_t window;        /* as of nib_eval_options */
-    uint64_t memory;       /* bytes of weights, keys and values; 0: what the device has */
+    uint64_t memory;       /* bytes of the device that may be taken; 0: what it has */
     double loss_budget;    /* nats per token over the model as stored; negative: 0.02 */
     bool by_prefill;       /* fast is who reads a prompt fast; else who decodes fast */
     bool dry_run;          /* predict, and run nothing */

@@ -343,14 +343,17 @@ static void print_bench(const nib_bench_result *b, bool json)
                b->predicted_bytes, b->device_bytes);
         return;
     }
-    /* a small model is read from the caches, not from the memory that was measured */
-    printf("prefill     %.1f tokens/s, %.0f %% of %.0f GOP/s\ndecode      %.1f tokens/s, %.0f %% "
-           "of %.1f GB/s%s\n"
-           "memory      %.1f MB weights, %.1f MB at most\n",
-           b->prefill_tokens_per_s, 100 * b->arithmetic_share, b->peak_gop_per_s,
-           b->decode_tokens_per_s, 100 * b->bandwidth_share, b->copy_gb_per_s,
-           b->bandwidth_share > 1 ? ": the weights stay in the caches" : "",
-           (double)b->weight_bytes * 1e-6, (double)b->peak_bytes * 1e-6);
+    if (b->copy_gb_per_s > 0) /* a small model is read from the caches, not from that memory */
+        printf("prefill     %.1f tokens/s, %.0f %% of %.0f GOP/s\ndecode      %.1f tokens/s, %.0f "
+               "%% of %.1f GB/s%s\n",
+               b->prefill_tokens_per_s, 100 * b->arithmetic_share, b->peak_gop_per_s,
+               b->decode_tokens_per_s, 100 * b->bandwidth_share, b->copy_gb_per_s,
+               b->bandwidth_share > 1 ? ": the weights stay in the caches" : "");
+    else
+        printf("prefill     %.1f tokens/s\ndecode      %.1f tokens/s\n", b->prefill_tokens_per_s,
+               b->decode_tokens_per_s);
+    printf("memory      %.1f MB weights, %.1f MB at most\n", (double)b->weight_bytes * 1e-6,
+           (double)b->peak_bytes * 1e-6);
     if (b->device_bytes != 0)
         printf("            %.1f MB on the device\n", (double)b->device_bytes * 1e-6);
     printf("predicted   %.1f tokens/s prefill, %.1f tokens/s decode, %.1f MB\n",
@@ -405,9 +408,39 @@ static int bench_train(nib_engine *engine, const settings *s, const char *path)
     return status;
 }
 
-int run_bench(const settings *s)
+/* An option that was given, and that --kernels or --predict has no use for; NULL: none. */
+static const char *useless_option(const settings *s)
 {
-    const char *path = model_path(s);
+    const struct {
+        const char *name;
+        bool is_given;
+    } options[] = {{"recipe", s->recipe != NULL},
+                   {"skip", s->skip.count != 0},
+                   {"only", s->only.count != 0},
+                   {"dtype", s->dtype != NULL},
+                   {"allow", s->allow.count != 0},
+                   {"kernel", s->kernel.count != 0},
+                   {"place", s->place.count != 0},
+                   {"without", s->without.count != 0},
+                   {"memory", s->memory != 0},
+                   {"strict", s->strict},
+                   {"bias", s->bias != NULL},
+                   {"max-tokens", s->max_tokens != 0},
+                   {"repeats", s->repeats != 0},
+                   {"context", s->context != 0},
+                   {"tokenizer", s->tokenizer != NULL},
+                   {"device", s->kernels && s->device != NULL},
+                   {"prompt-tokens", s->kernels && s->prompt_tokens != 0}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (options[i].is_given)
+            return options[i].name;
+    return NULL;
+}
+
+static int check_bench(const settings *s, const char *path)
+{
+    if (s->kernels + s->predict + s->train > 1)
+        return fail_usage("--kernels, --predict and --train each time something else; give one");
     if (!path && s->train)
         return fail_usage("`nibble bench --train` wants CONFIG");
     if (!path && !s->kernels && !s->predict)
@@ -418,8 +451,20 @@ int run_bench(const settings *s)
     if (path && s->kernels)
         return fail_usage("--kernels times kernels without a model; leave out %s, or --kernels",
                           path);
+    const char *useless = s->kernels || s->predict ? useless_option(s) : NULL;
+    if (useless != NULL)
+        return fail_usage("--%s has no effect with --%s", useless,
+                          s->kernels ? "kernels" : "predict");
+    return 0;
+}
+
+int run_bench(const settings *s)
+{
+    const char *path = model_path(s);
     nib_engine *engine;
-    int status = open_engine(&engine, s);
+    int status = check_bench(s, path);
+    if (status == 0)
+        status = open_engine(&engine, s);
     if (status)
         return status;
     nib_err err;

@@ -116,23 +116,34 @@ static void predict(const nib_session *s, int64_t prompt, int64_t fresh, nib_ben
     out->device_bytes = s->runner.gpu != NULL ? nib__gpu_held(s->runner.gpu) : 0;
 }
 
+/* Of what the machine of the layers does, which of a device is known if it was measured. */
+static nib_status find_shares(const nib_session *s, int64_t prompt, nib_bench_result *r,
+                              nib_err *err)
+{
+    nib_engine *engine = s->model->engine;
+    const nib_kernel *row = nib__use_at(&s->plan->plan.layers[1], prompt)->kernel;
+    nib_machine now = *nib__plan_place(&s->plan->plan, row);
+    if (row->device == NIB_DEVICE_CPU)
+        NIB_TRY(nib__machine_measure(&now, engine->pool, NULL, &engine->allocator, err));
+    if (!now.measured)
+        return NIB_OK;
+    const double rate = now.rate[row->unit];
+    r->copy_gb_per_s = now.bytes_per_s * 1e-9;
+    r->peak_gop_per_s = rate * 1e-9;
+    r->bandwidth_share = r->decode_tokens_per_s * (double)r->weight_bytes / now.bytes_per_s;
+    r->arithmetic_share = rate > 0 ? r->prefill_tokens_per_s * operations(s) / rate : 0;
+    return NIB_OK;
+}
+
 nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                      nib_bench_result *result, nib_err *err)
 {
-    nib_engine *engine = session->model->engine;
     nib_bench_options o = *options;
     nib_bench_result r;
     NIB_TRY(complete(&o, session, err));
     NIB_TRY(nib__bench_speeds(session, &o, &r, err));
     r.peak_bytes = nib__peak_bytes(); /* before the measurement takes its own buffers */
-    nib_machine now = engine->here;
-    NIB_TRY(nib__machine_measure(&now, engine->pool, NULL, &engine->allocator, err));
-    const nib_use *use = nib__use_at(&session->plan->plan.layers[1], o.prompt_tokens);
-    const double rate = now.rate[use->kernel->unit];
-    r.copy_gb_per_s = now.bytes_per_s * 1e-9;
-    r.peak_gop_per_s = rate * 1e-9;
-    r.bandwidth_share = r.decode_tokens_per_s * (double)r.weight_bytes / now.bytes_per_s;
-    r.arithmetic_share = rate > 0 ? r.prefill_tokens_per_s * operations(session) / rate : 0;
+    NIB_TRY(find_shares(session, o.prompt_tokens, &r, err));
     predict(session, o.prompt_tokens, o.new_tokens, &r);
     *result = r;
     return NIB_OK;

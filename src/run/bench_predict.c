@@ -23,6 +23,7 @@ typedef struct prediction {
     nib_layer layer;
     nib_way way;
     double worst; /* of the ratios: how far from 1 */
+    size_t lines; /* that were written */
 } prediction;
 
 static nib_status measure(prediction *p, int64_t m, double *seconds, nib_err *err)
@@ -46,10 +47,10 @@ static double predict(prediction *p, int64_t m)
     return nib__way_seconds(&p->way, &p->layer, &p->policy, m);
 }
 
-static void write_line(const char *recipe, int64_t m, const prediction *p, double predicted,
+static void write_line(const char *recipe, int64_t m, prediction *p, double predicted,
                        double measured, nib_form form, nib_text *out)
 {
-    const bool first = out->at[out->size - 1] == '[';
+    const bool first = p->lines++ == 0;
     if (form == NIB_FORM_JSON)
         nib__text_format(out,
                          "%s\n    {\"recipe\": \"%s\", \"n\": %lld, \"k\": %lld, \"m\": %lld, "
@@ -124,6 +125,8 @@ static nib_status run(prediction *p, int64_t prompt, nib_form form, nib_text *ou
     for (size_t i = 0; i < count; i++) {
         if (!nib__engine_progress(p->timed.engine, "bench", i, count))
             return nib__fail(err, NIB_CANCELLED, "the bench was cancelled");
+        if (out->failed) /* before what takes seconds */
+            return nib__fail_memory(err, out->size, "the table");
         NIB_TRY(predict_layer(p, i / COUNT(recipes), recipes[i % COUNT(recipes)], prompt, form, out,
                               err));
     }

@@ -283,7 +283,9 @@ static void fill_stats(generation *g)
     const double steps = (double)nib__max(0, s->new_tokens - 1);
     const double bytes = steps * ((double)s->weight_bytes + (double)s->cache_bytes / 2);
     s->token_s = steps > 0 ? s->decode_s / steps : NAN;
-    s->predicted_token_s = g->session->plan->plan.predicted_token_s;
+    const nib_plan *plan = g->session->plan;
+    s->predicted_token_s =
+        nib__plan_step_seconds(&plan->plan, &plan->policy, 1, (double)s->prompt_tokens + steps / 2);
     s->decode_gb_per_s = s->decode_s > 0 ? bytes / s->decode_s * 1e-9 : 0;
     s->temperature = g->sampling.temperature, s->top_p = g->sampling.top_p,
     s->min_p = g->sampling.min_p;

@@ -15,6 +15,9 @@ refused 2 '`nibble bench` wants MODEL, --kernels or --predict' bench
 refused 2 '--predict times layers without a model; leave out *nibble-tales, or --predict' bench "$MODEL" --predict
 refused 2 'mi210 is not here, so nothing of it can be measured' bench --predict --device mi210
 refused 2 'a prompt of 9000 tokens is over the limit of 8192' bench --predict --prompt-tokens 9000
+refused 2 '--kernels, --predict and --train each time something else; give one' bench --kernels --predict
+refused 2 '--recipe has no effect with --predict' bench --predict --recipe 8da4w
+refused 2 '--device has no effect with --kernels' bench --kernels --device opencl
 
 # layers beside what is predicted of them: three shapes, four recipes, one token and a prompt
 check 'layers are timed' nibble bench --predict --prompt-tokens 17 --json

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Layers beside what is predicted of them: a call that is refused, cancelled or out of memory ends
+ * before anything is timed. What is printed is tests/cli/bench.sh's affair.
+ */
+#include "library.h"
+
+#include "failing.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#include "kept.h"
+
+static failing memory;
+static kept printed;
+static int calls;
+
+static bool stop(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    (void)ctx, (void)what, (void)done, (void)total;
+    calls++;
+    return false;
+}
+
+static nib_status predict(bool cancels, int allocations, const char *device, int64_t prompt,
+                          nib_err *err)
+{
+    const nib_allocator a = failing_allocator(&memory);
+    const nib_engine_options options = {.threads = 1, .allocator = &a};
+    const nib_sink sink = {keep, &printed};
+    nib_engine *engine;
+    memory = (failing){.left = -1};
+    printed = (kept){.size = 0};
+    calls = 0;
+    assert_int_equal(nib_engine_open(&engine, &options, err), NIB_OK);
+    engine->measured = true; /* rates do not matter here */
+    if (cancels)
+        engine->callbacks.progress = stop;
+    memory.left = allocations;
+    const nib_status status = nib_bench_predict(engine, device, prompt, NIB_FORM_TEXT, &sink, err);
+    memory.left = -1;
+    nib_engine_close(engine);
+    assert_int_equal(memory.live, 0);
+    assert_int_equal(printed.size, 0);
+    return status;
+}
+
+static void what_cannot_be_timed_is_refused(void **state)
+{
+    nib_err err;
+    (void)state;
+    assert_int_equal(predict(false, -1, "mi210", 0, &err), NIB_USAGE);
+    assert_int_equal(predict(false, -1, "cpu", 9000, &err), NIB_USAGE);
+}
+
+static void cancelling_ends_it_before_a_layer(void **state)
+{
+    nib_err err;
+    (void)state;
+    assert_int_equal(predict(true, -1, NULL, 16, &err), NIB_CANCELLED);
+    assert_int_equal(calls, 1);
+}
+
+static void memory_that_runs_out_is_said(void **state)
+{
+    nib_err err;
+    (void)state;
+    assert_int_equal(predict(false, 0, NULL, 16, &err), NIB_NO_MEMORY);
+    assert_non_null(strstr(err.text, "the table"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_cannot_be_timed_is_refused),
+        cmocka_unit_test(cancelling_ends_it_before_a_layer),
+        cmocka_unit_test(memory_that_runs_out_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
