@@ -10,6 +10,12 @@
 
 #include <stdio.h>
 
+/* No other device than this CPU is asked for. */
+static bool is_here(const nib_engine *engine, const char *device)
+{
+    return device == NULL || strcmp(device, engine->here.name) == 0 || strcmp(device, "auto") == 0;
+}
+
 static bool allows_device(const nib_strings *allow)
 {
     for (size_t i = 0; i < allow->count; i++)
@@ -40,7 +46,7 @@ nib_status nib__quantize_where(nib_ledger *ledger, nib_model *model,
     const nib_machine *here = &engine->here;
     nib_machine asked;
     char why[128];
-    if (r->device == NULL || strcmp(r->device, here->name) == 0 || strcmp(r->device, "auto") == 0)
+    if (is_here(engine, r->device))
         return NIB_OK;
     NIB_TRY(nib__engine_machine(engine, &asked, r->device, &ledger->arena, err));
     if (!asked.here)
@@ -74,19 +80,28 @@ static void note_plan(nib_ledger *ledger, const nib_plan *plan)
     nib__text_free(&text);
 }
 
+/* Without a plan, only another device than this CPU can be allowed for. */
+static nib_status check_allowed(const nib_engine *engine, const nib_request *r, nib_err *err)
+{
+    const char *useless = NULL;
+    for (size_t i = 0; i < r->allow.count; i++)
+        if (is_here(engine, r->device) ||
+            strcmp(r->allow.items[i], nib__rung_names[NIB_RUNG_DEVICE]) != 0)
+            useless = r->allow.items[i];
+    return useless == NULL ? NIB_OK
+                           : nib__fail(err, NIB_USAGE,
+                                       "--allow %s has no effect: of the rungs, quantizing has "
+                                       "device, for --device; all are for the plan of --for",
+                                       useless);
+}
+
 nib_status nib__quantize_for(nib_plan **out, nib_ledger *ledger, nib_model *model,
                              const nib_quantize_options *options, nib_err *err)
 {
     nib_request request = options->request;
     char place[96];
-    if (options->for_device == NULL) {
-        if (request.allow.count != 0 && request.device == NULL)
-            return nib__fail(err, NIB_USAGE,
-                             "--allow %s has no effect: it speaks of the devices of --device and "
-                             "--for",
-                             request.allow.items[0]);
-        return NIB_OK;
-    }
+    if (options->for_device == NULL)
+        return check_allowed(model->engine, &request, err);
     request.device = options->for_device;
     nib_err why = {NIB_OK, ""};
     nib_status status = nib__plan_make(out, model, &request, NULL, &why);
