@@ -74,41 +74,21 @@ static const nib_cond fp16[] = {
         rank, unit, &nib__packing_rows, linear, function, words)
 #define SUMS(types, code, act, input)                                                              \
     LINEAR(types, code, act, input, "ocl_sg", subgroups, 38, F32, linear_sg,                       \
-           "sums of few tokens by sub-groups")
-#define FLOATS(word, code)                                                                         \
-    SUMS("f32_" word, code, FLOAT, NIB_TYPE_F32), SUMS("f16_" word, code, FLOAT, NIB_TYPE_F16),    \
-        SUMS("bf16_" word, code, FLOAT, NIB_TYPE_BF16)
+           "sums of few tokens by sub-groups"),
 /* Predicted as single products: how much faster four at a time are is not among the facts. */
-#define INTEGERS(types, code, act)                                                                 \
-    SUMS(types, code, act, NIB_ANY), LINEAR(types, code, act, NIB_ANY, "ocl_dot8", dot8, 36, F32,  \
-                                            linear_dot8, "dot products of four 8-bit codes")
+#define INTEGERS(types, code, act, input)                                                          \
+    SUMS(types, code, act, input)                                                                  \
+    LINEAR(types, code, act, input, "ocl_dot8", dot8, 36, F32, linear_dot8,                        \
+           "dot products of four 8-bit codes"),
+
 static const nib_kernel rows[] = {
     TOKEN("norm_f32", NORM, token, norm_sg, "sums by sub-groups"),
     TOKEN("attn_f32", ATTN, attention, attention_sg, "sums of few tokens by sub-groups"),
-    FLOATS("f32", F32),
-    FLOATS("f16", F16),
-    FLOATS("bf16", BF16),
-    FLOATS("w8g", I8),
-    FLOATS("w4g", I4),
-    FLOATS("e4m3c", E4M3),
-    FLOATS("e5m2c", E5M2),
-    FLOATS("mx8", MX8),
-    FLOATS("mx4", MX4),
-    FLOATS("nv4", NV4),
-    INTEGERS("a8t_w8g", I8, I8_TOKEN),
-    INTEGERS("a8s_w8g", I8, I8_STATIC),
-    INTEGERS("a4t_w8g", I8, I4_TOKEN),
-    INTEGERS("a8b32_w8g", I8, I8_BLOCK32),
-    INTEGERS("a8b256_w8g", I8, I8_BLOCK256),
-    INTEGERS("a8t_w4g", I4, I8_TOKEN),
-    INTEGERS("a8s_w4g", I4, I8_STATIC),
-    INTEGERS("a4t_w4g", I4, I4_TOKEN),
-    INTEGERS("a8b32_w4g", I4, I8_BLOCK32),
-    INTEGERS("a8b256_w4g", I4, I8_BLOCK256),
-    SUMS("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY),
-    SUMS("mx8_mx8", MX8, MX8, NIB_ANY),
-    SUMS("mx8_mx4", MX4, MX8, NIB_ANY),
-    SUMS("mx4_mx4", MX4, MX4, NIB_ANY),
+    /* clang-format off */
+    NIB_OCL_FLOATS(SUMS)
+    NIB_OCL_INTEGERS(INTEGERS)
+    NIB_OCL_SMALL_FLOATS(SUMS)
+    /* clang-format on */
     LINEAR("f16_f16", F16, FLOAT, NIB_TYPE_F16, "ocl_f16", fp16, 37, F32, linear_f16,
            "tiles of many tokens in halves, sums in f32"),
 };

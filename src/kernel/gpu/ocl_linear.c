@@ -140,36 +140,14 @@ static int launch_embed(const void *args, nib_launch out[])
         .gpu = &(const nib_gpu_code){&nib__source_linear, nib__ocl_linear},                        \
         .note = "any OpenCL 1.2 device, any shape, group, scale and zero point"                    \
     }
-#define FLOATS(word, code)                                                                         \
-    LINEAR("f32_" word, code, FLOAT, NIB_TYPE_F32),                                                \
-        LINEAR("f16_" word, code, FLOAT, NIB_TYPE_F16),                                            \
-        LINEAR("bf16_" word, code, FLOAT, NIB_TYPE_BF16)
+#define ROW(types, code, act, input) LINEAR(types, code, act, input),
 
 static const nib_kernel rows[] = {
-    FLOATS("f32", F32),
-    FLOATS("f16", F16),
-    FLOATS("bf16", BF16),
-    FLOATS("w8g", I8),
-    FLOATS("w4g", I4),
-    FLOATS("e4m3c", E4M3),
-    FLOATS("e5m2c", E5M2),
-    FLOATS("mx8", MX8),
-    FLOATS("mx4", MX4),
-    FLOATS("nv4", NV4),
-    LINEAR("a8t_w8g", I8, I8_TOKEN, NIB_ANY),
-    LINEAR("a8s_w8g", I8, I8_STATIC, NIB_ANY),
-    LINEAR("a4t_w8g", I8, I4_TOKEN, NIB_ANY),
-    LINEAR("a8b32_w8g", I8, I8_BLOCK32, NIB_ANY),
-    LINEAR("a8b256_w8g", I8, I8_BLOCK256, NIB_ANY),
-    LINEAR("a8t_w4g", I4, I8_TOKEN, NIB_ANY),
-    LINEAR("a8s_w4g", I4, I8_STATIC, NIB_ANY),
-    LINEAR("a4t_w4g", I4, I4_TOKEN, NIB_ANY),
-    LINEAR("a8b32_w4g", I4, I8_BLOCK32, NIB_ANY),
-    LINEAR("a8b256_w4g", I4, I8_BLOCK256, NIB_ANY),
-    LINEAR("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY),
-    LINEAR("mx8_mx8", MX8, MX8, NIB_ANY),
-    LINEAR("mx8_mx4", MX4, MX8, NIB_ANY),
-    LINEAR("mx4_mx4", MX4, MX4, NIB_ANY),
+    /* clang-format off */
+    NIB_OCL_FLOATS(ROW)
+    NIB_OCL_INTEGERS(ROW)
+    NIB_OCL_SMALL_FLOATS(ROW)
+    /* clang-format on */
     {.name = "embed_f32__ocl",
      .op = NIB_OP_EMBED,
      .code = NIB_ANY,
