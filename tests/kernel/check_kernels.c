@@ -287,8 +287,8 @@ static bool check_runs(verdict *v, const nib_kernel *row, const place *at)
     if (row->gpu != NULL)
         under_test.gpu->emulates = at->emulates;
     if (is_product(row->op) || row->op == NIB_OP_QUANT)
-        return check_products(v, row, ref, &at->facts, at->emulates ? PRODUCTS_EMULATED : PRODUCTS,
-                              at->seed);
+        return check_products(v, row, ref, &at->facts,
+                              at->emulates ? PRODUCTS_EMULATED : cases_wanted, at->seed);
     if (is_cast(row->op))
         return check_casts(v, row, ref, at->seed);
     token_check check = row->op == NIB_OP_SAMPLE ? check_sample

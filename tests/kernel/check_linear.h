@@ -527,9 +527,8 @@ static void narrow_for_gpu(linear_case *c, int t)
         c->scale_type = set == 0 && c->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F64 : sets[set].scale;
 }
 
-enum { PRODUCTS = 28, PRODUCTS_EMULATED = 5 /* one of each number of tokens */ };
-
-/* Of each row of products; fewer where a device is emulated. */
+/* Of each row of products; fewer where a device is emulated: one of each number of tokens. */
+enum { PRODUCTS_EMULATED = 5 };
 static int cases_wanted = 28;
 
 /* Cases whose conditions hold for the row and its reference. */
