@@ -46,8 +46,14 @@ static nib_status add_recipe(nib_advice *v, const char *recipe, nib_err *err)
                          v->options->recipes.count, ITEMS_MAX - 1);
     nib_advised *c = &v->items[v->count++];
     *c = unknown;
-    c->recipe = c->name = recipe;
-    return NIB_OK;
+    c->recipe = recipe;
+    if (recipe == NULL)
+        return NIB_OK;
+    /* a recipe may be JSON, of lines and of any length */
+    char shown[NIB_SHOWN];
+    nib__shown(shown, recipe);
+    c->name = nib__arena_copy(&v->arena, shown, strlen(shown));
+    return c->name != NULL ? NIB_OK : nib__fail_memory(err, strlen(shown), "a name");
 }
 
 /* A float type is worth trying where it is narrower than what is stored. */
@@ -128,14 +134,15 @@ static bool is_trainable(const nib_layers_plan *plan)
 static nib_status read_plan(nib_advice *v, nib_advised *c, const nib_plan *p, nib_err *err)
 {
     char text[sizeof err->text];
+    const bool is_denied = p->plan.denied.status == NIB_NOT_AS_ASKED;
     c->weight_bytes = p->weight_bytes;
-    c->bytes = p->weight_bytes + p->cache_bytes;
+    c->bytes = is_denied ? p->weight_bytes + p->cache_bytes : nib__plan_needs(p);
     c->over = v->limit != 0 && c->bytes > v->limit ? c->bytes - v->limit : 0;
     c->predicted_decode = 1 / p->plan.predicted_token_s;
     c->predicted_prefill = (double)NIB_PREFILL_TOKENS / p->plan.predicted_prefill_s;
     c->trainable = is_trainable(&p->plan);
     say_substituted(&p->plan.ledger, text, sizeof text);
-    if (p->plan.denied.status == NIB_NOT_AS_ASKED)
+    if (is_denied)
         snprintf(text, sizeof text, "%s", p->plan.denied.text);
     return text[0] ? keep_problem(v, c, text, err) : NIB_OK;
 }
@@ -286,7 +293,8 @@ static void judge(nib_advice *v)
         merits[i] = (nib_merit){.counts = nib__advised_counts(c),
                                 .cost = nib__advised_cost(v, c),
                                 .seconds = 1 / nib__advised_speed(v, c),
-                                .bytes = (double)c->bytes};
+                                /* what lies beside the weights is nearly the same of all */
+                                .bytes = (double)c->weight_bytes};
     }
     v->base_cost = base_cost(v);
     nib__frontier(behind, merits, v->count);
@@ -308,10 +316,12 @@ static nib_status nothing(const nib_advice *v, nib_err *err)
         return nib__fail(err, NIB_NOT_AS_ASKED, "%s does none of %zu recipes as asked: %.600s",
                          v->base->machine.name, v->count, v->items[0].problem);
     return nib__fail(err, NIB_NO_MEMORY,
-                     "nothing fits %s: %s has the least, %s of weights, keys and values, %s more; "
-                     "a shorter --context takes less",
+                     "nothing fits %s: %s has the least, %s of weights, keys%s, %s more; a "
+                     "shorter --context takes less",
                      nib__say_bytes(there, v->limit), least->name,
-                     nib__say_bytes(need, least->bytes), nib__say_bytes(over, least->over));
+                     nib__say_bytes(need, least->bytes),
+                     v->base->plan.gpu != NULL ? ", values and buffers" : " and values",
+                     nib__say_bytes(over, least->over));
 }
 
 /* ---- the call ---- */
@@ -335,8 +345,8 @@ static nib_status check(const nib_model *model, const nib_advise_options *o, nib
     if (o->request.device && strcmp(o->request.device, "auto") == 0)
         return nib__fail(err, NIB_USAGE,
                          "recipes are compared on one device; name one in place of auto");
-    if (o->svg && nib__path_kind(o->svg) == NIB_PATH_DIRECTORY) /* before the work is done */
-        return nib__fail(err, NIB_EXISTS, "%s: is a directory; the picture is a file", o->svg);
+    if (o->svg) /* before the work is done */
+        NIB_TRY(nib__file_may_replace(o->svg, err));
     if (o->text_path && o->dry_run)
         return nib__fail(err, NIB_USAGE, "%s is not read: --dry-run runs nothing", o->text_path);
     if (o->text_path && !net->checkpoint)
@@ -359,7 +369,7 @@ static nib_status prepare(nib_advice *v, nib_err *err)
     NIB_TRY(list_recipes(v, err));
     NIB_TRY(make_plan(v, &v->base, &v->items[0], false, err));
     const nib_machine *m = &v->base->machine;
-    v->limit = o->memory ? o->memory : m->memory;
+    v->limit = o->memory != 0 && (m->memory == 0 || o->memory < m->memory) ? o->memory : m->memory;
     v->speeds = weights && m->here && !o->dry_run;
     v->losses = o->text_path != NULL;
     v->real = weights;
@@ -441,6 +451,8 @@ nib_status nib_advise(nib_model *model, const nib_advise_options *options, nib_f
 {
     const nib_advise_options none = {.loss_budget = -1};
     nib_advice v = {.model = model, .options = options ? options : &none};
+    nib_err own; /* the words of a recipe that failed are told in any case */
+    err = err != NULL ? err : &own;
     NIB_TRY(check(model, v.options, err));
     nib__arena_init(&v.arena, &model->engine->allocator, 0);
     const nib_status status = advise(&v, form, sink, err);

@@ -35,7 +35,7 @@ int nib__frontier_take(bool *within, const nib_merit *merits, size_t count, doub
 typedef struct nib_advised {
     const char *recipe;                         /* NULL: as stored */
     const char *name;                           /* "8da4w", "none (bf16)" */
-    uint64_t weight_bytes, bytes;               /* with keys and values */
+    uint64_t weight_bytes, bytes;               /* with keys, values and a device's buffers */
     uint64_t over;                              /* bytes more than the limit; 0: it fits */
     double predicted_decode, predicted_prefill; /* tokens per second; NaN: not known */
     double decode, prefill;                     /* measured; NaN: not measured */

@@ -23,17 +23,18 @@ static void render_device(const nib_advice *v, nib_text *out)
 {
     char bytes[32], positions[32];
     const nib_machine *m = &v->base->machine;
+    const char *buffers = v->base->plan.gpu != NULL ? ", and buffers" : "";
     nib__text_format(out, "device  %s: %s%s\n", m->name, nib__machine_title(m),
                      m->here ? "" : ", not here");
     nib__text_str(out, "memory  ");
     if (v->limit != 0)
-        nib__text_format(out, "%s (%s) for weights, keys and values of %s positions\n",
+        nib__text_format(out, "%s (%s) for weights, keys and values of %s positions%s\n",
                          nib__say_bytes(bytes, v->limit),
-                         v->options->memory ? "--memory" : "what it has",
-                         nib__say_count(positions, (uint64_t)v->base->context));
+                         v->limit == v->options->memory ? "--memory" : "what it has",
+                         nib__say_count(positions, (uint64_t)v->base->context), buffers);
     else
-        nib__text_format(out, "weights, keys and values of %s positions; no limit is known\n",
-                         nib__say_count(positions, (uint64_t)v->base->context));
+        nib__text_format(out, "weights, keys and values of %s positions%s; no limit is known\n",
+                         nib__say_count(positions, (uint64_t)v->base->context), buffers);
 }
 
 static void render_speeds(const nib_advice *v, nib_text *out)
@@ -206,6 +207,17 @@ static const char *model_name(const nib_advice *v)
     return v->options->name && weights ? v->options->name : v->model->net.directory;
 }
 
+/* A recipe as a part of a name: of a file "mine" for rules/mine.json. */
+static void put_recipe(nib_text *out, const char *recipe)
+{
+    const char *slash = strrchr(recipe, '/'), *from = slash != NULL ? slash + 1 : recipe;
+    const size_t size = strlen(from) - (nib__ends_with(from, ".json") ? strlen(".json") : 0);
+    if (strpbrk(recipe, "{[") != NULL || size == 0) /* JSON */
+        nib__text_str(out, "quantized");
+    else
+        nib__text_put(out, from, size);
+}
+
 /* "tales-8da4w" of models/tales, beside which it would lie; a file's name ends as files of
  * safetensors do. */
 static void put_output(const nib_advice *v, const char *recipe, nib_text *out)
@@ -231,7 +243,9 @@ static void put_output(const nib_advice *v, const char *recipe, nib_text *out)
         nib__text_str(&word, "model");
     else
         nib__text_put(&word, name + from, size - from);
-    nib__text_format(&word, "-%s%s", recipe, file ? ".safetensors" : "");
+    nib__text_str(&word, "-");
+    put_recipe(&word, recipe);
+    nib__text_str(&word, file ? ".safetensors" : "");
     put_word(out, word.failed ? "OUT" : word.at);
     nib__text_free(&word);
 }

@@ -55,6 +55,8 @@ nib_status nib__plan_machines(nib_plan *p, nib_err *err);
 nib_status nib__plan_memory(nib_plan *p, nib_err *err);
 /* Does the plan fit the memory of its machine? */
 bool nib__plan_fits(const nib_plan *p);
+/* Bytes that it holds there: weights, keys and values and, on a device, buffers. */
+uint64_t nib__plan_needs(const nib_plan *p);
 /* The code of notes on what a device refused, which end a run, too. */
 #define NIB_NOTE_REFUSED "refused"
 

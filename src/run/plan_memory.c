@@ -33,11 +33,18 @@ static load load_of(const nib_plan *p)
         l.weights = p->plan.gpu_bytes;
         l.room = nib__plan_room(&p->policy, own, gpu);
         l.beside = p->policy.step_bytes + (gpu == own ? p->cache_bytes : 0);
-    } else if (own->memory != 0) {
+    } else {
         l.beside = p->cache_bytes;
-        l.room = own->memory > l.beside ? own->memory - l.beside : 0;
+        if (own->memory != 0)
+            l.room = own->memory > l.beside ? own->memory - l.beside : 0;
     }
     return l;
+}
+
+uint64_t nib__plan_needs(const nib_plan *p)
+{
+    const load l = load_of(p);
+    return l.weights + l.beside;
 }
 
 bool nib__plan_fits(const nib_plan *p)

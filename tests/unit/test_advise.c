@@ -7,6 +7,8 @@
 #include "advise.h"
 
 #include "failing.h"
+#include "failing_gpu.h"
+#include "file.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -277,12 +279,119 @@ static void test_refused(void **state)
     expect_refused(&p, o, NIB_USAGE, "no text");
     /* nothing fits: the report all the same, and by how much */
     o = plain, o.memory = 1000000, o.request.device = "h200";
-    expect_refused(&p, o, NIB_NO_MEMORY, "MB more");
+    expect_refused(&p, o, NIB_NO_MEMORY, "GB more");
     assert_non_null(strstr(report.text, "too large"));
     close_model(&p);
     p = open_model("configs/llama3_debugmodel.json", NULL);
     expect_refused(&p, plain, NIB_USAGE, "a training config");
     close_model(&p);
+}
+
+/* More memory than the device has is not there: --memory lowers the limit. */
+static void test_memory(void **state)
+{
+    planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
+    nib_advise_options o = {.loss_budget = -1, .request.device = "rtx4090"};
+    nib_err err;
+    (void)state;
+    assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), NIB_OK);
+    assert_non_null(strstr(report.text, "memory  25.8 GB (what it has) for"));
+    o.memory = UINT64_C(1000000000000);
+    assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), NIB_OK);
+    assert_non_null(strstr(report.text, "memory  25.8 GB (what it has) for"));
+    o.memory = UINT64_C(2500000000);
+    assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), NIB_OK);
+    assert_non_null(strstr(report.text, "memory  2.5 GB (--memory) for"));
+    assert_non_null(strstr(report.text, "too large"));
+    close_model(&p);
+}
+
+/* What is said to fit fits the plan, too, which counts a device's buffers. */
+static void test_fits_as_planned(void **state)
+{
+    static const char *const recipes[] = {"int8wo"};
+    planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
+    nib_advise_options o = {
+        .loss_budget = -1, .request.device = "rtx4090", .recipes = {recipes, 1}};
+    nib_request r = {.device = "rtx4090", .recipe = "int8wo"};
+    nib_plan *plan;
+    nib_err err;
+    (void)state;
+    assert_int_equal(nib_plan_make(&plan, p.model, &r, &err), NIB_OK);
+    const uint64_t needs = nib__plan_needs(plan);
+    assert_true(needs > plan->weight_bytes + plan->cache_bytes);
+    nib_plan_free(plan);
+    for (int less = 0; less < 2; less++) {
+        o.memory = r.memory = needs - (uint64_t)less;
+        assert_int_equal(nib_plan_make(&plan, p.model, &r, &err), NIB_OK);
+        const nib_status status = nib_plan_status(plan, &err);
+        assert_int_equal(status, less ? NIB_NO_MEMORY : NIB_OK);
+        assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), status);
+        nib_plan_free(plan);
+    }
+    close_model(&p);
+}
+
+/* The file that the command writes, where a recipe is a file, or JSON. */
+static void test_commands(void **state)
+{
+    static const char json[] = "{\"rules\": [],\n \"else\": \"int8wo\"}";
+    char directory[] = "/tmp/nib-advise-XXXXXX", path[64], command[160];
+    const char *recipes[] = {path};
+    planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
+    const nib_advise_options o = {
+        .loss_budget = -1, .request.device = "h200", .recipes = {recipes, 1}};
+    nib_err err;
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/mine.json", directory);
+    assert_int_equal(nib__file_write(path, json, strlen(json), &p.model->engine->allocator, &err),
+                     NIB_OK);
+    assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), NIB_OK);
+    snprintf(command, sizeof command, "shapes/llama-3.2-1b/ llama-3.2-1b-mine --recipe %s\n", path);
+    assert_non_null(strstr(report.text, command));
+    recipes[0] = json;
+    assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), NIB_OK);
+    assert_non_null(strstr(report.text, " llama-3.2-1b-quantized --recipe '{\"rules\""));
+    /* a row of the table is one line */
+    assert_null(strstr(report.text, ",\n \"else\": \"int8wo\"}  "));
+    assert_int_equal(nib__path_remove(directory, NULL), NIB_OK);
+    close_model(&p);
+}
+
+static failing_gpu device;
+
+static bool break_second(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    (void)ctx, (void)total;
+    if (strcmp(what, "advise") == 0 && done > 1000) /* of two thousand */
+        device.fail_launch = "attention";
+    return true;
+}
+
+/* In the middle of its run: the others go on, and its words are told, whether the caller wants
+ * words of its own or not. */
+static void test_a_recipe_that_fails(void **state)
+{
+    static const char *const recipes[] = {"8da4w"};
+    planned p = {0};
+    nib_err err;
+    const nib_engine_options options = {.threads = 1};
+    const nib_advise_options o = {
+        .request.device = "opencl", .recipes = {recipes, 1}, .loss_budget = -1};
+    (void)state;
+    failing_init(&device);
+    if (nib_engine_open(&p.engine, &options, &err) != NIB_OK || !failing_offer(p.engine, &device) ||
+        nib_model_open(&p.model, p.engine, "models/nibble-tales", NULL, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    p.engine->measured = true;
+    p.engine->callbacks.progress = break_second;
+    assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, NULL), NIB_OK);
+    assert_non_null(strstr(report.text, "  failed\n"));
+    assert_non_null(strstr(report.text, "out of the device's resources"));
+    assert_non_null(strstr(report.text, "take none (bf16): "));
+    close_model(&p);
+    assert_int_equal(device.live, 0);
 }
 
 static int calls_left;
@@ -355,6 +464,10 @@ int main(void)
         cmocka_unit_test(test_error_of_inputs),
         cmocka_unit_test(test_call),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_fits_as_planned),
+        cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_a_recipe_that_fails),
         cmocka_unit_test(test_cancelled),
         cmocka_unit_test(test_no_memory),
     };
