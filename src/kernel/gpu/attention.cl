@@ -4,22 +4,27 @@
  * of positions every one of BLOCK work-items scores one position, then sums values of its own
  * dimensions; the softmax is merged block by block.
  */
+#define ATTENTION_ARGS                                                                             \
+    MEMORY(float, q), MEMORY(float, out), MEMORY(uchar, keys), MEMORY(uchar, values),              \
+        MEMORY(int, sequence), MEMORY(int, position), MEMORY(int, tables), MEMORY(float, lse),     \
+        int ldq, int ldo, int heads, int kv_heads, int head_dim, int table_ld, int with_lse,       \
+        float scale
+#define ATTENTION_HERE                                                                             \
+    HERE_CONST(float, q);                                                                          \
+    HERE(float, out);                                                                              \
+    HERE_CONST(uchar, keys);                                                                       \
+    HERE_CONST(uchar, values);                                                                     \
+    HERE_CONST(int, sequence);                                                                     \
+    HERE_CONST(int, position);                                                                     \
+    HERE_CONST(int, tables)
+
 #ifndef QUERIES
 
 /* A work-group is one head of one slot. */
-__kernel void attention(MEMORY(float, q), MEMORY(float, out), MEMORY(uchar, keys),
-                        MEMORY(uchar, values), MEMORY(int, sequence), MEMORY(int, position),
-                        MEMORY(int, tables), MEMORY(float, lse), int ldq, int ldo, int heads,
-                        int kv_heads, int head_dim, int table_ld, int with_lse, float scale)
+__kernel void attention(ATTENTION_ARGS)
 {
     __local float query[DIMS * BLOCK], weight[BLOCK], room[BLOCK];
-    HERE_CONST(float, q);
-    HERE(float, out);
-    HERE_CONST(uchar, keys);
-    HERE_CONST(uchar, values);
-    HERE_CONST(int, sequence);
-    HERE_CONST(int, position);
-    HERE_CONST(int, tables);
+    ATTENTION_HERE;
     const int id = (int)get_local_id(0), head = (int)get_group_id(0);
     const size_t row = get_group_id(1);
     const int last = position[row], kv_head = head / (heads / kv_heads);
@@ -71,21 +76,11 @@ __kernel void attention(MEMORY(float, q), MEMORY(float, out), MEMORY(uchar, keys
 
 /* A work-group is one head of QUERIES slots: those of one sequence, as a prompt's are, share what
  * is read of the cache; another sequence among them begins anew. */
-__kernel void attention_tile(MEMORY(float, q), MEMORY(float, out), MEMORY(uchar, keys),
-                             MEMORY(uchar, values), MEMORY(int, sequence), MEMORY(int, position),
-                             MEMORY(int, tables), MEMORY(float, lse), int ldq, int ldo, int heads,
-                             int kv_heads, int head_dim, int table_ld, int with_lse, float scale,
-                             int m)
+__kernel void attention_tile(ATTENTION_ARGS, int m)
 {
     __local float query[QUERIES][DIMS * BLOCK], weight[QUERIES][BLOCK], room[QUERIES][PARTS];
     __local float largest[QUERIES], total[QUERIES], old[QUERIES];
-    HERE_CONST(float, q);
-    HERE(float, out);
-    HERE_CONST(uchar, keys);
-    HERE_CONST(uchar, values);
-    HERE_CONST(int, sequence);
-    HERE_CONST(int, position);
-    HERE_CONST(int, tables);
+    ATTENTION_HERE;
     const int id = (int)get_local_id(0), head = (int)get_group_id(0);
     const int mine = id / PARTS, part = id % PARTS, kv_head = head / (heads / kv_heads);
     const int end = min(m, ((int)get_group_id(1) + 1) * QUERIES);
