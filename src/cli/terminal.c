@@ -129,11 +129,13 @@ static nib_status write_file(void *ctx, const char *bytes, size_t size)
 nib_sink stdout_sink(void) { return (nib_sink){.write = write_file, .ctx = stdout}; }
 nib_sink stderr_sink(void) { return (nib_sink){.write = write_file, .ctx = stderr}; }
 
-/* A reader that has gone away (`| head`) knows that already. */
+/* A reader that has gone away (`| head`) knows that already; others are told once. */
 static int fail_output(void)
 {
-    if (lost_output != EPIPE)
+    static bool is_told;
+    if (lost_output != EPIPE && !is_told)
         fprintf(stderr, "nibble: the output could not be written: %s\n", strerror(lost_output));
+    is_told = true;
     return nib_status_exit(NIB_IO);
 }
 

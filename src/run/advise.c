@@ -9,6 +9,7 @@
 #include "file.h"
 #include "way.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -329,13 +330,14 @@ static nib_status nothing(const nib_advice *v, nib_err *err)
 static nib_status check(const nib_model *model, const nib_advise_options *o, nib_err *err)
 {
     const nib_network *net = &model->net;
+    const char *given = o->name ? o->name : net->directory;
     char name[64];
     NIB_TRY(nib__model_runs(model, err));
     if (net->training)
         return nib__fail(err, NIB_USAGE,
                          "%s: a training config; `nibble plan` and `nibble bench --train` tell of "
                          "it, and advice is about running a model",
-                         net->directory);
+                         given);
     for (size_t i = 1; i < net->site_count; i++)
         if (nib__scheme_is_quantized(&net->sites[i].stored))
             return nib__fail(err, NIB_UNSUPPORTED,
@@ -351,8 +353,12 @@ static nib_status check(const nib_model *model, const nib_advise_options *o, nib
         return nib__fail(err, NIB_USAGE, "%s is not read: --dry-run runs nothing", o->text_path);
     if (o->text_path && !net->checkpoint)
         return nib__fail(err, NIB_USAGE,
-                         "%s: only a config was given, and a loss needs the weights",
-                         net->directory);
+                         "%s: only a config was given, and a loss needs the weights", given);
+    if (o->window != 0 && !o->text_path)
+        return nib__fail(err, NIB_USAGE,
+                         "a window of %" PRId64 " tokens, but no text to cut into windows; give "
+                         "--text, too",
+                         o->window);
     if (o->loss_budget >= 0 && !o->text_path)
         return nib__fail(err, NIB_USAGE,
                          "a budget of %g nats per token, but no text to measure a loss with; give "

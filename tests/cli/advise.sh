@@ -14,6 +14,7 @@ see advise "$shape" --device h200 --memory 6XB
 see advise "$shape" int9wo
 see advise "$shape" --text "$MODEL/heldout.txt"
 see advise "$shape" --loss-budget 0.1
+see advise "$shape" --window 64
 see advise "$MODEL" --device auto
 see advise "$MODEL" --dry-run --text text.txt
 see advise "$shape" int8wo --device h200 --svg .

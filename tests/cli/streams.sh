@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Where output goes, and what happens when it cannot: full, closed, gone; quiet; colour only where it is wanted.
-for command in "info $MODEL" "plan $MODEL" "plan $MODEL --json" devices kernels recipes "verify $MODEL" "quantize $MODEL x --recipe int8wo --dry-run" \
+for command in "info $MODEL" "advise $REPO/configs/shapes/llama-3.2-1b/config.json --device h200 int8wo" "advise $MODEL int8wo --dry-run --json" \
+    "plan $MODEL" "plan $MODEL --json" devices kernels recipes "verify $MODEL" "quantize $MODEL x --recipe int8wo --dry-run" \
     "generate $MODEL -n 3" "generate $MODEL -n 3 --json" "eval $MODEL --text text.txt --window 32" "eval $MODEL --text text.txt --window 32 --json" \
     "bench $MODEL --repeats 1 --prompt-tokens 8 -n 2" --help --version 'plan --help' manual 'manual plan' 'completion bash'; do
     [ -e text.txt ] || head -c 300 "$MODEL/heldout.txt" >text.txt
