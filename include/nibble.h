@@ -460,6 +460,8 @@ typedef struct nib_train_options {
     nib_ranks *ranks; /* NULL: one process */
     const char *out;  /* a directory, which must not exist, for the trained model as Hugging Face
                          lays it out; NULL: what the config says */
+    nib_plan **ran;   /* NULL: not wanted; else *ran is the plan that ran where the device refused a
+                         part of the given one, for nib_plan_free, and NULL where it did not */
 } nib_train_options;
 
 /* Every key of a training config: its values, and what it does or why it changes nothing. */
@@ -467,7 +469,8 @@ NIB_MUST_CHECK nib_status nib_train_keys_write(nib_engine *engine, nib_form form
                                                const nib_sink *sink, nib_err *err);
 
 /* Trains what the model's config says by the plan, which was made for it; writes a line per step to
- * sink. NIB_CHECK_FAILED: a loss or a gradient is not finite, and the weights are as they were. */
+ * sink. What a device refuses of the plan is planned again without it, as nib_session_open does.
+ * NIB_CHECK_FAILED: a loss or a gradient is not finite, and the weights are as they were. */
 NIB_MUST_CHECK nib_status nib_train(nib_model *model, const nib_plan *plan,
                                     const nib_train_options *options, const nib_sink *sink,
                                     nib_err *err);

@@ -110,7 +110,9 @@ static inline void open_fixture(fixture *f, const setting *s)
     ok(nib__params_load(f->weights, &f->params, &f->model->net, &err), &err);
     const nib_step_options step = {
         .batch = ROWS, .length = LENGTH, .checkpointing = s->checkpointing};
-    ok(nib__step_open(&f->step, &f->model->net, &f->plan->plan, &f->params, &step, &err), &err);
+    nib_refusal refusal;
+    ok(nib__step_open(&f->step, &f->model->net, &f->plan->plan, &f->params, &step, &refusal, &err),
+       &err);
     snprintf(path, sizeof path, "%s_gradients", s->name);
     open_golden(f, path);
     read_batch(f);

@@ -47,7 +47,9 @@ static void close_job(job *j)
 
 static nib_status train(job *j, const settings *s, nib_ranks *ranks, nib_err *err)
 {
-    const nib_train_options options = {.dry_run = s->dry_run, .out = s->out, .ranks = ranks};
+    nib_plan *ran = NULL;
+    const nib_train_options options = {
+        .dry_run = s->dry_run, .out = s->out, .ranks = ranks, .ran = &ran};
     const nib_sink sink = stdout_sink(), errors = stderr_sink();
     nib_status status = nib_ranks_agree(ranks, open_job(j, s, ranks, err), err);
     if (status == NIB_OK)
@@ -55,7 +57,8 @@ static nib_status train(job *j, const settings *s, nib_ranks *ranks, nib_err *er
     clear_progress();
     fflush(stdout); /* the ledger's line comes last */
     if (status == NIB_OK && !s->quiet && nib_ranks_rank(ranks) == 0)
-        status = nib_plan_summary(j->plan, &errors, err);
+        status = nib_plan_summary(ran != NULL ? ran : j->plan, &errors, err);
+    nib_plan_free(ran);
     return status;
 }
 

@@ -52,8 +52,9 @@ uint64_t nib__way_bytes(const nib_way *way, const nib_layer *layer)
     uint64_t sum = layer->bias ? (uint64_t)layer->n * sizeof(float) : 0;
     for (int i = 0; i < way->use_count; i++) {
         const nib_kernel *row = way->uses[i].kernel;
-        bool counted = false;
-        for (int j = 0; j < i; j++)
+        const nib_op op = way->uses[i].op; /* of a training step: dx's is the transposed weight */
+        bool counted = op == NIB_OP_LINEAR_DW;
+        for (int j = 0; j < i && op != NIB_OP_LINEAR_DX; j++)
             counted = counted || way->uses[j].kernel->packing == row->packing;
         if (!counted && !nib__add(&sum, sum, nib__row_bytes(row, layer, &way->scheme)))
             return UINT64_MAX; /* no layout can hold it */
@@ -70,11 +71,11 @@ uint64_t nib__plan_room(const nib_policy *policy, const nib_machine *own,
     const bool has_cache =
         machine == own && (policy->declared || nib__plan_op_best(&attention, machine) != NULL);
     const uint64_t beside = policy->step_bytes + (has_cache ? policy->cache_bytes : 0);
-    if (machine->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU || policy->training)
+    if (machine->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU)
         return UINT64_MAX;
     if (policy->room_words != NULL)
         return policy->room;
-    if (machine->memory == 0)
+    if (machine->memory == 0 || policy->training) /* of a training step it is found by taking it */
         return UINT64_MAX;
     return machine->memory > beside ? machine->memory - beside : 0;
 }

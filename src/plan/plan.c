@@ -247,6 +247,7 @@ static bool leaves_for_memory(const planner *p, nib_ledger_layer *line, decision
     const uint64_t held = p->out->gpu_bytes, bytes = nib__way_bytes(&d->asked, d->layer),
                    room = nib__plan_room(p->policy, p->machine, d->machine);
     const char *words = p->policy->room_words;
+    const char *beside = p->policy->training ? "buffers" : "keys, values and buffers";
     nib_way way;
     char all[32];
     if (d->bound != NULL || (bytes <= room && held <= room - bytes))
@@ -255,13 +256,12 @@ static bool leaves_for_memory(const planner *p, nib_ledger_layer *line, decision
         return false;
     d->rung = NIB_RUNG_DEVICE;
     d->done = way;
-    nib__ledger_add_reason(
-        ledger, line, "memory",
-        nib__ledger_text(ledger,
-                         "%s has room for %s of weights beside keys, values and buffers, and not "
-                         "enough is left for this one%s%s",
-                         d->machine->name, nib__say_bytes(all, room), words != NULL ? ": " : "",
-                         words != NULL ? words : ""));
+    nib__ledger_add_reason(ledger, line, "memory",
+                           nib__ledger_text(ledger,
+                                            "%s has room for %s of weights beside %s, and not "
+                                            "enough is left for this one%s%s",
+                                            d->machine->name, nib__say_bytes(all, room), beside,
+                                            words != NULL ? ": " : "", words != NULL ? words : ""));
     return true;
 }
 
@@ -508,6 +508,13 @@ bool nib__plan_same_form(const nib_layer_plan *a, const nib_layer_plan *b)
             return false;
     /* a fixed scale belongs to one layer */
     return a->done.act != NIB_ACT_I8_STATIC && a->layer->k == b->layer->k;
+}
+
+uint64_t nib__plan_layer_bytes(const nib_layer_plan *plan)
+{
+    nib_way way = {.scheme = plan->done, .use_count = plan->use_count};
+    memcpy(way.uses, plan->uses, sizeof way.uses);
+    return nib__way_bytes(&way, plan->layer);
 }
 
 /* Where the layer before it is done otherwise, the form of the input is made once more. */

@@ -98,13 +98,13 @@ typedef struct nib_op_plan {
     const nib_machine *machine;
 } nib_op_plan;
 
-enum { NIB_OPS_MAX = 8 };
+enum { NIB_OPS_MAX = 16 };
 
 typedef struct nib_layers_plan {
     const nib_machine *machine;
     const nib_machine *gpu; /* the one device besides the CPU that anything is placed on; NULL */
     uint64_t gpu_bytes;     /* of weights there */
-    nib_op_plan ops[NIB_OPS_MAX]; /* inference */
+    nib_op_plan ops[NIB_OPS_MAX]; /* those of inference, or those of a training step */
     int op_count;
     /* Rows that draw tokens on the device, for a greedy request and the usual one; NULL: none */
     const nib_kernel *samplers[2];
@@ -127,6 +127,9 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
                             const nib_machine *machine, const nib_policy *policy,
                             const nib_allocator *a, nib_err *err);
 void nib__plan_layers_free(nib_layers_plan *plan);
+
+/* Bytes of the layer's weight where it is done, as gpu_bytes counts them. */
+uint64_t nib__plan_layer_bytes(const nib_layer_plan *plan);
 
 /* Do both layers, one after the other in the plan, multiply the same form of the input that they
  * share? Then it is made once. */
@@ -154,7 +157,7 @@ NIB_INLINE const nib_machine *nib__plan_place(const nib_layers_plan *plan, const
     return row->device == NIB_DEVICE_CPU ? nib__plan_host(plan) : plan->gpu;
 }
 
-/* What the plan does an operation of inference with; NULL: it has none. */
+/* What the plan does an operation without weights with; NULL: it has none. */
 const nib_op_plan *nib__plan_operation(const nib_layers_plan *plan, nib_op op);
 /* Where logits of the plan's last layer lie, the best row that draws a token for a request of these
  * facts; NULL: they are read, and the CPU draws it. why (NULL allowed) gets what each row of the

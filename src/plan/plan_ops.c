@@ -13,7 +13,14 @@
 static const nib_op operations[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,  NIB_OP_COPY,
                                     NIB_OP_SWIGLU, NIB_OP_ADD,  NIB_OP_GATHER};
 
-_Static_assert(COUNT(operations) <= NIB_OPS_MAX, "raise NIB_OPS_MAX");
+/* Those of a training step, which are the CPU's. */
+static const nib_op of_training[] = {
+    NIB_OP_NORM,      NIB_OP_ROPE,     NIB_OP_ATTN,    NIB_OP_COPY,    NIB_OP_SWIGLU,
+    NIB_OP_ADD,       NIB_OP_XENT,     NIB_OP_NORM_DX, NIB_OP_NORM_DW, NIB_OP_ATTN_DX,
+    NIB_OP_SWIGLU_DX, NIB_OP_EMBED_DW, NIB_OP_BIAS_DW, NIB_OP_SQUARES, NIB_OP_ADAMW};
+
+_Static_assert(COUNT(operations) <= NIB_OPS_MAX && COUNT(of_training) <= NIB_OPS_MAX,
+               "raise NIB_OPS_MAX");
 
 const char *nib__plan_operation_name(size_t i)
 {
@@ -332,13 +339,41 @@ static const nib_machine *home_of(const nib_layers_plan *out, nib_op op)
     return attention != NULL && attention->row != NULL ? attention->machine : out->machine;
 }
 
+static bool has_bias(const nib_layer *layers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (layers[i].bias)
+            return true;
+    return false;
+}
+
+/* The best row of the CPU for each, or the error with what refuses every row. */
+static void plan_training(nib_layers_plan *out, const nib_plan_options *options,
+                          const nib_layer *layers, size_t count, const nib_policy *policy)
+{
+    const nib_machine *host = nib__plan_host(out);
+    nib__plan_training(out, layers, count, policy);
+    for (size_t i = 0; i < COUNT(of_training) && host != NULL && !policy->declared; i++) {
+        nib_op_plan plan = {.op = of_training[i], .machine = host};
+        nib_query query;
+        if (plan.op == NIB_OP_BIAS_DW && !has_bias(layers, count))
+            continue;
+        nib__plan_op_query(&query, plan.op, NIB_TYPE_F32, host);
+        query.without = &policy->without;
+        plan.row = nib__plan_op_best(&query, host);
+        if (plan.row == NULL)
+            go_to_host(out, &plan, &query, options, layers, count, policy);
+        out->ops[out->op_count++] = plan;
+    }
+}
+
 void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy)
 {
     walk w;
     char time[32], bytes[32];
     if (policy->training)
-        nib__plan_training(out, layers, count, policy);
+        plan_training(out, options, layers, count, policy);
     if (policy->training || policy->declared)
         return;
     for (size_t i = 0; i < COUNT(operations); i++) {

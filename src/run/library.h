@@ -73,10 +73,14 @@ nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *r
 /* For nib__plan_make: leaves out what was refused, and says so once the plan is made. */
 nib_status nib__plan_take_refused(nib_plan *p, const nib_retry *again, nib_err *err);
 void nib__plan_note_refused(nib_plan *p);
-/* The plan of the same request, and of what a device refused so far and now: its ledger says what,
- * in the driver's `words`. */
-nib_status nib__plan_again(nib_plan **out, const nib_plan *plan, const nib_refusal *refusal,
-                           const char *words, nib_err *err);
+/* Opens what runs a plan; *refusal says what of it the device refused, if that is why it fails. */
+typedef nib_status (*nib_plan_opener)(void *ctx, const nib_plan *plan, nib_refusal *refusal,
+                                      nib_err *err);
+/* Calls it with *plan and, as long as a device refuses something, with the plan of the same request
+ * and of what was refused so far: its ledger says what, in the driver's words. *plan is the last
+ * one then, and *own, too, which is the caller's, and NULL at first. */
+nib_status nib__plan_open(nib_plan_opener open, void *ctx, const nib_plan **plan, nib_plan **own,
+                          nib_err *err);
 /* The names of the kernels that match one of the patterns; a pattern without one is NIB_USAGE. */
 nib_status nib__choose_without(nib_strings *out, const nib_strings *patterns, nib_arena *arena,
                                const nib_allocator *a, nib_err *err);

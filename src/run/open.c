@@ -163,25 +163,17 @@ nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count, co
     return status;
 }
 
-/* Opens the runner. What a device refuses of the plan is planned again without it, as for any
- * kernel that is missing, and the ledger of that plan says so; nothing is loaded before. Each round
- * has fewer rows or less memory, so that a device soon has nothing left to refuse. */
-static nib_status open_runner(nib_session *s, int sequences, nib_err *err)
+typedef struct opening {
+    nib_session *session;
+    int sequences;
+} opening;
+
+/* Nothing is loaded before the device has refused nothing. */
+static nib_status open_runner(void *ctx, const nib_plan *plan, nib_refusal *refusal, nib_err *err)
 {
-    enum { ROUNDS = 64 };
-    for (int round = 0;; round++) {
-        nib_refusal refusal;
-        nib_err words;
-        nib_plan *again;
-        const nib_status status = nib__runner_open(&s->runner, &s->model->net, &s->plan->plan,
-                                                   sequences, s->plan->context, &refusal, &words);
-        if (status == NIB_OK || refusal.what == NIB_REFUSED_NOTHING || round == ROUNDS)
-            return status == NIB_OK ? NIB_OK : nib__fail(err, status, "%s", words.text);
-        NIB_TRY(nib__plan_again(&again, s->plan, &refusal, words.text, err));
-        nib_plan_free(s->own);
-        s->plan = s->own = again;
-        NIB_TRY(nib_plan_status(again, err));
-    }
+    const opening *o = ctx;
+    return nib__runner_open(&o->session->runner, &plan->model->net, &plan->plan, o->sequences,
+                            plan->context, refusal, err);
 }
 
 nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan,
@@ -209,7 +201,8 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
         return nib__fail_memory(err, sizeof *s, "the session");
     s->model = model;
     s->plan = plan;
-    const nib_status opened = open_runner(s, sequences, err);
+    opening o = {s, sequences};
+    const nib_status opened = nib__plan_open(open_runner, &o, &s->plan, &s->own, err);
     const nib_status status = nib__checkpoint_read(model->net.checkpoint, opened, err);
     if (status != NIB_OK) {
         nib_session_close(s);

@@ -72,8 +72,8 @@ static size_t list_refused(nib_refused *out, const nib_refusal *refusal, const c
     return count;
 }
 
-nib_status nib__plan_again(nib_plan **out, const nib_plan *plan, const nib_refusal *refusal,
-                           const char *words, nib_err *err)
+static nib_status plan_again(nib_plan **out, const nib_plan *plan, const nib_refusal *refusal,
+                             const char *words, nib_err *err)
 {
     const nib_allocator *a = &plan->model->engine->allocator;
     const nib_policy *policy = &plan->policy;
@@ -92,4 +92,23 @@ nib_status nib__plan_again(nib_plan **out, const nib_plan *plan, const nib_refus
     const nib_status status = nib__plan_make(out, plan->model, &plan->request, &again, err);
     nib__release(a, refused);
     return status;
+}
+
+/* Each round has fewer rows or less memory, so that a device soon has nothing left to refuse. */
+nib_status nib__plan_open(nib_plan_opener open, void *ctx, const nib_plan **plan, nib_plan **own,
+                          nib_err *err)
+{
+    enum { ROUNDS = 64 };
+    for (int round = 0;; round++) {
+        nib_refusal refusal = {.what = NIB_REFUSED_NOTHING};
+        nib_err words;
+        nib_plan *again;
+        const nib_status status = open(ctx, *plan, &refusal, &words);
+        if (status == NIB_OK || refusal.what == NIB_REFUSED_NOTHING || round == ROUNDS)
+            return status == NIB_OK ? NIB_OK : nib__fail(err, status, "%s", words.text);
+        NIB_TRY(plan_again(&again, *plan, &refusal, words.text, err));
+        nib_plan_free(*own);
+        *plan = *own = again;
+        NIB_TRY(nib_plan_status(again, err));
+    }
 }

@@ -28,11 +28,12 @@ static load load_of(const nib_plan *p)
 {
     const nib_machine *gpu = p->plan.gpu, *own = &p->machine;
     load l = {.machine = own, .weights = weight_bytes(p), .room = UINT64_MAX};
-    if (gpu != NULL && !p->policy.training) {
+    const bool is_step = p->policy.training; /* whose memory there is known once it is taken */
+    if (gpu != NULL && (!is_step || p->policy.room_words != NULL)) {
         l.machine = gpu;
         l.weights = p->plan.gpu_bytes;
         l.room = nib__plan_room(&p->policy, own, gpu);
-        l.beside = p->policy.step_bytes + (gpu == own ? p->cache_bytes : 0);
+        l.beside = is_step ? 0 : p->policy.step_bytes + (gpu == own ? p->cache_bytes : 0);
     } else {
         l.beside = p->cache_bytes;
         if (own->memory != 0)
@@ -95,8 +96,14 @@ static void say_remedy(const nib_plan *p, const load *l, nib_text *out)
 {
     uint64_t bytes;
     char text[32];
-    const char *recipe = what_fits(p, l, &bytes);
-    if (recipe != NULL)
+    const bool is_step = p->policy.training;
+    const char *recipe = is_step ? NULL : what_fits(p, l, &bytes);
+    if (is_step)
+        nib__text_format(out, "; lower training.local_batch_size or training.seq_len%s",
+                         p->model->net.train.checkpointing == NIB_AC_FULL
+                             ? ""
+                             : ", or set activation_checkpoint.mode to full");
+    else if (recipe != NULL)
         nib__text_format(out, "; --recipe %s has %s and fits", recipe,
                          nib__say_bytes(text, bytes + l->beside));
     else if (l->weights + l->beside - p->cache_bytes < l->machine->memory &&
@@ -134,10 +141,10 @@ static nib_status say_host(const nib_plan *p, const load *l, nib_text *out, nib_
         moved += plan.layers[i].rung == NIB_RUNG_DEVICE;
     if (plan.denied.status == NIB_OK && plan.gpu_bytes <= l->room)
         nib__text_format(out,
-                         "; --allow device: %zu of %zu layers done by %s, %s per token predicted, "
+                         "; --allow device: %zu of %zu layers done by %s, %s per %s predicted, "
                          "and %s if all were done by %s",
                          moved, plan.count, l->machine->host->name,
-                         nib__say_seconds(then, plan.predicted_token_s),
+                         nib__say_seconds(then, plan.predicted_token_s), nib__policy_unit(&policy),
                          nib__say_seconds(whole, p->plan.predicted_token_s), l->machine->name);
     nib__plan_layers_free(&plan);
     return NIB_OK;
@@ -190,12 +197,14 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
     if (p->policy.training) {
         nib__ledger_add_note(&p->plan.ledger, "memory", "weights %s",
                              nib__say_bytes(weights, p->weight_bytes));
-        return NIB_OK;
+        if (p->policy.room_words == NULL)
+            return NIB_OK;
+    } else {
+        nib__ledger_add_note(
+            &p->plan.ledger, "memory", "weights %s, keys and values of %s positions %s",
+            nib__say_bytes(weights, p->weight_bytes), nib__say_count(context, (uint64_t)p->context),
+            nib__say_bytes(cache, p->cache_bytes));
     }
-    nib__ledger_add_note(
-        &p->plan.ledger, "memory", "weights %s, keys and values of %s positions %s",
-        nib__say_bytes(weights, p->weight_bytes), nib__say_count(context, (uint64_t)p->context),
-        nib__say_bytes(cache, p->cache_bytes));
     const load l = load_of(p);
     return l.weights <= l.room ? NIB_OK : say_too_large(p, &l, err);
 }

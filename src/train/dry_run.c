@@ -384,41 +384,42 @@ static nib_status try_layers(nib_model *model, const nib_plan *plan, nib_text *t
     return NIB_OK;
 }
 
-static nib_status write_memory(nib_model *model, const nib_plan *plan, nib_ranks *ranks,
-                               nib_text *text, const nib_sink *sink, nib_err *err)
+static nib_status write_memory(const nib_trainer *t, nib_text *text, const nib_sink *sink,
+                               nib_err *err)
 {
-    nib_trainer t;
     char all[32], block[32], buffers[32];
-    NIB_TRY(nib__trainer_measure(&t, model, plan, ranks, err));
-    const int sums = nib__trainer_sums(&t);
-    const uint64_t parameters = t.params.total * sizeof(float);
+    const int sums = nib__trainer_sums(t);
+    const uint64_t parameters = t->params.total * sizeof(float);
     nib__text_format(text,
                      "memory of %s: %s (%" PRIu64
                      " parameters, %s each for weights, two moments and %d sum%s of gradients; %s "
                      "for a micro-batch)\n",
-                     nib_ranks_count(ranks) > 1 ? "each rank" : "a run",
-                     nib__say_bytes(all, nib__trainer_bytes(&t)), t.params.values,
+                     nib_ranks_count(t->ranks) > 1 ? "each rank" : "a run",
+                     nib__say_bytes(all, nib__trainer_bytes(t)), t->params.values,
                      nib__say_bytes(block, parameters), sums, sums == 1 ? "" : "s",
-                     nib__say_bytes(buffers, nib__step_bytes(&t.step)));
-    if (nib__step_device_bytes(&t.step) > 0)
-        nib__text_format(text, "memory on %s: %s\n", plan->plan.gpu->name,
-                         nib__say_bytes(all, nib__step_device_bytes(&t.step)));
-    nib__trainer_close(&t);
+                     nib__say_bytes(buffers, nib__step_bytes(&t->step)));
+    if (nib__step_device_bytes(&t->step) > 0)
+        nib__text_format(text, "memory on %s: %s\n", t->plan->plan.gpu->name,
+                         nib__say_bytes(all, nib__step_device_bytes(&t->step)));
     return nib__text_flush(text, sink, err);
 }
 
-nib_status nib__dry_run(nib_model *model, const nib_plan *plan, nib_ranks *ranks,
+nib_status nib__dry_run(nib_model *model, const nib_plan *plan, nib_ranks *ranks, nib_plan **ran,
                         const nib_sink *sink, nib_err *err)
 {
     if (nib_ranks_rank(ranks) > 0) /* one speaks, and has its cores for itself */
         return NIB_OK;
+    nib_trainer t;
     nib_text text;
+    NIB_TRY(nib__trainer_measure(&t, model, plan, ranks, err));
     nib__text_init(&text, &model->engine->allocator);
-    nib_status status = write_memory(model, plan, ranks, &text, sink, err);
+    nib_status status = write_memory(&t, &text, sink, err);
     if (status == NIB_OK)
-        status = try_layers(model, plan, &text, sink, err);
+        status = try_layers(model, t.plan, &text, sink, err);
     if (status == NIB_OK)
         status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
+    nib__trainer_give_plan(&t, ran);
+    nib__trainer_close(&t);
     return status;
 }

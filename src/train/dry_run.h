@@ -9,8 +9,8 @@
 #include "trainer.h"
 
 /* The memory first, for which none is taken; then the layers, one after the other. ranks NULL: one
- * process. */
-nib_status nib__dry_run(nib_model *model, const nib_plan *plan, nib_ranks *ranks,
+ * process. *ran: see nib_train_options. */
+nib_status nib__dry_run(nib_model *model, const nib_plan *plan, nib_ranks *ranks, nib_plan **ran,
                         const nib_sink *sink, nib_err *err);
 
 #endif

@@ -6,14 +6,10 @@
 
 #include <inttypes.h>
 
-void nib__tree_init(nib_tree *out, nib_pool *pool, nib_ranks *ranks, const nib_machine *machine,
+void nib__tree_init(nib_tree *out, nib_pool *pool, nib_ranks *ranks, const nib_kernel *add,
                     size_t total, int64_t count)
 {
-    *out = (nib_tree){.pool = pool,
-                      .ranks = ranks,
-                      .add = nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, machine, NULL),
-                      .total = total,
-                      .count = count};
+    *out = (nib_tree){.pool = pool, .ranks = ranks, .add = add, .total = total, .count = count};
 }
 
 static size_t block_bytes(const nib_tree *t) { return t->total * sizeof(float); }

@@ -32,7 +32,8 @@ typedef struct nib_tree {
     int spare_count;
 } nib_tree;
 
-void nib__tree_init(nib_tree *out, nib_pool *pool, nib_ranks *ranks, const nib_machine *machine,
+/* add: a row of NIB_OP_ADD. */
+void nib__tree_init(nib_tree *out, nib_pool *pool, nib_ranks *ranks, const nib_kernel *add,
                     size_t total, int64_t count);
 void nib__tree_free(nib_tree *tree);
 

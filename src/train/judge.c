@@ -70,14 +70,13 @@ static nib_status look(void *ctx, const nib_train_node *n, bool done, nib_err *e
     const outputs out = outputs_of(n);
     for (int i = 0; i < out.count && !f->node; i++) {
         const int buffer = out.buffers[i];
-        /* FAKE's is as wide as the widest of the inputs that take turns in it */
-        const int64_t ld = s->ld[buffer], width = n->op == NIB_OP_FAKE ? n->columns : ld;
+        const int64_t width = nib__step_ld(s, n, buffer);
         const float *x;
         NIB_TRY(nib__step_look(s, n, buffer, n->layer + n->next, &x, err));
         for (int64_t token = 0; token < s->m && !f->node; token++) {
-            const int64_t at = first_bad(x + token * ld, width);
+            const int64_t at = first_bad(x + token * width, width);
             if (at < width)
-                f->node = n, f->token = token, f->channel = at, f->value = x[token * ld + at];
+                f->node = n, f->token = token, f->channel = at, f->value = x[token * width + at];
         }
     }
     if (out.gradient) {

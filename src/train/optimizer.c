@@ -15,17 +15,14 @@ static uint64_t parts_bytes(const nib_params *p)
 }
 
 nib_status nib__optimizer_open(nib_optimizer *out, const nib_train_config *config,
-                               const nib_params *params, const nib_machine *machine,
+                               const nib_params *params, const nib_layers_plan *plan,
                                nib_engine *engine, nib_err *err)
 {
     *out = (nib_optimizer){.config = config,
                            .params = params,
                            .pool = engine->pool,
-                           .adamw = nib__plan_op(NIB_OP_ADAMW, NIB_TYPE_F32, machine, NULL),
-                           .squares = nib__plan_op(NIB_OP_SQUARES, NIB_TYPE_F32, machine, NULL)};
-    if (!out->adamw || !out->squares)
-        return nib__fail(err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
-                         out->adamw ? "squares" : "adamw", machine->name);
+                           .adamw = nib__plan_operation(plan, NIB_OP_ADAMW)->row,
+                           .squares = nib__plan_operation(plan, NIB_OP_SQUARES)->row};
     const size_t bytes = (size_t)block_bytes(params);
     out->m = nib__block_take(bytes);
     out->v = nib__block_take(bytes);

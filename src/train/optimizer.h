@@ -20,9 +20,8 @@ typedef struct nib_optimizer {
     int64_t skipped; /* of them: the moments did not see these */
 } nib_optimizer;
 
-/* NIB_NOT_AS_ASKED: an operation has no row here. */
 nib_status nib__optimizer_open(nib_optimizer *out, const nib_train_config *config,
-                               const nib_params *params, const nib_machine *machine,
+                               const nib_params *params, const nib_layers_plan *plan,
                                nib_engine *engine, nib_err *err);
 void nib__optimizer_close(nib_optimizer *optimizer);
 /* Of an optimizer of these parameters. */

@@ -30,6 +30,9 @@ typedef struct nib_workers {
     nib_gpu *gpu; /* NULL: there is none */
     char *scratch;
     uint64_t scratch_bytes;
+    /* The device's rows are compiled and not launched, and here is the one that cannot be; NULL:
+     * they run */
+    const nib_kernel **refused;
 } nib_workers;
 
 /* The product of a planned layer with m tokens. NIB_NOT_AS_ASKED: a side has no row there. */

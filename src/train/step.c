@@ -146,39 +146,39 @@ static nib_status take_block(nib_step *s, nib_err *err)
     return NIB_OK;
 }
 
+uint64_t nib__step_packed_bytes(const nib_step *s, size_t site, uint64_t at[NIB_PACKED_COUNT])
+{
+    const bool has_bias = nib__step_side(s, site) == NIB_SIDE_GPU && s->net->sites[site].bias;
+    uint64_t used = 0;
+    for (int p = NIB_PACKED_Y; p <= NIB_PACKED_DX; p++) {
+        const nib_product *product = &s->products[site][p];
+        at[p] = used;
+        used += aligned(nib__cast_bytes(product->row, &product->shape));
+    }
+    at[NIB_PACKED_BIAS] = used;
+    return used + (has_bias ? aligned((uint64_t)s->net->sites[site].n * sizeof(float)) : 0);
+}
+
+/* The CPU's packed weights, and where its layers find them and their inputs. */
 static nib_status take_packed(nib_step *s, nib_err *err)
 {
     nib_step_side *here = &s->sides[NIB_SIDE_CPU];
-    for (size_t i = 1; i < s->net->site_count; i++) {
-        nib_step_side *side = &s->sides[nib__step_side(s, i)];
-        for (int p = 0; p < 2; p++) {
-            const nib_product *product = &s->products[i][p];
-            s->packed_at[i][p] = side->packed_bytes;
-            side->packed_bytes += aligned(nib__cast_bytes(product->row, &product->shape));
-        }
-        s->packed_at[i][NIB_PACKED_BIAS] = side->packed_bytes;
-        if (side != here && s->net->sites[i].bias)
-            side->packed_bytes += aligned((uint64_t)s->net->sites[i].n * sizeof(float));
+    uint64_t at[NIB_PACKED_COUNT];
+    for (size_t i = 1; i < s->net->site_count; i++)
+        if (nib__step_side(s, i) == NIB_SIDE_CPU)
+            here->packed_bytes += nib__step_packed_bytes(s, i, at);
+    if (!take(s, &here->packed, here->packed_bytes))
+        return nib__fail_memory(err, (size_t)here->packed_bytes, "the packed weights");
+    char *next = here->packed;
+    for (size_t i = 1; next != NULL && i < s->net->site_count; i++) {
+        if (nib__step_side(s, i) != NIB_SIDE_CPU)
+            continue;
+        const uint64_t bytes = nib__step_packed_bytes(s, i, at);
+        for (int p = 0; p < NIB_PACKED_COUNT; p++)
+            s->packed[i][p] = next + at[p];
+        s->inputs[i] = nib__step_place(s, NIB_SIDE_CPU, NIB_KEPT_INPUTS, 0) + s->input_at[i];
+        next += bytes;
     }
-    return take(s, &here->packed, here->packed_bytes)
-               ? NIB_OK
-               : nib__fail_memory(err, (size_t)here->packed_bytes, "the packed weights");
-}
-
-/* The device's buffers, of those that its operations touch. */
-static nib_status take_there(nib_step *s, nib_err *err)
-{
-    nib_step_side *there = &s->sides[NIB_SIDE_GPU];
-    void *block, *packed;
-    there->block_bytes = lay_out(s, there);
-    if (there->packed_bytes == 0 || s->options.sizes_only)
-        return NIB_OK;
-    NIB_TRY(nib__engine_gpu(&s->workers.gpu, s->engine, s->plan->gpu, err));
-    NIB_TRY(nib__gpu_take(s->workers.gpu, there->block_bytes, "the buffers of a micro-batch",
-                          &block, err));
-    there->block = block;
-    NIB_TRY(nib__gpu_take(s->workers.gpu, there->packed_bytes, "the packed weights", &packed, err));
-    there->packed = packed;
     return NIB_OK;
 }
 
@@ -207,16 +207,18 @@ static nib_status open_parts(nib_step *s, nib_err *err)
     s->table_ld = nib__ceil_div(s->options.length, NIB_CACHE_BLOCK);
     NIB_TRY(check_sizes(s, err));
     NIB_TRY(nib__step_lower(s, err));
+    s->sides[NIB_SIDE_GPU].block_bytes = lay_out(s, &s->sides[NIB_SIDE_GPU]);
+    NIB_TRY(nib__step_ask_device(s, err));
     NIB_TRY(take_block(s, err));
     NIB_TRY(take_packed(s, err));
-    NIB_TRY(take_there(s, err));
     NIB_TRY(take_positions(s, err));
     /* documents as long as the sequences; shorter ones get more room when they come */
     return nib__step_reserve(s, s->options.batch, s->table_ld * s->options.batch, err);
 }
 
 nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_layers_plan *plan,
-                          const nib_params *params, const nib_step_options *options, nib_err *err)
+                          const nib_params *params, const nib_step_options *options,
+                          nib_refusal *refusal, nib_err *err)
 {
     *out = (nib_step){.engine = net->engine,
                       .net = net,
@@ -226,6 +228,7 @@ nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_layer
                       .m = options->batch * options->length};
     nib__arena_init(&out->arena, &net->engine->allocator, 0);
     const nib_status status = open_parts(out, err);
+    *refusal = out->refusal;
     if (status != NIB_OK)
         nib__step_close(out);
     return status;
@@ -233,13 +236,10 @@ nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_layer
 
 void nib__step_close(nib_step *s)
 {
-    const nib_step_side *here = &s->sides[NIB_SIDE_CPU], *there = &s->sides[NIB_SIDE_GPU];
+    const nib_step_side *here = &s->sides[NIB_SIDE_CPU];
+    nib__step_leave_device(s);
     nib__block_free(here->block, (size_t)here->block_bytes);
     nib__block_free(here->packed, (size_t)here->packed_bytes);
-    if (s->workers.gpu != NULL) {
-        nib__gpu_give(s->workers.gpu, there->block);
-        nib__gpu_give(s->workers.gpu, there->packed);
-    }
     nib__block_free(s->cache, (size_t)s->cache_bytes);
     nib__block_free(s->tables, (size_t)s->table_bytes);
     nib__block_free(s->rope, (size_t)s->rope_bytes);

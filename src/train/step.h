@@ -21,9 +21,9 @@
 #define NIB_STEP_H
 
 #include "fake_quant.h"
-#include "lower.h"
 #include "params.h"
 #include "product.h"
+#include "runner.h"
 
 /* f32 [m][columns] unless it says otherwise. */
 typedef enum nib_train_buffer {
@@ -69,10 +69,10 @@ typedef struct nib_train_node {
     int product;   /* which of the site's */
     int64_t layer; /* of kept buffers: all but x1 are layer 0's where layers are run again */
     int from, other, to;
-    size_t param; /* whose weight is read or gradient written; SIZE_MAX */
-    int64_t columns;
-    bool backward; /* ROPE: back */
-    bool next;     /* x1 of the layer after this is written */
+    size_t param;    /* whose weight is read or gradient written; SIZE_MAX */
+    int64_t columns; /* MOVE: of a row, all of which goes */
+    bool backward;   /* ROPE: back */
+    bool next;       /* x1 of the layer after this is written */
 } nib_train_node;
 
 /* A layer in quantization-aware training; all 0: it is not. */
@@ -106,8 +106,7 @@ typedef struct nib_step_side {
     char *block;
     uint64_t block_bytes;
     uint64_t at[NIB_TRAIN_BUFFERS], each[NIB_TRAIN_BUFFERS]; /* offset, bytes per layer */
-    /* weights in the layouts of their rows, and biases, made by nib__step_cast */
-    char *packed;
+    char *packed; /* of the device NULL: each layer has a piece */
     uint64_t packed_bytes;
 } nib_step_side;
 
@@ -128,9 +127,13 @@ typedef struct nib_step {
     uint8_t *held;
     nib_step_side sides[NIB_SIDE_COUNT];
     int64_t ld[NIB_TRAIN_BUFFERS];
-    nib_workers workers;                     /* and the device; NULL: the plan has none */
-    uint64_t (*packed_at)[NIB_PACKED_COUNT]; /* [site_count] */
-    uint64_t *input_at; /* [site_count] in NIB_KEPT_INPUTS; layers of one form share */
+    nib_workers workers; /* and the device; NULL: the plan has none */
+    /* [site_count], where a layer's products run: its weight in the layouts of their rows and its
+     * bias, made by nib__step_cast, and its kept input, which layers of one form share */
+    char *(*packed)[NIB_PACKED_COUNT];
+    char **inputs;
+    uint64_t *input_at; /* [site_count] in NIB_KEPT_INPUTS */
+    nib_refusal refusal;
     /* quantization-aware training */
     nib_step_fake *fake; /* [site_count]; NULL: no layer is */
     char *fake_block;    /* values of one weight, then codes and scales of all */
@@ -155,9 +158,12 @@ typedef struct nib_step {
     bool timed; /* waits for the device after each operation, whose time is then its own */
 } nib_step;
 
-/* params, net and plan must outlive it. NIB_NOT_AS_ASKED: an operation has no row here. */
+/* params, net and plan must outlive it. NIB_NOT_AS_ASKED: an operation has no row here. Of a device
+ * all memory is taken and every kernel compiled; *refusal says what of the plan it refused, if that
+ * is why this fails. */
 nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_layers_plan *plan,
-                          const nib_params *params, const nib_step_options *options, nib_err *err);
+                          const nib_params *params, const nib_step_options *options,
+                          nib_refusal *refusal, nib_err *err);
 void nib__step_close(nib_step *step);
 
 /* Casts and packs the weights [params.total]; once after each change of them. */
@@ -187,8 +193,20 @@ bool nib__step_same_form(const nib_step *step, size_t a, size_t b, int product);
 nib_status nib__step_add(nib_step *step, const nib_train_node *node, nib_err *err);
 /* Sizes of f32 buffers and operands on each side; of the device only what products need at all. */
 void nib__step_size(nib_step *step);
-/* Where each site's kept input lies on its side: one place for neighbours of one form. */
+/* Where each site's kept input lies on its side: one place for neighbours of one form. On the
+ * device inputs of layers that do not take turns lie beside their weights. */
 void nib__step_place_inputs(nib_step *step);
+NIB_INLINE bool nib__step_keeps_all_inputs(const nib_step *step)
+{
+    return step->options.checkpointing == NIB_AC_NONE;
+}
+/* Elements from one row to the next of a buffer that the node reads or writes: rounded inputs take
+ * turns in a buffer, each as wide as it is. */
+NIB_INLINE int64_t nib__step_ld(const nib_step *step, const nib_train_node *node, int buffer)
+{
+    const int64_t own = node->site != SIZE_MAX ? step->net->sites[node->site].k : node->columns;
+    return buffer == NIB_HELD_FAKE ? own : step->ld[buffer];
+}
 /* Where a site's products run. */
 NIB_INLINE int nib__step_side(const nib_step *step, size_t site)
 {
@@ -205,6 +223,13 @@ NIB_INLINE bool nib__step_is_kept(const nib_step *step, int buffer)
 char *nib__step_place(const nib_step *step, int side, int buffer, int64_t layer);
 nib_status nib__step_product(nib_step *step, const nib_train_node *node, nib_err *err);
 nib_status nib__step_move(nib_step *step, const nib_train_node *node, nib_err *err);
+/* A site's weight at x, where its products run, into the layouts of their rows. */
+nib_status nib__step_cast_site(nib_step *step, size_t site, const float *x, nib_err *err);
+/* Bytes of a site's packed weights and bias, and where each of them begins. */
+uint64_t nib__step_packed_bytes(const nib_step *step, size_t site, uint64_t at[NIB_PACKED_COUNT]);
+/* step_there.c: takes the device's memory and compiles its kernels, if the plan has one. */
+nib_status nib__step_ask_device(nib_step *step, nib_err *err);
+void nib__step_leave_device(nib_step *step);
 /* The site reads the same input as the one before it: k, v, up. */
 bool nib__step_shares_input(const nib_step *step, size_t site);
 /* step_fake.c: what layers in quantization-aware training need, and the size of its buffers. */

@@ -32,11 +32,15 @@ static void add(lowering *l, nib_train_node node)
     l->status = nib__step_add(l->s, &node, l->err);
 }
 
-/* An operation without a site is the CPU's. */
+/* An operation without a site is the CPU's; rows of the embedding are looked up as f32, whatever
+ * the plan of it says. */
 static void add_op(lowering *l, nib_train_node node)
 {
     const nib_layers_plan *plan = l->s->plan;
-    node.row = nib__plan_op(node.op, NIB_TYPE_F32, nib__plan_host(plan), &plan->without);
+    const nib_op_plan *planned = nib__plan_operation(plan, node.op);
+    node.row = planned != NULL
+                   ? planned->row
+                   : nib__plan_op(node.op, NIB_TYPE_F32, nib__plan_host(plan), &plan->without);
     node.site = SIZE_MAX;
     add(l, node);
 }
@@ -399,10 +403,12 @@ nib_status nib__step_lower(nib_step *s, nib_err *err)
     s->node_ns = nib__arena_take(&s->arena, s->capacity, sizeof *s->node_ns);
     s->products = nib__arena_take(&s->arena, sites, sizeof *s->products);
     s->input_at = nib__arena_take(&s->arena, sites, sizeof *s->input_at);
-    s->packed_at = nib__arena_take(&s->arena, sites, sizeof *s->packed_at);
+    s->packed = nib__arena_take(&s->arena, sites, sizeof *s->packed);
+    s->inputs = nib__arena_take(&s->arena, sites, sizeof *s->inputs);
     const size_t buffers = (size_t)(NIB_TRAIN_BUFFERS * (l.c->layers + 1));
     s->held = nib__arena_take(&s->arena, buffers, sizeof *s->held);
-    if (!s->nodes || !s->node_ns || !s->products || !s->input_at || !s->packed_at || !s->held)
+    if (!s->nodes || !s->node_ns || !s->products || !s->input_at || !s->packed || !s->inputs ||
+        !s->held)
         return nib__fail_memory(err, s->capacity * sizeof *s->nodes, "the list of operations");
     for (size_t i = 1; i < sites; i++)
         for (int p = 0; p < NIB_PRODUCTS; p++)

@@ -109,7 +109,7 @@ nib_status nib__step_add(nib_step *s, const nib_train_node *node, nib_err *err)
                                      .layer = layer_of(node, buffer),
                                      .from = buffer,
                                      .to = buffer,
-                                     .columns = s->ld[buffer]};
+                                     .columns = nib__step_ld(s, node, buffer)};
         need(s, node->side, buffer);
         if ((*held & 1 << node->side) == 0)
             NIB_TRY(append(s, &move, err));
@@ -128,7 +128,7 @@ static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 void nib__step_place_inputs(nib_step *s)
 {
-    const bool each = s->options.checkpointing == NIB_AC_NONE;
+    const bool each = nib__step_keeps_all_inputs(s);
     uint64_t used[NIB_SIDE_COUNT] = {0, 0};
     for (size_t i = 1; i < s->net->site_count; i++) {
         const size_t part = (i - 1) % NIB_SITE_COUNT;
@@ -143,7 +143,8 @@ void nib__step_place_inputs(nib_step *s)
         }
         s->input_at[i] = used[side];
         used[side] += (nib__cast_bytes(p->row, &p->shape) + 63) & ~UINT64_C(63);
-        *most = larger(*most, used[side]);
+        if (!each || side == NIB_SIDE_CPU)
+            *most = larger(*most, used[side]);
     }
 }
 

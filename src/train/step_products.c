@@ -28,16 +28,11 @@ static float *amax_of(const nib_step *s, int side) { return values(s, side, NIB_
 
 /* ---- between the sides ---- */
 
-static uint64_t rows_bytes(const nib_step *s, int buffer)
-{
-    return (uint64_t)s->m * (uint64_t)s->ld[buffer] * sizeof(float);
-}
-
 nib_status nib__step_move(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     float *here = values(s, NIB_SIDE_CPU, n->from, n->layer),
           *there = values(s, NIB_SIDE_GPU, n->from, n->layer);
-    const uint64_t bytes = rows_bytes(s, n->from);
+    const uint64_t bytes = (uint64_t)(s->m * n->columns) * sizeof(float);
     return n->side == NIB_SIDE_GPU ? nib__gpu_write(s->workers.gpu, there, here, bytes, err)
                                    : nib__gpu_read(s->workers.gpu, here, there, bytes, err);
 }
@@ -51,7 +46,7 @@ nib_status nib__step_look(const nib_step *s, const nib_train_node *n, int buffer
     if (n->side == NIB_SIDE_CPU)
         return NIB_OK;
     return nib__gpu_read(s->workers.gpu, here, values(s, NIB_SIDE_GPU, buffer, layer),
-                         rows_bytes(s, buffer), err);
+                         (uint64_t)(s->m * nib__step_ld(s, n, buffer)) * sizeof(float), err);
 }
 
 /* ---- operations ---- */
@@ -63,7 +58,7 @@ static nib_input input_of(const nib_step *s, const nib_train_node *n)
     nib_input x = nib__product_input(p, rows, nib__step_place(s, n->side, NIB_HELD_INPUT, 0), NULL);
     if (p->quant == NULL) {
         x.f32 = values(s, n->side, n->from, n->layer);
-        x.ld = s->ld[n->from];
+        x.ld = nib__step_ld(s, n, n->from);
     }
     return x;
 }
@@ -76,8 +71,7 @@ static const float *bias_of(const nib_step *s, const nib_train_node *n)
         return NULL;
     if (n->side == NIB_SIDE_CPU)
         return s->weights + s->params->items[bias].at;
-    return (const float *)(const void *)(s->sides[n->side].packed +
-                                         s->packed_at[n->site][NIB_PACKED_BIAS]);
+    return (const float *)(const void *)s->packed[n->site][NIB_PACKED_BIAS];
 }
 
 static nib_status run_product(nib_step *s, const nib_train_node *n, nib_err *err)
@@ -85,33 +79,31 @@ static nib_status run_product(nib_step *s, const nib_train_node *n, nib_err *err
     const nib_product *p = &s->products[n->site][n->product];
     const nib_input x = input_of(s, n);
     if (n->product != NIB_PRODUCT_DW)
-        return nib__product_run(
-            p, &s->workers, &x, s->sides[n->side].packed + s->packed_at[n->site][n->product],
-            bias_of(s, n), values(s, n->side, n->to, n->layer + n->next), s->ld[n->to], err);
+        return nib__product_run(p, &s->workers, &x, s->packed[n->site][n->product], bias_of(s, n),
+                                values(s, n->side, n->to, n->layer + n->next), s->ld[n->to], err);
     const nib_param *w = &s->params->items[n->param];
-    const void *packed = nib__step_place(s, n->side, NIB_KEPT_INPUTS, 0) + s->input_at[n->site];
-    float *gradient = s->gradients + w->at,
-          *to = n->side == NIB_SIDE_CPU ? gradient : values(s, n->side, NIB_HELD_WEIGHT, 0);
-    NIB_TRY(nib__product_run(p, &s->workers, &x, packed, NULL, to, p->shape.n, err));
-    return n->side == NIB_SIDE_CPU ? NIB_OK
-                                   : nib__gpu_read(s->workers.gpu, gradient, to,
-                                                   nib__param_size(w) * sizeof(float), err);
+    const bool here = n->side == NIB_SIDE_CPU;
+    float *to = here ? s->gradients + w->at : values(s, n->side, NIB_HELD_WEIGHT, 0);
+    NIB_TRY(nib__product_run(p, &s->workers, &x, s->inputs[n->site], NULL, to, p->shape.n, err));
+    return here || s->workers.refused != NULL
+               ? NIB_OK
+               : nib__gpu_read(s->workers.gpu, s->gradients + w->at, to,
+                               nib__param_size(w) * sizeof(float), err);
 }
 
 static nib_status run_quant(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     const nib_input x = input_of(s, n);
     return nib__product_quant(&s->products[n->site][n->product], &s->workers,
-                              values(s, n->side, n->from, n->layer), s->ld[n->from],
+                              values(s, n->side, n->from, n->layer), nib__step_ld(s, n, n->from),
                               amax_of(s, n->side), &x, err);
 }
 
 static nib_status run_cast(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     return nib__product_cast(&s->products[n->site][n->product], &s->workers,
-                             values(s, n->side, n->from, n->layer), s->ld[n->from],
-                             amax_of(s, n->side),
-                             nib__step_place(s, n->side, n->to, 0) + s->input_at[n->site], err);
+                             values(s, n->side, n->from, n->layer), nib__step_ld(s, n, n->from),
+                             amax_of(s, n->side), s->inputs[n->site], err);
 }
 
 nib_status nib__step_product(nib_step *s, const nib_train_node *n, nib_err *err)
@@ -122,7 +114,7 @@ nib_status nib__step_product(nib_step *s, const nib_train_node *n, nib_err *err)
     case NIB_OP_CAST_T: return run_cast(s, n, err);
     case NIB_OP_AMAX:
         return nib__product_amax(n->row, &s->workers, values(s, n->side, n->from, n->layer), s->m,
-                                 n->columns, s->ld[n->from], amax_of(s, n->side), err);
+                                 n->columns, nib__step_ld(s, n, n->from), amax_of(s, n->side), err);
     default: return run_product(s, n, err);
     }
 }
@@ -135,7 +127,6 @@ static nib_status bring_weight(nib_step *s, size_t site, const float *weights, c
 {
     const nib_param *w = &s->params->items[s->params->weight[site]];
     const size_t bias = s->params->bias[site];
-    const nib_step_side *there = &s->sides[NIB_SIDE_GPU];
     if (nib__step_side(s, site) == NIB_SIDE_CPU)
         return NIB_OK;
     float *to = values(s, NIB_SIDE_GPU, NIB_HELD_WEIGHT, 0);
@@ -144,26 +135,32 @@ static nib_status bring_weight(nib_step *s, size_t site, const float *weights, c
     if (bias == SIZE_MAX)
         return NIB_OK;
     const nib_param *b = &s->params->items[bias];
-    return nib__gpu_write(s->workers.gpu, there->packed + s->packed_at[site][NIB_PACKED_BIAS],
-                          weights + b->at, nib__param_size(b) * sizeof(float), err);
+    return nib__gpu_write(s->workers.gpu, s->packed[site][NIB_PACKED_BIAS], weights + b->at,
+                          nib__param_size(b) * sizeof(float), err);
+}
+
+nib_status nib__step_cast_site(nib_step *s, size_t site, const float *x, nib_err *err)
+{
+    const nib_product *products = s->products[site];
+    const nib_param *w = &s->params->items[s->params->weight[site]];
+    float *amax = amax_of(s, nib__step_side(s, site));
+    if (products[NIB_PRODUCT_Y].w_amax || products[NIB_PRODUCT_DX].w_amax)
+        NIB_TRY(nib__product_amax(products[0].amax, &s->workers, x, w->rows, w->columns, w->columns,
+                                  amax, err));
+    for (int p = NIB_PRODUCT_Y; p <= NIB_PRODUCT_DX; p++)
+        NIB_TRY(nib__product_cast(&products[p], &s->workers, x, w->columns, amax,
+                                  s->packed[site][p], err));
+    return NIB_OK;
 }
 
 nib_status nib__step_cast(nib_step *s, const float *weights, nib_err *err)
 {
     for (size_t i = 1; i < s->net->site_count; i++) {
-        const nib_product *products = s->products[i];
-        const nib_param *w = &s->params->items[s->params->weight[i]];
-        const int side = nib__step_side(s, i);
-        const float *x = weights + w->at;
+        const float *x = weights + s->params->items[s->params->weight[i]].at;
         if (nib__step_fake_at(s, i))
             x = nib__step_fake_weight(s, i, x);
         NIB_TRY(bring_weight(s, i, weights, &x, err));
-        if (products[NIB_PRODUCT_Y].w_amax || products[NIB_PRODUCT_DX].w_amax)
-            NIB_TRY(nib__product_amax(products[0].amax, &s->workers, x, w->rows, w->columns,
-                                      w->columns, amax_of(s, side), err));
-        for (int p = NIB_PRODUCT_Y; p <= NIB_PRODUCT_DX; p++)
-            NIB_TRY(nib__product_cast(&products[p], &s->workers, x, w->columns, amax_of(s, side),
-                                      s->sides[side].packed + s->packed_at[i][p], err));
+        NIB_TRY(nib__step_cast_site(s, i, x, err));
     }
     return NIB_OK;
 }

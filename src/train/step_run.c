@@ -87,7 +87,8 @@ static void run_fake(nib_step *s, const nib_train_node *n)
     uint8_t *mask = (uint8_t *)place(s, NIB_KEPT_MASKS, 0) + s->fake[n->site].mask_at;
     if (n->op == NIB_OP_FAKE)
         nib__step_fake_input(s, n->site, values(s, n->from, n->layer), s->ld[n->from],
-                             place(s, NIB_HELD_INPUT, 0), values(s, n->to, 0), s->ld[n->to], mask);
+                             place(s, NIB_HELD_INPUT, 0), values(s, n->to, 0),
+                             nib__step_ld(s, n, n->to), mask);
     else if (n->op == NIB_OP_FAKE_DX)
         nib__step_fake_dx(s, n->site, mask, values(s, n->to, n->layer), s->ld[n->to]);
     else

@@ -157,24 +157,51 @@ static nib_status take_steps(run *r, nib_err *err)
     return NIB_OK;
 }
 
-/* Ranks that begin with different weights or batches would not notice it, and train nothing. */
+/* Of what a device does, which may have refused some of it on one rank alone; rows of the CPU are
+ * of one contract on every host. */
+static nib_status hash_plan(nib_hash *out, const nib_layers_plan *plan, nib_engine *engine,
+                            nib_err *err)
+{
+    nib_text rows;
+    nib__text_init(&rows, &engine->allocator);
+    for (size_t i = 0; i < plan->count; i++)
+        for (int u = 0; u < plan->layers[i].use_count; u++) {
+            const nib_kernel *row = plan->layers[i].uses[u].kernel;
+            if (row->device != NIB_DEVICE_CPU)
+                nib__text_format(&rows, "%zu %s\n", i, row->name);
+        }
+    *out = nib__hash_bytes(rows.at != NULL ? rows.at : "", rows.size);
+    const bool failed = rows.failed;
+    nib__text_free(&rows);
+    return failed ? nib__fail_memory(err, 4096, "the names of kernels") : NIB_OK;
+}
+
+/* Ranks that begin with different weights, batches or kernels would not notice it, and train
+ * nothing, or not the same. */
 static nib_status check_same_start(const nib_trainer *t, nib_err *err)
 {
     struct {
-        nib_hash weights;
+        nib_hash plan, weights;
         int64_t steps, batch, sequence, micro_batches, taken;
-    } mine = {nib__hash_bytes(t->weights, t->params.total * sizeof *t->weights),
+    } mine = {{0},
+              nib__hash_bytes(t->weights, t->params.total * sizeof *t->weights),
               t->config->steps,
               t->config->batch,
               t->config->sequence,
               t->micro_batches,
               t->optimizer.steps},
-      first = mine;
+      first;
     if (!t->ranks)
         return NIB_OK;
+    NIB_TRY(nib_ranks_agree(t->ranks, hash_plan(&mine.plan, &t->plan->plan, t->engine, err), err));
+    first = mine;
     NIB_TRY(nib__ranks_share(t->ranks, &first, sizeof first, "the start of rank 0", err));
     nib_status status = NIB_OK;
-    if (memcmp(&first, &mine, sizeof mine) != 0)
+    if (!nib__hash_equal(first.plan, mine.plan))
+        status = nib__fail(err, NIB_NOT_AS_ASKED,
+                           "its device does other layers, or with other kernels, than rank 0's; "
+                           "--without and --place give all ranks one plan");
+    else if (memcmp(&first, &mine, sizeof mine) != 0)
         status = nib__fail(err, NIB_BAD_INPUT,
                            "this rank starts with another config or other weights than rank 0; "
                            "every host needs the same files and the same program");
@@ -210,6 +237,8 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
                      const nib_sink *sink, nib_err *err)
 {
     run r = {.options = options, .sink = sink};
+    if (options && options->ran)
+        *options->ran = NULL;
     if (!model->net.training)
         return nib__fail(err, NIB_USAGE, "%s is a model; a training config is wanted",
                          model->net.directory);
@@ -220,12 +249,15 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
                          "not run; --device %s trains here",
                          plan->machine.name, model->engine->here.name);
     if (options && options->dry_run)
-        return nib__dry_run(model, plan, options->ranks, sink, err);
-    if (model->net.train.print_after_conversion &&
-        nib_ranks_rank(options ? options->ranks : NULL) == 0)
+        return nib__dry_run(model, plan, options->ranks, options->ran, sink, err);
+    const bool prints = model->net.train.print_after_conversion &&
+                        nib_ranks_rank(options ? options->ranks : NULL) == 0;
+    if (prints)
         NIB_TRY(nib_plan_write(plan, NIB_FORM_TEXT, sink, err));
     nib__text_init(&r.text, &model->engine->allocator);
     nib_status status = run_open(&r, model, plan, err);
+    if (status == NIB_OK && prints && r.trainer.own != NULL)
+        status = nib_plan_write(r.trainer.own, NIB_FORM_TEXT, sink, err);
     if (status == NIB_OK)
         status = take_steps(&r, err);
     if (status == NIB_OK)
@@ -235,6 +267,8 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
     nib__cast_losses_close(&r.casts);
     nib__validation_close(&r.validation);
     nib__text_free(&r.text);
+    if (status == NIB_OK)
+        nib__trainer_give_plan(&r.trainer, options ? options->ran : NULL);
     nib__trainer_close(&r.trainer);
     return status;
 }

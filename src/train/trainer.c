@@ -142,27 +142,53 @@ static nib_status first_weights(nib_trainer *t, nib_err *err)
     return status;
 }
 
+typedef struct opening {
+    nib_trainer *trainer;
+    nib_step_options options;
+} opening;
+
+static nib_status open_step(void *ctx, const nib_plan *plan, nib_refusal *refusal, nib_err *err)
+{
+    const opening *o = ctx;
+    nib_trainer *t = o->trainer;
+    return nib__step_open(&t->step, &t->model->net, &plan->plan, &t->params, &o->options, refusal,
+                          err);
+}
+
+/* A run may take long, and its ledger comes last. */
+static void log_refused(const nib_trainer *t)
+{
+    const nib_callbacks *call = &t->engine->callbacks;
+    const nib_ledger *ledger = &t->plan->plan.ledger;
+    for (size_t i = 0; t->own && call->log && i < ledger->note_count; i++)
+        if (strcmp(ledger->notes[i].code, NIB_NOTE_REFUSED) == 0 && nib_ranks_rank(t->ranks) == 0)
+            call->log(call->ctx, ledger->notes[i].text);
+}
+
 static nib_status open_parts(nib_trainer *t, bool sizes_only, nib_err *err)
 {
     enum { TRIED = 1 << 20 }; /* tokens; more take long to read */
     const nib_train_config *c = t->config;
-    const nib_step_options options = {.batch = c->batch,
-                                      .length = c->sequence,
-                                      .checkpointing = c->checkpointing,
-                                      .sizes_only = sizes_only};
+    opening o = {t,
+                 {.batch = c->batch,
+                  .length = c->sequence,
+                  .checkpointing = c->checkpointing,
+                  .sizes_only = sizes_only}};
     NIB_TRY(count_micro_batches(t, err));
     NIB_TRY(nib__params_list(&t->params, &t->model->net, &t->arena, err));
     NIB_TRY(open_data(t, err));
-    NIB_TRY(nib__step_open(&t->step, &t->model->net, &t->plan->plan, &t->params, &options, err));
+    NIB_TRY(nib__plan_open(open_step, &o, &t->plan, &t->own, err));
+    log_refused(t);
     if (!sizes_only || t->step.m <= TRIED)
         NIB_TRY(take_batch(t, err));
     if (t->step.m <= TRIED)
         NIB_TRY(make_room(t, err));
     if (sizes_only)
         return NIB_OK;
-    const nib_machine *host = nib__plan_host(&t->plan->plan);
-    NIB_TRY(nib__optimizer_open(&t->optimizer, c, &t->params, host, t->engine, err));
-    nib__tree_init(&t->tree, t->engine->pool, t->ranks, host, t->params.total, t->micro_batches);
+    const nib_layers_plan *plan = &t->plan->plan;
+    NIB_TRY(nib__optimizer_open(&t->optimizer, c, &t->params, plan, t->engine, err));
+    nib__tree_init(&t->tree, t->engine->pool, t->ranks, nib__plan_operation(plan, NIB_OP_ADD)->row,
+                   t->params.total, t->micro_batches);
     t->weights = nib__block_take(t->params.total * sizeof *t->weights);
     if (!t->weights)
         return nib__fail_memory(err, t->params.total * sizeof *t->weights, "the weights");
@@ -207,8 +233,17 @@ void nib__trainer_close(nib_trainer *t)
     nib__optimizer_close(&t->optimizer);
     nib__tree_free(&t->tree);
     nib__data_close(&t->data);
+    nib_plan_free(t->own);
     nib__arena_free(&t->arena);
     *t = (nib_trainer){0};
+}
+
+void nib__trainer_give_plan(nib_trainer *t, nib_plan **ran)
+{
+    if (ran == NULL)
+        return;
+    *ran = t->own;
+    t->own = NULL;
 }
 
 int nib__trainer_sums(const nib_trainer *t)

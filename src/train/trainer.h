@@ -37,6 +37,7 @@ typedef enum nib_spent {
 typedef struct nib_trainer {
     nib_model *model;
     const nib_plan *plan;
+    nib_plan *own; /* `plan`, where the device refused a part of the one that was given; NULL */
     const nib_train_config *config;
     nib_engine *engine;
     nib_arena arena;
@@ -55,13 +56,17 @@ typedef struct nib_trainer {
     uint64_t spent_ns[NIB_SPENT_COUNT];       /* time so far */
 } nib_trainer;
 
-/* plan and config belong to the model. ranks NULL: one process. */
+/* plan and config belong to the model. ranks NULL: one process. What a device refuses of the plan
+ * is planned again without it before anything runs, and the log says so. */
 nib_status nib__trainer_open(nib_trainer *out, nib_model *model, const nib_plan *plan,
                              nib_ranks *ranks, nib_err *err);
 /* The same without its memory: for nib__trainer_bytes and nib__trainer_flops, of any model. */
 nib_status nib__trainer_measure(nib_trainer *out, nib_model *model, const nib_plan *plan,
                                 nib_ranks *ranks, nib_err *err);
 void nib__trainer_close(nib_trainer *trainer);
+/* The plan that it made itself, if any, to whoever reads it after the trainer: see
+ * nib_train_options.ran. What still runs goes on by it. */
+void nib__trainer_give_plan(nib_trainer *trainer, nib_plan **ran);
 
 /* One step: NIB_CHECK_FAILED if its loss or gradient is not finite or spikes, before any weight
  * changes, unless the config skips such steps (judge.h). */

@@ -59,7 +59,7 @@ static nib_status dry_run(job *j, nib_err *err)
 {
     const nib_sink sink = {keep, &j->out};
     j->calls = 0;
-    return nib__dry_run(j->model, j->plan, NULL, &sink, err);
+    return nib__dry_run(j->model, j->plan, NULL, NULL, &sink, err);
 }
 
 static void close_job(job *j)

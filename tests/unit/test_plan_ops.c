@@ -281,6 +281,61 @@ static void a_pattern_of_nothing_is_an_error_with_near_names(void **state)
     assert_string_equal(err.text, "--allow atn: no layer or operation matches; did you mean attn");
 }
 
+/* ---- a training step ---- */
+
+static const nib_op of_step[] = {NIB_OP_NORM,     NIB_OP_ATTN,    NIB_OP_ADD,     NIB_OP_XENT,
+                                 NIB_OP_NORM_DX,  NIB_OP_NORM_DW, NIB_OP_ATTN_DX, NIB_OP_SWIGLU_DX,
+                                 NIB_OP_EMBED_DW, NIB_OP_BIAS_DW, NIB_OP_SQUARES, NIB_OP_ADAMW};
+
+static nib_layers_plan plan_step(const char *const *without, size_t count)
+{
+    const nib_allocator allocator = nib__allocator_default();
+    const nib_policy policy = {
+        .dtype = NIB_TYPE_BF16, .training = true, .m = 32, .without = {without, count}};
+    nib_layers_plan plan;
+    nib_err err;
+    if (nib__plan_layers(&plan, layers, LAYERS, &host, &policy, &allocator, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return plan;
+}
+
+/* Each row that is left out gives way to the next, the last one to an error with all reasons. */
+static void a_step_takes_the_next_row_until_none_is_left(void **state)
+{
+    (void)state;
+    layers[1].bias = true; /* else no bias has a gradient */
+    for (size_t i = 0; i < COUNT(of_step); i++) {
+        const char *without[16], *name = nib__op_names[of_step[i]];
+        size_t count = 0;
+        nib_layers_plan plan = plan_step(without, count);
+        for (const nib_kernel *row; (row = nib__plan_operation(&plan, of_step[i])->row) != NULL;) {
+            assert_int_equal(row->op, of_step[i]);
+            assert_null(line_of(&plan, name));
+            assert_int_equal(plan.denied.status, NIB_OK);
+            assert_true(count < COUNT(without));
+            without[count++] = row->name;
+            nib__plan_layers_free(&plan);
+            plan = plan_step(without, count);
+        }
+        const nib_ledger_layer *line = line_of(&plan, name);
+        assert_non_null(line);
+        assert_true(count > 0 && line->denied && line->reason_count >= count);
+        for (size_t j = 0; j < count; j++) {
+            char words[96];
+            bool said = false;
+            snprintf(words, sizeof words, "%s: this run lacks this kernel: --without leaves it out",
+                     without[j]);
+            for (size_t k = 0; k < line->reason_count; k++)
+                said = said || strcmp(line->reasons[k].text, words) == 0;
+            assert_true(said);
+        }
+        assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
+        says(plan.denied.text, ": asked f32@cpu, and nothing allowed does it: ");
+        nib__plan_layers_free(&plan);
+    }
+    layers[1].bias = false;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -294,6 +349,7 @@ int main(void)
         cmocka_unit_test(strictly_it_is_denied_even_if_allowed),
         cmocka_unit_test(two_missing_operations_ask_for_one_option),
         cmocka_unit_test(a_pattern_of_nothing_is_an_error_with_near_names),
+        cmocka_unit_test(a_step_takes_the_next_row_until_none_is_left),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -153,7 +153,8 @@ static void test_tree_has_the_bits_of_one_process(void **state)
         nib_tree tree;
         if (leaves < count())
             continue;
-        nib__tree_init(&tree, engine->pool, ranks, &engine->here, TOTAL, leaves);
+        nib__tree_init(&tree, engine->pool, ranks,
+                       nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, &engine->here, NULL), TOTAL, leaves);
         for (int64_t step = 0; step < 3; step++)
             check_tree(&tree, leaves, step);
         nib__tree_free(&tree);

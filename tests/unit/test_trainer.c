@@ -127,6 +127,7 @@ typedef struct fixture {
 /* What differs from the usual config. */
 typedef struct setting {
     const char *model, *dtype, *recipe, *dataset, *validation;
+    nib_strings without;
     int64_t global_batch, batch, sequence, validation_steps;
     double rate, max_norm, spike, norm_spike;
     bool skip, qat;
@@ -191,7 +192,8 @@ static void open_fixture(fixture *f, const setting *s)
        &err);
     f->model->net.training = true;
     f->model->net.train = config_of(s);
-    const nib_request request = {.dtype = s->dtype ? s->dtype : "f32", .recipe = s->recipe};
+    const nib_request request = {
+        .dtype = s->dtype ? s->dtype : "f32", .recipe = s->recipe, .without = s->without};
     ok(nib_plan_make(&f->plan, f->model, &request, &err), &err);
     ok(nib_plan_status(f->plan, &err), &err);
     ok(nib__trainer_open(&f->trainer, f->model, f->plan, NULL, &err), &err);
@@ -740,6 +742,32 @@ static int measure_memory(const setting *s)
     return 1;
 }
 
+/* What a run without these rows takes in their place comes to the same bits. */
+static void test_without_rows(void **state)
+{
+    fixture f, g;
+    (void)state;
+    open_fixture(&f, &(setting){0});
+    const char *const without[] = {f.trainer.optimizer.adamw->name,
+                                   f.trainer.optimizer.squares->name, f.trainer.tree.add->name};
+    if (nib__kernel_is_ref(f.trainer.optimizer.adamw) || nib__kernel_is_ref(f.trainer.tree.add)) {
+        close_fixture(&f);
+        skip(); /* a processor with nothing but these */
+    }
+    open_fixture(&g, &(setting){.without = {without, COUNT(without)}});
+    assert_ptr_not_equal(f.trainer.optimizer.adamw, g.trainer.optimizer.adamw);
+    assert_ptr_not_equal(f.trainer.tree.add, g.trainer.tree.add);
+    assert_ptr_not_equal(f.trainer.optimizer.squares, g.trainer.optimizer.squares);
+    for (int i = 0; i < 2; i++) {
+        const nib_step_report a = step(&f), b = step(&g);
+        assert_true(a.loss == b.loss && a.norm == b.norm);
+    }
+    held h = hold(&f);
+    expect_held(&h, &g);
+    close_fixture(&f);
+    close_fixture(&g);
+}
+
 /* The blocks that a tree takes, against those that are said. */
 static void test_memory_of_sums(void **state)
 {
@@ -752,7 +780,7 @@ static void test_memory_of_sums(void **state)
                 nib_tree tree;
                 nib_err err;
                 float *block;
-                nib__tree_init(&tree, f.engine->pool, NULL, &f.plan->machine, 16, count);
+                nib__tree_init(&tree, f.engine->pool, NULL, f.trainer.tree.add, 16, count);
                 for (int64_t i = nib__tree_first(count, rank, ranks);
                      i < nib__tree_first(count, rank + 1, ranks); i++) {
                     ok(nib__tree_block(&tree, &block, &err), &err);
@@ -843,21 +871,23 @@ static void test_no_room(void **state)
     fixture f;
     nib_err err;
     nib_step step;
+    nib_refusal refusal;
     (void)state;
     open_fixture(&f, &(setting){0});
     for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
         nib_params params = f.trainer.params;
         nib_step_options o = {.batch = 2, .length = 24, .checkpointing = (nib_ac)ac};
         params.total = SIZE_MAX / 64; /* a sum of sizes would wrap */
-        assert_int_equal(nib__step_open(&step, &f.model->net, &f.plan->plan, &params, &o, &err),
-                         NIB_NO_MEMORY);
+        assert_int_equal(
+            nib__step_open(&step, &f.model->net, &f.plan->plan, &params, &o, &refusal, &err),
+            NIB_NO_MEMORY);
         assert_non_null(strstr(err.text, "the buffers of a micro-batch of 2 x 24 tokens"));
         const char *end = err.text + strlen(err.text) - strlen(words[ac]);
         assert_string_equal(end, words[ac]);
         /* more than any address; nothing is touched where a system gives it none the less */
         o.batch = INT32_MAX / 24;
-        const nib_status status =
-            nib__step_open(&step, &f.model->net, &f.plan->plan, &f.trainer.params, &o, &err);
+        const nib_status status = nib__step_open(&step, &f.model->net, &f.plan->plan,
+                                                 &f.trainer.params, &o, &refusal, &err);
         if (status == NIB_OK)
             nib__step_close(&step);
         else
@@ -903,6 +933,7 @@ int main(void)
         cmocka_unit_test(test_measures),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_memory_of_sums),
+        cmocka_unit_test(test_without_rows),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

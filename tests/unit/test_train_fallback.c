@@ -1,0 +1,553 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a device refuses of a training run, before its first step: each failure leads to another
+ * plan that is allowed, or to the error with the driver's words and the option; and what fails
+ * later ends the step with a name, and changes no weight.
+ */
+#include "dry_run.h"
+#include "trainer.h"
+
+#include "failing_gpu.h"
+
+#include <math.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#include "kept.h"
+
+/* An engine whose one device is the failing one, and a run on it. */
+typedef struct run {
+    failing_gpu device;
+    nib_engine *engine;
+    nib_model *model;
+    nib_plan *plan;
+    nib_trainer trainer;
+    nib_err err;
+    char log[4096];
+} run;
+
+typedef struct how {
+    const char *config; /* of configs; NULL: MXFP8 */
+    const char *allow, *place, *mode;
+    bool strict;
+    uint64_t memory;
+} how;
+
+static void says(const char *text, const char *words)
+{
+    if (strstr(text, words) == NULL)
+        fail_msg("\"%s\" lacks \"%s\"", text, words);
+}
+
+static void must(nib_status status, const run *r)
+{
+    if (status != NIB_OK)
+        fail_msg("%s", r->err.text);
+}
+
+static void on_log(void *ctx, const char *line)
+{
+    run *r = ctx;
+    const size_t used = strlen(r->log);
+    snprintf(r->log + used, sizeof r->log - used, "%s\n", line);
+}
+
+static void start(run *r, const how *h)
+{
+    static const char *small[] = {"model.n_layers=2",       "model.dim=64",
+                                  "model.n_heads=4",        "model.n_kv_heads=2",
+                                  "training.seq_len=48",    "training.local_batch_size=1",
+                                  "training.dataset_path=", "activation_checkpoint.mode="};
+    static char config[128], mode[64]; /* the latter is the model's to read */
+    const char *name = h->config != NULL ? h->config : "mxfp8";
+    snprintf(config, sizeof config, "configs/llama3_debugmodel%s%s.json",
+             strcmp(name, "bf16") != 0 ? "_" : "", strcmp(name, "bf16") != 0 ? name : "");
+    snprintf(mode, sizeof mode, "activation_checkpoint.mode=%s",
+             h->mode != NULL ? h->mode : "none");
+    small[6] = "training.dataset_path=tests/data/heldout.jsonl", small[7] = mode;
+    const nib_engine_options engine = {.threads = 1, .callbacks = {NULL, on_log, r}};
+    const nib_model_options model = {.overrides = {small, COUNT(small)}};
+    const nib_request request = {.device = h->place != NULL ? NULL : "opencl",
+                                 .allow = {&h->allow, h->allow != NULL},
+                                 .place = {&h->place, h->place != NULL},
+                                 .strict = h->strict,
+                                 .memory = h->memory};
+    r->err = (nib_err){NIB_OK, ""};
+    r->log[0] = '\0';
+    must(nib_engine_open(&r->engine, &engine, &r->err), r);
+    assert_true(failing_offer(r->engine, &r->device));
+    r->engine->measured = true;
+    must(nib_model_open(&r->model, r->engine, config, &model, &r->err), r);
+    must(nib_plan_make(&r->plan, r->model, &request, &r->err), r);
+    must(nib_plan_status(r->plan, &r->err), r);
+}
+
+static nib_status try_run(run *r, const how *h)
+{
+    start(r, h);
+    return nib__trainer_open(&r->trainer, r->model, r->plan, NULL, &r->err);
+}
+
+static void must_run(run *r, const how *h) { must(try_run(r, h), r); }
+
+static void end_run(run *r)
+{
+    nib__trainer_close(&r->trainer);
+    nib_plan_free(r->plan);
+    nib_model_close(r->model);
+    nib_engine_close(r->engine);
+    assert_int_equal(r->device.live, 0); /* all memory, programs, functions and events */
+    assert_int_equal(r->device.held, 0);
+}
+
+static const nib_ledger *ledger_of(const run *r) { return &r->trainer.plan->plan.ledger; }
+
+/* The text of the n-th note with this code; NULL: there are fewer. */
+static const char *note(const run *r, const char *code, size_t n)
+{
+    const nib_ledger *l = ledger_of(r);
+    for (size_t i = 0; i < l->note_count; i++)
+        if (strcmp(l->notes[i].code, code) == 0 && n-- == 0)
+            return l->notes[i].text;
+    return NULL;
+}
+
+static const char *refused(const run *r, size_t n) { return note(r, NIB_NOTE_REFUSED, n); }
+
+static size_t layers_on_host(const run *r)
+{
+    const nib_layers_plan *plan = &r->trainer.plan->plan;
+    size_t count = 0;
+    for (size_t i = 0; i < plan->count; i++)
+        count += plan->layers[i].rung == NIB_RUNG_DEVICE;
+    return count;
+}
+
+/* Nothing that the device does computes anything, so a step comes to the loss of a guess. */
+static nib_status step(run *r)
+{
+    nib_step_report report;
+    r->err = (nib_err){NIB_OK, ""};
+    return nib__trainer_step(&r->trainer, &report, &r->err);
+}
+
+static void must_step(run *r) { must(step(r), r); }
+
+/* ---- a device that refuses nothing ---- */
+
+static void nothing_is_compiled_or_taken_after_opening(void **state)
+{
+    static const how hows[] = {{.config = "mxfp8"},
+                               {.config = "mxfp8", .mode = "selective"},
+                               {.config = "mxfp8", .mode = "full"},
+                               {.config = "fp8"},
+                               {.config = "fp8", .mode = "full"},
+                               {.config = "qat_8da4w"},
+                               {.config = "qat_8da4w", .mode = "selective"},
+                               {.place = "*k_proj=opencl"}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(hows); i++) {
+        run r;
+        failing_init(&r.device);
+        must_run(&r, &hows[i]);
+        assert_ptr_equal(r.trainer.plan, r.plan);
+        assert_string_equal(r.log, "");
+        const nib_gpu *gpu = r.trainer.step.workers.gpu;
+        const size_t compiled = gpu->loaded_count;
+        const uint64_t held = r.device.held;
+        assert_true(compiled > 0 && r.device.launches == 0);
+        assert_int_equal(held, nib__step_device_bytes(&r.trainer.step));
+        r.device.takes_left = 0;
+        r.device.refuse_option = "";
+        for (int j = 0; j < 2; j++)
+            must_step(&r);
+        assert_true(r.device.launches > 0);
+        assert_int_equal(gpu->loaded_count, compiled);
+        assert_int_equal(r.device.held, held);
+        end_run(&r);
+    }
+}
+
+/* What the plan says crosses is what the driver is given to copy, in a step of one micro-batch. */
+static void what_is_said_to_cross_is_what_is_copied(void **state)
+{
+    static const how hows[] = {
+        {.config = "bf16"},
+        {.config = "bf16", .mode = "selective"},
+        {.config = "bf16", .mode = "full"},
+        {.config = "mxfp8"},
+        {.config = "mxfp8", .mode = "selective"},
+        {.config = "mxfp8", .mode = "full"},
+        {.config = "qat_8da4w"},
+        {.config = "qat_8da4w", .mode = "selective"},
+        {.config = "qat_8da4w", .mode = "full"},
+        {.config = "qat_8da4w", .place = "*down_proj=opencl"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(hows); i++) {
+        run r;
+        char said[192], bytes[32], weights[32];
+        failing_init(&r.device);
+        must_run(&r, &hows[i]);
+        must(nib__step_cast(&r.trainer.step, r.trainer.weights, &r.err), &r);
+        const uint64_t of_weights = r.device.copied;
+        const int casts = r.device.copies;
+        must_step(&r);
+        snprintf(said, sizeof said, "%d copies of %s per micro-batch", r.device.copies - 2 * casts,
+                 nib__say_bytes(bytes, r.device.copied - 2 * of_weights));
+        says(note(&r, "moves", 0), said);
+        snprintf(said, sizeof said, "of weights %s per step", nib__say_bytes(weights, of_weights));
+        says(note(&r, "moves", 0), said);
+        end_run(&r);
+    }
+}
+
+/* ---- a kernel that the driver does not compile ---- */
+
+static void a_refused_kernel_is_an_error_with_words_and_option(void **state)
+{
+    static const char *const functions[] = {"tile", "cast_tiles", "mx_blocks"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(functions); i++) {
+        run r;
+        failing_init(&r.device);
+        r.device.refuse_function = functions[i];
+        assert_int_equal(try_run(&r, &(how){0}), NIB_NOT_AS_ASKED);
+        says(r.err.text, "asked mxfp8@opencl");
+        says(r.err.text, "the driver 7.5 of a device of tests does not compile ");
+        says(r.err.text, functions[i]);
+        says(r.err.text, "too many registers");
+        says(r.err.text, "; --allow device: done mxfp8@cpu");
+        says(r.err.text, " per micro-batch");
+        assert_int_equal(nib_status_exit(NIB_NOT_AS_ASKED), 4);
+        assert_int_equal(r.device.launches, 0);
+        end_run(&r);
+    }
+}
+
+static void a_refused_kernel_goes_where_it_is_allowed(void **state)
+{
+    static const char *const functions[] = {"tile", "cast_tiles", "mx_blocks"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(functions); i++) {
+        run r;
+        failing_init(&r.device);
+        r.device.refuse_function = functions[i];
+        must_run(&r, &(how){.allow = "device"});
+        assert_ptr_not_equal(r.trainer.plan, r.plan);
+        says(refused(&r, 0), "planned again without ");
+        says(refused(&r, 0), functions[i]);
+        says(r.log, refused(&r, 0)); /* at once, as a run may take long */
+        /* in blocks of 32 all layers are but the output, which is in bf16 */
+        assert_int_equal(layers_on_host(&r), i == 2 ? 14 : 15);
+        const nib_ledger_layer *line = &ledger_of(&r)->layers[1];
+        assert_string_equal(line->asked, "mxfp8@opencl");
+        assert_string_equal(line->done, "mxfp8@cpu");
+        assert_string_equal(line->allowed, "by --allow device");
+        says(line->reasons[0].text, "too many registers");
+        must_step(&r);
+        end_run(&r);
+    }
+}
+
+static void strictly_a_refused_kernel_is_an_error(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    r.device.refuse_function = "tile";
+    assert_int_equal(try_run(&r, &(how){.allow = "device", .strict = true}), NIB_NOT_AS_ASKED);
+    says(r.err.text, "--strict: ");
+    end_run(&r);
+}
+
+/* A pattern allows what it matches and nothing else. */
+static void a_pattern_allows_no_more_than_it_matches(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    r.device.refuse_function = "mx_blocks";
+    assert_int_equal(try_run(&r, &(how){.allow = "lm_head=device"}), NIB_NOT_AS_ASKED);
+    end_run(&r);
+    failing_init(&r.device);
+    r.device.refuse_function = "mx_blocks";
+    must_run(&r, &(how){.allow = "model.layers.*=device"});
+    assert_int_equal(layers_on_host(&r), 14);
+    end_run(&r);
+}
+
+/* What only one of a step's casts is compiled with. */
+static void each_form_of_a_cast_is_asked_for(void **state)
+{
+    static const struct {
+        const char *config, *option;
+    } forms[] = {{"mxfp8", "-DFORM=4 -DACROSS=0 -DWEIGHT=1"},
+                 {"mxfp8", "-DFORM=4 -DACROSS=1 -DWEIGHT=1"},
+                 {"mxfp8", "-DFORM=4 -DACROSS=1 -DWEIGHT=0"},
+                 {"fp8", "-DFORM=3 -DACROSS=1 -DWEIGHT=0"},
+                 {"qat_8da4w", "-DFORM=1 -DACROSS=1 -DWEIGHT=0"}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(forms); i++) {
+        run r;
+        failing_init(&r.device);
+        r.device.refuse_option = forms[i].option;
+        must_run(&r, &(how){.config = forms[i].config, .allow = "device"});
+        says(refused(&r, 0), forms[i].option);
+        assert_true(layers_on_host(&r) > 0);
+        must_step(&r);
+        end_run(&r);
+    }
+}
+
+/* A dry run has the plan that the run would have. */
+static void a_dry_run_is_planned_again_too(void **state)
+{
+    static kept out;
+    const nib_sink sink = {keep, &out};
+    nib_plan *ran;
+    run r;
+    (void)state;
+    failing_init(&r.device);
+    r.device.refuse_function = "mx_blocks";
+    start(&r, &(how){.allow = "device"});
+    must(nib__dry_run(r.model, r.plan, NULL, &ran, &sink, &r.err), &r);
+    says(out.text, "linear_mx8_mx8_f32__");
+    says(out.text, "linear_bf16_bf16_f32__ocl"); /* of the output */
+    assert_null(strstr(out.text, "linear_mx8_mx8_f32__ocl"));
+    says(r.log, "planned again without quant_f32_mx8__ocl: the driver 7.5");
+    assert_non_null(ran);
+    nib_plan_free(ran);
+    r.trainer = (nib_trainer){.model = NULL};
+    end_run(&r);
+}
+
+/* ---- memory that runs out ---- */
+
+/* With any room that the driver has not told of, a run opens within it. */
+static void memory_that_runs_out_moves_what_does_not_fit(void **state)
+{
+    static const char *const modes[] = {"none", "selective", "full"};
+    (void)state;
+    for (size_t mode = 0; mode < COUNT(modes); mode++) {
+        run r;
+        failing_init(&r.device);
+        must_run(&r, &(how){.mode = modes[mode]});
+        const uint64_t whole = r.device.held;
+        end_run(&r);
+        size_t before = SIZE_MAX, partly = 0;
+        for (uint64_t part = 0; part <= 8; part++) {
+            failing_init(&r.device);
+            r.device.room = whole / 8 * part + (part == 8 ? 8 : 0);
+            must_run(&r, &(how){.mode = modes[mode], .allow = "device"});
+            assert_true(r.device.held <= r.device.room);
+            const size_t moved = layers_on_host(&r);
+            assert_true(moved <= before); /* more room never moves more */
+            before = moved;
+            partly += moved > 0 && moved < 15;
+            assert_true((refused(&r, 0) != NULL) == (part < 8));
+            if (part < 8)
+                says(refused(&r, 0), "opencl has no memory left: ");
+            must_step(&r);
+            end_run(&r);
+        }
+        assert_int_equal(before, 0);
+        assert_true(partly > 0);
+    }
+}
+
+static void memory_that_runs_out_is_an_error_with_what_would_do(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    must_run(&r, &(how){0});
+    const uint64_t whole = r.device.held;
+    end_run(&r);
+    failing_init(&r.device);
+    r.device.room = whole - 1000;
+    assert_int_equal(try_run(&r, &(how){0}), NIB_NO_MEMORY);
+    says(r.err.text, "more than opencl has room for: ");
+    says(r.err.text, "opencl has no memory left: a layer with its input needs ");
+    says(r.err.text, "; lower training.local_batch_size or training.seq_len, or set "
+                     "activation_checkpoint.mode to full");
+    says(r.err.text, "; --allow device: 1 of 16 layers done by cpu, ");
+    says(r.err.text, " per micro-batch predicted, and ");
+    end_run(&r);
+    failing_init(&r.device);
+    r.device.room = whole - 1000;
+    assert_int_equal(try_run(&r, &(how){.allow = "device", .strict = true}), NIB_NOT_AS_ASKED);
+    says(r.err.text, "--strict: ");
+    end_run(&r);
+}
+
+/* Wherever in the order of pieces the driver stops. */
+static void any_piece_may_be_the_first_that_is_refused(void **state)
+{
+    static const char *const allowances[] = {NULL, "device"};
+    run r;
+    (void)state;
+    failing_init(&r.device);
+    must_run(&r, &(how){0});
+    const int pieces = (int)r.trainer.step.workers.gpu->count;
+    end_run(&r);
+    for (int taken = 0; taken < pieces; taken += 5)
+        for (size_t i = 0; i < COUNT(allowances); i++) {
+            failing_init(&r.device);
+            r.device.takes_left = taken;
+            const nib_status status = try_run(&r, &(how){.allow = allowances[i]});
+            assert_int_equal(status, allowances[i] != NULL ? NIB_OK
+                                     : taken > 0           ? NIB_NO_MEMORY
+                                                           : NIB_NOT_AS_ASKED);
+            if (status == NIB_OK)
+                assert_non_null(refused(&r, 0));
+            else
+                says(r.err.text, "--allow ");
+            end_run(&r);
+        }
+}
+
+/* What the user grants is kept. */
+static void a_limit_is_kept(void **state)
+{
+    (void)state;
+    run r;
+    failing_init(&r.device);
+    must_run(&r, &(how){0});
+    const uint64_t limit = r.device.held / 4 * 3;
+    end_run(&r);
+    failing_init(&r.device);
+    must_run(&r, &(how){.allow = "device", .memory = limit});
+    assert_true(r.device.held <= limit && layers_on_host(&r) > 0 && layers_on_host(&r) < 15);
+    must_step(&r);
+    end_run(&r);
+}
+
+/* ---- a device that cannot be used ---- */
+
+static void a_wrong_driver_is_named_with_its_version(void **state)
+{
+    static const char words[] = "the driver 7.5 is too old, 8 or later is wanted; update it";
+    run r;
+    (void)state;
+    failing_init(&r.device);
+    r.device.open_words = words;
+    assert_int_equal(try_run(&r, &(how){0}), NIB_NOT_AS_ASKED);
+    says(r.err.text, words);
+    says(r.err.text, "--allow device: done ");
+    end_run(&r);
+    failing_init(&r.device);
+    r.device.open_words = words;
+    must_run(&r, &(how){.allow = "device"});
+    assert_int_equal(layers_on_host(&r), 15);
+    says(r.log, "planned again without the device: opencl: the driver 7.5 is too old");
+    must_step(&r);
+    end_run(&r);
+}
+
+/* Layers that were placed come back where that is allowed. */
+static void placed_layers_come_back_where_that_is_allowed(void **state)
+{
+    run r;
+    (void)state;
+    failing_init(&r.device);
+    r.device.room = 1000;
+    assert_int_equal(try_run(&r, &(how){.place = "*down_proj=opencl"}), NIB_NOT_AS_ASKED);
+    says(r.err.text, "down_proj: asked mxfp8@opencl");
+    says(r.err.text, "--allow 'model.layers.*.mlp.down_proj=device'");
+    end_run(&r);
+    failing_init(&r.device);
+    r.device.room = 1000;
+    must_run(&r, &(how){.place = "*down_proj=opencl", .allow = "device"});
+    assert_int_equal(layers_on_host(&r), 2);
+    must_step(&r);
+    end_run(&r);
+}
+
+/* ---- in the middle of a run ---- */
+
+/* A step that fails with these words, after one that did not; then the weights are as before it. */
+static void ends_with(run *r, const char *const words[3])
+{
+    const size_t bytes = r->trainer.params.total * sizeof(float);
+    float *weights = malloc(bytes);
+    assert_non_null(weights);
+    memcpy(weights, r->trainer.weights, bytes);
+    assert_int_equal(step(r), NIB_FAILED);
+    for (int i = 0; i < 3 && words[i] != NULL; i++)
+        says(r->err.text, words[i]);
+    assert_memory_equal(weights, r->trainer.weights, bytes);
+    assert_int_equal(r->trainer.optimizer.steps, 1);
+    free(weights);
+}
+
+static void a_launch_that_fails_ends_the_step_with_its_name(void **state)
+{
+    static const char *const functions[] = {"tile", "cast_tiles", "mx_blocks"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(functions); i++) {
+        run r;
+        failing_init(&r.device);
+        must_run(&r, &(how){0});
+        must_step(&r);
+        r.device.fail_launch = functions[i];
+        ends_with(
+            &r, (const char *const[3]){"__ocl: ", functions[i], ": out of the device's resources"});
+        r.device.fail_launch = NULL;
+        must_step(&r);
+        end_run(&r);
+    }
+}
+
+static void a_launch_that_hangs_ends_the_step_with_its_name(void **state)
+{
+    run r;
+    (void)state;
+    failing_init(&r.device);
+    must_run(&r, &(how){0});
+    must_step(&r);
+    r.trainer.step.workers.gpu->limit_s = 0.01;
+    r.device.hangs = true;
+    ends_with(&r, (const char *const[3]){"opencl: ", " did not return in 0.01 s; the device hangs",
+                                         NULL});
+    r.device.hangs = false;
+    end_run(&r);
+}
+
+static void a_read_that_fails_ends_the_step(void **state)
+{
+    run r;
+    (void)state;
+    failing_init(&r.device);
+    must_run(&r, &(how){0});
+    must_step(&r);
+    r.device.fail_read = true;
+    ends_with(&r, (const char *const[3]){"a copy from the device: the bus is gone", NULL, NULL});
+    end_run(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_compiled_or_taken_after_opening),
+        cmocka_unit_test(what_is_said_to_cross_is_what_is_copied),
+        cmocka_unit_test(a_refused_kernel_is_an_error_with_words_and_option),
+        cmocka_unit_test(a_refused_kernel_goes_where_it_is_allowed),
+        cmocka_unit_test(strictly_a_refused_kernel_is_an_error),
+        cmocka_unit_test(a_pattern_allows_no_more_than_it_matches),
+        cmocka_unit_test(each_form_of_a_cast_is_asked_for),
+        cmocka_unit_test(a_dry_run_is_planned_again_too),
+        cmocka_unit_test(memory_that_runs_out_moves_what_does_not_fit),
+        cmocka_unit_test(memory_that_runs_out_is_an_error_with_what_would_do),
+        cmocka_unit_test(any_piece_may_be_the_first_that_is_refused),
+        cmocka_unit_test(a_limit_is_kept),
+        cmocka_unit_test(a_wrong_driver_is_named_with_its_version),
+        cmocka_unit_test(placed_layers_come_back_where_that_is_allowed),
+        cmocka_unit_test(a_launch_that_fails_ends_the_step_with_its_name),
+        cmocka_unit_test(a_launch_that_hangs_ends_the_step_with_its_name),
+        cmocka_unit_test(a_read_that_fails_ends_the_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
