@@ -34,3 +34,12 @@ check 'and how many layers were moved' grep -q '36 asked 8da4w-g32, 36 substitut
 nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 --recipe 8da4w >here 2>/dev/null
 check 'the text is the CPU'"'"'s' cmp text here
 refused 4 '*--strict: *' generate "$MODEL" -p x -n 2 --device opencl --recipe 8da4w --allow device --strict --quiet
+
+# training, too, and before its first step
+small=("$REPO/configs/llama3_debugmodel_mxfp8.json" --device opencl --model.n_layers=1 --training.local_batch_size=1
+    --training.seq_len=32 --training.steps=1)
+refused 4 "*: asked *@opencl*opencl: $words*--allow device: done *@cpu, *" train "${small[@]}" --quiet
+nibble train "${small[@]}" --allow device >steps 2>said
+check 'a step is taken on the CPU' grep -q '^step:  1 ' steps
+check 'it is said at once and in the ledger' [ "$(grep -cF "planned again without the device: opencl: $words" said)" = 2 ]
+check 'with the layers that were moved' grep -q '8 linear layers: .*, 8 substituted' said
