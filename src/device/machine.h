@@ -111,6 +111,8 @@ void nib__machine_write(const nib_machine *m, nib_text *out);
 
 /* What it is: "AMD Instinct MI210"; of this machine the processor's own name. */
 const char *nib__machine_title(const nib_machine *m);
+/* What is predicted from, in words: "published rates", "measured kernels". */
+const char *nib__machine_rates(const nib_machine *m);
 
 enum { NIB_LINES_MAX = NIB_FACT_COUNT + NIB_RATE_COUNT };
 

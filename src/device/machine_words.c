@@ -24,6 +24,14 @@ static bool is_always_said(nib_fact fact)
 
 const char *nib__machine_title(const nib_machine *m) { return m->cpu[0] != 0 ? m->cpu : m->title; }
 
+const char *nib__machine_rates(const nib_machine *m)
+{
+    return !m->here               ? "published rates"
+           : m->product_count > 0 ? "measured kernels"
+           : m->measured          ? "measured rates"
+                                  : "cautious rates";
+}
+
 void nib__machine_lines(nib_machine_lines *out, const nib_machine *m)
 {
     out->count = 0;

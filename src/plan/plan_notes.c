@@ -211,10 +211,7 @@ void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_p
 {
     const nib_machine *m = out->machine;
     char time[32], bf16[32], prefill[32], bf16_prefill[32];
-    const char *source = !m->here               ? "published rates"
-                         : m->product_count > 0 ? "measured kernels"
-                         : m->measured          ? "measured rates"
-                                                : "cautious rates";
+    const char *source = nib__machine_rates(m);
     nib__say_seconds(time, out->predicted_token_s);
     nib__say_seconds(bf16, out->predicted_bf16_token_s);
     nib__say_seconds(prefill, out->predicted_prefill_s);

@@ -14,11 +14,6 @@ enum { WIDTH = 100 };
 
 /* ---- the heading ---- */
 
-static const char *say_rates(const nib_machine *m)
-{
-    return !m->here ? "published rates" : m->measured ? "measured rates" : "cautious rates";
-}
-
 static void render_device(const nib_advice *v, nib_text *out)
 {
     char bytes[32], positions[32];
@@ -45,12 +40,12 @@ static void render_speeds(const nib_advice *v, nib_text *out)
         snprintf(words, sizeof words,
                  "tokens/s, measured here: decoding, and a prompt of %" PRId64
                  " tokens; \"predicted\" is decoding, of linear layers, from %s",
-                 v->prompt, say_rates(m));
+                 v->prompt, nib__machine_rates(m));
     else
         snprintf(words, sizeof words,
                  "tokens/s of linear layers, predicted from %s, not measured: decoding, and a "
                  "prompt of %" PRId64 " tokens",
-                 say_rates(m), v->prompt);
+                 nib__machine_rates(m), v->prompt);
     nib__ledger_wrap(out, "speed   ", "        ", WIDTH, words);
 }
 
@@ -462,7 +457,7 @@ void nib__advise_json(const nib_advice *v, nib_text *out)
     nib__jsonw_pair_string(&w, "model", model_name(v));
     nib__jsonw_pair_string(&w, "device", m->name);
     nib__jsonw_pair_bool(&w, "here", m->here);
-    nib__jsonw_pair_string(&w, "rates", say_rates(m));
+    nib__jsonw_pair_string(&w, "rates", nib__machine_rates(m));
     nib__jsonw_pair_int(&w, "context", v->base->context);
     nib__jsonw_key(&w, "memory");
     if (v->limit != 0)

@@ -99,9 +99,7 @@ static nib_status predict_layer(prediction *p, size_t shape, const char *recipe,
 static void write_head(const prediction *p, nib_form form, nib_text *out)
 {
     const nib_machine *m = p->machine;
-    const char *how = m->product_count > 0 ? "measured kernels"
-                      : m->measured        ? "measured rates"
-                                           : "cautious rates";
+    const char *how = nib__machine_rates(m);
     if (form == NIB_FORM_JSON)
         nib__text_format(out,
                          "{\n  \"schema\": 1,\n  \"device\": \"%s\",\n  \"from\": \"%s\",\n"

@@ -208,6 +208,21 @@ static void keep_there(const nib_machine *m, const char *path)
         fail_msg("%s", err.text);
 }
 
+static void what_is_predicted_from_has_words(void **state)
+{
+    (void)state;
+    nib_machine m;
+    make_device(&m);
+    m.here = false;
+    assert_string_equal(nib__machine_rates(&m), "published rates");
+    m.here = true;
+    assert_string_equal(nib__machine_rates(&m), "measured kernels");
+    m.product_count = 0;
+    assert_string_equal(nib__machine_rates(&m), "cautious rates");
+    m.measured = true;
+    assert_string_equal(nib__machine_rates(&m), "measured rates");
+}
+
 static void what_was_measured_is_kept(void **state)
 {
     (void)state;
@@ -271,6 +286,7 @@ int main(void)
         cmocka_unit_test(this_machine_has_cautious_rates),
         cmocka_unit_test(measuring_is_cached),
         cmocka_unit_test(what_was_measured_is_kept),
+        cmocka_unit_test(what_is_predicted_from_has_words),
     };
     return RUN_WITH_MACHINES(tests);
 }
