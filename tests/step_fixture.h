@@ -21,7 +21,7 @@ enum { LENGTH = 20, ROWS = 2 };
 
 /* A golden model, opened as a training config would be. */
 typedef struct fixture {
-    nib_engine *engine;
+    nib_engine *engine, *own; /* own: `engine`, where the setting has none; NULL */
     nib_model *model;
     nib_checkpoint *golden;
     nib_plan *plan;
@@ -40,6 +40,7 @@ typedef struct setting {
     bool wgrad_with_hp;
     const char *qat;            /* the golden file of gradients in quantization-aware training */
     const char *device, *place; /* of the request; NULL: the CPU */
+    nib_engine *engine;         /* whose device keeps what it compiled; NULL: a new one */
 } setting;
 
 static inline void ok(nib_status status, const nib_err *err)
@@ -89,7 +90,10 @@ static inline void open_fixture(fixture *f, const setting *s)
     *f = (fixture){0};
     snprintf(path, sizeof path, "tests/golden/train/%s", s->name);
     const nib_engine_options options = {.threads = s->threads ? s->threads : 1, .isa = s->isa};
-    ok(nib_engine_open(&f->engine, &options, &err), &err);
+    if (s->engine == NULL)
+        ok(nib_engine_open(&f->own, &options, &err), &err);
+    f->engine = s->engine != NULL ? s->engine : f->own;
+    f->engine->measured = true; /* rates order nothing that could change a bit */
     ok(nib_model_open(&f->model, f->engine, path, NULL, &err), &err);
     f->model->net.training = true;
     f->model->net.train = (nib_train_config){.batch = ROWS,
@@ -138,7 +142,7 @@ static inline void close_fixture(fixture *f)
     nib_plan_free(f->plan);
     nib__checkpoint_close(f->golden);
     nib_model_close(f->model);
-    nib_engine_close(f->engine);
+    nib_engine_close(f->own);
 }
 
 /* max |a - b| / max |b| over a parameter */

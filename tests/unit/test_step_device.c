@@ -16,28 +16,33 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
+/* One for all tests, so that each kernel is compiled once. */
+static nib_engine *shared;
 static const char *device;
 
 static int find_device(void **state)
 {
-    static char name[32];
-    nib_engine *engine;
+    const nib_engine_options options = {.threads = 1};
     nib_err err;
     (void)state;
     if (SANITIZED) {
         printf("skipped: training on a device, under sanitizers\n");
         return 0;
     }
-    ok(nib_engine_open(&engine, NULL, &err), &err);
-    ok(nib__engine_find_gpus(engine, &err), &err);
-    for (size_t i = 0; i < engine->gpu_count && device == NULL; i++)
-        if (engine->gpus[i].machine.facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_OPENCL) {
-            snprintf(name, sizeof name, "%s", engine->gpus[i].name);
-            device = name;
-        }
-    nib_engine_close(engine);
+    ok(nib_engine_open(&shared, &options, &err), &err);
+    ok(nib__engine_find_gpus(shared, &err), &err);
+    for (size_t i = 0; i < shared->gpu_count && device == NULL; i++)
+        if (shared->gpus[i].machine.facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_OPENCL)
+            device = shared->gpus[i].name;
     if (device == NULL)
         printf("skipped: training on a device, none of OpenCL is here\n");
+    return 0;
+}
+
+static int leave_device(void **state)
+{
+    (void)state;
+    nib_engine_close(shared);
     return 0;
 }
 
@@ -169,14 +174,11 @@ static void check_layer(layer *l, const char *scheme, nib_type dtype)
 static void test_one_layer(void **state)
 {
     static const char *const schemes[] = {"bf16", "fp8dq", "fp8dq-tensor", "mxfp8", "mxfp8-floor"};
-    const nib_engine_options options = {.threads = 1};
-    layer l = {0};
+    layer l = {.engine = shared};
     nib_err err;
     (void)state;
     if (device == NULL)
         return; /* said by find_device */
-    ok(nib_engine_open(&l.engine, &options, &err), &err);
-    ok(nib__engine_find_gpus(l.engine, &err), &err);
     ok(nib__engine_gpu(&l.gpu, l.engine, nib__engine_gpu_find(l.engine, device), &err), &err);
     l.x = take_values(M * K, 1), l.w = take_values(N * K, 2), l.dy = take_values(M * N, 3);
     check_layer(&l, "f32", NIB_TYPE_F32);
@@ -187,7 +189,6 @@ static void test_one_layer(void **state)
         check_layer(&l, schemes[i], NIB_TYPE_BF16);
     }
     free(l.x), free(l.w), free(l.dy);
-    nib_engine_close(l.engine);
 }
 
 /* ---- a micro-batch ---- */
@@ -230,10 +231,11 @@ static void check_moves(const fixture *f)
 static void check_device(const setting *s, double limit)
 {
     fixture here, there;
-    setting cpu = *s;
-    cpu.device = cpu.place = NULL;
-    open_fixture(&here, &cpu);
-    open_fixture(&there, s);
+    setting on = *s;
+    on.engine = shared;
+    open_fixture(&there, &on);
+    on.device = on.place = NULL;
+    open_fixture(&here, &on);
     check_moves(&there);
     const double want = run(&here, here.gradients), loss = run(&there, there.gradients);
     if (!(fabs(loss - want) < limit * want))
@@ -316,5 +318,5 @@ int main(void)
         cmocka_unit_test(test_some_layers),
         cmocka_unit_test(test_qat),
     };
-    return cmocka_run_group_tests(tests, find_device, NULL);
+    return cmocka_run_group_tests(tests, find_device, leave_device);
 }
