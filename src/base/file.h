@@ -88,7 +88,7 @@ nib_status nib__file_write(const char *path, const void *bytes, size_t size, con
  * leaves the old one. NIB_EXISTS: a directory, a device or a pipe has the name. */
 nib_status nib__file_replace(const char *path, const void *bytes, size_t size,
                              const nib_allocator *a, nib_err *err);
-/* What of that is known before there is anything to write. */
+/* What of that is known before there is anything to write: and is there a directory for it? */
 nib_status nib__file_may_replace(const char *path, nib_err *err);
 
 /* ---- a file that grows by lines ---- */

@@ -315,10 +315,11 @@ static nib_status sync_directory(const char *path, nib_err *err)
     return status;
 }
 
+enum { PATH_SIZE = 4096 };
+
 /* The directory that holds path; trailing slashes do not count. */
-static nib_status sync_parent(const char *path, nib_err *err)
+static nib_status find_parent(char parent[PATH_SIZE], const char *path, nib_err *err)
 {
-    char parent[4096];
     size_t size = strlen(path);
     while (size > 1 && path[size - 1] == '/')
         size--;
@@ -326,11 +327,17 @@ static nib_status sync_parent(const char *path, nib_err *err)
         size--;
     while (size > 1 && path[size - 1] == '/')
         size--;
-    if (size >= sizeof parent)
+    if (size >= PATH_SIZE)
         return nib__fail(err, NIB_IO, "%s: the path is too long", path);
-    memcpy(parent, path, size);
-    parent[size] = 0;
-    return sync_directory(size == 0 ? "." : parent, err);
+    snprintf(parent, PATH_SIZE, "%.*s", size == 0 ? 1 : (int)size, size == 0 ? "." : path);
+    return NIB_OK;
+}
+
+static nib_status sync_parent(const char *path, nib_err *err)
+{
+    char parent[PATH_SIZE];
+    NIB_TRY(find_parent(parent, path, err));
+    return sync_directory(parent, err);
 }
 
 nib_status nib__directories_make(const char *path, nib_err *err)
@@ -438,7 +445,13 @@ nib_status nib__publish(const char *from, const char *to, bool replace, nib_err 
 
 nib_status nib__file_may_replace(const char *path, nib_err *err)
 {
+    char parent[PATH_SIZE];
     struct stat st;
+    if (*path == '\0')
+        return nib__fail(err, NIB_USAGE, "the file to be written has no name");
+    NIB_TRY(find_parent(parent, path, err));
+    if (stat(parent, &st) != 0)
+        return nib__file_fail(err, path, "create it");
     if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
         return NIB_OK;
     if (S_ISDIR(st.st_mode))

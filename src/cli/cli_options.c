@@ -216,6 +216,14 @@ static bool append(list *l, const char *item)
     return true;
 }
 
+/* What strtod reads, but in decimal digits: hexadecimal ones are a slip. False: nothing. */
+static bool parse_number(double *out, const char *value, char **end)
+{
+    const char *x = strpbrk(value, "xX");
+    *out = strtod(value, end);
+    return *end != value && (x == NULL || x >= *end);
+}
+
 /* "6GB", "1.5GiB", "100000": more than 0, and less than 2^63 bytes. */
 static bool parse_bytes(unsigned long long *out, const char *value)
 {
@@ -225,8 +233,8 @@ static bool parse_bytes(unsigned long long *out, const char *value)
     } units[] = {{"", 1},      {"B", 1},        {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
                  {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
     char *end;
-    const double number = *value >= '0' && *value <= '9' ? strtod(value, &end) : 0;
-    if (!(number > 0))
+    double number;
+    if (*value < '0' || *value > '9' || !parse_number(&number, value, &end) || !(number > 0))
         return false;
     end += *end == ' ';
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
@@ -267,8 +275,8 @@ static int set_value(settings *s, const option *o, const char *value)
         return 0;
     }
     case KIND_DOUBLE: {
-        const double d = strtod(value, &end);
-        if (errno || end == value || *end || !isfinite(d) || d < 0)
+        double d;
+        if (!parse_number(&d, value, &end) || errno || *end || !isfinite(d) || d < 0)
             return fail_usage("--%s: \"%s\" is not a number of 0 or more", o->name, value);
         memcpy(at, &d, sizeof d);
         return 0;

@@ -17,8 +17,10 @@ see advise "$shape" --loss-budget 0.1
 see advise "$shape" --window 64
 see advise "$MODEL" --device auto
 see advise "$MODEL" --dry-run --text text.txt
-see advise "$shape" int8wo --device h200 --svg .
-for size in 0 -1GB GB 1e30GB; do
+for place in . '' none/f.svg; do
+    see advise "$shape" int8wo --device h200 --svg "$place"
+done
+for size in 0 -1GB GB 1e30GB 0x10 0x10GB; do
     refused 2 "--memory: \"$size\" is not a size, *" advise "$shape" --memory "$size" int8wo
 done
 : >empty.txt
@@ -44,7 +46,8 @@ eval "$command --quiet" >quantized.txt 2>&1 || check "the command: $command" fal
 check 'what it wrote runs' nibble generate nibble-tales-* -p 'The king' -n 2 --temp 0 --quiet
 
 # a picture that cannot be written is an error after the report
-nibble advise "$shape" int8wo --device h200 --svg none/f.svg >out.txt 2>err.txt
+mkdir late.svg.part
+nibble advise "$shape" int8wo --device h200 --svg late.svg >out.txt 2>err.txt
 equal 'no place for the picture: its status' 6 $?
 check 'no place for the picture: the report' grep -q '^take int8wo' out.txt
 equal 'sizes in powers of two' 1610612736 "$(nibble advise "$shape" int8wo --device h200 --memory 1.5GiB --json 2>&1 | sed -n 's/^  "memory": \([0-9]*\),/\1/p')"

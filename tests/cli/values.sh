@@ -7,7 +7,7 @@ for option in threads context max-tokens top-k seed; do
     done
 done
 for option in temp top-p min-p repeat-penalty; do
-    for value in -1 x nan inf 1e999 '' '0,5'; do
+    for value in -1 x nan inf 1e999 0x1 '' '0,5'; do
         refused 2 "--$option: \"$value\" is not a number of 0 or more" generate "$MODEL" --$option "$value"
     done
 done

@@ -543,7 +543,11 @@ static void test_replace(void **state)
     assert_int_equal(nib__file_may_replace("/dev/null", &err), NIB_EXISTS);
     assert_int_equal(nib__file_may_replace(root, &err), NIB_EXISTS);
     assert_int_equal(nib__file_may_replace(at("to"), &err), NIB_OK);
-    assert_int_equal(nib__file_may_replace(at("none/to"), &err), NIB_OK); /* writing says it */
+    assert_int_equal(nib__file_may_replace(at("new"), &err), NIB_OK);
+    assert_int_equal(nib__file_may_replace("new", &err), NIB_OK);
+    assert_int_equal(nib__file_may_replace("", &err), NIB_USAGE);
+    assert_int_equal(nib__file_may_replace(at("none/to"), &err), NIB_IO);
+    assert_non_null(strstr(err.text, "/none/to: cannot create it: "));
     removed(at("pipe"));
     removed(at("to"));
 }
