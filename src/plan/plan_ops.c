@@ -19,7 +19,7 @@ static const nib_op of_training[] = {
     NIB_OP_ADD,       NIB_OP_XENT,     NIB_OP_NORM_DX, NIB_OP_NORM_DW, NIB_OP_ATTN_DX,
     NIB_OP_SWIGLU_DX, NIB_OP_EMBED_DW, NIB_OP_BIAS_DW, NIB_OP_SQUARES, NIB_OP_ADAMW};
 
-_Static_assert(COUNT(operations) <= NIB_OPS_MAX && COUNT(of_training) <= NIB_OPS_MAX,
+_Static_assert(COUNT(operations) <= NIB_OPS_MAX && COUNT(of_training) + 1 <= NIB_OPS_MAX,
                "raise NIB_OPS_MAX");
 
 const char *nib__plan_operation_name(size_t i)
@@ -347,12 +347,25 @@ static bool has_bias(const nib_layer *layers, size_t count)
     return false;
 }
 
+/* Gradients that the device made are added there where it has a row for that, which comes after the
+ * CPU's in the list; else by the CPU. */
+static void plan_sums(nib_layers_plan *out, const nib_policy *policy)
+{
+    nib_query query;
+    if (out->gpu == NULL || policy->declared)
+        return;
+    nib__plan_op_query(&query, NIB_OP_ADD, NIB_TYPE_F32, out->gpu);
+    query.without = &policy->without;
+    const nib_kernel *row = nib__plan_op_best(&query, out->gpu);
+    if (row != NULL)
+        out->ops[out->op_count++] = (nib_op_plan){NIB_OP_ADD, row, out->gpu};
+}
+
 /* The best row of the CPU for each, or the error with what refuses every row. */
 static void plan_training(nib_layers_plan *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy)
 {
     const nib_machine *host = nib__plan_host(out);
-    nib__plan_training(out, layers, count, policy);
     for (size_t i = 0; i < COUNT(of_training) && host != NULL && !policy->declared; i++) {
         nib_op_plan plan = {.op = of_training[i], .machine = host};
         nib_query query;
@@ -365,6 +378,8 @@ static void plan_training(nib_layers_plan *out, const nib_plan_options *options,
             go_to_host(out, &plan, &query, options, layers, count, policy);
         out->ops[out->op_count++] = plan;
     }
+    plan_sums(out, policy);
+    nib__plan_training(out, layers, count, policy);
 }
 
 void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,

@@ -37,6 +37,7 @@ typedef struct walk {
     const nib_layers_plan *plan;
     const nib_layer *layers;
     int again;         /* nib_policy.run_again */
+    bool adds_there;   /* the device has a row for sums */
     double m;          /* tokens */
     int held[BUFFERS]; /* bits: the sides that hold the buffer */
     double width[BUFFERS];
@@ -78,30 +79,42 @@ static void keep(walk *w, size_t site, size_t count, buffer from)
         reads(w, side_of(w, site + i), from);
 }
 
-/* The gradients of their input, whose sum is made here, and of their weights. */
-static void backward(walk *w, size_t site, size_t count, buffer dy, buffer dx)
-{
-    for (size_t i = 0; i < count; i++) {
-        const int side = side_of(w, site + i);
-        const nib_layer *layer = &w->layers[site + i];
-        reads(w, side, (buffer)(dy + i));
-        makes(w, side, i == 0 ? dx : TEMP);
-        if (i > 0) {
-            reads(w, HERE, TEMP), reads(w, HERE, dx);
-            makes(w, HERE, dx);
-        }
-        if (side == THERE) {
-            w->copies++;
-            w->bytes += 4 * (double)layer->n * (double)layer->k;
-        }
-    }
-}
-
 /* In quantization-aware training, where inputs become codes and values again. */
 static bool is_rounded(const walk *w, size_t site)
 {
     const nib_scheme *qat = &w->layers[site].qat;
     return nib__scheme_is_quantized(qat) && qat->act != NIB_ACT_FLOAT;
+}
+
+/* A sum of gradients is made where both are, if that is the device and it has a row for sums. */
+static void adds(walk *w, buffer from, buffer to)
+{
+    const bool both = w->held[from] == 1 << THERE && w->held[to] == 1 << THERE;
+    const int side = both && w->adds_there ? THERE : HERE;
+    reads(w, side, from), reads(w, side, to);
+    makes(w, side, to);
+}
+
+/* The gradients of their input, which are added, and of their weights. */
+static void backward(walk *w, size_t site, size_t count, buffer dy, buffer dx)
+{
+    for (size_t i = 0; i < count; i++) {
+        const int side = side_of(w, site + i);
+        const nib_layer *layer = &w->layers[site + i];
+        const buffer to = i == 0 ? dx : TEMP;
+        reads(w, side, (buffer)(dy + i));
+        makes(w, side, to);
+        if (is_rounded(w, site + i)) { /* what was clipped passes no gradient */
+            reads(w, HERE, to);
+            makes(w, HERE, to);
+        }
+        if (i > 0)
+            adds(w, TEMP, dx);
+        if (side == THERE) {
+            w->copies++;
+            w->bytes += 4 * (double)layer->n * (double)layer->k;
+        }
+    }
 }
 
 /* ---- a micro-batch ---- */
@@ -236,6 +249,8 @@ void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t co
         (count - 2) % SITES != 0)
         return;
     w.m = (double)nib__policy_m(policy);
+    for (int i = 0; i < out->op_count; i++)
+        w.adds_there = w.adds_there || (out->ops[i].op == NIB_OP_ADD && out->ops[i].machine == gpu);
     for (int i = 0; i < BUFFERS; i++)
         w.held[i] = 1 << HERE;
     set_widths(&w, layers, count);
@@ -244,10 +259,11 @@ void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t co
     const double of_weights = bytes_of_weights(&w, count);
     out->predicted_token_s += seconds;
     nib__ledger_add_note(&out->ledger, "host",
-                         "of training %s does the products of linear layers and their casts; "
+                         "of training %s does the products of linear layers and their casts%s; "
                          "embedding, norms, positions, attention, activation, residual and loss, "
                          "their gradients and the optimizer are done by %s",
-                         gpu->name, host->name);
+                         gpu->name, w.adds_there ? ", and adds gradients that it made" : "",
+                         host->name);
     nib__ledger_add_note(
         &out->ledger, "moves",
         "%.0f copies of %s per micro-batch between %s and its host, %s predicted; of weights %s "

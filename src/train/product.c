@@ -120,8 +120,8 @@ int64_t nib__parts_grain(const nib_workers *w, int64_t count, int64_t step)
     return nib__round_up(nib__max(1, nib__ceil_div(count, parts)), step);
 }
 
-static nib_status run_there(const nib_kernel *row, const nib_workers *w, const void *args,
-                            nib_err *err)
+nib_status nib__workers_launch(const nib_workers *w, const nib_kernel *row, const void *args,
+                               nib_err *err)
 {
     if (w->refused == NULL)
         return nib__gpu_run(w->gpu, row, args, err);
@@ -137,7 +137,7 @@ static nib_status run_parts(const nib_kernel *row, const nib_workers *w, const v
 {
     part p = {row, args};
     if (row->gpu != NULL)
-        return run_there(row, w, args, err);
+        return nib__workers_launch(w, row, args, err);
     nib__pool_run(w->pool, count, nib__parts_grain(w, count, step), false, job_part, &p);
     return NIB_OK;
 }
@@ -240,7 +240,7 @@ nib_status nib__product_run(const nib_product *p, const nib_workers *w, const ni
     const nib_linear a = {
         .w = &weight, .packed = packed, .x = *x, .y = y, .ldy = ldy, .bias = bias};
     if (p->row->gpu != NULL)
-        return run_there(p->row, w, &a, err);
+        return nib__workers_launch(w, p->row, &a, err);
     const int64_t threads = nib__pool_threads(w->pool);
     linear_part l = {.row = p->row, .workers = w, .whole = &a};
     l.tiles = nib__ceil_div(x->m, TILE);

@@ -65,6 +65,9 @@ nib_status nib__product_run(const nib_product *p, const nib_workers *w, const ni
 nib_status nib__product_amax(const nib_kernel *row, const nib_workers *w, const float *x,
                              int64_t rows, int64_t width, int64_t ldx, float *parts, nib_err *err);
 
+/* Launches a row of the device, or compiles it: see `refused`. */
+nib_status nib__workers_launch(const nib_workers *w, const nib_kernel *row, const void *args,
+                               nib_err *err);
 /* Parts of a loop over `count` elements, each a multiple of `step`. */
 int64_t nib__parts_grain(const nib_workers *w, int64_t count, int64_t step);
 

@@ -191,6 +191,8 @@ nib_status nib__step_lower(nib_step *step, nib_err *err);
 bool nib__step_same_form(const nib_step *step, size_t a, size_t b, int product);
 /* step_places.c: appends the operation, and before it what brings its inputs to its side. */
 nib_status nib__step_add(nib_step *step, const nib_train_node *node, nib_err *err);
+/* Whether the buffer's values are the device's and, so far, nowhere else. */
+bool nib__step_is_there(const nib_step *step, const nib_train_node *node, int buffer);
 /* Sizes of f32 buffers and operands on each side; of the device only what products need at all. */
 void nib__step_size(nib_step *step);
 /* Where each site's kept input lies on its side: one place for neighbours of one form. On the

@@ -32,15 +32,29 @@ static void add(lowering *l, nib_train_node node)
     l->status = nib__step_add(l->s, &node, l->err);
 }
 
-/* An operation without a site is the CPU's; rows of the embedding are looked up as f32, whatever
- * the plan of it says. */
+/* The device's row that adds what it made itself; NULL: the plan has none. */
+static const nib_kernel *add_there(const lowering *l, const nib_train_node *node)
+{
+    const nib_layers_plan *plan = l->s->plan;
+    const bool both = node->op == NIB_OP_ADD && nib__step_is_there(l->s, node, node->from) &&
+                      nib__step_is_there(l->s, node, node->to);
+    for (int i = 0; both && i < plan->op_count; i++)
+        if (plan->ops[i].op == NIB_OP_ADD && plan->ops[i].machine == plan->gpu)
+            return plan->ops[i].row;
+    return NULL;
+}
+
+/* Other operations without a site are the CPU's; rows of the embedding are looked up as f32,
+ * whatever the plan of it says. */
 static void add_op(lowering *l, nib_train_node node)
 {
     const nib_layers_plan *plan = l->s->plan;
     const nib_op_plan *planned = nib__plan_operation(plan, node.op);
-    node.row = planned != NULL
-                   ? planned->row
-                   : nib__plan_op(node.op, NIB_TYPE_F32, nib__plan_host(plan), &plan->without);
+    node.row = add_there(l, &node);
+    if (node.row == NULL)
+        node.row = planned != NULL
+                       ? planned->row
+                       : nib__plan_op(node.op, NIB_TYPE_F32, nib__plan_host(plan), &plan->without);
     node.site = SIZE_MAX;
     add(l, node);
 }

@@ -80,6 +80,11 @@ static uint8_t *held_at(const nib_step *s, const nib_train_node *n, int buffer)
     return &s->held[buffer * layers + layer];
 }
 
+bool nib__step_is_there(const nib_step *s, const nib_train_node *n, int buffer)
+{
+    return *held_at(s, n, buffer) == 1 << NIB_SIDE_GPU;
+}
+
 static nib_status append(nib_step *s, const nib_train_node *node, nib_err *err)
 {
     if (s->count == s->capacity)

@@ -106,9 +106,22 @@ static nib_status run_cast(nib_step *s, const nib_train_node *n, nib_err *err)
                              amax_of(s, n->side), s->inputs[n->site], err);
 }
 
+/* Of gradients that the device made. */
+static nib_status run_add(nib_step *s, const nib_train_node *n, nib_err *err)
+{
+    const nib_add a = {.x = values(s, n->side, n->from, n->layer),
+                       .y = values(s, n->side, n->to, n->layer),
+                       .m = s->m,
+                       .width = n->columns,
+                       .ldx = s->ld[n->from],
+                       .ldy = s->ld[n->to]};
+    return nib__workers_launch(&s->workers, n->row, &a, err);
+}
+
 nib_status nib__step_product(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     switch (n->op) {
+    case NIB_OP_ADD: return run_add(s, n, err);
     case NIB_OP_QUANT:
     case NIB_OP_QUANT_T: return run_quant(s, n, err);
     case NIB_OP_CAST_T: return run_cast(s, n, err);

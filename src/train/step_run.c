@@ -299,6 +299,8 @@ static void run_xent(nib_step *s, const nib_train_node *n)
 
 static nib_status run_node(nib_step *s, const nib_train_node *n, nib_err *err)
 {
+    if (n->side == NIB_SIDE_GPU && n->op != NIB_OP_MOVE)
+        return nib__step_product(s, n, err);
     switch (n->op) {
     case NIB_OP_AMAX:
     case NIB_OP_QUANT:

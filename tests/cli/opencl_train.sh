@@ -38,7 +38,7 @@ small=(--training.local_batch_size 1 --training.seq_len=32 --training.steps 2 --
 check 'plan' nibble plan "$debug" --device opencl "${small[@]}"
 plan=$(tr '\n' ' ' <"$seen.out" | sed 's/  */ /g')
 check 'the plan: kernels of the device' grep -q ' linear_dw_mx8_mx8_f32__ocl backward 32 ' <<<"$plan"
-check 'the plan: what stays' grep -q 'of training opencl does the products of linear layers and their casts; ' <<<"$plan"
+check 'the plan: what stays' grep -q 'of training opencl does the products of linear layers and their casts, and adds gradients that it made; ' <<<"$plan"
 check 'the plan: what crosses' grep -q '[0-9]* copies of [0-9.]* [kM]B per micro-batch between opencl and its host, .* predicted; of weights [0-9.]* MB per step, ' <<<"$plan"
 check 'the fastest device' nibble plan "$debug" --device auto "${small[@]}"
 auto=$(tr '\n' ' ' <"$seen.out" | sed 's/  */ /g')

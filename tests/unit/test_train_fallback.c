@@ -302,6 +302,27 @@ static void each_form_of_a_cast_is_asked_for(void **state)
     }
 }
 
+/* Gradients that the device made are added there, which saves copies, and here where it does not
+ * compile that: no layer asked for it. */
+static void sums_are_made_where_they_can_be(void **state)
+{
+    (void)state;
+    int there, here;
+    for (int refuses = 0; refuses < 2; refuses++) {
+        run r;
+        failing_init(&r.device);
+        r.device.refuse_function = refuses ? "add" : NULL;
+        must_run(&r, &(how){0});
+        assert_int_equal(layers_on_host(&r), 0);
+        assert_int_equal(sscanf(note(&r, "moves", 0), "%d ", refuses ? &here : &there), 1);
+        if (refuses)
+            says(r.log, "planned again without add_f32__ocl: the driver 7.5");
+        must_step(&r);
+        end_run(&r);
+    }
+    assert_int_equal(here - there, 6); /* of k, v and up in two layers */
+}
+
 /* A dry run has the plan that the run would have. */
 static void a_dry_run_is_planned_again_too(void **state)
 {
@@ -538,6 +559,7 @@ int main(void)
         cmocka_unit_test(strictly_a_refused_kernel_is_an_error),
         cmocka_unit_test(a_pattern_allows_no_more_than_it_matches),
         cmocka_unit_test(each_form_of_a_cast_is_asked_for),
+        cmocka_unit_test(sums_are_made_where_they_can_be),
         cmocka_unit_test(a_dry_run_is_planned_again_too),
         cmocka_unit_test(memory_that_runs_out_moves_what_does_not_fit),
         cmocka_unit_test(memory_that_runs_out_is_an_error_with_what_would_do),
