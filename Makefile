@@ -106,12 +106,23 @@ CUDA_FOLDER := $(BUILD)/cuda/images
 CUDA_HEADERS := $(wildcard src/kernel/gpu/*.cuh) src/kernel/gpu/prelude.cl
 CUDA_ALL     = $(shell $(NVCC) --list-gpu-arch | sed 's/.*_//')
 CUDA_ARCHS  ?= $(filter 80 90 100,$(CUDA_ALL))
-NVCC_FLAGS   = -std=c++17 -O3 -x cu -fatbin -include $(CURDIR)/src/kernel/gpu/cuda_prelude.cuh -Isrc/kernel/gpu \
-               --Werror all-warnings -diag-suppress 177 -Xptxas -v \
-               -gencode 'arch=compute_$(firstword $(CUDA_ARCHS)),code=[compute_$(firstword $(CUDA_ARCHS))$(subst $() ,,$(CUDA_ARCHS:%=$(comma)sm_%))]'
+ifneq ($(CUDA),)
+CUDA_ARCHS  := $(CUDA_ARCHS)
+CPPFLAGS    += $(CUDA_ARCHS:%=-DNIB_WITH_SM%)
+endif
+NVCC_FLAGS   = -std=c++17 -O3 -x cu -include $(CURDIR)/src/kernel/gpu/cuda_prelude.cuh -Isrc/kernel/gpu \
+               --Werror all-warnings -diag-suppress 177 -Xptxas -v
+# $1: the architecture that a program asks for, if any. One that ends in a letter is its machine code alone; of others
+# there is that of later ones, too, and the PTX.
+CUDA_IF      = $(if $(filter-out $(CUDA_ARCHS),$(patsubst %a,%,$(filter %a,$1))),,$2)
+CUDA_CODE    = $(if $1,-gencode arch=compute_$1$(comma)code=$(if $(filter %a,$1),sm_$1,$(call CUDA_LIST,$1,$1 $(filter-out 80,$(CUDA_ARCHS)))),\
+               -gencode arch=compute_$(firstword $(CUDA_ARCHS))$(comma)code=$(call CUDA_LIST,$(firstword $(CUDA_ARCHS)),$(CUDA_ARCHS)))
+CUDA_LIST    = '[compute_$1$(subst $() ,,$(2:%=$(comma)sm_%))]'
 # Codes are those of the CPU: no multiplication and addition are made one.
 CUDA_EXACT  := quant.cl
-CUDA_COMPILE = @mkdir -p $(@D); echo "nvcc $1 $2"; $(NVCC) $(NVCC_FLAGS) $(if $(filter $(CUDA_EXACT),$1),-fmad=false) $2 \
+CUDA_COMPILE = @mkdir -p $(@D); echo "nvcc $1 $2"; $(NVCC) -fatbin $(NVCC_FLAGS) $(call CUDA_CODE,$3) $(if $(filter $(CUDA_EXACT),$1),-fmad=false) $2 \
+               src/kernel/gpu/$1 -o $@ >$@.log 2>&1 || { cat $@.log; exit 1; }
+CUDA_TO_PTX  = @mkdir -p $(@D); $(NVCC) -ptx $(NVCC_FLAGS) -arch=compute_$(or $3,$(firstword $(CUDA_ARCHS))) $2 \
                src/kernel/gpu/$1 -o $@ >$@.log 2>&1 || { cat $@.log; exit 1; }
 CUDA_RELEASE = $(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\),.*/\1 \2/p' | awk '{print $$1 * 1000 + $$2 * 10}')
 $(BUILD)/cuda/rules.mk: src/kernel/gpu/cuda_programs.txt tools/cuda_programs
@@ -149,7 +160,7 @@ EMULATED_OBJ := $(patsubst %.c,$(EMULATED)/%.o,$(wildcard src/kernel/gpu/cuda_*.
 CUDA_SOURCES := $(wildcard src/kernel/gpu/*.cl src/kernel/gpu/*.cu src/kernel/gpu/*.cuh) src/kernel/gpu/cuda_programs.txt tools/cuda_programs
 $(EMULATED)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) -DNIB_WITH_CUDA $(CFLAGS) $(STRICT) -MMD -MP -c $< -o $@
+	$(CC) $(CPPFLAGS) -DNIB_WITH_CUDA -DNIB_WITH_SM90 -DNIB_WITH_SM100 $(CFLAGS) $(STRICT) -MMD -MP -c $< -o $@
 $(EMULATED)/programs.c $(EMULATED)/programs.h &: $(CUDA_SOURCES)
 	@mkdir -p $(@D)
 	@tools/cuda_programs names > $(EMULATED)/programs.c
@@ -158,12 +169,13 @@ $(EMULATED)/programs.o: $(EMULATED)/programs.c
 	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 $(EMULATED)/check_kernels: tests/kernel/check_kernels.c $(EMULATED_OBJ) $(LIB)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) $< $(EMULATED_OBJ) -o $@ $(LIB) $(LDLIBS)
-$(EMULATED)/libcuda.so.1: tests/cuda/emulated_cuda.cpp tests/cuda/emulate.h $(EMULATED)/programs.h
+$(EMULATED)/libcuda.so.1: tests/cuda/emulated_cuda.cpp $(wildcard tests/cuda/*.h) $(EMULATED)/programs.h
 	$(CXX) -std=c++17 -O1 -U_FORTIFY_SOURCE -fPIC -shared -Wall -Wextra -Wno-unused -Wno-unknown-pragmas -Isrc/kernel/gpu \
 	    -Itests/cuda -DEMULATED_PROGRAMS='"$(CURDIR)/$(EMULATED)/programs.h"' $< -o $@
 cuda-emulated: $(EMULATED)/check_kernels $(EMULATED)/libcuda.so.1
 test-cuda-emulated: cuda-emulated
 	LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm
+	for sm in 90 100; do EMULATED_CUDA_SM=$$sm LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm$$sm || exit 1; done
 # On the GPUs found: every row, then how fast the products are beside a copy and cuBLAS.
 test-gpu:
 	@if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then echo "skipped: no CUDA device"; \

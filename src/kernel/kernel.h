@@ -85,12 +85,15 @@ typedef struct nib_peer {
 
 enum { NIB_ANY = -1 }; /* in a row's key: whatever it is */
 
+#define NIB_TOLERANCE 1e-5
+
 typedef struct nib_kernel {
     const char *name;
     nib_op op;
     int64_t code, act, input, device; /* the key, NIB_ANY where it does not matter */
     const nib_cond *conds;
     nib_numbers numbers;
+    double tolerance;      /* OTHER: of the magnitudes that a sum adds up; 0: NIB_TOLERANCE */
     const char *reference; /* the row that it is checked against; NULL for a __ref row */
     int rank;              /* lower runs first among rows whose conditions hold */
     nib_unit unit;
@@ -164,7 +167,6 @@ extern const nib_family nib__family_ocl_pack;       /* gpu/ocl_pack.c */
 extern const nib_family nib__family_ocl_extensions; /* gpu/ocl_extensions.c */
 extern const nib_family nib__family_cuda_token;     /* CUDA: gpu/cuda_token.c */
 extern const nib_family nib__family_cuda_linear;    /* gpu/cuda_linear.c */
-extern const nib_family nib__family_declared;       /* not built: GPUs: declared.c */
 extern const nib_family nib__family_peers;          /* other engines: peers.c */
 
 #endif

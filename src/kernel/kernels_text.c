@@ -19,6 +19,13 @@ static const char *const numbers_words[NIB_NUMBERS_COUNT] = {
     "the device's own, within a tolerance",
 };
 
+static void say_numbers(const nib_kernel *row, nib_text *out)
+{
+    nib__text_str(out, numbers_words[row->numbers]);
+    if (row->tolerance > 0)
+        nib__text_format(out, " of %.1g of the magnitudes in a sum", row->tolerance);
+}
+
 static const char *status_of(const nib_kernel *row)
 {
     if (row->peer != NULL)
@@ -144,7 +151,9 @@ static void json_row(const nib_kernel *row, nib_text *scratch, nib_jsonw *w)
         nib__jsonw_pair_string(w, "accepted", row->peer->result);
         nib__jsonw_pair_string(w, "refused", row->note);
     } else {
-        nib__jsonw_pair_string(w, "numbers", numbers_words[row->numbers]);
+        nib__text_clear(scratch);
+        say_numbers(row, scratch);
+        nib__jsonw_pair_string(w, "numbers", scratch->at);
         nib__jsonw_pair_string(w, "note", row->note);
     }
     json_conditions(row, scratch, w);
@@ -203,7 +212,9 @@ static void markdown_rows(nib_op op, nib_text *out)
         any = true;
         nib__text_format(out, "| `%s` | %s | ", row->name, status_of(row));
         say_conditions(row, "; ", out);
-        nib__text_format(out, " | %s | %s |\n", numbers_words[row->numbers], row->note);
+        nib__text_str(out, " | ");
+        say_numbers(row, out);
+        nib__text_format(out, " | %s |\n", row->note);
     }
 }
 

@@ -24,6 +24,7 @@ typedef struct nib_input {
     float *f32; /* [m][ld], ld >= k */
     /* FLOAT, input bf16; E4M3_TOKEN (codes widened, exact) */
     uint16_t *bf16; /* [m][ld], ld = round_up(k, NIB_CODES_PAD), zeros past k */
+    bool e5m2;      /* E4M3_TOKEN: the codes are e5m2, as training has gradients */
     /* I8 and I4 of every kind: codes; MX8, MX4: e4m3 bit patterns */
     int8_t *codes; /* [m][ld], ld = round_up(k, NIB_CODES_PAD), zeros past k */
     float *scale;  /* [m]; of blocks: [m][ceil(k / block)], MX8: powers of two */

@@ -84,6 +84,7 @@ nib_input nib__product_input(const nib_product *p, int64_t rows, char *at, uint6
 {
     nib_input x;
     nib__input_place(&x, &p->shape.scheme, p->input, rows, p->shape.k, at, bytes);
+    x.e5m2 = p->e5m2;
     return x;
 }
 

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,10 @@ struct alignas(16) float4 {
 struct alignas(8) float2 {
     float x, y;
 };
+struct alignas(8) int2 {
+    int x, y;
+};
+static inline int2 make_int2(int x, int y) { return {x, y}; }
 static inline uint4 make_uint4(uint x, uint y, uint z, uint w) { return {x, y, z, w}; }
 
 /* ---- the thread that runs (emulated_cuda.cpp) ---- */
@@ -194,48 +199,91 @@ static inline float emulated_e4m3(uint32_t word, int byte)
 {
     return of_e4m3((uchar)(word >> (8 * byte)));
 }
+static inline float emulated_e5m2(uint32_t word, int byte)
+{
+    return of_e5m2((uchar)(word >> (8 * byte)));
+}
+
+/* d + a . b over k as f32 in one order; the unit's is another. */
+static inline float emulated_dot(float d, const float *a, const float *b, int ks)
+{
+    float sum = 0;
+    for (int k = 0; k < ks; k++)
+        sum += a[k] * b[k];
+    return d + sum;
+}
+
+/* The same as the fp8 units of sm_89 and sm_90 were measured to add: products and d are cut off 13
+ * bits below the exponent of the largest, and so is the sum. */
+static inline float emulated_dot_f8(float d, const float *a, const float *b, int ks)
+{
+    enum { KEPT = 13 };
+    float largest = std::fabs(d), plain = d;
+    for (int k = 0; k < ks; k++) {
+        largest = std::max(largest, std::fabs(a[k] * b[k]));
+        plain += a[k] * b[k];
+    }
+    if (largest == 0 || !std::isfinite(plain))
+        return plain;
+    const int last = std::ilogb(largest) - KEPT;
+    const double steps = std::ldexp(1.0, -last); /* below 2^14 of them */
+    int sum = (int)(d * steps);
+    for (int k = 0; k < ks; k++)
+        sum += (int)(a[k] * b[k] * steps);
+    for (int drop = 1; std::abs(sum) >= 2 << KEPT; drop *= 2) /* as many bits of the sum */
+        if (std::abs(sum) < (2 << KEPT) * 2 * drop) {
+            sum = sum / (2 * drop) * (2 * drop);
+            break;
+        }
+    return std::ldexp((float)sum, last);
+}
 
 /* D += A B of a warp, m16n8 and k in words of `per` values: a lane has rows lane / 4 and + 8 of A
  * and column lane / 4 of B, words lane % 4 and + 4 of k; of D columns 2 * (lane % 4) and on. A
- * model of mma.sync: its sums are f32 in one order, those of the unit in another. */
-template <int per, class Sum, class Read>
-static inline void emulated_mma(Sum d[4], const uint a[4], const uint b[2], Read read)
+ * model of mma.sync but for the order of its sums. */
+template <int per, class Sum, class ReadA, class ReadB>
+static inline void emulated_mma(Sum d[4], const uint a[4], const uint b[2], ReadA read_a,
+                                ReadB read_b,
+                                float (*dot)(float, const float *, const float *, int))
 {
     const int lane = (int)(threadIdx.x % 32), ks = 8 * per;
     float *of_a = emulated_warp_room()->floats, *of_b = of_a + 16 * ks; /* rows of k */
     for (int i = 0; i < per; i++) {
         for (int r = 0; r < 4; r++)
             of_a[(lane / 4 + r % 2 * 8) * ks + (lane % 4 + r / 2 * 4) * per + i] =
-                (float)read(a[r], i);
+                (float)read_a(a[r], i);
         for (int r = 0; r < 2; r++)
-            of_b[lane / 4 * ks + (lane % 4 + r * 4) * per + i] = (float)read(b[r], i);
+            of_b[lane / 4 * ks + (lane % 4 + r * 4) * per + i] = (float)read_b(b[r], i);
     }
     emulated_warp_meet();
     const float *row[2] = {of_a + lane / 4 * ks, of_a + (lane / 4 + 8) * ks};
     const float *column[2] = {of_b + lane % 4 * 2 * ks, of_b + (lane % 4 * 2 + 1) * ks};
-    float sums[4] = {0, 0, 0, 0};
-    for (int k = 0; k < ks; k++)
-        for (int i = 0; i < 4; i++)
-            sums[i] += row[i / 2][k] * column[i % 2][k];
     for (int i = 0; i < 4; i++)
-        d[i] += (Sum)sums[i];
+        if (std::is_same<Sum, float>::value)
+            d[i] = (Sum)dot((float)d[i], row[i / 2], column[i % 2], ks);
+        else /* integers, whose sum may be more than f32 holds */
+            d[i] += (Sum)dot(0, row[i / 2], column[i % 2], ks);
 }
 
 static inline void mma_bf16(float d[4], const uint a[4], const uint b[2])
 {
-    emulated_mma<2>(d, a, b, emulated_bf16);
+    emulated_mma<2>(d, a, b, emulated_bf16, emulated_bf16, emulated_dot);
 }
 static inline void mma_f16(float d[4], const uint a[4], const uint b[2])
 {
-    emulated_mma<2>(d, a, b, emulated_f16);
+    emulated_mma<2>(d, a, b, emulated_f16, emulated_f16, emulated_dot);
 }
 static inline void mma_s8(int d[4], const uint a[4], const uint b[2])
 {
-    emulated_mma<4>(d, a, b, emulated_s8);
+    emulated_mma<4>(d, a, b, emulated_s8, emulated_s8, emulated_dot);
 }
 static inline void mma_e4m3(float d[4], const uint a[4], const uint b[2])
 {
-    emulated_mma<4>(d, a, b, emulated_e4m3);
+    emulated_mma<4>(d, a, b, emulated_e4m3, emulated_e4m3, emulated_dot_f8);
+}
+static inline void mma_e5m2(float d[4], const uint a[4], const uint b[2])
+{
+    emulated_mma<4>(d, a, b, emulated_e5m2, emulated_e4m3, emulated_dot_f8);
 }
 
 /* Four 8x8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8. */
@@ -270,6 +318,26 @@ static inline uint pack_bf16(float low, float high)
 static inline uint pack_f16(float low, float high)
 {
     return (uint)to_f16(high) << 16 | to_f16(low);
+}
+static inline uint emulated_code(float value, uint code)
+{
+    return (std::isnan(value) ? 0x7fu : code) | (std::signbit(value) ? 0x80u : 0u);
+}
+static inline uint emulated_to_e4m3(float value)
+{
+    return emulated_code(value, e4m3_code(NEAREST_E4M3(value)));
+}
+static inline uint emulated_to_e5m2(float value)
+{
+    return emulated_code(value, (uint)to_f16(NEAREST_E5M2(value)) >> 8);
+}
+static inline uint pack_e4m3(float low, float high)
+{
+    return emulated_to_e4m3(high) << 8 | emulated_to_e4m3(low);
+}
+static inline uint pack_e5m2(float low, float high)
+{
+    return emulated_to_e5m2(high) << 8 | emulated_to_e5m2(low);
 }
 static inline uint fma_bf16(uint a, uint b, uint c)
 {
@@ -306,5 +374,7 @@ static inline uint4 load_once(const void *from)
 }
 
 #define DYNAMIC_SHARED(name) unsigned char *name = emulated_shared
+
+#include "emulate_async.h"
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A libcuda.so.1 for tests, with one device of sm_89 whose memory is the host's: it runs the
+ * A libcuda.so.1 for tests, with one device, of sm_89 or of EMULATED_CUDA_SM, whose memory is the
+ * host's: it runs the
  * library's programs by emulate.h, so that the driver, the rows' launches and the kernels' index
  * arithmetic are checked where no GPU is. The programs are those of cuda_programs.txt, which
  * `tools/cuda_programs emulated` includes below.
@@ -14,14 +15,15 @@
 #include <ucontext.h>
 
 uint3e threadIdx, blockIdx, blockDim, gridDim;
-unsigned char *emulated_shared;
+unsigned char *emulated_shared, *emulated_window;
+emulated_unit emulated_tensor;
 
 namespace
 {
 
 /* ---- a block of threads ---- */
 
-enum { STACK = 128 << 10, SHARED_MAX = 228 << 10 };
+enum { STACK = 128 << 10, SHARED_MAX = 227 << 10 };
 
 struct pending {
     void *to;
@@ -34,9 +36,10 @@ struct thread {
     bool begun;
     jmp_buf here; /* and to go on at, without the system call that a context takes */
     std::vector<std::vector<pending>> copies; /* groups, the last one open */
+    emulated_products products;
     uint3e id;
-    int waits; /* at the block's barrier of that number; -1: at none */
-    bool done;
+    int waits;        /* at the block's barrier of that number; -1: at none */
+    bool done, spins; /* spins: waits for what another warp has to do */
 };
 
 struct warp_exchange {
@@ -93,8 +96,9 @@ void run_warp(size_t warp, bool backwards)
             if (t.done || t.waits == barrier_generation)
                 continue;
             threadIdx = t.id;
+            t.spins = false;
             run_thread(t);
-            moved = true;
+            moved = moved || !t.spins;
         }
     }
 }
@@ -121,6 +125,7 @@ void run_block(bool backwards)
     while (live > 0)
         for (size_t i = 0; i < warps.size(); i++)
             run_warp(backwards ? warps.size() - 1 - i : i, backwards);
+    emulated_unit_end();
 }
 
 struct function {
@@ -198,6 +203,36 @@ void emulated_copy_wait(int groups_left)
     }
 }
 
+/* ---- units that work by themselves ---- */
+
+void emulated_fail(const char *what) { failure = what; }
+void emulated_yield()
+{
+    threads[current].spins = true;
+    yield();
+    threadIdx = threads[current].id;
+}
+emulated_products &emulated_own_products() { return threads[current].products; }
+
+void emulated_unit_begin(bool is_late)
+{
+    emulated_tensor.is_late = is_late;
+    memset(emulated_tensor.memory, 0xff, sizeof emulated_tensor.memory);
+}
+
+void emulated_unit_end()
+{
+    if (emulated_tensor.taken != 0)
+        emulated_fail("tensor memory was not given back");
+    if (!emulated_tensor.asked.empty())
+        emulated_fail("what the unit was asked for is not waited for");
+    for (const thread &t : threads)
+        if (!t.products.asked.empty())
+            emulated_fail("products are not waited for");
+    emulated_tensor.asked.clear();
+    emulated_tensor.taken = 0;
+}
+
 /* ---- the driver's interface ---- */
 
 extern "C" {
@@ -225,8 +260,10 @@ API cuDeviceGetName(char *name, int size, int)
 API cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = (size_t)1 << 30, 0; }
 API cuDeviceGetAttribute(int *value, int attribute, int)
 {
-    *value = attribute == 75   ? 8
-             : attribute == 76 ? 9
+    const char *as = getenv("EMULATED_CUDA_SM");
+    const int sm = as != nullptr ? (int)strtol(as, nullptr, 10) : 89;
+    *value = attribute == 75   ? sm / 10
+             : attribute == 76 ? sm % 10
              : attribute == 13 ? 1000000
              : attribute == 36 ? 1000000
              : attribute == 37 ? 128
@@ -280,7 +317,9 @@ API cuFuncSetAttribute(void *, int, int value) { return value > SHARED_MAX ? 1 :
 API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *, void **args, void **)
 {
-    static std::vector<unsigned char> room(SHARED_MAX + 128);
+    enum { ALIGNED = 1024, OWN = 384 /* what the function declares itself comes first */ };
+    static std::vector<unsigned char> room(EMULATED_WINDOW + ALIGNED);
+    static unsigned launches;
     running = &((function *)f)->run;
     running_args = args;
     gridDim = {gx, gy, gz}, blockDim = {bx, by, bz};
@@ -289,12 +328,15 @@ API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
     failure = nullptr;
     if (shared > SHARED_MAX || threads.size() > 1024)
         return 1;
-    emulated_shared = (unsigned char *)(((uintptr_t)room.data() + 127) / 128 * 128);
+    emulated_window = (unsigned char *)(((uintptr_t)room.data() + ALIGNED - 1) / ALIGNED * ALIGNED);
+    emulated_shared = emulated_window + OWN;
+    const bool is_late = launches++ % 2 == 0;
     for (uint z = 0; z < gz; z++)
         for (uint y = 0; y < gy; y++)
             for (uint x = 0; x < gx; x++) {
                 blockIdx = {x, y, z};
                 memset(emulated_shared, 0xff, shared);
+                emulated_unit_begin(is_late);
                 run_block((x + y) % 2 != 0);
             }
     return failure != nullptr ? 719 : 0;

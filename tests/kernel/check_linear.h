@@ -400,6 +400,7 @@ static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kerne
     make_weight(&w, &m, c, r);
     const float *x = floats(&m, c->m * c->k, r, c->values);
     nib_quant quant = make_quant(&m, c, x, c->k);
+    quant.e5m2 = quant.out.e5m2 = c->scheme.act == NIB_ACT_E4M3_TOKEN && next(r) % 4 == 0;
     w.act_scale = quant.static_scale;
     w.act_zero = c->scheme.act_symmetric ? NULL : quant.static_zero;
     quantizer->run.quant(&quant, 0, c->m);
@@ -503,17 +504,18 @@ static linear_case random_case(const nib_kernel *row, int t, rng *r)
 }
 
 /* The case for a GPU, where each set of types is a program to compile: few of them, and every
- * number of tokens that has a kernel of its own. */
-static void narrow_for_gpu(linear_case *c, int t)
+ * number of tokens that has a kernel of its own; of a row for many tokens, more than one tile. */
+static void narrow_for_gpu(linear_case *c, const nib_kernel *row, int t)
 {
-    static const int64_t ms[] = {1, 2, 5, 17, 67};
+    static const int64_t few[] = {1, 2, 5, 17, 67}, many[] = {17, 131, 67, 1, 128};
+    const int64_t *ms = row->m_best > 1 ? many : few;
     static const struct {
         nib_zero zero;
         nib_type scale, zero_type;
     } sets[] = {{NIB_ZERO_NONE, NIB_TYPE_F32, NIB_TYPE_NONE},
                 {NIB_ZERO_INT, NIB_TYPE_BF16, NIB_TYPE_I8},
                 {NIB_ZERO_FLOAT, NIB_TYPE_F16, NIB_TYPE_F16}};
-    const int size = t % (int)COUNT(ms), set = (size + t / (int)COUNT(ms) % 2) % (int)COUNT(sets);
+    const int size = t % (int)COUNT(few), set = (size + t / (int)COUNT(few) % 2) % (int)COUNT(sets);
     const bool is_int = c->scheme.code == NIB_CODE_I8 || c->scheme.code == NIB_CODE_I4;
     const bool any_zero = c->scheme.act == NIB_ACT_FLOAT || nib__act_block(c->scheme.act) > 0;
     c->m = ms[size];
@@ -541,7 +543,7 @@ static bool check_products(verdict *v, const nib_kernel *row, const nib_kernel *
         linear_case c = random_case(row, t, &r);
         nib_query q = *where;
         if (row->gpu != NULL && row->op != NIB_OP_QUANT)
-            narrow_for_gpu(&c, t);
+            narrow_for_gpu(&c, row, t);
         case_query(&q, &c, row->op);
         if (!nib__kernel_keyed(row, &q) || !nib__kernel_holds(row, &q, true))
             continue;

@@ -84,15 +84,23 @@ static int launch_matvec(const void *args, nib_launch out[])
 
 /* ---- many tokens ---- */
 
+/* Are activations f8 in bf16 that the unit takes as f8 again? */
+static bool is_f8(int input)
+{
+    return input == NIB_INPUT_WIDE_E4M3 || input == NIB_INPUT_WIDE_E5M2;
+}
+
 /* Bytes of shared memory: as tile.cu has it. */
 static int32_t tile_shared(int weight, int input)
 {
-    const int32_t row = 128, step = input == NIB_INPUT_I8 ? 128 : 64;
+    const int32_t row = is_f8(input) ? 64 : 128, step = input == NIB_INPUT_I8 ? 128 : 64;
     const int32_t w_bits = weight == 4 || weight == 7 ? 4 : weight == 1 || weight == 2 ? 16 : 8;
-    const int32_t x_bits = input == NIB_INPUT_F16 ? 32 : input == NIB_INPUT_BF16 ? 16 : 8;
+    const int32_t x_bits = input == NIB_INPUT_F16                    ? 32
+                           : input == NIB_INPUT_BF16 || is_f8(input) ? 16
+                                                                     : 8;
     const int32_t raw_x = step * x_bits / 8, raw_w = step * w_bits / 8;
     return TILE *
-           ((raw_x > row ? 2 : 3) * (raw_x + raw_w) + row * (raw_x != row) + row * (raw_w != row));
+           ((raw_x > 128 ? 2 : 3) * (raw_x + raw_w) + row * (raw_x != row) + row * (raw_w != row));
 }
 
 /* Sums of integers over all of k are of 32 bits. */
@@ -104,6 +112,13 @@ static int group_of_tile(const nib_linear *a, const nib_gpu_rows *l, int input)
     return is_one ? 0 : a->w->scheme.code == NIB_CODE_NV4 ? 16 : 32;
 }
 
+/* The unit's own sums have few bits: they are as short as a step (tile.cu). */
+static int group_of_f8(const nib_linear *a, const nib_gpu_rows *l)
+{
+    enum { STEP = 64 };
+    return l->groups <= 1 || a->w->scheme.group % STEP == 0 ? STEP : 32;
+}
+
 static int launch_tile_of(const nib_linear *a, nib_launch out[], int input)
 {
     const nib_gpu_rows l = nib__gpu_rows(a->w);
@@ -111,7 +126,7 @@ static int launch_tile_of(const nib_linear *a, nib_launch out[], int input)
     nib__launch_init(out, "tile",
                      nib__ceil_div(a->w->n, (int64_t)TILE) * nib__ceil_div(a->x.m, (int64_t)TILE),
                      THREADS);
-    const int group = group_of_tile(a, &l, input);
+    const int group = is_f8(input) ? group_of_f8(a, &l) : group_of_tile(a, &l, input);
     nib__launch_option(out, "-DW=%d -DX=%d -DGROUPED=%d", weight, input, group);
     if (group > 0)
         nib__launch_option(out, " -DZERO=%d -DBLOCKS=%d", l.zero_type != NIB_TYPE_NONE,
@@ -131,6 +146,50 @@ static int launch_tile(const void *args, nib_launch out[])
 static int launch_tile_f16(const void *args, nib_launch out[])
 {
     return launch_tile_of(args, out, NIB_INPUT_F16);
+}
+
+static int launch_tile_f8(const void *args, nib_launch out[])
+{
+    const nib_linear *a = args;
+    return launch_tile_of(a, out, a->x.e5m2 ? NIB_INPUT_WIDE_E5M2 : NIB_INPUT_WIDE_E4M3);
+}
+
+/* ---- on units that read shared memory by themselves: one scale for all of k, or MX blocks ---- */
+
+enum {
+    OWN_TILE = TILE * 128, /* bytes of a step's codes */
+    OWN_STAGES = 3,
+    OWN_WIDE = 2 * OWN_TILE, /* f8 as it comes, in bf16 */
+    OWN_ALIGNED = 1024,      /* and what is lost for it */
+    OWN_REST = 4096,         /* scales, biases, barriers: at most */
+    OWN_MX = OWN_STAGES * 2 * OWN_TILE + OWN_ALIGNED + OWN_REST,
+    OWN_F8 = OWN_STAGES * (OWN_TILE + OWN_WIDE) + 2 * OWN_TILE + OWN_ALIGNED + OWN_REST,
+};
+
+static int launch_own(const nib_linear *a, nib_launch out[], const char *function, int32_t threads)
+{
+    const nib_gpu_rows l = nib__gpu_rows(a->w);
+    const bool is_mx = nib__act_is_mx(a->w->scheme.act);
+    nib__launch_init(out, function,
+                     nib__ceil_div(a->w->n, (int64_t)TILE) * nib__ceil_div(a->x.m, (int64_t)TILE),
+                     threads);
+    nib__launch_option(out, "-DW=%d -DX=%d", nib__gpu_weight_number(a->w->scheme.code),
+                       is_mx       ? NIB_INPUT_E4M3
+                       : a->x.e5m2 ? NIB_INPUT_WIDE_E5M2
+                                   : NIB_INPUT_WIDE_E4M3);
+    out->shared = is_mx ? OWN_MX : OWN_F8;
+    product_args(out, a, &l);
+    return 1;
+}
+
+static int launch_wgmma(const void *args, nib_launch out[])
+{
+    return launch_own(args, out, "tile_wgmma", 2 * THREADS);
+}
+
+static int launch_tcgen05(const void *args, nib_launch out[])
+{
+    return launch_own(args, out, "tile_tcgen05", THREADS);
 }
 
 /* ---- the embedding ---- */
@@ -158,7 +217,12 @@ static int launch_embed(const void *args, nib_launch out[])
 
 static const nib_gpu_source source_matvec = {.name = "matvec.cu"};
 static const nib_gpu_source source_tile = {.name = "tile.cu"};
+static const nib_gpu_source source_wgmma = {.name = "wgmma.cu"};
+static const nib_gpu_source source_tcgen05 = {.name = "tcgen05.cu"};
 static const nib_gpu_source source_embed = {.name = "embed.cu"};
+static const nib_gpu_code code_f8 = {&source_tile, launch_tile_f8};
+static const nib_gpu_code code_wgmma = {&source_wgmma, launch_wgmma};
+static const nib_gpu_code code_tcgen05 = {&source_tcgen05, launch_tcgen05};
 
 static const nib_cond sm80[] = {
     NIB_AT_LEAST(SM, 80, "its machine code begins at sm_80"),
@@ -175,6 +239,31 @@ static const nib_cond sm80_mma[] = {
     NIB_AT_LEAST(SM, 80, "its mma is of sm_80"),
     NIB_COND_END,
 };
+static const nib_cond sm89[] = {
+    NIB_AT_LEAST(SM, 89, "its mma of fp8 is of sm_89"),
+    NIB_MULTIPLE(GROUP, 32, "the matrix unit adds up 32 codes under one scale"),
+    NIB_COND_END,
+};
+#define ONE_SCALE                                                                                  \
+    NIB_AT_MOST(GROUP, NIB_GROUP_ROW, "of a row or the tensor, as the matrix unit adds up all of k")
+static const nib_cond sm90a[] = {
+    NIB_IS(SM, 90, "its machine code is of sm_90a, which nothing else runs"),
+    ONE_SCALE,
+    NIB_COND_END,
+};
+static const nib_cond sm100a_f8[] = {
+    NIB_IS(SM, 100, "its machine code is of sm_100a, which nothing else runs"),
+    ONE_SCALE,
+    NIB_COND_END,
+};
+static const nib_cond sm100a[] = {
+    NIB_IS(SM, 100, "its machine code is of sm_100a, which nothing else runs"),
+    NIB_COND_END,
+};
+
+/* Of the magnitudes in a sum: what fp8 units that keep 13 bits are off, the worse the more the
+ * magnitudes differ. */
+#define F8_TOLERANCE (1.0 / 1024)
 
 #define PROMPT 17 /* tokens, from which on arithmetic bounds a product */
 #define TILE_ROW(op_, name_, types, code_, act_, input_, unit_, conds_, function)                  \
@@ -187,6 +276,20 @@ static const nib_cond sm80_mma[] = {
         .note = "tensor cores of sm_80 and later, for many tokens; compiled only, not yet run on " \
                 "a device"                                                                         \
     }
+/* Rows of fp8 units. */
+#define F8_ROW(op_, name_, types, target, code_, act_, conds_, tolerance_, rank_, unit_, gpu_,     \
+               note_)                                                                              \
+    {                                                                                              \
+        .name = name_ types "_f32__" target, .op = NIB_OP_##op_, .code = NIB_CODE_##code_,         \
+        .act = NIB_ACT_##act_, .input = NIB_ANY, .device = NIB_DEVICE_CUDA, .conds = conds_,       \
+        .numbers = NIB_NUMBERS_OTHER, .tolerance = tolerance_,                                     \
+        .reference = name_ types "_f32__ref", .rank = rank_, .unit = NIB_UNIT_##unit_,             \
+        .n_step = 1, .m_best = PROMPT, .packing = &nib__packing_rows, .gpu = gpu_,                 \
+        .note = note_ "; compiled only, not yet run on a device"                                   \
+    }
+#define F8_ROWS(...)                                                                               \
+    F8_ROW(LINEAR, "linear_", __VA_ARGS__), F8_ROW(LINEAR_DX, "linear_dx_", __VA_ARGS__),          \
+        F8_ROW(LINEAR_DW, "linear_dw_", __VA_ARGS__)
 #define TILE_LINEAR(types, code, act, input, unit, conds)                                          \
     TILE_ROW(LINEAR, "linear_", types, code, act, input, unit, conds, launch_tile)
 #define TILE_F16(word, code, conds)                                                                \
@@ -260,6 +363,20 @@ static const nib_kernel rows[] = {
     TILE_LINEAR("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY, BF16, sm80_groups),
     TILE_LINEAR("mx8_mx8", MX8, MX8, NIB_ANY, BF16, sm80_mma),
     TILE_LINEAR("mx4_mx4", MX4, MX4, NIB_ANY, BF16, sm80_mma),
+    F8_ROWS("e4m3t_e4m3c", "sm89", E4M3, E4M3_TOKEN, sm89, F8_TOLERANCE, 25, FP8,
+            NIB_CUDA_BUILT ? &code_f8 : NULL,
+            "fp8 tensor cores of sm_89: sums of 64 products, each cut off about 13 bits below the "
+            "largest, are added up as f32; sm_90 and sm_100 do it by f16"),
+    F8_ROWS("e4m3t_e4m3c", "sm90", E4M3, E4M3_TOKEN, sm90a, F8_TOLERANCE, 20, FP8,
+            NIB_SM90_BUILT ? &code_wgmma : NULL,
+            "wgmma: sums of 128 products, each cut off about 13 bits below the largest, are added "
+            "up as f32"),
+    F8_ROWS("e4m3t_e4m3c", "sm100", E4M3, E4M3_TOKEN, sm100a_f8, 0, 10, FP8,
+            NIB_SM100_BUILT ? &code_tcgen05 : NULL, "tcgen05, which adds up in tensor memory"),
+    F8_ROWS("mx8_mx8", "sm100", MX8, MX8, sm100a, 0, 10, MX8,
+            NIB_SM100_BUILT ? &code_tcgen05 : NULL,
+            "tcgen05 with block scales, which adds up in tensor memory; tails are padded in "
+            "shared memory"),
     TILE_BACKWARD("bf16_bf16", BF16, FLOAT, NIB_TYPE_BF16),
     TILE_BACKWARD("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY),
     TILE_BACKWARD("mx8_mx8", MX8, MX8, NIB_ANY),

@@ -27,4 +27,16 @@ extern const int nib__cuda_toolkit;
 #define NIB_CUDA_CODE(source, function)                                                            \
     (NIB_CUDA_BUILT ? &(const nib_gpu_code){source, function} : NULL)
 
+/* Code of one architecture alone, which not every nvcc knows. */
+#ifdef NIB_WITH_SM90
+#define NIB_SM90_BUILT NIB_CUDA_BUILT
+#else
+#define NIB_SM90_BUILT 0
+#endif
+#ifdef NIB_WITH_SM100
+#define NIB_SM100_BUILT NIB_CUDA_BUILT
+#else
+#define NIB_SM100_BUILT 0
+#endif
+
 #endif

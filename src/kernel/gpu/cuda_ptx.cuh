@@ -34,6 +34,19 @@ static inline void mma_s8(int d[4], const uint a[4], const uint b[2])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/* m16n8k32 of f8, from sm_89 on: A of e4m3 or e5m2, B of e4m3. The unit adds up few bits of each
+ * product (docs/devices.md). */
+#define MMA_F8(type)                                                                               \
+    static inline void mma_##type(float d[4], const uint a[4], const uint b[2])                    \
+    {                                                                                              \
+        asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." #type ".e4m3.f32 {%0,%1,%2,%3}, "    \
+                     "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                      \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));          \
+    }
+MMA_F8(e4m3)
+MMA_F8(e5m2)
+
 /* Four 8x8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8, and has
  * of each word l % 4 of row l / 4. */
 static inline void load_matrix_x4(uint out[4], const void *row)
@@ -83,6 +96,21 @@ static inline uint pack_f16(float low, float high)
 {
     uint out;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
+
+/* Two floats as f8, the first in the low byte: from sm_89 on. */
+static inline uint pack_e4m3(float low, float high)
+{
+    ushort out;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(out) : "f"(high), "f"(low));
+    return out;
+}
+
+static inline uint pack_e5m2(float low, float high)
+{
+    ushort out;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(out) : "f"(high), "f"(low));
     return out;
 }
 

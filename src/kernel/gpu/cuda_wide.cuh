@@ -60,7 +60,25 @@ static inline void wide_i8(const uint *words, uint out[4])
     }
 }
 
-#if X != INPUT_F16
+#if X == INPUT_WIDE_E4M3 || X == INPUT_WIDE_E5M2
+
+/* And back: twice eight bf16 that f8 holds as four words of it. */
+static inline void narrow_f8(const uchar *eight, const uchar *next, uint out[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint2 four = ((const uint2 *)(i < 2 ? eight : next))[i % 2];
+        const float a = as_float(four.x << 16), b = as_float(four.x & 0xffff0000u);
+        const float c = as_float(four.y << 16), d = as_float(four.y & 0xffff0000u);
+#if X == INPUT_WIDE_E4M3
+        out[i] = pack_e4m3(a, b) | pack_e4m3(c, d) << 16;
+#else
+        out[i] = pack_e5m2(a, b) | pack_e5m2(c, d) << 16;
+#endif
+    }
+}
+
+#elif X != INPUT_F16
 
 static inline void wide_e4m3(const uint *words, uint out[4])
 {

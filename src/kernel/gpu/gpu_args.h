@@ -10,7 +10,15 @@
 #include "launch.h"
 
 /* INPUT_* of prelude.cl */
-enum { NIB_INPUT_F32, NIB_INPUT_BF16, NIB_INPUT_I8, NIB_INPUT_E4M3, NIB_INPUT_F16 };
+enum {
+    NIB_INPUT_F32,
+    NIB_INPUT_BF16,
+    NIB_INPUT_I8,
+    NIB_INPUT_E4M3,
+    NIB_INPUT_F16,
+    NIB_INPUT_WIDE_E4M3,
+    NIB_INPUT_WIDE_E5M2
+};
 
 int nib__gpu_weight_number(nib_code code); /* WEIGHT_* */
 int nib__gpu_value_number(nib_type type);  /* VALUE_* */

@@ -194,6 +194,8 @@ static void store_typed(__global uchar *p, size_t i, int type, float value)
 #define INPUT_I8 2
 #define INPUT_E4M3 3
 #define INPUT_F16 4 /* f32 that f16 holds */
+#define INPUT_WIDE_E4M3 5 /* bf16 that e4m3 holds, e5m2 */
+#define INPUT_WIDE_E5M2 6
 
 /* Types of scales and zero points; f32, f16 and bf16 are TYPE_*. */
 #define VALUE_NONE (-1)

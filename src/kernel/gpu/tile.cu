@@ -14,31 +14,34 @@
  *   sum of (code - zero) * (x - z) = a * (dot - z * sum of codes) + b * (sum of x - count * z)
  *
  * Shared memory: STAGES times x [128][RAW_X bytes] and w [128][RAW_W]; then x and w again as rows
- * of 128 bytes where those are not; in the end the totals, for threads of an output each. The eight
- * 16-byte parts of a row of 128 bytes are where their index is after an exclusive or with that of
- * the row, so that eight rows are read without conflict.
+ * of ROW bytes where those are not; in the end the totals, for threads of an output each.
  */
 #include "cuda_wide.cuh"
 
 #define THREADS 128
 #define TILE 128
-#define ROW 128 /* bytes */
-#define BAND 16 /* tiles of tokens that are taken together, so that x stays in the second cache */
 
 #if X == INPUT_I8
 typedef int sum;
 #define STEP 128
+#define ROW 128 /* bytes of what the unit multiplies */
 #define X_BITS 8
+#elif X == INPUT_WIDE_E4M3 || X == INPUT_WIDE_E5M2
+typedef float sum;
+#define STEP 64
+#define ROW 64
+#define X_BITS 16
 #else
 typedef float sum;
 #define STEP 64
+#define ROW 128
 #define X_BITS (X == INPUT_F16 ? 32 : X == INPUT_E4M3 ? 8 : 16)
 #endif
 #define RAW_X (STEP * X_BITS / 8)
 #define RAW_W (STEP * WEIGHT_BITS / 8)
 #define STAGE (TILE * (RAW_X + RAW_W))
-#define STAGES (RAW_X > ROW ? 2 : 3)
-#define SLICES 4 /* of 32 bytes of a row, which the unit takes at a time */
+#define STAGES (RAW_X > 128 ? 2 : 3)
+#define SLICES (ROW / 32) /* of 32 bytes of a row, which the unit takes at a time */
 
 #if GROUPED
 typedef float kept;               /* what is added up from step to step */
@@ -48,6 +51,8 @@ typedef sum kept;
 #define SEGMENTS 1
 #endif
 #define IN_SEGMENT (SLICES / SEGMENTS)
+
+#include "cuda_tiles.cuh"
 
 /* Where a sum of integers starts, so that its bits are a float's. */
 #define MAGIC 0x4b400000
@@ -59,76 +64,13 @@ static inline void multiply(sum d[4], const uint a[4], const uint b[2])
     mma_s8(d, a, b);
 #elif X == INPUT_F16
     mma_f16(d, a, b);
+#elif X == INPUT_WIDE_E4M3
+    mma_e4m3(d, a, b);
+#elif X == INPUT_WIDE_E5M2
+    mma_e5m2(d, a, b);
 #else
     mma_bf16(d, a, b);
 #endif
-}
-
-/* ---- memory ---- */
-
-/* A thread's part of the copies of a tile: 16 bytes of a row, and of rows that are as many further as
- * the block's threads have. */
-typedef struct copies {
-    const uchar *from;
-    size_t further; /* bytes */
-    int to, rows;   /* offset in the tile; rows that are there from the first on */
-} copies;
-
-template <int BYTES>
-static __forceinline__ copies copies_of(const uchar *from, size_t stride, int first, int rows)
-{
-    const int parts = BYTES / 16, row = (int)threadIdx.x / parts, part = (int)threadIdx.x % parts;
-    copies c;
-    c.from = from + (size_t)(first + row) * stride + (size_t)part * 16;
-    c.further = stride * (size_t)(THREADS / parts);
-    c.to = row * BYTES + (BYTES == ROW ? part ^ (row & 7) : part) * 16;
-    c.rows = rows - first - row;
-    return c;
-}
-
-/* A step from byte `at` of the rows on; zeros past the rows and past byte `end`. */
-template <int BYTES>
-static __forceinline__ void fetch(uchar *tile, const copies *c, int at, int end)
-{
-    const int parts = BYTES / 16;
-    const uchar *from = c->from + at;
-    const bool is_there = at + (int)threadIdx.x % parts * 16 < end;
-#pragma unroll
-    for (int i = 0; i < TILE * parts / THREADS; i++) {
-        copy_async(tile + c->to + i * THREADS * 16, from,
-                   is_there && i * (THREADS / parts) < c->rows);
-        from += c->further;
-    }
-}
-
-/* The same of rows that begin at no multiple of 16 bytes: f32 that are no form of a quantizer's. */
-template <int BYTES>
-static __forceinline__ void fetch_words(uchar *tile, const copies *c, int at, int end)
-{
-    const int parts = BYTES / 16, part = (int)threadIdx.x % parts;
-    for (int i = 0; i < TILE * parts / THREADS; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            copy_async_word(tile + c->to + i * THREADS * 16 + 4 * j,
-                            c->from + at + (size_t)i * c->further + 4 * j,
-                            at + part * 16 + 4 * j < end && i * (THREADS / parts) < c->rows);
-}
-
-static inline const uchar *part_of(const uchar *tile, int row, int part)
-{
-    return tile + row * ROW + ((part ^ (row & 7)) * 16);
-}
-
-static inline void put_words(uchar *tile, int row, int part, const uint words[4])
-{
-    *(uint4 *)(tile + row * ROW + (part ^ (row & 7)) * 16) =
-        make_uint4(words[0], words[1], words[2], words[3]);
-}
-
-static inline void get_words(const uchar *from, uint words[4])
-{
-    const uint4 four = *(const uint4 *)from;
-    words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
 }
 
 #if RAW_W != ROW
@@ -188,6 +130,9 @@ static inline void widen_x(uchar *to, const uchar *from, int left)
             out[i] =
                 pack_f16(k < left ? eight[2 * i] : 0.0f, k + 1 < left ? eight[2 * i + 1] : 0.0f);
         }
+#elif X == INPUT_WIDE_E4M3 || X == INPUT_WIDE_E5M2
+        (void)left;
+        narrow_f8(from + one * 32, from + one * 32 + 16, out);
 #else
         (void)left;
         wide_e4m3((const uint *)(from + one * 8), out);
@@ -435,10 +380,8 @@ __kernel void __launch_bounds__(THREADS, 2) tile(PRODUCT_ARGS)
     DYNAMIC_SHARED(room);
     __shared__ numbers at;
     const int id = (int)threadIdx.x;
-    const int token_tiles = (m + TILE - 1) / TILE, row_tiles = (n + TILE - 1) / TILE;
-    const int in_band = BAND * row_tiles, band = (int)blockIdx.x / in_band * BAND;
-    const int height = min(token_tiles - band, BAND), place = (int)blockIdx.x % in_band;
-    const int token0 = (band + place % height) * TILE, row0 = place / height * TILE;
+    const int2 first = tile_here(m, n);
+    const int token0 = first.x, row0 = first.y;
     const product p = {scales,
                        zeros,
                        x_scale,
