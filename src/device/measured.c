@@ -162,9 +162,10 @@ static bool read_member(nib_json *json, nib_arena *arena, entry *e)
 
 static bool is_sane(const entry *e)
 {
-    bool sane = e->m.bytes_per_s > 1e6 && e->m.launch_s >= 0 && e->m.launch_s < 1 &&
-                e->m.cache_bytes >= 0 && e->m.cache_bytes_per_s >= 0 && e->m.copy_s >= 0 &&
-                e->m.copy_s < 1 && e->m.copy_bytes_per_s >= 0;
+    const bool caches = e->m.cache_bytes > 0 ? e->m.cache_bytes_per_s > 0
+                                             : e->m.cache_bytes == 0 && e->m.cache_bytes_per_s >= 0;
+    bool sane = e->m.bytes_per_s > 1e6 && e->m.launch_s >= 0 && e->m.launch_s < 1 && caches &&
+                e->m.copy_s >= 0 && e->m.copy_s < 1 && e->m.copy_bytes_per_s >= 0;
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
         sane = sane && e->m.rate[unit] > 1e3;
     return sane;

@@ -272,6 +272,10 @@ static void what_was_measured_is_kept(void **state)
     keep_there(&kept, path);
     replace_word(path, "\"schema\": 2", "\"schema\": 1");
     assert_false(nib__measured_find(&found, "1.2", path, &allocator));
+    keep_there(&kept, path);
+    assert_true(nib__measured_find(&found, "1.2", path, &allocator));
+    replace_word(path, "\"cache_bytes_per_s\"", "\"speed\""); /* caches of no speed */
+    assert_false(nib__measured_find(&found, "1.2", path, &allocator));
     assert_int_equal(nib__path_remove(dir, NULL), NIB_OK);
     assert_int_equal(nib__measured_keep(&kept, "1.2", path, &allocator, NULL), NIB_IO);
     assert_int_equal(nib__measured_keep(&kept, "1.2", "/dev/full", &allocator, NULL), NIB_EXISTS);
