@@ -67,6 +67,10 @@ if command -v mpirun >/dev/null; then
     timeout 60 mpirun -n 2 "$NIBBLE" "${both[@]}" --ranks 2 2>&1 | sed 's/  memory:.*//' >two.txt
     check 'ranks: two steps' [ "$(wc -l <one.txt)" = 2 ]
     check 'ranks: the same losses' diff one.txt two.txt
+    here=("$NIBBLE" train "$debug" "${small[@]}" --training.global_batch_size=2 --quiet --ranks 2)
+    timeout 60 mpirun -n 1 "${here[@]}" : -n 1 "${here[@]}" --device opencl >mixed.txt 2>&1
+    check 'ranks: one plan for all' grep -q \
+        "^nibble: rank 1: its device does other layers, or with other kernels, than rank 0's; --without and " mixed.txt
 fi
 
 refused 2 '--place *embed_tokens=opencl: decides no layer; *' train "$debug" "${small[@]}" --place '*embed_tokens=opencl'
