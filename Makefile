@@ -118,8 +118,8 @@ CUDA_IF      = $(if $(filter-out $(CUDA_ARCHS),$(patsubst %a,%,$(filter %a,$1)))
 CUDA_CODE    = $(if $1,-gencode arch=compute_$1$(comma)code=$(if $(filter %a,$1),sm_$1,$(call CUDA_LIST,$1,$1 $(filter-out 80,$(CUDA_ARCHS)))),\
                -gencode arch=compute_$(firstword $(CUDA_ARCHS))$(comma)code=$(call CUDA_LIST,$(firstword $(CUDA_ARCHS)),$(CUDA_ARCHS)))
 CUDA_LIST    = '[compute_$1$(subst $() ,,$(2:%=$(comma)sm_%))]'
-# Codes are those of the CPU: no multiplication and addition are made one.
-CUDA_EXACT  := quant.cl
+# Codes and tokens are those of the CPU: no multiplication and addition are made one.
+CUDA_EXACT  := quant.cl cast.cl sample.cl
 CUDA_COMPILE = @mkdir -p $(@D); echo "nvcc $1 $2"; $(NVCC) -fatbin $(NVCC_FLAGS) $(call CUDA_CODE,$3) $(if $(filter $(CUDA_EXACT),$1),-fmad=false) $2 \
                src/kernel/gpu/$1 -o $@ >$@.log 2>&1 || { cat $@.log; exit 1; }
 CUDA_TO_PTX  = @mkdir -p $(@D); $(NVCC) -ptx $(NVCC_FLAGS) -arch=compute_$(or $3,$(firstword $(CUDA_ARCHS))) $2 \
@@ -153,8 +153,8 @@ cuda-programs:
 	@if command -v $(NVCC) >/dev/null; then $(MAKE) -s $(JOBS) CUDA=1 cuda-images; fi
 test-cuda-build: cuda-programs
 	@if NVCC=$(NVCC) tests/cuda/check_build --can; then tests/cuda/check_build build/cuda; fi
-# The same sources as C++ on the CPU, behind a libcuda.so.1 of the tests' own: a kernel checker whose library has the rows
-# of CUDA, with names in the place of their programs.
+# The same sources as C++ on the CPU, behind a libcuda.so.1 of the tests' own: a kernel checker and a program whose library has
+# the rows of CUDA, with names in the place of their programs.
 EMULATED     := $(BUILD)/emulated
 EMULATED_OBJ := $(patsubst %.c,$(EMULATED)/%.o,$(wildcard src/kernel/gpu/cuda_*.c)) $(EMULATED)/programs.o
 CUDA_SOURCES := $(wildcard src/kernel/gpu/*.cl src/kernel/gpu/*.cu src/kernel/gpu/*.cuh) src/kernel/gpu/cuda_programs.txt tools/cuda_programs
@@ -172,7 +172,9 @@ $(EMULATED)/check_kernels: tests/kernel/check_kernels.c $(EMULATED_OBJ) $(LIB)
 $(EMULATED)/libcuda.so.1: tests/cuda/emulated_cuda.cpp $(wildcard tests/cuda/*.h) $(EMULATED)/programs.h
 	$(CXX) -std=c++17 -O1 -U_FORTIFY_SOURCE -fPIC -shared -Wall -Wextra -Wno-unused -Wno-unknown-pragmas -Isrc/kernel/gpu \
 	    -Itests/cuda -DEMULATED_PROGRAMS='"$(CURDIR)/$(EMULATED)/programs.h"' $< -o $@
-cuda-emulated: $(EMULATED)/check_kernels $(EMULATED)/libcuda.so.1
+$(EMULATED)/nibble: $(CLI_OBJ) $(EMULATED_OBJ) $(LIB)
+	$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $(EMULATED_OBJ) $(LIB) $(LDLIBS)
+cuda-emulated: $(EMULATED)/check_kernels $(EMULATED)/nibble $(EMULATED)/libcuda.so.1
 test-cuda-emulated: cuda-emulated
 	LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm
 	for sm in 90 100; do EMULATED_CUDA_SM=$$sm LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm$$sm || exit 1; done

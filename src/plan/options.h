@@ -41,7 +41,11 @@ const char *nib__plan_operation_name(size_t i);
 /* Plans those operations, once every layer is planned. */
 void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy);
-/* Of training on a device: what stays on the CPU, and what crosses for it. */
+/* Of a machine that is not here: which of them it has kernels for, in words. */
+void nib__plan_declared(nib_layers_plan *out, const nib_policy *policy);
+/* Of training on a device: what stays on its host (NULL: a machine that is not here has none). */
+void nib__plan_training_host(nib_layers_plan *out, const nib_machine *host, bool adds_there);
+/* The same, and what crosses for it. */
 void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t count,
                         const nib_policy *policy);
 /* Once every layer is decided: NIB_USAGE for a --kernel or --place that decided none. */

@@ -3,6 +3,7 @@
  * What is said of a plan as a whole, once its layers are decided: predicted times, units of the
  * machine that stay idle, and the sentence of the first layer that has no allowed way.
  */
+#include "options.h"
 #include "way.h"
 
 #include <inttypes.h>
@@ -236,10 +237,12 @@ void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_p
     note_dot4(out, policy);
     note_widened(out);
     note_format_activations(out);
-    if (policy->declared)
-        nib__ledger_add_note(
-            &out->ledger, "declared",
-            "%s is not here: kernels that are not built are planned as if they were", m->name);
+    if (!policy->declared)
+        return;
+    nib__ledger_add_note(&out->ledger, "declared",
+                         "%s is not here: kernels that are not built are planned as if they were",
+                         m->name);
+    nib__plan_declared(out, policy);
 }
 
 /* The sentence of the first layer that has no allowed way: reasons until the room is used, remedy

@@ -9,6 +9,7 @@
 #include "way.h"
 
 #include <math.h>
+#include <stdio.h>
 
 static const nib_op operations[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,  NIB_OP_COPY,
                                     NIB_OP_SWIGLU, NIB_OP_ADD,  NIB_OP_GATHER};
@@ -380,6 +381,54 @@ static void plan_training(nib_layers_plan *out, const nib_plan_options *options,
     }
     plan_sums(out, policy);
     nib__plan_training(out, layers, count, policy);
+}
+
+/* ---- a machine that is not here: no prices, as its host is not known ---- */
+
+static const nib_kernel *declared_row(const nib_layers_plan *out, const nib_policy *policy,
+                                      nib_op op)
+{
+    nib_query query;
+    nib__plan_op_query(&query, op, NIB_TYPE_F32, out->gpu);
+    query.fact[NIB_FACT_TOP_K] = TOP_K;
+    query.fact[NIB_FACT_PLAIN] = 1;
+    query.without = &policy->without;
+    return nib__plan_op_declared(&query, out->gpu);
+}
+
+static void note_token(nib_layers_plan *out, const nib_policy *policy)
+{
+    enum { PACK = COUNT(operations), SAMPLE, ALL };
+    const nib_machine *gpu = out->gpu;
+    const nib_kernel *rows[ALL];
+    char lacks[256] = "";
+    size_t lacking = 0, used = 0;
+    for (size_t i = 0; i < ALL; i++) {
+        const nib_op op = i == PACK ? NIB_OP_PACK : i == SAMPLE ? NIB_OP_SAMPLE : operations[i];
+        rows[i] = declared_row(out, policy, op);
+        if (rows[i] != NULL)
+            continue;
+        used += (size_t)snprintf(lacks + used, sizeof lacks - used, "%s%s",
+                                 lacking++ == 0 ? "" : ", ", nib__op_names[op]);
+    }
+    if (lacking == 0)
+        nib__ledger_add_note(&out->ledger, "operations",
+                             "%s has kernels for all of a token beside its layers: %s draws it, "
+                             "and %s packs the weights",
+                             gpu->name, rows[SAMPLE]->name, rows[PACK]->name);
+    else
+        nib__ledger_add_note(&out->ledger, "operations",
+                             "%s has no kernel for %s: its host would do that, and what crosses "
+                             "for it is not in what is predicted",
+                             gpu->name, lacks);
+}
+
+void nib__plan_declared(nib_layers_plan *out, const nib_policy *policy)
+{
+    if (out->gpu != NULL && policy->training)
+        nib__plan_training_host(out, NULL, declared_row(out, policy, NIB_OP_ADD) != NULL);
+    else if (out->gpu != NULL)
+        note_token(out, policy);
 }
 
 void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,

@@ -239,6 +239,27 @@ static double seconds_of(const nib_machine *m, double copies, double bytes)
     return copies * m->copy_s + (m->copy_bytes_per_s > 0 ? bytes / m->copy_bytes_per_s : 0);
 }
 
+static bool has_layers_there(const nib_layers_plan *plan)
+{
+    for (size_t i = 0; i < plan->count; i++)
+        if (plan->layers[i].use_count > 0 && plan->layers[i].layer->role != NIB_ROLE_EMBED &&
+            plan->layers[i].uses[0].kernel->device != NIB_DEVICE_CPU)
+            return true;
+    return false;
+}
+
+void nib__plan_training_host(nib_layers_plan *out, const nib_machine *host, bool adds_there)
+{
+    if (out->gpu == NULL || !has_layers_there(out))
+        return;
+    nib__ledger_add_note(&out->ledger, "host",
+                         "of training %s does the products of linear layers and their casts%s; "
+                         "%snorms, positions, attention, activation, residual and loss, their "
+                         "gradients and the optimizer are done by %s",
+                         out->gpu->name, adds_there ? ", and adds gradients that it made" : "",
+                         host != NULL ? "embedding, " : "", host != NULL ? host->name : "its host");
+}
+
 void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t count,
                         const nib_policy *policy)
 {
@@ -258,12 +279,7 @@ void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t co
     const double seconds = seconds_of(gpu, w.copies, w.bytes);
     const double of_weights = bytes_of_weights(&w, count);
     out->predicted_token_s += seconds;
-    nib__ledger_add_note(&out->ledger, "host",
-                         "of training %s does the products of linear layers and their casts%s; "
-                         "embedding, norms, positions, attention, activation, residual and loss, "
-                         "their gradients and the optimizer are done by %s",
-                         gpu->name, w.adds_there ? ", and adds gradients that it made" : "",
-                         host->name);
+    nib__plan_training_host(out, host, w.adds_there);
     nib__ledger_add_note(
         &out->ledger, "moves",
         "%.0f copies of %s per micro-batch between %s and its host, %s predicted; of weights %s "

@@ -190,13 +190,15 @@ static bool find_quants(nib_way *way, const nib_layer *layer, const nib_policy *
     return true;
 }
 
-static const nib_kernel *best_operand(const nib_query *query, const nib_packing *packing)
+/* packing: the layout that it has to write; NULL: plain, or, `any_layout`, whichever. */
+static const nib_kernel *best_operand(const nib_query *query, const nib_packing *packing,
+                                      bool any_layout, bool ask_built)
 {
     const nib_kernel *best = NULL;
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
-        if (row->peer != NULL || row->packing != packing || !nib__kernel_keyed(row, query) ||
-            !nib__kernel_holds(row, query, true))
+        if (row->peer != NULL || (row->packing != packing && !any_layout) ||
+            !nib__kernel_keyed(row, query) || !nib__kernel_holds(row, query, ask_built))
             continue;
         if (best == NULL || row->rank < best->rank)
             best = row;
@@ -204,11 +206,11 @@ static const nib_kernel *best_operand(const nib_query *query, const nib_packing 
     return best;
 }
 
-/* Training makes the operands of each product on the machine that runs it. A machine that is not
- * here is planned by its products. */
+/* Training makes the operands of each product on the machine that runs it. What is only declared
+ * has no layout yet. */
 static bool find_operands(nib_way *way, const nib_layer *layer, const nib_policy *policy)
 {
-    for (int i = 0; i < way->use_count && policy->training && !policy->declared; i++) {
+    for (int i = 0; i < way->use_count && policy->training; i++) {
         const nib_use *use = &way->uses[i];
         const bool dw = use->op == NIB_OP_LINEAR_DW;
         const nib_op casts[] = {use->op == NIB_OP_LINEAR ? NIB_OP_CAST : NIB_OP_CAST_T,
@@ -222,7 +224,9 @@ static bool find_operands(nib_way *way, const nib_layer *layer, const nib_policy
             if ((j == 1 && !dw) || (j == 2 && code != NIB_CODE_E4M3))
                 continue;
             query.fact[NIB_FACT_INPUT] = code == NIB_CODE_F32 ? NIB_TYPE_F32 : NIB_TYPE_BF16;
-            if (best_operand(&query, j == 0 ? use->kernel->packing : NULL) != NULL)
+            if (best_operand(&query, j == 0 ? use->kernel->packing : NULL,
+                             policy->declared && j == 0 && use->kernel->packing == NULL,
+                             !policy->declared) != NULL)
                 continue;
             way->missing = i;
             way->lacks = casts[j];
@@ -331,6 +335,11 @@ const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *m
     return best_row(query, machine, true, ANY_NUMBERS, NULL);
 }
 
+const nib_kernel *nib__plan_op_declared(const nib_query *query, const nib_machine *machine)
+{
+    return best_row(query, machine, false, ANY_NUMBERS, NULL);
+}
+
 const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine,
                                const nib_strings *without)
 {
@@ -354,5 +363,5 @@ const nib_kernel *nib__plan_operand(nib_op op, const nib_scheme *scheme, nib_typ
     query.fact[NIB_FACT_BUILT] = 1;
     query.fact[NIB_FACT_OFFERED] = 1;
     query.without = without;
-    return best_operand(&query, packing);
+    return best_operand(&query, packing, false, true);
 }

@@ -9,23 +9,13 @@ fi
 curves=$REPO/tests/golden/train/curves
 debug=$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json
 
-# near WHAT GOLDEN CURVE: losses of all steps within 2e-4 of the golden ones, gradient norms within 3e-3
-near() {
-    check "$1: within the tolerance of the CPU's" awk '
-        NR == FNR { loss[$1] = $2; norm[$1] = $3; next }
-        { steps++; for (i = 2; i <= 3; i++) {
-            want = i == 2 ? loss[$1] : norm[$1]; most = i == 2 ? 2e-4 : 3e-3; off = ($i - want) / want
-            if (!(off < most && -off < most)) { print "step " $1 ": " $i ", not " want; bad = 1 } } }
-        END { exit !(steps > 0) || bad }' "$2" "$3"
-}
-
 # curve NAME STEPS ARGUMENT...: 2 sequences of 256
 curve() {
     local name=$1 steps=$2
     shift 2
     "$curves/run" "$NIBBLE" "$name" 2 "$steps" "$@" >there.txt 2>err || cat err
     check "$name: $steps steps" [ "$(wc -l <there.txt)" = "$steps" ]
-    near "$name $*" "$curves/${name}_2x256.txt" there.txt
+    near_curve "$name $*" "$curves/${name}_2x256.txt" there.txt
 }
 curve mxfp8_2256 10 --device opencl
 curve bf16 2 --device opencl

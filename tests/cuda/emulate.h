@@ -117,6 +117,7 @@ template <class To, class From> static inline To emulated_bits(From from)
 #define as_uint(x) emulated_bits<uint>(x)
 #define as_int(x) emulated_bits<int>(x)
 #define as_float(x) emulated_bits<float>(x)
+#define as_double(x) emulated_bits<double>(x)
 
 using std::exp;
 using std::fabs;
@@ -131,6 +132,15 @@ using std::rint;
 using std::round;
 using std::sqrt;
 #define clamp(value, low, high) min(max(value, low), high)
+
+/* Of one thread at a time, as threads are coroutines. */
+template <class T> static inline T atomic_min(T *at, T value)
+{
+    const T before = *at;
+    *at = min(before, value);
+    return before;
+}
+template <class T> static inline T atomic_inc(T *at) { return (*at)++; }
 
 static inline uint get_local_id(int d) { return (&threadIdx.x)[d]; }
 static inline uint get_group_id(int d) { return (&blockIdx.x)[d]; }

@@ -76,6 +76,13 @@ static bool runs_on_gpu(memory *m, const nib_kernel *row, const void *args)
     return true;
 }
 
+/* The facts of this process's device, none where it is the CPU. */
+static nib_query device_facts(void)
+{
+    const nib_query none = {.fact = {0}};
+    return under_test.gpu != NULL ? under_test.gpu->found->machine.facts : none;
+}
+
 /* What the device said, if it refused anything. */
 static bool gpu_held(verdict *v)
 {

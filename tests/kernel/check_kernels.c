@@ -288,7 +288,7 @@ static bool check_runs(verdict *v, const nib_kernel *row, const place *at)
         under_test.gpu->emulates = at->emulates;
     if (is_product(row->op) || row->op == NIB_OP_QUANT)
         return check_products(v, row, ref, &at->facts,
-                              at->emulates ? PRODUCTS_EMULATED : cases_wanted, at->seed);
+                              cases_of(at->emulates ? PRODUCTS_EMULATED : PRODUCTS), at->seed);
     if (is_cast(row->op))
         return check_casts(v, row, ref, at->seed);
     token_check check = row->op == NIB_OP_SAMPLE ? check_sample
@@ -419,7 +419,7 @@ static bool read_options(options *o, int count, char **words)
         else if (strcmp(words[i], "--seed") == 0 && has_value)
             o->seed = strtoull(words[++i], NULL, 10);
         else if (strcmp(words[i], "--cases") == 0 && has_value)
-            cases_wanted = (int)nib__max(1, strtol(words[++i], NULL, 10));
+            cases_most = (int)nib__max(1, strtol(words[++i], NULL, 10));
         else if (strcmp(words[i], "--threads") == 0 && has_value)
             o->threads = (int)strtol(words[++i], NULL, 10);
         else

@@ -532,9 +532,7 @@ static void narrow_for_gpu(linear_case *c, const nib_kernel *row, int t)
         c->scale_type = set == 0 && c->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F64 : sets[set].scale;
 }
 
-/* Of each row of products; fewer where a device is emulated: one of each number of tokens. */
-enum { PRODUCTS_EMULATED = 5 };
-static int cases_wanted = 28;
+enum { PRODUCTS = 28, PRODUCTS_EMULATED = 5 /* one of each number of tokens */ };
 
 /* Cases whose conditions hold for the row and its reference. */
 static bool check_products(verdict *v, const nib_kernel *row, const nib_kernel *ref,

@@ -16,6 +16,23 @@ static const uint8_t *packed_by(memory *m, const nib_kernel *row, const nib_weig
     return a.out;
 }
 
+/* Of a vocabulary: CUDA takes so many blocks of threads in the first dimension alone. */
+static bool takes_many_rows(verdict *v, const nib_kernel *row)
+{
+    nib_launch launches[NIB_LAUNCHES_MAX];
+    const nib_weight w = {.n = 300000,
+                          .k = 64,
+                          .scheme = {.code = NIB_CODE_I8, .group = 32, .symmetric = true},
+                          .scale_type = NIB_TYPE_F32};
+    const int count =
+        row->gpu != NULL ? row->gpu->launches(&(nib_pack_rows){.w = &w}, launches) : 0;
+    for (int i = 0; i < count; i++)
+        if (launches[i].groups[1] > UINT16_MAX || launches[i].groups[2] > UINT16_MAX)
+            return broken(v, "%s has more than 65535 work-groups in a dimension but the first",
+                          launches[i].function);
+    return true;
+}
+
 static bool check_pack(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                        int64_t width, value_class class, rng *r)
 {
@@ -30,7 +47,8 @@ static bool check_pack(verdict *v, const nib_kernel *row, const nib_kernel *ref,
         linear_case c = random_case(&keyed, 0, r);
         c.n = rows, c.k = width, c.values = class;
         make_weight(&w, &m, &c, r);
-        nib_query q = {.fact = {[NIB_FACT_PLAIN] = nib__weight_is_plain(&w)}};
+        nib_query q = device_facts();
+        q.fact[NIB_FACT_PLAIN] = nib__weight_is_plain(&w);
         const bool takes = nib__kernel_holds(row, &q, false);
         const uint8_t *want = packed_by(&m, ref, &w);
         const uint8_t *got = takes ? packed_by(&m, row, &w) : want;
@@ -45,7 +63,7 @@ static bool check_pack(verdict *v, const nib_kernel *row, const nib_kernel *ref,
         if (!good)
             return false;
     }
-    return true;
+    return takes_many_rows(v, row);
 }
 
 #endif

@@ -28,7 +28,8 @@ static bool check_sample(verdict *v, const nib_kernel *row, const nib_kernel *re
     a.logits = logits;
     bool good = true;
     for (size_t i = 0; i < COUNT(top_ks) && good; i++) {
-        nib_query q = {.fact = {[NIB_FACT_TOP_K] = top_ks[i], [NIB_FACT_FP64] = 1}};
+        nib_query q = device_facts();
+        q.fact[NIB_FACT_TOP_K] = top_ks[i];
         if (!nib__kernel_holds(row, &q, false))
             continue;
         a.top_k = top_ks[i];

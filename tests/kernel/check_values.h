@@ -31,6 +31,12 @@ static bool broken(verdict *v, const char *format, ...)
     return false;
 }
 
+/* ---- how many cases of a row: a check's own number, or fewer where a person asks for that ---- */
+
+static int cases_most; /* 0: any number */
+
+static int cases_of(int own) { return cases_most > 0 && cases_most < own ? cases_most : own; }
+
 /* ---- random values ---- */
 
 typedef struct rng {

@@ -60,7 +60,7 @@ static int set_up(void **state)
 
 typedef struct asked {
     const char *allow, *without[2], *place;
-    bool strict;
+    bool strict, training;
     const nib_refused *refused; /* of without[0] */
 } asked;
 
@@ -74,6 +74,9 @@ static nib_layers_plan plan_of(const nib_machine *machine, const asked *a)
         .place = {&a->place, a->place != NULL},
         .without = {a->without, (size_t)((a->without[0] != NULL) + (a->without[1] != NULL))},
         .strict = a->strict,
+        .training = a->training,
+        .m = 64,
+        .declared = !machine->here,
         .refused = a->refused,
         .refused_count = a->refused != NULL};
     nib_layers_plan plan;
@@ -91,13 +94,15 @@ static const nib_ledger_layer *line_of(const nib_layers_plan *plan, const char *
     return NULL;
 }
 
-static const char *moves_of(const nib_layers_plan *plan)
+static const char *note_of(const nib_layers_plan *plan, const char *code)
 {
     for (size_t i = 0; i < plan->ledger.note_count; i++)
-        if (strcmp(plan->ledger.notes[i].code, "moves") == 0)
+        if (strcmp(plan->ledger.notes[i].code, code) == 0)
             return plan->ledger.notes[i].text;
     return "none";
 }
+
+static const char *moves_of(const nib_layers_plan *plan) { return note_of(plan, "moves"); }
 
 static void says(const char *text, const char *words)
 {
@@ -336,6 +341,48 @@ static void a_step_takes_the_next_row_until_none_is_left(void **state)
     layers[1].bias = false;
 }
 
+/* ---- a machine that is not here ---- */
+
+static nib_machine far_away(void)
+{
+    nib_machine m = {.name = "far", .title = "a GPU of tests", .bytes_per_s = 1e12};
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        m.rate[unit] = 1e12;
+    m.facts.fact[NIB_FACT_DEVICE] = NIB_DEVICE_CUDA;
+    m.facts.fact[NIB_FACT_SM] = 90;
+    return m;
+}
+
+static void far_away_it_is_said_what_a_token_needs_of_the_host(void **state)
+{
+    (void)state;
+    const nib_machine far = far_away();
+    nib_layers_plan plan = plan_of(&far, &(asked){0});
+    says(note_of(&plan, "operations"), "far has kernels for all of a token beside its layers: "
+                                       "sample_f32__sm80 draws it, and pack__sm80 packs");
+    nib__plan_layers_free(&plan);
+    plan = plan_of(&far, &(asked){.without = {"pack__sm80", "sample_f32__sm80"}});
+    says(note_of(&plan, "operations"), "far has no kernel for pack, sample: its host would do");
+    nib__plan_layers_free(&plan);
+}
+
+static void far_away_training_needs_its_casts_there(void **state)
+{
+    (void)state;
+    const nib_machine far = far_away();
+    nib_layers_plan plan = plan_of(&far, &(asked){.training = true});
+    assert_int_equal(plan.denied.status, NIB_OK);
+    says(note_of(&plan, "host"), "of training far does the products of linear layers and their "
+                                 "casts; ");
+    says(note_of(&plan, "host"), "the optimizer are done by its host");
+    nib__plan_layers_free(&plan);
+    plan = plan_of(&far, &(asked){.training = true, .without = {"cast_t_f32_bf16__sm80"}});
+    assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
+    says(plan.denied.text, "cast_t_f32_bf16__sm80");
+    assert_string_equal(note_of(&plan, "host"), "none");
+    nib__plan_layers_free(&plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,6 +397,8 @@ int main(void)
         cmocka_unit_test(two_missing_operations_ask_for_one_option),
         cmocka_unit_test(a_pattern_of_nothing_is_an_error_with_near_names),
         cmocka_unit_test(a_step_takes_the_next_row_until_none_is_left),
+        cmocka_unit_test(far_away_it_is_said_what_a_token_needs_of_the_host),
+        cmocka_unit_test(far_away_training_needs_its_casts_there),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

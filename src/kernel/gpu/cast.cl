@@ -6,12 +6,13 @@
  *
  *   FORM    what is written, FORM_*
  *   ACROSS  1: the sum i is column i of x, else its row i
- *   WEIGHT  1: scales of blocks are bytes, else f32
  *
  * A work-group has 32 sums and takes 32 of their elements at a time through a tile, so that reads
  * run along the rows of x and writes along the sums, whichever way they lie.
  */
+#ifndef NIB_CUDA /* there an option of the compiler says it */
 #pragma OPENCL FP_CONTRACT OFF
+#endif
 
 #define FORM_F32 0
 #define FORM_BF16 1
@@ -28,7 +29,7 @@
 
 #ifdef FORM
 
-typedef __local float (*tile_rows)[TILE + 1];
+typedef LOCAL float (*tile_rows)[TILE + 1];
 
 /* Elements j0.. of the sums from s0 on: [sum][element], 0 past the end of either. */
 static void load_tile(tile_rows tile, const __global float *x, int s0, int j0, int sums,
@@ -54,7 +55,7 @@ static int tile_most(tile_rows tile, int id, int most)
 }
 
 /* Of all items of a sum; every item of the group calls it. */
-static int sum_most(int most, __local int *room)
+static int sum_most(int most, LOCAL int *room)
 {
     const int id = (int)get_local_id(0), first = id / LANES * LANES;
     room[id] = most;
@@ -88,11 +89,12 @@ static void put(__global uchar *to, size_t at, float v, float factor, int is_e5m
 }
 
 /* width: elements of a sum that are written, with zeros past its length. Work-groups are 32 sums,
- * and tiles of them in turns; under one scale for each sum that is not given, one has all. */
+ * and tiles of them in turns; under one scale for each sum that is not given, one has all. Scales
+ * of blocks are bytes of a weight, else f32. */
 __kernel void cast_tiles(MEMORY(float, x), MEMORY(uchar, to), MEMORY(uchar, scales),
                          MEMORY(float, amax), int sums, int length, int ldx, int ld, int width,
-                         int blocks, int has_amax, int two_power, int is_e5m2, int is_floor,
-                         float most_code, float least)
+                         int blocks, int is_weight, int has_amax, int two_power, int is_e5m2,
+                         int is_floor, float most_code, float least)
 {
     __local float tile[TILE][TILE + 1], factors[TILE];
     __local int room[ITEMS];
@@ -127,7 +129,7 @@ __kernel void cast_tiles(MEMORY(float, x), MEMORY(uchar, to), MEMORY(uchar, scal
             factors[of_sum] = byte < 255 ? mx_factor(byte, is_floor) : NOT_A_NUMBER;
         if (is_first && j0 < length) {
             const size_t at = (size_t)(s0 + of_sum) * (size_t)blocks + (size_t)(j0 / TILE);
-            if (WEIGHT)
+            if (is_weight != 0)
                 scales[at] = (uchar)byte;
             else
                 ((__global float *)scales)[at] = of_e8m0((uchar)byte);

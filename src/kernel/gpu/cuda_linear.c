@@ -299,39 +299,56 @@ static const nib_cond sm100a[] = {
     TILE_ROW(LINEAR_DX, "linear_dx_", types, code, act, input, BF16, sm80_groups, launch_tile),    \
         TILE_ROW(LINEAR_DW, "linear_dw_", types, code, act, input, BF16, sm80_groups, launch_tile)
 
-#define LINEAR(types, code_, act_, input_, unit_)                                                  \
+#define MATVEC(op_, name_, types, code_, act_, input_, unit_)                                      \
     {                                                                                              \
-        .name = "linear_" types "_f32__sm80_4x4", .op = NIB_OP_LINEAR, .code = NIB_CODE_##code_,   \
+        .name = name_ types "_f32__sm80_4x4", .op = NIB_OP_##op_, .code = NIB_CODE_##code_,        \
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_CUDA, .conds = sm80,          \
-        .numbers = NIB_NUMBERS_OTHER, .reference = "linear_" types "_f32__ref", .rank = 35,        \
+        .numbers = NIB_NUMBERS_OTHER, .reference = name_ types "_f32__ref", .rank = 35,            \
         .unit = NIB_UNIT_##unit_, .n_step = 1, .packing = &nib__packing_rows,                      \
         .gpu = NIB_CUDA_CODE(&source_matvec, launch_matvec),                                       \
         .note = "any shape, group and scale, for few tokens; compiled only, not yet run on a "     \
                 "device"                                                                           \
     }
+#define LINEAR(types, code, act, input, unit)                                                      \
+    MATVEC(LINEAR, "linear_", types, code, act, input, unit)
 #define F32(word, code) LINEAR("f32_" word, code, FLOAT, NIB_TYPE_F32, F32)
 #define F16(word, code) LINEAR("f16_" word, code, FLOAT, NIB_TYPE_F16, F32)
 #define BF16(word, code) LINEAR("bf16_" word, code, FLOAT, NIB_TYPE_BF16, F32)
 
 static const nib_kernel rows[] = {
     F32("f32", F32),
+    F32("f16", F16),
     F32("bf16", BF16),
     F32("w8g", I8),
     F32("w4g", I4),
     F32("e4m3c", E4M3),
+    F32("e5m2c", E5M2),
+    F32("mx8", MX8),
     F32("mx4", MX4),
     F32("nv4", NV4),
+    F16("f32", F32),
     F16("f16", F16),
+    F16("bf16", BF16),
     F16("w8g", I8),
     F16("w4g", I4),
+    F16("e4m3c", E4M3),
+    F16("e5m2c", E5M2),
+    F16("mx8", MX8),
+    F16("mx4", MX4),
+    F16("nv4", NV4),
+    BF16("f32", F32),
+    BF16("f16", F16),
     BF16("bf16", BF16),
     BF16("w8g", I8),
     BF16("w4g", I4),
     BF16("e4m3c", E4M3),
+    BF16("e5m2c", E5M2),
+    BF16("mx8", MX8),
     BF16("mx4", MX4),
     BF16("nv4", NV4),
     LINEAR("a8t_w8g", I8, I8_TOKEN, NIB_ANY, I8),
     LINEAR("a8s_w8g", I8, I8_STATIC, NIB_ANY, I8),
+    LINEAR("a4t_w8g", I8, I4_TOKEN, NIB_ANY, I8),
     LINEAR("a8t_w4g", I4, I8_TOKEN, NIB_ANY, I8),
     LINEAR("a8s_w4g", I4, I8_STATIC, NIB_ANY, I8),
     LINEAR("a8b32_w8g", I8, I8_BLOCK32, NIB_ANY, I8),
@@ -341,7 +358,10 @@ static const nib_kernel rows[] = {
     LINEAR("a4t_w4g", I4, I4_TOKEN, NIB_ANY, I8),
     LINEAR("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY, F32),
     LINEAR("mx8_mx8", MX8, MX8, NIB_ANY, F32),
+    LINEAR("mx8_mx4", MX4, MX8, NIB_ANY, F32),
     LINEAR("mx4_mx4", MX4, MX4, NIB_ANY, F32),
+    MATVEC(LINEAR_DX, "linear_dx_", "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32),
+    MATVEC(LINEAR_DW, "linear_dw_", "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32),
     TILE_F16("f16", F16, sm80_mma),
     TILE_F16("w8g", I8, sm80_groups),
     TILE_F16("w4g", I4, sm80_groups),
@@ -349,10 +369,12 @@ static const nib_kernel rows[] = {
     TILE_LINEAR("bf16_w8g", I8, FLOAT, NIB_TYPE_BF16, BF16, sm80_groups),
     TILE_LINEAR("bf16_w4g", I4, FLOAT, NIB_TYPE_BF16, BF16, sm80_groups),
     TILE_LINEAR("bf16_e4m3c", E4M3, FLOAT, NIB_TYPE_BF16, BF16, sm80_groups),
+    TILE_LINEAR("bf16_mx8", MX8, FLOAT, NIB_TYPE_BF16, BF16, sm80_mma),
     TILE_LINEAR("bf16_mx4", MX4, FLOAT, NIB_TYPE_BF16, BF16, sm80_mma),
     TILE_LINEAR("bf16_nv4", NV4, FLOAT, NIB_TYPE_BF16, BF16, sm80_mma),
     TILE_LINEAR("a8t_w8g", I8, I8_TOKEN, NIB_ANY, I8, sm80_groups),
     TILE_LINEAR("a8s_w8g", I8, I8_STATIC, NIB_ANY, I8, sm80_groups),
+    TILE_LINEAR("a4t_w8g", I8, I4_TOKEN, NIB_ANY, I8, sm80_groups),
     TILE_LINEAR("a8t_w4g", I4, I8_TOKEN, NIB_ANY, I8, sm80_groups),
     TILE_LINEAR("a8s_w4g", I4, I8_STATIC, NIB_ANY, I8, sm80_groups),
     TILE_LINEAR("a8b32_w8g", I8, I8_BLOCK32, NIB_ANY, I8, sm80_groups),
@@ -362,6 +384,7 @@ static const nib_kernel rows[] = {
     TILE_LINEAR("a4t_w4g", I4, I4_TOKEN, NIB_ANY, I8, sm80_groups),
     TILE_LINEAR("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY, BF16, sm80_groups),
     TILE_LINEAR("mx8_mx8", MX8, MX8, NIB_ANY, BF16, sm80_mma),
+    TILE_LINEAR("mx8_mx4", MX4, MX8, NIB_ANY, BF16, sm80_mma),
     TILE_LINEAR("mx4_mx4", MX4, MX4, NIB_ANY, BF16, sm80_mma),
     F8_ROWS("e4m3t_e4m3c", "sm89", E4M3, E4M3_TOKEN, sm89, F8_TOLERANCE, 25, FP8,
             NIB_CUDA_BUILT ? &code_f8 : NULL,

@@ -32,6 +32,9 @@ typedef unsigned long ulong;
 #define as_uint(x) __float_as_uint(x)
 #define as_int(x) __float_as_int(x)
 #define as_float(x) __uint_as_float(x)
+#define as_double(x) __longlong_as_double((long long)(x))
+#define atomic_min(at, value) atomicMin(at, value)
+#define atomic_inc(at) atomicAdd(at, 1)
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #endif

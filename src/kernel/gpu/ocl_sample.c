@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of OpenCL that draw a token where the logits are (sample.cl): the CPU's token.
+ * Rows of OpenCL that draw a token where the logits are (sample.cl): the CPU's token. CUDA's make
+ * the same launches.
  */
 #include "kernel.h"
 #include "sources.h"
+#include "token_launches.h"
 
-enum { GROUP = 256, KEEP_MOST = 256 };
+enum { GROUP = 256 };
 
 static void add_double(nib_launch *out, double value)
 {
@@ -24,18 +26,18 @@ static void init(nib_launch *out, const nib_draw *a)
     nib__launch_int(out, a->vocab);
 }
 
-static int launch_greedy(const void *args, nib_launch out[])
+int nib__launch_greedy(const void *args, nib_launch out[])
 {
     init(out, args);
     nib__launch_option(out, " -DGREEDY");
     return 1;
 }
 
-static int launch_draw(const void *args, nib_launch out[])
+int nib__launch_draw(const void *args, nib_launch out[])
 {
     const nib_draw *a = args;
     init(out, a);
-    nib__launch_option(out, " -DKEEP_MOST=%d", KEEP_MOST);
+    nib__launch_option(out, " -DKEEP_MOST=%d", NIB_DRAW_KEEP_MOST);
     nib__launch_int(out, a->top_k);
     add_double(out, a->random);
     add_double(out, a->temperature);
@@ -52,7 +54,7 @@ static const nib_cond greedy[] = {
 static const nib_cond draws[] = {
     NIB_IS(FP64, 1, "probabilities are the CPU's, in double"),
     NIB_AT_LEAST(TOP_K, 1, "0 keeps every token, and the candidates are sorted in local memory"),
-    NIB_AT_MOST(TOP_K, KEEP_MOST, "the candidates are sorted in local memory"),
+    NIB_AT_MOST(TOP_K, NIB_DRAW_KEEP_MOST, "the candidates are sorted in local memory"),
     NIB_IS(PENALTY, 0, "it does not know the tokens before"),
     NIB_COND_END,
 };
@@ -66,8 +68,8 @@ static const nib_cond draws[] = {
     }
 
 static const nib_kernel rows[] = {
-    ROW("sample_f32__ocl_1x1", greedy, 30, launch_greedy, "the best token, in one work-group"),
-    ROW("sample_f32__ocl", draws, 40, launch_draw, "the CPU's arithmetic in double"),
+    ROW("sample_f32__ocl_1x1", greedy, 30, nib__launch_greedy, "the best token, in one work-group"),
+    ROW("sample_f32__ocl", draws, 40, nib__launch_draw, "the CPU's arithmetic in double"),
 };
 
 const nib_family nib__family_ocl_sample = {rows, COUNT(rows)};

@@ -2,8 +2,10 @@
  *
  * Rows of OpenCL for training, on any device of 1.2 and of every shape. The gradients of a linear
  * layer are products of the forward kind with other operands (train_ops.h), so they run the forward
- * rows' functions (linear.cl) on weights that the casts here wrote (cast.cl).
+ * rows' functions (linear.cl) on weights that the casts here wrote (cast.cl). CUDA's rows make the
+ * same launches of casts.
  */
+#include "cast_launches.h"
 #include "gpu_pack.h"
 #include "ocl_linear.h"
 #include "sources.h"
@@ -32,7 +34,7 @@ static int launch_tiles(const casting *c, nib_launch out[])
     nib__launch_init(out, "cast_tiles", nib__ceil_div(c->sums, TILE), ITEMS);
     if (!is_f8 || c->amax != NULL)
         out->groups[1] = nib__min(TURNS, nib__ceil_div(c->width, TILE));
-    nib__launch_option(out, "-DFORM=%d -DACROSS=%d -DWEIGHT=%d", c->form, c->across, c->is_weight);
+    nib__launch_option(out, "-DFORM=%d -DACROSS=%d", c->form, c->across);
     nib__launch_memory(out, c->x);
     nib__launch_memory(out, c->to);
     nib__launch_memory(out, c->scales);
@@ -43,6 +45,7 @@ static int launch_tiles(const casting *c, nib_launch out[])
     nib__launch_int(out, c->ld);
     nib__launch_int(out, c->width);
     nib__launch_int(out, c->blocks);
+    nib__launch_int(out, c->is_weight);
     nib__launch_int(out, c->amax != NULL);
     nib__launch_int(out, c->two_power);
     nib__launch_int(out, c->e5m2);
@@ -83,11 +86,8 @@ static int launch_weight(const nib_cast *a, nib_launch out[], bool across)
     return launch_tiles(&c, out);
 }
 
-static int launch_cast(const void *args, nib_launch out[])
-{
-    return launch_weight(args, out, false);
-}
-static int launch_cast_t(const void *args, nib_launch out[])
+int nib__launch_cast(const void *args, nib_launch out[]) { return launch_weight(args, out, false); }
+int nib__launch_cast_t(const void *args, nib_launch out[])
 {
     return launch_weight(args, out, true);
 }
@@ -113,28 +113,28 @@ static int launch_input(const nib_quant *a, nib_launch out[], int form, const vo
     return launch_tiles(&c, out);
 }
 
-static int launch_f32(const void *args, nib_launch out[])
+int nib__launch_quant_t_f32(const void *args, nib_launch out[])
 {
     const nib_quant *a = args;
     return launch_input(a, out, FORM_F32, a->out.f32);
 }
-static int launch_bf16(const void *args, nib_launch out[])
+int nib__launch_quant_t_bf16(const void *args, nib_launch out[])
 {
     const nib_quant *a = args;
     return launch_input(a, out, FORM_BF16, a->out.bf16);
 }
-static int launch_e4m3t(const void *args, nib_launch out[])
+int nib__launch_quant_t_e4m3t(const void *args, nib_launch out[])
 {
     const nib_quant *a = args;
     return launch_input(a, out, FORM_WIDE, a->out.bf16);
 }
-static int launch_mx8(const void *args, nib_launch out[])
+int nib__launch_quant_t_mx8(const void *args, nib_launch out[])
 {
     const nib_quant *a = args;
     return launch_input(a, out, FORM_MX8, a->out.codes);
 }
 
-static int launch_amax(const void *args, nib_launch out[])
+int nib__launch_amax(const void *args, nib_launch out[])
 {
     const nib_amax *a = args;
     nib__launch_init(out, "amax_rows", nib__ceil_div(a->rows, NIB_TRAIN_ROWS), ITEMS);
@@ -164,12 +164,12 @@ static int launch_amax(const void *args, nib_launch out[])
             &nib__packing_rows, linear, nib__ocl_linear, "any OpenCL 1.2 device, any shape")
 #define CAST(form, CODE, words)                                                                    \
     ROW("cast_f32_" form, CAST, NIB_CODE_##CODE, NIB_ANY, NIB_ANY, &nib__packing_rows, cast,       \
-        launch_cast, words),                                                                       \
+        nib__launch_cast, words),                                                                  \
         ROW("cast_t_f32_" form, CAST_T, NIB_CODE_##CODE, NIB_ANY, NIB_ANY, &nib__packing_rows,     \
-            cast, launch_cast_t, words)
+            cast, nib__launch_cast_t, words)
 #define QUANT_T(form, ACT, input, words)                                                           \
-    ROW("quant_t_f32_" #form, QUANT_T, NIB_ANY, NIB_ACT_##ACT, input, NULL, cast, launch_##form,   \
-        words)
+    ROW("quant_t_f32_" #form, QUANT_T, NIB_ANY, NIB_ACT_##ACT, input, NULL, cast,                  \
+        nib__launch_quant_t_##form, words)
 
 static const nib_kernel rows[] = {
     PRODUCT("f32_f32", F32, FLOAT, NIB_TYPE_F32),
@@ -184,7 +184,7 @@ static const nib_kernel rows[] = {
     QUANT_T(bf16, FLOAT, NIB_TYPE_BF16, "rounds to bf16, in tiles"),
     QUANT_T(e4m3t, E4M3_TOKEN, NIB_ANY, "e4m3 or e5m2 with a scale per row or tensor, as bf16"),
     QUANT_T(mx8, MX8, NIB_ANY, "e4m3 in blocks of 32, a block to a tile"),
-    ROW("amax_f32", AMAX, NIB_ANY, NIB_ANY, NIB_ANY, NULL, cast, launch_amax,
+    ROW("amax_f32", AMAX, NIB_ANY, NIB_ANY, NIB_ANY, NULL, cast, nib__launch_amax,
         "a work-group for 256 rows"),
 };
 

@@ -5,7 +5,9 @@
  * then the lower id, as one number of 64 bits. What follows is the CPU's arithmetic in double, in its
  * order (sample_rows.c). GREEDY: the best one alone, without doubles.
  */
+#ifndef NIB_CUDA /* there an option of the compiler says it */
 #pragma OPENCL FP_CONTRACT OFF
+#endif
 
 #define DIGITS 256
 
@@ -26,7 +28,7 @@ static float logit_of(ulong key)
 static int id_of(ulong key) { return (int)~(uint)key; }
 
 /* The least id of a logit that is no number; vocab: there is none. */
-static int first_nan(const __global float *logits, int vocab, __local int *first)
+static int first_nan(const __global float *logits, int vocab, LOCAL int *first)
 {
     const int id = (int)get_local_id(0);
     if (id == 0)
@@ -64,7 +66,9 @@ __kernel void sample(MEMORY(float, logits), MEMORY(int, out), int vocab)
 
 #else
 
+#ifndef NIB_CUDA
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
 
 /* As nib__exp (src/base/precise.c), operation by operation. */
 static double exact_exp(double x)
@@ -85,8 +89,8 @@ static double exact_exp(double x)
 }
 
 /* Every key from *least on is one of the `keep` largest. */
-static void find_least(const __global float *logits, int vocab, int keep, __local uint *counts,
-                       __local ulong *least)
+static void find_least(const __global float *logits, int vocab, int keep, LOCAL uint *counts,
+                       LOCAL ulong *least)
 {
     const int id = (int)get_local_id(0);
     ulong high = 0; /* the digits that are known */

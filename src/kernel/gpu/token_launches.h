@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of the functions of token.cl and attention.cl, which rows of OpenCL and of CUDA share:
- * nib_gpu_code.launches of each operation (ocl_token.c).
+ * Launches of the functions of token.cl, attention.cl, sample.cl and pack.cl, which rows of OpenCL
+ * and of CUDA share: nib_gpu_code.launches of each operation (ocl_token.c, ocl_sample.c,
+ * ocl_pack.c).
  */
 #ifndef NIB_TOKEN_LAUNCHES_H
 #define NIB_TOKEN_LAUNCHES_H
@@ -17,5 +18,11 @@ int nib__launch_gather(const void *args, nib_launch out[]);
 int nib__launch_attention(const void *args, nib_launch out[]);
 /* As nib__launch_attention, but of many slots several in a work-group. */
 int nib__ocl_attention(const void *args, nib_launch out[]);
+
+enum { NIB_DRAW_KEEP_MOST = 256 }; /* candidates that are sorted in a work-group's memory */
+int nib__launch_greedy(const void *args, nib_launch out[]);
+int nib__launch_draw(const void *args, nib_launch out[]);
+
+int nib__launch_pack(const void *args, nib_launch out[]);
 
 #endif

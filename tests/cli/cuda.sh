@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# A model on the emulated device of CUDA (tests/cuda), whose programs run as C++ on the CPU: a whole token there, drawn and
+# packed there, and steps of training with their casts.
+emulated=$(dirname "$NIBBLE")/emulated
+if [ ! -x "$emulated/nibble" ]; then
+    echo 'skipped: cuda, emulated (make cuda-emulated builds it)'
+    exit
+fi
+here=$NIBBLE
+export NIBBLE=$emulated/nibble LD_LIBRARY_PATH=$emulated
+check 'the device is here' nibble devices cuda
+
+# drawn there: the tokens that the CPU draws from the same logits, of weights that were packed there or here
+nibble plan "$MODEL" --device cuda --recipe 8da4w >plan.txt 2>&1
+check 'weights are packed there' grep -q '37 weights on cuda by pack__sm80, ' plan.txt
+drawn() { nibble generate "$MODEL" -p 'Once' -n 2 --device cuda --recipe 8da4w "$@" 2>drawn.err; }
+drawn --temp 0 >best.txt
+check 'the best token: drawn there' grep -q '^drawn by    sample_f32__sm80_1x1' drawn.err
+some=(--temp 0.9 --top-k 50 --seed 3)
+there=$(drawn "${some[@]}")
+check 'drawn there' grep -q '^drawn by    sample_f32__sm80$' drawn.err
+check 'all is done there' grep -q '36 done on cuda/sm80, 0 substituted$' drawn.err
+equal 'the same tokens' "$there" "$(drawn "${some[@]}" --without 'sample_f32__sm*' --without pack__sm80)"
+check 'drawn here' grep -q '^drawn by    sample_f32__ref' drawn.err
+
+# two steps of training of each kind of operand, near the CPU's
+curves=$REPO/tests/golden/train/curves
+for name in bf16 fp8 fp8_tensorwise mxfp8_2256; do
+    small=("$name" 1 2 --training.seq_len=32 --model.dim=64 --model.n_layers=1)
+    "$curves/run" "$here" "${small[@]}" >here.txt
+    "$curves/run" "$NIBBLE" "${small[@]}" --device cuda >there.txt 2>err || cat err
+    check "$name: 2 steps" [ "$(wc -l <there.txt)" = 2 ]
+    near_curve "$name" here.txt there.txt
+done
