@@ -413,13 +413,13 @@ static void note_token(nib_layers_plan *out, const nib_policy *policy)
     }
     if (lacking == 0)
         nib__ledger_add_note(&out->ledger, "operations",
-                             "%s has kernels for all of a token beside its layers: %s draws it, "
+                             "all of a token beside its layers has a kernel on %s: %s draws it, "
                              "and %s packs the weights",
                              gpu->name, rows[SAMPLE]->name, rows[PACK]->name);
     else
         nib__ledger_add_note(&out->ledger, "operations",
-                             "%s has no kernel for %s: its host would do that, and what crosses "
-                             "for it is not in what is predicted",
+                             "no kernel of %s does %s: its host would, and what crosses for that "
+                             "is not in what is predicted",
                              gpu->name, lacks);
 }
 

@@ -358,11 +358,11 @@ static void far_away_it_is_said_what_a_token_needs_of_the_host(void **state)
     (void)state;
     const nib_machine far = far_away();
     nib_layers_plan plan = plan_of(&far, &(asked){0});
-    says(note_of(&plan, "operations"), "far has kernels for all of a token beside its layers: "
+    says(note_of(&plan, "operations"), "all of a token beside its layers has a kernel on far: "
                                        "sample_f32__sm80 draws it, and pack__sm80 packs");
     nib__plan_layers_free(&plan);
     plan = plan_of(&far, &(asked){.without = {"pack__sm80", "sample_f32__sm80"}});
-    says(note_of(&plan, "operations"), "far has no kernel for pack, sample: its host would do");
+    says(note_of(&plan, "operations"), "no kernel of far does pack, sample: its host would, and");
     nib__plan_layers_free(&plan);
 }
 
@@ -373,7 +373,7 @@ static void far_away_training_needs_its_casts_there(void **state)
     nib_layers_plan plan = plan_of(&far, &(asked){.training = true});
     assert_int_equal(plan.denied.status, NIB_OK);
     says(note_of(&plan, "host"), "of training far does the products of linear layers and their "
-                                 "casts; ");
+                                 "casts, and adds gradients that it made; norms");
     says(note_of(&plan, "host"), "the optimizer are done by its host");
     nib__plan_layers_free(&plan);
     plan = plan_of(&far, &(asked){.training = true, .without = {"cast_t_f32_bf16__sm80"}});
