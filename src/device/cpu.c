@@ -204,6 +204,7 @@ static void cautious_rates(double rate[NIB_UNIT_COUNT], int64_t isa)
     rate[NIB_UNIT_I8] = i8;
     rate[NIB_UNIT_FP8] = bf16; /* codes are widened to bf16 */
     rate[NIB_UNIT_MX8] = bf16;
+    rate[NIB_UNIT_DOT8] = i8;
 }
 
 void nib__machine_here(nib_machine *out, int64_t isa, int threads)

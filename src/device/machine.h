@@ -36,18 +36,26 @@ typedef struct nib_fact_source {
 } nib_fact_source;
 
 /* What products of one code and one kind of activations take on a machine, as the planner does them
- * there, measured for a few numbers of tokens. Launches are not in it. */
-enum { NIB_POINTS = 4, NIB_MEASURED_MAX = 16 };
-extern const int64_t nib__points[NIB_POINTS]; /* tokens: 1, then two where few and two where many
-                                                 share a row; see cost.c */
+ * there, measured for a few numbers of tokens and, of each, a few numbers of outputs: a product of
+ * few outputs does not fill a device, and one of many may be compiled otherwise. Without launches.
+ */
+enum { NIB_POINTS = 5, NIB_SIZES = 4, NIB_MEASURED_MAX = 16 };
+extern const int64_t nib__points[NIB_POINTS]; /* tokens: 1, then one more where few share a row and
+                                                 three where many do; see cost.c */
+typedef struct nib_point {
+    const nib_kernel *row;
+    int size_count;
+    double outputs[NIB_SIZES]; /* ascending */
+    double k_s[NIB_SIZES];     /* seconds of so many outputs, per k; of one token where the caches
+                                  hold the weights */
+    double quant_s;            /* per element of the input, bringing it into form */
+} nib_point;
 typedef struct nib_measured {
     nib_code code;
     nib_act act;
-    const nib_kernel *row[NIB_POINTS];
-    double weight_s[NIB_POINTS]; /* per weight; of one token where the caches hold the weights */
-    double memory_s;             /* per weight, one token, weights from memory */
-    double weight_bytes;         /* as they were packed */
-    double input_s[NIB_POINTS];  /* per element of the input, bringing it into form */
+    nib_point at[NIB_POINTS];
+    double memory_s;     /* per weight, one token, weights from memory */
+    double weight_bytes; /* per weight, as they were packed */
 } nib_measured;
 
 typedef struct nib_machine {

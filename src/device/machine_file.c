@@ -26,7 +26,8 @@ enum {
 };
 
 const char *const nib__rate_names[] = {
-    "bytes_per_s", "memory", "launch_s", "f32", "bf16", "i8", "fp8", "mx8", "scalar", NULL,
+    "bytes_per_s", "memory", "launch_s", "f32",    "bf16", "i8",
+    "fp8",         "mx8",    "i8_dot",   "scalar", NULL,
 };
 _Static_assert(COUNT(nib__rate_names) == NIB_RATE_COUNT + 1, "a name for each rate");
 

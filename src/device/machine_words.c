@@ -94,7 +94,11 @@ static void say_rate(int rate, double value, nib_text *out)
     else if (rate == NIB_RATE_LAUNCH)
         nib__text_format(out, "%.3g us", value * 1e6);
     else
-        say_scaled(value, rate == NIB_RATE_UNITS + NIB_UNIT_I8 ? "OP/s" : "FLOP/s", out);
+        say_scaled(value,
+                   rate == NIB_RATE_UNITS + NIB_UNIT_I8 || rate == NIB_RATE_UNITS + NIB_UNIT_DOT8
+                       ? "OP/s"
+                       : "FLOP/s",
+                   out);
 }
 
 void nib__line_say(const nib_fact_source *line, const nib_machine *m, nib_text *out)

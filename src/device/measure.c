@@ -333,6 +333,7 @@ static nib_status measure(nib_machine *m, nib_pool *pool, nib_err *err)
         m->rate[NIB_UNIT_BF16] = m->rate[NIB_UNIT_F32];
     m->rate[NIB_UNIT_FP8] = m->rate[NIB_UNIT_BF16]; /* codes are widened to bf16 */
     m->rate[NIB_UNIT_MX8] = m->rate[NIB_UNIT_BF16];
+    m->rate[NIB_UNIT_DOT8] = m->rate[NIB_UNIT_I8];
     m->measured = true;
     nib__today(m->measured_on);
     return NIB_OK;

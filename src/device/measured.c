@@ -2,11 +2,11 @@
  *
  * What was measured of machines, kept as JSON from one run to the next:
  *
- *   {"schema": 2, "machines": [{"name", "driver", "isa", "threads", "version", "measured",
+ *   {"schema": 3, "machines": [{"name", "driver", "isa", "threads", "version", "measured",
  *     "disturbed", "bytes_per_s", "cache_bytes", "cache_bytes_per_s", "launch_s", "copy_s",
  *     "copy_bytes_per_s", "rates": [NIB_UNIT_COUNT numbers],
- *     "products": [{"code", "act", "weight_bytes", "memory_s", "kernels": [NIB_POINTS names],
- *                   "weight_s": [NIB_POINTS numbers], "input_s": [NIB_POINTS numbers]}]}]}
+ *     "products": [{"code", "act", "weight_bytes", "memory_s",
+ *                   "points": [{"kernel", "quant_s", "outputs": [], "k_s": []}]}]}]}
  *
  * A processor is known by name, isa and threads, another device by name and driver. Products hold
  * for the version that measured them. A file of another schema, or none, counts as empty.
@@ -17,9 +17,9 @@
 
 #include <stdio.h>
 
-enum { SCHEMA = 2, ENTRIES_MAX = 32, FILE_LIMIT = 1 << 20, WORDS = 96 };
+enum { SCHEMA = 3, ENTRIES_MAX = 32, FILE_LIMIT = 1 << 20, WORDS = 96 };
 
-const int64_t nib__points[NIB_POINTS] = {1, 8, 64, 256};
+const int64_t nib__points[NIB_POINTS] = {1, 8, 17, 64, 256};
 
 typedef struct entry {
     char name[WORDS], driver[WORDS], version[WORDS];
@@ -38,25 +38,56 @@ static bool read_text(nib_json *json, nib_arena *arena, char *out, size_t size)
     return true;
 }
 
-static bool read_numbers(nib_json *json, double *out, int count)
+/* The numbers of an array, at most `most`; -1: something else. */
+static int read_some(nib_json *json, double *out, int most)
 {
+    int count = 0;
+    nib_json_event event;
     if (!nib__json_expect(json, NIB_JSON_ARRAY))
-        return false;
-    for (int i = 0; i < count; i++)
-        if (!nib__json_read_double(json, &out[i]))
-            return false;
-    return nib__json_expect(json, NIB_JSON_ARRAY_END);
+        return -1;
+    while ((event = nib__json_next(json)) == NIB_JSON_NUMBER && count < most)
+        if (!nib__json_double(json, &out[count++]))
+            return -1;
+    return event == NIB_JSON_ARRAY_END ? count : -1;
 }
 
-static bool read_kernels(nib_json *json, nib_arena *arena, const nib_kernel *row[NIB_POINTS])
+static bool read_numbers(nib_json *json, double *out, int count)
+{
+    return read_some(json, out, count) == count;
+}
+
+/* *counted: how many of `k_s` there were, to be as many as outputs. */
+static bool read_point_member(nib_json *json, nib_arena *arena, nib_point *point, int *counted)
+{
+    if (nib__json_is(json, "kernel")) {
+        const char *name = nib__json_read_string(json, arena, NULL);
+        point->row = name != NULL ? nib__kernel_find(name) : NULL;
+        return name != NULL;
+    }
+    if (nib__json_is(json, "quant_s"))
+        return nib__json_read_double(json, &point->quant_s);
+    if (nib__json_is(json, "outputs"))
+        return (point->size_count = read_some(json, point->outputs, NIB_SIZES)) >= 0;
+    if (nib__json_is(json, "k_s"))
+        return (*counted = read_some(json, point->k_s, NIB_SIZES)) >= 0;
+    return nib__json_skip(json);
+}
+
+static bool read_points(nib_json *json, nib_arena *arena, nib_point points[NIB_POINTS])
 {
     if (!nib__json_expect(json, NIB_JSON_ARRAY))
         return false;
     for (int i = 0; i < NIB_POINTS; i++) {
-        const char *name = nib__json_read_string(json, arena, NULL);
-        if (name == NULL)
+        int counted = 0;
+        nib_json_event event = NIB_JSON_ERROR;
+        if (!nib__json_expect(json, NIB_JSON_OBJECT))
             return false;
-        row[i] = nib__kernel_find(name);
+        while ((event = nib__json_next(json)) == NIB_JSON_KEY)
+            if (!read_point_member(json, arena, &points[i], &counted))
+                return false;
+        if (event != NIB_JSON_OBJECT_END)
+            return false;
+        points[i].size_count = counted == points[i].size_count ? counted : 0;
     }
     return nib__json_expect(json, NIB_JSON_ARRAY_END);
 }
@@ -75,17 +106,23 @@ static bool read_product_member(nib_json *json, nib_arena *arena, nib_measured *
         p->act = (nib_act)number;
         return good;
     }
-    if (nib__json_is(json, "kernels"))
-        return read_kernels(json, arena, p->row);
+    if (nib__json_is(json, "points"))
+        return read_points(json, arena, p->at);
     if (nib__json_is(json, "weight_bytes"))
         return nib__json_read_double(json, &p->weight_bytes);
     if (nib__json_is(json, "memory_s"))
         return nib__json_read_double(json, &p->memory_s);
-    if (nib__json_is(json, "weight_s"))
-        return read_numbers(json, p->weight_s, NIB_POINTS);
-    if (nib__json_is(json, "input_s"))
-        return read_numbers(json, p->input_s, NIB_POINTS);
     return nib__json_skip(json);
+}
+
+static bool is_sane_point(const nib_point *point)
+{
+    bool sane =
+        point->row != NULL && point->size_count > 0 && point->quant_s >= 0 && point->quant_s < 1;
+    for (int i = 0; i < point->size_count; i++)
+        sane = sane && point->outputs[i] > (i == 0 ? 0 : point->outputs[i - 1]) &&
+               point->k_s[i] > 0 && point->k_s[i] < 1;
+    return sane;
 }
 
 /* A kernel that is no more, or a time that cannot be, leaves the product out. */
@@ -93,8 +130,7 @@ static bool is_sane_product(const nib_measured *p)
 {
     bool sane = p->memory_s > 0 && p->memory_s < 1 && p->weight_bytes > 0;
     for (int i = 0; i < NIB_POINTS; i++)
-        sane = sane && p->row[i] != NULL && p->weight_s[i] > 0 && p->weight_s[i] < 1 &&
-               p->input_s[i] >= 0 && p->input_s[i] < 1;
+        sane = sane && is_sane_point(&p->at[i]);
     return sane;
 }
 
@@ -189,7 +225,7 @@ static bool read_entries(nib_json *json, nib_arena *arena, entry entries[ENTRIES
 
 static size_t read_file(entry entries[ENTRIES_MAX], const char *path, const nib_allocator *a)
 {
-    const nib_json_limits limits = {.depth = 8, .events = 100000};
+    const nib_json_limits limits = {.depth = 9, .events = 400000};
     char *text;
     size_t size, count = 0;
     int64_t schema = 0;
@@ -224,6 +260,16 @@ static void write_numbers(nib_jsonw *w, const char *key, const double *numbers, 
     nib__jsonw_array_end(w);
 }
 
+static void write_point(nib_jsonw *w, const nib_point *point)
+{
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "kernel", point->row->name);
+    nib__jsonw_pair_double(w, "quant_s", point->quant_s);
+    write_numbers(w, "outputs", point->outputs, point->size_count);
+    write_numbers(w, "k_s", point->k_s, point->size_count);
+    nib__jsonw_object_end(w);
+}
+
 static void write_product(nib_jsonw *w, const nib_measured *p)
 {
     nib__jsonw_object(w);
@@ -231,13 +277,11 @@ static void write_product(nib_jsonw *w, const nib_measured *p)
     nib__jsonw_pair_int(w, "act", p->act);
     nib__jsonw_pair_double(w, "weight_bytes", p->weight_bytes);
     nib__jsonw_pair_double(w, "memory_s", p->memory_s);
-    nib__jsonw_key(w, "kernels");
+    nib__jsonw_key(w, "points");
     nib__jsonw_array(w);
     for (int i = 0; i < NIB_POINTS; i++)
-        nib__jsonw_string(w, p->row[i]->name);
+        write_point(w, &p->at[i]);
     nib__jsonw_array_end(w);
-    write_numbers(w, "weight_s", p->weight_s, NIB_POINTS);
-    write_numbers(w, "input_s", p->input_s, NIB_POINTS);
     nib__jsonw_object_end(w);
 }
 

@@ -156,6 +156,8 @@ static void cautious_rates(const library *l, cl_device_id device, bool is_cpu, n
     const double f32 = units * (clock > 0 ? clock : 1e9) * lanes;
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
         m->rate[unit] = f32;
+    if (m->facts.fact[NIB_FACT_DOT8] != 0)
+        m->rate[NIB_UNIT_DOT8] = 4 * f32;
     m->bytes_per_s = is_cpu ? 5e9 * units : 50e9;
     m->launch_s = 10e-6;
     m->copy_s = 20e-6;

@@ -181,13 +181,12 @@ static nib_status reserve_staging(nib_runner *r, nib_err *err)
     nib_status status = NIB_OK;
     r->staging.gpu = r->gpu;
     for (size_t i = 0; i < r->net->site_count && status == NIB_OK; i++) {
-        enum { ARRAYS = 3, ALIGN = 64 }; /* codes, scales and zeros */
         const nib_layer_plan *plan = &r->plan->layers[i];
         const nib_pack_rows args = {.w = &r->weights[i].w, .out = r->weights[i].packs[0].at};
         if (plan->pack == NULL)
             continue;
-        status = nib__staging_reserve(
-            &r->staging, nib__upload_bytes(plan->layer, &plan->done) + ARRAYS * ALIGN, err);
+        status =
+            nib__staging_reserve(&r->staging, nib__staging_bytes(plan->layer, &plan->done), err);
         if (status == NIB_OK)
             status = nib__gpu_prepare(r->gpu, plan->pack, &args, err);
         refuse(r, status, (nib_refusal){.what = NIB_REFUSED_ROW, .row = plan->pack});

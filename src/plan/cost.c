@@ -113,7 +113,8 @@ static double beside_seconds(const nib_kernel *kernel, const nib_layer *layer,
     if (!is_gpu(machine) || !nib__scheme_is_quantized(scheme) || kernel->unit == NIB_UNIT_MX8)
         return 0;
     double operations;
-    if (kernel->unit == NIB_UNIT_I8 || kernel->unit == NIB_UNIT_FP8) {
+    if (kernel->unit == NIB_UNIT_I8 || kernel->unit == NIB_UNIT_FP8 ||
+        kernel->unit == NIB_UNIT_DOT8) {
         const double groups = (double)nib__scheme_groups(scheme, layer->k);
         operations = each * tokens * n * fmax(groups, block > 0 ? ceil(k / (double)block) : 1);
     } else {
@@ -161,9 +162,9 @@ static double quant_seconds(const nib_use *use, double bytes, double tokens, dou
 
 /* ---- from products that were measured ---- */
 
-enum { FEW = 16 /* tokens up to which a product has the row of nib__points[1] */ };
+enum { FEW = 16 /* tokens up to which a product has the row of nib__points[1] */, MANY = 2 };
 
-static int point_of(int64_t m) { return m == 1 ? 0 : m <= FEW ? 1 : 2; }
+static int point_of(int64_t m) { return m == 1 ? 0 : m <= FEW ? 1 : MANY; }
 
 /* The product was timed with this row, or with one like it that takes inputs of another type. */
 static bool is_timed(const nib_kernel *timed, const nib_kernel *row)
@@ -176,18 +177,50 @@ static const nib_measured *measured_of(const nib_machine *machine, const nib_sch
 {
     for (int i = 0; i < machine->product_count; i++) {
         const nib_measured *p = &machine->products[i];
-        if (p->code == scheme->code && p->act == scheme->act && is_timed(p->row[point_of(m)], row))
+        if (p->code == scheme->code && p->act == scheme->act &&
+            is_timed(p->at[point_of(m)].row, row))
             return p;
     }
     return NULL;
 }
 
-/* Between and past two points, on the line through them. */
-static double on_line(const double *at, int first, double tokens)
+static double line(double x0, double y0, double x1, double y1, double x)
 {
-    const double from = (double)nib__points[first], to = (double)nib__points[first + 1];
-    const double slope = (at[first + 1] - at[first]) / (to - from);
-    return fmax(at[first] + slope * (tokens - from), 0);
+    return y0 + (y1 - y0) / (x1 - x0) * (x - x0);
+}
+
+/* Seconds per k of n outputs: on the line between two numbers that were timed; past the largest,
+ * which fills any machine, by its share. */
+static double of_outputs(const nib_point *point, double n)
+{
+    const double *x = point->outputs, *y = point->k_s;
+    const int last = point->size_count - 1;
+    int i = 0;
+    if (last == 0)
+        return y[0] * n / x[0];
+    while (i < last - 1 && n > x[i + 1])
+        i++;
+    const double on_line = line(x[i], y[i], x[i + 1], y[i + 1], n);
+    if (n < x[0]) /* at least its share */
+        return fmax(on_line, y[0] * n / x[0]);
+    return n > x[last] ? y[last] * n / x[last] : on_line;
+}
+
+/* The two points that m lies between, or the last two that share its row. */
+static int first_of_two(int64_t m)
+{
+    int first = m <= FEW ? 0 : MANY;
+    while (m > FEW && first < NIB_POINTS - 2 && m > nib__points[first + 1])
+        first++;
+    return first;
+}
+
+static double of_tokens(const nib_measured *p, double n, int64_t m)
+{
+    const int first = first_of_two(m);
+    return fmax(line((double)nib__points[first], of_outputs(&p->at[first], n),
+                     (double)nib__points[first + 1], of_outputs(&p->at[first + 1], n), (double)m),
+                0);
 }
 
 /* bytes: of the layer's weights as they are packed; those that were timed may have had groups of
@@ -196,21 +229,24 @@ static double measured_seconds(const nib_measured *p, const nib_machine *machine
                                const nib_layer *layer, double bytes, const nib_policy *policy,
                                int64_t m)
 {
-    const double weights = (double)layer->n * (double)layer->k, tokens = (double)m;
-    const double memory_s = p->memory_s * bytes / (weights * p->weight_bytes);
+    const double n = (double)layer->n, k = (double)layer->k;
+    const double near = of_outputs(&p->at[0], n);
+    const double far = fmax(near, p->memory_s * bytes / (k * p->weight_bytes));
     const double cached = share_of(machine, layer, bytes, policy);
-    const double least = cached * p->weight_s[0] + (1 - cached) * fmax(memory_s, p->weight_s[0]);
-    double seconds = least;
+    double each = cached * near + (1 - cached) * far;
     if (m > 1)
-        seconds = fmax(least, on_line(p->weight_s, m <= FEW ? 0 : 2, tokens));
-    return weights * seconds + machine->launch_s;
+        each = fmax(each, of_tokens(p, n, m));
+    return k * each + machine->launch_s;
 }
 
 static double measured_quant(const nib_measured *p, const nib_machine *machine, double k, int64_t m)
 {
-    const int point = point_of(m), first = point == 2 ? 2 : 0;
-    return (double)m * k * on_line(p->input_s, first, fmin((double)m, (double)nib__points[3])) +
-           machine->launch_s;
+    const int first = first_of_two(m);
+    const int64_t most = nib__points[NIB_POINTS - 1];
+    const double each =
+        line((double)nib__points[first], p->at[first].quant_s, (double)nib__points[first + 1],
+             p->at[first + 1].quant_s, (double)(m < most ? m : most));
+    return (double)m * k * fmax(each, 0) + machine->launch_s;
 }
 
 /* ---- a layer ---- */

@@ -41,6 +41,8 @@ const char *nib__plan_operation_name(size_t i);
 /* Plans those operations, once every layer is planned. */
 void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy);
+/* Plans how a token is drawn, and says what moves for it. */
+void nib__plan_drawing(nib_layers_plan *out, const nib_policy *policy);
 /* Of a machine that is not here: which of them it has kernels for, in words. */
 void nib__plan_declared(nib_layers_plan *out, const nib_policy *policy);
 /* Of training on a device: what stays on its host (NULL: a machine that is not here has none). */

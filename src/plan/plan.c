@@ -398,10 +398,10 @@ static void note_speed(planner *p, const decision *d)
     const double prefill_s = nib__way_seconds(&d->done, layer, p->policy, prefill);
     const double bf16_s = nib__bf16_seconds(layer, d->machine, p->policy, m);
     const double bf16_prefill_s = nib__bf16_seconds(layer, d->machine, p->policy, prefill);
-    out->predicted_token_s += d->denied ? NAN : decode_s;
-    out->predicted_prefill_s += d->denied ? NAN : prefill_s;
+    out->linear_token_s += d->denied ? NAN : decode_s;
+    out->linear_prefill_s += d->denied ? NAN : prefill_s;
     out->predicted_bf16_token_s += bf16_s;
-    p->totals.bf16_prefill_s += bf16_prefill_s;
+    out->predicted_bf16_prefill_s += bf16_prefill_s;
     if (d->denied || !nib__scheme_is_quantized(&d->done.scheme))
         return;
     const double clearly = 1.01; /* launches alone differ by less */
@@ -621,9 +621,13 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
         out->ledger.failed = true;
     for (size_t i = 0; i < count && !out->ledger.failed; i++)
         plan_layer(&p, &layers[i], &out->layers[i]);
+    out->predicted_token_s = out->linear_token_s;
+    out->predicted_prefill_s = out->linear_prefill_s;
     if (!out->ledger.failed) {
         nib__plan_packing(out, layers, count, policy);
         nib__plan_operations(out, &p.options, layers, count, policy);
+        if (!policy->training)
+            nib__plan_whole_steps(out, policy);
         advise_slowest(&p);
         write_rung_options(&p);
         nib__plan_notes(out, policy, &p.totals);

@@ -100,6 +100,16 @@ typedef struct nib_op_plan {
 
 enum { NIB_OPS_MAX = 16 };
 
+/* Drawing a token from the logits: where they are, or by the CPU, where they then move. */
+typedef struct nib_draw_plan {
+    const nib_kernel *row; /* NULL: there is none */
+    const nib_machine *machine;
+    uint64_t bytes;        /* that move for a token: logits, or the token; 0: nothing does */
+    double move_s, draw_s; /* predicted */
+} nib_draw_plan;
+
+enum { NIB_TOP_K = 40 /* of a request that says nothing else */ };
+
 typedef struct nib_layers_plan {
     const nib_machine *machine;
     const nib_machine *gpu; /* the one device besides the CPU that anything is placed on; NULL */
@@ -108,6 +118,7 @@ typedef struct nib_layers_plan {
     int op_count;
     /* Rows that draw tokens on the device, for a greedy request and the usual one; NULL: none */
     const nib_kernel *samplers[2];
+    nib_draw_plan draw; /* of the usual request */
     nib_type dtype;
     nib_strings without;    /* the policy's */
     nib_layer_plan *layers; /* [count], in the given order; in the ledger's arena */
@@ -115,11 +126,12 @@ typedef struct nib_layers_plan {
     nib_ledger ledger;
     nib_err denied; /* status NIB_NOT_AS_ASKED and the sentence if a layer has no allowed way, else
                        NIB_OK */
-    double predicted_token_s;      /* one decode step, linear layers and moves only */
-    double predicted_bf16_token_s; /* the same layers unquantized */
-    double predicted_prefill_s;    /* 512 tokens, the output for the last of them */
-    double predicted_moves_s;      /* one decode step, between devices */
-    double weights;                /* that a token is multiplied with: policy.weights */
+    /* Whole steps of inference: one token after a prompt, drawn, and a prompt of 512 tokens with
+     * the output for the last of them. In training linear layers and moves of a micro-batch. */
+    double predicted_token_s, predicted_prefill_s;
+    double linear_token_s, linear_prefill_s;                 /* linear layers alone */
+    double predicted_bf16_token_s, predicted_bf16_prefill_s; /* the same layers unquantized */
+    double weights; /* that a token is multiplied with: policy.weights */
 } nib_layers_plan;
 
 /* layers and machine must outlive the plan. Errors only for wrong patterns, names, memory. */
@@ -135,9 +147,9 @@ uint64_t nib__plan_layer_bytes(const nib_layer_plan *plan);
  * share? Then it is made once. */
 bool nib__plan_same_form(const nib_layer_plan *a, const nib_layer_plan *b);
 
-/* Predicted seconds of a step of inference, with all that is done besides linear layers: m tokens,
- * of which the last has an output, each with so many positions to attend to. NaN: not all of the
- * plan runs. */
+/* Predicted seconds of a step of inference, with all that is done besides linear layers, but for
+ * drawing the token: m tokens, of which the last has an output, each with so many positions to
+ * attend to. NaN: not all of the plan runs. */
 double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *policy, int64_t m,
                               double positions);
 
@@ -164,6 +176,9 @@ const nib_op_plan *nib__plan_operation(const nib_layers_plan *plan, nib_op op);
  * device lacks. */
 const nib_kernel *nib__plan_sampler(const nib_layers_plan *plan, const nib_policy *policy,
                                     int64_t top_k, bool penalty, nib_text *why);
+/* What a request of these facts draws tokens with, and what that takes. */
+nib_draw_plan nib__plan_draw(const nib_layers_plan *plan, const nib_policy *policy, int64_t top_k,
+                             bool penalty, nib_text *why);
 /* The best built row of an op without weights (norm, attn, ...) on this machine, but for those
  * that are left out (NULL: none). */
 const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine,

@@ -138,8 +138,8 @@ static void note_format_activations(nib_layers_plan *out)
 
 /* ---- quantizing that does not pay ---- */
 
-/* Seconds of m tokens if the layers that are quantized were so in another scheme; NaN: one of them
- * could not be. */
+/* Seconds of m tokens in linear layers if those that are quantized were so in another scheme; NaN:
+ * one of them could not be. */
 static double seconds_in(const nib_layers_plan *out, const nib_policy *policy,
                          const nib_scheme *scheme, int64_t m)
 {
@@ -161,9 +161,9 @@ static double seconds_in(const nib_layers_plan *out, const nib_policy *policy,
 }
 
 /* What is faster with so many tokens than the plan and than bf16: recipes are tried as if all
- * layers that are quantized were so in them. */
+ * layers that are quantized were so in them. beside_s: of all else. */
 static void say_fastest(const nib_layers_plan *out, const nib_policy *policy, int64_t m,
-                        double planned_s, double bf16_s, char *to, size_t size)
+                        double planned_s, double bf16_s, double beside_s, char *to, size_t size)
 {
     const char *recipe, *best = NULL;
     double best_s = bf16_s;
@@ -173,7 +173,7 @@ static void say_fastest(const nib_layers_plan *out, const nib_policy *policy, in
     if (policy->place.count != 0 || isnan(bf16_s))
         return;
     for (size_t i = 0; (recipe = nib__suggest_recipe(&scheme, i)) != NULL; i++) {
-        const double seconds = seconds_in(out, policy, &scheme, m);
+        const double seconds = beside_s + seconds_in(out, policy, &scheme, m);
         if (seconds < best_s) /* no NaN is */
             best = recipe, best_s = seconds;
     }
@@ -195,9 +195,10 @@ static void note_slower(nib_layers_plan *out, const nib_policy *policy,
         const size_t slow = prefill ? totals->slow_prefill : totals->slow_decode;
         if (slow == 0)
             continue;
-        say_fastest(out, policy, prefill ? NIB_PREFILL_TOKENS : m,
-                    prefill ? out->predicted_prefill_s : out->predicted_token_s,
-                    prefill ? totals->bf16_prefill_s : out->predicted_bf16_token_s, fastest,
+        const double planned_s = prefill ? out->predicted_prefill_s : out->predicted_token_s;
+        say_fastest(out, policy, prefill ? NIB_PREFILL_TOKENS : m, planned_s,
+                    prefill ? out->predicted_bf16_prefill_s : out->predicted_bf16_token_s,
+                    planned_s - (prefill ? out->linear_prefill_s : out->linear_token_s), fastest,
                     sizeof fastest);
         nib__ledger_add_note(&out->ledger, "slower-than-bf16",
                              "slower than bf16 %s%s: %zu quantized layer%s%s",
@@ -211,12 +212,13 @@ static void note_slower(nib_layers_plan *out, const nib_policy *policy,
 void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_plan_totals *totals)
 {
     const nib_machine *m = out->machine;
-    char time[32], bf16[32], prefill[32], bf16_prefill[32];
+    char time[32], bf16[32], prefill[32], bf16_prefill[32], linear[32];
     const char *source = nib__machine_rates(m);
     nib__say_seconds(time, out->predicted_token_s);
     nib__say_seconds(bf16, out->predicted_bf16_token_s);
     nib__say_seconds(prefill, out->predicted_prefill_s);
-    nib__say_seconds(bf16_prefill, totals->bf16_prefill_s);
+    nib__say_seconds(bf16_prefill, out->predicted_bf16_prefill_s);
+    nib__say_seconds(linear, out->linear_token_s);
     if (policy->training)
         nib__ledger_add_note(&out->ledger, "predicted",
                              "linear layers, forward and backward, of %" PRId64
@@ -225,9 +227,9 @@ void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_p
     else
         nib__ledger_add_note(
             &out->ledger, "predicted",
-            "linear layers, predicted from %s: %s per token (in bf16 %s), %s for a prompt of "
-            "%d tokens (in bf16 %s)",
-            source, time, bf16, prefill, NIB_PREFILL_TOKENS, bf16_prefill);
+            "predicted from %s: %s per token (in bf16 %s), %s for a prompt of %d tokens (in bf16 "
+            "%s); linear layers are %s of a token",
+            source, time, bf16, prefill, NIB_PREFILL_TOKENS, bf16_prefill, linear);
     if (m->here && !m->measured)
         nib__ledger_add_note(&out->ledger, "cautious",
                              "%s is faster than its cautious rates: `nibble devices %s --measure` "

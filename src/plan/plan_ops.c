@@ -111,80 +111,41 @@ static void walk_layer(walk *w, size_t first)
     turns(w, add, RESIDUAL, RESIDUAL);
 }
 
-enum { TOP_K = 40 }; /* of a request that says nothing else */
-
-/* Seconds that copies between the devices take for one token. */
+/* Seconds that copies between the devices take for m tokens, of which the last has an output. */
 static double crossing_seconds(walk *w, const nib_layers_plan *plan, const nib_policy *policy,
-                               const nib_layer *layers, size_t count)
+                               int64_t m)
 {
     enum { SITES = 7 };
+    const size_t count = plan->count;
+    const nib_layer_plan *layers = plan->layers;
     *w = (walk){.plan = plan};
     if (plan->gpu == NULL || count < SITES + 2 || (count - 2) % SITES != 0)
         return 0;
-    const double width = (double)layers[1].k, ffn = (double)layers[5].n;
-    const double widths[BUFFERS] = {width,
-                                    width,
-                                    (double)layers[1].n,
-                                    (double)layers[2].n,
-                                    (double)layers[3].n,
-                                    (double)layers[1].n,
-                                    ffn,
-                                    ffn,
-                                    (double)layers[count - 1].n};
+    const double tokens = (double)m, ffn = tokens * (double)layers[5].layer->n;
+    const double width = tokens * (double)layers[1].layer->k;
+    const double q = tokens * (double)layers[1].layer->n, k = tokens * (double)layers[2].layer->n;
+    const double v = tokens * (double)layers[3].layer->n;
+    const double logits = (double)layers[count - 1].layer->n;
+    const double widths[BUFFERS] = {width, width, q, k, v, q, ffn, ffn, logits};
     memcpy(w->width, widths, sizeof widths);
     makes(w, side_of_site(w, 0), RESIDUAL);
     for (size_t first = 1; first + SITES < count; first += SITES)
         walk_layer(w, first);
     turns(w, side_of_op(w, NIB_OP_NORM), RESIDUAL, NORMED);
     turns(w, side_of_site(w, count - 1), NORMED, LOGITS);
-    if (nib__plan_sampler(plan, policy, TOP_K, false, NULL) == NULL)
-        reads(w, HERE, LOGITS); /* to sample from */
+    if (nib__plan_sampler(plan, policy, NIB_TOP_K, false, NULL) == NULL)
+        reads(w, HERE, LOGITS); /* to draw from */
     else
         w->copies++, w->bytes += sizeof(int32_t);
-    const nib_machine *m = plan->gpu;
-    return w->copies * m->copy_s + (m->copy_bytes_per_s > 0 ? w->bytes / m->copy_bytes_per_s : 0);
+    const nib_machine *gpu = plan->gpu;
+    return w->copies * gpu->copy_s +
+           (gpu->copy_bytes_per_s > 0 ? w->bytes / gpu->copy_bytes_per_s : 0);
 }
 
-/* ---- drawing the token ---- */
-
-static const nib_machine *machine_of_logits(const nib_layers_plan *plan)
+double nib__plan_moves_seconds(const nib_layers_plan *plan, const nib_policy *policy, int64_t m)
 {
-    const nib_layer_plan *head = plan->count > 0 ? &plan->layers[plan->count - 1] : NULL;
-    const nib_kernel *row = head != NULL && head->use_count > 0 ? head->uses[0].kernel : NULL;
-    return row != NULL && row->device != NIB_DEVICE_CPU ? plan->gpu : NULL;
-}
-
-const nib_kernel *nib__plan_sampler(const nib_layers_plan *plan, const nib_policy *policy,
-                                    int64_t top_k, bool penalty, nib_text *why)
-{
-    enum { FAILED_MAX = 4 };
-    const nib_machine *machine = machine_of_logits(plan);
-    nib_query query;
-    if (machine == NULL)
-        return NULL;
-    nib__plan_op_query(&query, NIB_OP_SAMPLE, NIB_TYPE_F32, machine);
-    query.without = &policy->without;
-    query.fact[NIB_FACT_TOP_K] = top_k;
-    query.fact[NIB_FACT_PENALTY] = penalty;
-    const nib_kernel *best = nib__plan_op_best(&query, machine);
-    for (size_t i = 0; best == NULL && why != NULL && i < nib__kernel_count(); i++) {
-        const nib_kernel *row = nib__kernel_at(i);
-        const nib_cond *failed[FAILED_MAX];
-        if (row->peer != NULL || !nib__kernel_keyed(row, &query))
-            continue;
-        const size_t count = nib__kernel_failed(row, &query, true, failed, FAILED_MAX);
-        for (size_t j = 0; j < count && j < FAILED_MAX; j++) {
-            nib__text_format(why, "%s%s", why->size > 0 ? "; " : "", j == 0 ? row->name : "");
-            nib__text_str(why, j == 0 ? ": " : "");
-            if (failed[j]->fact == NIB_FACT_OFFERED && nib__driver_words(policy, row) != NULL)
-                nib__text_str(why, nib__driver_words(policy, row));
-            else
-                nib__cond_say(failed[j], &query, why);
-        }
-    }
-    if (best == NULL && why != NULL && why->size == 0)
-        nib__text_format(why, "the table has no sample on %s", machine->name);
-    return best;
+    walk w;
+    return crossing_seconds(&w, plan, policy, m);
 }
 
 /* ---- an operation that the device has no row for ---- */
@@ -233,8 +194,7 @@ static void write_use(nib_ledger *ledger, nib_ledger_layer *line, const nib_op_p
     line->use_count = 1;
 }
 
-/* ": 785 tokens/s, and 8330 tokens/s if opencl did it"; empty where the linear layers' time is
- * not known. */
+/* ": 785 tokens/s, and 8330 if opencl did it"; empty where that is not known. */
 static const char *say_speeds(nib_ledger *ledger, double host_s, double device_s,
                               const char *device)
 {
@@ -249,32 +209,30 @@ static const char *say_speeds(nib_ledger *ledger, double host_s, double device_s
 
 /* What it costs that `plan` is done by the host: the copies of a token with it and without. */
 static const char *say_price(nib_layers_plan *out, const nib_op_plan *plan, const nib_kernel *row,
-                             const nib_policy *policy, const nib_layer *layers, size_t count,
-                             double *seconds)
+                             const nib_policy *policy, double *seconds)
 {
     nib_ledger *ledger = &out->ledger;
     nib_op_plan *slot = &out->ops[out->op_count++];
     char time[32], bytes[32];
     walk with, without;
     *slot = (nib_op_plan){plan->op, NULL, plan->machine}; /* as asked */
-    const double as_asked_s = crossing_seconds(&without, out, policy, layers, count);
+    const double without_s = crossing_seconds(&without, out, policy, 1);
+    const double device_s = nib__plan_step_seconds(out, policy, 1, NIB_PREFILL_TOKENS);
     *slot = (nib_op_plan){plan->op, row, plan->machine->host};
-    const double on_host_s = crossing_seconds(&with, out, policy, layers, count);
+    *seconds = crossing_seconds(&with, out, policy, 1) - without_s;
+    const double host_s = nib__plan_step_seconds(out, policy, 1, NIB_PREFILL_TOKENS);
     out->op_count--;
-    *seconds = on_host_s - as_asked_s;
     nib__say_seconds(time, *seconds);
     return nib__ledger_text(
         ledger, "%.0f more copies of %s per token between %s and %s, %s predicted%s",
         with.copies - without.copies, nib__say_bytes(bytes, (uint64_t)(with.bytes - without.bytes)),
         plan->machine->name, plan->machine->host->name, time,
-        say_speeds(ledger, out->predicted_token_s + on_host_s, out->predicted_token_s + as_asked_s,
-                   plan->machine->name));
+        say_speeds(ledger, host_s, device_s, plan->machine->name));
 }
 
 /* The host does it: a line that says why, what it costs and what allows it. */
 static void go_to_host(nib_layers_plan *out, nib_op_plan *plan, const nib_query *query,
-                       const nib_plan_options *options, const nib_layer *layers, size_t count,
-                       const nib_policy *policy)
+                       const nib_plan_options *options, const nib_policy *policy)
 {
     nib_ledger *ledger = &out->ledger;
     const nib_machine *device = plan->machine, *host = device->host;
@@ -295,7 +253,7 @@ static void go_to_host(nib_layers_plan *out, nib_op_plan *plan, const nib_query 
         row = nib__plan_op_best(&host_query, host);
     }
     if (row != NULL)
-        price = say_price(out, plan, row, policy, layers, count, &seconds);
+        price = say_price(out, plan, row, policy, &seconds);
     line->denied = row == NULL || allowed == NULL || policy->strict;
     line->rung = row != NULL && allowed != NULL ? NIB_RUNG_DEVICE : NIB_RUNG_NONE;
     if (row != NULL && line->denied)
@@ -376,7 +334,7 @@ static void plan_training(nib_layers_plan *out, const nib_plan_options *options,
         query.without = &policy->without;
         plan.row = nib__plan_op_best(&query, host);
         if (plan.row == NULL)
-            go_to_host(out, &plan, &query, options, layers, count, policy);
+            go_to_host(out, &plan, &query, options, policy);
         out->ops[out->op_count++] = plan;
     }
     plan_sums(out, policy);
@@ -390,7 +348,7 @@ static const nib_kernel *declared_row(const nib_layers_plan *out, const nib_poli
 {
     nib_query query;
     nib__plan_op_query(&query, op, NIB_TYPE_F32, out->gpu);
-    query.fact[NIB_FACT_TOP_K] = TOP_K;
+    query.fact[NIB_FACT_TOP_K] = NIB_TOP_K;
     query.fact[NIB_FACT_PLAIN] = 1;
     query.without = &policy->without;
     return nib__plan_op_declared(&query, out->gpu);
@@ -447,18 +405,15 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
         query.without = &policy->without;
         plan.row = nib__plan_op_best(&query, plan.machine);
         if (plan.row == NULL)
-            go_to_host(out, &plan, &query, options, layers, count, policy);
+            go_to_host(out, &plan, &query, options, policy);
         else
             say_other_row(out, &plan, &query, policy);
         out->ops[out->op_count++] = plan;
     }
-    out->samplers[0] = nib__plan_sampler(out, policy, 1, false, NULL);
-    out->samplers[1] = nib__plan_sampler(out, policy, TOP_K, false, NULL);
-    const double seconds = crossing_seconds(&w, out, policy, layers, count);
+    nib__plan_drawing(out, policy);
+    const double seconds = crossing_seconds(&w, out, policy, 1);
     if (seconds == 0)
         return;
-    out->predicted_token_s += seconds;
-    out->predicted_moves_s = seconds;
     nib__ledger_add_note(
         &out->ledger, "moves", "%.0f cop%s of %s per token between %s and its host, %s predicted",
         w.copies, w.copies == 1 ? "y" : "ies", nib__say_bytes(bytes, (uint64_t)w.bytes),

@@ -8,9 +8,12 @@
 
 #include <stdio.h>
 
+enum { ARRAYS = 3, ALIGN = 64 }; /* codes, scales and zeros of what is stored */
+
 typedef struct packing {
-    size_t there, here;
-    uint64_t bytes_there, bytes_here; /* that move */
+    uint64_t room; /* bytes beside all that a run holds there, for a weight as it is stored */
+    size_t there, here, here_for_room;
+    uint64_t bytes_there, bytes_here, bytes_here_for_room; /* that move */
     double seconds;
     const nib_kernel *row;
 } packing;
@@ -21,6 +24,11 @@ uint64_t nib__upload_bytes(const nib_layer *layer, const nib_scheme *done)
         return layer->stored_bytes;
     const nib_weight w = nib__layer_weight(layer, done);
     return nib__weight_bytes(&w);
+}
+
+uint64_t nib__staging_bytes(const nib_layer *layer, const nib_scheme *done)
+{
+    return nib__upload_bytes(layer, done) + (uint64_t)(ARRAYS * ALIGN);
 }
 
 static const nib_kernel *row_for(const nib_layer *layer, const nib_layer_plan *plan,
@@ -47,7 +55,8 @@ static void add_layer(packing *p, const nib_layer *layer, nib_layer_plan *plan,
     const double stored = (double)nib__upload_bytes(layer, &plan->done);
     const nib_machine *host = machine->host;
     plan->pack = row_for(layer, plan, machine, policy);
-    if (plan->pack != NULL) {
+    const bool has_room = nib__staging_bytes(layer, &plan->done) <= p->room;
+    if (plan->pack != NULL && has_room) {
         p->there++;
         p->row = plan->pack;
         p->bytes_there += (uint64_t)stored;
@@ -55,27 +64,43 @@ static void add_layer(packing *p, const nib_layer *layer, nib_layer_plan *plan,
                       machine->launch_s;
         return;
     }
-    p->here++;
-    p->bytes_here += (uint64_t)packed;
+    *(plan->pack != NULL ? &p->here_for_room : &p->here) += 1;
+    *(plan->pack != NULL ? &p->bytes_here_for_room : &p->bytes_here) += (uint64_t)packed;
+    plan->pack = NULL;
     p->seconds += seconds_to_move(machine, packed);
     if (host != NULL && host->bytes_per_s > 0)
         p->seconds += (stored + packed) / host->bytes_per_s;
 }
 
+/* Why it is packed here: words around the device's name. */
+static const char *say_here(char out[192], size_t count, uint64_t bytes, const char *const why[2],
+                            const char *device, bool first)
+{
+    char size[32];
+    out[0] = 0;
+    if (count != 0)
+        snprintf(out, 192, "%s%zu here, for %s%s %s, %s", first ? "" : "; ", count, why[0], device,
+                 why[1], nib__say_bytes(size, bytes));
+    return out;
+}
+
 static void say(nib_layers_plan *out, const packing *p)
 {
-    char there[32], here[32], time[32], first[160] = "", second[160] = "";
+    static const char *const no_kernel[] = {"no kernel of ", "takes them as stored"};
+    static const char *const no_room[] = {"",
+                                          "has no room for them as stored beside what is packed"};
+    char there[32], time[32], first[128] = "", second[192], third[192];
+    const char *device = out->gpu->name;
     if (p->there != 0)
         snprintf(first, sizeof first, "%zu weight%s on %s by %s, %s as stored", p->there,
-                 p->there == 1 ? "" : "s", out->gpu->name, p->row->name,
+                 p->there == 1 ? "" : "s", device, p->row->name,
                  nib__say_bytes(there, p->bytes_there));
-    if (p->here != 0)
-        snprintf(second, sizeof second, "%s%zu here, for no kernel of %s takes them as stored, %s",
-                 p->there != 0 ? "; " : "", p->here, out->gpu->name,
-                 nib__say_bytes(here, p->bytes_here));
+    say_here(second, p->here, p->bytes_here, no_kernel, device, p->there == 0);
+    say_here(third, p->here_for_room, p->bytes_here_for_room, no_room, device,
+             p->there + p->here == 0);
     nib__ledger_add_note(&out->ledger, "packing",
-                         "packed before the first token: %s%s; %s predicted with the moves", first,
-                         second, nib__say_seconds(time, p->seconds));
+                         "packed before the first token: %s%s%s; %s predicted with the moves",
+                         first, second, third, nib__say_seconds(time, p->seconds));
 }
 
 void nib__plan_packing(nib_layers_plan *out, const nib_layer *layers, size_t count,
@@ -84,12 +109,14 @@ void nib__plan_packing(nib_layers_plan *out, const nib_layer *layers, size_t cou
     packing p = {0};
     if (policy->training || out->gpu == NULL || !out->gpu->here)
         return;
+    p.room = nib__plan_room(policy, out->machine, out->gpu);
+    p.room -= p.room < out->gpu_bytes ? p.room : out->gpu_bytes;
     for (size_t i = 0; i < count; i++) {
         nib_layer_plan *plan = &out->layers[i];
         const nib_kernel *row = plan->use_count > 0 ? plan->uses[0].kernel : NULL;
         if (row != NULL && row->device != NIB_DEVICE_CPU && row->packing != NULL)
             add_layer(&p, &layers[i], plan, out->gpu, policy);
     }
-    if (p.there + p.here != 0)
+    if (p.there + p.here + p.here_for_room != 0)
         say(out, &p);
 }

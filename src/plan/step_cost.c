@@ -62,14 +62,33 @@ double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *pol
 {
     const step s = {.plan = plan, .tokens = (double)m, .positions = positions};
     nib_policy own = *policy;
-    double sum = plan->predicted_moves_s + (plan->gpu != NULL ? plan->gpu->copy_s : 0);
+    double sum =
+        nib__plan_moves_seconds(plan, policy, m) + (plan->gpu != NULL ? plan->gpu->copy_s : 0);
     if (plan->denied.status != NIB_OK)
         return NAN;
     own.weights = plan->weights;
-    for (size_t i = 0; i < plan->count; i++)
+    for (size_t i = 0; i < plan->count; i++) {
+        if (plan->layers[i].denied)
+            return NAN;
         sum += linear_seconds(&plan->layers[i], &own,
                               nib__layer_tokens(plan->layers[i].layer, &own, m));
+    }
     for (size_t i = 1; i + SITES < plan->count; i += SITES)
         sum += layer_seconds(&s, &plan->layers[i]);
     return sum;
+}
+
+void nib__plan_whole_steps(nib_layers_plan *plan, const nib_policy *policy)
+{
+    const double token_s = nib__plan_step_seconds(plan, policy, 1, NIB_PREFILL_TOKENS);
+    const double prompt_s =
+        nib__plan_step_seconds(plan, policy, NIB_PREFILL_TOKENS, NIB_PREFILL_TOKENS / 2.0);
+    plan->predicted_token_s = token_s + plan->draw.draw_s;
+    plan->predicted_prefill_s = prompt_s;
+    for (int i = 0; i < plan->op_count; i++)
+        if (plan->ops[i].row == NULL)
+            plan->predicted_token_s = plan->predicted_prefill_s = NAN;
+    /* all but linear layers is the same in bf16 */
+    plan->predicted_bf16_token_s += plan->predicted_token_s - plan->linear_token_s;
+    plan->predicted_bf16_prefill_s += plan->predicted_prefill_s - plan->linear_prefill_s;
 }

@@ -70,6 +70,8 @@ uint64_t nib__way_bytes(const nib_way *way, const nib_layer *layer);
 /* Bytes that are uploaded to pack the weight on its device: as stored, or as it was quantized when
  * it was loaded. */
 uint64_t nib__upload_bytes(const nib_layer *layer, const nib_scheme *done);
+/* Bytes of the device's memory that hold them meanwhile. */
+uint64_t nib__staging_bytes(const nib_layer *layer, const nib_scheme *done);
 /* Bytes that a machine has for weights; UINT64_MAX: no limit is known. `own`: the plan's machine,
  * where keys and values lie if attention runs there. */
 uint64_t nib__plan_room(const nib_policy *policy, const nib_machine *own,
@@ -100,10 +102,13 @@ enum { NIB_PREFILL_TOKENS = 512 };
 
 /* Gathered while layers are planned. */
 typedef struct nib_plan_totals {
-    double bf16_prefill_s;
     size_t slow_decode, slow_prefill; /* quantized layers that their own bf16 outdoes */
 } nib_plan_totals;
 
+/* Fills in what whole steps of inference take, once all of it is planned. */
+void nib__plan_whole_steps(nib_layers_plan *plan, const nib_policy *policy);
+/* Seconds that copies between the devices take in a step of m tokens. */
+double nib__plan_moves_seconds(const nib_layers_plan *plan, const nib_policy *policy, int64_t m);
 void nib__plan_notes(nib_layers_plan *plan, const nib_policy *policy,
                      const nib_plan_totals *totals);
 /* Fills plan->denied. */

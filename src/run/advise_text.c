@@ -39,11 +39,11 @@ static void render_speeds(const nib_advice *v, nib_text *out)
     if (v->speeds)
         snprintf(words, sizeof words,
                  "tokens/s, measured here: decoding, and a prompt of %" PRId64
-                 " tokens; \"predicted\" is decoding, of linear layers, from %s",
+                 " tokens; \"predicted\" is decoding, from %s",
                  v->prompt, nib__machine_rates(m));
     else
         snprintf(words, sizeof words,
-                 "tokens/s of linear layers, predicted from %s, not measured: decoding, and a "
+                 "tokens/s, predicted from %s, not measured: decoding, and a "
                  "prompt of %" PRId64 " tokens",
                  nib__machine_rates(m), v->prompt);
     nib__ledger_wrap(out, "speed   ", "        ", WIDTH, words);

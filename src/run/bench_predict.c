@@ -2,7 +2,7 @@
  *
  * What plans predict beside what is measured, layer by layer, on the CPU or a device: three shapes
  * of an 8B model, four recipes, one token and a prompt. A layer of one token reads other weights
- * each time, as one of a large model does.
+ * each time, as one of a large model does. Times are medians of a few turns.
  */
 #include "library.h"
 #include "timing.h"
@@ -14,7 +14,14 @@ static const struct {
 
 static const char *const recipes[] = {"bf16", "int8wo", "8da4w", "int4wo"};
 
-enum { PROMPT = 512, PROMPT_MOST = 8192 };
+enum {
+    PROMPT = 512,
+    PROMPT_MOST = 8192,
+    TURNS = 3, /* of all layers: what disturbs a machine lasts longer than one of them */
+    SHAPES = COUNT(shapes),
+    RECIPES = COUNT(recipes),
+    BATCHES = 2, /* one token, and a prompt */
+};
 
 typedef struct prediction {
     const nib_machine *machine;
@@ -22,6 +29,7 @@ typedef struct prediction {
     nib_policy policy;
     nib_layer layer;
     nib_way way;
+    double measured[SHAPES][RECIPES][BATCHES][TURNS];
     double worst; /* of the ratios: how far from 1 */
     size_t lines; /* that were written */
 } prediction;
@@ -42,7 +50,7 @@ static nib_status measure(prediction *p, int64_t m, double *seconds, nib_err *er
 static double predict(prediction *p, int64_t m)
 {
     const double weights = (double)p->layer.n * (double)p->layer.k;
-    const uint64_t bytes = nib__timed_bytes(&p->timed, p->way.uses[0].kernel, p->layer.n);
+    const uint64_t bytes = nib__row_bytes(p->way.uses[0].kernel, &p->layer, &p->layer.asked);
     p->policy.weights = weights * (double)p->timed.weight_bytes / (double)bytes;
     return nib__way_seconds(&p->way, &p->layer, &p->policy, m);
 }
@@ -66,10 +74,8 @@ static void write_line(const char *recipe, int64_t m, prediction *p, double pred
                          predicted * 1e6, measured * 1e6, predicted / measured);
 }
 
-static nib_status predict_layer(prediction *p, size_t shape, const char *recipe, int64_t prompt,
-                                nib_form form, nib_text *out, nib_err *err)
+static nib_status set_layer(prediction *p, size_t shape, const char *recipe, nib_err *err)
 {
-    const int64_t tokens[] = {1, prompt};
     nib_scheme scheme;
     NIB_TRY(nib__scheme_parse(&scheme, recipe, strlen(recipe), err));
     p->layer = (nib_layer){.name = recipe,
@@ -81,17 +87,41 @@ static nib_status predict_layer(prediction *p, size_t shape, const char *recipe,
                            .scale_type = NIB_TYPE_BF16,
                            .act_scale_type = NIB_TYPE_F32};
     nib__way_find(&p->way, &p->layer, &scheme, p->machine, &p->policy, NULL);
-    if (!p->way.runs)
-        return NIB_OK;
-    NIB_TRY(
-        nib__timed_set(&p->timed, &scheme, p->policy.dtype, p->layer.n, p->layer.k, prompt, err));
-    for (size_t i = 0; i < COUNT(tokens); i++) {
-        double measured;
-        NIB_TRY(measure(p, tokens[i], &measured, err));
-        const double predicted = predict(p, tokens[i]), ratio = predicted / measured;
+    return NIB_OK;
+}
+
+static int64_t tokens_of(int batch, int64_t prompt) { return batch == 0 ? 1 : prompt; }
+
+static nib_status measure_all(prediction *p, int64_t prompt, nib_err *err)
+{
+    for (int i = 0; i < TURNS * SHAPES * RECIPES; i++) {
+        const int turn = i / (SHAPES * RECIPES), shape = i / RECIPES % SHAPES, recipe = i % RECIPES;
+        p->timed.compiled = turn > 0;
+        if (!nib__engine_progress(p->timed.engine, "bench", (uint64_t)i, TURNS * SHAPES * RECIPES))
+            return nib__fail(err, NIB_CANCELLED, "the bench was cancelled");
+        NIB_TRY(set_layer(p, (size_t)shape, recipes[recipe], err));
+        if (!p->way.runs)
+            continue;
+        NIB_TRY(nib__timed_set(&p->timed, &p->layer.asked, p->policy.dtype, p->layer.n, p->layer.k,
+                               prompt, err));
+        for (int batch = 0; batch < BATCHES; batch++)
+            NIB_TRY(measure(p, tokens_of(batch, prompt), &p->measured[shape][recipe][batch][turn],
+                            err));
+    }
+    return NIB_OK;
+}
+
+static nib_status write_layer(prediction *p, size_t shape, size_t recipe, int64_t prompt,
+                              nib_form form, nib_text *out, nib_err *err)
+{
+    NIB_TRY(set_layer(p, shape, recipes[recipe], err));
+    for (int batch = 0; p->way.runs && batch < BATCHES; batch++) {
+        const int64_t m = tokens_of(batch, prompt);
+        const double measured = nib__median(p->measured[shape][recipe][batch], TURNS);
+        const double predicted = predict(p, m), ratio = predicted / measured;
         const double off = ratio < 1 ? 1 / ratio : ratio;
         p->worst = off > p->worst ? off : p->worst;
-        write_line(recipe, tokens[i], p, predicted, measured, form, out);
+        write_line(recipes[recipe], m, p, predicted, measured, form, out);
     }
     return NIB_OK;
 }
@@ -118,16 +148,12 @@ static void write_head(const prediction *p, nib_form form, nib_text *out)
 
 static nib_status run(prediction *p, int64_t prompt, nib_form form, nib_text *out, nib_err *err)
 {
-    const size_t count = COUNT(shapes) * COUNT(recipes);
     write_head(p, form, out);
-    for (size_t i = 0; i < count; i++) {
-        if (!nib__engine_progress(p->timed.engine, "bench", i, count))
-            return nib__fail(err, NIB_CANCELLED, "the bench was cancelled");
-        if (out->failed) /* before what takes seconds */
-            return nib__fail_memory(err, out->size, "the table");
-        NIB_TRY(predict_layer(p, i / COUNT(recipes), recipes[i % COUNT(recipes)], prompt, form, out,
-                              err));
-    }
+    if (out->failed) /* before what takes seconds */
+        return nib__fail_memory(err, out->size, "the table");
+    NIB_TRY(measure_all(p, prompt, err));
+    for (size_t i = 0; i < SHAPES * RECIPES; i++)
+        NIB_TRY(write_layer(p, i / RECIPES, i % RECIPES, prompt, form, out, err));
     if (form == NIB_FORM_JSON)
         nib__text_format(out, "\n  ],\n  \"worst\": %.4g\n}\n", p->worst);
     else
@@ -150,6 +176,7 @@ nib_status nib_bench_predict(nib_engine *engine, const char *device, int64_t pro
     prediction p = {.machine = &machine, .policy = {.dtype = NIB_TYPE_BF16}, .worst = 1};
     nib__text_init(&text, &engine->allocator);
     nib_status status = nib__timed_open(&p.timed, engine, gpu, nib__timed_weights(&machine), err);
+    p.timed.in_turns = true;
     if (status == NIB_OK)
         status = run(&p, prompt, form, &text, err);
     nib__timed_close(&p.timed);

@@ -5,6 +5,7 @@
  */
 #include "library.h"
 #include "sample.h"
+#include "way.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -24,6 +25,7 @@ typedef struct generation {
     nib_sampling sampling;
     const nib_tokenizer *tokenizer;
     nib_sampler sampler;
+    nib_draw_plan draw;
     const nib_kernel *there; /* draws tokens where the logits are; NULL: the sampler does */
     int32_t *ids;            /* prompt and new tokens */
     size_t count, capacity;
@@ -199,15 +201,17 @@ static nib_status choose_sampler(generation *g, nib_err *err)
     nib_generate_stats *stats = g->stats;
     nib_text why;
     nib__text_init(&why, &g->session->model->engine->allocator);
-    g->there = nib__plan_sampler(&plan->plan, &plan->policy, nib__sampling_top_k(&g->sampling),
-                                 g->sampling.repeat_penalty != 1.0, &why);
+    g->draw = nib__plan_draw(&plan->plan, &plan->policy, nib__sampling_top_k(&g->sampling),
+                             g->sampling.repeat_penalty != 1.0, &why);
+    g->there = g->draw.row != NULL && g->draw.row->gpu != NULL ? g->draw.row : NULL;
     const bool failed = why.failed;
     stats->sampler = g->there != NULL ? g->there->name : why.size > 0 ? g->sampler.row->name : NULL;
     if (!failed && why.size > 0) {
-        char bytes[32];
-        nib__say_bytes(bytes, (uint64_t)g->sampler.vocab * sizeof(float));
-        snprintf(stats->sampler_why, sizeof stats->sampler_why, "%s of logits move per token: %s",
-                 bytes, why.at);
+        char bytes[32], time[32];
+        nib__say_bytes(bytes, g->draw.bytes);
+        nib__say_seconds(time, g->draw.move_s + g->draw.draw_s);
+        snprintf(stats->sampler_why, sizeof stats->sampler_why,
+                 "%s of logits move per token, %s predicted: %s", bytes, time, why.at);
     }
     nib__text_free(&why);
     g->session->runner.keeps_logits = g->there != NULL;
@@ -284,8 +288,10 @@ static void fill_stats(generation *g)
     const double bytes = steps * ((double)s->weight_bytes + (double)s->cache_bytes / 2);
     s->token_s = steps > 0 ? s->decode_s / steps : NAN;
     const nib_plan *plan = g->session->plan;
-    s->predicted_token_s =
-        nib__plan_step_seconds(&plan->plan, &plan->policy, 1, (double)s->prompt_tokens + steps / 2);
+    const nib_draw_plan *usual = &plan->plan.draw; /* whose move is among those of a step */
+    s->predicted_token_s = nib__plan_step_seconds(&plan->plan, &plan->policy, 1,
+                                                  (double)s->prompt_tokens + steps / 2) +
+                           g->draw.draw_s + g->draw.move_s - usual->move_s;
     s->decode_gb_per_s = s->decode_s > 0 ? bytes / s->decode_s * 1e-9 : 0;
     s->temperature = g->sampling.temperature, s->top_p = g->sampling.top_p,
     s->min_p = g->sampling.min_p;

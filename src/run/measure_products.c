@@ -33,14 +33,17 @@ _Static_assert(COUNT(products) <= NIB_MEASURED_MAX, "raise NIB_MEASURED_MAX");
 
 enum {
     K = 4096,
-    N_LEAST = 256, /* outputs: as few as are timed well */
+    N_LEAST = 256,
+    N_STEP = 4, /* from one number of outputs to the next */
     N_MOST = 16384,
-    N_STEP = 4,
+    TURNS = 3,       /* of all products: what disturbs a machine lasts longer than one of them */
     NEAR_SHARE = 4,  /* of the caches: weights that stay there */
     FAR_WEIGHTS = 4, /* that pass through them at least */
 };
+_Static_assert(N_LEAST *N_STEP *N_STEP *N_STEP == N_MOST && NIB_SIZES == 4, "all have room");
 
 static const double long_enough_s = 8e-3; /* of one product: then threads and tiles are filled */
+static const double too_long_s = 0.1;
 
 /* ---- one product ---- */
 
@@ -49,6 +52,7 @@ typedef struct calibration {
     nib_timed timed;
     nib_layer layer;
     nib_way way;
+    nib_measured (*turns)[NIB_MEASURED_MAX]; /* [TURNS] */
 } calibration;
 
 /* Weights of one token stay in the caches, where there are any. */
@@ -59,40 +63,74 @@ static uint64_t most_bytes(const calibration *c, int64_t m)
     return m == 1 && near > 0 && near < all ? near : all;
 }
 
-/* As many outputs as take long enough. */
-static nib_status time_point(calibration *c, nib_measured *p, int point, int64_t *n, nib_err *err)
+static nib_status time_size(calibration *c, nib_point *p, int i, int64_t m, nib_err *err)
 {
-    const int64_t m = nib__points[point];
     const nib_use *use = nib__way_use(&c->way, m);
-    const uint64_t most = most_bytes(c, m);
     double seconds;
-    *n = N_LEAST;
-    NIB_TRY(nib__timed_linear(&c->timed, use->kernel, *n, m, false, &seconds, err));
-    for (double s = seconds; s < long_enough_s && *n * N_STEP <= N_MOST; s *= N_STEP) {
-        if (nib__timed_bytes(&c->timed, use->kernel, *n * N_STEP) > most)
-            break;
-        *n *= N_STEP;
-    }
-    if (*n > N_LEAST)
-        NIB_TRY(nib__timed_linear(&c->timed, use->kernel, *n, m, false, &seconds, err));
-    p->row[point] = use->kernel;
-    p->weight_s[point] = nib__seconds_without(seconds, c->machine->launch_s) / (double)(*n * K);
-    if (use->quant == NULL)
-        return NIB_OK;
-    NIB_TRY(nib__timed_quant(&c->timed, use->quant, m, &seconds, err));
-    p->input_s[point] = nib__seconds_without(seconds, c->machine->launch_s) / (double)(m * K);
+    NIB_TRY(
+        nib__timed_linear(&c->timed, use->kernel, (int64_t)p->outputs[i], m, false, &seconds, err));
+    p->k_s[i] = nib__seconds_without(seconds, c->machine->launch_s) / K;
     return NIB_OK;
 }
 
-static nib_status time_far(calibration *c, nib_measured *p, int64_t n, nib_err *err)
+/* More and more outputs, until a product of more than the least is long enough. */
+static nib_status time_sizes(calibration *c, nib_point *p, int64_t m, nib_err *err)
 {
-    const nib_kernel *row = nib__way_use(&c->way, 1)->kernel;
+    const nib_use *use = nib__way_use(&c->way, m);
+    const uint64_t most = most_bytes(c, m);
+    for (int64_t n = N_LEAST; n <= N_MOST; n *= N_STEP) {
+        const int i = p->size_count;
+        if (i > 0 && nib__timed_bytes(&c->timed, use->kernel, n) > most)
+            break;
+        const double last_s = i > 0 ? p->k_s[i - 1] * K : 0;
+        if (last_s * N_STEP > too_long_s || (i > 1 && last_s >= long_enough_s))
+            break;
+        p->outputs[i] = (double)n;
+        NIB_TRY(time_size(c, p, i, m, err));
+        p->size_count++;
+    }
+    return NIB_OK;
+}
+
+/* before: of the turn before this one, whose sizes are timed again; NULL */
+static nib_status time_point(calibration *c, nib_point *p, const nib_point *before, int64_t m,
+                             nib_err *err)
+{
+    const nib_use *use = nib__way_use(&c->way, m);
     double seconds;
-    while (n > N_LEAST && nib__timed_bytes(&c->timed, row, n) * FAR_WEIGHTS > c->timed.weight_bytes)
-        n /= N_STEP;
-    NIB_TRY(nib__timed_linear(&c->timed, row, n, 1, true, &seconds, err));
+    if (before != NULL)
+        *p = *before;
+    p->row = use->kernel;
+    if (before == NULL)
+        NIB_TRY(time_sizes(c, p, m, err));
+    for (int i = 0; before != NULL && i < p->size_count; i++)
+        NIB_TRY(time_size(c, p, i, m, err));
+    if (use->quant == NULL)
+        return NIB_OK;
+    NIB_TRY(nib__timed_quant(&c->timed, use->quant, m, &seconds, err));
+    p->quant_s = nib__seconds_without(seconds, c->machine->launch_s) / (double)(m * K);
+    return NIB_OK;
+}
+
+/* The largest number of outputs that was timed with weights nearby, of which several pass through
+ * the caches. */
+static int far_size(const calibration *c, const nib_point *one)
+{
+    int i = one->size_count - 1;
+    while (i > 0 && nib__timed_bytes(&c->timed, one->row, (int64_t)one->outputs[i]) * FAR_WEIGHTS >
+                        c->timed.weight_bytes)
+        i--;
+    return i;
+}
+
+static nib_status time_far(calibration *c, nib_measured *p, nib_err *err)
+{
+    const nib_point *one = &p->at[0];
+    const int64_t n = (int64_t)one->outputs[far_size(c, one)];
+    double seconds;
+    NIB_TRY(nib__timed_linear(&c->timed, one->row, n, 1, true, &seconds, err));
     p->memory_s = nib__seconds_without(seconds, c->machine->launch_s) / (double)(n * K);
-    p->weight_bytes = (double)nib__timed_bytes(&c->timed, row, n) / (double)(n * K);
+    p->weight_bytes = (double)nib__timed_bytes(&c->timed, one->row, n) / (double)(n * K);
     return NIB_OK;
 }
 
@@ -118,18 +156,56 @@ static bool set_product(calibration *c, size_t i, nib_policy *policy)
     return c->way.runs && !nib__kernel_is_ref(c->way.uses[0].kernel);
 }
 
-static nib_status measure_product(calibration *c, const nib_policy *policy, nib_err *err)
+static nib_status measure_product(calibration *c, const nib_policy *policy, int turn, int at,
+                                  nib_err *err)
 {
     const int64_t m_most = nib__points[NIB_POINTS - 1];
-    nib_measured p = {.code = c->layer.asked.code, .act = c->layer.asked.act};
-    int64_t n, first = N_LEAST;
+    nib_measured *p = &c->turns[turn][at];
+    const nib_measured *before = turn > 0 ? &c->turns[turn - 1][at] : NULL;
+    *p = (nib_measured){.code = c->layer.asked.code, .act = c->layer.asked.act};
     NIB_TRY(nib__timed_set(&c->timed, &c->layer.asked, policy->dtype, N_MOST, K, m_most, err));
-    for (int point = 0; point < NIB_POINTS; point++) {
-        NIB_TRY(time_point(c, &p, point, &n, err));
-        first = point == 0 ? n : first;
+    for (int i = 0; i < NIB_POINTS; i++)
+        NIB_TRY(
+            time_point(c, &p->at[i], before != NULL ? &before->at[i] : NULL, nib__points[i], err));
+    return time_far(c, p, err);
+}
+
+/* ---- all turns ---- */
+
+/* The medians of what each turn found. */
+static nib_measured join_turns(const calibration *c, int at)
+{
+    nib_measured p = c->turns[0][at];
+    double of[TURNS];
+#define MEDIAN(what)                                                                               \
+    do {                                                                                           \
+        for (int turn_ = 0; turn_ < TURNS; turn_++)                                                \
+            of[turn_] = c->turns[turn_][at].what;                                                  \
+        p.what = nib__median(of, TURNS);                                                           \
+    } while (0)
+    MEDIAN(memory_s);
+    for (int i = 0; i < NIB_POINTS; i++) {
+        MEDIAN(at[i].quant_s);
+        for (int size = 0; size < p.at[i].size_count; size++)
+            MEDIAN(at[i].k_s[size]);
     }
-    NIB_TRY(time_far(c, &p, first, err));
-    c->machine->products[c->machine->product_count++] = p;
+#undef MEDIAN
+    return p;
+}
+
+static nib_status take_turn(calibration *c, int turn, int *count, nib_err *err)
+{
+    nib_engine *engine = c->timed.engine;
+    nib_policy policy;
+    *count = 0;
+    c->timed.compiled = turn > 0;
+    for (size_t i = 0; i < COUNT(products); i++) {
+        if (!nib__engine_progress(engine, "measure", (size_t)turn * COUNT(products) + i,
+                                  TURNS * COUNT(products)))
+            return nib__fail(err, NIB_CANCELLED, "measuring was cancelled");
+        if (set_product(c, i, &policy))
+            NIB_TRY(measure_product(c, &policy, turn, (*count)++, err));
+    }
     return NIB_OK;
 }
 
@@ -142,8 +218,10 @@ static void set_rates(nib_machine *m)
     double rate[NIB_UNIT_COUNT] = {0};
     for (int i = 0; i < m->product_count; i++) {
         const nib_measured *p = &m->products[i];
-        const double r = 2 * (double)nib__points[last] / p->weight_s[last];
-        const nib_unit unit = p->row[last]->unit;
+        const nib_point *many = &p->at[last];
+        const int most = many->size_count - 1;
+        const double r = 2 * (double)nib__points[last] * many->outputs[most] / many->k_s[most];
+        const nib_unit unit = many->row->unit;
         rate[unit] = r > rate[unit] ? r : rate[unit];
     }
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
@@ -157,17 +235,21 @@ static nib_status measure_products(nib_engine *engine, nib_machine *machine, nib
                                    nib_err *err)
 {
     calibration c = {.machine = machine};
-    nib_policy policy;
+    int count = 0;
+    c.turns = nib__calloc(&engine->allocator, TURNS, sizeof *c.turns);
+    if (c.turns == NULL)
+        return nib__fail_memory(err, TURNS * sizeof *c.turns, "measurements");
     nib_status status = nib__timed_open(&c.timed, engine, gpu, nib__timed_weights(machine), err);
-    machine->product_count = 0;
-    for (size_t i = 0; i < COUNT(products) && status == NIB_OK; i++) {
-        if (!nib__engine_progress(engine, "measure", i, COUNT(products)))
-            status = nib__fail(err, NIB_CANCELLED, "measuring was cancelled");
-        else if (set_product(&c, i, &policy))
-            status = measure_product(&c, &policy, err);
-    }
-    nib__engine_progress(engine, "measure", COUNT(products), COUNT(products));
+    c.timed.in_turns = true;
+    machine->product_count =
+        0; /* plans go by rates meanwhile, so that each turn has the same rows */
+    for (int turn = 0; turn < TURNS && status == NIB_OK; turn++)
+        status = take_turn(&c, turn, &count, err);
+    for (int i = 0; i < count && status == NIB_OK; i++)
+        machine->products[machine->product_count++] = join_turns(&c, i);
+    nib__engine_progress(engine, "measure", TURNS * COUNT(products), TURNS * COUNT(products));
     nib__timed_close(&c.timed);
+    nib__release(&engine->allocator, c.turns);
     return status;
 }
 

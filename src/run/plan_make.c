@@ -363,6 +363,8 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
     nib__jsonw_pair_double(w, "predicted_token_s", p->plan.predicted_token_s);
     nib__jsonw_pair_double(w, "predicted_bf16_token_s", p->plan.predicted_bf16_token_s);
     nib__jsonw_pair_double(w, "predicted_prefill_s", p->plan.predicted_prefill_s);
+    nib__jsonw_pair_double(w, "linear_token_s", p->plan.linear_token_s);
+    nib__jsonw_pair_double(w, "linear_prefill_s", p->plan.linear_prefill_s);
     nib__ledger_json(&p->plan.ledger, w);
 }
 

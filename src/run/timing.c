@@ -6,13 +6,15 @@
 #include "way.h"
 
 enum {
-    PATTERN = 0x3c, /* of weights: bytes that are a small number in every type of code and scale */
+    /* Bytes of weights and of inputs: a number in every type of code and scale whose products are
+     * no denormals, which take a CPU ten times as long. */
+    PATTERN = 0x3c,
+    INPUT = 0x3f,
     FILL_BYTES = 16 << 20,
     ALIGN = 4096, /* of one weight after the other */
     BATCHES = 3,
     SLOW = 10, /* batches: runs that are so long are timed once */
     RUNS_MOST = 100000,
-    FAR_PASSES = 2,
     PARTS_PER_WORKER = 4 /* as the runner shares them out */
 };
 
@@ -20,7 +22,26 @@ enum {
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
-static nib_status take(nib_timed *t, char **at, uint64_t *held, uint64_t bytes, int pattern,
+static nib_status fill(const nib_timed *t, char *at, uint64_t bytes, int pattern, nib_err *err)
+{
+    const uint64_t piece = bytes < FILL_BYTES ? bytes : FILL_BYTES;
+    if (t->gpu == NULL) {
+        memset(at, pattern, (size_t)bytes);
+        return NIB_OK;
+    }
+    char *from = nib__block_take((size_t)piece);
+    if (from == NULL)
+        return nib__fail_memory(err, (size_t)piece, "what is timed");
+    memset(from, pattern, (size_t)piece);
+    nib_status status = NIB_OK;
+    for (uint64_t done = 0; done < bytes && status == NIB_OK; done += piece)
+        status = nib__gpu_write(t->gpu, at + done, from,
+                                bytes - done < piece ? bytes - done : piece, err);
+    nib__block_free(from, (size_t)piece);
+    return status;
+}
+
+static nib_status take(const nib_timed *t, char **at, uint64_t *held, uint64_t bytes, int pattern,
                        nib_err *err)
 {
     void *address = NULL;
@@ -32,25 +53,14 @@ static nib_status take(nib_timed *t, char **at, uint64_t *held, uint64_t bytes, 
         *at = nib__block_take((size_t)bytes);
         if (*at == NULL)
             return nib__fail_memory(err, (size_t)bytes, "what is timed");
-        memset(*at, pattern, (size_t)bytes);
-        *held = bytes;
-        return NIB_OK;
+    } else {
+        nib__gpu_give(t->gpu, *at);
+        *at = NULL, *held = 0;
+        NIB_TRY(nib__gpu_take(t->gpu, bytes, "what is timed", &address, err));
+        *at = address;
     }
-    nib__gpu_give(t->gpu, *at);
-    *at = NULL, *held = 0;
-    NIB_TRY(nib__gpu_take(t->gpu, bytes, "what is timed", &address, err));
-    *at = address, *held = bytes;
-    const uint64_t piece = bytes < FILL_BYTES ? bytes : FILL_BYTES;
-    char *fill = nib__block_take((size_t)piece);
-    if (fill == NULL)
-        return nib__fail_memory(err, (size_t)piece, "what is timed");
-    memset(fill, pattern, (size_t)piece);
-    nib_status status = NIB_OK;
-    for (uint64_t done = 0; done < bytes && status == NIB_OK; done += piece)
-        status = nib__gpu_write(t->gpu, *at + done, fill,
-                                bytes - done < piece ? bytes - done : piece, err);
-    nib__block_free(fill, (size_t)piece);
-    return status;
+    *held = bytes;
+    return fill(t, *at, bytes, pattern, err);
 }
 
 static void give(nib_timed *t, char *at, uint64_t bytes)
@@ -95,8 +105,9 @@ nib_status nib__timed_set(nib_timed *t, const nib_scheme *scheme, nib_type dtype
     t->scheme = *scheme, t->dtype = dtype;
     t->n_most = n_most, t->k = k, t->m_most = m_most;
     nib__input_place(&input, scheme, dtype, m_most, k, NULL, &bytes);
-    NIB_TRY(take(t, &t->input, &t->input_bytes, bytes, 0, err));
-    NIB_TRY(take(t, &t->x, &t->x_bytes, (uint64_t)(m_most * k) * sizeof(float), 0, err));
+    NIB_TRY(take(t, &t->input, &t->input_bytes, bytes, INPUT, err));
+    NIB_TRY(fill(t, t->input, t->input_bytes, INPUT, err)); /* what another scheme left there */
+    NIB_TRY(take(t, &t->x, &t->x_bytes, (uint64_t)(m_most * k) * sizeof(float), INPUT, err));
     return take(t, &t->y, &t->y_bytes, (uint64_t)(m_most * n_most) * sizeof(float), 0, err);
 }
 
@@ -128,6 +139,8 @@ typedef struct run {
     nib_linear linear;
     nib_quant quant;
     int64_t step, end; /* of outputs */
+    int64_t places;    /* of weights that take turns, `apart` bytes from one to the next */
+    uint64_t apart;
 } run;
 
 static void job_linear(void *ctx, int worker, int64_t begin, int64_t end)
@@ -165,13 +178,18 @@ static nib_status settle(const run *r, nib_err *err)
                                : NIB_OK;
 }
 
-/* step: bytes from the weights of one run to those of the next; 0: the same */
-static nib_status batch(run *r, int64_t runs, uint64_t step, double *seconds, nib_err *err)
+static double wanted_seconds(const run *r)
+{
+    const double device_s = r->t->in_turns ? 10e-3 : 20e-3;
+    return r->row->gpu != NULL ? device_s : 4e-3;
+}
+
+static nib_status batch(run *r, int64_t runs, double *seconds, nib_err *err)
 {
     const char *from = r->t->weights;
     const uint64_t start = nib__now_ns();
     for (int64_t i = 0; i < runs; i++) {
-        r->linear.packed = from + (uint64_t)i * step;
+        r->linear.packed = from + (uint64_t)(i % r->places) * r->apart;
         NIB_TRY(run_once(r, err));
     }
     NIB_TRY(settle(r, err));
@@ -179,34 +197,23 @@ static nib_status batch(run *r, int64_t runs, uint64_t step, double *seconds, ni
     return NIB_OK;
 }
 
-/* Batches are long enough that waiting for a device does not count. */
+/* The best of a few batches, each long enough that waiting for a device does not count, and through
+ * all weights. */
 static nib_status best_seconds(run *r, double *seconds, nib_err *err)
 {
-    const double wanted_s = r->row->gpu != NULL ? 20e-3 : 4e-3;
+    const double wanted_s = wanted_seconds(r);
+    const int batches = r->t->in_turns ? 1 : BATCHES;
     double first;
-    NIB_TRY(batch(r, 1, 0, &first, err)); /* compiles what is to be launched */
-    NIB_TRY(batch(r, 1, 0, &first, err));
+    NIB_TRY(batch(r, 1, &first, err));
+    if (!r->t->compiled)
+        NIB_TRY(batch(r, 1, &first, err)); /* the first compiled what is launched */
     *seconds = first;
-    if (first > SLOW * wanted_s) /* one more would say no more */
-        return NIB_OK;
+    if (r->places == 1 && first > (batches == 1 ? 1 : SLOW) * wanted_s)
+        return NIB_OK; /* one more would say no more */
     const int64_t runs = first > wanted_s ? 1 : (int64_t)(wanted_s / first) + 1;
-    for (int i = 0; i < BATCHES; i++) {
+    for (int i = 0; i < batches; i++) {
         double s;
-        NIB_TRY(batch(r, nib__min(runs, RUNS_MOST), 0, &s, err));
-        *seconds = s < *seconds ? s : *seconds;
-    }
-    return NIB_OK;
-}
-
-static nib_status far_seconds(run *r, uint64_t bytes, double *seconds, nib_err *err)
-{
-    const uint64_t step = aligned(bytes);
-    const int64_t runs = nib__max(1, (int64_t)(r->t->weight_bytes / step));
-    double first;
-    NIB_TRY(batch(r, 1, 0, &first, err));
-    for (int i = 0; i < FAR_PASSES; i++) {
-        double s;
-        NIB_TRY(batch(r, runs, step, &s, err));
+        NIB_TRY(batch(r, nib__max(nib__min(runs, RUNS_MOST), r->places), &s, err));
         *seconds = i == 0 || s < *seconds ? s : *seconds;
     }
     return NIB_OK;
@@ -243,7 +250,12 @@ nib_status nib__timed_linear(nib_timed *t, const nib_kernel *row, int64_t n, int
 {
     const uint64_t bytes = nib__timed_bytes(t, row, n);
     NIB_TRY(take(t, &t->weights, &t->weight_bytes, bytes, PATTERN, err));
-    run r = {.t = t, .row = row, .w = weight_of(t, n), .step = nib__max(1, row->n_step), .end = n};
+    run r = {.t = t,
+             .row = row,
+             .w = weight_of(t, n),
+             .step = nib__max(1, row->n_step),
+             .end = n,
+             .places = 1};
     r.linear = (nib_linear){.w = &r.w,
                             .packed = t->weights,
                             .x = input_of(t, t->m_most),
@@ -251,13 +263,15 @@ nib_status nib__timed_linear(nib_timed *t, const nib_kernel *row, int64_t n, int
                             .ldy = n};
     NIB_TRY(reserve_scratch(t, row, &r.linear, err));
     r.linear.x = input_of(t, m);
-    return far ? far_seconds(&r, bytes, seconds, err) : best_seconds(&r, seconds, err);
+    if (far)
+        r.apart = aligned(bytes), r.places = nib__max(1, (int64_t)(t->weight_bytes / r.apart));
+    return best_seconds(&r, seconds, err);
 }
 
 nib_status nib__timed_quant(nib_timed *t, const nib_kernel *row, int64_t m, double *seconds,
                             nib_err *err)
 {
-    run r = {.t = t, .row = row};
+    run r = {.t = t, .row = row, .places = 1};
     r.quant = (nib_quant){.x = (const float *)(void *)t->x,
                           .ldx = t->k,
                           .out = input_of(t, m),

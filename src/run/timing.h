@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Times products by themselves, on the CPU with all threads of the pool or on a device that is
- * here: weights that stand for any, in the layout that a row reads, and zeros as inputs, as no time
- * here depends on values. Whether rows are right is the kernel checker's matter.
+ * here: weights and inputs that stand for any, in the layout that a row reads. No time here depends
+ * on values but for denormals, of which there are none. Whether rows are right is the kernel
+ * checker's matter.
  */
 #ifndef NIB_TIMING_H
 #define NIB_TIMING_H
@@ -15,6 +16,8 @@ typedef struct nib_timed {
     nib_scheme scheme;
     nib_type dtype;
     int64_t k, n_most, m_most;
+    bool in_turns; /* all that is timed is timed again later: one batch each */
+    bool compiled; /* and was so before */
     char *weights; /* bytes for several, one after the other */
     char *x;       /* f32 [m_most][k] */
     char *input;   /* in the scheme's form */

@@ -10,8 +10,8 @@ holds int4wo.json 'd["device"] == "mi210" and note("declared") != ""'
 holds int4wo.json 'layer("lm_head")["uses"][0]["kernel"] == "linear_bf16_w4g_f32__ocl_gfx90a"'
 
 # predicted: faster than bf16 by the bytes; the peer's kernel was measured 2.7 times slower
-holds int4wo.json '2 < d["predicted_bf16_token_s"] / d["predicted_token_s"] < 3'
-holds int4wo.json '4.1e-3 < d["predicted_token_s"] < 4.5e-3'
+holds int4wo.json '1.9 < d["predicted_bf16_token_s"] / d["predicted_token_s"] < 3'
+holds int4wo.json '4.1e-3 < d["linear_token_s"] < 4.5e-3'
 holds int4wo.json '"maker=nvidia" in codes(candidate("lm_head", "pytorch-2.3.int4pack_cuda"))'
 holds int4wo.json '"not available for build" in candidate("lm_head", "pytorch-2.3.int4pack_cuda")["consequence"]'
 holds int4wo.json 'candidate("lm_head", "pytorch-2.5.int4pack_rocm")["verdict"] == "runs"'

@@ -5,7 +5,7 @@
 export POCL_CACHE_DIR=$XDG_CACHE_HOME/pocl/kcache # what PoCL compiled before
 export XDG_CACHE_HOME=$PWD/cache
 kept=$XDG_CACHE_HOME/nibble/machine.json
-says() { nibble plan "$MODEL" --recipe 8da4w "$@" 2>&1 | grep -c "^note: linear layers, predicted from $words:"; }
+says() { nibble plan "$MODEL" --recipe 8da4w "$@" 2>&1 | grep -c "^note: predicted from $words:"; }
 
 words='measured rates'
 check 'not asked for: no kernel is timed' test "$(says -t 1)" = 1

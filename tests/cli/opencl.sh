@@ -56,9 +56,9 @@ for how in '--temp 0' '--temp 1 --top-k 50 --seed 3' '--temp 0.7 --top-k 256 --t
     check "${how[*]}: the same tokens" test "$there" = "$here"
 done
 drawn --top-k 0 >all.txt
-check 'top-k 0 is said' grep -q '9.0 kB of logits move per token: .*sample_f32__ocl: .*top-k' drawn.err
+check 'top-k 0 is said' grep -q '9.0 kB of logits move per token, .* predicted: .*sample_f32__ocl: .*top-k' drawn.err
 drawn --repeat-penalty 1.1 >penalized.txt
-check 'a penalty is said' grep -q 'of logits move per token: .*repetition penalty' drawn.err
+check 'a penalty is said' grep -q 'of logits move per token, .* predicted: .*repetition penalty' drawn.err
 nibble plan "$MODEL" --device opencl >plan.txt 2>&1
 check 'a token crosses, not its logits' grep -q 'note: 1 copy of 4 B per token' plan.txt
 

@@ -313,6 +313,8 @@ static float *run_linear(memory *m, const nib_kernel *row, nib_linear a, int64_t
     a.w = &bare;
     a.y = y;
     void *scratch = take(m, row->scratch != NULL ? row->scratch(&a) : 0);
+    if (row->gpu != NULL) /* the runner has no sums for a device: a row that reads them fails */
+        a.x.sums = NULL, a.x.fsums = NULL;
     if (runs_on_gpu(m, row, &a))
         return y;
     const nib_float_mode mode = nib__float_mode_flush();

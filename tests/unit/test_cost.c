@@ -75,11 +75,14 @@ static void add_product(nib_machine *m, const char *recipe, double one, double m
                       .act = layer.asked.act,
                       .memory_s = one,
                       .weight_bytes = bytes / ((double)K * K)};
-    for (int i = 0; i < NIB_POINTS; i++) {
-        p.row[i] = nib__way_use(&way, nib__points[i])->kernel;
-        p.weight_s[i] = i == 0 ? one / 4 : many * (double)nib__points[i];
-        p.input_s[i] = 1e-12;
-    }
+    for (int i = 0; i < NIB_POINTS; i++)
+        p.at[i] = (nib_point){
+            .row = nib__way_use(&way, nib__points[i])->kernel,
+            .size_count = 1,
+            .outputs = {K},
+            .k_s = {K * (i == 0 ? one / 4 : many * (double)nib__points[i])},
+            .quant_s = 1e-12,
+        };
     m->products[m->product_count++] = p;
 }
 
@@ -119,9 +122,56 @@ static void timed_kernels_go_before_rates(void **state)
     /* a scheme that was not timed goes by rates */
     assert_near(seconds(&other, &m, 0, 1), by_rates);
     /* and so does a row that was not, bound by its name */
-    m.products[0].row[0] = nib__kernel_find("linear_a8t_w4g_f32__ref");
+    m.products[0].at[0].row = nib__kernel_find("linear_a8t_w4g_f32__ref");
     assert_true(nib__kernel_is_ref(way_of(&layer, &m).uses[0].kernel) ||
                 seconds(&layer, &m, 0, 1) != weights * 4e-11 + m.launch_s + input);
+}
+
+/* A product of few outputs does not fill a device, and one of many may be compiled otherwise: what
+ * was timed of several sizes holds for each, between two for those between. */
+static void sizes_have_times_of_their_own(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t n;
+        double k_s;
+    } cases[] = {{256, 1e-9},   {640, 2.5e-9}, {1024, 4e-9},
+                 {2048, 12e-9}, {4096, 28e-9}, {8192, 56e-9}};
+    nib_machine m = here();
+    add_product(&m, "8da4w", 4e-11, 1e-12);
+    nib_point *one = &m.products[0].at[0];
+    m.products[0].memory_s = 1e-13;
+    one->size_count = 3;
+    one->outputs[0] = 256, one->outputs[1] = 1024, one->outputs[2] = 4096;
+    one->k_s[0] = 1e-9, one->k_s[1] = 4e-9, one->k_s[2] = 28e-9;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const nib_layer layer = layer_of(NIB_ROLE_O, cases[i].n, "8da4w");
+        assert_near(seconds(&layer, &m, 0, 1), K * (cases[i].k_s + 1e-12) + 2 * m.launch_s);
+    }
+    /* below the least: at least a share of it, and no less than the line to the next says */
+    const nib_layer tiny = layer_of(NIB_ROLE_O, 64, "8da4w");
+    assert_near(seconds(&tiny, &m, 0, 1), K * (1e-9 / 4 + 1e-12) + 2 * m.launch_s);
+    one->k_s[0] = 2e-9;
+    assert_near(seconds(&tiny, &m, 0, 1), K * (1.5e-9 + 1e-12) + 2 * m.launch_s);
+    /* from memory by the bytes, where that is more */
+    m.products[0].memory_s = 1e-11;
+    const nib_layer layer = layer_of(NIB_ROLE_O, 1024, "8da4w");
+    assert_near(seconds(&layer, &m, 0, 1), K * (1024e-11 + 1e-12) + 2 * m.launch_s);
+}
+
+/* 17 tokens have the row of 64: what they take was timed, too, and tiles are filled by neither. */
+static void short_prompts_lie_between_points(void **state)
+{
+    (void)state;
+    const nib_layer layer = layer_of(NIB_ROLE_O, K, "int4wo");
+    nib_machine m = here();
+    add_product(&m, "int4wo", 4e-11, 1e-12);
+    nib_point *at = m.products[0].at;
+    at[2].k_s[0] = at[3].k_s[0]; /* 17 as 64: a tile */
+    const double tile = K * at[3].k_s[0] + m.launch_s;
+    for (int64_t tokens = 17; tokens <= 64; tokens += 47)
+        assert_near(seconds(&layer, &m, 0, tokens),
+                    tile + m.launch_s + (double)(tokens * K) * 1e-12);
 }
 
 static void caches_keep_small_models(void **state)
@@ -174,10 +224,10 @@ static void inputs_are_brought_into_form_once(void **state)
     const nib_layer_plan *l = plan.layers;
     const double product = l[2].uses[0].predicted_s, quant = l[1].uses[0].predicted_s - product;
     assert_true(quant > 0);
-    assert_near(l[3].uses[0].predicted_s, product);               /* v, after q and k */
-    assert_near(l[4].uses[0].predicted_s, product + quant);       /* o */
-    assert_near(l[6].uses[0].predicted_s, product);               /* up, after gate */
-    assert_near(plan.predicted_token_s, 8 * product + 5 * quant); /* q, o, gate, down, head */
+    assert_near(l[3].uses[0].predicted_s, product);            /* v, after q and k */
+    assert_near(l[4].uses[0].predicted_s, product + quant);    /* o */
+    assert_near(l[6].uses[0].predicted_s, product);            /* up, after gate */
+    assert_near(plan.linear_token_s, 8 * product + 5 * quant); /* q, o, gate, down, head */
     nib__plan_layers_free(&plan);
     /* k is done otherwise: v makes its form again */
     make_layers(layers, "8da4w");
@@ -198,14 +248,19 @@ static void a_prompt_has_one_output(void **state)
     plan_of(&plan, layers, &m, "8da4w");
     const double quant = NIB_PREFILL_TOKENS * K * 1e-12 + m.launch_s;
     const double one = (double)K * K * 4e-11 + K * 1e-12 + 2 * m.launch_s;
-    assert_near(plan.predicted_prefill_s,
+    assert_near(plan.linear_prefill_s,
                 7 * ((double)K * K * NIB_PREFILL_TOKENS * 1e-12 + m.launch_s) + 4 * quant + one);
     /* a step has more in it than products, and more with more positions */
     const double token = nib__plan_step_seconds(&plan, &infer, 1, 1),
                  late = nib__plan_step_seconds(&plan, &infer, 1, 100000),
                  prompt = nib__plan_step_seconds(&plan, &infer, NIB_PREFILL_TOKENS, 256);
-    assert_true(token > plan.predicted_token_s && late > 1.2 * token);
-    assert_true(prompt > plan.predicted_prefill_s);
+    assert_true(token > plan.linear_token_s && late > 1.2 * token);
+    assert_true(prompt > plan.linear_prefill_s);
+    /* and the plan tells of whole steps, with the token that is drawn */
+    assert_near(plan.predicted_prefill_s, prompt);
+    assert_near(plan.predicted_token_s,
+                nib__plan_step_seconds(&plan, &infer, 1, NIB_PREFILL_TOKENS) + plan.draw.draw_s);
+    assert_true(plan.draw.draw_s > 0 && plan.draw.move_s == 0 && plan.draw.bytes == 0);
     nib__plan_layers_free(&plan);
 }
 
@@ -254,7 +309,8 @@ static void each_batch_says_what_is_faster(void **state)
     nib__plan_layers_free(&plan);
     for (int i = 0; i < m.product_count; i++) /* now nothing outdoes bf16 in a prompt */
         if (m.products[i].code == NIB_CODE_I8)
-            m.products[i].weight_s[2] *= 4, m.products[i].weight_s[3] *= 4;
+            for (int point = 2; point < NIB_POINTS; point++)
+                m.products[i].at[point].k_s[0] *= 4;
     plan_of(&plan, layers, &m, "int4wo");
     assert_says(&plan, "in a prompt", "; bf16 is fastest there");
     nib__plan_layers_free(&plan);
@@ -311,6 +367,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(timed_kernels_go_before_rates),
+        cmocka_unit_test(sizes_have_times_of_their_own),
+        cmocka_unit_test(short_prompts_lie_between_points),
         cmocka_unit_test(caches_keep_small_models),
         cmocka_unit_test(groups_of_another_size_have_other_bytes),
         cmocka_unit_test(inputs_are_brought_into_form_once),

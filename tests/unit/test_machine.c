@@ -146,9 +146,9 @@ static void measuring_is_cached(void **state)
     /* an entry of this processor, isa and threads is taken as it is */
     snprintf(
         text, sizeof text,
-        "{\"schema\":2,\"other\":[{}],\"machines\":[{\"name\":\"%s\",\"driver\":\"\",\"isa\":0,"
+        "{\"schema\":3,\"other\":[{}],\"machines\":[{\"name\":\"%s\",\"driver\":\"\",\"isa\":0,"
         "\"threads\":1,\"new\":2,\"measured\":\"2026-01-02\",\"bytes_per_s\":5e9,"
-        "\"launch_s\":1e-6,\"rates\":[1e9,2e9,3e9,4e9,5e9,6e9]}]}",
+        "\"launch_s\":1e-6,\"rates\":[1e9,2e9,3e9,4e9,5e9,6e9,7e9]}]}",
         first.cpu);
     write_text(path, text);
     nib__machine_here(&second, 0, 1);
@@ -177,14 +177,14 @@ static void make_device(nib_machine *m)
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
         m->rate[unit] = 1e12 + unit;
     m->product_count = 1;
-    m->products[0] = (nib_measured){.code = NIB_CODE_I4,
-                                    .act = NIB_ACT_I8_TOKEN,
-                                    .weight_s = {1e-12, 2e-12, 3e-11, 1e-10},
-                                    .memory_s = 5e-12,
-                                    .weight_bytes = 0.5625,
-                                    .input_s = {1e-9, 0, 1e-10, 1e-10}};
+    m->products[0] = (nib_measured){
+        .code = NIB_CODE_I4, .act = NIB_ACT_I8_TOKEN, .memory_s = 5e-12, .weight_bytes = 0.5625};
     for (int i = 0; i < NIB_POINTS; i++)
-        m->products[0].row[i] = nib__kernel_find("linear_a8t_w4g_f32__ref");
+        m->products[0].at[i] = (nib_point){.row = nib__kernel_find("linear_a8t_w4g_f32__ref"),
+                                           .size_count = i == 1 ? NIB_SIZES : 1,
+                                           .outputs = {256, 1024, 4096, 16384},
+                                           .k_s = {1e-9, 3e-9, 1e-8, 4e-8 * (i + 1)},
+                                           .quant_s = i * 1e-10};
     snprintf(m->measured_on, sizeof m->measured_on, "2026-01-02");
 }
 
@@ -249,9 +249,13 @@ static void what_was_measured_is_kept(void **state)
     const nib_measured *p = &found.products[0], *wanted = &kept.products[0];
     assert_true(p->code == NIB_CODE_I4 && p->act == NIB_ACT_I8_TOKEN);
     assert_true(p->memory_s == wanted->memory_s && p->weight_bytes == wanted->weight_bytes);
-    assert_memory_equal(p->row, wanted->row, sizeof p->row);
-    assert_memory_equal(p->weight_s, wanted->weight_s, sizeof p->weight_s);
-    assert_memory_equal(p->input_s, wanted->input_s, sizeof p->input_s);
+    for (int i = 0; i < NIB_POINTS; i++) {
+        const nib_point *a = &p->at[i], *b = &wanted->at[i];
+        assert_true(a->row == b->row && a->quant_s == b->quant_s);
+        assert_int_equal(a->size_count, b->size_count);
+        assert_memory_equal(a->outputs, b->outputs, (size_t)b->size_count * sizeof *b->outputs);
+        assert_memory_equal(a->k_s, b->k_s, (size_t)b->size_count * sizeof *b->k_s);
+    }
     /* measured again, it takes the place of what was there */
     kept.launch_s = 5e-6, kept.disturbed = true;
     keep_there(&kept, path);
@@ -266,11 +270,16 @@ static void what_was_measured_is_kept(void **state)
     replace_word(path, NIB_VERSION, "0.0.0");
     assert_true(nib__measured_find(&found, "1.2", path, &allocator));
     assert_true(found.product_count == 0 && found.bytes_per_s == 100e9);
+    /* sizes without a time each */
+    keep_there(&kept, path);
+    replace_word(path, "\"outputs\": [", "\"outputs\": [1,");
+    assert_true(nib__measured_find(&found, "1.2", path, &allocator));
+    assert_int_equal(found.product_count, 0);
     /* rates that cannot be, and files of another schema, are as none */
     replace_word(path, "\"launch_s\": ", "\"launch_s\": -");
     assert_false(nib__measured_find(&found, "1.2", path, &allocator));
     keep_there(&kept, path);
-    replace_word(path, "\"schema\": 2", "\"schema\": 1");
+    replace_word(path, "\"schema\": 3", "\"schema\": 2");
     assert_false(nib__measured_find(&found, "1.2", path, &allocator));
     keep_there(&kept, path);
     assert_true(nib__measured_find(&found, "1.2", path, &allocator));

@@ -143,13 +143,76 @@ static void copies_cost_what_the_machine_says(void **state)
     device.copy_s = 0, device.copy_bytes_per_s = INFINITY;
     b = plan_of(&device, &whole);
     device = rates;
-    const double seconds = rates.copy_s + 4 * VOCAB / rates.copy_bytes_per_s;
+    /* the logits, and what ends a step */
+    const double seconds = 2 * rates.copy_s + 4 * VOCAB / rates.copy_bytes_per_s;
     assert_true(fabs(a.predicted_token_s - b.predicted_token_s - seconds) < 1e-9);
     nib__plan_layers_free(&a);
     nib__plan_layers_free(&b);
     a = plan_of(&host, &head); /* a CPU alone copies nothing */
     assert_string_equal(moves_of(&a), "none");
     nib__plan_layers_free(&a);
+}
+
+/* ---- drawing, packing ---- */
+
+static void drawing_a_token_is_an_operation(void **state)
+{
+    (void)state;
+    char words[96], bytes[32], time[32];
+    nib_layers_plan plan = plan_of(&device, &(asked){0}); /* which draws none without fp64 */
+    assert_string_equal(plan.draw.row->name, "sample_f32__ref");
+    assert_true(plan.draw.machine == &host && plan.draw.bytes == 4 * VOCAB);
+    assert_true(fabs(plan.draw.move_s - device.copy_s - 4 * VOCAB / device.copy_bytes_per_s) <
+                1e-12);
+    snprintf(words, sizeof words, "drawn by sample_f32__ref on cpu: %s of logits move, %s",
+             nib__say_bytes(bytes, 4 * VOCAB),
+             nib__say_seconds(time, plan.draw.move_s + plan.draw.draw_s));
+    says(note_of(&plan, "drawn"), words);
+    nib__plan_layers_free(&plan);
+    device.facts.fact[NIB_FACT_FP64] = 1;
+    plan = plan_of(&device, &(asked){0});
+    assert_true(plan.draw.row->gpu != NULL && plan.draw.bytes == sizeof(int32_t));
+    says(note_of(&plan, "drawn"), "what it does not take is drawn by sample_f32__ref on cpu");
+    nib__plan_layers_free(&plan);
+    plan = plan_of(&device, &(asked){.place = "lm_head=cpu"}); /* where the logits are */
+    assert_string_equal(plan.draw.row->name, "sample_f32__ref");
+    assert_true(plan.draw.bytes == 0 && plan.draw.move_s == 0);
+    assert_string_equal(note_of(&plan, "drawn"), "none");
+    nib__plan_layers_free(&plan);
+    device.facts.fact[NIB_FACT_FP64] = 0;
+}
+
+/* Weights are packed there if there is room for them as they are stored, beside all packed ones. */
+static void packing_needs_room(void **state)
+{
+    (void)state;
+    uint64_t largest = 0, least = UINT64_MAX;
+    for (size_t i = 0; i < LAYERS; i++) {
+        const uint64_t bytes = nib__staging_bytes(&layers[i], &layers[i].asked);
+        layers[i].plain = true;
+        largest = bytes > largest ? bytes : largest;
+        least = bytes < least ? bytes : least;
+    }
+    nib_layers_plan plan = plan_of(&device, &(asked){0}); /* of any size */
+    const uint64_t packed = plan.gpu_bytes;
+    const uint64_t room[] = {largest, largest - 1, least, least - 1};
+    nib__plan_layers_free(&plan);
+    for (size_t r = 0; r < COUNT(room); r++) {
+        size_t there = 0, fit = 0;
+        device.memory = packed + room[r];
+        plan = plan_of(&device, &(asked){0});
+        for (size_t i = 0; i < LAYERS; i++) {
+            there += plan.layers[i].pack != NULL;
+            fit += nib__staging_bytes(&layers[i], &layers[i].asked) <= room[r];
+        }
+        assert_int_equal(there, fit);
+        assert_int_equal(there == LAYERS, r == 0);
+        assert_int_equal(there == 0, r == COUNT(room) - 1);
+        if (r > 0)
+            says(note_of(&plan, "packing"), "here, for opencl has no room for them as stored");
+        nib__plan_layers_free(&plan);
+    }
+    device.memory = 0;
 }
 
 static void a_cpu_has_every_operation_without_a_word(void **state)
@@ -388,6 +451,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_are_those_that_a_step_makes),
         cmocka_unit_test(copies_cost_what_the_machine_says),
+        cmocka_unit_test(drawing_a_token_is_an_operation),
+        cmocka_unit_test(packing_needs_room),
         cmocka_unit_test(a_cpu_has_every_operation_without_a_word),
         cmocka_unit_test(a_missing_operation_is_denied_with_its_price),
         cmocka_unit_test(what_the_driver_says_is_the_reason),

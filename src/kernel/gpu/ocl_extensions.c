@@ -75,10 +75,9 @@ static const nib_cond fp16[] = {
 #define SUMS(types, code, act, input)                                                              \
     LINEAR(types, code, act, input, "ocl_sg", subgroups, 38, F32, linear_sg,                       \
            "sums of few tokens by sub-groups"),
-/* Predicted as single products: how much faster four at a time are is not among the facts. */
 #define INTEGERS(types, code, act, input)                                                          \
     SUMS(types, code, act, input)                                                                  \
-    LINEAR(types, code, act, input, "ocl_dot8", dot8, 36, F32, linear_dot8,                        \
+    LINEAR(types, code, act, input, "ocl_dot8", dot8, 36, DOT8, linear_dot8,                       \
            "dot products of four 8-bit codes"),
 
 static const nib_kernel rows[] = {
