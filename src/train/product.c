@@ -132,14 +132,17 @@ nib_status nib__workers_launch(const nib_workers *w, const nib_kernel *row, cons
     return status;
 }
 
-/* Among the threads, or whole on the device. */
+/* Among the threads, on this one, or whole on the device. */
 static nib_status run_parts(const nib_kernel *row, const nib_workers *w, const void *args,
                             int64_t count, int64_t step, nib_err *err)
 {
     part p = {row, args};
     if (row->gpu != NULL)
         return nib__workers_launch(w, row, args, err);
-    nib__pool_run(w->pool, count, nib__parts_grain(w, count, step), false, job_part, &p);
+    if (w->pool == NULL)
+        job_part(&p, 0, 0, count);
+    else
+        nib__pool_run(w->pool, count, nib__parts_grain(w, count, step), false, job_part, &p);
     return NIB_OK;
 }
 
@@ -242,6 +245,12 @@ nib_status nib__product_run(const nib_product *p, const nib_workers *w, const ni
         .w = &weight, .packed = packed, .x = *x, .y = y, .ldy = ldy, .bias = bias};
     if (p->row->gpu != NULL)
         return nib__workers_launch(w, p->row, &a, err);
+    if (w->pool == NULL) {
+        const nib_float_mode old = nib__float_mode_flush();
+        p->row->run.linear(&a, 0, weight.n, w->scratch);
+        nib__float_mode_restore(old);
+        return NIB_OK;
+    }
     const int64_t threads = nib__pool_threads(w->pool);
     linear_part l = {.row = p->row, .workers = w, .whole = &a};
     l.tiles = nib__ceil_div(x->m, TILE);

@@ -26,7 +26,7 @@ typedef struct nib_product {
 /* Where a product runs: threads, and scratch of `scratch_bytes` for each; or a device, to whose
  * memory all addresses of the product then belong. Its rows say which. */
 typedef struct nib_workers {
-    nib_pool *pool;
+    nib_pool *pool; /* NULL: the calling thread alone, which is one of a pool */
     nib_gpu *gpu; /* NULL: there is none */
     char *scratch;
     uint64_t scratch_bytes;

@@ -32,6 +32,19 @@ static uint64_t product_scratch(const nib_step *s)
     return most;
 }
 
+/* The x side of the rows that a worker takes through a chain. */
+static uint64_t rows_input_bytes(const nib_step *s)
+{
+    uint64_t most = 0;
+    for (size_t i = 1; i < s->net->site_count; i++)
+        for (int p = NIB_PRODUCT_Y; p <= NIB_PRODUCT_DX; p++) {
+            uint64_t bytes;
+            nib__product_input(&s->products[i][p], nib__min(s->m, NIB_CHAIN_ROWS), NULL, &bytes);
+            most = bytes > most ? bytes : most;
+        }
+    return most;
+}
+
 static uint64_t attention_scratch(const nib_step *s)
 {
     const nib_config *c = &s->net->config;
@@ -136,8 +149,10 @@ static nib_status take_block(nib_step *s, nib_err *err)
     nib_step_side *here = &s->sides[NIB_SIDE_CPU];
     const uint64_t used = lay_out(s, here);
     s->workers.pool = s->engine->pool;
-    s->workers.scratch_bytes =
+    s->rows_input =
         aligned((uint64_t)nib__max((int64_t)product_scratch(s), (int64_t)attention_scratch(s)));
+    s->rows_room = s->rows_input + aligned(rows_input_bytes(s));
+    s->workers.scratch_bytes = s->rows_room + nib__step_room_bytes(s);
     here->block_bytes =
         used + s->workers.scratch_bytes * (uint64_t)nib__pool_threads(s->engine->pool);
     if (!take(s, &here->block, here->block_bytes))
@@ -207,6 +222,7 @@ static nib_status open_parts(nib_step *s, nib_err *err)
     s->table_ld = nib__ceil_div(s->options.length, NIB_CACHE_BLOCK);
     NIB_TRY(check_sizes(s, err));
     NIB_TRY(nib__step_lower(s, err));
+    NIB_TRY(nib__step_make_chains(s, err));
     s->sides[NIB_SIDE_GPU].block_bytes = lay_out(s, &s->sides[NIB_SIDE_GPU]);
     NIB_TRY(nib__step_ask_device(s, err));
     NIB_TRY(take_block(s, err));

@@ -77,6 +77,7 @@ typedef struct nib_train_node {
 
 /* A layer in quantization-aware training; all 0: it is not. */
 typedef struct nib_step_fake {
+    bool rounds; /* it is, though no memory was taken for its codes */
     nib_fake_weight weight;
     const nib_kernel *act; /* makes the input's codes; NULL: inputs stay as they are */
     uint64_t mask_at;      /* [m][nib__fake_mask_ld(k)] in NIB_KEPT_MASKS; one form has one */
@@ -111,6 +112,36 @@ typedef struct nib_step_side {
 } nib_step_side;
 
 enum { NIB_PACKED_Y, NIB_PACKED_DX, NIB_PACKED_BIAS /* on the device alone */, NIB_PACKED_COUNT };
+
+/* What operations run on. All rows: the pool shares them. In the copy of a step that a worker has
+ * in a chain (step_chain.c): that worker runs them, on rows first..end alone. */
+typedef struct nib_step_rows {
+    bool some;
+    int64_t first, end;
+} nib_step_rows;
+
+/* Operations first..end of the list, which are run together; one alone is run as it is. */
+typedef struct nib_chain {
+    size_t first, end;
+    /* where in a worker's room its rows of a buffer lie that nothing reads after the chain; else
+     * NIB_CHAIN_NONE */
+    uint64_t room_at[NIB_TRAIN_BUFFERS];
+    uint64_t room_bytes;
+} nib_chain;
+
+#define NIB_CHAIN_NONE UINT64_MAX
+
+typedef struct nib_chains {
+    nib_chain *items;
+    size_t count;
+} nib_chains;
+
+enum {
+    NIB_CHAIN_NODES = 64, /* at most in a chain */
+    NIB_CHAIN_TILE = 12,  /* rows that products take at a time: linear_float.h's, for speed alone */
+    /* at most that a worker takes through a chain at a time: docs/speed.md */
+    NIB_CHAIN_ROWS = 11 * NIB_CHAIN_TILE
+};
 
 typedef struct nib_step {
     nib_engine *engine;
@@ -155,6 +186,11 @@ typedef struct nib_step {
     float scale;
     const nib_step_watch *watch; /* NULL: nobody looks on */
     uint64_t *node_ns;           /* [count] time of each operation so far */
+    uint64_t *spent_ns;          /* [threads][NIB_CHAIN_NODES] of the chain that runs */
+    nib_step_rows rows;
+    nib_chains chains[2]; /* of the forward pass alone; of both */
+    /* of a worker's scratch: where the x side of a chain's rows begins, and its room */
+    uint64_t rows_input, rows_room;
     bool timed; /* waits for the device after each operation, whose time is then its own */
 } nib_step;
 
@@ -193,6 +229,9 @@ bool nib__step_same_form(const nib_step *step, size_t a, size_t b, int product);
 nib_status nib__step_add(nib_step *step, const nib_train_node *node, nib_err *err);
 /* Whether the buffer's values are the device's and, so far, nowhere else. */
 bool nib__step_is_there(const nib_step *step, const nib_train_node *node, int buffer);
+/* Whether the operation reads or writes a buffer of f32 rows. */
+bool nib__step_reads(const nib_step *step, const nib_train_node *node, int buffer);
+bool nib__step_writes(const nib_step *step, const nib_train_node *node, int buffer);
 /* Sizes of f32 buffers and operands on each side; of the device only what products need at all. */
 void nib__step_size(nib_step *step);
 /* Where each site's kept input lies on its side: one place for neighbours of one form. On the
@@ -232,13 +271,19 @@ uint64_t nib__step_packed_bytes(const nib_step *step, size_t site, uint64_t at[N
 /* step_there.c: takes the device's memory and compiles its kernels, if the plan has one. */
 nib_status nib__step_ask_device(nib_step *step, nib_err *err);
 void nib__step_leave_device(nib_step *step);
+/* step_run.c: one operation, on all rows or those of a worker's copy. On the CPU it cannot fail. */
+nib_status nib__step_node(nib_step *step, const nib_train_node *node, nib_err *err);
+/* step_chain.c: cuts the list into chains. */
+nib_status nib__step_make_chains(nib_step *step, nib_err *err);
+uint64_t nib__step_room_bytes(const nib_step *step); /* the largest of a chain */
+void nib__step_chain(nib_step *step, const nib_chain *chain);
 /* The site reads the same input as the one before it: k, v, up. */
 bool nib__step_shares_input(const nib_step *step, size_t site);
 /* step_fake.c: what layers in quantization-aware training need, and the size of its buffers. */
 nib_status nib__step_fake_open(nib_step *step, nib_err *err);
 NIB_INLINE const nib_step_fake *nib__step_fake_at(const nib_step *step, size_t site)
 {
-    return step->fake != NULL && step->fake[site].weight.codes != NULL ? &step->fake[site] : NULL;
+    return step->fake != NULL && step->fake[site].rounds ? &step->fake[site] : NULL;
 }
 /* Both read their input in the same way. */
 bool nib__step_fake_same(const nib_step *step, size_t a, size_t b);

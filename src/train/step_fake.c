@@ -112,6 +112,7 @@ nib_status nib__step_fake_open(nib_step *s, nib_err *err)
         nib_step_fake *f = &s->fake[i];
         if (!nib__scheme_is_quantized(scheme))
             continue;
+        f->rounds = true;
         NIB_TRY(nib__quantizer_init(&f->weight.quantizer, scheme, source, s->net->sites[i].k, err));
         if (scheme->act == NIB_ACT_FLOAT)
             continue;

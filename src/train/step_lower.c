@@ -218,17 +218,12 @@ static void add_rope(lowering *l, int to, int64_t layer, int64_t heads, bool bac
             .op = NIB_OP_ROPE, .to = to, .layer = layer, .columns = heads, .backward = backward});
 }
 
-/* x2 from x1, and gate, up and h from x2. */
-static void forward_layer(lowering *l, int64_t layer, bool keeps)
+/* q, and k and v in the cache, from x1. */
+static void forward_qkv(lowering *l, int64_t layer)
 {
-    static const int qkv[] = {NIB_KEPT_Q, NIB_HELD_K, NIB_HELD_V}, x2[] = {NIB_KEPT_X2},
-                     wide[] = {NIB_KEPT_GATE, NIB_KEPT_UP};
-    const size_t q = site_of(layer, NIB_SITE_Q), o = site_of(layer, NIB_SITE_O),
-                 gate = site_of(layer, NIB_SITE_GATE), down = site_of(layer, NIB_SITE_DOWN);
+    static const int qkv[] = {NIB_KEPT_Q, NIB_HELD_K, NIB_HELD_V};
     add_norm(l, NIB_KEPT_X1, layer, (size_t)(2 * layer));
-    add_linears(l, q, 3, NIB_HELD_NORMED, layer, qkv);
-    if (keeps)
-        add_keeps(l, q, 3, NIB_HELD_NORMED, layer);
+    add_linears(l, site_of(layer, NIB_SITE_Q), 3, NIB_HELD_NORMED, layer, qkv);
     add_rope(l, NIB_KEPT_Q, layer, l->c->heads, false);
     add_rope(l, NIB_HELD_K, layer, l->c->kv_heads, false);
     add_op(l, (nib_train_node){.op = NIB_OP_COPY,
@@ -236,19 +231,39 @@ static void forward_layer(lowering *l, int64_t layer, bool keeps)
                                .other = NIB_HELD_V,
                                .to = NIB_KEPT_CACHE,
                                .layer = layer});
+}
+
+/* x2 from x1, and gate, up and h from x2. Inputs are packed for the weights' gradients as late as
+ * may be, so that operations by rows make long chains; rounded ones take turns in one buffer. */
+static void forward_layer(lowering *l, int64_t layer, bool keeps)
+{
+    static const int x2[] = {NIB_KEPT_X2}, wide[] = {NIB_KEPT_GATE, NIB_KEPT_UP};
+    const size_t o = site_of(layer, NIB_SITE_O), gate = site_of(layer, NIB_SITE_GATE);
+    const bool soon = keeps && l->s->fake != NULL;
+    forward_qkv(l, layer);
+    if (keeps)
+        add_keeps(l, site_of(layer, NIB_SITE_Q), 3, NIB_HELD_NORMED, layer);
     add_op(l, (nib_train_node){
                   .op = NIB_OP_ATTN, .from = NIB_KEPT_Q, .to = NIB_KEPT_ATTN, .layer = layer});
     add_linears(l, o, 1, NIB_KEPT_ATTN, layer, x2);
-    if (keeps)
+    if (soon)
         add_keeps(l, o, 1, NIB_KEPT_ATTN, layer);
     add_add(l, NIB_KEPT_X1, NIB_KEPT_X2, layer, l->c->width);
     add_norm(l, NIB_KEPT_X2, layer, (size_t)(2 * layer + 1));
     add_linears(l, gate, 2, NIB_HELD_NORMED, layer, wide);
-    if (keeps)
+    if (soon)
         add_keeps(l, gate, 2, NIB_HELD_NORMED, layer);
     add_swiglu(l, layer);
-    if (keeps)
-        add_keeps(l, down, 1, NIB_HELD_H, layer);
+}
+
+/* What forward_layer left to be packed. */
+static void keep_layer(lowering *l, int64_t layer)
+{
+    if (l->s->fake == NULL) {
+        add_keeps(l, site_of(layer, NIB_SITE_O), 1, NIB_KEPT_ATTN, layer);
+        add_keeps(l, site_of(layer, NIB_SITE_GATE), 2, NIB_HELD_NORMED, layer);
+    }
+    add_keeps(l, site_of(layer, NIB_SITE_DOWN), 1, NIB_HELD_H, layer);
 }
 
 /* The next layer's x1. */
@@ -275,6 +290,8 @@ static void forward(lowering *l)
     for (int64_t i = 0; i < layers; i++) {
         forward_layer(l, i, ac == NIB_AC_NONE);
         finish_layer(l, i);
+        if (ac == NIB_AC_NONE)
+            keep_layer(l, i);
     }
     add_norm(l, NIB_KEPT_X1, layers, (size_t)(2 * layers));
     add_linears(l, head, 1, NIB_HELD_NORMED, layers, logits);
@@ -318,84 +335,106 @@ static void add_dx(lowering *l, size_t site, int dy, int64_t layer, int to)
                                 .columns = l->s->net->sites[site].k});
 }
 
-/* The gradients of layers that read one input: dx is the sum, in the order of the sites. */
-static void add_gradients(lowering *l, size_t first, size_t count, const int *dy, int64_t layer,
-                          int dx)
+/* The gradient of what layers read: the sum of theirs, in the order of the sites. */
+static void add_dxs(lowering *l, size_t first, size_t count, const int *dy, int64_t layer, int dx)
 {
     for (size_t i = 0; i < count; i++) {
         add_dx(l, first + i, dy[i], layer, i == 0 ? dx : NIB_HELD_TEMP);
         if (i > 0)
             add_add(l, NIB_HELD_TEMP, dx, layer, l->s->net->sites[first].k);
-        add_dw(l, first + i, dy[i], layer);
     }
 }
 
-/* D += the gradient through a norm of `from`. */
-static void add_norm_gradient(lowering *l, int from, int64_t layer, size_t which)
+/* D += the gradient through a norm of `from`; that of its weight. */
+static void add_norm_gradient(lowering *l, nib_op op, int from, int64_t layer, size_t which)
 {
-    const nib_train_node node = {.from = from,
-                                 .other = NIB_HELD_DNORMED,
-                                 .to = NIB_HELD_D,
-                                 .layer = layer,
-                                 .param = l->s->params->norm[which],
-                                 .columns = l->c->width};
-    nib_train_node dx = node, dw = node;
-    dx.op = NIB_OP_NORM_DX;
-    dw.op = NIB_OP_NORM_DW;
-    add_op(l, dx);
-    add_op(l, dw);
+    add_op(l, (nib_train_node){.op = op,
+                               .from = from,
+                               .other = NIB_HELD_DNORMED,
+                               .to = NIB_HELD_D,
+                               .layer = layer,
+                               .param = l->s->params->norm[which],
+                               .columns = l->c->width});
 }
 
-static void backward_mlp(lowering *l, int64_t layer, bool keeps)
+/* Gradients of inputs, which chains compute, come before those of weights that read the same dy.
+ * Here and below `again`: what the forward pass did not keep is computed again. */
+static void backward_head(lowering *l)
+{
+    static const int logits[] = {NIB_HELD_LOGITS};
+    const int64_t layers = l->c->layers;
+    const size_t head = l->s->net->site_count - 1;
+    add_dxs(l, head, 1, logits, layers, NIB_HELD_DNORMED);
+    add_norm_gradient(l, NIB_OP_NORM_DX, NIB_KEPT_X1, layers, (size_t)(2 * layers));
+    add_keeps(l, head, 1, NIB_HELD_NORMED, layers);
+    add_dw(l, head, NIB_HELD_LOGITS, layers);
+    add_norm_gradient(l, NIB_OP_NORM_DW, NIB_KEPT_X1, layers, (size_t)(2 * layers));
+}
+
+/* h and the normed x2. */
+static void mlp_again(lowering *l, int64_t layer)
+{
+    add_swiglu(l, layer);
+    add_norm(l, NIB_KEPT_X2, layer, (size_t)(2 * layer + 1));
+}
+
+/* From D to the gradient of attention's output. */
+static void backward_mlp(lowering *l, int64_t layer, bool again)
 {
     static const int d[] = {NIB_HELD_D}, wide[] = {NIB_KEPT_GATE, NIB_KEPT_UP};
-    const size_t gate = site_of(layer, NIB_SITE_GATE), down = site_of(layer, NIB_SITE_DOWN);
-    if (keeps) {
-        add_swiglu(l, layer);
+    const size_t o = site_of(layer, NIB_SITE_O), gate = site_of(layer, NIB_SITE_GATE),
+                 down = site_of(layer, NIB_SITE_DOWN), norm = (size_t)(2 * layer + 1);
+    if (again) {
         add_keeps(l, down, 1, NIB_HELD_H, layer);
+        add_keeps(l, gate, 2, NIB_HELD_NORMED, layer);
+        add_keeps(l, o, 1, NIB_KEPT_ATTN, layer);
     }
-    add_gradients(l, down, 1, d, layer, NIB_HELD_DH);
+    add_dw(l, down, NIB_HELD_D, layer);
+    add_dxs(l, down, 1, d, layer, NIB_HELD_DH);
     add_op(l,
            (nib_train_node){
                .op = NIB_OP_SWIGLU_DX, .from = NIB_HELD_DH, .layer = layer, .columns = l->c->ffn});
-    if (keeps) {
-        add_norm(l, NIB_KEPT_X2, layer, (size_t)(2 * layer + 1));
-        add_keeps(l, gate, 2, NIB_HELD_NORMED, layer);
-    }
-    add_gradients(l, gate, 2, wide, layer, NIB_HELD_DNORMED);
-    add_norm_gradient(l, NIB_KEPT_X2, layer, (size_t)(2 * layer + 1));
+    add_dxs(l, gate, 2, wide, layer, NIB_HELD_DNORMED);
+    add_norm_gradient(l, NIB_OP_NORM_DX, NIB_KEPT_X2, layer, norm);
+    add_dxs(l, o, 1, d, layer, NIB_HELD_DATTN);
+    if (again)
+        add_norm(l, NIB_KEPT_X1, layer, (size_t)(2 * layer));
+    for (size_t i = 0; i < 2; i++)
+        add_dw(l, gate + i, wide[i], layer);
+    add_norm_gradient(l, NIB_OP_NORM_DW, NIB_KEPT_X2, layer, norm);
+    add_dw(l, o, NIB_HELD_D, layer);
 }
 
-static void backward_attention(lowering *l, int64_t layer, bool keeps)
+/* On to D of the layer before, whose mlp is computed again, too. */
+static void backward_attention(lowering *l, int64_t layer, bool again)
 {
-    static const int d[] = {NIB_HELD_D}, qkv[] = {NIB_HELD_DQ, NIB_HELD_DK, NIB_HELD_DV};
-    const size_t q = site_of(layer, NIB_SITE_Q), o = site_of(layer, NIB_SITE_O);
-    if (keeps)
-        add_keeps(l, o, 1, NIB_KEPT_ATTN, layer);
-    add_gradients(l, o, 1, d, layer, NIB_HELD_DATTN);
+    static const int qkv[] = {NIB_HELD_DQ, NIB_HELD_DK, NIB_HELD_DV};
+    const size_t q = site_of(layer, NIB_SITE_Q), norm = (size_t)(2 * layer);
+    if (again)
+        add_keeps(l, q, 3, NIB_HELD_NORMED, layer);
     add_op(l, (nib_train_node){.op = NIB_OP_ATTN_DX, .from = NIB_HELD_DATTN, .layer = layer});
     add_rope(l, NIB_HELD_DQ, layer, l->c->heads, true);
     add_rope(l, NIB_HELD_DK, layer, l->c->kv_heads, true);
-    if (keeps) {
-        add_norm(l, NIB_KEPT_X1, layer, (size_t)(2 * layer));
-        add_keeps(l, q, 3, NIB_HELD_NORMED, layer);
-    }
-    add_gradients(l, q, 3, qkv, layer, NIB_HELD_DNORMED);
-    add_norm_gradient(l, NIB_KEPT_X1, layer, (size_t)(2 * layer));
+    add_dxs(l, q, 3, qkv, layer, NIB_HELD_DNORMED);
+    add_norm_gradient(l, NIB_OP_NORM_DX, NIB_KEPT_X1, layer, norm);
+    if (again && layer > 0)
+        mlp_again(l, layer - 1);
+    for (size_t i = 0; i < 3; i++)
+        add_dw(l, q + i, qkv[i], layer);
+    add_norm_gradient(l, NIB_OP_NORM_DW, NIB_KEPT_X1, layer, norm);
 }
 
 static void backward(lowering *l)
 {
-    static const int logits[] = {NIB_HELD_LOGITS};
     const nib_ac ac = l->s->options.checkpointing;
-    const int64_t layers = l->c->layers;
-    const size_t head = l->s->net->site_count - 1;
-    add_keeps(l, head, 1, NIB_HELD_NORMED, layers);
-    add_gradients(l, head, 1, logits, layers, NIB_HELD_DNORMED);
-    add_norm_gradient(l, NIB_KEPT_X1, layers, (size_t)(2 * layers));
-    for (int64_t i = layers - 1; i >= 0; i--) {
-        if (ac == NIB_AC_FULL)
+    backward_head(l);
+    if (ac == NIB_AC_SELECTIVE && l->c->layers > 0)
+        mlp_again(l, l->c->layers - 1);
+    for (int64_t i = l->c->layers - 1; i >= 0; i--) {
+        if (ac == NIB_AC_FULL) {
             forward_layer(l, i, true);
+            keep_layer(l, i);
+        }
         backward_mlp(l, i, ac == NIB_AC_SELECTIVE);
         backward_attention(l, i, ac == NIB_AC_SELECTIVE);
     }

@@ -65,6 +65,28 @@ static void touches(const nib_step *s, const nib_train_node *n, touched *reads, 
     }
 }
 
+static bool has(const touched *t, int buffer)
+{
+    for (int i = 0; i < t->count; i++)
+        if (t->buffers[i] == buffer)
+            return true;
+    return false;
+}
+
+bool nib__step_reads(const nib_step *s, const nib_train_node *n, int buffer)
+{
+    touched reads, writes;
+    touches(s, n, &reads, &writes);
+    return has(&reads, buffer);
+}
+
+bool nib__step_writes(const nib_step *s, const nib_train_node *n, int buffer)
+{
+    touched reads, writes;
+    touches(s, n, &reads, &writes);
+    return has(&writes, buffer);
+}
+
 /* The layer whose buffer the node means: `next` is of the one that it writes. */
 static int64_t layer_of(const nib_train_node *n, int buffer)
 {

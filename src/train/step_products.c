@@ -51,13 +51,23 @@ nib_status nib__step_look(const nib_step *s, const nib_train_node *n, int buffer
 
 /* ---- operations ---- */
 
+/* f32 rows on the node's side, from the first one that it runs on. */
+static float *rows_of(const nib_step *s, const nib_train_node *n, int buffer, int64_t layer)
+{
+    return values(s, n->side, buffer, layer) + s->rows.first * nib__step_ld(s, n, buffer);
+}
+
+/* A worker in a chain has its own room for its rows: forms of other products have other lengths. */
 static nib_input input_of(const nib_step *s, const nib_train_node *n)
 {
     const nib_product *p = &s->products[n->site][n->product];
-    const int64_t rows = nib__product_rows(s->plan->layers[n->site].layer, n->product, s->m);
-    nib_input x = nib__product_input(p, rows, nib__step_place(s, n->side, NIB_HELD_INPUT, 0), NULL);
+    const int64_t all = nib__product_rows(s->plan->layers[n->site].layer, n->product, s->m);
+    char *const room = s->rows.some ? s->workers.scratch + s->rows_input
+                                    : nib__step_place(s, n->side, NIB_HELD_INPUT, 0);
+    nib_input x =
+        nib__product_input(p, s->rows.some ? s->rows.end - s->rows.first : all, room, NULL);
     if (p->quant == NULL) {
-        x.f32 = values(s, n->side, n->from, n->layer);
+        x.f32 = rows_of(s, n, n->from, n->layer);
         x.ld = nib__step_ld(s, n, n->from);
     }
     return x;
@@ -80,7 +90,7 @@ static nib_status run_product(nib_step *s, const nib_train_node *n, nib_err *err
     const nib_input x = input_of(s, n);
     if (n->product != NIB_PRODUCT_DW)
         return nib__product_run(p, &s->workers, &x, s->packed[n->site][n->product], bias_of(s, n),
-                                values(s, n->side, n->to, n->layer + n->next), s->ld[n->to], err);
+                                rows_of(s, n, n->to, n->layer + n->next), s->ld[n->to], err);
     const nib_param *w = &s->params->items[n->param];
     const bool here = n->side == NIB_SIDE_CPU;
     float *to = here ? s->gradients + w->at : values(s, n->side, NIB_HELD_WEIGHT, 0);
@@ -95,7 +105,7 @@ static nib_status run_quant(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     const nib_input x = input_of(s, n);
     return nib__product_quant(&s->products[n->site][n->product], &s->workers,
-                              values(s, n->side, n->from, n->layer), nib__step_ld(s, n, n->from),
+                              rows_of(s, n, n->from, n->layer), nib__step_ld(s, n, n->from),
                               amax_of(s, n->side), &x, err);
 }
 

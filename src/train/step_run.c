@@ -75,8 +75,11 @@ static void run_parts(const nib_step *s, const nib_kernel *row, const void *args
                       int64_t step, bool flush)
 {
     part p = {s, row, args};
-    nib__pool_run(s->engine->pool, count, nib__parts_grain(&s->workers, count, step), flush,
-                  job_part, &p);
+    if (s->rows.some)
+        job_part(&p, 0, s->rows.first, s->rows.end);
+    else
+        nib__pool_run(s->engine->pool, count, nib__parts_grain(&s->workers, count, step), flush,
+                      job_part, &p);
 }
 
 /* ---- one operation ---- */
@@ -297,7 +300,7 @@ static void run_xent(nib_step *s, const nib_train_node *n)
     run_parts(s, n->row, &a, s->m, 1, false);
 }
 
-static nib_status run_node(nib_step *s, const nib_train_node *n, nib_err *err)
+nib_status nib__step_node(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     if (n->side == NIB_SIDE_GPU && n->op != NIB_OP_MOVE)
         return nib__step_product(s, n, err);
@@ -383,6 +386,18 @@ static nib_status see(const nib_step *s, const nib_train_node *n, bool done, nib
     return s->watch ? s->watch->see(s->watch->ctx, n, done, err) : NIB_OK;
 }
 
+static nib_status run_alone(nib_step *s, size_t at, nib_err *err)
+{
+    const nib_train_node *n = &s->nodes[at];
+    NIB_TRY(see(s, n, false, err));
+    const uint64_t from = nib__now_ns();
+    NIB_TRY(nib__step_node(s, n, err));
+    if (s->timed && n->side == NIB_SIDE_GPU)
+        NIB_TRY(nib__gpu_finish(s->workers.gpu, err));
+    s->node_ns[at] += nib__now_ns() - from;
+    return see(s, n, true, err);
+}
+
 nib_status nib__step_run(nib_step *s, const float *weights, const nib_batch *batch, float scale,
                          float *gradients, double *loss, nib_err *err)
 {
@@ -391,17 +406,16 @@ nib_status nib__step_run(nib_step *s, const float *weights, const nib_batch *bat
     s->weights = weights;
     s->gradients = gradients;
     s->scale = scale;
-    const size_t end = gradients ? s->count : s->forward_end;
+    const nib_chains *chains = &s->chains[gradients != NULL];
     if (gradients)
         clear_sums(s);
-    for (size_t i = 0; i < end; i++) {
-        NIB_TRY(see(s, &s->nodes[i], false, err));
-        const uint64_t from = nib__now_ns();
-        NIB_TRY(run_node(s, &s->nodes[i], err));
-        if (s->timed && s->nodes[i].side == NIB_SIDE_GPU)
-            NIB_TRY(nib__gpu_finish(s->workers.gpu, err));
-        s->node_ns[i] += nib__now_ns() - from;
-        NIB_TRY(see(s, &s->nodes[i], true, err));
+    for (size_t i = 0; i < chains->count; i++) {
+        const nib_chain *c = &chains->items[i];
+        if (c->end - c->first > 1 && !s->watch)
+            nib__step_chain(s, c);
+        else
+            for (size_t at = c->first; at < c->end; at++)
+                NIB_TRY(run_alone(s, at, err));
     }
     if (s->workers.gpu)
         NIB_TRY(nib__gpu_finish(s->workers.gpu, err));

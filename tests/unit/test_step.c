@@ -120,6 +120,9 @@ static void check_ways(const setting *base)
     other.threads = 3;
     check_same(base, &other);
     other = *base;
+    other.watched = true;
+    check_same(base, &other);
+    other = *base;
     other.checkpointing = NIB_AC_SELECTIVE;
     check_same(base, &other);
     other.checkpointing = NIB_AC_FULL;
@@ -159,12 +162,51 @@ static void test_same_bits_qat(void **state)
     check_ways(&(setting){.name = "llama", .recipe = "8da4w-g8+head", .qat = "qat_8da4w"});
 }
 
+/* Chains cover the list in its order, and what is in a room is written in the chain and read by
+ * nobody after it. */
+static void check_chains(const nib_step *s, const nib_chains *chains, size_t end)
+{
+    size_t at = 0, longest = 0;
+    for (size_t i = 0; i < chains->count; at = chains->items[i++].end) {
+        const nib_chain *c = &chains->items[i];
+        assert_true(c->first == at && c->end > at && c->end <= end);
+        longest = c->end - at > longest ? c->end - at : longest;
+        for (int b = 0; b < NIB_TRAIN_BUFFERS; b++) {
+            size_t next = c->end;
+            if (c->room_at[b] == NIB_CHAIN_NONE)
+                continue;
+            while (next < end && !nib__step_reads(s, &s->nodes[next], b) &&
+                   !nib__step_writes(s, &s->nodes[next], b))
+                next++;
+            assert_false(next < end && nib__step_reads(s, &s->nodes[next], b));
+            assert_true(c->room_at[b] < c->room_bytes && c->room_bytes <= nib__step_room_bytes(s));
+        }
+    }
+    assert_true(at == end && longest >= 11); /* from o to down */
+}
+
+static void test_chains(void **state)
+{
+    (void)state;
+    for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
+        fixture f;
+        open_fixture(&f, &(setting){.name = "qwen2",
+                                    .dtype = "bf16",
+                                    .recipe = "bf16",
+                                    .threads = 2,
+                                    .checkpointing = (nib_ac)ac});
+        check_chains(&f.step, &f.step.chains[0], f.step.forward_end);
+        check_chains(&f.step, &f.step.chains[1], f.step.count);
+        close_fixture(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_f32),    cmocka_unit_test(test_golden_low),
         cmocka_unit_test(test_golden_qat),    cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_same_bits_qat),
+        cmocka_unit_test(test_same_bits_qat), cmocka_unit_test(test_chains),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,6 +27,9 @@
  */
 #include "attn_dx_rows.h"
 #include "lanes.h"
+#if NIB_ATTN_DX_WIDE
+#include "transpose_x512.h"
+#endif
 
 enum { SIDE = NIB_CACHE_BLOCK };
 
@@ -125,10 +128,32 @@ NIB_INLINE void write_rows(float *to, int64_t ld, const float *from, int64_t pad
     }
 }
 
+#if NIB_ATTN_DX_WIDE
+NIB_INLINE void transpose_square(float *out, int64_t ldo, const float *in, int64_t ldi)
+{
+    __m512i words[NIB_LANES];
+#pragma GCC unroll 16
+    for (int r = 0; r < NIB_LANES; r++)
+        words[r] = _mm512_loadu_si512(in + r * ldi);
+    nib__transpose_x512(words);
+#pragma GCC unroll 16
+    for (int r = 0; r < NIB_LANES; r++)
+        _mm512_storeu_si512(out + r * ldo, words[r]);
+}
+#endif
+
 /* out [columns][ldo] = in [rows][ldi] transposed. */
 NIB_INLINE void transpose(float *out, int64_t ldo, const float *in, int64_t ldi, int64_t rows,
                           int64_t columns)
 {
+#if NIB_ATTN_DX_WIDE
+    if (rows % NIB_LANES == 0 && columns % NIB_LANES == 0) {
+        for (int64_t i = 0; i < rows; i += NIB_LANES)
+            for (int64_t j = 0; j < columns; j += NIB_LANES)
+                transpose_square(out + j * ldo + i, ldo, in + i * ldi + j, ldi);
+        return;
+    }
+#endif
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++)
             out[j * ldo + i] = in[i * ldi + j];

@@ -6,8 +6,7 @@
 
 #if NIB_BUILT_X86
 #include "cast_rows.h"
-
-#include <immintrin.h>
+#include "transpose_x512.h"
 
 #define LANES 16
 #define NIB_CAST(name) nib__##name##__avx512
@@ -45,37 +44,7 @@ NIB_INLINE vec vec_add_f(vec a, vec b) { return as_i(_mm512_add_ps(as_f(a), as_f
 NIB_INLINE vec vec_sub_f(vec a, vec b) { return as_i(_mm512_sub_ps(as_f(a), as_f(b))); }
 NIB_INLINE vec vec_div_f(vec a, vec b) { return as_i(_mm512_div_ps(as_f(a), as_f(b))); }
 
-/* Pairs, fours, eights of lanes, halves: each step doubles how much of a column is together. */
-NIB_INLINE void vec_transpose(vec r[LANES])
-{
-    vec t[LANES];
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
+NIB_INLINE void vec_transpose(vec r[LANES]) { nib__transpose_x512(r); }
 
 #include "cast_body.h"
 

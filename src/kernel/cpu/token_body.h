@@ -50,14 +50,12 @@ void NIB_TOKEN(rope)(const nib_rope *a, int64_t m0, int64_t m1)
 
 void NIB_TOKEN(swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1)
 {
-    const nib_lanes one = nib__lanes_set(1.0f), zero = nib__lanes_set(0.0f);
     for (int64_t m = m0; m < m1; m++) {
         const float *gate = a->gate + m * a->ld, *up = a->up + m * a->ld;
         float *out = a->out + m * a->ldo;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            const nib_lanes g = nib__lanes_at(gate, i, a->width);
-            const nib_lanes e = nib__lanes_exp(nib__lanes_sub(zero, g));
-            const nib_lanes silu = nib__lanes_div(g, nib__lanes_add(one, e));
+            nib_lanes share;
+            const nib_lanes silu = nib__lanes_silu(nib__lanes_at(gate, i, a->width), &share);
             nib__lanes_put(out, i, a->width, nib__lanes_mul(silu, nib__lanes_at(up, i, a->width)));
         }
     }

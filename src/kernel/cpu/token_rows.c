@@ -19,11 +19,28 @@ static void embed_ref(const nib_embed *a, int64_t m0, int64_t m1)
         nib__weight_row(a->table, a->ids[m], a->out + m * a->table->k);
 }
 
+/* nib__from_f32 in a form that compilers make vectors of: bf16 is what training stores. */
+static void rounded(void *to, nib_type type, const float *from, int64_t count)
+{
+    uint16_t *half = to;
+    if (type != NIB_TYPE_BF16) {
+        nib__from_f32(to, type, from, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &from[i], sizeof bits);
+        const uint32_t near = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+        const uint32_t nan = (bits >> 16 & 0x8000) | 0x7fc0;
+        half[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : near);
+    }
+}
+
 /* Rounded, to consecutive places. */
 static void store_values(const nib_cache *c, const float *from, int64_t at)
 {
     char *to = (char *)c->values + at * (c->type == NIB_TYPE_F32 ? 4 : 2);
-    nib__from_f32(to, c->type, from, c->head_dim);
+    rounded(to, c->type, from, c->head_dim);
 }
 
 /* Rounded, NIB_CACHE_BLOCK places apart: attention reads one dimension of many positions. */
@@ -34,7 +51,7 @@ static void store_keys(const nib_cache *c, const float *from, int64_t at)
     uint16_t half[PART];
     for (int64_t d = 0; d < c->head_dim; d += PART) {
         const int64_t count = nib__min(PART, c->head_dim - d);
-        nib__from_f32(c->type == NIB_TYPE_F32 ? (void *)f32 : half, c->type, from + d, count);
+        rounded(c->type == NIB_TYPE_F32 ? (void *)f32 : half, c->type, from + d, count);
         for (int64_t i = 0; i < count; i++, at += NIB_CACHE_BLOCK) {
             if (c->type == NIB_TYPE_F32)
                 ((float *)c->keys)[at] = f32[i];

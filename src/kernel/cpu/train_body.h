@@ -130,14 +130,14 @@ void NIB_TRAIN(embed_dw)(const nib_embed_dw *a, int64_t column0, int64_t column1
 
 void NIB_TRAIN(swiglu_dx)(const nib_swiglu_dx *a, int64_t m0, int64_t m1)
 {
-    const nib_lanes one = nib__lanes_set(1.0f), zero = nib__lanes_set(0.0f);
+    const nib_lanes one = nib__lanes_set(1.0f);
     for (int64_t m = m0; m < m1; m++) {
         const float *gate = a->gate + m * a->ld, *up = a->up + m * a->ld, *dy = a->dy + m * a->ldy;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
             const nib_lanes g = nib__lanes_at(gate, i, a->width);
             const nib_lanes u = nib__lanes_at(up, i, a->width), d = nib__lanes_at(dy, i, a->width);
-            const nib_lanes whole = nib__lanes_add(one, nib__lanes_exp(nib__lanes_sub(zero, g)));
-            const nib_lanes s = nib__lanes_div(one, whole), silu = nib__lanes_div(g, whole);
+            nib_lanes s;
+            const nib_lanes silu = nib__lanes_silu(g, &s);
             const nib_lanes slope =
                 nib__lanes_mul(s, nib__lanes_fma(g, nib__lanes_sub(one, s), one));
             nib__lanes_put(a->dgate + m * a->ld, i, a->width,

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chains: operations one after the other that compute each row (token) by itself. A worker takes a
+ * few rows through all of them before it takes others, so that what one operation writes still lies
+ * in its caches when the next one reads it, and the threads wait for each other once per chain.
+ * Rows' functions are called with other parts and nothing else changes, so no bit does.
+ */
+#include "step.h"
+
+/* Quantizers by columns, gradients of weights and attention mix rows. */
+static bool is_by_rows(const nib_train_node *n)
+{
+    if (n->side != NIB_SIDE_CPU)
+        return false;
+    switch (n->op) {
+    case NIB_OP_EMBED:
+    case NIB_OP_NORM:
+    case NIB_OP_QUANT:
+    case NIB_OP_LINEAR:
+    case NIB_OP_LINEAR_DX:
+    case NIB_OP_ROPE:
+    case NIB_OP_COPY:
+    case NIB_OP_SWIGLU:
+    case NIB_OP_ADD:
+    case NIB_OP_NORM_DX:
+    case NIB_OP_SWIGLU_DX:
+    case NIB_OP_XENT: return true;
+    default: return false;
+    }
+}
+
+/* Parts of about equal rows, whole tiles, as many for each thread. */
+static int64_t count_parts(const nib_step *s)
+{
+    const int64_t threads = nib__pool_threads(s->engine->pool);
+    return nib__round_up(nib__ceil_div(s->m, NIB_CHAIN_ROWS), threads);
+}
+
+static int64_t first_row(const nib_step *s, int64_t part)
+{
+    const int64_t tiles = nib__ceil_div(s->m, NIB_CHAIN_TILE);
+    return nib__min(s->m, part * tiles / count_parts(s) * NIB_CHAIN_TILE);
+}
+
+/* Of products: whether its x side is in NIB_HELD_INPUT. */
+static bool reads_input(const nib_step *s, const nib_train_node *n)
+{
+    return (n->op == NIB_OP_LINEAR || n->op == NIB_OP_LINEAR_DX || n->op == NIB_OP_LINEAR_DW) &&
+           s->products[n->site][n->product].quant != NULL;
+}
+
+/* ---- which operations, which buffers ---- */
+
+/* What a chain quantizes lies in its workers' rooms and is gone after it, so all products that read
+ * it are in the chain with it. */
+static size_t chain_end(const nib_step *s, size_t first, size_t limit)
+{
+    size_t end = first, last = SIZE_MAX; /* quantizer */
+    const size_t most = limit - first < NIB_CHAIN_NODES ? limit : first + NIB_CHAIN_NODES;
+    if (nib__ceil_div(s->m, NIB_CHAIN_TILE) < count_parts(s))
+        return first + 1;
+    for (; end < most && is_by_rows(&s->nodes[end]); end++) {
+        if (reads_input(s, &s->nodes[end]) && last == SIZE_MAX)
+            break;
+        if (s->nodes[end].op == NIB_OP_QUANT)
+            last = end;
+    }
+    size_t next = end;
+    while (next < s->count && !reads_input(s, &s->nodes[next]) &&
+           s->nodes[next].op != NIB_OP_QUANT && s->nodes[next].op != NIB_OP_QUANT_T)
+        next++;
+    if (next < s->count && reads_input(s, &s->nodes[next]) && last != SIZE_MAX)
+        end = last;
+    return end > first ? end : first + 1;
+}
+
+/* Whether operations from..end write the buffer before they read it; `never`: what is said where
+ * they do neither. */
+static bool is_written_first(const nib_step *s, int buffer, size_t from, size_t end, bool never)
+{
+    for (size_t i = from; i < end; i++) {
+        if (nib__step_reads(s, &s->nodes[i], buffer))
+            return false;
+        if (nib__step_writes(s, &s->nodes[i], buffer))
+            return true;
+    }
+    return never;
+}
+
+/* f32 rows that no pass keeps. */
+static bool may_be_local(int buffer)
+{
+    switch (buffer) {
+    case NIB_HELD_NORMED:
+    case NIB_HELD_K:
+    case NIB_HELD_V:
+    case NIB_HELD_H:
+    case NIB_HELD_LOGITS:
+    case NIB_HELD_DNORMED:
+    case NIB_HELD_TEMP:
+    case NIB_HELD_DATTN:
+    case NIB_HELD_DH: return true;
+    default: return false;
+    }
+}
+
+/* Gives buffers that nobody reads afterwards a place of a part's rows, which stays in the caches;
+ * where that is too much for them nothing is gained. */
+static void place_rows(const nib_step *s, nib_chain *c, size_t limit)
+{
+    const uint64_t most = UINT64_C(4) << 20;
+    const int64_t rows = nib__min(s->m, NIB_CHAIN_ROWS);
+    for (int i = 0; i < NIB_TRAIN_BUFFERS; i++) {
+        c->room_at[i] = NIB_CHAIN_NONE;
+        if (c->end - c->first < 2 || !may_be_local(i) ||
+            !is_written_first(s, i, c->first, c->end, false) ||
+            !is_written_first(s, i, c->end, limit, true))
+            continue;
+        const uint64_t bytes = ((uint64_t)(rows * s->ld[i]) * sizeof(float) + 63) & ~UINT64_C(63);
+        if (bytes > most - c->room_bytes)
+            continue;
+        c->room_at[i] = c->room_bytes;
+        c->room_bytes += bytes;
+    }
+}
+
+static nib_status make_chains(nib_step *s, nib_chains *out, size_t limit, nib_err *err)
+{
+    out->items = nib__arena_take(&s->arena, limit, sizeof *out->items);
+    if (!out->items)
+        return nib__fail_memory(err, limit * sizeof *out->items, "chains of operations");
+    for (size_t first = 0; first < limit; first = out->items[out->count++].end) {
+        nib_chain *c = &out->items[out->count];
+        *c = (nib_chain){.first = first, .end = chain_end(s, first, limit)};
+        place_rows(s, c, limit);
+    }
+    return NIB_OK;
+}
+
+nib_status nib__step_make_chains(nib_step *s, nib_err *err)
+{
+    const size_t threads = (size_t)nib__pool_threads(s->engine->pool);
+    s->spent_ns = nib__arena_take(&s->arena, threads, NIB_CHAIN_NODES * sizeof *s->spent_ns);
+    if (!s->spent_ns)
+        return nib__fail_memory(err, threads * NIB_CHAIN_NODES * sizeof *s->spent_ns,
+                                "the times of operations");
+    NIB_TRY(make_chains(s, &s->chains[0], s->forward_end, err));
+    return make_chains(s, &s->chains[1], s->count, err);
+}
+
+uint64_t nib__step_room_bytes(const nib_step *s)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < 2; i++)
+        for (size_t c = 0; c < s->chains[i].count; c++)
+            most =
+                s->chains[i].items[c].room_bytes > most ? s->chains[i].items[c].room_bytes : most;
+    return most;
+}
+
+/* ---- running ---- */
+
+typedef struct running {
+    nib_step *s;
+    const nib_chain *chain;
+} running;
+
+/* The worker's own view of the step: its rows, and its room where buffers have one. */
+static void aim(nib_step *mine, const nib_chain *c, int64_t first, int64_t end)
+{
+    nib_step_side *here = &mine->sides[NIB_SIDE_CPU];
+    const uint64_t room = (uint64_t)(mine->workers.scratch - here->block) + mine->rows_room;
+    mine->rows = (nib_step_rows){true, first, end};
+    for (int i = 0; i < NIB_TRAIN_BUFFERS; i++)
+        if (c->room_at[i] != NIB_CHAIN_NONE) /* scratch lies behind all buffers */
+            here->at[i] = room + c->room_at[i] - (uint64_t)(first * mine->ld[i]) * sizeof(float);
+}
+
+static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const running *r = ctx;
+    const nib_chain *c = r->chain;
+    nib_step mine = *r->s;
+    uint64_t *spent = r->s->spent_ns + (int64_t)worker * NIB_CHAIN_NODES;
+    mine.workers.pool = NULL;
+    mine.workers.scratch += (uint64_t)worker * mine.workers.scratch_bytes;
+    for (int64_t part = begin; part < end; part++) {
+        aim(&mine, c, first_row(r->s, part), first_row(r->s, part + 1));
+        uint64_t from = nib__now_ns();
+        for (size_t i = c->first; i < c->end; i++) {
+            (void)nib__step_node(&mine, &mine.nodes[i], NULL);
+            const uint64_t now = nib__now_ns();
+            spent[i - c->first] += now - from;
+            from = now;
+        }
+    }
+}
+
+/* An operation's time is its share of what the workers spent. */
+static void share_time(nib_step *s, const nib_chain *c, uint64_t took)
+{
+    const int threads = nib__pool_threads(s->engine->pool);
+    const size_t count = c->end - c->first;
+    double each[NIB_CHAIN_NODES] = {0}, all = 0;
+    for (int w = 0; w < threads; w++)
+        for (size_t i = 0; i < count; i++) {
+            const double spent = (double)s->spent_ns[(size_t)w * NIB_CHAIN_NODES + i];
+            each[i] += spent;
+            all += spent;
+        }
+    for (size_t i = 0; i < count && all > 0; i++)
+        s->node_ns[c->first + i] += (uint64_t)((double)took * each[i] / all);
+}
+
+void nib__step_chain(nib_step *s, const nib_chain *c)
+{
+    running r = {s, c};
+    const size_t threads = (size_t)nib__pool_threads(s->engine->pool);
+    const uint64_t from = nib__now_ns();
+    memset(s->spent_ns, 0, threads * NIB_CHAIN_NODES * sizeof *s->spent_ns);
+    nib__pool_run(s->engine->pool, count_parts(s), 1, false, job_rows, &r);
+    share_time(s, c, nib__now_ns() - from);
+}
