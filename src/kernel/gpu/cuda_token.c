@@ -86,14 +86,7 @@ static const nib_kernel rows[] = {
     SAMPLE("", draws, 30, nib__launch_draw, "the CPU's arithmetic in double"),
     KEYED("pack", "", PACK, NIB_ANY, NIB_ANY, NIB_ANY, plain, &nib__packing_rows, EXACT, 30, pack,
           nib__launch_pack, "a thread four bytes of a row"),
-    CAST("f32", F32, "as it is, in tiles"),
-    CAST("bf16", BF16, "rounds to bf16, in tiles"),
-    CAST("e4m3c", E4M3, "e4m3 with a scale per row or tensor, in tiles"),
-    CAST("mx8", MX8, "e4m3 in blocks of 32, a block to a tile"),
-    QUANT_T(f32, FLOAT, NIB_TYPE_F32, "as it is, in tiles"),
-    QUANT_T(bf16, FLOAT, NIB_TYPE_BF16, "rounds to bf16, in tiles"),
-    QUANT_T(e4m3t, E4M3_TOKEN, NIB_ANY, "e4m3 or e5m2 with a scale per row or tensor, as bf16"),
-    QUANT_T(mx8, MX8, NIB_ANY, "e4m3 in blocks of 32, a block to a tile"),
+    NIB_GPU_CASTS(CAST, QUANT_T),
     ROW("amax_f32", AMAX, OTHER, cast, nib__launch_amax, "a block of threads for 256 rows"),
 };
 
