@@ -60,7 +60,8 @@ static int64_t step_of(nib_code code)
     const int number = nib__gpu_weight_number(code);
     if (code == NIB_CODE_NV4)
         return 16; /* its groups */
-    return number == 4 || number == 7 ? 32 : number == 3 || number == 5 ? 16 : 8;
+    const bool is_nibble = number == 4 || number == 7, is_wide = number <= 2;
+    return is_nibble ? 32 : is_wide ? 8 : 16;
 }
 
 static int launch_matvec(const void *args, nib_launch out[])
