@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A libcuda.so.1 for tests, with one device, of sm_89 or of EMULATED_CUDA_SM, whose memory is the
- * host's: it runs the
- * library's programs by emulate.h, so that the driver, the rows' launches and the kernels' index
+ * host's: it runs the library's programs by emulate.h, so that the driver, the rows' launches and the kernels' index
  * arithmetic are checked where no GPU is. The programs are those of cuda_programs.txt, which
  * `tools/cuda_programs emulated` includes below.
  */
@@ -23,7 +22,20 @@ namespace
 
 /* ---- a block of threads ---- */
 
-enum { STACK = 128 << 10, SHARED_MAX = 227 << 10 };
+enum { STACK = 128 << 10 };
+
+int sm()
+{
+    const char *as = getenv("EMULATED_CUDA_SM");
+    return as != nullptr ? (int)strtol(as, nullptr, 10) : 89;
+}
+
+/* Bytes of shared memory that a block may have (CUDA's programming guide, compute capabilities). */
+unsigned shared_most()
+{
+    const int of = sm();
+    return of == 80 ? 163 << 10 : of == 90 || of / 10 == 10 ? 227 << 10 : 99 << 10;
+}
 
 struct pending {
     void *to;
@@ -260,10 +272,8 @@ API cuDeviceGetName(char *name, int size, int)
 API cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = (size_t)1 << 30, 0; }
 API cuDeviceGetAttribute(int *value, int attribute, int)
 {
-    const char *as = getenv("EMULATED_CUDA_SM");
-    const int sm = as != nullptr ? (int)strtol(as, nullptr, 10) : 89;
-    *value = attribute == 75   ? sm / 10
-             : attribute == 76 ? sm % 10
+    *value = attribute == 75   ? sm() / 10
+             : attribute == 76 ? sm() % 10
              : attribute == 13 ? 1000000
              : attribute == 36 ? 1000000
              : attribute == 37 ? 128
@@ -313,12 +323,16 @@ API cuModuleGetFunction(void **out, void *module, const char *name)
     *out = &at->second;
     return 0;
 }
-API cuFuncSetAttribute(void *, int, int value) { return value > SHARED_MAX ? 1 : 0; }
+API cuFuncSetAttribute(void *, int, int value)
+{
+    return value > (int)shared_most() ? 1 : 0;
+}
 API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *, void **args, void **)
 {
     enum { ALIGNED = 1024, OWN = 384 /* what the function declares itself comes first */ };
-    static std::vector<unsigned char> room(EMULATED_WINDOW + ALIGNED);
+    enum { BEYOND = 8192 /* bytes after it that no block may write */ };
+    static std::vector<unsigned char> room(EMULATED_WINDOW + ALIGNED + BEYOND);
     static unsigned launches;
     running = &((function *)f)->run;
     running_args = args;
@@ -326,7 +340,7 @@ API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
     threads.clear();
     threads.resize((size_t)bx * by * bz);
     failure = nullptr;
-    if (shared > SHARED_MAX || threads.size() > 1024)
+    if (shared > shared_most() || threads.size() > 1024)
         return 1;
     emulated_window = (unsigned char *)(((uintptr_t)room.data() + ALIGNED - 1) / ALIGNED * ALIGNED);
     emulated_shared = emulated_window + OWN;
@@ -335,9 +349,12 @@ API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
         for (uint y = 0; y < gy; y++)
             for (uint x = 0; x < gx; x++) {
                 blockIdx = {x, y, z};
-                memset(emulated_shared, 0xff, shared);
+                memset(emulated_shared, 0xff, shared + BEYOND);
                 emulated_unit_begin(is_late);
                 run_block((x + y) % 2 != 0);
+                for (size_t i = 0; i < BEYOND; i++)
+                    if (emulated_shared[shared + i] != 0xff)
+                        failure = "a block wrote past its shared memory";
             }
     return failure != nullptr ? 719 : 0;
 }

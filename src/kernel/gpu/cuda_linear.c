@@ -91,17 +91,23 @@ static bool is_f8(int input)
     return input == NIB_INPUT_WIDE_E4M3 || input == NIB_INPUT_WIDE_E5M2;
 }
 
-/* Bytes of shared memory: as tile.cu has it. */
-static int32_t tile_shared(int weight, int input)
+/* Bytes of shared memory: as tile.cu has it. group: 0, or codes under one scale. */
+static int32_t tile_shared(int weight, int input, int group)
 {
-    const int32_t row = is_f8(input) ? 64 : 128, step = input == NIB_INPUT_I8 ? 128 : 64;
+    enum { MOST = 99 << 10, TOTALS = TILE * (TILE + 8) * 4 };
+    const bool is_short = is_f8(input) || input == NIB_INPUT_F16;
+    const int32_t row = is_short ? 64 : 128;
+    const int32_t step = input == NIB_INPUT_I8 ? 128 : input == NIB_INPUT_F16 ? 32 : 64;
     const int32_t w_bits = weight == 4 || weight == 7 ? 4 : weight == 1 || weight == 2 ? 16 : 8;
     const int32_t x_bits = input == NIB_INPUT_F16                    ? 32
                            : input == NIB_INPUT_BF16 || is_f8(input) ? 16
                                                                      : 8;
     const int32_t raw_x = step * x_bits / 8, raw_w = step * w_bits / 8;
-    return TILE *
-           ((raw_x > 128 ? 2 : 3) * (raw_x + raw_w) + row * (raw_x != row) + row * (raw_w != row));
+    const int32_t stage = TILE * (raw_x + raw_w);
+    const int32_t wide = TILE * row * ((raw_x != row) + (raw_w != row));
+    const int32_t declared = (8 * (group > 0 ? step / group : 1) + 1) * TILE * 4;
+    const int32_t stages = 3 * stage + wide + declared > MOST ? 2 : 3;
+    return (int32_t)nib__max(stages * stage + wide, TOTALS);
 }
 
 /* Sums of integers over all of k are of 32 bits. */
@@ -132,7 +138,7 @@ static int launch_tile_of(const nib_linear *a, nib_launch out[], int input)
     if (group > 0)
         nib__launch_option(out, " -DZERO=%d -DBLOCKS=%d", l.zero_type != NIB_TYPE_NONE,
                            nib__act_block(a->w->scheme.act) > 0);
-    out->shared = tile_shared(weight, input);
+    out->shared = tile_shared(weight, input, group);
     product_args(out, a, &l);
     return 1;
 }

@@ -14,7 +14,8 @@
  *   sum of (code - zero) * (x - z) = a * (dot - z * sum of codes) + b * (sum of x - count * z)
  *
  * Shared memory: STAGES times x [128][RAW_X bytes] and w [128][RAW_W]; then x and w again as rows
- * of ROW bytes where those are not; in the end the totals, for threads of an output each.
+ * of ROW bytes where those are not; in the end the totals, for threads of an output each. As many
+ * stages as every architecture has room for: tile_shared() of cuda_linear.c counts likewise.
  */
 #include "cuda_wide.cuh"
 
@@ -31,16 +32,21 @@ typedef float sum;
 #define STEP 64
 #define ROW 64
 #define X_BITS 16
+#elif X == INPUT_F16
+typedef float sum;
+#define STEP 32
+#define ROW 64
+#define X_BITS 32
 #else
 typedef float sum;
 #define STEP 64
 #define ROW 128
-#define X_BITS (X == INPUT_F16 ? 32 : X == INPUT_E4M3 ? 8 : 16)
+#define X_BITS (X == INPUT_E4M3 ? 8 : 16)
 #endif
 #define RAW_X (STEP * X_BITS / 8)
 #define RAW_W (STEP * WEIGHT_BITS / 8)
 #define STAGE (TILE * (RAW_X + RAW_W))
-#define STAGES (RAW_X > 128 ? 2 : 3)
+#define WIDE (TILE * ROW * ((RAW_X != ROW) + (RAW_W != ROW)))
 #define SLICES (ROW / 32) /* of 32 bytes of a row, which the unit takes at a time */
 
 #if GROUPED
@@ -51,6 +57,10 @@ typedef sum kept;
 #define SEGMENTS 1
 #endif
 #define IN_SEGMENT (SLICES / SEGMENTS)
+
+/* A block may have 99 KiB on sm_86, sm_89 and sm_120, what is declared below included. */
+#define SHARED_MOST (99 << 10)
+#define STAGES (3 * STAGE + WIDE + (8 * SEGMENTS + 1) * TILE * 4 > SHARED_MOST ? 2 : 3)
 
 #include "cuda_tiles.cuh"
 
@@ -151,6 +161,7 @@ typedef struct numbers {
     kept sums_w[SEGMENTS][TILE], zeros_x[TILE];
     float sums_x[SEGMENTS][TILE];
 } numbers;
+static_assert(STAGES * STAGE + WIDE + sizeof(numbers) <= SHARED_MOST, "more than every sm has");
 
 /* A thread's own output and token, of those of the block, and what is the same for all. */
 typedef struct product {
@@ -310,7 +321,7 @@ static __forceinline__ void add_scaled(float total[4], const sum part[4], const 
 }
 
 /* Tiles of 16 tokens at a time: of fewer, w is read once more, and registers suffice. */
-#define AT_A_TIME (BLOCKS && IN_SEGMENT == 2 ? 2 : 4)
+#define AT_A_TIME (BLOCKS || X == INPUT_F16 ? 2 : 4)
 
 static __forceinline__ void multiply_segment(float total[4][8][4], const uchar *of_x,
                                              const uchar *of_w, const lanes *l, const numbers *at,
