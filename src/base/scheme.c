@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Schemes: their grammar and names. What each base means is the table `bases` below; how its scales
- * are chosen is quantizer.c and docs/quantization.md.
+ * are chosen is quant_w.c and docs/quantization.md.
  */
 #include "scheme.h"
 

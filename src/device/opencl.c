@@ -189,6 +189,8 @@ static void describe(const library *l, cl_device_id device, size_t index, nib_gp
     fact[NIB_FACT_SUBGROUPS] = strstr(extensions, "_subgroups") != NULL; /* of Khronos or Intel */
     fact[NIB_FACT_FP16] = strstr(extensions, "cl_khr_fp16") != NULL;
     fact[NIB_FACT_FP64] = strstr(extensions, "cl_khr_fp64") != NULL;
+    fact[NIB_FACT_DENORMALS] =
+        (read_number(l, device, CL_DEVICE_SINGLE_FP_CONFIG) & CL_FP_DENORM) != 0;
     cautious_rates(l, device, is_cpu, m);
 }
 

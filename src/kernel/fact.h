@@ -16,7 +16,8 @@ typedef enum nib_op {
     NIB_OP_LINEAR_DX, /* dx = dy W */
     NIB_OP_LINEAR_DW, /* dW = dy^T x */
     NIB_OP_LINEAR_EXPERTS,
-    NIB_OP_QUANT, /* activations into the form a linear row takes */
+    NIB_OP_QUANT,   /* activations into the form a linear row takes */
+    NIB_OP_QUANT_W, /* weights into codes, scales and zeros */
     NIB_OP_DEQUANT,
     NIB_OP_PACK,
     NIB_OP_EMBED,
@@ -118,6 +119,7 @@ typedef enum nib_wish {
     X(SUBGROUPS, FLAG, "subgroups", "the device", "sub-groups", NULL)                              \
     X(FP16, FLAG, "fp16", "the device", "half precision", NULL)                                    \
     X(FP64, FLAG, "fp64", "the device", "double precision", NULL)                                  \
+    X(DENORMALS, FLAG, "denormals", "the device", "denormal numbers of f32", NULL)                 \
     X(DRIVER, INT, "driver", "the device", "the driver version", NULL)                             \
     X(N, INT, "n", "the layer", "the output width n", NULL)                                        \
     X(K, INT, "k", "the layer", "the input width k", NULL)                                         \

@@ -48,6 +48,7 @@ typedef struct nib_packing {
 typedef union nib_run {
     void (*any)(void); /* to ask whether there is one */
     void (*quant)(const nib_quant *a, int64_t m0, int64_t m1);
+    void (*quant_w)(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
     /* scratch: nib_kernel.scratch(a) bytes for this worker alone, 64-byte aligned */
     void (*linear)(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
     void (*embed)(const nib_embed *a, int64_t m0, int64_t m1);
@@ -148,6 +149,7 @@ typedef struct nib_family {
 
 extern const nib_family nib__family_linear_int;      /* int8 activations: linear_int.c */
 extern const nib_family nib__family_quant;           /* activation quantizers: quant_rows.c */
+extern const nib_family nib__family_quant_w;         /* weights into codes: quant_w.c */
 extern const nib_family nib__family_linear_float;    /* float activations: linear_float.c */
 extern const nib_family nib__family_linear_fp8;      /* fp8 and MX activations: linear_fp8.c */
 extern const nib_family nib__family_linear_backward; /* dx and dW: linear_backward.c */
@@ -160,6 +162,7 @@ extern const nib_family nib__family_train;          /* gradients, loss, optimize
 extern const nib_family nib__family_ocl_token;      /* OpenCL: gpu/ocl_token.c */
 extern const nib_family nib__family_ocl_linear;     /* gpu/ocl_linear.c */
 extern const nib_family nib__family_ocl_quant;      /* gpu/ocl_quant.c */
+extern const nib_family nib__family_ocl_quant_w;    /* gpu/ocl_quant_w.c */
 extern const nib_family nib__family_ocl_gfx90a;     /* gpu/ocl_gfx90a.c */
 extern const nib_family nib__family_ocl_sample;     /* gpu/ocl_sample.c */
 extern const nib_family nib__family_ocl_train;      /* gpu/ocl_train.c */

@@ -15,6 +15,7 @@ enum {
     NIB_LANES = 16,       /* virtual lanes of every float reduction */
     NIB_SOFTMAX_BLOCK = 256, /* absolute positions per softmax block */
     NIB_CACHE_BLOCK = 64,    /* positions per cache block; divides NIB_SOFTMAX_BLOCK */
+    NIB_QUANT_LANES = 64,    /* of the sums over a group of weights that becomes codes */
 };
 
 /* Activations in the form that a linear row takes: which pointers are set depends on the form. */
@@ -51,6 +52,40 @@ typedef struct nib_quant {
     const float *static_scale; /* I8_STATIC; both of the host's memory, as the weight is */
     const int32_t *static_zero;
 } nib_quant;
+
+/* How the weights of a tensor become codes: docs/quantization.md has the formulas. */
+typedef struct nib_quantizer {
+    nib_scheme scheme;
+    nib_type source; /* F32, BF16 or F16: what the rows were stored as, and what scales are rounded
+                        to */
+    int64_t k;
+    int64_t groups;      /* scales per row; 1 for row and tensor */
+    nib_type scale_type; /* of the scales that are written */
+    nib_type zero_type;  /* NONE: no zeros */
+    /* Of the whole tensor, once its range is known. */
+    float scale, zero, factor; /* where one scale serves it */
+    float tensor_scale;        /* NV4: the scale over those of the blocks; 0: none */
+} nib_quantizer;
+
+/* Rows of weights into codes; or, where codes is NULL, only their ranges.
+ *
+ * sums: of x^2 and of (x - dequantized x)^2 in f64. Element j of a group goes to lane j modulo
+ * NIB_QUANT_LANES, ascending; lanes are added as a tree, 32 to 32 first; groups ascending.
+ * failed: 0, or 1 + 2 * the row's first group that has no codes: NaN or infinity is in it; 2 + 2 *
+ * that group: its range has no finite scale. The row's other results are then undefined. */
+typedef struct nib_quant_w {
+    const nib_quantizer *q; /* the host's, as a weight's shape is */
+    const void *rows;       /* [count][k] of `type` */
+    nib_type type;          /* F32, BF16 or F16; each value exact in q->source */
+    int64_t count;
+    int8_t *codes;   /* [count][k] one per byte: integers, or e4m3 or e2m1 bit patterns */
+    void *scales;    /* [count][groups] of q->scale_type; untouched with one scale per tensor */
+    void *zeros;     /* likewise, of q->zero_type; NULL without zeros */
+    double *sums;    /* [count][2] */
+    float *ranges;   /* [count][2] smallest and largest, where codes is NULL */
+    int32_t *failed; /* [count] */
+    double *room;    /* [count][groups][2] of the device, for rows of a GPU */
+} nib_quant_w;
 
 typedef struct nib_linear {
     const nib_weight

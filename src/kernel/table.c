@@ -10,6 +10,7 @@
 static const nib_family *const families[] = {
     &nib__family_linear_int,
     &nib__family_quant,
+    &nib__family_quant_w,
     &nib__family_linear_float,
     &nib__family_linear_fp8,
     &nib__family_linear_backward,
@@ -23,6 +24,7 @@ static const nib_family *const families[] = {
     &nib__family_cuda_token,
     &nib__family_ocl_linear,
     &nib__family_ocl_quant,
+    &nib__family_ocl_quant_w,
     &nib__family_ocl_gfx90a,
     &nib__family_ocl_extensions,
     &nib__family_gpu_pack,

@@ -8,20 +8,7 @@
 #ifndef NIB_QUANTIZER_H
 #define NIB_QUANTIZER_H
 
-#include "scheme.h"
-
-typedef struct nib_quantizer {
-    nib_scheme scheme;
-    nib_type
-        source; /* F32, BF16 or F16: what the rows were stored as, and what scales are rounded to */
-    int64_t k;
-    int64_t groups;      /* scales per row; 1 for row and tensor */
-    nib_type scale_type; /* of the scales that rows() writes */
-    nib_type zero_type;  /* NONE: no zeros */
-    /* Of the whole tensor, after nib__quantizer_range. */
-    float scale, zero, factor; /* where one scale serves it */
-    float tensor_scale;        /* NV4: the scale over those of the blocks; 0: none */
-} nib_quantizer;
+#include "quant_w.h"
 
 /* Where a block of rows goes. */
 typedef struct nib_quantized {
@@ -42,15 +29,18 @@ bool nib__quantizer_needs_scan(const nib_quantizer *q);
 nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first,
                                int64_t count, float range[2], nib_err *err);
 nib_status nib__quantizer_range(nib_quantizer *q, const float range[2], nib_err *err);
-/* One scale and zero serve the tensor: rows() writes none. */
-bool nib__quantizer_is_one(const nib_quantizer *q);
-/* These, in scale_type and zero_type. */
+/* The scale and zero of a tensor that has but one, for which rows() writes none: in scale_type and
+ * zero_type. */
 void nib__quantizer_tensor(const nib_quantizer *q, void *scale, void *zero);
 
 /* rows: [count][k], each value exact in `source`; first: index of the first, for messages. A NaN or
  * infinity is NIB_BAD_INPUT, naming row and column. */
 nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_t first,
                                int64_t count, nib_quantized *out, nib_err *err);
+
+/* Why a row has no codes, in words: `failed` of nib_quant_w, the row's values and its index. */
+nib_status nib__quantizer_refuse(const nib_quantizer *q, const float *row, int64_t index,
+                                 int32_t failed, nib_err *err);
 
 /* The result as a weight, over the buffers that rows() filled for all n rows. */
 void nib__quantizer_weight(nib_weight *out, const nib_quantizer *q, int64_t n, const void *codes,

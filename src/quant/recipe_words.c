@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What each bare recipe name means, in words: text, JSON and Markdown from one table. The formulas
- * are those of quantizer.c and of the activation quantizers; docs/quantization.md gives them with
+ * are those of quant_w.c and of the activation quantizers; docs/quantization.md gives them with
  * their sources.
  */
 #include "recipe_rules.h"

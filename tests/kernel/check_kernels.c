@@ -18,6 +18,7 @@
 #include "check_linear.h"
 #include "check_pack.h"
 #include "check_programs.h"
+#include "check_quant_w.h"
 #include "check_sample.h"
 #include "check_token.h"
 #include "check_train.h"
@@ -291,6 +292,8 @@ static bool check_runs(verdict *v, const nib_kernel *row, const place *at)
                               cases_of(at->emulates ? PRODUCTS_EMULATED : PRODUCTS), at->seed);
     if (is_cast(row->op))
         return check_casts(v, row, ref, at->seed);
+    if (row->op == NIB_OP_QUANT_W)
+        return check_quant_w(v, row, ref, at->seed);
     token_check check = row->op == NIB_OP_SAMPLE ? check_sample
                         : row->op == NIB_OP_PACK ? check_pack
                                                  : token_check_of(row->op);

@@ -124,7 +124,8 @@ __kernel void cast_tiles(MEMORY(float, x), MEMORY(uchar, to), MEMORY(uchar, scal
         load_tile(tile, x, s0, j0, sums, length, ldx);
 #if FORM == FORM_MX8
         const int largest = sum_most(tile_most(tile, id, 0), room);
-        const int byte = IS_FINITE(largest) ? mx_byte(largest, 448.0f, 8, is_floor) : 255;
+        const float quotient = as_float(largest) / 448.0f;
+        const int byte = IS_FINITE(largest) ? mx_byte(largest, quotient, 8, is_floor) : 255;
         if (id % LANES == 0)
             factors[of_sum] = byte < 255 ? mx_factor(byte, is_floor) : NOT_A_NUMBER;
         if (is_first && j0 < length) {

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of CUDA for operations on rows of tokens, attention, activation quantizers, drawing a token,
- * packing and the casts of training: the functions and launches of OpenCL's rows (ocl_token.c,
- * ocl_quant.c, ocl_sample.c, ocl_pack.c, ocl_train.c), compiled by nvcc.
+ * Rows of CUDA for operations on rows of tokens, attention, quantizers of activations and of
+ * weights, drawing a token, packing and the casts of training: the functions and launches of
+ * OpenCL's rows (ocl_token.c, ocl_quant.c, ocl_quant_w.c, ocl_sample.c, ocl_pack.c, ocl_train.c),
+ * compiled by nvcc.
  */
 #include "cast_launches.h"
 #include "cuda_programs.h"
 #include "gpu_pack.h"
 #include "kernel.h"
 #include "quant_launches.h"
+#include "quant_w_launches.h"
 #include "sources.h"
 #include "token_launches.h"
 
@@ -82,6 +84,8 @@ static const nib_kernel rows[] = {
     QUANT(bf16, FLOAT, NIB_TYPE_BF16, "a thread a value"),
     QUANT(f16, FLOAT, NIB_TYPE_F16, "a thread a value"),
     QUANT(f32, FLOAT, NIB_TYPE_F32, "as it is, or a thread a value"),
+    ROW("quant_w", QUANT_W, EXACT, quant_w, nib__launch_quant_w,
+        "16 to 64 threads a group; the CPU's bits"),
     SAMPLE("_1x1", greedy, 25, nib__launch_greedy, "the best token, in one block of threads"),
     SAMPLE("", draws, 30, nib__launch_draw, "the CPU's arithmetic in double"),
     KEYED("pack", "", PACK, NIB_ANY, NIB_ANY, NIB_ANY, plain, &nib__packing_rows, EXACT, 30, pack,

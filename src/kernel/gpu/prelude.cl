@@ -17,6 +17,14 @@
         (const __global type *)((const __global uchar *)name##_base + name##_at)
 #endif
 
+/* Of functions that take the memory of a work-group: where PoCL 3.1 inlines one too late, all
+ * work-groups that run at a time have the same memory. */
+#ifdef NIB_CUDA
+#define INLINED static
+#else
+#define INLINED static inline __attribute__((always_inline))
+#endif
+
 /* ---- number formats: as nib__to_f32 and nib__from_f32 (src/base/numbers.c) ---- */
 
 #define TYPE_F32 0
@@ -101,6 +109,9 @@ static float of_e2m1(uint bits)
 #define IS_FINITE(bits) (((bits) & 0x7fffffff) < 0x7f800000)
 #define NOT_A_NUMBER as_float(0x7fc00000u)
 
+/* Bits that order like floats, so that NaN lies beyond infinity on both sides; and back. */
+static int order_of(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+
 /* As to_bf16, but every NaN is one. */
 static ushort bf16_of(float value)
 {
@@ -142,16 +153,19 @@ static float f8_factor(float largest, float most, float least, int two_power)
     return two_power != 0 ? as_float(as_uint(by) & 0xff800000u) : by;
 }
 
-/* The scale of an MX block, whose largest value is given as bits and its largest code as the value
- * `most` with the exponent `exponent_most`: the exponent less that one, or the least power of two
- * not below value by code. */
-static int mx_byte(int largest, float most, int exponent_most, int is_floor)
+/* The least power of two that is not below a value, as a byte: its exponent. */
+static int e8m0_up(float value)
 {
-    if (is_floor != 0)
-        return max((largest >> 23) - exponent_most, 0);
-    const int bits = as_int(as_float(largest) / most);
-    const int exponent = bits >> 23, fraction = bits & 0x7fffff;
+    const int bits = as_int(value), exponent = bits >> 23, fraction = bits & 0x7fffff;
     return exponent + (exponent == 0 ? fraction > 0x400000 : fraction != 0);
+}
+
+/* The scale of an MX block, of whose largest value there are the bits and the quotient by its
+ * largest code, which has the exponent `exponent_most`: the exponent less that one, or the least
+ * power of two not below the quotient. */
+static int mx_byte(int largest, float quotient, int exponent_most, int is_floor)
+{
+    return is_floor != 0 ? max((largest >> 23) - exponent_most, 0) : e8m0_up(quotient);
 }
 
 /* What its values are multiplied with. */

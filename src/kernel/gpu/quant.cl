@@ -25,14 +25,11 @@ static int group_most(int value, LOCAL int *room)
     return most;
 }
 
-/* The range of values and 0. Bits that order like floats, so that NaN lies beyond infinity on both
- * sides. */
+/* The range of values and 0. */
 typedef struct range {
     float low, high;
     int is_finite;
 } range;
-
-static int order_of(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 
 static range range_of(const __global float *x, int count, LOCAL int *room)
 {
@@ -206,8 +203,8 @@ __kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, sc
     for (int i = (int)get_local_id(0); i < count; i += GROUP)
         largest = max(largest, as_int(x[i]) & 0x7fffffff);
     largest = group_most(largest, room);
-    const int byte = is_e2m1 != 0 ? mx_byte(largest, 6.0f, 2, is_floor)
-                                  : mx_byte(largest, 448.0f, 8, is_floor);
+    const int byte = is_e2m1 != 0 ? mx_byte(largest, as_float(largest) / 6.0f, 2, is_floor)
+                                  : mx_byte(largest, as_float(largest) / 448.0f, 8, is_floor);
     const float factor = mx_factor(byte, is_floor);
     const int is_coded = IS_FINITE(largest);
     for (int i = (int)get_local_id(0); i < count; i += GROUP) {

@@ -14,6 +14,7 @@
     X(linear, &nib__source_prelude)                                                                \
     X(gfx90a, &nib__source_linear)                                                                 \
     X(quant, &nib__source_prelude)                                                                 \
+    X(quant_w, &nib__source_prelude)                                                               \
     X(sample, &nib__source_prelude)                                                                \
     X(pack, &nib__source_prelude)                                                                  \
     X(cast, &nib__source_prelude)

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights into codes, as the CPU's row does it (cpu/quant_w.c, which owns the arithmetic): for the
+ * quantizer, which knows files and messages, and for rows of GPUs, which compute the same bits.
+ */
+#ifndef NIB_QUANT_W_H
+#define NIB_QUANT_W_H
+
+#include "ops.h"
+
+/* Which formulas; numbers that gpu/quant_w.cl has, too. */
+typedef enum nib_quant_family {
+    NIB_QUANT_INTX,     /* scale in the source's type; eps of that type */
+    NIB_QUANT_INT8,     /* torchao's Int8Tensor: scale kept in f32, eps of f32 */
+    NIB_QUANT_INT4,     /* torchao's Int4Tensor: all in f32, float zero */
+    NIB_QUANT_TINYGEMM, /* float zero, in the source's type */
+    NIB_QUANT_FP8,
+    NIB_QUANT_MX,
+    NIB_QUANT_NV,   /* torchao's NVFP4Tensor: all in f32 */
+    NIB_QUANT_GGML, /* blocks of gguf_blocks.h: scale in f16 */
+} nib_quant_family;
+
+nib_quant_family nib__quant_family(const nib_scheme *scheme);
+/* One scale and zero serve the tensor. */
+bool nib__quantizer_is_one(const nib_quantizer *q);
+/* INTX, TINYGEMM: the smallest scale, of the source's type. */
+float nib__quant_smallest(const nib_quantizer *q);
+/* NV4: what blocks are times where a tensor has a scale over theirs; 1 without. */
+float nib__quant_inverse(const nib_quantizer *q);
+
+/* What the tensor's range decides: its one scale, or that over its blocks. False: it is not
+ * finite. */
+bool nib__quantizer_fix(nib_quantizer *q, const float range[2]);
+
+/* Smallest and largest of x, count >= 1; false if one is NaN or infinite. */
+bool nib__quant_range(const float *x, int64_t count, float *low, float *high);
+
+/* A scale or zero, into an array of its type. */
+void nib__quant_store(void *out, nib_type type, int64_t at, float value);
+
+/* The CPU's row. scratch: k floats where the rows are not f32. */
+void nib__quant_w(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
+
+#endif
