@@ -222,8 +222,10 @@ void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_p
     if (policy->training)
         nib__ledger_add_note(&out->ledger, "predicted",
                              "linear layers, forward and backward, of %" PRId64
-                             " tokens: %s predicted from %s; in bf16 %s",
-                             nib__policy_m(policy), time, source, bf16);
+                             " tokens%s: %s predicted from %s; in bf16 %s",
+                             nib__policy_m(policy),
+                             out->predicted_token_s > out->linear_token_s ? ", and what moves" : "",
+                             time, source, bf16);
     else
         nib__ledger_add_note(
             &out->ledger, "predicted",

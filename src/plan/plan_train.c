@@ -279,6 +279,7 @@ void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t co
     const double seconds = seconds_of(gpu, w.copies, w.bytes);
     const double of_weights = bytes_of_weights(&w, count);
     out->predicted_token_s += seconds;
+    out->predicted_bf16_token_s += seconds; /* f32 moves, whatever the products' codes are */
     nib__plan_training_host(out, host, w.adds_there);
     nib__ledger_add_note(
         &out->ledger, "moves",

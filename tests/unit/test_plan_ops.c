@@ -404,6 +404,18 @@ static void a_step_takes_the_next_row_until_none_is_left(void **state)
     layers[1].bias = false;
 }
 
+/* What moves is f32 in every recipe: what is bf16 takes as long as bf16. */
+static void a_step_in_bf16_moves_as_much(void **state)
+{
+    (void)state;
+    nib_layers_plan plan = plan_of(&device, &(asked){.training = true});
+    says(moves_of(&plan), " per micro-batch between opencl and its host");
+    says(note_of(&plan, "predicted"), " of 64 tokens, and what moves: ");
+    assert_true(plan.predicted_token_s > 1.5 * plan.linear_token_s);
+    assert_true(fabs(plan.predicted_bf16_token_s - plan.predicted_token_s) < 1e-9);
+    nib__plan_layers_free(&plan);
+}
+
 /* ---- a machine that is not here ---- */
 
 static nib_machine far_away(void)
@@ -462,6 +474,7 @@ int main(void)
         cmocka_unit_test(two_missing_operations_ask_for_one_option),
         cmocka_unit_test(a_pattern_of_nothing_is_an_error_with_near_names),
         cmocka_unit_test(a_step_takes_the_next_row_until_none_is_left),
+        cmocka_unit_test(a_step_in_bf16_moves_as_much),
         cmocka_unit_test(far_away_it_is_said_what_a_token_needs_of_the_host),
         cmocka_unit_test(far_away_training_needs_its_casts_there),
     };
