@@ -290,6 +290,39 @@ static void what_was_measured_is_kept(void **state)
     assert_int_equal(nib__measured_keep(&kept, "1.2", "/dev/full", &allocator, NULL), NIB_EXISTS);
 }
 
+/* As many machines as are kept, each with as many products and digits as there may be. */
+static void many_machines_are_kept(void **state)
+{
+    (void)state;
+    enum { MACHINES = 32 };
+    char dir[] = "/tmp/nib-measured-XXXXXX", path[64], titles[MACHINES][96];
+    nib_machine m;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/machine.json", dir);
+    for (int i = 0; i < MACHINES; i++) {
+        make_device(&m);
+        snprintf(titles[i], sizeof titles[i], "%090d", i);
+        m.title = titles[i];
+        for (m.product_count = 0; m.product_count < NIB_MEASURED_MAX; m.product_count++) {
+            m.products[m.product_count] = m.products[0];
+            for (int j = 0; j < NIB_POINTS; j++) {
+                nib_point *point = &m.products[m.product_count].at[j];
+                point->row = nib__kernel_find("linear_dw_e4m3t_e4m3c_f32__ocl_gfx90a");
+                point->size_count = NIB_SIZES;
+                for (int size = 0; size < NIB_SIZES; size++)
+                    point->k_s[size] = 1.2345678901234567e-10 * (size + 1.0);
+            }
+        }
+        keep_there(&m, path);
+    }
+    for (int i = 0; i < MACHINES; i++) {
+        nib_machine found = {.title = titles[i]};
+        assert_true(nib__measured_find(&found, "1.2", path, &allocator));
+        assert_int_equal(found.product_count, NIB_MEASURED_MAX);
+    }
+    assert_int_equal(nib__path_remove(dir, NULL), NIB_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +332,7 @@ int main(void)
         cmocka_unit_test(this_machine_has_cautious_rates),
         cmocka_unit_test(measuring_is_cached),
         cmocka_unit_test(what_was_measured_is_kept),
+        cmocka_unit_test(many_machines_are_kept),
         cmocka_unit_test(what_is_predicted_from_has_words),
     };
     return RUN_WITH_MACHINES(tests);
