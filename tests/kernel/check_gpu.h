@@ -83,6 +83,22 @@ static nib_query device_facts(void)
     return under_test.gpu != NULL ? under_test.gpu->found->machine.facts : none;
 }
 
+/* The launches of arguments with as many rows as a vocabulary or a large micro-batch has: so many
+ * blocks of threads CUDA takes in the first dimension alone. */
+enum { MANY_ROWS = 300000 };
+
+static bool takes_many_rows(verdict *v, const nib_kernel *row, const void *args)
+{
+    nib_launch launches[NIB_LAUNCHES_MAX];
+    const int count = row->gpu != NULL ? row->gpu->launches(args, launches) : 0;
+    for (int i = 0; i < count; i++)
+        if (launches[i].groups[0] > INT32_MAX || launches[i].groups[1] > UINT16_MAX ||
+            launches[i].groups[2] > UINT16_MAX)
+            return broken(v, "%s has more work-groups in a dimension than CUDA takes",
+                          launches[i].function);
+    return true;
+}
+
 /* What the device said, if it refused anything. */
 static bool gpu_held(verdict *v)
 {

@@ -280,8 +280,11 @@ static bool check_quant_case(verdict *v, const nib_kernel *row, const nib_kernel
     ref->run.quant(&want, 0, c->m);
     run_quant(&m, row, &got, c->m);
     run_quant(&m, row, &parts, 1);
+    nib_quant many = want;
+    many.out.m = MANY_ROWS;
     const double tolerance = tolerance_of(row), size = largest_of(x, c->m * ldx);
-    const bool good = gpu_held(v) && same_form(v, &got.out, &want.out, c, tolerance, size) &&
+    const bool good = takes_many_rows(v, row, &many) && gpu_held(v) &&
+                      same_form(v, &got.out, &want.out, c, tolerance, size) &&
                       same_form(v, &parts.out, &want.out, c, tolerance, size) &&
                       (guards_hold(&m) || broken(v, "wrote outside its output"));
     release(&m);
@@ -430,8 +433,10 @@ static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kerne
     const float *got = run_linear(&m, row, a, c->n);
     const float *again = run_linear(&m, row, a, c->n);
     const float *parts = row->gpu != NULL ? again : run_linear(&m, row, a, step); /* always whole */
+    nib_linear many = a;
+    many.x.m = MANY_ROWS, many.packed = w.codes;
     const bool good =
-        gpu_held(v) &&
+        takes_many_rows(v, row, &many) && gpu_held(v) &&
         rows_equal(v, "against the reference", got, want, c, a.ldy, tolerance, sizes) &&
         rows_equal(v, "run twice", again, got, c, a.ldy, 0, NULL) &&
         rows_equal(v, "in parts", parts, got, c, a.ldy, 0, NULL) && scratch_grows(v, row, a) &&

@@ -16,23 +16,6 @@ static const uint8_t *packed_by(memory *m, const nib_kernel *row, const nib_weig
     return a.out;
 }
 
-/* Of a vocabulary: CUDA takes so many blocks of threads in the first dimension alone. */
-static bool takes_many_rows(verdict *v, const nib_kernel *row)
-{
-    nib_launch launches[NIB_LAUNCHES_MAX];
-    const nib_weight w = {.n = 300000,
-                          .k = 64,
-                          .scheme = {.code = NIB_CODE_I8, .group = 32, .symmetric = true},
-                          .scale_type = NIB_TYPE_F32};
-    const int count =
-        row->gpu != NULL ? row->gpu->launches(&(nib_pack_rows){.w = &w}, launches) : 0;
-    for (int i = 0; i < count; i++)
-        if (launches[i].groups[1] > UINT16_MAX || launches[i].groups[2] > UINT16_MAX)
-            return broken(v, "%s has more than 65535 work-groups in a dimension but the first",
-                          launches[i].function);
-    return true;
-}
-
 static bool check_pack(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                        int64_t width, value_class class, rng *r)
 {
@@ -63,7 +46,11 @@ static bool check_pack(verdict *v, const nib_kernel *row, const nib_kernel *ref,
         if (!good)
             return false;
     }
-    return takes_many_rows(v, row);
+    const nib_weight many = {.n = MANY_ROWS,
+                             .k = 64,
+                             .scheme = {.code = NIB_CODE_I8, .group = 32, .symmetric = true},
+                             .scale_type = NIB_TYPE_F32};
+    return takes_many_rows(v, row, &(nib_pack_rows){.w = &many});
 }
 
 #endif

@@ -117,7 +117,10 @@ static bool check_add(verdict *v, const nib_kernel *row, const nib_kernel *ref, 
     const float *start = floats(&m, rows * ldy, r, VALUES_RANDOM);
     const result want = run_add(ref, &m, a, start, rows), got = run_add(row, &m, a, start, rows);
     const result parts = run_add(row, &m, a, start, 1);
-    return check_results(v, &m, row, want, got, parts, "row by row");
+    nib_add many = a;
+    many.m = MANY_ROWS;
+    return check_results(v, &m, row, want, got, parts, "row by row") &&
+           takes_many_rows(v, row, &many);
 }
 
 /* ---- gather ---- */

@@ -72,9 +72,9 @@ static int launch_matvec(const void *args, nib_launch out[])
               tokens = a->x.m == 1 ? 1 : TOKENS;
     const int64_t step = step_of(a->w->scheme.code);
     const bool is_whole = l.groups <= 1 || a->w->scheme.group % step == 0;
-    nib__launch_init(out, is_whole ? "matvec" : "matvec_any", nib__ceil_div(a->w->n, (int64_t)ROWS),
+    nib__launch_init(out, is_whole ? "matvec" : "matvec_any",
+                     nib__ceil_div(a->w->n, (int64_t)ROWS) * nib__ceil_div(a->x.m, (int64_t)tokens),
                      THREADS);
-    out->groups[1] = nib__ceil_div(a->x.m, (int64_t)tokens);
     nib__launch_option(out, "-DW=%d -DX=%d -DTOKENS=%d", nib__gpu_weight_number(a->w->scheme.code),
                        number, tokens);
     if (a->w->scheme.code == NIB_CODE_NV4)

@@ -14,6 +14,12 @@
 #endif
 #define STEP_WORDS (STEP * WEIGHT_BITS / 32)
 
+/* Blocks of rows, then of tokens, in one dimension, of which CUDA takes any number: the gradient of
+ * a vocabulary has more "tokens" than it takes of another. */
+#define ROW_BLOCKS ((uint)(n + ROWS - 1) / ROWS)
+#define BLOCK_OF_ROWS (blockIdx.x % ROW_BLOCKS)
+#define BLOCK_OF_TOKENS (blockIdx.x / ROW_BLOCKS)
+
 typedef struct sums {
     float of[ROWS][TOKENS];
 } sums;
@@ -72,7 +78,7 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
     PRODUCT_HERE;
     __shared__ float room[THREADS / 32][ROWS * TOKENS];
     const int id = (int)threadIdx.x;
-    const int row0 = (int)blockIdx.x * ROWS, token0 = (int)blockIdx.y * TOKENS;
+    const int row0 = (int)BLOCK_OF_ROWS * ROWS, token0 = (int)BLOCK_OF_TOKENS * TOKENS;
     const int blocks = xblock > 0 ? (k + xblock - 1) / xblock : 0;
     const bool has_zero = zero_type != VALUE_NONE, int_zero = is_int_zero(zero_type);
     sums total;
@@ -218,8 +224,8 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
 __kernel void __launch_bounds__(THREADS) matvec_any(PRODUCT_ARGS)
 {
     PRODUCT_HERE;
-    const int lane = (int)threadIdx.x % 32, row = (int)(blockIdx.x * ROWS + threadIdx.x / 32);
-    const int token0 = (int)blockIdx.y * TOKENS;
+    const int lane = (int)threadIdx.x % 32, row = (int)(BLOCK_OF_ROWS * ROWS + threadIdx.x / 32);
+    const int token0 = (int)BLOCK_OF_TOKENS * TOKENS;
     const int blocks = xblock > 0 ? (k + xblock - 1) / xblock : 0;
     const bool has_zero = zero_type != VALUE_NONE, int_zero = is_int_zero(zero_type);
     float total[TOKENS];

@@ -14,15 +14,14 @@ enum { GROUP = 64, MX_BLOCK = 32 };
 /* Work-groups of `items` for each of `columns` parts of each token. */
 static void init(nib_launch *out, const char *function, int64_t columns, int64_t m, int items)
 {
-    nib__launch_init(out, function, columns, items);
-    out->groups[1] = m;
+    nib__launch_init(out, function, columns * m, items);
     nib__launch_option(out, "-DGROUP=%d", items);
 }
 
-/* Tokens are the first dimension where a work-group has a whole one. */
+/* A work-group a token. */
 static void init_tokens(nib_launch *out, const char *function, int64_t m)
 {
-    init(out, function, m, 1, GROUP);
+    init(out, function, 1, m, GROUP);
 }
 
 /* k and the distances of rows, as every function has them. */

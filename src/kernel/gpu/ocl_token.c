@@ -23,11 +23,10 @@ static void init_rows(nib_launch *out, const char *function, int64_t rows, nib_t
                        type_number(cache));
 }
 
-/* A work-item an element: column, row. */
+/* A work-item an element. */
 static void init_elements(nib_launch *out, const char *function, int64_t width, int64_t rows)
 {
-    init_rows(out, function, nib__ceil_div(width, GROUP), NIB_TYPE_F32);
-    out->groups[1] = rows;
+    init_rows(out, function, nib__ceil_div(width, GROUP) * rows, NIB_TYPE_F32);
 }
 
 int nib__launch_norm(const void *args, nib_launch out[])

@@ -230,6 +230,15 @@ static float value_at(const __global uchar *from, size_t i, int type)
     }
 }
 
+/* ---- rows of several work-groups, one row's after the other's: in one dimension, of which CUDA
+ * takes any number, as it takes 65,535 of any other ---- */
+
+#define ROW_OF_GROUP(parts) ((size_t)((uint)get_group_id(0) / (uint)(parts)))
+#define PART_OF_GROUP(parts) ((int)((uint)get_group_id(0) % (uint)(parts)))
+/* Where a row of `width` has an element for each work-item. */
+#define GROUPS_OF(width) (((width) + GROUP - 1) / GROUP)
+#define COLUMN_OF(width) (PART_OF_GROUP(GROUPS_OF(width)) * GROUP + (int)get_local_id(0))
+
 /* ---- over a work-group: every work-item gives a value and gets the result ---- */
 
 #ifdef SUBGROUPS

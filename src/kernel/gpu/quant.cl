@@ -89,7 +89,7 @@ __kernel void integers(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scal
     }
 }
 
-/* ---- integers, a scale a block: work-groups are block, token ---- */
+/* ---- integers, a scale a block, which is a work-group ---- */
 
 #ifdef BLOCK
 
@@ -110,9 +110,9 @@ __kernel void blocks(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scale)
     HERE_CONST(float, x);
     HERE(char, codes);
     HERE(float, scale);
-    const size_t token = get_group_id(1);
-    const int block = (int)get_group_id(0), last = (int)get_num_groups(0) - 1;
+    const int last = (k - 1) / BLOCK, block = PART_OF_GROUP(last + 1);
     const int count = min(BLOCK, k - block * BLOCK);
+    const size_t token = ROW_OF_GROUP(last + 1);
     x += token * (size_t)ldx + (size_t)block * BLOCK;
     codes += token * (size_t)ld + (size_t)block * BLOCK;
     const range of = range_of(x, count, room);
@@ -185,7 +185,7 @@ __kernel void f8_tokens(MEMORY(float, x), MEMORY(ushort, out), MEMORY(float, sca
         scale[token] = kept;
 }
 
-/* ---- MX: work-groups are block of 32, token ---- */
+/* ---- MX: a work-group is a block of 32 ---- */
 
 __kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, scale), int k,
                         int ldx, int ld, int is_e2m1, int is_floor)
@@ -194,9 +194,9 @@ __kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, sc
     HERE_CONST(float, x);
     HERE(uchar, codes);
     HERE(float, scale);
-    const size_t token = get_group_id(1);
-    const int block = (int)get_group_id(0), last = (int)get_num_groups(0) - 1;
+    const int last = (k - 1) / 32, block = PART_OF_GROUP(last + 1);
     const int count = min(32, k - block * 32);
+    const size_t token = ROW_OF_GROUP(last + 1);
     x += token * (size_t)ldx + (size_t)block * 32;
     codes += token * (size_t)ld + (size_t)block * 32;
     int largest = 0;
@@ -220,14 +220,14 @@ __kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, sc
             is_coded ? of_e8m0((uchar)byte) : NOT_A_NUMBER;
 }
 
-/* ---- floats: work-items are column, token ---- */
+/* ---- floats: a work-item is a column of a token ---- */
 
 __kernel void to_bf16_rows(MEMORY(float, x), MEMORY(ushort, out), int k, int ldx, int ld)
 {
     HERE_CONST(float, x);
     HERE(ushort, out);
-    const size_t token = get_group_id(1);
-    const int i = (int)get_global_id(0);
+    const size_t token = ROW_OF_GROUP(GROUPS_OF(ld));
+    const int i = COLUMN_OF(ld);
     if (i >= ld)
         return;
     out[token * (size_t)ld + (size_t)i] =
@@ -240,23 +240,24 @@ __kernel void to_f32_rows(MEMORY(float, x), MEMORY(float, out), int k, int ldx, 
 {
     HERE_CONST(float, x);
     HERE(float, out);
-    const size_t token = get_group_id(1);
-    const int i = (int)get_global_id(0);
+    const size_t token = ROW_OF_GROUP(GROUPS_OF(k));
+    const int i = COLUMN_OF(k);
     if (i >= k)
         return;
     const float v = x[token * (size_t)ldx + (size_t)i];
     out[token * (size_t)ld + (size_t)i] = is_rounded != 0 ? of_f16(to_f16(v)) : v;
 }
 
-/* ---- sums over the weight's groups: work-groups are group, token ---- */
+/* ---- sums over the weight's groups, each a work-group of a token ---- */
 
 __kernel void code_sums(MEMORY(char, codes), MEMORY(int, sums), int k, int ld, int group)
 {
     __local int room[GROUP];
     HERE_CONST(char, codes);
     HERE(int, sums);
-    const size_t token = get_group_id(1);
-    const int begin = (int)get_group_id(0) * group, id = (int)get_local_id(0);
+    const int groups = (k + group - 1) / group, id = (int)get_local_id(0);
+    const int begin = PART_OF_GROUP(groups) * group;
+    const size_t token = ROW_OF_GROUP(groups);
     const int end = min(k - begin, group) + begin;
     int sum = 0;
     for (int i = begin + id; i < end; i += GROUP)
@@ -269,7 +270,7 @@ __kernel void code_sums(MEMORY(char, codes), MEMORY(int, sums), int k, int ld, i
         barrier(CLK_LOCAL_MEM_FENCE);
     }
     if (id == 0)
-        sums[token * get_num_groups(0) + get_group_id(0)] = room[0];
+        sums[get_group_id(0)] = room[0];
 }
 
 __kernel void float_sums(MEMORY(uchar, values), MEMORY(float, sums), int k, int ld, int group,
@@ -278,13 +279,13 @@ __kernel void float_sums(MEMORY(uchar, values), MEMORY(float, sums), int k, int 
     __local float room[GROUP];
     HERE_CONST(uchar, values);
     HERE(float, sums);
-    const size_t token = get_group_id(1);
-    const int begin = (int)get_group_id(0) * group;
+    const int groups = (k + group - 1) / group, begin = PART_OF_GROUP(groups) * group;
+    const size_t token = ROW_OF_GROUP(groups);
     const int end = min(k - begin, group) + begin;
     float sum = 0;
     for (int i = begin + (int)get_local_id(0); i < end; i += GROUP)
         sum += load_typed(values, token * (size_t)ld + (size_t)i, type);
     sum = group_sum(sum, room);
     if (get_local_id(0) == 0)
-        sums[token * get_num_groups(0) + get_group_id(0)] = sum;
+        sums[get_group_id(0)] = sum;
 }

@@ -69,15 +69,15 @@ __kernel void store_kv(MEMORY(float, k), MEMORY(float, v), MEMORY(uchar, keys),
     }
 }
 
-/* A work-item an element, in two dimensions: column, row. */
+/* A work-item an element of a row. */
 __kernel void swiglu(MEMORY(float, gate), MEMORY(float, up), MEMORY(float, out), int width, int ld,
                      int ldo)
 {
     HERE_CONST(float, gate);
     HERE_CONST(float, up);
     HERE(float, out);
-    const int i = (int)get_global_id(0);
-    const size_t row = get_group_id(1);
+    const int i = COLUMN_OF(width);
+    const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
     if (i >= width)
         return;
     const float g = gate[row * (size_t)ld + (size_t)i];
@@ -88,8 +88,8 @@ __kernel void add(MEMORY(float, x), MEMORY(float, y), int width, int ldx, int ld
 {
     HERE_CONST(float, x);
     HERE(float, y);
-    const int i = (int)get_global_id(0);
-    const size_t row = get_group_id(1);
+    const int i = COLUMN_OF(width);
+    const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
     if (i < width)
         y[row * (size_t)ldy + (size_t)i] += x[row * (size_t)ldx + (size_t)i];
 }
@@ -100,8 +100,8 @@ __kernel void gather(MEMORY(float, x), MEMORY(float, out), MEMORY(int, order), i
     HERE_CONST(float, x);
     HERE(float, out);
     HERE_CONST(int, order);
-    const int i = (int)get_global_id(0);
-    const size_t row = get_group_id(1);
+    const int i = COLUMN_OF(width);
+    const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
     if (i < width)
         out[row * (size_t)ldo + (size_t)i] = x[row * (size_t)ldx + (size_t)order[i]];
 }
