@@ -54,7 +54,7 @@ static void published_rates(const library *l, cu_device device, nib_machine *m)
     const double clock = 1e3 * attribute(l, device, CU_ATTRIBUTE_CLOCK_KHZ);
     /* multiply-adds of a multiprocessor in a clock; a matrix unit's are multiples of 16-bit ones */
     const double lanes = sm == 80 ? 64 : 128;
-    const double matrix = sm == 80 || sm == 90 || sm / 10 == 10 ? (sm >= 90 ? 2048 : 1024) : 512;
+    const double matrix = sm / 10 == 10 ? 4096 : sm == 90 ? 2048 : sm == 80 ? 1024 : 512;
     const double rate = 2 * units * clock;
     m->rate[NIB_UNIT_F32] = m->rate[NIB_UNIT_SCALAR] = rate * lanes;
     m->rate[NIB_UNIT_BF16] = sm >= 80 ? rate * matrix : 0;

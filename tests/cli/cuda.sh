@@ -10,6 +10,10 @@ fi
 here=$NIBBLE
 export NIBBLE=$emulated/nibble LD_LIBRARY_PATH=$emulated
 check 'the device is here' nibble devices cuda
+# a multiprocessor at 1 GHz, of twice as many products as the one before
+for rate in '80 2.048' '90 4.096' '100 8.192'; do
+    check "matrix units of sm_${rate% *}" grep -Eq "^ *bf16 +${rate#* } TFLOP/s\$" <(EMULATED_CUDA_SM=${rate% *} nibble devices cuda)
+done
 
 # drawn there: the tokens that the CPU draws from the same logits, of weights that were packed there or here
 nibble plan "$MODEL" --device cuda --recipe 8da4w >plan.txt 2>&1
