@@ -146,6 +146,11 @@ static inline uint get_local_id(int d) { return (&threadIdx.x)[d]; }
 static inline uint get_group_id(int d) { return (&blockIdx.x)[d]; }
 static inline uint get_local_size(int d) { return (&blockDim.x)[d]; }
 static inline uint get_num_groups(int d) { return (&gridDim.x)[d]; }
+static inline size_t get_global_id(int d)
+{
+    return (size_t)get_group_id(d) * get_local_size(d) + get_local_id(d);
+}
+
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "prelude.cl"
 

@@ -64,6 +64,11 @@ static inline uint get_num_groups(int d)
     return d == 0 ? gridDim.x : d == 1 ? gridDim.y : gridDim.z;
 }
 
+static inline size_t get_global_id(int d)
+{
+    return (size_t)get_group_id(d) * get_local_size(d) + get_local_id(d);
+}
+
 #include "prelude.cl"
 
 /* `room` has a float for each thread. */
