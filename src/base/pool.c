@@ -40,11 +40,21 @@ enum {
 
 static const uint64_t INSIDE = 0xffff, OPEN = 1u << 16, NUMBER = 1u << 17;
 
+/* Grains of a shared job that nobody has taken: first << 32 | end. On a line of its own. */
+typedef struct range {
+    atomic_uint_fast64_t left;
+    char pad[LINE - sizeof(uint64_t)];
+} range;
+
 typedef struct worker {
+    range range;
     nib_pool *pool;
     int index;
     pthread_t thread;
 } worker;
+
+/* How parts come to the workers. */
+typedef enum handing { BY_QUEUE, BY_WORKER, BY_RANGE } handing;
 
 struct nib_pool {
     nib_allocator allocator;
@@ -55,7 +65,8 @@ struct nib_pool {
     nib_pool_job job;
     void *ctx;
     int64_t count, part, parts; /* part: elements in each */
-    bool flush, each;
+    bool flush;
+    handing handing;
     char pad0[LINE];
     atomic_uint_fast64_t gate;
     char pad1[LINE];
@@ -182,10 +193,67 @@ static void wake(nib_pool *pool)
 
 /* ---- jobs ---- */
 
+static void run_parts(nib_pool *pool, int index, uint64_t first, uint64_t end)
+{
+    const int64_t last = (int64_t)end == pool->parts ? pool->count : (int64_t)end * pool->part;
+    pool->job(pool->ctx, index, (int64_t)first * pool->part, last);
+}
+
+/* Takes half of what is left of a range, or less, from its front or its back. False: nothing is. */
+static bool take_parts(const nib_pool *pool, range *r, bool from_back, uint64_t *first,
+                       uint64_t *end)
+{
+    const uint64_t most =
+        (uint64_t)nib__max(1, pool->parts / ((int64_t)pool->threads * PARTS_PER_THREAD));
+    uint64_t left = atomic_load_explicit(&r->left, memory_order_relaxed), rest;
+    do {
+        const uint64_t from = left >> 32, to = left & UINT32_MAX;
+        if (from == to)
+            return false;
+        const uint64_t half = (to - from + 1) / 2, some = half < most ? half : most;
+        *first = from_back ? to - some : from;
+        *end = *first + some;
+        rest = from_back ? from << 32 | *first : *end << 32 | to;
+    } while (!atomic_compare_exchange_weak_explicit(&r->left, &left, rest, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    return true;
+}
+
+static range *fullest(const nib_pool *pool)
+{
+    range *most = NULL;
+    uint64_t of_most = 0;
+    for (int i = 0; i < pool->threads; i++) {
+        const uint64_t left =
+            atomic_load_explicit(&pool->workers[i].range.left, memory_order_relaxed);
+        const uint64_t size = (left & UINT32_MAX) - (left >> 32);
+        if (size > of_most) {
+            of_most = size;
+            most = &pool->workers[i].range;
+        }
+    }
+    return most;
+}
+
+static void work_in_ranges(nib_pool *pool, int index)
+{
+    uint64_t first, end;
+    range *r = &pool->workers[index].range;
+    while (take_parts(pool, r, false, &first, &end))
+        run_parts(pool, index, first, end);
+    while ((r = fullest(pool)) != NULL)
+        if (take_parts(pool, r, true, &first, &end))
+            run_parts(pool, index, first, end);
+}
+
 static void work(nib_pool *pool, int index)
 {
-    if (pool->each) {
+    if (pool->handing == BY_WORKER) {
         pool->job(pool->ctx, index, index, index + 1);
+        return;
+    }
+    if (pool->handing == BY_RANGE) {
+        work_in_ranges(pool, index);
         return;
     }
     for (;;) {
@@ -215,7 +283,7 @@ static void *worker_main(void *arg)
         seen = gate / NUMBER;
         nib__float_mode_restore(mode_of(pool->flush));
         work(pool, self->index);
-        if (pool->each && (int)atomic_fetch_add(&pool->pieces, 1) + 1 == pool->threads - 1)
+        if (pool->handing == BY_WORKER && (int)atomic_fetch_add(&pool->pieces, 1) + 1 == pool->threads - 1)
             wake(pool);
         if ((atomic_fetch_sub(&pool->gate, 1) & (INSIDE | OPEN)) == 1)
             wake(pool); /* the last one out of a closed gate */
@@ -223,18 +291,18 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-static void run_job(nib_pool *pool, bool each)
+static void run_job(nib_pool *pool, handing how)
 {
     const nib_float_mode old = mode_get();
     nib__float_mode_restore(mode_of(pool->flush));
-    pool->each = each;
+    pool->handing = how;
     atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->pieces, 0, memory_order_relaxed);
     uint64_t gate = atomic_load_explicit(&pool->gate, memory_order_relaxed);
     atomic_store(&pool->gate, (gate / NUMBER + 1) * NUMBER | OPEN);
     wake(pool);
     work(pool, 0);
-    if (each) {
+    if (how == BY_WORKER) {
         uint64_t pieces;
         while ((pieces = atomic_load(&pool->pieces)) != (uint64_t)pool->threads - 1)
             wait_change(pool, &pool->pieces, pieces);
@@ -247,28 +315,59 @@ static void run_job(nib_pool *pool, bool each)
     nib__float_mode_restore(old);
 }
 
-void nib__pool_run(nib_pool *pool, int64_t count, int64_t grain, bool flush_denormals,
-                   nib_pool_job job, void *ctx)
+/* Is the job one part? Then it is run. */
+static bool run_alone(nib_pool *pool, int64_t count, int64_t grain, bool flush, nib_pool_job job,
+                      void *ctx)
 {
-    if (count <= 0)
-        return;
-    const int64_t grains = nib__ceil_div(count, grain < 1 ? 1 : grain);
-    if (pool->threads == 1 || grains == 1) {
-        const nib_float_mode old = mode_get();
-        nib__float_mode_restore(mode_of(flush_denormals));
+    if (count > grain && pool->threads > 1)
+        return false;
+    const nib_float_mode old = mode_get();
+    nib__float_mode_restore(mode_of(flush));
+    if (count > 0)
         job(ctx, 0, 0, count);
-        nib__float_mode_restore(old);
-        return;
-    }
-    const int64_t grains_per_part =
-        nib__max(1, grains / ((int64_t)pool->threads * PARTS_PER_THREAD));
+    nib__float_mode_restore(old);
+    return true;
+}
+
+/* In parts of `part` elements. */
+static void set_job(nib_pool *pool, int64_t count, int64_t part, bool flush, nib_pool_job job,
+                    void *ctx)
+{
     pool->job = job;
     pool->ctx = ctx;
     pool->count = count;
-    pool->part = grains_per_part * (grain < 1 ? 1 : grain);
-    pool->parts = nib__ceil_div(grains, grains_per_part);
-    pool->flush = flush_denormals;
-    run_job(pool, false);
+    pool->part = part;
+    pool->parts = nib__ceil_div(count, part);
+    pool->flush = flush;
+}
+
+void nib__pool_run(nib_pool *pool, int64_t count, int64_t grain, bool flush_denormals,
+                   nib_pool_job job, void *ctx)
+{
+    grain = nib__max(1, grain);
+    if (run_alone(pool, count, grain, flush_denormals, job, ctx))
+        return;
+    const int64_t per_part =
+        nib__ceil_div(count, grain) / ((int64_t)pool->threads * PARTS_PER_THREAD);
+    set_job(pool, count, nib__max(1, per_part) * grain, flush_denormals, job, ctx);
+    run_job(pool, BY_QUEUE);
+}
+
+void nib__pool_share_out(nib_pool *pool, int64_t count, int64_t grain, bool flush_denormals,
+                         nib_pool_job job, void *ctx)
+{
+    const int64_t least = nib__ceil_div(count, UINT32_MAX); /* parts are counted in 32 bits */
+    grain = nib__max(nib__max(1, grain), least);
+    if (run_alone(pool, count, grain, flush_denormals, job, ctx))
+        return;
+    set_job(pool, count, grain, flush_denormals, job, ctx);
+    for (int i = 0; i < pool->threads; i++) {
+        const uint64_t first = (uint64_t)(pool->parts * i / pool->threads),
+                       end = (uint64_t)(pool->parts * (i + 1) / pool->threads);
+        atomic_store_explicit(&pool->workers[i].range.left, first << 32 | end,
+                              memory_order_relaxed);
+    }
+    run_job(pool, BY_RANGE);
 }
 
 void nib__pool_each(nib_pool *pool, bool flush_denormals, nib_pool_job job, void *ctx)
@@ -280,7 +379,7 @@ void nib__pool_each(nib_pool *pool, bool flush_denormals, nib_pool_job job, void
     pool->job = job;
     pool->ctx = ctx;
     pool->flush = flush_denormals;
-    run_job(pool, true);
+    run_job(pool, BY_WORKER);
 }
 
 /* ---- cores ---- */

@@ -43,6 +43,12 @@ typedef void (*nib_pool_job)(void *ctx, int worker, int64_t begin, int64_t end);
 void nib__pool_run(nib_pool *pool, int64_t count, int64_t grain, bool flush_denormals,
                    nib_pool_job job, void *ctx);
 
+/* The same, but each worker begins with a range of its own and takes its parts in ascending order,
+ * ever smaller ones towards the end; whoever is done takes from the end of the range with the most
+ * left. So each reads one stream of memory, and nobody waits for more than a grain. */
+void nib__pool_share_out(nib_pool *pool, int64_t count, int64_t grain, bool flush_denormals,
+                         nib_pool_job job, void *ctx);
+
 /* One piece per worker, all at once: job(ctx, worker, worker, worker + 1). */
 void nib__pool_each(nib_pool *pool, bool flush_denormals, nib_pool_job job, void *ctx);
 

@@ -78,6 +78,9 @@ uint64_t nib__runner_gpu_bytes(const nib_network *net, const nib_layer *layers, 
                                int64_t context);
 /* One operation for m tokens; of the GPU: it is launched. */
 nib_status nib__runner_node(nib_runner *runner, const nib_node *node, int64_t m, nib_err *err);
+/* The outputs of a product of m tokens, `count` times `step` of them, among the workers. */
+void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, nib_pool_job job,
+                        void *ctx);
 nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err);
 

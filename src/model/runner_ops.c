@@ -62,6 +62,17 @@ static int64_t grain_for(const nib_runner *r, int64_t count)
         1, nib__ceil_div(count, (int64_t)nib__pool_threads(r->engine->pool) * PARTS_PER_WORKER));
 }
 
+void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, nib_pool_job job,
+                        void *ctx)
+{
+    enum { FEW_TOKENS = 16, FEW_OUTPUTS = 16 };
+    const int64_t parts = (int64_t)nib__pool_threads(pool) * PARTS_PER_WORKER;
+    if (m > FEW_TOKENS) /* a part prepares the inputs for itself */
+        nib__pool_run(pool, count, nib__ceil_div(count, parts), true, job, ctx);
+    else
+        nib__pool_share_out(pool, count, nib__ceil_div(FEW_OUTPUTS, step), true, job, ctx);
+}
+
 static nib_status run_on_gpu(nib_runner *r, const nib_kernel *row, const void *args, nib_err *err)
 {
     if (!r->preparing)
@@ -150,7 +161,7 @@ static nib_status run_linear(nib_runner *r, const nib_node *node, int64_t m, nib
               .end = loaded->w.n,
               .scratch = r->scratch,
               .scratch_bytes = r->scratch_bytes};
-    nib__pool_run(r->engine->pool, count, grain_for(r, count), true, job_linear, &p);
+    nib__share_outputs(r->engine->pool, count, step, m, job_linear, &p);
     return NIB_OK;
 }
 

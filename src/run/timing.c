@@ -3,6 +3,8 @@
  * Products by themselves, run again and again.
  */
 #include "timing.h"
+
+#include "runner.h"
 #include "way.h"
 
 enum {
@@ -163,10 +165,13 @@ static nib_status run_once(run *r, nib_err *err)
     if (r->row->gpu != NULL)
         return nib__gpu_run(r->t->gpu, r->row,
                             is_linear ? (const void *)&r->linear : (const void *)&r->quant, err);
-    const int64_t count = is_linear ? nib__ceil_div(r->end, r->step) : r->quant.out.m;
-    const int64_t workers = nib__pool_threads(pool);
-    const int64_t grain = nib__max(1, nib__ceil_div(count, workers * PARTS_PER_WORKER));
-    nib__pool_run(pool, count, grain, is_linear, is_linear ? job_linear : job_quant, r);
+    if (is_linear) {
+        nib__share_outputs(pool, nib__ceil_div(r->end, r->step), r->step, r->linear.x.m, job_linear,
+                           r);
+        return NIB_OK;
+    }
+    const int64_t parts = (int64_t)nib__pool_threads(pool) * PARTS_PER_WORKER;
+    nib__pool_run(pool, r->quant.out.m, nib__ceil_div(r->quant.out.m, parts), false, job_quant, r);
     return NIB_OK;
 }
 

@@ -81,6 +81,63 @@ static void test_every_index_once(void **state)
     }
 }
 
+/* Of a shared job a worker's own parts ascend; those that it takes from others need not. */
+static void mark_shared(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    cover *c = ctx;
+    if (worker >= 0 && worker < c->threads)
+        c->last[worker] = -1;
+    mark(ctx, worker, begin, end);
+}
+
+static void test_shared_out_once(void **state)
+{
+    static const int64_t counts[] = {0, 1, 2, 3, 7, 8, 64, 65, 1000, 4999},
+                         grains[] = {1, 2, 7, 64, 5000};
+    (void)state;
+    for (int threads = 1; threads <= THREADS; threads += threads < 4 ? 1 : 5) {
+        nib_pool *pool = open_pool(threads);
+        for (size_t i = 0; i < COUNT(counts) * COUNT(grains); i++) {
+            const int64_t count = counts[i / COUNT(grains)], grain = grains[i % COUNT(grains)];
+            cover *c = calloc(1, sizeof *c);
+            assert_non_null(c);
+            *c = (cover){.count = count, .grain = grain, .threads = threads};
+            nib__pool_share_out(pool, count, grain, false, mark_shared, c);
+            assert_false(atomic_load(&c->bad));
+            for (int64_t k = 0; k < MOST; k++)
+                assert_int_equal(c->hits[k], k < count);
+            free(c);
+        }
+        nib__pool_close(pool);
+    }
+}
+
+typedef struct stuck {
+    atomic_int done;
+    int64_t parts;
+} stuck;
+
+/* Whoever has the first part ends it when all others are done. */
+static void wait_for_others(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    stuck *s = ctx;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++)
+        atomic_fetch_add(&s->done, 1);
+    while (begin == 0 && atomic_load(&s->done) < s->parts)
+        ;
+}
+
+static void test_held_up_worker_gives_its_range_away(void **state)
+{
+    (void)state;
+    stuck s = {.parts = 1000};
+    nib_pool *pool = open_pool(2);
+    nib__pool_share_out(pool, s.parts, 1, false, wait_for_others, &s);
+    assert_int_equal(atomic_load(&s.done), s.parts);
+    nib__pool_close(pool);
+}
+
 static void set_largest(void *ctx, int worker, int64_t begin, int64_t end)
 {
     (void)worker;
@@ -98,6 +155,10 @@ static void test_largest_count(void **state)
     int64_t ends[2] = {0, 0};
     nib__pool_run(pool, INT64_MAX, INT64_MAX / 3, false, set_largest, ends);
     assert_true(ends[0] >= INT64_MAX / 3);
+    assert_true(ends[1] > 0);
+    ends[0] = ends[1] = 0;
+    nib__pool_share_out(pool, INT64_MAX, 1, false, set_largest, ends);
+    assert_true(ends[0] > 0);
     assert_true(ends[1] > 0);
     nib__pool_close(pool);
 }
@@ -362,6 +423,8 @@ int main(void)
         cmocka_unit_test(test_share),
         cmocka_unit_test(test_memory_fails),
         cmocka_unit_test(test_every_index_once),
+        cmocka_unit_test(test_shared_out_once),
+        cmocka_unit_test(test_held_up_worker_gives_its_range_away),
         cmocka_unit_test(test_largest_count),
         cmocka_unit_test(test_many_jobs),
         cmocka_unit_test(test_wakes_after_sleep),
