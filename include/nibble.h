@@ -387,6 +387,11 @@ typedef struct nib_bench_result {
 /* NIB_USAGE: the tokens do not fit the context, or too many repeats. */
 NIB_MUST_CHECK nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                                     nib_bench_result *result, nib_err *err);
+/* Where the time of a prompt and of a new token goes, by operation, with shares of what the machine
+ * does. Errors as nib_bench. */
+NIB_MUST_CHECK nib_status nib_bench_operations(nib_session *session,
+                                               const nib_bench_options *options, nib_form form,
+                                               const nib_sink *sink, nib_err *err);
 /* Times every row that runs here, the best of a few, with shares of what the machine does. */
 NIB_MUST_CHECK nib_status nib_bench_kernels(nib_engine *engine, nib_form form, const nib_sink *sink,
                                             nib_err *err);

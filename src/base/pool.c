@@ -283,7 +283,8 @@ static void *worker_main(void *arg)
         seen = gate / NUMBER;
         nib__float_mode_restore(mode_of(pool->flush));
         work(pool, self->index);
-        if (pool->handing == BY_WORKER && (int)atomic_fetch_add(&pool->pieces, 1) + 1 == pool->threads - 1)
+        if (pool->handing == BY_WORKER &&
+            (int)atomic_fetch_add(&pool->pieces, 1) + 1 == pool->threads - 1)
             wake(pool);
         if ((atomic_fetch_sub(&pool->gate, 1) & (INSIDE | OPEN)) == 1)
             wake(pool); /* the last one out of a closed gate */

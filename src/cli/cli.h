@@ -28,7 +28,7 @@ typedef struct settings {
         ranks;
     double temperature, top_p, min_p, repeat_penalty, loss_budget;
     bool json, markdown, quiet, no_color, strict, force, dry_run, ignore_eos, kernels, predict,
-        measure, train, keys, help;
+        operations, measure, train, keys, help;
 } settings;
 
 typedef struct command {

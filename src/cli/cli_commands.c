@@ -71,6 +71,7 @@ const command commands[] = {
      "Medians of prefill and decode, or of the steps of a training config, with the bandwidth and "
      "the arithmetic rate measured in the same run.",
      "nibble bench MODEL --recipe 8da4w\n"
+     "nibble bench MODEL --recipe 8da4w --operations\n"
      "nibble bench --kernels\n"
      "nibble bench --predict --device opencl --prompt-tokens 64\n"
      "nibble bench --train configs/llama3_debugmodel_mxfp8_vocab2256.json --json",

@@ -123,6 +123,8 @@ const option option_table[] = {
      "time every kernel that runs here, without a model", ON_BENCH},
     {"predict", 0, KIND_FLAG, AT(predict), NULL,
      "time layers on --device, without a model, beside what a plan predicts of them", ON_BENCH},
+    {"operations", 0, KIND_FLAG, AT(operations), NULL,
+     "of MODEL: where the time of a prompt and of a new token goes", ON_BENCH},
     {"measure", 0, KIND_FLAG, AT(measure), NULL,
      "time kernels of DEVICE, or of all that are here, first; plans then predict from it",
      ON_DEVICES},

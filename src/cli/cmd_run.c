@@ -372,10 +372,15 @@ static int bench_model(nib_engine *engine, const settings *s, const char *path)
                                        .new_tokens = s->max_tokens,
                                        .repeats =
                                            (int)(s->repeats < INT_MAX ? s->repeats : INT_MAX)};
+    const nib_sink sink = report_sink(s);
     nib_bench_result result;
     nib_err err;
     int end;
-    if (nib_bench(r.session, &options, &result, &err) != NIB_OK) {
+    if (s->operations) {
+        end = nib_bench_operations(r.session, &options, form_of(s), &sink, &err) == NIB_OK
+                  ? finish_stdout(summarize(&r, s))
+                  : fail(&err);
+    } else if (nib_bench(r.session, &options, &result, &err) != NIB_OK) {
         end = fail(&err);
     } else {
         clear_progress();
@@ -429,6 +434,7 @@ static const char *useless_option(const settings *s)
                    {"repeats", s->repeats != 0},
                    {"context", s->context != 0},
                    {"tokenizer", s->tokenizer != NULL},
+                   {"operations", s->operations},
                    {"device", s->kernels && s->device != NULL},
                    {"prompt-tokens", s->kernels && s->prompt_tokens != 0}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
@@ -451,6 +457,8 @@ static int check_bench(const settings *s, const char *path)
     if (path && s->kernels)
         return fail_usage("--kernels times kernels without a model; leave out %s, or --kernels",
                           path);
+    if (s->train && s->operations)
+        return fail_usage("--operations has no effect with --train, which tells them always");
     const char *useless = s->kernels || s->predict ? useless_option(s) : NULL;
     if (useless != NULL)
         return fail_usage("--%s has no effect with --%s", useless,

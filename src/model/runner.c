@@ -387,6 +387,14 @@ static nib_status place_slots(nib_runner *r, const nib_slot *slots, int64_t coun
     return nib__kv_sync(&r->kv, err);
 }
 
+static nib_status note_time(nib_runner *r, size_t node, uint64_t from, nib_err *err)
+{
+    if (r->ops.nodes[node].side == NIB_SIDE_GPU)
+        NIB_TRY(nib__gpu_finish(r->gpu, err));
+    r->node_ns[node] += nib__now_ns() - from;
+    return NIB_OK;
+}
+
 /* Runs up to NIB_CHUNK slots; logits of the wanted ones go to `logits`; *wanted: how many. */
 static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count, float *logits,
                             int64_t *wanted, nib_err *err)
@@ -406,7 +414,10 @@ static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count,
         }
         if (node == last && node->side == NIB_SIDE_GPU)
             NIB_TRY(reserve_logits(r, m, err));
+        const uint64_t from = r->node_ns != NULL ? nib__now_ns() : 0;
         NIB_TRY(nib__runner_node(r, node, m, err));
+        if (r->node_ns != NULL)
+            NIB_TRY(note_time(r, i, from, err));
     }
     *wanted = m;
     if (m != 0 && last->side == NIB_SIDE_GPU && !r->keeps_logits)

@@ -62,6 +62,7 @@ typedef struct nib_runner {
     nib_observer observer;  /* see NULL: none */
     bool keeps_logits;      /* those of the GPU stay there, for nib__runner_draw */
     int32_t *drawn;         /* the GPU's; NULL: nothing was drawn there */
+    uint64_t *node_ns;      /* [ops.count]: each operation is waited for and timed; NULL: not */
     bool preparing;         /* operations of the GPU are compiled and not launched */
     nib_refusal refusal;
     nib_staging staging; /* while weights are loaded */

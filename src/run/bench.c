@@ -16,7 +16,7 @@ static int32_t token_at(const nib_session *s, int64_t i)
     return (int32_t)((uint64_t)i * 2654435761u % (uint64_t)nib__network_embed(&s->model->net)->n);
 }
 
-static nib_status prefill(nib_session *s, int64_t count, double *seconds, nib_err *err)
+nib_status nib__bench_prefill(nib_session *s, int64_t count, double *seconds, nib_err *err)
 {
     const float *logits;
     const uint64_t start = nib__now_ns();
@@ -35,7 +35,7 @@ static nib_status prefill(nib_session *s, int64_t count, double *seconds, nib_er
 }
 
 /* From an empty cache, as llama-bench's tg does. */
-static nib_status decode(nib_session *s, int64_t count, double *seconds, nib_err *err)
+nib_status nib__bench_decode(nib_session *s, int64_t count, double *seconds, nib_err *err)
 {
     const float *logits;
     nib__kv_truncate(&s->runner.kv, 0, 0);
@@ -59,7 +59,7 @@ static double operations(const nib_session *s)
 }
 
 /* What the options leave open, and whether the context holds it. */
-static nib_status complete(nib_bench_options *o, const nib_session *session, nib_err *err)
+nib_status nib__bench_complete(nib_bench_options *o, const nib_session *session, nib_err *err)
 {
     const int64_t context = session->plan->context;
     o->prompt_tokens = o->prompt_tokens > 0 ? o->prompt_tokens : 512;
@@ -82,14 +82,14 @@ nib_status nib__bench_speeds(nib_session *session, const nib_bench_options *opti
 {
     double prefills[REPEATS_MAX], decodes[REPEATS_MAX], unused;
     nib_bench_options o = *options;
-    NIB_TRY(complete(&o, session, err));
-    NIB_TRY(prefill(session, nib__min(o.prompt_tokens, 16), &unused, err)); /* warm up */
+    NIB_TRY(nib__bench_complete(&o, session, err));
+    NIB_TRY(nib__bench_prefill(session, nib__min(o.prompt_tokens, 16), &unused, err)); /* warm up */
     for (int i = 0; i < o.repeats; i++) {
         if (!nib__engine_progress(session->model->engine, "bench", (uint64_t)i,
                                   (uint64_t)o.repeats))
             return nib__fail(err, NIB_CANCELLED, "the bench was cancelled");
-        NIB_TRY(prefill(session, o.prompt_tokens, &prefills[i], err));
-        NIB_TRY(decode(session, o.new_tokens, &decodes[i], err));
+        NIB_TRY(nib__bench_prefill(session, o.prompt_tokens, &prefills[i], err));
+        NIB_TRY(nib__bench_decode(session, o.new_tokens, &decodes[i], err));
     }
     *result = (nib_bench_result){
         .prefill_tokens_per_s = (double)o.prompt_tokens / nib__median(prefills, o.repeats),
@@ -140,7 +140,7 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
 {
     nib_bench_options o = *options;
     nib_bench_result r;
-    NIB_TRY(complete(&o, session, err));
+    NIB_TRY(nib__bench_complete(&o, session, err));
     NIB_TRY(nib__bench_speeds(session, &o, &r, err));
     r.peak_bytes = nib__peak_bytes(); /* before the measurement takes its own buffers */
     NIB_TRY(find_shares(session, o.prompt_tokens, &r, err));

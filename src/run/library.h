@@ -109,6 +109,12 @@ nib_status nib__quantize_for(nib_plan **out, nib_ledger *ledger, nib_model *mode
 nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_request *request,
                           const char *text_path, nib_err *err);
 
+/* A prompt, and new tokens from an empty cache; seconds of all. */
+nib_status nib__bench_prefill(nib_session *session, int64_t count, double *seconds, nib_err *err);
+nib_status nib__bench_decode(nib_session *session, int64_t count, double *seconds, nib_err *err);
+/* What the options leave open, and whether the context holds it. */
+nib_status nib__bench_complete(nib_bench_options *options, const nib_session *session,
+                               nib_err *err);
 /* The speeds and weight_bytes of nib_bench, without measuring the machine. */
 nib_status nib__bench_speeds(nib_session *session, const nib_bench_options *options,
                              nib_bench_result *result, nib_err *err);

@@ -8,34 +8,17 @@
  * it; operations are two for a multiply-add of a product. Attention's depend on where documents
  * begin and are not counted.
  */
-#include "json.h"
+#include "op_table.h"
 #include "trainer.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
-enum { STEPS_MAX = 1000, LINES_MAX = 128 };
-
-/* Where a layer stands. */
-typedef enum kind { KIND_NONE, KIND_ATTENTION, KIND_MLP, KIND_OUTPUT, KIND_COUNT } kind;
-
-static const char *const kind_names[KIND_COUNT] = {"", "attention", "mlp", "output"};
-
-/* One line: operations of a name and a kind of layer. */
-typedef struct line {
-    const char *name;
-    kind layers;
-    nib_unit unit;
-    double seconds;           /* per step */
-    double operations, bytes; /* per step; 0: not counted */
-    bool there; /* on a device, whose rates are not measured: no shares of them are told */
-} line;
+enum { STEPS_MAX = 1000 };
 
 typedef struct bench {
     nib_trainer trainer;
     nib_machine now;
-    line lines[LINES_MAX];
-    size_t count;
+    nib_op_table table;
     int steps;
     double seconds[STEPS_MAX];
     double median;
@@ -43,19 +26,6 @@ typedef struct bench {
 } bench;
 
 /* ---- measuring ---- */
-
-static kind kind_of(const bench *b, const nib_train_node *n)
-{
-    if (n->site == SIZE_MAX)
-        return KIND_NONE;
-    switch (b->trainer.model->net.sites[n->site].role) {
-    case NIB_ROLE_HEAD: return KIND_OUTPUT;
-    case NIB_ROLE_GATE:
-    case NIB_ROLE_UP:
-    case NIB_ROLE_DOWN: return KIND_MLP;
-    default: return KIND_ATTENTION;
-    }
-}
 
 /* f32 rows that an operation without weights reads and writes. */
 static double rows_moved(nib_op op)
@@ -84,7 +54,7 @@ static double code_bytes(const nib_product *p)
 }
 
 /* Of one run of an operation. */
-static void measure_node(const bench *b, const nib_train_node *n, line *out)
+static void measure_node(const bench *b, const nib_train_node *n, nib_op_line *out)
 {
     const nib_step *s = &b->trainer.step;
     const double m = (double)s->m;
@@ -114,21 +84,16 @@ static void measure_node(const bench *b, const nib_train_node *n, line *out)
     }
 }
 
-static void add_line(bench *b, const line *more)
+/* A line of this CPU's, or of the device's, whose rates are not measured here. */
+static nib_op_line line_of(const bench *b, const char *name, bool is_there, nib_unit unit)
 {
-    size_t i = 0;
-    while (i < b->count && (b->lines[i].name != more->name || b->lines[i].layers != more->layers ||
-                            b->lines[i].unit != more->unit || b->lines[i].there != more->there))
-        i++;
-    if (i == LINES_MAX)
-        return;
-    if (i == b->count) {
-        b->lines[b->count++] = *more;
-        return;
-    }
-    b->lines[i].seconds += more->seconds;
-    b->lines[i].operations += more->operations;
-    b->lines[i].bytes += more->bytes;
+    if (is_there)
+        return (nib_op_line){.name = name, .layers = "", .device = b->trainer.plan->plan.gpu->name};
+    return (nib_op_line){.name = name,
+                         .layers = "",
+                         .device = b->now.name,
+                         .peak = unit < NIB_UNIT_COUNT ? b->now.rate[unit] : 0,
+                         .bandwidth = b->now.bytes_per_s};
 }
 
 /* What a step does beside its operations. AdamW reads four blocks and writes three. */
@@ -147,21 +112,14 @@ static void add_phases(bench *b, double operations)
         [NIB_SPENT_NORM] = block,
         [NIB_SPENT_UPDATE] = 7 * block};
     for (int i = 0; i < NIB_SPENT_COUNT; i++) {
-        line l = {.name = names[i],
-                  .unit = NIB_UNIT_COUNT,
-                  .bytes = bytes[i],
-                  .seconds = (double)t->spent_ns[i] * 1e-9 / b->steps};
+        nib_op_line l = line_of(b, names[i], false, NIB_UNIT_COUNT);
+        l.bytes = bytes[i];
+        l.seconds = (double)t->spent_ns[i] * 1e-9 / b->steps;
         if (i == NIB_SPENT_MICRO_BATCHES)
             l.seconds = l.seconds > operations ? l.seconds - operations : 0;
         if (l.seconds > 0)
-            add_line(b, &l);
+            nib__op_table_add(&b->table, &l);
     }
-}
-
-static int by_time(const void *a, const void *b)
-{
-    const line *x = a, *y = b;
-    return x->seconds > y->seconds ? -1 : x->seconds < y->seconds;
 }
 
 static void add_lines(bench *b)
@@ -170,19 +128,22 @@ static void add_lines(bench *b)
     double seconds = 0;
     for (size_t i = 0; i < s->count; i++) {
         const nib_train_node *n = &s->nodes[i];
-        line l = {.name = nib__op_names[n->op], .layers = kind_of(b, n), .unit = NIB_UNIT_COUNT};
-        l.there = n->side == NIB_SIDE_GPU || n->op == NIB_OP_MOVE;
-        measure_node(b, n, &l);
+        const bool is_there = n->side == NIB_SIDE_GPU || n->op == NIB_OP_MOVE;
+        nib_op_line counted = {0};
+        measure_node(b, n, &counted);
+        nib_op_line l = line_of(b, nib__op_names[n->op], is_there,
+                                counted.operations > 0 ? n->row->unit : NIB_UNIT_COUNT);
+        l.layers = nib__layers_word(&b->trainer.model->net, n->site);
         l.seconds = (double)s->node_ns[i] * 1e-9 / b->steps;
+        l.operations = counted.operations * (double)b->trainer.micro_batches;
+        l.bytes = counted.bytes * (double)b->trainer.micro_batches;
         seconds += l.seconds;
-        if (l.operations > 0)
-            l.unit = n->row->unit;
-        l.operations *= (double)b->trainer.micro_batches;
-        l.bytes *= (double)b->trainer.micro_batches;
-        add_line(b, &l);
+        nib__op_table_add(&b->table, &l);
     }
     add_phases(b, seconds);
-    qsort(b->lines, b->count, sizeof *b->lines, by_time);
+    b->table.seconds = b->median;
+    b->table.each = "step";
+    nib__op_table_sort(&b->table);
 }
 
 static nib_status run_steps(bench *b, nib_err *err)
@@ -220,26 +181,6 @@ static nib_status measure(bench *b, nib_model *model, const nib_plan *plan, nib_
 
 /* ---- writing ---- */
 
-/* The rates that a line reaches, and their shares of this machine's, 0 to 1; 0: not counted. */
-typedef struct rates {
-    double operations, bytes, operations_share, bytes_share;
-} rates;
-
-static rates rates_of(const bench *b, const line *l)
-{
-    rates r = {0};
-    if (l->seconds <= 0)
-        return r;
-    const double peak = l->unit < NIB_UNIT_COUNT ? b->now.rate[l->unit] : 0;
-    r.operations = l->operations / l->seconds;
-    r.bytes = l->bytes / l->seconds;
-    if (l->there)
-        return r;
-    r.operations_share = peak > 0 ? r.operations / peak : 0;
-    r.bytes_share = b->now.bytes_per_s > 0 ? r.bytes / b->now.bytes_per_s : 0;
-    return r;
-}
-
 static double peak_of(const bench *b)
 {
     return b->now
@@ -249,11 +190,6 @@ static double peak_of(const bench *b)
 static double tokens_per_s(const bench *b)
 {
     return (double)(b->trainer.micro_batches * b->trainer.step.m) / b->median;
-}
-
-static const nib_machine *device_of(const bench *b, const line *l)
-{
-    return l->there ? b->trainer.plan->plan.gpu : &b->now;
 }
 
 static void write_json(const bench *b, nib_text *text)
@@ -277,62 +213,9 @@ static void write_json(const bench *b, nib_text *text)
     nib__jsonw_pair_int(&w, "memory_said_bytes", (int64_t)b->said);
     nib__jsonw_pair_int(&w, "memory_taken_bytes", (int64_t)b->taken);
     nib__jsonw_key(&w, "operations");
-    nib__jsonw_array(&w);
-    for (size_t i = 0; i < b->count; i++) {
-        const line *l = &b->lines[i];
-        const rates r = rates_of(b, l);
-        nib__jsonw_object(&w);
-        nib__jsonw_pair_string(&w, "operation", l->name);
-        nib__jsonw_pair_string(&w, "layers", l->layers != KIND_NONE ? kind_names[l->layers] : NULL);
-        nib__jsonw_pair_string(&w, "device", device_of(b, l)->name);
-        nib__jsonw_pair_double(&w, "seconds", l->seconds);
-        nib__jsonw_pair_double(&w, "share", l->seconds / b->median);
-        nib__jsonw_pair_double(&w, "gop_per_s", r.operations * 1e-9);
-        nib__jsonw_pair_double(&w, "arithmetic_share", r.operations_share);
-        nib__jsonw_pair_double(&w, "gb_per_s", r.bytes * 1e-9);
-        nib__jsonw_pair_double(&w, "bandwidth_share", r.bytes_share);
-        nib__jsonw_object_end(&w);
-    }
-    nib__jsonw_array_end(&w);
+    nib__op_table_json(&b->table, &w);
     nib__jsonw_object_end(&w);
     nib__text_str(text, "\n");
-}
-
-/* "123.4  56 %", or dashes where nothing is counted. */
-static void write_rate(nib_text *text, double rate, double share, bool markdown)
-{
-    if (rate <= 0)
-        nib__text_str(text, markdown ? " | |" : "         -       -");
-    else if (share <= 0)
-        nib__text_format(text, markdown ? " %.1f | |" : "  %8.1f       -", rate * 1e-9);
-    else if (markdown)
-        nib__text_format(text, " %.1f | %.0f %% |", rate * 1e-9, 100 * share);
-    else
-        nib__text_format(text, "  %8.1f  %4.0f %%", rate * 1e-9, 100 * share);
-}
-
-static void write_lines(const bench *b, bool markdown, nib_text *text)
-{
-    if (markdown)
-        nib__text_str(text, "| operation | layers | ms per step | share | G operations/s | of the "
-                            "measured rate | GB/s | of the measured bandwidth |\n"
-                            "|---|---|---|---|---|---|---|---|\n");
-    else
-        nib__text_format(text, "\n%-18s %-10s %9s %7s  %8s  %6s  %8s  %6s\n", "operation", "layers",
-                         "ms/step", "share", "G ops/s", "of it", "GB/s", "of it");
-    for (size_t i = 0; i < b->count; i++) {
-        const line *l = &b->lines[i];
-        const rates r = rates_of(b, l);
-        nib__text_format(
-            text, markdown ? "| %s | %s | %.2f | %.1f %% |" : "%-18s %-10s %9.2f %5.1f %%", l->name,
-            kind_names[l->layers], l->seconds * 1e3, 100 * l->seconds / b->median);
-        write_rate(text, r.operations, r.operations_share, markdown);
-        write_rate(text, r.bytes, r.bytes_share, markdown);
-        nib__text_str(text, "\n");
-    }
-    if (nib__step_device_bytes(&b->trainer.step) > 0)
-        nib__text_format(text, "\nrates without a share are of %s, or of copies to and from it\n",
-                         b->trainer.plan->plan.gpu->name);
 }
 
 static void write_text(const bench *b, bool markdown, nib_text *text)
@@ -356,7 +239,10 @@ static void write_text(const bench *b, bool markdown, nib_text *text)
     nib__text_format(text, "memory      %s said beforehand, %s taken; %.1f GB/s measured%s",
                      nib__say_bytes(said, b->said), nib__say_bytes(taken, b->taken),
                      b->now.bytes_per_s * 1e-9, end);
-    write_lines(b, markdown, text);
+    nib__op_table_text(&b->table, markdown, text);
+    if (nib__step_device_bytes(&t->step) > 0)
+        nib__text_format(text, "\nrates without a share are of %s, or of copies to and from it\n",
+                         t->plan->plan.gpu->name);
 }
 
 nib_status nib_bench_train(nib_model *model, const nib_plan *plan, int steps, nib_form form,

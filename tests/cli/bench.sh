@@ -10,6 +10,15 @@ for word in 'prefill  *[0-9.]* tokens/s, [0-9]* % of [0-9]* GOP/s' 'decode  *[0-
     'predicted  *[0-9.]* tokens/s prefill, [0-9.]* tokens/s decode, [0-9.]* MB'; do
     check "in words: $word" grep -q "$word" out
 done
+check 'where the time goes' nibble bench "$MODEL" --operations --repeats 1 --prompt-tokens 16 -n 4
+cp "$seen.out" operations
+for word in 'a prompt of 16 tokens' 'operation  *layers  *ms/prompt .*' '4 new tokens, one by one' 'operation  *layers  *ms/token .*' \
+    'linear  *output  *[0-9.]*  *[0-9.]* % .*' 'attn  *[0-9.]*  *[0-9.]* % .*'; do
+    check "in words: $word" grep -qx "$word *" operations
+done
+nibble bench "$MODEL" --operations --repeats 1 --prompt-tokens 16 -n 4 --json 2>err |
+    members operations schema=1 prompt_tokens=16 new_tokens=4 'prefill[].operation=str' 'decode[].seconds=num' 'decode[].device="cpu"'
+refused 2 '--operations has no effect with --kernels' bench --kernels --operations
 refused 2 '600 prompt and 4 new tokens do not each fit the context of 512*' bench "$MODEL" --prompt-tokens 600 -n 4
 refused 2 '`nibble bench` wants MODEL, --kernels or --predict' bench
 refused 2 '--predict times layers without a model; leave out *nibble-tales, or --predict' bench "$MODEL" --predict
