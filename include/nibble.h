@@ -232,7 +232,7 @@ NIB_MUST_CHECK nib_status nib_plan_summary(const nib_plan *plan, const nib_sink 
 /* ---- quantize -------------------------------------------------------------------------------- */
 
 typedef struct nib_quantize_options {
-    nib_request request; /* its device computes the codes; NULL: the CPU, as every other does yet */
+    nib_request request;    /* its device computes the codes, which are the CPU's; NULL: the CPU */
     const char *for_device; /* the result is also planned for this machine; NULL: none */
     const char *out;        /* a directory for a directory, else a file */
     const char *format;     /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; NULL:

@@ -110,6 +110,19 @@ const char *nib__say_count(char out[32], uint64_t value)
     return out;
 }
 
+const char *nib__say_seconds(char out[32], double seconds)
+{
+    if (isnan(seconds))
+        snprintf(out, 32, "unknown");
+    else if (seconds < 1e-3)
+        snprintf(out, 32, "%.3g us", seconds * 1e6);
+    else if (seconds < 1)
+        snprintf(out, 32, "%.3g ms", seconds * 1e3);
+    else
+        snprintf(out, 32, "%.3g s", seconds);
+    return out;
+}
+
 const char *nib__say_bytes(char out[32], uint64_t bytes)
 {
     static const char units[][3] = {"kB", "MB", "GB", "TB", "PB", "EB"};

@@ -28,6 +28,7 @@ nib_status nib__text_flush(nib_text *text, const nib_sink *sink, nib_err *err);
 /* 1,234,567 and 1.2 GB (decimal units) into out; returned for use in an argument list. */
 const char *nib__say_count(char out[32], uint64_t value);
 const char *nib__say_bytes(char out[32], uint64_t bytes);
+const char *nib__say_seconds(char out[32], double seconds); /* "12.3 us", "4.56 ms" */
 /* A name from a file, safe for a terminal: control characters, quotes and bad UTF-8 as \xNN, cut
  * with "..." when longer than fits. */
 const char *nib__say_name(char *out, size_t out_size, const char *name, size_t size);

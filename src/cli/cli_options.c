@@ -27,7 +27,9 @@ const option option_table[] = {
      "FILE.json",
      ON_RUN | ON_ADVISE},
     {"device", 0, KIND_TEXT, AT(device), "DEVICE",
-     "where weights are quantized; none but the CPU has kernels for that yet", ON_QUANTIZE},
+     "where weights become codes: cpu, or a device of `nibble devices` that is here; the codes are "
+     "the same",
+     ON_QUANTIZE},
     {"for", 0, KIND_TEXT, AT(for_device), "DEVICE",
      "plan the result for the machine that will run it, present or not: as --device of `nibble "
      "plan`",

@@ -346,16 +346,3 @@ const char *nib__policy_unit(const nib_policy *policy)
 {
     return policy->training ? "micro-batch" : "token";
 }
-
-const char *nib__say_seconds(char out[32], double seconds)
-{
-    if (isnan(seconds))
-        snprintf(out, 32, "unknown");
-    else if (seconds < 1e-3)
-        snprintf(out, 32, "%.3g us", seconds * 1e6);
-    else if (seconds < 1)
-        snprintf(out, 32, "%.3g ms", seconds * 1e3);
-    else
-        snprintf(out, 32, "%.3g s", seconds);
-    return out;
-}

@@ -150,9 +150,8 @@ double nib__plan_moves_seconds(const nib_layers_plan *plan, const nib_policy *po
 
 /* ---- an operation that the device has no row for ---- */
 
-/* The rows of the device that would do it, each with what refuses it; or that there are none. */
-static void explain(nib_ledger *ledger, nib_ledger_layer *line, const nib_query *query,
-                    const nib_policy *policy, const nib_machine *machine)
+void nib__explain_operation(nib_ledger *ledger, nib_ledger_layer *line, const nib_query *query,
+                            const nib_policy *policy, const nib_machine *machine)
 {
     bool any = false;
     for (size_t i = 0; i < nib__kernel_count(); i++) {
@@ -245,7 +244,7 @@ static void go_to_host(nib_layers_plan *out, nib_op_plan *plan, const nib_query 
         return;
     line->role = NIB_LEDGER_OPERATION;
     line->asked = nib__ledger_text(ledger, "f32@%s", device->name);
-    explain(ledger, line, query, policy, device);
+    nib__explain_operation(ledger, line, query, policy, device);
     if (host != NULL) {
         nib_query host_query;
         nib__plan_op_query(&host_query, plan->op, NIB_TYPE_F32, host);

@@ -89,9 +89,6 @@ double nib__way_seconds(const nib_way *way, const nib_layer *layer, const nib_po
 /* The same of the layer's own bf16, unquantized; NaN: no row has it on this machine. */
 double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine,
                          const nib_policy *policy, int64_t m);
-/* "12.3 us", "4.56 ms" */
-const char *nib__say_seconds(char out[32], double seconds);
-
 /* Tokens that a time is told for: one, or a micro-batch in training; and what they are called. */
 int64_t nib__policy_m(const nib_policy *policy);
 const char *nib__policy_unit(const nib_policy *policy);
@@ -122,6 +119,10 @@ void nib__explain_missing(nib_ledger *ledger, nib_ledger_layer *line, const nib_
 /* The failed conditions of one row, as reasons; its name is said first. */
 void nib__explain_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kernel *kernel,
                       const nib_query *query, const nib_policy *policy, bool ask_built);
+/* Rows of a machine for an operation without weights, each with what refuses it; or that there are
+ * none. */
+void nib__explain_operation(nib_ledger *ledger, nib_ledger_layer *line, const nib_query *query,
+                            const nib_policy *policy, const nib_machine *machine);
 /* Every candidate row of the way, chosen or not. */
 void nib__explain_candidates(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
                              const nib_layer *layer, const nib_policy *policy);

@@ -85,6 +85,8 @@ static nib_status stream_all(nib_rewriting *r, nib_hash *source)
     if (status == NIB_OK && r->extra != SIZE_MAX)
         status = nib__writer_put(r->writer, r->extra, r->job->extra,
                                  (size_t)r->job->extra_count * sizeof *r->job->extra, r->err);
+    if (status == NIB_OK && r->job->device != NULL)
+        nib__quant_device_end(r->job->device, r->ledger); /* what the manifest is to say, too */
     return status == NIB_OK ? nib__writer_finish(r->writer, r->err) : status;
 }
 
@@ -181,8 +183,13 @@ static nib_status run(nib_rewriting *r, nib_quantize_report *report)
     NIB_TRY(check_output(r));
     NIB_TRY(nib__rewriting_list(r, r->directory ? shard_limit : 0));
     NIB_TRY(check_described(r));
+    if (job->device != NULL)
+        NIB_TRY(nib__quant_device_ready(job->device, r->rewrites, r->count, job->dry_run, r->ledger,
+                                        r->err));
     if (!job->dry_run)
         NIB_TRY(write_alone(r));
+    else if (job->device != NULL)
+        nib__quant_device_end(job->device, r->ledger);
     *report = (nib_quantize_report){
         .format = nib__dialect_writer(r->dialect)->name,
         .bytes_before = nib__checkpoint_bytes(job->checkpoint),
@@ -209,6 +216,8 @@ nib_status nib__quantize(nib_ledger *ledger, nib_quantize_report *report,
     nib__rewriting_init(&r, job, ledger, err);
     r.directory = is_directory(job);
     const nib_status status = run(&r, report);
+    if (job->device != NULL)
+        nib__quant_device_give(job->device);
     nib__rewriting_free(&r);
     return status;
 }

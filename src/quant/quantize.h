@@ -52,6 +52,7 @@ typedef struct nib_quantize_job {
     int64_t extra_count;
     bool convert; /* layers are told as kept, and how well */
     bool force, dry_run;
+    struct nib_quant_device *device; /* where weights become codes; NULL: here */
     nib_pool *pool;
     const nib_callbacks *callbacks; /* NULL allowed */
     const nib_allocator *allocator;

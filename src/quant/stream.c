@@ -48,19 +48,26 @@ static nib_status check_put(const put *p, nib_err *err)
 /* What a block's job needs: the rows' place, and where results go. */
 typedef struct block {
     const nib_rewrite *rewrite;
-    int64_t first;           /* row of the tensor that rows[0] is */
-    int64_t row_bytes;       /* of the source */
-    float *rows;             /* [threads][k] */
-    int8_t *codes;           /* [block][k] */
-    uint8_t *packed;         /* [block] rows as stored; NULL: as codes */
-    uint8_t *scales, *zeros; /* of the whole tensor, [n][groups] */
-    float *group_values;     /* [threads][2][groups]: scales and zeros of a row, for blocks */
-    double *signal, *error;  /* [n] */
-    float (*ranges)[2];      /* [threads], for one scale per tensor */
-    nib_err *errs;           /* [threads] */
-    int64_t *bad;            /* [threads]: row of errs; INT64_MAX: none */
-    put previous;            /* the block before */
-    bool second;             /* codes and packed are the second of two buffers */
+    int64_t first;            /* row of the tensor that rows[0] is */
+    int64_t row_bytes;        /* of the source */
+    float *rows;              /* [threads][k] */
+    int8_t *codes;            /* [block][k] */
+    uint8_t *packed;          /* [block] rows as stored; NULL: as codes */
+    uint8_t *scales, *zeros;  /* of the whole tensor, [n][groups] */
+    float *group_values;      /* [threads][2][groups]: scales and zeros of a row, for blocks */
+    double *signal, *error;   /* [n] */
+    float (*ranges)[2];       /* [threads], for one scale per tensor */
+    nib_quant_device *device; /* NULL: this CPU makes the codes */
+    float *sent;              /* [block][k] rows that a device gets as f32; NULL: as stored */
+    double *sums;             /* [block][2] and */
+    float *row_ranges;        /* [block][2] and */
+    int32_t *failed;          /* [block] of a device: see nib_quant_w */
+    bool is_coded;            /* the block's codes, or ranges, came from it */
+    int64_t sending;          /* row of the tensor that sent[0] is */
+    nib_err *errs;            /* [threads] */
+    int64_t *bad;             /* [threads]: row of errs; INT64_MAX: none */
+    put previous;             /* the block before */
+    bool second;              /* codes and packed are the second of two buffers */
 } block;
 
 static const void *source_row(const block *b, int64_t i)
@@ -68,16 +75,21 @@ static const void *source_row(const block *b, int64_t i)
     return b->rewrite->from->data + (b->first + i) * b->row_bytes;
 }
 
-static float *read_row(const block *b, int worker, int64_t i)
+/* Row j of the result. */
+static void read_row_into(const block *b, int64_t j, float *row)
 {
-    const int64_t k = b->rewrite->quantizer.k;
-    float *row = b->rows + worker * k;
     const nib_rewrite *r = b->rewrite;
-    const int64_t from = r->written_rows != NULL ? r->written_rows[b->first + i] : b->first + i;
+    const int64_t from = r->written_rows != NULL ? r->written_rows[j] : j;
     if (r->weight.codes != NULL) /* its rows may lie in another order */
         nib__weight_row(&r->weight, from, row);
     else
-        nib__to_f32(row, r->from->data + from * b->row_bytes, r->from->type, k);
+        nib__to_f32(row, r->from->data + from * b->row_bytes, r->from->type, r->quantizer.k);
+}
+
+static float *read_row(const block *b, int worker, int64_t i)
+{
+    float *row = b->rows + worker * b->rewrite->quantizer.k;
+    read_row_into(b, b->first + i, row);
     return row;
 }
 
@@ -101,42 +113,72 @@ static void pack_row(const block *b, int worker, const nib_quantized *row, uint8
     (void)nib__storage_blocks(&r->storage, row->codes, scales, zeros, q->k, out);
 }
 
+/* Where the results of row i go, of one row or of those that follow it. */
+static nib_quant_w results_of(const block *b, int64_t i)
+{
+    const nib_quantizer *q = &b->rewrite->quantizer;
+    const int64_t at = b->first + i, groups = nib__quantizer_is_one(q) ? 0 : q->groups;
+    return (nib_quant_w){
+        .q = q,
+        .codes = b->codes + i * q->k,
+        .scales = b->scales + at * groups * (nib__type_bits(q->scale_type) / 8),
+        .zeros =
+            b->zeros == NULL ? NULL : b->zeros + at * groups * (nib__type_bits(q->zero_type) / 8)};
+}
+
+/* The codes of row i, made here or already there. */
+static void code_row(block *b, int worker, int64_t i, nib_quantized *out)
+{
+    const nib_quantizer *q = &b->rewrite->quantizer;
+    nib_status status = NIB_OK;
+    if (!b->is_coded) {
+        status =
+            nib__quantizer_rows(q, read_row(b, worker, i), b->first + i, 1, out, &b->errs[worker]);
+    } else if (b->failed[i] != 0) {
+        status = nib__quantizer_refuse(q, read_row(b, worker, i), b->first + i, b->failed[i],
+                                       &b->errs[worker]);
+    } else {
+        out->signal = b->sums[2 * i];
+        out->error = b->sums[2 * i + 1];
+    }
+    if (status != NIB_OK)
+        note_failure(b, worker, i);
+}
+
 /* Index GRAIN + i is row i of the block; the first GRAIN stand for the block before, to be written.
  */
 static void quantize_rows(void *ctx, int worker, int64_t begin, int64_t end)
 {
     block *b = ctx;
     const nib_rewrite *r = b->rewrite;
-    const nib_quantizer *q = &r->quantizer;
-    const bool one = nib__quantizer_is_one(q); /* scale, which is put once at the end */
-    const int64_t k = q->k, groups = one ? 0 : q->groups;
-    const int64_t scale_bytes = groups * (nib__type_bits(q->scale_type) / 8);
-    const int64_t zero_bytes = groups * (nib__type_bits(q->zero_type) / 8);
     if (begin == 0)
         run_put(&b->previous);
     for (int64_t i = nib__max(begin - GRAIN, 0); i < end - GRAIN && b->bad[worker] == INT64_MAX;
          i++) {
-        const int64_t at = b->first + i;
-        nib_quantized out = {.codes = b->codes + i * k,
-                             .scales = b->scales + at * scale_bytes,
-                             .zeros = b->zeros == NULL ? NULL : b->zeros + at * zero_bytes};
-        const float *row = read_row(b, worker, i);
-        if (nib__quantizer_rows(q, row, at, 1, &out, &b->errs[worker]) != NIB_OK)
-            note_failure(b, worker, i);
-        b->signal[at] = out.signal;
-        b->error[at] = out.error;
+        const nib_quant_w to = results_of(b, i);
+        nib_quantized out = {.codes = to.codes, .scales = to.scales, .zeros = to.zeros};
+        code_row(b, worker, i, &out);
+        b->signal[b->first + i] = out.signal;
+        b->error[b->first + i] = out.error;
         if (b->packed != NULL)
-            pack_row(b, worker, &out, b->packed + i * nib__storage_row_bytes(&r->storage, k));
+            pack_row(b, worker, &out,
+                     b->packed + i * nib__storage_row_bytes(&r->storage, r->quantizer.k));
     }
 }
 
 static void scan_rows(void *ctx, int worker, int64_t begin, int64_t end)
 {
     block *b = ctx;
-    for (int64_t i = begin; i < end && b->bad[worker] == INT64_MAX; i++)
-        if (nib__quantizer_scan(&b->rewrite->quantizer, read_row(b, worker, i), b->first + i, 1,
-                                b->ranges[worker], &b->errs[worker]) != NIB_OK)
+    const nib_quantizer *q = &b->rewrite->quantizer;
+    for (int64_t i = begin; i < end && b->bad[worker] == INT64_MAX; i++) {
+        if (b->is_coded && b->failed[i] == 0) {
+            b->ranges[worker][0] = fminf(b->ranges[worker][0], b->row_ranges[2 * i]);
+            b->ranges[worker][1] = fmaxf(b->ranges[worker][1], b->row_ranges[2 * i + 1]);
+        } else if (nib__quantizer_scan(q, read_row(b, worker, i), b->first + i, 1,
+                                       b->ranges[worker], &b->errs[worker]) != NIB_OK) {
             note_failure(b, worker, i);
+        }
+    }
 }
 
 /* The failure with the lowest row, as the tensor's. */
@@ -465,6 +507,92 @@ static bool take_buffers(nib_arena *arena, block *b, int64_t rows, int threads)
            (b->zeros || q->zero_type == NIB_TYPE_NONE);
 }
 
+/* ---- a device ---- */
+
+int64_t nib__stream_block_rows(const nib_rewrite *r)
+{
+    return nib__max(1, nib__min(r->from->shape[0], BLOCK / r->quantizer.k));
+}
+
+/* Its rows are not to be read one by one first. */
+static bool is_sent_as_stored(const nib_rewrite *r)
+{
+    const nib_type type = r->from->type;
+    return r->weight.codes == NULL && r->written_rows == NULL &&
+           (type == NIB_TYPE_F32 || type == NIB_TYPE_BF16 || type == NIB_TYPE_F16);
+}
+
+nib_type nib__stream_sends(const nib_rewrite *r)
+{
+    return is_sent_as_stored(r) ? r->from->type : NIB_TYPE_F32;
+}
+
+static bool take_device_buffers(nib_arena *arena, block *b, int64_t rows)
+{
+    const size_t n = (size_t)rows, k = (size_t)b->rewrite->quantizer.k;
+    const bool reads = !is_sent_as_stored(b->rewrite);
+    b->sent = reads ? nib__arena_take(arena, n * k, sizeof *b->sent) : NULL;
+    b->sums = nib__arena_take(arena, 2 * n, sizeof *b->sums);
+    b->row_ranges = nib__arena_take(arena, 2 * n, sizeof *b->row_ranges);
+    b->failed = nib__arena_take(arena, n, sizeof *b->failed);
+    return (b->sent != NULL || !reads) && b->sums && b->row_ranges && b->failed;
+}
+
+/* Rows to be sent, of the block from b->sending on. */
+static void read_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const block *b = ctx;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++)
+        read_row_into(b, b->sending + i, b->sent + i * b->rewrite->quantizer.k);
+}
+
+/* It does not: the CPU goes on, or this ends the run. */
+static nib_status lose_device(nib_stream *s, block *b, const nib_err *why, nib_err *err)
+{
+    b->device = NULL;
+    return nib__quant_device_lost(s->job->device, b->rewrite->from->name, why, s->ledger, err);
+}
+
+/* The device begins with the rows from `first` on, and this goes on. */
+static nib_status start_block(nib_stream *s, block *b, int64_t first, int64_t count, bool scans,
+                              nib_err *err)
+{
+    nib_err why = {NIB_OK, ""};
+    nib_quant_w a = {.q = &b->rewrite->quantizer,
+                     .type = nib__stream_sends(b->rewrite),
+                     .count = count,
+                     .codes = scans ? NULL : b->codes};
+    if (b->device == NULL || count <= 0)
+        return NIB_OK;
+    b->sending = first;
+    if (b->sent != NULL)
+        nib__pool_run(s->job->pool, count, GRAIN, false, read_rows, b);
+    a.rows = b->sent != NULL ? (const void *)b->sent
+                             : (const void *)(b->rewrite->from->data + first * b->row_bytes);
+    return nib__quant_device_start(b->device, &a, &why) == NIB_OK ? NIB_OK
+                                                                  : lose_device(s, b, &why, err);
+}
+
+/* What it made of the block, which is the one from b->first on. */
+static nib_status finish_block(nib_stream *s, block *b, int64_t count, bool scans, nib_err *err)
+{
+    nib_err why = {NIB_OK, ""};
+    nib_quant_w to = results_of(b, 0);
+    b->is_coded = false;
+    if (b->device == NULL)
+        return NIB_OK;
+    to.type = nib__stream_sends(b->rewrite);
+    to.count = count;
+    to.sums = b->sums, to.ranges = b->row_ranges, to.failed = b->failed;
+    if (scans)
+        to.codes = NULL;
+    if (nib__quant_device_finish(b->device, &to, &why) != NIB_OK)
+        return lose_device(s, b, &why, err);
+    b->is_coded = true;
+    return NIB_OK;
+}
+
 /* The range of the whole tensor, where one scale serves all of it. */
 static nib_status scan(nib_stream *s, nib_rewrite *r, block *b, int64_t rows, nib_err *err)
 {
@@ -473,6 +601,8 @@ static nib_status scan(nib_stream *s, nib_rewrite *r, block *b, int64_t rows, ni
     float range[2] = {0, 0};
     for (b->first = 0; b->first < n; b->first += rows) {
         const int64_t some = nib__min(rows, n - b->first);
+        NIB_TRY(start_block(s, b, b->first, some, true, err));
+        NIB_TRY(finish_block(s, b, some, true, err));
         nib__pool_run(s->job->pool, some, GRAIN, false, scan_rows, b);
         NIB_TRY(check_failures(b, threads, err));
         nib__checkpoint_release(s->job->checkpoint, source_row(b, 0),
@@ -505,8 +635,11 @@ static nib_status quantize_blocks(nib_stream *s, const nib_rewrite *r, block *b,
                                   double *change, nib_err *err)
 {
     const int64_t n = r->from->shape[0];
+    NIB_TRY(start_block(s, b, 0, nib__min(rows, n), false, err));
     for (b->first = 0; b->first < n; b->first += rows) {
-        const int64_t some = nib__min(rows, n - b->first);
+        const int64_t some = nib__min(rows, n - b->first), next = b->first + rows;
+        NIB_TRY(finish_block(s, b, some, false, err));
+        NIB_TRY(start_block(s, b, next, nib__min(rows, n - next), false, err));
         nib__pool_run(s->job->pool, GRAIN + some, GRAIN, false, quantize_rows, b);
         NIB_TRY(check_put(&b->previous, err));
         NIB_TRY(check_failures(b, nib__pool_threads(s->job->pool), err));
@@ -515,6 +648,8 @@ static nib_status quantize_blocks(nib_stream *s, const nib_rewrite *r, block *b,
         queue_block(r, b, some, rows);
         NIB_TRY(nib__stream_progress(s, (uint64_t)(some * b->row_bytes), err));
     }
+    if (b->device != NULL)
+        nib__quant_device_count(b->device);
     run_put(&b->previous);
     return check_put(&b->previous, err);
 }
@@ -523,9 +658,12 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
                                nib_err *err)
 {
     const int64_t n = r->from->shape[0], k = r->quantizer.k;
-    const int64_t rows = nib__max(1, nib__min(n, BLOCK / k));
+    const int64_t rows = nib__stream_block_rows(r);
     double signal = 0, error = 0, change = 0;
-    if (!take_buffers(arena, b, rows, nib__pool_threads(s->job->pool)))
+    const nib_quant_device *device = s->job->device;
+    b->device = device != NULL && device->gpu != NULL ? s->job->device : NULL;
+    if (!take_buffers(arena, b, rows, nib__pool_threads(s->job->pool)) ||
+        (b->device != NULL && !take_device_buffers(arena, b, rows)))
         return nib__fail_memory(err, (size_t)(rows * k), r->from->name);
     if (nib__quantizer_needs_scan(&r->quantizer))
         NIB_TRY(scan(s, r, b, rows, err));

@@ -7,6 +7,7 @@
 #define NIB_STREAM_H
 
 #include "dialects.h"
+#include "quant_device.h"
 #include "quantize.h"
 #include "quantizer.h"
 #include "writer.h"
@@ -71,6 +72,10 @@ nib_status nib__bias_run_with(nib_stream *stream, const nib_rewrite *rewrite, co
 /* Runs one rewrite. *hash: of the source tensor's bytes. */
 nib_status nib__stream_run(nib_stream *stream, const nib_rewrite *rewrite, nib_hash *hash,
                            nib_err *err);
+/* QUANTIZE: rows of a block, and the type in which a device gets them: the stored one, or f32 where
+ * the host reads them one by one. */
+int64_t nib__stream_block_rows(const nib_rewrite *rewrite);
+nib_type nib__stream_sends(const nib_rewrite *rewrite);
 /* Source bytes that a run reads, for the total. */
 uint64_t nib__stream_cost(const nib_rewrite *rewrite);
 

@@ -95,9 +95,11 @@ void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
 
 /* Members of a plan's JSON into the open object of w. */
 void nib__plan_json(const nib_plan *plan, nib_jsonw *w);
+struct nib_quant_device;
 /* Where the arithmetic of quantizing runs, if a device was asked: a line of the ledger, or the
- * error where that is not allowed. */
-nib_status nib__quantize_where(nib_ledger *ledger, nib_model *model,
+ * error where that is not allowed. *out, which lies in the ledger's arena, stays NULL where the CPU
+ * does it. */
+nib_status nib__quantize_where(struct nib_quant_device **out, nib_ledger *ledger, nib_model *model,
                                const nib_quantize_options *options, nib_err *err);
 /* The plan of the machine that will run the result, which must have an allowed way for each layer,
  * and its summary as a note; *out stays NULL where none was named. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Devices of quantizing: the one that computes codes, and the one that will run them. Weights are
- * quantized by the CPU; the table has no quantizer of weights for another device, so that is a
- * substitution like any other.
+ * Devices of quantizing: the one that computes codes, and the one that will run them. The first is
+ * this CPU, or a device that is here and has a row for it (NIB_OP_QUANT_W); that the CPU does it in
+ * its place is a substitution like any other.
  */
 #include "library.h"
+#include "quant_device.h"
 
 #include "way.h"
 
@@ -24,45 +25,81 @@ static bool allows_device(const nib_strings *allow)
     return false;
 }
 
-static void write_line(nib_ledger *ledger, const nib_machine *asked, const nib_machine *here,
-                       const char *why)
+/* ": quant_w__ocl: ..." of each reason, as one. */
+static const char *join_reasons(nib_ledger *ledger, const nib_ledger_layer *line)
 {
-    nib_ledger_layer *line = nib__ledger_add_layer(ledger, "quantize");
-    if (line == NULL)
-        return;
-    line->role = NIB_LEDGER_OPERATION;
-    line->rung = NIB_RUNG_DEVICE;
-    line->asked = nib__ledger_text(ledger, "codes@%s", asked->name);
-    line->done = nib__ledger_text(ledger, "codes@%s", here->name);
-    line->allowed = "by --allow device";
-    nib__ledger_add_reason(ledger, line, "no-row", nib__ledger_text(ledger, "%s", why));
+    const char *all = "";
+    for (size_t i = 0; i < line->reason_count && all != NULL; i++)
+        all = nib__ledger_text(ledger, "%s%s%s", all, i == 0 ? "" : "; ", line->reasons[i].text);
+    return all != NULL ? all : "";
 }
 
-nib_status nib__quantize_where(nib_ledger *ledger, nib_model *model,
+/* No kernel does it there, or the device does not open: the CPU does, where that is allowed. */
+static nib_status go_to_host(const nib_quant_device *d, nib_ledger *ledger, nib_err *err)
+{
+    nib_ledger_layer *line = &ledger->layers[d->line];
+    const char *there = d->machine->name, *here = d->here->name;
+    if (d->strict || d->allowed == NULL)
+        return nib__fail(err, NIB_NOT_AS_ASKED,
+                         "quantize: %sasked codes@%s: %s; %s: done codes@%s, the same bits as "
+                         "without --device",
+                         d->strict ? "--strict: " : "", there, join_reasons(ledger, line),
+                         d->strict ? "without --strict --allow device" : "--allow device", here);
+    line->rung = NIB_RUNG_DEVICE;
+    line->allowed = d->allowed;
+    line->done = nib__ledger_text(ledger, "codes@%s", here);
+    return NIB_OK;
+}
+
+/* The row and the device, or the reasons on the line why there is none of them. */
+static bool find_row(nib_quant_device *d, nib_engine *engine, bool dry_run, nib_ledger *ledger)
+{
+    const nib_policy policy = {.cache_bytes = 0};
+    nib_ledger_layer *line = &ledger->layers[d->line];
+    nib_err why = {NIB_OK, ""};
+    nib_query query;
+    nib__plan_op_query(&query, NIB_OP_QUANT_W, NIB_TYPE_F32, d->machine);
+    d->row = nib__plan_op_best(&query, d->machine);
+    if (d->row == NULL) {
+        nib__explain_operation(ledger, line, &query, &policy, d->machine);
+        return false;
+    }
+    if (dry_run || nib__engine_gpu(&d->gpu, engine, d->machine, &why) == NIB_OK)
+        return true;
+    nib__ledger_add_reason(ledger, line, "refused", nib__ledger_text(ledger, "%s", why.text));
+    return false;
+}
+
+nib_status nib__quantize_where(nib_quant_device **out, nib_ledger *ledger, nib_model *model,
                                const nib_quantize_options *options, nib_err *err)
 {
     const nib_request *r = &options->request;
     nib_engine *engine = model->engine;
-    const nib_machine *here = &engine->here;
-    nib_machine asked;
-    char why[128];
     if (is_here(engine, r->device))
         return NIB_OK;
-    NIB_TRY(nib__engine_machine(engine, &asked, r->device, &ledger->arena, err));
-    if (!asked.here)
+    nib_quant_device *d = nib__arena_take(&ledger->arena, 1, sizeof *d);
+    nib_machine *asked = nib__arena_take(&ledger->arena, 1, sizeof *asked);
+    if (d == NULL || asked == NULL)
+        return nib__fail_memory(err, sizeof *d + sizeof *asked, "a device");
+    NIB_TRY(nib__engine_machine(engine, asked, r->device, &ledger->arena, err));
+    if (!asked->here)
         return nib__fail(err, NIB_NOT_AS_ASKED,
                          "--device %s says where weights are quantized, and that machine is not "
                          "here; --for %s plans the result for it",
-                         asked.name, asked.name);
-    snprintf(why, sizeof why, "no kernel: the table has no quantizer of weights on %s", asked.name);
-    if (r->strict || !allows_device(&r->allow))
-        return nib__fail(err, NIB_NOT_AS_ASKED,
-                         "quantize: %sasked codes@%s: %s; %s: done codes@%s, the same bits as "
-                         "without --device",
-                         r->strict ? "--strict: " : "", asked.name, why,
-                         r->strict ? "without --strict --allow device" : "--allow device",
-                         here->name);
-    write_line(ledger, &asked, here, why);
+                         asked->name, asked->name);
+    *d = (nib_quant_device){.machine = asked,
+                            .here = &engine->here,
+                            .allowed = allows_device(&r->allow) ? "by --allow device" : NULL,
+                            .strict = r->strict,
+                            .line = ledger->layer_count};
+    nib_ledger_layer *line = nib__ledger_add_layer(ledger, "quantize");
+    if (line == NULL)
+        return nib__fail_memory(err, sizeof *line, "the ledger");
+    line->role = NIB_LEDGER_OPERATION;
+    line->asked = line->done = nib__ledger_text(ledger, "codes@%s", asked->name);
+    if (!find_row(d, engine, options->dry_run, ledger))
+        return go_to_host(d, ledger, err);
+    *out = d;
     return NIB_OK;
 }
 

@@ -227,10 +227,11 @@ static const char floats_because[] =
 static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err *err)
 {
     const nib_quantize_options *o = w->options;
+    struct nib_quant_device *device = NULL;
     nib_quantize_report report;
     NIB_TRY(name_output(w, o->out, err));
     NIB_TRY(choose_layers(w, err));
-    NIB_TRY(nib__quantize_where(&w->ledger, w->model, o, err));
+    NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o, err));
     NIB_TRY(nib__quantize_for(&w->plan, &w->ledger, w->model, o, err));
     NIB_TRY(calibrate(w, err));
     nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
@@ -239,7 +240,8 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
                                 o->format == NULL && o->request.strict ? "torchao" : o->format,
                             .strict = o->request.strict,
                             .force = o->force,
-                            .dry_run = o->dry_run};
+                            .dry_run = o->dry_run,
+                            .device = device};
     NIB_TRY(nib__bias_parse(&job.bias, o->request.bias, err));
     NIB_TRY(run_job(w, &job, &report, err));
     nib__note_biases(&w->ledger, o->request.bias, floats_because);

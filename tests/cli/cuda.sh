@@ -28,6 +28,13 @@ check 'all is done there' grep -q '36 done on cuda/sm80, 0 substituted$' drawn.e
 equal 'the same tokens' "$there" "$(drawn "${some[@]}" --without 'sample_f32__sm*' --without pack__sm80)"
 check 'drawn here' grep -q '^drawn by    sample_f32__ref' drawn.err
 
+# weights become codes there
+for recipe in 8da4w nvfp4; do
+    check "$recipe: quantized there" nibble quantize "$MODEL" there-$recipe --recipe $recipe --device cuda --quiet
+    "$here" quantize "$MODEL" here-$recipe --recipe $recipe --quiet >here.txt
+    check "$recipe: the same weights" cmp there-$recipe/model.safetensors here-$recipe/model.safetensors
+done
+
 # two steps of training of each kind of operand, near the CPU's
 curves=$REPO/tests/golden/train/curves
 for name in bf16 fp8 fp8_tensorwise mxfp8_2256; do

@@ -10,6 +10,12 @@ check 'its machine is' grep -q '^machine  h200: ' printed
 check 'the manifest has its summary' grep -q 'planned for h200: 36 linear layers: 36 asked 8da4w-g32, 36 done on h200/' for/nibble.json
 quantize plain --recipe 8da4w --quiet >/dev/null
 check 'the weights are the same' cmp for/model.safetensors plain/model.safetensors
+# rows that the host reads one by one, as they lie in another order
+for device in cpu opencl; do
+    check "of Meta's by $device" nibble quantize "$REPO"/tests/golden/torch/meta_float meta-$device --recipe 8da4w --device $device --quiet
+done
+check "of Meta's: the same" cmp meta-cpu/model.safetensors meta-opencl/model.safetensors
+
 quantize dry --recipe 8da4w --for h200 --dry-run --json 2>/dev/null |
     members 'a plan inside' schema=1 'for.device="h200"' 'for.layers[].asked=str' for.predicted_token_s=num for.counts.denied=0
 
@@ -33,11 +39,47 @@ if ! nibble devices opencl >/dev/null 2>&1; then
     echo 'skipped: quantizing for a device that is here (none of OpenCL is)'
     exit
 fi
-refused 4 'quantize: asked codes@opencl: no kernel: the table has no quantizer of weights on opencl; --allow device: done codes@cpu*' \
-    quantize "$MODEL" x --recipe 8da4w --device opencl
-check 'nothing was written' [ ! -e x ]
-quantize moved --recipe 8da4w --device opencl --allow device >printed 2>/dev/null
-check 'a line says so' grep -q 'substituted: asked codes@opencl, done codes@cpu; rung device, allowed by --allow device' printed
-check 'and so does the manifest' grep -q '"codes@opencl"' moved/nibble.json
-check 'the same weights' cmp moved/model.safetensors plain/model.safetensors
-refused 4 'quantize: --strict: asked codes@opencl: *' quantize "$MODEL" y --recipe 8da4w --device opencl --allow device --strict
+
+# the device's codes, scales and zeros are the CPU's, in every formula
+for recipe in 8da4w 8da4w-g100 8da4w-asym 8da4w-ao017 int8wo int8wo-asym int8wo-tensor int4wo int4wo-tinygemm fp8wo fp8wo-tensor \
+    mxfp8 mxfp8-floor mxfp4 mxfp4-floor nvfp4 nvfp4-block int8wo-g32-ggml int4wo-g32-ggml int4wo-g32-sym-ggml 8da4w+head+embed; do
+    quantize by-cpu --recipe $recipe --quiet --force >/dev/null
+    check "$recipe on the device" quantize by-device --recipe $recipe --device opencl --quiet --force
+    check "$recipe: the same weights" cmp by-cpu/model.safetensors by-device/model.safetensors
+    check "$recipe: the same errors" cmp <(grep sqnr_db by-cpu/nibble.json) <(grep sqnr_db by-device/nibble.json)
+    check "$recipe: a line says so" grep -q '"done": "codes@opencl"' by-device/nibble.json
+done
+biased() { quantize "$@" --recipe int8dq-static --calibrate "$MODEL/heldout.txt" --bias int32 --quiet; }
+biased biased-cpu >/dev/null
+check 'with biases in steps of the codes' biased biased --device opencl
+check 'with biases: the same' cmp biased/model.safetensors biased-cpu/model.safetensors
+
+# of other sources than rows of bf16
+for type in f32 f16; do
+    nibble convert "$MODEL" as-$type --format safetensors --dtype $type --quiet >/dev/null
+    nibble quantize as-$type $type-cpu --recipe nvfp4 --quiet >/dev/null
+    check "from $type" nibble quantize as-$type $type-device --recipe nvfp4 --device opencl --quiet
+    check "from $type: the same" cmp $type-cpu/model.safetensors $type-device/model.safetensors
+done
+
+quantize dry --recipe 8da4w --device opencl --dry-run --json >printed 2>/dev/null
+check 'a dry run has the copies and the time' grep -q '"codes@opencl: 36 of 36 weights by quant_w__ocl, 6.2 MB to it and 3.6 MB back, .* predicted' printed
+check 'and writes nothing' [ ! -e dry ]
+
+# a weight without codes is refused in the same words, and nothing is left
+mkdir broken
+cp "$MODEL"/config.json broken
+broken() { # HEX RECIPE: the last two values of the last row
+    cp "$MODEL"/model.safetensors broken/model.safetensors
+    "$REPO/tests/cli/tensors" broken/model.safetensors put lm_head.weight $((2 * 2256 * 224 - 4)) "$1"
+    nibble quantize broken by-cpu-x --recipe "$2" 2>cpu.err >/dev/null
+    check "$2: it is bad input" [ $? = 3 ]
+    nibble quantize broken by-device-x --recipe "$2" --device opencl 2>device.err >/dev/null
+    check "$2: on the device, too" [ $? = 3 ]
+    check "$2: the same words" cmp cpu.err device.err
+    check "$2: the row is named" grep -q 'lm_head.weight: row 2255' cpu.err
+    check "$2: nothing is left" [ ! -e by-device-x ]
+}
+broken 0000c07f 8da4w
+broken 80ff0000 int8wo-tensor
+broken 78ff787f int8wo-asym

@@ -6,8 +6,8 @@
  *   GROUP   items of a work-group, and lanes of the sums over a group of weights
  *   FAMILY  which formulas, FAMILY_*
  *
- * `span` items have a group of weights (a whole row where that is under one scale), so a work-group
- * has GROUP / span of them, one after the other as they lie in the rows.
+ * `span` items, a power of two, have a group of weights (a whole row where that is under one scale),
+ * so a work-group has GROUP / span of them, one after the other as they lie in the rows.
  */
 #ifndef NIB_CUDA /* there an option of the compiler says it */
 #pragma OPENCL FP_CONTRACT OFF
@@ -23,8 +23,6 @@
 #define FAMILY_NV 6
 #define FAMILY_GGML 7
 
-#define LEAST_INT (-0x7fffffff - 1)
-
 /* To the nearest. OpenCL promises that of doubles alone, whose quotient has bits enough to be
  * rounded a second time. */
 #ifdef NIB_CUDA
@@ -33,37 +31,55 @@
 #define DIVIDE(a, b) ((float)((double)(a) / (double)(b)))
 #endif
 
-/* ---- over the items of a group of weights: each gives a value and gets the result ---- */
+/* ---- over the items of a group of weights: each gives two values and gets the results; both at
+ * once, as it is the barriers that take time ---- */
 
-INLINED int span_least(int value, LOCAL int *room, int span)
+typedef struct keys {
+    int first, second;
+} keys;
+
+INLINED keys span_least(keys value, LOCAL int *room, int span)
 {
-    const int id = (int)get_local_id(0), lane = id % span;
-    room[id] = value;
+    const int id = (int)get_local_id(0), lane = id & (span - 1);
+    LOCAL int *other = room + GROUP;
+    room[id] = value.first;
+    other[id] = value.second;
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int step = span / 2; step > 0; step /= 2) {
-        if (lane < step)
+        if (lane < step) {
             room[id] = min(room[id], room[id + step]);
+            other[id] = min(other[id], other[id + step]);
+        }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    const int least = room[id - lane];
+    value.first = room[id - lane];
+    value.second = other[id - lane];
     barrier(CLK_LOCAL_MEM_FENCE);
-    return least;
+    return value;
 }
 
+typedef struct sums {
+    double signal, error;
+} sums;
+
 /* For the first of the items alone. */
-INLINED double span_sum(double value, LOCAL double *room, int span)
+INLINED sums span_sum(sums value, LOCAL double *room, int span)
 {
-    const int id = (int)get_local_id(0), lane = id % span;
-    room[id] = value;
+    const int id = (int)get_local_id(0), lane = id & (span - 1);
+    LOCAL double *other = room + GROUP;
+    room[id] = value.signal;
+    other[id] = value.error;
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int step = span / 2; step > 0; step /= 2) {
-        if (lane < step)
+        if (lane < step) {
             room[id] += room[id + step];
+            other[id] += other[id + step];
+        }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    const double sum = room[id];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    return sum;
+    value.signal = room[id];
+    value.error = other[id];
+    return value;
 }
 
 typedef struct range {
@@ -74,14 +90,15 @@ typedef struct range {
 INLINED range range_of(const __global uchar *rows, size_t at, int count, int type,
                        LOCAL int *room, int span)
 {
-    int least = 0x7fffffff, most = LEAST_INT;
-    for (int j = (int)get_local_id(0) % span; j < count; j += span) {
+    keys k;
+    k.first = k.second = 0x7fffffff; /* the largest's is negated */
+    for (int j = ((int)get_local_id(0) & (span - 1)); j < count; j += span) {
         const int key = order_of(as_int(load_typed(rows, at + (size_t)j, type)));
-        least = min(least, key);
-        most = max(most, key);
+        k.first = min(k.first, key);
+        k.second = min(k.second, ~key);
     }
-    const int low = order_of(span_least(least, room, span));
-    const int high = order_of(~span_least(~most, room, span));
+    k = span_least(k, room, span);
+    const int low = order_of(k.first), high = order_of(~k.second);
     range r;
     r.low = as_float(low);
     r.high = as_float(high);
@@ -97,7 +114,7 @@ static float largest_of(range r) { return fabs(-r.low > r.high ? r.low : r.high)
 __kernel void row_ranges(MEMORY(uchar, rows), MEMORY(float, ranges), MEMORY(int, failed), int type,
                          int k)
 {
-    __local int room[GROUP];
+    __local int room[2 * GROUP];
     HERE_CONST(uchar, rows);
     HERE(float, ranges);
     HERE(int, failed);
@@ -171,11 +188,12 @@ static int whole_of(float v) { return IS_FINITE(as_int(v)) ? (int)v : 0; }
 INLINED float peak_of(const __global uchar *rows, size_t at, int count, int type, float largest,
                       LOCAL int *room, int span)
 {
-    int first = 0x7fffffff;
-    for (int j = (int)get_local_id(0) % span; j < count; j += span)
+    keys k;
+    k.first = k.second = 0x7fffffff;
+    for (int j = ((int)get_local_id(0) & (span - 1)); j < count; j += span)
         if (fabs(load_typed(rows, at + (size_t)j, type)) == largest)
-            first = min(first, j);
-    first = span_least(first, room, span);
+            k.first = min(k.first, j);
+    const int first = span_least(k, room, span).first;
     return largest == 0.0f || first >= count ? 0.0f
                                              : load_typed(rows, at + (size_t)first, type);
 }
@@ -355,17 +373,18 @@ __kernel void weight_codes(MEMORY(uchar, rows), MEMORY(char, codes), MEMORY(ucha
                            int is_whole, int is_floor, float smallest, float tensor, float inverse,
                            float scale, float zero, float factor)
 {
-    __local int room[GROUP];
-    __local double sums[GROUP];
+    __local int room[2 * GROUP];
+    __local double sum_room[2 * GROUP];
     HERE_CONST(uchar, rows);
     HERE(char, codes);
     HERE(uchar, scales);
     HERE(uchar, zeros);
     HERE(double, of_groups);
-    const int id = (int)get_local_id(0), lane = id % span;
-    const size_t of_all = get_group_id(0) * (size_t)(GROUP / span) + (size_t)(id / span);
-    const int row = (int)(of_all / (size_t)groups), begin = (int)(of_all % (size_t)groups) * group;
-    const int is_there = of_all < (size_t)total, count = is_there ? min(group, k - begin) : 0;
+    const int id = (int)get_local_id(0), lane = id & (span - 1);
+    const uint of_all = (uint)(get_group_id(0) * (GROUP / span)) + (uint)id / (uint)span;
+    const uint row = of_all / (uint)groups;
+    const int begin = (int)(of_all - row * (uint)groups) * group;
+    const int is_there = of_all < (uint)total, count = is_there ? min(group, k - begin) : 0;
     const size_t at = (size_t)row * (size_t)k + (size_t)begin;
     common c;
     c.source = source, c.is_wide = is_wide, c.is_symmetric = is_symmetric, c.is_floor = is_floor;
@@ -382,21 +401,21 @@ __kernel void weight_codes(MEMORY(uchar, rows), MEMORY(char, codes), MEMORY(ucha
     const float by = tensor != 0.0f ? p.scale * tensor : p.scale;
     const float before = zero_kind == 1 ? p.zero : 0.0f, after = zero_kind == 2 ? p.zero : 0.0f;
     const int is_coded = of.is_finite && p.is_finite;
-    double signal = 0.0, error = 0.0;
+    sums lost;
+    lost.signal = lost.error = 0.0;
     for (int j = lane; j < count && is_coded; j += span) {
         const float x = load_typed(rows, at + (size_t)j, type);
         float value;
         codes[at + (size_t)j] = (char)code_of(x, p, c, &value);
-        const double lost = (double)x - (double)((value - before) * by + after);
-        signal += (double)x * (double)x;
-        error += lost * lost;
+        const double off = (double)x - (double)((value - before) * by + after);
+        lost.signal += (double)x * (double)x;
+        lost.error += off * off;
     }
-    signal = span_sum(signal, sums, span);
-    error = span_sum(error, sums, span);
+    lost = span_sum(lost, sum_room, span);
     if (lane != 0 || !is_there)
         return;
-    of_groups[2 * of_all] = signal;
-    of_groups[2 * of_all + 1] = is_coded ? error : of.is_finite ? -2.0 : -1.0;
+    of_groups[2 * (size_t)of_all] = lost.signal;
+    of_groups[2 * (size_t)of_all + 1] = is_coded ? lost.error : of.is_finite ? -2.0 : -1.0;
     if (is_whole != 0)
         return;
     store_value(scales, of_all, scale_type, p.scale, p.byte);

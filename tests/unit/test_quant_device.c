@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights that become codes on a device, on the shipped model: what one lacks, refuses or does not
+ * survive is the CPU's where that is allowed, in the same bits and with a line of the ledger, and
+ * else an error that leaves nothing. That a device makes the CPU's bits is the kernel checker's and
+ * tests/cli/quantize_device.sh's.
+ */
+#include "session.h"
+
+#include "failing_gpu.h"
+#include "file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MODEL "models/nibble-tales"
+
+typedef struct run {
+    failing_gpu device;
+    bool exact; /* it has double precision and denormals */
+    opened o;
+    char out[64], text[1 << 16]; /* where it writes; what it says */
+    size_t size;
+    nib_err err;
+} run;
+
+static nib_status keep_text(void *ctx, const char *bytes, size_t size)
+{
+    run *r = ctx;
+    assert_true(r->size + size < sizeof r->text);
+    memcpy(r->text + r->size, bytes, size);
+    r->text[r->size += size] = 0;
+    return NIB_OK;
+}
+
+static void open_model(run *r)
+{
+    const nib_engine_options options = {.threads = 2};
+    if (nib_engine_open(&r->o.engine, &options, &r->err) != NIB_OK ||
+        !failing_offer(r->o.engine, &r->device) ||
+        nib_model_open(&r->o.model, r->o.engine, MODEL, NULL, &r->err) != NIB_OK)
+        fail_msg("%s", r->err.text);
+    r->o.engine->measured = true;
+    int64_t *fact = r->o.engine->gpus[0].machine.facts.fact;
+    fact[NIB_FACT_FP64] = fact[NIB_FACT_DENORMALS] = r->exact;
+}
+
+typedef struct how {
+    const char *recipe, *device, *allow;
+    bool strict, dry_run;
+} how;
+
+static nib_status quantize(run *r, const how *h)
+{
+    const char *patterns = h->allow;
+    const nib_quantize_options options = {.request = {.recipe = h->recipe,
+                                                      .device = h->device,
+                                                      .allow = {&patterns, patterns != NULL},
+                                                      .strict = h->strict},
+                                          .out = r->out,
+                                          .force = true,
+                                          .dry_run = h->dry_run};
+    const nib_sink sink = {keep_text, r};
+    r->size = 0;
+    r->text[0] = 0;
+    r->err = (nib_err){NIB_OK, ""};
+    if (r->o.engine == NULL)
+        open_model(r);
+    return nib_quantize(r->o.model, &options, NIB_FORM_JSON, &sink, &r->err);
+}
+
+static void says(const char *text, const char *words)
+{
+    if (strstr(text, words) == NULL)
+        fail_msg("\"%s\" lacks \"%s\"", text, words);
+}
+
+static void remove_out(const run *r) { assert_int_equal(nib__path_remove(r->out, NULL), NIB_OK); }
+
+static void close_run(run *r)
+{
+    close_opened(&r->o);
+    assert_int_equal(r->device.live, 0); /* all memory, programs, functions and events */
+    assert_int_equal(r->device.held, 0);
+}
+
+static int begin(void **state)
+{
+    static run r;
+    r = (run){.exact = true};
+    snprintf(r.out, sizeof r.out, "/tmp/nibble-quant-device-%d", (int)getpid());
+    failing_init(&r.device);
+    *state = &r;
+    return 0;
+}
+
+static int end(void **state)
+{
+    run *r = *state;
+    remove_out(r);
+    close_run(r);
+    return 0;
+}
+
+static void begin_again(run *r)
+{
+    close_run(r);
+    failing_init(&r->device);
+}
+
+/* ---- what every refusal comes to ---- */
+
+static void read_weights(const run *r, char **bytes, size_t *size)
+{
+    static nib_allocator a;
+    char path[128];
+    nib_err err;
+    a = nib__allocator_default();
+    snprintf(path, sizeof path, "%s/model.safetensors", r->out);
+    if (nib__file_read(bytes, size, path, 1 << 24, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
+/* The weights that are there are those that the CPU writes when nothing else is asked. */
+static void same_as_cpu(run *r, const char *recipe)
+{
+    const nib_allocator a = nib__allocator_default();
+    char *got, *want;
+    size_t got_size, want_size;
+    read_weights(r, &got, &got_size);
+    assert_int_equal(quantize(r, &(how){.recipe = recipe}), NIB_OK);
+    read_weights(r, &want, &want_size);
+    assert_int_equal(got_size, want_size);
+    assert_memory_equal(got, want, want_size);
+    nib__release(&a, got);
+    nib__release(&a, want);
+    remove_out(r);
+}
+
+/* Denied, with these words and nothing left; and allowed, said as `done`. */
+static void check_refused(run *r, const char *recipe, nib_status status, const char *words,
+                          const char *done)
+{
+    const failing_gpu device = r->device;
+    how h = {.recipe = recipe, .device = "opencl"};
+    assert_int_equal(quantize(r, &h), status);
+    says(r->err.text, words);
+    says(r->err.text, "--allow device: done codes@cpu, the same bits as without --device");
+    assert_int_equal(nib__path_kind(r->out), NIB_PATH_NONE);
+    h.strict = true, h.allow = "device";
+    assert_int_equal(quantize(r, &h), status);
+    says(r->err.text, "--strict: ");
+    assert_int_equal(nib__path_kind(r->out), NIB_PATH_NONE);
+    begin_again(r);
+    r->device = device;
+    h.strict = false;
+    if (quantize(r, &h) != NIB_OK)
+        fail_msg("%s", r->err.text);
+    says(r->text, "\"asked\": \"codes@opencl\"");
+    says(r->text, done);
+    says(r->text, "\"allowed\": \"by --allow device\"");
+    says(r->text, words);
+    same_as_cpu(r, recipe);
+}
+
+static const char by_cpu[] = "\"done\": \"codes@cpu\"";
+
+static void test_no_double_precision(void **state)
+{
+    run *r = *state;
+    r->exact = false;
+    check_refused(r, "8da4w", NIB_NOT_AS_ASKED, "quant_w__ocl: the device lacks double precision",
+                  by_cpu);
+}
+
+static void test_not_opened(void **state)
+{
+    run *r = *state;
+    r->device.open_words = "the driver is asleep";
+    check_refused(r, "8da4w", NIB_NOT_AS_ASKED, "the driver is asleep", by_cpu);
+}
+
+static void test_not_compiled(void **state)
+{
+    run *r = *state;
+    r->device.refuse_function = "weight_codes";
+    check_refused(r, "int4wo", NIB_NOT_AS_ASKED, "does not compile weight_codes", by_cpu);
+}
+
+static void test_no_room(void **state)
+{
+    run *r = *state;
+    r->device.room = 100000;
+    check_refused(r, "mxfp8", NIB_NOT_AS_ASKED,
+                  "opencl has no memory left: a block of weights that become codes needs ", by_cpu);
+}
+
+/* ---- in the middle ---- */
+
+static const char by_both[] = "\"done\": \"codes@opencl, then codes@cpu\"";
+
+static void test_launch_fails(void **state)
+{
+    run *r = *state;
+    r->device.fail_launch = "weight_codes";
+    check_refused(r, "8da4w", NIB_FAILED, "model.layers.0.self_attn.q_proj.weight: ", by_both);
+    begin_again(r);
+    r->device.fail_launch = "row_ranges";
+    check_refused(r, "int8wo-tensor", NIB_FAILED, "row_ranges: out of the device's resources",
+                  by_both);
+}
+
+static void test_read_fails(void **state)
+{
+    run *r = *state;
+    r->device.fail_read = true;
+    check_refused(r, "fp8wo", NIB_FAILED, "the bus is gone", by_both);
+}
+
+/* ---- as asked ---- */
+
+/* The note has what crosses; a dry run says the same without opening the device. */
+static void test_moves(void **state)
+{
+    run *r = *state;
+    char note[512];
+    how h = {.recipe = "int8wo", .device = "opencl"};
+    if (quantize(r, &h) != NIB_OK)
+        fail_msg("%s", r->err.text);
+    says(r->text, "\"done\": \"codes@opencl\"");
+    const char *at = strstr(r->text, "codes@opencl: 36 of 36 weights by quant_w__ocl, ");
+    assert_non_null(at);
+    snprintf(note, sizeof note, "%.*s", (int)strcspn(at, "\""), at);
+    assert_int_equal(r->device.launches, 2 * 36); /* codes, then sums of rows */
+    assert_int_equal(r->device.held, 0);
+    begin_again(r);
+    remove_out(r);
+    h.dry_run = true;
+    if (quantize(r, &h) != NIB_OK)
+        fail_msg("%s", r->err.text);
+    says(r->text, note);
+    assert_int_equal(r->device.launches + r->device.copies + r->device.live, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_no_double_precision, begin, end),
+        cmocka_unit_test_setup_teardown(test_not_opened, begin, end),
+        cmocka_unit_test_setup_teardown(test_not_compiled, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_room, begin, end),
+        cmocka_unit_test_setup_teardown(test_launch_fails, begin, end),
+        cmocka_unit_test_setup_teardown(test_read_fails, begin, end),
+        cmocka_unit_test_setup_teardown(test_moves, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
