@@ -91,12 +91,12 @@ struct emulated_function {
 #define __kernel static
 #define __global
 #define __constant static const
-#define __local static
+#define __local __shared__
 #define LOCAL
 #define __device__
 #define __forceinline__ inline
 #define __restrict__
-#define __shared__ static
+#define __shared__ static __attribute__((section("emulated_static"))) /* to be poisoned */
 #define __launch_bounds__(...)
 #define MEMORY(type, name) type *name##_base
 #define HERE(type, name) type *name = name##_base

@@ -249,6 +249,9 @@ void emulated_unit_end()
 
 extern "C" {
 
+/* What functions declare themselves of shared memory: the linker's names for a section's ends. */
+extern unsigned char __start_emulated_static[], __stop_emulated_static[];
+
 #define API __attribute__((visibility("default"))) int
 
 API cuInit(unsigned) { return 0; }
@@ -350,6 +353,8 @@ API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
             for (uint x = 0; x < gx; x++) {
                 blockIdx = {x, y, z};
                 memset(emulated_shared, 0xff, shared + BEYOND);
+                memset(__start_emulated_static, 0xff,
+                       (size_t)(__stop_emulated_static - __start_emulated_static));
                 emulated_unit_begin(is_late);
                 run_block((x + y) % 2 != 0);
                 for (size_t i = 0; i < BEYOND; i++)
