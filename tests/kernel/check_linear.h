@@ -528,6 +528,7 @@ static void narrow_for_gpu(linear_case *c, const nib_kernel *row, int t)
 {
     static const int64_t few[] = {1, 2, 5, 17, 67}, many[] = {17, 131, 67, 1, 128};
     static const int64_t ks[] = {2000, 341, 33, 160, 2256}; /* of many steps first */
+    enum { LONG = 10 /* cases of these, after which others are as random_case has them */ };
     const int64_t *ms = row->m_best > 1 ? many : few;
     static const struct {
         nib_zero zero;
@@ -539,8 +540,10 @@ static void narrow_for_gpu(linear_case *c, const nib_kernel *row, int t)
     const bool is_int = c->scheme.code == NIB_CODE_I8 || c->scheme.code == NIB_CODE_I4;
     const bool any_zero = c->scheme.act == NIB_ACT_FLOAT || nib__act_block(c->scheme.act) > 0;
     c->m = ms[size];
-    if (row->unit == NIB_UNIT_FP8 || row->unit == NIB_UNIT_MX8)
+    const bool is_f8 = row->unit == NIB_UNIT_FP8 || row->unit == NIB_UNIT_MX8;
+    if (is_f8 || t < LONG)
         c->k = ks[size], c->n = nib__min(c->n, 137);
+    c->int_bias = c->int_bias && nib__bias_int32_refuses(&c->scheme, c->k) == NULL;
     if (is_int) {
         c->scheme.zero = any_zero || set < 2 ? sets[set].zero : NIB_ZERO_NONE;
         c->scheme.symmetric = c->scheme.zero == NIB_ZERO_NONE;
