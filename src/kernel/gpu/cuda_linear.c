@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rows of CUDA for linear products: of few tokens, which take any number and group (matvec.cu), and
- * of many on the matrix units (tile.cu), forward and backward; and for the embedding. Their weights
- * lie in the layout "rows" of gpu_pack.h, at a multiple of 64 bytes.
+ * of many on the matrix units (tile.cu, wgmma.cu, tcgen05.cu), forward and backward; and for the
+ * embedding. Their weights lie in the layout "rows" of gpu_pack.h, at a multiple of 64 bytes.
  */
 #include "cuda_programs.h"
 #include "gpu_args.h"
