@@ -212,6 +212,9 @@ typedef struct nib_request {
     const char *bias;    /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
     int64_t context;     /* tokens per sequence; 0: the smaller of the model's and 4,096 */
     uint64_t memory;     /* bytes that a run may take of the device; 0: as much as it has */
+    int64_t lookup; /* of generation: tokens at most, up to 64, that came before after the same ones
+                       and are checked in one step; the text is what it is without. 0: 15 where that
+                       is so, on the CPU; negative: none */
 } nib_request;
 
 /* Plans without running anything; request NULL: all defaults. A plan is made even if a layer has no
@@ -329,6 +332,8 @@ typedef struct nib_generate_stats {
     double token_s, predicted_token_s; /* of one token after the first, measured and by the plan;
                                           NaN: none was made, or its time is not known */
     double decode_gb_per_s;            /* weights and cache read */
+    int64_t steps;                     /* after the prompt */
+    int64_t lookup, drafted, accepted; /* tokens drafted for a step at most, in all, and right */
     uint64_t weight_bytes, cache_bytes, peak_bytes;
     nib_finish finish;
     double temperature, top_p, min_p, repeat_penalty; /* as used */

@@ -25,7 +25,7 @@ typedef struct settings {
     list skip, only, allow, kernel, place, without, stop;
     list overrides; /* "section.key=value" of a training config, each allocated */
     long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats, smooth,
-        ranks;
+        ranks, lookup;
     double temperature, top_p, min_p, repeat_penalty, loss_budget;
     bool json, markdown, quiet, no_color, strict, force, dry_run, ignore_eos, kernels, predict,
         operations, measure, train, keys, help;

@@ -105,6 +105,10 @@ const option option_table[] = {
     {"stop", 0, KIND_LIST, AT(stop), "TEXT", "end before this text; may be repeated", ON_GENERATE},
     {"ignore-eos", 0, KIND_FLAG, AT(ignore_eos), NULL, "go on after an end-of-text token",
      ON_GENERATE},
+    {"lookup", 0, KIND_INT, AT(lookup), "N",
+     "check up to N tokens in one step that came before after the same ones; the text stays the "
+     "same, and comes faster where it repeats itself; 0: off; default 15 on the CPU",
+     ON_GENERATE | ON_PLAN},
     {"text", 0, KIND_TEXT, AT(text), "FILE", "a text, or JSON lines with a `text` key (.jsonl)",
      ON_EVAL | ON_ADVISE},
     {"window", 0, KIND_INT, AT(window), "N",
@@ -372,6 +376,7 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
                       .min_p = -1,
                       .repeat_penalty = -1,
                       .top_k = -1,
+                      .lookup = -1,
                       .loss_budget = -1};
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {

@@ -80,6 +80,11 @@ static void print_generate_stats(const nib_generate_stats *t)
             say_time(measured, t->token_s), (double)t->weight_bytes * 1e-6,
             (double)t->cache_bytes * 1e-6, (double)t->peak_bytes * 1e-6, t->temperature, t->top_k,
             t->top_p, t->min_p, t->repeat_penalty, t->seed);
+    if (t->lookup > 0)
+        fprintf(stderr,
+                "lookup      %" PRId64 " tokens drafted, %" PRId64 " of them right, %.2f tokens "
+                "per step\n",
+                t->drafted, t->accepted, t->steps > 0 ? steps / (double)t->steps : 0);
     if (t->sampler != NULL)
         fprintf(stderr, "drawn by    %s\n", t->sampler);
     if (t->sampler_why[0] != 0)
@@ -199,7 +204,9 @@ static void print_generate_json(const nib_generate_stats *t, const kept *k)
            t->decode_s);
     print_json_number("token_s", t->token_s);
     print_json_number("predicted_token_s", t->predicted_token_s);
-    printf(", \"seed\": %" PRIu64 "}\n", t->seed);
+    printf(", \"steps\": %" PRId64 ", \"lookup\": %" PRId64 ", \"drafted\": %" PRId64
+           ", \"accepted\": %" PRId64 ", \"seed\": %" PRIu64 "}\n",
+           t->steps, t->lookup, t->drafted, t->accepted, t->seed);
 }
 
 static int generate(const ready *r, const settings *s, const char *prompt)

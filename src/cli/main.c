@@ -42,6 +42,10 @@ nib_request request_of(const settings *s)
         .bias = s->bias,
         .context = s->context,
         .memory = s->memory,
+        /* not given, none, or so many */
+        .lookup = s->lookup < 0    ? 0
+                  : s->lookup == 0 ? -1
+                                   : s->lookup,
     };
 }
 

@@ -148,10 +148,10 @@ uint64_t nib__plan_layer_bytes(const nib_layer_plan *plan);
 bool nib__plan_same_form(const nib_layer_plan *a, const nib_layer_plan *b);
 
 /* Predicted seconds of a step of inference, with all that is done besides linear layers, but for
- * drawing the token: m tokens, of which the last has an output, each with so many positions to
- * attend to. NaN: not all of the plan runs. */
+ * drawing tokens: m tokens, of which so many have an output, each with so many positions to attend
+ * to. NaN: not all of the plan runs. */
 double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *policy, int64_t m,
-                              double positions);
+                              int64_t outputs, double positions);
 
 /* The form of a layer's bias once its weight is done in `done`: sums of another scheme than that
  * of an int32 bias do not take it as it is. */

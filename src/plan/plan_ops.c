@@ -216,10 +216,10 @@ static const char *say_price(nib_layers_plan *out, const nib_op_plan *plan, cons
     walk with, without;
     *slot = (nib_op_plan){plan->op, NULL, plan->machine}; /* as asked */
     const double without_s = crossing_seconds(&without, out, policy, 1);
-    const double device_s = nib__plan_step_seconds(out, policy, 1, NIB_PREFILL_TOKENS);
+    const double device_s = nib__plan_step_seconds(out, policy, 1, 1, NIB_PREFILL_TOKENS);
     *slot = (nib_op_plan){plan->op, row, plan->machine->host};
     *seconds = crossing_seconds(&with, out, policy, 1) - without_s;
-    const double host_s = nib__plan_step_seconds(out, policy, 1, NIB_PREFILL_TOKENS);
+    const double host_s = nib__plan_step_seconds(out, policy, 1, 1, NIB_PREFILL_TOKENS);
     out->op_count--;
     nib__say_seconds(time, *seconds);
     return nib__ledger_text(

@@ -58,7 +58,7 @@ static double linear_seconds(const nib_layer_plan *layer, const nib_policy *poli
 }
 
 double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *policy, int64_t m,
-                              double positions)
+                              int64_t outputs, double positions)
 {
     const step s = {.plan = plan, .tokens = (double)m, .positions = positions};
     nib_policy own = *policy;
@@ -70,8 +70,8 @@ double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *pol
     for (size_t i = 0; i < plan->count; i++) {
         if (plan->layers[i].denied)
             return NAN;
-        sum += linear_seconds(&plan->layers[i], &own,
-                              nib__layer_tokens(plan->layers[i].layer, &own, m));
+        const bool is_head = plan->layers[i].layer->role == NIB_ROLE_HEAD;
+        sum += linear_seconds(&plan->layers[i], &own, is_head ? outputs : m);
     }
     for (size_t i = 1; i + SITES < plan->count; i += SITES)
         sum += layer_seconds(&s, &plan->layers[i]);
@@ -80,9 +80,9 @@ double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *pol
 
 void nib__plan_whole_steps(nib_layers_plan *plan, const nib_policy *policy)
 {
-    const double token_s = nib__plan_step_seconds(plan, policy, 1, NIB_PREFILL_TOKENS);
+    const double token_s = nib__plan_step_seconds(plan, policy, 1, 1, NIB_PREFILL_TOKENS);
     const double prompt_s =
-        nib__plan_step_seconds(plan, policy, NIB_PREFILL_TOKENS, NIB_PREFILL_TOKENS / 2.0);
+        nib__plan_step_seconds(plan, policy, NIB_PREFILL_TOKENS, 1, NIB_PREFILL_TOKENS / 2.0);
     plan->predicted_token_s = token_s + plan->draw.draw_s;
     plan->predicted_prefill_s = prompt_s;
     for (int i = 0; i < plan->op_count; i++)

@@ -106,9 +106,9 @@ static void predict(const nib_session *s, int64_t prompt, int64_t fresh, nib_ben
     for (int64_t done = 0; done < prompt; done += NIB_CHUNK) {
         const int64_t part = nib__min(NIB_CHUNK, prompt - done);
         const double positions = (double)done + (double)part / 2;
-        prefill_s += nib__plan_step_seconds(plan, &s->plan->policy, part, positions);
+        prefill_s += nib__plan_step_seconds(plan, &s->plan->policy, part, 1, positions);
     }
-    const double token_s = nib__plan_step_seconds(plan, &s->plan->policy, 1, (double)fresh / 2);
+    const double token_s = nib__plan_step_seconds(plan, &s->plan->policy, 1, 1, (double)fresh / 2);
     out->predicted_prefill_tokens_per_s = prefill_s > 0 ? (double)prompt / prefill_s : 0;
     out->predicted_decode_tokens_per_s = token_s > 0 ? 1 / token_s : 0;
     out->predicted_bytes = (plan->gpu != NULL ? plan->gpu_bytes : s->plan->weight_bytes) +

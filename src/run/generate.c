@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text from a prompt: prefill, then one token at a time; streamed as whole code points, with stop
- * strings held back until it is sure that they do not begin.
+ * Text from a prompt: prefill, then a token per step, or several where a draft of them was right;
+ * streamed as whole code points, with stop strings held back until it is sure that they do not
+ * begin.
  */
 #include "library.h"
+#include "lookup.h"
 #include "sample.h"
 #include "way.h"
 
@@ -27,8 +29,12 @@ typedef struct generation {
     nib_sampler sampler;
     nib_draw_plan draw;
     const nib_kernel *there; /* draws tokens where the logits are; NULL: the sampler does */
-    int32_t *ids;            /* prompt and new tokens */
-    size_t count, capacity;
+    int32_t *ids;            /* prompt and new tokens, and behind them a draft */
+    size_t count, capacity, drafted;
+    nib_lookup lookup;
+    nib_step_times times;
+    int64_t steps[NIB_LOOKUP_MOST + 2]; /* after the prompt, by their tokens */
+    uint64_t start;
     writer writer;
     nib_generate_stats *stats;
 } generation;
@@ -125,35 +131,85 @@ static bool ends(const generation *g, int32_t id)
 
 /* ---- steps ---- */
 
-static nib_status keep_id(generation *g, int32_t id, nib_err *err)
+static nib_status reserve_ids(generation *g, size_t more, nib_err *err)
 {
     void *ids = g->ids;
-    if (!nib__reserve(&g->session->model->engine->allocator, &ids, &g->capacity, g->count + 1,
+    if (!nib__reserve(&g->session->model->engine->allocator, &ids, &g->capacity, g->count + more,
                       sizeof *g->ids))
-        return nib__fail_memory(err, (g->count + 1) * sizeof *g->ids, "token ids");
+        return nib__fail_memory(err, (g->count + more) * sizeof *g->ids, "token ids");
     g->ids = ids;
+    return NIB_OK;
+}
+
+static nib_status keep_id(generation *g, int32_t id, nib_err *err)
+{
+    NIB_TRY(reserve_ids(g, 1, err));
     g->ids[g->count++] = id;
     return NIB_OK;
 }
 
-/* Runs ids[from..count) and gives the logits of the last. Long prompts go in chunks, so that they
- * can be cancelled between. */
+/* Runs ids from `from` on, draft included, and gives the logits of the last token and of each
+ * drafted one. Long prompts go in chunks, so that they can be cancelled between. */
 static nib_status forward(generation *g, size_t from, const float **logits, nib_err *err)
 {
     enum { CHUNK = NIB_CHUNK };
     nib_slot slots[CHUNK];
-    while (from < g->count) {
-        const size_t part = g->count - from < CHUNK ? g->count - from : CHUNK;
+    const size_t end = g->count + g->drafted;
+    while (from < end) {
+        const size_t part = end - from < CHUNK ? end - from : CHUNK;
         for (size_t i = 0; i < part; i++)
             slots[i] = (nib_slot){.sequence = 0,
                                   .position = (int32_t)(from + i),
                                   .token = g->ids[from + i],
-                                  .logits = from + i + 1 == g->count};
+                                  .logits = from + i + 1 >= g->count};
         if (!nib__engine_progress(g->session->model->engine, "prompt", from, g->count))
             return nib__fail(err, NIB_CANCELLED, "cancelled while reading the prompt");
         NIB_TRY(nib__runner_step(&g->session->runner, slots, part, logits, err));
         from += part;
     }
+    return NIB_OK;
+}
+
+/* What a draft may have besides the token that comes after it in any case. */
+static int64_t draft_room(const generation *g)
+{
+    const int64_t context = g->session->plan->context - (int64_t)g->count - 1;
+    const int64_t wanted =
+        g->options->max_tokens > 0 ? g->options->max_tokens - g->stats->new_tokens - 1 : INT64_MAX;
+    return nib__min(g->stats->lookup, nib__min(context, wanted));
+}
+
+/* As many tokens of a draft as pay; none before a step of one was timed. */
+static nib_status choose_draft(generation *g, nib_err *err)
+{
+    const nib_plan *plan = g->session->plan;
+    const int64_t room = draft_room(g);
+    double seconds[COUNT(g->times.measured)];
+    g->drafted = 0;
+    if (g->stats->lookup == 0)
+        return NIB_OK;
+    NIB_TRY(nib__lookup_put(&g->lookup, g->ids, g->count, err));
+    if (room <= 0 || g->lookup.next == 0 || g->times.measured[1] == 0)
+        return NIB_OK;
+    for (int64_t m = 1; g->times.predicted[g->stats->lookup + 1] == 0; m++)
+        g->times.predicted[m] =
+            nib__plan_step_seconds(&plan->plan, &plan->policy, m, m, (double)g->count);
+    NIB_TRY(reserve_ids(g, (size_t)room, err));
+    nib__step_times_fill(&g->times, (size_t)room + 1, seconds);
+    g->drafted = nib__lookup_draft(&g->lookup, g->ids, seconds, (size_t)room);
+    return NIB_OK;
+}
+
+/* The last token and a draft. */
+static nib_status step(generation *g, const float **logits, nib_err *err)
+{
+    NIB_TRY(choose_draft(g, err));
+    const uint64_t start = nib__now_ns();
+    NIB_TRY(forward(g, g->count - 1, logits, err));
+    nib__step_times_add(&g->times, 1 + g->drafted, (double)(nib__now_ns() - start) * 1e-9);
+    g->steps[1 + g->drafted]++;
+    g->stats->steps++;
+    g->stats->drafted += (int64_t)g->drafted;
     return NIB_OK;
 }
 
@@ -231,42 +287,69 @@ static nib_status draw(generation *g, const float *logits, int32_t *id, nib_err 
     return nib__sampling_token(id, drawn, position, err);
 }
 
+/* Writes a drawn token, unless it ends the text. */
+static nib_status take(generation *g, int32_t id, bool *over, nib_err *err)
+{
+    nib_generate_stats *stats = g->stats;
+    *over = true;
+    if (stats->new_tokens == 0)
+        stats->first_token_s = (double)(nib__now_ns() - g->start) * 1e-9;
+    if (ends(g, id)) {
+        stats->finish = NIB_FINISH_STOP;
+        return NIB_OK;
+    }
+    stats->new_tokens++;
+    NIB_TRY(keep_id(g, id, err));
+    NIB_TRY(put_token(g, id, err));
+    if (g->writer.stopped) {
+        stats->finish = NIB_FINISH_STOP;
+    } else if ((g->options->max_tokens > 0 && stats->new_tokens >= g->options->max_tokens) ||
+               (int64_t)g->count > g->session->plan->context - 1) {
+        stats->finish = NIB_FINISH_LENGTH;
+    } else if (!nib__engine_progress(g->session->model->engine, "generate",
+                                     (uint64_t)stats->new_tokens,
+                                     (uint64_t)g->options->max_tokens)) {
+        stats->finish = NIB_FINISH_CANCELLED;
+    } else {
+        *over = false;
+    }
+    return NIB_OK;
+}
+
+/* Draws the tokens of a step, each from logits that only right ones are before: the first, and as
+ * long as it is what was drafted, the next. The cache then holds what it holds without a draft. */
+static nib_status draw_all(generation *g, const float *logits, bool *over, nib_err *err)
+{
+    const int64_t vocab = nib_session_vocab(g->session), first = (int64_t)g->count - 1;
+    nib_status status = NIB_OK;
+    int64_t row = 0;
+    bool right = true;
+    *over = false;
+    for (; right && !*over && status == NIB_OK; row++) {
+        int32_t id = 0;
+        status = draw(g, logits + row * vocab, &id, err);
+        right = row < (int64_t)g->drafted && g->ids[g->count] == id;
+        if (status == NIB_OK)
+            status = take(g, id, over, err);
+        g->stats->accepted += right;
+    }
+    nib__kv_truncate(&g->session->runner.kv, 0, first + row);
+    return status;
+}
+
 /* The loop: sample, write, step. */
 static nib_status run(generation *g, nib_err *err)
 {
-    const int64_t context = g->session->plan->context;
-    const uint64_t start = nib__now_ns();
     const float *logits;
+    bool over;
+    g->start = nib__now_ns();
     NIB_TRY(forward(g, 0, &logits, err));
     const uint64_t prefilled = nib__now_ns();
-    g->stats->prefill_s = (double)(prefilled - start) * 1e-9;
-    g->stats->finish = NIB_FINISH_LENGTH;
-    for (;;) {
-        int32_t id;
-        NIB_TRY(draw(g, logits, &id, err));
-        if (g->stats->new_tokens == 0)
-            g->stats->first_token_s = (double)(nib__now_ns() - start) * 1e-9;
-        if (ends(g, id)) {
-            g->stats->finish = NIB_FINISH_STOP;
-            break;
-        }
-        g->stats->new_tokens++;
-        NIB_TRY(keep_id(g, id, err));
-        NIB_TRY(put_token(g, id, err));
-        if (g->writer.stopped) {
-            g->stats->finish = NIB_FINISH_STOP;
-            break;
-        }
-        if ((g->options->max_tokens > 0 && g->stats->new_tokens >= g->options->max_tokens) ||
-            (int64_t)g->count > context - 1)
-            break;
-        if (!nib__engine_progress(g->session->model->engine, "generate",
-                                  (uint64_t)g->stats->new_tokens,
-                                  (uint64_t)g->options->max_tokens)) {
-            g->stats->finish = NIB_FINISH_CANCELLED;
-            break;
-        }
-        NIB_TRY(forward(g, g->count - 1, &logits, err));
+    g->stats->prefill_s = (double)(prefilled - g->start) * 1e-9;
+    NIB_TRY(draw_all(g, logits, &over, err));
+    while (!over) {
+        NIB_TRY(step(g, &logits, err));
+        NIB_TRY(draw_all(g, logits, &over, err));
     }
     g->stats->decode_s = (double)(nib__now_ns() - prefilled) * 1e-9;
     if (!g->writer.stopped) {
@@ -276,6 +359,23 @@ static nib_status run(generation *g, nib_err *err)
     return NIB_OK;
 }
 
+/* Of one token by the plan, with the steps that were taken. */
+static double predicted_token(const generation *g)
+{
+    const nib_plan *plan = g->session->plan;
+    const nib_draw_plan *usual = &plan->plan.draw; /* whose move is among those of a step */
+    const double tokens = (double)nib__max(1, g->stats->new_tokens - 1);
+    const double positions = (double)g->stats->prompt_tokens + tokens / 2;
+    double sum = 0;
+    for (int64_t m = 1; m < (int64_t)COUNT(g->steps); m++)
+        if (g->steps[m] > 0)
+            sum += (double)g->steps[m] *
+                   nib__plan_step_seconds(&plan->plan, &plan->policy, m, m, positions);
+    if (g->stats->steps == 0)
+        sum = nib__plan_step_seconds(&plan->plan, &plan->policy, 1, 1, positions);
+    return sum / tokens + g->draw.draw_s + g->draw.move_s - usual->move_s;
+}
+
 static void fill_stats(generation *g)
 {
     nib_generate_stats *s = g->stats;
@@ -283,15 +383,10 @@ static void fill_stats(generation *g)
     s->weight_bytes = r->weight_bytes;
     s->cache_bytes = nib__kv_used_bytes(&r->kv);
     s->peak_bytes = nib__peak_bytes();
-    /* the first token comes out of the prefill: steps are one fewer than tokens */
-    const double steps = (double)nib__max(0, s->new_tokens - 1);
-    const double bytes = steps * ((double)s->weight_bytes + (double)s->cache_bytes / 2);
-    s->token_s = steps > 0 ? s->decode_s / steps : NAN;
-    const nib_plan *plan = g->session->plan;
-    const nib_draw_plan *usual = &plan->plan.draw; /* whose move is among those of a step */
-    s->predicted_token_s = nib__plan_step_seconds(&plan->plan, &plan->policy, 1,
-                                                  (double)s->prompt_tokens + steps / 2) +
-                           g->draw.draw_s + g->draw.move_s - usual->move_s;
+    const double bytes = (double)s->steps * ((double)s->weight_bytes + (double)s->cache_bytes / 2);
+    /* the first token comes out of the prefill */
+    s->token_s = s->new_tokens > 1 ? s->decode_s / (double)(s->new_tokens - 1) : NAN;
+    s->predicted_token_s = predicted_token(g);
     s->decode_gb_per_s = s->decode_s > 0 ? bytes / s->decode_s * 1e-9 : 0;
     s->temperature = g->sampling.temperature, s->top_p = g->sampling.top_p,
     s->min_p = g->sampling.min_p;
@@ -328,6 +423,8 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
     g.writer = (writer){.options = options, .sink = sink};
     nib__detok_init(&g.writer.detok, g.tokenizer, true);
     nib__text_init(&g.writer.held, a);
+    nib__lookup_open(&g.lookup, a);
+    g.stats->lookup = session->plan->lookup;
     nib__kv_truncate(&session->runner.kv, 0, 0);
     nib_status status = choose_sampler(&g, err);
     if (status == NIB_OK)
@@ -337,6 +434,7 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
     session->runner.keeps_logits = false;
     fill_stats(&g);
     nib__release(a, g.ids);
+    nib__lookup_close(&g.lookup);
     nib__text_free(&g.writer.held);
     nib__detok_free(&g.writer.detok);
     nib__sampler_close(&g.sampler);

@@ -27,6 +27,7 @@ struct nib_plan {
     nib_layer *layers; /* [net.site_count], in the order of the sites */
     nib_layers_plan plan;
     int64_t context;
+    int64_t lookup;                     /* tokens that generation drafts at most; 0: none */
     uint64_t weight_bytes, cache_bytes; /* predicted */
 };
 
@@ -57,8 +58,12 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err);
 bool nib__plan_fits(const nib_plan *p);
 /* Bytes that it holds there: weights, keys and values and, on a device, buffers. */
 uint64_t nib__plan_needs(const nib_plan *p);
-/* The code of notes on what a device refused, which end a run, too. */
+/* Codes of notes that end a run, too: what a device refused, and why nothing is drafted though it
+ * was asked for. */
 #define NIB_NOTE_REFUSED "refused"
+#define NIB_NOTE_NO_LOOKUP "no-lookup"
+/* Fills p->lookup, and says what a request for drafts comes to. */
+nib_status nib__plan_lookup(nib_plan *p, nib_err *err);
 
 /* What a device refused of the plans before. */
 typedef struct nib_retry {

@@ -304,6 +304,7 @@ static nib_status make(nib_plan *p, const nib_request *request, const nib_retry 
     nib__note_biases(&p->plan.ledger, p->request.bias,
                      "stay floats, as the weights of their layers do");
     note_qat(p);
+    NIB_TRY(nib__plan_lookup(p, err));
     return nib__plan_memory(p, err);
 }
 
@@ -358,6 +359,7 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
     nib__jsonw_pair_string(w, "device", p->machine.name);
     nib__jsonw_pair_string(w, "dtype", nib__type_name(p->policy.dtype));
     nib__jsonw_pair_int(w, "context", p->context);
+    nib__jsonw_pair_int(w, "lookup", p->lookup);
     nib__jsonw_pair_int(w, "weight_bytes", (int64_t)p->weight_bytes);
     nib__jsonw_pair_int(w, "cache_bytes", (int64_t)p->cache_bytes);
     nib__jsonw_pair_double(w, "predicted_token_s", p->plan.predicted_token_s);
@@ -398,7 +400,8 @@ nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err 
     nib_text text;
     nib__text_init(&text, &plan->model->engine->allocator);
     for (size_t i = 0; i < ledger->note_count; i++)
-        if (strcmp(ledger->notes[i].code, NIB_NOTE_REFUSED) == 0)
+        if (strcmp(ledger->notes[i].code, NIB_NOTE_REFUSED) == 0 ||
+            strcmp(ledger->notes[i].code, NIB_NOTE_NO_LOOKUP) == 0)
             nib__text_format(&text, "%s\n", ledger->notes[i].text);
     nib__ledger_summary(ledger, &text);
     nib__text_str(&text, "\n");

@@ -251,15 +251,15 @@ static void a_prompt_has_one_output(void **state)
     assert_near(plan.linear_prefill_s,
                 7 * ((double)K * K * NIB_PREFILL_TOKENS * 1e-12 + m.launch_s) + 4 * quant + one);
     /* a step has more in it than products, and more with more positions */
-    const double token = nib__plan_step_seconds(&plan, &infer, 1, 1),
-                 late = nib__plan_step_seconds(&plan, &infer, 1, 100000),
-                 prompt = nib__plan_step_seconds(&plan, &infer, NIB_PREFILL_TOKENS, 256);
+    const double token = nib__plan_step_seconds(&plan, &infer, 1, 1, 1),
+                 late = nib__plan_step_seconds(&plan, &infer, 1, 1, 100000),
+                 prompt = nib__plan_step_seconds(&plan, &infer, NIB_PREFILL_TOKENS, 1, 256);
     assert_true(token > plan.linear_token_s && late > 1.2 * token);
     assert_true(prompt > plan.linear_prefill_s);
     /* and the plan tells of whole steps, with the token that is drawn */
     assert_near(plan.predicted_prefill_s, prompt);
     assert_near(plan.predicted_token_s,
-                nib__plan_step_seconds(&plan, &infer, 1, NIB_PREFILL_TOKENS) + plan.draw.draw_s);
+                nib__plan_step_seconds(&plan, &infer, 1, 1, NIB_PREFILL_TOKENS) + plan.draw.draw_s);
     assert_true(plan.draw.draw_s > 0 && plan.draw.move_s == 0 && plan.draw.bytes == 0);
     nib__plan_layers_free(&plan);
 }

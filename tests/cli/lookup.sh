@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble generate --lookup: the same text with drafts and without, and what is said of them.
+repeated='The wolf said to the king, I will come. The wolf said to the king, I will come. The wolf'
+# text ARGUMENT...: what is written, the number of tokens and the end, without times
+text() { nibble generate "$MODEL" --json "$@" 2>/dev/null | sed 's/, "first_token_s.*//'; }
+# number MEMBER ARGUMENT...
+number() {
+    local member=$1
+    shift
+    nibble generate "$MODEL" --json "$@" 2>/dev/null | sed "s/.*\"$member\": \([0-9]*\).*/\1/"
+}
+
+for prompt in "$repeated" 'Once upon a time'; do
+    for how in '--temp 0 -n 90' '--temp 0 --recipe 8da4w --ignore-eos -c 200' '--temp 0.7 --seed 2 -n 120 -t 2' '--temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 3 -n 60' \
+        '--temp 0.4 --repeat-penalty 1.2 -n 60' '--temp 0 --stop king --stop wolf' '--temp 0 --isa avx2 -n 40' '--temp 0 --recipe int4wo --isa ref -n 40' '-n 1' '-n 2 --temp 0'; do
+        read -ra how <<<"$how"
+        without=$(text -p "$prompt" "${how[@]}" --lookup 0)
+        check "${how[*]}: something is written" [ "${#without}" -gt 40 ]
+        for lookup in 1 15 64; do equal "${how[*]} --lookup $lookup" "$without" "$(text -p "$prompt" "${how[@]}" --lookup $lookup)"; done
+    done
+done
+
+check 'drafts are right where the text repeats' [ "$(number accepted -p "$repeated" --temp 0 -n 90)" -gt 20 ]
+check 'and steps fewer than tokens' [ "$(number steps -p "$repeated" --temp 0 -n 90)" -lt 70 ]
+equal 'a step for each token after the first' 89 "$(number steps -p "$repeated" --temp 0 -n 90 --lookup 0)"
+equal 'nothing drafted' 0 "$(number drafted -p "$repeated" --temp 0 -n 90 --lookup 0)"
+equal 'the default' 15 "$(number lookup -p x -n 1)"
+
+nibble generate "$MODEL" -p "$repeated" --temp 0 -n 60 >/dev/null 2>err
+check 'statistics' grep -q '^lookup  *[0-9]* tokens drafted, [0-9]* of them right, [0-9.]* tokens per step$' err
+nibble generate "$MODEL" -p x -n 3 --lookup 0 >/dev/null 2>err
+check 'no statistics of what is off' test -z "$(grep '^lookup' err)"
+nibble plan "$MODEL" --lookup 7 | tr -s '\n ' ' ' >plan.txt
+check 'the plan' grep -q 'note: --lookup 7: up to so many .* a step of 8 tokens is predicted to take [0-9.]* [mu]*s, of one [0-9.]* [mu]*s' plan.txt
+nibble plan "$MODEL" --lookup 7 --json | members plan lookup=7
+nibble plan "$MODEL" --lookup 0 --json | members 'plan, off' lookup=0
+
+refused 2 '--lookup 65 is over the limit of 64 tokens at once' generate "$MODEL" -p x --lookup 65
+refused 2 '--lookup: "-1" is not a whole number of 0 or more' generate "$MODEL" -p x --lookup -1
+refused 2 '--lookup is not an option of `nibble eval`; *' eval "$MODEL" --lookup 4
+refused 2 '--lookup 4 is of text that is generated, and this is a training config; leave it out' plan "$REPO"/configs/llama3_debugmodel_mxfp8_vocab2256.json --lookup 4
+
+# a device's rows may have other bits in a step of several tokens: asked, not done, and said
+nibble plan "$MODEL" --device h200 --lookup 8 --json | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["lookup"], [n["text"] for n in d["notes"] if n["code"] == "no-lookup"])' >h200.txt
+check 'a device' grep -q "^0 \['--lookup 8 is not done, tokens are made one by one: linear_[a-z0-9_]* may give a token other bits" h200.txt
+check 'strictly' test "$(nibble plan "$MODEL" --device h200 --lookup 8 --strict 2>&1 >/dev/null | cut -c 1-58)" = 'nibble: --strict: asked --lookup 8, and nothing is drafted'
+equal 'a device without being asked' "0 []" "$(nibble plan "$MODEL" --device h200 --json | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["lookup"], [n for n in d["notes"] if "lookup" in n["code"]])')"
+if nibble devices opencl >/dev/null 2>&1; then
+    nibble generate "$MODEL" -p x -n 2 --device opencl --lookup 8 >/dev/null 2>err
+    check 'it ends a run' grep -q '^--lookup 8 is not done, tokens are made one by one: linear_' err
+    refused 4 '--strict: asked --lookup 8, and nothing is drafted: linear_*--lookup 0 asks for what is done' generate "$MODEL" -p x -n 2 --device opencl --lookup 8 --strict --quiet
+else
+    echo 'skipped: --lookup on a device (none of OpenCL is here)'
+fi
