@@ -10,7 +10,7 @@
 #include "kernel.h"
 #include "quant_w.h"
 
-enum { GROUP = NIB_QUANT_LANES, SPAN_LEAST = 16 };
+enum { GROUP = NIB_QUANT_LANES, LEAST_SPAN = 16 /* of quant_w.cl, too */ };
 
 static void init(nib_launch *out, const char *function, int64_t groups)
 {
@@ -36,7 +36,7 @@ static void launch_codes(const nib_quant_w *a, nib_launch *out)
     const int64_t group = nib__scheme_group_size(s, q->k), total = a->count * q->groups;
     const bool is_int8 = nib__quant_family(s) == NIB_QUANT_INT8;
     int64_t span = GROUP;
-    while (span > SPAN_LEAST && span / 2 >= group) /* the lanes of nib__quant_w but no fewer */
+    while (span > LEAST_SPAN && span / 2 >= group) /* the lanes of nib__quant_w but no fewer */
         span /= 2;
     init(out, "weight_codes", nib__ceil_div(total, GROUP / span));
     nib__launch_option(out, " -DFAMILY=%d", (int)nib__quant_family(s));

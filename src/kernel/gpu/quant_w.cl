@@ -23,6 +23,8 @@
 #define FAMILY_NV 6
 #define FAMILY_GGML 7
 
+#define LEAST_SPAN 16 /* items of a group of weights */
+
 /* To the nearest. OpenCL promises that of doubles alone, whose quotient has bits enough to be
  * rounded a second time. */
 #ifdef NIB_CUDA
@@ -346,7 +348,11 @@ static int code_of(float x, params p, common c, float *value)
         return 8;
     }
 #endif
-    const int is_e4m3 = FAMILY == FAMILY_FP8 || (FAMILY == FAMILY_MX && c.is_wide != 0);
+#if FAMILY == FAMILY_MX
+    const int is_e4m3 = c.is_wide != 0;
+#else
+    const int is_e4m3 = FAMILY == FAMILY_FP8;
+#endif
     const float near = is_e4m3 ? NEAREST_E4M3(v) : NEAREST_E2M1(v);
     *value = as_float(as_uint(near) | sign);
     return is_e4m3 ? (int)(e4m3_code(near) | (sign >> 24)) : e2m1_code(near) | (int)(sign >> 28);
@@ -375,6 +381,7 @@ __kernel void weight_codes(MEMORY(uchar, rows), MEMORY(char, codes), MEMORY(ucha
 {
     __local int room[2 * GROUP];
     __local double sum_room[2 * GROUP];
+    __local params found[GROUP / LEAST_SPAN];
     HERE_CONST(uchar, rows);
     HERE(char, codes);
     HERE(uchar, scales);
@@ -395,9 +402,14 @@ __kernel void weight_codes(MEMORY(uchar, rows), MEMORY(char, codes), MEMORY(ucha
 #if FAMILY == FAMILY_GGML
     peak = peak_of(rows, at, count, type, largest_of(of), room, span);
 #endif
-    params p = params_of(of, peak, c);
-    if (is_whole != 0)
-        p.scale = scale, p.zero = zero, p.factor = factor, p.base = 0.0f, p.is_finite = 1;
+    if (lane == 0) { /* by one alone: where items are no lanes of a unit, each would take its time */
+        params p = params_of(of, peak, c);
+        if (is_whole != 0)
+            p.scale = scale, p.zero = zero, p.factor = factor, p.base = 0.0f, p.is_finite = 1;
+        found[id / span] = p;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const params p = found[id / span];
     const float by = tensor != 0.0f ? p.scale * tensor : p.scale;
     const float before = zero_kind == 1 ? p.zero : 0.0f, after = zero_kind == 2 ? p.zero : 0.0f;
     const int is_coded = of.is_finite && p.is_finite;
