@@ -20,9 +20,15 @@ typedef enum nib_quant_family {
     NIB_QUANT_GGML, /* blocks of gguf_blocks.h: scale in f16 */
 } nib_quant_family;
 
+/* NIB_UNSUPPORTED for schemes without a quantizer (floats, e5m2). k >= 1. */
+nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib_type source,
+                               int64_t k, nib_err *err);
+
 nib_quant_family nib__quant_family(const nib_scheme *scheme);
 /* One scale and zero serve the tensor. */
 bool nib__quantizer_is_one(const nib_quantizer *q);
+/* A scale of the tensor, alone or over those of blocks, needs its range first. */
+bool nib__quantizer_needs_scan(const nib_quantizer *q);
 /* INTX, TINYGEMM: the smallest scale, of the source's type. */
 float nib__quant_smallest(const nib_quantizer *q);
 /* NV4: what blocks are times where a tensor has a scale over theirs; 1 without. */

@@ -46,38 +46,6 @@ static nib_status too_wide(const nib_quantizer *q, nib_err *err, int64_t row, fl
 
 /* ---- the interface ---- */
 
-nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib_type source,
-                               int64_t k, nib_err *err)
-{
-    char name[64];
-    const nib_code code = scheme->code;
-    if (!nib__scheme_is_quantized(scheme) || code == NIB_CODE_E5M2)
-        return nib__fail(err, NIB_UNSUPPORTED, "there is no quantizer for %s",
-                         nib__scheme_name(name, scheme));
-    if (source != NIB_TYPE_F32 && source != NIB_TYPE_BF16 && source != NIB_TYPE_F16)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "weights of type %s are not quantized; only f32, bf16 and f16 are",
-                         nib__type_name(source));
-    const nib_quant_family f = nib__quant_family(scheme);
-    *out = (nib_quantizer){.scheme = *scheme, .source = source, .k = k};
-    out->groups = nib__scheme_groups(scheme, k);
-    out->scale_type = f == NIB_QUANT_MX                           ? NIB_TYPE_E8M0
-                      : f == NIB_QUANT_NV                         ? NIB_TYPE_E4M3
-                      : f == NIB_QUANT_GGML                       ? NIB_TYPE_F16
-                      : f == NIB_QUANT_INT8 || f == NIB_QUANT_FP8 ? NIB_TYPE_F32
-                                                                  : source;
-    out->zero_type = scheme->zero == NIB_ZERO_NONE  ? NIB_TYPE_NONE
-                     : scheme->zero == NIB_ZERO_INT ? NIB_TYPE_I8
-                     : f == NIB_QUANT_GGML          ? NIB_TYPE_F32
-                                                    : source;
-    return NIB_OK;
-}
-
-bool nib__quantizer_needs_scan(const nib_quantizer *q)
-{
-    return nib__quantizer_is_one(q) || (q->scheme.code == NIB_CODE_NV4 && !q->scheme.block_only);
-}
-
 nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first,
                                int64_t count, float range[2], nib_err *err)
 {

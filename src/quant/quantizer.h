@@ -18,14 +18,9 @@ typedef struct nib_quantized {
     double signal, error; /* added to: sums of x^2 and of (x - dequantized x)^2 */
 } nib_quantized;
 
-/* NIB_UNSUPPORTED for schemes without a quantizer (floats, e5m2). k >= 1. */
-nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib_type source,
-                               int64_t k, nib_err *err);
-
-/* A scale of the tensor, alone or over those of blocks, needs its range first: scan every row
- * (widening range, which starts as {0, 0}), then fix it. Ranges of several threads are merged by
- * the smaller and the larger. */
-bool nib__quantizer_needs_scan(const nib_quantizer *q);
+/* Where the tensor's range is needed first (nib__quantizer_needs_scan): scan every row (widening
+ * range, which starts as {0, 0}), then fix it. Ranges of several threads are merged by the smaller
+ * and the larger. */
 nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first,
                                int64_t count, float range[2], nib_err *err);
 nib_status nib__quantizer_range(nib_quantizer *q, const float range[2], nib_err *err);

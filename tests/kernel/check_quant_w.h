@@ -7,7 +7,7 @@
 #define NIB_CHECK_QUANT_W_H
 
 #include "check_gpu.h"
-#include "quantizer.h"
+#include "quant_w.h"
 
 typedef struct quant_w_case {
     char scheme[64];
