@@ -23,7 +23,7 @@ enum {
     /* Tokens up to which unpacking a chunk costs more than unpacking for each tile. */
     DIRECT_INT4 = 12,
     DIRECT_INT8 = 24,
-    AHEAD = 4096 /* bytes between the loads and the prefetches of decode */
+    AHEAD = 8192 /* bytes between the loads and the prefetches of decode */
 };
 
 /* Does decode take m tokens? Of int8 in large groups any number: there is nothing to unpack. */
