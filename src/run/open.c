@@ -121,7 +121,7 @@ nib_status nib__model_tokenizer(nib_model *m, const nib_tokenizer **out, nib_err
         const int64_t ids = nib__tokenizer_vocab_size(m->tokenizer),
                       rows =
                           nib__min(nib__network_embed(&m->net)->n, nib__network_head(&m->net)->n);
-        if (ids > rows) {
+        if (ids > rows && !m->net.training) { /* whose data are looked at, id by id */
             nib__tokenizer_close(m->tokenizer);
             m->tokenizer = NULL;
             return nib__fail(err, NIB_BAD_INPUT,

@@ -97,6 +97,8 @@ sed 's/"seq_len": 16/"seq_len": 8/' a.json >valid.json
 check 'validation' nibble train valid.json --validation.enable --validation.dataset_path t.txt --validation.freq 1 --validation.steps=-1
 says 'its line' 'validate step: *1  loss: *' "$seen.out"
 refused 3 '*validation.enable is set, but validation.dataset_path names no text' train a.json --validation.enable
+refused 3 '*the tokenizer has id 2000 (*), but the model has 2000 ids; train with its own tokenizer, or with model.vocab_size 2048' \
+    train a.json --model.vocab_size=2000
 
 # keys
 refused 2 '--training.step: there is no such key of a training config; did you mean training.steps' train a.json --training.step 5
