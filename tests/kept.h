@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct kept {
-    char text[32768]; /* ends with a zero byte */
+    char text[1 << 16]; /* ends with a zero byte */
     size_t size;
 } kept;
 

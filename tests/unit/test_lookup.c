@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "kept.h"
+
 enum { TEXT = 4000 };
 
 static uint32_t next_random(uint32_t *state)
@@ -288,24 +290,10 @@ static void test_wrong_draft(void **state)
     }
 }
 
-typedef struct written {
-    char text[8192];
-    size_t size;
-} written;
-
-static nib_status keep(void *ctx, const char *bytes, size_t size)
-{
-    written *w = ctx;
-    assert_true(w->size + size < sizeof w->text);
-    memcpy(w->text + w->size, bytes, size);
-    w->text[w->size += size] = 0;
-    return NIB_OK;
-}
-
 static nib_generate_stats generate(const opened *o, const nib_generate_options *options,
-                                   written *out)
+                                   kept *out)
 {
-    *out = (written){.size = 0};
+    *out = (kept){.size = 0};
     const nib_sink sink = {keep, out};
     nib_generate_stats stats;
     nib_err err;
@@ -353,7 +341,7 @@ static void test_same_text(void **state)
     };
     int64_t drafts = 0, wrong = 0, faster = 0;
     for (size_t i = 0; i < COUNT(cases); i++) {
-        written without, with;
+        kept without, with;
         nib_generate_options options = cases[i].options;
         options.prompt = cases[i].prompt;
         options.top_k = 40, options.top_p = 0.95, options.min_p = 0.05;

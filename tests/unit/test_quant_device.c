@@ -16,25 +16,18 @@
 
 #include <cmocka.h>
 
+#include "kept.h"
+
 #define MODEL "models/nibble-tales"
 
 typedef struct run {
     failing_gpu device;
     bool exact; /* it has double precision and denormals */
     opened o;
-    char out[64], text[1 << 16]; /* where it writes; what it says */
-    size_t size;
+    char out[64]; /* where it writes */
+    kept said;
     nib_err err;
 } run;
-
-static nib_status keep_text(void *ctx, const char *bytes, size_t size)
-{
-    run *r = ctx;
-    assert_true(r->size + size < sizeof r->text);
-    memcpy(r->text + r->size, bytes, size);
-    r->text[r->size += size] = 0;
-    return NIB_OK;
-}
 
 static void open_model(run *r)
 {
@@ -63,9 +56,9 @@ static nib_status quantize(run *r, const how *h)
                                           .out = r->out,
                                           .force = true,
                                           .dry_run = h->dry_run};
-    const nib_sink sink = {keep_text, r};
-    r->size = 0;
-    r->text[0] = 0;
+    const nib_sink sink = {keep, &r->said};
+    r->said.size = 0;
+    r->said.text[0] = 0;
     r->err = (nib_err){NIB_OK, ""};
     if (r->o.engine == NULL)
         open_model(r);
@@ -159,10 +152,10 @@ static void check_refused(run *r, const char *recipe, nib_status status, const c
     h.strict = false;
     if (quantize(r, &h) != NIB_OK)
         fail_msg("%s", r->err.text);
-    says(r->text, "\"asked\": \"codes@opencl\"");
-    says(r->text, done);
-    says(r->text, "\"allowed\": \"by --allow device\"");
-    says(r->text, words);
+    says(r->said.text, "\"asked\": \"codes@opencl\"");
+    says(r->said.text, done);
+    says(r->said.text, "\"allowed\": \"by --allow device\"");
+    says(r->said.text, words);
     same_as_cpu(r, recipe);
 }
 
@@ -230,8 +223,8 @@ static void test_moves(void **state)
     how h = {.recipe = "int8wo", .device = "opencl"};
     if (quantize(r, &h) != NIB_OK)
         fail_msg("%s", r->err.text);
-    says(r->text, "\"done\": \"codes@opencl\"");
-    const char *at = strstr(r->text, "codes@opencl: 36 of 36 weights by quant_w__ocl, ");
+    says(r->said.text, "\"done\": \"codes@opencl\"");
+    const char *at = strstr(r->said.text, "codes@opencl: 36 of 36 weights by quant_w__ocl, ");
     assert_non_null(at);
     snprintf(note, sizeof note, "%.*s", (int)strcspn(at, "\""), at);
     assert_int_equal(r->device.launches, 2 * 36); /* codes, then sums of rows */
@@ -241,7 +234,7 @@ static void test_moves(void **state)
     h.dry_run = true;
     if (quantize(r, &h) != NIB_OK)
         fail_msg("%s", r->err.text);
-    says(r->text, note);
+    says(r->said.text, note);
     assert_int_equal(r->device.launches + r->device.copies + r->device.live, 0);
 }
 
