@@ -21,8 +21,13 @@ for prompt in "$repeated" 'Once upon a time'; do
     done
 done
 
-check 'drafts are right where the text repeats' [ "$(number accepted -p "$repeated" --temp 0 -n 90)" -gt 20 ]
-check 'and steps fewer than tokens' [ "$(number steps -p "$repeated" --temp 0 -n 90)" -lt 70 ]
+# how many drafts pay is a matter of measured times (tests/unit/test_lookup.c sets these); what they add
+# up to is not
+nibble generate "$MODEL" --json -p "$repeated" --temp 0 -n 90 >repeated.json 2>/dev/null
+member() { sed "s/.*\"$1\": \([0-9]*\).*/\1/" repeated.json; }
+equal 'a token for each step and each right one of a draft' 89 $(($(member steps) + $(member accepted)))
+check 'a text that repeats is drafted' [ "$(member drafted)" -gt 0 ]
+check 'no more are right than were drafted' [ "$(member accepted)" -le "$(member drafted)" ]
 equal 'a step for each token after the first' 89 "$(number steps -p "$repeated" --temp 0 -n 90 --lookup 0)"
 equal 'nothing drafted' 0 "$(number drafted -p "$repeated" --temp 0 -n 90 --lookup 0)"
 equal 'the default' 15 "$(number lookup -p x -n 1)"
