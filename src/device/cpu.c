@@ -3,9 +3,11 @@
  * This machine's processor: which instruction sets it has and the operating system saves, by what
  * level names they are masked, and cautious rates until measure.c finds the true ones.
  */
+#include "file.h"
 #include "machine.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -205,6 +207,33 @@ static void cautious_rates(double rate[NIB_UNIT_COUNT], int64_t isa)
     rate[NIB_UNIT_FP8] = bf16; /* codes are widened to bf16 */
     rate[NIB_UNIT_MX8] = bf16;
     rate[NIB_UNIT_DOT8] = i8;
+}
+
+/* A file of Linux: "32768K". 0: it is not there, or something else. */
+static int64_t size_in(const char *path, const nib_allocator *a)
+{
+    enum { LIMIT = 64, UNIT = 1024 };
+    char *text, *end;
+    size_t size;
+    if (nib__file_read(&text, &size, path, LIMIT, a, NULL) != NIB_OK)
+        return 0;
+    const long value = strtol(text, &end, 10);
+    const bool right = *end == 'K' && value > 0 && value < INT32_MAX;
+    nib__release(a, text);
+    return right ? (int64_t)value * UNIT : 0;
+}
+
+int64_t nib__cpu_cache_bytes(const nib_allocator *a)
+{
+    const int64_t third = size_in("/sys/devices/system/cpu/cpu0/cache/index3/size", a);
+    if (third > 0)
+        return third;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return l3 > 0 ? l3 : l2 > 0 ? l2 : 0;
+#else
+    return 0;
+#endif
 }
 
 void nib__machine_here(nib_machine *out, int64_t isa, int threads)

@@ -157,6 +157,9 @@ void nib__device_render(nib_form form, const nib_machine *m, nib_text *out);
 
 /* cpuid and the operating system's word; the bits of NIB_FACT_ISA. */
 int64_t nib__cpu_isa(void);
+/* Of the last cache that a core reaches; 0: the system does not say. Not what sysconf has: on AMD's
+ * processors that is the sum of all their last caches, of which a core uses one. */
+int64_t nib__cpu_cache_bytes(const nib_allocator *a);
 /* Bits up to and including the named level; an unknown name is NIB_USAGE, with the known ones.
  * Asking for a level that this CPU lacks is NIB_NOT_AS_ASKED. NULL: all. */
 nib_status nib__cpu_isa_mask(int64_t *out, const char *level, nib_err *err);

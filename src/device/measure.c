@@ -256,23 +256,13 @@ static samples read_rate(nib_pool *pool, const uint64_t *bytes, int64_t size)
     return timed;
 }
 
-/* Of the last cache, as the system says; 0: it does not. */
-static int64_t last_cache_bytes(void)
-{
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    const long third = sysconf(_SC_LEVEL3_CACHE_SIZE), second = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    return third > 0 ? third : second > 0 ? second : 0;
-#else
-    return 0;
-#endif
-}
-
 /* From memory, and from the caches, where weights of small models stay from one token to the
  * next. */
-static nib_status measure_reading(nib_machine *m, nib_pool *pool, nib_err *err)
+static nib_status measure_reading(nib_machine *m, nib_pool *pool, const nib_allocator *a,
+                                  nib_err *err)
 {
     enum { SHARE = 16 /* of the memory that is there, at most */ };
-    const int64_t cache = last_cache_bytes();
+    const int64_t cache = nib__cpu_cache_bytes(a);
     const int64_t most = nib__min(READ_MOST, (int64_t)(m->memory / SHARE));
     const int64_t size = nib__max(READ_LEAST, nib__min(2 * cache, most));
     uint64_t *bytes = nib__block_take((size_t)size);
@@ -315,10 +305,10 @@ void nib__today(char out[16])
         snprintf(out, 16, "1970-01-01");
 }
 
-static nib_status measure(nib_machine *m, nib_pool *pool, nib_err *err)
+static nib_status measure(nib_machine *m, nib_pool *pool, const nib_allocator *a, nib_err *err)
 {
     const int64_t isa = m->facts.fact[NIB_FACT_ISA];
-    NIB_TRY(measure_reading(m, pool, err));
+    NIB_TRY(measure_reading(m, pool, a, err));
     m->launch_s = launch_time(pool);
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++) {
         const unit_work work = work_of((nib_unit)unit, isa);
@@ -350,7 +340,7 @@ nib_status nib__machine_measure(nib_machine *machine, struct nib_pool *pool, con
 {
     if (cache_path != NULL && nib__measured_find(machine, "", cache_path, a))
         return NIB_OK;
-    NIB_TRY(measure(machine, pool, err));
+    NIB_TRY(measure(machine, pool, a, err));
     /* What a busy machine gives is used once; what is not kept is measured again. */
     if (cache_path != NULL && !machine->disturbed)
         (void)nib__measured_keep(machine, "", cache_path, a, NULL);
