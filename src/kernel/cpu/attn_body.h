@@ -31,12 +31,46 @@ NIB_INLINE nib_lanes cached_part(const void *at, nib_type type, int64_t count)
 
 NIB_INLINE int64_t type_bytes(nib_type type) { return type == NIB_TYPE_F32 ? 4 : 2; }
 
+/* ---- what is read next ---- */
+
+/* Bytes at..at+count of what comes next, which is a phase away: the values of a softmax block while
+ * its keys are read, then the next one's keys. Cache blocks lie apart, so that the processor does
+ * not find them by itself. */
+NIB_INLINE void fetch(const char *next, int64_t at, int64_t count)
+{
+    if (next != NULL)
+        for (int64_t i = 0; i < count; i += 64)
+            __builtin_prefetch(next + at + i, 0, 3);
+}
+
+/* Keys or values of the cache block that holds a position. */
+NIB_INLINE const char *cached(const nib_tile *t, const void *side, int64_t kv_head,
+                              int64_t position, nib_type type)
+{
+    const int64_t block = t->table[position / NIB_CACHE_BLOCK];
+    return (const char *)side +
+           (block * t->a->cache.kv_heads + kv_head) * NIB_CACHE_BLOCK * t->dim * type_bytes(type);
+}
+
+/* The keys that are read a softmax block after those of a position: or the next head's first. */
+NIB_INLINE const char *keys_after(const nib_tile *t, int64_t position, nib_type type)
+{
+    const nib_cache *c = &t->a->cache;
+    if (position + NIB_SOFTMAX_BLOCK < t->longest)
+        return cached(t, c->keys, t->kv_head, position + NIB_SOFTMAX_BLOCK, type);
+    position %= NIB_SOFTMAX_BLOCK;
+    return t->kv_head + 1 < c->kv_heads && position < t->longest
+               ? cached(t, c->keys, t->kv_head + 1, position, type)
+               : NULL;
+}
+
 /* ---- scores ---- */
 
 /* scores[r][0..16 * vectors) of `rows` queries against positions of one cache block. Positions that
  * a row may not see are computed and not looked at. */
 NIB_INLINE void score(float *scores, const float *q, int64_t ldq, const char *keys, int64_t dim,
-                      nib_type type, float scale, const int rows, const int vectors)
+                      nib_type type, float scale, const char *next, const int rows,
+                      const int vectors)
 {
     nib_lanes sum[NIB_ATTN_ROWS][4];
 #pragma GCC unroll 8
@@ -46,6 +80,7 @@ NIB_INLINE void score(float *scores, const float *q, int64_t ldq, const char *ke
             sum[r][v] = nib__lanes_set(0.0f);
     for (int64_t d = 0; d < dim; d++, keys += NIB_CACHE_BLOCK * type_bytes(type)) {
         nib_lanes k[4];
+        fetch(next, d * NIB_CACHE_BLOCK * type_bytes(type), NIB_CACHE_BLOCK * type_bytes(type));
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
             k[v] = nib__lanes_load_as(keys + v * NIB_LANES * type_bytes(type), type);
@@ -70,12 +105,13 @@ NIB_INLINE void score_rows(const nib_tile *t, int64_t first, int64_t count, int 
                            const int rows, const int vectors)
 {
     const nib_cache *c = &t->a->cache;
-    const int64_t bytes = type_bytes(type), block_bytes = NIB_CACHE_BLOCK * t->dim * bytes;
     for (int64_t i = 0; i < count; i += vectors * NIB_LANES) {
-        const int64_t block = t->table[(first + i) / NIB_CACHE_BLOCK];
-        const char *keys = (const char *)c->keys + (block * c->kv_heads + t->kv_head) * block_bytes;
+        const int64_t inside = i % NIB_CACHE_BLOCK;
+        const char *next =
+            row == 0 && inside == 0 ? cached(t, c->values, t->kv_head, first + i, type) : NULL;
         score(t->scores + row * NIB_SOFTMAX_BLOCK + i, t->q + row * t->padded, t->padded,
-              keys + i % NIB_CACHE_BLOCK * bytes, t->dim, type, t->a->scale, rows, vectors);
+              cached(t, c->keys, t->kv_head, first + i, type) + inside * type_bytes(type), t->dim,
+              type, t->a->scale, next, rows, vectors);
     }
 }
 
@@ -137,11 +173,12 @@ typedef struct seen {
  * the head's last and not whole, else 0. */
 NIB_INLINE void weigh_run(nib_lanes sum[NIB_ATTN_ROWS][4], const float *p, const char *values,
                           int64_t row_bytes, int64_t from, int64_t to, const int64_t *counts,
-                          int64_t some, nib_type type, const bool all, const int rows,
-                          const int vectors)
+                          int64_t some, nib_type type, const char *next, const bool all,
+                          const int rows, const int vectors)
 {
     for (int64_t i = from; i < to; i++, values += row_bytes) {
         nib_lanes x[4];
+        fetch(next, i % NIB_CACHE_BLOCK * row_bytes, row_bytes);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
             x[v] = some > 0 ? cached_part(values, type, some)
@@ -173,15 +210,14 @@ NIB_INLINE void weigh(const nib_tile *t, const seen *s, int64_t d, int64_t some,
         for (int v = 0; v < vectors; v++)
             sum[r][v] = nib__lanes_load(part + r * t->padded + v * NIB_LANES);
     for (int64_t i = 0; i < s->most; i += NIB_CACHE_BLOCK) {
-        const int64_t block = t->table[(s->first + i) / NIB_CACHE_BLOCK];
-        const char *values = (const char *)c->values +
-                             (block * c->kv_heads + t->kv_head) * NIB_CACHE_BLOCK * row_bytes +
-                             d * bytes;
+        const char *values = cached(t, c->values, t->kv_head, s->first + i, type) + d * bytes;
+        const char *next = s->row == 0 && d == 0 ? keys_after(t, s->first + i, type) : NULL;
         const int64_t end = nib__min(i + NIB_CACHE_BLOCK, s->most);
         const int64_t split = nib__max(i, nib__min(end, s->common));
-        weigh_run(sum, p, values, row_bytes, i, split, s->counts, some, type, true, rows, vectors);
+        weigh_run(sum, p, values, row_bytes, i, split, s->counts, some, type, next, true, rows,
+                  vectors);
         weigh_run(sum, p, values + (split - i) * row_bytes, row_bytes, split, end, s->counts, some,
-                  type, false, rows, vectors);
+                  type, next, false, rows, vectors);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
@@ -249,6 +285,7 @@ NIB_INLINE void attend(nib_tile *t, nib_type type)
     int64_t positions = 0, counts[NIB_ATTN_ROWS] = {0};
     for (int r = 0; r < t->rows; r++)
         positions = nib__max(positions, t->positions[r]);
+    t->longest = positions;
     for (int64_t first = 0; first < positions; first += NIB_SOFTMAX_BLOCK) {
         float max[NIB_ATTN_ROWS], weight[NIB_ATTN_ROWS];
         score_tile(t, first, nib__min(NIB_SOFTMAX_BLOCK, positions - first), type);

@@ -18,6 +18,7 @@ typedef struct nib_tile {
     int rows;
     int64_t slots[NIB_ATTN_ROWS], heads[NIB_ATTN_ROWS];
     int64_t positions[NIB_ATTN_ROWS]; /* how many each row sees */
+    int64_t longest;                  /* of them */
     float *q, *part, *total;          /* [NIB_ATTN_ROWS][padded], zeros past dim in q */
     float *scores;                    /* [NIB_ATTN_ROWS][NIB_SOFTMAX_BLOCK] */
     float max[NIB_ATTN_ROWS], weight[NIB_ATTN_ROWS];
