@@ -30,20 +30,50 @@ static double power_of_two(int64_t n) /* -1022..1023 */
     return d;
 }
 
+enum { LANES = 8, EXP_TERMS = 14 };
+
+static const double exp_least = -708.0, exp_most = 709.0;
+
+/* Of arguments within the bounds. Lane by lane the operations of one, so that divisions, which
+ * wait for each other in one, overlap. */
+static void exp_lanes(double values[LANES])
+{
+    double n[LANES], r[LANES], sum[LANES];
+    for (int lane = 0; lane < LANES; lane++) {
+        n[lane] = whole(values[lane] * 1.4426950408889634);
+        r[lane] = (values[lane] - n[lane] * ln2_high) - n[lane] * ln2_low;
+        sum[lane] = 1.0;
+    }
+    for (int i = EXP_TERMS; i > 0; i--)
+        for (int lane = 0; lane < LANES; lane++)
+            sum[lane] = 1.0 + sum[lane] * r[lane] / i;
+    for (int lane = 0; lane < LANES; lane++)
+        values[lane] = sum[lane] * power_of_two((int64_t)n[lane]);
+}
+
+void nib__exp_each(double *values, size_t count)
+{
+    for (size_t begin = 0; begin < count; begin += LANES) {
+        const size_t lanes = count - begin < LANES ? count - begin : LANES;
+        double block[LANES] = {0};
+        for (size_t lane = 0; lane < lanes; lane++) {
+            const double x = values[begin + lane];
+            block[lane] = x >= exp_least && x <= exp_most ? x : 0;
+        }
+        exp_lanes(block);
+        for (size_t lane = 0; lane < lanes; lane++) {
+            const double x = values[begin + lane];
+            if (x < exp_least || x > exp_most)
+                block[lane] = x < 0 ? 0.0 : INFINITY;
+            values[begin + lane] = x != x ? x : block[lane];
+        }
+    }
+}
+
 double nib__exp(double x)
 {
-    if (x != x)
-        return x;
-    if (x < -708.0)
-        return 0.0;
-    if (x > 709.0)
-        return INFINITY;
-    const double n = whole(x * 1.4426950408889634);
-    const double r = (x - n * ln2_high) - n * ln2_low;
-    double sum = 1.0;
-    for (int i = 14; i > 0; i--)
-        sum = 1.0 + sum * r / i;
-    return sum * power_of_two((int64_t)n);
+    nib__exp_each(&x, 1);
+    return x;
 }
 
 double nib__log(double x)

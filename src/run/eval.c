@@ -11,7 +11,10 @@
 #include <inttypes.h>
 #include <math.h>
 
-enum { LOGITS_LIMIT = 1 << 24 /* floats per pass: 64 MiB */ };
+enum {
+    LOGITS_LIMIT = 1 << 24, /* floats per pass: 64 MiB */
+    EXPONENTS = 256         /* at once */
+};
 
 /* What one predicted token adds. */
 typedef struct token_score {
@@ -45,9 +48,15 @@ static double log_sum(const float *logits, int64_t count, int64_t *best)
         if (logits[i] > logits[*best])
             *best = i;
     const double most = logits[*best];
-    double sum = 0.0;
-    for (int64_t i = 0; i < count; i++)
-        sum += nib__exp((double)logits[i] - most);
+    double sum = 0.0, block[EXPONENTS];
+    for (int64_t begin = 0; begin < count; begin += EXPONENTS) {
+        const int64_t end = nib__min(begin + EXPONENTS, count);
+        for (int64_t i = begin; i < end; i++)
+            block[i - begin] = (double)logits[i] - most;
+        nib__exp_each(block, (size_t)(end - begin));
+        for (int64_t i = begin; i < end; i++)
+            sum += block[i - begin];
+    }
     return most + nib__log(sum);
 }
 

@@ -52,6 +52,14 @@ static void test_edges(void **state)
     assert_true(nib__exp(-1000.0) == 0.0);
     assert_true(isinf(nib__exp(1000.0)));
     assert_true(isnan(nib__exp(NAN)));
+    double many[] = {1, -1000, 0, NAN, 1000, -INFINITY, 0.5, -2, 1, INFINITY, -708};
+    double each[COUNT(many)];
+    memcpy(each, many, sizeof each);
+    nib__exp_each(each, COUNT(each));
+    for (size_t i = 0; i < COUNT(many); i++) {
+        const double alone = nib__exp(many[i]);
+        assert_memory_equal(&each[i], &alone, sizeof alone);
+    }
     assert_true(nib__log(1.0) == 0.0);
     assert_true(isinf(nib__log(0.0)) && nib__log(0.0) < 0);
     assert_true(isnan(nib__log(-1.0)));

@@ -286,10 +286,12 @@ static void test_large_vocabulary(void **state)
     for (int shape = 0; shape < 4; shape++) {
         for (int i = 0; i < VOCAB; i++) {
             const double u = nib__random(99, shape, i);
-            logits[i] = shape == 0   ? (float)(12 * u)               /* spread */
-                        : shape == 1 ? (float)(int)(5 * u)           /* many ties */
+            logits[i] = shape == 0   ? (float)(12 * u - 7)           /* spread */
+                        : shape == 1 ? (float)((int)(5 * u) - 2) / 2 /* many ties */
                         : shape == 2 ? 1.0f                          /* all the same */
                                      : (i % 1000 == 7 ? 20.0f : -5); /* few stand out */
+            if (logits[i] == 0 && i % 3 == 0)
+                logits[i] = -0.0f; /* ties with 0 */
             sorted[i] = (candidate){logits[i], i};
         }
         qsort(sorted, VOCAB, sizeof *sorted, better);

@@ -6,7 +6,7 @@
 #include "kernel.h"
 #include "precise.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 typedef struct pick {
     float logit;
@@ -14,12 +14,44 @@ typedef struct pick {
     double weight;
 } pick;
 
-static int by_logit(const void *a, const void *b)
+/* Rises as the logit falls; 0 and -0 are alike. No NaN comes here. */
+static uint32_t key_of(float logit)
 {
-    const pick *x = a, *y = b;
-    if (x->logit != y->logit)
-        return x->logit < y->logit ? 1 : -1;
-    return x->id < y->id ? -1 : x->id > y->id;
+    const uint32_t sign = UINT32_C(1) << 31;
+    const float plain = logit + 0.0f; /* -0 becomes 0 */
+    uint32_t bits;
+    memcpy(&bits, &plain, sizeof bits);
+    return (bits & sign) != 0 ? bits : ~(bits | sign);
+}
+
+enum { DIGIT_BITS = 11, DIGITS = 3, DIGIT_VALUES = 1 << DIGIT_BITS };
+
+static unsigned digit_of(float logit, int digit)
+{
+    return key_of(logit) >> (digit * DIGIT_BITS) & (DIGIT_VALUES - 1);
+}
+
+/* By logit, digit after digit from the lowest: what is alike keeps its order, which is by id.
+ * Returns which of the two has the result. */
+static pick *sort_picks(pick *picks, pick *other, int64_t count)
+{
+    uint32_t starts[DIGITS][DIGIT_VALUES] = {{0}};
+    for (int64_t i = 0; i < count; i++)
+        for (int digit = 0; digit < DIGITS; digit++)
+            starts[digit][digit_of(picks[i].logit, digit)]++;
+    for (int digit = 0; digit < DIGITS; digit++) {
+        uint32_t start = 0;
+        for (int value = 0; value < DIGIT_VALUES; value++) {
+            const uint32_t here = starts[digit][value];
+            starts[digit][value] = start;
+            start += here;
+        }
+        for (int64_t i = 0; i < count; i++)
+            other[starts[digit][digit_of(picks[i].logit, digit)]++] = picks[i];
+        pick *sorted = other;
+        other = picks, picks = sorted;
+    }
+    return picks;
 }
 
 static int64_t best_of(const pick *picks, int64_t count)
@@ -31,19 +63,18 @@ static int64_t best_of(const pick *picks, int64_t count)
     return best;
 }
 
-/* Keeps the `keep` best, in order. Selection by a threshold first, so that a vocabulary of 100,000
- * is not sorted. */
-static int64_t keep_best(pick *picks, int64_t count, int64_t keep)
+/* Leaves out picks that are not among the `keep` best, by thresholds: most of a vocabulary of
+ * 100,000 need not be sorted. */
+static int64_t leave_out(pick *picks, int64_t count, int64_t keep)
 {
-    enum { SORT_ALL = 4096 };
+    enum { SORT_ALL = 4096, SAMPLE = 256 };
     while (count > SORT_ALL && keep < count / 4) {
         /* a pivot from a spread sample: its (keep * 2 / count) quantile leaves enough */
-        pick sample[256];
-        for (int i = 0; i < 256; i++)
-            sample[i] = picks[count / 256 * i];
-        qsort(sample, 256, sizeof *sample, by_logit);
-        const int64_t rank = nib__min(255, 256 * 2 * keep / count + 8);
-        const float floor = sample[rank].logit;
+        pick sample[SAMPLE], other[SAMPLE];
+        for (int i = 0; i < SAMPLE; i++)
+            sample[i] = picks[count / SAMPLE * i];
+        const int64_t rank = nib__min(SAMPLE - 1, SAMPLE * 2 * keep / count + 8);
+        const float floor = sort_picks(sample, other, SAMPLE)[rank].logit;
         int64_t above = 0;
         for (int64_t i = 0; i < count; i++)
             above += picks[i].logit >= floor;
@@ -55,16 +86,29 @@ static int64_t keep_best(pick *picks, int64_t count, int64_t keep)
                 picks[kept++] = picks[i];
         count = kept;
     }
-    qsort(picks, (size_t)count, sizeof *picks, by_logit);
-    return nib__min(count, keep);
+    return count;
+}
+
+/* Weights of `count` picks at a temperature, relative to the best; returns their sum, ascending. */
+static double weigh(pick *picks, int64_t count, double temperature)
+{
+    enum { BLOCK = 64 };
+    double sum = 0.0, block[BLOCK];
+    for (int64_t begin = 0; begin < count; begin += BLOCK) {
+        const int64_t end = nib__min(begin + BLOCK, count);
+        for (int64_t i = begin; i < end; i++)
+            block[i - begin] = ((double)picks[i].logit - (double)picks[0].logit) / temperature;
+        nib__exp_each(block, (size_t)(end - begin));
+        for (int64_t i = begin; i < end; i++)
+            sum += picks[i].weight = block[i - begin];
+    }
+    return sum;
 }
 
 /* Sorted candidates -> how many remain after top-p and min-p. */
 static int64_t cut_tail(pick *picks, int64_t count, const nib_draw *a)
 {
-    double sum = 0.0;
-    for (int64_t i = 0; i < count; i++)
-        sum += picks[i].weight = nib__exp((double)picks[i].logit - (double)picks[0].logit);
+    const double sum = weigh(picks, count, 1);
     double so_far = 0.0;
     int64_t kept = 0;
     while (kept < count && (kept == 0 || so_far < a->top_p * sum) && picks[kept].weight >= a->min_p)
@@ -91,12 +135,11 @@ static void draw_ref(const nib_draw *a, void *scratch)
         *a->token = nan >= 0 ? (int32_t)(-1 - nan) : picks[best_of(picks, count)].id;
         return;
     }
-    count = keep_best(picks, count, a->top_k > 0 ? nib__min(a->top_k, count) : count);
-    count = cut_tail(picks, count, a);
-    double sum = 0.0;
-    for (int64_t i = 0; i < count; i++)
-        sum += picks[i].weight =
-            nib__exp(((double)picks[i].logit - (double)picks[0].logit) / a->temperature);
+    const int64_t keep = a->top_k > 0 ? nib__min(a->top_k, count) : count;
+    count = leave_out(picks, count, keep);
+    picks = sort_picks(picks, picks + a->vocab, count);
+    count = cut_tail(picks, nib__min(count, keep), a);
+    const double sum = weigh(picks, count, a->temperature);
     double left = a->random * sum;
     int64_t chosen = 0;
     while (chosen < count - 1 && left >= picks[chosen].weight)
@@ -106,7 +149,7 @@ static void draw_ref(const nib_draw *a, void *scratch)
 
 static size_t draw_scratch(const void *args)
 {
-    return (size_t)((const nib_draw *)args)->vocab * sizeof(pick);
+    return (size_t)((const nib_draw *)args)->vocab * 2 * sizeof(pick);
 }
 
 static const nib_kernel rows[] = {
