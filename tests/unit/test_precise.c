@@ -6,11 +6,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 #include <float.h>
 #include <math.h>
 
+#include "base.h"
 #include "precise.h"
 
 static double ulps(double got, double want)
