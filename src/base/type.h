@@ -98,6 +98,8 @@ uint8_t nib__f32_to_e2m1(float f);
 
 /* count values of `type` (BOOL to F64, E4M3, E5M2, E8M0; not the sub-byte types) as f32. */
 void nib__to_f32(float *out, const void *from, nib_type type, int64_t count);
+/* None is NaN or infinite. */
+bool nib__all_finite(const float *x, int64_t count);
 /* Rounds to `type` (F16, BF16, F32, E4M3 or E5M2 unsaturated, E8M0 up). */
 void nib__from_f32(void *out, nib_type type, const float *from, int64_t count);
 /* Largest |x - f32(x)| / |x| over F64 values, for the ledger; 0 for other types. */

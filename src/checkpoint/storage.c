@@ -114,12 +114,31 @@ bool nib__storage_blocks(const nib_storage *storage, const int8_t *codes, float 
 
 /* ---- scales and zeros ---- */
 
-/* [n][groups] of elements of `width` bytes into [groups][n]. */
+/* Rows and groups of a tile: [TILE][TILE] of elements of `width` bytes. */
+NIB_INLINE void transpose_tile(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups,
+                               int64_t rows, int64_t columns, size_t width)
+{
+    for (int64_t g = 0; g < columns; g++)
+        for (int64_t i = 0; i < rows; i++)
+            memcpy(to + (size_t)(g * n + i) * width, from + (size_t)(i * groups + g) * width,
+                   width);
+}
+
+/* [n][groups] of elements of `width` bytes into [groups][n], in tiles that stay in the first
+ * cache. */
 static void transpose(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups, int64_t width)
 {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t g = 0; g < groups; g++)
-            memcpy(to + (g * n + i) * width, from + (i * groups + g) * width, (size_t)width);
+    enum { TILE = 64 };
+    for (int64_t i = 0; i < n; i += TILE)
+        for (int64_t g = 0; g < groups; g += TILE) {
+            uint8_t *at = to + (g * n + i) * width;
+            const uint8_t *tile = from + (i * groups + g) * width;
+            const int64_t rows = nib__min(TILE, n - i), columns = nib__min(TILE, groups - g);
+            if (width == 2)
+                transpose_tile(at, tile, n, groups, rows, columns, 2);
+            else
+                transpose_tile(at, tile, n, groups, rows, columns, (size_t)width);
+        }
 }
 
 /* int8 zeros [n][groups], `per` rows in each int32 of [ceil(n/per)][groups]. */

@@ -7,6 +7,7 @@
 #include "writer.h"
 
 #include "names.h"
+#include "pool.h"
 #include "safetensors.h"
 
 #include <inttypes.h>
@@ -40,6 +41,7 @@ struct nib_writer {
     size_t meta_count, meta_capacity, count, capacity, shard_count;
     const nib_gguf_head *gguf; /* NULL: safetensors */
     const char *directory;     /* NULL: one file */
+    double sync_seconds;       /* that finishing the files took */
     bool failed;               /* memory ran out while adding */
 };
 
@@ -367,13 +369,17 @@ nib_status nib__writer_finish(nib_writer *w, nib_err *err)
             return nib__fail(err, NIB_FAILED, "%s: %" PRIu64 " of %" PRIu64 " bytes were written",
                              e->name, e->done, e->bytes);
     }
+    const uint64_t start = nib__now_ns();
     for (size_t s = 0; s < w->shard_count; s++) {
         nib_output *output = w->shards[s].output;
         w->shards[s].output = NULL;
         NIB_TRY(nib__output_finish(output, err));
     }
+    w->sync_seconds = (double)(nib__now_ns() - start) * 1e-9;
     return w->shard_count > 1 ? write_index(w, err) : NIB_OK;
 }
+
+double nib__writer_sync_seconds(const nib_writer *w) { return w->sync_seconds; }
 
 size_t nib__writer_count(const nib_writer *w) { return w->count; }
 

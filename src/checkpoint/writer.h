@@ -34,7 +34,8 @@ void nib__writer_use_gguf(nib_writer *writer, const nib_gguf_head *head);
  */
 nib_status nib__writer_layout(nib_writer *writer, uint64_t shard_limit, nib_err *err);
 size_t nib__writer_file_count(const nib_writer *writer);
-uint64_t nib__writer_bytes(const nib_writer *writer); /* of all files, headers included */
+uint64_t nib__writer_bytes(const nib_writer *writer);      /* of all files, headers included */
+double nib__writer_sync_seconds(const nib_writer *writer); /* that nib__writer_finish took */
 
 /* Creates the files: `file` itself, or in `directory` model.safetensors, or its shards and index.
  */

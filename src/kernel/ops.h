@@ -53,6 +53,10 @@ typedef struct nib_quant {
     const int32_t *static_zero;
 } nib_quant;
 
+struct nib_quant_w;
+typedef void (*nib_quant_w_run)(const struct nib_quant_w *a, int64_t row0, int64_t row1,
+                                void *scratch);
+
 /* How the weights of a tensor become codes: docs/quantization.md has the formulas. */
 typedef struct nib_quantizer {
     nib_scheme scheme;
@@ -65,6 +69,7 @@ typedef struct nib_quantizer {
     /* Of the whole tensor, once its range is known. */
     float scale, zero, factor; /* where one scale serves it */
     float tensor_scale;        /* NV4: the scale over those of the blocks; 0: none */
+    nib_quant_w_run run;       /* the CPU's row; NULL: the reference */
 } nib_quantizer;
 
 /* Rows of weights into codes; or, where codes is NULL, only their ranges.

@@ -44,7 +44,12 @@ bool nib__quant_range(const float *x, int64_t count, float *low, float *high);
 /* A scale or zero, into an array of its type. */
 void nib__quant_store(void *out, nib_type type, int64_t at, float value);
 
-/* The CPU's row. scratch: k floats where the rows are not f32. */
-void nib__quant_w(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
+/* The CPU's rows. scratch: k floats where the rows are not f32. */
+void nib__quant_w__ref(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
+void nib__quant_w__avx2(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
+void nib__quant_w__avx512(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
+void nib__quant_w__neon(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
+/* The first of them by rank for a processor with these instruction sets. */
+nib_quant_w_run nib__quant_w_best(int64_t isa);
 
 #endif

@@ -141,6 +141,7 @@ static nib_status find_origin(nib_rewriting *r, const nib_quantize_layer *l, nib
         nib__quantizer_init(q, &l->choice.scheme, type, out->stored.k, r->err);
     if (status != NIB_OK)
         return nib__fail_in(r->err, status, nib__shown(a, l->name));
+    q->run = nib__quant_w_best(r->job->isa);
     out->stored = (nib_stored){.scheme = q->scheme,
                                .embedding = l->role == NIB_ROLE_EMBED,
                                .n = out->stored.n,

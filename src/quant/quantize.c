@@ -196,6 +196,7 @@ static nib_status run(nib_rewriting *r, nib_quantize_report *report)
         .bytes_after = nib__writer_bytes(r->writer),
         .files = nib__writer_file_count(r->writer),
         .seconds = (double)(nib__now_ns() - start) * 1e-9,
+        .sync_seconds = nib__writer_sync_seconds(r->writer),
         .dry_run = job->dry_run,
     };
     for (size_t i = 0; i < job->count; i++) {
@@ -232,6 +233,7 @@ void nib__quantize_json(const nib_ledger *ledger, const nib_quantize_report *rep
     nib__jsonw_pair_int(w, "bytes_after", (int64_t)report->bytes_after);
     nib__jsonw_pair_int(w, "files", (int64_t)report->files);
     nib__jsonw_pair_double(w, "seconds", report->seconds);
+    nib__jsonw_pair_double(w, "sync_seconds", report->sync_seconds);
     nib__ledger_json(ledger, w);
 }
 
@@ -249,7 +251,8 @@ void nib__quantize_render(const nib_ledger *ledger, const nib_quantize_report *r
                          : 100.0 * (double)report->bytes_after / (double)report->bytes_before,
                      report->files, report->files == 1 ? "" : "s", report->format);
     if (!report->dry_run)
-        nib__text_format(out, ", in %.1f s", report->seconds);
+        nib__text_format(out, ", in %.1f s, of which %.1f s waited for the disk at the end",
+                         report->seconds, report->sync_seconds);
     nib__text_str(out, "\n");
     nib__ledger_summary(ledger, out);
     nib__text_str(out, "\n");

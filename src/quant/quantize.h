@@ -54,6 +54,7 @@ typedef struct nib_quantize_job {
     bool force, dry_run;
     struct nib_quant_device *device; /* where weights become codes; NULL: here */
     nib_pool *pool;
+    int64_t isa; /* instruction sets that quantizers may use: NIB_ISA_AVX2 and so on */
     const nib_callbacks *callbacks; /* NULL allowed */
     const nib_allocator *allocator;
 } nib_quantize_job;
@@ -63,7 +64,7 @@ typedef struct nib_quantize_report {
     uint64_t bytes_before, bytes_after; /* of the weight files */
     size_t files;
     size_t biases, biases_changed; /* how many layers have one; those not bit for bit */
-    double seconds;
+    double seconds, sync_seconds;  /* the latter: of them, until the disk had the weight files */
     bool dry_run;
 } nib_quantize_report;
 

@@ -102,7 +102,7 @@ nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_
             .zeros = out->zeros == NULL ? NULL : (char *)out->zeros + i * zero_bytes,
             .sums = sums,
             .failed = &failed};
-        nib__quant_w(&a, 0, 1, NULL);
+        (q->run != NULL ? q->run : nib__quant_w__ref)(&a, 0, 1, NULL);
         if (failed != 0)
             return nib__quantizer_refuse(q, row, first + i, failed, err);
         out->signal += sums[0];

@@ -11,8 +11,10 @@
 #include <stdio.h>
 
 enum {
-    BLOCK = 8 << 20,      /* bytes of codes, or of a copied tensor, at a time */
-    GRAIN = 4,            /* rows that a worker takes at once */
+    BLOCK = 8 << 20, /* bytes of codes for a device, or of a copied tensor, at a time */
+    BLOCK_HERE =
+        1 << 20, /* of codes made here: the last of a tensor is written by one worker alone */
+    GRAIN = 4,   /* rows that a worker takes at once */
     COPY_GRAIN = 1 << 16, /* elements, likewise */
 };
 
@@ -229,6 +231,8 @@ static void find_bad(void *ctx, int worker, int64_t begin, int64_t end)
          at += (int64_t)COUNT(values)) {
         const int64_t some = nib__min((int64_t)COUNT(values), last - at);
         nib__to_f32(values, c->from + at * bytes, c->type, some);
+        if (nib__all_finite(values, some))
+            continue;
         for (int64_t i = some; i-- > 0;)
             if (!isfinite(values[i]))
                 c->bad[worker] = at + i;
@@ -658,10 +662,12 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
                                nib_err *err)
 {
     const int64_t n = r->from->shape[0], k = r->quantizer.k;
-    const int64_t rows = nib__stream_block_rows(r);
+    int64_t rows = nib__stream_block_rows(r);
     double signal = 0, error = 0, change = 0;
     const nib_quant_device *device = s->job->device;
     b->device = device != NULL && device->gpu != NULL ? s->job->device : NULL;
+    if (b->device == NULL)
+        rows = nib__max(1, nib__min(n, BLOCK_HERE / k));
     if (!take_buffers(arena, b, rows, nib__pool_threads(s->job->pool)) ||
         (b->device != NULL && !take_device_buffers(arena, b, rows)))
         return nib__fail_memory(err, (size_t)(rows * k), r->from->name);

@@ -148,6 +148,7 @@ static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *r
     job->count = w->model->net.site_count;
     job->out = w->out;
     job->pool = engine->pool;
+    job->isa = engine->isa;
     job->callbacks = &engine->callbacks;
     job->allocator = &engine->allocator;
     return nib__quantize(&w->ledger, report, job, err);

@@ -114,6 +114,7 @@ nib_status nib__step_fake_open(nib_step *s, nib_err *err)
             continue;
         f->rounds = true;
         NIB_TRY(nib__quantizer_init(&f->weight.quantizer, scheme, source, s->net->sites[i].k, err));
+        f->weight.quantizer.run = nib__quant_w_best(s->engine->isa);
         if (scheme->act == NIB_ACT_FLOAT)
             continue;
         f->act = nib__plan_operand(NIB_OP_QUANT, scheme, NIB_TYPE_F32, NULL,

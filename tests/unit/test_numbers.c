@@ -499,6 +499,24 @@ static void test_onnx_quantize_linear(void **state)
     }
 }
 
+static void test_all_finite(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+    float x[37];
+    for (int i = 0; i < 37; i++)
+        x[i] = i % 2 == 0 ? FLT_MAX : -FLT_MIN;
+    assert_true(nib__all_finite(x, 37) && nib__all_finite(x, 0));
+    for (int i = 0; i < 37; i++)
+        for (size_t b = 0; b < COUNT(bad); b++) {
+            const float kept = x[i];
+            x[i] = bad[b];
+            assert_false(nib__all_finite(x, 37));
+            assert_true(nib__all_finite(x, i));
+            x[i] = kept;
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -511,6 +529,7 @@ int main(void)
         cmocka_unit_test(test_integer_arrays),
         cmocka_unit_test(test_type_names),
         cmocka_unit_test(test_f64_change),
+        cmocka_unit_test(test_all_finite),
         cmocka_unit_test(test_int4_packing),
         cmocka_unit_test(test_onnx_casts),
         cmocka_unit_test(test_onnx_quantize_linear),

@@ -4,6 +4,7 @@
  * (tests/golden/quant_torchao.txt, quant_fp4.txt); what torchao has not (short last groups, fp8
  * zero rows, hostile values) by properties and by hand.
  */
+#include "machine.h"
 #include "quantizer.h"
 
 #include <inttypes.h>
@@ -394,14 +395,32 @@ static void test_refusals(void **state)
     assert_true(isinf(nib__sqnr_db(1, 0)) && nib__sqnr_db(100, 1) == 20);
 }
 
+/* A processor without any of the sets, or with one that no row is for, has the reference. */
+static void test_rows_by_instruction_set(void **state)
+{
+    (void)state;
+    assert_true(nib__quant_w_best(0) == nib__quant_w__ref);
+    assert_true(nib__quant_w_best(NIB_ISA_DOTPROD) == nib__quant_w__ref);
+#if defined(__x86_64__)
+    assert_true(nib__quant_w_best(NIB_ISA_AVX2) == nib__quant_w__avx2);
+    assert_true(nib__quant_w_best(NIB_ISA_AVX2 | NIB_ISA_AVX512) == nib__quant_w__avx512);
+#endif
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_to_torchao),    cmocka_unit_test(test_fp4_equal_to_torchao),
-        cmocka_unit_test(test_activation_formulas), cmocka_unit_test(test_any_shape),
-        cmocka_unit_test(test_zero_and_constant),   cmocka_unit_test(test_fp8_zero_row),
-        cmocka_unit_test(test_mx_scales),           cmocka_unit_test(test_nv_zeros),
-        cmocka_unit_test(test_hostile_values),      cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_equal_to_torchao),
+        cmocka_unit_test(test_fp4_equal_to_torchao),
+        cmocka_unit_test(test_activation_formulas),
+        cmocka_unit_test(test_any_shape),
+        cmocka_unit_test(test_zero_and_constant),
+        cmocka_unit_test(test_fp8_zero_row),
+        cmocka_unit_test(test_mx_scales),
+        cmocka_unit_test(test_nv_zeros),
+        cmocka_unit_test(test_hostile_values),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_rows_by_instruction_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

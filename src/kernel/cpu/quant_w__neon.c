@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights into codes, compiled for NEON: see quant_w_body.h.
+ */
+#include "arm.h"
+
+#if NIB_BUILT_ARM
+#define NIB_QUANT_W nib__quant_w__neon
+#include "quant_w_body.h"
+#endif

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights into codes: the arithmetic, which gpu/quant_w.cl has a second time, step by step.
+ * docs/quantization.md states the formulas with their sources. Every step that torchao computes in
+ * a bf16 or f16 tensor is rounded to that type here too (round_to), so that codes and scales equal
+ * torchao's bit for bit.
+ *
+ * Plain C that compilers turn into vectors: included with NIB_QUANT_W naming the row's function of
+ * one instruction set. Every step works on one element, is free of order, or adds in the lanes that
+ * ops.h fixes, so all of them give the same bits. Groups of 32 and 16, which most schemes have, are
+ * compiled for their length.
+ *
+ * Rounding to integers adds and takes away 1.5 * 2^23, after clamping: the order does not matter,
+ * as the bounds are integers, and it keeps the loops in vector registers. Denormals must not be
+ * flushed.
+ */
+#include "gguf_blocks.h"
+#include "kernel.h"
+#include "numbers.h"
+#include "quant_w.h"
+
+#include <math.h>
+
+/* The scale of one group. */
+typedef struct params {
+    float scale, zero; /* as stored */
+    float factor;      /* what x is multiplied with, or divided by: see codes_of */
+    float base;        /* taken from x first: float zeros */
+} params;
+
+NIB_INLINE float round_to(nib_type type, float x)
+{
+    if (type == NIB_TYPE_BF16) { /* finite x: no NaN to keep */
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        bits = (bits + 0x7fffU + (bits >> 16 & 1U)) & 0xffff0000U;
+        memcpy(&x, &bits, sizeof x);
+        return x;
+    }
+    return type == NIB_TYPE_F16 ? f16_value(f16_code(x)) : x;
+}
+
+NIB_INLINE float clamp(float x, float low, float high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+NIB_INLINE float round_even(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+
+static float largest_of(float low, float high) { return fabsf(-low > high ? low : high); }
+
+static float at_least(float scale, float smallest) { return scale < smallest ? smallest : scale; }
+
+/* ---- scales ---- */
+
+static params intx_params(const nib_quantizer *q, float low, float high)
+{
+    const nib_type t = q->source;
+    const bool bits8 = q->scheme.code == NIB_CODE_I8;
+    const float qmin = bits8 ? -128 : -8, qmax = bits8 ? 127 : 7;
+    const float smallest = nib__quant_smallest(q);
+    const float below = low < 0 ? low : 0, above = high > 0 ? high : 0;
+    params p = {0};
+    if (q->scheme.symmetric) {
+        const float amax = -below > above ? -below : above;
+        p.scale = at_least(round_to(t, amax / ((qmax - qmin) / 2)), smallest);
+    } else {
+        p.scale = at_least(round_to(t, round_to(t, above - below) / (qmax - qmin)), smallest);
+        p.zero = clamp(qmin - round_even(round_to(t, below / p.scale)), qmin, qmax);
+    }
+    p.factor = round_to(t, 1.0f / p.scale);
+    return p;
+}
+
+static params int8_params(const nib_quantizer *q, float low, float high)
+{
+    const float amax = largest_of(low, high);
+    const float scale = at_least(round_to(q->source, amax / 127.5f), 0x1p-23f);
+    return (params){.scale = scale, .factor = 1.0f / scale};
+}
+
+static params int4_params(const nib_quantizer *q, float low, float high)
+{
+    const float scale = at_least(high - low, 1e-6f) / 15;
+    return (params){.scale = round_to(q->source, scale),
+                    .zero = round_to(q->source, low + scale * 8),
+                    .factor = scale,
+                    .base = low};
+}
+
+static params tinygemm_params(const nib_quantizer *q, float low, float high)
+{
+    const nib_type t = q->source;
+    const float smallest = nib__quant_smallest(q);
+    const float scale = at_least(round_to(t, round_to(t, high - low) / 15), smallest);
+    const float half = round_to(t, scale * 8), zero = round_to(t, low + half);
+    return (params){
+        .scale = scale, .zero = zero, .factor = scale, .base = round_to(t, zero - half)};
+}
+
+static params fp8_params(const nib_quantizer *q, float low, float high)
+{
+    const float amax = largest_of(low, high);
+    const float scale = round_to(q->source, amax / 448);
+    /* factor 0 makes every code a zero: torchao's are NaN. */
+    return (params){.scale = scale > 0 ? scale : 1, .factor = scale};
+}
+
+/* Scales of blocks so small that their exponent is below e8m0's leave the codes unscaled (rceil) or
+ * scaled by 2^-126 (floor), as torchao 0.18 has it. */
+static params mx_params(const nib_quantizer *q, float low, float high)
+{
+    const float amax = largest_of(low, high);
+    const bool e2m1 = q->scheme.code == NIB_CODE_MX4;
+    uint32_t bits, code;
+    params p;
+    if (q->scheme.mx_floor) {
+        const uint32_t power = e2m1 ? 2 : 8; /* of the largest code, 6 or 448 */
+        memcpy(&bits, &amax, sizeof bits);
+        code = bits >> 23 > power ? (bits >> 23) - power : 0;
+        p.factor = nib__e8m0_to_f32((uint8_t)(code > 0 ? code : 1));
+    } else {
+        code = nib__f32_to_e8m0_up(amax / (e2m1 ? 6 : 448));
+        p.factor = code > 0 ? nib__e8m0_to_f32((uint8_t)code) : 1;
+    }
+    p.scale = nib__e8m0_to_f32((uint8_t)code);
+    p.zero = p.base = 0;
+    return p;
+}
+
+static const float E2M1_MAX = 6, E4M3_MAX = 448;
+
+/* The smallest block scale is the smallest normal number of e4m3, so that no block divides by 0. */
+static params nv_params(const nib_quantizer *q, float low, float high)
+{
+    const float tensor = q->tensor_scale, block = largest_of(low, high) / E2M1_MAX;
+    const float wanted = clamp(tensor != 0 ? block / tensor : block, 0x1p-6f, E4M3_MAX);
+    const float scale = e4m3_value(e4m3_code(wanted, 0x7f));
+    return (params){.scale = scale, .factor = nib__quant_inverse(q) / scale};
+}
+
+static params params_of(const nib_quantizer *q, nib_quant_family family, float low, float high)
+{
+    switch (family) {
+    case NIB_QUANT_INTX: return intx_params(q, low, high);
+    case NIB_QUANT_INT8: return int8_params(q, low, high);
+    case NIB_QUANT_INT4: return int4_params(q, low, high);
+    case NIB_QUANT_TINYGEMM: return tinygemm_params(q, low, high);
+    case NIB_QUANT_FP8: return fp8_params(q, low, high);
+    case NIB_QUANT_NV: return nv_params(q, low, high);
+    case NIB_QUANT_GGML: /* quantize_block */
+    case NIB_QUANT_MX: break;
+    }
+    return mx_params(q, low, high);
+}
+
+/* ---- codes ---- */
+
+/* clamp(round(x * factor) + zero), the product rounded to `type`. */
+NIB_INLINE void product_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x,
+                              int64_t count, params p, float qmin, float qmax, nib_type type)
+{
+    const float low = qmin - p.zero, high = qmax - p.zero;
+    for (int64_t j = 0; j < count; j++) {
+        const float q = round_even(clamp(round_to(type, x[j] * p.factor), low, high)) + p.zero;
+        codes[j] = (int8_t)(int32_t)q;
+    }
+}
+
+/* clamp(round((x - base) / factor), 0, 15) - 8, each step rounded to `type`. */
+NIB_INLINE void quotient_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x,
+                               int64_t count, params p, nib_type type)
+{
+    for (int64_t j = 0; j < count; j++) {
+        const float v = round_to(type, round_to(type, x[j] - p.base) / p.factor);
+        codes[j] = (int8_t)((int32_t)round_even(clamp(v, 0, 15)) - 8);
+    }
+}
+
+NIB_INLINE void integer_codes(int8_t *codes, const float *x, int64_t count, params p, nib_code code,
+                              nib_type type)
+{
+    const float qmin = code == NIB_CODE_I8 ? -128 : -8, qmax = code == NIB_CODE_I8 ? 127 : 7;
+    if (type == NIB_TYPE_BF16)
+        product_codes(codes, x, count, p, qmin, qmax, NIB_TYPE_BF16);
+    else if (type == NIB_TYPE_F16)
+        product_codes(codes, x, count, p, qmin, qmax, NIB_TYPE_F16);
+    else
+        product_codes(codes, x, count, p, qmin, qmax, NIB_TYPE_F32);
+}
+
+NIB_INLINE void float_zero_codes(int8_t *codes, const float *x, int64_t count, params p,
+                                 nib_type type)
+{
+    if (type == NIB_TYPE_BF16)
+        quotient_codes(codes, x, count, p, NIB_TYPE_BF16);
+    else if (type == NIB_TYPE_F16)
+        quotient_codes(codes, x, count, p, NIB_TYPE_F16);
+    else
+        quotient_codes(codes, x, count, p, NIB_TYPE_F32);
+}
+
+/* x / factor as e4m3. For MX the factor is a power of two. */
+NIB_INLINE void e4m3_codes(int8_t *codes, const float *x, int64_t count, params p)
+{
+    if (!(p.factor > 0)) {
+        memset(codes, 0, (size_t)count);
+        return;
+    }
+    for (int64_t j = 0; j < count; j++)
+        codes[j] = (int8_t)e4m3_code(x[j] / p.factor, 0x7e);
+}
+
+/* x / factor as e2m1, for MX: a power of two. */
+NIB_INLINE void mx4_codes(int8_t *codes, const float *x, int64_t count, params p)
+{
+    for (int64_t j = 0; j < count; j++)
+        codes[j] = (int8_t)e2m1_code(x[j] / p.factor);
+}
+
+/* x * factor as e2m1: torchao multiplies with the reciprocal. */
+NIB_INLINE void nv4_codes(int8_t *codes, const float *x, int64_t count, params p)
+{
+    for (int64_t j = 0; j < count; j++)
+        codes[j] = (int8_t)e2m1_code(x[j] * p.factor);
+}
+
+NIB_INLINE void codes_of(const nib_quantizer *q, nib_quant_family family, int8_t *codes,
+                         const float *x, int64_t count, params p)
+{
+    switch (family) {
+    case NIB_QUANT_INTX: integer_codes(codes, x, count, p, q->scheme.code, q->source); return;
+    case NIB_QUANT_INT8: integer_codes(codes, x, count, p, q->scheme.code, NIB_TYPE_F32); return;
+    case NIB_QUANT_INT4: float_zero_codes(codes, x, count, p, NIB_TYPE_F32); return;
+    case NIB_QUANT_TINYGEMM: float_zero_codes(codes, x, count, p, q->source); return;
+    case NIB_QUANT_NV: nv4_codes(codes, x, count, p); return;
+    case NIB_QUANT_MX:
+        if (q->scheme.code == NIB_CODE_MX4) {
+            mx4_codes(codes, x, count, p);
+            return;
+        }
+        break;
+    case NIB_QUANT_GGML:
+    case NIB_QUANT_FP8: break;
+    }
+    e4m3_codes(codes, x, count, p);
+}
+
+/* ---- what is lost ---- */
+
+/* Values of codes, without their scale. */
+NIB_INLINE void code_values(float *NIB_RESTRICT out, const int8_t *NIB_RESTRICT codes,
+                            int64_t count, nib_code code)
+{
+    if (code == NIB_CODE_E4M3 || code == NIB_CODE_MX8)
+        for (int64_t j = 0; j < count; j++)
+            out[j] = e4m3_value((uint8_t)codes[j]);
+    else if (code == NIB_CODE_MX4 || code == NIB_CODE_NV4)
+        for (int64_t j = 0; j < count; j++)
+            out[j] = e2m1_value((uint8_t)codes[j]);
+    else
+        for (int64_t j = 0; j < count; j++)
+            out[j] = (float)codes[j];
+}
+
+typedef struct losses {
+    double signal[NIB_QUANT_LANES], error[NIB_QUANT_LANES];
+    float scale, before, after; /* (code - before) * scale + after */
+} losses;
+
+/* Of the next `count` elements, one to a lane. */
+NIB_INLINE void add_to_lanes(losses *s, const int8_t *codes, const float *x, int64_t count,
+                             nib_code code)
+{
+    float values[NIB_QUANT_LANES];
+    code_values(values, codes, count, code);
+    for (int64_t l = 0; l < count; l++) {
+        const double value = (double)x[l];
+        const double lost = value - (double)((values[l] - s->before) * s->scale + s->after);
+        s->signal[l] += value * value;
+        s->error[l] += lost * lost;
+    }
+}
+
+/* Adds to the sums of a row what a group has and what its codes lose of it, in lanes: see ops.h. */
+NIB_INLINE void add_error(const nib_quantizer *q, double sums[2], const int8_t *codes,
+                          const float *x, int64_t count, params p)
+{
+    losses s;
+    int64_t lanes = NIB_QUANT_LANES, j = 0;
+    s.scale = q->tensor_scale != 0 ? p.scale * q->tensor_scale : p.scale;
+    s.before = q->scheme.zero == NIB_ZERO_INT ? p.zero : 0;
+    s.after = q->scheme.zero == NIB_ZERO_FLOAT ? p.zero : 0;
+    while (lanes / 2 >= count) /* the others would add 0 */
+        lanes /= 2;
+    for (int64_t l = 0; l < lanes; l++)
+        s.signal[l] = s.error[l] = 0;
+    if (lanes == NIB_QUANT_LANES)
+        for (; count - j >= NIB_QUANT_LANES; j += NIB_QUANT_LANES)
+            add_to_lanes(&s, codes + j, x + j, NIB_QUANT_LANES, q->scheme.code);
+    add_to_lanes(&s, codes + j, x + j, count - j, q->scheme.code);
+    for (int64_t step = lanes / 2; step > 0; step /= 2)
+        for (int64_t l = 0; l < step; l++) {
+            s.signal[l] += s.signal[l + step];
+            s.error[l] += s.error[l + step];
+        }
+    sums[0] += s.signal[0];
+    sums[1] += s.error[0];
+}
+
+/* ---- rows ---- */
+
+/* Smallest and largest; false if one is NaN or infinite. As integers that order like floats, so
+ * that the order of comparison does not matter: negative values count down from -1, NaN lies beyond
+ * infinity on both sides. */
+NIB_INLINE bool range_of(const float *x, int64_t count, float *low, float *high)
+{
+    int32_t least = INT32_MAX, most = INT32_MIN;
+    for (int64_t j = 0; j < count; j++) {
+        const int32_t bits = (int32_t)bits_of(x[j]), key = bits ^ (bits >> 31 & 0x7fffffff);
+        least = key < least ? key : least;
+        most = key > most ? key : most;
+    }
+    *low = float_of((uint32_t)(least ^ (least >> 31 & 0x7fffffff)));
+    *high = float_of((uint32_t)(most ^ (most >> 31 & 0x7fffffff)));
+    return most < 0x7f800000 && least > (int32_t)(0xff800000U ^ 0x7fffffffU);
+}
+
+/* A group by ggml's reference: its block, taken apart. A short group ends as its last value does,
+ * which changes neither range nor codes. False: the scale is beyond f16. */
+static bool quantize_block(const nib_quantizer *q, int8_t *codes, const float *x, int64_t count,
+                           params *p)
+{
+    const nib_type type = q->scheme.code == NIB_CODE_I8     ? NIB_TYPE_Q8_0
+                          : q->scheme.zero == NIB_ZERO_NONE ? NIB_TYPE_Q4_0
+                                                            : NIB_TYPE_Q4_1;
+    float full[NIB_BLOCK_ELEMENTS], low = 0;
+    uint8_t block[64];
+    for (int64_t j = 0; j < NIB_BLOCK_ELEMENTS; j++)
+        full[j] = x[nib__min(j, count - 1)];
+    const bool holds = nib__blocks_quantize(block, type, full, NIB_BLOCK_ELEMENTS);
+    const uint8_t *at = block + (type == NIB_TYPE_Q4_1 ? 4 : 2);
+    for (int64_t j = 0; j < count; j++)
+        codes[j] = type == NIB_TYPE_Q8_0        ? (int8_t)at[j]
+                   : j < NIB_BLOCK_ELEMENTS / 2 ? (int8_t)((at[j] & 15) - 8)
+                                                : (int8_t)((at[j - 16] >> 4) - 8);
+    nib__to_f32(&p->scale, block, NIB_TYPE_F16, 1);
+    if (type == NIB_TYPE_Q4_1)
+        nib__to_f32(&low, block + 2, NIB_TYPE_F16, 1);
+    p->zero = type == NIB_TYPE_Q4_1 ? low + 8 * p->scale : 0;
+    return holds;
+}
+
+/* Where a group's results go. */
+typedef struct group {
+    const nib_quantizer *q;
+    nib_quant_family family;
+    int8_t *codes;
+    double *sums; /* of its row */
+    params p;     /* the tensor's, where one scale serves it; else the group's, when it is done */
+} group;
+
+/* 0; 1: not finite; 2: no finite scale. */
+NIB_INLINE int quantize_group(group *g, const float *x, int64_t count)
+{
+    const nib_quantizer *q = g->q;
+    float low, high;
+    if (!range_of(x, count, &low, &high))
+        return 1;
+    if (g->family == NIB_QUANT_GGML) {
+        if (!quantize_block(q, g->codes, x, count, &g->p))
+            return 2;
+    } else {
+        if (!nib__quantizer_is_one(q))
+            g->p = params_of(q, g->family, low, high);
+        if (!isfinite(g->p.scale))
+            return 2;
+        codes_of(q, g->family, g->codes, x, count, g->p);
+    }
+    add_error(q, g->sums, g->codes, x, count, g->p);
+    return 0;
+}
+
+static int group_of_any(group *g, const float *x, int64_t count)
+{
+    return quantize_group(g, x, count);
+}
+
+static int group_of_32(group *g, const float *x) { return quantize_group(g, x, 32); }
+
+static int group_of_16(group *g, const float *x) { return quantize_group(g, x, 16); }
+
+/* 0, or what ops.h says of `failed`. */
+static int32_t quantize_row(const nib_quant_w *a, const float *x, int64_t row)
+{
+    const nib_quantizer *q = a->q;
+    const bool whole = nib__quantizer_is_one(q);
+    const int64_t size = nib__scheme_group_size(&q->scheme, q->k);
+    group to = {.q = q,
+                .family = nib__quant_family(&q->scheme),
+                .sums = a->sums + 2 * row,
+                .p = {.scale = q->scale, .zero = q->zero, .factor = q->factor}};
+    to.sums[0] = to.sums[1] = 0;
+    for (int64_t g = 0; g < q->groups; g++) {
+        const int64_t k0 = g * size, count = nib__min(size, q->k - k0), at = row * q->groups + g;
+        to.codes = a->codes + row * q->k + k0;
+        const int failed = count == 32   ? group_of_32(&to, x + k0)
+                           : count == 16 ? group_of_16(&to, x + k0)
+                                         : group_of_any(&to, x + k0, count);
+        if (failed != 0)
+            return (int32_t)(failed + 2 * g);
+        if (whole)
+            continue;
+        nib__quant_store(a->scales, q->scale_type, at, to.p.scale);
+        if (q->zero_type != NIB_TYPE_NONE)
+            nib__quant_store(a->zeros, q->zero_type, at, to.p.zero);
+    }
+    return 0;
+}
+
+void NIB_QUANT_W(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch)
+{
+    const int64_t k = a->q->k;
+    for (int64_t i = row0; i < row1; i++) {
+        const float *x = (const float *)a->rows + i * k;
+        if (a->type != NIB_TYPE_F32) {
+            nib__to_f32(scratch, (const char *)a->rows + 2 * i * k, a->type, k);
+            x = scratch;
+        }
+        a->failed[i] = a->codes != NULL ? quantize_row(a, x, i)
+                                        : !range_of(x, k, &a->ranges[2 * i], &a->ranges[2 * i + 1]);
+    }
+}
