@@ -39,6 +39,10 @@ typedef struct nib_fact_source {
  * there, measured for a few numbers of tokens and, of each, a few numbers of outputs: a product of
  * few outputs does not fill a device, and one of many may be compiled otherwise. Without launches.
  */
+/* So many times their size caches keep a part of what is read again and again: they do not drop the
+ * oldest first (docs/speed.md has the measurement). */
+enum { NIB_CACHE_REACH = 4 };
+
 enum { NIB_POINTS = 5, NIB_SIZES = 4, NIB_MEASURED_MAX = 16 };
 extern const int64_t nib__points[NIB_POINTS]; /* tokens: 1, then one more where few share a row and
                                                  three where many do; see cost.c */

@@ -24,7 +24,7 @@
 enum {
     CHAINS = 12,             /* independent accumulators: latency times throughput of any unit */
     READ_LEAST = 64 << 20,   /* bytes that are read, of all threads, and */
-    READ_MOST = 512 << 20,   /* twice the last cache within these */
+    READ_MOST = 512 << 20,   /* what the last cache keeps nothing of, within these */
     READ_TOTAL = 1536 << 20, /* at most, in passes */
     PASSES_MOST = 12,
 };
@@ -264,7 +264,7 @@ static nib_status measure_reading(nib_machine *m, nib_pool *pool, const nib_allo
     enum { SHARE = 16 /* of the memory that is there, at most */ };
     const int64_t cache = nib__cpu_cache_bytes(a);
     const int64_t most = nib__min(READ_MOST, (int64_t)(m->memory / SHARE));
-    const int64_t size = nib__max(READ_LEAST, nib__min(2 * cache, most));
+    const int64_t size = nib__max(READ_LEAST, nib__min(NIB_CACHE_REACH * cache, most));
     uint64_t *bytes = nib__block_take((size_t)size);
     if (bytes == NULL)
         return nib__fail_memory(err, (size_t)size, "measuring this machine");

@@ -128,7 +128,7 @@ static double beside_seconds(const nib_kernel *kernel, const nib_layer *layer,
 /* The part of so many bytes, read for each token, that the caches keep from one to the next. */
 static double cached_share(const nib_machine *machine, double bytes)
 {
-    const double all = machine->cache_bytes / 2, none = machine->cache_bytes * 2;
+    const double all = machine->cache_bytes / 2, none = machine->cache_bytes * NIB_CACHE_REACH;
     if (machine->cache_bytes <= 0 || bytes >= none || bytes <= 0)
         return 0;
     return bytes <= all ? 1 : log(none / bytes) / log(none / all);
