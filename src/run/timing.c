@@ -83,7 +83,8 @@ nib_status nib__timed_open(nib_timed *t, nib_engine *engine, nib_gpu *gpu, uint6
 uint64_t nib__timed_weights(const nib_machine *machine)
 {
     enum { LEAST = 64 << 20, MOST = 512 << 20, SHARE = 16 /* of the memory */ };
-    const double there = (double)machine->memory / SHARE, wanted = NIB_CACHE_REACH * machine->cache_bytes;
+    const double there = (double)machine->memory / SHARE,
+                 wanted = NIB_CACHE_REACH * machine->cache_bytes;
     const double most = there < MOST ? there : MOST;
     return (uint64_t)(wanted < LEAST ? LEAST : wanted < most ? wanted : most);
 }
