@@ -370,15 +370,57 @@ NIB_MUST_CHECK nib_status nib_eval(nib_session *session, nib_session *against,
                                    const nib_eval_options *options, nib_eval_result *result,
                                    nib_err *err);
 
+enum { NIB_BENCH_CONTEXTS = 16, NIB_BENCH_BATCH = 512, NIB_BENCH_ROUNDS = 1000 };
+
+typedef struct nib_bench_speeds {
+    double prefill_tokens_per_s, decode_tokens_per_s;
+} nib_bench_speeds;
+
+/* One round of a bench, in which everything takes its turn. */
+typedef struct nib_bench_round {
+    nib_bench_speeds own, floats, peer;
+    double batch_tokens_per_s;
+    double read_gb_per_s[2]; /* this CPU's, before the round and after it; 0 without a peer */
+} nib_bench_round;
+
+/* llama.cpp's llama-bench, or a program that takes its options and writes its JSON. */
+typedef struct nib_bench_peer {
+    const char *program;            /* a path, or a name that is found as a shell finds it */
+    const char *model;              /* GGUF */
+    const char *const *environment; /* "NAME=value" that it sees, NULL at the end; NULL: none */
+} nib_bench_peer;
+
+/* Decoding behind so many positions, in turn with an empty cache. */
+typedef struct nib_bench_context {
+    int64_t positions;
+    double tokens_per_s, empty_tokens_per_s;
+} nib_bench_context;
+
 typedef struct nib_bench_options {
     int64_t prompt_tokens; /* 0: 512 */
     int64_t new_tokens;    /* 0: 64 */
-    int repeats;           /* 0: 5 */
+    int repeats;           /* rounds; 0: 5 */
+    int64_t batch;         /* sequences that are decoded together, too: at most NIB_BENCH_BATCH and
+                              those of the session; 0: none */
+    /* [context_count], at most NIB_BENCH_CONTEXTS: decode is timed behind so many positions, too.
+     * The session has two sequences then. */
+    const int64_t *contexts;
+    size_t context_count;
+    /* Where layers are in codes: the model's stored floats take turns with it, or those of another
+     * checkpoint, which has floats alone. */
+    bool beside;
+    const char *against;        /* the path of that one; NULL: the model's own */
+    const nib_bench_peer *peer; /* it takes turns, too, with as many threads; NULL: none */
+    nib_bench_round *rounds;    /* [repeats], filled in; NULL: not wanted */
 } nib_bench_options;
 
 typedef struct nib_bench_result {
+    char machine[64], isa[16], date[16]; /* "AMD EPYC", "avx512bf16", "2026-11-20" */
+    int threads;
     double prefill_tokens_per_s, decode_tokens_per_s; /* medians */
+    double batch_tokens_per_s; /* of all sequences of the batch together; 0: there was none */
     uint64_t weight_bytes, peak_bytes;
+    uint64_t cache_bytes; /* keys and values of full contexts, of all the session's sequences */
     /* Rates of the machine of the layers, this CPU's measured in the same run, and the shares of
      * them, 0 to 1, that decode and prefill reach; 0 of a device that was not measured. */
     double copy_gb_per_s, bandwidth_share;
@@ -387,9 +429,21 @@ typedef struct nib_bench_result {
     double predicted_prefill_tokens_per_s, predicted_decode_tokens_per_s;
     uint64_t predicted_bytes; /* weights, cache and buffers; of peak_bytes, or of device_bytes */
     uint64_t device_bytes;    /* held on the device; 0: there is none */
+    nib_bench_context contexts[NIB_BENCH_CONTEXTS];
+    size_t context_count;
+    nib_bench_speeds floats; /* medians; 0: none were beside */
+    char floats_name[64];    /* "bf16"; empty: none were beside */
+    char floats_why[512];    /* why not; empty where none were asked for, or no layer has codes */
+    nib_bench_speeds peer;   /* medians; 0: there is none */
+    char peer_name[192];     /* what it says of itself and its model: "0c1e570, llama 1B Q4_0" */
+    double read_gb_per_s;    /* median of what was read before and after the rounds; 0: no peer */
+    /* The files, and what of them a token reads: weight_bytes, and the peer's; 0: not known. */
+    uint64_t file_bytes, peer_file_bytes, peer_token_bytes;
 } nib_bench_result;
 
-/* NIB_USAGE: the tokens do not fit the context, or too many repeats. */
+/* NIB_USAGE: the tokens do not fit the context, too many repeats, contexts or sequences, or
+ * `against` has codes. NIB_IO, NIB_FAILED, NIB_BAD_INPUT: the peer does not start, ends with an
+ * error, whose last line is in the sentence, or writes what is not understood. */
 NIB_MUST_CHECK nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                                     nib_bench_result *result, nib_err *err);
 /* Where the time of a prompt and of a new token goes, by operation, with shares of what the machine

@@ -20,15 +20,15 @@ typedef struct settings {
     list arguments; /* MODEL, OUT, ... */
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
         *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg,
-        *speed, *for_device;
+        *speed, *for_device, *sweep, *peer, *peer_model;
     unsigned long long memory;
     list skip, only, allow, kernel, place, without, stop;
     list overrides; /* "section.key=value" of a training config, each allocated */
     long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats, smooth,
-        ranks, lookup;
+        ranks, lookup, batch;
     double temperature, top_p, min_p, repeat_penalty, loss_budget;
     bool json, markdown, quiet, no_color, strict, force, dry_run, ignore_eos, kernels, predict,
-        operations, measure, train, keys, help;
+        operations, measure, train, keys, alone, help;
 } settings;
 
 typedef struct command {
@@ -98,6 +98,26 @@ nib_model_options model_options_of(const settings *s, nib_model_options options)
 nib_request request_of(const settings *s);
 nib_form form_of(const settings *s);
 const char *model_path(const settings *s); /* -m, or the first argument */
+
+/* A model ready to run. */
+typedef struct ready {
+    nib_model *model;
+    nib_plan *plan;
+    nib_session *session;
+} ready;
+
+/* 0, or the exit status after the sentence was printed; nothing is open then. */
+int open_ready(ready *out, nib_engine *engine, const settings *s, const char *path,
+               const nib_request *request);
+void close_ready(ready *r);
+void print_json_string(const char *text, size_t size); /* in quotes, to stdout */
+/* The ledger's line of what ran. */
+int summarize(const ready *r, const settings *s);
+
+/* ---- cmd_bench.c ---- */
+
+/* First of all in a process: where `nibble bench` counts the time to the first token from. */
+void note_start(void);
 
 int run_info(const settings *s);
 int run_verify(const settings *s);

@@ -1,32 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble generate, eval, bench: commands that run a model. Each ends with the ledger's line.
+ * nibble generate, eval: commands that run a model. Each ends with the ledger's line.
  */
 #include "cli.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A model ready to run. */
-typedef struct ready {
-    nib_model *model;
-    nib_plan *plan;
-    nib_session *session;
-} ready;
-
-static void close_ready(ready *r)
+void close_ready(ready *r)
 {
     nib_session_close(r->session);
     nib_plan_free(r->plan);
     nib_model_close(r->model);
 }
 
-static int open_ready(ready *out, nib_engine *engine, const settings *s, const char *path,
-                      const nib_request *request)
+int open_ready(ready *out, nib_engine *engine, const settings *s, const char *path,
+               const nib_request *request)
 {
     *out = (ready){0};
     int status = open_model(&out->model, engine, s, path, (nib_model_options){0});
@@ -39,7 +31,7 @@ static int open_ready(ready *out, nib_engine *engine, const settings *s, const c
     return status;
 }
 
-static int summarize(const ready *r, const settings *s)
+int summarize(const ready *r, const settings *s)
 {
     nib_err err;
     const nib_sink sink = stderr_sink();
@@ -169,12 +161,12 @@ static nib_status keep_text(void *ctx, const char *bytes, size_t size)
     return NIB_OK;
 }
 
-/* Generated text is UTF-8, which JSON takes as it is. */
-static void print_json_text(const kept *k)
+/* UTF-8, as generated text is, goes into JSON as it is. */
+void print_json_string(const char *text, size_t size)
 {
     putchar('"');
-    for (size_t i = 0; i < k->size; i++) {
-        const unsigned char c = (unsigned char)k->text[i];
+    for (size_t i = 0; i < size; i++) {
+        const unsigned char c = (unsigned char)text[i];
         if (c == '"' || c == '\\')
             printf("\\%c", c);
         else if (c < 0x20 || c == 0x7f)
@@ -197,7 +189,7 @@ static void print_json_number(const char *key, double value)
 static void print_generate_json(const nib_generate_stats *t, const kept *k)
 {
     fputs("{\"schema\": 1, \"text\": ", stdout);
-    print_json_text(k);
+    print_json_string(k->text, k->size);
     printf(", \"prompt_tokens\": %" PRId64 ", \"new_tokens\": %" PRId64 ", \"finish\": \"%s\", "
            "\"first_token_s\": %.6f, \"prefill_s\": %.6f, \"decode_s\": %.6f",
            t->prompt_tokens, t->new_tokens, finish_word(t->finish), t->first_token_s, t->prefill_s,
@@ -329,173 +321,6 @@ int run_eval(const settings *s)
         }
         close_ready(&r);
     }
-    nib_engine_close(engine);
-    return status;
-}
-
-/* ---- bench ---- */
-
-static void print_bench(const nib_bench_result *b, bool json)
-{
-    if (json) {
-        printf("{\"schema\": 1, \"prefill_tokens_per_s\": %.6g, \"decode_tokens_per_s\": %.6g, "
-               "\"peak_bytes\": %" PRIu64
-               ", \"bandwidth_share\": %.4g, \"arithmetic_share\": %.4g, \"weight_bytes\": %" PRIu64
-               ", \"read_gb_per_s\": %.4g, \"peak_gop_per_s\": %.4g, "
-               "\"predicted_prefill_tokens_per_s\": %.6g, \"predicted_decode_tokens_per_s\": %.6g, "
-               "\"predicted_bytes\": %" PRIu64 ", \"device_bytes\": %" PRIu64 "}\n",
-               b->prefill_tokens_per_s, b->decode_tokens_per_s, b->peak_bytes, b->bandwidth_share,
-               b->arithmetic_share, b->weight_bytes, b->copy_gb_per_s, b->peak_gop_per_s,
-               b->predicted_prefill_tokens_per_s, b->predicted_decode_tokens_per_s,
-               b->predicted_bytes, b->device_bytes);
-        return;
-    }
-    if (b->copy_gb_per_s > 0) /* a small model is read from the caches, not from that memory */
-        printf("prefill     %.1f tokens/s, %.0f %% of %.0f GOP/s\ndecode      %.1f tokens/s, %.0f "
-               "%% of %.1f GB/s%s\n",
-               b->prefill_tokens_per_s, 100 * b->arithmetic_share, b->peak_gop_per_s,
-               b->decode_tokens_per_s, 100 * b->bandwidth_share, b->copy_gb_per_s,
-               b->bandwidth_share > 1 ? ": the weights stay in the caches" : "");
-    else
-        printf("prefill     %.1f tokens/s\ndecode      %.1f tokens/s\n", b->prefill_tokens_per_s,
-               b->decode_tokens_per_s);
-    printf("memory      %.1f MB weights, %.1f MB at most\n", (double)b->weight_bytes * 1e-6,
-           (double)b->peak_bytes * 1e-6);
-    if (b->device_bytes != 0)
-        printf("            %.1f MB on the device\n", (double)b->device_bytes * 1e-6);
-    printf("predicted   %.1f tokens/s prefill, %.1f tokens/s decode, %.1f MB\n",
-           b->predicted_prefill_tokens_per_s, b->predicted_decode_tokens_per_s,
-           (double)b->predicted_bytes * 1e-6);
-}
-
-static int bench_model(nib_engine *engine, const settings *s, const char *path)
-{
-    ready r;
-    const nib_request request = request_of(s);
-    const int status = open_ready(&r, engine, s, path, &request);
-    if (status)
-        return status;
-    const nib_bench_options options = {.prompt_tokens = s->prompt_tokens,
-                                       .new_tokens = s->max_tokens,
-                                       .repeats =
-                                           (int)(s->repeats < INT_MAX ? s->repeats : INT_MAX)};
-    const nib_sink sink = report_sink(s);
-    nib_bench_result result;
-    nib_err err;
-    int end;
-    if (s->operations) {
-        end = nib_bench_operations(r.session, &options, form_of(s), &sink, &err) == NIB_OK
-                  ? finish_stdout(summarize(&r, s))
-                  : fail(&err);
-    } else if (nib_bench(r.session, &options, &result, &err) != NIB_OK) {
-        end = fail(&err);
-    } else {
-        clear_progress();
-        print_bench(&result, s->json);
-        end = finish_stdout(summarize(&r, s));
-    }
-    close_ready(&r);
-    return end;
-}
-
-/* Steps of a training config. */
-static int bench_train(nib_engine *engine, const settings *s, const char *path)
-{
-    nib_model *model;
-    nib_plan *plan = NULL;
-    nib_err err;
-    int status = open_model(&model, engine, s, path, (nib_model_options){0});
-    if (status)
-        return status;
-    const nib_request request = request_of(s);
-    const nib_sink sink = report_sink(s);
-    const int steps = (int)(s->repeats < INT_MAX ? s->repeats : INT_MAX);
-    if (nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
-        nib_bench_train(model, plan, steps, form_of(s), &sink, &err) != NIB_OK)
-        status = fail(&err);
-    else
-        status = finish_stdout(0);
-    nib_plan_free(plan);
-    nib_model_close(model);
-    return status;
-}
-
-/* An option that was given, and that --kernels or --predict has no use for; NULL: none. */
-static const char *useless_option(const settings *s)
-{
-    const struct {
-        const char *name;
-        bool is_given;
-    } options[] = {{"recipe", s->recipe != NULL},
-                   {"skip", s->skip.count != 0},
-                   {"only", s->only.count != 0},
-                   {"dtype", s->dtype != NULL},
-                   {"allow", s->allow.count != 0},
-                   {"kernel", s->kernel.count != 0},
-                   {"place", s->place.count != 0},
-                   {"without", s->without.count != 0},
-                   {"memory", s->memory != 0},
-                   {"strict", s->strict},
-                   {"bias", s->bias != NULL},
-                   {"max-tokens", s->max_tokens != 0},
-                   {"repeats", s->repeats != 0},
-                   {"context", s->context != 0},
-                   {"tokenizer", s->tokenizer != NULL},
-                   {"operations", s->operations},
-                   {"device", s->kernels && s->device != NULL},
-                   {"prompt-tokens", s->kernels && s->prompt_tokens != 0}};
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        if (options[i].is_given)
-            return options[i].name;
-    return NULL;
-}
-
-static int check_bench(const settings *s, const char *path)
-{
-    if (s->kernels + s->predict + s->train > 1)
-        return fail_usage("--kernels, --predict and --train each time something else; give one");
-    if (!path && s->train)
-        return fail_usage("`nibble bench --train` wants CONFIG");
-    if (!path && !s->kernels && !s->predict)
-        return fail_usage("`nibble bench` wants MODEL, --kernels or --predict");
-    if (path && s->predict)
-        return fail_usage("--predict times layers without a model; leave out %s, or --predict",
-                          path);
-    if (path && s->kernels)
-        return fail_usage("--kernels times kernels without a model; leave out %s, or --kernels",
-                          path);
-    if (s->train && s->operations)
-        return fail_usage("--operations has no effect with --train, which tells them always");
-    const char *useless = s->kernels || s->predict ? useless_option(s) : NULL;
-    if (useless != NULL)
-        return fail_usage("--%s has no effect with --%s", useless,
-                          s->kernels ? "kernels" : "predict");
-    return 0;
-}
-
-int run_bench(const settings *s)
-{
-    const char *path = model_path(s);
-    nib_engine *engine;
-    int status = check_bench(s, path);
-    if (status == 0)
-        status = open_engine(&engine, s);
-    if (status)
-        return status;
-    nib_err err;
-    const nib_sink sink = report_sink(s);
-    if (s->kernels)
-        status = nib_bench_kernels(engine, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0)
-                                                                              : fail(&err);
-    else if (s->predict)
-        status = nib_bench_predict(engine, s->device, s->prompt_tokens, form_of(s), &sink, &err) ==
-                         NIB_OK
-                     ? finish_stdout(0)
-                     : fail(&err);
-    else if (s->train)
-        status = bench_train(engine, s, path);
-    else
-        status = bench_model(engine, s, path);
     nib_engine_close(engine);
     return status;
 }

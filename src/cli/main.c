@@ -176,6 +176,7 @@ static int run_command(const command *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    note_start();
     open_standard_files();
     if (argc < 2) {
         print_help(stderr, NULL);

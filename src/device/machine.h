@@ -179,6 +179,10 @@ struct nib_pool;
 nib_status nib__machine_measure(nib_machine *machine, struct nib_pool *pool, const char *cache_path,
                                 const nib_allocator *a, nib_err *err);
 
+/* Bytes per second that the pool reads from memory just now. */
+nib_status nib__machine_read_rate(double *bytes_per_s, const nib_machine *machine,
+                                  struct nib_pool *pool, const nib_allocator *a, nib_err *err);
+
 /* ---- what was measured before, in one file: measured.c ---- */
 
 /* Fills in what the file has of this machine (of a device: by this driver), products only of this

@@ -256,19 +256,43 @@ static samples read_rate(nib_pool *pool, const uint64_t *bytes, int64_t size)
     return timed;
 }
 
+/* Bytes that the caches do not hold, within the memory that is there. */
+static int64_t far_bytes(const nib_machine *m, int64_t cache)
+{
+    enum { SHARE = 16 /* of the memory, at most */ };
+    const int64_t most = nib__min(READ_MOST, (int64_t)(m->memory / SHARE));
+    return nib__max(READ_LEAST, nib__min(NIB_CACHE_REACH * cache, most));
+}
+
+static nib_status take_bytes(uint64_t **out, int64_t size, nib_err *err)
+{
+    uint64_t *bytes = nib__block_take((size_t)size);
+    if (bytes == NULL)
+        return nib__fail_memory(err, (size_t)size, "measuring this machine");
+    memset(bytes, 1, (size_t)size); /* unwritten pages would all be the same page of zeros */
+    *out = bytes;
+    return NIB_OK;
+}
+
+nib_status nib__machine_read_rate(double *bytes_per_s, const nib_machine *machine,
+                                  struct nib_pool *pool, const nib_allocator *a, nib_err *err)
+{
+    const int64_t size = far_bytes(machine, nib__cpu_cache_bytes(a));
+    uint64_t *bytes = NULL;
+    NIB_TRY(take_bytes(&bytes, size, err));
+    *bytes_per_s = read_rate(pool, bytes, size).best;
+    nib__block_free(bytes, (size_t)size);
+    return NIB_OK;
+}
+
 /* From memory, and from the caches, where weights of small models stay from one token to the
  * next. */
 static nib_status measure_reading(nib_machine *m, nib_pool *pool, const nib_allocator *a,
                                   nib_err *err)
 {
-    enum { SHARE = 16 /* of the memory that is there, at most */ };
-    const int64_t cache = nib__cpu_cache_bytes(a);
-    const int64_t most = nib__min(READ_MOST, (int64_t)(m->memory / SHARE));
-    const int64_t size = nib__max(READ_LEAST, nib__min(NIB_CACHE_REACH * cache, most));
-    uint64_t *bytes = nib__block_take((size_t)size);
-    if (bytes == NULL)
-        return nib__fail_memory(err, (size_t)size, "measuring this machine");
-    memset(bytes, 1, (size_t)size); /* unwritten pages would all be the same page of zeros */
+    const int64_t cache = nib__cpu_cache_bytes(a), size = far_bytes(m, cache);
+    uint64_t *bytes = NULL;
+    NIB_TRY(take_bytes(&bytes, size, err));
     const samples far = read_rate(pool, bytes, size);
     m->bytes_per_s = far.best;
     m->cache_bytes = (double)cache;

@@ -156,7 +156,7 @@ static nib_status eval_and_time(nib_advice *v, nib_advised *c, nib_session *sess
                                    .window = v->options->window};
     const nib_bench_options bench = {.prompt_tokens = v->prompt, .new_tokens = 32, .repeats = 3};
     nib_eval_result loss;
-    nib_bench_result speed;
+    nib_bench_speeds speed;
     if (v->losses) {
         NIB_TRY(nib_eval(session, NULL, &eval, &loss, err));
         c->loss = loss.loss;

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs a program and reads both of its outputs as they come: one that nobody reads would stop it.
+ */
+#include "process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PIECE = 16384, WAIT_MS = 200 };
+
+typedef struct running {
+    nib_process *p;
+    const char *name;
+    pid_t pid;
+    int out[2], error[2]; /* pipes; -1: closed */
+    size_t capacity, limit;
+    const nib_allocator *a;
+    bool (*goes_on)(void *ctx);
+    void *ctx;
+    char line[NIB_PROCESS_LINE]; /* of the standard error, so far */
+    size_t line_size;
+} running;
+
+static void close_end(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* Ends that only the child has, once it duplicated them. */
+static bool open_pipe(int ends[2])
+{
+    if (pipe(ends) != 0)
+        return false;
+    return fcntl(ends[0], F_SETFD, FD_CLOEXEC) == 0 && fcntl(ends[1], F_SETFD, FD_CLOEXEC) == 0;
+}
+
+static nib_status fail_errno(const running *r, int code, const char *what, nib_err *err)
+{
+    return nib__fail(err, NIB_IO, "%s: %s: %s", r->name, what, strerror(code));
+}
+
+static nib_status start(running *r, const char *const *arguments, const char *const *environment,
+                        nib_err *err)
+{
+    posix_spawn_file_actions_t actions;
+    if (!open_pipe(r->out) || !open_pipe(r->error))
+        return fail_errno(r, errno, "there is no pipe to read it", err);
+    int code = posix_spawn_file_actions_init(&actions);
+    if (code != 0)
+        return fail_errno(r, code, "it cannot be started", err);
+    code = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    if (code == 0)
+        code = posix_spawn_file_actions_adddup2(&actions, r->out[1], STDOUT_FILENO);
+    if (code == 0)
+        code = posix_spawn_file_actions_adddup2(&actions, r->error[1], STDERR_FILENO);
+    if (code == 0) /* which takes strings that it does not write to */
+        code = posix_spawnp(&r->pid, arguments[0], &actions, NULL, (char *const *)arguments,
+                            (char *const *)environment);
+    posix_spawn_file_actions_destroy(&actions);
+    close_end(&r->out[1]);
+    close_end(&r->error[1]);
+    if (code == 0)
+        return NIB_OK;
+    r->pid = -1;
+    return fail_errno(r, code, "it cannot be started", err);
+}
+
+static nib_status keep_output(running *r, const char *bytes, size_t size, nib_err *err)
+{
+    if (r->p->size + size > r->limit)
+        return nib__fail(err, NIB_IO, "%s: it wrote more than the %zu bytes that are read", r->name,
+                         r->limit);
+    void *out = r->p->out;
+    const bool has_room = nib__reserve(r->a, &out, &r->capacity, r->p->size + size + 1, 1);
+    r->p->out = out;
+    if (!has_room)
+        return nib__fail_memory(err, r->p->size + size + 1, "a program's output");
+    memcpy(r->p->out + r->p->size, bytes, size);
+    r->p->size += size;
+    r->p->out[r->p->size] = '\0';
+    return NIB_OK;
+}
+
+static void end_line(running *r)
+{
+    if (r->line_size > 0)
+        snprintf(r->p->last_line, sizeof r->p->last_line, "%.*s", (int)r->line_size, r->line);
+    r->line_size = 0;
+}
+
+static void keep_error(running *r, const char *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        const unsigned char c = (unsigned char)bytes[i];
+        if (c == '\n' || c == '\r')
+            end_line(r);
+        else if ((c > ' ' || r->line_size > 0) && r->line_size + 1 < sizeof r->line)
+            r->line[r->line_size++] = c < ' ' ? ' ' : (char)c;
+    }
+}
+
+/* What is there of one of its outputs; closes it at its end. */
+static nib_status read_some(running *r, int *fd, nib_err *err)
+{
+    char piece[PIECE];
+    const ssize_t got = read(*fd, piece, sizeof piece);
+    if (got < 0)
+        return errno == EINTR ? NIB_OK : fail_errno(r, errno, "it cannot be read", err);
+    if (got == 0)
+        close_end(fd);
+    else if (fd == &r->out[0])
+        return keep_output(r, piece, (size_t)got, err);
+    else
+        keep_error(r, piece, (size_t)got);
+    return NIB_OK;
+}
+
+static nib_status read_all(running *r, nib_err *err)
+{
+    while (r->out[0] >= 0 || r->error[0] >= 0) {
+        struct pollfd ends[] = {{.fd = r->out[0], .events = POLLIN},
+                                {.fd = r->error[0], .events = POLLIN}};
+        int *const fds[] = {&r->out[0], &r->error[0]};
+        if (poll(ends, COUNT(ends), WAIT_MS) < 0 && errno != EINTR)
+            return fail_errno(r, errno, "it cannot be waited for", err);
+        for (size_t i = 0; i < COUNT(ends); i++)
+            if (ends[i].fd >= 0 && (ends[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0)
+                NIB_TRY(read_some(r, fds[i], err));
+        if (r->goes_on != NULL && !r->goes_on(r->ctx))
+            return nib__fail(err, NIB_CANCELLED, "%s was cancelled", r->name);
+    }
+    end_line(r);
+    return NIB_OK;
+}
+
+static void wait_for(running *r)
+{
+    int status = 0;
+    pid_t got;
+    do {
+        got = waitpid(r->pid, &status, 0);
+    } while (got < 0 && errno == EINTR);
+    r->p->status = got < 0               ? 127
+                   : WIFEXITED(status)   ? WEXITSTATUS(status)
+                   : WIFSIGNALED(status) ? 128 + WTERMSIG(status)
+                                         : 127;
+}
+
+nib_status nib__process_run(nib_process *out, const char *const *arguments,
+                            const char *const *environment, size_t limit,
+                            bool (*goes_on)(void *ctx), void *ctx, const nib_allocator *a,
+                            nib_err *err)
+{
+    static const char *const nothing[] = {NULL};
+    *out = (nib_process){.status = 0};
+    running r = {.p = out,
+                 .name = arguments[0],
+                 .pid = -1,
+                 .out = {-1, -1},
+                 .error = {-1, -1},
+                 .limit = limit,
+                 .a = a,
+                 .goes_on = goes_on,
+                 .ctx = ctx};
+    nib_status status = keep_output(&r, "", 0, err);
+    if (status == NIB_OK)
+        status = start(&r, arguments, environment != NULL ? environment : nothing, err);
+    if (status == NIB_OK)
+        status = read_all(&r, err);
+    for (int i = 0; i < 2; i++) {
+        close_end(&r.out[i]);
+        close_end(&r.error[i]);
+    }
+    if (r.pid > 0 && status != NIB_OK)
+        kill(r.pid, SIGKILL);
+    if (r.pid > 0)
+        wait_for(&r);
+    if (status == NIB_OK)
+        return NIB_OK;
+    nib__release(a, out->out);
+    *out = (nib_process){.status = 0};
+    return status;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nib_bench beside its times, which no test decides by: a batch has the bits of each of its
+ * sequences alone, floats stand beside codes or it is said why not, and what a peer writes is read.
+ */
+#include "bench_peer.h"
+#include "process.h"
+#include "session.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static const char tales[] = "models/nibble-tales";
+
+/* ---- a batch ---- */
+
+/* The logits of the last of `count` new tokens, for each sequence of a batch and for it alone. */
+static void check_batch(const char *recipe, int sequences)
+{
+    enum { NEW = 3 };
+    opened o = must_open(&(open_how){
+        .path = tales, .recipe = recipe, .threads = 2, .sequences = sequences, .context = 64});
+    const size_t row = (size_t)nib_session_vocab(o.session) * sizeof(float);
+    float *together = malloc((size_t)sequences * row);
+    const float *logits;
+    double seconds;
+    nib_err err;
+    assert_int_equal(nib__bench_batch(o.session, sequences, NEW, &logits, &seconds, &err), NIB_OK);
+    memcpy(together, logits, (size_t)sequences * row);
+    for (int j = 0; j < sequences; j++) {
+        const int64_t end = nib__bench_batch_start(o.session, j, NEW) + NEW;
+        /* a place in another sequence's blocks, and another chunking of the same tokens */
+        assert_int_equal(nib__bench_fill(o.session, 0, 0, end, &err), NIB_OK);
+        logits = o.session->runner.logits;
+        assert_memory_equal((const char *)together + (size_t)j * row, logits, row);
+    }
+    free(together);
+    close_opened(&o);
+}
+
+static void a_batch_has_the_bits_of_each_sequence_alone(void **state)
+{
+    (void)state;
+    check_batch(NULL, 8);
+    check_batch("8da4w", 8);
+    check_batch("int4wo", 3);
+}
+
+/* ---- floats beside ---- */
+
+static nib_bench_result must_bench(const opened *o, const nib_bench_options *options)
+{
+    nib_bench_result r;
+    nib_err err;
+    if (nib_bench(o->session, options, &r, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return r;
+}
+
+static void floats_stand_beside_codes(void **state)
+{
+    (void)state;
+    nib_bench_round rounds[2];
+    const int64_t contexts[] = {20, 0, 10};
+    const nib_bench_options options = {.prompt_tokens = 8,
+                                       .new_tokens = 2,
+                                       .repeats = 2,
+                                       .batch = 3,
+                                       .contexts = contexts,
+                                       .context_count = COUNT(contexts),
+                                       .beside = true,
+                                       .rounds = rounds};
+    opened o =
+        must_open(&(open_how){.path = tales, .recipe = "8da4w", .sequences = 3, .context = 64});
+    const nib_bench_result r = must_bench(&o, &options);
+    assert_string_equal(r.floats_name, "bf16");
+    assert_true(r.floats.prefill_tokens_per_s > 0 && r.floats.decode_tokens_per_s > 0);
+    assert_true(rounds[1].floats.decode_tokens_per_s > 0 && rounds[1].batch_tokens_per_s > 0);
+    assert_true(r.batch_tokens_per_s > 0 && r.peer.decode_tokens_per_s == 0);
+    assert_int_equal(r.context_count, COUNT(contexts));
+    for (size_t i = 0; i < COUNT(contexts); i++) {
+        assert_int_equal(r.contexts[i].positions, contexts[i]);
+        assert_true(r.contexts[i].tokens_per_s > 0 && r.contexts[i].empty_tokens_per_s > 0);
+    }
+    assert_int_equal(r.cache_bytes, 3 * o.plan->cache_bytes);
+    close_opened(&o);
+}
+
+static void layers_of_floats_have_nothing_beside(void **state)
+{
+    (void)state;
+    const nib_bench_options options = {
+        .prompt_tokens = 4, .new_tokens = 1, .repeats = 1, .beside = true};
+    opened o = must_open(&(open_how){.path = tales, .context = 16});
+    const nib_bench_result r = must_bench(&o, &options);
+    assert_string_equal(r.floats_name, "");
+    assert_string_equal(r.floats_why, "");
+    close_opened(&o);
+}
+
+static void what_cannot_be_timed_is_refused(void **state)
+{
+    (void)state;
+    const int64_t far[] = {15};
+    const struct {
+        nib_bench_options options;
+        const char *words;
+    } cases[] = {
+        {{.batch = 3}, "a batch of 3 sequences is over the 2 of the session, or the limit of 512"},
+        {{.contexts = far, .context_count = 1},
+         "2 new tokens behind 15 positions do not fit the context of 16; raise --context or lower "
+         "them"},
+        {{.repeats = 1001}, "1001 repeats are over the limit of 1000"},
+        {{.against = tales, .beside = true, .repeats = 1}, NULL},
+        {{.against = "tests/no-such-model", .beside = true, .repeats = 1}, "tests/no-such-model: "},
+    };
+    opened o =
+        must_open(&(open_how){.path = tales, .recipe = "8da4w", .sequences = 2, .context = 16});
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_bench_options options = cases[i].options;
+        nib_bench_result r;
+        nib_err err = {NIB_OK, ""};
+        options.prompt_tokens = 2, options.new_tokens = 2;
+        const nib_status status = nib_bench(o.session, &options, &r, &err);
+        assert_int_equal(status == NIB_OK, cases[i].words == NULL);
+        if (cases[i].words != NULL)
+            assert_memory_equal(err.text, cases[i].words, strlen(cases[i].words));
+    }
+    close_opened(&o);
+}
+
+/* ---- what a peer writes ---- */
+
+static nib_status parse(nib_peer_run *out, const char *text, nib_err *err)
+{
+    const nib_allocator a = nib__allocator_default();
+    return nib__peer_parse(out, "peer", text, strlen(text), &a, err);
+}
+
+static void peers_that_write_json_are_read(void **state)
+{
+    (void)state;
+    nib_peer_run run;
+    nib_err err;
+    /* llama.cpp's, cut to some of its members */
+    const char *list = "[\n {\"build_commit\": \"0c1e570\", \"model_type\": \"llama 1B Q4_0\",\n"
+                       "  \"model_size\": 763097216, \"cpu_strict\": false, \"n_prompt\": 16,\n"
+                       "  \"n_gen\": 0, \"avg_ns\": 2, \"avg_ts\": 3.5, \"samples_ts\": [ 3.5 ]},\n"
+                       " {\"n_prompt\": 0, \"n_gen\": 4, \"avg_ts\": 5.25}\n]\n";
+    assert_int_equal(parse(&run, list, &err), NIB_OK);
+    assert_true(run.speeds.prefill_tokens_per_s == 3.5 && run.speeds.decode_tokens_per_s == 5.25);
+    assert_int_equal(run.model_bytes, 763097216);
+    assert_string_equal(run.build, "0c1e570");
+    assert_string_equal(run.type, "llama 1B Q4_0");
+    /* words before it, other members and kinds, no tokens per second, a test of both in one */
+    const char *other = "loading [1/2]\nready\n[{\"n_prompt\": 8, \"n_gen\": 4, \"avg_ts\": 1},"
+                        "{\"n_prompt\": 8, \"n_gen\": 0, \"avg_ns\": 2e9, \"fmoe\": {\"a\": []},"
+                        " \"model_size\": null, \"build_commit\": 7, \"avg_ts\": null},"
+                        "{\"n_gen\": 4, \"avg_ns\": 1000000000, \"stddev_ts\": NaN}]";
+    assert_int_equal(parse(&run, other, &err), NIB_OK);
+    assert_true(run.speeds.prefill_tokens_per_s == 4 && run.speeds.decode_tokens_per_s == 4);
+    assert_true(run.model_bytes == 0 && run.build[0] == 0);
+}
+
+static void peers_that_write_something_else_are_refused(void **state)
+{
+    (void)state;
+    const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"", "peer: it wrote no list of JSON; is it llama-bench, which takes -o json?"},
+        {"| model | size |\n", "peer: it wrote no list of JSON"},
+        {"[]", "peer: its JSON has no speed of a prompt"},
+        {"[{\"n_prompt\": 8, \"n_gen\": 0, \"avg_ts\": 1}]",
+         "peer: its JSON has no speed of new tokens"},
+        {"[1]", "peer: its JSON is no list of objects"},
+        {"[{\"n_prompt\": 8", "peer: line 1, column "},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_peer_run run;
+        nib_err err = {NIB_OK, ""};
+        assert_int_equal(parse(&run, cases[i].text, &err), NIB_BAD_INPUT);
+        assert_memory_equal(err.text, cases[i].words, strlen(cases[i].words));
+    }
+}
+
+/* ---- another program ---- */
+
+static nib_status run_shell(nib_process *p, const char *script, size_t limit,
+                            bool (*goes_on)(void *ctx), nib_err *err)
+{
+    const char *const arguments[] = {"/bin/sh", "-c", script, NULL};
+    const nib_allocator a = nib__allocator_default();
+    return nib__process_run(p, arguments, NULL, limit, goes_on, NULL, &a, err);
+}
+
+static bool never(void *ctx)
+{
+    (void)ctx;
+    return false;
+}
+
+static void a_program_gives_its_output_status_and_last_line(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_process p;
+    nib_err err;
+    const char *script =
+        "echo one; echo first >&2; echo two; printf '\\n  the last\\tline \\n\\n' >&2; "
+        "exit 3";
+    assert_int_equal(run_shell(&p, script, 100, NULL, &err), NIB_OK);
+    assert_string_equal(p.out, "one\ntwo\n");
+    assert_int_equal(p.status, 3);
+    assert_string_equal(p.last_line, "the last line ");
+    nib__release(&a, p.out);
+    assert_int_equal(run_shell(&p, "kill -9 $$", 100, NULL, &err), NIB_OK);
+    assert_int_equal(p.status, 137);
+    assert_string_equal(p.last_line, "");
+    nib__release(&a, p.out);
+    /* more of both than a pipe holds, one after the other */
+    script = "i=0; while [ $i -lt 3000 ]; do echo a line that is long enough to fill pipes >&2; "
+             "i=$((i + 1)); done; i=0; while [ $i -lt 3000 ]; do echo a line that is long enough; "
+             "i=$((i + 1)); done";
+    assert_int_equal(run_shell(&p, script, 1 << 20, NULL, &err), NIB_OK);
+    assert_int_equal(p.size, 3000 * sizeof "a line that is long enough");
+    nib__release(&a, p.out);
+}
+
+static void a_program_that_fails_is_an_error(void **state)
+{
+    (void)state;
+    const char *const missing[] = {"/no/such/program", NULL};
+    const nib_allocator a = nib__allocator_default();
+    nib_process p;
+    nib_err err;
+    assert_int_equal(nib__process_run(&p, missing, NULL, 100, NULL, NULL, &a, &err), NIB_IO);
+    assert_string_equal(err.text,
+                        "/no/such/program: it cannot be started: No such file or directory");
+    assert_int_equal(run_shell(&p, "while :; do echo much; done", 1000, NULL, &err), NIB_IO);
+    assert_string_equal(err.text, "/bin/sh: it wrote more than the 1000 bytes that are read");
+    assert_int_equal(run_shell(&p, "while :; do :; done", 100, never, &err), NIB_CANCELLED);
+    assert_null(p.out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_batch_has_the_bits_of_each_sequence_alone),
+        cmocka_unit_test(floats_stand_beside_codes),
+        cmocka_unit_test(layers_of_floats_have_nothing_beside),
+        cmocka_unit_test(what_cannot_be_timed_is_refused),
+        cmocka_unit_test(peers_that_write_json_are_read),
+        cmocka_unit_test(peers_that_write_something_else_are_refused),
+        cmocka_unit_test(a_program_gives_its_output_status_and_last_line),
+        cmocka_unit_test(a_program_that_fails_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
