@@ -461,6 +461,21 @@ NIB_MUST_CHECK nib_status nib_bench_predict(nib_engine *engine, const char *devi
                                             int64_t prompt_tokens, nib_form form,
                                             const nib_sink *sink, nib_err *err);
 
+/* ---- tune: which kernel, measured ------------------------------------------------------------ */
+
+/* Times, for every shape of the model's linear layers and every range of tokens, the kernels of one
+ * arithmetic contract that could run it on this CPU, and keeps their order for this machine beside
+ * the engine's cache_path. Plans made from then on take the fastest, which changes no bit, and say
+ * so. Renders what was found. NIB_USAGE: the request is for another device, or the engine has no
+ * cache_path. */
+NIB_MUST_CHECK nib_status nib_tune(nib_model *model, const nib_request *request, nib_form form,
+                                   const nib_sink *sink, nib_err *err);
+/* What is kept of this machine; a word where that is nothing, or not taken. */
+NIB_MUST_CHECK nib_status nib_tune_show(nib_engine *engine, nib_form form, const nib_sink *sink,
+                                        nib_err *err);
+/* Forgets what is kept of this machine, whatever its threads; *found: was there anything? */
+NIB_MUST_CHECK nib_status nib_tune_clear(nib_engine *engine, bool *found, nib_err *err);
+
 /* ---- advise: which recipe -------------------------------------------------------------------- */
 
 typedef struct nib_advise_options {

@@ -220,6 +220,8 @@ static void json_uses(nib_jsonw *w, const nib_ledger_layer *layer)
         nib__jsonw_pair_string(w, "quant", use->quant);
         nib__jsonw_pair_string(w, "device", use->device);
         nib__jsonw_pair_double(w, "predicted_us", use->predicted_us);
+        if (use->tuned_us > 0)
+            nib__jsonw_pair_double(w, "tuned_us", use->tuned_us);
         nib__jsonw_object_end(w);
     }
     nib__jsonw_array_end(w);

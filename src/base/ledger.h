@@ -30,6 +30,7 @@ typedef struct nib_ledger_use {
     const char *kernel, *device;
     const char *quant; /* the row that makes the input's form; NULL: none needed */
     double predicted_us;
+    double tuned_us; /* of the row by itself, as it was measured for this shape; 0: it was not */
 } nib_ledger_use;
 
 typedef enum nib_verdict { NIB_VERDICT_RUNS, NIB_VERDICT_COULD, NIB_VERDICT_NO } nib_verdict;

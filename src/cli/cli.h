@@ -28,7 +28,7 @@ typedef struct settings {
         ranks, lookup, batch;
     double temperature, top_p, min_p, repeat_penalty, loss_budget;
     bool json, markdown, quiet, no_color, strict, force, dry_run, ignore_eos, kernels, predict,
-        operations, measure, train, keys, alone, help;
+        operations, measure, train, keys, alone, clear, help;
 } settings;
 
 typedef struct command {
@@ -132,6 +132,7 @@ int run_convert(const settings *s);
 int run_generate(const settings *s);
 int run_eval(const settings *s);
 int run_bench(const settings *s);
+int run_tune(const settings *s);
 int run_train(const settings *s);
 int run_plot(const settings *s);
 int run_manual(const settings *s);

@@ -76,6 +76,15 @@ const command commands[] = {
      "nibble bench --predict --device opencl --prompt-tokens 64\n"
      "nibble bench --train configs/llama3_debugmodel_mxfp8_vocab2256.json --json",
      0, 1, run_bench},
+    {"tune", "[MODEL]", "measure which kernels are the fastest here",
+     "Times, for every shape of MODEL and every range of tokens, the kernels that could run it "
+     "with "
+     "the same bits, and keeps their order for this machine beside what `nibble devices --measure` "
+     "keeps. Plans then take it and say so. Without MODEL: what is kept.",
+     "nibble tune MODEL --recipe 8da4w\n"
+     "nibble tune\n"
+     "nibble tune --clear",
+     0, 1, run_tune},
     {"train", "CONFIG", "train a model in low precision",
      "Trains what a config says, in torchtitan's sections and names: --keys lists them. Each key "
      "is "

@@ -71,8 +71,26 @@ void nib_engine_close(nib_engine *engine)
     nib__text_free(&engine->no_gpus);
     nib__pool_close(engine->pool);
     nib__machines_close(&engine->machines);
+    nib__tuned_free(&engine->tuned);
     nib__release(&a, engine->cache_path);
     nib__release(&a, engine);
+}
+
+static nib_status load_tuned(nib_engine *engine, nib_err *err)
+{
+    nib_arena arena;
+    if (engine->cache_path == NULL)
+        return NIB_OK;
+    nib__arena_init(&arena, &engine->allocator, 0);
+    const char *path = nib__tuned_path(&arena, engine->cache_path);
+    nib_status status = NIB_OK;
+    if (path == NULL)
+        status = nib__fail_memory(err, strlen(engine->cache_path), "a path");
+    else
+        nib__tuned_load(&engine->tuned, &engine->here, path, &engine->allocator);
+    engine->here.tuned = &engine->tuned;
+    nib__arena_free(&arena);
+    return status;
 }
 
 nib_status nib__engine_measure(nib_engine *engine, nib_err *err)
@@ -81,6 +99,7 @@ nib_status nib__engine_measure(nib_engine *engine, nib_err *err)
         return NIB_OK;
     NIB_TRY(nib__machine_measure(&engine->here, engine->pool, engine->cache_path,
                                  &engine->allocator, err));
+    NIB_TRY(load_tuned(engine, err));
     engine->measured = true;
     return NIB_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "gpu.h"
 #include "pool.h"
+#include "tuned.h"
 
 struct nib_engine {
     nib_allocator allocator;
@@ -15,6 +16,7 @@ struct nib_engine {
     int64_t isa;
     nib_machine here;
     char *cache_path;    /* NULL: none */
+    nib_tuned tuned;     /* here.tuned */
     bool measured;       /* here.rate and here.bytes_per_s were measured or read back */
     nib_gpu_found *gpus; /* [NIB_GPUS_MAX]; NULL: not looked for yet */
     size_t gpu_count;
@@ -23,7 +25,8 @@ struct nib_engine {
     nib_machines machines;         /* empty until they are asked for */
 };
 
-/* Measures this machine once; later calls cost nothing. */
+/* Measures this machine once, and reads which kernels were measured to be fast; later calls cost
+ * nothing. */
 nib_status nib__engine_measure(nib_engine *engine, nib_err *err);
 /* Looks for GPUs, once. */
 nib_status nib__engine_find_gpus(nib_engine *engine, nib_err *err);

@@ -81,6 +81,8 @@ typedef struct nib_machine {
     bool disturbed; /* others used the cores meanwhile: the rates are lower than true */
     nib_measured products[NIB_MEASURED_MAX]; /* empty until they are asked for */
     int product_count;
+    const struct nib_tuned *tuned;  /* this machine: orders of kernels that were measured, which
+                                       are the engine's; NULL: none is to be taken */
     const nib_fact_source *sources; /* facts, then rates; this machine: none, see below */
     size_t source_count;
 } nib_machine;

@@ -3,7 +3,10 @@
  * Reasons: failed conditions as ledger lines, the candidates of a layer with their verdicts, and
  * what another engine's kernels would have said to it.
  */
+#include "tuned.h"
 #include "way.h"
+
+#include <stdio.h>
 
 static const char *const numbers_names[NIB_NUMBERS_COUNT] = {"f32",   "bf16",  "i32",
                                                              "lanes", "exact", "other"};
@@ -147,9 +150,36 @@ static bool is_chosen(const nib_way *way, const nib_kernel *row)
     return false;
 }
 
+/* What it takes for each range of tokens, and what the chosen row does, where both were measured
+ * for this shape. */
+static bool say_tuned(nib_ledger *ledger, nib_candidate *candidate, const nib_way *way,
+                      const nib_query *query, const nib_kernel *row)
+{
+    char words[256] = "";
+    size_t used = 0;
+    if (way->machine->tuned == NULL || row->op != NIB_OP_LINEAR)
+        return false;
+    for (int i = 0; i < way->use_count && used < sizeof words; i++) {
+        char own[32], chosen[32];
+        nib_query at = *query;
+        at.fact[NIB_FACT_M] = way->uses[i].m_min;
+        const nib_tuned_line *line = nib__tuned_find(way->machine->tuned, &at);
+        const double own_s = line != NULL ? nib__tuned_seconds(line, row) : 0;
+        if (own_s == 0 || way->uses[i].tuned_s == 0)
+            return false;
+        used += (size_t)snprintf(words + used, sizeof words - used, "%s%s, not %s, from m %lld on",
+                                 i == 0 ? "" : "; ", nib__say_seconds(own, own_s),
+                                 nib__say_seconds(chosen, way->uses[i].tuned_s),
+                                 (long long)way->uses[i].m_min);
+    }
+    nib__ledger_add_candidate_reason(ledger, candidate, "tuned",
+                                     nib__ledger_text(ledger, "measured: %s", words));
+    return true;
+}
+
 /* Why a row that could run is not the one that does. */
 static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib_way *way,
-                         const nib_kernel *row)
+                         const nib_kernel *row, const nib_query *query)
 {
     const nib_kernel *chosen = row->op == NIB_OP_QUANT ? way->uses[0].quant : NULL;
     for (int i = 0; i < way->use_count; i++)
@@ -171,6 +201,8 @@ static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib
             ledger, candidate, "numbers",
             nib__ledger_text(ledger, "its arithmetic is of contract %s, the layer's of %s",
                              numbers_names[row->numbers], numbers_names[chosen->numbers]));
+    else if (say_tuned(ledger, candidate, way, query, row))
+        return;
     else if (nib__way_outpaces(chosen, row, way->machine, INT64_MAX))
         nib__ledger_add_candidate_reason(
             ledger, candidate, "rate",
@@ -206,7 +238,7 @@ static void add_candidate(nib_ledger *ledger, nib_ledger_layer *line, const nib_
         nib__ledger_add_candidate_reason(ledger, candidate, reason.code, reason.text);
     }
     if (failed == 0)
-        explain_rank(ledger, candidate, way, row);
+        explain_rank(ledger, candidate, way, row, query);
 }
 
 /* The rows of one operation, the chosen one first, then by rank. */

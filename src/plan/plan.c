@@ -379,6 +379,7 @@ static void write_uses(planner *p, nib_ledger_layer *line, const nib_way *way)
             .quant = use->quant != NULL ? use->quant->name : NULL,
             .device = way->machine->name,
             .predicted_us = use->predicted_s * 1e6,
+            .tuned_us = use->tuned_s * 1e6,
         };
         line->bytes = i == 0 || line->bytes < use->bytes ? use->bytes : line->bytes;
     }

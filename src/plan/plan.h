@@ -75,6 +75,7 @@ typedef struct nib_use {
     const nib_kernel *quant; /* makes the input's form; NULL: none needed */
     const nib_kernel *kernel;
     double predicted_s; /* at m_min */
+    double tuned_s;     /* of the row by itself, measured for this shape; 0: it was not */
     uint64_t bytes;
 } nib_use;
 

@@ -4,6 +4,7 @@
  * machine that stay idle, and the sentence of the first layer that has no allowed way.
  */
 #include "options.h"
+#include "tuned.h"
 #include "way.h"
 
 #include <inttypes.h>
@@ -207,6 +208,26 @@ static void note_slower(nib_layers_plan *out, const nib_policy *policy,
     }
 }
 
+/* ---- kernels whose order was measured ---- */
+
+static void note_tuned(nib_layers_plan *out)
+{
+    const nib_tuned *tuned = out->machine->tuned;
+    size_t layers = 0;
+    if (tuned == NULL)
+        return;
+    for (size_t i = 0; i < out->count; i++)
+        layers += !out->layers[i].denied && out->layers[i].uses[0].tuned_s > 0;
+    if (layers > 0)
+        nib__ledger_add_note(&out->ledger, "tuned",
+                             "the kernels of %zu layer%s are in the order that was measured here, "
+                             "%s",
+                             layers, layers == 1 ? "" : "s", tuned->measured_on);
+    if (tuned->why[0] != 0)
+        nib__ledger_add_note(&out->ledger, "tuned", "%s; `nibble tune MODEL` measures again",
+                             tuned->why);
+}
+
 /* ---- notes ---- */
 
 void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_plan_totals *totals)
@@ -237,6 +258,7 @@ void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_p
                              "%s is faster than its cautious rates: `nibble devices %s --measure` "
                              "times its kernels, and plans then predict from them",
                              m->name, m->name);
+    note_tuned(out);
     note_slower(out, policy, totals);
     note_dot4(out, policy);
     note_widened(out);

@@ -78,8 +78,9 @@ static void render_totals(const nib_layers_plan *plan, const nib_policy *policy,
 typedef struct kernel_line {
     const char *name, *phase;
     size_t layers;
-    double us;   /* at the smallest m of its uses */
-    char ms[64]; /* "1, 2-16, 17+" */
+    double us;       /* at the smallest m of its uses */
+    double tuned_us; /* the same, as measured by itself; 0: not all of it was */
+    char ms[64];     /* "1, 2-16, 17+" */
 } kernel_line;
 
 static void add_range(kernel_line *line, const nib_ledger_use *use)
@@ -104,6 +105,7 @@ static void add_range(kernel_line *line, const nib_ledger_use *use)
 static kernel_line kernel_use(const nib_ledger *ledger, const char *name, const char *phase)
 {
     kernel_line line = {.name = name, .phase = phase};
+    bool all_tuned = true;
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];
         bool counted = false;
@@ -111,13 +113,17 @@ static kernel_line kernel_use(const nib_ledger *ledger, const char *name, const 
             const nib_ledger_use *use = &layer->uses[u];
             if (!same_text(use->kernel, name) || !same_text(use->phase, phase))
                 continue;
-            if (!counted)
+            if (!counted) {
                 line.us += use->predicted_us;
+                line.tuned_us += use->tuned_us;
+                all_tuned = all_tuned && use->tuned_us > 0;
+            }
             line.layers += !counted;
             counted = true;
             add_range(&line, use);
         }
     }
+    line.tuned_us = all_tuned ? line.tuned_us : 0;
     return line;
 }
 
@@ -139,7 +145,7 @@ static void render_kernels(const nib_ledger *ledger, nib_text *out)
     bool any = false;
     for (size_t i = 0; i < ledger->layer_count; i++) {
         for (size_t u = 0; u < ledger->layers[i].use_count; u++) {
-            char time[32];
+            char time[32], tuned[64] = "";
             if (seen_before(ledger, i, u))
                 continue;
             const nib_ledger_use *use = &ledger->layers[i].uses[u];
@@ -149,8 +155,12 @@ static void render_kernels(const nib_ledger *ledger, nib_text *out)
                 nib__text_format(out, "\n%7s  %-*s  %-8s  %-12s  %s\n", "layers", KERNEL_WIDTH,
                                  "kernel", "phase", "tokens", "predicted");
             any = true;
-            nib__text_format(out, "%7zu  %-*s  %-8s  %-12s  %s%s\n", line.layers, KERNEL_WIDTH,
+            if (line.tuned_us > 0)
+                snprintf(tuned, sizeof tuned, ", tuned: %s",
+                         nib__say_seconds(time, line.tuned_us * 1e-6));
+            nib__text_format(out, "%7zu  %-*s  %-8s  %-12s  %s%s%s\n", line.layers, KERNEL_WIDTH,
                              line.name, line.phase, line.ms, nib__say_seconds(time, line.us * 1e-6),
+                             tuned,
                              kernel != NULL && nib__kernel_built(kernel) ? "" : ", not built");
         }
     }
@@ -268,6 +278,8 @@ static void render_uses(const nib_ledger_layer *layer, nib_text *out)
         nib__text_format(out, "%s%s m %" PRId64, i == 0 ? "  predicted: " : "; ", use->phase,
                          use->m_min);
         nib__text_format(out, " %s", nib__say_seconds(time, use->predicted_us * 1e-6));
+        if (use->tuned_us > 0)
+            nib__text_format(out, " (tuned: %s)", nib__say_seconds(time, use->tuned_us * 1e-6));
     }
     if (layer->use_count != 0)
         nib__text_str(out, "\n");

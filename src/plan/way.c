@@ -5,6 +5,8 @@
  */
 #include "way.h"
 
+#include "tuned.h"
+
 /* ---- the query ---- */
 
 nib_type nib__layer_scale_type(const nib_layer *layer, const nib_scheme *scheme)
@@ -162,6 +164,73 @@ static bool find_rows(nib_way *way, const nib_layer *layer, const nib_policy *po
     return true;
 }
 
+/* ---- the order that was measured ---- */
+
+/* Of rows that lay the weight out alike the fastest at a use; NULL: the order has none. */
+static const nib_kernel *tuned_row(const nib_tuned_line *line, const nib_query *query,
+                                   nib_numbers numbers, const nib_packing *packing)
+{
+    for (int i = 0; i < line->count; i++) {
+        const nib_kernel *row = line->rows[i].kernel;
+        if (row->packing == packing && row->numbers == numbers && row->peer == NULL &&
+            nib__kernel_keyed(row, query) && nib__kernel_holds(row, query, true))
+            return row;
+    }
+    return NULL;
+}
+
+typedef struct tuned_choice {
+    const nib_kernel *rows[NIB_USES_MAX];
+    double cost; /* times, each as a share of the best at its use, added up; 0: not known */
+} tuned_choice;
+
+/* What the layer costs with one layout of its weight for all ranges of tokens. */
+static tuned_choice choose_tuned(const nib_tuned_line *const *lines, const nib_query *queries,
+                                 int count, nib_numbers numbers, const nib_packing *packing)
+{
+    tuned_choice c = {.cost = 0};
+    for (int i = 0; i < count; i++) {
+        c.rows[i] = tuned_row(lines[i], &queries[i], numbers, packing);
+        if (c.rows[i] == NULL)
+            return (tuned_choice){.cost = 0};
+        c.cost += nib__tuned_seconds(lines[i], c.rows[i]) / lines[i]->rows[0].seconds;
+    }
+    return c;
+}
+
+/* Rows of the same contract, and of one layout, that were measured to be faster for this shape than
+ * those that rank first. */
+static void take_tuned(nib_way *way, const nib_layer *layer, const nib_policy *policy)
+{
+    const double clearly = 0.97; /* of the time: what is as fast stays as it ranks */
+    const nib_tuned_line *lines[NIB_USES_MAX];
+    nib_query queries[NIB_USES_MAX];
+    tuned_choice best = {.cost = 0};
+    double now = 0;
+    if (way->machine->tuned == NULL || policy->training || way->bound != NULL ||
+        way->uses[0].op != NIB_OP_LINEAR)
+        return;
+    for (int i = 0; i < way->use_count; i++) {
+        use_query(&queries[i], way, layer, policy, &way->uses[i], way->uses[i].op);
+        lines[i] = nib__tuned_find(way->machine->tuned, &queries[i]);
+        if (lines[i] == NULL || nib__tuned_seconds(lines[i], way->uses[i].kernel) == 0)
+            return;
+        way->uses[i].tuned_s = nib__tuned_seconds(lines[i], way->uses[i].kernel);
+        now += way->uses[i].tuned_s / lines[i]->rows[0].seconds;
+    }
+    const nib_numbers numbers = way->uses[0].kernel->numbers;
+    for (int i = 0; i < lines[0]->count; i++) {
+        const tuned_choice c = choose_tuned(lines, queries, way->use_count, numbers,
+                                            lines[0]->rows[i].kernel->packing);
+        if (c.cost > 0 && (best.cost == 0 || c.cost < best.cost))
+            best = c;
+    }
+    for (int i = 0; best.cost > 0 && best.cost < clearly * now && i < way->use_count; i++) {
+        way->uses[i].kernel = best.rows[i];
+        way->uses[i].tuned_s = nib__tuned_seconds(lines[i], best.rows[i]);
+    }
+}
+
 /* f32 values without sums are taken as they lie. Of a machine that is not here, rows that only
  * round floats need not be declared. */
 static bool takes_floats(const nib_way *way, const nib_query *query, const nib_policy *policy)
@@ -252,6 +321,7 @@ void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *schem
         way->no_common = true;
         return;
     }
+    take_tuned(way, layer, policy);
     if (!find_quants(way, layer, policy) || !find_operands(way, layer, policy))
         return;
     way->runs = true;

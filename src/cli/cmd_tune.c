@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nibble tune: measures which kernels are the fastest here, shows what was measured, forgets it.
+ */
+#include "cli.h"
+
+static int tune_model(nib_model *model, nib_engine *engine, const settings *s)
+{
+    (void)engine;
+    const nib_request request = request_of(s);
+    const nib_sink sink = report_sink(s);
+    nib_err err;
+    const nib_status status = nib_tune(model, &request, form_of(s), &sink, &err);
+    clear_progress();
+    return status == NIB_OK ? finish_stdout(0) : fail(&err);
+}
+
+static int clear(nib_engine *engine, const settings *s)
+{
+    bool found;
+    nib_err err;
+    if (nib_tune_clear(engine, &found, &err) != NIB_OK)
+        return fail(&err);
+    if (!s->quiet)
+        puts(found ? "what was tuned on this machine is forgotten"
+                   : "nothing was tuned on this machine");
+    return finish_stdout(0);
+}
+
+static int show(nib_engine *engine, const settings *s)
+{
+    const nib_sink sink = report_sink(s);
+    nib_err err;
+    return nib_tune_show(engine, form_of(s), &sink, &err) == NIB_OK ? finish_stdout(0) : fail(&err);
+}
+
+int run_tune(const settings *s)
+{
+    const char *path = model_path(s);
+    if (path && s->clear)
+        return fail_usage("--clear forgets all that was tuned on this machine, whatever the model; "
+                          "leave out %s",
+                          path);
+    if (path)
+        return with_model(s, "", (nib_model_options){.config_only = true}, tune_model);
+    nib_engine *engine;
+    int status = open_engine(&engine, s);
+    if (status)
+        return status;
+    status = s->clear ? clear(engine, s) : show(engine, s);
+    nib_engine_close(engine);
+    return status;
+}
