@@ -98,3 +98,10 @@ check 'bench --train' nibble bench --train "$debug" "${tiny[@]}" --repeats 1
 grep -q '^linear_dw  *output ' "$seen.out" || { echo 'FAIL no product of the output layer' && failures=1; }
 check 'bench --train --json' nibble bench --train "$debug" "${tiny[@]}" --repeats 1 --json
 grep -q '"tokens_per_step": 32,' "$seen.out" || { echo 'FAIL tokens_per_step' && failures=1; }
+
+# results that are kept by chip
+for file in "$REPO"/bench/*.json; do
+    members "$(basename "$file")" schema=1 machine=str isa=str threads=int date=str model=str 'recipe=str|null' prefill_tokens_per_s=num \
+        decode_tokens_per_s=num weight_bytes=int read_gb_per_s=num floats.decode_tokens_per_s=num batch.tokens_per_s=num \
+        'contexts[].tokens_per_s=num' cold_start.first_token_s=num 'rounds[].own.decode_tokens_per_s=num' <"$file"
+done
