@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * For the kernel checker: `--bench` times every linear row that runs here on one real shape, at one
- * token and at 64, with the pool, as the runner calls it. Prints CSV: row, m, n, k, median and
- * spread of microseconds, GB/s of weights, its share of the bandwidth measured in the same run, and
- * operations per second.
+ * token and at 64 or at --tokens, with the pool, as the runner calls it. Prints CSV: row, m, n, k,
+ * median and spread of microseconds, GB/s of weights, operations per second, and what share both
+ * are of the rates measured in the same run.
  */
 #ifndef NIB_CHECK_BENCH_H
 #define NIB_CHECK_BENCH_H
@@ -38,7 +38,8 @@ static int64_t grain_of(const nib_kernel *row, int64_t n, int threads)
     return nib__round_up(nib__max(n / (8 * threads), 1), row->n_step);
 }
 
-static void bench_one(const nib_kernel *row, const linear_case *c, nib_pool *pool, double bandwidth)
+static void bench_one(const nib_kernel *row, const linear_case *c, nib_pool *pool,
+                      const nib_machine *machine)
 {
     memory m = {.count = 0};
     rng r = {1};
@@ -66,15 +67,16 @@ static void bench_one(const nib_kernel *row, const linear_case *c, nib_pool *poo
     }
     qsort(ns, BENCH_RUNS, sizeof ns[0], by_size);
     const double seconds = (double)ns[BENCH_RUNS / 2] * 1e-9, rate = (double)bytes / seconds;
-    printf("%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%.1f,%.1f,%.1f,%.2f,%.1f,%.0f\n", row->name,
+    const double operations = 2 * (double)c->m * (double)c->n * (double)c->k / seconds;
+    printf("%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%.1f,%.1f,%.1f,%.2f,%.1f,%.0f,%.1f\n", row->name,
            c->m, c->n, c->k, seconds * 1e6, (double)ns[1] * 1e-3, (double)ns[BENCH_RUNS - 2] * 1e-3,
-           rate * 1e-9, 100 * rate / bandwidth,
-           2e-9 * (double)c->m * (double)c->n * (double)c->k / seconds);
+           rate * 1e-9, 100 * rate / machine->bytes_per_s, operations * 1e-9,
+           100 * operations / machine->rate[row->unit]);
     release(&m);
 }
 
-/* The usual scheme of a row: what its recipe makes. */
-static linear_case bench_case(const nib_kernel *row, int64_t m)
+/* The usual scheme of a row: what its recipe makes; `group` of int4 where it is not 0. */
+static linear_case bench_case(const nib_kernel *row, int64_t m, int64_t group)
 {
     linear_case c = {.m = m, .n = 8192, .k = 2048, .scheme = {.symmetric = true}};
     c.scheme.code = (nib_code)row->code;
@@ -84,6 +86,8 @@ static linear_case bench_case(const nib_kernel *row, int64_t m)
     c.scheme.group = c.scheme.code == NIB_CODE_I4 || is_mx || nib__act_block(c.scheme.act) > 0 ? 32
                      : c.scheme.code == NIB_CODE_NV4                                           ? 16
                                                      : NIB_GROUP_ROW;
+    if (group != 0 && c.scheme.code == NIB_CODE_I4)
+        c.scheme.group = group;
     if (nib__scheme_is_quantized(&c.scheme))
         c.scale_type = is_mx                           ? NIB_TYPE_E8M0
                        : c.scheme.code == NIB_CODE_NV4 ? NIB_TYPE_E4M3
@@ -91,9 +95,11 @@ static linear_case bench_case(const nib_kernel *row, int64_t m)
     return c;
 }
 
-static int bench_rows(const char *wanted, int64_t isa, int threads)
+/* tokens 0: 1 and 64. */
+static int bench_rows(const char *wanted, int64_t isa, int threads, int64_t tokens, int64_t group)
 {
-    static const int64_t ms[] = {1, 64};
+    const int64_t ms[] = {tokens > 0 ? tokens : 1, 64};
+    const size_t count = tokens > 0 ? 1 : COUNT(ms);
     const nib_allocator a = nib__allocator_default();
     nib_err err = {NIB_OK, ""};
     nib_pool *pool;
@@ -108,20 +114,22 @@ static int bench_rows(const char *wanted, int64_t isa, int threads)
         nib__pool_close(pool);
         return nib_status_exit(err.status);
     }
-    printf("# %s, %s, %d threads, %s: %.1f GB/s\n", machine.cpu, nib__cpu_isa_name(isa),
-           machine.threads, machine.measured_on, machine.bytes_per_s * 1e-9);
-    printf("row,m,n,k,median_us,low_us,high_us,weight_gb_per_s,percent_of_bandwidth,gop_per_s\n");
+    printf("# %s, %s, %d threads, %s: %.1f GB/s, %.0f G int8 operations/s\n", machine.cpu,
+           nib__cpu_isa_name(isa), machine.threads, machine.measured_on, machine.bytes_per_s * 1e-9,
+           machine.rate[NIB_UNIT_I8] * 1e-9);
+    printf("row,m,n,k,median_us,low_us,high_us,weight_gb_per_s,percent_of_bandwidth,gop_per_s,"
+           "percent_of_rate\n");
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
-        for (size_t j = 0; j < COUNT(ms); j++) {
-            const linear_case c = bench_case(row, ms[j]);
+        for (size_t j = 0; j < count; j++) {
+            const linear_case c = bench_case(row, ms[j], group);
             nib_query q = cpu_query(isa);
             case_query(&q, &c, NIB_OP_LINEAR);
             const bool is_wanted =
                 wanted == NULL ? !nib__kernel_is_ref(row) : strstr(row->name, wanted) != NULL;
             if (is_wanted && nib__kernel_built(row) && nib__kernel_keyed(row, &q) &&
                 nib__kernel_holds(row, &q, true))
-                bench_one(row, &c, pool, machine.bytes_per_s);
+                bench_one(row, &c, pool, &machine);
         }
     }
     nib__pool_close(pool);
@@ -137,7 +145,7 @@ static void bench_bias(const nib_kernel *row, int64_t m, int64_t n, int64_t k)
     memory mem = {.count = 0};
     rng r = {1};
     nib_weight w;
-    linear_case c = bench_case(row, m);
+    linear_case c = bench_case(row, m, 0);
     c.n = n, c.k = k, c.scheme.group = NIB_GROUP_ROW;
     const int calls = (int)nib__max(1, 8000000 / (m * n * k)); /* a round is some 0.1 ms */
     make_weight(&w, &mem, &c, &r);
@@ -180,7 +188,7 @@ static int bench_biases(const char *wanted, int64_t isa)
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
         nib_query q = cpu_query(isa);
-        linear_case c = bench_case(row, 1);
+        linear_case c = bench_case(row, 1, 0);
         c.scheme.group = NIB_GROUP_ROW;
         case_query(&q, &c, NIB_OP_LINEAR);
         if (row->act != NIB_ACT_I8_STATIC || !nib__kernel_built(row) || nib__kernel_is_ref(row) ||

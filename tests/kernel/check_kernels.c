@@ -32,7 +32,7 @@ typedef struct options {
     const char *isa, *row, *programs;
     uint64_t seed;
     bool bench, bench_bias, bench_casts, bench_gpu;
-    int64_t divide;
+    int64_t divide, tokens, group;
     int threads;
 } options;
 
@@ -413,6 +413,10 @@ static bool read_options(options *o, int count, char **words)
             o->bench_gpu = true;
         else if (strcmp(words[i], "--divide") == 0 && has_value)
             o->divide = nib__max(1, strtol(words[++i], NULL, 10));
+        else if (strcmp(words[i], "--tokens") == 0 && has_value)
+            o->tokens = nib__max(1, strtol(words[++i], NULL, 10));
+        else if (strcmp(words[i], "--group") == 0 && has_value)
+            o->group = nib__max(1, strtol(words[++i], NULL, 10));
         else if (strcmp(words[i], "--isa") == 0 && has_value)
             o->isa = words[++i];
         else if (strcmp(words[i], "--row") == 0 && has_value)
@@ -439,9 +443,8 @@ int main(int count, char **words)
     int64_t isa;
     if (!read_options(&o, count, words)) {
         fprintf(stderr, "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--cases N] "
-                        "[--threads N] "
-                        "[--bench | --bench-bias | --bench-casts | --bench-gpu [--divide N] | "
-                        "--programs FOLDER]\n");
+                        "[--threads N] [--bench [--tokens N] [--group N] | --bench-bias | "
+                        "--bench-casts | --bench-gpu [--divide N] | --programs FOLDER]\n");
         return 2;
     }
     if (nib__cpu_isa_mask(&isa, o.isa, &err) != NIB_OK) {
@@ -457,7 +460,7 @@ int main(int count, char **words)
     if (o.bench_gpu)
         return bench_gpu(o.divide);
     if (o.bench)
-        return bench_rows(o.row, isa, o.threads);
+        return bench_rows(o.row, isa, o.threads, o.tokens, o.group);
     printf("seed %" PRIu64 ", isa %s\n", o.seed, nib__cpu_isa_name(isa));
     if (o.row == NULL)
         check_table(&n);

@@ -2,15 +2,38 @@
  *
  * Products of many tokens with int4 and int8 panels (prefill), AVX-512 VNNI.
  *
- * A chunk of up to 1,024 k of one panel becomes bytes, f32 scales and corrections, 44 KB that all
+ * A chunk of up to 512 k of one panel becomes bytes, f32 scales and corrections, 22 KB that all
  * tokens of a row block pass in tiles of 6 tokens x 32 outputs: 12 float sums, 12 integer sums and
- * 3 other registers. A group larger than a chunk keeps integer sums between its chunks.
+ * 3 other registers. A group larger than a chunk keeps integer sums between its chunks. After the
+ * last chunk a tile goes on to y while it is in the first-level cache.
+ *
+ * On Zen 5 every multiplication shares two of four vector ports with vpdpbusd, while additions,
+ * conversions and shifts have the other two. So in groups of 32 the bound is 8 of 9, with zero
+ * points 8 of 10: one multiplication for the scale and one for them beside 8 products of 4.
  */
 #include "linear_int_vnni.h"
 
 #if NIB_BUILT_X86
 
-/* Of one group. fix: PAIR: code sum | offset << 16, unused; WIDE: code sum, offset. */
+/* What starts a group's integer sum, and what ends it. */
+typedef enum form {
+    FORM_PLAIN,      /* NIB_INT_PLAIN: the sum starts at the term */
+    FORM_PAIR,       /* NIB_INT_PAIR */
+    FORM_WIDE,       /* NIB_INT_WIDE */
+    FORM_PLAIN_BIAS, /* the same with an int32 bias */
+    FORM_WIDE_BIAS,
+    FORM_PART,        /* of a group larger than a chunk: terms come at the group's end */
+    FORM_BLOCKS,      /* activations in blocks */
+    FORM_BLOCKS_HALF, /* and groups of a half unit */
+} form;
+
+NIB_INLINE bool is_blocks(form f) { return f == FORM_BLOCKS || f == FORM_BLOCKS_HALF; }
+
+/* k per unit. */
+NIB_INLINE int unit_of(form f) { return f == FORM_BLOCKS_HALF ? NIB_INT_HALF_UNIT : NIB_INT_UNIT; }
+
+/* Of one group. fix: PAIR: code sum | offset << 16; WIDE, PART: code sums, then offsets; BLOCKS:
+ * float zeros. */
 typedef struct int_head {
     float scale[NIB_INT_PANEL];
     int32_t fix[2][NIB_INT_PANEL];
@@ -20,7 +43,7 @@ typedef struct int_head {
 typedef struct int_chunk {
     const uint8_t *packed; /* where it lies in the panel, `bytes` long */
     size_t bytes;
-    const uint8_t *codes; /* [groups][units][8 quads][32][4], groups `stride` bytes apart */
+    const uint8_t *codes; /* [groups][units][8 or 4 quads][32][4], groups `stride` bytes apart */
     size_t stride;
     int64_t groups, units;
     const int_head *heads; /* [groups] */
@@ -31,48 +54,67 @@ typedef struct int_scratch {
     uint8_t codes[CHUNK_UNITS * NIB_INT_UNIT * NIB_INT_PANEL];
     int_head heads[CHUNK_UNITS];
     /* then, for `rows` tokens: float sums [rows][32], float totals [rows][32], int32 terms
-     * [rows][groups] */
+     * [rows][groups] or nib_int_scaled */
 } int_scratch;
 
-/* Unpacks `groups` groups from g on, or `units` units from unit0 on of group g alone. Code sums add
- * to those of the same group's earlier units when unit0 > 0. */
-NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, int64_t g,
-                                int64_t groups, int64_t unit0, int64_t units, nib_int_kind kind,
-                                int bits, int_scratch *s)
+/* Code sums of one group's units, which become bytes at `out` if they are int4. */
+NIB_INLINE void load_codes(const uint8_t *codes, int64_t eights, uint8_t *out, int bits,
+                           bool has_sums, __m512i sums[2])
 {
     const __m512i ones = _mm512_set1_epi8(1);
-    const size_t bytes = (size_t)units * NIB_INT_UNIT * NIB_INT_PANEL;
+    for (int64_t q = 0; q < eights; q++) {
+#pragma GCC unroll 2
+        for (int c = 0; c < 2; c++) {
+            __m512i even, odd;
+            load_quads(codes + (size_t)q * (size_t)bits * NIB_INT_PANEL + 64 * c, bits, &even,
+                       &odd);
+            if (has_sums)
+                sums[c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums[c], even, ones), odd, ones);
+            if (bits == 4) {
+                _mm512_storeu_si512(out + q * 8 * NIB_INT_PANEL + 64 * c, even);
+                _mm512_storeu_si512(out + q * 8 * NIB_INT_PANEL + 64 * c + 4 * NIB_INT_PANEL, odd);
+            }
+        }
+    }
+}
+
+/* Code sums add to those of the same group's earlier units when it is continued. */
+NIB_INLINE void load_head(const nib_int_layout *l, const uint8_t *group, form f, bool continued,
+                          __m512i sums[2], int_head *head)
+{
+    for (int c = 0; c < 2; c++) {
+        const __m512i offset = load_offsets(l, group, c);
+        if (f == FORM_PAIR) {
+            _mm512_storeu_si512(head->fix[0] + 16 * c, pair_fix(sums[c], offset));
+        } else if (f == FORM_WIDE || f == FORM_WIDE_BIAS || f == FORM_PART) {
+            if (continued)
+                sums[c] = _mm512_add_epi32(sums[c], _mm512_loadu_si512(head->fix[0] + 16 * c));
+            _mm512_storeu_si512(head->fix[0] + 16 * c, sums[c]);
+            _mm512_storeu_si512(head->fix[1] + 16 * c, offset);
+        } else if (is_blocks(f) && l->has_float_zeros) {
+            _mm512_storeu_si512(head->fix[0] + 16 * c,
+                                _mm512_loadu_si512(group + l->zeros + 64 * c));
+        }
+        _mm512_storeu_ps(head->scale + 16 * c,
+                         load_scales(group + (size_t)c * 16 * l->scale_bytes, l->scale_type));
+    }
+}
+
+/* Unpacks `groups` groups from g on, or `units` units from unit0 on of group g alone. */
+NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, int64_t g,
+                                int64_t groups, int64_t unit0, int64_t units, form f, int bits,
+                                int_scratch *s)
+{
+    const size_t bytes = (size_t)(units * unit_of(f) * NIB_INT_PANEL);
+    const bool has_sums = f != FORM_PLAIN && f != FORM_PLAIN_BIAS && !is_blocks(f);
     for (int64_t i = 0; i < groups; i++) {
         const uint8_t *group = panel + (size_t)(g + i) * l->group_bytes;
         const uint8_t *codes = group + l->header + (size_t)unit0 * l->unit_bytes;
-        uint8_t *out = s->codes + (size_t)i * bytes;
-        for (int c = 0; c < 2; c++) {
-            __m512i sum = _mm512_setzero_si512();
-            for (int64_t q = 0; q < 4 * units; q++) {
-                __m512i even, odd;
-                load_quads(codes + (size_t)q * (size_t)bits * NIB_INT_PANEL + 64 * c, bits, &even,
-                           &odd);
-                if (kind != NIB_INT_PLAIN)
-                    sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, ones), odd, ones);
-                if (bits == 4) {
-                    _mm512_storeu_si512(out + q * 8 * NIB_INT_PANEL + 64 * c, even);
-                    _mm512_storeu_si512(out + q * 8 * NIB_INT_PANEL + 64 * c + 4 * NIB_INT_PANEL,
-                                        odd);
-                }
-            }
-            const __m512i offset = load_offsets(l, group, c);
-            int_head *head = &s->heads[i];
-            if (kind == NIB_INT_PAIR) {
-                _mm512_storeu_si512(head->fix[0] + 16 * c, pair_fix(sum, offset));
-            } else if (kind == NIB_INT_WIDE) {
-                if (unit0 > 0)
-                    sum = _mm512_add_epi32(sum, _mm512_loadu_si512(head->fix[0] + 16 * c));
-                _mm512_storeu_si512(head->fix[0] + 16 * c, sum);
-                _mm512_storeu_si512(head->fix[1] + 16 * c, offset);
-            }
-            _mm512_storeu_ps(head->scale + 16 * c,
-                             load_scales(group + (size_t)c * 16 * l->scale_bytes, l->scale_type));
-        }
+        __m512i sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+        if (has_sums || bits == 4)
+            load_codes(codes, units * unit_of(f) / 8, s->codes + (size_t)i * bytes, bits, has_sums,
+                       sums);
+        load_head(l, group, f, unit0 > 0, sums, &s->heads[i]);
     }
     const uint8_t *direct = panel + nib__int_unit(l, g, unit0);
     const size_t packed = (size_t)(groups - 1) * l->group_bytes + (size_t)units * l->unit_bytes;
@@ -80,14 +122,16 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
                      : (int_chunk){direct, packed, s->codes, bytes, groups, units, s->heads};
 }
 
+/* ---- a tile ---- */
+
 /* `units` units of m tokens, x + r * ld on, into dots. */
 NIB_INLINE void tile_dots(const uint8_t *codes, int64_t units, const int8_t *x, int64_t ld,
-                          __m512i dots[][2], int m)
+                          __m512i dots[][2], int m, form f)
 {
     for (int64_t unit = 0; unit < units;
-         unit++, codes += NIB_INT_UNIT * NIB_INT_PANEL, x += NIB_INT_UNIT) {
+         unit++, codes += unit_of(f) * NIB_INT_PANEL, x += unit_of(f)) {
 #pragma GCC unroll 8
-        for (int q = 0; q < 8; q++) {
+        for (int q = 0; q < unit_of(f) / 4; q++) {
             const __m512i w0 = _mm512_loadu_si512(codes + q * 4 * NIB_INT_PANEL);
             const __m512i w1 = _mm512_loadu_si512(codes + q * 4 * NIB_INT_PANEL + 64);
 #pragma GCC unroll 6
@@ -107,65 +151,89 @@ typedef struct int_tile {
     const int32_t *terms; /* of the chunk's first group */
     int64_t terms_ld;
     const int32_t *zero;
-    float *sums;   /* [m][32] */
-    bool is_first; /* of a block: sums start at 0 */
+    const float *token_scales, *token_sums; /* BLOCKS: as terms, of nib_int_scaled */
+    float *sums;                            /* [m][32] */
+    bool is_first;                          /* of a block: sums start at 0 */
+    bool has_float_zeros;
     const nib_linear *a;
     int64_t n0;
 } int_tile;
 
-/* All whole groups of a chunk: sums += scale * dot. */
-NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, nib_int_kind kind,
-                            int64_t units, bool is_biased)
+/* Where the integer sums of a group start. What has to be computed is added in the end, as the next
+ * group's products must not wait for it. */
+NIB_INLINE void tile_start(const int_head *head, const int_tile *t, const int32_t *terms,
+                           __m512i dots[][2], int m, form f)
+{
+#pragma GCC unroll 6
+    for (int r = 0; r < m; r++) {
+        const __m512i term = broadcast4(terms + r * t->terms_ld);
+#pragma GCC unroll 2
+        for (int c = 0; c < 2; c++) {
+            const __m512i sum = _mm512_loadu_si512(head->fix[0] + 16 * c);
+            const __m512i offset = _mm512_loadu_si512(head->fix[1] + 16 * c);
+            if (f == FORM_PAIR)
+                dots[r][c] = _mm512_setzero_si512();
+            else if (f == FORM_WIDE || f == FORM_WIDE_BIAS)
+                dots[r][c] =
+                    _mm512_sub_epi32(_mm512_mullo_epi32(offset, term),
+                                     _mm512_mullo_epi32(sum, _mm512_set1_epi32(t->zero[r])));
+            else
+                dots[r][c] = term;
+        }
+        if (f == FORM_PLAIN_BIAS || f == FORM_WIDE_BIAS)
+            add_int_bias(t->a, t->n0, dots[r]);
+    }
+}
+
+/* sums += scale * dot of group i of the chunk. */
+NIB_INLINE void tile_end(const int_head *head, const int_tile *t, int64_t i, __m512i dots[][2],
+                         __m512 sums[][2], int m, form f)
+{
+    const __m512i fix[2] = {_mm512_loadu_si512(head->fix[0]),
+                            _mm512_loadu_si512(head->fix[0] + 16)};
+    const __m512 scale[2] = {_mm512_loadu_ps(head->scale), _mm512_loadu_ps(head->scale + 16)};
+#pragma GCC unroll 6
+    for (int r = 0; r < m; r++) {
+        const int64_t at = r * t->terms_ld + i;
+#pragma GCC unroll 2
+        for (int c = 0; c < 2; c++) {
+            __m512 both = scale[c];
+            if (f == FORM_PAIR)
+                dots[r][c] = _mm512_dpwssd_epi32(dots[r][c], fix[c], broadcast4(t->terms + at));
+            if (is_blocks(f))
+                both = _mm512_mul_ps(both, _mm512_set1_ps(t->token_scales[at]));
+            sums[r][c] = _mm512_fmadd_ps(both, _mm512_cvtepi32_ps(dots[r][c]), sums[r][c]);
+            if (is_blocks(f) && t->has_float_zeros)
+                sums[r][c] = _mm512_fmadd_ps(_mm512_castsi512_ps(fix[c]),
+                                             _mm512_set1_ps(t->token_sums[at]), sums[r][c]);
+        }
+    }
+}
+
+/* All whole groups of a chunk. */
+NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, int64_t units, form f)
 {
     const int8_t *x = t->x;
-    const int32_t *terms = t->terms;
     const uint8_t *codes = chunk->codes;
-    const int_head *end = chunk->heads + chunk->groups;
-    __m512 f[TILE][2];
+    __m512 sums[TILE][2];
 #pragma GCC unroll 6
-    for (int r = 0; r < m; r++)
+    for (int r = 0; r < m; r++) {
         for (int c = 0; c < 2; c++)
-            f[r][c] = t->is_first ? _mm512_setzero_ps()
-                                  : _mm512_loadu_ps(t->sums + r * NIB_INT_PANEL + 16 * c);
-    for (const int_head *head = chunk->heads; head < end; head++) {
+            sums[r][c] = t->is_first ? _mm512_setzero_ps()
+                                     : _mm512_loadu_ps(t->sums + r * NIB_INT_PANEL + 16 * c);
+    }
+    for (int64_t i = 0; i < chunk->groups; i++) {
         __m512i dots[TILE][2];
-        for (int c = 0; c < 2; c++) {
-            const __m512i sum = kind == NIB_INT_PLAIN ? _mm512_setzero_si512()
-                                                      : _mm512_loadu_si512(head->fix[0] + 16 * c);
-            const __m512i offset = kind == NIB_INT_WIDE ? _mm512_loadu_si512(head->fix[1] + 16 * c)
-                                                        : _mm512_setzero_si512();
-#pragma GCC unroll 6
-            for (int r = 0; r < m; r++) {
-                const __m512i term = broadcast4(terms + r * t->terms_ld);
-                if (kind == NIB_INT_PLAIN)
-                    dots[r][c] = term;
-                else if (kind == NIB_INT_PAIR)
-                    dots[r][c] = _mm512_madd_epi16(sum, term);
-                else
-                    dots[r][c] =
-                        _mm512_sub_epi32(_mm512_mullo_epi32(offset, term),
-                                         _mm512_mullo_epi32(sum, _mm512_set1_epi32(t->zero[r])));
-            }
-        }
-        if (is_biased)
-#pragma GCC unroll 6
-            for (int r = 0; r < m; r++)
-                add_int_bias(t->a, t->n0, dots[r]);
-        tile_dots(codes, units, x, t->ld, dots, m);
-        const __m512 s0 = _mm512_loadu_ps(head->scale), s1 = _mm512_loadu_ps(head->scale + 16);
-#pragma GCC unroll 6
-        for (int r = 0; r < m; r++) {
-            f[r][0] = _mm512_fmadd_ps(s0, _mm512_cvtepi32_ps(dots[r][0]), f[r][0]);
-            f[r][1] = _mm512_fmadd_ps(s1, _mm512_cvtepi32_ps(dots[r][1]), f[r][1]);
-        }
-        x += units * NIB_INT_UNIT;
-        terms++;
+        tile_start(&chunk->heads[i], t, t->terms + i, dots, m, f);
+        tile_dots(codes, units, x, t->ld, dots, m, f);
+        tile_end(&chunk->heads[i], t, i, dots, sums, m, f);
+        x += units * unit_of(f);
         codes += chunk->stride;
     }
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
-            _mm512_storeu_ps(t->sums + r * NIB_INT_PANEL + 16 * c, f[r][c]);
+            _mm512_storeu_ps(t->sums + r * NIB_INT_PANEL + 16 * c, sums[r][c]);
 }
 
 /* A part of one group that is larger than a chunk: integer sums += dot, kept in the place of the
@@ -182,60 +250,83 @@ NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++)
             add_int_bias(t->a, t->n0, dots[r]);
-    tile_dots(chunk->codes, chunk->units, t->x, t->ld, dots, m);
+    tile_dots(chunk->codes, chunk->units, t->x, t->ld, dots, m, FORM_PART);
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
             _mm512_storeu_si512(t->sums + r * NIB_INT_PANEL + 16 * c, dots[r][c]);
 }
 
-NIB_INLINE void run_tile(const int_chunk *chunk, const int_tile *t, int m, nib_int_kind kind,
-                         bool is_part, bool is_biased)
+NIB_INLINE void run_tile(const int_chunk *chunk, const int_tile *t, int m, form f)
 {
-    if (is_part)
+    const bool may_be_one = f == FORM_PLAIN || f == FORM_PAIR || f == FORM_BLOCKS;
+    if (f == FORM_PART)
         tile_part(chunk, t, m);
-    else if (chunk->units == 1 && kind != NIB_INT_WIDE && !is_biased)
-        tile_groups(chunk, t, m, kind, 1, false);
+    else if (f == FORM_BLOCKS_HALF || (may_be_one && chunk->units == 1))
+        tile_groups(chunk, t, m, 1, f);
     else
-        tile_groups(chunk, t, m, kind, chunk->units, is_biased);
+        tile_groups(chunk, t, m, chunk->units, f);
 }
 
-NIB_INLINE void run_tile_m(const int_chunk *chunk, const int_tile *t, int64_t m, nib_int_kind kind,
-                           bool is_part, bool is_biased)
+NIB_INLINE void run_tile_m(const int_chunk *chunk, const int_tile *t, int64_t m, form f)
 {
     switch (m) {
-    case 1: run_tile(chunk, t, 1, kind, is_part, is_biased); break;
-    case 2: run_tile(chunk, t, 2, kind, is_part, is_biased); break;
-    case 3: run_tile(chunk, t, 3, kind, is_part, is_biased); break;
-    case 4: run_tile(chunk, t, 4, kind, is_part, is_biased); break;
-    case 5: run_tile(chunk, t, 5, kind, is_part, is_biased); break;
-    default: run_tile(chunk, t, TILE, kind, is_part, is_biased); break;
+    case 1: run_tile(chunk, t, 1, f); break;
+    case 2: run_tile(chunk, t, 2, f); break;
+    case 3: run_tile(chunk, t, 3, f); break;
+    case 4: run_tile(chunk, t, 4, f); break;
+    case 5: run_tile(chunk, t, 5, f); break;
+    default: run_tile(chunk, t, TILE, f); break;
     }
 }
 
+/* By form. */
+typedef void tile_run(const int_chunk *chunk, const int_tile *t, int64_t m);
 static void tile_plain(const int_chunk *c, const int_tile *t, int64_t m)
 {
-    run_tile_m(c, t, m, NIB_INT_PLAIN, false, false);
+    run_tile_m(c, t, m, FORM_PLAIN);
 }
 static void tile_pair(const int_chunk *c, const int_tile *t, int64_t m)
 {
-    run_tile_m(c, t, m, NIB_INT_PAIR, false, false);
+    run_tile_m(c, t, m, FORM_PAIR);
 }
 static void tile_wide(const int_chunk *c, const int_tile *t, int64_t m)
 {
-    run_tile_m(c, t, m, NIB_INT_WIDE, false, false);
+    run_tile_m(c, t, m, FORM_WIDE);
 }
-static void tile_plain_biased(const int_chunk *c, const int_tile *t, int64_t m)
+static void tile_plain_bias(const int_chunk *c, const int_tile *t, int64_t m)
 {
-    run_tile_m(c, t, m, NIB_INT_PLAIN, false, true);
+    run_tile_m(c, t, m, FORM_PLAIN_BIAS);
 }
-static void tile_wide_biased(const int_chunk *c, const int_tile *t, int64_t m)
+static void tile_wide_bias(const int_chunk *c, const int_tile *t, int64_t m)
 {
-    run_tile_m(c, t, m, NIB_INT_WIDE, false, true);
+    run_tile_m(c, t, m, FORM_WIDE_BIAS);
 }
 static void tile_parts(const int_chunk *c, const int_tile *t, int64_t m)
 {
-    run_tile_m(c, t, m, NIB_INT_PLAIN, true, false);
+    run_tile_m(c, t, m, FORM_PART);
+}
+static void tile_blocks(const int_chunk *c, const int_tile *t, int64_t m)
+{
+    run_tile_m(c, t, m, FORM_BLOCKS);
+}
+static void tile_blocks_half(const int_chunk *c, const int_tile *t, int64_t m)
+{
+    run_tile_m(c, t, m, FORM_BLOCKS_HALF);
+}
+
+static form form_of(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind)
+{
+    if (nib__act_block(a->w->scheme.act) > 0)
+        return l->unit == NIB_INT_HALF_UNIT ? FORM_BLOCKS_HALF : FORM_BLOCKS;
+    if (l->units > CHUNK_UNITS)
+        return FORM_PART;
+    switch (kind) {
+    case NIB_INT_PLAIN: return a->int_bias != NULL ? FORM_PLAIN_BIAS : FORM_PLAIN;
+    case NIB_INT_WIDE: return a->int_bias != NULL ? FORM_WIDE_BIAS : FORM_WIDE;
+    case NIB_INT_PAIR: break;
+    }
+    return FORM_PAIR;
 }
 
 /* ---- a panel ---- */
@@ -245,18 +336,47 @@ typedef struct int_block {
     const nib_linear *a;
     const nib_int_layout *l;
     nib_int_kind kind;
+    form f;
     int64_t r0, rows, n0;
-    float *sums, *totals; /* [rows][32] */
-    const int32_t *terms; /* [rows][groups] */
+    float *sums, *totals;  /* [rows][32] */
+    const int32_t *terms;  /* [rows][groups] */
+    nib_int_scaled scaled; /* of activations in blocks */
     int_scratch *scratch;
 } int_block;
+
+/* A chunk's place in its panel. */
+typedef struct int_place {
+    int64_t g, k0; /* its first group and k */
+    bool opens;    /* a block of the float sum, or with FORM_PART a group */
+    bool closes;   /* it */
+    bool first;    /* block of the panel */
+    bool last;     /* chunk of the panel */
+} int_place;
+
+NIB_INLINE int_chunk load_form(const int_block *b, const uint8_t *panel, int64_t g, int64_t groups,
+                               int64_t unit0, int64_t units, form f)
+{
+    return b->l->offset == 8 ? load_chunk(b->l, panel, g, groups, unit0, units, f, 4, b->scratch)
+                             : load_chunk(b->l, panel, g, groups, unit0, units, f, 8, b->scratch);
+}
 
 static int_chunk load(const int_block *b, const uint8_t *panel, int64_t g, int64_t groups,
                       int64_t unit0, int64_t units)
 {
-    return b->l->offset == 8
-               ? load_chunk(b->l, panel, g, groups, unit0, units, b->kind, 4, b->scratch)
-               : load_chunk(b->l, panel, g, groups, unit0, units, b->kind, 8, b->scratch);
+    switch (b->f) {
+    case FORM_PLAIN:
+    case FORM_PLAIN_BIAS: return load_form(b, panel, g, groups, unit0, units, FORM_PLAIN);
+    case FORM_PAIR: return load_form(b, panel, g, groups, unit0, units, FORM_PAIR);
+    case FORM_BLOCKS: return load_form(b, panel, g, groups, unit0, units, FORM_BLOCKS);
+    case FORM_BLOCKS_HALF: return load_form(b, panel, g, groups, unit0, units, FORM_BLOCKS_HALF);
+    case FORM_PART:
+        if (b->kind == NIB_INT_PLAIN)
+            return load_form(b, panel, g, groups, unit0, units, FORM_PLAIN);
+        break;
+    case FORM_WIDE:
+    case FORM_WIDE_BIAS: break;
+    }
+    return load_form(b, panel, g, groups, unit0, units, FORM_WIDE);
 }
 
 /* Lines of the packed bytes that follow a chunk: its share of them is fetched during each tile.
@@ -274,59 +394,16 @@ static void fetch_y(const int_block *b, int64_t r, int64_t m)
 {
     for (int64_t i = r; i < r + m; i++) {
         const float *y = b->a->y + (b->r0 + i) * b->a->ldy + b->n0;
-        __builtin_prefetch(y, 1, 2);
-        __builtin_prefetch(y + 16, 1, 2);
-    }
-}
-
-/* All tokens of the block over one chunk that begins with group g, at k0. */
-static void multiply(const int_block *b, const int_chunk *chunk, int64_t g, int64_t k0,
-                     bool is_first, bool is_part)
-{
-    const nib_input *in = &b->a->x;
-    const int64_t tiles = nib__ceil_div(b->rows, TILE);
-    for (int64_t r = 0; r < b->rows; r += TILE) {
-        const int_tile t = {in->codes + (b->r0 + r) * in->ld + k0,
-                            in->ld,
-                            b->terms + r * b->l->groups + g,
-                            b->l->groups,
-                            in->zero + b->r0 + r,
-                            b->sums + r * NIB_INT_PANEL,
-                            is_first,
-                            b->a,
-                            b->n0};
-        const int64_t m = nib__min(TILE, b->rows - r);
-        fetch_next(chunk, r / TILE, tiles);
-        if (k0 == 0)
-            fetch_y(b, r, m);
-        if (is_part)
-            tile_parts(chunk, &t, m);
-        else if (b->a->int_bias != NULL && b->kind == NIB_INT_PLAIN)
-            tile_plain_biased(chunk, &t, m);
-        else if (b->a->int_bias != NULL)
-            tile_wide_biased(chunk, &t, m);
-        else if (b->kind == NIB_INT_PLAIN)
-            tile_plain(chunk, &t, m);
-        else if (b->kind == NIB_INT_PAIR)
-            tile_pair(chunk, &t, m);
-        else
-            tile_wide(chunk, &t, m);
-    }
-}
-
-static void add_block(const int_block *b, bool is_first)
-{
-    for (int64_t i = 0; i < b->rows * NIB_INT_PANEL; i += 16) {
-        const __m512 sum = _mm512_loadu_ps(b->sums + i);
-        const __m512 total = is_first ? sum : _mm512_add_ps(_mm512_loadu_ps(b->totals + i), sum);
-        _mm512_storeu_ps(b->totals + i, total);
+        __builtin_prefetch(y, 1, 3);
+        __builtin_prefetch(y + 16, 1, 3);
     }
 }
 
 /* The integer sums of group g become its float sum, in place. */
-static void finish_parts(const int_block *b, const int_chunk *chunk, int64_t g)
+static void finish_parts(const int_block *b, const int_chunk *chunk, int64_t g, int64_t r0,
+                         int64_t m)
 {
-    for (int64_t r = 0; r < b->rows; r++) {
+    for (int64_t r = r0; r < r0 + m; r++) {
         const int32_t term = b->terms[r * b->l->groups + g], zero = b->a->x.zero[b->r0 + r];
         for (int c = 0; c < 2; c++) {
             float *at = b->sums + r * NIB_INT_PANEL + 16 * c;
@@ -345,6 +422,58 @@ static void finish_parts(const int_block *b, const int_chunk *chunk, int64_t g)
     }
 }
 
+/* What follows a tile's last chunk of a block: its sums go to the totals, or to y. */
+static void close_tile(const int_block *b, const int_place *at, int64_t r0, int64_t m)
+{
+    for (int64_t r = r0; r < r0 + m; r++) {
+        const float *sums = b->sums + r * NIB_INT_PANEL;
+        float *totals = b->totals + r * NIB_INT_PANEL;
+        __m512 t[2];
+        for (int c = 0; c < 2; c++) {
+            t[c] = _mm512_loadu_ps(sums + 16 * c);
+            if (!at->first)
+                t[c] = _mm512_add_ps(_mm512_loadu_ps(totals + 16 * c), t[c]);
+            if (!at->last)
+                _mm512_storeu_ps(totals + 16 * c, t[c]);
+        }
+        if (at->last)
+            store_row(b->a, b->r0 + r, b->n0, t[0], t[1], is_blocks(b->f));
+    }
+}
+
+/* All tokens of the block over one chunk. */
+static void multiply(const int_block *b, const int_chunk *chunk, const int_place *at)
+{
+    static tile_run *const runs[] = {tile_plain,     tile_pair,  tile_wide,   tile_plain_bias,
+                                     tile_wide_bias, tile_parts, tile_blocks, tile_blocks_half};
+    const nib_input *in = &b->a->x;
+    const int64_t tiles = nib__ceil_div(b->rows, TILE);
+    for (int64_t r = 0; r < b->rows; r += TILE) {
+        const int64_t m = nib__min(TILE, b->rows - r), cell = r * b->l->groups + at->g;
+        const bool in_blocks = is_blocks(b->f);
+        const int_tile t = {in->codes + (b->r0 + r) * in->ld + at->k0,
+                            in->ld,
+                            (in_blocks ? b->scaled.terms : b->terms) + cell,
+                            b->l->groups,
+                            in_blocks ? NULL : in->zero + b->r0 + r,
+                            in_blocks ? b->scaled.scales + cell : NULL,
+                            in_blocks ? b->scaled.sums + cell : NULL,
+                            b->sums + r * NIB_INT_PANEL,
+                            at->opens,
+                            b->l->has_float_zeros,
+                            b->a,
+                            b->n0};
+        fetch_next(chunk, r / TILE, tiles);
+        if (at->last)
+            fetch_y(b, r, m);
+        runs[b->f](chunk, &t, m);
+        if (at->closes && b->f == FORM_PART)
+            finish_parts(b, chunk, at->g, r, m);
+        if (at->closes)
+            close_tile(b, at, r, m);
+    }
+}
+
 /* Groups that fit a chunk, several at a time; a chunk ends where a block of the float sum does, and
  * a last group with fewer units is a chunk of its own. */
 static void panel_of_groups(const int_block *b, const uint8_t *panel)
@@ -355,11 +484,16 @@ static void panel_of_groups(const int_block *b, const uint8_t *panel)
         const int64_t in_block = g % l->per_block, block_left = l->per_block - in_block;
         const bool is_last = g >= whole;
         const int64_t groups = is_last ? 1 : nib__min(nib__min(fit, block_left), whole - g);
+        const bool ends = g + groups == l->groups;
+        const int_place at = {.g = g,
+                              .k0 = g * l->group,
+                              .opens = in_block == 0,
+                              .closes = groups == block_left || ends,
+                              .first = g < l->per_block,
+                              .last = ends};
         const int_chunk chunk = load(b, panel, g, groups, 0, is_last ? l->last_units : l->units);
-        multiply(b, &chunk, g, g * l->group, in_block == 0, false);
+        multiply(b, &chunk, &at);
         g += groups;
-        if (groups == block_left || g == l->groups)
-            add_block(b, g <= l->per_block);
     }
 }
 
@@ -369,13 +503,17 @@ static void panel_of_parts(const int_block *b, const uint8_t *panel)
     const nib_int_layout *l = b->l;
     for (int64_t g = 0; g < l->groups; g++) {
         const int64_t units = g + 1 == l->groups ? l->last_units : l->units;
-        int_chunk chunk;
         for (int64_t unit = 0; unit < units; unit += CHUNK_UNITS) {
-            chunk = load(b, panel, g, 1, unit, nib__min(CHUNK_UNITS, units - unit));
-            multiply(b, &chunk, g, g * l->group + unit * NIB_INT_UNIT, unit == 0, true);
+            const bool ends = unit + CHUNK_UNITS >= units;
+            const int_place at = {.g = g,
+                                  .k0 = g * l->group + unit * NIB_INT_UNIT,
+                                  .opens = unit == 0,
+                                  .closes = ends,
+                                  .first = g == 0,
+                                  .last = ends && g + 1 == l->groups};
+            const int_chunk chunk = load(b, panel, g, 1, unit, nib__min(CHUNK_UNITS, units - unit));
+            multiply(b, &chunk, &at);
         }
-        finish_parts(b, &chunk, g);
-        add_block(b, g == 0);
     }
 }
 
@@ -385,13 +523,10 @@ static void prefill_block(int_block *b, int64_t n0, int64_t n1)
         b->n0 = i;
         const uint8_t *panel =
             (const uint8_t *)b->a->packed + (size_t)(i / NIB_INT_PANEL) * b->l->panel_bytes;
-        if (b->l->units <= CHUNK_UNITS)
-            panel_of_groups(b, panel);
-        else
+        if (b->f == FORM_PART)
             panel_of_parts(b, panel);
-        for (int64_t r = 0; r < b->rows; r++)
-            store_row(b->a, b->r0 + r, i, _mm512_loadu_ps(b->totals + r * NIB_INT_PANEL),
-                      _mm512_loadu_ps(b->totals + r * NIB_INT_PANEL + 16), false);
+        else
+            panel_of_groups(b, panel);
     }
 }
 
@@ -403,10 +538,22 @@ void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, n
     float *sums = (float *)(s + 1), *totals = sums + rows * NIB_INT_PANEL;
     int32_t *terms = (int32_t *)(totals + rows * NIB_INT_PANEL);
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
-        int_block b = {a, l, kind, r0, nib__min(rows, a->x.m - r0), n0, sums, totals, terms, s};
-        nib__int_terms(a, l, kind, r0, b.rows, terms);
+        int_block b = {.a = a, .l = l, .kind = kind, .f = form_of(a, l, kind), .r0 = r0, .n0 = n0};
+        b.rows = nib__min(rows, a->x.m - r0);
+        b.sums = sums, b.totals = totals, b.terms = terms, b.scratch = s;
+        if (is_blocks(b.f))
+            b.scaled = nib__int_scaled(a, l, r0, b.rows, terms);
+        else
+            nib__int_terms(a, l, kind, r0, b.rows, terms);
         prefill_block(&b, n0, n1);
     }
+}
+
+/* What prefill takes beside `terms` bytes. */
+static size_t prefill_bytes(const nib_linear *a, size_t terms)
+{
+    const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);
+    return sizeof(int_scratch) + rows * 2 * NIB_INT_PANEL * sizeof(float) + terms;
 }
 
 size_t nib__linear_int_scratch_avx512vnni(const void *args)
@@ -415,16 +562,15 @@ size_t nib__linear_int_scratch_avx512vnni(const void *args)
     const nib_int_layout l = nib__int_layout(a->w);
     const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);
     const size_t terms = rows * (size_t)l.groups * sizeof(int32_t);
-    return is_direct(&l, a->x.m)
-               ? terms
-               : sizeof(int_scratch) + rows * 2 * NIB_INT_PANEL * sizeof(float) + terms;
+    return is_direct(&l, a->x.m) ? terms : prefill_bytes(a, terms);
 }
 
 size_t nib__linear_blocks_scratch_avx512vnni(const void *args)
 {
     const nib_linear *a = args;
     const nib_int_layout l = nib__int_layout(a->w);
-    return nib__int_scaled_bytes(a, &l);
+    const size_t scaled = nib__int_scaled_bytes(a, &l);
+    return is_direct(&l, a->x.m) ? scaled : prefill_bytes(a, scaled);
 }
 
 #endif

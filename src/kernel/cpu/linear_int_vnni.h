@@ -19,17 +19,17 @@
 
 enum {
     TILE = 6,         /* tokens per tile */
-    CHUNK_UNITS = 32, /* of 32 k, in prefill */
+    CHUNK_UNITS = 16, /* of 32 k, in prefill */
     /* Tokens up to which unpacking a chunk costs more than unpacking for each tile. */
     DIRECT_INT4 = 12,
     DIRECT_INT8 = 24,
     AHEAD = 8192 /* bytes between the loads and the prefetches of decode */
 };
 
-/* Does decode take m tokens? Of int8 in large groups any number: there is nothing to unpack. */
+/* Does decode take m tokens? */
 NIB_INLINE bool is_direct(const nib_int_layout *l, int64_t m)
 {
-    return l->offset == 8 ? m <= DIRECT_INT4 : m <= DIRECT_INT8 || l->units > CHUNK_UNITS;
+    return m <= (l->offset == 8 ? DIRECT_INT4 : DIRECT_INT8);
 }
 
 void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind,
@@ -327,7 +327,7 @@ NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *sc
     }
 }
 
-/* ---- activations in blocks: any number of tokens ---- */
+/* ---- activations in blocks ---- */
 
 NIB_INLINE void run_blocks_form(const nib_linear *a, const nib_int_layout *l, int64_t n0,
                                 int64_t n1, void *scratch, decode_form form, int bits)
@@ -349,11 +349,13 @@ NIB_INLINE void run_blocks_form(const nib_linear *a, const nib_int_layout *l, in
     }
 }
 
-/* scratch: nib_int_scaled. */
+/* scratch: nib_int_scaled, or prefill's. */
 NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
 {
     const nib_int_layout l = nib__int_layout(a->w);
-    if (bits == 8 && l.unit == NIB_INT_HALF_UNIT)
+    if (!is_direct(&l, a->x.m))
+        nib__int_prefill_avx512vnni(a, &l, NIB_INT_PLAIN, n0, n1, scratch);
+    else if (bits == 8 && l.unit == NIB_INT_HALF_UNIT)
         run_blocks_form(a, &l, n0, n1, scratch, DECODE_BLOCKS_HALF, 8);
     else
         run_blocks_form(a, &l, n0, n1, scratch, DECODE_BLOCKS, bits);
