@@ -202,6 +202,7 @@ typedef struct nib_request {
      * not, or the path of a machine's file, with a slash or ending in .json; NULL: here */
     const char *device;
     const char *dtype;   /* activations: "f32", "f16", "bf16"; NULL: the stored type */
+    const char *cache;   /* keys and values: "f32", "f16", "bf16", "int8"; NULL: as dtype */
     nib_strings allow;   /* [PATTERN=]RUNG: kernel, device, dequant, unquantized */
     nib_strings kernel;  /* [PATTERN=]NAME: binding */
     nib_strings place;   /* [PATTERN=]DEVICE */

@@ -19,7 +19,7 @@ typedef struct opened {
 } opened;
 
 typedef struct open_how {
-    const char *path, *recipe, *dtype, *isa, *tokenizer;
+    const char *path, *recipe, *dtype, *cache, *isa, *tokenizer;
     int threads, sequences; /* 0: 1 */
     int64_t context;
     const nib_allocator *allocator;
@@ -40,7 +40,7 @@ static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
     const nib_engine_options options = {
         .threads = how->threads ? how->threads : 1, .isa = how->isa, .allocator = how->allocator};
     const nib_request request = {
-        .recipe = how->recipe, .dtype = how->dtype, .context = how->context};
+        .recipe = how->recipe, .dtype = how->dtype, .cache = how->cache, .context = how->context};
     *o = (opened){0};
     nib_status status = nib_engine_open(&o->engine, &options, err);
     if (status == NIB_OK) {

@@ -20,7 +20,7 @@ typedef struct settings {
     list arguments; /* MODEL, OUT, ... */
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
         *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg,
-        *speed, *for_device, *sweep, *peer, *peer_model;
+        *speed, *for_device, *sweep, *peer, *peer_model, *cache_type;
     unsigned long long memory;
     list skip, only, allow, kernel, place, without, stop;
     list overrides; /* "section.key=value" of a training config, each allocated */

@@ -38,6 +38,10 @@ const option option_table[] = {
      "activations: f32, f16 or bf16; default the stored type of the weights. convert: of plain "
      "floats; default f32 for codes",
      ON_RUN | ON_CONVERT | ON_ADVISE},
+    {"cache-type", 0, KIND_TEXT, AT(cache_type), "TYPE",
+     "keys and values: f32, f16, bf16, or int8 with a scale for each token and head; default as "
+     "the activations",
+     ON_INFER | ON_ADVISE},
     {"engine", 0, KIND_TEXT, AT(engine), "PEER", "explain what another engine does with the model",
      ON_PLAN},
     {"layer", 0, KIND_TEXT, AT(layer), "NAME",

@@ -445,6 +445,7 @@ static const char *useless_option(const settings *s)
                    {"skip", s->skip.count != 0},
                    {"only", s->only.count != 0},
                    {"dtype", s->dtype != NULL},
+                   {"cache-type", s->cache_type != NULL},
                    {"allow", s->allow.count != 0},
                    {"kernel", s->kernel.count != 0},
                    {"place", s->place.count != 0},

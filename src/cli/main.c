@@ -32,6 +32,7 @@ nib_request request_of(const settings *s)
         .only = strings_of(&s->only),
         .device = s->device,
         .dtype = s->dtype,
+        .cache = s->cache_type,
         .allow = strings_of(&s->allow),
         .kernel = strings_of(&s->kernel),
         .place = strings_of(&s->place),

@@ -137,6 +137,7 @@ typedef enum nib_wish {
     X(WISH, ENUM, "layout", "the layer", "the requested layout", nib__wish_names)                  \
     X(TOP_K, INT, "top_k", "the request", "the number of candidates top-k", NULL)                  \
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \
+    X(CACHE, ENUM, "cache", "the request", "the type of the cache", nib__type_names)               \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
     X(BUILT, FLAG, "built", "this program", "this kernel", NULL)                                   \
     X(OFFERED, FLAG, "offered", "this run", "this kernel", NULL)

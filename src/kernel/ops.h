@@ -134,13 +134,29 @@ typedef struct nib_rope {
 
 /* The cache of one layer: blocks of NIB_CACHE_BLOCK positions. Keys are
  * [block][kv_head][head_dim][position], so that one dimension of many positions is one load; values
- * are [block][kv_head][position][head_dim]. */
+ * are [block][kv_head][position][head_dim].
+ *
+ * I8: after the codes of a block and head come scales, f32 [position]. Of the head's vector x at a
+ * position s = max |x| / 127, and a code is x / s rounded to the nearest whole number, ties to
+ * even; both divisions round to f32. Where s is no normal number, codes are 0 and s is 1; where
+ * some x is not finite, codes are 0 and s is NaN. */
 typedef struct nib_cache {
     void *keys, *values;
-    nib_type type;         /* F32, F16 or BF16 */
+    nib_type type;         /* F32, F16, BF16 or I8 */
     const int32_t *tables; /* [sequences][table_ld]: block of each NIB_CACHE_BLOCK positions */
     int64_t table_ld, kv_heads, head_dim;
 } nib_cache;
+
+NIB_INLINE int64_t nib__cache_value_bytes(nib_type type)
+{
+    return type == NIB_TYPE_F32 ? 4 : type == NIB_TYPE_I8 ? 1 : 2;
+}
+/* Keys, or values, of so many positions of one head. */
+NIB_INLINE int64_t nib__cache_bytes(nib_type type, int64_t head_dim, int64_t positions)
+{
+    const int64_t scale = type == NIB_TYPE_I8 ? (int64_t)sizeof(float) : 0;
+    return positions * (head_dim * nib__cache_value_bytes(type) + scale);
+}
 
 /* Rounds keys and values of m slots into the cache. */
 typedef struct nib_store_kv {

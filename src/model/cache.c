@@ -9,10 +9,9 @@
 static nib_status size_of(nib_kv *kv, nib_err *err)
 {
     uint64_t side = 0;
-    const uint64_t element = kv->type == NIB_TYPE_F32 ? 4 : 2;
+    const int64_t position = nib__cache_bytes(kv->type, kv->head_dim, 1);
     if (!nib__mul(&side, (uint64_t)kv->blocks, (uint64_t)kv->kv_heads) ||
-        !nib__mul(&side, side, NIB_CACHE_BLOCK) || !nib__mul(&side, side, (uint64_t)kv->head_dim) ||
-        !nib__mul(&side, side, element) ||
+        !nib__mul(&side, side, NIB_CACHE_BLOCK) || !nib__mul(&side, side, (uint64_t)position) ||
         !nib__mul(&kv->block_bytes, side, (uint64_t)(2 * kv->layers)) ||
         kv->block_bytes > SIZE_MAX / 2)
         return nib__fail(err, NIB_NO_MEMORY,

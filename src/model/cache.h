@@ -16,7 +16,7 @@ typedef struct nib_kv {
     nib_type type;
     void *gpu_tables; /* the GPU's copy; stale: not yet written there */
     bool stale;
-    char *block;          /* [layers][keys, values][blocks][kv_heads][NIB_CACHE_BLOCK * head_dim] */
+    char *block;          /* [layers][keys, values][blocks][kv_heads] of nib__cache_bytes */
     uint64_t block_bytes; /* of all of it */
     uint64_t side_bytes;  /* keys, or values, of one layer */
     int32_t *tables;      /* [sequences][table_ld]; -1: no block */

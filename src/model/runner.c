@@ -232,7 +232,7 @@ static nib_status open_cache(nib_runner *r, int64_t sequences, int64_t context, 
     const bool there = r->ops.cache_side == NIB_SIDE_GPU;
     const nib_status status =
         nib__kv_open(&r->kv, c->layers, c->kv_heads, c->head_dim, sequences, context,
-                     r->plan->dtype, there ? r->gpu : NULL, &r->engine->allocator, err);
+                     r->plan->cache, there ? r->gpu : NULL, &r->engine->allocator, err);
     const nib_op_plan *attention = nib__plan_operation(r->plan, NIB_OP_ATTN);
     return status == NIB_NO_MEMORY && there
                ? refuse(r, status, (nib_refusal){.what = NIB_REFUSED_ROW, .row = attention->row})

@@ -66,8 +66,7 @@ uint64_t nib__plan_room(const nib_policy *policy, const nib_machine *own,
                         const nib_machine *machine)
 {
     nib_query attention;
-    nib__plan_op_query(&attention, NIB_OP_ATTN, NIB_TYPE_F32, machine);
-    attention.without = &policy->without;
+    nib__plan_op_ask(&attention, NIB_OP_ATTN, policy, machine);
     const bool has_cache =
         machine == own && (policy->declared || nib__plan_op_best(&attention, machine) != NULL);
     const uint64_t beside = policy->step_bytes + (has_cache ? policy->cache_bytes : 0);

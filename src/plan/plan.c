@@ -611,6 +611,7 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
     NIB_TRY(nib__plan_options_read(&p.options, policy, machine, layers, count, a, err));
     *out = (nib_layers_plan){.machine = machine,
                              .dtype = policy->dtype,
+                             .cache = nib__policy_cache(policy),
                              .without = policy->without,
                              .count = count,
                              .weights = own.weights};

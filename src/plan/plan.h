@@ -41,6 +41,7 @@ typedef struct nib_refused {
 
 typedef struct nib_policy {
     nib_type dtype; /* F32, F16, BF16: activations */
+    nib_type cache; /* of keys and values: F32, F16, BF16, I8; NONE: dtype */
     nib_strings allow, kernel, place;
     nib_strings without; /* names of rows that are not to be taken, the refused ones among them */
     const nib_refused *refused;
@@ -65,6 +66,11 @@ typedef struct nib_policy {
     bool declared;      /* a machine that is not here: plan rows that are not built */
     double weights;     /* of all layers, which take turns in the caches; 0: not known */
 } nib_policy;
+
+NIB_INLINE nib_type nib__policy_cache(const nib_policy *policy)
+{
+    return policy->cache != NIB_TYPE_NONE ? policy->cache : policy->dtype;
+}
 
 enum { NIB_USES_MAX = 3 };
 
@@ -119,8 +125,8 @@ typedef struct nib_layers_plan {
     int op_count;
     /* Rows that draw tokens on the device, for a greedy request and the usual one; NULL: none */
     const nib_kernel *samplers[2];
-    nib_draw_plan draw; /* of the usual request */
-    nib_type dtype;
+    nib_draw_plan draw;     /* of the usual request */
+    nib_type dtype, cache;  /* nib__policy_cache */
     nib_strings without;    /* the policy's */
     nib_layer_plan *layers; /* [count], in the given order; in the ledger's arena */
     size_t count;

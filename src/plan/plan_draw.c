@@ -22,8 +22,7 @@ const nib_kernel *nib__plan_sampler(const nib_layers_plan *plan, const nib_polic
     nib_query query;
     if (machine == NULL)
         return NULL;
-    nib__plan_op_query(&query, NIB_OP_SAMPLE, NIB_TYPE_F32, machine);
-    query.without = &policy->without;
+    nib__plan_op_ask(&query, NIB_OP_SAMPLE, policy, machine);
     query.fact[NIB_FACT_TOP_K] = top_k;
     query.fact[NIB_FACT_PENALTY] = penalty;
     const nib_kernel *best = nib__plan_op_best(&query, machine);

@@ -247,8 +247,7 @@ static void go_to_host(nib_layers_plan *out, nib_op_plan *plan, const nib_query 
     nib__explain_operation(ledger, line, query, policy, device);
     if (host != NULL) {
         nib_query host_query;
-        nib__plan_op_query(&host_query, plan->op, NIB_TYPE_F32, host);
-        host_query.without = &policy->without;
+        nib__plan_op_ask(&host_query, plan->op, policy, host);
         row = nib__plan_op_best(&host_query, host);
     }
     if (row != NULL)
@@ -312,8 +311,7 @@ static void plan_sums(nib_layers_plan *out, const nib_policy *policy)
     nib_query query;
     if (out->gpu == NULL || policy->declared)
         return;
-    nib__plan_op_query(&query, NIB_OP_ADD, NIB_TYPE_F32, out->gpu);
-    query.without = &policy->without;
+    nib__plan_op_ask(&query, NIB_OP_ADD, policy, out->gpu);
     const nib_kernel *row = nib__plan_op_best(&query, out->gpu);
     if (row != NULL)
         out->ops[out->op_count++] = (nib_op_plan){NIB_OP_ADD, row, out->gpu};
@@ -329,8 +327,7 @@ static void plan_training(nib_layers_plan *out, const nib_plan_options *options,
         nib_query query;
         if (plan.op == NIB_OP_BIAS_DW && !has_bias(layers, count))
             continue;
-        nib__plan_op_query(&query, plan.op, NIB_TYPE_F32, host);
-        query.without = &policy->without;
+        nib__plan_op_ask(&query, plan.op, policy, host);
         plan.row = nib__plan_op_best(&query, host);
         if (plan.row == NULL)
             go_to_host(out, &plan, &query, options, policy);
@@ -346,10 +343,9 @@ static const nib_kernel *declared_row(const nib_layers_plan *out, const nib_poli
                                       nib_op op)
 {
     nib_query query;
-    nib__plan_op_query(&query, op, NIB_TYPE_F32, out->gpu);
+    nib__plan_op_ask(&query, op, policy, out->gpu);
     query.fact[NIB_FACT_TOP_K] = NIB_TOP_K;
     query.fact[NIB_FACT_PLAIN] = 1;
-    query.without = &policy->without;
     return nib__plan_op_declared(&query, out->gpu);
 }
 
@@ -400,8 +396,7 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
     for (size_t i = 0; i < COUNT(operations); i++) {
         nib_op_plan plan = {.op = operations[i], .machine = home_of(out, operations[i])};
         nib_query query;
-        nib__plan_op_query(&query, plan.op, NIB_TYPE_F32, plan.machine);
-        query.without = &policy->without;
+        nib__plan_op_ask(&query, plan.op, policy, plan.machine);
         plan.row = nib__plan_op_best(&query, plan.machine);
         if (plan.row == NULL)
             go_to_host(out, &plan, &query, options, policy);

@@ -35,8 +35,7 @@ static const nib_kernel *row_for(const nib_layer *layer, const nib_layer_plan *p
                                  const nib_machine *machine, const nib_policy *policy)
 {
     nib_query query;
-    nib__plan_op_query(&query, NIB_OP_PACK, NIB_TYPE_F32, machine);
-    query.without = &policy->without;
+    nib__plan_op_ask(&query, NIB_OP_PACK, policy, machine);
     query.fact[NIB_FACT_PLAIN] =
         layer->plain || !nib__scheme_same_weight(&layer->stored, &plan->done);
     const nib_kernel *row = nib__plan_op_best(&query, machine);

@@ -28,7 +28,7 @@ static double simple_seconds(const step *s, nib_op op, double values)
 static double attention_seconds(const step *s, double q, double kv)
 {
     const double share = 0.25; /* of the f32 rate: what softmax leaves of it */
-    const double each = 4, cached = sizeof(uint16_t);
+    const double each = 4, cached = (double)nib__cache_value_bytes(s->plan->cache);
     const nib_op_plan *plan = nib__plan_operation(s->plan, NIB_OP_ATTN);
     const nib_machine *m = plan != NULL ? plan->machine : s->plan->machine;
     const double operations = each * s->tokens * s->positions * q;

@@ -395,9 +395,18 @@ void nib__plan_op_query(nib_query *out, nib_op op, nib_type input, const nib_mac
     *out = machine->facts;
     out->fact[NIB_FACT_OP] = op;
     out->fact[NIB_FACT_INPUT] = input;
+    out->fact[NIB_FACT_CACHE] = NIB_TYPE_F32;
     out->fact[NIB_FACT_M] = 1;
     out->fact[NIB_FACT_BUILT] = 1;
     out->fact[NIB_FACT_OFFERED] = 1;
+}
+
+void nib__plan_op_ask(nib_query *out, nib_op op, const nib_policy *policy,
+                      const nib_machine *machine)
+{
+    nib__plan_op_query(out, op, NIB_TYPE_F32, machine);
+    out->fact[NIB_FACT_CACHE] = nib__policy_cache(policy);
+    out->without = &policy->without;
 }
 
 const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *machine)

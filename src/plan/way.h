@@ -30,6 +30,9 @@ const nib_use *nib__way_use(const nib_way *way, int64_t m);
 
 /* Facts of an operation without weights, and the best built row of them. */
 void nib__plan_op_query(nib_query *out, nib_op op, nib_type input, const nib_machine *machine);
+/* The same of f32 rows, as a policy asks: with its cache, and without what it leaves out. */
+void nib__plan_op_ask(nib_query *out, nib_op op, const nib_policy *policy,
+                      const nib_machine *machine);
 const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *machine);
 /* The same of a machine that is not here: built or not. */
 const nib_kernel *nib__plan_op_declared(const nib_query *query, const nib_machine *machine);

@@ -190,6 +190,7 @@ static nib_status make_plan(nib_advice *v, nib_plan **out, const nib_advised *c,
     const nib_request r = {.recipe = c->recipe,
                            .device = on_cpu ? NULL : asked->device,
                            .dtype = asked->dtype,
+                           .cache = asked->cache,
                            .context = asked->context};
     return nib_plan_make(out, v->model, &r, err);
 }

@@ -35,9 +35,9 @@ static void count_linear(const nib_runner *r, const nib_node *n, double tokens, 
 static void count_attention(const nib_runner *r, work of, nib_op_line *out)
 {
     const nib_config *c = &r->net->config;
-    const double values = (double)(nib__type_bits(r->plan->dtype) / 8);
+    const double position = (double)nib__cache_bytes(r->kv.type, c->head_dim, 1);
     out->operations = 4 * of.positions * (double)(c->heads * c->head_dim);
-    out->bytes = 2 * of.positions * (double)(c->kv_heads * c->head_dim) * values;
+    out->bytes = 2 * of.positions * (double)c->kv_heads * position;
 }
 
 /* f32 rows of buffers that an operation reads and writes. */

@@ -56,6 +56,10 @@ nib_status nib__plan_machines(nib_plan *p, nib_err *err);
 nib_status nib__plan_memory(nib_plan *p, nib_err *err);
 /* Does the plan fit the memory of its machine? */
 bool nib__plan_fits(const nib_plan *p);
+/* What people call the type of a cache: "int8" and not "i8". */
+const char *nib__cache_name(nib_type type);
+/* Bytes of a token's keys and values. */
+uint64_t nib__plan_token_bytes(const nib_plan *p);
 /* Bytes that it holds there: weights, keys and values and, on a device, buffers. */
 uint64_t nib__plan_needs(const nib_plan *p);
 /* Codes of notes that end a run, too: what a device refused, and why nothing is drafted though it

@@ -36,9 +36,10 @@ static nib_status copy_request(nib_plan *p, const nib_request *request, nib_err 
     nib_arena *a = &p->arena;
     const bool ok =
         copy_string(a, &r->recipe) && copy_string(a, &r->device) && copy_string(a, &r->dtype) &&
-        copy_string(a, &r->engine) && copy_string(a, &r->layer) && copy_string(a, &r->bias) &&
-        copy_strings(a, &r->skip) && copy_strings(a, &r->only) && copy_strings(a, &r->allow) &&
-        copy_strings(a, &r->kernel) && copy_strings(a, &r->place) && copy_strings(a, &r->without);
+        copy_string(a, &r->cache) && copy_string(a, &r->engine) && copy_string(a, &r->layer) &&
+        copy_string(a, &r->bias) && copy_strings(a, &r->skip) && copy_strings(a, &r->only) &&
+        copy_strings(a, &r->allow) && copy_strings(a, &r->kernel) && copy_strings(a, &r->place) &&
+        copy_strings(a, &r->without);
     return ok ? NIB_OK : nib__fail_memory(err, sizeof *request, "the request");
 }
 
@@ -163,6 +164,29 @@ static nib_status choose_dtype(nib_plan *p, nib_err *err)
     return NIB_OK;
 }
 
+static nib_status choose_cache(nib_plan *p, nib_err *err)
+{
+    const char *name = p->request.cache;
+    const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_I8};
+    if (!name)
+        return NIB_OK;
+    if (p->model->net.training)
+        return nib__fail(err, NIB_USAGE,
+                         "--cache-type %s has no effect in training, which keeps keys and values "
+                         "in the type of its activations; leave it out",
+                         name);
+    for (size_t i = 0; i < COUNT(types); i++)
+        if (strcmp(name, nib__cache_name(types[i])) == 0)
+            p->policy.cache = types[i];
+    return p->policy.cache != NIB_TYPE_NONE
+               ? NIB_OK
+               : nib__fail(err, NIB_USAGE,
+                           "the cache's type \"%s\" is none of f32, f16, bf16, int8%s", name,
+                           name[0] == 'q' ? "; int8 has 8 bits and a scale for each head of a "
+                                            "token, where q8_0 has one for 32 values"
+                                          : "");
+}
+
 /* The codes that a layer is trained for: its products are of floats. */
 static nib_status choose_qat(nib_plan *p, nib_err *err)
 {
@@ -200,9 +224,10 @@ static nib_status choose_context(nib_plan *p, nib_err *err)
         return nib__fail(err, NIB_USAGE, "a context of %" PRId64 " is over the model's %" PRId64,
                          p->context, most);
     const nib_config *c = &p->model->net.config;
-    const uint64_t sizes[] = {(uint64_t)c->kv_heads, (uint64_t)c->head_dim,
-                              (uint64_t)nib__round_up(p->context, NIB_CACHE_BLOCK),
-                              p->policy.dtype == NIB_TYPE_F32 ? 4 : 2};
+    const nib_type type = nib__policy_cache(&p->policy);
+    const uint64_t sizes[] = {(uint64_t)c->kv_heads,
+                              (uint64_t)nib__cache_bytes(type, c->head_dim, 1),
+                              (uint64_t)nib__round_up(p->context, NIB_CACHE_BLOCK)};
     p->cache_bytes = p->model->net.training ? 0 : (uint64_t)(2 * c->layers); /* keys, values */
     for (size_t i = 0; i < COUNT(sizes); i++)
         if (!nib__mul(&p->cache_bytes, p->cache_bytes, sizes[i]) || p->cache_bytes > INT64_MAX)
@@ -282,6 +307,7 @@ static nib_status make(nib_plan *p, const nib_request *request, const nib_retry 
     const nib_request *r = &p->request;
     NIB_TRY(load_recipe(p, err));
     NIB_TRY(choose_dtype(p, err));
+    NIB_TRY(choose_cache(p, err));
     NIB_TRY(choose_qat(p, err));
     NIB_TRY(nib__choose_machine(p, err));
     NIB_TRY(choose_context(p, err));
@@ -361,6 +387,7 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
     nib__jsonw_pair_int(w, "context", p->context);
     nib__jsonw_pair_int(w, "lookup", p->lookup);
     nib__jsonw_pair_int(w, "weight_bytes", (int64_t)p->weight_bytes);
+    nib__jsonw_pair_string(w, "cache_type", nib__cache_name(nib__policy_cache(&p->policy)));
     nib__jsonw_pair_int(w, "cache_bytes", (int64_t)p->cache_bytes);
     nib__jsonw_pair_double(w, "predicted_token_s", p->plan.predicted_token_s);
     nib__jsonw_pair_double(w, "predicted_bf16_token_s", p->plan.predicted_bf16_token_s);
@@ -404,6 +431,11 @@ nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err 
             strcmp(ledger->notes[i].code, NIB_NOTE_NO_LOOKUP) == 0)
             nib__text_format(&text, "%s\n", ledger->notes[i].text);
     nib__ledger_summary(ledger, &text);
+    if (plan->request.cache != NULL) {
+        char token[32];
+        nib__text_format(&text, "; keys and values in %s, %s a token", plan->request.cache,
+                         nib__say_bytes(token, nib__plan_token_bytes(plan)));
+    }
     nib__text_str(&text, "\n");
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);

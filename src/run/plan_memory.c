@@ -42,6 +42,16 @@ static load load_of(const nib_plan *p)
     return l;
 }
 
+const char *nib__cache_name(nib_type type)
+{
+    return type == NIB_TYPE_I8 ? "int8" : nib__type_name(type);
+}
+
+uint64_t nib__plan_token_bytes(const nib_plan *p)
+{
+    return p->cache_bytes / (uint64_t)nib__round_up(p->context, NIB_CACHE_BLOCK);
+}
+
 uint64_t nib__plan_needs(const nib_plan *p)
 {
     const load l = load_of(p);
@@ -192,7 +202,7 @@ static nib_status say_too_large(nib_plan *p, const load *l, nib_err *err)
 
 nib_status nib__plan_memory(nib_plan *p, nib_err *err)
 {
-    char weights[32], cache[32], context[32];
+    char weights[32], cache[32], context[32], token[32];
     p->weight_bytes = weight_bytes(p);
     if (p->policy.training) {
         nib__ledger_add_note(&p->plan.ledger, "memory", "weights %s",
@@ -201,9 +211,11 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
             return NIB_OK;
     } else {
         nib__ledger_add_note(
-            &p->plan.ledger, "memory", "weights %s, keys and values of %s positions %s",
+            &p->plan.ledger, "memory",
+            "weights %s, keys and values of %s positions %s, in %s with %s a token",
             nib__say_bytes(weights, p->weight_bytes), nib__say_count(context, (uint64_t)p->context),
-            nib__say_bytes(cache, p->cache_bytes));
+            nib__say_bytes(cache, p->cache_bytes), nib__cache_name(p->plan.cache),
+            nib__say_bytes(token, nib__plan_token_bytes(p)));
     }
     const load l = load_of(p);
     return l.weights <= l.room ? NIB_OK : say_too_large(p, &l, err);

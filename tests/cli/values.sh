@@ -20,6 +20,9 @@ refused 2 'a context of 513 is over the model'\''s 512' generate "$MODEL" -c 513
 refused 2 'a window of 1 is not between 2 and the context of 512' eval "$MODEL" --text "$MODEL/heldout.txt" --window 1
 refused 2 'a window of 513 is not between 2 and the context of 512' eval "$MODEL" --text "$MODEL/heldout.txt" --window 513
 refused 2 'dtype "f8" is none of f32, f16, bf16' plan "$MODEL" --dtype f8
+refused 2 'the cache'\''s type "q8_0" is none of f32, f16, bf16, int8; int8 has *' generate "$MODEL" --cache-type q8_0
+refused 2 'the cache'\''s type "int4" is none of f32, f16, bf16, int8' plan "$MODEL" --cache-type int4
+refused 2 '--cache-type int8 has no effect in training*' plan "$REPO/configs/nibble_tales.json" --cache-type int8
 refused 2 '--isa sse9: no such instruction set; known are ref, *' plan "$MODEL" --isa sse9
 refused 2 '--engine nonsense: no such engine; known are *torchao*executorch' plan "$MODEL" --engine nonsense
 refused 2 'device "mi220" is not known; did you mean mi210; *' plan "$MODEL" --device mi220

@@ -246,11 +246,33 @@ static bool check_embed(verdict *v, const nib_kernel *row, const nib_kernel *ref
 
 enum { SEQUENCES = 3, BLOCKS = 8 /* of each sequence */ };
 
+static void fill_floats(void *to, nib_type type, int64_t count, rng *r)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const float x = unit(r);
+        nib__from_f32((uint8_t *)to + i * nib__cache_value_bytes(type), type, &x, 1);
+    }
+}
+
+/* Codes of a block and head and their scales, a few of which are NaN. */
+static void fill_codes(void *to, int64_t head_dim, int64_t bytes, rng *r)
+{
+    const int64_t codes = NIB_CACHE_BLOCK * head_dim, block = codes + NIB_CACHE_BLOCK * 4;
+    for (int64_t at = 0; at < bytes; at += block) {
+        float scale[NIB_CACHE_BLOCK];
+        for (int64_t i = 0; i < codes; i++)
+            ((int8_t *)to)[at + i] = (int8_t)(below(r, 255) - 127);
+        for (int64_t i = 0; i < NIB_CACHE_BLOCK; i++)
+            scale[i] = below(r, 2000) == 0 ? NAN : (float)(1 + below(r, 1000)) * 1e-5F;
+        memcpy((char *)to + at + codes, scale, sizeof scale);
+    }
+}
+
 /* Block tables in a shuffled order, so that a row that ignores them is caught. */
 static nib_cache make_cache(memory *m, int64_t kv_heads, int64_t head_dim, nib_type type, rng *r)
 {
-    const int64_t values = SEQUENCES * BLOCKS * kv_heads * NIB_CACHE_BLOCK * head_dim;
-    const int64_t bytes = values * nib__type_bits(type) / 8;
+    const int64_t heads = SEQUENCES * BLOCKS * kv_heads;
+    const int64_t bytes = heads * nib__cache_bytes(type, head_dim, NIB_CACHE_BLOCK);
     int32_t *tables = take(m, SEQUENCES * BLOCKS * sizeof *tables);
     for (int i = 0; i < SEQUENCES * BLOCKS; i++) {
         const int j = (int)below(r, i + 1);
@@ -263,15 +285,31 @@ static nib_cache make_cache(memory *m, int64_t kv_heads, int64_t head_dim, nib_t
                        .head_dim = head_dim};
     cache.keys = take(m, (size_t)bytes);
     cache.values = take(m, (size_t)bytes);
-    for (int64_t i = 0; i < values; i++) {
-        const float k = unit(r), x = unit(r);
-        nib__from_f32((uint8_t *)cache.keys + i * (nib__type_bits(type) / 8), type, &k, 1);
-        nib__from_f32((uint8_t *)cache.values + i * (nib__type_bits(type) / 8), type, &x, 1);
+    for (int side = 0; side < 2; side++) {
+        void *to = side == 0 ? cache.keys : cache.values;
+        if (type == NIB_TYPE_I8)
+            fill_codes(to, head_dim, bytes, r);
+        else
+            fill_floats(to, type, heads * NIB_CACHE_BLOCK * head_dim, r);
     }
     return cache;
 }
 
-static const nib_type cache_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
+static const nib_type cache_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_I8};
+
+/* One that the row's conditions take. */
+static nib_type cache_type(const nib_kernel *row, rng *r)
+{
+    for (;;) {
+        const nib_type type = cache_types[below(r, COUNT(cache_types))];
+        const nib_query query = {.fact = {[NIB_FACT_CACHE] = type}};
+        bool takes = true;
+        for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++)
+            takes = takes && (c->fact != NIB_FACT_CACHE || nib__cond_holds(c, &query));
+        if (takes)
+            return type;
+    }
+}
 
 static void run_store(const nib_kernel *row, memory *m, const nib_store_kv *a, int64_t part)
 {
@@ -286,9 +324,9 @@ static bool check_store(verdict *v, const nib_kernel *row, const nib_kernel *ref
 {
     memory m = {.count = 0};
     const int64_t kv_heads = 1 + below(r, 2), ld = kv_heads * width + below(r, 3);
-    const nib_type type = cache_types[below(r, 3)];
-    const size_t bytes = (size_t)(SEQUENCES * BLOCKS * kv_heads * NIB_CACHE_BLOCK * width *
-                                  nib__type_bits(type) / 8);
+    const nib_type type = cache_type(row, r);
+    const size_t bytes =
+        (size_t)(SEQUENCES * BLOCKS * kv_heads * nib__cache_bytes(type, width, NIB_CACHE_BLOCK));
     nib_cache caches[3];
     caches[0] = make_cache(&m, kv_heads, width, type, r);
     for (int i = 1; i < 3; i++) {
@@ -345,7 +383,7 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     memory m = {.count = 0};
     const int64_t kv_heads = 1 + below(r, 2), dim = width > 128 ? 128 : width;
     nib_attn a = {.m = rows, .heads = kv_heads * (1 + below(r, 3)), .scale = 1 / sqrtf((float)dim)};
-    a.cache = make_cache(&m, kv_heads, dim, cache_types[below(r, 3)], r);
+    a.cache = make_cache(&m, kv_heads, dim, cache_type(row, r), r);
     a.ldq = a.heads * dim + below(r, 3), a.ldo = a.heads * dim + below(r, 3);
     a.q = floats(&m, rows * a.ldq, r, class);
     int32_t *sequence = take(&m, (size_t)rows * sizeof *sequence),

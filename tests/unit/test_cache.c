@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The cache: blocks are taken as sequences grow and given back when they are cut, never shared and
- * never lost; limits are said.
+ * never lost; limits are said. What int8 stores, and what attention makes of it.
  */
 #include "cache.h"
+#include "kernel.h"
 
 #include "failing.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
@@ -176,6 +178,112 @@ static void test_memory(void **state)
     }
 }
 
+/* ---- int8 ---- */
+
+enum { DIM = 20, HEADS = 2 };
+
+static int8_t key_code(const nib_cache *c, int64_t head, int64_t d, int64_t position)
+{
+    const char *block = (const char *)c->keys + head * nib__cache_bytes(c->type, DIM, 64);
+    return (int8_t)block[d * NIB_CACHE_BLOCK + position];
+}
+
+static float scale_at(const void *side, int64_t head, int64_t position)
+{
+    float scale;
+    const char *block = (const char *)side + head * nib__cache_bytes(NIB_TYPE_I8, DIM, 64);
+    memcpy(&scale, block + NIB_CACHE_BLOCK * DIM + position * 4, sizeof scale);
+    return scale;
+}
+
+static void store(const nib_cache *c, const float *k, const float *v, int32_t position)
+{
+    const int32_t sequence = 0;
+    const nib_store_kv args = {.k = k,
+                               .v = v,
+                               .ld = HEADS * DIM,
+                               .m = 1,
+                               .sequence = &sequence,
+                               .position = &position,
+                               .cache = *c};
+    nib__kernel_find("copy_f32__ref")->run.store_kv(&args, 0, 1);
+}
+
+/* Codes are the nearest whole numbers of x / s, ties to even; what has no scale is 0, and what is
+ * no number stays none. */
+static void test_codes(void **state)
+{
+    (void)state;
+    nib_kv kv = open_cache(1, 64, NIB_TYPE_I8);
+    extend(&kv, 0, 1);
+    const nib_cache c = nib__kv_layer(&kv, 1);
+    float k[HEADS * DIM] = {127, -0.5F, 0.5F, 1.5F, -2.5F, 126.4F, -126.6F}, v[HEADS * DIM] = {0};
+    v[1] = 1e-39F;         /* of a scale that is no normal number */
+    k[DIM + 3] = INFINITY; /* the second head */
+    v[DIM] = -3, v[DIM + 19] = 1;
+    store(&c, k, v, 5);
+    static const int8_t want[] = {127, 0, 0, 2, -2, 126, -127, 0};
+    for (size_t d = 0; d < COUNT(want); d++)
+        assert_int_equal(key_code(&c, 0, (int64_t)d, 5), want[d]);
+    assert_true(scale_at(c.keys, 0, 5) == 1.0F);
+    assert_true(scale_at(c.values, 0, 5) == 1.0F);
+    assert_true(isnan(scale_at(c.keys, 1, 5)));
+    assert_int_equal(key_code(&c, 1, 3, 5), 0);
+    assert_true(scale_at(c.values, 1, 5) == 3.0F / 127);
+    const int8_t *value =
+        (const int8_t *)c.values + nib__cache_bytes(NIB_TYPE_I8, DIM, 64) + 5 * DIM;
+    assert_int_equal(value[0], -127);
+    assert_int_equal(value[19], 42); /* 127 / 3 = 42.33 */
+    nib__kv_close(&kv);
+}
+
+/* Attention over codes, against a double sum over what they stand for. */
+static void test_attention(void **state)
+{
+    (void)state;
+    enum { POSITIONS = 300 };
+    nib_kv kv = open_cache(1, POSITIONS, NIB_TYPE_I8);
+    extend(&kv, 0, POSITIONS);
+    nib_cache c = nib__kv_layer(&kv, 0);
+    float q[DIM], k[HEADS * DIM], v[HEADS * DIM], out[HEADS * DIM];
+    double sum[DIM] = {0}, all = 0;
+    uint32_t random = 7;
+    for (int d = 0; d < DIM; d++)
+        q[d] = (float)(d % 7 - 3);
+    for (int32_t i = 0; i < POSITIONS; i++) {
+        double score = 0, weight;
+        for (int d = 0; d < HEADS * DIM; d++) {
+            random = random * 1664525u + 1013904223u;
+            k[d] = (float)(int32_t)(random >> 8 & 1023) / 512 - 1;
+            v[d] = (float)(int32_t)(random >> 20) / 100;
+        }
+        store(&c, k, v, i);
+        for (int d = 0; d < DIM; d++)
+            score += (double)q[d] * (double)k[d];
+        all += weight = exp(score * 0.25);
+        for (int d = 0; d < DIM; d++)
+            sum[d] += weight * (double)v[d];
+    }
+    const int32_t sequence = 0, position = POSITIONS - 1;
+    const nib_attn args = {.q = q,
+                           .out = out,
+                           .ldq = DIM,
+                           .ldo = DIM,
+                           .m = 1,
+                           .heads = HEADS,
+                           .sequence = &sequence,
+                           .position = &position,
+                           .cache = c,
+                           .scale = 0.25F};
+    const nib_kernel *row = nib__kernel_find("attn_f32__ref");
+    void *scratch = nib__block_take(row->scratch(&args));
+    row->run.attn(&args, 0, 1, scratch); /* of the first head */
+    nib__block_free(scratch, row->scratch(&args));
+    for (int d = 0; d < DIM; d++)
+        assert_true(fabs(out[d] - sum[d] / all) < 0.01 * 41); /* values go up to 41 */
+    nib__kv_close(&kv);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +292,8 @@ int main(void)
         cmocka_unit_test(test_views),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_codes),
+        cmocka_unit_test(test_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,11 +13,11 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) /* ten times as slow: fewer */
 static const char *const all_isas[] = {"avx2", NULL /* the best here */};
 static const int all_threads[] = {1, 3}, all_batches[] = {1, 7};
-enum { LENGTH = 4, SHIPPED_LENGTH = 2, LONG_LENGTH = 262, DTYPES = 1 };
+enum { LENGTH = 4, SHIPPED_LENGTH = 2, LONG_LENGTH = 262, DTYPES = 2 };
 #else
 static const char *const all_isas[] = {"ref", "avx2", "avx512", NULL};
 static const int all_threads[] = {1, 2, 3, 8}, all_batches[] = {1, 2, 7, 32};
-enum { LENGTH = 6, SHIPPED_LENGTH = 20, LONG_LENGTH = 290, DTYPES = 3 };
+enum { LENGTH = 6, SHIPPED_LENGTH = 20, LONG_LENGTH = 290, DTYPES = 4 };
 #endif
 
 enum { BASES = 3, LARGEST_BATCH = 32 };
@@ -123,10 +123,12 @@ static void check_run(const opened *o, const workload *w, const open_how *how, i
     if (runs_equal(o->session, w, batch, chunk, &where))
         return;
     failures++;
-    print_message("%s, recipe %s, dtype %s: isa %s, %d threads, %d sequences by %d tokens: the "
-                  "logits of position %d differ\n",
-                  w->path, how->recipe ? how->recipe : "as stored", how->dtype,
-                  how->isa ? how->isa : "best", how->threads, batch, (int)chunk, (int)where);
+    print_message(
+        "%s, recipe %s, dtype %s, cache %s: isa %s, %d threads, %d sequences by %d tokens: the "
+        "logits of position %d differ\n",
+        w->path, how->recipe ? how->recipe : "as stored", how->dtype,
+        how->cache ? how->cache : "the same", how->isa ? how->isa : "best", how->threads, batch,
+        (int)chunk, (int)where);
     print_rows(o->plan);
 }
 
@@ -137,10 +139,11 @@ static bool isa_is_here(const char *isa)
 }
 
 /* threads x batch x ISA; the chunk turns with them, so that every two meet. */
-static void check_scheme(const char *path, const char *recipe, const char *dtype)
+static void check_scheme(const char *path, const char *recipe, const char *dtype, const char *cache)
 {
     static const int64_t chunks[] = {1, 4, LENGTH, 3};
-    open_how how = {.path = path, .recipe = recipe, .dtype = dtype, .sequences = LARGEST_BATCH};
+    open_how how = {
+        .path = path, .recipe = recipe, .dtype = dtype, .cache = cache, .sequences = LARGEST_BATCH};
     workload w = {.path = path, .length = LENGTH};
     fill_workload(&w, &how);
     size_t turn = 0;
@@ -189,7 +192,18 @@ static void test_schemes(void **state)
     (void)state;
     failures = 0;
     for (size_t i = 0; i < COUNT(schemes); i++)
-        check_scheme("tests/golden/models/qwen2", schemes[i].recipe, schemes[i].dtype);
+        check_scheme("tests/golden/models/qwen2", schemes[i].recipe, schemes[i].dtype, NULL);
+    assert_int_equal(failures, 0);
+}
+
+/* Keys and values in another type than the activations. */
+static void test_caches(void **state)
+{
+    (void)state;
+    failures = 0;
+    check_scheme("tests/golden/models/qwen2", NULL, "f32", "int8");
+    check_scheme("tests/golden/models/qwen2", "8da4w-g32", "bf16", "int8");
+    check_scheme("tests/golden/models/qwen2", NULL, "bf16", "f32");
     assert_int_equal(failures, 0);
 }
 
@@ -198,8 +212,8 @@ static void test_gguf(void **state)
 {
     (void)state;
     failures = 0;
-    check_scheme("tests/golden/gguf/llama.gguf", NULL, "f32");
-    check_scheme("tests/golden/gguf/llama.gguf", "weight-only", "f32");
+    check_scheme("tests/golden/gguf/llama.gguf", NULL, "f32", NULL);
+    check_scheme("tests/golden/gguf/llama.gguf", "weight-only", "f32", NULL);
     assert_int_equal(failures, 0);
 }
 
@@ -208,9 +222,13 @@ static void test_long(void **state)
 {
     (void)state;
     failures = 0;
-    static const char *const dtypes[] = {"bf16", "f32", "f16"};
+    static const char *const dtypes[] = {"bf16", "bf16", "f32", "f16"};
+    static const char *const caches[COUNT(dtypes)] = {"int8"};
     for (size_t d = 0; d < DTYPES; d++) {
-        open_how how = {.path = "tests/golden/models/llama3", .dtype = dtypes[d], .sequences = 2};
+        open_how how = {.path = "tests/golden/models/llama3",
+                        .dtype = dtypes[d],
+                        .cache = caches[d],
+                        .sequences = 2};
         workload w = {.path = how.path, .length = LONG_LENGTH};
         fill_workload(&w, &how);
         for (size_t i = 0; i < COUNT(all_isas); i++) {
@@ -257,9 +275,8 @@ static void test_shipped_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_schemes),
-        cmocka_unit_test(test_gguf),
-        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_schemes),       cmocka_unit_test(test_caches),
+        cmocka_unit_test(test_gguf),          cmocka_unit_test(test_long),
         cmocka_unit_test(test_shipped_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,8 +7,9 @@
  * lanes are positions, so nothing is summed across them); softmax runs over blocks of
  * NIB_SOFTMAX_BLOCK absolute positions, each with its own maximum, its sum by the 16 lanes and the
  * tree, merged ascending; p.v is one fused multiply-add per position, ascending from zero in each
- * block. So the result does not depend on threads, batch or chunking of the prompt, nor on what
- * else is computed beside it.
+ * block. The scale of a key in int8 multiplies its q.k before the scale of all does; that of a
+ * value multiplies its p, but not in the sum of the p. So the result does not depend on threads,
+ * batch or chunking of the prompt, nor on what else is computed beside it.
  *
  * An item is one slot and one head. Items of one sequence that share keys make a tile of up to
  * NIB_ATTN_ROWS rows: heads of a group, and in a prompt several slots, so that what is read and
@@ -25,11 +26,9 @@ NIB_INLINE nib_lanes cached_part(const void *at, nib_type type, int64_t count)
     if (type == NIB_TYPE_F32)
         return nib__lanes_load_part(at, count);
     uint16_t part[NIB_LANES] = {0};
-    memcpy(part, at, (size_t)count * sizeof *part);
+    memcpy(part, at, (size_t)(count * nib__cache_value_bytes(type)));
     return nib__lanes_load_as(part, type);
 }
-
-NIB_INLINE int64_t type_bytes(nib_type type) { return type == NIB_TYPE_F32 ? 4 : 2; }
 
 /* ---- what is read next ---- */
 
@@ -48,8 +47,16 @@ NIB_INLINE const char *cached(const nib_tile *t, const void *side, int64_t kv_he
                               int64_t position, nib_type type)
 {
     const int64_t block = t->table[position / NIB_CACHE_BLOCK];
-    return (const char *)side +
-           (block * t->a->cache.kv_heads + kv_head) * NIB_CACHE_BLOCK * t->dim * type_bytes(type);
+    return (const char *)side + (block * t->a->cache.kv_heads + kv_head) *
+                                    nib__cache_bytes(type, t->dim, NIB_CACHE_BLOCK);
+}
+
+/* The scales of 16 positions, where they are int8. */
+NIB_INLINE nib_lanes scales(const nib_tile *t, const void *side, int64_t position)
+{
+    const char *block = cached(t, side, t->kv_head, position, NIB_TYPE_I8);
+    return nib__lanes_load((const float *)(const void *)(block + NIB_CACHE_BLOCK * t->dim) +
+                           position % NIB_CACHE_BLOCK);
 }
 
 /* The keys that are read a softmax block after those of a position: or the next head's first. */
@@ -66,53 +73,59 @@ NIB_INLINE const char *keys_after(const nib_tile *t, int64_t position, nib_type 
 
 /* ---- scores ---- */
 
-/* scores[r][0..16 * vectors) of `rows` queries against positions of one cache block. Positions that
- * a row may not see are computed and not looked at. */
-NIB_INLINE void score(float *scores, const float *q, int64_t ldq, const char *keys, int64_t dim,
-                      nib_type type, float scale, const char *next, const int rows,
-                      const int vectors)
+/* Scores of rows row..row+rows for 16 * vectors positions of one cache block, from `from` of the
+ * softmax block that begins at `first`. Positions that a row may not see are computed and not
+ * looked at. */
+NIB_INLINE void score(const nib_tile *t, int64_t first, int64_t from, int row, nib_type type,
+                      const int rows, const int vectors)
 {
+    const nib_cache *c = &t->a->cache;
+    const int64_t inside = from % NIB_CACHE_BLOCK, bytes = nib__cache_value_bytes(type);
+    const char *keys = cached(t, c->keys, t->kv_head, first + from, type) + inside * bytes;
+    const char *next =
+        row == 0 && inside == 0 ? cached(t, c->values, t->kv_head, first + from, type) : NULL;
+    const float *q = t->q + row * t->padded;
+    float *scores = t->scores + row * NIB_SOFTMAX_BLOCK + from;
     nib_lanes sum[NIB_ATTN_ROWS][4];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
             sum[r][v] = nib__lanes_set(0.0f);
-    for (int64_t d = 0; d < dim; d++, keys += NIB_CACHE_BLOCK * type_bytes(type)) {
+    for (int64_t d = 0; d < t->dim; d++, keys += NIB_CACHE_BLOCK * bytes) {
         nib_lanes k[4];
-        fetch(next, d * NIB_CACHE_BLOCK * type_bytes(type), NIB_CACHE_BLOCK * type_bytes(type));
+        fetch(next, d * NIB_CACHE_BLOCK * bytes, NIB_CACHE_BLOCK * bytes);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            k[v] = nib__lanes_load_as(keys + v * NIB_LANES * type_bytes(type), type);
+            k[v] = nib__lanes_load_as(keys + v * NIB_LANES * bytes, type);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
-            const nib_lanes x = nib__lanes_set(q[r * ldq + d]);
+            const nib_lanes x = nib__lanes_set(q[r * t->padded + d]);
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
                 sum[r][v] = nib__lanes_fma(x, k[v], sum[r][v]);
         }
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
+    for (int v = 0; v < vectors; v++) {
+        const nib_lanes scale = nib__lanes_set(t->a->scale);
+        const nib_lanes own =
+            type == NIB_TYPE_I8 ? scales(t, c->keys, first + from + v * NIB_LANES) : scale;
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            if (type == NIB_TYPE_I8)
+                sum[r][v] = nib__lanes_mul(sum[r][v], own);
             nib__lanes_store(scores + r * NIB_SOFTMAX_BLOCK + v * NIB_LANES,
-                             nib__lanes_mul(sum[r][v], nib__lanes_set(scale)));
+                             nib__lanes_mul(sum[r][v], scale));
+        }
+    }
 }
 
-/* Scores of rows row..row+rows for positions first..first+count. */
 NIB_INLINE void score_rows(const nib_tile *t, int64_t first, int64_t count, int row, nib_type type,
                            const int rows, const int vectors)
 {
-    const nib_cache *c = &t->a->cache;
-    for (int64_t i = 0; i < count; i += vectors * NIB_LANES) {
-        const int64_t inside = i % NIB_CACHE_BLOCK;
-        const char *next =
-            row == 0 && inside == 0 ? cached(t, c->values, t->kv_head, first + i, type) : NULL;
-        score(t->scores + row * NIB_SOFTMAX_BLOCK + i, t->q + row * t->padded, t->padded,
-              cached(t, c->keys, t->kv_head, first + i, type) + inside * type_bytes(type), t->dim,
-              type, t->a->scale, next, rows, vectors);
-    }
+    for (int64_t i = 0; i < count; i += vectors * NIB_LANES)
+        score(t, first, i, row, type, rows, vectors);
 }
 
 NIB_INLINE void score_tile(const nib_tile *t, int64_t first, int64_t count, nib_type type)
@@ -142,14 +155,19 @@ NIB_INLINE float most(float *scores, int64_t count)
     return nib__lanes_most(all);
 }
 
-/* p = e^(score - max) in place; their sum. */
-NIB_INLINE float soften(float *scores, int64_t count, float max)
+/* p = e^(score - max) in place; their sum. The weights of values in int8 are p times their scales.
+ */
+NIB_INLINE float soften(const nib_tile *t, int row, int64_t first, int64_t count, float max,
+                        nib_type type)
 {
+    float *scores = t->scores + row * NIB_SOFTMAX_BLOCK;
     nib_lanes sum = nib__lanes_set(0.0f);
     for (int64_t i = 0; i < count; i += NIB_LANES) {
         nib_lanes p =
             nib__lanes_exp(nib__lanes_sub(nib__lanes_load(scores + i), nib__lanes_set(max)));
-        nib__lanes_store(scores + i, p);
+        nib__lanes_store(
+            scores + i,
+            type == NIB_TYPE_I8 ? nib__lanes_mul(p, scales(t, t->a->cache.values, first + i)) : p);
         if (i + NIB_LANES > count)
             p = nib__lanes_first(p, count - i);
         sum = nib__lanes_add(sum, p);
@@ -182,7 +200,8 @@ NIB_INLINE void weigh_run(nib_lanes sum[NIB_ATTN_ROWS][4], const float *p, const
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
             x[v] = some > 0 ? cached_part(values, type, some)
-                            : nib__lanes_load_as(values + v * NIB_LANES * type_bytes(type), type);
+                            : nib__lanes_load_as(
+                                  values + v * NIB_LANES * nib__cache_value_bytes(type), type);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             if (!all && i >= counts[r])
@@ -200,7 +219,7 @@ NIB_INLINE void weigh(const nib_tile *t, const seen *s, int64_t d, int64_t some,
                       const int rows, const int vectors)
 {
     const nib_cache *c = &t->a->cache;
-    const int64_t bytes = type_bytes(type), row_bytes = t->dim * bytes;
+    const int64_t bytes = nib__cache_value_bytes(type), row_bytes = t->dim * bytes;
     const float *p = t->scores + s->row * NIB_SOFTMAX_BLOCK;
     float *part = t->part + s->row * t->padded + d;
     nib_lanes sum[NIB_ATTN_ROWS][4];
@@ -296,7 +315,7 @@ NIB_INLINE void attend(nib_tile *t, nib_type type)
         }
         for (int r = 0; r < t->rows; r++) /* apart, so that rows need not wait for each other */
             if (counts[r] > 0)
-                weight[r] = soften(t->scores + r * NIB_SOFTMAX_BLOCK, counts[r], max[r]);
+                weight[r] = soften(t, r, first, counts[r], max[r], type);
         memset(t->part, 0, (size_t)(t->rows * t->padded) * sizeof *t->part);
         weigh_tile(t, first, counts, type);
         for (int r = 0; r < t->rows; r++)
@@ -319,11 +338,13 @@ NIB_INLINE void attend(nib_tile *t, nib_type type)
 static void attend_f32(nib_tile *t) { attend(t, NIB_TYPE_F32); }
 static void attend_f16(nib_tile *t) { attend(t, NIB_TYPE_F16); }
 static void attend_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16); }
+static void attend_i8(nib_tile *t) { attend(t, NIB_TYPE_I8); }
 
 void NIB_ATTN(const nib_attn *a, int64_t item0, int64_t item1, void *scratch)
 {
     nib__attn_tiles(a, item0, item1, scratch,
                     a->cache.type == NIB_TYPE_F16    ? attend_f16
                     : a->cache.type == NIB_TYPE_BF16 ? attend_bf16
+                    : a->cache.type == NIB_TYPE_I8   ? attend_i8
                                                      : attend_f32);
 }

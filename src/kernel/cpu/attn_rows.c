@@ -74,7 +74,8 @@ void nib__attn_tiles(const nib_attn *a, int64_t item0, int64_t item1, void *scra
 static const nib_kernel rows[] = {
     ROW(avx512, 10, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL)), "attn_f32__ref",
         NIB_X86(nib__attn__avx512),
-        "causal attention, softmax blocks of 256 positions merged ascending"),
+        "causal attention over a cache in f32, f16, bf16 or int8, softmax blocks of 256 positions "
+        "merged ascending"),
     ROW(avx2, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL)), "attn_f32__ref",
         NIB_X86(nib__attn__avx2), "the same"),
     ROW(neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)), "attn_f32__ref",

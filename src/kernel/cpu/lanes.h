@@ -72,6 +72,11 @@ NIB_INLINE nib_lanes nib__lanes_load_bf16(const uint16_t *p)
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
     return (nib_lanes){_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
+NIB_INLINE nib_lanes nib__lanes_load_i8(const int8_t *p)
+{
+    const __m512i wide = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p));
+    return (nib_lanes){_mm512_cvtepi32_ps(wide)};
+}
 NIB_INLINE float nib__lanes_sum(nib_lanes a)
 {
     const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
@@ -161,6 +166,14 @@ NIB_INLINE __m256 nib__lanes_bf16_half(const uint16_t *p)
 NIB_INLINE nib_lanes nib__lanes_load_bf16(const uint16_t *p)
 {
     return (nib_lanes){nib__lanes_bf16_half(p), nib__lanes_bf16_half(p + 8)};
+}
+NIB_INLINE __m256 nib__lanes_i8_half(const int8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
+}
+NIB_INLINE nib_lanes nib__lanes_load_i8(const int8_t *p)
+{
+    return (nib_lanes){nib__lanes_i8_half(p), nib__lanes_i8_half(p + 8)};
 }
 NIB_INLINE float nib__lanes_sum(nib_lanes a)
 {
@@ -273,6 +286,14 @@ NIB_INLINE nib_lanes nib__lanes_load_bf16(const uint16_t *p)
 {
     NIB_LANES_EACH(vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)));
 }
+NIB_INLINE nib_lanes nib__lanes_load_i8(const int8_t *p)
+{
+    const int8x16_t codes = vld1q_s8(p);
+    const int16x8_t low = vmovl_s8(vget_low_s8(codes)), high = vmovl_high_s8(codes);
+    return (nib_lanes){
+        {vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)),
+         vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_high_s16(high))}};
+}
 NIB_INLINE float nib__lanes_sum(nib_lanes a)
 {
     const float32x4_t s4 = vaddq_f32(vaddq_f32(a.q[0], a.q[2]), vaddq_f32(a.q[1], a.q[3]));
@@ -365,6 +386,7 @@ NIB_INLINE nib_lanes nib__lanes_load_bf16(const uint16_t *p)
 {
     NIB_LANES_EACH(nib__bf16_to_f32(p[i]));
 }
+NIB_INLINE nib_lanes nib__lanes_load_i8(const int8_t *p) { NIB_LANES_EACH((float)p[i]); }
 NIB_INLINE float nib__lanes_sum(nib_lanes a)
 {
     for (int half = 8; half > 0; half /= 2)
@@ -436,12 +458,13 @@ NIB_INLINE nib_lanes nib__lanes_min(nib_lanes a, nib_lanes b)
 }
 #endif
 
-/* Sixteen values of a type: f16 and bf16 are widened, all else is taken as f32. */
+/* Sixteen values of a type: f16, bf16 and int8 are widened, all else is taken as f32. */
 NIB_INLINE nib_lanes nib__lanes_load_as(const void *p, nib_type type)
 {
     switch (type) {
     case NIB_TYPE_F16: return nib__lanes_load_f16(p);
     case NIB_TYPE_BF16: return nib__lanes_load_bf16(p);
+    case NIB_TYPE_I8: return nib__lanes_load_i8(p);
     default: return nib__lanes_load(p);
     }
 }

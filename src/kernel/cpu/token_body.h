@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The token rows' code, written once on lanes and compiled per instruction set: each including file
- * names its functions through NIB_TOKEN(name). norm, rope, swiglu, add; embed and cache stores are
- * plain C and need no copy.
+ * names its functions through NIB_TOKEN(name). norm, rope, swiglu, add, and storing keys and
+ * values.
  */
 #include "lanes.h"
 #include "ops.h"
+
+#include <float.h>
 
 void NIB_TOKEN(norm)(const nib_norm *a, int64_t row0, int64_t row1)
 {
@@ -70,5 +72,104 @@ void NIB_TOKEN(add)(const nib_add *a, int64_t m0, int64_t m1)
             nib__lanes_put(
                 y, i, a->width,
                 nib__lanes_add(nib__lanes_at(y, i, a->width), nib__lanes_at(x, i, a->width)));
+    }
+}
+
+/* ---- keys and values into the cache ---- */
+
+/* nib__from_f32 in a form that compilers make vectors of: bf16 is what training stores. */
+static void rounded(void *to, nib_type type, const float *from, int64_t count)
+{
+    uint16_t *half = to;
+    if (type != NIB_TYPE_BF16) {
+        nib__from_f32(to, type, from, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &from[i], sizeof bits);
+        const uint32_t near = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+        const uint32_t nan = (bits >> 16 & 0x8000) | 0x7fc0;
+        half[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : near);
+    }
+}
+
+/* The scale of a vector in int8, as nib_cache has it. */
+static float scale_of(const float *x, int64_t count)
+{
+    const nib_lanes none = nib__lanes_set(0.0f);
+    nib_lanes most = none, wrong = none; /* wrong: NaN where some v is not finite, else 0 */
+    for (int64_t i = 0; i < count; i += NIB_LANES) {
+        const nib_lanes v = nib__lanes_at(x, i, count);
+        most = nib__lanes_max(nib__lanes_max(v, nib__lanes_sub(none, v)), most);
+        wrong = nib__lanes_fma(v, none, wrong);
+    }
+    const float scale = nib__lanes_most(most) / 127.0f, or_nan = nib__lanes_sum(wrong);
+    return or_nan != or_nan ? NAN : scale < FLT_MIN ? 1.0f : scale;
+}
+
+/* A vector as codes, one every `step`, and its scale. */
+static void coded(int8_t *to, int64_t step, float *scale, const float *x, int64_t count)
+{
+    const nib_lanes round = nib__lanes_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole */
+    const float s = scale_of(x, count);
+    const nib_lanes by = nib__lanes_set(s);
+    *scale = s;
+    for (int64_t i = 0; i < count; i += NIB_LANES) {
+        float whole[NIB_LANES];
+        const nib_lanes v = nib__lanes_div(nib__lanes_at(x, i, count), by);
+        nib__lanes_store(whole, nib__lanes_sub(nib__lanes_add(v, round), round));
+        for (int64_t j = 0; j < nib__min(NIB_LANES, count - i); j++)
+            to[(i + j) * step] = s == s ? (int8_t)whole[j] : 0;
+    }
+}
+
+/* Keys stand NIB_CACHE_BLOCK places apart: attention reads one dimension of many positions. */
+static void spread(void *to, nib_type type, const float *from, int64_t count)
+{
+    enum { PART = 64 };
+    float f32[PART];
+    uint16_t half[PART];
+    for (int64_t d = 0, at = 0; d < count; d += PART) {
+        const int64_t part = nib__min(PART, count - d);
+        rounded(type == NIB_TYPE_F32 ? (void *)f32 : half, type, from + d, part);
+        for (int64_t i = 0; i < part; i++, at += NIB_CACHE_BLOCK) {
+            if (type == NIB_TYPE_F32)
+                ((float *)to)[at] = f32[i];
+            else
+                ((uint16_t *)to)[at] = half[i];
+        }
+    }
+}
+
+/* One head's key and value at position `inside` of a block. */
+static void store_head(const nib_cache *c, char *keys, char *values, int64_t inside, const float *k,
+                       const float *v)
+{
+    const int64_t dim = c->head_dim, bytes = nib__cache_value_bytes(c->type);
+    char *const key = keys + inside * bytes, *const value = values + inside * dim * bytes;
+    if (c->type == NIB_TYPE_I8) {
+        const int64_t scales = NIB_CACHE_BLOCK * dim;
+        coded((int8_t *)key, NIB_CACHE_BLOCK, (float *)(void *)(keys + scales) + inside, k, dim);
+        coded((int8_t *)value, 1, (float *)(void *)(values + scales) + inside, v, dim);
+    } else {
+        spread(key, c->type, k, dim);
+        rounded(value, c->type, v, dim);
+    }
+}
+
+void NIB_TOKEN(store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1)
+{
+    const nib_cache *c = &a->cache;
+    const int64_t bytes = nib__cache_bytes(c->type, c->head_dim, NIB_CACHE_BLOCK);
+    for (int64_t m = m0; m < m1; m++) {
+        const int64_t position = a->position[m];
+        const int64_t block = c->tables[a->sequence[m] * c->table_ld + position / NIB_CACHE_BLOCK];
+        for (int64_t h = 0; h < c->kv_heads; h++) {
+            const int64_t at = (block * c->kv_heads + h) * bytes,
+                          from = m * a->ld + h * c->head_dim;
+            store_head(c, (char *)c->keys + at, (char *)c->values + at, position % NIB_CACHE_BLOCK,
+                       a->k + from, a->v + from);
+        }
     }
 }

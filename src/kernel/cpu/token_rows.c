@@ -2,7 +2,7 @@
  *
  * Rows of the operations that work token by token: embedding look-up, norm, rope, swiglu, residual
  * add, storing keys and values, and putting inputs into act-order. The plain C of norm, rope,
- * swiglu and add is token_body.h, as for every other instruction set; look-up, store and gather
+ * swiglu, add and store is token_body.h, as for every other instruction set; look-up and gather
  * move data and have one version.
  */
 #include "token_rows.h"
@@ -17,62 +17,6 @@ static void embed_ref(const nib_embed *a, int64_t m0, int64_t m1)
 {
     for (int64_t m = m0; m < m1; m++)
         nib__weight_row(a->table, a->ids[m], a->out + m * a->table->k);
-}
-
-/* nib__from_f32 in a form that compilers make vectors of: bf16 is what training stores. */
-static void rounded(void *to, nib_type type, const float *from, int64_t count)
-{
-    uint16_t *half = to;
-    if (type != NIB_TYPE_BF16) {
-        nib__from_f32(to, type, from, count);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &from[i], sizeof bits);
-        const uint32_t near = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-        const uint32_t nan = (bits >> 16 & 0x8000) | 0x7fc0;
-        half[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : near);
-    }
-}
-
-/* Rounded, to consecutive places. */
-static void store_values(const nib_cache *c, const float *from, int64_t at)
-{
-    char *to = (char *)c->values + at * (c->type == NIB_TYPE_F32 ? 4 : 2);
-    rounded(to, c->type, from, c->head_dim);
-}
-
-/* Rounded, NIB_CACHE_BLOCK places apart: attention reads one dimension of many positions. */
-static void store_keys(const nib_cache *c, const float *from, int64_t at)
-{
-    enum { PART = 64 };
-    float f32[PART];
-    uint16_t half[PART];
-    for (int64_t d = 0; d < c->head_dim; d += PART) {
-        const int64_t count = nib__min(PART, c->head_dim - d);
-        rounded(c->type == NIB_TYPE_F32 ? (void *)f32 : half, c->type, from + d, count);
-        for (int64_t i = 0; i < count; i++, at += NIB_CACHE_BLOCK) {
-            if (c->type == NIB_TYPE_F32)
-                ((float *)c->keys)[at] = f32[i];
-            else
-                ((uint16_t *)c->keys)[at] = half[i];
-        }
-    }
-}
-
-static void store_kv_ref(const nib_store_kv *a, int64_t m0, int64_t m1)
-{
-    const nib_cache *c = &a->cache;
-    for (int64_t m = m0; m < m1; m++) {
-        const int64_t position = a->position[m], inside = position % NIB_CACHE_BLOCK;
-        const int64_t block = c->tables[a->sequence[m] * c->table_ld + position / NIB_CACHE_BLOCK];
-        for (int64_t h = 0; h < c->kv_heads; h++) {
-            const int64_t at = (block * c->kv_heads + h) * NIB_CACHE_BLOCK * c->head_dim;
-            store_keys(c, a->k + m * a->ld + h * c->head_dim, at + inside);
-            store_values(c, a->v + m * a->ld + h * c->head_dim, at + inside * c->head_dim);
-        }
-    }
 }
 
 static void gather_ref(const nib_gather *a, int64_t m0, int64_t m1)
@@ -123,8 +67,12 @@ static const nib_kernel rows[] = {
     REF(add_f32, ADD, add, "the same in plain C"),
     ROW(embed_f32, EMBED, ref, 90, NIB_NO_CONDS, NULL, embed, embed_ref,
         "copies rows of the table, dequantized to f32"),
-    ROW(copy_f32, COPY, ref, 90, NIB_NO_CONDS, NULL, store_kv, store_kv_ref,
-        "rounds keys and values into the cache"),
+    AVX512(copy_f32, COPY, store_kv,
+           "rounds keys and values into the cache: f32, f16, bf16, or int8 with a scale for each "
+           "token and head"),
+    AVX2(copy_f32, COPY, store_kv, "the same"),
+    NEON(copy_f32, COPY, store_kv, "the same"),
+    REF(copy_f32, COPY, store_kv, "the same in plain C"),
     ROW(gather_f32, GATHER, ref, 90, NIB_NO_CONDS, NULL, gather, gather_ref,
         "puts inputs into the order of a weight's columns (act-order)"),
 };

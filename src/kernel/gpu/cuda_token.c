@@ -16,6 +16,7 @@
 
 #define SM80 NIB_AT_LEAST(SM, 80, "its machine code begins at sm_80")
 static const nib_cond sm80[] = {SM80, NIB_COND_END};
+static const nib_cond float_cache[] = {SM80, NIB_FLOAT_CACHE, NIB_COND_END};
 
 static const nib_cond greedy[] = {
     SM80,
@@ -48,6 +49,9 @@ static const nib_cond plain[] = {
     }
 #define ROW(name, op, numbers, file, function, words)                                              \
     KEYED(name, "", op, NIB_ANY, NIB_ANY, NIB_ANY, sm80, NULL, numbers, 30, file, function, words)
+#define CACHED(name, op, file, function, words)                                                    \
+    KEYED(name, "", op, NIB_ANY, NIB_ANY, NIB_ANY, float_cache, NULL, OTHER, 30, file, function,   \
+          words)
 #define QUANT(form, act, input, words)                                                             \
     KEYED("quant_f32_" #form, "", QUANT, NIB_ANY, NIB_ACT_##act, input, sm80, NULL, OTHER, 30,     \
           quant, nib__launch_quant_##form, words)
@@ -67,11 +71,11 @@ static const nib_cond plain[] = {
 static const nib_kernel rows[] = {
     ROW("norm_f32", NORM, OTHER, token, nib__launch_norm, "a block of threads a row"),
     ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope, "a block of threads a token"),
-    ROW("copy_f32", COPY, OTHER, token, nib__launch_store_kv, "a block of threads a token"),
+    CACHED("copy_f32", COPY, token, nib__launch_store_kv, "a block of threads a token"),
     ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu, "a thread a value"),
     ROW("add_f32", ADD, LANES, token, nib__launch_add, "a thread a value"),
-    ROW("attn_f32", ATTN, OTHER, attention, nib__launch_attention,
-        "a block of threads a head of a token"),
+    CACHED("attn_f32", ATTN, attention, nib__launch_attention,
+           "a block of threads a head of a token"),
     ROW("gather_f32", GATHER, LANES, token, nib__launch_gather, "a thread a value"),
     QUANT(a8t, I8_TOKEN, NIB_ANY, "a block of threads a token"),
     QUANT(a8s, I8_STATIC, NIB_ANY, "a block of threads a token"),

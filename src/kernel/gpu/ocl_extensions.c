@@ -44,10 +44,9 @@ static int attention_sg(const void *args, nib_launch out[])
 
 /* ---- rows ---- */
 
-static const nib_cond subgroups[] = {
-    NIB_IS(SUBGROUPS, 1, "they add up what a work-group has"),
-    NIB_COND_END,
-};
+#define SUBGROUPS NIB_IS(SUBGROUPS, 1, "they add up what a work-group has")
+static const nib_cond subgroups[] = {SUBGROUPS, NIB_COND_END};
+static const nib_cond float_cache[] = {SUBGROUPS, NIB_FLOAT_CACHE, NIB_COND_END};
 static const nib_cond dot8[] = {
     NIB_IS(DOT8, 1, "four pairs of 8-bit codes are multiplied at a time"),
     NIB_COND_END,
@@ -66,9 +65,8 @@ static const nib_cond fp16[] = {
         .unit = NIB_UNIT_##unit_, .n_step = 1, .packing = packing_,                                \
         .gpu = &(const nib_gpu_code){&nib__source_##file, function}, .note = words                 \
     }
-#define TOKEN(name, op, file, function, words)                                                     \
-    ROW(name, "ocl_sg", op, NIB_ANY, NIB_ANY, NIB_ANY, subgroups, 38, F32, NULL, file, function,   \
-        words)
+#define TOKEN(name, op, conds, file, function, words)                                              \
+    ROW(name, "ocl_sg", op, NIB_ANY, NIB_ANY, NIB_ANY, conds, 38, F32, NULL, file, function, words)
 #define LINEAR(types, code, act, input, target, conds, rank, unit, function, words)                \
     ROW("linear_" types "_f32", target, LINEAR, NIB_CODE_##code, NIB_ACT_##act, input, conds,      \
         rank, unit, &nib__packing_rows, linear, function, words)
@@ -81,8 +79,9 @@ static const nib_cond fp16[] = {
            "dot products of four 8-bit codes"),
 
 static const nib_kernel rows[] = {
-    TOKEN("norm_f32", NORM, token, norm_sg, "sums by sub-groups"),
-    TOKEN("attn_f32", ATTN, attention, attention_sg, "sums of few tokens by sub-groups"),
+    TOKEN("norm_f32", NORM, subgroups, token, norm_sg, "sums by sub-groups"),
+    TOKEN("attn_f32", ATTN, float_cache, attention, attention_sg,
+          "sums of few tokens by sub-groups"),
     /* clang-format off */
     NIB_OCL_FLOATS(SUMS)
     NIB_OCL_INTEGERS(INTEGERS)

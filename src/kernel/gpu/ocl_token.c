@@ -158,25 +158,26 @@ int nib__ocl_attention(const void *args, nib_launch out[])
 }
 
 static const nib_cond any_device[] = {NIB_COND_END};
+static const nib_cond float_cache[] = {NIB_FLOAT_CACHE, NIB_COND_END};
 
-#define ROW(name_, op_, numbers_, file, function, words)                                           \
+#define ROW(name_, op_, numbers_, conditions, file, function, words)                               \
     {                                                                                              \
         .name = name_ "__ocl", .op = NIB_OP_##op_, .code = NIB_ANY, .act = NIB_ANY,                \
-        .input = NIB_ANY, .device = NIB_DEVICE_OPENCL, .conds = any_device,                        \
+        .input = NIB_ANY, .device = NIB_DEVICE_OPENCL, .conds = conditions,                        \
         .numbers = NIB_NUMBERS_OTHER, .reference = name_ "__ref", .rank = 40,                      \
         .unit = NIB_UNIT_F32, .n_step = 1,                                                         \
         .gpu = &(const nib_gpu_code){&nib__source_##file, function}, .note = words                 \
     }
 
 static const nib_kernel rows[] = {
-    ROW("norm_f32", NORM, OTHER, token, nib__launch_norm, "a work-group a row"),
-    ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope, "a work-group a token"),
-    ROW("copy_f32", COPY, OTHER, token, nib__launch_store_kv, "a work-group a token"),
-    ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu, "a work-item a value"),
-    ROW("add_f32", ADD, LANES, token, nib__launch_add, "a work-item a value"),
-    ROW("attn_f32", ATTN, OTHER, attention, nib__ocl_attention,
+    ROW("norm_f32", NORM, OTHER, any_device, token, nib__launch_norm, "a work-group a row"),
+    ROW("rope_f32", ROPE, OTHER, any_device, token, nib__launch_rope, "a work-group a token"),
+    ROW("copy_f32", COPY, OTHER, float_cache, token, nib__launch_store_kv, "a work-group a token"),
+    ROW("swiglu_f32", SWIGLU, OTHER, any_device, token, nib__launch_swiglu, "a work-item a value"),
+    ROW("add_f32", ADD, LANES, any_device, token, nib__launch_add, "a work-item a value"),
+    ROW("attn_f32", ATTN, OTHER, float_cache, attention, nib__ocl_attention,
         "a work-group a head of a token, of eight where there are many"),
-    ROW("gather_f32", GATHER, LANES, token, nib__launch_gather, "a work-item a value"),
+    ROW("gather_f32", GATHER, LANES, any_device, token, nib__launch_gather, "a work-item a value"),
 };
 
 const nib_family nib__family_ocl_token = {rows, COUNT(rows)};

@@ -9,6 +9,11 @@
 
 #include "launch.h"
 
+/* A condition of rows that store keys and values, or attend to them. */
+#define NIB_FLOAT_CACHE                                                                            \
+    NIB_ONE_OF(CACHE, NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16),      \
+               "it keeps keys and values as floats")
+
 int nib__launch_norm(const void *args, nib_launch out[]);
 int nib__launch_rope(const void *args, nib_launch out[]);
 int nib__launch_store_kv(const void *args, nib_launch out[]);
