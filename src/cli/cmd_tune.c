@@ -42,7 +42,7 @@ int run_tune(const settings *s)
                           "leave out %s",
                           path);
     if (path)
-        return with_model(s, "", (nib_model_options){.config_only = true}, tune_model);
+        return with_model(s, "", (nib_model_options){0}, tune_model);
     nib_engine *engine;
     int status = open_engine(&engine, s);
     if (status)

@@ -99,7 +99,7 @@ static void write_line(tuning *t, const nib_tuned_line *line, const char *name, 
             nib__text_format(t->out,
                              t->form == NIB_FORM_MARKDOWN ? "| %s | %" PRId64 "x%" PRId64
                                                             " | %" PRId64 " | %s | %.1f | %s |\n"
-                                                          : "%-24s %8" PRId64 "x%-8" PRId64
+                                                          : "%-36s %8" PRId64 "x%-8" PRId64
                                                             " %5" PRId64 "  %-44s %10.1f%s\n",
                              i == 0 ? name : "", n, k, m, row->kernel->name, row->seconds * 1e6,
                              row->kernel == chosen ? "  ranks first" : "");
@@ -118,7 +118,7 @@ static void write_head(tuning *t)
         nib__text_str(t->out,
                       "| layer | n x k | tokens | kernel | us | |\n|---|---|---|---|---|---|\n");
     else
-        nib__text_format(t->out, "%s, %d thread%s\n%-24s %17s %5s  %-44s %10s\n",
+        nib__text_format(t->out, "%s, %d thread%s\n%-36s %17s %5s  %-44s %10s\n",
                          nib__machine_title(m), m->threads, m->threads == 1 ? "" : "s", "layer",
                          "n x k", "m", "kernel", "us");
 }

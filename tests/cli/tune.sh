@@ -22,7 +22,7 @@ check 'each shape has a first' grep -q 'linear_a8t_w4g_f32__.*ranks first$' tabl
 check 'and says that no bit depends on it' grep -q ' of [0-9]* shapes and ranges have another kernel first than the table; no bit depends on it$' table
 equal 'the plan says so' 1 "$(notes -t 1)"
 check 'with the times' grep -q ', tuned: [0-9.]* [mu]s$' <(nibble plan "$MODEL" --recipe 8da4w -t 1 2>&1)
-nibble plan "$MODEL" --recipe 8da4w -t 1 --layer lm_head >layer.txt 2>&1
+nibble plan "$MODEL" --recipe 8da4w -t 1 --layer lm_head 2>&1 | tr -s ' \n' ' ' >layer.txt # lines are wrapped
 check 'a layer says which were measured' grep -q 'measured: [0-9.]* [mu]s, not [0-9.]* [mu]s, from m 1 on' layer.txt
 check 'and what the chosen one took' grep -q 'infer m 1 [0-9.]* [mu]s (tuned: [0-9.]* [mu]s)' layer.txt
 nibble plan "$MODEL" --recipe 8da4w -t 1 --json 2>err | members plan schema=1 'layers[].uses[].predicted_us=num'
@@ -33,6 +33,12 @@ cp "$seen.out" table
 check 'as a table' grep -q 'linear_a8t_w4g_f32__' table
 nibble tune -t 1 --json 2>err | members tuned schema=1 why=null measured=str 'kernels[].us=num' 'kernels[].kernel=str'
 nibble tune "$MODEL" --recipe 8da4w -t 1 --json 2>err | members tune schema=1 threads=1 'kernels[].us=num' 'kernels[].ranks_first=bool'
+
+# what is stored in codes is tuned as it is stored
+check 'quantized' nibble quantize "$MODEL" codes --recipe 8da4w -q
+check 'codes' nibble tune codes -t 1
+equal 'kernels of codes alone' 0 "$(grep -c 'linear_bf16' "$seen.out")"
+check 'a bare config' nibble tune "$MODEL/config.json" -t 1
 
 # what is not of this machine as it runs now is not taken, with a word
 words='the order of kernels was measured with 1 thread'
