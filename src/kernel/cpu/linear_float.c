@@ -10,16 +10,16 @@
 /* For the largest tiles, forms and pairs of any instruction set: see linear_float_body.h. */
 nib_float_room nib__float_room(const nib_linear *a)
 {
-    enum { WIDE = 4, PAIR_BYTES = 8, NATIVE_BYTES = 4, LINE = 64 };
+    enum { WIDE_ROWS = 6, WIDE_PANELS = 4, PAIR_BYTES = 8, NATIVE_BYTES = 4, LINE = 64 };
     const nib_float_layout l = nib__float_layout(a->w);
     const int64_t span = nib__float_span(&l, NIB_FLOAT_SPAN),
                   rows = nib__min(nib__round_up(a->x.m, 2), NIB_FLOAT_ROWS);
-    const int64_t few = WIDE * NIB_SUM_BLOCK / 2, many = rows * (NIB_FLOAT_SPAN / 2 + 8);
+    const int64_t few = WIDE_ROWS * NIB_SUM_BLOCK / 2, many = rows * (NIB_FLOAT_SPAN / 2 + 8);
     nib_float_room room;
-    room.acc =
-        (size_t)nib__max(rows * NIB_FLOAT_CHUNK, WIDE * WIDE) * NIB_FLOAT_PANEL * sizeof(float);
+    room.acc = (size_t)nib__max(rows * NIB_FLOAT_CHUNK, WIDE_ROWS * WIDE_PANELS) * NIB_FLOAT_PANEL *
+               sizeof(float);
     room.x = (size_t)nib__round_up(nib__max(few, many) * PAIR_BYTES, LINE);
-    room.weights = (size_t)(WIDE * NIB_FLOAT_PANEL * span * NATIVE_BYTES);
+    room.weights = (size_t)(WIDE_PANELS * NIB_FLOAT_PANEL * span * NATIVE_BYTES);
     return room;
 }
 

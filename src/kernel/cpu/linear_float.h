@@ -130,7 +130,7 @@ NIB_INLINE size_t form_step(form f)
     }
 }
 
-/* Worth code of their own for one token; the others are brought into native form first. */
+/* Worth code of their own for few tokens; the others are brought into native form first. */
 NIB_INLINE bool is_direct(form f)
 {
     return f == FORM_BF16 || f == FORM_I8 || is_nibble(f) || f == FORM_E4M3;

@@ -10,7 +10,7 @@
 #include <arm_neon.h>
 
 #define NATIVE FORM_F32
-enum { TILE_M = 4, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, QUARTERS = 4 };
+enum { TILE_M = 4, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, WIDE_MOST = 2, QUARTERS = 4 };
 enum { SWAPS = true, SPAN = 128, WIDE_SPAN = 128 };
 
 typedef struct vec {

@@ -5,19 +5,19 @@
  * names its runs. The arithmetic is that of linear_float_ref.c, the packed layout that of
  * linear_float.h; lanes are outputs, so no sum over k is ever split or reordered.
  *
- * How a part runs. Up to WIDE_M tokens: WIDE_P panels at a time stream past; one token takes codes
- * decoded in registers. More tokens: NIB_FLOAT_ROWS of them by NIB_FLOAT_CHUNK panels at a time, in
- * pieces of SPAN k: the tokens are staged as pairs of k, the weights brought into the native form
- * (unless they are), and tiles of TILE_M x TILE_P run with both in the first-level cache, their
- * sums waiting in memory between pieces. y holds the totals between the blocks of k after which
- * sums restart.
+ * How a part runs. Up to WIDE_MOST tokens, or WIDE_M where codes cannot be read as packed: WIDE_P
+ * panels at a time stream past tiles of WIDE_M tokens, codes are decoded in registers. More tokens:
+ * NIB_FLOAT_ROWS of them by NIB_FLOAT_CHUNK panels at a time, in pieces of SPAN k: the tokens are
+ * staged as pairs of k, the weights brought into the native form (unless they are), and tiles of
+ * TILE_M x TILE_P run with both in the first-level cache, their sums waiting in memory between
+ * pieces. y holds the totals between the blocks of k after which sums restart.
  *
  * BF16 sums without vdpbf16ps are F32 sums over pairs staged and unpacked odd k first.
  *
  * What the including file defines (vec: 16 f32 lanes, ivec: 16 i32, pair: the weights of two k in
  * 16 lanes, raw: 8 k of 4 bits, x_pair: two staged activations, x_value: an x_pair in all lanes):
  *   NATIVE (the form that tiles take), SWAPS (pairs in memory are in the order of the sum),
- *   SPAN and WIDE_SPAN (k per piece), TILE_M, TILE_P, WIDE_M, WIDE_P,
+ *   SPAN and WIDE_SPAN (k per piece), TILE_M, TILE_P, WIDE_M, WIDE_P, WIDE_MOST,
  *   vec_zero vec_set vec_load vec_store vec_load_part vec_store_part vec_add vec_mul vec_fma,
  *   vec_values ivec_load_i8 raw_load pair_get pair_native pair_store pair_fma,
  *   x_get x_put_f32 x_put_bf16 x_put_e4m3
@@ -57,8 +57,8 @@ typedef vec vec_tile[TILE_M][WIDE_P];
 NIB_INLINE void prefetch(const uint8_t *codes) { __builtin_prefetch(codes + AHEAD, 0, 3); }
 
 /* A tile of `rows` tokens `x_stride` pairs apart by `panels` panels of weights in form `f`. NATIVE
- * takes any tile, the other forms one row by WIDE_P panels. `swap`: the odd k of a pair is summed
- * first. `streams`: the weights come from memory. */
+ * takes any tile, the other forms up to WIDE_M rows by WIDE_P panels. `swap`: the odd k of a pair
+ * is summed first. `streams`: the weights come from memory. */
 typedef struct tile_form {
     form f;
     bool swap, streams;
@@ -104,12 +104,13 @@ NIB_INLINE void sum_direct(vec_tile sums, const uint8_t *const *codes, size_t at
         }
 #pragma GCC unroll 32
         for (int i = 0; i < NIB_FLOAT_STEP / 2; i++) {
-            const x_value v = x_get(x + i);
 #pragma GCC unroll 32
             for (int p = 0; p < WIDE_P; p++) {
                 const pair w =
                     pair_get(t.f, false, t.swap, codes[p] + at, held[p], i, ivec_load_i8(NULL));
-                sums[0][p] = pair_fma(w, v, sums[0][p]);
+#pragma GCC unroll 32
+                for (int r = 0; r < t.rows; r++)
+                    sums[r][p] = pair_fma(w, x_get(x + r * t.x_stride + i), sums[r][p]);
             }
         }
     }
@@ -317,6 +318,8 @@ static void wide_tile(const job *j, int64_t rows)
     case 2: wide_tile_of(j, 2, true); break;
     case 3: wide_tile_of(j, 3, true); break;
     case 4: wide_tile_of(j, 4, true); break;
+    case 5: wide_tile_of(j, 5, true); break;
+    case 6: wide_tile_of(j, 6, true); break;
     default: break;
     }
 }
@@ -394,7 +397,7 @@ NIB_INLINE void unpack_form(const job *j, const uint8_t *panel, const uint8_t *c
         unpack(j, panel, codes, out, f, false, swap);
 }
 
-/* The one place where the codes' form becomes a constant, but for one token. */
+/* The one place where the codes' form becomes a constant, but for few tokens. */
 NIB_INLINE void unpack_any(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out,
                            const bool swap)
 {
@@ -418,30 +421,45 @@ static void unpack_panel(const job *j, const uint8_t *panel, const uint8_t *code
         unpack_any(j, panel, codes, out, false);
 }
 
-NIB_INLINE void direct_of(const job *j, const form f, const bool swap)
+/* Rows past WIDE_M are cases that never come. */
+NIB_INLINE void direct_rows(const job *j, const form f, const bool swap, const int rows)
 {
-    tile(j, (tile_form){f, swap, true, 1, WIDE_P, BLOCK_PAIRS});
+    if (rows <= WIDE_M)
+        tile(j, (tile_form){f, swap, true, rows <= WIDE_M ? rows : 1, WIDE_P, BLOCK_PAIRS});
 }
 
-NIB_INLINE void direct_any(const job *j, const bool swap)
+NIB_INLINE void direct_of(const job *j, int64_t rows, const form f, const bool swap)
 {
-    switch (j->f) {
-    case FORM_BF16: direct_of(j, FORM_BF16, swap); break;
-    case FORM_I8: direct_of(j, FORM_I8, swap); break;
-    case FORM_I4: direct_of(j, FORM_I4, swap); break;
-    case FORM_E2M1: direct_of(j, FORM_E2M1, swap); break;
-    case FORM_E4M3: direct_of(j, FORM_E4M3, swap); break;
+    switch (rows) {
+    case 1: direct_rows(j, f, swap, 1); break;
+    case 2: direct_rows(j, f, swap, 2); break;
+    case 3: direct_rows(j, f, swap, 3); break;
+    case 4: direct_rows(j, f, swap, 4); break;
+    case 5: direct_rows(j, f, swap, 5); break;
+    case 6: direct_rows(j, f, swap, 6); break;
     default: break;
     }
 }
 
-/* One token by WIDE_P panels, codes decoded in registers: the forms of is_direct. */
-static void direct_tile(const job *j)
+NIB_INLINE void direct_any(const job *j, int64_t rows, const bool swap)
+{
+    switch (j->f) {
+    case FORM_BF16: direct_of(j, rows, FORM_BF16, swap); break;
+    case FORM_I8: direct_of(j, rows, FORM_I8, swap); break;
+    case FORM_I4: direct_of(j, rows, FORM_I4, swap); break;
+    case FORM_E2M1: direct_of(j, rows, FORM_E2M1, swap); break;
+    case FORM_E4M3: direct_of(j, rows, FORM_E4M3, swap); break;
+    default: break;
+    }
+}
+
+/* WIDE_M tokens or fewer by WIDE_P panels, codes decoded in registers: the forms of is_direct. */
+static void direct_tile(const job *j, int64_t rows)
 {
     if (SWAPS && j->swap)
-        direct_any(j, SWAPS);
+        direct_any(j, rows, SWAPS);
     else
-        direct_any(j, false);
+        direct_any(j, rows, false);
 }
 
 /* ---- around the tiles ---- */
@@ -503,24 +521,28 @@ static void bring(job *j, int panels, bool as_packed, uint8_t *weights)
     }
 }
 
-/* Few tokens, WIDE_P panels from `first` on, one block k0..k1. */
-static void run_wide(job j, int64_t first, const places *room)
+/* Are codes read as packed by tiles of few tokens? */
+static bool is_read_packed(const job *j)
 {
-    const bool native = j.f == NATIVE, direct = !j.shifted && is_direct(j.f) && j.a->x.m == 1;
-    const int64_t end = j.k1,
-                  piece = native || direct ? NIB_SUM_BLOCK : nib__float_span(&j.l, WIDE_SPAN);
-    const int64_t m = nib__min(j.a->x.m - j.row, WIDE_M);
+    return j->f == NATIVE || (!j->shifted && is_direct(j->f));
+}
+
+/* `m` tokens, WIDE_M or fewer, WIDE_P panels from `first` on, one block k0..k1. */
+static void run_wide(job j, int64_t m, int64_t first, const places *room)
+{
+    const bool native = j.f == NATIVE, packed = is_read_packed(&j);
+    const int64_t end = j.k1, piece = packed ? NIB_SUM_BLOCK : nib__float_span(&j.l, WIDE_SPAN);
     aim(&j, first, WIDE_P);
     j.acc = room->acc;
     j.x = room->x;
     for (; j.k0 < end; j.k0 = j.k1, j.opens = false) {
         j.k1 = nib__min(end, j.k0 + piece);
         stage_rows(&j, m, room->x, BLOCK_PAIRS);
-        bring(&j, WIDE_P, native || direct, room->weights);
-        if (direct && !native)
-            direct_tile(&j);
-        else
+        bring(&j, WIDE_P, packed, room->weights);
+        if (native || !packed)
             wide_tile(&j, m);
+        else
+            direct_tile(&j, m);
     }
     put_tile(&j, m, WIDE_P);
 }
@@ -578,6 +600,48 @@ static void run_block(job j, const patch *at, const places *room)
     }
 }
 
+/* The block of k that begins at k0. */
+static void open_block(job *j, int64_t k0)
+{
+    const int64_t k = j->a->w->k;
+    j->k0 = k0;
+    j->k1 = nib__min(k, k0 + nib__sum_block(j->a->w));
+    j->first = k0 == 0;
+    j->last = j->k1 == k;
+    j->opens = true;
+}
+
+/* Tiles of few tokens: all of them pass a block of WIDE_P panels while it is in the second-level
+ * cache. */
+static void run_few(job j, int64_t begin, int64_t end, const places *room)
+{
+    const int64_t m = j.a->x.m, k = j.a->w->k, block = nib__sum_block(j.a->w);
+    const int64_t rows = m > 0 ? nib__ceil_div(m, nib__ceil_div(m, WIDE_M)) : 1;
+    for (int64_t p = begin; p < end; p += WIDE_P)
+        for (int64_t k0 = 0; k0 < k; k0 += block) {
+            open_block(&j, k0);
+            for (j.row = 0; j.row < m; j.row += rows)
+                run_wide(j, nib__min(rows, m - j.row), p, room);
+        }
+}
+
+static void run_many(job j, int64_t begin, int64_t end, const places *room)
+{
+    const int64_t m = j.a->x.m, k = j.a->w->k, block = nib__sum_block(j.a->w);
+    const int64_t tile_rows = m > 0 ? nib__ceil_div(m, nib__ceil_div(m, TILE_M)) : 1;
+    const bool once = k <= nib__float_span(&j.l, SPAN); /* one piece: tokens are staged once */
+    const int64_t rows = NIB_FLOAT_ROWS / tile_rows * tile_rows,
+                  chunk = once ? nib__max(1, end) : NIB_FLOAT_CHUNK;
+    for (j.row = 0; j.row < m; j.row += rows)
+        for (int64_t p = begin; p < end; p += chunk)
+            for (int64_t k0 = 0; k0 < k; k0 += block) {
+                const patch at = {nib__min(rows, m - j.row), tile_rows, p,
+                                  nib__min(chunk, end - p)};
+                open_block(&j, k0);
+                run_block(j, &at, room);
+            }
+}
+
 /* pairs: BF16 sums. */
 static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, form f, bool pairs)
 {
@@ -588,30 +652,11 @@ static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, form
     j.n_end = nib__min(n1, a->w->n);
     j.shifted = a->w->scheme.zero == NIB_ZERO_INT;
     j.bare = j.l.groups == 0 && a->w->tensor_scale == 0 && a->w->scheme.act != NIB_ACT_E4M3_TOKEN;
-    const int64_t m = a->x.m, k = a->w->k, block = nib__sum_block(a->w);
-    const bool wide = m <= WIDE_M || j.l.group > SPAN;
-    const int64_t tile_rows = m > 0 ? nib__ceil_div(m, nib__ceil_div(m, TILE_M)) : 1;
     const int64_t end = nib__ceil_div(j.n_end, NIB_FLOAT_PANEL);
-    const bool once = k <= nib__float_span(&j.l, SPAN); /* one piece: tokens are staged once */
-    const int64_t rows = wide ? WIDE_M : NIB_FLOAT_ROWS / tile_rows * tile_rows,
-                  chunk = wide   ? WIDE_P
-                          : once ? nib__max(1, end)
-                                 : NIB_FLOAT_CHUNK;
-    for (j.row = 0; j.row < m; j.row += rows)
-        for (int64_t p = n0 / NIB_FLOAT_PANEL; p < end; p += chunk)
-            for (int64_t k0 = 0; k0 < k; k0 += block) {
-                j.k0 = k0;
-                j.k1 = nib__min(k, k0 + block);
-                j.first = k0 == 0;
-                j.last = j.k1 == k;
-                j.opens = true;
-                const patch at = {nib__min(rows, m - j.row), tile_rows, p,
-                                  nib__min(chunk, end - p)};
-                if (wide)
-                    run_wide(j, p, &room);
-                else
-                    run_block(j, &at, &room);
-            }
+    if (a->x.m <= (is_read_packed(&j) ? WIDE_MOST : WIDE_M) || j.l.group > SPAN)
+        run_few(j, n0 / NIB_FLOAT_PANEL, end, &room);
+    else
+        run_many(j, n0 / NIB_FLOAT_PANEL, end, &room);
 }
 
 enum { SUMS_f32 = false, SUMS_bf16 = true }; /* whether pairs are summed, by the name in a run */
