@@ -435,41 +435,51 @@ static int bench_train(nib_engine *engine, const settings *s, const char *path)
     return status;
 }
 
-/* An option that was given, and that --kernels or --predict has no use for; NULL: none. */
-static const char *useless_option(const settings *s)
+typedef struct given {
+    const char *name;
+    bool is_given;
+} given;
+
+static const char *first_given(const given *options, size_t count)
 {
-    const struct {
-        const char *name;
-        bool is_given;
-    } options[] = {{"recipe", s->recipe != NULL},
-                   {"skip", s->skip.count != 0},
-                   {"only", s->only.count != 0},
-                   {"dtype", s->dtype != NULL},
-                   {"cache-type", s->cache_type != NULL},
-                   {"allow", s->allow.count != 0},
-                   {"kernel", s->kernel.count != 0},
-                   {"place", s->place.count != 0},
-                   {"without", s->without.count != 0},
-                   {"memory", s->memory != 0},
-                   {"strict", s->strict},
-                   {"bias", s->bias != NULL},
-                   {"max-tokens", s->max_tokens != 0},
-                   {"repeats", s->repeats != 0},
-                   {"context", s->context != 0},
-                   {"tokenizer", s->tokenizer != NULL},
-                   {"operations", s->operations},
-                   {"batch", s->batch != 0},
-                   {"sweep", s->sweep != NULL},
-                   {"alone", s->alone},
-                   {"against", s->against != NULL},
-                   {"peer", s->peer != NULL},
-                   {"peer-model", s->peer_model != NULL},
-                   {"device", s->kernels && s->device != NULL},
-                   {"prompt-tokens", s->kernels && s->prompt_tokens != 0}};
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+    for (size_t i = 0; i < count; i++)
         if (options[i].is_given)
             return options[i].name;
     return NULL;
+}
+
+/* An option that was given, and that only the rounds of a model have a use for; NULL: none. */
+static const char *option_of_rounds(const settings *s)
+{
+    const given options[] = {{"batch", s->batch != 0},  {"sweep", s->sweep != NULL},
+                             {"alone", s->alone},       {"against", s->against != NULL},
+                             {"peer", s->peer != NULL}, {"peer-model", s->peer_model != NULL}};
+    return first_given(options, sizeof options / sizeof *options);
+}
+
+/* One that --kernels or --predict has no use for; NULL: none. */
+static const char *option_of_models(const settings *s)
+{
+    const given options[] = {{"recipe", s->recipe != NULL},
+                             {"skip", s->skip.count != 0},
+                             {"only", s->only.count != 0},
+                             {"dtype", s->dtype != NULL},
+                             {"cache-type", s->cache_type != NULL},
+                             {"allow", s->allow.count != 0},
+                             {"kernel", s->kernel.count != 0},
+                             {"place", s->place.count != 0},
+                             {"without", s->without.count != 0},
+                             {"memory", s->memory != 0},
+                             {"strict", s->strict},
+                             {"bias", s->bias != NULL},
+                             {"max-tokens", s->max_tokens != 0},
+                             {"repeats", s->repeats != 0},
+                             {"context", s->context != 0},
+                             {"tokenizer", s->tokenizer != NULL},
+                             {"operations", s->operations},
+                             {"device", s->kernels && s->device != NULL},
+                             {"prompt-tokens", s->kernels && s->prompt_tokens != 0}};
+    return first_given(options, sizeof options / sizeof *options);
 }
 
 static int check_bench(const settings *s, const char *path)
@@ -492,10 +502,16 @@ static int check_bench(const settings *s, const char *path)
         return fail_usage(
             "--peer PROGRAM and --peer-model FILE.gguf belong together; %s is missing",
             s->peer ? "--peer-model" : "--peer");
-    const char *useless = s->kernels || s->predict ? useless_option(s) : NULL;
+    const char *what = s->kernels      ? "kernels"
+                       : s->predict    ? "predict"
+                       : s->train      ? "train"
+                       : s->operations ? "operations"
+                                       : NULL;
+    const char *useless = s->kernels || s->predict ? option_of_models(s) : NULL;
+    if (what != NULL && useless == NULL)
+        useless = option_of_rounds(s);
     if (useless != NULL)
-        return fail_usage("--%s has no effect with --%s", useless,
-                          s->kernels ? "kernels" : "predict");
+        return fail_usage("--%s has no effect with --%s", useless, what);
     return 0;
 }
 

@@ -264,7 +264,7 @@ static nib_status warm_up(const bench *b, nib_err *err)
     const nib_bench_options *o = &b->options;
     const float *logits;
     double seconds;
-    NIB_TRY(nib__bench_prefill(b->session, nib__min(o->prompt_tokens, NIB_CHUNK), &seconds, err));
+    NIB_TRY(nib__bench_prefill(b->session, o->prompt_tokens, &seconds, err));
     NIB_TRY(nib__bench_decode(b->session, 1, &seconds, err));
     return o->batch == 0 ? NIB_OK
                          : nib__bench_batch(b->session, o->batch, 1, &logits, &seconds, err);

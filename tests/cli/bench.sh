@@ -46,6 +46,8 @@ refused 2 '--sweep: "1,x" is no list of numbers*' bench "$MODEL" --sweep 1,x
 refused 2 '4 new tokens behind 510 positions do not fit the context of 512*' bench "$MODEL" --sweep 510 -n 4
 refused 2 'a batch of 600 sequences is over the 512 of the session, or the limit of 512' bench "$MODEL" --batch 600 -n 4 --prompt-tokens 4 --context 16
 refused 2 '--batch has no effect with --kernels' bench --kernels --batch 2
+refused 2 '--sweep has no effect with --operations' bench "$MODEL" --operations --sweep 0
+refused 2 '--alone has no effect with --train' bench --train "$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json" --alone
 
 # a peer takes turns: here a program that writes what llama-bench writes, with the options that it was given
 check 'a GGUF' nibble convert codes q.gguf --format gguf -q
