@@ -149,9 +149,10 @@ typedef struct int_panel {
 
 /* The form of a decode, known where it is compiled. */
 typedef enum decode_form {
-    DECODE_ZEROS,      /* integer zero points of weights or activations */
+    DECODE_ZEROS,      /* integer zero points of weights or activations, in large groups */
+    DECODE_PAIR,       /* in groups of NIB_INT_PAIR */
     DECODE_PLAIN,      /* none */
-    DECODE_ZEROS_BIAS, /* the same two with an int32 bias, and one group */
+    DECODE_ZEROS_BIAS, /* zero points or none with an int32 bias, and one group */
     DECODE_PLAIN_BIAS,
     DECODE_BLOCKS,      /* activations in blocks */
     DECODE_BLOCKS_HALF, /* and half units */
@@ -176,7 +177,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
                                        int m, decode_form form, int bits)
 {
     const nib_int_layout *l = p->l;
-    const bool plain = form != DECODE_ZEROS && form != DECODE_ZEROS_BIAS;
+    const bool plain = form != DECODE_ZEROS && form != DECODE_PAIR && form != DECODE_ZEROS_BIAS;
     const bool is_biased = form == DECODE_ZEROS_BIAS || form == DECODE_PLAIN_BIAS;
     const bool is_scaled = form == DECODE_BLOCKS || form == DECODE_BLOCKS_HALF;
     const int unit_k = form == DECODE_BLOCKS_HALF ? NIB_INT_HALF_UNIT : NIB_INT_UNIT;
@@ -221,7 +222,6 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     for (int c = 0; c < 2; c++) {
         const __m512 scale = load_scales(group + (size_t)c * 16 * l->scale_bytes, l->scale_type);
         const __m512i offset = load_offsets(l, group, c), pair = pair_fix(sums[c], offset);
-        const bool is_pair = l->group <= NIB_INT_PAIR_GROUP && !is_biased;
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++) {
             const int32_t *term = terms + r * l->groups;
@@ -234,7 +234,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
             }
             if (plain)
                 dot = _mm512_cvtepi32_ps(dots[r][c]);
-            else if (is_pair)
+            else if (form == DECODE_PAIR)
                 dot = _mm512_cvtepi32_ps(_mm512_dpwssd_epi32(dots[r][c], pair, broadcast4(term)));
             else
                 dot = wide_dot(l, dots[r][c], sums[c], offset, *term, p->a->x.zero[r0 + r]);
@@ -302,6 +302,8 @@ NIB_INLINE void decode(const nib_linear *a, const nib_int_layout *l, nib_int_kin
                 decode_panel_m(&p, r, m, DECODE_PLAIN, bits);
             else if (kind == NIB_INT_PLAIN)
                 decode_panel_m(&p, r, m, DECODE_PLAIN_BIAS, bits);
+            else if (kind == NIB_INT_PAIR)
+                decode_panel_m(&p, r, m, DECODE_PAIR, bits);
             else if (a->int_bias == NULL)
                 decode_panel_m(&p, r, m, DECODE_ZEROS, bits);
             else
