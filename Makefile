@@ -79,8 +79,8 @@ $(BUILD)/src/kernel/cpu/%.o: STRICT =
 # Sanitized kernels are checked, not timed: -O3 would take minutes to compile. Line tables only: tracking
 # variables doubles the time that unrolled tiles take.
 $(BUILD)/src/kernel/cpu/%.o: OPT = $(if $(SAN),-O1,-O3) -g1
-# Loading and quantizing pass every weight through its loops.
-$(BUILD)/src/base/numbers.o: OPT = $(if $(SAN),-O1,-O3) -g
+# Loading and quantizing pass every weight through these loops.
+$(BUILD)/src/base/numbers.o $(BUILD)/src/checkpoint/weight_check.o $(BUILD)/src/checkpoint/weight.o: OPT = $(if $(SAN),-O1,-O3) -g
 # Its accumulators must stay in registers, or it measures the first cache.
 $(BUILD)/src/device/measure.o: OPT = -O3 -g
 

@@ -17,6 +17,8 @@ typedef struct nib_map {
 /* Maps a regular file (a FIFO, directory or device is an error). An empty file gives size 0, at
  * NULL. */
 nib_status nib__map_open(nib_map *out, const char *path, nib_err *err);
+/* The same at a huge page's boundary, for what is read again and again. */
+nib_status nib__map_open_wide(nib_map *out, const char *path, nib_err *err);
 /* What reading from the map ended with, or NIB_IO if another process wrote to the file since it was
  * mapped: that explains an error, and makes a result void. A file that was replaced or removed is
  * still whole in its map. */

@@ -235,6 +235,8 @@ uint64_t nib__weight_bytes(const nib_weight *w);
 bool nib__weight_is_plain(const nib_weight *w);
 /* Bytes of all codes, with what a store keeps among them. */
 uint64_t nib__weight_code_bytes(const nib_weight *w);
+/* Of an array of values that are strided as its scales; 0 of NULL. */
+uint64_t nib__weight_value_bytes(const nib_weight *w, const void *values, nib_type type);
 /* Bytes of one stored row of codes; 0: rows do not lie by themselves. */
 uint64_t nib__weight_row_bytes(const nib_weight *w);
 

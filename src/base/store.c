@@ -268,6 +268,14 @@ uint64_t nib__weight_code_bytes(const nib_weight *w)
     return store->bytes != NULL ? store->bytes(w) : (uint64_t)w->n * nib__weight_row_bytes(w);
 }
 
+uint64_t nib__weight_value_bytes(const nib_weight *w, const void *values, nib_type type)
+{
+    const int64_t rows = nib__ceil_div(w->n, nib__max(w->scale_rows, 1)),
+                  groups = nib__scheme_groups(&w->scheme, w->k);
+    const int64_t last = (rows - 1) * w->scale_stride_n + (groups - 1) * w->scale_stride_g;
+    return values != NULL ? (uint64_t)(last + 1) * (uint64_t)nib__type_bits(type) / 8 : 0;
+}
+
 uint64_t nib__weight_bytes(const nib_weight *w)
 {
     const nib_store_ops *store = &stores[w->store];

@@ -268,6 +268,10 @@ const char *nib__checkpoint_path(const nib_checkpoint *cp) { return cp->path; }
 
 const char *nib__checkpoint_directory(const nib_checkpoint *cp) { return cp->directory; }
 
+size_t nib__checkpoint_file_count(const nib_checkpoint *cp) { return (size_t)cp->file_count; }
+
+const nib_map *nib__checkpoint_file(const nib_checkpoint *cp, size_t i) { return &cp->maps[i]; }
+
 uint64_t nib__checkpoint_bytes(const nib_checkpoint *cp) { return cp->bytes; }
 
 size_t nib__checkpoint_count(const nib_checkpoint *cp) { return cp->count; }
@@ -350,6 +354,15 @@ void nib__checkpoint_release_rows(const nib_checkpoint *cp, const nib_weight *w,
                                 (uint64_t)count * row);
     else if (first + count == w->n)
         nib__checkpoint_release(cp, w->codes, nib__weight_code_bytes(w));
+}
+
+void nib__checkpoint_release_values(const nib_checkpoint *cp, const nib_weight *w)
+{
+    if (w->scales != NULL)
+        nib__checkpoint_release(cp, w->scales,
+                                nib__weight_value_bytes(w, w->scales, w->scale_type));
+    if (w->zeros != NULL)
+        nib__checkpoint_release(cp, w->zeros, nib__weight_value_bytes(w, w->zeros, w->zero_type));
 }
 
 double nib__checkpoint_f64_change(const nib_checkpoint *cp, const void *values, int64_t count)

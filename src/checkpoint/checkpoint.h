@@ -45,6 +45,8 @@ const char *nib__checkpoint_path(const nib_checkpoint *cp); /* as given */
 const char *nib__checkpoint_directory(
     const nib_checkpoint *cp); /* where config.json is or would be; NULL for a lone file without */
 uint64_t nib__checkpoint_bytes(const nib_checkpoint *cp);
+size_t nib__checkpoint_file_count(const nib_checkpoint *cp);
+const nib_map *nib__checkpoint_file(const nib_checkpoint *cp, size_t i);
 size_t nib__checkpoint_count(const nib_checkpoint *cp);
 const nib_tensor *nib__checkpoint_at(const nib_checkpoint *cp, size_t i); /* in file order */
 const nib_tensor *nib__checkpoint_find(const nib_checkpoint *cp,
@@ -98,6 +100,8 @@ void nib__checkpoint_release(const nib_checkpoint *cp, const void *at, uint64_t 
  * not lie one after the other all go with the last. */
 void nib__checkpoint_release_rows(const nib_checkpoint *cp, const nib_weight *w, int64_t first,
                                   int64_t count);
+/* The same for its scales and zeros, once they were looked at or packed. */
+void nib__checkpoint_release_values(const nib_checkpoint *cp, const nib_weight *w);
 /* nib__f64_change of values that lie in the files, however many: pages are let go of as they are
  * read. */
 double nib__checkpoint_f64_change(const nib_checkpoint *cp, const void *values, int64_t count);

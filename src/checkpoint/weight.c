@@ -152,6 +152,8 @@ nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffi
     for (int64_t at = 0; at < count; at += PIECE) {
         const int64_t some = nib__min(PIECE, count - at);
         nib__to_f32(piece, (const uint8_t *)values + at * bytes, type, some);
+        if (nib__all_finite(piece, some))
+            continue;
         for (int64_t i = 0; i < some; i++) {
             if (isfinite(piece[i]))
                 continue;
@@ -226,8 +228,13 @@ nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *su
         float piece[PIECE];
         const int64_t some = nib__min(PIECE, count - at);
         nib__to_f32(piece, (const uint8_t *)w->zeros + at * bytes, type, some);
+        unsigned found = 0, wide = 0; /* no exit from the loop, so that it becomes vector code */
         for (int64_t i = 0; i < some; i++) {
-            any = any || piece[i] != 0;
+            found |= piece[i] != 0;
+            wide |= (piece[i] < low) | (piece[i] > high);
+        }
+        any = any || found != 0;
+        for (int64_t i = 0; i < some && wide != 0; i++) {
             if (piece[i] < low || piece[i] > high)
                 return nib__weight_fail(
                     q, NIB_BAD_INPUT, suffix, "zero point at %s is %.0f, outside of %.0f to %.0f",

@@ -27,8 +27,8 @@ typedef struct settings {
     long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats, smooth,
         ranks, lookup, batch;
     double temperature, top_p, min_p, repeat_penalty, loss_budget;
-    bool json, markdown, quiet, no_color, strict, force, dry_run, ignore_eos, kernels, predict,
-        operations, measure, train, keys, alone, clear, help;
+    bool json, markdown, quiet, no_color, strict, force, dry_run, pack, ignore_eos, kernels,
+        predict, operations, measure, train, keys, alone, clear, help;
 } settings;
 
 typedef struct command {

@@ -72,6 +72,11 @@ const option option_table[] = {
      "text file for the activation scales of -static recipes", ON_QUANTIZE},
     {"force", 'f', KIND_FLAG, AT(force), NULL, "replace OUT, a file or the directory of a model",
      ON_WRITE},
+    {"pack", 0, KIND_FLAG, AT(pack), NULL,
+     "also write OUT/nibble.pack: the weights as this machine's kernels read them, which a run "
+     "then "
+     "maps and need not pack",
+     ON_WRITE},
     {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "say sizes and the ledger, write nothing",
      ON_WRITE},
     {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL,

@@ -52,7 +52,8 @@ static int quantize(nib_model *model, nib_engine *engine, const settings *s)
                                           .format = s->format,
                                           .calibrate = s->calibrate,
                                           .force = s->force,
-                                          .dry_run = s->dry_run};
+                                          .dry_run = s->dry_run,
+                                          .pack = s->pack};
     nib_err err;
     const nib_sink sink = report_sink(s);
     (void)engine;
@@ -79,7 +80,8 @@ static int convert(nib_model *model, nib_engine *engine, const settings *s)
                                          .dtype = s->dtype,
                                          .force = s->force,
                                          .dry_run = s->dry_run,
-                                         .bias = s->bias};
+                                         .bias = s->bias,
+                                         .pack = s->pack};
     nib_err err;
     const nib_sink sink = report_sink(s);
     (void)engine;

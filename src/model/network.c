@@ -115,6 +115,7 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_network_use use,
     const nib_status status = nib__network_weight(&w, net, s, &net->notes, err);
     if (status != NIB_OK)
         return nib__fail_in(err, status, nib__checkpoint_path(net->checkpoint));
+    nib__checkpoint_release_values(net->checkpoint, &w);
     if (w.k != s->k ||
         (s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD ? w.n < s->n : w.n != s->n))
         return nib__fail(err, NIB_BAD_INPUT,

@@ -55,6 +55,7 @@ typedef struct nib_network {
     bool inspected; /* opened to look only: nothing was held against the config */
     bool unknown; /* of an architecture that is not built: sites are the matrices that are stored */
     nib_train_config train;
+    const struct nib_packed *packed; /* packed.h; not owned; NULL: weights are packed at load */
 } nib_network;
 
 typedef enum nib_network_use {

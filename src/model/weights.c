@@ -7,6 +7,7 @@
 #include "weights.h"
 
 #include "bias_codes.h"
+#include "packed.h"
 #include "quantizer.h"
 #include "way.h"
 
@@ -28,6 +29,7 @@ typedef struct loading {
     _Atomic int failed; /* the first worker that fails sets it and then writes err */
     nib_err err;
     int64_t first; /* row of the block at hand */
+    bool done;     /* a file of packed weights has all of it, looked at when it was made */
     nib_pack *pack;
 } loading;
 
@@ -93,9 +95,38 @@ static bool is_packed(const nib_loaded *l, const nib_packing *packing)
     return known;
 }
 
+/* All layouts of the weight from a file of packed weights, or none. A weight that is converted
+ * as it is loaded is another one than the file's. */
+static bool find_packs(loading *l)
+{
+    nib_loaded *out = l->out;
+    const struct nib_packed *packed = l->net->packed;
+    if (packed == NULL || l->convert)
+        return false;
+    for (int i = 0; i < l->plan->use_count; i++) {
+        const nib_packing *packing =
+            l->plan->uses[i].kernel ? l->plan->uses[i].kernel->packing : NULL;
+        if (is_packed(out, packing))
+            continue;
+        nib_pack pack = {.packing = packing, .bytes = packing->bytes(&out->w), .mapped = true};
+        const void *at =
+            nib__packed_find(packed, l->plan->layer->name, &out->w, packing, pack.bytes);
+        if (at == NULL) {
+            out->pack_count = 0;
+            return false;
+        }
+        pack.at = (void *)(uintptr_t)at; /* read only from here on */
+        out->packs[out->pack_count++] = pack;
+    }
+    return true;
+}
+
 static nib_status open_packs(loading *l, nib_err *err)
 {
     nib_loaded *out = l->out;
+    l->done = l->plan->pack == NULL && find_packs(l);
+    if (l->done)
+        return NIB_OK;
     for (int i = 0; i < l->plan->use_count; i++) {
         const nib_packing *packing =
             l->plan->uses[i].kernel ? l->plan->uses[i].kernel->packing : NULL;
@@ -273,7 +304,12 @@ static nib_status load(loading *l, size_t site, nib_err *err)
         if (nib__scheme_is_quantized(&l->plan->done) && nib__quantizer_needs_scan(&l->quantizer))
             NIB_TRY(scan_tensor(l, err));
     }
-    return run_blocks(l, reads_plain(l->plan), err);
+    const bool keep = reads_plain(l->plan);
+    if (!l->done)
+        NIB_TRY(run_blocks(l, keep, err));
+    if (l->plan->pack == NULL && !keep)
+        nib__checkpoint_release_values(net->checkpoint, &l->from);
+    return NIB_OK;
 }
 
 /* ---- onto the GPU ---- */
@@ -363,23 +399,15 @@ void nib__staging_give(nib_staging *s)
     s->at = NULL, s->bytes = 0;
 }
 
-/* Bytes of an array of values that are strided as scales. */
-static uint64_t strided_bytes(const nib_weight *w, const void *values, nib_type type)
-{
-    const int64_t rows = nib__ceil_div(w->n, nib__max(w->scale_rows, 1)),
-                  groups = nib__scheme_groups(&w->scheme, w->k);
-    const int64_t last = (rows - 1) * w->scale_stride_n + (groups - 1) * w->scale_stride_g;
-    return values != NULL ? (uint64_t)(last + 1) * (uint64_t)nib__type_bits(type) / 8 : 0;
-}
-
 /* Uploads what is stored, and packs it there. */
 static nib_status pack_there(nib_staging *staging, const nib_kernel *row, const nib_weight *w,
                              void *out, nib_err *err)
 {
     nib_gpu *gpu = staging->gpu;
     const void *const from[] = {w->codes, w->scales, w->zeros};
-    const uint64_t bytes[] = {nib__weight_code_bytes(w), strided_bytes(w, w->scales, w->scale_type),
-                              strided_bytes(w, w->zeros, w->zero_type)};
+    const uint64_t bytes[] = {nib__weight_code_bytes(w),
+                              nib__weight_value_bytes(w, w->scales, w->scale_type),
+                              nib__weight_value_bytes(w, w->zeros, w->zero_type)};
     const void *to[COUNT(from)] = {NULL};
     uint64_t used = 0;
     for (size_t i = 0; i < COUNT(from); i++)
@@ -421,7 +449,8 @@ static nib_status move_to_gpu(nib_loaded *out, nib_loaded *here, nib_staging *st
             status = packer != NULL
                          ? pack_there(staging, packer, &out->w, at, err)
                          : nib__gpu_write(gpu, at, here->packs[i].at, here->packs[i].bytes, err);
-        out->packs[i] = (nib_pack){here->packs[i].packing, at, here->packs[i].bytes};
+        out->packs[i] =
+            (nib_pack){.packing = here->packs[i].packing, .at = at, .bytes = here->packs[i].bytes};
         out->pack_count = i < out->pack_count ? out->pack_count : i + 1;
         NIB_TRY(status);
     }
@@ -465,7 +494,7 @@ void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a)
     for (int i = 0; i < loaded->pack_count; i++)
         if (loaded->gpu != NULL)
             nib__gpu_give(loaded->gpu, loaded->packs[i].at);
-        else
+        else if (!loaded->packs[i].mapped)
             nib__block_free(loaded->packs[i].at, (size_t)loaded->packs[i].bytes);
     nib__block_free(loaded->owned, (size_t)loaded->owned_bytes);
     if (loaded->gpu != NULL) {

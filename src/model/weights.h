@@ -13,6 +13,7 @@ typedef struct nib_pack {
     const nib_packing *packing;
     void *at; /* on the GPU, if the weight is */
     uint64_t bytes;
+    bool mapped; /* of a file of packed weights, which it stays in */
 } nib_pack;
 
 typedef struct nib_loaded {

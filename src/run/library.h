@@ -13,8 +13,10 @@
 struct nib_model {
     nib_engine *engine;
     nib_network net;
-    nib_tokenizer *tokenizer; /* NULL until it is needed */
-    char *tokenizer_path;     /* as given; NULL: beside the weights */
+    nib_tokenizer *tokenizer;  /* NULL until it is needed */
+    char *tokenizer_path;      /* as given; NULL: beside the weights */
+    struct nib_packed *packed; /* beside the weights; NULL: none, or none that serves */
+    bool packed_asked;
 };
 
 struct nib_plan {
@@ -48,6 +50,10 @@ nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib
 
 /* Fills p->machine by the request, and the devices that --place may name; of "auto" the CPU. */
 nib_status nib__choose_machine(nib_plan *p, nib_err *err);
+/* Opens the model's packed weights if the plan is of a run here; then, of a plan that is made, what
+ * they give it. */
+void nib__plan_open_packed(nib_plan *p);
+void nib__plan_note_packed(nib_plan *p);
 /* Plans the layers for p->machine; of "auto" for every device that is here, and keeps the plan with
  * the fastest token among those that fit. */
 nib_status nib__plan_machines(nib_plan *p, nib_err *err);

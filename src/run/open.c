@@ -5,6 +5,7 @@
 #include "library.h"
 
 #include "gguf_vocab.h"
+#include "packed.h"
 
 #include <inttypes.h>
 
@@ -45,6 +46,7 @@ void nib_model_close(nib_model *model)
         return;
     if (model->tokenizer)
         nib__tokenizer_close(model->tokenizer);
+    nib__packed_close(model->packed);
     nib__network_close(&model->net);
     nib__release(&model->engine->allocator, model);
 }

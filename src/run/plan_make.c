@@ -326,7 +326,9 @@ static nib_status make(nib_plan *p, const nib_request *request, const nib_retry 
         nib__runner_gpu_bytes(&p->model->net, p->layers, p->policy.dtype, p->context);
     NIB_TRY(nib__plan_machines(p, err));
     nib__plan_note_refused(p);
+    nib__plan_open_packed(p);
     add_notes(p);
+    nib__plan_note_packed(p);
     nib__note_biases(&p->plan.ledger, p->request.bias,
                      "stay floats, as the weights of their layers do");
     note_qat(p);

@@ -6,6 +6,7 @@
 #include "bias_codes.h"
 #include "convert_gguf.h"
 #include "library.h"
+#include "packed.h"
 #include "quantize.h"
 #include "quantizer.h"
 
@@ -154,6 +155,42 @@ static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *r
     return nib__quantize(&w->ledger, report, job, err);
 }
 
+/* They lie beside the config.json of a directory. */
+static nib_status check_pack(const work *w, bool pack, const char *format, nib_err *err)
+{
+    const char *from = nib__checkpoint_path(w->model->net.checkpoint);
+    if (!pack || !(is_gguf(format) || nib__ends_with(w->out, ".safetensors") ||
+                   nib__ends_with(from, ".safetensors")))
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE,
+                     "%s: packed weights lie in the directory of a model, and this is a lone file; "
+                     "give a directory as MODEL and OUT, or leave --pack out",
+                     w->out);
+}
+
+/* The result's weights for the rows that a run of it here takes. */
+static nib_status pack_result(work *w, nib_err *err)
+{
+    nib_engine *engine = w->model->engine;
+    nib_model *made = NULL;
+    nib_plan *plan = NULL;
+    nib_packed_report report;
+    char size[32];
+    nib_status status = nib_model_open(&made, engine, w->out, NULL, err);
+    if (status == NIB_OK)
+        status = nib_plan_make(&plan, made, NULL, err);
+    if (status == NIB_OK)
+        status = nib_plan_status(plan, err);
+    if (status == NIB_OK)
+        status = nib__packed_write(&report, &made->net, &plan->plan, err);
+    if (status == NIB_OK)
+        nib__ledger_add_note(&w->ledger, "packed", "%s/" NIB_PACKED_NAME ": %zu weights, %s",
+                             w->out, report.count, nib__say_bytes(size, report.bytes));
+    nib_plan_free(plan);
+    nib_model_close(made);
+    return status;
+}
+
 static void render_json(const work *w, const nib_quantize_report *report, nib_text *out)
 {
     nib_jsonw json;
@@ -231,6 +268,7 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     struct nib_quant_device *device = NULL;
     nib_quantize_report report;
     NIB_TRY(name_output(w, o->out, err));
+    NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(choose_layers(w, err));
     NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o, err));
     NIB_TRY(nib__quantize_for(&w->plan, &w->ledger, w->model, o, err));
@@ -245,6 +283,8 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
                             .device = device};
     NIB_TRY(nib__bias_parse(&job.bias, o->request.bias, err));
     NIB_TRY(run_job(w, &job, &report, err));
+    if (o->pack && !o->dry_run)
+        NIB_TRY(pack_result(w, err));
     nib__note_biases(&w->ledger, o->request.bias, floats_because);
     add_notes(w);
     return render(w, &report, form, sink, err);
@@ -339,6 +379,7 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
 {
     nib_quantize_report report;
     NIB_TRY(name_output(w, o->out, err));
+    NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(keep_layers(w, o, err));
     nib_quantize_job job = {.recipe = "as stored",
                             .format = o->format,
@@ -347,6 +388,8 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
                             .dry_run = o->dry_run};
     NIB_TRY(nib__bias_parse(&job.bias, o->bias, err));
     NIB_TRY(run_job(w, &job, &report, err));
+    if (o->pack && !o->dry_run)
+        NIB_TRY(pack_result(w, err));
     nib__note_biases(&w->ledger, o->bias, floats_because);
     if (!o->dry_run)
         count_kept(w, &report);

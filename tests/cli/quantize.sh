@@ -26,6 +26,22 @@ members manifest schema=1 source.xxh3_128=str source.bytes=int recipe=str 'forma
 equal 'files' 'config.json generation_config.json model.safetensors nibble.json tokenizer.json tokenizer_config.json' "$(ls q | tr '\n' ' ' | sed 's/ $//')"
 cp -r q before
 
+# packed weights: used, said, the same text; a lone file has no place for them
+check 'with packed weights' nibble quantize m p --recipe 8da4w --pack --quiet
+check 'packed weights beside it' [ -s p/nibble.pack ]
+check 'verify beside packed weights' nibble verify p
+nibble plan p >plan
+check 'said' grep -q '^note: packed weights from p/nibble.pack: ' plan
+nibble generate q --prompt 'Once' -n 24 --temp 0 --quiet >a 2>/dev/null
+nibble generate p --prompt 'Once' -n 24 --temp 0 --quiet >b 2>/dev/null
+check 'the same text' cmp a b
+check 'converted with packed weights' nibble convert p c --format nibble --pack --quiet
+nibble plan c >plan
+check 'said of these, too' grep -q '^note: packed weights from c/nibble.pack: ' plan
+refused 2 '*packed weights lie in the directory of a model*' quantize m/model.safetensors l.safetensors --recipe 8da4w --pack
+refused 2 '*packed weights lie in the directory of a model*' convert p l.gguf --format gguf --pack
+rm -rf p c a b plan
+
 # what exists is not touched without --force
 refused 6 'q: exists already; --force replaces it' quantize m q --recipe int8wo
 check 'still the old one' diff -r q before

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packed weights beside a checkpoint: the same logits, from the file; and every way in which the
+ * file cannot serve, each with its sentence and the same logits all the same. A file whose hashes
+ * are right and whose records lie is one of them.
+ */
+#include "packed.h"
+#include "session.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { TOKENS = 5, HEAD = 112, RECORD = 288, OFFSET = 256, REST = 80, SELF = 96, DATA = 2 << 20 };
+
+static char root[] = "/tmp/nibble-packed-XXXXXX";
+static char made[64], path[96];
+static float *wanted; /* [vocab] without the file */
+static int64_t vocab;
+static char *packed; /* as it was written */
+static size_t packed_size;
+
+static nib_status drop(void *ctx, const char *bytes, size_t size)
+{
+    (void)ctx, (void)bytes, (void)size;
+    return NIB_OK;
+}
+
+static void put_file(const void *bytes, size_t size)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_err err;
+    assert_int_equal(nib__path_remove(path, &err), NIB_OK);
+    assert_int_equal(nib__file_write(path, bytes, size, &a, &err), NIB_OK);
+}
+
+static const char *note_of(const nib_plan *plan)
+{
+    const nib_ledger *l = &plan->plan.ledger;
+    for (size_t i = 0; i < l->note_count; i++)
+        if (strcmp(l->notes[i].code, "packed") == 0)
+            return l->notes[i].text;
+    return "";
+}
+
+/* Opens the model, looks for the words in what is said, and compares a prompt's last logits; *used:
+ * weights that lie in the file. */
+static void check(const char *words, const char *isa, size_t *used)
+{
+    opened o;
+    nib_err err = {NIB_OK, ""};
+    const float *logits = NULL;
+    nib_slot slots[TOKENS];
+    if (try_open(&o, &(open_how){.path = made, .isa = isa, .threads = 2, .context = 64}, &err) !=
+        NIB_OK)
+        fail_msg("%s", err.text);
+    if (*words == 0 ? *note_of(o.plan) != 0 : strstr(note_of(o.plan), words) == NULL)
+        fail_msg("\"%s\" is not in \"%s\"", words, note_of(o.plan));
+    for (int i = 0; i < TOKENS; i++)
+        slots[i] = (nib_slot){.position = i, .token = 7 * i + 1, .logits = i == TOKENS - 1};
+    assert_int_equal(nib_session_step(o.session, slots, TOKENS, &logits, &err), NIB_OK);
+    vocab = nib_session_vocab(o.session);
+    if (wanted == NULL) {
+        wanted = calloc((size_t)vocab, sizeof *wanted);
+        assert_non_null(wanted);
+        memcpy(wanted, logits, (size_t)vocab * sizeof *wanted);
+    }
+    assert_memory_equal(logits, wanted, (size_t)vocab * sizeof *wanted);
+    size_t mapped = 0;
+    for (size_t i = 0; i < o.model->net.site_count; i++)
+        for (int j = 0; j < o.session->runner.weights[i].pack_count; j++)
+            mapped += o.session->runner.weights[i].packs[j].mapped;
+    *used = mapped;
+    close_opened(&o);
+}
+
+static void refused(const char *words)
+{
+    size_t used;
+    check(words, NULL, &used);
+    assert_int_equal(used, 0);
+}
+
+static int setup(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    const nib_sink sink = {.write = drop};
+    nib_engine *engine = NULL;
+    nib_model *model = NULL;
+    nib_err err = {NIB_OK, ""};
+    (void)state;
+    if (mkdtemp(root) == NULL)
+        return 1;
+    snprintf(made, sizeof made, "%s/m", root);
+    snprintf(path, sizeof path, "%s/" NIB_PACKED_NAME, made);
+    const nib_quantize_options o = {.request = {.recipe = "8da4w+head"}, .out = made, .pack = true};
+    nib_status status = nib_engine_open(&engine, NULL, &err);
+    if (status == NIB_OK)
+        status = nib_model_open(&model, engine, "models/nibble-tales", NULL, &err);
+    if (status == NIB_OK)
+        status = nib_quantize(model, &o, NIB_FORM_TEXT, &sink, &err);
+    nib_model_close(model);
+    nib_engine_close(engine);
+    if (status == NIB_OK)
+        status = nib__file_read(&packed, &packed_size, path, 1 << 30, &a, &err);
+    if (status != NIB_OK)
+        print_error("%s\n", err.text);
+    return status != NIB_OK;
+}
+
+static int teardown(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    (void)state;
+    free(wanted);
+    nib__release(&a, packed);
+    return nib__path_remove(made, NULL) != NIB_OK || rmdir(root) != 0;
+}
+
+static void test_same_logits(void **state)
+{
+    size_t used;
+    (void)state;
+    assert_int_equal(nib__path_remove(path, NULL), NIB_OK);
+    check("", NULL, &used);
+    assert_int_equal(used, 0);
+    put_file(packed, packed_size);
+    check("packed weights from ", NULL, &used);
+    assert_true(used > 0);
+}
+
+static void test_other_rows(void **state)
+{
+    size_t used;
+    (void)state;
+    put_file(packed, packed_size);
+    check(": not used, no kernel of this plan reads a packed weight", "ref", &used);
+    assert_int_equal(used, 0);
+}
+
+/* A copy has other times: its weights are hashed then. */
+static void test_other_times(void **state)
+{
+    char weights[96];
+    size_t used;
+    (void)state;
+    snprintf(weights, sizeof weights, "%s/model.safetensors", made);
+    const struct timespec times[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    put_file(packed, packed_size);
+    assert_int_equal(utimensat(AT_FDCWD, weights, times, 0), 0);
+    check("packed weights from ", NULL, &used);
+    assert_true(used > 0);
+}
+
+/* A value of one weight is another: neither the size nor the manifest says so. */
+static void test_other_weights(void **state)
+{
+    char weights[96];
+    uint8_t byte;
+    (void)state;
+    snprintf(weights, sizeof weights, "%s/model.safetensors", made);
+    put_file(packed, packed_size);
+    FILE *f = fopen(weights, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, -1, SEEK_END), 0); /* a code of the last layer */
+    assert_int_equal(fread(&byte, 1, 1, f), 1);
+    const uint8_t other = byte == 0 ? 1 : 0;
+    assert_int_equal(fseek(f, -1, SEEK_END), 0);
+    assert_int_equal(fwrite(&other, 1, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+    float *kept = wanted;
+    wanted = NULL; /* of other weights: new ones */
+    refused("was made from other weights than those beside it; the weights are packed at load");
+    free(wanted);
+    wanted = kept;
+    f = fopen(weights, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, -1, SEEK_END), 0);
+    assert_int_equal(fwrite(&byte, 1, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void test_other_manifest(void **state)
+{
+    char manifest[96];
+    (void)state;
+    snprintf(manifest, sizeof manifest, "%s/nibble.json", made);
+    put_file(packed, packed_size);
+    FILE *f = fopen(manifest, "ab");
+    assert_non_null(f);
+    assert_int_equal(fputc('\n', f), '\n');
+    assert_int_equal(fclose(f), 0);
+    refused("was made from other weights than those beside it");
+    struct stat st;
+    assert_int_equal(stat(manifest, &st), 0);
+    assert_int_equal(truncate(manifest, st.st_size - 1), 0);
+}
+
+static void test_changed(void **state)
+{
+    static const struct {
+        size_t at;
+        const char *words;
+    } cases[] = {{0, "is no file of packed weights"},
+                 {8, "is of another version or another kind of machine"},
+                 {16, "its head was changed"},
+                 {SELF, "its head was changed"},
+                 {HEAD + 3, "its records were changed"},
+                 {DATA, "its weights were changed since they were written"}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        packed[cases[i].at] ^= 1;
+        put_file(packed, packed_size);
+        packed[cases[i].at] ^= 1;
+        refused(cases[i].words);
+    }
+    packed[packed_size - 1] ^= 1;
+    put_file(packed, packed_size);
+    packed[packed_size - 1] ^= 1;
+    refused("its weights were changed since they were written");
+}
+
+static void test_cut_short(void **state)
+{
+    static const struct {
+        size_t size;
+        const char *words;
+    } cases[] = {{0, "is shorter than its head"},
+                 {100, "is shorter than its head"},
+                 {DATA - 1, "is shorter than its head"},
+                 {DATA, "is not as long as its head says"}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        put_file(packed, cases[i].size);
+        refused(cases[i].words);
+    }
+    put_file(packed, packed_size - 1);
+    refused("is not as long as its head says");
+}
+
+/* With hashes that are right again. */
+static void put_lie(size_t at, uint64_t value)
+{
+    char *lie = malloc(packed_size);
+    uint64_t count, bytes;
+    assert_non_null(lie);
+    memcpy(lie, packed, packed_size);
+    memcpy(lie + at, &value, sizeof value);
+    memcpy(&count, packed + 16, sizeof count);
+    memcpy(&bytes, packed + 24, sizeof bytes);
+    const uint64_t pieces = (bytes + (4 << 20) - 1) / (4 << 20);
+    const nib_hash rest = nib__hash_bytes(lie + HEAD, count * RECORD + pieces * sizeof rest);
+    memcpy(lie + REST, &rest, sizeof rest);
+    memset(lie + SELF, 0, sizeof rest);
+    const nib_hash self = nib__hash_bytes(lie, HEAD);
+    memcpy(lie + SELF, &self, sizeof self);
+    put_file(lie, packed_size);
+    free(lie);
+}
+
+static void test_lies(void **state)
+{
+    static const uint64_t values[] = {UINT64_MAX, UINT64_MAX - 63, INT64_MAX, (uint64_t)1 << 40, 1};
+    size_t used;
+    uint64_t offset;
+    (void)state;
+    memcpy(&offset, packed + HEAD + OFFSET, sizeof offset);
+    put_lie(HEAD + OFFSET, offset); /* the same: what follows is refused for its lie alone */
+    check("packed weights from ", NULL, &used);
+    assert_true(used > 0);
+    for (size_t i = 0; i < COUNT(values); i++) {
+        put_lie(HEAD + OFFSET, values[i]);
+        refused("a record leads out of the file");
+    }
+    for (size_t i = 0; i < 4; i++) {
+        put_lie(HEAD + OFFSET + 8, values[i]);
+        refused("a record leads out of the file");
+    }
+    put_lie(24, UINT64_MAX);
+    refused("is not as long as its head says");
+    const uint64_t names = UINT64_C(0x4141414141414141);
+    char *kept = malloc(RECORD);
+    assert_non_null(kept);
+    memcpy(kept, packed + HEAD, RECORD);
+    memset(packed + HEAD, 'A', 160); /* a name without an end */
+    put_lie(HEAD, names);
+    memcpy(packed + HEAD, kept, RECORD);
+    free(kept);
+    refused("a record leads out of the file");
+    /* as long as the weight is not: it is packed, and the others are not */
+    put_lie(HEAD + OFFSET + 8, 64);
+    check("packed weights from ", NULL, &used);
+    assert_true(used > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_logits),    cmocka_unit_test(test_other_rows),
+        cmocka_unit_test(test_other_times),    cmocka_unit_test(test_other_weights),
+        cmocka_unit_test(test_other_manifest), cmocka_unit_test(test_changed),
+        cmocka_unit_test(test_cut_short),      cmocka_unit_test(test_lies),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
