@@ -141,7 +141,7 @@ enum { ROW_TILE = 6 };
 /* Rows of activations that stay in a core's cache. */
 static int64_t rows_that_fit(int64_t k)
 {
-    enum { CACHED = 2 << 20, LEAST = 48, MOST = 528 };
+    enum { CACHED = 1 << 20, LEAST = 48, MOST = 240 };
     return nib__max(LEAST, nib__min(CACHED / nib__max(1, k) / ROW_TILE * ROW_TILE, MOST));
 }
 
