@@ -463,6 +463,10 @@ NIB_MUST_CHECK nib_status nib_bench_kernels(nib_engine *engine, nib_form form, c
 NIB_MUST_CHECK nib_status nib_bench_predict(nib_engine *engine, const char *device,
                                             int64_t prompt_tokens, nib_form form,
                                             const nib_sink *sink, nib_err *err);
+/* The same of a plan's distinct linear layers. NIB_USAGE: it is of a training step; as
+ * nib_plan_status where a layer has no allowed way. */
+NIB_MUST_CHECK nib_status nib_bench_layers(const nib_plan *plan, int64_t prompt_tokens,
+                                           nib_form form, const nib_sink *sink, nib_err *err);
 
 /* ---- tune: which kernel, measured ------------------------------------------------------------ */
 

@@ -152,7 +152,7 @@ const option option_table[] = {
     {"kernels", 0, KIND_FLAG, AT(kernels), NULL,
      "time every kernel that runs here, without a model", ON_BENCH},
     {"predict", 0, KIND_FLAG, AT(predict), NULL,
-     "time layers on --device, without a model, beside what a plan predicts of them", ON_BENCH},
+     "time the layers of MODEL, or of an 8B model, beside what a plan predicts of them", ON_BENCH},
     {"operations", 0, KIND_FLAG, AT(operations), NULL,
      "of MODEL: where the time of a prompt and of a new token goes", ON_BENCH},
     {"measure", 0, KIND_FLAG, AT(measure), NULL,

@@ -435,6 +435,20 @@ static int bench_train(nib_engine *engine, const settings *s, const char *path)
     return status;
 }
 
+static int bench_layers(nib_model *model, nib_engine *engine, const settings *s)
+{
+    nib_plan *plan = NULL;
+    nib_err err;
+    const nib_request request = request_of(s);
+    const nib_sink sink = report_sink(s);
+    (void)engine;
+    const bool ok = nib_plan_make(&plan, model, &request, &err) == NIB_OK &&
+                    nib_bench_layers(plan, s->prompt_tokens, form_of(s), &sink, &err) == NIB_OK;
+    const int status = ok ? finish_stdout(0) : fail(&err);
+    nib_plan_free(plan);
+    return status;
+}
+
 typedef struct given {
     const char *name;
     bool is_given;
@@ -457,7 +471,8 @@ static const char *option_of_rounds(const settings *s)
     return first_given(options, sizeof options / sizeof *options);
 }
 
-/* One that --kernels or --predict has no use for; NULL: none. */
+/* One that says which layers of a model to time, and how: --kernels and --predict without MODEL
+ * time always the same. */
 static const char *option_of_models(const settings *s)
 {
     const given options[] = {{"recipe", s->recipe != NULL},
@@ -472,10 +487,16 @@ static const char *option_of_models(const settings *s)
                              {"memory", s->memory != 0},
                              {"strict", s->strict},
                              {"bias", s->bias != NULL},
-                             {"max-tokens", s->max_tokens != 0},
-                             {"repeats", s->repeats != 0},
                              {"context", s->context != 0},
-                             {"tokenizer", s->tokenizer != NULL},
+                             {"tokenizer", s->tokenizer != NULL}};
+    return first_given(options, sizeof options / sizeof *options);
+}
+
+/* One that --kernels or --predict has no use for; NULL: none. */
+static const char *option_of_steps(const settings *s)
+{
+    const given options[] = {{"max-tokens", s->max_tokens != 0},
+                             {"repeats", s->repeats != 0},
                              {"operations", s->operations},
                              {"device", s->kernels && s->device != NULL},
                              {"prompt-tokens", s->kernels && s->prompt_tokens != 0}};
@@ -490,9 +511,6 @@ static int check_bench(const settings *s, const char *path)
         return fail_usage("`nibble bench --train` wants CONFIG");
     if (!path && !s->kernels && !s->predict)
         return fail_usage("`nibble bench` wants MODEL, --kernels or --predict");
-    if (path && s->predict)
-        return fail_usage("--predict times layers without a model; leave out %s, or --predict",
-                          path);
     if (path && s->kernels)
         return fail_usage("--kernels times kernels without a model; leave out %s, or --kernels",
                           path);
@@ -503,11 +521,13 @@ static int check_bench(const settings *s, const char *path)
             "--peer PROGRAM and --peer-model FILE.gguf belong together; %s is missing",
             s->peer ? "--peer-model" : "--peer");
     const char *what = s->kernels      ? "kernels"
-                       : s->predict    ? "predict"
+                       : s->predict    ? path != NULL ? "predict" : "predict without MODEL"
                        : s->train      ? "train"
                        : s->operations ? "operations"
                                        : NULL;
-    const char *useless = s->kernels || s->predict ? option_of_models(s) : NULL;
+    const char *useless = s->kernels || s->predict ? option_of_steps(s) : NULL;
+    if (useless == NULL && path == NULL && (s->kernels || s->predict))
+        useless = option_of_models(s);
     if (what != NULL && useless == NULL)
         useless = option_of_rounds(s);
     if (useless != NULL)
@@ -520,6 +540,8 @@ int run_bench(const settings *s)
     const char *path = model_path(s);
     nib_engine *engine;
     int status = check_bench(s, path);
+    if (status == 0 && s->predict && path != NULL) /* shapes are enough */
+        return with_model(s, "", (nib_model_options){.config_only = true}, bench_layers);
     if (status == 0)
         status = open_engine(&engine, s);
     if (status)

@@ -48,12 +48,7 @@ static double layer_seconds(const step *s, const nib_layer_plan *sites)
 
 static double linear_seconds(const nib_layer_plan *layer, const nib_policy *policy, int64_t m)
 {
-    nib_way way = {.scheme = layer->done,
-                   .machine = layer->machine,
-                   .use_count = layer->use_count,
-                   .own_input = layer->own_input,
-                   .runs = true};
-    memcpy(way.uses, layer->uses, sizeof way.uses);
+    const nib_way way = nib__way_of(layer);
     return nib__way_seconds(&way, layer->layer, policy, m);
 }
 

@@ -328,6 +328,17 @@ void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *schem
     nib__way_price(way, layer, policy);
 }
 
+nib_way nib__way_of(const nib_layer_plan *layer)
+{
+    nib_way way = {.scheme = layer->done,
+                   .machine = layer->machine,
+                   .use_count = layer->use_count,
+                   .own_input = layer->own_input,
+                   .runs = true};
+    memcpy(way.uses, layer->uses, sizeof way.uses);
+    return way;
+}
+
 const nib_use *nib__way_use(const nib_way *way, int64_t m)
 {
     int i = 0;

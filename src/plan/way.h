@@ -25,6 +25,8 @@ typedef struct nib_way {
 void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *scheme,
                    const nib_machine *machine, const nib_policy *policy, const nib_kernel *bound);
 
+/* The way that a plan took. */
+nib_way nib__way_of(const nib_layer_plan *layer);
 /* The use that has m tokens in its range. */
 const nib_use *nib__way_use(const nib_way *way, int64_t m);
 

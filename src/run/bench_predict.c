@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What plans predict beside what is measured, layer by layer, on the CPU or a device: three shapes
- * of an 8B model, four recipes, one token and a prompt. A layer of one token reads other weights
- * each time, as one of a large model does. Times are medians of a few turns.
+ * What plans predict beside what is measured, layer by layer, one token and a prompt: of a plan's
+ * distinct linear layers, or of three shapes of an 8B model in four recipes. A layer of one token
+ * reads other weights each time, as one of a large model does. Times are medians of a few turns.
  */
 #include "library.h"
 #include "timing.h"
 #include "way.h"
+
+#include <stdio.h>
 
 static const struct {
     int64_t n, k;
@@ -17,27 +19,88 @@ static const char *const recipes[] = {"bf16", "int8wo", "8da4w", "int4wo"};
 enum {
     PROMPT = 512,
     PROMPT_MOST = 8192,
-    TURNS = 3, /* of all layers: what disturbs a machine lasts longer than one of them */
-    SHAPES = COUNT(shapes),
-    RECIPES = COUNT(recipes),
+    TURNS = 3,   /* of all layers: what disturbs a machine lasts longer than one of them */
     BATCHES = 2, /* one token, and a prompt */
 };
 
+typedef struct predicted_layer {
+    char scheme[64];
+    nib_layer layer;
+    nib_way way;
+    double measured[BATCHES][TURNS];
+} predicted_layer;
+
 typedef struct prediction {
+    nib_engine *engine;
     const nib_machine *machine;
     nib_timed timed;
     nib_policy policy;
-    nib_layer layer;
-    nib_way way;
-    double measured[SHAPES][RECIPES][BATCHES][TURNS];
+    int64_t prompt;
+    predicted_layer *layers; /* [count] */
+    size_t count;
     double worst; /* of the ratios: how far from 1 */
     size_t lines; /* that were written */
 } prediction;
 
-static nib_status measure(prediction *p, int64_t m, double *seconds, nib_err *err)
+static int64_t tokens_of(const prediction *p, int batch) { return batch == 0 ? 1 : p->prompt; }
+
+/* ---- which layers ---- */
+
+/* Those that the machine has no way for are left out. */
+static nib_status take_usual(prediction *p, nib_err *err)
 {
-    const nib_use *use = nib__way_use(&p->way, m);
-    NIB_TRY(nib__timed_linear(&p->timed, use->kernel, p->layer.n, m, m == 1, seconds, err));
+    for (size_t i = 0; i < COUNT(shapes) * COUNT(recipes); i++) {
+        predicted_layer *l = &p->layers[p->count];
+        const char *recipe = recipes[i % COUNT(recipes)];
+        nib_scheme scheme;
+        NIB_TRY(nib__scheme_parse(&scheme, recipe, strlen(recipe), err));
+        snprintf(l->scheme, sizeof l->scheme, "%s", recipe);
+        l->layer = (nib_layer){.name = recipe,
+                               .role = NIB_ROLE_O,
+                               .n = shapes[i / COUNT(recipes)].n,
+                               .k = shapes[i / COUNT(recipes)].k,
+                               .asked = scheme,
+                               .stored = {.code = NIB_CODE_BF16, .symmetric = true},
+                               .scale_type = NIB_TYPE_BF16,
+                               .act_scale_type = NIB_TYPE_F32};
+        nib__way_find(&l->way, &l->layer, &scheme, p->machine, &p->policy, NULL);
+        p->count += l->way.runs;
+    }
+    return NIB_OK;
+}
+
+static bool is_same(const predicted_layer *a, const nib_layer_plan *b)
+{
+    return a->layer.n == b->layer->n && a->layer.k == b->layer->k &&
+           nib__scheme_equal(&a->way.scheme, &b->done) &&
+           a->way.uses[0].kernel == b->uses[0].kernel;
+}
+
+/* One of each shape, scheme and kernel, where the plan's machine does it. */
+static void take_planned(prediction *p, const nib_layers_plan *plan)
+{
+    for (size_t i = 0; i < plan->count; i++) {
+        const nib_layer_plan *from = &plan->layers[i];
+        bool seen = from->machine != p->machine || from->uses[0].op != NIB_OP_LINEAR;
+        for (size_t j = 0; j < p->count && !seen; j++)
+            seen = is_same(&p->layers[j], from);
+        if (seen)
+            continue;
+        predicted_layer *l = &p->layers[p->count++];
+        nib__scheme_name(l->scheme, &from->done);
+        l->layer = *from->layer;
+        l->layer.role = NIB_ROLE_O; /* its input is brought into form for it alone */
+        l->way = nib__way_of(from);
+    }
+}
+
+/* ---- measuring ---- */
+
+static nib_status measure(prediction *p, const predicted_layer *l, int64_t m, double *seconds,
+                          nib_err *err)
+{
+    const nib_use *use = nib__way_use(&l->way, m);
+    NIB_TRY(nib__timed_linear(&p->timed, use->kernel, l->layer.n, m, m == 1, seconds, err));
     if (use->quant == NULL)
         return NIB_OK;
     double quant_s;
@@ -46,85 +109,32 @@ static nib_status measure(prediction *p, int64_t m, double *seconds, nib_err *er
     return NIB_OK;
 }
 
-/* The plan is of a model whose weights are those that are gone through. */
-static double predict(prediction *p, int64_t m)
+static nib_status measure_all(prediction *p, nib_err *err)
 {
-    const double weights = (double)p->layer.n * (double)p->layer.k;
-    const uint64_t bytes = nib__row_bytes(p->way.uses[0].kernel, &p->layer, &p->layer.asked);
-    p->policy.weights = weights * (double)p->timed.weight_bytes / (double)bytes;
-    return nib__way_seconds(&p->way, &p->layer, &p->policy, m);
-}
-
-static void write_line(const char *recipe, int64_t m, prediction *p, double predicted,
-                       double measured, nib_form form, nib_text *out)
-{
-    const bool first = p->lines++ == 0;
-    if (form == NIB_FORM_JSON)
-        nib__text_format(out,
-                         "%s\n    {\"recipe\": \"%s\", \"n\": %lld, \"k\": %lld, \"m\": %lld, "
-                         "\"predicted_us\": %.4g, \"measured_us\": %.4g}",
-                         first ? "" : ",", recipe, (long long)p->layer.n, (long long)p->layer.k,
-                         (long long)m, predicted * 1e6, measured * 1e6);
-    else
-        nib__text_format(out,
-                         form == NIB_FORM_MARKDOWN
-                             ? "| %lld x %lld | %s | %lld | %.4g | %.4g | %.2f |\n"
-                             : "%6lld x %-6lld %-8s %6lld %12.4g %12.4g %7.2f\n",
-                         (long long)p->layer.n, (long long)p->layer.k, recipe, (long long)m,
-                         predicted * 1e6, measured * 1e6, predicted / measured);
-}
-
-static nib_status set_layer(prediction *p, size_t shape, const char *recipe, nib_err *err)
-{
-    nib_scheme scheme;
-    NIB_TRY(nib__scheme_parse(&scheme, recipe, strlen(recipe), err));
-    p->layer = (nib_layer){.name = recipe,
-                           .role = NIB_ROLE_O,
-                           .n = shapes[shape].n,
-                           .k = shapes[shape].k,
-                           .asked = scheme,
-                           .stored = {.code = NIB_CODE_BF16, .symmetric = true},
-                           .scale_type = NIB_TYPE_BF16,
-                           .act_scale_type = NIB_TYPE_F32};
-    nib__way_find(&p->way, &p->layer, &scheme, p->machine, &p->policy, NULL);
-    return NIB_OK;
-}
-
-static int64_t tokens_of(int batch, int64_t prompt) { return batch == 0 ? 1 : prompt; }
-
-static nib_status measure_all(prediction *p, int64_t prompt, nib_err *err)
-{
-    for (int i = 0; i < TURNS * SHAPES * RECIPES; i++) {
-        const int turn = i / (SHAPES * RECIPES), shape = i / RECIPES % SHAPES, recipe = i % RECIPES;
+    for (size_t i = 0; i < TURNS * p->count; i++) {
+        const size_t turn = i / p->count;
+        predicted_layer *l = &p->layers[i % p->count];
         p->timed.compiled = turn > 0;
-        if (!nib__engine_progress(p->timed.engine, "bench", (uint64_t)i, TURNS * SHAPES * RECIPES))
+        if (!nib__engine_progress(p->engine, "bench", i, TURNS * p->count))
             return nib__fail(err, NIB_CANCELLED, "the bench was cancelled");
-        NIB_TRY(set_layer(p, (size_t)shape, recipes[recipe], err));
-        if (!p->way.runs)
-            continue;
-        NIB_TRY(nib__timed_set(&p->timed, &p->layer.asked, p->policy.dtype, p->layer.n, p->layer.k,
-                               prompt, err));
+        NIB_TRY(nib__timed_set(&p->timed, &l->way.scheme, p->policy.dtype, l->layer.n, l->layer.k,
+                               p->prompt, err));
         for (int batch = 0; batch < BATCHES; batch++)
-            NIB_TRY(measure(p, tokens_of(batch, prompt), &p->measured[shape][recipe][batch][turn],
-                            err));
+            NIB_TRY(measure(p, l, tokens_of(p, batch), &l->measured[batch][turn], err));
     }
     return NIB_OK;
 }
 
-static nib_status write_layer(prediction *p, size_t shape, size_t recipe, int64_t prompt,
-                              nib_form form, nib_text *out, nib_err *err)
+/* The plan is of a model whose weights are those that are gone through. */
+static double predict(prediction *p, const predicted_layer *l, int64_t m)
 {
-    NIB_TRY(set_layer(p, shape, recipes[recipe], err));
-    for (int batch = 0; p->way.runs && batch < BATCHES; batch++) {
-        const int64_t m = tokens_of(batch, prompt);
-        const double measured = nib__median(p->measured[shape][recipe][batch], TURNS);
-        const double predicted = predict(p, m), ratio = predicted / measured;
-        const double off = ratio < 1 ? 1 / ratio : ratio;
-        p->worst = off > p->worst ? off : p->worst;
-        write_line(recipes[recipe], m, p, predicted, measured, form, out);
-    }
-    return NIB_OK;
+    const double weights = (double)l->layer.n * (double)l->layer.k;
+    const uint64_t bytes = nib__row_bytes(l->way.uses[0].kernel, &l->layer, &l->way.scheme);
+    p->policy.weights = weights * (double)p->timed.weight_bytes / (double)bytes;
+    return nib__way_seconds(&l->way, &l->layer, &p->policy, m);
 }
+
+/* ---- words ---- */
 
 static void write_head(const prediction *p, nib_form form, nib_text *out)
 {
@@ -141,47 +151,116 @@ static void write_head(const prediction *p, nib_form form, nib_text *out)
                          "|\n|---|---|---|---|---|---|\n",
                          m->name);
     else
-        nib__text_format(out, "%s, %s, predicted from %s\n%-15s %-8s %6s %12s %12s %7s\n", m->name,
+        nib__text_format(out, "%s, %s, predicted from %s\n%-15s %-12s %6s %12s %12s %7s\n", m->name,
                          nib__machine_title(m), how, "layer", "recipe", "tokens", "predicted us",
                          "measured us", "ratio");
 }
 
-static nib_status run(prediction *p, int64_t prompt, nib_form form, nib_text *out, nib_err *err)
+static void write_line(prediction *p, const predicted_layer *l, int batch, nib_form form,
+                       nib_text *out)
 {
-    write_head(p, form, out);
-    if (out->failed) /* before what takes seconds */
-        return nib__fail_memory(err, out->size, "the table");
-    NIB_TRY(measure_all(p, prompt, err));
-    for (size_t i = 0; i < SHAPES * RECIPES; i++)
-        NIB_TRY(write_layer(p, i / RECIPES, i % RECIPES, prompt, form, out, err));
+    const int64_t m = tokens_of(p, batch);
+    const long long n = (long long)l->layer.n, k = (long long)l->layer.k, tokens = (long long)m;
+    double of_turns[TURNS];
+    memcpy(of_turns, l->measured[batch], sizeof of_turns);
+    const double measured = nib__median(of_turns, TURNS), predicted = predict(p, l, m);
+    const double ratio = predicted / measured, off = ratio < 1 ? 1 / ratio : ratio;
+    p->worst = off > p->worst ? off : p->worst;
+    if (form == NIB_FORM_JSON)
+        nib__text_format(out,
+                         "%s\n    {\"recipe\": \"%s\", \"n\": %lld, \"k\": %lld, \"m\": %lld, "
+                         "\"kernel\": \"%s\", \"predicted_us\": %.4g, \"measured_us\": %.4g}",
+                         p->lines > 0 ? "," : "", l->scheme, n, k, tokens,
+                         nib__way_use(&l->way, m)->kernel->name, predicted * 1e6, measured * 1e6);
+    else
+        nib__text_format(out,
+                         form == NIB_FORM_MARKDOWN
+                             ? "| %lld x %lld | %s | %lld | %.4g | %.4g | %.2f |\n"
+                             : "%6lld x %-6lld %-12s %6lld %12.4g %12.4g %7.2f\n",
+                         n, k, l->scheme, tokens, predicted * 1e6, measured * 1e6, ratio);
+    p->lines++;
+}
+
+static void write_all(prediction *p, nib_form form, nib_text *out)
+{
+    for (size_t i = 0; i < p->count; i++)
+        for (int batch = 0; batch < BATCHES; batch++)
+            write_line(p, &p->layers[i], batch, form, out);
     if (form == NIB_FORM_JSON)
         nib__text_format(out, "\n  ],\n  \"worst\": %.4g\n}\n", p->worst);
     else
         nib__text_format(out, "%sworst: %.2f times off\n", form == NIB_FORM_MARKDOWN ? "\n" : "",
                          p->worst);
-    return NIB_OK;
+}
+
+/* ---- all of it ---- */
+
+static nib_status run(prediction *p, nib_gpu *gpu, nib_form form, const nib_sink *sink,
+                      nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, &p->engine->allocator);
+    nib_status status =
+        nib__timed_open(&p->timed, p->engine, gpu, nib__timed_weights(p->machine), err);
+    p->timed.in_turns = true;
+    write_head(p, form, &text);
+    if (status == NIB_OK && text.failed) /* before what takes seconds */
+        status = nib__fail_memory(err, text.size, "the table");
+    if (status == NIB_OK)
+        status = measure_all(p, err);
+    if (status == NIB_OK)
+        write_all(p, form, &text);
+    nib__timed_close(&p->timed);
+    if (status == NIB_OK)
+        status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
+
+/* plan NULL: the usual layers. */
+static nib_status bench(nib_engine *engine, const char *device, const nib_plan *plan,
+                        int64_t prompt_tokens, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    const size_t most = plan != NULL ? plan->plan.count : COUNT(shapes) * COUNT(recipes);
+    nib_machine machine;
+    nib_gpu *gpu;
+    prediction p = {.engine = engine, .policy = {.dtype = NIB_TYPE_BF16}, .worst = 1};
+    p.prompt = prompt_tokens > 0 ? prompt_tokens : PROMPT;
+    if (p.prompt > PROMPT_MOST)
+        return nib__fail(err, NIB_USAGE, "a prompt of %lld tokens is over the limit of %d",
+                         (long long)p.prompt, PROMPT_MOST);
+    NIB_TRY(nib__engine_machine_here(engine, &machine, &gpu, device, err));
+    p.layers = nib__calloc(&engine->allocator, most, sizeof *p.layers);
+    if (p.layers == NULL)
+        return nib__fail_memory(err, most * sizeof *p.layers, "the layers to time");
+    nib_status status = NIB_OK;
+    p.machine = plan != NULL ? plan->plan.machine : &machine;
+    if (plan != NULL) {
+        p.policy = plan->policy;
+        take_planned(&p, &plan->plan);
+    } else {
+        status = take_usual(&p, err);
+    }
+    if (status == NIB_OK)
+        status = run(&p, gpu, form, sink, err);
+    nib__release(&engine->allocator, p.layers);
+    return status;
 }
 
 nib_status nib_bench_predict(nib_engine *engine, const char *device, int64_t prompt_tokens,
                              nib_form form, const nib_sink *sink, nib_err *err)
 {
-    const int64_t prompt = prompt_tokens > 0 ? prompt_tokens : PROMPT;
-    nib_machine machine;
-    nib_gpu *gpu;
-    nib_text text;
-    if (prompt > PROMPT_MOST)
-        return nib__fail(err, NIB_USAGE, "a prompt of %lld tokens is over the limit of %d",
-                         (long long)prompt, PROMPT_MOST);
-    NIB_TRY(nib__engine_machine_here(engine, &machine, &gpu, device != NULL ? device : "cpu", err));
-    prediction p = {.machine = &machine, .policy = {.dtype = NIB_TYPE_BF16}, .worst = 1};
-    nib__text_init(&text, &engine->allocator);
-    nib_status status = nib__timed_open(&p.timed, engine, gpu, nib__timed_weights(&machine), err);
-    p.timed.in_turns = true;
-    if (status == NIB_OK)
-        status = run(&p, prompt, form, &text, err);
-    nib__timed_close(&p.timed);
-    if (status == NIB_OK)
-        status = nib__text_flush(&text, sink, err);
-    nib__text_free(&text);
-    return status;
+    return bench(engine, device != NULL ? device : "cpu", NULL, prompt_tokens, form, sink, err);
+}
+
+nib_status nib_bench_layers(const nib_plan *plan, int64_t prompt_tokens, nib_form form,
+                            const nib_sink *sink, nib_err *err)
+{
+    if (plan->policy.training)
+        return nib__fail(err, NIB_USAGE,
+                         "layers are timed as inference has them, and this is a plan of a training "
+                         "step: `nibble bench --train` times those");
+    NIB_TRY(nib_plan_status(plan, err));
+    return bench(plan->model->engine, plan->plan.machine->name, plan, prompt_tokens, form, sink,
+                 err);
 }

@@ -79,12 +79,19 @@ refused 2 '--peer PROGRAM and --peer-model FILE.gguf belong together; --peer-mod
 refused 2 '--operations has no effect with --kernels' bench --kernels --operations
 refused 2 '600 prompt and 4 new tokens do not each fit the context of 512*' bench "$MODEL" --prompt-tokens 600 -n 4
 refused 2 '`nibble bench` wants MODEL, --kernels or --predict' bench
-refused 2 '--predict times layers without a model; leave out *nibble-tales, or --predict' bench "$MODEL" --predict
+refused 2 'h100 is not here*' bench "$MODEL" --predict --device h100
+refused 2 'layers are timed as inference has them, and this is a plan of a training step*' bench "$REPO"/configs/llama3_debugmodel.json --predict
 refused 2 'mi210 is not here, so nothing of it can be measured' bench --predict --device mi210
 refused 2 'a prompt of 9000 tokens is over the limit of 8192' bench --predict --prompt-tokens 9000
 refused 2 '--kernels, --predict and --train each time something else; give one' bench --kernels --predict
-refused 2 '--recipe has no effect with --predict' bench --predict --recipe 8da4w
+refused 2 '--recipe has no effect with --predict without MODEL' bench --predict --recipe 8da4w
 refused 2 '--device has no effect with --kernels' bench --kernels --device opencl
+
+refused 2 '--repeats has no effect with --predict' bench "$MODEL" --predict --repeats 3
+nibble bench "$REPO"/configs/shapes/llama-3.2-1b --predict --prompt-tokens 17 --recipe 8da4w --only '*.self_attn.k_proj' --skip lm_head --json >shapes.json 2>err
+members 'layers of a model' schema=1 device='"cpu"' 'layers[].recipe=str' 'layers[].kernel=str' 'layers[].n=num' worst=num <shapes.json
+check 'each once' test "$(grep -c '"m": 17' shapes.json)" = 6
+check 'the recipe where it was asked' test "$(grep -c '"8da4w-g32", "n": 512' shapes.json)" = 2
 
 # layers beside what is predicted of them: three shapes, four recipes, one token and a prompt
 check 'layers are timed' nibble bench --predict --prompt-tokens 17 --json
