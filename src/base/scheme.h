@@ -205,10 +205,12 @@ float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g);       /* tim
 float nib__weight_group_scale(const nib_weight *w, int64_t i, int64_t g); /* without it */
 float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g);        /* 0 for ZERO_NONE */
 int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g);  /* 0 but for ZERO_INT */
-/* The same as values of scale_type and zero_type at `to`, F64 rounded to F32, without tensor_scale:
- * what packed layouts hold. */
-void nib__weight_put_scale(const nib_weight *w, int64_t i, int64_t g, void *to);
-void nib__weight_put_zero(const nib_weight *w, int64_t i, int64_t g, void *to);
+/* Those of groups g..g+count as values of scale_type and zero_type, `step` bytes apart from `to`
+ * on, F64 rounded to F32, without tensor_scale: what packed layouts hold. */
+void nib__weight_put_scales(const nib_weight *w, int64_t i, int64_t g, int64_t count, void *to,
+                            size_t step);
+void nib__weight_put_zeros(const nib_weight *w, int64_t i, int64_t g, int64_t count, void *to,
+                           size_t step);
 /* What a code means in a group with this scale and zero. */
 float nib__weight_value(const nib_weight *w, int8_t code, float scale, float zero);
 /* Row i dequantized to f32 [k], by the formula above in f32 (no fma), in the order of the

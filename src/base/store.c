@@ -163,42 +163,71 @@ int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g)
     return zero;
 }
 
-/* One value of an array, as it is but for F64. */
-static void put(void *to, const void *from, nib_type type, int64_t at)
+/* Values of an array as they are, `stride` bytes apart, to places `step` bytes apart. The sizes
+ * are constants, so that no value is a call. */
+static void copy_values(uint8_t *to, size_t step, const uint8_t *from, int64_t stride, size_t size,
+                        int64_t count)
 {
-    const size_t size = (size_t)nib__type_bits(type) / 8;
-    const uint8_t *value = (const uint8_t *)from + (size_t)at * size;
-    float rounded;
-    if (type != NIB_TYPE_F64) {
-        memcpy(to, value, size);
-        return;
-    }
-    nib__to_f32(&rounded, value, type, 1);
-    memcpy(to, &rounded, sizeof rounded);
+    if (size == 1)
+        for (int64_t j = 0; j < count; j++)
+            to[(size_t)j * step] = from[j * stride];
+    else if (size == 2)
+        for (int64_t j = 0; j < count; j++)
+            memcpy(to + (size_t)j * step, from + j * stride, 2);
+    else
+        for (int64_t j = 0; j < count; j++)
+            memcpy(to + (size_t)j * step, from + j * stride, 4);
 }
 
-void nib__weight_put_scale(const nib_weight *w, int64_t i, int64_t g, void *to)
+/* Of an array strided as scales: as they are but for F64. */
+static void put_values(const nib_weight *w, const void *values, nib_type type, int64_t i, int64_t g,
+                       int64_t count, uint8_t *to, size_t step)
+{
+    const int64_t size = nib__type_bits(type) / 8;
+    if (type == NIB_TYPE_F64) {
+        for (int64_t j = 0; j < count; j++) {
+            const float rounded = element(values, type, scale_place(w, i, g + j));
+            memcpy(to + (size_t)j * step, &rounded, sizeof rounded);
+        }
+        return;
+    }
+    const int64_t some = w->scale_tiles ? 1 : count; /* that lie at one stride */
+    for (int64_t j = 0; j < count; j += some)
+        copy_values(to + (size_t)j * step, step,
+                    (const uint8_t *)values + scale_place(w, i, g + j) * size,
+                    w->scale_stride_g * size, (size_t)size, some);
+}
+
+void nib__weight_put_scales(const nib_weight *w, int64_t i, int64_t g, int64_t count, void *to,
+                            size_t step)
 {
     if (stores[w->store].scale == NULL) {
-        put(to, w->scales, w->scale_type, scale_place(w, i, g));
+        put_values(w, w->scales, w->scale_type, i, g, count, to, step);
         return;
     }
-    const float scale = nib__weight_group_scale(w, i, g);
-    nib__from_f32(to, w->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->scale_type, &scale, 1);
+    const nib_type type = w->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->scale_type;
+    for (int64_t j = 0; j < count; j++) {
+        const float scale = nib__weight_group_scale(w, i, g + j);
+        nib__from_f32((uint8_t *)to + (size_t)j * step, type, &scale, 1);
+    }
 }
 
-void nib__weight_put_zero(const nib_weight *w, int64_t i, int64_t g, void *to)
+void nib__weight_put_zeros(const nib_weight *w, int64_t i, int64_t g, int64_t count, void *to,
+                           size_t step)
 {
     if (stores[w->store].zero == NULL && w->float_zeros == NIB_TYPE_NONE) {
-        put(to, w->zeros, w->zero_type, scale_place(w, i, g));
+        put_values(w, w->zeros, w->zero_type, i, g, count, to, step);
         return;
     }
-    const float zero = nib__weight_zero(w, i, g);
-    if (w->zero_type == NIB_TYPE_I8) {
-        *(int8_t *)to = (int8_t)zero;
-        return;
+    const nib_type type = w->zero_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->zero_type;
+    for (int64_t j = 0; j < count; j++) {
+        uint8_t *at = (uint8_t *)to + (size_t)j * step;
+        const float zero = nib__weight_zero(w, i, g + j);
+        if (type == NIB_TYPE_I8)
+            *(int8_t *)at = (int8_t)zero;
+        else
+            nib__from_f32(at, type, &zero, 1);
     }
-    nib__from_f32(to, w->zero_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->zero_type, &zero, 1);
 }
 
 /* ---- whole rows ---- */

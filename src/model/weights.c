@@ -15,7 +15,8 @@
 #include <stdatomic.h>
 
 enum {
-    BLOCK_ROWS = 4096 /* a multiple of every packing's step; 4096 x 2048 bytes of codes are 8 MB */
+    BLOCK_ROWS = 4096, /* 4096 x 2048 bytes of codes are 8 MB */
+    PART_ROWS = 32,    /* a multiple of every packing's step; few enough to stay in a cache */
 };
 
 typedef struct loading {
@@ -30,7 +31,6 @@ typedef struct loading {
     nib_err err;
     int64_t first; /* row of the block at hand */
     bool done;     /* a file of packed weights has all of it, looked at when it was made */
-    nib_pack *pack;
 } loading;
 
 /* ---- what is needed ---- */
@@ -182,24 +182,13 @@ static void job_failed(loading *l, const nib_err *err)
         l->err = *err;
 }
 
-/* A value that is no number, or a code out of range, is found before it is packed. */
-static void job_check(void *ctx, int worker, int64_t begin, int64_t end)
+static nib_status convert_rows(loading *l, int worker, int64_t begin, int64_t end, nib_err *err)
 {
-    loading *l = ctx;
-    nib_err err;
-    (void)worker;
-    if (nib__weight_check_rows(&l->from, l->first + begin, end - begin, &err) != NIB_OK)
-        job_failed(l, &err);
-}
-
-static void job_convert(void *ctx, int worker, int64_t begin, int64_t end)
-{
-    loading *l = ctx;
     const nib_weight *w = &l->out->w;
     float *row = l->rows + (int64_t)worker * w->k;
     const int scale_bytes = w->scales ? nib__type_bits(w->scale_type) / 8 : 0;
     const int zero_bytes = w->zeros ? nib__type_bits(w->zero_type) / 8 : 0;
-    for (int64_t i = l->first + begin; i < l->first + end; i++) {
+    for (int64_t i = begin; i < end; i++) {
         nib__weight_row(&l->from, i, row);
         if (!nib__scheme_is_quantized(&w->scheme)) {
             const nib_type type = nib__float_type(w->scheme.code);
@@ -211,21 +200,35 @@ static void job_convert(void *ctx, int worker, int64_t begin, int64_t end)
             to.scales = (char *)(uintptr_t)w->scales + i * w->scale_stride_n * scale_bytes;
         if (w->zeros)
             to.zeros = (char *)(uintptr_t)w->zeros + i * w->scale_stride_n * zero_bytes;
-        nib_err err;
-        if (nib__quantizer_rows(&l->quantizer, row, i, 1, &to, &err) != NIB_OK) {
+        NIB_TRY(nib__quantizer_rows(&l->quantizer, row, i, 1, &to, err));
+    }
+    return NIB_OK;
+}
+
+/* A value that is no number, or a code out of range, is found before it is packed. */
+static nib_status load_rows(loading *l, int worker, int64_t begin, int64_t end, nib_err *err)
+{
+    NIB_TRY(nib__weight_check_rows(&l->from, begin, end - begin, err));
+    if (l->convert)
+        NIB_TRY(convert_rows(l, worker, begin, end, err));
+    for (int i = 0; i < l->out->pack_count && l->plan->pack == NULL; i++) {
+        const nib_pack *pack = &l->out->packs[i];
+        pack->packing->pack(&l->out->w, pack->at, begin, end);
+    }
+    return NIB_OK;
+}
+
+/* Everything that is done to a row, while it is in a cache. */
+static void job_load(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    loading *l = ctx;
+    const int64_t last = nib__min(l->first + end * PART_ROWS, l->out->w.n);
+    nib_err err;
+    for (int64_t i = l->first + begin * PART_ROWS; i < last; i += PART_ROWS)
+        if (load_rows(l, worker, i, nib__min(i + PART_ROWS, last), &err) != NIB_OK) {
             job_failed(l, &err);
             return;
         }
-    }
-}
-
-static void job_pack(void *ctx, int worker, int64_t begin, int64_t end)
-{
-    loading *l = ctx;
-    const int64_t step = l->pack->packing->step;
-    (void)worker;
-    l->pack->packing->pack(&l->out->w, l->pack->at, l->first + begin * step,
-                           nib__min(l->first + end * step, l->out->w.n));
 }
 
 /* Pages of the converted copy, whose rows are in the packed one. */
@@ -265,18 +268,10 @@ static nib_status run_blocks(loading *l, bool keep, nib_err *err)
     const nib_weight *w = &l->out->w;
     for (l->first = 0; l->first < w->n; l->first += BLOCK_ROWS) {
         const int64_t rows = nib__min(BLOCK_ROWS, w->n - l->first);
-        nib__pool_run(pool, rows, 16, false, job_check, l);
+        /* A range for each worker: two that touch the same new page both would clear it. */
+        nib__pool_share_out(pool, nib__ceil_div(rows, PART_ROWS), 1, false, job_load, l);
         if (l->failed)
             return nib__fail(err, l->err.status, "%s", l->err.text);
-        if (l->convert) {
-            nib__pool_run(pool, rows, 16, false, job_convert, l);
-            if (l->failed)
-                return nib__fail(err, l->err.status, "%s", l->err.text);
-        }
-        for (int i = 0; i < l->out->pack_count && l->plan->pack == NULL; i++) {
-            l->pack = &l->out->packs[i];
-            nib__pool_run(pool, nib__ceil_div(rows, l->pack->packing->step), 1, false, job_pack, l);
-        }
         if (l->plan->pack == NULL)
             release_rows(l, l->first, rows, keep);
     }

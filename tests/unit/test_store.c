@@ -88,13 +88,13 @@ static void test_put(void **state)
     nib_weight w = weight();
     w.scales = wide;
     w.scale_type = NIB_TYPE_F64;
-    nib__weight_put_scale(&w, 0, 0, &rounded);
+    nib__weight_put_scales(&w, 0, 0, 1, &rounded, 0);
     assert_true(rounded == 0.1F);
     w.scheme.zero = NIB_ZERO_INT;
     w.zero_type = NIB_TYPE_I8;
     w.zeros = codes;
     int8_t zero;
-    nib__weight_put_zero(&w, 1, 1, &zero);
+    nib__weight_put_zeros(&w, 1, 1, 1, &zero, 0);
     assert_int_equal(zero, 3);
     assert_int_equal(nib__weight_int_zero(&w, 1, 1), 3);
 }
@@ -143,7 +143,7 @@ static void test_float_zeros(void **state)
         for (int64_t i = 0; i < 4; i++)
             for (int64_t g = 0; g < 2; g++) {
                 int8_t packed[2] = {0, 99};
-                nib__weight_put_zero(&w, i, g, packed);
+                nib__weight_put_zeros(&w, i, g, 1, packed, 0);
                 assert_true((float)packed[0] == zeros[2 * i + g]);
                 assert_int_equal(packed[1], 99); /* one byte */
                 assert_true(nib__weight_zero(&w, i, g) == zeros[2 * i + g]);

@@ -140,12 +140,12 @@ static void look_at_packing(const golden *g)
         for (int64_t group = 0; group < groups; group++) {
             float packed, value;
             const float scale = nib__weight_scale(&w, i, group);
-            nib__weight_put_scale(&w, i, group, &packed);
+            nib__weight_put_scales(&w, i, group, 1, &packed, 0);
             nib__to_f32(&value, &packed, w.scale_type, 1);
             assert_true(value == scale);
             if (w.scheme.zero == NIB_ZERO_NONE)
                 continue;
-            nib__weight_put_zero(&w, i, group, &packed);
+            nib__weight_put_zeros(&w, i, group, 1, &packed, 0);
             nib__to_f32(&value, &packed, w.zero_type, 1);
             assert_true(value == nib__weight_zero(&w, i, group));
         }

@@ -152,15 +152,17 @@ static void put(nib_code code, const span *from, int64_t padded, int64_t column,
 
 /* ---- scales and zeros ---- */
 
-/* The scale of output i in group g, of packed_type. */
-static void put_scale(const nib_weight *w, int64_t i, int64_t g, uint8_t *to)
+/* The scales of output i, of packed_type, `step` bytes apart. */
+static void put_scales(const nib_weight *w, int64_t i, int64_t groups, uint8_t *to, size_t step)
 {
     if (w->scale_type != NIB_TYPE_E4M3) {
-        nib__weight_put_scale(w, i, g, to);
+        nib__weight_put_scales(w, i, 0, groups, to, step);
         return;
     }
-    const uint16_t scale = nib__f32_to_bf16(nib__weight_group_scale(w, i, g)); /* exact */
-    memcpy(to, &scale, sizeof scale);
+    for (int64_t g = 0; g < groups; g++) {
+        const uint16_t scale = nib__f32_to_bf16(nib__weight_group_scale(w, i, g)); /* exact */
+        memcpy(to + (size_t)g * step, &scale, sizeof scale);
+    }
 }
 
 static void put_header(const nib_weight *w, const nib_float_layout *l, int64_t i, int64_t column,
@@ -168,12 +170,11 @@ static void put_header(const nib_weight *w, const nib_float_layout *l, int64_t i
 {
     const size_t scale_bytes = (size_t)nib__type_bits(l->scale_type) / 8,
                  zero_bytes = (size_t)nib__type_bits(l->zero_type) / 8;
-    for (int64_t g = 0; g < l->groups; g++) {
-        const size_t place = (size_t)(g * NIB_FLOAT_PANEL + column);
-        put_scale(w, i, g, panel + place * scale_bytes);
-        if (l->zero_type != NIB_TYPE_NONE)
-            nib__weight_put_zero(w, i, g, panel + l->zero_at + place * zero_bytes);
-    }
+    put_scales(w, i, l->groups, panel + (size_t)column * scale_bytes,
+               NIB_FLOAT_PANEL * scale_bytes);
+    if (l->zero_type != NIB_TYPE_NONE)
+        nib__weight_put_zeros(w, i, 0, l->groups, panel + l->zero_at + (size_t)column * zero_bytes,
+                              NIB_FLOAT_PANEL * zero_bytes);
 }
 
 static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)

@@ -48,9 +48,10 @@ static uint64_t packed_bytes(const nib_weight *w)
 static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
                          uint8_t *panel)
 {
-    for (int64_t g = 0; g < l->groups; g++) {
+    nib__weight_put_scales(w, i, 0, l->groups, panel + (size_t)column * l->scale_bytes,
+                           l->group_bytes);
+    for (int64_t g = 0; g < l->groups && (l->has_zeros || l->has_float_zeros); g++) {
         uint8_t *header = panel + (size_t)g * l->group_bytes;
-        nib__weight_put_scale(w, i, g, header + (size_t)column * l->scale_bytes);
         if (l->has_zeros) {
             const int16_t offset = (int16_t)(l->offset + nib__weight_int_zero(w, i, g));
             memcpy(header + NIB_INT_PANEL * l->scale_bytes + (size_t)column * sizeof offset,
@@ -63,11 +64,16 @@ static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i
     }
 }
 
-/* A unit of codes, already unsigned, into its column. */
+/* A unit of codes into its column. In two's complement, the highest bit of a code turned is the
+ * code plus the layout's offset; only the lowest four bits of an int4 code count. */
 static void put_bytes(const uint8_t *codes, uint8_t *column, int64_t unit)
 {
-    for (int64_t q = 0; q < unit / 4; q++)
-        memcpy(column + q * 4 * NIB_INT_PANEL, codes + 4 * q, 4);
+    for (int64_t q = 0; q < unit / 4; q++) {
+        uint32_t word;
+        memcpy(&word, codes + 4 * q, 4);
+        word ^= 0x80808080;
+        memcpy(column + q * 4 * NIB_INT_PANEL, &word, 4);
+    }
 }
 
 static void put_nibbles(const uint8_t *codes, uint8_t *column, int64_t unit)
@@ -76,26 +82,23 @@ static void put_nibbles(const uint8_t *codes, uint8_t *column, int64_t unit)
         uint32_t low, high;
         memcpy(&low, codes + 8 * q, 4);
         memcpy(&high, codes + 8 * q + 4, 4);
-        low |= high << 4;
+        low = ((low & 0x0f0f0f0f) | (high & 0x0f0f0f0f) << 4) ^ 0x88888888;
         memcpy(column + q * 4 * NIB_INT_PANEL, &low, 4);
     }
 }
 
-/* Output i into column `column`. Bytes past a group's or the row's end stay 0, which adds nothing
+/* Output i into column `column`. Bytes past a group's or the row's end become 0, which adds nothing
  * to a sum. */
 static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
                        uint8_t *panel)
 {
     uint8_t codes[SPAN];
     const bool is_int4 = w->scheme.code == NIB_CODE_I4;
-    const int mask = is_int4 ? 15 : 255;
     const int64_t span = l->group <= SPAN ? SPAN / l->group * l->group : SPAN;
     for (int64_t k0 = 0; k0 < w->k; k0 += span) {
         const int64_t count = nib__min(span, w->k - k0);
         nib__weight_codes(w, i, k0, count, (int8_t *)codes);
-        for (int64_t j = 0; j < count; j++)
-            codes[j] = (uint8_t)(((int8_t)codes[j] + l->offset) & mask);
-        memset(codes + count, 0, (size_t)(nib__round_up(count, l->unit) - count));
+        memset(codes + count, -l->offset, (size_t)(nib__round_up(count, l->unit) - count));
         for (int64_t j = 0; j < count; j += l->unit) {
             const int64_t g = (k0 + j) / l->group, unit = (k0 + j) % l->group / l->unit;
             uint8_t *to = panel + nib__int_unit(l, g, unit) + 4 * column;

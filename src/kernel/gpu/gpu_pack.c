@@ -93,12 +93,12 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
         uint8_t *row = base + (size_t)i * l.row_bytes;
         put_codes(w, i, row);
         memset(row + used, 0, l.row_bytes - used);
-        for (int64_t g = 0; g < l.groups; g++) {
-            const size_t at = (size_t)(i * l.groups + g);
-            nib__weight_put_scale(w, i, g, base + l.scale_at + at * scale_bytes);
-            if (l.zero_type != NIB_TYPE_NONE)
-                nib__weight_put_zero(w, i, g, base + l.zero_at + at * zero_bytes);
-        }
+        const size_t at = (size_t)(i * l.groups);
+        nib__weight_put_scales(w, i, 0, l.groups, base + l.scale_at + at * scale_bytes,
+                               scale_bytes);
+        if (l.zero_type != NIB_TYPE_NONE)
+            nib__weight_put_zeros(w, i, 0, l.groups, base + l.zero_at + at * zero_bytes,
+                                  zero_bytes);
     }
 }
 
