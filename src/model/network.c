@@ -95,8 +95,8 @@ static void find_tie(nib_network *net)
                          net->config.tied ? "true" : "false", what);
 }
 
-nib_status nib__network_weight(nib_weight *out, const nib_network *net, const nib_site *site,
-                               nib_ledger *ledger, nib_err *err)
+static nib_status read_weight(nib_weight *out, const nib_network *net, const nib_site *site,
+                              nib_ledger *ledger, nib_err *err)
 {
     if (site->role != NIB_ROLE_HEAD || !net->tied)
         return nib__checkpoint_weight(out, NULL, net->checkpoint, site->name, ledger, err);
@@ -112,7 +112,7 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_network_use use,
     nib_weight w;
     const char *module =
         s->role == NIB_ROLE_HEAD && net->tied ? nib__network_embed(net)->name : s->name;
-    const nib_status status = nib__network_weight(&w, net, s, &net->notes, err);
+    const nib_status status = read_weight(&w, net, s, &net->notes, err);
     if (status != NIB_OK)
         return nib__fail_in(err, status, nib__checkpoint_path(net->checkpoint));
     nib__checkpoint_release_values(net->checkpoint, &w);
@@ -139,6 +139,7 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_network_use use,
         nib__ledger_add_note(&net->notes, "bias",
                              "%s has a bias that %s does not imply; it is applied", s->name,
                              nib__checkpoint_described(net->checkpoint));
+    s->weight = w;
     s->n = w.n;
     s->bias = w.bias != NULL;
     s->bias_form = nib__weight_bias_form(&w);

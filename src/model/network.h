@@ -32,6 +32,9 @@ typedef struct nib_site {
     int64_t n, k;
     bool bias; /* what config.json implies; for a checkpoint, what is stored */
     nib_bias bias_form;
+    nib_weight weight; /* as stored, with the bias beside it; looked at when it was opened, so that
+                          nobody need ask the checkpoint again. A tied head has the embedding's
+                          weight and a bias of its own */
     nib_scheme stored;
     nib_act act;          /* nib__weight_act of what is stored */
     const int32_t *order; /* of the stored weight's columns, as nib_weight says; the checkpoint's */
@@ -79,11 +82,6 @@ NIB_INLINE const nib_site *nib__network_head(const nib_network *net)
 {
     return &net->sites[net->site_count - 1];
 }
-
-/* The weight of a site, with the bias that is stored beside it; a tied head has the embedding's
- * weight and a bias of its own. As nib__checkpoint_weight. */
-nib_status nib__network_weight(nib_weight *out, const nib_network *net, const nib_site *site,
-                               nib_ledger *ledger, nib_err *err);
 
 /* The stored name of a norm weight: "input_layernorm", "post_attention_layernorm",
  * "self_attn.q_norm" or "self_attn.k_norm" of a layer; layer -1: the last norm. */

@@ -282,7 +282,7 @@ static nib_status load(loading *l, size_t site, nib_err *err)
 {
     const nib_network *net = l->net;
     const nib_allocator *a = &net->engine->allocator;
-    NIB_TRY(nib__network_weight(&l->from, net, &net->sites[site], NULL, err));
+    l->from = net->sites[site].weight;
     l->out->w = l->from;
     if (nib__scheme_same_weight(&l->from.scheme, &l->plan->done))
         l->out->w.scheme = l->plan->done; /* the activations are the plan's */

@@ -51,22 +51,18 @@ static double float_rounding(const float *rows, nib_code code, int64_t count)
 }
 
 /* Rows of the stored weight, evenly apart; normal values where none is stored. */
-static nib_status draw_rows(const float **rows, nib_type *source, estimate *e, size_t site,
-                            int64_t count)
+static void draw_rows(const float **rows, nib_type *source, estimate *e, size_t site, int64_t count)
 {
     const nib_network *net = &e->plan->model->net;
     const nib_site *s = &net->sites[site];
-    nib_weight w;
     *rows = e->normal;
     *source = NIB_TYPE_F32;
     if (!net->checkpoint)
-        return NIB_OK;
-    NIB_TRY(nib__network_weight(&w, net, s, NULL, e->err));
+        return;
     for (int64_t i = 0; i < count; i++)
-        nib__weight_row(&w, i * s->n / count, e->rows + i * s->k);
+        nib__weight_row(&s->weight, i * s->n / count, e->rows + i * s->k);
     *rows = e->rows;
     *source = nib__float_type(s->stored.code);
-    return NIB_OK;
 }
 
 static nib_status weight_rounding(estimate *e, size_t site)
@@ -77,7 +73,7 @@ static nib_status weight_rounding(estimate *e, size_t site)
     nib_type source;
     if (nib__scheme_same_weight(&p->done, &p->layer->stored))
         return NIB_OK;
-    NIB_TRY(draw_rows(&rows, &source, e, site, count));
+    draw_rows(&rows, &source, e, site, count);
     if (nib__scheme_is_quantized(&p->done))
         return rounding(&e->weights[site], e, &p->done, source, rows, count, k);
     e->weights[site] = float_rounding(rows, p->done.code, count * k);
