@@ -96,6 +96,8 @@ nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffi
 nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix);
 /* The part of it for integer zeros, which takes whole numbers stored as floats, too. */
 nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *suffix);
+/* The first of k values of 1, 2 or 4 bytes whose masked bits are `bad`, or k. */
+int64_t nib__find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask, uint32_t bad);
 /* All values finite once they are f32. `what` is "scale", "zero point", "bias" or "bias scale". */
 nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffix,
                                     const void *values, nib_type type, int64_t count,

@@ -34,9 +34,8 @@ static bool bad_bits(const nib_weight *w, uint32_t *mask, uint32_t *bad, int *by
     return false;
 }
 
-/* The first column of a row whose masked bits are `bad`, or k. The first loop has no exit, so that
- * it becomes vector code; it is the one that runs. */
-static int64_t find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask, uint32_t bad)
+/* The first loop has no exit, so that it becomes vector code; it is the one that runs. */
+int64_t nib__find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask, uint32_t bad)
 {
     uint32_t found = 0;
     if (bytes == 1) {
@@ -118,9 +117,10 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
     for (int64_t i = first; i < first + count && (wide || numbers); i++) {
         const uint8_t *row = (const uint8_t *)w->codes +
                              (uint64_t)nib__weight_place(w, i) * nib__weight_row_bytes(w);
-        const int64_t at = wide                        ? find_wide((const int8_t *)row, w->k)
-                           : w->store == NIB_STORE_F64 ? find_f64(row, w->k)
-                                                       : find_bits(row, w->k, bytes, mask, bad);
+        const int64_t at = wide ? find_wide((const int8_t *)row, w->k)
+                           : w->store == NIB_STORE_F64
+                               ? find_f64(row, w->k)
+                               : nib__find_bits(row, w->k, bytes, mask, bad);
         if (at == w->k)
             continue;
         if (wide)

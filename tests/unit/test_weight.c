@@ -386,6 +386,8 @@ static void test_bad_torchao(void **state)
 {
     (void)state;
     const float nan_scale[] = {1, 1, NAN, 1}, inf_scale[] = {1, 1, 1, -INFINITY};
+    static const uint16_t bf16_nan[4] = {0x3f80, 0x3f80, 0x7f81, 0x3f80},
+                          f16_inf[4] = {0x3c00, 0x3c00, 0x3c00, 0xfc00};
     const double wide[] = {1, 1e39, 1, 1};
     const part q = {"m._weight_qdata", "I8", 2, {2, 4}, NULL},
                z = {"m._weight_zero_point", "I8", 2, {2, 2}, NULL};
@@ -412,6 +414,16 @@ static void test_bad_torchao(void **state)
          "m._weight_scale: scale at row 1, group 0 is nan"},
         {g2,
          {q, {"m._weight_scale", "F32", 2, {2, 2}, inf_scale}, z},
+         3,
+         NIB_BAD_INPUT,
+         "scale at row 1, group 1 is -inf"},
+        {g2,
+         {q, {"m._weight_scale", "BF16", 2, {2, 2}, bf16_nan}, z},
+         3,
+         NIB_BAD_INPUT,
+         "scale at row 1, group 0 is nan"},
+        {g2,
+         {q, {"m._weight_scale", "F16", 2, {2, 2}, f16_inf}, z},
          3,
          NIB_BAD_INPUT,
          "scale at row 1, group 1 is -inf"},
