@@ -114,6 +114,11 @@ typedef struct nib_kernel {
 /* All rows, Nibble's first. */
 size_t nib__kernel_count(void);
 const nib_kernel *nib__kernel_at(size_t i);
+/* The same in turn, for who asks all rows of every layer: a walk begins as {0}, NULL ends it. */
+typedef struct nib_kernel_walk {
+    size_t family, row; /* the next one */
+} nib_kernel_walk;
+const nib_kernel *nib__kernel_next(nib_kernel_walk *walk);
 const nib_kernel *nib__kernel_find(const char *name); /* may be NULL */
 bool nib__kernel_built(const nib_kernel *kernel);
 

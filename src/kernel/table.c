@@ -54,6 +54,13 @@ const nib_kernel *nib__kernel_at(size_t i)
     return NULL;
 }
 
+const nib_kernel *nib__kernel_next(nib_kernel_walk *walk)
+{
+    while (walk->family < COUNT(families) && walk->row == families[walk->family]->count)
+        *walk = (nib_kernel_walk){walk->family + 1, 0};
+    return walk->family < COUNT(families) ? &families[walk->family]->rows[walk->row++] : NULL;
+}
+
 const nib_kernel *nib__kernel_find(const char *name)
 {
     for (size_t f = 0; f < COUNT(families); f++)

@@ -97,8 +97,8 @@ static const nib_kernel *best_row(const nib_query *query, const nib_machine *mac
 {
     const nib_kernel *best = NULL;
     const int64_t m = query->fact[NIB_FACT_M];
-    for (size_t i = 0; i < nib__kernel_count(); i++) {
-        const nib_kernel *row = nib__kernel_at(i);
+    nib_kernel_walk walk = {0};
+    for (const nib_kernel *row; (row = nib__kernel_next(&walk)) != NULL;) {
         if (row->peer != NULL || (bound != NULL && bound->op == row->op && bound != row))
             continue;
         if (numbers != ANY_NUMBERS && row->numbers != (nib_numbers)numbers)
@@ -264,8 +264,8 @@ static const nib_kernel *best_operand(const nib_query *query, const nib_packing 
                                       bool any_layout, bool ask_built)
 {
     const nib_kernel *best = NULL;
-    for (size_t i = 0; i < nib__kernel_count(); i++) {
-        const nib_kernel *row = nib__kernel_at(i);
+    nib_kernel_walk walk = {0};
+    for (const nib_kernel *row; (row = nib__kernel_next(&walk)) != NULL;) {
         if (row->peer != NULL || (row->packing != packing && !any_layout) ||
             !nib__kernel_keyed(row, query) || !nib__kernel_holds(row, query, ask_built))
             continue;
