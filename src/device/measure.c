@@ -101,20 +101,20 @@ TARGET("avx512f,avx512bf16") static double bf16_avx512_loop(int64_t rounds)
     return (double)_mm512_cvtss_f32(sum[0]);
 }
 
-/* As the AVX2 rows do it: 16-bit products added in pairs. */
+/* As the AVX2 rows do it for int4, their fastest: 8-bit products added in pairs of 16 bits. */
 TARGET("avx2") static double i8_avx2_loop(int64_t rounds)
 {
     __m256i sum[CHAINS];
     __m256i x = _mm256_set1_epi16(3);
     for (int c = 0; c < CHAINS; c++)
-        sum[c] = _mm256_set1_epi32(c);
+        sum[c] = _mm256_set1_epi16((short)c);
     for (int64_t r = 0; r < rounds; r++) {
         x = _mm256_xor_si256(x, sum[0]); /* depends on the round: the product is not hoisted */
         for (int c = 0; c < CHAINS; c++)
-            sum[c] = _mm256_add_epi32(sum[c], _mm256_madd_epi16(x, sum[c]));
+            sum[c] = _mm256_add_epi16(sum[c], _mm256_maddubs_epi16(x, sum[c]));
     }
     for (int c = 1; c < CHAINS; c++)
-        sum[0] = _mm256_add_epi32(sum[0], sum[c]);
+        sum[0] = _mm256_add_epi16(sum[0], sum[c]);
     return (double)_mm_cvtsi128_si32(_mm256_castsi256_si128(sum[0]));
 }
 
@@ -153,7 +153,7 @@ static unit_work work_of(nib_unit unit, int64_t isa)
     case NIB_UNIT_I8:
         if ((isa & NIB_ISA_AVX512VNNI) != 0)
             return (unit_work){i8_vnni_loop, 2.0 * 64 * CHAINS};
-        return avx2 ? (unit_work){i8_avx2_loop, 2.0 * 16 * CHAINS} : none;
+        return avx2 ? (unit_work){i8_avx2_loop, 2.0 * 32 * CHAINS} : none;
     default: break;
     }
 #else
