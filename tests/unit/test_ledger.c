@@ -16,7 +16,7 @@ static nib_allocator allocator;
 static void add(nib_ledger *ledger, const char *name, int64_t n, nib_rung rung, bool denied)
 {
     static const nib_ledger_use use = {
-        "infer", 1, 0, "linear_a8t_w4g_f32__avx512vnni_6x32", "cpu", "quant_f32_a8t__ref", 12.5};
+        "infer", 1, 0, "linear_a8t_w4g_f32__avx512vnni_6x32", "cpu", "quant_f32_a8t__ref", 12.5, 0};
     nib_ledger_layer *layer = nib__ledger_add_layer(ledger, name);
     assert_non_null(layer);
     layer->role = "up";
