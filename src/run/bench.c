@@ -336,7 +336,8 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                               session->plan->cache_bytes * (uint64_t)session->runner.kv.sequences};
     bench b;
     NIB_TRY(open_rounds(&b, session, options, err));
-    nib_status status = run_all(&b, &r, err);
+    nib_status status =
+        nib__checkpoint_read(session->model->net.checkpoint, run_all(&b, &r, err), err);
     if (status == NIB_OK) {
         r.prefill_tokens_per_s = MEDIAN(&b, own.prefill_tokens_per_s);
         r.decode_tokens_per_s = MEDIAN(&b, own.decode_tokens_per_s);

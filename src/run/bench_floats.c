@@ -78,7 +78,7 @@ static nib_status open_own(nib_bench_floats *out, const nib_session *of, char *w
         return NIB_OK;
     if (status == NIB_OK)
         status = nib_session_open(&out->session, of->model, out->plan, 1, &problem);
-    if (status == NIB_CANCELLED)
+    if (status == NIB_CANCELLED || status == NIB_IO) /* the model's own files are lost, too */
         return nib__fail(err, status, "%s", problem.text);
     if (status != NIB_OK)
         snprintf(why, size, "%s", problem.text);

@@ -31,5 +31,6 @@ for how in 60000 -100 append; do
     ended $how m eval m --text text.txt --window 64
 done
 ended 60000 m bench m --repeats 100 --prompt-tokens 64 -n 8
+ended 60000 m bench m --operations --repeats 100 --prompt-tokens 64 -n 8
 equal 'replaced: read to its end' 0 "$("$REPO/tests/cli/meanwhile" m/model.safetensors replace o.part/model.safetensors quantize m o --recipe 8da4w -t 1)"
 check 'and whole' nibble verify o
