@@ -114,5 +114,6 @@ void nib__jsonw_pair_string(nib_jsonw *w, const char *key, const char *value); /
 void nib__jsonw_pair_int(nib_jsonw *w, const char *key, int64_t value);
 void nib__jsonw_pair_double(nib_jsonw *w, const char *key, double value);
 void nib__jsonw_pair_bool(nib_jsonw *w, const char *key, bool value);
+void nib__jsonw_pair_doubles(nib_jsonw *w, const char *key, const double *values, int count);
 
 #endif

@@ -178,3 +178,12 @@ void nib__jsonw_pair_bool(nib_jsonw *w, const char *key, bool value)
     nib__jsonw_key(w, key);
     nib__jsonw_bool(w, value);
 }
+
+void nib__jsonw_pair_doubles(nib_jsonw *w, const char *key, const double *values, int count)
+{
+    nib__jsonw_key(w, key);
+    nib__jsonw_array(w);
+    for (int i = 0; i < count; i++)
+        nib__jsonw_double(w, values[i]);
+    nib__jsonw_array_end(w);
+}

@@ -251,22 +251,13 @@ static size_t read_file(entry entries[ENTRIES_MAX], const char *path, const nib_
 
 /* ---- writing ---- */
 
-static void write_numbers(nib_jsonw *w, const char *key, const double *numbers, int count)
-{
-    nib__jsonw_key(w, key);
-    nib__jsonw_array(w);
-    for (int i = 0; i < count; i++)
-        nib__jsonw_double(w, numbers[i]);
-    nib__jsonw_array_end(w);
-}
-
 static void write_point(nib_jsonw *w, const nib_point *point)
 {
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "kernel", point->row->name);
     nib__jsonw_pair_double(w, "quant_s", point->quant_s);
-    write_numbers(w, "outputs", point->outputs, point->size_count);
-    write_numbers(w, "k_s", point->k_s, point->size_count);
+    nib__jsonw_pair_doubles(w, "outputs", point->outputs, point->size_count);
+    nib__jsonw_pair_doubles(w, "k_s", point->k_s, point->size_count);
     nib__jsonw_object_end(w);
 }
 
@@ -301,7 +292,7 @@ static void write_entry(nib_jsonw *w, const entry *e)
     nib__jsonw_pair_double(w, "launch_s", e->m.launch_s);
     nib__jsonw_pair_double(w, "copy_s", e->m.copy_s);
     nib__jsonw_pair_double(w, "copy_bytes_per_s", e->m.copy_bytes_per_s);
-    write_numbers(w, "rates", e->m.rate, NIB_UNIT_COUNT);
+    nib__jsonw_pair_doubles(w, "rates", e->m.rate, NIB_UNIT_COUNT);
     nib__jsonw_key(w, "products");
     nib__jsonw_array(w);
     for (int i = 0; i < e->m.product_count; i++)

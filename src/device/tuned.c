@@ -276,11 +276,10 @@ static void write_line(nib_jsonw *w, const nib_tuned_line *line)
     for (int i = 0; i < line->count; i++)
         nib__jsonw_string(w, line->rows[i].kernel->name);
     nib__jsonw_array_end(w);
-    nib__jsonw_key(w, "us");
-    nib__jsonw_array(w);
+    double us[NIB_TUNED_ROWS];
     for (int i = 0; i < line->count; i++)
-        nib__jsonw_double(w, line->rows[i].seconds * 1e6);
-    nib__jsonw_array_end(w);
+        us[i] = line->rows[i].seconds * 1e6;
+    nib__jsonw_pair_doubles(w, "us", us, line->count);
     nib__jsonw_object_end(w);
 }
 

@@ -158,6 +158,54 @@ static nib_status choose(int64_t *out, const nib_saves *s, nib_arena *arena, nib
     return status;
 }
 
+/* ---- which ones go ---- */
+
+/* The manifest first: what is left if this is interrupted is no checkpoint. */
+static nib_status remove_step(const nib_saves *s, int64_t step, const char *end, nib_arena *arena,
+                              nib_err *err)
+{
+    const char *directory;
+    NIB_TRY(directory_of(&directory, s, step, end, arena, err));
+    const char *manifest = nib__path_join(arena, directory, "nibble.json");
+    if (!manifest)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    if (nib__path_kind(manifest) == NIB_PATH_FILE)
+        NIB_TRY(nib__path_remove(manifest, err));
+    return nib__path_remove(directory, err);
+}
+
+/* What killed runs left half written. */
+static nib_status remove_parts(const nib_saves *s, nib_arena *arena, nib_err *err)
+{
+    steps parts;
+    nib_status status = list_steps(&parts, s, part_end, err);
+    for (size_t i = 0; i < parts.count && status == NIB_OK; i++)
+        status = remove_step(s, parts.items[i], part_end, arena, err);
+    nib__release(parts.allocator, parts.items);
+    return status;
+}
+
+/* All but the last `keep`; none are kept that were never finished. */
+static nib_status remove_old(const nib_saves *s, nib_arena *arena, nib_err *err)
+{
+    const int64_t keep = s->trainer->config->keep;
+    steps have;
+    int64_t kept = 0;
+    nib_status status = list_steps(&have, s, "", err);
+    for (size_t i = have.count; i-- > 0 && status == NIB_OK;) {
+        bool whole = false;
+        status = is_whole(&whole, s, have.items[i], arena, err);
+        if (status == NIB_OK && whole && (keep <= 0 || kept < keep))
+            kept++;
+        else if (status == NIB_OK)
+            status = remove_step(s, have.items[i], "", arena, err);
+    }
+    nib__release(have.allocator, have.items);
+    return status;
+}
+
+/* ---- opening ---- */
+
 /* Rank 0 chooses, so that a folder that changes meanwhile does not part the ranks. */
 static nib_status resume(nib_saves *s, nib_arena *arena, nib_err *err)
 {
@@ -180,14 +228,16 @@ static nib_status resume(nib_saves *s, nib_arena *arena, nib_err *err)
                            directory, t->optimizer.steps);
     NIB_TRY(nib_ranks_agree(t->ranks, status, err));
     s->saved = step;
+    /* a run that ended right after its last checkpoint has not removed the oldest */
+    if (t->config->save && nib_ranks_rank(t->ranks) == 0)
+        status = remove_old(s, arena, err);
+    NIB_TRY(nib_ranks_agree(t->ranks, status, err));
     snprintf(line, sizeof line, "goes on from %s%s", nib__shown(shown, directory),
              step >= t->config->steps ? ": all of training.steps are done" : "");
     if (nib_ranks_rank(t->ranks) == 0)
         say(t, line);
     return NIB_OK;
 }
-
-/* ---- opening ---- */
 
 nib_status nib__saves_folder(const char **out, nib_trainer *t, nib_err *err)
 {
@@ -237,50 +287,6 @@ void nib__saves_close(nib_saves *s)
 }
 
 /* ---- writing ---- */
-
-/* The manifest first: what is left if this is interrupted is no checkpoint. */
-static nib_status remove_step(const nib_saves *s, int64_t step, const char *end, nib_arena *arena,
-                              nib_err *err)
-{
-    const char *directory;
-    NIB_TRY(directory_of(&directory, s, step, end, arena, err));
-    const char *manifest = nib__path_join(arena, directory, "nibble.json");
-    if (!manifest)
-        return nib__fail_memory(err, strlen(directory), "a path");
-    if (nib__path_kind(manifest) == NIB_PATH_FILE)
-        NIB_TRY(nib__path_remove(manifest, err));
-    return nib__path_remove(directory, err);
-}
-
-/* What killed runs left half written. */
-static nib_status remove_parts(const nib_saves *s, nib_arena *arena, nib_err *err)
-{
-    steps parts;
-    nib_status status = list_steps(&parts, s, part_end, err);
-    for (size_t i = 0; i < parts.count && status == NIB_OK; i++)
-        status = remove_step(s, parts.items[i], part_end, arena, err);
-    nib__release(parts.allocator, parts.items);
-    return status;
-}
-
-/* All but the last `keep`; none are kept that were never finished. */
-static nib_status remove_old(const nib_saves *s, nib_arena *arena, nib_err *err)
-{
-    const int64_t keep = s->trainer->config->keep;
-    steps have;
-    int64_t kept = 0;
-    nib_status status = list_steps(&have, s, "", err);
-    for (size_t i = have.count; i-- > 0 && status == NIB_OK;) {
-        bool whole = false;
-        status = is_whole(&whole, s, have.items[i], arena, err);
-        if (status == NIB_OK && whole && (keep <= 0 || kept < keep))
-            kept++;
-        else if (status == NIB_OK)
-            status = remove_step(s, have.items[i], "", arena, err);
-    }
-    nib__release(have.allocator, have.items);
-    return status;
-}
 
 static nib_status write_step(const nib_saves *s, nib_arena *arena, nib_err *err)
 {

@@ -104,6 +104,20 @@ static void test_keeps_the_last(void **state)
     assert_null(strstr(j.lines, "step:  8"));
 }
 
+/* What a run killed right after its last checkpoint leaves: one more than is kept. */
+static void test_resumed_removes_the_oldest(void **state)
+{
+    job j = {.folder = "ended", .steps = 6, .interval = 2, .keep = 9};
+    (void)state;
+    must_train(&j);
+    assert_true(exists("ended/step-00000002/nibble.json"));
+    j.keep = 2; /* no step is left to write one after */
+    must_train(&j);
+    assert_false(exists("ended/step-00000002"));
+    assert_true(exists("ended/step-00000004/nibble.json"));
+    assert_true(exists("ended/step-00000006/nibble.json"));
+}
+
 static void test_other_runs(void **state)
 {
     job first = {.folder = "other", .steps = 3}, j;
@@ -258,9 +272,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resumes_exactly), cmocka_unit_test(test_resumes_in_a_piece),
-        cmocka_unit_test(test_keeps_the_last),  cmocka_unit_test(test_other_runs),
-        cmocka_unit_test(test_damage),          cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_one_at_a_time),   cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_keeps_the_last),  cmocka_unit_test(test_resumed_removes_the_oldest),
+        cmocka_unit_test(test_other_runs),      cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_one_at_a_time),
+        cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }
