@@ -244,7 +244,8 @@ typedef struct nib_quantize_options {
     const char *calibrate;  /* text file for -static recipes */
     bool force;             /* replace an existing OUT: a file, a model's directory, an empty one */
     bool dry_run;           /* sizes and ledger only */
-    bool pack;              /* the weights packed for this machine, too, in OUT/nibble.pack */
+    bool pack;              /* the weights packed for this machine, too, in OUT/nibble.pack, and the
+                           tokenizer's tables in OUT/nibble.tokens */
 } nib_quantize_options;
 
 /* Streams the checkpoint through the recipe into options->out, which appears complete or not at
@@ -265,7 +266,7 @@ typedef struct nib_convert_options {
     bool force;         /* replace an existing OUT */
     bool dry_run;       /* sizes and ledger only */
     const char *bias;   /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
-    bool pack;          /* the weights packed for this machine, too, in OUT/nibble.pack */
+    bool pack;          /* as of nib_quantize_options */
 } nib_convert_options;
 
 /* Streams the checkpoint into another format, atomically. Codes stay what they are: for every

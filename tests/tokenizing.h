@@ -60,6 +60,23 @@ static inline nib_tokenizer *open_path(const char *path, const char *config_path
     return t;
 }
 
+/* The same tokenizer by its tables, which *held has and must keep while it is in use. */
+static inline nib_tokenizer *by_tables(nib_text *held, const nib_tokenizer *t, const char *json,
+                                       size_t size)
+{
+    const nib_allocator a = nib__allocator_default();
+    const nib_named_text file = {"tokenizer.json", json, size};
+    nib_tokenizer *opened = NULL;
+    nib_err err = {.status = NIB_OK};
+    nib__text_clear(held);
+    if (nib__tokenizer_tables(held, t, &file, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    const nib_named_text tables = {"nibble.tokens", held->at, held->size};
+    if (nib__tokenizer_parse_tables(&opened, &tables, NULL, NULL, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return opened;
+}
+
 /* "1 2 3" or, for an error, "! sentence". */
 static inline void ids_text(nib_text *out, const nib_tokenizer *t, const char *text, size_t size,
                             unsigned flags)

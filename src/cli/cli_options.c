@@ -74,8 +74,7 @@ const option option_table[] = {
      ON_WRITE},
     {"pack", 0, KIND_FLAG, AT(pack), NULL,
      "also write OUT/nibble.pack: the weights as this machine's kernels read them, which a run "
-     "then "
-     "maps and need not pack",
+     "then maps and need not pack; and the tokenizer's tables, OUT/nibble.tokens",
      ON_WRITE},
     {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "say sizes and the ledger, write nothing",
      ON_WRITE},

@@ -42,7 +42,9 @@ static const uint32_t ORDER = 0x01020304;
 
 struct nib_packed {
     nib_allocator allocator;
-    nib_map map;
+    nib_map map;       /* of the file; empty: its bytes are the caller's */
+    const uint8_t *at; /* all of them */
+    uint64_t size;
     head head;
     const record *records;
     const nib_hash *sums;
@@ -177,25 +179,25 @@ static nib_status check_records(const nib_packed *p, const char *path, nib_err *
 static nib_status check_head(nib_packed *p, const char *path, nib_err *err)
 {
     head *h = &p->head;
-    if (p->map.size < HEAD)
+    if (p->size < HEAD)
         return refuse(path, "is shorter than its head", err);
-    memcpy(h, p->map.at, sizeof *h);
+    memcpy(h, p->at, sizeof *h);
     if (memcmp(h->magic, magic, sizeof magic) != 0)
         return refuse(path, "is no file of packed weights", err);
     if (h->version != VERSION || h->order != ORDER)
         return refuse(path, "is of another version or another kind of machine", err);
     if (!nib__hash_equal(self_hash(*h), h->self))
         return refuse(path, "its head was changed since it was written", err);
-    if (h->data_bytes != p->map.size - HEAD)
+    if (h->data_bytes != p->size - HEAD)
         return refuse(path, "is not as long as its head says", err);
     const uint64_t room = HEAD - sizeof *h, pieces = pieces_of(h->data_bytes);
     if (h->count > room / sizeof(record) ||
         pieces > (room - h->count * sizeof(record)) / sizeof(nib_hash))
         return refuse(path, "has more records than its head has room for", err);
     const uint64_t rest = h->count * sizeof(record) + pieces * sizeof(nib_hash);
-    p->records = (const record *)(const void *)(p->map.at + sizeof *h);
+    p->records = (const record *)(const void *)(p->at + sizeof *h);
     p->sums = (const nib_hash *)(const void *)(p->records + h->count);
-    p->data = p->map.at + HEAD;
+    p->data = p->at + HEAD;
     if (!nib__hash_equal(nib__hash_bytes(p->records, rest), h->rest))
         return refuse(path, "its records were changed since they were written", err);
     return check_records(p, path, err);
@@ -232,9 +234,28 @@ static nib_status open_at(nib_packed *p, const char *path, const nib_checkpoint 
                           nib_err *err)
 {
     NIB_TRY(nib__map_open_wide(&p->map, path, err));
+    p->at = p->map.at, p->size = p->map.size;
     NIB_TRY(check_head(p, path, err));
     NIB_TRY(check_source(p, cp, pool, path, err));
     return nib__map_read(&p->map, path, check_data(p, pool, path, err), err);
+}
+
+nib_status nib__packed_parse(nib_packed **out, const uint8_t *at, uint64_t size, const char *name,
+                             nib_pool *pool, const nib_allocator *a, nib_err *err)
+{
+    nib_packed *p = nib__calloc(a, 1, sizeof *p);
+    if (p == NULL)
+        return nib__fail_memory(err, sizeof *p, name);
+    p->allocator = *a;
+    p->at = at, p->size = size;
+    nib_status status = check_head(p, name, err);
+    if (status == NIB_OK)
+        status = check_data(p, pool, name, err);
+    if (status == NIB_OK)
+        *out = p;
+    else
+        nib__packed_close(p);
+    return status;
 }
 
 nib_status nib__packed_open(nib_packed **out, const nib_checkpoint *cp, nib_pool *pool,

@@ -19,6 +19,9 @@ typedef struct nib_packed nib_packed;
  * NULL: there is none. Else, where it cannot serve, NIB_BAD_INPUT or NIB_IO with why. */
 nib_status nib__packed_open(nib_packed **out, const nib_checkpoint *cp, nib_pool *pool,
                             const nib_allocator *a, nib_err *err);
+/* The same from memory, which must stay, whatever it was made from. */
+nib_status nib__packed_parse(nib_packed **out, const uint8_t *at, uint64_t size, const char *name,
+                             nib_pool *pool, const nib_allocator *a, nib_err *err);
 void nib__packed_close(nib_packed *packed); /* NULL allowed */
 
 /* The weight of a site in this layout, `bytes` of it, aligned to 64; NULL: not there, or the layout

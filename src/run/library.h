@@ -14,6 +14,7 @@ struct nib_model {
     nib_engine *engine;
     nib_network net;
     nib_tokenizer *tokenizer;  /* NULL until it is needed */
+    bool tables_asked;         /* tables of it that were built before, if they serve */
     char *tokenizer_path;      /* as given; NULL: beside the weights */
     struct nib_packed *packed; /* beside the weights; NULL: none, or none that serves */
     bool packed_asked;
@@ -45,6 +46,9 @@ nib_status nib__model_runs(const nib_model *model, nib_err *err);
 /* The file that a tokenizer's path means: itself, or the tokenizer.json of a directory, or the
  * tokenizer.gguf that a conversion of a GGUF leaves there. It need not be there. */
 nib_status nib__tokenizer_place(const char **out, const char *at, nib_arena *arena, nib_err *err);
+/* Opens the tokenizer by the tables beside it, once; where they do not serve a note says why, and
+ * it is opened without them when it is asked for. */
+void nib__model_tables(nib_model *model);
 /* Opens the tokenizer when first asked for. */
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
 

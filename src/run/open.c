@@ -114,23 +114,59 @@ static nib_status open_tokenizer(nib_model *m, const char **shown, nib_err *err)
     return nib__gguf_tokenizer(&m->tokenizer, gguf, &m->engine->allocator, err);
 }
 
+/* One that is another model's is given away again. */
+static nib_status check_ids(nib_model *m, const char *shown, nib_err *err)
+{
+    const int64_t ids = nib__tokenizer_vocab_size(m->tokenizer),
+                  rows = nib__min(nib__network_embed(&m->net)->n, nib__network_head(&m->net)->n);
+    if (ids <= rows || m->net.training) /* whose data are looked at, id by id */
+        return NIB_OK;
+    nib__tokenizer_close(m->tokenizer);
+    m->tokenizer = NULL;
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s: the tokenizer has ids up to %" PRId64 ", but the model has %" PRId64
+                     " tokens; is it another model's?",
+                     shown, ids - 1, rows);
+}
+
+static nib_status open_tables(nib_model *m, nib_err *err)
+{
+    nib_arena *arena = &m->net.arena;
+    const char *at = m->net.directory;
+    const char *tables = nib__path_join(arena, at, NIB_TABLES_NAME),
+               *json = nib__path_join(arena, at, "tokenizer.json"),
+               *config = nib__path_join(arena, at, "tokenizer_config.json");
+    if (!tables || !json || !config)
+        return nib__fail_memory(err, strlen(at), "a path");
+    if (nib__path_kind(tables) == NIB_PATH_NONE || nib__path_kind(json) == NIB_PATH_NONE)
+        return NIB_OK;
+    if (nib__path_kind(config) != NIB_PATH_FILE)
+        config = NULL;
+    NIB_TRY(nib__tokenizer_open_tables(&m->tokenizer, tables, json, config, &m->engine->allocator,
+                                       err));
+    return check_ids(m, tables, err);
+}
+
+void nib__model_tables(nib_model *m)
+{
+    nib_err err = {NIB_OK, ""};
+    if (m->tokenizer || m->tables_asked || m->tokenizer_path || m->net.training ||
+        nib__path_kind(m->net.directory) != NIB_PATH_DIRECTORY)
+        return;
+    m->tables_asked = true;
+    if (open_tables(m, &err) != NIB_OK)
+        nib__ledger_add_note(&m->net.notes, "packed", "%s; tokenizer.json is read instead",
+                             err.text);
+}
+
 nib_status nib__model_tokenizer(nib_model *m, const nib_tokenizer **out, nib_err *err)
 {
     NIB_TRY(nib__model_runs(m, err));
+    nib__model_tables(m);
     if (!m->tokenizer) {
         const char *shown = NULL;
         NIB_TRY(open_tokenizer(m, &shown, err));
-        const int64_t ids = nib__tokenizer_vocab_size(m->tokenizer),
-                      rows =
-                          nib__min(nib__network_embed(&m->net)->n, nib__network_head(&m->net)->n);
-        if (ids > rows && !m->net.training) { /* whose data are looked at, id by id */
-            nib__tokenizer_close(m->tokenizer);
-            m->tokenizer = NULL;
-            return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: the tokenizer has ids up to %" PRId64
-                             ", but the model has %" PRId64 " tokens; is it another model's?",
-                             shown, ids - 1, rows);
-        }
+        NIB_TRY(check_ids(m, shown, err));
     }
     *out = m->tokenizer;
     return NIB_OK;

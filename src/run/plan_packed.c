@@ -38,8 +38,10 @@ static bool is_packed(const nib_plan *p, size_t i, bool *there)
 
 void nib__plan_open_packed(nib_plan *p)
 {
-    if (p->machine.here && !p->policy.training && p->model->net.checkpoint != NULL)
-        open_packed(p->model);
+    if (!p->machine.here || p->policy.training || p->model->net.checkpoint == NULL)
+        return;
+    open_packed(p->model);
+    nib__model_tables(p->model); /* now, so that the plan says what it finds */
 }
 
 void nib__plan_note_packed(nib_plan *p)

@@ -168,6 +168,33 @@ static nib_status check_pack(const work *w, bool pack, const char *format, nib_e
                      w->out);
 }
 
+/* Tables of its tokenizer; one that does not open says so when it is used. */
+static nib_status pack_tokenizer(work *w, nib_err *err)
+{
+    const nib_allocator *a = &w->model->engine->allocator;
+    const char *json = nib__path_join(&w->arena, w->out, "tokenizer.json"),
+               *config = nib__path_join(&w->arena, w->out, "tokenizer_config.json"),
+               *tables = nib__path_join(&w->arena, w->out, NIB_TABLES_NAME);
+    nib_err why = {NIB_OK, ""};
+    uint64_t bytes = 0;
+    char size[32];
+    if (!json || !config || !tables)
+        return nib__fail_memory(err, strlen(w->out), "a path");
+    if (nib__path_kind(json) != NIB_PATH_FILE)
+        return NIB_OK;
+    if (nib__path_kind(config) != NIB_PATH_FILE)
+        config = NULL;
+    const nib_status status = nib__tokenizer_write_tables(tables, json, config, &bytes, a, &why);
+    if (status == NIB_OK)
+        nib__ledger_add_note(&w->ledger, "packed", "%s: the tokenizer, %s", tables,
+                             nib__say_bytes(size, bytes));
+    else if (status == NIB_BAD_INPUT || status == NIB_UNSUPPORTED)
+        nib__ledger_add_note(&w->ledger, "packed", "no tables of the tokenizer: %s", why.text);
+    else
+        return nib__fail(err, status, "%s", why.text);
+    return NIB_OK;
+}
+
 /* The result's weights for the rows that a run of it here takes. */
 static nib_status pack_result(work *w, nib_err *err)
 {
@@ -188,7 +215,7 @@ static nib_status pack_result(work *w, nib_err *err)
                              w->out, report.count, nib__say_bytes(size, report.bytes));
     nib_plan_free(plan);
     nib_model_close(made);
-    return status;
+    return status == NIB_OK ? pack_tokenizer(w, err) : status;
 }
 
 static void render_json(const work *w, const nib_quantize_report *report, nib_text *out)

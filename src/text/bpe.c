@@ -36,17 +36,19 @@ static size_t merge_slot(const nib_bpe *b, uint32_t left, uint32_t right)
     return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> (64 - b->bits));
 }
 
-/* The merge of a pair; NULL: none. */
+/* The merge of a pair; NULL: none. It ends whatever became of the file that the table lies in. */
 static const nib_merge *find_merge(const nib_bpe *b, uint32_t left, uint32_t right)
 {
     const size_t mask = ((size_t)1 << b->bits) - 1;
-    for (size_t at = merge_slot(b, left, right);; at = (at + 1) & mask) {
+    size_t at = merge_slot(b, left, right);
+    for (int run = 0; run <= NIB_TOKENIZER_RUN; run++, at = (at + 1) & mask) {
         const nib_merge *m = &b->slots[at];
         if (m->left == left && m->right == right)
             return m;
         if (m->left == UINT32_MAX)
             return NULL;
     }
+    return NULL;
 }
 
 static nib_status fill_merges(nib_bpe *b, const nib_merge *list, size_t count, nib_err *err)
@@ -141,9 +143,62 @@ nib_status nib__bpe_build(nib_bpe *b, const nib_vocab *v, const nib_merge *list,
     return NIB_OK;
 }
 
+/* Every id is one of the vocabulary, and a search ends: after no more full slots than a table that
+ * is built here may have in a row. */
+static bool check_slots(const nib_merge *slots, size_t capacity, size_t ids)
+{
+    size_t run = 0, empty = 0;
+    bool inside = true;
+    for (size_t i = 0; i < capacity; i++) {
+        const nib_merge *m = &slots[i];
+        if (m->left == UINT32_MAX) {
+            run = 0;
+            empty++;
+            continue;
+        }
+        inside = inside && m->left < ids && m->right < ids && m->id < ids &&
+                 m->rank < NIB_TOKENIZER_MERGES && ++run <= NIB_TOKENIZER_RUN;
+    }
+    for (size_t i = 0; i < capacity && slots[i].left != UINT32_MAX; i++)
+        inside = inside && ++run <= NIB_TOKENIZER_RUN; /* past the end it goes on at the front */
+    return inside && empty != 0;
+}
+
+/* Ids of special tokens lie together, past what merges give, so that few merges are looked up. */
+static bool any_special(const nib_vocab *v, const nib_merge *slots, size_t capacity)
+{
+    size_t first = 0, last = v->text_count;
+    while (first < last && !nib__vocab_special(v, (int64_t)first))
+        first++;
+    while (last > first && !nib__vocab_special(v, (int64_t)last - 1))
+        last--;
+    for (size_t i = 0; i < capacity; i++)
+        if (slots[i].left != UINT32_MAX && slots[i].id >= first && slots[i].id < last &&
+            nib__vocab_special(v, slots[i].id))
+            return true;
+    return false;
+}
+
+nib_status nib__bpe_adopt(nib_bpe *b, const nib_vocab *v, const nib_merge *slots, int bits,
+                          const uint64_t *joins, bool long_words, nib_err *err)
+{
+    const size_t capacity = (size_t)1 << bits;
+    if (!check_slots(slots, capacity, v->text_count))
+        return nib__fail(err, NIB_BAD_INPUT, "the table of merges leads out of the vocabulary");
+    b->slots = (nib_merge *)(uintptr_t)slots; /* only read from here on */
+    b->bits = bits;
+    b->mapped = true;
+    b->makes_special = any_special(v, slots, capacity);
+    b->cut = long_words;
+    memcpy(b->joins, joins, sizeof b->joins);
+    fill_characters(b, v);
+    return NIB_OK;
+}
+
 void nib__bpe_free(nib_bpe *b, const nib_allocator *a)
 {
-    nib__release(a, b->slots);
+    if (!b->mapped)
+        nib__release(a, b->slots);
     b->slots = NULL;
 }
 

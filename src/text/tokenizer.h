@@ -11,6 +11,7 @@
 #ifndef NIB_TOKENIZER_H
 #define NIB_TOKENIZER_H
 
+#include "hash.h"
 #include "ledger.h"
 #include "text.h"
 
@@ -47,6 +48,28 @@ typedef struct nib_named_text {
 nib_status nib__tokenizer_parse(nib_tokenizer **out, const nib_named_text *json,
                                 const nib_named_text *config, const nib_allocator *a, nib_err *err);
 void nib__tokenizer_close(nib_tokenizer *t);
+
+/* ---- tables that were built before ---- */
+
+#define NIB_TABLES_NAME "nibble.tokens"
+
+/* Vocabulary and merges of an open tokenizer in the form in which they are used, with the small
+ * parts of the tokenizer.json that it was opened from: what parse_tables reads. docs/formats.md has
+ * the layout. */
+nib_status nib__tokenizer_tables(nib_text *out, const nib_tokenizer *t, const nib_named_text *json,
+                                 nib_err *err);
+/* Opens them: the same tokenizer in a tenth of the time. The bytes must stay; *source: the hash of
+ * the tokenizer.json that counts (NULL: any). NIB_BAD_INPUT: they are not whole, lead out of
+ * themselves or were made from another file. */
+nib_status nib__tokenizer_parse_tables(nib_tokenizer **out, const nib_named_text *tables,
+                                       const nib_hash *source, const nib_named_text *config,
+                                       const nib_allocator *a, nib_err *err);
+/* The same from the files, which the tokenizer then keeps mapped: `path` is the tokenizer.json. */
+nib_status nib__tokenizer_open_tables(nib_tokenizer **out, const char *tables, const char *path,
+                                      const char *config, const nib_allocator *a, nib_err *err);
+/* Builds the tables of a tokenizer.json and writes them; *bytes: how large they are. */
+nib_status nib__tokenizer_write_tables(const char *tables, const char *path, const char *config,
+                                       uint64_t *bytes, const nib_allocator *a, nib_err *err);
 
 /* ---- a vocabulary as GGUF files hold it ---- */
 

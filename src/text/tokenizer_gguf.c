@@ -452,7 +452,8 @@ static nib_status read_vocab(reader *r)
         NIB_TRY(add_token(r, i));
     r->loader.t->has_decoder = true;
     NIB_TRY(r->pieces ? build_pieces(r) : build_bytes(r));
-    return nib__loader_join(&r->loader, r->m.merges.at, r->m.merges.count);
+    const nib_merge_source merges = {.list = r->m.merges.at, .count = r->m.merges.count};
+    return nib__loader_join(&r->loader, &merges);
 }
 
 nib_status nib__tokenizer_from_vocab(nib_tokenizer **out, const nib_vocab_source *source,

@@ -5,8 +5,6 @@
  */
 #include "tokenizer_parts.h"
 
-#include "file.h"
-
 /* ---- the file ---- */
 
 static nib_status load_added(nib_loader *loader, nib_json *json)
@@ -63,7 +61,7 @@ static nib_status load_key(nib_loader *loader, nib_json *json, nib_model_part *m
     return nib__loader_status(loader, json);
 }
 
-static nib_status load_file(nib_loader *loader, nib_model_part *m)
+nib_status nib__load_file(nib_loader *loader, nib_model_part *m)
 {
     static const char pointer[] = "version https://git-lfs";
     nib_json json;
@@ -208,7 +206,7 @@ static nib_status apply_config(nib_loader *loader, const nib_named_text *file,
     return NIB_OK;
 }
 
-nib_status nib__loader_join(nib_loader *loader, const nib_merge *merges, size_t merge_count)
+nib_status nib__loader_join(nib_loader *loader, const nib_merge_source *merges)
 {
     nib_tokenizer *t = loader->t;
     nib_err inner;
@@ -217,8 +215,12 @@ nib_status nib__loader_join(nib_loader *loader, const nib_merge *merges, size_t 
     bool long_words = true;
     for (size_t i = 0; i < t->stage_count; i++)
         long_words = long_words && t->stages[i].kind != NIB_STAGE_SPLIT;
-    if (nib__bpe_build(&t->bpe, &t->vocab, merges, merge_count, long_words, &t->allocator,
-                       &inner) != NIB_OK)
+    const nib_status status = merges->slots != NULL
+                                  ? nib__bpe_adopt(&t->bpe, &t->vocab, merges->slots, merges->bits,
+                                                   merges->joins, long_words, &inner)
+                                  : nib__bpe_build(&t->bpe, &t->vocab, merges->list, merges->count,
+                                                   long_words, &t->allocator, &inner);
+    if (status != NIB_OK)
         return nib__fail(loader->err, inner.status, "%s: %s", loader->file.name, inner.text);
     NIB_TRY(normalize_added(loader));
     NIB_TRY(
@@ -226,8 +228,8 @@ nib_status nib__loader_join(nib_loader *loader, const nib_merge *merges, size_t 
     return nib__trie_build(&t->normal, t->added, t->added_count, true, &t->allocator, loader->err);
 }
 
-static nib_status build(nib_loader *loader, const nib_named_text *config_file,
-                        const nib_model_part *m)
+nib_status nib__loader_build(nib_loader *loader, const nib_named_text *config_file,
+                             const nib_model_part *m, const nib_merge_source *merges)
 {
     nib_tokenizer_config config = {0};
     if (config_file != NULL) {
@@ -238,7 +240,7 @@ static nib_status build(nib_loader *loader, const nib_named_text *config_file,
         NIB_TRY(status);
     }
     NIB_TRY(find_unk(loader, m));
-    NIB_TRY(nib__loader_join(loader, m->merges.at, m->merges.count));
+    NIB_TRY(nib__loader_join(loader, merges));
     return apply_config(loader, config_file, &config);
 }
 
@@ -281,38 +283,13 @@ nib_status nib__tokenizer_parse(nib_tokenizer **out, const nib_named_text *json,
     nib_model_part m;
     NIB_TRY(nib__loader_open(&loader, &m, json, a, err));
     loader.err = &own;
-    nib_status status = load_file(&loader, &m);
+    nib_status status = nib__load_file(&loader, &m);
     if (status == NIB_OK)
-        status = build(&loader, config, &m);
+        status = nib__loader_build(
+            &loader, config, &m, &(nib_merge_source){.list = m.merges.at, .count = m.merges.count});
     if (status != NIB_OK && err != NULL)
         *err = own;
     return nib__loader_close(&loader, &m, status, out);
-}
-
-nib_status nib__tokenizer_open(nib_tokenizer **out, const char *path, const char *config_path,
-                               const nib_allocator *a, nib_err *err)
-{
-    nib_map json = {0}, config = {0};
-    nib_tokenizer *opened = NULL;
-    NIB_TRY(nib__map_open(&json, path, err));
-    nib_status status = config_path == NULL ? NIB_OK : nib__map_open(&config, config_path, err);
-    if (status == NIB_OK) {
-        const nib_named_text json_text = {path, (const char *)json.at, (size_t)json.size};
-        const nib_named_text config_text = {config_path, (const char *)config.at,
-                                            (size_t)config.size};
-        status = nib__tokenizer_parse(&opened, &json_text,
-                                      config_path == NULL ? NULL : &config_text, a, err);
-        status = nib__map_read(&json, path, status, err);
-        if (config_path != NULL)
-            status = nib__map_read(&config, config_path, status, err);
-    }
-    nib__map_close(&config);
-    nib__map_close(&json);
-    if (status == NIB_OK)
-        *out = opened;
-    else
-        nib__tokenizer_close(opened);
-    return status;
 }
 
 void nib__tokenizer_close(nib_tokenizer *t)
@@ -330,5 +307,6 @@ void nib__tokenizer_close(nib_tokenizer *t)
     nib__vocab_free(&t->vocab, &a);
     nib__release(&a, t->added);
     nib__arena_free(&t->arena);
+    nib__map_close(&t->map);
     nib__release(&a, t);
 }

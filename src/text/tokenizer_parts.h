@@ -11,6 +11,7 @@
 #ifndef NIB_TOKENIZER_PARTS_H
 #define NIB_TOKENIZER_PARTS_H
 
+#include "file.h"
 #include "json.h"
 #include "tokenizer.h"
 
@@ -60,6 +61,7 @@ typedef struct nib_vocab {
     nib_token_text *texts; /* [text_count] by id */
     size_t text_count, text_capacity;
     nib_token_index model, added; /* kept apart: an added token is no word of the model's */
+    bool mapped; /* bytes and model.slots lie in a file of tables: nothing can be added to them */
 } nib_vocab;
 
 /* A text that is in both indexes gets one id; without an index (NULL) it can be decoded and not be
@@ -85,6 +87,7 @@ typedef struct nib_merge {
 typedef struct nib_bpe {
     nib_merge *slots; /* [1 << bits], open addressing by (left, right) */
     int bits;
+    bool mapped; /* slots lie in a file of tables */
     int32_t unk; /* -1: none */
     bool fuse_unk, byte_fallback, ignore_merges;
     bool cut;                  /* words are long, so they are cut where no merge can reach across */
@@ -98,6 +101,10 @@ typedef struct nib_bpe {
  * cuts a text into words. */
 nib_status nib__bpe_build(nib_bpe *b, const nib_vocab *v, const nib_merge *list, size_t count,
                           bool long_words, const nib_allocator *a, nib_err *err);
+/* The same from a table of merges that was built before, which stays where it is, and with its
+ * joins; NIB_BAD_INPUT: it leads out of the vocabulary, or has no end. */
+nib_status nib__bpe_adopt(nib_bpe *b, const nib_vocab *v, const nib_merge *slots, int bits,
+                          const uint64_t *joins, bool long_words, nib_err *err);
 void nib__bpe_free(nib_bpe *b, const nib_allocator *a);
 
 /* ---- pre-tokenizers by name (pre_names.c) ---- */
@@ -276,6 +283,7 @@ void nib__trie_free(nib_trie *trie, const nib_allocator *a);
 struct nib_tokenizer {
     nib_allocator allocator;
     nib_arena arena;
+    nib_map map; /* of tables that were built before; empty: they were built here */
     nib_vocab vocab;
     nib_bpe bpe;
     nib_added *added; /* [added_count] */
@@ -389,9 +397,18 @@ nib_status nib__load_processor(nib_loader *loader, nib_json_slice slice, int nes
 nib_status nib__processor_wrap(nib_loader *loader, const int32_t *before, size_t before_count,
                                const int32_t *after, size_t after_count);
 
+/* What merges are joined from: a list in order of rank, or a table that was built of one. */
+typedef struct nib_merge_source {
+    const nib_merge *list; /* [count] */
+    size_t count;
+    const nib_merge *slots; /* [1 << bits]; NULL: the list counts */
+    int bits;
+    const uint64_t *joins;
+} nib_merge_source;
+
 /* Added tokens, merges and all else that was loaded, joined into what encodes (tokenizer_load.c).
  */
-nib_status nib__loader_join(nib_loader *loader, const nib_merge *merges, size_t merge_count);
+nib_status nib__loader_join(nib_loader *loader, const nib_merge_source *merges);
 
 /* The model of the file (bpe_load.c). */
 typedef struct nib_merge_list {
@@ -409,6 +426,10 @@ typedef struct nib_model_part {
 } nib_model_part;
 
 nib_status nib__load_model_part(nib_loader *loader, nib_json *json, nib_model_part *m);
+/* The whole file, part by part; then all of it joined, with the configuration (NULL: none). */
+nib_status nib__load_file(nib_loader *loader, nib_model_part *m);
+nib_status nib__loader_build(nib_loader *loader, const nib_named_text *config,
+                             const nib_model_part *m, const nib_merge_source *merges);
 /* Appends one, or the one that is written "left right" with the next rank; err gets a sentence
  * without the file's name. */
 nib_status nib__merges_push(nib_model_part *m, const nib_tokenizer *t, const nib_merge *merge,

@@ -78,6 +78,7 @@ static nib_status fail_taken(const nib_vocab *v, int64_t id, const char *text, s
 static nib_status put_text(nib_vocab *v, const char *text, size_t size, int64_t id,
                            const nib_allocator *a, nib_err *err)
 {
+    char name[80];
     size_t held_size;
     if (id < (int64_t)v->text_count && nib__vocab_text(v, id, &held_size) != NULL) {
         const char *held = nib__vocab_text(v, id, &held_size);
@@ -85,6 +86,9 @@ static nib_status put_text(nib_vocab *v, const char *text, size_t size, int64_t 
             return NIB_OK;
         return fail_taken(v, id, text, size, err);
     }
+    if (v->mapped)
+        return nib__fail(err, NIB_BAD_INPUT, "the tables lack the token \"%s\"",
+                         nib__say_name(name, sizeof name, text, size));
     if (size > NIB_TOKEN_SIZE || v->bytes_size > UINT32_MAX - size)
         return nib__fail(err, NIB_NO_MEMORY, "the tokens have more than %u bytes of text",
                          UINT32_MAX);
@@ -145,9 +149,11 @@ const char *nib__vocab_text(const nib_vocab *v, int64_t id, size_t *size)
 
 void nib__vocab_free(nib_vocab *v, const nib_allocator *a)
 {
-    nib__release(a, v->bytes);
+    if (!v->mapped) {
+        nib__release(a, v->bytes);
+        nib__release(a, v->model.slots);
+    }
     nib__release(a, v->texts);
-    nib__release(a, v->model.slots);
     nib__release(a, v->added.slots);
     *v = (nib_vocab){0};
 }

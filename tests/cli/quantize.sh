@@ -35,6 +35,13 @@ check 'said' grep -q '^note: packed weights from p/nibble.pack: ' plan
 nibble generate q --prompt 'Once' -n 24 --temp 0 --quiet >a 2>/dev/null
 nibble generate p --prompt 'Once' -n 24 --temp 0 --quiet >b 2>/dev/null
 check 'the same text' cmp a b
+check 'the tables of its tokenizer beside it' [ -s p/nibble.tokens ]
+equal 'nothing to say of them' '' "$(grep nibble.tokens plan)"
+printf '\n' >>p/tokenizer.json
+nibble plan p >plan
+check 'of another one: tokenizer.json is read instead' grep -q '^note: p/nibble.tokens: was made from another tokenizer.json' plan
+nibble generate p --prompt 'Once' -n 24 --temp 0 --quiet >b 2>/dev/null
+check 'the same text without them' cmp a b
 check 'converted with packed weights' nibble convert p c --format nibble --pack --quiet
 nibble plan c >plan
 check 'said of these, too' grep -q '^note: packed weights from c/nibble.pack: ' plan

@@ -57,8 +57,8 @@ static void put_members(nib_text *out, const char *object, size_t size, const ch
     assert_int_equal(json.event, NIB_JSON_OBJECT_END);
 }
 
-/* "@ MODEL JSON": the tokenizer with some of its parts replaced. */
-static nib_tokenizer *open_section(const char *line)
+/* "@ MODEL JSON": the tokenizer with some of its parts replaced; with `held`, by its tables. */
+static nib_tokenizer *open_section(const char *line, nib_text *held)
 {
     const nib_allocator a = nib__allocator_default();
     char path[80], name[20];
@@ -76,6 +76,11 @@ static nib_tokenizer *open_section(const char *line)
     put_members(&whole, base, size, parts);
     nib__text_str(&whole, "}");
     nib_tokenizer *t = parse_text(whole.at, NULL);
+    if (held != NULL) {
+        nib_tokenizer *other = by_tables(held, t, whole.at, whole.size);
+        nib__tokenizer_close(t);
+        t = other;
+    }
     nib__text_free(&whole);
     nib__arena_free(&arena);
     return t;
@@ -121,12 +126,14 @@ static void check_line(nib_arena *arena, const nib_tokenizer *t, char *line, con
     check_decoded(arena, t, field[2], field[3], text, size);
 }
 
-static void check_file(const char *path, size_t least)
+static void check_file(const char *path, size_t least, bool tables)
 {
     const nib_allocator a = nib__allocator_default();
     nib_arena arena;
+    nib_text held;
     size_t size, count = 0;
     nib__arena_init(&arena, &a, 0);
+    nib__text_init(&held, &a);
     char *at = read_text(&arena, path, &size), *section = NULL;
     nib_tokenizer *t = NULL;
     for (char *line; (line = next_line(&at)) != NULL;) {
@@ -135,13 +142,14 @@ static void check_file(const char *path, size_t least)
         if (line[0] == '@') {
             nib__tokenizer_close(t);
             section = line;
-            t = open_section(line);
+            t = open_section(line, tables ? &held : NULL);
         } else {
             check_line(&arena, t, line, section);
             count++;
         }
     }
     nib__tokenizer_close(t);
+    nib__text_free(&held);
     nib__arena_free(&arena);
     assert_true(count >= least);
 }
@@ -149,13 +157,15 @@ static void check_file(const char *path, size_t least)
 static void test_texts(void **state)
 {
     (void)state;
-    check_file("tests/golden/tokenizer_texts.txt", 200);
+    check_file("tests/golden/tokenizer_texts.txt", 200, false);
+    check_file("tests/golden/tokenizer_texts.txt", 200, true);
 }
 
 static void test_components(void **state)
 {
     (void)state;
-    check_file("tests/golden/tokenizer_components.txt", 400);
+    check_file("tests/golden/tokenizer_components.txt", 400, false);
+    check_file("tests/golden/tokenizer_components.txt", 400, true);
 }
 
 /* ---- known tokenizers ---- */
@@ -171,25 +181,55 @@ static const char *data_folder(const char *variable, const char *test)
     return folder;
 }
 
-/* llama.cpp's texts and the ids that it expects, one text a line in both. */
+/* Every token by its id, the way back, and what it is. */
+static void check_same(const nib_tokenizer *t, const nib_tokenizer *other)
+{
+    const int64_t ids = nib__tokenizer_vocab_size(t);
+    assert_int_equal(nib__tokenizer_vocab_size(other), ids);
+    assert_int_equal(nib__tokenizer_bos(other), nib__tokenizer_bos(t));
+    assert_int_equal(nib__tokenizer_eos(other), nib__tokenizer_eos(t));
+    for (int32_t id = 0; id < ids; id++) {
+        size_t size = 0, other_size = 0;
+        const char *text = nib__tokenizer_token(t, id, &size);
+        const char *same = nib__tokenizer_token(other, id, &other_size);
+        assert_int_equal(text == NULL, same == NULL);
+        if (text == NULL)
+            continue;
+        assert_int_equal(other_size, size);
+        assert_memory_equal(same, text, size);
+        assert_int_equal(nib__tokenizer_find(other, text, size),
+                         nib__tokenizer_find(t, text, size));
+        assert_int_equal(nib__tokenizer_is_special(other, id), nib__tokenizer_is_special(t, id));
+    }
+}
+
+/* llama.cpp's texts and the ids that it expects, one text a line in both; and by tables. */
 static void check_cases(const char *tokenizer, const char *data, const char *name)
 {
     static const char separator[] = "\n__ggml_vocab_test__\n";
     const nib_allocator a = nib__allocator_default();
     char path[1024];
     nib_arena arena;
-    nib_text out;
+    nib_text out, same, held;
     size_t size, count = 0;
     nib__arena_init(&arena, &a, 0);
     nib__text_init(&out, &a);
+    nib__text_init(&same, &a);
+    nib__text_init(&held, &a);
     nib_tokenizer *t = open_path(tokenizer, NULL);
+    const char *json = read_text(&arena, tokenizer, &size);
+    nib_tokenizer *other = by_tables(&held, t, json, size);
+    check_same(t, other);
     snprintf(path, sizeof path, "%s/tokenizers/llama.cpp-vocab/ggml-vocab-%s.gguf.inp", data, name);
     char *text = read_text(&arena, path, &size);
     snprintf(path, sizeof path, "%s/tokenizers/llama.cpp-vocab/ggml-vocab-%s.gguf.out", data, name);
     char *expected = read_text(&arena, path, &size);
     for (char *end; text != NULL; text = end == NULL ? NULL : end + sizeof separator - 1) {
         end = strstr(text, separator);
-        ids_text(&out, t, text, end == NULL ? strlen(text) : (size_t)(end - text), 0);
+        const size_t length = end == NULL ? strlen(text) : (size_t)(end - text);
+        ids_text(&out, t, text, length, 0);
+        ids_text(&same, other, text, length, 0);
+        assert_string_equal(same.at, out.at);
         char *line = next_line(&expected);
         if (line == NULL)
             break; /* the last separator ends the file */
@@ -198,7 +238,10 @@ static void check_cases(const char *tokenizer, const char *data, const char *nam
         count++;
     }
     assert_int_equal(count, 46);
+    nib__tokenizer_close(other);
     nib__tokenizer_close(t);
+    nib__text_free(&held);
+    nib__text_free(&same);
     nib__text_free(&out);
     nib__arena_free(&arena);
 }

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tables of a tokenizer: refused by name where they are cut short, changed, of another file, or lie
+ * under hashes that are right; and from files. That they give the same ids is
+ * test_tokenizer_golden.c's.
+ */
+#include "failing.h"
+#include "tokenizing.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+/* Where the head has its numbers, and the arrays that begin behind it. */
+enum { IDS = 16, SLOTS = 24, BITS = 32, BYTES = 40, JSON = 48, SOURCE = 56, REST = 72, SELF = 88 };
+enum { HEAD = 104 };
+
+static nib_text tables; /* of tests/golden/tokenizer_bytes.json */
+static char *json;
+static size_t json_size;
+static nib_arena arena;
+static nib_allocator a0; /* theirs */
+
+static int setup(void **state)
+{
+    (void)state;
+    a0 = nib__allocator_default();
+    nib__arena_init(&arena, &a0, 0);
+    nib__text_init(&tables, &a0);
+    json = read_text(&arena, "tests/golden/tokenizer_bytes.json", &json_size);
+    nib_tokenizer *t = parse_text(json, NULL);
+    nib__tokenizer_close(by_tables(&tables, t, json, json_size));
+    nib__tokenizer_close(t);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    nib__text_free(&tables);
+    nib__arena_free(&arena);
+    return 0;
+}
+
+static uint64_t number(size_t at)
+{
+    uint64_t value;
+    memcpy(&value, tables.at + at, sizeof value);
+    return value;
+}
+
+static size_t slots_at(void) { return HEAD + 8 * number(IDS); }
+static size_t merges_at(void) { return slots_at() + 8 * number(SLOTS); }
+static size_t joins_at(void) { return merges_at() + ((size_t)16 << number(BITS)); }
+static size_t bytes_at(void) { return joins_at() + 8 * (size_t)4096; }
+static size_t json_at(void) { return bytes_at() + number(BYTES); }
+
+static nib_status parse(const char *at, size_t size, const nib_hash *source, const nib_allocator *a,
+                        nib_tokenizer **t, nib_err *err)
+{
+    const nib_named_text file = {"x/nibble.tokens", at, size};
+    return nib__tokenizer_parse_tables(t, &file, source, NULL, a, err);
+}
+
+/* In memory of exactly its size, so that a sanitizer sees a step outside. */
+static void refused(const char *at, size_t size, const nib_hash *source, const char *words)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_tokenizer *t = NULL;
+    nib_err err = {.status = NIB_OK};
+    char *copy = malloc(size == 0 ? 1 : size);
+    assert_non_null(copy);
+    memcpy(copy, at, size);
+    const nib_status status = parse(copy, size, source, &a, &t, &err);
+    free(copy);
+    if (status != NIB_BAD_INPUT || strstr(err.text, words) == NULL ||
+        strncmp(err.text, "x/nibble.tokens: ", 17) != 0)
+        fail_msg("\"%s\" is not in \"%s\" (%d)", words, err.text, status);
+    assert_null(t);
+}
+
+/* Hashes that are right again. */
+static void seal(char *at, size_t size)
+{
+    const nib_hash rest = nib__hash_bytes(at + HEAD, size - HEAD);
+    memcpy(at + REST, &rest, sizeof rest);
+    memset(at + SELF, 0, sizeof rest);
+    const nib_hash self = nib__hash_bytes(at, HEAD);
+    memcpy(at + SELF, &self, sizeof self);
+}
+
+/* Bytes at a place replaced, under right hashes. */
+static void lie(size_t at, const void *bytes, size_t size, const char *words)
+{
+    char *copy = malloc(tables.size);
+    assert_non_null(copy);
+    memcpy(copy, tables.at, tables.size);
+    memcpy(copy + at, bytes, size);
+    seal(copy, tables.size);
+    refused(copy, tables.size, NULL, words);
+    free(copy);
+}
+
+static void test_cut_short(void **state)
+{
+    (void)state;
+    refused(tables.at, 0, NULL, "is shorter than its head");
+    refused(tables.at, HEAD - 1, NULL, "is shorter than its head");
+    for (size_t size = HEAD; size < tables.size; size += tables.size / 50)
+        refused(tables.at, size, NULL, "is not as long as its head says");
+    refused(tables.at, tables.size - 1, NULL, "is not as long as its head says");
+}
+
+static void test_changed(void **state)
+{
+    const struct {
+        size_t at;
+        const char *words;
+    } cases[] = {{0, "is no file of a tokenizer's tables"},
+                 {8, "is of another version or another kind of machine"},
+                 {12, "is of another version or another kind of machine"},
+                 {IDS, "its head was changed"},
+                 {SELF, "its head was changed"},
+                 {HEAD, "its tables were changed since they were written"},
+                 {merges_at(), "its tables were changed since they were written"},
+                 {tables.size - 1, "its tables were changed since they were written"}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        tables.at[cases[i].at] ^= 1;
+        refused(tables.at, tables.size, NULL, cases[i].words);
+        tables.at[cases[i].at] ^= 1;
+    }
+}
+
+static void test_other_source(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_hash source = nib__hash_bytes(json, json_size);
+    nib_tokenizer *t = NULL;
+    nib_err err = {.status = NIB_OK};
+    (void)state;
+    assert_int_equal(parse(tables.at, tables.size, &source, &a, &t, &err), NIB_OK);
+    nib__tokenizer_close(t);
+    source.low ^= 1;
+    refused(tables.at, tables.size, &source,
+            "was made from another tokenizer.json than the one beside it");
+}
+
+static void test_lying_sizes(void **state)
+{
+    static const uint64_t values[] = {UINT64_MAX, INT64_MAX, UINT64_C(1) << 60, UINT64_C(1) << 40};
+    static const size_t places[] = {IDS, SLOTS, BITS, BYTES, JSON};
+    (void)state;
+    for (size_t i = 0; i < COUNT(values); i++)
+        for (size_t j = 0; j < COUNT(places); j++)
+            lie(places[j], &values[i], sizeof *values,
+                "its tables are larger than a tokenizer's can be");
+    for (size_t j = 0; j < COUNT(places); j++) {
+        const uint64_t more = places[j] == SLOTS ? 2 * number(SLOTS) : number(places[j]) + 1;
+        lie(places[j], &more, sizeof more, "is not as long as its head says");
+    }
+    const uint64_t odd = number(SLOTS) + 1, none = 0;
+    lie(SLOTS, &odd, sizeof odd, "its tables are larger than a tokenizer's can be");
+    lie(BITS, &none, sizeof none, "its tables are larger than a tokenizer's can be");
+}
+
+static void test_lying_texts(void **state)
+{
+    static const char words[] = "its vocabulary leads out of itself";
+    const uint32_t ids = (uint32_t)number(IDS), bytes = (uint32_t)number(BYTES);
+    const uint32_t texts[][2] = {{bytes, UINT32_C(0x80000001)},
+                                 {UINT32_MAX, UINT32_C(0x80000001)},
+                                 {0, UINT32_C(0x8fffffff)},
+                                 {0, 1},                     /* not there, and yet with a size */
+                                 {0, UINT32_C(0xc0000001)}}; /* special, which the json says */
+    const uint32_t past = ids + 1, far = UINT32_MAX;
+    (void)state;
+    for (size_t i = 0; i < COUNT(texts); i++)
+        lie(HEAD, texts[i], sizeof texts[i], words);
+    for (size_t i = 0; i < number(SLOTS); i++) {
+        const size_t at = slots_at() + 8 * i + 4;
+        if (i % 100 != 0)
+            continue;
+        lie(at, &past, sizeof past, words);
+        lie(at, &far, sizeof far, words);
+    }
+    lie(bytes_at(), "\xff", 1, words);
+    lie(bytes_at() + bytes - 1, "\xc3", 1, words);
+    /* a text that begins in the middle of a character: the first one of two bytes */
+    for (size_t i = 0; i + 1 < bytes; i++)
+        if (((unsigned char)tables.at[bytes_at() + i] & 0xe0) == 0xc0) {
+            const uint32_t inside[2] = {(uint32_t)i + 1, UINT32_C(0x80000001)};
+            const uint32_t half[2] = {(uint32_t)i, UINT32_C(0x80000001)};
+            lie(HEAD, inside, sizeof inside, words);
+            lie(HEAD, half, sizeof half, words);
+            return;
+        }
+    fail_msg("no token has a character of two bytes");
+}
+
+static void test_lying_merges(void **state)
+{
+    static const char words[] = "the table of merges leads out of the vocabulary";
+    const uint32_t ids = (uint32_t)number(IDS);
+    const uint32_t merges[][4] = {{ids, 0, 0, 0},
+                                  {0, ids, 0, 0},
+                                  {0, 0, 0, ids},
+                                  {0, UINT32_MAX, 0, 0},
+                                  {0, 0, UINT32_MAX, 0}};
+    const size_t slots = (size_t)1 << number(BITS);
+    char *full = calloc(slots, 16);
+    (void)state;
+    for (size_t i = 0; i < COUNT(merges); i++) {
+        lie(merges_at(), merges[i], sizeof merges[i], words);
+        lie(merges_at() + 16 * (slots - 1), merges[i], sizeof merges[i], words);
+    }
+    assert_non_null(full);
+    lie(merges_at(), full, 16 * slots, words); /* no place where a search ends */
+    free(full);
+}
+
+/* The small parts go the way of any tokenizer.json, and are named by the file they lie in. */
+static void test_lying_json(void **state)
+{
+    static const char vocab[] = "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}";
+    static const char added[] = "{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]},"
+                                "\"added_tokens\":[{\"id\":300000,\"content\":\"<x>\"}]}";
+    const size_t size = number(JSON);
+    char *text = malloc(size);
+    (void)state;
+    assert_non_null(text);
+    memset(text, ' ', size);
+    memcpy(text, vocab, strlen(vocab));
+    lie(json_at(), text, size, "has a vocabulary beside its tables");
+    memset(text, ' ', size);
+    memcpy(text, added, strlen(added));
+    lie(json_at(), text, size, "the tables lack the token \"<x>\"");
+    lie(json_at(), "[", 1, "");
+    free(text);
+}
+
+static void test_no_memory(void **state)
+{
+    const nib_named_text file = {"tokenizer.json", json, json_size};
+    bool done = false;
+    (void)state;
+    for (int n = 0; !done; n++) {
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
+        nib_tokenizer *t = NULL;
+        nib_err err = {.status = NIB_OK};
+        done = parse(tables.at, tables.size, NULL, &a, &t, &err) == NIB_OK;
+        if (!done && err.status != NIB_NO_MEMORY)
+            fail_msg("allocation %d: %s", n, err.text);
+        nib__tokenizer_close(t);
+        assert_int_equal(f.live, 0);
+        assert_true(n < 10000);
+    }
+    nib_tokenizer *t = parse_text(json, NULL);
+    done = false;
+    for (int n = 0; !done; n++) {
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
+        nib_text out;
+        nib_err err = {.status = NIB_OK};
+        nib__text_init(&out, &a);
+        done = nib__tokenizer_tables(&out, t, &file, &err) == NIB_OK;
+        assert_int_equal(err.status, done ? NIB_OK : NIB_NO_MEMORY);
+        nib__text_free(&out);
+        assert_int_equal(f.live, 0);
+    }
+    nib__tokenizer_close(t);
+}
+
+/* Written to a file, opened from it, and refused once the tokenizer.json is another. */
+static void test_files(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    char root[] = "/tmp/nibble-tables-XXXXXX", path[64], source[64];
+    nib_tokenizer *t = NULL;
+    nib_err err = {.status = NIB_OK};
+    uint64_t bytes = 0;
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    snprintf(path, sizeof path, "%s/" NIB_TABLES_NAME, root);
+    snprintf(source, sizeof source, "%s/tokenizer.json", root);
+    assert_int_equal(nib__tokenizer_open_tables(&t, path, source, NULL, &a, &err), NIB_IO);
+    assert_int_equal(nib__tokenizer_write_tables(path, source, NULL, &bytes, &a, &err), NIB_IO);
+    assert_int_equal(nib__file_write(source, json, json_size, &a, &err), NIB_OK);
+    assert_int_equal(nib__tokenizer_open_tables(&t, path, source, NULL, &a, &err), NIB_IO);
+    assert_int_equal(nib__tokenizer_write_tables(path, source, NULL, &bytes, &a, &err), NIB_OK);
+    assert_int_equal(bytes, tables.size);
+    assert_int_equal(nib__tokenizer_open_tables(&t, path, source, NULL, &a, &err), NIB_OK);
+    nib_tokenizer *from_json = parse_text(json, NULL);
+    nib_text out;
+    nib__text_init(&out, &a);
+    ids_text(&out, from_json, "Hello  world, e\xcc\x81!", 18, NIB_ENCODE_ADD_SPECIAL);
+    expect_ids(t, "Hello  world, e\xcc\x81!", NIB_ENCODE_ADD_SPECIAL, out.at);
+    nib__text_free(&out);
+    nib__tokenizer_close(from_json);
+    nib__tokenizer_close(t);
+    json[json_size - 1] = json[json_size - 1] == '\n' ? ' ' : '\n';
+    assert_int_equal(nib__file_replace(source, json, json_size, &a, &err), NIB_OK);
+    t = NULL;
+    assert_int_equal(nib__tokenizer_open_tables(&t, path, source, NULL, &a, &err), NIB_BAD_INPUT);
+    assert_null(t);
+    assert_int_equal(nib__path_remove(root, &err), NIB_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cut_short),    cmocka_unit_test(test_changed),
+        cmocka_unit_test(test_other_source), cmocka_unit_test(test_lying_sizes),
+        cmocka_unit_test(test_lying_texts),  cmocka_unit_test(test_lying_merges),
+        cmocka_unit_test(test_lying_json),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_files),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
