@@ -10,6 +10,7 @@
 #include "json.h"
 #include "tokenizer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <setjmp.h>
@@ -75,6 +76,17 @@ static inline nib_tokenizer *by_tables(nib_text *held, const nib_tokenizer *t, c
     if (nib__tokenizer_parse_tables(&opened, &tables, NULL, NULL, &a, &err) != NIB_OK)
         fail_msg("%s", err.text);
     return opened;
+}
+
+/* The folder that the variable names; without it the test is skipped. */
+static inline const char *data_folder(const char *variable, const char *test)
+{
+    const char *folder = getenv(variable);
+    if (folder == NULL) {
+        printf("skipped: %s\n", test);
+        skip();
+    }
+    return folder;
 }
 
 /* "1 2 3" or, for an error, "! sentence". */

@@ -179,16 +179,6 @@ static void test_shipped_model(void **state)
     check_same("models/nibble-tales", 2256, SPECIAL);
 }
 
-static const char *data_folder(const char *variable, const char *test)
-{
-    const char *folder = getenv(variable);
-    if (folder == NULL) {
-        printf("skipped: %s\n", test);
-        skip();
-    }
-    return folder;
-}
-
 static void test_tinystories(void **state)
 {
     char path[1024];

@@ -224,17 +224,6 @@ static void test_kinds(void **state)
 
 /* ---- known models ---- */
 
-/* The folder that the variable names; without it the test is skipped. */
-static const char *data_folder(const char *variable, const char *test)
-{
-    const char *folder = getenv(variable);
-    if (folder == NULL) {
-        printf("skipped: %s\n", test);
-        skip();
-    }
-    return folder;
-}
-
 /* llama.cpp's 46 texts and the ids that it expects, which are those of the models' own tokenizers
  */
 static void check_cases(const char *gguf, const char *data, const char *name)

@@ -170,17 +170,6 @@ static void test_components(void **state)
 
 /* ---- known tokenizers ---- */
 
-/* The folder that the variable names; without it the test is skipped. */
-static const char *data_folder(const char *variable, const char *test)
-{
-    const char *folder = getenv(variable);
-    if (folder == NULL) {
-        printf("skipped: %s\n", test);
-        skip();
-    }
-    return folder;
-}
-
 /* Every token by its id, the way back, and what it is. */
 static void check_same(const nib_tokenizer *t, const nib_tokenizer *other)
 {
