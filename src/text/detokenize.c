@@ -66,7 +66,7 @@ static void put_stripped(nib_detok *d, const nib_decoder *strip, const char *tex
 
 static void put_text(nib_detok *d, const char *text, size_t size, nib_text *out)
 {
-    const nib_decoder *strip = last_strip(d->tokenizer);
+    const nib_decoder *strip = d->raw ? NULL : last_strip(d->tokenizer);
     if (strip != NULL)
         put_stripped(d, strip, text, size, out);
     else
@@ -115,6 +115,10 @@ static void flush_pending(nib_detok *d, nib_text *out)
 
 static void put_byte(nib_detok *d, uint8_t byte, nib_text *out)
 {
+    if (d->raw) {
+        nib__text_put(out, (const char *)&byte, 1);
+        return;
+    }
     d->pending[d->pending_count++] = byte;
     if (d->pending_count > 1 && !is_prefix(d->pending, d->pending_count) &&
         nib__utf8_length((const char *)d->pending, (size_t)d->pending_count) == 0) {
@@ -277,6 +281,17 @@ void nib__detok_finish(nib_detok *d, nib_text *out)
     flush_pending(d, out);
     d->begun = d->wrote = d->pending_fallback = false;
     d->stripped = d->held = 0;
+}
+
+nib_status nib__tokenizer_spell(const nib_tokenizer *t, int32_t id, nib_text *out, nib_err *err)
+{
+    nib_detok d;
+    nib__detok_init(&d, t, true);
+    d.raw = d.begun = true;
+    if (nib__tokenizer_token(t, id, &(size_t){0}) != NULL)
+        nib__detok_put(&d, id, out);
+    nib__detok_free(&d);
+    return out->failed ? nib__fail_memory(err, out->size, "the text of a token") : NIB_OK;
 }
 
 nib_status nib__tokenizer_decode(const nib_tokenizer *t, const int32_t *ids, size_t count,

@@ -138,6 +138,10 @@ nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text,
 nib_status nib__tokenizer_decode(const nib_tokenizer *t, const int32_t *ids, size_t count,
                                  bool skip_special, nib_text *out, nib_err *err);
 
+/* Appends the bytes that one id stands for inside a text, which need be no whole code points;
+ * nothing for a special token and for an id without a token. */
+nib_status nib__tokenizer_spell(const nib_tokenizer *t, int32_t id, nib_text *out, nib_err *err);
+
 /* ---- decoding as ids come: whole code points only ---- */
 
 /* All pieces that _put and _finish append, one after the other, are what nib__tokenizer_decode
@@ -152,6 +156,7 @@ typedef struct nib_detok {
     uint8_t pending[4]; /* bytes of a code point that is not complete */
     int pending_count;
     bool pending_fallback; /* they came from <0xHH> tokens */
+    bool raw;              /* bytes go out as they are, no strip at the ends */
     nib_text work[2];
 } nib_detok;
 

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For the tests of constrained decoding: a tokenizer with its trie, and texts taken byte by byte.
+ */
+#ifndef NIB_TESTS_CONSTRAINING_H
+#define NIB_TESTS_CONSTRAINING_H
+
+#include "tokenizing.h"
+#include "walking.h"
+
+typedef struct constraining {
+    nib_tokenizer *tokenizer;
+    nib_token_trie *trie;
+    int32_t bytes[256]; /* id of the token of one byte; -1: none */
+} constraining;
+
+static inline constraining open_constraining(const char *path)
+{
+    const nib_allocator a = nib__allocator_default();
+    constraining c = {.tokenizer = open_path(path, NULL)};
+    nib_err err = {.status = NIB_OK};
+    if (nib__token_trie_open(&c.trie, c.tokenizer, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    memset(c.bytes, 0xff, sizeof c.bytes);
+    for (size_t id = 0; id < c.trie->vocab; id++) {
+        size_t size;
+        const uint8_t *at = nib__token_spelling(c.trie, (int32_t)id, &size);
+        if (size == 1)
+            c.bytes[*at] = (int32_t)id;
+    }
+    return c;
+}
+
+static inline void close_constraining(constraining *c)
+{
+    nib__token_trie_close(c->trie);
+    nib__tokenizer_close(c->tokenizer);
+}
+
+static inline nib_status constraint_status(const constraining *c, nib_constraint **out,
+                                           const char *schema, nib_err *err)
+{
+    const nib_allocator a = nib__allocator_default();
+    const nib_named_text text = {"schema", schema, schema == NULL ? 0 : strlen(schema)};
+    return nib__constraint_open(out, c->trie, &text, &a, err);
+}
+
+static inline nib_constraint *open_constraint(const constraining *c, const char *schema)
+{
+    nib_constraint *constraint = NULL;
+    nib_err err = {.status = NIB_OK};
+    if (constraint_status(c, &constraint, schema, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return constraint;
+}
+
+/* Bytes of the text that may come, one token each. */
+static inline size_t taken(const constraining *c, nib_constraint_state *state, const char *text,
+                           size_t size)
+{
+    size_t n = 0;
+    while (n < size && nib__constraint_take(state, c->bytes[(uint8_t)text[n]]))
+        n++;
+    return n;
+}
+
+/* True if the text is a whole value of the constraint. */
+static inline bool accepts(const constraining *c, const nib_constraint *constraint,
+                           const char *text)
+{
+    nib_constraint_state state;
+    nib__constraint_start(&state, constraint);
+    return taken(c, &state, text, strlen(text)) == strlen(text) && nib__constraint_complete(&state);
+}
+
+#endif
