@@ -91,10 +91,12 @@ size_t nib__utf8_check(const char *s, size_t size)
         }
         if (at == size)
             break;
-        const int length = nib__utf8_length(s + at, size - at);
-        if (length == 0)
-            return at;
-        at += (size_t)length;
+        do { /* and what is not comes in runs */
+            const int length = nib__utf8_length(s + at, size - at);
+            if (length == 0)
+                return at;
+            at += (size_t)length;
+        } while (at < size && (s[at] & 0x80) != 0);
     }
     return size;
 }

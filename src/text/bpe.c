@@ -144,37 +144,37 @@ nib_status nib__bpe_build(nib_bpe *b, const nib_vocab *v, const nib_merge *list,
 }
 
 /* Every id is one of the vocabulary, and a search ends: after no more full slots than a table that
- * is built here may have in a row. */
-static bool check_slots(const nib_merge *slots, size_t capacity, size_t ids)
+ * is built here may have in a row. Half of the slots are empty, in no order, so nothing branches.
+ * *most: past the ids that merges make. */
+static bool check_slots(const nib_merge *slots, size_t capacity, uint32_t ids, uint32_t *most)
 {
-    size_t run = 0, empty = 0;
-    bool inside = true;
+    unsigned outside = 0, run = 0, longest = 0;
+    uint32_t past = 0;
+    size_t count = 0;
     for (size_t i = 0; i < capacity; i++) {
-        const nib_merge *m = &slots[i];
-        if (m->left == UINT32_MAX) {
-            run = 0;
-            empty++;
-            continue;
-        }
-        inside = inside && m->left < ids && m->right < ids && m->id < ids &&
-                 m->rank < NIB_TOKENIZER_MERGES && ++run <= NIB_TOKENIZER_RUN;
+        const nib_merge m = slots[i];
+        const unsigned full = m.left != UINT32_MAX, next = (m.id + 1) & (0 - full);
+        outside |= full & ((m.left >= ids) | (m.right >= ids) | (m.id >= ids) |
+                           (m.rank >= NIB_TOKENIZER_MERGES));
+        run = (run + 1) & (0 - full);
+        longest = run > longest ? run : longest;
+        past = next > past ? next : past;
+        count += full;
     }
     for (size_t i = 0; i < capacity && slots[i].left != UINT32_MAX; i++)
-        inside = inside && ++run <= NIB_TOKENIZER_RUN; /* past the end it goes on at the front */
-    return inside && empty != 0;
+        run++; /* past the end it goes on at the front */
+    longest = run > longest ? run : longest;
+    *most = past;
+    return outside == 0 && longest <= NIB_TOKENIZER_RUN && count < capacity;
 }
 
-/* Ids of special tokens lie together, past what merges give, so that few merges are looked up. */
-static bool any_special(const nib_vocab *v, const nib_merge *slots, size_t capacity)
+static bool any_special(const nib_vocab *v, const nib_merge *slots, size_t capacity, uint32_t most)
 {
-    size_t first = 0, last = v->text_count;
-    while (first < last && !nib__vocab_special(v, (int64_t)first))
+    uint32_t first = 0;
+    while (first < most && !nib__vocab_special(v, first))
         first++;
-    while (last > first && !nib__vocab_special(v, (int64_t)last - 1))
-        last--;
-    for (size_t i = 0; i < capacity; i++)
-        if (slots[i].left != UINT32_MAX && slots[i].id >= first && slots[i].id < last &&
-            nib__vocab_special(v, slots[i].id))
+    for (size_t i = 0; i < capacity && first < most; i++)
+        if (slots[i].left != UINT32_MAX && nib__vocab_special(v, slots[i].id))
             return true;
     return false;
 }
@@ -183,12 +183,13 @@ nib_status nib__bpe_adopt(nib_bpe *b, const nib_vocab *v, const nib_merge *slots
                           const uint64_t *joins, bool long_words, nib_err *err)
 {
     const size_t capacity = (size_t)1 << bits;
-    if (!check_slots(slots, capacity, v->text_count))
+    uint32_t most;
+    if (!check_slots(slots, capacity, (uint32_t)v->text_count, &most))
         return nib__fail(err, NIB_BAD_INPUT, "the table of merges leads out of the vocabulary");
     b->slots = (nib_merge *)(uintptr_t)slots; /* only read from here on */
     b->bits = bits;
     b->mapped = true;
-    b->makes_special = any_special(v, slots, capacity);
+    b->makes_special = any_special(v, slots, capacity, most);
     b->cut = long_words;
     memcpy(b->joins, joins, sizeof b->joins);
     fill_characters(b, v);
