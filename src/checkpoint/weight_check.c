@@ -83,9 +83,9 @@ static int64_t find_f64(const uint8_t *row, int64_t k)
 /* The first column of int4 codes, one per byte, that is outside of -8 to 7; or k. */
 static int64_t find_wide(const int8_t *row, int64_t k)
 {
-    unsigned high = 0; /* bits beyond 0..15 of any code + 8 */
+    uint8_t high = 0; /* bits beyond 0..15 of any code + 8; of bytes, as the codes are */
     for (int64_t j = 0; j < k; j++)
-        high |= (uint8_t)(row[j] + 8) & 0xf0u;
+        high |= (uint8_t)(((uint8_t)row[j] + 8) & 0xf0);
     for (int64_t j = 0; high != 0 && j < k; j++)
         if (row[j] < -8 || row[j] > 7)
             return j;

@@ -5,7 +5,10 @@
  */
 #include "linear_int.h"
 
-enum { SPAN = 1024 /* codes of one output that are fetched at a time */ };
+enum {
+    SPAN = 1024, /* codes of one output that are fetched at a time */
+    FOUR = 4,    /* outputs whose words are put into a panel together */
+};
 
 nib_int_layout nib__int_layout(const nib_weight *w)
 {
@@ -64,48 +67,73 @@ static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i
     }
 }
 
-/* A unit of codes into its column. In two's complement, the highest bit of a code turned is the
- * code plus the layout's offset; only the lowest four bits of an int4 code count. */
-static void put_bytes(const uint8_t *codes, uint8_t *column, int64_t unit)
+/* A unit of codes of four outputs into their columns, which lie side by side. In two's complement,
+ * the highest bit of a code turned is the code plus the layout's offset; only the lowest four bits
+ * of an int4 code count. */
+static void put_bytes(const uint8_t *const codes[FOUR], uint8_t *columns, int64_t unit)
 {
     for (int64_t q = 0; q < unit / 4; q++) {
-        uint32_t word;
-        memcpy(&word, codes + 4 * q, 4);
-        word ^= 0x80808080;
-        memcpy(column + q * 4 * NIB_INT_PANEL, &word, 4);
+        uint32_t words[FOUR];
+        for (int c = 0; c < FOUR; c++)
+            memcpy(&words[c], codes[c] + 4 * q, 4);
+        for (int c = 0; c < FOUR; c++)
+            words[c] ^= 0x80808080;
+        memcpy(columns + q * 4 * NIB_INT_PANEL, words, sizeof words);
     }
 }
 
-static void put_nibbles(const uint8_t *codes, uint8_t *column, int64_t unit)
+static void put_nibbles(const uint8_t *const codes[FOUR], uint8_t *columns, int64_t unit)
 {
     for (int64_t q = 0; q < unit / 8; q++) {
-        uint32_t low, high;
-        memcpy(&low, codes + 8 * q, 4);
-        memcpy(&high, codes + 8 * q + 4, 4);
-        low = ((low & 0x0f0f0f0f) | (high & 0x0f0f0f0f) << 4) ^ 0x88888888;
-        memcpy(column + q * 4 * NIB_INT_PANEL, &low, 4);
+        uint32_t low[FOUR], high[FOUR];
+        for (int c = 0; c < FOUR; c++) {
+            memcpy(&low[c], codes[c] + 8 * q, 4);
+            memcpy(&high[c], codes[c] + 8 * q + 4, 4);
+        }
+        for (int c = 0; c < FOUR; c++)
+            low[c] = ((low[c] & 0x0f0f0f0f) | (high[c] & 0x0f0f0f0f) << 4) ^ 0x88888888;
+        memcpy(columns + q * 4 * NIB_INT_PANEL, low, sizeof low);
     }
 }
 
-/* Output i into column `column`. Bytes past a group's or the row's end become 0, which adds nothing
- * to a sum. */
-static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
-                       uint8_t *panel)
+/* Codes k0..k0+count of row i: where they lie, if they are a byte each and fill units. Bytes past
+ * the row's end, and rows from n1 on, become 0, which adds nothing to a sum. */
+static const uint8_t *fetch(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t n1,
+                            int64_t k0, int64_t count, uint8_t *buffer)
 {
-    uint8_t codes[SPAN];
+    const int64_t units = nib__round_up(count, l->unit);
+    if (i < n1 && w->store == NIB_STORE_BYTE && count == units)
+        return (const uint8_t *)w->codes + nib__weight_place(w, i) * w->k + k0;
+    const int64_t there = i < n1 ? count : 0;
+    if (i < n1)
+        nib__weight_codes(w, i, k0, count, (int8_t *)buffer);
+    memset(buffer + there, -l->offset, (size_t)(units - there));
+    return buffer;
+}
+
+/* Outputs i..i+FOUR, as far as they are before n1, from column `column` on. */
+static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t n1,
+                       int64_t column, uint8_t *panel)
+{
+    uint8_t buffers[FOUR][SPAN];
     const bool is_int4 = w->scheme.code == NIB_CODE_I4;
     const int64_t span = l->group <= SPAN ? SPAN / l->group * l->group : SPAN;
     for (int64_t k0 = 0; k0 < w->k; k0 += span) {
         const int64_t count = nib__min(span, w->k - k0);
-        nib__weight_codes(w, i, k0, count, (int8_t *)codes);
-        memset(codes + count, -l->offset, (size_t)(nib__round_up(count, l->unit) - count));
+        const uint8_t *codes[FOUR];
+        for (int c = 0; c < FOUR; c++)
+            codes[c] = fetch(w, l, i + c, n1, k0, count, buffers[c]);
+        int64_t g = k0 / l->group, unit = k0 % l->group / l->unit;
         for (int64_t j = 0; j < count; j += l->unit) {
-            const int64_t g = (k0 + j) / l->group, unit = (k0 + j) % l->group / l->unit;
             uint8_t *to = panel + nib__int_unit(l, g, unit) + 4 * column;
+            const uint8_t *const at[FOUR] = {codes[0] + j, codes[1] + j, codes[2] + j,
+                                             codes[3] + j};
             if (is_int4)
-                put_nibbles(codes + j, to, l->unit);
+                put_nibbles(at, to, l->unit);
             else
-                put_bytes(codes + j, to, l->unit);
+                put_bytes(at, to, l->unit);
+            if (++unit == l->units) /* the group is over */
+                unit = 0, g++;
         }
     }
 }
@@ -118,10 +146,10 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
         const int64_t columns = nib__min(NIB_INT_PANEL, n1 - i0);
         if (columns < NIB_INT_PANEL)
             memset(panel, 0, l.panel_bytes);
-        for (int64_t column = 0; column < columns; column++) {
+        for (int64_t column = 0; column < columns; column++)
             pack_headers(w, &l, i0 + column, column, panel);
-            pack_codes(w, &l, i0 + column, column, panel);
-        }
+        for (int64_t column = 0; column < columns; column += FOUR)
+            pack_codes(w, &l, i0 + column, n1, column, panel);
     }
 }
 
