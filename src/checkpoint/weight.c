@@ -264,6 +264,7 @@ nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *su
     if (!any) {
         w->scheme.zero = NIB_ZERO_NONE;
         w->scheme.symmetric = true;
+        nib__checkpoint_release(q->cp, w->zeros, (uint64_t)(count * bytes));
         w->zeros = NULL;
         w->zero_type = w->float_zeros = NIB_TYPE_NONE;
     }

@@ -59,6 +59,7 @@ typedef struct nib_runner {
     float *logits;          /* [wanted][vocab] of the last step */
     size_t logits_capacity; /* rows */
     uint64_t weight_bytes;  /* read per token */
+    int64_t looked_up;      /* rows of the embedding since its pages were given back */
     nib_observer observer;  /* see NULL: none */
     bool keeps_logits;      /* those of the GPU stay there, for nib__runner_draw */
     int32_t *drawn;         /* the GPU's; NULL: nothing was drawn there */

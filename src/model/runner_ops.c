@@ -196,7 +196,14 @@ static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_
                             .ids = r->sides[node->side].ids,
                             .out = values(r, node, node->to),
                             .m = m};
-    return run_rows(r, node->row, &args, m, err);
+    NIB_TRY(run_rows(r, node->row, &args, m, err));
+    /* A row that is looked up brings the pages around it into this process's memory, too. */
+    r->looked_up += node->side == NIB_SIDE_CPU ? m : 0;
+    if (r->looked_up >= NIB_CHUNK) {
+        nib__checkpoint_release_rows(r->net->checkpoint, args.table, 0, args.table->n);
+        r->looked_up = 0;
+    }
+    return NIB_OK;
 }
 
 static nib_status run_norm(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)

@@ -302,6 +302,8 @@ static nib_status load(loading *l, size_t site, nib_err *err)
     const bool keep = reads_plain(l->plan);
     if (!l->done)
         NIB_TRY(run_blocks(l, keep, err));
+    else
+        release_rows(l, 0, l->from.n, keep); /* that layouts were compared by */
     if (l->plan->pack == NULL && !keep)
         nib__checkpoint_release_values(net->checkpoint, &l->from);
     return NIB_OK;
