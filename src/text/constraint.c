@@ -250,17 +250,11 @@ static bool end_value(nib_constraint_state *s)
     s->start[--s->levels] = 0;
     nib_constraint_item *items = top_of(s, &count);
     for (int i = 0; i < count; i++) {
-        nib_constraint_item item = items[i];
-        int same = 0;
         if (!(parents >> i & 1))
             continue;
-        advance(node_of(s, &item), &item);
-        while (same < kept && (items[same].node != item.node || items[same].at != item.at))
-            same++;
-        if (same < kept)
-            items[same].parents |= item.parents;
-        else
-            items[kept++] = item;
+        items[kept] = items[i];
+        advance(node_of(s, &items[kept]), &items[kept]);
+        kept++;
     }
     s->used = (uint8_t)(s->used - (count - kept));
     s->mode = s->levels == 1 ? NIB_AT_END : NIB_AFTER;
@@ -281,7 +275,8 @@ static nib_schema_kind kind_of(uint8_t byte)
     }
 }
 
-/* Puts the value into the new level, unless it cannot begin so. */
+/* Puts the value into the new level, unless it cannot begin so. No two items of a level are of one
+ * node. */
 static void put_item(nib_constraint_state *s, uint16_t leaf, int parent, uint8_t byte, int room)
 {
     nib_constraint_item item = {.node = leaf, .parents = (uint16_t)(1u << parent)};

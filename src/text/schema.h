@@ -12,13 +12,14 @@
 
 enum {
     NIB_SCHEMA_BYTES = 1 << 20,
-    NIB_SCHEMA_DEPTH = 64,       /* schemas inside schemas, and nestings of a value */
-    NIB_SCHEMA_NODES = 8192,     /* schemas, and values of enums that are objects or arrays */
-    NIB_SCHEMA_VALUES = 8192,    /* of all enums */
-    NIB_SCHEMA_ITEMS = 65535,    /* minItems and maxItems */
-    NIB_SCHEMA_LENGTH = 1 << 20, /* minLength and maxLength */
-    NIB_SCHEMA_LEAVES = 65536,   /* alternatives of all schemas */
-    NIB_SCHEMA_ABREAST = 16,     /* alternatives of one kind, as objects, of one value */
+    NIB_SCHEMA_DEPTH = 64,         /* schemas inside schemas, and nestings of a value */
+    NIB_SCHEMA_NODES = 8192,       /* schemas, and values of enums that are objects or arrays */
+    NIB_SCHEMA_VALUES = 8192,      /* of all enums */
+    NIB_SCHEMA_ITEMS = 65535,      /* minItems and maxItems */
+    NIB_SCHEMA_LENGTH = 1 << 20,   /* minLength and maxLength */
+    NIB_SCHEMA_LEAVES = 65536,     /* alternatives of all schemas */
+    NIB_SCHEMA_COMPARED = 1 << 21, /* texts, to tell the schemas of oneOf apart */
+    NIB_SCHEMA_ABREAST = 16,       /* alternatives of one kind, as objects, of one value */
     NIB_SCHEMA_NONE = UINT16_MAX,
     NIB_SCHEMA_ENDLESS = NIB_SCHEMA_DEPTH + 1, /* the height of what has no end */
     /* Digits of numbers. */

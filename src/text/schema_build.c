@@ -11,6 +11,8 @@
 
 enum { OBJECT = 1, ARRAY = 2, STRING = 4, NUMBER = 8, INTEGER = 16, BOOLEAN = 32, NULL_TYPE = 64 };
 
+enum { PATH_SHOWN = 320 }; /* bytes of a place in a sentence */
+
 static nib_status no_memory(nib_schema_reader *r, size_t bytes)
 {
     return nib__fail_memory(r->err, bytes, "the schema");
@@ -18,16 +20,32 @@ static nib_status no_memory(nib_schema_reader *r, size_t bytes)
 
 /* ---- places and errors ---- */
 
+/* The path, of which the middle is left out where it is long. */
+static const char *shown_path(const nib_schema_reader *r, char out[PATH_SHOWN])
+{
+    if (r->path.size < PATH_SHOWN)
+        return r->path.at;
+    size_t head = PATH_SHOWN / 2 - sizeof "...", from = r->path.size - PATH_SHOWN / 2;
+    while (head > 0 && ((uint8_t)r->path.at[head] & 0xc0) == 0x80)
+        head--;
+    while (((uint8_t)r->path.at[from] & 0xc0) == 0x80)
+        from++;
+    memcpy(out, r->path.at, head);
+    memcpy(out + head, "...", 3);
+    memcpy(out + head + 3, r->path.at + from, r->path.size - from + 1);
+    return out;
+}
+
 nib_status nib__schema_refuse(nib_schema_reader *r, nib_status status, const char *format, ...)
 {
-    char sentence[640];
+    char sentence[640], path[PATH_SHOWN];
     va_list args;
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
     if (r->path.failed)
         return no_memory(r, r->path.size);
-    return nib__fail(r->err, status, "%s: %s", r->path.at, sentence);
+    return nib__fail(r->err, status, "%s: %s", shown_path(r, path), sentence);
 }
 
 size_t nib__schema_enter(nib_schema_reader *r, const char *before, const char *name, size_t size)
@@ -227,8 +245,11 @@ nib_status nib__schema_add(nib_schema *s, const nib_schema_node *node, uint16_t 
 
 nib_status nib__schema_add_placed(nib_schema_reader *r, nib_schema_node *node, uint16_t *out)
 {
-    if (!r->path.failed)
-        node->path = nib__arena_copy(&r->s->arena, r->path.at, r->path.size);
+    char shown[PATH_SHOWN];
+    if (!r->path.failed) {
+        const char *path = shown_path(r, shown);
+        node->path = nib__arena_copy(&r->s->arena, path, strlen(path));
+    }
     return node->path != NULL ? nib__schema_add(r->s, node, out, r->err)
                               : no_memory(r, r->path.size);
 }

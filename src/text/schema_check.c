@@ -12,6 +12,7 @@ typedef struct checker {
     size_t count;            /* nodes that were read; merged ones come after */
     uint32_t *marks;         /* [count] the last search that came by */
     uint16_t *stack, *found; /* [count] */
+    size_t compared;         /* texts, for oneOf */
     size_t merged;           /* texts of merged literals */
     nib_err *err;
 } checker;
@@ -248,22 +249,34 @@ static bool disjoint(const nib_schema *s, const nib_schema_node *a, const nib_sc
                                           : false;
 }
 
-static bool members_differ(const nib_schema *s, const nib_schema_node *a, const nib_schema_node *b)
+static bool members_differ(checker *c, const nib_schema_node *a, const nib_schema_node *b)
 {
-    for (size_t i = 0; i < a->leaf_count; i++)
-        for (size_t j = 0; j < b->leaf_count; j++)
-            if (!disjoint(s, &s->nodes[s->leaves[a->leaf + i]], &s->nodes[s->leaves[b->leaf + j]]))
+    const nib_schema *s = c->s;
+    for (size_t i = 0; i < a->leaf_count; i++) {
+        for (size_t j = 0; j < b->leaf_count; j++) {
+            const nib_schema_node *left = &s->nodes[s->leaves[a->leaf + i]];
+            const nib_schema_node *right = &s->nodes[s->leaves[b->leaf + j]];
+            c->compared += left->count + right->count + 1u;
+            if (c->compared > NIB_SCHEMA_COMPARED || !disjoint(s, left, right))
                 return false;
+        }
+    }
     return true;
 }
 
-static nib_status check_one_of(const checker *c, const nib_schema_node *node)
+static nib_status check_one_of(checker *c, const nib_schema_node *node)
 {
     const nib_schema *s = c->s;
     for (size_t j = 1; j < node->count; j++)
         for (size_t i = 0; i < j; i++)
-            if (!members_differ(s, &s->nodes[node->members[i]], &s->nodes[node->members[j]]))
-                return nib__fail(c->err, NIB_UNSUPPORTED,
+            if (!members_differ(c, &s->nodes[node->members[i]], &s->nodes[node->members[j]]))
+                return c->compared > NIB_SCHEMA_COMPARED
+                           ? nib__fail(c->err, NIB_UNSUPPORTED,
+                                       "%s: the schemas of oneOf take more than %d comparisons to "
+                                       "tell apart, the limit; write anyOf",
+                                       node->path, NIB_SCHEMA_COMPARED)
+                           : nib__fail(
+                                 c->err, NIB_UNSUPPORTED,
                                  "%s: schemas %zu and %zu of oneOf are not told apart by a type or "
                                  "by a required property of other values; write anyOf",
                                  node->path, i, j);

@@ -220,9 +220,9 @@ static void test_strings(void **state)
               "\"\\u0041\\u00e9\\uFFFF\"", "\"\\ud83d\\ude00\"", "\"\\uD83D\\uDE00x\"",
               "\"\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf\""),
         TEXTS("\"a\nb\"", "\"\t\"", "\"\x7f\"", "\"\\x\"", "\"\\u12g4\"", "\"\\ud83d\"",
-              "\"\\ud83dx\"", "\"\\ud83d\\n\"", "\"\\ud83d\\u0041\"", "\"\\ude00\"", "\"\xc3\"",
-              "\"\xc0\xaf\"", "\"\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"",
-              "\"\xe0\x80\xaf\"", "\"\xff\"", "\"a", "\"a\"b", "'a'"));
+              "\"\\ud83dx\"", "\"\\ud83d\\n\"", "\"\\ud83d\\u0041\"", "\"\\ud83d\\ud83d\"",
+              "\"\\ude00\"", "\"\xc3\"", "\"\xc0\xaf\"", "\"\x80\"", "\"\xed\xa0\x80\"",
+              "\"\xf4\x90\x80\x80\"", "\"\xe0\x80\xaf\"", "\"\xff\"", "\"a", "\"a\"b", "'a'"));
     expect_texts("{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
                  TEXTS("\"ab\"", "\"\xf0\x9f\x98\x80\xc3\xa9z\"", "\"\\n\\u0041\"",
                        "\"\\ud83d\\ude00\\ud83d\\ude00\\ud83d\\ude00\""),
@@ -333,6 +333,12 @@ static void test_arrays(void **state)
         "{\"type\":\"integer\"}}",
         TEXTS("[]", "[\"a\"]", "[\"a\",null]", "[\"a\",null,1,2]"),
         TEXTS("[null]", "[\"a\",1]", "[\"a\",null,null]"));
+    /* Values that are of one schema in two alternatives. */
+    expect_texts(
+        "{\"anyOf\":[{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/x\"},\"minItems\":2},"
+        "{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/x\"},\"maxItems\":1}],"
+        "\"$defs\":{\"x\":{\"type\":\"array\",\"items\":{\"type\":\"null\"}}}}",
+        TEXTS("[]", "[[]]", "[[null]]", "[[],[null]]"), TEXTS("[[[]]]", "[null]"));
     expect_texts("{\"type\":\"array\",\"maxItems\":0}", TEXTS("[]", "[ ]"), TEXTS("[1]"));
 }
 
@@ -385,6 +391,20 @@ static void test_depth(void **state)
     nib__text_str(&text, "]}");
     assert_true(nested(&c, text.at, "[", 1000) == 64);
     assert_true(walk_schema(&c, text.at, 5) > 0);
+    /* More alternatives at one nesting than are followed: 4 lists of lists of 12 kinds. */
+    nib__text_clear(&text);
+    nib__text_str(&text, "{\"anyOf\":[{\"type\":\"null\"}");
+    for (int i = 0; i < 4; i++) {
+        nib__text_str(
+            &text, ",{\"type\":\"array\",\"minItems\":2,\"items\":{\"anyOf\":[{\"type\":\"null\"}");
+        for (int j = 0; j < 12; j++)
+            nib__text_format(&text,
+                             ",{\"type\":\"array\",\"items\":{\"const\":%d},\"minItems\":%d}",
+                             12 * i + j, j % 4);
+        nib__text_str(&text, "]}}");
+    }
+    nib__text_str(&text, "]}");
+    assert_true(walk_schema(&c, text.at, 60) > 0);
     nib__text_free(&text);
     close_constraining(&c);
 }

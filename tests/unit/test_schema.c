@@ -50,8 +50,9 @@ static void opens(const char *text)
 static nib_text repeated(const char *before, const char *part, const char *middle,
                          const char *after, const char *end, int times)
 {
-    const nib_allocator a = nib__allocator_default();
+    static nib_allocator a; /* which the text refers to */
     nib_text text;
+    a = nib__allocator_default();
     nib__text_init(&text, &a);
     nib__text_str(&text, before);
     for (int i = 0; i < times; i++)
@@ -323,6 +324,12 @@ static void test_one_of(void **state)
                 "\"const\":2}}}]}",
                 "not told apart");
     unsupported("{\"oneOf\":[{\"type\":\"array\"},{\"type\":\"array\"}]}", "not told apart");
+    nib_text text = repeated("{\"oneOf\":[{\"const\":0}", "", "", "", "", 0);
+    for (int i = 1; i < 4000; i++)
+        nib__text_format(&text, ",{\"const\":%d}", i);
+    nib__text_str(&text, "]}");
+    expect_refused(text.at, text.size, NIB_UNSUPPORTED, "take more than 2097152 comparisons");
+    nib__text_free(&text);
     opens("{\"oneOf\":[{\"enum\":[\"a\",1]},{\"enum\":[\"b\",2,null]},{\"type\":\"object\"},{"
           "\"type\":"
           "\"array\"}]}");
@@ -337,6 +344,11 @@ static void test_unicode(void **state)
     opens("{\"properties\":{\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\":{},\"\\u0000\":{},\"\":{}}}");
     unsupported("{\"properties\":{\"\xc3\xa9\":{\"pattern\":\"a\"}}}",
                 "schema.properties.\xc3\xa9.pattern");
+    /* Of a long place the middle is left out, never the sentence. */
+    nib_text deep =
+        repeated("", "{\"properties\":{\"0123456789\xc3\xa9\":", "{\"not\":1}", "}}", "", 50);
+    expect_refused(deep.at, deep.size, NIB_UNSUPPORTED, "\xc3\xa9.not: \"not\" cannot be enforced");
+    nib__text_free(&deep);
     unsupported("{\"properties\":{\"a\\u001b[31m\\n\":{\"pattern\":\"a\"}}}",
                 "schema.properties.a\\u001b[31m\\n.pattern");
     bad("{\"properties\":{\"\xff\":{}}}", "not valid UTF-8");
