@@ -207,8 +207,12 @@ static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buff
                                   .site = site,
                                   .from = from,
                                   .to = NIB_BUFFER_INPUT}));
-    return add(l,
-               (nib_node){.op = NIB_OP_LINEAR, .uses = uses, .site = site, .from = from, .to = to});
+    return add(l, (nib_node){.op = NIB_OP_LINEAR,
+                             .uses = uses,
+                             .site = site,
+                             .from = from,
+                             .to = to,
+                             .joins = formed});
 }
 
 static nib_status lower_attention(lowering *l, int64_t layer)

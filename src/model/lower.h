@@ -40,7 +40,8 @@ typedef struct nib_node {
     int64_t rows_per_token; /* NORM: heads for q and k norms, else 1 */
     const float *weight;    /* NORM; an address of the GPU's once the runner is open */
     const int32_t *order;   /* GATHER; likewise */
-    bool wanted_only;       /* only slots whose logits are wanted, from here on */
+    bool joins;       /* LINEAR: takes the input of the one before, and need not wait for it */
+    bool wanted_only; /* only slots whose logits are wanted, from here on */
 } nib_node;
 
 typedef struct nib_lowered {

@@ -415,9 +415,12 @@ static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count,
         if (node == last && node->side == NIB_SIDE_GPU)
             NIB_TRY(reserve_logits(r, m, err));
         const uint64_t from = r->node_ns != NULL ? nib__now_ns() : 0;
-        NIB_TRY(nib__runner_node(r, node, m, err));
+        const size_t joined = nib__runner_joined(node, r->ops.count - i, m);
+        NIB_TRY(joined > 1 ? nib__runner_products(r, node, joined, m, err)
+                           : nib__runner_node(r, node, m, err));
         if (r->node_ns != NULL)
             NIB_TRY(note_time(r, i, from, err));
+        i += joined - 1;
     }
     *wanted = m;
     if (m != 0 && last->side == NIB_SIDE_GPU && !r->keeps_logits)

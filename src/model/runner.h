@@ -80,6 +80,12 @@ uint64_t nib__runner_gpu_bytes(const nib_network *net, const nib_layer *layers, 
                                int64_t context);
 /* One operation for m tokens; of the GPU: it is launched. */
 nib_status nib__runner_node(nib_runner *runner, const nib_node *node, int64_t m, nib_err *err);
+/* How many products, from this one on, of `left` nodes share one input and one round of the workers
+ * for m tokens: q, k and v, gate and up. */
+size_t nib__runner_joined(const nib_node *node, size_t left, int64_t m);
+/* So many of them; of the GPU one. */
+nib_status nib__runner_products(nib_runner *runner, const nib_node *nodes, size_t count, int64_t m,
+                                nib_err *err);
 /* The outputs of a product of m tokens, `count` times `step` of them, among the workers. */
 void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, nib_pool_job job,
                         void *ctx);

@@ -53,6 +53,25 @@ static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
     }
 }
 
+enum { JOINED = 3 };
+
+/* Several products whose outputs follow each other. */
+typedef struct joined {
+    part parts[JOINED];
+    int64_t first[JOINED + 1]; /* index that each begins with */
+    int count;
+} joined;
+
+static void job_joined(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    joined *j = ctx;
+    for (int i = 0; i < j->count; i++) {
+        const int64_t from = nib__max(begin, j->first[i]), to = nib__min(end, j->first[i + 1]);
+        if (from < to)
+            job_linear(&j->parts[i], worker, from - j->first[i], to - j->first[i]);
+    }
+}
+
 /* Parts per worker: enough that a worker which was interrupted holds nobody up for long. */
 enum { PARTS_PER_WORKER = 4 };
 
@@ -62,10 +81,11 @@ static int64_t grain_for(const nib_runner *r, int64_t count)
         1, nib__ceil_div(count, (int64_t)nib__pool_threads(r->engine->pool) * PARTS_PER_WORKER));
 }
 
+enum { FEW_TOKENS = 16, FEW_OUTPUTS = 16 };
+
 void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, nib_pool_job job,
                         void *ctx)
 {
-    enum { FEW_TOKENS = 16, FEW_OUTPUTS = 16 };
     const int64_t parts = (int64_t)nib__pool_threads(pool) * PARTS_PER_WORKER;
     if (m > FEW_TOKENS) /* a part prepares the inputs for itself */
         nib__pool_run(pool, count, nib__ceil_div(count, parts), true, job, ctx);
@@ -138,30 +158,53 @@ static nib_status run_quant(nib_runner *r, const nib_node *node, int64_t m, nib_
     return NIB_OK;
 }
 
-static nib_status run_linear(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+static nib_linear linear_of(nib_runner *r, const nib_node *node, const nib_kernel *row, int64_t m)
 {
-    const nib_kernel *row = nib__use_at(node->uses, m)->kernel;
     const nib_loaded *loaded = &r->weights[node->site];
     if (r->observer.see && node->side == NIB_SIDE_CPU)
         r->observer.see(r->observer.ctx, node->site, values(r, node, node->from),
                         r->ops.ld[node->from], m, loaded->w.k);
-    const nib_linear args = {.w = &loaded->w,
-                             .packed = nib__weight_packed(loaded, row),
-                             .x = input_of(r, node, m),
-                             .y = values(r, node, node->to),
-                             .ldy = r->ops.ld[node->to],
-                             .bias = loaded->bias,
-                             .int_bias = loaded->int_bias};
-    if (row->gpu != NULL)
-        return run_on_gpu(r, row, &args, err);
-    const int64_t step = nib__max(1, row->n_step), count = nib__ceil_div(loaded->w.n, step);
-    part p = {.row = row,
-              .args = &args,
-              .step = step,
-              .end = loaded->w.n,
-              .scratch = r->scratch,
-              .scratch_bytes = r->scratch_bytes};
-    nib__share_outputs(r->engine->pool, count, step, m, job_linear, &p);
+    return (nib_linear){.w = &loaded->w,
+                        .packed = nib__weight_packed(loaded, row),
+                        .x = input_of(r, node, m),
+                        .y = values(r, node, node->to),
+                        .ldy = r->ops.ld[node->to],
+                        .bias = loaded->bias,
+                        .int_bias = loaded->int_bias};
+}
+
+size_t nib__runner_joined(const nib_node *node, size_t left, int64_t m)
+{
+    size_t count = 1;
+    if (node->op != NIB_OP_LINEAR || node->side != NIB_SIDE_CPU || m > FEW_TOKENS)
+        return 1; /* of a prompt they take long enough that nobody waits much */
+    while (count < left && count < JOINED && node[count].op == NIB_OP_LINEAR && node[count].joins)
+        count++;
+    return count;
+}
+
+nib_status nib__runner_products(nib_runner *r, const nib_node *nodes, size_t count, int64_t m,
+                                nib_err *err)
+{
+    nib_linear args[JOINED];
+    joined j = {.count = (int)count};
+    int64_t least = INT64_MAX;
+    for (size_t i = 0; i < count; i++) {
+        const nib_kernel *row = nib__use_at(nodes[i].uses, m)->kernel;
+        args[i] = linear_of(r, &nodes[i], row, m);
+        if (row->gpu != NULL)
+            return run_on_gpu(r, row, &args[i], err);
+        const int64_t step = nib__max(1, row->n_step);
+        j.parts[i] = (part){.row = row,
+                            .args = &args[i],
+                            .step = step,
+                            .end = args[i].w->n,
+                            .scratch = r->scratch,
+                            .scratch_bytes = r->scratch_bytes};
+        j.first[i + 1] = j.first[i] + nib__ceil_div(args[i].w->n, step);
+        least = nib__min(least, step);
+    }
+    nib__share_outputs(r->engine->pool, j.first[count], least, m, job_joined, &j);
     return NIB_OK;
 }
 
@@ -303,7 +346,7 @@ nib_status nib__runner_node(nib_runner *r, const nib_node *node, int64_t m, nib_
     case NIB_OP_GATHER: return run_gather(r, node, m, err);
     case NIB_OP_ATTN: return run_attn(r, node, m, err);
     case NIB_OP_QUANT: return run_quant(r, node, m, err);
-    case NIB_OP_LINEAR: return run_linear(r, node, m, err);
+    case NIB_OP_LINEAR: return nib__runner_products(r, node, 1, m, err);
     case NIB_OP_MOVE: return run_move(r, node, m, err);
     default: return NIB_OK; /* lowering makes no other */
     }

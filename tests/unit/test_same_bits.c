@@ -272,12 +272,39 @@ static void test_shipped_model(void **state)
     assert_int_equal(failures, 0);
 }
 
+/* Products that share an input run in one round of the workers, k, v and up with the one before
+ * them, and give what they give by themselves. */
+static void test_joined(void **state)
+{
+    static const char *const recipes[] = {NULL, "8da4w-g32", "int4wo-g32"};
+    (void)state;
+    failures = 0;
+    for (size_t r = 0; r < COUNT(recipes); r++) {
+        open_how how = {.path = "models/nibble-tales", .recipe = recipes[r], .threads = 3};
+        workload w = {.path = how.path, .length = SHIPPED_LENGTH};
+        fill_workload(&w, &how);
+        opened o = must_open(&how);
+        nib_lowered *ops = &o.session->runner.ops;
+        int64_t joins = 0;
+        check_run(&o, &w, &how, 1, 1);
+        for (size_t i = 0; i < ops->count; i++) {
+            joins += ops->nodes[i].joins;
+            ops->nodes[i].joins = false;
+        }
+        assert_int_equal(joins, 3 * o.model->net.config.layers);
+        check_run(&o, &w, &how, 1, 1);
+        close_opened(&o);
+        free_workload(&w);
+    }
+    assert_int_equal(failures, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schemes),       cmocka_unit_test(test_caches),
         cmocka_unit_test(test_gguf),          cmocka_unit_test(test_long),
-        cmocka_unit_test(test_shipped_model),
+        cmocka_unit_test(test_shipped_model), cmocka_unit_test(test_joined),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
