@@ -101,21 +101,58 @@ static const char *what_fits(const nib_plan *p, const load *l, uint64_t *bytes)
     return NULL;
 }
 
-/* What to do: a recipe, or else a shorter context, where that is what is too large. */
-static void say_remedy(const nib_plan *p, const load *l, nib_text *out)
+/* The same with keys and values in int8, which the CPU runs; false: they are, or something else
+ * does. */
+static bool with_int8(const nib_plan *p, const load *l, load *out)
 {
+    const nib_config *c = &p->model->net.config;
+    const uint64_t now = (uint64_t)nib__cache_bytes(p->plan.cache, c->head_dim, 1),
+                   then = (uint64_t)nib__cache_bytes(NIB_TYPE_I8, c->head_dim, 1);
+    if (p->plan.gpu != NULL || l->machine->memory == 0 || then >= now)
+        return false;
+    *out = *l;
+    out->beside = p->cache_bytes / now * then;
+    out->room = l->machine->memory > out->beside ? l->machine->memory - out->beside : 0;
+    return true;
+}
+
+/* A recipe, a smaller type of keys and values, which costs less, or both. */
+static bool say_smaller(const nib_plan *p, const load *l, nib_text *out)
+{
+    static const char cache[] = "--cache-type int8";
     uint64_t bytes;
     char text[32];
+    load small;
+    const bool has_small = with_int8(p, l, &small);
+    if (has_small && small.weights <= small.room) {
+        nib__text_format(out, "; %s has %s and fits", cache,
+                         nib__say_bytes(text, small.weights + small.beside));
+        return true;
+    }
+    const char *recipe = what_fits(p, l, &bytes);
+    if (recipe != NULL) {
+        nib__text_format(out, "; --recipe %s has %s and fits", recipe,
+                         nib__say_bytes(text, bytes + l->beside));
+        return true;
+    }
+    recipe = has_small ? what_fits(p, &small, &bytes) : NULL;
+    if (recipe != NULL)
+        nib__text_format(out, "; --recipe %s %s has %s and fits", recipe, cache,
+                         nib__say_bytes(text, bytes + small.beside));
+    return recipe != NULL;
+}
+
+/* What to do: a smaller type, or else a shorter context, where that is what is too large. */
+static void say_remedy(const nib_plan *p, const load *l, nib_text *out)
+{
     const bool is_step = p->policy.training;
-    const char *recipe = is_step ? NULL : what_fits(p, l, &bytes);
     if (is_step)
         nib__text_format(out, "; lower training.local_batch_size or training.seq_len%s",
                          p->model->net.train.checkpointing == NIB_AC_FULL
                              ? ""
                              : ", or set activation_checkpoint.mode to full");
-    else if (recipe != NULL)
-        nib__text_format(out, "; --recipe %s has %s and fits", recipe,
-                         nib__say_bytes(text, bytes + l->beside));
+    else if (say_smaller(p, l, out))
+        return;
     else if (l->weights + l->beside - p->cache_bytes < l->machine->memory &&
              p->policy.room_words == NULL)
         nib__text_format(out, "; --context less than %lld fits", (long long)p->context);

@@ -59,3 +59,18 @@ for engine in torchao gpt-fast torchchat torchtitan executorch; do
 done
 equal 'a run says what a plan says' 4 "$(nibble generate "$MODEL" -n 1 --recipe 8da4w-g7 --strict >/dev/null 2>&1; echo $?)"
 refused 4 '*' generate "$MODEL" -n 1 --device mi210 --recipe int4wo
+
+# what is too large: the advice that is given fits, and costs as little as can be
+# advised MEMORY OPTION...
+advised() {
+    local memory=$1
+    shift
+    nibble plan "$MODEL" -c 512 --memory "$memory" --json >plan.json 2>err
+    check "at $memory: $*" grep -q -- "; $* has [^ ]* .B and fits" plan.json
+    nibble plan "$MODEL" -c 512 --memory "$memory" "$@" --json >plan.json 2>err || true
+    check "$* fits in $memory" test "$(grep -c too-large plan.json)" = 0
+}
+advised 7500KB --cache-type int8
+advised 5MB --recipe 8da4w
+advised 2600KB --recipe 8da4w+head+embed
+advised 2500KB --recipe 8da4w+head+embed --cache-type int8
