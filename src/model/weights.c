@@ -218,17 +218,32 @@ static nib_status load_rows(loading *l, int worker, int64_t begin, int64_t end, 
     return NIB_OK;
 }
 
+/* Brings pages of rows into this process, so that packing the ones before can fetch them ahead. */
+static void touch_rows(const nib_weight *w, int64_t begin, int64_t end)
+{
+    enum { AROUND = 64 << 10 }; /* what the system maps around a page that is touched */
+    const uint64_t row = w->rows == NULL ? nib__weight_row_bytes(w) : 0;
+    const volatile uint8_t *from = (const uint8_t *)w->codes + (uint64_t)begin * row;
+    const uint64_t bytes = begin < end ? (uint64_t)(end - begin) * row : 0;
+    for (uint64_t at = 0; at < bytes; at += AROUND)
+        (void)from[at];
+    if (bytes != 0)
+        (void)from[bytes - 1];
+}
+
 /* Everything that is done to a row, while it is in a cache. */
 static void job_load(void *ctx, int worker, int64_t begin, int64_t end)
 {
     loading *l = ctx;
     const int64_t last = nib__min(l->first + end * PART_ROWS, l->out->w.n);
     nib_err err;
-    for (int64_t i = l->first + begin * PART_ROWS; i < last; i += PART_ROWS)
+    for (int64_t i = l->first + begin * PART_ROWS; i < last; i += PART_ROWS) {
+        touch_rows(&l->from, i + PART_ROWS, nib__min(i + 2 * PART_ROWS, last));
         if (load_rows(l, worker, i, nib__min(i + PART_ROWS, last), &err) != NIB_OK) {
             job_failed(l, &err);
             return;
         }
+    }
 }
 
 /* Pages of the converted copy, whose rows are in the packed one. */
