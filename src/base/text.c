@@ -196,10 +196,15 @@ void nib__text_double(nib_text *text, double value)
     nib__text_str(text, nib__say_double(number, value));
 }
 
+const char *nib__say_double_exact(char out[32], double value)
+{
+    return write_number(out, value, false);
+}
+
 void nib__text_double_exact(nib_text *text, double value)
 {
     char number[32];
-    nib__text_str(text, write_number(number, value, false));
+    nib__text_str(text, nib__say_double_exact(number, value));
 }
 
 /* ---- names ---- */

@@ -54,6 +54,7 @@ const char *nib__say_double(char out[32], double value);
 /* The same, but a value that is a float, too, reads back equal as a double (0.1f as
  * 0.10000000149011612). */
 void nib__text_double_exact(nib_text *text, double value);
+const char *nib__say_double_exact(char out[32], double value);
 
 /* Up to three of `names` nearest to `wanted` (edit distance), as "a, b or c"; empty if none is
  * near. */

@@ -170,14 +170,36 @@ static void take_spaces(const nib_added *added, const char *text, size_t size, s
     }
 }
 
+/* The first byte that is marked, or not marked, as asked; or size. */
+static size_t first_byte(const char *marks, size_t size, bool marked)
+{
+    const char *found = memchr(marks, marked, size);
+    return found == NULL ? size : (size_t)(found - marks);
+}
+
+/* The longest token at *from. A special one that is partly from a user gives way to a shorter one
+ * before the user's bytes: nobody can take a template's token away by what is written behind it. */
+static uint32_t token_at(const nib_tokenizer *t, const nib_trie *trie, const char *text,
+                         size_t size, const char *marks, size_t *found_size)
+{
+    const uint32_t found = longest_at(trie, text, size, found_size);
+    if (found == 0 || marks == NULL || !t->added[found - 1].special ||
+        first_byte(marks, *found_size, false) == *found_size)
+        return found;
+    const size_t clean = first_byte(marks, *found_size, true);
+    return clean == *found_size ? found : longest_at(trie, text, clean, found_size);
+}
+
 int64_t nib__added_next(const nib_tokenizer *t, const nib_trie *trie, const char *text, size_t size,
-                        bool parse_special, size_t done, size_t *from, nib_match *match)
+                        bool parse_special, const char *marks, size_t done, size_t *from,
+                        nib_match *match)
 {
     while (*from < size && trie->count != 0) {
         size_t found_size = 0;
         const bool starts = trie->starts[(unsigned char)text[*from]];
+        const char *here = marks == NULL ? NULL : marks + *from;
         const uint32_t found =
-            starts ? longest_at(trie, text + *from, size - *from, &found_size) : 0;
+            starts ? token_at(t, trie, text + *from, size - *from, here, &found_size) : 0;
         if (found == 0) {
             ++*from;
             continue;
@@ -185,7 +207,7 @@ int64_t nib__added_next(const nib_tokenizer *t, const nib_trie *trie, const char
         const nib_added *added = &t->added[found - 1];
         *match = (nib_match){*from, *from + found_size};
         *from = match->end; /* a token that is passed over still takes its bytes */
-        if (added->special && !parse_special)
+        if (added->special && (!parse_special || (here != NULL && here[0])))
             continue;
         if (added->single_word && !stands_alone(text, size, *match))
             continue;

@@ -325,7 +325,7 @@ static const nib_merge *merge_at(const nib_encoder *e, int32_t left)
         return NULL;
     const nib_merge *m = find_merge(&e->t->bpe, e->symbols[left].id, e->symbols[right].id);
     /* Merges must not make a special token of a user's words. */
-    if (m != NULL && e->t->bpe.makes_special && !e->parse_special &&
+    if (m != NULL && e->t->bpe.makes_special && !e->special_words &&
         nib__vocab_special(&e->t->vocab, m->id))
         return NULL;
     return m;
@@ -464,7 +464,7 @@ nib_status nib__bpe_word(nib_encoder *e, const char *text, size_t size)
     const nib_tokenizer *t = e->t;
     if (t->bpe.ignore_merges) {
         const int32_t id = nib__vocab_find(&t->vocab, &t->vocab.model, text, size);
-        if (id >= 0 && (e->parse_special || !nib__vocab_special(&t->vocab, id)))
+        if (id >= 0 && (e->special_words || !nib__vocab_special(&t->vocab, id)))
             return nib__encoder_id(e, id);
     }
     if (!t->bpe.cut)

@@ -252,8 +252,20 @@ static void strip(const nib_normalizer *n, const char *text, size_t size, nib_te
     nib__text_put(out, text, (size_t)(end - text));
 }
 
+/* What stands for a match is marked if a byte of the match was. marks NULL: none are kept. */
+static void mark_match(nib_text *marks, const char *before, size_t copied, nib_match match,
+                       size_t content_size)
+{
+    if (marks == NULL)
+        return;
+    const bool marked = memchr(before + match.start, 1, match.end - match.start) != NULL;
+    nib__text_put(marks, before + copied, match.start - copied);
+    for (size_t i = 0; i < content_size; i++)
+        nib__text_put(marks, marked ? "\1" : "", 1);
+}
+
 static nib_status replace(nib_encoder *e, const nib_normalizer *n, const char *text, size_t size,
-                          nib_text *out)
+                          nib_text *out, nib_text *marks)
 {
     size_t from = 0, last = SIZE_MAX, copied = 0;
     for (;;) {
@@ -265,10 +277,13 @@ static nib_status replace(nib_encoder *e, const nib_normalizer *n, const char *t
             break;
         nib__text_put(out, text + copied, match.start - copied);
         nib__text_put(out, n->content, n->content_size);
+        mark_match(marks, e->piece_marks, copied, match, n->content_size);
         copied = match.end;
         NIB_TRY(nib__encoder_made(e, out, n->content_size, "Replace"));
     }
     nib__text_put(out, text + copied, size - copied);
+    if (marks != NULL)
+        nib__text_put(marks, e->piece_marks + copied, size - copied);
     return NIB_OK;
 }
 
@@ -289,30 +304,41 @@ static nib_status run_form(nib_encoder *e, const nib_normalizer *n, const char *
 }
 
 static nib_status run_normalizer(nib_encoder *e, const nib_normalizer *n, const char *text,
-                                 size_t size, nib_text *out)
+                                 size_t size, nib_text *out, nib_text *marks)
 {
     switch (n->kind) {
-    case NIB_NORMAL_LOWERCASE:
-        lowercase(text, size, out);
-        return NIB_OK;
-    case NIB_NORMAL_STRIP:
-        strip(n, text, size, out);
-        return NIB_OK;
-    case NIB_NORMAL_STRIP_ACCENTS:
-        strip_accents(text, size, out);
-        return NIB_OK;
+    case NIB_NORMAL_LOWERCASE: lowercase(text, size, out); return NIB_OK;
+    case NIB_NORMAL_STRIP: strip(n, text, size, out); return NIB_OK;
+    case NIB_NORMAL_STRIP_ACCENTS: strip_accents(text, size, out); return NIB_OK;
     case NIB_NORMAL_PREPEND:
         nib__text_put(out, n->content, size == 0 ? 0 : n->content_size);
         nib__text_put(out, text, size);
         return NIB_OK;
-    case NIB_NORMAL_REPLACE:
-        return replace(e, n, text, size, out);
-    case NIB_NORMAL_BYTES:
-        nib__byte_level_put(out, text, size);
-        return NIB_OK;
-    default:
-        return run_form(e, n, text, size, out);
+    case NIB_NORMAL_REPLACE: return replace(e, n, text, size, out, marks);
+    case NIB_NORMAL_BYTES: nib__byte_level_put(out, text, size); return NIB_OK;
+    default: return run_form(e, n, text, size, out);
     }
+}
+
+/* The marks of what a normalizer made. Where it does not say which byte came from which, and the
+ * text is another one, all of it is a user's as soon as a part was. */
+static nib_status follow_marks(nib_encoder *e, const nib_normalizer *n, const char *text,
+                               size_t size, const nib_text *made, nib_text *marks)
+{
+    const bool same = made->size == size && (size == 0 || memcmp(made->at, text, size) == 0);
+    if (n->kind == NIB_NORMAL_PREPEND) {
+        for (size_t i = size; i < made->size; i++)
+            nib__text_put(marks, "", 1);
+        nib__text_put(marks, e->piece_marks, size);
+    } else if (n->kind != NIB_NORMAL_REPLACE && same) {
+        nib__text_put(marks, e->piece_marks, size);
+    } else if (n->kind != NIB_NORMAL_REPLACE) {
+        const bool any = memchr(e->piece_marks, 1, size) != NULL;
+        for (size_t i = 0; i < made->size; i++)
+            nib__text_put(marks, any ? "\1" : "", 1);
+    }
+    e->piece_marks = marks->at == NULL ? "" : marks->at;
+    return marks->failed ? nib__fail_memory(e->err, made->size, "a text's marks") : NIB_OK;
 }
 
 nib_status nib__normalize(nib_encoder *e, const char *text, size_t size, const char **out,
@@ -320,9 +346,14 @@ nib_status nib__normalize(nib_encoder *e, const char *text, size_t size, const c
 {
     for (size_t i = 0; i < e->t->normalizer_count; i++) {
         nib_text *made = &e->normal[i % 2];
+        nib_text *marks = e->piece_marks == NULL ? NULL : &e->normal_marks[i % 2];
         nib__text_clear(made);
-        NIB_TRY(run_normalizer(e, &e->t->normalizers[i], text, size, made));
+        if (marks != NULL)
+            nib__text_clear(marks);
+        NIB_TRY(run_normalizer(e, &e->t->normalizers[i], text, size, made, marks));
         NIB_TRY(nib__encoder_made(e, made, made->size, "the normalizers"));
+        if (marks != NULL)
+            NIB_TRY(follow_marks(e, &e->t->normalizers[i], text, size, made, marks));
         text = made->at == NULL ? "" : made->at;
         size = made->size;
     }

@@ -66,6 +66,8 @@ nib_status nib__encoder_open(nib_encoder *e, const nib_tokenizer *t, size_t text
     e->made_limit = MADE + (uint64_t)text_size * MADE_PER_BYTE;
     nib__text_init(&e->normal[0], &t->allocator);
     nib__text_init(&e->normal[1], &t->allocator);
+    nib__text_init(&e->normal_marks[0], &t->allocator);
+    nib__text_init(&e->normal_marks[1], &t->allocator);
     for (size_t i = 0; i < t->stage_count; i++)
         nib__text_init(&e->stage[i], &t->allocator);
     return nib__regex_run_open(&e->run, text_size, err);
@@ -77,6 +79,9 @@ void nib__encoder_close(nib_encoder *e)
     nib__regex_run_close(&e->run);
     nib__text_free(&e->normal[0]);
     nib__text_free(&e->normal[1]);
+    nib__text_free(&e->normal_marks[0]);
+    nib__text_free(&e->normal_marks[1]);
+    nib__release(a, e->marks);
     for (size_t i = 0; i < e->t->stage_count; i++)
         nib__text_free(&e->stage[i]);
     nib__release(a, e->ids);
@@ -117,8 +122,8 @@ static nib_status encode_piece(nib_encoder *e, const char *piece, size_t piece_s
     size_t size, from = 0, done = 0;
     nib_match match;
     NIB_TRY(nib__normalize(e, piece, piece_size, &text, &size));
-    for (int64_t found; (found = nib__added_next(t, &t->normal, text, size, e->parse_special, done,
-                                                 &from, &match)) >= 0;) {
+    for (int64_t found; (found = nib__added_next(t, &t->normal, text, size, e->parse_special,
+                                                 e->piece_marks, done, &from, &match)) >= 0;) {
         if (done < match.start)
             NIB_TRY(nib__pretokenize(e, text + done, match.start - done, at_start && done == 0));
         NIB_TRY(nib__encoder_id(e, t->added[found].id));
@@ -128,19 +133,27 @@ static nib_status encode_piece(nib_encoder *e, const char *piece, size_t piece_s
                        : NIB_OK;
 }
 
+static nib_status encode_between(nib_encoder *e, const char *text, size_t from, size_t to)
+{
+    if (from == to)
+        return NIB_OK;
+    e->piece_marks =
+        e->marks == NULL || e->t->normal.count == 0 ? NULL : e->marks + from; /* else for nothing */
+    return encode_piece(e, text + from, to - from, from == 0);
+}
+
 static nib_status encode_text(nib_encoder *e, const char *text, size_t size)
 {
     const nib_tokenizer *t = e->t;
     size_t from = 0, done = 0;
     nib_match match;
-    for (int64_t found; (found = nib__added_next(t, &t->plain, text, size, e->parse_special, done,
-                                                 &from, &match)) >= 0;) {
-        if (done < match.start)
-            NIB_TRY(encode_piece(e, text + done, match.start - done, done == 0));
+    for (int64_t found; (found = nib__added_next(t, &t->plain, text, size, e->parse_special,
+                                                 e->marks, done, &from, &match)) >= 0;) {
+        NIB_TRY(encode_between(e, text, done, match.start));
         NIB_TRY(nib__encoder_id(e, t->added[found].id));
         done = match.end;
     }
-    return done < size ? encode_piece(e, text + done, size - done, done == 0) : NIB_OK;
+    return encode_between(e, text, done, size);
 }
 
 static nib_status encode_around(nib_encoder *e, const char *text, size_t size, bool add_special)
@@ -154,9 +167,26 @@ static nib_status encode_around(nib_encoder *e, const char *text, size_t size, b
     return NIB_OK;
 }
 
-nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text, size_t size,
-                                       unsigned flags, int32_t **ids, size_t *count,
-                                       uint64_t *steps, nib_err *err)
+typedef struct encoding {
+    const nib_byte_range *marked; /* [marked_count] */
+    size_t marked_count;
+    uint64_t steps;
+} encoding;
+
+static nib_status mark(nib_encoder *e, const encoding *c, size_t size)
+{
+    if (c->marked_count == 0)
+        return NIB_OK;
+    e->marks = nib__calloc(&e->t->allocator, size, 1);
+    if (e->marks == NULL)
+        return nib__fail_memory(e->err, size, "a text's marks");
+    for (size_t i = 0; i < c->marked_count; i++)
+        memset(e->marks + c->marked[i].start, 1, c->marked[i].end - c->marked[i].start);
+    return NIB_OK;
+}
+
+static nib_status encode(const nib_tokenizer *t, const char *text, size_t size, unsigned flags,
+                         encoding *c, int32_t **ids, size_t *count, nib_err *err)
 {
     nib_encoder e;
     const size_t valid = nib__utf8_check(text, size);
@@ -167,7 +197,10 @@ nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text,
             (unsigned)(unsigned char)text[valid], valid);
     nib_status status = nib__encoder_open(&e, t, size, err);
     e.parse_special = (flags & NIB_ENCODE_PARSE_SPECIAL) != 0;
+    e.special_words = e.parse_special && c->marked_count == 0;
     e.drop_unknown = (flags & NIB_ENCODE_DROP_UNKNOWN) != 0;
+    if (status == NIB_OK)
+        status = mark(&e, c, size);
     if (status == NIB_OK)
         status = nib__bpe_cache_open(&e, size);
     if (status == NIB_OK)
@@ -175,18 +208,35 @@ nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text,
     if (status == NIB_OK) {
         *ids = e.ids;
         *count = e.count;
-        if (steps != NULL)
-            *steps = e.steps;
+        c->steps = e.steps;
         e.ids = NULL;
     }
     nib__encoder_close(&e);
     return status;
 }
 
+nib_status nib__tokenizer_encode_marked(const nib_tokenizer *t, const char *text, size_t size,
+                                        const nib_byte_range *marked, size_t marked_count,
+                                        unsigned flags, int32_t **ids, size_t *count, nib_err *err)
+{
+    encoding c = {.marked = marked, .marked_count = marked_count};
+    return encode(t, text, size, flags, &c, ids, count, err);
+}
+
+nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text, size_t size,
+                                       unsigned flags, int32_t **ids, size_t *count,
+                                       uint64_t *steps, nib_err *err)
+{
+    encoding c = {.marked_count = 0};
+    NIB_TRY(encode(t, text, size, flags, &c, ids, count, err));
+    *steps = c.steps;
+    return NIB_OK;
+}
+
 nib_status nib__tokenizer_encode(const nib_tokenizer *t, const char *text, size_t size,
                                  unsigned flags, int32_t **ids, size_t *count, nib_err *err)
 {
-    return nib__tokenizer_encode_steps(t, text, size, flags, ids, count, NULL, err);
+    return nib__tokenizer_encode_marked(t, text, size, NULL, 0, flags, ids, count, err);
 }
 
 void nib__tokenizer_ids_free(const nib_tokenizer *t, int32_t *ids)

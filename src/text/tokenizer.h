@@ -34,6 +34,11 @@ enum {
     NIB_ENCODE_DROP_UNKNOWN = 4,
 };
 
+/* Bytes [start, end) of a text. */
+typedef struct nib_byte_range {
+    size_t start, end;
+} nib_byte_range;
+
 /* Opens tokenizer.json; tokenizer_config.json beside it, which names BOS and EOS, may be NULL. */
 nib_status nib__tokenizer_open(nib_tokenizer **out, const char *path, const char *config_path,
                                const nib_allocator *a, nib_err *err);
@@ -128,7 +133,13 @@ bool nib__tokenizer_is_special(const nib_tokenizer *t, int32_t id);
 nib_status nib__tokenizer_encode(const nib_tokenizer *t, const char *text, size_t size,
                                  unsigned flags, int32_t **ids, size_t *count, nib_err *err);
 void nib__tokenizer_ids_free(const nib_tokenizer *t, int32_t *ids);
-/* The same, and how many candidate merges were looked at (for tests of the cost). */
+/* The same of a text of which parts came from a user: there no special token is recognized,
+ * whatever the flags say. marked: [marked_count] in order, apart. The text is not cut where they
+ * end. */
+nib_status nib__tokenizer_encode_marked(const nib_tokenizer *t, const char *text, size_t size,
+                                        const nib_byte_range *marked, size_t marked_count,
+                                        unsigned flags, int32_t **ids, size_t *count, nib_err *err);
+/* As nib__tokenizer_encode, and how many candidate merges were looked at (for tests of the cost). */
 nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text, size_t size,
                                        unsigned flags, int32_t **ids, size_t *count,
                                        uint64_t *steps, nib_err *err);

@@ -318,9 +318,15 @@ typedef struct nib_encoder {
     const nib_tokenizer *t;
     nib_err *err;
     bool parse_special, drop_unknown;
+    bool special_words; /* the model itself may make special tokens, too: of no user's bytes */
     nib_regex_run run;
     uint64_t made, made_limit; /* bytes that normalizers and stages wrote */
     nib_text normal[2];
+    /* Of a text with parts from a user: 1 for each such byte; NULL: none. marks is of the whole
+     * text, piece_marks of the piece that is encoded, normalized once it is. */
+    char *marks;
+    const char *piece_marks;
+    nib_text normal_marks[2];
     nib_text stage[NIB_TOKENIZER_PARTS];
     int32_t *ids;
     size_t count, capacity;
@@ -345,7 +351,7 @@ nib_status nib__bpe_cache_open(nib_encoder *e, size_t text_size);
 /* Ids of one word. */
 nib_status nib__bpe_word(nib_encoder *e, const char *text, size_t size);
 
-/* *out is text itself, or lies in e->normal. */
+/* *out is text itself, or lies in e->normal; e->piece_marks follows it. */
 nib_status nib__normalize(nib_encoder *e, const char *text, size_t size, const char **out,
                           size_t *out_size);
 /* Puts a byte as the character that stands for it in byte-level tokenizers (1 or 2 bytes). */
@@ -357,9 +363,10 @@ int nib__byte_level_byte(uint32_t point);
 nib_status nib__pretokenize(nib_encoder *e, const char *text, size_t size, bool at_start);
 
 /* The next added token at or after *from: its index, and the bytes it takes with its spaces; -1:
- * none. */
+ * none. No special token has a byte that is marked; marks NULL: none is. */
 int64_t nib__added_next(const nib_tokenizer *t, const nib_trie *trie, const char *text, size_t size,
-                        bool parse_special, size_t done, size_t *from, nib_match *match);
+                        bool parse_special, const char *marks, size_t done, size_t *from,
+                        nib_match *match);
 
 /* ---- loading ---- */
 

@@ -100,6 +100,71 @@ static void test_nul_and_empty(void **state)
 
 /* ---- T04: what a user writes stays text ---- */
 
+/* {...} in the text is a user's; the braces are not part of it. */
+static void expect_marked(const nib_tokenizer *t, const char *text, const char *expected)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_byte_range marked[8];
+    nib_text bare, out;
+    nib_err err = {.status = NIB_OK};
+    size_t ranges = 0, count = 0;
+    int32_t *ids = NULL;
+    nib__text_init(&bare, &a);
+    nib__text_init(&out, &a);
+    for (const char *c = text; *c != 0; c++) {
+        if (*c == '{')
+            marked[ranges].start = bare.size;
+        else if (*c == '}')
+            marked[ranges++].end = bare.size;
+        else
+            nib__text_put(&bare, c, 1);
+    }
+    assert_int_equal(nib__tokenizer_encode_marked(t, bare.at, bare.size, marked, ranges,
+                                                  NIB_ENCODE_PARSE_SPECIAL, &ids, &count, &err),
+                     NIB_OK);
+    for (size_t i = 0; i < count; i++)
+        nib__text_format(&out, i == 0 ? "%d" : " %d", ids[i]);
+    if (strcmp(out.at, expected) != 0)
+        fail_msg("%s gives %s instead of %s", text, out.at, expected);
+    nib__tokenizer_ids_free(t, ids);
+    nib__text_free(&bare);
+    nib__text_free(&out);
+}
+
+static void test_marked_text(void **state)
+{
+    static const char plain[] =
+        "{\"added_tokens\":[{\"id\":6,\"content\":\"<s>\",\"special\":true,\"normalized\":%s},"
+        "{\"id\":7,\"content\":\"<s>s\",\"special\":true,\"normalized\":%s},{\"id\":8,\"content\":"
+        "\"s>\",\"normalized\":%s}],%s"
+        "\"model\":{\"vocab\":{\"<\":0,\"s\":1,\">\":2,\"<s\":3,\"_\":4,\"ss\":5,\"__\":9,\"sss\":"
+        "10},"
+        "\"merges\":[\"s s\",\"_ _\",\"ss s\"]}}";
+    char json[1000];
+    (void)state;
+    snprintf(json, sizeof json, plain, "false", "false", "false", "");
+    nib_tokenizer *t = parse_text(json, NULL);
+    expect_marked(t, "<s>{<s>}<s>", "6 0 1 2 6");
+    expect_marked(t, "<s>{s}", "6 1"); /* a longer token with a user's byte gives way */
+    expect_marked(t, "<s>s", "7");
+    expect_marked(t, "{<}s>", "0 8"); /* and none begins or ends in a user's text */
+    expect_marked(t, "<s{>}<s>", "0 8 6");
+    expect_marked(t, "{<s>s}", "0 1 2 1"); /* as a text without special tokens */
+    expect_marked(t, "s{s}s_{_}", "10 9"); /* merges know no marks */
+    expect_marked(t, "<s>", "6");
+    nib__tokenizer_close(t);
+    /* Tokens that are looked for in the normalized text: the marks follow what is put in. */
+    snprintf(
+        json, sizeof json, plain, "true", "true", "true",
+        "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
+        "\"_\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\"-\"},\"content\":\"__\"},"
+        "{\"type\":\"Lowercase\"}]},");
+    t = parse_text(json, NULL);
+    expect_marked(t, "-<s>{<s>}-<s>", "9 6 0 1 2 4 6"); /* the token has become _<s> */
+    expect_marked(t, "{-}<s>-<s>", "9 4 0 1 2 4 6");
+    nib__tokenizer_close(t);
+}
+
 static void expect_no_special(const char *name, const char *text)
 {
     const nib_allocator a = nib__allocator_default();
@@ -401,15 +466,11 @@ static void test_long_equals_short(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_invalid_utf8),
-        cmocka_unit_test(test_nul_and_empty),
-        cmocka_unit_test(test_special_text),
-        cmocka_unit_test(test_unknown_characters),
-        cmocka_unit_test(test_megabytes_of_one),
-        cmocka_unit_test(test_deep_merges),
-        cmocka_unit_test(test_catastrophic_patterns),
-        cmocka_unit_test(test_growing_components),
-        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_invalid_utf8),       cmocka_unit_test(test_nul_and_empty),
+        cmocka_unit_test(test_special_text),       cmocka_unit_test(test_marked_text),
+        cmocka_unit_test(test_unknown_characters), cmocka_unit_test(test_megabytes_of_one),
+        cmocka_unit_test(test_deep_merges),        cmocka_unit_test(test_catastrophic_patterns),
+        cmocka_unit_test(test_growing_components), cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_long_equals_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
