@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Upper, lower and title case of texts as Python's str has them: full mappings, where a character
+ * may become several, and the final sigma. Mappings of one to one are utf8proc's.
+ */
+#include "template_parts.h"
+
+#include <utf8proc.h>
+
+/* Unicode's SpecialCasing: characters whose upper case is more than one; upper and title. */
+static const struct {
+    uint16_t point, upper[3], title[3];
+} special[] = {
+    {0xdf, {0x53, 0x53}, {0x53, 0x73}},
+    {0x149, {0x2bc, 0x4e}, {0x2bc, 0x4e}},
+    {0x1f0, {0x4a, 0x30c}, {0x4a, 0x30c}},
+    {0x390, {0x399, 0x308, 0x301}, {0x399, 0x308, 0x301}},
+    {0x3b0, {0x3a5, 0x308, 0x301}, {0x3a5, 0x308, 0x301}},
+    {0x587, {0x535, 0x552}, {0x535, 0x582}},
+    {0x1e96, {0x48, 0x331}, {0x48, 0x331}},
+    {0x1e97, {0x54, 0x308}, {0x54, 0x308}},
+    {0x1e98, {0x57, 0x30a}, {0x57, 0x30a}},
+    {0x1e99, {0x59, 0x30a}, {0x59, 0x30a}},
+    {0x1e9a, {0x41, 0x2be}, {0x41, 0x2be}},
+    {0x1f50, {0x3a5, 0x313}, {0x3a5, 0x313}},
+    {0x1f52, {0x3a5, 0x313, 0x300}, {0x3a5, 0x313, 0x300}},
+    {0x1f54, {0x3a5, 0x313, 0x301}, {0x3a5, 0x313, 0x301}},
+    {0x1f56, {0x3a5, 0x313, 0x342}, {0x3a5, 0x313, 0x342}},
+    {0x1fb2, {0x1fba, 0x399}, {0x1fba, 0x345}},
+    {0x1fb3, {0x391, 0x399}, {0x1fbc}},
+    {0x1fb4, {0x386, 0x399}, {0x386, 0x345}},
+    {0x1fb6, {0x391, 0x342}, {0x391, 0x342}},
+    {0x1fb7, {0x391, 0x342, 0x399}, {0x391, 0x342, 0x345}},
+    {0x1fbc, {0x391, 0x399}, {0x1fbc}},
+    {0x1fc2, {0x1fca, 0x399}, {0x1fca, 0x345}},
+    {0x1fc3, {0x397, 0x399}, {0x1fcc}},
+    {0x1fc4, {0x389, 0x399}, {0x389, 0x345}},
+    {0x1fc6, {0x397, 0x342}, {0x397, 0x342}},
+    {0x1fc7, {0x397, 0x342, 0x399}, {0x397, 0x342, 0x345}},
+    {0x1fcc, {0x397, 0x399}, {0x1fcc}},
+    {0x1fd2, {0x399, 0x308, 0x300}, {0x399, 0x308, 0x300}},
+    {0x1fd3, {0x399, 0x308, 0x301}, {0x399, 0x308, 0x301}},
+    {0x1fd6, {0x399, 0x342}, {0x399, 0x342}},
+    {0x1fd7, {0x399, 0x308, 0x342}, {0x399, 0x308, 0x342}},
+    {0x1fe2, {0x3a5, 0x308, 0x300}, {0x3a5, 0x308, 0x300}},
+    {0x1fe3, {0x3a5, 0x308, 0x301}, {0x3a5, 0x308, 0x301}},
+    {0x1fe4, {0x3a1, 0x313}, {0x3a1, 0x313}},
+    {0x1fe6, {0x3a5, 0x342}, {0x3a5, 0x342}},
+    {0x1fe7, {0x3a5, 0x308, 0x342}, {0x3a5, 0x308, 0x342}},
+    {0x1ff2, {0x1ffa, 0x399}, {0x1ffa, 0x345}},
+    {0x1ff3, {0x3a9, 0x399}, {0x1ffc}},
+    {0x1ff4, {0x38f, 0x399}, {0x38f, 0x345}},
+    {0x1ff6, {0x3a9, 0x342}, {0x3a9, 0x342}},
+    {0x1ff7, {0x3a9, 0x342, 0x399}, {0x3a9, 0x342, 0x345}},
+    {0x1ffc, {0x3a9, 0x399}, {0x1ffc}},
+    {0xfb00, {0x46, 0x46}, {0x46, 0x66}},
+    {0xfb01, {0x46, 0x49}, {0x46, 0x69}},
+    {0xfb02, {0x46, 0x4c}, {0x46, 0x6c}},
+    {0xfb03, {0x46, 0x46, 0x49}, {0x46, 0x66, 0x69}},
+    {0xfb04, {0x46, 0x46, 0x4c}, {0x46, 0x66, 0x6c}},
+    {0xfb05, {0x53, 0x54}, {0x53, 0x74}},
+    {0xfb06, {0x53, 0x54}, {0x53, 0x74}},
+    {0xfb13, {0x544, 0x546}, {0x544, 0x576}},
+    {0xfb14, {0x544, 0x535}, {0x544, 0x565}},
+    {0xfb15, {0x544, 0x53b}, {0x544, 0x56b}},
+    {0xfb16, {0x54e, 0x546}, {0x54e, 0x576}},
+    {0xfb17, {0x544, 0x53d}, {0x544, 0x56d}},
+};
+
+static nib_status put_point(nib_run *r, nib_builder *b, uint32_t point, bool user)
+{
+    char bytes[4];
+    return nib__put(r, b, bytes, (size_t)nib__utf8_put(bytes, point), user);
+}
+
+static nib_status put_points(nib_run *r, nib_builder *b, const uint16_t points[3], bool user)
+{
+    for (int i = 0; i < 3 && points[i] != 0; i++)
+        NIB_TRY(put_point(r, b, points[i], user));
+    return NIB_OK;
+}
+
+static nib_status put_upper(nib_run *r, nib_builder *b, uint32_t point, bool title, bool user)
+{
+    if (point >= 0x1f80 && point <= 0x1faf && !title) { /* Greek with an iota below */
+        static const uint16_t rows[] = {0x1f08, 0x1f28, 0x1f68};
+        NIB_TRY(put_point(r, b, rows[(point - 0x1f80) >> 4] | (point & 7), user));
+        return put_point(r, b, 0x399, user);
+    }
+    for (size_t i = 0; point >= special[0].point && i < COUNT(special); i++) {
+        if (special[i].point == point)
+            return put_points(r, b, title ? special[i].title : special[i].upper, user);
+    }
+    const utf8proc_int32_t p = (utf8proc_int32_t)point;
+    return put_point(r, b, (uint32_t)(title ? utf8proc_totitle(p) : utf8proc_toupper(p)), user);
+}
+
+static utf8proc_category_t category(uint32_t point)
+{
+    return utf8proc_category((utf8proc_int32_t)point);
+}
+
+/* Has it a case? */
+static bool is_cased(uint32_t point)
+{
+    const utf8proc_category_t c = category(point);
+    const utf8proc_int32_t p = (utf8proc_int32_t)point;
+    return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT ||
+           utf8proc_toupper(p) != p || utf8proc_tolower(p) != p;
+}
+
+/* Marks and the like, which stand in words and do not end them for the final sigma. */
+static bool is_ignored(uint32_t point)
+{
+    const utf8proc_category_t c = category(point);
+    return c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_ME || c == UTF8PROC_CATEGORY_CF ||
+           c == UTF8PROC_CATEGORY_LM || c == UTF8PROC_CATEGORY_SK || point == '\'' ||
+           point == '.' || point == ':' || point == 0xb7 || point == 0x387 || point == 0x2018 ||
+           point == 0x2019 || point == 0x2024 || point == 0x2027;
+}
+
+/* A sigma at `at` that ends its word: a cased letter is before it, from `from` on, and none behind.
+ */
+static bool is_final(const nib_string *s, size_t from, size_t at)
+{
+    bool before = false;
+    for (size_t i = at; i > from && !before;) {
+        i--;
+        if (((unsigned char)s->at[i] & 0xc0) == 0x80)
+            continue;
+        const char *c = s->at + i;
+        const uint32_t point = nib__utf8_next(&c);
+        before = !is_ignored(point) && is_cased(point);
+        if (!before && !is_ignored(point))
+            return false;
+    }
+    for (const char *c = s->at + at + 2; before && c < s->at + s->size;) {
+        const uint32_t point = nib__utf8_next(&c);
+        if (!is_ignored(point))
+            return !is_cased(point);
+    }
+    return before;
+}
+
+static nib_status put_lower(nib_run *r, nib_builder *b, const nib_string *s, size_t from, size_t at,
+                            uint32_t point, bool user)
+{
+    if (point == 0x130) {
+        NIB_TRY(put_point(r, b, 'i', user));
+        return put_point(r, b, 0x307, user);
+    }
+    if (point == 0x3a3)
+        return put_point(r, b, is_final(s, from, at) ? 0x3c2 : 0x3c3, user);
+    return put_point(r, b, (uint32_t)utf8proc_tolower((utf8proc_int32_t)point), user);
+}
+
+/* What Jinja's title begins a word behind. */
+static bool parts_words(uint32_t point)
+{
+    return point == '-' || point == '(' || point == '{' || point == '[' || point == '<' ||
+           nib__template_space(point);
+}
+
+nib_status nib__put_case(nib_run *r, nib_builder *b, const nib_string *s, nib_case as)
+{
+    bool first = true;
+    size_t from = 0; /* Jinja's title lowers the rest of each word by itself */
+    NIB_TRY(nib__run_steps(r, s->size / 16));
+    for (size_t i = 0; i < s->size;) {
+        const char *next = s->at + i;
+        const bool user = s->marks != NULL ? s->marks[i] != 0 : s->user;
+        const uint32_t point = nib__utf8_next(&next);
+        const bool upper = as == NIB_UPPER || (as != NIB_LOWER && first);
+        NIB_TRY(upper ? put_upper(r, b, point, as == NIB_TITLE || as == NIB_CAPITAL, user)
+                      : put_lower(r, b, s, from, i, point, user));
+        first = as == NIB_TITLE ? !is_cased(point) : as == NIB_WORDS ? parts_words(point) : false;
+        i = (size_t)(next - s->at);
+        if (as == NIB_WORDS && upper)
+            from = i;
+    }
+    return NIB_OK;
+}

@@ -1,0 +1,625 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Expressions of a template into a tree, by Jinja's precedence: or, and, not, comparisons, + -, ~,
+ * * / // %, **, signs, then calls, subscripts, filters and tests.
+ */
+#include "template_parts.h"
+
+#include <stdlib.h>
+
+/* ---- literals ---- */
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if ((c | 32) >= 'a' && (c | 32) <= 'f')
+        return (c | 32) - 'a' + 10;
+    return -1;
+}
+
+/* \xHH, \uHHHH, \UHHHHHHHH, \ooo; false: no such escape, and *from is as it was. */
+static bool read_code(const char *text, size_t size, size_t *from, uint32_t *point)
+{
+    const char kind = text[*from];
+    const int wanted = kind == 'x' ? 2 : kind == 'u' ? 4 : kind == 'U' ? 8 : 0;
+    size_t at = *from;
+    uint32_t code = 0;
+    if (wanted != 0) {
+        if (size - at - 1 < (size_t)wanted)
+            return false;
+        for (int i = 0; i < wanted; i++) {
+            const int digit = hex_digit(text[++at]);
+            if (digit < 0)
+                return false;
+            code = code << 4 | (uint32_t)digit;
+        }
+        at++;
+    } else if (kind >= '0' && kind <= '7') {
+        for (int i = 0; i < 3 && at < size && text[at] >= '0' && text[at] <= '7'; i++)
+            code = code << 3 | (uint32_t)(text[at++] - '0');
+    } else {
+        return false;
+    }
+    *from = at;
+    *point = code;
+    return true;
+}
+
+static nib_status read_string(nib_reader *r, const nib_lexeme *token, nib_text *out)
+{
+    static const char plain[] = "abfnrtv\\'\"", means[] = "\a\b\f\n\r\t\v\\'\"";
+    for (size_t i = 0; i < token->size;) {
+        uint32_t point;
+        char bytes[4];
+        if (token->at[i] != '\\') {
+            nib__text_put(out, token->at + i++, 1);
+            continue;
+        }
+        i++;
+        const char c = token->at[i];
+        const char *known = c == 0 ? NULL : strchr(plain, c);
+        if (known != NULL) {
+            nib__text_put(out, &means[known - plain], 1);
+            i++;
+        } else if (c == '\n') {
+            i++;
+        } else if (read_code(token->at, token->size, &i, &point)) {
+            if (point > 0x10ffff || (point >= 0xd800 && point < 0xe000))
+                return nib__template_fail(r, NIB_BAD_INPUT, token->line,
+                                          "an escape names U+%04X, which is no character",
+                                          (unsigned)point);
+            nib__text_put(out, bytes, (size_t)nib__utf8_put(bytes, point));
+        } else if (c == 'N' || c == 'x' || c == 'u' || c == 'U') {
+            return nib__template_fail(r, NIB_BAD_INPUT, token->line,
+                                      "\\%c in a string is not followed by what it wants", c);
+        } else {
+            nib__text_put(out, "\\", 1); /* no escape: both stay */
+        }
+    }
+    return out->failed ? nib__fail_memory(r->err, token->size, "a chat template") : NIB_OK;
+}
+
+/* Strings side by side are one. */
+static nib_status parse_string(nib_reader *r, nib_node **out)
+{
+    nib_text text;
+    nib_status status = nib__reader_node(r, out, NIB_N_CONST, nib__reader_now(r)->line);
+    nib__text_init(&text, &r->t->allocator);
+    while (status == NIB_OK && nib__reader_now(r)->kind == NIB_T_STRING)
+        status = read_string(r, &r->lexemes[r->next++], &text);
+    if (status == NIB_OK)
+        status = nib__reader_string(r, &(*out)->value, text.at == NULL ? "" : text.at, text.size);
+    nib__text_free(&text);
+    return status;
+}
+
+static nib_status parse_integer(nib_reader *r, const nib_lexeme *token, nib_value *out)
+{
+    const char kind = token->size > 1 && token->at[0] == '0' ? (char)(token->at[1] | 32) : '0';
+    const int base = kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 10;
+    uint64_t value = 0;
+    for (size_t i = base == 10 ? 0 : 2; i < token->size; i++) {
+        const int digit = hex_digit(token->at[i]);
+        if (token->at[i] == '_')
+            continue;
+        if (digit < 0 || digit >= base || !nib__mul(&value, value, (uint64_t)base) ||
+            !nib__add(&value, value, (uint64_t)digit) || value > INT64_MAX)
+            return nib__template_fail(r, NIB_BAD_INPUT, token->line,
+                                      "%.*s is no integer of 64 bits",
+                                      (int)nib__min(token->size, 80), token->at);
+    }
+    if (base == 10 && token->size > 1 && token->at[0] == '0' && value != 0)
+        return nib__template_fail(r, NIB_BAD_INPUT, token->line, "an integer begins with 0");
+    *out = nib__v_int((int64_t)value);
+    return NIB_OK;
+}
+
+static nib_status parse_number(nib_reader *r, nib_node **out)
+{
+    const nib_lexeme *token = &r->lexemes[r->next++];
+    NIB_TRY(nib__reader_node(r, out, NIB_N_CONST, token->line));
+    if (token->kind == NIB_T_INT)
+        return parse_integer(r, token, &(*out)->value);
+    char digits[400];
+    size_t size = 0;
+    for (size_t i = 0; i < token->size; i++) {
+        if (token->at[i] != '_' && size < sizeof digits)
+            digits[size++] = token->at[i];
+    }
+    nib_json json;
+    double value = 0;
+    nib__json_init(&json, r->t->name, digits, size, NULL);
+    if (size == sizeof digits || !nib__json_read_double(&json, &value))
+        return nib__template_fail(r, NIB_BAD_INPUT, token->line, "%.*s is no number",
+                                  (int)nib__min(token->size, 80), token->at);
+    (*out)->value = nib__v_real(value);
+    return NIB_OK;
+}
+
+/* ---- primary expressions ---- */
+
+/* Elements up to `closes`, which is taken; a comma at the end is allowed. */
+static nib_status parse_list(nib_reader *r, nib_node **out)
+{
+    NIB_TRY(nib__reader_node(r, out, NIB_N_LIST, nib__reader_now(r)->line));
+    nib_node **end = &(*out)->a;
+    NIB_TRY(nib__reader_expect(r, NIB_OP_LBRACKET));
+    while (!nib__reader_is(r, NIB_OP_RBRACKET)) {
+        if (*end != NULL) {
+            end = &(*end)->next;
+            NIB_TRY(nib__reader_expect(r, NIB_OP_COMMA));
+            if (nib__reader_is(r, NIB_OP_RBRACKET))
+                break;
+        }
+        NIB_TRY(nib__parse_expression(r, end));
+    }
+    return nib__reader_expect(r, NIB_OP_RBRACKET);
+}
+
+static nib_status parse_dict(nib_reader *r, nib_node **out)
+{
+    NIB_TRY(nib__reader_node(r, out, NIB_N_DICT, nib__reader_now(r)->line));
+    nib_node **end = &(*out)->a;
+    NIB_TRY(nib__reader_expect(r, NIB_OP_LBRACE));
+    while (!nib__reader_is(r, NIB_OP_RBRACE)) {
+        if ((*out)->a != NULL) {
+            NIB_TRY(nib__reader_expect(r, NIB_OP_COMMA));
+            if (nib__reader_is(r, NIB_OP_RBRACE))
+                break;
+        }
+        NIB_TRY(nib__parse_expression(r, end));
+        end = &(*end)->next;
+        NIB_TRY(nib__reader_expect(r, NIB_OP_COLON));
+        NIB_TRY(nib__parse_expression(r, end));
+        end = &(*end)->next;
+    }
+    return nib__reader_expect(r, NIB_OP_RBRACE);
+}
+
+static bool is_word(const nib_lexeme *token, const char *word)
+{
+    return token->size == strlen(word) && memcmp(token->at, word, token->size) == 0;
+}
+
+static nib_status parse_name(nib_reader *r, nib_node **out)
+{
+    const nib_lexeme *token = &r->lexemes[r->next++];
+    const bool yes = is_word(token, "true") || is_word(token, "True"),
+               no = is_word(token, "false") || is_word(token, "False"),
+               none = is_word(token, "none") || is_word(token, "None");
+    NIB_TRY(nib__reader_node(r, out, yes || no || none ? NIB_N_CONST : NIB_N_NAME, token->line));
+    if (yes || no || none) {
+        (*out)->value = none ? nib__v_none() : nib__v_bool(yes);
+        return NIB_OK;
+    }
+    r->uses |= is_word(token, "caller")    ? NIB_USES_CALLER
+               : is_word(token, "varargs") ? NIB_USES_VARARGS
+               : is_word(token, "kwargs")  ? NIB_USES_KWARGS
+                                           : 0;
+    return nib__reader_symbol(r, &(*out)->name, token->at, token->size);
+}
+
+nib_status nib__parse_primary(nib_reader *r, nib_node **out)
+{
+    switch (nib__reader_now(r)->kind) {
+    case NIB_T_NAME: return parse_name(r, out);
+    case NIB_T_STRING: return parse_string(r, out);
+    case NIB_T_INT:
+    case NIB_T_FLOAT: return parse_number(r, out);
+    default: break;
+    }
+    if (nib__reader_is(r, NIB_OP_LBRACKET))
+        return parse_list(r, out);
+    if (nib__reader_is(r, NIB_OP_LBRACE))
+        return parse_dict(r, out);
+    if (!nib__reader_skip(r, NIB_OP_LPAREN))
+        return nib__reader_unexpected(r, "an expression is wanted");
+    NIB_TRY(nib__parse_tuple(r, out, false, true, true, false));
+    return nib__reader_expect(r, NIB_OP_RPAREN);
+}
+
+static bool tuple_ends(const nib_reader *r, bool ends_in)
+{
+    const uint8_t kind = nib__reader_now(r)->kind;
+    return kind == NIB_T_PRINT_END || kind == NIB_T_BLOCK_END || nib__reader_is(r, NIB_OP_RPAREN) ||
+           (ends_in && nib__reader_is_name(r, "in"));
+}
+
+nib_status nib__parse_tuple(nib_reader *r, nib_node **out, bool simple, bool with_condition,
+                            bool parentheses, bool ends_in)
+{
+    nib_node *first = NULL, **end = &first;
+    bool is_tuple = false;
+    const int line = nib__reader_now(r)->line;
+    for (;;) {
+        if (tuple_ends(r, ends_in))
+            break;
+        NIB_TRY(simple           ? nib__parse_primary(r, end)
+                : with_condition ? nib__parse_expression(r, end)
+                                 : nib__parse_condition_free(r, end));
+        end = &(*end)->next;
+        if (!nib__reader_skip(r, NIB_OP_COMMA))
+            break;
+        is_tuple = true;
+    }
+    if (!is_tuple && first != NULL) {
+        *out = first;
+        return NIB_OK;
+    }
+    if (!is_tuple && !parentheses)
+        return nib__reader_unexpected(r, "an expression is wanted");
+    NIB_TRY(nib__reader_node(r, out, NIB_N_TUPLE, line));
+    (*out)->a = first;
+    return NIB_OK;
+}
+
+/* ---- what stands behind a value ---- */
+
+nib_status nib__parse_arguments(nib_reader *r, nib_node **out)
+{
+    nib_node **end = out;
+    bool named = false;
+    NIB_TRY(nib__reader_expect(r, NIB_OP_LPAREN));
+    while (!nib__reader_is(r, NIB_OP_RPAREN)) {
+        const nib_lexeme *token = nib__reader_now(r);
+        if (token->kind == NIB_T_NAME && token[1].kind == NIB_T_OPERATOR &&
+            token[1].op == NIB_OP_ASSIGN) {
+            r->next += 2;
+            NIB_TRY(nib__reader_node(r, end, NIB_N_KEYWORD, token->line));
+            NIB_TRY(nib__reader_string(r, &(*end)->value, token->at, token->size));
+            NIB_TRY(nib__parse_expression(r, &(*end)->a));
+            named = true;
+        } else if (nib__reader_is(r, NIB_OP_MUL) || nib__reader_is(r, NIB_OP_POW)) {
+            return nib__template_fail(r, NIB_UNSUPPORTED, token->line,
+                                      "arguments out of a list or dict (*args) are not built");
+        } else if (named) {
+            return nib__reader_unexpected(r, "an argument with a name is wanted");
+        } else {
+            NIB_TRY(nib__parse_expression(r, end));
+        }
+        end = &(*end)->next;
+        if (!nib__reader_skip(r, NIB_OP_COMMA))
+            break;
+    }
+    return nib__reader_expect(r, NIB_OP_RPAREN);
+}
+
+static nib_status parse_slice(nib_reader *r, nib_node **out)
+{
+    nib_node *parts[3] = {NULL, NULL, NULL};
+    int count = 0;
+    const int line = nib__reader_now(r)->line;
+    bool colon = false;
+    for (;;) {
+        if (nib__reader_skip(r, NIB_OP_COLON)) {
+            colon = true;
+            if (++count > 2)
+                return nib__reader_unexpected(r, "a slice has three parts");
+        } else if (nib__reader_is(r, NIB_OP_RBRACKET) || nib__reader_is(r, NIB_OP_COMMA)) {
+            break;
+        } else if (parts[count] != NULL) {
+            return nib__reader_unexpected(r, "] is wanted");
+        } else {
+            NIB_TRY(nib__parse_expression(r, &parts[count]));
+        }
+    }
+    if (!colon && parts[0] == NULL)
+        return nib__reader_unexpected(r, "an index is wanted");
+    if (!colon) {
+        *out = parts[0];
+        return NIB_OK;
+    }
+    NIB_TRY(nib__reader_node(r, out, NIB_N_SLICE, line));
+    (*out)->a = parts[0];
+    (*out)->b = parts[1];
+    (*out)->c = parts[2];
+    return NIB_OK;
+}
+
+/* a.b, a.0 or a[b]; *value becomes it. */
+static nib_status parse_subscript(nib_reader *r, nib_node **value)
+{
+    nib_node *node;
+    const int line = nib__reader_now(r)->line;
+    if (nib__reader_skip(r, NIB_OP_DOT)) {
+        const nib_lexeme *token = nib__reader_now(r);
+        if (token->kind == NIB_T_INT) {
+            NIB_TRY(nib__reader_node(r, &node, NIB_N_ITEM, line));
+            NIB_TRY(parse_number(r, &node->b));
+        } else if (token->kind == NIB_T_NAME) {
+            r->next++;
+            NIB_TRY(nib__reader_node(r, &node, NIB_N_ATTR, line));
+            NIB_TRY(nib__reader_string(r, &node->value, token->at, token->size));
+        } else {
+            return nib__reader_unexpected(r, "a name is wanted behind the dot");
+        }
+    } else {
+        NIB_TRY(nib__reader_expect(r, NIB_OP_LBRACKET));
+        NIB_TRY(nib__reader_node(r, &node, NIB_N_ITEM, line));
+        NIB_TRY(parse_slice(r, &node->b));
+        if (nib__reader_is(r, NIB_OP_COMMA)) {
+            nib_node *tuple, **end;
+            NIB_TRY(nib__reader_node(r, &tuple, NIB_N_TUPLE, line));
+            tuple->a = node->b;
+            end = &node->b->next;
+            node->b = tuple;
+            while (nib__reader_skip(r, NIB_OP_COMMA)) {
+                NIB_TRY(parse_slice(r, end));
+                end = &(*end)->next;
+            }
+        }
+        NIB_TRY(nib__reader_expect(r, NIB_OP_RBRACKET));
+    }
+    node->a = *value;
+    *value = node;
+    return NIB_OK;
+}
+
+static nib_status parse_call(nib_reader *r, nib_node **value)
+{
+    nib_node *node;
+    NIB_TRY(nib__reader_node(r, &node, NIB_N_CALL, nib__reader_now(r)->line));
+    node->a = *value;
+    *value = node;
+    return nib__parse_arguments(r, &node->b);
+}
+
+nib_status nib__parse_postfix(nib_reader *r, nib_node **value)
+{
+    for (;;) {
+        if (nib__reader_is(r, NIB_OP_DOT) || nib__reader_is(r, NIB_OP_LBRACKET))
+            NIB_TRY(parse_subscript(r, value));
+        else if (nib__reader_is(r, NIB_OP_LPAREN))
+            NIB_TRY(parse_call(r, value));
+        else
+            return NIB_OK;
+    }
+}
+
+/* A name with dots, and the row of that name; inside an if it may turn out that none is needed. */
+static nib_status parse_row(nib_reader *r, nib_node *node, bool is_filter)
+{
+    const nib_lexeme *token = nib__reader_now(r), *last = token;
+    if (token->kind != NIB_T_NAME)
+        return nib__reader_unexpected(r, is_filter ? "a filter is wanted" : "a test is wanted");
+    r->next++;
+    while (nib__reader_skip(r, NIB_OP_DOT)) {
+        last = nib__reader_now(r);
+        if (last->kind != NIB_T_NAME)
+            return nib__reader_unexpected(r, "a name is wanted behind the dot");
+        r->next++;
+    }
+    const size_t size = (size_t)(last->at - token->at) + last->size;
+    NIB_TRY(nib__reader_string(r, &node->value, token->at, size));
+    node->row = is_filter ? nib__filter_find(token->at, size) : nib__test_find(token->at, size);
+    char name[80];
+    if (node->row == NULL && r->soft == 0)
+        return nib__template_fail(r, NIB_UNSUPPORTED, token->line,
+                                  "there is no %s \"%s\"; docs/templates.md lists what is built",
+                                  is_filter ? "filter" : "test",
+                                  nib__say_name(name, sizeof name, token->at, size));
+    return NIB_OK;
+}
+
+nib_status nib__parse_filters(nib_reader *r, nib_node **value, bool first)
+{
+    while (first || nib__reader_skip(r, NIB_OP_PIPE)) {
+        nib_node *node;
+        first = false;
+        NIB_TRY(nib__reader_node(r, &node, NIB_N_FILTER, nib__reader_now(r)->line));
+        NIB_TRY(parse_row(r, node, true));
+        if (nib__reader_is(r, NIB_OP_LPAREN))
+            NIB_TRY(nib__parse_arguments(r, &node->b));
+        node->a = *value;
+        *value = node;
+    }
+    return NIB_OK;
+}
+
+/* "is" was taken. An argument may stand behind the name without brackets. */
+static nib_status parse_test(nib_reader *r, nib_node **value)
+{
+    nib_node *node;
+    NIB_TRY(nib__reader_node(r, &node, NIB_N_TEST, nib__reader_now(r)->line));
+    node->flag = nib__reader_skip_name(r, "not");
+    NIB_TRY(parse_row(r, node, false));
+    node->a = *value;
+    *value = node;
+    const nib_lexeme *token = nib__reader_now(r);
+    const bool word = token->kind == NIB_T_NAME && !is_word(token, "else") &&
+                      !is_word(token, "or") && !is_word(token, "and");
+    if (nib__reader_is(r, NIB_OP_LPAREN))
+        return nib__parse_arguments(r, &node->b);
+    if (!word && token->kind != NIB_T_STRING && token->kind != NIB_T_INT &&
+        token->kind != NIB_T_FLOAT && !nib__reader_is(r, NIB_OP_LBRACKET) &&
+        !nib__reader_is(r, NIB_OP_LBRACE))
+        return NIB_OK;
+    if (is_word(token, "is"))
+        return nib__reader_unexpected(r, "tests cannot be chained with \"is\"");
+    NIB_TRY(nib__parse_primary(r, &node->b));
+    return nib__parse_postfix(r, &node->b);
+}
+
+/* ---- operators ---- */
+
+static nib_status parse_unary(nib_reader *r, nib_node **out, bool filters)
+{
+    const int line = nib__reader_now(r)->line;
+    const bool minus = nib__reader_is(r, NIB_OP_SUB), plus = nib__reader_is(r, NIB_OP_ADD);
+    NIB_TRY(nib__reader_enter(r));
+    if (minus || plus) {
+        r->next++;
+        NIB_TRY(nib__reader_node(r, out, minus ? NIB_N_NEGATIVE : NIB_N_POSITIVE, line));
+        NIB_TRY(parse_unary(r, &(*out)->a, false));
+    } else {
+        NIB_TRY(nib__parse_primary(r, out));
+    }
+    r->nesting--;
+    NIB_TRY(nib__parse_postfix(r, out));
+    while (filters) {
+        if (nib__reader_is(r, NIB_OP_PIPE))
+            NIB_TRY(nib__parse_filters(r, out, false));
+        else if (nib__reader_skip_name(r, "is"))
+            NIB_TRY(parse_test(r, out));
+        else if (nib__reader_is(r, NIB_OP_LPAREN))
+            NIB_TRY(parse_call(r, out));
+        else
+            break;
+    }
+    return NIB_OK;
+}
+
+static nib_status make_binary(nib_reader *r, nib_node **left, nib_node_kind kind, nib_operator op,
+                              int line, nib_node ***right)
+{
+    nib_node *node;
+    NIB_TRY(nib__reader_node(r, &node, kind, line));
+    node->op = (uint8_t)op;
+    node->a = *left;
+    *left = node;
+    *right = &node->b;
+    return NIB_OK;
+}
+
+/* Levels of binary operators, tightest first: ** here, * / // % above it, then ~, then + -. */
+static nib_status parse_power(nib_reader *r, nib_node **out)
+{
+    nib_node **right;
+    NIB_TRY(parse_unary(r, out, true));
+    while (nib__reader_is(r, NIB_OP_POW)) {
+        const int line = r->lexemes[r->next++].line;
+        NIB_TRY(make_binary(r, out, NIB_N_BINARY, NIB_OP_POW, line, &right));
+        NIB_TRY(parse_unary(r, right, true));
+    }
+    return NIB_OK;
+}
+
+static nib_status parse_product(nib_reader *r, nib_node **out)
+{
+    nib_node **right;
+    NIB_TRY(parse_power(r, out));
+    while (nib__reader_is(r, NIB_OP_MUL) || nib__reader_is(r, NIB_OP_DIV) ||
+           nib__reader_is(r, NIB_OP_FLOORDIV) || nib__reader_is(r, NIB_OP_MOD)) {
+        const nib_lexeme *token = &r->lexemes[r->next++];
+        NIB_TRY(make_binary(r, out, NIB_N_BINARY, token->op, token->line, &right));
+        NIB_TRY(parse_power(r, right));
+    }
+    return NIB_OK;
+}
+
+static nib_status parse_concat(nib_reader *r, nib_node **out)
+{
+    NIB_TRY(parse_product(r, out));
+    if (!nib__reader_is(r, NIB_OP_TILDE))
+        return NIB_OK;
+    nib_node *node, **end;
+    NIB_TRY(nib__reader_node(r, &node, NIB_N_CONCAT, nib__reader_now(r)->line));
+    node->a = *out;
+    end = &node->a->next;
+    *out = node;
+    while (nib__reader_skip(r, NIB_OP_TILDE)) {
+        NIB_TRY(parse_product(r, end));
+        end = &(*end)->next;
+    }
+    return NIB_OK;
+}
+
+static nib_status parse_sum(nib_reader *r, nib_node **out)
+{
+    nib_node **right;
+    NIB_TRY(parse_concat(r, out));
+    while (nib__reader_is(r, NIB_OP_ADD) || nib__reader_is(r, NIB_OP_SUB)) {
+        const nib_lexeme *token = &r->lexemes[r->next++];
+        NIB_TRY(make_binary(r, out, NIB_N_BINARY, token->op, token->line, &right));
+        NIB_TRY(parse_concat(r, right));
+    }
+    return NIB_OK;
+}
+
+static nib_operator comparison(nib_reader *r)
+{
+    const nib_lexeme *token = nib__reader_now(r);
+    if (token->kind == NIB_T_OPERATOR && token->op >= NIB_OP_EQ && token->op <= NIB_OP_LE) {
+        r->next++;
+        return token->op;
+    }
+    if (nib__reader_skip_name(r, "in"))
+        return NIB_OP_IN;
+    if (nib__reader_is_name(r, "not") && token[1].kind == NIB_T_NAME && is_word(&token[1], "in")) {
+        r->next += 2;
+        return NIB_OP_NOT_IN;
+    }
+    return NIB_OP_NONE;
+}
+
+static nib_status parse_compare(nib_reader *r, nib_node **out)
+{
+    nib_node **end = NULL;
+    NIB_TRY(parse_sum(r, out));
+    for (;;) {
+        const int line = nib__reader_now(r)->line;
+        const nib_operator op = comparison(r);
+        if (op == NIB_OP_NONE)
+            return NIB_OK;
+        if (end == NULL)
+            NIB_TRY(make_binary(r, out, NIB_N_COMPARE, NIB_OP_NONE, line, &end));
+        NIB_TRY(nib__reader_node(r, end, NIB_N_OPERAND, line));
+        (*end)->op = (uint8_t)op;
+        NIB_TRY(parse_sum(r, &(*end)->a));
+        end = &(*end)->next;
+    }
+}
+
+static nib_status parse_not(nib_reader *r, nib_node **out)
+{
+    const int line = nib__reader_now(r)->line;
+    if (!nib__reader_skip_name(r, "not"))
+        return parse_compare(r, out);
+    NIB_TRY(nib__reader_enter(r));
+    NIB_TRY(nib__reader_node(r, out, NIB_N_NOT, line));
+    NIB_TRY(parse_not(r, &(*out)->a));
+    r->nesting--;
+    return NIB_OK;
+}
+
+static nib_status parse_and(nib_reader *r, nib_node **out)
+{
+    nib_node **right;
+    NIB_TRY(parse_not(r, out));
+    while (nib__reader_skip_name(r, "and")) {
+        NIB_TRY(make_binary(r, out, NIB_N_AND, NIB_OP_NONE, nib__reader_now(r)->line, &right));
+        NIB_TRY(parse_not(r, right));
+    }
+    return NIB_OK;
+}
+
+nib_status nib__parse_condition_free(nib_reader *r, nib_node **out)
+{
+    nib_node **right;
+    NIB_TRY(nib__reader_enter(r));
+    NIB_TRY(parse_and(r, out));
+    while (nib__reader_skip_name(r, "or")) {
+        NIB_TRY(make_binary(r, out, NIB_N_OR, NIB_OP_NONE, nib__reader_now(r)->line, &right));
+        NIB_TRY(parse_and(r, right));
+    }
+    r->nesting--;
+    return NIB_OK;
+}
+
+nib_status nib__parse_expression(nib_reader *r, nib_node **out)
+{
+    NIB_TRY(nib__reader_enter(r));
+    NIB_TRY(nib__parse_condition_free(r, out));
+    while (nib__reader_is_name(r, "if")) {
+        nib_node *node;
+        NIB_TRY(nib__reader_node(r, &node, NIB_N_IF_ELSE, r->lexemes[r->next++].line));
+        node->b = *out;
+        *out = node;
+        NIB_TRY(nib__parse_condition_free(r, &node->a));
+        if (nib__reader_skip_name(r, "else"))
+            NIB_TRY(nib__parse_expression(r, &node->c));
+    }
+    r->nesting--;
+    return NIB_OK;
+}

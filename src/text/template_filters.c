@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Jinja's filters of strings, numbers and JSON, and the table of all filters. Those of collections
+ * are template_lists.c.
+ */
+#include "template_parts.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- strings ---- */
+
+static nib_status cased(nib_run *r, nib_value self, nib_case as, nib_value *out)
+{
+    nib_builder b = {.size = 0};
+    nib_value text;
+    NIB_TRY(nib__to_string(r, self, &text));
+    NIB_TRY(nib__put_case(r, &b, text.as.string, as));
+    NIB_TRY(nib__built(r, &b, out));
+    out->markup = text.markup && as != NIB_WORDS;
+    return NIB_OK;
+}
+
+static NIB_FILTER(filter_upper) { return (void)args, (void)bound, cased(r, self, NIB_UPPER, out); }
+static NIB_FILTER(filter_lower) { return (void)args, (void)bound, cased(r, self, NIB_LOWER, out); }
+static NIB_FILTER(filter_title) { return (void)args, (void)bound, cased(r, self, NIB_WORDS, out); }
+static NIB_FILTER(filter_capitalize)
+{
+    return (void)args, (void)bound, cased(r, self, NIB_CAPITAL, out);
+}
+static NIB_FILTER(filter_string) { return (void)args, (void)bound, nib__to_string(r, self, out); }
+
+static NIB_FILTER(filter_trim)
+{
+    nib_value text, chars;
+    (void)args;
+    NIB_TRY(nib__to_string(r, self, &text));
+    const bool given = nib__given(&bound[0]) && bound[0].kind != NIB_V_NONE;
+    if (given && bound[0].kind != NIB_V_STRING)
+        return nib__run_type_error(r, "trim", text, bound[0]);
+    chars = bound[0];
+    return nib__strip(r, out, text, given ? chars.as.string : NULL, true, true);
+}
+
+static NIB_FILTER(filter_replace)
+{
+    nib_value text, from, to;
+    int64_t most = -1;
+    (void)args;
+    NIB_TRY(nib__to_string(r, self, &text));
+    NIB_TRY(nib__to_string(r, bound[0], &from));
+    NIB_TRY(nib__to_string(r, bound[1], &to));
+    if (nib__given(&bound[2]) && bound[2].kind != NIB_V_NONE && !nib__integer(bound[2], &most))
+        return nib__run_type_error(r, "replace", text, bound[2]);
+    text.markup = false;
+    return nib__replace(r, out, text, from.as.string, to.as.string, most);
+}
+
+static NIB_FILTER(filter_safe)
+{
+    (void)args, (void)bound;
+    NIB_TRY(nib__to_string(r, self, out));
+    out->markup = true;
+    return NIB_OK;
+}
+
+static NIB_FILTER(filter_escape)
+{
+    nib_builder b = {.size = 0};
+    (void)args, (void)bound;
+    NIB_TRY(nib__put_escaped(r, &b, self));
+    NIB_TRY(nib__built(r, &b, out));
+    out->markup = true;
+    return NIB_OK;
+}
+
+static NIB_FILTER(filter_format)
+{
+    nib_value text, values;
+    (void)bound;
+    NIB_TRY(nib__to_string(r, self, &text));
+    if (args->count != 0 && args->named_count != 0)
+        return nib__run_fail(r, NIB_BAD_INPUT,
+                             "format takes values with names or without, not both");
+    if (args->named_count == 0) {
+        NIB_TRY(nib__v_items(r, &values, NIB_V_TUPLE, args->count));
+        for (size_t i = 0; i < args->count; i++)
+            NIB_TRY(nib__items_push(r, &values, args->at[i]));
+        return nib__format_percent(r, out, text, values);
+    }
+    NIB_TRY(nib__v_dict(r, &values, NIB_V_DICT));
+    for (size_t i = 0; i < args->named_count; i++) {
+        const nib_value key = {.kind = NIB_V_STRING, .as.string = args->named[i].name};
+        NIB_TRY(nib__dict_put(r, values.as.dict, key, args->named[i].value));
+    }
+    return nib__format_percent(r, out, text, values);
+}
+
+/* So many blanks, or the string itself. */
+static nib_status indentation(nib_run *r, nib_value width, int64_t otherwise, nib_value *out)
+{
+    nib_builder b = {.size = 0};
+    int64_t count = otherwise;
+    if (width.kind == NIB_V_STRING) {
+        *out = width;
+        return NIB_OK;
+    }
+    if (nib__given(&width) && !nib__integer(width, &count))
+        return nib__run_type_error(r, "indent", width, width);
+    for (int64_t i = 0; i < count; i++) {
+        NIB_TRY(nib__run_steps(r, 1));
+        NIB_TRY(nib__put_text(r, &b, " ", false));
+    }
+    return nib__built(r, &b, out);
+}
+
+static NIB_FILTER(filter_indent)
+{
+    nib_builder b = {.size = 0};
+    nib_value width;
+    const nib_value *lines;
+    size_t count;
+    const bool first = nib__truth(bound[1]), blank = nib__truth(bound[2]);
+    (void)args;
+    if (self.kind != NIB_V_STRING)
+        return nib__run_type_error(r, "indent", self, self);
+    NIB_TRY(indentation(r, bound[0], 4, &width));
+    NIB_TRY(nib__split_lines(r, self, false, true, &lines, &count));
+    for (size_t i = 0; i < count; i++) {
+        if (i != 0)
+            NIB_TRY(nib__put_text(r, &b, "\n", false));
+        if (i == 0 ? first : blank || lines[i].as.string->size != 0)
+            NIB_TRY(nib__put_string(r, &b, width.as.string));
+        NIB_TRY(nib__put_string(r, &b, lines[i].as.string));
+    }
+    NIB_TRY(nib__built(r, &b, out));
+    out->markup = self.markup;
+    return NIB_OK;
+}
+
+static NIB_FILTER(filter_center)
+{
+    nib_builder b = {.size = 0};
+    nib_value text;
+    int64_t width = 80;
+    (void)args;
+    NIB_TRY(nib__to_string(r, self, &text));
+    if (nib__given(&bound[0]) && !nib__integer(bound[0], &width))
+        return nib__run_type_error(r, "center", text, bound[0]);
+    const int64_t size = (int64_t)nib__points(text.as.string->at, text.as.string->size);
+    const int64_t missing = width > size ? width - size : 0;
+    const int64_t left = missing / 2 + (missing & width & 1);
+    NIB_TRY(nib__run_steps(r, (uint64_t)missing));
+    for (int64_t i = 0; i < missing; i++) {
+        if (i == left)
+            NIB_TRY(nib__put_string(r, &b, text.as.string));
+        NIB_TRY(nib__put_text(r, &b, " ", false));
+    }
+    if (missing == left)
+        NIB_TRY(nib__put_string(r, &b, text.as.string));
+    return nib__built(r, &b, out);
+}
+
+/* ---- numbers ---- */
+
+static NIB_FILTER(filter_abs)
+{
+    int64_t i;
+    (void)args, (void)bound;
+    if (nib__integer(self, &i) && i != INT64_MIN)
+        *out = nib__v_int(i < 0 ? -i : i);
+    else if (self.kind == NIB_V_FLOAT)
+        *out = nib__v_real(fabs(self.as.real));
+    else if (self.kind == NIB_V_BIG && self.as.string->at[0] != '-')
+        *out = self;
+    else
+        return nib__run_type_error(r, "abs", self, self);
+    out->user = self.user;
+    return NIB_OK;
+}
+
+/* A number as Python's float() reads it from a string. */
+static bool read_real(nib_run *r, nib_value text, double *out)
+{
+    static const char *const words[] = {"nan", "inf", "infinity"};
+    char digits[400];
+    size_t size = 0;
+    nib_value bare;
+    nib_json json;
+    if (nib__strip(r, &bare, text, NULL, true, true) != NIB_OK)
+        return false;
+    const nib_string *s = bare.as.string;
+    const bool sign = s->size > 0 && (s->at[0] == '-' || s->at[0] == '+');
+    for (size_t i = sign; i < s->size && size < sizeof digits - 3; i++) {
+        const char c = s->at[i];
+        if (c == '_' && i > sign && i + 1 < s->size && s->at[i - 1] >= '0' && s->at[i - 1] <= '9' &&
+            s->at[i + 1] >= '0' && s->at[i + 1] <= '9')
+            continue;
+        digits[size++] = c >= 'A' && c <= 'Z' ? (char)(c | 32) : c;
+    }
+    for (size_t i = 0; i < COUNT(words); i++) {
+        if (size == strlen(words[i]) && memcmp(digits, words[i], size) == 0) {
+            *out = copysign(i == 0 ? NAN : INFINITY, sign && s->at[0] == '-' ? -1.0 : 1.0);
+            return true;
+        }
+    }
+    /* JSON wants a digit on both sides of the point, and no zeros before. */
+    char number[404];
+    size_t used = 0, from = 0;
+    while (from + 1 < size && digits[from] == '0' && digits[from + 1] >= '0' &&
+           digits[from + 1] <= '9')
+        from++;
+    if (from < size && digits[from] == '.' && from + 1 < size)
+        number[used++] = '0';
+    for (size_t i = from; i < size; i++) {
+        const bool bare_point = digits[i] == '.' && (i + 1 == size || digits[i + 1] == 'e');
+        if (bare_point && i > from) {
+            number[used++] = '.';
+            number[used++] = '0';
+        } else {
+            number[used++] = digits[i];
+        }
+        if (used > sizeof number - 4)
+            return false;
+    }
+    nib__json_init(&json, "", number, used, NULL);
+    if (used == 0 || number[0] == '-' || !nib__json_read_double(&json, out) ||
+        !nib__json_expect(&json, NIB_JSON_END))
+        return false;
+    if (sign && s->at[0] == '-')
+        *out = -*out;
+    return true;
+}
+
+static bool read_integer(nib_run *r, nib_value text, int64_t base, int64_t *out)
+{
+    nib_value bare;
+    uint64_t value = 0;
+    if (nib__strip(r, &bare, text, NULL, true, true) != NIB_OK)
+        return false;
+    const nib_string *s = bare.as.string;
+    size_t i = s->size > 0 && (s->at[0] == '-' || s->at[0] == '+');
+    const bool minus = i == 1 && s->at[0] == '-';
+    const char kind = i + 1 < s->size && s->at[i] == '0' ? (char)(s->at[i + 1] | 32) : 0;
+    if ((kind == 'x' && (base == 16 || base == 0)) || (kind == 'o' && (base == 8 || base == 0)) ||
+        (kind == 'b' && (base == 2 || base == 0))) {
+        base = kind == 'x' ? 16 : kind == 'o' ? 8 : 2;
+        i += 2;
+    }
+    base = base == 0 ? 10 : base;
+    bool digit = false;
+    for (; i < s->size; i++) {
+        const char c = s->at[i];
+        const int d = c >= '0' && c <= '9'                 ? c - '0'
+                      : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10
+                                                           : 99;
+        if (c == '_' && digit && i + 1 < s->size) {
+            digit = false;
+            continue;
+        }
+        if (d >= base || !nib__mul(&value, value, (uint64_t)base) ||
+            !nib__add(&value, value, (uint64_t)d) || value > INT64_MAX)
+            return false;
+        digit = true;
+    }
+    *out = minus ? -(int64_t)value : (int64_t)value;
+    return digit;
+}
+
+static NIB_FILTER(filter_int)
+{
+    int64_t base = 10, integer;
+    double real = 0;
+    bool number = true;
+    (void)args;
+    if (nib__given(&bound[1]) && !nib__integer(bound[1], &base))
+        return nib__run_type_error(r, "int", self, bound[1]);
+    if (self.kind == NIB_V_UNDEFINED)
+        return nib__run_type_error(r, "int", self, self);
+    if (self.kind == NIB_V_BIG) {
+        *out = self;
+        return NIB_OK;
+    }
+    if (self.kind == NIB_V_STRING && read_integer(r, self, base, &integer))
+        *out = nib__v_int(integer);
+    else if (nib__integer(self, &integer))
+        *out = nib__v_int(integer);
+    else
+        number =
+            self.kind == NIB_V_FLOAT || (self.kind == NIB_V_STRING && read_real(r, self, &real));
+    if (self.kind == NIB_V_FLOAT)
+        real = self.as.real;
+    if (number && (self.kind == NIB_V_FLOAT ||
+                   (self.kind == NIB_V_STRING && !read_integer(r, self, base, &integer)))) {
+        if (isinf(real) && self.kind == NIB_V_FLOAT)
+            return nib__run_fail(r, NIB_BAD_INPUT, "int: infinity is no integer");
+        number = isfinite(real);
+        if (number && fabs(real) >= 9223372036854775808.0)
+            return nib__run_fail(r, NIB_UNSUPPORTED, "an integer grows past 64 bits");
+        if (number)
+            *out = nib__v_int((int64_t)real);
+    }
+    if (!number)
+        *out = nib__given(&bound[0]) ? bound[0] : nib__v_int(0);
+    else
+        out->user = self.user;
+    return NIB_OK;
+}
+
+static NIB_FILTER(filter_float)
+{
+    double real;
+    (void)args;
+    if (self.kind == NIB_V_UNDEFINED)
+        return nib__run_type_error(r, "float", self, self);
+    if (nib__number(self, &real) ||
+        ((self.kind == NIB_V_STRING || self.kind == NIB_V_BIG) && read_real(r, self, &real))) {
+        *out = nib__v_real(real);
+        out->user = self.user;
+        return NIB_OK;
+    }
+    *out = nib__given(&bound[0]) ? bound[0] : nib__v_real(0);
+    return NIB_OK;
+}
+
+/* To so many digits, as the decimal form of the number rounds: the nearest, ties to even. */
+static double rounded(double value, int digits)
+{
+    char text[400];
+    nib_json json;
+    double result = value;
+    if (!isfinite(value) || digits > 300)
+        return value;
+    if (digits < 0) {
+        const double scale = pow(10, -digits);
+        return isinf(scale) ? 0 * value : nearbyint(value / scale) * scale;
+    }
+    snprintf(text, sizeof text, "%.*f", digits, fabs(value));
+    for (char *c = text; *c != 0; c++) { /* the locale's decimal point */
+        if (*c < '0' || *c > '9')
+            *c = '.';
+    }
+    nib__json_init(&json, "", text, strlen(text), NULL);
+    (void)nib__json_read_double(&json, &result);
+    return copysign(result, value);
+}
+
+static NIB_FILTER(filter_round)
+{
+    int64_t precision = 0, integer;
+    double real;
+    const nib_value method = bound[1];
+    const bool common = !nib__given(&method) || nib__is_text(method, "common");
+    const bool ceil_it = nib__is_text(method, "ceil");
+    (void)args;
+    if (!common && !ceil_it && !nib__is_text(method, "floor"))
+        return nib__run_fail(r, NIB_BAD_INPUT, "round: the method is common, ceil or floor");
+    if (!nib__number(self, &real) || (nib__given(&bound[0]) && !nib__integer(bound[0], &precision)))
+        return nib__run_type_error(r, "round", self, bound[0]);
+    precision = nib__max(-400, nib__min(precision, 400));
+    if (common && nib__integer(self, &integer) && precision >= 0) {
+        *out = nib__v_int(integer);
+    } else if (common && nib__integer(self, &integer)) {
+        *out = nib__v_int((int64_t)rounded(real, (int)precision));
+    } else if (common) {
+        *out = nib__v_real(rounded(real, (int)precision));
+    } else {
+        const double scale = pow(10, (double)precision);
+        *out = nib__v_real((ceil_it ? ceil(real * scale) : floor(real * scale)) / scale);
+    }
+    out->user = self.user;
+    return NIB_OK;
+}
+
+/* ---- others ---- */
+
+static NIB_FILTER(filter_default)
+{
+    (void)args;
+    const bool replaced =
+        self.kind == NIB_V_UNDEFINED || (nib__truth(bound[1]) && !nib__truth(self));
+    *out = self;
+    if (!replaced)
+        return NIB_OK;
+    if (!nib__given(&bound[0]))
+        return nib__v_text(r, out, "", 0, false);
+    *out = bound[0];
+    return NIB_OK;
+}
+
+static NIB_FILTER(filter_length)
+{
+    (void)args, (void)bound;
+    switch (self.kind) {
+    case NIB_V_UNDEFINED: *out = nib__v_int(0); return NIB_OK;
+    case NIB_V_STRING:
+        NIB_TRY(nib__run_steps(r, self.as.string->size / 64));
+        *out = nib__v_int((int64_t)nib__points(self.as.string->at, self.as.string->size));
+        return NIB_OK;
+    case NIB_V_DICT: *out = nib__v_int((int64_t)self.as.dict->count); return NIB_OK;
+    case NIB_V_LOOP: *out = nib__v_int((int64_t)self.as.loop->count); return NIB_OK;
+    default:
+        if (!nib__is_items(self) || self.kind == NIB_V_STREAM)
+            return nib__run_fail(r, NIB_BAD_INPUT, "a %s has no length", nib__kind_name(self));
+        *out = nib__v_int((int64_t)self.as.items->count);
+        return NIB_OK;
+    }
+}
+
+/* json.dumps with transformers' defaults: characters past ASCII stay. */
+static NIB_FILTER(filter_tojson)
+{
+    nib_dump d = {.ascii = nib__truth(bound[0]), .sorted = nib__truth(bound[3])};
+    const bool indents = nib__given(&bound[1]) && bound[1].kind != NIB_V_NONE;
+    nib_value indent, item, key;
+    nib_builder b = {.size = 0};
+    (void)args;
+    NIB_TRY(indentation(r, bound[1].kind == NIB_V_NONE ? nib__v_int(0) : bound[1], 0, &indent));
+    NIB_TRY(nib__v_text(r, &item, indents ? "," : ", ", indents ? 1 : 2, false));
+    NIB_TRY(nib__v_text(r, &key, ": ", 2, false));
+    if (nib__given(&bound[2]) && bound[2].kind != NIB_V_NONE) {
+        const nib_items *pair = nib__is_items(bound[2]) ? bound[2].as.items : NULL;
+        if (pair == NULL || pair->count != 2 || pair->at[0].kind != NIB_V_STRING ||
+            pair->at[1].kind != NIB_V_STRING)
+            return nib__run_fail(r, NIB_BAD_INPUT, "tojson: separators are two strings");
+        item = pair->at[0];
+        key = pair->at[1];
+    }
+    d.lines = indents;
+    d.indent = indent.as.string;
+    d.item = item.as.string;
+    d.key = key.as.string;
+    NIB_TRY(nib__put_json(r, &b, self, &d));
+    return nib__built(r, &b, out);
+}
+
+static const nib_call_row filters[] = {
+    {"abs", filter_abs, "", 0, 0},
+    {"batch", nib__filter_batch, "linecount,fill_with", 1, 0},
+    {"capitalize", filter_capitalize, "", 0, 0},
+    {"center", filter_center, "width", 0, 0},
+    {"count", filter_length, "", 0, 0},
+    {"d", filter_default, "default_value,boolean", 0, 0},
+    {"default", filter_default, "default_value,boolean", 0, 0},
+    {"dictsort", nib__filter_dictsort, "case_sensitive,by,reverse", 0, 0},
+    {"e", filter_escape, "", 0, 0},
+    {"escape", filter_escape, "", 0, 0},
+    {"first", nib__filter_first, "", 0, 0},
+    {"float", filter_float, "default", 0, 0},
+    {"format", filter_format, NULL, 0, 0},
+    {"groupby", nib__filter_groupby, "attribute,default,case_sensitive", 1, 0},
+    {"indent", filter_indent, "width,first,blank", 0, 0},
+    {"int", filter_int, "default,base", 0, 0},
+    {"items", nib__filter_items, "", 0, 0},
+    {"join", nib__filter_join, "d,attribute", 0, 0},
+    {"last", nib__filter_last, "", 0, 0},
+    {"length", filter_length, "", 0, 0},
+    {"list", nib__filter_list, "", 0, 0},
+    {"lower", filter_lower, "", 0, 0},
+    {"map", nib__filter_map, NULL, 0, 0},
+    {"max", nib__filter_max, "case_sensitive,attribute", 0, 0},
+    {"min", nib__filter_min, "case_sensitive,attribute", 0, 0},
+    {"reject", nib__filter_reject, NULL, 0, 0},
+    {"rejectattr", nib__filter_rejectattr, NULL, 0, 0},
+    {"replace", filter_replace, "old,new,count", 2, 0},
+    {"reverse", nib__filter_reverse, "", 0, 0},
+    {"round", filter_round, "precision,method", 0, 0},
+    {"safe", filter_safe, "", 0, 0},
+    {"select", nib__filter_select, NULL, 0, 0},
+    {"selectattr", nib__filter_selectattr, NULL, 0, 0},
+    {"slice", nib__filter_slice, "slices,fill_with", 1, 0},
+    {"sort", nib__filter_sort, "reverse,case_sensitive,attribute", 0, 0},
+    {"string", filter_string, "", 0, 0},
+    {"sum", nib__filter_sum, "attribute,start", 0, 0},
+    {"title", filter_title, "", 0, 0},
+    {"tojson", filter_tojson, "ensure_ascii,indent,separators,sort_keys", 0, 0},
+    {"trim", filter_trim, "chars", 0, 0},
+    {"unique", nib__filter_unique, "case_sensitive,attribute", 0, 0},
+    {"upper", filter_upper, "", 0, 0},
+};
+
+const nib_call_row *nib__filter_find(const char *name, size_t size)
+{
+    for (size_t i = 0; i < COUNT(filters); i++) {
+        if (strlen(filters[i].name) == size && memcmp(filters[i].name, name, size) == 0)
+            return &filters[i];
+    }
+    return NULL;
+}

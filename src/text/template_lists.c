@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Jinja's filters of collections. What is a generator there is a value that can be walked over
+ * once here, too, made at once.
+ */
+#include "template_parts.h"
+
+/* ---- what an attribute= argument looks up ---- */
+
+/* attribute NONE or not given: the item itself. With dots: one after the other; digits are
+ * indices. */
+static nib_status lookup(nib_run *r, nib_value item, nib_value attribute, nib_value *out)
+{
+    *out = item;
+    if (!nib__given(&attribute) || attribute.kind == NIB_V_NONE)
+        return NIB_OK;
+    if (attribute.kind != NIB_V_STRING)
+        return nib__run_item(r, item, attribute, out);
+    const nib_string *s = attribute.as.string;
+    for (size_t from = 0; from <= s->size;) {
+        const char *dot = memchr(s->at + from, '.', s->size - from);
+        const size_t to = dot == NULL ? s->size : (size_t)(dot - s->at);
+        nib_value part;
+        int64_t index = 0;
+        size_t digits = from;
+        while (digits < to && digits - from < 9 && s->at[digits] >= '0' && s->at[digits] <= '9')
+            index = 10 * index + (s->at[digits++] - '0');
+        if (digits == to && to > from)
+            part = nib__v_int(index);
+        else
+            NIB_TRY(nib__slice_string(r, &part, attribute, from, to));
+        NIB_TRY(nib__run_item(r, *out, part, out));
+        from = to + 1;
+    }
+    return NIB_OK;
+}
+
+/* What items are compared by: strings in lower case, unless case counts. */
+static nib_status sort_key(nib_run *r, nib_value item, nib_value attribute, bool case_sensitive,
+                           nib_value *out)
+{
+    nib_builder b = {.size = 0};
+    NIB_TRY(lookup(r, item, attribute, out));
+    if (case_sensitive || out->kind != NIB_V_STRING)
+        return NIB_OK;
+    NIB_TRY(nib__put_case(r, &b, out->as.string, NIB_LOWER));
+    return nib__built(r, &b, out);
+}
+
+static nib_status new_stream(nib_run *r, nib_value *out, size_t capacity)
+{
+    return nib__v_items(r, out, NIB_V_STREAM, capacity);
+}
+
+/* ---- choosing ---- */
+
+/* map(filter, ...) or map(attribute=name, default=value) */
+NIB_FILTER(nib__filter_map)
+{
+    const nib_value *items;
+    nib_value attribute = {.kind = NIB_V_UNDEFINED}, otherwise = nib__v_none();
+    const nib_call_row *row = NULL;
+    nib_arguments rest = *args;
+    size_t count;
+    (void)bound;
+    if (args->count == 0) {
+        for (size_t i = 0; i < args->named_count; i++) {
+            const nib_value name = {.kind = NIB_V_STRING, .as.string = args->named[i].name};
+            if (nib__is_text(name, "attribute"))
+                attribute = args->named[i].value;
+            else if (nib__is_text(name, "default"))
+                otherwise = args->named[i].value;
+            else
+                return nib__run_fail(r, NIB_BAD_INPUT, "map has no argument \"%.60s\"",
+                                     name.as.string->at);
+        }
+        if (!nib__given(&attribute))
+            return nib__run_fail(r, NIB_BAD_INPUT, "map wants a filter or attribute=");
+    } else {
+        const nib_value name = args->at[0];
+        if (name.kind == NIB_V_STRING)
+            row = nib__filter_find(name.as.string->at, name.as.string->size);
+        if (row == NULL)
+            return nib__run_fail(r, NIB_UNSUPPORTED, "map: there is no such filter");
+        rest.at++;
+        rest.count--;
+    }
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    NIB_TRY(new_stream(r, out, count));
+    for (size_t i = 0; i < count; i++) {
+        nib_value made;
+        if (row != NULL)
+            NIB_TRY(nib__call_row(r, row, "the filter", items[i], &rest, &made));
+        else
+            NIB_TRY(lookup(r, items[i], attribute, &made));
+        if (row == NULL && made.kind == NIB_V_UNDEFINED && otherwise.kind != NIB_V_NONE)
+            made = otherwise;
+        NIB_TRY(nib__items_push(r, out, made));
+    }
+    return NIB_OK;
+}
+
+static nib_status choose(nib_run *r, nib_value self, const nib_arguments *args, bool by_attribute,
+                         bool wanted, nib_value *out)
+{
+    const nib_value *items;
+    const nib_call_row *row = NULL;
+    nib_arguments rest = *args;
+    nib_value attribute = {.kind = NIB_V_UNDEFINED};
+    size_t count;
+    if (by_attribute) {
+        if (rest.count == 0)
+            return nib__run_fail(r, NIB_BAD_INPUT, "the attribute's name is missing");
+        attribute = *rest.at++;
+        rest.count--;
+    }
+    if (rest.count != 0) {
+        const nib_value name = *rest.at++;
+        rest.count--;
+        if (name.kind == NIB_V_STRING)
+            row = nib__test_find(name.as.string->at, name.as.string->size);
+        if (row == NULL)
+            return nib__run_fail(r, NIB_UNSUPPORTED, "there is no such test to choose by");
+    }
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    NIB_TRY(new_stream(r, out, count));
+    for (size_t i = 0; i < count; i++) {
+        nib_value value, holds;
+        NIB_TRY(lookup(r, items[i], attribute, &value));
+        holds = value;
+        if (row != NULL)
+            NIB_TRY(nib__call_row(r, row, "the test", value, &rest, &holds));
+        if (nib__truth(holds) == wanted)
+            NIB_TRY(nib__items_push(r, out, items[i]));
+    }
+    return NIB_OK;
+}
+
+NIB_FILTER(nib__filter_select) { return (void)bound, choose(r, self, args, false, true, out); }
+NIB_FILTER(nib__filter_reject) { return (void)bound, choose(r, self, args, false, false, out); }
+NIB_FILTER(nib__filter_selectattr) { return (void)bound, choose(r, self, args, true, true, out); }
+NIB_FILTER(nib__filter_rejectattr) { return (void)bound, choose(r, self, args, true, false, out); }
+
+NIB_FILTER(nib__filter_unique)
+{
+    const nib_value *items;
+    nib_value seen, key, *found;
+    size_t count;
+    (void)args;
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    NIB_TRY(new_stream(r, out, count));
+    NIB_TRY(nib__v_dict(r, &seen, NIB_V_DICT));
+    for (size_t i = 0; i < count; i++) {
+        NIB_TRY(sort_key(r, items[i], bound[1], nib__truth(bound[0]), &key));
+        NIB_TRY(nib__dict_get(r, seen.as.dict, key, &found));
+        if (found != NULL)
+            continue;
+        NIB_TRY(nib__dict_put(r, seen.as.dict, key, nib__v_none()));
+        NIB_TRY(nib__items_push(r, out, items[i]));
+    }
+    return NIB_OK;
+}
+
+/* ---- one of many ---- */
+
+NIB_FILTER(nib__filter_first)
+{
+    const nib_value *items;
+    size_t count;
+    (void)args, (void)bound;
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    if (count == 0)
+        return nib__v_undefined(r, out, "the first of none");
+    *out = items[0];
+    return NIB_OK;
+}
+
+NIB_FILTER(nib__filter_last)
+{
+    const nib_value *items;
+    size_t count;
+    (void)args, (void)bound;
+    if (self.kind == NIB_V_STREAM)
+        return nib__run_type_error(r, "last", self, self);
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    if (count == 0)
+        return nib__v_undefined(r, out, "the last of none");
+    *out = items[count - 1];
+    return NIB_OK;
+}
+
+static nib_status extreme(nib_run *r, nib_value self, const nib_value *bound, bool greatest,
+                          nib_value *out)
+{
+    const nib_value *items;
+    nib_value best, key;
+    size_t count;
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    if (count == 0)
+        return nib__v_undefined(r, out, "the least or greatest of none");
+    *out = items[0];
+    NIB_TRY(sort_key(r, items[0], bound[1], nib__truth(bound[0]), &best));
+    for (size_t i = 1; i < count; i++) {
+        bool better;
+        NIB_TRY(sort_key(r, items[i], bound[1], nib__truth(bound[0]), &key));
+        NIB_TRY(greatest ? nib__less(r, best, key, &better) : nib__less(r, key, best, &better));
+        if (!better)
+            continue;
+        best = key;
+        *out = items[i];
+    }
+    return NIB_OK;
+}
+
+NIB_FILTER(nib__filter_min) { return (void)args, extreme(r, self, bound, false, out); }
+NIB_FILTER(nib__filter_max) { return (void)args, extreme(r, self, bound, true, out); }
+
+NIB_FILTER(nib__filter_sum)
+{
+    const nib_value *items;
+    nib_value item;
+    size_t count;
+    (void)args;
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    *out = nib__given(&bound[1]) ? bound[1] : nib__v_int(0);
+    if (out->kind == NIB_V_STRING)
+        return nib__run_type_error(r, "sum", *out, *out);
+    for (size_t i = 0; i < count; i++) {
+        NIB_TRY(lookup(r, items[i], bound[0], &item));
+        NIB_TRY(nib__run_binary(r, NIB_OP_ADD, *out, item, out));
+    }
+    return NIB_OK;
+}
+
+NIB_FILTER(nib__filter_join)
+{
+    const nib_value *items;
+    nib_builder b = {.size = 0};
+    nib_value between, item;
+    size_t count;
+    (void)args;
+    NIB_TRY(nib__v_text(r, &between, "", 0, false));
+    if (nib__given(&bound[0]))
+        NIB_TRY(nib__to_string(r, bound[0], &between));
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    for (size_t i = 0; i < count; i++) {
+        NIB_TRY(nib__run_steps(r, 1));
+        NIB_TRY(lookup(r, items[i], bound[1], &item));
+        if (i != 0)
+            NIB_TRY(nib__put_string(r, &b, between.as.string));
+        NIB_TRY(nib__put_value(r, &b, item));
+    }
+    return nib__built(r, &b, out);
+}
+
+/* ---- order ---- */
+
+NIB_FILTER(nib__filter_list)
+{
+    const nib_value *items;
+    size_t count;
+    (void)args, (void)bound;
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    NIB_TRY(nib__v_items(r, out, NIB_V_LIST, count));
+    out->user = self.user;
+    for (size_t i = 0; i < count; i++)
+        NIB_TRY(nib__items_push(r, out, items[i]));
+    return NIB_OK;
+}
+
+NIB_FILTER(nib__filter_reverse)
+{
+    const nib_value *items;
+    nib_builder b = {.size = 0};
+    size_t count;
+    (void)args, (void)bound;
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    if (self.kind == NIB_V_STRING) {
+        for (size_t i = count; i-- > 0;)
+            NIB_TRY(nib__put_string(r, &b, items[i].as.string));
+        NIB_TRY(nib__built(r, &b, out));
+        out->markup = self.markup;
+        return NIB_OK;
+    }
+    NIB_TRY(nib__v_items(r, out, self.kind == NIB_V_STREAM ? NIB_V_LIST : NIB_V_STREAM, count));
+    for (size_t i = count; i-- > 0;)
+        NIB_TRY(nib__items_push(r, out, items[i]));
+    return NIB_OK;
+}
+
+/* Several attributes with commas between them make a tuple to compare by. */
+static nib_status sort_keys(nib_run *r, nib_value item, nib_value attribute, bool case_sensitive,
+                            nib_value *out)
+{
+    if (attribute.kind != NIB_V_STRING ||
+        memchr(attribute.as.string->at, ',', attribute.as.string->size) == NULL)
+        return sort_key(r, item, attribute, case_sensitive, out);
+    const nib_string *s = attribute.as.string;
+    NIB_TRY(nib__v_items(r, out, NIB_V_TUPLE, 2));
+    for (size_t from = 0; from <= s->size;) {
+        const char *comma = memchr(s->at + from, ',', s->size - from);
+        const size_t to = comma == NULL ? s->size : (size_t)(comma - s->at);
+        nib_value part, key;
+        NIB_TRY(nib__slice_string(r, &part, attribute, from, to));
+        NIB_TRY(sort_key(r, item, part, case_sensitive, &key));
+        NIB_TRY(nib__items_push(r, out, key));
+        from = to + 1;
+    }
+    return NIB_OK;
+}
+
+static nib_status sorted(nib_run *r, nib_value self, nib_value attribute, bool case_sensitive,
+                         bool reverse, nib_pair **out, size_t *count)
+{
+    const nib_value *items;
+    NIB_TRY(nib__iterate(r, self, &items, count));
+    *out = nib__run_take(r, *count == 0 ? 1 : *count, sizeof **out);
+    if (*out == NULL)
+        return NIB_NO_MEMORY;
+    for (size_t i = 0; i < *count; i++) {
+        (*out)[i].value = items[i];
+        NIB_TRY(sort_keys(r, items[i], attribute, case_sensitive, &(*out)[i].key));
+    }
+    return nib__sort_pairs(r, *out, *count, reverse);
+}
+
+NIB_FILTER(nib__filter_sort)
+{
+    nib_pair *pairs;
+    size_t count;
+    (void)args;
+    NIB_TRY(sorted(r, self, bound[2], nib__truth(bound[1]), nib__truth(bound[0]), &pairs, &count));
+    NIB_TRY(nib__v_items(r, out, NIB_V_LIST, count));
+    for (size_t i = 0; i < count; i++)
+        NIB_TRY(nib__items_push(r, out, pairs[i].value));
+    return NIB_OK;
+}
+
+static nib_status push_pair(nib_run *r, nib_value *list, nib_value a, nib_value b)
+{
+    nib_value tuple;
+    NIB_TRY(nib__v_items(r, &tuple, NIB_V_TUPLE, 2));
+    NIB_TRY(nib__items_push(r, &tuple, a));
+    NIB_TRY(nib__items_push(r, &tuple, b));
+    return nib__items_push(r, list, tuple);
+}
+
+/* Groups in the order of their keys. */
+NIB_FILTER(nib__filter_groupby)
+{
+    nib_pair *pairs;
+    nib_value group = {.kind = NIB_V_NONE}, shown;
+    size_t count;
+    (void)args;
+    if (nib__given(&bound[1]) && bound[1].kind != NIB_V_NONE)
+        return nib__run_fail(r, NIB_UNSUPPORTED, "groupby with a default is not built");
+    NIB_TRY(sorted(r, self, bound[0], nib__truth(bound[2]), false, &pairs, &count));
+    NIB_TRY(nib__v_items(r, out, NIB_V_LIST, count));
+    for (size_t i = 0; i < count; i++) {
+        bool same = false;
+        if (i != 0)
+            NIB_TRY(nib__equal(r, pairs[i - 1].key, pairs[i].key, &same));
+        if (!same) {
+            NIB_TRY(nib__v_items(r, &group, NIB_V_LIST, 4));
+            NIB_TRY(lookup(r, pairs[i].value, bound[0], &shown));
+            NIB_TRY(push_pair(r, out, shown, group));
+        }
+        NIB_TRY(nib__items_push(r, &group, pairs[i].value));
+    }
+    return NIB_OK;
+}
+
+nib_status nib__dict_view(nib_run *r, nib_value dict, nib_kind kind, nib_value *out)
+{
+    const nib_dict *d = dict.as.dict;
+    NIB_TRY(nib__v_items(r, out, kind, d->count));
+    out->user = dict.user;
+    for (size_t i = 0; i < d->count; i++) {
+        if (kind == NIB_V_KEYS || kind == NIB_V_VALUES)
+            NIB_TRY(
+                nib__items_push(r, out, kind == NIB_V_KEYS ? d->pairs[i].key : d->pairs[i].value));
+        else
+            NIB_TRY(push_pair(r, out, d->pairs[i].key, d->pairs[i].value));
+    }
+    return NIB_OK;
+}
+
+NIB_FILTER(nib__filter_items)
+{
+    (void)args, (void)bound;
+    if (self.kind == NIB_V_UNDEFINED)
+        return new_stream(r, out, 0);
+    if (self.kind != NIB_V_DICT)
+        return nib__run_fail(r, NIB_BAD_INPUT, "items wants a dict, not a %s",
+                             nib__kind_name(self));
+    return nib__dict_view(r, self, NIB_V_STREAM, out);
+}
+
+NIB_FILTER(nib__filter_dictsort)
+{
+    const bool by_value = nib__is_text(bound[1], "value");
+    (void)args;
+    if (self.kind != NIB_V_DICT)
+        return nib__run_type_error(r, "dictsort", self, self);
+    if (nib__given(&bound[1]) && !by_value && !nib__is_text(bound[1], "key"))
+        return nib__run_fail(r, NIB_BAD_INPUT, "dictsort sorts by key or value");
+    nib_pair *pairs = nib__run_take(r, self.as.dict->count + 1, sizeof *pairs);
+    if (pairs == NULL)
+        return NIB_NO_MEMORY;
+    const nib_value none = {.kind = NIB_V_UNDEFINED};
+    const size_t count = self.as.dict->count;
+    for (size_t i = 0; i < count; i++) {
+        const nib_pair *p = &self.as.dict->pairs[i];
+        nib_value tuple;
+        NIB_TRY(nib__v_items(r, &tuple, NIB_V_TUPLE, 2));
+        NIB_TRY(nib__items_push(r, &tuple, p->key));
+        NIB_TRY(nib__items_push(r, &tuple, p->value));
+        pairs[i].value = tuple;
+        NIB_TRY(
+            sort_key(r, by_value ? p->value : p->key, none, nib__truth(bound[0]), &pairs[i].key));
+    }
+    NIB_TRY(nib__sort_pairs(r, pairs, count, nib__truth(bound[2])));
+    NIB_TRY(nib__v_items(r, out, NIB_V_LIST, count));
+    for (size_t i = 0; i < count; i++)
+        NIB_TRY(nib__items_push(r, out, pairs[i].value));
+    return NIB_OK;
+}
+
+/* ---- parting ---- */
+
+NIB_FILTER(nib__filter_batch)
+{
+    const nib_value *items;
+    nib_value part = {.kind = NIB_V_NONE};
+    int64_t size;
+    size_t count;
+    (void)args;
+    if (!nib__integer(bound[0], &size))
+        return nib__run_type_error(r, "batch", self, bound[0]);
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    NIB_TRY(new_stream(r, out, 4));
+    for (size_t i = 0; i < count; i++) {
+        if (part.kind == NIB_V_NONE || (int64_t)part.as.items->count == size) {
+            NIB_TRY(nib__v_items(r, &part, NIB_V_LIST, 4));
+            NIB_TRY(nib__items_push(r, out, part));
+        }
+        NIB_TRY(nib__items_push(r, &part, items[i]));
+    }
+    const bool fills = nib__given(&bound[1]) && bound[1].kind != NIB_V_NONE;
+    while (fills && part.kind != NIB_V_NONE && (int64_t)part.as.items->count < size)
+        NIB_TRY(nib__items_push(r, &part, bound[1]));
+    return NIB_OK;
+}
+
+NIB_FILTER(nib__filter_slice)
+{
+    const nib_value *items;
+    int64_t slices;
+    size_t count, at = 0;
+    (void)args;
+    if (!nib__integer(bound[0], &slices))
+        return nib__run_type_error(r, "slice", self, bound[0]);
+    NIB_TRY(nib__iterate(r, self, &items, &count));
+    NIB_TRY(new_stream(r, out, 4));
+    if (slices == 0)
+        return nib__run_fail(r, NIB_BAD_INPUT, "slice: a division by 0");
+    for (int64_t i = 0; i < slices; i++) {
+        const bool longer = i < (int64_t)count % slices;
+        nib_value part;
+        NIB_TRY(nib__v_items(r, &part, NIB_V_LIST, 4));
+        for (int64_t k = 0; k < (int64_t)count / slices + longer; k++)
+            NIB_TRY(nib__items_push(r, &part, items[at++]));
+        if (!longer && nib__given(&bound[1]) && bound[1].kind != NIB_V_NONE)
+            NIB_TRY(nib__items_push(r, &part, bound[1]));
+        NIB_TRY(nib__items_push(r, out, part));
+    }
+    return NIB_OK;
+}

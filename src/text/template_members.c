@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attributes, subscripts and slices, as Jinja's sandbox looks them up: a.b is a method or member of
+ * the value first and an element of that name then; a["b"] the other way round.
+ */
+#include "template_parts.h"
+
+static nib_status method_of(nib_run *r, nib_value of, const nib_string *name, nib_value *out,
+                            bool *found)
+{
+    bool unsafe = false;
+    const nib_method_row *row = nib__method_find(of.kind, name, &unsafe);
+    *found = row != NULL || unsafe;
+    if (unsafe)
+        return nib__v_undefined(r, out, "a method that the sandbox forbids");
+    if (row == NULL)
+        return NIB_OK;
+    nib_method *method = nib__run_take(r, 1, sizeof *method);
+    if (method == NULL)
+        return NIB_NO_MEMORY;
+    *method = (nib_method){of, row};
+    *out = (nib_value){.kind = NIB_V_METHOD, .as.method = method};
+    return NIB_OK;
+}
+
+static nib_status undefined_member(nib_run *r, nib_value *out, nib_value name)
+{
+    const char *text = "element";
+    if (name.kind != NIB_V_STRING)
+        return nib__v_undefined(r, out, text);
+    *out = (nib_value){.kind = NIB_V_UNDEFINED, .as.string = name.as.string};
+    return NIB_OK;
+}
+
+static nib_status loop_member(nib_run *r, const nib_loop *loop, nib_value name, nib_value *out,
+                              bool *found)
+{
+    const int64_t at = (int64_t)loop->at, count = (int64_t)loop->count;
+    const struct {
+        const char *name;
+        nib_value value;
+    } members[] = {
+        {"index", nib__v_int(at + 1)},        {"index0", nib__v_int(at)},
+        {"revindex", nib__v_int(count - at)}, {"revindex0", nib__v_int(count - at - 1)},
+        {"first", nib__v_bool(at == 0)},      {"last", nib__v_bool(at + 1 == count)},
+        {"length", nib__v_int(count)},        {"depth", nib__v_int(loop->depth + 1)},
+        {"depth0", nib__v_int(loop->depth)},
+    };
+    *found = true;
+    for (size_t i = 0; i < COUNT(members); i++) {
+        if (nib__is_text(name, members[i].name)) {
+            *out = members[i].value;
+            return NIB_OK;
+        }
+    }
+    const bool before = nib__is_text(name, "previtem"), after = nib__is_text(name, "nextitem");
+    if (before || after) {
+        if (before ? at == 0 : at + 1 == count)
+            return undefined_member(r, out, name);
+        *out = loop->items[before ? at - 1 : at + 1];
+        return NIB_OK;
+    }
+    *found = false;
+    return NIB_OK;
+}
+
+/* The members that a value has by dots; the others are looked up by brackets. */
+static nib_status own_member(nib_run *r, nib_value of, nib_value name, nib_value *out, bool *found)
+{
+    *found = false;
+    if (of.kind == NIB_V_LOOP) {
+        NIB_TRY(loop_member(r, of.as.loop, name, out, found));
+        if (*found)
+            return NIB_OK;
+    }
+    if (of.kind == NIB_V_MACRO && nib__is_text(name, "name")) {
+        *out = of.as.macro->node->value;
+        *found = true;
+        return NIB_OK;
+    }
+    if (of.kind == NIB_V_NAMESPACE) {
+        nib_value *value;
+        NIB_TRY(nib__dict_get(r, of.as.dict, name, &value));
+        *found = value != NULL;
+        if (value != NULL)
+            *out = *value;
+        return NIB_OK;
+    }
+    return method_of(r, of, name.as.string, out, found);
+}
+
+static nib_status sliced_items(nib_run *r, nib_value of, int64_t start, int64_t step, int64_t count,
+                               nib_value *out)
+{
+    const nib_items *items = of.as.items;
+    NIB_TRY(nib__v_items(r, out, of.kind, (size_t)count));
+    out->user = of.user;
+    for (int64_t i = 0; i < count; i++)
+        NIB_TRY(nib__items_push(r, out, items->at[start + i * step]));
+    if (of.kind == NIB_V_RANGE) {
+        nib_items *made = out->as.items;
+        made->start = items->start + start * items->step;
+        made->step = items->step * step;
+        made->stop = made->start + count * made->step;
+    }
+    return NIB_OK;
+}
+
+/* The place of a character that is there, or the end. */
+static size_t point_at(const nib_string *s, int64_t index)
+{
+    size_t at = 0;
+    while (at < s->size && (index > 0 || ((unsigned char)s->at[at] & 0xc0) == 0x80)) {
+        at++;
+        index -= at == s->size || ((unsigned char)s->at[at] & 0xc0) != 0x80;
+    }
+    return at;
+}
+
+static nib_status sliced_string(nib_run *r, nib_value of, int64_t start, int64_t step,
+                                int64_t count, nib_value *out)
+{
+    const nib_string *s = of.as.string;
+    if (step == 1 || count == 0) {
+        const size_t from = point_at(s, start);
+        const nib_string rest = {.at = s->at + from, .size = s->size - from};
+        return nib__slice_string(r, out, of, from,
+                                 from + (count == 0 ? 0 : point_at(&rest, count)));
+    }
+    nib_builder b = {.size = 0};
+    size_t at = point_at(s, start);
+    for (int64_t i = 0; i < count; i++) {
+        const size_t size = (size_t)nib__utf8_length(s->at + at, s->size - at);
+        NIB_TRY(nib__run_steps(r, (uint64_t)(step < 0 ? -step : step) / 8));
+        NIB_TRY(nib__put_part(r, &b, s, at, at + size));
+        for (int64_t k = 0; i + 1 < count && k < (step < 0 ? -step : step); k++) {
+            if (step > 0) {
+                at += (size_t)nib__utf8_length(s->at + at, s->size - at);
+            } else {
+                at--;
+                while (((unsigned char)s->at[at] & 0xc0) == 0x80)
+                    at--;
+            }
+        }
+    }
+    NIB_TRY(nib__built(r, &b, out));
+    out->markup = of.markup;
+    return NIB_OK;
+}
+
+static nib_status slice_part(nib_run *r, const nib_node *node, bool *given, int64_t *out)
+{
+    nib_value v;
+    *given = false;
+    if (node == NULL)
+        return NIB_OK;
+    NIB_TRY(nib__eval(r, node, &v));
+    if (v.kind == NIB_V_NONE)
+        return NIB_OK;
+    *given = true;
+    if (!nib__integer(v, out))
+        return nib__run_fail(r, NIB_BAD_INPUT, "a slice has a %s where an integer is wanted",
+                             nib__kind_name(v));
+    return NIB_OK;
+}
+
+static int64_t clamp(int64_t value, int64_t count, int64_t least, int64_t most)
+{
+    if (value < 0)
+        value = value < -count ? -1 : value + count;
+    return value < least ? least : value > most ? most : value;
+}
+
+nib_status nib__run_slice(nib_run *r, nib_value of, const nib_node *node, nib_value *out)
+{
+    int64_t start = 0, stop = 0, step = 1;
+    bool has_start, has_stop, has_step;
+    const bool text = of.kind == NIB_V_STRING;
+    NIB_TRY(slice_part(r, node->a, &has_start, &start));
+    NIB_TRY(slice_part(r, node->b, &has_stop, &stop));
+    NIB_TRY(slice_part(r, node->c, &has_step, &step));
+    if (!has_step)
+        step = 1;
+    if (of.kind == NIB_V_UNDEFINED)
+        return nib__run_type_error(r, "a slice", of, of);
+    if (!text && of.kind != NIB_V_LIST && of.kind != NIB_V_TUPLE && of.kind != NIB_V_RANGE)
+        return nib__run_type_error(r, "a slice", of, of);
+    if (has_step && step == 0)
+        return nib__run_fail(r, NIB_BAD_INPUT, "the step of a slice is 0");
+    NIB_TRY(nib__run_steps(r, text ? of.as.string->size / 64 : 0));
+    const int64_t size =
+        (int64_t)(text ? nib__points(of.as.string->at, of.as.string->size) : of.as.items->count);
+    if (step < -size - 1 || step > size + 1)
+        step = step < 0 ? -size - 1 : size + 1; /* any step past the end takes one element */
+    const bool down = step < 0;
+    start = !has_start ? (down ? size - 1 : 0)
+                       : clamp(start, size, down ? -1 : 0, down ? size - 1 : size);
+    stop =
+        !has_stop ? (down ? -1 : size) : clamp(stop, size, down ? -1 : 0, down ? size - 1 : size);
+    const int64_t span = down ? start - stop : stop - start, width = down ? -step : step;
+    const int64_t count = span <= 0 ? 0 : nib__ceil_div(span, width);
+    return text ? sliced_string(r, of, count == 0 ? 0 : start, step, count, out)
+                : sliced_items(r, of, start, step, count, out);
+}
+
+static nib_status indexed(nib_run *r, nib_value of, int64_t index, nib_value *out)
+{
+    const bool text = of.kind == NIB_V_STRING;
+    NIB_TRY(nib__run_steps(r, text ? of.as.string->size / 64 : 0));
+    const int64_t size =
+        (int64_t)(text ? nib__points(of.as.string->at, of.as.string->size) : of.as.items->count);
+    if (index < -size || index >= size)
+        return nib__v_undefined(r, out, "an element past the end");
+    if (index < 0)
+        index += size;
+    if (text)
+        return sliced_string(r, of, index, 1, 1, out);
+    *out = of.as.items->at[index];
+    return NIB_OK;
+}
+
+/* By brackets alone; *found false: there is no such element. */
+static nib_status element(nib_run *r, nib_value of, nib_value index, nib_value *out, bool *found)
+{
+    int64_t integer;
+    *found = false;
+    if (of.kind == NIB_V_DICT && index.kind != NIB_V_LIST && index.kind != NIB_V_DICT) {
+        nib_value *value;
+        NIB_TRY(nib__dict_get(r, of.as.dict, index, &value));
+        *found = value != NULL;
+        if (value != NULL)
+            *out = *value;
+        return NIB_OK;
+    }
+    if ((of.kind == NIB_V_STRING || of.kind == NIB_V_LIST || of.kind == NIB_V_TUPLE ||
+         of.kind == NIB_V_RANGE) &&
+        nib__integer(index, &integer)) {
+        *found = true;
+        return indexed(r, of, integer, out);
+    }
+    return NIB_OK;
+}
+
+nib_status nib__run_item(nib_run *r, nib_value of, nib_value index, nib_value *out)
+{
+    bool found;
+    if (of.kind == NIB_V_UNDEFINED)
+        return nib__run_type_error(r, "an element", of, of);
+    NIB_TRY(element(r, of, index, out, &found));
+    if (!found && index.kind == NIB_V_STRING)
+        NIB_TRY(own_member(r, of, index, out, &found));
+    return found ? NIB_OK : undefined_member(r, out, index);
+}
+
+nib_status nib__run_attribute(nib_run *r, nib_value of, nib_value name, nib_value *out)
+{
+    bool found;
+    if (of.kind == NIB_V_UNDEFINED)
+        return nib__run_type_error(r, "an attribute", of, of);
+    NIB_TRY(own_member(r, of, name, out, &found));
+    if (!found)
+        NIB_TRY(element(r, of, name, out, &found));
+    return found ? NIB_OK : undefined_member(r, out, name);
+}

@@ -1,0 +1,638 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Methods of Python's str, list, tuple and dict that do not change their value, and of a loop.
+ * Those that would change it are known by name: the sandbox forbids them.
+ */
+#include "template_parts.h"
+
+#include <utf8proc.h>
+
+/* ---- arguments ---- */
+
+static nib_status want_text(nib_run *r, const char *what, nib_value v, const nib_string **out)
+{
+    *out = v.as.string;
+    return v.kind == NIB_V_STRING ? NIB_OK : nib__run_type_error(r, what, v, v);
+}
+
+static nib_status want_integer(nib_run *r, const char *what, nib_value v, int64_t otherwise,
+                               int64_t *out)
+{
+    *out = otherwise;
+    if (!nib__given(&v))
+        return NIB_OK;
+    return nib__integer(v, out) ? NIB_OK : nib__run_type_error(r, what, v, v);
+}
+
+/* ---- str: stripping, cases ---- */
+
+static nib_status stripped(nib_run *r, nib_value self, const nib_value *bound, bool left,
+                           bool right, nib_value *out)
+{
+    const nib_string *chars = NULL;
+    if (nib__given(&bound[0]) && bound[0].kind != NIB_V_NONE)
+        NIB_TRY(want_text(r, "strip", bound[0], &chars));
+    return nib__strip(r, out, self, chars, left, right);
+}
+
+static NIB_FILTER(str_strip) { return (void)args, stripped(r, self, bound, true, true, out); }
+static NIB_FILTER(str_lstrip) { return (void)args, stripped(r, self, bound, true, false, out); }
+static NIB_FILTER(str_rstrip) { return (void)args, stripped(r, self, bound, false, true, out); }
+
+static nib_status cased(nib_run *r, nib_value self, nib_case as, nib_value *out)
+{
+    nib_builder b = {.size = 0};
+    NIB_TRY(nib__put_case(r, &b, self.as.string, as));
+    NIB_TRY(nib__built(r, &b, out));
+    out->markup = self.markup;
+    return NIB_OK;
+}
+
+static NIB_FILTER(str_upper) { return (void)args, (void)bound, cased(r, self, NIB_UPPER, out); }
+static NIB_FILTER(str_lower) { return (void)args, (void)bound, cased(r, self, NIB_LOWER, out); }
+static NIB_FILTER(str_title) { return (void)args, (void)bound, cased(r, self, NIB_TITLE, out); }
+static NIB_FILTER(str_capitalize)
+{
+    return (void)args, (void)bound, cased(r, self, NIB_CAPITAL, out);
+}
+
+/* ---- str: beginnings, ends, places ---- */
+
+static bool begins(const nib_string *s, const nib_string *with)
+{
+    return with->size <= s->size && memcmp(s->at, with->at, with->size) == 0;
+}
+
+static bool ends(const nib_string *s, const nib_string *with)
+{
+    return with->size <= s->size && memcmp(s->at + s->size - with->size, with->at, with->size) == 0;
+}
+
+/* One string, or a tuple of them. */
+static nib_status any_fits(nib_run *r, nib_value self, nib_value with,
+                           bool (*fits)(const nib_string *s, const nib_string *with),
+                           nib_value *out)
+{
+    const nib_string *text;
+    *out = nib__v_bool(false);
+    if (with.kind != NIB_V_TUPLE) {
+        NIB_TRY(want_text(r, "startswith or endswith", with, &text));
+        *out = nib__v_bool(fits(self.as.string, text));
+        return NIB_OK;
+    }
+    for (size_t i = 0; i < with.as.items->count && !out->as.boolean; i++) {
+        NIB_TRY(want_text(r, "startswith or endswith", with.as.items->at[i], &text));
+        *out = nib__v_bool(fits(self.as.string, text));
+    }
+    return NIB_OK;
+}
+
+static NIB_FILTER(str_startswith) { return (void)args, any_fits(r, self, bound[0], begins, out); }
+static NIB_FILTER(str_endswith) { return (void)args, any_fits(r, self, bound[0], ends, out); }
+
+static NIB_FILTER(str_removeprefix)
+{
+    const nib_string *with;
+    (void)args;
+    NIB_TRY(want_text(r, "removeprefix", bound[0], &with));
+    return nib__slice_string(r, out, self, begins(self.as.string, with) ? with->size : 0,
+                             self.as.string->size);
+}
+
+static NIB_FILTER(str_removesuffix)
+{
+    const nib_string *with, *s = self.as.string;
+    (void)args;
+    NIB_TRY(want_text(r, "removesuffix", bound[0], &with));
+    return nib__slice_string(r, out, self, 0, s->size - (ends(s, with) ? with->size : 0));
+}
+
+/* The first or last place at or after `from`; SIZE_MAX: none. */
+static size_t find_in(const nib_string *s, size_t from, const nib_string *what, bool last)
+{
+    size_t found = SIZE_MAX;
+    while (from <= s->size) {
+        const char *at = nib__find_bytes(s->at + from, s->size - from, what->at, what->size);
+        if (what->size == 0)
+            at = last ? s->at + s->size : s->at + from;
+        if (at == NULL)
+            break;
+        found = (size_t)(at - s->at);
+        if (!last || what->size == 0)
+            break;
+        from = found + 1;
+    }
+    return found;
+}
+
+static nib_status found_at(nib_run *r, nib_value self, const nib_value *bound, bool last, bool must,
+                           nib_value *out)
+{
+    const nib_string *what, *s = self.as.string;
+    NIB_TRY(want_text(r, "find", bound[0], &what));
+    if (nib__given(&bound[1]))
+        return nib__run_fail(r, NIB_UNSUPPORTED, "find within a part of a string is not built");
+    NIB_TRY(nib__run_steps(r, s->size / 16));
+    const size_t at = find_in(s, 0, what, last);
+    if (at == SIZE_MAX && must)
+        return nib__run_fail(r, NIB_BAD_INPUT, "index: the string is not there");
+    *out = nib__v_int(at == SIZE_MAX ? -1 : (int64_t)nib__points(s->at, at));
+    return NIB_OK;
+}
+
+static NIB_FILTER(str_find) { return (void)args, found_at(r, self, bound, false, false, out); }
+static NIB_FILTER(str_rfind) { return (void)args, found_at(r, self, bound, true, false, out); }
+static NIB_FILTER(str_index) { return (void)args, found_at(r, self, bound, false, true, out); }
+static NIB_FILTER(str_rindex) { return (void)args, found_at(r, self, bound, true, true, out); }
+
+static NIB_FILTER(str_count)
+{
+    const nib_string *what, *s = self.as.string;
+    int64_t count = 0;
+    (void)args;
+    NIB_TRY(want_text(r, "count", bound[0], &what));
+    NIB_TRY(nib__run_steps(r, s->size / 16));
+    if (what->size == 0)
+        count = (int64_t)nib__points(s->at, s->size) + 1;
+    for (size_t at = 0; what->size != 0 && (at = find_in(s, at, what, false)) != SIZE_MAX;) {
+        at += what->size;
+        count++;
+    }
+    *out = nib__v_int(count);
+    return NIB_OK;
+}
+
+static NIB_FILTER(str_replace)
+{
+    const nib_string *from, *to;
+    int64_t most;
+    (void)args;
+    NIB_TRY(want_text(r, "replace", bound[0], &from));
+    NIB_TRY(want_text(r, "replace", bound[1], &to));
+    NIB_TRY(want_integer(r, "replace", bound[2], -1, &most));
+    if (self.markup) {
+        nib_builder escaped[2] = {{.size = 0}, {.size = 0}};
+        nib_value first, second;
+        NIB_TRY(nib__put_escaped(r, &escaped[0], bound[0]));
+        NIB_TRY(nib__put_escaped(r, &escaped[1], bound[1]));
+        NIB_TRY(nib__built(r, &escaped[0], &first));
+        NIB_TRY(nib__built(r, &escaped[1], &second));
+        return nib__replace(r, out, self, first.as.string, second.as.string, most);
+    }
+    return nib__replace(r, out, self, from, to, most);
+}
+
+/* ---- str: parting and joining ---- */
+
+static nib_status push_part(nib_run *r, nib_value *list, nib_value of, size_t from, size_t to)
+{
+    nib_value part;
+    NIB_TRY(nib__slice_string(r, &part, of, from, to));
+    return nib__items_push(r, list, part);
+}
+
+static size_t space_at(const nib_string *s, size_t at)
+{
+    const char *c = s->at + at;
+    const bool space = at < s->size && nib__template_space(nib__utf8_next(&c));
+    return space ? (size_t)(c - s->at) - at : 0;
+}
+
+static nib_status split_words(nib_run *r, nib_value self, int64_t most, nib_value *out)
+{
+    const nib_string *s = self.as.string;
+    size_t at = 0, size;
+    for (;;) {
+        while ((size = space_at(s, at)) != 0)
+            at += size;
+        if (at == s->size)
+            return NIB_OK;
+        if (most >= 0 && (int64_t)out->as.items->count == most) {
+            nib_value rest;
+            NIB_TRY(nib__slice_string(r, &rest, self, at, s->size));
+            return nib__items_push(r, out, rest);
+        }
+        const size_t from = at;
+        while (at < s->size && space_at(s, at) == 0)
+            at += (size_t)nib__utf8_length(s->at + at, s->size - at);
+        NIB_TRY(push_part(r, out, self, from, at));
+    }
+}
+
+static NIB_FILTER(str_split)
+{
+    const nib_string *by, *s = self.as.string;
+    int64_t most;
+    (void)args;
+    NIB_TRY(nib__v_items(r, out, NIB_V_LIST, 4));
+    NIB_TRY(nib__run_steps(r, s->size / 16));
+    NIB_TRY(want_integer(r, "split", bound[1], -1, &most));
+    if (!nib__given(&bound[0]) || bound[0].kind == NIB_V_NONE)
+        return split_words(r, self, most, out);
+    NIB_TRY(want_text(r, "split", bound[0], &by));
+    if (by->size == 0)
+        return nib__run_fail(r, NIB_BAD_INPUT, "split: the separator is empty");
+    size_t from = 0;
+    while (most < 0 || (int64_t)out->as.items->count < most) {
+        const size_t at = find_in(s, from, by, false);
+        if (at == SIZE_MAX)
+            break;
+        NIB_TRY(push_part(r, out, self, from, at));
+        from = at + by->size;
+    }
+    return push_part(r, out, self, from, s->size);
+}
+
+/* From the end; the parts are turned round at last. */
+static nib_status split_from_end(nib_run *r, nib_value self, const nib_string *by, int64_t most,
+                                 nib_value *parts)
+{
+    const nib_string *s = self.as.string;
+    size_t to = s->size;
+    while (most < 0 || (int64_t)parts->as.items->count < most) {
+        size_t from = to, at;
+        if (by != NULL) {
+            while (from > 0 &&
+                   !(from >= by->size && memcmp(s->at + from - by->size, by->at, by->size) == 0))
+                from--;
+            if (from == 0)
+                break;
+            NIB_TRY(push_part(r, parts, self, from, to));
+            to = from - by->size;
+            continue;
+        }
+        nib_value rest;
+        NIB_TRY(nib__slice_string(r, &rest, self, 0, to));
+        NIB_TRY(nib__strip(r, &rest, rest, NULL, false, true));
+        to = rest.as.string->size;
+        if (to == 0)
+            return NIB_OK;
+        for (from = at = to; at > 0; from = at) {
+            at--;
+            while (((unsigned char)s->at[at] & 0xc0) == 0x80)
+                at--;
+            if (space_at(s, at) != 0)
+                break;
+        }
+        if (at == 0 && space_at(s, 0) == 0)
+            from = 0;
+        NIB_TRY(push_part(r, parts, self, from, to));
+        to = from;
+    }
+    nib_value rest;
+    NIB_TRY(nib__slice_string(r, &rest, self, 0, to));
+    if (by == NULL)
+        NIB_TRY(nib__strip(r, &rest, rest, NULL, false, true));
+    return by == NULL && rest.as.string->size == 0 ? NIB_OK : nib__items_push(r, parts, rest);
+}
+
+static NIB_FILTER(str_rsplit)
+{
+    const nib_string *by = NULL;
+    nib_value parts;
+    int64_t most;
+    (void)args;
+    NIB_TRY(nib__v_items(r, &parts, NIB_V_LIST, 4));
+    NIB_TRY(nib__run_steps(r, self.as.string->size / 16));
+    NIB_TRY(want_integer(r, "rsplit", bound[1], -1, &most));
+    if (nib__given(&bound[0]) && bound[0].kind != NIB_V_NONE)
+        NIB_TRY(want_text(r, "rsplit", bound[0], &by));
+    if (by != NULL && by->size == 0)
+        return nib__run_fail(r, NIB_BAD_INPUT, "rsplit: the separator is empty");
+    NIB_TRY(split_from_end(r, self, by, most, &parts));
+    NIB_TRY(nib__v_items(r, out, NIB_V_LIST, parts.as.items->count));
+    for (size_t i = parts.as.items->count; i-- > 0;)
+        NIB_TRY(nib__items_push(r, out, parts.as.items->at[i]));
+    return NIB_OK;
+}
+
+/* How many bytes end a line at `at`. */
+static size_t line_end(const nib_string *s, size_t at)
+{
+    const char *c = s->at + at;
+    const uint32_t point = nib__utf8_next(&c);
+    if (point == '\r' && at + 1 < s->size && s->at[at + 1] == '\n')
+        return 2;
+    const bool ends_line = (point >= 10 && point <= 13) || (point >= 0x1c && point <= 0x1e) ||
+                           point == 0x85 || point == 0x2028 || point == 0x2029;
+    return ends_line ? (size_t)(c - s->at) - at : 0;
+}
+
+nib_status nib__split_lines(nib_run *r, nib_value self, bool keep_ends, bool trailing,
+                            const nib_value **out, size_t *count)
+{
+    const nib_string *s = self.as.string;
+    nib_value list;
+    size_t from = 0;
+    NIB_TRY(nib__v_items(r, &list, NIB_V_LIST, 4));
+    NIB_TRY(nib__run_steps(r, s->size / 16));
+    for (size_t at = 0; at < s->size;) {
+        const size_t size = line_end(s, at);
+        if (size == 0) {
+            at += (size_t)nib__utf8_length(s->at + at, s->size - at);
+            continue;
+        }
+        NIB_TRY(push_part(r, &list, self, from, keep_ends ? at + size : at));
+        from = at += size;
+    }
+    if (from < s->size || trailing)
+        NIB_TRY(push_part(r, &list, self, from, s->size));
+    *out = list.as.items->at;
+    *count = list.as.items->count;
+    return NIB_OK;
+}
+
+static NIB_FILTER(str_splitlines)
+{
+    const nib_value *lines;
+    size_t count;
+    (void)args;
+    NIB_TRY(nib__split_lines(r, self, nib__truth(bound[0]), false, &lines, &count));
+    NIB_TRY(nib__v_items(r, out, NIB_V_LIST, count));
+    for (size_t i = 0; i < count; i++)
+        NIB_TRY(nib__items_push(r, out, lines[i]));
+    return NIB_OK;
+}
+
+static nib_status parted(nib_run *r, nib_value self, nib_value by, bool last, nib_value *out)
+{
+    const nib_string *text, *s = self.as.string;
+    NIB_TRY(want_text(r, "partition", by, &text));
+    if (text->size == 0)
+        return nib__run_fail(r, NIB_BAD_INPUT, "partition: the separator is empty");
+    NIB_TRY(nib__run_steps(r, s->size / 16));
+    const size_t at = find_in(s, 0, text, last), found = at == SIZE_MAX ? 0 : text->size;
+    const size_t from = at != SIZE_MAX ? at : last ? 0 : s->size;
+    NIB_TRY(nib__v_items(r, out, NIB_V_TUPLE, 3));
+    NIB_TRY(push_part(r, out, self, 0, from));
+    NIB_TRY(push_part(r, out, self, from, from + found));
+    return push_part(r, out, self, from + found, s->size);
+}
+
+static NIB_FILTER(str_partition) { return (void)args, parted(r, self, bound[0], false, out); }
+static NIB_FILTER(str_rpartition) { return (void)args, parted(r, self, bound[0], true, out); }
+
+static NIB_FILTER(str_join)
+{
+    const nib_value *items;
+    nib_builder b = {.size = 0};
+    size_t count;
+    (void)args;
+    NIB_TRY(nib__iterate(r, bound[0], &items, &count));
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].kind != NIB_V_STRING)
+            return nib__run_fail(r, NIB_BAD_INPUT, "join: element %zu is a %s, no str", i,
+                                 nib__kind_name(items[i]));
+        NIB_TRY(nib__run_steps(r, 1));
+        if (i != 0)
+            NIB_TRY(nib__put_string(r, &b, self.as.string));
+        NIB_TRY(nib__put_string(r, &b, items[i].as.string));
+    }
+    return nib__built(r, &b, out);
+}
+
+/* ---- str: what its characters are, and padding ---- */
+
+static bool is_alpha(utf8proc_category_t c)
+{
+    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
+}
+
+static bool is_decimal(utf8proc_category_t c) { return c == UTF8PROC_CATEGORY_ND; }
+
+static bool is_alnum(utf8proc_category_t c)
+{
+    return is_alpha(c) || (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
+}
+
+static nib_status all_are(nib_run *r, nib_value self, bool (*fits)(utf8proc_category_t c),
+                          nib_value *out)
+{
+    const nib_string *s = self.as.string;
+    bool all = s->size != 0;
+    NIB_TRY(nib__run_steps(r, s->size / 16));
+    for (const char *c = s->at; all && c < s->at + s->size;)
+        all = fits(utf8proc_category((utf8proc_int32_t)nib__utf8_next(&c)));
+    *out = nib__v_bool(all);
+    return NIB_OK;
+}
+
+static NIB_FILTER(str_isalpha) { return (void)args, (void)bound, all_are(r, self, is_alpha, out); }
+static NIB_FILTER(str_isalnum) { return (void)args, (void)bound, all_are(r, self, is_alnum, out); }
+static NIB_FILTER(str_isdigit)
+{
+    return (void)args, (void)bound, all_are(r, self, is_decimal, out);
+}
+
+static NIB_FILTER(str_isspace)
+{
+    const nib_string *s = self.as.string;
+    size_t at = 0, size;
+    (void)r, (void)args, (void)bound;
+    while (at < s->size && (size = space_at(s, at)) != 0)
+        at += size;
+    *out = nib__v_bool(s->size != 0 && at == s->size);
+    return NIB_OK;
+}
+
+static nib_status padded(nib_run *r, nib_value self, const nib_value *bound, bool left,
+                         nib_value *out)
+{
+    nib_builder b = {.size = 0};
+    const nib_string *with = NULL, *s = self.as.string;
+    int64_t width;
+    NIB_TRY(want_integer(r, "ljust or rjust", bound[0], 0, &width));
+    if (nib__given(&bound[1]))
+        NIB_TRY(want_text(r, "ljust or rjust", bound[1], &with));
+    if (with != NULL && nib__points(with->at, with->size) != 1)
+        return nib__run_fail(r, NIB_BAD_INPUT, "ljust or rjust: one character is wanted");
+    if (!left)
+        NIB_TRY(nib__put_string(r, &b, s));
+    for (int64_t i = (int64_t)nib__points(s->at, s->size); i < width; i++) {
+        NIB_TRY(nib__run_steps(r, 1));
+        NIB_TRY(with != NULL ? nib__put_string(r, &b, with) : nib__put_text(r, &b, " ", false));
+    }
+    if (left)
+        NIB_TRY(nib__put_string(r, &b, s));
+    return nib__built(r, &b, out);
+}
+
+static NIB_FILTER(str_ljust) { return (void)args, padded(r, self, bound, false, out); }
+static NIB_FILTER(str_rjust) { return (void)args, padded(r, self, bound, true, out); }
+
+/* ---- list and tuple ---- */
+
+static NIB_FILTER(list_count)
+{
+    int64_t count = 0;
+    (void)args;
+    for (size_t i = 0; i < self.as.items->count; i++) {
+        bool equal;
+        NIB_TRY(nib__equal(r, self.as.items->at[i], bound[0], &equal));
+        count += equal;
+    }
+    *out = nib__v_int(count);
+    return NIB_OK;
+}
+
+static NIB_FILTER(list_index)
+{
+    (void)args;
+    for (size_t i = 0; i < self.as.items->count; i++) {
+        bool equal;
+        NIB_TRY(nib__equal(r, self.as.items->at[i], bound[0], &equal));
+        *out = nib__v_int((int64_t)i);
+        if (equal)
+            return NIB_OK;
+    }
+    return nib__run_fail(r, NIB_BAD_INPUT, "index: the element is not there");
+}
+
+/* Nothing can change it, so it is its own copy. */
+static NIB_FILTER(any_copy)
+{
+    (void)r, (void)args, (void)bound;
+    *out = self;
+    return NIB_OK;
+}
+
+/* ---- dict ---- */
+
+static NIB_FILTER(dict_get)
+{
+    nib_value *found;
+    (void)args;
+    NIB_TRY(nib__hashable(r, bound[0]));
+    NIB_TRY(nib__dict_get(r, self.as.dict, bound[0], &found));
+    *out = found != NULL ? *found : nib__given(&bound[1]) ? bound[1] : nib__v_none();
+    return NIB_OK;
+}
+
+static NIB_FILTER(dict_items)
+{
+    return (void)args, (void)bound, nib__dict_view(r, self, NIB_V_ITEMS, out);
+}
+static NIB_FILTER(dict_keys)
+{
+    return (void)args, (void)bound, nib__dict_view(r, self, NIB_V_KEYS, out);
+}
+static NIB_FILTER(dict_values)
+{
+    return (void)args, (void)bound, nib__dict_view(r, self, NIB_V_VALUES, out);
+}
+
+/* ---- loop ---- */
+
+static NIB_FILTER(loop_cycle)
+{
+    (void)bound;
+    if (args->count == 0)
+        return nib__run_fail(r, NIB_BAD_INPUT, "cycle wants values");
+    *out = args->at[self.as.loop->at % args->count];
+    return NIB_OK;
+}
+
+static NIB_FILTER(loop_changed)
+{
+    nib_value now;
+    bool equal = false;
+    (void)bound;
+    NIB_TRY(nib__v_items(r, &now, NIB_V_TUPLE, args->count));
+    for (size_t i = 0; i < args->count; i++)
+        NIB_TRY(nib__items_push(r, &now, args->at[i]));
+    if (self.as.loop->changed.kind == NIB_V_TUPLE)
+        NIB_TRY(nib__equal(r, self.as.loop->changed, now, &equal));
+    self.as.loop->changed = now;
+    *out = nib__v_bool(!equal);
+    return NIB_OK;
+}
+
+/* ---- by name ---- */
+
+enum {
+    STR = 1 << NIB_V_STRING,
+    LISTS = 1 << NIB_V_LIST | 1 << NIB_V_TUPLE,
+    DICT = 1 << NIB_V_DICT,
+    LOOP = 1 << NIB_V_LOOP,
+};
+
+/* Parameters without names: no argument has a number for one. */
+static const nib_method_row methods[] = {
+    {STR, {"capitalize", str_capitalize, "", 0, 0}},
+    {STR, {"count", str_count, "0", 1, 0}},
+    {STR, {"endswith", str_endswith, "0", 1, 0}},
+    {STR, {"find", str_find, "0,1,2", 1, 0}},
+    {STR, {"index", str_index, "0,1,2", 1, 0}},
+    {STR, {"isalnum", str_isalnum, "", 0, 0}},
+    {STR, {"isalpha", str_isalpha, "", 0, 0}},
+    {STR, {"isdigit", str_isdigit, "", 0, 0}},
+    {STR, {"islower", nib__is_lower, "", 0, 0}},
+    {STR, {"isspace", str_isspace, "", 0, 0}},
+    {STR, {"isupper", nib__is_upper, "", 0, 0}},
+    {STR, {"join", str_join, "0", 1, 0}},
+    {STR, {"ljust", str_ljust, "0,1", 1, 0}},
+    {STR, {"lower", str_lower, "", 0, 0}},
+    {STR, {"lstrip", str_lstrip, "0", 0, 0}},
+    {STR, {"partition", str_partition, "0", 1, 0}},
+    {STR, {"removeprefix", str_removeprefix, "0", 1, 0}},
+    {STR, {"removesuffix", str_removesuffix, "0", 1, 0}},
+    {STR, {"replace", str_replace, "0,1,2", 2, 0}},
+    {STR, {"rfind", str_rfind, "0,1,2", 1, 0}},
+    {STR, {"rindex", str_rindex, "0,1,2", 1, 0}},
+    {STR, {"rjust", str_rjust, "0,1", 1, 0}},
+    {STR, {"rpartition", str_rpartition, "0", 1, 0}},
+    {STR, {"rsplit", str_rsplit, "sep,maxsplit", 0, 0}},
+    {STR, {"rstrip", str_rstrip, "0", 0, 0}},
+    {STR, {"split", str_split, "sep,maxsplit", 0, 0}},
+    {STR, {"splitlines", str_splitlines, "keepends", 0, 0}},
+    {STR, {"startswith", str_startswith, "0", 1, 0}},
+    {STR, {"strip", str_strip, "0", 0, 0}},
+    {STR, {"title", str_title, "", 0, 0}},
+    {STR, {"upper", str_upper, "", 0, 0}},
+    {LISTS, {"count", list_count, "0", 1, 0}},
+    {LISTS, {"index", list_index, "0", 1, 0}},
+    {1 << NIB_V_LIST, {"copy", any_copy, "", 0, 0}},
+    {DICT, {"copy", any_copy, "", 0, 0}},
+    {DICT, {"get", dict_get, "0,1", 1, 0}},
+    {DICT, {"items", dict_items, "", 0, 0}},
+    {DICT, {"keys", dict_keys, "", 0, 0}},
+    {DICT, {"values", dict_values, "", 0, 0}},
+    {LOOP, {"cycle", loop_cycle, NULL, 0, 0}},
+    {LOOP, {"changed", loop_changed, NULL, 0, 0}},
+};
+
+static const struct {
+    unsigned kinds;
+    const char *name;
+} forbidden[] = {
+    {1 << NIB_V_LIST, "append"},
+    {1 << NIB_V_LIST, "clear"},
+    {1 << NIB_V_LIST, "extend"},
+    {1 << NIB_V_LIST, "insert"},
+    {1 << NIB_V_LIST, "pop"},
+    {1 << NIB_V_LIST, "remove"},
+    {1 << NIB_V_LIST, "reverse"},
+    {1 << NIB_V_LIST, "sort"},
+    {DICT, "clear"},
+    {DICT, "pop"},
+    {DICT, "popitem"},
+    {DICT, "setdefault"},
+    {DICT, "update"},
+};
+
+static bool is_name(const nib_string *name, const char *text)
+{
+    return name->size == strlen(text) && memcmp(name->at, text, name->size) == 0;
+}
+
+const nib_method_row *nib__method_find(nib_kind kind, const nib_string *name, bool *unsafe)
+{
+    *unsafe = false;
+    for (size_t i = 0; i < COUNT(methods); i++) {
+        if ((methods[i].kinds >> kind & 1) && is_name(name, methods[i].call.name))
+            return &methods[i];
+    }
+    for (size_t i = 0; i < COUNT(forbidden); i++)
+        *unsafe |= (forbidden[i].kinds >> kind & 1) && is_name(name, forbidden[i].name);
+    return NULL;
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What operators between two values give, as in Python, integers up to 64 bits.
+ */
+#include "template_parts.h"
+
+#include <math.h>
+
+nib_status nib__run_type_error(nib_run *r, const char *op, nib_value a, nib_value b)
+{
+    const nib_value *undefined = a.kind == NIB_V_UNDEFINED ? &a : &b;
+    char name[80];
+    if (!nib__given(&b))
+        b = a; /* an argument that was left out explains nothing */
+    if (undefined->kind == NIB_V_UNDEFINED && nib__given(undefined))
+        return nib__run_fail(
+            r, NIB_BAD_INPUT, "%s: \"%s\" is undefined", op,
+            nib__say_name(name, sizeof name, undefined->as.string->at, undefined->as.string->size));
+    return nib__run_fail(r, NIB_BAD_INPUT, "%s cannot be done with a %s and a %s", op,
+                         nib__kind_name(a), nib__kind_name(b));
+}
+
+static nib_status too_large(nib_run *r)
+{
+    return nib__run_fail(r, NIB_UNSUPPORTED, "an integer grows past 64 bits");
+}
+
+static nib_status integer_power(nib_run *r, int64_t a, int64_t b, nib_value *out)
+{
+    int64_t product = 1;
+    if (b < 0 && a == 0)
+        return nib__run_fail(r, NIB_BAD_INPUT, "0 to a negative power");
+    if (b < 0) {
+        *out = nib__v_real(pow((double)a, (double)b));
+        return NIB_OK;
+    }
+    if (a == 0 || a == 1 || a == -1) {
+        *out = nib__v_int(b == 0 ? 1 : a == -1 && b % 2 == 0 ? 1 : a);
+        return NIB_OK;
+    }
+    for (int64_t i = 0; i < b; i++) {
+        if (product > INT64_MAX / (a < 0 ? -(a + 1) + 1 : a) ||
+            product < INT64_MIN / (a < 0 ? -(a + 1) + 1 : a))
+            return too_large(r);
+        product *= a;
+    }
+    *out = nib__v_int(product);
+    return NIB_OK;
+}
+
+static bool integer_product(int64_t a, int64_t b, int64_t *out)
+{
+    const uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a,
+                   y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
+    uint64_t product;
+    if (!nib__mul(&product, x, y) || product > INT64_MAX)
+        return false;
+    *out = (a < 0) != (b < 0) ? -(int64_t)product : (int64_t)product;
+    return true;
+}
+
+static nib_status integer_binary(nib_run *r, nib_operator op, int64_t a, int64_t b, nib_value *out)
+{
+    int64_t result = 0;
+    bool fits = true;
+    if (b == 0 && (op == NIB_OP_DIV || op == NIB_OP_FLOORDIV || op == NIB_OP_MOD))
+        return nib__run_fail(r, NIB_BAD_INPUT, "a division by 0");
+    switch (op) {
+    case NIB_OP_ADD:
+        fits = b > 0 ? a <= INT64_MAX - b : a >= INT64_MIN - b;
+        result = fits ? a + b : 0;
+        break;
+    case NIB_OP_SUB:
+        fits = b < 0 ? a <= INT64_MAX + b : a >= INT64_MIN + b;
+        result = fits ? a - b : 0;
+        break;
+    case NIB_OP_MUL: fits = integer_product(a, b, &result); break;
+    case NIB_OP_DIV: *out = nib__v_real((double)a / (double)b); return NIB_OK;
+    case NIB_OP_POW: return integer_power(r, a, b, out);
+    default: /* floored: the remainder has the sign of b */
+        fits = a != INT64_MIN || b != -1;
+        result = !fits ? 0 : op == NIB_OP_MOD ? a % b : a / b;
+        if (fits && a % b != 0 && (a < 0) != (b < 0))
+            result += op == NIB_OP_MOD ? b : -1;
+    }
+    *out = nib__v_int(result);
+    return fits ? NIB_OK : too_large(r);
+}
+
+static nib_status real_binary(nib_run *r, nib_operator op, double a, double b, nib_value *out)
+{
+    double result;
+    if (b == 0 && (op == NIB_OP_DIV || op == NIB_OP_FLOORDIV || op == NIB_OP_MOD))
+        return nib__run_fail(r, NIB_BAD_INPUT, "a division by 0");
+    double rest = 0;
+    if (op == NIB_OP_MOD || op == NIB_OP_FLOORDIV) {
+        rest = fmod(a, b);
+        if (rest != 0 && (rest < 0) != (b < 0))
+            rest += b;
+        else if (rest == 0)
+            rest = copysign(0, b);
+    }
+    switch (op) {
+    case NIB_OP_ADD: result = a + b; break;
+    case NIB_OP_SUB: result = a - b; break;
+    case NIB_OP_MUL: result = a * b; break;
+    case NIB_OP_DIV: result = a / b; break;
+    case NIB_OP_MOD: result = rest; break;
+    case NIB_OP_FLOORDIV:
+        result = (a - rest) / b;
+        result = result == 0 ? copysign(0, a / b) : floor(result + 0.5);
+        break;
+    default:
+        result = pow(a, b);
+        if ((a == 0 && b < 0) || (isinf(result) && isfinite(a) && isfinite(b)) ||
+            (isnan(result) && !isnan(a) && !isnan(b)))
+            return nib__run_fail(r, NIB_BAD_INPUT, "a power that is no number");
+    }
+    *out = nib__v_real(result);
+    return NIB_OK;
+}
+
+/* Strings and lists go on where the left one ends, if nothing was put behind it yet: a loop that
+ * appends costs what it appends. */
+static nib_status join_strings(nib_run *r, nib_value a, nib_value b, nib_value *out)
+{
+    const nib_string *s = a.as.string;
+    nib_builder *home = s->home;
+    if (a.markup || b.markup) {
+        nib_builder escaped = {.size = 0};
+        NIB_TRY(nib__put_escaped(r, &escaped, a));
+        NIB_TRY(nib__put_escaped(r, &escaped, b));
+        NIB_TRY(nib__built(r, &escaped, out));
+        out->markup = true;
+        return NIB_OK;
+    }
+    if (home == NULL || home->size != s->size || home->at != s->at) {
+        home = nib__run_take(r, 1, sizeof *home);
+        if (home == NULL)
+            return NIB_NO_MEMORY;
+        NIB_TRY(nib__put_string(r, home, s));
+    }
+    NIB_TRY(nib__put_string(r, home, b.as.string));
+    NIB_TRY(nib__built(r, home, out));
+    nib_string *made = nib__run_take(r, 1, sizeof *made);
+    if (made == NULL)
+        return NIB_NO_MEMORY;
+    *made = *out->as.string;
+    made->home = home;
+    out->as.string = made;
+    return NIB_OK;
+}
+
+static nib_status join_items(nib_run *r, nib_value a, nib_value b, nib_value *out)
+{
+    const nib_items *first = a.as.items, *second = b.as.items;
+    const nib_row *row = first->home;
+    if (row != NULL && first->at + first->count == row->at + row->used) {
+        nib_items *items = nib__run_take(r, 1, sizeof *items);
+        if (items == NULL)
+            return NIB_NO_MEMORY;
+        *items = *first;
+        *out = (nib_value){.kind = a.kind, .as.items = items};
+    } else {
+        NIB_TRY(nib__v_items(r, out, a.kind, first->count + second->count));
+        for (size_t i = 0; i < first->count; i++)
+            NIB_TRY(nib__items_push(r, out, first->at[i]));
+    }
+    out->user = a.user || b.user;
+    const size_t count = second->count; /* which may be the first, too */
+    for (size_t i = 0; i < count; i++)
+        NIB_TRY(nib__items_push(r, out, second->at[i]));
+    return NIB_OK;
+}
+
+static nib_status repeated(nib_run *r, nib_value v, int64_t times, nib_value *out)
+{
+    if (v.kind == NIB_V_STRING) {
+        nib_builder b = {.size = 0};
+        for (int64_t i = 0; i < times && v.as.string->size != 0; i++) {
+            NIB_TRY(nib__run_steps(r, 1));
+            NIB_TRY(nib__put_string(r, &b, v.as.string));
+        }
+        NIB_TRY(nib__built(r, &b, out));
+        out->markup = v.markup;
+        return NIB_OK;
+    }
+    NIB_TRY(nib__v_items(r, out, v.kind, v.as.items->count));
+    out->user = v.user;
+    for (int64_t i = 0; i < times && v.as.items->count != 0; i++) {
+        for (size_t k = 0; k < v.as.items->count; k++)
+            NIB_TRY(nib__items_push(r, out, v.as.items->at[k]));
+    }
+    return NIB_OK;
+}
+
+static bool repeats(nib_value v)
+{
+    return v.kind == NIB_V_STRING || v.kind == NIB_V_LIST || v.kind == NIB_V_TUPLE;
+}
+
+nib_status nib__run_binary(nib_run *r, nib_operator op, nib_value a, nib_value b, nib_value *out)
+{
+    static const char *const names[] = {
+        [NIB_OP_ADD] = "+",       [NIB_OP_SUB] = "-", [NIB_OP_MUL] = "*",  [NIB_OP_DIV] = "/",
+        [NIB_OP_FLOORDIV] = "//", [NIB_OP_MOD] = "%", [NIB_OP_POW] = "**",
+    };
+    int64_t i, j;
+    double x, y;
+    nib_status status;
+    if (nib__integer(a, &i) && nib__integer(b, &j))
+        status = integer_binary(r, op, i, j, out);
+    else if (nib__number(a, &x) && nib__number(b, &y))
+        status = real_binary(r, op, x, y, out);
+    else if (op == NIB_OP_ADD && a.kind == NIB_V_STRING && b.kind == NIB_V_STRING)
+        return join_strings(r, a, b, out);
+    else if (op == NIB_OP_ADD && a.kind == b.kind &&
+             (a.kind == NIB_V_LIST || a.kind == NIB_V_TUPLE))
+        return join_items(r, a, b, out);
+    else if (op == NIB_OP_MOD && a.kind == NIB_V_STRING)
+        return nib__format_percent(r, out, a, b);
+    else if (op == NIB_OP_MUL && repeats(a) && nib__integer(b, &j))
+        return repeated(r, a, j, out);
+    else if (op == NIB_OP_MUL && nib__integer(a, &i) && repeats(b))
+        return repeated(r, b, i, out);
+    else
+        return nib__run_type_error(r, names[op], a, b);
+    if (status == NIB_OK)
+        out->user = a.user || b.user;
+    return status;
+}
+
+nib_status nib__run_contains(nib_run *r, nib_value in, nib_value item, bool *out)
+{
+    const nib_value *items;
+    size_t count;
+    *out = false;
+    if (in.kind == NIB_V_STRING) {
+        if (item.kind != NIB_V_STRING)
+            return nib__run_type_error(r, "in", item, in);
+        const nib_string *s = in.as.string, *t = item.as.string;
+        NIB_TRY(nib__run_steps(r, s->size / 64));
+        *out = t->size == 0 || nib__find_bytes(s->at, s->size, t->at, t->size) != NULL;
+        return NIB_OK;
+    }
+    if (in.kind == NIB_V_DICT) {
+        nib_value *value;
+        NIB_TRY(nib__hashable(r, item));
+        NIB_TRY(nib__dict_get(r, in.as.dict, item, &value));
+        *out = value != NULL;
+        return NIB_OK;
+    }
+    NIB_TRY(nib__iterate(r, in, &items, &count));
+    for (size_t i = 0; i < count && !*out; i++)
+        NIB_TRY(nib__equal(r, items[i], item, out));
+    return NIB_OK;
+}
+
+nib_status nib__run_compare(nib_run *r, nib_operator op, nib_value a, nib_value b, bool *out)
+{
+    double x, y;
+    switch (op) {
+    case NIB_OP_EQ:
+    case NIB_OP_NE:
+        NIB_TRY(nib__equal(r, a, b, out));
+        *out = *out == (op == NIB_OP_EQ);
+        return NIB_OK;
+    case NIB_OP_IN:
+    case NIB_OP_NOT_IN:
+        NIB_TRY(nib__run_contains(r, b, a, out));
+        *out = *out == (op == NIB_OP_IN);
+        return NIB_OK;
+    default: break;
+    }
+    if (a.kind == NIB_V_UNDEFINED || b.kind == NIB_V_UNDEFINED)
+        return nib__run_type_error(r, "a comparison", a, b);
+    if (nib__number(a, &x) && nib__number(b, &y) && (isnan(x) || isnan(y))) {
+        *out = false;
+        return NIB_OK;
+    }
+    const bool swapped = op == NIB_OP_GT || op == NIB_OP_LE;
+    NIB_TRY(swapped ? nib__less(r, b, a, out) : nib__less(r, a, b, out));
+    *out = *out != (op == NIB_OP_LE || op == NIB_OP_GE);
+    return NIB_OK;
+}

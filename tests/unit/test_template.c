@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Templates render byte for byte as jinja2 does in transformers' environment: the cases and
+ * conversations of tests/golden/template_*.txt, with templates of our own and, where
+ * NIBBLE_TEST_DATA names their folder, known models'. And every byte that came from a user is
+ * marked.
+ */
+#include "failing.h"
+#include "template.h"
+#include "tokenizing.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static const nib_template_token tokens[] = {{"bos_token", "<s>", 3}, {"eos_token", "</s>", 4}};
+
+typedef struct rendering {
+    nib_status status;
+    nib_err err;
+    nib_template_output out;
+} rendering;
+
+static void render_within(rendering *r, const char *source, size_t size, const char *values,
+                          const nib_template_limits *limits, const nib_allocator *a)
+{
+    const nib_named_text text = {"chat.jinja", source, size};
+    const nib_template_value value = {NULL, values, strlen(values)};
+    nib_template_input input = {.tokens = tokens,
+                                .token_count = COUNT(tokens),
+                                .values = &value,
+                                .value_count = 1,
+                                .now = 1700000000};
+    nib_template *t = NULL;
+    if (limits != NULL)
+        input.limits = *limits;
+    *r = (rendering){.status = NIB_OK};
+    nib__template_output_init(&r->out, a);
+    r->status = nib__template_open(&t, &text, a, &r->err);
+    if (r->status == NIB_OK)
+        r->status = nib__template_render(t, &input, &r->out, &r->err);
+    nib__template_close(t);
+}
+
+static void render(rendering *r, const char *source, const char *values)
+{
+    static nib_allocator a;
+    a = nib__allocator_default();
+    render_within(r, source, strlen(source), values, NULL, &a);
+}
+
+static void done(rendering *r) { nib__template_output_free(&r->out); }
+
+/* ---- golden files ---- */
+
+static char *next_line(char **at)
+{
+    char *line = *at, *end = strchr(line, '\n');
+    if (end == NULL)
+        return NULL;
+    *end = 0;
+    *at = end + 1;
+    return line;
+}
+
+static char *cut(char *line, char at)
+{
+    char *rest = strchr(line, at);
+    assert_non_null(rest);
+    *rest = 0;
+    return rest + 1;
+}
+
+static char *json_text(nib_arena *arena, const char *text, size_t *size)
+{
+    nib_json json;
+    nib__json_init(&json, "golden", text, strlen(text), NULL);
+    char *string = nib__json_read_string(&json, arena, size);
+    if (string == NULL)
+        fail_msg("%s: %s", text, json.err.text);
+    return string;
+}
+
+static uint64_t hash_of(const char *text, size_t size)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* expected: a JSON string, "SIZE HASH", or ! and maybe what raise_exception says. */
+static void check(nib_arena *arena, const rendering *r, const char *what, const char *expected)
+{
+    const char *text = r->out.text.at == NULL ? "" : r->out.text.at;
+    size_t size;
+    char made[40];
+    if (expected[0] == '!') {
+        if (r->status == NIB_OK)
+            fail_msg("%s gives %s", what, text);
+        const char *raised = expected[1] == 0 ? NULL : json_text(arena, expected + 1, &size);
+        if (raised != NULL && strcmp(raised, r->err.text) != 0)
+            fail_msg("%s raises \"%s\" instead of \"%s\"", what, r->err.text, raised);
+        assert_true(raised != NULL || strstr(r->err.text, ": line ") != NULL);
+        return;
+    }
+    if (r->status != NIB_OK)
+        fail_msg("%s: %s", what, r->err.text);
+    if (expected[0] == '"') {
+        const char *wanted = json_text(arena, expected, &size);
+        if (r->out.text.size != size || memcmp(text, wanted, size) != 0)
+            fail_msg("%s gives\n%s\ninstead of\n%s", what, text, wanted);
+        return;
+    }
+    snprintf(made, sizeof made, "%zu %016" PRIx64, r->out.text.size,
+             hash_of(text, r->out.text.size));
+    if (strcmp(made, expected) != 0)
+        fail_msg("%s gives %s instead of %s", what, made, expected);
+}
+
+static void test_cases(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_arena arena;
+    size_t size, count = 0;
+    const char *values = "{}";
+    (void)state;
+    nib__arena_init(&arena, &a, 0);
+    char *at = read_text(&arena, "tests/golden/template_cases.txt", &size);
+    for (char *line; (line = next_line(&at)) != NULL;) {
+        rendering r;
+        if (line[0] == '#')
+            continue;
+        if (line[0] == '@') {
+            values = line + 2;
+            continue;
+        }
+        const char *expected = cut(line, '\t');
+        const char *source = json_text(&arena, line, &size);
+        render_within(&r, source, size, values, NULL, &a);
+        check(&arena, &r, line, expected);
+        done(&r);
+        count++;
+    }
+    nib__arena_free(&arena);
+    assert_true(count > 2500);
+}
+
+/* Lines FILE, conversation, result, with files of one of the two folders. */
+static size_t check_chats(const char *folder, bool own)
+{
+    enum { CHATS = 64 };
+    const nib_allocator a = nib__allocator_default();
+    const char *names[CHATS], *values[CHATS];
+    nib_arena arena;
+    size_t size, chats = 0, count = 0;
+    nib__arena_init(&arena, &a, 0);
+    char *at = read_text(&arena, "tests/golden/template_chats.txt", &size);
+    for (char *line; (line = next_line(&at)) != NULL;) {
+        if (line[0] == '#')
+            continue;
+        if (line[0] == '@') {
+            assert_true(chats < CHATS);
+            names[chats] = line + 2;
+            values[chats++] = cut(line + 2, ' ');
+            continue;
+        }
+        char *name = cut(line, '\t'), path[1024], what[1200];
+        const char *expected = cut(name, '\t');
+        size_t chat = 0;
+        rendering r;
+        if ((strchr(line, '/') == NULL) != own)
+            continue;
+        while (chat < chats && strcmp(names[chat], name) != 0)
+            chat++;
+        assert_true(chat < chats);
+        snprintf(path, sizeof path, "%s/%s", folder, line);
+        snprintf(what, sizeof what, "%s, conversation %s", path, name);
+        const char *source = read_text(&arena, path, &size);
+        render_within(&r, source, size, values[chat], NULL, &a);
+        check(&arena, &r, what, expected);
+        done(&r);
+        count++;
+    }
+    nib__arena_free(&arena);
+    return count;
+}
+
+static void test_own_templates(void **state)
+{
+    (void)state;
+    assert_true(check_chats("tests/golden/templates", true) >= 5 * 29);
+}
+
+static void test_known_templates(void **state)
+{
+    const char *data = getenv("NIBBLE_TEST_DATA");
+    (void)state;
+    if (data == NULL) {
+        printf("skipped: templates of known models\n");
+        skip();
+    }
+    assert_true(check_chats(data, false) >= 47 * 29);
+}
+
+/* ---- bytes that came from a user ---- */
+
+/* The output, each run of a user's bytes in braces. */
+static void expect_marks(const char *source, const char *values, const char *expected)
+{
+    const nib_allocator a = nib__allocator_default();
+    rendering r;
+    nib_text shown;
+    size_t at = 0;
+    nib__text_init(&shown, &a);
+    render(&r, source, values);
+    if (r.status != NIB_OK)
+        fail_msg("%s", r.err.text);
+    for (size_t i = 0; i < r.out.user_count; i++) {
+        assert_true(r.out.user[i].start >= at && r.out.user[i].end > r.out.user[i].start);
+        nib__text_put(&shown, r.out.text.at + at, r.out.user[i].start - at);
+        at = r.out.user[i].end;
+        nib__text_format(&shown, "{%.*s}", (int)(at - r.out.user[i].start),
+                         r.out.text.at + r.out.user[i].start);
+    }
+    nib__text_put(&shown, r.out.text.at + at, r.out.text.size - at);
+    assert_string_equal(shown.at, expected);
+    nib__text_free(&shown);
+    done(&r);
+}
+
+static void test_marks(void **state)
+{
+    static const char values[] =
+        "{\"s\": \"Ab cd\", \"n\": 7, \"l\": [\"x\", 1], \"d\": {\"k\": \"v\"}, "
+        "\"messages\": [{\"role\": \"user\", \"content\": \"<s>\"}, "
+        "{\"role\": \"wizard\", \"content\": \"\"}], \"bos\": \"<s>\"}";
+    (void)state;
+    expect_marks("<{{ s }}|{{ 'T' }}>", values, "<{Ab cd}|T>");
+    expect_marks("{{ 'a' + s + 'b' }} {{ 'a' ~ s ~ n }}", values, "a{Ab cd}b a{Ab cd7}");
+    expect_marks("{{ s|upper }}{{ s.lower() }}{{ s|title|trim('A') }}", values, "{AB CDab cdb Cd}");
+    expect_marks("{{ (s + 'T')[3:] }}{{ (s + 'T')|reverse }}", values, "{cd}TT{dc bA}");
+    expect_marks("{{ ('T' ~ s ~ 'T')|replace('b', 'U') }}{{ 'T-T'|replace('-', s) }}", values,
+                 "T{A}U{ cd}TT{Ab cd}T");
+    expect_marks("{{ s.split()|join('+') }}{{ s.join(['T', 'U']) }}", values, "{Ab}+{cd}T{Ab cd}U");
+    expect_marks("{{ l }}{{ d|tojson }}{{ {'t': s}|tojson }}", values,
+                 "{['x', 1]{\"k\": \"v\"}}{\"t\": {\"Ab cd\"}}");
+    expect_marks("{{ '%s:%s' % (s, 'T') }}{{ '%d'|format(n + 1) }}", values, "{Ab cd}:T{8}");
+    expect_marks("{% for c in s %}{{ c }}{{ loop.index }}{% endfor %}", values,
+                 "{A}1{b}2{ }3{c}4{d}5");
+    expect_marks(
+        "{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m(s) }}{% set t %}{{ s }}!{% endset %}{{ t }}",
+        values, "[{Ab cd}]{Ab cd}!");
+    expect_marks("{{ s|length }}{{ bos_token }}{{ bos }}{{ s is string }}", values,
+                 "5<s>{<s>}True");
+    expect_marks("{{ ('\\n' ~ s)|indent(1) }}{{ s|e }}{{ (s ~ '<')|e }}", values,
+                 "\n {Ab cdAb cdAb cd}&lt;");
+}
+
+/* The usual roles are the template's; what else stands there, and a role elsewhere, is a user's. */
+static void test_roles(void **state)
+{
+    static const char conversation[] =
+        "[{\"role\": \"user\", \"content\": \"user\", \"x\": {\"role\": \"user\"}}, "
+        "{\"content\": \"role\", \"role\": \"end\", \"x\": [\"user\"]}]";
+    static const char source[] =
+        "{% for m in messages %}{{ m.role }}|{{ m.content }}|{{ m.x.role or m.x[0] }};{% endfor %}";
+    const nib_template_value value = {"messages", conversation, sizeof conversation - 1};
+    const nib_allocator a = nib__allocator_default();
+    const nib_named_text text = {"chat.jinja", source, sizeof source - 1};
+    const nib_template_input input = {.values = &value, .value_count = 1};
+    static const nib_byte_range expected[] = {{5, 9}, {10, 14}, {15, 18}, {19, 23}, {24, 28}};
+    nib_template *t = NULL;
+    nib_template_output out;
+    nib_err err = {0};
+    (void)state;
+    nib__template_output_init(&out, &a);
+    assert_int_equal(nib__template_open(&t, &text, &a, &err), NIB_OK);
+    assert_int_equal(nib__template_render(t, &input, &out, &err), NIB_OK);
+    assert_string_equal(out.text.at, "user|user|user;end|role|user;");
+    assert_int_equal(out.user_count, COUNT(expected));
+    assert_memory_equal(out.user, expected, sizeof expected);
+    nib__template_output_free(&out);
+    nib__template_close(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cases),           cmocka_unit_test(test_own_templates),
+        cmocka_unit_test(test_known_templates), cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_roles),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Templates and conversations that are made to hurt: each ends with a sentence that has the
+ * template's line, within what a rendering may spend, and when memory runs out nothing is lost.
+ */
+#include "failing.h"
+#include "template.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+typedef struct rendering {
+    nib_status status;
+    nib_err err;
+    nib_template_output out;
+} rendering;
+
+static void render_within(rendering *r, const char *source, size_t size, const char *values,
+                          const nib_template_limits *limits, const nib_allocator *a)
+{
+    const nib_named_text text = {"chat.jinja", source, size};
+    const nib_template_value value = {NULL, values, strlen(values)};
+    nib_template_input input = {.values = &value, .value_count = 1, .now = 1700000000};
+    nib_template *t = NULL;
+    if (limits != NULL)
+        input.limits = *limits;
+    *r = (rendering){.status = NIB_OK};
+    nib__template_output_init(&r->out, a);
+    r->status = nib__template_open(&t, &text, a, &r->err);
+    if (r->status == NIB_OK)
+        r->status = nib__template_render(t, &input, &r->out, &r->err);
+    nib__template_close(t);
+}
+
+static void expect_within(const char *source, const char *values, const nib_template_limits *limits,
+                          nib_status status, const char *words)
+{
+    const nib_allocator a = nib__allocator_default();
+    rendering r;
+    render_within(&r, source, strlen(source), values, limits, &a);
+    const char *text = r.out.text.at == NULL ? "" : r.out.text.at;
+    if (r.status != status)
+        fail_msg("%s: status %d and \"%s\"", source, (int)r.status, r.err.text);
+    if (strstr(status == NIB_OK ? text : r.err.text, words) == NULL)
+        fail_msg("%s: \"%s\" instead of \"%s\"", source, status == NIB_OK ? text : r.err.text,
+                 words);
+    nib__template_output_free(&r.out);
+}
+
+static void expect(const char *source, const char *values, nib_status status, const char *words)
+{
+    expect_within(source, values, NULL, status, words);
+}
+
+static void expect_text(const char *source, const char *values, const char *text)
+{
+    expect(source, values, NIB_OK, text);
+}
+
+/* J01 */
+static void test_unclosed(void **state)
+{
+    (void)state;
+    expect("a\n{# b", "{}", NIB_BAD_INPUT, "chat.jinja: line 2: the comment that begins here");
+    expect("a\n\n{{ b", "{}", NIB_BAD_INPUT, "line 3: the tag that begins here");
+    expect("a\n{% if x", "{}", NIB_BAD_INPUT, "line 2: the tag that begins here");
+    expect("{{ 'a\n", "{}", NIB_BAD_INPUT, "line 1: the string that begins here");
+    expect("\n{% raw %}x", "{}", NIB_BAD_INPUT, "line 2: the raw block that begins here");
+    expect("{% if x %}\n\ny", "{}", NIB_BAD_INPUT, "line 3: the template ends here; {% elif %} is");
+    expect("{% for i in x %}", "{}", NIB_BAD_INPUT, "{% endfor %} is missing");
+    expect("{% endif %}", "{}", NIB_BAD_INPUT, "ends no statement that is open");
+    expect("{{ (1 }}", "{}", NIB_BAD_INPUT, "line 1");
+    expect("{{ a b }}", "{}", NIB_BAD_INPUT, "\"b\" is unexpected; }} is wanted");
+}
+
+/* J02 */
+static void test_recursion(void **state)
+{
+    (void)state;
+    expect("{% macro m() %}{{ m() }}{% endmacro %}\n{{ m() }}", "{}", NIB_NO_MEMORY,
+           "line 1: calls, loops, expressions or values are nested deeper than 500");
+    expect("{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}",
+           "{}", NIB_NO_MEMORY, "nested deeper");
+    expect("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "{}", NIB_NO_MEMORY,
+           "nested deeper");
+    expect("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "{}", NIB_NO_MEMORY,
+           "nested deeper");
+    expect("{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}"
+           "{% endfor %}{{ ns.l|tojson }}",
+           "{}", NIB_NO_MEMORY, "nested deeper");
+}
+
+/* Parsing has its limit, too: brackets, statements, signs, nots. */
+static void test_nesting(void **state)
+{
+    static const struct {
+        const char *before, *open, *close;
+    } shapes[] = {
+        {"{{ ", "(", ""},           {"{{ ", "[", ""},
+        {"{{ ", "not ", ""},        {"{{ ", "-", ""},
+        {"{{ a", "[a", ""},         {"{{ ", "1 if 1 else ", ""},
+        {"", "{% if 1 %}", ""},     {"", "{% for a in b %}", ""},
+        {"", "{% filter e %}", ""}, {"{{ ", "{1:", ""},
+        {"{{ a", "|e(a", ""},
+    };
+    const nib_allocator a = nib__allocator_default();
+    (void)state;
+    for (size_t i = 0; i < COUNT(shapes); i++) {
+        nib_text text;
+        rendering r;
+        nib__text_init(&text, &a);
+        nib__text_str(&text, shapes[i].before);
+        for (int k = 0; k < 20000; k++)
+            nib__text_str(&text, shapes[i].open);
+        nib__text_str(&text, i < 6 || i > 8 ? "1 }}" : "");
+        render_within(&r, text.at, text.size, "{}", NULL, &a);
+        assert_int_equal(r.status, NIB_BAD_INPUT);
+        if (strstr(r.err.text, "nested deeper than 150") == NULL)
+            fail_msg("%s: %s", shapes[i].open, r.err.text);
+        nib__template_output_free(&r.out);
+        nib__text_free(&text);
+    }
+}
+
+/* J03 */
+static void test_steps(void **state)
+{
+    static const nib_template_limits few = {.steps = 1000};
+    (void)state;
+    expect("{% for i in range(10 ** 12) %}{% endfor %}", "{}", NIB_BAD_INPUT,
+           "range has more than 100000 elements");
+    expect("\n{% set l = range(99999) %}{% for a in l %}{% for b in l %}{% endfor %}{% endfor %}",
+           "{}", NIB_NO_MEMORY, "line 2: the template takes more than 20,000,000 steps");
+    expect_within("{% for i in range(99) %}{{ i }}{{ i }}{{ i }}{{ i }}{{ i }}{% endfor %}", "{}",
+                  &few, NIB_NO_MEMORY, "more than 1,000 steps");
+    expect_within("{% for i in range(9) %}{{ i }}{% endfor %}", "{}", &few, NIB_OK, "012345678");
+    expect("{% set x = 'a' * 200000 %}{% for i in range(99999) %}{% if 'b' in x %}{% endif %}"
+           "{% endfor %}",
+           "{}", NIB_NO_MEMORY, "steps"); /* searching is not free either */
+}
+
+/* J04 */
+static void test_bytes(void **state)
+{
+    static const nib_template_limits small = {.bytes = 1 << 20};
+    (void)state;
+    expect("{{ 'a' * (2 ** 30) }}", "{}", NIB_NO_MEMORY, "line 1: the template takes more than");
+    expect("{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(40) %}"
+           "{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
+           "{}", NIB_NO_MEMORY, "of memory; its output grows too long");
+    expect("{{ '%1000000s' % 1 * 1000 }}", "{}", NIB_NO_MEMORY, "more than");
+    expect_within("{% for i in range(99999) %}{{ 'some words and more' }}{% endfor %}", "{}",
+                  &small, NIB_NO_MEMORY, "more than 1.0 MB of memory");
+    expect("{% set ns = namespace(l=[]) %}{% for i in range(50000) %}{% set ns.l = ns.l + [i] %}"
+           "{% endfor %}{{ ns.l|sum }}",
+           "{}", NIB_OK, "1249975000"); /* appending costs what is appended */
+}
+
+/* J05 */
+static void test_unknown(void **state)
+{
+    (void)state;
+    expect("a\n{{ x|shout }}", "{}", NIB_UNSUPPORTED, "line 2: there is no filter \"shout\"");
+    expect("{{ x is\n tall }}", "{}", NIB_UNSUPPORTED, "line 2: there is no test \"tall\"");
+    expect("\n{% include 'x' %}", "{}", NIB_UNSUPPORTED,
+           "line 2: there is no statement \"include\"");
+    expect("{% if no %}{{ x|shout }}{% endif %}ok", "{}", NIB_OK, "ok");
+    expect("{% if 1 %}\n{{ x|shout }}{% endif %}", "{}", NIB_UNSUPPORTED,
+           "line 2: there is no filter \"shout\"");
+    expect("{{ ['a']|map('shout')|list }}", "{}", NIB_UNSUPPORTED, "no such filter");
+    expect("{{ 'a'.encode() }}", "{}", NIB_BAD_INPUT, "\"encode\" is called, but it is undefined");
+    expect("{{ 'a'|upper(1) }}", "{}", NIB_BAD_INPUT, "upper takes at most 0 arguments");
+    expect("{{ 'a'|tojson(indents=1) }}", "{}", NIB_BAD_INPUT,
+           "tojson has no argument \"indents\"");
+    expect("{{ f(*x) }}", "{}", NIB_UNSUPPORTED, "not built");
+    expect("{{ [].append(1) }}", "{}", NIB_BAD_INPUT, "sandbox forbids");
+}
+
+/* J06 */
+static void test_raise(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    static const char source[] = "{{ raise_exception('Roles must\\nalternate, not ' ~ x) }}";
+    rendering r;
+    (void)state;
+    render_within(&r, source, sizeof source - 1, "{\"x\": \"\u00e9%s\"}", NULL, &a);
+    assert_int_equal(r.status, NIB_BAD_INPUT);
+    assert_string_equal(r.err.text, "Roles must\nalternate, not \u00e9%s");
+    nib__template_output_free(&r.out);
+}
+
+/* J07 */
+static void test_odd_messages(void **state)
+{
+    static const char template[] =
+        "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% else %}none{% endfor %}";
+    static const char strict[] = "{% for m in messages %}\n{{ '<' + m['content'] }}{% endfor %}";
+    (void)state;
+    expect_text(template, "{\"messages\": []}", "none");
+    expect_text(template, "{}", "none");
+    expect_text(template, "{\"messages\": [{\"role\": \"wizard\", \"content\": null}]}",
+                "[wizard:None]");
+    expect_text(template, "{\"messages\": [{\"role\": 5, \"content\": [1, \"a\", {}]}]}",
+                "[5:[1, 'a', {}]]");
+    expect_text(template, "{\"messages\": [{}, [], \"x\"]}", "[:][:][:]");
+    expect_text(template, "{\"messages\": {\"role\": \"user\"}}", "[:]");
+    expect(template, "{\"messages\": 7}", NIB_BAD_INPUT, "line 1: a int cannot be walked over");
+    expect(template, "{\"messages\": [null]}", NIB_OK, "[:]");
+    expect(strict, "{\"messages\": [{\"content\": null}]}", NIB_BAD_INPUT,
+           "line 2: + cannot be done with a str and a NoneType");
+    expect(strict, "{\"messages\": [{\"content\": 5}]}", NIB_BAD_INPUT, "line 2");
+    expect(strict, "{\"messages\": [{\"content\": [\"a\"]}]}", NIB_BAD_INPUT, "line 2");
+    expect(strict, "{\"messages\": [{}]}", NIB_BAD_INPUT, "line 2: +: \"content\" is undefined");
+    expect(template, "[]", NIB_BAD_INPUT, "a JSON object is wanted");
+    expect(template, "{\"messages\": [}", NIB_BAD_INPUT, "column 15");
+    expect(template, "{\"messages\": \"\\ud800\"}", NIB_BAD_INPUT, "surrogate");
+}
+
+/* J08 */
+static void test_tools(void **state)
+{
+    static const char source[] =
+        "{{ 'some' if tools else 'none' }} {{ tools is none }} {{ tools is defined }}";
+    (void)state;
+    expect_text(source, "{\"tools\": null}", "none True True");
+    expect_text(source, "{\"tools\": []}", "none False True");
+    expect_text(source, "{}", "none False False");
+    expect_text(source, "{\"tools\": [{}]}", "some False True");
+}
+
+/* J09 */
+static void test_clock(void **state)
+{
+    (void)state;
+    expect_text("{{ strftime_now('%d %b %Y %H:%M:%S %A %j %-m') }}", "{}",
+                "14 Nov 2023 22:13:20 Tuesday 318 11");
+    expect_text("{{ strftime_now('%q%') }}", "{}", "%q%");
+    expect("{{ strftime_now(1) }}", "{}", NIB_BAD_INPUT, "line 1");
+}
+
+/* J10 */
+static void test_undefined(void **state)
+{
+    (void)state;
+    expect_text("[{{ x }}{{ (x.y is defined) if x }}{{ none.y }}]", "{}", "[]");
+    expect("\n{{ x.y }}", "{}", NIB_BAD_INPUT, "line 2: an attribute: \"x\" is undefined");
+    expect("{{ m.a.b }}", "{\"m\": {}}", NIB_BAD_INPUT, "an attribute: \"a\" is undefined");
+    expect("{{ m['a'][0] }}", "{\"m\": {}}", NIB_BAD_INPUT, "an element: \"a\" is undefined");
+    expect("{{ x() }}", "{}", NIB_BAD_INPUT, "\"x\" is called, but it is undefined");
+    expect("{{ x + 1 }}", "{}", NIB_BAD_INPUT, "+: \"x\" is undefined");
+    expect("{{ x|tojson }}", "{}", NIB_BAD_INPUT, "undefined");
+    expect("{{ ''.__class__.__mro__ }}", "{}", NIB_BAD_INPUT, "\"__class__\" is undefined");
+}
+
+/* J11 */
+static void test_nul(void **state)
+{
+    static const char source[] = "<\0{{ x }}{{ '\0' }}{{ x|length }}{{ x|tojson }}>";
+    static const char expected[] = "<\0a\0b\0"
+                                   "3\"a\\u0000b\">";
+    const nib_allocator a = nib__allocator_default();
+    rendering r;
+    (void)state;
+    render_within(&r, source, sizeof source - 1, "{\"x\": \"a\\u0000b\"}", NULL, &a);
+    if (r.status != NIB_OK)
+        fail_msg("%s", r.err.text);
+    assert_int_equal(r.out.text.size, sizeof expected - 1);
+    assert_memory_equal(r.out.text.at, expected, sizeof expected - 1);
+    nib__template_output_free(&r.out);
+    expect("{{ raise_exception(x) }}", "{\"x\": \"a\\u0000b\"}", NIB_BAD_INPUT, "a");
+}
+
+/* J12 */
+static void test_large(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    rendering r;
+    nib_text text;
+    (void)state;
+    nib__text_init(&text, &a);
+    while (text.size < 1 << 20)
+        nib__text_str(&text, "{% if messages %}some {{ messages[0].content|upper }}{% endif %}\n");
+    render_within(&r, text.at, text.size, "{\"messages\": [{\"content\": \"x\"}]}", NULL, &a);
+    if (r.status != NIB_OK)
+        fail_msg("%s", r.err.text);
+    assert_memory_equal(r.out.text.at, "some Xsome X", 12);
+    nib__template_output_free(&r.out);
+    while (text.size <= NIB_TEMPLATE_SOURCE)
+        nib__text_str(&text, "more text, without a tag in it, until the limit is passed at last\n");
+    render_within(&r, text.at, text.size, "{}", NULL, &a);
+    assert_int_equal(r.status, NIB_UNSUPPORTED);
+    assert_non_null(strstr(r.err.text, "the limit is 4194304"));
+    nib__template_output_free(&r.out);
+    render_within(&r, "a\xff", 2, "{}", NULL, &a);
+    assert_int_equal(r.status, NIB_BAD_INPUT);
+    assert_non_null(strstr(r.err.text, "not valid UTF-8 at byte 1"));
+    nib__template_output_free(&r.out);
+    nib__text_free(&text);
+}
+
+/* J13 */
+static void test_json(void **state)
+{
+    static const char values[] = "{\"d\": {\"z\": 1, \"a\": \"\u00e9<\\\"\\u2028\", \"z\": 2.0}}";
+    (void)state;
+    expect_text("{{ d|tojson }}", values, "{\"z\": 2.0, \"a\": \"\u00e9<\\\"\u2028\"}");
+    expect_text("{{ d|tojson(ensure_ascii=true, sort_keys=true) }}", values,
+                "{\"a\": \"\\u00e9<\\\"\\u2028\", \"z\": 2.0}");
+    expect_text("{{ d|tojson(indent=1) }}", values, "{\n \"z\": 2.0,\n \"a\":");
+}
+
+/* Names and keys that are made to have one hash are refused or counted, not waited for. */
+static void test_many_names(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_text text;
+    rendering r;
+    (void)state;
+    nib__text_init(&text, &a);
+    nib__text_str(&text, "{");
+    for (int i = 0; i < 50000; i++)
+        nib__text_format(&text, "%s\"k%d\": {\"a\": %d}", i == 0 ? "" : ", ", i, i);
+    nib__text_str(&text, "}");
+    static const char source[] = "{{ k49999.a }}";
+    render_within(&r, source, sizeof source - 1, text.at, NULL, &a);
+    if (r.status != NIB_OK)
+        fail_msg("%s", r.err.text);
+    assert_string_equal(r.out.text.at, "49999");
+    nib__template_output_free(&r.out);
+    nib__text_free(&text);
+}
+
+static void test_memory_runs_out(void **state)
+{
+    static const char source[] =
+        "{%- macro m(a, b=2) -%}<{{ a }}{{ b }}{{ caller() }}>{%- endmacro -%}"
+        "{% set ns = namespace(x=[]) %}{% for k, v in d.items() if k != 'q' %}"
+        "{% set ns.x = ns.x + [k ~ v] %}{{ loop.index }}{% endfor %}"
+        "{% call m(s|upper) %}{{ ns.x|sort|join(',') }}{% endcall %}"
+        "{{ d|tojson(indent=2) }}{{ s.split()|map('title')|list }}{{ '%s' % s }}"
+        "{% filter trim %} {{ s[1:] }} {% endfilter %}{{ d|dictsort }}{{ s|replace('b', 'c') }}";
+    int left = 0;
+    nib_status status;
+    (void)state;
+    do {
+        failing f = {.left = left++};
+        const nib_allocator a = failing_allocator(&f);
+        rendering r;
+        render_within(&r, source, sizeof source - 1,
+                      "{\"s\": \"a b c\", \"d\": {\"b\": 1, \"a\": [2, null, {\"x\": 1.5}]}}", NULL,
+                      &a);
+        status = r.status;
+        assert_true(status == NIB_OK || status == NIB_NO_MEMORY);
+        if (status == NIB_OK)
+            assert_non_null(strstr(r.out.text.at, "<A B C2a[2, None, {'x': 1.5}],b1>"));
+        else
+            assert_true(r.err.text[0] != 0);
+        nib__template_output_free(&r.out);
+        assert_int_equal(f.live, 0);
+    } while (status != NIB_OK && left < 10000);
+    assert_true(status == NIB_OK && left > 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unclosed),   cmocka_unit_test(test_recursion),
+        cmocka_unit_test(test_nesting),    cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_bytes),      cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_raise),      cmocka_unit_test(test_odd_messages),
+        cmocka_unit_test(test_tools),      cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_undefined),  cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_large),      cmocka_unit_test(test_json),
+        cmocka_unit_test(test_many_names), cmocka_unit_test(test_memory_runs_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
