@@ -139,7 +139,7 @@ void nib__tokenizer_ids_free(const nib_tokenizer *t, int32_t *ids);
 nib_status nib__tokenizer_encode_marked(const nib_tokenizer *t, const char *text, size_t size,
                                         const nib_byte_range *marked, size_t marked_count,
                                         unsigned flags, int32_t **ids, size_t *count, nib_err *err);
-/* As nib__tokenizer_encode, and how many candidate merges were looked at (for tests of the cost). */
+/* As nib__tokenizer_encode, and how many candidate merges were looked at (for tests of cost). */
 nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text, size_t size,
                                        unsigned flags, int32_t **ids, size_t *count,
                                        uint64_t *steps, nib_err *err);
