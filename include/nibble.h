@@ -190,6 +190,39 @@ void nib_tokens_free(nib_model *model, int32_t *ids);
 NIB_MUST_CHECK nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count,
                                          const nib_sink *sink, nib_err *err);
 
+/* ---- conversations --------------------------------------------------------------------------- */
+
+/* A conversation and what its template is given. Zero-initialize for the defaults. */
+typedef struct nib_chat_options {
+    const char *messages; /* JSON array of {"role": ..., "content": ..., ...} */
+    size_t messages_size;
+    const char *tools; /* JSON array; NULL: none */
+    size_t tools_size;
+    const char *variables; /* JSON object: more variables of the template; NULL: none */
+    size_t variables_size;
+    const char *template_text; /* Jinja; NULL: the model's */
+    bool no_generation_prompt; /* the text does not end where the model is to answer */
+    int64_t now;               /* seconds since 1970, in the zone that templates are to see */
+} nib_chat_options;
+
+/* Opens the tokenizer and the model's chat template: chat_template.jinja beside the tokenizer, the
+ * GGUF's, or that of tokenizer_config.json. Once it returned, and until the model is closed,
+ * nib_chat_encode and nib_chat_write may be called by any thread at any time, if the engine's
+ * allocator may; they call it themselves where nobody did. */
+NIB_MUST_CHECK nib_status nib_chat_open(nib_model *model, nib_err *err);
+/* Which of several templates that differ is not taken, as a sentence; NULL: there is one. */
+const char *nib_chat_note(const nib_model *model);
+/* Token ids of a conversation: *ids [*count], released by nib_tokens_free. Nothing that a message,
+ * tool or variable says becomes a special token. NIB_UNSUPPORTED: the model has no template, or one
+ * that needs what is not built; NIB_BAD_INPUT: the template refuses the conversation, with its own
+ * words, or cannot do something with it, with the line; NIB_NO_MEMORY: it takes too long or too
+ * much. */
+NIB_MUST_CHECK nib_status nib_chat_encode(nib_model *model, const nib_chat_options *options,
+                                          int32_t **ids, size_t *count, nib_err *err);
+/* The text that these are the ids of. */
+NIB_MUST_CHECK nib_status nib_chat_write(nib_model *model, const nib_chat_options *options,
+                                         const nib_sink *sink, nib_err *err);
+
 /* ---- plan: what will run, why not otherwise, at what cost ------------------------------------ */
 
 typedef struct nib_plan nib_plan;

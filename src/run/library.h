@@ -10,11 +10,14 @@
 #include "runner.h"
 #include "tokenizer.h"
 
+typedef struct nib_chat nib_chat;
+
 struct nib_model {
     nib_engine *engine;
     nib_network net;
     nib_tokenizer *tokenizer;  /* NULL until it is needed */
     bool tables_asked;         /* tables of it that were built before, if they serve */
+    nib_chat *chat;            /* its template; NULL until it is needed */
     char *tokenizer_path;      /* as given; NULL: beside the weights */
     struct nib_packed *packed; /* beside the weights; NULL: none, or none that serves */
     bool packed_asked;
@@ -49,6 +52,7 @@ nib_status nib__tokenizer_place(const char **out, const char *at, nib_arena *are
 /* Opens the tokenizer by the tables beside it, once; where they do not serve a note says why, and
  * it is opened without them when it is asked for. */
 void nib__model_tables(nib_model *model);
+void nib__chat_close(nib_chat *chat);
 /* Opens the tokenizer when first asked for. */
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
 

@@ -44,6 +44,7 @@ void nib_model_close(nib_model *model)
 {
     if (!model)
         return;
+    nib__chat_close(model->chat);
     if (model->tokenizer)
         nib__tokenizer_close(model->tokenizer);
     nib__packed_close(model->packed);

@@ -147,7 +147,7 @@ static NIB_FILTER(filter_center)
     NIB_TRY(nib__to_string(r, self, &text));
     if (nib__given(&bound[0]) && !nib__integer(bound[0], &width))
         return nib__run_type_error(r, "center", text, bound[0]);
-    const int64_t size = (int64_t)nib__points(text.as.string->at, text.as.string->size);
+    const int64_t size = (int64_t)nib__count_points(text.as.string->at, text.as.string->size);
     const int64_t missing = width > size ? width - size : 0;
     const int64_t left = missing / 2 + (missing & width & 1);
     NIB_TRY(nib__run_steps(r, (uint64_t)missing));
@@ -395,7 +395,7 @@ static NIB_FILTER(filter_length)
     case NIB_V_UNDEFINED: *out = nib__v_int(0); return NIB_OK;
     case NIB_V_STRING:
         NIB_TRY(nib__run_steps(r, self.as.string->size / 64));
-        *out = nib__v_int((int64_t)nib__points(self.as.string->at, self.as.string->size));
+        *out = nib__v_int((int64_t)nib__count_points(self.as.string->at, self.as.string->size));
         return NIB_OK;
     case NIB_V_DICT: *out = nib__v_int((int64_t)self.as.dict->count); return NIB_OK;
     case NIB_V_LOOP: *out = nib__v_int((int64_t)self.as.loop->count); return NIB_OK;

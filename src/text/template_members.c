@@ -188,8 +188,8 @@ nib_status nib__run_slice(nib_run *r, nib_value of, const nib_node *node, nib_va
     if (has_step && step == 0)
         return nib__run_fail(r, NIB_BAD_INPUT, "the step of a slice is 0");
     NIB_TRY(nib__run_steps(r, text ? of.as.string->size / 64 : 0));
-    const int64_t size =
-        (int64_t)(text ? nib__points(of.as.string->at, of.as.string->size) : of.as.items->count);
+    const int64_t size = (int64_t)(text ? nib__count_points(of.as.string->at, of.as.string->size)
+                                        : of.as.items->count);
     if (step < -size - 1 || step > size + 1)
         step = step < 0 ? -size - 1 : size + 1; /* any step past the end takes one element */
     const bool down = step < 0;
@@ -207,8 +207,8 @@ static nib_status indexed(nib_run *r, nib_value of, int64_t index, nib_value *ou
 {
     const bool text = of.kind == NIB_V_STRING;
     NIB_TRY(nib__run_steps(r, text ? of.as.string->size / 64 : 0));
-    const int64_t size =
-        (int64_t)(text ? nib__points(of.as.string->at, of.as.string->size) : of.as.items->count);
+    const int64_t size = (int64_t)(text ? nib__count_points(of.as.string->at, of.as.string->size)
+                                        : of.as.items->count);
     if (index < -size || index >= size)
         return nib__v_undefined(r, out, "an element past the end");
     if (index < 0)

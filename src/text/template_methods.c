@@ -136,7 +136,7 @@ static nib_status found_at(nib_run *r, nib_value self, const nib_value *bound, b
     const size_t at = find_in(s, 0, what, last);
     if (at == SIZE_MAX && must)
         return nib__run_fail(r, NIB_BAD_INPUT, "index: the string is not there");
-    *out = nib__v_int(at == SIZE_MAX ? -1 : (int64_t)nib__points(s->at, at));
+    *out = nib__v_int(at == SIZE_MAX ? -1 : (int64_t)nib__count_points(s->at, at));
     return NIB_OK;
 }
 
@@ -153,7 +153,7 @@ static NIB_FILTER(str_count)
     NIB_TRY(want_text(r, "count", bound[0], &what));
     NIB_TRY(nib__run_steps(r, s->size / 16));
     if (what->size == 0)
-        count = (int64_t)nib__points(s->at, s->size) + 1;
+        count = (int64_t)nib__count_points(s->at, s->size) + 1;
     for (size_t at = 0; what->size != 0 && (at = find_in(s, at, what, false)) != SIZE_MAX;) {
         at += what->size;
         count++;
@@ -444,11 +444,11 @@ static nib_status padded(nib_run *r, nib_value self, const nib_value *bound, boo
     NIB_TRY(want_integer(r, "ljust or rjust", bound[0], 0, &width));
     if (nib__given(&bound[1]))
         NIB_TRY(want_text(r, "ljust or rjust", bound[1], &with));
-    if (with != NULL && nib__points(with->at, with->size) != 1)
+    if (with != NULL && nib__count_points(with->at, with->size) != 1)
         return nib__run_fail(r, NIB_BAD_INPUT, "ljust or rjust: one character is wanted");
     if (!left)
         NIB_TRY(nib__put_string(r, &b, s));
-    for (int64_t i = (int64_t)nib__points(s->at, s->size); i < width; i++) {
+    for (int64_t i = (int64_t)nib__count_points(s->at, s->size); i < width; i++) {
         NIB_TRY(nib__run_steps(r, 1));
         NIB_TRY(with != NULL ? nib__put_string(r, &b, with) : nib__put_text(r, &b, " ", false));
     }

@@ -475,7 +475,7 @@ nib_status nib__sort_pairs(nib_run *r, nib_pair *pairs, size_t count, bool rever
 nib_status nib__hashable(nib_run *r, nib_value v);
 /* Elements of whatever can be walked over, in *out [*count]; a stream is spent by it. */
 nib_status nib__iterate(nib_run *r, nib_value v, const nib_value **out, size_t *count);
-size_t nib__points(const char *at, size_t size); /* characters of valid UTF-8 */
+size_t nib__count_points(const char *at, size_t size); /* characters of valid UTF-8 */
 
 /* ---- text out of values (template_say.c) ---- */
 

@@ -96,7 +96,7 @@ enum { WIDEST = 1 << 20, DIGITS = 400 };
 static nib_status put_padded(nib_run *r, nib_builder *b, nib_value text, const directive *d)
 {
     const nib_string *s = text.as.string;
-    const int64_t missing = d->width - (int64_t)nib__points(s->at, s->size);
+    const int64_t missing = d->width - (int64_t)nib__count_points(s->at, s->size);
     for (int64_t i = 0; !d->left && i < missing; i++)
         NIB_TRY(nib__put_text(r, b, " ", false));
     NIB_TRY(nib__put_string(r, b, s));

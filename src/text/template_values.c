@@ -306,7 +306,7 @@ bool nib__number(nib_value v, double *out)
     return true;
 }
 
-size_t nib__points(const char *at, size_t size)
+size_t nib__count_points(const char *at, size_t size)
 {
     size_t count = 0;
     for (size_t i = 0; i < size; i++)
