@@ -50,7 +50,10 @@ static nib_status read_number(reading *g, nib_value *out)
     nib_json *json = &g->json;
     int64_t integer;
     double real;
-    const bool whole = strspn(json->token, "-0123456789") >= json->token_size;
+    bool whole = true;
+    for (size_t i = 0; i < json->token_size; i++)
+        whole =
+            whole && (json->token[i] == '-' || (json->token[i] >= '0' && json->token[i] <= '9'));
     if (whole && fits(json->token, json->token_size, &integer)) {
         *out = nib__v_int(integer);
     } else if (whole) {
