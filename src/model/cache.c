@@ -60,11 +60,14 @@ nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t h
     NIB_TRY(size_of(&kv, err));
     kv.tables = nib__calloc(a, (size_t)kv.blocks, sizeof *kv.tables);
     kv.free = nib__calloc(a, (size_t)kv.blocks, sizeof *kv.free);
+    kv.uses = nib__calloc(a, (size_t)kv.blocks, sizeof *kv.uses);
     kv.lengths = nib__calloc(a, (size_t)sequences, sizeof *kv.lengths);
     const nib_status status = take_block(&kv, err);
-    if (status != NIB_OK || !kv.tables || !kv.free || !kv.lengths) {
+    if (status != NIB_OK || !kv.tables || !kv.free || !kv.uses || !kv.lengths) {
         nib__kv_close(&kv);
-        return status != NIB_OK ? status : nib__fail_memory(err, (size_t)kv.blocks * 12, WHAT);
+        return status != NIB_OK
+                   ? status
+                   : nib__fail_memory(err, (size_t)kv.blocks * 3 * sizeof *kv.tables, WHAT);
     }
     for (int64_t i = 0; i < kv.blocks; i++) {
         kv.tables[i] = -1;
@@ -85,6 +88,7 @@ void nib__kv_close(nib_kv *kv)
     }
     nib__release(kv->allocator, kv->tables);
     nib__release(kv->allocator, kv->free);
+    nib__release(kv->allocator, kv->uses);
     nib__release(kv->allocator, kv->lengths);
     *kv = (nib_kv){0};
 }
@@ -116,6 +120,7 @@ nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_er
     int32_t *entry = &kv->tables[sequence * kv->table_ld + position / NIB_CACHE_BLOCK];
     if (*entry < 0) {
         *entry = kv->free[--kv->free_count]; /* never empty: there is a block for every entry */
+        kv->uses[*entry] = 1;
         kv->stale = true;
     }
     kv->lengths[sequence]++;
@@ -129,10 +134,33 @@ void nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position)
     int32_t *table = kv->tables + sequence * kv->table_ld;
     for (int64_t i = nib__ceil_div(position, NIB_CACHE_BLOCK); i < kv->table_ld && table[i] >= 0;
          i++) {
-        kv->free[kv->free_count++] = table[i];
+        if (--kv->uses[table[i]] == 0)
+            kv->free[kv->free_count++] = table[i];
         table[i] = -1;
     }
     kv->lengths[sequence] = (int32_t)position;
+}
+
+int64_t nib__kv_keep(nib_kv *kv, int64_t sequence, int64_t position)
+{
+    position = nib__min(position, kv->lengths[sequence]);
+    const int64_t last = position / NIB_CACHE_BLOCK; /* the block that the next position is in */
+    if (position % NIB_CACHE_BLOCK != 0 && kv->uses[kv->tables[sequence * kv->table_ld + last]] > 1)
+        position = last * NIB_CACHE_BLOCK;
+    nib__kv_truncate(kv, sequence, position);
+    return position;
+}
+
+void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions)
+{
+    const int32_t *source = kv->tables + from * kv->table_ld;
+    int32_t *target = kv->tables + to * kv->table_ld;
+    for (int64_t i = 0; i < positions / NIB_CACHE_BLOCK; i++) {
+        target[i] = source[i];
+        kv->uses[source[i]]++;
+    }
+    kv->lengths[to] = (int32_t)positions;
+    kv->stale = true;
 }
 
 nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer)

@@ -2,7 +2,7 @@
  *
  * The block-table cache of keys and values: blocks of NIB_CACHE_BLOCK positions, taken as sequences
  * grow and given back when they are cut. All layers share one table. Pages are not touched before
- * they are used.
+ * they are used. Sequences that begin alike may share blocks, whole ones only, which nobody writes.
  */
 #ifndef NIB_CACHE_H
 #define NIB_CACHE_H
@@ -22,6 +22,7 @@ typedef struct nib_kv {
     int32_t *tables;      /* [sequences][table_ld]; -1: no block */
     int64_t table_ld;
     int32_t *free; /* [blocks] stack */
+    int32_t *uses; /* [blocks] entries that name it */
     int64_t free_count, blocks;
     int32_t *lengths; /* [sequences] positions held */
 } nib_kv;
@@ -35,6 +36,11 @@ nib_status nib__kv_sync(nib_kv *kv, nib_err *err);
 /* Makes room for position `position` of a sequence, which must be its next. */
 nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_err *err);
 void nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position);
+/* The same, but down to a whole block where the last one would be cut and is shared, as the next
+ * position would be written to it. Returns what the sequence holds. */
+int64_t nib__kv_keep(nib_kv *kv, int64_t sequence, int64_t position);
+/* An empty sequence gets the first `positions` of another one, a whole number of blocks. */
+void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions);
 nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer);
 /* Bytes that the held positions occupy. */
 uint64_t nib__kv_used_bytes(const nib_kv *kv);

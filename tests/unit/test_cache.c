@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cache: blocks are taken as sequences grow and given back when they are cut, never shared and
- * never lost; limits are said. What int8 stores, and what attention makes of it.
+ * The cache: blocks are taken as sequences grow and given back when they are cut, shared only where
+ * that was asked and never lost; limits are said. What int8 stores, and what attention makes of it.
  */
 #include "cache.h"
 #include "kernel.h"
@@ -25,13 +25,15 @@ static nib_kv open_cache(int64_t sequences, int64_t context, nib_type type)
     return kv;
 }
 
-/* Every block is either free, once, or in one table entry; entries are there as far as the lengths
- * go and no further. */
+/* Every block is either free, once, or in as many table entries as it counts; entries are there as
+ * far as the lengths go and no further. */
 static void check(const nib_kv *kv)
 {
     int *owners = calloc((size_t)kv->blocks, sizeof *owners);
-    for (int64_t i = 0; i < kv->free_count; i++)
+    for (int64_t i = 0; i < kv->free_count; i++) {
         owners[kv->free[i]]++;
+        assert_int_equal(kv->uses[kv->free[i]], 0);
+    }
     for (int64_t s = 0; s < kv->sequences; s++) {
         const int64_t used = nib__ceil_div(kv->lengths[s], NIB_CACHE_BLOCK);
         for (int64_t i = 0; i < kv->table_ld; i++) {
@@ -42,7 +44,7 @@ static void check(const nib_kv *kv)
         }
     }
     for (int64_t i = 0; i < kv->blocks; i++)
-        assert_int_equal(owners[i], 1);
+        assert_int_equal(owners[i], nib__max(kv->uses[i], 1));
     free(owners);
 }
 
@@ -85,7 +87,37 @@ static void test_grows_and_shrinks(void **state)
     nib__kv_close(&kv);
 }
 
-/* Many random growths and cuts; all sequences can be full at once. */
+/* A shared block is written by nobody: neither by who grows behind it nor by who was cut in it. */
+static void test_shares(void **state)
+{
+    (void)state;
+    nib_kv kv = open_cache(3, 200, NIB_TYPE_BF16);
+    const int32_t *second = kv.tables + kv.table_ld;
+    extend(&kv, 0, 150);
+    nib__kv_share(&kv, 0, 1, 128);
+    nib__kv_share(&kv, 1, 2, 64);
+    check(&kv);
+    assert_int_equal(kv.lengths[1], 128);
+    assert_int_equal(kv.free_count, kv.blocks - 3);
+    assert_memory_equal(kv.tables, second, 2 * sizeof *second);
+    extend(&kv, 1, 10);
+    assert_int_not_equal(second[2], kv.tables[2]);
+    check(&kv);
+    assert_int_equal(nib__kv_keep(&kv, 1, 137), 137); /* its own block */
+    assert_int_equal(nib__kv_keep(&kv, 1, 100), 64);
+    assert_int_equal(nib__kv_keep(&kv, 0, 100), 100); /* no other one is left */
+    assert_int_equal(nib__kv_keep(&kv, 0, 500), 100);
+    assert_int_equal(nib__kv_keep(&kv, 0, 30), 0);
+    check(&kv);
+    nib__kv_truncate(&kv, 1, 0);
+    assert_int_equal(nib__kv_keep(&kv, 2, 30), 30);
+    nib__kv_truncate(&kv, 2, 0);
+    check(&kv);
+    assert_int_equal(kv.free_count, kv.blocks);
+    nib__kv_close(&kv);
+}
+
+/* Many random growths, cuts and shares; all sequences can be full at once. */
 static void test_any_order(void **state)
 {
     (void)state;
@@ -93,11 +125,15 @@ static void test_any_order(void **state)
     uint32_t random = 1;
     for (int i = 0; i < 4000; i++) {
         random = random * 1664525u + 1013904223u;
-        const int64_t sequence = random >> 8 & 3, amount = random >> 12 & 127;
-        if (random >> 30)
+        const int64_t sequence = random >> 8 & 3, amount = random >> 12 & 127,
+                      other = random >> 20 & 3;
+        if (kv.lengths[sequence] == 0 && other != sequence)
+            nib__kv_share(&kv, other, sequence,
+                          kv.lengths[other] / NIB_CACHE_BLOCK * NIB_CACHE_BLOCK);
+        else if (random >> 30)
             extend(&kv, sequence, nib__min(amount, kv.context - kv.lengths[sequence]));
         else
-            nib__kv_truncate(&kv, sequence, amount);
+            assert_true(nib__kv_keep(&kv, sequence, amount) <= amount);
         if (i % 50 == 0)
             check(&kv);
     }
@@ -288,6 +324,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grows_and_shrinks),
+        cmocka_unit_test(test_shares),
         cmocka_unit_test(test_any_order),
         cmocka_unit_test(test_views),
         cmocka_unit_test(test_errors),
