@@ -7,23 +7,17 @@
 #include "library.h"
 #include "lookup.h"
 #include "sample.h"
+#include "text_out.h"
 #include "way.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
-typedef struct writer {
-    const nib_generate_options *options;
-    const nib_sink *sink;
-    nib_detok detok;
-    nib_text held; /* decoded, not yet written: may be the start of a stop string */
-    bool stopped;
-} writer;
-
 typedef struct generation {
     nib_session *session;
     const nib_generate_options *options;
+    const nib_sink *sink;
     nib_sampling sampling;
     const nib_tokenizer *tokenizer;
     nib_sampler sampler;
@@ -35,98 +29,27 @@ typedef struct generation {
     nib_step_times times;
     int64_t steps[NIB_LOOKUP_MOST + 2]; /* after the prompt, by their tokens */
     uint64_t start;
-    writer writer;
+    int32_t ends[NIB_EOS_MAX]; /* tokens that end the text */
+    int end_count;
+    nib_text_out text;
     nib_generate_stats *stats;
 } generation;
 
 /* ---- output ---- */
 
-/* The longest end of the held text that begins one of the stop strings; *at is where a whole one
- * stands, or -1. Of several it is the one that ends first, and of those the longest: what a stop
- * string cuts does not depend on how tokens cut the text. */
-static size_t stop_scan(const writer *w, int64_t *at)
+static nib_status write_ready(generation *g, bool all, nib_err *err)
 {
-    size_t keep = 0, first_end = SIZE_MAX;
-    *at = -1;
-    for (size_t s = 0; s < w->options->stop.count; s++) {
-        const char *stop = w->options->stop.items[s];
-        const size_t size = strlen(stop);
-        for (size_t i = 0; i < w->held.size; i++) {
-            const size_t left = w->held.size - i, common = left < size ? left : size;
-            if (memcmp(w->held.at + i, stop, common) != 0)
-                continue;
-            if (common < size) {
-                keep = left > keep ? left : keep;
-            } else if (i + size < first_end || (i + size == first_end && (int64_t)i < *at)) {
-                first_end = i + size;
-                *at = (int64_t)i;
-            }
-            break;
-        }
-    }
-    return keep;
-}
-
-static nib_status write_held(writer *w, bool all, nib_err *err)
-{
-    if (w->held.failed)
-        return nib__fail_memory(err, w->held.size, "generated text");
-    if (w->held.size == 0)
-        return NIB_OK;
-    int64_t at;
-    const size_t keep = stop_scan(w, &at);
-    size_t ready = all ? w->held.size : w->held.size - keep;
-    if (at >= 0) {
-        ready = (size_t)at;
-        w->stopped = true;
-    }
+    nib_text_out *t = &g->text;
+    if (t->held.failed)
+        return nib__fail_memory(err, t->held.size, "generated text");
+    const size_t ready = nib__text_out_ready(t, all);
     if (ready > 0) {
-        const nib_status status = w->sink->write(w->sink->ctx, w->held.at, ready);
+        const nib_status status = g->sink->write(g->sink->ctx, t->held.at, ready);
         if (status != NIB_OK)
             return nib__fail(err, status, "the generated text could not be written");
-        memmove(w->held.at, w->held.at + ready, w->held.size - ready);
-        w->held.size -= ready;
+        nib__text_out_take(t, ready);
     }
     return NIB_OK;
-}
-
-/* ---- options ---- */
-
-static double choose(double option, double file, double fallback)
-{
-    return option >= 0 ? option : file >= 0 ? file : fallback;
-}
-
-static void choose_sampling(generation *g)
-{
-    const nib_generate_options *o = g->options;
-    const nib_generation *f = &g->session->model->net.generation;
-    /* do_sample false in the file means greedy, unless an option says otherwise */
-    const double file_temperature = f->do_sample_given && !f->do_sample ? 0.0 : f->temperature;
-    g->sampling = (nib_sampling){
-        .temperature = choose(o->temperature, file_temperature, 0.8),
-        .top_p = choose(o->top_p, f->top_p, 0.95),
-        .min_p = choose(o->min_p, f->min_p, 0.05),
-        .repeat_penalty = choose(o->repeat_penalty, f->repeat_penalty, 1.0),
-        .top_k = o->top_k >= 0   ? o->top_k
-                 : f->top_k >= 0 ? f->top_k
-                                 : 40,
-        .seed = o->seed,
-    };
-}
-
-static bool ends(const generation *g, int32_t id)
-{
-    const nib_config *c = &g->session->model->net.config;
-    const nib_generation *f = &g->session->model->net.generation;
-    if (g->options->ignore_eos)
-        return false;
-    const int32_t *list = f->eos_count > 0 ? f->eos : c->eos;
-    const int count = f->eos_count > 0 ? f->eos_count : c->eos_count;
-    for (int i = 0; i < count; i++)
-        if (list[i] == id)
-            return true;
-    return count == 0 && id == nib__tokenizer_eos(g->tokenizer);
 }
 
 /* ---- steps ---- */
@@ -244,8 +167,8 @@ static nib_status read_prompt(generation *g, nib_err *err)
 
 static nib_status put_token(generation *g, int32_t id, nib_err *err)
 {
-    nib__detok_put(&g->writer.detok, id, &g->writer.held);
-    return write_held(&g->writer, false, err);
+    nib__text_out_put(&g->text, id);
+    return write_ready(g, false, err);
 }
 
 /* ---- drawing ---- */
@@ -287,6 +210,14 @@ static nib_status draw(generation *g, const float *logits, int32_t *id, nib_err 
     return nib__sampling_token(id, drawn, position, err);
 }
 
+static bool ends(const generation *g, int32_t id)
+{
+    for (int i = 0; i < g->end_count; i++)
+        if (g->ends[i] == id)
+            return true;
+    return false;
+}
+
 /* Writes a drawn token, unless it ends the text. */
 static nib_status take(generation *g, int32_t id, bool *over, nib_err *err)
 {
@@ -301,7 +232,7 @@ static nib_status take(generation *g, int32_t id, bool *over, nib_err *err)
     stats->new_tokens++;
     NIB_TRY(keep_id(g, id, err));
     NIB_TRY(put_token(g, id, err));
-    if (g->writer.stopped) {
+    if (g->text.stopped) {
         stats->finish = NIB_FINISH_STOP;
     } else if ((g->options->max_tokens > 0 && stats->new_tokens >= g->options->max_tokens) ||
                (int64_t)g->count > g->session->plan->context - 1) {
@@ -352,9 +283,9 @@ static nib_status run(generation *g, nib_err *err)
         NIB_TRY(draw_all(g, logits, &over, err));
     }
     g->stats->decode_s = (double)(nib__now_ns() - prefilled) * 1e-9;
-    if (!g->writer.stopped) {
-        nib__detok_finish(&g->writer.detok, &g->writer.held);
-        NIB_TRY(write_held(&g->writer, true, err));
+    if (!g->text.stopped) {
+        nib__text_out_finish(&g->text);
+        NIB_TRY(write_ready(g, true, err));
     }
     return NIB_OK;
 }
@@ -394,35 +325,21 @@ static void fill_stats(generation *g)
     s->seed = g->sampling.seed;
 }
 
-/* Text is matched and written by code points: a stop string that cuts one in half could never be.
- */
-static nib_status check_stops(const nib_generate_options *options, nib_err *err)
-{
-    for (size_t i = 0; i < options->stop.count; i++) {
-        const char *stop = options->stop.items[i];
-        const size_t size = strlen(stop), bad = nib__utf8_check(stop, size);
-        if (size == 0 || bad < size)
-            return nib__fail(err, NIB_USAGE, "stop string %zu is %s", i + 1,
-                             size == 0 ? "empty; leave it out" : "not valid UTF-8");
-    }
-    return NIB_OK;
-}
-
 nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                         const nib_sink *sink, nib_generate_stats *stats, nib_err *err)
 {
     const nib_allocator *a = &session->model->engine->allocator;
     nib_generate_stats unused;
-    generation g = {.session = session, .options = options, .stats = stats ? stats : &unused};
+    generation g = {
+        .session = session, .options = options, .sink = sink, .stats = stats ? stats : &unused};
     *g.stats = (nib_generate_stats){0};
-    NIB_TRY(check_stops(options, err));
+    NIB_TRY(nib__text_out_check(&options->stop, err));
     NIB_TRY(nib__model_tokenizer(session->model, &g.tokenizer, err));
-    choose_sampling(&g);
+    g.sampling = nib__model_sampling(session->model, options);
+    g.end_count = options->ignore_eos ? 0 : nib__model_ends(session->model, g.ends);
     NIB_TRY(nib__sampling_check(&g.sampling, err));
     NIB_TRY(nib__sampler_open(&g.sampler, nib_session_vocab(session), a, err));
-    g.writer = (writer){.options = options, .sink = sink};
-    nib__detok_init(&g.writer.detok, g.tokenizer, true);
-    nib__text_init(&g.writer.held, a);
+    nib__text_out_open(&g.text, g.tokenizer, options->stop, a);
     nib__lookup_open(&g.lookup, a);
     g.stats->lookup = session->plan->lookup;
     nib__kv_truncate(&session->runner.kv, 0, 0);
@@ -435,8 +352,7 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
     fill_stats(&g);
     nib__release(a, g.ids);
     nib__lookup_close(&g.lookup);
-    nib__text_free(&g.writer.held);
-    nib__detok_free(&g.writer.detok);
+    nib__text_out_close(&g.text);
     nib__sampler_close(&g.sampler);
     return status;
 }

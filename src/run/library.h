@@ -8,6 +8,7 @@
 #include "network.h"
 #include "plan.h"
 #include "runner.h"
+#include "sample.h"
 #include "tokenizer.h"
 
 typedef struct nib_chat nib_chat;
@@ -55,6 +56,10 @@ void nib__model_tables(nib_model *model);
 void nib__chat_close(nib_chat *chat);
 /* Opens the tokenizer when first asked for. */
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
+/* The options, then what generation_config.json says, then llama.cpp's defaults. */
+nib_sampling nib__model_sampling(const nib_model *model, const nib_generate_options *options);
+/* The tokens that end a text, by the model's files, or the tokenizer that was opened; how many. */
+int nib__model_ends(const nib_model *model, int32_t ids[NIB_EOS_MAX]);
 
 /* Fills p->machine by the request, and the devices that --place may name; of "auto" the CPU. */
 nib_status nib__choose_machine(nib_plan *p, nib_err *err);

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a model's files say about generation: how tokens are drawn where nobody asked, and which of
+ * them end a text.
+ */
+#include "library.h"
+
+static double choose(double option, double file, double fallback)
+{
+    return option >= 0 ? option : file >= 0 ? file : fallback;
+}
+
+nib_sampling nib__model_sampling(const nib_model *model, const nib_generate_options *o)
+{
+    const nib_generation *f = &model->net.generation;
+    /* do_sample false in the file means greedy, unless an option says otherwise */
+    const double file_temperature = f->do_sample_given && !f->do_sample ? 0.0 : f->temperature;
+    return (nib_sampling){
+        .temperature = choose(o->temperature, file_temperature, 0.8),
+        .top_p = choose(o->top_p, f->top_p, 0.95),
+        .min_p = choose(o->min_p, f->min_p, 0.05),
+        .repeat_penalty = choose(o->repeat_penalty, f->repeat_penalty, 1.0),
+        .top_k = o->top_k >= 0   ? o->top_k
+                 : f->top_k >= 0 ? f->top_k
+                                 : 40,
+        .seed = o->seed,
+    };
+}
+
+int nib__model_ends(const nib_model *model, int32_t ids[NIB_EOS_MAX])
+{
+    const nib_config *c = &model->net.config;
+    const nib_generation *f = &model->net.generation;
+    const int32_t *list = f->eos_count > 0 ? f->eos : c->eos;
+    const int count = f->eos_count > 0 ? f->eos_count : c->eos_count;
+    memcpy(ids, list, (size_t)count * sizeof *ids);
+    if (count > 0 || model->tokenizer == NULL || nib__tokenizer_eos(model->tokenizer) < 0)
+        return count;
+    ids[0] = nib__tokenizer_eos(model->tokenizer);
+    return 1;
+}
