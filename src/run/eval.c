@@ -11,10 +11,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-enum {
-    LOGITS_LIMIT = 1 << 24, /* floats per pass: 64 MiB */
-    EXPONENTS = 256         /* at once */
-};
+enum { LOGITS_LIMIT = 1 << 24 /* floats per pass: 64 MiB */ };
 
 /* What one predicted token adds. */
 typedef struct token_score {
@@ -41,25 +38,6 @@ typedef struct scoring {
     token_score *scores;
 } scoring;
 
-static double log_sum(const float *logits, int64_t count, int64_t *best)
-{
-    *best = 0;
-    for (int64_t i = 1; i < count; i++)
-        if (logits[i] > logits[*best])
-            *best = i;
-    const double most = logits[*best];
-    double sum = 0.0, block[EXPONENTS];
-    for (int64_t begin = 0; begin < count; begin += EXPONENTS) {
-        const int64_t end = nib__min(begin + EXPONENTS, count);
-        for (int64_t i = begin; i < end; i++)
-            block[i - begin] = (double)logits[i] - most;
-        nib__exp_each(block, (size_t)(end - begin));
-        for (int64_t i = begin; i < end; i++)
-            sum += block[i - begin];
-    }
-    return most + nib__log(sum);
-}
-
 static void job_score(void *ctx, int worker, int64_t begin, int64_t end)
 {
     const scoring *s = ctx;
@@ -67,13 +45,13 @@ static void job_score(void *ctx, int worker, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         const float *logits = s->logits + i * s->vocab;
         int64_t best, other_best;
-        const double all = log_sum(logits, s->vocab, &best);
+        const double all = nib__log_sum(logits, s->vocab, &best);
         token_score *score = &s->scores[i];
         *score = (token_score){.loss = all - (double)logits[s->targets[i]]};
         if (!s->other)
             continue;
         const float *other = s->other + i * s->vocab;
-        const double other_all = log_sum(other, s->vocab, &other_best);
+        const double other_all = nib__log_sum(other, s->vocab, &other_best);
         for (int64_t v = 0; v < s->vocab; v++) {
             const double log_p = (double)other[v] - other_all;
             score->kl += nib__exp(log_p) * (log_p - ((double)logits[v] - all));

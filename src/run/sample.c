@@ -90,7 +90,8 @@ static void penalize(nib_sampler *sampler, const float *logits, const nib_sampli
 {
     char *marks = sampler->scratch;
     memset(marks, 0, (size_t)sampler->vocab);
-    memcpy(sampler->logits, logits, (size_t)sampler->vocab * sizeof *logits);
+    if (logits != sampler->logits)
+        memcpy(sampler->logits, logits, (size_t)sampler->vocab * sizeof *logits);
     for (size_t i = 0; i < count; i++) {
         /* an embedding may have more rows than the head */
         if (seen[i] < 0 || seen[i] >= sampler->vocab || marks[seen[i]] != 0)
@@ -100,6 +101,53 @@ static void penalize(nib_sampler *sampler, const float *logits, const nib_sampli
         *logit =
             *logit > 0 ? (float)(*logit / s->repeat_penalty) : (float)(*logit * s->repeat_penalty);
     }
+}
+
+const float *nib__sampler_adjust(nib_sampler *sampler, const float *logits, const nib_adjust *a)
+{
+    const bool penalized =
+        a->made_count > 0 && (a->presence_penalty != 0 || a->frequency_penalty != 0);
+    if (a->bias_count == 0 && a->allowed == NULL && !penalized)
+        return logits;
+    float *out = sampler->logits;
+    memcpy(out, logits, (size_t)sampler->vocab * sizeof *logits);
+    for (size_t i = 0; i < a->bias_count; i++)
+        if (a->bias[i].id < sampler->vocab)
+            out[a->bias[i].id] += a->bias[i].bias;
+    if (penalized) {
+        char *marks = sampler->scratch;
+        memset(marks, 0, (size_t)sampler->vocab);
+        for (size_t i = 0; i < a->made_count; i++) {
+            char *mark = &marks[a->made[i]];
+            const double presence = *mark == 0 ? a->presence_penalty : 0;
+            out[a->made[i]] -= (float)(presence + a->frequency_penalty);
+            *mark = 1;
+        }
+    }
+    for (int64_t i = 0; a->allowed != NULL && i < sampler->vocab; i++)
+        if ((a->allowed[i / 32] >> (i % 32) & 1) == 0)
+            out[i] = -INFINITY;
+    return out;
+}
+
+double nib__log_sum(const float *logits, int64_t count, int64_t *best)
+{
+    enum { EXPONENTS = 256 /* at once */ };
+    *best = 0;
+    for (int64_t i = 1; i < count; i++)
+        if (logits[i] > logits[*best])
+            *best = i;
+    const double most = logits[*best];
+    double sum = 0.0, block[EXPONENTS];
+    for (int64_t begin = 0; begin < count; begin += EXPONENTS) {
+        const int64_t end = nib__min(begin + EXPONENTS, count);
+        for (int64_t i = begin; i < end; i++)
+            block[i - begin] = (double)logits[i] - most;
+        nib__exp_each(block, (size_t)(end - begin));
+        for (int64_t i = begin; i < end; i++)
+            sum += block[i - begin];
+    }
+    return most + nib__log(sum);
 }
 
 nib_draw nib__sampling_draw(const nib_sampling *s, int64_t vocab, int64_t sequence,

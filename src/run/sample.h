@@ -36,6 +36,29 @@ nib_status nib__sample(int32_t *out, nib_sampler *sampler, const float *logits,
                        const nib_sampling *s, const int32_t *seen, size_t seen_count,
                        int64_t sequence, int64_t position, nib_err *err);
 
+/* What is changed of logits before they are filtered. */
+typedef struct nib_logit_bias {
+    int32_t id;
+    float bias;
+} nib_logit_bias;
+
+typedef struct nib_adjust {
+    const nib_logit_bias *bias; /* [bias_count] added */
+    size_t bias_count;
+    /* subtracted from tokens among `made`: once, and for each time (OpenAI's formula) */
+    double presence_penalty, frequency_penalty;
+    const int32_t *made; /* [made_count] */
+    size_t made_count;
+    const uint32_t *allowed; /* a bit per token, the others cannot come; NULL: all */
+} nib_adjust;
+
+/* The logits, or a copy with the changes, which the sampler holds until it is called again. */
+const float *nib__sampler_adjust(nib_sampler *sampler, const float *logits,
+                                 const nib_adjust *adjust);
+
+/* The logarithm of the sum of all exponentials, in double, ascending; *best: the likeliest. */
+double nib__log_sum(const float *logits, int64_t count, int64_t *best);
+
 /* The same for a row of a device, which has the logits: all but their address and the token's. Of a
  * repetition penalty it knows nothing. */
 nib_draw nib__sampling_draw(const nib_sampling *s, int64_t vocab, int64_t sequence,

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which tokens a step takes, where each job's begin, and what becomes of what was drawn.
+ */
+#include "batch.h"
+
+enum {
+    /* Logits of a prompt that a step gives at most: a row of 128,000 is half a megabyte. */
+    PROMPT_ROWS = 32,
+    /* A prompt longer than a step leaves this part of it to the shortest of the others. */
+    SHORT_SHARE = NIB_CHUNK / 4,
+};
+
+/* What the cache holds of a sequence, and for whom. */
+typedef struct sequence {
+    int32_t *tokens; /* [context] of its job: prompt and new ones; else of what it holds */
+    int64_t held;    /* in the cache */
+    nib_job *job;    /* NULL: nobody's */
+    uint64_t used;   /* when a job had it last */
+} sequence;
+
+struct nib_batch {
+    nib_session *session;
+    nib_drawer drawer;
+    nib_job *jobs; /* in the order in which they came */
+    int64_t job_count, count;
+    sequence *sequences; /* [count] */
+    int64_t rows_most;
+    nib_new_token *tokens; /* [rows_most] */
+    nib_top_token *tops;   /* [rows_most][NIB_TOP_MOST] */
+    uint64_t clock;
+    nib_batch_counts counts;
+    /* of a step */
+    nib_slot slots[NIB_CHUNK];
+    size_t slot_count;
+    int64_t rows;
+    nib_job **stepped;   /* [count] jobs with slots in it; NULL: ended meanwhile */
+    nib_job **drawn;     /* [count] those with logits */
+    int32_t **drawn_ids; /* [count] the tokens of their sequences */
+    size_t stepped_count, drawn_count;
+};
+
+/* ---- opening ---- */
+
+static nib_status take_memory(nib_batch *b, nib_err *err)
+{
+    const nib_allocator *a = &b->session->model->engine->allocator;
+    const size_t count = (size_t)b->count, context = (size_t)b->session->plan->context;
+    bool whole = true;
+    b->sequences = nib__calloc(a, count, sizeof *b->sequences);
+    for (size_t i = 0; b->sequences != NULL && i < count; i++) {
+        b->sequences[i].tokens = nib__calloc(a, context, sizeof(int32_t));
+        whole = whole && b->sequences[i].tokens != NULL;
+    }
+    b->tokens = nib__calloc(a, (size_t)b->rows_most, sizeof *b->tokens);
+    b->tops = nib__calloc(a, (size_t)b->rows_most * NIB_TOP_MOST, sizeof *b->tops);
+    b->stepped = nib__calloc(a, count, sizeof(nib_job *));
+    b->drawn = nib__calloc(a, count, sizeof(nib_job *));
+    b->drawn_ids = nib__calloc(a, count, sizeof(int32_t *));
+    if (whole && b->sequences && b->tokens && b->tops && b->stepped && b->drawn && b->drawn_ids)
+        return NIB_OK;
+    return nib__fail_memory(err, count * context * sizeof(int32_t), "a batch");
+}
+
+nib_status nib__batch_open(nib_batch **out, nib_session *session, nib_err *err)
+{
+    const nib_allocator *a = &session->model->engine->allocator;
+    nib_batch *b = nib__calloc(a, 1, sizeof *b);
+    if (b == NULL)
+        return nib__fail_memory(err, sizeof *b, "a batch");
+    b->session = session;
+    b->count = session->runner.kv.sequences;
+    b->rows_most = b->count + PROMPT_ROWS;
+    nib_status status = take_memory(b, err);
+    if (status == NIB_OK)
+        status = nib__drawer_open(&b->drawer, session, err);
+    if (status != NIB_OK) {
+        nib__batch_close(b);
+        return status;
+    }
+    for (int64_t i = 0; i < b->count; i++)
+        nib__kv_truncate(&session->runner.kv, i, 0);
+    *out = b;
+    return NIB_OK;
+}
+
+void nib__batch_close(nib_batch *b)
+{
+    if (b == NULL)
+        return;
+    const nib_allocator *a = &b->session->model->engine->allocator;
+    nib__drawer_close(&b->drawer);
+    for (int64_t i = 0; b->sequences != NULL && i < b->count; i++)
+        nib__release(a, b->sequences[i].tokens);
+    nib__release(a, b->sequences);
+    nib__release(a, b->tokens);
+    nib__release(a, b->tops);
+    nib__release(a, b->stepped);
+    nib__release(a, b->drawn);
+    nib__release(a, b->drawn_ids);
+    nib__release(a, b);
+}
+
+/* ---- jobs ---- */
+
+int64_t nib__batch_room(const nib_batch *b) { return b->count - b->job_count; }
+
+void nib__batch_add(nib_batch *b, nib_job *job)
+{
+    nib_job **last = &b->jobs;
+    while (*last != NULL)
+        last = &(*last)->next;
+    *last = job;
+    job->next = NULL;
+    job->sequence = -1;
+    job->done = job->cached = job->made = 0;
+    b->job_count++;
+}
+
+void nib__batch_remove(nib_batch *b, nib_job *job)
+{
+    nib_job **at = &b->jobs;
+    while (*at != NULL && *at != job)
+        at = &(*at)->next;
+    if (*at == NULL)
+        return;
+    *at = job->next;
+    b->job_count--;
+    if (job->sequence < 0)
+        return;
+    sequence *s = &b->sequences[job->sequence];
+    s->job = NULL;
+    s->used = ++b->clock;
+    s->held = b->session->runner.kv.lengths[job->sequence];
+}
+
+/* The job's memory may be gone after this. */
+static void end(nib_batch *b, nib_job *job, nib_finish finish, const nib_err *err)
+{
+    nib__batch_remove(b, job);
+    for (size_t j = 0; j < b->stepped_count; j++)
+        if (b->stepped[j] == job)
+            b->stepped[j] = NULL;
+    job->calls.end(job->ctx, finish, err);
+}
+
+/* ---- where a job begins ---- */
+
+/* How much of the prompt the first `count` tokens are; the last token of a prompt always runs, as
+ * its logits are wanted, and where those of all are, all of them do. */
+static int64_t common(const nib_job *job, const int32_t *tokens, int64_t count)
+{
+    const int64_t most = job->prompt_logprobs ? 0 : nib__min(count, job->prompt_count - 1);
+    int64_t i = 0;
+    while (i < most && tokens[i] == job->prompt[i])
+        i++;
+    return i;
+}
+
+/* The sequence that holds the most of the prompt. */
+static int64_t find_source(const nib_batch *b, const nib_job *job, int64_t *shared)
+{
+    int64_t best = -1;
+    *shared = 0;
+    for (int64_t i = 0; i < b->count; i++) {
+        const sequence *s = &b->sequences[i];
+        const int64_t same = common(job, s->tokens, s->held);
+        const bool idle = s->job == NULL;
+        if (same > *shared || (same == *shared && same > 0 && idle && b->sequences[best].job)) {
+            *shared = same;
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* Will a job that came earlier soon hold more of the prompt, in whole blocks, than any does now? */
+static bool waits(const nib_batch *b, const nib_job *job, int64_t shared)
+{
+    for (const nib_job *other = b->jobs; other != job; other = other->next)
+        if (other->done < other->prompt_count &&
+            common(job, other->prompt, other->prompt_count) >= shared + NIB_CACHE_BLOCK)
+            return true;
+    return false;
+}
+
+/* Nobody's sequence that was not used for longest. */
+static int64_t find_idle(const nib_batch *b)
+{
+    int64_t best = -1;
+    for (int64_t i = 0; i < b->count; i++)
+        if (b->sequences[i].job == NULL &&
+            (best < 0 || b->sequences[i].used < b->sequences[best].used))
+            best = i;
+    return best;
+}
+
+/* Takes a sequence: the source itself if the job goes on from most of it, which leaves the others
+ * what they hold; else one that begins with the source's blocks. */
+static void begin(nib_batch *b, nib_job *job, int64_t source, int64_t shared)
+{
+    nib_kv *kv = &b->session->runner.kv;
+    int64_t taken = find_idle(b);
+    if (source >= 0 && b->sequences[source].job == NULL &&
+        (2 * shared >= b->sequences[source].held || taken == source)) {
+        taken = source;
+        shared = nib__kv_keep(kv, taken, shared);
+    } else {
+        shared = shared / NIB_CACHE_BLOCK * NIB_CACHE_BLOCK;
+        nib__kv_truncate(kv, taken, 0);
+        if (shared > 0)
+            nib__kv_share(kv, source, taken, shared);
+    }
+    sequence *s = &b->sequences[taken];
+    memcpy(s->tokens, job->prompt, (size_t)job->prompt_count * sizeof *s->tokens);
+    s->held = shared;
+    s->job = job;
+    job->sequence = taken;
+    job->done = job->cached = shared;
+    b->counts.reused += shared;
+}
+
+/* ---- what a step takes ---- */
+
+static bool is_reading(const nib_job *job) { return job->done < job->prompt_count; }
+
+static int64_t left(const nib_job *job) { return job->prompt_count - job->done; }
+
+/* Whether the logits behind this position are wanted. */
+static bool wanted(const nib_job *job, int64_t position)
+{
+    return position + 1 < job->prompt_count ? job->prompt_logprobs : job->max_tokens > 0;
+}
+
+/* The next `count` tokens of a job, as far as rows of logits go. */
+static void add_slots(nib_batch *b, nib_job *job, int64_t count)
+{
+    const sequence *s = &b->sequences[job->sequence];
+    job->row = b->rows;
+    job->rows = 0;
+    int64_t taken = 0;
+    for (; taken < count; taken++) {
+        const int64_t position = job->done + taken;
+        const bool logits = wanted(job, position);
+        if (logits && b->rows == b->rows_most)
+            break;
+        if (logits && job->rows++ == 0)
+            job->first = position;
+        b->rows += logits;
+        b->slots[b->slot_count++] = (nib_slot){.sequence = (int32_t)job->sequence,
+                                               .position = (int32_t)position,
+                                               .token = s->tokens[position],
+                                               .logits = logits};
+    }
+    if (taken == 0)
+        return;
+    b->stepped[b->stepped_count++] = job;
+    if (job->rows == 0)
+        return;
+    job->tokens = b->tokens + job->row;
+    job->tops = b->tops + job->row * NIB_TOP_MOST;
+    b->drawn_ids[b->drawn_count] = s->tokens;
+    b->drawn[b->drawn_count++] = job;
+}
+
+static bool can_read(nib_batch *b, nib_job *job)
+{
+    int64_t shared;
+    if (!is_reading(job))
+        return false;
+    if (job->sequence >= 0)
+        return true;
+    const int64_t source = find_source(b, job, &shared);
+    if (waits(b, job, shared))
+        return false;
+    begin(b, job, source, shared);
+    return true;
+}
+
+/* The job with the least left to read among those behind `first`; NULL: none may. */
+static nib_job *find_short(nib_batch *b, nib_job *first)
+{
+    nib_job *found = NULL;
+    for (nib_job *job = first->next; job != NULL; job = job->next)
+        if (can_read(b, job) && (found == NULL || left(job) < left(found)))
+            found = job;
+    return found;
+}
+
+/* Prompts in the order in which they came; but a long one does not keep short ones waiting. */
+static void add_prompts(nib_batch *b)
+{
+    nib_job *early = NULL; /* read ahead of its turn */
+    bool first = true;
+    for (nib_job *job = b->jobs; job != NULL && b->slot_count < NIB_CHUNK; job = job->next) {
+        int64_t room = NIB_CHUNK - (int64_t)b->slot_count;
+        if (job == early || !can_read(b, job))
+            continue;
+        if (first && left(job) > room && (early = find_short(b, job)) != NULL) {
+            const int64_t share = nib__min(nib__min(SHORT_SHARE, room), left(early));
+            add_slots(b, early, share);
+            room -= share;
+        }
+        first = false;
+        add_slots(b, job, nib__min(room, left(job)));
+    }
+}
+
+static void compose(nib_batch *b)
+{
+    b->slot_count = b->stepped_count = b->drawn_count = 0;
+    b->rows = 0;
+    for (nib_job *job = b->jobs; job != NULL; job = job->next) {
+        job->rows = 0;
+        if (!is_reading(job))
+            add_slots(b, job, 1);
+    }
+    add_prompts(b);
+}
+
+/* ---- what becomes of it ---- */
+
+/* True: the job goes on. */
+static bool take_token(nib_batch *b, nib_job *job, const nib_new_token *t)
+{
+    const int64_t context = b->session->plan->context;
+    const bool on = job->calls.token(job->ctx, t);
+    if (t->of_prompt) {
+        if (!on)
+            end(b, job, NIB_FINISH_STOP, NULL);
+        return on;
+    }
+    b->counts.made++;
+    job->made++;
+    if (!on || t->end) {
+        end(b, job, NIB_FINISH_STOP, NULL);
+        return false;
+    }
+    const int64_t count = job->prompt_count + job->made;
+    if (job->made == job->max_tokens || count > context - 1) {
+        end(b, job, NIB_FINISH_LENGTH, NULL);
+        return false;
+    }
+    b->sequences[job->sequence].tokens[count - 1] = t->id;
+    return true;
+}
+
+static void take_all(nib_batch *b)
+{
+    for (size_t j = 0; j < b->drawn_count; j++) {
+        nib_job *job = b->drawn[j];
+        bool on = true;
+        for (int64_t i = 0; on && i < job->rows; i++) {
+            on = i + 1 < job->rows || job->failed.status == NIB_OK;
+            if (on)
+                on = take_token(b, job, &job->tokens[i]);
+            else
+                end(b, job, NIB_FINISH_STOP, &job->failed);
+        }
+    }
+}
+
+static void fail_all(nib_batch *b, const nib_err *err)
+{
+    for (size_t j = 0; j < b->stepped_count; j++)
+        if (b->stepped[j] != NULL)
+            end(b, b->stepped[j], NIB_FINISH_STOP, err);
+}
+
+/* The slots are in the cache. */
+static void move_on(nib_batch *b)
+{
+    for (size_t i = 0; i < b->slot_count; i++) {
+        sequence *s = &b->sequences[b->slots[i].sequence];
+        const bool reading = is_reading(s->job);
+        s->held++;
+        s->job->done++;
+        b->counts.prefilled += reading;
+    }
+}
+
+/* Jobs of which nothing but the prompt was asked, and that has run. */
+static void end_read(nib_batch *b)
+{
+    for (size_t j = 0; j < b->stepped_count; j++) {
+        nib_job *job = b->stepped[j];
+        if (job != NULL && job->max_tokens == 0 && !is_reading(job))
+            end(b, job, NIB_FINISH_LENGTH, NULL);
+    }
+}
+
+nib_status nib__batch_step(nib_batch *b, nib_err *err)
+{
+    const float *logits;
+    nib_err own;
+    compose(b);
+    if (b->slot_count == 0)
+        return NIB_OK;
+    const nib_status status = nib__checkpoint_read(
+        b->session->model->net.checkpoint,
+        nib__runner_step(&b->session->runner, b->slots, b->slot_count, &logits, &own), &own);
+    if (status != NIB_OK) {
+        fail_all(b, &own);
+        if (err != NULL)
+            *err = own;
+        return status;
+    }
+    b->counts.steps++;
+    move_on(b);
+    nib__drawer_draw(&b->drawer, b->drawn, b->drawn_ids, b->drawn_count, logits);
+    take_all(b);
+    end_read(b);
+    return NIB_OK;
+}
+
+nib_batch_counts nib__batch_counts(const nib_batch *b)
+{
+    const nib_kv *kv = &b->session->runner.kv;
+    nib_batch_counts c = b->counts;
+    c.jobs = b->job_count;
+    c.sequences = b->count;
+    c.blocks = kv->blocks;
+    c.blocks_used = kv->blocks - kv->free_count;
+    return c;
+}

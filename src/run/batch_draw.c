@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tokens of a step: each job's is drawn on one thread, several jobs at once.
+ */
+#include "batch.h"
+
+#include <math.h>
+
+nib_status nib__drawer_open(nib_drawer *out, nib_session *session, nib_err *err)
+{
+    const nib_engine *engine = session->model->engine;
+    const int threads = nib__pool_threads(engine->pool);
+    nib_drawer d = {.session = session};
+    d.samplers = nib__calloc(&engine->allocator, (size_t)threads, sizeof *d.samplers);
+    if (d.samplers == NULL)
+        return nib__fail_memory(err, (size_t)threads * sizeof *d.samplers, "samplers");
+    nib_status status = NIB_OK;
+    for (; d.threads < threads && status == NIB_OK; d.threads += status == NIB_OK)
+        status = nib__sampler_open(&d.samplers[d.threads], nib_session_vocab(session),
+                                   &engine->allocator, err);
+    if (status != NIB_OK) {
+        nib__drawer_close(&d);
+        return status;
+    }
+    d.end_count = nib__model_ends(session->model, d.ends);
+    *out = d;
+    return NIB_OK;
+}
+
+void nib__drawer_close(nib_drawer *d)
+{
+    for (int i = 0; i < d->threads; i++)
+        nib__sampler_close(&d->samplers[i]);
+    if (d->session != NULL)
+        nib__release(&d->session->model->engine->allocator, d->samplers);
+    *d = (nib_drawer){0};
+}
+
+/* The likeliest tokens, ties to the smaller id. */
+static int find_tops(nib_top_token *tops, int most, const float *logits, int64_t vocab, double all)
+{
+    int count = 0;
+    for (int64_t i = 0; i < vocab && most > 0; i++) {
+        const double logprob = (double)logits[i] - all;
+        if (count == most && !(logprob > tops[count - 1].logprob))
+            continue;
+        int at = count < most ? count++ : count - 1;
+        for (; at > 0 && logprob > tops[at - 1].logprob; at--)
+            tops[at] = tops[at - 1];
+        tops[at] = (nib_top_token){.id = (int32_t)i, .logprob = logprob};
+    }
+    return count;
+}
+
+/* What is told beside token t: of the model's own distribution, before anything changes it. */
+static void tell(const nib_job *job, nib_new_token *t, nib_top_token *tops, const float *logits,
+                 int64_t vocab)
+{
+    int64_t best;
+    t->logprob = NAN;
+    if (job->top < 0)
+        return;
+    const double all = nib__log_sum(logits, vocab, &best);
+    t->logprob = (double)logits[t->id] - all;
+    t->top = tops;
+    t->top_count = find_tops(tops, job->top, logits, vocab, all);
+}
+
+/* The token behind all that the job has. */
+static void draw(const nib_drawer *d, nib_sampler *sampler, nib_job *job, const int32_t *tokens,
+                 const float *logits, nib_new_token *t)
+{
+    const int64_t position = job->prompt_count + job->made;
+    nib_adjust adjust = job->adjust;
+    adjust.made = tokens + job->prompt_count;
+    adjust.made_count = (size_t)job->made;
+    *t = (nib_new_token){0};
+    const float *changed = nib__sampler_adjust(sampler, logits, &adjust);
+    if (nib__sample(&t->id, sampler, changed, &job->sampling, tokens, (size_t)position, job->choice,
+                    position, &job->failed) != NIB_OK)
+        return;
+    for (int i = 0; i < d->end_count && !job->ignore_ends; i++)
+        t->end = t->end || d->ends[i] == t->id;
+}
+
+typedef struct drawing {
+    const nib_drawer *drawer;
+    nib_job *const *jobs;
+    int32_t *const *tokens;
+    const float *logits;
+} drawing;
+
+static void job_draw(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const drawing *a = ctx;
+    const int64_t vocab = nib_session_vocab(a->drawer->session);
+    for (int64_t j = begin; j < end; j++) {
+        nib_job *job = a->jobs[j];
+        job->failed.status = NIB_OK;
+        for (int64_t i = 0; i < job->rows && job->failed.status == NIB_OK; i++) {
+            const float *logits = a->logits + (job->row + i) * vocab;
+            const int64_t next = job->first + i + 1; /* position of the token that they are of */
+            nib_new_token *t = &job->tokens[i];
+            if (next < job->prompt_count)
+                *t = (nib_new_token){.id = a->tokens[j][next], .of_prompt = true};
+            else
+                draw(a->drawer, &a->drawer->samplers[worker], job, a->tokens[j], logits, t);
+            if (job->failed.status == NIB_OK)
+                tell(job, t, job->tops + i * NIB_TOP_MOST, logits, vocab);
+        }
+    }
+}
+
+void nib__drawer_draw(nib_drawer *drawer, nib_job *const *jobs, int32_t *const *tokens,
+                      size_t count, const float *logits)
+{
+    drawing a = {drawer, jobs, tokens, logits};
+    nib__pool_run(drawer->session->model->engine->pool, (int64_t)count, 1, false, job_draw, &a);
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Many generations at once: each gets the same tokens and logarithms as alone, whoever comes and
+ * goes beside it and wherever its prompt was already in the cache.
+ */
+#include "batch.h"
+
+#include "session.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+enum { MOST = 64, CONTEXT = 512 };
+
+/* What a job gave. */
+typedef struct given {
+    nib_job job;
+    int32_t prompt[CONTEXT];
+    int32_t ids[CONTEXT];
+    double logprobs[CONTEXT], tops[CONTEXT];
+    int64_t count, prompt_seen, stop_after;
+    bool ended, failed, end_token;
+    nib_finish finish;
+    nib_err err;
+} given;
+
+static bool take(void *ctx, const nib_new_token *t)
+{
+    given *g = ctx;
+    assert_false(g->ended);
+    assert_true(g->count < CONTEXT);
+    g->ids[g->count] = t->id;
+    g->logprobs[g->count] = t->logprob;
+    g->tops[g->count] = t->top_count > 0 ? t->top[t->top_count - 1].logprob : 0;
+    for (int i = 1; i < t->top_count; i++)
+        assert_true(t->top[i].logprob <= t->top[i - 1].logprob);
+    g->count++;
+    g->prompt_seen += t->of_prompt;
+    g->end_token = t->end;
+    return g->stop_after == 0 || g->count < g->stop_after;
+}
+
+static void ended(void *ctx, nib_finish finish, const nib_err *err)
+{
+    given *g = ctx;
+    assert_false(g->ended);
+    g->ended = true;
+    g->finish = finish;
+    g->failed = err != NULL;
+    if (err != NULL)
+        g->err = *err;
+}
+
+static const nib_job_calls calls = {take, ended};
+
+/* Prompts begin with one of three texts, so that some have much in common and others nothing. */
+static void ask(given *g, int number)
+{
+    *g = (given){0};
+    const int base = number % 3;
+    const int64_t length = 1 + (number * 37) % 150;
+    for (int64_t i = 0; i < length; i++)
+        g->prompt[i] = (int32_t)((i * (base + 3) + (i > 100 ? number : 0)) % 500 + 5);
+    g->job = (nib_job){
+        .prompt = g->prompt,
+        .prompt_count = length,
+        .max_tokens = 1 + number % 23,
+        .sampling = {.temperature = number % 4 == 0 ? 0 : 0.9,
+                     .top_p = 0.95,
+                     .repeat_penalty = number % 5 == 0 ? 1.3 : 1,
+                     .top_k = number % 2 ? 40 : 0,
+                     .seed = (uint64_t)number / 2},
+        .adjust = {.presence_penalty = number % 6 == 0 ? 0.7 : 0,
+                   .frequency_penalty = number % 7 == 0 ? 0.4 : 0},
+        .top = number % 3 == 0 ? number % 6 : -1,
+        .prompt_logprobs = number % 12 == 3,
+        .ignore_ends = true,
+        .choice = number % 2,
+        .calls = calls,
+        .ctx = g,
+    };
+    if (number % 12 == 3 && number % 8 == 3)
+        g->job.max_tokens = 0;
+}
+
+static void finish_all(nib_batch *b)
+{
+    nib_err err;
+    for (int i = 0; nib__batch_counts(b).jobs > 0; i++) {
+        if (nib__batch_step(b, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        assert_true(i < 10000);
+    }
+}
+
+static void assert_same(const given *a, const given *b, int number)
+{
+    if (!b->ended || b->failed || a->count != b->count || a->finish != b->finish ||
+        memcmp(a->ids, b->ids, sizeof a->ids) != 0)
+        fail_msg("job %d: other tokens than alone", number);
+    for (int64_t i = 0; i < a->count; i++)
+        if ((a->logprobs[i] != b->logprobs[i] && !isnan(a->logprobs[i])) ||
+            a->tops[i] != b->tops[i])
+            fail_msg("job %d: other logarithms than alone at %d", number, (int)i);
+}
+
+static const open_how tales = {
+    .path = "models/nibble-tales", .recipe = "8da4w", .context = CONTEXT};
+
+static nib_batch *open_batch(opened *o, int sequences)
+{
+    open_how how = tales;
+    nib_batch *b;
+    how.sequences = sequences;
+    how.threads = 2;
+    *o = must_open(&how);
+    assert_int_equal(nib__batch_open(&b, o->session, NULL), NIB_OK);
+    return b;
+}
+
+/* Every job by itself, from an empty cache. */
+static given *alone(int count)
+{
+    opened o;
+    nib_batch *b = open_batch(&o, 1);
+    given *all = calloc((size_t)count, sizeof *all);
+    for (int i = 0; i < count; i++) {
+        ask(&all[i], i);
+        nib__kv_truncate(&o.session->runner.kv, 0, 0);
+        nib__batch_close(b);
+        assert_int_equal(nib__batch_open(&b, o.session, NULL), NIB_OK);
+        nib__batch_add(b, &all[i].job);
+        finish_all(b);
+        assert_true(all[i].ended && !all[i].failed);
+        assert_int_equal(all[i].job.cached, 0);
+    }
+    nib__batch_close(b);
+    close_opened(&o);
+    return all;
+}
+
+static void test_same_as_alone(void **state)
+{
+    (void)state;
+    given *want = alone(MOST), *got = calloc(MOST, sizeof *got);
+    for (int sequences = 1; sequences <= 7; sequences += 3) {
+        opened o;
+        nib_batch *b = open_batch(&o, sequences);
+        uint32_t random = (uint32_t)sequences;
+        for (int next = 0; next < MOST;) {
+            random = random * 1664525u + 1013904223u;
+            const int64_t comes = nib__min((int64_t)(random >> 28) + 1, nib__batch_room(b));
+            for (int64_t i = 0; i < comes && next < MOST; i++, next++) {
+                ask(&got[next], next);
+                nib__batch_add(b, &got[next].job);
+            }
+            assert_int_equal(nib__batch_step(b, NULL), NIB_OK);
+        }
+        finish_all(b);
+        for (int i = 0; i < MOST; i++)
+            assert_same(&want[i], &got[i], i);
+        if (sequences > 1)
+            assert_true(nib__batch_counts(b).reused > 0);
+        nib__batch_close(b);
+        close_opened(&o);
+    }
+    free(want);
+    free(got);
+}
+
+static void test_what_is_asked(void **state)
+{
+    opened o;
+    nib_batch *b = open_batch(&o, 2);
+    given g;
+    (void)state;
+    ask(&g, 3); /* the prompt's logarithms */
+    g.job.max_tokens = 0;
+    nib__batch_add(b, &g.job);
+    finish_all(b);
+    assert_int_equal(g.count, g.job.prompt_count - 1);
+    assert_int_equal(g.prompt_seen, g.count);
+    assert_memory_equal(g.ids, g.prompt + 1, (size_t)g.count * sizeof *g.ids);
+    assert_int_equal(g.finish, NIB_FINISH_LENGTH);
+    ask(&g, 1); /* who asked has enough */
+    g.job.max_tokens = 20;
+    g.stop_after = 4;
+    nib__batch_add(b, &g.job);
+    finish_all(b);
+    assert_int_equal(g.count, 4);
+    assert_int_equal(g.finish, NIB_FINISH_STOP);
+    const nib_logit_bias only = {.id = 77, .bias = 100};
+    ask(&g, 1);
+    g.job.adjust = (nib_adjust){.bias = &only, .bias_count = 1};
+    nib__batch_add(b, &g.job);
+    finish_all(b);
+    for (int64_t i = 0; i < g.count; i++)
+        assert_int_equal(g.ids[i], 77);
+    g.job.adjust.frequency_penalty = 2; /* which pulls it down again, time after time */
+    g.job.adjust.presence_penalty = 110;
+    g.job.max_tokens = 12;
+    g.count = 0, g.ended = false;
+    nib__batch_add(b, &g.job);
+    finish_all(b);
+    assert_int_equal(g.ids[0], 77);
+    assert_int_not_equal(g.ids[11], 77);
+    nib__batch_close(b);
+    close_opened(&o);
+}
+
+/* The context is full, the prompt fills it, and a job that is taken out leaves no trace. */
+static void test_ends(void **state)
+{
+    opened o;
+    nib_batch *b = open_batch(&o, 2);
+    static given g, other;
+    (void)state;
+    ask(&g, 1);
+    for (int64_t i = 0; i < CONTEXT; i++)
+        g.prompt[i] = (int32_t)(i % 400 + 7);
+    g.job.prompt_count = CONTEXT;
+    g.job.max_tokens = 100;
+    nib__batch_add(b, &g.job);
+    finish_all(b);
+    assert_int_equal(g.count, 1);
+    assert_int_equal(g.finish, NIB_FINISH_LENGTH);
+    ask(&other, 4);
+    other.job.max_tokens = 300;
+    ask(&g, 2);
+    g.job.max_tokens = 300;
+    nib__batch_add(b, &other.job);
+    nib__batch_add(b, &g.job);
+    assert_int_equal(nib__batch_room(b), 0);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(nib__batch_step(b, NULL), NIB_OK);
+    nib__batch_remove(b, &g.job);
+    assert_int_equal(nib__batch_room(b), 1);
+    finish_all(b);
+    assert_false(g.ended);
+    assert_int_equal(other.finish, NIB_FINISH_LENGTH);
+    assert_int_equal(other.count, 300);
+    nib__batch_close(b);
+    close_opened(&o);
+}
+
+/* Two prompts with one beginning that come together: the second waits and reads only its own. */
+static void test_reads_once(void **state)
+{
+    opened o;
+    nib_batch *b = open_batch(&o, 4);
+    static given g[3];
+    (void)state;
+    for (int j = 0; j < 3; j++) {
+        ask(&g[j], 1);
+        for (int64_t i = 0; i < 300; i++)
+            g[j].prompt[i] = (int32_t)(i < 280 ? i % 300 + 9 : 40 + j);
+        g[j].job.prompt_count = 300;
+        g[j].job.max_tokens = 3;
+        nib__batch_add(b, &g[j].job);
+    }
+    finish_all(b);
+    assert_int_equal(g[0].job.cached, 0);
+    for (int j = 1; j < 3; j++)
+        assert_int_equal(g[j].job.cached, 280 / NIB_CACHE_BLOCK * NIB_CACHE_BLOCK);
+    assert_int_equal(nib__batch_counts(b).prefilled, 300 + 2 * (300 - 256));
+    /* a second turn goes on from its own first, whatever the others hold */
+    static given more;
+    more = g[2];
+    more.count = 0, more.ended = false;
+    memcpy(more.prompt + 300, g[2].ids, 2 * sizeof *g[2].ids);
+    more.job.prompt = more.prompt;
+    more.job.prompt_count = 310;
+    more.job.ctx = &more;
+    nib__batch_add(b, &more.job);
+    finish_all(b);
+    assert_int_equal(more.job.cached, 302);
+    nib__batch_close(b);
+    close_opened(&o);
+}
+
+/* A short prompt does not wait for one that a step has no room for. */
+static void test_fair(void **state)
+{
+    opened o;
+    nib_batch *b = open_batch(&o, 3);
+    static given making, slow, g;
+    (void)state;
+    ask(&making, 4);
+    making.job.max_tokens = 50;
+    nib__batch_add(b, &making.job);
+    assert_int_equal(nib__batch_step(b, NULL), NIB_OK);
+    ask(&slow, 1);
+    for (int i = 0; i < CONTEXT; i++)
+        slow.prompt[i] = i * 7 % 1000 + 3;
+    slow.job.prompt_count = CONTEXT;
+    ask(&g, 2);
+    nib__batch_add(b, &slow.job);
+    nib__batch_add(b, &g.job);
+    assert_int_equal(nib__batch_step(b, NULL), NIB_OK);
+    assert_int_equal(making.count, 2);
+    assert_int_equal(g.count, 1);
+    assert_int_equal(slow.job.done, NIB_CHUNK - 1 - g.job.prompt_count);
+    finish_all(b);
+    assert_int_equal(slow.count, 1);
+    assert_int_equal(making.count, 50);
+    nib__batch_close(b);
+    close_opened(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_as_alone), cmocka_unit_test(test_what_is_asked),
+        cmocka_unit_test(test_ends),          cmocka_unit_test(test_reads_once),
+        cmocka_unit_test(test_fair),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
