@@ -28,14 +28,15 @@ PKGS    := oniguruma libutf8proc libxxhash
 # Empty while the packages are not installed yet: tools/setup installs them before anything is compiled.
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+PROGRAM_LIBS := $(shell pkg-config --libs libmicrohttpd libedit 2>/dev/null) # the library needs neither
 CMOCKA     := -lcmocka
 
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes
 STRICT  := -Wconversion
 OPT     ?= -O2 -g
-MODULES := base kernel kernel/cpu kernel/gpu device checkpoint quant plan model text run train
+MODULES := base kernel kernel/cpu kernel/gpu device checkpoint quant plan model text run api train
 CPPFLAGS += -Iinclude -Isrc/base -Isrc/kernel -Isrc/kernel/gpu -Isrc/device -Isrc/checkpoint -Isrc/quant -Isrc/plan -Isrc/model \
-            -Isrc/text -Isrc/run -Isrc/train $(PKG_CFLAGS) -D_GNU_SOURCE
+            -Isrc/text -Isrc/run -Isrc/api -Isrc/train $(PKG_CFLAGS) -D_GNU_SOURCE
 # No contraction: where a fused multiply-add is meant, the source says fma.
 CFLAGS  += -std=c11 $(OPT) -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(WARN)
 LDLIBS  += $(PKG_LIBS) -pthread -lm -ldl
@@ -54,11 +55,12 @@ ARM_ISA  := neon dotprod i8mm
 MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 FOREIGN  := $(if $(filter x86_64,$(MACHINE)),,$(X86_ISA)) $(if $(filter aarch64 arm64,$(MACHINE)),,$(ARM_ISA))
 LIB_SRC  := $(filter-out $(FOREIGN:%=\%__%.c),$(foreach m,$(MODULES),$(wildcard src/$(m)/*.c)))
-CLI_SRC  := $(wildcard src/cli/*.c)
+CLI_SRC  := $(wildcard src/cli/*.c src/serve/*.c)
 UNIT_SRC := $(wildcard tests/unit/test_*.c)
 MACHINES := $(patsubst %,machines/%.json,$(sort $(patsubst machines/%.json,%,$(wildcard machines/*.json))))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/made/machine_files.o
-CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
+PAGE     := $(sort $(wildcard web/*.html web/*.js web/*.css web/*.svg))
+CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o) $(BUILD)/made/page_files.o
 UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
@@ -145,6 +147,13 @@ $(BUILD)/made/machine_files.c: $(MACHINES) tools/embed_machines machines
 	tools/embed_machines $(MACHINES) > $@.part
 	@mv $@.part $@
 
+# The page of `nibble serve`, likewise.
+$(BUILD)/made/page_files.c: $(PAGE) tools/embed_page web
+	@mkdir -p $(@D)
+	tools/embed_page $(PAGE) > $@.part
+	@mv $@.part $@
+$(BUILD)/made/page_files.o $(BUILD)/src/serve/%.o $(BUILD)/src/cli/%.o: CPPFLAGS += -Isrc/serve
+
 $(BUILD)/made/%.o: $(BUILD)/made/%.c
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(STRICT) -MMD -MP -c $< -o $@
 
@@ -175,7 +184,7 @@ $(EMULATED)/libcuda.so.1: tests/cuda/emulated_cuda.cpp $(wildcard tests/cuda/*.h
 	$(CXX) -std=c++17 -O1 -U_FORTIFY_SOURCE -fPIC -shared -Wall -Wextra -Wno-unused -Wno-unknown-pragmas -Isrc/kernel/gpu \
 	    -Itests/cuda -DEMULATED_PROGRAMS='"$(CURDIR)/$(EMULATED)/programs.h"' $< -o $@
 $(EMULATED)/nibble: $(CLI_OBJ) $(EMULATED_OBJ) $(LIB)
-	$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $(EMULATED_OBJ) $(LIB) $(LDLIBS)
+	$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $(EMULATED_OBJ) $(LIB) $(LDLIBS) $(PROGRAM_LIBS)
 cuda-emulated: $(EMULATED)/check_kernels $(EMULATED)/nibble $(EMULATED)/libcuda.so.1
 test-cuda-emulated: cuda-emulated
 	LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm
@@ -192,7 +201,7 @@ $(LIB): $(LIB_OBJ)
 	$(AR) rcs $@ $^
 
 $(PROGRAM): $(CLI_OBJ) $(LIB)
-	$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $(LIB) $(LDLIBS)
+	$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $(LIB) $(LDLIBS) $(PROGRAM_LIBS)
 
 $(BUILD)/tests/%: tests/unit/%.c $(LIB)
 	@mkdir -p $(@D)
@@ -232,7 +241,7 @@ READ       = @mkdir -p $(@D); $(CC) $(filter-out -D_GNU_SOURCE,$(CPPFLAGS)) $1 $
              -Werror=implicit-function-declaration -MMD -MP -MF $@.d -MT $@ $< && touch $@
 $(BUILD)/portable/src/cli/terminal.ok: MORE = -D_DEFAULT_SOURCE -D_DARWIN_C_SOURCE
 $(BUILD)/portable/%.ok: %.c
-	$(call READ,-D_XOPEN_SOURCE=700 $(MORE) $(EVERY_ISA))
+	$(call READ,-D_XOPEN_SOURCE=700 $(MORE) $(EVERY_ISA) -Isrc/serve)
 # And what base and device do on macOS is read by a compiler, with stand-ins for what it has.
 APPLE_SRC := $(filter src/base/% src/device/%,$(LIB_SRC))
 $(BUILD)/apple/%.ok: %.c tests/portable/apple.h
@@ -308,6 +317,14 @@ oracle: all
 	tools/oracle/run $(PROGRAM)
 audit: all
 	tools/audit/run $(PROGRAM)
+# Half an hour of twice as many clients as `nibble serve` has places for; MINUTES=N for less.
+soak: all
+	NIBBLE=$(CURDIR)/$(PROGRAM) tests/serve/soak
+# The page of `nibble serve` in Chromium (tests/page/requirements.txt); page-screenshots are those of the documentation.
+test-page: all
+	tests/page/run $(BUILD)
+page-screenshots: all
+	tests/page/run $(BUILD) --screenshots docs/images
 
 # ---- installing ----
 
@@ -319,8 +336,8 @@ $(BUILD)/nibble.pc: FORCE
 	    'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lnibble' 'Libs.private: -pthread -lm -ldl' \
 	    'Cflags: -I$${includedir}' > $@
 
-MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan advise quantize convert generate eval verify bench \
-           train plot devices kernels recipes formats manual completion)))
+MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan advise quantize convert generate chat serve eval verify bench \
+           tune train plot devices kernels recipes formats manual completion)))
 $(BUILD)/man/nibble.1: $(PROGRAM)
 	@mkdir -p $(@D)
 	$(PROGRAM) manual > $@
@@ -337,6 +354,8 @@ install: all $(BUILD)/nibble.pc $(MANUALS)
 	install -m 644 include/nibble.h $(DESTDIR)$(PREFIX)/include/nibble.h
 	install -m 644 $(BUILD)/nibble.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/nibble.pc
 	install -m 644 $(MANUALS) $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/nibble
+	install -m 644 tools/nibble.service $(DESTDIR)$(PREFIX)/share/nibble/nibble.service
 	$(PROGRAM) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/nibble
 	$(PROGRAM) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nibble
 	$(PROGRAM) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nibble.fish
@@ -347,4 +366,4 @@ clean:
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
-        bench golden oracle audit cuda-images cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install clean FORCE
+        bench golden oracle audit soak test-page page-screenshots cuda-images cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install clean FORCE

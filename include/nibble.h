@@ -245,6 +245,7 @@ typedef struct nib_request {
     const char *layer;   /* only this layer, with every candidate; NULL: all */
     const char *bias;    /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
     int64_t context;     /* tokens per sequence; 0: the smaller of the model's and 4,096 */
+    int64_t sequences;   /* at once, each with keys and values of its own; 0: 1 */
     uint64_t memory;     /* bytes that a run may take of the device; 0: as much as it has */
     int64_t lookup; /* of generation: tokens at most, up to 64, that came before after the same ones
                        and are checked in one step; the text is what it is without. 0: 15 where that
@@ -365,6 +366,7 @@ typedef enum nib_finish { NIB_FINISH_STOP, NIB_FINISH_LENGTH, NIB_FINISH_CANCELL
 
 typedef struct nib_generate_stats {
     int64_t prompt_tokens, new_tokens;
+    int64_t cached_tokens; /* of a chat's prompt: not read again */
     double first_token_s, prefill_s, decode_s;
     double token_s, predicted_token_s; /* of one token after the first, measured and by the plan;
                                           NaN: none was made, or its time is not known */
@@ -541,6 +543,118 @@ typedef struct nib_advise_options {
  * quantized already. */
 NIB_MUST_CHECK nib_status nib_advise(nib_model *model, const nib_advise_options *options,
                                      nib_form form, const nib_sink *sink, nib_err *err);
+
+/* ---- talk: one conversation ------------------------------------------------------------------ */
+
+/* What was said so far, and a cache that holds as much of it as goes on unchanged. */
+typedef struct nib_talk nib_talk;
+
+/* Takes all sequences of the session until it is closed. template_text: a chat template in place of
+ * the model's, which must live as long; NULL: the model's. NIB_UNSUPPORTED: there is none. */
+NIB_MUST_CHECK nib_status nib_talk_open(nib_talk **out, nib_session *session,
+                                        const char *template_text, nib_err *err);
+void nib_talk_close(nib_talk *talk);
+/* Says `text` as the user and writes the answer to the sink as it comes; both are then part of the
+ * conversation, the answer as far as it was made where progress cancelled it. Of the options prompt
+ * is not used; now: seconds since 1970, for templates that name the day. On failure nothing was
+ * said. NIB_USAGE: the conversation is longer than the context. */
+NIB_MUST_CHECK nib_status nib_talk_say(nib_talk *talk, const char *text,
+                                       const nib_generate_options *options, int64_t now,
+                                       const nib_sink *sink, nib_generate_stats *stats,
+                                       nib_err *err);
+/* Forgets what was said, but for the system's words. */
+void nib_talk_reset(nib_talk *talk);
+/* The system's words, before all others; NULL: none. What was said stays. */
+NIB_MUST_CHECK nib_status nib_talk_system(nib_talk *talk, const char *text, nib_err *err);
+/* The conversation as JSON, as OpenAI's `messages`. */
+NIB_MUST_CHECK nib_status nib_talk_save(nib_talk *talk, const nib_sink *sink, nib_err *err);
+/* Takes one from `size` bytes of such JSON, in place of what was said; `name` is for messages. */
+NIB_MUST_CHECK nib_status nib_talk_load(nib_talk *talk, const char *name, const char *text,
+                                        size_t size, nib_err *err);
+
+/* ---- service: many requests at once, as OpenAI's interface defines them ---------------------- */
+
+/* A session's sequences shared by requests. One thread runs them (nib_service_run); any others
+ * open, read and close calls, and write reports. What a request gets does not depend on the others.
+ */
+typedef struct nib_service nib_service;
+typedef struct nib_call nib_call;
+
+typedef struct nib_service_options {
+    const char *name;          /* of the model, in answers; NULL: the last part of its path */
+    const char *chat_template; /* in place of the model's; must live as long; NULL: the model's */
+    int64_t queue;             /* requests that wait at most; 0: 64 */
+    double limit_s;            /* for a request, from its coming to its end; 0: none */
+    uint64_t seed;             /* what the seeds of requests that give none are made of */
+} nib_service_options;
+
+/* The session is the service's until it is closed. */
+NIB_MUST_CHECK nib_status nib_service_open(nib_service **out, nib_session *session,
+                                           const nib_service_options *options, nib_err *err);
+/* After nib_service_run has returned and every call was closed. */
+void nib_service_close(nib_service *service);
+/* Runs requests on this thread, until nib_service_stop. A step that fails ends the requests that
+ * were in it; the engine's log gets its sentence. */
+void nib_service_run(nib_service *service);
+/* Refuses further requests and lets nib_service_run return once those that are there are over; the
+ * second time, at once. */
+void nib_service_stop(nib_service *service);
+
+typedef enum nib_route { NIB_ROUTE_CHAT, NIB_ROUTE_COMPLETIONS, NIB_ROUTE_COUNT } nib_route;
+
+typedef struct nib_call_options {
+    nib_route route;
+    const char *body; /* [size] JSON; not used after nib_call_open */
+    size_t size;
+    uint64_t client; /* of those that wait, a client with fewer running comes first */
+    int64_t now;     /* seconds since 1970 */
+    /* There is more to read. On the thread that runs the service; it may not call the service. */
+    void (*ready)(void *ctx);
+    void *ctx;
+} nib_call_options;
+
+/* Whatever is wrong with a request is its answer, too: this fails only for want of memory. */
+NIB_MUST_CHECK nib_status nib_call_open(nib_call **out, nib_service *service,
+                                        const nib_call_options *options, nib_err *err);
+/* Ends it, wherever it is: within a step its tokens are no longer made. */
+void nib_call_close(nib_call *call);
+
+typedef struct nib_call_state {
+    int http;    /* the status of the answer; 0: not known yet */
+    bool stream; /* text/event-stream, else application/json */
+    int retry_s; /* with 429 and 503: when to come again */
+    size_t left; /* bytes to read now */
+    bool over;   /* no more will come */
+} nib_call_state;
+nib_call_state nib_call_look(nib_call *call);
+/* Moves the next bytes of the answer to out; how many. */
+size_t nib_call_read(nib_call *call, char *out, size_t size);
+
+typedef struct nib_call_stats {
+    const char *id, *finish;              /* finish: of the first choice, or "error" */
+    int64_t prompt_tokens, cached_tokens; /* of these, in the cache before */
+    int64_t new_tokens;
+    uint64_t seed;
+    double queued_s, first_token_s, total_s; /* since it came; NaN: never */
+} nib_call_stats;
+/* Of a call that is over; the strings are the call's. */
+void nib_call_stats_get(nib_call *call, nib_call_stats *out);
+
+typedef enum nib_report {
+    NIB_REPORT_MODELS,  /* GET /v1/models */
+    NIB_REPORT_MODEL,   /* GET /v1/models/NAME */
+    NIB_REPORT_HEALTH,  /* {"status": "ok"}, or "stopping" */
+    NIB_REPORT_METRICS, /* in Prometheus's text format */
+    NIB_REPORT_PLAN     /* the ledger, as `nibble plan --json` gives it */
+} nib_report;
+NIB_MUST_CHECK nib_status nib_service_write(nib_service *service, nib_report report,
+                                            const nib_sink *sink, nib_err *err);
+/* The body of an error, in OpenAI's form, for what never becomes a call. param, code: NULL for
+ * null. */
+NIB_MUST_CHECK nib_status nib_error_write(int http, const char *message, const char *param,
+                                          const char *code, const nib_sink *sink, nib_err *err);
+/* The name under which the model is served. */
+const char *nib_service_name(const nib_service *service);
 
 /* ---- train ----------------------------------------------------------------------------------- */
 

@@ -20,15 +20,17 @@ typedef struct settings {
     list arguments; /* MODEL, OUT, ... */
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
         *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg,
-        *speed, *for_device, *sweep, *peer, *peer_model, *cache_type;
+        *speed, *for_device, *sweep, *peer, *peer_model, *cache_type, *host, *key_file, *name,
+        *chat_template;
     unsigned long long memory;
-    list skip, only, allow, kernel, place, without, stop;
+    unsigned long long body_limit;
+    list skip, only, allow, kernel, place, without, stop, origins;
     list overrides; /* "section.key=value" of a training config, each allocated */
     long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats, smooth,
-        ranks, lookup, batch;
-    double temperature, top_p, min_p, repeat_penalty, loss_budget;
+        ranks, lookup, batch, port, parallel, queue, connections;
+    double temperature, top_p, min_p, repeat_penalty, loss_budget, time_limit;
     bool json, markdown, quiet, no_color, strict, force, dry_run, pack, ignore_eos, kernels,
-        predict, operations, measure, train, keys, alone, clear, help;
+        predict, operations, measure, train, keys, alone, clear, insecure, help;
 } settings;
 
 typedef struct command {
@@ -67,8 +69,9 @@ void open_standard_files(void); /* before any other file: those that are closed 
 /* 0, or 6 when stdout could not be written. */
 int finish_stdout(int status);
 void watch_interrupts(void);
-void watch_files(void);                              /* that another process cuts short */
-int help_width(FILE *to);                            /* columns to wrap at */
+bool take_interrupt(void); /* was there one? What is asked next may go on */
+void watch_files(void);    /* that another process cuts short */
+int help_width(FILE *to);  /* columns to wrap at */
 nib_callbacks terminal_callbacks(const settings *s); /* progress bar, log, Ctrl-C */
 void clear_progress(void);
 
@@ -110,7 +113,12 @@ typedef struct ready {
 int open_ready(ready *out, nib_engine *engine, const settings *s, const char *path,
                const nib_request *request);
 void close_ready(ready *r);
+/* The whole of a file, "-" being stdin, allocated. 0, or the exit status after the sentence was
+ * printed. */
+int read_file(char **out, const char *path);
 void print_json_string(const char *text, size_t size); /* in quotes, to stdout */
+/* Which of a model's chat templates is not taken, where there are several. */
+void say_chat_note(const ready *r, const settings *s);
 /* The ledger's line of what ran. */
 int summarize(const ready *r, const settings *s);
 
@@ -130,6 +138,8 @@ int run_advise(const settings *s);
 int run_quantize(const settings *s);
 int run_convert(const settings *s);
 int run_generate(const settings *s);
+int run_chat(const settings *s);
+int run_serve(const settings *s);
 int run_eval(const settings *s);
 int run_bench(const settings *s);
 int run_tune(const settings *s);

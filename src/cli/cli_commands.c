@@ -54,6 +54,26 @@ const command commands[] = {
      "nibble generate MODEL -p 'Once upon a time' -n 100\n"
      "nibble generate MODEL --file prompt.txt --temp 0 --stop END",
      0, 1, run_generate},
+    {"chat", "MODEL", "talk with a model",
+     "A conversation by the model's chat template: answers come as they are made, and what was "
+     "said "
+     "is not read again. On a terminal lines are edited and remembered; through a pipe each line "
+     "is "
+     "a message. Ctrl-C stops an answer; /help lists /system, /reset, /stats, /plan, /save, /load "
+     "and /quit.",
+     "nibble chat MODEL\n"
+     "nibble chat MODEL --recipe 8da4w --system 'Be brief.' --temp 0.6\n"
+     "echo 'What is a nibble?' | nibble chat MODEL -q",
+     0, 1, run_chat},
+    {"serve", "MODEL", "answer requests over HTTP, as OpenAI's interface defines them",
+     "Serves POST /v1/chat/completions and /v1/completions, GET /v1/models, /v1/plan (the ledger), "
+     "/health and /metrics, and a page at /. Several requests run in one batch, each to the bits "
+     "that it has alone; those that begin alike share what is computed. A member of a request that "
+     "is not honoured is refused by its name. SIGTERM lets those that run finish.",
+     "nibble serve MODEL\n"
+     "nibble serve MODEL --recipe 8da4w --parallel 16 --port 8000\n"
+     "nibble serve MODEL --host 0.0.0.0 --api-key-file keys.txt",
+     0, 1, run_serve},
     {"eval", "MODEL", "measure loss and perplexity of a text",
      "Measures loss (nats per predicted token) and perplexity, and with --against the distance to "
      "another model.",

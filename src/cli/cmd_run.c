@@ -23,8 +23,10 @@ int open_ready(ready *out, nib_engine *engine, const settings *s, const char *pa
     *out = (ready){0};
     int status = open_model(&out->model, engine, s, path, (nib_model_options){0});
     nib_err err;
-    if (status == 0 && (nib_plan_make(&out->plan, out->model, request, &err) != NIB_OK ||
-                        nib_session_open(&out->session, out->model, out->plan, 1, &err) != NIB_OK))
+    if (status == 0 &&
+        (nib_plan_make(&out->plan, out->model, request, &err) != NIB_OK ||
+         nib_session_open(&out->session, out->model, out->plan,
+                          request->sequences > 0 ? (int)request->sequences : 1, &err) != NIB_OK))
         status = fail(&err);
     if (status)
         close_ready(out);
@@ -38,6 +40,13 @@ int summarize(const ready *r, const settings *s)
     fflush(stdout);                                      /* the ledger's line comes last */
     const nib_plan *plan = nib_session_plan(r->session); /* what ran */
     return s->quiet || nib_plan_summary(plan, &sink, &err) == NIB_OK ? 0 : fail(&err);
+}
+
+void say_chat_note(const ready *r, const settings *s)
+{
+    const char *note = nib_chat_note(r->model);
+    if (note != NULL && !s->quiet)
+        fprintf(stderr, "nibble: %s\n", note);
 }
 
 /* ---- generate ---- */
@@ -118,7 +127,7 @@ static int read_all(char **text, size_t *size, FILE *file)
 }
 
 /* The whole of a file, "-" being stdin. 0, or the exit status after the sentence was printed. */
-static int read_prompt(char **out, const char *path)
+int read_file(char **out, const char *path)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     char *text = NULL, why[64];
@@ -244,7 +253,7 @@ int run_generate(const settings *s)
         return fail_usage("--prompt and --file both give the prompt; choose one");
     char *text = NULL;
     nib_engine *engine;
-    int status = s->prompt_file ? read_prompt(&text, s->prompt_file) : 0;
+    int status = s->prompt_file ? read_file(&text, s->prompt_file) : 0;
     if (status == 0 && (status = open_engine(&engine, s)) == 0) {
         ready r;
         const nib_request request = request_of(s);

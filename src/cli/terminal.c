@@ -42,6 +42,13 @@ static void on_interrupt(int signal_number)
     raise(signal_number);
 }
 
+bool take_interrupt(void)
+{
+    const bool was = interrupted != 0;
+    interrupted = 0;
+    return was;
+}
+
 void watch_interrupts(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};

@@ -332,7 +332,7 @@ static bool take_token(nib_batch *b, nib_job *job, const nib_new_token *t)
     }
     b->counts.made++;
     job->made++;
-    if (!on || t->end) {
+    if (!on || t->end || t->last) {
         end(b, job, NIB_FINISH_STOP, NULL);
         return false;
     }

@@ -11,6 +11,7 @@
 #ifndef NIB_BATCH_H
 #define NIB_BATCH_H
 
+#include "constraint.h"
 #include "library.h"
 
 enum { NIB_TOP_MOST = 20 /* likeliest tokens that are told beside a token */ };
@@ -23,7 +24,8 @@ typedef struct nib_top_token {
 typedef struct nib_new_token {
     int32_t id;
     bool of_prompt;
-    bool end;                 /* it ends the text */
+    bool end;                 /* it ends the text, and is none of it */
+    bool last;                /* it is of the text, and nothing may follow */
     double logprob;           /* NaN: not asked for */
     const nib_top_token *top; /* [top_count] the likeliest first */
     int top_count;
@@ -47,8 +49,12 @@ struct nib_job {
     nib_adjust adjust;    /* but `made` and `allowed`, which are the batch's */
     int top;              /* likeliest tokens to tell; negative: no logprobs */
     bool prompt_logprobs; /* of each token of the prompt but the first, too */
-    bool ignore_ends;
-    int64_t choice; /* what is apart from others of the same seed */
+    bool ignore_ends;     /* not with a constraint */
+    /* What the text must be; NULL: anything. The state is the start's, and changed. */
+    nib_constraint_state *state;
+    nib_masks *masks;
+    uint32_t *allowed; /* room for a mask */
+    int64_t choice;    /* what is apart from others of the same seed */
     nib_job_calls calls;
     void *ctx;
     /* the batch's */

@@ -66,6 +66,41 @@ static void tell(const nib_job *job, nib_new_token *t, nib_top_token *tops, cons
     t->top_count = find_tops(tops, job->top, logits, vocab, all);
 }
 
+static bool is_end(const nib_drawer *d, const nib_job *job, int32_t id)
+{
+    for (int i = 0; i < d->end_count && !(job->ignore_ends && job->state == NULL); i++)
+        if (d->ends[i] == id)
+            return true;
+    return false;
+}
+
+/* The tokens that a constraint allows; those that end the text only where it is whole. */
+static const uint32_t *make_mask(const nib_drawer *d, nib_job *job)
+{
+    const int64_t vocab = nib_session_vocab(d->session);
+    if (job->state == NULL)
+        return NULL;
+    nib__constraint_mask(job->masks, job->state, job->allowed);
+    for (int i = 0; i < d->end_count; i++) {
+        const uint32_t bit = UINT32_C(1) << d->ends[i] % 32;
+        uint32_t *word = &job->allowed[d->ends[i] / 32];
+        if (d->ends[i] < vocab)
+            *word = nib__constraint_complete(job->state) ? *word | bit : *word & ~bit;
+    }
+    return job->allowed;
+}
+
+/* The constraint goes on by a token that was drawn. */
+static void follow(nib_job *job, nib_new_token *t)
+{
+    if (job->state == NULL || t->end)
+        return;
+    if (nib__constraint_take(job->state, t->id))
+        t->last = nib__constraint_ended(job->state);
+    else
+        nib__fail(&job->failed, NIB_FAILED, "no token goes on as the response format asks");
+}
+
 /* The token behind all that the job has. */
 static void draw(const nib_drawer *d, nib_sampler *sampler, nib_job *job, const int32_t *tokens,
                  const float *logits, nib_new_token *t)
@@ -74,13 +109,14 @@ static void draw(const nib_drawer *d, nib_sampler *sampler, nib_job *job, const 
     nib_adjust adjust = job->adjust;
     adjust.made = tokens + job->prompt_count;
     adjust.made_count = (size_t)job->made;
+    adjust.allowed = make_mask(d, job);
     *t = (nib_new_token){0};
     const float *changed = nib__sampler_adjust(sampler, logits, &adjust);
     if (nib__sample(&t->id, sampler, changed, &job->sampling, tokens, (size_t)position, job->choice,
                     position, &job->failed) != NIB_OK)
         return;
-    for (int i = 0; i < d->end_count && !job->ignore_ends; i++)
-        t->end = t->end || d->ends[i] == t->id;
+    t->end = is_end(d, job, t->id);
+    follow(job, t);
 }
 
 typedef struct drawing {

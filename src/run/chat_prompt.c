@@ -221,8 +221,8 @@ static nib_status open_chat(nib_chat *c, nib_model *m, nib_err *err)
     if (f == NULL) {
         c->status =
             nib__fail(&c->err, NIB_UNSUPPORTED,
-                      "%s: the model has no chat template; give one as text, or put it into "
-                      "chat_template.jinja beside the tokenizer",
+                      "%s: the model has no chat template; name one with --chat-template FILE, "
+                      "or put it into chat_template.jinja beside the tokenizer",
                       m->net.directory);
         return NIB_OK;
     }
@@ -258,6 +258,13 @@ nib_status nib_chat_open(nib_model *model, nib_err *err)
     else
         nib__chat_close(c);
     return status;
+}
+
+nib_status nib__chat_check(nib_model *model, nib_err *err)
+{
+    NIB_TRY(nib_chat_open(model, err));
+    const nib_chat *c = model->chat;
+    return c->status == NIB_OK ? NIB_OK : nib__fail(err, c->status, "%s", c->err.text);
 }
 
 const char *nib_chat_note(const nib_model *model)

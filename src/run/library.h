@@ -33,7 +33,7 @@ struct nib_plan {
     nib_policy policy;
     nib_layer *layers; /* [net.site_count], in the order of the sites */
     nib_layers_plan plan;
-    int64_t context;
+    int64_t context, sequences;
     int64_t lookup;                     /* tokens that generation drafts at most; 0: none */
     uint64_t weight_bytes, cache_bytes; /* predicted */
 };
@@ -54,6 +54,8 @@ nib_status nib__tokenizer_place(const char **out, const char *at, nib_arena *are
  * it is opened without them when it is asked for. */
 void nib__model_tables(nib_model *model);
 void nib__chat_close(nib_chat *chat);
+/* Opens it; fails where there is none that can be used, as each prompt would. */
+nib_status nib__chat_check(nib_model *model, nib_err *err);
 /* Opens the tokenizer when first asked for. */
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
 /* The options, then what generation_config.json says, then llama.cpp's defaults. */

@@ -225,7 +225,8 @@ static nib_status choose_context(nib_plan *p, nib_err *err)
                          p->context, most);
     const nib_config *c = &p->model->net.config;
     const nib_type type = nib__policy_cache(&p->policy);
-    const uint64_t sizes[] = {(uint64_t)c->kv_heads,
+    p->sequences = nib__max(p->request.sequences, 1);
+    const uint64_t sizes[] = {(uint64_t)p->sequences, (uint64_t)c->kv_heads,
                               (uint64_t)nib__cache_bytes(type, c->head_dim, 1),
                               (uint64_t)nib__round_up(p->context, NIB_CACHE_BLOCK)};
     p->cache_bytes = p->model->net.training ? 0 : (uint64_t)(2 * c->layers); /* keys, values */

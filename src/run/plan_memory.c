@@ -49,7 +49,7 @@ const char *nib__cache_name(nib_type type)
 
 uint64_t nib__plan_token_bytes(const nib_plan *p)
 {
-    return p->cache_bytes / (uint64_t)nib__round_up(p->context, NIB_CACHE_BLOCK);
+    return p->cache_bytes / (uint64_t)(nib__round_up(p->context, NIB_CACHE_BLOCK) * p->sequences);
 }
 
 uint64_t nib__plan_needs(const nib_plan *p)
@@ -247,12 +247,15 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
         if (p->policy.room_words == NULL)
             return NIB_OK;
     } else {
+        char sequences[48] = "";
+        if (p->sequences > 1)
+            snprintf(sequences, sizeof sequences, "%lld sequences of ", (long long)p->sequences);
         nib__ledger_add_note(
             &p->plan.ledger, "memory",
-            "weights %s, keys and values of %s positions %s, in %s with %s a token",
-            nib__say_bytes(weights, p->weight_bytes), nib__say_count(context, (uint64_t)p->context),
-            nib__say_bytes(cache, p->cache_bytes), nib__cache_name(p->plan.cache),
-            nib__say_bytes(token, nib__plan_token_bytes(p)));
+            "weights %s, keys and values of %s%s positions %s, in %s with %s a token",
+            nib__say_bytes(weights, p->weight_bytes), sequences,
+            nib__say_count(context, (uint64_t)p->context), nib__say_bytes(cache, p->cache_bytes),
+            nib__cache_name(p->plan.cache), nib__say_bytes(token, nib__plan_token_bytes(p)));
     }
     const load l = load_of(p);
     return l.weights <= l.room ? NIB_OK : say_too_large(p, &l, err);

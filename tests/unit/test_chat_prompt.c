@@ -91,7 +91,7 @@ static void test_places(void **state)
     (void)state;
     tools.tools = "[{}]";
     tools.tools_size = 4;
-    expect_prompt(&hello, "the model has no chat template; give one as text");
+    expect_prompt(&hello, "the model has no chat template; name one with --chat-template");
     put_file("tokenizer_config.json",
              "{\"bos_token\": {\"content\": \"<|endoftext|>\"}, \"eos_token\": \"<|endoftext|>\", "
              "\"chat_template\": \"{{ bos_token }}C{{ messages[0].content }}"

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Answers in OpenAI's form: whole, or as the chunks of a stream. All of it goes behind what there
+ * is to be read; memory that runs out is the text's failure, which ends the call.
+ */
+#include "service.h"
+
+#include <math.h>
+
+const char *nib__answer_finish(const nib_answer *c)
+{
+    return c->finish == NIB_FINISH_LENGTH ? "length" : "stop";
+}
+
+static bool is_chat(const nib_call *call) { return call->options.route == NIB_ROUTE_CHAT; }
+
+/* ---- errors ---- */
+
+static const char *error_type(int http)
+{
+    return http == 401   ? "authentication_error"
+           : http == 429 ? "rate_limit_error"
+           : http == 503 ? "unavailable_error"
+           : http >= 500 ? "server_error"
+                         : "invalid_request_error";
+}
+
+void nib__answer_error(nib_text *out, const nib_api_error *error)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 0);
+    nib__jsonw_object(&w);
+    nib__jsonw_key(&w, "error");
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_string(&w, "message", error->text);
+    nib__jsonw_pair_string(&w, "type", error_type(error->http));
+    nib__jsonw_pair_string(&w, "param", *error->param != 0 ? error->param : NULL);
+    nib__jsonw_pair_string(&w, "code", error->code);
+    nib__jsonw_object_end(&w);
+    nib__jsonw_object_end(&w);
+}
+
+/* ---- logprobs ---- */
+
+/* The next value of an array without its brackets. */
+static nib_jsonw next_value(nib_text *text)
+{
+    nib_jsonw w;
+    if (text->size > 0)
+        nib__text_str(text, ", ");
+    nib__jsonw_init(&w, text, 0);
+    return w;
+}
+
+static void put_token(const nib_call *call, int32_t id, nib_text *out)
+{
+    (void)nib__tokenizer_decode(call->service->tokenizer, &id, 1, false, out, NULL);
+}
+
+static void write_named(nib_jsonw *w, const nib_call *call, int32_t id, double logprob)
+{
+    nib_text piece;
+    size_t size;
+    const uint8_t *bytes = nib__token_spelling(call->service->trie, id, &size);
+    nib__text_init(&piece, call->out.allocator);
+    put_token(call, id, &piece);
+    nib__jsonw_key(w, "token");
+    nib__jsonw_string_n(w, piece.size > 0 ? piece.at : "", piece.size);
+    nib__jsonw_pair_double(w, "logprob", logprob);
+    nib__jsonw_key(w, "bytes");
+    if (size == 0) { /* a special token */
+        nib__jsonw_null(w);
+    } else {
+        nib__jsonw_array(w);
+        for (size_t i = 0; i < size; i++)
+            nib__jsonw_int(w, bytes[i]);
+        nib__jsonw_array_end(w);
+    }
+    nib__text_free(&piece);
+}
+
+static void chat_token(nib_answer *c, const nib_new_token *t)
+{
+    nib_jsonw w = next_value(&c->logprobs.tokens);
+    nib__jsonw_object(&w);
+    write_named(&w, c->call, t->id, t->logprob);
+    nib__jsonw_key(&w, "top_logprobs");
+    nib__jsonw_array(&w);
+    for (int i = 0; i < t->top_count; i++) {
+        nib__jsonw_object(&w);
+        write_named(&w, c->call, t->top[i].id, t->top[i].logprob);
+        nib__jsonw_object_end(&w);
+    }
+    nib__jsonw_array_end(&w);
+    nib__jsonw_object_end(&w);
+}
+
+/* As an object: of tokens that read alike the likeliest. */
+static void completion_tops(nib_answer *c, const nib_new_token *t)
+{
+    nib_text pieces[NIB_TOP_MOST];
+    nib_jsonw w = next_value(&c->logprobs.tops);
+    nib__jsonw_object(&w);
+    for (int i = 0; i < t->top_count; i++) {
+        bool twice = false;
+        nib__text_init(&pieces[i], c->call->out.allocator);
+        put_token(c->call, t->top[i].id, &pieces[i]);
+        nib__text_put(&pieces[i], "", 1);
+        for (int j = 0; j < i && !pieces[i].failed; j++)
+            twice = twice || (pieces[j].size == pieces[i].size &&
+                              memcmp(pieces[j].at, pieces[i].at, pieces[i].size) == 0);
+        if (!twice && !pieces[i].failed)
+            nib__jsonw_pair_double(&w, pieces[i].at, t->top[i].logprob);
+    }
+    nib__jsonw_object_end(&w);
+    for (int i = 0; i < t->top_count; i++)
+        nib__text_free(&pieces[i]);
+}
+
+static int64_t count_characters(const char *text, size_t size)
+{
+    int64_t count = 0;
+    for (size_t i = 0; i < size; i++)
+        count += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return count;
+}
+
+static void completion_token(nib_answer *c, const nib_new_token *t)
+{
+    nib_text piece;
+    nib_jsonw w = next_value(&c->logprobs.offsets);
+    nib__text_init(&piece, c->call->out.allocator);
+    nib__jsonw_int(&w, c->characters);
+    put_token(c->call, t->id, &piece);
+    w = next_value(&c->logprobs.tokens);
+    nib__jsonw_string_n(&w, piece.size > 0 ? piece.at : "", piece.size);
+    w = next_value(&c->logprobs.values);
+    nib__jsonw_double(&w, t->logprob);
+    nib__text_clear(&piece);
+    nib__detok_put(&c->told, t->id, &piece);
+    c->characters += count_characters(piece.at, piece.size);
+    nib__text_free(&piece);
+    if (!isnan(t->logprob)) {
+        completion_tops(c, t);
+        return;
+    }
+    w = next_value(&c->logprobs.tops); /* the first token of a prompt, before which nothing is */
+    nib__jsonw_null(&w);
+}
+
+void nib__answer_token(nib_answer *c, const nib_new_token *token)
+{
+    if (is_chat(c->call))
+        chat_token(c, token);
+    else
+        completion_token(c, token);
+}
+
+static void write_array(nib_jsonw *w, const char *key, nib_text *values)
+{
+    nib__jsonw_key(w, key);
+    nib__jsonw_array(w);
+    if (values->size > 0)
+        nib__jsonw_number(w, values->at);
+    nib__jsonw_array_end(w);
+    nib__text_clear(values);
+}
+
+static void write_logprobs(nib_jsonw *w, nib_answer *c)
+{
+    nib__jsonw_key(w, "logprobs");
+    if (c->job.top < 0) {
+        nib__jsonw_null(w);
+        return;
+    }
+    nib__jsonw_object(w);
+    if (is_chat(c->call)) {
+        write_array(w, "content", &c->logprobs.tokens);
+        nib__jsonw_key(w, "refusal");
+        nib__jsonw_null(w);
+    } else {
+        write_array(w, "tokens", &c->logprobs.tokens);
+        write_array(w, "token_logprobs", &c->logprobs.values);
+        write_array(w, "top_logprobs", &c->logprobs.tops);
+        write_array(w, "text_offset", &c->logprobs.offsets);
+    }
+    nib__jsonw_object_end(w);
+}
+
+/* ---- what all answers have ---- */
+
+static void write_head(nib_jsonw *w, const nib_call *call)
+{
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "id", call->id);
+    nib__jsonw_pair_string(w, "object",
+                           !is_chat(call) ? "text_completion"
+                           : call->stream ? "chat.completion.chunk"
+                                          : "chat.completion");
+    nib__jsonw_pair_int(w, "created", call->options.now);
+    nib__jsonw_pair_string(w, "model", call->service->name);
+    nib__jsonw_pair_string(w, "system_fingerprint", "nibble-" NIB_VERSION);
+    if (is_chat(call))
+        nib__jsonw_pair_string(w, "service_tier", "default");
+    nib__jsonw_key(w, "choices");
+    nib__jsonw_array(w);
+}
+
+static void write_usage(nib_jsonw *w, const nib_call *call)
+{
+    int64_t prompt, cached, made;
+    nib__call_tokens(call, &prompt, &cached, &made);
+    nib__jsonw_key(w, "usage");
+    nib__jsonw_object(w);
+    nib__jsonw_pair_int(w, "prompt_tokens", prompt);
+    nib__jsonw_pair_int(w, "completion_tokens", made);
+    nib__jsonw_pair_int(w, "total_tokens", prompt + made);
+    nib__jsonw_key(w, "prompt_tokens_details");
+    nib__jsonw_object(w);
+    nib__jsonw_pair_int(w, "cached_tokens", cached);
+    nib__jsonw_pair_int(w, "audio_tokens", 0);
+    nib__jsonw_object_end(w);
+    nib__jsonw_key(w, "completion_tokens_details");
+    nib__jsonw_object(w);
+    nib__jsonw_pair_int(w, "reasoning_tokens", 0);
+    nib__jsonw_pair_int(w, "audio_tokens", 0);
+    nib__jsonw_pair_int(w, "accepted_prediction_tokens", 0);
+    nib__jsonw_pair_int(w, "rejected_prediction_tokens", 0);
+    nib__jsonw_object_end(w);
+    nib__jsonw_object_end(w);
+}
+
+/* ---- a stream ---- */
+
+/* A chunk of one choice. role: the first one; finish: the last one, else NULL. */
+static void put_chunk(nib_answer *c, bool role, const char *text, size_t size, const char *finish)
+{
+    nib_call *call = c->call;
+    nib_jsonw w;
+    nib__text_str(&call->out, "data: ");
+    nib__jsonw_init(&w, &call->out, 0);
+    write_head(&w, call);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "index", c->index);
+    if (is_chat(call)) {
+        nib__jsonw_key(&w, "delta");
+        nib__jsonw_object(&w);
+        if (role)
+            nib__jsonw_pair_string(&w, "role", "assistant");
+        if (finish == NULL) {
+            nib__jsonw_key(&w, "content");
+            nib__jsonw_string_n(&w, text, size);
+        }
+        nib__jsonw_object_end(&w);
+    } else {
+        nib__jsonw_key(&w, "text");
+        nib__jsonw_string_n(&w, text, size);
+    }
+    write_logprobs(&w, c);
+    nib__jsonw_pair_string(&w, "finish_reason", finish);
+    nib__jsonw_object_end(&w);
+    nib__jsonw_array_end(&w);
+    if (call->request.include_usage) {
+        nib__jsonw_key(&w, "usage");
+        nib__jsonw_null(&w);
+    }
+    nib__jsonw_object_end(&w);
+    nib__text_str(&call->out, "\n\n");
+}
+
+static void put_last(nib_call *call)
+{
+    nib_jsonw w;
+    if (call->error.http != 0) {
+        nib__text_str(&call->out, "event: error\ndata: ");
+        nib__answer_error(&call->out, &call->error);
+        nib__text_str(&call->out, "\n\n");
+        return;
+    }
+    if (call->request.include_usage) {
+        nib__text_str(&call->out, "data: ");
+        nib__jsonw_init(&w, &call->out, 0);
+        write_head(&w, call);
+        nib__jsonw_array_end(&w);
+        write_usage(&w, call);
+        nib__jsonw_object_end(&w);
+        nib__text_str(&call->out, "\n\n");
+    }
+    nib__text_str(&call->out, "data: [DONE]\n\n");
+}
+
+/* ---- the whole ---- */
+
+static void write_choice(nib_jsonw *w, nib_answer *c)
+{
+    const char *text = c->whole.size > 0 ? c->whole.at : "";
+    nib__jsonw_object(w);
+    nib__jsonw_pair_int(w, "index", c->index);
+    if (is_chat(c->call)) {
+        nib__jsonw_key(w, "message");
+        nib__jsonw_object(w);
+        nib__jsonw_pair_string(w, "role", "assistant");
+        nib__jsonw_key(w, "content");
+        nib__jsonw_string_n(w, text, c->whole.size);
+        nib__jsonw_key(w, "refusal");
+        nib__jsonw_null(w);
+        nib__jsonw_object_end(w);
+    } else {
+        nib__jsonw_key(w, "text");
+        nib__jsonw_string_n(w, text, c->whole.size);
+    }
+    write_logprobs(w, c);
+    nib__jsonw_pair_string(w, "finish_reason", nib__answer_finish(c));
+    nib__jsonw_object_end(w);
+}
+
+static void put_whole(nib_call *call)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, &call->out, 0);
+    write_head(&w, call);
+    for (int64_t i = 0; i < call->choice_count; i++)
+        write_choice(&w, &call->choices[i]);
+    nib__jsonw_array_end(&w);
+    write_usage(&w, call);
+    nib__jsonw_object_end(&w);
+}
+
+/* ---- in the order in which things happen ---- */
+
+static void echo(nib_answer *c)
+{
+    const nib_call *call = c->call;
+    const nib_api_prompt *from = &call->request.prompts[c->prompt];
+    nib_text text;
+    if (call->request.echo && call->request.top >= 0)
+        nib__answer_token(c, &(nib_new_token){.id = c->job.prompt[0], .logprob = NAN});
+    nib__text_init(&text, call->out.allocator);
+    if (from->text != NULL)
+        nib__text_put(&text, from->text, from->size);
+    else if (nib__tokenizer_decode(call->service->tokenizer, from->ids, from->count, false, &text,
+                                   NULL) != NIB_OK)
+        text.failed = true;
+    c->text.held.failed = c->text.held.failed || text.failed;
+    nib__answer_text(c, text.at, text.size);
+    nib__text_free(&text);
+}
+
+void nib__answer_begin(nib_call *call)
+{
+    call->http = call->stream ? 200 : 0;
+    for (int64_t i = 0; i < call->choice_count; i++) {
+        if (call->stream && is_chat(call))
+            put_chunk(&call->choices[i], true, "", 0, NULL);
+        if (call->request.echo)
+            echo(&call->choices[i]);
+    }
+}
+
+void nib__answer_text(nib_answer *c, const char *text, size_t size)
+{
+    if (!c->call->stream)
+        nib__text_put(&c->whole, text, size);
+    else if (size > 0 || c->logprobs.tokens.size > 0)
+        put_chunk(c, false, size > 0 ? text : "", size, NULL);
+}
+
+void nib__answer_end(nib_answer *c)
+{
+    if (c->call->stream && c->call->error.http == 0)
+        put_chunk(c, false, "", 0, nib__answer_finish(c));
+}
+
+static bool has_failed(const nib_call *call)
+{
+    bool failed = call->out.failed;
+    for (int64_t i = 0; i < call->choice_count; i++) {
+        const nib_answer *c = &call->choices[i];
+        failed = failed || c->whole.failed || c->logprobs.tokens.failed ||
+                 c->logprobs.values.failed || c->logprobs.tops.failed || c->logprobs.offsets.failed;
+    }
+    return failed;
+}
+
+void nib__answer_over(nib_call *call)
+{
+    static const char short_error[] = "{\"error\": {\"message\": \"memory ran out for this "
+                                      "request\", \"type\": \"unavailable_error\", \"param\": "
+                                      "null, \"code\": null}}";
+    if (call->stream && call->http != 0)
+        put_last(call);
+    else if (call->error.http != 0)
+        nib__answer_error(&call->out, &call->error);
+    else
+        put_whole(call);
+    if (call->http == 0)
+        call->http = call->error.http != 0 ? call->error.http : 200;
+    if (call->http == 503 && call->retry_s == 0)
+        call->retry_s = 1;
+    if (has_failed(call)) { /* what was made is cut, or missing: a text of its own, or silence */
+        if (!call->stream)
+            call->http = 503;
+        call->error.http = 503;
+        nib__text_free(&call->out);
+        nib__text_init(&call->out, &call->service->session->model->engine->allocator);
+        if (!call->stream)
+            nib__text_str(&call->out, short_error);
+    }
+    call->over = true;
+    nib__call_count(call);
+}

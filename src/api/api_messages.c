@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a model is to read: the messages of a chat, written anew as templates take them, or prompts
+ * as text or ids.
+ */
+#include "api_request.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { PARAM = 96 };
+
+/* One message while it is read: its members may come in any order. */
+typedef struct message {
+    const char *role, *content, *name, *call_id, *calls;
+    size_t content_size;
+    bool content_given;
+} message;
+
+/* ---- messages ---- */
+
+static bool read_text(nib_api_reader *r, const char *param, const char **out, size_t *size)
+{
+    if (r->json.event != NIB_JSON_STRING)
+        return nib__api_refuse(r, param, "%s is %s, but must be a string", param,
+                               nib__api_found(r));
+    *out = nib__api_string(r, param, size);
+    return *out != NULL;
+}
+
+/* {"type": "text", "text": "..."}; the text goes behind the others'. */
+static bool read_part(nib_api_reader *r, const char *param, nib_text *all)
+{
+    const char *type = NULL, *text = NULL;
+    size_t size, type_size;
+    char shown[NIB_SHOWN];
+    if (r->json.event != NIB_JSON_OBJECT)
+        return nib__api_refuse(r, param, "%s has %s, but its parts must be objects", param,
+                               nib__api_found(r));
+    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
+        const bool is_type = nib__json_is(&r->json, "type"),
+                   is_text = nib__json_is(&r->json, "text");
+        if (!is_type && !is_text) {
+            if (!nib__json_skip(&r->json)) /* of a type that is refused below */
+                return nib__api_broken(r);
+            continue;
+        }
+        if (nib__json_next(&r->json) == NIB_JSON_ERROR)
+            return nib__api_broken(r);
+        if (!read_text(r, param, is_type ? &type : &text, is_type ? &type_size : &size))
+            return false;
+    }
+    if (r->json.event != NIB_JSON_OBJECT_END)
+        return nib__api_broken(r);
+    if (type == NULL || strcmp(type, "text") != 0)
+        return nib__api_refuse(r, param, "%s has a part of type '%s'; text is what is read here",
+                               param, type ? nib__shown(shown, type) : "");
+    if (text == NULL)
+        return nib__api_refuse(r, param, "%s has a part without a text", param);
+    nib__text_put(all, text, size);
+    return true;
+}
+
+static bool read_parts(nib_api_reader *r, const char *param, message *m)
+{
+    nib_text all;
+    bool good = true;
+    nib__text_init(&all, r->arena->allocator);
+    while (good && nib__json_next(&r->json) != NIB_JSON_ARRAY_END)
+        good = r->json.event == NIB_JSON_ERROR ? nib__api_broken(r) : read_part(r, param, &all);
+    if (good) {
+        m->content = nib__arena_copy(r->arena, all.size > 0 ? all.at : "", all.size);
+        m->content_size = all.size;
+        good = (m->content != NULL && !all.failed) || nib__api_no_memory(r);
+    }
+    nib__text_free(&all);
+    return good;
+}
+
+static bool read_content(nib_api_reader *r, const char *param, message *m)
+{
+    m->content_given = true;
+    if (r->json.event == NIB_JSON_ARRAY)
+        return read_parts(r, param, m);
+    return r->json.event == NIB_JSON_NULL || read_text(r, param, &m->content, &m->content_size);
+}
+
+/* An array as it stands, for the template. */
+static bool read_calls(nib_api_reader *r, const char *param, message *m)
+{
+    const char *from = r->json.from;
+    if (r->json.event != NIB_JSON_ARRAY)
+        return nib__api_refuse(r, param, "%s is %s, but must be an array", param,
+                               nib__api_found(r));
+    if (!nib__json_skip(&r->json))
+        return nib__api_broken(r);
+    m->calls = nib__arena_copy(r->arena, from, (size_t)(r->json.at - from));
+    return m->calls != NULL || nib__api_no_memory(r);
+}
+
+static bool read_member(nib_api_reader *r, size_t index, message *m)
+{
+    char param[PARAM], key[NIB_API_SHOWN];
+    size_t size;
+    nib__api_token(key, r);
+    snprintf(param, sizeof param, "messages[%zu].%s", index, key);
+    if (nib__json_next(&r->json) == NIB_JSON_ERROR)
+        return nib__api_broken(r);
+    if (strcmp(key, "content") == 0)
+        return read_content(r, param, m);
+    if (r->json.event == NIB_JSON_NULL && strcmp(key, "role") != 0)
+        return true;
+    if (strcmp(key, "role") == 0)
+        return read_text(r, param, &m->role, &size);
+    if (strcmp(key, "name") == 0)
+        return read_text(r, param, &m->name, &size);
+    if (strcmp(key, "tool_call_id") == 0)
+        return read_text(r, param, &m->call_id, &size);
+    if (strcmp(key, "tool_calls") == 0)
+        return read_calls(r, param, m);
+    return nib__api_refuse(r, param,
+                           "%s is not supported; a message has a role, a content, a name, "
+                           "tool_calls and a tool_call_id",
+                           param);
+}
+
+/* Templates know the role "system", whose newer name is "developer". */
+static bool check_role(nib_api_reader *r, size_t index, message *m)
+{
+    static const char *const roles[] = {"system", "user", "assistant", "tool", "function"};
+    char param[PARAM], shown[NIB_SHOWN];
+    snprintf(param, sizeof param, "messages[%zu].role", index);
+    if (m->role == NULL)
+        return nib__api_refuse(r, param, "%s is missing", param);
+    if (strcmp(m->role, "developer") == 0)
+        m->role = "system";
+    for (size_t i = 0; i < COUNT(roles); i++)
+        if (strcmp(m->role, roles[i]) == 0)
+            return true;
+    return nib__api_refuse(r, param,
+                           "%s is '%s', but must be system, developer, user, assistant, "
+                           "tool or function",
+                           param, nib__shown(shown, m->role));
+}
+
+static bool check_content(nib_api_reader *r, size_t index, const message *m)
+{
+    char param[PARAM];
+    snprintf(param, sizeof param, "messages[%zu].content", index);
+    if (m->content != NULL || (strcmp(m->role, "assistant") == 0 && m->calls != NULL))
+        return true;
+    return nib__api_refuse(r, param, "%s is %s", param, m->content_given ? "null" : "missing");
+}
+
+static void write_message(nib_jsonw *w, const message *m)
+{
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "role", m->role);
+    nib__jsonw_key(w, "content");
+    if (m->content != NULL)
+        nib__jsonw_string_n(w, m->content, m->content_size);
+    else
+        nib__jsonw_null(w);
+    if (m->name != NULL)
+        nib__jsonw_pair_string(w, "name", m->name);
+    if (m->call_id != NULL)
+        nib__jsonw_pair_string(w, "tool_call_id", m->call_id);
+    if (m->calls != NULL) {
+        nib__jsonw_key(w, "tool_calls");
+        nib__jsonw_number(w, m->calls);
+    }
+    nib__jsonw_object_end(w);
+}
+
+static bool read_message(nib_api_reader *r, size_t index, nib_jsonw *w)
+{
+    message m = {0};
+    if (r->json.event == NIB_JSON_ERROR)
+        return nib__api_broken(r);
+    if (r->json.event != NIB_JSON_OBJECT)
+        return nib__api_refuse(r, "messages", "messages[%zu] is %s, but must be an object", index,
+                               nib__api_found(r));
+    while (nib__json_next(&r->json) == NIB_JSON_KEY)
+        if (!read_member(r, index, &m))
+            return false;
+    if (r->json.event != NIB_JSON_OBJECT_END)
+        return nib__api_broken(r);
+    if (!check_role(r, index, &m) || !check_content(r, index, &m))
+        return false;
+    write_message(w, &m);
+    return true;
+}
+
+bool nib__api_read_messages(nib_api_reader *r)
+{
+    nib_text all;
+    nib_jsonw w;
+    size_t count = 0;
+    bool good = true;
+    nib__text_init(&all, r->arena->allocator);
+    nib__jsonw_init(&w, &all, 0);
+    nib__jsonw_array(&w);
+    for (; good && nib__json_next(&r->json) != NIB_JSON_ARRAY_END; count++)
+        good = read_message(r, count, &w);
+    nib__jsonw_array_end(&w);
+    if (good && count == 0)
+        good = nib__api_refuse(r, "messages", "messages is empty; it has at least one message");
+    if (good) {
+        r->to->messages = nib__arena_copy(r->arena, all.size > 0 ? all.at : "", all.size);
+        r->to->messages_size = all.size;
+        good = (r->to->messages != NULL && !all.failed) || nib__api_no_memory(r);
+    }
+    nib__text_free(&all);
+    return good;
+}
+
+/* ---- prompts ---- */
+
+static bool read_id(nib_api_reader *r, int32_t *out)
+{
+    int64_t id;
+    if (!nib__json_int64(&r->json, &id) || id < 0 || id >= r->limits->vocab)
+        return nib__api_refuse(r, "prompt",
+                               "prompt has the token %s, but ids are whole numbers from 0 to "
+                               "%" PRId64,
+                               nib__api_token((char[NIB_API_SHOWN]){0}, r), r->limits->vocab - 1);
+    *out = (int32_t)id;
+    return true;
+}
+
+/* The ids of an array whose first number was just read. */
+static bool read_ids(nib_api_reader *r, nib_api_prompt *prompt)
+{
+    const nib_allocator *a = r->arena->allocator;
+    void *ids = NULL;
+    size_t capacity = 0, count = 0;
+    bool good = true;
+    for (; good && r->json.event != NIB_JSON_ARRAY_END; good = good && nib__json_next(&r->json)) {
+        if (r->json.event != NIB_JSON_NUMBER)
+            good = nib__api_refuse(r, "prompt", "prompt has %s among token ids", nib__api_found(r));
+        else if (!nib__reserve(a, &ids, &capacity, count + 1, sizeof(int32_t)))
+            good = nib__api_no_memory(r);
+        else
+            good = read_id(r, (int32_t *)ids + count++);
+    }
+    if (good) {
+        int32_t *kept = nib__arena_take(r->arena, count, sizeof *kept);
+        if (kept != NULL)
+            memcpy(kept, ids, count * sizeof *kept);
+        *prompt = (nib_api_prompt){.ids = kept, .count = count};
+        good = kept != NULL || nib__api_no_memory(r);
+    } else if (r->error->http == 0) {
+        nib__api_broken(r);
+    }
+    nib__release(a, ids);
+    return good;
+}
+
+static bool read_one(nib_api_reader *r, nib_api_prompt *prompt)
+{
+    if (r->json.event == NIB_JSON_STRING) {
+        prompt->text = nib__api_string(r, "prompt", &prompt->size);
+        return prompt->text != NULL;
+    }
+    if (r->json.event != NIB_JSON_ARRAY)
+        return nib__api_refuse(r, "prompt",
+                               "prompt has %s; it is text or token ids, or an array of "
+                               "either",
+                               nib__api_found(r));
+    if (nib__json_next(&r->json) == NIB_JSON_ARRAY_END)
+        return nib__api_refuse(r, "prompt", "prompt has an empty array of token ids");
+    return r->json.event == NIB_JSON_ERROR ? nib__api_broken(r) : read_ids(r, prompt);
+}
+
+bool nib__api_read_prompt(nib_api_reader *r)
+{
+    nib_api_request *q = r->to;
+    q->prompts = nib__arena_take(r->arena, NIB_API_PROMPTS, sizeof *q->prompts);
+    if (q->prompts == NULL)
+        return nib__api_no_memory(r);
+    if (r->json.event != NIB_JSON_ARRAY)
+        return read_one(r, &q->prompts[q->prompt_count++]);
+    while (nib__json_next(&r->json) != NIB_JSON_ARRAY_END) {
+        if (r->json.event == NIB_JSON_ERROR)
+            return nib__api_broken(r);
+        if (r->json.event == NIB_JSON_NUMBER && q->prompt_count == 0)
+            return read_ids(r, &q->prompts[q->prompt_count++]);
+        if (q->prompt_count == NIB_API_PROMPTS)
+            return nib__api_refuse(r, "prompt", "prompt has more than %d texts", NIB_API_PROMPTS);
+        if (!read_one(r, &q->prompts[q->prompt_count++]))
+            return false;
+    }
+    return q->prompt_count > 0 || nib__api_refuse(r, "prompt", "prompt is an empty array");
+}

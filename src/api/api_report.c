@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a service says of itself: the model, its health, counts and times for Prometheus, the plan.
+ */
+#include "service.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static const double bounds[NIB_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                           0.25,  0.5,    1,     2.5,  5,     10,   60};
+
+void nib__histogram_add(nib_histogram *h, double seconds)
+{
+    int i = 0;
+    while (i < NIB_BUCKETS && seconds > bounds[i])
+        i++;
+    h->counts[i]++;
+    h->sum += seconds;
+}
+
+void nib__call_count(nib_call *call)
+{
+    nib_service_counts *counts = &call->service->counts;
+    int64_t prompt, cached, made;
+    nib__call_tokens(call, &prompt, &cached, &made);
+    call->over_ns = nib__now_ns();
+    counts->requests[call->options.route][call->closed ? 0 : call->http / 100]++;
+    if (call->begun_ns == 0)
+        return;
+    counts->prompt_tokens += (uint64_t)prompt;
+    counts->cached_tokens += (uint64_t)cached;
+    nib__histogram_add(&counts->total, (double)(call->over_ns - call->came_ns) * 1e-9);
+}
+
+/* ---- Prometheus ---- */
+
+static void put_head(nib_text *out, const char *name, const char *type, const char *help)
+{
+    nib__text_format(out, "# HELP nibble_%s %s\n# TYPE nibble_%s %s\n", name, help, name, type);
+}
+
+static void put_count(nib_text *out, const char *name, const char *type, const char *help,
+                      double value)
+{
+    char text[32];
+    put_head(out, name, type, help);
+    nib__text_format(out, "nibble_%s %s\n", name, nib__say_double(text, value));
+}
+
+static void put_histogram(nib_text *out, const char *name, const char *help, const nib_histogram *h)
+{
+    char text[32];
+    uint64_t sum = 0;
+    put_head(out, name, "histogram", help);
+    for (int i = 0; i < NIB_BUCKETS; i++) {
+        sum += h->counts[i];
+        nib__text_format(out, "nibble_%s_bucket{le=\"%s\"} %" PRIu64 "\n", name,
+                         nib__say_double(text, bounds[i]), sum);
+    }
+    sum += h->counts[NIB_BUCKETS];
+    nib__text_format(out, "nibble_%s_bucket{le=\"+Inf\"} %" PRIu64 "\nnibble_%s_sum %s\n", name,
+                     sum, name, nib__say_double(text, h->sum));
+    nib__text_format(out, "nibble_%s_count %" PRIu64 "\n", name, sum);
+}
+
+static void put_requests(nib_text *out, const nib_service_counts *counts)
+{
+    static const char *const routes[] = {"chat", "completions"};
+    static const char *const answers[] = {"gone", "1xx", "2xx", "3xx", "4xx", "5xx"};
+    put_head(out, "requests_total", "counter", "Requests that are over, by their answers.");
+    for (size_t r = 0; r < COUNT(routes); r++)
+        for (size_t i = 0; i < COUNT(answers); i++)
+            if (i != 1 && i != 3)
+                nib__text_format(out,
+                                 "nibble_requests_total{route=\"%s\",answer=\"%s\"} %" PRIu64 "\n",
+                                 routes[r], answers[i], counts->requests[r][i]);
+}
+
+static void put_metrics(nib_text *out, const nib_service *s)
+{
+    const nib_service_counts *c = &s->counts;
+    const nib_batch_counts *b = &s->batch_counts;
+    put_requests(out, c);
+    put_count(out, "requests_waiting", "gauge", "Requests of which a choice has not begun.",
+              (double)s->waiting);
+    put_count(out, "requests_waiting_limit", "gauge", "More than these are refused.",
+              (double)s->options.queue);
+    put_count(out, "sequences_running", "gauge", "Choices that run.", (double)b->jobs);
+    put_count(out, "sequences", "gauge", "Choices that can run at once.", (double)b->sequences);
+    put_count(out, "cache_usage_ratio", "gauge", "Part of the cache's blocks that hold something.",
+              (double)b->blocks_used / (double)nib__max(b->blocks, 1));
+    put_count(out, "steps_total", "counter", "Forward steps.", (double)b->steps);
+    put_count(out, "prompt_tokens_total", "counter", "Tokens of prompts.",
+              (double)c->prompt_tokens);
+    put_count(out, "prompt_tokens_cached_total", "counter", "Of these, in the cache before.",
+              (double)c->cached_tokens);
+    put_count(out, "tokens_total", "counter", "New tokens.", (double)c->new_tokens);
+    put_count(out, "resident_bytes", "gauge", "Memory of the process, without its files.",
+              (double)nib__resident_bytes());
+    put_histogram(out, "queue_seconds", "From a request's coming to its beginning.", &c->queued);
+    put_histogram(out, "first_token_seconds", "From a request's coming to its first token.",
+                  &c->first_token);
+    put_histogram(out, "next_token_seconds", "Between tokens of a request.", &c->next_token);
+    put_histogram(out, "request_seconds", "From a request's coming to its end.", &c->total);
+}
+
+/* ---- the others ---- */
+
+static void write_model(nib_jsonw *w, const nib_service *s)
+{
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "id", s->name);
+    nib__jsonw_pair_string(w, "object", "model");
+    nib__jsonw_pair_int(w, "created", s->created);
+    nib__jsonw_pair_string(w, "owned_by", "nibble");
+    nib__jsonw_pair_int(w, "context_length", s->session->plan->context);
+    nib__jsonw_object_end(w);
+}
+
+static void put_models(nib_text *out, const nib_service *s, bool all)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 0);
+    if (!all) {
+        write_model(&w, s);
+        return;
+    }
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_string(&w, "object", "list");
+    nib__jsonw_key(&w, "data");
+    nib__jsonw_array(&w);
+    write_model(&w, s);
+    nib__jsonw_array_end(&w);
+    nib__jsonw_object_end(&w);
+}
+
+nib_status nib_service_write(nib_service *s, nib_report report, const nib_sink *sink, nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, &s->session->model->engine->allocator);
+    pthread_mutex_lock(&s->lock);
+    switch (report) {
+    case NIB_REPORT_MODELS: put_models(&text, s, true); break;
+    case NIB_REPORT_MODEL: put_models(&text, s, false); break;
+    case NIB_REPORT_HEALTH:
+        nib__text_format(&text, "{\"status\": \"%s\"}", s->stopping > 0 ? "stopping" : "ok");
+        break;
+    case NIB_REPORT_METRICS: put_metrics(&text, s); break;
+    case NIB_REPORT_PLAN: nib__text_put(&text, s->plan.at, s->plan.size); break;
+    }
+    pthread_mutex_unlock(&s->lock);
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
+
+nib_status nib_error_write(int http, const char *message, const char *param, const char *code,
+                           const nib_sink *sink, nib_err *err)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_api_error error = {.http = http, .code = code};
+    nib_text text;
+    snprintf(error.text, sizeof error.text, "%s", message);
+    snprintf(error.param, sizeof error.param, "%s", param ? param : "");
+    nib__text_init(&text, &a);
+    nib__answer_error(&text, &error);
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}

@@ -1,0 +1,622 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The members of a request: one row each. A row says on which routes the member exists and how its
+ * value is read; what Nibble does not do has a row, too, with the values that ask for nothing.
+ */
+#include "api_request.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+/* ---- errors ---- */
+
+bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, ...)
+{
+    va_list args;
+    *r->error = (nib_api_error){.http = 400};
+    snprintf(r->error->param, sizeof r->error->param, "%s", param);
+    va_start(args, format);
+    vsnprintf(r->error->text, sizeof r->error->text, format, args);
+    va_end(args);
+    return false;
+}
+
+bool nib__api_no_memory(nib_api_reader *r)
+{
+    *r->error = (nib_api_error){.http = 503, .text = "memory ran out for this request"};
+    return false;
+}
+
+bool nib__api_broken(nib_api_reader *r)
+{
+    if (r->json.err.status == NIB_NO_MEMORY)
+        return nib__api_no_memory(r);
+    return nib__api_refuse(r, "", "%s", r->json.err.text);
+}
+
+const char *nib__api_found(const nib_api_reader *r)
+{
+    switch (r->json.event) {
+    case NIB_JSON_OBJECT: return "an object";
+    case NIB_JSON_ARRAY: return "an array";
+    case NIB_JSON_STRING: return "a string";
+    case NIB_JSON_NUMBER: return "a number";
+    case NIB_JSON_TRUE: return "true";
+    case NIB_JSON_FALSE: return "false";
+    case NIB_JSON_NULL: return "null";
+    default: return "something else";
+    }
+}
+
+const char *nib__api_token(char out[NIB_API_SHOWN], const nib_api_reader *r)
+{
+    return nib__say_name(out, NIB_API_SHOWN, r->json.token, r->json.token_size);
+}
+
+const char *nib__api_string(nib_api_reader *r, const char *param, size_t *size)
+{
+    char *text = nib__json_string(&r->json, r->arena, size);
+    if (text == NULL)
+        nib__api_broken(r);
+    else if (memchr(text, 0, *size) != NULL)
+        text = NULL, nib__api_refuse(r, param, "%s holds U+0000, which no text here may", param);
+    return text;
+}
+
+/* ---- kinds of values ---- */
+
+typedef struct member member;
+struct member {
+    const char *name;
+    unsigned on;                                      /* routes, a bit each */
+    bool (*read)(nib_api_reader *r, const member *m); /* its first event was read, not null */
+    size_t place;                                     /* in nib_api_request */
+    double least, most;
+    const char *why; /* it is refused; NULL: honoured */
+};
+
+enum { CHAT = 1 << NIB_ROUTE_CHAT, TEXT = 1 << NIB_ROUTE_COMPLETIONS, BOTH = CHAT | TEXT };
+
+static bool expect(nib_api_reader *r, const member *m, nib_json_event event, const char *what)
+{
+    if (r->json.event == event)
+        return true;
+    return nib__api_refuse(r, m->name, "%s is %s, but must be %s", m->name, nib__api_found(r),
+                           what);
+}
+
+static void *place(const nib_api_reader *r, const member *m) { return (char *)r->to + m->place; }
+
+static bool read_double(nib_api_reader *r, const member *m)
+{
+    double value;
+    if (!expect(r, m, NIB_JSON_NUMBER, "a number"))
+        return false;
+    if (!nib__json_double(&r->json, &value))
+        return nib__api_broken(r);
+    if (!(value >= m->least && value <= m->most))
+        return nib__api_refuse(r, m->name, "%s is %g, but must be between %g and %g", m->name,
+                               value, m->least, m->most);
+    *(double *)place(r, m) = value;
+    return true;
+}
+
+static bool take_int(nib_api_reader *r, const member *m, int64_t *out)
+{
+    if (!expect(r, m, NIB_JSON_NUMBER, "a whole number"))
+        return false;
+    if (!nib__json_int64(&r->json, out))
+        return nib__api_refuse(r, m->name, "%s is %s, but must be a whole number of 64 bits",
+                               m->name, nib__api_token((char[NIB_API_SHOWN]){0}, r));
+    if ((double)*out < m->least || (double)*out > m->most)
+        return nib__api_refuse(r, m->name, "%s is %" PRId64 ", but must be between %.0f and %.0f",
+                               m->name, *out, m->least, m->most);
+    return true;
+}
+
+static bool read_int(nib_api_reader *r, const member *m)
+{
+    return take_int(r, m, (int64_t *)place(r, m));
+}
+
+static bool take_bool(nib_api_reader *r, const char *name, bool *out)
+{
+    *out = r->json.event == NIB_JSON_TRUE;
+    return *out || r->json.event == NIB_JSON_FALSE ||
+           nib__api_refuse(r, name, "%s is %s, but must be true or false", name, nib__api_found(r));
+}
+
+static bool read_bool(nib_api_reader *r, const member *m)
+{
+    return take_bool(r, m->name, (bool *)place(r, m));
+}
+
+/* ---- members of their own kind ---- */
+
+static bool read_model(nib_api_reader *r, const member *m)
+{
+    size_t size;
+    if (!expect(r, m, NIB_JSON_STRING, "a string"))
+        return false;
+    const char *name = nib__api_string(r, m->name, &size);
+    if (name == NULL)
+        return false;
+    if (strcmp(name, r->limits->model) == 0)
+        return true;
+    char shown[NIB_SHOWN];
+    nib__api_refuse(r, m->name, "the model '%s' does not exist; '%s' is served here",
+                    nib__shown(shown, name), r->limits->model);
+    r->error->http = 404;
+    r->error->code = "model_not_found";
+    return false;
+}
+
+static bool read_seed(nib_api_reader *r, const member *m)
+{
+    int64_t seed;
+    if (!take_int(r, m, &seed))
+        return false;
+    r->to->seed = (uint64_t)seed;
+    r->to->seed_given = true;
+    return true;
+}
+
+static bool read_messages(nib_api_reader *r, const member *m)
+{
+    return expect(r, m, NIB_JSON_ARRAY, "an array of messages") && nib__api_read_messages(r);
+}
+
+static bool read_prompt(nib_api_reader *r, const member *m)
+{
+    (void)m;
+    return nib__api_read_prompt(r);
+}
+
+static bool add_stop(nib_api_reader *r, const member *m)
+{
+    size_t size;
+    if (r->to->stop_count == NIB_API_STOPS)
+        return nib__api_refuse(r, m->name, "stop has more than %d strings", NIB_API_STOPS);
+    const char *stop = nib__api_string(r, m->name, &size);
+    if (stop == NULL)
+        return false;
+    if (size == 0)
+        return nib__api_refuse(r, m->name, "stop has an empty string; leave it out");
+    r->to->stops[r->to->stop_count++] = stop;
+    return true;
+}
+
+static bool read_stop(nib_api_reader *r, const member *m)
+{
+    if (r->json.event == NIB_JSON_STRING)
+        return add_stop(r, m);
+    if (!expect(r, m, NIB_JSON_ARRAY, "a string or an array of strings"))
+        return false;
+    while (nib__json_next(&r->json) != NIB_JSON_ARRAY_END) {
+        if (r->json.event == NIB_JSON_ERROR)
+            return nib__api_broken(r);
+        if (!expect(r, m, NIB_JSON_STRING, "an array of strings") || !add_stop(r, m))
+            return false;
+    }
+    return true;
+}
+
+/* "id": bias, with the id as a string. */
+static bool read_one_bias(nib_api_reader *r, const member *m, nib_logit_bias *out)
+{
+    nib_json digits;
+    int64_t id = -1;
+    double bias;
+    char key[NIB_API_SHOWN];
+    nib__api_token(key, r);
+    nib__json_init(&digits, m->name, key, strlen(key), NULL);
+    if (nib__json_next(&digits) != NIB_JSON_NUMBER || !nib__json_int64(&digits, &id) || id < 0 ||
+        id >= r->limits->vocab)
+        return nib__api_refuse(r, m->name,
+                               "logit_bias names the token '%s', but ids are whole numbers from 0 "
+                               "to %" PRId64,
+                               key, r->limits->vocab - 1);
+    if (nib__json_next(&r->json) != NIB_JSON_NUMBER || !nib__json_double(&r->json, &bias) ||
+        !(bias >= -100 && bias <= 100))
+        return r->json.event == NIB_JSON_ERROR
+                   ? nib__api_broken(r)
+                   : nib__api_refuse(r, m->name,
+                                     "the logit_bias of token %s must be a number between -100 and "
+                                     "100",
+                                     key);
+    *out = (nib_logit_bias){.id = (int32_t)id, .bias = (float)bias};
+    return true;
+}
+
+static bool read_bias(nib_api_reader *r, const member *m)
+{
+    if (!expect(r, m, NIB_JSON_OBJECT, "an object"))
+        return false;
+    r->to->bias = nib__arena_take(r->arena, NIB_API_BIASES, sizeof *r->to->bias);
+    if (r->to->bias == NULL)
+        return nib__api_no_memory(r);
+    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
+        if (r->to->bias_count == NIB_API_BIASES)
+            return nib__api_refuse(r, m->name, "logit_bias has more than %d tokens",
+                                   NIB_API_BIASES);
+        nib_logit_bias *bias = &r->to->bias[r->to->bias_count++];
+        if (!read_one_bias(r, m, bias))
+            return false;
+        for (const nib_logit_bias *other = r->to->bias; other < bias; other++)
+            if (other->id == bias->id)
+                return nib__api_refuse(r, m->name, "logit_bias names token %d twice", bias->id);
+    }
+    return r->json.event == NIB_JSON_OBJECT_END || nib__api_broken(r);
+}
+
+/* A chat has a switch and a count, a completion the count alone. */
+static bool read_logprobs(nib_api_reader *r, const member *m)
+{
+    if (r->to->route == NIB_ROUTE_CHAT)
+        return take_bool(r, m->name, &r->logprobs);
+    r->top_given = true;
+    return take_int(r, m, &r->top);
+}
+
+static bool read_top(nib_api_reader *r, const member *m)
+{
+    r->top_given = true;
+    return take_int(r, m, &r->top);
+}
+
+static bool read_best_of(nib_api_reader *r, const member *m) { return take_int(r, m, &r->best_of); }
+
+static bool read_old_max(nib_api_reader *r, const member *m) { return take_int(r, m, &r->old_max); }
+
+static bool read_stream_options(nib_api_reader *r, const member *m)
+{
+    if (!expect(r, m, NIB_JSON_OBJECT, "an object"))
+        return false;
+    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
+        const bool usage = nib__json_is(&r->json, "include_usage"),
+                   padding = nib__json_is(&r->json, "include_obfuscation");
+        bool on;
+        if (!usage && !padding)
+            return nib__api_refuse(r, m->name,
+                                   "stream_options has a member that is not known, "
+                                   "'%s'; include_usage is",
+                                   nib__api_token((char[NIB_API_SHOWN]){0}, r));
+        nib__json_next(&r->json);
+        if (!take_bool(
+                r, usage ? "stream_options.include_usage" : "stream_options.include_obfuscation",
+                &on))
+            return false;
+        if (padding && on)
+            return nib__api_refuse(r, "stream_options.include_obfuscation",
+                                   "nothing is added to the chunks of a stream here; leave out "
+                                   "include_obfuscation");
+        if (usage)
+            r->to->include_usage = on;
+    }
+    return r->json.event == NIB_JSON_OBJECT_END || nib__api_broken(r);
+}
+
+/* An object as it stands; the event OBJECT was just read. */
+static bool take_object(nib_api_reader *r, const char **out, size_t *size)
+{
+    const char *from = r->json.from;
+    if (!nib__json_skip(&r->json))
+        return nib__api_broken(r);
+    *out = from;
+    *size = (size_t)(r->json.at - from);
+    return true;
+}
+
+static bool read_variables(nib_api_reader *r, const member *m)
+{
+    return expect(r, m, NIB_JSON_OBJECT, "an object") &&
+           take_object(r, &r->to->variables, &r->to->variables_size);
+}
+
+static bool read_json_schema(nib_api_reader *r)
+{
+    static const char name[] = "response_format.json_schema";
+    if (r->json.event != NIB_JSON_OBJECT)
+        return nib__api_refuse(r, name, "%s is %s, but must be an object", name, nib__api_found(r));
+    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
+        const bool schema = nib__json_is(&r->json, "schema"),
+                   words = nib__json_is(&r->json, "name") || nib__json_is(&r->json, "description"),
+                   strict = nib__json_is(&r->json, "strict");
+        char key[NIB_API_SHOWN];
+        bool on;
+        nib__api_token(key, r);
+        nib__json_next(&r->json);
+        if (schema && r->json.event == NIB_JSON_OBJECT) {
+            if (!take_object(r, &r->to->schema, &r->to->schema_size))
+                return false;
+        } else if (strict && r->json.event != NIB_JSON_NULL) { /* it is always followed exactly */
+            if (!take_bool(r, "response_format.json_schema.strict", &on))
+                return false;
+        } else if (!strict && !(words && r->json.event == NIB_JSON_STRING)) {
+            return r->json.event == NIB_JSON_ERROR
+                       ? nib__api_broken(r)
+                       : nib__api_refuse(
+                             r, name,
+                             "%s has %s as '%s'; it takes a name, a description, strict "
+                             "and a schema, which is an object",
+                             name, nib__api_found(r), key);
+        }
+    }
+    return r->json.event == NIB_JSON_OBJECT_END || nib__api_broken(r);
+}
+
+static bool read_format_type(nib_api_reader *r)
+{
+    static const char *const names[] = {"text", "json_object", "json_schema"};
+    nib__json_next(&r->json);
+    for (int i = 0; i < (int)COUNT(names) && r->json.event == NIB_JSON_STRING; i++)
+        if (nib__json_is(&r->json, names[i])) {
+            r->to->format = (nib_api_format)i;
+            return true;
+        }
+    return nib__api_refuse(r, "response_format.type",
+                           "response_format.type must be \"text\", \"json_object\" or "
+                           "\"json_schema\"");
+}
+
+static bool read_format(nib_api_reader *r, const member *m)
+{
+    bool typed = false;
+    if (!expect(r, m, NIB_JSON_OBJECT, "an object"))
+        return false;
+    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
+        if (nib__json_is(&r->json, "type")) {
+            typed = true;
+            if (!read_format_type(r))
+                return false;
+        } else if (nib__json_is(&r->json, "json_schema")) {
+            nib__json_next(&r->json);
+            if (!read_json_schema(r))
+                return false;
+        } else {
+            return nib__api_refuse(r, m->name,
+                                   "response_format has a member that is not known, "
+                                   "'%s'",
+                                   nib__api_token((char[NIB_API_SHOWN]){0}, r));
+        }
+    }
+    if (r->json.event != NIB_JSON_OBJECT_END)
+        return nib__api_broken(r);
+    if (!typed)
+        return nib__api_refuse(r, m->name, "response_format has no type");
+    if ((r->to->format == NIB_API_SCHEMA) != (r->to->schema != NULL))
+        return nib__api_refuse(r, "response_format.json_schema",
+                               r->to->schema ? "response_format has a json_schema, but another type"
+                                             : "response_format has no json_schema.schema");
+    return true;
+}
+
+static bool read_user(nib_api_reader *r, const member *m)
+{
+    size_t size;
+    if (!expect(r, m, NIB_JSON_STRING, "a string"))
+        return false;
+    r->to->user = nib__api_string(r, m->name, &size);
+    return r->to->user != NULL;
+}
+
+/* Prompts that begin alike share what is computed whether their key says so or not. */
+static bool read_name(nib_api_reader *r, const member *m)
+{
+    return expect(r, m, NIB_JSON_STRING, "a string");
+}
+
+/* ---- members that are refused, but for the value that asks for nothing ---- */
+
+static bool refuse(nib_api_reader *r, const member *m)
+{
+    return nib__api_refuse(r, m->name, "%s is not supported: %s", m->name, m->why);
+}
+
+static bool refuse_true(nib_api_reader *r, const member *m)
+{
+    bool on;
+    return take_bool(r, m->name, &on) && (!on || refuse(r, m));
+}
+
+static bool refuse_false(nib_api_reader *r, const member *m)
+{
+    bool on;
+    return take_bool(r, m->name, &on) && (on || refuse(r, m));
+}
+
+static bool refuse_filled(nib_api_reader *r, const member *m)
+{
+    const bool empty = r->json.event == NIB_JSON_ARRAY;
+    return empty && nib__json_next(&r->json) == NIB_JSON_ARRAY_END ? true : refuse(r, m);
+}
+
+static bool refuse_but(nib_api_reader *r, const member *m, const char *one, const char *other)
+{
+    return (r->json.event == NIB_JSON_STRING &&
+            (nib__json_is(&r->json, one) || nib__json_is(&r->json, other))) ||
+           refuse(r, m);
+}
+
+static bool refuse_choice(nib_api_reader *r, const member *m)
+{
+    return refuse_but(r, m, "none", "none");
+}
+
+static bool refuse_tier(nib_api_reader *r, const member *m)
+{
+    return refuse_but(r, m, "auto", "default");
+}
+
+static bool refuse_modalities(nib_api_reader *r, const member *m)
+{
+    const bool one = r->json.event == NIB_JSON_ARRAY &&
+                     nib__json_next(&r->json) == NIB_JSON_STRING && nib__json_is(&r->json, "text");
+    return one && nib__json_next(&r->json) == NIB_JSON_ARRAY_END ? true : refuse(r, m);
+}
+
+#define PLACE(member) offsetof(nib_api_request, member)
+#define TOKENS 1e15 /* more than any context: the limit is the model's, and is named there */
+
+static const member members[] = {
+    {"model", BOTH, read_model, 0, 0, 0, NULL},
+    {"messages", CHAT, read_messages, 0, 0, 0, NULL},
+    {"prompt", TEXT, read_prompt, 0, 0, 0, NULL},
+    {"max_completion_tokens", CHAT, read_int, PLACE(max_tokens), 1, TOKENS, NULL},
+    {"max_tokens", BOTH, read_old_max, 0, 0, TOKENS, NULL},
+    {"temperature", BOTH, read_double, PLACE(temperature), 0, 2, NULL},
+    {"top_p", BOTH, read_double, PLACE(top_p), 0, 1, NULL},
+    {"n", BOTH, read_int, PLACE(n), 1, NIB_API_CHOICES, NULL},
+    {"best_of", TEXT, read_best_of, 0, 1, NIB_API_CHOICES, NULL},
+    {"stop", BOTH, read_stop, 0, 0, 0, NULL},
+    {"seed", BOTH, read_seed, 0, -0x1p63, 0x1p63, NULL},
+    {"stream", BOTH, read_bool, PLACE(stream), 0, 0, NULL},
+    {"stream_options", BOTH, read_stream_options, 0, 0, 0, NULL},
+    {"presence_penalty", BOTH, read_double, PLACE(presence_penalty), -2, 2, NULL},
+    {"frequency_penalty", BOTH, read_double, PLACE(frequency_penalty), -2, 2, NULL},
+    {"logit_bias", BOTH, read_bias, 0, 0, 0, NULL},
+    {"logprobs", BOTH, read_logprobs, 0, 0, 5, NULL},
+    {"top_logprobs", CHAT, read_top, 0, 0, NIB_TOP_MOST, NULL},
+    {"echo", TEXT, read_bool, PLACE(echo), 0, 0, NULL},
+    {"response_format", CHAT, read_format, 0, 0, 0, NULL},
+    {"user", BOTH, read_user, 0, 0, 0, NULL},
+    {"safety_identifier", CHAT, read_user, 0, 0, 0, NULL},
+    {"prompt_cache_key", CHAT, read_name, 0, 0, 0, NULL},
+    /* beyond OpenAI's, by the names that llama.cpp and vLLM give them */
+    {"top_k", BOTH, read_int, PLACE(top_k), 0, TOKENS, NULL},
+    {"min_p", BOTH, read_double, PLACE(min_p), 0, 1, NULL},
+    {"repetition_penalty", BOTH, read_double, PLACE(repeat_penalty), 0.01, 100, NULL},
+    {"ignore_eos", BOTH, read_bool, PLACE(ignore_eos), 0, 0, NULL},
+    {"chat_template_kwargs", CHAT, read_variables, 0, 0, 0, NULL},
+    /* refused */
+    {"suffix", TEXT, refuse, 0, 0, 0, "no model here fills in the middle of a text"},
+    {"store", CHAT, refuse_true, 0, 0, 0, "nothing is stored"},
+    {"metadata", CHAT, refuse, 0, 0, 0, "nothing is stored"},
+    {"service_tier", CHAT, refuse_tier, 0, 0, 0, "there is one tier, \"default\""},
+    {"modalities", CHAT, refuse_modalities, 0, 0, 0, "answers are text, [\"text\"]"},
+    {"audio", CHAT, refuse, 0, 0, 0, "answers are text"},
+    {"tools", CHAT, refuse_filled, 0, 0, 0, "answers are not parsed for calls of tools"},
+    {"tool_choice", CHAT, refuse_choice, 0, 0, 0, "answers are not parsed for calls of tools"},
+    {"parallel_tool_calls", CHAT, refuse_false, 0, 0, 0,
+     "answers are not parsed for calls of tools"},
+    {"functions", CHAT, refuse_filled, 0, 0, 0, "answers are not parsed for calls of functions"},
+    {"function_call", CHAT, refuse_choice, 0, 0, 0,
+     "answers are not parsed for calls of functions"},
+    {"prediction", CHAT, refuse, 0, 0, 0, "no draft is taken from a request"},
+    {"reasoning_effort", CHAT, refuse, 0, 0, 0,
+     "a model's own switches are in chat_template_kwargs"},
+    {"verbosity", CHAT, refuse, 0, 0, 0, "a model's own switches are in chat_template_kwargs"},
+    {"web_search_options", CHAT, refuse, 0, 0, 0, "nothing is searched"},
+    {"prompt_cache_retention", CHAT, refuse, 0, 0, 0, "prompts are kept as long as there is room"},
+};
+
+/* ---- the whole ---- */
+
+static const member *find(const nib_api_reader *r)
+{
+    for (size_t i = 0; i < COUNT(members); i++)
+        if (nib__json_is(&r->json, members[i].name) && (members[i].on >> r->to->route & 1) != 0)
+            return &members[i];
+    return NULL;
+}
+
+static bool refuse_unknown(nib_api_reader *r)
+{
+    const char *names[COUNT(members)];
+    char shown[64];
+    size_t count = 0;
+    nib_text near;
+    nib__say_name(shown, sizeof shown, r->json.token, r->json.token_size);
+    for (size_t i = 0; i < COUNT(members); i++)
+        if ((members[i].on >> r->to->route & 1) != 0)
+            names[count++] = members[i].name;
+    nib__text_init(&near, r->arena->allocator);
+    nib__near_names(&near, shown, names, count);
+    nib__api_refuse(r, shown, "'%s' is not known%s%s%s", shown,
+                    near.size > 0 ? "; did you mean " : "", near.size > 0 ? near.at : "",
+                    near.size > 0 ? "?" : "");
+    nib__text_free(&near);
+    return false;
+}
+
+static bool read_members(nib_api_reader *r)
+{
+    bool seen[COUNT(members)] = {false};
+    if (nib__json_next(&r->json) != NIB_JSON_OBJECT)
+        return r->json.event == NIB_JSON_ERROR
+                   ? nib__api_broken(r)
+                   : nib__api_refuse(r, "", "the body is %s, but must be an object",
+                                     nib__api_found(r));
+    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
+        const member *m = find(r);
+        if (m == NULL)
+            return refuse_unknown(r);
+        if (seen[m - members])
+            return nib__api_refuse(r, m->name, "%s is there twice", m->name);
+        seen[m - members] = true;
+        if (nib__json_next(&r->json) == NIB_JSON_ERROR)
+            return nib__api_broken(r);
+        if (r->json.event != NIB_JSON_NULL && !m->read(r, m))
+            return false;
+    }
+    if (r->json.event != NIB_JSON_OBJECT_END || nib__json_next(&r->json) != NIB_JSON_END)
+        return nib__api_broken(r);
+    return true;
+}
+
+/* What members say about each other. */
+static bool settle(nib_api_reader *r)
+{
+    nib_api_request *q = r->to;
+    const bool chat = q->route == NIB_ROUTE_CHAT;
+    if (chat && q->messages == NULL)
+        return nib__api_refuse(r, "messages", "messages is missing");
+    if (!chat && q->prompt_count == 0)
+        return nib__api_refuse(r, "prompt", "prompt is missing");
+    if (chat && r->top_given && !r->logprobs)
+        return nib__api_refuse(r, "top_logprobs", "top_logprobs wants logprobs to be true");
+    if (q->max_tokens >= 0 && r->old_max >= 0 && q->max_tokens != r->old_max)
+        return nib__api_refuse(r, "max_tokens",
+                               "max_tokens and max_completion_tokens say different things");
+    if (q->max_tokens < 0)
+        q->max_tokens = r->old_max >= 0 ? r->old_max : chat ? -1 : 16;
+    if (chat && q->max_tokens == 0)
+        return nib__api_refuse(r, "max_tokens", "max_tokens is 0; an answer has at least 1");
+    if (!chat && q->max_tokens == 0 && !q->echo)
+        return nib__api_refuse(r, "max_tokens", "max_tokens is 0, which only echo gives a sense");
+    if (r->best_of >= 0 && r->best_of != q->n)
+        return nib__api_refuse(r, "best_of",
+                               "best_of is %" PRId64 " and n %" PRId64
+                               "; every completion that is made is returned here",
+                               r->best_of, q->n);
+    if (nib__max((int64_t)q->prompt_count, 1) * q->n > NIB_API_CHOICES)
+        return nib__api_refuse(r, "n", "%zu prompts with n %" PRId64 " are over %d choices",
+                               q->prompt_count, q->n, NIB_API_CHOICES);
+    if (q->include_usage && !q->stream)
+        return nib__api_refuse(r, "stream_options",
+                               "stream_options is for streams, and stream is "
+                               "not true");
+    q->top = chat ? (r->logprobs ? (int)r->top : -1) : (r->top_given ? (int)r->top : -1);
+    return true;
+}
+
+bool nib__api_request_read(nib_api_request *out, nib_route route, const char *body, size_t size,
+                           const nib_api_limits *limits, nib_arena *arena, nib_api_error *error)
+{
+    nib_api_reader r = {
+        .to = out, .limits = limits, .arena = arena, .error = error, .best_of = -1, .old_max = -1};
+    *out = (nib_api_request){.route = route,
+                             .temperature = -1,
+                             .top_p = -1,
+                             .min_p = -1,
+                             .repeat_penalty = -1,
+                             .top_k = -1,
+                             .max_tokens = -1,
+                             .n = 1,
+                             .top = -1};
+    *error = (nib_api_error){0};
+    nib__json_init(&r.json, "the body", body, size, NULL);
+    return read_members(&r) && settle(&r);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a body of POST /v1/chat/completions or /v1/completions asks, by OpenAI's reference. Every
+ * member is honoured or refused by its name; none is passed over.
+ */
+#ifndef NIB_API_REQUEST_H
+#define NIB_API_REQUEST_H
+
+#include "batch.h"
+
+enum {
+    NIB_API_STOPS = 4,     /* stop strings */
+    NIB_API_CHOICES = 128, /* of one request, all of its prompts together */
+    NIB_API_BIASES = 1024, /* members of logit_bias */
+    NIB_API_PROMPTS = 128,
+};
+
+/* What is wrong with a request, as its answer says it. */
+typedef struct nib_api_error {
+    int http;         /* status of the answer; 0: nothing is wrong */
+    char param[160];  /* the member that is wrong; empty: none */
+    const char *code; /* NULL: none */
+    char text[1024];
+} nib_api_error;
+
+typedef struct nib_api_prompt {
+    const char *text; /* NULL: given as ids */
+    size_t size;
+    const int32_t *ids; /* [count] as given */
+    size_t count;
+} nib_api_prompt;
+
+typedef enum nib_api_format { NIB_API_TEXT, NIB_API_JSON, NIB_API_SCHEMA } nib_api_format;
+
+typedef struct nib_api_request {
+    nib_route route;
+    const char *messages; /* a JSON array, as templates take it; chat only */
+    size_t messages_size;
+    const char *variables; /* chat_template_kwargs, a JSON object; NULL: none */
+    size_t variables_size;
+    nib_api_prompt *prompts; /* [prompt_count]; of a chat none */
+    size_t prompt_count;
+    double temperature, top_p, min_p, repeat_penalty; /* negative: not given */
+    int64_t top_k;                                    /* negative: not given */
+    double presence_penalty, frequency_penalty;
+    int64_t max_tokens; /* negative: not given */
+    int64_t n;
+    uint64_t seed;
+    bool seed_given, stream, include_usage, echo;
+    bool ignore_eos;
+    int top; /* logprobs: likeliest tokens beside each; negative: no logprobs */
+    const char *stops[NIB_API_STOPS];
+    size_t stop_count;
+    nib_logit_bias *bias; /* [bias_count] */
+    size_t bias_count;
+    nib_api_format format;
+    const char *schema; /* of NIB_API_SCHEMA */
+    size_t schema_size;
+    const char *user; /* NULL: not given */
+} nib_api_request;
+
+/* What a request is held against. */
+typedef struct nib_api_limits {
+    const char *model; /* the name that "model" may have */
+    int64_t vocab;
+} nib_api_limits;
+
+/* Everything lies in the arena. False: *error says what is wrong. */
+bool nib__api_request_read(nib_api_request *out, nib_route route, const char *body, size_t size,
+                           const nib_api_limits *limits, nib_arena *arena, nib_api_error *error);
+
+/* ---- for the files that read members ---- */
+
+typedef struct nib_api_reader {
+    nib_json json;
+    nib_api_request *to;
+    const nib_api_limits *limits;
+    nib_arena *arena;
+    nib_api_error *error;
+    bool logprobs, top_given; /* of a chat: two members that belong together */
+    int64_t top;
+    int64_t best_of, old_max; /* negative: not given */
+} nib_api_reader;
+
+/* False, with the answer of a member that is wrong. */
+bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, ...)
+    NIB_PRINTF(3, 4);
+/* False, with what the parser or the arena says. */
+bool nib__api_broken(nib_api_reader *r);
+bool nib__api_no_memory(nib_api_reader *r);
+/* What the event that was just read is, in words: "a string". */
+const char *nib__api_found(const nib_api_reader *r);
+/* The raw text of the key, string or number that was just read, cut, for a message. */
+enum { NIB_API_SHOWN = 48 };
+const char *nib__api_token(char out[NIB_API_SHOWN], const nib_api_reader *r);
+/* A text that was just read, without NUL; `param` names it. */
+const char *nib__api_string(nib_api_reader *r, const char *param, size_t *size);
+/* The member `messages`, whose first event was just read. */
+bool nib__api_read_messages(nib_api_reader *r);
+/* The member `prompt`, likewise. */
+bool nib__api_read_prompt(nib_api_reader *r);
+
+#endif

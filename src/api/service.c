@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The thread that runs requests: which choice begins next, steps of the batch between moments in
+ * which calls may come and go, and the end.
+ */
+#include "service.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <time.h>
+
+/* ---- opening ---- */
+
+/* The model's name: what was asked, or the last part of its path. */
+static void choose_name(nib_service *s, const char *asked)
+{
+    const char *path = s->session->model->net.directory;
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    if (asked != NULL)
+        path = asked, begin = 0, end = strlen(asked);
+    snprintf(s->name, sizeof s->name, "%.*s", (int)(end - begin), path + begin);
+}
+
+static nib_status text_write(void *ctx, const char *bytes, size_t size)
+{
+    nib_text *text = ctx;
+    nib__text_put(text, bytes, size);
+    return text->failed ? NIB_NO_MEMORY : NIB_OK;
+}
+
+static nib_status open_parts(nib_service *s, const nib_service_options *options, nib_err *err)
+{
+    const nib_sink sink = {text_write, &s->plan};
+    s->options = options ? *options : (nib_service_options){0};
+    if (s->options.queue < 0 || !(s->options.limit_s >= 0))
+        return nib__fail(err, NIB_USAGE, "a service's queue or time limit is negative");
+    if (s->options.queue == 0)
+        s->options.queue = 64;
+    choose_name(s, s->options.name);
+    s->options.name = s->name;
+    s->lock_made = pthread_mutex_init(&s->lock, NULL) == 0;
+    s->wake_made = pthread_cond_init(&s->wake, NULL) == 0;
+    if (!s->lock_made || !s->wake_made)
+        return nib__fail(err, NIB_NO_MEMORY, "the system has no lock left for a service");
+    NIB_TRY(nib__model_tokenizer(s->session->model, &s->tokenizer, err));
+    NIB_TRY(
+        nib__token_trie_open(&s->trie, s->tokenizer, &s->session->model->engine->allocator, err));
+    NIB_TRY(nib_plan_write(nib_session_plan(s->session), NIB_FORM_JSON, &sink, err));
+    NIB_TRY(nib__batch_open(&s->batch, s->session, err));
+    return NIB_OK;
+}
+
+nib_status nib_service_open(nib_service **out, nib_session *session,
+                            const nib_service_options *options, nib_err *err)
+{
+    const nib_allocator *a = &session->model->engine->allocator;
+    nib_service *s = nib__calloc(a, 1, sizeof *s);
+    if (s == NULL)
+        return nib__fail_memory(err, sizeof *s, "a service");
+    s->session = session;
+    nib__text_init(&s->plan, a);
+    const nib_status status = open_parts(s, options, err);
+    if (status != NIB_OK) {
+        nib_service_close(s);
+        return status;
+    }
+    *out = s;
+    return NIB_OK;
+}
+
+void nib_service_close(nib_service *s)
+{
+    if (s == NULL)
+        return;
+    const nib_allocator *a = &s->session->model->engine->allocator;
+    nib__batch_close(s->batch);
+    nib__token_trie_close(s->trie);
+    nib__text_free(&s->plan);
+    if (s->wake_made)
+        pthread_cond_destroy(&s->wake);
+    if (s->lock_made)
+        pthread_mutex_destroy(&s->lock);
+    nib__release(a, s);
+}
+
+const char *nib_service_name(const nib_service *s) { return s->name; }
+
+/* ---- what begins ---- */
+
+static int64_t running_of(const nib_service *s, uint64_t client)
+{
+    int64_t count = 0;
+    for (const nib_call *c = s->calls; c != NULL; c = c->next)
+        if (c->options.client == client)
+            count += c->begun - c->ended;
+    return count;
+}
+
+/* The call whose next choice begins: the client's that has the fewest running, and of those the one
+ * that came first. */
+static nib_call *find_next(const nib_service *s)
+{
+    nib_call *best = NULL;
+    int64_t least = INT64_MAX;
+    for (nib_call *c = s->calls; c != NULL; c = c->next) {
+        if (c->begun == c->choice_count || c->over)
+            continue;
+        const int64_t running = running_of(s, c->options.client);
+        if (running < least) {
+            least = running;
+            best = c;
+        }
+    }
+    return best;
+}
+
+static void begin_choices(nib_service *s)
+{
+    nib_call *call;
+    while (nib__batch_room(s->batch) > 0 && (call = find_next(s)) != NULL) {
+        nib_answer *choice = &call->choices[call->begun++];
+        choice->begun = true;
+        if (call->begun_ns == 0) {
+            call->begun_ns = nib__now_ns();
+            nib__histogram_add(&s->counts.queued, (double)(call->begun_ns - call->came_ns) * 1e-9);
+        }
+        s->waiting -= call->begun == call->choice_count;
+        nib__batch_add(s->batch, &choice->job);
+    }
+}
+
+/* ---- what ends early ---- */
+
+static void take_out(nib_service *s, nib_call *call)
+{
+    for (int64_t i = 0; i < call->choice_count; i++) {
+        nib_answer *choice = &call->choices[i];
+        if (choice->begun && !choice->ended)
+            nib__batch_remove(s->batch, &choice->job);
+        choice->ended = true;
+    }
+    s->waiting -= call->begun < call->choice_count;
+    call->begun = call->ended = call->choice_count;
+}
+
+static void unlink_call(nib_service *s, const nib_call *call)
+{
+    nib_call **at = &s->calls;
+    while (*at != call)
+        at = &(*at)->next;
+    *at = call->next;
+}
+
+bool nib__service_has(const nib_service *s, const nib_call *call)
+{
+    const nib_call *at = s->calls;
+    while (at != NULL && at != call)
+        at = at->next;
+    return at != NULL;
+}
+
+void nib__service_drop(nib_service *s, nib_call *call)
+{
+    take_out(s, call);
+    unlink_call(s, call);
+    if (!call->over)
+        nib__call_count(call);
+    nib__call_free(call);
+}
+
+static bool is_late(const nib_service *s, const nib_call *call)
+{
+    return s->options.limit_s > 0 &&
+           (double)(nib__now_ns() - call->came_ns) * 1e-9 > s->options.limit_s;
+}
+
+/* Calls that are over leave the list; those whose bringer has gone, and those whose time is up, are
+ * taken out of the batch first. */
+static void end_calls(nib_service *s)
+{
+    for (nib_call *call = s->calls, *next; call != NULL; call = next) {
+        next = call->next;
+        const bool late = !call->over && is_late(s, call), cut = s->stopping > 1 && !call->over;
+        if (call->closed) {
+            nib__service_drop(s, call);
+            continue;
+        }
+        if (late || cut) {
+            take_out(s, call);
+            call->error = (nib_api_error){.http = 503, .code = late ? "timeout" : "stopping"};
+            snprintf(call->error.text, sizeof call->error.text,
+                     late ? "the request was not done in %g seconds" : "the server stops",
+                     s->options.limit_s);
+            nib__answer_over(call);
+            nib__call_tell(call);
+        }
+        if (call->over)
+            unlink_call(s, call);
+    }
+}
+
+/* ---- the loop ---- */
+
+/* Until something changes; where requests have a limit, a second at most. */
+static void wait(nib_service *s)
+{
+    struct timespec until;
+    if (s->options.limit_s == 0 || s->calls == NULL) {
+        pthread_cond_wait(&s->wake, &s->lock);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    pthread_cond_timedwait(&s->wake, &s->lock, &until);
+}
+
+/* A step, and the calls that it gave something to. */
+static void step(nib_service *s)
+{
+    const nib_callbacks *back = &s->session->model->engine->callbacks;
+    nib_err err;
+    pthread_mutex_unlock(&s->lock);
+    const nib_status status = nib__batch_step(s->batch, &err);
+    if (status != NIB_OK && back->log != NULL)
+        back->log(back->ctx, err.text);
+    pthread_mutex_lock(&s->lock);
+    for (nib_call *call = s->calls; call != NULL; call = call->next)
+        nib__call_tell(call);
+}
+
+void nib_service_run(nib_service *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->running = true;
+    for (;;) {
+        end_calls(s);
+        begin_choices(s);
+        s->batch_counts = nib__batch_counts(s->batch);
+        if (s->batch_counts.jobs > 0)
+            step(s);
+        else if (s->stopping > 0 && s->calls == NULL)
+            break;
+        else
+            wait(s);
+    }
+    s->running = false;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void nib_service_stop(nib_service *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->stopping++;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}

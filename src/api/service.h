@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests between the thread that runs them and those that brought them: what a call holds, from
+ * its coming to its last byte. One lock guards all that both sides touch; the batch and the jobs
+ * are the running thread's alone.
+ */
+#ifndef NIB_SERVICE_H
+#define NIB_SERVICE_H
+
+#include "api_request.h"
+#include "text_out.h"
+#include "token_trie.h"
+
+#include <pthread.h>
+
+/* Logprobs of tokens as JSON, not yet in an answer: of a chat objects in `tokens`, of a completion
+ * four arrays side by side; each without its brackets. */
+typedef struct nib_logprobs {
+    nib_text tokens, values, tops, offsets;
+} nib_logprobs;
+
+/* One completion of a request. */
+typedef struct nib_answer {
+    nib_call *call;
+    int64_t index, prompt; /* which of the call's prompts */
+    nib_job job;
+    nib_constraint_state *state; /* with masks and room for one; NULL: no constraint */
+    nib_masks *masks;
+    nib_text_out text;
+    nib_text whole; /* what is not streamed */
+    nib_logprobs logprobs;
+    nib_detok told;     /* of tokens whose logprobs were told */
+    int64_t characters; /* of their text, for offsets */
+    bool begun, ended;  /* has a sequence or had one; is over */
+    nib_finish finish;
+    nib_err failed; /* status NIB_OK: did not */
+} nib_answer;
+
+typedef struct nib_call_prompt {
+    int32_t *ids; /* from the tokenizer, or `given` ones of the request */
+    size_t count;
+    bool owned;
+} nib_call_prompt;
+
+struct nib_call {
+    nib_service *service;
+    nib_call *next; /* of those that are not over, in the order in which they came */
+    nib_arena arena;
+    nib_api_request request;
+    nib_call_options options; /* without the body */
+    char id[48];
+    uint64_t seed;
+    nib_call_prompt *prompts; /* [prompt_count] */
+    nib_answer *choices;      /* [choice_count] prompt after prompt */
+    int64_t prompt_count, choice_count, begun, ended;
+    nib_constraint *constraint; /* of its answers; NULL: none */
+    nib_text out;               /* bytes of the answer, from `read` on not yet read */
+    size_t read;
+    int http, retry_s;
+    bool stream, over, closed; /* closed: whoever brought it is gone */
+    bool told;                 /* there is something that `ready` was not called for */
+    nib_api_error error;
+    uint64_t came_ns, begun_ns, first_ns, last_ns, over_ns; /* 0: not yet */
+};
+
+/* Times in seconds, as Prometheus counts them. */
+enum { NIB_BUCKETS = 14 };
+typedef struct nib_histogram {
+    uint64_t counts[NIB_BUCKETS + 1];
+    double sum;
+} nib_histogram;
+
+typedef struct nib_service_counts {
+    uint64_t requests[NIB_ROUTE_COUNT]
+                     [6]; /* by the first digit of their status; [0]: gone before */
+    uint64_t prompt_tokens, cached_tokens, new_tokens;
+    nib_histogram queued, first_token, next_token, total;
+} nib_service_counts;
+
+struct nib_service {
+    nib_session *session;
+    const nib_tokenizer *tokenizer;
+    nib_token_trie *trie; /* how tokens are spelled */
+    nib_service_options options;
+    char name[256];
+    int64_t created; /* seconds since 1970, of the first request; 0: none came */
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool lock_made, wake_made, running;
+    int stopping; /* 1: no further requests; more: nor those that run */
+    nib_call *calls;
+    int64_t waiting; /* calls with choices that have not begun */
+    uint64_t number; /* calls so far */
+    nib_batch *batch;
+    nib_batch_counts batch_counts; /* as reports give them */
+    nib_service_counts counts;
+    nib_text plan; /* its report */
+};
+
+/* All under the lock. */
+
+/* Is it among those that are not over? */
+bool nib__service_has(const nib_service *s, const nib_call *call);
+/* Takes it from the batch and the list, and frees it. */
+void nib__service_drop(nib_service *s, nib_call *call);
+
+/* ---- service_call.c ---- */
+
+/* Calls `ready`, if there is something that was not told. */
+void nib__call_tell(nib_call *call);
+void nib__call_free(nib_call *call);
+/* Of a prompt with several answers once. */
+void nib__call_tokens(const nib_call *call, int64_t *prompt, int64_t *cached, int64_t *made);
+
+/* ---- api_report.c ---- */
+
+void nib__histogram_add(nib_histogram *h, double seconds);
+/* Of a call that is over. */
+void nib__call_count(nib_call *call);
+
+/* ---- api_answer.c: bytes of answers; all append ---- */
+
+void nib__answer_error(nib_text *out, const nib_api_error *error);
+/* What makes the answer so far: to a stream, chunks; else nothing before the whole. */
+void nib__answer_begin(nib_call *call);
+void nib__answer_token(nib_answer *choice, const nib_new_token *token);
+void nib__answer_text(nib_answer *choice, const char *text, size_t size);
+void nib__answer_end(nib_answer *choice);
+void nib__answer_over(nib_call *call);
+const char *nib__answer_finish(const nib_answer *choice);
+
+#endif

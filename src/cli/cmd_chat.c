@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nibble chat: a conversation on a terminal, with line editing and history, or through a pipe: a
+ * line in, an answer out.
+ */
+#include "cli.h"
+
+#include <errno.h>
+#include <histedit.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { HISTORY = 1000 };
+
+typedef struct talk {
+    const settings *s;
+    ready r;
+    nib_talk *chat;
+    nib_generate_stats last;
+    bool answered;
+    bool terminal;
+    EditLine *edit; /* of a terminal */
+    History *history;
+    char history_path[PATH_MAX]; /* empty: none is kept */
+    char *line;                  /* of a pipe */
+    size_t line_capacity;
+    int status; /* of the first failure in a pipe */
+} talk;
+
+/* ---- lines ---- */
+
+static char *prompt_of(EditLine *edit)
+{
+    static char prompt[] = "> ";
+    (void)edit;
+    return prompt;
+}
+
+/* $XDG_STATE_HOME/nibble/chat_history */
+static void find_history(char *out, size_t size)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    char folder[PATH_MAX];
+    int length = -1;
+    *out = 0;
+    if (state != NULL && *state == '/')
+        length = snprintf(folder, sizeof folder, "%s/nibble", state);
+    else if (home != NULL && *home == '/')
+        length = snprintf(folder, sizeof folder, "%s/.local/state/nibble", home);
+    if (length < 0 || (size_t)length >= sizeof folder)
+        return;
+    for (char *at = strchr(folder + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+        *at = 0;
+        (void)mkdir(folder, 0700);
+        *at = '/';
+    }
+    (void)mkdir(folder, 0700);
+    length = snprintf(out, size, "%s/chat_history", folder);
+    if (length < 0 || (size_t)length >= size)
+        *out = 0;
+}
+
+static void open_editor(talk *t)
+{
+    HistEvent event;
+    t->edit = el_init("nibble", stdin, stderr, stderr);
+    t->history = history_init();
+    if (t->edit == NULL || t->history == NULL)
+        return;
+    history(t->history, &event, H_SETSIZE, HISTORY);
+    history(t->history, &event, H_SETUNIQUE, 1);
+    el_set(t->edit, EL_PROMPT, prompt_of);
+    el_set(t->edit, EL_EDITOR, "emacs");
+    el_set(t->edit, EL_HIST, history, t->history);
+    el_source(t->edit, NULL); /* ~/.editrc */
+    find_history(t->history_path, sizeof t->history_path);
+    if (t->history_path[0] != 0)
+        history(t->history, &event, H_LOAD, t->history_path);
+}
+
+static void close_editor(talk *t)
+{
+    HistEvent event;
+    if (t->history != NULL && t->history_path[0] != 0 &&
+        history(t->history, &event, H_SAVE, t->history_path) >= 0)
+        (void)chmod(t->history_path, 0600);
+    if (t->history != NULL)
+        history_end(t->history);
+    if (t->edit != NULL)
+        el_end(t->edit);
+    free(t->line);
+}
+
+/* The next line, without its end; NULL: there is none. Ctrl-C at the prompt begins a new one. */
+static const char *next_line(talk *t, size_t *size)
+{
+    HistEvent event;
+    int count = 0;
+    if (!t->terminal || t->edit == NULL) {
+        const ssize_t got = getline(&t->line, &t->line_capacity, stdin);
+        if (got < 0)
+            return NULL;
+        *size = (size_t)got;
+        return t->line;
+    }
+    for (;;) {
+        const char *line = el_gets(t->edit, &count);
+        if (line != NULL && count > 0) {
+            if (strspn(line, " \t\r\n") < (size_t)count)
+                history(t->history, &event, H_ENTER, line);
+            *size = (size_t)count;
+            return line;
+        }
+        if (!take_interrupt())
+            return NULL;
+        fputs("\n(Ctrl-D or /quit ends)\n", stderr);
+        el_reset(t->edit);
+    }
+}
+
+/* A message: lines up to one that does not end with a backslash; NULL: no more, or no memory. */
+static char *next_message(talk *t)
+{
+    char *text = NULL;
+    size_t size = 0;
+    for (;;) {
+        size_t part;
+        const char *line = next_line(t, &part);
+        if (line == NULL)
+            return text;
+        while (part > 0 && (line[part - 1] == '\n' || line[part - 1] == '\r'))
+            part--;
+        const bool more = part > 0 && line[part - 1] == '\\';
+        char *grown = realloc(text, size + part + 2);
+        if (grown == NULL) {
+            free(text);
+            return NULL;
+        }
+        text = grown;
+        memcpy(text + size, line, part);
+        size += part;
+        if (!more) {
+            text[size] = 0;
+            return text;
+        }
+        text[size - 1] = '\n';
+    }
+}
+
+/* ---- what begins with a slash ---- */
+
+static void print_stats(const talk *t)
+{
+    const nib_generate_stats *g = &t->last;
+    if (!t->answered) {
+        fputs("nothing was answered yet\n", stderr);
+        return;
+    }
+    fprintf(stderr,
+            "prompt      %" PRId64 " tokens, %" PRId64 " of them in the cache, first token after "
+            "%.3f s\n"
+            "answer      %" PRId64 " tokens",
+            g->prompt_tokens, g->cached_tokens, g->first_token_s, g->new_tokens);
+    if (!isnan(g->token_s))
+        fprintf(stderr, ", %.1f tokens/s; %.4g ms a token, %.4g ms predicted", 1 / g->token_s,
+                g->token_s * 1e3, g->predicted_token_s * 1e3);
+    fprintf(stderr,
+            "\nmemory      %.1f MB weights, %.1f MB keys and values, %.1f MB at most\n"
+            "sampling    temp %g, top-k %" PRId64 ", top-p %g, min-p %g, repeat-penalty %g, "
+            "seed %" PRIu64 "\n",
+            (double)g->weight_bytes * 1e-6, (double)g->cache_bytes * 1e-6,
+            (double)g->peak_bytes * 1e-6, g->temperature, g->top_k, g->top_p, g->min_p,
+            g->repeat_penalty, g->seed);
+}
+
+static nib_status print_plan(talk *t, nib_err *err)
+{
+    const nib_sink sink = stderr_sink();
+    return nib_plan_write(nib_session_plan(t->r.session), NIB_FORM_TEXT, &sink, err);
+}
+
+static nib_status write_file(void *ctx, const char *bytes, size_t size)
+{
+    return fwrite(bytes, 1, size, ctx) == size ? NIB_OK : NIB_IO;
+}
+
+static nib_status fail_file(nib_err *err, const char *path)
+{
+    snprintf(err->text, sizeof err->text, "%s: %s", path, strerror(errno));
+    return err->status = NIB_IO;
+}
+
+static nib_status save(talk *t, const char *path, nib_err *err)
+{
+    FILE *file = fopen(path, "w");
+    if (file == NULL)
+        return fail_file(err, path);
+    const nib_sink sink = {write_file, file};
+    const nib_status status = nib_talk_save(t->chat, &sink, err);
+    if (fclose(file) != 0 && status == NIB_OK)
+        return fail_file(err, path);
+    return status;
+}
+
+static nib_status load(talk *t, const char *path, nib_err *err)
+{
+    enum { MOST = 64 << 20 };
+    FILE *file = fopen(path, "r");
+    char *text = file != NULL ? malloc(MOST) : NULL;
+    nib_status status = NIB_OK;
+    if (text == NULL) {
+        status = fail_file(err, path);
+    } else {
+        const size_t size = fread(text, 1, MOST, file);
+        status =
+            ferror(file) ? fail_file(err, path) : nib_talk_load(t->chat, path, text, size, err);
+    }
+    free(text);
+    if (file != NULL)
+        fclose(file);
+    return status;
+}
+
+static void print_commands(void)
+{
+    fputs("/system TEXT   the system's words from now on; without TEXT: none\n"
+          "/reset         forget what was said\n"
+          "/stats         tokens and times of the last answer\n"
+          "/plan          what runs, layer by layer\n"
+          "/save FILE     the conversation as JSON\n"
+          "/load FILE     such a conversation in place of this one\n"
+          "/quit          or Ctrl-D: end\n"
+          "A line that ends with \\ goes on in the next one. Ctrl-C stops an answer.\n",
+          stderr);
+}
+
+/* True: the conversation goes on. */
+static bool obey(talk *t, char *text, nib_status *status, nib_err *err)
+{
+    static const char *const names[] = {"/help",  "/load", "/plan",  "/quit",
+                                        "/reset", "/save", "/stats", "/system"};
+    char near[128];
+    char *rest = text + strcspn(text, " \t\n");
+    if (*rest != 0)
+        *rest++ = 0;
+    rest += strspn(rest, " \t");
+    if (strcmp(text, "/quit") == 0 || strcmp(text, "/exit") == 0)
+        return false;
+    if (strcmp(text, "/help") == 0 || strcmp(text, "/?") == 0)
+        print_commands();
+    else if (strcmp(text, "/system") == 0)
+        *status = nib_talk_system(t->chat, *rest != 0 ? rest : NULL, err);
+    else if (strcmp(text, "/reset") == 0)
+        nib_talk_reset(t->chat);
+    else if (strcmp(text, "/stats") == 0)
+        print_stats(t);
+    else if (strcmp(text, "/plan") == 0)
+        *status = print_plan(t, err);
+    else if ((strcmp(text, "/save") == 0 || strcmp(text, "/load") == 0) && *rest != 0)
+        *status = text[1] == 's' ? save(t, rest, err) : load(t, rest, err);
+    else {
+        *status = err->status = NIB_USAGE;
+        if (strcmp(text, "/save") == 0 || strcmp(text, "/load") == 0)
+            snprintf(err->text, sizeof err->text, "%s wants FILE", text);
+        else
+            snprintf(err->text, sizeof err->text, "%.64s is not one of /help's words%s", text,
+                     nearest(near, text, "", names, sizeof names / sizeof *names));
+    }
+    return true;
+}
+
+/* ---- turns ---- */
+
+static nib_status say(talk *t, const char *text, nib_err *err)
+{
+    const settings *s = t->s;
+    const nib_generate_options options = {
+        .max_tokens = s->max_tokens,
+        .temperature = s->temperature,
+        .top_k = s->top_k,
+        .top_p = s->top_p,
+        .min_p = s->min_p,
+        .repeat_penalty = s->repeat_penalty,
+        .seed = (uint64_t)s->seed,
+        .ignore_eos = s->ignore_eos,
+        .stop = {.items = s->stop.items, .count = s->stop.count},
+    };
+    const nib_sink sink = stdout_sink();
+    const nib_status status =
+        nib_talk_say(t->chat, text, &options, (int64_t)time(NULL), &sink, &t->last, err);
+    t->answered = t->answered || status == NIB_OK;
+    if (status == NIB_OK || t->last.new_tokens > 0)
+        putchar('\n');
+    fflush(stdout);
+    const bool cancelled = take_interrupt();
+    if (t->terminal && cancelled)
+        fputs("(stopped)\n", stderr);
+    return status;
+}
+
+static int converse(talk *t)
+{
+    char *text;
+    bool on = true;
+    while (on && (text = next_message(t)) != NULL) {
+        nib_err err = {.status = NIB_OK};
+        nib_status status = NIB_OK;
+        if (text[0] == '/')
+            on = obey(t, text, &status, &err);
+        else if (text[strspn(text, " \t\n")] != 0)
+            status = say(t, text, &err);
+        free(text);
+        if (status == NIB_OK)
+            continue;
+        const int failed = fail(&err);
+        if (t->status == 0 && !t->terminal)
+            t->status = failed;
+        on = on && status != NIB_IO;
+    }
+    return t->status;
+}
+
+static int chat(talk *t, const char *template_text)
+{
+    nib_err err;
+    if (nib_talk_open(&t->chat, t->r.session, template_text, &err) != NIB_OK)
+        return fail(&err);
+    clear_progress();
+    say_chat_note(&t->r, t->s);
+    t->terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+    int status = 0;
+    if (t->s->prompt != NULL && nib_talk_system(t->chat, t->s->prompt, &err) != NIB_OK)
+        status = fail(&err);
+    if (status == 0) {
+        if (t->terminal)
+            open_editor(t);
+        if (t->terminal && !t->s->quiet)
+            fputs("/help lists what begins with a slash; Ctrl-D ends\n", stderr);
+        status = converse(t);
+        close_editor(t);
+    }
+    nib_talk_close(t->chat);
+    const int said = summarize(&t->r, t->s);
+    return finish_stdout(status != 0 ? status : said);
+}
+
+int run_chat(const settings *s)
+{
+    const char *path = model_path(s);
+    talk t = {.s = s};
+    char *template_text = NULL;
+    nib_engine *engine;
+    if (path == NULL)
+        return fail_usage("`nibble chat` wants MODEL");
+    int status = s->chat_template != NULL ? read_file(&template_text, s->chat_template) : 0;
+    if (status == 0 && (status = open_engine(&engine, s)) == 0) {
+        nib_request request = request_of(s);
+        request.lookup = -1; /* nothing is drafted in a conversation */
+        status = open_ready(&t.r, engine, s, path, &request);
+        if (status == 0) {
+            status = chat(&t, template_text);
+            close_ready(&t.r);
+        }
+        nib_engine_close(engine);
+    }
+    free(template_text);
+    return status;
+}

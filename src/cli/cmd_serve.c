@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nibble serve: a model behind HTTP.
+ */
+#include "cli.h"
+#include "serve.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PARALLEL = 8, PARALLEL_MOST = 1024, PORT = 8080, PORT_MOST = 65535, CONNECTIONS = 512 };
+
+static int check_settings(const settings *s)
+{
+    if (s->parallel > PARALLEL_MOST)
+        return fail_usage("--parallel: %lld is over %d", s->parallel, PARALLEL_MOST);
+    if (s->port > PORT_MOST)
+        return fail_usage("--port: %lld is over %d", s->port, PORT_MOST);
+    if (s->connections == 0 || s->connections > 100000)
+        return fail_usage("--connections: %lld is not between 1 and 100000", s->connections);
+    return 0;
+}
+
+/* Seeds of requests that bring none differ from one server to the next. */
+static uint64_t draw_seed(void)
+{
+    uint64_t seed = 0;
+    FILE *random = fopen("/dev/urandom", "rb");
+    if (random != NULL) {
+        if (fread(&seed, sizeof seed, 1, random) != 1)
+            seed = 0;
+        fclose(random);
+    }
+    return seed;
+}
+
+static int run_service(const ready *r, const settings *s, const serve_keys *keys,
+                       const char *template_text)
+{
+    const nib_service_options service_options = {.name = s->name,
+                                                 .chat_template = template_text,
+                                                 .queue = s->queue,
+                                                 .limit_s = s->time_limit,
+                                                 .seed = draw_seed()};
+    const serve_options options = {
+        .host = s->host,
+        .port = s->port < 0 ? PORT : (int)s->port,
+        .keys = keys,
+        .origins = {.items = s->origins.items, .count = s->origins.count},
+        .body_limit = s->body_limit != 0 ? (size_t)s->body_limit : 8000000,
+        .connections = s->connections < 0 ? CONNECTIONS : (int)s->connections,
+        .header_s = 10,
+        .body_s = 30,
+        .idle_s = 60,
+        .stall_s = 30,
+        .insecure = s->insecure,
+        .quiet = s->quiet,
+    };
+    nib_service *service;
+    nib_err err;
+    nib_status status = nib_service_open(&service, r->session, &service_options, &err);
+    if (status == NIB_OK) {
+        say_chat_note(r, s);
+        status = serve(service, &options, &err);
+        nib_service_close(service);
+    }
+    return status == NIB_OK ? 0 : fail(&err);
+}
+
+static int open_and_run(const settings *s, const char *path, const serve_keys *keys,
+                        const char *template_text)
+{
+    nib_engine *engine;
+    ready r;
+    int status = open_engine(&engine, s);
+    if (status != 0)
+        return status;
+    nib_request request = request_of(s);
+    request.sequences = s->parallel > 0 ? s->parallel : PARALLEL;
+    request.lookup = -1; /* other requests fill the steps */
+    status = open_ready(&r, engine, s, path, &request);
+    if (status == 0) {
+        clear_progress();
+        const int ended = run_service(&r, s, keys, template_text);
+        const int said = summarize(&r, s);
+        status = ended != 0 ? ended : said;
+        close_ready(&r);
+    }
+    nib_engine_close(engine);
+    return status;
+}
+
+int run_serve(const settings *s)
+{
+    const char *path = model_path(s);
+    serve_keys keys = {0};
+    nib_err err;
+    if (path == NULL)
+        return fail_usage("`nibble serve` wants MODEL");
+    int status = check_settings(s);
+    if (status == 0 && s->key_file != NULL && serve_keys_read(&keys, s->key_file, &err) != NIB_OK)
+        status = fail(&err);
+    char *template_text = NULL;
+    if (status == 0 && s->chat_template != NULL)
+        status = read_file(&template_text, s->chat_template);
+    if (status == 0)
+        status = open_and_run(s, path, &keys, template_text);
+    free(template_text);
+    serve_keys_free(&keys);
+    return status;
+}

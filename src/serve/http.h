@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the HTTP side share: connections, the request that each one has, and the thread
+ * that watches them.
+ *
+ * Three threads. libmicrohttpd's reads and writes sockets and is in every handler; the watcher
+ * wakes connections for which there is something to send, ends those that are too slow, and notices
+ * those that hung up; the main thread runs the service. The server's lock guards the list of
+ * connections and their marks. It is never held while the service or libmicrohttpd is called, which
+ * have locks of their own.
+ */
+#ifndef NIB_HTTP_H
+#define NIB_HTTP_H
+
+#include "serve.h"
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct server server;
+typedef struct connection connection;
+typedef struct request request;
+
+typedef enum phase {
+    PHASE_IDLE,   /* no headers yet */
+    PHASE_BODY,   /* headers are there, the body comes */
+    PHASE_ANSWER, /* the request is being answered */
+} phase;
+
+struct connection {
+    connection *next;
+    server *server;
+    struct MHD_Connection *mhd;
+    int fd;
+    char peer[64];
+    phase phase;
+    uint64_t since_ms; /* of the phase */
+    bool first;        /* nothing was asked on it yet */
+    bool suspended;    /* by its handler; the watcher resumes it */
+    bool gone;         /* it hung up, or was too slow */
+    bool ahead;        /* it sends while it is answered: what it sends is not looked at */
+    request *request;  /* NULL: none */
+};
+
+/* What is asked on a connection, from its headers to the end of its answer. */
+struct request {
+    connection *connection;
+    char *method, *url; /* as they came */
+    char *body;
+    size_t size, capacity;
+    bool too_long, failed;
+    bool unlogged; /* someone probes health, or reads metrics */
+    int http;
+    size_t sent;
+    nib_call *call; /* NULL: answered from `text` */
+    char *text;
+    size_t text_size;
+    atomic_bool ready; /* set by the service: there is more to send */
+    /* of the watcher, in milliseconds: when something to send began to wait, 0: nothing does */
+    _Atomic uint64_t stalled_ms, pinged_ms;
+    bool streamed;
+};
+
+struct server {
+    nib_service *service;
+    const serve_options *options;
+    struct MHD_Daemon *daemon;
+    pthread_mutex_t lock;
+    pthread_t watcher;
+    connection *connections;
+    int count;
+    int wake[2]; /* a pipe to the watcher */
+    char host[64];
+    int port;
+    atomic_bool over; /* the service has ended */
+    int signals;      /* how often the process was asked to end, so far seen */
+};
+
+uint64_t now_ms(void);
+/* Wakes the watcher; from any thread and from a signal's handler. */
+void wake_watcher(const server *s);
+
+/* ---- http_watch.c ---- */
+
+void *watch(void *ctx);
+/* SIGTERM and SIGINT end the server from now on. */
+void watch_signals(server *s);
+/* libmicrohttpd tells of connections. */
+void note_connection(void *ctx, struct MHD_Connection *mhd, void **socket_ctx,
+                     enum MHD_ConnectionNotificationCode what);
+void set_phase(connection *c, phase p);
+
+/* ---- http_handle.c ---- */
+
+enum MHD_Result handle(void *ctx, struct MHD_Connection *mhd, const char *url, const char *method,
+                       const char *version, const char *data, size_t *size, void **request_ctx);
+void note_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,
+              enum MHD_RequestTerminationCode why);
+
+/* ---- page.c ---- */
+
+/* A file of the page, by its path; NULL: there is none. */
+typedef struct page_file {
+    const char *path, *type;
+    const unsigned char *bytes;
+    size_t size;
+} page_file;
+/* Made from web/ when the program is built. */
+extern const page_file page_files[];
+extern const size_t page_count;
+const page_file *page_find(const char *path);
+
+#endif

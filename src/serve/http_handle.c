@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests: who may ask what, the body, and the answer as libmicrohttpd wants it.
+ */
+#include "http.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+enum { BLOCK = 4096 /* bytes of an answer at a time */ };
+
+/* ---- routes ---- */
+
+typedef enum target { TARGET_CALL, TARGET_REPORT } target;
+
+typedef struct route {
+    const char *path, *method;
+    target target;
+    int what; /* nib_route or nib_report */
+    const char *type;
+    bool open; /* without a key */
+} route;
+
+static const route routes[] = {
+    {"/v1/chat/completions", "POST", TARGET_CALL, NIB_ROUTE_CHAT, NULL, false},
+    {"/v1/completions", "POST", TARGET_CALL, NIB_ROUTE_COMPLETIONS, NULL, false},
+    {"/v1/models", "GET", TARGET_REPORT, NIB_REPORT_MODELS, "application/json", false},
+    {"/v1/plan", "GET", TARGET_REPORT, NIB_REPORT_PLAN, "application/json", false},
+    {"/health", "GET", TARGET_REPORT, NIB_REPORT_HEALTH, "application/json", true},
+    {"/metrics", "GET", TARGET_REPORT, NIB_REPORT_METRICS, "text/plain; version=0.0.4", false},
+};
+
+static const char models_of[] = "/v1/models/";
+
+static bool is_get(const request *r)
+{
+    return strcmp(r->method, "GET") == 0 || strcmp(r->method, "HEAD") == 0;
+}
+
+static const route *find_route(const request *r)
+{
+    static const route one = {models_of,          "GET", TARGET_REPORT, NIB_REPORT_MODEL,
+                              "application/json", false};
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
+        if (strcmp(routes[i].path, r->url) == 0)
+            return &routes[i];
+    return strncmp(r->url, models_of, sizeof models_of - 1) == 0 ? &one : NULL;
+}
+
+/* ---- texts that are put together ---- */
+
+typedef struct grown {
+    char *text;
+    size_t size, capacity;
+} grown;
+
+static nib_status grow(void *ctx, const char *bytes, size_t size)
+{
+    grown *g = ctx;
+    if (size > g->capacity - g->size) {
+        const size_t capacity = 2 * (g->size + size);
+        char *more = realloc(g->text, capacity);
+        if (more == NULL)
+            return NIB_NO_MEMORY;
+        g->text = more;
+        g->capacity = capacity;
+    }
+    if (size > 0)
+        memcpy(g->text + g->size, bytes, size);
+    g->size += size;
+    return NIB_OK;
+}
+
+/* ---- answers ---- */
+
+static void add_headers(struct MHD_Response *response, const request *r, const char *type)
+{
+    MHD_add_response_header(response, "Content-Type", type);
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    MHD_add_response_header(response, "Cache-Control", "no-store");
+    if (r->http == 401)
+        MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
+}
+
+/* A page of ours may ask this origin again. */
+static void add_origin(struct MHD_Response *response, const request *r)
+{
+    const char *origin = MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "Origin");
+    const nib_strings *allowed = &r->connection->server->options->origins;
+    for (size_t i = 0; origin != NULL && i < allowed->count; i++)
+        if (strcmp(allowed->items[i], origin) == 0) {
+            MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
+            MHD_add_response_header(response, "Vary", "Origin");
+        }
+}
+
+static enum MHD_Result queue(request *r, struct MHD_Response *response)
+{
+    if (response == NULL)
+        return MHD_NO;
+    add_origin(response, r);
+    const enum MHD_Result queued =
+        MHD_queue_response(r->connection->mhd, (unsigned)r->http, response);
+    MHD_destroy_response(response);
+    return queued;
+}
+
+/* The request's text, which it keeps. */
+static enum MHD_Result answer_text(request *r, int http, const char *type, const char *allow)
+{
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(r->text_size, r->text, MHD_RESPMEM_PERSISTENT);
+    r->http = http;
+    set_phase(r->connection, PHASE_ANSWER);
+    atomic_store(&r->stalled_ms, now_ms());
+    if (response != NULL) {
+        add_headers(response, r, type);
+        if (allow != NULL)
+            MHD_add_response_header(response, "Allow", allow);
+    }
+    return queue(r, response);
+}
+
+static enum MHD_Result refuse_with(request *r, int http, const char *param, const char *code,
+                                   const char *message, const char *allow)
+{
+    grown g = {0};
+    const nib_sink sink = {grow, &g};
+    if (nib_error_write(http, message, param, code, &sink, NULL) != NIB_OK) {
+        free(g.text);
+        return MHD_NO;
+    }
+    r->text = g.text;
+    r->text_size = g.size;
+    return answer_text(r, http, "application/json", allow);
+}
+
+static enum MHD_Result refuse(request *r, int http, const char *code, const char *message)
+{
+    return refuse_with(r, http, NULL, code, message, NULL);
+}
+
+static int digit_of(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* Is this the name, with some of its characters as %NN? */
+static bool names(const char *path, const char *name)
+{
+    for (; *name != 0; name++, path++) {
+        int c = (unsigned char)*path;
+        if (c == '%' && digit_of(path[1]) >= 0 && digit_of(path[2]) >= 0) {
+            c = 16 * digit_of(path[1]) + digit_of(path[2]);
+            path += 2;
+        }
+        if (c != (unsigned char)*name)
+            return false;
+    }
+    return *path == 0;
+}
+
+static enum MHD_Result answer_report(request *r, const route *to)
+{
+    server *s = r->connection->server;
+    grown g = {0};
+    const nib_sink sink = {grow, &g};
+    if (to->what == NIB_REPORT_MODEL &&
+        !names(r->url + sizeof models_of - 1, nib_service_name(s->service)))
+        return refuse(r, 404, "model_not_found", "there is no such model here; see /v1/models");
+    if (nib_service_write(s->service, (nib_report)to->what, &sink, NULL) != NIB_OK) {
+        free(g.text);
+        return MHD_NO;
+    }
+    r->text = g.text;
+    r->text_size = g.size;
+    return answer_text(r, 200, to->type, NULL);
+}
+
+static enum MHD_Result answer_page(request *r, const page_file *file)
+{
+    /* not to be changed, whatever the type says */
+    struct MHD_Response *response = MHD_create_response_from_buffer(
+        file->size, (void *)(uintptr_t)file->bytes, MHD_RESPMEM_PERSISTENT);
+    r->http = 200;
+    set_phase(r->connection, PHASE_ANSWER);
+    atomic_store(&r->stalled_ms, now_ms());
+    if (response != NULL) {
+        add_headers(response, r, file->type);
+        MHD_add_response_header(response, "Content-Security-Policy",
+                                "default-src 'none'; script-src 'self'; style-src 'self'; "
+                                "connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
+                                "form-action 'none'; frame-ancestors 'none'");
+        MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
+    }
+    return queue(r, response);
+}
+
+/* ---- answers of the service ---- */
+
+/* The next bytes for libmicrohttpd. Nothing there: the connection sleeps until there is. */
+static ssize_t read_answer(void *ctx, uint64_t place, char *out, size_t size)
+{
+    static const char ping[] = ": ping\n\n";
+    request *r = ctx;
+    connection *c = r->connection;
+    (void)place;
+    const size_t count = nib_call_read(r->call, out, size);
+    const uint64_t now = now_ms();
+    if (count > 0) {
+        atomic_store(&r->stalled_ms, now);
+        atomic_store(&r->pinged_ms, now);
+        r->sent += count;
+        return (ssize_t)count;
+    }
+    const nib_call_state state = nib_call_look(r->call);
+    if (state.left > 0)
+        return 0; /* it came just now */
+    if (state.over)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (c->gone)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (r->streamed && now - atomic_load(&r->pinged_ms) > 15000 && size >= sizeof ping - 1) {
+        atomic_store(&r->pinged_ms, now);
+        memcpy(out, ping, sizeof ping - 1);
+        return sizeof ping - 1;
+    }
+    atomic_store(&r->stalled_ms, 0);
+    pthread_mutex_lock(&c->server->lock);
+    c->suspended = true;
+    pthread_mutex_unlock(&c->server->lock);
+    MHD_suspend_connection(c->mhd);
+    return 0;
+}
+
+/* On the thread that runs the service, under its lock. */
+static void call_ready(void *ctx)
+{
+    request *r = ctx;
+    atomic_store(&r->ready, true);
+    wake_watcher(r->connection->server);
+}
+
+/* Once the status is known; until then the connection sleeps. */
+static enum MHD_Result answer_call(request *r)
+{
+    connection *c = r->connection;
+    const nib_call_state state = nib_call_look(r->call);
+    char seconds[16];
+    if (state.http == 0) {
+        if (c->gone)
+            return MHD_NO;
+        pthread_mutex_lock(&c->server->lock);
+        c->suspended = true;
+        pthread_mutex_unlock(&c->server->lock);
+        MHD_suspend_connection(c->mhd);
+        return MHD_YES;
+    }
+    r->http = state.http;
+    r->streamed = state.stream && state.http == 200;
+    struct MHD_Response *response = MHD_create_response_from_callback(
+        state.over ? (uint64_t)state.left : MHD_SIZE_UNKNOWN, BLOCK, read_answer, r, NULL);
+    if (response != NULL) {
+        add_headers(response, r, r->streamed ? "text/event-stream" : "application/json");
+        snprintf(seconds, sizeof seconds, "%d", state.retry_s);
+        if (state.retry_s > 0)
+            MHD_add_response_header(response, "Retry-After", seconds);
+        if (r->streamed) /* nginx holds answers back without it */
+            MHD_add_response_header(response, "X-Accel-Buffering", "no");
+    }
+    return queue(r, response);
+}
+
+static enum MHD_Result open_call(request *r, const route *to)
+{
+    server *s = r->connection->server;
+    uint64_t client = 14695981039346656037u; /* FNV-1a of the address */
+    for (const char *p = r->connection->peer; *p != 0; p++)
+        client = (client ^ (unsigned char)*p) * 1099511628211u;
+    const nib_call_options options = {.route = (nib_route)to->what,
+                                      .body = r->body != NULL ? r->body : "",
+                                      .size = r->size,
+                                      .client = client,
+                                      .now = (int64_t)time(NULL),
+                                      .ready = call_ready,
+                                      .ctx = r};
+    set_phase(r->connection, PHASE_ANSWER);
+    atomic_store(&r->pinged_ms, now_ms());
+    if (nib_call_open(&r->call, s->service, &options, NULL) != NIB_OK)
+        return refuse(r, 503, NULL, "memory ran out for this request");
+    free(r->body);
+    r->body = NULL;
+    return answer_call(r);
+}
+
+/* ---- who may ask ---- */
+
+static bool is_loopback_name(const char *host, size_t size)
+{
+    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == size && strncasecmp(names[i], host, size) == 0)
+            return true;
+    return false;
+}
+
+/* A server without a key is for this machine: a name that resolves to it, which a page of someone
+ * else may have, is not one of its names. */
+static bool host_is_ours(const request *r, const char *host)
+{
+    const server *s = r->connection->server;
+    if (s->options->keys->count > 0 || s->options->insecure || host == NULL)
+        return true;
+    const char *end = strrchr(host, ':');
+    if (end == NULL || strchr(end, ']') != NULL)
+        end = host + strlen(host);
+    const size_t size = (size_t)(end - host);
+    return is_loopback_name(host, size) ||
+           (strlen(s->host) == size && strncmp(s->host, host, size) == 0);
+}
+
+/* A page of another origin may not ask, unless it was named. */
+static bool origin_is_ours(const request *r, const char *origin, const char *host)
+{
+    const nib_strings *allowed = &r->connection->server->options->origins;
+    if (origin == NULL)
+        return true;
+    for (size_t i = 0; i < allowed->count; i++)
+        if (strcmp(allowed->items[i], origin) == 0)
+            return true;
+    const char *name = strstr(origin, "://");
+    return name != NULL && host != NULL && strcasecmp(name + 3, host) == 0;
+}
+
+/* What is wrong before a byte of the body came; MHD_YES with *good: nothing. */
+static enum MHD_Result check_who(request *r, const route *to, bool page, bool *good)
+{
+    struct MHD_Connection *mhd = r->connection->mhd;
+    const serve_options *o = r->connection->server->options;
+    const char *host = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Host");
+    const char *origin = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Origin");
+    const char *key = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Authorization");
+    *good = false;
+    if (!host_is_ours(r, host))
+        return refuse(r, 403, "host_not_allowed",
+                      "this server has no key and answers to localhost only; give it one with "
+                      "--api-key-file to call it by other names");
+    if (!origin_is_ours(r, origin, host))
+        return refuse(r, 403, "origin_not_allowed",
+                      "pages of this origin may not ask here; --allow-origin names those that may");
+    if (o->keys->count > 0 && !page && !(to != NULL && to->open) && !serve_keys_open(o->keys, key))
+        return refuse(r, 401, "invalid_api_key",
+                      key == NULL ? "a key is wanted: Authorization: Bearer KEY"
+                                  : "the key is not one of this server's");
+    *good = true;
+    return MHD_YES;
+}
+
+/* A browser asks whether a page of another origin may. */
+static enum MHD_Result answer_preflight(request *r)
+{
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    r->http = 204;
+    if (response != NULL) {
+        MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST");
+        MHD_add_response_header(response, "Access-Control-Allow-Headers",
+                                "Authorization, Content-Type");
+        MHD_add_response_header(response, "Access-Control-Max-Age", "600");
+    }
+    return queue(r, response);
+}
+
+static bool length_is_over(struct MHD_Connection *mhd, size_t limit)
+{
+    const char *length =
+        MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return length != NULL && strtoull(length, NULL, 10) > limit;
+}
+
+static enum MHD_Result refuse_long(request *r)
+{
+    char text[128];
+    snprintf(text, sizeof text, "the body is over %zu bytes, the limit here",
+             r->connection->server->options->body_limit);
+    return refuse(r, 413, "body_too_long", text);
+}
+
+/* The headers are there. *done: an answer is queued. */
+static enum MHD_Result take_headers(request *r, bool *done)
+{
+    struct MHD_Connection *mhd = r->connection->mhd;
+    const route *to = find_route(r);
+    const page_file *file = to == NULL ? page_find(r->url) : NULL;
+    bool good;
+    *done = true;
+    const enum MHD_Result result = check_who(r, to, file != NULL, &good);
+    if (!good)
+        return result;
+    if (to == NULL && file == NULL)
+        return refuse(r, 404, NULL, "there is no such path here");
+    if (strcmp(r->method, "OPTIONS") == 0)
+        return answer_preflight(r);
+    const char *method = to != NULL ? to->method : "GET";
+    if (strcmp(method, "GET") == 0 ? !is_get(r) : strcmp(r->method, method) != 0)
+        return refuse_with(r, 405, NULL, NULL, "this path does not take that method",
+                           strcmp(method, "GET") == 0 ? "GET, HEAD" : method);
+    if (length_is_over(mhd, r->connection->server->options->body_limit))
+        return refuse_long(r);
+    *done = false;
+    set_phase(r->connection, PHASE_BODY);
+    return MHD_YES;
+}
+
+/* ---- a request ---- */
+
+static void free_request(request *r)
+{
+    free(r->body);
+    free(r->text);
+    free(r->url);
+    free(r->method);
+    free(r);
+}
+
+static request *begin_request(struct MHD_Connection *mhd, const char *url, const char *method)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    connection *c = info != NULL ? info->socket_context : NULL;
+    request *r = c != NULL ? calloc(1, sizeof *r) : NULL;
+    if (r == NULL)
+        return NULL;
+    r->connection = c;
+    r->url = strdup(url);
+    r->method = strdup(method);
+    if (r->url == NULL || r->method == NULL) {
+        free_request(r);
+        return NULL;
+    }
+    atomic_init(&r->ready, false);
+    atomic_init(&r->stalled_ms, 0);
+    atomic_init(&r->pinged_ms, 0);
+    pthread_mutex_lock(&c->server->lock);
+    c->request = r;
+    pthread_mutex_unlock(&c->server->lock);
+    return r;
+}
+
+static enum MHD_Result take_body(request *r, const char *data, size_t *size)
+{
+    const size_t limit = r->connection->server->options->body_limit;
+    const size_t part = *size;
+    *size = 0;
+    if (r->too_long || part > limit - r->size) {
+        /* the rest is not kept; who sends as much again is cut off */
+        r->size = r->too_long ? r->size + part : part;
+        r->too_long = true;
+        free(r->body);
+        r->body = NULL;
+        r->capacity = 0;
+        return r->size > limit ? MHD_NO : MHD_YES;
+    }
+    grown g = {r->body, r->size, r->capacity};
+    r->failed = r->failed || grow(&g, data, part) != NIB_OK;
+    r->body = g.text, r->size = g.size, r->capacity = g.capacity;
+    return MHD_YES;
+}
+
+static enum MHD_Result take_request(request *r)
+{
+    const route *to = find_route(r);
+    if (r->too_long)
+        return refuse_long(r);
+    if (r->failed)
+        return refuse(r, 503, NULL, "memory ran out for this request");
+    if (to == NULL)
+        return answer_page(r, page_find(r->url));
+    /* what is asked every few seconds says nothing */
+    r->unlogged = to->open || (to->target == TARGET_REPORT && to->what == NIB_REPORT_METRICS);
+    return to->target == TARGET_CALL ? open_call(r, to) : answer_report(r, to);
+}
+
+enum MHD_Result handle(void *ctx, struct MHD_Connection *mhd, const char *url, const char *method,
+                       const char *version, const char *data, size_t *size, void **request_ctx)
+{
+    request *r = *request_ctx;
+    bool done;
+    (void)ctx;
+    (void)version;
+    if (r == NULL) {
+        *request_ctx = r = begin_request(mhd, url, method);
+        return r != NULL ? take_headers(r, &done) : MHD_NO;
+    }
+    if (*size > 0)
+        return take_body(r, data, size);
+    return r->call != NULL ? answer_call(r) : take_request(r);
+}
+
+/* ---- the log ---- */
+
+/* A path as one line: what no path of ours has becomes \xNN, and a long one is cut. */
+static void show(char *out, size_t size, const char *text)
+{
+    size_t n = 0;
+    for (; *text != 0 && n + 8 < size; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c <= ' ' || c >= 0x7f || c == '\\' || c == '"')
+            n += (size_t)snprintf(out + n, size - n, "\\x%02x", c);
+        else
+            out[n++] = (char)c;
+    }
+    if (*text != 0)
+        n += (size_t)snprintf(out + n, size - n, "...");
+    out[n] = 0;
+}
+
+static void say_seconds(char out[48], const char *what, double seconds)
+{
+    out[0] = 0;
+    if (!isnan(seconds))
+        snprintf(out, 48, ", %s %.3f s", what, seconds);
+}
+
+static void log_request(const request *r, bool whole)
+{
+    char when[32], path[128], tokens[160] = "", queued[48], first[48];
+    const time_t now = time(NULL);
+    struct tm utc;
+    nib_call_stats t;
+    gmtime_r(&now, &utc);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    show(path, sizeof path, r->url);
+    if (r->call == NULL) {
+        fprintf(stderr, "%s %s %s %s %d\n", when, r->connection->peer, r->method, path, r->http);
+        return;
+    }
+    nib_call_stats_get(r->call, &t);
+    say_seconds(queued, "queued", t.queued_s);
+    say_seconds(first, "first token", t.first_token_s);
+    if (t.prompt_tokens > 0)
+        snprintf(tokens, sizeof tokens, ", %lld prompt tokens (%lld cached), %lld new",
+                 (long long)t.prompt_tokens, (long long)t.cached_tokens, (long long)t.new_tokens);
+    fprintf(stderr, "%s %s %s %s %d %s %s%s%s%s, %.3f s, seed %llu\n", when, r->connection->peer,
+            r->method, path, r->http, t.id, whole ? t.finish : "gone", tokens, queued, first,
+            t.total_s, (unsigned long long)t.seed);
+}
+
+void note_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,
+              enum MHD_RequestTerminationCode why)
+{
+    request *r = *request_ctx;
+    (void)ctx;
+    (void)mhd;
+    if (r == NULL)
+        return;
+    connection *c = r->connection;
+    pthread_mutex_lock(&c->server->lock);
+    c->request = NULL;
+    pthread_mutex_unlock(&c->server->lock);
+    set_phase(c, PHASE_IDLE);
+    if (!c->server->options->quiet && !r->unlogged)
+        log_request(r, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    nib_call_close(r->call);
+    free_request(r);
+    *request_ctx = NULL;
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A server from its socket to its end.
+ */
+#include "http.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    /* Of one connection: headers must fit beside the buffers of reading and writing. */
+    CONNECTION_BYTES = 32 * 1024,
+    BACKLOG = 128,
+    DRAIN_MS = 10000, /* for what is left to send when the service has ended */
+};
+
+/* ---- the socket ---- */
+
+static bool is_loopback(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
+    return a->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+}
+
+static nib_status bind_socket(int *out, const struct addrinfo *to, const char *host, int port,
+                              nib_err *err)
+{
+    const int on = 1;
+    const int fd = socket(to->ai_family, to->ai_socktype, to->ai_protocol);
+    if (fd < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||
+        bind(fd, to->ai_addr, to->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0) {
+        const int why = errno;
+        if (fd >= 0)
+            close(fd);
+        return serve_fail(err, NIB_IO, "%s, port %d: %s%s", host, port, strerror(why),
+                          why == EADDRINUSE ? "; choose another one with --port" : "");
+    }
+    *out = fd;
+    return NIB_OK;
+}
+
+/* The port that the system chose, where any was asked for. */
+static void find_port(server *s, int fd)
+{
+    struct sockaddr_storage address;
+    socklen_t size = sizeof address;
+    if (getsockname(fd, (struct sockaddr *)&address, &size) != 0)
+        return;
+    s->port = ntohs(address.ss_family == AF_INET6
+                        ? ((const struct sockaddr_in6 *)(const void *)&address)->sin6_port
+                        : ((const struct sockaddr_in *)(const void *)&address)->sin_port);
+}
+
+static nib_status open_socket(server *s, int *out, nib_err *err)
+{
+    const serve_options *o = s->options;
+    const char *host = o->host != NULL ? o->host : "127.0.0.1";
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *found = NULL;
+    char port[16];
+    snprintf(port, sizeof port, "%d", o->port);
+    snprintf(s->host, sizeof s->host, "%s", host);
+    const int wrong = getaddrinfo(host, port, &hints, &found);
+    if (wrong != 0)
+        return serve_fail(err, NIB_USAGE, "--host %s: %s", host, gai_strerror(wrong));
+    nib_status status = NIB_OK;
+    if (!is_loopback(found->ai_addr) && o->keys->count == 0 && !o->insecure)
+        status = serve_fail(err, NIB_USAGE,
+                            "--host %s lets other machines in, and there is no key; give "
+                            "--api-key-file FILE, or say --insecure",
+                            host);
+    if (status == NIB_OK)
+        status = bind_socket(out, found, host, o->port, err);
+    freeaddrinfo(found);
+    if (status == NIB_OK)
+        find_port(s, *out);
+    return status;
+}
+
+/* ---- threads ---- */
+
+/* Paths are compared as they came: %2e and %00 are in none of ours. */
+static size_t keep_escapes(void *ctx, struct MHD_Connection *mhd, char *text)
+{
+    (void)ctx;
+    (void)mhd;
+    return strlen(text);
+}
+
+static nib_status start_daemon(server *s, int fd, nib_err *err)
+{
+    const serve_options *o = s->options;
+    s->daemon = MHD_start_daemon(
+        MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0,
+        NULL, NULL, handle, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)o->connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_s,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
+        1, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_NOTIFY_CONNECTION,
+        note_connection, s, MHD_OPTION_NOTIFY_COMPLETED, note_end, s, MHD_OPTION_END);
+    if (s->daemon != NULL)
+        return NIB_OK;
+    close(fd);
+    return serve_fail(err, NIB_FAILED, "the HTTP server could not be started: %s", strerror(errno));
+}
+
+static nib_status open_pipe(server *s, nib_err *err)
+{
+    if (pipe(s->wake) != 0)
+        return serve_fail(err, NIB_NO_MEMORY, "a pipe: %s", strerror(errno));
+    for (int i = 0; i < 2; i++) {
+        fcntl(s->wake[i], F_SETFL, O_NONBLOCK);
+        fcntl(s->wake[i], F_SETFD, FD_CLOEXEC);
+    }
+    return NIB_OK;
+}
+
+/* Answers that are made have a little time to be sent. */
+static void drain(server *s)
+{
+    const uint64_t until = now_ms() + DRAIN_MS;
+    bool busy = true;
+    while (busy && now_ms() < until && s->signals < 2) {
+        const struct timespec moment = {.tv_nsec = 20 * 1000 * 1000};
+        busy = false;
+        pthread_mutex_lock(&s->lock);
+        for (const connection *c = s->connections; c != NULL; c = c->next)
+            busy = busy || c->phase == PHASE_ANSWER;
+        pthread_mutex_unlock(&s->lock);
+        if (busy)
+            nanosleep(&moment, NULL);
+    }
+}
+
+/* What sleeps is woken, as libmicrohttpd asks for before it stops. */
+static void wake_all(server *s)
+{
+    for (;;) {
+        struct MHD_Connection *mhd = NULL;
+        pthread_mutex_lock(&s->lock);
+        for (connection *c = s->connections; c != NULL && mhd == NULL; c = c->next) {
+            c->gone = true;
+            if (c->suspended)
+                mhd = c->mhd;
+            c->suspended = false;
+        }
+        pthread_mutex_unlock(&s->lock);
+        if (mhd == NULL)
+            return;
+        MHD_resume_connection(mhd);
+    }
+}
+
+static void say_address(const server *s)
+{
+    const bool six = strchr(s->host, ':') != NULL;
+    if (!s->options->quiet)
+        fprintf(stderr, "nibble: serves %s at http://%s%s%s:%d/\n", nib_service_name(s->service),
+                six ? "[" : "", s->host, six ? "]" : "", s->port);
+}
+
+static nib_status run_threads(server *s, nib_err *err)
+{
+    int fd = -1;
+    nib_status status = open_socket(s, &fd, err);
+    if (status == NIB_OK)
+        status = start_daemon(s, fd, err);
+    if (status != NIB_OK)
+        return status;
+    watch_signals(s);
+    const int wrong = pthread_create(&s->watcher, NULL, watch, s);
+    if (wrong == 0) {
+        say_address(s);
+        nib_service_run(s->service);
+        drain(s);
+        atomic_store(&s->over, true);
+        wake_watcher(s);
+        pthread_join(s->watcher, NULL);
+        wake_all(s);
+    }
+    MHD_stop_daemon(s->daemon);
+    return wrong == 0 ? NIB_OK : serve_fail(err, NIB_NO_MEMORY, "a thread: %s", strerror(wrong));
+}
+
+nib_status serve(nib_service *service, const serve_options *options, nib_err *err)
+{
+    server *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return serve_fail(err, NIB_NO_MEMORY, "memory ran out for the server");
+    s->service = service;
+    s->options = options;
+    atomic_init(&s->over, false);
+    nib_status status = open_pipe(s, err);
+    if (status == NIB_OK) {
+        if (pthread_mutex_init(&s->lock, NULL) != 0) {
+            status = serve_fail(err, NIB_NO_MEMORY, "the system has no lock left");
+        } else {
+            status = run_threads(s, err);
+            pthread_mutex_destroy(&s->lock);
+        }
+        close(s->wake[0]);
+        close(s->wake[1]);
+    }
+    free(s);
+    return status;
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The thread that watches connections: libmicrohttpd times out those that are silent, but not those
+ * that send a byte a second, nor those that are suspended, and it does not see a suspended one hang
+ * up.
+ */
+#include "http.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    TICK_MS = 200,  /* limits are looked at as often */
+    PING_MS = 15000 /* a stream that has nothing to say says so, so that proxies keep it */
+};
+
+uint64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+void wake_watcher(const server *s)
+{
+    const int before = errno;
+    /* a full pipe wakes as well as one byte more */
+    if (write(s->wake[1], "", 1) < 0)
+        errno = before;
+}
+
+/* ---- connections ---- */
+
+static void name_peer(char *out, size_t size, const struct sockaddr *address)
+{
+    const void *bytes = NULL;
+    snprintf(out, size, "-");
+    if (address != NULL && address->sa_family == AF_INET)
+        bytes = &((const struct sockaddr_in *)(const void *)address)->sin_addr;
+    else if (address != NULL && address->sa_family == AF_INET6)
+        bytes = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+    if (bytes != NULL)
+        inet_ntop(address->sa_family, bytes, out, (socklen_t)size);
+}
+
+static void add_connection(server *s, struct MHD_Connection *mhd, void **socket_ctx)
+{
+    const union MHD_ConnectionInfo *fd =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *address =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    connection *c = calloc(1, sizeof *c);
+    *socket_ctx = c;
+    if (c == NULL)
+        return; /* its handler refuses it */
+    c->server = s;
+    c->mhd = mhd;
+    c->fd = fd != NULL ? fd->connect_fd : -1;
+    c->first = true;
+    c->since_ms = now_ms();
+    name_peer(c->peer, sizeof c->peer, address != NULL ? address->client_addr : NULL);
+    pthread_mutex_lock(&s->lock);
+    c->next = s->connections;
+    s->connections = c;
+    s->count++;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void drop_connection(server *s, connection *c)
+{
+    if (c == NULL)
+        return;
+    pthread_mutex_lock(&s->lock);
+    connection **at = &s->connections;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    s->count--;
+    pthread_mutex_unlock(&s->lock);
+    free(c);
+}
+
+void note_connection(void *ctx, struct MHD_Connection *mhd, void **socket_ctx,
+                     enum MHD_ConnectionNotificationCode what)
+{
+    server *s = ctx;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        add_connection(s, mhd, socket_ctx);
+    } else {
+        drop_connection(s, *socket_ctx);
+        *socket_ctx = NULL;
+    }
+}
+
+void set_phase(connection *c, phase p)
+{
+    pthread_mutex_lock(&c->server->lock);
+    c->phase = p;
+    c->since_ms = now_ms();
+    c->first = c->first && p == PHASE_IDLE;
+    c->ahead = false;
+    pthread_mutex_unlock(&c->server->lock);
+}
+
+/* ---- what is looked at ---- */
+
+/* What is noted on another thread may be a little later than what `now` was on this one. */
+static uint64_t since(uint64_t then, uint64_t now) { return now > then ? now - then : 0; }
+
+/* Has it taken longer than it may? */
+static bool is_slow(const server *s, const connection *c, uint64_t now)
+{
+    const serve_options *o = s->options;
+    const uint64_t took = since(c->since_ms, now);
+    const request *r = c->request;
+    if (c->phase == PHASE_IDLE)
+        return took > 1000 * (uint64_t)(c->first ? o->header_s : o->idle_s);
+    if (c->phase == PHASE_BODY)
+        return took > 1000 * (uint64_t)o->body_s;
+    const uint64_t stalled = r != NULL ? atomic_load(&r->stalled_ms) : 0;
+    return stalled != 0 && since(stalled, now) > 1000 * (uint64_t)o->stall_s;
+}
+
+/* Its end of the connection is closed. Under the lock. */
+static bool hung_up(connection *c)
+{
+    char byte;
+    if (c->phase != PHASE_ANSWER || c->ahead)
+        return false;
+    const ssize_t got = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    c->ahead = got > 0;
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+/* A stream to which nothing was said for long. */
+static bool wants_ping(const connection *c, uint64_t now)
+{
+    const request *r = c->request;
+    return r != NULL && r->streamed && c->suspended &&
+           since(atomic_load(&r->pinged_ms), now) > PING_MS;
+}
+
+enum { AT_ONCE = 64 /* connections that are resumed between two looks */ };
+
+/* Marks what is slow or gone, and takes up to AT_ONCE connections that are to be resumed. */
+static int look(server *s, struct MHD_Connection *resume[AT_ONCE])
+{
+    const uint64_t now = now_ms();
+    int count = 0;
+    pthread_mutex_lock(&s->lock);
+    for (connection *c = s->connections; c != NULL; c = c->next) {
+        if (!c->gone && (is_slow(s, c, now) || hung_up(c))) {
+            c->gone = true;
+            shutdown(c->fd, SHUT_RDWR); /* which libmicrohttpd sees */
+        }
+        const bool more = c->request != NULL && atomic_load(&c->request->ready);
+        if (count == AT_ONCE || !c->suspended || !(more || c->gone || wants_ping(c, now)))
+            continue;
+        c->suspended = false; /* it cannot end before it was resumed */
+        if (c->request != NULL)
+            atomic_store(&c->request->ready, false);
+        resume[count++] = c->mhd;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return count;
+}
+
+/* The sockets of those that are being answered, of which the first byte or the end is news. */
+static nfds_t list_sockets(server *s, struct pollfd *fds, nfds_t most)
+{
+    nfds_t count = 1;
+    fds[0] = (struct pollfd){.fd = s->wake[0], .events = POLLIN};
+    pthread_mutex_lock(&s->lock);
+    for (const connection *c = s->connections; c != NULL && count < most; c = c->next)
+        if (c->phase == PHASE_ANSWER && !c->gone && !c->ahead)
+            fds[count++] = (struct pollfd){.fd = c->fd, .events = POLLIN};
+    pthread_mutex_unlock(&s->lock);
+    return count;
+}
+
+/* ---- the process is asked to end ---- */
+
+static volatile sig_atomic_t asked;
+static server *asked_server;
+
+static void on_signal(int number)
+{
+    (void)number;
+    asked = asked + 1;
+    wake_watcher(asked_server);
+}
+
+void watch_signals(server *s)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    asked = 0;
+    asked_server = s;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static void take_signals(server *s)
+{
+    while (s->signals < (int)asked) {
+        if (s->signals++ == 0) {
+            const MHD_socket listening = MHD_quiesce_daemon(s->daemon);
+            if (listening != MHD_INVALID_SOCKET)
+                close(listening); /* who comes now is refused by the system */
+            if (!s->options->quiet)
+                fputs("nibble: asked to end: those that run are finished first; ask again to end "
+                      "at once\n",
+                      stderr);
+        }
+        nib_service_stop(s->service);
+    }
+}
+
+void *watch(void *ctx)
+{
+    server *s = ctx;
+    const nfds_t most = (nfds_t)s->options->connections + 1;
+    struct pollfd *fds = calloc(most, sizeof *fds);
+    struct MHD_Connection *resume[AT_ONCE];
+    char bytes[256];
+    while (!atomic_load(&s->over)) {
+        struct pollfd one;
+        nfds_t count = fds != NULL ? list_sockets(s, fds, most) : list_sockets(s, &one, 1);
+        poll(fds != NULL ? fds : &one, count, TICK_MS);
+        while (read(s->wake[0], bytes, sizeof bytes) == sizeof bytes)
+            ;
+        take_signals(s);
+        for (int n = AT_ONCE; n == AT_ONCE;) {
+            n = look(s, resume);
+            for (int i = 0; i < n; i++)
+                MHD_resume_connection(resume[i]);
+        }
+    }
+    free(fds);
+    return NULL;
+}

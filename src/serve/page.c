@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The files of the page, which are bytes of the program.
+ */
+#include "http.h"
+
+#include <string.h>
+
+const page_file *page_find(const char *path)
+{
+    for (size_t i = 0; i < page_count; i++)
+        if (strcmp(page_files[i].path, path) == 0)
+            return &page_files[i];
+    return NULL;
+}

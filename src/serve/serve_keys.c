@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The keys of a server.
+ */
+#include "serve.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+enum { KEYS_MOST = 1024, KEY_LEAST = 8, KEY_MOST = 256 };
+
+nib_status serve_fail(nib_err *err, nib_status status, const char *format, ...)
+{
+    va_list args;
+    if (err == NULL)
+        return status;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    err->status = status;
+    return status;
+}
+
+/* ---- reading ---- */
+
+static nib_status add_key(serve_keys *keys, const char *path, int line, const char *key,
+                          size_t size, nib_err *err)
+{
+    if (size < KEY_LEAST || size > KEY_MOST)
+        return serve_fail(err, NIB_BAD_INPUT,
+                          "%s: line %d: a key of %zu characters; it has %d to %d", path, line, size,
+                          KEY_LEAST, KEY_MOST);
+    for (size_t i = 0; i < size; i++)
+        if (key[i] <= ' ' || key[i] > '~')
+            return serve_fail(err, NIB_BAD_INPUT,
+                              "%s: line %d: a key has a character that no header carries; use "
+                              "letters, digits and signs of ASCII",
+                              path, line);
+    if (keys->count == KEYS_MOST)
+        return serve_fail(err, NIB_BAD_INPUT, "%s: more than %d keys", path, KEYS_MOST);
+    char **items = realloc(keys->items, (keys->count + 1) * sizeof *items);
+    if (items != NULL)
+        keys->items = items;
+    char *copy = items != NULL ? malloc(size + 1) : NULL;
+    if (copy == NULL)
+        return serve_fail(err, NIB_NO_MEMORY, "%s: memory ran out", path);
+    memcpy(copy, key, size);
+    copy[size] = 0;
+    keys->items[keys->count++] = copy;
+    return NIB_OK;
+}
+
+static nib_status read_lines(serve_keys *keys, const char *path, FILE *file, nib_err *err)
+{
+    char text[KEY_MOST + 64];
+    nib_status status = NIB_OK;
+    for (int line = 1; status == NIB_OK && fgets(text, sizeof text, file) != NULL; line++) {
+        size_t size = strlen(text);
+        const bool whole = size > 0 && text[size - 1] == '\n';
+        while (size > 0 && strchr(" \t\r\n", text[size - 1]) != NULL)
+            size--;
+        if (!whole && !feof(file))
+            size = sizeof text; /* longer than any key */
+        if (size > 0 && text[0] != '#')
+            status = add_key(keys, path, line, text, size, err);
+    }
+    if (status == NIB_OK && ferror(file))
+        status = serve_fail(err, NIB_IO, "%s: %s", path, strerror(errno));
+    if (status == NIB_OK && keys->count == 0)
+        status = serve_fail(err, NIB_BAD_INPUT, "%s: there is no key in it", path);
+    return status;
+}
+
+nib_status serve_keys_read(serve_keys *out, const char *path, nib_err *err)
+{
+    struct stat info;
+    *out = (serve_keys){0};
+    FILE *file = fopen(path, "r");
+    if (file == NULL || fstat(fileno(file), &info) != 0) {
+        const int why = errno;
+        if (file != NULL)
+            fclose(file);
+        return serve_fail(err, NIB_IO, "%s: %s", path, strerror(why));
+    }
+    nib_status status = NIB_OK;
+    if (S_ISREG(info.st_mode) && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+        status = serve_fail(err, NIB_BAD_INPUT,
+                            "%s: others may read these keys (its mode is %o); `chmod 600` it", path,
+                            (unsigned)info.st_mode & 0777u);
+    if (status == NIB_OK)
+        status = read_lines(out, path, file, err);
+    fclose(file);
+    if (status != NIB_OK)
+        serve_keys_free(out);
+    return status;
+}
+
+void serve_keys_free(serve_keys *keys)
+{
+    for (size_t i = 0; i < keys->count; i++)
+        free(keys->items[i]);
+    free(keys->items);
+    *keys = (serve_keys){0};
+}
+
+/* ---- comparing ---- */
+
+/* Equal? Looks at as many characters whatever they are: as many as a key can have. */
+static unsigned same(const char *key, const char *given, size_t given_size)
+{
+    const size_t size = strlen(key);
+    unsigned apart = (unsigned)(size ^ given_size);
+    for (size_t i = 0; i < KEY_MOST; i++) {
+        const unsigned a = (unsigned char)key[i % (size + 1)],
+                       b = (unsigned char)given[i % (given_size + 1)];
+        apart |= a ^ b;
+    }
+    return apart == 0;
+}
+
+bool serve_keys_open(const serve_keys *keys, const char *authorization)
+{
+    static const char scheme[] = "Bearer ";
+    unsigned found = 0;
+    if (authorization == NULL || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
+        return false;
+    const char *given = authorization + sizeof scheme - 1;
+    const size_t size = strlen(given);
+    for (size_t i = 0; i < keys->count; i++)
+        found |= same(keys->items[i], given, size);
+    return found != 0;
+}

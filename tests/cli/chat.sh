@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble chat through a pipe: what is said, what begins with a slash, what is kept; answers are those of the whole
+# conversation read anew.
+template=$REPO/examples/tales.jinja
+talk() { nibble chat "$MODEL" --recipe 8da4w --chat-template "$template" -n 12 --temp 0 "$@"; }
+
+printf 'Once upon a time\nThe wolf\\\nand the king\n/save talk.json\n' | talk -q >answers 2>err
+equal 'nothing on stderr with -q' '' "$(cat err)"
+check 'it is JSON' python3 -m json.tool talk.json
+equal 'two turns' 'user assistant user assistant' "$(sed -n 's/.*"role": "\(.*\)",/\1/p' talk.json | tr '\n' ' ' | sed 's/ $//')"
+check 'a line that goes on' grep -q '"content": "The wolf\\nand the king"' talk.json
+check 'answers are printed' [ "$(wc -c <answers)" -gt 20 ]
+
+# a turn from the cache is the turn of a conversation that was loaded
+printf 'Once upon a time\nThe wolf\nThen\n/save a.json\n' | talk -q >first 2>/dev/null
+python3 - <<'PY'
+import json
+all_ = json.load(open("a.json"))
+json.dump(all_[:4], open("b.json", "w"))
+PY
+printf '/load b.json\nThen\n/save c.json\n' | talk -q >second 2>/dev/null
+check 'loaded and gone on with' cmp a.json c.json
+printf 'Once upon a time\nThe wolf\n/stats\n' | talk 2>stats >/dev/null
+check 'the cache is kept' grep -Eq '^prompt  +[0-9]+ tokens, ([1-9][0-9]*) of them in the cache' stats
+check "the ledger's line ends it" grep -q '^36 linear layers: 36 asked 8da4w' stats
+
+printf 'Once\n/system Be a king.\nTwice\n/reset\n/save d.json\n' | talk -q >/dev/null 2>&1
+equal 'reset leaves the system' '[ { "role": "system", "content": "Be a king." } ]' "$(tr -s '\n ' ' ' <d.json | sed 's/ $//')"
+printf '/system\n/save e.json\n' | talk -q --system 'Be a wolf.' >/dev/null 2>&1
+equal 'no system' '[]' "$(cat e.json)"
+printf '/plan\n/help\n/quit\nnever said\n' | talk >out 2>err
+equal 'nothing was said' '' "$(cat out)"
+check '/plan' grep -q 'lm_head' err
+check '/help' grep -q '^/system TEXT' err
+
+# what is wrong is said, and the talk goes on; the first failure is the status
+status=0
+printf '/sistem x\n/save\n/load none.json\nOnce\n' | talk -q >out 2>err || status=$?
+equal 'the status' 2 "$status"
+check 'a near word' grep -q "/sistem is not one of /help's words; did you mean /system?" err
+check 'FILE is wanted' grep -q '/save wants FILE' err
+check 'a file that is not there' grep -q 'none.json: No such file' err
+for bad in '{}' '[{"role": "king", "content": "x"}]' '[{"role": "user"}]' '[{"role": "user", "content": 5}]' '[' '[] x' \
+    '[{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]' '[{"role": "user", "content": "a", "mood": 1}]'; do
+    printf '%s' "$bad" >bad.json
+    status=0
+    printf '/load bad.json\n' | talk -q >out 2>err || status=$?
+    equal "load: $bad" 3 "$status"
+    check "names the file: $bad" grep -q 'bad.json' err
+done
+python3 -c "print('word ' * 700)" >long
+status=0
+talk -q <long >out 2>err || status=$?
+equal 'too long' 2 "$status"
+check 'with both numbers' grep -Eq 'the conversation has [0-9]+ tokens, but the context is 512' err
+refused 3 '*chat template*' chat "$MODEL"
+refused 2 '*wants MODEL*' chat
+
+# Ctrl-C stops the answer and not the program
+mkfifo words
+nibble chat "$MODEL" --chat-template "$template" --isa ref -t 1 --dtype f32 --ignore-eos -q <words >out 2>err &
+chat=$!
+exec 9>words
+echo 'Once upon a time' >&9
+for _ in $(seq 100); do [ -s out ] && break; sleep 0.05; done
+kill -INT $chat
+echo '/save stopped.json' >&9
+exec 9>&-
+wait $chat
+equal 'it ends well' 0 $?
+check 'what was made is kept' grep -q '"role": "assistant"' stopped.json

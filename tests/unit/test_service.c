@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A service under threads: calls that come, are read and go while another thread runs them; who
+ * comes first; memory that runs out at every place. What answers say is tests/serve's.
+ */
+#include "service.h"
+
+#include "failing.h"
+#include "session.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static failing memory;
+static const char once[] =
+    "{\"prompt\": \"Once upon a time\", \"max_tokens\": 9, \"seed\": 3, \"logprobs\": 2}";
+
+typedef struct served {
+    opened o;
+    nib_service *service;
+    pthread_t thread;
+} served;
+
+static void *run(void *ctx)
+{
+    served *s = ctx;
+    nib_service_run(s->service);
+    return NULL;
+}
+
+static void open_served(served *s, const nib_service_options *options, const nib_allocator *a,
+                        int sequences)
+{
+    const open_how how = {.path = "models/nibble-tales",
+                          .recipe = "8da4w",
+                          .threads = 2,
+                          .sequences = sequences,
+                          .allocator = a};
+    nib_err err;
+    s->o = must_open(&how);
+    if (nib_service_open(&s->service, s->o.session, options, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
+static void start(served *s) { assert_int_equal(pthread_create(&s->thread, NULL, run, s), 0); }
+
+static void stop(served *s)
+{
+    nib_service_stop(s->service);
+    assert_int_equal(pthread_join(s->thread, NULL), 0);
+}
+
+static void close_served(served *s)
+{
+    nib_service_close(s->service);
+    close_opened(&s->o);
+}
+
+static nib_call *post(served *s, const char *body, uint64_t client)
+{
+    const nib_call_options options = {.route = NIB_ROUTE_COMPLETIONS,
+                                      .body = body,
+                                      .size = strlen(body),
+                                      .client = client,
+                                      .now = 1700000000};
+    nib_call *call = NULL;
+    return nib_call_open(&call, s->service, &options, NULL) == NIB_OK ? call : NULL;
+}
+
+static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 200 * 1000}, NULL); }
+
+/* The whole answer, cut to the room. */
+static int read_answer(nib_call *call, char *out, size_t size)
+{
+    size_t count = 0;
+    nib_call_state state;
+    do {
+        state = nib_call_look(call);
+        const size_t got = nib_call_read(call, out + count, size - 1 - count);
+        count += got;
+        if (got == 0)
+            nap();
+    } while (!state.over || nib_call_look(call).left > 0);
+    out[count] = 0;
+    return state.http;
+}
+
+/* What follows the id and the time, which are each answer's own. */
+static const char *body_of(const char *answer)
+{
+    const char *at = strstr(answer, "\"choices\"");
+    return at != NULL ? at : answer;
+}
+
+typedef struct caller {
+    served *served;
+    const char *want;
+    uint32_t random;
+    int wrong;
+    pthread_t thread;
+} caller;
+
+static void *call_and_go(void *ctx)
+{
+    caller *c = ctx;
+    char *answer = malloc(1 << 16);
+    for (int i = 0; i < 30; i++) {
+        c->random = c->random * 1664525u + 1013904223u;
+        nib_call *call = post(c->served, once, c->random >> 30);
+        const uint32_t how = c->random >> 20 & 3;
+        if (call == NULL) {
+            c->wrong++;
+        } else if (how != 0) { /* one in four goes early */
+            const int http = read_answer(call, answer, 1 << 16);
+            if (http != 200 || strncmp(body_of(answer), c->want, strlen(c->want)) != 0)
+                c->wrong++;
+        } else if (c->random >> 18 & 1) {
+            nap();
+        }
+        nib_call_close(call);
+    }
+    free(answer);
+    return NULL;
+}
+
+static nib_status drop(void *ctx, const char *bytes, size_t size)
+{
+    (void)bytes;
+    *(size_t *)ctx += size;
+    return NIB_OK;
+}
+
+static void test_threads_get_the_same(void **state)
+{
+    enum { CALLERS = 4 };
+    served s;
+    caller callers[CALLERS];
+    static char want[1 << 16];
+    size_t told = 0;
+    const nib_sink sink = {drop, &told};
+    (void)state;
+    open_served(&s, NULL, NULL, 3);
+    start(&s);
+    nib_call *call = post(&s, once, 0);
+    assert_int_equal(read_answer(call, want, sizeof want), 200);
+    nib_call_close(call);
+    char *usage = strstr(want, "\"prompt_tokens_details\""); /* what was in the cache varies */
+    assert_non_null(usage);
+    *usage = 0;
+    for (int i = 0; i < CALLERS; i++) {
+        callers[i] = (caller){.served = &s, .want = body_of(want), .random = (uint32_t)i};
+        assert_int_equal(pthread_create(&callers[i].thread, NULL, call_and_go, &callers[i]), 0);
+    }
+    for (int i = 0; i < 50; i++) { /* reports meanwhile */
+        for (int r = NIB_REPORT_MODELS; r <= NIB_REPORT_PLAN; r++)
+            assert_int_equal(nib_service_write(s.service, (nib_report)r, &sink, NULL), NIB_OK);
+        nap();
+    }
+    for (int i = 0; i < CALLERS; i++) {
+        assert_int_equal(pthread_join(callers[i].thread, NULL), 0);
+        assert_int_equal(callers[i].wrong, 0);
+    }
+    assert_true(told > 10000);
+    stop(&s);
+    assert_int_equal(nib__batch_counts(s.service->batch).jobs, 0);
+    assert_null(s.service->calls);
+    assert_int_equal(s.service->waiting, 0);
+    close_served(&s);
+}
+
+/* Of clients that wait, the one with fewest running: a third request of the first client comes
+ * after the second client's first. */
+static void test_fair(void **state)
+{
+    served s;
+    nib_call *calls[4];
+    static char answer[1 << 16];
+    nib_call_stats stats[4];
+    (void)state;
+    open_served(&s, NULL, NULL, 1);
+    for (int i = 0; i < 4; i++)
+        calls[i] = post(&s, once, i < 3 ? 7 : 8);
+    start(&s);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(read_answer(calls[i], answer, sizeof answer), 200);
+        nib_call_stats_get(calls[i], &stats[i]);
+        assert_int_equal(stats[i].new_tokens, 9);
+        assert_string_equal(stats[i].finish, "length");
+    }
+    assert_true(stats[0].queued_s < stats[1].queued_s && stats[1].queued_s < stats[2].queued_s);
+    for (int i = 0; i < 4; i++)
+        nib_call_close(calls[i]);
+    stop(&s);
+    close_served(&s);
+    open_served(&s, NULL, NULL, 2);
+    for (int i = 0; i < 4; i++)
+        calls[i] = post(&s, once, i < 3 ? 7 : 8);
+    start(&s);
+    for (int i = 0; i < 4; i++) {
+        read_answer(calls[i], answer, sizeof answer);
+        nib_call_stats_get(calls[i], &stats[i]);
+    }
+    assert_true(stats[3].queued_s < stats[1].queued_s); /* beside the first one of the other */
+    for (int i = 0; i < 4; i++)
+        nib_call_close(calls[i]);
+    stop(&s);
+    close_served(&s);
+}
+
+/* A full queue, a limit of time, an end with requests inside, a service that never ran. */
+static void test_refuses(void **state)
+{
+    served s;
+    const nib_service_options options = {.name = "x", .queue = 2, .limit_s = 0.02};
+    static char answer[1 << 16];
+    (void)state;
+    open_served(&s, &options, NULL, 1);
+    nib_call *one = post(&s, once, 0), *two = post(&s, once, 0), *three = post(&s, once, 0);
+    const nib_call_state full = nib_call_look(three);
+    assert_int_equal(full.http, 429);
+    assert_true(full.over && full.retry_s > 0);
+    nib_call_close(three);
+    nib_call_close(two); /* while nobody runs it */
+    assert_int_equal(s.service->waiting, 1);
+    nanosleep(&(struct timespec){.tv_nsec = 30 * 1000 * 1000}, NULL);
+    start(&s);
+    assert_int_equal(read_answer(one, answer, sizeof answer), 503);
+    assert_non_null(strstr(answer, "\"timeout\""));
+    nib_call_close(one);
+    stop(&s);
+    one = post(&s, once, 0);
+    assert_int_equal(nib_call_look(one).http, 503);
+    nib_call_close(one);
+    close_served(&s);
+}
+
+/* Memory runs out at the nth request for it: an answer says so, or there is none; nothing is lost,
+ * and the next request is served. */
+static void test_no_memory(void **state)
+{
+    served s;
+    static char answer[1 << 16];
+    static const char body[] =
+        "{\"prompt\": [\"Once\", [5, 6]], \"max_tokens\": 4, \"logprobs\": 2, \"echo\": true, "
+        "\"stop\": [\"zz\"], \"logit_bias\": {\"5\": 1}, \"stream\": true}";
+    const nib_allocator a = failing_allocator(&memory);
+    (void)state;
+    memory = (failing){.left = -1};
+    open_served(&s, NULL, &a, 2);
+    start(&s); /* the session keeps what its first steps take */
+    nib_call *first = post(&s, body, 0);
+    assert_int_equal(read_answer(first, answer, sizeof answer), 200);
+    nib_call_close(first);
+    stop(&s);
+    s.service->stopping = 0;
+    const int before = memory.live;
+    bool served_one = false;
+    for (int n = 0; n < 400 && !served_one; n++) {
+        memory.left = n;
+        nib_call *call = post(&s, body, 0);
+        if (call != NULL) {
+            start(&s);
+            const int http = read_answer(call, answer, sizeof answer);
+            assert_true(http == 200 || http == 503);
+            served_one = http == 200 && strstr(answer, "[DONE]") != NULL;
+            memory.left = -1;
+            nib_call_close(call);
+            stop(&s);
+            s.service->stopping = 0;
+        }
+        memory.left = -1;
+        assert_int_equal(memory.live, before);
+    }
+    assert_true(served_one);
+    close_served(&s);
+    assert_int_equal(memory.live, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_threads_get_the_same),
+        cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests to the server: its key, its errors, and the events of a stream.
+
+const KEY = "nibble-key";
+
+// What the server said against a request; param names the member that it is about.
+export class Refused extends Error {
+    constructor(http, error) {
+        super(error.message);
+        this.http = http;
+        this.param = error.param ?? "";
+    }
+}
+
+// Asks a person for the key; several requests that wait share one question.
+let askKey = null;
+let asked = null;
+
+export function onKeyWanted(ask) {
+    askKey = ask;
+}
+
+async function refusal(response) {
+    const text = await response.text();
+    try {
+        return new Refused(response.status, JSON.parse(text).error);
+    } catch {
+        return new Refused(response.status, { message: `the server answered ${response.status}: ${text.slice(0, 200)}` });
+    }
+}
+
+// A response that is good; anything else is thrown as what it says.
+export async function ask(path, options = {}) {
+    for (;;) {
+        const key = sessionStorage.getItem(KEY);
+        const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
+        let response;
+        try {
+            response = await fetch(path, { ...options, headers });
+        } catch (error) {
+            if (error.name === "AbortError")
+                throw error;
+            throw new Refused(0, { message: "the server does not answer; is it still running?" });
+        }
+        if (response.ok)
+            return response;
+        const refused = await refusal(response);
+        if (refused.http !== 401)
+            throw refused;
+        if (sessionStorage.getItem(KEY) !== key)
+            continue; // another request was given a new one meanwhile
+        asked ??= askKey(refused.message).finally(() => { asked = null; });
+        const given = await asked;
+        if (given === null)
+            throw refused;
+        sessionStorage.setItem(KEY, given);
+    }
+}
+
+export async function askJson(path) {
+    return (await ask(path)).json();
+}
+
+// Splits what arrives into events, {name, data} each. A part may end anywhere.
+export class EventReader {
+    #rest = "";
+
+    read(part) {
+        const events = (this.#rest + part).split(/\r?\n\r?\n/);
+        this.#rest = events.pop();
+        return events.map(parseEvent).filter(event => event.data !== "");
+    }
+}
+
+function parseEvent(text) {
+    const event = { name: "message", data: "" };
+    for (const line of text.split(/\r?\n/)) {
+        if (line.startsWith("event:"))
+            event.name = line.slice(6).trim();
+        else if (line.startsWith("data:"))
+            event.data += (event.data && "\n") + line.slice(5).trim();
+    }
+    return event;
+}
+
+// The chunks of an answer as they come. body: JSON text.
+export async function* stream(path, body, signal) {
+    const response = await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body, signal });
+    const parts = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    const events = new EventReader();
+    for (;;) {
+        const { done, value } = await parts.read();
+        if (done)
+            throw new Refused(0, { message: "the connection ended before the answer did" });
+        for (const event of events.read(value)) {
+            if (event.data === "[DONE]")
+                return;
+            const chunk = JSON.parse(event.data);
+            if (event.name === "error" || chunk.error)
+                throw new Refused(200, chunk.error);
+            yield chunk;
+        }
+    }
+}
+
+// Prometheus' text as {name: value}, without what has labels.
+export async function askMetrics() {
+    const text = await (await ask("metrics")).text();
+    return Object.fromEntries([...text.matchAll(/^(\w+) (\S+)$/gm)].map(([, name, value]) => [name, Number(value)]));
+}
