@@ -63,6 +63,8 @@ NIB_FILTER(nib__filter_map)
     nib_arguments rest = *args;
     size_t count;
     (void)bound;
+    if (!nib__truth(self))
+        return new_stream(r, out, 0); /* whatever it is: none, too */
     if (args->count == 0) {
         for (size_t i = 0; i < args->named_count; i++) {
             const nib_value name = {.kind = NIB_V_STRING, .as.string = args->named[i].name};
@@ -108,6 +110,8 @@ static nib_status choose(nib_run *r, nib_value self, const nib_arguments *args, 
     nib_arguments rest = *args;
     nib_value attribute = {.kind = NIB_V_UNDEFINED};
     size_t count;
+    if (!nib__truth(self))
+        return new_stream(r, out, 0);
     if (by_attribute) {
         if (rest.count == 0)
             return nib__run_fail(r, NIB_BAD_INPUT, "the attribute's name is missing");

@@ -312,9 +312,11 @@ nib_status nib__format_percent(nib_run *r, nib_value *out, nib_value format, nib
             NIB_TRY(next_value(r, &f, &v));
         NIB_TRY(put_directive(r, &b, v, &d));
     }
-    const bool rest = args.kind == NIB_V_TUPLE
-                          ? f.used < args.as.items->count
-                          : f.used == 0 && args.kind != NIB_V_DICT && args.kind != NIB_V_LIST;
+    /* Python takes what has elements for a mapping, whose values need not all be used. */
+    const bool subscripted = args.kind == NIB_V_DICT || args.kind == NIB_V_LIST ||
+                             args.kind == NIB_V_RANGE || args.kind == NIB_V_UNDEFINED;
+    const bool rest =
+        args.kind == NIB_V_TUPLE ? f.used < args.as.items->count : f.used == 0 && !subscripted;
     if (rest && !f.named)
         return nib__run_fail(r, NIB_BAD_INPUT, "a format gets more values than it wants");
     return nib__built(r, &b, out);
