@@ -46,14 +46,15 @@ static nib_status open_parts(nib_service *s, const nib_service_options *options,
     s->options.name = s->name;
     s->lock_made = pthread_mutex_init(&s->lock, NULL) == 0;
     s->wake_made = pthread_cond_init(&s->wake, NULL) == 0;
-    if (!s->lock_made || !s->wake_made)
+    s->fresh_made = pthread_cond_init(&s->fresh, NULL) == 0;
+    if (!s->lock_made || !s->wake_made || !s->fresh_made)
         return nib__fail(err, NIB_NO_MEMORY, "the system has no lock left for a service");
     NIB_TRY(nib__model_tokenizer(s->session->model, &s->tokenizer, err));
     NIB_TRY(
         nib__token_trie_open(&s->trie, s->tokenizer, &s->session->model->engine->allocator, err));
     NIB_TRY(nib_plan_write(nib_session_plan(s->session), NIB_FORM_JSON, &sink, err));
     NIB_TRY(nib__batch_open(&s->batch, s->session, err));
-    return NIB_OK;
+    return nib__preparer_open(s, err);
 }
 
 nib_status nib_service_open(nib_service **out, nib_session *session,
@@ -79,9 +80,12 @@ void nib_service_close(nib_service *s)
     if (s == NULL)
         return;
     const nib_allocator *a = &s->session->model->engine->allocator;
+    nib__preparer_close(s);
     nib__batch_close(s->batch);
     nib__token_trie_close(s->trie);
     nib__text_free(&s->plan);
+    if (s->fresh_made)
+        pthread_cond_destroy(&s->fresh);
     if (s->wake_made)
         pthread_cond_destroy(&s->wake);
     if (s->lock_made)
@@ -244,7 +248,7 @@ void nib_service_run(nib_service *s)
         s->batch_counts = nib__batch_counts(s->batch);
         if (s->batch_counts.jobs > 0)
             step(s);
-        else if (s->stopping > 0 && s->calls == NULL)
+        else if (s->stopping > 0 && !s->calls && !s->unprepared && !s->preparing)
             break;
         else
             wait(s);

@@ -44,10 +44,11 @@ typedef struct nib_call_prompt {
 
 struct nib_call {
     nib_service *service;
-    nib_call *next; /* of those that are not over, in the order in which they came */
+    nib_call *next; /* of those that are not over, or not yet prepared, in the order in which they
+                       came */
     nib_arena arena;
     nib_api_request request;
-    nib_call_options options; /* without the body */
+    nib_call_options options; /* the body is the call's copy, until it was prepared */
     char id[48];
     uint64_t seed;
     nib_call_prompt *prompts; /* [prompt_count] */
@@ -85,9 +86,14 @@ struct nib_service {
     char name[256];
     int64_t created; /* seconds since 1970, of the first request; 0: none came */
     pthread_mutex_t lock;
-    pthread_cond_t wake;
-    bool lock_made, wake_made, running;
-    int stopping; /* 1: no further requests; more: nor those that run */
+    pthread_cond_t wake, fresh;
+    bool lock_made, wake_made, fresh_made, running;
+    /* Texts become tokens on a thread of their own: a long one keeps no stream waiting. */
+    pthread_t preparer;
+    bool has_preparer, closing;
+    nib_call *unprepared, *preparing; /* the one that is taken from the list */
+    size_t longest;                   /* bytes of a token, at most */
+    int stopping;                     /* 1: no further requests; more: nor those that run */
     nib_call *calls;
     int64_t waiting; /* calls with choices that have not begun */
     uint64_t number; /* calls so far */
@@ -104,7 +110,26 @@ bool nib__service_has(const nib_service *s, const nib_call *call);
 /* Takes it from the batch and the list, and frees it. */
 void nib__service_drop(nib_service *s, nib_call *call);
 
+/* ---- service_prepare.c ---- */
+
+nib_status nib__preparer_open(nib_service *s, nib_err *err);
+void nib__preparer_close(nib_service *s);
+/* Under the lock: behind the others that are not prepared yet. */
+void nib__prepare_later(nib_service *s, nib_call *call);
+/* Takes it from those that are not prepared yet, if it is one of them. Under the lock. */
+bool nib__prepare_drop(nib_service *s, const nib_call *call);
+/* False, with the answer that a call gets. */
+bool nib__call_refuse(nib_call *call, int http, const char *param, const char *code,
+                      const char *text);
+/* A failure of the library as an answer: what the caller can mend is his. */
+bool nib__call_refuse_status(nib_call *call, const char *param, const nib_err *err);
+bool nib__call_no_memory(nib_call *call);
+
 /* ---- service_call.c ---- */
+
+/* A call that was prepared joins those that run, or is over; one that is closed is freed. */
+void nib__call_join(nib_call *call, bool good);
+extern const nib_job_calls nib__answer_calls;
 
 /* Calls `ready`, if there is something that was not told. */
 void nib__call_tell(nib_call *call);

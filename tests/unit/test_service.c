@@ -15,6 +15,24 @@
 #include <cmocka.h>
 
 static failing memory;
+static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Of several threads. */
+static void *resize_locked(void *ctx, void *old, size_t size)
+{
+    pthread_mutex_lock(&memory_lock);
+    void *p = failing_resize(ctx, old, size);
+    pthread_mutex_unlock(&memory_lock);
+    return p;
+}
+
+static void set_left(int left)
+{
+    pthread_mutex_lock(&memory_lock);
+    memory.left = left;
+    pthread_mutex_unlock(&memory_lock);
+}
+
 static const char once[] =
     "{\"prompt\": \"Once upon a time\", \"max_tokens\": 9, \"seed\": 3, \"logprobs\": 2}";
 
@@ -71,6 +89,19 @@ static nib_call *post(served *s, const char *body, uint64_t client)
 }
 
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 200 * 1000}, NULL); }
+
+/* Every request that came has tokens. */
+static void wait_prepared(nib_service *s)
+{
+    bool idle = false;
+    while (!idle) {
+        pthread_mutex_lock(&s->lock);
+        idle = s->unprepared == NULL && s->preparing == NULL;
+        pthread_mutex_unlock(&s->lock);
+        if (!idle)
+            nap();
+    }
+}
 
 /* The whole answer, cut to the room. */
 static int read_answer(nib_call *call, char *out, size_t size)
@@ -183,6 +214,7 @@ static void test_fair(void **state)
     open_served(&s, NULL, NULL, 1);
     for (int i = 0; i < 4; i++)
         calls[i] = post(&s, once, i < 3 ? 7 : 8);
+    wait_prepared(s.service);
     start(&s);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(read_answer(calls[i], answer, sizeof answer), 200);
@@ -198,6 +230,7 @@ static void test_fair(void **state)
     open_served(&s, NULL, NULL, 2);
     for (int i = 0; i < 4; i++)
         calls[i] = post(&s, once, i < 3 ? 7 : 8);
+    wait_prepared(s.service);
     start(&s);
     for (int i = 0; i < 4; i++) {
         read_answer(calls[i], answer, sizeof answer);
@@ -246,7 +279,7 @@ static void test_no_memory(void **state)
     static const char body[] =
         "{\"prompt\": [\"Once\", [5, 6]], \"max_tokens\": 4, \"logprobs\": 2, \"echo\": true, "
         "\"stop\": [\"zz\"], \"logit_bias\": {\"5\": 1}, \"stream\": true}";
-    const nib_allocator a = failing_allocator(&memory);
+    const nib_allocator a = {resize_locked, &memory};
     (void)state;
     memory = (failing){.left = -1};
     open_served(&s, NULL, &a, 2);
@@ -259,19 +292,19 @@ static void test_no_memory(void **state)
     const int before = memory.live;
     bool served_one = false;
     for (int n = 0; n < 400 && !served_one; n++) {
-        memory.left = n;
+        set_left(n);
         nib_call *call = post(&s, body, 0);
         if (call != NULL) {
             start(&s);
             const int http = read_answer(call, answer, sizeof answer);
             assert_true(http == 200 || http == 503);
             served_one = http == 200 && strstr(answer, "[DONE]") != NULL;
-            memory.left = -1;
+            set_left(-1);
             nib_call_close(call);
             stop(&s);
             s.service->stopping = 0;
         }
-        memory.left = -1;
+        set_left(-1);
         assert_int_equal(memory.live, before);
     }
     assert_true(served_one);
