@@ -95,25 +95,26 @@ static void chat_token(nib_answer *c, const nib_new_token *t)
     nib__jsonw_object_end(&w);
 }
 
-/* As an object: of tokens that read alike the likeliest. */
+/* The likeliest tokens and the one that came, as an object: of such as read alike the likeliest. */
 static void completion_tops(nib_answer *c, const nib_new_token *t)
 {
-    nib_text pieces[NIB_TOP_MOST];
+    nib_text pieces[NIB_TOP_MOST + 1];
     nib_jsonw w = next_value(&c->logprobs.tops);
     nib__jsonw_object(&w);
-    for (int i = 0; i < t->top_count; i++) {
+    for (int i = 0; i <= t->top_count; i++) {
+        const bool came = i == t->top_count;
         bool twice = false;
         nib__text_init(&pieces[i], c->call->out.allocator);
-        put_token(c->call, t->top[i].id, &pieces[i]);
+        put_token(c->call, came ? t->id : t->top[i].id, &pieces[i]);
         nib__text_put(&pieces[i], "", 1);
         for (int j = 0; j < i && !pieces[i].failed; j++)
             twice = twice || (pieces[j].size == pieces[i].size &&
                               memcmp(pieces[j].at, pieces[i].at, pieces[i].size) == 0);
         if (!twice && !pieces[i].failed)
-            nib__jsonw_pair_double(&w, pieces[i].at, t->top[i].logprob);
+            nib__jsonw_pair_double(&w, pieces[i].at, came ? t->logprob : t->top[i].logprob);
     }
     nib__jsonw_object_end(&w);
-    for (int i = 0; i < t->top_count; i++)
+    for (int i = 0; i <= t->top_count; i++)
         nib__text_free(&pieces[i]);
 }
 
@@ -150,10 +151,10 @@ static void completion_token(nib_answer *c, const nib_new_token *t)
 
 void nib__answer_token(nib_answer *c, const nib_new_token *token)
 {
-    if (is_chat(c->call))
+    if (!is_chat(c->call))
+        completion_token(c, token); /* also of one that ends the text: clients count tokens here */
+    else if (!token->end)
         chat_token(c, token);
-    else
-        completion_token(c, token);
 }
 
 static void write_array(nib_jsonw *w, const char *key, nib_text *values)

@@ -132,7 +132,7 @@ static bool token_came(void *ctx, const nib_new_token *token)
         note_time(c->call);
         s->counts.new_tokens++;
     }
-    if (!token->end && c->job.top >= 0)
+    if (c->job.top >= 0)
         nib__answer_token(c, token);
     if (!token->end && !token->of_prompt) {
         nib__text_out_put(&c->text, token->id);
