@@ -31,7 +31,8 @@ struct nib_batch {
     uint64_t clock;
     nib_batch_counts counts;
     /* of a step */
-    nib_slot slots[NIB_CHUNK];
+    nib_slot *slots; /* [slots_most] */
+    int64_t slots_most;
     size_t slot_count;
     int64_t rows;
     nib_job **stepped;   /* [count] jobs with slots in it; NULL: ended meanwhile */
@@ -52,12 +53,14 @@ static nib_status take_memory(nib_batch *b, nib_err *err)
         b->sequences[i].tokens = nib__calloc(a, context, sizeof(int32_t));
         whole = whole && b->sequences[i].tokens != NULL;
     }
+    b->slots = nib__calloc(a, (size_t)b->slots_most, sizeof *b->slots);
     b->tokens = nib__calloc(a, (size_t)b->rows_most, sizeof *b->tokens);
     b->tops = nib__calloc(a, (size_t)b->rows_most * NIB_TOP_MOST, sizeof *b->tops);
     b->stepped = nib__calloc(a, count, sizeof(nib_job *));
     b->drawn = nib__calloc(a, count, sizeof(nib_job *));
     b->drawn_ids = nib__calloc(a, count, sizeof(int32_t *));
-    if (whole && b->sequences && b->tokens && b->tops && b->stepped && b->drawn && b->drawn_ids)
+    whole = whole && b->sequences && b->slots && b->tokens && b->tops;
+    if (whole && b->stepped && b->drawn && b->drawn_ids)
         return NIB_OK;
     return nib__fail_memory(err, count * context * sizeof(int32_t), "a batch");
 }
@@ -71,6 +74,8 @@ nib_status nib__batch_open(nib_batch **out, nib_session *session, nib_err *err)
     b->session = session;
     b->count = session->runner.kv.sequences;
     b->rows_most = b->count + PROMPT_ROWS;
+    /* a token of each, and prompts go on beside them however many there are */
+    b->slots_most = nib__max(NIB_CHUNK, b->count + SHORT_SHARE);
     nib_status status = take_memory(b, err);
     if (status == NIB_OK)
         status = nib__drawer_open(&b->drawer, session, err);
@@ -93,6 +98,7 @@ void nib__batch_close(nib_batch *b)
     for (int64_t i = 0; b->sequences != NULL && i < b->count; i++)
         nib__release(a, b->sequences[i].tokens);
     nib__release(a, b->sequences);
+    nib__release(a, b->slots);
     nib__release(a, b->tokens);
     nib__release(a, b->tops);
     nib__release(a, b->stepped);
@@ -292,8 +298,9 @@ static void add_prompts(nib_batch *b)
 {
     nib_job *early = NULL; /* read ahead of its turn */
     bool first = true;
-    for (nib_job *job = b->jobs; job != NULL && b->slot_count < NIB_CHUNK; job = job->next) {
-        int64_t room = NIB_CHUNK - (int64_t)b->slot_count;
+    for (nib_job *job = b->jobs; job != NULL && (int64_t)b->slot_count < b->slots_most;
+         job = job->next) {
+        int64_t room = b->slots_most - (int64_t)b->slot_count;
         if (job == early || !can_read(b, job))
             continue;
         if (first && left(job) > room && (early = find_short(b, job)) != NULL) {

@@ -310,12 +310,46 @@ static void test_fair(void **state)
     close_opened(&o);
 }
 
+/* More jobs than a step's usual room: each gets a token a step, and prompts go on beside them. */
+static void test_more_than_a_step(void **state)
+{
+    enum { SEQUENCES = NIB_CHUNK + 88 };
+    const open_how how = {.path = "models/nibble-tales",
+                          .recipe = "8da4w",
+                          .threads = 2,
+                          .sequences = SEQUENCES,
+                          .context = 64};
+    opened o = must_open(&how);
+    nib_batch *b;
+    given *all = calloc(SEQUENCES, sizeof *all);
+    (void)state;
+    assert_int_equal(nib__batch_open(&b, o.session, NULL), NIB_OK);
+    for (int i = 0; i < SEQUENCES; i++) {
+        ask(&all[i], 1);
+        all[i].prompt[0] = 5 + i;
+        all[i].job.prompt_count = 1;
+        all[i].job.max_tokens = i == SEQUENCES - 1 ? 1 : 6;
+        nib__batch_add(b, &all[i].job);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(nib__batch_step(b, NULL), NIB_OK);
+    assert_int_equal(all[0].count, 2);
+    assert_true(all[SEQUENCES - 1].ended); /* while all the others are making text */
+    assert_int_equal(nib__batch_counts(b).jobs, SEQUENCES - 1);
+    finish_all(b);
+    for (int i = 0; i < SEQUENCES - 1; i++)
+        assert_int_equal(all[i].count, 6);
+    nib__batch_close(b);
+    close_opened(&o);
+    free(all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_as_alone), cmocka_unit_test(test_what_is_asked),
         cmocka_unit_test(test_ends),          cmocka_unit_test(test_reads_once),
-        cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_fair),          cmocka_unit_test(test_more_than_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
