@@ -404,6 +404,7 @@ void nib__answer_over(nib_call *call)
         call->error.http = 503;
         nib__text_free(&call->out);
         nib__text_init(&call->out, &call->service->session->model->engine->allocator);
+        call->read = 0;
         if (!call->stream)
             nib__text_str(&call->out, short_error);
     }
