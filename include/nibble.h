@@ -637,7 +637,7 @@ typedef struct nib_call_stats {
     uint64_t seed;
     double queued_s, first_token_s, total_s; /* since it came; NaN: never */
 } nib_call_stats;
-/* Of a call that is over; the strings are the call's. */
+/* Of a call that is over, or as far as it came; the strings are the call's. */
 void nib_call_stats_get(nib_call *call, nib_call_stats *out);
 
 typedef enum nib_report {

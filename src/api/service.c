@@ -147,6 +147,7 @@ static void take_out(nib_service *s, nib_call *call)
         nib_answer *choice = &call->choices[i];
         if (choice->begun && !choice->ended)
             nib__batch_remove(s->batch, &choice->job);
+        choice->cached = choice->job.cached;
         choice->ended = true;
     }
     s->waiting -= call->begun < call->choice_count;

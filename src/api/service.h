@@ -29,9 +29,10 @@ typedef struct nib_answer {
     nib_text_out text;
     nib_text whole; /* what is not streamed */
     nib_logprobs logprobs;
-    nib_detok told;     /* of tokens whose logprobs were told */
-    int64_t characters; /* of their text, for offsets */
-    bool begun, ended;  /* has a sequence or had one; is over */
+    nib_detok told;       /* of tokens whose logprobs were told */
+    int64_t characters;   /* of their text, for offsets */
+    int64_t cached, made; /* of the job, which is the running thread's, as of its last token */
+    bool begun, ended;    /* has a sequence or had one; is over */
     nib_finish finish;
     nib_err failed; /* status NIB_OK: did not */
 } nib_answer;

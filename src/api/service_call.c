@@ -128,9 +128,11 @@ static bool token_came(void *ctx, const nib_new_token *token)
     nib_answer *c = ctx;
     nib_service *s = c->call->service;
     pthread_mutex_lock(&s->lock);
+    c->cached = c->job.cached;
     if (!token->of_prompt) {
         note_time(c->call);
         s->counts.new_tokens++;
+        c->made++;
     }
     if (c->job.top >= 0)
         nib__answer_token(c, token);
@@ -151,6 +153,7 @@ static void choice_ended(void *ctx, nib_finish finish, const nib_err *err)
     pthread_mutex_lock(&s->lock);
     c->ended = true;
     c->finish = finish;
+    c->cached = c->job.cached;
     call->ended++;
     if (err != NULL && call->error.http == 0)
         nib__call_refuse_status(call, "", err);
@@ -211,12 +214,13 @@ size_t nib_call_read(nib_call *call, char *out, size_t size)
 void nib_call_stats_get(nib_call *call, nib_call_stats *out)
 {
     pthread_mutex_lock(&call->service->lock);
+    const uint64_t until = call->over_ns != 0 ? call->over_ns : nib__now_ns();
     *out = (nib_call_stats){.id = call->id,
                             .finish = "error",
                             .seed = call->seed,
                             .queued_s = NAN,
                             .first_token_s = NAN,
-                            .total_s = (double)(call->over_ns - call->came_ns) * 1e-9};
+                            .total_s = (double)(until - call->came_ns) * 1e-9};
     if (call->error.http == 0 && call->choice_count > 0)
         out->finish = nib__answer_finish(&call->choices[0]);
     if (call->begun_ns != 0)
@@ -232,10 +236,10 @@ void nib__call_tokens(const nib_call *call, int64_t *prompt, int64_t *cached, in
     *prompt = *cached = *made = 0;
     for (int64_t i = 0; i < call->choice_count; i++) {
         const nib_answer *c = &call->choices[i];
-        *made += c->job.made;
+        *made += c->made;
         if (i % call->request.n == 0) { /* a prompt counts once, however many answers it has */
             *prompt += c->job.prompt_count;
-            *cached += c->job.cached;
+            *cached += c->cached;
         }
     }
 }

@@ -8,6 +8,7 @@
 #include "failing.h"
 #include "session.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <time.h>
@@ -312,6 +313,55 @@ static void test_no_memory(void **state)
     assert_int_equal(memory.live, 0);
 }
 
+/* Of a call that goes before it is over: what there is, until now. */
+static void test_stats_of_one_that_goes(void **state)
+{
+    served s;
+    nib_call_stats stats;
+    (void)state;
+    open_served(&s, NULL, NULL, 1);
+    nib_call *call = post(&s, once, 0);
+    nib_call_stats_get(call, &stats);
+    assert_true(stats.total_s >= 0 && stats.total_s < 100);
+    assert_true(isnan(stats.queued_s) && isnan(stats.first_token_s));
+    assert_int_equal(stats.new_tokens, 0);
+    nib_call_close(call);
+    close_served(&s);
+}
+
+/* Memory runs out behind a reader that has taken a part: what is left is never more than there is. */
+static void test_no_memory_behind_a_reader(void **state)
+{
+    served s;
+    static char answer[1 << 16];
+    static const char body[] = "{\"prompt\": \"Once\", \"max_tokens\": 60, \"seed\": 1, "
+                               "\"ignore_eos\": true, \"echo\": true, \"stream\": true}";
+    const nib_allocator a = failing_allocator(&memory);
+    int cut = 0;
+    (void)state;
+    memory = (failing){.left = -1};
+    open_served(&s, NULL, &a, 1);
+    for (int n = -1; n < 12; n++) { /* the first one with all that it wants */
+        nib_call *call = post(&s, body, 0);
+        assert_int_equal(nib_call_read(call, answer, 5), 5);
+        memory.left = n;
+        start(&s);
+        while (!nib_call_look(call).over)
+            nap();
+        memory.left = -1;
+        const size_t left = nib_call_look(call).left;
+        assert_true(left < sizeof answer);
+        assert_int_equal(nib_call_read(call, answer, sizeof answer), left);
+        cut += left == 0;
+        nib_call_close(call);
+        stop(&s);
+        s.service->stopping = 0;
+    }
+    assert_true(cut > 0);
+    close_served(&s);
+    assert_int_equal(memory.live, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +369,8 @@ int main(void)
         cmocka_unit_test(test_fair),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory_behind_a_reader),
+        cmocka_unit_test(test_stats_of_one_that_goes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
