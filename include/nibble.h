@@ -606,7 +606,7 @@ typedef struct nib_call_options {
     nib_route route;
     const char *body; /* [size] JSON; not used after nib_call_open */
     size_t size;
-    uint64_t client; /* of those that wait, a client with fewer running comes first */
+    uint64_t client; /* of those that wait, a client (and its user) with fewer running is first */
     int64_t now;     /* seconds since 1970 */
     /* There is more to read. On the thread that runs the service; it may not call the service. */
     void (*ready)(void *ctx);

@@ -33,6 +33,13 @@ static void give_number(nib_call *call)
              call->options.route == NIB_ROUTE_CHAT ? "chatcmpl" : "cmpl", mix(call->seed, number));
 }
 
+/* Users of one client are clients of their own. */
+static void know_user(nib_call *call)
+{
+    for (const char *p = call->request.user; p != NULL && *p != 0; p++)
+        call->options.client = mix(call->options.client, (unsigned char)*p);
+}
+
 /* Is there room for one more? */
 static bool may_come(nib_call *call)
 {
@@ -63,6 +70,7 @@ void nib__call_join(nib_call *call, bool good)
     }
     call->stream = good && call->request.stream;
     if (good) {
+        know_user(call);
         while (*last != NULL)
             last = &(*last)->next;
         *last = call;

@@ -37,6 +37,9 @@ static void set_left(int left)
 static const char once[] =
     "{\"prompt\": \"Once upon a time\", \"max_tokens\": 9, \"seed\": 3, \"logprobs\": 2}";
 
+static const char of_user_a[] = "{\"prompt\": \"Once\", \"max_tokens\": 9, \"user\": \"a\"}";
+static const char of_user_b[] = "{\"prompt\": \"Once\", \"max_tokens\": 9, \"user\": \"b\"}";
+
 typedef struct served {
     opened o;
     nib_service *service;
@@ -228,20 +231,23 @@ static void test_fair(void **state)
         nib_call_close(calls[i]);
     stop(&s);
     close_served(&s);
-    open_served(&s, NULL, NULL, 2);
-    for (int i = 0; i < 4; i++)
-        calls[i] = post(&s, once, i < 3 ? 7 : 8);
-    wait_prepared(s.service);
-    start(&s);
-    for (int i = 0; i < 4; i++) {
-        read_answer(calls[i], answer, sizeof answer);
-        nib_call_stats_get(calls[i], &stats[i]);
+    for (int by_user = 0; by_user < 2; by_user++) { /* beside the first one of the other */
+        open_served(&s, NULL, NULL, 2);
+        for (int i = 0; i < 4; i++)
+            calls[i] = by_user ? post(&s, i < 3 ? of_user_a : of_user_b, 7)
+                               : post(&s, once, i < 3 ? 7 : 8);
+        wait_prepared(s.service);
+        start(&s);
+        for (int i = 0; i < 4; i++) {
+            read_answer(calls[i], answer, sizeof answer);
+            nib_call_stats_get(calls[i], &stats[i]);
+        }
+        assert_true(stats[3].queued_s < stats[1].queued_s);
+        for (int i = 0; i < 4; i++)
+            nib_call_close(calls[i]);
+        stop(&s);
+        close_served(&s);
     }
-    assert_true(stats[3].queued_s < stats[1].queued_s); /* beside the first one of the other */
-    for (int i = 0; i < 4; i++)
-        nib_call_close(calls[i]);
-    stop(&s);
-    close_served(&s);
 }
 
 /* A full queue, a limit of time, an end with requests inside, a service that never ran. */
@@ -343,6 +349,7 @@ static void test_no_memory_behind_a_reader(void **state)
     open_served(&s, NULL, &a, 1);
     for (int n = -1; n < 12; n++) { /* the first one with all that it wants */
         nib_call *call = post(&s, body, 0);
+        wait_prepared(s.service);
         assert_int_equal(nib_call_read(call, answer, 5), 5);
         memory.left = n;
         start(&s);
