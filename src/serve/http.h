@@ -73,9 +73,11 @@ struct server {
     int wake[2]; /* a pipe to the watcher */
     char host[64];
     int port;
-    atomic_bool over; /* the service has ended */
-    int signals;      /* how often the process was asked to end, so far seen */
+    atomic_bool over;   /* the service has ended */
+    atomic_int signals; /* how often the process was asked to end, so far seen */
 };
+
+enum { PING_MS = 15000 /* a stream that has nothing to say says so, so that proxies keep it */ };
 
 uint64_t now_ms(void);
 /* Wakes the watcher; from any thread and from a signal's handler. */
@@ -86,6 +88,8 @@ void wake_watcher(const server *s);
 void *watch(void *ctx);
 /* SIGTERM and SIGINT end the server from now on. */
 void watch_signals(server *s);
+/* They are again what they were: the server goes. */
+void leave_signals(void);
 /* libmicrohttpd tells of connections. */
 void note_connection(void *ctx, struct MHD_Connection *mhd, void **socket_ctx,
                      enum MHD_ConnectionNotificationCode what);

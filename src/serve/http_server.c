@@ -131,7 +131,7 @@ static void drain(server *s)
 {
     const uint64_t until = now_ms() + DRAIN_MS;
     bool busy = true;
-    while (busy && now_ms() < until && s->signals < 2) {
+    while (busy && now_ms() < until && atomic_load(&s->signals) < 2) {
         const struct timespec moment = {.tv_nsec = 20 * 1000 * 1000};
         busy = false;
         pthread_mutex_lock(&s->lock);
@@ -190,6 +190,7 @@ static nib_status run_threads(server *s, nib_err *err)
         wake_all(s);
     }
     MHD_stop_daemon(s->daemon);
+    leave_signals();
     return wrong == 0 ? NIB_OK : serve_fail(err, NIB_NO_MEMORY, "a thread: %s", strerror(wrong));
 }
 
@@ -201,6 +202,7 @@ nib_status serve(nib_service *service, const serve_options *options, nib_err *er
     s->service = service;
     s->options = options;
     atomic_init(&s->over, false);
+    atomic_init(&s->signals, 0);
     nib_status status = open_pipe(s, err);
     if (status == NIB_OK) {
         if (pthread_mutex_init(&s->lock, NULL) != 0) {

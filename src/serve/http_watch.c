@@ -19,10 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum {
-    TICK_MS = 200,  /* limits are looked at as often */
-    PING_MS = 15000 /* a stream that has nothing to say says so, so that proxies keep it */
-};
+enum { TICK_MS = 200 /* limits are looked at as often */ };
 
 uint64_t now_ms(void)
 {
@@ -146,7 +143,7 @@ static bool hung_up(connection *c)
 static bool wants_ping(const connection *c, uint64_t now)
 {
     const request *r = c->request;
-    return r != NULL && r->streamed && c->suspended &&
+    return r != NULL && c->suspended && r->streamed &&
            since(atomic_load(&r->pinged_ms), now) > PING_MS;
 }
 
@@ -200,21 +197,29 @@ static void on_signal(int number)
     wake_watcher(asked_server);
 }
 
+static struct sigaction before[2];
+
 void watch_signals(server *s)
 {
     struct sigaction action = {.sa_handler = on_signal};
     asked = 0;
     asked_server = s;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, &before[0]);
+    sigaction(SIGINT, &action, &before[1]);
     signal(SIGPIPE, SIG_IGN);
+}
+
+void leave_signals(void)
+{
+    sigaction(SIGTERM, &before[0], NULL);
+    sigaction(SIGINT, &before[1], NULL);
 }
 
 static void take_signals(server *s)
 {
-    while (s->signals < (int)asked) {
-        if (s->signals++ == 0) {
+    while (atomic_load(&s->signals) < (int)asked) {
+        if (atomic_fetch_add(&s->signals, 1) == 0) {
             const MHD_socket listening = MHD_quiesce_daemon(s->daemon);
             if (listening != MHD_INVALID_SOCKET)
                 close(listening); /* who comes now is refused by the system */
