@@ -205,6 +205,27 @@ static enum MHD_Result answer_page(request *r, const page_file *file)
 
 /* ---- answers of the service ---- */
 
+static bool is_gone(connection *c)
+{
+    pthread_mutex_lock(&c->server->lock);
+    const bool gone = c->gone;
+    pthread_mutex_unlock(&c->server->lock);
+    return gone;
+}
+
+/* Marked once it is suspended, so that it is not resumed before. What came in between woke a
+ * watcher that had nothing to resume: it looks again. */
+static void sleep_until_ready(request *r)
+{
+    connection *c = r->connection;
+    MHD_suspend_connection(c->mhd);
+    pthread_mutex_lock(&c->server->lock);
+    c->suspended = true;
+    pthread_mutex_unlock(&c->server->lock);
+    if (atomic_load(&r->ready))
+        wake_watcher(c->server);
+}
+
 /* The next bytes for libmicrohttpd. Nothing there: the connection sleeps until there is. */
 static ssize_t read_answer(void *ctx, uint64_t place, char *out, size_t size)
 {
@@ -225,18 +246,15 @@ static ssize_t read_answer(void *ctx, uint64_t place, char *out, size_t size)
         return 0; /* it came just now */
     if (state.over)
         return MHD_CONTENT_READER_END_OF_STREAM;
-    if (c->gone)
+    if (is_gone(c))
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (r->streamed && now - atomic_load(&r->pinged_ms) > 15000 && size >= sizeof ping - 1) {
+    if (r->streamed && now - atomic_load(&r->pinged_ms) > PING_MS && size >= sizeof ping - 1) {
         atomic_store(&r->pinged_ms, now);
         memcpy(out, ping, sizeof ping - 1);
         return sizeof ping - 1;
     }
     atomic_store(&r->stalled_ms, 0);
-    pthread_mutex_lock(&c->server->lock);
-    c->suspended = true;
-    pthread_mutex_unlock(&c->server->lock);
-    MHD_suspend_connection(c->mhd);
+    sleep_until_ready(r);
     return 0;
 }
 
@@ -255,12 +273,9 @@ static enum MHD_Result answer_call(request *r)
     const nib_call_state state = nib_call_look(r->call);
     char seconds[16];
     if (state.http == 0) {
-        if (c->gone)
+        if (is_gone(c))
             return MHD_NO;
-        pthread_mutex_lock(&c->server->lock);
-        c->suspended = true;
-        pthread_mutex_unlock(&c->server->lock);
-        MHD_suspend_connection(c->mhd);
+        sleep_until_ready(r);
         return MHD_YES;
     }
     r->http = state.http;
@@ -347,6 +362,8 @@ static enum MHD_Result check_who(request *r, const route *to, bool page, bool *g
     const char *host = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Host");
     const char *origin = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Origin");
     const char *key = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Authorization");
+    /* a browser sends no key with what it asks ahead, and gets nothing but whether it may */
+    const bool ahead = strcmp(r->method, "OPTIONS") == 0;
     *good = false;
     if (!host_is_ours(r, host))
         return refuse(r, 403, "host_not_allowed",
@@ -355,7 +372,8 @@ static enum MHD_Result check_who(request *r, const route *to, bool page, bool *g
     if (!origin_is_ours(r, origin, host))
         return refuse(r, 403, "origin_not_allowed",
                       "pages of this origin may not ask here; --allow-origin names those that may");
-    if (o->keys->count > 0 && !page && !(to != NULL && to->open) && !serve_keys_open(o->keys, key))
+    if (o->keys->count > 0 && !page && !ahead && !(to != NULL && to->open) &&
+        !serve_keys_open(o->keys, key))
         return refuse(r, 401, "invalid_api_key",
                       key == NULL ? "a key is wanted: Authorization: Bearer KEY"
                                   : "the key is not one of this server's");
@@ -506,7 +524,7 @@ enum MHD_Result handle(void *ctx, struct MHD_Connection *mhd, const char *url, c
 
 /* ---- the log ---- */
 
-/* A path as one line: what no path of ours has becomes \xNN, and a long one is cut. */
+/* A method or a path as one line: what none of ours has becomes \xNN, and a long one is cut. */
 static void show(char *out, size_t size, const char *text)
 {
     size_t n = 0;
@@ -531,15 +549,16 @@ static void say_seconds(char out[48], const char *what, double seconds)
 
 static void log_request(const request *r, bool whole)
 {
-    char when[32], path[128], tokens[160] = "", queued[48], first[48];
+    char when[32], method[32], path[128], tokens[160] = "", queued[48], first[48];
     const time_t now = time(NULL);
     struct tm utc;
     nib_call_stats t;
     gmtime_r(&now, &utc);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    show(method, sizeof method, r->method);
     show(path, sizeof path, r->url);
     if (r->call == NULL) {
-        fprintf(stderr, "%s %s %s %s %d\n", when, r->connection->peer, r->method, path, r->http);
+        fprintf(stderr, "%s %s %s %s %d\n", when, r->connection->peer, method, path, r->http);
         return;
     }
     nib_call_stats_get(r->call, &t);
@@ -549,7 +568,7 @@ static void log_request(const request *r, bool whole)
         snprintf(tokens, sizeof tokens, ", %lld prompt tokens (%lld cached), %lld new",
                  (long long)t.prompt_tokens, (long long)t.cached_tokens, (long long)t.new_tokens);
     fprintf(stderr, "%s %s %s %s %d %s %s%s%s%s, %.3f s, seed %llu\n", when, r->connection->peer,
-            r->method, path, r->http, t.id, whole ? t.finish : "gone", tokens, queued, first,
+            method, path, r->http, t.id, whole ? t.finish : "gone", tokens, queued, first,
             t.total_s, (unsigned long long)t.seed);
 }
 
