@@ -223,19 +223,22 @@ void nib_call_stats_get(nib_call *call, nib_call_stats *out)
 {
     pthread_mutex_lock(&call->service->lock);
     const uint64_t until = call->over_ns != 0 ? call->over_ns : nib__now_ns();
+    /* while it is prepared, what was asked is that thread's */
+    const bool known = call->service->preparing != call;
     *out = (nib_call_stats){.id = call->id,
                             .finish = "error",
-                            .seed = call->seed,
+                            .seed = known ? call->seed : 0,
                             .queued_s = NAN,
                             .first_token_s = NAN,
                             .total_s = (double)(until - call->came_ns) * 1e-9};
-    if (call->error.http == 0 && call->choice_count > 0)
+    if (known && call->error.http == 0 && call->choice_count > 0)
         out->finish = nib__answer_finish(&call->choices[0]);
     if (call->begun_ns != 0)
         out->queued_s = (double)(call->begun_ns - call->came_ns) * 1e-9;
     if (call->first_ns != 0)
         out->first_token_s = (double)(call->first_ns - call->came_ns) * 1e-9;
-    nib__call_tokens(call, &out->prompt_tokens, &out->cached_tokens, &out->new_tokens);
+    if (known)
+        nib__call_tokens(call, &out->prompt_tokens, &out->cached_tokens, &out->new_tokens);
     pthread_mutex_unlock(&call->service->lock);
 }
 

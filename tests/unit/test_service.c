@@ -335,7 +335,7 @@ static void test_stats_of_one_that_goes(void **state)
     close_served(&s);
 }
 
-/* Memory runs out behind a reader that has taken a part: what is left is never more than there is. */
+/* Memory runs out behind a reader that took a part: what is left is never more than there is. */
 static void test_no_memory_behind_a_reader(void **state)
 {
     served s;
