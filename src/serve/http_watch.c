@@ -187,13 +187,13 @@ static nfds_t list_sockets(server *s, struct pollfd *fds, nfds_t most)
 
 /* ---- the process is asked to end ---- */
 
-static volatile sig_atomic_t asked;
+static atomic_int asked;
 static server *asked_server;
 
 static void on_signal(int number)
 {
     (void)number;
-    asked = asked + 1;
+    atomic_fetch_add(&asked, 1);
     wake_watcher(asked_server);
 }
 
@@ -202,7 +202,7 @@ static struct sigaction before[2];
 void watch_signals(server *s)
 {
     struct sigaction action = {.sa_handler = on_signal};
-    asked = 0;
+    atomic_store(&asked, 0);
     asked_server = s;
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, &before[0]);
@@ -218,7 +218,7 @@ void leave_signals(void)
 
 static void take_signals(server *s)
 {
-    while (atomic_load(&s->signals) < (int)asked) {
+    while (atomic_load(&s->signals) < atomic_load(&asked)) {
         if (atomic_fetch_add(&s->signals, 1) == 0) {
             const MHD_socket listening = MHD_quiesce_daemon(s->daemon);
             if (listening != MHD_INVALID_SOCKET)
