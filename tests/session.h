@@ -71,4 +71,10 @@ static inline opened must_open(const open_how *how)
     return o;
 }
 
+static inline bool isa_is_here(const char *isa)
+{
+    int64_t bits;
+    return nib__cpu_isa_mask(&bits, isa, NULL) == NIB_OK;
+}
+
 #endif

@@ -113,11 +113,11 @@ static bool encode_chat(nib_call *call, nib_call_prompt *to)
 static bool make_prompts(nib_call *call)
 {
     const nib_api_request *q = &call->request;
-    call->prompt_count = q->route == NIB_ROUTE_CHAT ? 1 : (int64_t)q->prompt_count;
-    call->prompts =
-        nib__arena_take(&call->arena, (size_t)call->prompt_count, sizeof *call->prompts);
+    const size_t count = q->route == NIB_ROUTE_CHAT ? 1 : q->prompt_count;
+    call->prompts = nib__arena_take(&call->arena, count, sizeof *call->prompts);
     if (call->prompts == NULL)
         return nib__call_no_memory(call);
+    call->prompt_count = (int64_t)count;
     for (int64_t i = 0; i < call->prompt_count; i++) {
         nib_call_prompt *to = &call->prompts[i];
         bool good = true;

@@ -124,6 +124,8 @@ static void test_same_bits(void **state)
         const char *recipe = recipes[t / COUNT(types)], *type = types[t % COUNT(types)];
         float *want = run_all("llama", &g, recipe, type, "ref");
         for (size_t s = 0; s < COUNT(sets); s++) {
+            if (!isa_is_here(sets[s]))
+                continue;
             float *got = run_all("llama", &g, recipe, type, sets[s]);
             assert_memory_equal(got, want, (size_t)(g.count * g.vocab) * sizeof *got);
             free(got);

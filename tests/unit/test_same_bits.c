@@ -132,12 +132,6 @@ static void check_run(const opened *o, const workload *w, const open_how *how, i
     print_rows(o->plan);
 }
 
-static bool isa_is_here(const char *isa)
-{
-    int64_t bits;
-    return nib__cpu_isa_mask(&bits, isa, NULL) == NIB_OK;
-}
-
 /* threads x batch x ISA; the chunk turns with them, so that every two meet. */
 static void check_scheme(const char *path, const char *recipe, const char *dtype, const char *cache)
 {
