@@ -120,7 +120,6 @@ static const char *next_line(talk *t, size_t *size)
         if (!take_interrupt())
             return NULL;
         fputs("\n(Ctrl-D or /quit ends)\n", stderr);
-        el_reset(t->edit);
     }
 }
 

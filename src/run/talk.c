@@ -161,9 +161,10 @@ static nib_status run(turn *t, nib_job *job, nib_err *err)
     t->start = nib__now_ns();
     nib__batch_add(t->chat->batch, job);
     while (!t->over) {
-        const bool reading = t->stats->new_tokens == 0;
+        const bool first = t->first == 0;
         NIB_TRY(nib__batch_step(t->chat->batch, err));
-        t->stats->steps += !reading;
+        t->stats->steps += !first;
+        const bool reading = t->first == 0; /* still: nothing was written yet */
         if (t->over ||
             nib__engine_progress(engine, reading ? "prompt" : "generate",
                                  (uint64_t)(reading ? job->done : job->made),
