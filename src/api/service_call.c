@@ -54,6 +54,15 @@ static bool may_come(nib_call *call)
     return nib__call_refuse(call, 429, "", "queue_full", text);
 }
 
+static void tell(nib_call *call)
+{
+    if (call->told || call->closed)
+        return;
+    call->told = true;
+    if (call->options.ready != NULL)
+        call->options.ready(call->options.ctx);
+}
+
 void nib__call_join(nib_call *call, bool good)
 {
     nib_service *s = call->service;
@@ -79,7 +88,8 @@ void nib__call_join(nib_call *call, bool good)
     } else {
         nib__answer_over(call);
     }
-    nib__call_tell(call);
+    if (call->http != 0) /* also of a stream that waits: its status goes out, and then pings */
+        tell(call);
 }
 
 nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options *options,
@@ -183,12 +193,8 @@ const nib_job_calls nib__answer_calls = {token_came, choice_ended};
 
 void nib__call_tell(nib_call *call)
 {
-    const bool more = call->over || call->read < call->out.size;
-    if (!more || call->told || call->closed)
-        return;
-    call->told = true;
-    if (call->options.ready != NULL)
-        call->options.ready(call->options.ctx);
+    if (call->over || call->read < call->out.size)
+        tell(call);
 }
 
 nib_call_state nib_call_look(nib_call *call)
