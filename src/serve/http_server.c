@@ -21,6 +21,7 @@ enum {
     CONNECTION_BYTES = 32 * 1024,
     BACKLOG = 128,
     DRAIN_MS = 10000, /* for what is left to send when the service has ended */
+    HASTE_MS = 500,   /* when it was asked twice to end */
 };
 
 /* ---- the socket ---- */
@@ -126,12 +127,13 @@ static nib_status open_pipe(server *s, nib_err *err)
     return NIB_OK;
 }
 
-/* Answers that are made have a little time to be sent. */
+/* Answers that are made have a little time to be sent, and streams that are cut to say so. */
 static void drain(server *s)
 {
-    const uint64_t until = now_ms() + DRAIN_MS;
+    const uint64_t began = now_ms();
     bool busy = true;
-    while (busy && now_ms() < until && atomic_load(&s->signals) < 2) {
+    while (busy &&
+           now_ms() - began < (uint64_t)(atomic_load(&s->signals) < 2 ? DRAIN_MS : HASTE_MS)) {
         const struct timespec moment = {.tv_nsec = 20 * 1000 * 1000};
         busy = false;
         pthread_mutex_lock(&s->lock);
