@@ -278,18 +278,7 @@ static bool obey(talk *t, char *text, nib_status *status, nib_err *err)
 
 static nib_status say(talk *t, const char *text, nib_err *err)
 {
-    const settings *s = t->s;
-    const nib_generate_options options = {
-        .max_tokens = s->max_tokens,
-        .temperature = s->temperature,
-        .top_k = s->top_k,
-        .top_p = s->top_p,
-        .min_p = s->min_p,
-        .repeat_penalty = s->repeat_penalty,
-        .seed = (uint64_t)s->seed,
-        .ignore_eos = s->ignore_eos,
-        .stop = {.items = s->stop.items, .count = s->stop.count},
-    };
+    const nib_generate_options options = generate_options_of(t->s, NULL);
     const nib_sink sink = stdout_sink();
     const nib_status status =
         nib_talk_say(t->chat, text, &options, (int64_t)time(NULL), &sink, &t->last, err);

@@ -3,6 +3,7 @@
  * nibble generate, eval: commands that run a model. Each ends with the ledger's line.
  */
 #include "cli.h"
+#include "kept_text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -148,28 +149,6 @@ int read_file(char **out, const char *path)
                    : fail_prompt(NIB_BAD_INPUT, path, why);
 }
 
-/* What --json puts into one object: the text is kept until it is whole. */
-typedef struct kept {
-    char *text;
-    size_t size, capacity;
-} kept;
-
-static nib_status keep_text(void *ctx, const char *bytes, size_t size)
-{
-    kept *k = ctx;
-    if (size > k->capacity - k->size) {
-        const size_t capacity = 2 * (k->size + size);
-        char *more = realloc(k->text, capacity);
-        if (!more)
-            return NIB_NO_MEMORY;
-        k->text = more;
-        k->capacity = capacity;
-    }
-    memcpy(k->text + k->size, bytes, size);
-    k->size += size;
-    return NIB_OK;
-}
-
 /* UTF-8, as generated text is, goes into JSON as it is. */
 void print_json_string(const char *text, size_t size)
 {
@@ -195,7 +174,7 @@ static void print_json_number(const char *key, double value)
         printf(", \"%s\": null", key);
 }
 
-static void print_generate_json(const nib_generate_stats *t, const kept *k)
+static void print_generate_json(const nib_generate_stats *t, const kept_text *k)
 {
     fputs("{\"schema\": 1, \"text\": ", stdout);
     print_json_string(k->text, k->size);
@@ -210,9 +189,9 @@ static void print_generate_json(const nib_generate_stats *t, const kept *k)
            t->steps, t->lookup, t->drafted, t->accepted, t->seed);
 }
 
-static int generate(const ready *r, const settings *s, const char *prompt)
+nib_generate_options generate_options_of(const settings *s, const char *prompt)
 {
-    const nib_generate_options options = {
+    return (nib_generate_options){
         .prompt = prompt,
         .max_tokens = s->max_tokens,
         .temperature = s->temperature,
@@ -224,10 +203,15 @@ static int generate(const ready *r, const settings *s, const char *prompt)
         .ignore_eos = s->ignore_eos,
         .stop = {.items = s->stop.items, .count = s->stop.count},
     };
+}
+
+static int generate(const ready *r, const settings *s, const char *prompt)
+{
+    const nib_generate_options options = generate_options_of(s, prompt);
     nib_generate_stats stats;
     nib_err err;
-    kept k = {0};
-    const nib_sink sink = s->json ? (nib_sink){.write = keep_text, .ctx = &k} : stdout_sink();
+    kept_text k = {0}; /* what --json puts into one object */
+    const nib_sink sink = s->json ? (nib_sink){.write = kept_write, .ctx = &k} : stdout_sink();
     const nib_status status = nib_generate(r->session, &options, &sink, &stats, &err);
     if (status == NIB_OK && s->json)
         print_generate_json(&stats, &k);

@@ -3,6 +3,7 @@
  * Requests: who may ask what, the body, and the answer as libmicrohttpd wants it.
  */
 #include "http.h"
+#include "kept_text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -49,30 +50,6 @@ static const route *find_route(const request *r)
         if (strcmp(routes[i].path, r->url) == 0)
             return &routes[i];
     return strncmp(r->url, models_of, sizeof models_of - 1) == 0 ? &one : NULL;
-}
-
-/* ---- texts that are put together ---- */
-
-typedef struct grown {
-    char *text;
-    size_t size, capacity;
-} grown;
-
-static nib_status grow(void *ctx, const char *bytes, size_t size)
-{
-    grown *g = ctx;
-    if (size > g->capacity - g->size) {
-        const size_t capacity = 2 * (g->size + size);
-        char *more = realloc(g->text, capacity);
-        if (more == NULL)
-            return NIB_NO_MEMORY;
-        g->text = more;
-        g->capacity = capacity;
-    }
-    if (size > 0)
-        memcpy(g->text + g->size, bytes, size);
-    g->size += size;
-    return NIB_OK;
 }
 
 /* ---- answers ---- */
@@ -128,8 +105,8 @@ static enum MHD_Result answer_text(request *r, int http, const char *type, const
 static enum MHD_Result refuse_with(request *r, int http, const char *param, const char *code,
                                    const char *message, const char *allow)
 {
-    grown g = {0};
-    const nib_sink sink = {grow, &g};
+    kept_text g = {0};
+    const nib_sink sink = {kept_write, &g};
     if (nib_error_write(http, message, param, code, &sink, NULL) != NIB_OK) {
         free(g.text);
         return MHD_NO;
@@ -170,8 +147,8 @@ static bool names(const char *path, const char *name)
 static enum MHD_Result answer_report(request *r, const route *to)
 {
     server *s = r->connection->server;
-    grown g = {0};
-    const nib_sink sink = {grow, &g};
+    kept_text g = {0};
+    const nib_sink sink = {kept_write, &g};
     if (to->what == NIB_REPORT_MODEL &&
         !names(r->url + sizeof models_of - 1, nib_service_name(s->service)))
         return refuse(r, 404, "model_not_found", "there is no such model here; see /v1/models");
@@ -486,8 +463,8 @@ static enum MHD_Result take_body(request *r, const char *data, size_t *size)
         r->capacity = 0;
         return r->size > limit ? MHD_NO : MHD_YES;
     }
-    grown g = {r->body, r->size, r->capacity};
-    r->failed = r->failed || grow(&g, data, part) != NIB_OK;
+    kept_text g = {r->body, r->size, r->capacity};
+    r->failed = r->failed || kept_write(&g, data, part) != NIB_OK;
     r->body = g.text, r->size = g.size, r->capacity = g.capacity;
     return MHD_YES;
 }

@@ -4,7 +4,7 @@
  * template's line, within what a rendering may spend, and when memory runs out nothing is lost.
  */
 #include "failing.h"
-#include "template.h"
+#include "rendering.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,29 +12,6 @@
 #include <stdio.h>
 
 #include <cmocka.h>
-
-typedef struct rendering {
-    nib_status status;
-    nib_err err;
-    nib_template_output out;
-} rendering;
-
-static void render_within(rendering *r, const char *source, size_t size, const char *values,
-                          const nib_template_limits *limits, const nib_allocator *a)
-{
-    const nib_named_text text = {"chat.jinja", source, size};
-    const nib_template_value value = {NULL, values, strlen(values)};
-    nib_template_input input = {.values = &value, .value_count = 1, .now = 1700000000};
-    nib_template *t = NULL;
-    if (limits != NULL)
-        input.limits = *limits;
-    *r = (rendering){.status = NIB_OK};
-    nib__template_output_init(&r->out, a);
-    r->status = nib__template_open(&t, &text, a, &r->err);
-    if (r->status == NIB_OK)
-        r->status = nib__template_render(t, &input, &r->out, &r->err);
-    nib__template_close(t);
-}
 
 static void expect_within(const char *source, const char *values, const nib_template_limits *limits,
                           nib_status status, const char *words)
