@@ -8,8 +8,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { PARAM = 96 };
-
 /* One message while it is read: its members may come in any order. */
 typedef struct message {
     const char *role, *content, *name, *call_id, *calls;
@@ -28,35 +26,38 @@ static bool read_text(nib_api_reader *r, const char *param, const char **out, si
     return *out != NULL;
 }
 
-/* {"type": "text", "text": "..."}; the text goes behind the others'. */
+/* {"type": "text", "text": "..."}; the text goes behind the others'. What else a part may have
+ * belongs to a type that is refused. */
 static bool read_part(nib_api_reader *r, const char *param, nib_text *all)
 {
+    enum { TYPE, TEXT };
+    static const char *const names[] = {"type",        "text", "image_url",
+                                        "input_audio", "file", "refusal"};
+    nib_api_object o = {.param = param, .names = names, .count = COUNT(names)};
     const char *type = NULL, *text = NULL;
     size_t size, type_size;
     char shown[NIB_SHOWN];
+    int at;
     if (r->json.event != NIB_JSON_OBJECT)
         return nib__api_refuse(r, param, "%s has %s, but its parts must be objects", param,
                                nib__api_found(r));
-    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
-        const bool is_type = nib__json_is(&r->json, "type"),
-                   is_text = nib__json_is(&r->json, "text");
-        if (!is_type && !is_text) {
-            if (!nib__json_skip(&r->json)) /* of a type that is refused below */
-                return nib__api_broken(r);
-            continue;
-        }
-        if (nib__json_next(&r->json) == NIB_JSON_ERROR)
+    while ((at = nib__api_member(r, &o)) >= 0) {
+        if (at > TEXT && !nib__json_skip(&r->json))
             return nib__api_broken(r);
-        if (!read_text(r, param, is_type ? &type : &text, is_type ? &type_size : &size))
+        if (at <= TEXT &&
+            !read_text(r, param, at == TYPE ? &type : &text, at == TYPE ? &type_size : &size))
             return false;
     }
-    if (r->json.event != NIB_JSON_OBJECT_END)
-        return nib__api_broken(r);
+    if (at == NIB_API_WRONG)
+        return false;
     if (type == NULL || strcmp(type, "text") != 0)
         return nib__api_refuse(r, param, "%s has a part of type '%s'; text is what is read here",
                                param, type ? nib__shown(shown, type) : "");
     if (text == NULL)
         return nib__api_refuse(r, param, "%s has a part without a text", param);
+    if (o.seen >> (TEXT + 1) != 0)
+        return nib__api_refuse(
+            r, param, "%s has a part of type 'text' with what belongs to another type", param);
     nib__text_put(all, text, size);
     return true;
 }
@@ -98,37 +99,29 @@ static bool read_calls(nib_api_reader *r, const char *param, message *m)
     return m->calls != NULL || nib__api_no_memory(r);
 }
 
-static bool read_member(nib_api_reader *r, size_t index, message *m)
+enum { ROLE, CONTENT, NAME, CALL_ID, CALLS, MEMBERS };
+
+static const char *const members[] = {"role", "content", "name", "tool_call_id", "tool_calls"};
+
+static bool read_member(nib_api_reader *r, const char *of, int at, message *m)
 {
-    char param[PARAM], key[NIB_API_SHOWN];
+    char param[NIB_API_PARAM];
     size_t size;
-    nib__api_token(key, r);
-    snprintf(param, sizeof param, "messages[%zu].%s", index, key);
-    if (nib__json_next(&r->json) == NIB_JSON_ERROR)
-        return nib__api_broken(r);
-    if (strcmp(key, "content") == 0)
+    snprintf(param, sizeof param, "%s.%s", of, members[at]);
+    if (at == CONTENT)
         return read_content(r, param, m);
-    if (r->json.event == NIB_JSON_NULL && strcmp(key, "role") != 0)
+    if (r->json.event == NIB_JSON_NULL && at != ROLE)
         return true;
-    if (strcmp(key, "role") == 0)
-        return read_text(r, param, &m->role, &size);
-    if (strcmp(key, "name") == 0)
-        return read_text(r, param, &m->name, &size);
-    if (strcmp(key, "tool_call_id") == 0)
-        return read_text(r, param, &m->call_id, &size);
-    if (strcmp(key, "tool_calls") == 0)
+    if (at == CALLS)
         return read_calls(r, param, m);
-    return nib__api_refuse(r, param,
-                           "%s is not supported; a message has a role, a content, a name, "
-                           "tool_calls and a tool_call_id",
-                           param);
+    return read_text(r, param, at == ROLE ? &m->role : at == NAME ? &m->name : &m->call_id, &size);
 }
 
 /* Templates know the role "system", whose newer name is "developer". */
 static bool check_role(nib_api_reader *r, size_t index, message *m)
 {
     static const char *const roles[] = {"system", "user", "assistant", "tool", "function"};
-    char param[PARAM], shown[NIB_SHOWN];
+    char param[NIB_API_PARAM], shown[NIB_SHOWN];
     snprintf(param, sizeof param, "messages[%zu].role", index);
     if (m->role == NULL)
         return nib__api_refuse(r, param, "%s is missing", param);
@@ -145,7 +138,7 @@ static bool check_role(nib_api_reader *r, size_t index, message *m)
 
 static bool check_content(nib_api_reader *r, size_t index, const message *m)
 {
-    char param[PARAM];
+    char param[NIB_API_PARAM];
     snprintf(param, sizeof param, "messages[%zu].content", index);
     if (m->content != NULL || (strcmp(m->role, "assistant") == 0 && m->calls != NULL))
         return true;
@@ -175,17 +168,19 @@ static void write_message(nib_jsonw *w, const message *m)
 static bool read_message(nib_api_reader *r, size_t index, nib_jsonw *w)
 {
     message m = {0};
+    char param[32];
+    nib_api_object o = {.param = param, .names = members, .count = MEMBERS};
+    int at;
+    snprintf(param, sizeof param, "messages[%zu]", index);
     if (r->json.event == NIB_JSON_ERROR)
         return nib__api_broken(r);
     if (r->json.event != NIB_JSON_OBJECT)
-        return nib__api_refuse(r, "messages", "messages[%zu] is %s, but must be an object", index,
+        return nib__api_refuse(r, "messages", "%s is %s, but must be an object", param,
                                nib__api_found(r));
-    while (nib__json_next(&r->json) == NIB_JSON_KEY)
-        if (!read_member(r, index, &m))
+    while ((at = nib__api_member(r, &o)) >= 0)
+        if (!read_member(r, param, at, &m))
             return false;
-    if (r->json.event != NIB_JSON_OBJECT_END)
-        return nib__api_broken(r);
-    if (!check_role(r, index, &m) || !check_content(r, index, &m))
+    if (at == NIB_API_WRONG || !check_role(r, index, &m) || !check_content(r, index, &m))
         return false;
     write_message(w, &m);
     return true;

@@ -7,63 +7,7 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
-
-/* ---- errors ---- */
-
-bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, ...)
-{
-    va_list args;
-    *r->error = (nib_api_error){.http = 400};
-    snprintf(r->error->param, sizeof r->error->param, "%s", param);
-    va_start(args, format);
-    vsnprintf(r->error->text, sizeof r->error->text, format, args);
-    va_end(args);
-    return false;
-}
-
-bool nib__api_no_memory(nib_api_reader *r)
-{
-    *r->error = (nib_api_error){.http = 503, .text = "memory ran out for this request"};
-    return false;
-}
-
-bool nib__api_broken(nib_api_reader *r)
-{
-    if (r->json.err.status == NIB_NO_MEMORY)
-        return nib__api_no_memory(r);
-    return nib__api_refuse(r, "", "%s", r->json.err.text);
-}
-
-const char *nib__api_found(const nib_api_reader *r)
-{
-    switch (r->json.event) {
-    case NIB_JSON_OBJECT: return "an object";
-    case NIB_JSON_ARRAY: return "an array";
-    case NIB_JSON_STRING: return "a string";
-    case NIB_JSON_NUMBER: return "a number";
-    case NIB_JSON_TRUE: return "true";
-    case NIB_JSON_FALSE: return "false";
-    case NIB_JSON_NULL: return "null";
-    default: return "something else";
-    }
-}
-
-const char *nib__api_token(char out[NIB_API_SHOWN], const nib_api_reader *r)
-{
-    return nib__say_name(out, NIB_API_SHOWN, r->json.token, r->json.token_size);
-}
-
-const char *nib__api_string(nib_api_reader *r, const char *param, size_t *size)
-{
-    char *text = nib__json_string(&r->json, r->arena, size);
-    if (text == NULL)
-        nib__api_broken(r);
-    else if (memchr(text, 0, *size) != NULL)
-        text = NULL, nib__api_refuse(r, param, "%s holds U+0000, which no text here may", param);
-    return text;
-}
 
 /* ---- kinds of values ---- */
 
@@ -79,12 +23,15 @@ struct member {
 
 enum { CHAT = 1 << NIB_ROUTE_CHAT, TEXT = 1 << NIB_ROUTE_COMPLETIONS, BOTH = CHAT | TEXT };
 
+static bool want(nib_api_reader *r, const char *param, nib_json_event event, const char *what)
+{
+    return r->json.event == event ||
+           nib__api_refuse(r, param, "%s is %s, but must be %s", param, nib__api_found(r), what);
+}
+
 static bool expect(nib_api_reader *r, const member *m, nib_json_event event, const char *what)
 {
-    if (r->json.event == event)
-        return true;
-    return nib__api_refuse(r, m->name, "%s is %s, but must be %s", m->name, nib__api_found(r),
-                           what);
+    return want(r, m->name, event, what);
 }
 
 static void *place(const nib_api_reader *r, const member *m) { return (char *)r->to + m->place; }
@@ -272,30 +219,27 @@ static bool read_old_max(nib_api_reader *r, const member *m) { return take_int(r
 
 static bool read_stream_options(nib_api_reader *r, const member *m)
 {
+    enum { USAGE, PADDING };
+    static const char *const names[] = {"include_usage", "include_obfuscation"};
+    nib_api_object o = {.param = m->name, .names = names, .count = COUNT(names)};
+    int at;
     if (!expect(r, m, NIB_JSON_OBJECT, "an object"))
         return false;
-    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
-        const bool usage = nib__json_is(&r->json, "include_usage"),
-                   padding = nib__json_is(&r->json, "include_obfuscation");
+    while ((at = nib__api_member(r, &o)) >= 0) {
         bool on;
-        if (!usage && !padding)
-            return nib__api_refuse(r, m->name,
-                                   "stream_options has a member that is not known, "
-                                   "'%s'; include_usage is",
-                                   nib__api_token((char[NIB_API_SHOWN]){0}, r));
-        nib__json_next(&r->json);
-        if (!take_bool(
-                r, usage ? "stream_options.include_usage" : "stream_options.include_obfuscation",
-                &on))
+        if (!take_bool(r,
+                       at == USAGE ? "stream_options.include_usage"
+                                   : "stream_options.include_obfuscation",
+                       &on))
             return false;
-        if (padding && on)
+        if (at == USAGE)
+            r->to->include_usage = on;
+        else if (on)
             return nib__api_refuse(r, "stream_options.include_obfuscation",
                                    "nothing is added to the chunks of a stream here; leave out "
                                    "include_obfuscation");
-        if (usage)
-            r->to->include_usage = on;
     }
-    return r->json.event == NIB_JSON_OBJECT_END || nib__api_broken(r);
+    return at == NIB_API_LAST;
 }
 
 /* An object as it stands; the event OBJECT was just read. */
@@ -317,40 +261,35 @@ static bool read_variables(nib_api_reader *r, const member *m)
 
 static bool read_json_schema(nib_api_reader *r)
 {
-    static const char name[] = "response_format.json_schema";
-    if (r->json.event != NIB_JSON_OBJECT)
-        return nib__api_refuse(r, name, "%s is %s, but must be an object", name, nib__api_found(r));
-    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
-        const bool schema = nib__json_is(&r->json, "schema"),
-                   words = nib__json_is(&r->json, "name") || nib__json_is(&r->json, "description"),
-                   strict = nib__json_is(&r->json, "strict");
-        char key[NIB_API_SHOWN];
-        bool on;
-        nib__api_token(key, r);
-        nib__json_next(&r->json);
-        if (schema && r->json.event == NIB_JSON_OBJECT) {
-            if (!take_object(r, &r->to->schema, &r->to->schema_size))
-                return false;
-        } else if (strict && r->json.event != NIB_JSON_NULL) { /* it is always followed exactly */
-            if (!take_bool(r, "response_format.json_schema.strict", &on))
-                return false;
-        } else if (!strict && !(words && r->json.event == NIB_JSON_STRING)) {
-            return r->json.event == NIB_JSON_ERROR
-                       ? nib__api_broken(r)
-                       : nib__api_refuse(
-                             r, name,
-                             "%s has %s as '%s'; it takes a name, a description, strict "
-                             "and a schema, which is an object",
-                             name, nib__api_found(r), key);
-        }
+    enum { NAME, DESCRIPTION, STRICT, SCHEMA };
+    static const char *const names[] = {"name", "description", "strict", "schema"};
+    static const char param[] = "response_format.json_schema";
+    nib_api_object o = {.param = param, .names = names, .count = COUNT(names)};
+    int at;
+    if (!want(r, param, NIB_JSON_OBJECT, "an object"))
+        return false;
+    while ((at = nib__api_member(r, &o)) >= 0) {
+        const bool null = r->json.event == NIB_JSON_NULL;
+        bool good, on;
+        if (at == NAME)
+            good = want(r, "response_format.json_schema.name", NIB_JSON_STRING, "a string");
+        else if (at == DESCRIPTION)
+            good = null || want(r, "response_format.json_schema.description", NIB_JSON_STRING,
+                                "a string or null");
+        else if (at == STRICT) /* a schema is always followed exactly */
+            good = null || take_bool(r, "response_format.json_schema.strict", &on);
+        else
+            good = want(r, "response_format.json_schema.schema", NIB_JSON_OBJECT, "an object") &&
+                   take_object(r, &r->to->schema, &r->to->schema_size);
+        if (!good)
+            return false;
     }
-    return r->json.event == NIB_JSON_OBJECT_END || nib__api_broken(r);
+    return at == NIB_API_LAST;
 }
 
 static bool read_format_type(nib_api_reader *r)
 {
     static const char *const names[] = {"text", "json_object", "json_schema"};
-    nib__json_next(&r->json);
     for (int i = 0; i < (int)COUNT(names) && r->json.event == NIB_JSON_STRING; i++)
         if (nib__json_is(&r->json, names[i])) {
             r->to->format = (nib_api_format)i;
@@ -363,29 +302,19 @@ static bool read_format_type(nib_api_reader *r)
 
 static bool read_format(nib_api_reader *r, const member *m)
 {
-    bool typed = false;
+    enum { TYPE, JSON_SCHEMA };
+    static const char *const names[] = {"type", "json_schema"};
+    nib_api_object o = {.param = m->name, .names = names, .count = COUNT(names)};
+    int at;
     if (!expect(r, m, NIB_JSON_OBJECT, "an object"))
         return false;
-    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
-        if (nib__json_is(&r->json, "type")) {
-            typed = true;
-            if (!read_format_type(r))
-                return false;
-        } else if (nib__json_is(&r->json, "json_schema")) {
-            nib__json_next(&r->json);
-            if (!read_json_schema(r))
-                return false;
-        } else {
-            return nib__api_refuse(r, m->name,
-                                   "response_format has a member that is not known, "
-                                   "'%s'",
-                                   nib__api_token((char[NIB_API_SHOWN]){0}, r));
-        }
-    }
-    if (r->json.event != NIB_JSON_OBJECT_END)
-        return nib__api_broken(r);
-    if (!typed)
-        return nib__api_refuse(r, m->name, "response_format has no type");
+    while ((at = nib__api_member(r, &o)) >= 0)
+        if (!(at == TYPE ? read_format_type(r) : read_json_schema(r)))
+            return false;
+    if (at == NIB_API_WRONG)
+        return false;
+    if ((o.seen & 1u << TYPE) == 0)
+        return nib__api_refuse(r, "response_format.type", "response_format has no type");
     if ((r->to->format == NIB_API_SCHEMA) != (r->to->schema != NULL))
         return nib__api_refuse(r, "response_format.json_schema",
                                r->to->schema ? "response_format has a json_schema, but another type"

@@ -82,6 +82,24 @@ typedef struct nib_api_reader {
     int64_t best_of, old_max; /* negative: not given */
 } nib_api_reader;
 
+enum { NIB_API_PARAM = sizeof((nib_api_error *)NULL)->param };
+
+/* An object inside the body while it is read. */
+typedef struct nib_api_object {
+    const char *param;        /* where it is: "messages[3]" */
+    const char *const *names; /* [count] of the members that it may have */
+    int count;                /* at most 32 */
+    uint32_t seen;            /* a bit for each that was there */
+} nib_api_object;
+
+enum { NIB_API_LAST = -1, NIB_API_WRONG = -2 };
+
+/* The place in o->names of the object's next member, the first event of whose value is read. What
+ * is not known and null is passed over, for it asks for nothing: clients send back an answer with
+ * all members that theirs could have. NIB_API_LAST behind the last one; NIB_API_WRONG, with the
+ * answer, for one that is broken, not known or there twice. */
+int nib__api_member(nib_api_reader *r, nib_api_object *o);
+
 /* False, with the answer of a member that is wrong. */
 bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, ...)
     NIB_PRINTF(3, 4);

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every member of a request is read with: answers of what is wrong, texts, and the members of
+ * objects inside the body.
+ */
+#include "api_request.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* ---- errors ---- */
+
+bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, ...)
+{
+    va_list args;
+    *r->error = (nib_api_error){.http = 400};
+    snprintf(r->error->param, sizeof r->error->param, "%s", param);
+    va_start(args, format);
+    vsnprintf(r->error->text, sizeof r->error->text, format, args);
+    va_end(args);
+    return false;
+}
+
+bool nib__api_no_memory(nib_api_reader *r)
+{
+    *r->error = (nib_api_error){.http = 503, .text = "memory ran out for this request"};
+    return false;
+}
+
+bool nib__api_broken(nib_api_reader *r)
+{
+    if (r->json.err.status == NIB_NO_MEMORY)
+        return nib__api_no_memory(r);
+    return nib__api_refuse(r, "", "%s", r->json.err.text);
+}
+
+const char *nib__api_found(const nib_api_reader *r)
+{
+    switch (r->json.event) {
+    case NIB_JSON_OBJECT: return "an object";
+    case NIB_JSON_ARRAY: return "an array";
+    case NIB_JSON_STRING: return "a string";
+    case NIB_JSON_NUMBER: return "a number";
+    case NIB_JSON_TRUE: return "true";
+    case NIB_JSON_FALSE: return "false";
+    case NIB_JSON_NULL: return "null";
+    default: return "something else";
+    }
+}
+
+const char *nib__api_token(char out[NIB_API_SHOWN], const nib_api_reader *r)
+{
+    return nib__say_name(out, NIB_API_SHOWN, r->json.token, r->json.token_size);
+}
+
+const char *nib__api_string(nib_api_reader *r, const char *param, size_t *size)
+{
+    char *text = nib__json_string(&r->json, r->arena, size);
+    if (text == NULL)
+        nib__api_broken(r);
+    else if (memchr(text, 0, *size) != NULL)
+        text = NULL, nib__api_refuse(r, param, "%s holds U+0000, which no text here may", param);
+    return text;
+}
+
+/* ---- objects inside the body ---- */
+
+static bool refuse_unknown(nib_api_reader *r, const nib_api_object *o, const char *key)
+{
+    char param[NIB_API_PARAM];
+    nib_text names;
+    snprintf(param, sizeof param, "%s.%s", o->param, key);
+    nib__text_init(&names, r->arena->allocator);
+    for (int i = 0; i < o->count; i++)
+        nib__text_format(&names, "%s%s",
+                         i == 0             ? ""
+                         : i + 1 < o->count ? ", "
+                                            : " and ",
+                         o->names[i]);
+    nib__api_refuse(r, param, "%s has a member that is not known, '%s'; it may have %s", o->param,
+                    key, names.size > 0 ? names.at : "others");
+    nib__text_free(&names);
+    return false;
+}
+
+/* The KEY just read: its place, o->count for one that is not known and null. */
+static int find_member(nib_api_reader *r, nib_api_object *o)
+{
+    char key[NIB_API_SHOWN];
+    int at = 0;
+    while (at < o->count && !nib__json_is(&r->json, o->names[at]))
+        at++;
+    if (at < o->count && (o->seen >> at & 1) != 0) {
+        char param[NIB_API_PARAM];
+        snprintf(param, sizeof param, "%s.%s", o->param, o->names[at]);
+        nib__api_refuse(r, param, "%s is there twice", param);
+        return NIB_API_WRONG;
+    }
+    o->seen |= at < o->count ? 1u << at : 0;
+    nib__api_token(key, r);
+    if (nib__json_next(&r->json) == NIB_JSON_ERROR)
+        nib__api_broken(r);
+    else if (at < o->count || r->json.event == NIB_JSON_NULL || refuse_unknown(r, o, key))
+        return at;
+    return NIB_API_WRONG;
+}
+
+int nib__api_member(nib_api_reader *r, nib_api_object *o)
+{
+    int at;
+    do {
+        if (nib__json_next(&r->json) == NIB_JSON_OBJECT_END)
+            return NIB_API_LAST;
+        if (r->json.event == NIB_JSON_ERROR) {
+            nib__api_broken(r);
+            return NIB_API_WRONG;
+        }
+        at = find_member(r, o);
+    } while (at == o->count);
+    return at;
+}

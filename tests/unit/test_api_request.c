@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bodies that are not right below their own members: which member the answer names, and with what
+ * words. What whole answers say is tests/serve's.
+ */
+#include "api_request.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+typedef struct wrong {
+    const char *body, *param, *said; /* said: a part of the sentence */
+} wrong;
+
+static const nib_api_limits limits = {.model = "tales", .vocab = 2256};
+
+#define USER "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], "
+
+static bool read_body(nib_api_request *out, const char *body, nib_arena *arena,
+                      nib_api_error *error)
+{
+    return nib__api_request_read(out, NIB_ROUTE_CHAT, body, strlen(body), &limits, arena, error);
+}
+
+static void expect_wrong(const wrong *cases, size_t count)
+{
+    const nib_allocator a = nib__allocator_default();
+    for (size_t i = 0; i < count; i++) {
+        nib_api_request request;
+        nib_api_error error;
+        nib_arena arena;
+        nib__arena_init(&arena, &a, 0);
+        if (read_body(&request, cases[i].body, &arena, &error))
+            fail_msg("%s: read", cases[i].body);
+        assert_int_equal(error.http, 400);
+        assert_string_equal(error.param, cases[i].param);
+        if (strstr(error.text, cases[i].said) == NULL)
+            fail_msg("%s: %s", cases[i].body, error.text);
+        nib__arena_free(&arena);
+    }
+}
+
+/* Of two, one would be passed over. */
+static void test_twice(void **state)
+{
+    static const wrong cases[] = {
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"role\": \"system\"}]}",
+         "messages[0].role", "messages[0].role is there twice"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"content\": \"a\", "
+         "\"c\\u006fntent\": \"b\", \"role\": \"user\"}]}",
+         "messages[1].content", "twice"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\", "
+         "\"text\": \"b\"}]}]}",
+         "messages[0].content.text", "twice"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [], \"tool_calls\": null}]}",
+         "messages[0].tool_calls", "twice"},
+        {USER "\"response_format\": {\"type\": \"text\", \"type\": \"json_object\"}}",
+         "response_format.type", "twice"},
+        {USER "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {}, "
+              "\"schema\": {\"type\": \"null\"}}}}",
+         "response_format.json_schema.schema", "twice"},
+        {USER "\"stream\": true, \"stream_options\": {\"include_usage\": true, \"include_usage\": "
+              "false}}",
+         "stream_options.include_usage", "twice"},
+    };
+    (void)state;
+    expect_wrong(cases, COUNT(cases));
+}
+
+static void test_wrong(void **state)
+{
+    static const wrong cases[] = {
+        {USER "\"stream_options\": {\"include_usage\": tru}}", "", "a value"},
+        {USER "\"stream_options\": {\"include_usage\"}}", "", "`:` after the key"},
+        {USER "\"response_format\": {\"type\": }}", "", "a value"},
+        {USER "\"response_format\": {\"json_schema\": {\"strict\": nul}}}", "", "a value"},
+        {USER "\"response_format\": {\"json_schema\": {\"strict\": 1}}}",
+         "response_format.json_schema.strict", "is a number, but must be true or false"},
+        {USER "\"response_format\": {\"json_schema\": {\"name\": null}}}",
+         "response_format.json_schema.name", "is null, but must be a string"},
+        {USER "\"response_format\": {\"json_schema\": {\"description\": 1}}}",
+         "response_format.json_schema.description", "must be a string or null"},
+        {USER "\"response_format\": {\"json_schema\": {\"shema\": {}}}}",
+         "response_format.json_schema.shema", "may have name, description, strict and schema"},
+        {USER "\"response_format\": {\"json_schema\": {\"schema\": []}}}",
+         "response_format.json_schema.schema", "is an array, but must be an object"},
+        {USER "\"response_format\": {}}", "response_format.type", "has no type"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\", "
+         "\"mood\": \"sad\"}]}]}",
+         "messages[0].content.mood", "not known"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\", "
+         "\"file\": {}}]}]}",
+         "messages[0].content", "belongs to another type"},
+    };
+    (void)state;
+    expect_wrong(cases, COUNT(cases));
+}
+
+/* null asks for nothing, where OpenAI's reference has it and where a client sends an answer back.
+ */
+static void test_null(void **state)
+{
+    static const char body[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"name\": null}, "
+        "{\"role\": \"assistant\", \"content\": \"y\", \"refusal\": null, \"audio\": null}], "
+        "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"a\", "
+        "\"description\": null, \"strict\": null, \"schema\": {\"type\": \"null\"}}}}";
+    static const char messages[] = "[{\"role\": \"user\", \"content\": \"x\"}, "
+                                   "{\"role\": \"assistant\", \"content\": \"y\"}]";
+    const nib_allocator a = nib__allocator_default();
+    nib_api_request request;
+    nib_api_error error;
+    nib_arena arena;
+    (void)state;
+    nib__arena_init(&arena, &a, 0);
+    if (!read_body(&request, body, &arena, &error))
+        fail_msg("%s", error.text);
+    assert_string_equal(request.messages, messages);
+    assert_int_equal(request.format, NIB_API_SCHEMA);
+    assert_int_equal(request.schema_size, strlen("{\"type\": \"null\"}"));
+    nib__arena_free(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_wrong),
+        cmocka_unit_test(test_null),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
