@@ -549,6 +549,9 @@ static void test_tiles(void **state)
             check_shape(&s, (uint64_t)m);
             s.input = NIB_TYPE_F32;
             check_shape(&s, (uint64_t)m);
+            s.act = NIB_ACT_MX8;
+            for (s.bias = false; is_mx && s.k <= 608; s.k += 480, s.bias = true)
+                check_shape(&s, (uint64_t)m);
         }
 }
 

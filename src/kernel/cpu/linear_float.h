@@ -155,16 +155,4 @@ typedef struct nib_float_room {
 
 nib_float_room nib__float_room(const nib_linear *a);
 
-/* e4m3 to the bits of f32. */
-NIB_INLINE uint32_t nib__e4m3_bits(uint8_t code)
-{
-    const uint32_t magnitude = code & 0x7fU, sign = (uint32_t)(code & 0x80U) << 24;
-    const float small = (float)(int32_t)magnitude * 0x1p-9F;
-    uint32_t small_bits;
-    memcpy(&small_bits, &small, sizeof small_bits);
-    const uint32_t normal = (magnitude << 20) + (120U << 23);
-    const uint32_t bits = magnitude < 8 ? small_bits : normal;
-    return (magnitude == 0x7f ? 0x7fc00000U : bits) | sign;
-}
-
 #endif

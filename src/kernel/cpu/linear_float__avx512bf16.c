@@ -91,16 +91,6 @@ NIB_INLINE void x_put_bf16(x_pair *out, const uint16_t *x, int64_t count, bool s
         put_halves(out + count / 2, x[count - 1], 0);
 }
 
-NIB_INLINE void x_put_e4m3(x_pair *out, const uint8_t *codes, int64_t count, bool swap)
-{
-    (void)swap;
-    for (int64_t i = 0; i < count / 2; i++)
-        put_halves(out + i, nib__e4m3_bits(codes[2 * i]) >> 16,
-                   nib__e4m3_bits(codes[2 * i + 1]) >> 16);
-    if (count % 2 != 0)
-        put_halves(out + count / 2, nib__e4m3_bits(codes[count - 1]) >> 16, 0);
-}
-
 /* Not asked: f32 activations have F32 sums. */
 NIB_INLINE void x_put_f32(x_pair *out, const float *x, int64_t count, bool swap)
 {

@@ -54,11 +54,3 @@ NIB_INLINE void x_put_bf16(x_pair *out, const uint16_t *x, int64_t count, bool s
     if (count % 2 != 0)
         put_bits(out + count / 2, (uint32_t)x[count - 1] << 16, 0, swap);
 }
-
-NIB_INLINE void x_put_e4m3(x_pair *out, const uint8_t *codes, int64_t count, bool swap)
-{
-    for (int64_t i = 0; i < count / 2; i++)
-        put_bits(out + i, nib__e4m3_bits(codes[2 * i]), nib__e4m3_bits(codes[2 * i + 1]), swap);
-    if (count % 2 != 0)
-        put_bits(out + count / 2, nib__e4m3_bits(codes[count - 1]), 0, swap);
-}
