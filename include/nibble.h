@@ -583,7 +583,9 @@ typedef struct nib_call nib_call;
 typedef struct nib_service_options {
     const char *name;          /* of the model, in answers; NULL: the last part of its path */
     const char *chat_template; /* in place of the model's; must live as long; NULL: the model's */
-    int64_t queue;             /* requests that wait at most; 0: 64 */
+    /* Requests that wait at most; 0: 64. A quarter more, one at least, may come of clients of whom
+     * none waits. */
+    int64_t queue;
     double limit_s;            /* for a request, from its coming to its end; 0: none */
     uint64_t seed;             /* what the seeds of requests that give none are made of */
 } nib_service_options;
@@ -606,7 +608,7 @@ typedef struct nib_call_options {
     nib_route route;
     const char *body; /* [size] JSON; not used after nib_call_open */
     size_t size;
-    uint64_t client; /* of those that wait, a client (and its user) with fewer running is first */
+    uint64_t client; /* of those that wait, a client with fewer running is first, then its user */
     int64_t now;     /* seconds since 1970 */
     /* There is more to read. On the thread that runs the service; it may not call the service. */
     void (*ready)(void *ctx);

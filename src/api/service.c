@@ -97,27 +97,35 @@ const char *nib_service_name(const nib_service *s) { return s->name; }
 
 /* ---- what begins ---- */
 
-static int64_t running_of(const nib_service *s, uint64_t client)
+/* Choices that run. */
+typedef struct share {
+    int64_t client, user; /* of a client; of one of its users */
+} share;
+
+static share share_of(const nib_service *s, const nib_call *call)
 {
-    int64_t count = 0;
-    for (const nib_call *c = s->calls; c != NULL; c = c->next)
-        if (c->options.client == client)
-            count += c->begun - c->ended;
-    return count;
+    share sum = {0, 0};
+    for (const nib_call *c = s->calls; c != NULL; c = c->next) {
+        if (c->options.client != call->options.client)
+            continue;
+        sum.client += c->begun - c->ended;
+        sum.user += c->user == call->user ? c->begun - c->ended : 0;
+    }
+    return sum;
 }
 
-/* The call whose next choice begins: the client's that has the fewest running, and of those the one
- * that came first. */
+/* The call whose next choice begins: of the client that has the fewest running, of its user that
+ * has, and of those the one that came first. A client gains nothing by names of many users. */
 static nib_call *find_next(const nib_service *s)
 {
     nib_call *best = NULL;
-    int64_t least = INT64_MAX;
+    share least = {INT64_MAX, INT64_MAX};
     for (nib_call *c = s->calls; c != NULL; c = c->next) {
         if (c->begun == c->choice_count || c->over)
             continue;
-        const int64_t running = running_of(s, c->options.client);
-        if (running < least) {
-            least = running;
+        const share has = share_of(s, c);
+        if (has.client < least.client || (has.client == least.client && has.user < least.user)) {
+            least = has;
             best = c;
         }
     }

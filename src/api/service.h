@@ -51,6 +51,7 @@ struct nib_call {
     nib_api_request request;
     nib_call_options options; /* the body is the call's copy, until it was prepared */
     char id[48];
+    uint64_t user; /* one of the client's users; 0: none was named */
     uint64_t seed;
     nib_call_prompt *prompts; /* [prompt_count] */
     nib_answer *choices;      /* [choice_count] prompt after prompt */

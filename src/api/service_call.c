@@ -8,6 +8,8 @@
 #include <math.h>
 #include <stdio.h>
 
+enum { UNREAD_MOST = 4 << 20 /* bytes of a stream that wait for its reader */ };
+
 /* ---- coming ---- */
 
 /* Mixes a number into another, both of 64 bits (Steele, Lea, Flood: "Fast splittable pseudorandom
@@ -33,21 +35,34 @@ static void give_number(nib_call *call)
              call->options.route == NIB_ROUTE_CHAT ? "chatcmpl" : "cmpl", mix(call->seed, number));
 }
 
-/* Users of one client are clients of their own. */
 static void know_user(nib_call *call)
 {
     for (const char *p = call->request.user; p != NULL && *p != 0; p++)
-        call->options.client = mix(call->options.client, (unsigned char)*p);
+        call->user = mix(call->user, (unsigned char)*p);
 }
 
-/* Is there room for one more? */
+static bool has_waiting(const nib_service *s, uint64_t client)
+{
+    for (const nib_call *c = s->unprepared; c != NULL; c = c->next)
+        if (c->options.client == client)
+            return true;
+    for (const nib_call *c = s->calls; c != NULL; c = c->next)
+        if (c->options.client == client && c->begun < c->choice_count)
+            return true;
+    return s->preparing != NULL && s->preparing->options.client == client;
+}
+
+/* Is there room for one more? Behind the queue's places a few are left for clients that have nobody
+ * in it, so that one client alone cannot shut the others out. */
 static bool may_come(nib_call *call)
 {
     const nib_service *s = call->service;
+    const int64_t queue = s->options.queue, spare = queue < 4 ? 1 : queue / 4;
     char text[128];
     if (s->stopping > 0)
         return nib__call_refuse(call, 503, "", "stopping", "the server stops");
-    if (s->waiting < s->options.queue)
+    if (s->waiting < queue ||
+        (s->waiting < queue + spare && !has_waiting(s, call->options.client)))
         return true;
     call->retry_s = 1;
     snprintf(text, sizeof text, "%" PRId64 " requests wait already; try again later", s->waiting);
@@ -122,6 +137,17 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
 
 static double since(uint64_t from) { return (double)(nib__now_ns() - from) * 1e-9; }
 
+/* Who takes less of a stream than is made is not waited for, and what waits for him has an end. */
+static bool is_unread(nib_call *call)
+{
+    if (!call->stream || call->out.size - call->read <= UNREAD_MOST)
+        return false;
+    if (call->error.http == 0)
+        nib__call_refuse(call, 503, "", "unread",
+                         "more than 4 MiB of the stream were not taken; it ends here");
+    return true;
+}
+
 static void note_time(nib_call *call)
 {
     nib_service_counts *counts = &call->service->counts;
@@ -158,7 +184,7 @@ static bool token_came(void *ctx, const nib_new_token *token)
         nib__text_out_put(&c->text, token->id);
         give_text(c, false);
     }
-    const bool on = !c->text.stopped && !c->text.held.failed;
+    const bool on = !c->text.stopped && !c->text.held.failed && !is_unread(c->call);
     pthread_mutex_unlock(&s->lock);
     return on;
 }
@@ -209,6 +235,16 @@ nib_call_state nib_call_look(nib_call *call)
     return state;
 }
 
+/* A reader who is always a little behind keeps no more than that. */
+static void forget_read(nib_call *call)
+{
+    nib_text *out = &call->out;
+    if (out->size > call->read)
+        memmove(out->at, out->at + call->read, out->size - call->read);
+    out->size -= call->read;
+    call->read = 0;
+}
+
 size_t nib_call_read(nib_call *call, char *out, size_t size)
 {
     pthread_mutex_lock(&call->service->lock);
@@ -216,11 +252,10 @@ size_t nib_call_read(nib_call *call, char *out, size_t size)
     if (count > 0)
         memcpy(out, call->out.at + call->read, count);
     call->read += count;
-    if (call->read == call->out.size) {
-        nib__text_clear(&call->out);
-        call->read = 0;
+    if (call->read == call->out.size)
         call->told = false;
-    }
+    if (2 * call->read >= call->out.size)
+        forget_read(call);
     pthread_mutex_unlock(&call->service->lock);
     return count;
 }

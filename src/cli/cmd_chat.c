@@ -117,8 +117,10 @@ static const char *next_line(talk *t, size_t *size)
             *size = (size_t)count;
             return line;
         }
-        if (!take_interrupt())
+        if (!take_interrupt()) {
+            fputc('\n', stderr); /* behind the prompt */
             return NULL;
+        }
         fputs("\n(Ctrl-D or /quit ends)\n", stderr);
     }
 }

@@ -36,15 +36,9 @@ static uint64_t draw_seed(void)
     return seed;
 }
 
-static int run_service(const ready *r, const settings *s, const serve_keys *keys,
-                       const char *template_text)
+static serve_options serve_options_of(const settings *s, const serve_keys *keys)
 {
-    const nib_service_options service_options = {.name = s->name,
-                                                 .chat_template = template_text,
-                                                 .queue = s->queue,
-                                                 .limit_s = s->time_limit,
-                                                 .seed = draw_seed()};
-    const serve_options options = {
+    return (serve_options){
         .host = s->host,
         .port = s->port < 0 ? PORT : (int)s->port,
         .keys = keys,
@@ -58,18 +52,27 @@ static int run_service(const ready *r, const settings *s, const serve_keys *keys
         .insecure = s->insecure,
         .quiet = s->quiet,
     };
+}
+
+static int run_service(const ready *r, const settings *s, server *http, const char *template_text)
+{
+    const nib_service_options options = {.name = s->name,
+                                         .chat_template = template_text,
+                                         .queue = s->queue,
+                                         .limit_s = s->time_limit,
+                                         .seed = draw_seed()};
     nib_service *service;
     nib_err err;
-    nib_status status = nib_service_open(&service, r->session, &service_options, &err);
+    nib_status status = nib_service_open(&service, r->session, &options, &err);
     if (status == NIB_OK) {
         say_chat_note(r, s);
-        status = serve(service, &options, &err);
+        status = serve(http, service, &err);
         nib_service_close(service);
     }
     return status == NIB_OK ? 0 : fail(&err);
 }
 
-static int open_and_run(const settings *s, const char *path, const serve_keys *keys,
+static int open_and_run(const settings *s, const char *path, server *http,
                         const char *template_text)
 {
     nib_engine *engine;
@@ -83,7 +86,7 @@ static int open_and_run(const settings *s, const char *path, const serve_keys *k
     status = open_ready(&r, engine, s, path, &request);
     if (status == 0) {
         clear_progress();
-        const int ended = run_service(&r, s, keys, template_text);
+        const int ended = run_service(&r, s, http, template_text);
         const int said = summarize(&r, s);
         status = ended != 0 ? ended : said;
         close_ready(&r);
@@ -96,6 +99,7 @@ int run_serve(const settings *s)
 {
     const char *path = model_path(s);
     serve_keys keys = {0};
+    server *http = NULL;
     nib_err err;
     if (path == NULL)
         return fail_usage("`nibble serve` wants MODEL");
@@ -105,8 +109,12 @@ int run_serve(const settings *s)
     char *template_text = NULL;
     if (status == 0 && s->chat_template != NULL)
         status = read_file(&template_text, s->chat_template);
+    const serve_options options = serve_options_of(s, &keys);
+    if (status == 0 && serve_open(&http, &options, &err) != NIB_OK)
+        status = fail(&err);
     if (status == 0)
-        status = open_and_run(s, path, &keys, template_text);
+        status = open_and_run(s, path, http, template_text);
+    serve_close(http);
     free(template_text);
     serve_keys_free(&keys);
     return status;

@@ -18,14 +18,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-typedef struct server server;
 typedef struct connection connection;
 typedef struct request request;
 
 typedef enum phase {
-    PHASE_IDLE,   /* no headers yet */
-    PHASE_BODY,   /* headers are there, the body comes */
-    PHASE_ANSWER, /* the request is being answered */
+    PHASE_IDLE,    /* nothing is asked */
+    PHASE_HEADERS, /* they come */
+    PHASE_BODY,    /* headers are there, the body comes */
+    PHASE_ANSWER,  /* the request is being answered */
 } phase;
 
 struct connection {
@@ -36,10 +36,8 @@ struct connection {
     char peer[64];
     phase phase;
     uint64_t since_ms; /* of the phase */
-    bool first;        /* nothing was asked on it yet */
     bool suspended;    /* by its handler; the watcher resumes it */
     bool gone;         /* it hung up, or was too slow */
-    bool ahead;        /* it sends while it is answered: what it sends is not looked at */
     request *request;  /* NULL: none */
 };
 
@@ -52,10 +50,11 @@ struct request {
     bool too_long, failed;
     bool unlogged; /* someone probes health, or reads metrics */
     int http;
-    size_t sent;
-    nib_call *call; /* NULL: answered from `text` */
-    char *text;
+    size_t sent, paced; /* bytes of the answer; of them, when it was last as fast as it must be */
+    nib_call *call;     /* NULL: answered from `text` */
+    const char *text;   /* [text_size] */
     size_t text_size;
+    char *owned; /* the text, where it is the request's */
     atomic_bool ready; /* set by the service: there is more to send */
     /* of the watcher, in milliseconds: when something to send began to wait, 0: nothing does */
     _Atomic uint64_t stalled_ms, pinged_ms;
@@ -65,7 +64,9 @@ struct request {
 struct server {
     nib_service *service;
     const serve_options *options;
+    int socket; /* bound; -1: the daemon's */
     struct MHD_Daemon *daemon;
+    bool locked; /* there is a lock */
     pthread_mutex_t lock;
     pthread_t watcher;
     connection *connections;
@@ -97,6 +98,8 @@ void set_phase(connection *c, phase p);
 
 /* ---- http_handle.c ---- */
 
+/* libmicrohttpd tells of a request's first line, the headers of which follow. */
+void *note_line(void *ctx, const char *uri, struct MHD_Connection *mhd);
 enum MHD_Result handle(void *ctx, struct MHD_Connection *mhd, const char *url, const char *method,
                        const char *version, const char *data, size_t *size, void **request_ctx);
 void note_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,

@@ -12,7 +12,10 @@
 #include <strings.h>
 #include <time.h>
 
-enum { BLOCK = 4096 /* bytes of an answer at a time */ };
+enum {
+    BLOCK = 4096,    /* bytes of an answer at a time */
+    PACE = 64 * 1024 /* that must be taken in each stretch of stall_s, where there are more */
+};
 
 /* ---- routes ---- */
 
@@ -71,8 +74,9 @@ static void add_origin(struct MHD_Response *response, const request *r)
     for (size_t i = 0; origin != NULL && i < allowed->count; i++)
         if (strcmp(allowed->items[i], origin) == 0) {
             MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
-            MHD_add_response_header(response, "Vary", "Origin");
         }
+    if (allowed->count > 0) /* who keeps answers keeps one for each origin */
+        MHD_add_response_header(response, "Vary", "Origin");
 }
 
 static enum MHD_Result queue(request *r, struct MHD_Response *response)
@@ -86,19 +90,47 @@ static enum MHD_Result queue(request *r, struct MHD_Response *response)
     return queued;
 }
 
-/* The request's text, which it keeps. */
-static enum MHD_Result answer_text(request *r, int http, const char *type, const char *allow)
+/* What waits to be sent is looked at from now on; where some was sent before, only if it was enough
+ * of it. */
+static void pace(request *r, size_t count)
+{
+    if (atomic_load(&r->stalled_ms) == 0 || r->sent - r->paced >= PACE) {
+        atomic_store(&r->stalled_ms, now_ms());
+        r->paced = r->sent;
+    }
+    r->sent += count;
+}
+
+static ssize_t read_text(void *ctx, uint64_t place, char *out, size_t size)
+{
+    request *r = ctx;
+    const size_t left = r->text_size - (size_t)place, count = size < left ? size : left;
+    memcpy(out, r->text + place, count);
+    pace(r, count);
+    return (ssize_t)count;
+}
+
+/* The request's text, as an answer to be queued. */
+static struct MHD_Response *text_response(request *r, int http, const char *type)
 {
     struct MHD_Response *response =
-        MHD_create_response_from_buffer(r->text_size, r->text, MHD_RESPMEM_PERSISTENT);
+        MHD_create_response_from_callback(r->text_size, BLOCK, read_text, r, NULL);
     r->http = http;
     set_phase(r->connection, PHASE_ANSWER);
-    atomic_store(&r->stalled_ms, now_ms());
-    if (response != NULL) {
+    pace(r, 0);
+    if (response != NULL)
         add_headers(response, r, type);
-        if (allow != NULL)
-            MHD_add_response_header(response, "Allow", allow);
-    }
+    return response;
+}
+
+static enum MHD_Result answer_text(request *r, kept_text *kept, int http, const char *type,
+                                   const char *allow)
+{
+    r->text = r->owned = kept->text;
+    r->text_size = kept->size;
+    struct MHD_Response *response = text_response(r, http, type);
+    if (response != NULL && allow != NULL)
+        MHD_add_response_header(response, "Allow", allow);
     return queue(r, response);
 }
 
@@ -111,9 +143,7 @@ static enum MHD_Result refuse_with(request *r, int http, const char *param, cons
         free(g.text);
         return MHD_NO;
     }
-    r->text = g.text;
-    r->text_size = g.size;
-    return answer_text(r, http, "application/json", allow);
+    return answer_text(r, &g, http, "application/json", allow);
 }
 
 static enum MHD_Result refuse(request *r, int http, const char *code, const char *message)
@@ -156,21 +186,15 @@ static enum MHD_Result answer_report(request *r, const route *to)
         free(g.text);
         return MHD_NO;
     }
-    r->text = g.text;
-    r->text_size = g.size;
-    return answer_text(r, 200, to->type, NULL);
+    return answer_text(r, &g, 200, to->type, NULL);
 }
 
 static enum MHD_Result answer_page(request *r, const page_file *file)
 {
-    /* not to be changed, whatever the type says */
-    struct MHD_Response *response = MHD_create_response_from_buffer(
-        file->size, (void *)(uintptr_t)file->bytes, MHD_RESPMEM_PERSISTENT);
-    r->http = 200;
-    set_phase(r->connection, PHASE_ANSWER);
-    atomic_store(&r->stalled_ms, now_ms());
+    r->text = (const char *)file->bytes;
+    r->text_size = file->size;
+    struct MHD_Response *response = text_response(r, 200, file->type);
     if (response != NULL) {
-        add_headers(response, r, file->type);
         MHD_add_response_header(response, "Content-Security-Policy",
                                 "default-src 'none'; script-src 'self'; style-src 'self'; "
                                 "connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
@@ -213,9 +237,8 @@ static ssize_t read_answer(void *ctx, uint64_t place, char *out, size_t size)
     const size_t count = nib_call_read(r->call, out, size);
     const uint64_t now = now_ms();
     if (count > 0) {
-        atomic_store(&r->stalled_ms, now);
+        pace(r, count);
         atomic_store(&r->pinged_ms, now);
-        r->sent += count;
         return (ssize_t)count;
     }
     const nib_call_state state = nib_call_look(r->call);
@@ -226,6 +249,7 @@ static ssize_t read_answer(void *ctx, uint64_t place, char *out, size_t size)
     if (is_gone(c))
         return MHD_CONTENT_READER_END_WITH_ERROR;
     if (r->streamed && now - atomic_load(&r->pinged_ms) > PING_MS && size >= sizeof ping - 1) {
+        pace(r, 0);
         atomic_store(&r->pinged_ms, now);
         memcpy(out, ping, sizeof ping - 1);
         return sizeof ping - 1;
@@ -270,16 +294,30 @@ static enum MHD_Result answer_call(request *r)
     return queue(r, response);
 }
 
+/* FNV-1a. */
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    for (; *text != 0; text++)
+        hash = (hash ^ (unsigned char)*text) * 1099511628211u;
+    return hash;
+}
+
+/* Behind a proxy all have one address, and those with a key of their own are told apart by it. */
+static uint64_t client_of(const request *r)
+{
+    const connection *c = r->connection;
+    const uint64_t address = hash_text(14695981039346656037u, c->peer);
+    const char *key = MHD_lookup_connection_value(c->mhd, MHD_HEADER_KIND, "Authorization");
+    return c->server->options->keys->count > 0 && key != NULL ? hash_text(address, key) : address;
+}
+
 static enum MHD_Result open_call(request *r, const route *to)
 {
     server *s = r->connection->server;
-    uint64_t client = 14695981039346656037u; /* FNV-1a of the address */
-    for (const char *p = r->connection->peer; *p != 0; p++)
-        client = (client ^ (unsigned char)*p) * 1099511628211u;
     const nib_call_options options = {.route = (nib_route)to->what,
                                       .body = r->body != NULL ? r->body : "",
                                       .size = r->size,
-                                      .client = client,
+                                      .client = client_of(r),
                                       .now = (int64_t)time(NULL),
                                       .ready = call_ready,
                                       .ctx = r};
@@ -363,11 +401,14 @@ static enum MHD_Result answer_preflight(request *r)
 {
     struct MHD_Response *response =
         MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    const char *headers = MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND,
+                                                      "Access-Control-Request-Headers");
     r->http = 204;
     if (response != NULL) {
         MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST");
-        MHD_add_response_header(response, "Access-Control-Allow-Headers",
-                                "Authorization, Content-Type");
+        /* clients for browsers have headers of their own, of which none means anything here */
+        if (headers != NULL)
+            MHD_add_response_header(response, "Access-Control-Allow-Headers", headers);
         MHD_add_response_header(response, "Access-Control-Max-Age", "600");
     }
     return queue(r, response);
@@ -419,17 +460,22 @@ static enum MHD_Result take_headers(request *r, bool *done)
 static void free_request(request *r)
 {
     free(r->body);
-    free(r->text);
+    free(r->owned);
     free(r->url);
     free(r->method);
     free(r);
 }
 
-static request *begin_request(struct MHD_Connection *mhd, const char *url, const char *method)
+static connection *connection_of(struct MHD_Connection *mhd)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    connection *c = info != NULL ? info->socket_context : NULL;
+    return info != NULL ? info->socket_context : NULL;
+}
+
+static request *begin_request(struct MHD_Connection *mhd, const char *url, const char *method)
+{
+    connection *c = connection_of(mhd);
     request *r = c != NULL ? calloc(1, sizeof *r) : NULL;
     if (r == NULL)
         return NULL;
@@ -481,6 +527,16 @@ static enum MHD_Result take_request(request *r)
     /* what is asked every few seconds says nothing */
     r->unlogged = to->open || (to->target == TARGET_REPORT && to->what == NIB_REPORT_METRICS);
     return to->target == TARGET_CALL ? open_call(r, to) : answer_report(r, to);
+}
+
+void *note_line(void *ctx, const char *uri, struct MHD_Connection *mhd)
+{
+    connection *c = connection_of(mhd);
+    (void)ctx;
+    (void)uri;
+    if (c != NULL && c->phase == PHASE_IDLE)
+        set_phase(c, PHASE_HEADERS);
+    return NULL;
 }
 
 enum MHD_Result handle(void *ctx, struct MHD_Connection *mhd, const char *url, const char *method,

@@ -41,7 +41,7 @@ static nib_status bind_socket(int *out, const struct addrinfo *to, const char *h
     const int fd = socket(to->ai_family, to->ai_socktype, to->ai_protocol);
     if (fd < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ||
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||
-        bind(fd, to->ai_addr, to->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0) {
+        bind(fd, to->ai_addr, to->ai_addrlen) < 0) {
         const int why = errno;
         if (fd >= 0)
             close(fd);
@@ -64,7 +64,7 @@ static void find_port(server *s, int fd)
                         : ((const struct sockaddr_in *)(const void *)&address)->sin_port);
 }
 
-static nib_status open_socket(server *s, int *out, nib_err *err)
+static nib_status open_socket(server *s, nib_err *err)
 {
     const serve_options *o = s->options;
     const char *host = o->host != NULL ? o->host : "127.0.0.1";
@@ -83,10 +83,10 @@ static nib_status open_socket(server *s, int *out, nib_err *err)
                             "--api-key-file FILE, or say --insecure",
                             host);
     if (status == NIB_OK)
-        status = bind_socket(out, found, host, o->port, err);
+        status = bind_socket(&s->socket, found, host, o->port, err);
     freeaddrinfo(found);
     if (status == NIB_OK)
-        find_port(s, *out);
+        find_port(s, s->socket);
     return status;
 }
 
@@ -100,19 +100,25 @@ static size_t keep_escapes(void *ctx, struct MHD_Connection *mhd, char *text)
     return strlen(text);
 }
 
-static nib_status start_daemon(server *s, int fd, nib_err *err)
+/* The socket is the daemon's from here on. */
+static nib_status start_daemon(server *s, nib_err *err)
 {
     const serve_options *o = s->options;
+    const int fd = s->socket;
+    if (listen(fd, BACKLOG) < 0)
+        return serve_fail(err, NIB_IO, "%s, port %d: %s", s->host, s->port, strerror(errno));
     s->daemon = MHD_start_daemon(
         MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0,
         NULL, NULL, handle, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)o->connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_s,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
         1, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_NOTIFY_CONNECTION,
-        note_connection, s, MHD_OPTION_NOTIFY_COMPLETED, note_end, s, MHD_OPTION_END);
-    if (s->daemon != NULL)
+        note_connection, s, MHD_OPTION_NOTIFY_COMPLETED, note_end, s, MHD_OPTION_URI_LOG_CALLBACK,
+        note_line, s, MHD_OPTION_END);
+    if (s->daemon != NULL) {
+        s->socket = -1;
         return NIB_OK;
-    close(fd);
+    }
     return serve_fail(err, NIB_FAILED, "the HTTP server could not be started: %s", strerror(errno));
 }
 
@@ -172,12 +178,10 @@ static void say_address(const server *s)
                 six ? "[" : "", s->host, six ? "]" : "", s->port);
 }
 
-static nib_status run_threads(server *s, nib_err *err)
+nib_status serve(server *s, nib_service *service, nib_err *err)
 {
-    int fd = -1;
-    nib_status status = open_socket(s, &fd, err);
-    if (status == NIB_OK)
-        status = start_daemon(s, fd, err);
+    s->service = service;
+    const nib_status status = start_daemon(s, err);
     if (status != NIB_OK)
         return status;
     watch_signals(s);
@@ -196,26 +200,38 @@ static nib_status run_threads(server *s, nib_err *err)
     return wrong == 0 ? NIB_OK : serve_fail(err, NIB_NO_MEMORY, "a thread: %s", strerror(wrong));
 }
 
-nib_status serve(nib_service *service, const serve_options *options, nib_err *err)
+nib_status serve_open(server **out, const serve_options *options, nib_err *err)
 {
     server *s = calloc(1, sizeof *s);
     if (s == NULL)
         return serve_fail(err, NIB_NO_MEMORY, "memory ran out for the server");
-    s->service = service;
     s->options = options;
+    s->socket = s->wake[0] = s->wake[1] = -1;
     atomic_init(&s->over, false);
     atomic_init(&s->signals, 0);
-    nib_status status = open_pipe(s, err);
-    if (status == NIB_OK) {
-        if (pthread_mutex_init(&s->lock, NULL) != 0) {
-            status = serve_fail(err, NIB_NO_MEMORY, "the system has no lock left");
-        } else {
-            status = run_threads(s, err);
-            pthread_mutex_destroy(&s->lock);
-        }
-        close(s->wake[0]);
-        close(s->wake[1]);
+    s->locked = pthread_mutex_init(&s->lock, NULL) == 0;
+    nib_status status = s->locked
+                            ? open_pipe(s, err)
+                            : serve_fail(err, NIB_NO_MEMORY, "the system has no lock left");
+    if (status == NIB_OK)
+        status = open_socket(s, err);
+    if (status != NIB_OK) {
+        serve_close(s);
+        return status;
     }
+    *out = s;
+    return NIB_OK;
+}
+
+void serve_close(server *s)
+{
+    if (s == NULL)
+        return;
+    const int fds[] = {s->socket, s->wake[0], s->wake[1]};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    if (s->locked)
+        pthread_mutex_destroy(&s->lock);
     free(s);
-    return status;
 }

@@ -19,6 +19,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef POLLRDHUP /* of Linux and FreeBSD; elsewhere POLLHUP, which comes unasked, has to do */
+#define POLLRDHUP 0
+#endif
+
 enum { TICK_MS = 200 /* limits are looked at as often */ };
 
 uint64_t now_ms(void)
@@ -63,7 +67,7 @@ static void add_connection(server *s, struct MHD_Connection *mhd, void **socket_
     c->server = s;
     c->mhd = mhd;
     c->fd = fd != NULL ? fd->connect_fd : -1;
-    c->first = true;
+    c->phase = PHASE_HEADERS; /* who comes has something to ask */
     c->since_ms = now_ms();
     name_peer(c->peer, sizeof c->peer, address != NULL ? address->client_addr : NULL);
     pthread_mutex_lock(&s->lock);
@@ -104,8 +108,6 @@ void set_phase(connection *c, phase p)
     pthread_mutex_lock(&c->server->lock);
     c->phase = p;
     c->since_ms = now_ms();
-    c->first = c->first && p == PHASE_IDLE;
-    c->ahead = false;
     pthread_mutex_unlock(&c->server->lock);
 }
 
@@ -120,23 +122,20 @@ static bool is_slow(const server *s, const connection *c, uint64_t now)
     const serve_options *o = s->options;
     const uint64_t took = since(c->since_ms, now);
     const request *r = c->request;
-    if (c->phase == PHASE_IDLE)
-        return took > 1000 * (uint64_t)(c->first ? o->header_s : o->idle_s);
-    if (c->phase == PHASE_BODY)
-        return took > 1000 * (uint64_t)o->body_s;
+    const int most_s[] = {[PHASE_IDLE] = o->idle_s,
+                          [PHASE_HEADERS] = o->header_s,
+                          [PHASE_BODY] = o->body_s};
+    if (c->phase != PHASE_ANSWER)
+        return took > 1000 * (uint64_t)most_s[c->phase];
     const uint64_t stalled = r != NULL ? atomic_load(&r->stalled_ms) : 0;
     return stalled != 0 && since(stalled, now) > 1000 * (uint64_t)o->stall_s;
 }
 
-/* Its end of the connection is closed. Under the lock. */
-static bool hung_up(connection *c)
+/* Its end of the connection is closed, whatever it sent before that was not read yet. */
+static bool hung_up(const connection *c)
 {
-    char byte;
-    if (c->phase != PHASE_ANSWER || c->ahead)
-        return false;
-    const ssize_t got = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    c->ahead = got > 0;
-    return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    struct pollfd fd = {.fd = c->fd, .events = POLLRDHUP};
+    return c->phase == PHASE_ANSWER && poll(&fd, 1, 0) > 0;
 }
 
 /* A stream to which nothing was said for long. */
@@ -172,15 +171,15 @@ static int look(server *s, struct MHD_Connection *resume[AT_ONCE])
     return count;
 }
 
-/* The sockets of those that are being answered, of which the first byte or the end is news. */
+/* The sockets of those that are being answered, of which the end is news. */
 static nfds_t list_sockets(server *s, struct pollfd *fds, nfds_t most)
 {
     nfds_t count = 1;
     fds[0] = (struct pollfd){.fd = s->wake[0], .events = POLLIN};
     pthread_mutex_lock(&s->lock);
     for (const connection *c = s->connections; c != NULL && count < most; c = c->next)
-        if (c->phase == PHASE_ANSWER && !c->gone && !c->ahead)
-            fds[count++] = (struct pollfd){.fd = c->fd, .events = POLLIN};
+        if (c->phase == PHASE_ANSWER && !c->gone)
+            fds[count++] = (struct pollfd){.fd = c->fd, .events = POLLRDHUP};
     pthread_mutex_unlock(&s->lock);
     return count;
 }

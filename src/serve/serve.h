@@ -26,9 +26,15 @@ typedef struct serve_options {
     bool quiet;                            /* no line per request */
 } serve_options;
 
+typedef struct server server;
+
+/* Takes the address, so that a wrong one is said before a model is loaded; who connects is refused
+ * until `serve`. The options live as long. */
+nib_status serve_open(server **out, const serve_options *options, nib_err *err);
+void serve_close(server *server);
 /* Takes requests until the process is asked to end (SIGTERM, SIGINT), then lets those that run
- * finish; asked again it ends at once. The calling thread runs the service. */
-nib_status serve(nib_service *service, const serve_options *options, nib_err *err);
+ * finish; asked again it ends at once. The calling thread runs the service. Once. */
+nib_status serve(server *server, nib_service *service, nib_err *err);
 
 /* Reads keys from a file that others cannot read: a line each, blank lines and those that begin
  * with # left out. */

@@ -72,8 +72,8 @@ class Server:
         self.reader.join(5)
         return self.process.returncode
 
-    def connect(self, timeout=30):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+    def connect(self, timeout=30, address="127.0.0.1"):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout, source_address=(address, 0))
 
     def ask(self, method, path, body=None, headers=None, timeout=60):
         """(status, headers, text)"""

@@ -39,6 +39,7 @@ static const char once[] =
 
 static const char of_user_a[] = "{\"prompt\": \"Once\", \"max_tokens\": 9, \"user\": \"a\"}";
 static const char of_user_b[] = "{\"prompt\": \"Once\", \"max_tokens\": 9, \"user\": \"b\"}";
+static const char of_user_c[] = "{\"prompt\": \"Once\", \"max_tokens\": 9, \"user\": \"c\"}";
 
 typedef struct served {
     opened o;
@@ -250,6 +251,82 @@ static void test_fair(void **state)
     }
 }
 
+/* Two running places: a client with three users, and a client with one. The second users of the
+ * first wait for the other client's first. */
+static void test_many_users_gain_nothing(void **state)
+{
+    static const char *const bodies[] = {of_user_a, of_user_b, of_user_c, once};
+    served s;
+    nib_call *calls[4];
+    static char answer[1 << 16];
+    nib_call_stats stats[4];
+    (void)state;
+    open_served(&s, NULL, NULL, 2);
+    for (int i = 0; i < 4; i++)
+        calls[i] = post(&s, bodies[i], i < 3 ? 7 : 8);
+    wait_prepared(s.service);
+    start(&s);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(read_answer(calls[i], answer, sizeof answer), 200);
+        nib_call_stats_get(calls[i], &stats[i]);
+        nib_call_close(calls[i]);
+    }
+    assert_true(stats[3].queued_s < stats[1].queued_s && stats[3].queued_s < stats[2].queued_s);
+    stop(&s);
+    close_served(&s);
+}
+
+/* A client that fills the queue finds no room, and one that has nobody in it does, once. */
+static void test_queue_keeps_room(void **state)
+{
+    static const uint64_t clients[] = {7, 7, 7, 7, 7, 8, 8, 9};
+    static const int wanted[] = {0, 0, 0, 0, 429, 0, 429, 429}; /* 4 places, and 1 more */
+    const nib_service_options options = {.name = "x", .queue = 4};
+    served s;
+    nib_call *calls[COUNT(clients)];
+    (void)state;
+    open_served(&s, &options, NULL, 1);
+    for (size_t i = 0; i < COUNT(clients); i++) {
+        calls[i] = post(&s, of_user_a, clients[i]);
+        const int http = nib_call_look(calls[i]).http;
+        assert_int_equal(http, wanted[i]);
+    }
+    for (size_t i = 0; i < COUNT(clients); i++)
+        nib_call_close(calls[i]);
+    assert_int_equal(s.service->waiting, 0);
+    close_served(&s);
+}
+
+/* A stream that nobody reads ends, and what waits for its reader stays small. */
+static void test_unread_stream(void **state)
+{
+    served s;
+    static char body[8192], answer[8 << 20];
+    size_t size = (size_t)snprintf(body, sizeof body,
+                                   "{\"stream\": true, \"echo\": true, \"logprobs\": 5, \"n\": "
+                                   "80, \"max_tokens\": 1, \"prompt\": [5");
+    (void)state;
+    for (int i = 0; i < 480; i++)
+        size += (size_t)snprintf(body + size, sizeof body - size, ", %d", 300 + i % 7);
+    snprintf(body + size, sizeof body - size, "]}");
+    open_served(&s, NULL, NULL, 2);
+    start(&s);
+    nib_call *call = post(&s, body, 0);
+    while (!nib_call_look(call).over)
+        nap();
+    assert_in_range(nib_call_look(call).left, 4 << 20, 5 << 20);
+    assert_int_equal(read_answer(call, answer, sizeof answer), 200);
+    assert_non_null(strstr(answer, "event: error"));
+    assert_non_null(strstr(answer, "\"unread\""));
+    assert_null(strstr(answer, "[DONE]"));
+    nib_call_close(call);
+    call = post(&s, once, 0);
+    assert_int_equal(read_answer(call, answer, sizeof answer), 200);
+    nib_call_close(call);
+    stop(&s);
+    close_served(&s);
+}
+
 /* A full queue, a limit of time, an end with requests inside, a service that never ran. */
 static void test_refuses(void **state)
 {
@@ -374,6 +451,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_get_the_same),
         cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_many_users_gain_nothing),
+        cmocka_unit_test(test_queue_keeps_room),
+        cmocka_unit_test(test_unread_stream),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_no_memory_behind_a_reader),

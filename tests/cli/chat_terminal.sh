@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble chat on a terminal: lines that are edited, the history within a run and from the one before, Ctrl-C at the prompt
+# and in an answer, Ctrl-D.
+export XDG_STATE_HOME=$PWD/state HOME=$PWD TERM=xterm
+talk() { "$REPO/tests/cli/terminal" chat "$MODEL" --chat-template "$REPO/examples/tales.jinja" --temp 0 "$@"; }
+said() { python3 -c 'import json, sys; print(*(m["content"] for m in json.load(open(sys.argv[1])) if m["role"] == "user"), sep="|")' "$1"; }
+
+status=0
+talk --recipe 8da4w -n 12 >shown <<'STEPS' || status=$?
+wait Ctrl-D ends
+wait >\x20
+type nce\x01O\x05 uponn\x7f\r
+wait upon
+wait >\x20
+type half a line\x03
+wait (Ctrl-D or /quit ends)
+wait >\x20
+type whole\r
+wait whole
+wait >\x20
+type \x1b[A\x1b[A\r
+wait Once upon
+wait >\x20
+type /save talk.json\r
+wait >\x20
+type \x04
+STEPS
+equal 'Ctrl-D ends with 0' 0 "$status"
+equal 'lines as they were edited, one dropped, one from the history' 'Once upon|whole|Once upon' "$(said talk.json)"
+equal 'one prompt after Ctrl-C' 1 "$(tr -d '\r' <shown | sed -n '/or \/quit ends/,/whole/p' | grep -o '> ' | wc -l)"
+check "the ledger's line ends it" grep -q '^36 linear layers: 36 asked 8da4w' shown
+check 'the history is kept' grep -q whole state/nibble/chat_history
+equal 'for its owner alone' 600 "$(stat -c %a state/nibble/chat_history)"
+
+status=0
+talk -n 400 --ignore-eos --isa ref -t 1 --dtype f32 -q >shown <<'STEPS' || status=$?
+wait >\x20
+type \x1b[A\x1b[A\r
+wait Once upon
+wait e
+wait a
+type \x03
+wait (stopped)
+wait >\x20
+type /stats\r
+wait prompt
+wait >\x20
+type /save stopped.json\r
+wait >\x20
+type /quit\r
+STEPS
+equal '/quit ends with 0' 0 "$status"
+equal 'what the run before had said' 'Once upon' "$(said stopped.json)"
+check 'the answer was stopped before its end' [ "$(sed -n 's/^answer  *\([0-9]*\) tokens.*/\1/p' shown)" -lt 400 ]
