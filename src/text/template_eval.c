@@ -94,6 +94,7 @@ static nib_status eval_arguments(nib_run *r, const nib_node *first, nib_argument
         }
         nib_named_value *place = &args->named[args->named_count];
         place->name = n->value.as.string;
+        NIB_TRY(nib__run_steps(r, args->named_count / 8));
         for (size_t i = 0; i < args->named_count; i++) {
             const nib_string *other = args->named[i].name;
             if (other->size == place->name->size &&

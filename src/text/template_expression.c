@@ -447,15 +447,15 @@ static nib_status parse_unary(nib_reader *r, nib_node **out, bool filters)
 {
     const int line = nib__reader_now(r)->line;
     const bool minus = nib__reader_is(r, NIB_OP_SUB), plus = nib__reader_is(r, NIB_OP_ADD);
-    NIB_TRY(nib__reader_enter(r));
     if (minus || plus) {
         r->next++;
+        NIB_TRY(nib__reader_enter(r));
         NIB_TRY(nib__reader_node(r, out, minus ? NIB_N_NEGATIVE : NIB_N_POSITIVE, line));
         NIB_TRY(parse_unary(r, &(*out)->a, false));
+        r->nesting--;
     } else {
         NIB_TRY(nib__parse_primary(r, out));
     }
-    r->nesting--;
     NIB_TRY(nib__parse_postfix(r, out));
     while (filters) {
         if (nib__reader_is(r, NIB_OP_PIPE))
@@ -597,13 +597,11 @@ static nib_status parse_and(nib_reader *r, nib_node **out)
 nib_status nib__parse_condition_free(nib_reader *r, nib_node **out)
 {
     nib_node **right;
-    NIB_TRY(nib__reader_enter(r));
     NIB_TRY(parse_and(r, out));
     while (nib__reader_skip_name(r, "or")) {
         NIB_TRY(make_binary(r, out, NIB_N_OR, NIB_OP_NONE, nib__reader_now(r)->line, &right));
         NIB_TRY(parse_and(r, right));
     }
-    r->nesting--;
     return NIB_OK;
 }
 

@@ -236,7 +236,8 @@ static bool read_integer(nib_run *r, nib_value text, int64_t base, int64_t *out)
 {
     nib_value bare;
     uint64_t value = 0;
-    if (nib__strip(r, &bare, text, NULL, true, true) != NIB_OK)
+    if (nib__strip(r, &bare, text, NULL, true, true) != NIB_OK ||
+        nib__run_steps(r, bare.as.string->size / 16) != NIB_OK)
         return false;
     const nib_string *s = bare.as.string;
     size_t i = s->size > 0 && (s->at[0] == '-' || s->at[0] == '+');
@@ -345,6 +346,25 @@ static double rounded(double value, int digits)
     return copysign(result, value);
 }
 
+/* To a multiple of 10^places, ties to even. */
+static nib_status rounded_integer(nib_run *r, int64_t value, int64_t places, nib_value *out)
+{
+    const bool minus = value < 0;
+    uint64_t scale = 1, size = minus ? 0 - (uint64_t)value : (uint64_t)value;
+    if (places > 19) { /* half of 10^20 is past every integer here */
+        *out = nib__v_int(0);
+        return NIB_OK;
+    }
+    for (int64_t i = 0; i < places; i++)
+        scale *= 10;
+    const uint64_t rest = size % scale, missing = scale - rest;
+    const bool up = rest > missing || (rest == missing && size / scale % 2 == 1);
+    if (!nib__add(&size, size - rest, up ? scale : 0) || size > (uint64_t)INT64_MAX + minus)
+        return nib__run_fail(r, NIB_UNSUPPORTED, "an integer grows past 64 bits");
+    *out = nib__v_int(minus && size != 0 ? -(int64_t)(size - 1) - 1 : (int64_t)size);
+    return NIB_OK;
+}
+
 static NIB_FILTER(filter_round)
 {
     int64_t precision = 0, integer;
@@ -358,10 +378,8 @@ static NIB_FILTER(filter_round)
     if (!nib__number(self, &real) || (nib__given(&bound[0]) && !nib__integer(bound[0], &precision)))
         return nib__run_type_error(r, "round", self, bound[0]);
     precision = nib__max(-400, nib__min(precision, 400));
-    if (common && nib__integer(self, &integer) && precision >= 0) {
-        *out = nib__v_int(integer);
-    } else if (common && nib__integer(self, &integer)) {
-        *out = nib__v_int((int64_t)rounded(real, (int)precision));
+    if (common && nib__integer(self, &integer)) {
+        NIB_TRY(rounded_integer(r, integer, -precision, out));
     } else if (common) {
         *out = nib__v_real(rounded(real, (int)precision));
     } else {

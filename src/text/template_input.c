@@ -156,6 +156,10 @@ nib_status nib__run_input(nib_run *r)
     const nib_template_input *in = r->input;
     nib_value value;
     for (size_t i = 0; i < in->token_count; i++) {
+        if (nib__utf8_check(in->tokens[i].text, in->tokens[i].size) != in->tokens[i].size)
+            return nib__fail(r->err, NIB_BAD_INPUT,
+                             "the token that templates know as %s is not valid UTF-8",
+                             in->tokens[i].name);
         NIB_TRY(nib__v_text(r, &value, in->tokens[i].text, in->tokens[i].size, false));
         set_global(r, in->tokens[i].name, strlen(in->tokens[i].name), value);
     }

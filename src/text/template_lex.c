@@ -119,16 +119,15 @@ static size_t tag_end(const lexer *x, size_t at, const char *end, bool trims)
 
 static nib_status lex_comment(lexer *x)
 {
-    for (size_t at = x->at + 2;; at++) {
-        at = find(x, at, "#}");
-        if (at == SIZE_MAX)
-            return nib__template_fail(x->r, NIB_BAD_INPUT, x->line,
-                                      "the comment that begins here does not end; #} is missing");
-        const bool sign = x->r->text[at - 1] == '-' || x->r->text[at - 1] == '+';
-        const size_t from = sign && at - 1 >= x->at + 2 ? at - 1 : at;
-        pass(x, tag_end(x, from, "#}", true));
-        return NIB_OK;
-    }
+    /* the sign of {#- is none of -#} */
+    const size_t inside = x->at + 2 + (here(x, x->at + 2, "-") || here(x, x->at + 2, "+"));
+    const size_t at = find(x, inside, "#}");
+    if (at == SIZE_MAX)
+        return nib__template_fail(x->r, NIB_BAD_INPUT, x->line,
+                                  "the comment that begins here does not end; #} is missing");
+    const bool sign = at > inside && (x->r->text[at - 1] == '-' || x->r->text[at - 1] == '+');
+    pass(x, tag_end(x, sign ? at - 1 : at, "#}", true));
+    return NIB_OK;
 }
 
 /* {% NAME %} at `at`: where its %} is; 0: it is another tag. */

@@ -7,15 +7,26 @@
 
 /* ---- what an attribute= argument looks up ---- */
 
+/* An element; what is not there becomes `otherwise`, unless that is none. */
+static nib_status element_or(nib_run *r, nib_value of, nib_value index, nib_value otherwise,
+                             nib_value *out)
+{
+    NIB_TRY(nib__run_item(r, of, index, out));
+    if (out->kind == NIB_V_UNDEFINED && otherwise.kind != NIB_V_NONE)
+        *out = otherwise;
+    return NIB_OK;
+}
+
 /* attribute NONE or not given: the item itself. With dots: one after the other; digits are
  * indices. */
-static nib_status lookup(nib_run *r, nib_value item, nib_value attribute, nib_value *out)
+static nib_status lookup_or(nib_run *r, nib_value item, nib_value attribute, nib_value otherwise,
+                            nib_value *out)
 {
     *out = item;
     if (!nib__given(&attribute) || attribute.kind == NIB_V_NONE)
         return NIB_OK;
     if (attribute.kind != NIB_V_STRING)
-        return nib__run_item(r, item, attribute, out);
+        return element_or(r, item, attribute, otherwise, out);
     const nib_string *s = attribute.as.string;
     for (size_t from = 0; from <= s->size;) {
         const char *dot = memchr(s->at + from, '.', s->size - from);
@@ -29,10 +40,15 @@ static nib_status lookup(nib_run *r, nib_value item, nib_value attribute, nib_va
             part = nib__v_int(index);
         else
             NIB_TRY(nib__slice_string(r, &part, attribute, from, to));
-        NIB_TRY(nib__run_item(r, *out, part, out));
+        NIB_TRY(element_or(r, *out, part, otherwise, out));
         from = to + 1;
     }
     return NIB_OK;
+}
+
+static nib_status lookup(nib_run *r, nib_value item, nib_value attribute, nib_value *out)
+{
+    return lookup_or(r, item, attribute, nib__v_none(), out);
 }
 
 /* What items are compared by: strings in lower case, unless case counts. */
@@ -91,12 +107,8 @@ NIB_FILTER(nib__filter_map)
     NIB_TRY(new_stream(r, out, count));
     for (size_t i = 0; i < count; i++) {
         nib_value made;
-        if (row != NULL)
-            NIB_TRY(nib__call_row(r, row, "the filter", items[i], &rest, &made));
-        else
-            NIB_TRY(lookup(r, items[i], attribute, &made));
-        if (row == NULL && made.kind == NIB_V_UNDEFINED && otherwise.kind != NIB_V_NONE)
-            made = otherwise;
+        NIB_TRY(row != NULL ? nib__call_row(r, row, "the filter", items[i], &rest, &made)
+                            : lookup_or(r, items[i], attribute, otherwise, &made));
         NIB_TRY(nib__items_push(r, out, made));
     }
     return NIB_OK;
@@ -292,20 +304,20 @@ NIB_FILTER(nib__filter_reverse)
     return NIB_OK;
 }
 
-/* Several attributes with commas between them make a tuple to compare by. */
-static nib_status sort_keys(nib_run *r, nib_value item, nib_value attribute, bool case_sensitive,
-                            nib_value *out)
+/* A tuple to compare by, one for each attribute, which commas part. Tuples that are equal have no
+ * parts that want an order: several nones can be sorted. */
+static nib_status sort_tuple(nib_run *r, nib_value item, nib_value attribute, bool case_sensitive,
+                             nib_value *out)
 {
-    if (attribute.kind != NIB_V_STRING ||
-        memchr(attribute.as.string->at, ',', attribute.as.string->size) == NULL)
-        return sort_key(r, item, attribute, case_sensitive, out);
-    const nib_string *s = attribute.as.string;
-    NIB_TRY(nib__v_items(r, out, NIB_V_TUPLE, 2));
-    for (size_t from = 0; from <= s->size;) {
-        const char *comma = memchr(s->at + from, ',', s->size - from);
-        const size_t to = comma == NULL ? s->size : (size_t)(comma - s->at);
-        nib_value part, key;
-        NIB_TRY(nib__slice_string(r, &part, attribute, from, to));
+    const nib_string *s = attribute.kind == NIB_V_STRING ? attribute.as.string : NULL;
+    const size_t size = s == NULL ? 0 : s->size;
+    NIB_TRY(nib__v_items(r, out, NIB_V_TUPLE, 1));
+    for (size_t from = 0; from <= size;) {
+        const char *comma = size == 0 ? NULL : memchr(s->at + from, ',', size - from);
+        const size_t to = comma == NULL ? size : (size_t)(comma - s->at);
+        nib_value part = attribute, key;
+        if (s != NULL)
+            NIB_TRY(nib__slice_string(r, &part, attribute, from, to));
         NIB_TRY(sort_key(r, item, part, case_sensitive, &key));
         NIB_TRY(nib__items_push(r, out, key));
         from = to + 1;
@@ -313,8 +325,11 @@ static nib_status sort_keys(nib_run *r, nib_value item, nib_value attribute, boo
     return NIB_OK;
 }
 
+typedef nib_status key_maker(nib_run *r, nib_value item, nib_value attribute, bool case_sensitive,
+                             nib_value *out);
+
 static nib_status sorted(nib_run *r, nib_value self, nib_value attribute, bool case_sensitive,
-                         bool reverse, nib_pair **out, size_t *count)
+                         key_maker *make_key, bool reverse, nib_pair **out, size_t *count)
 {
     const nib_value *items;
     NIB_TRY(nib__iterate(r, self, &items, count));
@@ -323,7 +338,7 @@ static nib_status sorted(nib_run *r, nib_value self, nib_value attribute, bool c
         return NIB_NO_MEMORY;
     for (size_t i = 0; i < *count; i++) {
         (*out)[i].value = items[i];
-        NIB_TRY(sort_keys(r, items[i], attribute, case_sensitive, &(*out)[i].key));
+        NIB_TRY(make_key(r, items[i], attribute, case_sensitive, &(*out)[i].key));
     }
     return nib__sort_pairs(r, *out, *count, reverse);
 }
@@ -333,7 +348,8 @@ NIB_FILTER(nib__filter_sort)
     nib_pair *pairs;
     size_t count;
     (void)args;
-    NIB_TRY(sorted(r, self, bound[2], nib__truth(bound[1]), nib__truth(bound[0]), &pairs, &count));
+    NIB_TRY(sorted(r, self, bound[2], nib__truth(bound[1]), sort_tuple, nib__truth(bound[0]),
+                   &pairs, &count));
     NIB_TRY(nib__v_items(r, out, NIB_V_LIST, count));
     for (size_t i = 0; i < count; i++)
         NIB_TRY(nib__items_push(r, out, pairs[i].value));
@@ -358,7 +374,7 @@ NIB_FILTER(nib__filter_groupby)
     (void)args;
     if (nib__given(&bound[1]) && bound[1].kind != NIB_V_NONE)
         return nib__run_fail(r, NIB_UNSUPPORTED, "groupby with a default is not built");
-    NIB_TRY(sorted(r, self, bound[0], nib__truth(bound[2]), false, &pairs, &count));
+    NIB_TRY(sorted(r, self, bound[0], nib__truth(bound[2]), sort_key, false, &pairs, &count));
     NIB_TRY(nib__v_items(r, out, NIB_V_LIST, count));
     for (size_t i = 0; i < count; i++) {
         bool same = false;

@@ -89,21 +89,33 @@ static nib_status own_member(nib_run *r, nib_value of, nib_value name, nib_value
     return method_of(r, of, name.as.string, out, found);
 }
 
-static nib_status sliced_items(nib_run *r, nib_value of, int64_t start, int64_t step, int64_t count,
-                               nib_value *out)
+typedef struct slice {
+    int64_t start, stop, step, count; /* within the value; start is an element's if there is one */
+} slice;
+
+/* base + times * step */
+static nib_status range_place(nib_run *r, int64_t base, int64_t times, int64_t step, int64_t *out)
+{
+    nib_value place;
+    NIB_TRY(nib__run_binary(r, NIB_OP_MUL, nib__v_int(times), nib__v_int(step), &place));
+    NIB_TRY(nib__run_binary(r, NIB_OP_ADD, nib__v_int(base), place, &place));
+    *out = place.as.integer;
+    return NIB_OK;
+}
+
+static nib_status sliced_items(nib_run *r, nib_value of, const slice *s, nib_value *out)
 {
     const nib_items *items = of.as.items;
-    NIB_TRY(nib__v_items(r, out, of.kind, (size_t)count));
+    NIB_TRY(nib__v_items(r, out, of.kind, (size_t)s->count));
+    nib_items *made = out->as.items;
     out->user = of.user;
-    for (int64_t i = 0; i < count; i++)
-        NIB_TRY(nib__items_push(r, out, items->at[start + i * step]));
-    if (of.kind == NIB_V_RANGE) {
-        nib_items *made = out->as.items;
-        made->start = items->start + start * items->step;
-        made->step = items->step * step;
-        made->stop = made->start + count * made->step;
-    }
-    return NIB_OK;
+    for (int64_t i = 0; i < s->count; i++)
+        NIB_TRY(nib__items_push(r, out, items->at[s->start + i * s->step]));
+    if (of.kind != NIB_V_RANGE)
+        return NIB_OK;
+    NIB_TRY(range_place(r, items->start, s->start, items->step, &made->start));
+    NIB_TRY(range_place(r, items->start, s->stop, items->step, &made->stop));
+    return range_place(r, 0, s->step, items->step, &made->step);
 }
 
 /* The place of a character that is there, or the end. */
@@ -117,10 +129,10 @@ static size_t point_at(const nib_string *s, int64_t index)
     return at;
 }
 
-static nib_status sliced_string(nib_run *r, nib_value of, int64_t start, int64_t step,
-                                int64_t count, nib_value *out)
+static nib_status sliced_string(nib_run *r, nib_value of, const slice *part, nib_value *out)
 {
     const nib_string *s = of.as.string;
+    const int64_t count = part->count, start = count == 0 ? 0 : part->start, step = part->step;
     if (step == 1 || count == 0) {
         const size_t from = point_at(s, start);
         const nib_string rest = {.at = s->at + from, .size = s->size - from};
@@ -198,9 +210,8 @@ nib_status nib__run_slice(nib_run *r, nib_value of, const nib_node *node, nib_va
     stop =
         !has_stop ? (down ? -1 : size) : clamp(stop, size, down ? -1 : 0, down ? size - 1 : size);
     const int64_t span = down ? start - stop : stop - start, width = down ? -step : step;
-    const int64_t count = span <= 0 ? 0 : nib__ceil_div(span, width);
-    return text ? sliced_string(r, of, count == 0 ? 0 : start, step, count, out)
-                : sliced_items(r, of, start, step, count, out);
+    const slice part = {start, stop, step, span <= 0 ? 0 : nib__ceil_div(span, width)};
+    return text ? sliced_string(r, of, &part, out) : sliced_items(r, of, &part, out);
 }
 
 static nib_status indexed(nib_run *r, nib_value of, int64_t index, nib_value *out)
@@ -214,7 +225,7 @@ static nib_status indexed(nib_run *r, nib_value of, int64_t index, nib_value *ou
     if (index < 0)
         index += size;
     if (text)
-        return sliced_string(r, of, index, 1, 1, out);
+        return sliced_string(r, of, &(slice){index, index + 1, 1, 1}, out);
     *out = of.as.items->at[index];
     return NIB_OK;
 }

@@ -74,14 +74,13 @@ static nib_status any_fits(nib_run *r, nib_value self, nib_value with,
                            nib_value *out)
 {
     const nib_string *text;
+    const bool several = with.kind == NIB_V_TUPLE;
+    const size_t count = several ? with.as.items->count : 1;
     *out = nib__v_bool(false);
-    if (with.kind != NIB_V_TUPLE) {
-        NIB_TRY(want_text(r, "startswith or endswith", with, &text));
-        *out = nib__v_bool(fits(self.as.string, text));
-        return NIB_OK;
-    }
-    for (size_t i = 0; i < with.as.items->count && !out->as.boolean; i++) {
-        NIB_TRY(want_text(r, "startswith or endswith", with.as.items->at[i], &text));
+    for (size_t i = 0; i < count && !out->as.boolean; i++) {
+        NIB_TRY(
+            want_text(r, "startswith or endswith", several ? with.as.items->at[i] : with, &text));
+        NIB_TRY(nib__run_steps(r, 1 + text->size / 256));
         *out = nib__v_bool(fits(self.as.string, text));
     }
     return NIB_OK;
@@ -107,22 +106,42 @@ static NIB_FILTER(str_removesuffix)
     return nib__slice_string(r, out, self, 0, s->size - (ends(s, with) ? with->size : 0));
 }
 
-/* The first or last place at or after `from`; SIZE_MAX: none. */
-static size_t find_in(const nib_string *s, size_t from, const nib_string *what, bool last)
+/* The first place at or after `from`; SIZE_MAX: none. */
+static size_t find_in(const nib_string *s, size_t from, const nib_string *what)
 {
-    size_t found = SIZE_MAX;
-    while (from <= s->size) {
-        const char *at = nib__find_bytes(s->at + from, s->size - from, what->at, what->size);
-        if (what->size == 0)
-            at = last ? s->at + s->size : s->at + from;
-        if (at == NULL)
-            break;
-        found = (size_t)(at - s->at);
-        if (!last || what->size == 0)
-            break;
-        from = found + 1;
+    const char *at = nib__find_bytes(s->at + from, s->size - from, what->at, what->size);
+    return what->size == 0 ? from : at == NULL ? SIZE_MAX : (size_t)(at - s->at);
+}
+
+/* The last place that ends at `to` or before; what it costs beside a look at each byte is counted
+ * here. */
+static nib_status find_last(nib_run *r, const nib_string *s, size_t to, const nib_string *what,
+                            size_t *out)
+{
+    *out = SIZE_MAX;
+    if (what->size > to)
+        return NIB_OK;
+    for (size_t at = to - what->size;; at--) {
+        if (what->size == 0 || s->at[at] == what->at[0]) {
+            NIB_TRY(nib__run_steps(r, what->size / 64));
+            if (memcmp(s->at + at, what->at, what->size) == 0) {
+                *out = at;
+                return NIB_OK;
+            }
+        }
+        if (at == 0)
+            return NIB_OK;
     }
-    return found;
+}
+
+static nib_status find_first_or_last(nib_run *r, const nib_string *s, const nib_string *what,
+                                     bool last, size_t *out)
+{
+    NIB_TRY(nib__run_steps(r, s->size / 16));
+    if (last)
+        return find_last(r, s, s->size, what, out);
+    *out = find_in(s, 0, what);
+    return NIB_OK;
 }
 
 static nib_status found_at(nib_run *r, nib_value self, const nib_value *bound, bool last, bool must,
@@ -132,8 +151,8 @@ static nib_status found_at(nib_run *r, nib_value self, const nib_value *bound, b
     NIB_TRY(want_text(r, "find", bound[0], &what));
     if (nib__given(&bound[1]))
         return nib__run_fail(r, NIB_UNSUPPORTED, "find within a part of a string is not built");
-    NIB_TRY(nib__run_steps(r, s->size / 16));
-    const size_t at = find_in(s, 0, what, last);
+    size_t at;
+    NIB_TRY(find_first_or_last(r, s, what, last, &at));
     if (at == SIZE_MAX && must)
         return nib__run_fail(r, NIB_BAD_INPUT, "index: the string is not there");
     *out = nib__v_int(at == SIZE_MAX ? -1 : (int64_t)nib__count_points(s->at, at));
@@ -154,7 +173,7 @@ static NIB_FILTER(str_count)
     NIB_TRY(nib__run_steps(r, s->size / 16));
     if (what->size == 0)
         count = (int64_t)nib__count_points(s->at, s->size) + 1;
-    for (size_t at = 0; what->size != 0 && (at = find_in(s, at, what, false)) != SIZE_MAX;) {
+    for (size_t at = 0; what->size != 0 && (at = find_in(s, at, what)) != SIZE_MAX;) {
         at += what->size;
         count++;
     }
@@ -234,7 +253,7 @@ static NIB_FILTER(str_split)
         return nib__run_fail(r, NIB_BAD_INPUT, "split: the separator is empty");
     size_t from = 0;
     while (most < 0 || (int64_t)out->as.items->count < most) {
-        const size_t at = find_in(s, from, by, false);
+        const size_t at = find_in(s, from, by);
         if (at == SIZE_MAX)
             break;
         NIB_TRY(push_part(r, out, self, from, at));
@@ -252,13 +271,11 @@ static nib_status split_from_end(nib_run *r, nib_value self, const nib_string *b
     while (most < 0 || (int64_t)parts->as.items->count < most) {
         size_t from = to, at;
         if (by != NULL) {
-            while (from > 0 &&
-                   !(from >= by->size && memcmp(s->at + from - by->size, by->at, by->size) == 0))
-                from--;
-            if (from == 0)
+            NIB_TRY(find_last(r, s, to, by, &at));
+            if (at == SIZE_MAX)
                 break;
-            NIB_TRY(push_part(r, parts, self, from, to));
-            to = from - by->size;
+            NIB_TRY(push_part(r, parts, self, at + by->size, to));
+            to = at;
             continue;
         }
         nib_value rest;
@@ -335,7 +352,8 @@ nib_status nib__split_lines(nib_run *r, nib_value self, bool keep_ends, bool tra
         NIB_TRY(push_part(r, &list, self, from, keep_ends ? at + size : at));
         from = at += size;
     }
-    if (from < s->size || trailing)
+    const bool joins = s->size > 0 && s->at[s->size - 1] == '\r'; /* with the end behind it */
+    if (from < s->size || (trailing && !joins))
         NIB_TRY(push_part(r, &list, self, from, s->size));
     *out = list.as.items->at;
     *count = list.as.items->count;
@@ -360,8 +378,9 @@ static nib_status parted(nib_run *r, nib_value self, nib_value by, bool last, ni
     NIB_TRY(want_text(r, "partition", by, &text));
     if (text->size == 0)
         return nib__run_fail(r, NIB_BAD_INPUT, "partition: the separator is empty");
-    NIB_TRY(nib__run_steps(r, s->size / 16));
-    const size_t at = find_in(s, 0, text, last), found = at == SIZE_MAX ? 0 : text->size;
+    size_t at;
+    NIB_TRY(find_first_or_last(r, s, text, last, &at));
+    const size_t found = at == SIZE_MAX ? 0 : text->size;
     const size_t from = at != SIZE_MAX ? at : last ? 0 : s->size;
     NIB_TRY(nib__v_items(r, out, NIB_V_TUPLE, 3));
     NIB_TRY(push_part(r, out, self, 0, from));
@@ -428,7 +447,8 @@ static NIB_FILTER(str_isspace)
 {
     const nib_string *s = self.as.string;
     size_t at = 0, size;
-    (void)r, (void)args, (void)bound;
+    (void)args, (void)bound;
+    NIB_TRY(nib__run_steps(r, s->size / 16));
     while (at < s->size && (size = space_at(s, at)) != 0)
         at += size;
     *out = nib__v_bool(s->size != 0 && at == s->size);

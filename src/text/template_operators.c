@@ -25,6 +25,18 @@ static nib_status too_large(nib_run *r)
     return nib__run_fail(r, NIB_UNSUPPORTED, "an integer grows past 64 bits");
 }
 
+static bool integer_product(int64_t a, int64_t b, int64_t *out)
+{
+    const uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a,
+                   y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
+    const bool minus = (a < 0) != (b < 0);
+    uint64_t product;
+    if (!nib__mul(&product, x, y) || product > (uint64_t)INT64_MAX + minus)
+        return false;
+    *out = minus && product != 0 ? -(int64_t)(product - 1) - 1 : (int64_t)product;
+    return true;
+}
+
 static nib_status integer_power(nib_run *r, int64_t a, int64_t b, nib_value *out)
 {
     int64_t product = 1;
@@ -39,24 +51,11 @@ static nib_status integer_power(nib_run *r, int64_t a, int64_t b, nib_value *out
         return NIB_OK;
     }
     for (int64_t i = 0; i < b; i++) {
-        if (product > INT64_MAX / (a < 0 ? -(a + 1) + 1 : a) ||
-            product < INT64_MIN / (a < 0 ? -(a + 1) + 1 : a))
+        if (!integer_product(product, a, &product))
             return too_large(r);
-        product *= a;
     }
     *out = nib__v_int(product);
     return NIB_OK;
-}
-
-static bool integer_product(int64_t a, int64_t b, int64_t *out)
-{
-    const uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a,
-                   y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
-    uint64_t product;
-    if (!nib__mul(&product, x, y) || product > INT64_MAX)
-        return false;
-    *out = (a < 0) != (b < 0) ? -(int64_t)product : (int64_t)product;
-    return true;
 }
 
 static nib_status integer_binary(nib_run *r, nib_operator op, int64_t a, int64_t b, nib_value *out)
@@ -107,8 +106,8 @@ static nib_status real_binary(nib_run *r, nib_operator op, double a, double b, n
     case NIB_OP_DIV: result = a / b; break;
     case NIB_OP_MOD: result = rest; break;
     case NIB_OP_FLOORDIV:
-        result = (a - rest) / b;
-        result = result == 0 ? copysign(0, a / b) : floor(result + 0.5);
+        result = nearbyint((a - rest) / b); /* whole but for rounding */
+        result = result == 0 ? copysign(0, a / b) : result;
         break;
     default:
         result = pow(a, b);

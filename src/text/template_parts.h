@@ -361,7 +361,7 @@ nib_status nib__run_body(nib_run *r, const nib_node *first);
 nib_status nib__run_macro(nib_run *r, const nib_macro *macro, const nib_arguments *args,
                           nib_value *out);
 nib_status nib__run_loop_again(nib_run *r, const nib_loop *loop, nib_value items, nib_value *out);
-bool nib__run_lookup(const nib_run *r, uint32_t name, nib_value *out);
+bool nib__run_lookup(nib_run *r, uint32_t name, nib_value *out);
 nib_status nib__run_assign(nib_run *r, uint32_t name, nib_value value);
 
 /* ---- calls ---- */
@@ -506,8 +506,8 @@ nib_status nib__strip(nib_run *r, nib_value *out, nib_value s, const nib_string 
                       bool right);
 nib_status nib__replace(nib_run *r, nib_value *out, nib_value s, const nib_string *from,
                         const nib_string *to, int64_t most);
-/* Lines of a string, with or without what ends them; trailing: an end of line at the end begins one
- * more, empty. */
+/* Lines of a string, with or without what ends them; trailing: those of the string with \\n behind
+ * it. */
 nib_status nib__split_lines(nib_run *r, nib_value s, bool keep_ends, bool trailing,
                             const nib_value **out, size_t *count);
 /* Python's "..." % args */

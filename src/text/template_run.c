@@ -8,16 +8,19 @@
 
 /* ---- variables ---- */
 
-bool nib__run_lookup(const nib_run *r, uint32_t name, nib_value *out)
+bool nib__run_lookup(nib_run *r, uint32_t name, nib_value *out)
 {
-    for (const nib_scope *s = r->scope; s != NULL; s = s->parent) {
-        for (const nib_variable *v = s->first; v != NULL; v = v->next) {
+    uint64_t passed = 0;
+    for (const nib_scope *s = r->scope; s != NULL; s = s->parent, passed++) {
+        for (const nib_variable *v = s->first; v != NULL; v = v->next, passed++) {
             if (v->name == name) {
+                r->steps += passed / 16; /* which the next step holds against the limit */
                 *out = v->value;
                 return true;
             }
         }
     }
+    r->steps += passed / 16;
     *out = r->globals[name];
     return nib__given(out);
 }
@@ -29,8 +32,10 @@ nib_status nib__run_assign(nib_run *r, uint32_t name, nib_value value)
         return NIB_OK;
     }
     nib_variable *v = r->scope->first;
-    while (v != NULL && v->name != name)
+    uint64_t passed = 0;
+    for (; v != NULL && v->name != name; passed++)
         v = v->next;
+    NIB_TRY(nib__run_steps(r, passed / 16));
     if (v == NULL) {
         v = r->scope->spare;
         if (v != NULL)
@@ -85,7 +90,8 @@ static nib_status assign(nib_run *r, const nib_node *target, nib_value value)
 
 /* ---- statements ---- */
 
-/* What a body writes, in a scope of its own. */
+/* What a body writes, in a scope of its own. Nothing may be done with it where the body left a loop
+ * around it. */
 static nib_status captured(nib_run *r, const nib_node *body, nib_value *out)
 {
     nib_builder b = {.size = 0}, *const before = r->out;
@@ -239,6 +245,8 @@ static nib_status run_set(nib_run *r, const nib_node *node)
         NIB_TRY(nib__eval(r, node->b, &value));
     } else {
         NIB_TRY(captured(r, node->c, &value));
+        if (r->flow != NIB_GOES_ON)
+            return NIB_OK;
         NIB_TRY(filtered(r, node->b, &value));
     }
     return assign(r, node->a, value);
@@ -250,6 +258,8 @@ static nib_status run_output(nib_run *r, const nib_node *node)
     nib_value value;
     if (node->kind == NIB_N_FILTER_BLOCK) {
         NIB_TRY(captured(r, node->c, &value));
+        if (r->flow != NIB_GOES_ON)
+            return NIB_OK;
         NIB_TRY(filtered(r, node->b, &value));
     } else {
         if (node->kind == NIB_N_CALL_BLOCK)
@@ -312,6 +322,7 @@ static nib_status bind_parameters(nib_run *r, const nib_macro *macro, const nib_
     for (const nib_node *p = macro->node->a; p != NULL; p = p->next, at++) {
         nib_value value = {.kind = NIB_V_UNDEFINED, .as.string = &r->t->symbols[p->name]};
         bool given = at < args->count;
+        NIB_TRY(nib__run_steps(r, args->named_count / 8));
         if (given)
             value = args->at[at];
         for (size_t i = 0; i < args->named_count; i++) {

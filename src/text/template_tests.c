@@ -192,20 +192,17 @@ static NIB_FILTER(call_range)
         return nib__run_fail(r, NIB_BAD_INPUT, "range wants integers");
     if (step == 0)
         return nib__run_fail(r, NIB_BAD_INPUT, "range: the step is 0");
-    /* As doubles, where no difference overflows; the limit is far below what they round. */
-    const double span = step > 0 ? (double)stop - (double)start : (double)start - (double)stop;
-    const double width = step > 0 ? (double)step : -(double)step;
-    if (span / width > NIB_TEMPLATE_RANGE)
+    const bool down = step < 0, none = down ? start <= stop : start >= stop;
+    const uint64_t width = down ? 0 - (uint64_t)step : (uint64_t)step,
+                   span =
+                       down ? (uint64_t)start - (uint64_t)stop : (uint64_t)stop - (uint64_t)start;
+    const uint64_t count = none ? 0 : (span - 1) / width + 1;
+    if (count > NIB_TEMPLATE_RANGE)
         return nib__run_fail(r, NIB_BAD_INPUT, "range has more than %d elements",
                              NIB_TEMPLATE_RANGE);
-    const int64_t most = span <= 0 ? 0 : (int64_t)(span / width) + 1;
-    NIB_TRY(nib__v_items(r, out, NIB_V_RANGE, (size_t)most));
-    for (int64_t i = 0; i < most; i++) {
-        const int64_t at = start + i * step;
-        if (step > 0 ? at >= stop : at <= stop)
-            break;
-        NIB_TRY(nib__items_push(r, out, nib__v_int(at)));
-    }
+    NIB_TRY(nib__v_items(r, out, NIB_V_RANGE, (size_t)count));
+    for (uint64_t i = 0; i < count; i++)
+        NIB_TRY(nib__items_push(r, out, nib__v_int(start + (int64_t)i * step)));
     out->as.items->start = start;
     out->as.items->stop = stop;
     out->as.items->step = step;

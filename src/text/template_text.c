@@ -21,10 +21,13 @@ static bool is_among(const nib_string *chars, const char *at, size_t size)
     return false;
 }
 
-static bool strips(const nib_string *chars, const char *at, size_t size)
+/* Is the character one that goes? chars NULL: white space. */
+static nib_status strips(nib_run *r, const nib_string *chars, const char *at, size_t size,
+                         bool *out)
 {
     const char *next = at;
-    return chars != NULL ? is_among(chars, at, size) : nib__template_space(nib__utf8_next(&next));
+    *out = chars != NULL ? is_among(chars, at, size) : nib__template_space(nib__utf8_next(&next));
+    return nib__run_steps(r, chars == NULL ? 0 : chars->size / 16);
 }
 
 nib_status nib__strip(nib_run *r, nib_value *out, nib_value s, const nib_string *chars, bool left,
@@ -34,20 +37,17 @@ nib_status nib__strip(nib_run *r, nib_value *out, nib_value s, const nib_string 
     size_t from = 0, to = text->size;
     while (left && from < to) {
         const size_t size = (size_t)nib__utf8_length(text->at + from, to - from);
-        if (!strips(chars, text->at + from, size))
-            break;
-        from += size;
+        NIB_TRY(strips(r, chars, text->at + from, size, &left));
+        from += left ? size : 0;
     }
     while (right && to > from) {
         size_t last = to - 1;
         while (((unsigned char)text->at[last] & 0xc0) == 0x80)
             last--;
-        if (!strips(chars, text->at + last, to - last))
-            break;
-        to = last;
+        NIB_TRY(strips(r, chars, text->at + last, to - last, &right));
+        to = right ? last : to;
     }
-    NIB_TRY(nib__run_steps(r, (text->size - (to - from)) / 16 *
-                                  (1 + (chars == NULL ? 0 : chars->size / 16))));
+    NIB_TRY(nib__run_steps(r, (text->size - (to - from)) / 16));
     return nib__slice_string(r, out, s, from, to);
 }
 
@@ -91,7 +91,7 @@ typedef struct directive {
     char kind;
 } directive;
 
-enum { WIDEST = 1 << 20, DIGITS = 400 };
+enum { WIDEST = 1 << 20, PRECISION = 300, DIGITS = 400 };
 
 static nib_status put_padded(nib_run *r, nib_builder *b, nib_value text, const directive *d)
 {
@@ -138,7 +138,7 @@ static nib_status put_integer(nib_run *r, nib_builder *b, nib_value v, const dir
                          : d->kind == 'X' ? "0X"
                          : d->kind == 'o' ? "0o"
                                           : "";
-    const int precision = (int)nib__min(d->precision < 0 ? 1 : d->precision, 300);
+    const int precision = (int)(d->precision < 0 ? 1 : d->precision);
     char body[340];
     snprintf(body, sizeof body,
              d->kind == 'x'   ? "%.*llx"
@@ -155,7 +155,7 @@ static nib_status put_real(nib_run *r, nib_builder *b, nib_value v, const direct
 {
     char digits[DIGITS + 340], form[8];
     double real;
-    const int precision = (int)nib__min(d->precision < 0 ? 6 : d->precision, 300);
+    const int precision = (int)(d->precision < 0 ? 6 : d->precision);
     if (!nib__number(v, &real))
         return nib__run_fail(r, NIB_BAD_INPUT, "%%%c wants a number, not a %s", d->kind,
                              nib__kind_name(v));
@@ -175,10 +175,11 @@ static nib_status put_real(nib_run *r, nib_builder *b, nib_value v, const direct
 static nib_status put_directive(nib_run *r, nib_builder *b, nib_value v, const directive *d)
 {
     nib_value text;
+    if (d->precision > PRECISION && d->kind != 's' && d->kind != 'r')
+        return nib__run_fail(r, NIB_UNSUPPORTED, "a format has more than %d digits", PRECISION);
     switch (d->kind) {
     case 's':
     case 'r':
-    case 'a':
         if (d->kind == 's') {
             NIB_TRY(nib__to_string(r, v, &text));
         } else {
@@ -206,6 +207,8 @@ static nib_status put_directive(nib_run *r, nib_builder *b, nib_value v, const d
     case 'E':
     case 'g':
     case 'G': return put_real(r, b, v, d);
+    case 'a':
+    case 'c': return nib__run_fail(r, NIB_UNSUPPORTED, "%%%c in a format is not built", d->kind);
     default: return nib__run_fail(r, NIB_BAD_INPUT, "a format has no %%%c", d->kind);
     }
 }

@@ -129,11 +129,17 @@ static uint32_t hash_of(nib_value key)
     if (key.kind == NIB_V_STRING)
         return nib__name_hash(key.as.string->at, key.as.string->size);
     if (nib__number(key, &number)) {
+        number += 0.0; /* -0.0 is 0.0 */
         char bytes[sizeof number];
         memcpy(bytes, &number, sizeof number);
         return nib__name_hash(bytes, sizeof bytes);
     }
     return key.kind;
+}
+
+static uint64_t hash_cost(nib_value key)
+{
+    return key.kind == NIB_V_STRING ? key.as.string->size / 64 : 0;
 }
 
 /* The index of the key + 1, or 0 and the slot where it would be. */
@@ -152,6 +158,7 @@ static nib_status find_key(nib_run *r, const nib_dict *dict, nib_value key, size
     }
     if (dict->slots == NULL)
         return NIB_OK;
+    NIB_TRY(nib__run_steps(r, hash_cost(key)));
     size_t at = hash_of(key) & (dict->slot_count - 1);
     for (; dict->slots[at] != 0; at = (at + 1) & (dict->slot_count - 1)) {
         NIB_TRY(nib__run_steps(r, 1));
@@ -181,6 +188,7 @@ static nib_status grow_dict(nib_run *r, nib_dict *dict)
     dict->slots = slots;
     dict->slot_count = slot_count;
     for (size_t i = 0; i < dict->count; i++) {
+        NIB_TRY(nib__run_steps(r, hash_cost(pairs[i].key)));
         size_t at = hash_of(pairs[i].key) & (slot_count - 1);
         for (; slots[at] != 0; at = (at + 1) & (slot_count - 1))
             NIB_TRY(nib__run_steps(r, 1));
@@ -396,13 +404,44 @@ static nib_status equal_parts(nib_run *r, nib_value a, nib_value b, bool *out)
     return NIB_OK;
 }
 
-static bool equal_numbers(nib_value a, nib_value b)
+/* Below 0, 0 or above 0, as a is less than, equal to or greater than b, without rounding; 2: a NaN
+ * has no order. */
+static int compare_int_real(int64_t a, double b)
+{
+    if (isnan(b))
+        return 2;
+    if (b >= 0x1p63 || b < -0x1p63)
+        return b > 0 ? -1 : 1;
+    const int64_t whole = (int64_t)b;
+    const double rest = b - (double)whole;
+    return a != whole ? (a < whole ? -1 : 1) : rest > 0 ? -1 : rest < 0;
+}
+
+/* False: they are not two numbers. */
+static bool compare_numbers(nib_value a, nib_value b, int *order)
 {
     int64_t i, j;
     double x, y;
-    if (nib__integer(a, &i) && nib__integer(b, &j))
-        return i == j;
-    return nib__number(a, &x) && nib__number(b, &y) && x == y;
+    const bool first = nib__integer(a, &i), second = nib__integer(b, &j);
+    if (!nib__number(a, &x) || !nib__number(b, &y))
+        return false;
+    if (first && second) {
+        *order = i < j ? -1 : i > j;
+    } else if (first) {
+        *order = compare_int_real(i, y);
+    } else if (second) {
+        *order = compare_int_real(j, x);
+        *order = *order == 2 ? 2 : -*order;
+    } else {
+        *order = isnan(x) || isnan(y) ? 2 : x < y ? -1 : x > y;
+    }
+    return true;
+}
+
+static bool equal_numbers(nib_value a, nib_value b)
+{
+    int order;
+    return compare_numbers(a, b, &order) && order == 0;
 }
 
 nib_status nib__equal(nib_run *r, nib_value a, nib_value b, bool *out)
@@ -418,9 +457,10 @@ nib_status nib__equal(nib_run *r, nib_value a, nib_value b, bool *out)
     case NIB_V_NONE: *out = true; return NIB_OK;
     case NIB_V_STRING:
     case NIB_V_BIG:
-        *out = a.as.string->size == b.as.string->size &&
-               memcmp(a.as.string->at, b.as.string->at, a.as.string->size) == 0;
-        return nib__run_steps(r, *out ? a.as.string->size / 256 : 0);
+        if (a.as.string->size != b.as.string->size)
+            return NIB_OK;
+        *out = memcmp(a.as.string->at, b.as.string->at, a.as.string->size) == 0;
+        return nib__run_steps(r, a.as.string->size / 256);
     case NIB_V_LIST:
     case NIB_V_TUPLE:
     case NIB_V_RANGE:
@@ -454,16 +494,13 @@ static nib_status less_items(nib_run *r, const nib_items *a, const nib_items *b,
 
 nib_status nib__less(nib_run *r, nib_value a, nib_value b, bool *out)
 {
-    int64_t i, j;
-    double x, y;
+    int order;
     NIB_TRY(nib__run_steps(r, 1));
-    if (nib__integer(a, &i) && nib__integer(b, &j)) {
-        *out = i < j;
-    } else if (nib__number(a, &x) && nib__number(b, &y)) {
-        *out = x < y;
+    if (compare_numbers(a, b, &order)) {
+        *out = order < 0;
     } else if (a.kind == NIB_V_STRING && b.kind == NIB_V_STRING) {
         const nib_string *s = a.as.string, *t = b.as.string;
-        const int order = memcmp(s->at, t->at, s->size < t->size ? s->size : t->size);
+        order = memcmp(s->at, t->at, s->size < t->size ? s->size : t->size);
         *out = order < 0 || (order == 0 && s->size < t->size);
         return nib__run_steps(r, (s->size < t->size ? s->size : t->size) / 256);
     } else if (a.kind == b.kind && (a.kind == NIB_V_LIST || a.kind == NIB_V_TUPLE)) {

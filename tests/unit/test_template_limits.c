@@ -120,6 +120,73 @@ static void test_steps(void **state)
            "{}", NIB_NO_MEMORY, "steps"); /* searching is not free either */
 }
 
+/* What looks at long strings counts what it looks at, whatever it finds. */
+static void test_steps_of_strings(void **state)
+{
+    static const char *const dear[] = {
+        "{% if x == y %}{% endif %}", "{{ a.startswith(a) }}", "{{ 'x'.endswith(many) }}",
+        "{{ b.rfind(part) }}",        "{{ b.rsplit(part) }}",  "{{ b.strip(part) }}",
+        "{{ blank.isspace() }}",      "{{ zeros|int }}",       "{{ d[a] }}",
+    };
+    static const char before[] =
+        "{% set a = 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' * 100000 %}{% set part = 'b' + a[:1000000] "
+        "%}"
+        "{% set b = a[:2000000] %}{% set blank = '                                ' * 30000 %}"
+        "{% set zeros = '00000000000000000000000000000000' * 30000 %}"
+        "{% set x = a + 'x' %}{% set y = b[:0] + a + 'y' %}{% set many = ('b',) * 50000 %}"
+        "{% set d = {1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8, 9: 9} %}"
+        "{% for i in range(20000) %}";
+    static const nib_template_limits few = {.steps = 1000000};
+    const nib_allocator a = nib__allocator_default();
+    (void)state;
+    for (size_t i = 0; i < COUNT(dear); i++) {
+        nib_text text;
+        nib__text_init(&text, &a);
+        nib__text_format(&text, "%s%s{%% endfor %%}", before, dear[i]);
+        expect_within(text.at, "{}", &few, NIB_NO_MEMORY, "more than 1,000,000 steps");
+        nib__text_free(&text);
+    }
+}
+
+/* So do many names: arguments, parameters, variables of a scope. */
+static void test_steps_of_names(void **state)
+{
+    enum { MANY = 12000 };
+    static const nib_template_limits few = {.steps = 1000000};
+    const nib_allocator a = nib__allocator_default();
+    nib_text call, scope;
+    (void)state;
+    nib__text_init(&call, &a);
+    nib__text_init(&scope, &a);
+    nib__text_str(&call, "{{ dict(");
+    nib__text_str(&scope, "{% for i in [1] %}");
+    for (int i = 0; i < MANY; i++) {
+        nib__text_format(&call, "a%d=1,", i);
+        nib__text_format(&scope, "{%% set a%d = 1 %%}", i);
+    }
+    nib__text_str(&call, ") }}");
+    nib__text_str(&scope, "{% endfor %}");
+    expect_within(call.at, "{}", &few, NIB_NO_MEMORY, "more than 1,000,000 steps");
+    expect_within(scope.at, "{}", &few, NIB_NO_MEMORY, "more than 1,000,000 steps");
+    nib__text_free(&call);
+    nib__text_free(&scope);
+}
+
+static void test_integers(void **state)
+{
+    static const char *const past[] = {
+        "{{ (-9223372036854775807 - 1) ** 2 }}",  "{{ -(-9223372036854775807 - 1) }}",
+        "{{ (-9223372036854775807 - 1) // -1 }}", "{{ range(5, 10, 9223372036854775807)[:2] }}",
+        "{{ 9223372036854775807|round(-1) }}",    "{{ 9223372036854775807 + 1 }}",
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(past); i++)
+        expect(past[i], "{}", NIB_UNSUPPORTED, "an integer grows past 64 bits");
+    expect_text("{{ (-9223372036854775807 - 1)|round }}", "{}", "-9223372036854775808");
+    expect("{{ '%.301d' % 1 }}", "{}", NIB_UNSUPPORTED, "a format has more than 300 digits");
+    expect("{{ '%c' % 65 }}", "{}", NIB_UNSUPPORTED, "%c in a format is not built");
+}
+
 /* J04 */
 static void test_bytes(void **state)
 {
@@ -207,6 +274,25 @@ static void test_tools(void **state)
     expect_text(source, "{\"tools\": []}", "none False True");
     expect_text(source, "{}", "none False False");
     expect_text(source, "{\"tools\": [{}]}", "some False True");
+}
+
+/* A vocabulary may hold any bytes, a string of a template is UTF-8. */
+static void test_token_bytes(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    const nib_named_text source = {"chat.jinja", "{{ bos_token.split() }}", 23};
+    const nib_template_token token = {"bos_token", "a\xff", 2};
+    const nib_template_input input = {.tokens = &token, .token_count = 1};
+    nib_template_output out;
+    nib_template *t;
+    nib_err err;
+    (void)state;
+    nib__template_output_init(&out, &a);
+    assert_int_equal(nib__template_open(&t, &source, &a, &err), NIB_OK);
+    assert_int_equal(nib__template_render(t, &input, &out, &err), NIB_BAD_INPUT);
+    assert_non_null(strstr(err.text, "bos_token is not valid UTF-8"));
+    nib__template_output_free(&out);
+    nib__template_close(t);
 }
 
 /* J09 */
@@ -345,14 +431,26 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unclosed),   cmocka_unit_test(test_recursion),
-        cmocka_unit_test(test_nesting),    cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_bytes),      cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_raise),      cmocka_unit_test(test_odd_messages),
-        cmocka_unit_test(test_tools),      cmocka_unit_test(test_clock),
-        cmocka_unit_test(test_undefined),  cmocka_unit_test(test_nul),
-        cmocka_unit_test(test_large),      cmocka_unit_test(test_json),
-        cmocka_unit_test(test_many_names), cmocka_unit_test(test_memory_runs_out),
+        cmocka_unit_test(test_unclosed),
+        cmocka_unit_test(test_recursion),
+        cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_steps_of_strings),
+        cmocka_unit_test(test_steps_of_names),
+        cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_raise),
+        cmocka_unit_test(test_odd_messages),
+        cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_token_bytes),
+        cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_undefined),
+        cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
