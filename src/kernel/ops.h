@@ -145,6 +145,7 @@ typedef struct nib_cache {
     nib_type type;         /* F32, F16, BF16 or I8 */
     const int32_t *tables; /* [sequences][table_ld]: block of each NIB_CACHE_BLOCK positions */
     int64_t table_ld, kv_heads, head_dim;
+    int64_t block_heads; /* heads from a block to the next; rows of GPUs take them to be kv_heads */
 } nib_cache;
 
 NIB_INLINE int64_t nib__cache_value_bytes(nib_type type)

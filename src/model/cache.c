@@ -8,17 +8,17 @@
 
 static nib_status size_of(nib_kv *kv, nib_err *err)
 {
-    uint64_t side = 0;
-    const int64_t position = nib__cache_bytes(kv->type, kv->head_dim, 1);
-    if (!nib__mul(&side, (uint64_t)kv->blocks, (uint64_t)kv->kv_heads) ||
-        !nib__mul(&side, side, NIB_CACHE_BLOCK) || !nib__mul(&side, side, (uint64_t)position) ||
-        !nib__mul(&kv->block_bytes, side, (uint64_t)(2 * kv->layers)) ||
-        kv->block_bytes > SIZE_MAX / 2)
+    uint64_t heads = 0, all = 0;
+    const int64_t head = nib__cache_bytes(kv->type, kv->head_dim, NIB_CACHE_BLOCK);
+    if (!nib__mul(&heads, (uint64_t)kv->kv_heads, (uint64_t)(2 * kv->layers)) ||
+        !nib__mul(&all, heads, (uint64_t)kv->blocks) ||
+        !nib__mul(&kv->block_bytes, all, (uint64_t)head) || kv->block_bytes > SIZE_MAX / 2)
         return nib__fail(err, NIB_NO_MEMORY,
                          "a cache for %" PRId64 " sequences of %" PRId64
                          " positions does not fit; ask for a shorter context",
                          kv->sequences, kv->context);
-    kv->side_bytes = side;
+    kv->block_heads = kv->gpu != NULL ? kv->kv_heads : (int64_t)heads;
+    kv->side_bytes = (uint64_t)(kv->kv_heads * head) * (uint64_t)(kv->gpu != NULL ? kv->blocks : 1);
     return NIB_OK;
 }
 
@@ -172,7 +172,8 @@ nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer)
                        .tables = kv->gpu != NULL ? kv->gpu_tables : kv->tables,
                        .table_ld = kv->table_ld,
                        .kv_heads = kv->kv_heads,
-                       .head_dim = kv->head_dim};
+                       .head_dim = kv->head_dim,
+                       .block_heads = kv->block_heads};
 }
 
 uint64_t nib__kv_used_bytes(const nib_kv *kv)

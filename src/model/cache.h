@@ -16,9 +16,12 @@ typedef struct nib_kv {
     nib_type type;
     void *gpu_tables; /* the GPU's copy; stale: not yet written there */
     bool stale;
-    char *block;          /* [layers][keys, values][blocks][kv_heads] of nib__cache_bytes */
+    /* Here [blocks][layers][keys, values][kv_heads] of nib__cache_bytes, so that few positions
+     * touch few pages; there [layers][keys, values][blocks][kv_heads]. */
+    char *block;
     uint64_t block_bytes; /* of all of it */
-    uint64_t side_bytes;  /* keys, or values, of one layer */
+    uint64_t side_bytes;  /* from a layer's keys to its values, and on to the next layer's keys */
+    int64_t block_heads;  /* of nib_cache */
     int32_t *tables;      /* [sequences][table_ld]; -1: no block */
     int64_t table_ld;
     int32_t *free; /* [blocks] stack */

@@ -30,7 +30,8 @@ static nib_cache cache_of(const nib_step *s, int64_t layer)
                        .tables = s->tables,
                        .table_ld = s->table_ld,
                        .kv_heads = c->kv_heads,
-                       .head_dim = c->head_dim};
+                       .head_dim = c->head_dim,
+                       .block_heads = c->kv_heads};
 }
 
 /* ---- parts, as jobs of the pool ---- */

@@ -269,9 +269,11 @@ static void fill_codes(void *to, int64_t head_dim, int64_t bytes, rng *r)
 }
 
 /* Block tables in a shuffled order, so that a row that ignores them is caught. */
-static nib_cache make_cache(memory *m, int64_t kv_heads, int64_t head_dim, nib_type type, rng *r)
+static nib_cache make_cache(memory *m, const nib_kernel *row, int64_t kv_heads, int64_t head_dim,
+                            nib_type type, rng *r)
 {
-    const int64_t heads = SEQUENCES * BLOCKS * kv_heads;
+    const int64_t block_heads = kv_heads + (row->device == NIB_DEVICE_CPU ? below(r, 3) : 0);
+    const int64_t heads = SEQUENCES * BLOCKS * block_heads;
     const int64_t bytes = heads * nib__cache_bytes(type, head_dim, NIB_CACHE_BLOCK);
     int32_t *tables = take(m, SEQUENCES * BLOCKS * sizeof *tables);
     for (int i = 0; i < SEQUENCES * BLOCKS; i++) {
@@ -282,7 +284,8 @@ static nib_cache make_cache(memory *m, int64_t kv_heads, int64_t head_dim, nib_t
                        .tables = tables,
                        .table_ld = BLOCKS,
                        .kv_heads = kv_heads,
-                       .head_dim = head_dim};
+                       .head_dim = head_dim,
+                       .block_heads = block_heads};
     cache.keys = take(m, (size_t)bytes);
     cache.values = take(m, (size_t)bytes);
     for (int side = 0; side < 2; side++) {
@@ -325,10 +328,10 @@ static bool check_store(verdict *v, const nib_kernel *row, const nib_kernel *ref
     memory m = {.count = 0};
     const int64_t kv_heads = 1 + below(r, 2), ld = kv_heads * width + below(r, 3);
     const nib_type type = cache_type(row, r);
-    const size_t bytes =
-        (size_t)(SEQUENCES * BLOCKS * kv_heads * nib__cache_bytes(type, width, NIB_CACHE_BLOCK));
     nib_cache caches[3];
-    caches[0] = make_cache(&m, kv_heads, width, type, r);
+    caches[0] = make_cache(&m, row, kv_heads, width, type, r);
+    const size_t bytes = (size_t)(SEQUENCES * BLOCKS * caches[0].block_heads *
+                                  nib__cache_bytes(type, width, NIB_CACHE_BLOCK));
     for (int i = 1; i < 3; i++) {
         caches[i] = caches[0];
         caches[i].keys = take(&m, bytes), caches[i].values = take(&m, bytes);
@@ -383,7 +386,7 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     memory m = {.count = 0};
     const int64_t kv_heads = 1 + below(r, 2), dim = width > 128 ? 128 : width;
     nib_attn a = {.m = rows, .heads = kv_heads * (1 + below(r, 3)), .scale = 1 / sqrtf((float)dim)};
-    a.cache = make_cache(&m, kv_heads, dim, cache_type(row, r), r);
+    a.cache = make_cache(&m, row, kv_heads, dim, cache_type(row, r), r);
     a.ldq = a.heads * dim + below(r, 3), a.ldo = a.heads * dim + below(r, 3);
     a.q = floats(&m, rows * a.ldq, r, class);
     int32_t *sequence = take(&m, (size_t)rows * sizeof *sequence),
@@ -431,7 +434,7 @@ static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
     for (int64_t i = 0; i < a.documents; i++)
         start[i + 1] = start[i] + lengths[below(r, COUNT(lengths) - (dim > 48 ? 2 : 0))];
     a.start = start, a.m = start[a.documents];
-    a.cache = make_cache(&m, kv_heads, dim, cache_types[below(r, 3)], r);
+    a.cache = make_cache(&m, row, kv_heads, dim, cache_types[below(r, 3)], r);
     a.ldq = a.heads * dim + below(r, 3), a.ldo = a.heads * dim + below(r, 3);
     a.ldkv = kv_heads * dim + below(r, 3);
     a.q = floats(&m, a.m * a.ldq, r, class);

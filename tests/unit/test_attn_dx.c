@@ -98,7 +98,8 @@ static nib_cache stored(batch *b, nib_type type, int32_t *sequence, int32_t *pos
                              .tables = tables,
                              .table_ld = blocks,
                              .kv_heads = b->kv_heads,
-                             .head_dim = b->dim};
+                             .head_dim = b->dim,
+                             .block_heads = b->kv_heads};
     const nib_store_kv store = {.k = b->k,
                                 .v = b->v,
                                 .ld = wide,

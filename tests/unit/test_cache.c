@@ -143,12 +143,12 @@ static void test_any_order(void **state)
     nib__kv_close(&kv);
 }
 
-/* Layers and the sides of a layer do not overlap, and are all inside. */
+/* Layers and the sides of a layer do not overlap, and are all inside; a block's are together. */
 static void test_views(void **state)
 {
     (void)state;
     nib_kv kv = open_cache(2, 130, NIB_TYPE_F16);
-    const uint64_t side = (uint64_t)kv.blocks * 2 * NIB_CACHE_BLOCK * 20 * 2;
+    const uint64_t side = 2 * NIB_CACHE_BLOCK * 20 * 2;
     for (int64_t layer = 0; layer < 3; layer++) {
         const nib_cache c = nib__kv_layer(&kv, layer);
         assert_ptr_equal(c.keys, kv.block + (uint64_t)(2 * layer) * side);
@@ -157,8 +157,9 @@ static void test_views(void **state)
         assert_int_equal(c.type, NIB_TYPE_F16);
         assert_int_equal(c.kv_heads, 2);
         assert_int_equal(c.head_dim, 20);
+        assert_int_equal(c.block_heads, 3 * 2 * 2);
     }
-    assert_int_equal(kv.block_bytes, 6 * side);
+    assert_int_equal(kv.block_bytes, (uint64_t)kv.blocks * 6 * side);
     nib__kv_close(&kv);
 }
 

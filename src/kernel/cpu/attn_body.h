@@ -47,7 +47,7 @@ NIB_INLINE const char *cached(const nib_tile *t, const void *side, int64_t kv_he
                               int64_t position, nib_type type)
 {
     const int64_t block = t->table[position / NIB_CACHE_BLOCK];
-    return (const char *)side + (block * t->a->cache.kv_heads + kv_head) *
+    return (const char *)side + (block * t->a->cache.block_heads + kv_head) *
                                     nib__cache_bytes(type, t->dim, NIB_CACHE_BLOCK);
 }
 

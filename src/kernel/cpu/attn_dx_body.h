@@ -172,7 +172,7 @@ NIB_INLINE void take_keys(const dx_item *t, int64_t key0)
 {
     const nib_cache *c = &t->a->cache;
     const nib_attn_dx_scratch *s = &t->s;
-    const int64_t block = t->table[key0 / SIDE] * c->kv_heads + t->kv_head;
+    const int64_t block = t->table[key0 / SIDE] * c->block_heads + t->kv_head;
     const int64_t count = SIDE * t->dim, bytes = count * (c->type == NIB_TYPE_F32 ? 4 : 2);
     const char *keys = (const char *)c->keys + block * bytes;
     const char *values = (const char *)c->values + block * bytes;

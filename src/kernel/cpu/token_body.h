@@ -166,7 +166,7 @@ void NIB_TOKEN(store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1)
         const int64_t position = a->position[m];
         const int64_t block = c->tables[a->sequence[m] * c->table_ld + position / NIB_CACHE_BLOCK];
         for (int64_t h = 0; h < c->kv_heads; h++) {
-            const int64_t at = (block * c->kv_heads + h) * bytes,
+            const int64_t at = (block * c->block_heads + h) * bytes,
                           from = m * a->ld + h * c->head_dim;
             store_head(c, (char *)c->keys + at, (char *)c->values + at, position % NIB_CACHE_BLOCK,
                        a->k + from, a->v + from);
