@@ -156,8 +156,9 @@ NIB_INLINE vec group_zero(const job *j, int p, int64_t g)
                       j->l.zero_type);
 }
 
-/* acc = fma(scale, sums, acc). */
-NIB_INLINE void apply_scale(const job *j, vec_tile sums, int64_t g, const tile_form t)
+/* sums = fma(scale, sums, acc), of the block's first group from zero. */
+NIB_INLINE void apply_scale(const job *j, vec_tile sums, int64_t g, const bool opens,
+                            const tile_form t)
 {
     const bool scaled_x = nib__act_is_mx(j->a->w->scheme.act);
     const int64_t groups = j->a->x.groups;
@@ -167,9 +168,9 @@ NIB_INLINE void apply_scale(const job *j, vec_tile sums, int64_t g, const tile_f
         const vec scale = group_scale(j, p, g);
 #pragma GCC unroll 32
         for (int r = 0; r < t.rows; r++) {
-            float *acc = j->acc + (r * t.panels + p) * NIB_FLOAT_PANEL;
+            const float *acc = j->acc + (r * t.panels + p) * NIB_FLOAT_PANEL;
             const vec both = scaled_x ? vec_mul(vec_set(x_scale[r * groups]), scale) : scale;
-            vec_store(acc, vec_fma(both, sums[r][p], vec_load(acc)));
+            sums[r][p] = vec_fma(both, sums[r][p], opens ? vec_zero() : vec_load(acc));
         }
     }
 }
@@ -255,37 +256,41 @@ NIB_INLINE void sum_piece(const job *j, vec_tile sums, const tile_form t)
     }
 }
 
-NIB_INLINE void tile_plain(const job *j, const tile_form t)
+NIB_INLINE void store_sums(float *to, vec_tile sums, const tile_form t)
 {
-    vec_tile sums;
-    float *acc = j->acc;
-    if (j->opens)
-        load_sums(sums, NULL, t);
-    else
-        load_sums(sums, acc, t);
-    if (!t.streams && puts_sums(j, t.panels))
-        fetch_sums(j, t);
-    sum_piece(j, sums, t);
-    if (!t.streams && puts_sums(j, t.panels)) {
-        put_sums(j, sums, t);
-        return;
-    }
 #pragma GCC unroll 32
     for (int r = 0; r < t.rows; r++)
 #pragma GCC unroll 32
         for (int p = 0; p < t.panels; p++)
-            vec_store(acc + (r * t.panels + p) * NIB_FLOAT_PANEL, sums[r][p]);
+            vec_store(to + (r * t.panels + p) * NIB_FLOAT_PANEL, sums[r][p]);
+}
+
+NIB_INLINE void tile_plain(const job *j, const tile_form t)
+{
+    vec_tile sums;
+    if (j->opens)
+        load_sums(sums, NULL, t);
+    else
+        load_sums(sums, j->acc, t);
+    if (!t.streams && puts_sums(j, t.panels))
+        fetch_sums(j, t);
+    sum_piece(j, sums, t);
+    if (!t.streams && puts_sums(j, t.panels))
+        put_sums(j, sums, t);
+    else
+        store_sums(j->acc, sums, t);
 }
 
 /* The piece is whole groups. */
 NIB_INLINE void tile_groups(const job *j, const tile_form t)
 {
-    if (j->opens)
-        memset(j->acc, 0, sizeof(float) * (size_t)(t.rows * t.panels * NIB_FLOAT_PANEL));
-    const bool has_zero = j->a->w->scheme.zero == NIB_ZERO_FLOAT;
+    const bool has_zero = j->a->w->scheme.zero == NIB_ZERO_FLOAT,
+               puts = !t.streams && puts_sums(j, t.panels);
     const x_pair *x = j->x;
     size_t at = 0;
     int64_t g = j->k0 / j->l.group;
+    if (puts)
+        fetch_sums(j, t);
     for (int64_t k = j->k0; k < j->k1; k += j->l.group, g++) {
         vec_tile sums;
         load_sums(sums, NULL, t);
@@ -295,7 +300,14 @@ NIB_INLINE void tile_groups(const job *j, const tile_form t)
         sum_steps(sums, j->codes, at, x, steps, ahead_of(j, at, t), t);
         at += (size_t)steps * form_step(t.f);
         x += steps * (NIB_FLOAT_STEP / 2);
-        apply_scale(j, sums, g, t);
+        if (j->opens && k == j->k0)
+            apply_scale(j, sums, g, true, t);
+        else
+            apply_scale(j, sums, g, false, t);
+        if (puts && k + j->l.group >= j->k1)
+            put_sums(j, sums, t);
+        else
+            store_sums(j->acc, sums, t);
         if (has_zero)
             apply_zero(j, g, t.rows, t.panels);
     }
@@ -710,7 +722,8 @@ static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, form
     job j = {.a = a, .l = nib__float_layout(a->w), .f = f, .swap = pairs && SWAPS};
     j.n_end = nib__min(n1, a->w->n);
     j.shifted = a->w->scheme.zero == NIB_ZERO_INT;
-    j.bare = j.l.groups == 0 && a->w->tensor_scale == 0 && a->w->scheme.act != NIB_ACT_E4M3_TOKEN;
+    j.bare = (j.l.groups == 0 || (j.l.group > 0 && a->w->scheme.zero != NIB_ZERO_FLOAT)) &&
+             a->w->tensor_scale == 0 && a->w->scheme.act != NIB_ACT_E4M3_TOKEN;
     const int64_t end = nib__ceil_div(j.n_end, NIB_FLOAT_PANEL);
     if (a->x.m <= (is_read_packed(&j) ? WIDE_MOST : WIDE_M) || j.l.group > SPAN)
         run_few(j, n0 / NIB_FLOAT_PANEL, end, &room);
