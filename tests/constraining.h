@@ -8,6 +8,8 @@
 #include "tokenizing.h"
 #include "walking.h"
 
+#include <stddef.h>
+
 typedef struct constraining {
     nib_tokenizer *tokenizer;
     nib_token_trie *trie;
@@ -71,6 +73,39 @@ static inline bool accepts(const constraining *c, const nib_constraint *constrai
     nib_constraint_state state;
     nib__constraint_start(&state, constraint);
     return taken(c, &state, text, strlen(text)) == strlen(text) && nib__constraint_complete(&state);
+}
+
+static inline walking open_walking(const constraining *c, uint64_t seed)
+{
+    walking w = {.tokenizer = c->tokenizer, .trie = c->trie, .random = seed, .soft = 40};
+    w.hard = 3000;
+    w.allowed = calloc(c->trie->words + 1, sizeof *w.allowed);
+    assert_non_null(w.allowed);
+    return w;
+}
+
+/* A mask is what taking each token says. */
+static inline void expect_mask(walking *w, const nib_constraint_state *state)
+{
+    bool some = nib__constraint_complete(state);
+    nib__constraint_mask(w->masks, state, w->allowed);
+    for (size_t id = 0; id < w->trie->vocab; id++) {
+        nib_constraint_state next;
+        nib__constraint_copy(&next, state);
+        const bool may = nib__constraint_take(&next, (int32_t)id);
+        if (may != walking_allows(w, (int32_t)id)) {
+            size_t size;
+            const uint8_t *at = nib__token_spelling(w->trie, (int32_t)id, &size);
+            fail_msg("token %zu \"%.*s\" is %s, and the mask says otherwise", id, (int)size,
+                     (const char *)at, may ? "taken" : "not taken");
+        }
+        some |= may;
+        if (!may)
+            assert_memory_equal(&next, state, offsetof(nib_constraint_state, items));
+    }
+    assert_true(some);
+    for (size_t id = w->trie->vocab; id < w->trie->words * 32; id++)
+        assert_false(walking_allows(w, (int32_t)id));
 }
 
 #endif

@@ -9,7 +9,7 @@
 
 const char *nib__answer_finish(const nib_answer *c)
 {
-    return c->finish == NIB_FINISH_LENGTH ? "length" : "stop";
+    return c->finish == NIB_FINISH_LENGTH ? "length" : c->calls.count > 0 ? "tool_calls" : "stop";
 }
 
 static bool is_chat(const nib_call *call) { return call->options.route == NIB_ROUTE_CHAT; }
@@ -233,8 +233,8 @@ static void write_usage(nib_jsonw *w, const nib_call *call)
 
 /* ---- a stream ---- */
 
-/* A chunk of one choice. role: the first one; finish: the last one, else NULL. */
-static void put_chunk(nib_answer *c, bool role, const char *text, size_t size, const char *finish)
+/* A chunk of one choice, up to what is new: within "delta" of a chat. */
+static nib_jsonw begin_chunk(nib_answer *c)
 {
     nib_call *call = c->call;
     nib_jsonw w;
@@ -246,27 +246,92 @@ static void put_chunk(nib_answer *c, bool role, const char *text, size_t size, c
     if (is_chat(call)) {
         nib__jsonw_key(&w, "delta");
         nib__jsonw_object(&w);
-        if (role)
-            nib__jsonw_pair_string(&w, "role", "assistant");
-        if (finish == NULL) {
-            nib__jsonw_key(&w, "content");
-            nib__jsonw_string_n(&w, text, size);
-        }
-        nib__jsonw_object_end(&w);
-    } else {
-        nib__jsonw_key(&w, "text");
+    }
+    return w;
+}
+
+/* finish: of the last one, else NULL. */
+static void end_chunk(nib_answer *c, nib_jsonw *w, const char *finish)
+{
+    nib_call *call = c->call;
+    if (is_chat(call))
+        nib__jsonw_object_end(w);
+    write_logprobs(w, c);
+    nib__jsonw_pair_string(w, "finish_reason", finish);
+    nib__jsonw_object_end(w);
+    nib__jsonw_array_end(w);
+    if (call->request.include_usage) {
+        nib__jsonw_key(w, "usage");
+        nib__jsonw_null(w);
+    }
+    nib__jsonw_object_end(w);
+    nib__text_str(&call->out, "\n\n");
+}
+
+static void put_chunk(nib_answer *c, const char *text, size_t size, const char *finish)
+{
+    nib_jsonw w = begin_chunk(c);
+    if (!is_chat(c->call) || finish == NULL) {
+        nib__jsonw_key(&w, is_chat(c->call) ? "content" : "text");
         nib__jsonw_string_n(&w, text, size);
     }
-    write_logprobs(&w, c);
-    nib__jsonw_pair_string(&w, "finish_reason", finish);
-    nib__jsonw_object_end(&w);
-    nib__jsonw_array_end(&w);
-    if (call->request.include_usage) {
-        nib__jsonw_key(&w, "usage");
-        nib__jsonw_null(&w);
-    }
-    nib__jsonw_object_end(&w);
-    nib__text_str(&call->out, "\n\n");
+    end_chunk(c, &w, finish);
+}
+
+/* The first one of a chat. Where a call may come, there may be no text at all. */
+static void put_role(nib_answer *c)
+{
+    nib_jsonw w = begin_chunk(c);
+    nib__jsonw_pair_string(&w, "role", "assistant");
+    nib__jsonw_pair_string(&w, "content", c->calls.state != NULL ? NULL : "");
+    end_chunk(c, &w, NULL);
+}
+
+/* The newest call of a delta, up to its function. */
+static nib_jsonw begin_call_chunk(nib_answer *c)
+{
+    nib_jsonw w = begin_chunk(c);
+    nib__jsonw_key(&w, "tool_calls");
+    nib__jsonw_array(&w);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "index", c->calls.count - 1);
+    return w;
+}
+
+static void end_call_chunk(nib_answer *c, nib_jsonw *w)
+{
+    nib__jsonw_object_end(w);
+    nib__jsonw_object_end(w);
+    nib__jsonw_array_end(w);
+    end_chunk(c, w, NULL);
+}
+
+/* Up to the arguments of the newest call. */
+static void write_call(nib_jsonw *w, const nib_answer *c)
+{
+    nib__jsonw_pair_string(w, "id", c->calls.id);
+    nib__jsonw_pair_string(w, "type", "function");
+    nib__jsonw_key(w, "function");
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "name", c->calls.name.at);
+}
+
+void nib__answer_call(nib_answer *c)
+{
+    nib_jsonw w = begin_call_chunk(c);
+    write_call(&w, c);
+    nib__jsonw_pair_string(&w, "arguments", "");
+    end_call_chunk(c, &w);
+}
+
+void nib__answer_arguments(nib_answer *c, const char *text, size_t size)
+{
+    nib_jsonw w = begin_call_chunk(c);
+    nib__jsonw_key(&w, "function");
+    nib__jsonw_object(&w);
+    nib__jsonw_key(&w, "arguments");
+    nib__jsonw_string_n(&w, text, size);
+    end_call_chunk(c, &w);
 }
 
 static void put_last(nib_call *call)
@@ -292,6 +357,23 @@ static void put_last(nib_call *call)
 
 /* ---- the whole ---- */
 
+static bool must_call(const nib_call *call)
+{
+    return nib__api_may_call(&call->request) && call->request.tool_choice != NIB_TOOLS_AUTO;
+}
+
+void nib__answer_keep_call(nib_answer *c)
+{
+    const nib_text *arguments = &c->calls.arguments;
+    nib_jsonw w = next_value(&c->calls.done);
+    nib__jsonw_object(&w);
+    write_call(&w, c);
+    nib__jsonw_key(&w, "arguments");
+    nib__jsonw_string_n(&w, arguments->size > 0 ? arguments->at : "", arguments->size);
+    nib__jsonw_object_end(&w);
+    nib__jsonw_object_end(&w);
+}
+
 static void write_choice(nib_jsonw *w, nib_answer *c)
 {
     const char *text = c->whole.size > 0 ? c->whole.at : "";
@@ -302,9 +384,14 @@ static void write_choice(nib_jsonw *w, nib_answer *c)
         nib__jsonw_object(w);
         nib__jsonw_pair_string(w, "role", "assistant");
         nib__jsonw_key(w, "content");
-        nib__jsonw_string_n(w, text, c->whole.size);
+        if (c->whole.size == 0 && (c->calls.count > 0 || must_call(c->call)))
+            nib__jsonw_null(w);
+        else
+            nib__jsonw_string_n(w, text, c->whole.size);
         nib__jsonw_key(w, "refusal");
         nib__jsonw_null(w);
+        if (c->calls.count > 0)
+            write_array(w, "tool_calls", &c->calls.done);
         nib__jsonw_object_end(w);
     } else {
         nib__jsonw_key(w, "text");
@@ -352,7 +439,7 @@ void nib__answer_begin(nib_call *call)
     call->http = call->stream ? 200 : 0;
     for (int64_t i = 0; i < call->choice_count; i++) {
         if (call->stream && is_chat(call))
-            put_chunk(&call->choices[i], true, "", 0, NULL);
+            put_role(&call->choices[i]);
         if (call->request.echo)
             echo(&call->choices[i]);
     }
@@ -363,13 +450,13 @@ void nib__answer_text(nib_answer *c, const char *text, size_t size)
     if (!c->call->stream)
         nib__text_put(&c->whole, text, size);
     else if (size > 0 || c->logprobs.tokens.size > 0)
-        put_chunk(c, false, size > 0 ? text : "", size, NULL);
+        put_chunk(c, size > 0 ? text : "", size, NULL);
 }
 
 void nib__answer_end(nib_answer *c)
 {
     if (c->call->stream && c->call->error.http == 0)
-        put_chunk(c, false, "", 0, nib__answer_finish(c));
+        put_chunk(c, "", 0, nib__answer_finish(c));
 }
 
 static bool has_failed(const nib_call *call)
@@ -378,7 +465,9 @@ static bool has_failed(const nib_call *call)
     for (int64_t i = 0; i < call->choice_count; i++) {
         const nib_answer *c = &call->choices[i];
         failed = failed || c->whole.failed || c->logprobs.tokens.failed ||
-                 c->logprobs.values.failed || c->logprobs.tops.failed || c->logprobs.offsets.failed;
+                 c->logprobs.values.failed || c->logprobs.tops.failed ||
+                 c->logprobs.offsets.failed || c->calls.name.failed || c->calls.arguments.failed ||
+                 c->calls.done.failed;
     }
     return failed;
 }

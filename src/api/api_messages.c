@@ -10,7 +10,8 @@
 
 /* One message while it is read: its members may come in any order. */
 typedef struct message {
-    const char *role, *content, *name, *call_id, *calls;
+    const char *role, *content, *name, *call_id;
+    const char *calls[2]; /* with arguments as objects, and as text */
     size_t content_size;
     bool content_given;
 } message;
@@ -86,19 +87,6 @@ static bool read_content(nib_api_reader *r, const char *param, message *m)
     return r->json.event == NIB_JSON_NULL || read_text(r, param, &m->content, &m->content_size);
 }
 
-/* An array as it stands, for the template. */
-static bool read_calls(nib_api_reader *r, const char *param, message *m)
-{
-    const char *from = r->json.from;
-    if (r->json.event != NIB_JSON_ARRAY)
-        return nib__api_refuse(r, param, "%s is %s, but must be an array", param,
-                               nib__api_found(r));
-    if (!nib__json_skip(&r->json))
-        return nib__api_broken(r);
-    m->calls = nib__arena_copy(r->arena, from, (size_t)(r->json.at - from));
-    return m->calls != NULL || nib__api_no_memory(r);
-}
-
 enum { ROLE, CONTENT, NAME, CALL_ID, CALLS, MEMBERS };
 
 static const char *const members[] = {"role", "content", "name", "tool_call_id", "tool_calls"};
@@ -113,7 +101,7 @@ static bool read_member(nib_api_reader *r, const char *of, int at, message *m)
     if (r->json.event == NIB_JSON_NULL && at != ROLE)
         return true;
     if (at == CALLS)
-        return read_calls(r, param, m);
+        return nib__api_read_calls(r, param, m->calls);
     return read_text(r, param, at == ROLE ? &m->role : at == NAME ? &m->name : &m->call_id, &size);
 }
 
@@ -140,12 +128,35 @@ static bool check_content(nib_api_reader *r, size_t index, const message *m)
 {
     char param[NIB_API_PARAM];
     snprintf(param, sizeof param, "messages[%zu].content", index);
-    if (m->content != NULL || (strcmp(m->role, "assistant") == 0 && m->calls != NULL))
+    if (m->content != NULL || (strcmp(m->role, "assistant") == 0 && m->calls[0] != NULL))
         return true;
     return nib__api_refuse(r, param, "%s is %s", param, m->content_given ? "null" : "missing");
 }
 
-static void write_message(nib_jsonw *w, const message *m)
+/* Calls are the assistant's, and what answers one names it. */
+static bool check_calls(nib_api_reader *r, size_t index, const message *m)
+{
+    char param[NIB_API_PARAM], shown[NIB_SHOWN];
+    const bool tool = strcmp(m->role, "tool") == 0;
+    if (m->calls[0] != NULL && strcmp(m->role, "assistant") != 0) {
+        snprintf(param, sizeof param, "messages[%zu].tool_calls", index);
+        return nib__api_refuse(r, param,
+                               "%s are of a message of the role '%s', but calls are the "
+                               "assistant's",
+                               param, m->role);
+    }
+    snprintf(param, sizeof param, "messages[%zu].tool_call_id", index);
+    if (tool && m->call_id == NULL)
+        return nib__api_refuse(r, param, "%s is missing", param);
+    if (!tool && m->call_id != NULL)
+        return nib__api_refuse(r, param, "%s is for messages of the role 'tool'", param);
+    return !tool || nib__api_is_answer(r, m->call_id) ||
+           nib__api_refuse(r, param,
+                           "%s is '%s', which is the id of no call in the messages before", param,
+                           nib__shown(shown, m->call_id));
+}
+
+static void write_message(nib_jsonw *w, const message *m, bool as_text)
 {
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "role", m->role);
@@ -158,14 +169,14 @@ static void write_message(nib_jsonw *w, const message *m)
         nib__jsonw_pair_string(w, "name", m->name);
     if (m->call_id != NULL)
         nib__jsonw_pair_string(w, "tool_call_id", m->call_id);
-    if (m->calls != NULL) {
+    if (m->calls[0] != NULL) {
         nib__jsonw_key(w, "tool_calls");
-        nib__jsonw_number(w, m->calls);
+        nib__jsonw_number(w, m->calls[as_text]);
     }
     nib__jsonw_object_end(w);
 }
 
-static bool read_message(nib_api_reader *r, size_t index, nib_jsonw *w)
+static bool read_message(nib_api_reader *r, size_t index, nib_jsonw w[2])
 {
     message m = {0};
     char param[32];
@@ -180,32 +191,44 @@ static bool read_message(nib_api_reader *r, size_t index, nib_jsonw *w)
     while ((at = nib__api_member(r, &o)) >= 0)
         if (!read_member(r, param, at, &m))
             return false;
-    if (at == NIB_API_WRONG || !check_role(r, index, &m) || !check_content(r, index, &m))
+    if (at == NIB_API_WRONG || !check_role(r, index, &m) || !check_content(r, index, &m) ||
+        !check_calls(r, index, &m))
         return false;
-    write_message(w, &m);
+    write_message(&w[0], &m, false);
+    write_message(&w[1], &m, true);
     return true;
 }
 
 bool nib__api_read_messages(nib_api_reader *r)
 {
-    nib_text all;
-    nib_jsonw w;
+    nib_api_request *q = r->to;
+    const char *copies[2] = {NULL, NULL};
+    nib_text all[2];
+    nib_jsonw w[2];
     size_t count = 0;
     bool good = true;
-    nib__text_init(&all, r->arena->allocator);
-    nib__jsonw_init(&w, &all, 0);
-    nib__jsonw_array(&w);
+    for (int i = 0; i < 2; i++) {
+        nib__text_init(&all[i], r->arena->allocator);
+        nib__jsonw_init(&w[i], &all[i], 0);
+        nib__jsonw_array(&w[i]);
+    }
     for (; good && nib__json_next(&r->json) != NIB_JSON_ARRAY_END; count++)
-        good = read_message(r, count, &w);
-    nib__jsonw_array_end(&w);
+        good = read_message(r, count, w);
     if (good && count == 0)
         good = nib__api_refuse(r, "messages", "messages is empty; it has at least one message");
-    if (good) {
-        r->to->messages = nib__arena_copy(r->arena, all.size > 0 ? all.at : "", all.size);
-        r->to->messages_size = all.size;
-        good = (r->to->messages != NULL && !all.failed) || nib__api_no_memory(r);
+    for (int i = 0; i < 2; i++) {
+        nib__jsonw_array_end(&w[i]);
+        if (good && (i == 0 || r->call_ids != NULL)) {
+            copies[i] = nib__arena_copy(r->arena, all[i].size > 0 ? all[i].at : "", all[i].size);
+            good = (copies[i] != NULL && !all[i].failed) || nib__api_no_memory(r);
+        }
     }
-    nib__text_free(&all);
+    q->messages = copies[0];
+    q->messages_size = all[0].size;
+    q->messages_text = copies[1];
+    q->messages_text_size = all[1].size;
+    nib__text_free(&all[0]);
+    nib__text_free(&all[1]);
     return good;
 }
 

@@ -242,8 +242,7 @@ static bool read_stream_options(nib_api_reader *r, const member *m)
     return at == NIB_API_LAST;
 }
 
-/* An object as it stands; the event OBJECT was just read. */
-static bool take_object(nib_api_reader *r, const char **out, size_t *size)
+bool nib__api_raw_object(nib_api_reader *r, const char **out, size_t *size)
 {
     const char *from = r->json.from;
     if (!nib__json_skip(&r->json))
@@ -256,7 +255,7 @@ static bool take_object(nib_api_reader *r, const char **out, size_t *size)
 static bool read_variables(nib_api_reader *r, const member *m)
 {
     return expect(r, m, NIB_JSON_OBJECT, "an object") &&
-           take_object(r, &r->to->variables, &r->to->variables_size);
+           nib__api_raw_object(r, &r->to->variables, &r->to->variables_size);
 }
 
 static bool read_json_schema(nib_api_reader *r)
@@ -280,7 +279,7 @@ static bool read_json_schema(nib_api_reader *r)
             good = null || take_bool(r, "response_format.json_schema.strict", &on);
         else
             good = want(r, "response_format.json_schema.schema", NIB_JSON_OBJECT, "an object") &&
-                   take_object(r, &r->to->schema, &r->to->schema_size);
+                   nib__api_raw_object(r, &r->to->schema, &r->to->schema_size);
         if (!good)
             return false;
     }
@@ -322,6 +321,17 @@ static bool read_format(nib_api_reader *r, const member *m)
     return true;
 }
 
+static bool read_tools(nib_api_reader *r, const member *m)
+{
+    return expect(r, m, NIB_JSON_ARRAY, "an array of tools") && nib__api_read_tools(r);
+}
+
+static bool read_tool_choice(nib_api_reader *r, const member *m)
+{
+    (void)m;
+    return nib__api_read_tool_choice(r);
+}
+
 static bool read_user(nib_api_reader *r, const member *m)
 {
     size_t size;
@@ -348,12 +358,6 @@ static bool refuse_true(nib_api_reader *r, const member *m)
 {
     bool on;
     return take_bool(r, m->name, &on) && (!on || refuse(r, m));
-}
-
-static bool refuse_false(nib_api_reader *r, const member *m)
-{
-    bool on;
-    return take_bool(r, m->name, &on) && (on || refuse(r, m));
 }
 
 static bool refuse_filled(nib_api_reader *r, const member *m)
@@ -410,6 +414,9 @@ static const member members[] = {
     {"top_logprobs", CHAT, read_top, 0, 0, NIB_TOP_MOST, NULL},
     {"echo", TEXT, read_bool, PLACE(echo), 0, 0, NULL},
     {"response_format", CHAT, read_format, 0, 0, 0, NULL},
+    {"tools", CHAT, read_tools, 0, 0, 0, NULL},
+    {"tool_choice", CHAT, read_tool_choice, 0, 0, 0, NULL},
+    {"parallel_tool_calls", CHAT, read_bool, PLACE(parallel_calls), 0, 0, NULL},
     {"user", BOTH, read_user, 0, 0, 0, NULL},
     {"safety_identifier", CHAT, read_user, 0, 0, 0, NULL},
     {"prompt_cache_key", CHAT, read_name, 0, 0, 0, NULL},
@@ -426,13 +433,8 @@ static const member members[] = {
     {"service_tier", CHAT, refuse_tier, 0, 0, 0, "there is one tier, \"default\""},
     {"modalities", CHAT, refuse_modalities, 0, 0, 0, "answers are text, [\"text\"]"},
     {"audio", CHAT, refuse, 0, 0, 0, "answers are text"},
-    {"tools", CHAT, refuse_filled, 0, 0, 0, "answers are not parsed for calls of tools"},
-    {"tool_choice", CHAT, refuse_choice, 0, 0, 0, "answers are not parsed for calls of tools"},
-    {"parallel_tool_calls", CHAT, refuse_false, 0, 0, 0,
-     "answers are not parsed for calls of tools"},
-    {"functions", CHAT, refuse_filled, 0, 0, 0, "answers are not parsed for calls of functions"},
-    {"function_call", CHAT, refuse_choice, 0, 0, 0,
-     "answers are not parsed for calls of functions"},
+    {"functions", CHAT, refuse_filled, 0, 0, 0, "its newer form is tools"},
+    {"function_call", CHAT, refuse_choice, 0, 0, 0, "its newer form is tool_choice"},
     {"prediction", CHAT, refuse, 0, 0, 0, "no draft is taken from a request"},
     {"reasoning_effort", CHAT, refuse, 0, 0, 0,
      "a model's own switches are in chat_template_kwargs"},
@@ -527,6 +529,8 @@ static bool settle(nib_api_reader *r)
         return nib__api_refuse(r, "stream_options",
                                "stream_options is for streams, and stream is "
                                "not true");
+    if (!nib__api_settle_tools(r))
+        return false;
     q->top = chat ? (r->logprobs ? (int)r->top : -1) : (r->top_given ? (int)r->top : -1);
     return true;
 }
@@ -544,7 +548,9 @@ bool nib__api_request_read(nib_api_request *out, nib_route route, const char *bo
                              .top_k = -1,
                              .max_tokens = -1,
                              .n = 1,
-                             .top = -1};
+                             .top = -1,
+                             .tool_choice = NIB_TOOLS_UNSAID,
+                             .parallel_calls = true};
     *error = (nib_api_error){0};
     nib__json_init(&r.json, "the body", body, size, NULL);
     return read_members(&r) && settle(&r);

@@ -13,6 +13,8 @@ enum {
     NIB_API_CHOICES = 128, /* of one request, all of its prompts together */
     NIB_API_BIASES = 1024, /* members of logit_bias */
     NIB_API_PROMPTS = 128,
+    NIB_API_TOOLS = 128,
+    NIB_API_TOOLS_BYTES = 1 << 20, /* of the member `tools` */
 };
 
 /* What is wrong with a request, as its answer says it. */
@@ -32,10 +34,26 @@ typedef struct nib_api_prompt {
 
 typedef enum nib_api_format { NIB_API_TEXT, NIB_API_JSON, NIB_API_SCHEMA } nib_api_format;
 
+typedef enum nib_tool_choice {
+    NIB_TOOLS_AUTO,
+    NIB_TOOLS_NONE,
+    NIB_TOOLS_REQUIRED,
+    NIB_TOOLS_NAMED,
+    NIB_TOOLS_UNSAID,
+} nib_tool_choice;
+
+typedef struct nib_api_tool {
+    const char *name;
+    const char *parameters; /* a JSON schema; NULL: none */
+    size_t parameters_size;
+} nib_api_tool;
+
 typedef struct nib_api_request {
     nib_route route;
     const char *messages; /* a JSON array, as templates take it; chat only */
     size_t messages_size;
+    const char *messages_text; /* the same with arguments of calls as text; NULL: there are none */
+    size_t messages_text_size;
     const char *variables; /* chat_template_kwargs, a JSON object; NULL: none */
     size_t variables_size;
     nib_api_prompt *prompts; /* [prompt_count]; of a chat none */
@@ -56,7 +74,14 @@ typedef struct nib_api_request {
     nib_api_format format;
     const char *schema; /* of NIB_API_SCHEMA */
     size_t schema_size;
-    const char *user; /* NULL: not given */
+    const char *tools; /* a JSON array, as it stands in the body; NULL: none */
+    size_t tools_size;
+    nib_api_tool *tool_list; /* [tool_count] */
+    size_t tool_count;
+    nib_tool_choice tool_choice;
+    size_t tool_named;   /* of NIB_TOOLS_NAMED: which of them */
+    bool parallel_calls; /* an answer may have several */
+    const char *user;    /* NULL: not given */
 } nib_api_request;
 
 /* What a request is held against. */
@@ -69,7 +94,20 @@ typedef struct nib_api_limits {
 bool nib__api_request_read(nib_api_request *out, nib_route route, const char *body, size_t size,
                            const nib_api_limits *limits, nib_arena *arena, nib_api_error *error);
 
+/* Its answers may have calls. */
+NIB_INLINE bool nib__api_may_call(const nib_api_request *q)
+{
+    return q->tool_count > 0 && q->tool_choice != NIB_TOOLS_NONE;
+}
+
 /* ---- for the files that read members ---- */
+
+/* Of a call in an earlier message. */
+typedef struct nib_api_call_id nib_api_call_id;
+struct nib_api_call_id {
+    const char *text;
+    nib_api_call_id *next;
+};
 
 typedef struct nib_api_reader {
     nib_json json;
@@ -79,7 +117,9 @@ typedef struct nib_api_reader {
     nib_api_error *error;
     bool logprobs, top_given; /* of a chat: two members that belong together */
     int64_t top;
-    int64_t best_of, old_max; /* negative: not given */
+    int64_t best_of, old_max;  /* negative: not given */
+    nib_api_call_id *call_ids; /* the newest first */
+    const char *tool_named;    /* by tool_choice */
 } nib_api_reader;
 
 enum { NIB_API_PARAM = sizeof((nib_api_error *)NULL)->param };
@@ -113,9 +153,24 @@ enum { NIB_API_SHOWN = 48 };
 const char *nib__api_token(char out[NIB_API_SHOWN], const nib_api_reader *r);
 /* A text that was just read, without NUL; `param` names it. */
 const char *nib__api_string(nib_api_reader *r, const char *param, size_t *size);
+/* An object as it stands in the body; the event OBJECT was just read. */
+bool nib__api_raw_object(nib_api_reader *r, const char **out, size_t *size);
 /* The member `messages`, whose first event was just read. */
 bool nib__api_read_messages(nib_api_reader *r);
 /* The member `prompt`, likewise. */
 bool nib__api_read_prompt(nib_api_reader *r);
+
+/* ---- api_tools.c ---- */
+
+/* The members `tools`, an array, and `tool_choice`. */
+bool nib__api_read_tools(nib_api_reader *r);
+bool nib__api_read_tool_choice(nib_api_reader *r);
+/* What they say about each other. */
+bool nib__api_settle_tools(nib_api_reader *r);
+/* The calls of a message, written anew: with arguments as the objects that they hold, and as the
+ * text that they are. */
+bool nib__api_read_calls(nib_api_reader *r, const char *param, const char *out[2]);
+/* An earlier message has the call. */
+bool nib__api_is_answer(const nib_api_reader *r, const char *call_id);
 
 #endif

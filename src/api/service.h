@@ -10,6 +10,7 @@
 #include "api_request.h"
 #include "text_out.h"
 #include "token_trie.h"
+#include "tool_format.h"
 
 #include <pthread.h>
 
@@ -18,6 +19,17 @@
 typedef struct nib_logprobs {
     nib_text tokens, values, tops, offsets;
 } nib_logprobs;
+
+/* Calls of tools in an answer. */
+enum { NIB_CALL_ID = 24 };
+typedef struct nib_answer_calls {
+    nib_constraint_state *state; /* behind the tokens that were told; NULL: it has none */
+    nib_text name, arguments;    /* of the newest; to a stream what was not yet told */
+    nib_text done;               /* what is not streamed: objects without the array's brackets */
+    char id[NIB_CALL_ID];
+    int64_t count;
+    bool open; /* the newest is not over */
+} nib_answer_calls;
 
 /* One completion of a request. */
 typedef struct nib_answer {
@@ -28,6 +40,7 @@ typedef struct nib_answer {
     nib_masks *masks;
     nib_text_out text;
     nib_text whole; /* what is not streamed */
+    nib_answer_calls calls;
     nib_logprobs logprobs;
     nib_detok told;       /* of tokens whose logprobs were told */
     int64_t characters;   /* of their text, for offsets */
@@ -51,8 +64,9 @@ struct nib_call {
     nib_api_request request;
     nib_call_options options; /* the body is the call's copy, until it was prepared */
     char id[48];
-    uint64_t user; /* one of the client's users; 0: none was named */
-    uint64_t seed;
+    uint64_t user;            /* one of the client's users; 0: none was named */
+    uint64_t seed, unique;    /* unique: the number in its id */
+    nib_tool_format format;   /* where answers may have calls */
     nib_call_prompt *prompts; /* [prompt_count] */
     nib_answer *choices;      /* [choice_count] prompt after prompt */
     int64_t prompt_count, choice_count, begun, ended;
@@ -127,12 +141,26 @@ bool nib__call_refuse(nib_call *call, int http, const char *param, const char *c
 bool nib__call_refuse_status(nib_call *call, const char *param, const nib_err *err);
 bool nib__call_no_memory(nib_call *call);
 
+/* What the model's template is given of the request. */
+nib_chat_options nib__call_chat_options(const nib_call *call);
+
+/* ---- service_tools.c ---- */
+
+/* Finds how the template writes calls, where the request has some or tools. */
+bool nib__call_find_tools(nib_call *call);
+/* The constraint of answers that may or must call. */
+bool nib__call_constrain_tools(nib_call *call);
+
 /* ---- service_call.c ---- */
 
 /* A call that was prepared joins those that run, or is over; one that is closed is freed. */
 void nib__call_join(nib_call *call, bool good);
 extern const nib_job_calls nib__answer_calls;
 
+/* Mixes a number into another. */
+uint64_t nib__mix(uint64_t a, uint64_t b);
+/* Puts into the answer what is ready of its text, but for `held` bytes at its end. */
+void nib__call_give_text(nib_answer *c, bool all, size_t held);
 /* Calls `ready`, if there is something that was not told. */
 void nib__call_tell(nib_call *call);
 void nib__call_free(nib_call *call);
@@ -152,8 +180,19 @@ void nib__answer_error(nib_text *out, const nib_api_error *error);
 void nib__answer_begin(nib_call *call);
 void nib__answer_token(nib_answer *choice, const nib_new_token *token);
 void nib__answer_text(nib_answer *choice, const char *text, size_t size);
+/* In a stream: a call that begins, and a piece of its arguments. */
+void nib__answer_call(nib_answer *choice);
+void nib__answer_arguments(nib_answer *choice, const char *text, size_t size);
+/* Not in a stream: a call that is over, or cut. */
+void nib__answer_keep_call(nib_answer *choice);
 void nib__answer_end(nib_answer *choice);
 void nib__answer_over(nib_call *call);
 const char *nib__answer_finish(const nib_answer *choice);
+
+/* ---- api_calls.c: answers that may have calls ---- */
+
+void nib__answer_take(nib_answer *choice, int32_t id);
+/* No token comes any more. */
+void nib__answer_calls_end(nib_answer *choice);
 
 #endif

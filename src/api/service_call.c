@@ -12,9 +12,8 @@ enum { UNREAD_MOST = 4 << 20 /* bytes of a stream that wait for its reader */ };
 
 /* ---- coming ---- */
 
-/* Mixes a number into another, both of 64 bits (Steele, Lea, Flood: "Fast splittable pseudorandom
- * number generators", 2014). */
-static uint64_t mix(uint64_t a, uint64_t b)
+/* As Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014. */
+uint64_t nib__mix(uint64_t a, uint64_t b)
 {
     uint64_t z = a + (b + 1) * UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -30,15 +29,16 @@ static void give_number(nib_call *call)
     if (s->created == 0)
         s->created = call->options.now;
     pthread_mutex_unlock(&s->lock);
-    call->seed = mix(s->options.seed, number);
+    call->seed = nib__mix(s->options.seed, number);
+    call->unique = nib__mix(call->seed, number);
     snprintf(call->id, sizeof call->id, "%s-%016" PRIx64,
-             call->options.route == NIB_ROUTE_CHAT ? "chatcmpl" : "cmpl", mix(call->seed, number));
+             call->options.route == NIB_ROUTE_CHAT ? "chatcmpl" : "cmpl", call->unique);
 }
 
 static void know_user(nib_call *call)
 {
     for (const char *p = call->request.user; p != NULL && *p != 0; p++)
-        call->user = mix(call->user, (unsigned char)*p);
+        call->user = nib__mix(call->user, (unsigned char)*p);
 }
 
 static bool has_waiting(const nib_service *s, uint64_t client)
@@ -61,8 +61,7 @@ static bool may_come(nib_call *call)
     char text[128];
     if (s->stopping > 0)
         return nib__call_refuse(call, 503, "", "stopping", "the server stops");
-    if (s->waiting < queue ||
-        (s->waiting < queue + spare && !has_waiting(s, call->options.client)))
+    if (s->waiting < queue || (s->waiting < queue + spare && !has_waiting(s, call->options.client)))
         return true;
     call->retry_s = 1;
     snprintf(text, sizeof text, "%" PRId64 " requests wait already; try again later", s->waiting);
@@ -83,7 +82,7 @@ void nib__call_join(nib_call *call, bool good)
     nib_service *s = call->service;
     nib_call **last = &s->calls;
     /* what lies in the body was used */
-    call->request.variables = call->request.schema = NULL;
+    call->request.variables = call->request.schema = call->request.tools = NULL;
     pthread_cond_signal(&s->wake);
     if (!good || call->closed)
         s->waiting--;
@@ -160,9 +159,11 @@ static void note_time(nib_call *call)
         call->first_ns = call->last_ns;
 }
 
-static void give_text(nib_answer *c, bool all)
+void nib__call_give_text(nib_answer *c, bool all, size_t held)
 {
-    const size_t ready = nib__text_out_ready(&c->text, all);
+    size_t ready = nib__text_out_ready(&c->text, all);
+    if (!c->text.stopped && ready > c->text.held.size - held)
+        ready = c->text.held.size - held;
     nib__answer_text(c, c->text.held.at, ready);
     nib__text_out_take(&c->text, ready);
 }
@@ -181,8 +182,12 @@ static bool token_came(void *ctx, const nib_new_token *token)
     if (c->job.top >= 0)
         nib__answer_token(c, token);
     if (!token->end && !token->of_prompt) {
-        nib__text_out_put(&c->text, token->id);
-        give_text(c, false);
+        if (c->calls.state != NULL) {
+            nib__answer_take(c, token->id);
+        } else {
+            nib__text_out_put(&c->text, token->id);
+            nib__call_give_text(c, false, 0);
+        }
     }
     const bool on = !c->text.stopped && !c->text.held.failed && !is_unread(c->call);
     pthread_mutex_unlock(&s->lock);
@@ -203,7 +208,8 @@ static void choice_ended(void *ctx, nib_finish finish, const nib_err *err)
         nib__call_refuse_status(call, "", err);
     if (err == NULL && !c->text.stopped) {
         nib__text_out_finish(&c->text);
-        give_text(c, true);
+        nib__call_give_text(c, true, 0);
+        nib__answer_calls_end(c);
     }
     if (c->text.held.failed && call->error.http == 0)
         nib__call_no_memory(call);
@@ -303,6 +309,9 @@ void nib__call_free(nib_call *call)
         nib_answer *c = &call->choices[i];
         nib__text_out_close(&c->text);
         nib__text_free(&c->whole);
+        nib__text_free(&c->calls.name);
+        nib__text_free(&c->calls.arguments);
+        nib__text_free(&c->calls.done);
         nib__detok_free(&c->told);
         nib__masks_close(c->masks);
         nib__text_free(&c->logprobs.tokens);

@@ -93,15 +93,22 @@ static bool encode_text(nib_call *call, const nib_api_prompt *from, nib_call_pro
     return true;
 }
 
-static bool encode_chat(nib_call *call, nib_call_prompt *to)
+nib_chat_options nib__call_chat_options(const nib_call *call)
 {
     const nib_api_request *q = &call->request;
-    const nib_chat_options options = {.messages = q->messages,
-                                      .messages_size = q->messages_size,
-                                      .variables = q->variables,
-                                      .variables_size = q->variables_size,
-                                      .template_text = call->service->options.chat_template,
-                                      .now = call->options.now};
+    return (nib_chat_options){.messages = q->messages,
+                              .messages_size = q->messages_size,
+                              .tools = q->tools,
+                              .tools_size = q->tools_size,
+                              .variables = q->variables,
+                              .variables_size = q->variables_size,
+                              .template_text = call->service->options.chat_template,
+                              .now = call->options.now};
+}
+
+static bool encode_chat(nib_call *call, nib_call_prompt *to)
+{
+    const nib_chat_options options = nib__call_chat_options(call);
     nib_err err;
     if (nib_chat_encode(call->service->session->model, &options, &to->ids, &to->count, &err) !=
         NIB_OK)
@@ -155,8 +162,9 @@ static void fill_choice(nib_call *call, nib_answer *c, int64_t index)
     nib__text_out_open(&c->text, s->tokenizer, (nib_strings){q->stops, q->stop_count}, a);
     nib__text_init(&c->whole, a);
     nib__detok_init(&c->told, s->tokenizer, false);
-    nib_text *const parts[] = {&c->logprobs.tokens, &c->logprobs.values, &c->logprobs.tops,
-                               &c->logprobs.offsets};
+    nib_text *const parts[] = {&c->logprobs.tokens,  &c->logprobs.values, &c->logprobs.tops,
+                               &c->logprobs.offsets, &c->calls.name,      &c->calls.arguments,
+                               &c->calls.done};
     for (size_t i = 0; i < COUNT(parts); i++)
         nib__text_init(parts[i], a);
     c->job = (nib_job){.prompt = call->prompts[c->prompt].ids,
@@ -183,6 +191,8 @@ static bool make_constraint(nib_call *call)
     const nib_allocator *a = &s->session->model->engine->allocator;
     const nib_named_text schema = {"response_format.json_schema.schema", q->schema, q->schema_size};
     nib_err err;
+    if (nib__api_may_call(q))
+        return nib__call_constrain_tools(call);
     if (q->format == NIB_API_TEXT)
         return true;
     if (nib__constraint_open(&call->constraint, s->trie, &schema, a, &err) != NIB_OK)
@@ -206,6 +216,12 @@ static bool constrain(nib_call *call, nib_answer *c)
         NIB_OK)
         return nib__call_refuse_status(call, "response_format", &err);
     nib__constraint_start(c->state, call->constraint);
+    if (nib__api_may_call(&call->request)) {
+        c->calls.state = nib__arena_take(&call->arena, 1, sizeof *c->calls.state);
+        if (c->calls.state == NULL)
+            return nib__call_no_memory(call);
+        nib__constraint_start(c->calls.state, call->constraint);
+    }
     c->job.state = c->state;
     c->job.masks = c->masks;
     return true;
@@ -238,7 +254,8 @@ static bool prepare(nib_call *call)
         return false;
     if (call->request.seed_given)
         call->seed = call->request.seed;
-    return make_constraint(call) && make_prompts(call) && make_choices(call);
+    return nib__call_find_tools(call) && make_constraint(call) && make_prompts(call) &&
+           make_choices(call);
 }
 
 /* ---- the thread ---- */

@@ -53,8 +53,7 @@ static bool fits(const nib_constraint_state *s, uint16_t node)
 
 /* ---- texts that begin alike ---- */
 
-/* Keeps of [low, high) the texts with the byte at place `size`. */
-static void narrow(const nib_schema_text *texts, nib_constraint_item *item, uint8_t byte)
+void nib__texts_narrow(const nib_schema_text *texts, nib_constraint_item *item, uint8_t byte)
 {
     const uint32_t k = item->size;
     uint16_t bounds[2];
@@ -172,7 +171,7 @@ static bool key_step(const nib_constraint_state *s, nib_constraint_item *item, u
     const nib_schema_node *object = node_of(s, item);
     const bool free = may_be_free(s, object, item->at);
     if (item->low < item->high) {
-        narrow(object->texts, item, byte);
+        nib__texts_narrow(object->texts, item, byte);
         for (uint16_t i = item->low; i < item->high; i++)
             if (free || may_be_property(s, object, item->at, object->texts[i].index))
                 return true;
@@ -193,7 +192,7 @@ static bool string_step(const nib_constraint_state *s, nib_constraint_item *item
     if (s->key)
         return key_step(s, item, byte, was);
     if (node->kind == NIB_SCHEMA_LITERALS) {
-        narrow(node->texts, item, byte);
+        nib__texts_narrow(node->texts, item, byte);
         return item->low < item->high;
     }
     if (node->format != NIB_FORMAT_NONE)
@@ -285,7 +284,7 @@ static void put_item(nib_constraint_state *s, uint16_t leaf, int parent, uint8_t
     nib_constraint_item *items = top_of(s, &count);
     if (node->kind == NIB_SCHEMA_LITERALS) {
         item.high = node->count;
-        narrow(node->texts, &item, byte);
+        nib__texts_narrow(node->texts, &item, byte);
         if (item.low == item.high)
             return;
     } else if (node->kind != kind_of(byte) ||
@@ -462,7 +461,7 @@ static bool number_item(const nib_constraint_state *s, nib_constraint_item *item
     const nib_schema_node *node = node_of(s, item);
     if (node->kind == NIB_SCHEMA_NUMBER)
         return nib__number_goes_on(s, node);
-    narrow(node->texts, item, byte);
+    nib__texts_narrow(node->texts, item, byte);
     return item->low < item->high;
 }
 
@@ -492,7 +491,7 @@ static bool in_word(nib_constraint_state *s, uint8_t byte)
     int count, kept = 0;
     nib_constraint_item *items = top_of(s, &count);
     for (int i = 0; i < count; i++) {
-        narrow(node_of(s, &items[i])->texts, &items[i], byte);
+        nib__texts_narrow(node_of(s, &items[i])->texts, &items[i], byte);
         if (items[i].low < items[i].high)
             items[kept++] = items[i];
     }
@@ -505,8 +504,10 @@ static bool in_word(nib_constraint_state *s, uint8_t byte)
 /* One space, or a line break and its indentation. */
 static bool in_space(nib_constraint_state *s, uint8_t byte)
 {
-    if (s->mode == NIB_AT_COLON || s->mode == NIB_AT_END)
+    if (s->mode == NIB_AT_COLON)
         return false;
+    if (s->constraint->calls != NULL && s->levels == 1)
+        return false; /* what is around arguments has its own */
     if (s->mode == NIB_AFTER && s->spaces == NO_SPACE && !keep(s, may_close))
         return false; /* only the end may follow */
     if (s->spaces == NEW_LINE)
@@ -539,6 +540,8 @@ bool nib__constraint_step(nib_constraint_state *s, uint8_t byte)
         return in_number(s, byte);
     if (s->mode == NIB_IN_WORD)
         return in_word(s, byte);
+    if (s->mode == NIB_IN_CALLS || s->mode == NIB_AT_END)
+        return s->constraint->calls != NULL && nib__calls_step(s, byte);
     if (byte == ' ' || byte == '\n' || byte == '\t')
         return in_space(s, byte);
     switch (s->mode) {
@@ -568,6 +571,8 @@ void nib__constraint_start(nib_constraint_state *state, const nib_constraint *c)
     state->levels = state->used = 1;
     state->mode = NIB_AT_VALUE;
     state->items[0].node = c->schema.root;
+    if (c->schema.nodes == NULL) /* it is nothing but what is around values */
+        nib__calls_start(state);
 }
 
 void nib__constraint_copy(nib_constraint_state *to, const nib_constraint_state *from)
@@ -580,17 +585,20 @@ bool nib__constraint_take(nib_constraint_state *state, int32_t id)
     size_t size;
     const uint8_t *bytes = nib__token_spelling(state->constraint->trie, id, &size);
     nib_constraint_state next;
+    if (size == 0)
+        return state->constraint->calls != NULL && nib__calls_take_special(state, id);
     nib__constraint_copy(&next, state);
     for (size_t i = 0; i < size; i++)
         if (!nib__constraint_step(&next, bytes[i]))
             return false;
-    if (size != 0)
-        nib__constraint_copy(state, &next);
-    return size != 0;
+    nib__constraint_copy(state, &next);
+    return true;
 }
 
 bool nib__constraint_complete(const nib_constraint_state *state)
 {
+    if (state->constraint->calls != NULL)
+        return nib__calls_complete(state);
     if (state->mode == NIB_AT_END)
         return true;
     if (state->mode != NIB_IN_NUMBER || state->levels != 2 || !nib__number_is_whole(state))
@@ -605,6 +613,8 @@ bool nib__constraint_ended(const nib_constraint_state *state)
 {
     /* A number is not over before something else comes, unless nothing can make it longer. */
     bool longer = false;
+    if (state->constraint->calls != NULL)
+        return nib__calls_ended(state);
     if (state->mode == NIB_AT_END || !nib__constraint_complete(state))
         return state->mode == NIB_AT_END;
     for (const char *c = "0123456789.eE"; *c != 0 && !longer; c++) {

@@ -58,6 +58,8 @@ void nib__constraint_start(nib_constraint_state *state, const nib_constraint *c)
 void nib__constraint_copy(nib_constraint_state *to, const nib_constraint_state *from);
 /* False: the token may not come, and the state is as before. */
 bool nib__constraint_take(nib_constraint_state *state, int32_t id);
+/* One byte; false: it may not come, and the state is spoilt. */
+bool nib__constraint_step(nib_constraint_state *state, uint8_t byte);
 /* The text so far is a whole value. */
 bool nib__constraint_complete(const nib_constraint_state *state);
 /* It is, and nothing may follow. */

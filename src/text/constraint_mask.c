@@ -65,6 +65,7 @@ void nib__constraint_close(nib_constraint *c)
     if (c == NULL)
         return;
     const nib_allocator a = c->allocator;
+    nib__calls_close(c);
     nib__schema_close(&c->schema);
     nib__release(&a, c);
 }
@@ -175,7 +176,9 @@ static void make(nib_masks *m, const nib_constraint_state *state, uint32_t *allo
 {
     const nib_token_trie *trie = m->constraint->trie;
     memset(allowed, 0, trie->words * sizeof *allowed);
-    if (state->mode == NIB_AT_END || trie->all.count == 0)
+    if (state->constraint->calls != NULL && !nib__calls_mask(state, allowed))
+        return;
+    if ((state->mode == NIB_AT_END && state->constraint->calls == NULL) || trie->all.count == 0)
         return;
     if (state->mode == NIB_IN_STRING && state->sub == NIB_CONTENT_START) {
         bool any = true;

@@ -8,10 +8,13 @@
 #include "constraint.h"
 #include "schema.h"
 
+typedef struct nib_calls nib_calls;
+
 struct nib_constraint {
     nib_allocator allocator;
     const nib_token_trie *trie;
     nib_schema schema;
+    nib_calls *calls; /* what is around values of the schema; NULL: nothing */
 };
 
 /* What may come. Inside a string `sub` is a nib_content or a part of an escape. */
@@ -27,10 +30,8 @@ typedef enum nib_constraint_mode {
     NIB_IN_NUMBER,
     NIB_IN_WORD,
     NIB_AT_END,
+    NIB_IN_CALLS, /* around values: constraint_calls.c */
 } nib_constraint_mode;
-
-/* One byte; false: it may not come, and the state is spoilt. */
-bool nib__constraint_step(nib_constraint_state *s, uint8_t byte);
 
 /* How many characters of plain content an item of an open string takes whatever they are; -1: it
  * depends on them. UINT32_MAX: any number. */
@@ -38,6 +39,23 @@ int64_t nib__constraint_room(const nib_constraint_state *s, const nib_constraint
 
 /* True while no character of content changes what the item may take. */
 bool nib__constraint_settled(const nib_constraint_state *s, const nib_constraint_item *item);
+
+/* Keeps of the item's texts those with the byte at place `size`. */
+void nib__texts_narrow(const nib_schema_text *texts, nib_constraint_item *item, uint8_t byte);
+
+/* ---- constraint_calls.c: of constraints with calls ---- */
+
+void nib__calls_start(nib_constraint_state *s);
+/* One byte around a value; false: it may not come, and the state is spoilt. */
+bool nib__calls_step(nib_constraint_state *s, uint8_t byte);
+/* A token that is not in the trie; false: the state is as before. */
+bool nib__calls_take_special(nib_constraint_state *s, int32_t id);
+bool nib__calls_complete(const nib_constraint_state *s);
+bool nib__calls_ended(const nib_constraint_state *s);
+/* Adds tokens to a mask that are not in the trie; false: that is all of the mask. */
+bool nib__calls_mask(const nib_constraint_state *s, uint32_t *allowed);
+/* What nib__constraint_close frees of them. */
+void nib__calls_close(nib_constraint *c);
 
 /* ---- number_bounds.c ---- */
 

@@ -19,6 +19,8 @@ TEMPLATE = ("{% for m in messages %}{% if m.role not in ['system', 'user', 'assi
             "{{ raise_exception('no role ' + m.role) }}{% endif %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}assistant:{% endif %}")
 
+HERMES = os.path.join(REPO, "examples/tools.jinja")  # one that has tools
+
 
 def chat_model(folder):
     """The shipped model, with a template for chats."""

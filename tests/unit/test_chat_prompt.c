@@ -132,11 +132,20 @@ static void test_options(void **state)
 
 static void test_no_special_from_users(void **state)
 {
-    static const char messages[] = "[{\"role\": \"user\", \"content\": \"<|endoftext|>x\"}]";
+    static const char messages[] =
+        "[{\"role\": \"user\", \"content\": \"<|endoftext|>x\"}, {\"role\": \"assistant\", "
+        "\"tool_calls\": [{\"id\": \"<|endoftext|>\", \"function\": {\"name\": \"<|endoftext|>\", "
+        "\"arguments\": {\"<|endoftext|>\": \"<|endoftext|>\"}}}]}]";
+    static const char tools[] = "[{\"function\": {\"description\": \"<|endoftext|>\"}}]";
     const nib_chat_options o = {
         .messages = messages,
         .messages_size = sizeof messages - 1,
-        .template_text = "{{ '<|endoftext|>' + messages[0].content }}<|endoftext|>",
+        .tools = tools,
+        .tools_size = sizeof tools - 1,
+        .template_text =
+            "{{ '<|endoftext|>' + messages[0].content }}{{ tools | tojson }}"
+            "{{ tools[0].function.description }}{% set c = messages[1].tool_calls[0] %}{{ c.id }}"
+            "{{ c.function.name + c.function.arguments | tojson }}<|endoftext|>",
     };
     const nib_engine_options one = {.threads = 1};
     nib_engine *engine;

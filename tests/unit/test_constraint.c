@@ -60,15 +60,6 @@ static const char *const schemas[] = {
     "\"minItems\":2,\"maxItems\":2}]}",
 };
 
-static walking open_walking(const constraining *c, uint64_t seed)
-{
-    walking w = {.tokenizer = c->tokenizer, .trie = c->trie, .random = seed, .soft = 40};
-    w.hard = 3000;
-    w.allowed = calloc(c->trie->words + 1, sizeof *w.allowed);
-    assert_non_null(w.allowed);
-    return w;
-}
-
 /* Texts of one schema, each validated. */
 static size_t walk_schema(const constraining *c, const char *schema, int walks)
 {
@@ -138,29 +129,6 @@ static void test_walks_of_known_tokenizers(void **state)
 }
 
 /* ---- a mask is what taking each token says ---- */
-
-static void expect_mask(walking *w, const nib_constraint_state *state)
-{
-    bool some = nib__constraint_complete(state);
-    nib__constraint_mask(w->masks, state, w->allowed);
-    for (size_t id = 0; id < w->trie->vocab; id++) {
-        nib_constraint_state next;
-        nib__constraint_copy(&next, state);
-        const bool may = nib__constraint_take(&next, (int32_t)id);
-        if (may != walking_allows(w, (int32_t)id)) {
-            size_t size;
-            const uint8_t *at = nib__token_spelling(w->trie, (int32_t)id, &size);
-            fail_msg("token %zu \"%.*s\" is %s, and the mask says otherwise", id, (int)size,
-                     (const char *)at, may ? "taken" : "not taken");
-        }
-        some |= may;
-        if (!may)
-            assert_memory_equal(&next, state, offsetof(nib_constraint_state, items));
-    }
-    assert_true(some);
-    for (size_t id = w->trie->vocab; id < w->trie->words * 32; id++)
-        assert_false(walking_allows(w, (int32_t)id));
-}
 
 static void check_masks(const char *tokenizer, int walks, int steps)
 {

@@ -17,12 +17,17 @@ import pydantic
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/serve"))
 os.environ["NIBBLE"] = os.path.abspath(sys.argv[1])
-from serving import Checks, Server, chat_model, scratch  # noqa: E402
+from serving import HERMES, Checks, Server, chat_model, scratch  # noqa: E402
 
 check = Checks()
 HELLO = {"model": "tales", "messages": [{"role": "user", "content": "Tell me of a wolf."}], "max_tokens": 16, "seed": 3}
 ONCE = {"model": "tales", "prompt": "Once upon a time", "max_tokens": 12, "seed": 3}
 LONG = dict(ONCE, max_tokens=480, stream=True, extra_body={"ignore_eos": True})
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "of a city", "strict": True, "parameters": {
+    "type": "object", "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "minimum": 1,
+    "maximum": 7}}, "required": ["city", "days"], "additionalProperties": False}}},
+         {"type": "function", "function": {"name": "stop"}}]
 
 
 class Animal(pydantic.BaseModel):
@@ -124,6 +129,49 @@ def test_formats(c):
     check("a schema that is not enforced", e is not None and e.param.startswith("response_format"), e)
 
 
+class Weather(pydantic.BaseModel):
+    city: str = pydantic.Field(max_length=8)
+    days: int = pydantic.Field(ge=1, le=7)
+
+
+def test_tools(c):
+    """On a template that shows tools: calls, their streams, and a result that is sent back."""
+    asked = dict(HELLO, max_tokens=200, temperature=1, tools=TOOLS, parallel_tool_calls=False)
+    names = set()
+    for seed in range(6):
+        a = c.chat.completions.create(**dict(asked, seed=seed), tool_choice="required")
+        call = a.choices[0].message.tool_calls[0]
+        made = json.loads(call.function.arguments)
+        names.add(call.function.name)
+        check("a call, seed %d" % seed, a.choices[0].finish_reason == "tool_calls" and a.choices[0].message.content is None and
+              call.type == "function" and (made == {} if call.function.name == "stop" else
+                                           isinstance(Weather.model_validate(made), Weather)), a)
+        with c.chat.completions.stream(**dict(asked, seed=seed), tool_choice="required") as events:
+            kinds = [e.type for e in events]
+            final = events.get_final_completion().choices[0]
+        check("the same by the helper for streams, seed %d" % seed, final.finish_reason == "tool_calls" and
+              final.message.tool_calls[0].function.arguments == call.function.arguments and
+              final.message.tool_calls[0].function.name == call.function.name and
+              "tool_calls.function.arguments.done" in kinds, final, kinds)
+    check("either tool", names == {"weather", "stop"}, names)
+    chosen = c.chat.completions.create(**asked, tool_choice={"type": "function", "function": {"name": "weather"}}).choices[0]
+    check("by name", chosen.message.tool_calls[0].function.name == "weather", chosen)
+    parsed = c.chat.completions.parse(**dict(asked, tools=[openai.pydantic_function_tool(Weather)]), tool_choice="required")
+    check("a class of pydantic as a tool", isinstance(parsed.choices[0].message.tool_calls[0].function.parsed_arguments, Weather),
+          parsed)
+    talk = [*HELLO["messages"], chosen.message, {"role": "tool", "tool_call_id": chosen.message.tool_calls[0].id,
+                                                 "content": "rain"}]
+    for choice in ("auto", "none", "required"):
+        again = c.chat.completions.create(**dict(asked, messages=talk), tool_choice=choice).choices[0].message
+        check("a result is taken back, %s" % choice, bool(again.tool_calls) == (choice == "required"), again)
+    wrong = [*talk[:2], dict(talk[2], tool_call_id="call_0")]
+    e = raised(openai.BadRequestError, c.chat.completions.create, **dict(asked, messages=wrong))
+    check("a result of no call", e is not None and e.param == "messages[2].tool_call_id", e)
+    e = raised(openai.BadRequestError, c.chat.completions.create, **dict(asked, tools=[{"type": "function", "function": {
+        "name": "f", "parameters": {"type": "object", "properties": {"a": {"pattern": "x"}}}}}]))
+    check("a schema that is not enforced", e is not None and e.param == "tools[0].function.parameters", e)
+
+
 def test_completions(c):
     a = c.completions.create(**ONCE)
     whole = a.choices[0].text
@@ -150,8 +198,10 @@ def test_errors(c):
           e.code is None and "temperature" in e.message, e)
     e = raised(openai.BadRequestError, c.completions.create, **dict(ONCE, prompt="word " * 600))
     check("a prompt past the context", e is not None and e.code == "context_length_exceeded" and e.param == "prompt", e)
-    e = raised(openai.BadRequestError, c.chat.completions.create, **HELLO, tools=[{"type": "function", "function": {"name": "f"}}])
-    check("tools", e is not None and e.param == "tools", e)
+    e = raised(openai.BadRequestError, c.chat.completions.create, **HELLO, tools=TOOLS)
+    check("tools that the template never shows", e is not None and e.param == "tools" and "template" in e.message, e)
+    e = raised(openai.BadRequestError, c.chat.completions.create, **HELLO, functions=[{"name": "f"}])
+    check("functions", e is not None and e.param == "functions" and "tools" in e.message, e)
     e = raised(openai.BadRequestError, c.completions.create, **ONCE, extra_body={"temprature": 1})
     check("a member that is not known", e is not None and e.param == "temprature", e)
     for what, call, body in (("a chat", c.chat.completions.create, HELLO), ("a completion", c.completions.create, ONCE)):
@@ -259,6 +309,9 @@ def main():
                     test(c)
             asyncio.run(ask_together(s))
             check("no request is left", s.metric("nibble_sequences_running") == 0)
+        with Server(os.path.join(folder, "tales"), "--recipe", "8da4w", "--chat-template", HERMES) as s:
+            with openai.OpenAI(**settings(s)) as c:
+                test_tools(c)
         test_keys(folder)
         test_places(folder)
         asyncio.run(cancel(folder))

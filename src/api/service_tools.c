@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tools of a request: how the model's template shows them and writes calls, and the constraint that
+ * its answers are held to.
+ */
+#include "service.h"
+
+#include "tool_format.h"
+
+#include <stdio.h>
+
+/* ---- the template ---- */
+
+static nib_status collect(void *ctx, const char *bytes, size_t size)
+{
+    nib__text_put(ctx, bytes, size);
+    return NIB_OK;
+}
+
+static nib_status render(void *ctx, const char *messages, const char *tools, bool prompt,
+                         nib_text *out, nib_err *err)
+{
+    const nib_call *call = ctx;
+    const nib_sink sink = {collect, out};
+    nib_chat_options options = nib__call_chat_options(call);
+    options.messages = messages;
+    options.messages_size = strlen(messages);
+    options.tools = tools;
+    options.tools_size = tools == NULL ? 0 : strlen(tools);
+    options.no_generation_prompt = !prompt;
+    return nib_chat_write(call->service->session->model, &options, &sink, err);
+}
+
+/* The tokens that end an answer, as templates write them. */
+static size_t find_ends(const nib_call *call, const char *out[NIB_EOS_MAX], nib_arena *arena)
+{
+    const nib_service *s = call->service;
+    int32_t ids[NIB_EOS_MAX];
+    size_t kept = 0;
+    const int count = nib__model_ends(s->session->model, ids);
+    for (int i = 0; i < count; i++) {
+        size_t size = 0;
+        const char *text = nib__tokenizer_token(s->tokenizer, ids[i], &size);
+        char *copy = size == 0 ? NULL : nib__arena_copy(arena, text, size);
+        if (copy != NULL)
+            out[kept++] = copy;
+    }
+    return kept;
+}
+
+bool nib__call_find_tools(nib_call *call)
+{
+    nib_api_request *q = &call->request;
+    const char *ends[NIB_EOS_MAX];
+    nib_tool_prober prober = {render, call, &call->service->session->model->engine->allocator, ends,
+                              0};
+    nib_err err;
+    if (q->tools == NULL && q->messages_text == NULL)
+        return true;
+    prober.end_count = find_ends(call, ends, &call->arena);
+    if (q->tools != NULL && nib__tool_format_shows(&prober, &err) != NIB_OK)
+        return nib__call_refuse_status(call, "tools", &err);
+    const nib_status status = nib__tool_format_find(&call->format, &prober, &call->arena, &err);
+    /* messages with calls are rendered however the template writes them */
+    if (status != NIB_OK && (nib__api_may_call(q) || status == NIB_NO_MEMORY))
+        return nib__call_refuse_status(call, "tools", &err);
+    if (status == NIB_OK && call->format.text_arguments && q->messages_text != NULL) {
+        q->messages = q->messages_text;
+        q->messages_size = q->messages_text_size;
+    }
+    return true;
+}
+
+/* ---- the constraint ---- */
+
+static bool refuse_schema(nib_call *call, const nib_callable *tools, size_t count,
+                          const nib_err *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        const size_t size = strlen(tools[i].schema.name);
+        if (strncmp(err->text, tools[i].schema.name, size) == 0 &&
+            (err->text[size] == ':' || err->text[size] == '.'))
+            return nib__call_refuse_status(call, tools[i].schema.name, err);
+    }
+    return nib__call_refuse_status(call, "tools", err);
+}
+
+bool nib__call_constrain_tools(nib_call *call)
+{
+    const nib_service *s = call->service;
+    const nib_api_request *q = &call->request;
+    const bool named = q->tool_choice == NIB_TOOLS_NAMED;
+    const size_t first = named ? q->tool_named : 0, count = named ? 1 : q->tool_count;
+    nib_callable *tools = nib__arena_take(&call->arena, count, sizeof *tools);
+    nib_err err;
+    if (tools == NULL)
+        return nib__call_no_memory(call);
+    for (size_t i = 0; i < count; i++) {
+        const nib_api_tool *from = &q->tool_list[first + i];
+        char name[64];
+        const int size = snprintf(name, sizeof name, "tools[%zu].function.parameters", first + i);
+        tools[i] = (nib_callable){.name = from->name,
+                                  .schema = {nib__arena_copy(&call->arena, name, (size_t)size),
+                                             from->parameters, from->parameters_size}};
+        if (tools[i].schema.name == NULL)
+            return nib__call_no_memory(call);
+    }
+    const nib_calls_options options = {.format = &call->format.calls,
+                                       .tools = tools,
+                                       .count = count,
+                                       .free = q->tool_choice == NIB_TOOLS_AUTO,
+                                       .several = q->parallel_calls && !named};
+    if (nib__calls_open(&call->constraint, s->trie, s->tokenizer, &options,
+                        &s->session->model->engine->allocator, &err) != NIB_OK)
+        return refuse_schema(call, tools, count, &err);
+    return true;
+}
