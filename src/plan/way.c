@@ -90,20 +90,60 @@ static bool goes_before(const nib_kernel *a, const nib_kernel *b, const nib_mach
     return a->rank < b->rank;
 }
 
+static const nib_fact key_facts[] = {NIB_FACT_OP, NIB_FACT_CODE, NIB_FACT_ACT, NIB_FACT_INPUT,
+                                     NIB_FACT_DEVICE};
+
+/* Nibble's rows whose key a query matches: a few of a long table, and the same for all ranges of
+ * tokens, so that it is gone through once for them. Begins as {0}. */
+typedef struct keyed {
+    bool is_found;
+    int64_t key[COUNT(key_facts)];
+    const nib_kernel *rows[24];
+    size_t count;
+    nib_kernel_walk rest; /* what of the table there was no more room for */
+} keyed;
+
+static const nib_kernel *next_keyed(nib_kernel_walk *walk, const nib_query *query)
+{
+    for (const nib_kernel *row; (row = nib__kernel_next(walk)) != NULL;)
+        if (row->op == (nib_op)query->fact[NIB_FACT_OP] && row->peer == NULL &&
+            nib__kernel_keyed(row, query))
+            return row;
+    return NULL;
+}
+
+static void find_keyed(keyed *k, const nib_query *query)
+{
+    bool same = k->is_found;
+    for (size_t i = 0; i < COUNT(key_facts); i++)
+        same = same && k->key[i] == query->fact[key_facts[i]];
+    if (same)
+        return;
+    *k = (keyed){.is_found = true};
+    for (size_t i = 0; i < COUNT(key_facts); i++)
+        k->key[i] = query->fact[key_facts[i]];
+    while (k->count < COUNT(k->rows) && (k->rows[k->count] = next_keyed(&k->rest, query)) != NULL)
+        k->count++;
+}
+
 enum { ANY_NUMBERS = -1 };
 
-static const nib_kernel *best_row(const nib_query *query, const nib_machine *machine,
+static const nib_kernel *best_row(keyed *k, const nib_query *query, const nib_machine *machine,
                                   bool ask_built, int numbers, const nib_kernel *bound)
 {
     const nib_kernel *best = NULL;
     const int64_t m = query->fact[NIB_FACT_M];
-    nib_kernel_walk walk = {0};
-    for (const nib_kernel *row; (row = nib__kernel_next(&walk)) != NULL;) {
-        if (row->peer != NULL || (bound != NULL && bound->op == row->op && bound != row))
+    find_keyed(k, query);
+    nib_kernel_walk rest = k->rest;
+    for (size_t i = 0;; i++) {
+        const nib_kernel *row = i < k->count ? k->rows[i] : next_keyed(&rest, query);
+        if (row == NULL)
+            break;
+        if (bound != NULL && bound->op == row->op && bound != row)
             continue;
         if (numbers != ANY_NUMBERS && row->numbers != (nib_numbers)numbers)
             continue;
-        if (!nib__kernel_keyed(row, query) || !nib__kernel_holds(row, query, ask_built))
+        if (!nib__kernel_holds(row, query, ask_built))
             continue;
         if (best == NULL || goes_before(row, best, machine, m))
             best = row;
@@ -147,14 +187,14 @@ static void use_query(nib_query *query, const nib_way *way, const nib_layer *lay
 }
 
 /* Rows of one contract for all uses; false, and which use lacks one. */
-static bool find_rows(nib_way *way, const nib_layer *layer, const nib_policy *policy, int numbers,
-                      const nib_kernel *bound)
+static bool find_rows(keyed *k, nib_way *way, const nib_layer *layer, const nib_policy *policy,
+                      int numbers, const nib_kernel *bound)
 {
     const bool ask_built = !policy->declared;
     for (int i = 0; i < way->use_count; i++) {
         nib_query query;
         use_query(&query, way, layer, policy, &way->uses[i], way->uses[i].op);
-        way->uses[i].kernel = best_row(&query, way->machine, ask_built, numbers, bound);
+        way->uses[i].kernel = best_row(k, &query, way->machine, ask_built, numbers, bound);
         if (way->uses[i].kernel == NULL) {
             way->missing = i;
             way->lacks = way->uses[i].op;
@@ -241,7 +281,7 @@ static bool takes_floats(const nib_way *way, const nib_query *query, const nib_p
 }
 
 /* The row that brings activations into the form. */
-static bool find_quants(nib_way *way, const nib_layer *layer, const nib_policy *policy)
+static bool find_quants(keyed *k, nib_way *way, const nib_layer *layer, const nib_policy *policy)
 {
     for (int i = 0; i < way->use_count; i++) {
         nib_use *use = &way->uses[i];
@@ -249,7 +289,7 @@ static bool find_quants(nib_way *way, const nib_layer *layer, const nib_policy *
         if (use->op == NIB_OP_EMBED)
             continue;
         use_query(&query, way, layer, policy, use, NIB_OP_QUANT);
-        use->quant = best_row(&query, way->machine, !policy->declared, ANY_NUMBERS, NULL);
+        use->quant = best_row(k, &query, way->machine, !policy->declared, ANY_NUMBERS, NULL);
         if (use->quant == NULL && !takes_floats(way, &query, policy)) {
             way->missing = i;
             way->lacks = NIB_OP_QUANT;
@@ -308,21 +348,22 @@ static bool find_operands(nib_way *way, const nib_layer *layer, const nib_policy
 void nib__way_find(nib_way *way, const nib_layer *layer, const nib_scheme *scheme,
                    const nib_machine *machine, const nib_policy *policy, const nib_kernel *bound)
 {
+    keyed k = {0};
     *way = (nib_way){.scheme = *scheme, .machine = machine, .bound = bound};
     set_uses(way, layer, policy);
     way->lacks = way->uses[0].op;
-    if (!find_rows(way, layer, policy, ANY_NUMBERS, bound))
+    if (!find_rows(&k, way, layer, policy, ANY_NUMBERS, bound))
         return;
     const int first = (int)way->uses[0].kernel->numbers;
-    bool found = find_rows(way, layer, policy, first, bound);
+    bool found = find_rows(&k, way, layer, policy, first, bound);
     for (int numbers = 0; !found && numbers < NIB_NUMBERS_COUNT; numbers++)
-        found = find_rows(way, layer, policy, numbers, bound);
+        found = find_rows(&k, way, layer, policy, numbers, bound);
     if (!found) {
         way->no_common = true;
         return;
     }
     take_tuned(way, layer, policy);
-    if (!find_quants(way, layer, policy) || !find_operands(way, layer, policy))
+    if (!find_quants(&k, way, layer, policy) || !find_operands(way, layer, policy))
         return;
     way->runs = true;
     nib__way_price(way, layer, policy);
@@ -422,21 +463,24 @@ void nib__plan_op_ask(nib_query *out, nib_op op, const nib_policy *policy,
 
 const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *machine)
 {
-    return best_row(query, machine, true, ANY_NUMBERS, NULL);
+    keyed k = {0};
+    return best_row(&k, query, machine, true, ANY_NUMBERS, NULL);
 }
 
 const nib_kernel *nib__plan_op_declared(const nib_query *query, const nib_machine *machine)
 {
-    return best_row(query, machine, false, ANY_NUMBERS, NULL);
+    keyed k = {0};
+    return best_row(&k, query, machine, false, ANY_NUMBERS, NULL);
 }
 
 const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine,
                                const nib_strings *without)
 {
+    keyed k = {0};
     nib_query query;
     nib__plan_op_query(&query, op, input, machine);
     query.without = without;
-    return best_row(&query, machine, true, ANY_NUMBERS, NULL);
+    return best_row(&k, &query, machine, true, ANY_NUMBERS, NULL);
 }
 
 const nib_kernel *nib__plan_operand(nib_op op, const nib_scheme *scheme, nib_type input,
