@@ -61,7 +61,19 @@ static void place(nib_side *side, const uint64_t offset[NIB_BUFFER_COUNT], uint6
     side->positions = side->sequences + NIB_CHUNK;
 }
 
-static nib_status open_here(nib_runner *r, int64_t context, nib_err *err)
+/* The CPU's table of rotations, up to a position and a few more: all of it would take longer than
+ * many a prompt. */
+static void turn_up_to(nib_runner *r, int64_t position)
+{
+    enum { STEP = 256 };
+    const int64_t count = nib__min(nib__round_up(position + 1, STEP), r->kv.context);
+    if (position < r->rope_count)
+        return;
+    nib__rope_table(r->sides[NIB_SIDE_CPU].rope, &r->net->config, r->rope_count, count);
+    r->rope_count = count;
+}
+
+static nib_status open_here(nib_runner *r, nib_err *err)
 {
     nib_side *side = &r->sides[NIB_SIDE_CPU];
     uint64_t offset[NIB_BUFFER_COUNT];
@@ -76,7 +88,6 @@ static nib_status open_here(nib_runner *r, int64_t context, nib_err *err)
                                 "the buffers of a step");
     place(side, offset, buffers + scratch);
     r->scratch = side->block + buffers;
-    nib__rope_table(side->rope, &r->net->config, context);
     return NIB_OK;
 }
 
@@ -296,9 +307,10 @@ static nib_status open_parts(nib_runner *r, int64_t sequences, int64_t context, 
     if (r->ops.uses_gpu)
         NIB_TRY(ask_device(r, sequences, err));
     NIB_TRY(load_weights(r, err));
-    NIB_TRY(open_here(r, context, err));
+    NIB_TRY(open_here(r, err));
     if (!r->ops.uses_gpu)
         return NIB_OK;
+    turn_up_to(r, context - 1);
     NIB_TRY(nib__gpu_write(r->gpu, r->sides[NIB_SIDE_GPU].rope, r->sides[NIB_SIDE_CPU].rope,
                            r->rope_bytes, err));
     return prepare(r, err); /* with what was loaded: as a rule nothing is left to compile */
@@ -380,6 +392,7 @@ static nib_status place_slots(nib_runner *r, const nib_slot *slots, int64_t coun
         here->ids[i] = slots[i].token;
         here->sequences[i] = slots[i].sequence;
         here->positions[i] = slots[i].position;
+        turn_up_to(r, slots[i].position);
     }
     if (!r->ops.uses_gpu)
         return NIB_OK;

@@ -55,6 +55,7 @@ typedef struct nib_runner {
     char *scratch;
     uint64_t scratch_bytes; /* per worker */
     uint64_t rope_bytes;
+    int64_t rope_count;     /* positions that the CPU's table has; the GPU's has all */
     size_t gpu_logits;      /* rows that the GPU's buffer of logits holds */
     float *logits;          /* [wanted][vocab] of the last step */
     size_t logits_capacity; /* rows */

@@ -213,7 +213,7 @@ static nib_status take_positions(nib_step *s, nib_err *err)
     if (s->options.sizes_only)
         return NIB_OK;
     s->position = s->sequence + m;
-    nib__rope_table(s->rope, &s->net->config, s->options.length);
+    nib__rope_table(s->rope, &s->net->config, 0, s->options.length);
     return NIB_OK;
 }
 
