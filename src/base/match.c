@@ -132,6 +132,15 @@ nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allo
     return NIB_OK;
 }
 
+nib_status nib__pattern_of_option(nib_pattern **out, const char *option, const char *text,
+                                  const nib_allocator *a, nib_err *err)
+{
+    const nib_status status = nib__pattern_make(out, text, a, err);
+    return status == NIB_OK
+               ? status
+               : nib__fail_in(err, status == NIB_BAD_INPUT ? NIB_USAGE : status, option);
+}
+
 void nib__pattern_free(nib_pattern *pattern)
 {
     if (pattern == NULL)

@@ -12,6 +12,9 @@ typedef struct nib_pattern nib_pattern;
 
 nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allocator *a,
                              nib_err *err);
+/* The same of an option's text: NIB_USAGE with its name, if the text is wrong. */
+nib_status nib__pattern_of_option(nib_pattern **out, const char *option, const char *text,
+                                  const nib_allocator *a, nib_err *err);
 void nib__pattern_free(nib_pattern *pattern);
 const char *nib__pattern_text(const nib_pattern *pattern);
 /* A pattern too costly on this name counts as no match and sets *err (NULL allowed). */

@@ -159,7 +159,8 @@ static nib_status read_pattern(const reader *r, nib_plan_option *out, const char
     if (text == NULL)
         return nib__fail_memory(r->err, size + 1, "a pattern");
     memcpy(text, out->text, size);
-    nib_status status = nib__pattern_make(&out->pattern, text, r->a, r->err);
+    const nib_status status =
+        nib__pattern_of_option(&out->pattern, r->option, text, r->a, r->err);
     nib__release(r->a, text);
     if (status != NIB_OK)
         return status;
@@ -199,7 +200,7 @@ static nib_status read_all(reader *r, nib_plan_options *out, const nib_policy *p
     r->option = "--layer";
     if (policy->detail == NULL)
         return NIB_OK;
-    NIB_TRY(nib__pattern_make(&out->detail, policy->detail, r->a, r->err));
+    NIB_TRY(nib__pattern_of_option(&out->detail, r->option, policy->detail, r->a, r->err));
     return check_matches(r, out->detail);
 }
 

@@ -147,7 +147,7 @@ nib_status nib__choose_without(nib_strings *out, const nib_strings *patterns, ni
     for (size_t i = 0; i < patterns->count; i++) {
         nib_pattern *pattern;
         bool any = false;
-        NIB_TRY(nib__pattern_make(&pattern, patterns->items[i], a, err));
+        NIB_TRY(nib__pattern_of_option(&pattern, "--without", patterns->items[i], a, err));
         for (size_t j = 0; j < kernels; j++) {
             const nib_kernel *row = nib__kernel_at(j);
             if (row->peer != NULL || !nib__pattern_matches(pattern, row->name, NULL))

@@ -7,6 +7,8 @@ for command in info verify plan 'generate -n 1' 'eval --text m/heldout.txt' 'ben
     # shellcheck disable=SC2086 # words are meant
     refused 6 'nosuch: there is no such file or directory' ${command%% *} -m nosuch ${command#"${command%% *}"}
 done
+refused 2 '--without: a pattern may not be empty*' plan "$MODEL" --without ''
+refused 2 '--layer: pattern `re:[`: premature end of char-class' plan "$MODEL" --layer 're:['
 refused 6 '"": there is no such file or directory' plan ''
 refused 6 '/dev/null: is neither a file nor a directory' info /dev/null
 refused 6 '/dev/zero: is neither a file nor a directory' plan /dev/zero
