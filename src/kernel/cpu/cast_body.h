@@ -80,6 +80,17 @@ NIB_INLINE patch patch_at(const source *s, int64_t i0, int64_t j0, const bool ac
     return (patch){room, PANEL};
 }
 
+/* Fetches `rows` elements of panel i from j on, or, where that is past the chunk's `end`, those
+ * below its first panel c: rows of sums that run across are too far apart for the processor to see
+ * where they lead. */
+NIB_INLINE void fetch_next(const source *s, int64_t c, int64_t end, int64_t i, int64_t j,
+                           const int64_t rows)
+{
+    const int64_t column = i < end ? i : c, first = i < end ? j : j + rows;
+    for (int64_t r = first; r < nib__min(s->length, first + rows); r++)
+        __builtin_prefetch(s->x + r * s->ld + column, 0, 3);
+}
+
 NIB_INLINE vec element(patch p, int64_t j, int half)
 {
     return vec_load(p.x + j * p.ld + half * LANES);
@@ -426,8 +437,11 @@ NIB_INLINE void cast_weights(const nib_cast *a, int64_t n0, int64_t n1, const ni
         if (code == NIB_CODE_E4M3)
             chunk_factors(&s, c, end - c, a->amax, 448, a->two_power, factors);
         for (int64_t j = 0; j < s.length; j += STRIP)
-            for (int64_t i = c; i < end; i += PANEL)
+            for (int64_t i = c; i < end; i += PANEL) {
+                if (across)
+                    fetch_next(&s, c, end, i + PANEL, j, STRIP);
                 cast_patch(a, &s, &l, i, j, code, across, &factors[(i - c) / PANEL]);
+            }
     }
 }
 
@@ -593,7 +607,8 @@ NIB_INLINE void quant_tokens(const nib_quant *a, int64_t m0, int64_t m1, const t
 {
     const source s = {a->x, a->ldx, nib__min(m1, a->out.m), a->out.k, true};
     const bool is_e5m2 = to_form == TOKEN_E5M2, has_factor = is_e5m2 || to_form == TOKEN_E4M3;
-    const int64_t end_j = to_form == TOKEN_F32 ? s.length : a->out.ld;
+    const int64_t end_j = to_form == TOKEN_F32 ? s.length : a->out.ld,
+                  rows = to_form == TOKEN_MX8 ? BATCH * STRIP : STRIP;
     panel_factors factors[CHUNK];
     for (int64_t c = m0; c < s.sums; c += CHUNK * PANEL) {
         const int64_t end = nib__min(s.sums, c + CHUNK * PANEL);
@@ -602,9 +617,11 @@ NIB_INLINE void quant_tokens(const nib_quant *a, int64_t m0, int64_t m1, const t
                           factors);
         for (int64_t i = c; has_factor && i < end; i++)
             a->out.scale[i] = factors[(i - c) / PANEL].scale[(i - c) % PANEL];
-        for (int64_t j = 0; j < end_j; j += to_form == TOKEN_MX8 ? BATCH * STRIP : STRIP)
-            for (int64_t i = c; i < end; i += PANEL)
+        for (int64_t j = 0; j < end_j; j += rows)
+            for (int64_t i = c; i < end; i += PANEL) {
+                fetch_next(&s, c, end, i + PANEL, j, rows);
                 quant_patch(a, &s, i, j, to_form, &factors[(i - c) / PANEL]);
+            }
     }
 }
 
