@@ -3,7 +3,7 @@
  * Opening a constraint, and the masks of its states: walks over the trie of the tokens that leave
  * a subtree as soon as its bytes may not come. Inside a string, where almost all may, the tokens
  * that are plain characters are taken as a whole, and only what closes the string or escapes is
- * walked.
+ * walked; and, beside texts that are given, the few tokens that begin like one of those.
  */
 #include "constraint_parts.h"
 
@@ -21,6 +21,7 @@ struct nib_masks {
     nib_allocator allocator;
     const nib_constraint *constraint;
     nib_constraint_state *states; /* [longest + 2] of the way down the trie */
+    nib_constraint_state free;    /* the items of a string that take any characters */
     uint32_t *words;              /* [KEPT][words] */
     kept_mask kept[KEPT];
     size_t next; /* to be replaced */
@@ -121,7 +122,13 @@ static void allow(const int32_t *ids, size_t from, size_t to, uint32_t *allowed)
         allowed[ids[i] / 32] |= UINT32_C(1) << (ids[i] % 32);
 }
 
-/* Tokens below node `group`, of level 1, whose state is states[1]. */
+static void forbid(const int32_t *ids, size_t from, size_t to, uint32_t *allowed)
+{
+    for (size_t i = from; i < to; i++)
+        allowed[ids[i] / 32] &= ~(UINT32_C(1) << (ids[i] % 32));
+}
+
+/* Tokens below node `group`, whose state is that of its depth. */
 static void walk(nib_masks *m, const nib_token_tree *tree, size_t group, uint32_t *allowed)
 {
     const nib_token_node *nodes = tree->nodes;
@@ -142,12 +149,13 @@ static void walk(nib_masks *m, const nib_token_tree *tree, size_t group, uint32_
     }
 }
 
-/* Between two characters of a string that may be any: the plain tokens, and those that end it. */
-static void in_content(nib_masks *m, const nib_constraint_state *state, int64_t room,
-                       uint32_t *allowed)
+/* Between two characters of a string that may be any of so many, as m->free says: the plain tokens,
+ * and those that end it. */
+static void in_content(nib_masks *m, int64_t room, uint32_t *allowed)
 {
     const nib_token_trie *trie = m->constraint->trie;
     const nib_token_tree *ends = &trie->counted;
+    const nib_constraint_state *state = &m->free;
     bool settled = true;
     for (int i = state->start[state->levels - 1]; i < state->used; i++)
         settled &= nib__constraint_settled(state, &state->items[i]);
@@ -172,6 +180,53 @@ static void in_content(nib_masks *m, const nib_constraint_state *state, int64_t 
     }
 }
 
+/* Keeps the items of the open string that take any characters; true: they are all. */
+static bool keep_free(nib_constraint_state *s)
+{
+    const int first = s->start[s->levels - 1];
+    int kept = first;
+    for (int i = first; i < s->used; i++)
+        if (nib__constraint_room(s, &s->items[i]) >= 0)
+            s->items[kept++] = s->items[i];
+    const bool all = kept == s->used;
+    s->used = (uint8_t)kept;
+    return all;
+}
+
+static bool all_free(const nib_constraint_state *s)
+{
+    for (int i = s->start[s->levels - 1]; i < s->used; i++)
+        if (nib__constraint_room(s, &s->items[i]) < 0)
+            return false;
+    return true;
+}
+
+/* Of the string of states[1], `allowed` has the tokens that the free items take by themselves. Adds
+ * what the other items take: along their texts every token is asked, and elsewhere they are no
+ * more. */
+static void beside_free(nib_masks *m, uint32_t *allowed)
+{
+    const nib_token_tree *tree = &m->constraint->trie->all;
+    const nib_token_node *nodes = tree->nodes;
+    for (size_t i = 1; i < nodes[0].skip;) {
+        const nib_token_node *node = &nodes[i];
+        nib_constraint_state *s = &m->states[node->depth];
+        nib__constraint_copy(s, s - 1);
+        const bool may = nib__constraint_step(s, node->byte), inside = s->mode == NIB_IN_STRING;
+        if (may && inside && all_free(s)) {
+            i = node->skip;
+            continue;
+        }
+        const bool goes_on = may && inside;
+        forbid(tree->ids, node->first, nodes[goes_on ? i + 1 : node->skip].first, allowed);
+        if (may)
+            allow(tree->ids, node->first, nodes[i + 1].first, allowed);
+        if (may && !inside) /* the string has ended */
+            walk(m, tree, i, allowed);
+        i = goes_on ? i + 1 : node->skip;
+    }
+}
+
 static void make(nib_masks *m, const nib_constraint_state *state, uint32_t *allowed)
 {
     const nib_token_trie *trie = m->constraint->trie;
@@ -180,17 +235,20 @@ static void make(nib_masks *m, const nib_constraint_state *state, uint32_t *allo
         return;
     if ((state->mode == NIB_AT_END && state->constraint->calls == NULL) || trie->all.count == 0)
         return;
-    if (state->mode == NIB_IN_STRING && state->sub == NIB_CONTENT_START) {
-        bool any = true;
-        for (int i = state->start[state->levels - 1]; i < state->used; i++)
-            any &= nib__constraint_room(state, &state->items[i]) >= 0;
-        if (any) {
-            in_content(m, state, room_of(state), allowed);
-            return;
-        }
+    const bool content = state->mode == NIB_IN_STRING && state->sub == NIB_CONTENT_START;
+    const int64_t room = content ? room_of(state) : -1;
+    if (room < 0) {
+        nib__constraint_copy(&m->states[1], state);
+        walk(m, &trie->all, 0, allowed);
+        return;
     }
-    nib__constraint_copy(&m->states[1], state);
-    walk(m, &trie->all, 0, allowed);
+    nib__constraint_copy(&m->free, state);
+    const bool all = keep_free(&m->free);
+    in_content(m, room, allowed);
+    if (!all) {
+        nib__constraint_copy(&m->states[1], state);
+        beside_free(m, allowed);
+    }
 }
 
 static bool same(const nib_constraint_state *a, const nib_constraint_state *b)

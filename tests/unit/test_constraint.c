@@ -52,6 +52,16 @@ static const char *const schemas[] = {
     "\"additionalProperties\":false}}}",
     "{\"allOf\":[{\"$ref\":\"#/definitions/x\"}],\"title\":\"t\",\"default\":{\"any\":[]},"
     "\"definitions\":{\"x\":{\"type\":[\"boolean\",\"array\"],\"maxItems\":0}}}",
+    /* Strings of which some are given and others may be any. */
+    "{\"type\":\"array\",\"items\":{\"anyOf\":[{\"enum\":[\"ab\",\"a\\\"\",\"abc\\n\",\"the\",\"\"]"
+    "},"
+    "{\"type\":\"string\",\"maxLength\":2},{\"type\":\"string\",\"format\":\"time\"}]}}",
+    "{\"anyOf\":[{\"type\":\"array\",\"items\":{\"const\":\"the\"},\"maxItems\":2},{\"type\":"
+    "\"array\","
+    "\"items\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":3},\"minItems\":2}]}",
+    "{\"anyOf\":[{\"type\":\"object\",\"properties\":{\"the\":{\"type\":\"string\"}},"
+    "\"required\":[\"the\"]},{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}]"
+    "}",
     /* Alternatives that stay open while what is inside differs. */
     "{\"anyOf\":[{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"}"
     "}},"
