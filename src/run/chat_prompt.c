@@ -6,124 +6,21 @@
  */
 #include "library.h"
 
+#include "chat_files.h"
 #include "gguf_vocab.h"
-#include "json.h"
-#include "template.h"
-
-enum {
-    CONFIG_LIMIT = 64 << 20, /* of tokenizer_config.json: some list every added token */
-    TOKENS = 7,
-};
-
-static const char *const token_names[TOKENS] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                                "pad_token", "cls_token", "mask_token"};
 
 struct nib_chat {
     nib_arena arena;
     nib_template *template, *tools; /* tools: where a conversation has tools; may be NULL both */
-    nib_template_token tokens[TOKENS];
-    size_t token_count;
+    nib_chat_files files;
     nib_status status; /* of the model's template, for whoever wants it */
     nib_err err;
     const char *note; /* NULL: nothing to say */
 };
 
-/* A place that has a template. */
-typedef struct found {
-    nib_named_text text, tools; /* text.text NULL: none */
-} found;
-
-/* ---- tokenizer_config.json ---- */
-
-static bool read_token(nib_json *json, nib_chat *c, const char *name)
-{
-    nib_template_token token = {.name = name};
-    const nib_json_event event = nib__json_next(json);
-    if (event == NIB_JSON_STRING)
-        token.text = nib__json_string(json, &c->arena, &token.size);
-    while (event == NIB_JSON_OBJECT && nib__json_next(json) == NIB_JSON_KEY) {
-        if (!nib__json_is(json, "content"))
-            (void)nib__json_skip(json);
-        else
-            token.text = nib__json_read_string(json, &c->arena, &token.size);
-    }
-    if (event == NIB_JSON_ARRAY)
-        (void)nib__json_skip(json);
-    if (token.text != NULL && c->token_count < TOKENS)
-        c->tokens[c->token_count++] = token;
-    return json->event != NIB_JSON_ERROR;
-}
-
-/* {"name": ..., "template": ...}: "default" and "tool_use" are taken. */
-static bool read_named(nib_json *json, nib_chat *c, found *f)
-{
-    char *name = NULL, *text = NULL;
-    size_t size = 0;
-    while (nib__json_next(json) == NIB_JSON_KEY) {
-        if (nib__json_is(json, "name"))
-            name = nib__json_read_string(json, &c->arena, NULL);
-        else if (nib__json_is(json, "template"))
-            text = nib__json_read_string(json, &c->arena, &size);
-        else
-            (void)nib__json_skip(json);
-    }
-    if (name != NULL && text != NULL && strcmp(name, "default") == 0)
-        f->text = (nib_named_text){f->text.name, text, size};
-    else if (name != NULL && text != NULL && strcmp(name, "tool_use") == 0)
-        f->tools = (nib_named_text){f->text.name, text, size};
-    return json->event == NIB_JSON_OBJECT_END;
-}
-
-static bool read_templates(nib_json *json, nib_chat *c, found *f)
-{
-    const nib_json_event event = nib__json_next(json);
-    if (event == NIB_JSON_STRING)
-        f->text.text = nib__json_string(json, &c->arena, &f->text.size);
-    while (event == NIB_JSON_ARRAY && nib__json_next(json) == NIB_JSON_OBJECT)
-        if (!read_named(json, c, f))
-            return false;
-    if (event == NIB_JSON_OBJECT)
-        (void)nib__json_skip(json);
-    return json->event != NIB_JSON_ERROR;
-}
-
-static nib_status read_config(nib_chat *c, found *f, const char *path, nib_err *err)
-{
-    const nib_json_limits limits = {.literals = true};
-    char *text;
-    size_t size;
-    nib_json json;
-    f->text.name = path;
-    NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, c->arena.allocator, err));
-    nib__json_init(&json, path, text, size, &limits);
-    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
-    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
-        size_t token = 0;
-        while (token < TOKENS && !nib__json_is(&json, token_names[token]))
-            token++;
-        ok = token < TOKENS                         ? read_token(&json, c, token_names[token])
-             : nib__json_is(&json, "chat_template") ? read_templates(&json, c, f)
-                                                    : nib__json_skip(&json);
-    }
-    const nib_status status =
-        ok && json.event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(&json, err);
-    nib__release(c->arena.allocator, text);
-    return status;
-}
-
 /* ---- where templates are ---- */
 
-static nib_status read_file(nib_chat *c, found *f, const char *path, nib_err *err)
-{
-    char *text;
-    size_t size;
-    NIB_TRY(nib__file_read(&text, &size, path, NIB_TEMPLATE_SOURCE, c->arena.allocator, err));
-    f->text = (nib_named_text){path, nib__arena_copy(&c->arena, text, size), size};
-    nib__release(c->arena.allocator, text);
-    return f->text.text != NULL ? NIB_OK : nib__fail_memory(err, size, path);
-}
-
-static nib_status read_gguf(nib_chat *c, found *f, const nib_gguf *gguf, const char *path,
+static nib_status read_gguf(nib_chat *c, nib_chat_source *f, const nib_gguf *gguf, const char *path,
                             nib_err *err)
 {
     const char *text;
@@ -141,7 +38,7 @@ static void name_token(nib_chat *c, const nib_tokenizer *t, int32_t id, const ch
     size_t size;
     const char *text = id < 0 ? NULL : nib__tokenizer_token(t, id, &size);
     if (text != NULL)
-        c->tokens[c->token_count++] = (nib_template_token){name, text, size};
+        nib__chat_files_add(&c->files, name, text, size);
 }
 
 /* The directory that the tokenizer lies in. */
@@ -156,15 +53,15 @@ static nib_status tokenizer_directory(nib_chat *c, const nib_model *m, const cha
     return *out != NULL ? NIB_OK : nib__fail_memory(err, size, "a path");
 }
 
-static bool differ(const found *a, const found *b)
+static bool differ(const nib_chat_source *a, const nib_chat_source *b)
 {
     return b->text.text != NULL &&
            (a->text.size != b->text.size || memcmp(a->text.text, b->text.text, a->text.size) != 0);
 }
 
 /* The first that has one; *note says which of the others it is not. */
-static nib_status choose(nib_chat *c, const found *all, size_t count, const found **out,
-                         nib_err *err)
+static nib_status choose(nib_chat *c, const nib_chat_source *all, size_t count,
+                         const nib_chat_source **out, nib_err *err)
 {
     nib_text note;
     nib__text_init(&note, c->arena.allocator);
@@ -186,23 +83,18 @@ static nib_status choose(nib_chat *c, const found *all, size_t count, const foun
 }
 
 /* A file of its own goes before all; then the GGUF, if its tokenizer is the model's. */
-static nib_status find_template(nib_chat *c, const nib_model *m, const found **out, found all[3],
-                                nib_err *err)
+static nib_status find_template(nib_chat *c, const nib_model *m, const nib_chat_source **out,
+                                nib_chat_source all[3], nib_err *err)
 {
     const char *directory;
     NIB_TRY(tokenizer_directory(c, m, &directory, err));
-    const char *own = nib__path_join(&c->arena, directory, "chat_template.jinja"),
-               *config = nib__path_join(&c->arena, directory, "tokenizer_config.json");
+    NIB_TRY(nib__chat_files_read(&c->files, directory, &c->arena, err));
     const nib_checkpoint *cp = m->net.checkpoint;
     const nib_gguf *gguf = cp != NULL ? nib__checkpoint_gguf(cp) : NULL;
-    if (own == NULL || config == NULL)
-        return nib__fail_memory(err, strlen(directory), "a path");
-    if (nib__path_kind(own) == NIB_PATH_FILE)
-        NIB_TRY(read_file(c, &all[0], own, err));
+    all[0] = c->files.own;
     if (gguf != NULL && m->tokenizer_path == NULL)
         NIB_TRY(read_gguf(c, &all[1], gguf, nib__checkpoint_path(cp), err));
-    if (nib__path_kind(config) == NIB_PATH_FILE)
-        NIB_TRY(read_config(c, &all[2], config, err));
+    all[2] = c->files.config;
     return choose(c, all, 3, out, err);
 }
 
@@ -210,13 +102,13 @@ static nib_status open_chat(nib_chat *c, nib_model *m, nib_err *err)
 {
     const nib_tokenizer *t;
     const nib_allocator *a = &m->engine->allocator;
-    const found *f = NULL;
-    found all[3] = {{.text = {.text = NULL}}};
+    const nib_chat_source *f = NULL;
+    nib_chat_source all[3] = {{.text = {.text = NULL}}};
     NIB_TRY(nib__model_tokenizer(m, &t, err));
     NIB_TRY(find_template(c, m, &f, all, err));
-    if (c->token_count == 0) {
-        name_token(c, t, nib__tokenizer_bos(t), token_names[0]);
-        name_token(c, t, nib__tokenizer_eos(t), token_names[1]);
+    if (c->files.token_count == 0) {
+        name_token(c, t, nib__tokenizer_bos(t), "bos_token");
+        name_token(c, t, nib__tokenizer_eos(t), "eos_token");
     }
     if (f == NULL) {
         c->status =
@@ -300,8 +192,8 @@ static nib_status render(nib_model *m, const nib_chat_options *o, nib_template_o
         {NULL, o->variables, o->variables_size},
     };
     const nib_template_input input = {
-        .tokens = c->tokens,
-        .token_count = c->token_count,
+        .tokens = c->files.tokens,
+        .token_count = c->files.token_count,
         .values = values,
         .value_count = COUNT(values) - (o->variables == NULL),
         .add_generation_prompt = !o->no_generation_prompt,

@@ -5,14 +5,13 @@
  */
 #include "convert_gguf.h"
 
+#include "chat_files.h"
 #include "dialects.h"
 #include "gguf.h"
 #include "gguf_describe.h"
 #include "gguf_vocab.h"
 
 #include <string.h>
-
-enum { TEMPLATE_LIMIT = 16 << 20 };
 
 /* The type that most weights get: the first linear layer's. */
 static nib_type main_type(const nib_network *net, const nib_scheme *scheme)
@@ -29,57 +28,21 @@ static nib_type main_type(const nib_network *net, const nib_scheme *scheme)
     return storage.codes.type;
 }
 
-/* chat_template of tokenizer_config.json, where it is one text. */
-static nib_status read_member(const char **out, const char *path, const nib_model *m,
-                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
-{
-    const nib_allocator *a = &m->engine->allocator;
-    char *text;
-    size_t size;
-    nib_json json;
-    NIB_TRY(nib__file_read(&text, &size, path, TEMPLATE_LIMIT, a, err));
-    nib__json_init(&json, path, text, size, NULL);
-    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
-    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
-        const bool is_template = nib__json_is(&json, "chat_template");
-        if (!is_template || nib__json_next(&json) != NIB_JSON_STRING) {
-            if (is_template && json.event == NIB_JSON_ARRAY)
-                nib__ledger_add_note(ledger, "tokenizer",
-                                     "%s has a list of chat templates, and the GGUF gets none of "
-                                     "them; a chat_template.jinja beside it is taken",
-                                     path);
-            ok = nib__json_skip(&json);
-        } else {
-            ok = (*out = nib__json_string(&json, arena, NULL)) != NULL;
-        }
-    }
-    const nib_status status =
-        ok && json.event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(&json, err);
-    nib__release(a, text);
-    return status;
-}
-
 /* The chat template in a tokenizer's directory; NULL: there is none. The file of its own, which
  * newer tools write, goes first. */
-static nib_status read_template(const char **out, const char *directory, const nib_model *m,
-                                nib_arena *arena, nib_ledger *ledger, nib_err *err)
+static nib_status read_template(const char **out, const char *directory, nib_arena *arena,
+                                nib_ledger *ledger, nib_err *err)
 {
-    const nib_allocator *a = &m->engine->allocator;
-    const char *own = nib__path_join(arena, directory, "chat_template.jinja"),
-               *config = nib__path_join(arena, directory, "tokenizer_config.json");
-    char *text;
-    size_t size;
-    *out = NULL;
-    if (!own || !config)
-        return nib__fail_memory(err, strlen(directory), "a path");
-    if (nib__path_kind(own) != NIB_PATH_FILE)
-        return nib__path_kind(config) == NIB_PATH_FILE
-                   ? read_member(out, config, m, arena, ledger, err)
-                   : NIB_OK;
-    NIB_TRY(nib__file_read(&text, &size, own, TEMPLATE_LIMIT, a, err));
-    *out = nib__arena_copy(arena, text, size);
-    nib__release(a, text);
-    return *out ? NIB_OK : nib__fail_memory(err, size, own);
+    nib_chat_files files;
+    NIB_TRY(nib__chat_files_read(&files, directory, arena, err));
+    const nib_chat_source *from = files.own.text.text != NULL ? &files.own : &files.config;
+    *out = from->text.text;
+    if (from->tools.text != NULL)
+        nib__ledger_add_note(ledger, "tokenizer",
+                             "%s has a chat template of its own for conversations with tools, and "
+                             "the GGUF, which holds one, gets %s",
+                             from->text.name, *out != NULL ? "the default one" : "none");
+    return NIB_OK;
 }
 
 /* The tokenizer of a GGUF, as that one has it, and its chat template. */
@@ -129,7 +92,7 @@ static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *ar
     const char *directory = size == 0 ? "." : nib__arena_copy(arena, file, size);
     if (!directory)
         return nib__fail_memory(err, size, "a path");
-    NIB_TRY(read_template(&template, directory, m, arena, ledger, err));
+    NIB_TRY(read_template(&template, directory, arena, ledger, err));
     return nib__gguf_describe_tokenizer(head, file, directory, &m->net.config, template,
                                         &m->engine->allocator, ledger, err);
 }

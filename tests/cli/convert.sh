@@ -63,6 +63,12 @@ refused 2 'a tokenizer is named, but the format nibble has none inside*' convert
 cp -r m jinja && printf '{{ messages }}' >jinja/chat_template.jinja
 check 'a chat template in a file of its own' nibble convert jinja jinja.gguf --format gguf --quiet
 equal 'is inside' 1 "$(grep -ac '{{ messages }}' jinja.gguf)"
+rm jinja/chat_template.jinja
+printf '{"chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "{{ messages }}"}]}' \
+    >jinja/tokenizer_config.json
+nibble convert jinja list.gguf --format gguf --quiet >report
+equal 'of several the default one is inside' 1 "$(grep -ac '{{ messages }}' list.gguf)"
+equal 'which is said' 1 "$(tr -s '\n ' '  ' <report | grep -c 'and the GGUF, which holds one, gets the default one')"
 check 'from GGUF to nibble' nibble convert m.gguf first --format nibble --quiet
 check 'and on to torchao' nibble convert first second --format torchao --quiet
 equal 'with its tokenizer' "$(loss m)" "$(loss second)"

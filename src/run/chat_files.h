@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files beside a tokenizer say of chats: chat_template.jinja, and of tokenizer_config.json
+ * the templates and the texts of special tokens.
+ */
+#ifndef NIB_CHAT_FILES_H
+#define NIB_CHAT_FILES_H
+
+#include "template.h"
+
+enum { NIB_CHAT_TOKENS = 7 }; /* that a template may know by name */
+
+/* The templates of one place. */
+typedef struct nib_chat_source {
+    nib_named_text text;  /* text.text NULL: none */
+    nib_named_text tools; /* for conversations with tools, where there are several */
+} nib_chat_source;
+
+typedef struct nib_chat_files {
+    nib_chat_source own, config; /* chat_template.jinja, tokenizer_config.json */
+    nib_template_token tokens[NIB_CHAT_TOKENS];
+    size_t token_count;
+} nib_chat_files;
+
+/* Everything lies in the arena. A file that is not there says nothing. */
+nib_status nib__chat_files_read(nib_chat_files *out, const char *directory, nib_arena *arena,
+                                nib_err *err);
+void nib__chat_files_add(nib_chat_files *files, const char *name, const char *text, size_t size);
+
+#endif
