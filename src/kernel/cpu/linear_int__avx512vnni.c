@@ -124,12 +124,28 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
 
 /* ---- a tile ---- */
 
+/* Lines of the packed bytes that follow a chunk, which a tile fetches: some with each unit, as many
+ * at once would wait for each other. Behind the last panel this touches nothing: a prefetch cannot
+ * fault. */
+typedef struct int_ahead {
+    const char *next;
+    int64_t lines, units; /* of the whole tile */
+    int64_t due;          /* `units` for a line */
+} int_ahead;
+
+NIB_INLINE void fetch_ahead(int_ahead *a)
+{
+    for (a->due += a->lines; a->due >= a->units; a->due -= a->units, a->next += 64)
+        _mm_prefetch(a->next, _MM_HINT_T1);
+}
+
 /* `units` units of m tokens, x + r * ld on, into dots. */
 NIB_INLINE void tile_dots(const uint8_t *codes, int64_t units, const int8_t *x, int64_t ld,
-                          __m512i dots[][2], int m, form f)
+                          int_ahead *ahead, __m512i dots[][2], int m, form f)
 {
     for (int64_t unit = 0; unit < units;
          unit++, codes += unit_of(f) * NIB_INT_PANEL, x += unit_of(f)) {
+        fetch_ahead(ahead);
 #pragma GCC unroll 8
         for (int q = 0; q < unit_of(f) / 4; q++) {
             const __m512i w0 = _mm512_loadu_si512(codes + q * 4 * NIB_INT_PANEL);
@@ -157,6 +173,7 @@ typedef struct int_tile {
     bool has_float_zeros;
     const nib_linear *a;
     int64_t n0;
+    int_ahead ahead;
 } int_tile;
 
 /* Where the integer sums of a group start. What has to be computed is added in the end, as the next
@@ -215,6 +232,7 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, in
 {
     const int8_t *x = t->x;
     const uint8_t *codes = chunk->codes;
+    int_ahead ahead = t->ahead;
     __m512 sums[TILE][2];
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++) {
@@ -225,7 +243,7 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, in
     for (int64_t i = 0; i < chunk->groups; i++) {
         __m512i dots[TILE][2];
         tile_start(&chunk->heads[i], t, t->terms + i, dots, m, f);
-        tile_dots(codes, units, x, t->ld, dots, m, f);
+        tile_dots(codes, units, x, t->ld, &ahead, dots, m, f);
         tile_end(&chunk->heads[i], t, i, dots, sums, m, f);
         x += units * unit_of(f);
         codes += chunk->stride;
@@ -241,6 +259,7 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, in
 NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
 {
     __m512i dots[TILE][2];
+    int_ahead ahead = t->ahead;
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
@@ -250,7 +269,7 @@ NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++)
             add_int_bias(t->a, t->n0, dots[r]);
-    tile_dots(chunk->codes, chunk->units, t->x, t->ld, dots, m, FORM_PART);
+    tile_dots(chunk->codes, chunk->units, t->x, t->ld, &ahead, dots, m, FORM_PART);
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
@@ -379,14 +398,13 @@ static int_chunk load(const int_block *b, const uint8_t *panel, int64_t g, int64
     return load_form(b, panel, g, groups, unit0, units, FORM_WIDE);
 }
 
-/* Lines of the packed bytes that follow a chunk: its share of them is fetched during each tile.
- * Behind the last panel this touches nothing: a prefetch cannot fault. */
-static void fetch_next(const int_chunk *chunk, int64_t tile, int64_t tiles)
+/* A tile's share of the lines that follow its chunk. */
+static int_ahead share_ahead(const int_chunk *chunk, int64_t tile, int64_t tiles)
 {
     const char *next = (const char *)chunk->packed + chunk->bytes;
-    const int64_t lines = (int64_t)chunk->bytes / 64 + 1;
-    for (int64_t i = lines * tile / tiles; i < lines * (tile + 1) / tiles; i++)
-        _mm_prefetch(next + 64 * i, _MM_HINT_T1);
+    const int64_t lines = (int64_t)chunk->bytes / 64 + 1, first = lines * tile / tiles;
+    return (int_ahead){next + 64 * first, lines * (tile + 1) / tiles - first,
+                       chunk->groups * chunk->units, 0};
 }
 
 /* The lines of y that the tile's tokens will be stored to. */
@@ -448,8 +466,9 @@ static void multiply(const int_block *b, const int_chunk *chunk, const int_place
                                      tile_wide_bias, tile_parts, tile_blocks, tile_blocks_half};
     const nib_input *in = &b->a->x;
     const int64_t tiles = nib__ceil_div(b->rows, TILE);
-    for (int64_t r = 0; r < b->rows; r += TILE) {
-        const int64_t m = nib__min(TILE, b->rows - r), cell = r * b->l->groups + at->g;
+    for (int64_t tile = 0; tile < tiles; tile++) { /* all about the same size */
+        const int64_t r = b->rows * tile / tiles, m = b->rows * (tile + 1) / tiles - r;
+        const int64_t cell = r * b->l->groups + at->g;
         const bool in_blocks = is_blocks(b->f);
         const int_tile t = {in->codes + (b->r0 + r) * in->ld + at->k0,
                             in->ld,
@@ -462,8 +481,8 @@ static void multiply(const int_block *b, const int_chunk *chunk, const int_place
                             at->opens,
                             b->l->has_float_zeros,
                             b->a,
-                            b->n0};
-        fetch_next(chunk, r / TILE, tiles);
+                            b->n0,
+                            share_ahead(chunk, tile, tiles)};
         if (at->last)
             fetch_y(b, r, m);
         runs[b->f](chunk, &t, m);
