@@ -244,23 +244,72 @@ bool nib__api_settle_tools(nib_api_reader *r)
 
 /* ---- calls of earlier messages ---- */
 
-/* Arguments are a text that holds an object; templates want the object. */
-static bool check_arguments(nib_api_reader *r, const char *param, const char *text, size_t size)
+static bool put_name(nib_api_reader *r, const char *param, nib_json *json, nib_jsonw *w)
+{
+    size_t size;
+    const bool key = json->event == NIB_JSON_KEY;
+    const char *text = nib__json_string(json, r->arena, &size);
+    if (text == NULL)
+        return false;
+    if (key && memchr(text, 0, size) != NULL)
+        return nib__api_refuse(r, param, "%s has a name with U+0000", param);
+    if (key)
+        nib__jsonw_key(w, text);
+    else
+        nib__jsonw_string_n(w, text, size);
+    return true;
+}
+
+/* The event just read, written. */
+static bool put_event(nib_api_reader *r, const char *param, nib_json *json, nib_jsonw *w)
+{
+    const char *number;
+    switch (json->event) {
+    case NIB_JSON_OBJECT: nib__jsonw_object(w); return true;
+    case NIB_JSON_OBJECT_END: nib__jsonw_object_end(w); return true;
+    case NIB_JSON_ARRAY: nib__jsonw_array(w); return true;
+    case NIB_JSON_ARRAY_END: nib__jsonw_array_end(w); return true;
+    case NIB_JSON_KEY:
+    case NIB_JSON_STRING: return put_name(r, param, json, w);
+    case NIB_JSON_TRUE:
+    case NIB_JSON_FALSE: nib__jsonw_bool(w, json->event == NIB_JSON_TRUE); return true;
+    case NIB_JSON_NULL: nib__jsonw_null(w); return true;
+    case NIB_JSON_NUMBER:
+        number = nib__arena_copy(r->arena, json->token, json->token_size);
+        if (number != NULL)
+            nib__jsonw_number(w, number);
+        return number != NULL || nib__api_no_memory(r);
+    default: return false;
+    }
+}
+
+/* Arguments are a text that holds an object. It is written anew, as templates write objects, because
+ * some take the text as it is. */
+static bool read_arguments(nib_api_reader *r, const char *param, const char **out, size_t *size)
 {
     const nib_json_limits limits = {.depth = ARGUMENTS_DEPTH};
+    const char *given;
     nib_json json;
-    nib__json_init(&json, param, text, size, &limits);
-    if (nib__json_next(&json) == NIB_JSON_OBJECT && nib__json_skip(&json) &&
-        nib__json_next(&json) == NIB_JSON_END)
-        return true;
+    nib_text all;
+    nib_jsonw w;
+    if (!read_text(r, param, &given, size))
+        return false;
+    nib__text_init(&all, r->arena->allocator);
+    nib__jsonw_init(&w, &all, 0);
+    nib__json_init(&json, param, given, *size, &limits);
+    bool good = nib__json_next(&json) == NIB_JSON_OBJECT;
+    while (good && json.event != NIB_JSON_END)
+        good = put_event(r, param, &json, &w) && nib__json_next(&json) != NIB_JSON_ERROR;
+    *size = all.size;
+    *out = good && !all.failed ? nib__arena_copy(r->arena, all.at, all.size) : NULL;
+    nib__text_free(&all);
+    if (*out != NULL || r->error->http != 0)
+        return *out != NULL;
+    if (good || json.err.status == NIB_NO_MEMORY)
+        return nib__api_no_memory(r);
     return nib__api_refuse(r, param, "%s must be a string that holds a JSON object%s%s", param,
                            json.event == NIB_JSON_ERROR ? "; " : "",
                            json.event == NIB_JSON_ERROR ? json.err.text : "");
-}
-
-static bool read_arguments(nib_api_reader *r, const char *param, const char **out, size_t *size)
-{
-    return read_text(r, param, out, size) && check_arguments(r, param, *out, *size);
 }
 
 /* The writers make the same text but for the arguments. */

@@ -2,8 +2,10 @@
  *
  * Mistral's conversations with the text and the ids that its own tokenizer library gives them:
  * template, marks and tokenizer together. The cases whose text the published templates make are
- * here; in the others the library rewrites what a call's arguments or a tool's results say, which
- * no template does (those are compared with jinja2 in test_template.c).
+ * here. In the seven others the library rewrites the JSON of a call's arguments, as
+ * nib__api_read_calls does, but also that of a tool's results, or puts results together: no
+ * template makes these texts, whether arguments come as objects or as text (those are compared with
+ * jinja2 in test_template.c).
  */
 #include "template.h"
 #include "tokenizing.h"
