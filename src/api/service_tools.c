@@ -32,20 +32,22 @@ static nib_status render(void *ctx, const char *messages, const char *tools, boo
 }
 
 /* The tokens that end an answer, as templates write them. */
-static size_t find_ends(const nib_call *call, const char *out[NIB_EOS_MAX], nib_arena *arena)
+static bool find_ends(nib_call *call, const char *out[NIB_EOS_MAX], size_t *kept)
 {
     const nib_service *s = call->service;
     int32_t ids[NIB_EOS_MAX];
-    size_t kept = 0;
     const int count = nib__model_ends(s->session->model, ids);
+    *kept = 0;
     for (int i = 0; i < count; i++) {
         size_t size = 0;
         const char *text = nib__tokenizer_token(s->tokenizer, ids[i], &size);
-        char *copy = size == 0 ? NULL : nib__arena_copy(arena, text, size);
-        if (copy != NULL)
-            out[kept++] = copy;
+        if (text == NULL || size == 0)
+            continue;
+        out[*kept] = nib__arena_copy(&call->arena, text, size);
+        if (out[(*kept)++] == NULL)
+            return nib__call_no_memory(call);
     }
-    return kept;
+    return true;
 }
 
 bool nib__call_find_tools(nib_call *call)
@@ -57,7 +59,8 @@ bool nib__call_find_tools(nib_call *call)
     nib_err err;
     if (q->tools == NULL && q->messages_text == NULL)
         return true;
-    prober.end_count = find_ends(call, ends, &call->arena);
+    if (!find_ends(call, ends, &prober.end_count))
+        return false;
     if (q->tools != NULL && nib__tool_format_shows(&prober, &err) != NIB_OK)
         return nib__call_refuse_status(call, "tools", &err);
     const nib_status status = nib__tool_format_find(&call->format, &prober, &call->arena, &err);
