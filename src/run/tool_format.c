@@ -94,7 +94,7 @@ static bool render(probe *g, const char *messages, const char *tools, bool promp
     if (status == NIB_OK || status == NIB_NO_MEMORY)
         nib__fail_memory(&g->why, out->size, "a probe of the chat template");
     else
-        refuse(g, "it does not render one: %s", err.text);
+        refuse(g, "the template says: %s", err.text);
     return false;
 }
 
@@ -378,7 +378,7 @@ nib_status nib__tool_format_shows(const nib_tool_prober *p, nib_err *err)
     probe g = {.p = p};
     char messages[256];
     nib_text with, without;
-    bool shown = false;
+    bool rendered = false, shown = false;
     nib__text_init(&g.tools, p->allocator);
     nib__text_init(&with, p->allocator);
     nib__text_init(&without, p->allocator);
@@ -387,8 +387,10 @@ nib_status nib__tool_format_shows(const nib_tool_prober *p, nib_err *err)
         snprintf(messages, sizeof messages, "[%s%s]",
                  system ? "{\"role\": \"system\", \"content\": \"s\"}, " : "", user);
         if (render(&g, messages, g.tools.at, true, &with) &&
-            render(&g, messages, NULL, true, &without))
+            render(&g, messages, NULL, true, &without)) {
+            rendered = true;
             shown = with.size != without.size || memcmp(with.at, without.at, with.size) != 0;
+        }
     }
     const bool failed = g.tools.failed || g.why.status == NIB_NO_MEMORY;
     nib__text_free(&g.tools);
@@ -396,6 +398,10 @@ nib_status nib__tool_format_shows(const nib_tool_prober *p, nib_err *err)
     nib__text_free(&without);
     if (failed)
         return nib__fail_memory(err, 0, "a probe of the chat template");
+    if (!rendered)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "of a short conversation with tools %s; so these cannot be shown with it",
+                         g.why.text);
     return shown ? NIB_OK
                  : nib__fail(err, NIB_UNSUPPORTED,
                              "the chat template makes the same prompt with tools and without, so "

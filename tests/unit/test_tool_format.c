@@ -47,7 +47,7 @@ static const form known[] = {
      "[TOOL_CALLS]", "", "", true, false, "</s>"},
     {"mistral-chat/chat_templates/v13.jinja", "[TOOL_CALLS]", "[ARGS]", "[TOOL_CALLS]", "", "",
      false, false, "</s>"},
-    {"../tokenizers/gpt-oss/chat_template.jinja", NULL, "it does not render one", NULL, NULL, NULL,
+    {"../tokenizers/gpt-oss/chat_template.jinja", NULL, "the template says: ", NULL, NULL, NULL,
      false, false, "<|call|>"},
     {"chat_templates/granite-3.0-instruct.jinja", NULL, "it does not write them", NULL, NULL, NULL,
      false, false, "<|end_of_text|>"},
@@ -150,6 +150,8 @@ static void test_refusals(void **state)
     static const struct {
         const char *text, *why;
     } cases[] = {
+        {"{{ tools }}{{ raise_exception('never') }}",
+         "of a short conversation with tools the template says: never; so"},
         {"{{ messages[0].content }}", "the same prompt with tools and without"},
         {"{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}", "does not write them"},
         {"{{ tools }}{% for m in messages %}{% for c in m.tool_calls or [] %}"
@@ -161,7 +163,7 @@ static void test_refusals(void **state)
          "written more than once"},
         {"{{ tools }}{% for m in messages %}{% if m.tool_calls %}{{ raise_exception('no calls') }}"
          "{% endif %}{{ m.content }}{% endfor %}",
-         "does not render one: no calls"},
+         "the template says: no calls"},
         {"{{ tools }}{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.id }} "
          "{{ c.function.name }}: {{ c.function.arguments | tojson }} {{ c.id }}{% endfor %}"
          "{% endfor %}",
