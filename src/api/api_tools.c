@@ -283,8 +283,8 @@ static bool put_event(nib_api_reader *r, const char *param, nib_json *json, nib_
     }
 }
 
-/* Arguments are a text that holds an object. It is written anew, as templates write objects, because
- * some take the text as it is. */
+/* Arguments are a text that holds an object. It is written anew, as templates write objects, for
+ * templates that take the text as it is, too. */
 static bool read_arguments(nib_api_reader *r, const char *param, const char **out, size_t *size)
 {
     const nib_json_limits limits = {.depth = ARGUMENTS_DEPTH};

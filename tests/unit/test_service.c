@@ -295,6 +295,7 @@ static void test_queue_keeps_room(void **state)
     }
     for (size_t i = 0; i < COUNT(clients); i++)
         nib_call_close(calls[i]);
+    wait_prepared(s.service); /* one that was being prepared waits until it is */
     assert_int_equal(s.service->waiting, 0);
     close_served(&s);
 }
