@@ -220,6 +220,9 @@ void nib__weight_row(const nib_weight *w, int64_t i, float *out);
 bool nib__weight_holds_scales(const nib_weight *w);
 /* A weight of a block type, [n][k / block] blocks; false for other types. */
 bool nib__block_weight(nib_weight *out, nib_type type, int64_t n, int64_t k, const void *blocks);
+/* Of a weight in blocks of Q6_K, whose groups of 16 have the scales f16 * s: those of the block
+ * that begins with group g, a multiple of 16. */
+void nib__weight_q6_k(const nib_weight *w, int64_t i, int64_t g, uint16_t *f16, int8_t s[16]);
 /* The form of the bias, and its values as f32 [n]: floats as they are; (code - zero) * scale in
  * f32; code * (act_scale * scale of the row), multiplied in double and rounded once. */
 nib_bias nib__weight_bias_form(const nib_weight *w);

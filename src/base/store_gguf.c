@@ -237,6 +237,13 @@ float nib__q6_k_scale(const nib_weight *w, int64_t row, int64_t g)
     return f16_at(block + 208) * (float)(int8_t)block[192 + g % 16];
 }
 
+void nib__weight_q6_k(const nib_weight *w, int64_t i, int64_t g, uint16_t *f16, int8_t s[16])
+{
+    const uint8_t *block = block_at(w, block_of(w), nib__weight_place(w, i), g * 16);
+    *f16 = half_at(block + 208);
+    memcpy(s, block + 192, 16);
+}
+
 /* ---- what a type is read as ---- */
 
 bool nib__block_weight(nib_weight *out, nib_type type, int64_t n, int64_t k, const void *blocks)

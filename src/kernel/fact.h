@@ -134,6 +134,7 @@ typedef enum nib_wish {
       nib__type_names)                                                                             \
     X(BIAS, FLAG, "bias", "the layer", "a bias", NULL)                                             \
     X(PLAIN, FLAG, "plain", "the layer", "codes and scales in plain rows", NULL)                   \
+    X(Q6_K, FLAG, "q6_k", "the layer", "a weight in blocks of Q6_K", NULL)                         \
     X(WISH, ENUM, "layout", "the layer", "the requested layout", nib__wish_names)                  \
     X(TOP_K, INT, "top_k", "the request", "the number of candidates top-k", NULL)                  \
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \

@@ -27,6 +27,7 @@ typedef struct nib_layer {
     nib_type act_scale_type;        /* F32; what a founding case turned into F64 */
     uint64_t stored_bytes;          /* nib__weight_bytes as it is stored; 0: it is not */
     bool plain;                     /* nib__weight_is_plain of what is stored */
+    bool q6_k;                      /* it is stored in GGUF's blocks of Q6_K */
     nib_wish wish;
     const char *wish_text; /* as written in the recipe; NULL */
     nib_scheme qat; /* training: what operands are rounded to before a product of `asked`, which is

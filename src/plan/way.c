@@ -56,6 +56,7 @@ void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *s
                                         ? NIB_TYPE_F32
                                         : layer->act_scale_type;
     fact[NIB_FACT_BIAS] = layer->bias;
+    fact[NIB_FACT_Q6_K] = layer->q6_k && nib__scheme_same_weight(&layer->stored, scheme);
     fact[NIB_FACT_WISH] = layer->wish;
     fact[NIB_FACT_PHASE] = phase;
     fact[NIB_FACT_BUILT] = 1;

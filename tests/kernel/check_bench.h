@@ -75,7 +75,8 @@ static void bench_one(const nib_kernel *row, const linear_case *c, nib_pool *poo
     release(&m);
 }
 
-/* The usual scheme of a row: what its recipe makes; `group` of int4 where it is not 0. */
+/* The usual scheme of a row: what its recipe makes; `group` of int4, and of what takes activations
+ * in blocks, where it is not 0. */
 static linear_case bench_case(const nib_kernel *row, int64_t m, int64_t group)
 {
     linear_case c = {.m = m, .n = 8192, .k = 2048, .scheme = {.symmetric = true}};
@@ -86,12 +87,14 @@ static linear_case bench_case(const nib_kernel *row, int64_t m, int64_t group)
     c.scheme.group = c.scheme.code == NIB_CODE_I4 || is_mx || nib__act_block(c.scheme.act) > 0 ? 32
                      : c.scheme.code == NIB_CODE_NV4                                           ? 16
                                                      : NIB_GROUP_ROW;
-    if (group != 0 && c.scheme.code == NIB_CODE_I4)
+    if (group != 0 && (c.scheme.code == NIB_CODE_I4 || nib__act_block(c.scheme.act) > 0))
         c.scheme.group = group;
     if (nib__scheme_is_quantized(&c.scheme))
         c.scale_type = is_mx                           ? NIB_TYPE_E8M0
                        : c.scheme.code == NIB_CODE_NV4 ? NIB_TYPE_E4M3
                                                        : NIB_TYPE_F32;
+    if (asks_q6_k(row))
+        be_q6_k(&c);
     return c;
 }
 

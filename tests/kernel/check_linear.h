@@ -14,6 +14,7 @@ typedef struct linear_case {
     int64_t m, n, k;
     value_class values;
     bool bias, int_bias;
+    bool q6_k; /* the weight is in blocks of Q6_K */
 } linear_case;
 
 static const char *say_case(char out[160], const linear_case *c)
@@ -56,6 +57,7 @@ static void case_query(nib_query *q, const linear_case *c, nib_op op)
     q->fact[NIB_FACT_ACT_SCALE_TYPE] =
         c->scheme.act == NIB_ACT_FLOAT ? NIB_TYPE_NONE : NIB_TYPE_F32;
     q->fact[NIB_FACT_BIAS] = c->bias;
+    q->fact[NIB_FACT_Q6_K] = c->q6_k;
     q->fact[NIB_FACT_BUILT] = 1;
 }
 
@@ -150,8 +152,30 @@ static void *make_numbers(memory *m, nib_type type, int64_t count, value_class c
     return out;
 }
 
+/* Blocks of any bits, with scales of the case's values. */
+static void make_q6_k(nib_weight *w, memory *m, const linear_case *c, rng *r)
+{
+    enum { ELEMENTS = 256, BYTES = 210, CODES = 192, D = 208 };
+    const int64_t blocks = c->n * c->k / ELEMENTS;
+    uint8_t *out = take(m, (size_t)(blocks * BYTES));
+    for (int64_t i = 0; i < blocks * BYTES; i++)
+        out[i] = (uint8_t)(c->values == VALUES_EQUAL && i % BYTES < CODES ? 0x5a : below(r, 256));
+    for (int64_t i = 0; i < blocks; i++) {
+        const float d = (below(r, 2) != 0 ? 1e-3F : -1e-3F) * (1 + unit(r)) *
+                        (c->values == VALUES_RATIO ? ldexpf(1, (int)below(r, 21) - 10) : 1);
+        const uint16_t half = nib__f32_to_f16(d);
+        memcpy(out + i * BYTES + D, &half, sizeof half);
+    }
+    nib__block_weight(w, NIB_TYPE_Q6_K, c->n, c->k, out);
+    w->scheme = c->scheme;
+}
+
 static void make_weight(nib_weight *w, memory *m, const linear_case *c, rng *r)
 {
+    if (c->q6_k) {
+        make_q6_k(w, m, c, r);
+        return;
+    }
     const nib_code code = c->scheme.code;
     const bool quantized = nib__scheme_is_quantized(&c->scheme),
                one = c->scheme.group == NIB_GROUP_TENSOR;
@@ -522,6 +546,26 @@ static linear_case random_case(const nib_kernel *row, int t, rng *r)
     return c;
 }
 
+/* Does the row take nothing but Q6_K? */
+static bool asks_q6_k(const nib_kernel *row)
+{
+    const nib_cond *c = row->conds;
+    while (c->relation != NIB_REL_END && c->fact != NIB_FACT_Q6_K)
+        c++;
+    return c->relation != NIB_REL_END;
+}
+
+static void be_q6_k(linear_case *c)
+{
+    c->q6_k = true, c->int_bias = false;
+    c->scheme.group = 16;
+    c->scheme.zero = NIB_ZERO_NONE;
+    c->scheme.symmetric = true;
+    c->scale_type = NIB_TYPE_F32;
+    c->zero_type = NIB_TYPE_NONE;
+    c->k = nib__round_up(c->k, 256);
+}
+
 /* The case for a GPU, where each set of types is a program to compile: few of them, and every
  * number of tokens that has a kernel of its own; of a row for many tokens, more than one tile. */
 static void narrow_for_gpu(linear_case *c, const nib_kernel *row, int t)
@@ -565,6 +609,8 @@ static bool check_products(verdict *v, const nib_kernel *row, const nib_kernel *
     for (int t = 0; t < TRIES && v->cases < wanted; t++) {
         linear_case c = random_case(row, t, &r);
         nib_query q = *where;
+        if (asks_q6_k(row))
+            be_q6_k(&c);
         if (row->gpu != NULL && row->op != NIB_OP_QUANT)
             narrow_for_gpu(&c, row, t);
         case_query(&q, &c, row->op);

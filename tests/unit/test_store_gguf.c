@@ -143,6 +143,12 @@ static void look_at_packing(const golden *g)
             nib__weight_put_scales(&w, i, group, 1, &packed, 0);
             nib__to_f32(&value, &packed, w.scale_type, 1);
             assert_true(value == scale);
+            if (g->type == NIB_TYPE_Q6_K) {
+                uint16_t half;
+                int8_t s[16];
+                nib__weight_q6_k(&w, i, group / 16 * 16, &half, s);
+                assert_true(nib__f16_to_f32(half) * (float)s[group % 16] == scale);
+            }
             if (w.scheme.zero == NIB_ZERO_NONE)
                 continue;
             nib__weight_put_zeros(&w, i, group, 1, &packed, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear row with integer activations and int8 weights, AVX2: see linear_int_avx2.h.
+ * Linear rows with integer activations and int8 weights, or Q6_K's, AVX2: see linear_int_avx2.h.
  */
 #include "linear_int.h"
 
@@ -15,6 +15,11 @@ void nib__linear_w8_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scra
 void nib__linear_w8_blocks_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
     run_blocks(a, n0, n1, scratch, 8);
+}
+
+void nib__linear_w6_blocks_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    run_blocks(a, n0, n1, scratch, 6);
 }
 
 #endif

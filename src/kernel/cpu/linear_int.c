@@ -220,6 +220,20 @@ enum { K_MAX = 1 << 16 };
         .run = {.linear = arch(nib__linear_##layout##_blocks_##target)},                           \
         .note = "panels of 32 outputs; a scale for each " block " activations, as ggml has them"   \
     }
+/* Q6_K's own bits: a key, shapes and scales that only its blocks have. */
+#define SIX(target, tile, isa, rank_)                                                              \
+    {                                                                                              \
+        .name = "linear_a8b256_q6k_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                   \
+        .code = NIB_CODE_I8, .act = NIB_ACT_I8_BLOCK256, .input = NIB_ANY,                         \
+        .device = NIB_DEVICE_CPU,                                                                  \
+        .conds = NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                \
+                           NIB_IS(Q6_K, 1, "6-bit codes and 8-bit scales stay what they are")),    \
+        .numbers = NIB_NUMBERS_I32, .reference = "linear_a8b256_w8g_f32__ref", .rank = rank_,      \
+        .unit = NIB_UNIT_I8, .n_step = NIB_INT_PANEL, .packing = &nib__packing_w6,                 \
+        .scratch = NIB_X86(nib__linear_six_scratch_##target),                                      \
+        .run = {.linear = NIB_X86(nib__linear_w6_blocks_##target)},                                \
+        .note = "Q6_K in its 6.6 bits; panels of 32 outputs, a scale for each 256 activations"     \
+    }
 #define BLOCKS_VNNI(type, code, act, layout, groups, block)                                        \
     BLOCKS(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL,         \
            NIB_X86, 10, layout, groups, block)
@@ -266,6 +280,8 @@ static const nib_kernel rows[] = {
     BLOCKS_VNNI("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
     BLOCKS_VNNI("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
     BLOCKS_VNNI("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
+    SIX(avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 5),
+    SIX(avx2, "4x8", NIB_ISA_AVX2, 15),
     BLOCKS_AVX2("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_AVX2("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
     BLOCKS_AVX2("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),

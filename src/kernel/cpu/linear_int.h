@@ -14,6 +14,12 @@
  * quad 2q, the high ones quad 2q + 1.
  * So 64 bytes are 16 outputs by 4 consecutive k, what one vpdpbusd takes, and a part is one
  * contiguous stream.
+ *
+ * Q6_K's weights keep their 6.6 bits. Such a panel begins with its heads, for each 16 groups
+ *   scales   [32] f16, then [16][32] int8: a group's scale is the product, exact in f32
+ * and goes on with groups that are codes alone, a unit of 16 k each: code + 32 as
+ *   low      [2][32 outputs][4] bytes of two nibbles, as a unit of int4
+ *   high     [32 outputs][4] bytes of four pairs of bits, those of quad q from bit 2q on
  */
 #ifndef NIB_LINEAR_INT_H
 #define NIB_LINEAR_INT_H
@@ -36,22 +42,44 @@ typedef struct nib_int_layout {
     int64_t units, last_units; /* of a group, of the last */
     int64_t per_block;         /* groups per block of the float sum */
     size_t scale_bytes;        /* of one scale */
+    size_t heads;              /* bytes before the groups of a panel: Q6_K's only */
     size_t header;             /* bytes before the codes of a group */
-    size_t unit_bytes;         /* 512 or 1024; of int8 in half units 512 */
+    size_t unit_bytes;         /* 512 or 1024; of int8 in half units 512, of 6 bits 384 */
     size_t group_bytes, panel_bytes;
-    int offset; /* 8 or 128: a stored code is code + offset */
+    int bits;   /* of a stored code: 4, 6 or 8 */
+    int offset; /* half of their range: a stored code is code + offset */
     bool has_zeros, has_float_zeros;
     size_t zeros; /* where the float zeros lie in a header */
     nib_type scale_type;
 } nib_int_layout;
 
-nib_int_layout nib__int_layout(const nib_weight *w);
-extern const nib_packing nib__packing_w4, nib__packing_w8;
+enum {
+    NIB_SIX_GROUPS = 16,                                 /* of Q6_K that share a head: 256 k */
+    NIB_SIX_HEAD = NIB_INT_PANEL * (2 + NIB_SIX_GROUPS), /* bytes of it */
+    NIB_SIX_HIGH = 8 * NIB_INT_PANEL,                    /* where a unit's high bits begin */
+};
 
-/* The bytes of unit `unit` of group g in a panel. */
+nib_int_layout nib__int_layout(const nib_weight *w);
+nib_int_layout nib__int_layout_six(const nib_weight *w); /* Q6_K's 6.6 bits */
+extern const nib_packing nib__packing_w4, nib__packing_w6, nib__packing_w8;
+
+/* Where group g begins in a panel. */
+NIB_INLINE size_t nib__int_group(const nib_int_layout *l, int64_t g)
+{
+    return l->heads + (size_t)g * l->group_bytes;
+}
+
+/* Where the codes of unit `unit` of group g lie in a panel. */
 NIB_INLINE size_t nib__int_unit(const nib_int_layout *l, int64_t g, int64_t unit)
 {
-    return (size_t)g * l->group_bytes + l->header + (size_t)unit * l->unit_bytes;
+    return nib__int_group(l, g) + l->header + (size_t)unit * l->unit_bytes;
+}
+
+/* Where the f16 scales of group g lie in a panel of 6 bits, and its int8 ones. */
+NIB_INLINE size_t nib__six_f16(int64_t g) { return (size_t)(g / NIB_SIX_GROUPS) * NIB_SIX_HEAD; }
+NIB_INLINE size_t nib__six_int8(int64_t g)
+{
+    return nib__six_f16(g) + (size_t)(2 + g % NIB_SIX_GROUPS) * NIB_INT_PANEL;
 }
 
 /* Codes of k in group g. */
@@ -137,9 +165,14 @@ int64_t nib__int_row_block_most(int64_t m, int64_t k);
     void nib__linear_w8_blocks_##isa(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);  \
     size_t nib__linear_int_scratch_##isa(const void *args);                                        \
     size_t nib__linear_blocks_scratch_##isa(const void *args);
+#define NIB_SIX_RUNS(isa)                                                                          \
+    void nib__linear_w6_blocks_##isa(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);  \
+    size_t nib__linear_six_scratch_##isa(const void *args);
 NIB_INT_RUNS(avx2)
 NIB_INT_RUNS(avx512vnni)
 NIB_INT_RUNS(neon)
 NIB_INT_RUNS(i8mm)
+NIB_SIX_RUNS(avx2)
+NIB_SIX_RUNS(avx512vnni)
 
 #endif

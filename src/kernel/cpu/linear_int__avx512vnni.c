@@ -57,7 +57,7 @@ typedef struct int_scratch {
      * [rows][groups] or nib_int_scaled */
 } int_scratch;
 
-/* Code sums of one group's units, which become bytes at `out` if they are int4. */
+/* Code sums of one group's units, which become bytes at `out` if they are not. 6 bits: of one. */
 NIB_INLINE void load_codes(const uint8_t *codes, int64_t eights, uint8_t *out, int bits,
                            bool has_sums, __m512i sums[2])
 {
@@ -66,11 +66,10 @@ NIB_INLINE void load_codes(const uint8_t *codes, int64_t eights, uint8_t *out, i
 #pragma GCC unroll 2
         for (int c = 0; c < 2; c++) {
             __m512i even, odd;
-            load_quads(codes + (size_t)q * (size_t)bits * NIB_INT_PANEL + 64 * c, bits, &even,
-                       &odd);
+            load_quads(codes, (int)q, c, bits, &even, &odd);
             if (has_sums)
                 sums[c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums[c], even, ones), odd, ones);
-            if (bits == 4) {
+            if (bits != 8) {
                 _mm512_storeu_si512(out + q * 8 * NIB_INT_PANEL + 64 * c, even);
                 _mm512_storeu_si512(out + q * 8 * NIB_INT_PANEL + 64 * c + 4 * NIB_INT_PANEL, odd);
             }
@@ -79,9 +78,10 @@ NIB_INLINE void load_codes(const uint8_t *codes, int64_t eights, uint8_t *out, i
 }
 
 /* Code sums add to those of the same group's earlier units when it is continued. */
-NIB_INLINE void load_head(const nib_int_layout *l, const uint8_t *group, form f, bool continued,
-                          __m512i sums[2], int_head *head)
+NIB_INLINE void load_head(const nib_int_layout *l, const uint8_t *panel, int64_t g, form f,
+                          int bits, bool continued, __m512i sums[2], int_head *head)
 {
+    const uint8_t *group = panel + nib__int_group(l, g);
     for (int c = 0; c < 2; c++) {
         const __m512i offset = load_offsets(l, group, c);
         if (f == FORM_PAIR) {
@@ -95,8 +95,7 @@ NIB_INLINE void load_head(const nib_int_layout *l, const uint8_t *group, form f,
             _mm512_storeu_si512(head->fix[0] + 16 * c,
                                 _mm512_loadu_si512(group + l->zeros + 64 * c));
         }
-        _mm512_storeu_ps(head->scale + 16 * c,
-                         load_scales(group + (size_t)c * 16 * l->scale_bytes, l->scale_type));
+        _mm512_storeu_ps(head->scale + 16 * c, group_scales(l, panel, group, g, c, bits));
     }
 }
 
@@ -108,13 +107,12 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
     const size_t bytes = (size_t)(units * unit_of(f) * NIB_INT_PANEL);
     const bool has_sums = f != FORM_PLAIN && f != FORM_PLAIN_BIAS && !is_blocks(f);
     for (int64_t i = 0; i < groups; i++) {
-        const uint8_t *group = panel + (size_t)(g + i) * l->group_bytes;
-        const uint8_t *codes = group + l->header + (size_t)unit0 * l->unit_bytes;
+        const uint8_t *codes = panel + nib__int_unit(l, g + i, unit0);
         __m512i sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-        if (has_sums || bits == 4)
+        if (has_sums || bits != 8)
             load_codes(codes, units * unit_of(f) / 8, s->codes + (size_t)i * bytes, bits, has_sums,
                        sums);
-        load_head(l, group, f, unit0 > 0, sums, &s->heads[i]);
+        load_head(l, panel, g + i, f, bits, unit0 > 0, sums, &s->heads[i]);
     }
     const uint8_t *direct = panel + nib__int_unit(l, g, unit0);
     const size_t packed = (size_t)(groups - 1) * l->group_bytes + (size_t)units * l->unit_bytes;
@@ -375,8 +373,10 @@ typedef struct int_place {
 NIB_INLINE int_chunk load_form(const int_block *b, const uint8_t *panel, int64_t g, int64_t groups,
                                int64_t unit0, int64_t units, form f)
 {
-    return b->l->offset == 8 ? load_chunk(b->l, panel, g, groups, unit0, units, f, 4, b->scratch)
-                             : load_chunk(b->l, panel, g, groups, unit0, units, f, 8, b->scratch);
+    if (b->l->bits == 6 && f == FORM_BLOCKS_HALF)
+        return load_chunk(b->l, panel, g, groups, unit0, units, f, 6, b->scratch);
+    return b->l->bits == 4 ? load_chunk(b->l, panel, g, groups, unit0, units, f, 4, b->scratch)
+                           : load_chunk(b->l, panel, g, groups, unit0, units, f, 8, b->scratch);
 }
 
 static int_chunk load(const int_block *b, const uint8_t *panel, int64_t g, int64_t groups,
@@ -584,12 +584,24 @@ size_t nib__linear_int_scratch_avx512vnni(const void *args)
     return is_direct(&l, a->x.m) ? terms : prefill_bytes(a, terms);
 }
 
+static size_t blocks_scratch(const nib_linear *a, const nib_int_layout *l)
+{
+    const size_t scaled = nib__int_scaled_bytes(a, l);
+    return is_direct(l, a->x.m) ? scaled : prefill_bytes(a, scaled);
+}
+
 size_t nib__linear_blocks_scratch_avx512vnni(const void *args)
 {
     const nib_linear *a = args;
     const nib_int_layout l = nib__int_layout(a->w);
-    const size_t scaled = nib__int_scaled_bytes(a, &l);
-    return is_direct(&l, a->x.m) ? scaled : prefill_bytes(a, scaled);
+    return blocks_scratch(a, &l);
+}
+
+size_t nib__linear_six_scratch_avx512vnni(const void *args)
+{
+    const nib_linear *a = args;
+    const nib_int_layout l = nib__int_layout_six(a->w);
+    return blocks_scratch(a, &l);
 }
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AVX2 code of the int4 and int8 linear rows, inlined with bits = 4 or 8 by linear_a8t_w4g__avx2.c
- * and linear_a8t_w8__avx2.c. Layout: linear_int.h. Arithmetic: linear_int.c.
+ * AVX2 code of the int4 and int8 linear rows, inlined with bits = 4, 6 or 8 by
+ * linear_a8t_w4g__avx2.c and linear_a8t_w8__avx2.c. Layout: linear_int.h. Arithmetic: linear_int.c.
  *
  * Without VNNI: int4 codes are unsigned in vpmaddubsw, whose pairs of 15 * 128 add up exactly over
  * the 8 quads of a unit (30,720 < 2^15) before they widen. int8 codes would saturate there, so
  * their even and odd bytes are multiplied as 16-bit values (vpmaddwd) with activations that the
- * scratch holds as (x0, x2), (x1, x3). A tile is m tokens x c vectors of 8 outputs, m * c = 4: 4 x
- * 8, 2 x 16 or 1 x 32.
+ * scratch holds as (x0, x2), (x1, x3). Of 6-bit codes two pairs, 63 * 128 * 4, fit 16 bits. A tile
+ * is m tokens x c vectors of 8 outputs, m * c = 4: 4 x 8, 2 x 16 or 1 x 32.
  */
 #ifndef NIB_LINEAR_INT_AVX2_H
 #define NIB_LINEAR_INT_AVX2_H
@@ -48,6 +48,17 @@ NIB_INLINE __m256 load_scales(const nib_int_layout *l, const uint8_t *group, int
     if (l->scale_type == NIB_TYPE_F16)
         return _mm256_cvtph_ps(half);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+/* The same of group g, whose scales may lie in its panel's head. */
+NIB_INLINE __m256 group_scales(const nib_int_layout *l, const uint8_t *panel, const uint8_t *group,
+                               int64_t g, int first, int bits)
+{
+    if (bits != 6)
+        return load_scales(l, group, first);
+    const __m128i half = _mm_loadu_si128((const __m128i *)(panel + nib__six_f16(g) + 2 * first)),
+                  s = _mm_loadl_epi64((const __m128i *)(panel + nib__six_int8(g) + first));
+    return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(s)));
 }
 
 NIB_INLINE __m256i load_offsets(const nib_int_layout *l, const uint8_t *group, int first)
@@ -120,6 +131,37 @@ NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, 
                 dots[r][c] = _mm256_add_epi32(dots[r][c], _mm256_add_epi32(p0, p1));
             }
         }
+}
+
+/* One unit of 16 k in 6 bits. */
+NIB_INLINE void unit6(const uint8_t *codes, const int8_t *const *x, int64_t k, __m256i dots[][4],
+                      int m, int columns)
+{
+    const __m256i low = _mm256_set1_epi8(15), pair = _mm256_set1_epi8(0x30),
+                  ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; c++) {
+        const __m256i v0 = load8(codes + 32 * c), v1 = load8(codes + 4 * NIB_INT_PANEL + 32 * c),
+                      high = load8(codes + NIB_SIX_HIGH + 32 * c);
+        const __m256i quads[4] = {
+            _mm256_or_si256(_mm256_and_si256(v0, low),
+                            _mm256_and_si256(_mm256_slli_epi16(high, 4), pair)),
+            _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(v0, 4), low),
+                            _mm256_and_si256(_mm256_slli_epi16(high, 2), pair)),
+            _mm256_or_si256(_mm256_and_si256(v1, low), _mm256_and_si256(high, pair)),
+            _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(v1, 4), low),
+                            _mm256_and_si256(_mm256_srli_epi16(high, 2), pair))};
+#pragma GCC unroll 4
+        for (int r = 0; r < m; r++)
+#pragma GCC unroll 2
+            for (int q = 0; q < 4; q += 2) {
+                const __m256i p0 = _mm256_maddubs_epi16(quads[q], broadcast4(x[r] + k + 4 * q));
+                const __m256i p1 =
+                    _mm256_maddubs_epi16(quads[q + 1], broadcast4(x[r] + k + 4 * q + 4));
+                dots[r][c] =
+                    _mm256_add_epi32(dots[r][c], _mm256_madd_epi16(_mm256_add_epi16(p0, p1), ones));
+            }
+    }
 }
 
 /* dot + offset * term - sum * zero where that may not fit 32 bits: exact in double, rounded
@@ -220,7 +262,7 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
     const int8_t *x[TILE];
     const int16_t *wide[TILE];
     __m256 sum[TILE][4], total[TILE][4];
-    const uint8_t *group = panel;
+    const uint8_t *group = panel + l->heads;
     int64_t k = 0, left = l->per_block;
 #pragma GCC unroll 4
     for (int r = 0; r < m; r++) {
@@ -254,12 +296,14 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                     _mm_prefetch((const char *)codes + AHEAD + 64 * line, _MM_HINT_T0);
             if (bits == 4)
                 unit4(codes, x, k, dots, sums, m, columns, plain);
+            else if (bits == 6)
+                unit6(codes, x, k, dots, m, columns);
             else
                 unit8(codes, wide, k, dots, sums, m, columns, plain, unit_k / 4);
         }
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
-            const __m256 scale = load_scales(l, group, LANES * (c0 + c));
+            const __m256 scale = group_scales(l, panel, group, g, LANES * (c0 + c), bits);
             const __m256i offset = load_offsets(l, group, LANES * (c0 + c));
             const __m256i fix = kind == NIB_INT_PAIR
                                     ? _mm256_or_si256(sums[c], _mm256_slli_epi32(offset, 16))
@@ -355,7 +399,7 @@ NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *sc
 /* Activations in blocks. Scratch: nib_int_scaled, then for int8 codes [rows][ld]. */
 NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
 {
-    const nib_int_layout l = nib__int_layout(a->w);
+    const nib_int_layout l = bits == 6 ? nib__int_layout_six(a->w) : nib__int_layout(a->w);
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
     int16_t *wide =
         (int16_t *)((char *)scratch + nib__round_up((int64_t)nib__int_scaled_bytes(a, &l), 64));
@@ -368,8 +412,8 @@ NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *sc
         for (int64_t n = n0; n < n1; n += NIB_INT_PANEL) {
             const uint8_t *panel =
                 (const uint8_t *)a->packed + (size_t)(n / NIB_INT_PANEL) * l.panel_bytes;
-            if (bits == 8 && l.unit == NIB_INT_HALF_UNIT)
-                run_panel(&b, panel, n, TILE_BLOCKS_HALF, 8);
+            if (bits == 6 || (bits == 8 && l.unit == NIB_INT_HALF_UNIT))
+                run_panel(&b, panel, n, TILE_BLOCKS_HALF, bits);
             else
                 run_panel(&b, panel, n, TILE_BLOCKS, bits);
         }

@@ -8,12 +8,14 @@
 enum {
     SPAN = 1024, /* codes of one output that are fetched at a time */
     FOUR = 4,    /* outputs whose words are put into a panel together */
+    SUPER = NIB_SIX_GROUPS * NIB_INT_HALF_UNIT, /* k of a super-block of Q6_K */
 };
 
 nib_int_layout nib__int_layout(const nib_weight *w)
 {
     nib_int_layout l;
     const bool is_int4 = w->scheme.code == NIB_CODE_I4;
+    l.heads = 0;
     l.group = nib__scheme_group_size(&w->scheme, w->k);
     l.groups = nib__scheme_groups(&w->scheme, w->k);
     l.unit = l.groups > 1 && l.group % NIB_INT_UNIT != 0 ? NIB_INT_HALF_UNIT : NIB_INT_UNIT;
@@ -32,17 +34,41 @@ nib_int_layout nib__int_layout(const nib_weight *w)
     l.group_bytes = l.header + (size_t)l.units * l.unit_bytes;
     l.panel_bytes =
         (size_t)(l.groups - 1) * l.group_bytes + l.header + (size_t)l.last_units * l.unit_bytes;
+    l.bits = is_int4 ? 4 : 8;
     l.offset = is_int4 ? 8 : 128;
     return l;
+}
+
+nib_int_layout nib__int_layout_six(const nib_weight *w)
+{
+    nib_int_layout l = nib__int_layout(w);
+    l.heads = (size_t)nib__ceil_div(l.groups, NIB_SIX_GROUPS) * NIB_SIX_HEAD;
+    l.scale_bytes = l.zeros = l.header = 0;
+    l.bits = 6, l.offset = 32;
+    l.unit_bytes = NIB_INT_PANEL * NIB_INT_HALF_UNIT * 6 / 8;
+    l.group_bytes = l.unit_bytes;
+    l.panel_bytes = nib__int_group(&l, l.groups);
+    return l;
+}
+
+static uint64_t panels_bytes(const nib_weight *w, const nib_int_layout *l)
+{
+    uint64_t bytes;
+    return nib__mul(&bytes, (uint64_t)nib__ceil_div(w->n, NIB_INT_PANEL), l->panel_bytes)
+               ? bytes
+               : UINT64_MAX;
 }
 
 static uint64_t packed_bytes(const nib_weight *w)
 {
     const nib_int_layout l = nib__int_layout(w);
-    uint64_t bytes;
-    return nib__mul(&bytes, (uint64_t)nib__ceil_div(w->n, NIB_INT_PANEL), l.panel_bytes)
-               ? bytes
-               : UINT64_MAX;
+    return panels_bytes(w, &l);
+}
+
+static uint64_t packed_bytes_six(const nib_weight *w)
+{
+    const nib_int_layout l = nib__int_layout_six(w);
+    return panels_bytes(w, &l);
 }
 
 /* ---- packing ---- */
@@ -157,6 +183,74 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
     }
 }
 
+/* Heads of output i in column `column` of a panel. */
+static void pack_heads_six(const nib_weight *w, int64_t i, int64_t column, int64_t groups,
+                           uint8_t *panel)
+{
+    for (int64_t g = 0; g < groups; g += NIB_SIX_GROUPS) {
+        uint16_t f16;
+        int8_t scales[NIB_SIX_GROUPS];
+        nib__weight_q6_k(w, i, g, &f16, scales);
+        memcpy(panel + nib__six_f16(g) + (size_t)column * sizeof f16, &f16, sizeof f16);
+        for (int64_t j = 0; j < NIB_SIX_GROUPS; j++)
+            panel[nib__six_int8(g + j) + (size_t)column] = (uint8_t)scales[j];
+    }
+}
+
+/* A unit of codes of four outputs into their columns. */
+static void put_six(const uint8_t *const codes[FOUR], uint8_t *columns)
+{
+    enum { QUADS = NIB_INT_HALF_UNIT / 4 };
+    uint32_t low[2][FOUR], high[FOUR] = {0};
+    for (int c = 0; c < FOUR; c++) {
+        uint32_t quads[QUADS];
+        memcpy(quads, codes[c], sizeof quads);
+        for (int q = 0; q < QUADS; q++) {
+            quads[q] ^= 0x20202020; /* + 32, of the lowest six bits */
+            high[c] |= (quads[q] >> 4 & 0x03030303) << 2 * q;
+            quads[q] &= 0x0f0f0f0f;
+        }
+        low[0][c] = quads[0] | quads[1] << 4;
+        low[1][c] = quads[2] | quads[3] << 4;
+    }
+    memcpy(columns, low[0], sizeof low[0]);
+    memcpy(columns + 4 * NIB_INT_PANEL, low[1], sizeof low[1]);
+    memcpy(columns + NIB_SIX_HIGH, high, sizeof high);
+}
+
+static void pack_codes_six(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t n1,
+                           int64_t column, uint8_t *panel)
+{
+    uint8_t buffers[FOUR][SUPER];
+    for (int64_t k0 = 0; k0 < w->k; k0 += SUPER) {
+        for (int c = 0; c < FOUR && i + c < n1; c++)
+            nib__weight_codes(w, i + c, k0, SUPER, (int8_t *)buffers[c]);
+        for (int c = (int)nib__min(n1 - i, FOUR); c < FOUR; c++)
+            memset(buffers[c], 0, SUPER);
+        for (int64_t j = 0; j < SUPER; j += NIB_INT_HALF_UNIT) {
+            const uint8_t *const at[FOUR] = {buffers[0] + j, buffers[1] + j, buffers[2] + j,
+                                             buffers[3] + j};
+            put_six(at, panel + nib__int_group(l, (k0 + j) / NIB_INT_HALF_UNIT) + 4 * column);
+        }
+    }
+}
+
+static void pack_six(const nib_weight *w, void *out, int64_t n0, int64_t n1)
+{
+    const nib_int_layout l = nib__int_layout_six(w);
+    for (int64_t i0 = n0; i0 < n1; i0 += NIB_INT_PANEL) {
+        uint8_t *panel = (uint8_t *)out + (size_t)(i0 / NIB_INT_PANEL) * l.panel_bytes;
+        const int64_t columns = nib__min(NIB_INT_PANEL, n1 - i0);
+        if (columns < NIB_INT_PANEL)
+            memset(panel, 0, l.panel_bytes);
+        for (int64_t column = 0; column < columns; column++)
+            pack_heads_six(w, i0 + column, column, l.groups, panel);
+        for (int64_t column = 0; column < columns; column += FOUR)
+            pack_codes_six(w, &l, i0 + column, n1, column, panel);
+    }
+}
+
+const nib_packing nib__packing_w6 = {"n32k4-i6", NIB_INT_PANEL, packed_bytes_six, pack_six};
 const nib_packing nib__packing_w4 = {"n32k8-i4", NIB_INT_PANEL, packed_bytes, pack};
 const nib_packing nib__packing_w8 = {"n32k4-i8", NIB_INT_PANEL, packed_bytes, pack};
 
@@ -239,4 +333,11 @@ size_t nib__linear_blocks_scratch_avx2(const void *args)
     const size_t wide = rows * (size_t)nib__round_up(a->w->k, NIB_CODES_PAD) * sizeof(int16_t);
     return (size_t)nib__round_up((int64_t)nib__int_scaled_bytes(a, &l), 64) +
            (a->w->scheme.code == NIB_CODE_I8 ? wide : 0);
+}
+
+size_t nib__linear_six_scratch_avx2(const void *args)
+{
+    const nib_linear *a = args;
+    const nib_int_layout l = nib__int_layout_six(a->w);
+    return nib__int_scaled_bytes(a, &l);
 }

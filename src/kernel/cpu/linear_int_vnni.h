@@ -7,8 +7,8 @@
  * shuffles. A group's sum starts at a value that takes the offset and the zero points out again
  * (terms), so they cost nothing, or one vpdpwssd per 16 outputs.
  *
- * Here: what is inlined with bits = 4 or 8, and products of few tokens (decode), which run straight
- * over a panel, from memory once. More tokens (prefill): linear_int__avx512vnni.c.
+ * Here: what is inlined with bits = 4, 6 or 8, and products of few tokens (decode), which run
+ * straight over a panel, from memory once. More tokens (prefill): linear_int__avx512vnni.c.
  */
 #ifndef NIB_LINEAR_INT_VNNI_H
 #define NIB_LINEAR_INT_VNNI_H
@@ -29,7 +29,7 @@ enum {
 /* Does decode take m tokens? */
 NIB_INLINE bool is_direct(const nib_int_layout *l, int64_t m)
 {
-    return m <= (l->offset == 8 ? DIRECT_INT4 : DIRECT_INT8);
+    return m <= (l->bits == 8 ? DIRECT_INT8 : DIRECT_INT4);
 }
 
 void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind,
@@ -50,6 +50,17 @@ NIB_INLINE __m512 load_scales(const uint8_t *p, nib_type type)
     if (type == NIB_TYPE_F16)
         return _mm512_cvtph_ps(half);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* Scales of column vector c (0 or 1) of group g, which begins at `group` in its panel. */
+NIB_INLINE __m512 group_scales(const nib_int_layout *l, const uint8_t *panel, const uint8_t *group,
+                               int64_t g, int c, int bits)
+{
+    if (bits != 6)
+        return load_scales(group + (size_t)c * 16 * l->scale_bytes, l->scale_type);
+    const __m512 f16 = load_scales(panel + nib__six_f16(g) + 32 * c, NIB_TYPE_F16);
+    const __m128i s = _mm_loadu_si128((const __m128i *)(panel + nib__six_int8(g) + 16 * c));
+    return _mm512_mul_ps(f16, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(s)));
 }
 
 /* Code sums and offsets as the 16-bit pairs of NIB_INT_PAIR. */
@@ -74,18 +85,27 @@ NIB_INLINE void add_int_bias(const nib_linear *a, int64_t n0, __m512i dots[2])
     dots[1] = _mm512_add_epi32(dots[1], _mm512_loadu_si512(a->int_bias + n0 + 16));
 }
 
-/* The next 8 k of 16 outputs as two vectors of quads. */
-NIB_INLINE void load_quads(const uint8_t *at, int bits, __m512i *even, __m512i *odd)
+/* Quads 2q and 2q + 1 of column vector c (0 or 1), from the unit's codes on. */
+NIB_INLINE void load_quads(const uint8_t *codes, int q, int c, int bits, __m512i *even,
+                           __m512i *odd)
 {
-    const __m512i v = _mm512_loadu_si512(at);
+    const __m512i low = _mm512_set1_epi8(15), pair = _mm512_set1_epi8(0x30);
     if (bits == 8) {
-        *even = v;
-        *odd = _mm512_loadu_si512(at + 4 * NIB_INT_PANEL);
-    } else {
-        const __m512i low = _mm512_set1_epi8(15);
-        *even = _mm512_and_si512(v, low);
-        *odd = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+        *even = _mm512_loadu_si512(codes + q * 8 * NIB_INT_PANEL + 64 * c);
+        *odd = _mm512_loadu_si512(codes + q * 8 * NIB_INT_PANEL + 64 * c + 4 * NIB_INT_PANEL);
+        return;
     }
+    const __m512i v = _mm512_loadu_si512(codes + q * 4 * NIB_INT_PANEL + 64 * c);
+    *even = _mm512_and_si512(v, low);
+    *odd = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+    if (bits == 4)
+        return;
+    const __m512i high = _mm512_loadu_si512(codes + NIB_SIX_HIGH + 64 * c);
+    const __m512i first = q == 0 ? _mm512_slli_epi16(high, 4) : high;
+    const __m512i second = q == 0 ? _mm512_slli_epi16(high, 2) : _mm512_srli_epi16(high, 2);
+    enum { OR_AND = 0xf8 }; /* a | (b & c) */
+    *even = _mm512_ternarylogic_epi32(*even, first, pair, OR_AND);
+    *odd = _mm512_ternarylogic_epi32(*odd, second, pair, OR_AND);
 }
 
 /* dot + offset * term - sum * zero where that may not fit 32 bits: exact in double, rounded
@@ -194,15 +214,14 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
         for (int r = 0; r < m; r++)
             add_int_bias(p->a, p->n0, dots[r]);
     for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes) {
-        const size_t step = bits == 8 ? 8 * NIB_INT_PANEL : 4 * NIB_INT_PANEL;
 #pragma GCC unroll 16
         for (int line = 0; line < unit_k * bits / 16; line++)
             _mm_prefetch((const char *)codes + AHEAD + 64 * line, _MM_HINT_T0);
 #pragma GCC unroll 4
         for (int q = 0; q < unit_k / 8; q++) {
             __m512i even[2], odd[2];
-            load_quads(codes + (size_t)q * step, bits, &even[0], &odd[0]);
-            load_quads(codes + (size_t)q * step + 64, bits, &even[1], &odd[1]);
+            load_quads(codes, q, 0, bits, &even[0], &odd[0]);
+            load_quads(codes, q, 1, bits, &even[1], &odd[1]);
             if (!plain)
                 for (int c = 0; c < 2; c++)
                     sums[c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums[c], even[c], ones),
@@ -220,7 +239,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
             x[r] += unit_k;
     }
     for (int c = 0; c < 2; c++) {
-        const __m512 scale = load_scales(group + (size_t)c * 16 * l->scale_bytes, l->scale_type);
+        const __m512 scale = group_scales(l, p->at, group, g, c, bits);
         const __m512i offset = load_offsets(l, group, c), pair = pair_fix(sums[c], offset);
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++) {
@@ -247,7 +266,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
 NIB_INLINE void decode_panel(const int_panel *p, int64_t r0, int m, decode_form form, int bits)
 {
     const nib_int_layout *l = p->l;
-    const uint8_t *at = p->at;
+    const uint8_t *at = p->at + l->heads;
     const int8_t *x[TILE];
     __m512 total[TILE][2];
 #pragma GCC unroll 6
@@ -354,11 +373,11 @@ NIB_INLINE void run_blocks_form(const nib_linear *a, const nib_int_layout *l, in
 /* scratch: nib_int_scaled, or prefill's. */
 NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
 {
-    const nib_int_layout l = nib__int_layout(a->w);
+    const nib_int_layout l = bits == 6 ? nib__int_layout_six(a->w) : nib__int_layout(a->w);
     if (!is_direct(&l, a->x.m))
         nib__int_prefill_avx512vnni(a, &l, NIB_INT_PLAIN, n0, n1, scratch);
-    else if (bits == 8 && l.unit == NIB_INT_HALF_UNIT)
-        run_blocks_form(a, &l, n0, n1, scratch, DECODE_BLOCKS_HALF, 8);
+    else if (bits == 6 || (bits == 8 && l.unit == NIB_INT_HALF_UNIT))
+        run_blocks_form(a, &l, n0, n1, scratch, DECODE_BLOCKS_HALF, bits);
     else
         run_blocks_form(a, &l, n0, n1, scratch, DECODE_BLOCKS, bits);
 }
