@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { OBJECT = 1, ARRAY = 2, STRING = 4, NUMBER = 8, INTEGER = 16, BOOLEAN = 32, NULL_TYPE = 64 };
-
 enum { PATH_SHOWN = 320 }; /* bytes of a place in a sentence */
 
 static nib_status no_memory(nib_schema_reader *r, size_t bytes)
@@ -102,7 +100,7 @@ static nib_status append_text(nib_schema_reader *r, nib_schema_list *list, const
     return (*item)->text.at != NULL ? NIB_OK : no_memory(r, size);
 }
 
-/* The KEY or STRING just read as the writer writes it, quotes included, in r->spelled. */
+/* The KEY or NIB_IS_STRING just read as the writer writes it, quotes included, in r->spelled. */
 static nib_status spell(nib_schema_reader *r)
 {
     nib_jsonw w;
@@ -136,17 +134,17 @@ static nib_status scalar(nib_schema_reader *r, nib_schema_list *list, unsigned *
     nib_schema_item *item;
     switch (json->event) {
     case NIB_JSON_STRING:
-        *types |= STRING;
+        *types |= NIB_IS_STRING;
         NIB_TRY(spell(r));
         return append_text(r, list, r->spelled.at, r->spelled.size, &item);
     case NIB_JSON_NUMBER:
-        *types |= INTEGER;
+        *types |= NIB_IS_INTEGER;
         for (size_t i = 0; i < json->token_size; i++)
             if (json->token[i] == '.' || (json->token[i] | 0x20) == 'e')
-                *types = (*types & ~(unsigned)INTEGER) | NUMBER;
+                *types = (*types & ~(unsigned)NIB_IS_INTEGER) | NIB_IS_NUMBER;
         break;
-    case NIB_JSON_NULL: *types |= NULL_TYPE; break;
-    default: *types |= BOOLEAN; break;
+    case NIB_JSON_NULL: *types |= NIB_IS_NULL; break;
+    default: *types |= NIB_IS_BOOLEAN; break;
     }
     return append_text(r, list, json->token, json->token_size, &item);
 }
@@ -208,7 +206,7 @@ nib_status nib__schema_value(nib_schema_reader *r, nib_schema_list *scalars, nib
     if (++r->depth > NIB_SCHEMA_DEPTH)
         return nib__schema_refuse(r, NIB_BAD_INPUT, "the value is nested deeper than %d",
                                   NIB_SCHEMA_DEPTH);
-    *types |= event == NIB_JSON_OBJECT ? OBJECT : ARRAY;
+    *types |= event == NIB_JSON_OBJECT ? NIB_IS_OBJECT : NIB_IS_ARRAY;
     NIB_TRY(nib__schema_append(r, nodes, &item));
     NIB_TRY(event == NIB_JSON_OBJECT ? object_value(r, &item->node) : array_value(r, &item->node));
     r->depth--;

@@ -8,6 +8,17 @@
 
 #include "schema.h"
 
+/* Types of JSON Schema, in the order of schema_read.c's type_names. */
+enum {
+    NIB_IS_OBJECT = 1,
+    NIB_IS_ARRAY = 2,
+    NIB_IS_STRING = 4,
+    NIB_IS_NUMBER = 8,
+    NIB_IS_INTEGER = 16,
+    NIB_IS_BOOLEAN = 32,
+    NIB_IS_NULL = 64,
+};
+
 /* A name or a written value, or a node, or both. */
 typedef struct nib_schema_item nib_schema_item;
 struct nib_schema_item {
@@ -47,7 +58,7 @@ nib_status nib__schema_name(nib_schema_reader *r, nib_schema_list *list, nib_sch
 /* Appends true, false or null. */
 nib_status nib__schema_word(nib_schema_reader *r, const char *word, nib_schema_list *list);
 /* The value whose first event was just read: a scalar as it is to be written, an object or array as
- * a node; *types gets its bit, in the order of schema_read.c's type_names. */
+ * a node; *types gets its type. */
 nib_status nib__schema_value(nib_schema_reader *r, nib_schema_list *scalars, nib_schema_list *nodes,
                              unsigned *types);
 

@@ -11,14 +11,8 @@
 #include <stdlib.h>
 
 enum {
-    OBJECT = 1,
-    ARRAY = 2,
-    STRING = 4,
-    NUMBER = 8,
-    INTEGER = 16,
-    BOOLEAN = 32,
-    NULL_TYPE = 64,
-    WHOLE = 128, /* the keyword says all of the value; nothing but `type` may stand beside some */
+    WHOLE = NIB_IS_NULL
+            << 1, /* the keyword says all of the value; nothing but `type` may stand beside some */
     EVENTS_MAX = 4 * 1024 * 1024,
     ABSENT = -2,
     NEVER = -1, /* false: no value */
@@ -60,20 +54,20 @@ static const struct {
     unsigned types;
 } keywords[K_COUNT] = {
     [K_TYPE] = {"type", 0},
-    [K_PROPERTIES] = {"properties", OBJECT},
-    [K_REQUIRED] = {"required", OBJECT},
-    [K_ADDITIONAL] = {"additionalProperties", OBJECT},
-    [K_ITEMS] = {"items", ARRAY},
-    [K_PREFIX_ITEMS] = {"prefixItems", ARRAY},
-    [K_MIN_ITEMS] = {"minItems", ARRAY},
-    [K_MAX_ITEMS] = {"maxItems", ARRAY},
-    [K_MIN_LENGTH] = {"minLength", STRING},
-    [K_MAX_LENGTH] = {"maxLength", STRING},
-    [K_FORMAT] = {"format", STRING},
-    [K_MINIMUM] = {"minimum", NUMBER | INTEGER},
-    [K_MAXIMUM] = {"maximum", NUMBER | INTEGER},
-    [K_EXCLUSIVE_MINIMUM] = {"exclusiveMinimum", NUMBER | INTEGER},
-    [K_EXCLUSIVE_MAXIMUM] = {"exclusiveMaximum", NUMBER | INTEGER},
+    [K_PROPERTIES] = {"properties", NIB_IS_OBJECT},
+    [K_REQUIRED] = {"required", NIB_IS_OBJECT},
+    [K_ADDITIONAL] = {"additionalProperties", NIB_IS_OBJECT},
+    [K_ITEMS] = {"items", NIB_IS_ARRAY},
+    [K_PREFIX_ITEMS] = {"prefixItems", NIB_IS_ARRAY},
+    [K_MIN_ITEMS] = {"minItems", NIB_IS_ARRAY},
+    [K_MAX_ITEMS] = {"maxItems", NIB_IS_ARRAY},
+    [K_MIN_LENGTH] = {"minLength", NIB_IS_STRING},
+    [K_MAX_LENGTH] = {"maxLength", NIB_IS_STRING},
+    [K_FORMAT] = {"format", NIB_IS_STRING},
+    [K_MINIMUM] = {"minimum", NIB_IS_NUMBER | NIB_IS_INTEGER},
+    [K_MAXIMUM] = {"maximum", NIB_IS_NUMBER | NIB_IS_INTEGER},
+    [K_EXCLUSIVE_MINIMUM] = {"exclusiveMinimum", NIB_IS_NUMBER | NIB_IS_INTEGER},
+    [K_EXCLUSIVE_MAXIMUM] = {"exclusiveMaximum", NIB_IS_NUMBER | NIB_IS_INTEGER},
     [K_ENUM] = {"enum", WHOLE},
     [K_CONST] = {"const", WHOLE},
     [K_ANY_OF] = {"anyOf", WHOLE},
@@ -181,6 +175,9 @@ static nib_status read_members(nib_schema_reader *r, nib_schema_list *list)
             break;
         }
         char place[32];
+        if (i == NIB_SCHEMA_NODES)
+            return nib__schema_refuse(r, NIB_BAD_INPUT, "the list has more than %d schemas",
+                                      NIB_SCHEMA_NODES);
         NIB_TRY(nib__schema_append(r, list, &item));
         const int size = snprintf(place, sizeof place, "%zu", i);
         const size_t before = nib__schema_enter(r, ".", place, (size_t)size);
@@ -353,7 +350,7 @@ static nib_status find_types(nib_schema_reader *r, fields *f)
         spoken |= types;
     }
     if (f->types == 0 && !(spoken & WHOLE))
-        f->types = spoken & NUMBER ? NUMBER : spoken;
+        f->types = spoken & NIB_IS_NUMBER ? NIB_IS_NUMBER : spoken;
     return NIB_OK;
 }
 
@@ -452,24 +449,24 @@ static nib_status make_types(nib_schema_reader *r, fields *f, nib_schema_list *o
 {
     static const char *const words[] = {"false", "true", "null"};
     nib_schema_list literals = {0};
-    if (f->types & OBJECT)
+    if (f->types & NIB_IS_OBJECT)
         NIB_TRY(make_object(r, f, out));
-    if (f->types & ARRAY)
+    if (f->types & NIB_IS_ARRAY)
         NIB_TRY(make_array(r, f, out));
-    if (f->types & STRING)
+    if (f->types & NIB_IS_STRING)
         NIB_TRY(make_string(r, f, out));
-    if (f->types & (NUMBER | INTEGER))
-        NIB_TRY(make_number(r, f, (f->types & NUMBER) == 0, out));
+    if (f->types & (NIB_IS_NUMBER | NIB_IS_INTEGER))
+        NIB_TRY(make_number(r, f, (f->types & NIB_IS_NUMBER) == 0, out));
     for (int i = 0; i < 3; i++)
-        if (f->types & (i < 2 ? BOOLEAN : NULL_TYPE))
+        if (f->types & (i < 2 ? NIB_IS_BOOLEAN : NIB_IS_NULL))
             NIB_TRY(nib__schema_word(r, words[i], &literals));
     return literals.count == 0 ? NIB_OK : nib__schema_literals(r, &literals, out);
 }
 
 static nib_status make_values(nib_schema_reader *r, fields *f)
 {
-    if (f->types & NUMBER)
-        f->types |= INTEGER;
+    if (f->types & NIB_IS_NUMBER)
+        f->types |= NIB_IS_INTEGER;
     const unsigned others = f->value_types & ~f->types;
     for (size_t t = 0; f->types != 0 && t < COUNT(type_names); t++)
         if (others >> t & 1)

@@ -167,6 +167,10 @@ static void test_budgets(void **state)
     expect_refused(text.at, text.size, NIB_UNSUPPORTED,
                    "schema: 16 alternatives are of one type, over the limit of 15");
     nib__text_free(&text);
+    text = repeated("{\"prefixItems\":[true", ",true", "", "", "]}", 1 << 16);
+    expect_refused(text.at, text.size, NIB_BAD_INPUT,
+                   "schema.prefixItems: the list has more than 8192 schemas");
+    nib__text_free(&text);
     /* Many small constants are one. */
     text = repeated("{\"anyOf\":[{\"const\":1}", ",{\"const\":\"a\"}", "", "", "]}", 1000);
     opens(text.at);
