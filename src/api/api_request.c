@@ -252,10 +252,32 @@ bool nib__api_raw_object(nib_api_reader *r, const char **out, size_t *size)
     return true;
 }
 
+/* Members of any names, each once. */
 static bool read_variables(nib_api_reader *r, const member *m)
 {
-    return expect(r, m, NIB_JSON_OBJECT, "an object") &&
-           nib__api_raw_object(r, &r->to->variables, &r->to->variables_size);
+    const char *names[NIB_API_VARIABLES], *from = r->json.from;
+    int count = 0;
+    if (!expect(r, m, NIB_JSON_OBJECT, "an object"))
+        return false;
+    for (; nib__json_next(&r->json) == NIB_JSON_KEY; count++) {
+        char shown[NIB_API_SHOWN];
+        size_t size;
+        if (count == NIB_API_VARIABLES)
+            return nib__api_refuse(r, m->name, "%s has more than %d members", m->name,
+                                   NIB_API_VARIABLES);
+        names[count] = nib__api_string(r, m->name, &size);
+        if (names[count] == NULL)
+            return false;
+        for (int i = 0; i < count; i++)
+            if (strcmp(names[i], names[count]) == 0)
+                return nib__api_refuse(r, m->name, "%s.%s is there twice", m->name,
+                                       nib__say_name(shown, sizeof shown, names[i], size));
+        if (!nib__json_skip(&r->json))
+            return nib__api_broken(r);
+    }
+    r->to->variables = from;
+    r->to->variables_size = (size_t)(r->json.at - from);
+    return r->json.event == NIB_JSON_OBJECT_END || nib__api_broken(r);
 }
 
 static bool read_json_schema(nib_api_reader *r)

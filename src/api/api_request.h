@@ -13,6 +13,7 @@ enum {
     NIB_API_CHOICES = 128, /* of one request, all of its prompts together */
     NIB_API_BIASES = 1024, /* members of logit_bias */
     NIB_API_PROMPTS = 128,
+    NIB_API_VARIABLES = 64, /* members of chat_template_kwargs */
     NIB_API_TOOLS = 128,
     NIB_API_TOOLS_BYTES = 1 << 20, /* of the member `tools` */
 };

@@ -55,7 +55,7 @@ static void test_twice(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\", "
          "\"text\": \"b\"}]}]}",
          "messages[0].content.text", "twice"},
-        {"{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [], \"tool_calls\": null}]}",
+        {"{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": null, \"tool_calls\": []}]}",
          "messages[0].tool_calls", "twice"},
         {USER "\"response_format\": {\"type\": \"text\", \"type\": \"json_object\"}}",
          "response_format.type", "twice"},
@@ -65,6 +65,8 @@ static void test_twice(void **state)
         {USER "\"stream\": true, \"stream_options\": {\"include_usage\": true, \"include_usage\": "
               "false}}",
          "stream_options.include_usage", "twice"},
+        {USER "\"chat_template_kwargs\": {\"a\": {\"b\": 1}, \"\\u0061\": 2}}",
+         "chat_template_kwargs", "chat_template_kwargs.a is there twice"},
     };
     (void)state;
     expect_wrong(cases, COUNT(cases));
