@@ -196,6 +196,16 @@ static void test_special_tokens(void **state)
         assert_int_equal(nib__calls_opening(constraint), 0);
         nib__constraint_close(constraint);
     }
+    nib_call_format added = tags; /* by a token that is text, as Qwen's <tool_call> */
+    added.before = (nib_call_text){TEXT("<sep>{\"name\": \"")};
+    for (int free = 0; free < 2; free++) {
+        nib_constraint *constraint = open_calls(&c, &added, free, false);
+        nib__constraint_start(&s, constraint);
+        assert_true(nib__constraint_take(&s, nib__tokenizer_find(c.tokenizer, "<sep>", 5)));
+        assert_int_equal(nib__calls_part(&s), NIB_CALL_AROUND);
+        assert_int_equal(taken(&c, &s, "{\"name\": \"get\"", 14), 14);
+        nib__constraint_close(constraint);
+    }
     nib_constraint *constraint = open_calls(&c, &marks, false, true);
     nib__constraint_start(&s, constraint);
     assert_false(nib__constraint_take(&s, other));
@@ -294,6 +304,63 @@ static void test_walks(void **state)
     close_constraining(&c);
 }
 
+/* The tokens that a known model has learned for a call, as its tokenizer makes them of the rendered
+ * conversation, are among those that it may draw: around, in and across names and arguments. */
+static void expect_canonical(const char *path, const nib_call_format *format, const char *prompt,
+                             const char *answer)
+{
+    constraining c = open_constraining(path);
+    nib_text all;
+    const nib_allocator a = nib__allocator_default();
+    int32_t *ids;
+    size_t count, before;
+    nib_err err;
+    nib__text_init(&all, &a);
+    nib__text_str(&all, prompt);
+    assert_int_equal(nib__tokenizer_encode(c.tokenizer, all.at, all.size, NIB_ENCODE_PARSE_SPECIAL,
+                                           &ids, &before, &err),
+                     NIB_OK);
+    nib__tokenizer_ids_free(c.tokenizer, ids);
+    nib__text_str(&all, answer);
+    assert_int_equal(nib__tokenizer_encode(c.tokenizer, all.at, all.size, NIB_ENCODE_PARSE_SPECIAL,
+                                           &ids, &count, &err),
+                     NIB_OK);
+    for (int text_first = 0; text_first < 2; text_first++) {
+        nib_constraint *constraint = open_calls(&c, format, text_first, true);
+        nib_constraint_state s;
+        nib__constraint_start(&s, constraint);
+        for (size_t i = before; i < count; i++)
+            if (!nib__constraint_take(&s, ids[i]))
+                fail_msg("%s: token %zu of %zu is not taken", path, i - before, count - before);
+        assert_true(nib__constraint_complete(&s) && nib__calls_part(&s) == NIB_CALL_AROUND);
+        nib__constraint_close(constraint);
+    }
+    nib__tokenizer_ids_free(c.tokenizer, ids);
+    nib__text_free(&all);
+    close_constraining(&c);
+}
+
+static void test_known_tokenizers(void **state)
+{
+    static const nib_call_format mistral = {
+        .before = {TEXT("[TOOL_CALLS] [{\"name\": \"")},
+        .middle = {TEXT("\", \"arguments\": ")},
+        .next = {TEXT(", \"id\": \"IIIII\"}, {\"name\": \""), 9, 5},
+        .last = {TEXT(", \"id\": \"IIIII\"}]"), 9, 5},
+    };
+    const char *data = data_folder("NIBBLE_TEST_DATA", "tokens of known models");
+    char path[1024];
+    (void)state;
+    snprintf(path, sizeof path, "%s/tokenizers/mistral/Mistral-7B-v0.3_tokenizer.json", data);
+    expect_canonical(
+        path, &mistral, "<s>[INST] a[/INST]",
+        "[TOOL_CALLS] [{\"name\": \"get\", \"arguments\": {\"n\": 5}, \"id\": \"aB3x9\"}, "
+        "{\"name\": \"Z-9\", \"arguments\": {\"a\": \"y}\"}, \"id\": \"00000\"}]");
+    snprintf(path, sizeof path, "%s/tokenizers/gpt2/tokenizer.json", data);
+    expect_canonical(path, &tags, "a\n", "<call>\n" GET "\n<call>\n" ALL);
+    expect_canonical(path, &bare, "a\n", "{\"name\": \"get\", \"parameters\": {\"n\": -17}}");
+}
+
 /* ---- what is refused ---- */
 
 static void expect_refused(const constraining *c, const nib_call_format *format,
@@ -359,10 +426,15 @@ static void test_failing_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),     cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_free_text), cmocka_unit_test(test_special_tokens),
-        cmocka_unit_test(test_masks),     cmocka_unit_test(test_walks),
-        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_free_text),
+        cmocka_unit_test(test_special_tokens),
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_walks),
+        cmocka_unit_test(test_known_tokenizers),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

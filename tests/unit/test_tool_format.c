@@ -37,6 +37,9 @@ static const form known[] = {
     {"chat_templates/qwen2.5-instruct.jinja", "<tool_call>\n{\"name\": \"",
      "\", \"arguments\": ", "}\n</tool_call>\n<tool_call>\n{\"name\": \"", "}\n</tool_call>", "\n",
      false, false, "<|im_end|>"},
+    {"../tokenizers/qwen2/qwen3_tokenizer_config.json", "<tool_call>\n{\"name\": \"",
+     "\", \"arguments\": ", "}\n</tool_call>\n<tool_call>\n{\"name\": \"", "}\n</tool_call>", "\n",
+     false, false, "<|im_end|>"},
     {"mistral-chat/chat_templates/v3_spm.jinja", "[TOOL_CALLS] [{\"name\": \"",
      "\", \"arguments\": ", ", \"id\": \"IIIIIIIII\"}, {\"name\": \"", ", \"id\": \"IIIIIIIII\"}]",
      "", true, true, "</s>"},
@@ -93,6 +96,24 @@ static void expect_text(const form *f, const char *part, const char *want, const
         fail_msg("%s: %s is\n%s\nnot\n%s", f->path, part, text, want);
 }
 
+/* A template, or that of a tokenizer_config.json. */
+static const char *read_template(nib_arena *arena, const char *path, size_t *size)
+{
+    const char *text = read_text(arena, path, size);
+    nib_json json;
+    if (!nib__ends_with(path, ".json"))
+        return text;
+    nib__json_init(&json, path, text, *size, NULL);
+    assert_true(nib__json_expect(&json, NIB_JSON_OBJECT));
+    while (nib__json_next(&json) == NIB_JSON_KEY) {
+        if (nib__json_is(&json, "chat_template"))
+            return nib__json_read_string(&json, arena, size);
+        assert_true(nib__json_skip(&json));
+    }
+    fail_msg("%s has no template", path);
+    return NULL;
+}
+
 static void expect_form(const form *f, const char *folder)
 {
     const nib_allocator a = nib__allocator_default();
@@ -103,7 +124,7 @@ static void expect_form(const form *f, const char *folder)
     nib__arena_init(&arena, &a, 0);
     snprintf(path, sizeof path, "%s%s", folder, f->path);
     source s = {.allocator = &a};
-    s.text = read_text(&arena, path, &s.size);
+    s.text = read_template(&arena, path, &s.size);
     const nib_tool_prober p = {render, &s, &a, &f->end, f->end != NULL};
     if (nib__tool_format_shows(&p, &err) != NIB_OK)
         fail_msg("%s: %s", f->path, err.text);
