@@ -16,7 +16,7 @@ static const char *make_id(char out[NIB_CALL_ID], const nib_answer *c)
     static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     uint64_t number =
         nib__mix(nib__mix(c->call->unique, (uint64_t)c->index), (uint64_t)c->calls.count);
-    if (!c->call->format.short_ids) {
+    if (!c->call->format->short_ids) {
         snprintf(out, NIB_CALL_ID, "call_%016" PRIx64, number);
         return out;
     }
@@ -85,7 +85,7 @@ static void take_byte(nib_answer *c, uint8_t byte)
 /* How much of the text's end may yet turn out to stand before a call. */
 static size_t held_back(const nib_answer *c)
 {
-    const nib_call_format *f = &c->call->format.calls;
+    const nib_call_format *f = &c->call->format->calls;
     const nib_text *text = &c->text.held;
     size_t size = nib__calls_held(c->calls.state), gap = f->gap_size;
     if (size > text->size)
@@ -99,7 +99,7 @@ static size_t held_back(const nib_answer *c)
 /* A call begins: what is held is text up to its opening and what stands before that. */
 static void end_text(nib_answer *c, size_t behind)
 {
-    const nib_call_format *f = &c->call->format.calls;
+    const nib_call_format *f = &c->call->format->calls;
     nib_text *text = &c->text.held;
     const size_t opening = nib__calls_opening(c->call->constraint) + behind;
     text->size -= opening < text->size ? opening : text->size;

@@ -66,6 +66,7 @@ nib_status nib_service_open(nib_service **out, nib_session *session,
         return nib__fail_memory(err, sizeof *s, "a service");
     s->session = session;
     nib__text_init(&s->plan, a);
+    nib__arena_init(&s->tools.arena, a, 0);
     const nib_status status = open_parts(s, options, err);
     if (status != NIB_OK) {
         nib_service_close(s);
@@ -84,6 +85,7 @@ void nib_service_close(nib_service *s)
     nib__batch_close(s->batch);
     nib__token_trie_close(s->trie);
     nib__text_free(&s->plan);
+    nib__arena_free(&s->tools.arena);
     if (s->fresh_made)
         pthread_cond_destroy(&s->fresh);
     if (s->wake_made)

@@ -64,11 +64,11 @@ struct nib_call {
     nib_api_request request;
     nib_call_options options; /* the body is the call's copy, until it was prepared */
     char id[48];
-    uint64_t user;            /* one of the client's users; 0: none was named */
-    uint64_t seed, unique;    /* unique: the number in its id */
-    nib_tool_format format;   /* where answers may have calls */
-    nib_call_prompt *prompts; /* [prompt_count] */
-    nib_answer *choices;      /* [choice_count] prompt after prompt */
+    uint64_t user;                 /* one of the client's users; 0: none was named */
+    uint64_t seed, unique;         /* unique: the number in its id */
+    const nib_tool_format *format; /* where answers may have calls */
+    nib_call_prompt *prompts;      /* [prompt_count] */
+    nib_answer *choices;           /* [choice_count] prompt after prompt */
     int64_t prompt_count, choice_count, begun, ended;
     nib_constraint *constraint; /* of its answers; NULL: none */
     nib_text out;               /* bytes of the answer, from `read` on not yet read */
@@ -94,10 +94,19 @@ typedef struct nib_service_counts {
     nib_histogram queued, first_token, next_token, total;
 } nib_service_counts;
 
+/* How the template shows tools and writes calls, once a request wanted to know; the preparer's. */
+typedef struct nib_service_tools {
+    nib_arena arena;
+    bool known;
+    nib_err shown, found; /* status NIB_OK: it does */
+    nib_tool_format format;
+} nib_service_tools;
+
 struct nib_service {
     nib_session *session;
     const nib_tokenizer *tokenizer;
     nib_token_trie *trie; /* how tokens are spelled */
+    nib_service_tools tools;
     nib_service_options options;
     char name[256];
     int64_t created; /* seconds since 1970, of the first request; 0: none came */

@@ -21,20 +21,22 @@ static nib_status render(void *ctx, const char *messages, const char *tools, boo
                          nib_text *out, nib_err *err)
 {
     const nib_call *call = ctx;
+    const nib_service *s = call->service;
     const nib_sink sink = {collect, out};
-    nib_chat_options options = nib__call_chat_options(call);
-    options.messages = messages;
-    options.messages_size = strlen(messages);
-    options.tools = tools;
-    options.tools_size = tools == NULL ? 0 : strlen(tools);
-    options.no_generation_prompt = !prompt;
-    return nib_chat_write(call->service->session->model, &options, &sink, err);
+    const nib_chat_options options = {.messages = messages,
+                                      .messages_size = strlen(messages),
+                                      .tools = tools,
+                                      .tools_size = tools == NULL ? 0 : strlen(tools),
+                                      .template_text = s->options.chat_template,
+                                      .no_generation_prompt = !prompt,
+                                      .now = call->options.now};
+    return nib_chat_write(s->session->model, &options, &sink, err);
 }
 
 /* The tokens that end an answer, as templates write them. */
-static bool find_ends(nib_call *call, const char *out[NIB_EOS_MAX], size_t *kept)
+static bool find_ends(const nib_service *s, nib_arena *arena, const char *out[NIB_EOS_MAX],
+                      size_t *kept)
 {
-    const nib_service *s = call->service;
     int32_t ids[NIB_EOS_MAX];
     const int count = nib__model_ends(s->session->model, ids);
     *kept = 0;
@@ -43,31 +45,48 @@ static bool find_ends(nib_call *call, const char *out[NIB_EOS_MAX], size_t *kept
         const char *text = nib__tokenizer_token(s->tokenizer, ids[i], &size);
         if (text == NULL || size == 0)
             continue;
-        out[*kept] = nib__arena_copy(&call->arena, text, size);
+        out[*kept] = nib__arena_copy(arena, text, size);
         if (out[(*kept)++] == NULL)
-            return nib__call_no_memory(call);
+            return false;
     }
     return true;
 }
 
+/* Once for all requests, whatever their own variables of the template are. */
+static bool learn(nib_call *call)
+{
+    nib_service *s = call->service;
+    nib_service_tools *t = &s->tools;
+    const nib_allocator *a = &s->session->model->engine->allocator;
+    const char *ends[NIB_EOS_MAX];
+    nib_tool_prober prober = {render, call, a, ends, 0};
+    if (t->known)
+        return true;
+    nib__arena_free(&t->arena); /* of an attempt for which memory ran out */
+    if (!find_ends(s, &t->arena, ends, &prober.end_count))
+        return nib__call_no_memory(call);
+    t->shown.status = t->found.status = NIB_OK;
+    t->shown.status = nib__tool_format_shows(&prober, &t->shown);
+    t->found.status = nib__tool_format_find(&t->format, &prober, &t->arena, &t->found);
+    t->known = t->shown.status != NIB_NO_MEMORY && t->found.status != NIB_NO_MEMORY;
+    return t->known || nib__call_no_memory(call);
+}
+
 bool nib__call_find_tools(nib_call *call)
 {
+    const nib_service_tools *t = &call->service->tools;
     nib_api_request *q = &call->request;
-    const char *ends[NIB_EOS_MAX];
-    nib_tool_prober prober = {render, call, &call->service->session->model->engine->allocator, ends,
-                              0};
-    nib_err err;
     if (q->tools == NULL && q->messages_text == NULL)
         return true;
-    if (!find_ends(call, ends, &prober.end_count))
+    if (!learn(call))
         return false;
-    if (q->tools != NULL && nib__tool_format_shows(&prober, &err) != NIB_OK)
-        return nib__call_refuse_status(call, "tools", &err);
-    const nib_status status = nib__tool_format_find(&call->format, &prober, &call->arena, &err);
+    if (q->tools != NULL && t->shown.status != NIB_OK)
+        return nib__call_refuse_status(call, "tools", &t->shown);
     /* messages with calls are rendered however the template writes them */
-    if (status != NIB_OK && (nib__api_may_call(q) || status == NIB_NO_MEMORY))
-        return nib__call_refuse_status(call, "tools", &err);
-    if (status == NIB_OK && call->format.text_arguments && q->messages_text != NULL) {
+    if (t->found.status != NIB_OK)
+        return !nib__api_may_call(q) || nib__call_refuse_status(call, "tools", &t->found);
+    call->format = &t->format;
+    if (t->format.text_arguments && q->messages_text != NULL) {
         q->messages = q->messages_text;
         q->messages_size = q->messages_text_size;
     }
@@ -108,7 +127,7 @@ bool nib__call_constrain_tools(nib_call *call)
         if (tools[i].schema.name == NULL)
             return nib__call_no_memory(call);
     }
-    const nib_calls_options options = {.format = &call->format.calls,
+    const nib_calls_options options = {.format = &call->format->calls,
                                        .tools = tools,
                                        .count = count,
                                        .free = q->tool_choice == NIB_TOOLS_AUTO,
