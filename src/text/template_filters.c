@@ -383,8 +383,11 @@ static NIB_FILTER(filter_round)
     } else if (common) {
         *out = nib__v_real(rounded(real, (int)precision));
     } else {
-        const double scale = pow(10, (double)precision);
-        *out = nib__v_real((ceil_it ? ceil(real * scale) : floor(real * scale)) / scale);
+        const double scale = pow(10, (double)precision), scaled = real * scale;
+        if (!isfinite(scaled))
+            return nib__run_fail(r, NIB_BAD_INPUT, "round: infinity and NaN have no whole part");
+        /* Python's floor and ceil give an integer, which has no -0 */
+        *out = nib__v_real(((ceil_it ? ceil(scaled) : floor(scaled)) + 0.0) / scale);
     }
     out->user = self.user;
     return NIB_OK;

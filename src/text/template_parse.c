@@ -241,13 +241,16 @@ static nib_status parse_for(nib_reader *r, nib_node *node)
     if (nib__reader_skip_name(r, "if"))
         NIB_TRY(nib__parse_expression(r, &node->e));
     node->flag = nib__reader_skip_name(r, "recursive");
-    const int macros = r->macros;
+    const int macros = r->macros, loops = r->loops;
+    r->loops = node->flag ? 0 : loops; /* what can be called leaves no loop around it */
     r->loops++;
     NIB_TRY(parse_block(r, &node->c, ends));
     r->loops--;
     node->op = r->macros != macros;
-    return nib__reader_skip_name(r, "else") ? parse_whole(r, &node->d, "endfor")
-                                            : (r->next++, expect_end(r));
+    NIB_TRY(nib__reader_skip_name(r, "else") ? parse_whole(r, &node->d, "endfor")
+                                             : (r->next++, expect_end(r)));
+    r->loops = loops;
+    return NIB_OK;
 }
 
 static nib_status parse_if(nib_reader *r, nib_node *node)

@@ -163,6 +163,7 @@ static nib_status run_loop(nib_run *r, const nib_node *node, nib_value over, int
     if (node->e != NULL)
         NIB_TRY(kept(r, node, &loop->items, &loop->count));
     const nib_value self = {.kind = NIB_V_LOOP, .as.loop = loop};
+    bool ended = false; /* some time around came to its end, without a break or continue */
     for (; loop->at < loop->count && r->flow != NIB_BREAKS; loop->at++) {
         r->flow = NIB_GOES_ON;
         NIB_TRY(nib__run_steps(r, 1));
@@ -170,12 +171,13 @@ static nib_status run_loop(nib_run *r, const nib_node *node, nib_value over, int
         NIB_TRY(nib__run_assign(r, name, self));
         NIB_TRY(assign(r, node->a, loop->items[loop->at]));
         NIB_TRY(nib__run_body(r, node->c));
+        ended |= r->flow == NIB_GOES_ON;
         if (r->flow == NIB_BREAKS)
             break;
     }
     r->flow = NIB_GOES_ON;
     r->scope = scope;
-    if (loop->count != 0 || node->d == NULL)
+    if (ended || node->d == NULL)
         return NIB_OK;
     NIB_TRY(open_scope(r, scope));
     NIB_TRY(nib__run_body(r, node->d));

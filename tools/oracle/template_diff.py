@@ -18,15 +18,22 @@ VALUES = {"s": "Hello wOrld", "t": " é\n<ß> ", "n": 3, "f": 2.5, "z": 0, "l": 
           "d": {"b": 1, "a": [1, None], "k": "v"}, "o": [{"n": "x", "v": 2}, {"n": "y", "v": 1}], "none": None, "yes": True,
           "messages": [{"role": "user", "content": "Hi\nthere"}, {"role": "assistant", "content": None}]}
 NAMES = ["s", "t", "n", "f", "z", "l", "w", "d", "o", "yes", "messages", "missing", "x"]
-LITERALS = ["1", "0", "-2", "1.5", "'a'", "'B c'", "''", "[]", "[1, 'a']", "(1, 2)", "{'a': 1}", "none", "true", "false"]
+LITERALS = ["10", "2.5", "-0.0", "1e3", "9007199254740993", "'%s|%5d' % ('a', 3)", "range(3)", "1", "0", "-2", "1.5", "'a'", "'B c'", "''", "[]", "[1, 'a']", "(1, 2)", "{'a': 1}", "none", "true", "false"]
 FILTERS = ["upper", "lower", "title", "capitalize", "trim", "length", "first", "last", "list", "string", "int", "float", "tojson",
            "sort", "join", "join('-')", "reverse|list", "unique|list", "default('D')", "replace('l', 'LL')", "abs", "round",
            "round(1)", "sum", "min", "max", "dictsort", "items|list", "indent(2)", "e", "safe", "batch(2)|list", "tojson(indent=1)",
-           "map('string')|list", "map(attribute='n')|list", "select|list", "selectattr('v')|list", "center(9)", "count"]
+           "map('string')|list", "map(attribute='n')|list", "select|list", "selectattr('v')|list", "center(9)", "count",
+           "round(-1)", "round(0, 'floor')", "sort(reverse=true)", "sort(attribute='v')", "sort(attribute='n,v')", "groupby('n')|list",
+           "map(attribute='n.x', default='D')|list", "map(attribute='v', default=0)|list", "rejectattr('n')|list", "reject('odd')|list",
+           "slice(2)|list", "batch(2, 'f')|list", "indent('> ', true)", "int(base=16)", "float(1)", "trim('aHl')", "dictsort(by='value')",
+           "format(1)", "unique(true)|list", "max(attribute='v')", "first|default('none')", "tojson(sort_keys=true)", "sum(start=1)"]
 TESTS = ["defined", "none", "string", "number", "mapping", "iterable", "sequence", "odd", "even", "true", "in l", "eq 3", "upper"]
 METHODS = ["upper()", "strip()", "split()", "split('l')", "items()", "keys()", "get('a')", "startswith('H')", "replace('l', '')",
-           "splitlines()", "title()", "lower()", "rsplit(' ', 1)", "find('o')", "index(1)", "count('l')"]
-OPERATORS = ["+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", ">=", "in", "not in", "and", "or"]
+           "splitlines()", "title()", "lower()", "rsplit(' ', 1)", "find('o')", "index(1)", "count('l')",
+           "rfind('l')", "rpartition('l')", "partition('o')", "rsplit('l')", "rsplit(none, 1)", "split(none, 1)", "splitlines(true)",
+           "strip('Hd')", "rstrip()", "lstrip('H')", "ljust(13, '.')", "rjust(13)", "removeprefix('He')", "removesuffix('d')", "isalpha()",
+           "isdigit()", "isspace()", "isupper()", "endswith(('d', 'x'))", "values()", "copy()", "get('z', 5)", "capitalize()", "a", "n", "b"]
+OPERATORS = ["**", "<=", ">", "+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", ">=", "in", "not in", "and", "or"]
 
 
 def expression(r, depth):
@@ -45,7 +52,7 @@ def expression(r, depth):
     if kind == 6:
         return f"({inner} {r.choice(OPERATORS)} {expression(r, depth - 1)})"
     if kind == 7:
-        return f"({inner})[{r.choice(['0', '-1', '1:', ':2', '::-1', '::2', '1:-1', repr('a'), repr('n')])}]"
+        return f"({inner})[{r.choice(['0', '-1', '1:', ':2', '::-1', '::2', '1:-1', repr('a'), repr('n'), '::-2', '-2:', '5:1:-1', ':'])}]"
     if kind == 8:
         return f"({inner} if {expression(r, depth - 1)} else {expression(r, depth - 1)})"
     if kind == 9:
@@ -57,28 +64,45 @@ def tag(r, text):
     return "{%" + r.choice(["", "", "-", "+"]) + f" {text} " + r.choice(["", "", "-"]) + "%}"
 
 
-def body(r, depth):
-    return "".join(statement(r, depth) for _ in range(r.randrange(1, 4)))
+def body(r, depth, loop=False):
+    return "".join(statement(r, depth, loop) for _ in range(r.randrange(1, 4)))
 
 
-def statement(r, depth):
-    kind = r.randrange(9) if depth > 0 else r.randrange(3)
+def statement(r, depth, loop):
+    """loop: a break leaves a loop around it."""
+    kind = r.randrange(14) if depth > 0 else r.randrange(4)
     if kind == 0:
         return r.choice(["text", " a ", "\n", "  \n  ", "\n\n\t", "é\n"])
     if kind < 3:
         return "{{" + r.choice(["", "", "-"]) + f" {expression(r, 2)} " + r.choice(["", "", "-"]) + "}}"
     if kind == 3:
-        return tag(r, f"if {expression(r, 1)}") + body(r, depth - 1) + tag(r, "else") + body(r, depth - 1) + tag(r, "endif")
+        return r.choice(["{#-#}  ", " {# c -#}\n ", "{#+ c #}\n", "{% raw %}{{ x {%- endraw %}", "  {%- raw -%} {% if {% endraw +%}\n"]
+                        + ([tag(r, "break"), tag(r, "continue")] if loop else []))
+    inner, same = body(r, depth - 1), lambda: body(r, depth - 1, loop)
     if kind == 4:
-        end = r.choice(["", tag(r, "else") + body(r, depth - 1)])
-        return tag(r, f"for x in {expression(r, 1)}") + "{{ loop.index }}" + body(r, depth - 1) + end + tag(r, "endfor")
+        return tag(r, f"if {expression(r, 1)}") + same() + tag(r, f"elif {expression(r, 1)}") + same() + tag(r, "else") + same() + tag(r, "endif")
     if kind == 5:
-        return tag(r, f"set x = {expression(r, 2)}")
+        end = r.choice(["", tag(r, "else") + same()])
+        what = r.choice([expression(r, 1), "[3, 1, 2] if x > 1", "o recursive", "d.items()"])
+        of = r.choice(["{{ loop.index }}", "{{ loop.changed(x) }}{{ loop.cycle(1, 2) }}", "{{ loop.previtem }}", "{{ loop.revindex0 }}{{ loop.last }}"])
+        return tag(r, f"for x in {what}") + of + body(r, depth - 1, True) + end + tag(r, "endfor")
     if kind == 6:
-        return tag(r, "set x") + body(r, depth - 1) + tag(r, "endset") + "{{ x }}"
+        return tag(r, f"set x = {expression(r, 2)}")
     if kind == 7:
-        return tag(r, "macro m(x, n=2)") + body(r, depth - 1) + tag(r, "endmacro") + "{{ m(" + expression(r, 1) + ") }}"
-    return tag(r, "filter " + r.choice(["upper", "trim", "indent(1)"])) + body(r, depth - 1) + tag(r, "endfilter")
+        return tag(r, "set x" + r.choice(["", " | upper", " | trim | indent(1)"])) + same() + tag(r, "endset") + "{{ x }}"
+    if kind == 8:
+        return tag(r, "macro m(x, n=2)") + inner + tag(r, "endmacro") + "{{ m(" + expression(r, 1) + ") }}"
+    if kind == 9:
+        return tag(r, "filter " + r.choice(["upper", "trim", "indent(1)"])) + same() + tag(r, "endfilter")
+    if kind == 10:
+        return tag(r, f"with x = {expression(r, 1)}, n = x") + same() + tag(r, "endwith") + "{{ x }}"
+    if kind == 11:
+        return (tag(r, "macro c(n)") + "{{ caller(n, 1) }}" + tag(r, "endmacro") + tag(r, f"call(x, y) c({expression(r, 1)})") + inner +
+                "{{ y }}" + tag(r, "endcall"))
+    if kind == 12:
+        return tag(r, "set ns = namespace(v=0)") + tag(r, "for x in l") + tag(r, f"set ns.v = ns.v + {r.choice(['x', '1', 'loop.index'])}") + tag(
+            r, "endfor") + "{{ ns.v }}"
+    return tag(r, "generation") + inner + tag(r, "endgeneration")
 
 
 def theirs(template):
