@@ -83,6 +83,9 @@ $(BUILD)/src/kernel/cpu/%.o: STRICT =
 $(BUILD)/src/kernel/cpu/%.o: OPT = $(if $(SAN),-O1,-O3) -g1
 # Loading and quantizing pass every weight through these loops.
 $(BUILD)/src/base/numbers.o $(BUILD)/src/checkpoint/weight_check.o $(BUILD)/src/checkpoint/weight.o: OPT = $(if $(SAN),-O1,-O3) -g
+$(BUILD)/src/base/hash__avx512.o: ISA = -mavx512f
+$(BUILD)/src/base/hash__avx512.o: STRICT =
+$(BUILD)/src/base/hash__avx512.o: OPT = $(if $(SAN),-O1,-O3) -g
 # Its accumulators must stay in registers, or it measures the first cache.
 $(BUILD)/src/device/measure.o: OPT = -O3 -g
 

@@ -2,7 +2,7 @@
  *
  * XXH3-128 through libxxhash. As text: the canonical big-endian form, as xxhsum -H2 prints it.
  */
-#include "hash.h"
+#include "hash_x86.h"
 
 #include <xxhash.h>
 
@@ -13,6 +13,11 @@ static nib_hash from_xxh(XXH128_hash_t hash)
 
 nib_hash nib__hash_bytes(const void *bytes, uint64_t size)
 {
+#if defined(__x86_64__)
+    enum { LONG = 64 << 10 };
+    if (size >= LONG && __builtin_cpu_supports("avx512f"))
+        return nib__hash_bytes_avx512(bytes, size);
+#endif
     return from_xxh(XXH3_128bits(bytes, (size_t)size));
 }
 

@@ -6,6 +6,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -45,6 +46,25 @@ static void test_pieces(void **state)
     }
 }
 
+/* Long ones at once may have other code than in pieces. */
+static void test_long(void **state)
+{
+    (void)state;
+    enum { MOST = 300 << 10 };
+    uint8_t *bytes = malloc(MOST);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < MOST; i++)
+        bytes[i] = (uint8_t)(i * 151 + i / 13 + (i >> 9));
+    for (size_t size = (64 << 10) - 3; size <= MOST; size += size % 1024 < 70 ? 1 : 9973) {
+        nib_hasher *hasher = nib__hasher_open();
+        assert_non_null(hasher);
+        for (size_t at = 0; at < size; at += 40000)
+            nib__hasher_add(hasher, bytes + at, size - at < 40000 ? size - at : 40000);
+        assert_true(nib__hash_equal(nib__hasher_finish(hasher), nib__hash_bytes(bytes, size)));
+    }
+    free(bytes);
+}
+
 static void test_differences(void **state)
 {
     (void)state;
@@ -74,9 +94,8 @@ static void test_parse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_known), cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_long),  cmocka_unit_test(test_differences),
         cmocka_unit_test(test_parse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
