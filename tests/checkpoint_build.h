@@ -39,7 +39,7 @@ static inline nib_status make_described(made *m, const char *metadata, const cha
                                         const part *parts, size_t count)
 {
     nib_text header;
-    static uint8_t data[1 << 16];
+    static uint8_t data[1 << 19];
     size_t at = 0;
     *m = (made){.allocator = nib__allocator_default()};
     memset(data, 0, sizeof data);

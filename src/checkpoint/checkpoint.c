@@ -244,6 +244,8 @@ nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const ni
     return status;
 }
 
+void nib__checkpoint_use(nib_checkpoint *cp, nib_pool *pool) { cp->pool = pool; }
+
 nib_status nib__checkpoint_read(const nib_checkpoint *cp, nib_status status, nib_err *err)
 {
     for (int i = 0; i < cp->file_count; i++)

@@ -11,6 +11,7 @@
 #include "file.h"
 #include "json.h"
 #include "ledger.h"
+#include "pool.h"
 #include "scheme.h"
 
 enum { NIB_RANK_MAX = 8 };
@@ -36,6 +37,9 @@ typedef struct nib_gguf nib_gguf; /* gguf.h */
 nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a,
                                 nib_err *err);
 void nib__checkpoint_close(nib_checkpoint *cp);
+/* Workers that look at scales and zeros from now on; NULL, as at first: only whoever asks for a
+ * weight. */
+void nib__checkpoint_use(nib_checkpoint *cp, nib_pool *pool);
 
 /* What reading the tensors ended with, or NIB_IO naming a file that another process wrote to since
  * it was opened: see nib__map_read. For whoever has a result to give that came from the files. */

@@ -12,6 +12,7 @@
 
 struct nib_checkpoint {
     nib_allocator allocator;
+    nib_pool *pool; /* of nib__checkpoint_use, or NULL */
     nib_arena arena;
     const char *path, *directory, *beside; /* beside: of the file, with or without a config.json */
     nib_map *maps;                         /* [file_count] */

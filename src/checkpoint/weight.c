@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 enum { PIECE = 256 };
@@ -142,15 +143,51 @@ static const char *say_value(char out[32], const nib_weight_query *q, double val
     return out;
 }
 
+/* Values that are looked at by their bits, part by part among the workers, if there are any. */
+typedef struct look {
+    const uint8_t *at;
+    int64_t count;
+    int bytes;
+    uint32_t exponent; /* whose bits may not all be set; 0: every byte has to be 0 */
+    atomic_bool found; /* one that is otherwise */
+} look;
+
+enum { LOOK_PART = 32 << 10 };
+
+static void job_look(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    look *l = ctx;
+    const int64_t from = begin * LOOK_PART, some = nib__min(end * LOOK_PART, l->count) - from;
+    const uint8_t *at = l->at + from * l->bytes;
+    (void)worker;
+    /* every byte is 0, as each is the one behind it */
+    const bool good = l->exponent != 0
+                          ? nib__find_bits(at, some, l->bytes, l->exponent, l->exponent) == some
+                          : at[0] == 0 && memcmp(at, at + 1, (size_t)(some * l->bytes) - 1) == 0;
+    if (!good)
+        atomic_store(&l->found, true);
+}
+
+static bool looks_good(const nib_checkpoint *cp, look *l)
+{
+    const int64_t parts = nib__ceil_div(l->count, LOOK_PART);
+    if (parts > 1 && cp->pool != NULL)
+        nib__pool_share_out(cp->pool, parts, 1, false, job_look, l);
+    else if (parts > 0)
+        job_look(l, 0, 0, parts);
+    return !atomic_load(&l->found);
+}
+
 /* By bits alone: true of a type that has them means that all values are finite. */
-static bool surely_finite(const void *values, nib_type type, int64_t count)
+static bool surely_finite(const nib_checkpoint *cp, const void *values, nib_type type,
+                          int64_t count)
 {
     const uint32_t exponent = type == NIB_TYPE_F32    ? 0x7f800000
                               : type == NIB_TYPE_BF16 ? 0x7f80
                               : type == NIB_TYPE_F16  ? 0x7c00
                                                       : 0;
-    return exponent != 0 &&
-           nib__find_bits(values, count, nib__type_bits(type) / 8, exponent, exponent) == count;
+    look l = {values, count, nib__type_bits(type) / 8, exponent, false};
+    return exponent != 0 && looks_good(cp, &l);
 }
 
 nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffix,
@@ -160,7 +197,7 @@ nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffi
     float piece[PIECE];
     char place[64], value[32];
     const int64_t bytes = nib__type_bits(type) / 8;
-    if (surely_finite(values, type, count))
+    if (surely_finite(q->cp, values, type, count))
         return NIB_OK;
     for (int64_t at = 0; at < count; at += PIECE) {
         const int64_t some = nib__min(PIECE, count - at);
@@ -227,12 +264,6 @@ nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffi
     return NIB_OK;
 }
 
-/* Every byte is 0, as each is the one behind it. */
-static bool all_zero(const uint8_t *bytes, size_t size)
-{
-    return size == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0);
-}
-
 nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *suffix)
 {
     nib_weight *w = q->out;
@@ -242,7 +273,8 @@ nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *su
     /* a zero is a code, and a code's range is what torchao clamps it to */
     const float low = w->scheme.code == NIB_CODE_I4 ? -8 : -128,
                 high = w->scheme.code == NIB_CODE_I4 ? 7 : 127;
-    const bool none = all_zero(w->zeros, (size_t)(count * bytes)); /* as symmetric recipes store */
+    look zeros = {w->zeros, count, (int)bytes, 0, false};
+    const bool none = looks_good(q->cp, &zeros); /* as symmetric recipes store */
     bool any = false;
     for (int64_t at = 0; at < count && !none; at += PIECE) {
         float piece[PIECE];

@@ -345,9 +345,13 @@ static nib_status is_gguf(bool *out, const char *path, nib_err *err)
 
 static nib_status check_sites(nib_network *net, nib_network_use use, nib_err *err)
 {
+    nib_status status = NIB_OK;
     find_tie(net);
-    for (size_t i = 0; i < net->site_count; i++)
-        NIB_TRY(check_site(net, &net->sites[i], use, err));
+    nib__checkpoint_use(net->checkpoint, net->engine->pool);
+    for (size_t i = 0; i < net->site_count && status == NIB_OK; i++)
+        status = check_site(net, &net->sites[i], use, err);
+    nib__checkpoint_use(net->checkpoint, NULL);
+    NIB_TRY(status);
     note_order(net);
     NIB_TRY(check_agreement(net, err));
     return check_others(net, use, err);

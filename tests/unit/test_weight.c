@@ -908,6 +908,47 @@ static void test_nibble_order(void **state)
     }
 }
 
+/* What many workers find of scales and zeros is what one finds. */
+static void test_workers(void **state)
+{
+    (void)state;
+    enum { N = 20000, K = 4, GROUPS = 2 };
+    const nib_allocator a = nib__allocator_default();
+    float *scales = malloc(N * GROUPS * sizeof *scales);
+    int8_t *zeros = calloc(N * GROUPS, 1);
+    assert_true(scales != NULL && zeros != NULL);
+    for (int i = 0; i < N * GROUPS; i++)
+        scales[i] = 1;
+    nib_pool *pool;
+    assert_int_equal(nib__pool_open(&pool, 2, &a, NULL), NIB_OK);
+    for (int i = 0; i < 3; i++) { /* all well; a zero, and then a scale, at the end */
+        if (i == 1)
+            zeros[N * GROUPS - 1] = 3;
+        else if (i == 2)
+            scales[N * GROUPS - 2] = NAN;
+        const part parts[] = {{"m._weight_qdata", "I8", 2, {N, K}, NULL},
+                              {"m._weight_scale", "F32", 2, {N, GROUPS}, scales},
+                              {"m._weight_zero_point", "I8", 2, {N, GROUPS}, zeros}};
+        for (int workers = 0; workers < 2; workers++) {
+            made m;
+            nib_weight w;
+            nib_err err;
+            open_parts(&m, INTX("int4", "[1,2]", "null"), parts, 3);
+            nib__checkpoint_use(m.cp, workers != 0 ? pool : NULL);
+            assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err),
+                             i < 2 ? NIB_OK : NIB_BAD_INPUT);
+            if (i < 2)
+                assert_int_equal(w.scheme.zero, i == 0 ? NIB_ZERO_NONE : NIB_ZERO_INT);
+            else
+                assert_non_null(strstr(err.text, "scale at row 19999, group 0 is nan"));
+            drop_checkpoint(&m);
+        }
+    }
+    nib__pool_close(pool);
+    free(scales);
+    free(zeros);
+}
+
 static void test_nibble_version(void **state)
 {
     (void)state;
@@ -926,23 +967,15 @@ static void test_nibble_version(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_torchao_golden),
-        cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_f64),
-        cmocka_unit_test(test_f64_too_large),
-        cmocka_unit_test(test_large_f64),
-        cmocka_unit_test(test_alias),
-        cmocka_unit_test(test_bad_plain),
-        cmocka_unit_test(test_torchao_scales),
-        cmocka_unit_test(test_static),
-        cmocka_unit_test(test_bad_torchao),
-        cmocka_unit_test(test_codes_out_of_range),
-        cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_not_finite_fp8),
-        cmocka_unit_test(test_parts_in_shards),
-        cmocka_unit_test(test_nibble),
-        cmocka_unit_test(test_bad_nibble),
-        cmocka_unit_test(test_nibble_order),
+        cmocka_unit_test(test_workers),         cmocka_unit_test(test_torchao_golden),
+        cmocka_unit_test(test_plain),           cmocka_unit_test(test_f64),
+        cmocka_unit_test(test_f64_too_large),   cmocka_unit_test(test_large_f64),
+        cmocka_unit_test(test_alias),           cmocka_unit_test(test_bad_plain),
+        cmocka_unit_test(test_torchao_scales),  cmocka_unit_test(test_static),
+        cmocka_unit_test(test_bad_torchao),     cmocka_unit_test(test_codes_out_of_range),
+        cmocka_unit_test(test_not_finite),      cmocka_unit_test(test_not_finite_fp8),
+        cmocka_unit_test(test_parts_in_shards), cmocka_unit_test(test_nibble),
+        cmocka_unit_test(test_bad_nibble),      cmocka_unit_test(test_nibble_order),
         cmocka_unit_test(test_nibble_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
