@@ -334,10 +334,24 @@ static size_t find_longest(const nib_tokenizer *t)
     return longest;
 }
 
+/* A thread with room for templates that recurse, as some do over the tools of a request: 500 levels
+ * take up to 200 kB, and a system may give a thread less. */
+static bool start_preparer(nib_service *s)
+{
+    enum { STACK = 4 << 20 };
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0)
+        return false;
+    const bool started = pthread_attr_setstacksize(&attributes, STACK) == 0 &&
+                         pthread_create(&s->preparer, &attributes, prepare_all, s) == 0;
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
 nib_status nib__preparer_open(nib_service *s, nib_err *err)
 {
     s->longest = find_longest(s->tokenizer);
-    s->has_preparer = pthread_create(&s->preparer, NULL, prepare_all, s) == 0;
+    s->has_preparer = start_preparer(s);
     return s->has_preparer
                ? NIB_OK
                : nib__fail(err, NIB_NO_MEMORY, "the system has no thread left for a service");

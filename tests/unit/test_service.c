@@ -330,6 +330,47 @@ static void test_unread_stream(void **state)
     close_served(&s);
 }
 
+/* A template that recurses until its limit, where the system gives threads little room. */
+static void test_deep_template(void **state)
+{
+#ifdef __GLIBC__
+    static const char body[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}";
+    const nib_service_options options = {
+        .chat_template = "{% macro m(x) %}{{ [x]|map('string')|list|join(m([x])|upper) }}"
+                         "{% endmacro %}{{ m(1) }}"};
+    const nib_call_options asked = {
+        .route = NIB_ROUTE_CHAT, .body = body, .size = sizeof body - 1, .now = 1700000000};
+    static char answer[1 << 16];
+    pthread_attr_t before, little;
+    nib_call *call = NULL;
+    served s;
+    nib_err err;
+    (void)state;
+    const open_how how = {
+        .path = "models/nibble-tales", .recipe = "8da4w", .threads = 1, .sequences = 1};
+    s.o = must_open(&how);
+    assert_int_equal(pthread_getattr_default_np(&before), 0);
+    pthread_attr_init(&little);
+    assert_int_equal(pthread_attr_setstacksize(&little, 96 << 10), 0);
+    assert_int_equal(pthread_setattr_default_np(&little), 0);
+    if (nib_service_open(&s.service, s.o.session, &options, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(pthread_setattr_default_np(&before), 0);
+    pthread_attr_destroy(&little);
+    pthread_attr_destroy(&before);
+    start(&s);
+    assert_int_equal(nib_call_open(&call, s.service, &asked, NULL), NIB_OK);
+    assert_int_not_equal(read_answer(call, answer, sizeof answer), 200);
+    assert_non_null(strstr(answer, "nested deeper than 500"));
+    nib_call_close(call);
+    stop(&s);
+    close_served(&s);
+#else
+    (void)state;
+    skip();
+#endif
+}
+
 /* A full queue, a limit of time, an end with requests inside, a service that never ran. */
 static void test_refuses(void **state)
 {
@@ -478,6 +519,7 @@ int main(void)
         cmocka_unit_test(test_many_users_gain_nothing),
         cmocka_unit_test(test_queue_keeps_room),
         cmocka_unit_test(test_unread_stream),
+        cmocka_unit_test(test_deep_template),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_no_memory_for_calls),
