@@ -272,6 +272,11 @@ static bool read_variables(nib_api_reader *r, const member *m)
             if (strcmp(names[i], names[count]) == 0)
                 return nib__api_refuse(r, m->name, "%s.%s is there twice", m->name,
                                        nib__say_name(shown, sizeof shown, names[i], size));
+        if (strcmp(names[count], "messages") == 0 || strcmp(names[count], "tools") == 0)
+            return nib__api_refuse(r, m->name,
+                                   "%s.%s is not the template's own; it stands "
+                                   "beside %s in a request",
+                                   m->name, names[count], m->name);
         if (!nib__json_skip(&r->json))
             return nib__api_broken(r);
     }
@@ -551,6 +556,10 @@ static bool settle(nib_api_reader *r)
         return nib__api_refuse(r, "stream_options",
                                "stream_options is for streams, and stream is "
                                "not true");
+    if (q->ignore_eos && q->format != NIB_API_TEXT)
+        return nib__api_refuse(r, "ignore_eos",
+                               "ignore_eos goes on past an answer's end, and with response_format "
+                               "that is where a value ends; leave one out");
     if (!nib__api_settle_tools(r))
         return false;
     q->top = chat ? (r->logprobs ? (int)r->top : -1) : (r->top_given ? (int)r->top : -1);

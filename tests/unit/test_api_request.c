@@ -96,6 +96,12 @@ static void test_wrong(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\", "
          "\"file\": {}}]}]}",
          "messages[0].content", "belongs to another type"},
+        {USER "\"chat_template_kwargs\": {\"a\": 1, \"messages\": []}}", "chat_template_kwargs",
+         "chat_template_kwargs.messages is not the template's own"},
+        {USER "\"chat_template_kwargs\": {\"tools\": null}}", "chat_template_kwargs",
+         "chat_template_kwargs.tools is not the template's own"},
+        {USER "\"ignore_eos\": true, \"response_format\": {\"type\": \"json_object\"}}",
+         "ignore_eos", "with response_format that is where a value ends"},
     };
     (void)state;
     expect_wrong(cases, COUNT(cases));
