@@ -271,40 +271,29 @@ static bool read_integer(nib_run *r, nib_value text, int64_t base, int64_t *out)
 static NIB_FILTER(filter_int)
 {
     int64_t base = 10, integer;
-    double real = 0;
-    bool number = true;
+    double real = self.kind == NIB_V_FLOAT ? self.as.real : 0;
+    const bool text = self.kind == NIB_V_STRING;
     (void)args;
     if (nib__given(&bound[1]) && !nib__integer(bound[1], &base))
         return nib__run_type_error(r, "int", self, bound[1]);
     if (self.kind == NIB_V_UNDEFINED)
         return nib__run_type_error(r, "int", self, self);
+    if (self.kind == NIB_V_FLOAT && isinf(real))
+        return nib__run_fail(r, NIB_BAD_INPUT, "int: infinity is no integer");
     if (self.kind == NIB_V_BIG) {
         *out = self;
+    } else if (nib__integer(self, &integer) || (text && read_integer(r, self, base, &integer))) {
+        *out = nib__v_int(integer);
+    } else if ((self.kind == NIB_V_FLOAT || (text && read_real(r, self, &real))) &&
+               isfinite(real)) {
+        if (fabs(real) >= 0x1p63)
+            return nib__run_fail(r, NIB_UNSUPPORTED, "an integer grows past 64 bits");
+        *out = nib__v_int((int64_t)real);
+    } else {
+        *out = nib__given(&bound[0]) ? bound[0] : nib__v_int(0);
         return NIB_OK;
     }
-    if (self.kind == NIB_V_STRING && read_integer(r, self, base, &integer))
-        *out = nib__v_int(integer);
-    else if (nib__integer(self, &integer))
-        *out = nib__v_int(integer);
-    else
-        number =
-            self.kind == NIB_V_FLOAT || (self.kind == NIB_V_STRING && read_real(r, self, &real));
-    if (self.kind == NIB_V_FLOAT)
-        real = self.as.real;
-    if (number && (self.kind == NIB_V_FLOAT ||
-                   (self.kind == NIB_V_STRING && !read_integer(r, self, base, &integer)))) {
-        if (isinf(real) && self.kind == NIB_V_FLOAT)
-            return nib__run_fail(r, NIB_BAD_INPUT, "int: infinity is no integer");
-        number = isfinite(real);
-        if (number && fabs(real) >= 9223372036854775808.0)
-            return nib__run_fail(r, NIB_UNSUPPORTED, "an integer grows past 64 bits");
-        if (number)
-            *out = nib__v_int((int64_t)real);
-    }
-    if (!number)
-        *out = nib__given(&bound[0]) ? bound[0] : nib__v_int(0);
-    else
-        out->user = self.user;
+    out->user = self.user;
     return NIB_OK;
 }
 

@@ -356,12 +356,17 @@ NIB_FILTER(nib__filter_sort)
     return NIB_OK;
 }
 
+static nib_status make_pair(nib_run *r, nib_value a, nib_value b, nib_value *out)
+{
+    NIB_TRY(nib__v_items(r, out, NIB_V_TUPLE, 2));
+    NIB_TRY(nib__items_push(r, out, a));
+    return nib__items_push(r, out, b);
+}
+
 static nib_status push_pair(nib_run *r, nib_value *list, nib_value a, nib_value b)
 {
     nib_value tuple;
-    NIB_TRY(nib__v_items(r, &tuple, NIB_V_TUPLE, 2));
-    NIB_TRY(nib__items_push(r, &tuple, a));
-    NIB_TRY(nib__items_push(r, &tuple, b));
+    NIB_TRY(make_pair(r, a, b, &tuple));
     return nib__items_push(r, list, tuple);
 }
 
@@ -431,11 +436,7 @@ NIB_FILTER(nib__filter_dictsort)
     const size_t count = self.as.dict->count;
     for (size_t i = 0; i < count; i++) {
         const nib_pair *p = &self.as.dict->pairs[i];
-        nib_value tuple;
-        NIB_TRY(nib__v_items(r, &tuple, NIB_V_TUPLE, 2));
-        NIB_TRY(nib__items_push(r, &tuple, p->key));
-        NIB_TRY(nib__items_push(r, &tuple, p->value));
-        pairs[i].value = tuple;
+        NIB_TRY(make_pair(r, p->key, p->value, &pairs[i].value));
         NIB_TRY(
             sort_key(r, by_value ? p->value : p->key, none, nib__truth(bound[0]), &pairs[i].key));
     }
