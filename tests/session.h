@@ -20,6 +20,7 @@ typedef struct opened {
 
 typedef struct open_how {
     const char *path, *recipe, *dtype, *cache, *isa, *tokenizer;
+    nib_strings without;    /* rows that are left out */
     int threads, sequences; /* 0: 1 */
     int64_t context;
     const nib_allocator *allocator;
@@ -39,8 +40,11 @@ static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
 {
     const nib_engine_options options = {
         .threads = how->threads ? how->threads : 1, .isa = how->isa, .allocator = how->allocator};
-    const nib_request request = {
-        .recipe = how->recipe, .dtype = how->dtype, .cache = how->cache, .context = how->context};
+    const nib_request request = {.recipe = how->recipe,
+                                 .dtype = how->dtype,
+                                 .cache = how->cache,
+                                 .context = how->context,
+                                 .without = how->without};
     *o = (opened){0};
     nib_status status = nib_engine_open(&o->engine, &options, err);
     if (status == NIB_OK) {

@@ -167,6 +167,12 @@ typedef struct nib_store_kv {
     nib_cache cache;
 } nib_store_kv;
 
+/* Queries and keys turned in place, then keys and values into the cache. */
+typedef struct nib_rope_copy {
+    nib_rope q, k;
+    nib_store_kv store; /* its k is k.x */
+} nib_rope_copy;
+
 /* Causal attention of m slots over positions 0..position of their own sequences. */
 typedef struct nib_attn {
     const float *q; /* [m][ldq] */

@@ -89,7 +89,7 @@ static nib_status append(lowering *l, const nib_node *node)
 }
 
 /* The buffers of f32 rows that an operation reads. INPUT is made where it is read. */
-static int reads(const nib_node *node, nib_buffer out[2])
+static int reads(const nib_node *node, nib_buffer out[3])
 {
     out[0] = node->from;
     switch (node->op) {
@@ -98,6 +98,7 @@ static int reads(const nib_node *node, nib_buffer out[2])
     case NIB_OP_COPY:
     case NIB_OP_SWIGLU: out[1] = node->other; return 2;
     case NIB_OP_ADD: out[1] = node->to; return 2;
+    case NIB_OP_ROPE_COPY: out[1] = node->other, out[2] = node->to; return 3;
     default: return 1;
     }
 }
@@ -110,7 +111,7 @@ static int side_of(const nib_kernel *row)
 /* An operation on the side of its row, and before it what brings its inputs there. */
 static nib_status add(lowering *l, nib_node node)
 {
-    nib_buffer read[2];
+    nib_buffer read[3];
     node.side = side_of(node.row != NULL ? node.row : node.uses->uses[0].kernel);
     l->out->uses_gpu = l->out->uses_gpu || node.side == NIB_SIDE_GPU;
     for (int i = reads(&node, read); i-- > 0;) {
@@ -215,6 +216,21 @@ static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buff
                              .joins = formed});
 }
 
+/* Queries and keys turned by their positions, and the cache's new ones. */
+static nib_status lower_positions(lowering *l, int64_t layer)
+{
+    const nib_config *c = &l->net->config;
+    nib_node copy = {
+        .op = NIB_OP_COPY, .from = NIB_BUFFER_K, .other = NIB_BUFFER_V, .layer = layer};
+    if (nib__plan_operation(l->plan, NIB_OP_ROPE_COPY) != NULL) {
+        copy.op = NIB_OP_ROPE_COPY, copy.to = NIB_BUFFER_Q;
+        return add_op(l, copy);
+    }
+    NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_ROPE, .to = NIB_BUFFER_Q, .width = c->heads}));
+    NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_ROPE, .to = NIB_BUFFER_K, .width = c->kv_heads}));
+    return add_op(l, copy);
+}
+
 static nib_status lower_attention(lowering *l, int64_t layer)
 {
     const nib_config *c = &l->net->config;
@@ -236,11 +252,7 @@ static nib_status lower_attention(lowering *l, int64_t layer)
             (nib_node){.from = NIB_BUFFER_K, .to = NIB_BUFFER_K, .rows_per_token = c->kv_heads},
             c->head_dim));
     }
-    NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_ROPE, .to = NIB_BUFFER_Q, .width = c->heads}));
-    NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_ROPE, .to = NIB_BUFFER_K, .width = c->kv_heads}));
-    NIB_TRY(add_op(
-        l, (nib_node){
-               .op = NIB_OP_COPY, .from = NIB_BUFFER_K, .other = NIB_BUFFER_V, .layer = layer}));
+    NIB_TRY(lower_positions(l, layer));
     NIB_TRY(add_op(
         l, (nib_node){
                .op = NIB_OP_ATTN, .from = NIB_BUFFER_Q, .to = NIB_BUFFER_ATTN, .layer = layer}));

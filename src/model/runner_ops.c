@@ -46,6 +46,7 @@ static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
     case NIB_OP_NORM: p->row->run.norm(p->args, begin, end); break;
     case NIB_OP_ROPE: p->row->run.rope(p->args, begin, end); break;
     case NIB_OP_COPY: p->row->run.store_kv(p->args, begin, end); break;
+    case NIB_OP_ROPE_COPY: p->row->run.rope_copy(p->args, begin, end); break;
     case NIB_OP_SWIGLU: p->row->run.swiglu(p->args, begin, end); break;
     case NIB_OP_ADD: p->row->run.add(p->args, begin, end); break;
     case NIB_OP_GATHER: p->row->run.gather(p->args, begin, end); break;
@@ -263,29 +264,49 @@ static nib_status run_norm(nib_runner *r, const nib_node *node, int64_t m, nib_e
     return run_rows(r, node->row, &args, rows, err);
 }
 
-static nib_status run_rope(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+static nib_rope rope_of(const nib_runner *r, const nib_node *node, nib_buffer of, int64_t heads,
+                        int64_t m)
 {
     const int64_t head_dim = r->net->config.head_dim;
-    const nib_rope args = {.x = values(r, node, node->to),
-                           .position = r->sides[node->side].positions,
-                           .cos_sin = r->sides[node->side].rope,
-                           .m = m,
-                           .heads = node->width,
-                           .head_dim = head_dim,
-                           .dims = head_dim,
-                           .ldx = r->ops.ld[node->to]};
+    return (nib_rope){.x = values(r, node, of),
+                      .position = r->sides[node->side].positions,
+                      .cos_sin = r->sides[node->side].rope,
+                      .m = m,
+                      .heads = heads,
+                      .head_dim = head_dim,
+                      .dims = head_dim,
+                      .ldx = r->ops.ld[of]};
+}
+
+static nib_status run_rope(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_rope args = rope_of(r, node, node->to, node->width, m);
     return run_rows(r, node->row, &args, m, err);
+}
+
+static nib_store_kv store_of(const nib_runner *r, const nib_node *node, int64_t m)
+{
+    return (nib_store_kv){.k = values(r, node, node->from),
+                          .v = values(r, node, node->other),
+                          .ld = r->ops.ld[node->from],
+                          .m = m,
+                          .sequence = r->sides[node->side].sequences,
+                          .position = r->sides[node->side].positions,
+                          .cache = nib__kv_layer(&r->kv, node->layer)};
 }
 
 static nib_status run_store_kv(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    const nib_store_kv args = {.k = values(r, node, node->from),
-                               .v = values(r, node, node->other),
-                               .ld = r->ops.ld[node->from],
-                               .m = m,
-                               .sequence = r->sides[node->side].sequences,
-                               .position = r->sides[node->side].positions,
-                               .cache = nib__kv_layer(&r->kv, node->layer)};
+    const nib_store_kv args = store_of(r, node, m);
+    return run_rows(r, node->row, &args, m, err);
+}
+
+static nib_status run_rope_copy(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_config *c = &r->net->config;
+    const nib_rope_copy args = {.q = rope_of(r, node, node->to, c->heads, m),
+                                .k = rope_of(r, node, node->from, c->kv_heads, m),
+                                .store = store_of(r, node, m)};
     return run_rows(r, node->row, &args, m, err);
 }
 
@@ -341,6 +362,7 @@ nib_status nib__runner_node(nib_runner *r, const nib_node *node, int64_t m, nib_
     case NIB_OP_NORM: return run_norm(r, node, m, err);
     case NIB_OP_ROPE: return run_rope(r, node, m, err);
     case NIB_OP_COPY: return run_store_kv(r, node, m, err);
+    case NIB_OP_ROPE_COPY: return run_rope_copy(r, node, m, err);
     case NIB_OP_SWIGLU: return run_swiglu(r, node, m, err);
     case NIB_OP_ADD: return run_add(r, node, m, err);
     case NIB_OP_GATHER: return run_gather(r, node, m, err);

@@ -20,7 +20,7 @@ static const nib_op of_training[] = {
     NIB_OP_ADD,       NIB_OP_XENT,     NIB_OP_NORM_DX, NIB_OP_NORM_DW, NIB_OP_ATTN_DX,
     NIB_OP_SWIGLU_DX, NIB_OP_EMBED_DW, NIB_OP_BIAS_DW, NIB_OP_SQUARES, NIB_OP_ADAMW};
 
-_Static_assert(COUNT(operations) <= NIB_OPS_MAX && COUNT(of_training) + 1 <= NIB_OPS_MAX,
+_Static_assert(COUNT(operations) + 1 <= NIB_OPS_MAX && COUNT(of_training) + 1 <= NIB_OPS_MAX,
                "raise NIB_OPS_MAX");
 
 const char *nib__plan_operation_name(size_t i)
@@ -384,6 +384,23 @@ void nib__plan_declared(nib_layers_plan *out, const nib_policy *policy)
         note_token(out, policy);
 }
 
+/* Both in one pass where the CPU does them, if the row for that is not left out. */
+static void plan_rope_copy(nib_layers_plan *out, const nib_policy *policy)
+{
+    static const nib_op parts[] = {NIB_OP_ROPE, NIB_OP_COPY};
+    nib_op_plan plan = {.op = NIB_OP_ROPE_COPY, .machine = nib__plan_host(out)};
+    nib_query query;
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        const nib_op_plan *part = nib__plan_operation(out, parts[i]);
+        if (part->row == NULL || part->row->device != NIB_DEVICE_CPU)
+            return;
+    }
+    nib__plan_op_ask(&query, plan.op, policy, plan.machine);
+    plan.row = nib__plan_op_best(&query, plan.machine);
+    if (plan.row != NULL)
+        out->ops[out->op_count++] = plan;
+}
+
 void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy)
 {
@@ -404,6 +421,7 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
             say_other_row(out, &plan, &query, policy);
         out->ops[out->op_count++] = plan;
     }
+    plan_rope_copy(out, policy);
     nib__plan_drawing(out, policy);
     const double seconds = crossing_seconds(&w, out, policy, 1);
     if (seconds == 0)

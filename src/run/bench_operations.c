@@ -47,6 +47,7 @@ static double row_bytes(const nib_runner *r, const nib_node *n)
     switch (n->op) {
     case NIB_OP_EMBED: return to * sizeof(float);
     case NIB_OP_ROPE: return 2 * to * sizeof(float);
+    case NIB_OP_ROPE_COPY: return (2 * to + 4 * from) * sizeof(float);
     case NIB_OP_SWIGLU:
     case NIB_OP_ADD: return 3 * to * sizeof(float);
     case NIB_OP_NORM: return (from + to) * sizeof(float);

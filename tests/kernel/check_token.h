@@ -322,45 +322,113 @@ static void run_store(const nib_kernel *row, memory *m, const nib_store_kv *a, i
         row->run.store_kv(a, i, nib__min(a->m, i + part));
 }
 
+/* A store into three caches that are alike. */
+typedef struct storing {
+    nib_cache caches[3];
+    size_t bytes; /* of their keys, and of their values */
+    nib_store_kv a;
+} storing;
+
+static storing make_storing(memory *m, const nib_kernel *row, int64_t rows, int64_t width,
+                            value_class class, rng *r)
+{
+    const int64_t kv_heads = 1 + below(r, 2), ld = kv_heads * width + below(r, 3);
+    const nib_type type = cache_type(row, r);
+    storing s = {.bytes = 0};
+    s.caches[0] = make_cache(m, row, kv_heads, width, type, r);
+    s.bytes = (size_t)(SEQUENCES * BLOCKS * s.caches[0].block_heads *
+                       nib__cache_bytes(type, width, NIB_CACHE_BLOCK));
+    for (int i = 1; i < 3; i++) {
+        s.caches[i] = s.caches[0];
+        s.caches[i].keys = take(m, s.bytes), s.caches[i].values = take(m, s.bytes);
+        memcpy(s.caches[i].keys, s.caches[0].keys, s.bytes),
+            memcpy(s.caches[i].values, s.caches[0].values, s.bytes);
+    }
+    int32_t *sequence = take(m, (size_t)rows * sizeof *sequence),
+            *position = take(m, (size_t)rows * sizeof *position);
+    for (int64_t i = 0; i < rows; i++)
+        sequence[i] = (int32_t)(i % SEQUENCES),
+        position[i] = (int32_t)(i * 29 % (BLOCKS * NIB_CACHE_BLOCK));
+    s.a = (nib_store_kv){.k = floats(m, rows * ld, r, class),
+                         .v = floats(m, rows * ld, r, class),
+                         .ld = ld,
+                         .m = rows,
+                         .sequence = sequence,
+                         .position = position};
+    return s;
+}
+
+/* The caches are still alike: the reference's, the row's, the row's slot by slot. */
+static bool stored_alike(verdict *v, memory *m, const storing *s)
+{
+    const nib_cache *c = s->caches;
+    bool good = gpu_held(v);
+    good = good && (guards_hold(m) || broken(v, "wrote outside the cache"));
+    for (int i = 1; i < 3 && good; i++)
+        good = (memcmp(c[0].keys, c[i].keys, s->bytes) == 0 &&
+                memcmp(c[0].values, c[i].values, s->bytes) == 0) ||
+               broken(v, i == 1 ? "the cache differs from the reference's"
+                                : "slot by slot the cache differs");
+    return good;
+}
+
 static bool check_store(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                         int64_t width, value_class class, rng *r)
 {
     memory m = {.count = 0};
-    const int64_t kv_heads = 1 + below(r, 2), ld = kv_heads * width + below(r, 3);
-    const nib_type type = cache_type(row, r);
-    nib_cache caches[3];
-    caches[0] = make_cache(&m, row, kv_heads, width, type, r);
-    const size_t bytes = (size_t)(SEQUENCES * BLOCKS * caches[0].block_heads *
-                                  nib__cache_bytes(type, width, NIB_CACHE_BLOCK));
-    for (int i = 1; i < 3; i++) {
-        caches[i] = caches[0];
-        caches[i].keys = take(&m, bytes), caches[i].values = take(&m, bytes);
-        memcpy(caches[i].keys, caches[0].keys, bytes),
-            memcpy(caches[i].values, caches[0].values, bytes);
-    }
-    int32_t *sequence = take(&m, (size_t)rows * sizeof *sequence),
-            *position = take(&m, (size_t)rows * sizeof *position);
-    for (int64_t i = 0; i < rows; i++)
-        sequence[i] = (int32_t)(i % SEQUENCES),
-        position[i] = (int32_t)(i * 29 % (BLOCKS * NIB_CACHE_BLOCK));
-    nib_store_kv a = {.k = floats(&m, rows * ld, r, class),
-                      .v = floats(&m, rows * ld, r, class),
-                      .ld = ld,
-                      .m = rows,
-                      .sequence = sequence,
-                      .position = position};
-    a.cache = caches[0], run_store(ref, &m, &a, rows);
-    a.cache = caches[1], run_store(row, &m, &a, rows);
-    a.cache = caches[2], run_store(row, &m, &a, 1);
-    bool good = gpu_held(v);
-    good = good && (guards_hold(&m) || broken(v, "wrote outside the cache"));
-    for (int i = 1; i < 3 && good; i++)
-        good = (memcmp(caches[0].keys, caches[i].keys, bytes) == 0 &&
-                memcmp(caches[0].values, caches[i].values, bytes) == 0) ||
-               broken(v, i == 1 ? "the cache differs from the reference's"
-                                : "slot by slot the cache differs");
+    storing s = make_storing(&m, row, rows, width, class, r);
+    s.a.cache = s.caches[0], run_store(ref, &m, &s.a, rows);
+    s.a.cache = s.caches[1], run_store(row, &m, &s.a, rows);
+    s.a.cache = s.caches[2], run_store(row, &m, &s.a, 1);
+    const bool good = stored_alike(v, &m, &s);
     release(&m);
     return good;
+}
+
+/* Into cache `which` of the three: 0 by the references of rope and copy, one after the other, 1
+ * whole, 2 slot by slot. Returns the queries. */
+static result run_rope_copy(const nib_kernel *row, memory *m, const storing *s, nib_rope q,
+                            int which)
+{
+    const float *start = q.x;
+    const int64_t step = which == 2 ? 1 : q.m, cells = q.m * q.ldx, keys = q.m * s->a.ld;
+    nib_rope_copy a = {.q = q, .k = q, .store = s->a};
+    a.q.x = take(m, (size_t)cells * sizeof *a.q.x);
+    a.k.x = take(m, (size_t)keys * sizeof *a.k.x);
+    a.k.heads = s->caches[0].kv_heads, a.k.ldx = s->a.ld;
+    memcpy(a.q.x, start, (size_t)cells * sizeof *start);
+    memcpy(a.k.x, s->a.k, (size_t)keys * sizeof *start);
+    a.store.k = a.k.x, a.store.cache = s->caches[which];
+    if (which == 0) {
+        const nib_kernel *rope = nib__kernel_find("rope_f32__ref");
+        rope->run.rope(&a.q, 0, q.m);
+        rope->run.rope(&a.k, 0, q.m);
+        nib__kernel_find("copy_f32__ref")->run.store_kv(&a.store, 0, q.m);
+    }
+    for (int64_t at = 0; at < q.m && which > 0; at += step)
+        row->run.rope_copy(&a, at, at + step);
+    return (result){a.q.x, cells};
+}
+
+static bool check_rope_copy(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                            int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    const int64_t dim = 2 * nib__ceil_div(width, 2), heads = 1 + below(r, 3);
+    (void)ref;
+    const storing s = make_storing(&m, row, rows, dim, class, r);
+    nib_rope q = {.position = s.a.position,
+                  .cos_sin = floats(&m, BLOCKS * NIB_CACHE_BLOCK * dim, r, VALUES_RANDOM),
+                  .m = rows,
+                  .heads = heads,
+                  .head_dim = dim,
+                  .dims = dim,
+                  .ldx = heads * dim + below(r, 3)};
+    q.x = floats(&m, rows * q.ldx, r, class);
+    const result want = run_rope_copy(row, &m, &s, q, 0), got = run_rope_copy(row, &m, &s, q, 1),
+                 parts = run_rope_copy(row, &m, &s, q, 2);
+    const bool alike = stored_alike(v, &m, &s);
+    return check_results(v, &m, row, want, got, parts, "slot by slot") && alike;
 }
 
 /* The output, then the log-sum-exp. */
@@ -462,6 +530,7 @@ static token_check token_check_of(nib_op op)
     case NIB_OP_ROPE: return check_rope;
     case NIB_OP_EMBED: return check_embed;
     case NIB_OP_COPY: return check_store;
+    case NIB_OP_ROPE_COPY: return check_rope_copy;
     case NIB_OP_ATTN: return check_attn;
     case NIB_OP_ATTN_DX: return check_attn_dx;
     default: return NULL;

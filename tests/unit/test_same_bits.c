@@ -211,6 +211,41 @@ static void test_gguf(void **state)
     assert_int_equal(failures, 0);
 }
 
+/* Operations in one pass have the bits of their parts. */
+static void test_one_pass(void **state)
+{
+    static const char *const passes[] = {"rope_copy_f32*"};
+    static const struct {
+        const char *path, *recipe, *dtype, *cache;
+    } cases[] = {{"tests/golden/models/qwen2", NULL, "bf16", NULL},
+                 {"tests/golden/models/qwen2", "8da4w-g32", "f32", "int8"},
+                 {"tests/golden/models/qwen2", "int8dq", "bf16", NULL},
+                 {"tests/golden/models/qwen2", "4da4w", "bf16", "f16"},
+                 {"tests/golden/gguf/llama.gguf", NULL, "f32", NULL}};
+    (void)state;
+    failures = 0;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        open_how how = {.path = cases[i].path,
+                        .recipe = cases[i].recipe,
+                        .dtype = cases[i].dtype,
+                        .cache = cases[i].cache,
+                        .sequences = LARGEST_BATCH,
+                        .without = {passes, COUNT(passes)}};
+        workload w = {.path = how.path, .length = LENGTH};
+        fill_workload(&w, &how);
+        how.without = (nib_strings){NULL, 0};
+        for (how.threads = 1; how.threads <= 2; how.threads++) {
+            opened o = must_open(&how);
+            assert_non_null(nib__plan_operation(&o.plan->plan, NIB_OP_ROPE_COPY));
+            check_run(&o, &w, &how, 1, 1);
+            check_run(&o, &w, &how, 7, 4);
+            close_opened(&o);
+        }
+        free_workload(&w);
+    }
+    assert_int_equal(failures, 0);
+}
+
 /* Past one softmax block, and past one pass of NIB_CHUNK slots. */
 static void test_long(void **state)
 {
@@ -299,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_schemes),       cmocka_unit_test(test_caches),
         cmocka_unit_test(test_gguf),          cmocka_unit_test(test_long),
         cmocka_unit_test(test_shipped_model), cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_one_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

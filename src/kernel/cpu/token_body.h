@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The token rows' code, written once on lanes and compiled per instruction set: each including file
- * names its functions through NIB_TOKEN(name). norm, rope, swiglu, add, and storing keys and
- * values.
+ * names its functions through NIB_TOKEN(name). norm, rope, swiglu, add, storing keys and values,
+ * and rope with storing.
  */
 #include "lanes.h"
 #include "ops.h"
@@ -162,14 +162,26 @@ void NIB_TOKEN(store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1)
 {
     const nib_cache *c = &a->cache;
     const int64_t bytes = nib__cache_bytes(c->type, c->head_dim, NIB_CACHE_BLOCK);
-    for (int64_t m = m0; m < m1; m++) {
-        const int64_t position = a->position[m];
-        const int64_t block = c->tables[a->sequence[m] * c->table_ld + position / NIB_CACHE_BLOCK];
-        for (int64_t h = 0; h < c->kv_heads; h++) {
-            const int64_t at = (block * c->block_heads + h) * bytes,
-                          from = m * a->ld + h * c->head_dim;
+    /* Head by head: a dimension of neighbouring positions is one line, and those of all heads are
+     * more than a first-level cache holds. */
+    for (int64_t h = 0; h < c->kv_heads; h++)
+        for (int64_t m = m0; m < m1; m++) {
+            const int64_t position = a->position[m], from = m * a->ld + h * c->head_dim;
+            const int64_t block =
+                c->tables[a->sequence[m] * c->table_ld + position / NIB_CACHE_BLOCK];
+            const int64_t at = (block * c->block_heads + h) * bytes;
             store_head(c, (char *)c->keys + at, (char *)c->values + at, position % NIB_CACHE_BLOCK,
                        a->k + from, a->v + from);
         }
+}
+
+/* A block's tokens at a time, whose keys are still near when they are stored. */
+void NIB_TOKEN(rope_copy)(const nib_rope_copy *a, int64_t m0, int64_t m1)
+{
+    for (int64_t m = m0; m < m1; m += NIB_CACHE_BLOCK) {
+        const int64_t end = nib__min(m + NIB_CACHE_BLOCK, m1);
+        NIB_TOKEN(rope)(&a->q, m, end);
+        NIB_TOKEN(rope)(&a->k, m, end);
+        NIB_TOKEN(store_kv)(&a->store, m, end);
     }
 }

@@ -73,6 +73,10 @@ static const nib_kernel rows[] = {
     AVX2(copy_f32, COPY, store_kv, "the same"),
     NEON(copy_f32, COPY, store_kv, "the same"),
     REF(copy_f32, COPY, store_kv, "the same in plain C"),
+    AVX512(rope_copy_f32, ROPE_COPY, rope_copy, "rope of queries and keys and copy, in one pass"),
+    AVX2(rope_copy_f32, ROPE_COPY, rope_copy, "the same"),
+    NEON(rope_copy_f32, ROPE_COPY, rope_copy, "the same"),
+    REF(rope_copy_f32, ROPE_COPY, rope_copy, "the same in plain C"),
     ROW(gather_f32, GATHER, ref, 90, NIB_NO_CONDS, NULL, gather, gather_ref,
         "puts inputs into the order of a weight's columns (act-order)"),
 };
