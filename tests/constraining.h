@@ -108,4 +108,24 @@ static inline void expect_mask(walking *w, const nib_constraint_state *state)
         assert_false(walking_allows(w, (int32_t)id));
 }
 
+/* Walks that take what masks allow, with a mask looked at before each step. */
+static inline void expect_masks(const constraining *c, const nib_constraint *constraint,
+                                uint64_t seed, const char *first, int walks, int steps)
+{
+    const nib_allocator a = nib__allocator_default();
+    walking w = open_walking(c, seed);
+    assert_int_equal(nib__masks_open(&w.masks, constraint, &a, NULL), NIB_OK);
+    for (int n = 0; n < walks; n++) {
+        nib_constraint_state state;
+        nib__constraint_start(&state, constraint);
+        assert_int_equal(taken(c, &state, first, strlen(first)), strlen(first));
+        for (int step = 0; step < steps && !nib__constraint_ended(&state); step++) {
+            expect_mask(&w, &state);
+            assert_true(nib__constraint_take(&state, walking_choose(&w, step)));
+        }
+    }
+    nib__masks_close(w.masks);
+    free(w.allowed);
+}
+
 #endif

@@ -142,22 +142,10 @@ static void test_walks_of_known_tokenizers(void **state)
 
 static void check_masks(const char *tokenizer, int walks, int steps)
 {
-    const nib_allocator a = nib__allocator_default();
     constraining c = open_constraining(tokenizer);
     for (size_t i = 0; i < COUNT(schemas); i++) {
         nib_constraint *constraint = open_constraint(&c, schemas[i]);
-        walking w = open_walking(&c, i);
-        assert_int_equal(nib__masks_open(&w.masks, constraint, &a, NULL), NIB_OK);
-        for (int n = 0; n < walks; n++) {
-            nib_constraint_state state;
-            nib__constraint_start(&state, constraint);
-            for (int step = 0; step < steps && !nib__constraint_ended(&state); step++) {
-                expect_mask(&w, &state);
-                assert_true(nib__constraint_take(&state, walking_choose(&w, step)));
-            }
-        }
-        nib__masks_close(w.masks);
-        free(w.allowed);
+        expect_masks(&c, constraint, i, "", walks, steps);
         nib__constraint_close(constraint);
     }
     close_constraining(&c);

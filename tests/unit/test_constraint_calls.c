@@ -226,23 +226,9 @@ static void test_special_tokens(void **state)
 static void check_masks(const char *tokenizer, const nib_call_format *format, bool text_first,
                         int steps)
 {
-    const nib_allocator a = nib__allocator_default();
     constraining c = open_constraining(tokenizer);
     nib_constraint *constraint = open_calls(&c, format, text_first, true);
-    walking w = open_walking(&c, 5);
-    assert_int_equal(nib__masks_open(&w.masks, constraint, &a, NULL), NIB_OK);
-    for (int walk = 0; walk < 3; walk++) {
-        nib_constraint_state s;
-        nib__constraint_start(&s, constraint);
-        if (text_first && format == &tags)
-            assert_int_equal(taken(&c, &s, "a<call", 6), 6);
-        for (int step = 0; step < steps && !nib__constraint_ended(&s); step++) {
-            expect_mask(&w, &s);
-            assert_true(nib__constraint_take(&s, walking_choose(&w, step)));
-        }
-    }
-    nib__masks_close(w.masks);
-    free(w.allowed);
+    expect_masks(&c, constraint, 5, text_first && format == &tags ? "a<call" : "", 3, steps);
     nib__constraint_close(constraint);
     close_constraining(&c);
 }

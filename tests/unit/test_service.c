@@ -37,9 +37,10 @@ static void set_left(int left)
 static const char once[] =
     "{\"prompt\": \"Once upon a time\", \"max_tokens\": 9, \"seed\": 3, \"logprobs\": 2}";
 
-static const char of_user_a[] = "{\"prompt\": \"Once\", \"max_tokens\": 9, \"user\": \"a\"}";
-static const char of_user_b[] = "{\"prompt\": \"Once\", \"max_tokens\": 9, \"user\": \"b\"}";
-static const char of_user_c[] = "{\"prompt\": \"Once\", \"max_tokens\": 9, \"user\": \"c\"}";
+#define OF_USER(NAME)                                                                              \
+    "{\"prompt\": \"Once\", \"max_tokens\": 9, \"ignore_eos\": true, \"user\": \"" NAME "\"}"
+static const char of_user_a[] = OF_USER("a"), of_user_b[] = OF_USER("b"),
+                  of_user_c[] = OF_USER("c");
 
 typedef struct served {
     opened o;
@@ -209,73 +210,52 @@ static void test_threads_get_the_same(void **state)
     close_served(&s);
 }
 
-/* Of clients that wait, the one with fewest running: a third request of the first client comes
- * after the second client's first. */
-static void test_fair(void **state)
+typedef struct asking {
+    const char *body;
+    uint64_t client;
+} asking;
+
+/* When each of four began that came in this order, in seconds after it came. */
+static void serve_four(const asking four[4], int sequences, double queued_s[4])
 {
     served s;
     nib_call *calls[4];
     static char answer[1 << 16];
-    nib_call_stats stats[4];
-    (void)state;
-    open_served(&s, NULL, NULL, 1);
+    open_served(&s, NULL, NULL, sequences);
     for (int i = 0; i < 4; i++)
-        calls[i] = post(&s, once, i < 3 ? 7 : 8);
+        calls[i] = post(&s, four[i].body, four[i].client);
     wait_prepared(s.service);
     start(&s);
     for (int i = 0; i < 4; i++) {
+        nib_call_stats stats;
         assert_int_equal(read_answer(calls[i], answer, sizeof answer), 200);
-        nib_call_stats_get(calls[i], &stats[i]);
-        assert_int_equal(stats[i].new_tokens, 9);
-        assert_string_equal(stats[i].finish, "length");
-    }
-    assert_true(stats[0].queued_s < stats[1].queued_s && stats[1].queued_s < stats[2].queued_s);
-    for (int i = 0; i < 4; i++)
+        nib_call_stats_get(calls[i], &stats);
+        assert_int_equal(stats.new_tokens, 9);
+        assert_string_equal(stats.finish, "length");
+        queued_s[i] = stats.queued_s;
         nib_call_close(calls[i]);
+    }
     stop(&s);
     close_served(&s);
-    for (int by_user = 0; by_user < 2; by_user++) { /* beside the first one of the other */
-        open_served(&s, NULL, NULL, 2);
-        for (int i = 0; i < 4; i++)
-            calls[i] = by_user ? post(&s, i < 3 ? of_user_a : of_user_b, 7)
-                               : post(&s, once, i < 3 ? 7 : 8);
-        wait_prepared(s.service);
-        start(&s);
-        for (int i = 0; i < 4; i++) {
-            read_answer(calls[i], answer, sizeof answer);
-            nib_call_stats_get(calls[i], &stats[i]);
-        }
-        assert_true(stats[3].queued_s < stats[1].queued_s);
-        for (int i = 0; i < 4; i++)
-            nib_call_close(calls[i]);
-        stop(&s);
-        close_served(&s);
-    }
 }
 
-/* Two running places: a client with three users, and a client with one. The second users of the
- * first wait for the other client's first. */
-static void test_many_users_gain_nothing(void **state)
+/* Of clients that wait, the one with fewest running, and of its users the one with fewest; of equal
+ * ones who came first. A client gains nothing by many users. */
+static void test_fair(void **state)
 {
-    static const char *const bodies[] = {of_user_a, of_user_b, of_user_c, once};
-    served s;
-    nib_call *calls[4];
-    static char answer[1 << 16];
-    nib_call_stats stats[4];
+    static const asking clients[] = {{once, 7}, {once, 7}, {once, 7}, {once, 8}},
+                        users[] = {{of_user_a, 7}, {of_user_a, 7}, {of_user_a, 7}, {of_user_b, 7}},
+                        many[] = {{of_user_a, 7}, {of_user_b, 7}, {of_user_c, 7}, {once, 8}};
+    double queued_s[4];
     (void)state;
-    open_served(&s, NULL, NULL, 2);
-    for (int i = 0; i < 4; i++)
-        calls[i] = post(&s, bodies[i], i < 3 ? 7 : 8);
-    wait_prepared(s.service);
-    start(&s);
-    for (int i = 0; i < 4; i++) {
-        assert_int_equal(read_answer(calls[i], answer, sizeof answer), 200);
-        nib_call_stats_get(calls[i], &stats[i]);
-        nib_call_close(calls[i]);
-    }
-    assert_true(stats[3].queued_s < stats[1].queued_s && stats[3].queued_s < stats[2].queued_s);
-    stop(&s);
-    close_served(&s);
+    serve_four(clients, 1, queued_s);
+    assert_true(queued_s[0] < queued_s[1] && queued_s[1] < queued_s[2]);
+    serve_four(clients, 2, queued_s);
+    assert_true(queued_s[3] < queued_s[1]);
+    serve_four(users, 2, queued_s);
+    assert_true(queued_s[3] < queued_s[1]);
+    serve_four(many, 2, queued_s);
+    assert_true(queued_s[3] < queued_s[1] && queued_s[3] < queued_s[2]);
 }
 
 /* A client that fills the queue finds no room, and one that has nobody in it does, once. */
@@ -516,7 +496,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_get_the_same),
         cmocka_unit_test(test_fair),
-        cmocka_unit_test(test_many_users_gain_nothing),
         cmocka_unit_test(test_queue_keeps_room),
         cmocka_unit_test(test_unread_stream),
         cmocka_unit_test(test_deep_template),
