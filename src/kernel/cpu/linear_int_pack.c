@@ -168,26 +168,41 @@ static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, 
     }
 }
 
-static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
+/* What a format writes into a panel: the heads of an output, and the codes of FOUR. */
+typedef struct panel_writer {
+    void (*heads)(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
+                  uint8_t *panel);
+    void (*codes)(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t n1,
+                  int64_t column, uint8_t *panel);
+} panel_writer;
+
+static void pack_panels(const nib_weight *w, const nib_int_layout *l, const panel_writer *writer,
+                        uint8_t *out, int64_t n0, int64_t n1)
 {
-    const nib_int_layout l = nib__int_layout(w);
     for (int64_t i0 = n0; i0 < n1; i0 += NIB_INT_PANEL) {
-        uint8_t *panel = (uint8_t *)out + (size_t)(i0 / NIB_INT_PANEL) * l.panel_bytes;
+        uint8_t *panel = out + (size_t)(i0 / NIB_INT_PANEL) * l->panel_bytes;
         const int64_t columns = nib__min(NIB_INT_PANEL, n1 - i0);
         if (columns < NIB_INT_PANEL)
-            memset(panel, 0, l.panel_bytes);
+            memset(panel, 0, l->panel_bytes);
         for (int64_t column = 0; column < columns; column++)
-            pack_headers(w, &l, i0 + column, column, panel);
+            writer->heads(w, l, i0 + column, column, panel);
         for (int64_t column = 0; column < columns; column += FOUR)
-            pack_codes(w, &l, i0 + column, n1, column, panel);
+            writer->codes(w, l, i0 + column, n1, column, panel);
     }
 }
 
+static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
+{
+    static const panel_writer writer = {pack_headers, pack_codes};
+    const nib_int_layout l = nib__int_layout(w);
+    pack_panels(w, &l, &writer, out, n0, n1);
+}
+
 /* Heads of output i in column `column` of a panel. */
-static void pack_heads_six(const nib_weight *w, int64_t i, int64_t column, int64_t groups,
+static void pack_heads_six(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
                            uint8_t *panel)
 {
-    for (int64_t g = 0; g < groups; g += NIB_SIX_GROUPS) {
+    for (int64_t g = 0; g < l->groups; g += NIB_SIX_GROUPS) {
         uint16_t f16;
         int8_t scales[NIB_SIX_GROUPS];
         nib__weight_q6_k(w, i, g, &f16, scales);
@@ -237,17 +252,9 @@ static void pack_codes_six(const nib_weight *w, const nib_int_layout *l, int64_t
 
 static void pack_six(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 {
+    static const panel_writer writer = {pack_heads_six, pack_codes_six};
     const nib_int_layout l = nib__int_layout_six(w);
-    for (int64_t i0 = n0; i0 < n1; i0 += NIB_INT_PANEL) {
-        uint8_t *panel = (uint8_t *)out + (size_t)(i0 / NIB_INT_PANEL) * l.panel_bytes;
-        const int64_t columns = nib__min(NIB_INT_PANEL, n1 - i0);
-        if (columns < NIB_INT_PANEL)
-            memset(panel, 0, l.panel_bytes);
-        for (int64_t column = 0; column < columns; column++)
-            pack_heads_six(w, i0 + column, column, l.groups, panel);
-        for (int64_t column = 0; column < columns; column += FOUR)
-            pack_codes_six(w, &l, i0 + column, n1, column, panel);
-    }
+    pack_panels(w, &l, &writer, out, n0, n1);
 }
 
 const nib_packing nib__packing_w6 = {"n32k4-i6", NIB_INT_PANEL, packed_bytes_six, pack_six};
