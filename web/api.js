@@ -2,7 +2,10 @@
 //
 // Requests to the server: its key, its errors, and the events of a stream.
 
+import { openStorage } from "./dom.js";
+
 const KEY = "nibble-key";
+const tab = openStorage("sessionStorage");
 
 // What the server said against a request; param names the member that it is about.
 export class Refused extends Error {
@@ -33,7 +36,7 @@ async function refusal(response) {
 // A response that is good; anything else is thrown as what it says.
 export async function ask(path, options = {}) {
     for (;;) {
-        const key = sessionStorage.getItem(KEY);
+        const key = tab.get(KEY);
         const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
         let response;
         try {
@@ -48,13 +51,13 @@ export async function ask(path, options = {}) {
         const refused = await refusal(response);
         if (refused.http !== 401)
             throw refused;
-        if (sessionStorage.getItem(KEY) !== key)
+        if (tab.get(KEY) !== key)
             continue; // another request was given a new one meanwhile
         asked ??= askKey(refused.message).finally(() => { asked = null; });
         const given = await asked;
         if (given === null)
             throw refused;
-        sessionStorage.setItem(KEY, given);
+        tab.set(KEY, given);
     }
 }
 

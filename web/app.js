@@ -4,7 +4,7 @@
 
 import { askJson, onKeyWanted } from "./api.js";
 import { setContext, setMode, startChat, stop } from "./chat.js";
-import { byId } from "./dom.js";
+import { byId, openStorage } from "./dom.js";
 import { hidePlan, showPlan, startPlan } from "./plan.js";
 
 // ---- views: #chat, #complete, #plan ----
@@ -29,17 +29,19 @@ function showView() {
 
 // ---- colours ----
 
+const settings = openStorage("localStorage");
+
 function setTheme(theme) {
     if (theme)
         document.documentElement.dataset.theme = theme;
     else
         delete document.documentElement.dataset.theme;
-    localStorage.setItem("nibble-theme", theme);
+    settings.set("nibble-theme", theme);
 }
 
 function startTheme() {
     const select = byId("theme");
-    select.value = localStorage.getItem("nibble-theme") ?? "";
+    select.value = settings.get("nibble-theme") ?? "";
     setTheme(select.value);
     select.addEventListener("change", () => setTheme(select.value));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements and numbers for people. Text goes in as text, never as HTML.
+// Elements, numbers for people, and what a browser keeps. Text goes in as text, never as HTML.
 
 export const byId = id => document.getElementById(id);
 
@@ -37,4 +37,26 @@ export function saySeconds(s) {
 
 export function sayCount(count, one) {
     return `${count} ${one}${count === 1 ? "" : "s"}`;
+}
+
+// A storage of the browser ("localStorage", "sessionStorage"); where it forbids its use, what is kept lasts as long as the page.
+export function openStorage(name) {
+    const kept = new Map();
+    return {
+        get(key) {
+            try {
+                return window[name].getItem(key);
+            } catch {
+                return kept.get(key) ?? null;
+            }
+        },
+        set(key, value) {
+            kept.set(key, value);
+            try {
+                window[name].setItem(key, value);
+            } catch {
+                // kept here alone
+            }
+        },
+    };
 }

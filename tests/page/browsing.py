@@ -27,19 +27,21 @@ class Browser:
         self.chromium.close()
         self.playwright.stop()
 
-    def open(self, server, view="", **how):
-        return Page(self.chromium, server, view, how)
+    def open(self, server, view="", script=None, **how):
+        """script: runs before the page's own."""
+        return Page(self.chromium, server, view, script, how)
 
 
 class Page:
     """A tab of its own. Leaving it checks that nothing went elsewhere and that the console is clean: lines that hold one of
     `expected` are a refusal's, which Chromium logs."""
 
-    def __init__(self, chromium, server, view, how):
+    def __init__(self, chromium, server, view, script, how):
         self.context = chromium.new_context(**{"viewport": {"width": 1200, "height": 800}, "color_scheme": "light", **how})
         self.origin = "http://127.0.0.1:%d" % server.port
         self.elsewhere, self.complaints, self.bodies, self.expected = [], [], [], []
-        self.context.add_init_script(WATCH_CSP)
+        for early in filter(None, (WATCH_CSP, script)):
+            self.context.add_init_script(early)
         self.context.route("**/*", lambda route: self._pass(route))  # Playwright marks the object of a method
         self.page = self.context.new_page()
         self.page.on("console", lambda m: m.type in ("error", "warning") and self.complaints.append(m.text))
