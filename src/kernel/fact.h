@@ -26,11 +26,12 @@ typedef enum nib_op {
     NIB_OP_ROPE,
     NIB_OP_SWIGLU,
     NIB_OP_ADD,
-    NIB_OP_COPY,      /* keys and values into the cache */
-    NIB_OP_GATHER,    /* columns into the order of a weight's */
-    NIB_OP_SAMPLE,    /* the next token from logits */
-    NIB_OP_ROPE_COPY, /* ROPE of queries and keys, then COPY, in one pass */
-    NIB_OP_MOVE,      /* a buffer to another device; without rows of its own */
+    NIB_OP_COPY,       /* keys and values into the cache */
+    NIB_OP_GATHER,     /* columns into the order of a weight's */
+    NIB_OP_SAMPLE,     /* the next token from logits */
+    NIB_OP_ROPE_COPY,  /* ROPE of queries and keys, then COPY, in one pass */
+    NIB_OP_NORM_QUANT, /* NORM, then QUANT of its rows, which are not kept */
+    NIB_OP_MOVE,       /* a buffer to another device; without rows of its own */
     /* Training: src/kernel/train_ops.h. */
     NIB_OP_QUANT_T,   /* as QUANT, of the transposed matrix */
     NIB_OP_CAST,      /* f32 rows into a packed weight */

@@ -53,6 +53,7 @@ typedef union nib_run {
     void (*linear)(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
     void (*embed)(const nib_embed *a, int64_t m0, int64_t m1);
     void (*norm)(const nib_norm *a, int64_t row0, int64_t row1);
+    void (*norm_quant)(const nib_norm_quant *a, int64_t m0, int64_t m1);
     void (*rope)(const nib_rope *a, int64_t m0, int64_t m1);
     void (*store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1);
     void (*rope_copy)(const nib_rope_copy *a, int64_t m0, int64_t m1);

@@ -123,6 +123,12 @@ typedef struct nib_norm {
     float eps;
 } nib_norm;
 
+/* The rows of a norm in the form that linear rows take, with the bits of one after the other. */
+typedef struct nib_norm_quant {
+    nib_norm norm;   /* out NULL: nobody wants the rows themselves */
+    nib_quant quant; /* x, ldx: not read */
+} nib_norm_quant;
+
 /* Rotates pairs (i, i + dims/2) of each head, in place. */
 typedef struct nib_rope {
     float *x;                /* [m][ldx], heads of head_dim from the row's start */

@@ -121,7 +121,9 @@ static nib_status add(lowering *l, nib_node node)
             NIB_TRY(append(l, &move));
         l->held[read[i]] |= 1 << node.side;
     }
-    if (node.op != NIB_OP_COPY && node.op != NIB_OP_QUANT)
+    if (node.op == NIB_OP_NORM_QUANT) /* its rows are there for whoever looks at them */
+        l->held[node.other] = 1 << node.side;
+    else if (node.op != NIB_OP_COPY && node.op != NIB_OP_QUANT)
         l->held[node.to] = 1 << node.side;
     return append(l, &node);
 }
@@ -145,7 +147,12 @@ static nib_status add_norm(lowering *l, int64_t layer, const char *part, nib_nod
     if (!weight)
         return nib__fail_memory(l->err, (size_t)width * sizeof *weight, "a norm weight");
     NIB_TRY(nib__network_norm(weight, l->net, layer, part, width, l->err));
-    node.op = NIB_OP_NORM, node.weight = weight, node.width = width, node.layer = layer;
+    node.weight = weight, node.width = width, node.layer = layer;
+    if (node.uses != NULL) {
+        node.op = NIB_OP_NORM_QUANT;
+        return add(l, node);
+    }
+    node.op = NIB_OP_NORM;
     return add_op(l, node);
 }
 
@@ -169,14 +176,31 @@ static const int32_t *order_of(const lowering *l, const nib_layer_plan *uses, si
     return nib__scheme_equal(&uses->done, &s->stored) ? s->order : NULL;
 }
 
+/* The norm of the residual that the layers from `site` on read: its rows, or, where the plan has a
+ * row for that, the form that those layers take. */
+static nib_status add_norm_for(lowering *l, int64_t layer, const char *part, size_t site,
+                               bool wanted_only)
+{
+    const nib_layer_plan *uses = &l->plan->layers[site];
+    nib_node node = {.from = NIB_BUFFER_RESIDUAL,
+                     .to = NIB_BUFFER_NORMED,
+                     .rows_per_token = 1,
+                     .wanted_only = wanted_only};
+    if (uses->uses[0].normed != NULL && order_of(l, uses, site) == NULL) {
+        node.to = NIB_BUFFER_INPUT, node.other = NIB_BUFFER_NORMED;
+        node.uses = uses, node.site = site;
+    }
+    return add_norm(l, layer, part, node, l->net->config.width);
+}
+
 static bool same_order(const int32_t *a, const int32_t *b, int64_t k)
 {
     return a == b || (a != NULL && b != NULL && memcmp(a, b, (size_t)k * sizeof *a) == 0);
 }
 
 /* A linear layer, and before it the gather into its act-order and the quantizer, unless the
- * previous layer left the same form of the same buffer: q, k and v share one, gate and up another.
- */
+ * previous layer, or the norm, left the same form of the same buffer: q, k and v share one, gate
+ * and up another. */
 static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buffer to, bool shares)
 {
     const nib_layer_plan *uses = &l->plan->layers[site];
@@ -202,7 +226,7 @@ static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buff
                                      .width = k}));
     if (order != NULL)
         from = NIB_BUFFER_GATHERED;
-    if (!formed)
+    if (!formed && !(last->op == NIB_OP_NORM_QUANT && last->site == site))
         NIB_TRY(add(l, (nib_node){.op = NIB_OP_QUANT,
                                   .uses = uses,
                                   .site = site,
@@ -235,10 +259,7 @@ static nib_status lower_attention(lowering *l, int64_t layer)
 {
     const nib_config *c = &l->net->config;
     const size_t first = (size_t)(1 + layer * NIB_SITE_COUNT);
-    NIB_TRY(add_norm(
-        l, layer, "input_layernorm",
-        (nib_node){.from = NIB_BUFFER_RESIDUAL, .to = NIB_BUFFER_NORMED, .rows_per_token = 1},
-        c->width));
+    NIB_TRY(add_norm_for(l, layer, "input_layernorm", first + NIB_SITE_Q, false));
     NIB_TRY(add_linear(l, first + NIB_SITE_Q, NIB_BUFFER_NORMED, NIB_BUFFER_Q, false));
     NIB_TRY(add_linear(l, first + NIB_SITE_K, NIB_BUFFER_NORMED, NIB_BUFFER_K, true));
     NIB_TRY(add_linear(l, first + NIB_SITE_V, NIB_BUFFER_NORMED, NIB_BUFFER_V, true));
@@ -267,10 +288,7 @@ static nib_status lower_mlp(lowering *l, int64_t layer)
 {
     const nib_config *c = &l->net->config;
     const size_t first = (size_t)(1 + layer * NIB_SITE_COUNT);
-    NIB_TRY(add_norm(
-        l, layer, "post_attention_layernorm",
-        (nib_node){.from = NIB_BUFFER_RESIDUAL, .to = NIB_BUFFER_NORMED, .rows_per_token = 1},
-        c->width));
+    NIB_TRY(add_norm_for(l, layer, "post_attention_layernorm", first + NIB_SITE_GATE, false));
     NIB_TRY(add_linear(l, first + NIB_SITE_GATE, NIB_BUFFER_NORMED, NIB_BUFFER_GATE, false));
     NIB_TRY(add_linear(l, first + NIB_SITE_UP, NIB_BUFFER_NORMED, NIB_BUFFER_UP, true));
     NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_SWIGLU,
@@ -326,11 +344,6 @@ nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers
         NIB_TRY(lower_attention(&l, i));
         NIB_TRY(lower_mlp(&l, i));
     }
-    NIB_TRY(add_norm(&l, -1, "",
-                     (nib_node){.from = NIB_BUFFER_RESIDUAL,
-                                .to = NIB_BUFFER_NORMED,
-                                .rows_per_token = 1,
-                                .wanted_only = true},
-                     c->width));
+    NIB_TRY(add_norm_for(&l, -1, "", net->site_count - 1, true));
     return add_linear(&l, net->site_count - 1, NIB_BUFFER_NORMED, NIB_BUFFER_LOGITS, false);
 }

@@ -32,13 +32,13 @@ typedef struct nib_node {
     nib_op op;
     int side;                   /* MOVE: to which */
     const nib_kernel *row;      /* all but LINEAR and QUANT */
-    const nib_layer_plan *uses; /* LINEAR, QUANT: rows by m */
-    size_t site;                /* LINEAR, QUANT, GATHER: whose weight; also EMBED */
+    const nib_layer_plan *uses; /* LINEAR, QUANT, NORM_QUANT: rows by m */
+    size_t site;                /* those and GATHER: whose weight; also EMBED */
     int64_t layer;              /* decoder layer: cache, norm */
     nib_buffer from, other, to;
-    int64_t width;          /* NORM: of a row; ROPE: heads; ADD, SWIGLU, GATHER: columns */
+    int64_t width;          /* of a row of a norm; ROPE: heads; ADD, SWIGLU, GATHER: columns */
     int64_t rows_per_token; /* NORM: heads for q and k norms, else 1 */
-    const float *weight;    /* NORM; an address of the GPU's once the runner is open */
+    const float *weight;    /* NORM, NORM_QUANT; an address of the GPU's once the runner is open */
     const int32_t *order;   /* GATHER; likewise */
     bool joins;       /* LINEAR: takes the input of the one before, and need not wait for it */
     bool wanted_only; /* only slots whose logits are wanted, from here on */

@@ -44,6 +44,7 @@ static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
     switch (p->row->op) {
     case NIB_OP_EMBED: p->row->run.embed(p->args, begin, end); break;
     case NIB_OP_NORM: p->row->run.norm(p->args, begin, end); break;
+    case NIB_OP_NORM_QUANT: p->row->run.norm_quant(p->args, begin, end); break;
     case NIB_OP_ROPE: p->row->run.rope(p->args, begin, end); break;
     case NIB_OP_COPY: p->row->run.store_kv(p->args, begin, end); break;
     case NIB_OP_ROPE_COPY: p->row->run.rope_copy(p->args, begin, end); break;
@@ -138,20 +139,25 @@ static nib_input input_of(const nib_runner *r, const nib_node *node, int64_t m)
     return input;
 }
 
+static nib_quant quant_of(const nib_runner *r, const nib_node *node, int64_t m)
+{
+    const nib_weight *w = &r->weights[node->site].w;
+    return (nib_quant){.x = values(r, node, node->from),
+                       .ldx = r->ops.ld[node->from],
+                       .out = input_of(r, node, m),
+                       .symmetric = w->scheme.act_symmetric,
+                       .mx_floor = w->scheme.mx_floor,
+                       .formula = w->scheme.formula,
+                       .static_scale = w->act_scale,
+                       .static_zero = w->act_zero};
+}
+
 static nib_status run_quant(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const nib_kernel *row = nib__use_at(node->uses, m)->quant;
     if (!row)
         return NIB_OK;
-    const nib_weight *w = &r->weights[node->site].w;
-    const nib_quant args = {.x = values(r, node, node->from),
-                            .ldx = r->ops.ld[node->from],
-                            .out = input_of(r, node, m),
-                            .symmetric = w->scheme.act_symmetric,
-                            .mx_floor = w->scheme.mx_floor,
-                            .formula = w->scheme.formula,
-                            .static_scale = w->act_scale,
-                            .static_zero = w->act_zero};
+    const nib_quant args = quant_of(r, node, m);
     part p = {.row = row, .args = &args};
     if (row->gpu != NULL)
         return run_on_gpu(r, row, &args, err);
@@ -250,18 +256,30 @@ static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_
     return NIB_OK;
 }
 
+static nib_norm norm_of(const nib_runner *r, const nib_node *node, nib_buffer to, int64_t m)
+{
+    return (nib_norm){.x = values(r, node, node->from),
+                      .out = values(r, node, to),
+                      .weight = node->weight,
+                      .rows = m * node->rows_per_token,
+                      .width = node->width,
+                      .ldx = r->ops.ld[node->from] / node->rows_per_token,
+                      .ldo = r->ops.ld[to] / node->rows_per_token,
+                      .eps = (float)r->net->config.norm_eps};
+}
+
 static nib_status run_norm(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    const int64_t rows = m * node->rows_per_token;
-    const nib_norm args = {.x = values(r, node, node->from),
-                           .out = values(r, node, node->to),
-                           .weight = node->weight,
-                           .rows = rows,
-                           .width = node->width,
-                           .ldx = r->ops.ld[node->from] / node->rows_per_token,
-                           .ldo = r->ops.ld[node->to] / node->rows_per_token,
-                           .eps = (float)r->net->config.norm_eps};
-    return run_rows(r, node->row, &args, rows, err);
+    const nib_norm args = norm_of(r, node, node->to, m);
+    return run_rows(r, node->row, &args, args.rows, err);
+}
+
+static nib_status run_norm_quant(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    nib_norm_quant args = {.norm = norm_of(r, node, node->other, m), .quant = quant_of(r, node, m)};
+    if (r->observer.see == NULL)
+        args.norm.out = NULL;
+    return run_rows(r, nib__use_at(node->uses, m)->normed, &args, m, err);
 }
 
 static nib_rope rope_of(const nib_runner *r, const nib_node *node, nib_buffer of, int64_t heads,
@@ -360,6 +378,7 @@ nib_status nib__runner_node(nib_runner *r, const nib_node *node, int64_t m, nib_
     switch (node->op) {
     case NIB_OP_EMBED: return run_embed(r, node, m, err);
     case NIB_OP_NORM: return run_norm(r, node, m, err);
+    case NIB_OP_NORM_QUANT: return run_norm_quant(r, node, m, err);
     case NIB_OP_ROPE: return run_rope(r, node, m, err);
     case NIB_OP_COPY: return run_store_kv(r, node, m, err);
     case NIB_OP_ROPE_COPY: return run_rope_copy(r, node, m, err);

@@ -80,6 +80,9 @@ typedef struct nib_use {
     nib_op op;
     int64_t m_min, m_max;    /* m_max 0: no limit */
     const nib_kernel *quant; /* makes the input's form; NULL: none needed */
+    /* Makes it straight from the norm whose rows nothing else reads, for this layer and those after
+     * it that share it; NULL: the norm's row and quant do, or a layer before this one has. */
+    const nib_kernel *normed;
     const nib_kernel *kernel;
     double predicted_s; /* at m_min */
     double tuned_s;     /* of the row by itself, measured for this shape; 0: it was not */

@@ -384,6 +384,39 @@ void nib__plan_declared(nib_layers_plan *out, const nib_policy *policy)
         note_token(out, policy);
 }
 
+/* Layers first.. that read one norm, and nothing else does: if all take its rows in one form, and
+ * a row of the CPU makes that straight from the norm. */
+static void plan_normed(nib_layers_plan *out, const nib_policy *policy, size_t first, size_t count)
+{
+    nib_layer_plan *layers = &out->layers[first];
+    const nib_op_plan *norm = nib__plan_operation(out, NIB_OP_NORM);
+    const nib_kernel *row = NULL;
+    bool here = norm->row != NULL && norm->row->device == NIB_DEVICE_CPU;
+    for (size_t i = 0; i < count && here; i++)
+        here = layers[i].use_count > 0 && layers[i].uses[0].kernel->device == NIB_DEVICE_CPU &&
+               (i == 0 || nib__plan_same_form(&layers[0], &layers[i]));
+    if (here)
+        row = nib__plan_operand(NIB_OP_NORM_QUANT, &layers[0].done, out->dtype, NULL,
+                                layers[0].machine, &policy->without);
+    for (int u = 0; row != NULL && u < layers[0].use_count; u++) {
+        layers[0].uses[u].normed = row;
+        for (size_t i = 0; i < count; i++)
+            out->ledger.layers[first + i].uses[u].quant = row->name;
+    }
+}
+
+static void plan_norms(nib_layers_plan *out, const nib_policy *policy)
+{
+    enum { SITES = 7, QKV = 3, FIRST_GATE = 4, GATE_UP = 2 };
+    if (out->count < SITES + 2 || (out->count - 2) % SITES != 0)
+        return; /* not the layers of a model that runs */
+    for (size_t first = 1; first + SITES < out->count; first += SITES) {
+        plan_normed(out, policy, first, QKV);
+        plan_normed(out, policy, first + FIRST_GATE, GATE_UP);
+    }
+    plan_normed(out, policy, out->count - 1, 1);
+}
+
 /* Both in one pass where the CPU does them, if the row for that is not left out. */
 static void plan_rope_copy(nib_layers_plan *out, const nib_policy *policy)
 {
@@ -422,6 +455,7 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
         out->ops[out->op_count++] = plan;
     }
     plan_rope_copy(out, policy);
+    plan_norms(out, policy);
     nib__plan_drawing(out, policy);
     const double seconds = crossing_seconds(&w, out, policy, 1);
     if (seconds == 0)

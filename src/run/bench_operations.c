@@ -51,6 +51,7 @@ static double row_bytes(const nib_runner *r, const nib_node *n)
     case NIB_OP_SWIGLU:
     case NIB_OP_ADD: return 3 * to * sizeof(float);
     case NIB_OP_NORM: return (from + to) * sizeof(float);
+    case NIB_OP_NORM_QUANT:
     case NIB_OP_QUANT: return from * sizeof(float);
     default: return 2 * from * sizeof(float);
     }

@@ -287,7 +287,7 @@ static bool check_runs(verdict *v, const nib_kernel *row, const place *at)
         return false;
     if (row->gpu != NULL)
         under_test.gpu->emulates = at->emulates;
-    if (is_product(row->op) || row->op == NIB_OP_QUANT)
+    if (is_product(row->op) || row->op == NIB_OP_QUANT || row->op == NIB_OP_NORM_QUANT)
         return check_products(v, row, ref, &at->facts,
                               cases_of(at->emulates ? PRODUCTS_EMULATED : PRODUCTS), at->seed);
     if (is_cast(row->op))

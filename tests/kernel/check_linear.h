@@ -315,6 +315,39 @@ static bool check_quant_case(verdict *v, const nib_kernel *row, const nib_kernel
     return good;
 }
 
+/* As by a norm's reference and the quantizer, one after the other; with its rows and without. */
+static bool check_normed_case(verdict *v, const nib_kernel *row, const linear_case *c, rng *r)
+{
+    memory m = {.count = 0};
+    const nib_kernel *quantizer = row_for(c, NIB_OP_QUANT);
+    const int64_t ldo = c->k + below(r, 3);
+    nib_norm_quant a = {.norm = {.weight = floats(&m, c->k, r, VALUES_RANDOM),
+                                 .rows = c->m,
+                                 .width = c->k,
+                                 .ldx = c->k + below(r, 3),
+                                 .ldo = ldo,
+                                 .eps = 1e-5F}};
+    a.norm.x = floats(&m, c->m * a.norm.ldx, r, c->values);
+    float *rows = take(&m, (size_t)(c->m * ldo) * sizeof *rows);
+    a.norm.out = rows;
+    nib__kernel_find("norm_f32__ref")->run.norm(&a.norm, 0, c->m);
+    const nib_quant want = make_quant(&m, c, rows, ldo);
+    quantizer->run.quant(&want, 0, c->m);
+    nib_norm_quant parts = a;
+    a.norm.out = take(&m, (size_t)(c->m * ldo) * sizeof *rows);
+    parts.norm.out = NULL;
+    a.quant = make_quant(&m, c, NULL, 0), parts.quant = make_quant(&m, c, NULL, 0);
+    row->run.norm_quant(&a, 0, c->m);
+    for (int64_t i = 0; i < c->m; i++)
+        row->run.norm_quant(&parts, i, i + 1);
+    const bool good = same_form(v, &a.quant.out, &want.out, c, 0, 0) &&
+                      same_form(v, &parts.quant.out, &want.out, c, 0, 0) &&
+                      same_floats(v, "the norm's rows", a.norm.out, rows, c->m * ldo) &&
+                      (guards_hold(&m) || broken(v, "wrote outside its output"));
+    release(&m);
+    return good;
+}
+
 /* ---- products ---- */
 
 /* The weight in the row's layout, packed in the smallest parts; NULL: the row reads it plain. */
@@ -618,8 +651,9 @@ static bool check_products(verdict *v, const nib_kernel *row, const nib_kernel *
             continue;
         if (!nib__kernel_holds(ref, &q, true))
             return broken(v, "its reference %s does not take what it takes", ref->name);
-        const bool good = row->op == NIB_OP_QUANT ? check_quant_case(v, row, ref, &c, &r)
-                                                  : check_linear_case(v, row, ref, &c, &r);
+        const bool good = row->op == NIB_OP_QUANT        ? check_quant_case(v, row, ref, &c, &r)
+                          : row->op == NIB_OP_NORM_QUANT ? check_normed_case(v, row, &c, &r)
+                                                         : check_linear_case(v, row, ref, &c, &r);
         if (!good) {
             char said[160], text[sizeof v->text];
             snprintf(text, sizeof text, "%s", v->text);

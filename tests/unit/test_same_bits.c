@@ -214,7 +214,7 @@ static void test_gguf(void **state)
 /* Operations in one pass have the bits of their parts. */
 static void test_one_pass(void **state)
 {
-    static const char *const passes[] = {"rope_copy_f32*"};
+    static const char *const passes[] = {"rope_copy_f32*", "norm_quant_f32*"};
     static const struct {
         const char *path, *recipe, *dtype, *cache;
     } cases[] = {{"tests/golden/models/qwen2", NULL, "bf16", NULL},

@@ -55,19 +55,33 @@ typedef struct range {
 
 /* As integers that order like floats, so that minimum and maximum do not depend on the order of
  * comparison: negative values count down from -1, NaN lies beyond infinity on both sides. */
-NIB_INLINE range range_of(const float *x, int64_t count)
+typedef struct extent {
+    int32_t least, most;
+} extent;
+
+NIB_INLINE extent extended(extent e, const float *x, int64_t count)
 {
-    int32_t least = 0, most = 0;
+    int32_t least = e.least, most = e.most;
     for (int64_t j = 0; j < count; j++) {
         const int32_t bits = bits_of(x[j]);
         const int32_t key = bits ^ (bits >> 31 & 0x7fffffff);
         least = key < least ? key : least;
         most = key > most ? key : most;
     }
-    const int32_t low = least ^ (least >> 31 & 0x7fffffff);
+    return (extent){least, most};
+}
+
+NIB_INLINE range range_from(extent e)
+{
+    const int32_t low = e.least ^ (e.least >> 31 & 0x7fffffff);
     return (range){.low = float_of(low),
-                   .high = float_of(most),
-                   .is_finite = most < 0x7f800000 && (low & 0x7fffffff) < 0x7f800000};
+                   .high = float_of(e.most),
+                   .is_finite = e.most < 0x7f800000 && (low & 0x7fffffff) < 0x7f800000};
+}
+
+NIB_INLINE range range_of(const float *x, int64_t count)
+{
+    return range_from(extended((extent){0, 0}, x, count));
 }
 
 NIB_INLINE float largest_of(range r) { return -r.low > r.high ? -r.low : r.high; }
@@ -98,41 +112,59 @@ NIB_INLINE void group_sums(int32_t *sums, const int8_t *codes, const nib_input *
     }
 }
 
-/* One token with the scale and zero point chosen. */
-NIB_INLINE void integer_token(const nib_quant *a, int64_t r, float scale, int32_t zero,
-                              bool is_finite, int32_t qmin, int32_t qmax)
+/* The scale and zero point of one token. */
+typedef struct mapping {
+    float scale;
+    int32_t zero;
+    bool is_finite;
+} mapping;
+
+/* What follows a token's codes, which are there if it is finite. */
+NIB_INLINE void close_token(const nib_input *out, int64_t r, mapping map)
 {
-    const nib_input *out = &a->out;
     int8_t *codes = out->codes + r * out->ld;
-    if (is_finite) {
-        integer_codes(codes, a->x + r * a->ldx, out->k, 1 / scale, zero, qmin, qmax);
+    if (map.is_finite) {
         memset(codes + out->k, 0, (size_t)(out->ld - out->k));
         group_sums(out->sums + r * out->groups, codes, out);
     } else {
         memset(codes, 0, (size_t)out->ld);
         memset(out->sums + r * out->groups, 0, (size_t)out->groups * sizeof *out->sums);
     }
-    out->scale[r] = is_finite ? scale : NAN;
-    out->zero[r] = is_finite ? zero : 0;
+    out->scale[r] = map.is_finite ? map.scale : NAN;
+    out->zero[r] = map.is_finite ? map.zero : 0;
+}
+
+NIB_INLINE void integer_token(const nib_quant *a, int64_t r, mapping map, int32_t qmin,
+                              int32_t qmax)
+{
+    const nib_input *out = &a->out;
+    if (map.is_finite)
+        integer_codes(out->codes + r * out->ld, a->x + r * a->ldx, out->k, 1 / map.scale, map.zero,
+                      qmin, qmax);
+    close_token(out, r, map);
+}
+
+NIB_INLINE mapping dynamic_mapping(const nib_quant *a, range x, int32_t qmin, int32_t qmax)
+{
+    const float steps = (float)(qmax - qmin);
+    const float eps = a->symmetric || a->formula == NIB_FORMULA_AO017 ? 0x1p-23f : 0x1p-126f;
+    float scale = 1;
+    int32_t zero = 0;
+    if (x.is_finite) {
+        scale = a->symmetric ? largest_of(x) / (steps / 2) : (x.high - x.low) / steps;
+        scale = scale > eps ? scale : eps;
+    }
+    if (x.is_finite && !a->symmetric)
+        zero = (int32_t)nib__max(qmin, nib__min(qmax, qmin - (int32_t)round_even(x.low / scale)));
+    return (mapping){scale, zero, x.is_finite};
 }
 
 NIB_INLINE void dynamic_tokens(const nib_quant *a, int64_t m0, int64_t m1, int32_t qmin,
                                int32_t qmax)
 {
-    const float steps = (float)(qmax - qmin);
-    const float eps = a->symmetric || a->formula == NIB_FORMULA_AO017 ? 0x1p-23f : 0x1p-126f;
     for (int64_t r = m0; r < m1; r++) {
         const range x = range_of(a->x + r * a->ldx, a->out.k);
-        float scale = 1;
-        int32_t zero = 0;
-        if (x.is_finite) {
-            scale = a->symmetric ? largest_of(x) / (steps / 2) : (x.high - x.low) / steps;
-            scale = scale > eps ? scale : eps;
-        }
-        if (x.is_finite && !a->symmetric)
-            zero =
-                (int32_t)nib__max(qmin, nib__min(qmax, qmin - (int32_t)round_even(x.low / scale)));
-        integer_token(a, r, scale, zero, x.is_finite, qmin, qmax);
+        integer_token(a, r, dynamic_mapping(a, x, qmin, qmax), qmin, qmax);
     }
 }
 
@@ -150,7 +182,7 @@ void NIB_QUANT(a8s)(const nib_quant *a, int64_t m0, int64_t m1)
     const int32_t zero = a->static_zero != NULL ? *a->static_zero : 0;
     for (int64_t r = m0; r < m1; r++) {
         const range x = range_of(a->x + r * a->ldx, a->out.k);
-        integer_token(a, r, *a->static_scale, zero, x.is_finite, -128, 127);
+        integer_token(a, r, (mapping){*a->static_scale, zero, x.is_finite}, -128, 127);
     }
 }
 
@@ -208,21 +240,31 @@ NIB_INLINE float block256_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RES
     return 1 / factor;
 }
 
+/* `count` values of token r, x[k0..], which begin a block. */
+NIB_INLINE void block_codes(const nib_input *out, int64_t r, int64_t k0, const float *x,
+                            int64_t count, int64_t block)
+{
+    int8_t *codes = out->codes + r * out->ld + k0;
+    float *scale = out->scale + r * nib__ceil_div(out->k, block) + k0 / block;
+    for (int64_t j = 0; j < count; j += block) {
+        const int64_t some = nib__min(block, count - j);
+        *scale++ = block == 32 ? block32_codes(codes + j, x + j, some)
+                               : block256_codes(codes + j, x + j, some);
+    }
+}
+
+NIB_INLINE void close_blocks(const nib_input *out, int64_t r)
+{
+    int8_t *codes = out->codes + r * out->ld;
+    memset(codes + out->k, 0, (size_t)(out->ld - out->k));
+    group_sums(out->sums + r * out->groups, codes, out);
+}
+
 NIB_INLINE void int8_blocks(const nib_quant *a, int64_t m0, int64_t m1, int64_t block)
 {
-    const nib_input *out = &a->out;
-    const int64_t blocks = nib__ceil_div(out->k, block);
     for (int64_t r = m0; r < m1; r++) {
-        const float *x = a->x + r * a->ldx;
-        int8_t *codes = out->codes + r * out->ld;
-        float *scale = out->scale + r * blocks;
-        for (int64_t b = 0, k0 = 0; k0 < out->k; b++, k0 += block) {
-            const int64_t count = nib__min(block, out->k - k0);
-            scale[b] = block == 32 ? block32_codes(codes + k0, x + k0, count)
-                                   : block256_codes(codes + k0, x + k0, count);
-        }
-        memset(codes + out->k, 0, (size_t)(out->ld - out->k));
-        group_sums(out->sums + r * out->groups, codes, out);
+        block_codes(&a->out, r, 0, a->x + r * a->ldx, a->out.k, block);
+        close_blocks(&a->out, r);
     }
 }
 

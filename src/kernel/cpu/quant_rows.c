@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows that turn f32 activations into the form a linear row takes. The code is quant_body.h, in
- * plain C for every instruction set; here are its reference and the rows.
+ * Rows that turn f32 activations into the form a linear row takes, and those that do so with a
+ * norm's values. The code is quant_body.h, in plain C for every instruction set, and
+ * norm_quant_body.h; here are their references and the rows.
  */
 #define NIB_QUANT(name) nib__quant_##name##__ref
-#include "quant_body.h"
+#include "norm_quant_body.h"
 #include "arm.h"
 #include "x86.h"
 
@@ -30,7 +31,30 @@ void nib__quant_mx8__ref(const nib_quant *a, int64_t m0, int64_t m1)
             "quant_f32_" #form "__ref", NIB_ARM(nib__quant_##form##__neon), words),                \
         ROW(form, act, input, ref, 90, NIB_NO_CONDS, NULL, nib__quant_##form##__ref, words)
 
+#define NORMED_ROW(form, act_, target, rank_, conditions, ref, function, words)                    \
+    {                                                                                              \
+        .name = "norm_quant_f32_" #form "__" #target, .op = NIB_OP_NORM_QUANT, .code = NIB_ANY,    \
+        .act = NIB_ACT_##act_, .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = conditions,    \
+        .numbers = NIB_NUMBERS_LANES, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32,       \
+        .run = {.norm_quant = function}, .note = words                                             \
+    }
+#define NORMED(form, act, words)                                                                   \
+    NORMED_ROW(form, act, avx512, 10, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL)),               \
+               "norm_quant_f32_" #form "__ref", NIB_X86(nib__quant_normed_##form##__avx512),       \
+               words),                                                                             \
+        NORMED_ROW(form, act, avx2, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL)),               \
+                   "norm_quant_f32_" #form "__ref", NIB_X86(nib__quant_normed_##form##__avx2),     \
+                   words),                                                                         \
+        NORMED_ROW(form, act, neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)),               \
+                   "norm_quant_f32_" #form "__ref", NIB_ARM(nib__quant_normed_##form##__neon),     \
+                   words),                                                                         \
+        NORMED_ROW(form, act, ref, 90, NIB_NO_CONDS, NULL, nib__quant_normed_##form##__ref, words)
+
 static const nib_kernel rows[] = {
+    NORMED(a8t, I8_TOKEN, "a norm's rows as quant_f32_a8t makes them, not kept as floats"),
+    NORMED(a4t, I4_TOKEN, "a norm's rows as quant_f32_a4t makes them"),
+    NORMED(a8b32, I8_BLOCK32, "a norm's rows as quant_f32_a8b32 makes them"),
+    NORMED(a8b256, I8_BLOCK256, "a norm's rows as quant_f32_a8b256 makes them"),
     ROWS(a8t, I8_TOKEN, NIB_ANY, "int8 with a dynamic scale per token, and code sums by group"),
     ROWS(a8s, I8_STATIC, NIB_ANY, "int8 with the layer's fixed scale, and code sums by group"),
     ROWS(a4t, I4_TOKEN, NIB_ANY,

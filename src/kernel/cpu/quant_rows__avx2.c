@@ -6,5 +6,5 @@
 
 #if NIB_BUILT_X86
 #define NIB_QUANT(name) nib__quant_##name##__avx2
-#include "quant_body.h"
+#include "norm_quant_body.h"
 #endif

@@ -4,7 +4,7 @@
  * names its functions through NIB_TOKEN(name). norm, rope, swiglu, add, storing keys and values,
  * and rope with storing.
  */
-#include "lanes.h"
+#include "norm_lanes.h"
 #include "ops.h"
 
 #include <float.h>
@@ -13,19 +13,8 @@ void NIB_TOKEN(norm)(const nib_norm *a, int64_t row0, int64_t row1)
 {
     for (int64_t row = row0; row < row1; row++) {
         const float *x = a->x + row * a->ldx;
-        float *out = a->out + row * a->ldo;
-        nib_lanes squares = nib__lanes_set(0.0f);
-        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            const nib_lanes v = nib__lanes_at(x, i, a->width);
-            squares = nib__lanes_fma(v, v, squares);
-        }
-        const float mean = nib__lanes_sum(squares) / (float)a->width;
-        const nib_lanes scale = nib__lanes_set(1.0f / sqrtf(mean + a->eps));
-        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            const nib_lanes v = nib__lanes_mul(nib__lanes_at(x, i, a->width), scale);
-            nib__lanes_put(out, i, a->width,
-                           nib__lanes_mul(v, nib__lanes_at(a->weight, i, a->width)));
-        }
+        nib__norm_values(a->out + row * a->ldo, x, a->weight, nib__norm_factor(x, a->width, a->eps),
+                         a->width);
     }
 }
 

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Norms whose rows become codes and are not kept: quant_body.h's formulas on norm_lanes.h's values,
+ * a piece of a row at a time. Where a scale needs the whole row first, its values are computed
+ * twice.
+ */
+#include "norm_lanes.h"
+#include "quant_body.h"
+
+enum { NORMED_PIECE = 256 }; /* whole blocks */
+
+/* Values k0.. of token r into a piece, and, where somebody wants them, into the norm's rows.
+ * Returns how many. */
+NIB_INLINE int64_t norm_piece(const nib_norm *n, int64_t r, nib_lanes factor, int64_t k0,
+                              float piece[NORMED_PIECE])
+{
+    const int64_t count = nib__min(NORMED_PIECE, n->width - k0);
+    nib__norm_values(piece, n->x + r * n->ldx + k0, n->weight + k0, factor, count);
+    if (n->out != NULL)
+        memcpy(n->out + r * n->ldo + k0, piece, (size_t)count * sizeof *piece);
+    return count;
+}
+
+NIB_INLINE void normed_tokens(const nib_norm_quant *a, int64_t m0, int64_t m1, int32_t qmin,
+                              int32_t qmax)
+{
+    const nib_norm *n = &a->norm;
+    const nib_input *out = &a->quant.out;
+    float piece[NORMED_PIECE];
+    for (int64_t r = m0; r < m1; r++) {
+        const nib_lanes factor = nib__norm_factor(n->x + r * n->ldx, n->width, n->eps);
+        extent of = {0, 0};
+        for (int64_t k0 = 0; k0 < n->width; k0 += NORMED_PIECE)
+            of = extended(of, piece, norm_piece(n, r, factor, k0, piece));
+        const mapping map = dynamic_mapping(&a->quant, range_from(of), qmin, qmax);
+        for (int64_t k0 = 0; k0 < n->width && map.is_finite; k0 += NORMED_PIECE) {
+            const int64_t count = norm_piece(n, r, factor, k0, piece);
+            integer_codes(out->codes + r * out->ld + k0, piece, count, 1 / map.scale, map.zero,
+                          qmin, qmax);
+        }
+        close_token(out, r, map);
+    }
+}
+
+void NIB_QUANT(normed_a8t)(const nib_norm_quant *a, int64_t m0, int64_t m1)
+{
+    normed_tokens(a, m0, m1, -128, 127);
+}
+void NIB_QUANT(normed_a4t)(const nib_norm_quant *a, int64_t m0, int64_t m1)
+{
+    normed_tokens(a, m0, m1, -8, 7);
+}
+
+NIB_INLINE void normed_blocks(const nib_norm_quant *a, int64_t m0, int64_t m1, int64_t block)
+{
+    const nib_norm *n = &a->norm;
+    float piece[NORMED_PIECE];
+    for (int64_t r = m0; r < m1; r++) {
+        const nib_lanes factor = nib__norm_factor(n->x + r * n->ldx, n->width, n->eps);
+        for (int64_t k0 = 0; k0 < n->width; k0 += NORMED_PIECE) {
+            const int64_t count = norm_piece(n, r, factor, k0, piece);
+            block_codes(&a->quant.out, r, k0, piece, count, block);
+        }
+        close_blocks(&a->quant.out, r);
+    }
+}
+
+void NIB_QUANT(normed_a8b32)(const nib_norm_quant *a, int64_t m0, int64_t m1)
+{
+    normed_blocks(a, m0, m1, 32);
+}
+void NIB_QUANT(normed_a8b256)(const nib_norm_quant *a, int64_t m0, int64_t m1)
+{
+    normed_blocks(a, m0, m1, 256);
+}
