@@ -635,10 +635,11 @@ static nib_input quantized(const nib_weight *w, const float *x)
                            .ld = w->k,
                            .groups = count,
                            .group = nib__scheme_group_size(&w->scheme, w->k)}};
-    for (size_t i = 0; i < nib__family_quant.count; i++)
-        if (nib__family_quant.rows[i].act == (int64_t)w->scheme.act &&
-            nib__family_quant.rows[i].reference == NULL)
-            nib__family_quant.rows[i].run.quant(&q, 0, 1);
+    for (size_t i = 0; i < nib__family_quant.count; i++) {
+        const nib_kernel *row = &nib__family_quant.rows[i];
+        if (row->op == NIB_OP_QUANT && row->act == (int64_t)w->scheme.act && row->reference == NULL)
+            row->run.quant(&q, 0, 1);
+    }
     return q.out;
 }
 
