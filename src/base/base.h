@@ -40,6 +40,12 @@ NIB_INLINE int64_t nib__max(int64_t a, int64_t b) { return a > b ? a : b; }
 NIB_INLINE int64_t nib__ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 NIB_INLINE int64_t nib__round_up(int64_t a, int64_t b) { return nib__ceil_div(a, b) * b; }
 
+/* `bytes` after p, which may lie past what p points into: an address to prefetch, not a pointer. */
+NIB_INLINE const void *nib__ahead(const void *p, uint64_t bytes)
+{
+    return (const void *)((uintptr_t)p + (uintptr_t)bytes);
+}
+
 /* Sizes that come from input: false means that the result does not fit; *out is then untouched. */
 NIB_INLINE bool nib__mul(uint64_t *out, uint64_t a, uint64_t b)
 {

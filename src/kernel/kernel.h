@@ -132,6 +132,8 @@ bool nib__kernel_holds(const nib_kernel *kernel, const nib_query *query, bool as
  * are. */
 size_t nib__kernel_failed(const nib_kernel *kernel, const nib_query *query, bool ask_built,
                           const nib_cond **failed, size_t room);
+/* Has the row a condition of this fact? */
+bool nib__kernel_asks(const nib_kernel *kernel, nib_fact fact);
 /* A __ref row of Nibble's own: plain C, every shape. */
 bool nib__kernel_is_ref(const nib_kernel *kernel);
 

@@ -75,6 +75,14 @@ bool nib__kernel_built(const nib_kernel *kernel)
     return kernel->peer == NULL && (kernel->run.any != NULL || kernel->gpu != NULL);
 }
 
+bool nib__kernel_asks(const nib_kernel *kernel, nib_fact fact)
+{
+    const nib_cond *c = kernel->conds;
+    while (c->relation != NIB_REL_END && c->fact != fact)
+        c++;
+    return c->relation != NIB_REL_END;
+}
+
 bool nib__kernel_is_ref(const nib_kernel *kernel)
 {
     return kernel->peer == NULL && kernel->reference == NULL;

@@ -19,7 +19,7 @@ static nib_scheme scheme_of(const nib_kernel *row)
     if (code == NIB_CODE_I4 || code == NIB_CODE_MX8 || code == NIB_CODE_MX4 ||
         nib__act_block(s.act) > 0)
         s.group = 32;
-    if (code == NIB_CODE_NV4)
+    if (code == NIB_CODE_NV4 || nib__kernel_asks(row, NIB_FACT_Q6_K))
         s.group = 16;
     return s;
 }
@@ -49,19 +49,23 @@ static void write_row(const nib_kernel *row, double bytes, nib_form form, double
                          peak > 0 ? 100 * rate / peak : 0.0);
 }
 
-static bool wanted(const nib_engine *engine, const nib_kernel *row)
+bool nib__bench_takes(const nib_engine *engine, const nib_kernel *row)
 {
     nib_query q = engine->here.facts;
     if (row->op != NIB_OP_LINEAR || row->peer || !row->run.any || !row->reference ||
         row->code == NIB_ANY)
         return false;
     const nib_scheme s = scheme_of(row);
+    const bool is_q6_k = nib__kernel_asks(row, NIB_FACT_Q6_K);
     q.fact[NIB_FACT_OP] = NIB_OP_LINEAR, q.fact[NIB_FACT_CODE] = s.code,
     q.fact[NIB_FACT_ACT] = s.act;
     q.fact[NIB_FACT_INPUT] = input_type(row), q.fact[NIB_FACT_N] = BENCH_N,
     q.fact[NIB_FACT_K] = BENCH_K;
     q.fact[NIB_FACT_M] = 1, q.fact[NIB_FACT_GROUP] = s.group, q.fact[NIB_FACT_SYMMETRIC] = 1;
-    q.fact[NIB_FACT_SCALE_TYPE] = s.code >= NIB_CODE_MX8 ? NIB_TYPE_E8M0 : NIB_TYPE_BF16;
+    q.fact[NIB_FACT_Q6_K] = is_q6_k;
+    q.fact[NIB_FACT_SCALE_TYPE] = s.code >= NIB_CODE_MX8 ? NIB_TYPE_E8M0
+                                  : is_q6_k              ? NIB_TYPE_F32
+                                                         : NIB_TYPE_BF16;
     return nib__kernel_holds(row, &q, true);
 }
 
@@ -72,7 +76,7 @@ static nib_status run_rows(nib_timed *t, nib_form form, const nib_machine *now, 
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
         double one, prompt;
-        if (!wanted(t->engine, row))
+        if (!nib__bench_takes(t->engine, row))
             continue;
         if (!nib__engine_progress(t->engine, "bench", i, nib__kernel_count()))
             return nib__fail(err, NIB_CANCELLED, "the bench was cancelled");

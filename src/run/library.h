@@ -157,6 +157,8 @@ int64_t nib__bench_batch_start(const nib_session *session, int64_t sequence, int
 /* What the options leave open, and whether the context holds it. */
 nib_status nib__bench_complete(nib_bench_options *options, const nib_session *session,
                                nib_err *err);
+/* Is the row one of a product that runs here on the shape of `bench --kernels`? */
+bool nib__bench_takes(const nib_engine *engine, const nib_kernel *row);
 /* The speeds of nib_bench, without measuring the machine. */
 nib_status nib__bench_speeds(nib_session *session, const nib_bench_options *options,
                              nib_bench_speeds *speeds, nib_err *err);

@@ -93,7 +93,7 @@ static linear_case bench_case(const nib_kernel *row, int64_t m, int64_t group)
         c.scale_type = is_mx                           ? NIB_TYPE_E8M0
                        : c.scheme.code == NIB_CODE_NV4 ? NIB_TYPE_E4M3
                                                        : NIB_TYPE_F32;
-    if (asks_q6_k(row))
+    if (nib__kernel_asks(row, NIB_FACT_Q6_K))
         be_q6_k(&c);
     return c;
 }

@@ -543,9 +543,20 @@ static nib_scheme random_scheme(const nib_kernel *row, rng *r)
     return s;
 }
 
+/* Large groups, of which one to three are a block of the float sum, with enough tokens for each way
+ * to multiply: what a row works on at a time is smaller than some and no part of others. */
+static void be_long(linear_case *c, int64_t tile, int t)
+{
+    static const int64_t groups[] = {544, 800, 1024, 2016, 2080}, ms[] = {25, 13, 33, 17};
+    c->scheme.group = groups[t % (int)COUNT(groups)];
+    c->m = ms[t % (int)COUNT(ms)];
+    c->n = tile + 1;
+    c->k = nib__max(1, NIB_SUM_BLOCK / c->scheme.group) * c->scheme.group + 100;
+}
+
 static linear_case random_case(const nib_kernel *row, int t, rng *r)
 {
-    static const int64_t ms[] = {1, 2, 3, 5, 8, 17, 33};
+    static const int64_t ms[] = {1, 2, 3, 5, 8, 13, 17, 25, 33};
     static const nib_type scales[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16, NIB_TYPE_F64};
     static const nib_type inputs[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
     const int64_t n_step = step_of(row, NIB_FACT_N), k_step = step_of(row, NIB_FACT_K);
@@ -558,11 +569,16 @@ static linear_case random_case(const nib_kernel *row, int t, rng *r)
     c.m = ms[t % (int)COUNT(ms)];
     c.n = nib__max(1, ns[(size_t)below(r, COUNT(ns))]);
     c.k = ks[(size_t)(t / 2) % COUNT(ks)];
+    enum { EVERY = 5 };          /* of so many cases is one long */
     const int64_t most = 300000; /* multiply-adds: the reference takes about 1 ns for each */
     while (c.m * c.n * c.k > most && c.m > 3)
         c.m /= 2;
     while (c.m * c.n * c.k > most && c.n > 2 * tile)
         c.n = nib__max(2 * tile - 1, c.n / 2);
+    const bool any_group = (c.scheme.code == NIB_CODE_I8 || c.scheme.code == NIB_CODE_I4) &&
+                           nib__act_block(c.scheme.act) == 0;
+    if (any_group && row->op == NIB_OP_LINEAR && row->gpu == NULL && t % EVERY == EVERY - 1)
+        be_long(&c, tile, t / EVERY);
     const bool quantized = nib__scheme_is_quantized(&c.scheme);
     const bool is_mx = c.scheme.code == NIB_CODE_MX8 || c.scheme.code == NIB_CODE_MX4;
     if (quantized)
@@ -577,15 +593,6 @@ static linear_case random_case(const nib_kernel *row, int t, rng *r)
     c.int_bias = nib__bias_int32_refuses(&c.scheme, c.k) == NULL && next(r) % 3 != 0;
     c.bias = !c.int_bias && next(r) % 2 != 0;
     return c;
-}
-
-/* Does the row take nothing but Q6_K? */
-static bool asks_q6_k(const nib_kernel *row)
-{
-    const nib_cond *c = row->conds;
-    while (c->relation != NIB_REL_END && c->fact != NIB_FACT_Q6_K)
-        c++;
-    return c->relation != NIB_REL_END;
 }
 
 static void be_q6_k(linear_case *c)
@@ -637,12 +644,12 @@ enum { PRODUCTS = 28, PRODUCTS_EMULATED = 5 /* one of each number of tokens */ }
 static bool check_products(verdict *v, const nib_kernel *row, const nib_kernel *ref,
                            const nib_query *where, int wanted, uint64_t seed)
 {
-    enum { TRIES = 600 };
+    enum { TRIES = 1200 };
     rng r = {seed};
     for (int t = 0; t < TRIES && v->cases < wanted; t++) {
         linear_case c = random_case(row, t, &r);
         nib_query q = *where;
-        if (asks_q6_k(row))
+        if (nib__kernel_asks(row, NIB_FACT_Q6_K))
             be_q6_k(&c);
         if (row->gpu != NULL && row->op != NIB_OP_QUANT)
             narrow_for_gpu(&c, row, t);

@@ -245,6 +245,30 @@ static void a_program_that_fails_is_an_error(void **state)
     assert_null(p.out);
 }
 
+/* ---- kernels ---- */
+
+/* Whatever its formats and groups, a row that this CPU has the instructions for is timed. */
+static void every_product_of_this_machine_is_timed(void **state)
+{
+    (void)state;
+    nib_engine *engine;
+    nib_err err;
+    size_t count = 0;
+    assert_int_equal(nib_engine_open(&engine, NULL, &err), NIB_OK);
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        bool here = row->op == NIB_OP_LINEAR && row->device == NIB_DEVICE_CPU &&
+                    nib__kernel_built(row) && !nib__kernel_is_ref(row) && row->code != NIB_ANY;
+        for (const nib_cond *c = row->conds; here && c->relation != NIB_REL_END; c++)
+            here = c->fact != NIB_FACT_ISA || nib__cond_holds(c, &engine->here.facts);
+        if (here != nib__bench_takes(engine, row))
+            fail_msg("%s: runs here %d, timed %d", row->name, here, !here);
+        count += here;
+    }
+    assert_true(count > 0 || engine->here.facts.fact[NIB_FACT_ISA] == 0);
+    nib_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +276,7 @@ int main(void)
         cmocka_unit_test(floats_stand_beside_codes),
         cmocka_unit_test(layers_of_floats_have_nothing_beside),
         cmocka_unit_test(what_cannot_be_timed_is_refused),
+        cmocka_unit_test(every_product_of_this_machine_is_timed),
         cmocka_unit_test(peers_that_write_json_are_read),
         cmocka_unit_test(peers_that_write_something_else_are_refused),
         cmocka_unit_test(a_program_gives_its_output_status_and_last_line),

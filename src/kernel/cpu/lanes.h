@@ -3,7 +3,7 @@
  * Sixteen virtual lanes of f32: the unit of every float reduction outside linear rows. The same
  * source is compiled for plain C, AVX2, AVX-512 and NEON and gives the same bits, because each
  * operation below is one IEEE operation per lane and the tree of nib__lanes_sum is fixed. Also exp,
- * the only function of softmax and silu, and sixteen lanes of f64 for sums of squares.
+ * the only function of softmax and silu, sixteen lanes of f64 for sums of squares, and f32 to bf16.
  */
 #ifndef NIB_LANES_H
 #define NIB_LANES_H
@@ -562,6 +562,19 @@ NIB_INLINE nib_lanes nib__lanes_silu(nib_lanes g, nib_lanes *share)
 #endif
     *share = nib__lanes_div(one, whole);
     return nib__lanes_div(g, whole);
+}
+
+/* As nib__f32_to_bf16, in a form that compilers make vectors of. */
+NIB_INLINE void nib__bf16_codes(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRICT x,
+                                int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        const uint32_t near = (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
+        const uint32_t nan = 0x7fc0U | (bits >> 16 & 0x8000U);
+        out[i] = (uint16_t)((bits & 0x7fffffffU) > 0x7f800000U ? nan : near);
+    }
 }
 
 #endif

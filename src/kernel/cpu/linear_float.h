@@ -138,8 +138,8 @@ NIB_INLINE bool is_direct(form f)
 
 enum {
     NIB_FLOAT_SPAN = 256, /* k per piece, of any instruction set */
-    NIB_FLOAT_ROWS = 240, /* tokens per piece, a multiple of every tile's, and */
-    NIB_FLOAT_CHUNK = 16, /* panels per piece: sums and staged tokens fit the second-level cache */
+    NIB_FLOAT_ROWS = 264, /* tokens per piece at most, and */
+    NIB_FLOAT_CHUNK = 32, /* panels per piece: sums and staged tokens fit the second-level cache */
 };
 
 /* Elements of k per piece: whole groups, about `span`. */

@@ -9,8 +9,8 @@
 #include <immintrin.h>
 
 #define NATIVE FORM_F32
-enum { TILE_M = 6, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, WIDE_MOST = 2 };
-enum { SWAPS = true, SPAN = 128, WIDE_SPAN = 128 };
+enum { TILE_M = 6, GROUP_M = 6, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, WIDE_MOST = 2 };
+enum { SWAPS = true, HOLDS = false, SPAN = 128, WIDE_SPAN = 128 };
 
 typedef struct vec {
     __m256 low, high;

@@ -10,8 +10,8 @@
 #include "linear_float_x512.h"
 
 #define NATIVE FORM_F32
-enum { TILE_M = 12, TILE_P = 2, WIDE_M = 4, WIDE_P = 4, WIDE_MOST = 8 };
-enum { SWAPS = true, SPAN = 256, WIDE_SPAN = 128 };
+enum { TILE_M = 12, GROUP_M = 8, TILE_P = 2, WIDE_M = 4, WIDE_P = 4, WIDE_MOST = 8 };
+enum { SWAPS = true, HOLDS = true, SPAN = 256, WIDE_SPAN = 128 };
 
 /* In the order of the sum: even k first for F32 sums, odd k first for BF16 sums. */
 typedef struct pair {

@@ -10,8 +10,8 @@
 #include <arm_neon.h>
 
 #define NATIVE FORM_F32
-enum { TILE_M = 4, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, WIDE_MOST = 2, QUARTERS = 4 };
-enum { SWAPS = true, SPAN = 128, WIDE_SPAN = 128 };
+enum { TILE_M = 4, GROUP_M = 4, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, WIDE_MOST = 2, QUARTERS = 4 };
+enum { SWAPS = true, HOLDS = false, SPAN = 128, WIDE_SPAN = 128 };
 
 typedef struct vec {
     float32x4_t q[QUARTERS];

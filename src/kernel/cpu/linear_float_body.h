@@ -17,7 +17,8 @@
  * What the including file defines (vec: 16 f32 lanes, ivec: 16 i32, pair: the weights of two k in
  * 16 lanes, raw: 8 k of 4 bits, x_pair: two staged activations, x_value: an x_pair in all lanes):
  *   NATIVE (the form that tiles take), SWAPS (pairs in memory are in the order of the sum),
- *   SPAN and WIDE_SPAN (k per piece), TILE_M, TILE_P, WIDE_M, WIDE_P, WIDE_MOST,
+ *   SPAN and WIDE_SPAN (k per piece), TILE_M (tokens of a tile), GROUP_M (of one with groups),
+ *   HOLDS (whose totals are held beside the sums), TILE_P, WIDE_M, WIDE_P, WIDE_MOST,
  *   vec_zero vec_set vec_load vec_store vec_load_part vec_store_part vec_add vec_mul vec_fma,
  *   vec_values ivec_load_i8 raw_load pair_get pair_native pair_store pair_fma,
  *   x_get x_put_f32 x_put_bf16
@@ -57,10 +58,11 @@ typedef vec vec_tile[TILE_M][WIDE_P];
 
 /* A tile of `rows` tokens `x_stride` pairs apart by `panels` panels of weights in form `f`. NATIVE
  * takes any tile, the other forms up to WIDE_M rows by WIDE_P panels. `swap`: the odd k of a pair
- * is summed first. `streams`: the weights come from memory. */
+ * is summed first. `streams`: the weights come from memory. `holds`: the totals of groups stay
+ * where the compiler has room. */
 typedef struct tile_form {
     form f;
-    bool swap, streams;
+    bool swap, streams, holds;
     int rows, panels;
     int64_t x_stride;
 } tile_form;
@@ -156,9 +158,10 @@ NIB_INLINE vec group_zero(const job *j, int p, int64_t g)
                       j->l.zero_type);
 }
 
-/* sums = fma(scale, sums, acc), of the block's first group from zero. */
-NIB_INLINE void apply_scale(const job *j, vec_tile sums, int64_t g, const bool opens,
-                            const tile_form t)
+/* sums = fma(scale, sums, totals): the held ones, those in j->acc, or if the group `opens` a block
+ * none. */
+NIB_INLINE void apply_scale(const job *j, vec_tile sums, vec_tile totals, int64_t g,
+                            const bool opens, const tile_form t)
 {
     const bool scaled_x = nib__act_is_mx(j->a->w->scheme.act);
     const int64_t groups = j->a->x.groups;
@@ -170,21 +173,37 @@ NIB_INLINE void apply_scale(const job *j, vec_tile sums, int64_t g, const bool o
         for (int r = 0; r < t.rows; r++) {
             const float *acc = j->acc + (r * t.panels + p) * NIB_FLOAT_PANEL;
             const vec both = scaled_x ? vec_mul(vec_set(x_scale[r * groups]), scale) : scale;
-            sums[r][p] = vec_fma(both, sums[r][p], opens ? vec_zero() : vec_load(acc));
+            const vec total = opens ? vec_zero() : t.holds ? totals[r][p] : vec_load(acc);
+            sums[r][p] = vec_fma(both, sums[r][p], total);
         }
     }
 }
 
-/* acc = fma(zero, sum of x over the group, acc), for float zeros. */
+/* total = fma(zero, sum of x over the group, total), for float zeros. */
+NIB_INLINE vec with_zero(const job *j, int64_t g, int r, vec zero, vec total)
+{
+    const nib_input *x = &j->a->x;
+    return vec_fma(zero, vec_set(x->fsums[(j->row + r) * x->groups + g]), total);
+}
+
+NIB_INLINE void apply_zero_held(const job *j, vec_tile totals, int64_t g, const tile_form t)
+{
+#pragma GCC unroll 32
+    for (int p = 0; p < t.panels; p++) {
+        const vec zero = group_zero(j, p, g);
+#pragma GCC unroll 32
+        for (int r = 0; r < t.rows; r++)
+            totals[r][p] = with_zero(j, g, r, zero, totals[r][p]);
+    }
+}
+
 static void apply_zero(const job *j, int64_t g, int rows, int panels)
 {
-    const int64_t groups = j->a->x.groups;
-    const float *x_sum = j->a->x.fsums + j->row * groups + g;
     for (int p = 0; p < panels; p++) {
         const vec zero = group_zero(j, p, g);
         for (int r = 0; r < rows; r++) {
             float *acc = j->acc + (r * panels + p) * NIB_FLOAT_PANEL;
-            vec_store(acc, vec_fma(zero, vec_set(x_sum[r * groups]), vec_load(acc)));
+            vec_store(acc, with_zero(j, g, r, zero, vec_load(acc)));
         }
     }
 }
@@ -256,6 +275,15 @@ NIB_INLINE void sum_piece(const job *j, vec_tile sums, const tile_form t)
     }
 }
 
+NIB_INLINE void copy_sums(vec_tile to, vec_tile from, const tile_form t)
+{
+#pragma GCC unroll 32
+    for (int r = 0; r < t.rows; r++)
+#pragma GCC unroll 32
+        for (int p = 0; p < t.panels; p++)
+            to[r][p] = from[r][p];
+}
+
 NIB_INLINE void store_sums(float *to, vec_tile sums, const tile_form t)
 {
 #pragma GCC unroll 32
@@ -265,23 +293,30 @@ NIB_INLINE void store_sums(float *to, vec_tile sums, const tile_form t)
             vec_store(to + (r * t.panels + p) * NIB_FLOAT_PANEL, sums[r][p]);
 }
 
-NIB_INLINE void tile_plain(const job *j, const tile_form t)
+/* The sums over the block up to this piece. */
+NIB_INLINE void open_sums(const job *j, vec_tile sums, const tile_form t)
 {
-    vec_tile sums;
     if (j->opens)
         load_sums(sums, NULL, t);
     else
         load_sums(sums, j->acc, t);
-    if (!t.streams && puts_sums(j, t.panels))
+}
+
+NIB_INLINE void tile_plain(const job *j, const tile_form t)
+{
+    const bool puts = !t.streams && puts_sums(j, t.panels);
+    vec_tile sums;
+    open_sums(j, sums, t);
+    if (puts)
         fetch_sums(j, t);
     sum_piece(j, sums, t);
-    if (!t.streams && puts_sums(j, t.panels))
+    if (puts)
         put_sums(j, sums, t);
     else
         store_sums(j->acc, sums, t);
 }
 
-/* The piece is whole groups. */
+/* The piece is whole groups. Totals that are not held wait in j->acc. */
 NIB_INLINE void tile_groups(const job *j, const tile_form t)
 {
     const bool has_zero = j->a->w->scheme.zero == NIB_ZERO_FLOAT,
@@ -289,6 +324,9 @@ NIB_INLINE void tile_groups(const job *j, const tile_form t)
     const x_pair *x = j->x;
     size_t at = 0;
     int64_t g = j->k0 / j->l.group;
+    vec_tile totals;
+    if (t.holds)
+        open_sums(j, totals, t);
     if (puts)
         fetch_sums(j, t);
     for (int64_t k = j->k0; k < j->k1; k += j->l.group, g++) {
@@ -300,17 +338,25 @@ NIB_INLINE void tile_groups(const job *j, const tile_form t)
         sum_steps(sums, j->codes, at, x, steps, ahead_of(j, at, t), t);
         at += (size_t)steps * form_step(t.f);
         x += steps * (NIB_FLOAT_STEP / 2);
-        if (j->opens && k == j->k0)
-            apply_scale(j, sums, g, true, t);
+        if (!t.holds && j->opens && k == j->k0)
+            apply_scale(j, sums, totals, g, true, t);
         else
-            apply_scale(j, sums, g, false, t);
-        if (puts && k + j->l.group >= j->k1)
-            put_sums(j, sums, t);
+            apply_scale(j, sums, totals, g, false, t);
+        if (t.holds)
+            copy_sums(totals, sums, t);
         else
             store_sums(j->acc, sums, t);
-        if (has_zero)
+        if (has_zero && t.holds)
+            apply_zero_held(j, totals, g, t);
+        else if (has_zero)
             apply_zero(j, g, t.rows, t.panels);
     }
+    if (puts && !t.holds)
+        load_sums(totals, j->acc, t);
+    if (puts)
+        put_sums(j, totals, t);
+    else if (t.holds)
+        store_sums(j->acc, totals, t);
 }
 
 NIB_INLINE void tile(const job *j, const tile_form t)
@@ -321,11 +367,14 @@ NIB_INLINE void tile(const job *j, const tile_form t)
         tile_plain(j, t);
 }
 
-/* Rows past TILE_M are cases that never come. */
+/* Rows past TILE_M or GROUP_M are cases that never come. */
 NIB_INLINE void tile_of(const job *j, const int rows)
 {
-    if (rows <= TILE_M)
-        tile(j, (tile_form){NATIVE, false, false, rows <= TILE_M ? rows : 1, TILE_P, SPAN_PAIRS});
+    const tile_form t = {NATIVE, false, false, HOLDS, rows, TILE_P, SPAN_PAIRS};
+    if (j->l.group == 0 && rows <= TILE_M)
+        tile_plain(j, t);
+    else if (j->l.group > 0 && rows <= GROUP_M)
+        tile_groups(j, t);
 }
 
 static void native_tile(const job *j, int64_t rows)
@@ -351,8 +400,8 @@ static void native_tile(const job *j, int64_t rows)
 NIB_INLINE void wide_tile_of(const job *j, const int rows, const bool streams)
 {
     if (rows <= WIDE_M)
-        tile(j,
-             (tile_form){NATIVE, false, streams, rows <= WIDE_M ? rows : 1, WIDE_P, BLOCK_PAIRS});
+        tile(j, (tile_form){NATIVE, false, streams, false, rows <= WIDE_M ? rows : 1, WIDE_P,
+                            BLOCK_PAIRS});
 }
 
 static void wide_tile(const job *j, int64_t rows)
@@ -469,7 +518,7 @@ static void unpack_panel(const job *j, const uint8_t *panel, const uint8_t *code
 NIB_INLINE void direct_rows(const job *j, const form f, const bool swap, const int rows)
 {
     if (rows <= WIDE_M)
-        tile(j, (tile_form){f, swap, true, rows <= WIDE_M ? rows : 1, WIDE_P, BLOCK_PAIRS});
+        tile(j, (tile_form){f, swap, true, false, rows <= WIDE_M ? rows : 1, WIDE_P, BLOCK_PAIRS});
 }
 
 NIB_INLINE void direct_of(const job *j, int64_t rows, const form f, const bool swap)
@@ -638,6 +687,19 @@ static void stage_tile(job j, const patch *at, const places *room, int64_t r)
         stage_rows(&j, rows, room->x + r * SPAN_PAIRS, SPAN_PAIRS);
 }
 
+/* The piece's codes of the panels after `p`, a part with each tile: unpacking would wait for
+ * memory. */
+static void fetch_codes(const job *j, const patch *at, int64_t p, int64_t r, int64_t rows)
+{
+    const size_t step = form_step(j->f), begin = (size_t)(j->k0 / NIB_FLOAT_STEP) * step;
+    const size_t bytes = (size_t)nib__ceil_div(j->k1 - j->k0, NIB_FLOAT_STEP) * step,
+                 lines = bytes / 64, all = (size_t)at->rows;
+    const uint8_t *panel = (const uint8_t *)j->a->packed + (size_t)(at->first + p) * j->l.bytes;
+    for (int64_t next = p; next < nib__min(p + TILE_P, at->panels); next++, panel += j->l.bytes)
+        for (size_t i = lines * (size_t)r / all; i < lines * (size_t)(r + rows) / all; i++)
+            __builtin_prefetch(panel + j->l.code_at + begin + i * 64, 0, 2);
+}
+
 /* Tokens are staged one tile ahead, so that storing them overlaps with the tile's sums. */
 static void run_piece(job j, const patch *at, const places *room)
 {
@@ -653,6 +715,7 @@ static void run_piece(job j, const patch *at, const places *room)
             j.row = whole.row + r;
             j.x = room->x + r * SPAN_PAIRS;
             j.acc = acc_of(at, room, p, r);
+            fetch_codes(&j, at, p + TILE_P, r, rows);
             native_tile(&j, rows);
             if (j.closes && !puts_sums(&j, TILE_P))
                 put_tile(&j, rows, TILE_P);
@@ -699,10 +762,12 @@ static void run_few(job j, int64_t begin, int64_t end, const places *room)
 static void run_many(job j, int64_t begin, int64_t end, const places *room)
 {
     const int64_t m = j.a->x.m, k = j.a->w->k, block = nib__sum_block(j.a->w);
-    const int64_t tile_rows = m > 0 ? nib__ceil_div(m, nib__ceil_div(m, TILE_M)) : 1;
+    const int64_t tiles = nib__max(1, nib__ceil_div(m, j.l.group > 0 ? GROUP_M : TILE_M)),
+                  tile_rows = nib__max(1, nib__ceil_div(m, tiles)),
+                  pieces = nib__ceil_div(tiles, NIB_FLOAT_ROWS / tile_rows),
+                  rows = nib__ceil_div(tiles, pieces) * tile_rows;
     const bool once = k <= nib__float_span(&j.l, SPAN); /* one piece: tokens are staged once */
-    const int64_t rows = NIB_FLOAT_ROWS / tile_rows * tile_rows,
-                  chunk = once ? nib__max(1, end) : NIB_FLOAT_CHUNK;
+    const int64_t chunk = once ? nib__max(1, end) : NIB_FLOAT_CHUNK;
     for (j.row = 0; j.row < m; j.row += rows)
         for (int64_t p = begin; p < end; p += chunk)
             for (int64_t k0 = 0; k0 < k; k0 += block) {
@@ -722,8 +787,8 @@ static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, form
     job j = {.a = a, .l = nib__float_layout(a->w), .f = f, .swap = pairs && SWAPS};
     j.n_end = nib__min(n1, a->w->n);
     j.shifted = a->w->scheme.zero == NIB_ZERO_INT;
-    j.bare = (j.l.groups == 0 || (j.l.group > 0 && a->w->scheme.zero != NIB_ZERO_FLOAT)) &&
-             a->w->tensor_scale == 0 && a->w->scheme.act != NIB_ACT_E4M3_TOKEN;
+    j.bare = (j.l.groups == 0 || j.l.group > 0) && a->w->tensor_scale == 0 &&
+             a->w->scheme.act != NIB_ACT_E4M3_TOKEN;
     const int64_t end = nib__ceil_div(j.n_end, NIB_FLOAT_PANEL);
     if (a->x.m <= (is_read_packed(&j) ? WIDE_MOST : WIDE_M) || j.l.group > SPAN)
         run_few(j, n0 / NIB_FLOAT_PANEL, end, &room);

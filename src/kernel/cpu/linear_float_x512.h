@@ -57,7 +57,9 @@ NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
 
 NIB_INLINE raw raw_load(const form f, const uint8_t *p)
 {
-    return is_nibble(f) ? _mm512_loadu_si512(p) : _mm512_setzero_si512();
+    raw held = is_nibble(f) ? _mm512_loadu_si512(p) : _mm512_setzero_si512();
+    __asm__("" : "+v"(held)); /* or each use of it is a load of its own */
+    return held;
 }
 
 /* 32 recoded f8 codes (see nib__e4m3_small) as bf16. */

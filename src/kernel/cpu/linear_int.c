@@ -220,7 +220,8 @@ enum { K_MAX = 1 << 16 };
         .run = {.linear = arch(nib__linear_##layout##_blocks_##target)},                           \
         .note = "panels of 32 outputs; a scale for each " block " activations, as ggml has them"   \
     }
-/* Q6_K's own bits: a key, shapes and scales that only its blocks have. */
+/* Q6_K's own bits: a key, shapes and scales that only its blocks have. K has no limit, as a term is
+ * of a group of 16 and no sum of a whole row is held in 32 bits. */
 #define SIX(target, tile, isa, rank_)                                                              \
     {                                                                                              \
         .name = "linear_a8b256_q6k_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                   \

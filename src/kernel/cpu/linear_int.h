@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The packed layout of the int4 and int8 linear rows, and what their files share. The layout is the
- * same for every instruction set; the arithmetic contract stands at the top of linear_int.c.
+ * The packed layouts of the int4, Q6_K and int8 linear rows, and what their files share. They are
+ * the same for every instruction set; the arithmetic contract stands at the top of linear_int.c.
  *
  * A panel is 32 outputs. It holds its groups of k in ascending order, each as
  *   scales   [32] f32, f16 or bf16, as stored; f64 as f32

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of many tokens with int4 and int8 panels (prefill), AVX-512 VNNI.
+ * Products of many tokens with panels of int4, Q6_K and int8 (prefill), AVX-512 VNNI.
  *
  * A chunk of up to 512 k of one panel becomes bytes, f32 scales and corrections, 22 KB that all
  * tokens of a row block pass in tiles of 6 tokens x 32 outputs: 12 float sums, 12 integer sums and
- * 3 other registers. A group larger than a chunk keeps integer sums between its chunks. After the
- * last chunk a tile goes on to y while it is in the first-level cache.
+ * 3 other registers. A group larger than a chunk keeps integer sums between its chunks, beside the
+ * float sums of its block. After the last chunk a tile goes on to y while it is in the first-level
+ * cache.
  *
  * On Zen 5 every multiplication shares two of four vector ports with vpdpbusd, while additions,
  * conversions and shifts have the other two. So in groups of 32 the bound is 8 of 9, with zero
@@ -53,8 +54,8 @@ typedef struct int_chunk {
 typedef struct int_scratch {
     uint8_t codes[CHUNK_UNITS * NIB_INT_UNIT * NIB_INT_PANEL];
     int_head heads[CHUNK_UNITS];
-    /* then, for `rows` tokens: float sums [rows][32], float totals [rows][32], int32 terms
-     * [rows][groups] or nib_int_scaled */
+    /* then, for `rows` tokens: float sums [rows][32], float totals [rows][32], int32 parts
+     * [rows][32], int32 terms [rows][groups] or nib_int_scaled */
 } int_scratch;
 
 /* Code sums of one group's units, which become bytes at `out` if they are not. 6 bits: of one. */
@@ -126,14 +127,15 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
  * at once would wait for each other. Behind the last panel this touches nothing: a prefetch cannot
  * fault. */
 typedef struct int_ahead {
-    const char *next;
+    const void *next;
     int64_t lines, units; /* of the whole tile */
     int64_t due;          /* `units` for a line */
 } int_ahead;
 
 NIB_INLINE void fetch_ahead(int_ahead *a)
 {
-    for (a->due += a->lines; a->due >= a->units; a->due -= a->units, a->next += 64)
+    for (a->due += a->lines; a->due >= a->units;
+         a->due -= a->units, a->next = nib__ahead(a->next, 64))
         _mm_prefetch(a->next, _MM_HINT_T1);
 }
 
@@ -167,7 +169,8 @@ typedef struct int_tile {
     const int32_t *zero;
     const float *token_scales, *token_sums; /* BLOCKS: as terms, of nib_int_scaled */
     float *sums;                            /* [m][32] */
-    bool is_first;                          /* of a block: sums start at 0 */
+    int32_t *parts;                         /* [m][32] */
+    bool is_first;                          /* of a block, PART of a group: sums start at 0 */
     bool has_float_zeros;
     const nib_linear *a;
     int64_t n0;
@@ -252,8 +255,7 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, in
             _mm512_storeu_ps(t->sums + r * NIB_INT_PANEL + 16 * c, sums[r][c]);
 }
 
-/* A part of one group that is larger than a chunk: integer sums += dot, kept in the place of the
- * float sums. */
+/* A part of one group that is larger than a chunk: integer sums += dot. */
 NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
 {
     __m512i dots[TILE][2];
@@ -262,7 +264,7 @@ NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
             dots[r][c] = t->is_first ? _mm512_setzero_si512()
-                                     : _mm512_loadu_si512(t->sums + r * NIB_INT_PANEL + 16 * c);
+                                     : _mm512_loadu_si512(t->parts + r * NIB_INT_PANEL + 16 * c);
     if (t->is_first && t->a->int_bias != NULL)
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++)
@@ -271,7 +273,7 @@ NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
         for (int c = 0; c < 2; c++)
-            _mm512_storeu_si512(t->sums + r * NIB_INT_PANEL + 16 * c, dots[r][c]);
+            _mm512_storeu_si512(t->parts + r * NIB_INT_PANEL + 16 * c, dots[r][c]);
 }
 
 NIB_INLINE void run_tile(const int_chunk *chunk, const int_tile *t, int m, form f)
@@ -356,6 +358,7 @@ typedef struct int_block {
     form f;
     int64_t r0, rows, n0;
     float *sums, *totals;  /* [rows][32] */
+    int32_t *parts;        /* [rows][32]: integer sums of a group with FORM_PART */
     const int32_t *terms;  /* [rows][groups] */
     nib_int_scaled scaled; /* of activations in blocks */
     int_scratch *scratch;
@@ -364,8 +367,9 @@ typedef struct int_block {
 /* A chunk's place in its panel. */
 typedef struct int_place {
     int64_t g, k0; /* its first group and k */
-    bool opens;    /* a block of the float sum, or with FORM_PART a group */
-    bool closes;   /* it */
+    bool opens;    /* a block of the float sum, with FORM_PART a group */
+    bool ends;     /* with FORM_PART: a group */
+    bool closes;   /* a block of the float sum */
     bool first;    /* block of the panel */
     bool last;     /* chunk of the panel */
 } int_place;
@@ -401,10 +405,9 @@ static int_chunk load(const int_block *b, const uint8_t *panel, int64_t g, int64
 /* A tile's share of the lines that follow its chunk. */
 static int_ahead share_ahead(const int_chunk *chunk, int64_t tile, int64_t tiles)
 {
-    const char *next = (const char *)chunk->packed + chunk->bytes;
     const int64_t lines = (int64_t)chunk->bytes / 64 + 1, first = lines * tile / tiles;
-    return (int_ahead){next + 64 * first, lines * (tile + 1) / tiles - first,
-                       chunk->groups * chunk->units, 0};
+    return (int_ahead){nib__ahead(chunk->packed, chunk->bytes + 64 * (size_t)first),
+                       lines * (tile + 1) / tiles - first, chunk->groups * chunk->units, 0};
 }
 
 /* The lines of y that the tile's tokens will be stored to. */
@@ -413,19 +416,21 @@ static void fetch_y(const int_block *b, int64_t r, int64_t m)
     for (int64_t i = r; i < r + m; i++) {
         const float *y = b->a->y + (b->r0 + i) * b->a->ldy + b->n0;
         __builtin_prefetch(y, 1, 3);
-        __builtin_prefetch(y + 16, 1, 3);
+        __builtin_prefetch(nib__ahead(y, 64), 1, 3);
     }
 }
 
-/* The integer sums of group g become its float sum, in place. */
+/* The integer sums of group g enter the float sums of its block. */
 static void finish_parts(const int_block *b, const int_chunk *chunk, int64_t g, int64_t r0,
                          int64_t m)
 {
+    const bool is_first = g % b->l->per_block == 0;
     for (int64_t r = r0; r < r0 + m; r++) {
         const int32_t term = b->terms[r * b->l->groups + g], zero = b->a->x.zero[b->r0 + r];
         for (int c = 0; c < 2; c++) {
             float *at = b->sums + r * NIB_INT_PANEL + 16 * c;
-            const __m512i part = _mm512_loadu_si512(at);
+            const __m512 before = is_first ? _mm512_setzero_ps() : _mm512_loadu_ps(at);
+            const __m512i part = _mm512_loadu_si512(b->parts + r * NIB_INT_PANEL + 16 * c);
             __m512 dot;
             if (b->kind == NIB_INT_PLAIN) {
                 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(part, _mm512_set1_epi32(term)));
@@ -435,7 +440,7 @@ static void finish_parts(const int_block *b, const int_chunk *chunk, int64_t g, 
                 dot = wide_dot(b->l, part, sum, offset, term, zero);
             }
             const __m512 scale = _mm512_loadu_ps(chunk->heads[0].scale + 16 * c);
-            _mm512_storeu_ps(at, _mm512_fmadd_ps(scale, dot, _mm512_setzero_ps()));
+            _mm512_storeu_ps(at, _mm512_fmadd_ps(scale, dot, before));
         }
     }
 }
@@ -478,6 +483,7 @@ static void multiply(const int_block *b, const int_chunk *chunk, const int_place
                             in_blocks ? b->scaled.scales + cell : NULL,
                             in_blocks ? b->scaled.sums + cell : NULL,
                             b->sums + r * NIB_INT_PANEL,
+                            b->parts + r * NIB_INT_PANEL,
                             at->opens,
                             b->l->has_float_zeros,
                             b->a,
@@ -486,7 +492,7 @@ static void multiply(const int_block *b, const int_chunk *chunk, const int_place
         if (at->last)
             fetch_y(b, r, m);
         runs[b->f](chunk, &t, m);
-        if (at->closes && b->f == FORM_PART)
+        if (at->ends)
             finish_parts(b, chunk, at->g, r, m);
         if (at->closes)
             close_tile(b, at, r, m);
@@ -516,20 +522,21 @@ static void panel_of_groups(const int_block *b, const uint8_t *panel)
     }
 }
 
-/* A group of several chunks is a block of the float sum by itself. */
+/* Groups of several chunks each. */
 static void panel_of_parts(const int_block *b, const uint8_t *panel)
 {
     const nib_int_layout *l = b->l;
     for (int64_t g = 0; g < l->groups; g++) {
         const int64_t units = g + 1 == l->groups ? l->last_units : l->units;
         for (int64_t unit = 0; unit < units; unit += CHUNK_UNITS) {
-            const bool ends = unit + CHUNK_UNITS >= units;
+            const bool ends = unit + CHUNK_UNITS >= units, last = ends && g + 1 == l->groups;
             const int_place at = {.g = g,
                                   .k0 = g * l->group + unit * NIB_INT_UNIT,
                                   .opens = unit == 0,
-                                  .closes = ends,
-                                  .first = g == 0,
-                                  .last = ends && g + 1 == l->groups};
+                                  .ends = ends,
+                                  .closes = last || (ends && (g + 1) % l->per_block == 0),
+                                  .first = g < l->per_block,
+                                  .last = last};
             const int_chunk chunk = load(b, panel, g, 1, unit, nib__min(CHUNK_UNITS, units - unit));
             multiply(b, &chunk, &at);
         }
@@ -555,11 +562,13 @@ void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, n
     int_scratch *s = scratch;
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
     float *sums = (float *)(s + 1), *totals = sums + rows * NIB_INT_PANEL;
-    int32_t *terms = (int32_t *)(totals + rows * NIB_INT_PANEL);
+    int32_t *parts = (int32_t *)(totals + rows * NIB_INT_PANEL);
+    int32_t *terms = parts + rows * NIB_INT_PANEL;
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
         int_block b = {.a = a, .l = l, .kind = kind, .f = form_of(a, l, kind), .r0 = r0, .n0 = n0};
         b.rows = nib__min(rows, a->x.m - r0);
-        b.sums = sums, b.totals = totals, b.terms = terms, b.scratch = s;
+        b.sums = sums, b.totals = totals, b.parts = parts, b.terms = terms;
+        b.scratch = s;
         if (is_blocks(b.f))
             b.scaled = nib__int_scaled(a, l, r0, b.rows, terms);
         else
@@ -572,7 +581,7 @@ void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, n
 static size_t prefill_bytes(const nib_linear *a, size_t terms)
 {
     const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);
-    return sizeof(int_scratch) + rows * 2 * NIB_INT_PANEL * sizeof(float) + terms;
+    return sizeof(int_scratch) + rows * 3 * NIB_INT_PANEL * sizeof(float) + terms;
 }
 
 size_t nib__linear_int_scratch_avx512vnni(const void *args)

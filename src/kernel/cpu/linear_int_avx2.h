@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AVX2 code of the int4 and int8 linear rows, inlined with bits = 4, 6 or 8 by
+ * AVX2 code of the int4, Q6_K and int8 linear rows, inlined with bits = 4, 6 or 8 by
  * linear_a8t_w4g__avx2.c and linear_a8t_w8__avx2.c. Layout: linear_int.h. Arithmetic: linear_int.c.
  *
  * Without VNNI: int4 codes are unsigned in vpmaddubsw, whose pairs of 15 * 128 add up exactly over
@@ -262,19 +262,18 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
     const int8_t *x[TILE];
     const int16_t *wide[TILE];
     __m256 sum[TILE][4], total[TILE][4];
-    const uint8_t *group = panel + l->heads;
     int64_t k = 0, left = l->per_block;
 #pragma GCC unroll 4
     for (int r = 0; r < m; r++) {
         x[r] = in->codes + (b->r0 + row + r) * in->ld;
-        wide[r] = b->wide + (row + r) * in->ld;
+        wide[r] = bits == 8 ? b->wide + (row + r) * in->ld : NULL;
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++)
             sum[r][c] = total[r][c] = _mm256_setzero_ps();
     }
     for (int64_t g = 0; g < l->groups; g++) {
         const int64_t units = g + 1 == l->groups ? l->last_units : l->units;
-        const uint8_t *codes = group + l->header + 32 * c0;
+        const uint8_t *group = panel + nib__int_group(l, g);
         __m256i dots[TILE][4], sums[4];
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
@@ -289,11 +288,12 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
 #pragma GCC unroll 4
                 for (int r = 0; r < m; r++)
                     dots[r][c] = load8(b->a->int_bias + n + LANES * (c0 + c));
-        for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes, k += unit_k) {
+        for (int64_t unit = 0; unit < units; unit++, k += unit_k) {
+            const uint8_t *codes = panel + nib__int_unit(l, g, unit) + 32 * c0;
             if (c0 == 0) /* the pass over the panel that comes first */
 #pragma GCC unroll 16
                 for (int line = 0; line < unit_k * bits / 16; line++)
-                    _mm_prefetch((const char *)codes + AHEAD + 64 * line, _MM_HINT_T0);
+                    _mm_prefetch(nib__ahead(codes, AHEAD + 64 * (size_t)line), _MM_HINT_T0);
             if (bits == 4)
                 unit4(codes, x, k, dots, sums, m, columns, plain);
             else if (bits == 6)
@@ -330,7 +330,6 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                 }
             left = l->per_block;
         }
-        group += l->group_bytes;
     }
 #pragma GCC unroll 4
     for (int r = 0; r < m; r++)
@@ -355,6 +354,12 @@ NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, t
         tile(b, panel, n, row, 0, 1, 4, form, bits);
 }
 
+/* Codes of int8 lie behind `bytes` of the scratch. */
+NIB_INLINE int16_t *wide_behind(void *scratch, int64_t bytes, int bits)
+{
+    return bits == 8 ? (int16_t *)((char *)scratch + nib__round_up(bytes, 64)) : NULL;
+}
+
 /* The block's codes as 16 bits, each 4 as 0, 2, 1, 3. */
 NIB_INLINE void widen(const int_block *b, int16_t *out)
 {
@@ -376,8 +381,7 @@ NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *sc
     const nib_int_kind kind = nib__int_kind(a, &l);
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
     int32_t *terms = scratch;
-    int16_t *wide =
-        (int16_t *)((char *)scratch + nib__round_up(rows * l.groups * (int64_t)sizeof *terms, 64));
+    int16_t *wide = wide_behind(scratch, rows * l.groups * (int64_t)sizeof *terms, bits);
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
         const int_block b = {a, &l, kind, r0, nib__min(rows, a->x.m - r0), terms, wide, NULL, NULL};
         nib__int_terms(a, &l, kind, r0, b.rows, terms);
@@ -401,8 +405,7 @@ NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *sc
 {
     const nib_int_layout l = bits == 6 ? nib__int_layout_six(a->w) : nib__int_layout(a->w);
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
-    int16_t *wide =
-        (int16_t *)((char *)scratch + nib__round_up((int64_t)nib__int_scaled_bytes(a, &l), 64));
+    int16_t *wide = wide_behind(scratch, (int64_t)nib__int_scaled_bytes(a, &l), bits);
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
         const int64_t count = nib__min(rows, a->x.m - r0);
         const nib_int_scaled s = nib__int_scaled(a, &l, r0, count, scratch);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packs int4 and int8 weights into the panels of linear_int.h, and works out what a call's zero
- * points add to each group. Owns the two packed layouts.
+ * Packs int4, Q6_K and int8 weights into the panels of linear_int.h, and works out what a call's
+ * zero points add to each group. Owns the three packed layouts.
  */
 #include "linear_int.h"
 
@@ -145,7 +145,7 @@ static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, 
     const bool is_int4 = w->scheme.code == NIB_CODE_I4;
     const int64_t span = l->group <= SPAN ? SPAN / l->group * l->group : SPAN;
     /* The panel that comes next, which lies somewhere else in other stores. */
-    const uintptr_t ahead = w->store == NIB_STORE_BYTE ? NIB_INT_PANEL * (uintptr_t)w->k : 0;
+    const uint64_t ahead = w->store == NIB_STORE_BYTE ? NIB_INT_PANEL * (uint64_t)w->k : 0;
     for (int64_t k0 = 0; k0 < w->k; k0 += span) {
         const int64_t count = nib__min(span, w->k - k0);
         const uint8_t *codes[FOUR];
@@ -157,7 +157,7 @@ static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, 
             const uint8_t *const at[FOUR] = {codes[0] + j, codes[1] + j, codes[2] + j,
                                              codes[3] + j};
             for (int c = 0; c < FOUR; c++)
-                __builtin_prefetch((const void *)((uintptr_t)at[c] + ahead));
+                __builtin_prefetch(nib__ahead(at[c], ahead));
             if (is_int4)
                 put_nibbles(at, to, l->unit);
             else

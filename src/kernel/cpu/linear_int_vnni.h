@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AVX-512 VNNI code of the int4 and int8 linear rows, for linear_a8t_w4g__avx512vnni.c and
+ * AVX-512 VNNI code of the int4, Q6_K and int8 linear rows, for linear_a8t_w4g__avx512vnni.c and
  * linear_a8t_w8__avx512vnni.c. Layout: linear_int.h. Arithmetic: linear_int.c.
  *
  * Weights stay unsigned in vpdpbusd; activations are broadcasts of 4 codes from memory, without
@@ -216,7 +216,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes) {
 #pragma GCC unroll 16
         for (int line = 0; line < unit_k * bits / 16; line++)
-            _mm_prefetch((const char *)codes + AHEAD + 64 * line, _MM_HINT_T0);
+            _mm_prefetch(nib__ahead(codes, AHEAD + 64 * (size_t)line), _MM_HINT_T0);
 #pragma GCC unroll 4
         for (int q = 0; q < unit_k / 8; q++) {
             __m512i even[2], odd[2];

@@ -25,6 +25,7 @@
  * and infinity as they are.
  */
 #include "cast.h"
+#include "lanes.h"
 #include "quant_rows.h"
 
 #include <math.h>
@@ -362,17 +363,6 @@ void NIB_QUANT(f16)(const nib_quant *a, int64_t m0, int64_t m1)
     }
 }
 
-/* As nib__f32_to_bf16. */
-NIB_INLINE void bf16_codes(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count)
-{
-    for (int64_t j = 0; j < count; j++) {
-        const uint32_t bits = (uint32_t)bits_of(x[j]);
-        const uint32_t rounded = (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
-        const uint32_t nan = 0x7fc0U | (bits >> 16 & 0x8000U);
-        out[j] = (uint16_t)((bits & 0x7fffffffU) > 0x7f800000U ? nan : rounded);
-    }
-}
-
 /* fsums of bf16 values, widened a batch of 8 groups or one block at a time. */
 static void bf16_sums(const nib_input *out, int64_t r)
 {
@@ -406,7 +396,7 @@ void NIB_QUANT(bf16)(const nib_quant *a, int64_t m0, int64_t m1)
     const nib_input *out = &a->out;
     for (int64_t r = m0; r < m1; r++) {
         uint16_t *to = out->bf16 + r * out->ld;
-        bf16_codes(to, a->x + r * a->ldx, out->k);
+        nib__bf16_codes(to, a->x + r * a->ldx, out->k);
         memset(to + out->k, 0, (size_t)(out->ld - out->k) * sizeof *to);
         if (out->fsums != NULL)
             bf16_sums(out, r);

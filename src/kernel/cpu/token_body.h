@@ -66,21 +66,13 @@ void NIB_TOKEN(add)(const nib_add *a, int64_t m0, int64_t m1)
 
 /* ---- keys and values into the cache ---- */
 
-/* nib__from_f32 in a form that compilers make vectors of: bf16 is what training stores. */
+/* nib__from_f32, of bf16, which training stores, with this instruction set. */
 static void rounded(void *to, nib_type type, const float *from, int64_t count)
 {
-    uint16_t *half = to;
-    if (type != NIB_TYPE_BF16) {
+    if (type == NIB_TYPE_BF16)
+        nib__bf16_codes(to, from, count);
+    else
         nib__from_f32(to, type, from, count);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &from[i], sizeof bits);
-        const uint32_t near = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-        const uint32_t nan = (bits >> 16 & 0x8000) | 0x7fc0;
-        half[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : near);
-    }
 }
 
 /* The scale of a vector in int8, as nib_cache has it. */
