@@ -44,7 +44,7 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
 
 /* What scaling divides the frequency of a pair by; rope_divisors are not asked. */
 double nib__rope_divisor(const nib_config *config, int64_t pair);
-/* Cosines and sines of positions first..count-1 in a table: [count][head_dim], cosines first. */
-void nib__rope_table(float *out, const nib_config *config, int64_t first, int64_t count);
+/* Cosines and sines of positions first..end-1 in a table: [end][head_dim], cosines first. */
+void nib__rope_table(float *out, const nib_config *config, int64_t first, int64_t end);
 
 #endif

@@ -88,12 +88,19 @@ static nib_status append(lowering *l, const nib_node *node)
     return NIB_OK;
 }
 
+/* Does a product read f32 rows as they lie, or what a row has made of them? */
+static bool takes_rows(const lowering *l, const nib_layer_plan *uses)
+{
+    return uses->done.act == NIB_ACT_FLOAT && l->plan->dtype == NIB_TYPE_F32;
+}
+
 /* The buffers of f32 rows that an operation reads. INPUT is made where it is read. */
-static int reads(const nib_node *node, nib_buffer out[3])
+static int reads(const lowering *l, const nib_node *node, nib_buffer out[3])
 {
     out[0] = node->from;
     switch (node->op) {
     case NIB_OP_EMBED: return 0;
+    case NIB_OP_LINEAR: return takes_rows(l, node->uses);
     case NIB_OP_ROPE: out[0] = node->to; return 1;
     case NIB_OP_COPY:
     case NIB_OP_SWIGLU: out[1] = node->other; return 2;
@@ -114,17 +121,22 @@ static nib_status add(lowering *l, nib_node node)
     nib_buffer read[3];
     node.side = side_of(node.row != NULL ? node.row : node.uses->uses[0].kernel);
     l->out->uses_gpu = l->out->uses_gpu || node.side == NIB_SIDE_GPU;
-    for (int i = reads(&node, read); i-- > 0;) {
+    for (int i = reads(l, &node, read); i-- > 0;) {
         const nib_node move = {
             .op = NIB_OP_MOVE, .side = node.side, .from = read[i], .to = read[i]};
+        if (l->held[read[i]] == 0)
+            return nib__fail(l->err, NIB_FAILED, "%s would read rows that nothing has made",
+                             nib__op_names[node.op]);
         if ((l->held[read[i]] & 1 << node.side) == 0)
             NIB_TRY(append(l, &move));
         l->held[read[i]] |= 1 << node.side;
     }
-    if (node.op == NIB_OP_NORM_QUANT) /* its rows are there for whoever looks at them */
-        l->held[node.other] = 1 << node.side;
+    if (node.op == NIB_OP_NORM_QUANT) /* its rows are made for an observer only */
+        l->held[node.other] = 0;
     else if (node.op != NIB_OP_COPY && node.op != NIB_OP_QUANT)
         l->held[node.to] = 1 << node.side;
+    if (node.op == NIB_OP_ROPE_COPY) /* which turns both in place */
+        l->held[node.from] = 1 << node.side;
     return append(l, &node);
 }
 
@@ -159,8 +171,7 @@ static nib_status add_norm(lowering *l, int64_t layer, const char *part, nib_nod
 /* Only f32 values without sums are taken as they lie; for any other form a row must make it. */
 static nib_status check_form(lowering *l, const nib_layer_plan *uses)
 {
-    const bool as_it_is = uses->done.act == NIB_ACT_FLOAT && l->plan->dtype == NIB_TYPE_F32 &&
-                          uses->done.zero != NIB_ZERO_FLOAT;
+    const bool as_it_is = takes_rows(l, uses) && uses->done.zero != NIB_ZERO_FLOAT;
     for (int i = 0; i < uses->use_count && !as_it_is; i++)
         if (!uses->uses[i].quant)
             return nib__fail(l->err, NIB_FAILED,
@@ -169,11 +180,10 @@ static nib_status check_form(lowering *l, const nib_layer_plan *uses)
     return NIB_OK;
 }
 
-/* The order of the columns that run, or NULL: a weight that was converted has none. */
+/* The order of the columns that run, or NULL. */
 static const int32_t *order_of(const lowering *l, const nib_layer_plan *uses, size_t site)
 {
-    const nib_site *s = &l->net->sites[site];
-    return nib__scheme_equal(&uses->done, &s->stored) ? s->order : NULL;
+    return nib__plan_ordered(uses) ? l->net->sites[site].order : NULL;
 }
 
 /* The norm of the residual that the layers from `site` on read: its rows, or, where the plan has a
@@ -186,7 +196,7 @@ static nib_status add_norm_for(lowering *l, int64_t layer, const char *part, siz
                      .to = NIB_BUFFER_NORMED,
                      .rows_per_token = 1,
                      .wanted_only = wanted_only};
-    if (uses->uses[0].normed != NULL && order_of(l, uses, site) == NULL) {
+    if (uses->uses[0].normed != NULL) {
         node.to = NIB_BUFFER_INPUT, node.other = NIB_BUFFER_NORMED;
         node.uses = uses, node.site = site;
     }

@@ -11,20 +11,8 @@
 #include "config.h"
 #include "engine.h"
 #include "generation_config.h"
-#include "recipe.h"
+#include "plan.h"
 #include "train_config.h"
-
-/* The linear layers of one decoder layer, in the order in which they run. */
-enum {
-    NIB_SITE_Q,
-    NIB_SITE_K,
-    NIB_SITE_V,
-    NIB_SITE_O,
-    NIB_SITE_GATE,
-    NIB_SITE_UP,
-    NIB_SITE_DOWN,
-    NIB_SITE_COUNT
-};
 
 typedef struct nib_site {
     const char *name; /* module, without .weight */

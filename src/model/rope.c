@@ -37,7 +37,7 @@ double nib__rope_divisor(const nib_config *config, int64_t pair)
     return rope_frequency(&plain, pair) / rope_frequency(config, pair);
 }
 
-void nib__rope_table(float *out, const nib_config *config, int64_t first, int64_t count)
+void nib__rope_table(float *out, const nib_config *config, int64_t first, int64_t end)
 {
     const int64_t half = config->head_dim / 2;
     for (int64_t i = 0; i < half; i++) {
@@ -45,7 +45,7 @@ void nib__rope_table(float *out, const nib_config *config, int64_t first, int64_
         if (config->rope_divisors != NULL)
             exact /= (double)config->rope_divisors[i];
         const float frequency = (float)exact;
-        for (int64_t p = first; p < count; p++) {
+        for (int64_t p = first; p < end; p++) {
             const double angle = (double)((float)p * frequency);
             out[p * config->head_dim + i] = (float)nib__cos(angle);
             out[p * config->head_dim + half + i] = (float)nib__sin(angle);

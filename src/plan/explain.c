@@ -145,7 +145,7 @@ typedef struct asked_row {
 static bool is_chosen(const nib_way *way, const nib_kernel *row)
 {
     for (int i = 0; way->runs && i < way->use_count; i++)
-        if (way->uses[i].kernel == row || way->uses[i].quant == row)
+        if (way->uses[i].kernel == row || way->uses[i].quant == row || way->uses[i].normed == row)
             return true;
     return false;
 }
@@ -181,7 +181,9 @@ static bool say_tuned(nib_ledger *ledger, nib_candidate *candidate, const nib_wa
 static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib_way *way,
                          const nib_kernel *row, const nib_query *query)
 {
-    const nib_kernel *chosen = row->op == NIB_OP_QUANT ? way->uses[0].quant : NULL;
+    const nib_kernel *chosen = row->op == NIB_OP_QUANT        ? way->uses[0].quant
+                               : row->op == NIB_OP_NORM_QUANT ? way->uses[0].normed
+                                                              : NULL;
     for (int i = 0; i < way->use_count; i++)
         if (way->uses[i].op == row->op)
             chosen = way->uses[i].kernel;
@@ -189,6 +191,10 @@ static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib
         nib__ledger_add_candidate_reason(
             ledger, candidate, "bound",
             nib__ledger_text(ledger, "--kernel binds %s", way->bound->name));
+        return;
+    }
+    if (chosen == NULL && way->apart != NULL) {
+        nib__ledger_add_candidate_reason(ledger, candidate, "apart", way->apart);
         return;
     }
     if (!way->runs || chosen == NULL) {
@@ -278,6 +284,25 @@ void nib__explain_candidates(nib_ledger *ledger, nib_ledger_layer *line, const n
             candidates_of(ledger, line, way, layer, policy, &way->uses[i], way->uses[i].op);
     if (way->uses[0].op != NIB_OP_EMBED)
         candidates_of(ledger, line, way, layer, policy, &way->uses[0], NIB_OP_QUANT);
+}
+
+void nib__explain_normed(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer_plan *plan,
+                         const nib_policy *policy, const nib_kernel *row, const char *why)
+{
+    nib_way way = nib__way_of(plan);
+    way.apart = why;
+    for (int i = 0; i < way.use_count; i++)
+        way.uses[i].normed = row;
+    for (size_t i = 0; i < line->candidate_count && row != NULL; i++) {
+        nib_candidate *c = &line->candidates[i];
+        if (c->verdict != NIB_VERDICT_RUNS || c->kernel != way.uses[0].quant->name)
+            continue;
+        c->verdict = NIB_VERDICT_COULD;
+        nib__ledger_add_candidate_reason(
+            ledger, c, "normed",
+            nib__ledger_text(ledger, "%s makes the same codes with the norm", row->name));
+    }
+    candidates_of(ledger, line, &way, plan->layer, policy, &way.uses[0], NIB_OP_NORM_QUANT);
 }
 
 /* ---- another engine ---- */

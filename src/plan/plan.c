@@ -511,6 +511,11 @@ bool nib__plan_same_form(const nib_layer_plan *a, const nib_layer_plan *b)
     return a->done.act != NIB_ACT_I8_STATIC && a->layer->k == b->layer->k;
 }
 
+bool nib__plan_ordered(const nib_layer_plan *plan)
+{
+    return plan->layer->ordered && nib__scheme_same_weight(&plan->done, &plan->layer->stored);
+}
+
 uint64_t nib__plan_layer_bytes(const nib_layer_plan *plan)
 {
     nib_way way = {.scheme = plan->done, .use_count = plan->use_count};

@@ -12,6 +12,24 @@
 #include "machine.h"
 #include "recipe.h"
 
+/* The linear layers of one decoder layer, in the order in which they run. */
+enum {
+    NIB_SITE_Q,
+    NIB_SITE_K,
+    NIB_SITE_V,
+    NIB_SITE_O,
+    NIB_SITE_GATE,
+    NIB_SITE_UP,
+    NIB_SITE_DOWN,
+    NIB_SITE_COUNT
+};
+
+/* As many as those of a model: the embedding, NIB_SITE_COUNT for each decoder layer, the head. */
+NIB_INLINE bool nib__layers_of_model(size_t count)
+{
+    return count >= NIB_SITE_COUNT + 2 && (count - 2) % NIB_SITE_COUNT == 0;
+}
+
 /* One linear layer (or embedding), as the planner is told of it. */
 typedef struct nib_layer {
     const char *name; /* module name, without .weight */
@@ -28,6 +46,7 @@ typedef struct nib_layer {
     uint64_t stored_bytes;          /* nib__weight_bytes as it is stored; 0: it is not */
     bool plain;                     /* nib__weight_is_plain of what is stored */
     bool q6_k;                      /* it is stored in GGUF's blocks of Q6_K */
+    bool ordered;                   /* its stored columns are in act-order */
     nib_wish wish;
     const char *wish_text; /* as written in the recipe; NULL */
     nib_scheme qat; /* training: what operands are rounded to before a product of `asked`, which is
@@ -157,6 +176,9 @@ uint64_t nib__plan_layer_bytes(const nib_layer_plan *plan);
 /* Do both layers, one after the other in the plan, multiply the same form of the input that they
  * share? Then it is made once. */
 bool nib__plan_same_form(const nib_layer_plan *a, const nib_layer_plan *b);
+
+/* Are the columns that it multiplies in act-order? Those of a weight that is converted are not. */
+bool nib__plan_ordered(const nib_layer_plan *plan);
 
 /* Predicted seconds of a step of inference, with all that is done besides linear layers, but for
  * drawing tokens: m tokens, of which so many have an output, each with so many positions to attend

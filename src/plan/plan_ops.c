@@ -91,22 +91,22 @@ static void walk_layer(walk *w, size_t first)
     const int attn = side_of_op(w, NIB_OP_ATTN), add = side_of_op(w, NIB_OP_ADD);
     const int swiglu = side_of_op(w, NIB_OP_SWIGLU);
     turns(w, norm, RESIDUAL, NORMED);
-    for (size_t i = 0; i < 3; i++) /* q, k, v */
+    for (size_t i = NIB_SITE_Q; i <= NIB_SITE_V; i++)
         turns(w, side_of_site(w, first + i), NORMED, (buffer)(Q + i));
     turns(w, rope, Q, Q);
     turns(w, rope, K, K);
     reads(w, attn, K);
     reads(w, attn, V);
     turns(w, attn, Q, HEADS);
-    turns(w, side_of_site(w, first + 3), HEADS, NORMED);
+    turns(w, side_of_site(w, first + NIB_SITE_O), HEADS, NORMED);
     reads(w, add, NORMED);
     turns(w, add, RESIDUAL, RESIDUAL);
     turns(w, norm, RESIDUAL, NORMED);
-    turns(w, side_of_site(w, first + 4), NORMED, GATE);
-    turns(w, side_of_site(w, first + 5), NORMED, UP);
+    turns(w, side_of_site(w, first + NIB_SITE_GATE), NORMED, GATE);
+    turns(w, side_of_site(w, first + NIB_SITE_UP), NORMED, UP);
     reads(w, swiglu, UP);
     turns(w, swiglu, GATE, GATE);
-    turns(w, side_of_site(w, first + 6), GATE, NORMED);
+    turns(w, side_of_site(w, first + NIB_SITE_DOWN), GATE, NORMED);
     reads(w, add, NORMED);
     turns(w, add, RESIDUAL, RESIDUAL);
 }
@@ -115,21 +115,21 @@ static void walk_layer(walk *w, size_t first)
 static double crossing_seconds(walk *w, const nib_layers_plan *plan, const nib_policy *policy,
                                int64_t m)
 {
-    enum { SITES = 7 };
     const size_t count = plan->count;
-    const nib_layer_plan *layers = plan->layers;
     *w = (walk){.plan = plan};
-    if (plan->gpu == NULL || count < SITES + 2 || (count - 2) % SITES != 0)
+    if (plan->gpu == NULL || !nib__layers_of_model(count))
         return 0;
-    const double tokens = (double)m, ffn = tokens * (double)layers[5].layer->n;
-    const double width = tokens * (double)layers[1].layer->k;
-    const double q = tokens * (double)layers[1].layer->n, k = tokens * (double)layers[2].layer->n;
-    const double v = tokens * (double)layers[3].layer->n;
-    const double logits = (double)layers[count - 1].layer->n;
+    const nib_layer_plan *sites = &plan->layers[1]; /* of the first decoder layer */
+    const double tokens = (double)m, width = tokens * (double)sites[NIB_SITE_Q].layer->k;
+    const double q = tokens * (double)sites[NIB_SITE_Q].layer->n;
+    const double k = tokens * (double)sites[NIB_SITE_K].layer->n;
+    const double v = tokens * (double)sites[NIB_SITE_V].layer->n;
+    const double ffn = tokens * (double)sites[NIB_SITE_UP].layer->n;
+    const double logits = (double)plan->layers[count - 1].layer->n;
     const double widths[BUFFERS] = {width, width, q, k, v, q, ffn, ffn, logits};
     memcpy(w->width, widths, sizeof widths);
     makes(w, side_of_site(w, 0), RESIDUAL);
-    for (size_t first = 1; first + SITES < count; first += SITES)
+    for (size_t first = 1; first + NIB_SITE_COUNT < count; first += NIB_SITE_COUNT)
         walk_layer(w, first);
     turns(w, side_of_op(w, NIB_OP_NORM), RESIDUAL, NORMED);
     turns(w, side_of_site(w, count - 1), NORMED, LOGITS);
@@ -384,35 +384,59 @@ void nib__plan_declared(nib_layers_plan *out, const nib_policy *policy)
         note_token(out, policy);
 }
 
+/* What keeps layers that read one norm from having their form made with it; NULL: nothing. */
+static const char *needs_rows(nib_layers_plan *out, const nib_layer_plan *layers, size_t count)
+{
+    const nib_op_plan *norm = nib__plan_operation(out, NIB_OP_NORM);
+    if (norm->row == NULL || norm->row->device != NIB_DEVICE_CPU)
+        return nib__ledger_text(&out->ledger, "the norm is done on %s", norm->machine->name);
+    for (size_t i = 0; i < count; i++) {
+        const nib_layer_plan *layer = &layers[i];
+        const char *name = layer->layer->name;
+        if (layer->use_count == 0)
+            return nib__ledger_text(&out->ledger, "%s has no allowed way", name);
+        if (layer->uses[0].kernel->device != NIB_DEVICE_CPU)
+            return nib__ledger_text(&out->ledger, "%s reads the norm's rows on %s", name,
+                                    layer->machine->name);
+        if (nib__plan_ordered(layer))
+            return nib__ledger_text(
+                &out->ledger, "%s has its columns in act-order, so that it reads the norm's rows",
+                name);
+        if (i > 0 && !nib__plan_same_form(&layers[0], layer))
+            return nib__ledger_text(&out->ledger, "%s takes another form of the norm's rows", name);
+    }
+    return NULL;
+}
+
 /* Layers first.. that read one norm, and nothing else does: if all take its rows in one form, and
  * a row of the CPU makes that straight from the norm. */
 static void plan_normed(nib_layers_plan *out, const nib_policy *policy, size_t first, size_t count)
 {
     nib_layer_plan *layers = &out->layers[first];
-    const nib_op_plan *norm = nib__plan_operation(out, NIB_OP_NORM);
+    nib_ledger_layer *lines = &out->ledger.layers[first];
+    const char *why = needs_rows(out, layers, count);
     const nib_kernel *row = NULL;
-    bool here = norm->row != NULL && norm->row->device == NIB_DEVICE_CPU;
-    for (size_t i = 0; i < count && here; i++)
-        here = layers[i].use_count > 0 && layers[i].uses[0].kernel->device == NIB_DEVICE_CPU &&
-               (i == 0 || nib__plan_same_form(&layers[0], &layers[i]));
-    if (here)
+    if (why == NULL)
         row = nib__plan_operand(NIB_OP_NORM_QUANT, &layers[0].done, out->dtype, NULL,
                                 layers[0].machine, &policy->without);
     for (int u = 0; row != NULL && u < layers[0].use_count; u++) {
         layers[0].uses[u].normed = row;
         for (size_t i = 0; i < count; i++)
-            out->ledger.layers[first + i].uses[u].quant = row->name;
+            lines[i].uses[u].quant = row->name;
     }
+    for (size_t i = 0; i < count; i++)
+        if (lines[i].detailed && layers[i].use_count > 0)
+            nib__explain_normed(&out->ledger, &lines[i], &layers[i], policy, row, why);
 }
 
 static void plan_norms(nib_layers_plan *out, const nib_policy *policy)
 {
-    enum { SITES = 7, QKV = 3, FIRST_GATE = 4, GATE_UP = 2 };
-    if (out->count < SITES + 2 || (out->count - 2) % SITES != 0)
-        return; /* not the layers of a model that runs */
-    for (size_t first = 1; first + SITES < out->count; first += SITES) {
-        plan_normed(out, policy, first, QKV);
-        plan_normed(out, policy, first + FIRST_GATE, GATE_UP);
+    enum { QKV = NIB_SITE_V - NIB_SITE_Q + 1, GATE_UP = NIB_SITE_UP - NIB_SITE_GATE + 1 };
+    if (!nib__layers_of_model(out->count))
+        return; /* not those of one that runs */
+    for (size_t first = 1; first + NIB_SITE_COUNT < out->count; first += NIB_SITE_COUNT) {
+        plan_normed(out, policy, first + NIB_SITE_Q, QKV);
+        plan_normed(out, policy, first + NIB_SITE_GATE, GATE_UP);
     }
     plan_normed(out, policy, out->count - 1, 1);
 }

@@ -31,7 +31,6 @@ typedef enum buffer {
 } buffer;
 
 enum { HERE, THERE };
-enum { SITE_Q = 0, SITE_O = 3, SITE_GATE = 4, SITE_DOWN = 6, SITES = 7 };
 
 typedef struct walk {
     const nib_layers_plan *plan;
@@ -128,15 +127,15 @@ static void norm_gradient(walk *w)
 static void forward_layer(walk *w, size_t first)
 {
     makes(w, HERE, NORMED);
-    forward(w, first + SITE_Q, 3, NORMED, Q);
+    forward(w, first + NIB_SITE_Q, 3, NORMED, Q);
     for (buffer b = Q; b <= V; b++)
         reads(w, HERE, b);
     makes(w, HERE, Q);
     makes(w, HERE, ATTN);
-    forward(w, first + SITE_O, 1, ATTN, X2);
+    forward(w, first + NIB_SITE_O, 1, ATTN, X2);
     reads(w, HERE, X2);
     makes(w, HERE, NORMED);
-    forward(w, first + SITE_GATE, 2, NORMED, GATE);
+    forward(w, first + NIB_SITE_GATE, 2, NORMED, GATE);
     reads(w, HERE, GATE), reads(w, HERE, UP);
     makes(w, HERE, H);
 }
@@ -146,38 +145,38 @@ static void backward_layer(walk *w, size_t first)
     const bool again = w->again == 1;
     if (again)
         makes(w, HERE, H);
-    keep(w, first + SITE_DOWN, 1, H);
-    backward(w, first + SITE_DOWN, 1, D, DH);
+    keep(w, first + NIB_SITE_DOWN, 1, H);
+    backward(w, first + NIB_SITE_DOWN, 1, D, DH);
     reads(w, HERE, DH);
     makes(w, HERE, GATE), makes(w, HERE, UP);
     if (again) {
         makes(w, HERE, NORMED);
-        keep(w, first + SITE_GATE, 2, NORMED);
+        keep(w, first + NIB_SITE_GATE, 2, NORMED);
     }
-    backward(w, first + SITE_GATE, 2, GATE, DNORMED);
+    backward(w, first + NIB_SITE_GATE, 2, GATE, DNORMED);
     norm_gradient(w);
-    if (again && is_rounded(w, first + SITE_O)) { /* else it is still there */
+    if (again && is_rounded(w, first + NIB_SITE_O)) { /* else it is still there */
         makes(w, HERE, ATTN);
-        keep(w, first + SITE_O, 1, ATTN);
+        keep(w, first + NIB_SITE_O, 1, ATTN);
     }
-    backward(w, first + SITE_O, 1, D, DATTN);
+    backward(w, first + NIB_SITE_O, 1, D, DATTN);
     reads(w, HERE, DATTN);
     for (buffer b = DQ; b <= DV; b++)
         makes(w, HERE, b);
     if (again) {
         makes(w, HERE, NORMED);
-        keep(w, first + SITE_Q, 3, NORMED);
+        keep(w, first + NIB_SITE_Q, 3, NORMED);
     }
-    backward(w, first + SITE_Q, 3, DQ, DNORMED);
+    backward(w, first + NIB_SITE_Q, 3, DQ, DNORMED);
     norm_gradient(w);
 }
 
 static void walk_all(walk *w, size_t count)
 {
     const size_t head = count - 1;
-    for (size_t first = 1; first + SITES < count; first += SITES) {
+    for (size_t first = 1; first + NIB_SITE_COUNT < count; first += NIB_SITE_COUNT) {
         forward_layer(w, first);
-        forward(w, first + SITE_DOWN, 1, H, X1);
+        forward(w, first + NIB_SITE_DOWN, 1, H, X1);
         reads(w, HERE, X1);
     }
     makes(w, HERE, NORMED);
@@ -186,19 +185,21 @@ static void walk_all(walk *w, size_t count)
     makes(w, HERE, LOGITS);
     backward(w, head, 1, LOGITS, DNORMED);
     norm_gradient(w);
-    for (size_t first = head; first > SITES; first -= SITES) {
+    for (size_t first = head; first > NIB_SITE_COUNT; first -= NIB_SITE_COUNT) {
         if (w->again == 2)
-            forward_layer(w, first - SITES);
+            forward_layer(w, first - NIB_SITE_COUNT);
         else
             w->held[H] = 1 << HERE | 1 << THERE; /* cast when it was made */
-        backward_layer(w, first - SITES);
+        backward_layer(w, first - NIB_SITE_COUNT);
     }
 }
 
 static void set_widths(walk *w, const nib_layer *layers, size_t count)
 {
-    const double width = (double)layers[1].k, q = (double)layers[1].n, k = (double)layers[2].n;
-    const double v = (double)layers[3].n, ffn = (double)layers[5].n;
+    const nib_layer *sites = &layers[1]; /* of the first decoder layer */
+    const double width = (double)sites[NIB_SITE_Q].k, q = (double)sites[NIB_SITE_Q].n;
+    const double k = (double)sites[NIB_SITE_K].n, v = (double)sites[NIB_SITE_V].n;
+    const double ffn = (double)sites[NIB_SITE_UP].n;
     const double widths[BUFFERS] = {[NORMED] = width,
                                     [Q] = q,
                                     [K] = k,
@@ -266,8 +267,7 @@ void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t co
     walk w = {.plan = out, .layers = layers, .again = policy->run_again};
     char bytes[32], weights[32], time[32], step_time[32];
     const nib_machine *gpu = out->gpu, *host = nib__plan_host(out);
-    if (gpu == NULL || host == NULL || policy->declared || count < SITES + 2 ||
-        (count - 2) % SITES != 0)
+    if (gpu == NULL || host == NULL || policy->declared || !nib__layers_of_model(count))
         return;
     w.m = (double)nib__policy_m(policy);
     for (int i = 0; i < out->op_count; i++)

@@ -8,8 +8,6 @@
 
 #include <math.h>
 
-enum { SITES = 7 }; /* of a decoder layer: q, k, v, o, gate, up, down */
-
 typedef struct step {
     const nib_layers_plan *plan;
     double tokens, positions;
@@ -38,8 +36,9 @@ static double attention_seconds(const step *s, double q, double kv)
 
 static double layer_seconds(const step *s, const nib_layer_plan *sites)
 {
-    const double width = (double)sites[0].layer->k, q = (double)sites[0].layer->n;
-    const double kv = (double)sites[1].layer->n, ffn = (double)sites[4].layer->n;
+    const double width = (double)sites[NIB_SITE_Q].layer->k, q = (double)sites[NIB_SITE_Q].layer->n;
+    const double kv = (double)sites[NIB_SITE_K].layer->n,
+                 ffn = (double)sites[NIB_SITE_GATE].layer->n;
     return 2 * simple_seconds(s, NIB_OP_NORM, 2 * width) + simple_seconds(s, NIB_OP_ROPE, 2 * q) +
            simple_seconds(s, NIB_OP_ROPE, 2 * kv) + simple_seconds(s, NIB_OP_COPY, 3 * kv) +
            attention_seconds(s, q, kv) + simple_seconds(s, NIB_OP_SWIGLU, 3 * ffn) +
@@ -68,7 +67,7 @@ double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *pol
         const bool is_head = plan->layers[i].layer->role == NIB_ROLE_HEAD;
         sum += linear_seconds(&plan->layers[i], &own, is_head ? outputs : m);
     }
-    for (size_t i = 1; i + SITES < plan->count; i += SITES)
+    for (size_t i = 1; i + NIB_SITE_COUNT < plan->count; i += NIB_SITE_COUNT)
         sum += layer_seconds(&s, &plan->layers[i]);
     return sum;
 }

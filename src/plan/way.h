@@ -19,6 +19,7 @@ typedef struct nib_way {
     nib_op lacks;            /* there: its own operation, or one that makes an operand of it */
     bool no_common;          /* every use has a row, but none of one arithmetic contract */
     bool own_input;          /* the form of its input is made for it alone, see cost.c */
+    const char *apart;       /* why the form is not made with the norm; NULL */
 } nib_way;
 
 /* bound: the only row for its operation; NULL: the best. */
@@ -131,6 +132,10 @@ void nib__explain_operation(nib_ledger *ledger, nib_ledger_layer *line, const ni
 /* Every candidate row of the way, chosen or not. */
 void nib__explain_candidates(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
                              const nib_layer *layer, const nib_policy *policy);
+/* After those: the rows that make the form of the input with the norm. `row` does, and so the
+ * quantizer does not; NULL: none, and `why` (NULL: each refuses). */
+void nib__explain_normed(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer_plan *plan,
+                         const nib_policy *policy, const nib_kernel *row, const char *why);
 /* The rows of policy->engine that the layer would have met there. */
 void nib__explain_engine(nib_ledger *ledger, nib_ledger_layer *line, const nib_way *way,
                          const nib_layer *layer, const nib_policy *policy);

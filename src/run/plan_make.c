@@ -122,6 +122,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .stored_bytes = s->stored_bytes,
                          .plain = s->plain || s->stored_bytes == 0,
                          .q6_k = s->stored_bytes != 0 && s->weight.store == NIB_STORE_Q6_K,
+                         .ordered = s->order != NULL,
                          .wish = choice.wish,
                          .wish_text = choice.wish_text};
         if (bias != NIB_BIAS_NONE)

@@ -59,7 +59,7 @@ static int set_up(void **state)
 }
 
 typedef struct asked {
-    const char *allow, *without[2], *place;
+    const char *allow, *without[2], *place, *detail;
     bool strict, training;
     const nib_refused *refused; /* of without[0] */
 } asked;
@@ -74,6 +74,7 @@ static nib_layers_plan plan_of(const nib_machine *machine, const asked *a)
         .place = {&a->place, a->place != NULL},
         .without = {a->without, (size_t)((a->without[0] != NULL) + (a->without[1] != NULL))},
         .strict = a->strict,
+        .detail = a->detail,
         .training = a->training,
         .m = 64,
         .declared = !machine->here,
@@ -224,6 +225,78 @@ static void a_cpu_has_every_operation_without_a_word(void **state)
         assert_true(plan.ops[i].row != NULL && plan.ops[i].machine == &host);
     assert_int_equal(plan.denied.status, NIB_OK);
     nib__plan_layers_free(&plan);
+}
+
+/* ---- the norm and what makes the form of its rows ---- */
+
+/* Of the rows that make the input's form, the record of a layer names the one that its candidates
+ * say runs. */
+static const nib_candidate *maker_of(const nib_ledger_layer *line)
+{
+    const nib_candidate *maker = NULL;
+    for (size_t i = 0; i < line->candidate_count; i++) {
+        const nib_candidate *c = &line->candidates[i];
+        const nib_op op = nib__kernel_find(c->kernel)->op;
+        if (c->verdict != NIB_VERDICT_RUNS || (op != NIB_OP_QUANT && op != NIB_OP_NORM_QUANT))
+            continue;
+        assert_null(maker);
+        maker = c;
+    }
+    assert_non_null(maker);
+    for (size_t u = 0; u < line->use_count; u++)
+        assert_string_equal(line->uses[u].quant, maker->kernel);
+    return maker;
+}
+
+/* What is said of a row of the norm and the quantizer at once; it is not taken. */
+static const char *why_apart(const nib_ledger_layer *line)
+{
+    const char *why = NULL;
+    for (size_t i = 0; i < line->candidate_count; i++) {
+        const nib_candidate *c = &line->candidates[i];
+        if (strcmp(c->kernel, "norm_quant_f32_a8t__ref") != 0)
+            continue;
+        assert_int_equal(c->verdict, NIB_VERDICT_COULD);
+        why = c->reasons[0].text;
+    }
+    assert_non_null(why);
+    return why;
+}
+
+static void the_record_names_what_makes_the_form(void **state)
+{
+    static const char *const names[] = {"0.q_proj", "0.k_proj", "0.v_proj"};
+    (void)state;
+    for (size_t i = 1; i < LAYERS - 1; i++) {
+        assert_int_equal(nib__scheme_parse(&layers[i].asked, "8da4w-g32", 9, NULL), NIB_OK);
+        layers[i].stored = layers[i].asked;
+    }
+    const asked all = {.detail = "0.*"},
+                apart = {.detail = "0.*", .without = {"norm_quant_f32_a8t__ref"}};
+    nib_layers_plan plan = plan_of(&host, &all);
+    for (size_t i = 0; i < COUNT(names); i++)
+        assert_string_equal(maker_of(line_of(&plan, names[i]))->kernel, "norm_quant_f32_a8t__ref");
+    assert_string_equal(maker_of(line_of(&plan, "0.o_proj"))->kernel, "quant_f32_a8t__ref");
+    nib__plan_layers_free(&plan);
+    plan = plan_of(&host, &apart);
+    for (size_t i = 0; i < COUNT(names); i++)
+        assert_string_equal(maker_of(line_of(&plan, names[i]))->kernel, "quant_f32_a8t__ref");
+    nib__plan_layers_free(&plan);
+    layers[1 + NIB_SITE_V].ordered = true; /* it alone gathers from the norm's rows */
+    plan = plan_of(&host, &all);
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const nib_ledger_layer *line = line_of(&plan, names[i]);
+        assert_string_equal(maker_of(line)->kernel, "quant_f32_a8t__ref");
+        says(why_apart(line), "0.v_proj has its columns in act-order");
+    }
+    assert_string_equal(maker_of(line_of(&plan, "0.up_proj"))->kernel, "norm_quant_f32_a8t__ref");
+    nib__plan_layers_free(&plan);
+    layers[1 + NIB_SITE_V].ordered = false;
+    layers[1 + NIB_SITE_K].asked.act = NIB_ACT_FLOAT;
+    plan = plan_of(&host, &all);
+    says(why_apart(line_of(&plan, "0.q_proj")), "0.k_proj takes another form of the norm's rows");
+    nib__plan_layers_free(&plan);
+    set_up(NULL);
 }
 
 /* ---- without a row ---- */
@@ -466,6 +539,7 @@ int main(void)
         cmocka_unit_test(drawing_a_token_is_an_operation),
         cmocka_unit_test(packing_needs_room),
         cmocka_unit_test(a_cpu_has_every_operation_without_a_word),
+        cmocka_unit_test(the_record_names_what_makes_the_form),
         cmocka_unit_test(a_missing_operation_is_denied_with_its_price),
         cmocka_unit_test(what_the_driver_says_is_the_reason),
         cmocka_unit_test(rung_and_pattern_allow_the_host),

@@ -204,11 +204,44 @@ static void put_int8(copy *c, const char *module, const float *values, int64_t n
     }
 }
 
+/* In groups of 32; those that are named have a group for the even inputs and one for the odd. */
+static const char *ordered;
+
+static bool is_ordered(const char *module) { return strstr(ordered, strrchr(module, '.') + 1); }
+
+static void put_int4(copy *c, const char *module, const float *values, int64_t n, int64_t k)
+{
+    enum { GROUP = 32, GROUPS_MOST = 8, PER_WORD = 8 };
+    const int64_t groups = nib__ceil_div(k, GROUP), words = nib__ceil_div(k, PER_WORD);
+    const int64_t shape[] = {n, k};
+    const bool mixed = is_ordered(module);
+    memcpy(add_part(c, module, ".weight_shape", NIB_TYPE_I64, 2, 0), shape, sizeof shape);
+    uint8_t *scales = add_part(c, module, ".weight_scale", NIB_TYPE_F32, n, groups);
+    uint8_t *packed = add_part(c, module, ".weight_packed", NIB_TYPE_I32, n, words);
+    uint8_t *index = mixed ? add_part(c, module, ".weight_g_idx", NIB_TYPE_I32, k, 0) : NULL;
+    assert_true(groups <= GROUPS_MOST && (!mixed || k % (groups * GROUP) == 0));
+    for (int64_t j = 0; mixed && j < k; j++)
+        memcpy(index + 4 * j, &(int32_t){(int32_t)(j % groups)}, 4);
+    for (int64_t i = 0; i < n; i++) {
+        float scale[GROUPS_MOST] = {0};
+        for (int64_t j = 0; j < k; j++) {
+            float *s = &scale[mixed ? j % groups : j / GROUP];
+            *s = fmaxf(*s, fmaxf(fabsf(values[i * k + j]), 1e-6F) / 7);
+        }
+        memcpy(scales + 4 * i * groups, scale, (size_t)groups * sizeof *scale);
+        for (int64_t j = 0; j < k; j++) {
+            const float s = scale[mixed ? j % groups : j / GROUP];
+            const int code = 8 + (int)lrintf(values[i * k + j] / s);
+            packed[4 * i * words + j / 2] |= (uint8_t)(code << j % 2 * 4);
+        }
+    }
+}
+
 /* ---- logits ---- */
 
-static float *run(const char *path, const char *isa, const char *dtype, int64_t chunk)
+static float *run_as(const open_how *how, int64_t chunk)
 {
-    opened o = must_open(&(open_how){.path = path, .dtype = dtype, .isa = isa, .threads = 2});
+    opened o = must_open(how);
     float *out = calloc((size_t)TOKENS * VOCAB, sizeof *out);
     nib_slot slots[TOKENS];
     nib_err err;
@@ -225,6 +258,11 @@ static float *run(const char *path, const char *isa, const char *dtype, int64_t 
     }
     close_opened(&o);
     return out;
+}
+
+static float *run(const char *path, const char *isa, const char *dtype, int64_t chunk)
+{
+    return run_as(&(open_how){.path = path, .dtype = dtype, .isa = isa, .threads = 2}, chunk);
 }
 
 static void expect_near(const char *what, const float *a, const float *b, double tolerance)
@@ -273,6 +311,97 @@ static void test_act_order(void **state)
 {
     (void)state;
     expect_runs("tests/golden/dialects/gptq_model", 1e-5);
+}
+
+static void make_int4(char dir[256], const char *source, const char *names)
+{
+    ordered = names;
+    make_directory(dir);
+    write_weights(dir, source, put_int4);
+    write_config(dir, source,
+                 "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\","
+                 "\"config_groups\":{\"a\":{\"targets\":[\"Linear\"],\"weights\":{"
+                 "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":32,"
+                 "\"actorder\":\"group\"},\"input_activations\":{\"num_bits\":8,"
+                 "\"type\":\"int\",\"strategy\":\"token\",\"dynamic\":true}}}}");
+}
+
+/* The rows that make inputs are those of the plan's record. */
+static void expect_recorded(const char *path)
+{
+    opened o = must_open(&(open_how){.path = path, .dtype = "f32"});
+    const nib_lowered *ops = &o.session->runner.ops;
+    const nib_kernel *maker = NULL;
+    for (size_t i = 0; i < ops->count; i++) {
+        const nib_node *node = &ops->nodes[i];
+        if (node->op == NIB_OP_QUANT || node->op == NIB_OP_NORM_QUANT)
+            maker =
+                node->op == NIB_OP_QUANT ? node->uses->uses[0].quant : node->uses->uses[0].normed;
+        const char *name = maker != NULL ? maker->name : "none";
+        const char *said = o.plan->plan.ledger.layers[node->site].uses[0].quant;
+        if (node->op == NIB_OP_LINEAR && strcmp(name, said != NULL ? said : "none") != 0)
+            fail_msg("%s: %s makes its input, not %s", node->uses->layer->name, name, said);
+    }
+    close_opened(&o);
+}
+
+/* Of layers that share a norm, some have their columns in act-order: no row may then leave out the
+ * norm's rows, which these gather from. */
+static void test_order_of_some(void **state)
+{
+    (void)state;
+    static const char source[] = "tests/golden/models/qwen2";
+    static const char *const orders[] = {
+        "none",      "q_proj",  "k_proj",        "v_proj",
+        "gate_proj", "up_proj", "k_proj v_proj", "q_proj k_proj v_proj gate_proj up_proj"};
+    static const char *const one_pass[] = {"norm_quant*"};
+    for (size_t i = 0; i < COUNT(orders); i++) {
+        char dir[256], floats[256];
+        make_int4(dir, source, orders[i]);
+        make_directory(floats);
+        write_weights(floats, dir, put_float);
+        write_config(floats, source, NULL);
+        open_how how = {.path = dir, .dtype = "f32", .threads = 2};
+        float *plain = run(floats, NULL, "f32", TOKENS), *all = run_as(&how, TOKENS);
+        how.without = (nib_strings){one_pass, COUNT(one_pass)};
+        float *apart = run_as(&how, TOKENS);
+        how.recipe = "weight-only";
+        float *wide = run_as(&how, TOKENS);
+        expect_equal(orders[i], all, apart);
+        expect_near(orders[i], all, plain, 0.1);
+        expect_near("with float activations", wide, plain, 1e-5);
+        expect_recorded(dir);
+        free(plain), free(all), free(apart), free(wide);
+        drop_directory(floats);
+        drop_directory(dir);
+    }
+}
+
+/* A plan that has the norm's rows left out where a layer gathers from them does not run. */
+static void test_rows_that_nothing_made(void **state)
+{
+    (void)state;
+    enum { WIDTH = 64 };
+    char dir[256];
+    int32_t order[WIDTH];
+    nib_lowered out;
+    nib_err err;
+    make_int4(dir, "tests/golden/models/qwen2", "none");
+    opened o = must_open(&(open_how){.path = dir, .dtype = "f32"});
+    nib_network *net = &o.model->net;
+    nib_arena arena;
+    nib__arena_init(&arena, &o.engine->allocator, 0);
+    assert_int_equal(nib__lower(&out, net, &o.plan->plan, &arena, &err), NIB_OK);
+    for (int32_t i = 0; i < WIDTH; i++)
+        order[i] = WIDTH - 1 - i;
+    net->sites[1 + NIB_SITE_K].order = order;
+    o.plan->layers[1 + NIB_SITE_K].ordered = true;
+    assert_int_equal(nib__lower(&out, net, &o.plan->plan, &arena, &err), NIB_FAILED);
+    assert_string_equal(err.text, "gather would read rows that nothing has made");
+    net->sites[1 + NIB_SITE_K].order = NULL;
+    nib__arena_free(&arena);
+    close_opened(&o);
+    drop_directory(dir);
 }
 
 static nib_status write_nothing(void *ctx, const char *bytes, size_t size)
@@ -377,6 +506,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_act_order),
+        cmocka_unit_test(test_order_of_some),
+        cmocka_unit_test(test_rows_that_nothing_made),
         cmocka_unit_test(test_order_is_said),
         cmocka_unit_test(test_order_is_kept),
         cmocka_unit_test(test_dialects),
