@@ -5,6 +5,7 @@
  * Canonical ordering is our own: utf8proc sorts a run of combining marks in quadratic time, and a
  * text may be nothing else. Decomposition and composition are utf8proc's.
  */
+#include "point_ranges.h"
 #include "tokenizer_parts.h"
 
 #include <utf8proc.h>
@@ -15,7 +16,7 @@
  * that hold all marks and all characters with a decomposition that came later: they stay as they
  * are, and nothing moves or composes across them. Found by asking both libraries for each
  * character. */
-static const uint32_t LATER[][2] = {
+static const nib_point_range LATER[] = {
     {0x7fd, 0x7fd},     {0x898, 0x8d3},     {0x9fe, 0x9fe},     {0xafa, 0xaff},
     {0xb55, 0xb55},     {0xc04, 0xc3c},     {0xcf3, 0xd00},     {0xd3b, 0xd3c},
     {0xd81, 0xd81},     {0xeba, 0xeba},     {0xece, 0xece},     {0x1715, 0x1715},
@@ -31,17 +32,7 @@ static const uint32_t LATER[][2] = {
 
 static bool came_later(uint32_t point)
 {
-    size_t low = 0, high = COUNT(LATER);
-    if (point < LATER[0][0])
-        return false;
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (point > LATER[middle][1])
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < COUNT(LATER) && point >= LATER[low][0];
+    return point >= LATER[0].first && nib__point_among(LATER, COUNT(LATER), point);
 }
 
 typedef struct points {

@@ -16,7 +16,9 @@ typedef struct nib_template nib_template;
 
 enum {
     NIB_TEMPLATE_SOURCE = 4 * 1024 * 1024, /* bytes of a template */
+    NIB_TEMPLATE_TOKENS = 1000 * 1000,     /* words, signs, literals and texts between tags */
     NIB_TEMPLATE_NESTING = 150,            /* statements and brackets inside each other */
+    NIB_TEMPLATE_PARAMETERS = 255,         /* of a macro */
     NIB_TEMPLATE_STEPS = 20 * 1000 * 1000, /* some seconds at most */
     NIB_TEMPLATE_DEPTH = 500,              /* expressions, loops and macros inside each other */
     NIB_TEMPLATE_BYTES = 256 * 1024 * 1024,

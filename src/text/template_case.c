@@ -1,11 +1,69 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Upper, lower and title case of texts as Python's str has them: full mappings, where a character
- * may become several, and the final sigma. Mappings of one to one are utf8proc's.
+ * may become several, and the final sigma. Categories and mappings of one to one are utf8proc's;
+ * the properties that it has not are tables here, of Unicode 14.
  */
+#include "point_ranges.h"
 #include "template_parts.h"
 
 #include <utf8proc.h>
+
+/* ---- what a character is ---- */
+
+/* Digits that are no decimals (Numeric_Type=Digit): raised, lowered, in circles. */
+static const nib_point_range other_digits[] = {
+    {0xb2, 0xb3},       {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},
+    {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
+    {0x2474, 0x247c},   {0x2488, 0x2490},   {0x24ea, 0x24ea},   {0x24f5, 0x24fd},
+    {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},   {0x278a, 0x2792},
+    {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a},
+};
+
+/* Other_Lowercase and Other_Uppercase: characters that have a case and are no Ll or Lu. */
+static const nib_point_range other_lower[] = {
+    {0xaa, 0xaa},       {0xba, 0xba},       {0x2b0, 0x2b8},     {0x2c0, 0x2c1},
+    {0x2e0, 0x2e4},     {0x345, 0x345},     {0x37a, 0x37a},     {0x1d2c, 0x1d6a},
+    {0x1d78, 0x1d78},   {0x1d9b, 0x1dbf},   {0x2071, 0x2071},   {0x207f, 0x207f},
+    {0x2090, 0x209c},   {0x2170, 0x217f},   {0x24d0, 0x24e9},   {0x2c7c, 0x2c7d},
+    {0xa69c, 0xa69d},   {0xa770, 0xa770},   {0xa7f8, 0xa7f9},   {0xab5c, 0xab5f},
+    {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba},
+};
+static const nib_point_range other_upper[] = {
+    {0x2160, 0x216f}, {0x24b6, 0x24cf}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189},
+};
+
+static utf8proc_category_t category(uint32_t point)
+{
+    return utf8proc_category((utf8proc_int32_t)point);
+}
+
+bool nib__point_is_digit(uint32_t point)
+{
+    return category(point) == UTF8PROC_CATEGORY_ND ||
+           nib__point_among(other_digits, COUNT(other_digits), point);
+}
+
+bool nib__point_is_lower(uint32_t point)
+{
+    return category(point) == UTF8PROC_CATEGORY_LL ||
+           nib__point_among(other_lower, COUNT(other_lower), point);
+}
+
+bool nib__point_is_upper(uint32_t point)
+{
+    return category(point) == UTF8PROC_CATEGORY_LU ||
+           nib__point_among(other_upper, COUNT(other_upper), point);
+}
+
+bool nib__point_is_title(uint32_t point) { return category(point) == UTF8PROC_CATEGORY_LT; }
+
+static bool is_cased(uint32_t point)
+{
+    return nib__point_is_lower(point) || nib__point_is_upper(point) || nib__point_is_title(point);
+}
+
+/* ---- mappings ---- */
 
 /* Unicode's SpecialCasing: characters whose upper case is more than one; upper and title. */
 static const struct {
@@ -95,28 +153,18 @@ static nib_status put_upper(nib_run *r, nib_builder *b, uint32_t point, bool tit
     return put_point(r, b, (uint32_t)(title ? utf8proc_totitle(p) : utf8proc_toupper(p)), user);
 }
 
-static utf8proc_category_t category(uint32_t point)
-{
-    return utf8proc_category((utf8proc_int32_t)point);
-}
-
-/* Has it a case? */
-static bool is_cased(uint32_t point)
-{
-    const utf8proc_category_t c = category(point);
-    const utf8proc_int32_t p = (utf8proc_int32_t)point;
-    return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT ||
-           utf8proc_toupper(p) != p || utf8proc_tolower(p) != p;
-}
-
 /* Marks and the like, which stand in words and do not end them for the final sigma. */
 static bool is_ignored(uint32_t point)
 {
+    static const nib_point_range others[] = {
+        {0xb7, 0xb7},     {0x387, 0x387},   {0x55f, 0x55f},   {0x5f4, 0x5f4},   {0x2018, 0x2019},
+        {0x2024, 0x2024}, {0x2027, 0x2027}, {0xfe13, 0xfe13}, {0xfe52, 0xfe52}, {0xfe55, 0xfe55},
+        {0xff07, 0xff07}, {0xff0e, 0xff0e}, {0xff1a, 0xff1a},
+    };
     const utf8proc_category_t c = category(point);
     return c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_ME || c == UTF8PROC_CATEGORY_CF ||
            c == UTF8PROC_CATEGORY_LM || c == UTF8PROC_CATEGORY_SK || point == '\'' ||
-           point == '.' || point == ':' || point == 0xb7 || point == 0x387 || point == 0x2018 ||
-           point == 0x2019 || point == 0x2024 || point == 0x2027;
+           point == '.' || point == ':' || nib__point_among(others, COUNT(others), point);
 }
 
 /* A sigma at `at` that ends its word: a cased letter is before it, from `from` on, and none behind.

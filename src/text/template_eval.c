@@ -122,9 +122,13 @@ static nib_status eval_call(nib_run *r, const nib_node *node, nib_value *out)
         nib_value name;
         if (named == NULL)
             return NIB_NO_MEMORY;
-        if (args.named_count != 0)
-            memcpy(named, args.named, args.named_count * sizeof *named);
         NIB_TRY(nib__v_text(r, &name, "caller", 6, false));
+        for (size_t i = 0; i < args.named_count; i++) {
+            named[i] = args.named[i];
+            if (nib__is_text((nib_value){.kind = NIB_V_STRING, .as.string = named[i].name},
+                             "caller"))
+                return nib__run_fail(r, NIB_BAD_INPUT, "the argument caller is given twice");
+        }
         named[args.named_count++] = (nib_named_value){name.as.string, caller};
         args.named = named;
     }

@@ -193,11 +193,13 @@ static nib_status parse_name(nib_reader *r, nib_node **out)
         (*out)->value = none ? nib__v_none() : nib__v_bool(yes);
         return NIB_OK;
     }
-    r->uses |= is_word(token, "caller")    ? NIB_USES_CALLER
-               : is_word(token, "varargs") ? NIB_USES_VARARGS
-               : is_word(token, "kwargs")  ? NIB_USES_KWARGS
-                                           : 0;
-    return nib__reader_symbol(r, &(*out)->name, token->at, token->size);
+    NIB_TRY(nib__reader_symbol(r, &(*out)->name, token->at, token->size));
+    const unsigned special = nib__reader_special(r, (*out)->name);
+    if (r->storing)
+        r->stored |= special;
+    else
+        r->uses |= special & ~r->stored;
+    return NIB_OK;
 }
 
 nib_status nib__parse_primary(nib_reader *r, nib_node **out)

@@ -167,14 +167,19 @@ static NIB_FILTER(filter_abs)
 {
     int64_t i;
     (void)args, (void)bound;
-    if (nib__integer(self, &i) && i != INT64_MIN)
+    if (nib__integer(self, &i) && i == INT64_MIN)
+        return nib__run_fail(r, NIB_UNSUPPORTED, "an integer grows past 64 bits");
+    if (nib__integer(self, &i)) {
         *out = nib__v_int(i < 0 ? -i : i);
-    else if (self.kind == NIB_V_FLOAT)
+    } else if (self.kind == NIB_V_FLOAT) {
         *out = nib__v_real(fabs(self.as.real));
-    else if (self.kind == NIB_V_BIG && self.as.string->at[0] != '-')
-        *out = self;
-    else
+    } else if (self.kind == NIB_V_BIG) {
+        const bool minus = self.as.string->at[0] == '-';
+        NIB_TRY(nib__slice_string(r, out, self, minus, self.as.string->size));
+        out->kind = NIB_V_BIG;
+    } else {
         return nib__run_type_error(r, "abs", self, self);
+    }
     out->user = self.user;
     return NIB_OK;
 }
@@ -408,7 +413,10 @@ static NIB_FILTER(filter_length)
         *out = nib__v_int((int64_t)nib__count_points(self.as.string->at, self.as.string->size));
         return NIB_OK;
     case NIB_V_DICT: *out = nib__v_int((int64_t)self.as.dict->count); return NIB_OK;
-    case NIB_V_LOOP: *out = nib__v_int((int64_t)self.as.loop->count); return NIB_OK;
+    case NIB_V_LOOP:
+        NIB_TRY(nib__run_loop_fill(r, self.as.loop, SIZE_MAX));
+        *out = nib__v_int((int64_t)self.as.loop->seen.as.items->count);
+        return NIB_OK;
     default:
         if (!nib__is_items(self) || self.kind == NIB_V_STREAM)
             return nib__run_fail(r, NIB_BAD_INPUT, "a %s has no length", nib__kind_name(self));

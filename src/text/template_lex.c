@@ -69,6 +69,12 @@ static void pass(lexer *x, size_t to)
 static nib_status put(lexer *x, nib_token_kind kind, nib_operator op, size_t from, size_t to)
 {
     nib_reader *r = x->r;
+    char limit[32];
+    if (r->count >= NIB_TEMPLATE_TOKENS)
+        return nib__template_fail(
+            r, NIB_UNSUPPORTED, x->line,
+            "the template has more than %s tokens (words, signs, literals, texts between tags)",
+            nib__say_count(limit, NIB_TEMPLATE_TOKENS));
     if (!nib__reserve(&r->t->allocator, (void **)&r->lexemes, &r->capacity, r->count + 1,
                       sizeof *r->lexemes))
         return nib__fail_memory(r->err, r->count * sizeof *r->lexemes, "a chat template");

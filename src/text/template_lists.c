@@ -52,15 +52,21 @@ static nib_status lookup(nib_run *r, nib_value item, nib_value attribute, nib_va
 }
 
 /* What items are compared by: strings in lower case, unless case counts. */
-static nib_status sort_key(nib_run *r, nib_value item, nib_value attribute, bool case_sensitive,
-                           nib_value *out)
+static nib_status sort_key_or(nib_run *r, nib_value item, nib_value attribute, nib_value otherwise,
+                              bool case_sensitive, nib_value *out)
 {
     nib_builder b = {.size = 0};
-    NIB_TRY(lookup(r, item, attribute, out));
+    NIB_TRY(lookup_or(r, item, attribute, otherwise, out));
     if (case_sensitive || out->kind != NIB_V_STRING)
         return NIB_OK;
     NIB_TRY(nib__put_case(r, &b, out->as.string, NIB_LOWER));
     return nib__built(r, &b, out);
+}
+
+static nib_status sort_key(nib_run *r, nib_value item, nib_value attribute, bool case_sensitive,
+                           nib_value *out)
+{
+    return sort_key_or(r, item, attribute, nib__v_none(), case_sensitive, out);
 }
 
 static nib_status new_stream(nib_run *r, nib_value *out, size_t capacity)
@@ -184,6 +190,8 @@ NIB_FILTER(nib__filter_first)
     const nib_value *items;
     size_t count;
     (void)args, (void)bound;
+    if (self.kind == NIB_V_STREAM && nib__pull(self.as.items, out))
+        return NIB_OK; /* the others stay */
     NIB_TRY(nib__iterate(r, self, &items, &count));
     if (count == 0)
         return nib__v_undefined(r, out, "the first of none");
@@ -325,22 +333,17 @@ static nib_status sort_tuple(nib_run *r, nib_value item, nib_value attribute, bo
     return NIB_OK;
 }
 
-typedef nib_status key_maker(nib_run *r, nib_value item, nib_value attribute, bool case_sensitive,
-                             nib_value *out);
-
-static nib_status sorted(nib_run *r, nib_value self, nib_value attribute, bool case_sensitive,
-                         key_maker *make_key, bool reverse, nib_pair **out, size_t *count)
+/* Elements as values of pairs, whose keys are for the caller. */
+static nib_status open_pairs(nib_run *r, nib_value self, nib_pair **out, size_t *count)
 {
     const nib_value *items;
     NIB_TRY(nib__iterate(r, self, &items, count));
     *out = nib__run_take(r, *count == 0 ? 1 : *count, sizeof **out);
     if (*out == NULL)
         return NIB_NO_MEMORY;
-    for (size_t i = 0; i < *count; i++) {
+    for (size_t i = 0; i < *count; i++)
         (*out)[i].value = items[i];
-        NIB_TRY(make_key(r, items[i], attribute, case_sensitive, &(*out)[i].key));
-    }
-    return nib__sort_pairs(r, *out, *count, reverse);
+    return NIB_OK;
 }
 
 NIB_FILTER(nib__filter_sort)
@@ -348,8 +351,10 @@ NIB_FILTER(nib__filter_sort)
     nib_pair *pairs;
     size_t count;
     (void)args;
-    NIB_TRY(sorted(r, self, bound[2], nib__truth(bound[1]), sort_tuple, nib__truth(bound[0]),
-                   &pairs, &count));
+    NIB_TRY(open_pairs(r, self, &pairs, &count));
+    for (size_t i = 0; i < count; i++)
+        NIB_TRY(sort_tuple(r, pairs[i].value, bound[2], nib__truth(bound[1]), &pairs[i].key));
+    NIB_TRY(nib__sort_pairs(r, pairs, count, nib__truth(bound[0])));
     NIB_TRY(nib__v_items(r, out, NIB_V_LIST, count));
     for (size_t i = 0; i < count; i++)
         NIB_TRY(nib__items_push(r, out, pairs[i].value));
@@ -374,12 +379,15 @@ static nib_status push_pair(nib_run *r, nib_value *list, nib_value a, nib_value 
 NIB_FILTER(nib__filter_groupby)
 {
     nib_pair *pairs;
-    nib_value group = {.kind = NIB_V_NONE}, shown;
+    nib_value group = {.kind = NIB_V_NONE}, shown, pair;
     size_t count;
     (void)args;
-    if (nib__given(&bound[1]) && bound[1].kind != NIB_V_NONE)
-        return nib__run_fail(r, NIB_UNSUPPORTED, "groupby with a default is not built");
-    NIB_TRY(sorted(r, self, bound[0], nib__truth(bound[2]), sort_key, false, &pairs, &count));
+    const nib_value otherwise = nib__given(&bound[1]) ? bound[1] : nib__v_none();
+    NIB_TRY(open_pairs(r, self, &pairs, &count));
+    for (size_t i = 0; i < count; i++)
+        NIB_TRY(sort_key_or(r, pairs[i].value, bound[0], otherwise, nib__truth(bound[2]),
+                            &pairs[i].key));
+    NIB_TRY(nib__sort_pairs(r, pairs, count, false));
     NIB_TRY(nib__v_items(r, out, NIB_V_LIST, count));
     for (size_t i = 0; i < count; i++) {
         bool same = false;
@@ -387,8 +395,10 @@ NIB_FILTER(nib__filter_groupby)
             NIB_TRY(nib__equal(r, pairs[i - 1].key, pairs[i].key, &same));
         if (!same) {
             NIB_TRY(nib__v_items(r, &group, NIB_V_LIST, 4));
-            NIB_TRY(lookup(r, pairs[i].value, bound[0], &shown));
-            NIB_TRY(push_pair(r, out, shown, group));
+            NIB_TRY(lookup_or(r, pairs[i].value, bound[0], otherwise, &shown));
+            NIB_TRY(make_pair(r, shown, group, &pair));
+            pair.as.items->group = true;
+            NIB_TRY(nib__items_push(r, out, pair));
         }
         NIB_TRY(nib__items_push(r, &group, pairs[i].value));
     }

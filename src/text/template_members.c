@@ -32,10 +32,15 @@ static nib_status undefined_member(nib_run *r, nib_value *out, nib_value name)
     return NIB_OK;
 }
 
-static nib_status loop_member(nib_run *r, const nib_loop *loop, nib_value name, nib_value *out,
+static nib_status loop_member(nib_run *r, nib_loop *loop, nib_value name, nib_value *out,
                               bool *found)
 {
-    const int64_t at = (int64_t)loop->at, count = (int64_t)loop->count;
+    static const char *const whole[] = {"revindex", "revindex0", "length"};
+    size_t wanted = nib__is_text(name, "last") || nib__is_text(name, "nextitem") ? loop->at + 2 : 0;
+    for (size_t i = 0; i < COUNT(whole); i++)
+        wanted = nib__is_text(name, whole[i]) ? SIZE_MAX : wanted;
+    NIB_TRY(nib__run_loop_fill(r, loop, wanted));
+    const int64_t at = (int64_t)loop->at, count = (int64_t)loop->seen.as.items->count;
     const struct {
         const char *name;
         nib_value value;
@@ -57,11 +62,67 @@ static nib_status loop_member(nib_run *r, const nib_loop *loop, nib_value name, 
     if (before || after) {
         if (before ? at == 0 : at + 1 == count)
             return undefined_member(r, out, name);
-        *out = loop->items[before ? at - 1 : at + 1];
+        *out = loop->seen.as.items->at[before ? at - 1 : at + 1];
         return NIB_OK;
     }
     *found = false;
     return NIB_OK;
+}
+
+static nib_status macro_member(nib_run *r, const nib_node *macro, nib_value name, nib_value *out,
+                               bool *found)
+{
+    bool takes_caller = false;
+    nib_value names;
+    NIB_TRY(nib__v_items(r, &names, NIB_V_TUPLE, 4));
+    for (const nib_node *p = macro->a; p != NULL; p = p->next) {
+        const nib_value parameter = {.kind = NIB_V_STRING, .as.string = &r->t->symbols[p->name]};
+        takes_caller |= p->name == r->t->caller_symbol;
+        NIB_TRY(nib__items_push(r, &names, parameter));
+    }
+    const struct {
+        const char *name;
+        nib_value value;
+    } members[] = {
+        {"name", macro->flag ? nib__v_none() : macro->value}, /* the block of a call has none */
+        {"arguments", names},
+        {"catch_kwargs", nib__v_bool(macro->op & NIB_USES_KWARGS)},
+        {"catch_varargs", nib__v_bool(macro->op & NIB_USES_VARARGS)},
+        {"caller", nib__v_bool(macro->op & NIB_USES_CALLER)},
+        {"explicit_caller", nib__v_bool(takes_caller)},
+    };
+    *found = false;
+    for (size_t i = 0; i < COUNT(members) && !*found; i++) {
+        *found = nib__is_text(name, members[i].name);
+        *out = members[i].value;
+    }
+    return NIB_OK;
+}
+
+/* What Python's int, float and range have. */
+static void number_member(nib_value of, nib_value name, nib_value *out, bool *found)
+{
+    const bool real = of.kind == NIB_V_FLOAT;
+    int64_t integer;
+    *found = true;
+    *out = of;
+    if (nib__is_text(name, "imag"))
+        *out = real ? nib__v_real(0) : nib__v_int(0);
+    else if (!real && nib__is_text(name, "denominator"))
+        *out = nib__v_int(1);
+    else if (nib__is_text(name, "real") || (!real && nib__is_text(name, "numerator")))
+        *out = nib__integer(of, &integer) ? nib__v_int(integer) : of;
+    else
+        *found = false;
+    out->user = of.user;
+}
+
+static void range_member(nib_value of, nib_value name, nib_value *out, bool *found)
+{
+    const nib_items *items = of.as.items;
+    const bool start = nib__is_text(name, "start"), stop = nib__is_text(name, "stop");
+    *found = start || stop || nib__is_text(name, "step");
+    *out = nib__v_int(start ? items->start : stop ? items->stop : items->step);
 }
 
 /* The members that a value has by dots; the others are looked up by brackets. */
@@ -73,10 +134,22 @@ static nib_status own_member(nib_run *r, nib_value of, nib_value name, nib_value
         if (*found)
             return NIB_OK;
     }
-    if (of.kind == NIB_V_MACRO && nib__is_text(name, "name")) {
-        *out = of.as.macro->node->value;
-        *found = true;
-        return NIB_OK;
+    if (of.kind == NIB_V_MACRO)
+        return macro_member(r, of.as.macro->node, name, out, found);
+    if (of.kind >= NIB_V_BOOL && of.kind <= NIB_V_FLOAT)
+        return number_member(of, name, out, found), NIB_OK;
+    if (of.kind == NIB_V_RANGE) {
+        range_member(of, name, out, found);
+        if (*found)
+            return NIB_OK;
+    }
+    if (of.kind == NIB_V_TUPLE && of.as.items->group) {
+        const bool grouper = nib__is_text(name, "grouper");
+        *found = grouper || nib__is_text(name, "list");
+        if (*found)
+            *out = of.as.items->at[grouper ? 0 : 1];
+        if (*found)
+            return NIB_OK;
     }
     if (of.kind == NIB_V_NAMESPACE) {
         nib_value *value;

@@ -123,7 +123,7 @@ static nib_status find_last(nib_run *r, const nib_string *s, size_t to, const ni
         return NIB_OK;
     for (size_t at = to - what->size;; at--) {
         if (what->size == 0 || s->at[at] == what->at[0]) {
-            NIB_TRY(nib__run_steps(r, what->size / 64));
+            NIB_TRY(nib__run_steps(r, 1 + what->size / 64));
             if (memcmp(s->at + at, what->at, what->size) == 0) {
                 *out = at;
                 return NIB_OK;
@@ -412,26 +412,25 @@ static NIB_FILTER(str_join)
 
 /* ---- str: what its characters are, and padding ---- */
 
-static bool is_alpha(utf8proc_category_t c)
+static bool is_alpha(uint32_t point)
 {
+    const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)point);
     return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
 }
 
-static bool is_decimal(utf8proc_category_t c) { return c == UTF8PROC_CATEGORY_ND; }
-
-static bool is_alnum(utf8proc_category_t c)
+static bool is_alnum(uint32_t point)
 {
-    return is_alpha(c) || (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
+    const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)point);
+    return is_alpha(point) || (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
 }
 
-static nib_status all_are(nib_run *r, nib_value self, bool (*fits)(utf8proc_category_t c),
-                          nib_value *out)
+static nib_status all_are(nib_run *r, nib_value self, bool (*fits)(uint32_t point), nib_value *out)
 {
     const nib_string *s = self.as.string;
     bool all = s->size != 0;
     NIB_TRY(nib__run_steps(r, s->size / 16));
     for (const char *c = s->at; all && c < s->at + s->size;)
-        all = fits(utf8proc_category((utf8proc_int32_t)nib__utf8_next(&c)));
+        all = fits(nib__utf8_next(&c));
     *out = nib__v_bool(all);
     return NIB_OK;
 }
@@ -440,7 +439,7 @@ static NIB_FILTER(str_isalpha) { return (void)args, (void)bound, all_are(r, self
 static NIB_FILTER(str_isalnum) { return (void)args, (void)bound, all_are(r, self, is_alnum, out); }
 static NIB_FILTER(str_isdigit)
 {
-    return (void)args, (void)bound, all_are(r, self, is_decimal, out);
+    return (void)args, (void)bound, all_are(r, self, nib__point_is_digit, out);
 }
 
 static NIB_FILTER(str_isspace)

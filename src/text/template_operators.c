@@ -58,6 +58,36 @@ static nib_status integer_power(nib_run *r, int64_t a, int64_t b, nib_value *out
     return NIB_OK;
 }
 
+static int normalize(uint64_t *value)
+{
+    int shift = 0;
+    for (; *value >> 63 == 0; shift++)
+        *value <<= 1;
+    return shift;
+}
+
+/* a / b as rounded once, where rounding a and b by themselves would round three times: 63 or 64
+ * bits of the quotient by long division, the lowest set where something is left. */
+static double quotient(int64_t a, int64_t b)
+{
+    enum { BITS = 64, EXACT = 53 };
+    uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a, y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
+    uint64_t bits = 0;
+    if (x == 0 || (x >> EXACT == 0 && y >> EXACT == 0))
+        return (double)a / (double)b;
+    const int shift = normalize(&y) - normalize(&x);
+    bool carry = false;
+    for (int i = 0; i < BITS; i++) {
+        const bool fits = carry || x >= y;
+        x -= fits ? y : 0;
+        bits = bits << 1 | fits;
+        carry = x >> 63 != 0;
+        x <<= 1;
+    }
+    const double size = ldexp((double)(bits | (x != 0 || carry)), shift - BITS + 1);
+    return (a < 0) != (b < 0) ? -size : size;
+}
+
 static nib_status integer_binary(nib_run *r, nib_operator op, int64_t a, int64_t b, nib_value *out)
 {
     int64_t result = 0;
@@ -74,7 +104,7 @@ static nib_status integer_binary(nib_run *r, nib_operator op, int64_t a, int64_t
         result = fits ? a - b : 0;
         break;
     case NIB_OP_MUL: fits = integer_product(a, b, &result); break;
-    case NIB_OP_DIV: *out = nib__v_real((double)a / (double)b); return NIB_OK;
+    case NIB_OP_DIV: *out = nib__v_real(quotient(a, b)); return NIB_OK;
     case NIB_OP_POW: return integer_power(r, a, b, out);
     default: /* floored: the remainder has the sign of b */
         fits = a != INT64_MIN || b != -1;
@@ -91,13 +121,12 @@ static nib_status real_binary(nib_run *r, nib_operator op, double a, double b, n
     double result;
     if (b == 0 && (op == NIB_OP_DIV || op == NIB_OP_FLOORDIV || op == NIB_OP_MOD))
         return nib__run_fail(r, NIB_BAD_INPUT, "a division by 0");
-    double rest = 0;
+    double rest = 0, whole = 0;
     if (op == NIB_OP_MOD || op == NIB_OP_FLOORDIV) {
         rest = fmod(a, b);
-        if (rest != 0 && (rest < 0) != (b < 0))
-            rest += b;
-        else if (rest == 0)
-            rest = copysign(0, b);
+        const bool other_sign = rest != 0 && (rest < 0) != (b < 0);
+        whole = (a - rest) / b - other_sign; /* an integer but for rounding */
+        rest = rest == 0 ? copysign(0, b) : other_sign ? rest + b : rest;
     }
     switch (op) {
     case NIB_OP_ADD: result = a + b; break;
@@ -106,8 +135,8 @@ static nib_status real_binary(nib_run *r, nib_operator op, double a, double b, n
     case NIB_OP_DIV: result = a / b; break;
     case NIB_OP_MOD: result = rest; break;
     case NIB_OP_FLOORDIV:
-        result = nearbyint((a - rest) / b); /* whole but for rounding */
-        result = result == 0 ? copysign(0, a / b) : result;
+        result = floor(whole);
+        result = whole == 0 ? copysign(0, a / b) : whole - result > 0.5 ? result + 1 : result;
         break;
     default:
         result = pow(a, b);
@@ -159,6 +188,7 @@ static nib_status join_items(nib_run *r, nib_value a, nib_value b, nib_value *ou
         if (items == NULL)
             return NIB_NO_MEMORY;
         *items = *first;
+        items->group = false;
         *out = (nib_value){.kind = a.kind, .as.items = items};
     } else {
         NIB_TRY(nib__v_items(r, out, a.kind, first->count + second->count));
@@ -247,6 +277,12 @@ nib_status nib__run_contains(nib_run *r, nib_value in, nib_value item, bool *out
         NIB_TRY(nib__hashable(r, item));
         NIB_TRY(nib__dict_get(r, in.as.dict, item, &value));
         *out = value != NULL;
+        return NIB_OK;
+    }
+    if (in.kind == NIB_V_STREAM) { /* what is behind the place stays */
+        nib_value next;
+        while (!*out && nib__pull(in.as.items, &next))
+            NIB_TRY(nib__equal(r, next, item, out));
         return NIB_OK;
     }
     NIB_TRY(nib__iterate(r, in, &items, &count));

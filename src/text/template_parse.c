@@ -197,15 +197,19 @@ static nib_status parse_whole(nib_reader *r, nib_node **out, const char *end)
     return expect_end(r);
 }
 
-static nib_status check_target(nib_reader *r, const nib_node *target)
+static nib_status check_target(nib_reader *r, const nib_node *target, bool in_loop)
 {
+    if (in_loop && target->kind == NIB_N_NAME && target->name == r->t->loop_symbol)
+        return nib__template_fail(
+            r, NIB_BAD_INPUT, target->line,
+            "\"loop\" is the loop's own within a for; another name is wanted");
     if (target->kind == NIB_N_NAME || target->kind == NIB_N_NAMESPACE_PLACE)
         return NIB_OK;
     if (target->kind != NIB_N_TUPLE)
         return nib__template_fail(r, NIB_BAD_INPUT, target->line,
                                   "this cannot be assigned to; a name is wanted");
     for (const nib_node *n = target->a; n != NULL; n = n->next)
-        NIB_TRY(check_target(r, n));
+        NIB_TRY(check_target(r, n, in_loop));
     return NIB_OK;
 }
 
@@ -228,13 +232,16 @@ static nib_status parse_target(nib_reader *r, nib_node **out, bool ends_in, bool
     if (namespaces && token->kind == NIB_T_NAME && token[1].kind == NIB_T_OPERATOR &&
         token[1].op == NIB_OP_DOT)
         return parse_namespace_place(r, out);
+    r->storing = true;
     NIB_TRY(nib__parse_tuple(r, out, true, false, false, ends_in));
-    return check_target(r, *out);
+    r->storing = false;
+    return check_target(r, *out, r->fors != 0);
 }
 
 static nib_status parse_for(nib_reader *r, nib_node *node)
 {
     static const char *const ends[] = {"endfor", "else", NULL};
+    r->fors++;
     NIB_TRY(parse_target(r, &node->a, true, false));
     NIB_TRY(nib__reader_expect_name(r, "in"));
     NIB_TRY(nib__parse_tuple(r, &node->b, false, false, false, false));
@@ -250,6 +257,7 @@ static nib_status parse_for(nib_reader *r, nib_node *node)
     NIB_TRY(nib__reader_skip_name(r, "else") ? parse_whole(r, &node->d, "endfor")
                                              : (r->next++, expect_end(r)));
     r->loops = loops;
+    r->fors--;
     return NIB_OK;
 }
 
@@ -292,6 +300,7 @@ static nib_status parse_parameters(nib_reader *r, nib_node **out)
 {
     nib_node **end = out;
     bool defaults = false;
+    int count = 0;
     NIB_TRY(nib__reader_expect(r, NIB_OP_LPAREN));
     while (!nib__reader_is(r, NIB_OP_RPAREN)) {
         if (*out != NULL)
@@ -302,6 +311,16 @@ static nib_status parse_parameters(nib_reader *r, nib_node **out)
         r->next++;
         NIB_TRY(nib__reader_node(r, end, NIB_N_NAME, token->line));
         NIB_TRY(nib__reader_symbol(r, &(*end)->name, token->at, token->size));
+        r->stored |= nib__reader_special(r, (*end)->name);
+        for (const nib_node *other = *out; other != *end; other = other->next) {
+            if (other->name == (*end)->name)
+                return nib__template_fail(r, NIB_BAD_INPUT, token->line,
+                                          "two parameters have one name");
+        }
+        if (++count > NIB_TEMPLATE_PARAMETERS)
+            return nib__template_fail(r, NIB_UNSUPPORTED, token->line,
+                                      "a macro has more than %d parameters",
+                                      NIB_TEMPLATE_PARAMETERS);
         if (nib__reader_skip(r, NIB_OP_ASSIGN))
             NIB_TRY(nib__parse_expression(r, &(*end)->a));
         else if (defaults)
@@ -312,17 +331,26 @@ static nib_status parse_parameters(nib_reader *r, nib_node **out)
     return nib__reader_expect(r, NIB_OP_RPAREN);
 }
 
-/* Names that the body uses count for the macros around it, too. */
+/* Names that the body uses count for the macros around it, too. Parameters hide varargs and kwargs;
+ * one that is named caller gets a call's block where it has a default. */
 static nib_status parse_macro_body(nib_reader *r, nib_node *node, const char *end)
 {
-    const unsigned outer = r->uses;
-    const int loops = r->loops;
+    const unsigned uses = r->uses, stored = r->stored;
+    const int loops = r->loops, line = nib__reader_now(r)->line;
     r->macros++;
-    r->uses = 0;
+    r->uses = r->stored = 0;
     r->loops = 0;
     NIB_TRY(parse_whole(r, &node->c, end));
     node->op = (uint8_t)r->uses;
-    r->uses |= outer;
+    for (const nib_node *p = node->a; p != NULL; p = p->next) {
+        const unsigned special = nib__reader_special(r, p->name);
+        if (special == NIB_USES_CALLER && (node->op & NIB_USES_CALLER) && p->a == NULL)
+            return nib__template_fail(r, NIB_BAD_INPUT, line,
+                                      "a parameter named caller wants a default, or goes");
+        node->op &= (uint8_t) ~(special & ~(unsigned)NIB_USES_CALLER);
+    }
+    r->uses = uses | (r->uses & ~stored);
+    r->stored |= stored;
     r->loops = loops;
     return NIB_OK;
 }
@@ -343,6 +371,7 @@ static nib_status parse_call_block(nib_reader *r, nib_node *node)
 {
     NIB_TRY(nib__reader_node(r, &node->b, NIB_N_MACRO, node->line));
     NIB_TRY(nib__reader_string(r, &node->b->value, "caller", 6));
+    node->b->flag = true;
     if (nib__reader_is(r, NIB_OP_LPAREN))
         NIB_TRY(parse_parameters(r, &node->b->a));
     NIB_TRY(nib__parse_expression(r, &node->a));
@@ -364,8 +393,10 @@ static nib_status parse_with(nib_reader *r, nib_node *node)
         if (node->a != NULL)
             NIB_TRY(nib__reader_expect(r, NIB_OP_COMMA));
         NIB_TRY(nib__reader_node(r, end, NIB_N_SET, nib__reader_now(r)->line));
+        r->storing = true;
         NIB_TRY(nib__parse_primary(r, &(*end)->a));
-        NIB_TRY(check_target(r, (*end)->a));
+        r->storing = false;
+        NIB_TRY(check_target(r, (*end)->a, false));
         NIB_TRY(nib__reader_expect(r, NIB_OP_ASSIGN));
         NIB_TRY(nib__parse_expression(r, &(*end)->b));
         end = &(*end)->next;

@@ -80,7 +80,7 @@ typedef struct nib_items {
     const nib_value *at;
     size_t count;
     nib_row *home;             /* LIST; NULL: nothing can be put behind it */
-    bool spent;                /* STREAM */
+    bool group;                /* TUPLE of groupby: it has .grouper and .list */
     int64_t start, stop, step; /* RANGE, to be written */
 } nib_items;
 
@@ -188,7 +188,7 @@ typedef enum nib_node_kind {
     NIB_N_IF,           /* if a: c, else d */
     NIB_N_SET,          /* a = b */
     NIB_N_SET_BLOCK,    /* a = what c writes, through the filters b, which may be NULL */
-    NIB_N_MACRO,        /* name(a): c; op: uses; a: NAMEs with defaults in a */
+    NIB_N_MACRO,        /* name(a): c; op: uses; a: NAMEs with defaults in a; flag: no name */
     NIB_N_CALL_BLOCK,   /* a is called with the macro b as `caller` */
     NIB_N_FILTER_BLOCK, /* what c writes through the filters b */
     NIB_N_WITH,         /* a: SETs, c */
@@ -232,11 +232,13 @@ typedef struct nib_reader {
     size_t size;
     nib_lexeme *lexemes; /* [count], END last */
     size_t count, capacity, next;
-    int nesting; /* brackets and statements that are open */
-    int loops;   /* for loops around, within the macro */
-    int soft;    /* ifs around: unknown filters wait until they run */
-    int macros;  /* so far */
-    unsigned uses;
+    int nesting;           /* brackets and statements that are open */
+    int loops;             /* for loops around, within the macro */
+    int soft;              /* ifs around: unknown filters wait until they run */
+    int macros;            /* so far */
+    int fors;              /* for loops around, through macros, too */
+    unsigned uses, stored; /* of caller, varargs and kwargs in the macro, before it stored them */
+    bool storing;          /* names are targets */
 } nib_reader;
 
 nib_status nib__template_fail(const nib_reader *r, nib_status status, int line, const char *format,
@@ -258,6 +260,14 @@ nib_status nib__reader_expect_name(nib_reader *r, const char *name);
 nib_status nib__reader_unexpected(const nib_reader *r, const char *wanted);
 nib_status nib__reader_node(nib_reader *r, nib_node **out, nib_node_kind kind, int line);
 nib_status nib__reader_symbol(nib_reader *r, uint32_t *out, const char *name, size_t size);
+/* A bit of NIB_USES_CALLER and so on, if it is such a name. */
+NIB_INLINE unsigned nib__reader_special(const nib_reader *r, uint32_t name)
+{
+    return name == r->t->caller_symbol    ? NIB_USES_CALLER
+           : name == r->t->varargs_symbol ? NIB_USES_VARARGS
+           : name == r->t->kwargs_symbol  ? NIB_USES_KWARGS
+                                          : 0;
+}
 nib_status nib__reader_string(nib_reader *r, nib_value *out, const char *at, size_t size);
 nib_status nib__reader_enter(nib_reader *r);
 
@@ -304,8 +314,10 @@ typedef struct nib_macro {
 typedef struct nib_loop {
     const nib_node *node;
     nib_scope *scope; /* around the loop */
-    const nib_value *items;
-    size_t count, at;
+    nib_value seen;   /* LIST: elements that came so far; those before `at` are done */
+    size_t at;
+    nib_items *source; /* of what others come: a stream, or own; NULL: all are seen */
+    nib_items own;
     int depth;
     nib_value changed;
 } nib_loop;
@@ -360,6 +372,8 @@ nib_status nib__run_contains(nib_run *r, nib_value in, nib_value item, bool *out
 nib_status nib__run_body(nib_run *r, const nib_node *first);
 nib_status nib__run_macro(nib_run *r, const nib_macro *macro, const nib_arguments *args,
                           nib_value *out);
+/* Takes elements until so many have come, as far as there are. */
+nib_status nib__run_loop_fill(nib_run *r, nib_loop *loop, size_t wanted);
 nib_status nib__run_loop_again(nib_run *r, const nib_loop *loop, nib_value items, nib_value *out);
 bool nib__run_lookup(nib_run *r, uint32_t name, nib_value *out);
 nib_status nib__run_assign(nib_run *r, uint32_t name, nib_value value);
@@ -473,8 +487,17 @@ nib_status nib__less(nib_run *r, nib_value a, nib_value b, bool *out);
 /* By key; equal ones stay in order. */
 nib_status nib__sort_pairs(nib_run *r, nib_pair *pairs, size_t count, bool reverse);
 nib_status nib__hashable(nib_run *r, nib_value v);
-/* Elements of whatever can be walked over, in *out [*count]; a stream is spent by it. */
+/* Elements of whatever can be walked over, in *out [*count]; a stream is empty after it. */
 nib_status nib__iterate(nib_run *r, nib_value v, const nib_value **out, size_t *count);
+/* The next element, which is no longer in it then. */
+NIB_INLINE bool nib__pull(nib_items *items, nib_value *out)
+{
+    if (items->count == 0)
+        return false;
+    *out = *items->at++;
+    items->count--;
+    return true;
+}
 size_t nib__count_points(const char *at, size_t size); /* characters of valid UTF-8 */
 
 /* ---- text out of values (template_say.c) ---- */
@@ -501,6 +524,11 @@ nib_status nib__put_json(nib_run *r, nib_builder *b, nib_value v, const nib_dump
 
 typedef enum nib_case { NIB_UPPER, NIB_LOWER, NIB_TITLE, NIB_CAPITAL, NIB_WORDS } nib_case;
 nib_status nib__put_case(nib_run *r, nib_builder *b, const nib_string *s, nib_case as);
+/* As Python's str.isdigit(), islower(), isupper() and istitle() hold one character. */
+bool nib__point_is_digit(uint32_t point);
+bool nib__point_is_lower(uint32_t point);
+bool nib__point_is_upper(uint32_t point);
+bool nib__point_is_title(uint32_t point);
 /* chars NULL: white space */
 nib_status nib__strip(nib_run *r, nib_value *out, nib_value s, const nib_string *chars, bool left,
                       bool right);

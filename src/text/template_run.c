@@ -115,22 +115,40 @@ static nib_status filtered(nib_run *r, const nib_node *filters, nib_value *value
     return NIB_OK;
 }
 
-/* The elements that the loop's condition keeps. */
-static nib_status kept(nib_run *r, const nib_node *node, const nib_value **items, size_t *count)
+/* The condition of a loop is asked when an element is wanted, not before: what the body set in a
+ * namespace counts. */
+nib_status nib__run_loop_fill(nib_run *r, nib_loop *loop, size_t wanted)
 {
-    nib_value list, holds;
+    const nib_node *node = loop->node;
     nib_scope *const scope = r->scope;
-    NIB_TRY(nib__v_items(r, &list, NIB_V_LIST, *count));
-    for (size_t i = 0; i < *count; i++) {
-        NIB_TRY(open_scope(r, scope));
-        NIB_TRY(assign(r, node->a, (*items)[i]));
-        NIB_TRY(nib__eval(r, node->e, &holds));
+    const int line = r->line;
+    nib_value item, holds = nib__v_bool(true);
+    while (loop->source != NULL && loop->seen.as.items->count < wanted &&
+           nib__pull(loop->source, &item)) {
+        if (node->e != NULL) {
+            NIB_TRY(open_scope(r, loop->scope));
+            NIB_TRY(assign(r, node->a, item));
+            NIB_TRY(nib__eval(r, node->e, &holds));
+            r->scope = scope;
+        }
         if (nib__truth(holds))
-            NIB_TRY(nib__items_push(r, &list, (*items)[i]));
+            NIB_TRY(nib__items_push(r, &loop->seen, item));
     }
-    r->scope = scope;
-    *items = list.as.items->at;
-    *count = list.as.items->count;
+    r->line = line;
+    return NIB_OK;
+}
+
+/* Where nothing is asked and nobody else takes of them, all elements are there at once. */
+static nib_status open_loop(nib_run *r, nib_loop *loop, nib_value over)
+{
+    const bool stream = over.kind == NIB_V_STREAM;
+    if (!stream)
+        NIB_TRY(nib__iterate(r, over, &loop->own.at, &loop->own.count));
+    if (stream || loop->node->e != NULL) {
+        loop->source = stream ? over.as.items : &loop->own;
+        return nib__v_items(r, &loop->seen, NIB_V_LIST, 4);
+    }
+    loop->seen = (nib_value){.kind = NIB_V_LIST, .as.items = &loop->own};
     return NIB_OK;
 }
 
@@ -159,22 +177,24 @@ static nib_status run_loop(nib_run *r, const nib_node *node, nib_value over, int
     if (loop == NULL)
         return NIB_NO_MEMORY;
     *loop = (nib_loop){.node = node, .scope = scope, .depth = depth};
-    NIB_TRY(nib__iterate(r, over, &loop->items, &loop->count));
-    if (node->e != NULL)
-        NIB_TRY(kept(r, node, &loop->items, &loop->count));
+    NIB_TRY(open_loop(r, loop, over));
     const nib_value self = {.kind = NIB_V_LOOP, .as.loop = loop};
     bool ended = false; /* some time around came to its end, without a break or continue */
-    for (; loop->at < loop->count && r->flow != NIB_BREAKS; loop->at++) {
+    for (;; loop->at++) {
         r->flow = NIB_GOES_ON;
+        NIB_TRY(nib__run_loop_fill(r, loop, loop->at + 1));
+        if (loop->at >= loop->seen.as.items->count)
+            break;
         NIB_TRY(nib__run_steps(r, 1));
         NIB_TRY(next_scope(r, loop, scope));
         NIB_TRY(nib__run_assign(r, name, self));
-        NIB_TRY(assign(r, node->a, loop->items[loop->at]));
+        NIB_TRY(assign(r, node->a, loop->seen.as.items->at[loop->at]));
         NIB_TRY(nib__run_body(r, node->c));
         ended |= r->flow == NIB_GOES_ON;
         if (r->flow == NIB_BREAKS)
             break;
     }
+    loop->at -= loop->at != 0 && loop->at == loop->seen.as.items->count; /* whoever kept it */
     r->flow = NIB_GOES_ON;
     r->scope = scope;
     if (ended || node->d == NULL)
@@ -316,28 +336,35 @@ static bool same_name(const nib_string *a, const nib_string *b)
     return a->size == b->size && memcmp(a->at, b->at, a->size) == 0;
 }
 
-/* Gives each parameter its argument; *taken counts the named ones. */
+/* Gives each parameter its argument: first those without a name, and to what is left those of its
+ * name, which are *taken then. Defaults see all parameters. */
 static nib_status bind_parameters(nib_run *r, const nib_macro *macro, const nib_arguments *args,
                                   bool *taken)
 {
     size_t at = 0;
     for (const nib_node *p = macro->node->a; p != NULL; p = p->next, at++) {
         nib_value value = {.kind = NIB_V_UNDEFINED, .as.string = &r->t->symbols[p->name]};
-        bool given = at < args->count;
-        NIB_TRY(nib__run_steps(r, args->named_count / 8));
-        if (given)
+        if (at < args->count)
             value = args->at[at];
-        for (size_t i = 0; i < args->named_count; i++) {
+        else
+            NIB_TRY(nib__run_steps(r, args->named_count / 8));
+        for (size_t i = 0; at >= args->count && i < args->named_count; i++) {
             if (!same_name(args->named[i].name, &r->t->symbols[p->name]))
                 continue;
-            if (given)
-                return nib__run_fail(r, NIB_BAD_INPUT, "the argument %.60s is given twice",
-                                     args->named[i].name->at);
             value = args->named[i].value;
-            given = taken[i] = true;
+            taken[i] = true;
         }
-        if (!given && p->a != NULL)
-            NIB_TRY(nib__eval(r, p->a, &value));
+        NIB_TRY(nib__run_assign(r, p->name, value));
+    }
+    at = 0;
+    for (const nib_node *p = macro->node->a; p != NULL; p = p->next, at++) {
+        bool given = at < args->count || p->a == NULL;
+        nib_value value;
+        for (size_t i = 0; !given && i < args->named_count; i++)
+            given = same_name(args->named[i].name, &r->t->symbols[p->name]);
+        if (given)
+            continue;
+        NIB_TRY(nib__eval(r, p->a, &value));
         NIB_TRY(nib__run_assign(r, p->name, value));
     }
     return NIB_OK;
@@ -352,8 +379,14 @@ static nib_status bind_rest(nib_run *r, const nib_macro *macro, const nib_argume
     nib_value rest, named,
         caller = {.kind = NIB_V_UNDEFINED, .as.string = &r->t->symbols[r->t->caller_symbol]};
     size_t count = 0;
-    for (const nib_node *p = node->a; p != NULL; p = p->next)
-        count++;
+    bool takes_caller = node->op & NIB_USES_CALLER, twice = false;
+    for (const nib_node *p = node->a; p != NULL; p = p->next, count++) {
+        const bool is_caller = p->name == r->t->caller_symbol;
+        takes_caller &= !is_caller;
+        twice |= is_caller && count < args->count; /* unless all parameters have theirs */
+    }
+    if (twice && (node->op & NIB_USES_CALLER) && args->count < count)
+        return nib__run_fail(r, NIB_BAD_INPUT, "the argument caller is given twice");
     if (args->count > count && !(node->op & NIB_USES_VARARGS))
         return nib__run_fail(r, NIB_BAD_INPUT, "%.60s takes at most %zu arguments, not %zu", name,
                              count, args->count);
@@ -365,15 +398,19 @@ static nib_status bind_rest(nib_run *r, const nib_macro *macro, const nib_argume
         const nib_value key = {.kind = NIB_V_STRING, .as.string = args->named[i].name};
         if (taken[i])
             continue;
-        if (nib__is_text(key, "caller") && (node->op & NIB_USES_CALLER))
+        if (nib__is_text(key, "caller") && takes_caller)
             caller = args->named[i].value;
         else if (node->op & NIB_USES_KWARGS)
             NIB_TRY(nib__dict_put(r, named.as.dict, key, args->named[i].value));
         else
-            return nib__run_fail(r, NIB_BAD_INPUT, "%.60s has no parameter \"%.60s\"", name,
+            return nib__run_fail(r, NIB_BAD_INPUT,
+                                 "%.60s has no parameter \"%.60s\", or it is given twice", name,
                                  args->named[i].name->at);
     }
-    if (node->op & NIB_USES_CALLER)
+    if (caller.kind == NIB_V_NONE)
+        caller =
+            (nib_value){.kind = NIB_V_UNDEFINED, .as.string = &r->t->symbols[r->t->caller_symbol]};
+    if (takes_caller)
         NIB_TRY(nib__run_assign(r, r->t->caller_symbol, caller));
     if (node->op & NIB_USES_VARARGS)
         NIB_TRY(nib__run_assign(r, r->t->varargs_symbol, rest));

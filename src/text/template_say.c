@@ -264,11 +264,13 @@ static nib_status put_object(nib_run *r, nib_builder *b, nib_value v)
     NIB_TRY(nib__put_text(r, b, nib__kind_name(v), false));
     if (v.kind == NIB_V_LOOP) {
         char text[60];
-        snprintf(text, sizeof text, " %zu/%zu", v.as.loop->at + 1, v.as.loop->count);
+        NIB_TRY(nib__run_loop_fill(r, v.as.loop, SIZE_MAX));
+        snprintf(text, sizeof text, " %zu/%zu", v.as.loop->at + 1, v.as.loop->seen.as.items->count);
         NIB_TRY(nib__put_text(r, b, text, false));
     } else if (v.kind == NIB_V_MACRO) {
-        NIB_TRY(nib__put_text(r, b, " ", false));
-        NIB_TRY(put_quoted(r, b, v.as.macro->node->value.as.string));
+        NIB_TRY(nib__put_text(r, b, v.as.macro->node->flag ? " anonymous" : " ", false));
+        if (!v.as.macro->node->flag)
+            NIB_TRY(put_quoted(r, b, v.as.macro->node->value.as.string));
     }
     return nib__put_text(r, b, ">", false);
 }

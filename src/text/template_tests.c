@@ -5,7 +5,6 @@
 #include "template_parts.h"
 
 #include <stdio.h>
-#include <utf8proc.h>
 
 static nib_status say(bool holds, nib_value *out)
 {
@@ -87,10 +86,10 @@ static nib_status has_case(nib_run *r, nib_value self, bool upper, nib_value *ou
     const char *c = text.as.string->at, *const end = c + text.as.string->size;
     NIB_TRY(nib__run_steps(r, text.as.string->size / 16));
     while (c < end) {
-        const utf8proc_category_t of = utf8proc_category((utf8proc_int32_t)nib__utf8_next(&c));
-        const bool is_upper = of == UTF8PROC_CATEGORY_LU, is_lower = of == UTF8PROC_CATEGORY_LL;
+        const uint32_t point = nib__utf8_next(&c);
+        const bool is_upper = nib__point_is_upper(point), is_lower = nib__point_is_lower(point);
         found |= upper ? is_upper : is_lower;
-        other |= of == UTF8PROC_CATEGORY_LT || (upper ? is_lower : is_upper);
+        other |= nib__point_is_title(point) || (upper ? is_lower : is_upper);
     }
     return say(found && !other, out);
 }

@@ -93,16 +93,22 @@ typedef struct directive {
 
 enum { WIDEST = 1 << 20, PRECISION = 300, DIGITS = 400 };
 
+static nib_status put_times(nib_run *r, nib_builder *b, const char *text, int64_t times)
+{
+    if (times > 0)
+        NIB_TRY(nib__run_steps(r, (uint64_t)times));
+    for (int64_t i = 0; i < times; i++)
+        NIB_TRY(nib__put_text(r, b, text, false));
+    return NIB_OK;
+}
+
 static nib_status put_padded(nib_run *r, nib_builder *b, nib_value text, const directive *d)
 {
     const nib_string *s = text.as.string;
     const int64_t missing = d->width - (int64_t)nib__count_points(s->at, s->size);
-    for (int64_t i = 0; !d->left && i < missing; i++)
-        NIB_TRY(nib__put_text(r, b, " ", false));
+    NIB_TRY(put_times(r, b, " ", d->left ? 0 : missing));
     NIB_TRY(nib__put_string(r, b, s));
-    for (int64_t i = 0; d->left && i < missing; i++)
-        NIB_TRY(nib__put_text(r, b, " ", false));
-    return NIB_OK;
+    return put_times(r, b, " ", d->left ? missing : 0);
 }
 
 static nib_status put_digits(nib_run *r, nib_builder *b, const char *digits, bool user,
@@ -111,15 +117,11 @@ static nib_status put_digits(nib_run *r, nib_builder *b, const char *digits, boo
     const size_t sign = digits[0] == '-' || digits[0] == '+' || digits[0] == ' ';
     const int64_t missing = d->width - (int64_t)strlen(digits);
     const bool zero = d->zero && !d->left;
-    for (int64_t i = 0; !d->left && !zero && i < missing; i++)
-        NIB_TRY(nib__put_text(r, b, " ", false));
+    NIB_TRY(put_times(r, b, " ", d->left || zero ? 0 : missing));
     NIB_TRY(nib__put(r, b, digits, sign, user));
-    for (int64_t i = 0; zero && i < missing; i++)
-        NIB_TRY(nib__put_text(r, b, "0", false));
+    NIB_TRY(put_times(r, b, "0", zero ? missing : 0));
     NIB_TRY(nib__put_text(r, b, digits + sign, user));
-    for (int64_t i = 0; d->left && i < missing; i++)
-        NIB_TRY(nib__put_text(r, b, " ", false));
-    return NIB_OK;
+    return put_times(r, b, " ", d->left ? missing : 0);
 }
 
 static nib_status put_integer(nib_run *r, nib_builder *b, nib_value v, const directive *d)

@@ -345,8 +345,9 @@ nib_status nib__iterate(nib_run *r, nib_value v, const nib_value **out, size_t *
     if (nib__is_items(v)) {
         nib_items *items = v.as.items;
         *out = items->at;
-        *count = items->spent ? 0 : items->count;
-        items->spent = v.kind == NIB_V_STREAM;
+        *count = items->count;
+        if (v.kind == NIB_V_STREAM)
+            items->count = 0;
         return NIB_OK;
     }
     if (v.kind == NIB_V_DICT) {

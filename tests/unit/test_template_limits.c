@@ -146,6 +146,22 @@ static void test_steps_of_strings(void **state)
         expect_within(text.at, "{}", &few, NIB_NO_MEMORY, "more than 1,000,000 steps");
         nib__text_free(&text);
     }
+    expect_within("{{ ('aaaaaaaaaaaaaaaa' * 100000).rfind('ab') }}", "{}", &few, NIB_NO_MEMORY,
+                  "more than 1,000,000 steps"); /* each candidate counts, however short */
+}
+
+/* Blanks of a format are no cheaper than those of center. */
+static void test_steps_of_blanks(void **state)
+{
+    static const char *const dear[] = {
+        "{{ '%1000000s' % 1 }}",  "{{ '%-1000000s' % 1 }}", "{{ '%1000000d' % 1 }}",
+        "{{ '%01000000d' % 1 }}", "{{ '%-1000000d' % 1 }}", "{{ '%1000000f' % 1 }}",
+    };
+    static const nib_template_limits few = {.steps = 900000};
+    (void)state;
+    for (size_t i = 0; i < COUNT(dear); i++)
+        expect_within(dear[i], "{}", &few, NIB_NO_MEMORY, "more than 900,000 steps");
+    expect_within("{{ ('%800000s' % 1)|length }}", "{}", &few, NIB_OK, "800000");
 }
 
 /* So do many names: arguments, parameters, variables of a scope. */
@@ -172,12 +188,60 @@ static void test_steps_of_names(void **state)
     nib__text_free(&scope);
 }
 
+/* What 4 MiB of template become takes memory by their tokens. */
+static void test_tokens(void **state)
+{
+    static const char *const shapes[][3] = {
+        {"{{ [", "1,", "] }}"},
+        {"{{ a", ".a", " }}"},
+        {"{{ a", "|e", " }}"},
+        {"", "{{a}}", ""},
+    };
+    const nib_allocator a = nib__allocator_default();
+    (void)state;
+    for (size_t i = 0; i < COUNT(shapes); i++) {
+        nib_text text;
+        nib__text_init(&text, &a);
+        nib__text_str(&text, shapes[i][0]);
+        while (text.size < NIB_TEMPLATE_SOURCE - 16)
+            nib__text_str(&text, shapes[i][1]);
+        nib__text_str(&text, shapes[i][2]);
+        expect(text.at, "{}", NIB_UNSUPPORTED,
+               "line 1: the template has more than 1,000,000 tokens");
+        nib__text_free(&text);
+    }
+}
+
+static void test_parameters(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    (void)state;
+    for (int count = 255; count <= 256; count++) {
+        nib_text text;
+        nib__text_init(&text, &a);
+        nib__text_str(&text, "{% macro m(a0");
+        for (int i = 1; i < count; i++)
+            nib__text_format(&text, ", a%d", i);
+        nib__text_str(&text, ") %}{{ a0 }}{% endmacro %}{{ m(7) }}");
+        expect(text.at, "{}", count == 255 ? NIB_OK : NIB_UNSUPPORTED,
+               count == 255 ? "7" : "line 1: a macro has more than 255 parameters");
+        nib__text_free(&text);
+    }
+    expect("\n{% macro m(a, b, a) %}{% endmacro %}", "{}", NIB_BAD_INPUT,
+           "line 2: two parameters have one name");
+    expect("{% for loop in x %}{% endfor %}", "{}", NIB_BAD_INPUT,
+           "line 1: \"loop\" is the loop's own within a for");
+    expect("{% macro m(caller) %}\n{{ caller }}{% endmacro %}", "{}", NIB_BAD_INPUT,
+           "line 1: a parameter named caller wants a default");
+}
+
 static void test_integers(void **state)
 {
     static const char *const past[] = {
         "{{ (-9223372036854775807 - 1) ** 2 }}",  "{{ -(-9223372036854775807 - 1) }}",
         "{{ (-9223372036854775807 - 1) // -1 }}", "{{ range(5, 10, 9223372036854775807)[:2] }}",
         "{{ 9223372036854775807|round(-1) }}",    "{{ 9223372036854775807 + 1 }}",
+        "{{ (-9223372036854775807 - 1)|abs }}",
     };
     (void)state;
     for (size_t i = 0; i < COUNT(past); i++)
@@ -436,7 +500,10 @@ int main(void)
         cmocka_unit_test(test_nesting),
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_steps_of_strings),
+        cmocka_unit_test(test_steps_of_blanks),
         cmocka_unit_test(test_steps_of_names),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_parameters),
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_unknown),
