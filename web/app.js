@@ -48,6 +48,9 @@ function startTheme() {
 
 // ---- the key ----
 
+// What a header carries of a key, and so what the server takes as one.
+const KEY_FORM = /^[\x21-\x7e]+$/;
+
 // The key that was typed; null: none.
 function askForKey(reason) {
     const dialog = byId("ask-key");
@@ -58,7 +61,13 @@ function askForKey(reason) {
         let given = null;
         byId("key-form").onsubmit = event => {
             event.preventDefault();
-            given = byId("key").value.trim() || null;
+            const typed = byId("key").value.trim();
+            if (typed !== "" && !KEY_FORM.test(typed)) {
+                byId("key-error").textContent = "a key has letters, digits and signs of ASCII, and no blanks";
+                byId("key").select();
+                return;
+            }
+            given = typed || null;
             dialog.close();
         };
         byId("key-cancel").onclick = () => dialog.close();

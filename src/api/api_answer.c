@@ -283,7 +283,7 @@ static void put_role(nib_answer *c)
 {
     nib_jsonw w = begin_chunk(c);
     nib__jsonw_pair_string(&w, "role", "assistant");
-    nib__jsonw_pair_string(&w, "content", c->calls.state != NULL ? NULL : "");
+    nib__jsonw_pair_string(&w, "content", nib__api_may_call(&c->call->request) ? NULL : "");
     end_chunk(c, &w, NULL);
 }
 

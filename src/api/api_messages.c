@@ -6,7 +6,7 @@
 #include "api_request.h"
 
 #include <inttypes.h>
-#include <stdio.h>
+#include <stdlib.h>
 
 /* One message while it is read: its members may come in any order. */
 typedef struct message {
@@ -17,15 +17,6 @@ typedef struct message {
 } message;
 
 /* ---- messages ---- */
-
-static bool read_text(nib_api_reader *r, const char *param, const char **out, size_t *size)
-{
-    if (r->json.event != NIB_JSON_STRING)
-        return nib__api_refuse(r, param, "%s is %s, but must be a string", param,
-                               nib__api_found(r));
-    *out = nib__api_string(r, param, size);
-    return *out != NULL;
-}
 
 /* {"type": "text", "text": "..."}; the text goes behind the others'. What else a part may have
  * belongs to a type that is refused. */
@@ -45,8 +36,8 @@ static bool read_part(nib_api_reader *r, const char *param, nib_text *all)
     while ((at = nib__api_member(r, &o)) >= 0) {
         if (at > TEXT && !nib__json_skip(&r->json))
             return nib__api_broken(r);
-        if (at <= TEXT &&
-            !read_text(r, param, at == TYPE ? &type : &text, at == TYPE ? &type_size : &size))
+        if (at <= TEXT && !nib__api_read_text(r, param, at == TYPE ? &type : &text,
+                                              at == TYPE ? &type_size : &size))
             return false;
     }
     if (at == NIB_API_WRONG)
@@ -84,7 +75,8 @@ static bool read_content(nib_api_reader *r, const char *param, message *m)
     m->content_given = true;
     if (r->json.event == NIB_JSON_ARRAY)
         return read_parts(r, param, m);
-    return r->json.event == NIB_JSON_NULL || read_text(r, param, &m->content, &m->content_size);
+    return r->json.event == NIB_JSON_NULL ||
+           nib__api_read_text(r, param, &m->content, &m->content_size);
 }
 
 enum { ROLE, CONTENT, NAME, CALL_ID, CALLS, MEMBERS };
@@ -95,14 +87,18 @@ static bool read_member(nib_api_reader *r, const char *of, int at, message *m)
 {
     char param[NIB_API_PARAM];
     size_t size;
-    snprintf(param, sizeof param, "%s.%s", of, members[at]);
+    nib__api_param(param, "%s.%s", of, members[at]);
     if (at == CONTENT)
         return read_content(r, param, m);
     if (r->json.event == NIB_JSON_NULL && at != ROLE)
         return true;
     if (at == CALLS)
         return nib__api_read_calls(r, param, m->calls);
-    return read_text(r, param, at == ROLE ? &m->role : at == NAME ? &m->name : &m->call_id, &size);
+    return nib__api_read_text(r, param,
+                              at == ROLE   ? &m->role
+                              : at == NAME ? &m->name
+                                           : &m->call_id,
+                              &size);
 }
 
 /* Templates know the role "system", whose newer name is "developer". */
@@ -110,7 +106,7 @@ static bool check_role(nib_api_reader *r, size_t index, message *m)
 {
     static const char *const roles[] = {"system", "user", "assistant", "tool", "function"};
     char param[NIB_API_PARAM], shown[NIB_SHOWN];
-    snprintf(param, sizeof param, "messages[%zu].role", index);
+    nib__api_param(param, "messages[%zu].role", index);
     if (m->role == NULL)
         return nib__api_refuse(r, param, "%s is missing", param);
     if (strcmp(m->role, "developer") == 0)
@@ -127,33 +123,84 @@ static bool check_role(nib_api_reader *r, size_t index, message *m)
 static bool check_content(nib_api_reader *r, size_t index, const message *m)
 {
     char param[NIB_API_PARAM];
-    snprintf(param, sizeof param, "messages[%zu].content", index);
+    nib__api_param(param, "messages[%zu].content", index);
     if (m->content != NULL || (strcmp(m->role, "assistant") == 0 && m->calls[0] != NULL))
         return true;
     return nib__api_refuse(r, param, "%s is %s", param, m->content_given ? "null" : "missing");
 }
 
-/* Calls are the assistant's, and what answers one names it. */
+/* Calls are the assistant's, and what answers one names it: check_answers looks for it. */
 static bool check_calls(nib_api_reader *r, size_t index, const message *m)
 {
-    char param[NIB_API_PARAM], shown[NIB_SHOWN];
+    char param[NIB_API_PARAM];
     const bool tool = strcmp(m->role, "tool") == 0;
     if (m->calls[0] != NULL && strcmp(m->role, "assistant") != 0) {
-        snprintf(param, sizeof param, "messages[%zu].tool_calls", index);
+        nib__api_param(param, "messages[%zu].tool_calls", index);
         return nib__api_refuse(r, param,
                                "%s are of a message of the role '%s', but calls are the "
                                "assistant's",
                                param, m->role);
     }
-    snprintf(param, sizeof param, "messages[%zu].tool_call_id", index);
+    nib__api_param(param, "messages[%zu].tool_call_id", index);
     if (tool && m->call_id == NULL)
         return nib__api_refuse(r, param, "%s is missing", param);
     if (!tool && m->call_id != NULL)
         return nib__api_refuse(r, param, "%s is for messages of the role 'tool'", param);
-    return !tool || nib__api_is_answer(r, m->call_id) ||
-           nib__api_refuse(r, param,
-                           "%s is '%s', which is the id of no call in the messages before", param,
-                           nib__shown(shown, m->call_id));
+    return !tool || nib__api_note_id(r, &r->answers, m->call_id);
+}
+
+static int by_id(const void *left, const void *right)
+{
+    const nib_api_id *a = left, *b = right;
+    const int order = strcmp(a->text, b->text);
+    return order != 0 ? order : (a->message > b->message) - (a->message < b->message);
+}
+
+/* The first call of an id is in a message before. */
+static bool is_answer(const nib_api_ids *calls, const nib_api_id *answer)
+{
+    size_t low = 0, high = calls->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (strcmp(calls->at[middle].text, answer->text) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < calls->count && strcmp(calls->at[low].text, answer->text) == 0 &&
+           calls->at[low].message < answer->message;
+}
+
+/* Sorted once: there may be as many of either as a body has room for. */
+static bool check_answers(nib_api_reader *r)
+{
+    char param[NIB_API_PARAM], shown[NIB_SHOWN];
+    if (r->calls.count > 0)
+        qsort(r->calls.at, r->calls.count, sizeof *r->calls.at, by_id);
+    for (size_t i = 0; i < r->answers.count; i++) {
+        const nib_api_id *answer = &r->answers.at[i];
+        nib__api_param(param, "messages[%zu].tool_call_id", answer->message);
+        if (!is_answer(&r->calls, answer))
+            return nib__api_refuse(r, param,
+                                   "%s is '%s', which is the id of no call in the messages before",
+                                   param, nib__shown(shown, answer->text));
+    }
+    return true;
+}
+
+/* More than the context could hold if all tokens were the longest is not read to its end. */
+static bool check_bytes(nib_api_reader *r, size_t size)
+{
+    const nib_api_limits *limits = r->limits;
+    if (limits->token_longest == 0 || size / limits->token_longest <= limits->context)
+        return true;
+    nib__api_refuse(r, "messages",
+                    "the messages have over %zu bytes, but the model's context here is %zu tokens, "
+                    "of %zu bytes at most; shorten them",
+                    limits->context * limits->token_longest, limits->context,
+                    limits->token_longest);
+    r->error->code = "context_length_exceeded";
+    return false;
 }
 
 static void write_message(nib_jsonw *w, const message *m, bool as_text)
@@ -179,10 +226,10 @@ static void write_message(nib_jsonw *w, const message *m, bool as_text)
 static bool read_message(nib_api_reader *r, size_t index, nib_jsonw w[2])
 {
     message m = {0};
-    char param[32];
+    char param[NIB_API_PARAM];
     nib_api_object o = {.param = param, .names = members, .count = MEMBERS};
     int at;
-    snprintf(param, sizeof param, "messages[%zu]", index);
+    nib__api_param(param, "messages[%zu]", index);
     if (r->json.event == NIB_JSON_ERROR)
         return nib__api_broken(r);
     if (r->json.event != NIB_JSON_OBJECT)
@@ -212,13 +259,16 @@ bool nib__api_read_messages(nib_api_reader *r)
         nib__jsonw_init(&w[i], &all[i], 0);
         nib__jsonw_array(&w[i]);
     }
-    for (; good && nib__json_next(&r->json) != NIB_JSON_ARRAY_END; count++)
-        good = read_message(r, count, w);
+    for (; good && nib__json_next(&r->json) != NIB_JSON_ARRAY_END; count++) {
+        r->message = count;
+        good = read_message(r, count, w) && check_bytes(r, all[0].size);
+    }
     if (good && count == 0)
         good = nib__api_refuse(r, "messages", "messages is empty; it has at least one message");
+    good = good && check_answers(r);
     for (int i = 0; i < 2; i++) {
         nib__jsonw_array_end(&w[i]);
-        if (good && (i == 0 || r->call_ids != NULL)) {
+        if (good && (i == 0 || r->calls.count > 0)) {
             copies[i] = nib__arena_copy(r->arena, all[i].size > 0 ? all[i].at : "", all[i].size);
             good = (copies[i] != NULL && !all[i].failed) || nib__api_no_memory(r);
         }
@@ -229,6 +279,8 @@ bool nib__api_read_messages(nib_api_reader *r)
     q->messages_text_size = all[1].size;
     nib__text_free(&all[0]);
     nib__text_free(&all[1]);
+    nib__release(r->arena->allocator, r->calls.at);
+    nib__release(r->arena->allocator, r->answers.at);
     return good;
 }
 

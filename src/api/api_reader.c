@@ -10,6 +10,15 @@
 
 /* ---- errors ---- */
 
+const char *nib__api_param(char out[NIB_API_PARAM], const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out, NIB_API_PARAM, format, args);
+    va_end(args);
+    return out;
+}
+
 bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, ...)
 {
     va_list args;
@@ -63,13 +72,31 @@ const char *nib__api_string(nib_api_reader *r, const char *param, size_t *size)
     return text;
 }
 
+bool nib__api_read_text(nib_api_reader *r, const char *param, const char **out, size_t *size)
+{
+    if (r->json.event != NIB_JSON_STRING)
+        return nib__api_refuse(r, param, "%s is %s, but must be a string", param,
+                               nib__api_found(r));
+    *out = nib__api_string(r, param, size);
+    return *out != NULL;
+}
+
+bool nib__api_note_id(nib_api_reader *r, nib_api_ids *ids, const char *text)
+{
+    if (!nib__reserve(r->arena->allocator, (void **)&ids->at, &ids->capacity, ids->count + 1,
+                      sizeof *ids->at))
+        return nib__api_no_memory(r);
+    ids->at[ids->count++] = (nib_api_id){text, r->message};
+    return true;
+}
+
 /* ---- objects inside the body ---- */
 
 static bool refuse_unknown(nib_api_reader *r, const nib_api_object *o, const char *key)
 {
     char param[NIB_API_PARAM];
     nib_text names;
-    snprintf(param, sizeof param, "%s.%s", o->param, key);
+    nib__api_param(param, "%s.%s", o->param, key);
     nib__text_init(&names, r->arena->allocator);
     for (int i = 0; i < o->count; i++)
         nib__text_format(&names, "%s%s",
@@ -92,7 +119,7 @@ static int find_member(nib_api_reader *r, nib_api_object *o)
         at++;
     if (at < o->count && (o->seen >> at & 1) != 0) {
         char param[NIB_API_PARAM];
-        snprintf(param, sizeof param, "%s.%s", o->param, o->names[at]);
+        nib__api_param(param, "%s.%s", o->param, o->names[at]);
         nib__api_refuse(r, param, "%s is there twice", param);
         return NIB_API_WRONG;
     }

@@ -89,6 +89,8 @@ typedef struct nib_api_request {
 typedef struct nib_api_limits {
     const char *model; /* the name that "model" may have */
     int64_t vocab;
+    size_t context,
+        token_longest; /* tokens, and bytes of one, at most; 0: messages are of any size */
 } nib_api_limits;
 
 /* Everything lies in the arena. False: *error says what is wrong. */
@@ -103,12 +105,16 @@ NIB_INLINE bool nib__api_may_call(const nib_api_request *q)
 
 /* ---- for the files that read members ---- */
 
-/* Of a call in an earlier message. */
-typedef struct nib_api_call_id nib_api_call_id;
-struct nib_api_call_id {
+/* Of a call, or of what answers one; and the message that it is in. */
+typedef struct nib_api_id {
     const char *text;
-    nib_api_call_id *next;
-};
+    size_t message;
+} nib_api_id;
+
+typedef struct nib_api_ids {
+    nib_api_id *at; /* [count] */
+    size_t count, capacity;
+} nib_api_ids;
 
 typedef struct nib_api_reader {
     nib_json json;
@@ -118,9 +124,10 @@ typedef struct nib_api_reader {
     nib_api_error *error;
     bool logprobs, top_given; /* of a chat: two members that belong together */
     int64_t top;
-    int64_t best_of, old_max;  /* negative: not given */
-    nib_api_call_id *call_ids; /* the newest first */
-    const char *tool_named;    /* by tool_choice */
+    int64_t best_of, old_max;   /* negative: not given */
+    size_t message;             /* the one that is read */
+    nib_api_ids calls, answers; /* of messages so far */
+    const char *tool_named;     /* by tool_choice */
 } nib_api_reader;
 
 enum { NIB_API_PARAM = sizeof((nib_api_error *)NULL)->param };
@@ -141,6 +148,9 @@ enum { NIB_API_LAST = -1, NIB_API_WRONG = -2 };
  * answer, for one that is broken, not known or there twice. */
 int nib__api_member(nib_api_reader *r, nib_api_object *o);
 
+/* The name of a member, "messages[0].tool_calls[1].id"; cut where it is longer than all that are
+ * known. */
+const char *nib__api_param(char out[NIB_API_PARAM], const char *format, ...) NIB_PRINTF(2, 3);
 /* False, with the answer of a member that is wrong. */
 bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, ...)
     NIB_PRINTF(3, 4);
@@ -154,6 +164,10 @@ enum { NIB_API_SHOWN = 48 };
 const char *nib__api_token(char out[NIB_API_SHOWN], const nib_api_reader *r);
 /* A text that was just read, without NUL; `param` names it. */
 const char *nib__api_string(nib_api_reader *r, const char *param, size_t *size);
+/* The same, where something else than a string is refused. */
+bool nib__api_read_text(nib_api_reader *r, const char *param, const char **out, size_t *size);
+/* False, with the answer: memory ran out. */
+bool nib__api_note_id(nib_api_reader *r, nib_api_ids *ids, const char *text);
 /* An object as it stands in the body; the event OBJECT was just read. */
 bool nib__api_raw_object(nib_api_reader *r, const char **out, size_t *size);
 /* The member `messages`, whose first event was just read. */
@@ -171,7 +185,4 @@ bool nib__api_settle_tools(nib_api_reader *r);
 /* The calls of a message, written anew: with arguments as the objects that they hold, and as the
  * text that they are. */
 bool nib__api_read_calls(nib_api_reader *r, const char *param, const char *out[2]);
-/* An earlier message has the call. */
-bool nib__api_is_answer(const nib_api_reader *r, const char *call_id);
-
 #endif

@@ -5,19 +5,9 @@
  */
 #include "api_request.h"
 
-#include <stdio.h>
-
-enum { PARAM = NIB_API_PARAM, NAME_LONGEST = 64, ARGUMENTS_DEPTH = 64 };
+enum { NAME_LONGEST = 64, ARGUMENTS_DEPTH = 64 };
 
 /* ---- parts ---- */
-
-/* "messages[0].tool_calls[1].id", cut where a name is longer than all that are known. */
-static const char *join(char out[PARAM], const char *of, const char *key)
-{
-    if (snprintf(out, PARAM, "%s.%s", of, key) >= PARAM)
-        out[PARAM - 1] = 0;
-    return out;
-}
 
 static bool has_name_letters(const char *name, size_t size)
 {
@@ -29,22 +19,11 @@ static bool has_name_letters(const char *name, size_t size)
     return size > 0;
 }
 
-static bool read_text(nib_api_reader *r, const char *param, const char **out, size_t *size)
-{
-    if (r->json.event != NIB_JSON_STRING)
-        return r->json.event == NIB_JSON_ERROR
-                   ? nib__api_broken(r)
-                   : nib__api_refuse(r, param, "%s is %s, but must be a string", param,
-                                     nib__api_found(r));
-    *out = nib__api_string(r, param, size);
-    return *out != NULL;
-}
-
 static bool read_name(nib_api_reader *r, const char *param, const char **out)
 {
     size_t size;
     char shown[NIB_API_SHOWN];
-    if (!read_text(r, param, out, &size))
+    if (!nib__api_read_text(r, param, out, &size))
         return false;
     if (size <= NAME_LONGEST && has_name_letters(*out, size))
         return true;
@@ -68,8 +47,8 @@ static bool expect_object(nib_api_reader *r, const char *param)
 /* The value of a member `type`; only one is known. */
 static bool read_type(nib_api_reader *r, const char *of)
 {
-    char param[PARAM];
-    join(param, of, "type");
+    char param[NIB_API_PARAM];
+    nib__api_param(param, "%s.type", of);
     return (r->json.event == NIB_JSON_STRING && nib__json_is(&r->json, "function")) ||
            nib__api_refuse(r, param, "%s must be \"function\"; other kinds are not supported",
                            param);
@@ -78,9 +57,9 @@ static bool read_type(nib_api_reader *r, const char *of)
 /* What an object lacks; `need`: bits of its members. */
 static bool has_all(nib_api_reader *r, const nib_api_object *o, unsigned need)
 {
-    char param[PARAM];
+    char param[NIB_API_PARAM];
     for (int i = 0; i < o->count; i++) {
-        join(param, o->param, o->names[i]);
+        nib__api_param(param, "%s.%s", o->param, o->names[i]);
         if ((need & ~o->seen) >> i & 1)
             return nib__api_refuse(r, param, "%s is missing", param);
     }
@@ -100,14 +79,14 @@ static bool read_function(nib_api_reader *r, const char *of, nib_api_tool *tool)
     while ((at = nib__api_member(r, &o)) >= 0) {
         const bool null = r->json.event == NIB_JSON_NULL;
         const char *words;
-        char param[PARAM];
+        char param[NIB_API_PARAM];
         size_t size;
         bool good;
-        join(param, of, names[at]);
+        nib__api_param(param, "%s.%s", of, names[at]);
         if (at == NAME)
             good = read_name(r, param, &tool->name);
         else if (at == DESCRIPTION)
-            good = null || read_text(r, param, &words, &size);
+            good = null || nib__api_read_text(r, param, &words, &size);
         else if (at == PARAMETERS)
             good = null || (expect_object(r, param) &&
                             nib__api_raw_object(r, &tool->parameters, &tool->parameters_size));
@@ -125,11 +104,11 @@ static bool read_tool(nib_api_reader *r, size_t index, nib_api_tool *tool)
 {
     enum { TYPE, FUNCTION };
     static const char *const names[] = {"type", "function"};
-    char of[PARAM / 4], param[PARAM];
+    char of[NIB_API_PARAM], param[NIB_API_PARAM];
     nib_api_object o = {.param = of, .names = names, .count = COUNT(names)};
     int at;
-    snprintf(of, sizeof of, "tools[%zu]", index);
-    join(param, of, "function");
+    nib__api_param(of, "tools[%zu]", index);
+    nib__api_param(param, "%s.function", of);
     if (!expect_object(r, of))
         return false;
     while ((at = nib__api_member(r, &o)) >= 0)
@@ -146,13 +125,13 @@ bool nib__api_read_tools(nib_api_reader *r)
     if (q->tool_list == NULL)
         return nib__api_no_memory(r);
     while (nib__json_next(&r->json) != NIB_JSON_ARRAY_END) {
-        char param[PARAM];
+        char param[NIB_API_PARAM];
         if (q->tool_count == NIB_API_TOOLS)
             return nib__api_refuse(r, "tools", "tools has more than %d tools", NIB_API_TOOLS);
         nib_api_tool *tool = &q->tool_list[q->tool_count];
         if (!read_tool(r, q->tool_count++, tool))
             return false;
-        snprintf(param, sizeof param, "tools[%zu].function.name", q->tool_count - 1);
+        nib__api_param(param, "tools[%zu].function.name", q->tool_count - 1);
         for (const nib_api_tool *other = q->tool_list; other < tool; other++)
             if (strcmp(other->name, tool->name) == 0)
                 return nib__api_refuse(r, param, "%s is '%s', which another tool is called", param,
@@ -260,10 +239,25 @@ static bool put_name(nib_api_reader *r, const char *param, nib_json *json, nib_j
     return true;
 }
 
+/* Templates have whole numbers of any size, and others as doubles, past which there are some. */
+static bool put_number(nib_api_reader *r, nib_json *json, nib_jsonw *w)
+{
+    const char *number;
+    double real;
+    bool whole = true;
+    for (size_t i = 0; i < json->token_size; i++)
+        whole = whole && json->token[i] != '.' && (json->token[i] | 0x20) != 'e';
+    if (!whole && !nib__json_double(json, &real))
+        return false;
+    number = nib__arena_copy(r->arena, json->token, json->token_size);
+    if (number != NULL)
+        nib__jsonw_number(w, number);
+    return number != NULL || nib__api_no_memory(r);
+}
+
 /* The event just read, written. */
 static bool put_event(nib_api_reader *r, const char *param, nib_json *json, nib_jsonw *w)
 {
-    const char *number;
     switch (json->event) {
     case NIB_JSON_OBJECT: nib__jsonw_object(w); return true;
     case NIB_JSON_OBJECT_END: nib__jsonw_object_end(w); return true;
@@ -274,11 +268,7 @@ static bool put_event(nib_api_reader *r, const char *param, nib_json *json, nib_
     case NIB_JSON_TRUE:
     case NIB_JSON_FALSE: nib__jsonw_bool(w, json->event == NIB_JSON_TRUE); return true;
     case NIB_JSON_NULL: nib__jsonw_null(w); return true;
-    case NIB_JSON_NUMBER:
-        number = nib__arena_copy(r->arena, json->token, json->token_size);
-        if (number != NULL)
-            nib__jsonw_number(w, number);
-        return number != NULL || nib__api_no_memory(r);
+    case NIB_JSON_NUMBER: return put_number(r, json, w);
     default: return false;
     }
 }
@@ -292,7 +282,7 @@ static bool read_arguments(nib_api_reader *r, const char *param, const char **ou
     nib_json json;
     nib_text all;
     nib_jsonw w;
-    if (!read_text(r, param, &given, size))
+    if (!nib__api_read_text(r, param, &given, size))
         return false;
     nib__text_init(&all, r->arena->allocator);
     nib__jsonw_init(&w, &all, 0);
@@ -324,8 +314,8 @@ static bool read_called(nib_api_reader *r, const char *of, nib_jsonw w[2])
     if (!expect_object(r, of))
         return false;
     while ((at = nib__api_member(r, &o)) >= 0) {
-        char param[PARAM];
-        join(param, of, names[at]);
+        char param[NIB_API_PARAM];
+        nib__api_param(param, "%s.%s", of, names[at]);
         if (!(at == NAME ? read_name(r, param, &name)
                          : read_arguments(r, param, &arguments, &size)))
             return false;
@@ -348,18 +338,14 @@ static bool read_called(nib_api_reader *r, const char *of, nib_jsonw w[2])
 
 static bool read_call_id(nib_api_reader *r, const char *of, nib_jsonw w[2])
 {
-    char param[PARAM];
+    char param[NIB_API_PARAM];
+    const char *id;
     size_t size;
-    nib_api_call_id *id = nib__arena_take(r->arena, 1, sizeof *id);
-    if (id == NULL)
-        return nib__api_no_memory(r);
-    join(param, of, "id");
-    if (!read_text(r, param, &id->text, &size))
+    nib__api_param(param, "%s.id", of);
+    if (!nib__api_read_text(r, param, &id, &size) || !nib__api_note_id(r, &r->calls, id))
         return false;
-    id->next = r->call_ids;
-    r->call_ids = id;
-    nib__jsonw_pair_string(&w[0], "id", id->text);
-    nib__jsonw_pair_string(&w[1], "id", id->text);
+    nib__jsonw_pair_string(&w[0], "id", id);
+    nib__jsonw_pair_string(&w[1], "id", id);
     return true;
 }
 
@@ -368,11 +354,11 @@ static bool read_call(nib_api_reader *r, const char *of, nib_jsonw w[2])
     enum { ID, TYPE, FUNCTION };
     static const char *const names[] = {"id", "type", "function"};
     nib_api_object o = {.param = of, .names = names, .count = COUNT(names)};
-    char param[PARAM];
+    char param[NIB_API_PARAM];
     int at;
     if (!expect_object(r, of))
         return false;
-    join(param, of, "function");
+    nib__api_param(param, "%s.function", of);
     for (int i = 0; i < 2; i++) {
         nib__jsonw_object(&w[i]);
         nib__jsonw_pair_string(&w[i], "type", "function");
@@ -402,9 +388,8 @@ bool nib__api_read_calls(nib_api_reader *r, const char *param, const char *out[2
         nib__jsonw_array(&w[i]);
     }
     for (; good && nib__json_next(&r->json) != NIB_JSON_ARRAY_END; count++) {
-        char of[PARAM];
-        if (snprintf(of, sizeof of, "%s[%zu]", param, count) >= PARAM)
-            of[PARAM - 1] = 0;
+        char of[NIB_API_PARAM];
+        nib__api_param(of, "%s[%zu]", param, count);
         good = read_call(r, of, w);
     }
     if (good && count == 0)
@@ -418,12 +403,4 @@ bool nib__api_read_calls(nib_api_reader *r, const char *param, const char *out[2
         nib__text_free(&all[i]);
     }
     return good;
-}
-
-bool nib__api_is_answer(const nib_api_reader *r, const char *call_id)
-{
-    for (const nib_api_call_id *id = r->call_ids; id != NULL; id = id->next)
-        if (strcmp(id->text, call_id) == 0)
-            return true;
-    return false;
 }

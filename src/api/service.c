@@ -97,6 +97,84 @@ void nib_service_close(nib_service *s)
 
 const char *nib_service_name(const nib_service *s) { return s->name; }
 
+/* ---- what ends early ---- */
+
+static void take_out(nib_service *s, nib_call *call)
+{
+    for (int64_t i = 0; i < call->choice_count; i++) {
+        nib_answer *choice = &call->choices[i];
+        if (choice->begun && !choice->ended)
+            nib__batch_remove(s->batch, &choice->job);
+        nib__answer_release(choice);
+        choice->cached = choice->job.cached;
+        choice->ended = true;
+    }
+    s->waiting -= call->begun < call->choice_count;
+    call->begun = call->ended = call->choice_count;
+}
+
+/* It ends here, with its error. */
+static void cut(nib_service *s, nib_call *call)
+{
+    take_out(s, call);
+    nib__answer_over(call);
+    nib__call_tell(call);
+}
+
+static void unlink_call(nib_service *s, const nib_call *call)
+{
+    nib_call **at = &s->calls;
+    while (*at != call)
+        at = &(*at)->next;
+    *at = call->next;
+}
+
+bool nib__service_has(const nib_service *s, const nib_call *call)
+{
+    const nib_call *at = s->calls;
+    while (at != NULL && at != call)
+        at = at->next;
+    return at != NULL;
+}
+
+void nib__service_drop(nib_service *s, nib_call *call)
+{
+    take_out(s, call);
+    unlink_call(s, call);
+    if (!call->over)
+        nib__call_count(call);
+    nib__call_free(call);
+}
+
+static bool is_late(const nib_service *s, const nib_call *call)
+{
+    return s->options.limit_s > 0 &&
+           (double)(nib__now_ns() - call->came_ns) * 1e-9 > s->options.limit_s;
+}
+
+/* Calls that are over leave the list; those whose bringer has gone, and those whose time is up, are
+ * taken out of the batch first. */
+static void end_calls(nib_service *s)
+{
+    for (nib_call *call = s->calls, *next; call != NULL; call = next) {
+        next = call->next;
+        const bool late = !call->over && is_late(s, call), stops = s->stopping > 1 && !call->over;
+        if (call->closed) {
+            nib__service_drop(s, call);
+            continue;
+        }
+        if (late || stops) {
+            call->error = (nib_api_error){.http = 503, .code = late ? "timeout" : "stopping"};
+            snprintf(call->error.text, sizeof call->error.text,
+                     late ? "the request was not done in %g seconds" : "the server stops",
+                     s->options.limit_s);
+            cut(s, call);
+        }
+        if (call->over)
+            unlink_call(s, call);
+    }
+}
+
 /* ---- what begins ---- */
 
 /* Choices that run. */
@@ -138,7 +216,14 @@ static void begin_choices(nib_service *s)
 {
     nib_call *call;
     while (nib__batch_room(s->batch) > 0 && (call = find_next(s)) != NULL) {
-        nib_answer *choice = &call->choices[call->begun++];
+        nib_answer *choice = &call->choices[call->begun];
+        if (!nib__answer_constrain(choice)) {
+            nib__call_no_memory(call);
+            cut(s, call);
+            unlink_call(s, call);
+            continue;
+        }
+        call->begun++;
         choice->begun = true;
         if (call->begun_ns == 0) {
             call->begun_ns = nib__now_ns();
@@ -146,77 +231,6 @@ static void begin_choices(nib_service *s)
         }
         s->waiting -= call->begun == call->choice_count;
         nib__batch_add(s->batch, &choice->job);
-    }
-}
-
-/* ---- what ends early ---- */
-
-static void take_out(nib_service *s, nib_call *call)
-{
-    for (int64_t i = 0; i < call->choice_count; i++) {
-        nib_answer *choice = &call->choices[i];
-        if (choice->begun && !choice->ended)
-            nib__batch_remove(s->batch, &choice->job);
-        choice->cached = choice->job.cached;
-        choice->ended = true;
-    }
-    s->waiting -= call->begun < call->choice_count;
-    call->begun = call->ended = call->choice_count;
-}
-
-static void unlink_call(nib_service *s, const nib_call *call)
-{
-    nib_call **at = &s->calls;
-    while (*at != call)
-        at = &(*at)->next;
-    *at = call->next;
-}
-
-bool nib__service_has(const nib_service *s, const nib_call *call)
-{
-    const nib_call *at = s->calls;
-    while (at != NULL && at != call)
-        at = at->next;
-    return at != NULL;
-}
-
-void nib__service_drop(nib_service *s, nib_call *call)
-{
-    take_out(s, call);
-    unlink_call(s, call);
-    if (!call->over)
-        nib__call_count(call);
-    nib__call_free(call);
-}
-
-static bool is_late(const nib_service *s, const nib_call *call)
-{
-    return s->options.limit_s > 0 &&
-           (double)(nib__now_ns() - call->came_ns) * 1e-9 > s->options.limit_s;
-}
-
-/* Calls that are over leave the list; those whose bringer has gone, and those whose time is up, are
- * taken out of the batch first. */
-static void end_calls(nib_service *s)
-{
-    for (nib_call *call = s->calls, *next; call != NULL; call = next) {
-        next = call->next;
-        const bool late = !call->over && is_late(s, call), cut = s->stopping > 1 && !call->over;
-        if (call->closed) {
-            nib__service_drop(s, call);
-            continue;
-        }
-        if (late || cut) {
-            take_out(s, call);
-            call->error = (nib_api_error){.http = 503, .code = late ? "timeout" : "stopping"};
-            snprintf(call->error.text, sizeof call->error.text,
-                     late ? "the request was not done in %g seconds" : "the server stops",
-                     s->options.limit_s);
-            nib__answer_over(call);
-            nib__call_tell(call);
-        }
-        if (call->over)
-            unlink_call(s, call);
     }
 }
 

@@ -23,7 +23,7 @@ typedef struct nib_logprobs {
 /* Calls of tools in an answer. */
 enum { NIB_CALL_ID = 24 };
 typedef struct nib_answer_calls {
-    nib_constraint_state *state; /* behind the tokens that were told; NULL: it has none */
+    nib_constraint_state *state; /* behind the tokens that were told; NULL: none, or not running */
     nib_text name, arguments;    /* of the newest; to a stream what was not yet told */
     nib_text done;               /* what is not streamed: objects without the array's brackets */
     char id[NIB_CALL_ID];
@@ -36,8 +36,6 @@ typedef struct nib_answer {
     nib_call *call;
     int64_t index, prompt; /* which of the call's prompts */
     nib_job job;
-    nib_constraint_state *state; /* with masks and room for one; NULL: no constraint */
-    nib_masks *masks;
     nib_text_out text;
     nib_text whole; /* what is not streamed */
     nib_answer_calls calls;
@@ -165,6 +163,10 @@ bool nib__call_constrain_tools(nib_call *call);
 /* A call that was prepared joins those that run, or is over; one that is closed is freed. */
 void nib__call_join(nib_call *call, bool good);
 extern const nib_job_calls nib__answer_calls;
+/* A choice that begins takes what its constraint needs; false: memory ran out, and it has none. */
+bool nib__answer_constrain(nib_answer *choice);
+/* It runs no more. */
+void nib__answer_release(nib_answer *choice);
 
 /* Mixes a number into another. */
 uint64_t nib__mix(uint64_t a, uint64_t b);

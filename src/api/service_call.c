@@ -49,7 +49,7 @@ static bool has_waiting(const nib_service *s, uint64_t client)
     for (const nib_call *c = s->calls; c != NULL; c = c->next)
         if (c->options.client == client && c->begun < c->choice_count)
             return true;
-    return s->preparing != NULL && s->preparing->options.client == client;
+    return s->preparing != NULL && !s->preparing->closed && s->preparing->options.client == client;
 }
 
 /* Is there room for one more? Behind the queue's places a few are left for clients that have nobody
@@ -84,9 +84,7 @@ void nib__call_join(nib_call *call, bool good)
     /* what lies in the body was used */
     call->request.variables = call->request.schema = call->request.tools = NULL;
     pthread_cond_signal(&s->wake);
-    if (!good || call->closed)
-        s->waiting--;
-    if (call->closed) {
+    if (call->closed) { /* its place was given up when it was */
         nib__call_count(call);
         nib__call_free(call);
         return;
@@ -100,6 +98,7 @@ void nib__call_join(nib_call *call, bool good)
         call->next = NULL;
         nib__answer_begin(call);
     } else {
+        s->waiting--;
         nib__answer_over(call);
     }
     if (call->http != 0) /* also of a stream that waits: its status goes out, and then pings */
@@ -130,6 +129,46 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
     pthread_mutex_unlock(&s->lock);
     *out = call;
     return NIB_OK;
+}
+
+/* ---- what an answer must be ---- */
+
+/* A choice that waits has none of it: with a big vocabulary it is half a megabyte. */
+bool nib__answer_constrain(nib_answer *c)
+{
+    const nib_call *call = c->call;
+    const nib_service *s = call->service;
+    const nib_allocator *a = &s->session->model->engine->allocator;
+    const size_t words = ((size_t)nib_session_vocab(s->session) + 31) / 32;
+    const bool may_call = nib__api_may_call(&call->request);
+    nib_err err;
+    if (call->constraint == NULL)
+        return true;
+    c->job.state = nib__calloc(a, 1, sizeof *c->job.state);
+    c->job.allowed = nib__calloc(a, words, sizeof *c->job.allowed);
+    if (may_call)
+        c->calls.state = nib__calloc(a, 1, sizeof *c->calls.state);
+    if (c->job.state == NULL || c->job.allowed == NULL || (may_call && c->calls.state == NULL) ||
+        nib__masks_open(&c->job.masks, call->constraint, a, &err) != NIB_OK) {
+        nib__answer_release(c);
+        return false;
+    }
+    nib__constraint_start(c->job.state, call->constraint);
+    if (may_call)
+        nib__constraint_start(c->calls.state, call->constraint);
+    return true;
+}
+
+void nib__answer_release(nib_answer *c)
+{
+    const nib_allocator *a = &c->call->service->session->model->engine->allocator;
+    nib__masks_close(c->job.masks);
+    nib__release(a, c->job.state);
+    nib__release(a, c->job.allowed);
+    nib__release(a, c->calls.state);
+    c->job.masks = NULL;
+    c->job.state = c->calls.state = NULL;
+    c->job.allowed = NULL;
 }
 
 /* ---- tokens ---- */
@@ -214,6 +253,7 @@ static void choice_ended(void *ctx, nib_finish finish, const nib_err *err)
     if (c->text.held.failed && call->error.http == 0)
         nib__call_no_memory(call);
     nib__answer_end(c);
+    nib__answer_release(c);
     if (call->ended == call->choice_count)
         nib__answer_over(call);
     pthread_mutex_unlock(&s->lock);
@@ -313,7 +353,7 @@ void nib__call_free(nib_call *call)
         nib__text_free(&c->calls.arguments);
         nib__text_free(&c->calls.done);
         nib__detok_free(&c->told);
-        nib__masks_close(c->masks);
+        nib__answer_release(c);
         nib__text_free(&c->logprobs.tokens);
         nib__text_free(&c->logprobs.values);
         nib__text_free(&c->logprobs.tops);
@@ -340,7 +380,9 @@ void nib_call_close(nib_call *call)
         pthread_cond_signal(&s->wake);
     } else if (listed) {
         nib__service_drop(s, call);
-    } else if (s->preparing != call) { /* else its thread frees it */
+    } else if (s->preparing == call) {
+        s->waiting--; /* its thread frees it */
+    } else {
         if (nib__prepare_drop(s, call))
             nib__call_count(call);
         nib__call_free(call);

@@ -62,9 +62,7 @@ static bool check_bytes(nib_call *call, size_t size)
              "the prompt has %zu bytes, but the model's context here is %" PRId64
              " tokens, of %zu bytes at most; shorten it",
              size, context, s->longest);
-    return nib__call_refuse(call, 400,
-                            call->request.route == NIB_ROUTE_CHAT ? "messages" : "prompt",
-                            "context_length_exceeded", text);
+    return nib__call_refuse(call, 400, "prompt", "context_length_exceeded", text);
 }
 
 static bool encode_text(nib_call *call, const nib_api_prompt *from, nib_call_prompt *to)
@@ -117,6 +115,16 @@ static bool encode_chat(nib_call *call, nib_call_prompt *to)
     return to->count > 0 || nib__call_refuse(call, 400, "messages", NULL, "the prompt is empty");
 }
 
+/* Between the parts: whoever asked may have gone, or the server be about to end. */
+static bool goes_on(nib_call *call)
+{
+    nib_service *s = call->service;
+    pthread_mutex_lock(&s->lock);
+    const bool closed = call->closed, ends = s->stopping > 1;
+    pthread_mutex_unlock(&s->lock);
+    return ends ? nib__call_refuse(call, 503, "", "stopping", "the server stops") : !closed;
+}
+
 static bool make_prompts(nib_call *call)
 {
     const nib_api_request *q = &call->request;
@@ -128,8 +136,10 @@ static bool make_prompts(nib_call *call)
     for (int64_t i = 0; i < call->prompt_count; i++) {
         nib_call_prompt *to = &call->prompts[i];
         bool good = true;
+        if (!goes_on(call))
+            return false;
         if (q->route == NIB_ROUTE_CHAT) {
-            good = check_bytes(call, q->messages_size) && encode_chat(call, to);
+            good = encode_chat(call, to); /* messages were looked at while they were read */
         } else if (q->prompts[i].text != NULL) {
             good = check_bytes(call, q->prompts[i].size) && encode_text(call, &q->prompts[i], to);
         } else {
@@ -201,32 +211,6 @@ static bool make_constraint(nib_call *call)
     return true;
 }
 
-static bool constrain(nib_call *call, nib_answer *c)
-{
-    const nib_service *s = call->service;
-    const size_t words = ((size_t)nib_session_vocab(s->session) + 31) / 32;
-    nib_err err;
-    if (call->constraint == NULL)
-        return true;
-    c->state = nib__arena_take(&call->arena, 1, sizeof *c->state);
-    c->job.allowed = nib__arena_take(&call->arena, words, sizeof *c->job.allowed);
-    if (c->state == NULL || c->job.allowed == NULL)
-        return nib__call_no_memory(call);
-    if (nib__masks_open(&c->masks, call->constraint, &s->session->model->engine->allocator, &err) !=
-        NIB_OK)
-        return nib__call_refuse_status(call, "response_format", &err);
-    nib__constraint_start(c->state, call->constraint);
-    if (nib__api_may_call(&call->request)) {
-        c->calls.state = nib__arena_take(&call->arena, 1, sizeof *c->calls.state);
-        if (c->calls.state == NULL)
-            return nib__call_no_memory(call);
-        nib__constraint_start(c->calls.state, call->constraint);
-    }
-    c->job.state = c->state;
-    c->job.masks = c->masks;
-    return true;
-}
-
 static bool make_choices(nib_call *call)
 {
     const int64_t count = call->prompt_count * call->request.n;
@@ -236,9 +220,6 @@ static bool make_choices(nib_call *call)
         return nib__call_no_memory(call);
     for (; call->choice_count < count; call->choice_count++)
         fill_choice(call, &call->choices[call->choice_count], call->choice_count);
-    for (int64_t i = 0; i < count; i++)
-        if (!constrain(call, &call->choices[i]))
-            return false;
     if (nib__sampling_check(&call->choices[0].job.sampling, &err) != NIB_OK)
         return nib__call_refuse_status(call, "", &err);
     return true;
@@ -248,14 +229,17 @@ static bool prepare(nib_call *call)
 {
     const nib_call_options *o = &call->options;
     const nib_service *s = call->service;
-    const nib_api_limits limits = {.model = s->name, .vocab = nib_session_vocab(s->session)};
+    const nib_api_limits limits = {.model = s->name,
+                                   .vocab = nib_session_vocab(s->session),
+                                   .context = (size_t)s->session->plan->context,
+                                   .token_longest = s->longest};
     if (!nib__api_request_read(&call->request, o->route, o->body, o->size, &limits, &call->arena,
                                &call->error))
         return false;
     if (call->request.seed_given)
         call->seed = call->request.seed;
-    return nib__call_find_tools(call) && make_constraint(call) && make_prompts(call) &&
-           make_choices(call);
+    return goes_on(call) && nib__call_find_tools(call) && goes_on(call) && make_constraint(call) &&
+           make_prompts(call) && make_choices(call);
 }
 
 /* ---- the thread ---- */

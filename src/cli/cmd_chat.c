@@ -8,7 +8,9 @@
 #include <errno.h>
 #include <histedit.h>
 #include <inttypes.h>
+#include <langinfo.h>
 #include <limits.h>
+#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,9 +68,18 @@ static void find_history(char *out, size_t size)
         *out = 0;
 }
 
+/* libedit takes and drops characters by LC_CTYPE; what is read here is UTF-8, whatever the
+ * environment says. LC_NUMERIC and the others stay "C". */
+static void know_characters(void)
+{
+    if (setlocale(LC_CTYPE, "") == NULL || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+        (void)setlocale(LC_CTYPE, "C.UTF-8");
+}
+
 static void open_editor(talk *t)
 {
     HistEvent event;
+    know_characters();
     t->edit = el_init("nibble", stdin, stderr, stderr);
     t->history = history_init();
     if (t->edit == NULL || t->history == NULL)
@@ -125,7 +136,8 @@ static const char *next_line(talk *t, size_t *size)
     }
 }
 
-/* A message: lines up to one that does not end with a backslash; NULL: no more, or no memory. */
+/* A message: lines up to one that does not end with a backslash, or to the end; NULL: no more, or
+ * no memory. */
 static char *next_message(talk *t)
 {
     char *text = NULL;
@@ -133,8 +145,11 @@ static char *next_message(talk *t)
     for (;;) {
         size_t part;
         const char *line = next_line(t, &part);
-        if (line == NULL)
+        if (line == NULL) {
+            if (text != NULL)
+                text[size - 1] = 0; /* the line that was to go on does not */
             return text;
+        }
         while (part > 0 && (line[part - 1] == '\n' || line[part - 1] == '\r'))
             part--;
         const bool more = part > 0 && line[part - 1] == '\\';
@@ -311,7 +326,7 @@ static int converse(talk *t)
         const int failed = fail(&err);
         if (t->status == 0 && !t->terminal)
             t->status = failed;
-        on = on && status != NIB_IO;
+        on = on && !ferror(stdout); /* nobody reads the answers; a file of a command is another */
     }
     return t->status;
 }

@@ -48,13 +48,14 @@ struct request {
     char *body;
     size_t size, capacity;
     bool too_long, failed;
+    size_t key;    /* the one that it came with, from 1 on; 0: none, or none is wanted */
     bool unlogged; /* someone probes health, or reads metrics */
     int http;
     size_t sent, paced; /* bytes of the answer; of them, when it was last as fast as it must be */
     nib_call *call;     /* NULL: answered from `text` */
     const char *text;   /* [text_size] */
     size_t text_size;
-    char *owned; /* the text, where it is the request's */
+    char *owned;       /* the text, where it is the request's */
     atomic_bool ready; /* set by the service: there is more to send */
     /* of the watcher, in milliseconds: when something to send began to wait, 0: nothing does */
     _Atomic uint64_t stalled_ms, pinged_ms;

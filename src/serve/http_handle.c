@@ -72,11 +72,12 @@ static void add_origin(struct MHD_Response *response, const request *r)
     const char *origin = MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "Origin");
     const nib_strings *allowed = &r->connection->server->options->origins;
     for (size_t i = 0; origin != NULL && i < allowed->count; i++)
-        if (strcmp(allowed->items[i], origin) == 0) {
+        if (strcmp(allowed->items[i], origin) == 0)
             MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
-        }
-    if (allowed->count > 0) /* who keeps answers keeps one for each origin */
-        MHD_add_response_header(response, "Vary", "Origin");
+    const bool ahead = strcmp(r->method, "OPTIONS") == 0;
+    if (allowed->count > 0 || ahead) /* who keeps answers keeps one for each origin */
+        MHD_add_response_header(response, "Vary",
+                                ahead ? "Origin, Access-Control-Request-Headers" : "Origin");
 }
 
 static enum MHD_Result queue(request *r, struct MHD_Response *response)
@@ -302,13 +303,12 @@ static uint64_t hash_text(uint64_t hash, const char *text)
     return hash;
 }
 
-/* Behind a proxy all have one address, and those with a key of their own are told apart by it. */
+/* Behind a proxy all have one address, and those with a key of their own are told apart by it: by
+ * which it is, not by how the header is written. */
 static uint64_t client_of(const request *r)
 {
-    const connection *c = r->connection;
-    const uint64_t address = hash_text(14695981039346656037u, c->peer);
-    const char *key = MHD_lookup_connection_value(c->mhd, MHD_HEADER_KIND, "Authorization");
-    return c->server->options->keys->count > 0 && key != NULL ? hash_text(address, key) : address;
+    const uint64_t address = hash_text(14695981039346656037u, r->connection->peer);
+    return (address ^ r->key) * 1099511628211u;
 }
 
 static enum MHD_Result open_call(request *r, const route *to)
@@ -387,8 +387,8 @@ static enum MHD_Result check_who(request *r, const route *to, bool page, bool *g
     if (!origin_is_ours(r, origin, host))
         return refuse(r, 403, "origin_not_allowed",
                       "pages of this origin may not ask here; --allow-origin names those that may");
-    if (o->keys->count > 0 && !page && !ahead && !(to != NULL && to->open) &&
-        !serve_keys_open(o->keys, key))
+    r->key = serve_keys_find(o->keys, key);
+    if (o->keys->count > 0 && !page && !ahead && !(to != NULL && to->open) && r->key == 0)
         return refuse(r, 401, "invalid_api_key",
                       key == NULL ? "a key is wanted: Authorization: Bearer KEY"
                                   : "the key is not one of this server's");

@@ -40,9 +40,9 @@ nib_status serve(server *server, nib_service *service, nib_err *err);
  * with # left out. */
 nib_status serve_keys_read(serve_keys *out, const char *path, nib_err *err);
 void serve_keys_free(serve_keys *keys);
-/* Whether a header "Authorization: Bearer KEY" (NULL: none came) has one of the keys. Takes as long
- * whichever it is. */
-bool serve_keys_open(const serve_keys *keys, const char *authorization);
+/* Which of the keys a header "Authorization: Bearer KEY" has (NULL: none came): 1 for the first; 0:
+ * none of them. Takes as long whichever it is. */
+size_t serve_keys_find(const serve_keys *keys, const char *authorization);
 
 /* "nibble: sentence" as an error of the program. */
 nib_status serve_fail(nib_err *err, nib_status status, const char *format, ...) NIB_PRINTF(3, 4);

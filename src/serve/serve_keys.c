@@ -123,15 +123,15 @@ static unsigned same(const char *key, const char *given, size_t given_size)
     return apart == 0;
 }
 
-bool serve_keys_open(const serve_keys *keys, const char *authorization)
+size_t serve_keys_find(const serve_keys *keys, const char *authorization)
 {
     static const char scheme[] = "Bearer ";
-    unsigned found = 0;
+    size_t found = 0;
     if (authorization == NULL || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
-        return false;
+        return 0;
     const char *given = authorization + sizeof scheme - 1;
     const size_t size = strlen(given);
     for (size_t i = 0; i < keys->count; i++)
-        found |= same(keys->items[i], given, size);
-    return found != 0;
+        found += (i + 1) * (same(keys->items[i], given, size) & (found == 0));
+    return found;
 }

@@ -409,16 +409,6 @@ static nib_status make_texts(nib_calls *calls, const nib_tokenizer *t, const nib
 
 /* ---- opening: tools ---- */
 
-/* Values of the schema are objects, all of them. */
-static bool is_of_objects(const nib_schema *schema)
-{
-    const nib_schema_node *value = &schema->nodes[schema->nodes[schema->root].members[0]];
-    for (uint32_t l = 0; l < value->leaf_count; l++)
-        if (schema->nodes[schema->leaves[value->leaf + l]].kind != NIB_SCHEMA_OBJECT)
-            return false;
-    return true;
-}
-
 static nib_status open_member(nib_calls *calls, size_t place, const nib_callable *tool,
                               nib_err *err)
 {
@@ -432,11 +422,8 @@ static nib_status open_member(nib_calls *calls, size_t place, const nib_callable
     }
     NIB_TRY(nib__constraint_open(member, outer->trie, &schema, &outer->allocator, err));
     (*member)->calls = calls;
-    return is_of_objects(&(*member)->schema)
-               ? NIB_OK
-               : nib__fail(err, NIB_BAD_INPUT,
-                           "%s: arguments are an object, but the schema allows other values",
-                           schema.name);
+    /* {}, as clients write it where there is nothing to say, allows other values, too */
+    return nib__schema_only_objects(&(*member)->schema, err);
 }
 
 static nib_status open_members(nib_calls *calls, const nib_calls_options *o, nib_err *err)

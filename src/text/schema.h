@@ -96,6 +96,10 @@ nib_status nib__schema_read(nib_schema *out, const nib_named_text *text, const n
                             nib_err *err);
 void nib__schema_close(nib_schema *schema);
 
+/* Of the values that it allows only the objects stay; nested ones are as before. NIB_BAD_INPUT:
+ * there are none, or none that ends. */
+nib_status nib__schema_only_objects(nib_schema *s, nib_err *err);
+
 /* The ith keyword that is enforced, or passed over as an annotation; NULL after the last. */
 const char *nib__schema_keyword(size_t i, bool *annotation);
 

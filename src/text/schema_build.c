@@ -100,7 +100,7 @@ static nib_status append_text(nib_schema_reader *r, nib_schema_list *list, const
     return (*item)->text.at != NULL ? NIB_OK : no_memory(r, size);
 }
 
-/* The KEY or NIB_IS_STRING just read as the writer writes it, quotes included, in r->spelled. */
+/* The KEY or STRING just read as the writer writes it, quotes included, in r->spelled. */
 static nib_status spell(nib_schema_reader *r)
 {
     nib_jsonw w;

@@ -166,7 +166,8 @@ static nib_status flatten(checker *c, uint16_t at)
 
 /* ---- oneOf ---- */
 
-enum { IS_OBJECT = 1, IS_ARRAY = 2, IS_STRING = 4, IS_NUMBER = 8, IS_WORD = 16 };
+/* Bits of kinds that have no value in common. */
+enum { KIND_OBJECT = 1, KIND_ARRAY = 2, KIND_STRING = 4, KIND_NUMBER = 8, KIND_WORD = 16 };
 
 static bool is_whole(const nib_schema_text *text)
 {
@@ -179,17 +180,17 @@ static bool is_whole(const nib_schema_text *text)
 static unsigned kind_of(const nib_schema_text *text)
 {
     switch (text->at[0]) {
-    case '"': return IS_STRING;
+    case '"': return KIND_STRING;
     case 't':
     case 'f':
-    case 'n': return IS_WORD;
-    default: return IS_NUMBER;
+    case 'n': return KIND_WORD;
+    default: return KIND_NUMBER;
     }
 }
 
 static unsigned kinds_of(const nib_schema_node *node)
 {
-    static const unsigned kinds[] = {IS_OBJECT, IS_ARRAY, IS_STRING, IS_NUMBER};
+    static const unsigned kinds[] = {KIND_OBJECT, KIND_ARRAY, KIND_STRING, KIND_NUMBER};
     unsigned found = 0;
     if (node->kind != NIB_SCHEMA_LITERALS)
         return kinds[node->kind];
@@ -201,15 +202,15 @@ static unsigned kinds_of(const nib_schema_node *node)
 /* Numbers are told apart by their digits alone, so only whole ones are. */
 static bool literals_differ(const nib_schema_node *a, const nib_schema_node *b)
 {
-    const bool numbers = kinds_of(a) & kinds_of(b) & IS_NUMBER;
+    const bool numbers = kinds_of(a) & kinds_of(b) & KIND_NUMBER;
     for (size_t i = 0; i < a->count; i++) {
-        if (numbers && kind_of(&a->texts[i]) == IS_NUMBER && !is_whole(&a->texts[i]))
+        if (numbers && kind_of(&a->texts[i]) == KIND_NUMBER && !is_whole(&a->texts[i]))
             return false;
         if (bsearch(&a->texts[i], b->texts, b->count, sizeof *b->texts, nib__schema_by_text))
             return false;
     }
     for (size_t i = 0; i < b->count; i++)
-        if (numbers && kind_of(&b->texts[i]) == IS_NUMBER && !is_whole(&b->texts[i]))
+        if (numbers && kind_of(&b->texts[i]) == KIND_NUMBER && !is_whole(&b->texts[i]))
             return false;
     return true;
 }
@@ -315,6 +316,14 @@ static uint8_t height(const nib_schema *s, const nib_schema_node *node)
     return (uint8_t)(most < NIB_SCHEMA_ENDLESS ? most + 1 : NIB_SCHEMA_ENDLESS);
 }
 
+static nib_status endless(const nib_schema *s, nib_err *err)
+{
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s: no value of the schema ends within %d nestings; let some property on "
+                     "the way be optional, or an array be empty",
+                     s->nodes[s->root].path, NIB_SCHEMA_DEPTH);
+}
+
 /* After each round all nodes of one height more are right. */
 static nib_status find_heights(const checker *c)
 {
@@ -336,10 +345,7 @@ static nib_status find_heights(const checker *c)
     }
     const nib_schema_node *root = &s->nodes[s->root];
     if (s->nodes[root->members[0]].height >= NIB_SCHEMA_ENDLESS)
-        return nib__fail(c->err, NIB_BAD_INPUT,
-                         "%s: no value of the schema ends within %d nestings; let some property on "
-                         "the way be optional, or an array be empty",
-                         root->path, NIB_SCHEMA_DEPTH);
+        return endless(s, c->err);
     return NIB_OK;
 }
 
@@ -370,4 +376,38 @@ nib_status nib__schema_check(nib_schema *s, const nib_schema_definition *definit
     nib__release(a, c.stack);
     nib__release(a, c.found);
     return status;
+}
+
+nib_status nib__schema_only_objects(nib_schema *s, nib_err *err)
+{
+    const nib_schema_node *value = &s->nodes[s->nodes[s->root].members[0]];
+    const uint16_t *leaves = s->leaves + value->leaf;
+    nib_schema_node node = {.kind = NIB_SCHEMA_ANY_OF, .height = NIB_SCHEMA_ENDLESS};
+    uint16_t kept[NIB_SCHEMA_ABREAST]; /* fewer are of one kind */
+    for (uint32_t i = 0; i < value->leaf_count; i++) {
+        const nib_schema_node *leaf = &s->nodes[leaves[i]];
+        if (leaf->kind != NIB_SCHEMA_OBJECT)
+            continue;
+        kept[node.leaf_count++] = leaves[i];
+        node.height = leaf->height < node.height ? leaf->height : node.height;
+    }
+    if (node.leaf_count == value->leaf_count)
+        return NIB_OK;
+    if (node.leaf_count == 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: it has to be an object, and the schema allows none",
+                         s->nodes[s->root].path);
+    if (node.height >= NIB_SCHEMA_ENDLESS)
+        return endless(s, err);
+    /* a node of its own: a reference may lead to the one there was */
+    uint16_t *member = nib__arena_take(&s->arena, 1, sizeof *member);
+    if (member == NULL || !nib__reserve(s->allocator, (void **)&s->leaves, &s->leaf_capacity,
+                                        s->leaf_count + node.leaf_count, sizeof *s->leaves))
+        return nib__fail_memory(err, node.leaf_count * sizeof *s->leaves, "the schema");
+    node.leaf = (uint32_t)s->leaf_count;
+    memcpy(s->leaves + s->leaf_count, kept, node.leaf_count * sizeof *kept);
+    s->leaf_count += node.leaf_count;
+    NIB_TRY(nib__schema_add(s, &node, member, err));
+    s->nodes[s->root].members = member;
+    return NIB_OK;
 }

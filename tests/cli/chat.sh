@@ -10,6 +10,12 @@ equal 'nothing on stderr with -q' '' "$(cat err)"
 check 'it is JSON' python3 -m json.tool talk.json
 equal 'two turns' 'user assistant user assistant' "$(sed -n 's/.*"role": "\(.*\)",/\1/p' talk.json | tr '\n' ' ' | sed 's/ $//')"
 check 'a line that goes on' grep -q '"content": "The wolf\\nand the king"' talk.json
+# memory is filled with what is no text, so that nothing ends by chance where it should
+printf 'The wolf' | talk -q >whole 2>&1
+for end in '\' '\\n'; do
+    printf "The wolf\\$end" | MALLOC_PERTURB_=85 talk -q >cut 2>&1
+    check "a line that was to go on, and then the end: $end" cmp whole cut
+done
 check 'answers are printed' [ "$(wc -c <answers)" -gt 20 ]
 
 # a turn from the cache is the turn of a conversation that was loaded
@@ -41,6 +47,12 @@ equal 'the status' 2 "$status"
 check 'a near word' grep -q "/sistem is not one of /help's words; did you mean /system?" err
 check 'FILE is wanted' grep -q '/save wants FILE' err
 check 'a file that is not there' grep -q 'none.json: No such file' err
+status=0
+printf 'Once upon\n/load nosuch.json\n/save no/such/place.json\nThe wolf\n/save on.json\n' | talk -q >out 2>err || status=$?
+equal 'the status of a file' 6 "$status"
+check 'a file that cannot be made' grep -q 'no/such/place.json: No such file' err
+equal 'the talk goes on behind either' 'user assistant user assistant' \
+    "$(sed -n 's/.*"role": "\(.*\)",/\1/p' on.json | tr '\n' ' ' | sed 's/ $//')"
 for bad in '{}' '[{"role": "king", "content": "x"}]' '[{"role": "user"}]' '[{"role": "user", "content": 5}]' '[' '[] x' \
     '[{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]' '[{"role": "user", "content": "a", "mood": 1}]'; do
     printf '%s' "$bad" >bad.json

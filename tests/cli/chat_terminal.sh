@@ -53,3 +53,25 @@ STEPS
 equal '/quit ends with 0' 0 "$status"
 equal 'what the run before had said' 'Once upon' "$(said stopped.json)"
 check 'the answer was stopped before its end' [ "$(sed -n 's/^answer  *\([0-9]*\) tokens.*/\1/p' shown)" -lt 400 ]
+
+# characters past ASCII, in every environment; Ctrl-D behind a line that was to go on is the end of its message alone
+for locale in C C.UTF-8 xx_XX.ISO-8859-1; do
+    status=0
+    LC_ALL=$locale talk --recipe 8da4w -n 4 -q >shown <<'STEPS' || status=$?
+wait >\x20
+type \xc3\xa9t\xc3\xa9x\x7f \xe2\x82\xac\xc3\xb6\x7f\r
+wait >\x20
+type half\\\r
+wait >\x20
+type \x04
+wait >\x20
+type /stats\r
+wait temp 0,
+type /save past.json\r
+wait >\x20
+type \x04
+STEPS
+    equal "$locale: it ends with 0" 0 "$status"
+    equal "$locale: characters past ASCII" 'été €|half' "$(said past.json)"
+    rm past.json
+done

@@ -9,6 +9,8 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -64,6 +66,8 @@ static void test_wrong_arguments(void **state)
         CALLED("\"{} {}\"") "}",
         CALLED("\"{\\\"a\\\": \\\"\\\\ud800\\\"}\"") "}",
         CALLED("\"{\\\"\\\\u0000\\\": 1}\"") "}",
+        CALLED("\"{\\\"a\\\": 1e999}\"") "}",
+        CALLED("\"{\\\"a\\\": -1.5E400}\"") "}",
     };
     const nib_allocator a = nib__allocator_default();
     (void)state;
@@ -77,6 +81,94 @@ static void test_wrong_arguments(void **state)
         assert_string_equal(error.param, "messages[1].tool_calls[0].function.arguments");
         nib__arena_free(&arena);
     }
+}
+
+#define CALL(id)                                                                                   \
+    "{\"id\": \"" id                                                                               \
+    "\", \"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{}\"}}"
+#define CALLS(calls) "{\"role\": \"assistant\", \"tool_calls\": [" calls "]}"
+#define ANSWER(id) "{\"role\": \"tool\", \"content\": \"\", \"tool_call_id\": \"" id "\"}"
+
+/* An answer names a call of a message before, whatever comes after. */
+static void test_answers(void **state)
+{
+    static const struct {
+        const char *messages, *param; /* NULL: good */
+    } cases[] = {
+        {CALLS(CALL("b") ", " CALL("a")) ", " ANSWER("a") ", " ANSWER("b"), NULL},
+        {CALLS(CALL("a")) ", " ANSWER("a") ", " CALLS(CALL("a")) ", " ANSWER("a"), NULL},
+        {CALLS(CALL("a")) ", " ANSWER("b") ", " CALLS(CALL("b")), "messages[1].tool_call_id"},
+        {CALLS(CALL("a")) ", " CALLS(CALL("ab")) ", " ANSWER("ab") ", " ANSWER("abc"),
+         "messages[3].tool_call_id"},
+        {ANSWER(""), "messages[0].tool_call_id"},
+        {CALLS(CALL("")) ", " ANSWER(""), NULL},
+    };
+    const nib_allocator a = nib__allocator_default();
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_api_request q;
+        nib_api_error error;
+        nib_arena arena;
+        char body[1024];
+        nib__arena_init(&arena, &a, 0);
+        snprintf(body, sizeof body, "{\"messages\": [%s]}", cases[i].messages);
+        assert_int_equal(read(&q, body, &arena, &error), cases[i].param == NULL);
+        assert_string_equal(error.param, cases[i].param ? cases[i].param : "");
+        nib__arena_free(&arena);
+    }
+}
+
+/* As many calls and answers as a body of 8 MB has room for, each answer of the first call. */
+static void test_many_answers(void **state)
+{
+    enum { COUNT_OF_EACH = 60000 };
+    const nib_allocator a = nib__allocator_default();
+    nib_api_request q;
+    nib_api_error error;
+    nib_arena arena;
+    nib_text body;
+    (void)state;
+    nib__text_init(&body, &a);
+    nib__text_format(&body, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [");
+    for (int i = 0; i < COUNT_OF_EACH; i++)
+        nib__text_format(&body, "%s" CALL("%d"), i > 0 ? ", " : "", i);
+    nib__text_format(&body, "]}");
+    for (int i = 0; i < COUNT_OF_EACH; i++)
+        nib__text_format(&body, ", " ANSWER("0"));
+    nib__text_format(&body, "]}");
+    assert_false(body.failed);
+    nib__arena_init(&arena, &a, 0);
+    const clock_t began = clock();
+    assert_true(read(&q, body.at, &arena, &error));
+    assert_true((double)(clock() - began) / CLOCKS_PER_SEC < 4);
+    nib__arena_free(&arena);
+    nib__text_free(&body);
+}
+
+/* What no context has room for is not read to its end: there it is no JSON. */
+static void test_too_long(void **state)
+{
+    static const nib_api_limits limits = {
+        .model = "m", .vocab = 100, .context = 10, .token_longest = 20};
+    static const char body[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \""
+        "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567"
+        "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567"
+        "\"}, {\"role\": \"user\", \"content\": \"a\"}, nothing";
+    const nib_allocator a = nib__allocator_default();
+    nib_api_request q;
+    nib_api_error error;
+    nib_arena arena;
+    (void)state;
+    nib__arena_init(&arena, &a, 0);
+    assert_false(
+        nib__api_request_read(&q, NIB_ROUTE_CHAT, body, strlen(body), &limits, &arena, &error));
+    assert_string_equal(error.param, "messages");
+    assert_string_equal(error.code, "context_length_exceeded");
+    assert_string_equal(error.text,
+                        "the messages have over 200 bytes, but the model's context here is 10 "
+                        "tokens, of 20 bytes at most; shorten them");
+    nib__arena_free(&arena);
 }
 
 static const char with_tools[] =
@@ -132,6 +224,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_wrong_arguments),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_many_answers),
+        cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_tools),
         cmocka_unit_test(test_failing_allocations),
     };

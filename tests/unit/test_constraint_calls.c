@@ -53,6 +53,7 @@ static const nib_callable tools[] = {
     {"get", SCHEMA("{\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\"}}, "
                    "\"required\": [\"n\"], \"additionalProperties\": false}")},
     {"get_all", {"tools[1].function.parameters", NULL, 0}},
+    {"any", SCHEMA("{}")},
     {"Z-9", SCHEMA("{\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [\"x\", \"y}\"]}}, "
                    "\"additionalProperties\": false}")},
 };
@@ -364,15 +365,19 @@ static void expect_refused(const constraining *c, const nib_call_format *format,
 static void test_refusals(void **state)
 {
     static const nib_callable list = {"f", SCHEMA("{\"type\": \"array\"}")},
-                              either = {"f", SCHEMA("{\"type\": [\"object\", \"null\"]}")},
+                              endless = {"f",
+                                         SCHEMA("{\"anyOf\": [{\"type\": \"null\"}, {\"$ref\": "
+                                                "\"#/$defs/o\"}], \"$defs\": {\"o\": {\"type\": "
+                                                "\"object\", \"properties\": {\"a\": {\"$ref\": "
+                                                "\"#/$defs/o\"}}, \"required\": [\"a\"]}}}")},
                               pattern = {"f", SCHEMA("{\"type\": \"object\", \"properties\": "
                                                      "{\"a\": {\"pattern\": \"x\"}}}")};
     nib_call_format f = tags;
     (void)state;
     constraining c = open_constraining(SHIPPED);
-    expect_refused(&c, &tags, &list, false,
-                   "tools[0].function.parameters: arguments are an object");
-    expect_refused(&c, &tags, &either, false, "allows other values");
+    expect_refused(&c, &tags, &list, false, "tools[0].function.parameters: it has to be an object");
+    expect_refused(&c, &tags, &endless, false,
+                   "tools[0].function.parameters: no value of the schema ends");
     expect_refused(&c, &tags, &pattern, false,
                    "tools[0].function.parameters.properties.a.pattern: ");
     f.middle = (nib_call_text){TEXT("x")};
@@ -384,6 +389,48 @@ static void test_refusals(void **state)
     nib_constraint *blank = open_calls(&c, &f, true, true); /* the text begins with just that */
     assert_int_equal(nib__calls_opening(blank), 2);
     nib__constraint_close(blank);
+    close_constraining(&c);
+}
+
+/* A schema that allows other values, too, is one of objects; within these it is what it says. */
+static void test_objects_alone(void **state)
+{
+    static const struct {
+        nib_callable tool;
+        const char *good[3], *bad[3];
+    } cases[] = {
+        {{"f", SCHEMA("{}")}, {"{}", "{\"a\": [1, {\"b\": null}]}"}, {"null", "\"x\"", "[{}]"}},
+        {{"f", SCHEMA("{\"description\": \"none\"}")}, {"{}"}, {"1"}},
+        {{"f",
+          SCHEMA("{\"type\": [\"null\", \"object\"], \"properties\": {\"a\": {\"const\": 1}}}")},
+         {"{}", "{\"a\": 1}"},
+         {"null", "{\"a\": 2}", "{\"b\": 1}"}},
+        {{"f",
+          SCHEMA("{\"anyOf\": [{\"type\": \"integer\"}, {\"type\": \"object\", \"properties\": "
+                 "{\"a\": "
+                 "{\"$ref\": \"#\"}}}, {\"type\": \"object\", \"properties\": {\"b\": {}}}]}")},
+         {"{\"a\": 5}", "{\"a\": {\"a\": {\"b\": 1}}}", "{\"b\": null}"},
+         {"5", "{\"a\": null}"}},
+    };
+    const nib_allocator a = nib__allocator_default();
+    (void)state;
+    constraining c = open_constraining(SHIPPED);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const nib_calls_options o = {&tags, &cases[i].tool, 1, false, false};
+        nib_constraint *constraint = NULL;
+        nib_err err;
+        char text[256];
+        if (nib__calls_open(&constraint, c.trie, c.tokenizer, &o, &a, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        for (int good = 0; good < 2; good++)
+            for (const char *const *arguments = good ? cases[i].good : cases[i].bad;
+                 arguments < (good ? cases[i].good : cases[i].bad) + 3 && *arguments; arguments++) {
+                snprintf(text, sizeof text, "<call>\n{\"name\": \"f\", \"arguments\": %s}\n</call>",
+                         *arguments);
+                expect_text(&c, constraint, good, text);
+            }
+        nib__constraint_close(constraint);
+    }
     close_constraining(&c);
 }
 
@@ -420,6 +467,7 @@ int main(void)
         cmocka_unit_test(test_walks),
         cmocka_unit_test(test_known_tokenizers),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_objects_alone),
         cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include "service.h"
 
 #include "failing.h"
+#include "metered.h"
 #include "session.h"
 
 #include <math.h>
@@ -23,6 +24,17 @@ static void *resize_locked(void *ctx, void *old, size_t size)
 {
     pthread_mutex_lock(&memory_lock);
     void *p = failing_resize(ctx, old, size);
+    pthread_mutex_unlock(&memory_lock);
+    return p;
+}
+
+static meter metered;
+
+static void *meter_locked(void *ctx, void *old, size_t size)
+{
+    (void)ctx;
+    pthread_mutex_lock(&memory_lock);
+    void *p = metered_resize(&metered, old, size);
     pthread_mutex_unlock(&memory_lock);
     return p;
 }
@@ -275,7 +287,8 @@ static void test_queue_keeps_room(void **state)
     }
     for (size_t i = 0; i < COUNT(clients); i++)
         nib_call_close(calls[i]);
-    wait_prepared(s.service); /* one that was being prepared waits until it is */
+    assert_int_equal(s.service->waiting, 0); /* whatever is being prepared */
+    wait_prepared(s.service);
     assert_int_equal(s.service->waiting, 0);
     close_served(&s);
 }
@@ -441,6 +454,45 @@ static void test_no_memory_for_calls(void **state)
             "\"tool_choice\": \"required\", \"parallel_tool_calls\": false, \"stream\": true}");
 }
 
+static size_t held(void)
+{
+    pthread_mutex_lock(&memory_lock);
+    const size_t now = metered.now;
+    pthread_mutex_unlock(&memory_lock);
+    return now;
+}
+
+/* A choice that waits has no masks yet, and one that is over has them no more. */
+static void test_waiting_holds_little(void **state)
+{
+    static const char *const bodies[] = {
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"n\": 32, \"max_tokens\": 4}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"n\": 32, \"max_tokens\": 4, "
+        "\"response_format\": {\"type\": \"json_object\"}}"};
+    const nib_service_options options = {.chat_template = "{{ messages[0].content }}"};
+    const nib_allocator a = {meter_locked, NULL};
+    static char answer[1 << 16];
+    size_t waiting[COUNT(bodies)], over[COUNT(bodies)];
+    served s;
+    (void)state;
+    open_served(&s, &options, &a, 2);
+    for (size_t i = 0; i < COUNT(bodies); i++) {
+        const size_t before = held();
+        nib_call *call = post_to(&s, NIB_ROUTE_CHAT, bodies[i], 0);
+        wait_prepared(s.service);
+        waiting[i] = held() - before;
+        start(&s);
+        assert_int_equal(read_answer(call, answer, sizeof answer), 200);
+        stop(&s);
+        s.service->stopping = 0;
+        over[i] = held();
+        nib_call_close(call);
+    }
+    assert_true(waiting[1] < waiting[0] + 32 * 1024);
+    assert_true(over[1] < over[0] + 32 * 1024);
+    close_served(&s);
+}
+
 /* Of a call that goes before it is over: what there is, until now. */
 static void test_stats_of_one_that_goes(void **state)
 {
@@ -504,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_no_memory_for_calls),
         cmocka_unit_test(test_no_memory_behind_a_reader),
         cmocka_unit_test(test_stats_of_one_that_goes),
+        cmocka_unit_test(test_waiting_holds_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
