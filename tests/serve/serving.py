@@ -115,14 +115,27 @@ class Server:
             s.sendall(data)
             return drain(s)
 
+    def metrics(self, *names):
+        """Of one reading: the sum of each."""
+        lines = self.ask("GET", "/metrics")[2].split("\n")
+        return [sum(float(line.split()[-1]) for line in lines if re.match(re.escape(name) + r"[ {]", line)) for name in names]
+
     def metric(self, name):
-        text = self.ask("GET", "/metrics")[2]
-        return sum(float(line.split()[-1]) for line in text.split("\n") if re.match(re.escape(name) + r"[ {]", line))
+        return self.metrics(name)[0]
 
     def wait_for(self, name, value, seconds=10):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.metric(name) == value:
+                return True
+            time.sleep(0.01)
+        return False
+
+    def wait_for_nobody(self, seconds=10):
+        """Neither running nor waiting: between two requests one alone of these can be 0."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.metrics("nibble_sequences_running", "nibble_requests_waiting") == [0, 0]:
                 return True
             time.sleep(0.01)
         return False
