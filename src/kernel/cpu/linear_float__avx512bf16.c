@@ -11,8 +11,8 @@
 #include "linear_float_x512.h"
 
 #define NATIVE FORM_BF16
-enum { TILE_M = 12, GROUP_M = 12, TILE_P = 2, WIDE_M = 6, WIDE_P = 4, WIDE_MOST = 48 };
-enum { SWAPS = false, HOLDS = false, SPAN = 256, WIDE_SPAN = 256 };
+enum { TILE_M = 12, GROUP_M = 8, TILE_P = 2, WIDE_M = 6, WIDE_P = 4, WIDE_MOST = 24 };
+enum { SWAPS = false, HOLDS = true, SPAN = 256, WIDE_SPAN = 256 };
 
 typedef __m512i pair;
 
