@@ -71,9 +71,10 @@ typedef struct tile_form {
  * come next, as what lies there has been read. Past the last one is harmless. */
 NIB_INLINE size_t ahead_of(const job *j, size_t at, const tile_form t)
 {
-    const size_t left = (size_t)(j->panel[0] + j->l.bytes - j->codes[0]);
-    const bool passes = t.f == j->f && at + AHEAD >= left;
-    return passes ? AHEAD + (size_t)(t.panels - 1) * j->l.bytes + j->l.code_at : AHEAD;
+    const size_t left = (size_t)(j->panel[0] + j->l.bytes - j->codes[0]),
+                 ahead = nib__fetch_distance(AHEAD);
+    const bool passes = ahead > 0 && t.f == j->f && at + ahead >= left;
+    return passes ? ahead + (size_t)(t.panels - 1) * j->l.bytes + j->l.code_at : ahead;
 }
 
 /* The scales of a group of the panels that come next. Float zeros gain nothing by it. */

@@ -204,6 +204,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     const __m512i ones = _mm512_set1_epi8(1);
     const uint8_t *codes = group + l->header;
     const int32_t *terms = p->terms + g;
+    const size_t ahead = nib__fetch_distance(AHEAD);
     __m512i dots[TILE][2], sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++)
@@ -216,7 +217,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes) {
 #pragma GCC unroll 16
         for (int line = 0; line < unit_k * bits / 16; line++)
-            _mm_prefetch(nib__ahead(codes, AHEAD + 64 * (size_t)line), _MM_HINT_T0);
+            _mm_prefetch(nib__ahead(codes, ahead + 64 * (size_t)line), _MM_HINT_T0);
 #pragma GCC unroll 4
         for (int q = 0; q < unit_k / 8; q++) {
             __m512i even[2], odd[2];
