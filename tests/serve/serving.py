@@ -131,6 +131,13 @@ class Server:
             time.sleep(0.01)
         return False
 
+    def lines_with(self, text, begin, seconds=10):
+        """The log's lines from `begin` on, with one that has the text if it comes: a place is free before its line is written."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not any(text in line for line in self.lines[begin:]):
+            time.sleep(0.01)
+        return self.lines[begin:]
+
     def wait_for_nobody(self, seconds=10):
         """Neither running nor waiting: between two requests one alone of these can be 0."""
         end = time.monotonic() + seconds

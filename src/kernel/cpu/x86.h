@@ -17,7 +17,7 @@
 #endif
 
 /* How far ahead of its loads a row that streams weights past few tokens fetches: `bytes`, or 0,
- * which fetches what was just read, in the family of Zen 4. That reads ahead by itself and is slower
+ * which fetches what was just read, in the family of Zen 4. That reads ahead by itself, and slower
  * when it is asked to: one thread reads 1.3 times the int4 and 1.2 times the bf16 without
  * (2026-11-23). Zen 3, of the same family, was not at hand. */
 NIB_INLINE size_t nib__fetch_distance(size_t bytes)
