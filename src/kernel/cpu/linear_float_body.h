@@ -695,10 +695,12 @@ static void fetch_codes(const job *j, const patch *at, int64_t p, int64_t r, int
     const size_t step = form_step(j->f), begin = (size_t)(j->k0 / NIB_FLOAT_STEP) * step;
     const size_t bytes = (size_t)nib__ceil_div(j->k1 - j->k0, NIB_FLOAT_STEP) * step,
                  lines = bytes / 64, all = (size_t)at->rows;
-    const uint8_t *panel = (const uint8_t *)j->a->packed + (size_t)(at->first + p) * j->l.bytes;
-    for (int64_t next = p; next < nib__min(p + TILE_P, at->panels); next++, panel += j->l.bytes)
+    for (int64_t next = p; next < nib__min(p + TILE_P, at->panels); next++) {
+        const uint8_t *panel =
+            (const uint8_t *)j->a->packed + (size_t)(at->first + next) * j->l.bytes;
         for (size_t i = lines * (size_t)r / all; i < lines * (size_t)(r + rows) / all; i++)
             __builtin_prefetch(panel + j->l.code_at + begin + i * 64, 0, 2);
+    }
 }
 
 /* Tokens are staged one tile ahead, so that storing them overlaps with the tile's sums. */
