@@ -476,7 +476,8 @@ typedef struct nib_bench_result {
     nib_bench_speeds peer;   /* medians; 0: there is none */
     char peer_name[192];     /* what it says of itself and its model: "0c1e570, llama 1B Q4_0" */
     double read_gb_per_s;    /* median of what was read before and after the rounds; 0: no peer */
-    /* The files, and what of them a token reads: weight_bytes, and the peer's; 0: not known. */
+    /* The files, and what of them a token reads: weight_bytes, and the peer's, or all its tensors
+     * if only the peer knows their format; 0: not known. */
     uint64_t file_bytes, peer_file_bytes, peer_token_bytes;
 } nib_bench_result;
 

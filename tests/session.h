@@ -24,6 +24,7 @@ typedef struct open_how {
     int threads, sequences; /* 0: 1 */
     int64_t context;
     const nib_allocator *allocator;
+    nib_callbacks callbacks;
 } open_how;
 
 static inline void close_opened(opened *o)
@@ -38,8 +39,10 @@ static inline void close_opened(opened *o)
 /* On failure everything is closed again and err says why. */
 static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
 {
-    const nib_engine_options options = {
-        .threads = how->threads ? how->threads : 1, .isa = how->isa, .allocator = how->allocator};
+    const nib_engine_options options = {.threads = how->threads ? how->threads : 1,
+                                        .isa = how->isa,
+                                        .allocator = how->allocator,
+                                        .callbacks = how->callbacks};
     const nib_request request = {.recipe = how->recipe,
                                  .dtype = how->dtype,
                                  .cache = how->cache,

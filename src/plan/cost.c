@@ -258,13 +258,6 @@ static bool shares_input(const nib_way *way, const nib_layer *layer, nib_op op)
            (role == NIB_ROLE_K || role == NIB_ROLE_V || role == NIB_ROLE_UP);
 }
 
-/* f32 that a row takes as it lies. */
-static bool is_plain(const nib_scheme *scheme, const nib_policy *policy)
-{
-    return scheme->act == NIB_ACT_FLOAT && policy->dtype == NIB_TYPE_F32 &&
-           scheme->zero != NIB_ZERO_FLOAT;
-}
-
 static double embed_seconds(const nib_way *way, const nib_use *use, const nib_layer *layer,
                             double tokens)
 {
@@ -295,7 +288,8 @@ static double use_seconds(const nib_way *way, const nib_use *use, const nib_laye
                          beside_seconds(use->kernel, layer, scheme, machine, tokens),
                          share_of(machine, layer, weights, policy), machine, use->kernel->unit);
     }
-    if (use->quant != NULL && !shares_input(way, layer, use->op) && !is_plain(scheme, policy))
+    if (use->quant != NULL && !shares_input(way, layer, use->op) &&
+        !nib__input_is_plain(scheme, policy->dtype))
         seconds += measured != NULL ? measured_quant(measured, machine, k, m)
                                     : quant_seconds(use, in, tokens, k, machine);
     return seconds;

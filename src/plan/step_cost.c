@@ -65,7 +65,8 @@ double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *pol
         if (plan->layers[i].denied)
             return NAN;
         const bool is_head = plan->layers[i].layer->role == NIB_ROLE_HEAD;
-        sum += linear_seconds(&plan->layers[i], &own, is_head ? outputs : m);
+        if (!is_head || outputs > 0)
+            sum += linear_seconds(&plan->layers[i], &own, is_head ? outputs : m);
     }
     for (size_t i = 1; i + NIB_SITE_COUNT < plan->count; i += NIB_SITE_COUNT)
         sum += layer_seconds(&s, &plan->layers[i]);

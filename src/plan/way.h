@@ -87,6 +87,11 @@ NIB_INLINE int64_t nib__layer_tokens(const nib_layer *layer, const nib_policy *p
 {
     return policy->training || layer->role != NIB_ROLE_HEAD ? m : 1;
 }
+/* f32 that a row takes as it lies: nothing is made of it first. */
+NIB_INLINE bool nib__input_is_plain(const nib_scheme *scheme, nib_type dtype)
+{
+    return scheme->act == NIB_ACT_FLOAT && dtype == NIB_TYPE_F32 && scheme->zero != NIB_ZERO_FLOAT;
+}
 /* Fills in what the way's uses are predicted to take. */
 void nib__way_price(nib_way *way, const nib_layer *layer, const nib_policy *policy);
 /* Seconds with m tokens by the use that has m in its range; all phases together in training. */

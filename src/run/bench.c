@@ -227,7 +227,8 @@ static void predict(const nib_session *s, int64_t prompt, int64_t fresh, nib_ben
     for (int64_t done = 0; done < prompt; done += NIB_CHUNK) {
         const int64_t part = nib__min(NIB_CHUNK, prompt - done);
         const double positions = (double)done + (double)part / 2;
-        prefill_s += nib__plan_step_seconds(plan, &s->plan->policy, part, 1, positions);
+        prefill_s +=
+            nib__plan_step_seconds(plan, &s->plan->policy, part, done + part == prompt, positions);
     }
     const double token_s = nib__plan_step_seconds(plan, &s->plan->policy, 1, 1, (double)fresh / 2);
     out->predicted_prefill_tokens_per_s = prefill_s > 0 ? (double)prompt / prefill_s : 0;
@@ -325,6 +326,8 @@ static void describe_peer(const bench *b, nib_bench_result *r)
              b->peer.build[0] && b->peer.type[0] ? ", " : "", b->peer.type);
     nib__peer_file(&r->peer_file_bytes, &r->peer_token_bytes, peer->model,
                    &b->session->model->engine->allocator);
+    if (r->peer_token_bytes == 0) /* a format that is the peer's alone */
+        r->peer_token_bytes = b->peer.model_bytes;
 }
 
 nib_status nib_bench(nib_session *session, const nib_bench_options *options,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Times every linear row that runs here on one real shape, for one token and for a prompt, with all
- * threads, beside the rates measured in the same run.
+ * Times every linear row that runs here on one real shape, for one token with weights from memory
+ * and for a prompt, with all threads, beside the rates measured in the same run.
  */
 #include "library.h"
 #include "timing.h"
@@ -81,8 +81,9 @@ static nib_status run_rows(nib_timed *t, nib_form form, const nib_machine *now, 
         if (!nib__engine_progress(t->engine, "bench", i, nib__kernel_count()))
             return nib__fail(err, NIB_CANCELLED, "the bench was cancelled");
         const nib_scheme scheme = scheme_of(row);
-        NIB_TRY(nib__timed_set(t, &scheme, input_type(row), BENCH_N, BENCH_K, BENCH_PROMPT, err));
-        NIB_TRY(nib__timed_linear(t, row, BENCH_N, 1, false, &one, err));
+        const nib_layer layer = {.n = BENCH_N, .k = BENCH_K, .scale_type = NIB_TYPE_BF16};
+        NIB_TRY(nib__timed_set(t, &layer, &scheme, input_type(row), BENCH_N, BENCH_PROMPT, err));
+        NIB_TRY(nib__timed_linear(t, row, BENCH_N, 1, true, &one, err));
         NIB_TRY(nib__timed_linear(t, row, BENCH_N, BENCH_PROMPT, false, &prompt, err));
         write_row(row, (double)nib__timed_bytes(t, row, BENCH_N), form, one, prompt, now, out,
                   first);
@@ -113,7 +114,8 @@ nib_status nib_bench_kernels(nib_engine *engine, nib_form form, const nib_sink *
             BENCH_N, BENCH_K, nib__pool_threads(engine->pool), now.bytes_per_s * 1e-9, "kernel",
             "us, m 1", "GB/s", "share", "us, m 128", "GOP/s", "share");
     nib_timed timed;
-    nib_status status = nib__timed_open(&timed, engine, NULL, 0, err);
+    nib_status status =
+        nib__timed_open(&timed, engine, NULL, nib__timed_weights(&engine->here), err);
     if (status == NIB_OK)
         status = run_rows(&timed, form, &now, &text, err);
     nib__timed_close(&timed);

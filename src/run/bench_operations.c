@@ -10,6 +10,7 @@
 #include "op_table.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 /* Of `passes` passes that together have `tokens` tokens, which attend to `positions` ones. */
 typedef struct work {
@@ -61,12 +62,14 @@ static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of
 {
     const nib_runner *r = &b->session->runner;
     const bool is_linear = n->op == NIB_OP_LINEAR, is_there = n->side == NIB_SIDE_GPU;
-    const double tokens =
-        n->wanted_only || n + 1 == r->ops.nodes + r->ops.count ? of.outputs : of.tokens;
+    const bool is_last = n + 1 == r->ops.nodes + r->ops.count;
+    const double tokens = n->wanted_only || is_last ? of.outputs : of.tokens;
     const nib_machine *machine = is_there ? r->plan->gpu : &b->here;
     nib_op_line l = {.name = nib__op_names[n->op],
                      .layers = nib__layers_word(r->net, is_linear ? n->site : SIZE_MAX),
                      .device = machine->name};
+    if (is_last) /* a pass without outputs ends before it */
+        of.passes = fmin(of.passes, of.outputs);
     if (is_linear)
         count_linear(r, n, tokens, of, &l);
     else if (n->op == NIB_OP_ATTN)

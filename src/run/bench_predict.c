@@ -101,7 +101,7 @@ static nib_status measure(prediction *p, const predicted_layer *l, int64_t m, do
 {
     const nib_use *use = nib__way_use(&l->way, m);
     NIB_TRY(nib__timed_linear(&p->timed, use->kernel, l->layer.n, m, m == 1, seconds, err));
-    if (use->quant == NULL)
+    if (use->quant == NULL || nib__input_is_plain(&l->way.scheme, p->policy.dtype))
         return NIB_OK;
     double quant_s;
     NIB_TRY(nib__timed_quant(&p->timed, use->quant, m, &quant_s, err));
@@ -117,7 +117,7 @@ static nib_status measure_all(prediction *p, nib_err *err)
         p->timed.compiled = turn > 0;
         if (!nib__engine_progress(p->engine, "bench", i, TURNS * p->count))
             return nib__fail(err, NIB_CANCELLED, "the bench was cancelled");
-        NIB_TRY(nib__timed_set(&p->timed, &l->way.scheme, p->policy.dtype, l->layer.n, l->layer.k,
+        NIB_TRY(nib__timed_set(&p->timed, &l->layer, &l->way.scheme, p->policy.dtype, l->layer.n,
                                p->prompt, err));
         for (int batch = 0; batch < BATCHES; batch++)
             NIB_TRY(measure(p, l, tokens_of(p, batch), &l->measured[batch][turn], err));

@@ -69,6 +69,8 @@ nib_status nib__choose_machine(nib_plan *p, nib_err *err);
  * they give it. */
 void nib__plan_open_packed(nib_plan *p);
 void nib__plan_note_packed(nib_plan *p);
+/* Logs what the load found otherwise: it looks at the bytes, the plan at names. */
+void nib__session_say_packed(const nib_session *s);
 /* Plans the layers for p->machine; of "auto" for every device that is here, and keeps the plan with
  * the fastest token among those that fit. */
 nib_status nib__plan_machines(nib_plan *p, nib_err *err);

@@ -163,7 +163,8 @@ static nib_status measure_product(calibration *c, const nib_policy *policy, int 
     nib_measured *p = &c->turns[turn][at];
     const nib_measured *before = turn > 0 ? &c->turns[turn - 1][at] : NULL;
     *p = (nib_measured){.code = c->layer.asked.code, .act = c->layer.asked.act};
-    NIB_TRY(nib__timed_set(&c->timed, &c->layer.asked, policy->dtype, N_MOST, K, m_most, err));
+    NIB_TRY(
+        nib__timed_set(&c->timed, &c->layer, &c->layer.asked, policy->dtype, N_MOST, m_most, err));
     for (int i = 0; i < NIB_POINTS; i++)
         NIB_TRY(
             time_point(c, &p->at[i], before != NULL ? &before->at[i] : NULL, nib__points[i], err));

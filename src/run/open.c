@@ -247,6 +247,7 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
         nib_session_close(s);
         return status;
     }
+    nib__session_say_packed(s);
     *out = s;
     return NIB_OK;
 }

@@ -6,6 +6,8 @@
 #include "library.h"
 #include "packed.h"
 
+#include <stdio.h>
+
 /* Once for a model: it reads all of the file. */
 static void open_packed(nib_model *m)
 {
@@ -42,6 +44,28 @@ void nib__plan_open_packed(nib_plan *p)
         return;
     open_packed(p->model);
     nib__model_tables(p->model); /* now, so that the plan says what it finds */
+}
+
+void nib__session_say_packed(const nib_session *s)
+{
+    const nib_plan *p = s->plan;
+    const nib_callbacks *c = &p->model->engine->callbacks;
+    size_t others = 0;
+    if (p->model->packed == NULL || c->log == NULL)
+        return;
+    for (size_t i = 0; i < p->plan.count; i++) {
+        const nib_loaded *w = &s->runner.weights[i];
+        bool there;
+        others += is_packed(p, i, &there) && there && w->pack_count > 0 && !w->packs[0].mapped;
+    }
+    char line[160];
+    snprintf(line, sizeof line,
+             NIB_PACKED_NAME
+             ": %zu weights there are not as their kernels pack them now; they were "
+             "packed at load. `nibble quantize --pack` writes them anew",
+             others);
+    if (others > 0)
+        c->log(c->ctx, line);
 }
 
 void nib__plan_note_packed(nib_plan *p)

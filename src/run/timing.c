@@ -12,6 +12,7 @@ enum {
      * no denormals, which take a CPU ten times as long. */
     PATTERN = 0x3c,
     INPUT = 0x3f,
+    MINUS_ONE = 0xff, /* bytes of an int32 of -1: a zero point like any but 0 */
     FILL_BYTES = 16 << 20,
     ALIGN = 4096, /* of one weight after the other */
     BATCHES = 3,
@@ -100,17 +101,33 @@ void nib__timed_close(nib_timed *t)
     *t = (nib_timed){.engine = t->engine};
 }
 
-nib_status nib__timed_set(nib_timed *t, const nib_scheme *scheme, nib_type dtype, int64_t n_most,
-                          int64_t k, int64_t m_most, nib_err *err)
+/* Another scheme may have left something there. Sums are not those of the codes: 0 is in the range
+ * of any. */
+static nib_status fill_input(const nib_timed *t, nib_err *err)
+{
+    nib_input input;
+    const uint64_t tokens = (uint64_t)t->m_most;
+    nib__input_place(&input, &t->scheme, t->dtype, t->m_most, t->layer.k, t->input, NULL);
+    NIB_TRY(fill(t, t->input, t->input_bytes, INPUT, err));
+    if (input.sums != NULL)
+        NIB_TRY(fill(t, (char *)input.sums, tokens * (uint64_t)input.groups * sizeof *input.sums, 0,
+                     err));
+    return input.zero == NULL ? NIB_OK
+                              : fill(t, (char *)input.zero, tokens * sizeof *input.zero,
+                                     t->scheme.act_symmetric ? 0 : MINUS_ONE, err);
+}
+
+nib_status nib__timed_set(nib_timed *t, const nib_layer *layer, const nib_scheme *scheme,
+                          nib_type dtype, int64_t n_most, int64_t m_most, nib_err *err)
 {
     nib_input input;
     uint64_t bytes = 0;
-    t->scheme = *scheme, t->dtype = dtype;
-    t->n_most = n_most, t->k = k, t->m_most = m_most;
-    nib__input_place(&input, scheme, dtype, m_most, k, NULL, &bytes);
+    t->layer = *layer, t->scheme = *scheme, t->dtype = dtype;
+    t->n_most = n_most, t->m_most = m_most;
+    nib__input_place(&input, scheme, dtype, m_most, layer->k, NULL, &bytes);
     NIB_TRY(take(t, &t->input, &t->input_bytes, bytes, INPUT, err));
-    NIB_TRY(fill(t, t->input, t->input_bytes, INPUT, err)); /* what another scheme left there */
-    NIB_TRY(take(t, &t->x, &t->x_bytes, (uint64_t)(m_most * k) * sizeof(float), INPUT, err));
+    NIB_TRY(fill_input(t, err));
+    NIB_TRY(take(t, &t->x, &t->x_bytes, (uint64_t)(m_most * layer->k) * sizeof(float), INPUT, err));
     return take(t, &t->y, &t->y_bytes, (uint64_t)(m_most * n_most) * sizeof(float), 0, err);
 }
 
@@ -120,7 +137,8 @@ nib_status nib__timed_set(nib_timed *t, const nib_scheme *scheme, nib_type dtype
  * codes, which are as good as any. */
 static nib_weight weight_of(const nib_timed *t, int64_t n)
 {
-    const nib_layer layer = {.n = n, .k = t->k, .scale_type = NIB_TYPE_BF16};
+    nib_layer layer = t->layer;
+    layer.n = n;
     nib_weight w = nib__layer_weight(&layer, &t->scheme);
     w.codes = t->weights;
     w.scales = w.scales != NULL ? t->weights : NULL;
@@ -245,7 +263,7 @@ static nib_status reserve_scratch(nib_timed *t, const nib_kernel *row, const nib
 static nib_input input_of(const nib_timed *t, int64_t m)
 {
     nib_input input;
-    nib__input_place(&input, &t->scheme, t->dtype, m, t->k, t->input, NULL);
+    nib__input_place(&input, &t->scheme, t->dtype, m, t->layer.k, t->input, NULL);
     if (t->gpu != NULL) /* as the runner has it */
         input.sums = NULL, input.fsums = NULL;
     return input;
@@ -279,7 +297,7 @@ nib_status nib__timed_quant(nib_timed *t, const nib_kernel *row, int64_t m, doub
 {
     run r = {.t = t, .row = row, .places = 1};
     r.quant = (nib_quant){.x = (const float *)(void *)t->x,
-                          .ldx = t->k,
+                          .ldx = t->layer.k,
                           .out = input_of(t, m),
                           .symmetric = t->scheme.act_symmetric,
                           .mx_floor = t->scheme.mx_floor,

@@ -2,8 +2,8 @@
  *
  * Times products by themselves, on the CPU with all threads of the pool or on a device that is
  * here: weights and inputs that stand for any, in the layout that a row reads. No time here depends
- * on values but for denormals, of which there are none. Whether rows are right is the kernel
- * checker's matter.
+ * on values but for denormals, of which there are none, and zero points, of which 0 is added in a
+ * way of its own. Whether rows are right is the kernel checker's matter.
  */
 #ifndef NIB_TIMING_H
 #define NIB_TIMING_H
@@ -13,9 +13,10 @@
 typedef struct nib_timed {
     nib_engine *engine;
     nib_gpu *gpu; /* NULL: the CPU */
+    nib_layer layer; /* whose k and types of scales and zeros count, not its n */
     nib_scheme scheme;
     nib_type dtype;
-    int64_t k, n_most, m_most;
+    int64_t n_most, m_most;
     bool in_turns; /* all that is timed is timed again later: one batch each */
     bool compiled; /* and was so before */
     char *weights; /* bytes for several, one after the other */
@@ -33,9 +34,9 @@ nib_status nib__timed_open(nib_timed *t, nib_engine *engine, nib_gpu *gpu, uint6
 void nib__timed_close(nib_timed *t);
 /* Bytes of weights that no cache of the machine holds, within its memory. */
 uint64_t nib__timed_weights(const nib_machine *machine);
-/* What is timed from here on. */
-nib_status nib__timed_set(nib_timed *t, const nib_scheme *scheme, nib_type dtype, int64_t n_most,
-                          int64_t k, int64_t m_most, nib_err *err);
+/* What is timed from here on: the layer done as the scheme says. */
+nib_status nib__timed_set(nib_timed *t, const nib_layer *layer, const nib_scheme *scheme,
+                          nib_type dtype, int64_t n_most, int64_t m_most, nib_err *err);
 
 /* Bytes of n outputs as the row reads them. */
 uint64_t nib__timed_bytes(const nib_timed *t, const nib_kernel *row, int64_t n);

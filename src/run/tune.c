@@ -69,7 +69,7 @@ static nib_status time_rows(tuning *t, nib_tuned_line *line, const nib_layer_pla
 {
     double seconds[NIB_TUNED_ROWS][TURNS];
     const nib_layer *l = layer->layer;
-    NIB_TRY(nib__timed_set(&t->timed, &layer->done, t->plan->policy.dtype, l->n, l->k, m, err));
+    NIB_TRY(nib__timed_set(&t->timed, l, &layer->done, t->plan->policy.dtype, l->n, m, err));
     for (int turn = 0; turn < TURNS; turn++)
         for (int i = 0; i < line->count; i++)
             NIB_TRY(nib__timed_linear(&t->timed, line->rows[i].kernel, l->n, m, t->far && m == 1,

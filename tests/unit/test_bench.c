@@ -6,6 +6,8 @@
 #include "bench_peer.h"
 #include "process.h"
 #include "session.h"
+#include "timing.h"
+#include "way.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -269,6 +271,52 @@ static void every_product_of_this_machine_is_timed(void **state)
     nib_engine_close(engine);
 }
 
+/* Rows add a zero point of 0 in a way of its own, and read scales as wide as they are. */
+static void what_is_timed_is_what_runs(void **state)
+{
+    static const struct {
+        const char *scheme;
+        int32_t zero;
+    } cases[] = {{"int8dq", 0}, {"8da4w-g32", -1}};
+    enum { N = 64, K = 128, M = 9 };
+    const nib_policy policy = {.dtype = NIB_TYPE_F32};
+    nib_engine *engine;
+    nib_timed timed;
+    nib_err err;
+    (void)state;
+    assert_int_equal(nib_engine_open(&engine, &(nib_engine_options){.threads = 2}, &err), NIB_OK);
+    assert_int_equal(nib__timed_open(&timed, engine, NULL, 1 << 20, &err), NIB_OK);
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
+        static uint64_t bytes[2];
+        const bool wide = i % 2 != 0;
+        const char *name = cases[i / 2].scheme;
+        nib_layer layer = {.n = N,
+                           .k = K,
+                           .scale_type = wide ? NIB_TYPE_F32 : NIB_TYPE_BF16,
+                           .act_scale_type = NIB_TYPE_F32};
+        nib_scheme s;
+        nib_way way;
+        nib_input in;
+        assert_int_equal(nib__scheme_parse(&s, name, strlen(name), NULL), NIB_OK);
+        layer.asked = s;
+        nib__way_find(&way, &layer, &s, &engine->here, &policy, NULL);
+        assert_int_equal(nib__timed_set(&timed, &layer, &s, NIB_TYPE_F32, N, M, &err), NIB_OK);
+        nib__input_place(&in, &s, NIB_TYPE_F32, M, K, timed.input, NULL);
+        for (int r = 0; r < M; r++)
+            assert_int_equal(in.zero[r], cases[i / 2].zero);
+        for (int64_t m = 1; m <= M; m += M - 1) {
+            const nib_kernel *row = nib__way_use(&way, m)->kernel;
+            double seconds = 0;
+            assert_int_equal(nib__timed_linear(&timed, row, N, m, m == 1, &seconds, &err), NIB_OK);
+            assert_true(seconds > 0);
+            bytes[wide] = nib__timed_bytes(&timed, row, N);
+        }
+        assert_true(!wide || bytes[1] > bytes[0]);
+    }
+    nib__timed_close(&timed);
+    nib_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -277,6 +325,7 @@ int main(void)
         cmocka_unit_test(layers_of_floats_have_nothing_beside),
         cmocka_unit_test(what_cannot_be_timed_is_refused),
         cmocka_unit_test(every_product_of_this_machine_is_timed),
+        cmocka_unit_test(what_is_timed_is_what_runs),
         cmocka_unit_test(peers_that_write_json_are_read),
         cmocka_unit_test(peers_that_write_something_else_are_refused),
         cmocka_unit_test(a_program_gives_its_output_status_and_last_line),

@@ -239,7 +239,7 @@ static void multiply(const int_many *b, int64_t g, int64_t k0, bool is_part, boo
         int_tile t = {b->x + r * b->a->x.ld + CELL_TOKENS * k0,
                       b->l->groups,
                       b->terms + at,
-                      b->a->x.zero + b->r0 + r,
+                      b->a->x.zero != NULL ? b->a->x.zero + b->r0 + r : NULL,
                       b->scales != NULL ? b->scales + at : NULL,
                       b->sums != NULL ? b->sums + at : NULL,
                       b->f + r * NIB_INT_PANEL,
