@@ -246,7 +246,7 @@ typedef struct verdict {
     char text[sizeof((nib_err *)0)->text];
 } verdict;
 
-nib_status nib_ranks_agree(nib_ranks *r, nib_status mine, nib_err *err)
+nib_status nib__ranks_verdict(nib_ranks *r, nib_status mine, nib_err *err)
 {
     static const char what[] = "whether all ranks can go on";
     if (!r || r->broken || r->ended)
@@ -265,8 +265,15 @@ nib_status nib_ranks_agree(nib_ranks *r, nib_status mine, nib_err *err)
     NIB_TRY(nib__ranks_share(r, &first, sizeof first, what, err));
     if (first.status == NIB_OK)
         return NIB_OK;
-    r->ended = true;
     return nib__fail(err, (nib_status)first.status, "rank %d: %s", (int)first.rank, first.text);
+}
+
+nib_status nib_ranks_agree(nib_ranks *r, nib_status mine, nib_err *err)
+{
+    const nib_status status = nib__ranks_verdict(r, mine, err);
+    if (r && status != NIB_OK)
+        r->ended = true;
+    return status;
 }
 
 /* ---- life ---- */

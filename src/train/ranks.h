@@ -22,6 +22,8 @@ nib_status nib__ranks_receive(nib_ranks *ranks, void *bytes, size_t size, int fr
 /* From rank 0 to all. */
 nib_status nib__ranks_share(nib_ranks *ranks, void *bytes, size_t size, const char *what,
                             nib_err *err);
+/* As nib_ranks_agree, of a failure that need not end the run: ranks that go on agree again. */
+nib_status nib__ranks_verdict(nib_ranks *ranks, nib_status mine, nib_err *err);
 /* This rank cannot go on and the others wait for it in an exchange. */
 void nib__ranks_break(nib_ranks *ranks);
 

@@ -75,6 +75,15 @@ mpirun -n 2 "$NIBBLE" train c.json --ranks 3 >bad.out 2>bad.err || status=$?
 check "fewer ranks than asked ($status)" [ "$status" = 4 ]
 check 'and says so' grep -q '^nibble: 3 ranks are asked, and the run has 2' bad.err
 
+# a step that is left out ends no run: what rank 0 finds wrong after it still reaches the others
+mkdir -p skip/checkpoint/step-00000004.part/something
+status=0
+train 2 skip --training.skip_bad_steps --training.steps=12 --checkpoint.interval=4 --comm.train_timeout_seconds=5 \
+    --optimizer.lr=1000 --optimizer.weight_decay=1000 --lr_scheduler.warmup_steps=0 || status=$?
+check "a failure after a skipped step ends all ($status)" [ "$status" = 6 ]
+check 'the step was skipped' grep -q '^step:  3 .*  skipped' skip.out
+check 'the failure is said' grep -q '^nibble: rank 0: no checkpoint of step 4: ' skip.err
+
 # rank_of PID; ours: the processes of this test's run
 rank_of() { tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'; }
 ours() {

@@ -167,6 +167,13 @@ static void test_agree(void **state)
 {
     (void)state;
     ok(nib_ranks_agree(ranks, NIB_OK, &err));
+    /* a verdict ends nothing: whatever comes after it is still heard by all */
+    if (count() > 1) {
+        const nib_status bad = me() == 1 ? nib__fail(&err, NIB_CHECK_FAILED, "a bad step") : NIB_OK;
+        assert_int_equal(nib__ranks_verdict(ranks, bad, &err), NIB_CHECK_FAILED);
+        assert_string_equal(err.text, "rank 1: a bad step");
+    }
+    ok(nib_ranks_agree(ranks, NIB_OK, &err));
     assert_int_equal(nib_ranks_agree(NULL, NIB_IO, NULL), NIB_IO);
     if (count() == 1)
         return;
