@@ -178,8 +178,8 @@ static nib_status join_level(nib_tree *t, int level, const char *what, nib_err *
     return NIB_OK;
 }
 
-nib_status nib__tree_sum(nib_tree *t, const float **sum, double *loss, const char *what,
-                         nib_err *err)
+static nib_status sum_ranks(nib_tree *t, const float **sum, double *loss, const char *what,
+                            nib_err *err)
 {
     const bool alone = nib_ranks_count(t->ranks) == 1;
     for (int level = 0; !alone && INT64_C(1) << level < t->count; level++)
@@ -197,4 +197,13 @@ nib_status nib__tree_sum(nib_tree *t, const float **sum, double *loss, const cha
     NIB_TRY(nib__ranks_share(t->ranks, block, block_bytes(t), what, err));
     *sum = block;
     return NIB_OK;
+}
+
+nib_status nib__tree_sum(nib_tree *t, const float **sum, double *loss, const char *what,
+                         nib_err *err)
+{
+    const nib_status status = sum_ranks(t, sum, loss, what, err);
+    if (status != NIB_OK)
+        nib__ranks_break(t->ranks); /* others wait in the middle of the sum */
+    return status;
 }

@@ -148,4 +148,7 @@ if [ -x "$tests" ]; then
     timeout 60 mpirun -n 4 "$tests" hang >hang.out 2>hang.err || status=$?
     check "a chain of ranks that wait ($status)" [ "$status" = 7 ]
     check 'the end of the chain is named' grep -q 'rank 0 waited .* for rank 3, which' hang.err
+    status=0
+    timeout 60 mpirun -n 2 "$tests" memory >memory.out 2>memory.err || status=$?
+    check "memory that runs out in the middle of a sum ends all ($status)" [ "$status" = 5 ]
 fi

@@ -2,7 +2,8 @@
  *
  * What ranks say to each other, and the sum of their gradients: alone, and in every process that
  * `mpirun -n N test_ranks` starts (tests/cli/ranks.sh). `test_ranks hang` lets the last rank stop:
- * the others must name it and end the run.
+ * the others must name it and end the run. `test_ranks memory` lets memory run out on rank 0 in the
+ * middle of a sum, for which the others wait.
  */
 #include "engine.h"
 #include "gradient.h"
@@ -208,10 +209,39 @@ static int hang(void)
     return 0;
 }
 
+static int run_out_of_memory(void)
+{
+    const nib_ranks_options options = {.timeout_s = 20, .asked = 2};
+    nib_tree tree;
+    if (nib_ranks_open(&ranks, &options, &err) != NIB_OK || count() > 2) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    const nib_engine_options here = {.threads = 1};
+    float *block;
+    const float *sum;
+    double loss;
+    ok(nib_engine_open(&engine, &here, &err));
+    nib__tree_init(&tree, engine->pool, ranks,
+                   nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, &engine->here, NULL), TOTAL, 2);
+    ok(nib__tree_block(&tree, &block, &err));
+    memset(block, 0, TOTAL * sizeof *block);
+    nib__tree_put(&tree, me(), block, 0);
+    if (me() == 0) /* the block for the other rank's sum is not to be had */
+        tree.total = SIZE_MAX / 16;
+    if (nib__tree_sum(&tree, &sum, &loss, "a test", &err) == NIB_NO_MEMORY &&
+        nib_ranks_broken(ranks))
+        nib_ranks_abort(ranks, 5);
+    fprintf(stderr, "%s\n", err.text);
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "hang") == 0)
         return hang();
+    if (argc == 2 && strcmp(argv[1], "memory") == 0)
+        return run_out_of_memory();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_arrive),
         cmocka_unit_test(test_share),
