@@ -53,6 +53,7 @@ typedef struct nib_train_recipe {
     const char *recipe, *recipe_name, *other; /* other: "else" */
     const char *rules, *whole;                /* JSON; whole: another tool's config */
     nib_train_list filter_fqns, fqns, skip, only;
+    bool wgrad_with_hp; /* of mx; float8 has a recipe_name for it, quantize the config's own */
 } nib_train_recipe;
 
 /* Values as they were written, before one is held against another. */

@@ -84,9 +84,10 @@ static nib_status float8_recipe(char **out, nib_train_reader *r, nib_err *err)
     return put_recipe(out, &part, r->source->arena, err);
 }
 
-static nib_status mx_recipe(char **out, const nib_train_reader *r, nib_err *err)
+static nib_status mx_recipe(char **out, nib_train_reader *r, nib_err *err)
 {
     nib_train_recipe part = r->draft.mx;
+    r->draft.out.wgrad_with_hp |= part.wgrad_with_hp;
     if (!part.recipe_name)
         part.recipe_name = "mxfp8";
     return put_recipe(out, &part, r->source->arena, err);
@@ -166,6 +167,8 @@ nib_status nib__train_recipe(char **out, nib_train_reader *r, nib_err *err)
     *out = NULL;
     note_idle(r, "mx", is_mx(first));
     note_idle(r, "float8", is_float8(first));
+    note_idle(r, "quantize.linear.mx", is_mx(first));
+    note_idle(r, "quantize.linear.float8", is_float8(first));
     if (converters->count > 0 && (q->whole || has_recipe(q)))
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: model.converters and the section quantize both ask for a recipe; "

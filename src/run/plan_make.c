@@ -286,6 +286,22 @@ static void note_qat(nib_plan *p)
                              "the embedding is trained as it is and quantized at the end");
 }
 
+/* It is of products that are quantized, and of no others. */
+static void note_wgrad(nib_plan *p)
+{
+    if (!p->policy.training || !p->policy.wgrad_with_hp)
+        return;
+    for (size_t i = 0; i < p->plan.count; i++)
+        if (p->layers[i].role != NIB_ROLE_EMBED &&
+            nib__scheme_is_quantized(&p->plan.layers[i].done))
+            return;
+    nib__ledger_add_note(&p->plan.ledger, "config",
+                         "wgrad_with_hp changes nothing: no linear layer has products of codes%s",
+                         p->model->net.train.qat
+                             ? "; quantize.qat trains for codes with products of floats"
+                             : "");
+}
+
 void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
 {
     size_t biases = 0, as_asked = 0;
@@ -335,6 +351,7 @@ static nib_status make(nib_plan *p, const nib_request *request, const nib_retry 
     nib__note_biases(&p->plan.ledger, p->request.bias,
                      "stay floats, as the weights of their layers do");
     note_qat(p);
+    note_wgrad(p);
     NIB_TRY(nib__plan_lookup(p, err));
     return nib__plan_memory(p, err);
 }

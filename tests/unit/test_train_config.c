@@ -362,6 +362,13 @@ static void test_recipes(void **state)
          "{\"skip\": [\"*.q_proj\"], \"recipe\": \"8da4w\"}", false},
         {"]},\"quantize\":{\"rules\":[{\"match\":\"*\",\"scheme\":\"mxfp8\"}],\"else\":\"keep\"}",
          "{\"else\": \"keep\", \"rules\": [{\"match\":\"*\",\"scheme\":\"mxfp8\"}]}", false},
+        {"]},\"quantize\":{\"recipe\":\"mxfp8\",\"wgrad_with_hp\":true}",
+         "{\"recipe\": \"mxfp8\"}", true},
+        /* mx's own flag is no other recipe's */
+        {"]},\"mx\":{\"wgrad_with_hp\":true},\"quantize\":{\"recipe\":\"mxfp8\"}",
+         "{\"recipe\": \"mxfp8\"}", false},
+        {"\"float8\"]},\"mx\":{\"wgrad_with_hp\":true}", "{\"recipe\": \"fp8dq-tensor+head\"}",
+         false},
         {"]},\"quantize\":{\"_type\":\"X\"}", "{\"_type\":\"X\"}", false},
         {"]},\"quantize\":{\"recipe\":\"r.json\"}", "configs/r.json", false},
     };
@@ -398,6 +405,12 @@ static void test_notes(void **state)
     assert_int_equal(noted("profiling.profile_freq changes nothing: no profiler is built in"), 1);
     assert_int_equal(noted("training.dataset changes nothing: nothing is downloaded"), 1);
     assert_int_equal(noted("description"), 0);
+    takes("{" MODEL ",\"mx\":{\"wgrad_with_hp\":true},\"quantize\":{\"recipe\":\"mxfp8\","
+          "\"linear\":{\"mx\":{\"filter_fqns\":[]}}}}",
+          NULL);
+    assert_int_equal(noted("mx.wgrad_with_hp changes nothing: model.converters does not name mx"),
+                     1);
+    assert_int_equal(noted("quantize.linear.mx.filter_fqns changes nothing: model.converters"), 1);
 }
 
 /* The table itself: names are unique, sections known, limits sound, every row of use explained. */
