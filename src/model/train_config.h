@@ -20,7 +20,7 @@ typedef struct nib_train_config {
     const char *tokenizer; /* tokenizer.json or its directory */
     bool print_after_conversion;
     bool document_mask; /* attn_mask_type "block_causal": attention stays within a document */
-    char *recipe;       /* the text of the quantize section, or of converters; NULL: none */
+    const char *recipe; /* the text of the quantize section, or of converters; NULL: none */
     bool wgrad_with_hp; /* weights' gradients of quantized layers in bf16 */
     bool qat;           /* the recipe is what is trained for: products of floats see its rounding */
     /* training */
@@ -80,7 +80,7 @@ nib_status nib__train_config_parse(nib_train_config *out, nib_config *model,
 
 /* The table of keys. */
 void nib__train_keys_render(nib_form form, nib_text *out);
-/* Its settings as one flat object with torchtitan's names: {"training.seq_len": 2048, ...}. */
+/* Its settings as members of the open object, with torchtitan's names: "training.seq_len": 2048. */
 void nib__train_config_put(nib_jsonw *w, const nib_train_config *config);
 
 #endif

@@ -10,7 +10,6 @@ void nib__train_config_put(nib_jsonw *w, const nib_train_config *c)
         [NIB_AC_NONE] = "none", [NIB_AC_SELECTIVE] = "selective", [NIB_AC_FULL] = "full"};
     static const char *const decays[] = {
         [NIB_DECAY_LINEAR] = "linear", [NIB_DECAY_SQRT] = "sqrt", [NIB_DECAY_COSINE] = "cosine"};
-    nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "model.attn_mask_type", c->document_mask ? "block_causal" : "causal");
     nib__jsonw_pair_string(w, "quantize", c->recipe);
     nib__jsonw_pair_bool(w, "quantize.qat", c->qat);
@@ -37,5 +36,4 @@ void nib__train_config_put(nib_jsonw *w, const nib_train_config *c)
     nib__jsonw_pair_string(w, "lr_scheduler.decay_type", decays[c->decay]);
     nib__jsonw_pair_double(w, "lr_scheduler.min_lr_factor", c->min_factor);
     nib__jsonw_pair_string(w, "checkpoint.initial_load_path", c->initial_load);
-    nib__jsonw_object_end(w);
 }

@@ -24,7 +24,7 @@ static void put_text(nib_jsonw *w, const char *key, const char *text)
         nib__jsonw_pair_string(w, key, text);
 }
 
-static nib_status put_recipe(char **out, const nib_train_recipe *part, nib_arena *arena,
+static nib_status put_recipe(const char **out, const nib_train_recipe *part, nib_arena *arena,
                              nib_err *err)
 {
     nib_text text;
@@ -63,7 +63,7 @@ static bool is_float8(const char *name)
 }
 
 /* torchao's recipes: without a name tensorwise; only the last two leave out a weight's scales. */
-static nib_status float8_recipe(char **out, nib_train_reader *r, nib_err *err)
+static nib_status float8_recipe(const char **out, nib_train_reader *r, nib_err *err)
 {
     nib_train_recipe part = r->draft.float8;
     char shown[NIB_SHOWN];
@@ -84,7 +84,7 @@ static nib_status float8_recipe(char **out, nib_train_reader *r, nib_err *err)
     return put_recipe(out, &part, r->source->arena, err);
 }
 
-static nib_status mx_recipe(char **out, nib_train_reader *r, nib_err *err)
+static nib_status mx_recipe(const char **out, nib_train_reader *r, nib_err *err)
 {
     nib_train_recipe part = r->draft.mx;
     r->draft.out.wgrad_with_hp |= part.wgrad_with_hp;
@@ -93,7 +93,7 @@ static nib_status mx_recipe(char **out, nib_train_reader *r, nib_err *err)
     return put_recipe(out, &part, r->source->arena, err);
 }
 
-static nib_status converter_recipe(char **out, nib_train_reader *r, nib_err *err)
+static nib_status converter_recipe(const char **out, nib_train_reader *r, nib_err *err)
 {
     static const char *const names[] = {"mx", "float8"};
     const nib_train_list *list = &r->draft.converters;
@@ -142,7 +142,7 @@ static bool has_recipe(const nib_train_recipe *q)
 }
 
 /* A file says all by itself. */
-static nib_status file_recipe(char **out, const nib_train_reader *r, nib_err *err)
+static nib_status file_recipe(const char **out, const nib_train_reader *r, nib_err *err)
 {
     nib_train_recipe rest = r->draft.quantize;
     const char *path = rest.recipe;
@@ -159,7 +159,7 @@ static nib_status file_recipe(char **out, const nib_train_reader *r, nib_err *er
     return *out ? NIB_OK : nib__fail_memory(err, strlen(path), "a path");
 }
 
-nib_status nib__train_recipe(char **out, nib_train_reader *r, nib_err *err)
+nib_status nib__train_recipe(const char **out, nib_train_reader *r, nib_err *err)
 {
     const nib_train_recipe *q = &r->draft.quantize;
     const nib_train_list *converters = &r->draft.converters;

@@ -31,6 +31,6 @@ bool nib__train_given(const nib_train_reader *reader, const char *name);
 /* The sizes of the model: by name, by number, or from a config.json. */
 nib_status nib__train_model(nib_config *out, const nib_train_reader *reader, nib_err *err);
 /* *out: JSON or a path for nib__recipe_load; NULL: none. */
-nib_status nib__train_recipe(char **out, nib_train_reader *reader, nib_err *err);
+nib_status nib__train_recipe(const char **out, nib_train_reader *reader, nib_err *err);
 
 #endif

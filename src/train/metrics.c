@@ -4,6 +4,8 @@
  */
 #include "metrics.h"
 
+#include "train_settings.h"
+
 #include <stdio.h>
 
 enum { METRICS_MAX = 1 << 30 };
@@ -82,7 +84,7 @@ static nib_status write_head(nib_metrics *m, nib_err *err)
     nib__jsonw_pair_string(&w, "device", t->plan->machine.name);
     nib__jsonw_pair_int(&w, "parameters", (int64_t)t->params.values);
     nib__jsonw_key(&w, "config");
-    nib__train_config_put(&w, t->config);
+    nib__trainer_settings(&w, t);
     nib__jsonw_object_end(&w);
     return write_line(m, err);
 }

@@ -8,6 +8,7 @@
 #include "ranks.h"
 #include "train_checkpoint.h"
 #include "train_export.h"
+#include "train_settings.h"
 #include "validate.h"
 
 #include <inttypes.h>
@@ -157,57 +158,6 @@ static nib_status take_steps(run *r, nib_err *err)
     return NIB_OK;
 }
 
-/* Of what a device does, which may have refused some of it on one rank alone; rows of the CPU are
- * of one contract on every host. */
-static nib_status hash_plan(nib_hash *out, const nib_layers_plan *plan, nib_engine *engine,
-                            nib_err *err)
-{
-    nib_text rows;
-    nib__text_init(&rows, &engine->allocator);
-    for (size_t i = 0; i < plan->count; i++)
-        for (int u = 0; u < plan->layers[i].use_count; u++) {
-            const nib_kernel *row = plan->layers[i].uses[u].kernel;
-            if (row->device != NIB_DEVICE_CPU)
-                nib__text_format(&rows, "%zu %s\n", i, row->name);
-        }
-    *out = nib__hash_bytes(rows.at != NULL ? rows.at : "", rows.size);
-    const bool failed = rows.failed;
-    nib__text_free(&rows);
-    return failed ? nib__fail_memory(err, 4096, "the names of kernels") : NIB_OK;
-}
-
-/* Ranks that begin with different weights, batches or kernels would not notice it, and train
- * nothing, or not the same. */
-static nib_status check_same_start(const nib_trainer *t, nib_err *err)
-{
-    struct {
-        nib_hash plan, weights;
-        int64_t steps, batch, sequence, micro_batches, taken;
-    } mine = {{0},
-              nib__hash_bytes(t->weights, t->params.total * sizeof *t->weights),
-              t->config->steps,
-              t->config->batch,
-              t->config->sequence,
-              t->micro_batches,
-              t->optimizer.steps},
-      first;
-    if (!t->ranks)
-        return NIB_OK;
-    NIB_TRY(nib_ranks_agree(t->ranks, hash_plan(&mine.plan, &t->plan->plan, t->engine, err), err));
-    first = mine;
-    NIB_TRY(nib__ranks_share(t->ranks, &first, sizeof first, "the start of rank 0", err));
-    nib_status status = NIB_OK;
-    if (!nib__hash_equal(first.plan, mine.plan))
-        status = nib__fail(err, NIB_NOT_AS_ASKED,
-                           "its device does other layers, or with other kernels, than rank 0's; "
-                           "--without and --place give all ranks one plan");
-    else if (memcmp(&first, &mine, sizeof mine) != 0)
-        status = nib__fail(err, NIB_BAD_INPUT,
-                           "this rank starts with another config or other weights than rank 0; "
-                           "every host needs the same files and the same program");
-    return nib_ranks_agree(t->ranks, status, err);
-}
-
 static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_err *err)
 {
     nib_ranks *ranks = r->options ? r->options->ranks : NULL;
@@ -217,11 +167,12 @@ static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_e
     if (status == NIB_OK)
         status = nib__export_places(&r->places, &r->trainer, out, err);
     NIB_TRY(nib_ranks_agree(ranks, status, err));
+    NIB_TRY(nib__ranks_same_settings(&r->trainer, out != NULL, err));
     NIB_TRY(nib__validation_open(&r->validation, &r->trainer, err));
     if (model->net.train.count_casts)
         NIB_TRY(nib__cast_losses_open(&r->casts, &r->trainer, err));
     NIB_TRY(nib__saves_open(&r->saves, &r->trainer, err));
-    NIB_TRY(check_same_start(&r->trainer, err));
+    NIB_TRY(nib__ranks_same_start(&r->trainer, err));
     return nib_ranks_agree(ranks, nib__metrics_open(&r->metrics, &r->trainer, err), err);
 }
 

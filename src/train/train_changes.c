@@ -3,6 +3,7 @@
  * What a run that goes on from a checkpoint does otherwise than the run that wrote it: allowed, but
  * said, since its curve then has a reason to bend.
  */
+#include "train_settings.h"
 #include "train_state.h"
 
 #include <stdio.h>
@@ -52,7 +53,7 @@ nib_status nib__state_changes(const nib_trainer *t, const char *saved, nib_arena
         return NIB_OK;
     nib__text_init(&here, &t->engine->allocator);
     nib__jsonw_init(&w, &here, 0);
-    nib__train_config_put(&w, t->config);
+    nib__trainer_settings(&w, t);
     const nib_status status =
         here.failed ? nib__fail_memory(err, here.size, "the settings") : NIB_OK;
     if (status == NIB_OK)

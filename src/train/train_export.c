@@ -6,6 +6,7 @@
 
 #include "hash.h"
 #include "train_checkpoint.h"
+#include "train_settings.h"
 #include "train_state.h"
 
 #include <stdio.h>
@@ -192,7 +193,7 @@ static nib_status put_all(exporting *e)
     nib__jsonw_pair_string(&e->w, "format", "safetensors");
     nib__jsonw_pair_int(&e->w, "trained_steps", t->optimizer.steps);
     nib__jsonw_key(&e->w, "config");
-    nib__train_config_put(&e->w, t->config);
+    nib__trainer_settings(&e->w, t);
     nib__jsonw_key(&e->w, "tensors");
     nib__jsonw_object(&e->w);
     NIB_TRY(nib__state_blocks(model, t, weights, 1, t->config->export_dtype, &e->w, e->err));

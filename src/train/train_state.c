@@ -6,6 +6,7 @@
 
 #include "manifest.h"
 #include "safetensors.h"
+#include "train_settings.h"
 #include "writer.h"
 
 #include <inttypes.h>
@@ -94,7 +95,7 @@ static state state_of(const nib_trainer *t)
                    .rope_theta = c->rope_theta,
                    .arch = nib__arch_name(c->arch),
                    .dataset = nib__path_name(d->path),
-                   .data = nib__hash_bytes(d->text, d->size)};
+                   .data = nib__trainer_text(t)};
 }
 
 static void put_state(nib_jsonw *w, const state *s)
@@ -404,7 +405,7 @@ static nib_status write_all(writing *g)
     put_state(&g->w, &s);
     nib__jsonw_object_end(&g->w);
     nib__jsonw_key(&g->w, "config");
-    nib__train_config_put(&g->w, g->t->config);
+    nib__trainer_settings(&g->w, g->t);
     nib__jsonw_object_end(&g->w);
     nib__text_str(&g->manifest, "\n");
     if (g->manifest.failed)

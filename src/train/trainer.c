@@ -47,6 +47,27 @@ static nib_status count_micro_batches(nib_trainer *t, nib_err *err)
     return NIB_OK;
 }
 
+/* A file beside it may say which ids begin and end a text. */
+static nib_status hash_tokenizer(nib_trainer *t, nib_err *err)
+{
+    const nib_model *m = t->model;
+    const nib_tokenizer *tokenizer = t->data.options.tokenizer;
+    const char *file;
+    nib_map map;
+    NIB_TRY(nib__tokenizer_place(&file, m->tokenizer_path ? m->tokenizer_path : m->net.directory,
+                                 &t->arena, err));
+    NIB_TRY(nib__map_open(&map, file, err));
+    struct {
+        nib_hash file;
+        int64_t bos, eos, adds_bos;
+    } parts = {nib__hash_bytes(map.at, map.size), nib__tokenizer_bos(tokenizer),
+               nib__tokenizer_eos(tokenizer), nib__tokenizer_adds_bos(tokenizer)};
+    const nib_status status = nib__map_read(&map, file, NIB_OK, err);
+    nib__map_close(&map);
+    t->tokenizer = nib__hash_bytes(&parts, sizeof parts);
+    return status;
+}
+
 static nib_status open_data(nib_trainer *t, nib_err *err)
 {
     const nib_train_config *c = t->config;
@@ -57,7 +78,8 @@ static nib_status open_data(nib_trainer *t, nib_err *err)
     nib_data_options options = {
         .path = c->dataset, .vocab = nib__network_embed(&t->model->net)->n, .length = c->sequence};
     NIB_TRY(nib__model_tokenizer(t->model, &options.tokenizer, err));
-    return nib__data_open(&t->data, t->engine, &options, err);
+    NIB_TRY(nib__data_open(&t->data, t->engine, &options, err));
+    return hash_tokenizer(t, err);
 }
 
 /* Of a micro-batch's tokens and one row of the stream. */

@@ -8,6 +8,7 @@
 
 #include "data.h"
 #include "gradient.h"
+#include "hash.h"
 #include "library.h"
 #include "optimizer.h"
 #include "step.h"
@@ -48,6 +49,7 @@ typedef struct nib_trainer {
     nib_tree tree;
     nib_ranks *ranks; /* NULL: one process; the caller's */
     nib_data data;
+    nib_hash tokenizer;    /* its file, and the ids that it puts around a document */
     int64_t micro_batches; /* of a step, over all ranks */
     /* of one micro-batch, in one block */
     int32_t *ids, *targets, *start, *row_ids; /* [m], [m], [m + 1], [length + 1] */

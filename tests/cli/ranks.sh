@@ -70,6 +70,36 @@ status=0
 train 4 bad --training.global_batch_size 2 || status=$?
 check "too few sequences for the ranks ($status)" [ "$status" = 3 ]
 check 'and says how many' grep -q '^nibble: rank 0: .*fewer than the 4 ranks' bad.err
+# two ARGUMENTS ARGUMENTS: a rank with each; the status
+two() {
+    local status=0 run=(-n 1 "$NIBBLE" train c.json --quiet --ranks 2 --job.dump_folder "$PWD/two")
+    # shellcheck disable=SC2086 # arguments are meant
+    timeout 60 mpirun "${run[@]}" $1 : "${run[@]}" $2 >two.out 2>two.err || status=$?
+    rm -rf two
+    echo "$status"
+}
+# parted WHAT STATUS SENTENCE ARGUMENTS ARGUMENTS
+parted() {
+    local status
+    status=$(two "$4" "$5")
+    check "$1 ($status)" [ "$status" = "$2" ]
+    check "$1 is said" grep -q "^nibble: rank 1: $3" two.err
+}
+head -c 20000 "$REPO/tests/data/corpus.jsonl" | sed '$d' >short.jsonl
+cp -r "$REPO/configs/tokenizer" tok
+echo >>tok/tokenizer.json
+parted 'another rate' 3 'this rank has another config than rank 0' '' --optimizer.lr=1e-3
+parted 'another step that is validated' 3 'this rank has another config than rank 0' '' \
+    '--validation.enable --validation.dataset_path=short.jsonl'
+parted 'an export on one rank' 3 'this rank has another config than rank 0' '--export m' ''
+parted 'another recipe' 3 'this rank has layers in other schemes than rank 0' '' --mx.filter_fqns=output
+parted 'another text' 3 'this rank reads another text than rank 0' '' --training.dataset_path=short.jsonl
+parted 'another tokenizer' 3 'this rank has another tokenizer than rank 0' '' --model.tokenizer_path=tok
+parted 'other first weights' 3 'this rank starts with other weights than rank 0' \
+    --checkpoint.initial_load_path={alone/checkpoint/step-00000002,alone/checkpoint/step-00000004}
+cp "$REPO/tests/data/corpus.jsonl" copy.jsonl
+status=$(two --training.steps=1 '--training.steps=1 --training.dataset_path=copy.jsonl')
+check "another path of the same text ($status)" [ "$status" = 0 ]
 status=0
 mpirun -n 2 "$NIBBLE" train c.json --ranks 3 >bad.out 2>bad.err || status=$?
 check "fewer ranks than asked ($status)" [ "$status" = 4 ]
