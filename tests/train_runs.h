@@ -70,7 +70,9 @@ typedef struct job {
     const char *dataset, *metrics, *out;
     nib_type export_dtype;
     bool export_last;
-    const char *qat; /* the recipe that is trained for */
+    const char *qat;           /* the recipe that is trained for */
+    const char *recipe, *skip; /* of the request */
+    bool wgrad_with_hp;
     const char *initial_load;
     int threads;
     bool unsaved;
@@ -108,6 +110,7 @@ static inline nib_train_config settings(const job *j)
                               .dataset = j->dataset ? j->dataset : in_root("text.jsonl"),
                               .recipe = (char *)j->qat,
                               .qat = j->qat != NULL,
+                              .wgrad_with_hp = j->wgrad_with_hp,
                               .batch = j->batch ? j->batch : 2,
                               .sequence = j->sequence ? j->sequence : 24,
                               .global_batch = j->global_batch ? j->global_batch : 4,
@@ -153,7 +156,8 @@ static inline nib_status train(job *j)
     model->net.train = settings(j);
     if (j->norm_eps > 0)
         model->net.config.norm_eps = j->norm_eps;
-    const nib_request request = {.dtype = "f32"};
+    const nib_request request = {
+        .dtype = "f32", .recipe = j->recipe, .skip = {&j->skip, j->skip != NULL}};
     const nib_train_options how = {.out = j->out};
     nib_status status = nib_plan_make(&plan, model, &request, &j->err);
     if (status == NIB_OK)

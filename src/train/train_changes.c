@@ -22,10 +22,23 @@ static const char *find_value(const char *object, const char *key, nib_arena *ar
     return NULL;
 }
 
+/* A value as JSON writes it; the quotes of a text are none of what has to be escaped. */
+static const char *shown_value(char out[NIB_SHOWN + 2], const char *value, nib_arena *arena)
+{
+    char name[NIB_SHOWN];
+    const size_t size = strlen(value);
+    const bool text = size > 1 && value[0] == '"';
+    const char *inner = text ? nib__arena_copy(arena, value + 1, size - 2) : value;
+    const char *quote = text ? "\"" : "";
+    snprintf(out, NIB_SHOWN + 2, "%s%s%s", quote, nib__shown(name, inner ? inner : "?"), quote);
+    return out;
+}
+
 static void say_changes(const nib_trainer *t, const char *saved, const char *here, nib_arena *arena)
 {
     const nib_callbacks *c = &t->engine->callbacks;
-    char line[3 * NIB_SHOWN + 64], name[NIB_SHOWN], was[NIB_SHOWN], is[NIB_SHOWN];
+    char line[3 * NIB_SHOWN + 64], name[NIB_SHOWN], was[NIB_SHOWN + 2], is[NIB_SHOWN + 2];
+    bool recipe = false;
     nib_json json;
     nib__json_init(&json, "", saved, strlen(saved), NULL);
     bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
@@ -38,8 +51,16 @@ static void say_changes(const nib_trainer *t, const char *saved, const char *her
         if (!now || strcmp(now, value) == 0 || strcmp(key, "training.dataset_path") == 0 ||
             strcmp(key, "training.global_batch_size") == 0)
             continue;
+        if (strcmp(key, "schemes") == 0) { /* the last of them */
+            if (!recipe)
+                c->log(c->ctx, "layers have other schemes than before the checkpoint: the file of "
+                               "the recipe, or the plan, is another one");
+            continue;
+        }
+        recipe |= strncmp(key, "quantize", 8) == 0 || strncmp(key, "--", 2) == 0;
         snprintf(line, sizeof line, "%s was %s before the checkpoint and is %s now",
-                 nib__shown(name, key), nib__shown(was, value), nib__shown(is, now));
+                 nib__shown(name, key), shown_value(was, value, arena),
+                 shown_value(is, now, arena));
         c->log(c->ctx, line);
     }
 }

@@ -8,10 +8,39 @@
 
 #include <stdio.h>
 
+/* The config as the plan follows it: an option may ask for another recipe. */
+static nib_train_config planned(const nib_trainer *t)
+{
+    nib_train_config c = *t->config;
+    if (t->plan->request.recipe)
+        c.recipe = t->plan->request.recipe;
+    c.dtype = t->plan->policy.dtype;
+    c.wgrad_with_hp = t->plan->policy.wgrad_with_hp;
+    return c;
+}
+
+/* One text, since lists are not compared item by item; null: it was not given. */
+static void put_patterns(nib_jsonw *w, const char *key, const nib_strings *patterns,
+                         const nib_allocator *a)
+{
+    nib_text text;
+    nib__text_init(&text, a);
+    for (size_t i = 0; i < patterns->count; i++)
+        nib__text_format(&text, "%s%s", i > 0 ? "," : "", patterns->items[i]);
+    w->text->failed |= text.failed;
+    nib__jsonw_pair_string(w, key, text.at);
+    nib__text_free(&text);
+}
+
 void nib__trainer_settings(nib_jsonw *w, const nib_trainer *t)
 {
+    const nib_train_config c = planned(t);
+    char hash[33];
     nib__jsonw_object(w);
-    nib__train_config_put(w, t->config);
+    nib__train_config_put(w, &c);
+    put_patterns(w, "--skip", &t->plan->request.skip, &t->engine->allocator);
+    put_patterns(w, "--only", &t->plan->request.only, &t->engine->allocator);
+    nib__jsonw_pair_string(w, "schemes", nib__hash_text(hash, nib__trainer_schemes(t)));
     nib__jsonw_object_end(w);
 }
 
@@ -42,7 +71,7 @@ nib_hash nib__trainer_text(const nib_trainer *t)
 /* Hosts may keep their files in other places: a path is none of it, but whether there is one. */
 static nib_status hash_settings(nib_hash *out, const nib_trainer *t, bool exports, nib_err *err)
 {
-    nib_train_config c = *t->config;
+    nib_train_config c = planned(t);
     nib_text text;
     nib_jsonw w;
     c.dataset = c.initial_load = c.recipe = NULL; /* what they hold is compared */
@@ -50,8 +79,6 @@ static nib_status hash_settings(nib_hash *out, const nib_trainer *t, bool export
     nib__jsonw_init(&w, &text, 0);
     nib__jsonw_object(&w);
     nib__train_config_put(&w, &c);
-    nib__jsonw_pair_int(&w, "dtype", t->plan->policy.dtype);
-    nib__jsonw_pair_bool(&w, "wgrad_with_hp", t->plan->policy.wgrad_with_hp);
     nib__jsonw_pair_bool(&w, "save", c.save);
     nib__jsonw_pair_int(&w, "interval", c.interval);
     nib__jsonw_pair_int(&w, "load_step", c.load_step);

@@ -8,7 +8,8 @@
 
 #include "trainer.h"
 
-/* The config as one flat object with torchtitan's names: {"training.seq_len": 2048, ...}. */
+/* The config as one flat object with torchtitan's names: {"training.seq_len": 2048, ...}; what the
+ * plan does by options of the program's in their place, and "schemes", a hash. */
 void nib__trainer_settings(nib_jsonw *w, const nib_trainer *trainer);
 /* Of what every layer is made in. */
 nib_hash nib__trainer_schemes(const nib_trainer *trainer);

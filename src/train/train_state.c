@@ -23,57 +23,70 @@ typedef struct state {
     int64_t sequence, batch, global_batch;
     nib_data_place place;
     int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, tied;
-    double norm_eps, rope_theta;
+    double norm_eps, rope_theta, rope_factor, rope_low, rope_high;
+    int64_t rope_original;
     const char *arch, *dataset;
+    const char *rope;   /* NULL: not said */
     const char *config; /* of the run that wrote it, as JSON; NULL: not said */
-    nib_hash data;
+    nib_hash data, tokenizer;
+    bool tokenizer_said;
+    uint64_t seen; /* of what was read: a bit for each of wholes, then of reals */
 } state;
 
 typedef struct field {
     const char *key;
     size_t at;        /* in state */
     const char *same; /* how a config calls it where it has to be the same; NULL: it need not */
+    bool later;       /* a checkpoint from before it was written has none: it is not compared */
 } field;
 
 #define AT(member) offsetof(state, member)
 
 static const field wholes[] = {
-    {"step", AT(step), NULL},
-    {"tokens", AT(tokens), NULL},
-    {"layers", AT(layers), "model.n_layers"},
-    {"width", AT(width), "model.dim"},
-    {"ffn", AT(ffn), "the width of the feed-forward layers"},
-    {"heads", AT(heads), "model.n_heads"},
-    {"kv_heads", AT(kv_heads), "model.n_kv_heads"},
-    {"head_dim", AT(head_dim), "the width of a head"},
-    {"vocab", AT(vocab), "model.vocab_size"},
-    {"tied", AT(tied), "whether the output is the embedding"},
-    {"sequence", AT(sequence), "training.seq_len"},
-    {"batch", AT(batch), "training.local_batch_size"},
-    {"global_batch", AT(global_batch), "training.global_batch_size"},
-    {"data_sequences", AT(place.sequences), NULL},
-    {"data_pass", AT(place.pass), NULL},
-    {"data_begin", AT(place.begin), NULL},
-    {"data_line", AT(place.line), NULL},
-    {"data_piece", AT(place.piece), NULL},
-    {"data_used", AT(place.used), NULL},
+    {"step", AT(step), NULL, false},
+    {"tokens", AT(tokens), NULL, false},
+    {"layers", AT(layers), "model.n_layers", false},
+    {"width", AT(width), "model.dim", false},
+    {"ffn", AT(ffn), "the width of the feed-forward layers", false},
+    {"heads", AT(heads), "model.n_heads", false},
+    {"kv_heads", AT(kv_heads), "model.n_kv_heads", false},
+    {"head_dim", AT(head_dim), "the width of a head", false},
+    {"vocab", AT(vocab), "model.vocab_size", false},
+    {"tied", AT(tied), "whether the output is the embedding", false},
+    {"sequence", AT(sequence), "training.seq_len", false},
+    {"batch", AT(batch), "training.local_batch_size", false},
+    {"global_batch", AT(global_batch), "training.global_batch_size", false},
+    {"data_sequences", AT(place.sequences), NULL, false},
+    {"data_pass", AT(place.pass), NULL, false},
+    {"data_begin", AT(place.begin), NULL, false},
+    {"data_line", AT(place.line), NULL, false},
+    {"data_piece", AT(place.piece), NULL, false},
+    {"data_used", AT(place.used), NULL, false},
+    {"rope_original", AT(rope_original), "rope_scaling.original_max_position_embeddings", true},
 };
 _Static_assert(sizeof(nib_data_place) == 6 * sizeof(int64_t), "every member of it is written");
 
 static const field reals[] = {
-    {"mean_loss", AT(mean_loss), NULL},
-    {"mean_norm", AT(mean_norm), NULL},
-    {"norm_eps", AT(norm_eps), "model.norm_eps"},
-    {"rope_theta", AT(rope_theta), "model.rope_theta"},
+    {"mean_loss", AT(mean_loss), NULL, false},
+    {"mean_norm", AT(mean_norm), NULL, false},
+    {"norm_eps", AT(norm_eps), "model.norm_eps", false},
+    {"rope_theta", AT(rope_theta), "model.rope_theta", false},
+    {"rope_factor", AT(rope_factor), "rope_scaling.factor", true},
+    {"rope_low", AT(rope_low), "rope_scaling.low_freq_factor", true},
+    {"rope_high", AT(rope_high), "rope_scaling.high_freq_factor", true},
 };
 
 static int64_t *whole_of(const state *s, size_t i) { return (int64_t *)((char *)s + wholes[i].at); }
 static double *real_of(const state *s, size_t i) { return (double *)((char *)s + reals[i].at); }
 
+static const char *const ropes[] = {
+    [NIB_ROPE_PLAIN] = "default", [NIB_ROPE_LLAMA3] = "llama3", [NIB_ROPE_LINEAR] = "linear"};
+
 static state state_of(const nib_trainer *t)
 {
     const nib_config *c = &t->model->net.config;
     const nib_documents *d = &t->data.documents;
+    const bool scaled = c->rope != NIB_ROPE_PLAIN, llama3 = c->rope == NIB_ROPE_LLAMA3;
     return (state){.step = t->optimizer.steps,
                    .skipped = t->optimizer.skipped,
                    .tokens = t->optimizer.steps * t->micro_batches * t->step.m,
@@ -93,9 +106,15 @@ static state state_of(const nib_trainer *t)
                    .tied = t->model->net.tied,
                    .norm_eps = c->norm_eps,
                    .rope_theta = c->rope_theta,
+                   .rope = ropes[c->rope],
+                   .rope_factor = scaled ? c->rope_factor : 0,
+                   .rope_low = llama3 ? c->rope_low : 0,
+                   .rope_high = llama3 ? c->rope_high : 0,
+                   .rope_original = llama3 ? c->rope_original : 0,
                    .arch = nib__arch_name(c->arch),
                    .dataset = nib__path_name(d->path),
-                   .data = nib__trainer_text(t)};
+                   .data = nib__trainer_text(t),
+                   .tokenizer = t->tokenizer};
 }
 
 static void put_state(nib_jsonw *w, const state *s)
@@ -109,6 +128,8 @@ static void put_state(nib_jsonw *w, const state *s)
     nib__jsonw_pair_string(w, "arch", s->arch);
     nib__jsonw_pair_string(w, "dataset", s->dataset);
     nib__jsonw_pair_string(w, "dataset_xxh3_128", nib__hash_text(hash, s->data));
+    nib__jsonw_pair_string(w, "rope_type", s->rope);
+    nib__jsonw_pair_string(w, "tokenizer_xxh3_128", nib__hash_text(hash, s->tokenizer));
 }
 
 static bool read_hash(nib_json *json, nib_hash *out)
@@ -121,16 +142,16 @@ static bool read_hash(nib_json *json, nib_hash *out)
 }
 
 /* The member of "training" whose key was just read. */
-static bool read_member(nib_json *json, state *s, uint64_t *seen, nib_arena *arena)
+static bool read_member(nib_json *json, state *s, nib_arena *arena)
 {
     for (size_t i = 0; i < COUNT(wholes); i++)
         if (nib__json_is(json, wholes[i].key)) {
-            *seen |= UINT64_C(1) << i;
+            s->seen |= UINT64_C(1) << i;
             return nib__json_read_int64(json, 0, INT64_MAX, whole_of(s, i));
         }
     for (size_t i = 0; i < COUNT(reals); i++)
         if (nib__json_is(json, reals[i].key)) {
-            *seen |= UINT64_C(1) << (COUNT(wholes) + i);
+            s->seen |= UINT64_C(1) << (COUNT(wholes) + i);
             return nib__json_read_double(json, real_of(s, i));
         }
     if (nib__json_is(json, "skipped")) /* a checkpoint from before it was written has none: 0 */
@@ -141,15 +162,30 @@ static bool read_member(nib_json *json, state *s, uint64_t *seen, nib_arena *are
         return (s->dataset = nib__json_read_string(json, arena, NULL)) != NULL;
     if (nib__json_is(json, "dataset_xxh3_128"))
         return read_hash(json, &s->data);
+    if (nib__json_is(json, "rope_type"))
+        return (s->rope = nib__json_read_string(json, arena, NULL)) != NULL;
+    if (nib__json_is(json, "tokenizer_xxh3_128"))
+        return (s->tokenizer_said = true) && read_hash(json, &s->tokenizer);
     return nib__json_skip(json);
+}
+
+static const field *field_of(size_t i)
+{
+    return i < COUNT(wholes) ? &wholes[i] : &reals[i - COUNT(wholes)];
 }
 
 static const char *missing_key(uint64_t seen)
 {
     for (size_t i = 0; i < COUNT(wholes) + COUNT(reals); i++)
-        if (!(seen >> i & 1))
-            return i < COUNT(wholes) ? wholes[i].key : reals[i - COUNT(wholes)].key;
+        if (!(seen >> i & 1) && !field_of(i)->later)
+            return field_of(i)->key;
     return NULL;
+}
+
+/* Whether field i has to be the same, and was written. */
+static bool is_compared(const state *saved, size_t i)
+{
+    return field_of(i)->same && saved->seen >> i & 1;
 }
 
 /* What a damaged checkpoint leaves to do. */
@@ -166,7 +202,6 @@ static nib_status read_state(state *out, const char *path, nib_arena *arena, nib
 {
     char *text;
     size_t size;
-    uint64_t seen = 0;
     *out = (state){.step = 0};
     NIB_TRY(nib__file_read(&text, &size, path, MANIFEST_MAX, arena->allocator, err));
     nib_json json;
@@ -184,7 +219,7 @@ static nib_status read_state(state *out, const char *path, nib_arena *arena, nib
         found = true;
         ok = nib__json_expect(&json, NIB_JSON_OBJECT);
         while (ok && nib__json_next(&json) == NIB_JSON_KEY)
-            ok = read_member(&json, out, &seen, arena);
+            ok = read_member(&json, out, arena);
     }
     if (json.event == NIB_JSON_OBJECT_END)
         nib__json_next(&json);
@@ -197,11 +232,11 @@ static nib_status read_state(state *out, const char *path, nib_arena *arena, nib
                          "%s has no \"training\": this is a model, not the checkpoint of a run; "
                          "checkpoint.initial_load_path starts from a model",
                          path);
-    if (missing_key(seen) || !out->arch || !out->dataset)
+    if (missing_key(out->seen) || !out->arch || !out->dataset)
         return fail_damaged(nib__fail(err, NIB_BAD_INPUT, "%s: \"training\" has no \"%s\"", path,
-                                      missing_key(seen) ? missing_key(seen)
-                                      : out->arch       ? "dataset"
-                                                        : "arch"),
+                                      missing_key(out->seen) ? missing_key(out->seen)
+                                      : out->arch            ? "dataset"
+                                                             : "arch"),
                             err);
     if (out->skipped > out->step)
         return fail_damaged(nib__fail(err, NIB_BAD_INPUT,
@@ -221,14 +256,18 @@ static nib_status check_same(const state *saved, const state *here, const char *
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: its model is of the architecture %s, the config's of %s", directory,
                          nib__shown(name, saved->arch), here->arch);
+    if (saved->rope && strcmp(saved->rope, here->rope) != 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: its model has positions of the rope_type %s, the config's of %s",
+                         directory, nib__shown(name, saved->rope), here->rope);
     for (size_t i = 0; i < COUNT(wholes); i++)
-        if (wholes[i].same && *whole_of(saved, i) != *whole_of(here, i))
+        if (is_compared(saved, i) && *whole_of(saved, i) != *whole_of(here, i))
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: %s is %" PRId64 " in the checkpoint, but %" PRId64
                              " here; set it to the same, or name another checkpoint.folder",
                              directory, wholes[i].same, *whole_of(saved, i), *whole_of(here, i));
     for (size_t i = 0; i < COUNT(reals); i++)
-        if (reals[i].same && *real_of(saved, i) != *real_of(here, i))
+        if (is_compared(saved, COUNT(wholes) + i) && *real_of(saved, i) != *real_of(here, i))
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: %s is %s in the checkpoint, but %s here; set it to the same, or "
                              "name another checkpoint.folder",
@@ -242,6 +281,13 @@ static nib_status check_same(const state *saved, const state *here, const char *
                          directory, nib__shown(name, saved->dataset),
                          nib__hash_text(a, saved->data), nib__shown(other, here->dataset),
                          nib__hash_text(b, here->data));
+    if (saved->tokenizer_said && !nib__hash_equal(saved->tokenizer, here->tokenizer))
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: the checkpoint was trained with another tokenizer, whose file, BOS "
+                         "and EOS hashed to %s and hash to %s here; give the same, or start from "
+                         "the weights alone with checkpoint.initial_load_path",
+                         directory, nib__hash_text(a, saved->tokenizer),
+                         nib__hash_text(b, here->tokenizer));
     return NIB_OK;
 }
 

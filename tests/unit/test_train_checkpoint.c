@@ -155,6 +155,100 @@ static void test_other_runs(void **state)
     assert_null(strstr(j.log, "optimizer"));
 }
 
+/* Every occurrence of `old` in a file becomes `other`. */
+static void replace(const char *name, const char *old, const char *other)
+{
+    size_t size;
+    char *text = read_file(name, &size), *out = malloc(2 * size + 1000);
+    size_t used = 0;
+    assert_non_null(out);
+    for (const char *at = text; *at;) {
+        const bool here = strncmp(at, old, strlen(old)) == 0;
+        used += (size_t)sprintf(out + used, here ? "%s" : "%.1s", here ? other : at);
+        at += here ? strlen(old) : 1;
+    }
+    write_text(name, out, used);
+    free(out), free(text);
+}
+
+static void test_other_positions_and_tokenizer(void **state)
+{
+    job first = {.folder = "same", .steps = 2}, j = {.folder = "same", .steps = 4, .unsaved = true};
+    size_t size;
+    char *tokenizer = read_file("tokenizer.json", &size);
+    (void)state;
+    must_train(&first);
+    j.load = 2;
+    replace("config.json", "\"hidden_act\"",
+            "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, \"hidden_act\"");
+    expect_refused(&j, NIB_BAD_INPUT,
+                   "its model has positions of the rope_type default, the config's of linear");
+    first.folder = j.folder = "linear";
+    must_train(&first);
+    replace("config.json", "\"factor\": 2", "\"factor\": 4");
+    expect_refused(&j, NIB_BAD_INPUT, "rope_scaling.factor is 2 in the checkpoint, but 4 here");
+    FILE *f = fopen(in_root("tokenizer.json"), "ab");
+    assert_non_null(f);
+    fputs("\n", f);
+    fclose(f);
+    replace("config.json", "\"factor\": 4", "\"factor\": 2");
+    expect_refused(&j, NIB_BAD_INPUT, "the checkpoint was trained with another tokenizer, ");
+    /* what a checkpoint does not say is not compared */
+    replace("linear/step-00000002/nibble.json", "\"tokenizer_xxh3_128\"", "\"tokenizer_hash\"");
+    replace("linear/step-00000002/nibble.json", "\"rope_type\"", "\"rope_kind\"");
+    replace("linear/step-00000002/nibble.json", "\"rope_factor\"", "\"rope_times\"");
+    replace("linear/step-00000002/nibble.json", "\"rope_original\"", "\"rope_positions\"");
+    replace("config.json", "\"factor\": 2", "\"factor\": 4");
+    must_train(&j);
+    write_text("tokenizer.json", tokenizer, size);
+    write_text("config.json", config, sizeof config - 1);
+    free(tokenizer);
+}
+
+/* What a run goes on with and did not begin with is said, wherever it was asked for. */
+static void test_other_recipes(void **state)
+{
+    job first = {.folder = "recipe", .steps = 2, .recipe = "mxfp8", .wgrad_with_hp = true}, j;
+    const job again = {
+        .folder = "recipe", .steps = 3, .load = 2, .unsaved = true, .recipe = "mxfp8"};
+    (void)state;
+    must_train(&first);
+    j = again, j.wgrad_with_hp = true;
+    must_train(&j);
+    assert_null(strstr(j.log, "quantize"));
+    assert_null(strstr(j.log, "schemes"));
+    j = again;
+    must_train(&j);
+    assert_non_null(strstr(j.log, "quantize.wgrad_with_hp was true before the checkpoint and is "
+                                  "false now\n"));
+    j = again, j.recipe = NULL;
+    must_train(&j);
+    assert_non_null(
+        strstr(j.log, "quantize was \"mxfp8\" before the checkpoint and is null now\n"));
+    assert_null(strstr(j.log, "schemes"));
+    j = again, j.skip = "*.q_proj", j.wgrad_with_hp = true;
+    must_train(&j);
+    assert_non_null(
+        strstr(j.log, "--skip was null before the checkpoint and is \"*.q_proj\" now\n"));
+    /* the recipe's file holds another one than it did */
+    char path[256];
+    snprintf(path, sizeof path, "%s", in_root("r.json"));
+    write_text("r.json", "{\"recipe\": \"mxfp8\"}", 19);
+    first.folder = "file", first.recipe = path;
+    must_train(&first);
+    write_text("r.json", "{\"recipe\": \"mxfp8-floor\"}", 25);
+    j = first, j.steps = 3, j.load = 2, j.unsaved = true;
+    must_train(&j);
+    assert_non_null(strstr(j.log, "layers have other schemes than before the checkpoint"));
+    /* what is trained for is what is exported */
+    first = (job){.folder = "codes", .steps = 2, .qat = "8da4w-g16"};
+    must_train(&first);
+    j = first, j.steps = 3, j.load = 2, j.unsaved = true, j.export_dtype = NIB_TYPE_BF16;
+    must_train(&j);
+    assert_non_null(strstr(j.log, "checkpoint.export_dtype was \"float32\" before the checkpoint "
+                                  "and is \"bfloat16\" now\n"));
+}
+
 /* Changes one byte. */
 static void damage(const char *name, size_t place)
 {
@@ -271,11 +365,17 @@ static void test_one_at_a_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resumes_exactly), cmocka_unit_test(test_resumes_in_a_piece),
-        cmocka_unit_test(test_keeps_the_last),  cmocka_unit_test(test_resumed_removes_the_oldest),
-        cmocka_unit_test(test_other_runs),      cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_one_at_a_time),
+        cmocka_unit_test(test_resumes_exactly),
+        cmocka_unit_test(test_resumes_in_a_piece),
+        cmocka_unit_test(test_keeps_the_last),
+        cmocka_unit_test(test_resumed_removes_the_oldest),
+        cmocka_unit_test(test_other_runs),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_one_at_a_time),
         cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_other_positions_and_tokenizer),
+        cmocka_unit_test(test_other_recipes),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }
