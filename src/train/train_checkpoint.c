@@ -160,7 +160,8 @@ static nib_status choose(int64_t *out, const nib_saves *s, nib_arena *arena, nib
 
 /* ---- which ones go ---- */
 
-/* The manifest first: what is left if this is interrupted is no checkpoint. */
+/* The manifest first: what is left if this is interrupted is no checkpoint. But a directory with
+ * something in it that is not removed stays whole. */
 static nib_status remove_step(const nib_saves *s, int64_t step, const char *end, nib_arena *arena,
                               nib_err *err)
 {
@@ -169,26 +170,45 @@ static nib_status remove_step(const nib_saves *s, int64_t step, const char *end,
     const char *manifest = nib__path_join(arena, directory, "nibble.json");
     if (!manifest)
         return nib__fail_memory(err, strlen(directory), "a path");
+    NIB_TRY(nib__path_removable(directory, err));
     if (nib__path_kind(manifest) == NIB_PATH_FILE)
         NIB_TRY(nib__path_remove(manifest, err));
     return nib__path_remove(directory, err);
 }
 
-/* What killed runs left half written. */
-static nib_status remove_parts(const nib_saves *s, nib_arena *arena, nib_err *err)
+/* One that stays is in nobody's way: a line says why, if it is newer than those that were said.
+ * *stays becomes the newest that stays. */
+static void remove_or_say(const nib_saves *s, int64_t step, const char *end, int64_t said,
+                          int64_t *stays, nib_arena *arena)
 {
+    nib_err why;
+    if (remove_step(s, step, end, arena, &why) == NIB_OK)
+        return;
+    if (step > said)
+        say(s->trainer, why.text);
+    *stays = nib__max(*stays, step);
+}
+
+/* What killed runs left half written. */
+static nib_status remove_parts(nib_saves *s, nib_arena *arena, nib_err *err)
+{
+    const int64_t step = s->trainer->optimizer.steps, said = s->part_stays;
     steps parts;
     nib_status status = list_steps(&parts, s, part_end, err);
-    for (size_t i = 0; i < parts.count && status == NIB_OK; i++)
-        status = remove_step(s, parts.items[i], part_end, arena, err);
+    for (size_t i = 0; i < parts.count && status == NIB_OK; i++) {
+        if (parts.items[i] == step) /* whose place is wanted */
+            status = remove_step(s, step, part_end, arena, err);
+        else
+            remove_or_say(s, parts.items[i], part_end, said, &s->part_stays, arena);
+    }
     nib__release(parts.allocator, parts.items);
     return status;
 }
 
 /* All but the last `keep`; none are kept that were never finished. */
-static nib_status remove_old(const nib_saves *s, nib_arena *arena, nib_err *err)
+static nib_status remove_old(nib_saves *s, nib_arena *arena, nib_err *err)
 {
-    const int64_t keep = s->trainer->config->keep;
+    const int64_t keep = s->trainer->config->keep, said = s->stays;
     steps have;
     int64_t kept = 0;
     nib_status status = list_steps(&have, s, "", err);
@@ -198,7 +218,7 @@ static nib_status remove_old(const nib_saves *s, nib_arena *arena, nib_err *err)
         if (status == NIB_OK && whole && (keep <= 0 || kept < keep))
             kept++;
         else if (status == NIB_OK)
-            status = remove_step(s, have.items[i], "", arena, err);
+            remove_or_say(s, have.items[i], "", said, &s->stays, arena);
     }
     nib__release(have.allocator, have.items);
     return status;
@@ -288,7 +308,7 @@ void nib__saves_close(nib_saves *s)
 
 /* ---- writing ---- */
 
-static nib_status write_step(const nib_saves *s, nib_arena *arena, nib_err *err)
+static nib_status write_step(nib_saves *s, nib_arena *arena, nib_err *err)
 {
     const int64_t step = s->trainer->optimizer.steps;
     const char *part, *directory;

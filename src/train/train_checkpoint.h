@@ -15,8 +15,9 @@
 typedef struct nib_saves {
     nib_trainer *trainer; /* NULL: not open */
     const char *folder, *lock_path;
-    int lock;      /* of rank 0; negative: none */
-    int64_t saved; /* step of the checkpoint that was read or written last; 0: none */
+    int lock;                  /* of rank 0; negative: none */
+    int64_t saved;             /* step of the checkpoint that was read or written last; 0: none */
+    int64_t stays, part_stays; /* the newest old one and part that cannot be removed; 0: none */
 } nib_saves;
 
 /* Where a run's checkpoints lie: below job.dump_folder, unless checkpoint.folder is absolute. */

@@ -104,6 +104,39 @@ static void test_keeps_the_last(void **state)
     assert_null(strstr(j.lines, "step:  8"));
 }
 
+static int count_of(const char *text, const char *words)
+{
+    int count = 0;
+    for (; (text = strstr(text, words)) != NULL; text++)
+        count++;
+    return count;
+}
+
+/* What somebody put into one stays, and the checkpoint with it; the run goes on. */
+static void test_one_that_is_not_removed(void **state)
+{
+    job j = {.folder = "stays", .steps = 4, .interval = 2, .keep = 9};
+    (void)state;
+    must_train(&j);
+    assert_int_equal(mkdir(in_root("stays/step-00000002/mine"), 0777), 0);
+    assert_int_equal(mkdir(in_root("stays/step-00000003.part"), 0777), 0);
+    assert_int_equal(mkdir(in_root("stays/step-00000003.part/mine"), 0777), 0);
+    j.steps = 12, j.keep = 1;
+    must_train(&j);
+    assert_int_equal(count_of(j.log, "step-00000002: holds the directory mine"), 1);
+    assert_int_equal(count_of(j.log, "step-00000003.part: holds the directory mine"), 1);
+    assert_true(exists("stays/step-00000002/nibble.json"));
+    assert_true(exists("stays/step-00000002/model.safetensors"));
+    assert_false(exists("stays/step-00000004"));
+    assert_true(exists("stays/step-00000012/nibble.json"));
+    /* without a manifest it is no checkpoint, and goes all the same */
+    assert_int_equal(rmdir(in_root("stays/step-00000002/mine")), 0);
+    assert_int_equal(unlink(in_root("stays/step-00000002/nibble.json")), 0);
+    j.steps = 13;
+    must_train(&j);
+    assert_false(exists("stays/step-00000002"));
+}
+
 /* What a run killed right after its last checkpoint leaves: one more than is kept. */
 static void test_resumed_removes_the_oldest(void **state)
 {
@@ -376,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_other_positions_and_tokenizer),
         cmocka_unit_test(test_other_recipes),
+        cmocka_unit_test(test_one_that_is_not_removed),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }
