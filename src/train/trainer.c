@@ -147,6 +147,62 @@ static nib_status check_same_model(const nib_trainer *t, const nib_network *from
     return NIB_OK;
 }
 
+static const char *rope_name(nib_rope_kind kind)
+{
+    return kind == NIB_ROPE_LLAMA3 ? "llama3" : kind == NIB_ROPE_LINEAR ? "linear" : "default";
+}
+
+static void say_other(const nib_trainer *t, const char *what, const char *was, const char *is)
+{
+    char line[NIB_SHOWN + 256], shown[NIB_SHOWN];
+    snprintf(line, sizeof line, "%s: %s is %s in the model, and %s in this run",
+             nib__shown(shown, t->config->initial_load), what, was, is);
+    t->engine->callbacks.log(t->engine->callbacks.ctx, line);
+}
+
+/* A file may say what each frequency is divided by, in float32, and not by which rule. */
+static bool same_divisors(const nib_config *from, const nib_config *c)
+{
+    for (int64_t i = 0; i < c->head_dim / 2; i++) {
+        const double is = nib__rope_divisor(c, i);
+        if (fabs((double)from->rope_divisors[i] - is) > 1e-4 * is)
+            return false;
+    }
+    return true;
+}
+
+/* What has no weights may be another on purpose, as where a context is made longer: said. */
+static void say_differences(const nib_trainer *t, const nib_config *from)
+{
+    const nib_config *c = &t->model->net.config;
+    const bool scaled = from->rope == c->rope && c->rope != NIB_ROPE_PLAIN,
+               llama3 = from->rope == c->rope && c->rope == NIB_ROPE_LLAMA3;
+    const struct {
+        const char *what;
+        double was, is;
+        bool compared;
+    } values[] = {
+        {"norm_eps", from->norm_eps, c->norm_eps, true},
+        {"rope_theta", from->rope_theta, c->rope_theta, true},
+        {"rope_scaling.factor", from->rope_factor, c->rope_factor, scaled},
+        {"rope_scaling.low_freq_factor", from->rope_low, c->rope_low, llama3},
+        {"rope_scaling.high_freq_factor", from->rope_high, c->rope_high, llama3},
+        {"rope_scaling.original_max_position_embeddings", (double)from->rope_original,
+         (double)c->rope_original, llama3},
+    };
+    char was[32], is[32];
+    if (!t->engine->callbacks.log || nib_ranks_rank(t->ranks) != 0)
+        return;
+    if (from->rope_divisors && !same_divisors(from, c))
+        say_other(t, "what divides the frequencies of positions", "a table", rope_name(c->rope));
+    else if (!from->rope_divisors && from->rope != c->rope)
+        say_other(t, "rope_type", rope_name(from->rope), rope_name(c->rope));
+    for (size_t i = 0; i < COUNT(values); i++)
+        if (values[i].compared && (float)values[i].was != (float)values[i].is)
+            say_other(t, values[i].what, nib__say_double(was, values[i].was),
+                      nib__say_double(is, values[i].is));
+}
+
 static nib_status first_weights(nib_trainer *t, nib_err *err)
 {
     const nib_train_config *c = t->config;
@@ -157,6 +213,8 @@ static nib_status first_weights(nib_trainer *t, nib_err *err)
     nib_network from;
     NIB_TRY(nib__network_open(&from, t->engine, c->initial_load, NIB_NETWORK_RUN, err));
     nib_status status = check_same_model(t, &from, err);
+    if (status == NIB_OK)
+        say_differences(t, &from.config);
     if (status == NIB_OK)
         status = nib__checkpoint_read(from.checkpoint,
                                       nib__params_load(t->weights, &t->params, &from, err), err);

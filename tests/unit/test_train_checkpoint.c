@@ -238,6 +238,38 @@ static void test_other_positions_and_tokenizer(void **state)
     free(tokenizer);
 }
 
+/* A start from weights may mean other positions, on purpose. */
+static void test_start_of_another_context(void **state)
+{
+    job first = {.folder = "first", .steps = 1},
+        j = {.folder = "longer", .steps = 1, .unsaved = true};
+    char path[256];
+    (void)state;
+    must_train(&first);
+    snprintf(path, sizeof path, "%s", in_root("first/step-00000001"));
+    j.initial_load = path;
+    must_train(&j);
+    assert_null(strstr(j.log, "in the model"));
+    replace("config.json", "\"rope_theta\": 10000.0",
+            "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, \"rope_theta\": 500000");
+    j.norm_eps = 1e-6;
+    must_train(&j);
+    assert_non_null(strstr(j.log, "first/step-00000001: rope_type is default in the model, and "
+                                  "linear in this run\n"));
+    assert_non_null(strstr(j.log, ": rope_theta is 10000 in the model, and 500000 in this run\n"));
+    assert_non_null(strstr(j.log, ": norm_eps is 1e-05 in the model, and 1e-06 in this run\n"));
+    assert_null(strstr(j.log, "factor"));
+    first.folder = "linear-first";
+    must_train(&first);
+    snprintf(path, sizeof path, "%s", in_root("linear-first/step-00000001"));
+    replace("config.json", "\"factor\": 2", "\"factor\": 4");
+    j.norm_eps = 0;
+    must_train(&j);
+    assert_non_null(strstr(j.log, ": rope_scaling.factor is 2 in the model, and 4 in this run\n"));
+    assert_null(strstr(j.log, "rope_type"));
+    write_text("config.json", config, sizeof config - 1);
+}
+
 /* What a run goes on with and did not begin with is said, wherever it was asked for. */
 static void test_other_recipes(void **state)
 {
@@ -408,6 +440,7 @@ int main(void)
         cmocka_unit_test(test_one_at_a_time),
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_other_positions_and_tokenizer),
+        cmocka_unit_test(test_start_of_another_context),
         cmocka_unit_test(test_other_recipes),
         cmocka_unit_test(test_one_that_is_not_removed),
     };
