@@ -250,12 +250,15 @@ nib_status nib__judge(nib_trainer *t, nib_step_report *r, const nib_evidence *e,
 {
     const bool finite = isfinite(r->loss) && isfinite(r->norm);
     const size_t weight = finite ? t->params.count : bad_weight(t);
+    nib_err why; /* for the log, whether or not the caller wants it */
     const nib_status verdict =
-        finite ? fail_spike(t, r, e, err) : fail_not_finite(t, r, e, weight, err);
+        finite ? fail_spike(t, r, e, &why) : fail_not_finite(t, r, e, weight, &why);
+    if (verdict == NIB_OK)
+        return NIB_OK;
     if (verdict != NIB_CHECK_FAILED || !t->config->skip_bad_steps || weight < t->params.count)
-        return verdict;
+        return nib__fail(err, verdict, "%s", why.text);
     r->skipped = true;
     if (t->engine->callbacks.log && nib_ranks_rank(t->ranks) == 0)
-        t->engine->callbacks.log(t->engine->callbacks.ctx, err->text);
+        t->engine->callbacks.log(t->engine->callbacks.ctx, why.text);
     return NIB_OK;
 }

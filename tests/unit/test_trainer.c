@@ -448,6 +448,12 @@ static void test_spikes(void **state)
     open_fixture(&f, &(setting){.rate = 10, .spike = 2, .skip = true});
     step(&f);
     assert_true(step(&f).skipped && step(&f).skipped);
+    /* the log has the sentence where the caller wants none */
+    f.log[0] = '\0';
+    nib_step_report report;
+    assert_int_equal(nib__trainer_step(&f.trainer, &report, NULL), NIB_OK);
+    assert_true(report.skipped);
+    assert_non_null(strstr(f.log, "step 4: the loss of "));
     close_fixture(&f);
     open_fixture(&f, &(setting){.norm_spike = 3});
     step(&f);
