@@ -324,10 +324,14 @@ static nib_status run_layer(trial *t, const nib_layer_plan *uses, nib_err *err)
 
 /* ---- the report ---- */
 
-static bool same_shape(const nib_layer_plan *a, const nib_layer_plan *b)
+/* Do they take the same time? --place and --kernel may part layers of one shape. */
+static bool same_work(const nib_layer_plan *a, const nib_layer_plan *b)
 {
-    return a->layer->n == b->layer->n && a->layer->k == b->layer->k &&
-           nib__scheme_equal(&a->done, &b->done);
+    bool same = a->layer->n == b->layer->n && a->layer->k == b->layer->k &&
+                a->machine == b->machine && nib__scheme_equal(&a->done, &b->done);
+    for (int u = 0; same && u < NIB_PRODUCTS; u++)
+        same = a->uses[u].kernel == b->uses[u].kernel;
+    return same;
 }
 
 static void write_layer(nib_text *text, const trial *t, const nib_layer_plan *uses, int64_t count)
@@ -345,15 +349,15 @@ static void write_layer(nib_text *text, const trial *t, const nib_layer_plan *us
                          t->seconds[p][1] * 1e3, t->errors[p], uses->uses[p].kernel->name);
 }
 
-/* Layers that were not tried yet with their shape, from site i on. */
+/* Layers that were not tried yet with their work, from site i on. */
 static int64_t count_alike(const nib_layers_plan *plan, size_t i)
 {
     for (size_t j = 1; j < i; j++)
-        if (same_shape(&plan->layers[j], &plan->layers[i]))
+        if (same_work(&plan->layers[j], &plan->layers[i]))
             return 0;
     int64_t count = 0;
     for (size_t j = i; j < plan->count; j++)
-        count += same_shape(&plan->layers[j], &plan->layers[i]);
+        count += same_work(&plan->layers[j], &plan->layers[i]);
     return count;
 }
 

@@ -41,6 +41,12 @@ says 'the output layer' 'lm_head: 1 of n 2256, k 256, m 32, mxfp8-floor' "$seen.
 grep -q '^step:' "$seen.out" && echo 'FAIL a dry run takes steps' && failures=1
 [ -z "$(ls)" ] || { echo "FAIL something was written: $(ls)" && failures=1; }
 
+check 'dry run with a kernel of one layer' nibble train "$configs/llama3_debugmodel.json" "${small[@]}" --dry-run \
+    --kernel model.layers.0.self_attn.q_proj=linear_bf16_bf16_f32__ref
+says 'that layer' 'model.layers.0.self_attn.q_proj: 1 of n 256, k 256, m 32, bf16' "$seen.out"
+says 'its kernel' '  y * linear_bf16_bf16_f32__ref' "$seen.out"
+says 'the others' 'model.layers.0.self_attn.k_proj: 23 of n 256, k 256, m 32, bf16' "$seen.out"
+
 # torchtitan's line, verbatim, and shorter
 line=(--model.print_after_conversion --training.compile --training.steps 50 --model.converters mx --mx.recipe_name "mxfp8")
 check 'the line' env NGPU=1 "$REPO/run_train.sh" "${line[@]}" --mx.filter_fqns "output" "${small[@]}"
