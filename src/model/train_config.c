@@ -268,6 +268,11 @@ static nib_status check_validation(nib_train_reader *r, nib_err *err)
         nib__ledger_add_note(r->source->notes, "config",
                              "validation.dataset_path changes nothing: validation.enable is not "
                              "set");
+    if (d->out.validation_steps == 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: validation.steps is 0, which measures nothing; -1 takes the whole "
+                         "text, and without validation.enable nothing is measured",
+                         name);
     if ((d->validation_batch != 0 && d->validation_batch != d->out.batch) ||
         (d->validation_length != 0 && d->validation_length != d->out.sequence))
         return nib__fail(err, NIB_BAD_INPUT,

@@ -26,7 +26,8 @@ typedef struct nib_train_config {
     /* training */
     const char *dataset;     /* a text or .jsonl */
     int64_t batch, sequence; /* of a micro-batch: local_batch_size, seq_len */
-    int64_t global_batch;    /* sequences per step; 0: local_batch_size * ranks */
+    /* sequences per step; 0: of the least power of two of micro-batches with one for each rank */
+    int64_t global_batch;
     int64_t steps;
     double max_norm; /* of the gradient; 0: not clipped */
     uint64_t seed;

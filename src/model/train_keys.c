@@ -83,7 +83,8 @@ const nib_train_key nib__train_keys[] = {
 
     /* ---- model ---- */
     WORD("model.name", NOWHERE, "llama3", "whose flavors are meant; hf_config takes others"),
-    TEXT("model.flavor", NIB_KEY_TEXT, DRAFT(flavor), "sizes by name: debugmodel, 8B, 70B, 405B"),
+    TEXT("model.flavor", NIB_KEY_TEXT, DRAFT(flavor),
+         "sizes by name: debugmodel, debugmodel_flex_attn (the same), 8B, 70B, 405B"),
     TEXT("model.hf_config", NIB_KEY_READ, DRAFT(hf_config),
          "config.json of a Llama or Qwen2 model, instead of a flavor"),
     WHOLE("model.dim", DRAFT(model.width), 1, MANY, "width"),
@@ -182,8 +183,9 @@ const nib_train_key nib__train_keys[] = {
          "nothing is downloaded; training.dataset_path names the text"),
     WHOLE("training.local_batch_size", OUT(batch), 1, 2147483648.0, "sequences of a micro-batch"),
     WHOLE("training.batch_size", OUT(batch), 1, 2147483648.0, NULL),
-    WHOLE("training.global_batch_size", OUT(global_batch), -1, MANY,
-          "sequences of a step; -1: a micro-batch for each rank"),
+    WHOLE(
+        "training.global_batch_size", OUT(global_batch), -1, MANY,
+        "sequences of a step; -1: the least power of two of micro-batches with one for each rank"),
     WHOLE("training.seq_len", OUT(sequence), 1, 1073741824.0, "tokens of a sequence"),
     WHOLE("training.steps", OUT(steps), 1, MANY, "steps of the run"),
     REAL("training.max_norm", OUT(max_norm), 0, 1e30,

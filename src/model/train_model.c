@@ -12,18 +12,18 @@
 
 enum { CONFIG_LIMIT = 1 << 20 };
 
-/* torchtitan's llama3_configs; their ids are those of its tokenizers. */
+/* torchtitan's llama3_configs; their ids are those of its tokenizers. What attends is of
+ * model.attn_mask_type alone, so the two debug models are one. */
 static const struct flavor {
     const char *name;
     int64_t dim, layers, heads, kv_heads, vocab, multiple_of;
     double ffn_multiplier;
-    bool block_causal;
 } flavors[] = {
-    {"debugmodel", 256, 6, 16, 16, 2048, 256, 0, false},
-    {"debugmodel_flex_attn", 256, 6, 16, 16, 2048, 256, 0, true},
-    {"8B", 4096, 32, 32, 8, 128256, 1024, 1.3, false},
-    {"70B", 8192, 80, 64, 8, 128256, 4096, 1.3, false},
-    {"405B", 16384, 126, 128, 8, 128256, 4096, 1.2, false},
+    {"debugmodel", 256, 6, 16, 16, 2048, 256, 0},
+    {"debugmodel_flex_attn", 256, 6, 16, 16, 2048, 256, 0},
+    {"8B", 4096, 32, 32, 8, 128256, 1024, 1.3},
+    {"70B", 8192, 80, 64, 8, 128256, 4096, 1.3},
+    {"405B", 16384, 126, 128, 8, 128256, 4096, 1.2},
 };
 
 static nib_status unknown_flavor(const nib_train_reader *r, nib_err *err)

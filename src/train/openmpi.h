@@ -21,7 +21,7 @@ enum {
     NIB_MPI_SUCCESS = 0,
     NIB_MPI_THREAD_FUNNELED = 1,
     NIB_MPI_ANY_SOURCE = -1,
-    NIB_MPI_TEXT = 256, /* the longest version, error and processor name */
+    NIB_MPI_TEXT = 256, /* the longest version and processor name */
 };
 
 /* X(name, symbol, what MPI calls it) of objects */
@@ -41,7 +41,6 @@ enum {
     X(comm_rank, "MPI_Comm_rank", (void *comm, int *rank))                                         \
     X(comm_size, "MPI_Comm_size", (void *comm, int *size))                                         \
     X(comm_set_errhandler, "MPI_Comm_set_errhandler", (void *comm, void *handler))                 \
-    X(error_string, "MPI_Error_string", (int code, char *text, int *length))                       \
     X(get_processor_name, "MPI_Get_processor_name", (char *name, int *length))                     \
     X(isend, "MPI_Isend",                                                                          \
       (const void *bytes, int count, void *type, int to, int tag, void *comm,                      \

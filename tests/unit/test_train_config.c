@@ -334,6 +334,8 @@ static void test_refuses(void **state)
     refused("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":1e9}}", "intermediate_size is");
     refused("{" MODEL ",\"quantize\":", "");
     refused("{" MODEL ",\"validation\":{\"enable\":true}}", "dataset_path names no text");
+    refused("{" MODEL ",\"validation\":{\"steps\":0}}",
+            "validation.steps is 0, which measures nothing; -1 takes the whole text");
     refused("{" MODEL ",\"validation\":{\"seq_len\":64}}",
             "in training's micro-batches of 8 x 2048");
     refused("{\"model\":{" SIZES ",\"hf_config\":\"x.json\"}}",
@@ -362,8 +364,8 @@ static void test_recipes(void **state)
          "{\"skip\": [\"*.q_proj\"], \"recipe\": \"8da4w\"}", false},
         {"]},\"quantize\":{\"rules\":[{\"match\":\"*\",\"scheme\":\"mxfp8\"}],\"else\":\"keep\"}",
          "{\"else\": \"keep\", \"rules\": [{\"match\":\"*\",\"scheme\":\"mxfp8\"}]}", false},
-        {"]},\"quantize\":{\"recipe\":\"mxfp8\",\"wgrad_with_hp\":true}",
-         "{\"recipe\": \"mxfp8\"}", true},
+        {"]},\"quantize\":{\"recipe\":\"mxfp8\",\"wgrad_with_hp\":true}", "{\"recipe\": \"mxfp8\"}",
+         true},
         /* mx's own flag is no other recipe's */
         {"]},\"mx\":{\"wgrad_with_hp\":true},\"quantize\":{\"recipe\":\"mxfp8\"}",
          "{\"recipe\": \"mxfp8\"}", false},
