@@ -19,6 +19,11 @@ static const char *const arch_names[] = {"llama", "mistral", "qwen2", "qwen3"};
 
 const char *nib__arch_name(nib_arch arch) { return arch_names[arch]; }
 
+static const char *const rope_names[] = {
+    [NIB_ROPE_PLAIN] = "default", [NIB_ROPE_LLAMA3] = "llama3", [NIB_ROPE_LINEAR] = "linear"};
+
+const char *nib__rope_name(nib_rope_kind rope) { return rope_names[rope]; }
+
 /* What transformers takes where a key is absent (not null) and the architectures differ. */
 static const struct {
     int64_t kv_heads, head_dim, context, window; /* 0: no such default */
@@ -409,18 +414,16 @@ static nib_status check_parts(const reader *r, const char *name, nib_err *err)
 static nib_status check_rope(reader *r, const char *name, nib_err *err)
 {
     nib_config *c = r->c;
-    const char *type = r->rope_type ? r->rope_type : "default";
+    const char *type = r->rope_type ? r->rope_type : rope_names[NIB_ROPE_PLAIN];
     char shown[64];
-    if (strcmp(type, "default") == 0)
-        c->rope = NIB_ROPE_PLAIN;
-    else if (strcmp(type, "llama3") == 0)
-        c->rope = NIB_ROPE_LLAMA3;
-    else if (strcmp(type, "linear") == 0)
-        c->rope = NIB_ROPE_LINEAR;
-    else
+    size_t kind = 0;
+    while (kind < COUNT(rope_names) && strcmp(type, rope_names[kind]) != 0)
+        kind++;
+    if (kind == COUNT(rope_names))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: the rope scaling \"%s\" is not built; default, linear and llama3 are",
                          name, nib__say_name(shown, sizeof shown, type, strlen(type)));
+    c->rope = (nib_rope_kind)kind;
     if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
         return nib__fail(err, NIB_BAD_INPUT, "%s: rope_theta is %g; a positive number is wanted",
                          name, c->rope_theta);

@@ -36,7 +36,8 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
 /* Ranges of the sizes, and whether they fit each other; the sentence names the key of config.json.
  */
 nib_status nib__config_check(const nib_config *config, const char *name, nib_err *err);
-const char *nib__arch_name(nib_arch arch); /* "llama" */
+const char *nib__arch_name(nib_arch arch);      /* "llama" */
+const char *nib__rope_name(nib_rope_kind rope); /* "llama3"; PLAIN: "default" */
 
 /* A config.json that nib__config_parse reads back as this architecture. NIB_UNSUPPORTED: its keys
  * cannot say it. */

@@ -45,7 +45,7 @@ static void put_rope(nib_jsonw *w, const nib_config *c)
         return;
     nib__jsonw_key(w, "rope_scaling");
     nib__jsonw_object(w);
-    nib__jsonw_pair_string(w, "rope_type", c->rope == NIB_ROPE_LLAMA3 ? "llama3" : "linear");
+    nib__jsonw_pair_string(w, "rope_type", nib__rope_name(c->rope));
     nib__jsonw_pair_double(w, "factor", c->rope_factor);
     if (c->rope == NIB_ROPE_LLAMA3) {
         nib__jsonw_pair_double(w, "low_freq_factor", c->rope_low);

@@ -79,9 +79,6 @@ static const field reals[] = {
 static int64_t *whole_of(const state *s, size_t i) { return (int64_t *)((char *)s + wholes[i].at); }
 static double *real_of(const state *s, size_t i) { return (double *)((char *)s + reals[i].at); }
 
-static const char *const ropes[] = {
-    [NIB_ROPE_PLAIN] = "default", [NIB_ROPE_LLAMA3] = "llama3", [NIB_ROPE_LINEAR] = "linear"};
-
 static state state_of(const nib_trainer *t)
 {
     const nib_config *c = &t->model->net.config;
@@ -106,7 +103,7 @@ static state state_of(const nib_trainer *t)
                    .tied = t->model->net.tied,
                    .norm_eps = c->norm_eps,
                    .rope_theta = c->rope_theta,
-                   .rope = ropes[c->rope],
+                   .rope = nib__rope_name(c->rope),
                    .rope_factor = scaled ? c->rope_factor : 0,
                    .rope_low = llama3 ? c->rope_low : 0,
                    .rope_high = llama3 ? c->rope_high : 0,

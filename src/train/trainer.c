@@ -147,11 +147,6 @@ static nib_status check_same_model(const nib_trainer *t, const nib_network *from
     return NIB_OK;
 }
 
-static const char *rope_name(nib_rope_kind kind)
-{
-    return kind == NIB_ROPE_LLAMA3 ? "llama3" : kind == NIB_ROPE_LINEAR ? "linear" : "default";
-}
-
 static void say_other(const nib_trainer *t, const char *what, const char *was, const char *is)
 {
     char line[NIB_SHOWN + 256], shown[NIB_SHOWN];
@@ -194,9 +189,10 @@ static void say_differences(const nib_trainer *t, const nib_config *from)
     if (!t->engine->callbacks.log || nib_ranks_rank(t->ranks) != 0)
         return;
     if (from->rope_divisors && !same_divisors(from, c))
-        say_other(t, "what divides the frequencies of positions", "a table", rope_name(c->rope));
+        say_other(t, "what divides the frequencies of positions", "a table",
+                  nib__rope_name(c->rope));
     else if (!from->rope_divisors && from->rope != c->rope)
-        say_other(t, "rope_type", rope_name(from->rope), rope_name(c->rope));
+        say_other(t, "rope_type", nib__rope_name(from->rope), nib__rope_name(c->rope));
     for (size_t i = 0; i < COUNT(values); i++)
         if (values[i].compared && (float)values[i].was != (float)values[i].is)
             say_other(t, values[i].what, nib__say_double(was, values[i].was),
