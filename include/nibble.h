@@ -637,7 +637,7 @@ typedef struct nib_call_stats {
     const char *id, *finish;              /* finish: of the first choice, or "error" */
     int64_t prompt_tokens, cached_tokens; /* of these, in the cache before */
     int64_t new_tokens;
-    uint64_t seed;
+    int64_t seed;
     double queued_s, first_token_s, total_s; /* since it came; NaN: never */
 } nib_call_stats;
 /* Of a call that is over, or as far as it came; the strings are the call's. */

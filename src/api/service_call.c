@@ -29,7 +29,7 @@ static void give_number(nib_call *call)
     if (s->created == 0)
         s->created = call->options.now;
     pthread_mutex_unlock(&s->lock);
-    call->seed = nib__mix(s->options.seed, number);
+    call->seed = nib__mix(s->options.seed, number) >> 1; /* one that a request may have */
     call->unique = nib__mix(call->seed, number);
     snprintf(call->id, sizeof call->id, "%s-%016" PRIx64,
              call->options.route == NIB_ROUTE_CHAT ? "chatcmpl" : "cmpl", call->unique);
@@ -314,7 +314,7 @@ void nib_call_stats_get(nib_call *call, nib_call_stats *out)
     const bool known = call->service->preparing != call;
     *out = (nib_call_stats){.id = call->id,
                             .finish = "error",
-                            .seed = known ? call->seed : 0,
+                            .seed = known ? (int64_t)call->seed : 0,
                             .queued_s = NAN,
                             .first_token_s = NAN,
                             .total_s = (double)(until - call->came_ns) * 1e-9};

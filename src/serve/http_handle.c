@@ -600,9 +600,9 @@ static void log_request(const request *r, bool whole)
     if (t.prompt_tokens > 0)
         snprintf(tokens, sizeof tokens, ", %lld prompt tokens (%lld cached), %lld new",
                  (long long)t.prompt_tokens, (long long)t.cached_tokens, (long long)t.new_tokens);
-    fprintf(stderr, "%s %s %s %s %d %s %s%s%s%s, %.3f s, seed %llu\n", when, r->connection->peer,
+    fprintf(stderr, "%s %s %s %s %d %s %s%s%s%s, %.3f s, seed %lld\n", when, r->connection->peer,
             method, path, r->http, t.id, whole ? t.finish : "gone", tokens, queued, first,
-            t.total_s, (unsigned long long)t.seed);
+            t.total_s, (long long)t.seed);
 }
 
 void note_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,
