@@ -55,20 +55,31 @@ static nib_status add_key(serve_keys *keys, const char *path, int line, const ch
     return NIB_OK;
 }
 
+/* A line without its end and the blanks before it, of which `text` has the first bytes; false:
+ * there is none. *size is its whole length: no part of a long one is taken for a line. */
+static bool next_line(FILE *file, char *text, size_t room, size_t *size)
+{
+    size_t count = 0, end = 0;
+    int c;
+    while ((c = getc(file)) != EOF && c != '\n') {
+        if (count < room)
+            text[count] = (char)c;
+        count++;
+        if (c != ' ' && c != '\t' && c != '\r')
+            end = count;
+    }
+    *size = end;
+    return c != EOF || count > 0;
+}
+
 static nib_status read_lines(serve_keys *keys, const char *path, FILE *file, nib_err *err)
 {
-    char text[KEY_MOST + 64];
+    char text[KEY_MOST];
+    size_t size;
     nib_status status = NIB_OK;
-    for (int line = 1; status == NIB_OK && fgets(text, sizeof text, file) != NULL; line++) {
-        size_t size = strlen(text);
-        const bool whole = size > 0 && text[size - 1] == '\n';
-        while (size > 0 && strchr(" \t\r\n", text[size - 1]) != NULL)
-            size--;
-        if (!whole && !feof(file))
-            size = sizeof text; /* longer than any key */
+    for (int line = 1; status == NIB_OK && next_line(file, text, sizeof text, &size); line++)
         if (size > 0 && text[0] != '#')
             status = add_key(keys, path, line, text, size, err);
-    }
     if (status == NIB_OK && ferror(file))
         status = serve_fail(err, NIB_IO, "%s: %s", path, strerror(errno));
     if (status == NIB_OK && keys->count == 0)
