@@ -423,6 +423,8 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
                       .lookup = -1,
                       .loss_budget = -1,
                       .port = -1,
+                      .parallel = -1,
+                      .queue = -1,
                       .connections = -1};
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {

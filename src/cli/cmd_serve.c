@@ -10,12 +10,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARALLEL = 8, PARALLEL_MOST = 1024, PORT = 8080, PORT_MOST = 65535, CONNECTIONS = 512 };
+enum {
+    PARALLEL = 8,
+    PARALLEL_MOST = 1024,
+    QUEUE_MOST = 1000000,
+    PORT = 8080,
+    PORT_MOST = 65535,
+    CONNECTIONS = 512
+};
 
 static int check_settings(const settings *s)
 {
-    if (s->parallel > PARALLEL_MOST)
-        return fail_usage("--parallel: %lld is over %d", s->parallel, PARALLEL_MOST);
+    if (s->parallel == 0 || s->parallel > PARALLEL_MOST)
+        return fail_usage("--parallel: %lld is not between 1 and %d", s->parallel, PARALLEL_MOST);
+    if (s->queue == 0)
+        return fail_usage("--queue: 0 is not between 1 and %d: every request waits until its text "
+                          "has become tokens",
+                          QUEUE_MOST);
+    if (s->queue > QUEUE_MOST)
+        return fail_usage("--queue: %lld is not between 1 and %d", s->queue, QUEUE_MOST);
     if (s->port > PORT_MOST)
         return fail_usage("--port: %lld is over %d", s->port, PORT_MOST);
     if (s->connections == 0 || s->connections > 100000)
@@ -58,7 +71,7 @@ static int run_service(const ready *r, const settings *s, server *http, const ch
 {
     const nib_service_options options = {.name = s->name,
                                          .chat_template = template_text,
-                                         .queue = s->queue,
+                                         .queue = s->queue < 0 ? 0 : s->queue, /* 0: its own */
                                          .limit_s = s->time_limit,
                                          .seed = draw_seed()};
     nib_service *service;
@@ -81,7 +94,7 @@ static int open_and_run(const settings *s, const char *path, server *http,
     if (status != 0)
         return status;
     nib_request request = request_of(s);
-    request.sequences = s->parallel > 0 ? s->parallel : PARALLEL;
+    request.sequences = s->parallel < 0 ? PARALLEL : s->parallel;
     request.lookup = -1; /* other requests fill the steps */
     status = open_ready(&r, engine, s, path, &request);
     if (status == 0) {
