@@ -297,10 +297,14 @@ static nib_status say(talk *t, const char *text, nib_err *err)
 {
     const nib_generate_options options = generate_options_of(t->s, NULL);
     const nib_sink sink = stdout_sink();
+    nib_generate_stats stats;
     const nib_status status =
-        nib_talk_say(t->chat, text, &options, (int64_t)time(NULL), &sink, &t->last, err);
-    t->answered = t->answered || status == NIB_OK;
-    if (status == NIB_OK || t->last.new_tokens > 0)
+        nib_talk_say(t->chat, text, &options, (int64_t)time(NULL), &sink, &stats, err);
+    if (status == NIB_OK) { /* else /stats has those of the answer before */
+        t->last = stats;
+        t->answered = true;
+    }
+    if (status == NIB_OK || stats.new_tokens > 0)
         putchar('\n');
     fflush(stdout);
     const bool cancelled = take_interrupt();

@@ -66,6 +66,11 @@ status=0
 talk -q <long >out 2>err || status=$?
 equal 'too long' 2 "$status"
 check 'with both numbers' grep -Eq 'the conversation has [0-9]+ tokens, but the context is 512' err
+{ printf 'Once upon a time\n/stats\n'; cat long; printf '/stats\n'; } | talk >out 2>err
+check '/stats behind a refused turn has those of the answer before' [ "$(grep -Ec '^answer  +12 tokens, [0-9.]+ tokens/s' err)" = 2 ]
+equal 'and the same' 1 "$(grep '^answer' err | sort -u | wc -l)"
+{ cat long; printf '/stats\n'; } | talk >out 2>err
+check 'nothing was answered' grep -q '^nothing was answered yet' err
 refused 3 '*chat template*' chat "$MODEL"
 refused 2 '*wants MODEL*' chat
 
