@@ -87,6 +87,23 @@ static nib_status read_lines(serve_keys *keys, const char *path, FILE *file, nib
     return status;
 }
 
+/* Does the file lie where systemd puts what a unit loads? To a unit with a user of its own it gives
+ * the file by an entry of an access control list, the mask of which stands where the group's rights
+ * do: the mode is 0440, and there is no group that may read it. */
+static bool is_credential(const char *path)
+{
+    const char *folder = getenv("CREDENTIALS_DIRECTORY");
+    if (folder == NULL || folder[0] != '/')
+        return false;
+    char *inside = realpath(path, NULL), *of = realpath(folder, NULL);
+    const size_t size = of != NULL ? strlen(of) : 0;
+    const bool is =
+        inside != NULL && size > 1 && strncmp(inside, of, size) == 0 && inside[size] == '/';
+    free(inside);
+    free(of);
+    return is;
+}
+
 nib_status serve_keys_read(serve_keys *out, const char *path, nib_err *err)
 {
     struct stat info;
@@ -99,7 +116,9 @@ nib_status serve_keys_read(serve_keys *out, const char *path, nib_err *err)
         return serve_fail(err, NIB_IO, "%s: %s", path, strerror(why));
     }
     nib_status status = NIB_OK;
-    if (S_ISREG(info.st_mode) && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+    const mode_t others = S_IRWXG | S_IRWXO,
+                 allowed = (info.st_mode & others) == S_IRGRP && is_credential(path) ? S_IRGRP : 0;
+    if (S_ISREG(info.st_mode) && (info.st_mode & others & ~allowed) != 0)
         status = serve_fail(err, NIB_BAD_INPUT,
                             "%s: others may read these keys (its mode is %o); `chmod 600` it", path,
                             (unsigned)info.st_mode & 0777u);
