@@ -65,7 +65,7 @@ struct request {
 struct server {
     nib_service *service;
     const serve_options *options;
-    int socket; /* bound; -1: the daemon's */
+    int socket; /* bound, or shut down; -1: the daemon's */
     struct MHD_Daemon *daemon;
     bool locked; /* there is a lock */
     pthread_mutex_t lock;

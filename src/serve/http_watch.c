@@ -221,7 +221,8 @@ static void take_signals(server *s)
         if (atomic_fetch_add(&s->signals, 1) == 0) {
             const MHD_socket listening = MHD_quiesce_daemon(s->daemon);
             if (listening != MHD_INVALID_SOCKET)
-                close(listening); /* who comes now is refused by the system */
+                (void)shutdown(listening, SHUT_RDWR); /* who comes now is refused by the system */
+            s->socket = listening; /* to be closed behind the daemon, whose thread may be at it */
             if (!s->options->quiet)
                 fputs("nibble: asked to end: those that run are finished first; ask again to end "
                       "at once\n",
