@@ -416,12 +416,15 @@ static void put_whole(nib_call *call)
 
 /* ---- in the order in which things happen ---- */
 
-static void echo(nib_answer *c)
+/* Not before: while many choices wait, one prompt would be there many times. */
+void nib__answer_echo(nib_answer *c)
 {
     const nib_call *call = c->call;
     const nib_api_prompt *from = &call->request.prompts[c->prompt];
     nib_text text;
-    if (call->request.echo && call->request.top >= 0)
+    if (!call->request.echo)
+        return;
+    if (call->request.top >= 0)
         nib__answer_token(c, &(nib_new_token){.id = c->job.prompt[0], .logprob = NAN});
     nib__text_init(&text, call->out.allocator);
     if (from->text != NULL)
@@ -437,12 +440,8 @@ static void echo(nib_answer *c)
 void nib__answer_begin(nib_call *call)
 {
     call->http = call->stream ? 200 : 0;
-    for (int64_t i = 0; i < call->choice_count; i++) {
-        if (call->stream && is_chat(call))
-            put_role(&call->choices[i]);
-        if (call->request.echo)
-            echo(&call->choices[i]);
-    }
+    for (int64_t i = 0; i < call->choice_count && call->stream && is_chat(call); i++)
+        put_role(&call->choices[i]);
 }
 
 void nib__answer_text(nib_answer *c, const char *text, size_t size)

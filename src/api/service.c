@@ -230,6 +230,7 @@ static void begin_choices(nib_service *s)
             nib__histogram_add(&s->counts.queued, (double)(call->begun_ns - call->came_ns) * 1e-9);
         }
         s->waiting -= call->begun == call->choice_count;
+        nib__answer_echo(choice);
         nib__batch_add(s->batch, &choice->job);
     }
 }

@@ -60,7 +60,8 @@ struct nib_call {
                        came */
     nib_arena arena;
     nib_api_request request;
-    nib_call_options options; /* the body is the call's copy, until it was prepared */
+    nib_call_options options; /* the body is the call's copy */
+    char *body;               /* until it was prepared */
     char id[48];
     uint64_t user;                 /* one of the client's users; 0: none was named */
     uint64_t seed, unique;         /* unique: the number in its id */
@@ -189,6 +190,8 @@ void nib__call_count(nib_call *call);
 void nib__answer_error(nib_text *out, const nib_api_error *error);
 /* What makes the answer so far: to a stream, chunks; else nothing before the whole. */
 void nib__answer_begin(nib_call *call);
+/* A choice begins: its prompt, where that is asked for. */
+void nib__answer_echo(nib_answer *choice);
 void nib__answer_token(nib_answer *choice, const nib_new_token *token);
 void nib__answer_text(nib_answer *choice, const char *text, size_t size);
 /* In a stream: a call that begins, and a piece of its arguments. */

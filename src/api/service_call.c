@@ -77,12 +77,24 @@ static void tell(nib_call *call)
         call->options.ready(call->options.ctx);
 }
 
+/* A request that was prepared, or never will be, keeps no body: there may be megabytes of it. What
+ * lies in it was used. */
+static void forget_body(nib_call *call)
+{
+    nib_api_request *q = &call->request;
+    nib__release(&call->service->session->model->engine->allocator, call->body);
+    call->options.body = call->body = NULL;
+    call->options.size = 0;
+    q->variables = q->schema = q->tools = NULL;
+    for (size_t i = 0; i < q->tool_count; i++)
+        q->tool_list[i].parameters = NULL;
+}
+
 void nib__call_join(nib_call *call, bool good)
 {
     nib_service *s = call->service;
     nib_call **last = &s->calls;
-    /* what lies in the body was used */
-    call->request.variables = call->request.schema = call->request.tools = NULL;
+    forget_body(call);
     pthread_cond_signal(&s->wake);
     if (call->closed) { /* its place was given up when it was */
         nib__call_count(call);
@@ -118,14 +130,18 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
     nib__arena_init(&call->arena, a, 0);
     nib__text_init(&call->out, a);
     give_number(call);
-    call->options.body = nib__arena_copy(&call->arena, options->body, options->size);
-    pthread_mutex_lock(&s->lock);
-    if (call->options.body == NULL)
-        nib__call_no_memory(call);
-    if (call->options.body != NULL && may_come(call))
-        nib__prepare_later(s, call);
+    call->options.body = call->body = nib__calloc(a, options->size + 1, 1);
+    if (call->body != NULL)
+        memcpy(call->body, options->body, options->size);
     else
+        nib__call_no_memory(call);
+    pthread_mutex_lock(&s->lock);
+    if (call->body != NULL && may_come(call)) {
+        nib__prepare_later(s, call);
+    } else {
+        forget_body(call);
         nib__answer_over(call);
+    }
     pthread_mutex_unlock(&s->lock);
     *out = call;
     return NIB_OK;
@@ -364,6 +380,7 @@ void nib__call_free(nib_call *call)
             nib__tokenizer_ids_free(s->tokenizer, call->prompts[i].ids);
     nib__constraint_close(call->constraint);
     nib__text_free(&call->out);
+    nib__release(&s->session->model->engine->allocator, call->body);
     nib__arena_free(&call->arena);
     nib__release(&s->session->model->engine->allocator, call);
 }

@@ -462,23 +462,34 @@ static size_t held(void)
     return now;
 }
 
-/* A choice that waits has no masks yet, and one that is over has them no more. */
+/* A choice that waits has no masks yet and no text, and one that is over has masks no more; no
+ * request keeps its body. */
 static void test_waiting_holds_little(void **state)
 {
-    static const char *const bodies[] = {
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"n\": 32, \"max_tokens\": 4}",
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"n\": 32, \"max_tokens\": 4, "
-        "\"response_format\": {\"type\": \"json_object\"}}"};
+    enum { CHAT, SCHEMA, BLANKS, LONG, ECHO, COUNT_OF, TEXT_SIZE = 1900, BLANKS_SIZE = 4 << 20 };
+    static const char chat[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"n\": "
+                               "32, \"max_tokens\": 4";
+    static char bodies[COUNT_OF][BLANKS_SIZE + 256], text[TEXT_SIZE + 1], answer[1 << 20];
     const nib_service_options options = {.chat_template = "{{ messages[0].content }}"};
     const nib_allocator a = {meter_locked, NULL};
-    static char answer[1 << 16];
-    size_t waiting[COUNT(bodies)], over[COUNT(bodies)];
+    size_t waiting[COUNT_OF], over[COUNT_OF];
     served s;
     (void)state;
+    for (int i = 0; i < TEXT_SIZE; i++)
+        text[i] = "wolf "[i % 5];
+    snprintf(bodies[CHAT], sizeof *bodies, "%s}", chat);
+    snprintf(bodies[SCHEMA], sizeof *bodies,
+             "%s, \"response_format\": {\"type\": \"json_object\"}}", chat);
+    snprintf(bodies[BLANKS], sizeof *bodies, "%s%*s}", chat, BLANKS_SIZE, "");
+    for (int i = LONG; i <= ECHO; i++)
+        snprintf(bodies[i], sizeof *bodies,
+                 "{\"prompt\": \"%s\", \"n\": 100, \"max_tokens\": 1, \"echo\": %s}", text,
+                 i == ECHO ? "true" : "false");
     open_served(&s, &options, &a, 2);
-    for (size_t i = 0; i < COUNT(bodies); i++) {
+    for (int i = 0; i < COUNT_OF; i++) {
         const size_t before = held();
-        nib_call *call = post_to(&s, NIB_ROUTE_CHAT, bodies[i], 0);
+        nib_call *call =
+            post_to(&s, i < LONG ? NIB_ROUTE_CHAT : NIB_ROUTE_COMPLETIONS, bodies[i], 0);
         wait_prepared(s.service);
         waiting[i] = held() - before;
         start(&s);
@@ -488,8 +499,10 @@ static void test_waiting_holds_little(void **state)
         over[i] = held();
         nib_call_close(call);
     }
-    assert_true(waiting[1] < waiting[0] + 32 * 1024);
-    assert_true(over[1] < over[0] + 32 * 1024);
+    assert_true(waiting[SCHEMA] < waiting[CHAT] + 32 * 1024);
+    assert_true(over[SCHEMA] < over[CHAT] + 32 * 1024);
+    assert_true(waiting[BLANKS] < waiting[CHAT] + 32 * 1024);
+    assert_true(waiting[ECHO] < waiting[LONG] + 32 * 1024);
     close_served(&s);
 }
 
@@ -514,15 +527,17 @@ static void test_no_memory_behind_a_reader(void **state)
 {
     served s;
     static char answer[1 << 16];
-    static const char body[] = "{\"prompt\": \"Once\", \"max_tokens\": 60, \"seed\": 1, "
-                               "\"ignore_eos\": true, \"echo\": true, \"stream\": true}";
+    static const char body[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Once\"}], "
+                               "\"max_tokens\": 60, \"seed\": 1, \"ignore_eos\": true, "
+                               "\"stream\": true}";
+    const nib_service_options options = {.chat_template = "{{ messages[0].content }}"};
     const nib_allocator a = failing_allocator(&memory);
     int cut = 0;
     (void)state;
     memory = (failing){.left = -1};
-    open_served(&s, NULL, &a, 1);
+    open_served(&s, &options, &a, 1);
     for (int n = -1; n < 12; n++) { /* the first one with all that it wants */
-        nib_call *call = post(&s, body, 0);
+        nib_call *call = post_to(&s, NIB_ROUTE_CHAT, body, 0); /* its role is there at once */
         wait_prepared(s.service);
         assert_int_equal(nib_call_read(call, answer, 5), 5);
         memory.left = n;
