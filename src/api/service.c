@@ -152,24 +152,30 @@ static bool is_late(const nib_service *s, const nib_call *call)
            (double)(nib__now_ns() - call->came_ns) * 1e-9 > s->options.limit_s;
 }
 
+bool nib__service_goes_on(const nib_service *s, nib_call *call)
+{
+    char text[128];
+    if (s->stopping > 1)
+        return nib__call_refuse(call, 503, "", "stopping", "the server stops");
+    if (!is_late(s, call))
+        return true;
+    snprintf(text, sizeof text, "the request was not done in %g seconds", s->options.limit_s);
+    return nib__call_refuse(call, 503, "", "timeout", text);
+}
+
 /* Calls that are over leave the list; those whose bringer has gone, and those whose time is up, are
  * taken out of the batch first. */
 static void end_calls(nib_service *s)
 {
+    nib__prepare_cut(s);
     for (nib_call *call = s->calls, *next; call != NULL; call = next) {
         next = call->next;
-        const bool late = !call->over && is_late(s, call), stops = s->stopping > 1 && !call->over;
         if (call->closed) {
             nib__service_drop(s, call);
             continue;
         }
-        if (late || stops) {
-            call->error = (nib_api_error){.http = 503, .code = late ? "timeout" : "stopping"};
-            snprintf(call->error.text, sizeof call->error.text,
-                     late ? "the request was not done in %g seconds" : "the server stops",
-                     s->options.limit_s);
+        if (!call->over && !nib__service_goes_on(s, call))
             cut(s, call);
-        }
         if (call->over)
             unlink_call(s, call);
     }
@@ -241,7 +247,7 @@ static void begin_choices(nib_service *s)
 static void wait(nib_service *s)
 {
     struct timespec until;
-    if (s->options.limit_s == 0 || s->calls == NULL) {
+    if (s->options.limit_s == 0 || (s->calls == NULL && s->unprepared == NULL)) {
         pthread_cond_wait(&s->wake, &s->lock);
         return;
     }

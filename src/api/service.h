@@ -64,6 +64,7 @@ struct nib_call {
     char *body;               /* until it was prepared */
     char id[48];
     uint64_t user;                 /* one of the client's users; 0: none was named */
+    uint64_t turn;                 /* in which it is prepared */
     uint64_t seed, unique;         /* unique: the number in its id */
     const nib_tool_format *format; /* where answers may have calls */
     nib_call_prompt *prompts;      /* [prompt_count] */
@@ -116,6 +117,7 @@ struct nib_service {
     pthread_t preparer;
     bool has_preparer, closing;
     nib_call *unprepared, *preparing; /* the one that is taken from the list */
+    uint64_t turn;                    /* of the last one that was taken */
     size_t longest;                   /* bytes of a token, at most */
     int stopping;                     /* 1: no further requests; more: nor those that run */
     nib_call *calls;
@@ -133,13 +135,17 @@ struct nib_service {
 bool nib__service_has(const nib_service *s, const nib_call *call);
 /* Takes it from the batch and the list, and frees it. */
 void nib__service_drop(nib_service *s, nib_call *call);
+/* False, with the answer, for a call whose time is up, or that the service's end cuts. */
+bool nib__service_goes_on(const nib_service *s, nib_call *call);
 
 /* ---- service_prepare.c ---- */
 
 nib_status nib__preparer_open(nib_service *s, nib_err *err);
 void nib__preparer_close(nib_service *s);
-/* Under the lock: behind the others that are not prepared yet. */
+/* Under the lock: in the client's next turn. */
 void nib__prepare_later(nib_service *s, nib_call *call);
+/* Those that may wait no longer get their answers. Under the lock. */
+void nib__prepare_cut(nib_service *s);
 /* Takes it from those that are not prepared yet, if it is one of them. Under the lock. */
 bool nib__prepare_drop(nib_service *s, const nib_call *call);
 /* False, with the answer that a call gets. */

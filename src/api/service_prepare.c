@@ -115,14 +115,14 @@ static bool encode_chat(nib_call *call, nib_call_prompt *to)
     return to->count > 0 || nib__call_refuse(call, 400, "messages", NULL, "the prompt is empty");
 }
 
-/* Between the parts: whoever asked may have gone, or the server be about to end. */
+/* Between the parts: whoever asked may have gone, its time be up, or the server about to end. */
 static bool goes_on(nib_call *call)
 {
     nib_service *s = call->service;
     pthread_mutex_lock(&s->lock);
-    const bool closed = call->closed, ends = s->stopping > 1;
+    const bool on = nib__service_goes_on(s, call) && !call->closed;
     pthread_mutex_unlock(&s->lock);
-    return ends ? nib__call_refuse(call, 503, "", "stopping", "the server stops") : !closed;
+    return on;
 }
 
 static bool make_prompts(nib_call *call)
@@ -244,22 +244,29 @@ static bool prepare(nib_call *call)
 
 /* ---- the thread ---- */
 
+/* Clients take turns, so that one with many long texts keeps no other waiting for more than one of
+ * them: of the calls of the next turn the one that came first. How many calls of a client run says
+ * nothing here: those that are refused in the end take as long. */
 static nib_call *take_first(nib_service *s)
 {
-    nib_call *call = s->unprepared;
-    if (call != NULL)
-        s->unprepared = call->next;
+    nib_call **best = &s->unprepared, *call;
+    for (nib_call **at = best; *at != NULL; at = &(*at)->next)
+        if ((*at)->turn < (*best)->turn)
+            best = at;
+    call = *best;
+    if (call != NULL) {
+        *best = call->next;
+        s->turn = call->turn;
+    }
     return call;
 }
 
 /* Under the lock, but not while it works. */
 static void prepare_one(nib_service *s, nib_call *call)
 {
-    bool good;
     s->preparing = call;
-    if (s->stopping > 1) {
-        good = nib__call_refuse(call, 503, "", "stopping", "the server stops");
-    } else {
+    bool good = nib__service_goes_on(s, call);
+    if (good) {
         pthread_mutex_unlock(&s->lock);
         good = prepare(call);
         pthread_mutex_lock(&s->lock);
@@ -286,12 +293,31 @@ static void *prepare_all(void *ctx)
 void nib__prepare_later(nib_service *s, nib_call *call)
 {
     nib_call **last = &s->unprepared;
-    while (*last != NULL)
-        last = &(*last)->next;
+    const nib_call *now = s->preparing;
+    const uint64_t client = call->options.client;
+    call->turn = s->turn + (now != NULL && now->options.client == client);
+    for (; *last != NULL; last = &(*last)->next)
+        if ((*last)->options.client == client)
+            call->turn = (*last)->turn + 1;
     *last = call;
     call->next = NULL;
     s->waiting++;
     pthread_cond_signal(&s->fresh);
+    if (s->options.limit_s > 0) /* its time is looked at from now on */
+        pthread_cond_signal(&s->wake);
+}
+
+void nib__prepare_cut(nib_service *s)
+{
+    for (nib_call **at = &s->unprepared; *at != NULL;) {
+        nib_call *call = *at;
+        if (nib__service_goes_on(s, call)) {
+            at = &call->next;
+            continue;
+        }
+        *at = call->next;
+        nib__call_join(call, false);
+    }
 }
 
 bool nib__prepare_drop(nib_service *s, const nib_call *call)

@@ -39,6 +39,36 @@ static void *meter_locked(void *ctx, void *old, size_t size)
     return p;
 }
 
+/* Lets the thread that prepares requests go on, or holds it in the midst of one. */
+static struct {
+    nib_service *service;
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    bool closed;
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER};
+
+static void *resize_behind_gate(void *ctx, void *old, size_t size)
+{
+    (void)ctx;
+    pthread_mutex_lock(&gate.lock);
+    while (gate.closed && size > 0 && pthread_equal(pthread_self(), gate.service->preparer))
+        pthread_cond_wait(&gate.change, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+    if (size > 0)
+        return realloc(old, size);
+    free(old);
+    return NULL;
+}
+
+static void set_gate(nib_service *s, bool closed)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.service = s;
+    gate.closed = closed;
+    pthread_cond_broadcast(&gate.change);
+    pthread_mutex_unlock(&gate.lock);
+}
+
 static void set_left(int left)
 {
     pthread_mutex_lock(&memory_lock);
@@ -268,6 +298,99 @@ static void test_fair(void **state)
     assert_true(queued_s[3] < queued_s[1]);
     serve_four(many, 2, queued_s);
     assert_true(queued_s[3] < queued_s[1] && queued_s[3] < queued_s[2]);
+}
+
+enum { ASKED = 8 };
+static int told[ASKED], told_count;
+static int numbers[ASKED] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+static void note_told(void *ctx) { told[told_count++] = *(int *)ctx; }
+
+/* The first of them is held in its preparation while the others come. */
+static void post_held(served *s, const asking *asked, int count, nib_call **calls)
+{
+    bool in = false;
+    told_count = 0;
+    set_gate(s->service, true);
+    for (int i = 0; i < count; i++) {
+        const nib_call_options options = {.route = NIB_ROUTE_COMPLETIONS,
+                                          .body = asked[i].body,
+                                          .size = strlen(asked[i].body),
+                                          .client = asked[i].client,
+                                          .now = 1700000000,
+                                          .ready = note_told,
+                                          .ctx = &numbers[i]};
+        assert_int_equal(nib_call_open(&calls[i], s->service, &options, NULL), NIB_OK);
+        while (!in) {
+            pthread_mutex_lock(&s->service->lock);
+            in = s->service->preparing == calls[0];
+            pthread_mutex_unlock(&s->service->lock);
+            nap();
+        }
+    }
+}
+
+/* Clients take turns in the preparation, too, whether what they ask can be or not. */
+static void test_turns(void **state)
+{
+    static const char good[] = "{\"prompt\": \"Once\", \"max_tokens\": 1, \"stream\": true}",
+                      bad[] = "{\"prompt\": \"Once\", \"max_tokens\": -1}";
+    static const asking asked[] = {{good, 7}, {good, 7}, {bad, 7},  {good, 7},
+                                   {good, 8}, {good, 9}, {good, 8}, {bad, 9}};
+    static const int wanted[] = {0, 4, 5, 1, 6, 7, 2, 3};
+    const nib_allocator a = {resize_behind_gate, NULL};
+    nib_call *calls[ASKED];
+    served s;
+    (void)state;
+    open_served(&s, NULL, &a, 1);
+    for (int round = 0; round < 2; round++) {
+        post_held(&s, asked, ASKED, calls);
+        set_gate(s.service, false);
+        wait_prepared(s.service);
+        assert_int_equal(told_count, ASKED);
+        assert_memory_equal(told, wanted, sizeof wanted);
+        for (int i = 0; i < ASKED; i++)
+            nib_call_close(calls[i]);
+    }
+    assert_int_equal(s.service->waiting, 0);
+    close_served(&s);
+}
+
+/* What waits for its preparation ends with its time, and with the service, whatever is prepared
+ * meanwhile; and what is prepared, at the end of a part. */
+static void test_held_in_preparation(void **state)
+{
+    static const asking asked[] = {{once, 7}, {once, 7}, {once, 8}};
+    static const char *const codes[] = {"\"timeout\"", "\"stopping\""};
+    const nib_allocator a = {resize_behind_gate, NULL};
+    static char answer[1 << 16];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const nib_service_options options = {.limit_s = i == 0 ? 0.05 : 0};
+        served s;
+        nib_call *calls[3];
+        open_served(&s, &options, &a, 1);
+        start(&s);
+        nap(); /* it waits for nothing yet */
+        post_held(&s, asked, 3, calls);
+        if (i == 1) {
+            nib_service_stop(s.service);
+            nib_service_stop(s.service);
+        }
+        for (int c = 2; c >= 0; c--) {
+            if (c == 0)
+                set_gate(s.service, false);
+            assert_int_equal(read_answer(calls[c], answer, sizeof answer), 503);
+            assert_non_null(strstr(answer, codes[i]));
+        }
+        if (i == 0)
+            nib_service_stop(s.service);
+        assert_int_equal(pthread_join(s.thread, NULL), 0);
+        for (int c = 0; c < 3; c++)
+            nib_call_close(calls[c]);
+        assert_int_equal(s.service->waiting, 0);
+        close_served(&s);
+    }
 }
 
 /* A client that fills the queue finds no room, and one that has nobody in it does, once. */
@@ -563,6 +686,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_get_the_same),
         cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_held_in_preparation),
         cmocka_unit_test(test_queue_keeps_room),
         cmocka_unit_test(test_unread_stream),
         cmocka_unit_test(test_deep_template),
