@@ -126,20 +126,41 @@ static int64_t count_characters(const char *text, size_t size)
     return count;
 }
 
+/* Where a token stands in the text of the answer; one that has no text there, where the next one
+ * begins. Of the prompt these are the tokens put before its text; of what is new, special ones. A
+ * normalizer may have made other characters of the prompt than it has: what is new begins behind
+ * those that it has. */
+static int64_t place_of(nib_answer *c, const nib_new_token *t)
+{
+    const nib_call *call = c->call;
+    nib_text piece;
+    if (!t->of_prompt && !c->told.skip_special) {
+        nib__detok_free(&c->told);
+        nib__detok_init(&c->told, call->service->tokenizer, true);
+        c->characters = c->echoed;
+    }
+    const int64_t most = t->of_prompt ? c->echoed : INT64_MAX, place = c->characters;
+    if (t->of_prompt && c->told_prompt++ < call->prompts[c->prompt].added)
+        return place;
+    nib__text_init(&piece, call->out.allocator);
+    nib__detok_put(&c->told, t->id, &piece);
+    c->characters = nib__min(most, place + count_characters(piece.at, piece.size));
+    c->logprobs.offsets.failed = c->logprobs.offsets.failed || piece.failed;
+    nib__text_free(&piece);
+    return place;
+}
+
 static void completion_token(nib_answer *c, const nib_new_token *t)
 {
     nib_text piece;
     nib_jsonw w = next_value(&c->logprobs.offsets);
+    nib__jsonw_int(&w, place_of(c, t));
     nib__text_init(&piece, c->call->out.allocator);
-    nib__jsonw_int(&w, c->characters);
     put_token(c->call, t->id, &piece);
     w = next_value(&c->logprobs.tokens);
     nib__jsonw_string_n(&w, piece.size > 0 ? piece.at : "", piece.size);
     w = next_value(&c->logprobs.values);
     nib__jsonw_double(&w, t->logprob);
-    nib__text_clear(&piece);
-    nib__detok_put(&c->told, t->id, &piece);
-    c->characters += count_characters(piece.at, piece.size);
     nib__text_free(&piece);
     if (!isnan(t->logprob)) {
         completion_tops(c, t);
@@ -424,8 +445,6 @@ void nib__answer_echo(nib_answer *c)
     nib_text text;
     if (!call->request.echo)
         return;
-    if (call->request.top >= 0)
-        nib__answer_token(c, &(nib_new_token){.id = c->job.prompt[0], .logprob = NAN});
     nib__text_init(&text, call->out.allocator);
     if (from->text != NULL)
         nib__text_put(&text, from->text, from->size);
@@ -433,6 +452,10 @@ void nib__answer_echo(nib_answer *c)
                                    NULL) != NIB_OK)
         text.failed = true;
     c->text.held.failed = c->text.held.failed || text.failed;
+    c->echoed = count_characters(text.at, text.size);
+    if (call->request.top >= 0)
+        nib__answer_token(
+            c, &(nib_new_token){.id = c->job.prompt[0], .of_prompt = true, .logprob = NAN});
     nib__answer_text(c, text.at, text.size);
     nib__text_free(&text);
 }

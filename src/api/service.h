@@ -40,8 +40,11 @@ typedef struct nib_answer {
     nib_text whole; /* what is not streamed */
     nib_answer_calls calls;
     nib_logprobs logprobs;
-    nib_detok told;       /* of tokens whose logprobs were told */
+    nib_detok told;       /* of tokens whose logprobs were told: while they are the prompt's it
+                             gives special ones, as that text does */
+    size_t told_prompt;   /* how many of the prompt's */
     int64_t characters;   /* of their text, for offsets */
+    int64_t echoed;       /* characters of the prompt's text, where that is in the answer */
     int64_t cached, made; /* of the job, which is the running thread's, as of its last token */
     bool begun, ended;    /* has a sequence or had one; is over */
     nib_finish finish;
@@ -51,6 +54,7 @@ typedef struct nib_answer {
 typedef struct nib_call_prompt {
     int32_t *ids; /* from the tokenizer, or `given` ones of the request */
     size_t count;
+    size_t added; /* of these, before all that the text stands for: BOS */
     bool owned;
 } nib_call_prompt;
 

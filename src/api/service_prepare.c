@@ -74,6 +74,7 @@ static bool encode_text(nib_call *call, const nib_api_prompt *from, nib_call_pro
                               &to->count, &err) != NIB_OK)
         return nib__call_refuse_status(call, "prompt", &err);
     to->owned = true;
+    to->added = nib__tokenizer_adds_before(s->tokenizer);
     const int32_t bos = s->session->model->net.config.bos;
     if (to->count > 0)
         return true;
@@ -87,7 +88,7 @@ static bool encode_text(nib_call *call, const nib_api_prompt *from, nib_call_pro
     if (to->ids == NULL)
         return nib__call_no_memory(call);
     to->ids[0] = bos;
-    to->count = 1;
+    to->count = to->added = 1;
     return true;
 }
 
@@ -171,7 +172,7 @@ static void fill_choice(nib_call *call, nib_answer *c, int64_t index)
     *c = (nib_answer){.call = call, .index = index, .prompt = index / q->n};
     nib__text_out_open(&c->text, s->tokenizer, (nib_strings){q->stops, q->stop_count}, a);
     nib__text_init(&c->whole, a);
-    nib__detok_init(&c->told, s->tokenizer, false);
+    nib__detok_init(&c->told, s->tokenizer, !q->echo);
     nib_text *const parts[] = {&c->logprobs.tokens,  &c->logprobs.values, &c->logprobs.tops,
                                &c->logprobs.offsets, &c->calls.name,      &c->calls.arguments,
                                &c->calls.done};

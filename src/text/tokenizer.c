@@ -40,6 +40,8 @@ bool nib__tokenizer_adds_bos(const nib_tokenizer *t)
     return t->bos >= 0 && t->before_count != 0 && t->before[0] == t->bos;
 }
 
+size_t nib__tokenizer_adds_before(const nib_tokenizer *t) { return t->before_count; }
+
 int32_t nib__tokenizer_find(const nib_tokenizer *t, const char *token, size_t size)
 {
     const int32_t id = nib__vocab_find(&t->vocab, &t->vocab.added, token, size);

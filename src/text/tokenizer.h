@@ -121,6 +121,8 @@ int32_t nib__tokenizer_bos(const nib_tokenizer *t);
 int32_t nib__tokenizer_eos(const nib_tokenizer *t);
 /* True if NIB_ENCODE_ADD_SPECIAL puts BOS first. */
 bool nib__tokenizer_adds_bos(const nib_tokenizer *t);
+/* How many tokens NIB_ENCODE_ADD_SPECIAL puts before the text. */
+size_t nib__tokenizer_adds_before(const nib_tokenizer *t);
 /* Id of a token as the file writes it (byte-level text for byte-level tokenizers); -1: none. */
 int32_t nib__tokenizer_find(const nib_tokenizer *t, const char *token, size_t size);
 /* A token as the file writes it, not NUL-terminated; NULL: no such id. */
