@@ -163,8 +163,8 @@ bool nib__service_goes_on(const nib_service *s, nib_call *call)
     return nib__call_refuse(call, 503, "", "timeout", text);
 }
 
-/* Calls that are over leave the list; those whose bringer has gone, and those whose time is up, are
- * taken out of the batch first. */
+/* Calls that are over leave the list; those whose bringer has gone, whose answer is an error
+ * already, or whose time is up, are taken out of the batch first. */
 static void end_calls(nib_service *s)
 {
     nib__prepare_cut(s);
@@ -174,7 +174,7 @@ static void end_calls(nib_service *s)
             nib__service_drop(s, call);
             continue;
         }
-        if (!call->over && !nib__service_goes_on(s, call))
+        if (!call->over && (call->error.http != 0 || !nib__service_goes_on(s, call)))
             cut(s, call);
         if (call->over)
             unlink_call(s, call);

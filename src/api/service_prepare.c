@@ -330,6 +330,7 @@ bool nib__prepare_drop(nib_service *s, const nib_call *call)
         return false;
     *at = call->next;
     s->waiting--;
+    pthread_cond_signal(&s->wake); /* it may have been what the end waited for */
     return true;
 }
 

@@ -446,6 +446,37 @@ static void test_unread_stream(void **state)
     close_served(&s);
 }
 
+/* Of an answer that is an error already, no more is made. */
+static void test_error_ends_all(void **state)
+{
+    static const char body[] = "{\"prompt\": \"Once\", \"max_tokens\": 480, \"ignore_eos\": true, "
+                               "\"n\": 4}";
+    static char answer[1 << 16];
+    bool begun = false;
+    nib_call_stats stats;
+    served s;
+    (void)state;
+    open_served(&s, NULL, NULL, 2);
+    start(&s);
+    nib_call *call = post(&s, body, 0);
+    while (!begun) {
+        pthread_mutex_lock(&s.service->lock);
+        begun = call->begun > 0;
+        if (begun) /* as of a choice that ended so */
+            nib__call_refuse(call, 500, "", NULL, "it failed");
+        pthread_mutex_unlock(&s.service->lock);
+        nap();
+    }
+    assert_int_equal(read_answer(call, answer, sizeof answer), 500);
+    assert_non_null(strstr(answer, "it failed"));
+    nib_call_stats_get(call, &stats);
+    assert_true(stats.new_tokens < 480);
+    nib_call_close(call);
+    stop(&s);
+    assert_int_equal(nib__batch_counts(s.service->batch).jobs, 0);
+    close_served(&s);
+}
+
 /* A template that recurses until its limit, where the system gives threads little room. */
 static void test_deep_template(void **state)
 {
@@ -690,6 +721,7 @@ int main(void)
         cmocka_unit_test(test_held_in_preparation),
         cmocka_unit_test(test_queue_keeps_room),
         cmocka_unit_test(test_unread_stream),
+        cmocka_unit_test(test_error_ends_all),
         cmocka_unit_test(test_deep_template),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_no_memory),
