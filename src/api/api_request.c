@@ -359,13 +359,23 @@ static bool read_tool_choice(nib_api_reader *r, const member *m)
     return nib__api_read_tool_choice(r);
 }
 
-static bool read_user(nib_api_reader *r, const member *m)
+static bool take_string(nib_api_reader *r, const member *m, const char **out)
 {
     size_t size;
     if (!expect(r, m, NIB_JSON_STRING, "a string"))
         return false;
-    r->to->user = nib__api_string(r, m->name, &size);
-    return r->to->user != NULL;
+    *out = nib__api_string(r, m->name, &size);
+    return *out != NULL;
+}
+
+static bool read_user(nib_api_reader *r, const member *m)
+{
+    return take_string(r, m, &r->to->user);
+}
+
+static bool read_old_user(nib_api_reader *r, const member *m)
+{
+    return take_string(r, m, &r->old_user);
 }
 
 /* Prompts that begin alike share what is computed whether their key says so or not. */
@@ -444,7 +454,7 @@ static const member members[] = {
     {"tools", CHAT, read_tools, 0, 0, 0, NULL},
     {"tool_choice", CHAT, read_tool_choice, 0, 0, 0, NULL},
     {"parallel_tool_calls", CHAT, read_bool, PLACE(parallel_calls), 0, 0, NULL},
-    {"user", BOTH, read_user, 0, 0, 0, NULL},
+    {"user", BOTH, read_old_user, 0, 0, 0, NULL},
     {"safety_identifier", CHAT, read_user, 0, 0, 0, NULL},
     {"prompt_cache_key", CHAT, read_name, 0, 0, 0, NULL},
     /* beyond OpenAI's, by the names that llama.cpp and vLLM give them */
@@ -538,6 +548,8 @@ static bool settle(nib_api_reader *r)
     if (q->max_tokens >= 0 && r->old_max >= 0 && q->max_tokens != r->old_max)
         return nib__api_refuse(r, "max_tokens",
                                "max_tokens and max_completion_tokens say different things");
+    if (q->user == NULL)
+        q->user = r->old_user;
     if (q->max_tokens < 0)
         q->max_tokens = r->old_max >= 0 ? r->old_max : chat ? -1 : 16;
     if (chat && q->max_tokens == 0)

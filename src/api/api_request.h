@@ -125,6 +125,7 @@ typedef struct nib_api_reader {
     bool logprobs, top_given; /* of a chat: two members that belong together */
     int64_t top;
     int64_t best_of, old_max;   /* negative: not given */
+    const char *old_user;       /* `user`, which safety_identifier takes the place of */
     size_t message;             /* the one that is read */
     nib_api_ids calls, answers; /* of messages so far */
     const char *tool_named;     /* by tool_choice */

@@ -132,12 +132,37 @@ static void test_null(void **state)
     nib__arena_free(&arena);
 }
 
+/* Two names of one thing: the newer one holds, wherever it stands. */
+static void test_users(void **state)
+{
+    static const struct {
+        const char *body, *user;
+    } cases[] = {{USER "\"user\": \"a\"}", "a"},
+                 {USER "\"safety_identifier\": \"b\"}", "b"},
+                 {USER "\"user\": \"a\", \"safety_identifier\": \"b\"}", "b"},
+                 {USER "\"safety_identifier\": \"b\", \"user\": \"a\"}", "b"},
+                 {USER "\"safety_identifier\": null, \"user\": \"a\"}", "a"}};
+    const nib_allocator a = nib__allocator_default();
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_api_request request;
+        nib_api_error error;
+        nib_arena arena;
+        nib__arena_init(&arena, &a, 0);
+        if (!read_body(&request, cases[i].body, &arena, &error))
+            fail_msg("%s", error.text);
+        assert_string_equal(request.user, cases[i].user);
+        nib__arena_free(&arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_twice),
         cmocka_unit_test(test_wrong),
         cmocka_unit_test(test_null),
+        cmocka_unit_test(test_users),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
