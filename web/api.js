@@ -13,6 +13,7 @@ export class Refused extends Error {
         super(error.message);
         this.http = http;
         this.param = error.param ?? "";
+        this.code = error.code ?? "";
     }
 }
 

@@ -133,6 +133,7 @@ async function receive(mode, turn, body, signal) {
         end.stopped = error.name === "AbortError";
         end.error = end.stopped ? null : error.message;
         end.param = error.param;
+        end.code = error.code;
     }
     return end;
 }
@@ -145,7 +146,7 @@ async function answer(prompt, replaced = null) {
     const body = bodyOf(mode, prompt);
     const turn = makeTurn(mode, prompt);
     clearErrors();
-    showRefusal("", "");
+    showRefusal("", "", "");
     state.running = new AbortController();
     mode.turns.push(turn);
     show();
@@ -170,13 +171,15 @@ async function answer(prompt, replaced = null) {
     show();
     byId("status").textContent = end.error ? "" : `${mode.answered}: ${turn.text} — ${sayEnd(end)}`;
     if (end.error)
-        showRefusal(end.param, end.error);
+        showRefusal(end.param, end.error, end.code);
 }
 
-function showRefusal(param, text) {
+// What is wrong with a chat as such, such as that the model has no template, is not wrong with a text; what has a code, as
+// too long a chat does, is.
+function showRefusal(param, text, code) {
     const placed = text !== "" && placeError(param, text);
     byId("input-error").textContent = placed ? "" : text;
-    byId("instead").hidden = !(state.mode === MODES.chat && param === "messages");
+    byId("instead").hidden = !(state.mode === MODES.chat && param === "messages" && code === "");
 }
 
 // ---- what a person does ----
@@ -210,7 +213,7 @@ export function setMode(name) {
     byId("new").textContent = mode.more;
     for (const field of document.querySelectorAll(".chat-only"))
         field.hidden = mode !== MODES.chat;
-    showRefusal("", "");
+    showRefusal("", "", "");
     show();
 }
 
