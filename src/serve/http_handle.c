@@ -13,8 +13,9 @@
 #include <time.h>
 
 enum {
-    BLOCK = 4096,    /* bytes of an answer at a time */
-    PACE = 64 * 1024 /* that must be taken in each stretch of stall_s, where there are more */
+    BLOCK = 4096,     /* bytes of an answer at a time */
+    PACE = 64 * 1024, /* that must be taken in each stretch of stall_s, where there are more */
+    REST = 64 * 1024  /* of a body that is too long, read at least before it is cut off */
 };
 
 /* ---- routes ---- */
@@ -260,7 +261,7 @@ static ssize_t read_answer(void *ctx, uint64_t place, char *out, size_t size)
     return 0;
 }
 
-/* On the thread that runs the service, under its lock. */
+/* On the thread that runs the service or the one that prepares requests, under their lock. */
 static void call_ready(void *ctx)
 {
     request *r = ctx;
@@ -429,14 +430,13 @@ static enum MHD_Result refuse_long(request *r)
     return refuse(r, 413, "body_too_long", text);
 }
 
-/* The headers are there. *done: an answer is queued. */
-static enum MHD_Result take_headers(request *r, bool *done)
+/* The headers are there. */
+static enum MHD_Result take_headers(request *r)
 {
     struct MHD_Connection *mhd = r->connection->mhd;
     const route *to = find_route(r);
     const page_file *file = to == NULL ? page_find(r->url) : NULL;
     bool good;
-    *done = true;
     const enum MHD_Result result = check_who(r, to, file != NULL, &good);
     if (!good)
         return result;
@@ -450,7 +450,6 @@ static enum MHD_Result take_headers(request *r, bool *done)
                            strcmp(method, "GET") == 0 ? "GET, HEAD" : method);
     if (length_is_over(mhd, r->connection->server->options->body_limit))
         return refuse_long(r);
-    *done = false;
     set_phase(r->connection, PHASE_BODY);
     return MHD_YES;
 }
@@ -501,13 +500,14 @@ static enum MHD_Result take_body(request *r, const char *data, size_t *size)
     const size_t part = *size;
     *size = 0;
     if (r->too_long || part > limit - r->size) {
-        /* the rest is not kept; who sends as much again is cut off */
-        r->size = r->too_long ? r->size + part : part;
+        /* The rest is not kept, and only behind it is there an answer: who sends as much again, or
+         * more than may come in a piece, is cut off. */
+        r->size = r->too_long ? r->size + part : 0;
         r->too_long = true;
         free(r->body);
         r->body = NULL;
         r->capacity = 0;
-        return r->size > limit ? MHD_NO : MHD_YES;
+        return r->size > (limit > REST ? limit : REST) ? MHD_NO : MHD_YES;
     }
     kept_text g = {r->body, r->size, r->capacity};
     r->failed = r->failed || kept_write(&g, data, part) != NIB_OK;
@@ -543,12 +543,11 @@ enum MHD_Result handle(void *ctx, struct MHD_Connection *mhd, const char *url, c
                        const char *version, const char *data, size_t *size, void **request_ctx)
 {
     request *r = *request_ctx;
-    bool done;
     (void)ctx;
     (void)version;
     if (r == NULL) {
         *request_ctx = r = begin_request(mhd, url, method);
-        return r != NULL ? take_headers(r, &done) : MHD_NO;
+        return r != NULL ? take_headers(r) : MHD_NO;
     }
     if (*size > 0)
         return take_body(r, data, size);
