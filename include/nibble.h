@@ -611,7 +611,8 @@ typedef struct nib_call_options {
     size_t size;
     uint64_t client; /* of those that wait, a client with fewer running is first, then its user */
     int64_t now;     /* seconds since 1970 */
-    /* There is more to read. On the thread that runs the service; it may not call the service. */
+    /* There is more to read. On a thread of the service's, or the one that runs it; it may not call
+     * the service. */
     void (*ready)(void *ctx);
     void *ctx;
 } nib_call_options;

@@ -130,8 +130,8 @@ const option option_table[] = {
     {"queue", 0, KIND_INT, AT(queue), "N", "requests that wait at most; more get 429; default 64",
      ON_SERVE},
     {"api-key-file", 0, KIND_TEXT, AT(key_file), "FILE",
-     "keys, a line each, one of which every request but /health must bring; others must not be "
-     "able to read the file",
+     "keys, a line each, one of which every request but for /health and the page must bring; "
+     "others must not be able to read the file",
      ON_SERVE},
     {"insecure", 0, KIND_FLAG, AT(insecure), NULL, "let other machines in without a key", ON_SERVE},
     {"allow-origin", 0, KIND_LIST, AT(origins), "ORIGIN",

@@ -62,7 +62,6 @@ struct nib_job {
     int64_t sequence;      /* -1: none yet */
     int64_t done, cached;  /* tokens in the cache; those that were there before the job */
     int64_t made;          /* new tokens */
-    int32_t last;          /* the newest, not yet in the cache */
     int64_t row, rows;     /* its logits in this step */
     int64_t first;         /* position of the first of them */
     nib_new_token *tokens; /* [rows] drawn, or of the prompt */

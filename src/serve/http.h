@@ -3,9 +3,10 @@
  * What the files of the HTTP side share: connections, the request that each one has, and the thread
  * that watches them.
  *
- * Three threads. libmicrohttpd's reads and writes sockets and is in every handler; the watcher
- * wakes connections for which there is something to send, ends those that are too slow, and notices
- * those that hung up; the main thread runs the service. The server's lock guards the list of
+ * Four threads. libmicrohttpd's reads and writes sockets and is in every handler; the watcher wakes
+ * connections for which there is something to send, ends those that are too slow, and notices those
+ * that hung up; the main thread runs the service, which has one of its own that prepares requests;
+ * both of these say when there is something to send. The server's lock guards the list of
  * connections and their marks. It is never held while the service or libmicrohttpd is called, which
  * have locks of their own.
  */
@@ -71,7 +72,6 @@ struct server {
     pthread_mutex_t lock;
     pthread_t watcher;
     connection *connections;
-    int count;
     int wake[2]; /* a pipe to the watcher */
     char host[64];
     int port;

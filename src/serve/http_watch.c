@@ -73,7 +73,6 @@ static void add_connection(server *s, struct MHD_Connection *mhd, void **socket_
     pthread_mutex_lock(&s->lock);
     c->next = s->connections;
     s->connections = c;
-    s->count++;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -86,7 +85,6 @@ static void drop_connection(server *s, connection *c)
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
-    s->count--;
     pthread_mutex_unlock(&s->lock);
     free(c);
 }
