@@ -172,7 +172,8 @@ static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_e
     if (model->net.train.count_casts)
         NIB_TRY(nib__cast_losses_open(&r->casts, &r->trainer, err));
     NIB_TRY(nib__saves_open(&r->saves, &r->trainer, err));
-    NIB_TRY(nib__ranks_same_start(&r->trainer, err));
+    NIB_TRY(nib__ranks_same_start(
+        &r->trainer, r->validation.trainer ? &r->validation.data.documents : NULL, err));
     return nib_ranks_agree(ranks, nib__metrics_open(&r->metrics, &r->trainer, err), err);
 }
 

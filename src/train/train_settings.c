@@ -61,9 +61,9 @@ nib_hash nib__trainer_schemes(const nib_trainer *t)
     return all;
 }
 
-nib_hash nib__trainer_text(const nib_trainer *t)
+nib_hash nib__text_hash(const nib_documents *text)
 {
-    return nib__hash_bytes(t->data.documents.text, t->data.documents.size);
+    return nib__hash_bytes(text->text, text->size);
 }
 
 /* ---- among ranks ---- */
@@ -123,13 +123,14 @@ static nib_status hash_plan(nib_hash *out, const nib_layers_plan *plan, nib_engi
 
 typedef struct compared {
     nib_hash settings, schemes, text, tokenizer, plan;
-    int64_t micro_batches;
+    int64_t micro_batches, lines;
 } compared;
 
 static nib_status gather(compared *out, const nib_trainer *t, bool exports, nib_err *err)
 {
     *out = (compared){.schemes = nib__trainer_schemes(t),
-                      .text = nib__trainer_text(t),
+                      .text = nib__text_hash(&t->data.documents),
+                      .lines = t->data.documents.lines,
                       .tokenizer = t->tokenizer,
                       .micro_batches = t->micro_batches};
     NIB_TRY(hash_plan(&out->plan, &t->plan->plan, t->engine, err));
@@ -148,7 +149,7 @@ static nib_status compare(const compared *first, const compared *mine, nib_err *
                          "this rank has layers in other schemes than rank 0's, by another recipe "
                          "or another plan; %s",
                          same_files);
-    if (!nib__hash_equal(first->text, mine->text))
+    if (!nib__hash_equal(first->text, mine->text) || first->lines != mine->lines)
         return nib__fail(err, NIB_BAD_INPUT, "this rank reads another text than rank 0; %s",
                          same_files);
     if (!nib__hash_equal(first->tokenizer, mine->tokenizer))
@@ -172,23 +173,33 @@ nib_status nib__ranks_same_settings(const nib_trainer *t, bool exports, nib_err 
     return nib_ranks_agree(t->ranks, compare(&first, &mine, err), err);
 }
 
-nib_status nib__ranks_same_start(const nib_trainer *t, nib_err *err)
+nib_status nib__ranks_same_start(const nib_trainer *t, const nib_documents *validation,
+                                 nib_err *err)
 {
     struct {
-        nib_hash weights;
-        int64_t taken;
-    } mine, first;
+        nib_hash weights, text;
+        int64_t taken, lines;
+    } mine = {.taken = t->optimizer.steps}, first;
     if (!t->ranks)
         return NIB_OK;
     mine.weights = nib__hash_bytes(t->weights, t->params.total * sizeof *t->weights);
-    mine.taken = t->optimizer.steps;
+    if (validation) {
+        mine.text = nib__text_hash(validation);
+        mine.lines = validation->lines;
+    }
     first = mine;
     NIB_TRY(nib__ranks_share(t->ranks, &first, sizeof first, "the start of rank 0", err));
-    const bool same = nib__hash_equal(first.weights, mine.weights) && first.taken == mine.taken;
-    return nib_ranks_agree(t->ranks,
-                           same ? NIB_OK
-                                : nib__fail(err, NIB_BAD_INPUT,
-                                            "this rank starts with other weights than rank 0; "
-                                            "every host needs the same files and the same program"),
-                           err);
+    const char *what = NULL;
+    if (!nib__hash_equal(first.weights, mine.weights) || first.taken != mine.taken)
+        what = "starts with other weights than rank 0";
+    else if (!nib__hash_equal(first.text, mine.text) || first.lines != mine.lines)
+        what = "validates another text than rank 0";
+    return nib_ranks_agree(
+        t->ranks,
+        what == NULL ? NIB_OK
+                     : nib__fail(err, NIB_BAD_INPUT,
+                                 "this rank %s; every host needs the same files and the same "
+                                 "program",
+                                 what),
+        err);
 }

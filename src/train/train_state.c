@@ -24,7 +24,7 @@ typedef struct state {
     nib_data_place place;
     int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, tied;
     double norm_eps, rope_theta, rope_factor, rope_low, rope_high;
-    int64_t rope_original;
+    int64_t rope_original, lines;
     const char *arch, *dataset;
     const char *rope;   /* NULL: not said */
     const char *config; /* of the run that wrote it, as JSON; NULL: not said */
@@ -63,6 +63,7 @@ static const field wholes[] = {
     {"data_piece", AT(place.piece), NULL, false},
     {"data_used", AT(place.used), NULL, false},
     {"rope_original", AT(rope_original), "rope_scaling.original_max_position_embeddings", true},
+    {"data_lines", AT(lines), "whether the data are JSON lines (.jsonl)", true},
 };
 _Static_assert(sizeof(nib_data_place) == 6 * sizeof(int64_t), "every member of it is written");
 
@@ -110,7 +111,8 @@ static state state_of(const nib_trainer *t)
                    .rope_original = llama3 ? c->rope_original : 0,
                    .arch = nib__arch_name(c->arch),
                    .dataset = nib__path_name(d->path),
-                   .data = nib__trainer_text(t),
+                   .data = nib__text_hash(&t->data.documents),
+                   .lines = t->data.documents.lines,
                    .tokenizer = t->tokenizer};
 }
 

@@ -89,11 +89,18 @@ head -c 20000 "$REPO/tests/data/corpus.jsonl" | sed '$d' >short.jsonl
 cp -r "$REPO/configs/tokenizer" tok
 echo >>tok/tokenizer.json
 parted 'another rate' 3 'this rank has another config than rank 0' '' --optimizer.lr=1e-3
-parted 'another step that is validated' 3 'this rank has another config than rank 0' '' \
+parted 'a validation on one rank' 3 'this rank has another config than rank 0' '' \
     '--validation.enable --validation.dataset_path=short.jsonl'
 parted 'an export on one rank' 3 'this rank has another config than rank 0' '--export m' ''
 parted 'another recipe' 3 'this rank has layers in other schemes than rank 0' '' --mx.filter_fqns=output
 parted 'another text' 3 'this rank reads another text than rank 0' '' --training.dataset_path=short.jsonl
+cp short.jsonl short.txt
+parted 'text for JSON lines' 3 'this rank reads another text than rank 0' \
+    --training.dataset_path={short.jsonl,short.txt}
+valid='--validation.enable --validation.steps=-1 --validation.dataset_path='
+head -c 10000 short.txt >shorter.txt
+parted 'another text that is validated' 3 'this rank validates another text than rank 0' \
+    "${valid}short.txt" "${valid}shorter.txt"
 parted 'another tokenizer' 3 'this rank has another tokenizer than rank 0' '' --model.tokenizer_path=tok
 parted 'other first weights' 3 'this rank starts with other weights than rank 0' \
     --checkpoint.initial_load_path={alone/checkpoint/step-00000002,alone/checkpoint/step-00000004}

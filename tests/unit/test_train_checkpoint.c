@@ -169,6 +169,13 @@ static void test_other_runs(void **state)
     expect_refused(&j, NIB_BAD_INPUT, "model.norm_eps is 1e-05 in the checkpoint, but 1e-06 here");
     write_text("else.jsonl", "{\"text\": \"else\"}\n", 17);
     char other[256];
+    size_t bytes;
+    char *same = read_file("text.jsonl", &bytes); /* whose lines are no documents any more */
+    write_text("text.txt", same, bytes);
+    free(same);
+    snprintf(other, sizeof other, "%s", in_root("text.txt"));
+    j = again, j.dataset = other;
+    expect_refused(&j, NIB_BAD_INPUT, "whether the data are JSON lines (.jsonl) is 1 in the");
     snprintf(other, sizeof other, "%s", in_root("else.jsonl"));
     j = again, j.dataset = other;
     expect_refused(&j, NIB_BAD_INPUT, "was trained on \"text.jsonl\", which hashed to ");
