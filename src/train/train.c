@@ -170,7 +170,8 @@ static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_e
     NIB_TRY(nib__ranks_same_settings(&r->trainer, out != NULL, err));
     NIB_TRY(nib__validation_open(&r->validation, &r->trainer, err));
     if (model->net.train.count_casts)
-        NIB_TRY(nib__cast_losses_open(&r->casts, &r->trainer, err));
+        status = nib__cast_losses_open(&r->casts, &r->trainer, err);
+    NIB_TRY(nib_ranks_agree(ranks, status, err));
     NIB_TRY(nib__saves_open(&r->saves, &r->trainer, err));
     NIB_TRY(nib__ranks_same_start(
         &r->trainer, r->validation.trainer ? &r->validation.data.documents : NULL, err));
@@ -204,12 +205,15 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
         return nib__dry_run(model, plan, options->ranks, options->ran, sink, err);
     const bool prints = model->net.train.print_after_conversion &&
                         nib_ranks_rank(options ? options->ranks : NULL) == 0;
-    if (prints)
-        NIB_TRY(nib_plan_write(plan, NIB_FORM_TEXT, sink, err));
+    nib_status status = prints ? nib_plan_write(plan, NIB_FORM_TEXT, sink, err) : NIB_OK;
+    NIB_TRY(nib_ranks_agree(options ? options->ranks : NULL, status, err));
     nib__text_init(&r.text, &model->engine->allocator);
-    nib_status status = run_open(&r, model, plan, err);
-    if (status == NIB_OK && prints && r.trainer.own != NULL)
-        status = nib_plan_write(r.trainer.own, NIB_FORM_TEXT, sink, err);
+    status = run_open(&r, model, plan, err);
+    if (status == NIB_OK) {
+        if (prints && r.trainer.own != NULL)
+            status = nib_plan_write(r.trainer.own, NIB_FORM_TEXT, sink, err);
+        status = nib_ranks_agree(r.trainer.ranks, status, err);
+    }
     if (status == NIB_OK)
         status = take_steps(&r, err);
     if (status == NIB_OK)

@@ -121,6 +121,15 @@ check "a failure after a skipped step ends all ($status)" [ "$status" = 6 ]
 check 'the step was skipped' grep -q '^step:  3 .*  skipped' skip.out
 check 'the failure is said' grep -q '^nibble: rank 0: no checkpoint of step 4: ' skip.err
 
+# nor does a disk that is full on rank 0 when it writes the plan let the others wait
+status=0
+full=(train c.json --quiet --ranks 2 --model.print_after_conversion --comm.train_timeout_seconds=5)
+# shellcheck disable=SC2016 # the words are of the other shell
+timeout 60 mpirun -n 1 bash -c 'exec "$0" "$@" >/dev/full' "$NIBBLE" "${full[@]}" : -n 1 "$NIBBLE" "${full[@]}" \
+    >full.out 2>full.err || status=$?
+check "a plan that cannot be written ends all ($status)" [ "$status" = 6 ]
+check 'and is said' grep -q '^nibble: the output could not be written' full.err
+
 # rank_of PID; ours: the processes of this test's run
 rank_of() { tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'; }
 ours() {
