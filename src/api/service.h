@@ -66,6 +66,7 @@ struct nib_call {
     nib_api_request request;
     nib_call_options options; /* the body is the call's copy */
     char *body;               /* until it was prepared */
+    nib_arena said;           /* likewise: all that the request has from its body */
     char id[48];
     uint64_t user;                 /* one of the client's users; 0: none was named */
     uint64_t turn;                 /* in which it is prepared */

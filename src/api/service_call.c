@@ -85,15 +85,17 @@ static void forget_body(nib_call *call)
     nib__release(&call->service->session->model->engine->allocator, call->body);
     call->options.body = call->body = NULL;
     call->options.size = 0;
-    q->variables = q->schema = q->tools = NULL;
-    for (size_t i = 0; i < q->tool_count; i++)
-        q->tool_list[i].parameters = NULL;
+    nib__arena_free(&call->said);
+    q->messages = q->messages_text = q->variables = q->schema = q->tools = q->user = NULL;
+    q->tool_list = NULL;
 }
 
 void nib__call_join(nib_call *call, bool good)
 {
     nib_service *s = call->service;
     nib_call **last = &s->calls;
+    if (good)
+        know_user(call);
     forget_body(call);
     pthread_cond_signal(&s->wake);
     if (call->closed) { /* its place was given up when it was */
@@ -103,7 +105,6 @@ void nib__call_join(nib_call *call, bool good)
     }
     call->stream = good && call->request.stream;
     if (good) {
-        know_user(call);
         while (*last != NULL)
             last = &(*last)->next;
         *last = call;
@@ -128,6 +129,7 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
     call->options = *options;
     call->came_ns = nib__now_ns();
     nib__arena_init(&call->arena, a, 0);
+    nib__arena_init(&call->said, a, 0);
     nib__text_init(&call->out, a);
     give_number(call);
     call->options.body = call->body = nib__calloc(a, options->size + 1, 1);
@@ -381,6 +383,7 @@ void nib__call_free(nib_call *call)
     nib__constraint_close(call->constraint);
     nib__text_free(&call->out);
     nib__release(&s->session->model->engine->allocator, call->body);
+    nib__arena_free(&call->said);
     nib__arena_free(&call->arena);
     nib__release(&s->session->model->engine->allocator, call);
 }

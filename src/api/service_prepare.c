@@ -226,6 +226,35 @@ static bool make_choices(nib_call *call)
     return true;
 }
 
+/* What is used of the request once it runs; all else goes with its body. */
+static bool keep(nib_call *call)
+{
+    nib_api_request *q = &call->request;
+    nib_arena *arena = &call->arena;
+    const size_t count = q->echo ? q->prompt_count : 0;
+    nib_logit_bias *bias = nib__arena_take(arena, q->bias_count, sizeof *bias);
+    nib_api_prompt *prompts = nib__arena_take(arena, count, sizeof *prompts);
+    bool good = bias != NULL && prompts != NULL;
+    if (good && q->bias_count > 0)
+        memcpy(bias, q->bias, q->bias_count * sizeof *bias);
+    for (size_t i = 0; i < q->stop_count && good; i++) {
+        q->stops[i] = nib__arena_copy(arena, q->stops[i], strlen(q->stops[i]));
+        good = q->stops[i] != NULL;
+    }
+    for (size_t i = 0; i < count && good; i++) {
+        const nib_api_prompt *from = &q->prompts[i];
+        prompts[i] = (nib_api_prompt){.size = from->size, .count = from->count};
+        if (from->text != NULL)
+            prompts[i].text = nib__arena_copy(arena, from->text, from->size);
+        else
+            prompts[i].ids = call->prompts[i].ids; /* as they were given */
+        good = prompts[i].text != NULL || prompts[i].ids != NULL;
+    }
+    q->bias = bias;
+    q->prompts = prompts;
+    return good || nib__call_no_memory(call);
+}
+
 static bool prepare(nib_call *call)
 {
     const nib_call_options *o = &call->options;
@@ -234,13 +263,13 @@ static bool prepare(nib_call *call)
                                    .vocab = nib_session_vocab(s->session),
                                    .context = (size_t)s->session->plan->context,
                                    .token_longest = s->longest};
-    if (!nib__api_request_read(&call->request, o->route, o->body, o->size, &limits, &call->arena,
+    if (!nib__api_request_read(&call->request, o->route, o->body, o->size, &limits, &call->said,
                                &call->error))
         return false;
     if (call->request.seed_given)
         call->seed = call->request.seed;
     return goes_on(call) && nib__call_find_tools(call) && goes_on(call) && make_constraint(call) &&
-           make_prompts(call) && make_choices(call);
+           make_prompts(call) && keep(call) && make_choices(call);
 }
 
 /* ---- the thread ---- */

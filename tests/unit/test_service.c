@@ -617,10 +617,11 @@ static size_t held(void)
 }
 
 /* A choice that waits has no masks yet and no text, and one that is over has masks no more; no
- * request keeps its body. */
+ * request keeps its body, or what was read from it. */
 static void test_waiting_holds_little(void **state)
 {
-    enum { CHAT, SCHEMA, BLANKS, LONG, ECHO, COUNT_OF, TEXT_SIZE = 1900, BLANKS_SIZE = 4 << 20 };
+    enum { CHAT, SCHEMA, BLANKS, USER, LONG, ECHO, COUNT_OF };
+    enum { TEXT_SIZE = 1900, BLANKS_SIZE = 4 << 20 };
     static const char chat[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"n\": "
                                "32, \"max_tokens\": 4";
     static char bodies[COUNT_OF][BLANKS_SIZE + 256], text[TEXT_SIZE + 1], answer[1 << 20];
@@ -635,6 +636,7 @@ static void test_waiting_holds_little(void **state)
     snprintf(bodies[SCHEMA], sizeof *bodies,
              "%s, \"response_format\": {\"type\": \"json_object\"}}", chat);
     snprintf(bodies[BLANKS], sizeof *bodies, "%s%*s}", chat, BLANKS_SIZE, "");
+    snprintf(bodies[USER], sizeof *bodies, "%s, \"user\": \"%*s\"}", chat, BLANKS_SIZE, "");
     for (int i = LONG; i <= ECHO; i++)
         snprintf(bodies[i], sizeof *bodies,
                  "{\"prompt\": \"%s\", \"n\": 100, \"max_tokens\": 1, \"echo\": %s}", text,
@@ -656,6 +658,7 @@ static void test_waiting_holds_little(void **state)
     assert_true(waiting[SCHEMA] < waiting[CHAT] + 32 * 1024);
     assert_true(over[SCHEMA] < over[CHAT] + 32 * 1024);
     assert_true(waiting[BLANKS] < waiting[CHAT] + 32 * 1024);
+    assert_true(waiting[USER] < waiting[CHAT] + 32 * 1024);
     assert_true(waiting[ECHO] < waiting[LONG] + 32 * 1024);
     close_served(&s);
 }
