@@ -382,7 +382,8 @@ typedef struct nib_generate_stats {
     char sampler_why[512]; /* why none of the device did, and what moved instead; empty */
 } nib_generate_stats;
 
-/* Streams generated text to sink, whole code points at a time, with sequence 0 from its start.
+/* Streams generated text to sink, whole code points at a time, with sequence 0 from its start. It
+ * goes on behind the prompt, with the space between them if there is one.
  * stats may be NULL; on failure, too, they hold what was done. */
 NIB_MUST_CHECK nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                                        const nib_sink *sink, nib_generate_stats *stats,

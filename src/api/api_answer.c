@@ -52,9 +52,15 @@ static nib_jsonw next_value(nib_text *text)
     return w;
 }
 
+/* As it is behind others: with the space that the first one of a text may lose. */
 static void put_token(const nib_call *call, int32_t id, nib_text *out)
 {
-    (void)nib__tokenizer_decode(call->service->tokenizer, &id, 1, false, out, NULL);
+    nib_detok d;
+    nib__detok_init(&d, call->service->tokenizer, false);
+    nib__detok_continue(&d);
+    nib__detok_put(&d, id, out);
+    nib__detok_finish(&d, out);
+    nib__detok_free(&d);
 }
 
 static void write_named(nib_jsonw *w, const nib_call *call, int32_t id, double logprob)
@@ -137,6 +143,8 @@ static int64_t place_of(nib_answer *c, const nib_new_token *t)
     if (!t->of_prompt && !c->told.skip_special) {
         nib__detok_free(&c->told);
         nib__detok_init(&c->told, call->service->tokenizer, true);
+        if (nib__answer_continues(c))
+            nib__detok_continue(&c->told);
         c->characters = c->echoed;
     }
     const int64_t most = t->of_prompt ? c->echoed : INT64_MAX, place = c->characters;

@@ -179,6 +179,8 @@ extern const nib_job_calls nib__answer_calls;
 bool nib__answer_constrain(nib_answer *choice);
 /* It runs no more. */
 void nib__answer_release(nib_answer *choice);
+/* Its text stands behind the prompt's. */
+bool nib__answer_continues(const nib_answer *choice);
 
 /* Mixes a number into another. */
 uint64_t nib__mix(uint64_t a, uint64_t b);

@@ -156,6 +156,13 @@ static bool make_prompts(nib_call *call)
     return true;
 }
 
+/* A completion goes on behind its prompt; the answer of a chat is a text of its own. */
+bool nib__answer_continues(const nib_answer *c)
+{
+    const nib_call_prompt *prompt = &c->call->prompts[c->prompt];
+    return c->call->request.route != NIB_ROUTE_CHAT && prompt->count > prompt->added;
+}
+
 static void fill_choice(nib_call *call, nib_answer *c, int64_t index)
 {
     const nib_service *s = call->service;
@@ -173,6 +180,10 @@ static void fill_choice(nib_call *call, nib_answer *c, int64_t index)
     nib__text_out_open(&c->text, s->tokenizer, (nib_strings){q->stops, q->stop_count}, a);
     nib__text_init(&c->whole, a);
     nib__detok_init(&c->told, s->tokenizer, !q->echo);
+    if (nib__answer_continues(c))
+        nib__detok_continue(&c->text.detok);
+    if (nib__answer_continues(c) && !q->echo)
+        nib__detok_continue(&c->told);
     nib_text *const parts[] = {&c->logprobs.tokens,  &c->logprobs.values, &c->logprobs.tops,
                                &c->logprobs.offsets, &c->calls.name,      &c->calls.arguments,
                                &c->calls.done};

@@ -150,6 +150,8 @@ static nib_status read_prompt(generation *g, nib_err *err)
     nib__tokenizer_ids_free(g->tokenizer, ids);
     NIB_TRY(status);
     const nib_config *c = &g->session->model->net.config;
+    if (*prompt != 0)
+        nib__detok_continue(&g->text.detok);
     if (g->count == 0 && c->bos >= 0)
         NIB_TRY(keep_id(g, c->bos, err));
     if (g->count == 0)

@@ -19,6 +19,8 @@ void nib__detok_init(nib_detok *d, const nib_tokenizer *t, bool skip_special)
     nib__text_init(&d->work[1], &t->allocator);
 }
 
+void nib__detok_continue(nib_detok *d) { d->begun = d->wrote = true; }
+
 void nib__detok_free(nib_detok *d)
 {
     nib__text_free(&d->work[0]);

@@ -174,6 +174,8 @@ typedef struct nib_detok {
 } nib_detok;
 
 void nib__detok_init(nib_detok *d, const nib_tokenizer *t, bool skip_special);
+/* What comes stands behind other text: the space that decoders take from the start of one stays. */
+void nib__detok_continue(nib_detok *d);
 void nib__detok_put(nib_detok *d, int32_t id, nib_text *out);
 /* Ends the text: what is pending becomes U+FFFD. The next id begins a new text. */
 void nib__detok_finish(nib_detok *d, nib_text *out);

@@ -82,6 +82,9 @@ static void test_fallback_bytes(void **state)
     /* a new text: the space before it is taken again */
     expect_put(&s, "\xe2\x96\x81", "");
     expect_put(&s, "\xe2\x96\x81", " ");
+    expect_put(&s, NULL, "");
+    nib__detok_continue(&s.d); /* and is kept behind other text */
+    expect_put(&s, "\xe2\x96\x81", " ");
     close_stream(&s);
     nib__tokenizer_close(t);
 }
