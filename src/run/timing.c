@@ -260,10 +260,12 @@ static nib_status reserve_scratch(nib_timed *t, const nib_kernel *row, const nib
     return NIB_OK;
 }
 
+/* The first m tokens of m_most: the parts of an input lie where they were filled. */
 static nib_input input_of(const nib_timed *t, int64_t m)
 {
     nib_input input;
-    nib__input_place(&input, &t->scheme, t->dtype, m, t->layer.k, t->input, NULL);
+    nib__input_place(&input, &t->scheme, t->dtype, t->m_most, t->layer.k, t->input, NULL);
+    input.m = m;
     if (t->gpu != NULL) /* as the runner has it */
         input.sums = NULL, input.fsums = NULL;
     return input;
