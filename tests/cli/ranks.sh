@@ -115,7 +115,7 @@ check 'and says so' grep -q '^nibble: 3 ranks are asked, and the run has 2' bad.
 # a step that is left out ends no run: what rank 0 finds wrong after it still reaches the others
 mkdir -p skip/checkpoint/step-00000004.part/something
 status=0
-train 2 skip --training.skip_bad_steps --training.steps=12 --checkpoint.interval=4 --comm.train_timeout_seconds=5 \
+train 2 skip --training.skip_bad_steps --training.steps=12 --checkpoint.interval=4 --comm.train_timeout_seconds=20 \
     --optimizer.lr=1000 --optimizer.weight_decay=1000 --lr_scheduler.warmup_steps=0 || status=$?
 check "a failure after a skipped step ends all ($status)" [ "$status" = 6 ]
 check 'the step was skipped' grep -q '^step:  3 .*  skipped' skip.out
@@ -123,7 +123,7 @@ check 'the failure is said' grep -q '^nibble: rank 0: no checkpoint of step 4: '
 
 # nor does a disk that is full on rank 0 when it writes the plan let the others wait
 status=0
-full=(train c.json --quiet --ranks 2 --model.print_after_conversion --comm.train_timeout_seconds=5)
+full=(train c.json --quiet --ranks 2 --model.print_after_conversion --comm.train_timeout_seconds=20)
 # shellcheck disable=SC2016 # the words are of the other shell
 timeout 60 mpirun -n 1 bash -c 'exec "$0" "$@" >/dev/full' "$NIBBLE" "${full[@]}" : -n 1 "$NIBBLE" "${full[@]}" \
     >full.out 2>full.err || status=$?
