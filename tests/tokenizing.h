@@ -78,17 +78,6 @@ static inline nib_tokenizer *by_tables(nib_text *held, const nib_tokenizer *t, c
     return opened;
 }
 
-/* The folder that the variable names; without it the test is skipped. */
-static inline const char *data_folder(const char *variable, const char *test)
-{
-    const char *folder = getenv(variable);
-    if (folder == NULL) {
-        printf("skipped: %s\n", test);
-        skip();
-    }
-    return folder;
-}
-
 /* "1 2 3" or, for an error, "! sentence". */
 static inline void ids_text(nib_text *out, const nib_tokenizer *t, const char *text, size_t size,
                             unsigned flags)

@@ -6,6 +6,7 @@
 #include "failing.h"
 #include "opening.h"
 #include "safetensors_build.h"
+#include "skipping.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -380,21 +381,11 @@ static void test_no_memory(void **state)
 
 /* ---- real files ---- */
 
-static const char *test_data(const char *test)
-{
-    const char *data = getenv("NIBBLE_TEST_DATA");
-    if (data == NULL)
-        printf("skipped: %s\n", test);
-    return data;
-}
-
 static void test_tinystories(void **state)
 {
     (void)state;
-    const char *data = test_data("test_checkpoint tinystories");
+    const char *data = test_data();
     char path[512];
-    if (data == NULL)
-        return;
     nib_checkpoint *f32 = open_ok(in(path, data, "weights/TinyStories-656K/hf-f32"));
     nib_checkpoint *bf16 = open_ok(in(path, data, "weights/TinyStories-656K/hf-bf16"));
     /* One table under two names in the F32 directory, whatever its config says. */
@@ -413,10 +404,8 @@ static void test_robustness_files(void **state)
     (void)state;
     static const char *const good[] = {"robustness/modelaudit/safe_model.safetensors",
                                        "robustness/modelaudit/obfuscated_metadata.safetensors"};
-    const char *data = test_data("test_checkpoint robustness files");
+    const char *data = test_data();
     char path[512];
-    if (data == NULL)
-        return;
     for (size_t i = 0; i < COUNT(good); i++)
         nib__checkpoint_close(open_ok(in(path, data, good[i])));
     /* Its author's writer left 5 bytes too many; safetensors' own reader refuses it likewise. */
@@ -448,10 +437,8 @@ static void test_planner_vectors(void **state)
         {"gguf-unsupported-version", 0, NIB_UNSUPPORTED, "version"},
         {"gguf-unknown-type", 0, NIB_UNSUPPORTED, "type"},
     };
-    const char *data = test_data("test_checkpoint planner vectors");
+    const char *data = test_data();
     char dir[256], path[512];
-    if (data == NULL)
-        return;
     make_directory(dir);
     for (size_t i = 0; i < COUNT(cases); i++) {
         const nib_allocator a = heap();

@@ -5,6 +5,7 @@
  */
 #include "constraining.h"
 #include "failing.h"
+#include "skipping.h"
 #include "validating.h"
 
 #include <stdio.h>
@@ -129,7 +130,7 @@ static void test_walks_of_known_tokenizers(void **state)
 {
     static const char *const names[] = {"gpt2/tokenizer.json", "llama2/hf/tokenizer.json",
                                         "mistral/Mistral-7B-v0.3_tokenizer.json"};
-    const char *data = data_folder("NIBBLE_TEST_DATA", "texts of known tokenizers");
+    const char *data = test_data();
     char path[1024];
     (void)state;
     for (size_t i = 0; i < COUNT(names); i++) {

@@ -7,6 +7,7 @@
 
 #include "constraining.h"
 #include "failing.h"
+#include "skipping.h"
 #include "validating.h"
 
 static const char BYTES[] = "tests/golden/tokenizer_bytes.json";
@@ -335,7 +336,7 @@ static void test_known_tokenizers(void **state)
         .next = {TEXT(", \"id\": \"IIIII\"}, {\"name\": \""), 9, 5},
         .last = {TEXT(", \"id\": \"IIIII\"}]"), 9, 5},
     };
-    const char *data = data_folder("NIBBLE_TEST_DATA", "tokens of known models");
+    const char *data = test_data();
     char path[1024];
     (void)state;
     snprintf(path, sizeof path, "%s/tokenizers/mistral/Mistral-7B-v0.3_tokenizer.json", data);

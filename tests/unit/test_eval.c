@@ -7,6 +7,7 @@
 #include "session.h"
 
 #include "safetensors_build.h"
+#include "skipping.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -271,11 +272,7 @@ static void test_nan(void **state)
 static void test_tiny_stories(void **state)
 {
     (void)state;
-    const char *data = getenv("NIBBLE_TEST_DATA");
-    if (!data) {
-        print_message("skipped: test_tiny_stories\n");
-        skip();
-    }
+    const char *data = test_data();
     static const struct {
         const char *directory, *dtype;
         double tolerance;

@@ -7,6 +7,7 @@
 #include "gguf.h"
 #include "gguf_blocks.h"
 #include "safetensors.h"
+#include "skipping.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -105,15 +106,11 @@ static void test_llama_cpp(void **state)
         {"blk.1.ffn_up.weight", "model.layers.1.mlp.up_proj.weight", 0},
         {"blk.1.ffn_down.weight", "model.layers.1.mlp.down_proj.weight", 0},
     };
-    const char *data = getenv("NIBBLE_TEST_DATA");
+    const char *data = test_data();
     const nib_allocator a = nib__allocator_default();
     char path[1024];
     nib_arena arena;
     (void)state;
-    if (data == NULL) {
-        printf("skipped: Q8_0 blocks of TinyStories-656K\n");
-        skip();
-    }
     nib__arena_init(&arena, &a, 0);
     snprintf(path, sizeof path, "%s/weights/TinyStories-656K/TinyStories-656K-Q8_0.gguf", data);
     opened blocks = open_file(&arena, path, nib__gguf_parse);

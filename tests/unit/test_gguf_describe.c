@@ -5,6 +5,7 @@
  */
 #include "gguf_describe.h"
 #include "gguf_vocab.h"
+#include "skipping.h"
 #include "tokenizing.h"
 
 #include <stdio.h>
@@ -183,8 +184,7 @@ static void test_tinystories(void **state)
 {
     char path[1024];
     (void)state;
-    snprintf(path, sizeof path, "%s/weights/TinyStories-656K/hf-f32",
-             data_folder("NIBBLE_TEST_DATA", "TinyStories there and back"));
+    snprintf(path, sizeof path, "%s/weights/TinyStories-656K/hf-f32", test_data());
     check_same(path, 2048, 0); /* it looks for special tokens in normalized text */
 }
 
@@ -192,15 +192,14 @@ static void test_gpt2(void **state)
 {
     char path[1024];
     (void)state;
-    snprintf(path, sizeof path, "%s/tokenizers/gpt2",
-             data_folder("NIBBLE_TEST_DATA", "gpt2 there and back"));
+    snprintf(path, sizeof path, "%s/tokenizers/gpt2", test_data());
     check_same(path, 50257, SPECIAL);
 }
 
 static void test_built(void **state)
 {
     char path[1024];
-    const char *built = data_folder("NIBBLE_TOKENIZERS", "llama-bpe and qwen2 there and back");
+    const char *built = test_tokenizers();
     (void)state;
     snprintf(path, sizeof path, "%s/llama-bpe", built);
     check_same(path, 128256, SPECIAL);

@@ -12,6 +12,7 @@
 #include "gguf_build.h"
 #include "manifest.h"
 #include "safetensors_build.h"
+#include "skipping.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -148,11 +149,7 @@ static void test_real_files(void **state)
     } cases[] = {{"stories260K/stories260K.gguf", NULL, 1.3061, 10069},
                  {"TinyStories-656K/TinyStories-656K-Q8_0.gguf", "weight-only", 2.9390, 6216},
                  {"TinyStories-656K/TinyStories-656K-Q8_0.gguf", NULL, 2.9392, 6216}};
-    const char *data = getenv("NIBBLE_TEST_DATA");
-    if (data == NULL) {
-        print_message("skipped: test_gguf_model real files\n");
-        skip();
-    }
+    const char *data = test_data();
     for (size_t i = 0; i < COUNT(cases); i++) {
         char path[512], text[512];
         nib_eval_result result;

@@ -5,6 +5,7 @@
  * shipped with, and what the tokenizer.json of the same vocabulary gives.
  */
 #include "gguf_vocab.h"
+#include "skipping.h"
 #include "tokenizing.h"
 
 #include "pool.h"
@@ -261,9 +262,8 @@ static void check_cases(const char *gguf, const char *data, const char *name)
     nib__arena_free(&arena);
 }
 
-static void check_shipped(const char *name)
+static void check_shipped(const char *data, const char *name)
 {
-    const char *data = data_folder("NIBBLE_TEST_DATA", name);
     char path[1024];
     snprintf(path, sizeof path, "%s/tokenizers/llama.cpp-vocab/ggml-vocab-%s.gguf", data, name);
     check_cases(path, data, name);
@@ -272,32 +272,30 @@ static void check_shipped(const char *name)
 static void test_deepseek_coder_cases(void **state)
 {
     (void)state;
-    check_shipped("deepseek-coder");
+    check_shipped(test_data(), "deepseek-coder");
 }
 
 static void test_mpt_cases(void **state)
 {
     (void)state;
-    check_shipped("mpt");
+    check_shipped(test_data(), "mpt");
 }
 
 static void test_gpt2_cases(void **state)
 {
     (void)state;
-    check_shipped("gpt-2");
+    check_shipped(test_data(), "gpt-2");
 }
 
 static void test_llama_spm_cases(void **state)
 {
     (void)state;
-    check_shipped("llama-spm");
+    check_shipped(test_data(), "llama-spm");
 }
 
 /* With a vocab.gguf that tools/golden/make_tokenizers.py has built. */
-static void check_built(const char *name)
+static void check_built(const char *data, const char *built, const char *name)
 {
-    const char *data = data_folder("NIBBLE_TEST_DATA", name);
-    const char *built = data_folder("NIBBLE_TOKENIZERS", name);
     char path[1024];
     snprintf(path, sizeof path, "%s/%s/vocab.gguf", built, name);
     check_cases(path, data, name);
@@ -306,13 +304,13 @@ static void check_built(const char *name)
 static void test_llama_bpe_cases(void **state)
 {
     (void)state;
-    check_built("llama-bpe");
+    check_built(test_data(), test_tokenizers(), "llama-bpe");
 }
 
 static void test_qwen2_cases(void **state)
 {
     (void)state;
-    check_built("qwen2");
+    check_built(test_data(), test_tokenizers(), "qwen2");
 }
 
 /* ---- the tokenizer.json of the same vocabulary ---- */
@@ -360,7 +358,7 @@ static void check_same(nib_tokenizer *gguf, nib_tokenizer *json, unsigned flags,
 
 static void test_same_llama2(void **state)
 {
-    const char *data = data_folder("NIBBLE_TEST_DATA", "llama2 by both");
+    const char *data = test_data();
     char path[1024], other[1024];
     (void)state;
     snprintf(path, sizeof path, "%s/tokenizers/llama.cpp-vocab/ggml-vocab-llama-spm.gguf", data);
@@ -372,7 +370,7 @@ static void test_same_llama2(void **state)
 
 static void test_same_gpt2(void **state)
 {
-    const char *data = data_folder("NIBBLE_TEST_DATA", "gpt2 by both");
+    const char *data = test_data();
     char path[1024], other[1024];
     (void)state;
     snprintf(path, sizeof path, "%s/tokenizers/llama.cpp-vocab/ggml-vocab-gpt-2.gguf", data);
@@ -383,7 +381,7 @@ static void test_same_gpt2(void **state)
 /* Its scores are all -1000. */
 static void test_same_tinystories(void **state)
 {
-    const char *data = data_folder("NIBBLE_TEST_DATA", "TinyStories by both");
+    const char *data = test_data();
     char path[1024], other[1024];
     (void)state;
     snprintf(path, sizeof path, "%s/weights/TinyStories-656K/TinyStories-656K-Q8_0.gguf", data);
@@ -391,9 +389,8 @@ static void test_same_tinystories(void **state)
     check_same(open_gguf(path), open_path(other, NULL), 0, NULL);
 }
 
-static void check_same_built(const char *name)
+static void check_same_built(const char *built, const char *name)
 {
-    const char *built = data_folder("NIBBLE_TOKENIZERS", name);
     char path[1024], other[1024];
     snprintf(path, sizeof path, "%s/%s/vocab.gguf", built, name);
     snprintf(other, sizeof other, "%s/%s/tokenizer.json", built, name);
@@ -403,13 +400,13 @@ static void check_same_built(const char *name)
 static void test_same_llama3(void **state)
 {
     (void)state;
-    check_same_built("llama-bpe");
+    check_same_built(test_tokenizers(), "llama-bpe");
 }
 
 static void test_same_qwen2(void **state)
 {
     (void)state;
-    check_same_built("qwen2");
+    check_same_built(test_tokenizers(), "qwen2");
 }
 
 int main(void)

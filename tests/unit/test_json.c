@@ -5,6 +5,7 @@
  */
 #include "failing.h"
 #include "json.h"
+#include "skipping.h"
 
 #include <dirent.h>
 #include <locale.h>
@@ -499,8 +500,7 @@ static void test_locale(void **state)
 {
     if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL &&
         setlocale(LC_NUMERIC, "fr_FR.UTF-8") == NULL) {
-        print_message("skipped: json_locale\n");
-        return;
+        skip_test(__func__, SKIP_LOCALE);
     }
     const double value = read_double("3.14159265358979311599796346854");
     test_doubles(state);
@@ -705,15 +705,11 @@ static bool accepts(const char *text, size_t size)
 static void test_suite(void **state)
 {
     (void)state;
-    const char *data = getenv("NIBBLE_TEST_DATA");
+    const char *data = test_data();
     char folder[1024], path[1400];
-    snprintf(folder, sizeof folder, "%s/robustness/JSONTestSuite/test_parsing",
-             data == NULL ? "" : data);
-    DIR *files = data == NULL ? NULL : opendir(folder);
-    if (files == NULL) {
-        print_message("skipped: json_suite\n");
-        return;
-    }
+    snprintf(folder, sizeof folder, "%s/robustness/JSONTestSuite/test_parsing", data);
+    DIR *files = opendir(folder);
+    assert_non_null(files);
     static char text[1 << 20];
     int counts[128] = {0};
     for (const struct dirent *entry; (entry = readdir(files)) != NULL;) {

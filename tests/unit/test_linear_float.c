@@ -8,6 +8,7 @@
 #include "kernel.h"
 #include "machine.h"
 #include "pool.h"
+#include "skipping.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -724,12 +725,12 @@ static void test_vdpbf16ps(void **state)
 #if defined(__x86_64__)
     rng r = {42};
     if (!(nib__cpu_isa() & NIB_ISA_AVX512BF16))
-        skip();
+        skip_test(__func__, "needs AVX512-BF16");
     for (int round = 0; round < 40; round++)
         for (int kinds = 0; kinds < 3125; kinds++)
             check_dot(&r, kinds);
 #else
-    skip();
+    skip_test(__func__, "needs AVX512-BF16");
 #endif
 }
 

@@ -7,6 +7,7 @@
  * template makes these texts, whether arguments come as objects or as text (those are compared with
  * jinja2 in test_template.c).
  */
+#include "skipping.h"
 #include "template.h"
 #include "tokenizing.h"
 
@@ -116,7 +117,7 @@ static void test_texts_and_ids(void **state)
 {
     char path[1024];
     (void)state;
-    data = data_folder("NIBBLE_TEST_DATA", "Mistral's conversations");
+    data = test_data();
     snprintf(path, sizeof path, "%s/tokenizers/mistral/Mistral-7B-v0.3_tokenizer.json", data);
     nib_tokenizer *t = open_path(path, NULL);
     for (size_t i = 0; i < COUNT(chats); i++)

@@ -5,6 +5,7 @@
  * all f32; ONNX's casts.
  */
 #include "onnx_tensor.h"
+#include "skipping.h"
 
 #include <float.h>
 #include <math.h>
@@ -446,11 +447,7 @@ static void test_onnx_casts(void **state)
         "no_saturate_FLOAT_to_FLOAT8E4M3FN",
         "no_saturate_FLOAT_to_FLOAT8E5M2",
     };
-    const char *data = getenv("NIBBLE_TEST_DATA");
-    if (data == NULL) {
-        print_message("skipped: onnx casts\n");
-        return;
-    }
+    const char *data = test_data();
     int done = 0;
     for (size_t i = 0; i < COUNT(cases); i++) {
         char name[128];
@@ -476,11 +473,7 @@ static void test_onnx_quantize_linear(void **state)
         "dequantizelinear_e4m3fn_float16", "dequantizelinear_e4m3fn_zero_point",
         "dequantizelinear_e5m2",           "dequantizelinear_float4e2m1",
     };
-    const char *data = getenv("NIBBLE_TEST_DATA");
-    if (data == NULL) {
-        print_message("skipped: onnx quantize linear\n");
-        return;
-    }
+    const char *data = test_data();
     for (size_t i = 0; i < COUNT(cases); i++) {
         char name[128];
         static onnx_tensor in, scale, out;

@@ -5,6 +5,7 @@
  */
 #include "failing.h"
 #include "pool.h"
+#include "skipping.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -288,7 +289,7 @@ static void test_control_word(void **state)
 static void test_control_word(void **state)
 {
     (void)state;
-    skip();
+    skip_test(__func__, "needs an x86-64 processor");
 }
 #endif
 

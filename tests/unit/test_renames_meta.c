@@ -9,6 +9,7 @@
 #include "renames_meta.h"
 #include "rotary.h"
 #include "safetensors_build.h"
+#include "skipping.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -294,15 +295,11 @@ static void test_stories(void **state)
 {
     (void)state;
     const nib_allocator a = nib__allocator_default();
-    const char *data = getenv("NIBBLE_TEST_DATA");
+    const char *data = test_data();
     char path[512];
     nib_checkpoint *cp = NULL;
     nib_config c;
     nib_err err;
-    if (data == NULL) {
-        printf("skipped: test_renames_meta stories260K\n");
-        return;
-    }
     snprintf(path, sizeof path, "%s/weights/stories260K/stories260K.pt", data);
     assert_int_equal(nib__checkpoint_open(&cp, path, &a, &err), NIB_OK);
     assert_int_equal(nib__checkpoint_count(cp), 47);

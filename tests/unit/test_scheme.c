@@ -8,6 +8,7 @@
 #include "json.h"
 #include "onnx_tensor.h"
 #include "scheme.h"
+#include "skipping.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -319,23 +320,13 @@ static void test_weight_bytes_and_floats(void **state)
         assert_true(row[i] == (float)many[i]);
 }
 
-static bool has_data(const char **data, const char *name)
-{
-    *data = getenv("NIBBLE_TEST_DATA");
-    if (*data == NULL)
-        print_message("skipped: %s\n", name);
-    return *data != NULL;
-}
-
 /* x is [1][4][3][2], blocks of 2 along the axis of 4, uint8: as int8 (both less 128) it is 6 rows
  * of 4. */
 static void test_onnx_dequantize_blocked(void **state)
 {
     (void)state;
     static onnx_tensor x, scale, zero, out;
-    const char *data, *name = "test_dequantizelinear_blocked";
-    if (!has_data(&data, "onnx dequantize blocked"))
-        return;
+    const char *data = test_data(), *name = "test_dequantizelinear_blocked";
     assert_true(onnx_read(&x, data, name, "input_0") && onnx_read(&scale, data, name, "input_1") &&
                 onnx_read(&zero, data, name, "input_2") && onnx_read(&out, data, name, "output_0"));
     assert_true(x.count == 24 && scale.count == 12 && zero.count == 12 && out.count == 24);
@@ -368,9 +359,7 @@ static void test_onnx_dequantize_int4(void **state)
 {
     (void)state;
     static onnx_tensor x, scale, zero, out;
-    const char *data, *name = "test_dequantizelinear_int4";
-    if (!has_data(&data, "onnx dequantize int4"))
-        return;
+    const char *data = test_data(), *name = "test_dequantizelinear_int4";
     assert_true(onnx_read(&x, data, name, "input_0") && onnx_read(&scale, data, name, "input_1") &&
                 onnx_read(&zero, data, name, "input_2") && onnx_read(&out, data, name, "output_0"));
     assert_true(x.type == ONNX_INT4 && scale.count == 1 && out.count == x.count && x.count <= 64);
@@ -419,12 +408,10 @@ static int read_numbers(double *out, int room, const char *path)
 static void test_mxfp4_reference(void **state)
 {
     (void)state;
-    const char *data;
+    const char *data = test_data();
     char path[1024];
     double numbers[256];
     uint8_t packed[2][32], scales[2][2];
-    if (!has_data(&data, "mxfp4 reference"))
-        return;
     snprintf(path, sizeof path, "%s/quant/mxfp4-reference.json", data);
     assert_int_equal(read_numbers(numbers, 256, path), 64 + 4 + 128);
     for (int i = 0; i < 64; i++)

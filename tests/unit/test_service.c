@@ -8,6 +8,7 @@
 #include "failing.h"
 #include "metered.h"
 #include "session.h"
+#include "skipping.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -514,7 +515,7 @@ static void test_deep_template(void **state)
     close_served(&s);
 #else
     (void)state;
-    skip();
+    skip_test(__func__, "needs glibc");
 #endif
 }
 

@@ -4,6 +4,7 @@
  * micro-batch against the CPU's, all layers there and some of them; and that what the plan says
  * crosses is what the micro-batch moves.
  */
+#include "skipping.h"
 #include "step_fixture.h"
 
 #include "cast.h"
@@ -18,7 +19,7 @@ enum { SANITIZED = 0 };
 
 /* One for all tests, so that each kernel is compiled once. */
 static nib_engine *shared;
-static const char *device;
+static const char *device, *no_device = SKIP_OPENCL;
 
 static int find_device(void **state)
 {
@@ -26,7 +27,7 @@ static int find_device(void **state)
     nib_err err;
     (void)state;
     if (SANITIZED) {
-        printf("skipped: training on a device, under sanitizers\n");
+        no_device = SKIP_SANITIZED;
         return 0;
     }
     ok(nib_engine_open(&shared, &options, &err), &err);
@@ -34,8 +35,6 @@ static int find_device(void **state)
     for (size_t i = 0; i < shared->gpu_count && device == NULL; i++)
         if (shared->gpus[i].machine.facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_OPENCL)
             device = shared->gpus[i].name;
-    if (device == NULL)
-        printf("skipped: training on a device, none of OpenCL is here\n");
     return 0;
 }
 
@@ -178,7 +177,7 @@ static void test_one_layer(void **state)
     nib_err err;
     (void)state;
     if (device == NULL)
-        return; /* said by find_device */
+        skip_test(__func__, no_device);
     ok(nib__engine_gpu(&l.gpu, l.engine, nib__engine_gpu_find(l.engine, device), &err), &err);
     l.x = take_values(M * K, 1), l.w = take_values(N * K, 2), l.dy = take_values(M * N, 3);
     check_layer(&l, "f32", NIB_TYPE_F32);
@@ -261,7 +260,7 @@ static void test_micro_batch(void **state)
         "\"scheme\": \"bf16\"}], \"else\": \"mxfp8\"}"};
     (void)state;
     if (device == NULL)
-        return; /* said by find_device */
+        skip_test(__func__, no_device);
     for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
         check_device(&(setting){.name = "llama", .device = device, .checkpointing = (nib_ac)ac},
                      1e-5);
@@ -285,7 +284,7 @@ static void test_some_layers(void **state)
                                            "lm_head"};
     (void)state;
     if (device == NULL)
-        return; /* said by find_device */
+        skip_test(__func__, no_device);
     for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++)
         for (size_t i = 0; i < COUNT(patterns); i++) {
             char place[64];
@@ -300,7 +299,7 @@ static void test_qat(void **state)
 {
     (void)state;
     if (device == NULL)
-        return; /* said by find_device */
+        skip_test(__func__, no_device);
     for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++)
         check_device(&(setting){.name = "qwen2",
                                 .device = device,

@@ -7,6 +7,7 @@
  */
 #include "failing.h"
 #include "rendering.h"
+#include "skipping.h"
 #include "tokenizing.h"
 
 #include <inttypes.h>
@@ -164,13 +165,8 @@ static void test_own_templates(void **state)
 
 static void test_known_templates(void **state)
 {
-    const char *data = getenv("NIBBLE_TEST_DATA");
     (void)state;
-    if (data == NULL) {
-        printf("skipped: templates of known models\n");
-        skip();
-    }
-    assert_true(check_chats(data, false) >= 47 * 29);
+    assert_true(check_chats(test_data(), false) >= 47 * 29);
 }
 
 /* ---- bytes that came from a user ---- */

@@ -3,6 +3,7 @@
  * The growing text, sizes and names in words, UTF-8, shortest decimals, near names.
  */
 #include "failing.h"
+#include "skipping.h"
 #include "text.h"
 
 #include <float.h>
@@ -358,8 +359,7 @@ static void test_double_locale(void **state)
     (void)state;
     if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL &&
         setlocale(LC_NUMERIC, "fr_FR.UTF-8") == NULL) {
-        print_message("skipped: text_double_locale\n");
-        return;
+        skip_test(__func__, SKIP_LOCALE);
     }
     assert_string_equal(localeconv()->decimal_point, ",");
     round_trips(2);

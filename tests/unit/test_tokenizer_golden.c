@@ -4,6 +4,7 @@
  * (tests/golden/tokenizer_*.txt), and with known ones where NIBBLE_TEST_DATA and NIBBLE_TOKENIZERS
  * name their folders.
  */
+#include "skipping.h"
 #include "tokenizing.h"
 
 #include <stdio.h>
@@ -237,7 +238,7 @@ static void check_cases(const char *tokenizer, const char *data, const char *nam
 
 static void test_gpt2_cases(void **state)
 {
-    const char *data = data_folder("NIBBLE_TEST_DATA", "gpt-2 cases");
+    const char *data = test_data();
     char path[1024];
     (void)state;
     snprintf(path, sizeof path, "%s/tokenizers/gpt2/tokenizer.json", data);
@@ -246,7 +247,7 @@ static void test_gpt2_cases(void **state)
 
 static void test_llama_spm_cases(void **state)
 {
-    const char *data = data_folder("NIBBLE_TEST_DATA", "llama-spm cases");
+    const char *data = test_data();
     char path[1024];
     (void)state;
     snprintf(path, sizeof path, "%s/tokenizers/llama2/hf/tokenizer.json", data);
@@ -254,10 +255,8 @@ static void test_llama_spm_cases(void **state)
 }
 
 /* With a tokenizer.json that tools/golden/make_tokenizers.py has built. */
-static void check_built_cases(const char *name, const char *test)
+static void check_built_cases(const char *data, const char *built, const char *name)
 {
-    const char *data = data_folder("NIBBLE_TEST_DATA", test);
-    const char *built = data_folder("NIBBLE_TOKENIZERS", test);
     char path[1024];
     snprintf(path, sizeof path, "%s/%s/tokenizer.json", built, name);
     check_cases(path, data, name);
@@ -266,13 +265,13 @@ static void check_built_cases(const char *name, const char *test)
 static void test_llama_bpe_cases(void **state)
 {
     (void)state;
-    check_built_cases("llama-bpe", "llama-bpe cases");
+    check_built_cases(test_data(), test_tokenizers(), "llama-bpe");
 }
 
 static void test_qwen2_cases(void **state)
 {
     (void)state;
-    check_built_cases("qwen2", "qwen2 cases");
+    check_built_cases(test_data(), test_tokenizers(), "qwen2");
 }
 
 int main(void)

@@ -3,6 +3,7 @@
  * How models write calls, as it is found from their templates: those of tests/serve/templates,
  * and those of known models.
  */
+#include "skipping.h"
 #include "tool_format.h"
 
 #include "failing.h"
@@ -159,8 +160,7 @@ static void test_known_models(void **state)
 {
     char folder[1000];
     (void)state;
-    snprintf(folder, sizeof folder, "%s/text/",
-             data_folder("NIBBLE_TEST_DATA", "templates of known models"));
+    snprintf(folder, sizeof folder, "%s/text/", test_data());
     for (size_t i = 0; i < COUNT(known); i++)
         expect_form(&known[i], folder);
 }

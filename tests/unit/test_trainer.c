@@ -5,6 +5,7 @@
  * clipping; the loss of another text; what casts lose; memory said beforehand.
  */
 #include "cast_losses.h"
+#include "skipping.h"
 #include "train_state.h"
 #include "trainer.h"
 #include "validate.h"
@@ -758,7 +759,7 @@ static void test_without_rows(void **state)
                                    f.trainer.optimizer.squares->name, f.trainer.tree.add->name};
     if (nib__kernel_is_ref(f.trainer.optimizer.adamw) || nib__kernel_is_ref(f.trainer.tree.add)) {
         close_fixture(&f);
-        skip(); /* a processor with nothing but these */
+        skip_test(__func__, "this processor has the reference rows only");
     }
     open_fixture(&g, &(setting){.without = {without, COUNT(without)}});
     assert_ptr_not_equal(f.trainer.optimizer.adamw, g.trainer.optimizer.adamw);
@@ -824,7 +825,7 @@ static void test_memory(void **state)
     };
     (void)state;
 #if defined(__SANITIZE_ADDRESS__) /* its own memory is counted with the process's */
-    skip();
+    skip_test(__func__, SKIP_SANITIZED);
 #endif
     for (size_t i = 0; i < COUNT(settings); i++) {
         int status;

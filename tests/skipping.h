@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tests that cannot run here. Such a test prints "skipped: TEST: REASON" and ends as skipped.
+ * tests/run lists these lines at the end of a run and fails a program that skips without one.
+ */
+#ifndef NIB_TESTS_SKIPPING_H
+#define NIB_TESTS_SKIPPING_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define SKIP_DATA "data not at hand, see tests/data/README.md"
+#define SKIP_LOCALE "no German or French locale"
+#define SKIP_OPENCL "no OpenCL device"
+#define SKIP_SANITIZED "not under sanitizers"
+
+/* Ends the calling test, or the one that called the helper, as skipped. */
+#define skip_test(test, reason)                                                                    \
+    do {                                                                                           \
+        printf("skipped: %s: %s\n", test, reason);                                                 \
+        skip();                                                                                    \
+    } while (0)
+
+/* Skips the test unless the environment variable is set; its value is a folder. */
+static inline const char *folder_or_skip(const char *variable, const char *test)
+{
+    const char *folder = getenv(variable);
+    if (folder == NULL || folder[0] == 0)
+        skip_test(test, SKIP_DATA);
+    return folder;
+}
+
+/* Data of others that cannot ship: a test that reads it stands in tests/data/README.md, beside the
+ * test that covers the same part without it. */
+#define test_data() folder_or_skip("NIBBLE_TEST_DATA", __func__)
+
+/* Tokenizers that tools/golden/make_tokenizers.py builds from that data. */
+#define test_tokenizers() folder_or_skip("NIBBLE_TOKENIZERS", __func__)
+
+#endif
