@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Evaluation: the loss of texts and documents against the same sums done by hand, the distance
- * between two models, what is refused; and, where $NIBBLE_TEST_DATA points at the real data, the
- * loss of a model that others trained.
+ * between two models, what is refused; the shipped model's loss as transformers has it
+ * (tests/golden/eval_losses.txt), also through GGUF; and, where $NIBBLE_TEST_DATA points at the
+ * real data, the loss of a model that others trained.
  */
 #include "session.h"
 
 #include "safetensors_build.h"
 #include "skipping.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -266,6 +268,85 @@ static void test_nan(void **state)
     drop_directory(directory);
 }
 
+/* ---- losses of transformers ---- */
+
+/* FILE WINDOW PREDICTED LOSS of eval_losses.txt, of models/nibble-tales. */
+typedef struct known_loss {
+    char file[128];
+    int window;
+    int64_t predicted;
+    double loss;
+} known_loss;
+
+enum { KNOWN_LOSSES = 2 };
+
+static void read_losses(known_loss known[KNOWN_LOSSES])
+{
+    char line[512];
+    int count = 0;
+    FILE *file = fopen("tests/golden/eval_losses.txt", "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (line[0] == '#')
+            continue;
+        assert_true(count < KNOWN_LOSSES);
+        known_loss *k = &known[count++];
+        assert_int_equal(sscanf(line, "models/nibble-tales %127s %d %" SCNd64 " %lf", k->file,
+                                &k->window, &k->predicted, &k->loss),
+                         4);
+    }
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(count, KNOWN_LOSSES);
+}
+
+static void expect_loss(const char *path, const char *dtype, const known_loss *known,
+                        double tolerance)
+{
+    opened o = must_open(&(open_how){
+        .path = path, .dtype = dtype, .threads = 2, .context = known->window, .sequences = 1});
+    const nib_eval_result r = evaluate(&o, NULL, known->file, known->window);
+    if (!(fabs(r.loss - known->loss) < tolerance) || r.predicted != known->predicted)
+        fail_msg("%s in %s, window %d: %.6f nats per token of %" PRId64 ", not %.5f of %" PRId64,
+                 path, dtype, known->window, r.loss, r.predicted, known->loss, known->predicted);
+    close_opened(&o);
+}
+
+static void test_loss_of_transformers(void **state)
+{
+    (void)state;
+    known_loss known[KNOWN_LOSSES];
+    read_losses(known);
+    for (size_t i = 0; i < KNOWN_LOSSES; i++)
+        expect_loss("models/nibble-tales", "f32", &known[i], 2e-5);
+    expect_loss("models/nibble-tales", "bf16", &known[0], 1e-3);
+}
+
+static nib_status write_nothing(void *ctx, const char *bytes, size_t size)
+{
+    (void)ctx, (void)bytes, (void)size;
+    return NIB_OK;
+}
+
+/* Weights, configuration and vocabulary there and back. */
+static void test_loss_through_gguf(void **state)
+{
+    (void)state;
+    char directory[256], path[300];
+    known_loss known[KNOWN_LOSSES];
+    const nib_sink sink = {write_nothing, NULL};
+    nib_err err;
+    read_losses(known);
+    make_directory(directory);
+    snprintf(path, sizeof path, "%s/tales.gguf", directory);
+    opened o = open_shipped(NULL, "f32");
+    const nib_convert_options options = {.out = path, .format = "gguf"};
+    if (nib_convert(o.model, &options, NIB_FORM_TEXT, &sink, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    close_opened(&o);
+    expect_loss(path, "f32", &known[0], 2e-5);
+    drop_directory(directory);
+}
+
 /* ---- real data ---- */
 
 /* 2.9385 nats per token is what transformers gives in float32. */
@@ -303,6 +384,8 @@ int main(void)
         cmocka_unit_test(test_recipes),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_loss_of_transformers),
+        cmocka_unit_test(test_loss_through_gguf),
         cmocka_unit_test(test_tiny_stories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

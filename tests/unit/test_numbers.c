@@ -2,12 +2,15 @@
  *
  * Number formats: every code decoded against a definition by ldexp; encoding at every boundary
  * (each value, each midpoint and its two neighbours, overflow, subnormals, NaN) and at a sample of
- * all f32; ONNX's casts.
+ * all f32; what ml_dtypes and ONNX's reference make of codes and values
+ * (tests/golden/number_casts.txt); ONNX's node tests.
  */
+#include "file.h"
 #include "onnx_tensor.h"
 #include "skipping.h"
 
 #include <float.h>
+#include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -385,6 +388,12 @@ static uint32_t onnx_encode(int onnx, float x, bool saturate)
     }
 }
 
+static uint8_t hex_byte(const char *digits)
+{
+    const char two[3] = {digits[0], digits[1], 0};
+    return (uint8_t)strtoul(two, NULL, 16);
+}
+
 static uint32_t onnx_code(const onnx_tensor *t, int64_t i)
 {
     uint32_t code = 0;
@@ -409,6 +418,115 @@ static int check_onnx(const char *name, const onnx_tensor *want, const float *x,
         }
     }
     return 1;
+}
+
+/* ---- numbers of others ---- */
+
+static int onnx_type(const char *name)
+{
+    static const struct {
+        const char *name;
+        int type;
+    } types[] = {{"f16", ONNX_FLOAT16}, {"bf16", ONNX_BFLOAT16}, {"e4m3", ONNX_E4M3FN},
+                 {"e5m2", ONNX_E5M2},   {"e8m0", ONNX_E8M0},     {"e2m1", ONNX_E2M1},
+                 {"f64", ONNX_DOUBLE}};
+    for (size_t i = 0; i < COUNT(types); i++)
+        if (strcmp(types[i].name, name) == 0)
+            return types[i].type;
+    fail_msg("no type is named %s", name);
+    return 0;
+}
+
+/* CODE=F32 */
+static void check_decoded(const char *name, const char *item)
+{
+    char *end;
+    const uint64_t code = strtoull(item, &end, 16);
+    assert_true(*end == '=');
+    const float want = float_of((uint32_t)strtoul(end + 1, NULL, 16));
+    float got;
+    if (strcmp(name, "e2m1") == 0)
+        got = nib__e2m1_to_f32((uint8_t)code);
+    else
+        nib__to_f32(&got, &code, type_of(onnx_type(name)), 1); /* little-endian */
+    if (isnan(want) ? !isnan(got) : bits_of(got) != bits_of(want))
+        fail_msg("%s: 0x%" PRIx64 " became %a, not %a", name, code, (double)got, (double)want);
+}
+
+static void check_code(const char *name, float x, uint32_t want, bool saturate)
+{
+    const int type = onnx_type(name);
+    const uint32_t got = onnx_encode(type, x, saturate);
+    if (is_nan_code(type, want) ? !is_nan_code(type, got) : got != want)
+        fail_msg("%s%s: %a became 0x%x, not 0x%x", name, saturate ? " saturated" : "", (double)x,
+                 got, want);
+}
+
+/* F32=CODE or F32=CODE/SATURATED; of a quantized value, the saturated code alone. */
+static void check_encoded(const char *name, const char *item, float scale)
+{
+    char *end;
+    const float x = float_of((uint32_t)strtoul(item, &end, 16));
+    assert_true(*end == '=');
+    const uint32_t want = (uint32_t)strtoul(end + 1, &end, 16);
+    check_code(name, x / scale, want, scale != 1);
+    if (*end == '/')
+        check_code(name, x, (uint32_t)strtoul(end + 1, NULL, 16), true);
+}
+
+/* BYTES=VALUES, both in hexadecimal */
+static void check_packed(int count, const char *item)
+{
+    const char *values = strchr(item, '=');
+    assert_true(values != NULL && count <= 64);
+    uint8_t bytes[32], packed[32];
+    int8_t codes[64], back[64];
+    const size_t size = ((size_t)count + 1) / 2;
+    for (size_t i = 0; i < size; i++)
+        bytes[i] = hex_byte(item + 2 * i);
+    for (int i = 0; i < count; i++)
+        codes[i] = (int8_t)hex_byte(values + 1 + 2 * i);
+    nib__unpack_i4(back, bytes, 0, count);
+    assert_memory_equal(back, codes, (size_t)count);
+    nib__pack_i4(packed, codes, count);
+    assert_memory_equal(packed, bytes, size);
+}
+
+/* What the lines are is in tools/golden/make_number_golden.py. */
+static void test_numbers_of_others(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    char *text, *lines, *words;
+    size_t size;
+    int decoded = 0, encoded = 0, quantized = 0, packed = 0;
+    assert_int_equal(
+        nib__file_read(&text, &size, "tests/golden/number_casts.txt", 1 << 20, &a, NULL), NIB_OK);
+    for (char *line = strtok_r(text, "\n", &lines); line; line = strtok_r(NULL, "\n", &lines)) {
+        const char *what = strtok_r(line, " ", &words), *name = strtok_r(NULL, " ", &words);
+        float scale = 1;
+        int count = 0;
+        if (strcmp(what, "quantize") == 0)
+            scale = float_of((uint32_t)strtoul(strtok_r(NULL, " ", &words), NULL, 16));
+        else if (strcmp(what, "pack") == 0)
+            count = (int)strtol(strtok_r(NULL, " ", &words), NULL, 10);
+        else if (strcmp(what, "decode") != 0 && strcmp(what, "encode") != 0)
+            continue;
+        for (char *item; (item = strtok_r(NULL, " ", &words)) != NULL;) {
+            if (count > 0) {
+                check_packed(count, item);
+                packed++;
+            } else if (what[0] == 'd') {
+                check_decoded(name, item);
+                decoded++;
+            } else {
+                check_encoded(name, item, scale);
+                *(scale == 1 ? &encoded : &quantized) += 1;
+            }
+        }
+    }
+    nib__release(&a, text);
+    assert_true(decoded == 1073 && encoded == 1020 && quantized == 186 && packed == 4);
 }
 
 static void test_onnx_casts(void **state)
@@ -524,6 +642,7 @@ int main(void)
         cmocka_unit_test(test_f64_change),
         cmocka_unit_test(test_all_finite),
         cmocka_unit_test(test_int4_packing),
+        cmocka_unit_test(test_numbers_of_others),
         cmocka_unit_test(test_onnx_casts),
         cmocka_unit_test(test_onnx_quantize_linear),
     };

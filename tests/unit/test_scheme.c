@@ -10,6 +10,7 @@
 #include "scheme.h"
 #include "skipping.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -320,6 +321,151 @@ static void test_weight_bytes_and_floats(void **state)
         assert_true(row[i] == (float)many[i]);
 }
 
+/* ---- DequantizeLinear ---- */
+
+enum { MOST = 256 }; /* values of a tensor */
+
+/* A line "dequantize ..." of number_casts.txt, see tools/golden/make_number_golden.py. */
+typedef struct onnx_case {
+    char codes[8], zeros[8], scales[8], axis[8];
+    int block, rows, columns;
+    int code_count, zero_count, scale_count, value_count;
+    uint8_t code[MOST], zero[MOST];
+    float scale[MOST], value[MOST];
+} onnx_case;
+
+static int hex_bytes(uint8_t *out, const char *from)
+{
+    int count = 0;
+    for (unsigned byte; count < MOST && sscanf(from, "%2x", &byte) == 1; from += 2)
+        out[count++] = (uint8_t)byte;
+    return count;
+}
+
+static int hex_floats(float *out, const char *from)
+{
+    int count = 0;
+    for (uint32_t bits; count < MOST && sscanf(from, "%8" SCNx32, &bits) == 1; from += 8)
+        memcpy(&out[count++], &bits, sizeof bits);
+    return count;
+}
+
+static void read_case(onnx_case *c, const char *line)
+{
+    int end = 0;
+    const int fields = sscanf(line, "dequantize %7s %7s %7s %7s %d %d %d codes=%n", c->codes,
+                              c->zeros, c->scales, c->axis, &c->block, &c->rows, &c->columns, &end);
+    assert_true(fields == 7 && end > 0);
+    const char *zeros = strstr(line, " zeros="), *scales = strstr(line, " scales="),
+               *values = strstr(line, " values=");
+    assert_true(zeros && scales && values);
+    c->code_count = hex_bytes(c->code, line + end);
+    c->zero_count = hex_bytes(c->zero, zeros + strlen(" zeros="));
+    c->scale_count = hex_floats(c->scale, scales + strlen(" scales="));
+    c->value_count = hex_floats(c->value, values + strlen(" values="));
+    assert_int_equal(c->code_count, c->rows * c->columns);
+    assert_int_equal(c->value_count, c->rows * c->columns);
+}
+
+static void scheme_of(const onnx_case *c, nib_scheme *s, nib_type *scale_type)
+{
+    static const struct {
+        const char *codes, *scales;
+        nib_code code;
+        nib_type scale_type;
+    } kinds[] = {
+        {"int4", "f32", NIB_CODE_I4, NIB_TYPE_F32},
+        {"uint8", "f32", NIB_CODE_I8, NIB_TYPE_F32},
+        {"int8", "f32", NIB_CODE_I8, NIB_TYPE_F32},
+        {"int8", "f16", NIB_CODE_I8, NIB_TYPE_F16},
+        {"e4m3", "f32", NIB_CODE_E4M3, NIB_TYPE_F32},
+        {"e5m2", "f32", NIB_CODE_E5M2, NIB_TYPE_F32},
+        {"e2m1", "e4m3", NIB_CODE_NV4, NIB_TYPE_E4M3},
+        {"e2m1", "e8m0", NIB_CODE_MX4, NIB_TYPE_E8M0},
+    };
+    size_t i = 0;
+    while (strcmp(kinds[i].codes, c->codes) != 0 || strcmp(kinds[i].scales, c->scales) != 0)
+        assert_true(++i < COUNT(kinds));
+    *s = (nib_scheme){.code = kinds[i].code,
+                      .group = strcmp(c->axis, "row") == 0      ? NIB_GROUP_ROW
+                               : strcmp(c->axis, "tensor") == 0 ? NIB_GROUP_TENSOR
+                                                                : c->block,
+                      .zero = strcmp(c->zeros, "none") == 0 ? NIB_ZERO_NONE : NIB_ZERO_INT,
+                      .symmetric = strcmp(c->zeros, "none") == 0};
+    *scale_type = kinds[i].scale_type;
+}
+
+/* A weight's groups lie along its rows: with blocks along axis 0 it is the transpose. uint8 codes
+ * and zero points both become int8, less 128. */
+static void expect_case(const onnx_case *c)
+{
+    const bool transposed = strcmp(c->axis, "0") == 0;
+    const bool is_unsigned = strcmp(c->codes, "uint8") == 0;
+    const int n = transposed ? c->columns : c->rows, k = transposed ? c->rows : c->columns;
+    nib_weight w = {.n = n, .k = k};
+    int8_t codes[MOST], zeros[MOST];
+    uint8_t packed[MOST], scales[MOST * sizeof(float)];
+    scheme_of(c, &w.scheme, &w.scale_type);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < k; j++)
+            codes[i * k + j] =
+                (int8_t)(c->code[transposed ? j * n + i : i * k + j] - (is_unsigned ? 128 : 0));
+    for (int i = 0; i < c->zero_count; i++)
+        zeros[i] = (int8_t)(c->zero[i] - (is_unsigned ? 128 : 0));
+    const bool half = strcmp(c->codes, "int4") == 0 || strcmp(c->codes, "e2m1") == 0;
+    w.store = half ? NIB_STORE_NIBBLE : NIB_STORE_BYTE;
+    w.codes = codes;
+    if (half) {
+        const int stride = (k + 1) / 2;
+        for (int i = 0; i < n; i++)
+            nib__pack_i4(packed + i * stride, codes + i * k, k);
+        w.codes = packed;
+    }
+    nib__from_f32(scales, w.scale_type, c->scale, c->scale_count);
+    w.scales = scales;
+    if (c->zero_count > 0) {
+        w.zeros = zeros;
+        w.zero_type = NIB_TYPE_I8;
+    }
+    if (w.scheme.group != NIB_GROUP_TENSOR) {
+        const int groups = c->scale_count / n;
+        w.scale_stride_n = transposed ? 1 : groups;
+        w.scale_stride_g = transposed ? n : 1;
+    }
+    for (int i = 0; i < n; i++) {
+        float row[MOST];
+        nib__weight_row(&w, i, row);
+        for (int j = 0; j < k; j++) {
+            const float want = c->value[transposed ? j * n + i : i * k + j];
+            if (row[j] != want)
+                fail_msg("%s %s blocks of %d along %s: value (%d, %d) is %a, not %a", c->codes,
+                         c->scales, c->block, c->axis, i, j, (double)row[j], (double)want);
+        }
+    }
+}
+
+/* As ONNX's reference evaluator has it, on numbers of our own. */
+static void test_dequantize_linear(void **state)
+{
+    (void)state;
+    static onnx_case c;
+    const nib_allocator a = nib__allocator_default();
+    char *text, *lines;
+    size_t size;
+    int cases = 0;
+    assert_int_equal(
+        nib__file_read(&text, &size, "tests/golden/number_casts.txt", 1 << 20, &a, NULL), NIB_OK);
+    for (char *line = strtok_r(text, "\n", &lines); line; line = strtok_r(NULL, "\n", &lines)) {
+        if (strncmp(line, "dequantize ", 11) != 0)
+            continue;
+        read_case(&c, line);
+        expect_case(&c);
+        cases++;
+    }
+    nib__release(&a, text);
+    assert_int_equal(cases, 13);
+}
+
 /* x is [1][4][3][2], blocks of 2 along the axis of 4, uint8: as int8 (both less 128) it is 6 rows
  * of 4. */
 static void test_onnx_dequantize_blocked(void **state)
@@ -457,6 +603,7 @@ int main(void)
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_weight_nibbles),
         cmocka_unit_test(test_weight_bytes_and_floats),
+        cmocka_unit_test(test_dequantize_linear),
         cmocka_unit_test(test_onnx_dequantize_blocked),
         cmocka_unit_test(test_onnx_dequantize_int4),
         cmocka_unit_test(test_mxfp4_reference),

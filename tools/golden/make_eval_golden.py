@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The loss of the shipped model on the held-out text, as transformers gives it in float32:
+tests/golden/eval_losses.txt.
+
+Usage: python3 tools/golden/make_eval_golden.py > tests/golden/eval_losses.txt
+Needs: torch, transformers 5. Runs on the CPU, in seconds.
+
+A line is: MODEL FILE WINDOW PREDICTED LOSS. Of each document of FILE the first WINDOW ids count, all but the first of
+them are predicted; LOSS is the mean of -log p over all documents, summed in double, in nats per token.
+"""
+import json
+import sys
+
+import torch
+import transformers
+
+MODEL = "models/nibble-tales"
+CASES = [("tests/data/heldout.jsonl", 64), ("tests/data/heldout.jsonl", 512)]
+
+
+def loss_of(model, tokenizer, path, window):
+    total, predicted = 0.0, 0
+    with open(path, encoding="utf-8") as lines:
+        documents = [json.loads(line)["text"] for line in lines]
+    for text in documents:
+        ids = torch.tensor(tokenizer(text)["input_ids"][:window])
+        with torch.no_grad():
+            logits = model(ids[None]).logits[0, :-1].double()
+        total += float(torch.nn.functional.cross_entropy(logits, ids[1:], reduction="sum"))
+        predicted += len(ids) - 1
+    return predicted, total / predicted
+
+
+def main():
+    if len(sys.argv) != 1:
+        sys.exit(__doc__)
+    torch.set_num_threads(1)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="eager").eval()
+    print(f"# transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}, float32, no seed: "
+          "python3 tools/golden/make_eval_golden.py")
+    for path, window in CASES:
+        predicted, loss = loss_of(model, tokenizer, path, window)
+        print(f"{MODEL} {path} {window} {predicted} {loss:.5f}")
+
+
+if __name__ == "__main__":
+    main()
