@@ -12,7 +12,8 @@
 # make test-cuda-build   compiles those kernels and reads the machine code; needs nvcc, no GPU
 # make test-cuda-emulated   checks them by their sources on the CPU; both, with fewer cases, are part of make test
 # make test-gpu   checks and times them on the GPUs found; says `skipped` where there is none
-# make install PREFIX=/usr/local
+# make test-bare  make demo, make test and more in a fresh Debian in build/bare; needs root and debootstrap
+# make install PREFIX=/usr/local, make uninstall PREFIX=/usr/local
 
 CC      ?= gcc
 AR      ?= ar
@@ -52,7 +53,7 @@ endif
 # Kernels of other processors are left out; their rows stay in the table, not built.
 X86_ISA  := avx2 avx512 avx512vnni avx512bf16
 ARM_ISA  := neon dotprod i8mm
-MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 FOREIGN  := $(if $(filter x86_64,$(MACHINE)),,$(X86_ISA)) $(if $(filter aarch64 arm64,$(MACHINE)),,$(ARM_ISA))
 LIB_SRC  := $(filter-out $(FOREIGN:%=\%__%.c),$(foreach m,$(MODULES),$(wildcard src/$(m)/*.c)))
 CLI_SRC  := $(wildcard src/cli/*.c src/serve/*.c)
@@ -194,8 +195,8 @@ test-cuda-emulated: cuda-emulated
 	for sm in 90 100; do EMULATED_CUDA_SM=$$sm LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm$$sm || exit 1; done
 # On the GPUs found: every row, then how fast the products are beside a copy and cuBLAS.
 test-gpu:
-	@if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then echo "skipped: no CUDA device"; \
-	elif ! command -v $(NVCC) >/dev/null; then echo "skipped: kernels of CUDA, no nvcc"; else \
+	@if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then echo "skipped: test-gpu: no CUDA device"; \
+	elif ! command -v $(NVCC) >/dev/null; then echo "skipped: test-gpu: no nvcc"; else \
 	    $(MAKE) -s $(JOBS) CUDA=1 test-programs && build/cuda/tests/check_kernels --row __sm && \
 	    build/cuda/tests/check_kernels --bench-gpu; fi
 
@@ -320,6 +321,12 @@ oracle: all
 	tools/oracle/run $(PROGRAM)
 audit: all
 	tools/audit/run $(PROGRAM)
+# What a stranger gets: a fresh Debian, a clone of HEAD and nothing beside it; about an hour.
+test-bare:
+	tests/bare/run
+# The tests that differ without test data, as .ci/run adds them to a run with it.
+test-sample: all test-programs
+	@tests/run --sample $(BUILD)
 # Half an hour of twice as many clients as `nibble serve` has places for; MINUTES=N for less.
 soak: all
 	NIBBLE=$(CURDIR)/$(PROGRAM) tests/serve/soak
@@ -363,10 +370,20 @@ install: all $(BUILD)/nibble.pc $(MANUALS)
 	$(PROGRAM) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nibble
 	$(PROGRAM) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nibble.fish
 
+# What `make install` put there, and the folders that it made and that are empty now.
+INSTALLED := bin/nibble lib/libnibble.a lib/pkgconfig/nibble.pc include/nibble.h share/nibble/nibble.service \
+             $(MANUALS:$(BUILD)/man/%=share/man/man1/%) share/bash-completion/completions/nibble \
+             share/zsh/site-functions/_nibble share/fish/vendor_completions.d/nibble.fish
+uninstall:
+	rm -f $(INSTALLED:%=$(DESTDIR)$(PREFIX)/%)
+	@cd $(DESTDIR)$(PREFIX) && for folder in lib/pkgconfig share/nibble share/man/man1 share/bash-completion/completions \
+	    share/bash-completion share/zsh/site-functions share/zsh share/fish/vendor_completions.d share/fish; do \
+	    [ ! -d $$folder ] || rmdir --ignore-fail-on-non-empty $$folder; done
+
 clean:
 	rm -rf build
 
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
-        bench golden oracle audit soak test-page page-screenshots cuda-images cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install clean FORCE
+        bench golden oracle audit soak test-bare test-sample test-page page-screenshots cuda-images cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE

@@ -4,7 +4,7 @@
 # packed there, and steps of training with their casts.
 emulated=$(dirname "$NIBBLE")/emulated
 if [ ! -x "$emulated/nibble" ]; then
-    echo 'skipped: cuda, emulated (make cuda-emulated builds it)'
+    skipped 'cuda' 'no emulated device (make cuda-emulated)'
     exit
 fi
 here=$NIBBLE

@@ -5,7 +5,7 @@
 tool=$REPO/build/release/tools/random_checkpoint
 [ -x "$tool" ] || tool=$(dirname "$NIBBLE")/tools/random_checkpoint
 if [ ! -x "$tool" ]; then
-    echo 'skipped: cut_short (build/release/tools/random_checkpoint is not built: make tools)'
+    skipped 'cut_short' 'no build/release/tools/random_checkpoint (make tools)'
     exit
 fi
 cp -r "$MODEL" shape

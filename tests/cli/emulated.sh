@@ -2,7 +2,7 @@
 #
 # A processor without AVX-512, and one without AVX2: no illegal instruction, and the same text.
 if [ "$(uname -m)" != x86_64 ] || ! command -v qemu-x86_64 >/dev/null; then
-    echo 'skipped: emulated (qemu-x86_64 is not installed: apt-get install qemu-user)'
+    skipped 'emulated' 'no qemu-x86_64 (apt-get install qemu-user)'
     exit
 fi
 text() { "$@" generate "$MODEL" --recipe 8da4w -p 'Once' --temp 0 -n 3 -t 1 2>err; }

@@ -5,7 +5,7 @@
 tool=$REPO/build/release/tools/random_checkpoint
 [ -x "$tool" ] || tool=$(dirname "$NIBBLE")/tools/random_checkpoint
 if [ ! -x "$tool" ]; then
-    echo 'skipped: killed (build/release/tools/random_checkpoint is not built: make tools)'
+    skipped 'killed' 'no build/release/tools/random_checkpoint (make tools)'
     exit
 fi
 mkdir shape
@@ -112,5 +112,5 @@ if in_tmpfs size=1m true 2>"$seen.err"; then
     check 'its sentence' grep -q '^nibble: fs/out.part: cannot create it: Read-only file system' sentence
     check 'a place on another file system' in_tmpfs size=100m '"$NIBBLE" quantize m fs/out --recipe 8da4w --quiet && "$NIBBLE" verify fs/out'
 else
-    echo 'skipped: killed on a full disk (a file system cannot be mounted here)'
+    skipped 'killed, on a full disk' 'cannot mount a file system here'
 fi

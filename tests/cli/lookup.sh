@@ -56,5 +56,5 @@ if nibble devices opencl >/dev/null 2>&1; then
     check 'it ends a run' grep -q '^--lookup 8 is not done, tokens are made one by one: linear_' err
     refused 4 '--strict: asked --lookup 8, and nothing is drafted: linear_*--lookup 0 asks for what is done' generate "$MODEL" -p x -n 2 --device opencl --lookup 8 --strict --quiet
 else
-    echo 'skipped: --lookup on a device (none of OpenCL is here)'
+    skipped 'lookup, on OpenCL' 'no OpenCL device'
 fi

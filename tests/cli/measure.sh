@@ -19,7 +19,7 @@ refused 2 'mi210 is not here, so nothing of it can be measured' devices mi210 --
 refused 2 'device "cpuu" is not known; did you mean cpu*' devices cpuu --measure
 
 if ! nibble devices opencl >/dev/null 2>&1; then
-    echo 'skipped: measuring opencl (no device of OpenCL is here)'
+    skipped 'measure, on OpenCL' 'no OpenCL device'
     exit
 fi
 words='cautious rates'

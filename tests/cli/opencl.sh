@@ -3,7 +3,7 @@
 # A model on a device of OpenCL (PoCL in CI): the whole step there, layers and operations on either side, what is masked
 # goes to the host only where that is allowed, with its price.
 if ! nibble devices opencl >device.txt 2>"$seen.err"; then
-    echo 'skipped: opencl (no device of OpenCL is here)'
+    skipped 'opencl' 'no OpenCL device'
     exit
 fi
 check 'the device is here' grep -q 'host  *cpu: work may go there with --allow device' device.txt

@@ -3,7 +3,7 @@
 # Training with linear layers on a device of OpenCL (PoCL in CI): ten steps of golden curves of the CPU within a
 # tolerance, some layers there, what the plan says stays here and crosses, a dry run, ranks, and what is refused.
 if ! nibble devices opencl >device.txt 2>"$seen.err"; then
-    echo 'skipped: training on opencl (no device of OpenCL is here)'
+    skipped 'opencl_train' 'no OpenCL device'
     exit
 fi
 curves=$REPO/tests/golden/train/curves

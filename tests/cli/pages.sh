@@ -21,7 +21,7 @@ if command -v groff >/dev/null; then
     check 'an option in nibble-plan(1)' grep -q -e '--layer NAME' page
     check 'the sentence of an option' grep -q 'show every candidate' page
 else
-    echo 'skipped: pages as groff shows them (groff is not installed: apt-get install groff-base)'
+    skipped 'pages, as groff shows them' 'no groff (apt-get install groff-base)'
 fi
 
 # Every option that a command takes is in its help, its page and the completions.

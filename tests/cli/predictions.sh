@@ -20,7 +20,7 @@ devices=(cpu)
 if nibble devices opencl >/dev/null 2>&1; then
     devices+=(opencl)
 else
-    echo 'skipped: predictions for opencl (no device of OpenCL is here)'
+    skipped 'predictions, on OpenCL' 'no OpenCL device'
 fi
 nibble plan "$MODEL" --recipe 8da4w --device auto | tr -s '\n ' ' ' >auto.txt
 for device in "${devices[@]}"; do

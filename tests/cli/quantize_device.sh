@@ -36,7 +36,7 @@ refused 2 '--allow device has no effect: *' quantize "$MODEL" x --recipe 8da4w -
 refused 2 '--allow device has no effect: *' quantize "$MODEL" x --recipe 8da4w --allow device --device cpu
 refused 2 '--allow nonsense has no effect: *' quantize "$MODEL" x --recipe 8da4w --allow nonsense --device cpu
 if ! nibble devices opencl >/dev/null 2>&1; then
-    echo 'skipped: quantizing for a device that is here (none of OpenCL is)'
+    skipped 'quantize_device, on OpenCL' 'no OpenCL device'
     exit
 fi
 

@@ -4,7 +4,7 @@
 # fails ends the run with its name, and nothing is left running.
 refused 4 '4 ranks are asked, and this is one process; start it with `mpirun -n 4 nibble train ...`*' train c.json --ranks 4
 if ! command -v mpirun >/dev/null; then
-    echo 'skipped: ranks (no mpirun: apt-get install openmpi-bin)'
+    skipped 'ranks' 'no mpirun (apt-get install openmpi-bin)'
     exit
 fi
 # containers are root; there may be fewer cores than ranks

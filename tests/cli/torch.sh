@@ -57,5 +57,5 @@ if [ -n "${NIBBLE_TEST_DATA:-}" ]; then
     check 'stories quantized' nibble quantize "$stories/stories260K.pt" out --recipe 8da4w
     equal 'quantized to a file or at load is the same' "$(loss "$stories/stories260K.pt" --recipe 8da4w)" "$(loss out)"
 else
-    echo 'skipped: cli torch stories260K'
+    skipped 'torch, stories260K' 'data not at hand, see tests/data/README.md'
 fi

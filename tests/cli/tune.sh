@@ -14,7 +14,7 @@ equal 'no plan is tuned' 0 "$(notes -t 1)"
 tells >before
 check 'a model is tuned' nibble tune "$MODEL" --recipe 8da4w -t 1
 if grep -q '^no layer has more than one kernel' "$seen.out"; then
-    echo 'skipped: this machine has one kernel for each layer'
+    skipped 'tune, the order of kernels' 'this machine has one kernel for each layer'
     exit
 fi
 cp "$seen.out" table

@@ -306,7 +306,7 @@ static int bench_gpu(int64_t divide)
     while (at < count && found[at].machine.facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CUDA)
         at++;
     if (at == count) {
-        printf("skipped: no CUDA device\n");
+        printf("skipped: GPU timings: no CUDA device\n");
         return 0;
     }
     a = nib__allocator_default();

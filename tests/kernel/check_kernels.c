@@ -395,7 +395,7 @@ static void check_gpus(counts *n, uint64_t seed, const char *only)
             check_emulated(n, &at, only);
     }
     if (found.count == 0)
-        printf("skipped: rows of OpenCL, no device\n");
+        printf("skipped: OpenCL rows: no OpenCL device\n");
 }
 
 static bool read_options(options *o, int count, char **words)

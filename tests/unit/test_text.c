@@ -357,10 +357,8 @@ static void test_double_round_trip(void **state)
 static void test_double_locale(void **state)
 {
     (void)state;
-    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL &&
-        setlocale(LC_NUMERIC, "fr_FR.UTF-8") == NULL) {
+    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL)
         skip_test(__func__, SKIP_LOCALE);
-    }
     assert_string_equal(localeconv()->decimal_point, ",");
     round_trips(2);
     test_double(state);

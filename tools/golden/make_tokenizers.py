@@ -6,13 +6,13 @@
 
 DATA is the folder that NIBBLE_TEST_DATA names; OUT, outside the tree, gets llama-bpe/tokenizer.json (Llama
 3's vocabulary), qwen2/tokenizer.json and llama2/tokenizer.json (the file in DATA with three merges that
-contain spaces written as pairs, so that Hugging Face's tokenizers accepts it). Where PyPI's gguf is there, the
-first two get a vocab.gguf of the same vocabulary beside them. test_tokenizer_golden and test_gguf_vocab read OUT
-through NIBBLE_TOKENIZERS. Without GGUFs the standard library is enough.
+contain spaces written as pairs, so that Hugging Face's tokenizers accepts it). The first two get a vocab.gguf of the
+same vocabulary beside them. test_tokenizer_golden, test_gguf_vocab and test_gguf_describe read OUT through
+NIBBLE_TOKENIZERS; tests/run makes it where the data is.
 """
-import importlib.util
 import json
 import pathlib
+import struct
 import sys
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -91,28 +91,41 @@ def llama2(data):
     return whole
 
 
+def number(kind, form, value):
+    """A value of GGUF: its type and its bytes."""
+    return kind, struct.pack(form, value)
+
+
+def string(text):
+    data = text.encode()
+    return 8, struct.pack("<Q", len(data)) + data
+
+
+def array(values):
+    return 9, struct.pack("<IQ", values[0][0], len(values)) + b"".join(data for _, data in values)
+
+
 def write_gguf(path, whole, architecture, pre):
     """As llama.cpp's converter has it: every id a token, the ids between them unused ones."""
-    import gguf
     vocab = whole["model"]["vocab"]
     extra = {t["id"]: t for t in whole["added_tokens"]}
     by_id = {i: token for token, i in vocab.items()}
     count = max(list(by_id) + list(extra)) + 1
     types = [(3 if extra[i]["special"] else 4) if i in extra else 1 if i in by_id else 5 for i in range(count)]
-    w = gguf.GGUFWriter(path, architecture)
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre(pre)
-    w.add_token_list([extra[i]["content"] if i in extra else by_id.get(i, f"[PAD{i}]") for i in range(count)])
-    w.add_token_types(types)
-    w.add_token_merges(whole["model"]["merges"])
+    keys = [("general.architecture", string(architecture)), ("tokenizer.ggml.model", string("gpt2")),
+            ("tokenizer.ggml.pre", string(pre)),
+            ("tokenizer.ggml.tokens", array([string(extra[i]["content"] if i in extra else by_id.get(i, f"[PAD{i}]"))
+                                             for i in range(count)])),
+            ("tokenizer.ggml.token_type", array([number(5, "<i", t) for t in types])),
+            ("tokenizer.ggml.merges", array([string(m if isinstance(m, str) else " ".join(m)) for m in whole["model"]["merges"]]))]
     bos = {"llama-bpe": 128000}.get(pre)
     if bos:
-        w.add_bos_token_id(bos)
-    w.add_add_bos_token(bos is not None)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+        keys.append(("tokenizer.ggml.bos_token_id", number(4, "<I", bos)))
+    keys.append(("tokenizer.ggml.add_bos_token", number(7, "<?", bos is not None)))
+    with open(path, "wb") as f:
+        f.write(struct.pack("<4sIQQ", b"GGUF", 3, 0, len(keys)))
+        for key, (kind, value) in keys:
+            f.write(string(key)[1] + struct.pack("<I", kind) + value)
     print(path)
 
 
@@ -127,7 +140,7 @@ def main():
         text = json.dumps(whole, ensure_ascii=False, indent=2)
         (folder / "tokenizer.json").write_text(text + "\n", encoding="utf-8")
         print(folder / "tokenizer.json")
-        if name != "llama2" and importlib.util.find_spec("gguf"):
+        if name != "llama2":
             write_gguf(folder / "vocab.gguf", whole, "llama" if name == "llama-bpe" else name, name)
 
 
