@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The JSON reader and writer: the grammar (with JSONTestSuite where it is present), budgets, places
- * of errors, strings and numbers exactly, and reading back what was written.
+ * The JSON reader and writer: the grammar (Python's verdicts; with the data folder also
+ * JSONTestSuite), budgets, places of errors, strings and numbers exactly, and reading back what was
+ * written.
  */
 #include "failing.h"
 #include "json.h"
@@ -678,7 +679,7 @@ static void test_writer_without_memory(void **state)
     }
 }
 
-/* ---- JSONTestSuite ---- */
+/* ---- which texts are JSON ---- */
 
 /* Whether all of it is read, every number and string included. */
 static bool accepts(const char *text, size_t size)
@@ -700,6 +701,83 @@ static bool accepts(const char *text, size_t size)
     nib__arena_free(&arena);
     free(copy);
     return event == NIB_JSON_END;
+}
+
+static size_t from_hex(char *out, size_t room, const char *hex)
+{
+    size_t size = 0;
+    for (unsigned byte; sscanf(hex, "%2x", &byte) == 1; hex += 2) {
+        assert_true(size < room);
+        out[size++] = (char)byte;
+    }
+    return size;
+}
+
+static void expect_accepted(const char *text, size_t size, bool want)
+{
+    char hex[1024];
+    if (accepts(text, size) == want)
+        return;
+    for (size_t i = 0; i < size && i < sizeof hex / 2 - 1; i++)
+        snprintf(hex + 2 * i, 3, "%02x", (unsigned char)text[i]);
+    fail_msg("%s is %s", size == 0 ? "the empty text" : hex, want ? "refused" : "accepted");
+}
+
+static bool bit(const char *digits, size_t i)
+{
+    const char digit[2] = {digits[i / 4], 0};
+    return (strtoul(digit, NULL, 16) >> (3 - i % 4) & 1) != 0;
+}
+
+/* Each byte left out, replaced by each one of a set, and with it put before. */
+static size_t expect_changes(const char *text, size_t size, const char *set, size_t set_size,
+                             const char *verdicts)
+{
+    char changed[128];
+    size_t count = 0;
+    assert_true(size < sizeof changed);
+    for (size_t i = 0; i < size; i++) {
+        const size_t rest = size - i - 1;
+        memcpy(changed, text, i);
+        memcpy(changed + i, text + i + 1, rest);
+        expect_accepted(changed, size - 1, bit(verdicts, count++));
+        for (size_t b = 0; b < set_size; b++) {
+            changed[i] = set[b];
+            memcpy(changed + i + 1, text + i + 1, rest);
+            expect_accepted(changed, size, bit(verdicts, count++));
+            memcpy(changed + i + 1, text + i, rest + 1);
+            expect_accepted(changed, size + 1, bit(verdicts, count++));
+        }
+    }
+    assert_int_equal(strlen(verdicts), (count + 3) / 4);
+    return count;
+}
+
+/* As Python has it; what the lines are is in tools/golden/make_json_golden.py. */
+static void test_texts_of_python(void **state)
+{
+    (void)state;
+    static char line[8192];
+    char text[1024], set[128];
+    size_t texts = 0, changes = 0;
+    FILE *file = fopen("tests/golden/json_texts.txt", "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        char *words = NULL, *what = strtok_r(line, " \n", &words);
+        const char *bytes = strtok_r(NULL, " \n", &words);
+        if (what[0] == '#')
+            continue;
+        const size_t size = from_hex(text, sizeof text, bytes);
+        if (strcmp(what, "changes") == 0) {
+            const size_t set_size = from_hex(set, sizeof set, strtok_r(NULL, " \n", &words));
+            changes += expect_changes(text, size, set, set_size, strtok_r(NULL, " \n", &words));
+        } else {
+            expect_accepted(text, size, strcmp(what, "accept") == 0);
+            texts++;
+        }
+    }
+    assert_int_equal(fclose(file), 0);
+    assert_true(texts == 95 && changes > 5000);
 }
 
 static void test_suite(void **state)
@@ -758,6 +836,7 @@ int main(void)
         cmocka_unit_test(test_writer),
         cmocka_unit_test(test_written_is_read),
         cmocka_unit_test(test_writer_without_memory),
+        cmocka_unit_test(test_texts_of_python),
         cmocka_unit_test(test_suite),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
