@@ -292,8 +292,8 @@ static void test_walks(void **state)
     close_constraining(&c);
 }
 
-/* The tokens that a known model has learned for a call, as its tokenizer makes them of the rendered
- * conversation, are among those that it may draw: around, in and across names and arguments. */
+/* The tokens that a tokenizer makes of a rendered call, which are those that a model learns, are
+ * among those that it may draw: around, in and across names and arguments. */
 static void expect_canonical(const char *path, const nib_call_format *format, const char *prompt,
                              const char *answer)
 {
@@ -328,25 +328,42 @@ static void expect_canonical(const char *path, const nib_call_format *format, co
     close_constraining(&c);
 }
 
+#define MISTRAL_CALLS                                                                              \
+    "[TOOL_CALLS] [{\"name\": \"get\", \"arguments\": {\"n\": 5}, \"id\": \"aB3x9\"}, "            \
+    "{\"name\": \"Z-9\", \"arguments\": {\"a\": \"y}\"}, \"id\": \"00000\"}]"
+
+static const nib_call_format mistral = {
+    .before = {TEXT("[TOOL_CALLS] [{\"name\": \"")},
+    .middle = {TEXT("\", \"arguments\": ")},
+    .next = {TEXT(", \"id\": \"IIIII\"}, {\"name\": \""), 9, 5},
+    .last = {TEXT(", \"id\": \"IIIII\"}]"), 9, 5},
+};
+
+static void expect_tags(const char *path)
+{
+    expect_canonical(path, &tags, "a\n", "<call>\n" GET "\n<call>\n" ALL);
+    expect_canonical(path, &bare, "a\n", "{\"name\": \"get\", \"parameters\": {\"n\": -17}}");
+}
+
+static void test_own_tokenizers(void **state)
+{
+    (void)state;
+    expect_canonical("tests/golden/mistral/tokenizer_marks.json", &mistral, "<s>[INST] a[/INST]",
+                     MISTRAL_CALLS);
+    expect_tags(BYTES);
+    expect_tags(PIECES);
+    expect_tags(SHIPPED);
+}
+
 static void test_known_tokenizers(void **state)
 {
-    static const nib_call_format mistral = {
-        .before = {TEXT("[TOOL_CALLS] [{\"name\": \"")},
-        .middle = {TEXT("\", \"arguments\": ")},
-        .next = {TEXT(", \"id\": \"IIIII\"}, {\"name\": \""), 9, 5},
-        .last = {TEXT(", \"id\": \"IIIII\"}]"), 9, 5},
-    };
     const char *data = test_data();
     char path[1024];
     (void)state;
     snprintf(path, sizeof path, "%s/tokenizers/mistral/Mistral-7B-v0.3_tokenizer.json", data);
-    expect_canonical(
-        path, &mistral, "<s>[INST] a[/INST]",
-        "[TOOL_CALLS] [{\"name\": \"get\", \"arguments\": {\"n\": 5}, \"id\": \"aB3x9\"}, "
-        "{\"name\": \"Z-9\", \"arguments\": {\"a\": \"y}\"}, \"id\": \"00000\"}]");
+    expect_canonical(path, &mistral, "<s>[INST] a[/INST]", MISTRAL_CALLS);
     snprintf(path, sizeof path, "%s/tokenizers/gpt2/tokenizer.json", data);
-    expect_canonical(path, &tags, "a\n", "<call>\n" GET "\n<call>\n" ALL);
-    expect_canonical(path, &bare, "a\n", "{\"name\": \"get\", \"parameters\": {\"n\": -17}}");
+    expect_tags(path);
 }
 
 /* ---- what is refused ---- */
@@ -466,6 +483,7 @@ int main(void)
         cmocka_unit_test(test_special_tokens),
         cmocka_unit_test(test_masks),
         cmocka_unit_test(test_walks),
+        cmocka_unit_test(test_own_tokenizers),
         cmocka_unit_test(test_known_tokenizers),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_objects_alone),

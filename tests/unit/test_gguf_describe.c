@@ -111,13 +111,13 @@ static void test_rope_divisors(void **state)
 
 /* ---- tokenizers ---- */
 
-static nib_status describe(nib_text *file, const char *directory, int64_t rows,
+static nib_status describe(nib_text *file, const char *directory, const char *name, int64_t rows,
                            const nib_allocator *a, nib_ledger *ledger, nib_err *err)
 {
     const nib_config c = {.vocab = rows, .bos = -1};
     char path[1024];
     nib_gguf_head head;
-    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
     nib__gguf_head_init(&head, a);
     const nib_status status =
         nib__gguf_describe_tokenizer(&head, path, directory, &c, "{{ x }}", a, ledger, err);
@@ -127,7 +127,7 @@ static nib_status describe(nib_text *file, const char *directory, int64_t rows,
 }
 
 /* Every text of the golden files gives the same ids after the way there and back. */
-static void check_same(const char *directory, int64_t rows, unsigned most)
+static void check_same_file(const char *directory, const char *name, int64_t rows, unsigned most)
 {
     const nib_allocator a = nib__allocator_default();
     char path[1024], config[1024];
@@ -138,12 +138,12 @@ static void check_same(const char *directory, int64_t rows, unsigned most)
     nib_text file, one, two;
     size_t size, count = 0;
     nib__arena_init(&arena, &a, 0);
-    if (describe(&file, directory, rows, &a, NULL, &err) != NIB_OK)
+    if (describe(&file, directory, name, rows, &a, NULL, &err) != NIB_OK)
         fail_msg("%s", err.text);
     parse(&contents, &file, &arena);
     if (nib__gguf_tokenizer(&gguf, contents.gguf, &a, &err) != NIB_OK)
         fail_msg("%s", err.text);
-    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
     snprintf(config, sizeof config, "%s/tokenizer_config.json", directory);
     nib_tokenizer *json = open_path(path, nib__path_kind(config) == NIB_PATH_FILE ? config : NULL);
     assert_int_equal(nib__tokenizer_vocab_size(gguf), rows);
@@ -174,10 +174,22 @@ static void check_same(const char *directory, int64_t rows, unsigned most)
     nib__arena_free(&arena);
 }
 
+static void check_same(const char *directory, int64_t rows, unsigned most)
+{
+    check_same_file(directory, "tokenizer.json", rows, most);
+}
+
 static void test_shipped_model(void **state)
 {
     (void)state;
     check_same("models/nibble-tales", 2256, SPECIAL);
+}
+
+/* SentencePiece's pieces. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    check_same_file("tests/golden", "tokenizer_free.json", 900, SPECIAL);
 }
 
 static void test_tinystories(void **state)
@@ -218,7 +230,8 @@ static void test_names(void **state)
     size_t size;
     (void)state;
     nib__arena_init(&arena, &a, 0);
-    assert_int_equal(describe(&file, "models/nibble-tales", 2256, &a, NULL, NULL), NIB_OK);
+    assert_int_equal(describe(&file, "models/nibble-tales", "tokenizer.json", 2256, &a, NULL, NULL),
+                     NIB_OK);
     parse(&contents, &file, &arena);
     assert_int_equal(
         nib__gguf_string(&text, &size, NULL, contents.gguf, "tokenizer.ggml.pre", NULL), NIB_OK);
@@ -258,9 +271,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config),        cmocka_unit_test(test_rope_divisors),
-        cmocka_unit_test(test_shipped_model), cmocka_unit_test(test_tinystories),
-        cmocka_unit_test(test_gpt2),          cmocka_unit_test(test_built),
-        cmocka_unit_test(test_names),         cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_shipped_model), cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_tinystories),   cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_built),         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_unsupported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
