@@ -46,7 +46,7 @@ done
 # on_terminal VARIABLE=VALUE... -- ARGUMENT...: prints what nibble writes to a terminal
 on_terminal() {
     python3 - "$@" <<'END'
-import os, pty, sys
+import os, pty, sys, termios
 split = sys.argv.index("--")
 def read(fd):
     try:
@@ -55,6 +55,7 @@ def read(fd):
         return b""
 pid, fd = pty.fork()
 if pid == 0:
+    termios.tcsetwinsize(0, (24, 80))
     os.environ["TERM"] = "xterm"
     os.environ.update(a.split("=", 1) for a in sys.argv[1:split])
     os.execv(os.environ["NIBBLE"], ["nibble"] + sys.argv[split + 1:])
