@@ -97,10 +97,13 @@ only_here kill.py m new old
 (ulimit -f 2000 && nibble quantize m out --recipe 8da4w) >"$seen.report" 2>"$seen.err"
 equal 'a file-size limit' "6 nibble: out.part/model.safetensors: cannot write to it: File too large" "$? $(cat "$seen.err")"
 only_here kill.py m new old
-# in_tmpfs OPTIONS COMMAND: in a name space of its own, with a small file system in ./fs
+# in_tmpfs OPTIONS COMMAND: in a namespace of its own, with a small file system in ./fs; a root that chroot made has no
+# namespaces of users
+apart=(unshare --mount)
+[ "$(id -u)" = 0 ] || apart=(unshare --map-root-user --mount)
 in_tmpfs() {
     mkdir -p fs
-    unshare -rm bash -c 'mount -t tmpfs -o "$1" none fs && eval "$2"' in_tmpfs "$1" "$2"
+    "${apart[@]}" bash -c 'mount -t tmpfs -o "$1" none fs && eval "$2"' in_tmpfs "$1" "$2"
 }
 if in_tmpfs size=1m true 2>"$seen.err"; then
     weights=$(($(stat -c %s new/model.safetensors) / 1024))
