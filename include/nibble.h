@@ -236,11 +236,13 @@ typedef struct nib_request {
     const char *device;
     const char *dtype;   /* activations: "f32", "f16", "bf16"; NULL: the stored type */
     const char *cache;   /* keys and values: "f32", "f16", "bf16", "int8"; NULL: as dtype */
-    nib_strings allow;   /* [PATTERN=]RUNG: kernel, device, dequant, unquantized */
+    nib_strings allow;   /* [PATTERN=]RUNG: kernel, device, dequant, unquantized; with strict also
+                            the code of a setting that may be other than asked */
     nib_strings kernel;  /* [PATTERN=]NAME: binding */
     nib_strings place;   /* [PATTERN=]DEVICE */
     nib_strings without; /* kernels that are not to be taken: names, or patterns */
-    bool strict;         /* any substitution is an error */
+    bool strict;         /* any substitution is an error, and any setting that is other than asked
+                            or without effect */
     const char *engine;  /* explain against this peer's kernels; NULL: none */
     const char *layer;   /* only this layer, with every candidate; NULL: all */
     const char *bias;    /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
@@ -262,6 +264,11 @@ void nib_plan_free(nib_plan *plan);
 NIB_MUST_CHECK nib_status nib_plan_status(const nib_plan *plan, nib_err *err);
 NIB_MUST_CHECK nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *sink,
                                          nib_err *err);
+/* The ledger alone. As JSON one object of the members that every report has: layers, tensors,
+ * settings, notes, counts (docs/formats.md). As text a line for each setting that is not done as
+ * asked; nothing if all are. */
+NIB_MUST_CHECK nib_status nib_plan_ledger_write(const nib_plan *plan, nib_form form,
+                                                const nib_sink *sink, nib_err *err);
 /* The summary that ends every run, one line; before it a line for each thing that the device
  * refused when the run was opened. */
 NIB_MUST_CHECK nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink,
@@ -588,8 +595,8 @@ typedef struct nib_service_options {
     /* Requests that wait at most; 0: 64. A quarter more, one at least, may come of clients of whom
      * none waits. */
     int64_t queue;
-    double limit_s;            /* for a request, from its coming to its end; 0: none */
-    uint64_t seed;             /* what the seeds of requests that give none are made of */
+    double limit_s; /* for a request, from its coming to its end; 0: none */
+    uint64_t seed;  /* what the seeds of requests that give none are made of */
 } nib_service_options;
 
 /* The session is the service's until it is closed. */

@@ -203,6 +203,9 @@ function showTotals() {
     byId("plan-head").textContent = `${plan.model}: recipe ${plan.recipe ?? "none"} on ${plan.device}, activations ${plan.dtype}, ` +
         `a context of ${plan.context} tokens.`;
     byId("totals").replaceChildren(...totals.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, `${value}`))));
+    byId("settings-part").hidden = plan.settings.length === 0;
+    byId("settings").replaceChildren(...plan.settings.map(s =>
+        make("li", {}, `${s.relation}: ${s.name}${s.asked === null ? "" : ` ${s.asked}`} (${s.by}): ${s.text}`)));
     byId("notes").replaceChildren(...plan.notes.map(note => make("li", {}, note.text)));
 }
 

@@ -28,7 +28,7 @@ void nib__ledger_free(nib_ledger *ledger)
 /* Room for one more element behind `count`; arrays double inside the arena, which keeps the old
  * ones too: at most twice the memory, and no frees. Capacity is the next power of two, so it needs
  * no field. */
-static void *grow(nib_ledger *ledger, void *array, size_t count, size_t size)
+void *nib__ledger_grow(nib_ledger *ledger, void *array, size_t count, size_t size)
 {
     if (count != 0 && (count & (count - 1)) != 0)
         return array;
@@ -45,7 +45,8 @@ static void *grow(nib_ledger *ledger, void *array, size_t count, size_t size)
 
 nib_ledger_layer *nib__ledger_add_layer(nib_ledger *ledger, const char *name)
 {
-    nib_ledger_layer *layers = grow(ledger, ledger->layers, ledger->layer_count, sizeof *layers);
+    nib_ledger_layer *layers =
+        nib__ledger_grow(ledger, ledger->layers, ledger->layer_count, sizeof *layers);
     const char *copy = nib__ledger_text(ledger, "%s", name);
     if (layers == NULL || ledger->failed)
         return NULL;
@@ -58,7 +59,7 @@ nib_ledger_layer *nib__ledger_add_layer(nib_ledger *ledger, const char *name)
 nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name)
 {
     nib_ledger_tensor *tensors =
-        grow(ledger, ledger->tensors, ledger->tensor_count, sizeof *tensors);
+        nib__ledger_grow(ledger, ledger->tensors, ledger->tensor_count, sizeof *tensors);
     const char *copy = nib__ledger_text(ledger, "%s", name);
     if (tensors == NULL || ledger->failed)
         return NULL;
@@ -68,7 +69,7 @@ nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name)
     return tensor;
 }
 
-static const char *text_v(nib_ledger *ledger, const char *format, va_list args)
+const char *nib__ledger_text_v(nib_ledger *ledger, const char *format, va_list args)
 {
     va_list again;
     va_copy(again, args);
@@ -87,7 +88,7 @@ const char *nib__ledger_text(nib_ledger *ledger, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    const char *text = text_v(ledger, format, args);
+    const char *text = nib__ledger_text_v(ledger, format, args);
     va_end(args);
     return text;
 }
@@ -95,7 +96,7 @@ const char *nib__ledger_text(nib_ledger *ledger, const char *format, ...)
 static void add_reason(nib_ledger *ledger, nib_reason **reasons, size_t *count, const char *code,
                        const char *text)
 {
-    nib_reason *grown = grow(ledger, *reasons, *count, sizeof *grown);
+    nib_reason *grown = nib__ledger_grow(ledger, *reasons, *count, sizeof *grown);
     if (grown == NULL)
         return;
     *reasons = grown;
@@ -106,7 +107,7 @@ void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *form
 {
     va_list args;
     va_start(args, format);
-    const char *text = text_v(ledger, format, args);
+    const char *text = nib__ledger_text_v(ledger, format, args);
     va_end(args);
     add_reason(ledger, &ledger->notes, &ledger->note_count, code, text);
 }
@@ -125,7 +126,8 @@ void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer, const c
 
 nib_candidate *nib__ledger_add_candidate(nib_ledger *ledger, nib_ledger_layer *layer)
 {
-    nib_candidate *grown = grow(ledger, layer->candidates, layer->candidate_count, sizeof *grown);
+    nib_candidate *grown =
+        nib__ledger_grow(ledger, layer->candidates, layer->candidate_count, sizeof *grown);
     if (grown == NULL)
         return NULL;
     layer->candidates = grown;
@@ -163,6 +165,8 @@ nib_ledger_counts nib__ledger_count(const nib_ledger *ledger)
         counts.denied += layer->denied;
         counts.substituted += !as_asked && !layer->denied;
     }
+    for (size_t i = 0; i < ledger->setting_count; i++)
+        counts.settings[ledger->settings[i].relation]++;
     return counts;
 }
 
@@ -267,6 +271,20 @@ static void json_tensor(nib_jsonw *w, const nib_ledger_tensor *tensor)
     nib__jsonw_object_end(w);
 }
 
+static void json_setting(nib_jsonw *w, const nib_ledger_setting *s)
+{
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "code", s->code);
+    nib__jsonw_pair_string(w, "name", s->name);
+    nib__jsonw_pair_string(w, "asked", s->asked);
+    nib__jsonw_pair_string(w, "done", s->done);
+    nib__jsonw_pair_string(w, "by", nib__asker_names[s->by]);
+    nib__jsonw_pair_string(w, "relation", nib__setting_relation_names[s->relation]);
+    nib__jsonw_pair_bool(w, "allowed", s->allowed);
+    nib__jsonw_pair_string(w, "text", s->text);
+    nib__jsonw_object_end(w);
+}
+
 void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w)
 {
     if (ledger->failed)
@@ -281,6 +299,11 @@ void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w)
     for (size_t i = 0; i < ledger->tensor_count; i++)
         json_tensor(w, &ledger->tensors[i]);
     nib__jsonw_array_end(w);
+    nib__jsonw_key(w, "settings");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < ledger->setting_count; i++)
+        json_setting(w, &ledger->settings[i]);
+    nib__jsonw_array_end(w);
     json_reasons(w, "notes", ledger->notes, ledger->note_count);
     const nib_ledger_counts counts = nib__ledger_count(ledger);
     nib__jsonw_key(w, "counts");
@@ -292,5 +315,10 @@ void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w)
     nib__jsonw_pair_int(w, "embeddings_not_as_asked", (int64_t)counts.embeddings);
     if (counts.operations != 0)
         nib__jsonw_pair_int(w, "operations_not_as_asked", (int64_t)counts.operations);
+    nib__jsonw_key(w, "settings");
+    nib__jsonw_object(w);
+    for (int r = 0; r < NIB_SETTING_COUNT; r++)
+        nib__jsonw_pair_int(w, nib__setting_relation_names[r], (int64_t)counts.settings[r]);
+    nib__jsonw_object_end(w);
     nib__jsonw_object_end(w);
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ledger: for every layer and tensor what was asked and what is done, and the reasons where the
- * two differ. One shape for plan, quantize, convert, generate, train and serve; rendered as text or
- * JSON. Everything lies in the ledger's own arena.
+ * The ledger: for every layer, tensor and setting what was asked and what is done, and the reasons
+ * where the two differ. One shape for plan, quantize, convert, generate, train and serve; rendered
+ * as text or JSON. Everything lies in the ledger's own arena.
  */
 #ifndef NIB_LEDGER_H
 #define NIB_LEDGER_H
 
 #include "json.h"
+
+#include <stdarg.h>
 
 /* Substitutions, from the mildest on. */
 typedef enum nib_rung {
@@ -77,13 +79,54 @@ typedef struct nib_ledger_tensor {
     double max_rel_change;
 } nib_ledger_tensor;
 
+/* How what is done relates to what was asked. */
+typedef enum nib_setting_relation {
+    NIB_SETTING_EQUIVALENT, /* another way to the same result */
+    NIB_SETTING_NARROWER,   /* done, but not for all of what was asked */
+    NIB_SETTING_OTHER,      /* something else is done */
+    NIB_SETTING_NONE,       /* without effect: nothing here reaches its purpose */
+    NIB_SETTING_COUNT
+} nib_setting_relation;
+extern const char *const nib__setting_relation_names[]; /* "equivalent", ..., "without effect" */
+
+/* Who asked. */
+typedef enum nib_asker {
+    NIB_BY_OPTION,
+    NIB_BY_RECIPE,     /* a recipe's file, also another tool's config */
+    NIB_BY_CHECKPOINT, /* stored tensors and their metadata */
+    NIB_BY_CONFIG,     /* config.json and its like, a training config */
+    NIB_BY_DEFAULT,
+    NIB_ASKER_COUNT
+} nib_asker;
+extern const char *const nib__asker_names[]; /* "option", "recipe", ... */
+
+/* Anything that was asked besides the scheme and device of a layer and is not done just so: a
+ * dataset, a key, a filter, a thread count, a type of scales. What is done as asked has no line. */
+typedef struct nib_ledger_setting {
+    const char *code;  /* the kind, stable: one of nib__setting_codes; --allow takes it */
+    const char *name;  /* "training.dataset", "--lookup", "lm_head.weight" */
+    const char *asked; /* its value; NULL: that it is there */
+    const char *done;  /* NULL: nothing */
+    nib_asker by;
+    nib_setting_relation relation;
+    const char *text; /* why, and how to get what was asked; the end of a sentence */
+    bool allowed;     /* by --allow CODE */
+} nib_ledger_setting;
+
+typedef struct nib_setting_code {
+    const char *code, *meaning;
+} nib_setting_code;
+extern const nib_setting_code nib__setting_codes[]; /* ends with a code of NULL */
+
 typedef struct nib_ledger {
     nib_arena arena;
     nib_ledger_layer *layers;
     size_t layer_count;
     nib_ledger_tensor *tensors;
     size_t tensor_count;
-    nib_reason *notes; /* about the whole run: predicted speed, memory, what was ignored and why */
+    nib_ledger_setting *settings;
+    size_t setting_count;
+    nib_reason *notes; /* news about the whole run that nobody asked for: predicted speed, memory */
     size_t note_count;
     bool failed; /* memory ran out while filling */
 } nib_ledger;
@@ -94,8 +137,28 @@ void nib__ledger_free(nib_ledger *ledger);
  * given to a ledger are copied into its arena by nib__ledger_text. */
 nib_ledger_layer *nib__ledger_add_layer(nib_ledger *ledger, const char *name);
 nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name);
+/* The line is copied with its strings; format and what follows make its sentence. ledger NULL: a
+ * caller that keeps none. */
+void nib__ledger_add_setting(nib_ledger *ledger, const nib_ledger_setting *setting,
+                             const char *format, ...) NIB_PRINTF(3, 4);
+/* A key of `file`, which a model came with, that no part reads. */
+void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *file,
+                            const char *key);
+/* "training.compile true (config): kernels are compiled already" */
+void nib__ledger_setting_sentence(const nib_ledger_setting *setting, nib_text *out);
+/* All settings and notes of another ledger. */
+void nib__ledger_append(nib_ledger *ledger, const nib_ledger *from);
+/* Marks the settings whose code is among the values of --allow. */
+void nib__ledger_allow(nib_ledger *ledger, const nib_strings *allow);
+bool nib__setting_code_is_known(const char *code);
+/* --strict: NIB_NOT_AS_ASKED with a sentence if a setting is other or without effect, and not
+ * allowed. */
+nib_status nib__ledger_strict(const nib_ledger *ledger, nib_err *err);
 void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *format, ...)
     NIB_PRINTF(3, 4);
+const char *nib__ledger_text_v(nib_ledger *ledger, const char *format, va_list args);
+/* Room for one more element behind an array of the ledger; NULL when memory ran out. */
+void *nib__ledger_grow(nib_ledger *ledger, void *array, size_t count, size_t size);
 const char *nib__ledger_text(nib_ledger *ledger, const char *format, ...) NIB_PRINTF(2, 3);
 /* The arrays of a line grow in the arena; code and text must already be the ledger's or
  * constants. */
@@ -114,16 +177,20 @@ typedef struct nib_ledger_counts {
     size_t asked, done, substituted, denied;
     size_t embeddings; /* which are no linear layers, but not passed over: those not as asked */
     size_t operations; /* likewise: operations without weights that are not as asked */
+    size_t settings[NIB_SETTING_COUNT];
 } nib_ledger_counts;
 nib_ledger_counts nib__ledger_count(const nib_ledger *ledger);
 bool nib__ledger_is_linear(const nib_ledger_layer *layer);
 
-/* Members "layers", "tensors", "notes", "counts" into the open JSON object of w; docs/formats.md
+/* Members "layers", "tensors", "settings", "notes", "counts" into the open JSON object of w; docs/formats.md
  * says what they mean. */
 void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w);
 /* The table: layers of equal fate folded into one line with a count; then every substitution in
  * full. */
 void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out);
+/* The lines of settings, of which `least` is the first relation that is written. */
+void nib__ledger_render_settings(const nib_ledger *ledger, nib_setting_relation least,
+                                 nib_text *out);
 /* "", " +b", " +b8", " +b32": the mark of a bias behind a shape. */
 const char *nib__ledger_bias_mark(const nib_ledger_layer *layer);
 /* "2256x224 +b"; empty for an operation. */

@@ -302,6 +302,49 @@ static void tensor_lines(const nib_ledger *ledger, bool fold, nib_text *out)
     }
 }
 
+/* ---- settings ---- */
+
+/* Do both differ in the name alone, so that one line can say it of both? */
+static bool same_setting(const nib_ledger_setting *a, const nib_ledger_setting *b)
+{
+    return a->relation == b->relation && a->by == b->by && same_text(a->code, b->code) &&
+           same_text(a->asked, b->asked) && same_text(a->text, b->text);
+}
+
+void nib__ledger_render_settings(const nib_ledger *ledger, nib_setting_relation least,
+                                 nib_text *out)
+{
+    static const char *const labels[] = {
+        "equivalent: ", "in part: ", "not as asked: ", "without effect: "};
+    nib_text words, names;
+    nib__text_init(&words, ledger->arena.allocator);
+    nib__text_init(&names, ledger->arena.allocator);
+    for (size_t i = 0; i < ledger->setting_count; i++) {
+        nib_ledger_setting s = ledger->settings[i];
+        bool seen = s.relation < least;
+        for (size_t j = 0; j < i && !seen; j++)
+            seen = same_setting(&s, &ledger->settings[j]);
+        if (seen)
+            continue;
+        nib__text_clear(&names);
+        nib__text_str(&names, s.name);
+        for (size_t j = i + 1; j < ledger->setting_count; j++)
+            if (same_setting(&s, &ledger->settings[j]))
+                nib__text_format(&names, ", %s", ledger->settings[j].name);
+        nib__text_put(&names, "", 0);
+        nib__text_clear(&words);
+        if (names.failed)
+            break;
+        s.name = names.at;
+        nib__ledger_setting_sentence(&s, &words);
+        if (!words.failed)
+            nib__ledger_wrap(out, labels[s.relation], "    ", WIDTH, words.at);
+    }
+    out->failed = out->failed || words.failed || names.failed;
+    nib__text_free(&words);
+    nib__text_free(&names);
+}
+
 void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out)
 {
     if (ledger->failed)
@@ -310,6 +353,9 @@ void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out)
         table(ledger, fold, out);
     differences(ledger, fold, out);
     tensor_lines(ledger, fold, out);
+    if (ledger->setting_count != 0)
+        nib__text_str(out, "\n");
+    nib__ledger_render_settings(ledger, NIB_SETTING_EQUIVALENT, out);
     for (size_t i = 0; i < ledger->note_count; i++)
         nib__ledger_wrap(out, i == 0 ? "\nnote: " : "note: ", "    ", WIDTH, ledger->notes[i].text);
 }
@@ -412,4 +458,7 @@ void nib__ledger_summary(const nib_ledger *ledger, nib_text *out)
     if (counts.operations != 0)
         nib__text_format(out, "; of the operations without weights %zu not as asked",
                          counts.operations);
+    const size_t other = counts.settings[NIB_SETTING_OTHER] + counts.settings[NIB_SETTING_NONE];
+    if (other != 0)
+        nib__text_format(out, "; %zu setting%s not as asked", other, other == 1 ? "" : "s");
 }

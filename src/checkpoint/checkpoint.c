@@ -179,7 +179,7 @@ static nib_status find_used(const nib_checkpoint *cp, bool *used, nib_err *err)
 static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
 {
     const nib_quantization *coding = cp->coding;
-    char note[400], a[NIB_SHOWN];
+    char a[NIB_SHOWN];
     if (coding == NULL)
         return NIB_OK;
     bool *used = nib__arena_take(&cp->arena, coding->group_count, sizeof *used);
@@ -189,18 +189,22 @@ static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
     for (size_t g = 0; g < coding->group_count; g++) {
         if (used[g])
             continue;
-        snprintf(note, sizeof note,
-                 "config.json: config group \"%s\" of quantization_config matches no weight",
-                 nib__shown(a, coding->groups[g].name));
-        NIB_TRY(nib__checkpoint_add_note(cp, note, err));
+        nib__ledger_add_setting(&cp->ledger,
+                                &(nib_ledger_setting){.code = "quantization-config",
+                                                      .name = nib__shown(a, coding->groups[g].name),
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_NONE},
+                                "this config group of quantization_config matches no weight");
     }
-    return !coding->has_kv_cache
-               ? NIB_OK
-               : nib__checkpoint_add_note(
-                     cp,
-                     "config.json: kv_cache_scheme asks for quantized keys and values; they "
-                     "are kept as --dtype says",
-                     err);
+    if (coding->has_kv_cache)
+        nib__ledger_add_setting(&cp->ledger,
+                                &(nib_ledger_setting){.code = "cache-type",
+                                                      .name = "kv_cache_scheme",
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "config.json asks for quantized keys and values; they are kept as "
+                                "--cache-type or --dtype says");
+    return cp->ledger.failed ? nib__checkpoint_no_memory(err, cp->path) : NIB_OK;
 }
 
 /* ---- the interface ---- */
@@ -234,6 +238,7 @@ nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const ni
         return nib__fail_memory(err, sizeof *cp, "a checkpoint");
     cp->allocator = *a;
     nib__arena_init(&cp->arena, &cp->allocator, MEMORY_FREE);
+    nib__ledger_init(&cp->ledger, &cp->allocator);
     nib_status status = open_all(cp, path, err);
     if (status != NIB_OK)
         status = nib__checkpoint_read(cp, status, err);
@@ -262,6 +267,7 @@ void nib__checkpoint_close(nib_checkpoint *cp)
         nib__map_close(&cp->maps[i]);
     nib__release(&allocator, (void *)cp->notes);
     nib__quantization_free(cp->coding);
+    nib__ledger_free(&cp->ledger);
     nib__arena_free(&cp->arena);
     nib__release(&allocator, cp);
 }
@@ -313,6 +319,8 @@ const nib_meta *nib__checkpoint_meta_at(const nib_checkpoint *cp, size_t i) { re
 size_t nib__checkpoint_module_count(const nib_checkpoint *cp) { return cp->module_count; }
 
 const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return cp->modules[i]; }
+
+const nib_ledger *nib__checkpoint_ledger(const nib_checkpoint *cp) { return &cp->ledger; }
 
 size_t nib__checkpoint_note_count(const nib_checkpoint *cp) { return cp->note_count; }
 

@@ -109,6 +109,8 @@ void nib__checkpoint_release_values(const nib_checkpoint *cp, const nib_weight *
 /* nib__f64_change of values that lie in the files, however many: pages are let go of as they are
  * read. */
 double nib__checkpoint_f64_change(const nib_checkpoint *cp, const void *values, int64_t count);
+/* What its files ask for and is not done just so: settings alone. */
+const nib_ledger *nib__checkpoint_ledger(const nib_checkpoint *cp);
 /* What open noticed and did not refuse, as sentences: a total_size that lies, two formats side by
  * side. */
 size_t nib__checkpoint_note_count(const nib_checkpoint *cp);

@@ -26,6 +26,7 @@ struct nib_checkpoint {
     nib_names by_key;
     const char **modules; /* [module_count] */
     size_t module_count;
+    nib_ledger ledger;  /* what its files ask for and is not done, as settings */
     const char **notes; /* [note_count] */
     size_t note_count, note_capacity;
     uint64_t bytes;

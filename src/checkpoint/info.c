@@ -245,6 +245,7 @@ void nib__entry_json(nib_jsonw *w, const nib_entry *e)
 /* What else is worth knowing: shared names, conversions, oddities of the files. */
 static void add_notes(const nib_checkpoint *cp, nib_ledger *ledger)
 {
+    nib__ledger_append(ledger, nib__checkpoint_ledger(cp));
     for (size_t i = 0; i < nib__checkpoint_note_count(cp); i++)
         nib__ledger_add_note(ledger, "checkpoint", "%s", nib__checkpoint_note(cp, i));
     for (size_t i = 0; i < nib__checkpoint_meta_count(cp); i++) {

@@ -122,6 +122,10 @@ void print_json_string(const char *text, size_t size); /* in quotes, to stdout *
 void say_chat_note(const ready *r, const settings *s);
 /* The ledger's line of what ran. */
 int summarize(const ready *r, const settings *s);
+/* Before anything runs: the settings of the plan that are not done as asked, on stderr. */
+int say_settings(const nib_plan *plan, const settings *s);
+/* The ledger's members behind those that stand in an object of JSON on stdout already. */
+int print_ledger_members(const nib_plan *plan);
 
 /* ---- cmd_bench.c ---- */
 

@@ -48,7 +48,7 @@ const option option_table[] = {
      "show every candidate and every reason for layers of this name or pattern", ON_PLAN},
     {"allow", 0, KIND_LIST, AT(allow), "[PATTERN=]RUNG",
      "allow a substitution: device, dequant, unquantized; PATTERN: layers, or an operation such "
-     "as attn",
+     "as attn; with --strict also the code of a setting, such as lookup",
      ON_RUN | ON_QUANTIZE},
     {"kernel", 0, KIND_LIST, AT(kernel), "[PATTERN=]NAME",
      "bind a kernel; if it cannot be given, exit 4", ON_RUN},
@@ -57,7 +57,8 @@ const option option_table[] = {
      "take no kernel of this name or pattern; may be repeated", ON_RUN},
     {"memory", 0, KIND_BYTES, AT(memory), "SIZE",
      "take no more than this of the device's memory: 6GB, 512MiB", ON_INFER},
-    {"strict", 0, KIND_FLAG, AT(strict), NULL, "any substitution is an error",
+    {"strict", 0, KIND_FLAG, AT(strict), NULL,
+     "any substitution is an error, and any setting that is not done as asked",
      ON_RUN | ON_QUANTIZE},
     {"bias", 0, KIND_TEXT, AT(bias), "FORM",
      "of the biases of quantized layers: float, int8, or int32 for static scales per row; default "

@@ -100,7 +100,9 @@ static int open_cold(ready *r, cold_start *c, nib_engine *engine, const settings
     if (nib_session_step(r->session, slots, COLD_TOKENS, &logits, &err) != NIB_OK)
         return fail(&err);
     end_stage(c, COLD_PROMPT);
-    return nib_session_truncate(r->session, 0, 0, &err) == NIB_OK ? 0 : fail(&err);
+    return nib_session_truncate(r->session, 0, 0, &err) == NIB_OK
+               ? say_settings(nib_session_plan(r->session), s)
+               : fail(&err);
 }
 
 /* ---- what is said ---- */

@@ -29,9 +29,35 @@ int open_ready(ready *out, nib_engine *engine, const settings *s, const char *pa
          nib_session_open(&out->session, out->model, out->plan,
                           request->sequences > 0 ? (int)request->sequences : 1, &err) != NIB_OK))
         status = fail(&err);
+    if (status == 0)
+        status = say_settings(nib_session_plan(out->session), s);
     if (status)
         close_ready(out);
     return status;
+}
+
+int say_settings(const nib_plan *plan, const settings *s)
+{
+    nib_err err;
+    const nib_sink sink = stderr_sink();
+    if (s->quiet)
+        return 0;
+    clear_progress();
+    return nib_plan_ledger_write(plan, NIB_FORM_TEXT, &sink, &err) == NIB_OK ? 0 : fail(&err);
+}
+
+int print_ledger_members(const nib_plan *plan)
+{
+    kept_text k = {0};
+    nib_err err;
+    const nib_sink sink = {.write = kept_write, .ctx = &k};
+    const nib_status status = nib_plan_ledger_write(plan, NIB_FORM_JSON, &sink, &err);
+    if (status == NIB_OK && k.size > 2) {
+        fputs(", ", stdout);
+        fwrite(k.text + 1, 1, k.size - 2, stdout); /* without its braces */
+    }
+    free(k.text);
+    return status == NIB_OK ? 0 : fail(&err);
 }
 
 int summarize(const ready *r, const settings *s)
@@ -174,7 +200,8 @@ static void print_json_number(const char *key, double value)
         printf(", \"%s\": null", key);
 }
 
-static void print_generate_json(const nib_generate_stats *t, const kept_text *k)
+static int print_generate_json(const nib_generate_stats *t, const kept_text *k,
+                               const nib_plan *plan)
 {
     fputs("{\"schema\": 1, \"text\": ", stdout);
     print_json_string(k->text, k->size);
@@ -185,8 +212,11 @@ static void print_generate_json(const nib_generate_stats *t, const kept_text *k)
     print_json_number("token_s", t->token_s);
     print_json_number("predicted_token_s", t->predicted_token_s);
     printf(", \"steps\": %" PRId64 ", \"lookup\": %" PRId64 ", \"drafted\": %" PRId64
-           ", \"accepted\": %" PRId64 ", \"seed\": %" PRIu64 "}\n",
+           ", \"accepted\": %" PRId64 ", \"seed\": %" PRIu64,
            t->steps, t->lookup, t->drafted, t->accepted, t->seed);
+    const int status = print_ledger_members(plan);
+    puts("}");
+    return status;
 }
 
 nib_generate_options generate_options_of(const settings *s, const char *prompt)
@@ -213,11 +243,14 @@ static int generate(const ready *r, const settings *s, const char *prompt)
     kept_text k = {0}; /* what --json puts into one object */
     const nib_sink sink = s->json ? (nib_sink){.write = kept_write, .ctx = &k} : stdout_sink();
     const nib_status status = nib_generate(r->session, &options, &sink, &stats, &err);
+    int printed = 0;
     if (status == NIB_OK && s->json)
-        print_generate_json(&stats, &k);
+        printed = print_generate_json(&stats, &k, nib_session_plan(r->session));
     free(k.text);
     if (status != NIB_OK)
         return fail(&err);
+    if (printed)
+        return printed;
     if (!s->json)
         putchar('\n');
     fflush(stdout);
@@ -254,7 +287,7 @@ int run_generate(const settings *s)
 
 /* ---- eval ---- */
 
-static void print_eval(const nib_eval_result *e, bool against, bool json)
+static int print_eval(const nib_eval_result *e, bool against, bool json, const nib_plan *plan)
 {
     if (json) {
         printf("{\"schema\": 1");
@@ -265,8 +298,9 @@ static void print_eval(const nib_eval_result *e, bool against, bool json)
             print_json_number("kl", e->kl);
             print_json_number("top1_agreement", e->top1_agreement);
         }
+        const int status = print_ledger_members(plan);
         puts("}");
-        return;
+        return status;
     }
     printf("loss        %.4f nats per token\nperplexity  %.4f\npredicted   %" PRId64
            " tokens in %.1f s\n",
@@ -274,6 +308,7 @@ static void print_eval(const nib_eval_result *e, bool against, bool json)
     if (against)
         printf("KL          %.6f nats per token\nagreement   %.2f %% of likeliest tokens\n", e->kl,
                100 * e->top1_agreement);
+    return 0;
 }
 
 static int evaluate(const ready *r, const ready *other, const settings *s)
@@ -284,8 +319,8 @@ static int evaluate(const ready *r, const ready *other, const settings *s)
     if (nib_eval(r->session, other ? other->session : NULL, &options, &result, &err) != NIB_OK)
         return fail(&err);
     clear_progress();
-    print_eval(&result, other != NULL, s->json);
-    return finish_stdout(summarize(r, s));
+    const int printed = print_eval(&result, other != NULL, s->json, nib_session_plan(r->session));
+    return printed ? printed : finish_stdout(summarize(r, s));
 }
 
 int run_eval(const settings *s)

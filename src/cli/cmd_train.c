@@ -52,6 +52,8 @@ static nib_status train(job *j, const settings *s, nib_ranks *ranks, nib_err *er
         .dry_run = s->dry_run, .out = s->out, .ranks = ranks, .ran = &ran};
     const nib_sink sink = stdout_sink(), errors = stderr_sink();
     nib_status status = nib_ranks_agree(ranks, open_job(j, s, ranks, err), err);
+    if (status == NIB_OK && nib_ranks_rank(ranks) == 0 && !s->quiet)
+        status = nib_plan_ledger_write(j->plan, NIB_FORM_TEXT, &errors, err);
     if (status == NIB_OK)
         status = nib_train(j->model, j->plan, &options, &sink, err);
     clear_progress();

@@ -225,12 +225,17 @@ static bool read_layer_types(reader *r)
 
 static bool read_unknown(reader *r, bool code)
 {
-    if (r->ledger && code)
-        nib__ledger_add_note(r->ledger, "config-code",
-                             "config.json: \"%s\" names code; it is not followed", r->key);
-    else if (r->ledger)
-        nib__ledger_add_note(r->ledger, "config-key",
-                             "config.json: \"%s\" is not known here and has no effect", r->key);
+    if (nib__json_next(&r->json) == NIB_JSON_NULL)
+        return true; /* not set */
+    if (code)
+        nib__ledger_add_setting(r->ledger,
+                                &(nib_ledger_setting){.code = "config-code",
+                                                      .name = r->key,
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_NONE},
+                                "config.json names Python code, which is not run");
+    else
+        nib__ledger_add_unread(r->ledger, "config-key", "config.json", r->key);
     return nib__json_skip(&r->json);
 }
 

@@ -398,9 +398,7 @@ static nib_status check_unknown(reader *r)
             return nib__fail(r->err, NIB_UNSUPPORTED,
                              "%s: key \"%s\" changes the result and is not known", r->g->name,
                              shown);
-        if (r->ledger != NULL)
-            nib__ledger_add_note(r->ledger, "config-key",
-                                 "GGUF key \"%s\" is not known here and has no effect", shown);
+        nib__ledger_add_unread(r->ledger, "config-key", "the GGUF", shown);
     }
     return NIB_OK;
 }

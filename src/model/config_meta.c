@@ -138,9 +138,8 @@ static bool read_key(reader *r)
         return read_changing(r);
     if (!listed(j, harmless, COUNT(harmless)) && r->ledger != NULL) {
         char shown[64];
-        nib__ledger_add_note(r->ledger, "config-key",
-                             "params.json: \"%s\" is not known here and has no effect",
-                             nib__say_name(shown, sizeof shown, j->token, j->token_size));
+        nib__ledger_add_unread(r->ledger, "config-key", "params.json",
+                               nib__say_name(shown, sizeof shown, j->token, j->token_size));
     }
     return nib__json_skip(j);
 }
@@ -176,10 +175,15 @@ static void fill_rope(reader *r)
     c->rope_low = c->rope_low > 0 ? c->rope_low : 1;
     c->rope_high = c->rope_high > 0 ? c->rope_high : 4;
     if (r->scale_factor == 0 && r->ledger != NULL)
-        nib__ledger_add_note(r->ledger, "config-rope",
-                             "params.json: use_scaled_rope does not say by how much; %g is taken, "
-                             "as Hugging Face's config of this size has it",
-                             c->rope_factor);
+        nib__ledger_add_setting(r->ledger,
+                                &(nib_ledger_setting){.code = "rope",
+                                                      .name = "use_scaled_rope",
+                                                      .asked = "true",
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_EQUIVALENT},
+                                "params.json does not say by how much; %g is taken, as Hugging "
+                                "Face's config of this size has it",
+                                c->rope_factor);
 }
 
 static void fill_context(reader *r)
@@ -188,11 +192,14 @@ static void fill_context(reader *r)
     if (c->context > 0)
         return;
     c->context = r->scaled_rope ? 131072 : c->rope_theta >= 500000 ? 8192 : 2048;
-    if (r->ledger != NULL)
-        nib__ledger_add_note(r->ledger, "config-context",
-                             "params.json does not say the longest context; %" PRId64
-                             " is taken, as models with this rotation have it",
-                             c->context);
+    nib__ledger_add_setting(r->ledger,
+                            &(nib_ledger_setting){.code = "context",
+                                                  .name = "context",
+                                                  .by = NIB_BY_DEFAULT,
+                                                  .relation = NIB_SETTING_EQUIVALENT},
+                            "params.json does not say the longest one; %" PRId64
+                            " is taken, as models with this rotation have it",
+                            c->context);
 }
 
 /* The beginning and end of a text in Meta's tokenizers: Llama 3's, and SentencePiece's before. */

@@ -27,10 +27,7 @@ static bool read_other(nib_json *json, nib_ledger *ledger)
     const nib_json_event event = nib__json_next(json);
     if (event == NIB_JSON_NULL || event == NIB_JSON_FALSE)
         return true;
-    if (ledger)
-        nib__ledger_add_note(ledger, "generation-key",
-                             "generation_config.json: \"%s\" is not known here and has no effect",
-                             key);
+    nib__ledger_add_unread(ledger, "generation-key", "generation_config.json", key);
     return nib__json_skip(json);
 }
 

@@ -87,12 +87,19 @@ static void find_tie(nib_network *net)
     net->tied = !stored || (head && head == embed);
     if (net->tied == net->config.tied)
         return;
-    const char *what = !stored ? "no head is stored; the embedding is taken for it"
-                       : net->tied
-                           ? "the head and the embedding are one stored tensor, which counts"
-                           : "a head is stored besides the embedding, which counts";
-    nib__ledger_add_note(&net->notes, "tie", "config.json says tie_word_embeddings %s, but %s",
-                         net->config.tied ? "true" : "false", what);
+    const bool one = stored && net->tied; /* the same values, whatever the config calls them */
+    nib__ledger_add_setting(
+        &net->notes,
+        &(nib_ledger_setting){.code = "tie",
+                              .name = "tie_word_embeddings",
+                              .asked = net->config.tied ? "true" : "false",
+                              .done = net->tied ? "true" : "false",
+                              .by = NIB_BY_CONFIG,
+                              .relation = one ? NIB_SETTING_EQUIVALENT : NIB_SETTING_OTHER},
+        "%s",
+        !stored ? "no head is stored, so the embedding is used as the head"
+        : one   ? "the head and the embedding are one stored tensor"
+                : "a head is stored beside the embedding, and it is used");
 }
 
 static nib_status read_weight(nib_weight *out, const nib_network *net, const nib_site *site,
@@ -136,9 +143,16 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_network_use use,
                          nib__checkpoint_path(net->checkpoint), s->name,
                          nib__arch_name(net->config.arch));
     if (!s->bias && w.bias && s->role != NIB_ROLE_EMBED)
-        nib__ledger_add_note(&net->notes, "bias",
-                             "%s has a bias that %s does not imply; it is applied", s->name,
-                             nib__checkpoint_described(net->checkpoint));
+        nib__ledger_add_setting(&net->notes,
+                                &(nib_ledger_setting){.code = "bias",
+                                                      .name = s->name,
+                                                      .asked = "no bias",
+                                                      .done = "a bias",
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "the checkpoint stores a bias that %s does not imply; it is "
+                                "applied",
+                                nib__checkpoint_described(net->checkpoint));
     s->weight = w;
     s->n = w.n;
     s->bias = w.bias != NULL;
@@ -246,10 +260,13 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
         first = count++ == 0 ? name : first;
     }
     if (count != 0)
-        nib__ledger_add_note(&net->notes, "surplus",
-                             "%zu stored tensors are no part of %s as it is built, and have no "
-                             "effect; the first is %s",
-                             count, arch, nib__say_name(shown, sizeof shown, first, strlen(first)));
+        nib__ledger_add_setting(
+            &net->notes,
+            &(nib_ledger_setting){.code = "extra-tensor",
+                                  .name = nib__say_name(shown, sizeof shown, first, strlen(first)),
+                                  .by = NIB_BY_CHECKPOINT,
+                                  .relation = NIB_SETTING_NONE},
+            "%s has no such tensor (%zu stored ones are not read)", arch, count);
     return NIB_OK;
 }
 
@@ -488,11 +505,14 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
         NIB_TRY(read_described(net, is_json ? path : config, is_json, use, options, &why, err));
     if (use == NIB_NETWORK_CONFIG || is_json) {
         if (net->config.quantized)
-            nib__ledger_add_note(&net->notes, "quantization",
-                                 "config.json has a quantization_config: without the weights, "
-                                 "layers are planned from plain ones; --recipe %s plans what it "
-                                 "says",
-                                 is_json ? path : config);
+            nib__ledger_add_setting(&net->notes,
+                                    &(nib_ledger_setting){.code = "quantization-config",
+                                                          .name = "quantization_config",
+                                                          .by = NIB_BY_CONFIG,
+                                                          .relation = NIB_SETTING_OTHER},
+                                    "without the weights, layers are planned from plain ones; "
+                                    "--recipe %s plans what it says",
+                                    is_json ? path : config);
         return NIB_OK;
     }
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));

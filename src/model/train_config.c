@@ -231,29 +231,21 @@ static const char *idle_reason(const nib_train_reader *r, size_t row)
     return idle && (r->given[row] & NIB_GIVEN_TO_DO) != 0 ? k->instead : NULL;
 }
 
-/* A line of the ledger for each reason why keys change nothing. */
+/* A line of the ledger for each key that changes nothing. */
 static void note_idle(const nib_train_reader *r)
 {
-    bool said[NIB_TRAIN_KEYS_MAX] = {false};
-    nib_text names;
-    nib__text_init(&names, r->source->arena->allocator);
-    for (size_t i = 0; r->source->notes && i < nib__train_key_count; i++) {
+    for (size_t i = 0; i < nib__train_key_count; i++) {
         const char *why = idle_reason(r, i);
-        size_t count = 0;
-        if (!why || said[i])
-            continue;
-        nib__text_clear(&names);
-        for (size_t j = i; j < nib__train_key_count; j++) {
-            const char *same = idle_reason(r, j);
-            if (!same || strcmp(same, why) != 0)
-                continue;
-            said[j] = true;
-            nib__text_format(&names, "%s%s", count++ > 0 ? ", " : "", nib__train_keys[j].name);
-        }
-        nib__ledger_add_note(r->source->notes, "config", "%s change%s nothing: %s", text_of(&names),
-                             count == 1 ? "s" : "", why);
+        const nib_train_key *k = &nib__train_keys[i];
+        if (why != NULL)
+            nib__ledger_add_setting(r->source->notes,
+                                    &(nib_ledger_setting){.code = "training-key",
+                                                          .name = k->name,
+                                                          .asked = r->asked[i],
+                                                          .by = nib__train_asker(r, i),
+                                                          .relation = k->relation},
+                                    "%s", why);
     }
-    nib__text_free(&names);
 }
 
 static nib_status check_validation(nib_train_reader *r, nib_err *err)
@@ -264,10 +256,13 @@ static nib_status check_validation(nib_train_reader *r, nib_err *err)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: validation.enable is set, but validation.dataset_path names no text",
                          name);
-    if (!d->validate && d->out.validation && r->source->notes)
-        nib__ledger_add_note(r->source->notes, "config",
-                             "validation.dataset_path changes nothing: validation.enable is not "
-                             "set");
+    if (!d->validate && d->out.validation)
+        nib__ledger_add_setting(r->source->notes,
+                                &(nib_ledger_setting){.code = "training-key",
+                                                      .name = "validation.dataset_path",
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_NONE},
+                                "validation.enable is not set");
     if (d->out.validation_steps == 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: validation.steps is 0, which measures nothing; -1 takes the whole "

@@ -21,6 +21,9 @@
 #define DRY_RUN "`nibble train --dry-run` says what memory a run takes"
 #define MESSAGES "messages between ranks are not traced"
 
+#define DATASET                                                                                    \
+    "no text is known by a name, and nothing is downloaded; dataset_path names the file to read"
+
 /* What is built, of keys that would change the result. */
 #define DATA_PARALLEL "data parallelism over ranks is what is built"
 #define BY_SEED "first values come from training.seed alone, on any number of ranks"
@@ -33,49 +36,53 @@
 /* Rows: name, type, place, least, most, words, meaning, instead. */
 #define FLAG(name, at, means)                                                                      \
     {                                                                                              \
-        name, NIB_KEY_FLAG, at, 0, 1, NULL, means, NULL                                            \
+        name, NIB_KEY_FLAG, at, 0, 1, NULL, means, NULL, NIB_SETTING_EQUIVALENT                    \
     }
 #define WHOLE(name, at, least, most, means)                                                        \
     {                                                                                              \
-        name, NIB_KEY_WHOLE, at, least, most, NULL, means, NULL                                    \
+        name, NIB_KEY_WHOLE, at, least, most, NULL, means, NULL, NIB_SETTING_EQUIVALENT            \
     }
 #define REAL(name, at, least, most, means)                                                         \
     {                                                                                              \
-        name, NIB_KEY_REAL, at, least, most, NULL, means, NULL                                     \
+        name, NIB_KEY_REAL, at, least, most, NULL, means, NULL, NIB_SETTING_EQUIVALENT             \
     }
 #define WORD(name, at, words, means)                                                               \
     {                                                                                              \
-        name, NIB_KEY_WORD, at, 0, 0, words, means, NULL                                           \
+        name, NIB_KEY_WORD, at, 0, 0, words, means, NULL, NIB_SETTING_EQUIVALENT                   \
     }
 #define TEXT(name, type, at, means)                                                                \
     {                                                                                              \
-        name, type, at, 0, 1, NULL, means, NULL                                                    \
+        name, type, at, 0, 1, NULL, means, NULL, NIB_SETTING_EQUIVALENT                            \
     }
-/* Without effect: any value is taken. */
+/* Any value is taken, and changes nothing: without effect here, or as a run is anyway. */
 #define IDLE(name, type, instead)                                                                  \
     {                                                                                              \
-        name, type, NOWHERE, -MANY, MANY, NULL, NULL, instead                                      \
+        name, type, NOWHERE, -MANY, MANY, NULL, NULL, instead, NIB_SETTING_NONE                    \
+    }
+#define MET(name, type, instead)                                                                   \
+    {                                                                                              \
+        name, type, NOWHERE, -MANY, MANY, NULL, NULL, instead, NIB_SETTING_EQUIVALENT              \
     }
 /* Only one value is built. */
 #define OFF(name, type, instead)                                                                   \
     {                                                                                              \
-        name, type, NOWHERE, 0, 0, NULL, NULL, instead                                             \
+        name, type, NOWHERE, 0, 0, NULL, NULL, instead, NIB_SETTING_EQUIVALENT                     \
     }
 #define ONE(name, instead)                                                                         \
     {                                                                                              \
-        name, NIB_KEY_WHOLE, NOWHERE, 1, 1, NULL, NULL, instead                                    \
+        name, NIB_KEY_WHOLE, NOWHERE, 1, 1, NULL, NULL, instead, NIB_SETTING_EQUIVALENT            \
     }
 #define ONLY(name, word, instead)                                                                  \
     {                                                                                              \
-        name, NIB_KEY_WORD, NOWHERE, 0, 0, word, NULL, instead                                     \
+        name, NIB_KEY_WORD, NOWHERE, 0, 0, word, NULL, instead, NIB_SETTING_EQUIVALENT             \
     }
 
 const nib_train_key nib__train_keys[] = {
     /* ---- job ---- */
     TEXT("job.dump_folder", NIB_KEY_WRITE, OUT(dump_folder),
          "folder of what a run writes, from where the program runs"),
-    IDLE("job.description", NIB_KEY_TEXT, NULL),
-    IDLE("job.use_for_integration_test", NIB_KEY_FLAG, NULL),
+    MET("job.description", NIB_KEY_TEXT, NULL),
+    MET("job.use_for_integration_test", NIB_KEY_FLAG, NULL),
     IDLE("job.print_args", NIB_KEY_FLAG, "`nibble train --keys` prints all keys"),
     IDLE("job.print_config", NIB_KEY_FLAG, "`nibble train --keys` prints all keys"),
     OFF("job.config_file", NIB_KEY_TEXT,
@@ -120,16 +127,16 @@ const nib_train_key nib__train_keys[] = {
          "layers to keep: parts of their names; without the key the output layer"),
     FLAG("mx.wgrad_with_hp", DRAFT(mx.wgrad_with_hp),
          "gradients of quantized layers' weights in bf16, with the converter mx"),
-    IDLE("mx.use_fp8_dim1_cast_triton_kernel", NIB_KEY_FLAG, OWN_KERNELS),
-    IDLE("mx.mxfp8_dim1_cast_kernel_choice", NIB_KEY_TEXT, OWN_KERNELS),
+    MET("mx.use_fp8_dim1_cast_triton_kernel", NIB_KEY_FLAG, OWN_KERNELS),
+    MET("mx.mxfp8_dim1_cast_kernel_choice", NIB_KEY_TEXT, OWN_KERNELS),
     TEXT("float8.recipe_name", NIB_KEY_TEXT, DRAFT(float8.recipe_name),
          "tensorwise, rowwise, or rowwise_with_gw_hp"),
     TEXT("float8.filter_fqns", NIB_KEY_LIST, DRAFT(float8.filter_fqns),
          "layers to keep: parts of their names"),
     IDLE("float8.enable_fsdp_float8_all_gather", NIB_KEY_FLAG, WHOLE_RANKS),
     IDLE("float8.precompute_float8_dynamic_scale_for_fsdp", NIB_KEY_FLAG, WHOLE_RANKS),
-    IDLE("float8.force_recompute_fp8_weight_in_bwd", NIB_KEY_FLAG, OWN_KERNELS),
-    IDLE("float8.emulate", NIB_KEY_FLAG, OWN_KERNELS),
+    MET("float8.force_recompute_fp8_weight_in_bwd", NIB_KEY_FLAG, OWN_KERNELS),
+    MET("float8.emulate", NIB_KEY_FLAG, OWN_KERNELS),
     OFF("float8.moe_fqns_prototype", NIB_KEY_LIST, "models without experts are what is built"),
 
     /* ---- quantize: a recipe of Nibble's, and torchtitan's later places of mx and float8 ---- */
@@ -151,13 +158,13 @@ const nib_train_key nib__train_keys[] = {
          "quantization-aware: bf16 products of values that are rounded as the recipe says"),
     TEXT("quantize.linear.mx.recipe_name", NIB_KEY_TEXT, DRAFT(mx.recipe_name), NULL),
     TEXT("quantize.linear.mx.filter_fqns", NIB_KEY_LIST, DRAFT(mx.filter_fqns), NULL),
-    IDLE("quantize.linear.mx.mxfp8_dim1_cast_kernel_choice", NIB_KEY_TEXT, OWN_KERNELS),
+    MET("quantize.linear.mx.mxfp8_dim1_cast_kernel_choice", NIB_KEY_TEXT, OWN_KERNELS),
     TEXT("quantize.linear.float8.recipe_name", NIB_KEY_TEXT, DRAFT(float8.recipe_name), NULL),
     TEXT("quantize.linear.float8.filter_fqns", NIB_KEY_LIST, DRAFT(float8.filter_fqns), NULL),
     IDLE("quantize.linear.float8.enable_fsdp_float8_all_gather", NIB_KEY_FLAG, WHOLE_RANKS),
     IDLE("quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", NIB_KEY_FLAG,
          WHOLE_RANKS),
-    IDLE("quantize.linear.float8.emulate", NIB_KEY_FLAG, OWN_KERNELS),
+    MET("quantize.linear.float8.emulate", NIB_KEY_FLAG, OWN_KERNELS),
 
     /* ---- optimizer, lr_scheduler ---- */
     ONLY("optimizer.name", "AdamW", "AdamW is what is built"),
@@ -166,12 +173,13 @@ const nib_train_key nib__train_keys[] = {
     REAL("optimizer.beta2", OUT(beta2), 0, 0.9999999, "of the second moments"),
     REAL("optimizer.eps", OUT(eps), 1e-30, 1, "added to the root of the second moment"),
     REAL("optimizer.weight_decay", OUT(weight_decay), 0, 1e3, "of all parameters, as AdamW's"),
-    IDLE("optimizer.implementation", NIB_KEY_TEXT, "AdamW is one pass over each parameter"),
+    MET("optimizer.implementation", NIB_KEY_TEXT, "AdamW is one pass over each parameter"),
     OFF("optimizer.early_step_in_backward", NIB_KEY_FLAG,
         "a step is taken when the whole gradient is known, so that its norm can be"),
     WHOLE("lr_scheduler.warmup_steps", OUT(warmup), 0, MANY, "steps to the full rate"),
     {"lr_scheduler.decay_ratio", NIB_KEY_REAL, OUT(decay_ratio), 0, 1, "null",
-     "share of the steps that decay, at the end; null: all after the warm-up", NULL},
+     "share of the steps that decay, at the end; null: all after the warm-up", NULL,
+     NIB_SETTING_EQUIVALENT},
     WORD("lr_scheduler.decay_type", DRAFT(decay), "linear|sqrt|cosine", "how the rate falls"),
     REAL("lr_scheduler.min_lr_factor", OUT(min_factor), 0, 1, "share of the rate at the end"),
     REAL("lr_scheduler.lr_min", OUT(min_factor), 0, 1, NULL),
@@ -179,8 +187,7 @@ const nib_train_key nib__train_keys[] = {
     /* ---- training ---- */
     TEXT("training.dataset_path", NIB_KEY_READ, OUT(dataset),
          "a text, or JSON lines with a `text` key (.jsonl)"),
-    IDLE("training.dataset", NIB_KEY_TEXT,
-         "nothing is downloaded; training.dataset_path names the text"),
+    IDLE("training.dataset", NIB_KEY_TEXT, DATASET),
     WHOLE("training.local_batch_size", OUT(batch), 1, 2147483648.0, "sequences of a micro-batch"),
     WHOLE("training.batch_size", OUT(batch), 1, 2147483648.0, NULL),
     WHOLE(
@@ -201,27 +208,27 @@ const nib_train_key nib__train_keys[] = {
          "a gradient's norm over this many times its running mean is a spike; 0: none is"),
     FLAG("training.skip_bad_steps", OUT(skip_bad_steps),
          "leave out a step that is not finite or spikes, and go on"),
-    IDLE("training.compile", NIB_KEY_FLAG, AHEAD),
-    IDLE("training.deterministic", NIB_KEY_FLAG, SAME_BITS),
-    IDLE("training.enable_cpu_offload", NIB_KEY_FLAG, IN_MEMORY),
-    IDLE("training.gc_freq", NIB_KEY_WHOLE, NO_PYTHON),
-    IDLE("training.gc_debug", NIB_KEY_FLAG, NO_PYTHON),
-    IDLE("training.dataloader.num_workers", NIB_KEY_WHOLE, STREAM),
-    IDLE("training.dataloader.persistent_workers", NIB_KEY_FLAG, STREAM),
-    IDLE("training.dataloader.pin_memory", NIB_KEY_FLAG, STREAM),
-    IDLE("training.dataloader.prefetch_factor", NIB_KEY_WHOLE, STREAM),
+    MET("training.compile", NIB_KEY_FLAG, AHEAD),
+    MET("training.deterministic", NIB_KEY_FLAG, SAME_BITS),
+    MET("training.enable_cpu_offload", NIB_KEY_FLAG, IN_MEMORY),
+    MET("training.gc_freq", NIB_KEY_WHOLE, NO_PYTHON),
+    MET("training.gc_debug", NIB_KEY_FLAG, NO_PYTHON),
+    MET("training.dataloader.num_workers", NIB_KEY_WHOLE, STREAM),
+    MET("training.dataloader.persistent_workers", NIB_KEY_FLAG, STREAM),
+    MET("training.dataloader.pin_memory", NIB_KEY_FLAG, STREAM),
+    MET("training.dataloader.prefetch_factor", NIB_KEY_WHOLE, STREAM),
     WHOLE("debug.seed", OUT(seed), 0, 9007199254740992.0, NULL),
-    IDLE("debug.deterministic", NIB_KEY_FLAG, SAME_BITS),
-    IDLE("debug.deterministic_warn_only", NIB_KEY_FLAG, SAME_BITS),
-    IDLE("compile.enable", NIB_KEY_FLAG, AHEAD),
-    IDLE("compile.components", NIB_KEY_LIST, AHEAD),
-    IDLE("compile.backend", NIB_KEY_TEXT, AHEAD),
+    MET("debug.deterministic", NIB_KEY_FLAG, SAME_BITS),
+    MET("debug.deterministic_warn_only", NIB_KEY_FLAG, SAME_BITS),
+    MET("compile.enable", NIB_KEY_FLAG, AHEAD),
+    MET("compile.components", NIB_KEY_LIST, AHEAD),
+    MET("compile.backend", NIB_KEY_TEXT, AHEAD),
 
     /* ---- parallelism ---- */
     IDLE("parallelism.data_parallel_replicate_degree", NIB_KEY_WHOLE, WHOLE_RANKS),
     IDLE("parallelism.data_parallel_shard_degree", NIB_KEY_WHOLE, WHOLE_RANKS),
     IDLE("parallelism.fsdp_reshard_after_forward", NIB_KEY_TEXT, WHOLE_RANKS),
-    IDLE("parallelism.enable_compiled_autograd", NIB_KEY_FLAG, AHEAD),
+    MET("parallelism.enable_compiled_autograd", NIB_KEY_FLAG, AHEAD),
     ONE("parallelism.tensor_parallel_degree", DATA_PARALLEL),
     ONE("parallelism.pipeline_parallel_degree", DATA_PARALLEL),
     ONE("parallelism.context_parallel_degree", DATA_PARALLEL),
@@ -251,13 +258,13 @@ const nib_train_key nib__train_keys[] = {
          "write the model at the end, too, as Hugging Face lays it out"),
     WORD("checkpoint.export_dtype", DRAFT(export_type), "float32|bfloat16|float16",
          "of the floats of that model"),
-    IDLE("checkpoint.initial_load_in_hf", NIB_KEY_FLAG, BY_FILE),
-    IDLE("checkpoint.initial_load_in_hf_quantized", NIB_KEY_FLAG, BY_FILE),
-    IDLE("checkpoint.initial_load_model_only", NIB_KEY_FLAG,
-         "a model to start from has no moments to load"),
+    MET("checkpoint.initial_load_in_hf", NIB_KEY_FLAG, BY_FILE),
+    MET("checkpoint.initial_load_in_hf_quantized", NIB_KEY_FLAG, BY_FILE),
+    MET("checkpoint.initial_load_model_only", NIB_KEY_FLAG,
+        "a model to start from has no moments to load"),
     IDLE("checkpoint.last_save_model_only", NIB_KEY_FLAG, FULL_STATE),
     IDLE("checkpoint.model_weights_only", NIB_KEY_FLAG, FULL_STATE),
-    IDLE("checkpoint.async_mode", NIB_KEY_TEXT, BETWEEN),
+    MET("checkpoint.async_mode", NIB_KEY_TEXT, BETWEEN),
     OFF("checkpoint.exclude_from_loading", NIB_KEY_LIST, FULL_STATE),
     OFF("checkpoint.enable_first_step_checkpoint", NIB_KEY_FLAG,
         "checkpoints come each checkpoint.interval steps, and at the end"),
@@ -266,11 +273,11 @@ const nib_train_key nib__train_keys[] = {
         "checkpoint.initial_load_path starts from a model without saving"),
     WORD("activation_checkpoint.mode", DRAFT(checkpointing), "none|selective|full",
          "how much is computed again in the backward pass, to save memory"),
-    IDLE("activation_checkpoint.selective_ac_option", NIB_KEY_TEXT, AC_EVEN),
-    IDLE("activation_checkpoint.early_stop", NIB_KEY_FLAG, AC_EVEN),
-    IDLE("activation_checkpoint.preserve_rng_state", NIB_KEY_FLAG, AC_EVEN),
-    IDLE("activation_checkpoint.determinism_check", NIB_KEY_TEXT, AC_EVEN),
-    IDLE("activation_checkpoint.debug", NIB_KEY_FLAG, AC_EVEN),
+    MET("activation_checkpoint.selective_ac_option", NIB_KEY_TEXT, AC_EVEN),
+    MET("activation_checkpoint.early_stop", NIB_KEY_FLAG, AC_EVEN),
+    MET("activation_checkpoint.preserve_rng_state", NIB_KEY_FLAG, AC_EVEN),
+    MET("activation_checkpoint.determinism_check", NIB_KEY_TEXT, AC_EVEN),
+    MET("activation_checkpoint.debug", NIB_KEY_FLAG, AC_EVEN),
 
     /* ---- metrics, profiling ---- */
     WHOLE("metrics.log_freq", OUT(log_every), 1, MANY, "steps between two lines"),
@@ -278,7 +285,7 @@ const nib_train_key nib__train_keys[] = {
          "JSON lines, below job.dump_folder, or an absolute path"),
     FLAG("metrics.count_casts", OUT(count_casts),
          "count values that saturate and that underflow, layer by layer"),
-    IDLE("metrics.disable_color_printing", NIB_KEY_FLAG, "--no-color is the option"),
+    MET("metrics.disable_color_printing", NIB_KEY_FLAG, "--no-color is the option"),
     IDLE("metrics.enable_tensorboard", NIB_KEY_FLAG, BOARDS),
     IDLE("metrics.enable_wandb", NIB_KEY_FLAG, BOARDS),
     IDLE("metrics.save_tb_folder", NIB_KEY_TEXT, BOARDS),
@@ -298,8 +305,7 @@ const nib_train_key nib__train_keys[] = {
     FLAG("validation.enable", DRAFT(validate), "measure the loss of another text"),
     FLAG("validation.enabled", DRAFT(validate), NULL),
     TEXT("validation.dataset_path", NIB_KEY_READ, OUT(validation), "that text, or JSON lines"),
-    IDLE("validation.dataset", NIB_KEY_TEXT,
-         "nothing is downloaded; validation.dataset_path names the text"),
+    IDLE("validation.dataset", NIB_KEY_TEXT, DATASET),
     WHOLE("validation.freq", OUT(validation_every), 1, MANY, "steps between two measurements"),
     WHOLE("validation.steps", OUT(validation_steps), -1, MANY,
           "micro-batches of a measurement; -1: of the whole text"),
@@ -309,8 +315,8 @@ const nib_train_key nib__train_keys[] = {
           "as training's, the only one that is built"),
     REAL("comm.train_timeout_seconds", OUT(timeout_s), 0.001, 1e9,
          "how long a rank waits for another"),
-    IDLE("comm.init_timeout_seconds", NIB_KEY_WHOLE,
-         "mpirun starts the ranks and says which did not start"),
+    MET("comm.init_timeout_seconds", NIB_KEY_WHOLE,
+        "mpirun starts the ranks and says which did not start"),
     IDLE("comm.trace_buf_size", NIB_KEY_WHOLE, MESSAGES),
     IDLE("comm.save_traces_folder", NIB_KEY_TEXT, MESSAGES),
     IDLE("comm.save_traces_file_prefix", NIB_KEY_TEXT, MESSAGES),

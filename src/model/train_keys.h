@@ -9,6 +9,7 @@
 #ifndef NIB_TRAIN_KEYS_H
 #define NIB_TRAIN_KEYS_H
 
+#include "ledger.h"
 #include "train_config.h"
 
 typedef enum nib_key_type {
@@ -31,6 +32,8 @@ typedef struct nib_train_key {
     const char *words;   /* WORD: "linear|sqrt|cosine"; REAL: "null" is taken, and -1 */
     const char *means;   /* for documentation; NULL: another name of the row above */
     const char *instead; /* why nothing changes, or what is built, at the end of a sentence */
+    nib_setting_relation
+        relation; /* of a key without effect that has another value than the default */
 } nib_train_key;
 
 #define NIB_KEY_NOWHERE SIZE_MAX

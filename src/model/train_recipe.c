@@ -126,10 +126,13 @@ static void note_idle(const nib_train_reader *r, const char *section, bool used)
     for (size_t i = 0; !used && i < nib__train_key_count; i++) {
         const nib_train_key *k = &nib__train_keys[i];
         if (strncmp(k->name, section, size) == 0 && k->name[size] == '.' &&
-            k->at != NIB_KEY_NOWHERE && r->given[i] != 0 && r->source->notes)
-            nib__ledger_add_note(r->source->notes, "config",
-                                 "%s changes nothing: model.converters does not name %s", k->name,
-                                 section);
+            k->at != NIB_KEY_NOWHERE && r->given[i] != 0)
+            nib__ledger_add_setting(r->source->notes,
+                                    &(nib_ledger_setting){.code = "training-key",
+                                                          .name = k->name,
+                                                          .by = nib__train_asker(r, i),
+                                                          .relation = NIB_SETTING_NONE},
+                                    "model.converters does not name %s", section);
     }
 }
 

@@ -256,6 +256,19 @@ static const char *other_name(const setter *s, unsigned from)
     return NULL;
 }
 
+/* The ledger says it of a key without a place. */
+static bool keep_asked(setter *s)
+{
+    char value[NIB_SHOWN + 2];
+    nib_arena *arena = s->reader->source->arena;
+    shown(s, value);
+    if (is_option(s) && !s->value->text)
+        snprintf(value, sizeof value, "true");
+    const char *copy = nib__arena_copy(arena, value, strlen(value));
+    s->reader->asked[s->row] = copy;
+    return copy || no_memory(s);
+}
+
 static bool set(setter *s)
 {
     const nib_train_key *k = s->key;
@@ -278,6 +291,8 @@ static bool set(setter *s)
     if (null && !is_option(s))
         return true;
     s->reader->given[s->row] |= (uint8_t)(from | NIB_GIVEN_TO_DO);
+    if (!at && !keep_asked(s))
+        return false;
     switch (k->type) {
     case NIB_KEY_FLAG: return set_flag(s, at);
     case NIB_KEY_WHOLE:

@@ -16,7 +16,8 @@ typedef struct nib_train_reader {
     const nib_train_source *source;
     const char *directory; /* of the config, for the paths in it */
     uint8_t given[NIB_TRAIN_KEYS_MAX];
-    bool entered[NIB_TRAIN_SECTIONS_MAX]; /* of the file */
+    const char *asked[NIB_TRAIN_KEYS_MAX]; /* values of keys that have no place in the draft */
+    bool entered[NIB_TRAIN_SECTIONS_MAX];  /* of the file */
 } nib_train_reader;
 
 /* The values of a config that gives none: torchtitan's for the debug model. */
@@ -26,6 +27,11 @@ bool nib__train_value_json(nib_train_reader *reader, size_t row, nib_json *json)
 /* text NULL: a bare flag. */
 nib_status nib__train_value_option(nib_train_reader *reader, size_t row, const char *text,
                                    nib_err *err);
+/* Who gave the row: the config, or an option, which goes over it. */
+NIB_INLINE nib_asker nib__train_asker(const nib_train_reader *reader, size_t row)
+{
+    return (reader->given[row] & NIB_GIVEN_AS_OPTION) != 0 ? NIB_BY_OPTION : NIB_BY_CONFIG;
+}
 bool nib__train_given(const nib_train_reader *reader, const char *name);
 
 /* The sizes of the model: by name, by number, or from a config.json. */

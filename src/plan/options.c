@@ -27,7 +27,8 @@ static nib_status read_rung(const reader *r, nib_plan_option *out, const char *v
         }
     }
     return nib__fail(r->err, NIB_USAGE,
-                     "%s %s: no such rung; known are kernel, device, dequant and unquantized",
+                     "%s %s: no such rung; known are kernel, device, dequant and unquantized, and "
+                     "the codes of settings (docs/ledger.md)",
                      r->option, out->text);
 }
 
@@ -159,8 +160,7 @@ static nib_status read_pattern(const reader *r, nib_plan_option *out, const char
     if (text == NULL)
         return nib__fail_memory(r->err, size + 1, "a pattern");
     memcpy(text, out->text, size);
-    const nib_status status =
-        nib__pattern_of_option(&out->pattern, r->option, text, r->a, r->err);
+    const nib_status status = nib__pattern_of_option(&out->pattern, r->option, text, r->a, r->err);
     nib__release(r->a, text);
     if (status != NIB_OK)
         return status;
@@ -179,10 +179,11 @@ static nib_status read_list(reader *r, const char *option, const nib_strings *st
     if (*list == NULL)
         return nib__fail_memory(r->err, strings->count * sizeof **list, "options");
     for (size_t i = 0; i < strings->count; i++) {
-        nib_plan_option *item = &(*list)[i];
+        if (read == read_rung && nib__setting_code_is_known(strings->items[i]))
+            continue; /* it speaks of no layer: nib__ledger_allow reads it */
+        nib_plan_option *item = &(*list)[(*count)++];
         const char *value;
         item->text = strings->items[i];
-        *count = i + 1;
         NIB_TRY(read_pattern(r, item, &value));
         NIB_TRY(read(r, item, value));
     }

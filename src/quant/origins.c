@@ -309,10 +309,16 @@ nib_status nib__origins_choose(nib_rewriting *r)
                          count_parts(r),
                          r->dialect == NIB_DIALECT_NIBBLE ? "" : "; --format nibble holds it");
     r->dialect = NIB_DIALECT_NIBBLE;
-    nib__ledger_add_note(r->ledger, "format",
-                         "written as nibble, not as torchao, whose format cannot hold %zu of %zu "
-                         "layers; the first is %s, %s at %" PRId64 " x %" PRId64 ": %s",
-                         refused, count_parts(r), name, scheme, stored->n, stored->k, reason);
+    nib__ledger_add_setting(r->ledger,
+                            &(nib_ledger_setting){.code = "format",
+                                                  .name = "--format",
+                                                  .asked = "torchao",
+                                                  .done = "nibble",
+                                                  .by = NIB_BY_DEFAULT,
+                                                  .relation = NIB_SETTING_OTHER},
+                            "written as nibble: torchao's format cannot hold %zu of %zu layers; "
+                            "the first is %s, %s at %" PRId64 " x %" PRId64 ": %s",
+                            refused, count_parts(r), name, scheme, stored->n, stored->k, reason);
     size_t own = 0;
     if (count_refused(r, NIB_DIALECT_NIBBLE, &own, &reason, why) == 0)
         return NIB_OK;

@@ -48,7 +48,8 @@ const char *nib__recipe_say(nib_recipe *r, const char *format, ...)
     return nib__arena_copy(&r->arena, text, strlen(text));
 }
 
-nib_status nib__recipe_add_note(nib_recipe *r, nib_err *err, const char *format, ...)
+nib_status nib__recipe_add_setting(nib_recipe *r, nib_err *err, const nib_ledger_setting *setting,
+                                   const char *format, ...)
 {
     char text[SAY_MAX];
     va_list args;
@@ -56,16 +57,10 @@ nib_status nib__recipe_add_note(nib_recipe *r, nib_err *err, const char *format,
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     make_printable(text);
-    void *notes = r->notes;
-    if (!nib__reserve(&r->allocator, &notes, &r->note_capacity, r->note_count + 1,
-                      sizeof *r->notes))
-        return nib__fail_memory(err, sizeof *r->notes, "a note");
-    r->notes = notes;
-    const char *copy = nib__arena_copy(&r->arena, text, strlen(text));
-    if (copy == NULL)
-        return nib__fail_memory(err, strlen(text), "a note");
-    r->notes[r->note_count++] = copy;
-    return NIB_OK;
+    nib_ledger_setting by_recipe = *setting;
+    by_recipe.by = NIB_BY_RECIPE;
+    nib__ledger_add_setting(&r->ledger, &by_recipe, "%s", text);
+    return r->ledger.failed ? nib__fail_memory(err, strlen(text), "the recipe's ledger") : NIB_OK;
 }
 
 nib_status nib__recipe_add_rule(nib_recipe *r, const nib_rule *rule, nib_err *err)
@@ -379,7 +374,11 @@ static nib_status check_rules(nib_recipe *r, const nib_recipe_input *in, nib_err
             continue;
         hit[rule->source] = true; /* once is enough */
         if (rule->may_miss)
-            status = nib__recipe_add_note(r, err, "%s matches no layer", rule->words);
+            status = nib__recipe_add_setting(r, err,
+                                             &(nib_ledger_setting){.code = "filter",
+                                                                   .name = rule->words,
+                                                                   .relation = NIB_SETTING_NONE},
+                                             "it matches no layer");
         else
             status = matches_nothing(r, in, rule->text, rule->reach, err);
     }
@@ -498,6 +497,7 @@ nib_status nib__recipe_load(nib_recipe **out, const nib_recipe_input *input, con
         return nib__fail_memory(err, sizeof *r, "a recipe");
     r->allocator = *a;
     nib__arena_init(&r->arena, &r->allocator, ARENA_MAX);
+    nib__ledger_init(&r->ledger, &r->allocator);
     const nib_status status = load(r, input, err);
     if (status != NIB_OK) {
         nib__recipe_free(r);
@@ -518,7 +518,7 @@ void nib__recipe_free(nib_recipe *recipe)
     const nib_allocator a = recipe->allocator;
     nib__release(&a, recipe->rules);
     nib__release(&a, recipe->only);
-    nib__release(&a, recipe->notes);
+    nib__ledger_free(&recipe->ledger);
     nib__arena_free(&recipe->arena);
     nib__release(&a, recipe);
 }
@@ -526,8 +526,7 @@ void nib__recipe_free(nib_recipe *recipe)
 const char *nib__recipe_text(const nib_recipe *recipe) { return recipe->text; }
 const char *nib__recipe_dtype(const nib_recipe *recipe) { return recipe->dtype; }
 const char *nib__recipe_device(const nib_recipe *recipe) { return recipe->device; }
-size_t nib__recipe_note_count(const nib_recipe *recipe) { return recipe->note_count; }
-const char *nib__recipe_note(const nib_recipe *recipe, size_t i) { return recipe->notes[i]; }
+const nib_ledger *nib__recipe_ledger(const nib_recipe *recipe) { return &recipe->ledger; }
 
 bool nib__recipe_needs_calibration(const nib_recipe *recipe)
 {

@@ -8,6 +8,7 @@
 #define NIB_RECIPE_H
 
 #include "fact.h"
+#include "ledger.h"
 #include "match.h"
 
 /* What a layer does in the model. */
@@ -73,8 +74,7 @@ const char *nib__recipe_text(const nib_recipe *recipe);
 const char *nib__recipe_dtype(const nib_recipe *recipe);
 const char *nib__recipe_device(const nib_recipe *recipe);
 /* Sentences for the ledger: where a foreign recipe's setting is met in another way. */
-size_t nib__recipe_note_count(const nib_recipe *recipe);
-const char *nib__recipe_note(const nib_recipe *recipe, size_t i);
+const nib_ledger *nib__recipe_ledger(const nib_recipe *recipe);
 /* Some layer has static activation scales: a calibration text is needed. */
 bool nib__recipe_needs_calibration(const nib_recipe *recipe);
 

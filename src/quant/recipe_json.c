@@ -244,8 +244,11 @@ static nib_status unknown_key(nib_recipe *r, nib_json *json, nib_err *err)
     if (key == NULL)
         return nib__json_status(json, err);
     if (index_of(json, torchtitan_only, COUNT(torchtitan_only)) < COUNT(torchtitan_only)) {
-        NIB_TRY(nib__recipe_add_note(
-            r, err, "%s is about torchtitan's own kernels and changes nothing here", key));
+        NIB_TRY(nib__recipe_add_setting(r, err,
+                                        &(nib_ledger_setting){.code = "recipe",
+                                                              .name = key,
+                                                              .relation = NIB_SETTING_EQUIVALENT},
+                                        "it is about torchtitan's own kernels"));
         return nib__json_skip(json) ? NIB_OK : nib__json_status(json, err);
     }
     return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a recipe has no key \"%s\"%s", key,

@@ -41,7 +41,7 @@ typedef struct nib_rule {
     const char *words; /* for the ledger */
     nib_wish wish;
     const char *wish_text;
-    bool may_miss; /* matching no layer is worth a note, not an error */
+    bool may_miss; /* matching no layer is worth a line of the ledger, not an error */
     int source; /* rules of one number are one pattern of the user's: one of them has to match; 0:
                    none of his */
 } nib_rule;
@@ -59,9 +59,8 @@ struct nib_recipe {
     size_t rule_count, rule_capacity;
     nib_only *only;
     size_t only_count, only_capacity;
-    const char **notes;
-    size_t note_count, note_capacity;
-    int sources; /* given out */
+    nib_ledger ledger; /* settings alone */
+    int sources;       /* given out */
 };
 
 /* The name of the recipe that keeps every weight and multiplies it with floats. */
@@ -69,8 +68,9 @@ struct nib_recipe {
 
 /* Words in the recipe's arena, cut at 511 bytes, control characters as '?'; NULL: no memory. */
 const char *nib__recipe_say(nib_recipe *r, const char *format, ...) NIB_PRINTF(2, 3);
-nib_status nib__recipe_add_note(nib_recipe *r, nib_err *err, const char *format, ...)
-    NIB_PRINTF(3, 4);
+/* A line of the recipe's ledger, asked by the recipe; format and what follows say why. */
+nib_status nib__recipe_add_setting(nib_recipe *r, nib_err *err, const nib_ledger_setting *setting,
+                                   const char *format, ...) NIB_PRINTF(4, 5);
 /* Adds a rule; a NAME, MODULE or PARAMETER rule has its pattern made from text. words NULL: no
  * memory was left. */
 nib_status nib__recipe_add_rule(nib_recipe *r, const nib_rule *rule, nib_err *err);

@@ -172,8 +172,14 @@ static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *v
         hf->has_settings = value->event == NIB_JSON_OBJECT;
         hf->settings = *key;
     } else if (!nib__json_is(key, "untie_embedding_weights")) { /* a setting of the loader */
-        return nib__recipe_add_note(r, err, "quantization_config: %.*s is not known and not read",
-                                    (int)nib__min((int64_t)key->token_size, 80), key->token);
+        char shown[96];
+        return nib__recipe_add_setting(
+            r, err,
+            &(nib_ledger_setting){
+                .code = "recipe",
+                .name = nib__say_name(shown, sizeof shown, key->token, key->token_size),
+                .relation = NIB_SETTING_NONE},
+            "quantization_config has this key, and Nibble does not read it");
     }
     return NIB_OK;
 }

@@ -333,10 +333,13 @@ static nib_status list_stored(nib_rewriting *r)
             NIB_TRY(write_layer(r, i));
         } else if (is_described(r, from)) {
             NIB_TRY(pass_over(r, from));
-            nib__ledger_add_note(r->ledger, "dropped",
-                                 "%s is not written: the format has no name for it, and the config "
-                                 "says what it holds",
-                                 nib__shown(a, from->name));
+            nib__ledger_add_setting(r->ledger,
+                                    &(nib_ledger_setting){.code = "dropped",
+                                                          .name = nib__shown(a, from->name),
+                                                          .by = NIB_BY_CHECKPOINT,
+                                                          .relation = NIB_SETTING_EQUIVALENT},
+                                    "it is not written: the format has no name for it, and the "
+                                    "config says what it holds");
         } else {
             NIB_TRY(find_bias(r, t, &from));
             NIB_TRY(copy_tensor(r, from, from->name, i));
@@ -368,9 +371,13 @@ static nib_status list_shared(nib_rewriting *r)
         else
             continue;
         r->separated[r->separated_count++] = name;
-        nib__ledger_add_note(r->ledger, "untied",
-                             "%s was stored as %s; it is written as a tensor of its own", name,
-                             from->name);
+        nib__ledger_add_setting(r->ledger,
+                                &(nib_ledger_setting){.code = "untied",
+                                                      .name = name,
+                                                      .by = NIB_BY_CHECKPOINT,
+                                                      .relation = NIB_SETTING_EQUIVALENT},
+                                "it was stored as %s; it is written as a tensor of its own",
+                                from->name);
     }
     return NIB_OK;
 }
@@ -396,10 +403,15 @@ static void tell_activations(nib_rewriting *r)
         nib__scheme_name(first, was);
     }
     if (count != 0)
-        nib__ledger_add_note(r->ledger, "activations",
-                             "%zu layers have quantized activations, which the format %s has no "
-                             "words for: its readers choose their own; the first is %s, %s",
-                             count, nib__dialect_writer(r->dialect)->name, a, first);
+        nib__ledger_add_setting(r->ledger,
+                                &(nib_ledger_setting){.code = "activations",
+                                                      .name = a,
+                                                      .asked = first,
+                                                      .by = NIB_BY_CHECKPOINT,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "the format %s cannot say that activations are quantized (%zu "
+                                "layers): its readers choose their own",
+                                nib__dialect_writer(r->dialect)->name, count);
 }
 
 /* Act-order in words that their own reader has dropped: a file that only others open. */

@@ -53,10 +53,16 @@ size_t nib__rewriting_coded_biases(const nib_rewriting *r)
 void nib__rewriting_take_nibble(nib_rewriting *r)
 {
     r->dialect = NIB_DIALECT_NIBBLE;
-    nib__ledger_add_note(r->ledger, "format",
-                         "written as nibble, not as torchao, whose format has no quantized biases "
-                         "(%zu here)",
-                         nib__rewriting_coded_biases(r));
+    nib__ledger_add_setting(r->ledger,
+                            &(nib_ledger_setting){.code = "format",
+                                                  .name = "--format",
+                                                  .asked = "torchao",
+                                                  .done = "nibble",
+                                                  .by = NIB_BY_DEFAULT,
+                                                  .relation = NIB_SETTING_OTHER},
+                            "written as nibble: torchao's format has no quantized biases (%zu "
+                            "here)",
+                            nib__rewriting_coded_biases(r));
 }
 
 /* Only our own dialect has quantized biases: in another one the bias is floats. */

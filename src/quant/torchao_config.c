@@ -176,11 +176,15 @@ static nib_status one_scale_per_token(nib_recipe *r, const nib_ao_config *c, con
     const char *type = f == NULL ? otherwise : f->first_type != NULL ? f->first_type : f->type;
     if (type == NULL || strcmp(type, "PerTensor") != 0)
         return NIB_OK;
-    return nib__recipe_add_note(
+    return nib__recipe_add_setting(
         r, err,
-        "%s, PerTensor: activations have one scale per token, so that a token's result "
-        "does not depend on its batch",
-        c->type);
+        &(nib_ledger_setting){.code = "activations",
+                              .name = c->type,
+                              .asked = "PerTensor",
+                              .done = "one scale per token",
+                              .relation = NIB_SETTING_OTHER},
+        "activations have one scale per token, so that a token's result does not depend on its "
+        "batch");
 }
 
 static nib_status int8_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
@@ -208,8 +212,12 @@ static nib_status check_scale_type(nib_recipe *r, const nib_ao_config *c, const 
 {
     if (find(c, key) == NULL)
         return NIB_OK;
-    return nib__recipe_add_note(r, err, "%s, %s %s: scales are stored in the weight's own type",
-                                c->type, key, text_of(c, key, ""));
+    return nib__recipe_add_setting(r, err,
+                                   &(nib_ledger_setting){.code = "scale-type",
+                                                         .name = key,
+                                                         .asked = text_of(c, key, ""),
+                                                         .relation = NIB_SETTING_OTHER},
+                                   "scales are stored in the weight's own type");
 }
 
 static nib_status int8_dynamic_intx(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
@@ -280,8 +288,13 @@ static nib_status intx_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, 
     else
         return no_meaning(c, err, text_of(c, "weight_dtype", ""));
     if (m->name[3] == '4' && strcmp(map, "-asym") == 0)
-        return nib__recipe_add_note(
-            r, err, "%s, ASYMMETRIC: int4wo has float zeros, not integer ones", c->type);
+        return nib__recipe_add_setting(r, err,
+                                       &(nib_ledger_setting){.code = "zero-point",
+                                                             .name = c->type,
+                                                             .asked = "integer zero points",
+                                                             .done = "float zero points",
+                                                             .relation = NIB_SETTING_OTHER},
+                                       "int4wo has float zero points");
     return NIB_OK;
 }
 
@@ -346,10 +359,14 @@ static nib_status nv_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, ni
 /* The weights of a config with 4-bit activations: what multiplies them is said. */
 static nib_status float_activations(nib_recipe *r, const nib_ao_config *c, nib_err *err)
 {
-    return nib__recipe_add_note(r, err,
-                                "%s: activations stay float, as no kernel here multiplies NVFP4 "
-                                "by NVFP4; the weights are torchao's",
-                                c->type);
+    return nib__recipe_add_setting(r, err,
+                                   &(nib_ledger_setting){.code = "activations",
+                                                         .name = c->type,
+                                                         .asked = "nvfp4",
+                                                         .done = "float",
+                                                         .relation = NIB_SETTING_OTHER},
+                                   "activations stay float, as no kernel here multiplies NVFP4 by "
+                                   "NVFP4; the weights are torchao's");
 }
 
 /* A step of calibration fixes the scale of the activations; the weights have two levels then, too.

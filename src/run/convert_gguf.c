@@ -38,10 +38,14 @@ static nib_status read_template(const char **out, const char *directory, nib_are
     const nib_chat_source *from = files.own.text.text != NULL ? &files.own : &files.config;
     *out = from->text.text;
     if (from->tools.text != NULL)
-        nib__ledger_add_note(ledger, "tokenizer",
-                             "%s has a chat template of its own for conversations with tools, and "
-                             "the GGUF, which holds one, gets %s",
-                             from->text.name, *out != NULL ? "the default one" : "none");
+        nib__ledger_add_setting(ledger,
+                                &(nib_ledger_setting){.code = "tokenizer",
+                                                      .name = "chat_template",
+                                                      .by = NIB_BY_CHECKPOINT,
+                                                      .relation = NIB_SETTING_NARROWER},
+                                "%s has a template of its own for conversations with tools, and "
+                                "the GGUF, which holds one, gets %s",
+                                from->text.name, *out != NULL ? "the default one" : "none");
     return NIB_OK;
 }
 
@@ -80,10 +84,13 @@ static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *ar
         return copy_vocab(head, gguf, arena, err);
     NIB_TRY(nib__tokenizer_place(&file, at, arena, err));
     if (nib__path_kind(file) == NIB_PATH_NONE && !m->tokenizer_path) {
-        nib__ledger_add_note(ledger, "tokenizer",
-                             "%s is not there: the GGUF has no tokenizer, and programs that need "
-                             "one will not open it; --tokenizer PATH names one",
-                             file);
+        nib__ledger_add_setting(ledger,
+                                &(nib_ledger_setting){.code = "tokenizer",
+                                                      .name = file,
+                                                      .by = NIB_BY_DEFAULT,
+                                                      .relation = NIB_SETTING_NARROWER},
+                                "the file does not exist: the GGUF has no tokenizer, and programs "
+                                "that need one will not open it; --tokenizer PATH names one");
         return NIB_OK;
     }
     if (nib__gguf_begins(file))

@@ -85,10 +85,8 @@ const char *nib__cache_name(nib_type type);
 uint64_t nib__plan_token_bytes(const nib_plan *p);
 /* Bytes that it holds there: weights, keys and values and, on a device, buffers. */
 uint64_t nib__plan_needs(const nib_plan *p);
-/* Codes of notes that end a run, too: what a device refused, and why nothing is drafted though it
- * was asked for. */
+/* The code of notes that end a run, too: what a device refused. */
 #define NIB_NOTE_REFUSED "refused"
-#define NIB_NOTE_NO_LOOKUP "no-lookup"
 /* Fills p->lookup, and says what a request for drafts comes to. */
 nib_status nib__plan_lookup(nib_plan *p, nib_err *err);
 

@@ -43,7 +43,6 @@ static void note_drafts(nib_plan *p)
 nib_status nib__plan_lookup(nib_plan *p, nib_err *err)
 {
     const int64_t asked = p->request.lookup;
-    nib_err *denied = &p->plan.denied;
     if (asked > NIB_LOOKUP_MOST)
         return nib__fail(err, NIB_USAGE,
                          "--lookup %" PRId64 " is over the limit of %d tokens at once", asked,
@@ -64,15 +63,16 @@ nib_status nib__plan_lookup(nib_plan *p, nib_err *err)
         note_drafts(p);
         return NIB_OK;
     }
-    if (p->policy.strict && denied->status == NIB_OK)
-        nib__fail(denied, NIB_NOT_AS_ASKED,
-                  "--strict: asked --lookup %" PRId64 ", and nothing is drafted: %s may give a "
-                  "token other bits among others than alone, and then another text; --lookup 0 "
-                  "asks for what is done",
-                  asked, row->name);
-    nib__ledger_add_note(&p->plan.ledger, NIB_NOTE_NO_LOOKUP,
-                         "--lookup %" PRId64 " is not done, tokens are made one by one: %s may "
-                         "give a token other bits among others than alone, and then another text",
-                         asked, row->name);
+    char number[32];
+    nib__ledger_add_setting(&p->plan.ledger,
+                            &(nib_ledger_setting){.code = "lookup",
+                                                  .name = "--lookup",
+                                                  .asked = nib__say_count(number, (uint64_t)asked),
+                                                  .done = "0",
+                                                  .by = NIB_BY_OPTION,
+                                                  .relation = NIB_SETTING_NONE},
+                            "tokens are made one by one: %s may give a token other bits among "
+                            "others than alone, and then another text; --lookup 0 asks for that",
+                            row->name);
     return NIB_OK;
 }

@@ -247,22 +247,30 @@ static void add_notes(nib_plan *p)
 {
     const nib_network *net = &p->model->net;
     nib_ledger *to = &p->plan.ledger;
-    for (size_t i = 0; i < net->notes.note_count; i++)
-        nib__ledger_add_note(to, net->notes.notes[i].code, "%s", net->notes.notes[i].text);
+    nib__ledger_append(to, &net->notes);
     for (size_t i = 0; i < net->notes.tensor_count; i++) {
         nib_ledger_tensor *t = nib__ledger_add_tensor(to, net->notes.tensors[i].name);
         if (t)
             *t = net->notes.tensors[i];
     }
-    for (size_t i = 0; i < nib__recipe_note_count(p->recipe); i++)
-        nib__ledger_add_note(to, "recipe", "%s", nib__recipe_note(p->recipe, i));
-    if (!p->request.dtype && net->config.dtype != NIB_TYPE_NONE &&
-        net->config.dtype != p->policy.dtype)
-        nib__ledger_add_note(to, "dtype",
-                             "config.json says torch_dtype %s, but the linear weights are stored "
-                             "as %s; activations are %s",
-                             nib__type_name(net->config.dtype), nib__type_name(p->policy.dtype),
-                             nib__type_name(p->policy.dtype));
+    nib__ledger_append(to, nib__recipe_ledger(p->recipe));
+    if (net->checkpoint)
+        nib__ledger_append(to, nib__checkpoint_ledger(net->checkpoint));
+    if (!p->request.dtype && !nib__recipe_dtype(p->recipe) && net->config.dtype != NIB_TYPE_NONE &&
+        net->config.dtype != p->policy.dtype) {
+        const char *asked = nib__type_name(net->config.dtype),
+                   *done = nib__type_name(p->policy.dtype);
+        nib__ledger_add_setting(to,
+                                &(nib_ledger_setting){.code = "dtype",
+                                                      .name = "torch_dtype",
+                                                      .asked = asked,
+                                                      .done = done,
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "the linear weights are stored as %s, and activations are %s; "
+                                "--dtype %s or --dtype %s says which is meant",
+                                done, done, asked, done);
+    }
 }
 
 static void note_qat(nib_plan *p)
@@ -295,11 +303,15 @@ static void note_wgrad(nib_plan *p)
         if (p->layers[i].role != NIB_ROLE_EMBED &&
             nib__scheme_is_quantized(&p->plan.layers[i].done))
             return;
-    nib__ledger_add_note(&p->plan.ledger, "config",
-                         "wgrad_with_hp changes nothing: no linear layer has products of codes%s",
-                         p->model->net.train.qat
-                             ? "; quantize.qat trains for codes with products of floats"
-                             : "");
+    nib__ledger_add_setting(
+        &p->plan.ledger,
+        &(nib_ledger_setting){.code = "training-key",
+                              .name = "wgrad_with_hp",
+                              .asked = "true",
+                              .by = NIB_BY_CONFIG,
+                              .relation = NIB_SETTING_NONE},
+        "no linear layer has products of codes%s",
+        p->model->net.train.qat ? "; quantize.qat trains for codes with products of floats" : "");
 }
 
 void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
@@ -310,13 +322,24 @@ void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
         biases += line->bias;
         as_asked += line->bias && line->bias_form && strcmp(line->bias_form, asked) == 0;
     }
-    if (asked && biases == 0)
-        nib__ledger_add_note(ledger, "bias", "--bias %s changes nothing: no layer has a bias",
-                             asked);
-    else if (asked)
-        nib__ledger_add_note(ledger, "bias", "%zu of %zu biases are %s%s%s", as_asked, biases,
-                             asked, as_asked < biases ? "; the others " : "",
-                             as_asked < biases ? others : "");
+    if (!asked)
+        return;
+    if (as_asked == biases && biases > 0) {
+        nib__ledger_add_note(ledger, "bias", "%zu of %zu biases are %s", as_asked, biases, asked);
+        return;
+    }
+    const nib_ledger_setting s = {.code = "bias",
+                                  .name = "--bias",
+                                  .asked = asked,
+                                  .done = as_asked > 0 ? asked : NULL,
+                                  .by = NIB_BY_OPTION,
+                                  .relation =
+                                      as_asked > 0 ? NIB_SETTING_NARROWER : NIB_SETTING_NONE};
+    if (biases == 0)
+        nib__ledger_add_setting(ledger, &s, "no layer has a bias");
+    else
+        nib__ledger_add_setting(ledger, &s, "%zu of %zu biases are; the others %s", as_asked,
+                                biases, others);
 }
 
 static nib_status make(nib_plan *p, const nib_request *request, const nib_retry *again,
@@ -353,7 +376,12 @@ static nib_status make(nib_plan *p, const nib_request *request, const nib_retry 
     note_qat(p);
     note_wgrad(p);
     NIB_TRY(nib__plan_lookup(p, err));
-    return nib__plan_memory(p, err);
+    NIB_TRY(nib__plan_memory(p, err));
+    nib__ledger_allow(&p->plan.ledger, &r->allow);
+    nib_err *denied = &p->plan.denied;
+    if (r->strict && denied->status == NIB_OK)
+        (void)nib__ledger_strict(&p->plan.ledger, denied);
+    return NIB_OK;
 }
 
 nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *request,
@@ -443,14 +471,33 @@ nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *s
     return status;
 }
 
+nib_status nib_plan_ledger_write(const nib_plan *plan, nib_form form, const nib_sink *sink,
+                                 nib_err *err)
+{
+    const nib_ledger *ledger = &plan->plan.ledger;
+    nib_text text;
+    nib__text_init(&text, &plan->model->engine->allocator);
+    if (form == NIB_FORM_JSON) {
+        nib_jsonw w;
+        nib__jsonw_init(&w, &text, 0);
+        nib__jsonw_object(&w);
+        nib__ledger_json(ledger, &w);
+        nib__jsonw_object_end(&w);
+    } else {
+        nib__ledger_render_settings(ledger, NIB_SETTING_EQUIVALENT, &text);
+    }
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
+
 nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err *err)
 {
     const nib_ledger *ledger = &plan->plan.ledger;
     nib_text text;
     nib__text_init(&text, &plan->model->engine->allocator);
     for (size_t i = 0; i < ledger->note_count; i++)
-        if (strcmp(ledger->notes[i].code, NIB_NOTE_REFUSED) == 0 ||
-            strcmp(ledger->notes[i].code, NIB_NOTE_NO_LOOKUP) == 0)
+        if (strcmp(ledger->notes[i].code, NIB_NOTE_REFUSED) == 0)
             nib__text_format(&text, "%s\n", ledger->notes[i].text);
     nib__ledger_summary(ledger, &text);
     if (plan->request.cache != NULL) {

@@ -122,8 +122,9 @@ static nib_status check_allowed(const nib_engine *engine, const nib_request *r, 
 {
     const char *useless = NULL;
     for (size_t i = 0; i < r->allow.count; i++)
-        if (is_here(engine, r->device) ||
-            strcmp(r->allow.items[i], nib__rung_names[NIB_RUNG_DEVICE]) != 0)
+        if (!nib__setting_code_is_known(r->allow.items[i]) &&
+            (is_here(engine, r->device) ||
+             strcmp(r->allow.items[i], nib__rung_names[NIB_RUNG_DEVICE]) != 0))
             useless = r->allow.items[i];
     return useless == NULL ? NIB_OK
                            : nib__fail(err, NIB_USAGE,

@@ -102,11 +102,10 @@ static nib_status calibrate(work *w, nib_err *err)
 
 static void add_notes(work *w)
 {
-    const nib_ledger *from = &w->model->net.notes;
-    for (size_t i = 0; i < from->note_count; i++)
-        nib__ledger_add_note(&w->ledger, from->notes[i].code, "%s", from->notes[i].text);
-    for (size_t i = 0; w->recipe && i < nib__recipe_note_count(w->recipe); i++)
-        nib__ledger_add_note(&w->ledger, "recipe", "%s", nib__recipe_note(w->recipe, i));
+    nib__ledger_append(&w->ledger, &w->model->net.notes);
+    nib__ledger_append(&w->ledger, nib__checkpoint_ledger(w->model->net.checkpoint));
+    if (w->recipe)
+        nib__ledger_append(&w->ledger, nib__recipe_ledger(w->recipe));
 }
 
 static nib_status name_output(work *w, const char *out, nib_err *err)
@@ -299,6 +298,10 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(choose_layers(w, err));
     NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o, err));
     NIB_TRY(nib__quantize_for(&w->plan, &w->ledger, w->model, o, err));
+    add_notes(w);
+    nib__ledger_allow(&w->ledger, &o->request.allow);
+    if (o->request.strict)
+        NIB_TRY(nib__ledger_strict(&w->ledger, err));
     NIB_TRY(calibrate(w, err));
     nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
                             /* strictly: no other format than the default one either */
@@ -313,7 +316,6 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     if (o->pack && !o->dry_run)
         NIB_TRY(pack_result(w, err));
     nib__note_biases(&w->ledger, o->request.bias, floats_because);
-    add_notes(w);
     return render(w, &report, form, sink, err);
 }
 

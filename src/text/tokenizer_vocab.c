@@ -33,6 +33,22 @@ static nib_status fail_memory(const maker *m, size_t size)
     return nib__fail_memory(m->err, size, "the vocabulary");
 }
 
+/* What the GGUF cannot say of the tokenizer. */
+NIB_PRINTF(2, 3) static void add_loss(const maker *m, const char *format, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    nib__ledger_add_setting(m->ledger,
+                            &(nib_ledger_setting){.code = "tokenizer",
+                                                  .name = m->name,
+                                                  .by = NIB_BY_CHECKPOINT,
+                                                  .relation = NIB_SETTING_OTHER},
+                            "%s", text);
+}
+
 /* ---- which model, and how it cuts ---- */
 
 /* Does the stage cut at exactly this pattern of the table? */
@@ -103,11 +119,9 @@ static nib_status take_spaces(const maker *m)
     } else if (t->normalizer_count == 0 && t->stage_count == 1 &&
                s[0].kind == NIB_STAGE_METASPACE && is_space(s[0].content, s[0].content_size)) {
         prefix = s[0].prepend == NIB_PREPEND_NEVER ? NIB_SAID_NO : NIB_SAID_YES;
-        if (s[0].prepend == NIB_PREPEND_FIRST && m->ledger != NULL)
-            nib__ledger_add_note(m->ledger, "tokenizer",
-                                 "%s puts a space before the text; by the GGUF, also behind every "
-                                 "special token in it",
-                                 m->name);
+        if (s[0].prepend == NIB_PREPEND_FIRST)
+            add_loss(m, "it puts a space before a text that does not begin with one; by the GGUF, "
+                        "before any text, and behind every special token in it");
     }
     m->out->model = (nib_vocab_text){"llama", 5};
     m->out->pre = (nib_vocab_text){"default", 7};
@@ -153,11 +167,11 @@ static void note_added(const maker *m)
         first = added;
         count++;
     }
-    if (count != 0 && m->ledger != NULL)
-        nib__ledger_add_note(m->ledger, "tokenizer",
-                             "%s: %zu added tokens (the first is %lld) take in or keep off what is "
-                             "around them, for which a GGUF has no key",
-                             m->name, count, (long long)first->id);
+    if (count != 0)
+        add_loss(m,
+                 "%zu added tokens (the first is %lld) take in or keep off what is around them, "
+                 "for which a GGUF has no key",
+                 count, (long long)first->id);
 }
 
 /* Every row of the model is a token; ids without one get a name that no text has. */
@@ -269,11 +283,11 @@ static nib_status write_scores(maker *m)
             scores[i] = last;
         splits += count_splits(m, i);
     }
-    if (splits > m->merge_count && m->ledger != NULL)
-        nib__ledger_add_note(m->ledger, "tokenizer",
-                             "%s lists %zu merges; by scores, as a GGUF has them, %zu pairs of "
-                             "pieces merge, so that rare texts can get other ids",
-                             m->name, m->merge_count, splits);
+    if (splits > m->merge_count)
+        add_loss(m,
+                 "it lists %zu merges; by scores, as a GGUF has them, %zu pairs of pieces merge, "
+                 "so that rare texts can get other ids",
+                 m->merge_count, splits);
     m->out->scores = scores;
     m->out->score_count = m->count;
     return NIB_OK;
@@ -296,10 +310,9 @@ static void take_around(const maker *m)
     out->add_bos = says(t->before_count, t->before, (int32_t)out->bos);
     out->add_eos = says(t->after_count, t->after, (int32_t)out->eos);
     const bool bos = out->add_bos == NIB_SAID_YES, eos = out->add_eos == NIB_SAID_YES;
-    if (t->before_count + t->after_count != (size_t)bos + (size_t)eos && m->ledger != NULL)
-        nib__ledger_add_note(m->ledger, "tokenizer",
-                             "%s puts %zu tokens around a text; a GGUF can say BOS and EOS alone",
-                             m->name, t->before_count + t->after_count);
+    if (t->before_count + t->after_count != (size_t)bos + (size_t)eos)
+        add_loss(m, "it puts %zu tokens around a text; a GGUF can say BOS and EOS alone",
+                 t->before_count + t->after_count);
 }
 
 nib_status nib__tokenizer_to_vocab(nib_vocab_source *out, const nib_tokenizer *t, const char *name,

@@ -47,14 +47,14 @@ refused 2 '--lookup is not an option of `nibble eval`; *' eval "$MODEL" --lookup
 refused 2 '--lookup 4 is of text that is generated, and this is a training config; leave it out' plan "$REPO"/configs/llama3_debugmodel_mxfp8_vocab2256.json --lookup 4
 
 # a device's rows may have other bits in a step of several tokens: asked, not done, and said
-nibble plan "$MODEL" --device h200 --lookup 8 --json | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["lookup"], [n["text"] for n in d["notes"] if n["code"] == "no-lookup"])' >h200.txt
-check 'a device' grep -q "^0 \['--lookup 8 is not done, tokens are made one by one: linear_[a-z0-9_]* may give a token other bits" h200.txt
-check 'strictly' test "$(nibble plan "$MODEL" --device h200 --lookup 8 --strict 2>&1 >/dev/null | cut -c 1-58)" = 'nibble: --strict: asked --lookup 8, and nothing is drafted'
-equal 'a device without being asked' "0 []" "$(nibble plan "$MODEL" --device h200 --json | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["lookup"], [n for n in d["notes"] if "lookup" in n["code"]])')"
+nibble plan "$MODEL" --device h200 --lookup 8 --json | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["lookup"], [n["text"] for n in d["settings"] if n["code"] == "lookup"])' >h200.txt
+check 'a device' grep -q "^0 \['tokens are made one by one: linear_[a-z0-9_]* may give a token other bits" h200.txt
+check 'strictly' test "$(nibble plan "$MODEL" --device h200 --lookup 8 --strict 2>&1 >/dev/null | cut -c 1-65)" = 'nibble: --strict: --lookup 8 (option): tokens are made one by one'
+equal 'a device without being asked' "0 []" "$(nibble plan "$MODEL" --device h200 --json | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["lookup"], [n for n in d["settings"] + d["notes"] if "lookup" in n["code"]])')"
 if nibble devices opencl >/dev/null 2>&1; then
     nibble generate "$MODEL" -p x -n 2 --device opencl --lookup 8 >/dev/null 2>err
-    check 'it ends a run' grep -q '^--lookup 8 is not done, tokens are made one by one: linear_' err
-    refused 4 '--strict: asked --lookup 8, and nothing is drafted: linear_*--lookup 0 asks for what is done' generate "$MODEL" -p x -n 2 --device opencl --lookup 8 --strict --quiet
+    check 'it ends a run' grep -q '^without effect: --lookup 8 (option): tokens are made one by one: linear_' err
+    refused 4 '--strict: --lookup 8 (option): tokens are made one by one: linear_*--lookup 0 asks for that; --allow lookup accepts it' generate "$MODEL" -p x -n 2 --device opencl --lookup 8 --strict --quiet
 else
     skipped 'lookup, on OpenCL' 'no OpenCL device'
 fi

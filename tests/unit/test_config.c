@@ -6,6 +6,7 @@
 #include "generation_config.h"
 
 #include "failing.h"
+#include "ledger_lines.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -83,7 +84,7 @@ static void test_takes_sizes(void **state)
     assert_int_equal(c->dtype, NIB_TYPE_NONE);
     assert_int_equal(c->bos, -1);
     assert_int_equal(c->eos_count, 0);
-    assert_int_equal(p.ledger.note_count, 0);
+    assert_int_equal(p.ledger.setting_count, 0);
     close_parsed(&p);
 }
 
@@ -109,7 +110,7 @@ static void test_takes_options(void **state)
     assert_int_equal(c->eos_count, 3);
     assert_int_equal(c->eos[0], 2);
     assert_int_equal(c->eos[2], 7);
-    assert_int_equal(p.ledger.note_count, 0);
+    assert_int_equal(p.ledger.setting_count, 0);
     close_parsed(&p);
 }
 
@@ -350,20 +351,18 @@ static void test_neutral_and_noted(void **state)
                 "\"clip_qkv\":null,\"use_qk_norm\":false,\"no_rope_layers\":[],"
                 "\"partial_rotary_factor\":1.0,\"initializer_range\":NaN,\"max_window_layers\":28");
     assert_int_equal(p.status, NIB_OK);
-    assert_int_equal(p.ledger.note_count, 0);
+    assert_int_equal(p.ledger.setting_count, 0);
     close_parsed(&p);
     open_config(&p, "llama",
                 "\"auto_map\":{\"AutoModel\":\"other/repository--file.Class\"},"
                 "\"_attn_implementation_internal\":\"other/kernels\",\"trust_remote_code\":true,"
                 "\"my_\\u001bkey\":[[[{\"deep\":1}]]]");
     assert_int_equal(p.status, NIB_OK);
-    assert_int_equal(p.ledger.note_count, 4);
-    assert_string_equal(p.ledger.notes[0].code, "config-code");
-    assert_non_null(strstr(p.ledger.notes[0].text, "\"auto_map\" names code; it is not followed"));
-    assert_string_equal(p.ledger.notes[1].code, "config-code");
-    assert_string_equal(p.ledger.notes[2].code, "config-code");
-    assert_string_equal(p.ledger.notes[3].code, "config-key");
-    assert_null(strchr(p.ledger.notes[3].text, '\033'));
+    assert_int_equal(p.ledger.setting_count, 4);
+    assert_int_equal(count_settings(&p.ledger, "config-code", "auto_map (config): "), 1);
+    assert_int_equal(count_settings(&p.ledger, "config-code", ""), 3);
+    assert_int_equal(count_settings(&p.ledger, "config-key", "key (config): "), 1);
+    assert_int_equal(count_settings(&p.ledger, NULL, "\033"), 0);
     close_parsed(&p);
 }
 
@@ -445,8 +444,9 @@ static void test_generation_notes(void **state)
     assert_int_equal(
         nib__generation_parse(&g, "generation_config.json", text, sizeof text - 1, &ledger, &err),
         NIB_OK);
-    assert_int_equal(ledger.note_count, 1);
-    assert_non_null(strstr(ledger.notes[0].text, "\"no_repeat_ngram_size\" is not known here"));
+    assert_int_equal(ledger.setting_count, 1);
+    assert_int_equal(count_settings(&ledger, "generation-key", "no_repeat_ngram_size"), 1);
+    assert_int_equal(ledger.settings[0].relation, NIB_SETTING_NONE);
     assert_true(g.temperature == 1.0);
     nib__ledger_free(&ledger);
 }

@@ -7,6 +7,7 @@
 #include "checkpoint_build.h"
 #include "failing.h"
 #include "kernel.h"
+#include "ledger_lines.h"
 
 #include <math.h>
 
@@ -379,7 +380,7 @@ static bool has_note(const nib_checkpoint *cp, const char *fragment)
     for (size_t i = 0; i < nib__checkpoint_note_count(cp); i++)
         if (strstr(nib__checkpoint_note(cp, i), fragment) != NULL)
             return true;
-    return false;
+    return count_settings(nib__checkpoint_ledger(cp), NULL, fragment) != 0;
 }
 
 static void test_said(void **state)
@@ -389,7 +390,7 @@ static void test_said(void **state)
     nib_ledger ledger;
     nib_weight w;
     nib_err err;
-    assert_true(has_note(cp, "\"group_nowhere\" of quantization_config matches no weight"));
+    assert_true(has_note(cp, "group_nowhere (config): "));
     assert_false(has_note(cp, "group_order"));
     static const struct {
         const char *module, *asked, *done;
@@ -469,18 +470,12 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_compressed_golden),
-        cmocka_unit_test(test_gptq_golden),
-        cmocka_unit_test(test_gptqmodel_golden),
-        cmocka_unit_test(test_fp8_golden),
-        cmocka_unit_test(test_gpt_oss_golden),
-        cmocka_unit_test(test_fp8_hostile),
-        cmocka_unit_test(test_stacks_hostile),
-        cmocka_unit_test(test_unread_methods),
-        cmocka_unit_test(test_foreign_weights),
-        cmocka_unit_test(test_said),
-        cmocka_unit_test(test_oblong_blocks),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_compressed_golden), cmocka_unit_test(test_gptq_golden),
+        cmocka_unit_test(test_gptqmodel_golden),  cmocka_unit_test(test_fp8_golden),
+        cmocka_unit_test(test_gpt_oss_golden),    cmocka_unit_test(test_fp8_hostile),
+        cmocka_unit_test(test_stacks_hostile),    cmocka_unit_test(test_unread_methods),
+        cmocka_unit_test(test_foreign_weights),   cmocka_unit_test(test_said),
+        cmocka_unit_test(test_oblong_blocks),     cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

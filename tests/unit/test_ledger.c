@@ -3,6 +3,7 @@
  * The ledger: lines grow, equal fates fold, counts and the summary add up, JSON holds the pinned
  * names, words wrap, and a failing allocator is said and never crashes.
  */
+#include "file.h"
 #include "ledger.h"
 
 #include <setjmp.h>
@@ -167,6 +168,19 @@ static void words_wrap(void **state)
     nib__text_free(&text);
 }
 
+/* The JSON has this part, whatever spaces the writer puts. */
+static void expect_json(const nib_text *json, const char *part)
+{
+    char *plain = malloc(json->size + 1), *to = plain;
+    for (const char *from = json->at; *from != 0; from++)
+        if (*from != ' ' || (from[-1] != ':' && from[-1] != ','))
+            *to++ = *from;
+    *to = 0;
+    if (strstr(plain, part) == NULL)
+        fail_msg("%s is not in %s", part, plain);
+    free(plain);
+}
+
 static void json_holds_the_pinned_names(void **state)
 {
     (void)state;
@@ -183,7 +197,8 @@ static void json_holds_the_pinned_names(void **state)
         "\"kernel\":\"linear_a8t_w4g_f32__avx512vnni_6x32\"",
         "\"predicted_us\":12.5",
         "\"counts\":{\"asked\":14,\"done\":12,\"substituted\":1,\"denied\":1,"
-        "\"embeddings_not_as_asked\":0}",
+        "\"embeddings_not_as_asked\":0,\"settings\":{\"equivalent\":0,\"narrower\":0,\"other\":0,"
+        "\"without effect\":0}}",
         "\"tensors\":[{\"name\":\"a.scale\",\"asked\":\"f64\",\"done\":\"f32\"",
         "\"max_rel_change\":0.25",
     };
@@ -198,19 +213,115 @@ static void json_holds_the_pinned_names(void **state)
     nib__jsonw_object(&w);
     nib__ledger_json(&ledger, &w);
     nib__jsonw_object_end(&w);
-    for (size_t i = 0; i < COUNT(expected); i++) {
-        /* whatever spaces the writer puts */
-        char *plain = malloc(text.size + 1), *to = plain;
-        for (const char *from = text.at; *from != 0; from++)
-            if (*from != ' ' || (from[-1] != ':' && from[-1] != ','))
-                *to++ = *from;
-        *to = 0;
-        if (strstr(plain, expected[i]) == NULL)
-            fail_msg("%s is not in %s", expected[i], plain);
-        free(plain);
-    }
+    for (size_t i = 0; i < COUNT(expected); i++)
+        expect_json(&text, expected[i]);
     nib__text_free(&text);
     nib__ledger_free(&ledger);
+}
+
+/* ---- settings ---- */
+
+static void add_three(nib_ledger *ledger)
+{
+    nib__ledger_add_setting(ledger,
+                            &(nib_ledger_setting){.code = "training-key",
+                                                  .name = "training.compile",
+                                                  .asked = "true",
+                                                  .by = NIB_BY_OPTION,
+                                                  .relation = NIB_SETTING_EQUIVALENT},
+                            "kernels are compiled %s", "already");
+    nib__ledger_add_unread(ledger, "config-key", "config.json", "mood");
+    nib__ledger_add_unread(ledger, "config-key", "config.json", "weather");
+    nib__ledger_add_setting(ledger,
+                            &(nib_ledger_setting){.code = "tie",
+                                                  .name = "tie_word_embeddings",
+                                                  .asked = "true",
+                                                  .done = "false",
+                                                  .by = NIB_BY_CONFIG,
+                                                  .relation = NIB_SETTING_OTHER},
+                            "a head is stored");
+}
+
+/* Lines that differ in the name alone share one; the caller says from which relation on. */
+static void settings_are_lines(void **state)
+{
+    (void)state;
+    nib_ledger ledger;
+    nib_text text;
+    nib__ledger_init(&ledger, &allocator);
+    nib__text_init(&text, &allocator);
+    nib__ledger_add_setting(NULL, &(nib_ledger_setting){.code = "tie"}, "nobody keeps it");
+    add_three(&ledger);
+    nib__ledger_render_settings(&ledger, NIB_SETTING_EQUIVALENT, &text);
+    assert_string_equal(text.at,
+                        "equivalent: training.compile true (option): kernels are compiled already\n"
+                        "without effect: mood, weather (config): config.json has this key, and "
+                        "Nibble does not read it\n"
+                        "not as asked: tie_word_embeddings true (config): a head is stored\n");
+    nib__text_clear(&text);
+    nib__ledger_render_settings(&ledger, NIB_SETTING_NONE, &text);
+    assert_int_equal(strncmp(text.at, "without effect: mood, weather", 29), 0);
+    nib__text_clear(&text);
+    nib__ledger_summary(&ledger, &text);
+    assert_non_null(strstr(text.at, "; 3 settings not as asked"));
+    nib_ledger other;
+    nib__ledger_init(&other, &allocator);
+    nib__ledger_append(&other, &ledger);
+    nib__ledger_free(&ledger);
+    nib__text_clear(&text);
+    nib_jsonw w;
+    nib__jsonw_init(&w, &text, 0);
+    nib__jsonw_object(&w);
+    nib__ledger_json(&other, &w);
+    nib__jsonw_object_end(&w);
+    expect_json(&text, "{\"code\":\"tie\",\"name\":\"tie_word_embeddings\",\"asked\":\"true\","
+                       "\"done\":\"false\",\"by\":\"config\",\"relation\":\"other\",\"allowed\":"
+                       "false,\"text\":\"a head is stored\"}");
+    expect_json(&text, "\"settings\":{\"equivalent\":1,\"narrower\":0,\"other\":1,"
+                       "\"without effect\":2}");
+    nib__ledger_free(&other);
+    nib__text_free(&text);
+}
+
+static void strict_refuses_what_is_not_allowed(void **state)
+{
+    (void)state;
+    static const char *const all[] = {"dequant", "config-key", "tie"};
+    nib_ledger ledger;
+    nib_err err;
+    nib__ledger_init(&ledger, &allocator);
+    assert_int_equal(nib__ledger_strict(&ledger, &err), NIB_OK);
+    add_three(&ledger);
+    assert_int_equal(nib__ledger_strict(&ledger, &err), NIB_NOT_AS_ASKED);
+    assert_string_equal(err.text, "--strict: mood (config): config.json has this key, and Nibble "
+                                  "does not read it; --allow config-key accepts it; 2 more are not "
+                                  "as asked");
+    nib__ledger_allow(&ledger, &(nib_strings){all, 2});
+    assert_int_equal(nib__ledger_strict(&ledger, &err), NIB_NOT_AS_ASKED);
+    assert_string_equal(err.text, "--strict: tie_word_embeddings true (config): a head is stored; "
+                                  "--allow tie accepts it");
+    nib__ledger_allow(&ledger, &(nib_strings){all, 3});
+    assert_int_equal(nib__ledger_strict(&ledger, &err), NIB_OK);
+    assert_true(nib__setting_code_is_known("tie") && !nib__setting_code_is_known("dequant"));
+    nib__ledger_free(&ledger);
+}
+
+/* Every code stands in the documentation with its meaning. */
+static void codes_are_documented(void **state)
+{
+    (void)state;
+    char *page = NULL, row[256];
+    size_t size;
+    nib_err err;
+    if (nib__file_read(&page, &size, "docs/ledger.md", 1 << 20, &allocator, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    for (const nib_setting_code *c = nib__setting_codes; c->code != NULL; c++) {
+        snprintf(row, sizeof row, "| `%s` | %s |\n", c->code, c->meaning);
+        if (strstr(page, row) == NULL)
+            fail_msg("docs/ledger.md lacks %s", row);
+        assert_true(c[1].code == NULL || strcmp(c->code, c[1].code) < 0);
+    }
+    nib__release(&allocator, page);
 }
 
 /* ---- memory that runs out ---- */
@@ -238,6 +349,7 @@ static void a_failing_allocator_is_said(void **state)
             nib_ledger_layer *layer = nib__ledger_add_layer(&ledger, "x");
             if (layer != NULL)
                 nib__ledger_add_reason(&ledger, layer, "code", "text");
+            add_three(&ledger);
         }
         assert_true(ledger.failed || n > 4);
         nib__text_init(&text, &allocator);
@@ -258,6 +370,9 @@ int main(void)
         cmocka_unit_test(names_fold_whole_parts_only),
         cmocka_unit_test(words_wrap),
         cmocka_unit_test(json_holds_the_pinned_names),
+        cmocka_unit_test(settings_are_lines),
+        cmocka_unit_test(strict_refuses_what_is_not_allowed),
+        cmocka_unit_test(codes_are_documented),
         cmocka_unit_test(a_failing_allocator_is_said),
     };
     allocator = nib__allocator_default();

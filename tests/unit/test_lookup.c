@@ -290,8 +290,7 @@ static void test_wrong_draft(void **state)
     }
 }
 
-static nib_generate_stats generate(const opened *o, const nib_generate_options *options,
-                                   kept *out)
+static nib_generate_stats generate(const opened *o, const nib_generate_options *options, kept *out)
 {
     *out = (kept){.size = 0};
     const nib_sink sink = {keep, out};
@@ -388,7 +387,8 @@ static void test_request(void **state)
         assert_int_equal(plan->lookup, 0);
         assert_int_equal(nib_plan_status(plan, &err), strict ? NIB_NOT_AS_ASKED : NIB_OK);
         if (strict)
-            assert_non_null(strstr(err.text, "asked --lookup 8, and nothing is drafted: linear_"));
+            assert_non_null(strstr(err.text, "--lookup 8 (option): tokens are made one by one: "
+                                             "linear_"));
         nib_plan_free(plan);
     }
     close_opened(&o);

@@ -4,6 +4,7 @@
  * whether a prompt comes in one piece, token by token, in odd chunks or among other sequences; and
  * what a step and a directory are refused for.
  */
+#include "ledger_lines.h"
 #include "session.h"
 
 #include "failing.h"
@@ -385,23 +386,18 @@ static void test_config_notes(void **state)
         const char *model, *more, *code, *says; /* code NULL: none */
     } cases[] = {
         {"qwen2", "\"vocab_size\": 250", NULL, NULL},
-        {"qwen2", "\"tie_word_embeddings\": true", "tie", "a head is stored besides the embedding"},
+        {"qwen2", "\"tie_word_embeddings\": true", "tie", "true (config): a head is stored"},
         {"llama3", "\"tie_word_embeddings\": false", "tie", "no head is stored"},
-        {"llama_bias", "\"attention_bias\": false", "bias",
-         "has a bias that config.json does not imply"},
+        {"llama_bias", "\"attention_bias\": false", "bias", "that config.json does not imply"},
         {"qwen2", "\"auto_map\": {\"AutoModel\": \"a/b--c.D\"}", "config-code", "auto_map"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char directory[256];
         copy_model(directory, cases[i].model, cases[i].more);
         opened o = must_open(&(open_how){.path = directory, .dtype = "f32"});
-        const nib_ledger *notes = &o.model->net.notes;
-        bool said = !cases[i].code;
-        for (size_t n = 0; n < notes->note_count && !said; n++)
-            said = strcmp(notes->notes[n].code, cases[i].code) == 0 &&
-                   strstr(notes->notes[n].text, cases[i].says) != NULL;
-        if (!said)
-            fail_msg("no note \"%s\" for %s", cases[i].code, cases[i].more);
+        const nib_ledger *ledger = &o.model->net.notes;
+        if (cases[i].code != NULL && count_settings(ledger, cases[i].code, cases[i].says) == 0)
+            fail_msg("no line \"%s\" for %s", cases[i].code, cases[i].more);
         close_opened(&o);
         drop_directory(directory);
     }
@@ -500,10 +496,9 @@ static void test_unused(void **state)
             assert_non_null(strstr(err.text, cases[i].says));
         } else {
             assert_int_equal(status, NIB_OK);
-            const nib_ledger *notes = &o.model->net.notes;
-            assert_int_equal(notes->note_count, 1);
-            assert_string_equal(notes->notes[0].code, "surplus");
-            assert_non_null(strstr(notes->notes[0].text, cases[i].tensor));
+            const nib_ledger *ledger = &o.model->net.notes;
+            assert_int_equal(ledger->setting_count, 1);
+            assert_int_equal(count_settings(ledger, "extra-tensor", cases[i].tensor), 1);
             close_opened(&o);
         }
         drop_directory(directory);
@@ -536,8 +531,8 @@ static void test_config_only(void **state)
     copy_model(directory, "qwen3", "\"quantization_config\": {\"quant_method\": \"gptq\"}");
     snprintf(path, sizeof path, "%s/config.json", directory);
     assert_int_equal(nib_model_open(&model, engine, path, NULL, &err), NIB_OK);
-    assert_int_equal(model->net.notes.note_count, 1);
-    assert_non_null(strstr(model->net.notes.notes[0].text, "has a quantization_config: without"));
+    assert_int_equal(model->net.notes.setting_count, 1);
+    assert_int_equal(count_settings(&model->net.notes, "quantization-config", "plain ones"), 1);
     nib_model_close(model);
     drop_directory(directory);
     assert_int_equal(nib_model_open(&model, engine, "tests/golden/models", NULL, &err), NIB_IO);

@@ -7,6 +7,7 @@
 #include "failing.h"
 #include "file.h"
 #include "json.h"
+#include "ledger_lines.h"
 #include "recipe.h"
 
 #include <setjmp.h>
@@ -300,8 +301,7 @@ static void test_torchtitan(void **state)
                 "filter_fqns \"output\"");
     nib_recipe *r =
         load("{\"float8\":{\"recipe_name\":\"rowwise\",\"emulate\":true}}", untied, NULL, NULL);
-    assert_int_equal(nib__recipe_note_count(r), 1);
-    assert_non_null(strstr(nib__recipe_note(r, 0), "emulate"));
+    assert_int_equal(count_settings(nib__recipe_ledger(r), "recipe", "emulate (recipe): "), 1);
     nib__recipe_free(r);
     refuse("{\"mx\":{\"recipe_name\":\"mxfp9\"}}", NIB_BAD_INPUT, "did you mean mxfp8");
     refuse("{\"float8\":{\"recipe_name\":\"tensorwise\"}}", NIB_UNSUPPORTED, "neighbours");
@@ -541,17 +541,16 @@ static void test_hugging_face(void **state)
     expect("{\"quant_type\":\"int8_weight_only\",\"quant_type_kwargs\":null}",
            "keep int8wo int8wo int8wo int8wo keep");
     nib_recipe *r = load(HF(",\"modules_to_not_convert\":[\"visual\"]"), untied, NULL, NULL);
-    assert_int_equal(nib__recipe_note_count(r), 1);
-    assert_non_null(
-        strstr(nib__recipe_note(r, 0), "modules_to_not_convert \"visual\" matches no layer"));
+    assert_int_equal(nib__recipe_ledger(r)->setting_count, 1);
+    assert_int_equal(
+        count_settings(nib__recipe_ledger(r), "filter", "modules_to_not_convert \"visual\""), 1);
     nib__recipe_free(r);
     r = load(
         HF(",\"modules_to_not_convert\":[\"lm_head\"],\"include_input_output_embeddings\":true,"
            "\"untie_embedding_weights\":false,\"ne\\u001bw\":1"),
         untied, NULL, NULL);
-    assert_int_equal(nib__recipe_note_count(r), 1);
-    assert_string_equal(nib__recipe_note(r, 0),
-                        "quantization_config: ne\\u001bw is not known and not read");
+    assert_int_equal(nib__recipe_ledger(r)->setting_count, 1);
+    assert_int_equal(count_settings(nib__recipe_ledger(r), "recipe", "ne\\u001bw (recipe): "), 1);
     nib__recipe_free(r);
     refuse(HF(",\"modules_to_not_convert\":\"lm_head\""), NIB_BAD_INPUT, "neither a list of names");
     refuse(HF(",\"include_input_output_embeddings\":1"), NIB_BAD_INPUT, "neither true nor false");
@@ -593,7 +592,7 @@ static void test_fqn_precedence(void **state)
     nib_recipe *r = load(CONFIG("FqnToConfig", "1",
                                 "\"fqn_to_config\":{\"_default\":" INT8 ",\"re:.+norm.+\":null}"),
                          untied, NULL, NULL);
-    assert_int_equal(nib__recipe_note_count(r), 1); /* norms are no layers */
+    assert_int_equal(nib__recipe_ledger(r)->setting_count, 1); /* norms are no layers */
     nib__recipe_free(r);
     refuse(CONFIG("FqnToConfig", "1", "\"fqn_to_config\":{\"lm_haed\":" INT8 "}"), NIB_USAGE,
            "did you mean lm_head");
@@ -651,11 +650,11 @@ static void test_torchao_refused(void **state)
     refuse("{\"_data\":{}}", NIB_BAD_INPUT, "lacks \"_type\"");
     nib_recipe *r =
         load(CONFIG("Float8DynamicActivationFloat8WeightConfig", "2", ""), untied, NULL, NULL);
-    assert_non_null(strstr(nib__recipe_note(r, 0), "one scale per token"));
+    assert_int_equal(count_settings(nib__recipe_ledger(r), "activations", "PerTensor"), 1);
     nib__recipe_free(r);
     r = load(EIGHT_DA_FOUR(",\"weight_scale_dtype\":" DTYPE("bfloat16")), untied, NULL, NULL);
-    assert_int_equal(nib__recipe_note_count(r), 1);
-    assert_non_null(strstr(nib__recipe_note(r, 0), "weight_scale_dtype bfloat16"));
+    assert_int_equal(
+        count_settings(nib__recipe_ledger(r), "scale-type", "weight_scale_dtype bfloat16"), 1);
     nib__recipe_free(r);
 }
 

@@ -3,6 +3,7 @@
  * Training configs: every key is taken, with its limits; options win over the file; what would
  * change the result and is not built is refused, and what changes nothing is said.
  */
+#include "ledger_lines.h"
 #include "train_keys.h"
 
 #include "failing.h"
@@ -80,13 +81,7 @@ static void option_refused(const char *option, const char *words)
     refused_with("{" MODEL "}", option, NIB_USAGE, words);
 }
 
-static size_t noted(const char *words)
-{
-    size_t found = 0;
-    for (size_t i = 0; i < notes.note_count; i++)
-        found += strstr(notes.notes[i].text, words) != NULL;
-    return found;
-}
+static size_t noted(const char *words) { return count_settings(&notes, "training-key", words); }
 
 static void test_is(void **state)
 {
@@ -239,7 +234,7 @@ static void test_options(void **state)
     assert_true(train.print_after_conversion && train.steps == 50);
     assert_string_equal(train.recipe,
                         "{\"recipe_name\": \"mxfp8\", \"filter_fqns\": [\"output\"]}");
-    assert_int_equal(noted("training.compile changes nothing"), 1);
+    assert_int_equal(noted("training.compile true (option): every kernel is compiled"), 1);
     takes(text, lists);
     assert_string_equal(train.recipe,
                         "{\"recipe_name\": \"mxfp8\", \"filter_fqns\": [\"a\", \"b\", \"c\"]}");
@@ -247,7 +242,7 @@ static void test_options(void **state)
     assert_true(train.steps == 6 && train.save && train.load_step == -1);
     assert_true(train.decay_ratio < 0 && !train.document_mask && !train.recipe);
     assert_int_equal(noted("training.compile"), 0);
-    assert_int_equal(noted("mx.filter_fqns changes nothing: model.converters does not name mx"), 1);
+    assert_int_equal(noted("mx.filter_fqns (config): model.converters does not name mx"), 1);
 
     option_refused("training.step=5", "did you mean training.steps");
     option_refused("trainin.steps=5", "did you mean training.steps");
@@ -403,16 +398,16 @@ static void test_notes(void **state)
           "\"metrics\":{\"enable_tensorboard\":true,\"save_tb_folder\":\"tb\"},"
           "\"job\":{\"description\":\"x\"},\"training\":{\"dataset\":\"c4_test\"}}",
           NULL);
-    assert_int_equal(noted("metrics.enable_tensorboard, metrics.save_tb_folder change nothing"), 1);
-    assert_int_equal(noted("profiling.profile_freq changes nothing: no profiler is built in"), 1);
-    assert_int_equal(noted("training.dataset changes nothing: nothing is downloaded"), 1);
+    assert_int_equal(noted("metrics.enable_tensorboard true (config): metrics are JSON lines"), 1);
+    assert_int_equal(noted("metrics.save_tb_folder"), 1);
+    assert_int_equal(noted(": no profiler is built in"), 1);
+    assert_int_equal(noted(": no text is known by a name"), 1);
     assert_int_equal(noted("description"), 0);
     takes("{" MODEL ",\"mx\":{\"wgrad_with_hp\":true},\"quantize\":{\"recipe\":\"mxfp8\","
           "\"linear\":{\"mx\":{\"filter_fqns\":[]}}}}",
           NULL);
-    assert_int_equal(noted("mx.wgrad_with_hp changes nothing: model.converters does not name mx"),
-                     1);
-    assert_int_equal(noted("quantize.linear.mx.filter_fqns changes nothing: model.converters"), 1);
+    assert_int_equal(noted("mx.wgrad_with_hp (config): model.converters does not name mx"), 1);
+    assert_int_equal(noted("quantize.linear.mx.filter_fqns (config): model.converters"), 1);
 }
 
 /* The table itself: names are unique, sections known, limits sound, every row of use explained. */

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The ledger's settings: what was asked besides schemes and devices of layers, and is not done just
+ * so.
+ */
+#include "ledger.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+const char *const nib__setting_relation_names[] = {"equivalent", "narrower", "other",
+                                                   "without effect", NULL};
+const char *const nib__asker_names[] = {"option", "recipe",  "checkpoint",
+                                        "config", "default", NULL};
+
+/* Codes are stable: scripts read them, and --allow takes them. */
+const nib_setting_code nib__setting_codes[] = {
+    {"activations", "activations are quantized in another way than a config or a checkpoint says"},
+    {"bias", "biases take another form than asked, or there are none"},
+    {"cache-type", "keys and values are kept in another type than a config says"},
+    {"config-code", "config.json names Python code, which is not run"},
+    {"config-key", "a key of the model's config that no part reads"},
+    {"context", "the model does not say its longest context"},
+    {"dropped", "a stored tensor is not written to the output"},
+    {"dtype", "activations or weights have another float type than a config says"},
+    {"extra-tensor", "a stored tensor that no part of the model reads"},
+    {"filter", "a filter or a rule that matches no layer, or is overruled for all of them"},
+    {"format", "the output is written in another format than the default"},
+    {"generation-key", "a key of generation_config.json that no part reads"},
+    {"lookup", "no tokens are drafted"},
+    {"quantization-config", "what config.json says of the quantization is not followed"},
+    {"recipe", "a key of a recipe that has no effect, or another meaning here"},
+    {"rope", "the model does not say its rotary scaling completely"},
+    {"scale-type", "scales are stored in another type than a config says"},
+    {"tie", "config.json and the stored tensors disagree on whether head and embedding are one"},
+    {"tokenizer", "a tokenizer in another format does not keep all of its meaning"},
+    {"training-key", "a key of a training config that has no effect in this run"},
+    {"untied", "a tensor that was shared is written as one of its own"},
+    {"zero-point", "zero points are of another kind than a config says"},
+    {NULL, NULL},
+};
+
+bool nib__setting_code_is_known(const char *code)
+{
+    for (const nib_setting_code *c = nib__setting_codes; c->code != NULL; c++)
+        if (strcmp(c->code, code) == 0)
+            return true;
+    return false;
+}
+
+/* A copy in the ledger; NULL stays NULL. */
+static const char *copy(nib_ledger *ledger, const char *text)
+{
+    return text == NULL ? NULL : nib__ledger_text(ledger, "%s", text);
+}
+
+static void add(nib_ledger *ledger, const nib_ledger_setting *from, const char *text)
+{
+    nib_ledger_setting line = *from;
+    line.code = copy(ledger, from->code);
+    line.name = copy(ledger, from->name);
+    line.asked = copy(ledger, from->asked);
+    line.done = copy(ledger, from->done);
+    line.text = text;
+    nib_ledger_setting *grown =
+        nib__ledger_grow(ledger, ledger->settings, ledger->setting_count, sizeof *grown);
+    if (grown == NULL)
+        return;
+    ledger->settings = grown;
+    grown[ledger->setting_count++] = line;
+}
+
+void nib__ledger_add_setting(nib_ledger *ledger, const nib_ledger_setting *setting,
+                             const char *format, ...)
+{
+    if (ledger == NULL)
+        return;
+    va_list args;
+    va_start(args, format);
+    const char *text = nib__ledger_text_v(ledger, format, args);
+    va_end(args);
+    add(ledger, setting, text);
+}
+
+void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *file, const char *key)
+{
+    nib__ledger_add_setting(
+        ledger,
+        &(nib_ledger_setting){
+            .code = code, .name = key, .by = NIB_BY_CONFIG, .relation = NIB_SETTING_NONE},
+        "%s has this key, and Nibble does not read it", file);
+}
+
+void nib__ledger_append(nib_ledger *ledger, const nib_ledger *from)
+{
+    for (size_t i = 0; i < from->setting_count; i++)
+        add(ledger, &from->settings[i], copy(ledger, from->settings[i].text));
+    for (size_t i = 0; i < from->note_count; i++)
+        nib__ledger_add_note(ledger, from->notes[i].code, "%s", from->notes[i].text);
+}
+
+void nib__ledger_allow(nib_ledger *ledger, const nib_strings *allow)
+{
+    for (size_t i = 0; i < ledger->setting_count; i++)
+        for (size_t j = 0; j < allow->count; j++)
+            if (strcmp(ledger->settings[i].code, allow->items[j]) == 0)
+                ledger->settings[i].allowed = true;
+}
+
+void nib__ledger_setting_sentence(const nib_ledger_setting *s, nib_text *out)
+{
+    nib__text_format(out, "%s%s%s (%s): %s", s->name, s->asked != NULL ? " " : "",
+                     s->asked != NULL ? s->asked : "", nib__asker_names[s->by], s->text);
+}
+
+nib_status nib__ledger_strict(const nib_ledger *ledger, nib_err *err)
+{
+    const nib_ledger_setting *first = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < ledger->setting_count; i++) {
+        const nib_ledger_setting *s = &ledger->settings[i];
+        if (s->relation < NIB_SETTING_OTHER || s->allowed)
+            continue;
+        first = count++ == 0 ? s : first;
+    }
+    if (count == 0)
+        return NIB_OK;
+    char others[64] = "";
+    nib_text sentence;
+    nib__text_init(&sentence, ledger->arena.allocator);
+    nib__ledger_setting_sentence(first, &sentence);
+    if (count > 1)
+        snprintf(others, sizeof others, "; %zu more are not as asked", count - 1);
+    const nib_status status =
+        sentence.failed ? nib__fail_memory(err, 256, "a sentence")
+                        : nib__fail(err, NIB_NOT_AS_ASKED, "--strict: %s; --allow %s accepts it%s",
+                                    sentence.at, first->code, others);
+    nib__text_free(&sentence);
+    return status;
+}
