@@ -367,9 +367,14 @@ typedef struct nib_generate_options {
     bool ignore_eos;
 } nib_generate_options;
 
-/* STOP: a stop string or an end-of-text token; LENGTH: max_tokens or the context; CANCELLED: by
- * progress, which is no failure: what was written stands. */
-typedef enum nib_finish { NIB_FINISH_STOP, NIB_FINISH_LENGTH, NIB_FINISH_CANCELLED } nib_finish;
+/* STOP: a stop string or an end-of-text token; LENGTH: max_tokens; CONTEXT: the context is full;
+ * CANCELLED: by progress, which is no failure: what was written stands. */
+typedef enum nib_finish {
+    NIB_FINISH_STOP,
+    NIB_FINISH_LENGTH,
+    NIB_FINISH_CANCELLED,
+    NIB_FINISH_CONTEXT
+} nib_finish;
 
 typedef struct nib_generate_stats {
     int64_t prompt_tokens, new_tokens;

@@ -9,7 +9,8 @@
 
 const char *nib__answer_finish(const nib_answer *c)
 {
-    return c->finish == NIB_FINISH_LENGTH ? "length" : c->calls.count > 0 ? "tool_calls" : "stop";
+    const bool cut = c->finish == NIB_FINISH_LENGTH || c->finish == NIB_FINISH_CONTEXT;
+    return cut ? "length" : c->calls.count > 0 ? "tool_calls" : "stop";
 }
 
 static bool is_chat(const nib_call *call) { return call->options.route == NIB_ROUTE_CHAT; }

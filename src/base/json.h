@@ -55,6 +55,8 @@ void nib__json_init(nib_json *json, const char *name, const char *text, size_t s
 nib_json_event nib__json_next(nib_json *json);
 /* Skips the value whose first event was just read (or, after KEY, the value that follows). */
 bool nib__json_skip(nib_json *json);
+/* The value just read as a sentence shows it, escapes as they are written; NULL: not a scalar. */
+const char *nib__json_shown(const nib_json *json, char out[NIB_SHOWN]);
 
 /* The text of the value that follows the KEY just read, as it stands; "null" like any other. NULL:
  * json->err says why. */

@@ -405,6 +405,18 @@ char *nib__json_raw(nib_json *json, nib_arena *arena)
     return text;
 }
 
+const char *nib__json_shown(const nib_json *json, char out[NIB_SHOWN])
+{
+    switch (json->event) {
+    case NIB_JSON_TRUE: return "true";
+    case NIB_JSON_FALSE: return "false";
+    case NIB_JSON_NULL: return "null";
+    case NIB_JSON_NUMBER:
+    case NIB_JSON_STRING: return nib__say_name(out, NIB_SHOWN, json->token, json->token_size);
+    default: return NULL;
+    }
+}
+
 bool nib__json_skip(nib_json *json)
 {
     if (json->event == NIB_JSON_KEY)

@@ -141,9 +141,9 @@ nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name);
  * caller that keeps none. */
 void nib__ledger_add_setting(nib_ledger *ledger, const nib_ledger_setting *setting,
                              const char *format, ...) NIB_PRINTF(3, 4);
-/* A key of `file`, which a model came with, that no part reads. */
-void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *file,
-                            const char *key);
+/* A key of `file`, which a model came with, that no part reads; value NULL: it is not shown. */
+void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *file, const char *key,
+                            const char *value);
 /* "training.compile true (config): kernels are compiled already" */
 void nib__ledger_setting_sentence(const nib_ledger_setting *setting, nib_text *out);
 /* All settings and notes of another ledger. */
@@ -182,8 +182,8 @@ typedef struct nib_ledger_counts {
 nib_ledger_counts nib__ledger_count(const nib_ledger *ledger);
 bool nib__ledger_is_linear(const nib_ledger_layer *layer);
 
-/* Members "layers", "tensors", "settings", "notes", "counts" into the open JSON object of w; docs/formats.md
- * says what they mean. */
+/* Members "layers", "tensors", "settings", "notes", "counts" into the open JSON object of w;
+ * docs/formats.md says what they mean. */
 void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w);
 /* The table: layers of equal fate folded into one line with a count; then every substitution in
  * full. */

@@ -23,6 +23,7 @@ const nib_setting_code nib__setting_codes[] = {
     {"context", "the model does not say its longest context"},
     {"dropped", "a stored tensor is not written to the output"},
     {"dtype", "activations or weights have another float type than a config says"},
+    {"executor", "another device is used than the recipe's executor names"},
     {"extra-tensor", "a stored tensor that no part of the model reads"},
     {"filter", "a filter or a rule that matches no layer, or is overruled for all of them"},
     {"format", "the output is written in another format than the default"},
@@ -32,6 +33,7 @@ const nib_setting_code nib__setting_codes[] = {
     {"recipe", "a key of a recipe that has no effect, or another meaning here"},
     {"rope", "the model does not say its rotary scaling completely"},
     {"scale-type", "scales are stored in another type than a config says"},
+    {"threads", "more threads than processors"},
     {"tie", "config.json and the stored tensors disagree on whether head and embedding are one"},
     {"tokenizer", "a tokenizer in another format does not keep all of its meaning"},
     {"training-key", "a key of a training config that has no effect in this run"},
@@ -82,13 +84,16 @@ void nib__ledger_add_setting(nib_ledger *ledger, const nib_ledger_setting *setti
     add(ledger, setting, text);
 }
 
-void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *file, const char *key)
+void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *file, const char *key,
+                            const char *value)
 {
-    nib__ledger_add_setting(
-        ledger,
-        &(nib_ledger_setting){
-            .code = code, .name = key, .by = NIB_BY_CONFIG, .relation = NIB_SETTING_NONE},
-        "%s has this key, and Nibble does not read it", file);
+    nib__ledger_add_setting(ledger,
+                            &(nib_ledger_setting){.code = code,
+                                                  .name = key,
+                                                  .asked = value,
+                                                  .by = NIB_BY_CONFIG,
+                                                  .relation = NIB_SETTING_NONE},
+                            "%s has this key, and Nibble does not read it", file);
 }
 
 void nib__ledger_append(nib_ledger *ledger, const nib_ledger *from)

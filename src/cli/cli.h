@@ -22,12 +22,12 @@ typedef struct settings {
         *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg,
         *speed, *for_device, *sweep, *peer, *peer_model, *cache_type, *host, *key_file, *name,
         *chat_template;
-    unsigned long long memory;
+    unsigned long long seed, memory;
     unsigned long long body_limit;
     list skip, only, allow, kernel, place, without, stop, origins;
     list overrides; /* "section.key=value" of a training config, each allocated */
-    long long threads, context, max_tokens, top_k, seed, window, prompt_tokens, repeats, smooth,
-        ranks, lookup, batch, port, parallel, queue, connections;
+    long long threads, context, max_tokens, top_k, window, prompt_tokens, repeats, smooth, ranks,
+        lookup, batch, port, parallel, queue, connections;
     double temperature, top_p, min_p, repeat_penalty, loss_budget, time_limit;
     bool json, markdown, quiet, no_color, strict, force, dry_run, pack, ignore_eos, kernels,
         predict, operations, measure, train, keys, alone, clear, insecure, help;

@@ -113,7 +113,7 @@ const option option_table[] = {
      ON_TEXT},
     {"repeat-penalty", 0, KIND_DOUBLE, AT(repeat_penalty), "R",
      "make tokens that were there less likely; 1: off; default the model's own, else 1", ON_TEXT},
-    {"seed", 's', KIND_INT, AT(seed), "S", "of the random numbers; default 0", ON_TEXT},
+    {"seed", 's', KIND_SEED, AT(seed), "S", "of the random numbers; default 0", ON_TEXT},
     {"stop", 0, KIND_LIST, AT(stop), "TEXT", "end before this text; may be repeated", ON_TEXT},
     {"ignore-eos", 0, KIND_FLAG, AT(ignore_eos), NULL, "go on after an end-of-text token", ON_TEXT},
     {"lookup", 0, KIND_INT, AT(lookup), "N",
@@ -319,6 +319,14 @@ static int set_value(settings *s, const option *o, const char *value)
         memcpy(at, &n, sizeof n);
         return 0;
     }
+    case KIND_SEED: {
+        const unsigned long long n = strtoull(value, &end, 10);
+        if (errno || *value < '0' || *value > '9' || *end)
+            return fail_usage("--%s: \"%s\" is not a whole number from 0 to 2^64 - 1", o->name,
+                              value);
+        memcpy(at, &n, sizeof n);
+        return 0;
+    }
     case KIND_BYTES: {
         unsigned long long bytes;
         if (!parse_bytes(&bytes, value))
@@ -427,6 +435,7 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
                       .parallel = -1,
                       .queue = -1,
                       .connections = -1};
+    const char *given[sizeof option_table / sizeof *option_table] = {NULL}; /* values so far */
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i], *value;
@@ -457,6 +466,11 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
                 return fail_usage("%s wants a value: %s", word, o->value);
             value = argv[++i];
         }
+        const char **before = &given[o - option_table];
+        if (o->kind != KIND_LIST && *before && strcmp(*before, value) != 0)
+            return fail_usage("--%s is given twice, as \"%s\" and as \"%s\"", o->name, *before,
+                              value);
+        *before = value;
         const int status = set_value(out, o, value);
         if (status)
             return status;

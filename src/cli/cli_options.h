@@ -12,6 +12,7 @@ typedef enum option_kind {
     KIND_TEXT,
     KIND_LIST,
     KIND_INT,
+    KIND_SEED,
     KIND_DOUBLE,
     KIND_BYTES
 } option_kind;

@@ -80,7 +80,8 @@ void say_chat_note(const ready *r, const settings *s)
 
 static const char *finish_word(nib_finish f)
 {
-    return f == NIB_FINISH_STOP ? "stop" : f == NIB_FINISH_LENGTH ? "length" : "cancelled";
+    static const char *const words[] = {"stop", "length", "cancelled", "context"};
+    return words[f];
 }
 
 static const char *say_time(char out[32], double seconds)

@@ -225,6 +225,7 @@ static bool read_layer_types(reader *r)
 
 static bool read_unknown(reader *r, bool code)
 {
+    char value[NIB_SHOWN];
     if (nib__json_next(&r->json) == NIB_JSON_NULL)
         return true; /* not set */
     if (code)
@@ -235,7 +236,8 @@ static bool read_unknown(reader *r, bool code)
                                                       .relation = NIB_SETTING_NONE},
                                 "config.json names Python code, which is not run");
     else
-        nib__ledger_add_unread(r->ledger, "config-key", "config.json", r->key);
+        nib__ledger_add_unread(r->ledger, "config-key", "config.json", r->key,
+                               nib__json_shown(&r->json, value));
     return nib__json_skip(&r->json);
 }
 

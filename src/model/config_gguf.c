@@ -398,7 +398,7 @@ static nib_status check_unknown(reader *r)
             return nib__fail(r->err, NIB_UNSUPPORTED,
                              "%s: key \"%s\" changes the result and is not known", r->g->name,
                              shown);
-        nib__ledger_add_unread(r->ledger, "config-key", "the GGUF", shown);
+        nib__ledger_add_unread(r->ledger, "config-key", "the GGUF", shown, NULL);
     }
     return NIB_OK;
 }

@@ -139,7 +139,7 @@ static bool read_key(reader *r)
     if (!listed(j, harmless, COUNT(harmless)) && r->ledger != NULL) {
         char shown[64];
         nib__ledger_add_unread(r->ledger, "config-key", "params.json",
-                               nib__say_name(shown, sizeof shown, j->token, j->token_size));
+                               nib__say_name(shown, sizeof shown, j->token, j->token_size), NULL);
     }
     return nib__json_skip(j);
 }

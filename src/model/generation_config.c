@@ -19,7 +19,7 @@ static const char *const harmless[] = {
  * empty list. */
 static bool read_other(nib_json *json, nib_ledger *ledger)
 {
-    char key[64];
+    char key[64], value[NIB_SHOWN];
     for (size_t i = 0; i < COUNT(harmless); i++)
         if (nib__json_is(json, harmless[i]))
             return nib__json_skip(json);
@@ -27,7 +27,8 @@ static bool read_other(nib_json *json, nib_ledger *ledger)
     const nib_json_event event = nib__json_next(json);
     if (event == NIB_JSON_NULL || event == NIB_JSON_FALSE)
         return true;
-    nib__ledger_add_unread(ledger, "generation-key", "generation_config.json", key);
+    nib__ledger_add_unread(ledger, "generation-key", "generation_config.json", key,
+                           nib__json_shown(json, value));
     return nib__json_skip(json);
 }
 

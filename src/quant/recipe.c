@@ -58,7 +58,7 @@ nib_status nib__recipe_add_setting(nib_recipe *r, nib_err *err, const nib_ledger
     va_end(args);
     make_printable(text);
     nib_ledger_setting by_recipe = *setting;
-    by_recipe.by = NIB_BY_RECIPE;
+    by_recipe.by = strncmp(setting->name, "--", 2) == 0 ? NIB_BY_OPTION : NIB_BY_RECIPE;
     nib__ledger_add_setting(&r->ledger, &by_recipe, "%s", text);
     return r->ledger.failed ? nib__fail_memory(err, strlen(text), "the recipe's ledger") : NIB_OK;
 }
@@ -275,24 +275,31 @@ static bool rule_names(const nib_recipe *r, const nib_rule *rule, const nib_reci
     return false;
 }
 
-void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_recipe_layer *layer)
+/* The first rule that names the layer; NULL: none does. */
+static const nib_rule *rule_of(const nib_recipe *recipe, const nib_recipe_layer *layer)
 {
     const unsigned reach = reach_of(layer);
+    for (size_t i = 0; i < recipe->rule_count; i++)
+        if ((recipe->rules[i].reach & reach) != 0 &&
+            rule_names(recipe, &recipe->rules[i], layer, NULL))
+            return &recipe->rules[i];
+    return NULL;
+}
+
+void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_recipe_layer *layer)
+{
+    const nib_rule *rule = rule_of(recipe, layer);
     *out = (nib_choice){.keep = true, .rule = "no rule names it"};
-    for (size_t i = 0; i < recipe->rule_count; i++) {
-        const nib_rule *rule = &recipe->rules[i];
-        if ((rule->reach & reach) == 0 || !rule_names(recipe, rule, layer, NULL))
-            continue;
-        *out = (nib_choice){.keep = rule->keep,
-                            .weight_only = rule->weight_only,
-                            .rule = rule->words,
-                            .wish = rule->wish,
-                            .wish_text = rule->wish_text};
-        if (!rule->keep)
-            out->scheme =
-                reach == NIB_REACH_EMBED ? without_activations(rule->scheme) : rule->scheme;
+    if (rule == NULL)
         return;
-    }
+    *out = (nib_choice){.keep = rule->keep,
+                        .weight_only = rule->weight_only,
+                        .rule = rule->words,
+                        .wish = rule->wish,
+                        .wish_text = rule->wish_text};
+    if (!rule->keep)
+        out->scheme =
+            layer->role == NIB_ROLE_EMBED ? without_activations(rule->scheme) : rule->scheme;
 }
 
 /* ---- checking against the layers ---- */
@@ -405,6 +412,44 @@ static nib_status check_only(nib_recipe *r, const nib_recipe_input *in, nib_err 
     return NIB_OK;
 }
 
+/* What the user wrote and what decides nothing: a rule whose layers all have an earlier one, or a
+ * recipe that leaves every layer as it is. */
+static nib_status tell_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
+{
+    bool *alive = nib__calloc(&r->allocator, (size_t)r->sources + 1, sizeof *alive),
+         quantizes = false;
+    if (alive == NULL)
+        return nib__fail_memory(err, (size_t)r->sources + 1, "patterns");
+    for (size_t i = 0; i < in->count; i++) {
+        const nib_rule *rule = rule_of(r, &in->layers[i]);
+        alive[rule == NULL ? 0 : rule->source] = true;
+        quantizes = quantizes || (rule != NULL && (!rule->keep || rule->weight_only));
+    }
+    nib_status status = NIB_OK;
+    alive[0] = true; /* none of the user's */
+    for (size_t i = 0; i < r->rule_count && status == NIB_OK; i++) {
+        const nib_rule *rule = &r->rules[i];
+        if (alive[rule->source] || rule->may_miss)
+            continue;
+        alive[rule->source] = true; /* once is enough */
+        status = nib__recipe_add_setting(r, err,
+                                         &(nib_ledger_setting){.code = "filter",
+                                                               .name = rule->words,
+                                                               .relation = NIB_SETTING_NONE},
+                                         "an earlier rule decides every layer that it names");
+    }
+    if (status == NIB_OK && in->text != NULL && !quantizes)
+        status = nib__recipe_add_setting(
+            r, err,
+            &(nib_ledger_setting){.code = "recipe",
+                                  .name = "--recipe",
+                                  .asked = r->text,
+                                  .relation = NIB_SETTING_NONE},
+            "it quantizes no layer: every one is kept by a filter or a rule");
+    nib__release(&r->allocator, alive);
+    return status;
+}
+
 /* ---- loading ---- */
 
 static nib_status add_skips(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
@@ -486,7 +531,8 @@ static nib_status load(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
     if (in->count == 0)
         return NIB_OK;
     NIB_TRY(check_rules(r, in, err));
-    return check_only(r, in, err);
+    NIB_TRY(check_only(r, in, err));
+    return tell_dead(r, in, err);
 }
 
 nib_status nib__recipe_load(nib_recipe **out, const nib_recipe_input *input, const nib_allocator *a,

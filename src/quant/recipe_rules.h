@@ -68,7 +68,8 @@ struct nib_recipe {
 
 /* Words in the recipe's arena, cut at 511 bytes, control characters as '?'; NULL: no memory. */
 const char *nib__recipe_say(nib_recipe *r, const char *format, ...) NIB_PRINTF(2, 3);
-/* A line of the recipe's ledger, asked by the recipe; format and what follows say why. */
+/* A line of the recipe's ledger, asked by the recipe, or by an option where its name is one; format
+ * and what follows say why. */
 nib_status nib__recipe_add_setting(nib_recipe *r, nib_err *err, const nib_ledger_setting *setting,
                                    const char *format, ...) NIB_PRINTF(4, 5);
 /* Adds a rule; a NAME, MODULE or PARAMETER rule has its pattern made from text. words NULL: no

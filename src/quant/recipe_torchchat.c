@@ -194,7 +194,7 @@ static nib_status add_quantizer(nib_recipe *r, nib_json *json, quantizer q, cons
         snprintf(name, sizeof name, "%s-g%lld", base, (long long)v->groupsize);
     else
         snprintf(name, sizeof name, "%s-row", base);
-    nib_rule rule = {.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR};
+    nib_rule rule = {.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR, .source = ++r->sources};
     NIB_TRY(nib__scheme_parse(&rule.scheme, name, strlen(name), err));
     if (q == EMBEDDING || q == EMBEDDING_WX)
         rule.reach = NIB_REACH_EMBED;

@@ -345,7 +345,7 @@ static bool take_token(nib_batch *b, nib_job *job, const nib_new_token *t)
     }
     const int64_t count = job->prompt_count + job->made;
     if (job->made == job->max_tokens || count > context - 1) {
-        end(b, job, NIB_FINISH_LENGTH, NULL);
+        end(b, job, job->made == job->max_tokens ? NIB_FINISH_LENGTH : NIB_FINISH_CONTEXT, NULL);
         return false;
     }
     b->sequences[job->sequence].tokens[count - 1] = t->id;

@@ -236,9 +236,10 @@ static nib_status take(generation *g, int32_t id, bool *over, nib_err *err)
     NIB_TRY(put_token(g, id, err));
     if (g->text.stopped) {
         stats->finish = NIB_FINISH_STOP;
-    } else if ((g->options->max_tokens > 0 && stats->new_tokens >= g->options->max_tokens) ||
-               (int64_t)g->count > g->session->plan->context - 1) {
+    } else if (g->options->max_tokens > 0 && stats->new_tokens >= g->options->max_tokens) {
         stats->finish = NIB_FINISH_LENGTH;
+    } else if ((int64_t)g->count > g->session->plan->context - 1) {
+        stats->finish = NIB_FINISH_CONTEXT;
     } else if (!nib__engine_progress(g->session->model->engine, "generate",
                                      (uint64_t)stats->new_tokens,
                                      (uint64_t)g->options->max_tokens)) {

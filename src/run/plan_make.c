@@ -9,6 +9,7 @@
 #include "quantizer.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 /* ---- copying the request: it need not live as long as the plan ---- */
 
@@ -243,6 +244,65 @@ static nib_status choose_context(nib_plan *p, nib_err *err)
 
 /* ---- what is said besides the layers ---- */
 
+/* Tensors whose values change when they are read, in one line. */
+static void tell_rounded(nib_ledger *ledger)
+{
+    const nib_ledger_tensor *first = NULL;
+    size_t count = 0;
+    double most = 0;
+    for (size_t i = ledger->tensor_count; i-- > 0;) {
+        const nib_ledger_tensor *t = &ledger->tensors[i];
+        if (!(t->max_rel_change > 0))
+            continue;
+        first = t;
+        count++;
+        most = fmax(most, t->max_rel_change);
+    }
+    if (first)
+        nib__ledger_add_setting(ledger,
+                                &(nib_ledger_setting){.code = "dtype",
+                                                      .name = first->name,
+                                                      .asked = first->asked,
+                                                      .done = first->done,
+                                                      .by = NIB_BY_CHECKPOINT,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "%zu tensors are read as %s, and their values change by up to %.2g "
+                                "of themselves",
+                                count, first->done, most);
+}
+
+/* What a recipe's file says besides schemes, where an option says something else. */
+static void tell_overruled(nib_ledger *ledger, const char *code, const char *name,
+                           const char *asked, const char *option, const char *done)
+{
+    if (!asked || !done || strcmp(asked, done) == 0)
+        return;
+    nib__ledger_add_setting(ledger,
+                            &(nib_ledger_setting){.code = code,
+                                                  .name = name,
+                                                  .asked = asked,
+                                                  .done = done,
+                                                  .by = NIB_BY_RECIPE,
+                                                  .relation = NIB_SETTING_OTHER},
+                            "%s %s overrules it", option, done);
+}
+
+static void tell_threads(nib_ledger *ledger, const nib_engine *engine)
+{
+    const int threads = nib__pool_threads(engine->pool), cores = nib__cores_allowed();
+    char asked[32];
+    if (threads <= cores)
+        return;
+    nib__ledger_add_setting(ledger,
+                            &(nib_ledger_setting){.code = "threads",
+                                                  .name = "--threads",
+                                                  .asked = nib__say_count(asked, (uint64_t)threads),
+                                                  .done = asked,
+                                                  .by = NIB_BY_OPTION,
+                                                  .relation = NIB_SETTING_EQUIVALENT},
+                            "they share %d processors, and take turns", cores);
+}
+
 static void add_notes(nib_plan *p)
 {
     const nib_network *net = &p->model->net;
@@ -253,7 +313,13 @@ static void add_notes(nib_plan *p)
         if (t)
             *t = net->notes.tensors[i];
     }
+    tell_rounded(to);
     nib__ledger_append(to, nib__recipe_ledger(p->recipe));
+    tell_overruled(to, "dtype", "precision", nib__recipe_dtype(p->recipe), "--dtype",
+                   p->request.dtype);
+    tell_overruled(to, "executor", "executor", nib__recipe_device(p->recipe), "--device",
+                   p->request.device);
+    tell_threads(to, p->model->engine);
     if (net->checkpoint)
         nib__ledger_append(to, nib__checkpoint_ledger(net->checkpoint));
     if (!p->request.dtype && !nib__recipe_dtype(p->recipe) && net->config.dtype != NIB_TYPE_NONE &&

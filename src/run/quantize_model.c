@@ -100,12 +100,29 @@ static nib_status calibrate(work *w, nib_err *err)
     return NIB_OK;
 }
 
+/* What a recipe says of runs is not stored. */
+static void tell_of_runs(nib_ledger *ledger, const char *name, const char *asked,
+                         const char *option)
+{
+    if (asked)
+        nib__ledger_add_setting(ledger,
+                                &(nib_ledger_setting){.code = "recipe",
+                                                      .name = name,
+                                                      .asked = asked,
+                                                      .by = NIB_BY_RECIPE,
+                                                      .relation = NIB_SETTING_NONE},
+                                "it is not stored: give %s %s when the result runs", option, asked);
+}
+
 static void add_notes(work *w)
 {
     nib__ledger_append(&w->ledger, &w->model->net.notes);
     nib__ledger_append(&w->ledger, nib__checkpoint_ledger(w->model->net.checkpoint));
-    if (w->recipe)
-        nib__ledger_append(&w->ledger, nib__recipe_ledger(w->recipe));
+    if (!w->recipe)
+        return;
+    nib__ledger_append(&w->ledger, nib__recipe_ledger(w->recipe));
+    tell_of_runs(&w->ledger, "precision", nib__recipe_dtype(w->recipe), "--dtype");
+    tell_of_runs(&w->ledger, "executor", nib__recipe_device(w->recipe), "--device");
 }
 
 static nib_status name_output(work *w, const char *out, nib_err *err)

@@ -226,7 +226,7 @@ static void test_ends(void **state)
     nib__batch_add(b, &g.job);
     finish_all(b);
     assert_int_equal(g.count, 1);
-    assert_int_equal(g.finish, NIB_FINISH_LENGTH);
+    assert_int_equal(g.finish, NIB_FINISH_CONTEXT);
     ask(&other, 4);
     other.job.max_tokens = 300;
     ask(&g, 2);

@@ -248,7 +248,7 @@ static void test_limits(void **state)
     assert_string_equal(r.text, "Hello w\xef\xbf\xbd");
     o.max_tokens = 0; /* until the context is full */
     stats = generate(s.on.session, &o, &r);
-    assert_int_equal(stats.finish, NIB_FINISH_LENGTH);
+    assert_int_equal(stats.finish, NIB_FINISH_CONTEXT);
     assert_int_equal(stats.prompt_tokens + stats.new_tokens, 12);
     assert_string_equal(r.text, "Hello w\xc3\xb6rld costs \xe2\x82\xac"
                                 "5,");
@@ -256,7 +256,7 @@ static void test_limits(void **state)
     stats = generate(s.on.session, &o, &r);
     assert_int_equal(stats.prompt_tokens, 12);
     assert_int_equal(stats.new_tokens, 1);
-    assert_int_equal(stats.finish, NIB_FINISH_LENGTH);
+    assert_int_equal(stats.finish, NIB_FINISH_CONTEXT);
     assert_string_equal(r.text, "Hel");
     /* the end is passed over on request; special tokens write nothing */
     speaker longer = open_speaker(64, true);

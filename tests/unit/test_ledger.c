@@ -230,8 +230,8 @@ static void add_three(nib_ledger *ledger)
                                                   .by = NIB_BY_OPTION,
                                                   .relation = NIB_SETTING_EQUIVALENT},
                             "kernels are compiled %s", "already");
-    nib__ledger_add_unread(ledger, "config-key", "config.json", "mood");
-    nib__ledger_add_unread(ledger, "config-key", "config.json", "weather");
+    nib__ledger_add_unread(ledger, "config-key", "config.json", "mood", "3");
+    nib__ledger_add_unread(ledger, "config-key", "config.json", "weather", "3");
     nib__ledger_add_setting(ledger,
                             &(nib_ledger_setting){.code = "tie",
                                                   .name = "tie_word_embeddings",
@@ -255,7 +255,7 @@ static void settings_are_lines(void **state)
     nib__ledger_render_settings(&ledger, NIB_SETTING_EQUIVALENT, &text);
     assert_string_equal(text.at,
                         "equivalent: training.compile true (option): kernels are compiled already\n"
-                        "without effect: mood, weather (config): config.json has this key, and "
+                        "without effect: mood, weather 3 (config): config.json has this key, and "
                         "Nibble does not read it\n"
                         "not as asked: tie_word_embeddings true (config): a head is stored\n");
     nib__text_clear(&text);
@@ -293,7 +293,7 @@ static void strict_refuses_what_is_not_allowed(void **state)
     assert_int_equal(nib__ledger_strict(&ledger, &err), NIB_OK);
     add_three(&ledger);
     assert_int_equal(nib__ledger_strict(&ledger, &err), NIB_NOT_AS_ASKED);
-    assert_string_equal(err.text, "--strict: mood (config): config.json has this key, and Nibble "
+    assert_string_equal(err.text, "--strict: mood 3 (config): config.json has this key, and Nibble "
                                   "does not read it; --allow config-key accepts it; 2 more are not "
                                   "as asked");
     nib__ledger_allow(&ledger, &(nib_strings){all, 2});
@@ -320,6 +320,8 @@ static void codes_are_documented(void **state)
         if (strstr(page, row) == NULL)
             fail_msg("docs/ledger.md lacks %s", row);
         assert_true(c[1].code == NULL || strcmp(c->code, c[1].code) < 0);
+        for (int rung = 0; rung < NIB_RUNG_COUNT; rung++) /* --allow takes both */
+            assert_string_not_equal(c->code, nib__rung_names[rung]);
     }
     nib__release(&allocator, page);
 }

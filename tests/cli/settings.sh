@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# What could be silent (tests/SILENT.md): everything that is asked and not done just so is a line of the ledger, in every
+# command and in its JSON, and --strict refuses it unless --allow names it.
+model=$MODEL
+
+# edit FILE PYTHON: d is the object that the JSON file holds
+edit() {
+    python3 - "$1" "$2" <<'END'
+import json, sys
+with open(sys.argv[1]) as f:
+    d = json.load(f)
+exec(sys.argv[2])
+with open(sys.argv[1], "w") as f:
+    json.dump(d, f)
+END
+}
+
+# setting LABEL COMMAND...: the command says this, folded, before its result, and its JSON has it
+setting() {
+    local label=$1
+    shift
+    check "$*" nibble "$@"
+    tr -s ' \n' ' ' <"$seen.err" >"$seen.said"
+    tr -s ' \n' ' ' <"$seen.out" >>"$seen.said"
+    grep -qF -- "$label" "$seen.said" && return
+    failures=$((failures + 1))
+    echo "FAIL no line \"$label\" from: nibble $*"
+    head -c 600 "$seen.said"
+}
+
+# denied GLOB COMMAND...: status 4 and this sentence, whatever was reported before it
+denied() {
+    local glob=$1 status=0 sentence
+    shift
+    nibble "$@" >"$seen.out" 2>"$seen.err" </dev/null || status=$?
+    sentence=$(tail -n 1 "$seen.err")
+    # shellcheck disable=SC2053 # a glob is meant
+    [ "$status" = 4 ] && [[ $sentence == "nibble: --strict: "$glob ]] && return
+    failures=$((failures + 1))
+    echo "FAIL wanted --strict: $glob; got $status, $sentence: nibble $*"
+}
+
+# settings COMMAND...: code and relation of each setting of its JSON
+settings() {
+    nibble "$@" --json 2>err | python3 -c 'import json, sys; print(*(s["code"] + "=" + s["relation"] for s in json.load(sys.stdin)["settings"]), sep=", ")'
+}
+
+# a model whose files say other things than its tensors
+cp -r "$model" odd
+edit odd/config.json 'd.update(tie_word_embeddings=True, mood=3)'
+edit odd/generation_config.json 'd.update(num_beams=4)'
+for command in 'plan odd' 'generate odd -p x -n 1' 'eval odd --text odd/heldout.txt --window 64' 'bench odd --prompt-tokens 4 -n 2 --repeats 1 --alone'; do
+    # shellcheck disable=SC2086 # words are meant
+    setting 'without effect: mood 3 (config): config.json has this key' $command
+    # shellcheck disable=SC2086
+    setting 'without effect: num_beams 4 (config): generation_config.json has this key' $command
+    # shellcheck disable=SC2086
+    setting 'not as asked: tie_word_embeddings true (config): a head is stored beside the embedding' $command
+    # shellcheck disable=SC2086
+    denied 'mood 3 (config): * --allow config-key accepts it; 2 more are not as asked' $command --strict --quiet
+done
+said='config-key=without effect, generation-key=without effect, tie=other'
+equal 'plan' "$said" "$(settings plan odd)"
+equal 'generate' "$said" "$(settings generate odd -n 1)"
+equal 'eval' "$said" "$(settings eval odd --text odd/heldout.txt --window 64)"
+equal 'quantize' "$said" "$(settings quantize odd out --recipe 8da4w --dry-run)"
+equal 'convert' "$said" "$(settings convert odd out --format safetensors --dry-run)"
+denied 'mood 3 (config): *' quantize odd out --recipe 8da4w --strict --quiet
+check 'what is allowed runs' nibble generate odd -n 1 --strict --allow config-key --allow generation-key --allow tie
+check 'and says so' test "$(nibble plan odd --json --allow tie 2>err | python3 -c 'import json, sys; print(*(s["code"] for s in json.load(sys.stdin)["settings"] if s["allowed"]))')" = tie
+check 'the summary counts' grep -q '; 3 settings not as asked$' <(nibble generate odd -n 1 2>&1 >out)
+check 'a chat says it first' grep -q 'num_beams' <(nibble chat odd </dev/null 2>&1)
+edit odd/config.json 'd.update(tie_word_embeddings=False); del d["mood"]'
+
+edit odd/generation_config.json 'del d["num_beams"]'
+equal 'nothing is left to say' '' "$(settings plan odd)"
+
+# types: what config.json says of stored weights, and float64 values that float32 does not hold
+edit odd/config.json 'd.update(torch_dtype="float32")'
+setting 'not as asked: torch_dtype f32 (config): the linear weights are stored as bf16' generate odd -n 1
+equal 'an option says which is meant' '' "$(settings plan odd --dtype bf16)"
+python3 - odd/model.safetensors <<'END'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+size = struct.unpack("<Q", data[:8])[0]
+header, body, out, at = json.loads(data[8:8 + size]), data[8 + size:], b"", 0
+for name, t in sorted(((n, t) for n, t in header.items() if n != "__metadata__"), key=lambda x: x[1]["data_offsets"]):
+    part = body[slice(*t["data_offsets"])]
+    if name == "model.norm.weight":
+        words = struct.unpack("<%dH" % (len(part) // 2), part)
+        part = b"".join(struct.pack("<d", struct.unpack("<f", struct.pack("<I", w << 16))[0] * (1 + 1e-12)) for w in words)
+        t["dtype"] = "F64"
+    t["data_offsets"] = [len(out), len(out) + len(part)]
+    out += part
+text = json.dumps(header).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + out)
+END
+setting 'not as asked: model.norm.weight f64 (checkpoint): 1 tensors are read as f32' generate odd --dtype bf16 -n 1
+
+# filters and rules
+denied '--recipe 8da4w (option): it quantizes no layer: *' plan "$model" --recipe 8da4w --skip '*' --strict
+for filter in "--skip *" "--only *.q_proj --skip *.q_proj"; do
+    set -f
+    # shellcheck disable=SC2086
+    setting 'without effect: --recipe 8da4w (option): it quantizes no layer' quantize "$model" out --recipe 8da4w --dry-run $filter
+    set +f
+done
+setting 'without effect: --skip lm_* (option): an earlier rule decides every layer that it names' plan "$model" --recipe 8da4w --skip lm_head --skip 'lm_*'
+echo '{"precision": {"dtype": "fp32"}, "executor": {"accelerator": "cpu"}, "linear:int8": {"groupsize": 0}, "linear:int4": {"groupsize": 32}}' >chat.json
+setting 'without effect: linear:int4 (recipe): an earlier rule decides' plan "$model" --recipe chat.json
+setting 'not as asked: precision f32 (recipe): --dtype bf16 overrules it' generate "$model" --recipe chat.json --dtype bf16 -n 1
+check 'no conflict, no line' test "$(settings plan "$model" --recipe chat.json --dtype f32)" = 'filter=without effect'
+setting 'without effect: precision f32 (recipe): it is not stored: give --dtype f32' quantize "$model" out --recipe chat.json --dry-run
+
+# options
+refused 2 '--recipe is given twice, as "int8wo" and as "8da4w"' plan "$model" --recipe int8wo --recipe 8da4w
+check 'twice the same is once' nibble plan "$model" --recipe int8wo --recipe int8wo
+setting 'equivalent: --threads 64 (option): they share ' generate "$model" -n 1 --threads 64
+setting 'without effect: --bias int8 (option): 0 of 15 biases are' generate "$model" -n 1 --bias int8
+check 'the largest seed' grep -q '"seed": 18446744073709551615' <(nibble generate "$model" -n 1 --seed 18446744073709551615 --json 2>err)
+refused 2 '--seed: "18446744073709551616" is not a whole number from 0 to 2^64 - 1' generate "$model" --seed 18446744073709551616
+refused 2 '--seed: "-1" is not a whole number from 0 to 2^64 - 1' generate "$model" --seed -1
+check 'ending at -n' grep -q '"finish": "length"' <(nibble generate "$model" -p x -n 4 --ignore-eos --json -q)
+check 'ending at the context' grep -q '"finish": "context"' <(nibble generate "$model" -p x --context 16 --ignore-eos --json -q)
+
+# training
+config=$REPO/configs/llama3_debugmodel.json
+setting 'without effect: training.dataset "c4_test" (option): no text is known by a name' plan "$config" --training.dataset c4_test
+setting 'equivalent: training.compile true (option): every kernel is compiled' plan "$config" --training.compile
+setting 'without effect: mx.recipe_name (option): model.converters does not name mx' plan "$config" --mx.recipe_name mxfp8
+setting 'without effect: float8.recipe_name (option): model.converters does not name float8' plan "$config" --float8.recipe_name rowwise
+denied 'training.dataset "c4_test" (option): *' train "$config" --training.dataset c4_test --strict --dry-run --quiet
+check 'an equivalent runs' nibble plan "$config" --training.compile --strict
