@@ -50,7 +50,7 @@ equal 'the last of seven' "${first%%'little'*}" "$(text "${seven[@]}")"
 equal 'no such text' "$first" "$(text --stop 'nowhere in it')"
 ended stop -n 40 --temp 0 --stop tree
 ended length -n 3
-ended length -c 24 --ignore-eos
+ended context -c 24 --ignore-eos
 equal 'tokens in a context of 24' 24 "$(nibble generate "$MODEL" -p 'Once upon a time' -c 24 --ignore-eos --json 2>/dev/null | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["prompt_tokens"] + d["new_tokens"])')"
 
 # llama.cpp's letters

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Values that an option cannot take: a sentence with the value and what is wanted, exit 2.
-for option in threads context max-tokens top-k seed; do
-    for value in -1 x 1.5 '' 99999999999999999999; do
+for value in -1 x 1.5 '' 99999999999999999999; do
+    for option in threads context max-tokens top-k; do
         refused 2 "--$option: \"$value\" is not a whole number of 0 or more" generate "$MODEL" --$option "$value"
     done
+    refused 2 "--seed: \"$value\" is not a whole number from 0 to 2^64 - 1" generate "$MODEL" --seed "$value"
 done
 for option in temp top-p min-p repeat-penalty; do
     for value in -1 x nan inf 1e999 0x1 '' '0,5'; do
