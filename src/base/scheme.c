@@ -51,7 +51,8 @@ typedef struct base_row {
 } base_row;
 
 /* One row per base. Activations of fp8dq have a scale per token in both granularities of the
- * weight: a scale over the whole batch would make a token's result depend on its neighbours.
+ * weight, and so have those of nvfp4dq over their blocks: a scale over the whole batch would make a
+ * token's result depend on its neighbours.
  * Symmetric int4 and every grouped or asymmetric int8 weight follow torchao's Intx formulas,
  * symmetric int8 rows and tensors its Int8Tensor, asymmetric int4 its Int4Tensor (float zero, range
  * over the group itself) or tinygemm. */
@@ -102,6 +103,14 @@ static const base_row bases[] = {
      NIB_ZERO_NONE,
      M_ROUNDINGS},
     {"nvfp4", {.code = NIB_CODE_NV4, .group = 16, .symmetric = true}, NIB_ZERO_NONE, M_BLOCK},
+    {"nvfp4dq",
+     {.code = NIB_CODE_NV4,
+      .group = 16,
+      .symmetric = true,
+      .act = NIB_ACT_NV4,
+      .act_symmetric = true},
+     NIB_ZERO_NONE,
+     M_BLOCK},
 };
 
 static bool is_int(nib_code code) { return code == NIB_CODE_I8 || code == NIB_CODE_I4; }
@@ -168,6 +177,7 @@ int64_t nib__act_block(nib_act act)
 {
     return act == NIB_ACT_I8_BLOCK256                         ? 256
            : act == NIB_ACT_I8_BLOCK32 || nib__act_is_mx(act) ? 32
+           : act == NIB_ACT_NV4                               ? 16
                                                               : 0;
 }
 
@@ -176,7 +186,7 @@ int64_t nib__act_block(nib_act act)
 static const char *const code_names[NIB_CODE_COUNT] = {"f32",  "f16",  "bf16", "i8",  "i4",
                                                        "e4m3", "e5m2", "mx8",  "mx4", "nv4"};
 static const char *const act_names[NIB_ACT_COUNT] = {"float", "a8t",   "a8s",    "a4t", "e4m3t",
-                                                     "mx8",   "a8b32", "a8b256", "mx4"};
+                                                     "mx8",   "a8b32", "a8b256", "mx4", "nv4"};
 
 static const base_row *base_of(const nib_scheme *s)
 {

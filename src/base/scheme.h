@@ -35,6 +35,7 @@ typedef enum nib_act {
     NIB_ACT_I8_BLOCK32,  /* int8 in blocks of 32 along k, f16 scales: ggml's Q8_0 */
     NIB_ACT_I8_BLOCK256, /* int8 in blocks of 256 along k, f32 scales: ggml's Q8_K */
     NIB_ACT_MX4,         /* e2m1 in blocks of 32 along k, each code as the e4m3 of its value */
+    NIB_ACT_NV4,         /* the same in blocks of 16, under e4m3 scales and one of the token */
     NIB_ACT_COUNT
 } nib_act;
 
@@ -71,7 +72,7 @@ typedef struct nib_scheme {
     nib_act act;
     bool act_symmetric;
     bool mx_floor;   /* MX scale rounding: floor instead of rceil */
-    bool block_only; /* NV4: block scales alone, no scale of the tensor over them */
+    bool block_only; /* NV4: block scales alone, none of the tensor (of a token) over them */
     nib_formula formula;
 } nib_scheme;
 
@@ -97,6 +98,11 @@ int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k);
 int64_t nib__act_block(nib_act act);
 /* MX8 or MX4: e4m3 codes with a power of two per block of 32. */
 NIB_INLINE bool nib__act_is_mx(nib_act act) { return act == NIB_ACT_MX8 || act == NIB_ACT_MX4; }
+/* MX or NV4: e4m3 codes in blocks along k, those of the weight, each with an f32 scale. */
+NIB_INLINE bool nib__act_is_f8_blocks(nib_act act)
+{
+    return nib__act_is_mx(act) || act == NIB_ACT_NV4;
+}
 
 /* How the codes of a nib_weight lie in memory: a row of the table in store.c each. */
 typedef enum nib_store {

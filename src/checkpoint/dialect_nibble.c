@@ -27,9 +27,9 @@
 
 static const char *const codes[NIB_CODE_COUNT] = {"f32",  "f16",  "bf16", "i8",  "i4",
                                                   "e4m3", "e5m2", "mx8",  "mx4", "nv4"};
-static const char *const acts[NIB_ACT_COUNT] = {"float",      "i8_token",    "i8_static",
-                                                "i4_token",   "e4m3_token",  "mx8",
-                                                "i8_block32", "i8_block256", "mx4"};
+static const char *const acts[NIB_ACT_COUNT] = {
+    "float", "i8_token",   "i8_static",   "i4_token", "e4m3_token",
+    "mx8",   "i8_block32", "i8_block256", "mx4",      "nv4"};
 static const char *const zeros[] = {"none", "int", "float"};
 static const char *const formulas[] = {"torchao", "ao017", "tinygemm", "ggml"};
 static const char *const roundings[] = {"rceil", "floor"};

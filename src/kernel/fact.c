@@ -19,8 +19,8 @@ const char *const nib__code_names[] = {
     "f32", "f16", "bf16", "int8", "int4", "e4m3", "e5m2", "mx8", "mx4", "nv4", NULL,
 };
 const char *const nib__act_names[] = {
-    "float", "int8-token",   "int8-static",   "int4-token", "e4m3-token",
-    "mx8",   "int8-block32", "int8-block256", "mx4",        NULL,
+    "float",        "int8-token",    "int8-static", "int4-token", "e4m3-token", "mx8",
+    "int8-block32", "int8-block256", "mx4",         "nv4",        NULL,
 };
 const char *const nib__device_names[] = {"cpu", "opencl", "cuda", "metal", NULL};
 const char *const nib__maker_names[] = {"x86", "arm", "nvidia", "amd", "apple", "intel", NULL};

@@ -26,9 +26,10 @@ typedef struct nib_input {
     /* FLOAT, input bf16; E4M3_TOKEN (codes widened, exact) */
     uint16_t *bf16; /* [m][ld], ld = round_up(k, NIB_CODES_PAD), zeros past k */
     bool e5m2;      /* E4M3_TOKEN: the codes are e5m2, as training has gradients */
-    /* I8 and I4 of every kind: codes; MX8, MX4: e4m3 bit patterns */
+    /* I8 and I4 of every kind: codes; MX8, MX4, NV4: e4m3 bit patterns */
     int8_t *codes; /* [m][ld], ld = round_up(k, NIB_CODES_PAD), zeros past k */
-    float *scale;  /* [m]; of blocks: [m][ceil(k / block)], MX8: powers of two */
+    float *scale;  /* [m]; of blocks: [m][ceil(k / block)], MX8: powers of two, NV4: those of a
+                      block times the token's */
     int32_t *zero; /* [m]; all 0 when symmetric; not of blocks, which are */
     int32_t *sums; /* I8, I4: [m][groups] sum of the codes of each weight group; NULL on a
                       GPU where no product reads them */
@@ -44,6 +45,7 @@ typedef struct nib_quant {
     nib_input out;
     bool symmetric;
     bool mx_floor;
+    bool block_only; /* NV4: the token has no scale over those of its blocks */
     /* E4M3_TOKEN in training; one of them asks QUANT for the formulas of nib__cast_factor. */
     bool e5m2;                 /* codes are e5m2 instead */
     bool two_power;            /* factors are rounded down to powers of two */

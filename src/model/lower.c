@@ -57,6 +57,7 @@ void nib__input_place(nib_input *out, const nib_scheme *scheme, nib_type input, 
         break;
     case NIB_ACT_MX8:
     case NIB_ACT_MX4:
+    case NIB_ACT_NV4:
         out->codes = carve(at, &used, tokens * (uint64_t)padded);
         out->scale = carve(at, &used, tokens * groups * 4);
         break;

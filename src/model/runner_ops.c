@@ -147,6 +147,7 @@ static nib_quant quant_of(const nib_runner *r, const nib_node *node, int64_t m)
                        .out = input_of(r, node, m),
                        .symmetric = w->scheme.act_symmetric,
                        .mx_floor = w->scheme.mx_floor,
+                       .block_only = w->scheme.block_only,
                        .formula = w->scheme.formula,
                        .static_scale = w->act_scale,
                        .static_zero = w->act_zero};

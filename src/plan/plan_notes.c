@@ -127,8 +127,8 @@ static void note_format_activations(nib_layers_plan *out)
     size_t layers = 0;
     for (size_t i = 0; i < out->count; i++) {
         const nib_act act = out->layers[i].done.act;
-        layers += !out->layers[i].denied && nib__act_block(act) > 0 && !nib__act_is_mx(act) &&
-                  out->layers[i].layer->stored.act == NIB_ACT_FLOAT;
+        layers += !out->layers[i].denied && nib__act_block(act) > 0 &&
+                  !nib__act_is_f8_blocks(act) && out->layers[i].layer->stored.act == NIB_ACT_FLOAT;
     }
     if (layers != 0)
         nib__ledger_add_note(&out->ledger, "activations",

@@ -32,7 +32,7 @@ static const column columns[] = {
 
 static const char *const recipes[] = {"f32",    "f16",   "bf16",    "int8wo", "int8dq",
                                       "int4wo", "8da4w", "4da4w",   "fp8wo",  "fp8dq",
-                                      "mxfp8",  "mxfp4", "mxfp4dq", "nvfp4"};
+                                      "mxfp8",  "mxfp4", "mxfp4dq", "nvfp4",  "nvfp4dq"};
 
 /* "avx512vnni" of a kernel's name; the rest is its tile. */
 static int target_length(const char *target)

@@ -49,6 +49,9 @@ static const words rows[] = {
      "e2m1 in blocks, two scales: t = max|W|/2688, s = e4m3(clamp(amax/6/t, 2^-6, 448)), q = "
      "e2m1(w*(1/t/s)), w = q*(s*t)",
      "float", "torchao NVFP4WeightOnlyConfig"},
+    {"nvfp4dq", "e2m1 in blocks, two scales, as nvfp4",
+     "e2m1 in blocks of 16, as the weights, with t = amax/2688 of the token",
+     "torchao NVFP4DynamicActivationNVFP4WeightConfig"},
     {NIB_WEIGHT_ONLY, "as stored, whatever they are",
      "float, where the tools of the weights' format have int8 (GGUF) or their scheme has",
      "Nibble"},

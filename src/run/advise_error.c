@@ -88,11 +88,14 @@ static nib_scheme scheme_of_inputs(const nib_scheme *s)
         in.code = NIB_CODE_I4;
     else if (s->act == NIB_ACT_E4M3_TOKEN)
         in.code = NIB_CODE_E4M3;
+    else if (s->act == NIB_ACT_NV4)
+        in.code = NIB_CODE_NV4;
     else if (nib__act_is_mx(s->act))
         in.code = s->act == NIB_ACT_MX8 ? NIB_CODE_MX8 : NIB_CODE_MX4;
     in.group = nib__act_block(s->act) > 0 ? nib__act_block(s->act) : NIB_GROUP_ROW;
     in.zero = in.symmetric ? NIB_ZERO_NONE : NIB_ZERO_INT;
     in.mx_floor = s->mx_floor;
+    in.block_only = s->block_only;
     return in;
 }
 

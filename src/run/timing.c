@@ -303,6 +303,7 @@ nib_status nib__timed_quant(nib_timed *t, const nib_kernel *row, int64_t m, doub
                           .out = input_of(t, m),
                           .symmetric = t->scheme.act_symmetric,
                           .mx_floor = t->scheme.mx_floor,
+                          .block_only = t->scheme.block_only,
                           .formula = t->scheme.formula};
     return best_seconds(&r, seconds, err);
 }

@@ -205,7 +205,7 @@ static nib_input input_rows(const nib_input *x, const nib_scheme *scheme, int64_
     if (x->codes)
         out.codes = x->codes + r0 * x->ld;
     if (x->scale)
-        out.scale = x->scale + r0 * (nib__act_is_mx(scheme->act) ? x->groups : 1);
+        out.scale = x->scale + r0 * (nib__act_is_f8_blocks(scheme->act) ? x->groups : 1);
     return out;
 }
 

@@ -28,6 +28,14 @@ check 'the ledger says what the cache is' grep -q '0 substituted; keys and value
 equal 'in bf16 they are as they are' 0 "$(nibble eval "$MODEL" --text text.txt --cache-type bf16 --against "$MODEL" --json --quiet | python3 -c 'import json, sys; print(json.load(sys.stdin)["kl"])')"
 equal 'threads and instruction sets do not change int8' "$(loss "$MODEL" --text text.txt --cache-type int8 -t 1 --isa ref)" "$(loss "$MODEL" --text text.txt --cache-type int8)"
 
+# A final norm of 2^-12: under block scales of 2^-6 and more every code of the output layer's input is 0, and all logits are.
+cp -r "$MODEL" small
+chmod -R u+w small
+"$REPO/tests/cli/tensors" small/model.safetensors put model.norm.weight 0 "$(printf '8039%.0s' {1..224})"
+head_alone() { loss small --text text.txt --recipe "{\"schema\": 1, \"rules\": [{\"match\": \"lm_head\", \"scheme\": \"$1\"}], \"else\": \"keep\"}"; }
+equal 'block scales alone lose small activations' 7.721349 "$(head_alone nvfp4dq-block)" # ln 2256
+equal "a token's own scale keeps them" True "$(python3 -c 'import sys; print(7.7 < float(sys.argv[1]) < 7.7213)' "$(head_alone nvfp4dq)")"
+
 refused 6 'nosuch: cannot open it: No such file or directory' eval "$MODEL" --text nosuch
 refused 6 '.: is a directory, not a regular file' eval "$MODEL" --text .
 : >empty.txt

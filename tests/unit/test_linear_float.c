@@ -222,9 +222,9 @@ static void make_input(product *p, const shape *s, rng *r)
     const bool is_float = s->act == NIB_ACT_FLOAT;
     x->ld = is_float && s->input != NIB_TYPE_BF16 ? s->k + 3 : padded;
     x->f32 = is_float && s->input != NIB_TYPE_BF16 ? take(p, (size_t)(s->m * x->ld) * 4) : NULL;
-    x->bf16 =
-        x->f32 == NULL && !nib__act_is_mx(s->act) ? take(p, (size_t)(s->m * x->ld) * 2) : NULL;
-    x->codes = nib__act_is_mx(s->act) ? take(p, (size_t)(s->m * x->ld)) : NULL;
+    x->bf16 = x->f32 == NULL && !nib__act_is_f8_blocks(s->act) ? take(p, (size_t)(s->m * x->ld) * 2)
+                                                               : NULL;
+    x->codes = nib__act_is_f8_blocks(s->act) ? take(p, (size_t)(s->m * x->ld)) : NULL;
     for (int64_t i = 0; i < s->m; i++)
         for (int64_t j = 0; j < x->ld; j++) {
             const bool in = j < s->k;
@@ -533,6 +533,7 @@ static void test_fp4(void **state)
         check_code(NIB_CODE_NV4, NIB_ACT_FLOAT, inputs[i], 44);
     }
     check_code(NIB_CODE_MX4, NIB_ACT_MX4, NIB_TYPE_F32, 66);
+    check_code(NIB_CODE_NV4, NIB_ACT_NV4, NIB_TYPE_F32, 66);
 }
 
 /* Each recipe's usual shape with each number of tokens, so that every tile is met. */
@@ -570,8 +571,8 @@ static void naive(const product *p, int64_t i, int64_t j, float *row, double *su
         double v = x->codes != NULL  ? (double)nib__e4m3_to_f32((uint8_t)x->codes[at])
                    : x->bf16 != NULL ? (double)nib__bf16_to_f32(x->bf16[at])
                                      : (double)x->f32[at];
-        if (nib__act_is_mx(p->w.scheme.act))
-            v *= (double)x->scale[i * x->groups + k / 32];
+        if (nib__act_is_f8_blocks(p->w.scheme.act))
+            v *= (double)x->scale[i * x->groups + k / x->group];
         if (p->w.scheme.act == NIB_ACT_E4M3_TOKEN)
             v *= (double)x->scale[i];
         *sum += v * (double)row[k];
@@ -659,6 +660,14 @@ static void test_reference(void **state)
                          .n = 5,
                          .k = 100,
                          .scale_type = NIB_TYPE_E8M0});
+    check_naive(&(shape){.code = NIB_CODE_NV4,
+                         .act = NIB_ACT_NV4,
+                         .group = 16,
+                         .m = 3,
+                         .n = 5,
+                         .k = 2050,
+                         .scale_type = NIB_TYPE_E4M3,
+                         .bias = true});
 }
 
 /* ---- the processor ---- */

@@ -70,7 +70,7 @@ static job make_job(const nib_kernel *row, const float *x, int64_t m, int64_t k,
     out->m = m;
     out->k = k;
     out->ld = nib__round_up(k, NIB_CODES_PAD);
-    out->group = nib__act_is_mx((nib_act)row->act) ? 32 : group;
+    out->group = nib__act_is_f8_blocks((nib_act)row->act) ? block : group;
     out->groups = nib__ceil_div(k, out->group);
     j.values_size = (size_t)(m * out->ld) * size;
     j.scale_size = (size_t)(m * (block > 0 ? nib__ceil_div(k, block) : 1)) * 4;
@@ -127,6 +127,7 @@ static void compare(const nib_kernel *ref, const job *want)
         job j = make_job(row, want->q.x, want->m, want->q.out.k, want->q.ldx, want->q.out.group);
         j.q.symmetric = want->q.symmetric;
         j.q.mx_floor = want->q.mx_floor;
+        j.q.block_only = want->q.block_only;
         j.q.formula = want->q.formula;
         j.q.static_scale = want->q.static_scale;
         j.q.static_zero = want->q.static_zero;
@@ -141,7 +142,7 @@ static void compare(const nib_kernel *ref, const job *want)
 
 /* ---- inputs ---- */
 
-enum { KINDS = 12 };
+enum { KINDS = 13 };
 
 static void fill(float *x, int64_t k, int kind)
 {
@@ -159,6 +160,7 @@ static void fill(float *x, int64_t k, int kind)
         case 8: x[j] = ldexpf(u, (int)(any() % 60) - 30); break;
         case 9: x[j] = j == k / 2 ? NAN : u; break;
         case 10: x[j] = j == k / 2 ? -INFINITY : u; break;
+        case 11: x[j] = u * 1e-34F; break; /* 64 / NVFP4's scale of a token is infinite */
         default: x[j] = j % 2 ? -0.0F : 0.0F; break;
         }
     }
@@ -242,6 +244,44 @@ static void check_mx(const job *j, bool is_e2m1)
                 assert_int_equal(codes[i], is_finite ? code : 0);
             }
         }
+}
+
+/* e2m1 comes as the e4m3 of its values, and the scale of a block times its token's. */
+static void check_nv(const job *j)
+{
+    const nib_input *out = &j->q.out;
+    for (int64_t r = 0; r < j->m; r++) {
+        const float *x = j->q.x + r * j->q.ldx;
+        float most = 0;
+        bool is_token = true; /* finite, or its blocks stand for themselves */
+        for (int64_t i = 0; i < out->k; i++) {
+            most = fmaxf(most, fabsf(x[i]));
+            is_token = is_token && (isfinite(x[i]) || j->q.block_only);
+        }
+        const float token = j->q.block_only ? 1 : most / 2688;
+        const bool is_zero = is_token && !isfinite(64 / token);
+        for (int64_t g = 0; g < out->groups; g++) {
+            const int64_t k0 = 16 * g, k1 = nib__min(out->k, k0 + 16);
+            float largest = 0;
+            bool is_finite = is_token;
+            for (int64_t i = k0; i < k1; i++) {
+                largest = fmaxf(largest, fabsf(x[i]));
+                is_finite = is_finite && isfinite(x[i]);
+            }
+            const float scale =
+                nib__e4m3_to_f32(nib__f32_to_e4m3(between(largest / 6 / token, 0.015625F, 448)));
+            const float want = is_zero ? 1 : scale * token, got = out->scale[r * out->groups + g];
+            assert_true(is_finite ? got == want : isnan(got));
+            for (int64_t i = k0; i < k1; i++) {
+                const uint8_t e2m1 = nib__f32_to_e2m1(x[i] * (1 / token / scale));
+                const uint8_t code = nib__f32_to_e4m3(nib__e2m1_to_f32(e2m1));
+                assert_int_equal((uint8_t)out->codes[r * out->ld + i],
+                                 is_finite && !is_zero ? code : 0);
+            }
+        }
+        for (int64_t i = out->k; i < out->ld; i++)
+            assert_int_equal(out->codes[r * out->ld + i], 0);
+    }
 }
 
 /* ggml's Q8_0 and Q8_K. */
@@ -346,7 +386,7 @@ static void test_forms(void **state)
         "quant_f32_a8t__ref",    "quant_f32_a4t__ref", "quant_f32_a8s__ref",
         "quant_f32_e4m3t__ref",  "quant_f32_mx8__ref", "quant_f32_bf16__ref",
         "quant_f32_f16__ref",    "quant_f32_f32__ref", "quant_f32_a8b32__ref",
-        "quant_f32_a8b256__ref", "quant_f32_mx4__ref"};
+        "quant_f32_a8b256__ref", "quant_f32_mx4__ref", "quant_f32_nv4__ref"};
     static const int64_t groups[] = {32, 64, 7, 3000, 0};
     const float scales[] = {0.01F, 1e-30F, 3e38F, 0.0F};
     const int32_t zeros[] = {0, 5, -128, 127};
@@ -362,6 +402,7 @@ static void test_forms(void **state)
                 job j = make_job(ref, x, m, k, ldx, group > 0 ? group : k);
                 j.q.symmetric = variant % 2 != 0;
                 j.q.mx_floor = variant % 2 != 0;
+                j.q.block_only = variant % 2 != 0;
                 j.q.formula = variant / 2 % 2 ? NIB_FORMULA_AO017 : NIB_FORMULA_TORCHAO;
                 j.q.static_scale = &scales[variant % 4];
                 j.q.static_zero = &zeros[variant % 4];
@@ -372,6 +413,8 @@ static void test_forms(void **state)
                     check_integer(&j, 8, true);
                 else if (nib__act_is_mx((nib_act)ref->act))
                     check_mx(&j, ref->act == NIB_ACT_MX4);
+                else if (ref->act == NIB_ACT_NV4)
+                    check_nv(&j);
                 else if (nib__act_block((nib_act)ref->act) > 0)
                     check_blocks(&j, nib__act_block((nib_act)ref->act));
                 else if (ref->act == NIB_ACT_E4M3_TOKEN)
@@ -493,13 +536,49 @@ static void test_ggml(void **state)
     assert_int_equal(cases, 20);
 }
 
+/* torchao's NVFP4 of each token by itself: codes of e2m1, and scales times the token's. */
+static void test_torchao_nv(void **state)
+{
+    (void)state;
+    enum { M_MOST = 10, K_MOST = 96 };
+    static char line[1 << 16], hex[3][1 << 15];
+    static float x[M_MOST * K_MOST], scales[M_MOST * K_MOST / 16];
+    static uint8_t e2m1[M_MOST * K_MOST];
+    int64_t m = 0, k = 0;
+    int cases = 0;
+    FILE *file = fopen("tests/golden/quant_activations.txt", "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        char scheme[32];
+        if (sscanf(line, "input %*s f32 %" SCNd64 " %" SCNd64 " %32767s", &m, &k, hex[0]) == 3) {
+            assert_true(m <= M_MOST && k <= K_MOST);
+            unhex(strcat(hex[0], "\n"), x, (size_t)(m * k) * sizeof *x);
+        }
+        if (sscanf(line, "case %31s %*s %32767s %32767s", scheme, hex[1], hex[2]) != 3 ||
+            strncmp(scheme, "nvfp4dq", 7) != 0)
+            continue;
+        job j = make_job(row_named("quant_f32_nv4__ref"), x, m, k, k, 16);
+        j.q.block_only = strcmp(scheme, "nvfp4dq-block") == 0;
+        run(row_named("quant_f32_nv4__ref"), &j, false);
+        unhex(strcat(hex[1], "\n"), e2m1, (size_t)(m * k));
+        unhex(strcat(hex[2], "\n"), scales, j.scale_size);
+        assert_memory_equal(j.scale, scales, j.scale_size);
+        for (int64_t i = 0; i < m * k; i++)
+            assert_int_equal((uint8_t)j.q.out.codes[i / k * j.q.out.ld + i % k],
+                             nib__f32_to_e4m3(nib__e2m1_to_f32(e2m1[i])));
+        free_job(&j);
+        cases++;
+    }
+    fclose(file);
+    assert_int_equal(cases, 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_e4m3_exhaustive),
-        cmocka_unit_test(test_torchao),
-        cmocka_unit_test(test_ggml),
+        cmocka_unit_test(test_forms),      cmocka_unit_test(test_e4m3_exhaustive),
+        cmocka_unit_test(test_torchao),    cmocka_unit_test(test_ggml),
+        cmocka_unit_test(test_torchao_nv),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,6 +205,7 @@ static const char *const all_schemes[] = {
     "mxfp4dq",
     "nvfp4",
     "nvfp4-block",
+    "nvfp4dq",
 };
 
 static void fill(float *x, int64_t count, uint32_t seed)

@@ -177,6 +177,8 @@ static const struct {
     {"fp8dq-tensor", "bf16"},
     {"mxfp8", "bf16"},
     {"mxfp8-floor", "f32"},
+    {"nvfp4dq", "bf16"},
+    {"nvfp4dq-block", "f32"},
     {"4da4w", "bf16"},
 };
 

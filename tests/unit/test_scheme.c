@@ -104,6 +104,8 @@ static void test_meanings(void **state)
     assert_int_equal(parsed("fp8dq-tensor").group, NIB_GROUP_TENSOR);
     assert_true(parsed("mxfp8").group == 32 && !parsed("mxfp8").mx_floor &&
                 parsed("mxfp8-floor").mx_floor);
+    assert_true(parsed("nvfp4dq").act == NIB_ACT_NV4 && !parsed("nvfp4dq").block_only &&
+                parsed("nvfp4dq-block").block_only && parsed("nvfp4").act == NIB_ACT_FLOAT);
     assert_true(!nib__scheme_is_quantized(&(nib_scheme){.code = NIB_CODE_BF16}));
     assert_true(nib__scheme_is_quantized(&bare));
 }
@@ -150,6 +152,7 @@ static void test_refusals(void **state)
         {"int8wo-g32-asym-ggml", NIB_USAGE, "without integer zero points"},
         {"8da4w-ggml", NIB_USAGE, "-ggml does not apply to 8da4w"},
         {"mxfp4-block", NIB_USAGE, "-block does not apply to mxfp4, which takes -rceil and -floor"},
+        {"nvfp4dq-floor", NIB_USAGE, "-floor does not apply to nvfp4dq, which takes -block"},
         {"nvfp4-g16", NIB_USAGE, "-g16 does not apply to nvfp4, which takes -block"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -193,7 +196,7 @@ static void test_bases(void **state)
     size_t count = 0;
     for (; nib__scheme_base(count) != NULL; count++)
         (void)parsed(nib__scheme_base(count));
-    assert_int_equal(count, 14);
+    assert_int_equal(count, 15);
     assert_string_equal(nib__scheme_takes(takes, "fp8wo"), "-row and -tensor");
     assert_string_equal(nib__scheme_takes(takes, "int8dq"),
                         "-gN, -row, -tensor, -sym, -actsym, -actasym, -static and -ao017");

@@ -12,7 +12,8 @@ Needs: torch, torchao==0.18.0. Runs on the CPU.
 Lines:  input NAME TYPE N K HEX             values, little endian
         case SCHEME INPUT CODES SCALES ZEROS   hex; codes one byte each, scales and zeros in their own
                                              type, [n][groups]; "-" for no zeros; of nvfp4 the
-                                             tensor's scale, f32
+                                             tensor's scale, f32; of nvfp4dq's activations scales
+                                             are f32, the block's times the token's
 What torchao does not run on a CPU is computed here by its formula: int4wo (MSLK's int4_row_quantize_zp, which
 Int4Tensor calls). -ao017 is 0.18 called with the eps that 0.17 took by default; compared with 0.17.0
 itself on 2026-11-20 (22 cases, all equal). 4-bit activations are Nibble's: torchao's formula at 4 bits. Where torchao's fp8 scale is 0
@@ -237,6 +238,37 @@ def per_token(bits, mapping, eps=None):
     return run
 
 
+def nv4_tokens(two_levels):
+    """NVFP4DynamicActivationNVFP4WeightConfig's activations, each token a batch of its own: what torchao
+    does with one token. Where the token's scale is 0 or its inverse infinite, torchao's codes are NaN's."""
+
+    def run(x):
+        tokens = []
+        for token in x:
+            whole = per_tensor_amax_to_scale(token.abs().max()) if two_levels else None
+            q = NVFP4Tensor.to_nvfp4(token[None], per_tensor_scale=whole)
+            codes, scale = unpack_uint4(q.qdata), q.scale.float()
+            if two_levels:
+                scale = whole * scale
+                if not torch.isfinite(64 / whole):
+                    codes, scale = torch.zeros_like(codes), torch.ones_like(scale)
+            tokens.append((codes, scale))
+        return torch.cat([codes for codes, _ in tokens]), torch.cat([scale for _, scale in tokens]), None
+
+    return run
+
+
+def nv4_ties(g):
+    """Values halfway between two codes under the scales that they get: the order of the roundings decides."""
+    halves = torch.tensor([6, 0.25, -0.75, 1.25, -1.75, 2.5, -3.5, 5, 0.25, 0.75, -1.25, 1.75, -2.5, 3.5, -5, 0.75])
+    x = torch.rand(8, 4, 1, generator=g) * torch.tensor([1e-3, 1, 30, 1e4]).repeat(2).reshape(8, 1, 1) * halves
+    for _ in range(2):
+        whole = per_tensor_amax_to_scale(x.abs().amax((1, 2), keepdim=True))
+        scale = (x.abs().amax(2, keepdim=True) / 6 / whole).clamp(2**-6, 448).to(torch.float8_e4m3fn).float()
+        x[:, :, 1:] = (halves * (scale * whole))[:, :, 1:]
+    return x.reshape(8, 64)
+
+
 F32_EPS = torch.finfo(torch.float32).eps
 
 ACTIVATIONS = [
@@ -251,6 +283,8 @@ ACTIVATIONS = [
     ("fp8dq", fp8(PerRow())),
     ("mxfp8", mx(ScaleCalculationMode.RCEIL)),
     ("mxfp8-floor", mx(ScaleCalculationMode.FLOOR)),
+    ("nvfp4dq", nv4_tokens(True)),
+    ("nvfp4dq-block", nv4_tokens(False)),
 ]
 
 
@@ -259,9 +293,11 @@ def activations():
     wide = torch.randn(4, 96, generator=g) * torch.tensor([[1e-3], [1.0], [30.0], [1e-20]])
     print(f"# torchao {torchao.__version__}, torch {torch.__version__.split('+')[0]}, seed {SEED},"
           " python3 tools/golden/make_quant_golden.py --activations")
-    for title, x in (("wide", wide), ("special", special(torch.float32))):
+    for title, x in (("wide", wide), ("special", special(torch.float32)), ("ties", nv4_ties(g))):
         print("input", title, "f32", *x.shape, hexed(x))
         for scheme, run in ACTIVATIONS:
+            if title == "ties" and not scheme.startswith("nvfp4"):
+                continue
             codes, scales, zeros = run(x)
             print("case", scheme, title, hexed(codes), hexed(scales),
                   "-" if zeros is None else hexed(zeros))

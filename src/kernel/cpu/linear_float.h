@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the linear rows with float accumulators share: the packed layout "n16" and the functions
- * behind the rows. Activations are float, e4m3 per token, or MX; the sums are those of
+ * behind the rows. Activations are float, e4m3 per token, MX or NVFP4; the sums are those of
  * linear_float_ref.c.
  *
  * The layout. Outputs are cut into panels of 16, the last one padded with zeros; k is padded with

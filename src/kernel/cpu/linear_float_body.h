@@ -164,7 +164,7 @@ NIB_INLINE vec group_zero(const job *j, int p, int64_t g)
 NIB_INLINE void apply_scale(const job *j, vec_tile sums, vec_tile totals, int64_t g,
                             const bool opens, const tile_form t)
 {
-    const bool scaled_x = nib__act_is_mx(j->a->w->scheme.act);
+    const bool scaled_x = nib__act_is_f8_blocks(j->a->w->scheme.act);
     const int64_t groups = j->a->x.groups;
     const float *x_scale = scaled_x ? j->a->x.scale + j->row * groups + g : NULL;
 #pragma GCC unroll 32
@@ -589,16 +589,17 @@ NIB_INLINE void x_put_e4m3(x_pair *out, const uint8_t *codes, int64_t count, boo
 static void stage_rows(const job *j, int64_t rows, x_pair *out, int64_t stride)
 {
     const nib_input *x = &j->a->x;
-    const bool is_mx = nib__act_is_mx(j->a->w->scheme.act), is_bf16 = !is_mx && x->bf16 != NULL;
-    const char *all = is_mx     ? (const char *)x->codes
+    const bool is_f8 = nib__act_is_f8_blocks(j->a->w->scheme.act),
+               is_bf16 = !is_f8 && x->bf16 != NULL;
+    const char *all = is_f8     ? (const char *)x->codes
                       : is_bf16 ? (const char *)x->bf16
                                 : (const char *)x->f32;
-    const int64_t size = is_mx ? 1 : is_bf16 ? 2 : 4;
+    const int64_t size = is_f8 ? 1 : is_bf16 ? 2 : 4;
     const int64_t count = j->k1 - j->k0, pairs = nib__ceil_div(count, 2);
     const int64_t padded = nib__round_up(count, NIB_FLOAT_STEP) / 2;
     for (int64_t r = 0; r < rows; r++, out += stride) {
         const char *from = all + ((j->row + r) * x->ld + j->k0) * size;
-        if (is_mx)
+        if (is_f8)
             x_put_e4m3(out, (const void *)from, count, j->swap);
         else if (is_bf16)
             x_put_bf16(out, (const void *)from, count, j->swap);

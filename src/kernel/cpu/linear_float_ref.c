@@ -84,7 +84,7 @@ static void decode_x(const nib_linear *a, int64_t r, float *out)
 {
     const nib_input *x = &a->x;
     const int64_t k = a->w->k;
-    if (nib__act_is_mx(a->w->scheme.act))
+    if (nib__act_is_f8_blocks(a->w->scheme.act))
         nib__to_f32(out, x->codes + r * x->ld, NIB_TYPE_E4M3, k);
     else if (x->bf16 != NULL)
         nib__to_f32(out, x->bf16 + r * x->ld, NIB_TYPE_BF16, k);
@@ -106,7 +106,7 @@ static float block_sum(const nib_linear *a, int64_t r, int64_t i, int64_t k0, in
         const int64_t end = nib__min(k1, group_end);
         const float sum = pairs ? sum_bf16(x + j, w + j, end - j) : sum_f32(x + j, w + j, end - j);
         float scale = nib__weight_group_scale(a->w, i, g);
-        if (nib__act_is_mx(s->act))
+        if (nib__act_is_f8_blocks(s->act))
             scale = a->x.scale[r * a->x.groups + g] * scale;
         acc = fmaf(scale, sum, acc);
         if (s->zero == NIB_ZERO_FLOAT && end == group_end)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The rows of linear products whose activations are small floats: e4m3 with one scale per token
- * (fp8dq), and MX, e4m3 (mxfp8) or e2m1 (mxfp4dq) in blocks of 32. All have BF16 sums, as both are
- * exact in bf16; the definition is
- * in linear_float_ref.c, the packed layout and the code are those of the float rows.
+ * (fp8dq), MX, e4m3 (mxfp8) or e2m1 (mxfp4dq) in blocks of 32, and NVFP4, e2m1 (nvfp4dq) in blocks
+ * of 16. All have BF16 sums, as both sides are exact in bf16; the definition is in
+ * linear_float_ref.c, the packed layout and the code are those of the float rows.
  *
- *   fp8dq   y = (total * s_w) * s_x + bias
- *   MX      acc = fma(s_x,b * s_w,b, sum of block b, acc), the blocks of 32 ascending
+ *   fp8dq      y = (total * s_w) * s_x + bias
+ *   MX, NVFP4  acc = fma(s_x,b * s_w,b, sum of block b, acc), the blocks ascending
+ *   NVFP4      y = total * t_w + bias; the token's own scale is a factor of its s_x,b
  *
  * A scale of 2^-127, e8m0 code 0, is a denormal and so counts as 0.
  */
@@ -52,6 +53,7 @@ static const nib_kernel rows[] = {
     ROWS("mx8_mx8", MX8, MX8, e4m3),
     ROWS("mx4_mx4", MX4, MX4, e2m1),
     REF("mx8_mx4", MX4, MX8),
+    ROWS("nv4_nv4", NV4, NV4, e2m1),
 };
 
 const nib_family nib__family_linear_fp8 = {rows, COUNT(rows)};

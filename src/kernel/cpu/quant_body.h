@@ -14,12 +14,16 @@
  *   e4m3 per token          s = max |x| / 448; q = e4m3(x / s), saturated; training's, which e5m2,
  *                           two_power or amax ask for, are those of cast_ref.c
  *   MX                      per 32 elements, the last block may be shorter: see mx_scale
+ *   NVFP4                   t = max |x| / 2688 of the token; per 16 elements, the last block may be
+ *                           shorter, s = e4m3(clamp(max |x| / 6 / t, 2^-6, 448)); q = e2m1(x *
+ *                           ((1 / t) / s)), saturated; the scale is s * t. Without t it counts as 1
  *   int8 per 32 elements    d = max |x| / 127; q = round(x * (1 / d)), halves away from zero; the
  *                           scale is d rounded to f16 (ggml's Q8_0)
  *   int8 per 256 elements   f = -127 / v, v the first x with the largest |x|; q = min(rne(f * x),
  *                           127); the scale is 1 / f, so q of v is -127 (ggml's Q8_K)
  *
- * A scale of 0 becomes 1 with codes 0; of int8 blocks it stays 0, and stands for what f16 or 1 / f
+ * A scale of 0 becomes 1 with codes 0, and so do those under a t so small that f32 does not hold
+ * 64 / t; of int8 blocks it stays 0, and stands for what f16 or 1 / f
  * cannot hold, too. A token (of blocks: a block) that holds NaN or infinity gets
  * codes 0 and a scale of NaN, which makes all its products NaN; the casts to f16 and bf16 keep NaN
  * and infinity as they are.
@@ -587,3 +591,48 @@ NIB_INLINE void mx_tokens(const nib_quant *a, int64_t m0, int64_t m1, const bool
 }
 
 void NIB_QUANT(mx4)(const nib_quant *a, int64_t m0, int64_t m1) { mx_tokens(a, m0, m1, true); }
+
+/* ---- NVFP4 ---- */
+
+enum { NV_BLOCK = 16 };
+
+/* One block under the token's scale; what its codes are times. */
+NIB_INLINE float nv_codes(uint8_t *to, const float *x, int64_t count, float token, float inverse)
+{
+    const int32_t largest = largest_bits(x, count);
+    if (largest >= 0x7f800000) {
+        memset(to, 0, (size_t)count);
+        return NAN;
+    }
+    const float wanted = float_of(largest) / 6 / token;
+    const float scale = float_of(e4m3_magnitude(wanted > 0x1p-6f ? wanted : 0x1p-6f));
+    e2m1_codes(to, x, count, inverse / scale);
+    return scale * token;
+}
+
+void NIB_QUANT(nv4)(const nib_quant *a, int64_t m0, int64_t m1)
+{
+    const nib_input *out = &a->out;
+    for (int64_t r = m0; r < m1; r++) {
+        const float *x = a->x + r * a->ldx;
+        uint8_t *to = (uint8_t *)out->codes + r * out->ld;
+        float *scale = out->scale + r * out->groups;
+        const range of = range_of(x, out->k);
+        float token = 1, inverse = 1;
+        bool is_coded = true;
+        if (!a->block_only) {
+            token = largest_of(of) / 2688; /* 448 * 6, the largest scale and the largest code */
+            inverse = 1 / token;
+            is_coded = of.is_finite && inverse < 0x1p122f;
+        }
+        int64_t k0 = 0;
+        for (; is_coded && k0 + NV_BLOCK <= out->k; k0 += NV_BLOCK)
+            *scale++ = nv_codes(to + k0, x + k0, NV_BLOCK, token, inverse);
+        if (is_coded && k0 < out->k)
+            *scale = nv_codes(to + k0, x + k0, out->k - k0, token, inverse);
+        for (int64_t g = 0; g < out->groups && !is_coded; g++)
+            scale[g] = of.is_finite ? 1 : NAN;
+        const int64_t coded = is_coded ? out->k : 0;
+        memset(to + coded, 0, (size_t)(out->ld - coded));
+    }
+}

@@ -62,6 +62,8 @@ static const nib_kernel rows[] = {
     ROWS(e4m3t, E4M3_TOKEN, NIB_ANY, "e4m3 with a dynamic scale per token, widened to bf16"),
     ROWS(mx8, MX8, NIB_ANY, "e4m3 in blocks of 32 with power-of-two scales"),
     ROWS(mx4, MX4, NIB_ANY, "e2m1 in blocks of 32 with power-of-two scales, as e4m3 of its values"),
+    ROWS(nv4, NV4, NIB_ANY,
+         "e2m1 in blocks of 16 with e4m3 scales, times the token's scale, as e4m3 of its values"),
     ROWS(a8b32, I8_BLOCK32, NIB_ANY,
          "int8 in blocks of 32 with f16 scales, as ggml's Q8_0, and code sums by group"),
     ROWS(a8b256, I8_BLOCK256, NIB_ANY,

@@ -17,6 +17,7 @@
     void nib__quant_e4m3t__##target(const nib_quant *a, int64_t m0, int64_t m1);                   \
     void nib__quant_mx8__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
     void nib__quant_mx4__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
+    void nib__quant_nv4__##target(const nib_quant *a, int64_t m0, int64_t m1);                     \
     void nib__quant_a8b32__##target(const nib_quant *a, int64_t m0, int64_t m1);                   \
     void nib__quant_a8b256__##target(const nib_quant *a, int64_t m0, int64_t m1);                  \
     void nib__quant_normed_a8t__##target(const nib_norm_quant *a, int64_t m0, int64_t m1);         \

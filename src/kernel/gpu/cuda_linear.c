@@ -367,6 +367,7 @@ static const nib_kernel rows[] = {
     LINEAR("mx8_mx8", MX8, MX8, NIB_ANY, F32),
     LINEAR("mx8_mx4", MX4, MX8, NIB_ANY, F32),
     LINEAR("mx4_mx4", MX4, MX4, NIB_ANY, F32),
+    LINEAR("nv4_nv4", NV4, NV4, NIB_ANY, F32),
     MATVEC(LINEAR_DX, "linear_dx_", "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32),
     MATVEC(LINEAR_DW, "linear_dw_", "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32),
     TILE_F16("f16", F16, sm80_mma),
@@ -393,6 +394,7 @@ static const nib_kernel rows[] = {
     TILE_LINEAR("mx8_mx8", MX8, MX8, NIB_ANY, BF16, sm80_mma),
     TILE_LINEAR("mx8_mx4", MX4, MX8, NIB_ANY, BF16, sm80_mma),
     TILE_LINEAR("mx4_mx4", MX4, MX4, NIB_ANY, BF16, sm80_mma),
+    TILE_LINEAR("nv4_nv4", NV4, NV4, NIB_ANY, BF16, sm80_mma),
     F8_ROWS("e4m3t_e4m3c", "sm89", E4M3, E4M3_TOKEN, sm89, F8_TOLERANCE, 25, FP8,
             NIB_CUDA_BUILT ? &code_f8 : NULL,
             "fp8 tensor cores of sm_89: sums of 64 products, each cut off about 13 bits below the "

@@ -85,6 +85,7 @@ static const nib_kernel rows[] = {
     QUANT(e4m3t, E4M3_TOKEN, NIB_ANY, "a block of threads a token"),
     QUANT(mx8, MX8, NIB_ANY, "a warp a block"),
     QUANT(mx4, MX4, NIB_ANY, "a warp a block"),
+    QUANT(nv4, NV4, NIB_ANY, "a block of threads a token"),
     QUANT(bf16, FLOAT, NIB_TYPE_BF16, "a thread a value"),
     QUANT(f16, FLOAT, NIB_TYPE_F16, "a thread a value"),
     QUANT(f32, FLOAT, NIB_TYPE_F32, "as it is, or a thread a value"),

@@ -36,7 +36,7 @@ int nib__gpu_value_number(nib_type type)
 int nib__gpu_input_number(const nib_input *x, nib_act act)
 {
     if (x->codes != NULL && act != NIB_ACT_FLOAT && act != NIB_ACT_E4M3_TOKEN)
-        return nib__act_is_mx(act) ? NIB_INPUT_E4M3 : NIB_INPUT_I8;
+        return nib__act_is_f8_blocks(act) ? NIB_INPUT_E4M3 : NIB_INPUT_I8;
     return x->bf16 != NULL ? NIB_INPUT_BF16 : NIB_INPUT_F32;
 }
 

@@ -156,6 +156,18 @@ int nib__launch_quant_mx8(const void *args, nib_launch out[])
 }
 int nib__launch_quant_mx4(const void *args, nib_launch out[]) { return launch_mx(args, out, true); }
 
+int nib__launch_quant_nv4(const void *args, nib_launch out[])
+{
+    const nib_quant *a = args;
+    init_tokens(out, "nv_tokens", a->out.m);
+    nib__launch_memory(out, a->x);
+    nib__launch_memory(out, a->out.codes);
+    nib__launch_memory(out, a->out.scale);
+    add_shape(out, a);
+    nib__launch_int(out, a->block_only);
+    return 1;
+}
+
 /* ---- floats ---- */
 
 int nib__launch_quant_bf16(const void *args, nib_launch out[])
@@ -209,6 +221,7 @@ static const nib_kernel rows[] = {
     ROW(e4m3t, E4M3_TOKEN, NIB_ANY, "a work-group a token"),
     ROW(mx8, MX8, NIB_ANY, "a work-group a block"),
     ROW(mx4, MX4, NIB_ANY, "a work-group a block"),
+    ROW(nv4, NV4, NIB_ANY, "a work-group a token"),
     ROW(bf16, FLOAT, NIB_TYPE_BF16, "a work-item a value"),
     ROW(f16, FLOAT, NIB_TYPE_F16, "a work-item a value"),
     ROW(f32, FLOAT, NIB_TYPE_F32, "as it is, or a work-item a value"),

@@ -220,6 +220,40 @@ __kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, sc
             is_coded ? of_e8m0((uchar)byte) : NOT_A_NUMBER;
 }
 
+/* ---- NVFP4: a work-group is a token, a work-item a block of 16 at a time ---- */
+
+__kernel void nv_tokens(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, scale), int k,
+                        int ldx, int ld, int block_only)
+{
+    __local int room[GROUP];
+    HERE_CONST(float, x);
+    HERE(uchar, codes);
+    HERE(float, scale);
+    const int blocks = (k + 15) / 16;
+    const size_t token = get_group_id(0);
+    x += token * (size_t)ldx;
+    codes += token * (size_t)ld;
+    scale += token * (size_t)blocks;
+    const range of = range_of(x, k, room);
+    const float whole = block_only != 0 ? 1.0f : largest_of(of) / 2688.0f, inverse = 1.0f / whole;
+    const int is_token = block_only != 0 || of.is_finite;
+    const int is_coded = is_token && inverse < 5.316911983e36f; /* 2^122 */
+    for (int b = (int)get_local_id(0); b < ld / 16; b += GROUP) {
+        int largest = 0;
+        for (int i = b * 16; i < min(k, b * 16 + 16); i++)
+            largest = max(largest, as_int(x[i]) & 0x7fffffff);
+        const float block = as_float(largest) / 6.0f / whole;
+        const float s = NEAREST_E4M3(clamp(block, 0.015625f, 448.0f)), factor = inverse / s;
+        const int is_kept = is_coded && IS_FINITE(largest);
+        for (int i = b * 16; i < b * 16 + 16; i++) {
+            const float v = is_kept && i < k ? x[i] * factor : 0.0f;
+            codes[i] = (uchar)(e4m3_code(NEAREST_E2M1(v)) | ((as_uint(v) >> 24) & 0x80u));
+        }
+        if (b < blocks)
+            scale[b] = !is_token || !IS_FINITE(largest) ? NOT_A_NUMBER : is_coded ? s * whole : 1.0f;
+    }
+}
+
 /* ---- floats: a work-item is a column of a token ---- */
 
 __kernel void to_bf16_rows(MEMORY(float, x), MEMORY(ushort, out), int k, int ldx, int ld)

@@ -16,6 +16,7 @@ int nib__launch_quant_a8b256(const void *args, nib_launch out[]);
 int nib__launch_quant_e4m3t(const void *args, nib_launch out[]);
 int nib__launch_quant_mx8(const void *args, nib_launch out[]);
 int nib__launch_quant_mx4(const void *args, nib_launch out[]);
+int nib__launch_quant_nv4(const void *args, nib_launch out[]);
 int nib__launch_quant_bf16(const void *args, nib_launch out[]);
 int nib__launch_quant_f16(const void *args, nib_launch out[]);
 int nib__launch_quant_f32(const void *args, nib_launch out[]);
