@@ -16,7 +16,8 @@
  *   Int4TilePackedTo4dTensor  I32 [n/8][k/128][32][4]   bf16 [k/g][n][2] with the zeros
  *
  * A Float8Tensor in blocks has a scale per 128 x 128, [n/128][k/128]; an NVFP4Tensor may have a
- * scale of the tensor over those of its blocks, M._weight_per_tensor_scale, F32 [].
+ * scale of the tensor over those of its blocks, M._weight_per_tensor_scale, F32 [], and one for its
+ * activations, M._weight_act_per_tensor_scale.
  */
 #include "checkpoint_inside.h"
 #include "dialects.h"
@@ -37,6 +38,7 @@ typedef struct description {
     char act_name[NIB_FIELD_TEXT];  /* IntxUnpackedToInt8Tensor: "int8_asym_per_token" */
     char act_float[NIB_FIELD_TEXT]; /* Int4Tensor: the type that activations are multiplied in */
     bool act_reduced, swizzled;
+    bool act_two_levels; /* NVFP4Tensor: a scale of the batch over those of its blocks */
     int64_t mx_block, act_block;
     char names[8][NIB_FIELD_TEXT]; /* of the stored tensors */
 } description;
@@ -105,7 +107,7 @@ static const nib_field fields[] = {
     {ACT "_data.scaling_mode._data", NIB_FIELD_STRING, AT(act_rounding)},
     {ACT "_data.is_swizzled_scales", NIB_FIELD_ANY, 0},
     {ACT "_data.use_triton_kernel", NIB_FIELD_ANY, 0},
-    {ACT "_data.use_dynamic_per_tensor_scale", NIB_FIELD_ANY, 0},
+    {ACT "_data.use_dynamic_per_tensor_scale", NIB_FIELD_BOOL, AT(act_two_levels)},
 };
 
 static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
@@ -392,20 +394,41 @@ static nib_status take_mx(const nib_weight_query *q, const description *d)
     return take_mx_act(q, d);
 }
 
-/* What torchao quantizes activations to is said, and not done. */
+/* Activations have as many levels of scales as the weight, and the one over their blocks is each
+ * token's own: what torchao does otherwise is said. */
+static void say_nv_act(const nib_weight_query *q, const description *d)
+{
+    const bool has_token = !q->out->scheme.block_only,
+               is_fixed = nib__weight_part(q, act_per_tensor) != NULL && !d->act_two_levels;
+    if (!has_token && !is_fixed && !d->act_two_levels)
+        return;
+    nib__weight_say(
+        q, ".weight",
+        is_fixed            ? "nvfp4 activations with a fixed scale over their blocks"
+        : d->act_two_levels ? "nvfp4 activations with a scale of the batch over their blocks"
+                            : "nvfp4 activations with scales of their blocks alone",
+        has_token ? "nvfp4 activations with a scale per token over their blocks"
+                  : "nvfp4 activations with scales of their blocks alone",
+        0,
+        !has_token          ? "activations have the levels of scales that their weight has"
+        : is_fixed          ? "no kernel here takes a fixed scale of 4-bit floats"
+        : d->act_two_levels ? "one scale for the whole batch would make a token's result depend on "
+                              "its neighbours"
+                            : "activations have the levels of scales that their weight has");
+}
+
 static nib_status take_nv_act(const nib_weight_query *q, const description *d)
 {
     if (d->act[0] == 0)
         return NIB_OK;
-    if (!is(d->act, "QuantizeTensorToNVFP4Kwargs"))
+    if (!is(d->act, "QuantizeTensorToNVFP4Kwargs") || d->act_block != 16)
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "asks for activations as %s; QuantizeTensorToNVFP4Kwargs is known",
-                                d->act);
-    nib__weight_say(q, ".weight",
-                    nib__weight_part(q, act_per_tensor) != NULL
-                        ? "nvfp4 activations with a fixed scale of the tensor"
-                        : "nvfp4 activations",
-                    "float activations", 0, "no kernel here multiplies 4-bit floats");
+                                "asks for activations as %s in blocks of %" PRId64
+                                "; QuantizeTensorToNVFP4Kwargs in blocks of 16 is known",
+                                d->act, d->act_block);
+    q->out->scheme.act = NIB_ACT_NV4;
+    q->out->scheme.act_symmetric = true;
+    say_nv_act(q, d);
     return NIB_OK;
 }
 

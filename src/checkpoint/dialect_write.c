@@ -39,7 +39,8 @@ static const char *refuse_acts(const nib_scheme *s)
         return "torchao's int8 weights with int8 activations have one scale per row or tensor";
     if (intx && s->act == NIB_ACT_I8_TOKEN && s->act_symmetric)
         return "torchao's 8da4w has asymmetric activations only";
-    if (s->act == NIB_ACT_E4M3_TOKEN && s->group == NIB_GROUP_TENSOR)
+    if ((s->act == NIB_ACT_E4M3_TOKEN && s->group == NIB_GROUP_TENSOR) ||
+        (s->act == NIB_ACT_NV4 && !s->block_only))
         return "torchao would scale the activations per tensor, too, not per token";
     return NULL;
 }
@@ -319,7 +320,17 @@ static void describe_nv(nib_jsonw *w, const nib_stored *weight)
 {
     nib__jsonw_pair_bool(w, "is_swizzled_scales", true);
     nib__jsonw_pair_bool(w, "use_triton_kernel", false);
-    put_null(w, "act_quant_kwargs");
+    nib__jsonw_key(w, "act_quant_kwargs");
+    if (weight->scheme.act == NIB_ACT_NV4) {
+        open_typed(w, "QuantizeTensorToNVFP4Kwargs", 0);
+        nib__jsonw_pair_int(w, "block_size", 16);
+        nib__jsonw_pair_bool(w, "is_swizzled_scales", true);
+        nib__jsonw_pair_bool(w, "use_triton_kernel", false);
+        nib__jsonw_pair_bool(w, "use_dynamic_per_tensor_scale", !weight->scheme.block_only);
+        close_typed(w);
+    } else {
+        nib__jsonw_null(w);
+    }
     nib__jsonw_pair_int(w, "block_size", 16);
     put_dtype(w, "orig_dtype", dtype_name(weight->source));
 }
@@ -459,8 +470,13 @@ static void config_mx(nib_jsonw *w, const nib_scheme *s)
 
 static void config_nv(nib_jsonw *w, const nib_scheme *s)
 {
-    open_typed(w, "NVFP4WeightOnlyConfig", 1);
+    const bool act = s->act == NIB_ACT_NV4;
+    open_typed(w, act ? "NVFP4DynamicActivationNVFP4WeightConfig" : "NVFP4WeightOnlyConfig", 1);
+    if (act)
+        nib__jsonw_pair_bool(w, "use_triton_kernel", true);
     nib__jsonw_pair_bool(w, "use_dynamic_per_tensor_scale", !s->block_only);
+    if (act)
+        put_null(w, "step");
     close_typed(w);
 }
 

@@ -13,7 +13,8 @@ static const nib_format formats[] = {
      "float", "test_safetensors.c:test_legal", "test_convert.c:test_floats"},
     {"torchao", "safetensors, as torchao 0.15 to 0.18 and transformers write them",
      "Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, Float8Tensor, MXTensor, NVFP4Tensor: int8, "
-     "int4, e4m3, mxfp8, mxfp4, nvfp4; weight-only, or int8, e4m3, mxfp8 or mxfp4 activations; "
+     "int4, e4m3, mxfp8, mxfp4, nvfp4; weight-only, or int8, e4m3, mxfp8, mxfp4 or nvfp4 "
+     "activations; "
      "read also Int4TilePackedTo4dTensor",
      "float", "test_weight.c:test_torchao_golden", "test_quantize.c:test_torchao_parts"},
     {"nibble", "safetensors", "every scheme of `nibble recipes`, any shape, static activations",

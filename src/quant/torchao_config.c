@@ -356,28 +356,25 @@ static nib_status nv_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, ni
     return NIB_OK;
 }
 
-/* The weights of a config with 4-bit activations: what multiplies them is said. */
-static nib_status float_activations(nib_recipe *r, const nib_ao_config *c, nib_err *err)
-{
-    return nib__recipe_add_setting(r, err,
-                                   &(nib_ledger_setting){.code = "activations",
-                                                         .name = c->type,
-                                                         .asked = "nvfp4",
-                                                         .done = "float",
-                                                         .relation = NIB_SETTING_OTHER},
-                                   "activations stay float, as no kernel here multiplies NVFP4 by "
-                                   "NVFP4; the weights are torchao's");
-}
-
-/* A step of calibration fixes the scale of the activations; the weights have two levels then, too.
- */
+/* With a step of calibration the weights have two levels, whatever the config says. */
 static nib_status nv_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
-    NIB_TRY(float_activations(r, c, err));
-    NIB_TRY(nv_weight_only(r, c, m, err));
-    if (find(c, "step") != NULL)
-        snprintf(m->name, sizeof m->name, "nvfp4");
-    return NIB_OK;
+    const nib_ao_field *levels = find(c, "use_dynamic_per_tensor_scale");
+    const bool is_static = find(c, "step") != NULL;
+    const bool is_block = !is_static && levels != NULL && !levels->is_true;
+    snprintf(m->name, sizeof m->name, "nvfp4dq%s", is_block ? "-block" : "");
+    if (is_block)
+        return NIB_OK;
+    return nib__recipe_add_setting(
+        r, err,
+        &(nib_ledger_setting){.code = "activations",
+                              .name = c->type,
+                              .asked = is_static ? "step" : "use_dynamic_per_tensor_scale",
+                              .done = "one scale per token over those of its blocks",
+                              .relation = NIB_SETTING_OTHER},
+        "activations have one scale per token over those of their blocks, where torchao has one %s",
+        is_static ? "that calibration fixes"
+                  : "for the batch, so that a token's result does not depend on its batch");
 }
 
 /* Settings that say how torchao's own kernels run. */

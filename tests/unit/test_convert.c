@@ -253,11 +253,12 @@ static bool claims_all(const step *s)
 }
 
 static const char *const schemes[] = {
-    "int8wo",     "int8wo-g32",     "int8wo-asym", "int8wo-tensor", "int8dq",
-    "int4wo-sym", "int4wo-g64-sym", "int4wo",      "8da4w",         "8da4w-g64",
-    "8da4w-asym", "8da4w-actsym",   "4da4w",       "fp8wo",         "fp8wo-tensor",
-    "fp8dq",      "mxfp8",          "mxfp8-floor", "int8wo-g7",     "int4wo-g5-sym",
-    "mxfp4",      "mxfp4dq",        "nvfp4",       "nvfp4-block",
+    "int8wo",        "int8wo-g32",     "int8wo-asym", "int8wo-tensor", "int8dq",
+    "int4wo-sym",    "int4wo-g64-sym", "int4wo",      "8da4w",         "8da4w-g64",
+    "8da4w-asym",    "8da4w-actsym",   "4da4w",       "fp8wo",         "fp8wo-tensor",
+    "fp8dq",         "mxfp8",          "mxfp8-floor", "int8wo-g7",     "int4wo-g5-sym",
+    "mxfp4",         "mxfp4dq",        "nvfp4",       "nvfp4-block",   "nvfp4dq",
+    "nvfp4dq-block",
 };
 static const char *const formats[] = {"torchao", "nibble", "8da4w", "compressed-tensors", "gguf"};
 

@@ -131,7 +131,7 @@ static void test_configs(void **state)
         seen++;
     }
     fclose(file);
-    assert_int_equal(seen, 21);
+    assert_int_equal(seen, 23);
 }
 
 static void test_refusals(void **state)
@@ -157,6 +157,8 @@ static void test_refusals(void **state)
         {"mxfp4", 64, "MX activations only"},
         {"nvfp4", 24, "k = 24 is no multiple of the group of 16"},
         {"nvfp4", 48, NULL},
+        {"nvfp4dq", 64, "per tensor, too"},
+        {"nvfp4dq-block", 64, NULL},
         {"int8wo-g32-ao017", 64, NULL},
         {"int4wo-g32-tinygemm", 64, NULL},
         {"int8wo", 35, NULL},

@@ -21,12 +21,12 @@ typedef struct format {
 } format;
 
 static const format formats[] = {
-    {"tests/golden/formats/nibble_1.safetensors", "nibble", 19, true, true},
+    {"tests/golden/formats/nibble_1.safetensors", "nibble", 20, true, true},
     {"tests/golden/formats/nibble_1_biases.safetensors", "nibble", 3, true, true},
     {"tests/golden/formats/torchao_0_15.safetensors", "torchao", 10, true, true},
     {"tests/golden/formats/torchao_0_16.safetensors", "torchao", 13, true, true},
-    {"tests/golden/formats/torchao_0_17.safetensors", "torchao", 24, true, true},
-    {"tests/golden/formats/torchao_0_18.safetensors", "torchao", 24, true, true},
+    {"tests/golden/formats/torchao_0_17.safetensors", "torchao", 25, true, true},
+    {"tests/golden/formats/torchao_0_18.safetensors", "torchao", 25, true, true},
     {"tests/golden/torchao_weights.safetensors", "torchao", 38, true, true},
     {"tests/golden/dialects/compressed", "compressed-tensors", 20, false, false},
     {"tests/golden/dialects/gptq", "gptq", 3, false, false},
@@ -118,8 +118,40 @@ static void test_formats(void **state)
         read_format(&formats[i]);
 }
 
+/* What torchao does otherwise with activations of 4-bit floats is said for each weight. */
+static void test_nvfp4_activations(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *module, *asked;
+    } cases[] = {
+        {"nvfp4dq.dynamic", "nvfp4 activations with a scale of the batch over their blocks"},
+        {"nvfp4dq.static", "nvfp4 activations with a fixed scale over their blocks"},
+        {"nvfp4dq-block.dynamic", NULL},
+        {"nvfp4.f", NULL},
+    };
+    const nib_allocator a = nib__allocator_default();
+    nib_checkpoint *cp = open_ok("tests/golden/formats/torchao_0_18.safetensors");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_weight w;
+        nib_ledger ledger;
+        nib__ledger_init(&ledger, &a);
+        assert_int_equal(nib__checkpoint_weight(&w, NULL, cp, cases[i].module, &ledger, NULL),
+                         NIB_OK);
+        assert_int_equal(ledger.tensor_count, cases[i].asked != NULL);
+        if (cases[i].asked != NULL) {
+            assert_string_equal(ledger.tensors[0].asked, cases[i].asked);
+            assert_string_equal(ledger.tensors[0].done,
+                                "nvfp4 activations with a scale per token over their blocks");
+        }
+        nib__ledger_free(&ledger);
+    }
+    nib__checkpoint_close(cp);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_formats)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_formats),
+                                       cmocka_unit_test(test_nvfp4_activations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -652,6 +652,25 @@ static void test_torchao_refused(void **state)
         load(CONFIG("Float8DynamicActivationFloat8WeightConfig", "2", ""), untied, NULL, NULL);
     assert_int_equal(count_settings(nib__recipe_ledger(r), "activations", "PerTensor"), 1);
     nib__recipe_free(r);
+    static const char *const over_blocks[] = {
+        CONFIG("NVFP4DynamicActivationNVFP4WeightConfig", "1", ""), "one for the batch",
+        CONFIG("NVFP4DynamicActivationNVFP4WeightConfig", "1",
+               "\"use_dynamic_per_tensor_scale\":false,\"step\":" ENUMERATOR("QuantizationStep",
+                                                                             "CONVERT")),
+        "one that calibration fixes"};
+    for (size_t i = 0; i < COUNT(over_blocks); i += 2) {
+        expect(over_blocks[i], "keep nvfp4dq nvfp4dq nvfp4dq nvfp4dq nvfp4dq");
+        r = load(over_blocks[i], untied, NULL, NULL);
+        assert_int_equal(nib__recipe_ledger(r)->setting_count, 1);
+        assert_int_equal(count_settings(nib__recipe_ledger(r), "activations", over_blocks[i + 1]),
+                         1);
+        nib__recipe_free(r);
+    }
+    r = load(CONFIG("NVFP4DynamicActivationNVFP4WeightConfig", "1",
+                    "\"use_dynamic_per_tensor_scale\":false,\"step\":null"),
+             untied, NULL, NULL);
+    assert_int_equal(nib__recipe_ledger(r)->setting_count, 0);
+    nib__recipe_free(r);
     r = load(EIGHT_DA_FOUR(",\"weight_scale_dtype\":" DTYPE("bfloat16")), untied, NULL, NULL);
     assert_int_equal(
         count_settings(nib__recipe_ledger(r), "scale-type", "weight_scale_dtype bfloat16"), 1);

@@ -42,6 +42,7 @@ CASES = {
     "nvfp4.f": ("nv4", 16, "none", "float", None, {"whole": "scale"}),
     "nvfp4.divisor": ("nv4", 16, "none", "float", None, {"whole": "divisor"}),
     "nvfp4-block.f": ("nv4", 16, "none", "float", None, {}),
+    "nvfp4dq.f": ("nv4", 16, "none", "nv4", None, {"whole": "scale", "act_symmetric": True}),
 }
 
 

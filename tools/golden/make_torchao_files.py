@@ -20,7 +20,11 @@ import torch
 import torchao
 from safetensors.torch import save_file
 from torchao.core.config import config_to_dict
-from torchao.prototype.mx_formats import MXDynamicActivationMXWeightConfig, NVFP4WeightOnlyConfig
+from torchao.prototype.mx_formats import (
+    MXDynamicActivationMXWeightConfig,
+    NVFP4DynamicActivationNVFP4WeightConfig,
+    NVFP4WeightOnlyConfig,
+)
 from torchao.prototype.mx_formats.config import ScaleCalculationMode
 from torchao.prototype.mx_formats.mx_tensor import MXTensor, QuantizeTensorToMXKwargs
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
@@ -71,6 +75,8 @@ RCEIL, FLOOR = ScaleCalculationMode.RCEIL, ScaleCalculationMode.FLOOR
 CONFIGS_ALONE = {
     "nvfp4": NVFP4WeightOnlyConfig(),
     "nvfp4-block": NVFP4WeightOnlyConfig(use_dynamic_per_tensor_scale=False),
+    "nvfp4dq": NVFP4DynamicActivationNVFP4WeightConfig(),
+    "nvfp4dq-block": NVFP4DynamicActivationNVFP4WeightConfig(use_dynamic_per_tensor_scale=False),
 }
 CONFIGS = {
     "int8wo": Int8WeightOnlyConfig(),

@@ -137,7 +137,8 @@ def cases():
         def nv(two_levels, swizzled=True, dynamic=False, static=False):
             def run(w):
                 whole = per_tensor_amax_to_scale(w.abs().max()) if two_levels else None
-                act = QuantizeTensorToNVFP4Kwargs(is_swizzled_scales=True, use_dynamic_per_tensor_scale=True)
+                act = QuantizeTensorToNVFP4Kwargs(is_swizzled_scales=True,
+                                                  use_dynamic_per_tensor_scale=two_levels and not static)
                 fixed = per_tensor_amax_to_scale(torch.tensor(3.5)) if static else None
                 return NVFP4Tensor.to_nvfp4(w, per_tensor_scale=whole, act_per_tensor_scale=fixed,
                                             is_swizzled_scales=swizzled, act_quant_kwargs=act if dynamic else None)
@@ -153,9 +154,10 @@ def cases():
         yield "mxfp4.rows", mx(e2m1, rceil, False, False)
         yield "nvfp4.f", nv(True)
         yield "nvfp4.rows", nv(True, swizzled=False)
-        yield "nvfp4.dynamic", nv(True, dynamic=True)
-        yield "nvfp4.static", nv(True, dynamic=True, static=True)
+        yield "nvfp4dq.dynamic", nv(True, dynamic=True)
+        yield "nvfp4dq.static", nv(True, dynamic=True, static=True)
         yield "nvfp4-block.f", nv(False)
+        yield "nvfp4dq-block.dynamic", nv(False, dynamic=True)
 
 
 def values_of(tensor):
