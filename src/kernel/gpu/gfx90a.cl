@@ -6,7 +6,8 @@
  *
  *   bf16 (v_mfma_f32_16x16x16bf16_1k)  codes of weights and activations are bf16 exactly: int8,
  *        int4, fp8, fp4, and those of MX and nvfp4 with their scales, too; other scales and zero
- *        points apply to the sum of a step. The unit takes denormals for 0.
+ *        points apply to the sum of a step. The unit takes denormals for 0. Scales of nvfp4's
+ *        activations, which have the bits of f32, apply to the sum of a block, 16 of k.
  *   int8 (v_mfma_i32_16x16x16i8)       as SUM_INTEGERS of linear.cl; CDNA3 has 16x16x32 instead
  *
  * A step lies in one group: groups are a multiple of 32, or one.
@@ -43,6 +44,7 @@ typedef four_k given;
 /* Scales that are powers of two, or of few bits as the codes are. */
 #define IN_CODES (SCALE == VALUE_E8M0 || (W == WEIGHT_E2M1 && SCALE == VALUE_E4M3))
 #define PER_STEP (SCALE != VALUE_NONE && !IN_CODES)
+#define PER_BLOCK (X == INPUT_E4M3 && XBLOCK == SQUARE)
 
 #ifdef NIB_EMULATE
 
@@ -104,6 +106,9 @@ __kernel void tile_matrix(PRODUCT_ARGUMENTS)
     __local one_sum sums_w[TILE][STEP / 8];
 #endif
     __local float scales_w[TILE], zeros_w[TILE], scales_x[TILE];
+#if PER_BLOCK
+    __local float block_scales[STEP / SQUARE][TILE];
+#endif
 #ifdef NIB_EMULATE
     __local four_k room[2 * 4 * WAVE];
 #endif
@@ -133,7 +138,13 @@ __kernel void tile_matrix(PRODUCT_ARGUMENTS)
         sums_w[mine][part] = sum_codes(codes_w, 0);
         sums_x[mine][part] = sum_codes(codes_x, 0);
 #else
+#if PER_BLOCK
+        const float8 eight = input_codes(&x, token, k1);
+        if (part % (SQUARE / 8) == 0)
+            block_scales[part / (SQUARE / 8)][mine] = scale_of_block(&x, token, k1);
+#else
         const float8 eight = input_values(&x, token, k1);
+#endif
         put_eight(&of_w[mine][2 * part],
                   IN_CODES ? weight_values(&w, row, k1) : weight_codes(weight_row(&w, row), k1));
         put_eight(&of_x[mine][2 * part], eight);
@@ -152,8 +163,17 @@ __kernel void tile_matrix(PRODUCT_ARGUMENTS)
                 b[i] = TAKE(of_w[left + i * SQUARE + column], s + WIDE * line);
             }
             for (int i = 0; i < BLOCKS; i++)
-                for (int j = 0; j < BLOCKS; j++)
+                for (int j = 0; j < BLOCKS; j++) {
                     exact[i][j] = multiply(a[i], b[j], exact[i][j], room);
+#if PER_BLOCK
+                    one_sum of_block[4];
+                    vstore4(exact[i][j], 0, of_block);
+                    exact[i][j] = 0;
+                    for (int r = 0; r < 4; r++)
+                        sums[i][j][r] +=
+                            block_scales[s / 4][top + i * SQUARE + 4 * line + r] * of_block[r];
+#endif
+                }
         }
 #if PER_STEP
         for (int j = 0; j < BLOCKS; j++) {
@@ -187,8 +207,9 @@ __kernel void tile_matrix(PRODUCT_ARGUMENTS)
     }
     for (int i = 0; i < BLOCKS; i++)
         for (int j = 0; j < BLOCKS; j++) {
-            if (!PER_STEP)
-                vstore4(convert_float4(exact[i][j]), 0, sums[i][j]);
+#if !PER_STEP && !PER_BLOCK
+            vstore4(convert_float4(exact[i][j]), 0, sums[i][j]);
+#endif
             for (int r = 0; r < 4; r++) {
                 const int to_token = token0 + top + i * SQUARE + 4 * line + r;
                 const int to_row = row0 + left + j * SQUARE + column;

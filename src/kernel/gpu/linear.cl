@@ -207,9 +207,22 @@ static float scale_of_block(const input *x, int token, int k)
 #endif
 }
 
+#if X == INPUT_E4M3
+
+static float8 input_codes(const input *x, int token, int k)
+{
+    return e4m3_eight(
+        *(const __global uchar8 *)(x->values + (size_t)token * (size_t)x->ld + (size_t)k));
+}
+
+#endif
+
 /* Eight values of a token from k on, without its scale but with that of a block; 0 past the end. */
 static float8 input_values(const input *x, int token, int k)
 {
+#if X == INPUT_E4M3
+    return input_codes(x, token, k) * scale_of_block(x, token, k);
+#else
     const size_t at = (size_t)token * (size_t)x->ld + (size_t)k;
 #if X == INPUT_F32
     const __global float *from = (const __global float *)x->values + at;
@@ -233,14 +246,13 @@ static float8 input_values(const input *x, int token, int k)
 #elif X == INPUT_BF16
     const ushort8 bits = *(const __global ushort8 *)((const __global ushort *)x->values + at);
     return as_float8(convert_uint8(bits) << 16);
-#elif X == INPUT_E4M3
-    return e4m3_eight(*(const __global uchar8 *)(x->values + at)) * scale_of_block(x, token, k);
 #else
     const int8 place = (int8)(0, 1, 2, 3, 4, 5, 6, 7) + k;
     const int8 codes = convert_int8(*(const __global char8 *)(x->values + at));
     const int8 zero = (int8)zero_of_token(x, token);
     return select((float8)0, convert_float8(codes - zero), place < (int8)x->k) *
            scale_of_block(x, token, k);
+#endif
 #endif
 }
 

@@ -98,6 +98,7 @@ static const nib_kernel rows[] = {
     BF16("mx8_mx8", MX8, MX8, NIB_ANY),
     BF16("mx8_mx4", MX4, MX8, NIB_ANY),
     BF16("mx4_mx4", MX4, MX4, NIB_ANY),
+    BF16("nv4_nv4", NV4, NV4, NIB_ANY),
     ROW("a4t_w4g", "_1x64", I4, I4_TOKEN, NIB_ANY, gfx90a_dot4, 10, I8, launch_nibbles,
         "v_dot8_i32_i4 for few tokens: 4-bit codes are multiplied as stored"),
     GRADIENTS("bf16_bf16", BF16, FLOAT, NIB_TYPE_BF16),
