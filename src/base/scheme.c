@@ -19,26 +19,27 @@ enum {
     M_TENSOR = 1 << 2,
     M_SYM = 1 << 3,
     M_ASYM = 1 << 4,
-    M_ACTSYM = 1 << 5,
-    M_ACTASYM = 1 << 6,
-    M_STATIC = 1 << 7,
-    M_RCEIL = 1 << 8,
-    M_FLOOR = 1 << 9,
-    M_AO017 = 1 << 10,
-    M_TINYGEMM = 1 << 11,
-    M_BLOCK = 1 << 12,
-    M_GGML = 1 << 13,
+    M_INTZERO = 1 << 5,
+    M_ACTSYM = 1 << 6,
+    M_ACTASYM = 1 << 7,
+    M_STATIC = 1 << 8,
+    M_RCEIL = 1 << 9,
+    M_FLOOR = 1 << 10,
+    M_AO017 = 1 << 11,
+    M_TINYGEMM = 1 << 12,
+    M_BLOCK = 1 << 13,
+    M_GGML = 1 << 14,
     M_SIZES = M_GROUP | M_ROW | M_TENSOR,
-    M_MAPPINGS = M_SYM | M_ASYM,
+    M_MAPPINGS = M_SYM | M_ASYM | M_INTZERO,
     M_ACTS = M_ACTSYM | M_ACTASYM,
     M_ROUNDINGS = M_RCEIL | M_FLOOR,
     M_FORMULAS = M_AO017 | M_TINYGEMM | M_GGML,
     M_DYNAMIC = M_ACTS | M_STATIC | M_AO017,
 };
 
-static const char *const modifiers[] = {"gN",     "row",      "tensor", "sym",   "asym",
-                                        "actsym", "actasym",  "static", "rceil", "floor",
-                                        "ao017",  "tinygemm", "block",  "ggml"};
+static const char *const modifiers[] = {"gN",      "row",    "tensor",   "sym",    "asym",
+                                        "intzero", "actsym", "actasym",  "static", "rceil",
+                                        "floor",   "ao017",  "tinygemm", "block",  "ggml"};
 
 /* At most one of each of these. */
 static const unsigned exclusive[] = {M_SIZES, M_MAPPINGS, M_ACTS, M_ROUNDINGS, M_FORMULAS};
@@ -53,9 +54,10 @@ typedef struct base_row {
 /* One row per base. Activations of fp8dq have a scale per token in both granularities of the
  * weight, and so have those of nvfp4dq over their blocks: a scale over the whole batch would make a
  * token's result depend on its neighbours.
- * Symmetric int4 and every grouped or asymmetric int8 weight follow torchao's Intx formulas,
- * symmetric int8 rows and tensors its Int8Tensor, asymmetric int4 its Int4Tensor (float zero, range
- * over the group itself) or tinygemm. */
+ * Symmetric int4, int4 with integer zeros and every grouped or asymmetric int8 weight follow
+ * torchao's Intx formulas, symmetric int8 rows and tensors its Int8Tensor, int4 with a float zero
+ * its Int4Tensor (range over the group itself) or tinygemm. -intzero is for int4wo alone: the
+ * asymmetric mapping of the other bases has integer zeros. */
 static const base_row bases[] = {
     {"f32", {.code = NIB_CODE_F32, .symmetric = true}, NIB_ZERO_NONE, 0},
     {"f16", {.code = NIB_CODE_F16, .symmetric = true}, NIB_ZERO_NONE, 0},
@@ -63,7 +65,7 @@ static const base_row bases[] = {
     {"int8wo",
      {.code = NIB_CODE_I8, .symmetric = true},
      NIB_ZERO_INT,
-     M_SIZES | M_MAPPINGS | M_AO017 | M_GGML},
+     M_SIZES | M_SYM | M_ASYM | M_AO017 | M_GGML},
     {"int8dq",
      {.code = NIB_CODE_I8, .symmetric = true, .act = NIB_ACT_I8_TOKEN, .act_symmetric = true},
      NIB_ZERO_INT,
@@ -75,11 +77,11 @@ static const base_row bases[] = {
     {"8da4w",
      {.code = NIB_CODE_I4, .group = 32, .symmetric = true, .act = NIB_ACT_I8_TOKEN},
      NIB_ZERO_INT,
-     M_GROUP | M_ROW | M_MAPPINGS | M_DYNAMIC},
+     M_GROUP | M_ROW | M_SYM | M_ASYM | M_DYNAMIC},
     {"4da4w",
      {.code = NIB_CODE_I4, .group = 32, .symmetric = true, .act = NIB_ACT_I4_TOKEN},
      NIB_ZERO_INT,
-     M_GROUP | M_ROW | M_MAPPINGS | M_ACTS},
+     M_GROUP | M_ROW | M_SYM | M_ASYM | M_ACTS},
     {"fp8wo", {.code = NIB_CODE_E4M3, .symmetric = true}, NIB_ZERO_NONE, M_ROW | M_TENSOR},
     {"fp8dq",
      {.code = NIB_CODE_E4M3, .symmetric = true, .act = NIB_ACT_E4M3_TOKEN, .act_symmetric = true},
@@ -371,7 +373,7 @@ static void apply(nib_scheme *s, const base_row *base, unsigned given)
         s->group = NIB_GROUP_TENSOR;
     if (given & M_MAPPINGS) {
         s->symmetric = (given & M_SYM) != 0;
-        s->zero = s->symmetric ? NIB_ZERO_NONE : base->asym_zero;
+        s->zero = s->symmetric ? NIB_ZERO_NONE : given & M_INTZERO ? NIB_ZERO_INT : base->asym_zero;
     }
     if (given & M_ACTS)
         s->act_symmetric = (given & M_ACTSYM) != 0;
@@ -392,9 +394,10 @@ static nib_status check_formula(const nib_scheme *s, const char *whole, nib_err 
 {
     char name[128];
     nib__say_name(name, sizeof name, whole, strlen(whole));
-    if (s->formula == NIB_FORMULA_TINYGEMM && s->symmetric)
-        return nib__fail(err, NIB_USAGE, "scheme \"%s\": -tinygemm is asymmetric; leave out -sym",
-                         name);
+    if (s->formula == NIB_FORMULA_TINYGEMM && s->zero != NIB_ZERO_FLOAT)
+        return nib__fail(err, NIB_USAGE,
+                         "scheme \"%s\": -tinygemm has float zero points; leave out -%s", name,
+                         s->symmetric ? "sym" : "intzero");
     if (s->formula == NIB_FORMULA_GGML && (s->group != 32 || s->zero == NIB_ZERO_INT))
         return nib__fail(err, NIB_USAGE,
                          "scheme \"%s\": -ggml has blocks of 32, without integer zero points: "
@@ -406,7 +409,7 @@ static nib_status check_formula(const nib_scheme *s, const char *whole, nib_err 
         return nib__fail(
             err, NIB_USAGE,
             "scheme \"%s\": -ao017 does not change int4 with a float zero, whose smallest scale is "
-            "the same in every torchao; leave it out, or add -sym",
+            "the same in every torchao; leave it out, or add -sym or -intzero",
             name);
     if (s->code == NIB_CODE_I8 && s->symmetric && s->group <= 0)
         return nib__fail(

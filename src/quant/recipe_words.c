@@ -144,7 +144,12 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
             "or +embed[-SCHEME].\n"
             "-ggml is ggml's reference for Q8_0 (int8wo-g32), Q4_0 (int4wo-sym) and Q4_1 (int4wo); "
             "-ao017 and -tinygemm are torchao's other formulas; eps is the "
-            "smallest normal number.\n");
+            "smallest normal number.\n"
+            "-intzero is int4 with an integer zero point, torchao's asymmetric "
+            "IntxWeightOnlyConfig:\n"
+            "  s = max((max-min)/15, eps) with 0 in the range, z = clamp(-8 - round(min/s), -8, "
+            "7), "
+            "q = clamp(round(w*(1/s)) + z, -8, 7), w = (q - z)*s\n");
     }
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);

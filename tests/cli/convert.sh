@@ -31,6 +31,17 @@ refused 4 'model.layers.0.self_attn.q_proj: the format compressed-tensors cannot
     convert i c --format compressed-tensors
 check 'nothing is left' test ! -e c
 refused 4 '*: the format 8da4w cannot hold int4wo-g32 at *' convert i c --format 8da4w
+
+# integer zero points go wherever there are such, to the bit
+nibble quantize m z --recipe int4wo-intzero --quiet >/dev/null
+for format in compressed-tensors nibble torchao; do
+    check "integer zero points to $format" nibble convert z c --format $format --quiet --force
+    same "the same in $format" c z
+done
+refused 4 '*: the format gguf cannot hold int4wo-g32-intzero at 224 x 224: its blocks are of 32 symmetric int8*' convert z z.gguf --format gguf
+refused 4 '*: the format 8da4w cannot hold int4wo-g32-intzero at 224 x 224: its int4 layers have asymmetric int8 activations*' \
+    convert z c --format 8da4w --force
+rm -rf z c
 refused 2 'format "zip" is none of torchao, nibble, 8da4w, compressed-tensors, gguf, safetensors*' convert q c --format zip
 refused 2 '`nibble convert` wants --format *' convert q c
 refused 2 '`nibble convert` wants MODEL and OUT*' convert q --format nibble

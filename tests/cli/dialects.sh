@@ -30,6 +30,11 @@ same 'the same values, too' blocks deepseek
 # GPTQ with act-order runs; a config.json that nobody reads is named
 nibble plan "$golden/gptq_model" >plan.txt
 check 'act-order is said' grep -q '^note: 7 weights have their columns in act-order' plan.txt
+# its integer zero points are those of a recipe, which finds them as they are and takes the same kernels
+rows() { nibble plan "$@" --layer '*.o_proj' | grep -o 'RUNS *linear_[^ ]*' | sort -u; }
+check 'its rows are told' [ -n "$(rows "$golden/gptq_model")" ]
+equal 'a recipe with its scheme' "$(rows "$golden/gptq_model")" "$(rows "$golden/gptq_model" --recipe int4wo-g32-intzero --skip lm_head)"
+equal 'and floats that become such codes' "$(rows "$golden/gptq_model")" "$(rows "$MODEL" --recipe int4wo-g32-intzero)"
 cp -r "$golden/gptq_model" m
 sed -i 's/"gptq",/"hqq",/' m/config.json
 refused 3 '*quant_method "hqq" is not read here; transformers with hqq reads it*' info m

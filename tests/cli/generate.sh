@@ -16,7 +16,7 @@ for isa in ref avx2 avx512; do
     equal "--isa $isa" "$first" "$(text --isa $isa)"
 done
 equal 'again' "$first" "$(text)"
-for recipe in 8da4w int4wo int8dq; do
+for recipe in 8da4w int4wo int4wo-intzero int8dq; do
     quantized=$(text --recipe $recipe -t 1 --isa ref)
     equal "$recipe, faster" "$quantized" "$(text --recipe $recipe -t 2)"
 done

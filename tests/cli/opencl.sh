@@ -16,7 +16,7 @@ head -c 1500 "$MODEL/heldout.txt" >text.txt
 summary() { nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 "$@" 2>&1 >/dev/null | tail -n 1; }
 
 # the whole step there: the loss is the CPU's, within the device's rounding
-for recipe in '' int8wo 8da4w int8dq int4wo fp8wo mxfp8; do
+for recipe in '' int8wo 8da4w int8dq int4wo int4wo-intzero fp8wo mxfp8; do
     option=()
     [ -z "$recipe" ] || option=(--recipe "$recipe")
     near "${recipe:-bf16}" "$(loss "${option[@]}")" "$(loss --device opencl "${option[@]}")"

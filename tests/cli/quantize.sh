@@ -2,8 +2,8 @@
 #
 # nibble quantize: every recipe, written, checked, run; what it refuses; what a dry run leaves alone.
 cp -r "$MODEL" m
-for recipe in int8wo int8wo-g32 int8dq int4wo int4wo-sym 8da4w 8da4w-asym-ao017 8da4w-actsym 8da4w-g33 4da4w fp8wo fp8dq fp8dq-tensor mxfp8 \
-    mxfp8+head 8da4w+embed int8dq+embed-int8wo; do
+for recipe in int8wo int8wo-g32 int8dq int4wo int4wo-sym int4wo-intzero int4wo-row-intzero 8da4w 8da4w-asym-ao017 8da4w-actsym 8da4w-g33 \
+    4da4w fp8wo fp8dq fp8dq-tensor mxfp8 mxfp8+head 8da4w+embed int8dq+embed-int8wo; do
     check "quantize to $recipe" nibble quantize m q --recipe $recipe --quiet
     check "verify $recipe" nibble verify q
     check "run $recipe" nibble generate q -n 2

@@ -41,7 +41,7 @@ if ! nibble devices opencl >/dev/null 2>&1; then
 fi
 
 # the device's codes, scales and zeros are the CPU's, in every formula
-for recipe in 8da4w 8da4w-g100 8da4w-asym 8da4w-ao017 int8wo int8wo-asym int8wo-tensor int4wo int4wo-tinygemm fp8wo fp8wo-tensor \
+for recipe in 8da4w 8da4w-g100 8da4w-asym 8da4w-ao017 int8wo int8wo-asym int8wo-tensor int4wo int4wo-intzero int4wo-tinygemm fp8wo fp8wo-tensor \
     mxfp8 mxfp8-floor mxfp4 mxfp4-floor nvfp4 nvfp4-block int8wo-g32-ggml int4wo-g32-ggml int4wo-g32-sym-ggml 8da4w+head+embed; do
     quantize by-cpu --recipe $recipe --quiet --force >/dev/null
     check "$recipe on the device" quantize by-device --recipe $recipe --device opencl --quiet --force

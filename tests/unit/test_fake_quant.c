@@ -235,22 +235,12 @@ static void test_has(void **state)
     static const struct {
         const char *name;
         bool has;
-    } cases[] = {{"8da4w", true},
-                 {"8da4w-row", true},
-                 {"int8wo", true},
-                 {"int8wo-g32", true},
-                 {"int4wo-g128", true},
-                 {"int4wo-sym", true},
-                 {"int8dq", true},
-                 {"8da4w-asym", false},
-                 {"int8wo-tensor", false},
-                 {"int4wo-ggml", false},
-                 {"4da4w", false},
-                 {"fp8dq", false},
-                 {"int8wo-g32-ggml", false},
-                 {"mxfp8", false},
-                 {"bf16", false},
-                 {"int4wo-tinygemm", false}};
+    } cases[] = {{"8da4w", true},          {"8da4w-row", true},        {"int8wo", true},
+                 {"int8wo-g32", true},     {"int4wo-g128", true},      {"int4wo-sym", true},
+                 {"int8dq", true},         {"8da4w-asym", false},      {"int4wo-intzero", false},
+                 {"int8wo-tensor", false}, {"int4wo-ggml", false},     {"4da4w", false},
+                 {"fp8dq", false},         {"int8wo-g32-ggml", false}, {"mxfp8", false},
+                 {"bf16", false},          {"int4wo-tinygemm", false}};
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_scheme scheme;

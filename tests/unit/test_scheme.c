@@ -68,6 +68,9 @@ static void test_canonical_names(void **state)
         {"mxfp8-rceil", "mxfp8"},
         {"mxfp8-floor", "mxfp8-floor"},
         {"int4wo-g1073741824", "int4wo-g1073741824"},
+        {"int4wo-intzero", "int4wo-g32-intzero"},
+        {"int4wo-intzero-row", "int4wo-row-intzero"},
+        {"int4wo-ao017-g64-intzero", "int4wo-g64-intzero-ao017"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char name[64];
@@ -92,6 +95,9 @@ static void test_meanings(void **state)
     assert_true(bare.act == NIB_ACT_I8_TOKEN && !bare.act_symmetric);
     const nib_scheme int4 = parsed("int4wo");
     assert_true(!int4.symmetric && int4.zero == NIB_ZERO_FLOAT && int4.act == NIB_ACT_FLOAT);
+    assert_true(int4.zero == parsed("int4wo-asym").zero);
+    const nib_scheme intzero = parsed("int4wo-intzero");
+    assert_true(!intzero.symmetric && intzero.zero == NIB_ZERO_INT && intzero.act == int4.act);
     assert_int_equal(parsed("int4wo-sym").zero, NIB_ZERO_NONE);
     assert_int_equal(parsed("int8wo-asym").zero, NIB_ZERO_INT);
     assert_int_equal(parsed("8da4w-asym").zero, NIB_ZERO_INT);
@@ -144,8 +150,16 @@ static void test_refusals(void **state)
         {"int4wo-g32-row", NIB_USAGE, "-row repeats or contradicts"},
         {"int4wo-g32-g32", NIB_USAGE, "-g32 repeats or contradicts"},
         {"8da4w-static-static", NIB_USAGE, "-static repeats or contradicts"},
+        {"int4wo-sym-asym-intzero", NIB_USAGE, "-asym repeats or contradicts"},
+        {"int4wo-asym-intzero", NIB_USAGE, "-intzero repeats or contradicts"},
+        {"int8wo-intzero", NIB_USAGE,
+         "-intzero does not apply to int8wo, which takes -gN, -row, -tensor, -sym, -asym"},
+        {"8da4w-intzero", NIB_USAGE,
+         "-intzero does not apply to 8da4w, which takes -gN, -row, -sym, -asym"},
         {"int4wo-sym-tinygemm", NIB_USAGE, "leave out -sym"},
-        {"int4wo-ao017", NIB_USAGE, "or add -sym"},
+        {"int4wo-intzero-tinygemm", NIB_USAGE, "float zero points; leave out -intzero"},
+        {"int4wo-intzero-ggml", NIB_USAGE, "without integer zero points"},
+        {"int4wo-ao017", NIB_USAGE, "or add -sym or -intzero"},
         {"int8wo-ao017", NIB_USAGE, "or give a group"},
         {"int8wo-ggml", NIB_USAGE, "-ggml has blocks of 32"},
         {"int4wo-g64-ggml", NIB_USAGE, "-ggml has blocks of 32"},
@@ -177,8 +191,6 @@ static void test_other_names(void **state)
     char name[64];
     const nib_scheme e5m2 = {.code = NIB_CODE_E5M2, .symmetric = true};
     assert_string_equal(nib__scheme_name(name, &e5m2), "e5m2+float");
-    const nib_scheme intzero = {.code = NIB_CODE_I4, .group = 64, .zero = NIB_ZERO_INT};
-    assert_string_equal(nib__scheme_name(name, &intzero), "int4wo-g64-intzero");
     const nib_scheme odd = {.code = NIB_CODE_I8,
                             .group = 1 << 30,
                             .zero = NIB_ZERO_FLOAT,
