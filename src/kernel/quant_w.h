@@ -10,7 +10,7 @@
 
 /* Which formulas; numbers that gpu/quant_w.cl has, too. */
 typedef enum nib_quant_family {
-    NIB_QUANT_INTX,     /* scale in the source's type; eps of that type */
+    NIB_QUANT_INTX,     /* scale in the source's type, eps of that type; then cast to scale_type */
     NIB_QUANT_INT8,     /* torchao's Int8Tensor: scale kept in f32, eps of f32 */
     NIB_QUANT_INT4,     /* torchao's Int4Tensor: all in f32, float zero */
     NIB_QUANT_TINYGEMM, /* float zero, in the source's type */
@@ -23,6 +23,10 @@ typedef enum nib_quant_family {
 /* NIB_UNSUPPORTED for schemes without a quantizer (floats, e5m2). k >= 1. */
 nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib_type source,
                                int64_t k, nib_err *err);
+
+/* The type that scales are stored in, F32, BF16 or F16, where a recipe asks for one; NONE: the
+ * formula's own. NIB_UNSUPPORTED for formulas that have only their own. */
+nib_status nib__quantizer_scales(nib_quantizer *q, nib_type type, nib_err *err);
 
 nib_quant_family nib__quant_family(const nib_scheme *scheme);
 /* One scale and zero serve the tensor. */

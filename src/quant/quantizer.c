@@ -37,6 +37,12 @@ static nib_status too_wide(const nib_quantizer *q, nib_err *err, int64_t row, fl
                          "ggml's blocks have; use the scheme without -ggml, or leave the layer out "
                          "with --skip",
                          where, (double)low, (double)high);
+    if (q->scale_type == NIB_TYPE_F16 && q->source != NIB_TYPE_F16)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: weights from %.9g to %.9g need a scale beyond f16, which is what the "
+                         "recipe asks for; ask for float32 scales, or leave the layer out with "
+                         "--skip",
+                         where, (double)low, (double)high);
     return nib__fail(
         err, NIB_BAD_INPUT,
         "%s: weights from %.9g to %.9g span more than %s can hold, so they have no scale; use a "

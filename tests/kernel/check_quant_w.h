@@ -12,6 +12,7 @@
 typedef struct quant_w_case {
     char scheme[64];
     nib_type source, type; /* of the weight, of the rows that are given */
+    nib_type scales;       /* that a recipe asks for; NONE: the formula's own */
     int64_t rows, k;
     value_class values;
     int power; /* of two, that every value is times */
@@ -179,6 +180,7 @@ static bool check_quant_w_case(verdict *v, const nib_kernel *row, const nib_kern
     nib_quantizer q;
     if (nib__quantizer_init(&q, scheme, c->source, c->k, NULL) != NIB_OK)
         return broken(v, "%s has no quantizer", c->scheme);
+    (void)nib__quantizer_scales(&q, c->scales, NULL); /* some formulas have only their own */
     const void *rows = quant_w_rows(&m, c, r);
     bool good = check_ranges(v, &m, row, ref, &q, c, rows);
     const nib_quant_w want = quant_w_arguments(&m, &q, c, rows),
@@ -209,6 +211,7 @@ static bool check_quant_w(verdict *v, const nib_kernel *row, const nib_kernel *r
                                 (size_t)below(&r, COUNT(quant_w_groups))))
                 return broken(v, "%s is no scheme", c.scheme);
             c.type = below(&r, 3) == 0 ? NIB_TYPE_F32 : c.source;
+            c.scales = below(&r, 3) == 0 ? types[below(&r, COUNT(types))] : NIB_TYPE_NONE;
             c.k = quant_w_widths[below(&r, COUNT(quant_w_widths))];
             c.values = (value_class)(below(&r, 2) == 0 ? VALUES_RANDOM : below(&r, VALUES_COUNT));
             c.power = powers[below(&r, COUNT(powers))];
@@ -216,10 +219,11 @@ static bool check_quant_w(verdict *v, const nib_kernel *row, const nib_kernel *r
                 char text[sizeof v->text];
                 snprintf(text, sizeof text, "%s", v->text);
                 return broken(v,
-                              "%.300s (%" PRId64 " rows of %" PRId64 ", %s of %s in %s, %s values "
-                              "times 2^%d)",
+                              "%.300s (%" PRId64 " rows of %" PRId64 ", %s of %s in %s, %s scales, "
+                              "%s values times 2^%d)",
                               text, c.rows, c.k, c.scheme, nib__type_name(c.source),
-                              nib__type_name(c.type), class_names[c.values], c.power);
+                              nib__type_name(c.type), nib__type_name(c.scales),
+                              class_names[c.values], c.power);
             }
             v->cases++;
         }

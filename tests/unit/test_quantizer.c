@@ -4,6 +4,7 @@
  * (tests/golden/quant_torchao.txt, quant_fp4.txt); what torchao has not (short last groups, fp8
  * zero rows, hostile values) by properties and by hand.
  */
+#include "golden_scheme.h"
 #include "machine.h"
 #include "quantizer.h"
 
@@ -33,23 +34,15 @@ typedef struct result {
     nib_weight w;
 } result;
 
-static nib_scheme parsed(const char *name)
-{
-    nib_scheme s;
-    nib_err err = {0};
-    if (nib__scheme_parse(&s, name, strlen(name), &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    return s;
-}
-
 /* Quantizes in blocks of `block` rows. */
 static nib_status quantize(result *r, const char *scheme, nib_type source, const float *x,
                            int64_t n, int64_t k, int64_t block, nib_err *err)
 {
-    const nib_scheme s = parsed(scheme);
+    const nib_scheme s = golden_scheme(scheme);
     memset(r, 0x5a, sizeof *r);
     r->signal = r->error = 0;
     NIB_TRY(nib__quantizer_init(&r->q, &s, source, k, err));
+    NIB_TRY(nib__quantizer_scales(&r->q, golden_scales(scheme), err));
     if (nib__quantizer_needs_scan(&r->q)) {
         float range[2] = {0, 0};
         NIB_TRY(nib__quantizer_scan(&r->q, x, 0, n, range, err));
@@ -84,9 +77,7 @@ static void read_input(input *in, const char *line, char *hex)
     char type[8];
     assert_int_equal(sscanf(line, "input %31s %7s %d %d %s", in->name, type, &in->n, &in->k, hex),
                      5);
-    in->type = strcmp(type, "f32") == 0   ? NIB_TYPE_F32
-               : strcmp(type, "f16") == 0 ? NIB_TYPE_F16
-                                          : NIB_TYPE_BF16;
+    in->type = golden_type(type);
     static uint8_t bytes[4 * CELLS];
     assert_true(in->n * in->k <= CELLS);
     assert_int_equal(unhex(bytes, sizeof bytes, hex), in->n * in->k * nib__type_bits(in->type) / 8);
@@ -163,7 +154,7 @@ static int compare_file(const char *path, bool activations)
 static void test_equal_to_torchao(void **state)
 {
     (void)state;
-    assert_int_equal(compare_file("tests/golden/quant_torchao.txt", false), 132);
+    assert_int_equal(compare_file("tests/golden/quant_torchao.txt", false), 190);
 }
 
 static void test_fp4_equal_to_torchao(void **state)
@@ -190,10 +181,12 @@ static const char *const all_schemes[] = {
     "int4wo-row",
     "int4wo-g5",
     "int4wo-sym",
+    "int4wo-g5-intzero",
+    "int4wo-row-intzero:bf16",
     "int4wo-g5-tinygemm",
     "8da4w-g32",
     "8da4w-g7-asym",
-    "8da4w-row",
+    "8da4w-row:f32",
     "8da4w-ao017",
     "4da4w-g16",
     "fp8wo",
@@ -321,6 +314,31 @@ static void test_mx_scales(void **state)
     }
 }
 
+/* f16 scales of weights in f32: 0, or so small that their reciprocal is beyond f16, is a scale of 1
+ * and codes that mean 0; a scale beyond f16 is refused. */
+static void test_f16_scales(void **state)
+{
+    (void)state;
+    static result r;
+    nib_err err = {0};
+    const float x[] = {1e-12f, -1e-12f, 0, 3e-12f, 1e-5f, -2e-5f, 1e-6f, 0, 0.7f, -0.5f, 0.1f, 0};
+    assert_int_equal(quantize(&r, "int4wo-g4-intzero:f16", NIB_TYPE_F32, x, 1, 12, 1, &err),
+                     NIB_OK);
+    assert_int_equal(r.w.scale_type, NIB_TYPE_F16);
+    for (int64_t j = 0; j < 8; j++)
+        assert_int_equal(r.codes[j], (int)nib__weight_zero(&r.w, 0, j / 4));
+    assert_true(nib__weight_scale(&r.w, 0, 0) == 1 && nib__weight_scale(&r.w, 0, 1) == 1);
+    assert_true(fabsf(nib__weight_scale(&r.w, 0, 2) - 0.08f) < 1e-4f);
+    assert_int_equal(r.codes[8], 7);
+    const float large[] = {1, 2e6f, -1, 0};
+    assert_int_equal(quantize(&r, "int4wo-g4-intzero:f16", NIB_TYPE_F32, large, 1, 4, 1, &err),
+                     NIB_BAD_INPUT);
+    assert_string_equal(err.text,
+                        "row 0: weights from -1 to 2000000 need a scale beyond f16, which "
+                        "is what the recipe asks for; ask for float32 scales, or leave "
+                        "the layer out with --skip");
+}
+
 /* Weights of zeros, or so small that torchao's scale is 0 or has no reciprocal: codes 0. Blocks of
  * zeros beside others have the smallest scale. */
 static void test_nv_zeros(void **state)
@@ -365,7 +383,7 @@ static void test_hostile_values(void **state)
         fill(x, COUNT(x), 3);
         x[40] = 3.4e38f;
         x[41] = -3.4e38f;
-        const nib_scheme s = parsed(all_schemes[c]);
+        const nib_scheme s = golden_scheme(all_schemes[c]);
         const nib_status status = quantize(&r, all_schemes[c], NIB_TYPE_F32, x, 5, 40, 2, &err);
         assert_int_equal(status, s.symmetric ? NIB_OK : NIB_BAD_INPUT);
         if (!s.symmetric)
@@ -387,12 +405,16 @@ static void test_refusals(void **state)
     nib_quantizer q;
     nib_err err = {0};
     const nib_scheme floats = {.code = NIB_CODE_BF16}, e5m2 = {.code = NIB_CODE_E5M2};
-    const nib_scheme int8 = parsed("int8wo");
+    const nib_scheme int8 = golden_scheme("int8wo");
     assert_int_equal(nib__quantizer_init(&q, &floats, NIB_TYPE_F32, 8, &err), NIB_UNSUPPORTED);
     assert_string_equal(err.text, "there is no quantizer for bf16");
     assert_int_equal(nib__quantizer_init(&q, &e5m2, NIB_TYPE_F32, 8, &err), NIB_UNSUPPORTED);
     assert_int_equal(nib__quantizer_init(&q, &int8, NIB_TYPE_I8, 8, &err), NIB_UNSUPPORTED);
     assert_non_null(strstr(err.text, "type i8"));
+    assert_int_equal(nib__quantizer_init(&q, &int8, NIB_TYPE_BF16, 8, &err), NIB_OK);
+    assert_int_equal(nib__quantizer_scales(&q, NIB_TYPE_F32, &err), NIB_OK); /* its own */
+    assert_int_equal(nib__quantizer_scales(&q, NIB_TYPE_BF16, &err), NIB_UNSUPPORTED);
+    assert_string_equal(err.text, "scales of int8wo are f32, not bf16 as the recipe asks");
     assert_true(isinf(nib__sqnr_db(1, 0)) && nib__sqnr_db(100, 1) == 20);
 }
 
@@ -418,6 +440,7 @@ int main(void)
         cmocka_unit_test(test_zero_and_constant),
         cmocka_unit_test(test_fp8_zero_row),
         cmocka_unit_test(test_mx_scales),
+        cmocka_unit_test(test_f16_scales),
         cmocka_unit_test(test_nv_zeros),
         cmocka_unit_test(test_hostile_values),
         cmocka_unit_test(test_refusals),

@@ -13,7 +13,8 @@ Lines:  input NAME TYPE N K HEX             values, little endian
         case SCHEME INPUT CODES SCALES ZEROS   hex; codes one byte each, scales and zeros in their own
                                              type, [n][groups]; "-" for no zeros; of nvfp4 the
                                              tensor's scale, f32; of nvfp4dq's activations scales
-                                             are f32, the block's times the token's
+                                             are f32, the block's times the token's. SCHEME:TYPE is
+                                             a config whose scale_dtype is TYPE
 What torchao does not run on a CPU is computed here by its formula: int4wo (MSLK's int4_row_quantize_zp, which
 Int4Tensor calls). -ao017 is 0.18 called with the eps that 0.17 took by default; compared with 0.17.0
 itself on 2026-11-20 (22 cases, all equal). 4-bit activations are Nibble's: torchao's formula at 4 bits. Where torchao's fp8 scale is 0
@@ -91,18 +92,18 @@ def by_config(config):
     return run
 
 
-def intx(bits, group, mapping):
+def intx(bits, group, mapping, scales=None):
     granularity = PerGroup(group) if group else PerAxis(0)
     return by_config(
-        IntxWeightOnlyConfig(getattr(torch, f"int{bits}"), granularity, mapping)
+        IntxWeightOnlyConfig(getattr(torch, f"int{bits}"), granularity, mapping, scales)
     )
 
 
-def da_intx(bits, group, mapping):
+def da_intx(bits, group, mapping, scales=None):
     granularity = PerGroup(group) if group else PerAxis(0)
     return by_config(
         Int8DynamicActivationIntxWeightConfig(
-            getattr(torch, f"int{bits}"), granularity, mapping
+            getattr(torch, f"int{bits}"), granularity, mapping, scales
         )
     )
 
@@ -212,6 +213,16 @@ CASES = [
     ("8da4w-g32-ao017", old_eps(4, 32, SYM), False),
     ("8da4w-g32-asym-ao017", old_eps(4, 32, ASYM), True),
     ("4da4w-g32", da_intx(4, 32, SYM), False),
+    ("int4wo-g32-intzero", intx(4, 32, ASYM), True),
+    ("int4wo-row-intzero", intx(4, 0, ASYM), True),
+    ("int4wo-g32-intzero-ao017", old_eps(4, 32, ASYM), True),
+    ("int4wo-g32-intzero:f32", intx(4, 32, ASYM, torch.float32), True),
+    ("int4wo-g32-intzero:bf16", intx(4, 32, ASYM, torch.bfloat16), True),
+    ("int4wo-g32-intzero:f16", intx(4, 32, ASYM, torch.float16), True),
+    ("int8wo-g32-asym:f32", intx(8, 32, ASYM, torch.float32), True),
+    ("int8wo-g32-asym:bf16", intx(8, 32, ASYM, torch.bfloat16), True),
+    ("int8wo-g32:bf16", intx(8, 32, SYM, torch.bfloat16), False),
+    ("8da4w-g32:f32", da_intx(4, 32, SYM, torch.float32), False),
     ("int4wo-g32", int4_plain(32), True),
     ("int4wo-row", int4_plain(0), True),
     ("int4wo-g32-tinygemm", tinygemm(32), True),
@@ -334,9 +345,12 @@ def fp4():
 def wanted(scheme, name, dtype):
     """The whole table on small f32 and bf16 inputs; elsewhere what can differ there."""
     if dtype == torch.float16:  # torchao has no mx of f16
-        return scheme.startswith(("8da4w-g32", "int8wo-g32", "fp8wo")) or scheme == "int4wo-g32"
+        return scheme.startswith(("8da4w-g32", "int8wo-g32", "fp8wo")) or scheme in (
+            "int4wo-g32", "int4wo-g32-intzero", "int4wo-g32-intzero:f32")
     if name == "small":
         return True
+    if scheme.endswith(":f16"):
+        return False  # scales below f16's range: torchao's codes are then arbitrary
     if scheme in ("int8dq", "int8dq-tensor", "int8dq-g32-actasym", "4da4w-g32", "fp8dq", "int4wo-g32-sym"):
         return False  # the same weights as others
     return name == "special" or (scheme != "8da4w-g16" and "ao017" not in scheme)

@@ -53,6 +53,19 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
     return NIB_OK;
 }
 
+nib_status nib__quantizer_scales(nib_quantizer *q, nib_type type, nib_err *err)
+{
+    char name[64];
+    if (type == NIB_TYPE_NONE || type == q->scale_type)
+        return NIB_OK;
+    if (nib__quant_family(&q->scheme) != NIB_QUANT_INTX)
+        return nib__fail(err, NIB_UNSUPPORTED, "scales of %s are %s, not %s as the recipe asks",
+                         nib__scheme_name(name, &q->scheme), nib__type_name(q->scale_type),
+                         nib__type_name(type));
+    q->scale_type = type;
+    return NIB_OK;
+}
+
 bool nib__quantizer_needs_scan(const nib_quantizer *q)
 {
     return nib__quantizer_is_one(q) || (q->scheme.code == NIB_CODE_NV4 && !q->scheme.block_only);

@@ -68,8 +68,19 @@ static params intx_params(const nib_quantizer *q, float low, float high)
         p.scale = at_least(round_to(t, round_to(t, above - below) / (qmax - qmin)), smallest);
         p.zero = clamp(qmin - round_even(round_to(t, below / p.scale)), qmin, qmax);
     }
-    p.factor = round_to(t, 1.0f / p.scale);
+    p.scale = round_to(q->scale_type, p.scale);
+    p.factor = round_to(q->scale_type, 1.0f / p.scale);
+    if (!isfinite(p.factor)) { /* f16 does not reach so low: torchao's codes are arbitrary */
+        p.scale = 1;
+        p.factor = 0;
+    }
     return p;
+}
+
+/* The type of a weight times a scale, as PyTorch promotes the two. */
+static nib_type product_type(const nib_quantizer *q)
+{
+    return q->scale_type == q->source ? q->source : NIB_TYPE_F32;
 }
 
 static params int8_params(const nib_quantizer *q, float low, float high)
@@ -229,7 +240,7 @@ NIB_INLINE void codes_of(const nib_quantizer *q, nib_quant_family family, int8_t
                          const float *x, int64_t count, params p)
 {
     switch (family) {
-    case NIB_QUANT_INTX: integer_codes(codes, x, count, p, q->scheme.code, q->source); return;
+    case NIB_QUANT_INTX: integer_codes(codes, x, count, p, q->scheme.code, product_type(q)); return;
     case NIB_QUANT_INT8: integer_codes(codes, x, count, p, q->scheme.code, NIB_TYPE_F32); return;
     case NIB_QUANT_INT4: float_zero_codes(codes, x, count, p, NIB_TYPE_F32); return;
     case NIB_QUANT_TINYGEMM: float_zero_codes(codes, x, count, p, q->source); return;

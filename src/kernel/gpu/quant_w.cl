@@ -167,7 +167,7 @@ typedef struct params {
 
 /* What all groups have in common. */
 typedef struct common {
-    int source, is_wide, is_symmetric, has_zero, is_floor;
+    int source, scale_type, is_wide, is_symmetric, has_zero, is_floor;
     float smallest, tensor, inverse;
 } common;
 
@@ -252,7 +252,10 @@ static params params_of(range of, float peak, common c)
         p.zero = qmin - rint(round_to(c.source, DIVIDE(below, p.scale)));
         p.zero = clamp(p.zero, qmin, qmax);
     }
-    p.factor = round_to(c.source, DIVIDE(1.0f, p.scale));
+    p.scale = round_to(c.scale_type, p.scale);
+    p.factor = round_to(c.scale_type, DIVIDE(1.0f, p.scale));
+    if (!IS_FINITE(as_int(p.factor)))
+        p.scale = 1.0f, p.factor = 0.0f;
 #endif
     p.is_finite = IS_FINITE(as_int(p.scale));
     return p;
@@ -261,7 +264,8 @@ static params params_of(range of, float peak, common c)
 static int code_of(float x, params p, common c, float *value)
 {
     const float qmin = c.is_wide != 0 ? -128.0f : -8.0f, qmax = -1.0f - qmin;
-    const float v = round_to(FAMILY == FAMILY_INT8 ? TYPE_F32 : c.source, x * p.factor);
+    const int type = c.scale_type == c.source ? c.source : TYPE_F32; /* of the product */
+    const float v = round_to(type, x * p.factor);
     *value = rint(clamp(v, qmin - p.zero, qmax - p.zero)) + p.zero;
     return (int)*value;
 }
@@ -395,7 +399,7 @@ __kernel void weight_codes(MEMORY(uchar, rows), MEMORY(char, codes), MEMORY(ucha
     const size_t at = (size_t)row * (size_t)k + (size_t)begin;
     common c;
     c.source = source, c.is_wide = is_wide, c.is_symmetric = is_symmetric, c.is_floor = is_floor;
-    c.has_zero = zero_kind != 0;
+    c.scale_type = scale_type, c.has_zero = zero_kind != 0;
     c.smallest = smallest, c.tensor = tensor, c.inverse = inverse;
     const range of = range_of(rows, at, count, type, room, span);
     float peak = 0.0f;
