@@ -8,6 +8,7 @@
 
 #include "quantize.h"
 
+#include "golden_scheme.h"
 #include "opening.h"
 #include "safetensors_build.h"
 #include "writer.h"
@@ -37,8 +38,9 @@ static inline nib_quantize_layer layer(const char *name, const char *scheme)
                             .choice = {.rule = "recipe"}};
     if (scheme == NULL)
         l.choice.keep = true;
-    else if (nib__scheme_parse(&l.choice.scheme, scheme, strlen(scheme), NULL) != NIB_OK)
-        fail_msg("%s", scheme);
+    else
+        l.choice.scheme = golden_scheme(scheme);
+    l.choice.scale_type = scheme == NULL ? NIB_TYPE_NONE : golden_scales(scheme);
     return l;
 }
 

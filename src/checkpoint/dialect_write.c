@@ -372,8 +372,9 @@ const nib_dialect_writer nib__write_torchao = {
 
 /* ---- configs ---- */
 
-static void config_int8(nib_jsonw *w, const nib_scheme *s)
+static void config_int8(nib_jsonw *w, const nib_stored *weight)
 {
+    const nib_scheme *s = &weight->scheme;
     if (s->act == NIB_ACT_FLOAT) {
         open_typed(w, "Int8WeightOnlyConfig", 2);
         put_null(w, "group_size");
@@ -400,8 +401,16 @@ static void config_int8(nib_jsonw *w, const nib_scheme *s)
     close_typed(w);
 }
 
-static void config_intx(nib_jsonw *w, const nib_scheme *s)
+nib_type nib__torchao_scale_dtype(const nib_stored *weight)
 {
+    return class_of(&weight->scheme) == INTX && weight->scale_type != weight->source
+               ? weight->scale_type
+               : NIB_TYPE_NONE;
+}
+
+static void config_intx(nib_jsonw *w, const nib_stored *weight)
+{
+    const nib_scheme *s = &weight->scheme;
     const bool act = s->act == NIB_ACT_I8_TOKEN;
     open_typed(w, act ? "Int8DynamicActivationIntxWeightConfig" : "IntxWeightOnlyConfig", 2);
     put_dtype(w, "weight_dtype", s->code == NIB_CODE_I4 ? "int4" : "int8");
@@ -409,7 +418,12 @@ static void config_intx(nib_jsonw *w, const nib_scheme *s)
     put_intx_granularity(w, s->group);
     put_typed(w, act ? "weight_mapping_type" : "mapping_type", "MappingType",
               mapping(s->symmetric));
-    put_null(w, act ? "weight_scale_dtype" : "scale_dtype");
+    const char *key = act ? "weight_scale_dtype" : "scale_dtype";
+    const nib_type scales = nib__torchao_scale_dtype(weight);
+    if (scales == NIB_TYPE_NONE)
+        put_null(w, key);
+    else
+        put_dtype(w, key, dtype_name(scales));
     if (act)
         put_typed(w, "act_mapping_type", "MappingType", "ASYMMETRIC");
     put_typed(w, "intx_packing_format", "IntxPackingFormat", "UNPACKED_TO_INT8");
@@ -417,8 +431,9 @@ static void config_intx(nib_jsonw *w, const nib_scheme *s)
     close_typed(w);
 }
 
-static void config_int4(nib_jsonw *w, const nib_scheme *s)
+static void config_int4(nib_jsonw *w, const nib_stored *weight)
 {
+    const nib_scheme *s = &weight->scheme;
     open_typed(w, "Int4WeightOnlyConfig", 2);
     nib__jsonw_pair_int(w, "group_size", s->group);
     nib__jsonw_pair_bool(w, "set_inductor_config", true);
@@ -428,8 +443,9 @@ static void config_int4(nib_jsonw *w, const nib_scheme *s)
     close_typed(w);
 }
 
-static void config_float8(nib_jsonw *w, const nib_scheme *s)
+static void config_float8(nib_jsonw *w, const nib_stored *weight)
 {
+    const nib_scheme *s = &weight->scheme;
     if (s->act == NIB_ACT_FLOAT) {
         open_typed(w, "Float8WeightOnlyConfig", 2);
         put_dtype(w, "weight_dtype", "float8_e4m3fn");
@@ -457,8 +473,9 @@ static void config_float8(nib_jsonw *w, const nib_scheme *s)
     close_typed(w);
 }
 
-static void config_mx(nib_jsonw *w, const nib_scheme *s)
+static void config_mx(nib_jsonw *w, const nib_stored *weight)
 {
+    const nib_scheme *s = &weight->scheme;
     open_typed(w, "MXDynamicActivationMXWeightConfig", 1);
     nib__jsonw_pair_int(w, "block_size", 32);
     put_dtype(w, "activation_dtype", mx_elem(s));
@@ -468,8 +485,9 @@ static void config_mx(nib_jsonw *w, const nib_scheme *s)
     close_typed(w);
 }
 
-static void config_nv(nib_jsonw *w, const nib_scheme *s)
+static void config_nv(nib_jsonw *w, const nib_stored *weight)
 {
+    const nib_scheme *s = &weight->scheme;
     const bool act = s->act == NIB_ACT_NV4;
     open_typed(w, act ? "NVFP4DynamicActivationNVFP4WeightConfig" : "NVFP4WeightOnlyConfig", 1);
     if (act)
@@ -480,11 +498,11 @@ static void config_nv(nib_jsonw *w, const nib_scheme *s)
     close_typed(w);
 }
 
-void nib__torchao_config(nib_jsonw *w, const nib_scheme *s)
+void nib__torchao_config(nib_jsonw *w, const nib_stored *weight)
 {
-    static void (*const configs[])(nib_jsonw *, const nib_scheme *) = {
+    static void (*const configs[])(nib_jsonw *, const nib_stored *) = {
         [INT8] = config_int8,     [INTX] = config_intx, [INT4] = config_int4,
         [FLOAT8] = config_float8, [MX] = config_mx,     [NV] = config_nv,
     };
-    configs[class_of(s)](w, s);
+    configs[class_of(&weight->scheme)](w, weight);
 }

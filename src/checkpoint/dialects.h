@@ -106,8 +106,10 @@ void nib__describe_bias(nib_text *out, nib_bias form, bool symmetric, int64_t n)
 /* True for what follows the module's name in the names of its bias: ".bias", "._bias_qdata", ... */
 bool nib__is_bias_part(const char *suffix);
 
+/* The type of scales that torchao's config has to name; NONE: it follows from the weight's. */
+nib_type nib__torchao_scale_dtype(const nib_stored *weight);
 /* The config that makes such weights, as torchao's config_to_dict gives it. */
-void nib__torchao_config(nib_jsonw *w, const nib_scheme *scheme);
+void nib__torchao_config(nib_jsonw *w, const nib_stored *weight);
 
 /* A scale of the tensor lies over those of its blocks. */
 bool nib__scheme_has_tensor_scale(const nib_scheme *scheme);

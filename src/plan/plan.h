@@ -42,6 +42,7 @@ typedef struct nib_layer {
     bool bias;
     nib_bias bias_form;             /* as stored, or as it is quantized when it is loaded */
     nib_type scale_type, zero_type; /* as stored, or as the quantizer will store them */
+    nib_type asked_scales;          /* the type that the recipe asks for; NONE: any */
     nib_type act_scale_type;        /* F32; what a founding case turned into F64 */
     uint64_t stored_bytes;          /* nib__weight_bytes as it is stored; 0: it is not */
     bool plain;                     /* nib__weight_is_plain of what is stored */

@@ -137,8 +137,9 @@ static nib_status find_origin(nib_rewriting *r, const nib_quantize_layer *l, nib
         return NIB_OK;
     nib_quantizer *q = &out->quantizer;
     const nib_type type = out->from->type == NIB_TYPE_F64 ? NIB_TYPE_F32 : out->from->type;
-    const nib_status status =
-        nib__quantizer_init(q, &l->choice.scheme, type, out->stored.k, r->err);
+    nib_status status = nib__quantizer_init(q, &l->choice.scheme, type, out->stored.k, r->err);
+    if (status == NIB_OK)
+        status = nib__quantizer_scales(q, l->choice.scale_type, r->err);
     if (status != NIB_OK)
         return nib__fail_in(r->err, status, nib__shown(a, l->name));
     q->run = nib__quant_w_best(r->job->isa);

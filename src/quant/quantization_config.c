@@ -9,20 +9,29 @@
 
 /* ---- torchao ---- */
 
-static const nib_scheme *only_scheme(const nib_quantize_job *job)
+/* Whether one config makes both. */
+static bool has_same_config(const nib_stored *a, const nib_stored *b)
 {
-    const nib_scheme *only = NULL;
+    return nib__scheme_equal(&a->scheme, &b->scheme) &&
+           nib__torchao_scale_dtype(a) == nib__torchao_scale_dtype(b);
+}
+
+/* A layer whose config makes all of them; NULL: there is none. */
+static const nib_stored *only_config(const nib_quantize_job *job, const nib_stored *stored)
+{
+    const nib_stored *only = NULL;
     for (size_t i = 0; i < job->count; i++) {
         if (!nib__layer_is_quantized(&job->layers[i]))
             continue;
-        if (only != NULL && !nib__scheme_equal(only, &job->layers[i].choice.scheme))
+        if (only != NULL && !has_same_config(only, &stored[i]))
             return NULL;
-        only = &job->layers[i].choice.scheme;
+        only = &stored[i];
     }
     return only;
 }
 
-static void put_fqn_map(nib_jsonw *w, const char *key, const nib_quantize_job *job)
+static void put_fqn_map(nib_jsonw *w, const char *key, const nib_quantize_job *job,
+                        const nib_stored *stored)
 {
     nib__jsonw_key(w, key);
     nib__jsonw_object(w);
@@ -30,16 +39,16 @@ static void put_fqn_map(nib_jsonw *w, const char *key, const nib_quantize_job *j
         if (!nib__layer_is_quantized(&job->layers[i]))
             continue;
         nib__jsonw_key(w, job->layers[i].name);
-        nib__torchao_config(w, &job->layers[i].choice.scheme);
+        nib__torchao_config(w, &stored[i]);
     }
     nib__jsonw_object_end(w);
 }
 
 /* {"default": config} as transformers wants it; layers of several schemes are named one by one.
  * torchao writes the map under its old name, too. */
-static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job)
+static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job, const nib_stored *stored)
 {
-    const nib_scheme *only = only_scheme(job);
+    const nib_stored *only = only_config(job, stored);
     nib__jsonw_key(w, "quant_type");
     nib__jsonw_object(w);
     nib__jsonw_key(w, "default");
@@ -51,8 +60,8 @@ static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job)
         nib__jsonw_pair_int(w, "_version", 1);
         nib__jsonw_key(w, "_data");
         nib__jsonw_object(w);
-        put_fqn_map(w, "fqn_to_config", job);
-        put_fqn_map(w, "module_fqn_to_config", job);
+        put_fqn_map(w, "fqn_to_config", job, stored);
+        put_fqn_map(w, "module_fqn_to_config", job, stored);
         nib__jsonw_object_end(w);
         nib__jsonw_object_end(w);
     }
@@ -61,7 +70,6 @@ static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job)
 
 static void put_torchao(nib_jsonw *w, const nib_quantize_job *job, const nib_stored *stored)
 {
-    (void)stored;
     bool embedding = false;
     nib__jsonw_key(w, "modules_to_not_convert");
     nib__jsonw_array(w);
@@ -75,7 +83,7 @@ static void put_torchao(nib_jsonw *w, const nib_quantize_job *job, const nib_sto
     nib__jsonw_array_end(w);
     nib__jsonw_pair_bool(w, "include_input_output_embeddings", embedding);
     nib__jsonw_pair_string(w, "quant_method", "torchao");
-    put_quant_type(w, job);
+    put_quant_type(w, job, stored);
     nib__jsonw_pair_bool(w, "untie_embedding_weights", false);
 }
 

@@ -294,6 +294,7 @@ void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_re
         return;
     *out = (nib_choice){.keep = rule->keep,
                         .weight_only = rule->weight_only,
+                        .scale_type = rule->scale_type,
                         .rule = rule->words,
                         .wish = rule->wish,
                         .wish_text = rule->wish_text};

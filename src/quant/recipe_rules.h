@@ -38,7 +38,8 @@ typedef struct nib_rule {
     nib_pattern *pattern;   /* NULL for ALL and SUBSTRING */
     bool keep, weight_only; /* as in nib_choice */
     nib_scheme scheme;
-    const char *words; /* for the ledger */
+    nib_type scale_type; /* as in nib_choice */
+    const char *words;   /* for the ledger */
     nib_wish wish;
     const char *wish_text;
     bool may_miss; /* matching no layer is worth a line of the ledger, not an error */

@@ -131,7 +131,9 @@ static const char *scheme_of(quantizer q, const values *v)
     case EMBEDDING:
     case INT8: return four ? "int4wo-sym" : "int8wo";
     case EMBEDDING_WX:
-        return four ? (v->zeros ? "int4wo" : "int4wo-sym") : v->zeros ? "int8wo-asym" : "int8wo";
+        return four       ? (v->zeros ? "int4wo-intzero" : "int4wo-sym")
+               : v->zeros ? "int8wo-asym"
+                          : "int8wo";
     case INT4: return "int4wo-tinygemm";
     case A8W4DQ: return "8da4w";
     case A8WXDQ:
@@ -207,6 +209,14 @@ static nib_status add_quantizer(nib_recipe *r, nib_json *json, quantizer q, cons
         return nib__recipe_fail(
             json, NIB_BAD_INPUT, err,
             "linear:int8 has no node_type \"%s\"; there are *, output and !output", node);
+    if (q == AFPWX)
+        NIB_TRY(nib__recipe_add_setting(r, err,
+                                        &(nib_ledger_setting){.code = "zero-point",
+                                                              .name = row->name,
+                                                              .asked = "zero points of whole steps",
+                                                              .done = "float zero points",
+                                                              .relation = NIB_SETTING_OTHER},
+                                        "int4wo has float zero points, which are not rounded"));
     rule.words = nib__recipe_say(r, "%s", row->name);
     return nib__recipe_add_rule(r, &rule, err);
 }

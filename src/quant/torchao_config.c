@@ -9,7 +9,8 @@
 
 /* What a config means. */
 typedef struct meaning {
-    char name[64]; /* of a scheme */
+    char name[64];       /* of a scheme */
+    nib_type scale_type; /* NONE: not given */
     nib_wish wish;
     const char *wish_text;
 } meaning;
@@ -120,6 +121,16 @@ static void note_wish(const nib_ao_config *c, meaning *m)
     }
 }
 
+/* Integer zero points by the formula of Int4WeightOnlyConfig. */
+static nib_status no_plain_integers(nib_ao_config *c, nib_err *err, const char *setting,
+                                    const char *value)
+{
+    return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err,
+                            "%s: %s %s has no scheme here, as its scales are 1e-6 or more; integer "
+                            "zero points by IntxWeightOnlyConfig's formula are int4wo-gN-intzero",
+                            c->type, setting, value);
+}
+
 /* Settings that change numbers in a way that no scheme here has. */
 static nib_status check_common(nib_ao_config *c, nib_err *err)
 {
@@ -146,7 +157,7 @@ static nib_status check_common(nib_ao_config *c, nib_err *err)
     }
     const char *domain = text_of(c, "zero_point_domain", "NONE"); /* the layout's own: floats */
     if (strcmp(domain, "NONE") != 0 && strcmp(domain, "FLOAT") != 0)
-        return no_meaning(c, err, "a zero_point_domain of integers");
+        return no_plain_integers(c, err, "zero_point_domain", domain);
     if (find(c, "act_quant_scale") != NULL || find(c, "act_quant_zero_point") != NULL)
         return no_meaning(c, err, "a given activation scale (--calibrate finds it)");
     if (find(c, "activation_value_lb") != NULL || find(c, "activation_value_ub") != NULL)
@@ -207,24 +218,49 @@ static nib_status int8_static(nib_recipe *r, nib_ao_config *c, meaning *m, nib_e
     return NIB_OK;
 }
 
-static nib_status check_scale_type(nib_recipe *r, const nib_ao_config *c, const char *key,
-                                   nib_err *err)
+/* The type of the scales of an Intx config; then, of its symmetric int8 rows, in what they differ
+ * from the scheme that they get. key: the setting; like: the config whose scheme it is. */
+static nib_status read_scale_type(nib_recipe *r, nib_ao_config *c, const char *key,
+                                  const char *like, meaning *m, nib_err *err)
 {
-    if (find(c, key) == NULL)
+    static const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
+    static const char *const names[] = {"float32", "bfloat16", "float16"};
+    const bool given = find(c, key) != NULL;
+    const char *name = text_of(c, key, "");
+    char setting[64];
+    nib_scheme scheme;
+    size_t i = 0;
+    while (given && i < COUNT(names) && strcmp(name, names[i]) != 0)
+        i++;
+    snprintf(setting, sizeof setting, "%s%s%.40s", key, name[0] != 0 ? " " : "", name);
+    if (i == COUNT(names))
+        return no_meaning(c, err, setting);
+    m->scale_type = given ? types[i] : NIB_TYPE_NONE;
+    const bool rows = nib__scheme_parse(&scheme, m->name, strlen(m->name), NULL) == NIB_OK &&
+                      scheme.code == NIB_CODE_I8 && scheme.symmetric &&
+                      scheme.group == NIB_GROUP_ROW;
+    if (!rows)
         return NIB_OK;
-    return nib__recipe_add_setting(r, err,
-                                   &(nib_ledger_setting){.code = "scale-type",
-                                                         .name = key,
-                                                         .asked = text_of(c, key, ""),
-                                                         .relation = NIB_SETTING_OTHER},
-                                   "scales are stored in the weight's own type");
+    if (given && m->scale_type != NIB_TYPE_F32)
+        return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err,
+                                "%s: %s has no scheme here, as scales of int8 rows are float32",
+                                c->type, setting);
+    return nib__recipe_add_setting(
+        r, err,
+        &(nib_ledger_setting){.code = "scale-type",
+                              .name = c->type,
+                              .asked = "symmetric int8 rows",
+                              .done = like,
+                              .relation = NIB_SETTING_OTHER},
+        "they are quantized as by %s, whose scales are float32, 2^-23 or "
+        "more, and whose codes are rounded once",
+        like);
 }
 
 static nib_status int8_dynamic_intx(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
     char size[32];
     NIB_TRY(size_of(c, "weight_granularity", "-g32", size, err));
-    NIB_TRY(check_scale_type(r, c, "weight_scale_dtype", err));
     const char *asym = mapping(c, "weight_mapping_type", "SYMMETRIC", "", "-asym");
     const char *act = mapping(c, "act_mapping_type", "ASYMMETRIC", "-actsym", "-actasym");
     if (is(c, "weight_dtype", "int8", "int4"))
@@ -234,7 +270,8 @@ static nib_status int8_dynamic_intx(nib_recipe *r, nib_ao_config *c, meaning *m,
     else
         return no_meaning(c, err,
                           asym[0] != 0 ? "asymmetric int8" : text_of(c, "weight_dtype", ""));
-    return NIB_OK;
+    return read_scale_type(r, c, "weight_scale_dtype", "Int8DynamicActivationInt8WeightConfig", m,
+                           err);
 }
 
 /* The 8da4w of torchao up to 0.15. */
@@ -267,10 +304,14 @@ static nib_status int4_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, 
 {
     (void)r;
     char size[32];
+    const char *format = text_of(c, "int4_packing_format", "PLAIN");
+    note_wish(c, m);
+    if (m->wish == NIB_WISH_MARLIN) /* sparse 2:4, and symmetric */
+        return no_meaning(c, err, m->wish_text);
     NIB_TRY(size_of(c, "group_size", "-g128", size, err));
-    const bool tiled =
-        c->version == 1 ||
-        nib__recipe_wish(text_of(c, "int4_packing_format", "PLAIN")) == NIB_WISH_TILE_PACKED;
+    if (strcmp(format, "PLAIN_INT32") == 0 || strcmp(format, "plain_int32") == 0)
+        return no_plain_integers(c, err, "int4_packing_format", format);
+    const bool tiled = c->version == 1 || nib__recipe_wish(format) == NIB_WISH_TILE_PACKED;
     snprintf(m->name, sizeof m->name, "int4wo%s%s", size, tiled ? "-tinygemm" : "");
     return NIB_OK;
 }
@@ -279,23 +320,15 @@ static nib_status intx_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, 
 {
     char size[32];
     NIB_TRY(size_of(c, "granularity", "-row", size, err));
-    NIB_TRY(check_scale_type(r, c, "scale_dtype", err));
-    const char *map = mapping(c, "mapping_type", "SYMMETRIC", "-sym", "-asym");
     if (is(c, "weight_dtype", "int8", "int4"))
-        snprintf(m->name, sizeof m->name, "int4wo%s%s", size, map);
+        snprintf(m->name, sizeof m->name, "int4wo%s%s", size,
+                 mapping(c, "mapping_type", "SYMMETRIC", "-sym", "-intzero"));
     else if (is(c, "weight_dtype", "int8", "int8"))
-        snprintf(m->name, sizeof m->name, "int8wo%s%s", size, map);
+        snprintf(m->name, sizeof m->name, "int8wo%s%s", size,
+                 mapping(c, "mapping_type", "SYMMETRIC", "-sym", "-asym"));
     else
         return no_meaning(c, err, text_of(c, "weight_dtype", ""));
-    if (m->name[3] == '4' && strcmp(map, "-asym") == 0)
-        return nib__recipe_add_setting(r, err,
-                                       &(nib_ledger_setting){.code = "zero-point",
-                                                             .name = c->type,
-                                                             .asked = "integer zero points",
-                                                             .done = "float zero points",
-                                                             .relation = NIB_SETTING_OTHER},
-                                       "int4wo has float zero points");
-    return NIB_OK;
+    return read_scale_type(r, c, "scale_dtype", "Int8WeightOnlyConfig", m, err);
 }
 
 static nib_status check_e4m3(nib_ao_config *c, const char *key, nib_err *err)
@@ -504,6 +537,7 @@ nib_status nib__ao_fill_rule(nib_recipe *r, nib_ao_config *c, nib_json *data, ni
     if (status != NIB_OK)
         return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "%s means %s, but %s", c->type,
                                 m.name, inner.text);
+    rule->scale_type = m.scale_type;
     rule->wish = m.wish;
     rule->wish_text = m.wish_text;
     return NIB_OK;

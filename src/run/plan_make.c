@@ -118,6 +118,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .bias = s->bias,
                          .bias_form = s->bias && bias != NIB_BIAS_NONE ? bias : s->bias_form,
                          .scale_type = s->scale_type,
+                         .asked_scales = choice.scale_type,
                          .zero_type = s->zero_type,
                          .act_scale_type = s->act_scale_type,
                          .stored_bytes = s->stored_bytes,
@@ -135,6 +136,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
         const nib_type source =
             nib__scheme_is_quantized(&s->stored) ? NIB_TYPE_BF16 : nib__float_type(s->stored.code);
         NIB_TRY(nib__quantizer_init(&q, &l->asked, source, s->k, err));
+        NIB_TRY(nib__quantizer_scales(&q, l->asked_scales, err));
         l->scale_type = q.scale_type;
         l->zero_type = q.zero_type;
     }
@@ -204,8 +206,9 @@ static nib_status choose_qat(nib_plan *p, nib_err *err)
             continue;
         if (l->role != NIB_ROLE_EMBED && !nib__fake_has(&l->asked))
             return nib__fail(err, NIB_UNSUPPORTED,
-                             "%s: %s has no quantization-aware training; 8da4w, int4wo and int8wo "
-                             "of torchao's formulas have, in rows or groups",
+                             "%s: %s has no quantization-aware training; int8wo and 8da4w "
+                             "(symmetric) and int4wo (symmetric or with a float zero point) have "
+                             "it, in rows or groups",
                              l->name, nib__scheme_name(name, &l->asked));
         trained += l->role != NIB_ROLE_EMBED;
         l->qat = l->asked;
@@ -303,6 +306,32 @@ static void tell_threads(nib_ledger *ledger, const nib_engine *engine)
                             "they share %d processors, and take turns", cores);
 }
 
+/* Codes are not quantized again, so that their scales stay what they are. */
+static void note_scales(nib_plan *p)
+{
+    nib_type stored = NIB_TYPE_NONE, asked = NIB_TYPE_NONE;
+    size_t others = 0;
+    for (size_t i = 0; i < p->model->net.site_count; i++) {
+        const nib_layer *l = &p->layers[i];
+        if (l->asked_scales == NIB_TYPE_NONE || l->asked_scales == l->scale_type)
+            continue;
+        stored = l->scale_type;
+        asked = l->asked_scales;
+        others++;
+    }
+    if (others > 0)
+        nib__ledger_add_setting(&p->plan.ledger,
+                                &(nib_ledger_setting){.code = "scale-type",
+                                                      .name = "scale_dtype",
+                                                      .asked = nib__type_name(asked),
+                                                      .done = nib__type_name(stored),
+                                                      .by = NIB_BY_RECIPE,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "%zu layers keep the scales that they are stored with, which are "
+                                "%s: codes are not quantized again",
+                                others, nib__type_name(stored));
+}
+
 static void add_notes(nib_plan *p)
 {
     const nib_network *net = &p->model->net;
@@ -322,6 +351,7 @@ static void add_notes(nib_plan *p)
     tell_threads(to, p->model->engine);
     if (net->checkpoint)
         nib__ledger_append(to, nib__checkpoint_ledger(net->checkpoint));
+    note_scales(p);
     if (!p->request.dtype && !nib__recipe_dtype(p->recipe) && net->config.dtype != NIB_TYPE_NONE &&
         net->config.dtype != p->policy.dtype) {
         const char *asked = nib__type_name(net->config.dtype),

@@ -114,6 +114,8 @@ nib_status nib__step_fake_open(nib_step *s, nib_err *err)
             continue;
         f->rounds = true;
         NIB_TRY(nib__quantizer_init(&f->weight.quantizer, scheme, source, s->net->sites[i].k, err));
+        NIB_TRY(nib__quantizer_scales(&f->weight.quantizer, s->plan->layers[i].layer->asked_scales,
+                                      err));
         f->weight.quantizer.run = nib__quant_w_best(s->engine->isa);
         if (scheme->act == NIB_ACT_FLOAT)
             continue;

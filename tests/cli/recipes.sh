@@ -62,6 +62,51 @@ cat >torchao.json <<'END'
  "weight_granularity": {"_type": "PerGroup", "_version": 1, "_data": {"group_size": 64}}}}
 END
 equal "torchao's config" 8da4w-g64 "$(done_of '*.q_proj' --recipe torchao.json)"
+cat >torchao.json <<'END'
+{"_type": "IntxWeightOnlyConfig", "_version": 2, "_data": {"weight_dtype": {"_type": "torch.dtype", "_data": "int4"},
+ "granularity": {"_type": "PerGroup", "_version": 1, "_data": {"group_size": 32}},
+ "mapping_type": {"_type": "MappingType", "_data": "ASYMMETRIC"}, "scale_dtype": {"_type": "torch.dtype", "_data": "float32"}}}
+END
+equal 'ASYMMETRIC: integer zero points' int4wo-g32-intzero "$(done_of '*.q_proj' --recipe torchao.json)"
+# types DIRECTORY: those of the scales, each once
+types() {
+    python3 -c '
+import json, struct, sys
+with open(sys.argv[1] + "/model.safetensors", "rb") as f:
+    tensors = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+print(*sorted({t["dtype"] for n, t in tensors.items() if n.endswith("._weight_scale")}))' "$1"
+}
+nibble quantize "$MODEL" q --recipe torchao.json --quiet >/dev/null
+equal 'scales as the config asks' F32 "$(types q)"
+equal 'and as it will be read again' float32 "$(python3 -c '
+import json
+config = json.load(open("q/config.json"))["quantization_config"]["quant_type"]["default"]
+print(config["_data"]["scale_dtype"]["_data"])')"
+head -c 3000 "$MODEL/heldout.txt" >text.txt
+loss() { nibble eval "$@" --text text.txt --json --quiet | grep -o '"loss": [0-9.]*'; }
+equal 'the same numbers where it is quantized as it is loaded' "$(loss q)" "$(loss "$MODEL" --recipe torchao.json)"
+bytes() { nibble plan "$@" --json --quiet | grep -o -m 1 '"weight_bytes": [0-9]*'; }
+equal 'and planned with those scales' "$(bytes q)" "$(bytes "$MODEL" --recipe torchao.json)"
+nibble plan q --recipe torchao.json >plan
+equal 'nothing to say of scales that are so' 0 "$(grep -c 'keep the scales' plan)"
+nibble quantize "$MODEL" q --recipe int4wo-intzero --quiet --force >/dev/null
+equal "else in the weight's type" BF16 "$(types q)"
+nibble plan q --recipe torchao.json >plan
+check 'codes keep theirs, which is said' grep -q '^not as asked: scale_dtype f32 (recipe): 36 layers keep the scales' plan
+refused 4 '--strict: scale_dtype f32 (recipe): 36 layers keep the scales *--allow scale-type accepts it' \
+    generate q -p x -n 1 --recipe torchao.json --strict --quiet
+python3 - <<'END' >types.json
+import json
+config = json.load(open("torchao.json"))
+other = json.loads(json.dumps(config))
+other["_data"]["scale_dtype"] = None
+layers = {"lm_head": other, "_default": config}
+print(json.dumps({"_type": "FqnToConfig", "_version": 1, "_data": {"fqn_to_config": layers}}))
+END
+nibble quantize "$MODEL" q --recipe types.json --quiet --force >/dev/null
+equal 'scales of two types' 'BF16 F32' "$(types q)"
+check 'have a config each' grep -q '"_type": "FqnToConfig"' q/config.json
+rm -rf q plan text.txt types.json
 nibble quantize "$MODEL" q --recipe 8da4w-g32 --quiet >/dev/null
 equal "a quantized model's config.json" 8da4w-g32 "$(done_of '*.q_proj' --recipe q/config.json)"
 only_here q rules.json torchao.json torchchat.json

@@ -4,6 +4,7 @@
  * wrote; what it cannot hold is refused with the reason.
  */
 #include "dialects.h"
+#include "golden_scheme.h"
 #include "opening.h"
 
 #include <stdio.h>
@@ -11,27 +12,20 @@
 
 static const char golden[] = "tests/golden/torchao_weights.safetensors";
 
-static nib_scheme scheme_named(const char *name, size_t size)
-{
-    nib_scheme scheme = {0};
-    nib_err err;
-    if (nib__scheme_parse(&scheme, name, size, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    return scheme;
-}
-
 /* What the quantizer would say of a golden module: "int8wo-g32.bf16". */
 static bool stored_named(nib_stored *out, const char *module)
 {
     const size_t size = (size_t)(strrchr(module, '.') - module);
-    *out = (nib_stored){.scheme = scheme_named(module, size), .n = 3, .k = 160};
+    const nib_type scales = golden_scales(module);
+    *out = (nib_stored){.scheme = golden_scheme(module), .n = 3, .k = 160};
     out->source = strcmp(module + size, ".f32") == 0 ? NIB_TYPE_F32 : NIB_TYPE_BF16;
     const nib_scheme *s = &out->scheme;
     const bool f32_scales =
         (s->code == NIB_CODE_I8 && s->group <= 0 && s->symmetric) || s->code == NIB_CODE_E4M3;
-    out->scale_type = nib__act_is_mx(s->act) ? NIB_TYPE_E8M0
-                      : f32_scales           ? NIB_TYPE_F32
-                                             : out->source;
+    out->scale_type = nib__act_is_mx(s->act)    ? NIB_TYPE_E8M0
+                      : f32_scales              ? NIB_TYPE_F32
+                      : scales != NIB_TYPE_NONE ? scales
+                                                : out->source;
     out->zero_type = s->zero == NIB_ZERO_INT     ? NIB_TYPE_I8
                      : s->zero == NIB_ZERO_FLOAT ? out->source
                                                  : NIB_TYPE_NONE;
@@ -67,7 +61,7 @@ static void test_descriptions(void **state)
         nib__text_free(&text);
         seen++;
     }
-    assert_int_equal(seen, 38);
+    assert_int_equal(seen, 42);
     nib__checkpoint_close(cp);
 }
 
@@ -120,18 +114,24 @@ static void test_configs(void **state)
         if (tab == NULL)
             continue;
         line[strcspn(line, "\n")] = 0;
-        const nib_scheme scheme = scheme_named(line, (size_t)(tab - line));
+        /* of a weight of bf16, or f32 where bf16 is what the config names */
+        nib_stored stored = {.scheme = golden_scheme(line), .source = NIB_TYPE_BF16};
+        stored.scale_type = NIB_TYPE_BF16;
+        if (golden_scales(line) == NIB_TYPE_BF16)
+            stored.source = NIB_TYPE_F32;
+        else if (golden_scales(line) != NIB_TYPE_NONE)
+            stored.scale_type = golden_scales(line);
         nib_text text;
         nib_jsonw w;
         nib__text_init(&text, &a);
         nib__jsonw_init(&w, &text, 0);
-        nib__torchao_config(&w, &scheme);
+        nib__torchao_config(&w, &stored);
         assert_string_equal(text.at, tab + 1);
         nib__text_free(&text);
         seen++;
     }
     fclose(file);
-    assert_int_equal(seen, 23);
+    assert_int_equal(seen, 25);
 }
 
 static void test_refusals(void **state)
@@ -165,9 +165,7 @@ static void test_refusals(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char why[160];
-        nib_stored stored = {.scheme = scheme_named(cases[i].scheme, strlen(cases[i].scheme)),
-                             .n = 3,
-                             .k = cases[i].k};
+        nib_stored stored = {.scheme = golden_scheme(cases[i].scheme), .n = 3, .k = cases[i].k};
         const char *said = nib__write_torchao.refuses(why, &stored);
         if ((said == NULL) != (cases[i].why == NULL) ||
             (said != NULL && strstr(said, cases[i].why) == NULL))
@@ -179,11 +177,11 @@ static void test_refusals(void **state)
     char why[160];
     nib_stored stored = {.n = 3, .k = 64, .embedding = true};
     for (size_t i = 0; i < COUNT(looked_up); i++) {
-        stored.scheme = scheme_named(looked_up[i], strlen(looked_up[i]));
+        stored.scheme = golden_scheme(looked_up[i]);
         assert_null(nib__write_torchao.refuses(why, &stored));
     }
     for (size_t i = 0; i < COUNT(not_so); i++) {
-        stored.scheme = scheme_named(not_so[i], strlen(not_so[i]));
+        stored.scheme = golden_scheme(not_so[i]);
         assert_non_null(nib__write_torchao.refuses(why, &stored));
     }
 }

@@ -16,7 +16,8 @@ typedef struct format {
     const char *dialect; /* of every quantized weight */
     size_t weights;      /* quantized ones */
     /* M.dequantized holds the values, f32 (else a test of that format compares them); and M is the
-     * scheme's name, a dot, the variant. */
+     * scheme's name, a colon and the type of its scales where it is asked for, a dot, the variant.
+     */
     bool valued, named;
 } format;
 
@@ -27,7 +28,7 @@ static const format formats[] = {
     {"tests/golden/formats/torchao_0_16.safetensors", "torchao", 13, true, true},
     {"tests/golden/formats/torchao_0_17.safetensors", "torchao", 25, true, true},
     {"tests/golden/formats/torchao_0_18.safetensors", "torchao", 25, true, true},
-    {"tests/golden/torchao_weights.safetensors", "torchao", 38, true, true},
+    {"tests/golden/torchao_weights.safetensors", "torchao", 42, true, true},
     {"tests/golden/dialects/compressed", "compressed-tensors", 20, false, false},
     {"tests/golden/dialects/gptq", "gptq", 3, false, false},
     {"tests/golden/dialects/gptq8", "gptq", 1, false, false},
@@ -78,7 +79,7 @@ static void expect_bias(const nib_checkpoint *cp, const char *module, const nib_
 static void expect_name(const char *module, const nib_weight *w)
 {
     char wanted[64], scheme[64];
-    snprintf(wanted, sizeof wanted, "%.*s", (int)(strrchr(module, '.') - module), module);
+    snprintf(wanted, sizeof wanted, "%.*s", (int)strcspn(module, ":."), module);
     if (strcmp(wanted, "8da4w-row") == 0)
         snprintf(wanted, sizeof wanted, "8da4w-g160"); /* a row of 160 is one group of 160 */
     assert_string_equal(nib__scheme_name(scheme, &w->scheme), wanted);

@@ -6,6 +6,7 @@
  */
 #include "failing.h"
 #include "file.h"
+#include "golden_scheme.h"
 #include "json.h"
 #include "ledger_lines.h"
 #include "recipe.h"
@@ -343,13 +344,21 @@ static void test_torchchat(void **state)
            "keep int8dq-actasym int8dq-actasym int8dq-actasym int8dq-actasym int8dq-actasym");
     expect("{\"linear:afpwx\":{\"bitwidth\":4,\"groupsize\":64}}",
            "keep int4wo-g64 int4wo-g64 int4wo-g64 int4wo-g64 int4wo-g64");
+    expect("{\"embedding:wx\":{\"bitwidth\":4,\"groupsize\":32}}",
+           "int4wo-g32-intzero keep keep keep keep keep");
     expect("{\"executor\":{\"accelerator\":\"fast\"},\"precision\":{\"dtype\":\"fast16\"}}",
            "keep keep keep keep keep keep");
     nib_recipe *r =
         load("{\"executor\":{\"accelerator\":\"mps\"},\"precision\":{\"dtype\":\"fp16\"}}", untied,
              NULL, NULL);
     assert_string_equal(nib__recipe_device(r), "mps");
+    assert_int_equal(nib__recipe_ledger(r)->setting_count, 0);
     assert_string_equal(nib__recipe_dtype(r), "f16");
+    nib__recipe_free(r);
+    r = load("{\"linear:afpwx\":{\"bitwidth\":4,\"groupsize\":64}}", untied, NULL, NULL);
+    assert_int_equal(count_settings(nib__recipe_ledger(r), "zero-point",
+                                    "linear:afpwx zero points of whole steps (recipe): "),
+                     1);
     nib__recipe_free(r);
 }
 
@@ -419,6 +428,13 @@ static void test_torchao(void **state)
         {CONFIG("IntxWeightOnlyConfig", "2",
                 "\"weight_dtype\":" DTYPE("int4") ",\"granularity\":" GROUP("32")),
          "int4wo-g32-sym"},
+        {CONFIG("IntxWeightOnlyConfig", "2",
+                "\"weight_dtype\":" DTYPE("int4") ",\"granularity\":" GROUP(
+                    "32") ",\"mapping_type\":" ENUMERATOR("MappingType", "ASYMMETRIC")),
+         "int4wo-g32-intzero"},
+        {CONFIG("IntxWeightOnlyConfig", "2",
+                "\"mapping_type\":" ENUMERATOR("MappingType", "ASYMMETRIC")),
+         "int8wo-asym"},
         {CONFIG("IntxWeightOnlyConfig", "2", ""), "int8wo"},
         {CONFIG("Float8WeightOnlyConfig", "2", "\"weight_dtype\":" DTYPE("float8_e4m3fn")),
          "fp8wo"},
@@ -455,10 +471,15 @@ static void test_torchao_golden(void **state)
         if (line[0] == '#' || tab == NULL)
             continue;
         *tab = 0;
-        char want[512];
-        snprintf(want, sizeof want, "keep %.60s %.60s %.60s %.60s %.60s", line, line, line, line,
-                 line);
+        char want[512], name[64];
+        nib_choice choice;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(line, ":"), line);
+        snprintf(want, sizeof want, "keep %s %s %s %s %s", name, name, name, name, name);
         expect(tab + 1, want);
+        nib_recipe *r = load(tab + 1, untied, NULL, NULL);
+        nib__recipe_resolve(&choice, r, &untied[Q]);
+        assert_int_equal(choice.scale_type, golden_scales(line));
+        nib__recipe_free(r);
         count++;
     }
     fclose(file);
@@ -630,7 +651,13 @@ static void test_torchao_refused(void **state)
            NIB_UNSUPPORTED, "PerAxis has no scheme");
     refuse(CONFIG("Int4WeightOnlyConfig", "1",
                   "\"zero_point_domain\":" ENUMERATOR("ZeroPointDomain", "INT")),
-           NIB_UNSUPPORTED, "zero_point_domain of integers");
+           NIB_UNSUPPORTED, "zero_point_domain INT has no scheme here, as its scales are 1e-6");
+    refuse(CONFIG("Int4WeightOnlyConfig", "2",
+                  "\"int4_packing_format\":" ENUMERATOR("Int4PackingFormat", "PLAIN_INT32")),
+           NIB_UNSUPPORTED, "int4_packing_format PLAIN_INT32 has no scheme here");
+    refuse(CONFIG("Int4WeightOnlyConfig", "1",
+                  "\"layout\":{\"_type\":\"MarlinSparseLayout\",\"_data\":{}}"),
+           NIB_UNSUPPORTED, "MarlinSparseLayout has no scheme here");
     refuse(CONFIG("Int4WeightOnlyConfig", "1", "\"preserve_zero\":true"), NIB_UNSUPPORTED,
            "preserve_zero has no scheme");
     refuse(CONFIG("Int8StaticActivationInt8WeightConfig", "1", "\"act_quant_scale\":[0.1]"),
@@ -671,10 +698,58 @@ static void test_torchao_refused(void **state)
              untied, NULL, NULL);
     assert_int_equal(nib__recipe_ledger(r)->setting_count, 0);
     nib__recipe_free(r);
-    r = load(EIGHT_DA_FOUR(",\"weight_scale_dtype\":" DTYPE("bfloat16")), untied, NULL, NULL);
-    assert_int_equal(
-        count_settings(nib__recipe_ledger(r), "scale-type", "weight_scale_dtype bfloat16"), 1);
-    nib__recipe_free(r);
+}
+
+#define INTX(extra) CONFIG("IntxWeightOnlyConfig", "2", extra)
+#define INTX8_ROWS "symmetric int8 rows (recipe): they are quantized as by "
+
+/* The type of scales is what the config asks for, its scheme's where it asks for none. */
+static void test_torchao_scale_types(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        nib_type type;
+        const char *note; /* NULL: none */
+    } cases[] = {
+        {EIGHT_DA_FOUR(""), NIB_TYPE_NONE, NULL},
+        {EIGHT_DA_FOUR(",\"weight_scale_dtype\":null"), NIB_TYPE_NONE, NULL},
+        {EIGHT_DA_FOUR(",\"weight_scale_dtype\":" DTYPE("float32")), NIB_TYPE_F32, NULL},
+        {EIGHT_DA_FOUR(",\"weight_scale_dtype\":" DTYPE("bfloat16")), NIB_TYPE_BF16, NULL},
+        {INTX("\"weight_dtype\":" DTYPE("int4") ",\"scale_dtype\":" DTYPE("float16")), NIB_TYPE_F16,
+         NULL},
+        {INTX("\"granularity\":" GROUP("32") ",\"scale_dtype\":" DTYPE("bfloat16")), NIB_TYPE_BF16,
+         NULL},
+        {INTX(""), NIB_TYPE_NONE, INTX8_ROWS "Int8WeightOnlyConfig"},
+        {INTX("\"scale_dtype\":" DTYPE("float32")), NIB_TYPE_F32,
+         INTX8_ROWS "Int8WeightOnlyConfig"},
+        {CONFIG("Int8DynamicActivationIntxWeightConfig", "2",
+                "\"weight_granularity\":{\"_type\":\"PerAxis\",\"_data\":{\"axis\":0}}"),
+         NIB_TYPE_NONE, INTX8_ROWS "Int8DynamicActivationInt8WeightConfig"},
+        {CONFIG("FqnToConfig", "1",
+                "\"fqn_to_config\":{\"_default\":" EIGHT_DA_FOUR(
+                    ",\"weight_scale_dtype\":" DTYPE("float32")) "}"),
+         NIB_TYPE_F32, NULL},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_choice choice;
+        nib_recipe *r = load(cases[i].text, untied, NULL, NULL);
+        nib__recipe_resolve(&choice, r, &untied[Q]);
+        if (choice.scale_type != cases[i].type)
+            fail_msg("%s gives %s", cases[i].text, nib__type_name(choice.scale_type));
+        nib__recipe_resolve(&choice, r, &untied[EMBED]);
+        assert_int_equal(choice.scale_type, NIB_TYPE_NONE);
+        assert_int_equal(nib__recipe_ledger(r)->setting_count, cases[i].note != NULL);
+        if (cases[i].note != NULL)
+            assert_int_equal(count_settings(nib__recipe_ledger(r), "scale-type", cases[i].note), 1);
+        nib__recipe_free(r);
+    }
+    refuse(EIGHT_DA_FOUR(",\"weight_scale_dtype\":" DTYPE("float64")), NIB_UNSUPPORTED,
+           "weight_scale_dtype float64 has no scheme here");
+    refuse(INTX("\"weight_dtype\":" DTYPE("int4") ",\"scale_dtype\":3"), NIB_UNSUPPORTED,
+           "IntxWeightOnlyConfig: scale_dtype has no scheme here");
+    refuse(INTX("\"scale_dtype\":" DTYPE("bfloat16")), NIB_UNSUPPORTED,
+           "scale_dtype bfloat16 has no scheme here, as scales of int8 rows are float32");
 }
 
 static void test_file(void **state)
@@ -786,6 +861,7 @@ int main(void)
         cmocka_unit_test(test_hugging_face),
         cmocka_unit_test(test_fqn_precedence),
         cmocka_unit_test(test_torchao_refused),
+        cmocka_unit_test(test_torchao_scale_types),
         cmocka_unit_test(test_file),
         cmocka_unit_test(test_roles),
         cmocka_unit_test(test_memory_runs_out),

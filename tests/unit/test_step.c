@@ -100,6 +100,30 @@ static void test_golden_qat(void **state)
     }
 }
 
+static double loss_for(const char *recipe)
+{
+    fixture f;
+    open_fixture(&f, &(setting){.name = "qwen2", .recipe = recipe, .qat = "qat_8da4w"});
+    const double loss = run(&f, f.gradients);
+    close_fixture(&f);
+    return loss;
+}
+
+#define WITH_SCALES(type)                                                                          \
+    "{\"_type\":\"Int8DynamicActivationIntxWeightConfig\",\"_version\":2,\"_data\":{"              \
+    "\"weight_dtype\":{\"_type\":\"torch.dtype\",\"_data\":\"int4\"},"                             \
+    "\"weight_granularity\":{\"_type\":\"PerGroup\",\"_data\":{\"group_size\":8}},"                \
+    "\"weight_scale_dtype\":{\"_type\":\"torch.dtype\",\"_data\":\"" type "\"}}}"
+
+/* It is trained for the scales that the recipe asks for; the weights are f32. */
+static void test_qat_scale_types(void **state)
+{
+    (void)state;
+    const double own = loss_for("8da4w-g8");
+    assert_true(loss_for(WITH_SCALES("float32")) == own);
+    assert_true(loss_for(WITH_SCALES("bfloat16")) != own);
+}
+
 static void check_same(const setting *a, const setting *b)
 {
     fixture f, g;
@@ -204,9 +228,10 @@ static void test_chains(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_f32),    cmocka_unit_test(test_golden_low),
-        cmocka_unit_test(test_golden_qat),    cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_same_bits_qat), cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_golden_f32),      cmocka_unit_test(test_golden_low),
+        cmocka_unit_test(test_golden_qat),      cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_qat_scale_types), cmocka_unit_test(test_same_bits_qat),
+        cmocka_unit_test(test_chains),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
  */
 #include "checkpoint_build.h"
 #include "dialects.h"
+#include "golden_scheme.h"
 #include "metered.h"
 
 #include <float.h>
@@ -31,8 +32,10 @@ static void test_torchao_golden(void **state)
         assert_non_null(w.bias);
         assert_int_equal(nib__weight_check_codes(&w, module, &err), NIB_OK);
         /* The scheme is the one that the generator named; 4-bit activations are not done here. */
-        snprintf(wanted, sizeof wanted, "%.*s", (int)(strrchr(module, '.') - module), module);
+        snprintf(wanted, sizeof wanted, "%.*s", (int)strcspn(module, ":."), module);
         nib__scheme_name(scheme, &w.scheme);
+        if (golden_scales(module) != NIB_TYPE_NONE)
+            assert_int_equal(w.scale_type, golden_scales(module));
         if (strcmp(wanted, "8da4w-row") == 0)
             snprintf(wanted, sizeof wanted, "8da4w-g160"); /* a row of 160 is one group of 160 */
         assert_string_equal(scheme, wanted);
@@ -46,7 +49,7 @@ static void test_torchao_golden(void **state)
         }
         seen++;
     }
-    assert_int_equal(seen, 38);
+    assert_int_equal(seen, 42);
     nib__checkpoint_close(cp);
 }
 

@@ -5,8 +5,8 @@
 Writes tests/golden/torchao_weights.safetensors: one tiny linear per scheme and weight type, quantized by
 torchao, flattened by its own safetensors support, with the original weight (NAME.original) and the values
 that the codes mean (NAME.dequantized, f32, computed here in plain arithmetic); and
-tests/golden/torchao_configs.txt: the JSON of the config that torchao writes for each scheme. 4-bit floats
-for weights alone, and the classes of older versions, are make_torchao_versions.py's.
+tests/golden/torchao_configs.txt: the JSON of the config that torchao writes for each scheme. SCHEME:TYPE is
+a config whose scales are of TYPE; its weights are of the other type alone. 4-bit floats for weights alone, and the classes of older versions, are make_torchao_versions.py's.
 
 Int4Tensor needs a kernel package that has no CPU build, and the float8 config asks for a GPU: these two are
 built from their classes with codes computed here, by the formula of the class.
@@ -53,13 +53,16 @@ SYM, ASYM = MappingType.SYMMETRIC, MappingType.ASYMMETRIC
 F32, BF16 = torch.float32, torch.bfloat16
 
 
-def intx(dtype, size, mapping=SYM):
-    return IntxWeightOnlyConfig(weight_dtype=dtype, granularity=size, mapping_type=mapping)
+def intx(dtype, size, mapping=SYM, scales=None):
+    return IntxWeightOnlyConfig(
+        weight_dtype=dtype, granularity=size, mapping_type=mapping, scale_dtype=scales
+    )
 
 
-def a8w4(size, mapping=SYM):
+def a8w4(size, mapping=SYM, scales=None):
     return Int8DynamicActivationIntxWeightConfig(
-        weight_dtype=torch.int4, weight_granularity=size, weight_mapping_type=mapping
+        weight_dtype=torch.int4, weight_granularity=size, weight_mapping_type=mapping,
+        weight_scale_dtype=scales,
     )
 
 
@@ -98,6 +101,9 @@ CONFIGS = {
     "mxfp8": mx(RCEIL),
     "mxfp8-floor": mx(FLOOR),
     "mxfp4dq": mx(RCEIL, torch.float4_e2m1fn_x2),
+    "int4wo-g32-intzero": intx(torch.int4, PerGroup(32), ASYM),
+    "int4wo-g32-intzero:bf16": intx(torch.int4, PerGroup(32), ASYM, BF16),
+    "8da4w-g32:f32": a8w4(PerGroup(32), SYM, F32),
 }
 
 
@@ -165,7 +171,9 @@ def main():
         configs.append(f"{name}\t{json.dumps(config_to_dict(config))}")
         for dtype, suffix in ((F32, "f32"), (BF16, "bf16")):
             w = (torch.randn(N, K) * 0.05).to(dtype)
-            if "asym" in name:
+            if name.endswith(":" + suffix):
+                continue  # the same as without a type
+            if "asym" in name or "intzero" in name:
                 w = (w.float() + 0.03).to(dtype)
             tensor, values = quantize(name, w)
             module = f"{name}.{suffix}"
