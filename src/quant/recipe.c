@@ -427,6 +427,9 @@ static nib_status tell_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *
         quantizes = quantizes || (rule != NULL && (!rule->keep || rule->weight_only));
     }
     nib_status status = NIB_OK;
+    bool asked = false;
+    for (size_t i = 0; i < r->rule_count; i++)
+        asked = asked || !r->rules[i].keep;
     alive[0] = true; /* none of the user's */
     for (size_t i = 0; i < r->rule_count && status == NIB_OK; i++) {
         const nib_rule *rule = &r->rules[i];
@@ -439,7 +442,7 @@ static nib_status tell_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *
                                                                .relation = NIB_SETTING_NONE},
                                          "an earlier rule decides every layer that it names");
     }
-    if (status == NIB_OK && in->text != NULL && !quantizes)
+    if (status == NIB_OK && asked && !quantizes)
         status = nib__recipe_add_setting(
             r, err,
             &(nib_ledger_setting){.code = "recipe",

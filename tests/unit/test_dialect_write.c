@@ -131,7 +131,7 @@ static void test_configs(void **state)
         seen++;
     }
     fclose(file);
-    assert_int_equal(seen, 25);
+    assert_int_equal(seen, 26);
 }
 
 static void test_refusals(void **state)
