@@ -247,9 +247,11 @@ static nib_status choose_context(nib_plan *p, nib_err *err)
 
 /* ---- what is said besides the layers ---- */
 
-/* Tensors whose values change when they are read, in one line. */
+/* Tensors whose values change when they are read, in one line. Rounding to the type that every
+ * product is computed in keeps what a run can use of them; more than that is another value. */
 static void tell_rounded(nib_ledger *ledger)
 {
+    const double rounding = 0x1p-24;
     const nib_ledger_tensor *first = NULL;
     size_t count = 0;
     double most = 0;
@@ -268,7 +270,9 @@ static void tell_rounded(nib_ledger *ledger)
                                                       .asked = first->asked,
                                                       .done = first->done,
                                                       .by = NIB_BY_CHECKPOINT,
-                                                      .relation = NIB_SETTING_OTHER},
+                                                      .relation = most > rounding
+                                                                      ? NIB_SETTING_OTHER
+                                                                      : NIB_SETTING_NARROWER},
                                 "%zu tensors are read as %s, and their values change by up to %.2g "
                                 "of themselves",
                                 count, first->done, most);

@@ -12,7 +12,7 @@ says 1.err 'nothing allowed does it'
 says 1.err '--allow device'
 
 # the whole model is denied, with reason, advice and no environment variable in the way
-holds denied.json 'd["counts"] == {"asked": 36, "done": 0, "substituted": 0, "denied": 36, "embeddings_not_as_asked": 1}'
+holds denied.json 'all(d["counts"][k] == n for k, n in {"asked": 36, "done": 0, "substituted": 0, "denied": 36, "embeddings_not_as_asked": 1}.items())'
 holds denied.json 'all(l["denied"] and l["done"] is None and codes(l) == ["no-row"] for l in d["layers"])'
 holds denied.json '"--allow device" in [a["code"] for a in layer("lm_head")["advice"]]'
 
@@ -23,7 +23,7 @@ says 3.out 'weights are packed on the CPU and copied to mps, without a message'
 says 3.out 'PYTORCH_ENABLE_MPS_FALLBACK=1 is set for the whole program'
 
 # allowed: said in ledger and summary, with the time that it costs
-holds allowed.json 'd["counts"] == {"asked": 36, "done": 0, "substituted": 36, "denied": 0, "embeddings_not_as_asked": 1}'
+holds allowed.json 'all(d["counts"][k] == n for k, n in {"asked": 36, "done": 0, "substituted": 36, "denied": 0, "embeddings_not_as_asked": 1}.items())'
 holds allowed.json 'all(l["rung"] == "device" and l["allowed"] == "by --allow device" for l in d["layers"])'
 holds allowed.json 'layer("lm_head")["done"] == "int4wo-g32-tinygemm@apple-m2-cpu"'
 holds allowed.json '0 < d["predicted_token_s"] < 1'

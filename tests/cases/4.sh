@@ -35,7 +35,7 @@ holds executorch.json "candidate('$q', 'executorch.prequantized_8da4w')['verdict
 holds torchao.json "codes(candidate('$q', 'torchao-0.9.prequantized_8da4w')) == ['bias=no']"
 holds torchao.json "candidate('$q', 'torchao-0.10.prequantized_8da4w')['verdict'] == 'runs'"
 holds gptfast.json "'bias=no' in codes(candidate('$q', 'gpt-fast.int4'))"
-holds executorch.json 'd["counts"] == {"asked": 36, "done": 36, "substituted": 0, "denied": 0, "embeddings_not_as_asked": 0}'
+holds executorch.json 'all(d["counts"][k] == n for k, n in {"asked": 36, "done": 36, "substituted": 0, "denied": 0, "embeddings_not_as_asked": 0}.items())'
 
 # it runs as quantized, and what it computes is the model
 says 4.err '36 asked 8da4w-g32, 36 done on cpu/'
@@ -45,7 +45,7 @@ holds both.json 'abs(d["now"]["loss"] - d["bf16"]["loss"]) < 0.1 and d["now"]["p
 
 # quantized biases: one standard call, the same layers as quantized, the other tensors as they were
 says 5.out '15 of 15 biases are int8'
-says 5.out 'written as nibble, not as torchao, whose format has no quantized biases (15 here)'
+says 5.out "written as nibble: torchao's format has no quantized biases (15 here)"
 says 5.out '0 problems'
 says 5.err '36 asked 8da4w-g32, 36 done on cpu/'
 holds int8_info.json 'sum(t["bias_form"] == "int8" for t in d["tensors"]) == 15'

@@ -96,7 +96,7 @@ for name, t in sorted(((n, t) for n, t in header.items() if n != "__metadata__")
 text = json.dumps(header).encode()
 open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + out)
 END
-setting 'not as asked: model.norm.weight f64 (checkpoint): 1 tensors are read as f32' generate odd --dtype bf16 -n 1
+setting 'in part: model.norm.weight f64 (checkpoint): 1 tensors are read as f32' generate odd --dtype bf16 -n 1
 
 # filters and rules
 denied '--recipe 8da4w (option): it quantizes no layer: *' plan "$model" --recipe 8da4w --skip '*' --strict
