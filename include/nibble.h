@@ -368,7 +368,7 @@ typedef struct nib_generate_options {
 } nib_generate_options;
 
 /* STOP: a stop string or an end-of-text token; LENGTH: max_tokens; CONTEXT: the context is full;
- * CANCELLED: by progress, which is no failure: what was written stands. */
+ * CANCELLED: progress returned false; the text written so far is valid. */
 typedef enum nib_finish {
     NIB_FINISH_STOP,
     NIB_FINISH_LENGTH,

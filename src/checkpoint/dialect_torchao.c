@@ -395,7 +395,7 @@ static nib_status take_mx(const nib_weight_query *q, const description *d)
 }
 
 /* Activations have as many levels of scales as the weight, and the one over their blocks is each
- * token's own: what torchao does otherwise is said. */
+ * token's own. Where torchao uses another scale, the ledger has a line. */
 static void say_nv_act(const nib_weight_query *q, const description *d)
 {
     const bool has_token = !q->out->scheme.block_only,

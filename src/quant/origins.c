@@ -293,10 +293,14 @@ nib_status nib__origins_choose(nib_rewriting *r)
     if (asked != NULL && !nib__dialect_find(&r->dialect, asked))
         return nib__fail(r->err, NIB_USAGE, "format \"%s\" is none of %s", nib__shown(a, asked),
                          list_dialects(list));
+    char lacks[512];
     const size_t refused = count_refused(r, r->dialect, &first, &reason, why);
     if (refused == 0 && asked == NULL && nib__rewriting_coded_biases(r) != 0 &&
-        count_refused(r, NIB_DIALECT_NIBBLE, &first, &reason, why) == 0)
-        nib__rewriting_take_nibble(r);
+        count_refused(r, NIB_DIALECT_NIBBLE, &first, &reason, why) == 0) {
+        snprintf(lacks, sizeof lacks, "has no quantized biases (%zu here)",
+                 nib__rewriting_coded_biases(r));
+        nib__rewriting_take_nibble(r, lacks);
+    }
     if (refused == 0)
         return NIB_OK;
     const nib_stored *stored = &r->origins[first].stored;
@@ -309,17 +313,10 @@ nib_status nib__origins_choose(nib_rewriting *r)
                          nib__shown(a, name), asked, scheme, stored->n, stored->k, reason, refused,
                          count_parts(r),
                          r->dialect == NIB_DIALECT_NIBBLE ? "" : "; --format nibble holds it");
-    r->dialect = NIB_DIALECT_NIBBLE;
-    nib__ledger_add_setting(r->ledger,
-                            &(nib_ledger_setting){.code = "format",
-                                                  .name = "--format",
-                                                  .asked = "torchao",
-                                                  .done = "nibble",
-                                                  .by = NIB_BY_DEFAULT,
-                                                  .relation = NIB_SETTING_OTHER},
-                            "written as nibble: torchao's format cannot hold %zu of %zu layers; "
-                            "the first is %s, %s at %" PRId64 " x %" PRId64 ": %s",
-                            refused, count_parts(r), name, scheme, stored->n, stored->k, reason);
+    snprintf(lacks, sizeof lacks,
+             "cannot hold %zu of %zu layers; the first is %s, %s at %" PRId64 " x %" PRId64 ": %s",
+             refused, count_parts(r), name, scheme, stored->n, stored->k, reason);
+    nib__rewriting_take_nibble(r, lacks);
     size_t own = 0;
     if (count_refused(r, NIB_DIALECT_NIBBLE, &own, &reason, why) == 0)
         return NIB_OK;

@@ -79,7 +79,9 @@ nib_status nib__rewriting_pair_rows(nib_rewriting *r, const int32_t **out, nib_r
  * asked; once the dialect is chosen, the form that it can hold. */
 nib_status nib__rewriting_find_bias(nib_rewriting *r, size_t i, const nib_scheme *scheme);
 size_t nib__rewriting_coded_biases(const nib_rewriting *r);
-void nib__rewriting_take_nibble(nib_rewriting *r); /* the dialect that holds them, with a note */
+/* Writes nibble's dialect instead of the default, and says so; why: what torchao's format lacks, as
+ * the end of a sentence. */
+void nib__rewriting_take_nibble(nib_rewriting *r, const char *why);
 nib_status nib__rewriting_settle_biases(nib_rewriting *r);
 /* The layer whose bias tensor t is a part of, if that is not copied as it is; SIZE_MAX: none. */
 size_t nib__rewriting_bias_of(const nib_rewriting *r, size_t t);

@@ -50,7 +50,7 @@ size_t nib__rewriting_coded_biases(const nib_rewriting *r)
     return count;
 }
 
-void nib__rewriting_take_nibble(nib_rewriting *r)
+void nib__rewriting_take_nibble(nib_rewriting *r, const char *why)
 {
     r->dialect = NIB_DIALECT_NIBBLE;
     nib__ledger_add_setting(r->ledger,
@@ -60,9 +60,7 @@ void nib__rewriting_take_nibble(nib_rewriting *r)
                                                   .done = "nibble",
                                                   .by = NIB_BY_DEFAULT,
                                                   .relation = NIB_SETTING_OTHER},
-                            "written as nibble: torchao's format has no quantized biases (%zu "
-                            "here)",
-                            nib__rewriting_coded_biases(r));
+                            "written as nibble: torchao's format %s", why);
 }
 
 /* Only our own dialect has quantized biases: in another one the bias is floats. */
