@@ -98,6 +98,7 @@ void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *fi
 
 void nib__ledger_append(nib_ledger *ledger, const nib_ledger *from)
 {
+    ledger->failed = ledger->failed || from->failed;
     for (size_t i = 0; i < from->setting_count; i++)
         add(ledger, &from->settings[i], copy(ledger, from->settings[i].text));
     for (size_t i = 0; i < from->note_count; i++)

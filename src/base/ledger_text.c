@@ -340,7 +340,7 @@ void nib__ledger_render_settings(const nib_ledger *ledger, nib_setting_relation 
         if (!words.failed)
             nib__ledger_wrap(out, labels[s.relation], "    ", WIDTH, words.at);
     }
-    out->failed = out->failed || words.failed || names.failed;
+    out->failed = out->failed || words.failed || names.failed || ledger->failed;
     nib__text_free(&words);
     nib__text_free(&names);
 }
