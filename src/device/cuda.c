@@ -66,6 +66,8 @@ static void published_rates(const library *l, cu_device device, nib_machine *m)
     if (m->bytes_per_s <= 0) /* newer devices do not say */
         m->bytes_per_s = 200e9;
     m->launch_s = 4e-6;
+    m->copy_s = NIB_CAUTIOUS_COPY_S;
+    m->copy_bytes_per_s = NIB_CAUTIOUS_COPY_BYTES_PER_S;
 }
 
 static void describe(const library *l, cu_device device, size_t index, int version,

@@ -213,6 +213,16 @@ static nib_status fail_machine(const nib_engine *engine, const char *name, nib_e
     return status;
 }
 
+/* A device that is not here, and whose file names no host, is planned as if it were in this
+ * machine. */
+static nib_status give_host(nib_engine *engine, nib_machine *device, nib_err *err)
+{
+    if (device->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU || device->host != NULL)
+        return NIB_OK;
+    device->host = &engine->here;
+    return nib__engine_measure(engine, err);
+}
+
 nib_status nib__engine_machine(nib_engine *engine, nib_machine *out, const char *name,
                                nib_arena *arena, nib_err *err)
 {
@@ -223,12 +233,14 @@ nib_status nib__engine_machine(nib_engine *engine, nib_machine *out, const char 
         return NIB_OK;
     }
     NIB_TRY(nib__engine_machines(engine, &known, err));
-    if (nib__machine_is_path(name))
-        return nib__machine_read(out, name, known, arena, err);
+    if (nib__machine_is_path(name)) {
+        NIB_TRY(nib__machine_read(out, name, known, arena, err));
+        return give_host(engine, out, err);
+    }
     const nib_machine *machine = nib__machines_find(known, name);
     if (machine != NULL) {
         *out = *machine;
-        return NIB_OK;
+        return give_host(engine, out, err);
     }
     NIB_TRY(nib__engine_find_gpus(engine, err));
     machine = nib__engine_gpu_find(engine, name);

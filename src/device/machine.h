@@ -15,6 +15,7 @@ enum {
     NIB_RATE_BYTES,
     NIB_RATE_MEMORY,
     NIB_RATE_LAUNCH,
+    NIB_RATE_COPY, /* between a device and its host */
     NIB_RATE_UNITS, /* + nib_unit */
     NIB_RATE_COUNT = NIB_RATE_UNITS + NIB_UNIT_COUNT
 };
@@ -125,6 +126,11 @@ void nib__machine_write(const nib_machine *m, nib_text *out);
 
 /* What it is: "AMD Instinct MI210"; of this machine the processor's own name. */
 const char *nib__machine_title(const nib_machine *m);
+/* Until it is measured, and of a device that is not here, a copy takes so long and moves so many
+ * bytes per second: what any PCIe slot does. */
+#define NIB_CAUTIOUS_COPY_S 20e-6
+#define NIB_CAUTIOUS_COPY_BYTES_PER_S 5e9
+
 /* What is predicted from, in words: "published rates", "measured kernels". */
 const char *nib__machine_rates(const nib_machine *m);
 

@@ -26,8 +26,8 @@ enum {
 };
 
 const char *const nib__rate_names[] = {
-    "bytes_per_s", "memory", "launch_s", "f32",    "bf16", "i8",
-    "fp8",         "mx8",    "i8_dot",   "scalar", NULL,
+    "bytes_per_s", "memory", "launch_s", "copy_bytes_per_s", "f32", "bf16",
+    "i8",          "fp8",    "mx8",      "i8_dot",           "scalar", NULL,
 };
 _Static_assert(COUNT(nib__rate_names) == NIB_RATE_COUNT + 1, "a name for each rate");
 
@@ -177,6 +177,8 @@ static bool read_rate(reader *r, int rate)
         m->memory = (uint64_t)value;
     else if (rate == NIB_RATE_LAUNCH)
         m->launch_s = value;
+    else if (rate == NIB_RATE_COPY)
+        m->copy_bytes_per_s = value;
     else
         m->rate[rate - NIB_RATE_UNITS] = value;
     return true;
@@ -365,8 +367,13 @@ static nib_status finish(reader *r, const char *file, nib_err *err)
         if (lines[m->source_count++].source == NULL)
             return fail_source(r, file, i, err);
     }
+    const bool is_cpu = m->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU;
     if (m->launch_s == 0) /* waking a pool that spins; starting a kernel */
-        m->launch_s = m->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU ? 2e-6 : 5e-6;
+        m->launch_s = is_cpu ? 2e-6 : 5e-6;
+    if (!is_cpu)
+        m->copy_s = NIB_CAUTIOUS_COPY_S;
+    if (!is_cpu && m->copy_bytes_per_s == 0)
+        m->copy_bytes_per_s = NIB_CAUTIOUS_COPY_BYTES_PER_S;
     return NIB_OK;
 }
 

@@ -66,6 +66,7 @@ double nib__machine_rate(const nib_machine *m, int rate)
     case NIB_RATE_BYTES: return m->bytes_per_s;
     case NIB_RATE_MEMORY: return (double)m->memory;
     case NIB_RATE_LAUNCH: return m->launch_s;
+    case NIB_RATE_COPY: return m->copy_bytes_per_s;
     default: return m->rate[rate - NIB_RATE_UNITS];
     }
 }
@@ -87,7 +88,7 @@ static void say_scaled(double value, const char *unit, nib_text *out)
 
 static void say_rate(int rate, double value, nib_text *out)
 {
-    if (rate == NIB_RATE_BYTES)
+    if (rate == NIB_RATE_BYTES || rate == NIB_RATE_COPY)
         say_scaled(value, "B/s", out);
     else if (rate == NIB_RATE_MEMORY)
         nib__text_format(out, "%.4g GiB", value / (1024.0 * 1024 * 1024));

@@ -160,8 +160,8 @@ static void cautious_rates(const library *l, cl_device_id device, bool is_cpu, n
         m->rate[NIB_UNIT_DOT8] = 4 * f32;
     m->bytes_per_s = is_cpu ? 5e9 * units : 50e9;
     m->launch_s = 10e-6;
-    m->copy_s = 20e-6;
-    m->copy_bytes_per_s = 5e9;
+    m->copy_s = NIB_CAUTIOUS_COPY_S;
+    m->copy_bytes_per_s = NIB_CAUTIOUS_COPY_BYTES_PER_S;
 }
 
 static void describe(const library *l, cl_device_id device, size_t index, nib_gpu_found *out)

@@ -22,7 +22,7 @@ const char *const nib__act_names[] = {
     "float",        "int8-token",    "int8-static", "int4-token", "e4m3-token", "mx8",
     "int8-block32", "int8-block256", "mx4",         "nv4",        NULL,
 };
-const char *const nib__device_names[] = {"cpu", "opencl", "cuda", "metal", NULL};
+const char *const nib__device_names[] = {"cpu", "opencl", "cuda", NULL};
 const char *const nib__maker_names[] = {"x86", "arm", "nvidia", "amd", "apple", "intel", NULL};
 const char *const nib__isa_names[] = {
     "avx2", "avx512", "avx512vnni", "avx512bf16", "neon", "dotprod", "i8mm", NULL,

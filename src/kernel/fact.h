@@ -57,7 +57,6 @@ typedef enum nib_device_kind {
     NIB_DEVICE_CPU,
     NIB_DEVICE_OPENCL,
     NIB_DEVICE_CUDA,
-    NIB_DEVICE_METAL,
     NIB_DEVICE_COUNT
 } nib_device_kind;
 

@@ -68,7 +68,7 @@ uint64_t nib__plan_room(const nib_policy *policy, const nib_machine *own,
     nib_query attention;
     nib__plan_op_ask(&attention, NIB_OP_ATTN, policy, machine);
     const bool has_cache =
-        machine == own && (policy->declared || nib__plan_op_best(&attention, machine) != NULL);
+        machine == own && nib__plan_op_best(&attention, machine) != NULL;
     const uint64_t beside = policy->step_bytes + (has_cache ? policy->cache_bytes : 0);
     if (machine->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU)
         return UINT64_MAX;

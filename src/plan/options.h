@@ -43,11 +43,7 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy);
 /* Plans how a token is drawn, and says what moves for it. */
 void nib__plan_drawing(nib_layers_plan *out, const nib_policy *policy);
-/* Of a machine that is not here: which of them it has kernels for, in words. */
-void nib__plan_declared(nib_layers_plan *out, const nib_policy *policy);
-/* Of training on a device: what stays on its host (NULL: a machine that is not here has none). */
-void nib__plan_training_host(nib_layers_plan *out, const nib_machine *host, bool adds_there);
-/* The same, and what crosses for it. */
+/* Of training on a device: what stays on its host, and what crosses for it. */
 void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t count,
                         const nib_policy *policy);
 /* Once every layer is decided: NIB_USAGE for a --kernel or --place that decided none. */

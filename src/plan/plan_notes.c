@@ -230,6 +230,25 @@ static void note_tuned(nib_layers_plan *out)
 
 /* ---- notes ---- */
 
+/* Products of a micro-batch, and with what moves between the device and its host. */
+static void note_training(nib_layers_plan *out, const nib_policy *policy, const char *source)
+{
+    char linear[32], bf16[32], all[32], bf16_all[32];
+    const double moves_s = out->predicted_token_s - out->linear_token_s;
+    nib__say_seconds(linear, out->linear_token_s);
+    nib__say_seconds(bf16, out->predicted_bf16_token_s - moves_s);
+    nib__ledger_add_note(
+        &out->ledger, "predicted",
+        "linear layers, forward and backward, of %" PRId64 " tokens: %s predicted from %s; in "
+        "bf16 %s%s",
+        nib__policy_m(policy), linear, source, bf16,
+        moves_s > 0
+            ? nib__ledger_text(&out->ledger, "; with what moves %s, in bf16 %s",
+                               nib__say_seconds(all, out->predicted_token_s),
+                               nib__say_seconds(bf16_all, out->predicted_bf16_token_s))
+            : "");
+}
+
 void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_plan_totals *totals)
 {
     const nib_machine *m = out->machine;
@@ -241,12 +260,7 @@ void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_p
     nib__say_seconds(bf16_prefill, out->predicted_bf16_prefill_s);
     nib__say_seconds(linear, out->linear_token_s);
     if (policy->training)
-        nib__ledger_add_note(&out->ledger, "predicted",
-                             "linear layers, forward and backward, of %" PRId64
-                             " tokens%s: %s predicted from %s; in bf16 %s",
-                             nib__policy_m(policy),
-                             out->predicted_token_s > out->linear_token_s ? ", and what moves" : "",
-                             time, source, bf16);
+        note_training(out, policy, source);
     else
         nib__ledger_add_note(
             &out->ledger, "predicted",
@@ -268,7 +282,6 @@ void nib__plan_notes(nib_layers_plan *out, const nib_policy *policy, const nib_p
     nib__ledger_add_note(&out->ledger, "declared",
                          "%s is not here: kernels that are not built are planned as if they were",
                          m->name);
-    nib__plan_declared(out, policy);
 }
 
 /* The sentence of the first layer that has no allowed way: reasons until the room is used, remedy

@@ -159,7 +159,7 @@ void nib__explain_operation(nib_ledger *ledger, nib_ledger_layer *line, const ni
         if (row->peer != NULL || !nib__kernel_keyed(row, query))
             continue;
         any = true;
-        nib__explain_row(ledger, line, row, query, policy, true);
+        nib__explain_row(ledger, line, row, query, policy, machine->here);
     }
     if (!any)
         nib__ledger_add_reason(ledger, line, "no-row",
@@ -281,7 +281,7 @@ static void say_other_row(nib_layers_plan *out, const nib_op_plan *plan, const n
     line->asked = nib__ledger_text(ledger, "f32@%s", plan->machine->name);
     line->rung = NIB_RUNG_KERNEL;
     line->denied = policy->strict;
-    nib__explain_row(ledger, line, refused, query, policy, true);
+    nib__explain_row(ledger, line, refused, query, policy, plan->machine->here);
     if (line->denied)
         return;
     line->allowed = "by default";
@@ -309,7 +309,7 @@ static bool has_bias(const nib_layer *layers, size_t count)
 static void plan_sums(nib_layers_plan *out, const nib_policy *policy)
 {
     nib_query query;
-    if (out->gpu == NULL || policy->declared)
+    if (out->gpu == NULL)
         return;
     nib__plan_op_ask(&query, NIB_OP_ADD, policy, out->gpu);
     const nib_kernel *row = nib__plan_op_best(&query, out->gpu);
@@ -322,7 +322,7 @@ static void plan_training(nib_layers_plan *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy)
 {
     const nib_machine *host = nib__plan_host(out);
-    for (size_t i = 0; i < COUNT(of_training) && host != NULL && !policy->declared; i++) {
+    for (size_t i = 0; i < COUNT(of_training) && host != NULL; i++) {
         nib_op_plan plan = {.op = of_training[i], .machine = host};
         nib_query query;
         if (plan.op == NIB_OP_BIAS_DW && !has_bias(layers, count))
@@ -335,53 +335,6 @@ static void plan_training(nib_layers_plan *out, const nib_plan_options *options,
     }
     plan_sums(out, policy);
     nib__plan_training(out, layers, count, policy);
-}
-
-/* ---- a machine that is not here: no prices, as its host is not known ---- */
-
-static const nib_kernel *declared_row(const nib_layers_plan *out, const nib_policy *policy,
-                                      nib_op op)
-{
-    nib_query query;
-    nib__plan_op_ask(&query, op, policy, out->gpu);
-    query.fact[NIB_FACT_TOP_K] = NIB_TOP_K;
-    query.fact[NIB_FACT_PLAIN] = 1;
-    return nib__plan_op_declared(&query, out->gpu);
-}
-
-static void note_token(nib_layers_plan *out, const nib_policy *policy)
-{
-    enum { PACK = COUNT(operations), SAMPLE, ALL };
-    const nib_machine *gpu = out->gpu;
-    const nib_kernel *rows[ALL];
-    char lacks[256] = "";
-    size_t lacking = 0, used = 0;
-    for (size_t i = 0; i < ALL; i++) {
-        const nib_op op = i == PACK ? NIB_OP_PACK : i == SAMPLE ? NIB_OP_SAMPLE : operations[i];
-        rows[i] = declared_row(out, policy, op);
-        if (rows[i] != NULL)
-            continue;
-        used += (size_t)snprintf(lacks + used, sizeof lacks - used, "%s%s",
-                                 lacking++ == 0 ? "" : ", ", nib__op_names[op]);
-    }
-    if (lacking == 0)
-        nib__ledger_add_note(&out->ledger, "operations",
-                             "all of a token beside its layers has a kernel on %s: %s draws it, "
-                             "and %s packs the weights",
-                             gpu->name, rows[SAMPLE]->name, rows[PACK]->name);
-    else
-        nib__ledger_add_note(&out->ledger, "operations",
-                             "no kernel of %s does %s: its host would, and what crosses for that "
-                             "is not in what is predicted",
-                             gpu->name, lacks);
-}
-
-void nib__plan_declared(nib_layers_plan *out, const nib_policy *policy)
-{
-    if (out->gpu != NULL && policy->training)
-        nib__plan_training_host(out, NULL, declared_row(out, policy, NIB_OP_ADD) != NULL);
-    else if (out->gpu != NULL)
-        note_token(out, policy);
 }
 
 /* What keeps layers that read one norm from having their form made with it; NULL: nothing. */
@@ -465,7 +418,7 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
     char time[32], bytes[32];
     if (policy->training)
         plan_training(out, options, layers, count, policy);
-    if (policy->training || policy->declared)
+    if (policy->training)
         return;
     for (size_t i = 0; i < COUNT(operations); i++) {
         nib_op_plan plan = {.op = operations[i], .machine = home_of(out, operations[i])};

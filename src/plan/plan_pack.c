@@ -106,7 +106,7 @@ void nib__plan_packing(nib_layers_plan *out, const nib_layer *layers, size_t cou
                        const nib_policy *policy)
 {
     packing p = {0};
-    if (policy->training || out->gpu == NULL || !out->gpu->here)
+    if (policy->training || out->gpu == NULL)
         return;
     p.room = nib__plan_room(policy, out->machine, out->gpu);
     p.room -= p.room < out->gpu_bytes ? p.room : out->gpu_bytes;

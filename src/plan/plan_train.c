@@ -249,16 +249,15 @@ static bool has_layers_there(const nib_layers_plan *plan)
     return false;
 }
 
-void nib__plan_training_host(nib_layers_plan *out, const nib_machine *host, bool adds_there)
+static void note_host(nib_layers_plan *out, const nib_machine *host, bool adds_there)
 {
-    if (out->gpu == NULL || !has_layers_there(out))
-        return;
-    nib__ledger_add_note(&out->ledger, "host",
-                         "of training %s does the products of linear layers and their casts%s; "
-                         "%snorms, positions, attention, activation, residual and loss, their "
-                         "gradients and the optimizer are done by %s",
-                         out->gpu->name, adds_there ? ", and adds gradients that it made" : "",
-                         host != NULL ? "embedding, " : "", host != NULL ? host->name : "its host");
+    if (has_layers_there(out))
+        nib__ledger_add_note(
+            &out->ledger, "host",
+            "of training %s does the products of linear layers and their casts%s; embedding, "
+            "norms, positions, attention, activation, residual and loss, their gradients and the "
+            "optimizer are done by %s",
+            out->gpu->name, adds_there ? ", and adds gradients that it made" : "", host->name);
 }
 
 void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t count,
@@ -267,7 +266,7 @@ void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t co
     walk w = {.plan = out, .layers = layers, .again = policy->run_again};
     char bytes[32], weights[32], time[32], step_time[32];
     const nib_machine *gpu = out->gpu, *host = nib__plan_host(out);
-    if (gpu == NULL || host == NULL || policy->declared || !nib__layers_of_model(count))
+    if (gpu == NULL || host == NULL || !nib__layers_of_model(count))
         return;
     w.m = (double)nib__policy_m(policy);
     for (int i = 0; i < out->op_count; i++)
@@ -280,7 +279,7 @@ void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t co
     const double of_weights = bytes_of_weights(&w, count);
     out->predicted_token_s += seconds;
     out->predicted_bf16_token_s += seconds; /* f32 moves, whatever the products' codes are */
-    nib__plan_training_host(out, host, w.adds_there);
+    note_host(out, host, w.adds_there);
     nib__ledger_add_note(
         &out->ledger, "moves",
         "%.0f copies of %s per micro-batch between %s and its host, %s predicted; of weights %s "

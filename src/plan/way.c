@@ -465,13 +465,7 @@ void nib__plan_op_ask(nib_query *out, nib_op op, const nib_policy *policy,
 const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *machine)
 {
     keyed k = {0};
-    return best_row(&k, query, machine, true, ANY_NUMBERS, NULL);
-}
-
-const nib_kernel *nib__plan_op_declared(const nib_query *query, const nib_machine *machine)
-{
-    keyed k = {0};
-    return best_row(&k, query, machine, false, ANY_NUMBERS, NULL);
+    return best_row(&k, query, machine, machine->here, ANY_NUMBERS, NULL);
 }
 
 const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine,

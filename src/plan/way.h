@@ -31,14 +31,13 @@ nib_way nib__way_of(const nib_layer_plan *layer);
 /* The use that has m tokens in its range. */
 const nib_use *nib__way_use(const nib_way *way, int64_t m);
 
-/* Facts of an operation without weights, and the best built row of them. */
+/* Facts of an operation without weights, and the best row of them: on a machine
+ * that is here, the best built one. */
 void nib__plan_op_query(nib_query *out, nib_op op, nib_type input, const nib_machine *machine);
 /* The same of f32 rows, as a policy asks: with its cache, and without what it leaves out. */
 void nib__plan_op_ask(nib_query *out, nib_op op, const nib_policy *policy,
                       const nib_machine *machine);
 const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *machine);
-/* The same of a machine that is not here: built or not. */
-const nib_kernel *nib__plan_op_declared(const nib_query *query, const nib_machine *machine);
 
 /* The row at `use` that would run if not for its conditions: built (or declared), keyed, faster
  * than the one chosen, its instruction set present. NULL: the chosen row is as good as any here. */

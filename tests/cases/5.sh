@@ -24,7 +24,7 @@ says 1.out '2256, not a multiple of 128 (next: 2304)'
 says 1.out 'then AssertionError: "unsupported" in loss.backward()'
 
 # cost
-holds b200.json '0 < 0.85 * d["predicted_bf16_token_s"] < d["predicted_token_s"] < 0.01'
+holds b200.json '0 < d["predicted_token_s"] < d["predicted_bf16_token_s"] < 1'
 
 # the fix, torchtitan's and the recipe's own
 holds skip_output_plan.json 'layer("lm_head")["asked"] == "bf16@b200"'

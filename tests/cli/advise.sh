@@ -7,6 +7,8 @@ see advise "$shape" --device h200
 see advise "$shape" --device mi210 --memory 1.2GB --speed prompt int8wo 8da4w 4da4w int4wo+head+embed
 see advise "$shape" --device raspberry-pi-5 --memory 500MB 8da4w+head+embed int8wo
 see advise "$shape" --device apple-m2 int4wo 8da4w mxfp8
+sed 's/"sm": {"value": 80/"sm": {"value": 70/; 0,/"title".*/s//&\n  "host": "graviton3",/' "$REPO/machines/a100.json" >v100.json
+see advise "$shape" --device ./v100.json int4wo 8da4w mxfp8
 
 # what is wrong
 see advise "$shape" --device h2000

@@ -43,14 +43,23 @@ planned 4 bound "$MODEL" --recipe 8da4w --kernel linear_a8t_w4g_f32__i8mm_8x8
 equal 'all failed conditions' True "$(ask bound 'len({r["code"] for r in L[1]["reasons"]}) > 1')"
 planned 0 ref "$MODEL" --recipe 8da4w --kernel 'lm_head=linear_a8t_w4g_f32__ref'
 equal 'a bound row runs' "{'linear_a8t_w4g_f32__ref'}" "$(ask ref '{u["kernel"] for l in L if l["name"] == "lm_head" for u in l["uses"]}')"
-planned 4 m2 "$MODEL" --recipe int4wo --device apple-m2
-planned 0 m2_allowed "$MODEL" --recipe int4wo --device apple-m2 --allow device
-equal 'rung device' "{'device'}" "$(ask m2_allowed '{l["rung"] for l in L}')"
-planned 4 m2_one "$MODEL" --recipe int4wo --device apple-m2 --allow 'lm_head=device'
-equal 'one layer allowed' "['lm_head']" "$(ask m2_one '[l["name"] for l in L if not l["denied"]]')"
+planned 0 m2_opencl "$MODEL" --recipe int4wo --device apple-m2
+equal 'rows of OpenCL' "{'linear_bf16_w4g_f32__ocl'}" "$(ask m2_opencl '{u["kernel"] for l in L if l["role"] != "embed" for u in l["uses"]}')"
+m2=(--recipe int4wo --device apple-m2 --without 'linear_*_w4g_*__ocl*')
+planned 4 m2 "$MODEL" "${m2[@]}"
+planned 0 m2_allowed "$MODEL" "${m2[@]}" --allow device
+equal 'rung device' "{'device'}" "$(ask m2_allowed '{l["rung"] for l in L if l["role"] != "embed"}')"
+planned 4 m2_one "$MODEL" "${m2[@]}" --allow 'lm_head=device'
+equal 'one layer allowed' "['lm_head']" "$(ask m2_one '[l["name"] for l in L if not l["denied"] and l["role"] != "embed"]')"
 for machine in mi210 a100 h200 b200 graviton3 raspberry-pi-5; do
     planned 0 "$machine" "$MODEL" --recipe int8wo --device $machine
     members "$machine" "${layer[@]}" "${uses[@]}" <$machine.json
+done
+for machine in opencl mi210 apple-m2 intel-arc h200 b200; do # here or not, attention reads no cache of int8
+    planned 4 cache "$MODEL" --cache-type int8 --device $machine
+    equal "$machine: a cache that it cannot read" "['attn', 'copy']" "$(ask cache '[l["name"] for l in L if l["denied"]]')"
+    planned 0 cache "$MODEL" --cache-type int8 --device $machine --allow device
+    equal "$machine: its host does it" "['attn']" "$(ask cache '[l["name"] for l in L if l["rung"] == "device"]')"
 done
 planned 0 training "$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json" --device b200
 equal 'forward and backward' True "$(ask training '{"forward", "backward"} <= {u["phase"] for l in L for u in l["uses"]}')"

@@ -20,11 +20,12 @@ quantize dry --recipe 8da4w --for h200 --dry-run --json 2>/dev/null |
     members 'a plan inside' schema=1 'for.device="h200"' 'for.layers[].asked=str' for.predicted_token_s=num for.counts.denied=0
 
 # a machine that would not run it as asked: nothing is written, unless that is allowed
-refused 4 "--for apple-m2: *: asked bf16@apple-m2 (and 36 more)*--allow device: done bf16@apple-m2-cpu, *" quantize "$MODEL" m2 --recipe 8da4w --for apple-m2
-check 'nothing was written' [ ! -e m2 ]
-check 'allowed' quantize m2 --recipe 8da4w --for apple-m2 --allow device
-check 'and said' grep -q 'planned for apple-m2: 36 linear layers: 36 asked 8da4w-g32, 36 substituted' m2/nibble.json
-refused 4 '--for apple-m2: *--strict: *' quantize "$MODEL" m3 --recipe 8da4w --for apple-m2 --allow device --strict
+sed 's/"sm": {"value": 80/"sm": {"value": 70/; 0,/"title".*/s//&\n  "host": "graviton3",/' "$REPO/machines/a100.json" >v100.json
+refused 4 "--for ./v100.json: *: asked bf16@v100 (and 43 more)*--allow device: done bf16@graviton3, *" quantize "$MODEL" v100 --recipe 8da4w --for ./v100.json
+check 'nothing was written' [ ! -e v100 ]
+check 'allowed' quantize v100 --recipe 8da4w --for ./v100.json --allow device
+check 'and said' grep -q 'planned for v100: 36 linear layers: 36 asked 8da4w-g32, 36 substituted' v100/nibble.json
+refused 4 '--for ./v100.json: *--strict: *' quantize "$MODEL" m3 --recipe 8da4w --for ./v100.json --allow device --strict
 refused 2 '--for h2000: device "h2000" is not known; did you mean h200*' quantize "$MODEL" x --recipe 8da4w --for h2000
 
 # codes are computed by the CPU: asked = done, or said

@@ -65,7 +65,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 END
 }
 colours() { on_terminal "$@" | grep -c $'\033\[3'; }
-denied=(plan "$MODEL" --recipe int4wo --device apple-m2)
+denied=(plan "$MODEL" --recipe int4wo --device apple-m2 --without 'linear_*_w4g_*__ocl*')
 check 'colour on a terminal' test 3 -lt "$(colours -- "${denied[@]}")"
 equal 'NO_COLOR' 0 "$(colours NO_COLOR=1 -- "${denied[@]}")"
 check 'an empty NO_COLOR' test 3 -lt "$(colours NO_COLOR= -- "${denied[@]}")"

@@ -283,19 +283,33 @@ static void a_reference_row_in_place_of_a_fast_one_is_said(void **state)
     nib__plan_layers_free(&plan);
 }
 
+/* The table's linear rows of OpenCL for int4 and int8-token: --without leaves them out. */
+static size_t rows_of_8da4w(const char **names, size_t most)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        if (strncmp(row->name, "linear_a8t_w4g_f32__ocl", 23) == 0 && count < most)
+            names[count++] = row->name;
+    }
+    return count;
+}
+
 static void a_denied_layer_names_the_way_out(void **state)
 {
     (void)state;
     static const char *const allow[] = {"*.up_proj=device"};
+    const char *without[8];
     const nib_machine *m2 = nib__machines_find(&machines, "apple-m2");
     nib_policy policy = {.dtype = NIB_TYPE_BF16, .declared = true};
+    policy.without = strings_of(without, rows_of_8da4w(without, COUNT(without)));
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "8da4w");
     nib_layers_plan plan;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, m2, &policy, &allocator, NULL), NIB_OK);
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
     assert_non_null(strstr(plan.denied.text, "a.up_proj: asked 8da4w-g32@apple-m2"));
     assert_non_null(strstr(plan.denied.text, "--allow 'a.up_proj=device'"));
-    assert_true(has_reason(&plan.ledger.layers[0], "no-row"));
+    assert_true(has_reason(&plan.ledger.layers[0], "offered=yes"));
     nib__plan_layers_free(&plan);
     policy.allow = strings_of(allow, 1);
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, m2, &policy, &allocator, NULL), NIB_OK);
@@ -303,6 +317,20 @@ static void a_denied_layer_names_the_way_out(void **state)
     assert_int_equal(plan.layers[0].rung, NIB_RUNG_DEVICE);
     assert_string_equal(plan.ledger.layers[0].done, "8da4w-g32@apple-m2-cpu");
     assert_string_equal(plan.ledger.layers[0].allowed, "by --allow *.up_proj=device");
+    nib__plan_layers_free(&plan);
+}
+
+static void what_the_table_lacks_is_said(void **state)
+{
+    (void)state;
+    const nib_machine *m2 = nib__machines_find(&machines, "apple-m2");
+    const nib_policy policy = {.dtype = NIB_TYPE_F16, .declared = true, .training = true};
+    const nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "f16");
+    nib_layers_plan plan;
+    assert_int_equal(nib__plan_layers(&plan, &layer, 1, m2, &policy, &allocator, NULL), NIB_OK);
+    assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
+    assert_true(has_reason(&plan.ledger.layers[0], "no-row"));
+    assert_non_null(strstr(plan.denied.text, "on opencl"));
     nib__plan_layers_free(&plan);
 }
 
@@ -594,6 +622,7 @@ int main(void)
         cmocka_unit_test(nothing_built_is_denied_on_the_cpu),
         cmocka_unit_test(a_reference_row_in_place_of_a_fast_one_is_said),
         cmocka_unit_test(a_denied_layer_names_the_way_out),
+        cmocka_unit_test(what_the_table_lacks_is_said),
         cmocka_unit_test(a_wish_is_answered_with_the_peers_conditions),
         cmocka_unit_test(a_bound_kernel_is_given_or_refused_with_its_reasons),
         cmocka_unit_test(an_option_that_decides_nothing_is_an_error),

@@ -4,7 +4,7 @@
  * say of them.
  *
  *   machine NAME | machine cpu ISA      dtype TYPE      training TOKENS      engine NAME strict
- *   allow TEXT      kernel TEXT      place TEXT
+ *   allow TEXT      kernel TEXT      place TEXT      without KERNEL
  *   layer NAME ROLE N K SCHEME [bias] [stored SCHEME] [scale TYPE] [act_scale TYPE] [wish LAYOUT]
  *   expect LAYER denied | rung RUNG | done SCHEME@DEVICE | reason CODE | kernel NAME | advice START
  *   expect LAYER peer KERNEL runs|CODE      expect note CODE
@@ -29,7 +29,7 @@ typedef struct case_file {
     nib_policy policy;
     nib_layer layers[LAYERS_MAX];
     size_t layer_count;
-    const char *texts[3][TEXTS_MAX]; /* allow, kernel, place */
+    const char *texts[4][TEXTS_MAX]; /* allow, kernel, place, without */
     char *expects[EXPECTS_MAX][WORDS_MAX];
     size_t expect_count;
     const char *path;
@@ -147,6 +147,8 @@ static void read_line(case_file *c, char **words)
         add_text(&p->kernel, c->texts[1], words[1]);
     else if (strcmp(words[0], "place") == 0)
         add_text(&p->place, c->texts[2], words[1]);
+    else if (strcmp(words[0], "without") == 0)
+        add_text(&p->without, c->texts[3], words[1]);
     else if (strcmp(words[0], "layer") == 0)
         read_layer(c, words);
     else if (strcmp(words[0], "expect") == 0)

@@ -483,7 +483,7 @@ static void a_step_in_bf16_moves_as_much(void **state)
     (void)state;
     nib_layers_plan plan = plan_of(&device, &(asked){.training = true});
     says(moves_of(&plan), " per micro-batch between opencl and its host");
-    says(note_of(&plan, "predicted"), " of 64 tokens, and what moves: ");
+    says(note_of(&plan, "predicted"), "; with what moves ");
     assert_true(plan.predicted_token_s > 1.5 * plan.linear_token_s);
     assert_true(fabs(plan.predicted_bf16_token_s - plan.predicted_token_s) < 1e-9);
     nib__plan_layers_free(&plan);
@@ -493,7 +493,12 @@ static void a_step_in_bf16_moves_as_much(void **state)
 
 static nib_machine far_away(void)
 {
-    nib_machine m = {.name = "far", .title = "a GPU of tests", .bytes_per_s = 1e12};
+    nib_machine m = {.name = "far",
+                     .title = "a GPU of tests",
+                     .host = &host,
+                     .bytes_per_s = 1e12,
+                     .copy_s = NIB_CAUTIOUS_COPY_S,
+                     .copy_bytes_per_s = NIB_CAUTIOUS_COPY_BYTES_PER_S};
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
         m.rate[unit] = 1e12;
     m.facts.fact[NIB_FACT_DEVICE] = NIB_DEVICE_CUDA;
@@ -501,16 +506,24 @@ static nib_machine far_away(void)
     return m;
 }
 
-static void far_away_it_is_said_what_a_token_needs_of_the_host(void **state)
+static void far_away_operations_are_planned_as_here(void **state)
 {
     (void)state;
     const nib_machine far = far_away();
     nib_layers_plan plan = plan_of(&far, &(asked){0});
-    says(note_of(&plan, "operations"), "all of a token beside its layers has a kernel on far: "
-                                       "sample_f32__sm80 draws it, and pack__sm80 packs");
+    assert_int_equal(plan.denied.status, NIB_OK);
+    says(note_of(&plan, "drawn"), "a token is drawn by sample_f32__sm80 on far: 4 B move");
+    says(moves_of(&plan), "1 copy of 4 B per token between far and its host");
     nib__plan_layers_free(&plan);
-    plan = plan_of(&far, &(asked){.without = {"pack__sm80", "sample_f32__sm80"}});
-    says(note_of(&plan, "operations"), "no kernel of far does pack, sample: its host would, and");
+    plan = plan_of(&far, &(asked){.without = {"attn_f32__sm80", "sample_f32__sm80"}});
+    assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
+    says(plan.denied.text, "attn: asked f32@far, and nothing allowed does it: attn_f32__sm80");
+    says(note_of(&plan, "drawn"), "a token is drawn by sample_f32__ref on cpu");
+    assert_non_null(line_of(&plan, "attn"));
+    nib__plan_layers_free(&plan);
+    plan = plan_of(&far, &(asked){.without = {"attn_f32__sm80"}, .allow = "attn=device"});
+    assert_int_equal(plan.denied.status, NIB_OK);
+    assert_string_equal(line_of(&plan, "attn")->done, "f32@cpu");
     nib__plan_layers_free(&plan);
 }
 
@@ -521,8 +534,8 @@ static void far_away_training_needs_its_casts_there(void **state)
     nib_layers_plan plan = plan_of(&far, &(asked){.training = true});
     assert_int_equal(plan.denied.status, NIB_OK);
     says(note_of(&plan, "host"), "of training far does the products of linear layers and their "
-                                 "casts, and adds gradients that it made; norms");
-    says(note_of(&plan, "host"), "the optimizer are done by its host");
+                                 "casts, and adds gradients that it made; embedding");
+    says(note_of(&plan, "host"), "the optimizer are done by cpu");
     nib__plan_layers_free(&plan);
     plan = plan_of(&far, &(asked){.training = true, .without = {"cast_t_f32_bf16__sm80"}});
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
@@ -549,7 +562,7 @@ int main(void)
         cmocka_unit_test(a_pattern_of_nothing_is_an_error_with_near_names),
         cmocka_unit_test(a_step_takes_the_next_row_until_none_is_left),
         cmocka_unit_test(a_step_in_bf16_moves_as_much),
-        cmocka_unit_test(far_away_it_is_said_what_a_token_needs_of_the_host),
+        cmocka_unit_test(far_away_operations_are_planned_as_here),
         cmocka_unit_test(far_away_training_needs_its_casts_there),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
