@@ -168,7 +168,7 @@ function showDetail(layer) {
         make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
         ...makeList("Runs on, predicted", sayUses(layer)),
         ...makeList("Reasons", layer.reasons.map(reason => reason.text)),
-        ...makeList("Ways out", (layer.advice ?? []).map(advice => `${advice.code}: ${advice.text}`)));
+        ...makeList("Ways out", (layer.advice ?? []).map(advice => advice.option ? `${advice.option}: ${advice.text}` : advice.text)));
 }
 
 // ---- the table ----

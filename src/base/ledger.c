@@ -118,10 +118,15 @@ void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const c
     add_reason(ledger, &layer->reasons, &layer->reason_count, code, text);
 }
 
-void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer, const char *code,
-                            const char *text)
+void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer,
+                            const nib_ledger_advice *advice)
 {
-    add_reason(ledger, &layer->advice, &layer->advice_count, code, text);
+    nib_ledger_advice *grown =
+        nib__ledger_grow(ledger, layer->advice, layer->advice_count, sizeof *grown);
+    if (grown == NULL)
+        return;
+    layer->advice = grown;
+    grown[layer->advice_count++] = *advice;
 }
 
 nib_candidate *nib__ledger_add_candidate(nib_ledger *ledger, nib_ledger_layer *layer)
@@ -231,6 +236,20 @@ static void json_uses(nib_jsonw *w, const nib_ledger_layer *layer)
     nib__jsonw_array_end(w);
 }
 
+static void json_advice(nib_jsonw *w, const nib_ledger_layer *layer)
+{
+    nib__jsonw_key(w, "advice");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < layer->advice_count; i++) {
+        nib__jsonw_object(w);
+        nib__jsonw_pair_string(w, "code", layer->advice[i].code);
+        nib__jsonw_pair_string(w, "option", layer->advice[i].option);
+        nib__jsonw_pair_string(w, "text", layer->advice[i].text);
+        nib__jsonw_object_end(w);
+    }
+    nib__jsonw_array_end(w);
+}
+
 static void json_layer(nib_jsonw *w, const nib_ledger_layer *layer)
 {
     nib__jsonw_object(w);
@@ -256,7 +275,7 @@ static void json_layer(nib_jsonw *w, const nib_ledger_layer *layer)
         json_candidates(w, layer);
     json_uses(w, layer);
     if (layer->advice_count != 0)
-        json_reasons(w, "advice", layer->advice, layer->advice_count);
+        json_advice(w, layer);
     nib__jsonw_object_end(w);
 }
 

@@ -26,6 +26,13 @@ typedef struct nib_reason {
     const char *code, *text; /* "n%128" and the sentence */
 } nib_reason;
 
+/* A way to get a layer done as asked, or better: planned again with one thing changed. */
+typedef struct nib_ledger_advice {
+    const char *code;   /* the kind, stable: one of nib__advice_codes */
+    const char *option; /* what to type, "--recipe int8dq"; NULL: no option does it */
+    const char *text;   /* what it brings */
+} nib_ledger_advice;
+
 typedef struct nib_ledger_use {
     const char *phase;    /* "infer", "forward", "backward" */
     int64_t m_min, m_max; /* m_max 0: no limit */
@@ -70,7 +77,7 @@ typedef struct nib_ledger_layer {
     nib_candidate *candidates; /* only with --layer and --engine */
     size_t candidate_count;
     bool detailed;      /* asked for by --layer */
-    nib_reason *advice; /* planned again with one change: code is the option, text what it brings */
+    nib_ledger_advice *advice;
     size_t advice_count;
 } nib_ledger_layer;
 
@@ -164,8 +171,10 @@ const char *nib__ledger_text(nib_ledger *ledger, const char *format, ...) NIB_PR
  * constants. */
 void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const char *code,
                             const char *text);
-void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer, const char *code,
-                            const char *text);
+void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer,
+                            const nib_ledger_advice *advice);
+/* As lines of a table: "  > --recipe int8dq: ..." for an option, "  - ..." for what none does. */
+void nib__ledger_render_advice(const nib_ledger_layer *layer, nib_text *out);
 /* NULL when memory ran out. */
 nib_candidate *nib__ledger_add_candidate(nib_ledger *ledger, nib_ledger_layer *layer);
 void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candidate,

@@ -220,11 +220,16 @@ static bool same_difference(const nib_ledger_layer *a, const nib_ledger_layer *b
            same_reasons(a->reasons, a->reason_count, b->reasons, b->reason_count);
 }
 
-static void say_advice(const nib_ledger_layer *layer, nib_text *out)
+void nib__ledger_render_advice(const nib_ledger_layer *layer, nib_text *out)
 {
     char words[1024];
     for (size_t i = 0; i < layer->advice_count; i++) {
-        snprintf(words, sizeof words, "%s: %s", layer->advice[i].code, layer->advice[i].text);
+        const nib_ledger_advice *a = &layer->advice[i];
+        if (a->option == NULL) {
+            nib__ledger_wrap(out, "  - ", "    ", WIDTH, a->text);
+            continue;
+        }
+        snprintf(words, sizeof words, "%s: %s", a->option, a->text);
         nib__ledger_wrap(out, "  > ", "    ", WIDTH, words);
     }
 }
@@ -261,7 +266,7 @@ static void differences(const nib_ledger *ledger, bool fold, nib_text *out)
         }
         for (size_t r = 0; r < layer->reason_count; r++)
             nib__ledger_wrap(out, "  - ", "    ", WIDTH, layer->reasons[r].text);
-        say_advice(layer, out);
+        nib__ledger_render_advice(layer, out);
     }
 }
 

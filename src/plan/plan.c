@@ -76,6 +76,19 @@ static bool is_allowed(const planner *p, decision *d, nib_rung rung)
     return option != NULL || rung == NIB_RUNG_KERNEL;
 }
 
+/* Codes of one scheme do not become another's: what the first quantizer lost is lost. The same
+ * codes may be multiplied with floats, or as their format is. */
+static bool asks_requantizing(const nib_layer *layer)
+{
+    const nib_act act = layer->asked.act;
+    const bool as_format = act == layer->act && nib__act_block(act) > 0;
+    if (!nib__scheme_is_quantized(&layer->stored) || !nib__scheme_is_quantized(&layer->asked))
+        return false;
+    return act == NIB_ACT_FLOAT || as_format
+               ? !nib__scheme_same_weight(&layer->stored, &layer->asked)
+               : !nib__scheme_equal(&layer->stored, &layer->asked);
+}
+
 /* The layer as this rung would do it; false where there is no such way. */
 static bool rung_way(const planner *p, const decision *d, nib_rung rung, nib_way *way)
 {
@@ -83,7 +96,7 @@ static bool rung_way(const planner *p, const decision *d, nib_rung rung, nib_way
     nib_scheme scheme = layer->asked;
     const nib_machine *machine = d->machine;
     if (rung == NIB_RUNG_DEVICE) {
-        if (machine->host == NULL)
+        if (machine->host == NULL || asks_requantizing(layer))
             return false;
         machine = machine->host;
     } else if (rung == NIB_RUNG_DEQUANT) {
@@ -100,8 +113,20 @@ static bool rung_way(const planner *p, const decision *d, nib_rung rung, nib_way
     return way->runs;
 }
 
-/* A rung that would do. Its option is written when all layers are planned: with a pattern if few
- * need it. */
+void nib__plan_advise_rung(nib_ledger *ledger, nib_ledger_layer *line, const nib_policy *policy,
+                           nib_rung rung, const char *text)
+{
+    const char *name = nib__rung_names[rung];
+    nib__ledger_add_advice(
+        ledger, line,
+        &(nib_ledger_advice){
+            .code = "allow",
+            .option = policy->strict ? NULL : name,
+            .text = policy->strict ? nib__ledger_text(ledger, "--allow %s without --strict: %s",
+                                                      name, text)
+                                   : text});
+}
+
 static void advise_rung(const planner *p, nib_ledger_layer *line, const decision *d, nib_rung rung,
                         const nib_way *way)
 {
@@ -110,8 +135,8 @@ static void advise_rung(const planner *p, nib_ledger_layer *line, const decision
     const int64_t m = nib__policy_m(p->policy);
     const double own = nib__bf16_seconds(d->layer, d->machine, p->policy, m);
     nib__say_seconds(then, nib__way_seconds(way, d->layer, p->policy, m));
-    nib__ledger_add_advice(
-        ledger, line, nib__rung_names[rung],
+    nib__plan_advise_rung(
+        ledger, line, p->policy, rung,
         nib__ledger_text(ledger, "done %s, %s per %s predicted; %s%s",
                          say_done(ledger, &way->scheme, way->machine), then,
                          nib__policy_unit(p->policy), isnan(own) ? d->machine->name : "in bf16 ",
@@ -130,7 +155,7 @@ static void write_rung_options(planner *p)
             for (size_t i = 0; i < ledger->layer_count; i++) {
                 nib_ledger_layer *line = &ledger->layers[i];
                 for (size_t j = 0; j < line->advice_count; j++) {
-                    if (line->advice[j].code != nib__rung_names[rung])
+                    if (line->advice[j].option != nib__rung_names[rung])
                         continue;
                     nib__ledger_fold_name(name, sizeof name, line->name);
                     if (pass == 0) {
@@ -139,7 +164,7 @@ static void write_rung_options(planner *p)
                         snprintf(first, sizeof first, "%s", name);
                         continue;
                     }
-                    line->advice[j].code =
+                    line->advice[j].option =
                         names > 1 ? nib__ledger_text(ledger, "--allow %s", nib__rung_names[rung])
                                   : nib__ledger_text(ledger, "--allow '%s=%s'",
                                                      lines > 1 ? name : line->name,
@@ -307,19 +332,6 @@ static void deny_bound(const planner *p, nib_ledger_layer *line, decision *d)
     d->denied = true;
 }
 
-/* Codes of one scheme do not become another's: what the first quantizer lost is lost. The same
- * codes may be multiplied with floats, or as their format is. */
-static bool asks_requantizing(const nib_layer *layer)
-{
-    const nib_act act = layer->asked.act;
-    const bool as_format = act == layer->act && nib__act_block(act) > 0;
-    if (!nib__scheme_is_quantized(&layer->stored) || !nib__scheme_is_quantized(&layer->asked))
-        return false;
-    return act == NIB_ACT_FLOAT || as_format
-               ? !nib__scheme_same_weight(&layer->stored, &layer->asked)
-               : !nib__scheme_equal(&layer->stored, &layer->asked);
-}
-
 static void explain_stored(const planner *p, nib_ledger_layer *line, const nib_layer *layer)
 {
     char name[64];
@@ -428,10 +440,13 @@ static void advise_unbound(planner *p, nib_ledger_layer *line, const decision *d
     if (!way.runs)
         return;
     nib__say_seconds(then, nib__way_seconds(&way, layer, p->policy, nib__policy_m(p->policy)));
-    nib__ledger_add_advice(ledger, line, "without --kernel",
-                           nib__ledger_text(ledger, "%s, %s per %s predicted",
-                                            way.uses[0].kernel->name, then,
-                                            nib__policy_unit(p->policy)));
+    nib__ledger_add_advice(
+        ledger, line,
+        &(nib_ledger_advice){.code = "kernel",
+                             .option = "without --kernel",
+                             .text = nib__ledger_text(ledger, "%s, %s per %s predicted",
+                                                      way.uses[0].kernel->name, then,
+                                                      nib__policy_unit(p->policy))});
 }
 
 /* Advice where the layer is not done as asked with the best row. */
@@ -443,7 +458,8 @@ static void advise(planner *p, nib_ledger_layer *line, const decision *d)
         advise_unbound(p, line, d);
         return;
     }
-    const bool can_do_better = d->refused || d->denied || d->rung > NIB_RUNG_KERNEL;
+    const bool can_do_better = (d->refused || d->denied || d->rung > NIB_RUNG_KERNEL) &&
+                               !asks_requantizing(d->layer);
     if (d->layer->role != NIB_ROLE_EMBED && can_do_better)
         nib__suggest(&p->out->ledger, line, d->layer, d->machine, p->policy, now);
 }
@@ -468,12 +484,16 @@ static void advise_activations(const planner *p, nib_ledger_layer *line, const d
         return;
     nib__say_seconds(then, nib__way_seconds(&way, layer, p->policy, nib__policy_m(p->policy)));
     nib__ledger_add_advice(
-        ledger, line, is_float ? "without --recipe weight-only" : "--recipe weight-only",
-        nib__ledger_text(ledger,
-                         "the same codes with %s activations, %s: %s, %s "
-                         "per %s predicted",
-                         nib__act_names[other.act], nib__scheme_name(name, &other),
-                         way.uses[0].kernel->name, then, nib__policy_unit(p->policy)));
+        ledger, line,
+        &(nib_ledger_advice){
+            .code = "activations",
+            .option = is_float ? "without --recipe weight-only" : "--recipe weight-only",
+            .text = nib__ledger_text(ledger,
+                                     "the same codes with %s activations, %s: %s, %s per %s "
+                                     "predicted",
+                                     nib__act_names[other.act], nib__scheme_name(name, &other),
+                                     way.uses[0].kernel->name, then,
+                                     nib__policy_unit(p->policy))});
 }
 
 /* As asked, but own bf16 is faster: said once, of the layer that loses most. */
@@ -486,9 +506,13 @@ static void advise_slowest(planner *p)
     nib_ledger_layer *line = &ledger->layers[p->slowest];
     nib__say_seconds(now, p->slowest_s);
     nib__say_seconds(bf16, p->slowest_bf16_s);
-    nib__ledger_add_advice(ledger, line, "slower than bf16",
-                           nib__ledger_text(ledger, "%s per %s predicted, in bf16 %s", now,
-                                            nib__policy_unit(p->policy), bf16));
+    nib__ledger_add_advice(
+        ledger, line,
+        &(nib_ledger_advice){.code = "slower",
+                             .text = nib__ledger_text(ledger,
+                                                      "slower than bf16: %s per %s predicted, in "
+                                                      "bf16 %s",
+                                                      now, nib__policy_unit(p->policy), bf16)});
     if (line->advice_count == 1)
         nib__suggest(ledger, line, p->out->layers[p->slowest].layer, p->machine, p->policy,
                      p->slowest_s);

@@ -311,8 +311,9 @@ void nib__plan_say_denied(nib_layers_plan *out, const nib_policy *policy)
     if (denied > 1)
         snprintf(more, sizeof more, " (and %zu more)", denied - 1);
     if (line->advice_count != 0)
-        snprintf(remedy, sizeof remedy, "; %.80s: %.220s", line->advice[0].code,
-                 line->advice[0].text);
+        snprintf(remedy, sizeof remedy, "; %.80s%s%.220s",
+                 line->advice[0].option != NULL ? line->advice[0].option : "",
+                 line->advice[0].option != NULL ? ": " : "", line->advice[0].text);
     else if (policy->strict && line->rung != NIB_RUNG_NONE)
         snprintf(remedy, sizeof remedy, "; without --strict rung %s does it",
                  nib__rung_names[line->rung]);

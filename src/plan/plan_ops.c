@@ -255,8 +255,8 @@ static void go_to_host(nib_layers_plan *out, nib_op_plan *plan, const nib_query 
     line->denied = row == NULL || allowed == NULL || policy->strict;
     line->rung = row != NULL && allowed != NULL ? NIB_RUNG_DEVICE : NIB_RUNG_NONE;
     if (row != NULL && line->denied)
-        nib__ledger_add_advice(
-            ledger, line, nib__rung_names[NIB_RUNG_DEVICE],
+        nib__plan_advise_rung(
+            ledger, line, policy, NIB_RUNG_DEVICE,
             nib__ledger_text(ledger, "done f32@%s by %s; %s", host->name, row->name, price));
     if (line->denied)
         return;
@@ -294,6 +294,13 @@ static const nib_machine *home_of(const nib_layers_plan *out, nib_op op)
 {
     const nib_op_plan *attention = op == NIB_OP_COPY ? nib__plan_operation(out, NIB_OP_ATTN) : NULL;
     return attention != NULL && attention->row != NULL ? attention->machine : out->machine;
+}
+
+/* Is it keys that are written where attention would read them, and is denied? What allows attention
+ * takes them along. */
+static bool follows_denied(const nib_layers_plan *out, nib_op op)
+{
+    return op == NIB_OP_COPY && nib__plan_operation(out, NIB_OP_ATTN)->row == NULL;
 }
 
 static bool has_bias(const nib_layer *layers, size_t count)
@@ -425,9 +432,9 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
         nib_query query;
         nib__plan_op_ask(&query, plan.op, policy, plan.machine);
         plan.row = nib__plan_op_best(&query, plan.machine);
-        if (plan.row == NULL)
+        if (plan.row == NULL && !follows_denied(out, plan.op))
             go_to_host(out, &plan, &query, options, policy);
-        else
+        else if (plan.row != NULL)
             say_other_row(out, &plan, &query, policy);
         out->ops[out->op_count++] = plan;
     }

@@ -316,11 +316,7 @@ static void render_detail(const nib_ledger_layer *layer, const char *engine, nib
     const bool told = layer->rung == NIB_RUNG_NONE && has_candidates(layer, false);
     for (size_t i = 0; !told && i < layer->reason_count; i++) /* else each stands with its row */
         nib__ledger_wrap(out, "  - ", "    ", WIDTH, layer->reasons[i].text);
-    for (size_t i = 0; i < layer->advice_count; i++) {
-        char words[1024];
-        snprintf(words, sizeof words, "%s: %s", layer->advice[i].code, layer->advice[i].text);
-        nib__ledger_wrap(out, "  > ", "    ", WIDTH, words);
-    }
+    nib__ledger_render_advice(layer, out);
     if (engine != NULL) {
         nib__text_format(out, "  %s:\n", engine);
         render_candidates(layer, true, true, out);

@@ -5,15 +5,15 @@
  */
 #include "way.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
-enum { OFFERS_MAX = 4, CHANGES_MAX = 40 };
+enum { OFFERS_MAX = 4 };
 
 /* One thing changed. */
 typedef struct change {
-    char what[96]; /* the option, or what to do to the layer */
+    const char *code; /* of the advice */
+    char option[96];
     nib_layer layer;
     nib_scheme scheme;
     nib_type dtype;
@@ -73,6 +73,12 @@ static change unchanged(const search *s)
     return c;
 }
 
+/* mxfp8 keeps the output layer, unless it is asked for it, too. */
+static const char *head_suffix(const search *s, const nib_scheme *scheme)
+{
+    return scheme->code == NIB_CODE_MX8 && s->layer->role == NIB_ROLE_HEAD ? "+head" : "";
+}
+
 /* A scheme as a recipe; tried only where there is a recipe of that name. */
 static void try_scheme(search *s, const nib_scheme *scheme)
 {
@@ -84,7 +90,8 @@ static void try_scheme(search *s, const nib_scheme *scheme)
     if (nib__scheme_parse(&parsed, name, strlen(name), NULL) != NIB_OK ||
         !nib__scheme_equal(&parsed, scheme))
         return;
-    snprintf(c.what, sizeof c.what, "--recipe %s", name);
+    c.code = "recipe";
+    snprintf(c.option, sizeof c.option, "--recipe %s%s", name, head_suffix(s, scheme));
     try_change(s, &c);
 }
 
@@ -120,7 +127,8 @@ static void try_dtypes(search *s)
         if (types[i] == c.dtype)
             continue;
         c.dtype = types[i];
-        snprintf(c.what, sizeof c.what, "--dtype %s", nib__type_name(types[i]));
+        c.code = "dtype";
+        snprintf(c.option, sizeof c.option, "--dtype %s", nib__type_name(types[i]));
         try_change(s, &c);
     }
 }
@@ -143,34 +151,20 @@ static void try_recipes(search *s)
             try_scheme(s, &scheme);
 }
 
-static void try_pads(search *s)
-{
-    static const int64_t steps[] = {2, 4, 8, 16, 32, 64, 128};
-    for (size_t i = 0; i < 2 * COUNT(steps); i++) {
-        change c = unchanged(s);
-        const bool is_n = i % 2 == 0;
-        int64_t *dimension = is_n ? &c.layer.n : &c.layer.k;
-        const int64_t from = *dimension, to = nib__round_up(from, steps[i / 2]);
-        if (to == from)
-            continue;
-        *dimension = to;
-        snprintf(c.what, sizeof c.what, "pad %s from %" PRId64 " to %" PRId64 " with zeros",
-                 is_n ? "n" : "k", from, to);
-        if (try_change(s, &c))
-            return; /* the least padding that does it */
-    }
-}
-
 static void offer(nib_ledger *ledger, nib_ledger_layer *line, const search *s, const change *c)
 {
     char then[32], now[32], bf16[32];
     const double own = nib__bf16_seconds(s->layer, s->machine, s->policy, s->m);
     nib__say_seconds(then, c->seconds);
     const char *is_now = isnan(s->now) ? "not at all" : nib__say_seconds(now, s->now);
-    nib__ledger_add_advice(ledger, line, nib__ledger_text(ledger, "%s", c->what),
-                           nib__ledger_text(ledger, "%s, %s per %s predicted; now %s; in bf16 %s",
-                                            c->kernel, then, nib__policy_unit(s->policy), is_now,
-                                            nib__say_seconds(bf16, own)));
+    nib__ledger_add_advice(
+        ledger, line,
+        &(nib_ledger_advice){
+            .code = c->code,
+            .option = nib__ledger_text(ledger, "%s", c->option),
+            .text = nib__ledger_text(ledger, "%s, %s per %s predicted; now %s; in bf16 %s",
+                                     c->kernel, then, nib__policy_unit(s->policy), is_now,
+                                     nib__say_seconds(bf16, own))});
 }
 
 void nib__suggest(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer *layer,
@@ -182,7 +176,6 @@ void nib__suggest(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer *l
     if (!nib__scheme_is_quantized(&layer->stored)) { /* codes stay what and where they are */
         try_groups(&s);
         try_mapping(&s);
-        try_pads(&s);
         try_recipes(&s);
     }
     for (int i = 0; i < s.count; i++)

@@ -53,6 +53,11 @@ const nib_kernel *nib__driver_refused(const nib_kernel *chosen, const nib_query 
 const nib_kernel *nib__way_driver_refused(const nib_way *way, const nib_layer *layer,
                                           const nib_policy *policy, int use, nib_query *query);
 
+/* Advice that a rung would do it: with `text`, what is then done and at what cost. Its option is the
+ * rung's name until all layers are planned; --strict allows none. */
+void nib__plan_advise_rung(nib_ledger *ledger, nib_ledger_layer *line, const nib_policy *policy,
+                           nib_rung rung, const char *text);
+
 /* With many tokens, a's arithmetic unit was measured to be clearly faster than b's, and the bits
  * are the same. */
 bool nib__way_outpaces(const nib_kernel *a, const nib_kernel *b, const nib_machine *machine,

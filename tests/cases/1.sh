@@ -22,7 +22,7 @@ says 2.err '--allow device'
 # every linear layer is denied, with reason, advice and no environment variable in the way
 holds denied.json 'all(d["counts"][k] == n for k, n in {"asked": 36, "done": 0, "substituted": 0, "denied": 36, "embeddings_not_as_asked": 0}.items())'
 holds denied.json 'all(l["denied"] and l["done"] is None and "offered=yes" in codes(l) for l in d["layers"] if l["role"] != "embed")'
-holds denied.json '"--allow device" in [a["code"] for a in layer("lm_head")["advice"]]'
+holds denied.json '"--allow device" in [a["option"] for a in layer("lm_head")["advice"]]'
 
 # torchchat: no packing for the device in PyTorch 2.3, the CPU in silence later
 says 4.out 'pytorch-2.3.int4pack_cuda'

@@ -216,7 +216,8 @@ static bool advises(const nib_ledger_layer *line, char **words)
         snprintf(start + used, sizeof start - used, "%s%s", i == 3 ? "" : " ", words[i]);
     }
     for (size_t i = 0; i < line->advice_count; i++)
-        if (strncmp(line->advice[i].code, start, strlen(start)) == 0)
+        if (line->advice[i].option != NULL &&
+            strncmp(line->advice[i].option, start, strlen(start)) == 0)
             return true;
     return false;
 }

@@ -317,7 +317,7 @@ static void a_missing_operation_is_denied_with_its_price(void **state)
     assert_string_equal(line->reasons[0].code, "offered=yes");
     says(line->reasons[0].text,
          "attn_f32__ocl: this run lacks this kernel: --without leaves it out");
-    assert_string_equal(line->advice[0].code, "--allow 'attn=device'");
+    assert_string_equal(line->advice[0].option, "--allow 'attn=device'");
     snprintf(words, sizeof words,
              "%d more copies of %s per token between opencl and cpu, %s predicted: ", MORE_COPIES,
              nib__say_bytes(bytes, 4 * MORE_VALUES),
@@ -403,8 +403,8 @@ static void two_missing_operations_ask_for_one_option(void **state)
     (void)state;
     nib_layers_plan plan =
         plan_of(&device, &(asked){.without = {"attn_f32__ocl", "norm_f32__ocl"}});
-    assert_string_equal(line_of(&plan, "attn")->advice[0].code, "--allow device");
-    assert_string_equal(line_of(&plan, "norm")->advice[0].code, "--allow device");
+    assert_string_equal(line_of(&plan, "attn")->advice[0].option, "--allow device");
+    assert_string_equal(line_of(&plan, "norm")->advice[0].option, "--allow device");
     says(plan.denied.text, " (and 1 more)");
     nib__plan_layers_free(&plan);
 }
