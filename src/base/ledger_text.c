@@ -73,6 +73,19 @@ static bool same_reasons(const nib_reason *a, size_t a_count, const nib_reason *
     return true;
 }
 
+/* The same kinds, whatever they bring. */
+static bool same_advice(const nib_ledger_layer *a, const nib_ledger_layer *b)
+{
+    bool same = a->advice_count == b->advice_count;
+    for (size_t i = 0; i < a->advice_count && same; i++) {
+        same = false;
+        for (size_t j = 0; j < b->advice_count && !same; j++)
+            same = same_text(a->advice[i].code, b->advice[j].code) &&
+                   same_text(a->advice[i].option, b->advice[j].option);
+    }
+    return same;
+}
+
 static bool same_fate(const nib_ledger_layer *a, const nib_ledger_layer *b)
 {
     char a_name[NAME_ROOM], b_name[NAME_ROOM];
@@ -85,7 +98,8 @@ static bool same_fate(const nib_ledger_layer *a, const nib_ledger_layer *b)
     for (size_t i = 0; i < a->use_count; i++)
         if (!same_text(a->uses[i].kernel, b->uses[i].kernel))
             return false;
-    return same_reasons(a->reasons, a->reason_count, b->reasons, b->reason_count) &&
+    return same_advice(a, b) &&
+           same_reasons(a->reasons, a->reason_count, b->reasons, b->reason_count) &&
            strcmp(nib__ledger_fold_name(a_name, sizeof a_name, a->name),
                   nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
 }
@@ -156,6 +170,13 @@ const char *nib__ledger_shape(char out[48], const nib_ledger_layer *layer)
     return out;
 }
 
+/* Decided by more than the recipe itself: "mxfp8 keeps the output layer". */
+static bool has_own_rule(const nib_ledger_layer *layer)
+{
+    return layer->rule != NULL && strcmp(layer->rule, "recipe") != 0 &&
+           strcmp(layer->rule, "as stored") != 0;
+}
+
 typedef struct widths {
     int name, asked;
 } widths;
@@ -178,6 +199,8 @@ static void table_line(const line *l, widths w, nib_text *out)
         nib__text_format(out, "rung %s", nib__rung_names[layer->rung]);
     else
         nib__text_format(out, "%s", layer->done);
+    if (has_own_rule(layer))
+        nib__text_format(out, " (%s)", layer->rule);
     if (isinf(l->sqnr_db))
         nib__text_str(out, " exact");
     else if (!isnan(l->sqnr_db))
@@ -215,8 +238,7 @@ static void table(const nib_ledger *ledger, bool fold, nib_text *out)
 static bool same_difference(const nib_ledger_layer *a, const nib_ledger_layer *b)
 {
     return a->rung == b->rung && a->denied == b->denied && same_text(a->asked, b->asked) &&
-           same_text(a->done, b->done) && same_text(a->allowed, b->allowed) &&
-           (a->advice_count != 0) == (b->advice_count != 0) &&
+           same_text(a->done, b->done) && same_text(a->allowed, b->allowed) && same_advice(a, b) &&
            same_reasons(a->reasons, a->reason_count, b->reasons, b->reason_count);
 }
 

@@ -34,3 +34,6 @@ nibble quantize "$MODEL" codes --recipe int8wo-g32-ggml --format nibble --quiet 
 "$REPO/tests/cli/follow" <plans.txt >followed.txt || cat followed.txt
 equal 'all advice works' ' 0 failed' "$(sed 's/.*,//' followed.txt | tail -n 1)"
 equal 'and there is every kind' 'kinds: activations allow dtype kernel recipe slower' "$(grep '^kinds' followed.txt)"
+# text and JSON say the same; with --layer the text is of that layer alone
+grep -v -e --layer plans.txt | "$REPO/tests/cli/same_words" >words.txt || cat words.txt
+equal 'text says what JSON says' ' 0 missing' "$(sed 's/.*,//' words.txt | tail -n 1)"

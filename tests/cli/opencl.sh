@@ -41,7 +41,7 @@ case $(summary "${masked[@]}" --allow device) in
 *'0 substituted; of the operations without weights 1 not as asked') ;;
 *) check 'attention is substituted' false ;;
 esac
-refused 4 'attn: asked f32@opencl (and 1 more), and nothing allowed does it: attn_f32__ocl: the type of the cache is i8, not one of f16, bf16, f32: it keeps keys and values as floats*' \
+refused 4 'attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: the type of the cache is i8, not one of f16, bf16, f32: it keeps keys and values as floats*' \
     generate "$MODEL" -p x -n 2 --device opencl --cache-type int8 --quiet
 near 'attention over int8 here' "$(loss --dtype f32 --cache-type int8)" "$(loss --dtype f32 --device opencl --cache-type int8 --allow device)"
 refused 4 'attn: --strict: *' generate "$MODEL" -p x -n 2 "${masked[@]}" --allow device --strict --quiet

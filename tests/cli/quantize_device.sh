@@ -21,7 +21,7 @@ quantize dry --recipe 8da4w --for h200 --dry-run --json 2>/dev/null |
 
 # a machine that would not run it as asked: nothing is written, unless that is allowed
 sed 's/"sm": {"value": 80/"sm": {"value": 70/; 0,/"title".*/s//&\n  "host": "graviton3",/' "$REPO/machines/a100.json" >v100.json
-refused 4 "--for ./v100.json: *: asked bf16@v100 (and 43 more)*--allow device: done bf16@graviton3, *" quantize "$MODEL" v100 --recipe 8da4w --for ./v100.json
+refused 4 "--for ./v100.json: *: asked bf16@v100 (and 42 more)*--allow device: done bf16@graviton3, *" quantize "$MODEL" v100 --recipe 8da4w --for ./v100.json
 check 'nothing was written' [ ! -e v100 ]
 check 'allowed' quantize v100 --recipe 8da4w --for ./v100.json --allow device
 check 'and said' grep -q 'planned for v100: 36 linear layers: 36 asked 8da4w-g32, 36 substituted' v100/nibble.json

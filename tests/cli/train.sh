@@ -50,10 +50,10 @@ says 'the others' 'model.layers.0.self_attn.k_proj: 23 of n 256, k 256, m 32, bf
 # torchtitan's line, verbatim, and shorter
 line=(--model.print_after_conversion --training.compile --training.steps 50 --model.converters mx --mx.recipe_name "mxfp8")
 check 'the line' env NGPU=1 "$REPO/run_train.sh" "${line[@]}" --mx.filter_fqns "output" "${small[@]}"
-says 'the output is kept' '* lm_head * bf16@cpu * as asked' "$seen.out"
+says 'the output is kept' '* lm_head * bf16@cpu * as asked (filter_fqns "output")' "$seen.out"
 says 'the plan stands first' 'step:  1  loss: *' <(sed '/lm_head/,$!d' "$seen.out")
 check 'the line without the filter' env NGPU=1 "$REPO/run_train.sh" "${line[@]}" "${small[@]}"
-says 'the output is converted' '* lm_head * mxfp8-floor@cpu * as asked' "$seen.out"
+says 'the output is converted' '* lm_head * mxfp8-floor@cpu * as asked (recipe_name)' "$seen.out"
 says 'the ledger' '43 linear layers: 43 asked mxfp8-floor*' "$seen.err"
 check 'CONFIG_FILE' env CONFIG_FILE="$configs/llama3_debugmodel.json" "$REPO/run_train.sh" "${small[@]}"
 says 'its config' '43 linear layers: 43 asked bf16*' "$seen.err"
