@@ -53,8 +53,8 @@ const nib_kernel *nib__driver_refused(const nib_kernel *chosen, const nib_query 
 const nib_kernel *nib__way_driver_refused(const nib_way *way, const nib_layer *layer,
                                           const nib_policy *policy, int use, nib_query *query);
 
-/* Advice that a rung would do it: with `text`, what is then done and at what cost. Its option is the
- * rung's name until all layers are planned; --strict allows none. */
+/* Advice that a rung would do it: with `text`, what is then done and at what cost. Its option is
+ * the rung's name until all layers are planned; --strict allows none. */
 void nib__plan_advise_rung(nib_ledger *ledger, nib_ledger_layer *line, const nib_policy *policy,
                            nib_rung rung, const char *text);
 

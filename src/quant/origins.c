@@ -120,6 +120,10 @@ static nib_status find_weight(nib_rewriting *r, const nib_quantize_layer *l, con
                                .scale_rows = w->rows == NULL ? w->scale_rows : 0,
                                .tensor_divides = w->tensor_divides,
                                .zero_type = w->zeros != NULL ? w->zero_type : NIB_TYPE_NONE};
+    if (nib__scheme_is_quantized(&l->choice.scheme)) { /* weight-only drops those of the codes */
+        out->stored.scheme.act = l->choice.scheme.act;
+        out->stored.scheme.act_symmetric = l->choice.scheme.act_symmetric;
+    }
     if (w->scheme.zero != NIB_ZERO_NONE && w->zeros == NULL)
         out->stored.zero_type = w->scheme.zero == NIB_ZERO_INT ? NIB_TYPE_I8 : w->scale_type;
     return find_first(r, module, out);

@@ -38,7 +38,8 @@ typedef struct nib_quantize_job {
     const char *out;    /* a directory if the checkpoint is one, else a file */
     const char *format; /* a dialect that is written; NULL: torchao, or nibble with a note */
     nib_bias bias;      /* of layers that are quantized in the end; NONE: as stored */
-    bool strict;        /* what a format cannot hold of them is an error */
+    bool strict;        /* what a format cannot hold, and every setting not as asked, is an error */
+    nib_strings allow;  /* but these codes of settings */
     /* JSON for a source without a config.json of its own, whose output is then a directory unless
      * OUT is named as a file; NULL: its own is copied. */
     const char *config;

@@ -389,7 +389,7 @@ static void tell_activations(nib_rewriting *r)
     char scheme[64], first[64], a[NIB_SHOWN];
     for (size_t i = 0; i < r->job->count; i++) {
         nib_stored stored;
-        const nib_scheme *was = &r->origins[i].weight.scheme;
+        const nib_scheme *was = &r->job->layers[i].choice.scheme;
         if (!r->job->layers[i].recode)
             continue;
         nib__origins_fit(r, i, &stored);
@@ -412,6 +412,37 @@ static void tell_activations(nib_rewriting *r)
                                 "the format %s cannot say that activations are quantized (%zu "
                                 "layers): its readers choose their own",
                                 nib__dialect_writer(r->dialect)->name, count);
+}
+
+/* Weights that were asked for with float activations, in a format whose readers multiply them with
+ * int8 ones in blocks, as Nibble does, too. */
+static void tell_blocks(nib_rewriting *r)
+{
+    size_t count = 0;
+    char first[64], a[NIB_SHOWN];
+    for (size_t i = 0; i < r->job->count && r->dialect == NIB_DIALECT_GGUF; i++) {
+        const nib_quantize_layer *l = &r->job->layers[i];
+        const nib_origin *o = &r->origins[i];
+        const bool had_blocks = l->recode && !l->choice.weight_only &&
+                                nib__act_block(nib__weight_act(&o->weight)) > 0;
+        if (l->role == NIB_ROLE_EMBED || !nib__layer_is_quantized(l) ||
+            l->choice.scheme.act != NIB_ACT_FLOAT || had_blocks || count++ != 0)
+            continue;
+        nib__shown(a, l->name);
+        nib__scheme_name(first, &l->choice.scheme);
+    }
+    if (count != 0)
+        nib__ledger_add_setting(
+            r->ledger,
+            &(nib_ledger_setting){.code = "activations",
+                                  .name = a,
+                                  .asked = first,
+                                  .done = "int8-block32",
+                                  .by = r->job->convert ? NIB_BY_CHECKPOINT : NIB_BY_RECIPE,
+                                  .relation = NIB_SETTING_OTHER},
+            "readers of GGUF multiply its codes (%zu layers) with int8 activations in blocks; "
+            "--recipe weight-only runs them here with floats",
+            count);
 }
 
 /* Act-order in words that their own reader has dropped: a file that only others open. */
@@ -514,6 +545,7 @@ nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
     NIB_TRY(list_stored(r));
     NIB_TRY(list_shared(r));
     tell_activations(r);
+    tell_blocks(r);
     tell_order(r);
     r->extra = SIZE_MAX;
     if (r->job->extra != NULL)

@@ -42,10 +42,26 @@ static bool is_auto(const nib_plan *p)
     return p->request.device != NULL && strcmp(p->request.device, "auto") == 0;
 }
 
+/* torchchat's "mps", PyTorch's name for an Apple GPU: the one that is here. */
+static nib_status find_mps(const char **name, nib_engine *engine, nib_err *err)
+{
+    NIB_TRY(nib__engine_find_gpus(engine, err));
+    for (size_t i = 0; i < engine->gpu_count; i++)
+        if (engine->gpus[i].machine.facts.fact[NIB_FACT_MAKER] == NIB_MAKER_APPLE) {
+            *name = engine->gpus[i].name;
+            return NIB_OK;
+        }
+    return nib__fail(err, NIB_USAGE,
+                     "the recipe's executor is mps, an Apple GPU, and none is here: --device cpu "
+                     "runs it here, --device apple-m1 to apple-m4 plan it");
+}
+
 nib_status nib__choose_machine(nib_plan *p, nib_err *err)
 {
     nib_engine *engine = p->model->engine;
     const char *name = p->request.device ? p->request.device : nib__recipe_device(p->recipe);
+    if (!p->request.device && name && strcmp(name, "mps") == 0)
+        NIB_TRY(find_mps(&name, engine, err));
     if (is_auto(p)) {
         name = engine->here.name;
         NIB_TRY(offer_gpus(p, err));

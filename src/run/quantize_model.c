@@ -49,6 +49,8 @@ static void keep_in_format(nib_quantize_layer *l, const nib_scheme *stored)
     l->recode = l->choice.keep || cast;
     if (l->choice.keep)
         l->choice.scheme = *stored;
+    if (l->choice.weight_only && nib__scheme_is_quantized(stored) && l->role != NIB_ROLE_EMBED)
+        l->choice.scheme.act = NIB_ACT_FLOAT, l->choice.scheme.act_symmetric = false;
     l->choice.keep = false;
 }
 
@@ -325,6 +327,7 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
                             .format =
                                 o->format == NULL && o->request.strict ? "torchao" : o->format,
                             .strict = o->request.strict,
+                            .allow = o->request.allow,
                             .force = o->force,
                             .dry_run = o->dry_run,
                             .device = device};

@@ -178,12 +178,26 @@ static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_e
     return nib_ranks_agree(ranks, nib__metrics_open(&r->metrics, &r->trainer, err), err);
 }
 
-static nib_status export_model(const run *r, nib_err *err)
+/* The line that names a model which was written. */
+static nib_status say_exported(run *r, const char *what, const char *place, nib_err *err)
+{
+    if (!is_first(r))
+        return NIB_OK;
+    nib__text_format(&r->text, "%s: %s\n", what, place);
+    return nib__text_flush(&r->text, r->sink, err);
+}
+
+static nib_status export_model(run *r, nib_err *err)
 {
     const nib_export_places *places = &r->places;
-    if (places->model)
-        NIB_TRY(nib__export(&r->trainer, places->model, places->replace, err));
-    return places->quantized ? nib__export_quantized(&r->trainer, places, r->sink, err) : NIB_OK;
+    if (!places->model)
+        return NIB_OK;
+    NIB_TRY(nib__export(&r->trainer, places->model, places->replace, err));
+    NIB_TRY(say_exported(r, "model", places->model, err));
+    if (!places->quantized)
+        return NIB_OK;
+    NIB_TRY(nib__export_quantized(&r->trainer, places, r->sink, err));
+    return say_exported(r, "quantized model", places->quantized, err);
 }
 
 nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_options *options,

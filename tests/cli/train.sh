@@ -193,3 +193,9 @@ check 'a spike that is skipped' nibble train "$debug" "${small[@]}" --optimizer.
     --training.skip_bad_steps
 says 'the skipped step' 'step:  2 * skipped' "$seen.out"
 exit 0
+
+# where the models of a run lie
+check 'training for codes' nibble train "$REPO/configs/llama3_debugmodel_qat_8da4w.json" "${small[@]}" --training.steps 1 --export qat --quiet
+says 'the model' 'model: qat' "$seen.out"
+says 'and its codes' 'quantized model: qat-quantized' "$seen.out"
+check 'are there' test -e qat-quantized/nibble.json
