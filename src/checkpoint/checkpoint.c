@@ -187,6 +187,16 @@ static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
         return nib__checkpoint_no_memory(err, cp->path);
     NIB_TRY(find_used(cp, used, err));
     for (size_t g = 0; g < coding->group_count; g++) {
+        if (used[g] && coding->groups[g].outputs.given)
+            nib__ledger_add_setting(
+                &cp->ledger,
+                &(nib_ledger_setting){.code = "activations",
+                                      .name = nib__shown(a, coding->groups[g].name),
+                                      .asked = "output_activations",
+                                      .done = "float",
+                                      .by = NIB_BY_CONFIG,
+                                      .relation = NIB_SETTING_OTHER},
+                "this config group asks for quantized outputs of its layers; they stay floats");
         if (used[g])
             continue;
         nib__ledger_add_setting(&cp->ledger,

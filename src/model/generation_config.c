@@ -9,11 +9,10 @@
 const nib_generation nib__generation_none = {
     .temperature = -1, .top_p = -1, .min_p = -1, .repeat_penalty = -1, .top_k = -1};
 
-/* Keys that do not choose among tokens: lengths are the caller's, the rest is bookkeeping. */
-static const char *const harmless[] = {
-    "_from_model_config",  "bos_token_id", "pad_token_id",         "max_length",
-    "max_new_tokens",      "use_cache",    "transformers_version", "return_dict_in_generate",
-    "cache_implementation"};
+/* Keys that choose no tokens and end no text: bookkeeping. */
+static const char *const harmless[] = {"_from_model_config",   "bos_token_id",
+                                       "pad_token_id",         "use_cache",
+                                       "transformers_version", "return_dict_in_generate"};
 
 /* Other keys choose tokens in ways that are not built: said, unless the value is null, false or an
  * empty list. */

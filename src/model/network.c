@@ -270,6 +270,21 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
     return NIB_OK;
 }
 
+/* Every norm that the forward pass reads, so that none is missed only when a run begins. */
+static nib_status check_norms(const nib_network *net, nib_err *err)
+{
+    static const char *const parts[] = {"input_layernorm", "post_attention_layernorm",
+                                        "self_attn.q_norm", "self_attn.k_norm"};
+    char name[96];
+    for (int64_t layer = -1; layer < net->config.layers; layer++)
+        for (size_t i = 0; i < (size_t)(layer < 0 ? 1 : net->config.qk_norm ? 4 : 2); i++)
+            if (!nib__checkpoint_find(net->checkpoint,
+                                      nib__network_norm_name(name, layer, parts[i])))
+                return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing",
+                                 nib__checkpoint_path(net->checkpoint), name);
+    return NIB_OK;
+}
+
 static nib_status read_generation(nib_network *net, const char *directory, nib_err *err)
 {
     const nib_allocator *a = &net->engine->allocator;
@@ -371,6 +386,7 @@ static nib_status check_sites(nib_network *net, nib_network_use use, nib_err *er
     NIB_TRY(status);
     note_order(net);
     NIB_TRY(check_agreement(net, err));
+    NIB_TRY(check_norms(net, err));
     return check_others(net, use, err);
 }
 

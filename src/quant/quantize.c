@@ -182,10 +182,13 @@ static nib_status run(nib_rewriting *r, nib_quantize_report *report)
     const uint64_t start = nib__now_ns();
     NIB_TRY(check_output(r));
     NIB_TRY(nib__rewriting_list(r, r->directory ? shard_limit : 0));
-    NIB_TRY(check_described(r));
-    nib__ledger_allow(r->ledger, &job->allow);
+    if (job->decided != NULL)
+        job->decided(r->ledger, job->ctx);
+    if (job->allow != NULL)
+        nib__ledger_allow(r->ledger, job->allow);
     if (job->strict)
         NIB_TRY(nib__ledger_strict(r->ledger, r->err));
+    NIB_TRY(check_described(r));
     if (job->device != NULL)
         NIB_TRY(nib__quant_device_ready(job->device, r->rewrites, r->count, job->dry_run, r->ledger,
                                         r->err));

@@ -34,12 +34,15 @@ typedef struct nib_quantize_job {
     const nib_checkpoint *checkpoint;
     const nib_quantize_layer *layers;
     size_t count;
-    const char *recipe; /* as given, for the manifest */
-    const char *out;    /* a directory if the checkpoint is one, else a file */
-    const char *format; /* a dialect that is written; NULL: torchao, or nibble with a note */
-    nib_bias bias;      /* of layers that are quantized in the end; NONE: as stored */
-    bool strict;        /* what a format cannot hold, and every setting not as asked, is an error */
-    nib_strings allow;  /* but these codes of settings */
+    const char *recipe;       /* as given, for the manifest */
+    const char *out;          /* a directory if the checkpoint is one, else a file */
+    const char *format;       /* a dialect that is written; NULL: torchao, or nibble with a note */
+    nib_bias bias;            /* of layers that are quantized in the end; NONE: as stored */
+    bool strict;              /* what is not as asked is an error */
+    const nib_strings *allow; /* codes of settings that strict accepts; NULL: none */
+    /* Called once the output is decided, before strict judges: adds lines of its own. NULL: none */
+    void (*decided)(nib_ledger *ledger, const void *ctx);
+    const void *ctx;
     /* JSON for a source without a config.json of its own, whose output is then a directory unless
      * OUT is named as a file; NULL: its own is copied. */
     const char *config;

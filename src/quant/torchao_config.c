@@ -165,6 +165,68 @@ static nib_status check_common(nib_ao_config *c, nib_err *err)
     return NIB_OK;
 }
 
+/* A setting of torchao's own kernels that is not its default there: the same numbers come from
+ * kernels of Nibble's. */
+static nib_status tell_kernels(nib_recipe *r, const nib_ao_config *c, nib_err *err)
+{
+    static const struct {
+        const char *key, *text; /* text: the default; NULL: a flag or a number */
+        bool flag;
+        int64_t number;
+    } kernels[] = {
+        {"set_inductor_config", NULL, true, 0},
+        {"use_triton_kernel", NULL, true, 0},
+        {"kernel_preference", "AUTO", false, 0},
+        {"gemm_kernel_choice", "EMULATED", false, 0},
+        {"mm_config", NULL, false, 0},
+        {"alg_id", NULL, false, 0},
+        {"int4_tile_packed_ntile", NULL, false, 8},
+    };
+    for (size_t i = 0; i < COUNT(kernels); i++) {
+        const nib_ao_field *f = find(c, kernels[i].key);
+        char asked[64];
+        if (f == NULL)
+            continue;
+        const bool is_default = kernels[i].text != NULL
+                                    ? f->text == NULL || strcmp(f->text, kernels[i].text) == 0
+                                : f->has_number   ? f->number == kernels[i].number
+                                : f->type != NULL ? !f->has_other_flag
+                                                  : f->is_true == kernels[i].flag;
+        if (is_default)
+            continue;
+        if (f->has_number)
+            snprintf(asked, sizeof asked, "%lld", (long long)f->number);
+        else
+            snprintf(asked, sizeof asked, "%.60s",
+                     f->text != NULL   ? f->text
+                     : f->type != NULL ? f->type
+                     : f->is_true      ? "true"
+                                       : "false");
+        NIB_TRY(nib__recipe_add_setting(r, err,
+                                        &(nib_ledger_setting){.code = "recipe",
+                                                              .name = kernels[i].key,
+                                                              .asked = asked,
+                                                              .relation = NIB_SETTING_EQUIVALENT},
+                                        "it is about torchao's own kernels"));
+    }
+    return NIB_OK;
+}
+
+/* A sparse layout leaves two of four weights out. */
+static nib_status tell_sparse(nib_recipe *r, const meaning *m, nib_err *err)
+{
+    if (m->wish_text == NULL ||
+        (strstr(m->wish_text, "Sparse") == NULL && strstr(m->wish_text, "SPARSE") == NULL))
+        return NIB_OK;
+    return nib__recipe_add_setting(r, err,
+                                   &(nib_ledger_setting){.code = "recipe",
+                                                         .name = "layout",
+                                                         .asked = m->wish_text,
+                                                         .done = "dense",
+                                                         .relation = NIB_SETTING_OTHER},
+                                   "weights are not made 2:4 sparse: all of them are kept");
+}
+
 /* ---- one function per type ---- */
 
 typedef nib_status (*meaning_of)(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err);
@@ -510,9 +572,13 @@ static nib_status mean(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning 
         NIB_TRY(nib__ao_read_data(c, r, data, err));
         NIB_TRY(check_fields(r, c, types[i].takes, err));
         NIB_TRY(check_common(c, err));
+        const nib_ao_field *version = find(c, "version"); /* torchao takes it before "_version" */
+        if (version != NULL && version->has_number)
+            c->version = version->number;
         NIB_TRY(types[i].read(r, c, m, err));
         note_wish(c, m);
-        return NIB_OK;
+        NIB_TRY(tell_kernels(r, c, err));
+        return tell_sparse(r, m, err);
     }
     for (size_t i = 0; i < COUNT(no_scheme); i++)
         if (strcmp(c->type, no_scheme[i]) == 0)

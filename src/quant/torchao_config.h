@@ -17,6 +17,7 @@ typedef struct nib_ao_field {
     const char *key, *type, *text, *first_type;
     int64_t number;
     bool has_number, is_null, is_true;
+    bool has_other_flag; /* an object with a flag that is not as Float8MMConfig has it by default */
 } nib_ao_field;
 
 typedef struct nib_ao_config {

@@ -26,11 +26,15 @@ static nib_status read_nested(nib_recipe *r, nib_json *json, nib_ao_field *f, ni
             else
                 f->text = text;
         } else if (is_data && event == NIB_JSON_OBJECT) {
-            while (nib__json_next(json) == NIB_JSON_KEY) /* the first number is what it is about */
-                if (nib__json_next(json) == NIB_JSON_NUMBER && !f->has_number)
+            while (nib__json_next(json) == NIB_JSON_KEY) {
+                const bool fast = nib__json_is(json, "use_fast_accum");
+                const nib_json_event value = nib__json_next(json);
+                f->has_other_flag |= value == (fast ? NIB_JSON_FALSE : NIB_JSON_TRUE);
+                if (value == NIB_JSON_NUMBER && !f->has_number) /* the first is what it is about */
                     f->has_number = nib__json_int64(json, &f->number);
                 else if (!nib__json_skip(json))
                     return nib__json_status(json, err);
+            }
             if (json->event != NIB_JSON_OBJECT_END)
                 return nib__json_status(json, err);
         } else if (!nib__json_skip(json)) {

@@ -278,6 +278,31 @@ static void tell_rounded(nib_ledger *ledger)
                                 count, first->done, most);
 }
 
+/* Activations that a checkpoint describes and no kernel takes so, in one line. */
+static void tell_activations(nib_ledger *ledger)
+{
+    const nib_ledger_tensor *first = NULL;
+    size_t count = 0;
+    for (size_t i = ledger->tensor_count; i-- > 0;) {
+        const nib_ledger_tensor *t = &ledger->tensors[i];
+        if (t->asked == NULL || strstr(t->asked, "activations") == NULL)
+            continue;
+        first = t;
+        count++;
+    }
+    if (first)
+        nib__ledger_add_setting(ledger,
+                                &(nib_ledger_setting){.code = "activations",
+                                                      .name = first->name,
+                                                      .asked = first->asked,
+                                                      .done = first->done,
+                                                      .by = NIB_BY_CHECKPOINT,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "%zu weights are multiplied with other activations than the "
+                                "checkpoint describes",
+                                count);
+}
+
 /* What a recipe's file says besides schemes, where an option says something else. */
 static void tell_overruled(nib_ledger *ledger, const char *code, const char *name,
                            const char *asked, const char *option, const char *done)
@@ -347,6 +372,7 @@ static void add_notes(nib_plan *p)
             *t = net->notes.tensors[i];
     }
     tell_rounded(to);
+    tell_activations(to);
     nib__ledger_append(to, nib__recipe_ledger(p->recipe));
     tell_overruled(to, "dtype", "precision", nib__recipe_dtype(p->recipe), "--dtype",
                    p->request.dtype);

@@ -116,6 +116,31 @@ static void tell_of_runs(nib_ledger *ledger, const char *name, const char *asked
                                 "it is not stored: give %s %s when the result runs", option, asked);
 }
 
+/* A packed layout that a recipe asks for is of a run; files hold codes as they are. */
+static void tell_of_layouts(work *w)
+{
+    const nib_choice *first = NULL;
+    size_t count = 0;
+    for (size_t i = w->model->net.site_count; i-- > 0;) {
+        const nib_choice *choice = &w->layers[i].choice;
+        if (choice->keep || choice->wish_text == NULL || choice->wish == NIB_WISH_NONE)
+            continue;
+        first = choice;
+        count++;
+    }
+    if (first)
+        nib__ledger_add_setting(&w->ledger,
+                                &(nib_ledger_setting){.code = "recipe",
+                                                      .name = "layout",
+                                                      .asked = first->wish_text,
+                                                      .done = "plain",
+                                                      .by = NIB_BY_RECIPE,
+                                                      .relation = NIB_SETTING_EQUIVALENT},
+                                "codes of %zu layers are stored as they are, and packed for the "
+                                "machine that runs them",
+                                count);
+}
+
 static void add_notes(work *w)
 {
     nib__ledger_append(&w->ledger, &w->model->net.notes);
@@ -125,6 +150,7 @@ static void add_notes(work *w)
     nib__ledger_append(&w->ledger, nib__recipe_ledger(w->recipe));
     tell_of_runs(&w->ledger, "precision", nib__recipe_dtype(w->recipe), "--dtype");
     tell_of_runs(&w->ledger, "executor", nib__recipe_device(w->recipe), "--device");
+    tell_of_layouts(w);
 }
 
 static nib_status name_output(work *w, const char *out, nib_err *err)
@@ -307,6 +333,19 @@ static void work_close(work *w)
 static const char floats_because[] =
     "are floats: so are the weights of their layers, or the format has no quantized biases";
 
+static void note_biases(nib_ledger *ledger, const void *ctx)
+{
+    nib__note_biases(ledger, ctx, floats_because);
+}
+
+static bool format_allowed(const nib_quantize_options *o)
+{
+    for (size_t i = 0; i < o->request.allow.count; i++)
+        if (strcmp(o->request.allow.items[i], "format") == 0)
+            return true;
+    return false;
+}
+
 static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err *err)
 {
     const nib_quantize_options *o = w->options;
@@ -324,10 +363,13 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(calibrate(w, err));
     nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
                             /* strictly: no other format than the default one either */
-                            .format =
-                                o->format == NULL && o->request.strict ? "torchao" : o->format,
+                            .format = o->format == NULL && o->request.strict && !format_allowed(o)
+                                          ? "torchao"
+                                          : o->format,
                             .strict = o->request.strict,
-                            .allow = o->request.allow,
+                            .allow = &o->request.allow,
+                            .decided = note_biases,
+                            .ctx = o->request.bias,
                             .force = o->force,
                             .dry_run = o->dry_run,
                             .device = device};
@@ -335,7 +377,6 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(run_job(w, &job, &report, err));
     if (o->pack && !o->dry_run)
         NIB_TRY(pack_result(w, err));
-    nib__note_biases(&w->ledger, o->request.bias, floats_because);
     return render(w, &report, form, sink, err);
 }
 

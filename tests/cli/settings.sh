@@ -113,6 +113,49 @@ setting 'not as asked: precision f32 (recipe): --dtype bf16 overrules it' genera
 check 'no conflict, no line' test "$(settings plan "$model" --recipe chat.json --dtype f32)" = 'filter=without effect'
 setting 'without effect: precision f32 (recipe): it is not stored: give --dtype f32' quantize "$model" out --recipe chat.json --dry-run
 
+# torchao's configs: its own kernels, layouts of packed codes, and the version that it takes
+ao() { # ao TYPE FIELDS: a config as a recipe
+    echo "{\"_type\": \"$1\", \"_version\": 2, \"_data\": {$2}}" >ao.json
+}
+ao Int8WeightOnlyConfig '"set_inductor_config": false'
+setting 'equivalent: set_inductor_config false (recipe): it is about torchao' quantize "$model" out --recipe ao.json --dry-run
+ao Int8WeightOnlyConfig '"set_inductor_config": true, "group_size": null'
+equal 'a default is not said' '' "$(settings quantize "$model" out --recipe ao.json --dry-run)"
+ao Float8DynamicActivationFloat8WeightConfig '"granularity": {"_type": "PerRow", "_data": {}}, "mm_config": {"_type": "Float8MMConfig", "_data": {"emulate": true}}'
+setting 'equivalent: mm_config Float8MMConfig (recipe): it is about torchao' plan "$model" --recipe ao.json
+ao Int4WeightOnlyConfig '"group_size": 32, "int4_packing_format": "PRESHUFFLED"'
+setting 'equivalent: layout PRESHUFFLED (recipe): codes of 36 layers are stored as they are' quantize "$model" out --recipe ao.json --dry-run
+ao Int8DynamicActivationInt8WeightConfig '"layout": {"_type": "SemiSparseLayout", "_data": {}}'
+setting 'not as asked: layout SemiSparseLayout (recipe): weights are not made 2:4 sparse' plan "$model" --recipe ao.json
+ao Int4WeightOnlyConfig '"group_size": 32, "version": 1'
+check 'its own version decides' grep -q 'int4wo-g32-tinygemm' <(nibble plan "$model" --recipe ao.json)
+
+# a checkpoint that asks for other activations
+nibble quantize "$model" codes --recipe int8dq --quiet >out 2>err
+nibble convert codes described --format compressed-tensors --quiet >out 2>err
+rm described/nibble.json
+edit described/config.json 'next(iter(d["quantization_config"]["config_groups"].values()))["output_activations"] = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}'
+setting 'not as asked: group_0 output_activations (config): this config group asks for quantized outputs' plan described
+edit described/config.json 'g = next(iter(d["quantization_config"]["config_groups"].values())); g["output_activations"] = None; g["input_activations"]["strategy"] = "tensor"'
+setting 'not as asked: model.layers.0.self_attn.q_proj.weight int activations of 8 bits per tensor (checkpoint): 36 weights' plan described
+denied 'model.layers.0.self_attn.q_proj.weight int activations *' plan described --strict
+
+# what is missing is missed before a run, and lengths that a model asks for are said
+edit odd/generation_config.json 'd.update(max_new_tokens=3)'
+setting 'without effect: max_new_tokens 3 (config): generation_config.json has this key' generate odd -p x -n 1
+python3 - odd/model.safetensors <<'END'
+import sys
+data = open(sys.argv[1], "rb").read()
+open(sys.argv[1], "wb").write(data.replace(b'"model.norm.weight"', b'"model.narm.weight"', 1))
+END
+refused 3 '*: model.norm.weight is missing' plan odd
+refused 3 '*: model.norm.weight is missing' quantize odd out --recipe int8wo
+
+# strictly, what a format and a bias become is refused before anything is written, and --allow accepts it
+denied '--bias int8 (option): *' quantize "$model" strict --recipe int8wo --only lm_head --bias int8 --format nibble --strict
+check 'nothing is left' test ! -e strict
+check 'another format is allowed' nibble quantize "$model" strict --recipe 8da4w-g33 --strict --allow format
+
 # options
 refused 2 '--recipe is given twice, as "int8wo" and as "8da4w"' plan "$model" --recipe int8wo --recipe 8da4w
 check 'twice the same is once' nibble plan "$model" --recipe int8wo --recipe int8wo

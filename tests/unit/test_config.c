@@ -434,7 +434,8 @@ static void test_generation_notes(void **state)
 {
     (void)state;
     static const char text[] =
-        "{\"max_length\":20,\"transformers_version\":\"5\",\"typical_p\":null,"
+        "{\"max_length\":20,\"max_new_tokens\":null,\"transformers_version\":\"5\","
+        "\"typical_p\":null,"
         "\"renormalize_logits\":false,\"no_repeat_ngram_size\":3,\"temperature\":1}";
     const nib_allocator a = nib__allocator_default();
     nib_generation g;
@@ -444,7 +445,8 @@ static void test_generation_notes(void **state)
     assert_int_equal(
         nib__generation_parse(&g, "generation_config.json", text, sizeof text - 1, &ledger, &err),
         NIB_OK);
-    assert_int_equal(ledger.setting_count, 1);
+    assert_int_equal(ledger.setting_count, 2);
+    assert_int_equal(count_settings(&ledger, "generation-key", "max_length"), 1);
     assert_int_equal(count_settings(&ledger, "generation-key", "no_repeat_ngram_size"), 1);
     assert_int_equal(ledger.settings[0].relation, NIB_SETTING_NONE);
     assert_true(g.temperature == 1.0);
