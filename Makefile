@@ -279,7 +279,7 @@ setup:
 setup-test:
 	@tools/setup test
 
-test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK) $(if $(SAN),,tools)
+test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK) $(if $(SAN),,tools $(BUILD)/oracle/logits_of)
 
 # One after the other, stopping at the first that fails.
 test-unit: $(UNIT_BIN)
