@@ -321,6 +321,9 @@ oracle: all
 	tools/oracle/run $(PROGRAM)
 audit: all
 	tools/audit/run $(PROGRAM)
+# One-line changes that make the program silent, each built in a copy of the tree: does the audit find it?
+audit-mutants: all $(BUILD)/oracle/logits_of
+	tools/audit/mutants $(BUILD) --out $(BUILD)/mutants.md
 # What a stranger gets: a fresh Debian, a clone of HEAD and nothing beside it; about an hour.
 test-bare:
 	tests/bare/run
@@ -386,4 +389,4 @@ clean:
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
-        bench golden oracle audit soak test-bare test-sample test-page page-screenshots cuda-images cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE
+        bench golden oracle audit audit-mutants soak test-bare test-sample test-page page-screenshots cuda-images cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE

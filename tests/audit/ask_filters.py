@@ -9,9 +9,8 @@ import formulas
 from ask_values import see_stored
 from asking import Ask, Deviation
 
-PATTERNS = ["*.self_attn.*", "*.mlp.*", "*q_proj", "*.k_proj", "*.down_proj", "model.layers.0.*", "lm_head", "*.self_attn.[qk]_proj",
-            "re:.*(gate|up)_proj", "re:model\\.layers\\.\\d+\\.self_attn\\.o_proj", "model.layers.0.self_attn.v_proj"]
-PATTERNS = [p for p in PATTERNS if "[" not in p or p.startswith("re:")]
+PATTERNS = ["*.self_attn.*", "*.mlp.*", "*q_proj", "*.k_proj", "*.down_proj", "model.layers.0.*", "lm_head", "re:.*(gate|up)_proj",
+            "re:model\\.layers\\.\\d+\\.self_attn\\.o_proj", "model.layers.0.self_attn.v_proj"]
 MISSES = ["*.self_attn.query", "*.mlp.experts.*", "re:.*router.*", "model.layers.9.mlp.up_proj", "*.q_porj"]
 SCHEMES = ["int8wo", "int8dq", "8da4w", "int4wo", "int4wo-sym", "fp8wo", "keep"]
 

@@ -7,7 +7,7 @@ import shutil
 import forward
 import formulas
 import stored
-from ask_values import dequantized, gguf_name, logits, same_rows, vectors, wanted_by
+from ask_values import dequantized, logits, same_rows, vectors, wanted_by
 from asking import Ask, Deviation
 from models import LETTERS
 from number_types import NAMES, ROUND

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases: a random model for each turn, and what is asked of it, class by class."""
 import dataclasses
-import json
 import pathlib
 import random
 import subprocess
@@ -16,7 +15,6 @@ import ask_values
 import models
 
 MODULES = [ask_values, ask_recipes, ask_filters, ask_checkpoints, ask_options, ask_training]
-TIMES = {}  # asks of a module for each model; others: one call
 
 
 @dataclasses.dataclass
@@ -27,14 +25,14 @@ class Answer:
     words: str
 
 
-def answers(judge, seed, turn, klass=""):
-    """An Answer for each thing asked of the model of this turn."""
+def answers(judge, seed, turn, klass="", modules=None):
+    """An Answer for each thing asked of the model of this turn. klass: a part of the classes' names; modules: some of MODULES."""
     r = random.Random(seed * 100003 + turn)
     model = models.random_model(r, aligned=r.random() < 0.4)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         source = model.write(folder / "model")
-        for module in MODULES:
+        for module in modules or MODULES:
             for ask in module.make_asks(judge, r, model, source, folder, turn):
                 if klass not in ask.klass:
                     continue

@@ -54,20 +54,23 @@ def tokenizer(size):
                       "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}}
 
 
-def random_model(r, family=None, dtype=None, tied=None, aligned=False):
-    """A model of r's choice; aligned: widths that every format's groups of 32 divide."""
+def random_model(r, family=None, dtype=None, tied=None, aligned=False, width=0):
+    """A model of r's choice; aligned: widths that every format's groups of 32 divide; width: all of its widths."""
     heads, head_dim = r.choice([1, 2, 3]), r.choice([8, 10, 16, 24])
     if aligned:
         heads, head_dim = r.choice([(1, 32), (2, 16), (2, 32), (4, 8)])
+    if width:
+        heads, head_dim = width // 32, 32
     family = family or r.choice(["llama", "llama-bias", "qwen2", "qwen3"])
     dtype = dtype or r.choice(["F32", "BF16", "F16"])
-    width, vocab = heads * head_dim, r.choice([64, 96]) if aligned else r.randrange(33, 96)
+    hidden, vocab = heads * head_dim, r.choice([64, 96]) if aligned else r.randrange(33, 96)
     ffn = r.choice([32, 64, 96]) if aligned else r.randrange(5, 130)
+    ffn = width or ffn
     kv_heads = r.choice([k for k in range(1, heads + 1) if heads % k == 0])
     tied = r.random() < 0.3 if tied is None else tied
     config = {
-        "model_type": family.split("-")[0], "architectures": ["X"], "hidden_size": width, "intermediate_size": ffn,
-        "num_hidden_layers": r.choice([1, 1, 2]), "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+        "model_type": family.split("-")[0], "architectures": ["X"], "hidden_size": hidden, "intermediate_size": ffn,
+        "num_hidden_layers": 1 if width else r.choice([1, 1, 2]), "num_attention_heads": heads, "num_key_value_heads": kv_heads,
         "head_dim": head_dim, "vocab_size": vocab, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "hidden_act": "silu",
         "rope_theta": 10000.0, "tie_word_embeddings": tied, "bos_token_id": 1, "eos_token_id": 2,
         "torch_dtype": {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}[dtype],
@@ -77,16 +80,16 @@ def random_model(r, family=None, dtype=None, tied=None, aligned=False):
     if family == "qwen2":
         del config["head_dim"]
     biases = {"llama-bias": ("self_attn", "mlp"), "qwen2": ("q_proj", "k_proj", "v_proj")}.get(family, ())
-    shapes = {"self_attn.q_proj": (width, width), "self_attn.k_proj": (kv_heads * head_dim, width),
-              "self_attn.v_proj": (kv_heads * head_dim, width), "self_attn.o_proj": (width, width),
-              "mlp.gate_proj": (ffn, width), "mlp.up_proj": (ffn, width), "mlp.down_proj": (width, ffn)}
+    shapes = {"self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (kv_heads * head_dim, hidden),
+              "self_attn.v_proj": (kv_heads * head_dim, hidden), "self_attn.o_proj": (hidden, hidden),
+              "mlp.gate_proj": (ffn, hidden), "mlp.up_proj": (ffn, hidden), "mlp.down_proj": (hidden, ffn)}
     tensors = {}
 
     def put(name, *shape, spread=0.3, middle=0.0):
         count = shape[0] * (shape[1] if len(shape) > 1 else 1)
         tensors[name] = Tensor.of(dtype, shape, [r.gauss(middle, spread) for _ in range(count)])
 
-    put("model.embed_tokens.weight", vocab, width, spread=1.0)
+    put("model.embed_tokens.weight", vocab, hidden, spread=1.0)
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}."
         for part, shape in shapes.items():
@@ -94,11 +97,11 @@ def random_model(r, family=None, dtype=None, tied=None, aligned=False):
             if any(b in part for b in biases):
                 put(at + part + ".bias", shape[0])
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            put(f"{at}{norm}.weight", width, spread=0.1, middle=1.0)
+            put(f"{at}{norm}.weight", hidden, spread=0.1, middle=1.0)
         if family == "qwen3":
             for norm in ("q_norm", "k_norm"):
                 put(f"{at}self_attn.{norm}.weight", head_dim, spread=0.1, middle=1.0)
-    put("model.norm.weight", width, spread=0.1, middle=1.0)
+    put("model.norm.weight", hidden, spread=0.1, middle=1.0)
     if not tied:
-        put("lm_head.weight", vocab, width)
+        put("lm_head.weight", vocab, hidden)
     return Model(config, tensors, dtype)

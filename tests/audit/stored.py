@@ -6,6 +6,7 @@ Independent of the program: from docs/formats.md and the formats' own definition
 import dataclasses
 import json
 import pathlib
+import re
 import struct
 
 import tensor_files
@@ -179,7 +180,6 @@ def read_compressed(name, tensors, config):
 
 
 def matches_target(target, name):
-    import re
     return re.fullmatch(target[3:], name) is not None if target.startswith("re:") else target == name
 
 
