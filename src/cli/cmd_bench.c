@@ -200,7 +200,7 @@ static void print_json_more(const report *p)
     print_json_rounds(p);
 }
 
-static void print_json(const report *p)
+static int print_json(const report *p, const nib_plan *plan)
 {
     const nib_bench_result *b = &p->r;
     const char *slash = strrchr(p->model, '/');
@@ -221,7 +221,9 @@ static void print_json(const report *p)
            b->peak_gop_per_s, b->predicted_prefill_tokens_per_s, b->predicted_decode_tokens_per_s,
            b->predicted_bytes, b->device_bytes);
     print_json_more(p);
+    const int status = print_ledger_members(plan);
     puts("\n}");
+    return status;
 }
 
 static void print_own(const nib_bench_result *b)
@@ -313,10 +315,6 @@ static void print_peer(const report *p)
 static void print_report(const report *p)
 {
     const nib_bench_result *b = &p->r;
-    if (p->s->json) {
-        print_json(p);
-        return;
-    }
     print_own(b);
     print_more(p);
     print_cold(&p->cold);
@@ -360,8 +358,12 @@ static int time_model(const ready *r, report *p)
     if (nib_bench(r->session, &p->options, &p->r, &err) != NIB_OK)
         return fail(&err);
     clear_progress();
-    print_report(p);
-    return finish_stdout(summarize(r, p->s));
+    int status = 0;
+    if (p->s->json)
+        status = print_json(p, nib_session_plan(r->session));
+    else
+        print_report(p);
+    return status ? status : finish_stdout(summarize(r, p->s));
 }
 
 static int time_operations(const ready *r, const report *p)

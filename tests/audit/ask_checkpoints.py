@@ -47,6 +47,20 @@ def plan(path):
     return ["plan", path]
 
 
+def some_command(path, folder, turn):
+    """(arguments, has --strict): what every command has to say, each says in its turn."""
+    file = folder / "words.txt"
+    file.write_text("abc def abc")
+    return [
+        (["plan", path], True),
+        (["generate", path, "-p", "ab", "-n", "1"], True),
+        (["eval", path, "--text", file, "--window", "8"], True),
+        (["quantize", path, folder / "dry", "--recipe", "int8wo", "--format", "nibble", "--dry-run"], True),
+        (["convert", path, folder / "dry", "--format", "safetensors", "--dry-run"], False),
+        (["bench", path, "--prompt-tokens", "4", "-n", "1", "--repeats", "1", "--alone"], True),
+    ][turn % 6]
+
+
 def see_logits(judge, model, path, weights):
     """A Deviation unless a run has the logits of these weights."""
     got, error = logits(judge, path, model.config["vocab_size"])
@@ -62,7 +76,7 @@ def weights_of(model):
     return {n: model.rows(n) for n in ["model.embed_tokens", *model.linears()]}
 
 
-def missing(judge, r, model, folder):
+def missing(judge, r, model, folder, turn):
     name = r.choice(sorted(n for n in model.tensors if n != "lm_head.weight"))
     other = model.copy()
     del other.tensors[name]
@@ -72,7 +86,7 @@ def missing(judge, r, model, folder):
     return Ask("missing tensors", name, plan(path), see, (module,))
 
 
-def extra(judge, r, model, folder):
+def extra(judge, r, model, folder, turn):
     other = model.copy()
     name = r.choice(["model.layers.0.self_attn.q_norm.weight", "model.mood.weight", "model.layers.0.mlp.router.weight"])
     if other.config["model_type"] == "qwen3" and "q_norm" in name:
@@ -80,10 +94,11 @@ def extra(judge, r, model, folder):
     other.tensors[name] = Tensor.of(model.dtype, [8], [1.0] * 8)
     path = rewrite(other, folder / "odd")
     see = lambda ran: see_logits(judge, model, path, weights_of(model)) + [Deviation(f"{name} is not read", (name,))]
-    return Ask("extra tensors", name, plan(path), see, (name,))
+    command, strict = some_command(path, folder, turn // 3)
+    return Ask("extra tensors", f"{command[0]}: {name}", command, see, (name,), strict)
 
 
-def extra_layer(judge, r, model, folder):
+def extra_layer(judge, r, model, folder, turn):
     other = model.copy()
     other.config["num_hidden_layers"] += r.choice([-1, 1])
     if other.config["num_hidden_layers"] == 0:
@@ -94,7 +109,7 @@ def extra_layer(judge, r, model, folder):
                f"num_hidden_layers {other.config['num_hidden_layers']}", plan(path), see, ("num_hidden_layers", "model.layers"))
 
 
-def tie(judge, r, model, folder):
+def tie(judge, r, model, folder, turn):
     other = model.copy()
     other.config["tie_word_embeddings"] = not model.tied
     path = rewrite(other, folder / "odd")
@@ -103,10 +118,12 @@ def tie(judge, r, model, folder):
         return see_logits(judge, other, path, weights_of(model)) + [
             Deviation("tie_word_embeddings is other than the tensors", ("tie_word_embeddings",))]
 
-    return Ask("doubled tensors", f"tie_word_embeddings {not model.tied}", plan(path), see, ("tie_word_embeddings", "lm_head"))
+    command, strict = some_command(path, folder, turn // 3)
+    return Ask("doubled tensors", f"{command[0]}: tie_word_embeddings {not model.tied}", command, see,
+               ("tie_word_embeddings", "lm_head"), strict)
 
 
-def twice(judge, r, model, folder):
+def twice(judge, r, model, folder, turn):
     """One name in two shards, or twice in one header."""
     path = rewrite(model, folder / "odd")
     name = "model.norm.weight"
@@ -130,7 +147,7 @@ def twice(judge, r, model, folder):
     return Ask("doubled tensors", f"{name} twice", plan(path), see, (name,))
 
 
-def biases(judge, r, model, folder):
+def biases(judge, r, model, folder, turn):
     other = model.copy()
     name = "model.layers.0.self_attn.o_proj.bias"
     if name in other.tensors:
@@ -146,7 +163,7 @@ def biases(judge, r, model, folder):
     return Ask("extra tensors", name, plan(path), see, (name, "o_proj"))
 
 
-def wide(judge, r, model, folder):
+def wide(judge, r, model, folder, turn):
     """A tensor in float64, with values that float32 does not hold."""
     other = model.copy()
     name = r.choice(sorted(n for n in model.tensors if "embed" not in n))
@@ -162,7 +179,7 @@ def wide(judge, r, model, folder):
     return Ask("float64 tensors", name, plan(path) + ["--dtype", "f32"], see, (name,))
 
 
-def wide_scales(judge, r, model, folder):
+def wide_scales(judge, r, model, folder, turn):
     """A checkpoint of torchao's whose scales are float64."""
     path = rewrite(model, folder / "odd")
     out = folder / "wide"
@@ -178,7 +195,7 @@ def wide_scales(judge, r, model, folder):
     return Ask("float64 tensors", "scales", plan(out), see, ("f64",))
 
 
-def stored_type(judge, r, model, folder):
+def stored_type(judge, r, model, folder, turn):
     other = model.copy()
     name = {"F32": "bfloat16", "BF16": "float16", "F16": "float32"}[model.dtype]
     other.config["torch_dtype"] = name
@@ -191,7 +208,7 @@ def stored_type(judge, r, model, folder):
     return Ask("keys of config.json", f"torch_dtype {name}", plan(path), see, ("torch_dtype",))
 
 
-def key(judge, model, folder, name, value, fate):
+def key(judge, model, folder, turn, name, value, fate):
     other = model.copy()
     other.config[name] = value
     path = rewrite(other, folder / "odd")
@@ -201,8 +218,9 @@ def key(judge, model, folder, name, value, fate):
             return see_logits(judge, model, path, weights_of(model))
         return [Deviation(f"{name} {json.dumps(value)} has no effect", (name,))]
 
-    return Ask("keys of config.json", f"{name} {json.dumps(value)}", plan(path), see,
-               (name, name.replace("_", " "), str(value)) if fate == "refused" else ())
+    command, strict = some_command(path, folder, turn if fate == "said" else 0)
+    return Ask("keys of config.json", f"{command[0]}: {name} {json.dumps(value)}", command, see,
+               (name, name.replace("_", " "), str(value)) if fate == "refused" else (), strict)
 
 
 def live_key(judge, model, folder, name, value):
@@ -267,11 +285,11 @@ def described(judge, r, model, folder, turn):
 def make_asks(judge, r, model, source, folder, turn):
     twists = [missing, extra, extra_layer, tie, twice, biases, wide, wide_scales, stored_type]
     for i in range(3):
-        ask = twists[(3 * turn + i) % len(twists)](judge, r, model, folder)
+        ask = twists[(3 * turn + i) % len(twists)](judge, r, model, folder, turn)
         if ask is not None:
             yield ask
     for i in range(2):
-        yield key(judge, model, folder, *KEYS[(2 * turn + i) % len(KEYS)])
+        yield key(judge, model, folder, turn, *KEYS[(2 * turn + i) % len(KEYS)])
         yield generation(judge, model, folder, *GENERATION[(2 * turn + i) % len(GENERATION)])
     yield live_key(judge, model, folder, *LIVE[turn % len(LIVE)])
     ask = described(judge, r, model, folder, turn)

@@ -64,6 +64,7 @@ said='config-key=without effect, generation-key=without effect, tie=other'
 equal 'plan' "$said" "$(settings plan odd)"
 equal 'generate' "$said" "$(settings generate odd -n 1)"
 equal 'eval' "$said" "$(settings eval odd --text odd/heldout.txt --window 64)"
+equal 'bench' "$said" "$(settings bench odd --prompt-tokens 4 -n 2 --repeats 1 --alone)"
 equal 'quantize' "$said" "$(settings quantize odd out --recipe 8da4w --dry-run)"
 equal 'convert' "$said" "$(settings convert odd out --format safetensors --dry-run)"
 denied 'mood 3 (config): *' quantize odd out --recipe 8da4w --strict --quiet
