@@ -178,15 +178,15 @@ denied 'training.dataset "c4_test" (option): *' train "$config" --training.datas
 check 'an equivalent runs' nibble plan "$config" --training.compile --strict
 
 # weights alone: the codes of a format that is multiplied with int8 activations, kept with float ones, or said
-nibble quantize "$MODEL" codes --recipe 8da4w --format nibble --quiet >/dev/null 2>&1
-check 'weight-only of codes' nibble quantize codes alone --recipe weight-only --format nibble --json
+nibble quantize "$MODEL" eights --recipe 8da4w --format nibble --quiet >/dev/null 2>&1
+check 'weight-only of codes' nibble quantize eights fours --recipe weight-only --format nibble --json
 equal 'it says what it writes' 36 "$(grep -c '"done": "int4wo-g32-sym"' "$seen.out")"
-equal 'and runs so' 36 "$(nibble plan alone --json --quiet | grep -c '"asked": "int4wo-g32-sym@cpu"')"
-same 'the same codes' alone codes
+equal 'and runs so' 36 "$(nibble plan fours --json --quiet | grep -c '"asked": "int4wo-g32-sym@cpu"')"
+same 'the same codes' fours eights
 denied 'model.layers.0.self_attn.q_proj int8wo-g32-ggml (recipe): readers of GGUF multiply*' quantize "$MODEL" blocks.gguf --recipe int8wo-g32-ggml --format gguf --strict
 check 'nothing was written' [ ! -e blocks.gguf ]
 setting 'not as asked: model.layers.0.self_attn.q_proj int8wo-g32-ggml (recipe): readers of GGUF multiply' quantize "$MODEL" blocks.gguf --recipe int8wo-g32-ggml --format gguf
-setting 'not as asked: model.layers.0.self_attn.q_proj int4wo-g32-sym (checkpoint): readers of GGUF' convert alone again.gguf --format gguf
+setting 'not as asked: model.layers.0.self_attn.q_proj int4wo-g32-sym (checkpoint): readers of GGUF' convert fours again.gguf --format gguf
 
 # torchchat's executors
 echo '{"executor": {"accelerator": "mps"}, "linear:int4": {"groupsize": 32}}' >mps.json
