@@ -54,38 +54,72 @@ static pick *sort_picks(pick *picks, pick *other, int64_t count)
     return picks;
 }
 
-static int64_t best_of(const pick *picks, int64_t count)
+enum { FEW = 64 };
+
+/* At most FEW picks, which are not worth the histograms. */
+static void sort_few(pick *picks, int64_t count)
+{
+    for (int64_t i = 1; i < count; i++) {
+        const pick moved = picks[i];
+        int64_t at = i;
+        for (; at > 0 && picks[at - 1].logit < moved.logit; at--)
+            picks[at] = picks[at - 1];
+        picks[at] = moved;
+    }
+}
+
+static int64_t best_of(const float *logits, int64_t count)
 {
     int64_t best = 0;
     for (int64_t i = 1; i < count; i++)
-        if (picks[i].logit > picks[best].logit)
+        if (logits[i] > logits[best])
             best = i;
     return best;
 }
 
-/* Leaves out picks that are not among the `keep` best, by thresholds: most of a vocabulary of
- * 100,000 need not be sorted. */
-static int64_t leave_out(pick *picks, int64_t count, int64_t keep)
+/* The least of heap[i] and what is below it comes to i. */
+static void sift_down(float *heap, int64_t count, int64_t i)
 {
-    enum { SORT_ALL = 4096, SAMPLE = 256 };
-    while (count > SORT_ALL && keep < count / 4) {
-        /* a pivot from a spread sample: its (keep * 2 / count) quantile leaves enough */
-        pick sample[SAMPLE], other[SAMPLE];
-        for (int i = 0; i < SAMPLE; i++)
-            sample[i] = picks[count / SAMPLE * i];
-        const int64_t rank = nib__min(SAMPLE - 1, SAMPLE * 2 * keep / count + 8);
-        const float floor = sort_picks(sample, other, SAMPLE)[rank].logit;
-        int64_t above = 0;
-        for (int64_t i = 0; i < count; i++)
-            above += picks[i].logit >= floor;
-        if (above < keep || above == count)
+    const float moved = heap[i];
+    for (int64_t below = 2 * i + 1; below < count; below = 2 * i + 1) {
+        below += below + 1 < count && heap[below + 1] < heap[below];
+        if (!(heap[below] < moved))
             break;
-        int64_t kept = 0;
-        for (int64_t i = 0; i < count; i++)
-            if (picks[i].logit >= floor)
-                picks[kept++] = picks[i];
-        count = kept;
+        heap[i] = heap[below];
+        i = below;
     }
+    heap[i] = moved;
+}
+
+/* The logit of rank `keep` of more than so many; heap has room for that many. */
+static float floor_of(const float *logits, int64_t count, float *heap, int64_t keep)
+{
+    memcpy(heap, logits, (size_t)keep * sizeof *heap);
+    for (int64_t i = keep / 2; i-- > 0;)
+        sift_down(heap, keep, i);
+    for (int64_t i = keep; i < count; i++)
+        if (logits[i] > heap[0]) {
+            heap[0] = logits[i];
+            sift_down(heap, keep, 0);
+        }
+    return heap[0];
+}
+
+/* The picks to choose from, ascending in id: where `keep` is small, those of its rank and above,
+ * as most of a vocabulary of 100,000 need not be sorted. */
+static int64_t pick_best(pick *picks, const nib_draw *a, int64_t keep)
+{
+    const float *logits = a->logits;
+    int64_t count = 0;
+    if (keep >= a->vocab / 4) {
+        for (; count < a->vocab; count++)
+            picks[count] = (pick){.logit = logits[count], .id = (int32_t)count};
+        return count;
+    }
+    const float floor = floor_of(logits, a->vocab, (float *)(void *)(picks + a->vocab), keep);
+    for (int64_t i = 0; i < a->vocab; i++)
+        if (logits[i] >= floor)
+            picks[count++] = (pick){.logit = logits[i], .id = (int32_t)i};
     return count;
 }
 
@@ -127,17 +161,17 @@ static int64_t find_nan(const nib_draw *a)
 static void draw_ref(const nib_draw *a, void *scratch)
 {
     pick *picks = scratch;
-    int64_t count = a->vocab;
     const int64_t nan = find_nan(a);
-    for (int64_t i = 0; i < count; i++)
-        picks[i] = (pick){.logit = a->logits[i], .id = (int32_t)i};
     if (nan >= 0 || a->top_k == 1) {
-        *a->token = nan >= 0 ? (int32_t)(-1 - nan) : picks[best_of(picks, count)].id;
+        *a->token = nan >= 0 ? (int32_t)(-1 - nan) : (int32_t)best_of(a->logits, a->vocab);
         return;
     }
-    const int64_t keep = a->top_k > 0 ? nib__min(a->top_k, count) : count;
-    count = leave_out(picks, count, keep);
-    picks = sort_picks(picks, picks + a->vocab, count);
+    const int64_t keep = a->top_k > 0 ? nib__min(a->top_k, a->vocab) : a->vocab;
+    int64_t count = pick_best(picks, a, keep);
+    if (count <= FEW)
+        sort_few(picks, count);
+    else
+        picks = sort_picks(picks, picks + a->vocab, count);
     count = cut_tail(picks, nib__min(count, keep), a);
     const double sum = weigh(picks, count, a->temperature);
     double left = a->random * sum;
