@@ -12,7 +12,7 @@ from asking import Ask, Deviation
 from models import LETTERS
 from number_types import NAMES, ROUND
 
-TEXT = "abcabd fghij ABC xyz"
+TEXT = "abcabd fghij abc xyz"  # letters that the smallest vocabulary has
 
 
 def ids_of(text):
