@@ -413,6 +413,33 @@ static nib_status check_only(nib_recipe *r, const nib_recipe_input *in, nib_err 
     return NIB_OK;
 }
 
+static bool quantizes_layer(const nib_rule *rule)
+{
+    return rule != NULL && (!rule->keep || rule->weight_only);
+}
+
+/* An --only whose layers are all kept for another reason: a tied output, an embedding. */
+static nib_status tell_dead_only(nib_recipe *r, const nib_recipe_input *in, const nib_only *only,
+                                 nib_err *err)
+{
+    const nib_rule *keeper = NULL;
+    for (size_t i = 0; i < in->count; i++) {
+        if (!nib__layer_matches(only->pattern, in->layers[i].name, NULL))
+            continue;
+        const nib_rule *rule = rule_of(r, &in->layers[i]);
+        if (quantizes_layer(rule))
+            return NIB_OK;
+        keeper = rule;
+    }
+    return nib__recipe_add_setting(r, err,
+                                   &(nib_ledger_setting){.code = "filter",
+                                                         .name = "--only",
+                                                         .asked = only->text,
+                                                         .relation = NIB_SETTING_NONE},
+                                   "it quantizes nothing: %s",
+                                   keeper != NULL ? keeper->words : "no rule names its layers");
+}
+
 /* What the user wrote and what decides nothing: a rule whose layers all have an earlier one, or a
  * recipe that leaves every layer as it is. */
 static nib_status tell_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
@@ -424,7 +451,7 @@ static nib_status tell_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *
     for (size_t i = 0; i < in->count; i++) {
         const nib_rule *rule = rule_of(r, &in->layers[i]);
         alive[rule == NULL ? 0 : rule->source] = true;
-        quantizes = quantizes || (rule != NULL && (!rule->keep || rule->weight_only));
+        quantizes = quantizes || quantizes_layer(rule);
     }
     nib_status status = NIB_OK;
     bool asked = false;
@@ -442,6 +469,8 @@ static nib_status tell_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *
                                                                .relation = NIB_SETTING_NONE},
                                          "an earlier rule decides every layer that it names");
     }
+    for (size_t p = 0; p < r->only_count && status == NIB_OK && quantizes; p++)
+        status = tell_dead_only(r, in, &r->only[p], err);
     if (status == NIB_OK && asked && !quantizes)
         status = nib__recipe_add_setting(
             r, err,

@@ -192,3 +192,12 @@ setting 'not as asked: model.layers.0.self_attn.q_proj int4wo-g32-sym (checkpoin
 echo '{"executor": {"accelerator": "mps"}, "linear:int4": {"groupsize": 32}}' >mps.json
 refused 2 "the recipe's executor is mps, an Apple GPU, and none is here: --device cpu runs it here, *" plan "$MODEL" --recipe mps.json
 setting 'not as asked: executor mps (recipe): --device apple-m2 overrules it' plan "$MODEL" --recipe mps.json --device apple-m2
+
+# the output of a model is its embedding: it is kept, whoever names it
+cp -r "$MODEL" tied
+edit tied/config.json 'd["tie_word_embeddings"] = True'
+"$REPO/tests/cli/tensors" tied/model.safetensors drop lm_head.weight
+rm -f tied/nibble.json
+setting 'without effect: --recipe 8da4w (option): it quantizes no layer' plan tied --recipe 8da4w --only lm_head
+setting 'without effect: --only lm_head (option): it quantizes nothing: a tied output is kept without +head' plan tied --recipe 8da4w --only lm_head --only '*.q_proj'
+check 'said to have it, it is quantized' test "$(settings plan tied --recipe 8da4w+head --only lm_head --only '*.q_proj')" = ''
