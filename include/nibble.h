@@ -155,6 +155,9 @@ typedef struct nib_model_options {
                               but only nib_convert then takes the model */
     nib_strings overrides; /* of a training config: "section.key=value", or "section.key" of a
                               flag */
+    /* A directory for packed weights and tables of tokenizers, made if it is not there: a session
+     * writes there what is not beside the model, and the next one maps it. NULL: none */
+    const char *cache_dir;
 } nib_model_options;
 
 /* path: a Hugging Face directory, its config.json, a file of weights (safetensors, GGUF, or what

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -222,6 +223,8 @@ nib_path_kind nib__path_kind(const char *path)
                                  : NIB_PATH_OTHER;
 }
 
+bool nib__path_writable(const char *directory) { return access(directory, W_OK | X_OK) == 0; }
+
 char *nib__path_join(nib_arena *arena, const char *directory, const char *name)
 {
     const size_t head = strlen(directory), tail = strlen(name);
@@ -245,6 +248,15 @@ const char *nib__path_name(const char *path)
 static bool same_file(const struct stat *a, const struct stat *b)
 {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+nib_hash nib__path_hash(const char *path)
+{
+    char *whole = realpath(path, NULL);
+    const char *text = whole != NULL ? whole : path;
+    const nib_hash hash = nib__hash_bytes(text, strlen(text));
+    free(whole);
+    return hash;
 }
 
 bool nib__path_same(const char *a, const char *b)

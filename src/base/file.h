@@ -5,6 +5,7 @@
 #ifndef NIB_FILE_H
 #define NIB_FILE_H
 
+#include "hash.h"
 #include "text.h"
 
 typedef struct nib_map {
@@ -38,11 +39,14 @@ typedef enum nib_path_kind {
     NIB_PATH_OTHER
 } nib_path_kind;
 nib_path_kind nib__path_kind(const char *path);
+bool nib__path_writable(const char *directory); /* files can be made there, as far as shows */
 /* directory + "/" + name in the arena; NULL: no memory. */
 char *nib__path_join(nib_arena *arena, const char *directory, const char *name);
 const char *nib__path_name(const char *path); /* past the last slash */
 /* Both exist and are one file, through links, too. */
 bool nib__path_same(const char *a, const char *b);
+/* Of the absolute path without links, where there is such a file, else of the text. */
+nib_hash nib__path_hash(const char *path);
 /* True if path, which need not exist yet, is the directory or would lie anywhere inside it. */
 bool nib__path_within(const char *path, const char *directory);
 nib_status nib__directory_make(const char *path, nib_err *err);

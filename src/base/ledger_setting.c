@@ -17,6 +17,7 @@ const char *const nib__asker_names[] = {"option", "recipe",  "checkpoint",
 const nib_setting_code nib__setting_codes[] = {
     {"activations", "activations are quantized in another way than a config or a checkpoint says"},
     {"bias", "biases take another form than asked, or there are none"},
+    {"cache", "packed weights are not kept in the directory that was named for them"},
     {"cache-type", "keys and values are kept in another type than a config says"},
     {"config-code", "config.json names Python code, which is not run"},
     {"config-key", "a key of the model's config that no part reads"},

@@ -55,6 +55,10 @@ const option option_table[] = {
     {"place", 0, KIND_LIST, AT(place), "[PATTERN=]DEVICE", "put layers on a device", ON_RUN},
     {"without", 0, KIND_LIST, AT(without), "KERNEL",
      "take no kernel of this name or pattern; may be repeated", ON_RUN},
+    {"cache-dir", 0, KIND_TEXT, AT(cache_dir), "DIR",
+     "keep packed weights and the tokenizer's tables there, beside no model: the first run writes "
+     "them, the next ones map them; default $NIBBLE_CACHE_DIR, else none",
+     ON_INFER},
     {"memory", 0, KIND_BYTES, AT(memory), "SIZE",
      "take no more than this of the device's memory: 6GB, 512MiB", ON_INFER},
     {"strict", 0, KIND_FLAG, AT(strict), NULL,

@@ -91,6 +91,9 @@ nib_model_options model_options_of(const settings *s, nib_model_options options)
 {
     options.tokenizer = s->tokenizer;
     options.overrides = strings_of(&s->overrides);
+    options.cache_dir = s->cache_dir ? s->cache_dir : getenv("NIBBLE_CACHE_DIR");
+    if (options.cache_dir && !*options.cache_dir)
+        options.cache_dir = NULL;
     return options;
 }
 

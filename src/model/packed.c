@@ -88,7 +88,8 @@ static nib_hash *sums_of(const uint8_t *data, uint64_t bytes, nib_pool *pool,
 
 /* ---- the source ---- */
 
-/* Of the descriptions beside the weights: the manifest has a hash of every tensor. */
+/* Of the descriptions beside the weights, if there are such: the manifest has a hash of every
+ * tensor. */
 static nib_status hash_manifest(nib_hash *out, const char *directory, const nib_allocator *a,
                                 nib_err *err)
 {
@@ -101,9 +102,14 @@ static nib_status hash_manifest(nib_hash *out, const char *directory, const nib_
         enum { LIMIT = 256 << 20 };
         char *text = NULL;
         size_t size = 0;
-        const char *path = nib__path_join(&arena, directory, names[i]);
-        status = path == NULL ? nib__fail_memory(err, strlen(directory), "a path")
-                              : nib__file_read(&text, &size, path, LIMIT, a, err);
+        const char *path = nib__path_join(&arena, directory != NULL ? directory : "", names[i]);
+        hashes[i] = (nib_hash){0, 0};
+        if (path == NULL)
+            status = nib__fail_memory(err, strlen(names[i]), "a path");
+        else if (directory == NULL || nib__path_kind(path) == NIB_PATH_NONE)
+            continue;
+        else
+            status = nib__file_read(&text, &size, path, LIMIT, a, err);
         if (status == NIB_OK)
             hashes[i] = nib__hash_bytes(text, size);
         nib__release(a, text);
@@ -258,30 +264,27 @@ nib_status nib__packed_parse(nib_packed **out, const uint8_t *at, uint64_t size,
     return status;
 }
 
-nib_status nib__packed_open(nib_packed **out, const nib_checkpoint *cp, nib_pool *pool,
-                            const nib_allocator *a, nib_err *err)
+const char *nib__packed_place(const nib_checkpoint *cp, nib_arena *arena)
 {
     const char *directory = nib__checkpoint_directory(cp);
-    nib_arena arena;
+    return directory != NULL ? nib__path_join(arena, directory, NIB_PACKED_NAME) : NULL;
+}
+
+nib_status nib__packed_open(nib_packed **out, const char *path, const nib_checkpoint *cp,
+                            nib_pool *pool, const nib_allocator *a, nib_err *err)
+{
     *out = NULL;
-    if (directory == NULL)
+    if (nib__path_kind(path) == NIB_PATH_NONE)
         return NIB_OK;
-    nib__arena_init(&arena, a, 0);
-    const char *path = nib__path_join(&arena, directory, NIB_PACKED_NAME);
-    nib_status status = path == NULL ? nib__fail_memory(err, strlen(directory), "a path") : NIB_OK;
-    if (status == NIB_OK && nib__path_kind(path) != NIB_PATH_NONE) {
-        nib_packed *p = nib__calloc(a, 1, sizeof *p);
-        status = p == NULL ? nib__fail_memory(err, sizeof *p, path) : NIB_OK;
-        if (p != NULL) {
-            p->allocator = *a;
-            status = open_at(p, path, cp, pool, err);
-        }
-        if (status == NIB_OK)
-            *out = p;
-        else
-            nib__packed_close(p);
-    }
-    nib__arena_free(&arena);
+    nib_packed *p = nib__calloc(a, 1, sizeof *p);
+    if (p == NULL)
+        return nib__fail_memory(err, sizeof *p, path);
+    p->allocator = *a;
+    const nib_status status = open_at(p, path, cp, pool, err);
+    if (status == NIB_OK)
+        *out = p;
+    else
+        nib__packed_close(p);
     return status;
 }
 
@@ -462,39 +465,43 @@ static nib_status write_part(writing *w, const char *part, const nib_layers_plan
     return nib__output_finish(output, err);
 }
 
-nib_status nib__packed_write(nib_packed_report *report, const nib_network *net,
+static nib_status write_and_publish(writing *w, const char *part, const char *path,
+                                    const nib_layers_plan *plan, nib_err *err)
+{
+    nib_status status = write_part(w, part, plan, err);
+    if (status == NIB_OK)
+        status = nib__publish(part, path, true, err);
+    nib__output_abandon(w->output);
+    if (w->hasher != NULL)
+        (void)nib__hasher_finish(w->hasher);
+    if (status != NIB_OK)
+        (void)nib__path_remove(part, NULL);
+    return status;
+}
+
+nib_status nib__packed_write(nib_packed_report *report, const char *path, const nib_network *net,
                              const nib_layers_plan *plan, nib_err *err)
 {
     const nib_allocator *a = &net->engine->allocator;
-    const char *directory = nib__checkpoint_directory(net->checkpoint);
     writing w = {.net = net};
-    nib_arena arena;
-    nib__arena_init(&arena, a, 0);
+    nib_text part, lock;
+    int fd;
     nib__text_init(&w.records, a);
     nib__text_init(&w.sums, a);
-    const char *path =
-        directory == NULL ? NULL : nib__path_join(&arena, directory, NIB_PACKED_NAME);
-    const char *part =
-        directory == NULL ? NULL : nib__path_join(&arena, directory, NIB_PACKED_NAME ".part");
-    nib_status status;
-    if (directory == NULL)
-        status = nib__fail(err, NIB_USAGE,
-                           "packed weights lie in the directory of a model, beside its "
-                           "config.json; a lone file has none");
-    else if (path == NULL || part == NULL)
-        status = nib__fail_memory(err, strlen(directory), "a path");
-    else
-        status = write_part(&w, part, plan, err);
-    if (status == NIB_OK)
-        status = nib__publish(part, path, true, err);
-    nib__output_abandon(w.output);
-    if (w.hasher != NULL)
-        (void)nib__hasher_finish(w.hasher);
-    if (status != NIB_OK && part != NULL)
-        (void)nib__path_remove(part, NULL);
+    nib__text_init(&part, a);
+    nib__text_init(&lock, a);
+    nib__text_format(&part, "%s.part", path);
+    nib__text_format(&lock, "%s.part.lock", path);
+    nib_status status = part.failed || lock.failed ? nib__fail_memory(err, strlen(path), "a path")
+                                                   : nib__lock_take(&fd, lock.at, err);
+    if (status == NIB_OK) {
+        status = write_and_publish(&w, part.at, path, plan, err);
+        nib__lock_release(fd, lock.at);
+    }
     *report = (nib_packed_report){w.count, w.bytes};
+    nib__text_free(&lock);
+    nib__text_free(&part);
     nib__text_free(&w.records);
     nib__text_free(&w.sums);
-    nib__arena_free(&arena);
     return status;
 }

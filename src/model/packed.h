@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Weights as this machine's rows read them, in a file beside the checkpoint that they were packed
- * from: a run maps it and packs nothing. The checkpoint is what counts: a file that is for another
- * source, of other layouts, cut short or changed is left aside with a sentence, and the weights are
- * packed as without it. docs/formats.md has the layout.
+ * from, or where a caller keeps such files: a run maps it and packs nothing. The checkpoint is what
+ * counts: a file that is for another source, of other layouts, cut short or changed is left aside
+ * with a sentence, and the weights are packed as without it. docs/formats.md has the layout.
  */
 #ifndef NIB_PACKED_H
 #define NIB_PACKED_H
@@ -15,10 +15,12 @@
 
 typedef struct nib_packed nib_packed;
 
-/* Of the directory of a checkpoint. All of it is looked at: header, source, checksums. NIB_OK and
- * NULL: there is none. Else, where it cannot serve, NIB_BAD_INPUT or NIB_IO with why. */
-nib_status nib__packed_open(nib_packed **out, const nib_checkpoint *cp, nib_pool *pool,
-                            const nib_allocator *a, nib_err *err);
+/* Beside a checkpoint; NULL: it is a lone file, which has no such place, or memory ran out. */
+const char *nib__packed_place(const nib_checkpoint *cp, nib_arena *arena);
+/* All of it is looked at: header, source, checksums. NIB_OK and NULL: there is none. Else, where it
+ * cannot serve, NIB_BAD_INPUT or NIB_IO with why. */
+nib_status nib__packed_open(nib_packed **out, const char *path, const nib_checkpoint *cp,
+                            nib_pool *pool, const nib_allocator *a, nib_err *err);
 /* The same from memory, which must stay, whatever it was made from. */
 nib_status nib__packed_parse(nib_packed **out, const uint8_t *at, uint64_t size, const char *name,
                              nib_pool *pool, const nib_allocator *a, nib_err *err);
@@ -36,9 +38,9 @@ typedef struct nib_packed_report {
     uint64_t bytes;
 } nib_packed_report;
 
-/* Packs what the plan's rows read, weight by weight, into the directory of the network's
- * checkpoint, where the file appears whole or not at all. */
-nib_status nib__packed_write(nib_packed_report *report, const nib_network *net,
+/* Packs what the plan's rows read, weight by weight, into a file that appears whole or not at
+ * all. NIB_EXISTS: another process is writing it. */
+nib_status nib__packed_write(nib_packed_report *report, const char *path, const nib_network *net,
                              const nib_layers_plan *plan, nib_err *err);
 
 #endif

@@ -22,7 +22,10 @@
 #define MESSAGES "messages between ranks are not traced"
 
 #define DATASET                                                                                    \
-    "no text is known by a name, and nothing is downloaded; dataset_path names the file to read"
+    "no text is known by a name, and nothing is downloaded: dataset_path names a file of text or " \
+    "JSON lines; c4_test is tests/assets/c4_test/data.json of torchtitan, c4 is allenai/c4 (en) "  \
+    "of "                                                                                          \
+    "Hugging Face"
 
 /* What is built, of keys that would change the result. */
 #define DATA_PARALLEL "data parallelism over ranks is what is built"

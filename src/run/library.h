@@ -20,8 +20,12 @@ struct nib_model {
     bool tables_asked;         /* tables of it that were built before, if they serve */
     nib_chat *chat;            /* its template; NULL until it is needed */
     char *tokenizer_path;      /* as given; NULL: beside the weights */
-    struct nib_packed *packed; /* beside the weights; NULL: none, or none that serves */
+    struct nib_packed *packed; /* NULL: none, or none that serves */
+    const char *packed_path;   /* where it lies, or a session is to write it; NULL: nowhere */
     bool packed_asked;
+    bool packed_due;       /* a session is to write it */
+    const char *cache_dir; /* as given; NULL: none */
+    const char *tables;    /* where a session is to write the tokenizer's tables; NULL: nowhere */
 };
 
 struct nib_plan {
@@ -69,6 +73,11 @@ nib_status nib__choose_machine(nib_plan *p, nib_err *err);
  * they give it. */
 void nib__plan_open_packed(nib_plan *p);
 void nib__plan_note_packed(nib_plan *p);
+/* Writes what is to be kept in the directory that the model was opened with, and maps it. What
+ * cannot be written is logged, and is an error of a strict request. */
+nib_status nib__session_keep(nib_model *m, const nib_plan *p, nib_err *err);
+/* DIR/HASH.END for `what` in the directory that the model was opened with; NULL: memory ran out */
+const char *nib__kept_path(nib_model *m, nib_hash what, const char *end);
 /* Logs what the load found otherwise: it looks at the bytes, the plan at names. */
 void nib__session_say_packed(const nib_session *s);
 /* Plans the layers for p->machine; of "auto" for every device that is here, and keeps the plan with

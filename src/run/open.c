@@ -36,6 +36,13 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
             return nib__fail_memory(err, strlen(tokenizer), "a path");
         }
     }
+    if (o->cache_dir) {
+        m->cache_dir = nib__arena_copy(&m->net.arena, o->cache_dir, strlen(o->cache_dir));
+        if (!m->cache_dir) {
+            nib_model_close(m);
+            return nib__fail_memory(err, strlen(o->cache_dir), "a path");
+        }
+    }
     *out = m;
     return NIB_OK;
 }
@@ -139,12 +146,21 @@ static nib_status open_tables(nib_model *m, nib_err *err)
                *config = nib__path_join(arena, at, "tokenizer_config.json");
     if (!tables || !json || !config)
         return nib__fail_memory(err, strlen(at), "a path");
-    if (nib__path_kind(tables) == NIB_PATH_NONE || nib__path_kind(json) == NIB_PATH_NONE)
+    if (nib__path_kind(json) == NIB_PATH_NONE)
+        return NIB_OK;
+    if (nib__path_kind(tables) == NIB_PATH_NONE && m->cache_dir) {
+        tables = nib__kept_path(m, nib__path_hash(json), "tokens");
+        if (!tables)
+            return nib__fail_memory(err, strlen(at), "a path");
+        m->tables = tables; /* unless they serve */
+    }
+    if (nib__path_kind(tables) == NIB_PATH_NONE)
         return NIB_OK;
     if (nib__path_kind(config) != NIB_PATH_FILE)
         config = NULL;
     NIB_TRY(nib__tokenizer_open_tables(&m->tokenizer, tables, json, config, &m->engine->allocator,
                                        err));
+    m->tables = NULL;
     return check_ids(m, tables, err);
 }
 
@@ -241,7 +257,9 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
     s->model = model;
     s->plan = plan;
     opening o = {s, sequences};
-    const nib_status opened = nib__plan_open(open_runner, &o, &s->plan, &s->own, err);
+    nib_status opened = nib__session_keep(model, plan, err);
+    if (opened == NIB_OK)
+        opened = nib__plan_open(open_runner, &o, &s->plan, &s->own, err);
     const nib_status status = nib__checkpoint_read(model->net.checkpoint, opened, err);
     if (status != NIB_OK) {
         nib_session_close(s);

@@ -378,6 +378,15 @@ static void add_notes(nib_plan *p)
                    p->request.dtype);
     tell_overruled(to, "executor", "executor", nib__recipe_device(p->recipe), "--device",
                    p->request.device);
+    if (p->request.recipe && net->train.recipe)
+        nib__ledger_add_setting(to,
+                                &(nib_ledger_setting){.code = "recipe",
+                                                      .name = "recipe",
+                                                      .asked = net->train.recipe,
+                                                      .done = p->request.recipe,
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "--recipe %s overrules it", p->request.recipe);
     tell_threads(to, p->model->engine);
     if (net->checkpoint)
         nib__ledger_append(to, nib__checkpoint_ledger(net->checkpoint));

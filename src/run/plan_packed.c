@@ -1,26 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a plan's weights lie packed beside the checkpoint: what is used of them, or why they are
- * packed at load all the same. Their bytes are the same, so this is no substitution.
+ * Whether a plan's weights lie packed beside the checkpoint, or in the directory for such files:
+ * what is used of them, or why they are packed at load all the same. Their bytes are the same, so
+ * this is no substitution. And what a session keeps there for the next one.
  */
 #include "library.h"
 #include "packed.h"
 
 #include <stdio.h>
-
-/* Once for a model: it reads all of the file. */
-static void open_packed(nib_model *m)
-{
-    nib_err err = {NIB_OK, ""};
-    const nib_engine *e = m->engine;
-    if (m->packed_asked)
-        return;
-    m->packed_asked = true;
-    if (nib__packed_open(&m->packed, m->net.checkpoint, e->pool, &e->allocator, &err) != NIB_OK)
-        nib__ledger_add_note(&m->net.notes, "packed", "%s; the weights are packed at load",
-                             err.text);
-    m->net.packed = m->packed;
-}
 
 /* A layer that any row reads packed; *there: all of its layouts are in the file. */
 static bool is_packed(const nib_plan *p, size_t i, bool *there)
@@ -38,13 +25,173 @@ static bool is_packed(const nib_plan *p, size_t i, bool *there)
     return any;
 }
 
+/* ---- the files of --cache-dir ---- */
+
+const char *nib__kept_path(nib_model *m, nib_hash what, const char *end)
+{
+    char text[33], name[64];
+    snprintf(name, sizeof name, "%s.%s", nib__hash_text(text, what), end);
+    return nib__path_join(&m->net.arena, m->cache_dir, name);
+}
+
+/* One file for each model and choice of layouts: another device or kernel has its own. NULL: no
+ * weight is read packed as it is stored; what a recipe makes of it is packed at load. */
+static const char *kept_pack(const nib_plan *p)
+{
+    nib_model *m = p->model;
+    nib_hash parts[2] = {nib__path_hash(nib__checkpoint_path(m->net.checkpoint)), {0, 0}};
+    nib_text layouts;
+    const char *path = NULL;
+    nib__text_init(&layouts, &m->engine->allocator);
+    for (size_t i = 0; i < p->plan.count; i++) {
+        const nib_layer_plan *plan = &p->plan.layers[i];
+        const bool stored = nib__scheme_same_weight(&p->layers[i].stored, &plan->done);
+        for (int u = 0; u < plan->use_count && stored; u++)
+            if (plan->uses[u].kernel != NULL && plan->uses[u].kernel->packing != NULL)
+                nib__text_format(&layouts, "%zu %s\n", i, plan->uses[u].kernel->packing->name);
+    }
+    if (!layouts.failed && layouts.size != 0) {
+        parts[1] = nib__hash_bytes(layouts.at, layouts.size);
+        path = nib__kept_path(m, nib__hash_bytes(parts, sizeof parts), "pack");
+    }
+    nib__text_free(&layouts);
+    return path;
+}
+
+/* What stands in the way of files there; NULL: nothing that shows now. */
+static const char *refuses(const char *directory)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s", directory);
+    for (;;) { /* the first part of the path that is there */
+        const nib_path_kind kind = nib__path_kind(path);
+        if (kind == NIB_PATH_DIRECTORY)
+            return nib__path_writable(path) ? NULL : "nothing can be written there";
+        if (kind != NIB_PATH_NONE)
+            return "a file of this name is in the way";
+        char *slash = strrchr(path, '/');
+        if (slash == NULL)
+            return nib__path_writable(".") ? NULL : "nothing can be written there";
+        slash[slash == path] = 0; /* the root keeps its slash */
+    }
+}
+
+static nib_status open_at(nib_model *m, const char *path, const char *then)
+{
+    nib_err err = {NIB_OK, ""};
+    const nib_engine *e = m->engine;
+    const nib_status status =
+        nib__packed_open(&m->packed, path, m->net.checkpoint, e->pool, &e->allocator, &err);
+    if (status != NIB_OK)
+        nib__ledger_add_note(&m->net.notes, "packed", "%s; %s", err.text, then);
+    if (m->packed != NULL)
+        m->packed_path = path;
+    m->net.packed = m->packed;
+    return status;
+}
+
+/* Once for a model: it reads all of the file. */
+static void open_packed(nib_plan *p)
+{
+    nib_model *m = p->model;
+    if (m->packed_asked)
+        return;
+    m->packed_asked = true;
+    const char *beside = nib__packed_place(m->net.checkpoint, &m->net.arena);
+    if (beside != NULL &&
+        (open_at(m, beside, "the weights are packed at load") != NIB_OK || m->packed != NULL))
+        return;
+    const char *kept = m->cache_dir != NULL ? kept_pack(p) : NULL;
+    if (kept == NULL)
+        return;
+    (void)open_at(m, kept, "it is written anew");
+    m->packed_due = m->packed == NULL;
+    m->packed_path = kept;
+}
+
 void nib__plan_open_packed(nib_plan *p)
 {
-    if (!p->machine.here || p->policy.training || p->model->net.checkpoint == NULL)
+    nib_model *m = p->model;
+    if (!p->machine.here || p->policy.training || m->net.checkpoint == NULL)
         return;
-    open_packed(p->model);
-    nib__model_tables(p->model); /* now, so that the plan says what it finds */
+    open_packed(p);
+    nib__model_tables(m); /* now, so that the plan says what it finds */
+    const char *why = m->cache_dir != NULL ? refuses(m->cache_dir) : NULL;
+    if (why == NULL)
+        return;
+    m->packed_due = false, m->tables = NULL;
+    nib__ledger_add_setting(&p->plan.ledger,
+                            &(nib_ledger_setting){.code = "cache",
+                                                  .name = "--cache-dir",
+                                                  .asked = m->cache_dir,
+                                                  .by = NIB_BY_OPTION,
+                                                  .relation = NIB_SETTING_NONE},
+                            "%s", why);
 }
+
+static void log_kept(const nib_model *m, const char *path, const char *what, uint64_t bytes)
+{
+    const nib_callbacks *c = &m->engine->callbacks;
+    char line[4352], size[32];
+    if (c->log == NULL)
+        return;
+    snprintf(line, sizeof line, "kept: %s: %s, %s", path, what, nib__say_bytes(size, bytes));
+    c->log(c->ctx, line);
+}
+
+static nib_status keep_packed(nib_model *m, const nib_plan *p, nib_err *err)
+{
+    nib_packed_report report;
+    char what[64];
+    const nib_engine *e = m->engine;
+    NIB_TRY(nib__packed_write(&report, m->packed_path, &m->net, &p->plan, err));
+    NIB_TRY(nib__packed_open(&m->packed, m->packed_path, m->net.checkpoint, e->pool, &e->allocator,
+                             err));
+    m->net.packed = m->packed;
+    snprintf(what, sizeof what, "%zu packed weights", report.count);
+    log_kept(m, m->packed_path, what, report.bytes);
+    return NIB_OK;
+}
+
+static nib_status keep_tables(nib_model *m, nib_err *err)
+{
+    nib_arena *arena = &m->net.arena;
+    const char *json = nib__path_join(arena, m->net.directory, "tokenizer.json"),
+               *config = nib__path_join(arena, m->net.directory, "tokenizer_config.json");
+    uint64_t bytes = 0;
+    if (json == NULL || config == NULL)
+        return nib__fail_memory(err, strlen(m->net.directory), "a path");
+    if (nib__path_kind(config) != NIB_PATH_FILE)
+        config = NULL;
+    const nib_status status =
+        nib__tokenizer_write_tables(m->tables, json, config, &bytes, &m->engine->allocator, err);
+    if (status == NIB_OK)
+        log_kept(m, m->tables, "the tokenizer's tables", bytes);
+    return status == NIB_BAD_INPUT || status == NIB_UNSUPPORTED ? NIB_OK : status;
+}
+
+nib_status nib__session_keep(nib_model *m, const nib_plan *p, nib_err *err)
+{
+    nib_err why = {NIB_OK, ""};
+    const nib_callbacks *c = &m->engine->callbacks;
+    if (!m->packed_due && m->tables == NULL)
+        return NIB_OK;
+    nib_status status = nib__directories_make(m->cache_dir, &why);
+    if (status == NIB_OK && m->packed_due)
+        status = keep_packed(m, p, &why);
+    if (status == NIB_OK && m->tables != NULL)
+        status = keep_tables(m, &why);
+    m->packed_due = false, m->tables = NULL;
+    if (status == NIB_OK)
+        return NIB_OK;
+    if (status == NIB_CANCELLED || (p->request.strict && status != NIB_EXISTS))
+        return nib__fail(err, status, "%s", why.text);
+    if (c->log != NULL)
+        c->log(c->ctx, why.text);
+    return NIB_OK;
+}
+
+/* ---- what is said ---- */
 
 void nib__session_say_packed(const nib_session *s)
 {
@@ -60,9 +207,8 @@ void nib__session_say_packed(const nib_session *s)
     }
     char line[160];
     snprintf(line, sizeof line,
-             NIB_PACKED_NAME
-             ": %zu weights there are not as their kernels pack them now; they were "
-             "packed at load. `nibble quantize --pack` writes them anew",
+             "%zu packed weights are not as their kernels pack them now; they were packed at load. "
+             "`nibble quantize --pack` writes them anew",
              others);
     if (others > 0)
         c->log(c->ctx, line);
@@ -71,6 +217,10 @@ void nib__session_say_packed(const nib_session *s)
 void nib__plan_note_packed(nib_plan *p)
 {
     size_t there = 0, all = 0;
+    if (p->model->packed_due)
+        nib__ledger_add_note(&p->plan.ledger, "packed",
+                             "packed weights are not in %s yet: a run writes them there",
+                             p->model->cache_dir);
     if (p->model->packed == NULL || !p->machine.here)
         return;
     for (size_t i = 0; i < p->plan.count; i++) {
@@ -80,14 +230,13 @@ void nib__plan_note_packed(nib_plan *p)
         all++;
         there += is_there;
     }
-    const char *directory = nib__checkpoint_directory(p->model->net.checkpoint);
     if (all == 0)
         nib__ledger_add_note(&p->plan.ledger, "packed",
-                             "packed weights in %s/" NIB_PACKED_NAME
-                             ": not used, no kernel of this plan reads a packed weight",
-                             directory);
+                             "packed weights in %s: not used, no kernel of this plan reads a "
+                             "packed weight",
+                             p->model->packed_path);
     else
-        nib__ledger_add_note(&p->plan.ledger, "packed",
-                             "packed weights from %s/" NIB_PACKED_NAME ": %zu of %zu%s", directory,
-                             there, all, there == all ? "" : "; the others are packed at load");
+        nib__ledger_add_note(&p->plan.ledger, "packed", "packed weights from %s: %zu of %zu%s",
+                             p->model->packed_path, there, all,
+                             there == all ? "" : "; the others are packed at load");
 }

@@ -247,16 +247,19 @@ static nib_status pack_result(work *w, nib_err *err)
     nib_plan *plan = NULL;
     nib_packed_report report;
     char size[32];
+    const char *place = nib__path_join(&w->arena, w->out, NIB_PACKED_NAME);
+    if (!place)
+        return nib__fail_memory(err, strlen(w->out), "a path");
     nib_status status = nib_model_open(&made, engine, w->out, NULL, err);
     if (status == NIB_OK)
         status = nib_plan_make(&plan, made, NULL, err);
     if (status == NIB_OK)
         status = nib_plan_status(plan, err);
     if (status == NIB_OK)
-        status = nib__packed_write(&report, &made->net, &plan->plan, err);
+        status = nib__packed_write(&report, place, &made->net, &plan->plan, err);
     if (status == NIB_OK)
-        nib__ledger_add_note(&w->ledger, "packed", "%s/" NIB_PACKED_NAME ": %zu weights, %s",
-                             w->out, report.count, nib__say_bytes(size, report.bytes));
+        nib__ledger_add_note(&w->ledger, "packed", "%s: %zu weights, %s", place, report.count,
+                             nib__say_bytes(size, report.bytes));
     nib_plan_free(plan);
     nib_model_close(made);
     return status == NIB_OK ? pack_tokenizer(w, err) : status;

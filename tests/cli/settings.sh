@@ -201,3 +201,9 @@ rm -f tied/nibble.json
 setting 'without effect: --recipe 8da4w (option): it quantizes no layer' plan tied --recipe 8da4w --only lm_head
 setting 'without effect: --only lm_head (option): it quantizes nothing: a tied output is kept without +head' plan tied --recipe 8da4w --only lm_head --only '*.q_proj'
 check 'said to have it, it is quantized' test "$(settings plan tied --recipe 8da4w+head --only lm_head --only '*.q_proj')" = ''
+
+# a recipe beside that of a training config
+setting 'not as asked: recipe {"recipe_name"' plan "$REPO/configs/llama3_debugmodel_mxfp8.json" --recipe fp8dq
+setting '--recipe fp8dq overrules it' plan "$REPO/configs/llama3_debugmodel_mxfp8.json" --recipe fp8dq
+denied 'recipe {*' plan "$REPO/configs/llama3_debugmodel_mxfp8.json" --recipe fp8dq --strict
+setting 'c4_test is tests/assets/c4_test/data.json of torchtitan' plan "$config" --training.dataset c4_test
