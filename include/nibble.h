@@ -255,6 +255,7 @@ typedef struct nib_request {
     int64_t lookup; /* of generation: tokens at most, up to 64, that came before after the same ones
                        and are checked in one step; the text is what it is without. 0: 15 where that
                        is so, on the CPU; negative: none */
+    int ranks;      /* of training: how many run; 0: 1 */
 } nib_request;
 
 /* Plans without running anything; request NULL: all defaults. A plan is made even if a layer has no
@@ -311,6 +312,8 @@ typedef struct nib_convert_options {
     bool dry_run;       /* sizes and ledger only */
     const char *bias;   /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
     bool pack;          /* as of nib_quantize_options */
+    bool strict;        /* a setting that is other than asked or without effect is an error */
+    nib_strings allow;  /* with strict: the codes of settings that may be so */
 } nib_convert_options;
 
 /* Streams the checkpoint into another format, atomically. Codes stay what they are: for every
@@ -359,7 +362,8 @@ int64_t nib_session_vocab(const nib_session *session); /* logits per token */
 
 typedef struct nib_generate_options {
     const char *prompt; /* a special token written in it ("<s>") becomes that token; NULL: empty */
-    int64_t max_tokens; /* 0: until the context is full */
+    int64_t max_tokens; /* new ones; 0: until the context is full; negative: max_new_tokens or
+                           max_length of generation_config.json, then 0 */
     double temperature; /* negative: generation_config.json, then 0.8; 0: greedy */
     int64_t top_k;      /* negative: likewise, then 40; 0: off */
     double top_p;       /* negative: likewise, then 0.95 */

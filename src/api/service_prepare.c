@@ -50,6 +50,17 @@ static bool check_length(nib_call *call, size_t count)
                             "context_length_exceeded", text);
 }
 
+static bool find_limit(nib_call *call, nib_call_prompt *prompt)
+{
+    nib_err err;
+    const int64_t asked = call->request.max_tokens;
+    prompt->max_tokens = asked;
+    return asked >= 0 ||
+           nib__model_max_tokens(&prompt->max_tokens, call->service->session->model, asked,
+                                 (int64_t)prompt->count, &err) == NIB_OK ||
+           nib__call_refuse(call, 400, "max_completion_tokens", NULL, err.text);
+}
+
 /* A text that could not fit if all of its tokens were the longest is not made into tokens first. */
 static bool check_bytes(nib_call *call, size_t size)
 {
@@ -150,7 +161,7 @@ static bool make_prompts(nib_call *call)
             if (good)
                 memcpy(to->ids, q->prompts[i].ids, to->count * sizeof *to->ids);
         }
-        if (!good || !check_length(call, to->count))
+        if (!good || !check_length(call, to->count) || !find_limit(call, to))
             return false;
     }
     return true;
@@ -191,7 +202,7 @@ static void fill_choice(nib_call *call, nib_answer *c, int64_t index)
         nib__text_init(parts[i], a);
     c->job = (nib_job){.prompt = call->prompts[c->prompt].ids,
                        .prompt_count = (int64_t)call->prompts[c->prompt].count,
-                       .max_tokens = q->max_tokens < 0 ? INT64_MAX : q->max_tokens,
+                       .max_tokens = call->prompts[c->prompt].max_tokens,
                        .sampling = nib__model_sampling(s->session->model, &options),
                        .adjust = {.bias = q->bias,
                                   .bias_count = q->bias_count,

@@ -49,7 +49,7 @@ const option option_table[] = {
     {"allow", 0, KIND_LIST, AT(allow), "[PATTERN=]RUNG",
      "allow a substitution: device, dequant, unquantized; PATTERN: layers, or an operation such "
      "as attn; with --strict also the code of a setting, such as lookup",
-     ON_RUN | ON_QUANTIZE},
+     ON_RUN | ON_WRITE},
     {"kernel", 0, KIND_LIST, AT(kernel), "[PATTERN=]NAME",
      "bind a kernel; if it cannot be given, exit 4", ON_RUN},
     {"place", 0, KIND_LIST, AT(place), "[PATTERN=]DEVICE", "put layers on a device", ON_RUN},
@@ -62,8 +62,7 @@ const option option_table[] = {
     {"memory", 0, KIND_BYTES, AT(memory), "SIZE",
      "take no more than this of the device's memory: 6GB, 512MiB", ON_INFER},
     {"strict", 0, KIND_FLAG, AT(strict), NULL,
-     "any substitution is an error, and any setting that is not done as asked",
-     ON_RUN | ON_QUANTIZE},
+     "any substitution is an error, and any setting that is not done as asked", ON_RUN | ON_WRITE},
     {"bias", 0, KIND_TEXT, AT(bias), "FORM",
      "of the biases of quantized layers: float, int8, or int32 for static scales per row; default "
      "as stored",
@@ -90,7 +89,7 @@ const option option_table[] = {
     {"out", 'o', KIND_TEXT, AT(out), "FILE", "write there instead of to stdout", ON_PLOT},
     {"value", 0, KIND_TEXT, AT(value), "NAME",
      "which of the metrics: grad_norm, rate, tps, ...; default loss", ON_PLOT},
-    {"smooth", 0, KIND_INT, AT(smooth), "N",
+    {"smooth", 0, KIND_COUNT, AT(smooth), "N",
      "draw the mean of the last N points, and the points faintly", ON_PLOT},
     {"keys", 0, KIND_FLAG, AT(keys), NULL, "list every key of a config, without one", ON_TRAIN},
     {"against", 0, KIND_TEXT, AT(against), "MODEL", "compare with this model", ON_EVAL | ON_VERIFY},
@@ -102,8 +101,9 @@ const option option_table[] = {
     {"file", 'f', KIND_TEXT, AT(prompt_file), "FILE",
      "read the prompt from a file; - is the standard input", ON_GENERATE},
     {"max-tokens", 'n', KIND_INT, AT(max_tokens), "N",
-     "new tokens at most; default 0: until the context is full", ON_TEXT},
-    {"max-tokens", 'n', KIND_INT, AT(max_tokens), "N", "new tokens to time; default 64", ON_BENCH},
+     "new tokens at most; 0: until the context is full; default the model's own, else 0", ON_TEXT},
+    {"max-tokens", 'n', KIND_COUNT, AT(max_tokens), "N", "new tokens to time; default 64",
+     ON_BENCH},
     {"temp", 0, KIND_DOUBLE, AT(temperature), "T",
      "temperature; 0: always the likeliest token; default the model's own, else 0.8", ON_TEXT},
     {"top-k", 0, KIND_INT, AT(top_k), "K",
@@ -130,7 +130,7 @@ const option option_table[] = {
     {"host", 0, KIND_TEXT, AT(host), "ADDRESS",
      "where to listen; default 127.0.0.1, and no wider without keys", ON_SERVE},
     {"port", 0, KIND_INT, AT(port), "N", "0: any that is free; default 8080", ON_SERVE},
-    {"parallel", 0, KIND_INT, AT(parallel), "N",
+    {"parallel", 0, KIND_COUNT, AT(parallel), "N",
      "answers that are made at once, each with a context of its own; default 8", ON_SERVE},
     {"queue", 0, KIND_INT, AT(queue), "N", "requests that wait at most; more get 429; default 64",
      ON_SERVE},
@@ -146,10 +146,10 @@ const option option_table[] = {
     {"time-limit", 0, KIND_DOUBLE, AT(time_limit), "SECONDS",
      "for a request, from its coming to its end; default 0: none", ON_SERVE},
     {"body-limit", 0, KIND_BYTES, AT(body_limit), "SIZE", "of a request; default 8MB", ON_SERVE},
-    {"connections", 0, KIND_INT, AT(connections), "N", "at once, at most; default 512", ON_SERVE},
+    {"connections", 0, KIND_COUNT, AT(connections), "N", "at once, at most; default 512", ON_SERVE},
     {"text", 0, KIND_TEXT, AT(text), "FILE", "a text, or JSON lines with a `text` key (.jsonl)",
      ON_EVAL | ON_ADVISE},
-    {"window", 0, KIND_INT, AT(window), "N",
+    {"window", 0, KIND_COUNT, AT(window), "N",
      "tokens per window; default the smaller of the context and 4096", ON_EVAL | ON_ADVISE},
     {"memory", 0, KIND_BYTES, AT(memory), "SIZE",
      "what weights, keys and values may take: 6GB, 500MB, 8GiB; default what the device has",
@@ -160,10 +160,11 @@ const option option_table[] = {
      ON_ADVISE},
     {"svg", 0, KIND_TEXT, AT(svg), "FILE", "draw the frontier there, too", ON_ADVISE},
     {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "predict, and run nothing", ON_ADVISE},
-    {"prompt-tokens", 0, KIND_INT, AT(prompt_tokens), "N",
+    {"prompt-tokens", 0, KIND_COUNT, AT(prompt_tokens), "N",
      "length of the prompt to time; default 512", ON_BENCH},
-    {"repeats", 0, KIND_INT, AT(repeats), "N", "rounds to take the median of; default 5", ON_BENCH},
-    {"batch", 0, KIND_INT, AT(batch), "N",
+    {"repeats", 0, KIND_COUNT, AT(repeats), "N", "rounds to take the median of; default 5",
+     ON_BENCH},
+    {"batch", 0, KIND_COUNT, AT(batch), "N",
      "of MODEL: also decode N sequences together, each at a position of its own", ON_BENCH},
     {"sweep", 0, KIND_TEXT, AT(sweep), "N,N,...",
      "of MODEL: also decode behind so many positions, in turn with an empty cache", ON_BENCH},
@@ -185,14 +186,14 @@ const option option_table[] = {
      ON_DEVICES},
     {"train", 0, KIND_FLAG, AT(train), NULL,
      "time steps of MODEL, a training config; --repeats says how many", ON_BENCH},
-    {"context", 'c', KIND_INT, AT(context), "N",
+    {"context", 'c', KIND_COUNT, AT(context), "N",
      "tokens per sequence; default the smaller of the model's and 4096", ON_INFER | ON_ADVISE},
     {"tokenizer", 0, KIND_TEXT, AT(tokenizer), "PATH",
      "tokenizer.json, its directory or a GGUF; default inside the model or beside it",
      ON_RUN | ON_WRITE | ON_ADVISE},
-    {"threads", 't', KIND_INT, AT(threads), "N",
+    {"threads", 't', KIND_COUNT, AT(threads), "N",
      "threads; default as many as this process may run on", ON_ALL},
-    {"ranks", 0, KIND_INT, AT(ranks), "N",
+    {"ranks", 0, KIND_COUNT, AT(ranks), "N",
      "processes that the run must have at least, started with `mpirun -n N`; default as many as "
      "there are",
      ON_TRAIN},
@@ -316,10 +317,12 @@ static int set_value(settings *s, const option *o, const char *value)
         return append((list *)(void *)at, value)
                    ? 0
                    : fail(&(nib_err){NIB_NO_MEMORY, "memory ran out while reading options"});
+    case KIND_COUNT:
     case KIND_INT: {
-        const long long n = strtoll(value, &end, 10);
-        if (errno || end == value || *end || n < 0)
-            return fail_usage("--%s: \"%s\" is not a whole number of 0 or more", o->name, value);
+        const long long n = strtoll(value, &end, 10), least = o->kind == KIND_COUNT;
+        if (errno || end == value || *end || n < least)
+            return fail_usage("--%s: \"%s\" is not a whole number of %lld or more", o->name, value,
+                              least);
         memcpy(at, &n, sizeof n);
         return 0;
     }
@@ -433,6 +436,7 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
                       .min_p = -1,
                       .repeat_penalty = -1,
                       .top_k = -1,
+                      .max_tokens = -1,
                       .lookup = -1,
                       .loss_budget = -1,
                       .port = -1,

@@ -11,7 +11,8 @@ typedef enum option_kind {
     KIND_FLAG,
     KIND_TEXT,
     KIND_LIST,
-    KIND_INT,
+    KIND_INT,   /* of 0 or more */
+    KIND_COUNT, /* of 1 or more */
     KIND_SEED,
     KIND_DOUBLE,
     KIND_BYTES

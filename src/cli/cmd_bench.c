@@ -392,7 +392,7 @@ static int bench_model(nib_engine *engine, const settings *s, const char *path)
     report p = {.s = s,
                 .model = path,
                 .options = {.prompt_tokens = s->prompt_tokens,
-                            .new_tokens = s->max_tokens,
+                            .new_tokens = s->max_tokens > 0 ? s->max_tokens : 0,
                             .repeats = (int)(repeats < INT_MAX ? repeats : INT_MAX),
                             .batch = s->batch,
                             .contexts = contexts,
@@ -429,11 +429,14 @@ static int bench_train(nib_engine *engine, const settings *s, const char *path)
     const nib_request request = request_of(s);
     const nib_sink sink = report_sink(s);
     const int steps = (int)(s->repeats < INT_MAX ? s->repeats : INT_MAX);
-    if (nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
-        nib_bench_train(model, plan, steps, form_of(s), &sink, &err) != NIB_OK)
+    if (nib_plan_make(&plan, model, &request, &err) != NIB_OK)
         status = fail(&err);
-    else
-        status = finish_stdout(0);
+    if (status == 0)
+        status = say_settings(plan, s);
+    if (status == 0)
+        status = nib_bench_train(model, plan, steps, form_of(s), &sink, &err) == NIB_OK
+                     ? finish_stdout(0)
+                     : fail(&err);
     nib_plan_free(plan);
     nib_model_close(model);
     return status;
@@ -446,9 +449,12 @@ static int bench_layers(nib_model *model, nib_engine *engine, const settings *s)
     const nib_request request = request_of(s);
     const nib_sink sink = report_sink(s);
     (void)engine;
-    const bool ok = nib_plan_make(&plan, model, &request, &err) == NIB_OK &&
-                    nib_bench_layers(plan, s->prompt_tokens, form_of(s), &sink, &err) == NIB_OK;
-    const int status = ok ? finish_stdout(0) : fail(&err);
+    int status =
+        nib_plan_make(&plan, model, &request, &err) == NIB_OK ? say_settings(plan, s) : fail(&err);
+    if (status == 0)
+        status = nib_bench_layers(plan, s->prompt_tokens, form_of(s), &sink, &err) == NIB_OK
+                     ? finish_stdout(0)
+                     : fail(&err);
     nib_plan_free(plan);
     return status;
 }
@@ -499,7 +505,7 @@ static const char *option_of_models(const settings *s)
 /* One that --kernels or --predict has no use for; NULL: none. */
 static const char *option_of_steps(const settings *s)
 {
-    const given options[] = {{"max-tokens", s->max_tokens != 0},
+    const given options[] = {{"max-tokens", s->max_tokens >= 0},
                              {"repeats", s->repeats != 0},
                              {"operations", s->operations},
                              {"device", s->kernels && s->device != NULL},

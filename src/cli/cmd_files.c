@@ -81,7 +81,9 @@ static int convert(nib_model *model, nib_engine *engine, const settings *s)
                                          .force = s->force,
                                          .dry_run = s->dry_run,
                                          .bias = s->bias,
-                                         .pack = s->pack};
+                                         .pack = s->pack,
+                                         .strict = s->strict,
+                                         .allow = request_of(s).allow};
     nib_err err;
     const nib_sink sink = report_sink(s);
     (void)engine;

@@ -6,8 +6,13 @@
 
 #include "config_values.h"
 
-const nib_generation nib__generation_none = {
-    .temperature = -1, .top_p = -1, .min_p = -1, .repeat_penalty = -1, .top_k = -1};
+const nib_generation nib__generation_none = {.temperature = -1,
+                                             .top_p = -1,
+                                             .min_p = -1,
+                                             .repeat_penalty = -1,
+                                             .top_k = -1,
+                                             .max_new_tokens = -1,
+                                             .max_length = -1};
 
 /* Keys that choose no tokens and end no text: bookkeeping. */
 static const char *const harmless[] = {"_from_model_config",   "bos_token_id",
@@ -43,6 +48,10 @@ static bool read_key(nib_generation *out, nib_json *json, nib_ledger *ledger)
         return nib__config_number(json, &out->repeat_penalty);
     if (nib__json_is(json, "top_k"))
         return nib__config_size(json, &out->top_k);
+    if (nib__json_is(json, "max_new_tokens"))
+        return nib__config_size(json, &out->max_new_tokens);
+    if (nib__json_is(json, "max_length"))
+        return nib__config_size(json, &out->max_length);
     if (nib__json_is(json, "eos_token_id"))
         return nib__config_ids(json, out->eos, NIB_EOS_MAX, &out->eos_count);
     if (nib__json_is(json, "do_sample")) {

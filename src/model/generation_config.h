@@ -11,6 +11,7 @@
 typedef struct nib_generation {
     double temperature, top_p, min_p, repeat_penalty;
     int64_t top_k;
+    int64_t max_new_tokens, max_length; /* max_length: with the prompt's */
     bool do_sample, do_sample_given;
     int32_t eos[NIB_EOS_MAX];
     int eos_count;

@@ -292,6 +292,8 @@ static nib_status finish(nib_train_reader *r, nib_err *err)
     c->checkpointing = modes[d->checkpointing];
     c->document_mask = d->attention == 1;
     c->global_batch = nib__max(c->global_batch, 0);
+    c->replicas_by =
+        nib__train_asker(r, nib__train_key_find("parallelism.data_parallel_replicate_degree"));
     if (!c->tokenizer && d->hf_config && nib__path_kind(d->hf_config) == NIB_PATH_DIRECTORY)
         c->tokenizer = d->hf_config;
     if (c->batch > INT32_MAX / c->sequence)

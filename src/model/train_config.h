@@ -58,6 +58,9 @@ typedef struct nib_train_config {
     /* validation */
     const char *validation;                     /* a text or .jsonl; NULL: none */
     int64_t validation_every, validation_steps; /* steps -1: all of the text */
+    /* parallelism */
+    int64_t replicas; /* ranks that data_parallel_replicate_degree asks for; 0: any number */
+    nib_asker replicas_by;
     /* comm */
     double timeout_s; /* that a rank waits for another */
 } nib_train_config;

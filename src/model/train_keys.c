@@ -228,7 +228,8 @@ const nib_train_key nib__train_keys[] = {
     MET("compile.backend", NIB_KEY_TEXT, AHEAD),
 
     /* ---- parallelism ---- */
-    IDLE("parallelism.data_parallel_replicate_degree", NIB_KEY_WHOLE, WHOLE_RANKS),
+    WHOLE("parallelism.data_parallel_replicate_degree", OUT(replicas), 1, MANY,
+          "ranks with all weights each; `mpirun -n N` starts them, and another number is said"),
     IDLE("parallelism.data_parallel_shard_degree", NIB_KEY_WHOLE, WHOLE_RANKS),
     IDLE("parallelism.fsdp_reshard_after_forward", NIB_KEY_TEXT, WHOLE_RANKS),
     MET("parallelism.enable_compiled_autograd", NIB_KEY_FLAG, AHEAD),

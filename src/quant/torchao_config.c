@@ -473,6 +473,9 @@ static nib_status nv_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_er
 }
 
 /* Settings that say how torchao's own kernels run. */
+/* Of torchao 0.18's configs. A later one may mean something else by the same keys. */
+enum { VERSION = 2 };
+
 #define ANY "set_inductor_config", "version"
 
 static const struct {
@@ -575,6 +578,10 @@ static nib_status mean(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning 
         const nib_ao_field *version = find(c, "version"); /* torchao takes it before "_version" */
         if (version != NULL && version->has_number)
             c->version = version->number;
+        if (c->version < 1 || c->version > VERSION)
+            return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err,
+                                    "%s of version %lld is not known here; versions 1 and %d are",
+                                    c->type, (long long)c->version, VERSION);
         NIB_TRY(types[i].read(r, c, m, err));
         note_wish(c, m);
         NIB_TRY(tell_kernels(r, c, err));

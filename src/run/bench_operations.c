@@ -129,6 +129,7 @@ static void write_json(const bench *b, nib_text *text)
     nib__op_table_json(&b->prefill, &w);
     nib__jsonw_key(&w, "decode");
     nib__op_table_json(&b->decode, &w);
+    nib__ledger_json(&b->session->plan->plan.ledger, &w);
     nib__jsonw_object_end(&w);
     nib__text_str(text, "\n");
 }

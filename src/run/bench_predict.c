@@ -39,7 +39,6 @@ typedef struct prediction {
     predicted_layer *layers; /* [count] */
     size_t count;
     double worst; /* of the ratios: how far from 1 */
-    size_t lines; /* that were written */
 } prediction;
 
 static int64_t tokens_of(const prediction *p, int batch) { return batch == 0 ? 1 : p->prompt; }
@@ -136,80 +135,94 @@ static double predict(prediction *p, const predicted_layer *l, int64_t m)
 
 /* ---- words ---- */
 
-static void write_head(const prediction *p, nib_form form, nib_text *out)
+/* What a line says of a layer at a number of tokens. */
+typedef struct compared {
+    int64_t m;
+    double predicted, measured; /* seconds */
+} compared;
+
+static compared compare(prediction *p, const predicted_layer *l, int batch)
+{
+    double of_turns[TURNS];
+    memcpy(of_turns, l->measured[batch], sizeof of_turns);
+    const int64_t m = tokens_of(p, batch);
+    const compared c = {m, predict(p, l, m), nib__median(of_turns, TURNS)};
+    const double ratio = c.predicted / c.measured, off = ratio < 1 ? 1 / ratio : ratio;
+    p->worst = off > p->worst ? off : p->worst;
+    return c;
+}
+
+static void write_json(prediction *p, const nib_plan *plan, nib_text *out)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_pair_string(&w, "device", p->machine->name);
+    nib__jsonw_pair_string(&w, "from", nib__machine_rates(p->machine));
+    nib__jsonw_key(&w, "times"); /* "layers" are the ledger's */
+    nib__jsonw_array(&w);
+    for (size_t i = 0; i < p->count * BATCHES; i++) {
+        const predicted_layer *l = &p->layers[i / BATCHES];
+        const compared c = compare(p, l, (int)(i % BATCHES));
+        nib__jsonw_object(&w);
+        nib__jsonw_pair_string(&w, "recipe", l->scheme);
+        nib__jsonw_pair_int(&w, "n", l->layer.n);
+        nib__jsonw_pair_int(&w, "k", l->layer.k);
+        nib__jsonw_pair_int(&w, "m", c.m);
+        nib__jsonw_pair_string(&w, "kernel", nib__way_use(&l->way, c.m)->kernel->name);
+        nib__jsonw_pair_double(&w, "predicted_us", c.predicted * 1e6);
+        nib__jsonw_pair_double(&w, "measured_us", c.measured * 1e6);
+        nib__jsonw_object_end(&w);
+    }
+    nib__jsonw_array_end(&w);
+    nib__jsonw_pair_double(&w, "worst", p->worst);
+    if (plan != NULL)
+        nib__ledger_json(&plan->plan.ledger, &w);
+    nib__jsonw_object_end(&w);
+    nib__text_str(out, "\n");
+}
+
+static void write_text(prediction *p, bool markdown, nib_text *out)
 {
     const nib_machine *m = p->machine;
-    const char *how = nib__machine_rates(m);
-    if (form == NIB_FORM_JSON)
-        nib__text_format(out,
-                         "{\n  \"schema\": 1,\n  \"device\": \"%s\",\n  \"from\": \"%s\",\n"
-                         "  \"layers\": [",
-                         m->name, how);
-    else if (form == NIB_FORM_MARKDOWN)
+    if (markdown)
         nib__text_format(out,
                          "| layer on %s | recipe | tokens | predicted, us | measured, us | ratio "
                          "|\n|---|---|---|---|---|---|\n",
                          m->name);
     else
         nib__text_format(out, "%s, %s, predicted from %s\n%-15s %-12s %6s %12s %12s %7s\n", m->name,
-                         nib__machine_title(m), how, "layer", "recipe", "tokens", "predicted us",
-                         "measured us", "ratio");
-}
-
-static void write_line(prediction *p, const predicted_layer *l, int batch, nib_form form,
-                       nib_text *out)
-{
-    const int64_t m = tokens_of(p, batch);
-    const long long n = (long long)l->layer.n, k = (long long)l->layer.k, tokens = (long long)m;
-    double of_turns[TURNS];
-    memcpy(of_turns, l->measured[batch], sizeof of_turns);
-    const double measured = nib__median(of_turns, TURNS), predicted = predict(p, l, m);
-    const double ratio = predicted / measured, off = ratio < 1 ? 1 / ratio : ratio;
-    p->worst = off > p->worst ? off : p->worst;
-    if (form == NIB_FORM_JSON)
+                         nib__machine_title(m), nib__machine_rates(m), "layer", "recipe", "tokens",
+                         "predicted us", "measured us", "ratio");
+    for (size_t i = 0; i < p->count * BATCHES; i++) {
+        const predicted_layer *l = &p->layers[i / BATCHES];
+        const compared c = compare(p, l, (int)(i % BATCHES));
         nib__text_format(out,
-                         "%s\n    {\"recipe\": \"%s\", \"n\": %lld, \"k\": %lld, \"m\": %lld, "
-                         "\"kernel\": \"%s\", \"predicted_us\": %.4g, \"measured_us\": %.4g}",
-                         p->lines > 0 ? "," : "", l->scheme, n, k, tokens,
-                         nib__way_use(&l->way, m)->kernel->name, predicted * 1e6, measured * 1e6);
-    else
-        nib__text_format(out,
-                         form == NIB_FORM_MARKDOWN
-                             ? "| %lld x %lld | %s | %lld | %.4g | %.4g | %.2f |\n"
-                             : "%6lld x %-6lld %-12s %6lld %12.4g %12.4g %7.2f\n",
-                         n, k, l->scheme, tokens, predicted * 1e6, measured * 1e6, ratio);
-    p->lines++;
-}
-
-static void write_all(prediction *p, nib_form form, nib_text *out)
-{
-    for (size_t i = 0; i < p->count; i++)
-        for (int batch = 0; batch < BATCHES; batch++)
-            write_line(p, &p->layers[i], batch, form, out);
-    if (form == NIB_FORM_JSON)
-        nib__text_format(out, "\n  ],\n  \"worst\": %.4g\n}\n", p->worst);
-    else
-        nib__text_format(out, "%sworst: %.2f times off\n", form == NIB_FORM_MARKDOWN ? "\n" : "",
-                         p->worst);
+                         markdown ? "| %lld x %lld | %s | %lld | %.4g | %.4g | %.2f |\n"
+                                  : "%6lld x %-6lld %-12s %6lld %12.4g %12.4g %7.2f\n",
+                         (long long)l->layer.n, (long long)l->layer.k, l->scheme, (long long)c.m,
+                         c.predicted * 1e6, c.measured * 1e6, c.predicted / c.measured);
+    }
+    nib__text_format(out, "%sworst: %.2f times off\n", markdown ? "\n" : "", p->worst);
 }
 
 /* ---- all of it ---- */
 
-static nib_status run(prediction *p, nib_gpu *gpu, nib_form form, const nib_sink *sink,
-                      nib_err *err)
+static nib_status run(prediction *p, nib_gpu *gpu, const nib_plan *plan, nib_form form,
+                      const nib_sink *sink, nib_err *err)
 {
     nib_text text;
     nib__text_init(&text, &p->engine->allocator);
     nib_status status =
         nib__timed_open(&p->timed, p->engine, gpu, nib__timed_weights(p->machine), err);
     p->timed.in_turns = true;
-    write_head(p, form, &text);
-    if (status == NIB_OK && text.failed) /* before what takes seconds */
-        status = nib__fail_memory(err, text.size, "the table");
     if (status == NIB_OK)
         status = measure_all(p, err);
-    if (status == NIB_OK)
-        write_all(p, form, &text);
+    if (status == NIB_OK && form == NIB_FORM_JSON)
+        write_json(p, plan, &text);
+    else if (status == NIB_OK)
+        write_text(p, form == NIB_FORM_MARKDOWN, &text);
     nib__timed_close(&p->timed);
     if (status == NIB_OK)
         status = nib__text_flush(&text, sink, err);
@@ -242,7 +255,7 @@ static nib_status bench(nib_engine *engine, const char *device, const nib_plan *
         status = take_usual(&p, err);
     }
     if (status == NIB_OK)
-        status = run(&p, gpu, form, sink, err);
+        status = run(&p, gpu, plan, form, sink, err);
     nib__release(&engine->allocator, p.layers);
     return status;
 }

@@ -5,6 +5,8 @@
  */
 #include "library.h"
 
+#include <inttypes.h>
+
 static double choose(double option, double file, double fallback)
 {
     return option >= 0 ? option : file >= 0 ? file : fallback;
@@ -25,6 +27,29 @@ nib_sampling nib__model_sampling(const nib_model *model, const nib_generate_opti
                                  : 40,
         .seed = o->seed,
     };
+}
+
+nib_status nib__model_max_tokens(int64_t *out, const nib_model *model, int64_t asked,
+                                 int64_t prompt_count, nib_err *err)
+{
+    const nib_generation *f = &model->net.generation;
+    *out = asked > 0 ? asked : INT64_MAX;
+    if (asked >= 0)
+        return NIB_OK;
+    if (f->max_new_tokens > 0) {
+        *out = f->max_new_tokens; /* which goes over max_length in transformers, too */
+        return NIB_OK;
+    }
+    if (f->max_length <= 0)
+        return NIB_OK;
+    *out = f->max_length - prompt_count;
+    if (*out > 0)
+        return NIB_OK;
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "the prompt has %" PRId64
+                     " tokens, and generation_config.json ends a text at max_length %" PRId64
+                     "; say how many new ones are wanted",
+                     prompt_count, f->max_length);
 }
 
 int nib__model_ends(const nib_model *model, int32_t ids[NIB_EOS_MAX])

@@ -29,6 +29,7 @@ typedef struct generation {
     nib_step_times times;
     int64_t steps[NIB_LOOKUP_MOST + 2]; /* after the prompt, by their tokens */
     uint64_t start;
+    int64_t max_tokens;        /* new ones; INT64_MAX: until the context is full */
     int32_t ends[NIB_EOS_MAX]; /* tokens that end the text */
     int end_count;
     nib_text_out text;
@@ -97,8 +98,7 @@ static nib_status forward(generation *g, size_t from, const float **logits, nib_
 static int64_t draft_room(const generation *g)
 {
     const int64_t context = g->session->plan->context - (int64_t)g->count - 1;
-    const int64_t wanted =
-        g->options->max_tokens > 0 ? g->options->max_tokens - g->stats->new_tokens - 1 : INT64_MAX;
+    const int64_t wanted = g->max_tokens - g->stats->new_tokens - 1;
     return nib__min(g->stats->lookup, nib__min(context, wanted));
 }
 
@@ -236,13 +236,13 @@ static nib_status take(generation *g, int32_t id, bool *over, nib_err *err)
     NIB_TRY(put_token(g, id, err));
     if (g->text.stopped) {
         stats->finish = NIB_FINISH_STOP;
-    } else if (g->options->max_tokens > 0 && stats->new_tokens >= g->options->max_tokens) {
+    } else if (stats->new_tokens >= g->max_tokens) {
         stats->finish = NIB_FINISH_LENGTH;
     } else if ((int64_t)g->count > g->session->plan->context - 1) {
         stats->finish = NIB_FINISH_CONTEXT;
     } else if (!nib__engine_progress(g->session->model->engine, "generate",
                                      (uint64_t)stats->new_tokens,
-                                     (uint64_t)g->options->max_tokens)) {
+                                     g->max_tokens < INT64_MAX ? (uint64_t)g->max_tokens : 0)) {
         stats->finish = NIB_FINISH_CANCELLED;
     } else {
         *over = false;
@@ -349,6 +349,9 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
     nib_status status = choose_sampler(&g, err);
     if (status == NIB_OK)
         status = read_prompt(&g, err);
+    if (status == NIB_OK)
+        status = nib__model_max_tokens(&g.max_tokens, session->model, options->max_tokens,
+                                       (int64_t)g.count, err);
     if (status == NIB_OK)
         status = nib__checkpoint_read(session->model->net.checkpoint, run(&g, err), err);
     session->runner.keeps_logits = false;

@@ -64,6 +64,10 @@ nib_status nib__chat_check(nib_model *model, nib_err *err);
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
 /* The options, then what generation_config.json says, then llama.cpp's defaults. */
 nib_sampling nib__model_sampling(const nib_model *model, const nib_generate_options *options);
+/* *out: the new tokens that may follow a prompt, INT64_MAX without a limit; asked as in
+ * nib_generate_options. NIB_BAD_INPUT: the prompt leaves none of the file's max_length. */
+nib_status nib__model_max_tokens(int64_t *out, const nib_model *model, int64_t asked,
+                                 int64_t prompt_count, nib_err *err);
 /* The tokens that end a text, by the model's files, or the tokenizer that was opened; how many. */
 int nib__model_ends(const nib_model *model, int32_t ids[NIB_EOS_MAX]);
 

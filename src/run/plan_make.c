@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 /* ---- copying the request: it need not live as long as the plan ---- */
 
@@ -361,6 +362,27 @@ static void note_scales(nib_plan *p)
                                 others, nib__type_name(stored));
 }
 
+static void tell_replicas(nib_plan *p)
+{
+    const nib_train_config *train = &p->model->net.train;
+    const int64_t asked = train->replicas, ranks = p->request.ranks > 0 ? p->request.ranks : 1;
+    char of_config[24], here[24];
+    if (asked == 0 || asked == ranks)
+        return;
+    snprintf(of_config, sizeof of_config, "%" PRId64, asked);
+    snprintf(here, sizeof here, "%" PRId64, ranks);
+    nib__ledger_add_setting(
+        &p->plan.ledger,
+        &(nib_ledger_setting){.code = "training-key",
+                              .name = "parallelism.data_parallel_replicate_degree",
+                              .asked = of_config,
+                              .done = here,
+                              .by = train->replicas_by,
+                              .relation = NIB_SETTING_OTHER},
+        "%s: `mpirun -n %s nibble train` starts so many",
+        ranks == 1 ? "this is one rank" : "other ranks run", of_config);
+}
+
 static void add_notes(nib_plan *p)
 {
     const nib_network *net = &p->model->net;
@@ -388,6 +410,7 @@ static void add_notes(nib_plan *p)
                                                       .relation = NIB_SETTING_OTHER},
                                 "--recipe %s overrules it", p->request.recipe);
     tell_threads(to, p->model->engine);
+    tell_replicas(p);
     if (net->checkpoint)
         nib__ledger_append(to, nib__checkpoint_ledger(net->checkpoint));
     note_scales(p);

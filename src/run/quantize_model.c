@@ -477,16 +477,19 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
     nib_quantize_job job = {.recipe = "as stored",
                             .format = o->format,
                             .convert = true,
+                            .strict = o->strict,
+                            .allow = &o->allow,
+                            .decided = note_biases,
+                            .ctx = o->bias,
                             .force = o->force,
                             .dry_run = o->dry_run};
     NIB_TRY(nib__bias_parse(&job.bias, o->bias, err));
+    add_notes(w);
     NIB_TRY(run_job(w, &job, &report, err));
     if (o->pack && !o->dry_run)
         NIB_TRY(pack_result(w, err));
-    nib__note_biases(&w->ledger, o->bias, floats_because);
     if (!o->dry_run)
         count_kept(w, &report);
-    add_notes(w);
     return render(w, &report, form, sink, err);
 }
 
@@ -497,6 +500,12 @@ nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib
     NIB_TRY(check_model(model, options->out, err));
     if (!options->format)
         return nib__fail(err, NIB_USAGE, "converting wants a format");
+    for (size_t i = 0; i < options->allow.count; i++)
+        if (!nib__setting_code_is_known(options->allow.items[i]))
+            return nib__fail(err, NIB_USAGE,
+                             "--allow %s has no effect: converting takes codes of settings, of "
+                             "which --strict says those that it wants",
+                             options->allow.items[i]);
     if (options->dtype && strcmp(options->format, "safetensors") != 0)
         return nib__fail(err, NIB_USAGE,
                          "a float type is asked for, but the format %s keeps codes; the format "

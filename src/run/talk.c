@@ -168,7 +168,9 @@ static nib_status run(turn *t, nib_job *job, nib_err *err)
         if (t->over ||
             nib__engine_progress(engine, reading ? "prompt" : "generate",
                                  (uint64_t)(reading ? job->done : job->made),
-                                 (uint64_t)(reading ? job->prompt_count : t->options->max_tokens)))
+                                 reading                       ? (uint64_t)job->prompt_count
+                                 : job->max_tokens < INT64_MAX ? (uint64_t)job->max_tokens
+                                                               : 0))
             continue;
         nib__batch_remove(t->chat->batch, job);
         t->finish = NIB_FINISH_CANCELLED;
@@ -209,12 +211,13 @@ static nib_status answer(nib_talk *c, turn *t, int32_t *ids, size_t count, nib_e
 {
     nib_job job = {.prompt = ids,
                    .prompt_count = (int64_t)count,
-                   .max_tokens = t->options->max_tokens > 0 ? t->options->max_tokens : INT64_MAX,
                    .sampling = nib__model_sampling(c->session->model, t->options),
                    .top = -1,
                    .ignore_ends = t->options->ignore_eos,
                    .calls = {take_token, end_turn},
                    .ctx = t};
+    NIB_TRY(nib__model_max_tokens(&job.max_tokens, c->session->model, t->options->max_tokens,
+                                  job.prompt_count, err));
     NIB_TRY(nib__sampling_check(&job.sampling, err));
     const nib_status status = run(t, &job, err);
     fill_stats(t, &job);

@@ -214,6 +214,7 @@ static void write_json(const bench *b, nib_text *text)
     nib__jsonw_pair_int(&w, "memory_taken_bytes", (int64_t)b->taken);
     nib__jsonw_key(&w, "operations");
     nib__op_table_json(&b->table, &w);
+    nib__ledger_json(&t->plan->plan.ledger, &w);
     nib__jsonw_object_end(&w);
     nib__text_str(text, "\n");
 }

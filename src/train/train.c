@@ -204,6 +204,8 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
                      const nib_sink *sink, nib_err *err)
 {
     run r = {.options = options, .sink = sink};
+    const int ranks = nib_ranks_count(options ? options->ranks : NULL);
+    const int planned = plan->request.ranks > 0 ? plan->request.ranks : 1;
     if (options && options->ran)
         *options->ran = NULL;
     if (!model->net.training)
@@ -215,6 +217,9 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
                          "the plan is for %s, which is not this machine, so it can be planned and "
                          "not run; --device %s trains here",
                          plan->machine.name, model->engine->here.name);
+    if (planned != ranks)
+        return nib__fail(err, NIB_USAGE, "the plan is for %d rank%s, and %d run: nib_request.ranks",
+                         planned, planned == 1 ? "" : "s", ranks);
     if (options && options->dry_run)
         return nib__dry_run(model, plan, options->ranks, options->ran, sink, err);
     const bool prints = model->net.train.print_after_conversion &&

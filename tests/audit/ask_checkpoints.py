@@ -26,12 +26,12 @@ KEYS = [
 ]
 # Keys that change the forward pass: the run must show it.
 LIVE = [("rms_norm_eps", 0.05), ("rope_theta", 10.0)]
-# generation_config.json: (key, value, the same as options of generate, or None: it must be said)
+# generation_config.json: (key, value, the same as options of generate, or None: it must be said; max_length counts the prompt, too)
 GENERATION = [
     ("num_beams", 4, None), ("penalty_alpha", 0.6, None), ("no_repeat_ngram_size", 2, None), ("typical_p", 0.5, None),
     ("epsilon_cutoff", 3e-4, None), ("forced_eos_token_id", 2, None), ("suppress_tokens", [5], None), ("min_new_tokens", 4, None),
-    ("guidance_scale", 1.5, None), ("cache_implementation", "quantized", None), ("max_new_tokens", 3, None),
-    ("max_length", 7, None), ("assistant_model", "x", None), ("encoder_repetition_penalty", 1.5, None), ("num_return_sequences", 3, None),
+    ("guidance_scale", 1.5, None), ("cache_implementation", "quantized", None), ("max_new_tokens", 3, ["-n", "3"]),
+    ("max_length", 7, ["-n"]), ("assistant_model", "x", None), ("encoder_repetition_penalty", 1.5, None), ("num_return_sequences", 3, None),
     ("temperature", 0.3, ["--temp", "0.3"]), ("top_k", 2, ["--top-k", "2"]), ("top_p", 0.4, ["--top-p", "0.4"]),
     ("min_p", 0.5, ["--min-p", "0.5"]), ("repetition_penalty", 3.0, ["--repeat-penalty", "3"]), ("do_sample", False, ["--temp", "0"]),
 ]
@@ -240,7 +240,11 @@ def generation(judge, model, folder, name, value, same):
     def see(ran):
         if same is None:
             return [Deviation(f"{name} has no effect", (name,))]
-        want = judge.run("generate", clean, *options, *same, "--json", "--quiet", has_json=True)
+        asked = list(same)
+        if name == "max_length":
+            prompt = judge.run("generate", clean, *options, "-n", "1", "--json", "--quiet", has_json=True).json["prompt_tokens"]
+            asked.append(str(value - prompt))
+        want = judge.run("generate", clean, *options, *asked, "--json", "--quiet", has_json=True)
         return [] if ran.json["text"] == want.json["text"] else [Deviation(f"{name} is not as {' '.join(same)}", (name,))]
 
     if name in ("max_new_tokens", "max_length"):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes by name, conversions to every format, and a forward pass: values against formulas of our own."""
 import dataclasses
+import math
 import shutil
 import struct
 import subprocess
@@ -18,6 +19,7 @@ RECIPES = ["int8wo", "int8wo-asym", "int8wo-g32", "int8wo-tensor", "int8dq", "in
            "nvfp4dq-block"]
 FORMATS = ["torchao", "nibble", "8da4w", "compressed-tensors", "gguf", "safetensors"]
 IDS = [1, 5, 9, 3, 20]
+UP, TIES_TRIED = 2.0 ** -21, 300  # a scale so much smaller decides a tie, one so much larger the other way
 
 
 def fields(spec):
@@ -130,13 +132,51 @@ def alternatives(spec):
     return out
 
 
+def input_of(module):
+    """Products of the same input see its ties the same way."""
+    for name, shared in (("q_proj", "qkv"), ("k_proj", "qkv"), ("v_proj", "qkv"), ("gate_proj", "gate_up"), ("up_proj", "gate_up")):
+        module = module.replace(name, shared)
+    return module
+
+
+def decide_ties(row_far, enough):
+    """Of symmetric activations a token's largest magnitude is a tie, which a last bit decides: the distance where each goes the way
+    that is nearest. Tokens come one after the other, as none sees those behind it."""
+    decided, rows = {}, []
+    for row in range(len(IDS)):
+        best, open_choices, tried = None, [{}], 0
+        while open_choices and tried < TIES_TRIED and (best is None or best[0] > enough):
+            chosen, met = open_choices.pop(), []
+
+            def decide(module, t):
+                if t < row:
+                    return decided.get((module, t), UP)
+                if module not in met:
+                    met.append(module)
+                return chosen.get(module, UP)
+
+            distance, tried = row_far(row, decide), tried + 1
+            if best is None or distance < best[0]:
+                best = distance, {(m, row): chosen.get(m, UP) for m in met}
+            fresh = [m for m in met if m not in chosen]
+            open_choices += [{**chosen, **dict.fromkeys(fresh[:i], UP), m: -UP} for i, m in enumerate(fresh)]
+        decided.update(best[1])
+        rows.append(best[0])
+    return math.sqrt(sum(d * d for d in rows) / len(rows))
+
+
 def see_forward(model, got, weights, spec, needles=()):
     """Are these logits those of the scheme's activations, and of no others?"""
     keeps = lambda module: spec.keeps_head and module == "lm_head"
 
-    def far(scheme, one_scale=False, nudge=0.0):
-        act = lambda module, x: x if keeps(module) else formulas.activations(x, scheme, one_scale, nudge)
+    def far(scheme, one_scale=False):
+        act = lambda module, x: x if keeps(module) else formulas.activations(x, scheme, one_scale)
         return forward.distance(got, forward.Model(model.config, weights, vectors(model), act).logits(IDS))
+
+    def row_far(row, decide):
+        """Of one token, whose ties go as decide(input of the product, token) says."""
+        act = lambda module, x: x if keeps(module) else formulas.activations(x, spec, nudge=lambda t: decide(input_of(module), t))
+        return forward.distance([got[row]], [forward.Model(model.config, weights, vectors(model), act).logits(IDS[:row + 1])[row]])
 
     asked = far(spec)
     size = forward.distance(got, [[0.0] * len(got[0])] * len(got))
@@ -144,11 +184,9 @@ def see_forward(model, got, weights, spec, needles=()):
     if spec.act in ("i8", "i4", "e4m3"):
         others["one scale for all tokens"] = far(spec, True)
     nearest = min(others, key=others.get)
-    if asked > 1e-3 * size and asked > 0.3 * others[nearest]:  # the largest magnitude is a tie, which a last bit decides
-        asked = min([asked] + [far(spec, nudge=n) for n in (2.0 ** -21, -2.0 ** -21)])
-    # Ties leave no more than noise; logits of another scheme are found by being near to it.
-    ties = spec.act in ("i8", "i4") and spec.act_symmetric
-    worst = 1.5 * others["float"] if ties else 0.75 * others[nearest]
+    if asked > 1e-3 * size and spec.act in ("i8", "i4") and spec.act_symmetric:
+        asked = min(asked, decide_ties(row_far, 1e-3 * size))
+    worst = 0.75 * others[nearest]
     if asked > 1e-3 * size and (others[nearest] < 0.2 * asked or asked > worst):
         return [Deviation(f"activations: logits are {asked:.2g} from those of {spec.act} per token, {others[nearest]:.2g} from "
                           f"those of {nearest}", needles or ("activations",))]

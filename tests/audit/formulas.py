@@ -237,8 +237,9 @@ def act_total(x):
     return f32(max(map(abs, x)) / 2688) or 1.0
 
 
-def activations(tokens, spec, one_scale=False, nudge=0.0):
-    """The inputs of a product as the scheme has them; one_scale: as one scale for all tokens would have them."""
+def activations(tokens, spec, one_scale=False, nudge=lambda t: 0.0):
+    """The inputs of a product as the scheme has them; one_scale: as one scale for all tokens would have them; nudge: of token t,
+    where its largest magnitude is a tie."""
     if spec.act == "nv4" and spec.levels == 1:
         return [[v for i in range(0, len(x), 16) for v in nv_group(x[i:i + 16], 1.0)[3]] for x in tokens]
     if spec.act in ("mx8", "mx4"):
@@ -248,4 +249,5 @@ def activations(tokens, spec, one_scale=False, nudge=0.0):
         flat = token([v for x in tokens for v in x], spec.act, spec.act_symmetric)
         k = len(tokens[0])
         return [flat[i:i + k] for i in range(0, len(flat), k)]
-    return [token(x, spec.act, spec.act_symmetric, nudge) for x in tokens]
+    tie = lambda x: spec.act in ("i8", "i4") and spec.act_symmetric and -min(x) >= max(x)  # -7.5 is -7 or -8; 7.5 is 7 alone
+    return [token(x, spec.act, spec.act_symmetric, nudge(t) if tie(x) else 0.0) for t, x in enumerate(tokens)]

@@ -89,14 +89,14 @@ refused 2 '--device has no effect with --kernels' bench --kernels --device openc
 
 refused 2 '--repeats has no effect with --predict' bench "$MODEL" --predict --repeats 3
 nibble bench "$REPO"/configs/shapes/llama-3.2-1b --predict --prompt-tokens 17 --recipe 8da4w --only '*.self_attn.k_proj' --skip lm_head --json >shapes.json 2>err
-members 'layers of a model' schema=1 device='"cpu"' 'layers[].recipe=str' 'layers[].kernel=str' 'layers[].n=num' worst=num <shapes.json
+members 'layers of a model' schema=1 device='"cpu"' 'times[].recipe=str' 'times[].kernel=str' 'times[].n=num' worst=num 'layers[].asked=str' <shapes.json
 check 'each once' test "$(grep -c '"m": 17' shapes.json)" = 6
-check 'the recipe where it was asked' test "$(grep -c '"8da4w-g32", "n": 512' shapes.json)" = 2
+check 'the recipe where it was asked' test "$(grep -A 1 '"recipe": "8da4w-g32"' shapes.json | grep -c '"n": 512')" = 2
 
 # layers beside what is predicted of them: three shapes, four recipes, one token and a prompt
 check 'layers are timed' nibble bench --predict --prompt-tokens 17 --json
 cp "$seen.out" layers.json
-members layers schema=1 device='"cpu"' 'layers[].recipe=str' 'layers[].predicted_us=num' 'layers[].measured_us=num' worst=num <layers.json
+members layers schema=1 device='"cpu"' 'times[].recipe=str' 'times[].predicted_us=num' 'times[].measured_us=num' worst=num <layers.json
 check 'each shape and recipe' test "$(grep -c predicted_us layers.json)" = 24
 refused 2 '--kernels times kernels without a model; leave out *nibble-tales, or --kernels' bench "$MODEL" --kernels
 

@@ -74,6 +74,12 @@ check 'nothing was answered' grep -q '^nothing was answered yet' err
 refused 3 '*chat template*' chat "$MODEL"
 refused 2 '*wants MODEL*' chat
 
+# the model's own length of an answer, which -n goes over
+cp -r "$MODEL" short
+echo '{"max_new_tokens": 5}' >short/generation_config.json
+equal 'max_new_tokens' 'answer 5 tokens,' "$(printf 'The wolf\n/stats\n' | nibble chat short --chat-template "$template" --ignore-eos 2>&1 >out | grep -o '^answer *5 tokens,' | tr -s ' ')"
+equal '-n goes over it' 'answer 7 tokens,' "$(printf 'The wolf\n/stats\n' | nibble chat short --chat-template "$template" --ignore-eos -n 7 2>&1 >out | grep -o '^answer *7 tokens,' | tr -s ' ')"
+
 # Ctrl-C stops the answer and not the program
 mkfifo words
 nibble chat "$MODEL" --chat-template "$template" --isa ref -t 1 --dtype f32 --ignore-eos -q <words >out 2>err &

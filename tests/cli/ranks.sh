@@ -31,6 +31,7 @@ train() {
     sed 's/  memory:.*//' "$folder.out" >"$folder.lines"
     return $status
 }
+check 'so many ranks are as asked' train 2 replicas --parallelism.data_parallel_replicate_degree 2 --strict --training.steps 1
 check 'one process' nibble train c.json --quiet --threads 1 --job.dump_folder "$PWD/alone"
 cp "$seen.out" alone.out
 sed 's/  memory:.*//' alone.out >alone.lines

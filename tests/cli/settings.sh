@@ -129,6 +129,8 @@ setting 'equivalent: layout PRESHUFFLED (recipe): codes of 36 layers are stored 
 ao Int8DynamicActivationInt8WeightConfig '"layout": {"_type": "SemiSparseLayout", "_data": {}}'
 setting 'not as asked: layout SemiSparseLayout (recipe): weights are not made 2:4 sparse' plan "$model" --recipe ao.json
 ao Int4WeightOnlyConfig '"group_size": 32, "version": 1'
+sed 's/"version": 1/"version": 3/' ao.json >later.json
+refused 3 '*: Int4WeightOnlyConfig of version 3 is not known here; versions 1 and 2 are' plan "$model" --recipe later.json
 check 'its own version decides' grep -q 'int4wo-g32-tinygemm' <(nibble plan "$model" --recipe ao.json)
 
 # a checkpoint that asks for other activations
@@ -141,9 +143,23 @@ edit described/config.json 'g = next(iter(d["quantization_config"]["config_group
 setting 'not as asked: model.layers.0.self_attn.q_proj.weight int activations of 8 bits per tensor (checkpoint): 36 weights' plan described
 denied 'model.layers.0.self_attn.q_proj.weight int activations *' plan described --strict
 
-# what is missing is missed before a run, and lengths that a model asks for are said
-edit odd/generation_config.json 'd.update(max_new_tokens=3)'
-setting 'without effect: max_new_tokens 3 (config): generation_config.json has this key' generate odd -p x -n 1
+# lengths that a model asks for are followed, unless an option asks for others
+cp -r "$model" short
+edit short/generation_config.json 'd.update(max_new_tokens=3, max_length=9)'
+length() { # length N LABEL ARGUMENT...: so many tokens come
+    local wanted=$1 label=$2
+    shift 2
+    equal "$label" "$wanted" "$(nibble generate short -p 'Once upon a time' --ignore-eos --json -q "$@" | grep -o '"new_tokens": [0-9]*' | grep -o '[0-9]*$')"
+}
+equal 'they are no setting' '' "$(settings generate short)"
+length 3 'max_new_tokens'
+length 5 'an option goes over it' -n 5
+length 11 'so does no limit' -n 0 --context 16
+edit short/generation_config.json 'del d["max_new_tokens"]'
+length 4 'max_length'
+refused 3 'the prompt has * tokens, and generation_config.json ends a text at max_length 9; *' generate short -p 'Once upon a time there was a wolf and a king'
+
+# what is missing is missed before a run
 python3 - odd/model.safetensors <<'END'
 import sys
 data = open(sys.argv[1], "rb").read()
@@ -151,6 +167,14 @@ open(sys.argv[1], "wb").write(data.replace(b'"model.norm.weight"', b'"model.narm
 END
 refused 3 '*: model.norm.weight is missing' plan odd
 refused 3 '*: model.norm.weight is missing' quantize odd out --recipe int8wo
+
+# a conversion is as strict
+edit short/generation_config.json 'd.update(num_beams=4)'
+denied 'num_beams 4 (config): *' convert short strict --format nibble --strict
+check 'nothing is written' test ! -e strict
+check 'an allowed one is' nibble convert short strict --format nibble --strict --allow generation-key
+refused 2 '--allow kernel has no effect: *' convert short strict --format nibble --allow kernel --force
+rm -rf strict
 
 # strictly, what a format and a bias become is refused before anything is written, and --allow accepts it
 denied '--bias int8 (option): *' quantize "$model" strict --recipe int8wo --only lm_head --bias int8 --format nibble --strict
@@ -168,8 +192,22 @@ refused 2 '--seed: "-1" is not a whole number from 0 to 2^64 - 1' generate "$mod
 check 'ending at -n' grep -q '"finish": "length"' <(nibble generate "$model" -p x -n 4 --ignore-eos --json -q)
 check 'ending at the context' grep -q '"finish": "context"' <(nibble generate "$model" -p x --context 16 --ignore-eos --json -q)
 
+for option in --threads --context '--window'; do
+    refused 2 "$option: \"0\" is not a whole number of 1 or more" eval "$model" --text x "$option" 0
+done
+refused 2 '--max-tokens: "0" is not a whole number of 1 or more' bench "$model" -n 0
+
+setting 'without effect: num_beams 4 (config)' bench --predict short --prompt-tokens 4
+equal 'in the JSON, too' 'generation-key=without effect' "$(settings bench --predict short --prompt-tokens 4)"
+
 # training
 config=$REPO/configs/llama3_debugmodel.json
+setting 'not as asked: parallelism.data_parallel_replicate_degree 3 (option): this is one rank' plan "$config" --parallelism.data_parallel_replicate_degree 3
+equal 'one replica is what runs' '' "$(settings plan "$config" --parallelism.data_parallel_replicate_degree 1)"
+denied 'parallelism.data_parallel_replicate_degree 3 (option): *' train "$config" --parallelism.data_parallel_replicate_degree 3 --strict --dry-run --quiet
+tiny=(--model.dim 64 --model.n_layers 1 --model.n_heads 2 --model.n_kv_heads 2 --training.local_batch_size 1 --training.seq_len 16)
+setting 'not as asked: parallelism.data_parallel_replicate_degree 2' bench --train "$config" "${tiny[@]}" --parallelism.data_parallel_replicate_degree 2 --repeats 1
+equal 'in the JSON, too' 'training-key=other' "$(settings bench --train "$config" "${tiny[@]}" --parallelism.data_parallel_replicate_degree 2 --repeats 1)"
 setting 'without effect: training.dataset "c4_test" (option): no text is known by a name' plan "$config" --training.dataset c4_test
 setting 'equivalent: training.compile true (option): every kernel is compiled' plan "$config" --training.compile
 setting 'without effect: mx.recipe_name (option): model.converters does not name mx' plan "$config" --mx.recipe_name mxfp8

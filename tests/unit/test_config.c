@@ -445,8 +445,9 @@ static void test_generation_notes(void **state)
     assert_int_equal(
         nib__generation_parse(&g, "generation_config.json", text, sizeof text - 1, &ledger, &err),
         NIB_OK);
-    assert_int_equal(ledger.setting_count, 2);
-    assert_int_equal(count_settings(&ledger, "generation-key", "max_length"), 1);
+    assert_int_equal(ledger.setting_count, 1);
+    assert_int_equal(g.max_length, 20);
+    assert_int_equal(g.max_new_tokens, -1);
     assert_int_equal(count_settings(&ledger, "generation-key", "no_repeat_ngram_size"), 1);
     assert_int_equal(ledger.settings[0].relation, NIB_SETTING_NONE);
     assert_true(g.temperature == 1.0);

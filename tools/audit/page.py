@@ -39,7 +39,8 @@ No engine is believed: files and tensors are read, and what was asked is compute
 
 - **done**: every layer that was asked for is in the asked scheme, group, kind of zero points and type of scales; its values are
   those of the formula (compressed-tensors: within half a step; llama.cpp: within the noise that a type is known for); in f32 the
-  logits of a forward pass are those of the asked activations, and not of others.
+  logits of a forward pass are those of the asked activations, and not of others. A token's largest magnitude is a tie where
+  activations are symmetric (half a step beyond the last code), which the last bit of a sum decides: either way is right.
 - **said**: something is not, and the engine's words name the layer, the pattern or the setting. Of Nibble a line is wanted in
   JSON and in text; `--strict` has to refuse it, and `--allow` to accept it.
 - **silent**: something is not, and nothing says so. A line that says so where nothing was changed counts here, too.
