@@ -54,7 +54,7 @@ typedef struct nib_answer {
 typedef struct nib_call_prompt {
     int32_t *ids; /* from the tokenizer, or `given` ones of the request */
     size_t count;
-    size_t added; /* of these, before all that the text stands for: BOS */
+    size_t added;       /* of these, before all that the text stands for: BOS */
     int64_t max_tokens; /* new ones after it; INT64_MAX: until the context is full */
     bool owned;
 } nib_call_prompt;

@@ -369,7 +369,9 @@ int run_chat(const settings *s)
         return fail_usage("`nibble chat` wants MODEL");
     int status = s->chat_template != NULL ? read_file(&template_text, s->chat_template) : 0;
     if (status == 0 && (status = open_engine(&engine, s)) == 0) {
+        const nib_generate_options options = generate_options_of(s, NULL);
         nib_request request = request_of(s);
+        request.generation = &options;
         request.lookup = -1; /* nothing is drafted in a conversation */
         status = open_ready(&t.r, engine, s, path, &request);
         if (status == 0) {

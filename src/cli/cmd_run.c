@@ -274,7 +274,9 @@ int run_generate(const settings *s)
     int status = s->prompt_file ? read_file(&text, s->prompt_file) : 0;
     if (status == 0 && (status = open_engine(&engine, s)) == 0) {
         ready r;
-        const nib_request request = request_of(s);
+        const nib_generate_options options = generate_options_of(s, NULL);
+        nib_request request = request_of(s);
+        request.generation = &options;
         status = open_ready(&r, engine, s, path, &request);
         if (status == 0) {
             status = generate(&r, s, text ? text : s->prompt ? s->prompt : "");

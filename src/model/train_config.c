@@ -248,6 +248,42 @@ static void note_idle(const nib_train_reader *r)
     }
 }
 
+/* Keys that do something only where a flag is set, and the names of that flag. */
+static const struct {
+    const char *key, *flag, *old;
+} dependent[] = {
+    {"checkpoint.interval", "checkpoint.enable", "checkpoint.enable_checkpoint"},
+    {"checkpoint.keep_latest_k", "checkpoint.enable", "checkpoint.enable_checkpoint"},
+    {"checkpoint.load_step", "checkpoint.enable", "checkpoint.enable_checkpoint"},
+    {"validation.dataset_path", "validation.enable", "validation.enabled"},
+    {"validation.freq", "validation.enable", "validation.enabled"},
+    {"validation.steps", "validation.enable", "validation.enabled"},
+    {"validation.local_batch_size", "validation.enable", "validation.enabled"},
+    {"validation.seq_len", "validation.enable", "validation.enabled"},
+};
+
+/* A line for each of them whose flag is not set, but where whoever gave the key unset the flag. */
+static void note_dependent(const nib_train_reader *r)
+{
+    for (size_t i = 0; i < COUNT(dependent); i++) {
+        const size_t row = nib__train_key_find(dependent[i].key);
+        const size_t flag = nib__train_key_find(dependent[i].flag);
+        const size_t old = nib__train_key_find(dependent[i].old);
+        const bool *value = (const bool *)((const char *)&r->draft + nib__train_keys[flag].at);
+        const unsigned by =
+            (r->given[row] & NIB_GIVEN_AS_OPTION) != 0 ? NIB_GIVEN_AS_OPTION : NIB_GIVEN_IN_FILE;
+        if (r->given[row] == 0 || *value || ((r->given[flag] | r->given[old]) & by) != 0)
+            continue;
+        nib__ledger_add_setting(r->source->notes,
+                                &(nib_ledger_setting){.code = "training-key",
+                                                      .name = dependent[i].key,
+                                                      .asked = r->asked[row],
+                                                      .by = nib__train_asker(r, row),
+                                                      .relation = NIB_SETTING_NONE},
+                                "%s is not set", dependent[i].flag);
+    }
+}
+
 static nib_status check_validation(nib_train_reader *r, nib_err *err)
 {
     const nib_train_draft *d = &r->draft;
@@ -256,13 +292,6 @@ static nib_status check_validation(nib_train_reader *r, nib_err *err)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: validation.enable is set, but validation.dataset_path names no text",
                          name);
-    if (!d->validate && d->out.validation)
-        nib__ledger_add_setting(r->source->notes,
-                                &(nib_ledger_setting){.code = "training-key",
-                                                      .name = "validation.dataset_path",
-                                                      .by = NIB_BY_CONFIG,
-                                                      .relation = NIB_SETTING_NONE},
-                                "validation.enable is not set");
     if (d->out.validation_steps == 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: validation.steps is 0, which measures nothing; -1 takes the whole "
@@ -370,6 +399,7 @@ static nib_status read_all(nib_train_reader *r, nib_err *err)
     for (size_t i = 0; i < source->options.count; i++)
         NIB_TRY(read_option(r, source->options.items[i], err));
     note_idle(r);
+    note_dependent(r);
     return NIB_OK;
 }
 

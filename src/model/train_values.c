@@ -244,29 +244,59 @@ static bool set_list(setter *s, char *at, bool again)
     return true;
 }
 
-/* Whether a key of the same place was given from `from` before. */
-static const char *other_name(const setter *s, unsigned from)
+/* The row of the same place that was given from `from` before; SIZE_MAX: none was. */
+static size_t given_before(const setter *s, unsigned from)
 {
     for (size_t i = 0; i < nib__train_key_count; i++) {
         const bool same =
             i == s->row || (s->key->at != NIB_KEY_NOWHERE && nib__train_keys[i].at == s->key->at);
         if (same && (s->reader->given[i] & from) != 0)
-            return nib__train_keys[i].name;
+            return i;
     }
-    return NULL;
+    return SIZE_MAX;
 }
 
-/* The ledger says it of a key without a place. */
+/* What an option has behind its "="; a bare flag is true. */
+static const char *option_text(const setter *s)
+{
+    return s->value->text != NULL ? s->value->text : "true";
+}
+
+/* The ledger says it of a key that does nothing. */
 static bool keep_asked(setter *s)
 {
     char value[NIB_SHOWN + 2];
     nib_arena *arena = s->reader->source->arena;
     shown(s, value);
-    if (is_option(s) && !s->value->text)
-        snprintf(value, sizeof value, "true");
+    if (is_option(s) && s->key->type <= NIB_KEY_REAL) /* without quotes, as in a file */
+        snprintf(value, sizeof value, "%.*s", NIB_SHOWN - 1, option_text(s));
     const char *copy = nib__arena_copy(arena, value, strlen(value));
     s->reader->asked[s->row] = copy;
     return copy || no_memory(s);
+}
+
+/* Once in a file; as options the same twice is once, and lists go on. */
+static bool check_once(setter *s, size_t before)
+{
+    const nib_train_key *k = s->key;
+    const bool other = before != s->row;
+    if (before == SIZE_MAX || (is_option(s) && k->type == NIB_KEY_LIST))
+        return true;
+    if (!is_option(s)) {
+        snprintf(s->problem, sizeof s->problem, "%s is given twice%s%s", k->name,
+                 other ? ", once as " : "", other ? nib__train_keys[before].name : "");
+        return false;
+    }
+    const char *first = s->reader->option[before], *second = option_text(s);
+    if (strcmp(first, second) == 0)
+        return true;
+    if (other)
+        snprintf(s->problem, sizeof s->problem, "%s is %.80s, and --%s, the same key, is %.80s",
+                 k->name, second, nib__train_keys[before].name, first);
+    else
+        snprintf(s->problem, sizeof s->problem, "%s is given twice, as %.80s and as %.80s", k->name,
+                 first, second);
+    return false;
 }
 
 static bool set(setter *s)
@@ -274,14 +304,12 @@ static bool set(setter *s)
     const nib_train_key *k = s->key;
     const found *v = s->value;
     const unsigned from = is_option(s) ? NIB_GIVEN_AS_OPTION : NIB_GIVEN_IN_FILE;
-    const char *other = other_name(s, from);
+    const size_t before = given_before(s, from);
     char *at = k->at == NIB_KEY_NOWHERE ? NULL : (char *)&s->reader->draft + k->at;
-    if (other && !is_option(s)) {
-        snprintf(s->problem, sizeof s->problem, "%s is given twice%s%s", k->name,
-                 strcmp(other, k->name) == 0 ? "" : ", once as ",
-                 strcmp(other, k->name) == 0 ? "" : other);
+    if (!check_once(s, before))
         return false;
-    }
+    if (is_option(s))
+        s->reader->option[s->row] = option_text(s);
     const bool null = v->event == NIB_JSON_NULL || (is_option(s) && k->type == NIB_KEY_REAL &&
                                                     v->text && strcmp(v->text, "null") == 0);
     if (null && k->type == NIB_KEY_REAL && k->words) { /* null means a number below all others */
@@ -291,14 +319,14 @@ static bool set(setter *s)
     if (null && !is_option(s))
         return true;
     s->reader->given[s->row] |= (uint8_t)(from | NIB_GIVEN_TO_DO);
-    if (!at && !keep_asked(s))
+    if (!keep_asked(s))
         return false;
     switch (k->type) {
     case NIB_KEY_FLAG: return set_flag(s, at);
     case NIB_KEY_WHOLE:
     case NIB_KEY_REAL: return set_number(s, at);
     case NIB_KEY_WORD: return set_word(s, at);
-    case NIB_KEY_LIST: return set_list(s, at, other != NULL);
+    case NIB_KEY_LIST: return set_list(s, at, before != SIZE_MAX);
     case NIB_KEY_JSON:
     case NIB_KEY_TEXT:
     case NIB_KEY_READ:

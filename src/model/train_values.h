@@ -16,8 +16,9 @@ typedef struct nib_train_reader {
     const nib_train_source *source;
     const char *directory; /* of the config, for the paths in it */
     uint8_t given[NIB_TRAIN_KEYS_MAX];
-    const char *asked[NIB_TRAIN_KEYS_MAX]; /* values of keys that have no place in the draft */
-    bool entered[NIB_TRAIN_SECTIONS_MAX];  /* of the file */
+    const char *asked[NIB_TRAIN_KEYS_MAX];  /* values, as a sentence shows them */
+    const char *option[NIB_TRAIN_KEYS_MAX]; /* values that options gave, as they stand there */
+    bool entered[NIB_TRAIN_SECTIONS_MAX];   /* of the file */
 } nib_train_reader;
 
 /* The values of a config that gives none: torchtitan's for the debug model. */

@@ -31,6 +31,21 @@ static bool copy_strings(nib_arena *arena, nib_strings *strings)
     return items != NULL;
 }
 
+/* Its numbers: a plan reads neither the prompt nor the stop strings. */
+static bool copy_generation(nib_arena *arena, const nib_generate_options **generation)
+{
+    if (*generation == NULL)
+        return true;
+    nib_generate_options *copy = nib__arena_take(arena, 1, sizeof *copy);
+    if (copy == NULL)
+        return false;
+    *copy = **generation;
+    copy->prompt = NULL;
+    copy->stop = (nib_strings){0};
+    *generation = copy;
+    return true;
+}
+
 static nib_status copy_request(nib_plan *p, const nib_request *request, nib_err *err)
 {
     nib_request *r = &p->request;
@@ -41,7 +56,7 @@ static nib_status copy_request(nib_plan *p, const nib_request *request, nib_err 
         copy_string(a, &r->cache) && copy_string(a, &r->engine) && copy_string(a, &r->layer) &&
         copy_string(a, &r->bias) && copy_strings(a, &r->skip) && copy_strings(a, &r->only) &&
         copy_strings(a, &r->allow) && copy_strings(a, &r->kernel) && copy_strings(a, &r->place) &&
-        copy_strings(a, &r->without);
+        copy_strings(a, &r->without) && copy_generation(a, &r->generation);
     return ok ? NIB_OK : nib__fail_memory(err, sizeof *request, "the request");
 }
 
@@ -362,6 +377,48 @@ static void note_scales(nib_plan *p)
                                 others, nib__type_name(stored));
 }
 
+static void tell_unused(nib_ledger *ledger, const char *option, double value)
+{
+    char asked[32];
+    snprintf(asked, sizeof asked, "%g", value);
+    nib__ledger_add_setting(ledger,
+                            &(nib_ledger_setting){.code = "sampling",
+                                                  .name = option,
+                                                  .asked = asked,
+                                                  .by = NIB_BY_OPTION,
+                                                  .relation = NIB_SETTING_NONE},
+                            "at temperature 0 the likeliest token is taken");
+}
+
+/* What is asked of nib_generate, and will not show. */
+static void tell_generation(nib_plan *p)
+{
+    const nib_generate_options *o = p->request.generation;
+    if (o == NULL)
+        return;
+    if (nib__model_sampling(p->model, o).temperature == 0) {
+        if (o->top_k > 0)
+            tell_unused(&p->plan.ledger, "--top-k", (double)o->top_k);
+        if (o->top_p >= 0 && o->top_p < 1)
+            tell_unused(&p->plan.ledger, "--top-p", o->top_p);
+        if (o->min_p > 0)
+            tell_unused(&p->plan.ledger, "--min-p", o->min_p);
+    }
+    if (o->max_tokens <= p->context)
+        return;
+    char asked[24], done[24];
+    snprintf(asked, sizeof asked, "%" PRId64, o->max_tokens);
+    snprintf(done, sizeof done, "%" PRId64, p->context);
+    nib__ledger_add_setting(&p->plan.ledger,
+                            &(nib_ledger_setting){.code = "context",
+                                                  .name = "--max-tokens",
+                                                  .asked = asked,
+                                                  .done = done,
+                                                  .by = NIB_BY_OPTION,
+                                                  .relation = NIB_SETTING_NARROWER},
+                            "the context of %s ends the text before", done);
+}
+
 static void tell_replicas(nib_plan *p)
 {
     const nib_train_config *train = &p->model->net.train;
@@ -410,6 +467,7 @@ static void add_notes(nib_plan *p)
                                                       .relation = NIB_SETTING_OTHER},
                                 "--recipe %s overrules it", p->request.recipe);
     tell_threads(to, p->model->engine);
+    tell_generation(p);
     tell_replicas(p);
     if (net->checkpoint)
         nib__ledger_append(to, nib__checkpoint_ledger(net->checkpoint));

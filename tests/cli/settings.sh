@@ -186,6 +186,11 @@ refused 2 '--recipe is given twice, as "int8wo" and as "8da4w"' plan "$model" --
 check 'twice the same is once' nibble plan "$model" --recipe int8wo --recipe int8wo
 setting 'equivalent: --threads 64 (option): they share ' generate "$model" -n 1 --threads 64
 setting 'without effect: --bias int8 (option): 0 of 15 biases are' generate "$model" -n 1 --bias int8
+setting 'without effect: --top-k 5 (option): at temperature 0 the likeliest token is taken' generate "$model" -n 1 --temp 0 --top-k 5
+denied '--top-p 0.5 (option): at temperature 0 *' generate "$model" -n 1 --temp 0 --top-p 0.5 --min-p 0.1 --strict --quiet
+check 'allowed' nibble generate "$model" -n 1 --temp 0 --top-p 0.5 --strict --allow sampling
+equal 'what asks for nothing is not said' '' "$(settings generate "$model" -n 1 --temp 0 --top-p 1 --top-k 0 --seed 7)"
+setting 'in part: --max-tokens 600 (option): the context of 512 ends the text before' generate "$model" -n 600 --stop e
 check 'the largest seed' grep -q '"seed": 18446744073709551615' <(nibble generate "$model" -n 1 --seed 18446744073709551615 --json 2>err)
 refused 2 '--seed: "18446744073709551616" is not a whole number from 0 to 2^64 - 1' generate "$model" --seed 18446744073709551616
 refused 2 '--seed: "-1" is not a whole number from 0 to 2^64 - 1' generate "$model" --seed -1
@@ -205,6 +210,12 @@ config=$REPO/configs/llama3_debugmodel.json
 setting 'not as asked: parallelism.data_parallel_replicate_degree 3 (option): this is one rank' plan "$config" --parallelism.data_parallel_replicate_degree 3
 equal 'one replica is what runs' '' "$(settings plan "$config" --parallelism.data_parallel_replicate_degree 1)"
 denied 'parallelism.data_parallel_replicate_degree 3 (option): *' train "$config" --parallelism.data_parallel_replicate_degree 3 --strict --dry-run --quiet
+refused 2 '--training.steps is given twice, as 1 and as 2' plan "$config" --training.steps 1 --training.steps=2
+refused 2 '--training.local_batch_size is 2, and --training.batch_size, the same key, is 1' plan "$config" --training.batch_size 1 --training.local_batch_size 2
+check 'twice the same is once, of keys, too' nibble plan "$config" --training.steps 1 --training.steps 1
+setting 'without effect: checkpoint.interval 3 (option): checkpoint.enable is not set' plan "$config" --checkpoint.interval 3
+setting 'without effect: validation.freq 2 (option): validation.enable is not set' plan "$config" --validation.freq 2
+equal 'unless it is' '' "$(settings plan "$config" --checkpoint.interval 3 --checkpoint.enable)"
 tiny=(--model.dim 64 --model.n_layers 1 --model.n_heads 2 --model.n_kv_heads 2 --training.local_batch_size 1 --training.seq_len 16)
 setting 'not as asked: parallelism.data_parallel_replicate_degree 2' bench --train "$config" "${tiny[@]}" --parallelism.data_parallel_replicate_degree 2 --repeats 1
 equal 'in the JSON, too' 'training-key=other' "$(settings bench --train "$config" "${tiny[@]}" --parallelism.data_parallel_replicate_degree 2 --repeats 1)"

@@ -2,8 +2,11 @@
 #
 # Values that an option cannot take: a sentence with the value and what is wanted, exit 2.
 for value in -1 x 1.5 '' 99999999999999999999; do
-    for option in threads context max-tokens top-k; do
+    for option in max-tokens top-k; do
         refused 2 "--$option: \"$value\" is not a whole number of 0 or more" generate "$MODEL" --$option "$value"
+    done
+    for option in threads context; do
+        refused 2 "--$option: \"$value\" is not a whole number of 1 or more" generate "$MODEL" --$option "$value"
     done
     refused 2 "--seed: \"$value\" is not a whole number from 0 to 2^64 - 1" generate "$MODEL" --seed "$value"
 done

@@ -222,7 +222,7 @@ static void test_options(void **state)
                                 NULL};
     const char *const lists[] = {"model.converters=mx", "mx.filter_fqns=a,b", "mx.filter_fqns=c",
                                  NULL};
-    const char *const values[] = {"training.steps=5",
+    const char *const values[] = {"training.steps=6",
                                   "training.steps=6",
                                   "training.compile=false",
                                   "checkpoint.enable=true",
