@@ -310,6 +310,7 @@ docs: all
 	$(PROGRAM) manual --markdown > docs/commands.md
 	$(PROGRAM) train --keys --markdown > docs/config.md
 	$(PROGRAM) devices --markdown > docs/machines.md
+	$(PROGRAM) explain --markdown > docs/codes.md
 
 bench: all
 	$(PROGRAM) bench --kernels
@@ -350,7 +351,7 @@ $(BUILD)/nibble.pc: FORCE
 	    'Cflags: -I$${includedir}' > $@
 
 MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan advise quantize convert generate chat serve eval verify bench \
-           tune train plot devices kernels recipes formats manual completion)))
+           tune train plot devices kernels recipes formats explain manual completion)))
 $(BUILD)/man/nibble.1: $(PROGRAM)
 	@mkdir -p $(@D)
 	$(PROGRAM) manual > $@

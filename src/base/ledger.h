@@ -110,7 +110,7 @@ extern const char *const nib__asker_names[]; /* "option", "recipe", ... */
 /* Anything that was asked besides the scheme and device of a layer and is not done just so: a
  * dataset, a key, a filter, a thread count, a type of scales. What is done as asked has no line. */
 typedef struct nib_ledger_setting {
-    const char *code;  /* the kind, stable: one of nib__setting_codes; --allow takes it */
+    const char *code;  /* the kind, stable: one of nib__ledger_codes; --allow takes it */
     const char *name;  /* "training.dataset", "--lookup", "lm_head.weight" */
     const char *asked; /* its value; NULL: that it is there */
     const char *done;  /* NULL: nothing */
@@ -120,10 +120,20 @@ typedef struct nib_ledger_setting {
     bool allowed;     /* by --allow CODE */
 } nib_ledger_setting;
 
-typedef struct nib_setting_code {
+typedef enum nib_code_kind {
+    NIB_CODE_SETTING,
+    NIB_CODE_REASON,
+    NIB_CODE_ADVICE,
+    NIB_CODE_NOTE,
+    NIB_CODE_KIND_COUNT
+} nib_code_kind;
+extern const char *const nib__code_kind_names[];
+
+typedef struct nib_ledger_code {
+    nib_code_kind kind;
     const char *code, *meaning;
-} nib_setting_code;
-extern const nib_setting_code nib__setting_codes[]; /* ends with a code of NULL */
+} nib_ledger_code;
+extern const nib_ledger_code nib__ledger_codes[]; /* ends with a code of NULL */
 
 typedef struct nib_ledger {
     nib_arena arena;

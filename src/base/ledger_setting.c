@@ -13,45 +13,6 @@ const char *const nib__setting_relation_names[] = {"equivalent", "narrower", "ot
 const char *const nib__asker_names[] = {"option", "recipe",  "checkpoint",
                                         "config", "default", NULL};
 
-/* Codes are stable: scripts read them, and --allow takes them. */
-const nib_setting_code nib__setting_codes[] = {
-    {"activations", "activations are quantized in another way than a config or a checkpoint says"},
-    {"bias", "biases take another form than asked, or there are none"},
-    {"cache", "packed weights are not kept in the directory that was named for them"},
-    {"cache-type", "keys and values are kept in another type than a config says"},
-    {"config-code", "config.json names Python code, which is not run"},
-    {"config-key", "a key of the model's config that no part reads"},
-    {"context", "the model does not say its longest context, or the context is shorter than asked"},
-    {"dropped", "a stored tensor is not written to the output"},
-    {"dtype", "activations or weights have another float type than a config says"},
-    {"executor", "another device is used than the recipe's executor names"},
-    {"extra-tensor", "a stored tensor that no part of the model reads"},
-    {"filter", "a filter or a rule that matches no layer, or is overruled for all of them"},
-    {"format", "the output is written in another format than the default"},
-    {"generation-key", "a key of generation_config.json that no part reads"},
-    {"lookup", "no tokens are drafted"},
-    {"quantization-config", "what config.json says of the quantization is not followed"},
-    {"recipe", "a key of a recipe that has no effect, or another meaning here"},
-    {"rope", "the model does not say its rotary scaling completely"},
-    {"sampling", "an option of sampling that has no effect beside another"},
-    {"scale-type", "scales are stored in another type than a config says"},
-    {"threads", "more threads than processors"},
-    {"tie", "config.json and the stored tensors disagree on whether head and embedding are one"},
-    {"tokenizer", "a tokenizer in another format does not keep all of its meaning"},
-    {"training-key", "a key of a training config that has no effect in this run"},
-    {"untied", "a tensor that was shared is written as one of its own"},
-    {"zero-point", "zero points are of another kind than a config says"},
-    {NULL, NULL},
-};
-
-bool nib__setting_code_is_known(const char *code)
-{
-    for (const nib_setting_code *c = nib__setting_codes; c->code != NULL; c++)
-        if (strcmp(c->code, code) == 0)
-            return true;
-    return false;
-}
-
 /* A copy in the ledger; NULL stays NULL. */
 static const char *copy(nib_ledger *ledger, const char *text)
 {

@@ -138,6 +138,7 @@ int run_devices(const settings *s);
 int run_kernels(const settings *s);
 int run_recipes(const settings *s);
 int run_formats(const settings *s);
+int run_explain(const settings *s);
 int run_plan(const settings *s);
 int run_advise(const settings *s);
 int run_quantize(const settings *s);

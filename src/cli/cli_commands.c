@@ -141,6 +141,13 @@ const command commands[] = {
     {"formats", "", "list the formats of checkpoints that are read and written",
      "Shows what each format holds, and whether it is read and written.", "nibble formats", 0, 0,
      run_formats},
+    {"explain", "[CODE]", "explain the codes of the ledger's lines",
+     "Shows what each code means: of settings, reasons, advice and notes; or one, also of a "
+     "condition, with the kernels that have it.",
+     "nibble explain\n"
+     "nibble explain tie\n"
+     "nibble explain n%128",
+     0, 1, run_explain},
     {"manual", "[COMMAND]", "print a manual page",
      "Prints nibble(1), or the page of a command, as troff.", "nibble manual plan | man -l -", 0, 1,
      run_manual},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble devices, kernels, recipes, formats: what needs no model.
+ * nibble devices, kernels, recipes, formats, explain: what needs no model.
  */
 #include "cli.h"
 
@@ -33,6 +33,20 @@ int run_devices(const settings *s)
     if (done == NIB_OK)
         done = name != NULL ? nib_device_write(engine, name, form_of(s), &sink, &err)
                             : nib_devices_write(engine, form_of(s), &sink, &err);
+    nib_engine_close(engine);
+    return done == NIB_OK ? finish_stdout(0) : fail(&err);
+}
+
+int run_explain(const settings *s)
+{
+    nib_engine *engine;
+    const int status = open_engine(&engine, s);
+    if (status)
+        return status;
+    nib_err err;
+    const nib_sink sink = report_sink(s);
+    const nib_status done = nib_codes_write(
+        engine, s->arguments.count != 0 ? s->arguments.items[0] : NULL, form_of(s), &sink, &err);
     nib_engine_close(engine);
     return done == NIB_OK ? finish_stdout(0) : fail(&err);
 }

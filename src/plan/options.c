@@ -28,7 +28,7 @@ static nib_status read_rung(const reader *r, nib_plan_option *out, const char *v
     }
     return nib__fail(r->err, NIB_USAGE,
                      "%s %s: no such rung; known are kernel, device, dequant and unquantized, and "
-                     "the codes of settings (docs/ledger.md)",
+                     "the codes of settings (`nibble explain`)",
                      r->option, out->text);
 }
 

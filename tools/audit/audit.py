@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random small models through torchao, llama.cpp, compressed-tensors and Nibble: done as asked, or said?
 
-    audit.py PROGRAM LOGITS_OF [--llama-quantize PATH] [--count 2000] [--seed 20261124] [--part I/N] [--seconds S] OUT.jsonl
+    audit.py PROGRAM LOGITS_OF [--llama-quantize PATH] [--engines nibble|others|all] [--count 2000] [--seed 20261124] [--part I/N]
+             [--seconds S] OUT.jsonl
 
 One line of OUT.jsonl per question: turn, engine, class, verdict, what was asked, words. --part takes every Nth model, for several
-processes; --seconds ends early. page.py makes the page of such files. The models, formulas and Nibble's part are tests/audit's.
+processes; --seconds ends early. Answers of the other engines do not depend on the program, so that --engines nibble is enough
+where they are at hand. page.py makes the page of such files. The models, formulas and Nibble's part are tests/audit's.
 """
 import argparse
 import dataclasses
@@ -66,12 +68,26 @@ def answers(judge, options, turn, folder):
     yield "compressed-tensors", case.twist, *other_engines.ask_compressed(case, model, source), asked
 
 
+def answers_of_nibble(judge, options, turn, parts):
+    """Of Nibble's classes of twists a model has some, in turn; its recipe always."""
+    twists = audit_cases.MODULES[1:]
+    for a in audit_cases.answers(judge, options.seed, turn, modules=[audit_cases.MODULES[0], twists[turn // parts % len(twists)]]):
+        yield "Nibble", a.klass, a.verdict, a.words, a.asked
+
+
+def answers_of_others(judge, options, turn):
+    with tempfile.TemporaryDirectory() as folder:
+        for engine, klass, verdict, words, asked in answers(judge, options, turn, pathlib.Path(folder)):
+            yield engine, klass, verdict, words.replace(folder + "/", ""), asked
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("logits_of", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--llama-quantize", type=pathlib.Path)
+    parser.add_argument("--engines", choices=("nibble", "others", "all"), default="all")
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=20261124)
     parser.add_argument("--part", default="0/1")
@@ -85,15 +101,9 @@ def main():
         for turn in range(part, options.count, parts):
             if options.seconds and time.monotonic() - start > options.seconds:
                 break
-            found = []
-            with tempfile.TemporaryDirectory() as folder:
-                for engine, klass, verdict, words, asked in answers(judge, options, turn, pathlib.Path(folder)):
-                    found.append((engine, klass, verdict, asked, words.replace(folder + "/", "")))
-            # Of Nibble's classes of twists a model has some, in turn; its recipe always.
-            twists = audit_cases.MODULES[1:]
-            for a in audit_cases.answers(judge, options.seed, turn, modules=[audit_cases.MODULES[0], twists[turn // parts % len(twists)]]):
-                found.append(("Nibble", a.klass, a.verdict, a.asked, a.words))
-            for engine, klass, verdict, asked, words in found:
+            found = [*(answers_of_others(judge, options, turn) if options.engines != "nibble" else ()),
+                     *(answers_of_nibble(judge, options, turn, parts) if options.engines != "others" else ())]
+            for engine, klass, verdict, words, asked in found:
                 print(json.dumps({"turn": turn, "engine": engine, "class": klass, "verdict": verdict, "asked": asked,
                                   "words": " ".join(words.split())[:400]}), file=out, flush=True)
 

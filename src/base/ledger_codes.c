@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every code that a line of the ledger can carry, and its meaning. Codes are stable: scripts read
+ * them, and --allow takes those of settings. A kernel's conditions make their own codes (fact.h).
+ */
+#include "ledger.h"
+
+#include <string.h>
+
+const char *const nib__code_kind_names[] = {"setting", "reason", "advice", "note", NULL};
+
+/* By kind, then by code. */
+const nib_ledger_code nib__ledger_codes[] = {
+    {NIB_CODE_SETTING, "activations",
+     "activations are quantized in a way that differs from the config or the checkpoint"},
+    {NIB_CODE_SETTING, "bias",
+     "biases have another form than asked, or no layer has a quantized bias"},
+    {NIB_CODE_SETTING, "cache", "packed weights cannot be kept in the cache directory"},
+    {NIB_CODE_SETTING, "cache-type", "the KV cache has another type than the config asks for"},
+    {NIB_CODE_SETTING, "config-code", "config.json names Python code, which never runs"},
+    {NIB_CODE_SETTING, "config-key", "a key of config.json that nothing reads"},
+    {NIB_CODE_SETTING, "context",
+     "the model does not give its longest context, or the context is shorter than asked"},
+    {NIB_CODE_SETTING, "dropped", "a stored tensor that the output does not contain"},
+    {NIB_CODE_SETTING, "dtype",
+     "activations or weights have another float type than the config asks for"},
+    {NIB_CODE_SETTING, "executor", "the device differs from the executor of the recipe"},
+    {NIB_CODE_SETTING, "extra-tensor", "a stored tensor that nothing in the model reads"},
+    {NIB_CODE_SETTING, "filter",
+     "a filter or rule that matches no layer, or that other rules overrule everywhere"},
+    {NIB_CODE_SETTING, "format", "the output has another format than the default"},
+    {NIB_CODE_SETTING, "generation-key", "a key of generation_config.json that nothing reads"},
+    {NIB_CODE_SETTING, "lookup", "no tokens are drafted by prompt lookup"},
+    {NIB_CODE_SETTING, "quantization-config",
+     "a part of the quantization config in config.json is not followed"},
+    {NIB_CODE_SETTING, "recipe",
+     "a key of a recipe that has no effect, or that means something else in Nibble"},
+    {NIB_CODE_SETTING, "rope", "config.json does not describe RoPE scaling completely"},
+    {NIB_CODE_SETTING, "sampling", "a sampling option that another one makes useless"},
+    {NIB_CODE_SETTING, "scale-type", "scales are stored in another type than the config asks for"},
+    {NIB_CODE_SETTING, "threads", "more threads than processors"},
+    {NIB_CODE_SETTING, "tie",
+     "config.json and the stored tensors disagree on whether the output head is tied to the "
+     "embedding"},
+    {NIB_CODE_SETTING, "tokenizer", "a tokenizer loses a part of its meaning in another format"},
+    {NIB_CODE_SETTING, "training-key", "a key of a training config that has no effect in this run"},
+    {NIB_CODE_SETTING, "untied", "a shared tensor is written twice"},
+    {NIB_CODE_SETTING, "zero-point", "zero points are of another kind than the config asks for"},
+    {NIB_CODE_REASON, "alone", "another product of the layer has no kernel"},
+    {NIB_CODE_REASON, "apart",
+     "the kernel would run here, but not together with the layer's other kernels"},
+    {NIB_CODE_REASON, "bound", "`--kernel` binds another kernel"},
+    {NIB_CODE_REASON, "declared", "the kernel is declared, but not built"},
+    {NIB_CODE_REASON, "layout",
+     "a packed layout of another engine was asked for; weights are packed for the kernel that "
+     "runs"},
+    {NIB_CODE_REASON, "memory", "the device has no memory left for the layer"},
+    {NIB_CODE_REASON, "no-row", "no kernel exists for this operation, code and device"},
+    {NIB_CODE_REASON, "normed", "another kernel makes the same codes together with the norm"},
+    {NIB_CODE_REASON, "numbers",
+     "its order of sums differs from that of the layer's other kernels"},
+    {NIB_CODE_REASON, "price", "what a substitution costs"},
+    {NIB_CODE_REASON, "rank", "the kernel would run, but another one comes first"},
+    {NIB_CODE_REASON, "rate",
+     "the kernel would run, but its arithmetic unit was measured to be slower"},
+    {NIB_CODE_REASON, "refused", "the driver refused the kernel when it was compiled"},
+    {NIB_CODE_REASON, "stored",
+     "stored codes of one scheme are never quantized again into another"},
+    {NIB_CODE_REASON, "tuned", "the kernel would run, but was measured to be slower"},
+    {NIB_CODE_ADVICE, "activations",
+     "`--recipe weight-only`, or leaving it out: the same codes with other activations"},
+    {NIB_CODE_ADVICE, "allow",
+     "`--allow RUNG` or `--allow 'PATTERN=RUNG'`; explains only under `--strict`, which allows "
+     "nothing"},
+    {NIB_CODE_ADVICE, "dtype", "`--dtype TYPE`: an activation type that has a kernel"},
+    {NIB_CODE_ADVICE, "kernel", "leaving out `--kernel`: the bound kernel cannot run"},
+    {NIB_CODE_ADVICE, "recipe", "`--recipe NAME`: a scheme that runs as asked, or faster"},
+    {NIB_CODE_ADVICE, "slower", "explains only: the layer runs as asked, and bf16 would be faster"},
+    {NIB_CODE_NOTE, "act-order", "columns are in the order of their groups, and what that costs"},
+    {NIB_CODE_NOTE, "activations", "codes are multiplied as the tools of their format do it"},
+    {NIB_CODE_NOTE, "alias", "shared tensors stay shared"},
+    {NIB_CODE_NOTE, "auto",
+     "the device that `--device auto` chose, and the prediction for the others"},
+    {NIB_CODE_NOTE, "bias", "how many biases have which form"},
+    {NIB_CODE_NOTE, "cautious", "the rates of a device that was not measured"},
+    {NIB_CODE_NOTE, "checkpoint", "what is unusual about the files"},
+    {NIB_CODE_NOTE, "converted", "how many weights a conversion kept, and how exactly"},
+    {NIB_CODE_NOTE, "declared", "the machine is not here"},
+    {NIB_CODE_NOTE, "device", "where the weights were quantized"},
+    {NIB_CODE_NOTE, "dot4", "whether the device's 4-bit dot product is used"},
+    {NIB_CODE_NOTE, "drawn", "where tokens are sampled, and what moves for that"},
+    {NIB_CODE_NOTE, "for", "how the result runs on the machine of `--for`"},
+    {NIB_CODE_NOTE, "host", "what stays on the host while a device trains"},
+    {NIB_CODE_NOTE, "lookup", "steps of several tokens, by prompt lookup"},
+    {NIB_CODE_NOTE, "memory", "bytes of weights, KV cache and buffers"},
+    {NIB_CODE_NOTE, "moves", "copies between a device and its host"},
+    {NIB_CODE_NOTE, "packed", "the packed weights and tokenizer tables beside the model"},
+    {NIB_CODE_NOTE, "packing", "weights that are packed before the first token"},
+    {NIB_CODE_NOTE, "predicted", "predicted times"},
+    {NIB_CODE_NOTE, "qat", "which scheme a run trains for"},
+    {NIB_CODE_NOTE, "slower-than-bf16",
+     "layers that bf16 would run faster, for one token or for a prompt"},
+    {NIB_CODE_NOTE, "too-large", "what does not fit, and what would"},
+    {NIB_CODE_NOTE, "tuned", "the order of kernels was measured here"},
+    {NIB_CODE_NOTE, "widened",
+     "codes are widened, because the arithmetic unit does not multiply them"},
+    {NIB_CODE_KIND_COUNT, NULL, NULL},
+};
+
+bool nib__setting_code_is_known(const char *code)
+{
+    for (const nib_ledger_code *c = nib__ledger_codes; c->kind == NIB_CODE_SETTING; c++)
+        if (strcmp(c->code, code) == 0)
+            return true;
+    return false;
+}

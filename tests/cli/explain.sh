@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble explain: every code has a meaning, one code has those of all kinds and of kernels' conditions.
+check 'each kind' test "$(nibble explain | cut -d ' ' -f 1 | sort -u | tr -d '\n')" = advicenotereasonsetting
+check 'one code of three kinds' nibble explain activations
+equal 'are a setting, advice and a note' 'advice note setting ' "$(awk '/^[a-z]/ { print $1 }' "$seen.out" | sort | tr '\n' ' ')"
+check 'what it asks, and who' grep -qz 'reason   n%128 *n a multiple of 128 (.*torchao.to_mxfp8_dim1_of_weight' <(nibble explain n%128)
+equal 'each kernel once, as JSON' "$(nibble kernels --json | python3 -c '
+import json, sys
+rows = json.load(sys.stdin)
+print(sum(any(c["code"] == "subgroups=yes" for c in r["conditions"]) for r in rows["kernels"]))')" "$(nibble explain subgroups=yes --json | python3 -c '
+import json, sys
+names = [n for c in json.load(sys.stdin)["codes"] for n in c["kernels"]]
+assert len(names) == len(set(names))
+print(len(names))')"
+refused 2 'no line has the code tye; did you mean tie; `nibble explain` lists them all' explain tye
+refused 2 'no line has the code n%127; *' explain n%127
+only_here
