@@ -142,7 +142,7 @@ NIB_MUST_CHECK nib_status nib_recipes_write(nib_engine *engine, nib_form form, c
 NIB_MUST_CHECK nib_status nib_formats_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                             nib_err *err);
 
-/* What the codes of a ledger mean: settings, reasons, advice and notes. code NULL lists all of them;
+/* What the codes of a ledger mean: settings, reasons, advice and notes. code NULL lists all;
  * otherwise those of this name, or the condition of kernels that makes it ("n%128"), with the
  * kernels. NIB_USAGE: no line has this code; near names in err. */
 NIB_MUST_CHECK nib_status nib_codes_write(nib_engine *engine, const char *code, nib_form form,
