@@ -82,6 +82,17 @@ def seed(judge, model, source):
     return Ask("options of runs", "--seed 7", [*options, "--seed", "7"], see)
 
 
+def unused_sampling(judge, r, model, source):
+    """What shapes the draw, where nothing is drawn; and more tokens than the context holds."""
+    if r.random() < 0.5:
+        option, value = r.choice([("--top-k", "3"), ("--top-p", "0.5"), ("--min-p", "0.2")])
+        words = ["--temp", "0", option, value]
+    else:
+        option, words = "--max-tokens", ["--max-tokens", "100000", "--context", "16"]
+    see = lambda ran: [Deviation(f"{option} has no effect, or not all of it", (option,), option != "--max-tokens")]
+    return Ask("options of runs", " ".join(words), ["generate", source, "-p", "ab", *(["-n", "2"] if "--temp" in words else []), *words], see)
+
+
 def length(judge, r, model, source):
     n = r.choice([1, 3, 9])
     see = lambda ran: [] if ran.json["new_tokens"] == n else [Deviation(f"-n {n} gives {ran.json['new_tokens']}", ("never",))]
@@ -258,6 +269,7 @@ def make_asks(judge, r, model, source, folder, turn):
         lambda: length(judge, r, model, source), lambda: context(judge, r, model, source), lambda: threads(judge, model, source),
         lambda: isa(judge, model, source), lambda: without(judge, model, source), lambda: cache_type(judge, r, model, source),
         lambda: dtype(judge, r, model, source), lambda: plain_bias(judge, r, model, source, folder),
+        lambda: unused_sampling(judge, r, model, source),
     ]
     for i in range(3):
         yield sets[(3 * turn + i) % len(sets)]()

@@ -21,7 +21,8 @@ IDLE = [
     ("activation_checkpoint.selective_ac_option", "op"), ("validation.dataset", "c4_validation"),
     ("mx.mxfp8_dim1_cast_kernel_choice", "cuda"), ("float8.enable_fsdp_float8_all_gather", True), ("float8.emulate", True),
     ("mx.recipe_name", "mxfp8"), ("float8.recipe_name", "rowwise"), ("mx.filter_fqns", ["output"]), ("mx.wgrad_with_hp", True),
-    ("model.use_flex_attn", True), ("quantize.wgrad_with_hp", True),
+    ("model.use_flex_attn", True), ("quantize.wgrad_with_hp", True), ("checkpoint.interval", 3), ("checkpoint.keep_latest_k", 4),
+    ("validation.freq", 2), ("validation.steps", 3),
 ]
 # What is not built: an error that names it.
 UNBUILT = [
